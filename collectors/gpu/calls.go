@@ -1,0 +1,92 @@
+package gpu
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// Calls counts NVML calls over the life of the process, across driver
+// generations. The zero value is ready. Safe for concurrent use.
+type Calls struct {
+	mu      sync.Mutex
+	counts  map[callReturn]uint64
+	missing map[string]bool
+}
+
+type callReturn struct {
+	call   string
+	result nvml.Return
+}
+
+// Each calls f for every call and return code seen so far.
+func (c *Calls) Each(f func(call string, ret nvml.Return, n uint64)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k, n := range c.counts {
+		f(k.call, k.result, n)
+	}
+}
+
+// Missing calls f for every NVML function that was wanted and is not in the
+// installed library.
+func (c *Calls) Missing(f func(symbol string)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for s := range c.missing {
+		f(s)
+	}
+}
+
+func (c *Calls) count(call string, ret nvml.Return) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.counts == nil {
+		c.counts = map[callReturn]uint64{}
+	}
+	c.counts[callReturn{call, ret}]++
+}
+
+func (c *Calls) miss(symbol string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.missing == nil {
+		c.missing = map[string]bool{}
+	}
+	c.missing[symbol] = true
+}
+
+// A guard stands before every NVML call of one owner: it refuses calls whose
+// symbol is missing, counts return codes, and remembers which call is under
+// way, so that a call that never returns can be named.
+type guard struct {
+	calls   *Calls
+	missing []bool // by index into calls, shared and constant
+	busy    *atomic.Pointer[Busy]
+}
+
+// Busy is an NVML call that has not returned yet.
+type Busy struct {
+	Call  string
+	Since time.Time
+}
+
+func (g guard) enter(i int) nvml.Return {
+	if g.missing[i] {
+		g.calls.miss(calls[i].name)
+		return nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	if g.busy != nil {
+		g.busy.Store(&Busy{calls[i].name, time.Now()})
+	}
+	return nvml.SUCCESS
+}
+
+func (g guard) leave(i int, ret nvml.Return) {
+	if g.busy != nil {
+		g.busy.Store(nil)
+	}
+	g.calls.count(calls[i].name, ret)
+}

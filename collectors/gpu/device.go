@@ -1,0 +1,112 @@
+package gpu
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// ID is what names a GPU, everywhere.
+type ID struct {
+	Index int    // NVML's index, in PCI order
+	UUID  string // "GPU-..."; constant for the life of the board
+	PCI   string // "00000000:9B:00.0"
+	Minor int    // N of /dev/nvidiaN; -1 where the driver does not say
+}
+
+// A Device is a GPU, with every reading call of NVML as a guarded method. It
+// belongs to the goroutine that opened it; only Busy may be called from
+// elsewhere.
+type Device struct {
+	guard
+	ID
+	lib       *Library
+	nv        nvml.Device
+	instances []*MIG
+	open      map[any]func() // what to free at Close
+}
+
+// Device opens the GPU with the given NVML index.
+func (l *Library) Device(index int) (*Device, error) {
+	nv, ret := l.DeviceGetHandleByIndex(index)
+	if ret != nvml.SUCCESS {
+		return nil, Err("nvmlDeviceGetHandleByIndex", ret)
+	}
+	d := &Device{guard: l.guard, lib: l, nv: nv, ID: ID{Index: index, Minor: -1}, open: map[any]func(){}}
+	d.busy = new(atomic.Pointer[Busy])
+	if d.UUID, ret = d.GetUUID(); ret != nvml.SUCCESS {
+		return nil, Err("nvmlDeviceGetUUID", ret)
+	}
+	if pci, ret := d.GetPciInfo(); ret == nvml.SUCCESS {
+		d.PCI = String(pci.BusId[:])
+	}
+	if minor, ret := d.GetMinorNumber(); ret == nvml.SUCCESS {
+		d.Minor = minor
+	}
+	return d, nil
+}
+
+// Busy returns the call under way, or nil. Safe for concurrent use.
+func (d *Device) Busy() *Busy { return d.busy.Load() }
+
+// Library returns the NVML that d came from, for the calls that need no GPU.
+func (d *Device) Library() *Library { return d.lib }
+
+// Close frees what was allocated in d's name and not closed before.
+func (d *Device) Close() {
+	for _, free := range d.open {
+		free()
+	}
+	clear(d.open)
+}
+
+func (d *Device) String() string { return fmt.Sprintf("gpu %d (%s)", d.Index, d.UUID) }
+
+// FabricInfo returns the NVLink fabric's state and health mask. go-nvml's own
+// call answers through a handler that nothing else can implement; a simulated
+// device has the method directly.
+func (d *Device) FabricInfo() (info nvml.GpuFabricInfo_v2, ret nvml.Return) {
+	if ret = d.enter(callFabricInfo); ret != nvml.SUCCESS {
+		return info, ret
+	}
+	if s, ok := d.nv.(interface {
+		FabricInfo() (nvml.GpuFabricInfo_v2, nvml.Return)
+	}); ok {
+		info, ret = s.FabricInfo()
+	} else {
+		info, ret = d.nv.GetGpuFabricInfoV().V2()
+	}
+	d.leave(callFabricInfo, ret)
+	return info, ret
+}
+
+// Peers opens the other GPUs of the host, for d's goroutine.
+func (d *Device) Peers() ([]*Device, error) {
+	n, err := d.lib.Count()
+	if err != nil {
+		return nil, err
+	}
+	var peers []*Device
+	for i := range n {
+		if i == d.Index {
+			continue
+		}
+		p, err := d.lib.Device(i)
+		if err != nil {
+			return nil, err
+		}
+		peers = append(peers, p)
+	}
+	return peers, nil
+}
+
+// CommonAncestor returns where the paths of d and peer meet.
+func (d *Device) CommonAncestor(peer *Device) (nvml.GpuTopologyLevel, nvml.Return) {
+	return d.GetTopologyCommonAncestor(peer.nv)
+}
+
+// P2P returns whether d reaches peer's memory in the given way.
+func (d *Device) P2P(peer *Device, way nvml.GpuP2PCapsIndex) (nvml.GpuP2PStatus, nvml.Return) {
+	return d.GetP2PStatus(peer.nv, way)
+}

@@ -1,0 +1,56 @@
+// Package gpu opens NVIDIA's management library (NVML) and hands out its GPUs.
+// It is the only package that calls Init and Shutdown, the only one that knows
+// return codes, and it guards every call: a symbol that the installed library
+// lacks is answered with FUNCTION_NOT_FOUND instead of ending the process.
+package gpu
+
+//go:generate go run generate.go
+
+import (
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// A Library is an opened NVML, for one driver generation. Its own calls may
+// come from any goroutine; a Device's calls belong to one goroutine each.
+type Library struct {
+	guard
+	nv nvml.Interface
+}
+
+// Open initialises NVML. The error says what an operator can do about it.
+// After an error there is nothing to close: Shutdown after a failed Init ends
+// the process.
+func Open(nv nvml.Interface, c *Calls) (*Library, error) {
+	ret := nv.Init()
+	c.count("nvmlInit", ret)
+	if ret != nvml.SUCCESS {
+		return nil, Err("nvmlInit", ret)
+	}
+	l := &Library{nv: nv, guard: guard{calls: c, missing: make([]bool, len(calls))}}
+	symbols := nv.Extensions()
+	for i, call := range calls {
+		for all := range strings.SplitSeq(call.symbols, "&") {
+			found := false
+			for any := range strings.SplitSeq(all, "|") {
+				found = found || symbols.LookupSymbol(any) == nil
+			}
+			l.missing[i] = l.missing[i] || !found
+		}
+	}
+	return l, nil
+}
+
+// Close shuts NVML down. Every Device of this library is invalid afterwards.
+func (l *Library) Close() error {
+	ret := l.nv.Shutdown()
+	l.calls.count("nvmlShutdown", ret)
+	return Err("nvmlShutdown", ret)
+}
+
+// Count returns how many GPUs the driver manages.
+func (l *Library) Count() (int, error) {
+	n, ret := l.DeviceGetCount()
+	return n, Err("nvmlDeviceGetCount", ret)
+}
