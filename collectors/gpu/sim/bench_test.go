@@ -1,0 +1,54 @@
+package sim
+
+import (
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// BenchmarkHour is the catch-up of one GPU by an hour of simulated time.
+func BenchmarkHour(b *testing.B) {
+	for _, name := range []string{"sixteen", "h100", "idle"} {
+		b.Run(name, func(b *testing.B) {
+			g := gpuOf(b, begin(b, embedded(b, name), Options{}), 0).gpu
+			at := time.Hour
+			for b.Loop() {
+				g.mu.Lock()
+				g.advance(at)
+				g.mu.Unlock()
+				at += time.Hour
+			}
+		})
+	}
+}
+
+// BenchmarkFieldValues is one call for 60 fields of one GPU out of 16.
+func BenchmarkFieldValues(b *testing.B) {
+	h := begin(b, embedded(b, "sixteen"), Options{})
+	devices := make([]*device, maxGPUs)
+	for i := range devices {
+		devices[i] = gpuOf(b, h, i)
+	}
+	values := make([]nvml.FieldValue, 60)
+	for i := range values {
+		values[i].FieldId = uint32(i + 137)
+	}
+	i := 0
+	for b.Loop() {
+		if ret := devices[i%maxGPUs].GetFieldValues(values); ret != nvml.SUCCESS {
+			b.Fatal(ret)
+		}
+		i++
+	}
+}
+
+// BenchmarkNew is a host of 16 GPUs.
+func BenchmarkNew(b *testing.B) {
+	s := embedded(b, "sixteen")
+	for b.Loop() {
+		if _, err := New(s, Options{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

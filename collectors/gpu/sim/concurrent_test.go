@@ -1,0 +1,38 @@
+package sim
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// TestConcurrentReaders reads everything from many goroutines, under the race
+// detector, while events are waited for and the session is joined and left.
+func TestConcurrentReaders(t *testing.T) {
+	s := embedded(t, "faults")
+	s.Faults = s.Faults[:4]
+	h := begin(t, s, Options{Speed: 2000})
+	set := subscribe(t, h)
+	var wg sync.WaitGroup
+	for reader := range 6 {
+		wg.Go(func() {
+			for i := range 40 {
+				d := gpuOf(t, h, (reader+i)%maxGPUs)
+				for _, c := range recordedCalls {
+					if _, ret := c.call(d); ret == nvml.ERROR_UNINITIALIZED {
+						t.Errorf("the session is gone")
+					}
+				}
+				check(t, h.Init())
+				check(t, h.Shutdown())
+			}
+		})
+	}
+	wg.Go(func() {
+		for range 20 {
+			set.Wait(1)
+		}
+	})
+	wg.Wait()
+}

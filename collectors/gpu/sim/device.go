@@ -1,0 +1,134 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// device is a handle of a simulated GPU, valid for one session of the host.
+type device struct {
+	unsupported
+	gpu     *gpu
+	session int
+}
+
+var _ nvml.Device = (*device)(nil)
+
+// ask makes a call on the GPU: it waits while the GPU is wedged, fails as the
+// active faults say, and else answers with the state of now.
+func (d *device) ask(call string, answer func(*gpu) nvml.Return) nvml.Return {
+	g := d.gpu
+	now, ret := g.admit(d.session, call)
+	if ret != nvml.SUCCESS {
+		return ret
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.advance(now)
+	return answer(g)
+}
+
+// read is ask for a call that returns one value.
+func read[T any](d *device, call string, answer func(*gpu) (T, nvml.Return)) (T, nvml.Return) {
+	var v T
+	ret := d.ask(call, func(g *gpu) (ret nvml.Return) {
+		v, ret = answer(g)
+		return ret
+	})
+	return v, ret
+}
+
+// fixed is read for a value that every GPU of the model has.
+func fixed[T any](d *device, call string, value func(*model) T) (T, nvml.Return) {
+	return read(d, call, func(g *gpu) (T, nvml.Return) { return value(g.model), nvml.SUCCESS })
+}
+
+// featured is read for a value that needs a feature of the model.
+func featured[T any](d *device, call, feature string, value func(*gpu) T) (T, nvml.Return) {
+	return read(d, call, func(g *gpu) (v T, ret nvml.Return) {
+		if !g.model.has(feature) {
+			return v, nvml.ERROR_NOT_SUPPORTED
+		}
+		return value(g), nvml.SUCCESS
+	})
+}
+
+// identity lists the calls that a GPU answers even when it needs a reset.
+// nvmlDeviceGetFieldValues answers for the recovery action only.
+var identity = []string{
+	"nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetIndex", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetSerial",
+	"nvmlDeviceGetPciInfo", "nvmlDeviceGetPciInfoExt", "nvmlDeviceGetFieldValues",
+}
+
+// admit returns the time of the answer to a call, or why there is none.
+func (g *gpu) admit(session int, call string) (time.Duration, nvml.Return) {
+	if slices.Contains(g.host.scenario.MissingSymbols, call) {
+		panic(fmt.Sprintf("%s called, which this driver lacks: a real one would have ended the process", call))
+	}
+	for {
+		now := g.host.now()
+		until, ret := g.verdict(session, call, now)
+		if until == 0 {
+			return now, ret
+		}
+		if !g.host.wait(until - now) {
+			return now, nvml.ERROR_UNKNOWN
+		}
+	}
+}
+
+// wait blocks for a length of simulated time; false means that the host was
+// closed.
+func (h *Host) wait(t time.Duration) bool {
+	var over <-chan time.Time // never, for a window without end
+	if t < forever/2 {
+		timer := time.NewTimer(h.real(t))
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case <-over:
+		return true
+	case <-h.closed:
+		return false
+	}
+}
+
+// verdict returns what becomes of a call at t: until when it blocks, or its
+// return.
+func (g *gpu) verdict(session int, call string, t time.Duration) (until time.Duration, ret nvml.Return) {
+	open, ret := g.host.check(t)
+	switch {
+	case ret != nvml.SUCCESS:
+		return 0, ret
+	case open != session:
+		return 0, nvml.ERROR_UNINITIALIZED
+	case g.absent(t):
+		return 0, nvml.ERROR_GPU_IS_LOST
+	}
+	for i := range g.faults {
+		f := &g.faults[i]
+		_, to, active := f.window(t)
+		if !active || f.Call != "" && f.Call != call {
+			continue
+		}
+		switch f.Kind {
+		case "wedge":
+			until = max(until, to)
+		case "lost":
+			ret = nvml.ERROR_GPU_IS_LOST
+		case "reset_required":
+			if ret == nvml.SUCCESS && !slices.Contains(identity, call) {
+				ret = nvml.ERROR_RESET_REQUIRED
+			}
+		case "error":
+			if ret == nvml.SUCCESS {
+				ret = returns[f.Return]
+			}
+		}
+	}
+	return until, ret
+}

@@ -1,0 +1,120 @@
+package sim
+
+import (
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// subscribe registers every GPU's events of all types.
+func subscribe(t *testing.T, h *Host) nvml.EventSet {
+	t.Helper()
+	set := must[nvml.EventSet](t)(h.EventSetCreate())
+	for i := range must[int](t)(h.DeviceGetCount()) {
+		d := gpuOf(t, h, i)
+		check(t, d.RegisterEvents(must[uint64](t)(d.GetSupportedEventTypes()), set))
+	}
+	return set
+}
+
+// TestEvents waits for XIDs: they come on time, with their instances.
+func TestEvents(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		gi, ci := uint32(7), uint32(0)
+		h := begin(t, Scenario{GPUs: []GPU{{Count: 2}}, Faults: []Fault{
+			{Kind: "xid", Code: 31, GPU: 1, At: Duration(2500 * time.Millisecond), Every: Duration(10 * time.Second)},
+			{Kind: "xid", Code: 13, GPU: 0, At: Duration(5 * time.Second), GI: &gi, CI: &ci},
+		}}, Options{})
+		set := subscribe(t, h)
+		_, ret := set.Wait(0)
+		want(t, "nothing yet", ret, nvml.ERROR_TIMEOUT)
+		start := time.Now()
+		_, ret = set.Wait(1000)
+		want(t, "still nothing", ret, nvml.ERROR_TIMEOUT)
+		if d := time.Since(start); d != time.Second {
+			t.Errorf("the timeout took %v", d)
+		}
+		for _, wanted := range []struct {
+			after time.Duration
+			gpu   int
+			code  uint64
+			gi    uint32
+		}{{2500 * time.Millisecond, 1, 31, noInstance}, {5 * time.Second, 0, 13, 7}, {12500 * time.Millisecond, 1, 31, noInstance}, {22500 * time.Millisecond, 1, 31, noInstance}} {
+			e, ret := set.Wait(60_000)
+			check(t, ret)
+			if d := time.Since(start); d != wanted.after {
+				t.Errorf("an event came after %v, want %v", d, wanted.after)
+			}
+			if e.EventType != nvml.EventTypeXidCriticalError || e.EventData != wanted.code || e.GpuInstanceId != wanted.gi {
+				t.Errorf("event is %+v, want %+v", e, wanted)
+			}
+			if i := must[int](t)(e.Device.GetIndex()); i != wanted.gpu {
+				t.Errorf("the event is of GPU %d, want %d", i, wanted.gpu)
+			}
+		}
+		check(t, set.Free())
+		_, ret = set.Wait(10)
+		want(t, "a freed set", ret, nvml.ERROR_INVALID_ARGUMENT)
+	})
+}
+
+// TestFaultsHaveEvents collects the events of the faults scenario.
+func TestFaultsHaveEvents(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := begin(t, embedded(t, "faults"), Options{})
+		set := subscribe(t, h)
+		types, codes := map[uint64]int{}, map[uint64]int{}
+		for {
+			e, ret := set.Wait(130_000)
+			if ret != nvml.SUCCESS {
+				want(t, "the end", ret, nvml.ERROR_UNINITIALIZED)
+				break
+			}
+			types[e.EventType]++
+			if e.EventType == nvml.EventTypeXidCriticalError {
+				codes[e.EventData]++
+			}
+		}
+		for _, wanted := range []uint64{
+			nvml.EventTypeSingleBitEccError, nvml.EventTypeDoubleBitEccError, nvml.EventTypeXidCriticalError,
+			nvml.EventTypeDramRetirementEvent, nvml.EventTypeDramRetirementFailure, nvml.EventTypeGpuUnavailableError,
+			nvml.EventTypeGpuRecoveryAction,
+		} {
+			if types[wanted] == 0 {
+				t.Errorf("no event of type %#x", wanted)
+			}
+		}
+		for _, wanted := range []uint64{31, 63, 64, 74, 79, 94, 154} {
+			if codes[wanted] == 0 {
+				t.Errorf("no XID %d", wanted)
+			}
+		}
+	})
+}
+
+// TestFreeWakes ends a Wait in another goroutine.
+func TestFreeWakes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := begin(t, Scenario{GPUs: []GPU{{}}}, Options{})
+		set := subscribe(t, h)
+		start := time.Now()
+		go func() {
+			time.Sleep(time.Second)
+			set.Free()
+		}()
+		_, ret := set.Wait(60_000)
+		want(t, "a freed set", ret, nvml.ERROR_INVALID_ARGUMENT)
+		if d := time.Since(start); d != time.Second {
+			t.Errorf("waited %v, want 1s", d)
+		}
+	})
+}
+
+// TestRegisterEvents refuses unknown types and foreign sets.
+func TestRegisterEvents(t *testing.T) {
+	h, other := begin(t, Scenario{GPUs: []GPU{{}}}, Options{}), begin(t, Scenario{GPUs: []GPU{{}}}, Options{})
+	set := must[nvml.EventSet](t)(h.EventSetCreate())
+	want(t, "an unknown type", gpuOf(t, h, 0).RegisterEvents(1<<40, set), nvml.ERROR_NOT_SUPPORTED)
+	want(t, "another host's set", gpuOf(t, other, 0).RegisterEvents(8, set), nvml.ERROR_INVALID_ARGUMENT)
+}

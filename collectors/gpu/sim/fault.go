@@ -1,0 +1,119 @@
+package sim
+
+import (
+	"math"
+	"time"
+)
+
+// Fault is something that goes wrong at a time of the scenario. Keys that a
+// kind does not use are errors.
+type Fault struct {
+	Kind  string   `yaml:"kind"`  // a key of the table of kinds
+	At    Duration `yaml:"at"`    // since the start of the scenario
+	For   Duration `yaml:"for"`   // length of the window; 0 means for ever
+	Every Duration `yaml:"every"` // repeats with this period, longer than the window
+	GPU   int      `yaml:"gpu"`   // index of the GPU
+
+	Code       uint64  `yaml:"code"`       // xid: the code
+	GI         *uint32 `yaml:"gi"`         // xid: GPU instance
+	CI         *uint32 `yaml:"ci"`         // xid: compute instance
+	Severity   string  `yaml:"severity"`   // ecc, row_remap: corrected or uncorrected
+	Location   string  `yaml:"location"`   // ecc: dram or sram
+	Count      uint64  `yaml:"count"`      // ecc, row_remap, nvlink_errors: how many, 1 by default
+	Pending    bool    `yaml:"pending"`    // row_remap: a reset is due, until the window ends
+	Failure    bool    `yaml:"failure"`    // row_remap: the remapping failed, until the window ends
+	Link       int     `yaml:"link"`       // nvlink_down, nvlink_errors: NVLink index
+	Generation int     `yaml:"generation"` // pcie_degraded: PCIe generation
+	Width      int     `yaml:"width"`      // pcie_degraded: lanes
+	Celsius    float64 `yaml:"celsius"`    // thermal: where the temperature goes
+	Call       string  `yaml:"call"`       // wedge, error: the NVML function, such as nvmlDeviceGetFieldValues
+	Return     string  `yaml:"return"`     // error: the NVML return, such as ERROR_UNKNOWN
+	Value      string  `yaml:"value"`      // recovery_action: the action
+}
+
+// kind describes a kind of fault: the keys that it takes beyond at, for, every
+// and gpu, whether it strikes the whole host, and what it does to the state of
+// the GPU when its window begins and ends.
+type kind struct {
+	keys       []string
+	host       bool
+	begin, end func(*gpu, *Fault)
+}
+
+// kinds lists the kinds of fault. Those without begin act on calls only.
+var kinds = map[string]kind{
+	// An XID event.
+	"xid": {keys: []string{"code", "gi", "ci"}, begin: (*gpu).raiseXID},
+	// Memory errors; uncorrected ones come with XID 94.
+	"ecc": {keys: []string{"severity", "location", "count"}, begin: (*gpu).raiseECC},
+	// Remapped memory rows, with XID 63, or 64 for a failure.
+	"row_remap": {keys: []string{"severity", "count", "pending", "failure"}, begin: (*gpu).remapRows, end: (*gpu).remapDone},
+	// An NVLink goes down, with XID 74.
+	"nvlink_down": {keys: []string{"link"}, begin: (*gpu).linkDown, end: (*gpu).linkUp},
+	// Errors on an NVLink, count each second.
+	"nvlink_errors": {keys: []string{"link", "count"}, begin: (*gpu).linkErrorsBegin, end: (*gpu).linkErrorsEnd},
+	// Replays and correctable errors on the PCIe link, count each second.
+	"pcie_errors": {keys: []string{"count"}, begin: (*gpu).pcieErrorsBegin, end: (*gpu).pcieErrorsEnd},
+	// The PCIe link falls to a lower generation or width.
+	"pcie_degraded": {keys: []string{"generation", "width"}, begin: (*gpu).pcieWorse, end: (*gpu).pcieWell},
+	// Loss of airflow: the temperature runs away.
+	"thermal": {keys: []string{"celsius"}, begin: (*gpu).airflowLost, end: (*gpu).airflowBack},
+	// The external power brake is asserted.
+	"power_brake": {begin: (*gpu).brakeOn, end: (*gpu).brakeOff},
+	// The driver asks for a recovery action, with XID 154.
+	"recovery_action": {keys: []string{"value"}, begin: (*gpu).askRecovery, end: (*gpu).recovered},
+	// All calls but identity are refused; the GPU is reset when it ends.
+	"reset_required": {begin: (*gpu).resetDue, end: (*gpu).reload},
+	// The GPU falls off the bus, with XID 79; it is reset when it is back.
+	"lost": {begin: (*gpu).fallOff, end: (*gpu).reload},
+	// Calls block until the window ends.
+	"wedge": {keys: []string{"call"}},
+	// A call fails.
+	"error": {keys: []string{"call", "return"}},
+	// The GPU is removed from the bus.
+	"hot_remove": {},
+	// The GPU is absent until then.
+	"hot_add": {},
+	// The driver is unloaded; counters begin again.
+	"driver_gone": {host: true, end: (*gpu).reload},
+}
+
+// forever is the end of a window that does not end.
+const forever = time.Duration(math.MaxInt64)
+
+// window returns the window of f that holds the simulated time t, if any.
+func (f *Fault) window(t time.Duration) (from, to time.Duration, ok bool) {
+	from = ceil(time.Duration(f.At))
+	if t < from {
+		return from, 0, false
+	}
+	if every := ceil(time.Duration(f.Every)); every > 0 {
+		from += (t - from) / every * every
+	}
+	to = forever
+	if f.For > 0 {
+		to = from + ceil(time.Duration(f.For))
+	}
+	return from, to, t < to
+}
+
+// next returns the first time after t at which a window of f begins or ends.
+func (f *Fault) next(t time.Duration) time.Duration {
+	from, to, active := f.window(t)
+	switch {
+	case t < from || active:
+		if active {
+			if f.Every > 0 && to == forever {
+				return from + ceil(time.Duration(f.Every))
+			}
+			return to
+		}
+		return from
+	case f.Every > 0:
+		return from + ceil(time.Duration(f.Every))
+	}
+	return forever
+}
+
+// ceil rounds a time up to a whole step, when the state changes.
+func ceil(t time.Duration) time.Duration { return (t + step - 1) / step * step }

@@ -1,0 +1,150 @@
+package sim
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// recoveryActions lists the values of field 230 by name.
+var recoveryActions = map[string]uint32{
+	"none":        uint32(nvml.GPU_RECOVERY_ACTION_NONE),
+	"reset":       uint32(nvml.GPU_RECOVERY_ACTION_GPU_RESET),
+	"reboot":      uint32(nvml.GPU_RECOVERY_ACTION_NODE_REBOOT),
+	"drain_p2p":   uint32(nvml.GPU_RECOVERY_ACTION_DRAIN_P2P),
+	"drain_reset": uint32(nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET),
+	"imex":        uint32(nvml.GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN),
+}
+
+// returns lists the NVML errors by name.
+var returns = func() map[string]nvml.Return {
+	all := map[string]nvml.Return{}
+	for r := nvml.ERROR_UNINITIALIZED; r <= nvml.ERROR_DEPRECATED; r++ {
+		all[r.Error()] = r
+	}
+	all["ERROR_NOT_READY"] = nvml.ERROR_NOT_READY
+	all["ERROR_GPU_NOT_FOUND"] = nvml.ERROR_GPU_NOT_FOUND
+	all["ERROR_INVALID_STATE"] = nvml.ERROR_INVALID_STATE
+	all["ERROR_UNKNOWN"] = nvml.ERROR_UNKNOWN
+	return all
+}()
+
+// deviceCall reports whether name is an NVML function on a device.
+func deviceCall(name string) bool {
+	method, ok := strings.CutPrefix(name, "nvmlDevice")
+	if !ok {
+		method = strings.TrimPrefix(name, "nvml")
+	}
+	_, exists := reflect.TypeFor[nvml.Device]().MethodByName(method)
+	return exists && ok != strings.HasPrefix(method, "Gpm")
+}
+
+// check fills the defaults of f; its errors begin with the key.
+func (f *Fault) check(all []GPU) error {
+	k, ok := kinds[f.Kind]
+	switch {
+	case !ok:
+		return fmt.Errorf("kind: %q: want one of %s", f.Kind, names(kinds))
+	case f.At < 0:
+		return fmt.Errorf("at: negative duration")
+	case f.For < 0:
+		return fmt.Errorf("for: negative duration")
+	case f.Every < 0 || f.Every > 0 && f.Every <= f.For:
+		return fmt.Errorf("every: want longer than the window")
+	case f.GPU < 0 || f.GPU >= len(all):
+		return fmt.Errorf("gpu: %d: want 0 to %d", f.GPU, len(all)-1)
+	}
+	if err := f.checkKeys(k); err != nil {
+		return err
+	}
+	return f.checkValues(all[f.GPU])
+}
+
+// checkKeys finds keys that are set and that the kind does not take.
+func (f *Fault) checkKeys(k kind) error {
+	v := reflect.ValueOf(*f)
+	for i := range v.NumField() {
+		key := v.Type().Field(i).Tag.Get("yaml")
+		if slices.Contains([]string{"kind", "at", "for", "every"}, key) || v.Field(i).IsZero() {
+			continue
+		}
+		allowed := append([]string{"at", "every", "for", "kind"}, k.keys...)
+		if !k.host {
+			allowed = append(allowed, "gpu")
+		}
+		if !slices.Contains(allowed, key) {
+			slices.Sort(allowed)
+			return fmt.Errorf("%s: a fault of kind %s takes only %s", key, f.Kind, strings.Join(allowed, ", "))
+		}
+	}
+	if k.host && f.Every > 0 || f.Kind == "hot_add" && (f.Every > 0 || f.For > 0) {
+		return fmt.Errorf("every: a fault of kind %s happens once", f.Kind)
+	}
+	return nil
+}
+
+// checkValues checks the keys of the kind.
+func (f *Fault) checkValues(g GPU) error {
+	all, err := models()
+	if err != nil {
+		return err
+	}
+	m := all[g.Model]
+	if f.Count == 0 {
+		f.Count = 1
+	}
+	switch f.Kind {
+	case "xid":
+		if f.Code == 0 || f.Code > 999 {
+			return fmt.Errorf("code: %d: want 1 to 999", f.Code)
+		}
+	case "ecc", "row_remap":
+		if f.Severity != "corrected" && f.Severity != "uncorrected" {
+			return fmt.Errorf("severity: %q: want corrected or uncorrected", f.Severity)
+		}
+		if f.Kind == "ecc" && f.Location != "dram" && f.Location != "sram" {
+			return fmt.Errorf("location: %q: want dram or sram", f.Location)
+		}
+	case "nvlink_down", "nvlink_errors":
+		if f.Link < 0 || f.Link >= m.NVLink.Links {
+			return fmt.Errorf("link: %d: model %s has %d links, numbered from 0", f.Link, g.Model, m.NVLink.Links)
+		}
+	case "pcie_degraded":
+		if f.Generation < 0 || f.Generation > m.PCIe.Generation {
+			return fmt.Errorf("generation: %d: want 1 to %d, or none", f.Generation, m.PCIe.Generation)
+		}
+		if f.Width < 0 || f.Width > m.PCIe.Width {
+			return fmt.Errorf("width: %d: want 1 to %d, or none", f.Width, m.PCIe.Width)
+		}
+	case "thermal":
+		if f.Celsius == 0 {
+			f.Celsius = m.Temperature.GPUMax + 6
+		}
+		if f.Celsius < m.Temperature.Full || f.Celsius > 120 {
+			return fmt.Errorf("celsius: %v: want %v to 120", f.Celsius, m.Temperature.Full)
+		}
+	case "wedge", "error":
+		return f.checkCall()
+	case "recovery_action":
+		if _, ok := recoveryActions[f.Value]; !ok {
+			return fmt.Errorf("value: %q: want one of %s", f.Value, names(recoveryActions))
+		}
+	}
+	return nil
+}
+
+func (f *Fault) checkCall() error {
+	if f.Call == "" && f.Kind == "error" || f.Call != "" && !deviceCall(f.Call) {
+		return fmt.Errorf("call: %q: want an NVML function on a device, such as nvmlDeviceGetFieldValues", f.Call)
+	}
+	if f.Kind != "error" {
+		return nil
+	}
+	if _, ok := returns[f.Return]; !ok {
+		return fmt.Errorf("return: %q: want one of %s", f.Return, names(returns))
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+package sim
+
+import (
+	"sync"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+const (
+	preroll = 1200 // steps that a GPU has run before the scenario starts
+	history = 256  // steps that a GPU remembers; a power of two
+	second  = int64(time.Second / step)
+)
+
+// gpu is the state of one simulated GPU. mu guards what changes.
+type gpu struct {
+	host   *Host
+	index  int
+	spec   GPU
+	model  *model
+	seed   uint64
+	faults []Fault // of this GPU
+	load   load
+	heat   heat
+
+	mu        sync.Mutex
+	n         int64 // steps since the scenario began, negative during the preroll
+	next      int64 // the step at which a fault begins or ends next
+	active    []bool
+	work      activity
+	hist      [history]tick
+	subs      []subscription
+	procs     []process
+	slots     []slot
+	clock     float64 // SM clock, MHz
+	hot       int64   // steps that the clock stays up without work
+	watts     float64
+	celsius   float64
+	memory    float64 // memory temperature, degrees Celsius
+	reasons   uint64  // clock event reasons
+	joules    float64
+	throttled throttle
+	total     gpm // integrals of the activity
+	nvlink    nvlink
+	ecc       ecc
+	rows      rows
+	pcie      pcieState
+	action    uint32 // recovery action
+	brake     bool
+	hotter    float64 // where a loss of airflow drives the temperature, or 0
+}
+
+// tick is what a GPU remembers of a step.
+type tick struct {
+	watts               float64
+	busy, mem, enc, dec float64 // ratios
+	jpg, ofa            float64
+}
+
+func newGPU(h *Host, index int, spec GPU, m *model) *gpu {
+	g := &gpu{host: h, index: index, spec: spec, model: m, load: loads[spec.Load], n: -preroll}
+	g.seed = hash(h.seed, uint64(index)+1)
+	for _, f := range h.scenario.Faults {
+		if kinds[f.Kind].host || f.GPU == index {
+			g.faults = append(g.faults, f)
+		}
+	}
+	g.active = make([]bool, len(g.faults))
+	g.next = g.following(-step)
+	g.start()
+	g.advance(0)
+	return g
+}
+
+// advance runs the steps up to the simulated time t.
+func (g *gpu) advance(t time.Duration) {
+	for to := int64(t / step); g.n < to; {
+		g.step()
+	}
+}
+
+// step runs one step.
+func (g *gpu) step() {
+	g.n++
+	if g.n >= g.next {
+		g.strike()
+	}
+	g.populate()
+	g.work = g.load.shape(g)
+	g.physics()
+	g.count()
+}
+
+// time returns the simulated time of the last step.
+func (g *gpu) time() time.Duration { return time.Duration(g.n) * step }
+
+// strike begins and ends faults.
+func (g *gpu) strike() {
+	now := g.time()
+	for i := range g.faults {
+		f := &g.faults[i]
+		_, _, active := f.window(now)
+		instant := f.For == 0 && f.Every > 0 // repeats without a window
+		if active && (!g.active[i] || instant && now == f.latest(now)) {
+			if begin := kinds[f.Kind].begin; begin != nil {
+				begin(g, f)
+			}
+		}
+		if !active && g.active[i] {
+			if end := kinds[f.Kind].end; end != nil {
+				end(g, f)
+			}
+		}
+		g.active[i] = active
+	}
+	g.next = g.following(now)
+}
+
+// latest returns when the last window that began by t began.
+func (f *Fault) latest(t time.Duration) time.Duration {
+	from, _, _ := f.window(t)
+	return from
+}
+
+// following returns the step at which a fault begins or ends after t.
+func (g *gpu) following(t time.Duration) int64 {
+	first := forever
+	for i := range g.faults {
+		first = min(first, g.faults[i].next(t))
+	}
+	return int64(first / step)
+}
+
+// strikes reports whether a fault of a kind is active at t.
+func (g *gpu) strikes(kind string, t time.Duration) bool {
+	for i := range g.faults {
+		if g.faults[i].Kind == kind {
+			if _, _, active := g.faults[i].window(t); active {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// absent reports whether the GPU is not plugged in at t.
+func (g *gpu) absent(t time.Duration) bool {
+	for i := range g.faults {
+		f := &g.faults[i]
+		_, _, active := f.window(t)
+		if f.Kind == "hot_remove" && active || f.Kind == "hot_add" && !active {
+			return true
+		}
+	}
+	return false
+}
+
+// average returns the mean of a remembered value over the last steps.
+func (g *gpu) average(steps int64, value func(*tick) float64) float64 {
+	sum := 0.0
+	for n := g.n - steps + 1; n <= g.n; n++ {
+		sum += value(&g.hist[n&(history-1)])
+	}
+	return sum / float64(steps)
+}
+
+// reload resets what a driver forgets when it is loaded again.
+func (g *gpu) reload(*Fault) {
+	g.joules, g.throttled, g.total = 0, throttle{}, gpm{}
+	g.ecc.volatile = [2][2]uint64{}
+	g.nvlink.restart()
+	g.action = uint32(nvml.GPU_RECOVERY_ACTION_NONE)
+	g.pcie.errors = 0
+}

@@ -1,0 +1,183 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// step is the length of a simulation step, in simulated time.
+const step = 100 * time.Millisecond
+
+// Options says how a host is simulated.
+type Options struct {
+	Seed  uint64  // equal seeds give equal hosts
+	Speed float64 // simulated seconds per real second, 0 means 1
+}
+
+// Host is a simulated host; it implements nvml.Interface. It is safe for
+// concurrent use. Calls that it does not simulate panic.
+type Host struct {
+	nvml.Interface
+
+	scenario Scenario
+	seed     uint64
+	speed    float64
+	start    time.Time
+	gpus     []*gpu
+	hostwide []Fault // faults that strike the whole host
+	closed   chan struct{}
+	close    sync.Once
+
+	mu      sync.RWMutex
+	refs    int // Inits minus Shutdowns
+	session int // grows with every first Init; handles of older ones are invalid
+	loads   int // how often the driver had gone by when the session began
+}
+
+var _ nvml.Interface = (*Host)(nil)
+
+// New returns a host that runs s from now on. Its errors name the key of the
+// scenario and the allowed values.
+func New(s Scenario, o Options) (*Host, error) {
+	all, err := models()
+	if err != nil {
+		return nil, err
+	}
+	if o.Speed == 0 {
+		o.Speed = 1
+	}
+	if !(o.Speed > 0 && o.Speed <= 100_000) {
+		return nil, fmt.Errorf("speed: %v: want more than 0 and at most 100000", o.Speed)
+	}
+	gpus, err := s.expand()
+	if err != nil {
+		return nil, fmt.Errorf("scenario %q: %w", s.Name, err)
+	}
+	h := &Host{scenario: s, seed: o.Seed, speed: o.Speed, start: time.Now(), closed: make(chan struct{})}
+	for _, f := range s.Faults {
+		if kinds[f.Kind].host {
+			h.hostwide = append(h.hostwide, f)
+		}
+	}
+	for i, g := range gpus {
+		h.gpus = append(h.gpus, newGPU(h, i, g, all[g.Model]))
+	}
+	return h, nil
+}
+
+// Close releases the calls that a wedged GPU blocks. The host stays readable.
+func (h *Host) Close() { h.close.Do(func() { close(h.closed) }) }
+
+// now returns the simulated time since the start of the scenario.
+func (h *Host) now() time.Duration {
+	return time.Duration(float64(time.Since(h.start)) * h.speed)
+}
+
+// stamp returns a simulated time as microseconds since the epoch.
+func (h *Host) stamp(t time.Duration) uint64 { return uint64(h.start.UnixMicro() + t.Microseconds()) }
+
+// real returns how long to wait for a length of simulated time.
+func (h *Host) real(t time.Duration) time.Duration {
+	if d := math.Ceil(float64(t) / h.speed); d < math.MaxInt64 {
+		return time.Duration(d)
+	}
+	return forever
+}
+
+// driver reports whether the driver is loaded at t, and how often it had been
+// unloaded by then.
+func (h *Host) driver(t time.Duration) (loaded bool, unloads int) {
+	loaded = true
+	for i := range h.hostwide {
+		f := &h.hostwide[i]
+		if t < ceil(time.Duration(f.At)) {
+			continue
+		}
+		unloads++
+		if _, _, active := f.window(t); active {
+			loaded = false
+		}
+	}
+	return loaded, unloads
+}
+
+// Init begins a session, or joins the one that is open. It fails while the
+// driver is gone. Handles of a session that the driver did not survive stay
+// invalid.
+func (h *Host) Init() nvml.Return {
+	loaded, unloads := h.driver(h.now())
+	if !loaded {
+		return nvml.ERROR_DRIVER_NOT_LOADED
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.refs == 0 || h.loads != unloads {
+		h.refs, h.loads = 0, unloads
+		h.session++
+	}
+	h.refs++
+	return nvml.SUCCESS
+}
+
+// InitWithFlags is Init; the flags change nothing here.
+func (h *Host) InitWithFlags(uint32) nvml.Return { return h.Init() }
+
+// Shutdown leaves the session.
+func (h *Host) Shutdown() nvml.Return {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.refs == 0 {
+		return nvml.ERROR_UNINITIALIZED
+	}
+	h.refs--
+	return nvml.SUCCESS
+}
+
+// check returns the number of the open session. A session that the driver did
+// not survive is none.
+func (h *Host) check(t time.Duration) (session int, ret nvml.Return) {
+	loaded, unloads := h.driver(t)
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	if h.refs == 0 || !loaded || unloads != h.loads {
+		return 0, nvml.ERROR_UNINITIALIZED
+	}
+	return h.session, nvml.SUCCESS
+}
+
+// present returns the GPUs that are plugged in at t.
+func (h *Host) present(t time.Duration) []*gpu {
+	return slices.DeleteFunc(slices.Clone(h.gpus), func(g *gpu) bool { return g.absent(t) })
+}
+
+// DeviceGetCount returns how many GPUs are plugged in.
+func (h *Host) DeviceGetCount() (int, nvml.Return) {
+	now := h.now()
+	if _, ret := h.check(now); ret != nvml.SUCCESS {
+		return 0, ret
+	}
+	return len(h.present(now)), nvml.SUCCESS
+}
+
+// DeviceGetHandleByIndex returns the handle of a GPU, which is valid for the
+// session.
+func (h *Host) DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Return) {
+	now := h.now()
+	session, ret := h.check(now)
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	gpus := h.present(now)
+	if index < 0 || index >= len(gpus) {
+		return nil, nvml.ERROR_INVALID_ARGUMENT
+	}
+	if gpus[index].strikes("lost", now) {
+		return nil, nvml.ERROR_GPU_IS_LOST
+	}
+	return &device{gpu: gpus[index], session: session}, nvml.SUCCESS
+}

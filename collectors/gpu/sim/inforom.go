@@ -1,0 +1,49 @@
+package sim
+
+import "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+// GetInforomImageVersion returns the version of the whole.
+func (d *device) GetInforomImageVersion() (string, nvml.Return) {
+	return fixed(d, "nvmlDeviceGetInforomImageVersion", func(m *model) string { return m.Inforom })
+}
+
+// GetInforomVersion returns the version of an object; power is not supported.
+func (d *device) GetInforomVersion(object nvml.InforomObject) (string, nvml.Return) {
+	return read(d, "nvmlDeviceGetInforomVersion", func(g *gpu) (string, nvml.Return) {
+		switch object {
+		case nvml.INFOROM_OEM:
+			return g.model.InforomOEM, nvml.SUCCESS
+		case nvml.INFOROM_ECC:
+			return g.model.InforomECC, nvml.SUCCESS
+		case nvml.INFOROM_POWER, nvml.INFOROM_DEN:
+			return "", nvml.ERROR_NOT_SUPPORTED
+		}
+		return "", nvml.ERROR_INVALID_ARGUMENT
+	})
+}
+
+// GetInforomConfigurationChecksum returns a number that depends on seed and
+// index.
+func (d *device) GetInforomConfigurationChecksum() (uint32, nvml.Return) {
+	return read(d, "nvmlDeviceGetInforomConfigurationChecksum", func(g *gpu) (uint32, nvml.Return) {
+		return uint32(hash(g.seed, 4)), nvml.SUCCESS
+	})
+}
+
+// ValidateInforom finds nothing wrong. Unlike the driver it takes no 68 ms.
+func (d *device) ValidateInforom() nvml.Return {
+	return d.ask("nvmlDeviceValidateInforom", func(*gpu) nvml.Return { return nvml.SUCCESS })
+}
+
+// GetGspFirmwareVersion returns the driver's version.
+func (d *device) GetGspFirmwareVersion() (string, nvml.Return) {
+	return read(d, "nvmlDeviceGetGspFirmwareVersion", func(g *gpu) (string, nvml.Return) {
+		return g.host.scenario.Driver, nvml.SUCCESS
+	})
+}
+
+// GetGspFirmwareMode says that GSP firmware is in use, by default.
+func (d *device) GetGspFirmwareMode() (on, byDefault bool, ret nvml.Return) {
+	ret = d.ask("nvmlDeviceGetGspFirmwareMode", func(*gpu) nvml.Return { return nvml.SUCCESS })
+	return ret == nvml.SUCCESS, ret == nvml.SUCCESS, ret
+}

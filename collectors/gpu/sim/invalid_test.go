@@ -1,0 +1,69 @@
+package sim
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// TestInvalid decodes and starts testdata/invalid: each file's first line says
+// what the error contains.
+func TestInvalid(t *testing.T) {
+	files, err := filepath.Glob("testdata/invalid/*.yml")
+	if err != nil || len(files) < 30 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			line, _, _ := strings.Cut(string(text), "\n")
+			wanted := strings.TrimPrefix(line, "# ")
+			var s Scenario
+			d := yaml.NewDecoder(bytes.NewReader(text))
+			d.KnownFields(true)
+			if err = d.Decode(&s); err == nil {
+				_, err = New(s, Options{})
+			}
+			if err == nil || !strings.Contains(err.Error(), wanted) {
+				t.Errorf("error is %v, want %q", err, wanted)
+			}
+		})
+	}
+}
+
+// TestInvalidOptions refuses speeds that are none.
+func TestInvalidOptions(t *testing.T) {
+	for _, speed := range []float64{-1, 1e9} {
+		if _, err := New(Scenario{GPUs: []GPU{{}}}, Options{Speed: speed}); err == nil || !strings.Contains(err.Error(), "speed") {
+			t.Errorf("speed %v: error is %v", speed, err)
+		}
+	}
+}
+
+// TestUnknownScenario lists the known ones.
+func TestUnknownScenario(t *testing.T) {
+	_, err := Source("nope")
+	if err == nil || !strings.Contains(err.Error(), "mixed, models") {
+		t.Errorf("error is %v", err)
+	}
+}
+
+// TestNewKeepsTheScenario starts two hosts from one scenario.
+func TestNewKeepsTheScenario(t *testing.T) {
+	s := embedded(t, "faults")
+	for range 2 {
+		if _, err := New(s, Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.Driver != "" || s.Faults[0].Count != 0 {
+		t.Error("New changed the scenario")
+	}
+}

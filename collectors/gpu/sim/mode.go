@@ -1,0 +1,64 @@
+package sim
+
+import "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+// GetPersistenceMode says on.
+func (d *device) GetPersistenceMode() (nvml.EnableState, nvml.Return) {
+	return fixed(d, "nvmlDeviceGetPersistenceMode", func(*model) nvml.EnableState { return nvml.FEATURE_ENABLED })
+}
+
+// GetDisplayMode is deprecated by the driver.
+func (d *device) GetDisplayMode() (nvml.EnableState, nvml.Return) {
+	return 0, d.ask("nvmlDeviceGetDisplayMode", func(*gpu) nvml.Return { return nvml.ERROR_DEPRECATED })
+}
+
+// GetDisplayActive says off.
+func (d *device) GetDisplayActive() (nvml.EnableState, nvml.Return) {
+	return fixed(d, "nvmlDeviceGetDisplayActive", func(*model) nvml.EnableState { return nvml.FEATURE_DISABLED })
+}
+
+// GetDramEncryptionMode says off, on models that can encrypt.
+func (d *device) GetDramEncryptionMode() (current, pending nvml.DramEncryptionInfo, ret nvml.Return) {
+	current, ret = featured(d, "nvmlDeviceGetDramEncryptionMode", "dram_encryption", func(*gpu) nvml.DramEncryptionInfo {
+		info := nvml.DramEncryptionInfo{}
+		info.Version = nvml.STRUCT_VERSION(info, 1)
+		return info
+	})
+	return current, current, ret
+}
+
+// GetComputeMode says that processes share the GPU.
+func (d *device) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
+	return fixed(d, "nvmlDeviceGetComputeMode", func(*model) nvml.ComputeMode { return nvml.COMPUTEMODE_DEFAULT })
+}
+
+// GetVirtualizationMode says pass-through in a virtual machine.
+func (d *device) GetVirtualizationMode() (nvml.GpuVirtualizationMode, nvml.Return) {
+	return read(d, "nvmlDeviceGetVirtualizationMode", func(g *gpu) (nvml.GpuVirtualizationMode, nvml.Return) {
+		switch {
+		case g.model.VirtualMachine:
+			return nvml.GPU_VIRTUALIZATION_MODE_PASSTHROUGH, nvml.SUCCESS
+		case len(g.spec.VGPUs) > 0:
+			return nvml.GPU_VIRTUALIZATION_MODE_HOST_VGPU, nvml.SUCCESS
+		}
+		return nvml.GPU_VIRTUALIZATION_MODE_NONE, nvml.SUCCESS
+	})
+}
+
+// GetHostVgpuMode says SR-IOV, on a GPU that hosts vGPUs.
+func (d *device) GetHostVgpuMode() (nvml.HostVgpuMode, nvml.Return) {
+	return read(d, "nvmlDeviceGetHostVgpuMode", func(g *gpu) (nvml.HostVgpuMode, nvml.Return) {
+		if len(g.spec.VGPUs) == 0 {
+			return 0, nvml.ERROR_NOT_SUPPORTED
+		}
+		return nvml.HOST_VGPU_MODE_SRIOV, nvml.SUCCESS
+	})
+}
+
+// GetNumaNodeId returns the GPU's NUMA node, which a guest cannot see.
+func (d *device) GetNumaNodeId() (int, nvml.Return) {
+	return featured(d, "nvmlDeviceGetNumaNodeId", "numa", (*gpu).node)
+}
+
+// node returns the CPU socket that the GPU hangs off.
+func (g *gpu) node() int { return g.index / 4 % 2 }

@@ -1,0 +1,89 @@
+package sim
+
+import "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+// pcieState is what is wrong with the PCIe link, and its errors since the
+// driver was loaded.
+type pcieState struct {
+	errors, rate      uint64 // rate is per second
+	generation, width int    // 0 means the model's
+}
+
+func (g *gpu) pcieErrorsBegin(f *Fault) { g.pcie.rate = f.Count }
+func (g *gpu) pcieErrorsEnd(*Fault)     { g.pcie.rate = 0 }
+func (g *gpu) pcieWorse(f *Fault)       { g.pcie.generation, g.pcie.width = f.Generation, f.Width }
+func (g *gpu) pcieWell(*Fault)          { g.pcie.generation, g.pcie.width = 0, 0 }
+
+// generation returns the link's generation now.
+func (g *gpu) generation() int {
+	n := g.model.PCIe.Generation
+	if g.hot == 0 {
+		n = g.model.PCIe.IdleGeneration
+	}
+	if g.pcie.generation > 0 {
+		n = min(n, g.pcie.generation)
+	}
+	return n
+}
+
+// lanes returns the link's width now.
+func (g *gpu) lanes() int {
+	if g.pcie.width > 0 {
+		return g.pcie.width
+	}
+	return g.model.PCIe.Width
+}
+
+// GetPcieThroughput returns KB per second. Unlike the driver it does not block
+// for 20 ms.
+func (d *device) GetPcieThroughput(counter nvml.PcieUtilCounter) (uint32, nvml.Return) {
+	return read(d, "nvmlDeviceGetPcieThroughput", func(g *gpu) (uint32, nvml.Return) {
+		const kilo = 1 << 20 / 1000.0
+		switch counter {
+		case nvml.PCIE_UTIL_TX_BYTES:
+			return uint32(g.work.gpm.pcieTx * kilo), nvml.SUCCESS
+		case nvml.PCIE_UTIL_RX_BYTES:
+			return uint32(g.work.gpm.pcieRx * kilo), nvml.SUCCESS
+		}
+		return 0, nvml.ERROR_INVALID_ARGUMENT
+	})
+}
+
+// GetPcieReplayCounter returns replays since the driver was loaded.
+func (d *device) GetPcieReplayCounter() (int, nvml.Return) {
+	return read(d, "nvmlDeviceGetPcieReplayCounter", func(g *gpu) (int, nvml.Return) { return int(g.pcie.errors), nvml.SUCCESS })
+}
+
+// GetCurrPcieLinkGeneration returns the generation, which some models lower
+// when idle.
+func (d *device) GetCurrPcieLinkGeneration() (int, nvml.Return) {
+	return read(d, "nvmlDeviceGetCurrPcieLinkGeneration", func(g *gpu) (int, nvml.Return) { return g.generation(), nvml.SUCCESS })
+}
+
+// GetCurrPcieLinkWidth returns lanes.
+func (d *device) GetCurrPcieLinkWidth() (int, nvml.Return) {
+	return read(d, "nvmlDeviceGetCurrPcieLinkWidth", func(g *gpu) (int, nvml.Return) { return g.lanes(), nvml.SUCCESS })
+}
+
+// GetMaxPcieLinkGeneration returns what GPU and slot can do.
+func (d *device) GetMaxPcieLinkGeneration() (int, nvml.Return) {
+	return fixed(d, "nvmlDeviceGetMaxPcieLinkGeneration", func(m *model) int { return m.PCIe.Generation })
+}
+
+// GetMaxPcieLinkWidth returns lanes.
+func (d *device) GetMaxPcieLinkWidth() (int, nvml.Return) {
+	return fixed(d, "nvmlDeviceGetMaxPcieLinkWidth", func(m *model) int { return m.PCIe.Width })
+}
+
+// GetGpuMaxPcieLinkGeneration returns what the GPU can do.
+func (d *device) GetGpuMaxPcieLinkGeneration() (int, nvml.Return) {
+	return fixed(d, "nvmlDeviceGetGpuMaxPcieLinkGeneration", func(m *model) int { return m.PCIe.Generation })
+}
+
+// GetPcieSpeed returns megatransfers per second and lane.
+func (d *device) GetPcieSpeed() (int, nvml.Return) {
+	return read(d, "nvmlDeviceGetPcieSpeed", func(g *gpu) (int, nvml.Return) {
+		speeds := []int{1: 2500, 2: 5000, 3: 8000, 4: 16000, 5: 32000, 6: 64000}
+		return speeds[g.generation()], nvml.SUCCESS
+	})
+}

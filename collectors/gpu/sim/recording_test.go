@@ -1,0 +1,261 @@
+package sim
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// table reads a recording: its rows by the first column.
+func table(t *testing.T, name string) map[string][]string {
+	t.Helper()
+	text, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string][]string{}
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(strings.TrimRight(line, "\n"), "\t")
+		rows[cells[0]] = cells
+	}
+	return rows
+}
+
+// recorded returns a GPU like the recorded one, at a load.
+func recorded(t *testing.T, load string) (*Host, *device) {
+	t.Helper()
+	h := begin(t, Scenario{Name: load, GPUs: []GPU{{Model: "h100-vm", Load: load}}}, Options{Seed: 7})
+	time.Sleep(20 * time.Second)
+	return h, gpuOf(t, h, 0)
+}
+
+// near reports whether two numbers differ by at most a distance.
+func near(a, b, distance float64) bool { return math.Abs(a-b) <= distance }
+
+// pair is a return value of two.
+func pair[A, B any](a A, b B, ret nvml.Return) (any, nvml.Return) { return []any{a, b}, ret }
+
+// one hides the type of a return value.
+func one[A any](a A, ret nvml.Return) (any, nvml.Return) { return a, ret }
+
+func counted(kind nvml.ValueType, all []nvml.Sample, ret nvml.Return) (any, nvml.Return) {
+	return []int{int(kind), len(all)}, ret
+}
+
+// same compares what JSON says of two values.
+func same(t *testing.T, what string, got, recorded any, distance float64) {
+	t.Helper()
+	switch r := recorded.(type) {
+	case float64:
+		if g, ok := got.(float64); !ok || !near(g, r, distance) {
+			t.Errorf("%s is %v, recorded %v, may differ by %v", what, got, recorded, distance)
+		}
+	case []any:
+		g, _ := got.([]any)
+		if len(g) != len(r) {
+			t.Errorf("%s is %v, recorded %v", what, got, recorded)
+			return
+		}
+		for i := range r {
+			same(t, what, g[i], r[i], distance)
+		}
+	case map[string]any:
+		g, _ := got.(map[string]any)
+		for key, v := range r {
+			same(t, what+"."+key, g[key], v, distance)
+		}
+	default:
+		if got != recorded {
+			t.Errorf("%s is %v, recorded %v", what, got, recorded)
+		}
+	}
+}
+
+// TestCallsAsRecorded compares calls with those on a real H100, idle and under
+// a matmul.
+func TestCallsAsRecorded(t *testing.T) {
+	rows := table(t, "nvml-calls-h100.tsv")
+	words := map[string]nvml.Return{"Success": nvml.SUCCESS, "Not Supported": nvml.ERROR_NOT_SUPPORTED}
+	for column, load := range map[int]string{6: "idle", 7: "full"} {
+		bubble(t, func(t *testing.T) {
+			_, d := recorded(t, load)
+			for name, c := range recordedCalls {
+				row, ok := rows[name]
+				if !ok {
+					t.Errorf("no recording of %s", name)
+					continue
+				}
+				v, ret := c.call(d)
+				want(t, load+" "+name, ret, words[row[1]])
+				var got, wanted any
+				if ret != nvml.SUCCESS || json.Unmarshal([]byte(row[column]), &wanted) != nil {
+					continue // the recording cuts long values
+				}
+				text, err := json.Marshal(v)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := json.Unmarshal(text, &got); err != nil {
+					t.Fatal(err)
+				}
+				distance := c.idle
+				if load == "full" {
+					distance = c.loaded
+				}
+				same(t, load+" "+name, got, wanted, distance)
+			}
+		})
+	}
+}
+
+// TestFieldsAsRecorded compares fields: which are supported, their types, and
+// their values where they do not depend on the past.
+func TestFieldsAsRecorded(t *testing.T) {
+	rows := table(t, "nvml-fields-h100.tsv")
+	types := map[string]nvml.ValueType{"uint": asUint, "ulonglong": asUint64, "int": asInt, "double": asDouble}
+	history := map[uint32]bool{74: true, 78: true, 80: true, 81: true, 83: true, 169: true, 191: true, 197: true, 198: true}
+	distance := map[uint32]float64{82: 2, 185: 15_000, 186: 35_000}
+	for column, load := range map[int]string{3: "idle", 5: "full"} {
+		bubble(t, func(t *testing.T) {
+			_, d := recorded(t, load)
+			for id := uint32(1); id < nvml.FI_MAX; id++ {
+				v := []nvml.FieldValue{{FieldId: id}}
+				check(t, d.GetFieldValues(v))
+				row, ok := rows[strconv.Itoa(int(id))]
+				if ok != (v[0].NvmlReturn == uint32(nvml.SUCCESS)) {
+					t.Errorf("field %d: %v, recorded: %v", id, nvml.Return(v[0].NvmlReturn), ok)
+				}
+				if !ok {
+					continue
+				}
+				if nvml.ValueType(v[0].ValueType) != types[row[1]] {
+					t.Errorf("field %d: type %d, recorded %s", id, v[0].ValueType, row[1])
+				}
+				r, err := strconv.ParseFloat(row[column], 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := float64(fieldOf(t, d, id, 0))
+				if types[row[1]] == asInt {
+					got = float64(int32(fieldOf(t, d, id, 0)))
+				}
+				if !history[id] && !near(got, r, distance[id]) {
+					t.Errorf("%s field %d is %v, recorded %v", load, id, got, r)
+				}
+			}
+		})
+	}
+}
+
+// TestLinksAsRecorded compares the fields of an H200 with NVLinks.
+func TestLinksAsRecorded(t *testing.T) {
+	text, err := os.ReadFile("testdata/nvml-h200x2.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var recording map[string]struct {
+		Fields map[string]float64 `json:"fields"`
+	}
+	if err := json.Unmarshal(text, &recording); err != nil {
+		t.Fatal(err)
+	}
+	bubble(t, func(t *testing.T) {
+		h := begin(t, Scenario{GPUs: []GPU{{Model: "h200"}}}, Options{})
+		d := gpuOf(t, h, 0)
+		static := []uint32{91, 138, 139, 146, 147, 161, 162, 163, 164, 165, 166, 167, 168, 187, 188, 189, 190, 192, 193, 194, 195, 196, 200, 223, 224, 225, 230}
+		for id := uint32(1); id < nvml.FI_MAX; id++ {
+			v := []nvml.FieldValue{{FieldId: id}}
+			check(t, d.GetFieldValues(v))
+			if _, ok := recording["0"].Fields[strconv.Itoa(int(id))]; ok != (v[0].NvmlReturn == uint32(nvml.SUCCESS)) {
+				t.Errorf("field %d: %v, recorded: %v", id, nvml.Return(v[0].NvmlReturn), ok)
+			}
+		}
+		for _, id := range static {
+			if got, r := fieldOf(t, d, id, 0), recording["0"].Fields[strconv.Itoa(int(id))]; float64(int32(got)) != r {
+				t.Errorf("field %d is %d, recorded %v", id, got, r)
+			}
+		}
+	})
+}
+
+// TestMetricsAsRecorded compares GPM metrics.
+func TestMetricsAsRecorded(t *testing.T) {
+	rows := table(t, "nvml-gpm-h100.tsv")
+	distance := map[uint32]float64{1: 2, 2: 2, 3: 1, 4: 0.3, 5: 2, 7: 2, 10: 1, 20: 0.5, 21: 0.6}
+	for column, load := range map[int]string{1: "idle", 2: "full"} {
+		bubble(t, func(t *testing.T) {
+			h, d := recorded(t, load)
+			for id, v := range measure(t, h, d, 1, 2, 3, 4, 5, 7, 10, 20, 21) {
+				r, err := strconv.ParseFloat(rows[strconv.Itoa(int(id))][column], 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !near(v, r, distance[id]) {
+					t.Errorf("%s metric %d is %v, recorded %v", load, id, v, r)
+				}
+			}
+		})
+	}
+}
+
+// measure returns GPM metrics of a second.
+func measure(t testing.TB, h *Host, d *device, ids ...uint32) map[uint32]float64 {
+	t.Helper()
+	from, to := must[nvml.GpmSample](t)(h.GpmSampleAlloc()), must[nvml.GpmSample](t)(h.GpmSampleAlloc())
+	check(t, d.GpmSampleGet(from))
+	time.Sleep(time.Second)
+	check(t, d.GpmSampleGet(to))
+	return metrics(t, h, from, to, ids...)
+}
+
+// metrics computes GPM metrics.
+func metrics(t testing.TB, h *Host, from, to nvml.GpmSample, ids ...uint32) map[uint32]float64 {
+	t.Helper()
+	get := nvml.GpmMetricsGetType{NumMetrics: uint32(len(ids)), Sample1: from, Sample2: to}
+	for i, id := range ids {
+		get.Metrics[i].MetricId = id
+	}
+	check(t, h.GpmMetricsGet(&get))
+	all := map[uint32]float64{}
+	for _, m := range get.Metrics[:get.NumMetrics] {
+		if m.NvmlReturn != uint32(nvml.SUCCESS) {
+			t.Errorf("metric %d: %v", m.MetricId, nvml.Return(m.NvmlReturn))
+		}
+		all[m.MetricId] = m.Value
+	}
+	return all
+}
+
+// TestProcessesAsRecorded compares the process of the matmul.
+func TestProcessesAsRecorded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h, d := recorded(t, "full")
+		procs := must[[]nvml.ProcessInfo](t)(d.GetComputeRunningProcesses())
+		if len(procs) != 1 || procs[0].UsedGpuMemory != 1184890880 || procs[0].GpuInstanceId != noInstance {
+			t.Errorf("processes are %+v", procs)
+		}
+		if name := must[string](t)(h.SystemGetProcessName(int(procs[0].Pid))); name != "python3" {
+			t.Errorf("name is %q", name)
+		}
+		use := must[[]nvml.ProcessUtilizationSample](t)(d.GetProcessUtilization(0))
+		if len(use) != 1 || !near(float64(use[0].SmUtil), 93, 3) || !near(float64(use[0].MemUtil), 31, 2) {
+			t.Errorf("utilization is %+v", use)
+		}
+		_, ret := d.GetProcessUtilization(use[0].TimeStamp)
+		want(t, "utilization since the last", ret, nvml.ERROR_NOT_FOUND)
+		if watts := fieldOf(t, d, nvml.FI_DEV_POWER_AVERAGE, nvml.POWER_SCOPE_MEMORY); !near(float64(watts), 134_860, 4000) {
+			t.Errorf("memory draws %d mW", watts)
+		}
+	})
+	bubble(t, func(t *testing.T) {
+		_, d := recorded(t, "idle")
+		_, ret := d.GetProcessUtilization(0)
+		want(t, "utilization when idle", ret, nvml.ERROR_NOT_FOUND)
+	})
+}

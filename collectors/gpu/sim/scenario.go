@@ -1,0 +1,91 @@
+package sim
+
+import (
+	"embed"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+//go:embed scenarios/*.yml
+var scenarios embed.FS
+
+// Scenario is a simulated host as a YAML document: its GPUs, and what goes
+// wrong with them and when. The keys are the field names in lower case, with
+// underscores.
+type Scenario struct {
+	Name           string   `yaml:"name"`
+	Doc            string   `yaml:"doc"`             // one line on what it shows
+	Driver         string   `yaml:"driver"`          // driver version, 580.159.04 by default
+	CUDA           string   `yaml:"cuda"`            // CUDA version as NVML gives it, 13000 by default
+	GPUs           []GPU    `yaml:"gpus"`            // 1 to 16, in the order of their indices
+	Faults         []Fault  `yaml:"faults"`          // in any order
+	MissingSymbols []string `yaml:"missing_symbols"` // NVML functions that this driver lacks; calling one panics
+}
+
+// GPU is one GPU of a scenario, or Count equal ones.
+type GPU struct {
+	Model      string    `yaml:"model"`       // a key of profiles.json, h100 by default
+	Load       string    `yaml:"load"`        // what runs on it, idle by default
+	Count      int       `yaml:"count"`       // how many of these, 1 by default
+	PowerLimit float64   `yaml:"power_limit"` // watts, the model's default limit if 0
+	MIG        []string  `yaml:"mig"`         // profiles of its MIG devices; MIG mode is off without any
+	VGPUs      []VGPU    `yaml:"vgpus"`       // vGPUs that it hosts
+	Processes  []Process `yaml:"processes"`   // instead of the load's own processes
+}
+
+// VGPU is a virtual GPU that a simulated GPU hosts for a virtual machine.
+type VGPU struct {
+	Type     string `yaml:"type"`     // such as "NVIDIA L4-12Q"
+	VM       string `yaml:"vm"`       // identifier of the virtual machine
+	Memory   uint64 `yaml:"memory"`   // framebuffer in use, MiB
+	Driver   string `yaml:"driver"`   // the guest's driver version
+	Licensed bool   `yaml:"licensed"` // whether the guest holds a licence
+	Encoders int    `yaml:"encoders"` // encoder sessions
+}
+
+// Process is a process on a simulated GPU.
+type Process struct {
+	PID    int     `yaml:"pid"`
+	Name   string  `yaml:"name"`
+	Type   string  `yaml:"type"`   // compute (default), graphics or mps
+	Memory uint64  `yaml:"memory"` // MiB
+	Share  float64 `yaml:"share"`  // weight of its part of the GPU's work, 1 if 0
+}
+
+// Duration is a time.Duration that reads "90s" from YAML.
+type Duration time.Duration
+
+// UnmarshalText parses what time.ParseDuration accepts.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is not a duration such as 90s or 5m", text)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// Scenarios returns the names of the embedded scenarios, sorted.
+func Scenarios() []string {
+	entries, err := scenarios.ReadDir("scenarios")
+	if err != nil {
+		return nil
+	}
+	all := make([]string, 0, len(entries))
+	for _, e := range entries {
+		all = append(all, strings.TrimSuffix(e.Name(), ".yml"))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Source returns the YAML text of an embedded scenario. The error for an
+// unknown name lists the known ones.
+func Source(name string) ([]byte, error) {
+	if !slices.Contains(Scenarios(), name) {
+		return nil, fmt.Errorf("scenario %q: want one of %s", name, strings.Join(Scenarios(), ", "))
+	}
+	return scenarios.ReadFile("scenarios/" + name + ".yml")
+}

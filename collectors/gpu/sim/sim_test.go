@@ -1,0 +1,118 @@
+package sim
+
+import (
+	"bytes"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"go.yaml.in/yaml/v3"
+)
+
+// parse decodes a scenario as strictly as the agent does.
+func parse(t testing.TB, text string) Scenario {
+	t.Helper()
+	var s Scenario
+	d := yaml.NewDecoder(bytes.NewReader([]byte(text)))
+	d.KnownFields(true)
+	if err := d.Decode(&s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// embedded decodes an embedded scenario.
+func embedded(t testing.TB, name string) Scenario {
+	t.Helper()
+	text, err := Source(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parse(t, string(text))
+}
+
+// begin starts a host in a session. It is closed when the test ends.
+func begin(t testing.TB, s Scenario, o Options) *Host {
+	t.Helper()
+	h, err := New(s, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.Close)
+	check(t, h.Init())
+	return h
+}
+
+// gpuOf returns a handle.
+func gpuOf(t testing.TB, h *Host, index int) *device {
+	t.Helper()
+	d, ret := h.DeviceGetHandleByIndex(index)
+	check(t, ret)
+	return d.(*device)
+}
+
+// check fails the test unless ret is a success.
+func check(t testing.TB, ret nvml.Return) {
+	t.Helper()
+	if ret != nvml.SUCCESS {
+		t.Fatalf("return is %v, want success", ret)
+	}
+}
+
+// want fails the test unless ret is as wanted.
+func want(t testing.TB, what string, ret, wanted nvml.Return) {
+	t.Helper()
+	if ret != wanted {
+		t.Errorf("%s: return is %v, want %v", what, ret, wanted)
+	}
+}
+
+// must returns the value of a call that succeeds.
+func must[T any](t testing.TB) func(T, nvml.Return) T {
+	return func(v T, ret nvml.Return) T {
+		t.Helper()
+		check(t, ret)
+		return v
+	}
+}
+
+// bubble runs a test with a clock of its own.
+func bubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, f)
+}
+
+// fieldOf reads one field.
+func fieldOf(t testing.TB, d *device, id, scope uint32) uint64 {
+	t.Helper()
+	v := []nvml.FieldValue{{FieldId: id, ScopeId: scope}}
+	check(t, d.GetFieldValues(v))
+	if r := nvml.Return(v[0].NvmlReturn); r != nvml.SUCCESS {
+		t.Fatalf("field %d scope %d: %v", id, scope, r)
+	}
+	var n uint64
+	for i := range 8 {
+		n |= uint64(v[0].Value[i]) << (8 * i)
+	}
+	return n
+}
+
+func TestEmbeddedScenarios(t *testing.T) {
+	for _, name := range Scenarios() {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := embedded(t, name)
+				if s.Name != name || s.Doc == "" {
+					t.Errorf("name is %q, doc %q", s.Name, s.Doc)
+				}
+				h := begin(t, s, Options{Seed: 1})
+				time.Sleep(3 * time.Second)
+				n := must[int](t)(h.DeviceGetCount())
+				if n == 0 {
+					t.Error("no GPUs")
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,82 @@
+package sim
+
+import "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+// peer returns the other GPU of a call on two.
+func (g *gpu) peer(other nvml.Device) (*gpu, bool) {
+	o, ok := other.(*device)
+	if !ok || o.gpu.host != g.host {
+		return nil, false
+	}
+	return o.gpu, true
+}
+
+// GetTopologyCommonAncestor returns how far apart two GPUs are.
+func (d *device) GetTopologyCommonAncestor(other nvml.Device) (nvml.GpuTopologyLevel, nvml.Return) {
+	return read(d, "nvmlDeviceGetTopologyCommonAncestor", func(g *gpu) (nvml.GpuTopologyLevel, nvml.Return) {
+		o, ok := g.peer(other)
+		switch {
+		case !ok:
+			return 0, nvml.ERROR_INVALID_ARGUMENT
+		case o == g:
+			return nvml.TOPOLOGY_INTERNAL, nvml.SUCCESS
+		case g.model.VirtualMachine:
+			return nvml.TOPOLOGY_HOSTBRIDGE, nvml.SUCCESS
+		case o.node() == g.node():
+			return nvml.TOPOLOGY_NODE, nvml.SUCCESS
+		}
+		return nvml.TOPOLOGY_SYSTEM, nvml.SUCCESS
+	})
+}
+
+// GetP2PStatus returns whether two GPUs can reach each other's memory; over
+// NVLink only with links.
+func (d *device) GetP2PStatus(other nvml.Device, index nvml.GpuP2PCapsIndex) (nvml.GpuP2PStatus, nvml.Return) {
+	return read(d, "nvmlDeviceGetP2PStatus", func(g *gpu) (nvml.GpuP2PStatus, nvml.Return) {
+		o, ok := g.peer(other)
+		if !ok || index < 0 || index >= nvml.P2P_CAPS_INDEX_UNKNOWN {
+			return nvml.P2P_STATUS_UNKNOWN, nvml.ERROR_INVALID_ARGUMENT
+		}
+		linked := g.model.NVLink.Links > 0 && o.model.NVLink.Links > 0
+		if index == nvml.P2P_CAPS_INDEX_NVLINK && !linked || len(g.spec.MIG)+len(o.spec.MIG) > 0 {
+			return nvml.P2P_STATUS_NOT_SUPPORTED, nvml.SUCCESS
+		}
+		return nvml.P2P_STATUS_OK, nvml.SUCCESS
+	})
+}
+
+// GetGpuFabricInfo returns the state of the NVLink fabric.
+func (d *device) GetGpuFabricInfo() (nvml.GpuFabricInfo, nvml.Return) {
+	return read(d, "nvmlDeviceGetGpuFabricInfo", func(g *gpu) (nvml.GpuFabricInfo, nvml.Return) {
+		v := g.fabric()
+		return nvml.GpuFabricInfo{ClusterUuid: v.ClusterUuid, Status: v.Status, CliqueId: v.CliqueId, State: v.State}, nvml.SUCCESS
+	})
+}
+
+// FabricInfo returns what nvmlDeviceGetGpuFabricInfoV does. It stands for
+// GetGpuFabricInfoV().V2(), which cannot be simulated.
+func (d *device) FabricInfo() (nvml.GpuFabricInfo_v2, nvml.Return) {
+	return read(d, "nvmlDeviceGetGpuFabricInfoV", func(g *gpu) (nvml.GpuFabricInfo_v2, nvml.Return) {
+		return g.fabric(), nvml.SUCCESS
+	})
+}
+
+func (g *gpu) fabric() nvml.GpuFabricInfo_v2 {
+	info := nvml.GpuFabricInfo_v2{}
+	info.Version = nvml.STRUCT_VERSION(info, 2)
+	if !g.model.has("nvswitch") {
+		return info
+	}
+	info.State = nvml.GPU_FABRIC_STATE_COMPLETED
+	bandwidth := uint32(nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_FALSE)
+	if g.nvlink.up < len(g.nvlink.links) {
+		bandwidth = nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_TRUE
+	}
+	info.HealthMask = bandwidth<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW |
+		nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_RECOVERY_FALSE<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_RECOVERY |
+		nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_FALSE<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY |
+		nvml.GPU_FABRIC_HEALTH_MASK_ACCESS_TIMEOUT_RECOVERY_FALSE<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ACCESS_TIMEOUT_RECOVERY |
+		nvml.GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_NONE<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION |
+		nvml.GPU_FABRIC_HEALTH_MASK_PARTITION_ASSIGNED_TRUE<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_PARTITION_ASSIGNED
+	return info
+}

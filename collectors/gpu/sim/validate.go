@@ -1,0 +1,148 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxGPUs is how many GPUs a simulated host can hold.
+const maxGPUs = 16
+
+// expand checks s, fills its defaults and returns its GPUs one by one.
+func (s *Scenario) expand() ([]GPU, error) {
+	if s.Driver == "" {
+		s.Driver = "580.159.04"
+	}
+	if s.CUDA == "" {
+		s.CUDA = "13000"
+	}
+	if v, err := strconv.Atoi(s.CUDA); err != nil || v < 1000 {
+		return nil, fmt.Errorf("cuda: %q: want a number such as 13000", s.CUDA)
+	}
+	for i, symbol := range s.MissingSymbols {
+		if !strings.HasPrefix(symbol, "nvml") {
+			return nil, fmt.Errorf("missing_symbols[%d]: %q: want an NVML function such as nvmlDeviceGetFieldValues", i, symbol)
+		}
+	}
+	var all []GPU
+	for i, g := range s.GPUs {
+		if err := g.check(); err != nil {
+			return nil, fmt.Errorf("gpus[%d].%w", i, err)
+		}
+		for range g.Count {
+			all = append(all, g)
+		}
+		if len(all) > maxGPUs {
+			break
+		}
+	}
+	if len(all) < 1 || len(all) > maxGPUs {
+		return nil, fmt.Errorf("gpus: %d GPUs: want 1 to %d", len(all), maxGPUs)
+	}
+	s.Faults = slices.Clone(s.Faults)
+	for i := range s.Faults {
+		if err := s.Faults[i].check(all); err != nil {
+			return nil, fmt.Errorf("faults[%d].%w", i, err)
+		}
+	}
+	return all, nil
+}
+
+// check fills the defaults of g; its errors begin with the key.
+func (g *GPU) check() error {
+	all, err := models()
+	if err != nil {
+		return err
+	}
+	if g.Model == "" {
+		g.Model = "h100"
+	}
+	if g.Load == "" {
+		g.Load = "idle"
+	}
+	if g.Count == 0 {
+		g.Count = 1
+	}
+	m, ok := all[g.Model]
+	if !ok {
+		return fmt.Errorf("model: %q: want one of %s", g.Model, names(all))
+	}
+	if _, ok := loads[g.Load]; !ok {
+		return fmt.Errorf("load: %q: want one of %s", g.Load, names(loads))
+	}
+	if g.Count < 0 {
+		return fmt.Errorf("count: %d: want 1 to %d", g.Count, maxGPUs)
+	}
+	if g.PowerLimit == 0 {
+		g.PowerLimit = m.Power.Default
+	}
+	if g.PowerLimit < m.Power.Min || g.PowerLimit > m.Power.Max {
+		return fmt.Errorf("power_limit: %v: want %v to %v watts", g.PowerLimit, m.Power.Min, m.Power.Max)
+	}
+	if err := g.checkMIG(m); err != nil {
+		return err
+	}
+	if len(g.VGPUs) > 0 && !m.has("vgpu") {
+		return fmt.Errorf("vgpus: model %s hosts none", g.Model)
+	}
+	return g.checkMemory(m)
+}
+
+func (g *GPU) checkMIG(m *model) error {
+	var slices, memory uint32
+	for i, name := range g.MIG {
+		p, ok := m.MIG[name]
+		switch {
+		case len(m.MIG) == 0:
+			return fmt.Errorf("mig[%d]: model %s has no MIG", i, g.Model)
+		case !ok:
+			return fmt.Errorf("mig[%d]: %q: want one of %s", i, name, names(m.MIG))
+		}
+		slices, memory = slices+p.Slices, memory+p.MemorySlices
+	}
+	if slices > 7 || memory > 8 {
+		return fmt.Errorf("mig: %d compute and %d memory slices: want at most 7 and 8", slices, memory)
+	}
+	return nil
+}
+
+// checkMemory checks the processes and the vGPUs, and that they fit.
+func (g *GPU) checkMemory(m *model) error {
+	free := (m.Memory - m.Reserved) >> 20
+	take := func(key string, mebibytes uint64) error {
+		if mebibytes >= free {
+			return fmt.Errorf("%s.memory: %d MiB: the GPU has %d left", key, mebibytes, free)
+		}
+		free -= mebibytes
+		return nil
+	}
+	for i, v := range g.VGPUs {
+		key := fmt.Sprintf("vgpus[%d]", i)
+		if v.Type == "" || v.Encoders < 0 {
+			return fmt.Errorf("%s: want a type, and no negative encoders", key)
+		}
+		if err := take(key, v.Memory); err != nil {
+			return err
+		}
+	}
+	for i, p := range g.Processes {
+		key := fmt.Sprintf("processes[%d]", i)
+		switch {
+		case p.PID <= 0:
+			return fmt.Errorf("%s.pid: %d: want a positive number", key, p.PID)
+		case !slices.Contains([]string{"", "compute", "graphics", "mps"}, p.Type):
+			return fmt.Errorf("%s.type: %q: want one of compute, graphics, mps", key, p.Type)
+		case p.Share < 0:
+			return fmt.Errorf("%s.share: %v: want 0 or more", key, p.Share)
+		}
+		if err := take(key, p.Memory+processOverhead>>20+1); err != nil {
+			return err
+		}
+	}
+	if len(g.MIG) > 0 && len(g.Processes)+len(g.VGPUs) > 0 {
+		return fmt.Errorf("mig: not with processes or vgpus")
+	}
+	return nil
+}
