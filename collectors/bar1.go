@@ -1,0 +1,22 @@
+package collectors
+
+import "gpusteward/collectors/gpu"
+
+// BAR1 is the window through which the CPU and other devices reach memory.
+var (
+	BAR1Bytes = Gauge("nvgpu_bar1_memory_bytes", "BAR1 address space by state.", "state")
+	BAR1Total = Gauge("nvgpu_bar1_memory_total_bytes", "BAR1 address space.")
+)
+
+var _ = Register(Collector{
+	Name:    "bar1",
+	Doc:     "BAR1 address space.",
+	Tier:    Medium,
+	Metrics: []*Metric{BAR1Bytes, BAR1Total},
+	Read: func(g *gpu.Device, out *Readings) {
+		m, ret := g.GetBAR1MemoryInfo()
+		out.Put(BAR1Bytes, float64(m.Bar1Used), ret, "used")
+		out.Put(BAR1Bytes, float64(m.Bar1Free), ret, "free")
+		out.Put(BAR1Total, float64(m.Bar1Total), ret)
+	},
+})

@@ -1,0 +1,58 @@
+package collectors
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// BusySeconds integrates the driver's sample buffer, so that a scrape every
+// minute misses nothing: rate() of it is the mean utilization.
+var BusySeconds = Counter("nvgpu_busy_seconds_total", "Time for which the engine was busy.", "engine")
+
+// maxGap is the longest time that one sample stands for, in microseconds. The
+// driver's buffer reaches back further than a medium interval.
+const maxGap = 2e6
+
+var _ = Register(Collector{
+	Name:    "busy",
+	Doc:     "Busy time of the engines, integrated from the driver's sample buffers.",
+	Tier:    Medium,
+	Metrics: []*Metric{BusySeconds},
+	Open: func(*gpu.Device) Read {
+		engines := []struct {
+			name    string
+			samples nvml.SamplingType
+			last    uint64 // timestamp of the newest sample counted, microseconds
+		}{
+			{"gpu", nvml.GPU_UTILIZATION_SAMPLES, 0},
+			{"memory", nvml.MEMORY_UTILIZATION_SAMPLES, 0},
+			{"encoder", nvml.ENC_UTILIZATION_SAMPLES, 0},
+			{"decoder", nvml.DEC_UTILIZATION_SAMPLES, 0},
+		}
+		return func(g *gpu.Device, out *Readings) {
+			for i := range engines {
+				e := &engines[i]
+				kind, samples, ret := g.GetSamples(e.samples, e.last)
+				if ret == nvml.ERROR_NOT_FOUND {
+					ret = nvml.SUCCESS // none since
+				}
+				if ret != nvml.SUCCESS {
+					out.Put(BusySeconds, 0, ret, e.name)
+					continue
+				}
+				var busy float64
+				for _, s := range samples {
+					if s.TimeStamp <= e.last {
+						continue // go-nvml returns the unused end of its buffer too
+					}
+					if e.last > 0 {
+						busy += gpu.Number(kind, s.SampleValue) / 100 * min(float64(s.TimeStamp-e.last), maxGap) / 1e6
+					}
+					e.last = s.TimeStamp
+				}
+				out.Add(BusySeconds, busy, e.name)
+			}
+		}
+	},
+})

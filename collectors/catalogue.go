@@ -1,0 +1,84 @@
+// Package collectors reads GPUs on timers and keeps the latest of what they
+// said. A Metric is a row of the catalogue, a Collector reads some of them
+// from one GPU, a reader runs the collectors of one GPU, and the Host keeps
+// the readers and answers for all of them without touching the driver.
+package collectors
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// A Type says how a metric's values behave.
+type Type int
+
+const (
+	GaugeType   Type = iota // goes up and down
+	CounterType             // only rises, but for a reset
+)
+
+func (t Type) String() string { return [...]string{"gauge", "counter"}[t] }
+
+// A Metric is one row of the catalogue: all that the code, the rules, the
+// dashboards and the reference know about one family. Published names are
+// frozen.
+type Metric struct {
+	Name, Help string
+	Type       Type
+	Labels     []string // of a GPU's metric, the first two are gpu and uuid
+}
+
+// String returns the name, so that a Metric formats into PromQL.
+func (m *Metric) String() string { return m.Name }
+
+// Gauge declares a family that each GPU has, with labels beside gpu and uuid.
+func Gauge(name, help string, labels ...string) *Metric {
+	return declare(&Metric{name, help, GaugeType, append([]string{"gpu", "uuid"}, labels...)})
+}
+
+// Counter declares a family that each GPU has and that only rises; its name
+// ends in _total.
+func Counter(name, help string, labels ...string) *Metric {
+	return declare(&Metric{name, help, CounterType, append([]string{"gpu", "uuid"}, labels...)})
+}
+
+// HostGauge declares a family of the host or the agent: no gpu, no uuid.
+func HostGauge(name, help string, labels ...string) *Metric {
+	return declare(&Metric{name, help, GaugeType, labels})
+}
+
+// HostCounter declares a family of the host or the agent that only rises.
+func HostCounter(name, help string, labels ...string) *Metric {
+	return declare(&Metric{name, help, CounterType, labels})
+}
+
+var catalogue []*Metric
+
+func declare(m *Metric) *Metric {
+	catalogue = append(catalogue, m)
+	return m
+}
+
+// Metrics returns the whole catalogue, sorted by name.
+func Metrics() []*Metric {
+	return slices.SortedFunc(slices.Values(catalogue), func(a, b *Metric) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// A Sample is one value of one Metric. Immutable.
+type Sample struct {
+	Metric *Metric
+	Labels []string // as many as Metric.Labels, in that order
+	Value  float64
+}
+
+// maxLabel bounds a label's value, in bytes.
+const maxLabel = 128
+
+// label makes s fit to be a label's value: valid UTF-8, at most maxLabel bytes.
+func label(s string) string {
+	if len(s) > maxLabel {
+		s = s[:maxLabel]
+	}
+	return strings.ToValidUTF8(s, "")
+}

@@ -1,0 +1,147 @@
+package collectors
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// units are the endings that say what a metric counts. promlint does not know
+// a wrong unit, so every name is held against them.
+var units = []string{"_bytes", "_bytes_per_second", "_seconds", "_timestamp_seconds", "_joules", "_watts", "_celsius", "_hertz", "_ratio", "_info", "_rpm", "_lanes"}
+
+// unitless are names that count things or give a state, and end in what they count.
+var unitless = []string{
+	"nvgpu_up", "nvgpu_devices", "nvgpu_devices_expected", "nvgpu_mode_enabled", "nvgpu_compute_mode",
+	"nvgpu_performance_state", "nvgpu_power_source", "nvgpu_encoder_sessions", "nvgpu_encoder_average_fps", "nvgpu_fbc_sessions",
+	"nvgpu_clock_event_active", "nvgpu_power_smoothing_enabled", "nvgpu_pcie_link_generation", "nvgpu_nvlink_up",
+	"nvgpu_fabric_state", "nvgpu_fabric_health", "nvgpu_c2c_link_up", "nvgpu_c2c_power_state", "nvgpu_sram_ecc_threshold_exceeded",
+	"nvgpu_sram_ecc_unique_addresses", "nvgpu_remapped_rows", "nvgpu_row_remap_pending", "nvgpu_row_remap_failure", "nvgpu_row_remap_banks",
+	"nvgpu_retired_pages", "nvgpu_retired_pages_pending", "nvgpu_memory_repair_pending", "nvgpu_memory_unrepairable",
+	"nvgpu_recovery_action", "nvgpu_inforom_valid", "nvgpu_mig_devices", "nvgpu_mig_devices_max", "nvgpu_vgpu_license_state",
+	"nvgpu_vgpu_encoder_sessions", "nvgpu_vgpu_host_mode", "nvgpu_cc_state", "nvgpu_cc_ready",
+	"gpusteward_collect_success", "gpusteward_unsupported", "gpusteward_worker_stuck", "gpusteward_missing_symbol",
+	"gpusteward_nvml_generation", "gpusteward_driver_up", "gpusteward_config_reload_success",
+}
+
+func TestCatalogue(t *testing.T) {
+	name := regexp.MustCompile(`^(nvgpu|gpusteward)_[a-z0-9]+(_[a-z0-9]+)*$`)
+	seen := map[string]bool{}
+	for _, m := range Metrics() {
+		if seen[m.Name] {
+			t.Errorf("%s is declared twice", m)
+		}
+		seen[m.Name] = true
+		if !name.MatchString(m.Name) {
+			t.Errorf("%s: a name is nvgpu_ or gpusteward_ and lower case words", m)
+		}
+		if (m.Type == CounterType) != strings.HasSuffix(m.Name, "_total") {
+			t.Errorf("%s is a %v: counters, and only they, end in _total", m, m.Type)
+		}
+		hasUnit := slices.ContainsFunc(units, func(u string) bool { return strings.HasSuffix(m.Name, u) })
+		if m.Type == GaugeType && hasUnit == slices.Contains(unitless, m.Name) {
+			t.Errorf("%s: ends in a unit: %v, in the list without one: %v; want exactly one of them", m, hasUnit, !hasUnit)
+		}
+		if !strings.HasSuffix(m.Help, ".") || len(m.Help) < 5 {
+			t.Errorf("%s: help %q is not a sentence", m, m.Help)
+		}
+		if !strings.HasSuffix(m.Name, "_info") && len(m.Labels) > 6 {
+			t.Errorf("%s has %d labels; only _info has more than six", m, len(m.Labels))
+		}
+		if strings.Join(m.Labels, "") != strings.ToLower(strings.Join(m.Labels, "")) {
+			t.Errorf("%s: labels %v are not lower case", m, m.Labels)
+		}
+	}
+}
+
+// TestNames freezes what is published: a name, type or label that goes or
+// changes breaks somebody's dashboard.
+func TestGoldenNames(t *testing.T) {
+	var b strings.Builder
+	for _, m := range Metrics() {
+		fmt.Fprintf(&b, "%s %v %s\n", m, m.Type, strings.Join(m.Labels, ","))
+	}
+	golden(t, "names.txt", b.String())
+}
+
+func TestEveryMetricHasOneCollector(t *testing.T) {
+	owners := map[*Metric][]string{}
+	for _, c := range All() {
+		reads := 0
+		for _, set := range []bool{c.Read != nil, c.Open != nil, c.Host != nil} {
+			if set {
+				reads++
+			}
+		}
+		if reads != 1 {
+			t.Errorf("collector %s has %d of Read, Open and Host, want one", c.Name, reads)
+		}
+		if !strings.HasSuffix(c.Doc, ".") || len(c.Metrics) == 0 {
+			t.Errorf("collector %s: doc %q and %d metrics; want a sentence and some", c.Name, c.Doc, len(c.Metrics))
+		}
+		for _, m := range c.Metrics {
+			owners[m] = append(owners[m], c.Name)
+		}
+	}
+	for _, m := range Metrics() {
+		if own := slices.Contains(selfMetrics, m); own == (len(owners[m]) == 1) {
+			t.Errorf("%s: put by the agent itself: %v, by collectors %v; want exactly one", m, own, owners[m])
+		}
+	}
+}
+
+// notSimulated are metrics that no simulated model has.
+var notSimulated = []*Metric{
+	EDPPMultiplier, PowerSmoothing, MMAStall, C2CUp, C2CBandwidth, C2CErrors, C2CPowerState, GPMC2C, CCReady, CCKeyRotation,
+	RetiredPages, RetiredPagesPending, SRAMAddresses,
+}
+
+// TestCollectorsPutWhatTheyDeclare runs everything, opt-ins too, over every
+// model: what is put is declared, and what is declared is put somewhere.
+func TestCollectorsPutWhatTheyDeclare(t *testing.T) {
+	put := map[*Metric]bool{}
+	for _, perLink := range []bool{false, true} {
+		for _, name := range []string{"models", "mig", "vgpu", "faults"} {
+			c := DefaultConfig()
+			c.PerLink = perLink
+			c.XIDs = []int{79}
+			for _, r := range All() {
+				if r.OptIn {
+					c.Enable = append(c.Enable, r.Name)
+				}
+			}
+			in(t, name, c, func(t *testing.T, h *Host) {
+				for range 7 {
+					advance(10 * time.Second)
+					for _, r := range h.state.Load().readers {
+						snap := r.snap.Load()
+						if snap == nil {
+							continue
+						}
+						for _, p := range snap.passes {
+							for _, s := range p.samples {
+								put[s.Metric] = true
+								if !slices.Contains(p.collector.Metrics, s.Metric) {
+									t.Fatalf("collector %s puts %v and does not declare it", p.collector.Name, s.Metric)
+								}
+								if len(s.Labels) != len(s.Metric.Labels) {
+									t.Fatalf("%v has labels %v, collector %s puts %v", s.Metric, s.Metric.Labels, p.collector.Name, s.Labels)
+								}
+							}
+						}
+					}
+				}
+			})
+		}
+	}
+	for _, c := range All() {
+		for _, m := range c.Metrics {
+			if put[m] == slices.Contains(notSimulated, m) {
+				t.Errorf("%v of %s: put in a simulation: %v; in notSimulated: %v", m, c.Name, put[m], !put[m])
+			}
+		}
+	}
+}

@@ -1,0 +1,41 @@
+package collectors
+
+import (
+	"strconv"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// Confidential computing, a property of the host.
+var (
+	CCState       = HostGauge("nvgpu_cc_state", "Confidential computing: 1 for the state that holds.", "state")
+	CCReady       = HostGauge("nvgpu_cc_ready", "Whether the GPUs accept work under confidential computing.")
+	CCKeyRotation = HostGauge("nvgpu_cc_key_rotation_threshold_info", "Threshold of the key rotation (attacker advantage), always 1.", "attacker_advantage")
+)
+
+var _ = Register(Collector{
+	Name:    "cc",
+	Doc:     "Confidential computing.",
+	Tier:    Slow,
+	Metrics: []*Metric{CCState, CCReady, CCKeyRotation},
+	Host: func(l *gpu.Library, out *Readings) {
+		s, ret := l.SystemGetConfComputeState()
+		state := 0
+		if s.CcFeature != 0 {
+			state = 1
+			if s.DevToolsMode != 0 {
+				state = 2
+			}
+		}
+		out.States(CCState, state, ret, "off", "on", "devtools")
+		if ret != nvml.SUCCESS || state == 0 {
+			return
+		}
+		ready, ret := l.SystemGetConfComputeGpusReadyState()
+		out.Put(CCReady, float64(ready), ret)
+		k, ret := l.SystemGetConfComputeKeyRotationThresholdInfo()
+		out.Put(CCKeyRotation, 1, ret, strconv.FormatUint(k.AttackerAdvantage, 10))
+	},
+})

@@ -1,0 +1,18 @@
+package collectors
+
+import "gpusteward/collectors/gpu"
+
+// CCMemory is the memory that confidential computing protects.
+var CCMemory = Gauge("nvgpu_cc_protected_memory_bytes", "Memory protected by confidential computing, by state.", "state")
+
+var _ = Register(Collector{
+	Name:    "cc_memory",
+	Doc:     "Memory protected by confidential computing.",
+	Tier:    Medium,
+	Metrics: []*Metric{CCMemory},
+	Read: func(g *gpu.Device, out *Readings) {
+		m, ret := g.GetConfComputeProtectedMemoryUsage()
+		out.Put(CCMemory, float64(m.Used), ret, "used")
+		out.Put(CCMemory, float64(m.Free), ret, "free")
+	},
+})

@@ -1,0 +1,45 @@
+package collectors
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// ClockEventActive says why the clocks are not higher, at this moment.
+var ClockEventActive = Gauge("nvgpu_clock_event_active", "Whether the reason holds the clocks down now.", "reason")
+
+var clockReasons = []struct {
+	name string
+	bit  uint64
+}{
+	{"gpu_idle", nvml.ClocksEventReasonGpuIdle},
+	{"app_clocks", nvml.ClocksEventReasonApplicationsClocksSetting},
+	{"sw_power_cap", nvml.ClocksEventReasonSwPowerCap},
+	{"hw_slowdown", nvml.ClocksThrottleReasonHwSlowdown},
+	{"sync_boost", nvml.ClocksEventReasonSyncBoost},
+	{"sw_thermal", nvml.ClocksEventReasonSwThermalSlowdown},
+	{"hw_thermal", nvml.ClocksThrottleReasonHwThermalSlowdown},
+	{"hw_power_brake", nvml.ClocksThrottleReasonHwPowerBrakeSlowdown},
+	{"display_clocks", nvml.ClocksEventReasonDisplayClockSetting},
+}
+
+var _ = Register(Collector{
+	Name:    "clock_events",
+	Doc:     "Reasons that hold the clocks down now.",
+	Tier:    Fast,
+	Metrics: []*Metric{ClockEventActive},
+	Read: func(g *gpu.Device, out *Readings) {
+		supported, ret := g.GetSupportedClocksEventReasons()
+		if ret != nvml.SUCCESS {
+			out.Put(ClockEventActive, 0, ret)
+			return
+		}
+		active, ret := g.GetCurrentClocksEventReasons()
+		for _, r := range clockReasons {
+			if supported&r.bit != 0 {
+				out.Put(ClockEventActive, Bool(active&r.bit != 0), ret, r.name)
+			}
+		}
+	},
+})

@@ -1,0 +1,30 @@
+package collectors
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// Clock is each clock domain's frequency. NVML gives megahertz.
+var Clock = Gauge("nvgpu_clock_hertz", "Frequency of a clock domain.", "clock")
+
+var clockDomains = []struct {
+	name string
+	id   nvml.ClockType
+}{
+	{"graphics", nvml.CLOCK_GRAPHICS}, {"sm", nvml.CLOCK_SM}, {"memory", nvml.CLOCK_MEM}, {"video", nvml.CLOCK_VIDEO},
+}
+
+var _ = Register(Collector{
+	Name:    "clocks",
+	Doc:     "Clock frequencies.",
+	Tier:    Fast,
+	Metrics: []*Metric{Clock},
+	Read: func(g *gpu.Device, out *Readings) {
+		for _, c := range clockDomains {
+			mhz, ret := g.GetClockInfo(c.id)
+			out.Put(Clock, float64(mhz)*1e6, ret, c.name)
+		}
+	},
+})

@@ -1,0 +1,38 @@
+package collectors
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// What was asked of the clocks.
+var (
+	ClockApp              = Gauge("nvgpu_clock_app_hertz", "Application clock: the frequency asked for.", "clock")
+	ClockCustomerBoostMax = Gauge("nvgpu_clock_customer_boost_max_hertz", "Highest boost frequency that may be asked for.", "clock")
+)
+
+var _ = Register(Collector{
+	Name:    "clocks_app",
+	Doc:     "Application clocks and the highest customer boost clocks.",
+	Tier:    Slow,
+	OptIn:   true,
+	Metrics: []*Metric{ClockApp, ClockCustomerBoostMax},
+	Read: func(g *gpu.Device, out *Readings) {
+		for _, c := range clockDomains {
+			mhz, ret := g.GetClock(c.id, nvml.CLOCK_ID_APP_CLOCK_TARGET)
+			out.Put(ClockApp, float64(mhz)*1e6, absent(ret), c.name)
+			mhz, ret = g.GetMaxCustomerBoostClock(c.id)
+			out.Put(ClockCustomerBoostMax, float64(mhz)*1e6, absent(ret), c.name)
+		}
+	},
+})
+
+// absent takes an argument that the GPU does not know for what it is: a
+// reading that it does not have.
+func absent(ret nvml.Return) nvml.Return {
+	if ret == nvml.ERROR_INVALID_ARGUMENT {
+		return nvml.ERROR_NOT_SUPPORTED
+	}
+	return ret
+}

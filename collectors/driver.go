@@ -1,0 +1,25 @@
+package collectors
+
+import (
+	"fmt"
+
+	"gpusteward/collectors/gpu"
+)
+
+// DriverInfo names the versions of the driver that is open.
+var DriverInfo = HostGauge("nvgpu_driver_info", "Versions of the driver, always 1.",
+	"driver_version", "driver_branch", "cuda_version", "nvml_version")
+
+var _ = Register(Collector{
+	Name:    "driver",
+	Doc:     "Versions of the driver.",
+	Tier:    Static,
+	Metrics: []*Metric{DriverInfo},
+	Host: func(l *gpu.Library, out *Readings) {
+		version, ret := l.SystemGetDriverVersion()
+		branch, bret := l.SystemGetDriverBranch()
+		cuda, cret := l.SystemGetCudaDriverVersion()
+		out.Put(DriverInfo, 1, ret, version, text(gpu.String(branch.Branch[:]), bret),
+			text(fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10), cret), text(l.SystemGetNVMLVersion()))
+	},
+})

@@ -1,0 +1,56 @@
+package collectors
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// ECC errors: volatile counts since the driver was loaded, aggregate over the
+// board's life. Volatile is part of aggregate: never add the scopes.
+var (
+	ECCErrors           = Counter("nvgpu_ecc_errors_total", "ECC errors; scope volatile is part of aggregate.", "severity", "scope")
+	ECCErrorsByLocation = Counter("nvgpu_ecc_errors_by_location_total", "ECC errors by place; scope volatile is part of aggregate.", "severity", "scope", "location")
+)
+
+var eccSeverities = []struct {
+	name string
+	id   nvml.MemoryErrorType
+}{
+	{"corrected", nvml.MEMORY_ERROR_TYPE_CORRECTED}, {"uncorrected", nvml.MEMORY_ERROR_TYPE_UNCORRECTED},
+}
+
+var eccScopes = []struct {
+	name string
+	id   nvml.EccCounterType
+}{
+	{"volatile", nvml.VOLATILE_ECC}, {"aggregate", nvml.AGGREGATE_ECC},
+}
+
+var eccLocations = []struct {
+	name string
+	id   nvml.MemoryLocation
+}{
+	{"dram", nvml.MEMORY_LOCATION_DRAM}, {"sram", nvml.MEMORY_LOCATION_SRAM}, {"l1", nvml.MEMORY_LOCATION_L1_CACHE},
+	{"l2", nvml.MEMORY_LOCATION_L2_CACHE}, {"register", nvml.MEMORY_LOCATION_REGISTER_FILE},
+	{"texture", nvml.MEMORY_LOCATION_TEXTURE_MEMORY}, {"cbu", nvml.MEMORY_LOCATION_CBU},
+}
+
+var _ = Register(Collector{
+	Name:    "ecc",
+	Doc:     "ECC errors, in all and by place.",
+	Tier:    Medium,
+	Metrics: []*Metric{ECCErrors, ECCErrorsByLocation},
+	Read: func(g *gpu.Device, out *Readings) {
+		for _, severity := range eccSeverities {
+			for _, scope := range eccScopes {
+				n, ret := g.GetTotalEccErrors(severity.id, scope.id)
+				out.Put(ECCErrors, float64(n), ret, severity.name, scope.name)
+				for _, l := range eccLocations {
+					n, ret := g.GetMemoryErrorCounter(severity.id, scope.id, l.id)
+					out.Put(ECCErrorsByLocation, float64(n), absent(ret), severity.name, scope.name, l.name)
+				}
+			}
+		}
+	},
+})

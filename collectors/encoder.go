@@ -1,0 +1,26 @@
+package collectors
+
+import "gpusteward/collectors/gpu"
+
+// Video sessions on the GPU.
+var (
+	EncoderSessions = Gauge("nvgpu_encoder_sessions", "Video encoder sessions.")
+	EncoderFPS      = Gauge("nvgpu_encoder_average_fps", "Frames a second, mean over the encoder sessions.")
+	EncoderLatency  = Gauge("nvgpu_encoder_average_latency_seconds", "Encode latency, mean over the encoder sessions.")
+	FBCSessions     = Gauge("nvgpu_fbc_sessions", "Frame buffer capture sessions.")
+)
+
+var _ = Register(Collector{
+	Name:    "encoder",
+	Doc:     "Video encoder and frame buffer capture sessions.",
+	Tier:    Medium,
+	Metrics: []*Metric{EncoderSessions, EncoderFPS, EncoderLatency, FBCSessions},
+	Read: func(g *gpu.Device, out *Readings) {
+		sessions, fps, microseconds, ret := g.GetEncoderStats()
+		out.Put(EncoderSessions, float64(sessions), ret)
+		out.Put(EncoderFPS, float64(fps), ret)
+		out.Put(EncoderLatency, float64(microseconds)/1e6, ret)
+		fbc, ret := g.GetFBCStats()
+		out.Put(FBCSessions, float64(fbc.SessionsCount), ret)
+	},
+})

@@ -1,0 +1,18 @@
+package collectors
+
+import "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+// Energy is what the board has used since the driver was loaded. NVML counts
+// millijoules.
+var Energy = Counter("nvgpu_energy_joules_total", "Energy used since the driver was loaded; gpu is part of module.", "scope")
+
+var _ = Register(Collector{
+	Name:    "energy",
+	Doc:     "Energy used; a read takes the driver 3 to 5 ms.",
+	Tier:    Medium,
+	Metrics: []*Metric{Energy},
+	Read: readFields(
+		field{nvml.FI_DEV_ENERGY, scopeGPU, Energy, 1e-3, []string{"gpu"}},
+		field{nvml.FI_DEV_ENERGY, scopeModule, Energy, 1e-3, []string{"module"}},
+	),
+})

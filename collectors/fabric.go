@@ -1,0 +1,57 @@
+package collectors
+
+import (
+	"encoding/hex"
+	"strconv"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// The NVLink fabric, on GPUs behind NVSwitches.
+var (
+	FabricState  = Gauge("nvgpu_fabric_state", "State of the GPU's registration with the fabric: 1 for the one that holds.", "state")
+	FabricHealth = Gauge("nvgpu_fabric_health", "Whether the check found something wrong (for partition_assigned: whether it is).", "check")
+	FabricInfo   = Gauge("nvgpu_fabric_info", "The fabric that the GPU belongs to, always 1.", "cluster_uuid", "clique_id")
+)
+
+// fabricChecks are the parts of the health mask: 0 means that the platform
+// does not say, and good is the value that means nothing is wrong.
+var fabricChecks = []struct {
+	name              string
+	shift, mask, good uint32
+}{
+	{"degraded_bw", nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_DEGRADED_BW, nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_FALSE},
+	{"route_recovery", nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_RECOVERY, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_RECOVERY, nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_RECOVERY_FALSE},
+	{"route_unhealthy", nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_UNHEALTHY, nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_FALSE},
+	{"access_timeout_recovery", nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ACCESS_TIMEOUT_RECOVERY, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ACCESS_TIMEOUT_RECOVERY, nvml.GPU_FABRIC_HEALTH_MASK_ACCESS_TIMEOUT_RECOVERY_FALSE},
+	{"incorrect_configuration", nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_INCORRECT_CONFIGURATION, nvml.GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_NONE},
+	{"partition_assigned", nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_PARTITION_ASSIGNED, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_PARTITION_ASSIGNED, nvml.GPU_FABRIC_HEALTH_MASK_PARTITION_ASSIGNED_FALSE},
+}
+
+var _ = Register(Collector{
+	Name:    "fabric",
+	Doc:     "Registration with the NVLink fabric, and its health.",
+	Tier:    Medium,
+	Metrics: []*Metric{FabricState, FabricHealth, FabricInfo},
+	Read: func(g *gpu.Device, out *Readings) {
+		info, ret := g.FabricInfo()
+		if ret != nvml.SUCCESS {
+			out.Put(FabricState, 0, ret)
+			return
+		}
+		out.States(FabricState, int(info.State), ret, "not_supported", "not_started", "in_progress", "completed")
+		if info.State == nvml.GPU_FABRIC_STATE_NOT_SUPPORTED {
+			out.Put(FabricHealth, 0, nvml.ERROR_NOT_SUPPORTED)
+			out.Put(FabricInfo, 0, nvml.ERROR_NOT_SUPPORTED)
+			return
+		}
+		for _, c := range fabricChecks {
+			if v := info.HealthMask >> c.shift & c.mask; v != 0 {
+				out.Set(FabricHealth, Bool(v != c.good), c.name)
+			}
+		}
+		out.Set(FabricInfo, 1, hex.EncodeToString(info.ClusterUuid[:]), strconv.Itoa(int(info.CliqueId)))
+	},
+})

@@ -1,0 +1,125 @@
+package collectors
+
+import (
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// GPM: the profiling counters that Hopper and later give without a profiler.
+// Values are means over the window, the time since the reading before.
+var (
+	GPMActivity  = Gauge("nvgpu_gpm_activity_ratio", "Share of the window in which the pipe was active, mean over its units.", "pipe")
+	GPMOccupancy = Gauge("nvgpu_gpm_sm_occupancy_ratio", "Warps resident on the SMs, of the most possible.")
+	GPMPCIe      = Gauge("nvgpu_gpm_pcie_bytes_per_second", "PCIe traffic over the window, seen from the GPU.", "direction")
+	GPMWindow    = Gauge("nvgpu_gpm_window_seconds", "Length of the window.")
+	PCIeBytes    = Counter("nvgpu_pcie_bytes_total", "PCIe traffic since the agent opened the GPU, seen from the GPU; integrated from GPM.", "direction")
+)
+
+const mib = 1 << 20
+
+// gpmRows says which metric each GPM metric fills. The driver answers 0 for
+// what the chip does not have, so only what Hopper has stands here.
+var gpmRows = []gpmRow{
+	{1, GPMActivity, .01, "graphics"}, {2, GPMActivity, .01, "sm"}, {4, GPMActivity, .01, "integer"},
+	{5, GPMActivity, .01, "tensor"}, {6, GPMActivity, .01, "tensor_dfma"}, {7, GPMActivity, .01, "tensor_hmma"},
+	{9, GPMActivity, .01, "tensor_imma"}, {10, GPMActivity, .01, "dram"}, {11, GPMActivity, .01, "fp64"},
+	{12, GPMActivity, .01, "fp32"}, {13, GPMActivity, .01, "fp16"}, {3, GPMOccupancy, .01, ""},
+	{20, GPMPCIe, mib, "tx"}, {21, GPMPCIe, mib, "rx"},
+}
+
+type gpmRow struct {
+	id     uint32
+	metric *Metric
+	scale  float64
+	label  string
+}
+
+// value is what m says in the row's unit. A share can pass 1 by what the two
+// ends of the window were rounded.
+func (r gpmRow) value(m nvml.GpmMetric) float64 {
+	v := scaled(m.Value, r.scale)
+	if r.scale == .01 {
+		v = min(v, 1)
+	}
+	return v
+}
+
+// maxWindow is the longest time over which GPM's counters can be compared.
+const maxWindow = 10 * time.Minute
+
+var _ = Register(Collector{
+	Name:    "gpm",
+	Doc:     "Activity of the GPU's units and PCIe traffic (Hopper on).",
+	Tier:    Fast,
+	First:   true,
+	Metrics: []*Metric{GPMActivity, GPMOccupancy, GPMPCIe, GPMWindow, PCIeBytes},
+	Open: func(g *gpu.Device) Read {
+		ids := make([]uint32, len(gpmRows))
+		for i, r := range gpmRows {
+			ids[i] = r.id
+		}
+		gpm := openGPM(g, -1, ids)
+		return func(_ *gpu.Device, out *Readings) {
+			values, window, ret := gpm.read(out.Now)
+			if ret == nvml.ERROR_NO_DATA {
+				return
+			}
+			if ret != nvml.SUCCESS {
+				for _, m := range []*Metric{GPMActivity, GPMOccupancy, GPMPCIe, GPMWindow, PCIeBytes} {
+					out.Put(m, 0, ret)
+				}
+				return
+			}
+			for i, r := range gpmRows {
+				v, ret := r.value(values[i]), nvml.Return(values[i].NvmlReturn)
+				if r.label == "" {
+					out.Put(r.metric, v, absent(ret))
+					continue
+				}
+				out.Put(r.metric, v, absent(ret), r.label)
+				if r.metric == GPMPCIe && ret == nvml.SUCCESS {
+					out.Add(PCIeBytes, v*window.Seconds(), r.label)
+				}
+			}
+			out.Set(GPMWindow, window.Seconds())
+		}
+	},
+})
+
+// A gpmReader reads GPM metrics over the time since it was read last. The
+// zero reader answers with ret.
+type gpmReader struct {
+	sampler *gpu.Sampler
+	ret     nvml.Return // why there is no sampler
+	last    time.Time
+}
+
+// openGPM returns a reader of ids, of MIG instance gi unless it is negative.
+func openGPM(g *gpu.Device, gi int, ids []uint32) *gpmReader {
+	s, ret := g.Sampler(gi, ids...)
+	return &gpmReader{sampler: s, ret: ret}
+}
+
+// read returns the metrics and the window that they are over: NO_DATA at
+// first, and where the window is too long to compare.
+func (r *gpmReader) read(now time.Time) ([]nvml.GpmMetric, time.Duration, nvml.Return) {
+	if r.sampler == nil {
+		return nil, 0, r.ret
+	}
+	values, ret := r.sampler.Read()
+	window := now.Sub(r.last)
+	r.last = now
+	if ret == nvml.SUCCESS && window > maxWindow {
+		ret = nvml.ERROR_NO_DATA
+	}
+	return values, window, ret
+}
+
+func (r *gpmReader) close() {
+	if r.sampler != nil {
+		r.sampler.Close()
+	}
+}

@@ -1,0 +1,70 @@
+package collectors
+
+import (
+	"strconv"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// Traffic of the fast links over the GPM window.
+var (
+	GPMNVLink = Gauge("nvgpu_gpm_nvlink_bytes_per_second", "NVLink traffic over the window.", "direction", "link")
+	GPMC2C    = Gauge("nvgpu_gpm_c2c_bytes_per_second", "C2C traffic over the window, all links.", "direction")
+)
+
+// Metric ids of GPM: the sums of NVLink, then rx and tx of each link.
+const (
+	gpmNVLinkRX, gpmNVLinkTX = 60, 61
+	gpmNVLinkFirst           = 62
+	gpmNVLinkLinks           = 18
+	gpmC2CTX, gpmC2CRX       = 100, 101
+)
+
+var _ = Register(Collector{
+	Name:    "gpm_links",
+	Doc:     "NVLink and C2C traffic (Hopper on).",
+	Tier:    Fast,
+	Metrics: []*Metric{GPMNVLink, GPMC2C},
+	Open: func(g *gpu.Device) Read {
+		ids := []uint32{gpmNVLinkRX, gpmNVLinkTX, gpmC2CRX, gpmC2CTX}
+		present, _, linked := links(g)
+		for i := range min(present, gpmNVLinkLinks) {
+			ids = append(ids, gpmNVLinkFirst+2*uint32(i), gpmNVLinkFirst+2*uint32(i)+1)
+		}
+		c2c := []nvml.FieldValue{{FieldId: nvml.FI_DEV_C2C_LINK_COUNT}}
+		g.Fields(c2c)
+		chips, ret := gpu.FieldNumber(c2c[0])
+		joined := ret == nvml.SUCCESS && chips > 0
+		if linked != nvml.SUCCESS && !joined { // GPM answers 0 for links that are not there
+			return func(_ *gpu.Device, out *Readings) { out.Put(GPMNVLink, 0, nvml.ERROR_NOT_SUPPORTED) }
+		}
+		gpm := openGPM(g, -1, ids)
+		return func(_ *gpu.Device, out *Readings) {
+			v, _, ret := gpm.read(out.Now)
+			if ret == nvml.ERROR_NO_DATA {
+				return
+			}
+			if ret != nvml.SUCCESS {
+				out.Put(GPMNVLink, 0, ret)
+				return
+			}
+			put := func(m *Metric, v nvml.GpmMetric, labels ...string) {
+				out.Put(m, v.Value*mib, absent(nvml.Return(v.NvmlReturn)), labels...)
+			}
+			if linked == nvml.SUCCESS && !out.config.PerLink {
+				put(GPMNVLink, v[0], "rx", allLinks)
+				put(GPMNVLink, v[1], "tx", allLinks)
+			} else if linked == nvml.SUCCESS {
+				for i, each := range v[4:] {
+					put(GPMNVLink, each, [...]string{"rx", "tx"}[i%2], strconv.Itoa(i/2))
+				}
+			}
+			if joined {
+				put(GPMC2C, v[2], "rx")
+				put(GPMC2C, v[3], "tx")
+			}
+		}
+	},
+})

@@ -1,0 +1,335 @@
+package collectors
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"gpusteward/collectors/gpu/sim"
+)
+
+// scenario returns an embedded scenario, or one given as YAML.
+func scenario(t testing.TB, source string) sim.Scenario {
+	t.Helper()
+	text := []byte(source)
+	if !strings.Contains(source, "\n") {
+		var err error
+		if text, err = sim.Source(source); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var s sim.Scenario
+	if err := yaml.Unmarshal(text, &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// in runs f beside a host that reads a simulated one, on a clock that only
+// advance moves.
+func in(t *testing.T, source string, c Config, f func(t *testing.T, h *Host)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		nv, err := sim.New(scenario(t, source), sim.Options{Seed: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := NewHost(nv, c, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			if err := h.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		f(t, h)
+		nv.Close()
+		cancel()
+		<-ended
+	})
+}
+
+// advance lets the bubble's clock run, and what it sets off come to rest.
+func advance(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// series formats samples as in the text format, by series.
+func series(samples []Sample) map[string]float64 {
+	m := map[string]float64{}
+	for _, s := range samples {
+		pairs := make([]string, len(s.Labels))
+		for i, v := range s.Labels {
+			pairs[i] = fmt.Sprintf("%s=%q", s.Metric.Labels[i], v)
+		}
+		slices.Sort(pairs)
+		m[s.Metric.Name+"{"+strings.Join(pairs, ",")+"}"] = s.Value
+	}
+	return m
+}
+
+// get returns the one sample of m with these labels (after gpu and uuid), of
+// the GPU with this index.
+func get(t *testing.T, h *Host, m *Metric, index string, labels ...string) (float64, bool) {
+	t.Helper()
+	for _, s := range h.Samples() {
+		rest := s.Labels
+		if s.Metric != m || len(m.Labels) > 1 && m.Labels[1] == "uuid" && s.Labels[0] != index {
+			continue
+		}
+		if len(m.Labels) > 1 && m.Labels[1] == "uuid" {
+			rest = s.Labels[2:]
+		}
+		if slices.Equal(rest, labels) {
+			return s.Value, true
+		}
+	}
+	return 0, false
+}
+
+func want(t *testing.T, h *Host, value float64, m *Metric, index string, labels ...string) {
+	t.Helper()
+	if v, ok := get(t, h, m, index, labels...); !ok || v != value {
+		t.Errorf("%v of gpu %s %v = %v (there: %v), want %v", m, index, labels, v, ok, value)
+	}
+}
+
+func wantNone(t *testing.T, h *Host, m *Metric, index string, labels ...string) {
+	t.Helper()
+	if v, ok := get(t, h, m, index, labels...); ok {
+		t.Errorf("%v of gpu %s %v = %v, want no such series", m, index, labels, v)
+	}
+}
+
+// golden compares got with a file, or writes it under -update.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := "testdata/" + name
+	if update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(want) == got {
+		return
+	}
+	is, was := strings.Split(got, "\n"), strings.Split(string(want), "\n")
+	for _, l := range was {
+		if !slices.Contains(is, l) {
+			t.Errorf("%s: gone: %s", name, l)
+		}
+	}
+	for _, l := range is {
+		if !slices.Contains(was, l) {
+			t.Errorf("%s: new: %s", name, l)
+		}
+	}
+	t.Errorf("%s differs; published names are frozen. If this is meant: make generate", name)
+}
+
+func TestGolden(t *testing.T) {
+	for _, name := range []string{"models", "mig", "vgpu"} {
+		t.Run(name, func(t *testing.T) {
+			in(t, name, DefaultConfig(), func(t *testing.T, h *Host) {
+				advance(65 * time.Second) // every tier has come round
+				var b strings.Builder
+				m := series(h.Samples())
+				for _, k := range slices.Sorted(maps.Keys(m)) {
+					fmt.Fprintf(&b, "%s %v\n", k, m[k])
+				}
+				golden(t, name+".prom", b.String())
+			})
+		})
+	}
+}
+
+func TestReadyAfterTheFirstWholeSnapshot(t *testing.T) {
+	in(t, "mixed", DefaultConfig(), func(t *testing.T, h *Host) {
+		if err := h.Ready(); err != nil {
+			t.Error("not ready after the first pass:", err)
+		}
+		for i := range 8 {
+			want(t, h, 1, Up, fmt.Sprint(i))
+		}
+		want(t, h, 8, Devices, "")
+		want(t, h, 8, DevicesExpected, "")
+		want(t, h, 1, NVMLGeneration, "")
+	})
+}
+
+func TestNotReadyBeforeTheDriverIsOpen(t *testing.T) {
+	nv, err := sim.New(scenario(t, "idle"), sim.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := NewHost(nv, DefaultConfig(), slog.Default()).Ready(); err != ErrOpening {
+		t.Errorf("Ready() = %v, want %v", err, ErrOpening)
+	}
+}
+
+func TestNumbersBehave(t *testing.T) {
+	for _, name := range []string{"mixed", "faults", "models", "mig"} {
+		t.Run(name, func(t *testing.T) {
+			c := DefaultConfig()
+			c.Enable = []string{"gpm_media", "nvlink_quality"}
+			in(t, name, c, func(t *testing.T, h *Host) {
+				before := map[string]float64{}
+				for range 240 {
+					advance(time.Second)
+					now := series(h.Samples())
+					kinds := map[string]Type{}
+					for _, m := range Metrics() {
+						kinds[m.Name] = m.Type
+					}
+					for k, v := range now {
+						family, _, _ := strings.Cut(k, "{")
+						if was, ok := before[k]; ok && kinds[family] == CounterType && v < was {
+							t.Fatalf("%s fell from %v to %v", k, was, v)
+						}
+						if strings.HasSuffix(family, "_ratio") && (v < 0 || v > 1) {
+							t.Fatalf("%s = %v, want 0 to 1", k, v)
+						}
+					}
+					before = now
+				}
+			})
+		})
+	}
+}
+
+func TestWedgedGPUHarmsNoOther(t *testing.T) {
+	in(t, "wedged", DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(19 * time.Second)
+		want(t, h, 1, Up, "3")
+		advance(6 * time.Second) // the call hangs from 20 s on
+		want(t, h, 0, Up, "3")
+		if s := h.Samples(); !slices.ContainsFunc(s, func(s Sample) bool {
+			return s.Metric == WorkerStuck && s.Labels[0] == "3" && strings.HasPrefix(s.Labels[2], "nvml")
+		}) {
+			t.Error("nothing says which call gpu 3 hangs in")
+		}
+		for _, m := range []*Metric{Temperature, Info, Energy, MemoryTotal} {
+			for _, s := range h.Samples() {
+				if s.Metric == m && s.Labels[0] == "3" {
+					t.Errorf("gpu 3 hangs and still shows %v", m)
+				}
+			}
+		}
+		for i := range 8 {
+			if i == 3 {
+				continue
+			}
+			want(t, h, 1, Up, fmt.Sprint(i))
+			if age, _ := get(t, h, SnapshotAge, fmt.Sprint(i)); age > 2 {
+				t.Errorf("gpu %d is %v s old beside a wedged one", i, age)
+			}
+		}
+		want(t, h, 0, CollectSuccess, "", "temperature")
+		advance(60 * time.Second) // it returns at 80 s
+		want(t, h, 1, Up, "3")
+		want(t, h, 1, CollectSuccess, "", "temperature")
+	})
+}
+
+func TestLostGPUStaysVisibleAndComesBack(t *testing.T) {
+	in(t, "gpus: [{model: h100}, {model: h100}]\nfaults: [{at: 10s, for: 30s, gpu: 1, kind: lost}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(5 * time.Second)
+		_, had := get(t, h, Temperature, "1", "gpu")
+		advance(10 * time.Second)
+		if !had {
+			t.Error("gpu 1 had no temperature while it was well")
+		}
+		want(t, h, 0, Up, "1")
+		want(t, h, 1, WorkerStuck, "1", "gpu_is_lost")
+		wantNone(t, h, Temperature, "1", "gpu")
+		want(t, h, 1, Up, "0")
+		want(t, h, 2, DevicesExpected, "")
+		advance(35 * time.Second)
+		want(t, h, 1, Up, "1")
+		wantNone(t, h, WorkerStuck, "1", "gpu_is_lost")
+	})
+}
+
+func TestDriverGoneAndBack(t *testing.T) {
+	in(t, "gpus: [{model: h100}]\nfaults: [{at: 10s, for: 20s, kind: driver_gone}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(5 * time.Second)
+		want(t, h, 1, DriverUp, "")
+		advance(10 * time.Second)
+		want(t, h, 0, DriverUp, "")
+		want(t, h, 1, DevicesExpected, "")
+		if h.Ready() == nil {
+			t.Error("ready without a driver")
+		}
+		advance(25 * time.Second) // it is back at 30 s: open again within 10 s
+		want(t, h, 1, DriverUp, "")
+		want(t, h, 2, NVMLGeneration, "")
+		want(t, h, 1, Up, "0")
+	})
+}
+
+func TestDriverThatLoadsLater(t *testing.T) {
+	in(t, "gpus: [{model: h100}]\nfaults: [{at: 0s, for: 60s, kind: driver_gone}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(30 * time.Second)
+		if err := h.Driver(); err == nil || !strings.Contains(err.Error(), "nvmlInit") {
+			t.Errorf("Driver() = %v, want an error of nvmlInit", err)
+		}
+		if idle := time.Since(h.Progress()); idle > openMost {
+			t.Errorf("no progress for %v while the host waits for a driver", idle)
+		}
+		advance(40 * time.Second)
+		if err := h.Ready(); err != nil {
+			t.Error("not ready 10 s after the driver was loaded:", err)
+		}
+	})
+}
+
+func TestFailedCallLeavesNoSeries(t *testing.T) {
+	in(t, "gpus: [{model: h100}]\nfaults: [{at: 5s, for: 20s, gpu: 0, kind: error, call: nvmlDeviceGetTemperature, return: ERROR_UNKNOWN}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(4 * time.Second)
+		if _, ok := get(t, h, Temperature, "0", "gpu"); !ok {
+			t.Fatal("no temperature to begin with")
+		}
+		advance(4 * time.Second)
+		wantNone(t, h, Temperature, "0", "gpu")
+		if _, ok := get(t, h, Temperature, "0", "memory"); !ok {
+			t.Error("the reading beside the failed one is gone too")
+		}
+		want(t, h, 0, CollectSuccess, "", "temperature")
+		want(t, h, 1, CollectSuccess, "", "clocks")
+		if n, _ := get(t, h, CollectErrors, "", "temperature", "unknown"); n < 2 {
+			t.Errorf("%v passes failed, want at least 2", n)
+		}
+		if n, _ := get(t, h, NVMLCalls, "", "nvmlDeviceGetTemperature", "unknown"); n < 2 {
+			t.Errorf("%v calls failed, want at least 2", n)
+		}
+		advance(20 * time.Second)
+		want(t, h, 1, CollectSuccess, "", "temperature")
+	})
+}
+
+func TestUnsupportedIsAnAnswer(t *testing.T) {
+	in(t, "gpus: [{model: h100-vm}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(12 * time.Second)
+		wantNone(t, h, FanSpeed, "0", "0")
+		want(t, h, 1, Unsupported, "0", FanSpeed.Name)
+		want(t, h, 1, CollectSuccess, "", "fans")
+		wantNone(t, h, CollectErrors, "", "fans", "not_supported")
+	})
+}

@@ -1,0 +1,73 @@
+package collectors
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// Info is what never changes on a GPU; join it with "* on(uuid) group_left(name)".
+var Info = Gauge("nvgpu_info", "Identity of the GPU, always 1.",
+	"name", "brand", "architecture", "compute_capability", "pci_bus_id", "minor", "serial",
+	"board_part_number", "vbios", "inforom_image", "gsp_version", "numa_node", "module_id")
+
+var _ = Register(Collector{
+	Name:    "info",
+	Doc:     "Identity of the GPU and its firmware.",
+	Tier:    Static,
+	Metrics: []*Metric{Info},
+	Read: func(g *gpu.Device, out *Readings) {
+		name, ret := g.GetName()
+		brand, _ := g.GetBrand()
+		arch, _ := g.GetArchitecture()
+		out.Put(Info, 1, ret, name, known(brands, brand), known(architectures, arch), capability(g), g.PCI,
+			strconv.Itoa(g.Minor), text(g.GetSerial()), text(g.GetBoardPartNumber()), text(g.GetVbiosVersion()),
+			text(g.GetInforomImageVersion()), text(g.GetGspFirmwareVersion()), number(g.GetNumaNodeId()), number(g.GetModuleId()))
+	},
+})
+
+// text and number are what a label says of a reading; nothing where there is none.
+func text(s string, ret nvml.Return) string {
+	if ret != nvml.SUCCESS {
+		return ""
+	}
+	return s
+}
+
+func number(n int, ret nvml.Return) string {
+	if ret != nvml.SUCCESS {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+func capability(g *gpu.Device) string {
+	major, minor, ret := g.GetCudaComputeCapability()
+	return text(fmt.Sprintf("%d.%d", major, minor), ret)
+}
+
+// known names an enumerated value, by its number where it is newer than the table.
+func known[K ~uint32 | ~int32](names map[K]string, k K) string {
+	if s, ok := names[k]; ok {
+		return s
+	}
+	return strconv.FormatInt(int64(k), 10)
+}
+
+var architectures = map[nvml.DeviceArchitecture]string{
+	nvml.DEVICE_ARCH_KEPLER: "Kepler", nvml.DEVICE_ARCH_MAXWELL: "Maxwell", nvml.DEVICE_ARCH_PASCAL: "Pascal",
+	nvml.DEVICE_ARCH_VOLTA: "Volta", nvml.DEVICE_ARCH_TURING: "Turing", nvml.DEVICE_ARCH_AMPERE: "Ampere",
+	nvml.DEVICE_ARCH_ADA: "Ada Lovelace", nvml.DEVICE_ARCH_HOPPER: "Hopper", nvml.DEVICE_ARCH_BLACKWELL: "Blackwell",
+}
+
+var brands = map[nvml.BrandType]string{
+	nvml.BRAND_UNKNOWN: "Unknown", nvml.BRAND_QUADRO: "Quadro", nvml.BRAND_TESLA: "Tesla", nvml.BRAND_NVS: "NVS",
+	nvml.BRAND_GRID: "Grid", nvml.BRAND_GEFORCE: "GeForce", nvml.BRAND_TITAN: "Titan", nvml.BRAND_NVIDIA_VAPPS: "NVIDIA Virtual Applications",
+	nvml.BRAND_NVIDIA_VPC: "NVIDIA Virtual PC", nvml.BRAND_NVIDIA_VCS: "NVIDIA Virtual Compute Server",
+	nvml.BRAND_NVIDIA_VWS: "NVIDIA RTX Virtual Workstation", nvml.BRAND_NVIDIA_CLOUD_GAMING: "NVIDIA Cloud Gaming",
+	nvml.BRAND_QUADRO_RTX: "Quadro RTX", nvml.BRAND_NVIDIA_RTX: "NVIDIA RTX", nvml.BRAND_NVIDIA: "NVIDIA",
+	nvml.BRAND_GEFORCE_RTX: "GeForce RTX", nvml.BRAND_TITAN_RTX: "Titan RTX",
+}

@@ -1,0 +1,73 @@
+package collectors
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// MIG: gpu and uuid are the parent's, gi names the GPU instance. What a GPU
+// instance shares among its compute instances is said once.
+var (
+	MIGInfo       = Gauge("nvgpu_mig_info", "Identity of a MIG device, always 1.", "mig_uuid", "gi", "ci", "profile", "sm_count", "slices", "placement_start")
+	MIGMemory     = Gauge("nvgpu_mig_memory_bytes", "Memory of the GPU instance by state; the states sum to the total.", "gi", "state")
+	MIGMemoryAll  = Gauge("nvgpu_mig_memory_total_bytes", "Memory of the GPU instance.", "gi")
+	MIGBAR1       = Gauge("nvgpu_mig_bar1_memory_bytes", "BAR1 address space of the GPU instance by state.", "gi", "state")
+	MIGECC        = Counter("nvgpu_mig_ecc_errors_total", "ECC errors of the GPU instance since the driver was loaded.", "gi", "severity")
+	MIGDevices    = Gauge("nvgpu_mig_devices", "MIG devices.")
+	MIGDevicesMax = Gauge("nvgpu_mig_devices_max", "Most MIG devices that the GPU can have.")
+)
+
+var _ = Register(Collector{
+	Name:    "mig",
+	Doc:     "MIG devices, their memory and errors.",
+	Tier:    Medium,
+	Metrics: []*Metric{MIGInfo, MIGMemory, MIGMemoryAll, MIGBAR1, MIGECC, MIGDevices, MIGDevicesMax},
+	Read: func(g *gpu.Device, out *Readings) {
+		ret := g.RefreshInstances()
+		most, mret := g.GetMaxMigDeviceCount()
+		if ret == nvml.SUCCESS && most == 0 {
+			ret, mret = nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_NOT_SUPPORTED
+		}
+		out.Put(MIGDevices, float64(len(g.Instances())), ret)
+		out.Put(MIGDevicesMax, float64(most), mret)
+		seen := map[int]bool{}
+		for _, m := range g.Instances() {
+			gi := strconv.Itoa(m.GI)
+			info(g, m, out)
+			if seen[m.GI] {
+				continue
+			}
+			seen[m.GI] = true
+			memory, ret := m.GetMemoryInfo_v2()
+			out.Put(MIGMemory, float64(memory.Used), ret, gi, "used")
+			out.Put(MIGMemory, float64(memory.Free), ret, gi, "free")
+			out.Put(MIGMemory, float64(memory.Reserved), ret, gi, "reserved")
+			out.Put(MIGMemoryAll, float64(memory.Total), ret, gi)
+			bar1, ret := m.GetBAR1MemoryInfo()
+			out.Put(MIGBAR1, float64(bar1.Bar1Used), ret, gi, "used")
+			out.Put(MIGBAR1, float64(bar1.Bar1Free), ret, gi, "free")
+			for _, s := range eccSeverities {
+				n, ret := m.GetTotalEccErrors(s.id, nvml.VOLATILE_ECC)
+				out.Put(MIGECC, float64(n), ret, gi, s.name)
+			}
+		}
+	},
+})
+
+// info says who a MIG device is. Its profile is the end of its name.
+func info(g *gpu.Device, m *gpu.MIG, out *Readings) {
+	name, ret := m.GetName()
+	_, profile, _ := strings.Cut(name, "MIG ")
+	a, aret := m.GetAttributes()
+	start := ""
+	if instance, ret := g.Instance(m.GI); ret == nvml.SUCCESS {
+		placement, ret := instance.GetInfo()
+		start = number(int(placement.Placement.Start), ret)
+	}
+	out.Put(MIGInfo, 1, ret, m.UUID, strconv.Itoa(m.GI), strconv.Itoa(m.CI), profile,
+		number(int(a.MultiprocessorCount), aret), number(int(a.GpuInstanceSliceCount), aret), start)
+}

@@ -1,0 +1,68 @@
+package collectors
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// GPM of each MIG GPU instance (Hopper on).
+var (
+	MIGActivity  = Gauge("nvgpu_mig_activity_ratio", "Share of the window in which the GPU instance's pipe was active.", "gi", "pipe")
+	MIGOccupancy = Gauge("nvgpu_mig_sm_occupancy_ratio", "Warps resident on the GPU instance's SMs, of the most possible.", "gi")
+	MIGPCIe      = Gauge("nvgpu_mig_pcie_bytes_per_second", "PCIe traffic of the GPU instance over the window.", "gi", "direction")
+)
+
+var _ = Register(Collector{
+	Name:    "mig_gpm",
+	Doc:     "Activity of each MIG GPU instance (Hopper on).",
+	Tier:    Fast,
+	Metrics: []*Metric{MIGActivity, MIGOccupancy, MIGPCIe},
+	Open: func(g *gpu.Device) Read {
+		ids := make([]uint32, len(gpmRows))
+		for i, r := range gpmRows {
+			ids[i] = r.id
+		}
+		metrics := map[*Metric]*Metric{GPMActivity: MIGActivity, GPMOccupancy: MIGOccupancy, GPMPCIe: MIGPCIe}
+		var geometry []string // the MIG devices behind instances
+		instances := map[int]*gpmReader{}
+		return func(g *gpu.Device, out *Readings) {
+			var now []string
+			for _, m := range g.Instances() {
+				now = append(now, m.UUID)
+			}
+			if !slices.Equal(now, geometry) { // an id may mean another instance now
+				for _, i := range instances {
+					i.close()
+				}
+				clear(instances)
+				geometry = now
+			}
+			for _, m := range g.Instances() {
+				if instances[m.GI] == nil {
+					instances[m.GI] = openGPM(g, m.GI, ids)
+				}
+			}
+			for gi, instance := range instances {
+				values, _, ret := instance.read(out.Now)
+				if ret == nvml.ERROR_NO_DATA {
+					continue
+				}
+				if ret != nvml.SUCCESS {
+					out.Put(MIGActivity, 0, ret)
+					continue
+				}
+				for i, r := range gpmRows {
+					labels := []string{strconv.Itoa(gi), r.label}
+					if r.label == "" {
+						labels = labels[:1]
+					}
+					out.Put(metrics[r.metric], r.value(values[i]), absent(nvml.Return(values[i].NvmlReturn)), labels...)
+				}
+			}
+		}
+	},
+})

@@ -1,0 +1,79 @@
+package collectors
+
+import (
+	"strconv"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// NVLink errors over the life of the link: healthy links have some. Watch
+// their rate, never whether there are any.
+var (
+	NVLinkErrors     = Counter("nvgpu_nvlink_errors_total", "NVLink errors by type; one fault can raise several types.", "type", "link")
+	NVLinkRecoveries = Counter("nvgpu_nvlink_recoveries_total", "Times an NVLink went from up to recovery, by result.", "result", "link")
+)
+
+func linkErrors(id uint32, name string) linkField {
+	return linkField{field{id, 0, NVLinkErrors, 1, []string{name}}, true, 0, 0}
+}
+
+var nvlinkErrorFields = []linkField{
+	linkErrors(nvml.FI_DEV_NVLINK_ERROR_DL_REPLAY, "replay"),
+	linkErrors(nvml.FI_DEV_NVLINK_ERROR_DL_RECOVERY, "recovery"),
+	linkErrors(nvml.FI_DEV_NVLINK_ERROR_DL_CRC, "crc"),
+	linkErrors(nvml.FI_DEV_NVLINK_COUNT_VL15_DROPPED, "vl15_dropped"),
+	linkErrors(nvml.FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS, "malformed"),
+	linkErrors(nvml.FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS, "buffer_overrun"),
+	linkErrors(nvml.FI_DEV_NVLINK_COUNT_RCV_ERRORS, "rcv"),
+	linkErrors(nvml.FI_DEV_NVLINK_COUNT_RCV_REMOTE_ERRORS, "rcv_remote"),
+	linkErrors(nvml.FI_DEV_NVLINK_COUNT_RCV_GENERAL_ERRORS, "rcv_general"),
+	linkErrors(nvml.FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS, "local_integrity"),
+	linkErrors(nvml.FI_DEV_NVLINK_COUNT_XMIT_DISCARDS, "xmit_discard"),
+	linkErrors(nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS, "effective"),
+	linkErrors(nvml.FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, "symbol"),
+	{field{nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS, 0, NVLinkRecoveries, 1, []string{"success"}}, true, 0, 0},
+	{field{nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS, 0, NVLinkRecoveries, 1, []string{"failed"}}, true, 0, 0},
+}
+
+// nvlinkErrorCounters are not among the fields.
+var nvlinkErrorCounters = []struct {
+	name string
+	id   nvml.NvLinkErrorCounter
+}{
+	{"crc_flit", nvml.NVLINK_ERROR_DL_CRC_FLIT}, {"crc_data", nvml.NVLINK_ERROR_DL_CRC_DATA}, {"ecc_data", nvml.NVLINK_ERROR_DL_ECC_DATA},
+}
+
+var _ = Register(Collector{
+	Name:    "nvlink_errors",
+	Doc:     "NVLink errors; a read takes up to 1 ms a link.",
+	Tier:    Slow,
+	Metrics: []*Metric{NVLinkErrors, NVLinkRecoveries},
+	Open: func(g *gpu.Device) Read {
+		fields := openLinks(nvlinkErrorFields)(g)
+		type key struct{ counter, link int }
+		last := map[key]float64{}
+		return func(g *gpu.Device, out *Readings) {
+			fields(g, out)
+			present, _, _ := links(g)
+			for i, c := range nvlinkErrorCounters {
+				sum, answered := 0.0, false
+				for link := range present {
+					n, ret := g.GetNvLinkErrorCounter(link, c.id)
+					if ret == nvml.SUCCESS {
+						last[key{i, link}] = float64(n)
+					}
+					v, ok := last[key{i, link}]
+					if sum += v; ok && out.config.PerLink {
+						out.Set(NVLinkErrors, v, c.name, strconv.Itoa(link))
+					}
+					answered = answered || ok
+				}
+				if answered && !out.config.PerLink {
+					out.Set(NVLinkErrors, sum, c.name, allLinks)
+				}
+			}
+		}
+	},
+})

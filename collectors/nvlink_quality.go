@@ -1,0 +1,59 @@
+package collectors
+
+import (
+	"math"
+	"strconv"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// Signal quality of each link, on NVLink 5.
+var (
+	NVLinkFEC = Counter("nvgpu_nvlink_fec_errors_total", "Symbol errors that forward error correction mended, by how many there were in a block.", "bin", "link")
+	NVLinkBER = Gauge("nvgpu_nvlink_bit_error_ratio", "Bit error rate of the link.", "kind", "link")
+)
+
+var berFields = []struct {
+	name string
+	id   uint32
+}{
+	{"effective", nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_BER}, {"symbol", nvml.FI_DEV_NVLINK_COUNT_SYMBOL_BER}, {"raw", nvml.FI_DEV_NVLINK_COUNT_RAW_BER_V2},
+}
+
+var _ = Register(Collector{
+	Name:    "nvlink_quality",
+	Doc:     "Error correction and bit error rates of each link (NVLink 5): up to 19 series a link.",
+	Tier:    Slow,
+	OptIn:   true,
+	Metrics: []*Metric{NVLinkFEC, NVLinkBER},
+	Read: func(g *gpu.Device, out *Readings) {
+		present, _, ret := links(g)
+		if ret != nvml.SUCCESS {
+			out.Put(NVLinkFEC, 0, ret)
+			out.Put(NVLinkBER, 0, ret)
+			return
+		}
+		for link := range present {
+			name := strconv.Itoa(link)
+			var fields []field
+			for bin := range 16 {
+				fields = append(fields, field{nvml.FI_DEV_NVLINK_COUNT_FEC_HISTORY_0 + uint32(bin), uint32(link), NVLinkFEC, 1, []string{strconv.Itoa(bin), name}})
+			}
+			out.fields(g, fields)
+			for _, b := range berFields {
+				v := []nvml.FieldValue{{FieldId: b.id, ScopeId: uint32(link)}}
+				g.Fields(v)
+				raw, ret := gpu.FieldNumber(v[0])
+				out.Put(NVLinkBER, bitErrorRate(uint64(raw)), absent(ret), b.name, name)
+			}
+		}
+	},
+})
+
+// bitErrorRate decodes NVML's rate: bits 0 to 7 are the exponent of ten,
+// negated, bits 8 to 11 the mantissa (nvml.h NVML_NVLINK_ERROR_COUNTER_BER_GET).
+func bitErrorRate(v uint64) float64 {
+	return float64(v>>8&0xf) * math.Pow(10, -float64(v&0xff))
+}

@@ -1,0 +1,65 @@
+package collectors
+
+import (
+	"strconv"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// NVLinks as they stand. With link="all", up counts the links that are up,
+// and speed is their sum.
+var (
+	NVLinkUp    = Gauge("nvgpu_nvlink_up", "Whether the NVLink is up; for link=\"all\" how many are.", "link")
+	NVLinkSpeed = Gauge("nvgpu_nvlink_speed_bytes_per_second", "Speed of the NVLinks that are up, each direction.", "link")
+	NVLinkInfo  = Gauge("nvgpu_nvlink_info", "What is at the other end of each NVLink, always 1.", "link", "version", "remote_type", "remote_pci_bus_id")
+)
+
+var remoteTypes = map[nvml.IntNvLinkDeviceType]string{
+	nvml.NVLINK_DEVICE_TYPE_GPU: "gpu", nvml.NVLINK_DEVICE_TYPE_IBMNPU: "ibmnpu",
+	nvml.NVLINK_DEVICE_TYPE_SWITCH: "switch", nvml.NVLINK_DEVICE_TYPE_UNKNOWN: "unknown",
+}
+
+var _ = Register(Collector{
+	Name:    "nvlink_state",
+	Doc:     "NVLinks up, their speed, and with per-link series what is at the other end.",
+	Tier:    Medium,
+	Metrics: []*Metric{NVLinkUp, NVLinkSpeed, NVLinkInfo},
+	Read: func(g *gpu.Device, out *Readings) {
+		present, up, ret := links(g)
+		if ret != nvml.SUCCESS {
+			out.Put(NVLinkUp, 0, ret)
+			return
+		}
+		speeds := make([]nvml.FieldValue, present)
+		for link := range speeds {
+			speeds[link] = nvml.FieldValue{FieldId: nvml.FI_DEV_NVLINK_GET_SPEED, ScopeId: uint32(link)}
+		}
+		g.Fields(speeds)
+		isUp := make([]bool, present)
+		sum := 0.0
+		for _, link := range up {
+			isUp[link] = true
+			megabytes, ret := gpu.FieldNumber(speeds[link])
+			if sum += megabytes * 1e6; out.config.PerLink {
+				out.Put(NVLinkSpeed, megabytes*1e6, absent(ret), strconv.Itoa(link))
+			}
+		}
+		if !out.config.PerLink {
+			out.Set(NVLinkUp, float64(len(up)), allLinks)
+			out.Set(NVLinkSpeed, sum, allLinks)
+			return
+		}
+		for link, up := range isUp {
+			name := strconv.Itoa(link)
+			out.Set(NVLinkUp, Bool(up), name)
+			if up {
+				remote, ret := g.GetNvLinkRemoteDeviceType(link)
+				pci, pret := g.GetNvLinkRemotePciInfo(link)
+				version, vret := g.GetNvLinkVersion(link)
+				out.Set(NVLinkInfo, 1, name, number(int(version), vret), text(known(remoteTypes, remote), ret), text(gpu.String(pci.BusId[:]), pret))
+			}
+		}
+	},
+})

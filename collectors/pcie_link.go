@@ -1,0 +1,29 @@
+package collectors
+
+import "gpusteward/collectors/gpu"
+
+// The PCIe link: max is what GPU and slot can do together, gpu_max the GPU
+// alone. An idle link may run below its max to save power.
+var (
+	PCIeGeneration = Gauge("nvgpu_pcie_link_generation", "PCIe generation of the link.", "kind")
+	PCIeWidth      = Gauge("nvgpu_pcie_link_width_lanes", "PCIe lanes of the link.", "kind")
+)
+
+var _ = Register(Collector{
+	Name:    "pcie_link",
+	Doc:     "Generation and width of the PCIe link.",
+	Tier:    Medium,
+	Metrics: []*Metric{PCIeGeneration, PCIeWidth},
+	Read: func(g *gpu.Device, out *Readings) {
+		n, ret := g.GetCurrPcieLinkGeneration()
+		out.Put(PCIeGeneration, float64(n), ret, "current")
+		n, ret = g.GetMaxPcieLinkGeneration()
+		out.Put(PCIeGeneration, float64(n), ret, "max")
+		n, ret = g.GetGpuMaxPcieLinkGeneration()
+		out.Put(PCIeGeneration, float64(n), ret, "gpu_max")
+		n, ret = g.GetCurrPcieLinkWidth()
+		out.Put(PCIeWidth, float64(n), ret, "current")
+		n, ret = g.GetMaxPcieLinkWidth()
+		out.Put(PCIeWidth, float64(n), ret, "max")
+	},
+})

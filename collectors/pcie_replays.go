@@ -1,0 +1,22 @@
+package collectors
+
+import "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+// Signs of a bad PCIe connection.
+var (
+	PCIeReplays         = Counter("nvgpu_pcie_replays_total", "PCIe packets sent again.")
+	PCIeReplayRollovers = Counter("nvgpu_pcie_replay_rollovers_total", "PCIe replay counter rollovers: four replays in a row.")
+	PCIeLinkRecoveries  = Counter("nvgpu_pcie_link_recoveries_total", "Times the PCIe link went from L0 to recovery.")
+)
+
+var _ = Register(Collector{
+	Name:    "pcie_replays",
+	Doc:     "PCIe replays and link recoveries.",
+	Tier:    Medium,
+	Metrics: []*Metric{PCIeReplays, PCIeReplayRollovers, PCIeLinkRecoveries},
+	Read: readFields(
+		field{nvml.FI_DEV_PCIE_REPLAY_COUNTER, 0, PCIeReplays, 1, nil},
+		field{nvml.FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER, 0, PCIeReplayRollovers, 1, nil},
+		field{nvml.FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER, 0, PCIeLinkRecoveries, 1, nil},
+	),
+})

@@ -1,0 +1,25 @@
+package collectors
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// PCIeThroughput is for GPUs without GPM: each direction holds the reader up
+// for 21 ms, and sees only those.
+var PCIeThroughput = Gauge("nvgpu_pcie_throughput_bytes_per_second", "PCIe traffic over a 20 ms window.", "direction")
+
+var _ = Register(Collector{
+	Name:    "pcie_throughput",
+	Doc:     "PCIe traffic on GPUs without GPM; a read takes 42 ms.",
+	Tier:    Slow,
+	OptIn:   true,
+	Metrics: []*Metric{PCIeThroughput},
+	Read: func(g *gpu.Device, out *Readings) {
+		kib, ret := g.GetPcieThroughput(nvml.PCIE_UTIL_TX_BYTES)
+		out.Put(PCIeThroughput, float64(kib)*1024, ret, "tx")
+		kib, ret = g.GetPcieThroughput(nvml.PCIE_UTIL_RX_BYTES)
+		out.Put(PCIeThroughput, float64(kib)*1024, ret, "rx")
+	},
+})

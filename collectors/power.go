@@ -1,0 +1,40 @@
+package collectors
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// Power is what the board draws. NVML gives milliwatts; average is over one
+// second. The scopes overlap: memory is within gpu, and gpu within module.
+var Power = Gauge("nvgpu_power_watts", "Power draw; memory is part of gpu, gpu part of module.", "kind", "scope")
+
+// Scopes of the power and energy fields (nvml.h NVML_POWER_SCOPE_*).
+const (
+	scopeGPU    = nvml.POWER_SCOPE_GPU
+	scopeModule = nvml.POWER_SCOPE_MODULE
+	scopeMemory = nvml.POWER_SCOPE_MEMORY
+)
+
+var powerFields = []field{
+	{nvml.FI_DEV_POWER_AVERAGE, scopeGPU, Power, 1e-3, []string{"average", "gpu"}},
+	{nvml.FI_DEV_POWER_INSTANT, scopeGPU, Power, 1e-3, []string{"instant", "gpu"}},
+	{nvml.FI_DEV_POWER_AVERAGE, scopeModule, Power, 1e-3, []string{"average", "module"}},
+	{nvml.FI_DEV_POWER_INSTANT, scopeModule, Power, 1e-3, []string{"instant", "module"}},
+	{nvml.FI_DEV_POWER_AVERAGE, scopeMemory, Power, 1e-3, []string{"average", "memory"}},
+}
+
+var _ = Register(Collector{
+	Name:    "power",
+	Doc:     "Power draw.",
+	Tier:    Fast,
+	Metrics: []*Metric{Power},
+	Read: func(g *gpu.Device, out *Readings) {
+		out.fields(g, powerFields)
+		if len(out.samples) == 0 { // before Ampere, and A100: instant there, whatever it is called
+			mw, ret := g.GetPowerUsage()
+			out.Put(Power, float64(mw)/1000, ret, "instant", "gpu")
+		}
+	},
+})

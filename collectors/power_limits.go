@@ -1,0 +1,20 @@
+package collectors
+
+import "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+// PowerLimit holds the limits on the board's power. NVML gives milliwatts.
+var PowerLimit = Gauge("nvgpu_power_limit_watts", "Limits of the board's power: enforced is the one that holds.", "limit")
+
+var _ = Register(Collector{
+	Name:    "power_limits",
+	Doc:     "Limits of the board's power.",
+	Tier:    Medium,
+	Metrics: []*Metric{PowerLimit},
+	Read: readFields(
+		field{nvml.FI_DEV_POWER_CURRENT_LIMIT, scopeGPU, PowerLimit, 1e-3, []string{"enforced"}},
+		field{nvml.FI_DEV_POWER_REQUESTED_LIMIT, scopeGPU, PowerLimit, 1e-3, []string{"requested"}},
+		field{nvml.FI_DEV_POWER_DEFAULT_LIMIT, scopeGPU, PowerLimit, 1e-3, []string{"default"}},
+		field{nvml.FI_DEV_POWER_MIN_LIMIT, scopeGPU, PowerLimit, 1e-3, []string{"min"}},
+		field{nvml.FI_DEV_POWER_MAX_LIMIT, scopeGPU, PowerLimit, 1e-3, []string{"max"}},
+	),
+})

@@ -1,0 +1,17 @@
+package collectors
+
+import "gpusteward/collectors/gpu"
+
+// PowerSource tells mains from battery, and a supply that is too small.
+var PowerSource = Gauge("nvgpu_power_source", "Power source: 1 for the one that holds.", "source")
+
+var _ = Register(Collector{
+	Name:    "power_source",
+	Doc:     "Power source of the board.",
+	Tier:    Slow,
+	Metrics: []*Metric{PowerSource},
+	Read: func(g *gpu.Device, out *Readings) {
+		s, ret := g.GetPowerSource()
+		out.States(PowerSource, int(s), ret, "ac", "battery", "undersized")
+	},
+})

@@ -1,0 +1,136 @@
+package collectors
+
+import (
+	"math"
+	"strings"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// maxSeries bounds the samples that one collector may put in one pass.
+const maxSeries = 1024
+
+// Readings takes what one collector reads in one pass. It belongs to the
+// reader's goroutine.
+type Readings struct {
+	Now time.Time // when the pass began
+
+	config      *Config
+	prefix      []string // gpu and uuid, or nothing for the host
+	samples     []Sample
+	failure     nvml.Return // the first that is neither success nor an answer
+	unsupported []*Metric
+	dropped     map[*Metric]int
+	totals      map[string]float64 // of Add, kept by the reader from pass to pass
+}
+
+// Put records v unless ret says that there is none. Unsupported leaves no
+// sample, any other failure leaves none either and is remembered. The labels
+// are those after gpu and uuid.
+func (r *Readings) Put(m *Metric, v float64, ret nvml.Return, labels ...string) {
+	switch {
+	case gpu.Unsupported(ret):
+		r.unsupported = append(r.unsupported, m)
+		return
+	case ret != nvml.SUCCESS:
+		r.Fail(ret)
+		return
+	case math.IsNaN(v) || math.IsInf(v, 0):
+		r.Fail(nvml.ERROR_NO_DATA)
+		return
+	case len(r.samples) == maxSeries:
+		if r.dropped == nil {
+			r.dropped = map[*Metric]int{}
+		}
+		r.dropped[m]++
+		return
+	}
+	all := make([]string, 0, len(r.prefix)+len(labels))
+	all = append(all, r.prefix...)
+	for _, l := range labels {
+		all = append(all, label(l))
+	}
+	r.samples = append(r.samples, Sample{m, all, v})
+}
+
+// Set records a state or an information that was read without error.
+func (r *Readings) Set(m *Metric, v float64, labels ...string) { r.Put(m, v, nvml.SUCCESS, labels...) }
+
+// States records a state set: 1 for the state that holds, 0 for the others.
+func (r *Readings) States(m *Metric, now int, ret nvml.Return, states ...string) {
+	for i, s := range states {
+		r.Put(m, Bool(i == now), ret, s)
+	}
+}
+
+// Add raises a counter that the driver does not keep: by delta (nothing if
+// negative), since the GPU was opened.
+func (r *Readings) Add(m *Metric, delta float64, labels ...string) {
+	key := m.Name + "\x00" + strings.Join(labels, "\x00")
+	if r.totals == nil {
+		r.totals = map[string]float64{}
+	}
+	if delta > 0 && !math.IsInf(delta, 0) {
+		r.totals[key] += delta
+	}
+	r.Set(m, r.totals[key], labels...)
+}
+
+// Fail remembers that a call failed in a way that is no answer.
+func (r *Readings) Fail(ret nvml.Return) {
+	if r.failure == nvml.SUCCESS {
+		r.failure = ret
+	}
+}
+
+// Bool is 1 for true.
+func Bool(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// on is 1 for an enabled feature.
+func on(s nvml.EnableState) float64 { return Bool(s == nvml.FEATURE_ENABLED) }
+
+// scaled turns v units into the metric's, of which each is scale. Dividing by
+// a round number keeps 87.704 W from becoming 87.70400000000001.
+func scaled(v, scale float64) float64 {
+	if scale < 1 {
+		return v / math.Round(1/scale)
+	}
+	return v * scale
+}
+
+// A field says which metric a field of NVML's field interface fills, and how
+// much one of the field's units is of the metric's.
+type field struct {
+	id, scope uint32
+	metric    *Metric
+	scale     float64
+	labels    []string
+}
+
+// readFields returns a Read that asks for all of fields in one call.
+func readFields(fields ...field) Read {
+	return func(g *gpu.Device, out *Readings) { out.fields(g, fields) }
+}
+
+func (r *Readings) fields(g *gpu.Device, fields []field) {
+	values := make([]nvml.FieldValue, len(fields))
+	for i, f := range fields {
+		values[i].FieldId, values[i].ScopeId = f.id, f.scope
+	}
+	g.Fields(values)
+	for i, f := range fields {
+		v, ret := gpu.FieldNumber(values[i])
+		if ret == nvml.ERROR_INVALID_ARGUMENT || ret == nvml.ERROR_NOT_FOUND {
+			ret = nvml.ERROR_NOT_SUPPORTED // a field or scope that this driver does not know
+		}
+		r.Put(f.metric, scaled(v, f.scale), ret, f.labels...)
+	}
+}

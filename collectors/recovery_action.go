@@ -1,0 +1,15 @@
+package collectors
+
+import "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+// RecoveryAction is the driver's own verdict on the GPU.
+var RecoveryAction = Gauge("nvgpu_recovery_action",
+	"What the driver wants done: 0 none, 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover the IMEX domain.")
+
+var _ = Register(Collector{
+	Name:    "recovery_action",
+	Doc:     "The driver's own verdict on the GPU.",
+	Tier:    Fast,
+	Metrics: []*Metric{RecoveryAction},
+	Read:    readFields(field{nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, 0, RecoveryAction, 1, nil}),
+})

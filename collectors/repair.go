@@ -1,0 +1,23 @@
+package collectors
+
+import "gpusteward/collectors/gpu"
+
+// Repairs that wait for a reset, and memory beyond repair.
+var (
+	RepairPending      = Gauge("nvgpu_memory_repair_pending", "Whether a repair waits for a reset.", "kind")
+	MemoryUnrepairable = Gauge("nvgpu_memory_unrepairable", "Whether the card has memory that cannot be repaired.")
+)
+
+var _ = Register(Collector{
+	Name:    "repair",
+	Doc:     "Pending repairs and unrepairable memory.",
+	Tier:    Slow,
+	Metrics: []*Metric{RepairPending, MemoryUnrepairable},
+	Read: func(g *gpu.Device, out *Readings) {
+		r, ret := g.GetRepairStatus()
+		out.Put(RepairPending, float64(r.BChannelRepairPending), ret, "channel")
+		out.Put(RepairPending, float64(r.BTpcRepairPending), ret, "tpc")
+		u, ret := g.GetUnrepairableMemoryFlag_v1()
+		out.Put(MemoryUnrepairable, float64(u.BUnrepairableMemory), ret)
+	},
+})

@@ -1,0 +1,28 @@
+package collectors
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// Retired pages: how cards before Ampere leave bad memory alone.
+var (
+	RetiredPages        = Gauge("nvgpu_retired_pages", "Pages of memory no longer used, by cause.", "cause")
+	RetiredPagesPending = Gauge("nvgpu_retired_pages_pending", "Whether pages wait for a reset to be retired.")
+)
+
+var _ = Register(Collector{
+	Name:    "retired_pages",
+	Doc:     "Retired pages of memory, before Ampere.",
+	Tier:    Slow,
+	Metrics: []*Metric{RetiredPages, RetiredPagesPending},
+	Read: func(g *gpu.Device, out *Readings) {
+		pages, ret := g.GetRetiredPages(nvml.PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS)
+		out.Put(RetiredPages, float64(len(pages)), ret, "single_bit")
+		pages, ret = g.GetRetiredPages(nvml.PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR)
+		out.Put(RetiredPages, float64(len(pages)), ret, "double_bit")
+		pending, ret := g.GetRetiredPagesPendingStatus()
+		out.Put(RetiredPagesPending, on(pending), ret)
+	},
+})

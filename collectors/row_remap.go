@@ -1,0 +1,40 @@
+package collectors
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// Row remapping: how the card replaces bad rows of its memory (Ampere on).
+var (
+	RemappedRows    = Gauge("nvgpu_remapped_rows", "Rows of memory replaced by spare ones.", "cause", "state")
+	RowRemapPending = Gauge("nvgpu_row_remap_pending", "Whether rows wait for a reset to be replaced.")
+	RowRemapFailure = Gauge("nvgpu_row_remap_failure", "Whether a row could not be replaced.")
+	RowRemapBanks   = Gauge("nvgpu_row_remap_banks", "Memory banks by how many spare rows are left.", "availability")
+)
+
+var remapFields = []field{
+	{nvml.FI_DEV_REMAPPED_COR, 0, RemappedRows, 1, []string{"correctable", "active"}},
+	{nvml.FI_DEV_REMAPPED_UNC, 0, RemappedRows, 1, []string{"uncorrectable", "active"}},
+	{nvml.FI_DEV_REMAPPED_ROWS_COR_INACTIVE, 0, RemappedRows, 1, []string{"correctable", "inactive"}},
+	{nvml.FI_DEV_REMAPPED_ROWS_UNC_INACTIVE, 0, RemappedRows, 1, []string{"uncorrectable", "inactive"}},
+	{nvml.FI_DEV_REMAPPED_PENDING, 0, RowRemapPending, 1, nil},
+	{nvml.FI_DEV_REMAPPED_FAILURE, 0, RowRemapFailure, 1, nil},
+}
+
+var _ = Register(Collector{
+	Name:    "row_remap",
+	Doc:     "Row remapping and the spare rows left.",
+	Tier:    Medium,
+	Metrics: []*Metric{RemappedRows, RowRemapPending, RowRemapFailure, RowRemapBanks},
+	Read: func(g *gpu.Device, out *Readings) {
+		out.fields(g, remapFields)
+		h, ret := g.GetRowRemapperHistogram()
+		out.Put(RowRemapBanks, float64(h.Max), ret, "max")
+		out.Put(RowRemapBanks, float64(h.High), ret, "high")
+		out.Put(RowRemapBanks, float64(h.Partial), ret, "partial")
+		out.Put(RowRemapBanks, float64(h.Low), ret, "low")
+		out.Put(RowRemapBanks, float64(h.None), ret, "none")
+	},
+})

@@ -1,0 +1,277 @@
+package collectors
+
+import (
+	"encoding/xml"
+	"fmt"
+	"math"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// An smiRow says which series of ours is one of nvidia-smi's elements.
+type smiRow struct {
+	path      string
+	series    seriesRef         // no metric: the note says why
+	scale     float64           // what one of nvidia-smi's units is in ours
+	words     map[string]string // instead: what a word is in ours; "absent": no series; "*": any other word
+	tolerance float64           // in our unit
+	note      string
+}
+
+// A difference is what nvidia-smi and we say of one element.
+type difference struct {
+	uuid, path, series string
+	smi, want, ours    string // nvidia-smi's text, the same in our unit, and ours
+	agrees             bool   // within the row's tolerance
+}
+
+func (d difference) String() string {
+	return fmt.Sprintf("%s: nvidia-smi has %q, so %s should be %s; it is %s", d.path, d.smi, d.series, d.want, d.ours)
+}
+
+// absentSeries stands for a series that is not there.
+const absentSeries = "absent"
+
+// smiTable reads testdata/nvidia-smi.tsv.
+func smiTable(t testing.TB) []smiRow {
+	t.Helper()
+	var rows []smiRow
+	for _, c := range readTable(t, "nvidia-smi.tsv", "path", "series", "scale", "tolerance", "note") {
+		r := smiRow{path: c[0], note: c[4]}
+		if c[1] != "" {
+			var err error
+			if r.series, err = parseRef(c[1]); err != nil {
+				t.Errorf("nvidia-smi.tsv: %s: %v", r.path, err)
+				continue
+			}
+			if r.scale, err = strconv.ParseFloat(c[2], 64); err != nil && c[2] != "" {
+				r.words = map[string]string{}
+				for pair := range strings.SplitSeq(c[2], ",") {
+					word, ours, ok := strings.Cut(pair, "=")
+					if !ok {
+						t.Errorf("nvidia-smi.tsv: %s: %q is neither a scale nor word=value", r.path, pair)
+					}
+					r.words[word] = ours
+				}
+			} else if (c[2] == "") != (r.series.label != "") {
+				t.Errorf("nvidia-smi.tsv: %s: a value has a scale, a label has none or words: %q", r.path, c[2])
+			}
+			if r.tolerance, err = strconv.ParseFloat(c[3], 64); err != nil || r.tolerance < 0 {
+				t.Errorf("nvidia-smi.tsv: %s: the tolerance is %q", r.path, c[3])
+			}
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// An smiGPU is what nvidia-smi shows of one GPU: the texts of each leaf.
+type smiGPU struct {
+	uuid   string
+	values map[string][]string
+}
+
+type smiNode struct {
+	XMLName xml.Name
+	Text    string    `xml:",chardata"`
+	Nodes   []smiNode `xml:",any"`
+}
+
+func (n smiNode) leaves(path string, into map[string][]string) {
+	for _, c := range n.Nodes {
+		at := strings.TrimPrefix(path+"/"+c.XMLName.Local, "/")
+		if len(c.Nodes) == 0 {
+			into[at] = append(into[at], strings.TrimSpace(c.Text))
+		}
+		c.leaves(at, into)
+	}
+}
+
+// parseSMI reads "nvidia-smi -q -x". What stands above the GPUs is part of each.
+func parseSMI(text []byte) ([]smiGPU, error) {
+	var root smiNode
+	if err := xml.Unmarshal(text, &root); err != nil {
+		return nil, fmt.Errorf("parse nvidia-smi's XML: %w", err)
+	}
+	isGPU := func(n smiNode) bool { return n.XMLName.Local == "gpu" }
+	above := smiNode{Nodes: slices.DeleteFunc(slices.Clone(root.Nodes), isGPU)}
+	var gpus []smiGPU
+	for _, n := range root.Nodes {
+		if isGPU(n) {
+			g := smiGPU{values: map[string][]string{}}
+			above.leaves("", g.values)
+			n.leaves("", g.values)
+			g.uuid = strings.Join(g.values["uuid"], "")
+			gpus = append(gpus, g)
+		}
+	}
+	if len(gpus) == 0 {
+		return nil, fmt.Errorf("nvidia-smi's XML has no GPU")
+	}
+	return gpus, nil
+}
+
+// compareSMI returns where samples disagree with nvidia-smi by more than the
+// tolerance. Where nvidia-smi has N/A our series must be absent, or the label
+// empty, unless the row's words say what N/A is.
+func compareSMI(text []byte, samples []Sample, rows []smiRow) ([]difference, error) {
+	all, err := evaluateSMI(text, samples, rows)
+	return slices.DeleteFunc(all, func(d difference) bool { return d.agrees }), err
+}
+
+// evaluateSMI returns every mapped row of every GPU, whether it agrees or not.
+func evaluateSMI(text []byte, samples []Sample, rows []smiRow) ([]difference, error) {
+	gpus, err := parseSMI(text)
+	var all []difference
+	for _, g := range gpus {
+		for _, r := range rows {
+			if texts := g.values[r.path]; r.series.metric != nil && len(texts) > 0 {
+				d := difference{uuid: g.uuid, path: r.path, series: r.series.text, smi: texts[0]}
+				d.want, d.ours = r.want(texts[0]), r.series.find(samples, g.uuid)
+				d.agrees = d.want == d.ours || r.near(d.want, d.ours)
+				all = append(all, d)
+			}
+		}
+	}
+	return all, err
+}
+
+var leadingNumber = regexp.MustCompile(`^-?[0-9]+(\.[0-9]+)?`)
+
+// want says in our terms what nvidia-smi's text is.
+func (r smiRow) want(smi string) string {
+	word, ok := r.words[smi]
+	if !ok && smi != "N/A" {
+		word, ok = r.words["*"]
+	}
+	switch {
+	case ok:
+		return word
+	case smi == "N/A":
+		return absentSeries
+	case r.words != nil:
+		return "a word of the table"
+	case r.series.label != "":
+		return smi
+	}
+	v, err := strconv.ParseFloat(leadingNumber.FindString(smi), 64)
+	if err != nil {
+		return "a number"
+	}
+	return strconv.FormatFloat(v*r.scale, 'g', -1, 64)
+}
+
+// near reports whether both are numbers, and close.
+func (r smiRow) near(want, ours string) bool {
+	a, aerr := strconv.ParseFloat(want, 64)
+	b, berr := strconv.ParseFloat(ours, 64)
+	return aerr == nil && berr == nil && r.series.label == "" && math.Abs(a-b) <= r.tolerance+1e-9*math.Abs(a)
+}
+
+// find returns the series' value, or its label's, in words.
+func (r seriesRef) find(samples []Sample, uuid string) string {
+	best, found := Sample{}, 0
+	for _, s := range samples {
+		if s.Metric != r.metric || r.ofGPU() && s.Labels[1] != uuid || !r.matches(s) {
+			continue
+		}
+		if found++; r.sum && found > 1 {
+			best.Value += s.Value
+		} else if r.label == "" || found == 1 || s.Value > best.Value {
+			best = s
+		}
+	}
+	switch {
+	case found == 0:
+		return absentSeries
+	case r.label == "" && !r.sum && found > 1:
+		return fmt.Sprintf("%d series", found)
+	case r.label == "":
+		return strconv.FormatFloat(best.Value, 'g', -1, 64)
+	}
+	if v := best.Labels[slices.Index(r.metric.Labels, r.label)]; v != "" {
+		return v
+	}
+	return absentSeries
+}
+
+func (r seriesRef) matches(s Sample) bool {
+	for i, name := range r.metric.Labels {
+		if want, ok := r.match[name]; ok && s.Labels[i] != want {
+			return false
+		}
+	}
+	return true
+}
+
+func recordedSMI(t testing.TB) []byte {
+	t.Helper()
+	text, err := os.ReadFile("testdata/nvidia-smi-h100.xml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+const recordedUUID = "GPU-00000000-0000-0000-0000-000000000001"
+
+func TestCompareSMI(t *testing.T) {
+	ref := func(m *Metric, v float64, labels ...string) Sample {
+		return Sample{m, append([]string{"0", recordedUUID}, labels...), v}
+	}
+	for name, c := range map[string]struct {
+		path, want string // want: of the difference; none if empty
+		samples    []Sample
+	}{
+		"a number":                {"clocks/sm_clock", "", []Sample{ref(Clock, 1.41e9, "sm"), ref(Clock, 1, "memory")}},
+		"within the tolerance":    {"fb_memory_usage/used", "", []Sample{ref(MemoryBytes, 1139.9*(1<<20), "used")}},
+		"beyond the tolerance":    {"fb_memory_usage/used", `should be 1.194328064e+09; it is 1.196425216e+09`, []Sample{ref(MemoryBytes, 1141*(1<<20), "used")}},
+		"the wrong unit":          {"clocks/sm_clock", "should be 1.41e+09; it is 1410", []Sample{ref(Clock, 1410, "sm")}},
+		"a word":                  {"clocks_event_reasons/clocks_event_reason_sw_power_cap", "", []Sample{ref(ClockEventActive, 1, "sw_power_cap")}},
+		"the other word":          {"clocks_event_reasons/clocks_event_reason_sw_power_cap", "should be 1; it is 0", []Sample{ref(ClockEventActive, 0, "sw_power_cap")}},
+		"a label":                 {"product_architecture", "", []Sample{{Info, append([]string{"0", recordedUUID, "", "", "Hopper"}, make([]string, 10)...), 1}}},
+		"another label":           {"product_architecture", "should be Hopper; it is Ampere", []Sample{{Info, append([]string{"0", recordedUUID, "", "", "Ampere"}, make([]string, 10)...), 1}}},
+		"a state in a label":      {"fabric/state", "", []Sample{ref(FabricState, 0, "completed"), ref(FabricState, 1, "not_supported")}},
+		"a label, as a word":      {"gpu_virtualization_mode/virtualization_mode", "", []Sample{ref(VirtualizationInfo, 1, "pass_through")}},
+		"N/A and absent":          {"fan_speed", "", nil},
+		"N/A and 0":               {"fan_speed", "should be absent; it is 0", []Sample{ref(FanSpeed, 0, "0")}},
+		"N/A and an empty label":  {"inforom_version/pwr_object", "", []Sample{ref(InforomInfo, 1, "2.1", "7.16", "")}},
+		"absent":                  {"clocks/sm_clock", "it is absent", nil},
+		"of another GPU":          {"clocks/sm_clock", "it is absent", []Sample{{Clock, []string{"0", "GPU-2", "sm"}, 1.41e9}}},
+		"of the host":             {"attached_gpus", "", []Sample{{Devices, nil, 1}}},
+		"a sum":                   {"cc_protected_memory_usage/total", "", []Sample{ref(CCMemory, 0, "used"), ref(CCMemory, 0, "free")}},
+		"a wrong sum":             {"cc_protected_memory_usage/total", "it is 8.388608e+06", []Sample{ref(CCMemory, 3<<20, "used"), ref(CCMemory, 5<<20, "free")}},
+		"twice":                   {"attached_gpus", "it is 2 series", []Sample{{Devices, nil, 1}, {Devices, nil, 1}}},
+		"a word that means none":  {"c2c_mode", "", nil},
+		"a word that denies ours": {"c2c_mode", "should be absent; it is 1", []Sample{ref(C2CUp, 1, "0")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rows := slices.DeleteFunc(smiTable(t), func(r smiRow) bool { return r.path != c.path })
+			if len(rows) != 1 {
+				t.Fatalf("%d rows of the table have the path %s", len(rows), c.path)
+			}
+			found, err := compareSMI(recordedSMI(t), c.samples, rows)
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case c.want == "" && len(found) > 0:
+				t.Errorf("differs: %v", found)
+			case c.want != "" && (len(found) != 1 || !strings.Contains(found[0].String(), c.want)):
+				t.Errorf("differs by %v, want %q", found, c.want)
+			}
+		})
+	}
+}
+
+func TestCompareSMIRefuses(t *testing.T) {
+	for _, text := range []string{"", "<nvidia_smi_log></nvidia_smi_log>", "NVIDIA-SMI has failed"} {
+		if _, err := compareSMI([]byte(text), nil, nil); err == nil {
+			t.Errorf("%q: no error", text)
+		}
+	}
+}

@@ -1,0 +1,40 @@
+package collectors
+
+import (
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// A snapshot is all that a reader knows at one moment. Immutable.
+type snapshot struct {
+	id       gpu.ID
+	at       time.Time // when the reader published it
+	complete bool      // every collector has had its turn
+	lost     nvml.Return
+	passes   []*pass
+}
+
+// A pass is one collector's latest turn. Immutable.
+type pass struct {
+	collector   *Collector
+	began       time.Time
+	took        time.Duration
+	due         time.Duration // interval between its turns; 0: read once
+	samples     []Sample
+	failure     nvml.Return
+	unsupported []*Metric
+}
+
+// fresh reports whether p may be shown: at most two intervals old.
+func (p *pass) fresh(now time.Time) bool {
+	return p.due == 0 || now.Sub(p.began) <= 2*p.due
+}
+
+// up reports whether the GPU answers: its reader has come round within two
+// turns of the fast tier, and the driver still has the GPU.
+func (s *snapshot) up(now time.Time, fast time.Duration) bool {
+	return s.lost == nvml.SUCCESS && now.Sub(s.at) <= 2*fast
+}

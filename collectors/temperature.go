@@ -1,0 +1,24 @@
+package collectors
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// Temperature is of the GPU's core and, where it has a sensor, its memory.
+var Temperature = Gauge("nvgpu_temperature_celsius", "Temperature of a sensor.", "sensor")
+
+var memoryTemperature = []field{{nvml.FI_DEV_MEMORY_TEMP, 0, Temperature, 1, []string{"memory"}}}
+
+var _ = Register(Collector{
+	Name:    "temperature",
+	Doc:     "Temperatures.",
+	Tier:    Fast,
+	Metrics: []*Metric{Temperature},
+	Read: func(g *gpu.Device, out *Readings) {
+		celsius, ret := g.GetTemperature(nvml.TEMPERATURE_GPU)
+		out.Put(Temperature, float64(celsius), ret, "gpu")
+		out.fields(g, memoryTemperature)
+	},
+})

@@ -1,0 +1,45 @@
+package collectors
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// Thresholds: absolute up to Hopper, relative to T.Limit from Ada on.
+var (
+	TemperatureThreshold = Gauge("nvgpu_temperature_threshold_celsius", "Temperature at which the GPU acts.", "threshold")
+	TemperatureTLimit    = Gauge("nvgpu_temperature_tlimit_celsius", "Margin at which the GPU acts; at or below 0.", "threshold")
+)
+
+var temperatureThresholds = []struct {
+	name string
+	id   nvml.TemperatureThresholds
+}{
+	{"shutdown", nvml.TEMPERATURE_THRESHOLD_SHUTDOWN},
+	{"slowdown", nvml.TEMPERATURE_THRESHOLD_SLOWDOWN},
+	{"memory_max", nvml.TEMPERATURE_THRESHOLD_MEM_MAX},
+	{"gpu_max", nvml.TEMPERATURE_THRESHOLD_GPU_MAX},
+	{"acoustic_curr", nvml.TEMPERATURE_THRESHOLD_ACOUSTIC_CURR},
+}
+
+var tlimitFields = []field{
+	{nvml.FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT, 0, TemperatureTLimit, 1, []string{"shutdown"}},
+	{nvml.FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT, 0, TemperatureTLimit, 1, []string{"slowdown"}},
+	{nvml.FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT, 0, TemperatureTLimit, 1, []string{"memory_max"}},
+	{nvml.FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT, 0, TemperatureTLimit, 1, []string{"gpu_max"}},
+}
+
+var _ = Register(Collector{
+	Name:    "temperature_thresholds",
+	Doc:     "Temperatures and margins at which the GPU acts.",
+	Tier:    Static,
+	Metrics: []*Metric{TemperatureThreshold, TemperatureTLimit},
+	Read: func(g *gpu.Device, out *Readings) {
+		for _, t := range temperatureThresholds {
+			celsius, ret := g.GetTemperatureThreshold(t.id)
+			out.Put(TemperatureThreshold, float64(celsius), absent(ret), t.name)
+		}
+		out.fields(g, tlimitFields)
+	},
+})

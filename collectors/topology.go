@@ -1,0 +1,41 @@
+package collectors
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// TopologyPeer says how two GPUs reach each other, seen from the first.
+var TopologyPeer = Gauge("nvgpu_topology_peer_info", "How the GPU reaches a peer, always 1.", "peer_uuid", "level", "p2p")
+
+var topologyLevels = map[nvml.GpuTopologyLevel]string{
+	nvml.TOPOLOGY_INTERNAL: "internal", nvml.TOPOLOGY_SINGLE: "single_switch", nvml.TOPOLOGY_MULTIPLE: "multiple_switches",
+	nvml.TOPOLOGY_HOSTBRIDGE: "host_bridge", nvml.TOPOLOGY_NODE: "numa_node", nvml.TOPOLOGY_SYSTEM: "system",
+}
+
+var p2pStates = map[nvml.GpuP2PStatus]string{
+	nvml.P2P_STATUS_OK: "ok", nvml.P2P_STATUS_CHIPSET_NOT_SUPPORTED: "chipset_not_supported",
+	nvml.P2P_STATUS_GPU_NOT_SUPPORTED: "gpu_not_supported", nvml.P2P_STATUS_IOH_TOPOLOGY_NOT_SUPPORTED: "topology_not_supported",
+	nvml.P2P_STATUS_DISABLED_BY_REGKEY: "disabled", nvml.P2P_STATUS_NOT_SUPPORTED: "not_supported", nvml.P2P_STATUS_UNKNOWN: "unknown",
+}
+
+var _ = Register(Collector{
+	Name:    "topology",
+	Doc:     "How the GPUs reach each other: one series for each ordered pair.",
+	Tier:    Static,
+	OptIn:   true,
+	Metrics: []*Metric{TopologyPeer},
+	Read: func(g *gpu.Device, out *Readings) {
+		peers, err := g.Peers()
+		if err != nil {
+			out.Fail(gpu.ReturnOf(err))
+			return
+		}
+		for _, p := range peers {
+			level, ret := g.CommonAncestor(p)
+			p2p, pret := g.P2P(p, nvml.P2P_CAPS_INDEX_READ)
+			out.Put(TopologyPeer, 1, ret, p.UUID, known(topologyLevels, level), text(known(p2pStates, p2p), pret))
+		}
+	},
+})

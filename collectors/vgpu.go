@@ -1,0 +1,88 @@
+package collectors
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// vGPUs, seen from their host. vgpu is the driver's number of the instance.
+var (
+	VGPUInfo         = Gauge("nvgpu_vgpu_info", "Identity of a vGPU, always 1.", "vgpu", "vgpu_uuid", "vm_id", "type", "guest_driver", "license")
+	VGPUMemoryUsed   = Gauge("nvgpu_vgpu_memory_used_bytes", "Memory that the vGPU uses.", "vgpu")
+	VGPUUtilization  = Gauge("nvgpu_vgpu_utilization_ratio", "Utilization of the GPU's engine by the vGPU.", "vgpu", "engine")
+	VGPULicenseState = Gauge("nvgpu_vgpu_license_state", "License: 0 unknown, 1 uninitialised, 2 unlicensed unrestricted, 3 unlicensed restricted, 4 unlicensed, 5 licensed.", "vgpu")
+	VGPUEncoders     = Gauge("nvgpu_vgpu_encoder_sessions", "Video encoder sessions of the vGPU.", "vgpu")
+	VGPUScheduler    = Gauge("nvgpu_vgpu_scheduler_info", "Scheduler of the vGPUs, always 1.", "policy", "arr")
+	VGPUHostMode     = Gauge("nvgpu_vgpu_host_mode", "How the host gives out vGPUs: 0 without SR-IOV, 1 with.")
+)
+
+var schedulerPolicies = map[uint32]string{
+	nvml.VGPU_SCHEDULER_POLICY_UNKNOWN: "unknown", nvml.VGPU_SCHEDULER_POLICY_BEST_EFFORT: "best_effort",
+	nvml.VGPU_SCHEDULER_POLICY_EQUAL_SHARE: "equal_share", nvml.VGPU_SCHEDULER_POLICY_FIXED_SHARE: "fixed_share",
+}
+
+var arrModes = map[uint32]string{0: "default", 1: "disabled", 2: "enabled"}
+
+var _ = Register(Collector{
+	Name:    "vgpu",
+	Doc:     "vGPUs, on the host that gives them out.",
+	Tier:    Medium,
+	Metrics: []*Metric{VGPUInfo, VGPUMemoryUsed, VGPUUtilization, VGPULicenseState, VGPUEncoders, VGPUScheduler, VGPUHostMode},
+	Open: func(*gpu.Device) Read {
+		var last uint64 // timestamp of the newest utilization sample, microseconds
+		return func(g *gpu.Device, out *Readings) {
+			mode, ret := g.GetHostVgpuMode()
+			out.Put(VGPUHostMode, float64(mode), ret)
+			if ret != nvml.SUCCESS {
+				return // not a vGPU host
+			}
+			active, ret := g.GetActiveVgpus()
+			if ret != nvml.SUCCESS {
+				out.Put(VGPUInfo, 0, ret)
+				return
+			}
+			for _, nv := range active {
+				each(g.VGPU(nv), out)
+			}
+			kind, samples, ret := g.GetVgpuUtilization(last)
+			if ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_FOUND {
+				out.Put(VGPUUtilization, 0, ret)
+			}
+			newest := map[uint32]nvml.VgpuInstanceUtilizationSample{}
+			for _, s := range samples {
+				last = max(last, s.TimeStamp)
+				if s.TimeStamp >= newest[s.VgpuInstance].TimeStamp {
+					newest[s.VgpuInstance] = s
+				}
+			}
+			for id, s := range newest {
+				name := number(int(id), nvml.SUCCESS)
+				for engine, v := range map[string][8]byte{"gpu": s.SmUtil, "memory": s.MemUtil, "encoder": s.EncUtil, "decoder": s.DecUtil} {
+					out.Set(VGPUUtilization, gpu.Number(kind, v)/100, name, engine)
+				}
+			}
+			scheduler, ret := g.GetVgpuSchedulerState()
+			out.Put(VGPUScheduler, 1, ret, known(schedulerPolicies, scheduler.SchedulerPolicy), known(arrModes, scheduler.ArrMode))
+		}
+	},
+})
+
+// each reads one vGPU.
+func each(v gpu.VGPU, out *Readings) {
+	id := v.ID()
+	uuid, ret := v.GetUUID()
+	vm, _, vret := v.GetVmID()
+	kind := ""
+	if t, ret := v.Type(); ret == nvml.SUCCESS {
+		kind = text(t.GetName())
+	}
+	license, lret := v.GetLicenseInfo()
+	licensed := map[bool]string{true: "licensed", false: "unlicensed"}[license.IsLicensed != 0]
+	out.Put(VGPUInfo, 1, ret, id, uuid, text(vm, vret), kind, text(v.GetVmDriverVersion()), text(licensed, lret))
+	out.Put(VGPULicenseState, float64(license.CurrentState), lret, id)
+	used, ret := v.GetFbUsage()
+	out.Put(VGPUMemoryUsed, float64(used), ret, id)
+	sessions, _, _, ret := v.GetEncoderStats()
+	out.Put(VGPUEncoders, float64(sessions), ret, id)
+}
