@@ -1,0 +1,167 @@
+package exporter
+
+import (
+	"errors"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// server returns a server that knows two GPUs, unless change says otherwise.
+func server(t testing.TB, change func(o *Options)) *Server {
+	t.Helper()
+	o := Options{
+		Samples:    func() []collectors.Sample { return twoGPUs },
+		Ready:      func() error { return nil },
+		MaxScrapes: 8,
+		Log:        slog.New(slog.DiscardHandler),
+	}
+	if change != nil {
+		change(&o)
+	}
+	s, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+var twoGPUs = []collectors.Sample{
+	{Metric: collectors.Up, Labels: []string{"0", "GPU-a"}, Value: 1},
+	{Metric: collectors.MemoryBytes, Labels: []string{"0", "GPU-a", "used"}, Value: 1 << 30},
+	{Metric: collectors.Up, Labels: []string{"1", "GPU-b"}, Value: 0},
+	{Metric: collectors.Energy, Labels: []string{"0", "GPU-a", "gpu"}, Value: 87.704},
+}
+
+// request asks s and returns its whole answer. The headers are names and values.
+func request(s http.Handler, method, path string, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, path, nil)
+	for h := range slices.Chunk(headers, 2) {
+		r.Header.Set(h[0], h[1])
+	}
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	return w
+}
+
+// wantAnswer fails unless the answer has this status and holds text.
+func wantAnswer(t *testing.T, w *httptest.ResponseRecorder, status int, text string) {
+	t.Helper()
+	if w.Code != status || !strings.Contains(w.Body.String(), text) {
+		t.Errorf("answer %d %q, want %d with %q", w.Code, w.Body, status, text)
+	}
+}
+
+func TestLandingPage(t *testing.T) {
+	s := server(t, func(o *Options) { o.Note = "These GPUs are SIMULATED." })
+	w := request(s, http.MethodGet, "/")
+	for _, text := range []string{`href="/metrics"`, `href="/-/ready"`, `href="/-/healthy"`, "These GPUs are SIMULATED.", "gpusteward"} {
+		wantAnswer(t, w, http.StatusOK, text)
+	}
+	if kind := w.Header().Get("Content-Type"); !strings.HasPrefix(kind, "text/html") {
+		t.Errorf("the landing page is %q", kind)
+	}
+	if strings.Contains(w.Body.String(), "/debug/pprof") {
+		t.Error("the landing page links to profiles that are not served")
+	}
+	for _, path := range []string{"/nonexistent", "/metrics/", "/-/", "/-/nonexistent", "/debug/pprof/"} {
+		wantAnswer(t, request(s, http.MethodGet, path), http.StatusNotFound, "not found")
+	}
+}
+
+// Every link of the page leads somewhere.
+func TestLandingPageLinks(t *testing.T) {
+	s := server(t, func(o *Options) { o.PProf = true })
+	links := regexp.MustCompile(`href="(/[^"]*)"`).FindAllStringSubmatch(request(s, http.MethodGet, "/").Body.String(), -1)
+	if len(links) < 4 {
+		t.Fatalf("the landing page has the links %q", links)
+	}
+	for _, l := range links {
+		if path := l[1]; !strings.Contains(path, "/profile") && !strings.Contains(path, "/trace") { // which take seconds
+			wantAnswer(t, request(s, http.MethodGet, path), http.StatusOK, "")
+		}
+	}
+}
+
+func TestOnlyReads(t *testing.T) {
+	s := server(t, nil)
+	for _, path := range []string{"/", "/metrics", "/-/healthy", "/-/ready"} {
+		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete} {
+			wantAnswer(t, request(s, method, path), http.StatusMethodNotAllowed, "Method Not Allowed")
+		}
+		wantAnswer(t, request(s, http.MethodHead, path), http.StatusOK, "")
+	}
+}
+
+func TestProbes(t *testing.T) {
+	why := errors.New("gpu 3 has not been read yet")
+	s := server(t, func(o *Options) { o.Ready = func() error { return why } })
+	wantAnswer(t, request(s, http.MethodGet, "/-/healthy"), http.StatusOK, "healthy")
+	wantAnswer(t, request(s, http.MethodGet, "/-/ready"), http.StatusServiceUnavailable, "gpu 3 has not been read yet")
+	why = nil
+	wantAnswer(t, request(s, http.MethodGet, "/-/ready"), http.StatusOK, "is ready")
+}
+
+func TestProfilesOnlyWhereAskedFor(t *testing.T) {
+	paths := []string{"/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/symbol", "/debug/pprof/heap", "/debug/pprof/goroutine"}
+	for _, path := range paths {
+		wantAnswer(t, request(server(t, nil), http.MethodGet, path), http.StatusNotFound, "")
+		wantAnswer(t, request(server(t, func(o *Options) { o.PProf = true }), http.MethodGet, path), http.StatusOK, "")
+	}
+}
+
+// What comes from /proc comes from the timer: a scrape shows the last
+// gathering, and the next tick brings a new one.
+func TestProcessMetricsComeFromTheTimer(t *testing.T) {
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		t.Fatal(err) // the process collector would have nothing to say
+	}
+	synctest.Test(t, func(t *testing.T) {
+		gathered := 0
+		s := server(t, func(o *Options) {
+			o.Samples = func() []collectors.Sample { gathered++; return twoGPUs }
+		})
+		const name = "process_cpu_seconds_total"
+		if body := request(s, http.MethodGet, "/metrics").Body.String(); strings.Contains(body, name) || strings.Contains(body, "go_goroutines") {
+			t.Error("a scrape gathered what only the timer may")
+		}
+		var ran sync.WaitGroup
+		stop := runTimer(t, s, &ran)
+		defer func() { stop(); ran.Wait() }()
+		synctest.Wait()
+		first := s.self.latest.Load()
+		one, two := request(s, http.MethodGet, "/metrics"), request(s, http.MethodGet, "/metrics")
+		wantAnswer(t, one, http.StatusOK, name)
+		wantAnswer(t, one, http.StatusOK, "go_goroutines")
+		if one.Body.String() != two.Body.String() || s.self.latest.Load() != first {
+			t.Error("a second scrape before the next tick says something else")
+		}
+		if gathered != 3 {
+			t.Errorf("three scrapes asked for samples %d times", gathered)
+		}
+		time.Sleep(selfInterval + time.Second)
+		synctest.Wait()
+		if s.self.latest.Load() == first {
+			t.Errorf("nothing new after %v", selfInterval)
+		}
+	})
+}
+
+func TestNameFilter(t *testing.T) {
+	body := request(server(t, nil), http.MethodGet, "/metrics?name[]=nvgpu_up&name[]=nvgpu_energy_joules_total&name[]=nonexistent").Body
+	names := slices.Sorted(maps.Keys(parse(t, body)))
+	if want := []string{"nvgpu_energy_joules_total", "nvgpu_up"}; !slices.Equal(names, want) {
+		t.Errorf("asked for two families, got %q", names)
+	}
+}

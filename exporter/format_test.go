@@ -1,0 +1,234 @@
+package exporter
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"gpusteward/collectors"
+)
+
+// parse reads the text format.
+func parse(t testing.TB, text io.Reader) map[string]*dto.MetricFamily {
+	t.Helper()
+	p := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := p.TextToMetricFamilies(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return families
+}
+
+// values flattens families to a value for each series.
+func values(families map[string]*dto.MetricFamily) map[string]float64 {
+	out := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			key := fmt.Sprint(f.GetName(), " ", f.GetType(), " ", f.GetHelp(), " ", m.Label)
+			out[key] = m.GetGauge().GetValue() + m.GetCounter().GetValue() + m.GetSummary().GetSampleSum()
+		}
+	}
+	return out
+}
+
+// fixed returns a server whose every scrape says the same of a simulated host
+// and of the agent itself, and that host's samples.
+func fixed(t *testing.T, scenario string) (*Server, []collectors.Sample) {
+	t.Helper()
+	samples := newHost(t, scenario).Samples()
+	s := server(t, func(o *Options) { o.Samples = func() []collectors.Sample { return samples } })
+	own, err := s.self.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.self.latest.Store(&own)
+	return s, samples
+}
+
+// scenarios differ in what their GPUs have: links, MIG, vGPUs, nothing.
+var scenarios = []string{"h100", "mixed", "sixteen"}
+
+func TestTextHoldsEverySampleOnce(t *testing.T) {
+	for _, scenario := range scenarios {
+		s, samples := fixed(t, scenario)
+		w := request(s, http.MethodGet, "/metrics")
+		if kind := w.Header().Get("Content-Type"); !strings.HasPrefix(kind, "text/plain; version=0.0.4") {
+			t.Errorf("without an Accept header the answer is %q", kind)
+		}
+		seen := map[string]bool{}
+		var names []string
+		for line := range strings.Lines(w.Body.String()) {
+			if name, ok := strings.CutPrefix(line, "# TYPE "); ok {
+				names = append(names, strings.Fields(name)[0])
+			} else if !strings.HasPrefix(line, "#") {
+				series := line[:strings.LastIndex(line, " ")]
+				if seen[series] {
+					t.Errorf("%s: %s is there twice", scenario, series)
+				}
+				seen[series] = true
+			}
+		}
+		if !slices.IsSorted(names) || len(slices.Compact(slices.Clone(names))) != len(names) {
+			t.Errorf("%s: the families are not sorted, or one is split: %v", scenario, names)
+		}
+		families := parse(t, w.Body)
+		labelsOf := map[*collectors.Metric][]string{}
+		for _, m := range collectors.Metrics() {
+			labelsOf[m] = slices.Sorted(slices.Values(m.Labels))
+		}
+		count := map[string]int{}
+		for _, sample := range samples {
+			count[sample.Metric.Name]++
+			f := families[sample.Metric.Name]
+			if f == nil {
+				t.Fatalf("%s: %s is missing", scenario, sample.Metric)
+			}
+			i := slices.IndexFunc(f.Metric, func(m *dto.Metric) bool { return has(m, sample) })
+			if i < 0 {
+				t.Errorf("%s: %v is missing, or has another value", scenario, sample)
+			}
+			for _, m := range f.Metric {
+				var names []string
+				for _, l := range m.Label {
+					names = append(names, l.GetName())
+				}
+				if !slices.Equal(names, labelsOf[sample.Metric]) {
+					t.Fatalf("%s: %s has the labels %v, want %v", scenario, sample.Metric, names, labelsOf[sample.Metric])
+				}
+			}
+		}
+		for name, n := range count {
+			if len(families[name].Metric) != n {
+				t.Errorf("%s: %s has %d series, want %d", scenario, name, len(families[name].Metric), n)
+			}
+		}
+		for _, name := range []string{"gpusteward_build_info", "go_goroutines", "process_cpu_seconds_total"} {
+			if families[name] == nil {
+				t.Errorf("%s: %s is missing", scenario, name)
+			}
+		}
+	}
+}
+
+// has reports whether m is s.
+func has(m *dto.Metric, s collectors.Sample) bool {
+	for i, name := range s.Metric.Labels {
+		if !slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool { return l.GetName() == name && l.GetValue() == s.Labels[i] }) {
+			return false
+		}
+	}
+	if s.Metric.Type == collectors.CounterType {
+		return m.Counter != nil && m.Counter.GetValue() == s.Value
+	}
+	return m.Gauge != nil && m.Gauge.GetValue() == s.Value
+}
+
+func TestProtobufSaysTheSameAsText(t *testing.T) {
+	s, _ := fixed(t, "mixed")
+	text := values(parse(t, request(s, http.MethodGet, "/metrics").Body))
+	w := request(s, http.MethodGet, "/metrics", "Accept", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.7,text/plain;q=0.3")
+	format := expfmt.ResponseFormat(w.Header())
+	if format.FormatType() != expfmt.TypeProtoDelim {
+		t.Fatalf("asked for protobuf, got %q", w.Header().Get("Content-Type"))
+	}
+	decoded := map[string]*dto.MetricFamily{}
+	for d := expfmt.NewDecoder(w.Body, format); ; {
+		f := new(dto.MetricFamily)
+		if err := d.Decode(f); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		decoded[f.GetName()] = f
+	}
+	if proto := values(decoded); len(text) == 0 || !maps.Equal(proto, text) {
+		t.Errorf("protobuf has %d series, text %d, or they differ", len(proto), len(text))
+	}
+}
+
+func TestOpenMetrics(t *testing.T) {
+	s, _ := fixed(t, "mixed")
+	lines := func(text string) (series, names []string) {
+		for line := range strings.Lines(text) {
+			if !strings.HasPrefix(line, "#") {
+				series, names = append(series, line), append(names, line[:strings.IndexAny(line, "{ ")])
+			}
+		}
+		return series, names
+	}
+	_, want := lines(request(s, http.MethodGet, "/metrics").Body.String())
+	for _, version := range []string{"1.0.0", "0.0.1"} {
+		w := request(s, http.MethodGet, "/metrics", "Accept", "application/openmetrics-text;version="+version)
+		if kind := w.Header().Get("Content-Type"); !strings.HasPrefix(kind, "application/openmetrics-text; version="+version) {
+			t.Errorf("asked for OpenMetrics %s, got %q", version, kind)
+		}
+		body := w.Body.String()
+		if strings.Count(body, "# EOF") != 1 || !strings.HasSuffix(body, "\n# EOF\n") {
+			t.Errorf("OpenMetrics %s ends in %q", version, body[max(0, len(body)-40):])
+		}
+		if _, got := lines(body); !slices.Equal(got, want) {
+			t.Errorf("OpenMetrics %s has %d series, text %d, or their names differ", version, len(got), len(want))
+		}
+		if !strings.Contains(body, "# TYPE nvgpu_energy_joules counter\n") {
+			t.Errorf("OpenMetrics %s does not name a counter's family without _total", version)
+		}
+	}
+}
+
+func TestCompressedAnswer(t *testing.T) {
+	s, _ := fixed(t, "sixteen")
+	for _, accept := range []string{"", "text/plain", "application/openmetrics-text;version=1.0.0"} {
+		plain := request(s, http.MethodGet, "/metrics", "Accept", accept)
+		w := request(s, http.MethodGet, "/metrics", "Accept", accept, "Accept-Encoding", "gzip")
+		if got := w.Header().Get("Content-Encoding"); got != "gzip" || plain.Header().Get("Content-Encoding") != "" {
+			t.Fatalf("Content-Encoding is %q where gzip is accepted, %q where it is not", got, plain.Header().Get("Content-Encoding"))
+		}
+		size := w.Body.Len()
+		z, err := gzip.NewReader(w.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(z)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(text, plain.Body.Bytes()) {
+			t.Errorf("%q: gzip decodes to %d bytes, without it there are %d, or they differ", accept, len(text), plain.Body.Len())
+		}
+		if size > len(text)/5 {
+			t.Errorf("%q: %d bytes were compressed to %d", accept, len(text), size)
+		}
+	}
+}
+
+func TestLint(t *testing.T) {
+	for _, scenario := range scenarios {
+		s, _ := fixed(t, scenario)
+		text := request(s, http.MethodGet, "/metrics").Body.Bytes()
+		problems, err := promlint.New(bytes.NewReader(text)).Lint()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range problems {
+			t.Errorf("%s: promlint: %s: %s", scenario, p.Metric, p.Text)
+		}
+		tool := exec.Command("promtool", "check", "metrics")
+		tool.Stdin = bytes.NewReader(text)
+		if out, err := tool.CombinedOutput(); err != nil || len(bytes.TrimSpace(out)) > 0 {
+			t.Errorf("%s: promtool check metrics (make tools installs it): %v\n%s", scenario, err, out)
+		}
+	}
+}

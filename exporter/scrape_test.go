@@ -1,0 +1,215 @@
+package exporter
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// runTimer starts the timer of the agent's own metrics; ran ends after stop.
+func runTimer(t *testing.T, s *Server, ran *sync.WaitGroup) (stop func()) {
+	ctx, stop := context.WithCancel(t.Context())
+	ran.Go(func() {
+		if err := s.self.run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return stop
+}
+
+// A gate is a Samples that waits until it is opened, and counts its calls.
+type gate struct {
+	opened chan struct{}
+	calls  int // read while no scrape is under way
+	mu     sync.Mutex
+}
+
+func newGate() *gate { return &gate{opened: make(chan struct{})} }
+
+func (g *gate) samples() []collectors.Sample {
+	g.mu.Lock()
+	g.calls++
+	g.mu.Unlock()
+	<-g.opened
+	return twoGPUs
+}
+
+func TestScrapeTimeoutHeader(t *testing.T) {
+	s := server(t, nil)
+	for _, bad := range []string{"soon", "0", "-1", "NaN", "Inf", "-Inf", "1e9", "3600", "10s", " "} {
+		w := request(s, http.MethodGet, "/metrics", scrapeTimeout, bad)
+		wantAnswer(t, w, http.StatusBadRequest, "is not a number of seconds")
+		wantAnswer(t, w, http.StatusBadRequest, scrapeTimeout)
+	}
+	for _, good := range []string{"10", "0.5", "1e1", "3599"} {
+		wantAnswer(t, request(s, http.MethodGet, "/metrics", scrapeTimeout, good), http.StatusOK, "nvgpu_up")
+	}
+	wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, "nvgpu_up")
+}
+
+func TestSlowScrapeIsAnsweredBeforeTheScraperLeaves(t *testing.T) {
+	for header, within := range map[string]time.Duration{"2": 2 * time.Second, "0.1": 100 * time.Millisecond, "": defaultPatience + 1} {
+		synctest.Test(t, func(t *testing.T) {
+			g := newGate()
+			s := server(t, func(o *Options) { o.Samples = g.samples })
+			began := time.Now()
+			var w *httptest.ResponseRecorder
+			if header == "" {
+				w = request(s, http.MethodGet, "/metrics")
+			} else {
+				w = request(s, http.MethodGet, "/metrics", scrapeTimeout, header)
+			}
+			if took := time.Since(began); took >= within || took < within*9/10 {
+				t.Errorf("timeout %q: answered after %v", header, took)
+			}
+			wantAnswer(t, w, http.StatusServiceUnavailable, "took longer")
+			if strings.Contains(w.Body.String(), "nvgpu_") {
+				t.Error("half an answer was sent")
+			}
+			close(g.opened)
+			synctest.Wait()
+			wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, "nvgpu_up")
+		})
+	}
+}
+
+func TestScrapesAreBoundedAndShareOneGather(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 3
+		g := newGate()
+		s := server(t, func(o *Options) { o.Samples, o.MaxScrapes = g.samples, most })
+		answers := make(chan *httptest.ResponseRecorder, most)
+		for range most {
+			go func() { answers <- request(s, http.MethodGet, "/metrics") }()
+		}
+		synctest.Wait()
+		began := time.Now()
+		wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusServiceUnavailable, "(3)")
+		wantAnswer(t, request(s, http.MethodGet, "/-/healthy"), http.StatusOK, "") // probes are not scrapes
+		if took := time.Since(began); took > 0 {
+			t.Errorf("refused after %v, not at once", took)
+		}
+		close(g.opened)
+		for range most {
+			wantAnswer(t, <-answers, http.StatusOK, `nvgpu_up{gpu="0",uuid="GPU-a"} 1`)
+		}
+		if g.calls != 1 {
+			t.Errorf("%d scrapes at a time gathered %d times", most, g.calls)
+		}
+		wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, "nvgpu_up")
+		if g.calls != 2 {
+			t.Errorf("a scrape after them made it %d gathers, want 2", g.calls)
+		}
+	})
+}
+
+// Whoever asks after a value changed gets the new one, however many others
+// ask at the same time.
+func TestBusyScrapingDoesNotFreezeValues(t *testing.T) {
+	var mu sync.Mutex
+	value := 0.0
+	s := server(t, func(o *Options) {
+		o.Samples = func() []collectors.Sample {
+			mu.Lock()
+			defer mu.Unlock()
+			return []collectors.Sample{{Metric: collectors.Devices, Value: value}}
+		}
+	})
+	deadline := time.Now().Add(30 * time.Second)
+	stop := make(chan struct{})
+	var others sync.WaitGroup
+	for range 4 {
+		others.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					request(s, http.MethodGet, "/metrics")
+				}
+			}
+		})
+	}
+	for n := 1; n <= 50; n++ {
+		mu.Lock()
+		value = float64(n)
+		mu.Unlock()
+		request(s, http.MethodGet, "/metrics") // may join a gather that began before
+		got := parse(t, request(s, http.MethodGet, "/metrics").Body)["nvgpu_devices"].GetMetric()[0].GetGauge().GetValue()
+		if got != float64(n) || time.Now().After(deadline) {
+			t.Errorf("the value is %v, two scrapes later %v", n, got)
+			break
+		}
+	}
+	close(stop)
+	others.Wait()
+}
+
+// A logged is a handler of slog that keeps what is above debug.
+type logged struct {
+	slog.Handler
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *logged) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *logged) Handle(_ context.Context, r slog.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r.Level > slog.LevelDebug {
+		l.lines = append(l.lines, r.Level.String()+" "+r.Message)
+	}
+	return nil
+}
+
+func TestClientThatLeavesIsNotLogged(t *testing.T) {
+	for name, leave := range map[string]func(cancel func()){
+		"disconnects":    func(cancel func()) { cancel() },
+		"loses patience": func(func()) { time.Sleep(defaultPatience) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g, log := newGate(), &logged{Handler: slog.DiscardHandler}
+				s := server(t, func(o *Options) { o.Samples, o.Log = g.samples, slog.New(log) })
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/metrics", nil)
+				if strings.Contains(name, "gzip") {
+					r.Header.Set("Accept-Encoding", "gzip")
+				}
+				ended := make(chan struct{})
+				go func() { defer close(ended); s.ServeHTTP(httptest.NewRecorder(), r) }()
+				synctest.Wait()
+				leave(cancel)
+				<-ended
+				close(g.opened) // only now is there something to write
+				synctest.Wait()
+				if len(log.lines) > 0 {
+					t.Errorf("logged %q", log.lines)
+				}
+				if g.calls != 1 {
+					t.Errorf("gathered %d times: the client left before it was served", g.calls)
+				}
+			})
+		})
+	}
+}
+
+// What promhttp reports and no scraper did is an error that is logged.
+func TestScrapeErrorsAreLogged(t *testing.T) {
+	log := &logged{Handler: slog.DiscardHandler}
+	scrapeLog{slog.New(log)}.Println("error gathering metrics:", errors.New("two of one name"))
+	if want := "ERROR scrape failed"; len(log.lines) != 1 || log.lines[0] != want {
+		t.Errorf("logged %q, want %q", log.lines, want)
+	}
+}
