@@ -114,7 +114,7 @@ func (h *Host) generation(ctx context.Context, lib *gpu.Library, n int) error {
 	h.mu.Unlock()
 	readers := []*reader{{host: h, index: hostIndex}}
 	for i := range count {
-		readers = append(readers, &reader{host: h, index: i, phase: h.config.Load().Fast * time.Duration(i) / time.Duration(count)})
+		readers = append(readers, &reader{host: h, index: i})
 	}
 	h.state.Store(&state{generation: n, opened: time.Now(), readers: readers})
 	h.log.Info("driver open", "gpus", count, "generation", n)
@@ -165,6 +165,10 @@ func (h *Host) Ready() error {
 	}
 	return nil
 }
+
+// Beat returns how often the fastest readings change: on multiples of it, on
+// the wall clock.
+func (h *Host) Beat() time.Duration { return h.config.Load().Fast }
 
 // Driver returns nil while the driver is open, otherwise why not.
 func (h *Host) Driver() error { return h.state.Load().err }

@@ -24,7 +24,6 @@ const retryLost = 5 * time.Second
 type reader struct {
 	host   *Host
 	index  int
-	phase  time.Duration // within the fast tier, so that GPUs do not read all at once
 	snap   atomic.Pointer[snapshot]
 	device atomic.Pointer[gpu.Device]
 }
@@ -69,7 +68,7 @@ func (r *reader) session(ctx context.Context, lib *gpu.Library) error {
 	}
 	tick := time.NewTimer(0)
 	defer tick.Stop()
-	for first := true; ; first = false {
+	for {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -79,13 +78,19 @@ func (r *reader) session(ctx context.Context, lib *gpu.Library) error {
 		if err := s.tick(began); err != nil {
 			return err
 		}
-		fast := r.host.config.Load().Fast
-		next := began.Add(fast)
-		if first {
-			next = next.Add(r.phase)
-		}
-		tick.Reset(max(time.Until(next), fast/10))
+		tick.Reset(time.Until(beat(began, r.host.config.Load().Fast)))
 	}
+}
+
+// beat returns the next moment to read: a multiple of interval on the wall
+// clock, so that all GPUs, here and on other hosts, are read at the same time
+// and can be compared; and not much less than an interval away.
+func beat(now time.Time, interval time.Duration) time.Time {
+	next := now.Truncate(interval).Add(interval)
+	if next.Sub(now) < interval/2 {
+		next = next.Add(interval)
+	}
+	return next
 }
 
 // A session is what a reader knows from the opening of its GPU on.

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -30,7 +29,8 @@ type Options struct {
 	Samples    func() []collectors.Sample // what is known now; must not block
 	Ready      func() error               // nil, or why the agent is not ready
 	Note       string                     // said on the landing page
-	MaxScrapes int                        // scrapes served at a time; more get 503 at once
+	Beat       func() time.Duration       // how often the samples change; 0: every scrape asks for them
+	MaxScrapes int                        // scrapes that may wait for an answer; more get 503 at once
 	PProf      bool                       // serve /debug/pprof
 	Log        *slog.Logger
 }
@@ -40,6 +40,7 @@ type Server struct {
 	options Options
 	handler http.Handler
 	self    *timed
+	scrapes *scrapes
 }
 
 // New returns a server. The error is one of the landing page's template.
@@ -47,18 +48,21 @@ func New(o Options) (*Server, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(version.NewCollector("gpusteward"))
 	s := &Server{options: o, self: newTimed()}
-	metrics := promhttp.HandlerFor(&shared{Gatherer: view{o.Samples, registry, s.self}}, promhttp.HandlerOpts{
-		ErrorLog:            scrapeLog{o.Log},
-		ErrorHandling:       promhttp.ContinueOnError,
-		Registry:            registry,
-		MaxRequestsInFlight: o.MaxScrapes,
-		EnableOpenMetrics:   true,
-		DisableCompression:  true, // of promhttp: three times as dear as compressed's
+	metrics := promhttp.HandlerFor(view{o.Samples, registry, s.self}, promhttp.HandlerOpts{
+		ErrorLog:           slog.NewLogLogger(o.Log.Handler(), slog.LevelError),
+		ErrorHandling:      promhttp.ContinueOnError,
+		Registry:           registry,
+		EnableOpenMetrics:  true,
+		DisableCompression: true, // of promhttp: three times as dear as compressed's
 	})
 	compressed, err := gzhttp.NewWrapper(gzhttp.CompressionLevel(gzipLevel), gzhttp.MinSize(1024))
 	if err != nil {
 		return nil, fmt.Errorf("set up compression: %w", err)
 	}
+	if o.Beat == nil {
+		o.Beat = func() time.Duration { return 0 }
+	}
+	s.scrapes = &scrapes{render: compressed(metrics), beat: o.Beat, most: o.MaxScrapes, kept: map[string]*page{}}
 	landing, err := web.NewLandingPage(web.LandingConfig{
 		Name:        "gpusteward",
 		Description: "Reads this host's NVIDIA GPUs, judges them and keeps tenants to their share. " + o.Note,
@@ -74,7 +78,7 @@ func New(o Options) (*Server, error) {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /{$}", landing)
-	mux.Handle("GET /metrics", withScrapeTimeout(compressed(metrics)))
+	mux.Handle("GET /metrics", s.scrapes)
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "gpusteward is healthy.") })
 	mux.HandleFunc("GET /-/ready", s.ready)
 	if o.PProf {
@@ -106,6 +110,7 @@ func (s *Server) Run(ctx context.Context, flags *web.FlagConfig) error {
 		ErrorLog: slog.NewLogLogger(s.options.Log.Handler(), slog.LevelDebug)}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.self.run(ctx) })
+	group.Go(func() error { return s.scrapes.run(ctx) })
 	group.Go(func() error {
 		err := web.ListenAndServe(server, flags, s.options.Log)
 		switch {
@@ -128,45 +133,6 @@ func (s *Server) Run(ctx context.Context, flags *web.FlagConfig) error {
 	return group.Wait()
 }
 
-// A scrapeLog takes promhttp's errors. A scraper that left before its answer
-// was written is no error of ours, and would be a line for each family.
-type scrapeLog struct{ log *slog.Logger }
-
-// Println logs one error, given as a text and an error.
-func (l scrapeLog) Println(v ...any) {
-	level := slog.LevelError
-	for _, x := range v {
-		if err, ok := x.(error); ok && (errors.Is(err, context.Canceled) || errors.Is(err, http.ErrHandlerTimeout)) {
-			level = slog.LevelDebug
-		}
-	}
-	l.log.Log(context.Background(), level, "scrape failed", "err", strings.TrimSpace(fmt.Sprintln(v...)))
-}
-
 // gzipLevel costs a sixth of the usual 6 and leaves a seventh more; its
 // tables are a quarter of level 3's.
 const gzipLevel = 1
-
-// Prometheus says in a header how long it waits; others wait this long.
-const (
-	scrapeTimeout   = "X-Prometheus-Scrape-Timeout-Seconds"
-	defaultPatience = 10 * time.Second
-)
-
-// withScrapeTimeout gives up before the scraper does, so that the scraper
-// gets an answer and not a cut connection. The answer is sent whole or not at
-// all.
-func withScrapeTimeout(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		patience := defaultPatience
-		if v := r.Header.Get(scrapeTimeout); v != "" {
-			seconds, err := strconv.ParseFloat(v, 64)
-			if err != nil || !(seconds > 0 && seconds < 3600) {
-				http.Error(w, fmt.Sprintf("%s: %q is not a number of seconds between 0 and 3600", scrapeTimeout, v), http.StatusBadRequest)
-				return
-			}
-			patience = time.Duration(seconds * .95 * float64(time.Second))
-		}
-		http.TimeoutHandler(h, patience, "the scrape took longer than the scraper waits").ServeHTTP(w, r)
-	})
-}

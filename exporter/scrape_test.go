@@ -2,7 +2,7 @@ package exporter
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -205,11 +205,87 @@ func TestClientThatLeavesIsNotLogged(t *testing.T) {
 	}
 }
 
-// What promhttp reports and no scraper did is an error that is logged.
-func TestScrapeErrorsAreLogged(t *testing.T) {
-	log := &logged{Handler: slog.DiscardHandler}
-	scrapeLog{slog.New(log)}.Println("error gathering metrics:", errors.New("two of one name"))
-	if want := "ERROR scrape failed"; len(log.lines) != 1 || log.lines[0] != want {
-		t.Errorf("logged %q, want %q", log.lines, want)
+// newKept returns a server that keeps pages for a second, and the number that
+// its samples show.
+func newKept(t *testing.T) (s *Server, set func(v float64), gathered *int) {
+	value, count := 0.0, 0
+	var mu sync.Mutex
+	s = server(t, func(o *Options) {
+		o.Beat = func() time.Duration { return time.Second }
+		o.Samples = func() []collectors.Sample {
+			mu.Lock()
+			defer mu.Unlock()
+			count++
+			return []collectors.Sample{{Metric: collectors.Devices, Value: value}}
+		}
+	})
+	return s, func(v float64) { mu.Lock(); value = v; mu.Unlock() }, &count
+}
+
+// runPages starts the renewal of pages; ran ends after stop.
+func runPages(t *testing.T, s *Server) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := s.scrapes.run(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	return func() { cancel(); <-ended }
+}
+
+func TestScrapesWithinABeatShareAPage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, set, gathered := newKept(t)
+		defer runPages(t, s)()
+		for range 100 {
+			wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, "nvgpu_devices 0\n")
+		}
+		if *gathered != 1 {
+			t.Errorf("100 scrapes within a beat gathered %d times", *gathered)
+		}
+		time.Sleep(200 * time.Millisecond) // from here on, behind the beat's renewal
+		for beat := 1.0; beat < 20; beat++ {
+			set(beat)
+			time.Sleep(time.Second)
+			synctest.Wait()
+			rendered := *gathered
+			wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, fmt.Sprintf("nvgpu_devices %v\n", beat))
+			if *gathered != rendered {
+				t.Errorf("a scrape behind beat %v rendered its own page", beat)
+			}
+		}
+	})
+}
+
+func TestPagesThatNobodyReadsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, set, gathered := newKept(t)
+		defer runPages(t, s)()
+		request(s, http.MethodGet, "/metrics")
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if *gathered > 2 || len(s.scrapes.kept) > 0 {
+			t.Errorf("one scrape made %d gathers in 30 s, and %d pages are kept", *gathered, len(s.scrapes.kept))
+		}
+		set(7)
+		wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, "nvgpu_devices 7\n")
+	})
+}
+
+func TestPagesAreToldApartAndBounded(t *testing.T) {
+	s, _, _ := newKept(t)
+	if text, om := request(s, http.MethodGet, "/metrics"), request(s, http.MethodGet, "/metrics", "Accept", "application/openmetrics-text;version=1.0.0"); text.Body.String() == om.Body.String() {
+		t.Error("OpenMetrics was answered with the page for text")
+	}
+	if filtered := request(s, http.MethodGet, "/metrics?name[]=nvgpu_up").Body.String(); strings.Contains(filtered, "nvgpu_devices") {
+		t.Error("a filtered scrape was answered with the whole page")
+	}
+	for i := range 100 {
+		wantAnswer(t, request(s, http.MethodGet, "/metrics", "Accept", fmt.Sprint("text/plain;q=0.", i)), http.StatusOK, "nvgpu_devices")
+	}
+	if n := len(s.scrapes.kept); n > maxPages {
+		t.Errorf("%d pages are kept, want at most %d", n, maxPages)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	promcollectors "github.com/prometheus/client_golang/prometheus/collectors"
 	dto "github.com/prometheus/client_model/go"
-	"golang.org/x/sync/singleflight"
 
 	"gpusteward/collectors"
 )
@@ -87,21 +86,6 @@ func (v view) Gather() ([]*dto.MetricFamily, error) {
 	}
 	slices.SortFunc(out, func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) })
 	return out, err
-}
-
-// shared gives scrapes that overlap one gather. promhttp's own CoalesceGather
-// hands an old gather to every scrape that overlaps one still being written,
-// so that under steady scraping the values would never change.
-type shared struct {
-	prometheus.Gatherer
-	flight singleflight.Group
-}
-
-// Gather joins the gather under way, or begins one.
-func (s *shared) Gather() ([]*dto.MetricFamily, error) {
-	v, err, _ := s.flight.Do("", func() (any, error) { return s.Gatherer.Gather() })
-	families, _ := v.([]*dto.MetricFamily)
-	return slices.Clone(families), err
 }
 
 // timed gathers the runtime's and the process's own metrics on a timer: they
