@@ -47,11 +47,20 @@ var _ = Register(Collector{
 			out.Put(FabricInfo, 0, nvml.ERROR_NOT_SUPPORTED)
 			return
 		}
+		if info.State == nvml.GPU_FABRIC_STATE_COMPLETED {
+			out.Set(FabricHealth, Bool(info.Status != uint32(nvml.SUCCESS)), "registration")
+		}
 		for _, c := range fabricChecks {
 			if v := info.HealthMask >> c.shift & c.mask; v != 0 {
 				out.Set(FabricHealth, Bool(v != c.good), c.name)
 			}
 		}
-		out.Set(FabricInfo, 1, hex.EncodeToString(info.ClusterUuid[:]), strconv.Itoa(int(info.CliqueId)))
+		out.Set(FabricInfo, 1, dashed(info.ClusterUuid), strconv.Itoa(int(info.CliqueId)))
 	},
 })
+
+// dashed writes a UUID as everybody else does.
+func dashed(b [16]uint8) string {
+	h := hex.EncodeToString(b[:])
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}

@@ -61,7 +61,7 @@ func (r *reader) session(ctx context.Context, lib *gpu.Library) error {
 			return err
 		}
 		defer d.Close()
-		s.device, s.prefix = d, []string{strconv.Itoa(d.Index), d.UUID}
+		s.device, s.prefix = d, []string{strconv.Itoa(d.Index), label(d.UUID)}
 		s.id = d.ID
 		r.device.Store(d)
 		defer r.device.Store(nil)

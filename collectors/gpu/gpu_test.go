@@ -1,0 +1,255 @@
+package gpu
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+)
+
+// library is a mocked NVML with one device and without the given symbols.
+func library(d *mock.Device, missing ...string) *mock.Interface {
+	return &mock.Interface{
+		InitFunc:     func() nvml.Return { return nvml.SUCCESS },
+		ShutdownFunc: func() nvml.Return { return nvml.SUCCESS },
+		ExtensionsFunc: func() nvml.ExtendedInterface {
+			return &mock.ExtendedInterface{LookupSymbolFunc: func(s string) error {
+				for _, m := range missing {
+					if s == m {
+						return errors.New("no such symbol")
+					}
+				}
+				return nil
+			}}
+		},
+		DeviceGetCountFunc:         func() (int, nvml.Return) { return 1, nvml.SUCCESS },
+		DeviceGetHandleByIndexFunc: func(int) (nvml.Device, nvml.Return) { return d, nvml.SUCCESS },
+		GpmSampleAllocFunc:         func() (nvml.GpmSample, nvml.Return) { return &mock.GpmSample{}, nvml.SUCCESS },
+	}
+}
+
+func device() *mock.Device {
+	return &mock.Device{
+		GetUUIDFunc:        func() (string, nvml.Return) { return "GPU-a", nvml.SUCCESS },
+		GetMinorNumberFunc: func() (int, nvml.Return) { return 3, nvml.SUCCESS },
+		GetPciInfoFunc: func() (nvml.PciInfo, nvml.Return) {
+			var p nvml.PciInfo
+			copy(p.BusId[:], "00000000:9B:00.0")
+			return p, nvml.SUCCESS
+		},
+	}
+}
+
+func open(t *testing.T, d *mock.Device, missing ...string) (*Device, *Calls) {
+	t.Helper()
+	calls := new(Calls)
+	l, err := Open(library(d, missing...), calls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := l.Device(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g, calls
+}
+
+func TestIdentity(t *testing.T) {
+	g, _ := open(t, device())
+	if want := (ID{Index: 0, UUID: "GPU-a", PCI: "00000000:9B:00.0", Minor: 3}); g.ID != want {
+		t.Errorf("identity %+v, want %+v", g.ID, want)
+	}
+	none := device()
+	none.GetMinorNumberFunc = func() (int, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED }
+	if g, _ := open(t, none); g.Minor != -1 {
+		t.Errorf("minor %d where the driver does not say, want -1", g.Minor)
+	}
+}
+
+func TestMissingSymbolIsNeverCalled(t *testing.T) {
+	d := device()
+	d.GetTemperatureFunc = func(nvml.TemperatureSensors) (uint32, nvml.Return) {
+		t.Error("a function that the library lacks was called: the process would have ended")
+		return 0, nvml.SUCCESS
+	}
+	g, calls := open(t, d, "nvmlDeviceGetTemperature")
+	if _, ret := g.GetTemperature(nvml.TEMPERATURE_GPU); ret != nvml.ERROR_FUNCTION_NOT_FOUND {
+		t.Errorf("returned %v", ret)
+	}
+	var missing []string
+	calls.Missing(func(s string) { missing = append(missing, s) })
+	if len(missing) != 1 || missing[0] != "nvmlDeviceGetTemperature" {
+		t.Errorf("missing %v", missing)
+	}
+}
+
+func TestAnyVersionOfASymbolWillDo(t *testing.T) {
+	d := device()
+	d.GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.SUCCESS }
+	g, _ := open(t, d, "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
+	if _, ret := g.GetComputeRunningProcesses(); ret != nvml.SUCCESS {
+		t.Errorf("with the first version there: %v", ret)
+	}
+	g, _ = open(t, d, "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses")
+	if _, ret := g.GetComputeRunningProcesses(); ret != nvml.ERROR_FUNCTION_NOT_FOUND {
+		t.Errorf("with no version there: %v", ret)
+	}
+}
+
+func TestCallsAreCountedAndNamedWhileTheyRun(t *testing.T) {
+	d := device()
+	var g *Device
+	d.GetSerialFunc = func() (string, nvml.Return) {
+		if b := g.Busy(); b == nil || b.Call != "nvmlDeviceGetSerial" || b.Since.IsZero() {
+			t.Errorf("busy with %+v", b)
+		}
+		return "", nvml.ERROR_NOT_SUPPORTED
+	}
+	g, calls := open(t, d)
+	g.GetSerial()
+	g.GetSerial()
+	if g.Busy() != nil {
+		t.Errorf("still busy with %+v", g.Busy())
+	}
+	counted := map[string]uint64{}
+	calls.Each(func(call string, ret nvml.Return, n uint64) { counted[call+" "+ReturnName(ret)] = n })
+	if counted["nvmlDeviceGetSerial not_supported"] != 2 || counted["nvmlInit success"] != 1 || counted["nvmlDeviceGetUUID success"] != 1 {
+		t.Errorf("counted %v", counted)
+	}
+}
+
+// TestNothingIsSet holds the promise that the agent cannot change a GPU.
+func TestNothingIsSet(t *testing.T) {
+	for _, c := range calls {
+		for _, verb := range []string{"Set", "Reset", "Clear", "Create", "Destroy", "Freeze", "Remove", "Modify", "Activate"} {
+			if strings.HasPrefix(c.name, "nvmlDevice"+verb) || strings.HasPrefix(c.name, "nvmlSystem"+verb) || strings.HasPrefix(c.name, "nvmlGpuInstance"+verb) || strings.HasPrefix(c.name, "nvmlGpm"+verb) {
+				t.Errorf("%s changes something", c.name)
+			}
+		}
+	}
+}
+
+func TestOpenSaysWhatToDo(t *testing.T) {
+	for ret, want := range map[nvml.Return]string{
+		nvml.ERROR_LIBRARY_NOT_FOUND:       "install the NVIDIA driver",
+		nvml.ERROR_DRIVER_NOT_LOADED:       "modprobe nvidia",
+		nvml.ERROR_NO_PERMISSION:           "/dev/nvidia",
+		nvml.ERROR_LIB_RM_VERSION_MISMATCH: "different versions",
+	} {
+		l := library(device())
+		l.InitFunc = func() nvml.Return { return ret }
+		l.ShutdownFunc = func() nvml.Return { t.Error("Shutdown after a failed Init ends the process"); return ret }
+		_, err := Open(l, new(Calls))
+		if err == nil || !strings.Contains(err.Error(), want) || ReturnOf(err) != ret {
+			t.Errorf("%v: %v, want %q", ret, err, want)
+		}
+	}
+}
+
+func TestReturns(t *testing.T) {
+	if Err("x", nvml.SUCCESS) != nil {
+		t.Error("success is an error")
+	}
+	if got := ReturnName(nvml.Return(12345)); got != "code_12345" {
+		t.Errorf("a new code is called %q", got)
+	}
+	if ReturnOf(errors.New("other")) != nvml.ERROR_UNKNOWN || ReturnOf(nil) != nvml.SUCCESS {
+		t.Error("ReturnOf of other errors")
+	}
+	for _, ret := range []nvml.Return{nvml.ERROR_UNKNOWN, nvml.ERROR_NO_PERMISSION, nvml.ERROR_TIMEOUT, nvml.ERROR_GPU_IS_LOST} {
+		if Unsupported(ret) {
+			t.Errorf("%v is a failure, not an answer", ret)
+		}
+	}
+}
+
+func TestNumber(t *testing.T) {
+	minus2 := [8]byte{0xfe, 0xff, 0xff, 0xff, 0, 0, 0, 0}
+	half := math.Float64bits(.5)
+	for _, c := range []struct {
+		kind nvml.ValueType
+		b    [8]byte
+		want float64
+	}{
+		{nvml.VALUE_TYPE_SIGNED_INT, minus2, -2},
+		{nvml.VALUE_TYPE_UNSIGNED_INT, [8]byte{1, 1, 0, 0, 9, 9, 9, 9}, 257},
+		{nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, [8]byte{0, 0, 0, 0, 1}, 1 << 32},
+		{nvml.VALUE_TYPE_SIGNED_LONG_LONG, [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, -1},
+		{nvml.VALUE_TYPE_DOUBLE, [8]byte{byte(half), byte(half >> 8), byte(half >> 16), byte(half >> 24), byte(half >> 32), byte(half >> 40), byte(half >> 48), byte(half >> 56)}, .5},
+	} {
+		if got := Number(c.kind, c.b); got != c.want {
+			t.Errorf("Number(%v, %v) = %v, want %v", c.kind, c.b, got, c.want)
+		}
+	}
+}
+
+func TestFailedFieldsCallFailsEachField(t *testing.T) {
+	d := device()
+	d.GetFieldValuesFunc = func([]nvml.FieldValue) nvml.Return { return nvml.ERROR_GPU_IS_LOST }
+	g, _ := open(t, d)
+	fields := []nvml.FieldValue{{FieldId: 1}, {FieldId: 2}}
+	g.Fields(fields)
+	for _, f := range fields {
+		if _, ret := FieldNumber(f); ret != nvml.ERROR_GPU_IS_LOST {
+			t.Errorf("field %d: %v", f.FieldId, ret)
+		}
+	}
+}
+
+func TestMIGTopologyFollowsTheDriver(t *testing.T) {
+	mode, instances := nvml.DEVICE_MIG_ENABLE, map[int]string{0: "MIG-a", 2: "MIG-c"}
+	d := device()
+	d.GetMigModeFunc = func() (int, int, nvml.Return) { return mode, mode, nvml.SUCCESS }
+	d.GetMaxMigDeviceCountFunc = func() (int, nvml.Return) { return 7, nvml.SUCCESS }
+	d.GetMigDeviceHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
+		uuid, ok := instances[i]
+		if !ok {
+			return nil, nvml.ERROR_NOT_FOUND
+		}
+		return &mock.Device{
+			GetUUIDFunc:              func() (string, nvml.Return) { return uuid, nvml.SUCCESS },
+			GetGpuInstanceIdFunc:     func() (int, nvml.Return) { return i + 10, nvml.SUCCESS },
+			GetComputeInstanceIdFunc: func() (int, nvml.Return) { return 0, nvml.SUCCESS },
+		}, nvml.SUCCESS
+	}
+	g, _ := open(t, d)
+	if ret := g.RefreshInstances(); ret != nvml.SUCCESS || len(g.Instances()) != 2 || g.Instances()[1].GI != 12 || g.Instances()[1].UUID != "MIG-c" {
+		t.Errorf("%v, instances %+v", ret, g.Instances())
+	}
+	mode = nvml.DEVICE_MIG_DISABLE
+	if ret := g.RefreshInstances(); ret != nvml.SUCCESS || len(g.Instances()) != 0 {
+		t.Errorf("MIG off: %v, instances %+v", ret, g.Instances())
+	}
+}
+
+func TestSamplesAreFreed(t *testing.T) {
+	freed := 0
+	d := device()
+	d.GpmQueryDeviceSupportFunc = func() (nvml.GpmSupport, nvml.Return) { return nvml.GpmSupport{IsSupportedDevice: 1}, nvml.SUCCESS }
+	calls := new(Calls)
+	l := library(d)
+	l.GpmSampleAllocFunc = func() (nvml.GpmSample, nvml.Return) {
+		return &mock.GpmSample{FreeFunc: func() nvml.Return { freed++; return nvml.SUCCESS }}, nvml.SUCCESS
+	}
+	lib, err := Open(l, calls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := lib.Device(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, _ := g.Sampler(-1, 1)
+	if _, ret := g.Sampler(-1, 2); ret != nvml.SUCCESS {
+		t.Fatal(ret)
+	}
+	if one.Close(); freed != 2 {
+		t.Errorf("closing a sampler freed %d samples, want 2", freed)
+	}
+	if g.Close(); freed != 4 {
+		t.Errorf("closing the device left samples: %d of 4 freed", freed)
+	}
+}
