@@ -88,14 +88,19 @@ func (c Config) Validate() error {
 	case c.Devices < 0:
 		return fmt.Errorf("collectors.expected_gpus: %d is negative", c.Devices)
 	}
-	for key, names := range map[string][]string{"enable": c.Enable, "disable": c.Disable} {
-		for _, name := range names {
+	for _, list := range []struct {
+		key   string
+		names []string
+	}{{"enable", c.Enable}, {"disable", c.Disable}} {
+		for _, name := range list.names {
 			if !slices.ContainsFunc(registered, func(r *Collector) bool { return r.Name == name }) {
-				return fmt.Errorf("collectors.%s: no collector is called %q; there are %s", key, name, namesOf(All()))
+				return fmt.Errorf("collectors.%s: no collector is called %q; there are %s", list.key, name, namesOf(All()))
 			}
-			if key == "enable" && slices.Contains(c.Disable, name) {
-				return fmt.Errorf("collectors.enable: %q is in collectors.disable too", name)
-			}
+		}
+	}
+	for _, name := range c.Enable {
+		if slices.Contains(c.Disable, name) {
+			return fmt.Errorf("collectors.enable: %q is in collectors.disable too", name)
 		}
 	}
 	return nil

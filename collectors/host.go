@@ -191,7 +191,6 @@ func (h *Host) moved() {
 func (h *Host) account(p *pass, dropped map[*Metric]int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.progress = time.Now()
 	if p.failure != nvml.SUCCESS {
 		h.errors[collectError{p.collector.Name, p.failure}]++
 	}

@@ -21,9 +21,9 @@ var _ = Register(Collector{
 	Metrics: []*Metric{Info},
 	Read: func(g *gpu.Device, out *Readings) {
 		name, ret := g.GetName()
-		brand, _ := g.GetBrand()
-		arch, _ := g.GetArchitecture()
-		out.Put(Info, 1, ret, name, known(brands, brand), known(architectures, arch), capability(g), g.PCI,
+		brand, bret := g.GetBrand()
+		arch, aret := g.GetArchitecture()
+		out.Put(Info, 1, ret, name, text(known(brands, brand), bret), text(known(architectures, arch), aret), capability(g), g.PCI,
 			strconv.Itoa(g.Minor), text(g.GetSerial()), text(g.GetBoardPartNumber()), text(g.GetVbiosVersion()),
 			text(g.GetInforomImageVersion()), text(g.GetGspFirmwareVersion()), number(g.GetNumaNodeId()), number(g.GetModuleId()))
 	},

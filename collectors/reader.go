@@ -46,6 +46,7 @@ func (r *reader) run(ctx context.Context, lib *gpu.Library) error {
 		r.host.log.Error("gpu lost", "gpu", r.index, "uuid", last.id.UUID, "err", err)
 		last.at, last.lost, last.complete = time.Now(), ret, true
 		r.snap.Store(&last)
+		r.host.moved() // a GPU that is gone holds nothing up
 		if !sleep(ctx, retryLost) {
 			return nil
 		}
@@ -135,6 +136,9 @@ func (s *session) tick(now time.Time) error {
 	}
 	published.at = time.Now()
 	s.snap.Store(published)
+	if s.device != nil || len(s.host.state.Load().readers) == 1 {
+		s.host.moved() // the host's own reader proves nothing where there are GPUs
+	}
 	return nil
 }
 

@@ -62,8 +62,12 @@ func (r *reader) standing(out []Sample, s *snapshot, now time.Time, fast time.Du
 	return out
 }
 
-// lacks adds the families that a GPU does not have.
+// lacks adds the families that a GPU does not have. (What the host lacks is
+// no GPU's.)
 func (p *pass) lacks(out []Sample, id gpu.ID) []Sample {
+	if p.collector.Host != nil {
+		return out
+	}
 	for i, m := range p.unsupported {
 		has := func(s Sample) bool { return s.Metric == m }
 		if !slices.Contains(p.unsupported[:i], m) && !slices.ContainsFunc(p.samples, has) {

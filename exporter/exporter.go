@@ -118,8 +118,10 @@ func (s *Server) Run(ctx context.Context, flags *web.FlagConfig) error {
 			return nil
 		case errors.Is(err, syscall.EADDRINUSE):
 			return fmt.Errorf("%w: is another gpusteward running? --web.listen-address takes another address", err)
+		case err != nil:
+			return fmt.Errorf("listen as --web.listen-address says: %w", err)
 		}
-		return err
+		return nil
 	})
 	group.Go(func() error {
 		<-ctx.Done()

@@ -37,7 +37,9 @@ func device() *mock.Device {
 		GetMinorNumberFunc: func() (int, nvml.Return) { return 3, nvml.SUCCESS },
 		GetPciInfoFunc: func() (nvml.PciInfo, nvml.Return) {
 			var p nvml.PciInfo
-			copy(p.BusId[:], "00000000:9B:00.0")
+			for i, c := range "00000000:9B:00.0" {
+				p.BusId[i] = int8(c)
+			}
 			return p, nvml.SUCCESS
 		},
 	}
