@@ -1,0 +1,60 @@
+# Two commands: make run, make test. The rest is for those who change things.
+SHELL       := /bin/bash
+VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+REVISION    := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
+PKG         := github.com/prometheus/common/version
+LDFLAGS     := -s -w -X $(PKG).Version=$(VERSION) -X $(PKG).Revision=$(REVISION)
+# go-nvml wraps functions that NVIDIA has since deprecated; its compiler
+# warnings are not for whoever builds this.
+export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
+BENCHTIME   ?= 1s
+
+.PHONY: build run test test-gpu bench lint generate check clean tools
+
+build:
+	@go build -trimpath -ldflags '$(LDFLAGS)' -o gpusteward .
+
+run: build
+	@if [ -e /dev/nvidiactl ]; then \
+		echo "NVIDIA driver found: reading this host's GPUs, http://localhost:9836"; \
+		exec ./gpusteward $(ARGS); \
+	else \
+		echo "No NVIDIA driver here: these GPUs are SIMULATED (--demo), http://localhost:9836"; \
+		exec ./gpusteward --demo $(ARGS); \
+	fi
+
+# Everything that needs no GPU; what needs one is compiled, so that it stays whole.
+test: tools
+	@test -z "$$(gofmt -l .)" || { echo "gofmt wants changes in:"; gofmt -l .; exit 1; }
+	@go vet ./... && go vet -tags gpu ./... && go vet -tags bench .
+	@go test -race -shuffle=on ./...
+
+# On a machine with an NVIDIA GPU.
+test-gpu:
+	@go test -tags gpu -run GPU -v -count=1 . ./collectors
+
+bench:
+	@go test -run '^$$' -bench . -benchtime $(BENCHTIME) -benchmem ./collectors/... ./exporter
+	@go test -tags bench -run TestFigures -count=1 .
+
+# promtool, for the tests that hold the output against it.
+tools:
+	@command -v promtool >/dev/null || { echo "installing promtool (Debian package prometheus)"; \
+		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus) >/tmp/gpusteward-apt.log 2>&1 \
+		|| { tail -n 20 /tmp/gpusteward-apt.log; exit 1; }; }
+
+lint:
+	@go tool -modfile=deploy/tools/go.mod golangci-lint run ./...
+
+# Files that are written by programs: the guarded NVML calls, the reference.
+generate:
+	@go generate ./...
+	@go test -count=1 -run 'TestReference|TestGolden' . ./collectors -update >/dev/null
+	@git --no-pager diff --stat
+
+check: lint generate
+	@git diff --exit-code >/dev/null || { echo "generated files were stale; commit them"; exit 1; }
+	@$(MAKE) test
+
+clean:
+	@rm -f gpusteward

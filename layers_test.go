@@ -1,0 +1,183 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// layers is the table of DESIGN.md: each package directory, and which of our
+// own packages it may import. A new package needs a line here, and a reason.
+// Tests may import what they like.
+var layers = map[string][]string{
+	".": {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/host", "exporter", "health", "enforcer", "enforcer/broker", "enforcer/gemini"},
+
+	"exporter": {"collectors", "collectors/gpu", "collectors/host"},
+	"health":   {"collectors", "collectors/gpu", "collectors/host"},
+	"enforcer": {"collectors", "collectors/gpu", "collectors/host", "enforcer/broker", "enforcer/gemini", "enforcer/schedule", "enforcer/ledger"},
+
+	"enforcer/broker":   {"enforcer/schedule", "enforcer/ledger"},
+	"enforcer/gemini":   {"enforcer/schedule", "enforcer/ledger"},
+	"enforcer/schedule": {},
+	"enforcer/ledger":   {},
+
+	"collectors":         {"collectors/gpu", "collectors/host"},
+	"collectors/host":    {},
+	"collectors/gpu":     {},
+	"collectors/gpu/sim": {"collectors/gpu"},
+
+	"alerts":     {"health", "collectors"}, // generators; nobody imports them
+	"dashboards": {"health", "collectors"},
+}
+
+// owners says which directories alone may import a library, by the start of
+// its path.
+var owners = map[string][]string{
+	"github.com/alecthomas/kingpin":                          {"."},
+	"github.com/prometheus/exporter-toolkit/web/kingpinflag": {"."},
+	"go.yaml.in/yaml":                                        {"."},
+	"github.com/rs/zerolog":                                  {"."},
+	"github.com/coreos/go-systemd":                           {"."},
+	"github.com/prometheus/alertmanager":                     {"health"},
+	"github.com/NVIDIA/go-nvml":                              {".", "collectors", "collectors/gpu", "collectors/gpu/sim"},
+}
+
+// openers may open and close NVML; sim is what is opened.
+var openers = []string{"collectors/gpu", "collectors/gpu/sim"}
+
+// sources returns the parsed Go files that are built, tests aside, by path.
+func sources(t *testing.T) map[string]*ast.File {
+	t.Helper()
+	files := map[string]*ast.File{}
+	err := filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir() && path != "." && (strings.HasPrefix(e.Name(), ".") || e.Name() == "testdata" || path == filepath.Join("deploy", "tools")):
+			return fs.SkipDir
+		case e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		for _, group := range f.Comments {
+			if group.Pos() < f.Package && strings.Contains(group.List[0].Text, "//go:build ignore") {
+				return nil
+			}
+		}
+		files[filepath.ToSlash(path)] = f
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// violations returns what f, a file of the package in dir, must not do.
+func violations(dir string, f *ast.File) (all []string) {
+	allowed, known := layers[dir]
+	if !known {
+		return []string{fmt.Sprintf("package directory %s is not in the table of layers: add it to layers in layers_test.go and to DESIGN.md with a reason, or put the file where it belongs", dir)}
+	}
+	nvml := false
+	for _, i := range f.Imports {
+		path, _ := strconv.Unquote(i.Path.Value)
+		nvml = nvml || strings.HasPrefix(path, "github.com/NVIDIA/go-nvml")
+		if own, ok := strings.CutPrefix(path, "gpusteward/"); ok && !slices.Contains(allowed, own) {
+			all = append(all, fmt.Sprintf("%s may not import %s, only %q: have main hand it a function or a channel, or change the table in layers_test.go and DESIGN.md", dir, own, allowed))
+		}
+		for library, by := range owners {
+			if under(path, library) && !slices.Contains(by, dir) {
+				all = append(all, fmt.Sprintf("%s may not import %s, only %q may: do there what needs it", dir, path, by))
+			}
+		}
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		s, ok := call.Fun.(*ast.SelectorExpr)
+		if ok && nvml && !slices.Contains(openers, dir) && (s.Sel.Name == "Init" || s.Sel.Name == "InitWithFlags" || s.Sel.Name == "Shutdown") {
+			all = append(all, fmt.Sprintf("%s calls %s: only collectors/gpu opens and closes NVML, use gpu.Open and Library.Close", dir, s.Sel.Name))
+		}
+		return true
+	})
+	return all
+}
+
+// under reports whether an import path is root, a version of it, or below it.
+func under(path, root string) bool {
+	rest, ok := strings.CutPrefix(path, root)
+	return ok && (rest == "" || rest[0] == '/')
+}
+
+func TestLayersHold(t *testing.T) {
+	t.Parallel()
+	files := sources(t)
+	for path, f := range files {
+		for _, v := range violations(filepath.ToSlash(filepath.Dir(path)), f) {
+			t.Errorf("%s: %s", path, v)
+		}
+	}
+	for _, path := range []string{"main.go", "exporter/exporter.go", "collectors/collector.go", "collectors/gpu/library.go", "collectors/gpu/sim/host.go"} {
+		if files[path] == nil {
+			t.Errorf("%s was not looked at", path)
+		}
+	}
+}
+
+func TestLayersAreInLayers(t *testing.T) {
+	t.Parallel()
+	for dir, allowed := range layers {
+		for _, own := range allowed {
+			if _, ok := layers[own]; !ok || own == "alerts" || own == "dashboards" || slices.Contains(layers[own], dir) {
+				t.Errorf("layers: %s may import %s, which is not in the table, or imports it back", dir, own)
+			}
+		}
+	}
+}
+
+func TestLayersCatchViolations(t *testing.T) {
+	t.Parallel()
+	const nvml = `"github.com/NVIDIA/go-nvml/pkg/nvml"`
+	for _, c := range []struct{ dir, source, want string }{
+		{"health", `import "gpusteward/exporter"`, "health may not import exporter"},
+		{"exporter", `import "gpusteward/collectors/gpu/sim"`, "exporter may not import collectors/gpu/sim"},
+		{"collectors/gpu", `import "gpusteward/collectors"`, "collectors/gpu may not import collectors"},
+		{"enforcer/ledger", `import "gpusteward/enforcer/schedule"`, "enforcer/ledger may not import"},
+		{"exporter", `import "gpusteward/dashboards"`, "exporter may not import dashboards"},
+		{"utils", ``, "utils is not in the table of layers"},
+		{"exporter", `import "github.com/alecthomas/kingpin/v2"`, "exporter may not import github.com/alecthomas/kingpin/v2"},
+		{"exporter", `import "github.com/prometheus/exporter-toolkit/web/kingpinflag"`, "kingpinflag"},
+		{"collectors", `import yaml "go.yaml.in/yaml/v3"`, "go.yaml.in/yaml/v3"},
+		{"collectors", `import _ "github.com/rs/zerolog/log"`, "zerolog"},
+		{"enforcer/broker", `import . "github.com/coreos/go-systemd/v22/daemon"`, "go-systemd"},
+		{"exporter", "import _ " + nvml, "go-nvml"},
+		{"collectors", "import " + nvml + "\nvar _ = nvml.New().Init()", "collectors calls Init"},
+		{"collectors", "import " + nvml + "\nfunc f() { defer nvml.Shutdown() }", "collectors calls Shutdown"},
+		{".", "import " + nvml + "\nfunc f(n nvml.Interface) { n.InitWithFlags(0) }", ". calls InitWithFlags"},
+		{"collectors/gpu", "import " + nvml + "\nvar _ = nvml.New().Init()", ""},
+		{"exporter", `import "net/http"` + "\nfunc f(s *http.Server) { s.Shutdown(nil) }", ""},
+		{".", `import "gpusteward/exporter"; import "go.yaml.in/yaml/v3"`, ""},
+	} {
+		f, err := parser.ParseFile(token.NewFileSet(), "x.go", "package x\n"+c.source, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := violations(c.dir, f)
+		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
+			t.Errorf("%s with %s: %q, want %q", c.dir, c.source, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/mattn/go-isatty"
+	"github.com/rs/zerolog"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/gpu"
+)
+
+// newLogger returns a logger that writes with zerolog.
+func newLogger(w io.Writer, level, format string) *slog.Logger {
+	if f, ok := w.(*os.File); format == "auto" && ok && isatty.IsTerminal(f.Fd()) {
+		format = "console"
+	}
+	if format == "console" {
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.TimeOnly, NoColor: w != io.Writer(os.Stderr)}
+	}
+	least, err := zerolog.ParseLevel(level)
+	if err != nil {
+		least = zerolog.InfoLevel
+	}
+	return slog.New(zerolog.NewSlogHandler(zerolog.New(w).Level(least).With().Timestamp().Logger()))
+}
+
+// supervise tells systemd how the agent fares: READY when every GPU has been
+// read, or when it is plain that there is no driver, so that a boot does not
+// wait for one; the watchdog only while the readers move, which they do within
+// 2*fast().
+func supervise(ctx context.Context, host *collectors.Host, fast func() time.Duration, log *slog.Logger) error {
+	notify := func(state string) {
+		if _, err := daemon.SdNotify(false, state); err != nil {
+			log.Warn("tell systemd", "err", err)
+		}
+	}
+	watchdog, err := daemon.SdWatchdogEnabled(false)
+	if err != nil {
+		log.Warn("systemd's watchdog is not served", "err", err)
+	}
+	interval := 50 * time.Millisecond // until ready
+	ready, told := false, ""
+	for {
+		status := "reading GPUs"
+		state := host.Ready()
+		if state != nil {
+			status = state.Error()
+		}
+		switch driver := host.Driver(); {
+		case !ready && (state == nil || driver != nil && !errors.Is(driver, collectors.ErrOpening)):
+			ready = true
+			interval = time.Second
+			if watchdog > 0 {
+				interval = min(interval, watchdog/3)
+			}
+			notify(daemon.SdNotifyReady + "\nSTATUS=" + status)
+			if ret := gpu.ReturnOf(driver); ret == nvml.ERROR_LIBRARY_NOT_FOUND || ret == nvml.ERROR_DRIVER_NOT_LOADED {
+				log.Warn("waiting for an NVIDIA driver; --demo serves a simulated host")
+			}
+		case ready && status != told:
+			notify("STATUS=" + status)
+		}
+		told = status
+		if ready && watchdog > 0 && time.Since(host.Progress()) < watchdog+2*fast() {
+			notify(daemon.SdNotifyWatchdog)
+		}
+		select {
+		case <-ctx.Done():
+			notify(daemon.SdNotifyStopping)
+			return nil
+		case <-time.After(interval):
+		}
+	}
+}
