@@ -13,6 +13,7 @@ import (
 // A Type says how a metric's values behave.
 type Type int
 
+// The types that a metric can have.
 const (
 	GaugeType   Type = iota // goes up and down
 	CounterType             // only rises, but for a reset

@@ -13,6 +13,7 @@ import (
 // A Tier says how often a collector reads.
 type Tier int
 
+// The tiers.
 const (
 	Fast   Tier = iota // what moves: every second by default
 	Medium             // what is dear or moves slowly: every 10 s

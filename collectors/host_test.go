@@ -2,6 +2,7 @@ package collectors
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -182,7 +183,7 @@ func TestNotReadyBeforeTheDriverIsOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := NewHost(nv, DefaultConfig(), slog.Default()).Ready(); err != ErrOpening {
+	if err := NewHost(nv, DefaultConfig(), slog.Default()).Ready(); !errors.Is(err, ErrOpening) {
 		t.Errorf("Ready() = %v, want %v", err, ErrOpening)
 	}
 }

@@ -1,6 +1,7 @@
 package collectors
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -64,70 +65,97 @@ func links(g *gpu.Device) (present int, up []int, ret nvml.Return) {
 	return present, up, nvml.SUCCESS
 }
 
-// openLinks returns an Open for counters that each link has. A link that
-// stops answering keeps its share in the sum, so that the sum never falls.
+// openLinks returns an Open for counters that each link has.
 func openLinks(rows []linkField) func(*gpu.Device) Read {
 	return func(*gpu.Device) Read {
-		type key struct{ row, link int }
-		last := map[key]float64{}
-		newer := map[int]bool{} // rows that answer to their newer id
-		return func(g *gpu.Device, out *Readings) {
-			present, _, ret := links(g)
-			if ret != nvml.SUCCESS {
-				for _, r := range rows {
-					out.Put(r.metric, 0, ret)
-				}
-				return
-			}
-			var asked []nvml.FieldValue
-			var keys []key
-			for i, r := range rows {
-				if id := r.id; r.alone || out.config.PerLink || newer[i] {
-					if newer[i] {
-						id = r.newer
-					}
-					for link := range present {
-						asked, keys = append(asked, nvml.FieldValue{FieldId: id, ScopeId: uint32(link)}), append(keys, key{i, link})
-					}
-				} else {
-					asked, keys = append(asked, nvml.FieldValue{FieldId: id, ScopeId: gpu.AllLinks}), append(keys, key{i, present})
-				}
-			}
-			g.Fields(asked)
-			sums, answered := make([]float64, len(rows)), make([]bool, len(rows))
-			for n, k := range keys {
-				r := rows[k.row]
-				v, ret := gpu.FieldNumber(asked[n])
-				if absent(ret) == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_NOT_FOUND {
-					if _, ok := last[k]; !ok {
-						continue
-					}
-				} else if ret != nvml.SUCCESS {
-					out.Fail(ret)
-					continue
-				} else {
-					scale := r.scale
-					if newer[k.row] {
-						scale = r.scale5
-					}
-					last[k] = scaled(v, scale)
-				}
-				answered[k.row] = true
-				sums[k.row] += last[k]
-				if out.config.PerLink {
-					out.Set(r.metric, last[k], append(r.labels[:len(r.labels):len(r.labels)], strconv.Itoa(k.link))...)
-				}
-			}
-			for i, r := range rows {
-				switch {
-				case !answered[i] && r.newer != 0 && !newer[i]:
-					newer[i] = true // from the next pass on
-				case !answered[i]:
-					out.Put(r.metric, 0, nvml.ERROR_NOT_SUPPORTED)
-				case !out.config.PerLink:
-					out.Set(r.metric, sums[i], append(r.labels[:len(r.labels):len(r.labels)], allLinks)...)
-				}
-			}
+		l := &linkReader{rows: rows, newer: make([]bool, len(rows)), last: map[linkKey]float64{}}
+		return l.read
+	}
+}
+
+// A linkReader reads counters of a GPU's links. A link that stops answering
+// keeps its share in the sum, so that the sum never falls.
+type linkReader struct {
+	rows  []linkField
+	newer []bool // the rows that answer to their newer id
+	last  map[linkKey]float64
+}
+
+// A linkKey is a row on a link; the link after the last stands for all.
+type linkKey struct{ row, link int }
+
+func (l *linkReader) read(g *gpu.Device, out *Readings) {
+	present, _, ret := links(g)
+	if ret != nvml.SUCCESS {
+		for _, r := range l.rows {
+			out.Put(r.metric, 0, ret)
+		}
+		return
+	}
+	values, keys := l.ask(present, out.config.PerLink)
+	g.Fields(values)
+	sums, answered := make([]float64, len(l.rows)), make([]bool, len(l.rows))
+	for i, k := range keys {
+		v, ok := l.take(k, values[i], out)
+		if !ok {
+			continue
+		}
+		answered[k.row] = true
+		sums[k.row] += v
+		if out.config.PerLink {
+			out.Set(l.rows[k.row].metric, v, l.labels(k.row, strconv.Itoa(k.link))...)
 		}
 	}
+	for i, r := range l.rows {
+		switch {
+		case !answered[i] && r.newer != 0 && !l.newer[i]:
+			l.newer[i] = true // from the next pass on
+		case !answered[i]:
+			out.Put(r.metric, 0, nvml.ERROR_NOT_SUPPORTED)
+		case !out.config.PerLink:
+			out.Set(r.metric, sums[i], l.labels(i, allLinks)...)
+		}
+	}
+}
+
+// ask lists the fields to read: of each link, or the driver's own sum.
+func (l *linkReader) ask(present int, perLink bool) (values []nvml.FieldValue, keys []linkKey) {
+	add := func(id, scope uint32, k linkKey) {
+		values, keys = append(values, nvml.FieldValue{FieldId: id, ScopeId: scope}), append(keys, k)
+	}
+	for i, r := range l.rows {
+		if !r.alone && !perLink && !l.newer[i] {
+			add(r.id, gpu.AllLinks, linkKey{i, present})
+			continue
+		}
+		id := r.id
+		if l.newer[i] {
+			id = r.newer
+		}
+		for link := range present {
+			add(id, uint32(link), linkKey{i, link})
+		}
+	}
+	return values, keys
+}
+
+// take returns what a field says, or said when it last answered.
+func (l *linkReader) take(k linkKey, f nvml.FieldValue, out *Readings) (float64, bool) {
+	v, ret := gpu.FieldNumber(f)
+	switch {
+	case ret == nvml.SUCCESS:
+		scale := l.rows[k.row].scale
+		if l.newer[k.row] {
+			scale = l.rows[k.row].scale5
+		}
+		l.last[k] = scaled(v, scale)
+	case absent(ret) != nvml.ERROR_NOT_SUPPORTED && ret != nvml.ERROR_NOT_FOUND:
+		out.Fail(ret)
+	}
+	last, ok := l.last[k]
+	return last, ok
+}
+
+func (l *linkReader) labels(row int, link string) []string {
+	return append(slices.Clone(l.rows[row].labels), link)
 }

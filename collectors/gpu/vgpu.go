@@ -6,17 +6,17 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// VGPU is a virtual GPU that runs on a Device; VGPUType is its type.
-type (
-	VGPU struct {
-		guard
-		nv nvml.VgpuInstance
-	}
-	VGPUType struct {
-		guard
-		nv nvml.VgpuTypeId
-	}
-)
+// A VGPU is a virtual GPU that runs on a Device.
+type VGPU struct {
+	guard
+	nv nvml.VgpuInstance
+}
+
+// A VGPUType is a VGPU's type.
+type VGPUType struct {
+	guard
+	nv nvml.VgpuTypeId
+}
 
 // VGPU returns v, an instance that a Device's call gave, with guarded calls.
 func (d *Device) VGPU(v nvml.VgpuInstance) VGPU { return VGPU{d.guard, v} }

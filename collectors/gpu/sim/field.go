@@ -92,7 +92,7 @@ func needs(feature string, kind nvml.ValueType, value func(*gpu) uint64) field {
 }
 
 // zero is a field that is 0.
-func zero(kind nvml.ValueType) field { return plain(kind, func(*gpu) uint64 { return 0 }) }
+func zero() field { return plain(asUint, func(*gpu) uint64 { return 0 }) }
 
 // modeFields are the fields of modes and of recovery.
 func modeFields(all *[nvml.FI_MAX]field) {
@@ -112,10 +112,10 @@ func modeFields(all *[nvml.FI_MAX]field) {
 // pcieFields are the fields of the PCIe link.
 func pcieFields(all *[nvml.FI_MAX]field) {
 	all[nvml.FI_DEV_PCIE_REPLAY_COUNTER] = plain(asUint, func(g *gpu) uint64 { return uint64(uint32(g.pcie.errors)) })
-	all[nvml.FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER] = zero(asUint)
+	all[nvml.FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER] = zero()
 	all[nvml.FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER] = plain(asUint, func(g *gpu) uint64 { return 10 + hash(g.seed, 5)%150 })
 	for id := nvml.FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS; id <= nvml.FI_DEV_PCIE_COUNT_LANE_ERROR; id++ {
-		all[id] = zero(asUint)
+		all[id] = zero()
 	}
 	for _, id := range []int{
 		nvml.FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS, nvml.FI_DEV_PCIE_COUNT_NAKS_RECEIVED, nvml.FI_DEV_PCIE_COUNT_RECEIVER_ERROR,
@@ -127,8 +127,8 @@ func pcieFields(all *[nvml.FI_MAX]field) {
 	const mebi = 1 << 20
 	all[nvml.FI_DEV_PCIE_COUNT_TX_BYTES] = plain(asUint, func(g *gpu) uint64 { return uint64(uint32(uint64(g.total.pcieTx * mebi))) })
 	all[nvml.FI_DEV_PCIE_COUNT_RX_BYTES] = plain(asUint, func(g *gpu) uint64 { return uint64(uint32(uint64(g.total.pcieRx * mebi))) })
-	all[nvml.FI_DEV_PCIE_OUTBOUND_ATOMICS_MASK] = zero(asUint)
-	all[nvml.FI_DEV_PCIE_INBOUND_ATOMICS_MASK] = zero(asUint)
+	all[nvml.FI_DEV_PCIE_OUTBOUND_ATOMICS_MASK] = zero()
+	all[nvml.FI_DEV_PCIE_INBOUND_ATOMICS_MASK] = zero()
 }
 
 // thermalFields are the fields of temperatures and of their limits.

@@ -156,13 +156,13 @@ func (g *gpu) absent(t time.Duration) bool {
 	return false
 }
 
-// average returns the mean of a remembered value over the last steps.
-func (g *gpu) average(steps int64, value func(*tick) float64) float64 {
+// average returns the mean of a remembered value over the last second.
+func (g *gpu) average(value func(*tick) float64) float64 {
 	sum := 0.0
-	for n := g.n - steps + 1; n <= g.n; n++ {
+	for n := g.n - second + 1; n <= g.n; n++ {
 		sum += value(&g.hist[n&(history-1)])
 	}
-	return sum / float64(steps)
+	return sum / float64(second)
 }
 
 // reload resets what a driver forgets when it is loaded again.

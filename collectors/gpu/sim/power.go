@@ -6,7 +6,7 @@ import "github.com/NVIDIA/go-nvml/pkg/nvml"
 func milliwatts(watts float64) uint32 { return uint32(1000*watts + 0.5) }
 
 // drawn returns the mean power of the last second in watts.
-func (g *gpu) drawn() float64 { return g.average(second, func(t *tick) float64 { return t.watts }) }
+func (g *gpu) drawn() float64 { return g.average(func(t *tick) float64 { return t.watts }) }
 
 // GetPowerUsage returns the mean of the last second in milliwatts; a model
 // without an average returns the last step's.

@@ -25,7 +25,7 @@ func (g *gpu) shares(at uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 		weights += g.procs[i].share
 	}
 	percent := func(p *process, value func(*tick) float64) uint32 {
-		return uint32(100*g.average(second, value)*p.share/weights + 0.5)
+		return uint32(100*g.average(value)*p.share/weights + 0.5)
 	}
 	var all []nvml.ProcessUtilizationSample
 	for i := range g.procs {

@@ -7,7 +7,7 @@ const period = 100_000
 
 // percent returns the mean of a ratio over the last second in percent.
 func (g *gpu) percent(value func(*tick) float64) uint32 {
-	return uint32(100*g.average(second, value) + 0.5)
+	return uint32(100*g.average(value) + 0.5)
 }
 
 // GetUtilizationRates returns percents of the last second; it is not supported

@@ -56,7 +56,7 @@ func (d *device) GetVgpuUtilization(lastSeen uint64) (nvml.ValueType, []nvml.Vgp
 		var all []nvml.VgpuInstanceUtilizationSample
 		share := 1 / float64(len(g.spec.VGPUs))
 		put := func(to *[8]byte, value func(*tick) float64) {
-			binary.LittleEndian.PutUint32(to[:], uint32(100*g.average(second, value)*share+0.5))
+			binary.LittleEndian.PutUint32(to[:], uint32(100*g.average(value)*share+0.5))
 		}
 		for i := range g.spec.VGPUs {
 			s := nvml.VgpuInstanceUtilizationSample{VgpuInstance: g.number(i), TimeStamp: at}
