@@ -8,7 +8,7 @@ import (
 
 // BusySeconds integrates the driver's sample buffer, so that a scrape every
 // minute misses nothing: rate() of it is the mean utilization.
-var BusySeconds = Counter("nvgpu_busy_seconds_total", "Time for which the engine was busy.", "engine")
+var BusySeconds = Counter("nvgpu_busy_seconds_total", "Time for which the engine was busy, since the agent opened the GPU.", "engine")
 
 // maxGap is the longest time that one sample stands for, in microseconds. The
 // driver's buffer reaches back further than a medium interval.
@@ -42,11 +42,12 @@ var _ = Register(Collector{
 					continue
 				}
 				var busy float64
+				first := e.last == 0 // what was before the agent is not counted
 				for _, s := range samples {
 					if s.TimeStamp <= e.last {
 						continue // go-nvml returns the unused end of its buffer too
 					}
-					if e.last > 0 {
+					if !first {
 						busy += gpu.Number(kind, s.SampleValue) / 100 * min(float64(s.TimeStamp-e.last), maxGap) / 1e6
 					}
 					e.last = s.TimeStamp

@@ -52,8 +52,7 @@ var _ = Register(Collector{
 	Metrics: []*Metric{NVLinkErrors, NVLinkRecoveries},
 	Open: func(g *gpu.Device) Read {
 		fields := openLinks(nvlinkErrorFields)(g)
-		type key struct{ counter, link int }
-		last := map[key]float64{}
+		last := map[linkKey]float64{}
 		return func(g *gpu.Device, out *Readings) {
 			fields(g, out)
 			present, _, _ := links(g)
@@ -62,9 +61,9 @@ var _ = Register(Collector{
 				for link := range present {
 					n, ret := g.GetNvLinkErrorCounter(link, c.id)
 					if ret == nvml.SUCCESS {
-						last[key{i, link}] = float64(n)
+						last[linkKey{i, link}] = float64(n)
 					}
-					v, ok := last[key{i, link}]
+					v, ok := last[linkKey{i, link}]
 					if sum += v; ok && out.config.PerLink {
 						out.Set(NVLinkErrors, v, c.name, strconv.Itoa(link))
 					}

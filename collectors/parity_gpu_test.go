@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"os/exec"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -87,7 +88,9 @@ func holdAgainstSMI(t *testing.T, h *Host) {
 	rows := smiTable(t)
 	known := map[string]bool{}
 	for _, r := range rows {
-		known[r.path] = true
+		for p := r.path; p != "." && !known[p]; p = path.Dir(p) {
+			known[p] = true // and what it stands in, which can be empty
+		}
 	}
 	type key struct{ uuid, path string }
 	result, unknown := map[key]difference{}, map[string]bool{}
@@ -116,8 +119,8 @@ func holdAgainstSMI(t *testing.T, h *Host) {
 		}
 		gpus, _ := parseSMI(text) // it parsed before
 		for _, g := range gpus {
-			for path := range g.values {
-				unknown[path] = !known[path]
+			for p := range g.values {
+				unknown[p] = !known[p]
 			}
 		}
 	}
@@ -130,9 +133,9 @@ func holdAgainstSMI(t *testing.T, h *Host) {
 	}
 	w.Flush()
 	t.Logf("nvidia-smi's path, its text, the same in our unit, ours, our series:\n%s", table.String())
-	for path, is := range unknown {
+	for p, is := range unknown {
 		if is {
-			t.Logf("this nvidia-smi shows %s, for which nvidia-smi.tsv has no row", path)
+			t.Logf("this nvidia-smi shows %s, for which nvidia-smi.tsv has no row", p)
 		}
 	}
 	if len(result) == 0 {

@@ -1,0 +1,83 @@
+package collectors
+
+import (
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+
+	"gpusteward/collectors/gpu"
+)
+
+// twoLinks is a GPU with two NVLinks, on which only the fields in answers
+// exist, and the fields that it was asked for.
+func twoLinks(t *testing.T, answers map[uint32]uint32) (*gpu.Device, *[]uint32) {
+	t.Helper()
+	asked := new([]uint32)
+	d := &mock.Device{
+		GetUUIDFunc:        func() (string, nvml.Return) { return "GPU-a", nvml.SUCCESS },
+		GetPciInfoFunc:     func() (nvml.PciInfo, nvml.Return) { return nvml.PciInfo{}, nvml.ERROR_NOT_SUPPORTED },
+		GetMinorNumberFunc: func() (int, nvml.Return) { return 0, nvml.SUCCESS },
+		GetNvLinkStateFunc: func(link int) (nvml.EnableState, nvml.Return) {
+			if link > 1 {
+				return 0, nvml.ERROR_INVALID_ARGUMENT
+			}
+			return nvml.FEATURE_ENABLED, nvml.SUCCESS
+		},
+		GetFieldValuesFunc: func(values []nvml.FieldValue) nvml.Return {
+			for i := range values {
+				v := &values[i]
+				*asked = append(*asked, v.FieldId)
+				n, ok := answers[v.FieldId]
+				v.ValueType, v.Value[0] = uint32(nvml.VALUE_TYPE_UNSIGNED_INT), byte(n)
+				if !ok || v.ScopeId == gpu.AllLinks {
+					v.NvmlReturn = uint32(nvml.ERROR_NOT_SUPPORTED)
+				}
+			}
+			return nvml.SUCCESS
+		},
+	}
+	lib, err := gpu.Open(&mock.Interface{
+		InitFunc: func() nvml.Return { return nvml.SUCCESS },
+		ExtensionsFunc: func() nvml.ExtendedInterface {
+			return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
+		},
+		DeviceGetHandleByIndexFunc: func(int) (nvml.Device, nvml.Return) { return d, nvml.SUCCESS },
+	}, new(gpu.Calls))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := lib.Device(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g, asked
+}
+
+// Asking eighteen links of a real H200 for what NVLink 5 alone has took 200 ms.
+func TestLinkFieldsThatNoLinkAnswersAreAskedForOnce(t *testing.T) {
+	g, asked := twoLinks(t, map[uint32]uint32{nvml.FI_DEV_NVLINK_ERROR_DL_REPLAY: 3})
+	read := openLinks(nvlinkErrorFields)(g)
+	for pass, want := range []int{2 * len(nvlinkErrorFields), 2, 2} {
+		*asked = nil
+		out := &Readings{config: &Config{}}
+		read(g, out)
+		if len(*asked) != want {
+			t.Errorf("pass %d asked for %d fields, want %d", pass, len(*asked), want)
+		}
+		if len(out.samples) != 1 || out.samples[0].Value != 6 || out.samples[0].Labels[1] != allLinks {
+			t.Errorf("pass %d: samples %v, want the sum 6", pass, out.samples)
+		}
+	}
+}
+
+func TestNVLink5AnswersToItsOwnFields(t *testing.T) {
+	g, _ := twoLinks(t, map[uint32]uint32{nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES: 7})
+	read := openLinks(nvlinkTraffic)(g)
+	read(g, &Readings{config: &Config{}}) // finds that the older field has no answer
+	out := &Readings{config: &Config{}}
+	read(g, out)
+	if len(out.samples) != 1 || out.samples[0].Value != 14 {
+		t.Errorf("samples %v, want 14 bytes out", out.samples)
+	}
+}
