@@ -35,7 +35,7 @@ test-gpu:
 
 bench:
 	@go test -run '^$$' -bench . -benchtime $(BENCHTIME) -benchmem ./collectors/... ./exporter
-	@go test -tags bench -run TestFigures -count=1 .
+	@go test -tags bench -run TestFigures -v -count=1 . | grep -v -e "^=== " -e "^--- "
 
 # promtool, for the tests that hold the output against it.
 tools:

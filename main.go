@@ -150,7 +150,10 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 	group.Go(func() error { return server.Run(ctx, f.web) })
 	group.Go(func() error { return supervise(ctx, host, conf.fast, log) })
 	group.Go(func() error {
-		return conf.reloadOn(ctx, reload, func(c Config) { host.Configure(c.Collectors.config()) })
+		return conf.reloadOn(ctx, reload, func(c Config) {
+			host.Configure(c.Collectors.config())
+			server.Configure(int(c.Web.MaxScrapes))
+		})
 	})
 	if f.requireDriver {
 		group.Go(func() error { return requireDriver(ctx, host) })

@@ -17,8 +17,8 @@ var _ = Register(Collector{
 	Tier:    Fast,
 	Metrics: []*Metric{Temperature},
 	Read: func(g *gpu.Device, out *Readings) {
-		celsius, ret := g.GetTemperature(nvml.TEMPERATURE_GPU)
-		out.Put(Temperature, float64(celsius), ret, "gpu")
+		celsius, ret := g.Temperature()
+		out.Put(Temperature, celsius, ret, "gpu")
 		out.fields(g, memoryTemperature)
 	},
 })

@@ -92,6 +92,14 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
+// Configure sets how many scrapes may wait for an answer, from now on. Safe
+// for concurrent use.
+func (s *Server) Configure(maxScrapes int) {
+	s.scrapes.mu.Lock()
+	defer s.scrapes.mu.Unlock()
+	s.scrapes.most = maxScrapes
+}
+
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 

@@ -29,10 +29,10 @@ const maxPages = 8
 type scrapes struct {
 	render http.Handler
 	beat   func() time.Duration // how often readings change, and how old a page may be; 0: keep none
-	most   int                  // scrapes that may wait for a page
 
 	flight  singleflight.Group
 	mu      sync.Mutex // guards what follows
+	most    int        // scrapes that may wait for a page
 	waiting int
 	kept    map[string]*page
 }
@@ -83,8 +83,8 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.send(w)
 		return
 	}
-	if !s.wait() {
-		http.Error(w, fmt.Sprintf("as many scrapes as are served at a time (%d) are waiting; try again later", s.most), http.StatusServiceUnavailable)
+	if n, ok := s.wait(); !ok {
+		http.Error(w, fmt.Sprintf("as many scrapes as may wait (%d) are waiting; try again later", n), http.StatusServiceUnavailable)
 		return
 	}
 	defer s.done()
@@ -101,15 +101,16 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// wait takes one of the places of those who wait, if there is one.
-func (s *scrapes) wait() bool {
+// wait takes one of the places of those who wait, if there is one, and
+// returns how many there are.
+func (s *scrapes) wait() (places int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.waiting == s.most {
-		return false
+	if s.waiting >= s.most {
+		return s.most, false
 	}
 	s.waiting++
-	return true
+	return s.most, true
 }
 
 func (s *scrapes) done() {

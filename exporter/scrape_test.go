@@ -87,7 +87,7 @@ func TestScrapesAreBoundedAndShareOneGather(t *testing.T) {
 		const most = 3
 		g := newGate()
 		s := server(t, func(o *Options) { o.Samples, o.MaxScrapes = g.samples, most })
-		answers := make(chan *httptest.ResponseRecorder, most)
+		answers := make(chan *httptest.ResponseRecorder, most+1)
 		for range most {
 			go func() { answers <- request(s, http.MethodGet, "/metrics") }()
 		}
@@ -98,8 +98,11 @@ func TestScrapesAreBoundedAndShareOneGather(t *testing.T) {
 		if took := time.Since(began); took > 0 {
 			t.Errorf("refused after %v, not at once", took)
 		}
+		s.Configure(most + 1) // takes effect at once
+		go func() { answers <- request(s, http.MethodGet, "/metrics") }()
+		synctest.Wait()
 		close(g.opened)
-		for range most {
+		for range most + 1 {
 			wantAnswer(t, <-answers, http.StatusOK, `nvgpu_up{gpu="0",uuid="GPU-a"} 1`)
 		}
 		if g.calls != 1 {

@@ -248,11 +248,13 @@ var calls = [...]struct{ name, symbols string }{
 	{"nvmlSystemGetNVMLVersion", "nvmlSystemGetNVMLVersion"},
 	{"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfoV"},
 	{"nvmlGpmSampleFree", "nvmlGpmSampleFree"},
+	{"nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperatureV"},
 }
 
 const (
-	callFabricInfo = 239
-	callSampleFree = 240
+	callFabricInfo  = 239
+	callSampleFree  = 240
+	callTemperature = 241
 )
 
 // GetAPIRestriction calls nvmlDeviceGetAPIRestriction.

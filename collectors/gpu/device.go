@@ -110,3 +110,19 @@ func (d *Device) CommonAncestor(peer *Device) (nvml.GpuTopologyLevel, nvml.Retur
 func (d *Device) P2P(peer *Device, way nvml.GpuP2PCapsIndex) (nvml.GpuP2PStatus, nvml.Return) {
 	return d.GetP2PStatus(peer.nv, way)
 }
+
+// Temperature returns the temperature of the GPU's core, in degrees Celsius,
+// from whichever of NVML's two functions the library has: the older one is
+// deprecated since CUDA 13.
+func (d *Device) Temperature() (float64, nvml.Return) {
+	celsius, ret := d.GetTemperature(nvml.TEMPERATURE_GPU)
+	if ret != nvml.ERROR_FUNCTION_NOT_FOUND {
+		return float64(celsius), ret
+	}
+	if ret = d.enter(callTemperature); ret != nvml.SUCCESS {
+		return 0, ret
+	}
+	t, ret := d.nv.GetTemperatureV().V1()
+	d.leave(callTemperature, ret)
+	return float64(t.Temperature), ret
+}

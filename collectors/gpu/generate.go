@@ -30,6 +30,7 @@ var reads = []string{"Get", "GpmMigSample", "GpmQuery", "GpmSample", "IsMig", "R
 var extra = []struct{ name, symbol string }{
 	{"callFabricInfo", "nvmlDeviceGetGpuFabricInfoV"},
 	{"callSampleFree", "nvmlGpmSampleFree"},
+	{"callTemperature", "nvmlDeviceGetTemperatureV"},
 }
 
 // wrapped lists go-nvml's interfaces, the receiver that guards each, and,

@@ -255,3 +255,23 @@ func TestSamplesAreFreed(t *testing.T) {
 		t.Errorf("closing the device left samples: %d of 4 freed", freed)
 	}
 }
+
+func TestTemperatureFromTheNewerFunction(t *testing.T) {
+	d := device()
+	d.GetTemperatureFunc = func(nvml.TemperatureSensors) (uint32, nvml.Return) { return 61, nvml.SUCCESS }
+	g, _ := open(t, d)
+	if v, ret := g.Temperature(); v != 61 || ret != nvml.SUCCESS {
+		t.Errorf("%v, %v", v, ret)
+	}
+	// Where neither is there, neither is called. (go-nvml's handler of the
+	// newer one cannot be mocked: the GPU tests call it.)
+	g, calls := open(t, d, "nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
+	if _, ret := g.Temperature(); ret != nvml.ERROR_FUNCTION_NOT_FOUND {
+		t.Errorf("without either: %v", ret)
+	}
+	missing := map[string]bool{}
+	calls.Missing(func(s string) { missing[s] = true })
+	if len(missing) != 2 {
+		t.Errorf("missing %v, want both", missing)
+	}
+}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+var (
+	atLine       = regexp.MustCompile(`(?s)^(?:yaml: )?line (\d+): (.*)`)
+	unknownField = regexp.MustCompile(`^field (\S+) not found in type (\S+)`)
+	wrongType    = regexp.MustCompile("(?s)^cannot unmarshal !!(\\w+)(?: `(.*)`)? into (\\S+)$")
+	twice        = regexp.MustCompile(`^mapping key "(.*)" already defined`)
+)
+
+// decodeStrict decodes the one document of text into v, and as a tree into
+// root; a key that v does not have is an error.
+func decodeStrict(path string, text []byte, v any, root *yaml.Node) error {
+	err := yaml.Unmarshal(text, root)
+	if err == nil {
+		decoder := yaml.NewDecoder(bytes.NewReader(text))
+		decoder.KnownFields(true)
+		if err = decoder.Decode(v); err == nil {
+			var second yaml.Node
+			if err = decoder.Decode(&second); err == nil {
+				return fmt.Errorf("%s:%d: a second document begins here, and only one is read", path, second.Line)
+			}
+		}
+	}
+	if err == nil || errors.Is(err, io.EOF) { // an empty file is all defaults
+		return nil
+	}
+	problems := []string{err.Error()}
+	var typeError *yaml.TypeError
+	if errors.As(err, &typeError) {
+		problems = typeError.Errors
+	}
+	var all []error
+	for _, p := range problems {
+		all = append(all, explain(path, p, reflect.TypeOf(v), root))
+	}
+	return errors.Join(all...)
+}
+
+// explain turns what the decoder says of a file into the file, the line, the
+// key and what should be there.
+func explain(path, problem string, t reflect.Type, root *yaml.Node) error {
+	line, what, match := 0, strings.TrimPrefix(problem, "yaml: "), func(key, value *yaml.Node) bool { return false }
+	if m := atLine.FindStringSubmatch(problem); m != nil {
+		line, _ = strconv.Atoi(m[1])
+		what = m[2]
+	}
+	if m := unknownField.FindStringSubmatch(what); m != nil {
+		what = fmt.Sprintf("unknown key %q; known here: %s", m[1], strings.Join(knownKeys(t, m[2]), ", "))
+	} else if m := twice.FindStringSubmatch(what); m != nil {
+		match = func(key, _ *yaml.Node) bool { return key != nil && key.Line == line && key.Value == m[1] }
+	} else if m := wrongType.FindStringSubmatch(what); m != nil {
+		tag, start := "!!"+m[1], strings.TrimSuffix(m[2], "...")
+		what = fmt.Sprintf("%q is not %s", m[2], wanted(m[3]))
+		if m[2] == "" {
+			what = fmt.Sprintf("want %s, not a %s", wanted(m[3]), map[string]string{"seq": "list", "map": "mapping"}[m[1]])
+		}
+		match = func(_, value *yaml.Node) bool {
+			return value.Line == line && value.ShortTag() == tag && strings.HasPrefix(value.Value, start)
+		}
+	} else if line == 0 { // from an UnmarshalText, which is not told where it is
+		match = func(_, value *yaml.Node) bool {
+			return value.Kind == yaml.ScalarNode && strings.HasPrefix(what, strconv.Quote(value.Value)+" ")
+		}
+	}
+	if key, at := find(root, "", match); at > 0 {
+		line = at
+		if key != "" {
+			what = key + ": " + what
+		}
+	}
+	if line == 0 {
+		return fmt.Errorf("%s: %s", path, what)
+	}
+	return fmt.Errorf("%s:%d: %s", path, line, what)
+}
+
+// wanted describes a Go type to whoever writes YAML.
+func wanted(t string) string {
+	switch {
+	case strings.HasSuffix(t, "Duration"):
+		return "a duration such as 10s or 1m"
+	case strings.HasPrefix(t, "[]"):
+		return "a list"
+	case strings.Contains(t, "int"):
+		return "a whole number that fits"
+	case strings.HasPrefix(t, "float"):
+		return "a number"
+	case t == "bool":
+		return "true or false"
+	case t == "string":
+		return "text"
+	}
+	return "a mapping of keys to values"
+}
+
+// knownKeys lists the YAML keys of the type called name within t.
+func knownKeys(t reflect.Type, name string) (keys []string) {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice:
+		return knownKeys(t.Elem(), name)
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if t.String() == name {
+				key, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ",")
+				keys = append(keys, key)
+			} else if found := knownKeys(t.Field(i).Type, name); found != nil {
+				return found
+			}
+		}
+	}
+	return keys
+}
+
+// find returns the dotted key and the line of the first key and value, or
+// element of a list (its key is nil), that match; 0 where none does.
+func find(n *yaml.Node, path string, match func(key, value *yaml.Node) bool) (string, int) {
+	below := func(path string, key, value *yaml.Node) (string, int) {
+		if key != nil && match(key, value) {
+			return path, key.Line
+		}
+		if key == nil && match(nil, value) {
+			return path, value.Line
+		}
+		return find(value, path, match)
+	}
+	switch n.Kind {
+	case yaml.DocumentNode:
+		return below("", nil, n.Content[0])
+	case yaml.SequenceNode:
+		for i, value := range n.Content {
+			if key, line := below(fmt.Sprintf("%s[%d]", path, i), nil, value); line > 0 {
+				return key, line
+			}
+		}
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if key, line := below(strings.TrimPrefix(path+"."+n.Content[i].Value, "."), n.Content[i], n.Content[i+1]); line > 0 {
+				return key, line
+			}
+		}
+	}
+	return "", 0
+}
+
+// lineOf returns the line of a dotted key, or of as much of it as there is.
+func lineOf(n *yaml.Node, key string) int {
+	if n.Kind == yaml.DocumentNode && len(n.Content) > 0 {
+		return lineOf(n.Content[0], key)
+	}
+	first, rest, _ := strings.Cut(key, ".")
+	if n.Kind == yaml.MappingNode {
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if n.Content[i].Value == first {
+				if rest == "" {
+					return n.Content[i].Line
+				}
+				return lineOf(n.Content[i+1], rest)
+			}
+		}
+	}
+	return max(n.Line, 1)
+}
