@@ -58,8 +58,10 @@ func defaultConfig() Config {
 	return Config{CollectorsConfig{Fast: d.Fast, Medium: d.Medium, Slow: d.Slow}, WebConfig{MaxScrapes: 8}}
 }
 
-func (c CollectorsConfig) config() collectors.Config {
-	return collectors.Config{Fast: c.Fast, Medium: c.Medium, Slow: c.Slow, Enable: c.Enable, Disable: c.Disable,
+// config returns what the collectors need; kernelLog is empty where the GPUs
+// are not this host's.
+func (c CollectorsConfig) config(kernelLog string) collectors.Config {
+	return collectors.Config{KernelLog: kernelLog, Fast: c.Fast, Medium: c.Medium, Slow: c.Slow, Enable: c.Enable, Disable: c.Disable,
 		PerLink: c.PerLink, Devices: int(c.ExpectedGPUs), XIDs: alertableXIDs}
 }
 
@@ -67,7 +69,7 @@ func (c CollectorsConfig) config() collectors.Config {
 var alertableXIDs = []int{13, 31, 43, 45, 48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140, 154}
 
 func (c Config) validate() error {
-	if err := c.Collectors.config().Validate(); err != nil {
+	if err := c.Collectors.config("").Validate(); err != nil {
 		return err
 	}
 	if c.Web.MaxScrapes < 1 || c.Web.MaxScrapes > 1000 {

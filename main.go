@@ -126,7 +126,11 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 	// a small heap in parallel.
 	runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
 	debug.SetGCPercent(50)
-	host := collectors.NewHost(library, c.Collectors.config(), log)
+	kernelLog := "/dev/kmsg"
+	if f.demo != "" {
+		kernelLog = "" // it speaks of other GPUs
+	}
+	host := collectors.NewHost(library, c.Collectors.config(kernelLog), log)
 	server, err := exporter.New(exporter.Options{
 		Samples:    func() []collectors.Sample { return append(host.Samples(), conf.samples()...) },
 		Ready:      host.Ready,
@@ -151,7 +155,7 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 	group.Go(func() error { return supervise(ctx, host, conf.fast, log) })
 	group.Go(func() error {
 		return conf.reloadOn(ctx, reload, func(c Config) {
-			host.Configure(c.Collectors.config())
+			host.Configure(c.Collectors.config(kernelLog))
 			server.Configure(int(c.Web.MaxScrapes))
 		})
 	})

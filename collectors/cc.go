@@ -20,22 +20,24 @@ var _ = Register(Collector{
 	Doc:     "Confidential computing.",
 	Tier:    Slow,
 	Metrics: []*Metric{CCState, CCReady, CCKeyRotation},
-	Host: func(l *gpu.Library, out *Readings) {
-		s, ret := l.SystemGetConfComputeState()
-		state := 0
-		if s.CcFeature != 0 {
-			state = 1
-			if s.DevToolsMode != 0 {
-				state = 2
+	Host: func(l *gpu.Library) func(out *Readings) {
+		return func(out *Readings) {
+			s, ret := l.SystemGetConfComputeState()
+			state := 0
+			if s.CcFeature != 0 {
+				state = 1
+				if s.DevToolsMode != 0 {
+					state = 2
+				}
 			}
+			out.States(CCState, state, ret, "off", "on", "devtools")
+			if ret != nvml.SUCCESS || state == 0 {
+				return
+			}
+			ready, ret := l.SystemGetConfComputeGpusReadyState()
+			out.Put(CCReady, float64(ready), ret)
+			k, ret := l.SystemGetConfComputeKeyRotationThresholdInfo()
+			out.Put(CCKeyRotation, 1, ret, strconv.FormatUint(k.AttackerAdvantage, 10))
 		}
-		out.States(CCState, state, ret, "off", "on", "devtools")
-		if ret != nvml.SUCCESS || state == 0 {
-			return
-		}
-		ready, ret := l.SystemGetConfComputeGpusReadyState()
-		out.Put(CCReady, float64(ready), ret)
-		k, ret := l.SystemGetConfComputeKeyRotationThresholdInfo()
-		out.Put(CCKeyRotation, 1, ret, strconv.FormatUint(k.AttackerAdvantage, 10))
 	},
 })

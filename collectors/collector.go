@@ -37,10 +37,10 @@ type Collector struct {
 	First   bool      // reads before the others: its call has the driver refresh what they read
 
 	// One of: Read, for a GPU; Open, for a GPU where something is carried
-	// from one read to the next; Host, for what belongs to no GPU.
+	// from one read to the next; Host, the same for what belongs to no GPU.
 	Read Read
 	Open func(g *gpu.Device) Read
-	Host func(l *gpu.Library, out *Readings)
+	Host func(l *gpu.Library) func(out *Readings)
 }
 
 var registered []*Collector
@@ -68,6 +68,7 @@ type Config struct {
 	PerLink            bool     // NVLink series for each link instead of their sum
 	Devices            int      // GPUs that the host should have; 0: as many as were ever seen
 	XIDs               []int    // XID codes whose counters exist from the start
+	KernelLog          string   // the kernel's log, /dev/kmsg; none where the GPUs are not this host's
 }
 
 // DefaultConfig returns the tiers that the measured costs suggest.

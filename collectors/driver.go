@@ -15,11 +15,13 @@ var _ = Register(Collector{
 	Doc:     "Versions of the driver.",
 	Tier:    Static,
 	Metrics: []*Metric{DriverInfo},
-	Host: func(l *gpu.Library, out *Readings) {
-		version, ret := l.SystemGetDriverVersion()
-		branch, bret := l.SystemGetDriverBranch()
-		cuda, cret := l.SystemGetCudaDriverVersion()
-		out.Put(DriverInfo, 1, ret, version, text(gpu.String(branch.Branch[:]), bret),
-			text(fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10), cret), text(l.SystemGetNVMLVersion()))
+	Host: func(l *gpu.Library) func(out *Readings) {
+		return func(out *Readings) {
+			version, ret := l.SystemGetDriverVersion()
+			branch, bret := l.SystemGetDriverBranch()
+			cuda, cret := l.SystemGetCudaDriverVersion()
+			out.Put(DriverInfo, 1, ret, version, text(gpu.String(branch.Branch[:]), bret),
+				text(fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10), cret), text(l.SystemGetNVMLVersion()))
+		}
 	},
 })

@@ -171,7 +171,7 @@ func (s *session) pass(c *Collector, t *turn) error {
 func (s *session) bind(c *Collector) func(out *Readings) {
 	switch {
 	case c.Host != nil:
-		return func(out *Readings) { c.Host(s.lib, out) }
+		return c.Host(s.lib)
 	case c.Open != nil:
 		read := c.Open(s.device)
 		return func(out *Readings) { read(s.device, out) }
