@@ -16,7 +16,7 @@ func TestConfigValidate(t *testing.T) {
 		"collectors.slow: 2h0m0s":           func(c *Config) { c.Slow = 2 * time.Hour },
 		"collectors.expected_gpus: -1":      func(c *Config) { c.Devices = -1 },
 		`no collector is called "gmp"`:      func(c *Config) { c.Enable = []string{"gmp"} },
-		`there are gpm, bar1`:               func(c *Config) { c.Disable = []string{"x"} },
+		`there are gpm, `:                   func(c *Config) { c.Disable = []string{"x"} },
 		`"gpm" is in collectors.disable to`: func(c *Config) { c.Enable, c.Disable = []string{"gpm"}, []string{"gpm"} },
 	} {
 		c := DefaultConfig()
