@@ -62,3 +62,10 @@ func (d *device) GetNumaNodeId() (int, nvml.Return) {
 
 // node returns the CPU socket that the GPU hangs off.
 func (g *gpu) node() int { return g.index / 4 % 2 }
+
+// GetAddressingMode says none, as the recorded machine does.
+func (d *device) GetAddressingMode() (nvml.DeviceAddressingMode, nvml.Return) {
+	return read(d, "nvmlDeviceGetAddressingMode", func(*gpu) (nvml.DeviceAddressingMode, nvml.Return) {
+		return nvml.DeviceAddressingMode{Value: uint32(nvml.DEVICE_ADDRESSING_MODE_NONE)}, nvml.SUCCESS
+	})
+}
