@@ -101,14 +101,18 @@ func TestGPUXID(t *testing.T) {
 		if out, err := exec.Command(program, args...).CombinedOutput(); err != nil {
 			t.Fatalf("the faulty program: %v\n%s", err, out)
 		}
-		seen := false
-		for began := time.Now(); !seen && time.Since(began) < 5*time.Second; time.Sleep(100 * time.Millisecond) {
-			for line := range strings.Lines(m.scrape()) {
-				seen = seen || strings.HasPrefix(line, "nvgpu_xid_errors_total{") && strings.Contains(line, `xid="`+xid+`"`) && strings.HasSuffix(line, " 1\n")
+		// The driver's event within seconds, the kernel's lines at the next
+		// pass over its log.
+		for family, within := range map[string]time.Duration{"nvgpu_xid_errors_total{": 5 * time.Second, "nvgpu_kernel_xid_messages_total{": 12 * time.Second} {
+			seen := false
+			for began := time.Now(); !seen && time.Since(began) < within; time.Sleep(100 * time.Millisecond) {
+				for line := range strings.Lines(m.scrape()) {
+					seen = seen || strings.HasPrefix(line, family) && strings.Contains(line, `xid="`+xid+`"`) && !strings.HasSuffix(line, " 0\n")
+				}
 			}
-		}
-		if !seen {
-			t.Errorf("XID %s was not counted within 5 s", xid)
+			if !seen {
+				t.Errorf("XID %s was not in %s...} within %v", xid, family, within)
+			}
 		}
 	}
 }

@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/gzhttp"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors/version"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/exporter-toolkit/web"
 	"golang.org/x/sync/errgroup"
@@ -45,13 +43,11 @@ type Server struct {
 
 // New returns a server. The error is one of the landing page's template.
 func New(o Options) (*Server, error) {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(version.NewCollector("gpusteward"))
 	s := &Server{options: o, self: newTimed()}
-	metrics := promhttp.HandlerFor(view{o.Samples, registry, s.self}, promhttp.HandlerOpts{
+	metrics := promhttp.HandlerForTransactional(&view{samples: o.Samples, self: s.self}, promhttp.HandlerOpts{
 		ErrorLog:           slog.NewLogLogger(o.Log.Handler(), slog.LevelError),
 		ErrorHandling:      promhttp.ContinueOnError,
-		Registry:           registry,
+		Registry:           s.self.registry,
 		EnableOpenMetrics:  true,
 		DisableCompression: true, // of promhttp: three times as dear as compressed's
 	})

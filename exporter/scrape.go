@@ -134,6 +134,9 @@ func (s *scrapes) page(k string) *page {
 // make renders a page and keeps it, if it is one worth keeping.
 func (s *scrapes) make(k string, r *http.Request) *page {
 	p := &page{request: r, header: http.Header{}, status: http.StatusOK, made: time.Now()}
+	if before := s.keptPage(k); before != nil {
+		p.body.Grow(before.body.Len() * 9 / 8)
+	}
 	s.render.ServeHTTP(p, r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,6 +144,12 @@ func (s *scrapes) make(k string, r *http.Request) *page {
 		s.kept[k] = p
 	}
 	return p
+}
+
+func (s *scrapes) keptPage(k string) *page {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kept[k]
 }
 
 // lag is how long after a beat its readings are there.

@@ -4,11 +4,13 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	promcollectors "github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/collectors/version"
 	dto "github.com/prometheus/client_model/go"
 
 	"gpusteward/collectors"
@@ -16,11 +18,36 @@ import (
 
 // A view gathers samples as metric families. What is gone from the samples
 // leaves no series behind, and nothing is copied: a sample's labels are
-// pointed to, so that a scrape costs little more than its text.
+// pointed to, from memory that the next gathering uses again.
 type view struct {
 	samples func() []collectors.Sample
-	own     prometheus.Gatherer // families that are no samples
 	self    *timed
+	spare   sync.Pool // of *gathering
+}
+
+// A gathering is the memory of one Gather.
+type gathering struct {
+	families map[*collectors.Metric]*dto.MetricFamily
+	metrics  []dto.Metric
+	gauges   []dto.Gauge
+	counters []dto.Counter
+	pairs    []dto.LabelPair
+	pointers []*dto.LabelPair
+}
+
+// room makes g hold so many samples and labels.
+func (g *gathering) room(samples, labels int) {
+	if len(g.metrics) < samples {
+		n := samples + samples/8 // the next one may be a little larger
+		g.metrics, g.gauges, g.counters = make([]dto.Metric, n), make([]dto.Gauge, n), make([]dto.Counter, n)
+	}
+	if len(g.pairs) < labels {
+		n := labels + labels/8
+		g.pairs, g.pointers = make([]dto.LabelPair, n), make([]*dto.LabelPair, n)
+	}
+	for _, f := range g.families {
+		f.Metric = f.Metric[:0]
+	}
 }
 
 // A family is what all scrapes share of a row of the catalogue.
@@ -47,59 +74,65 @@ var families = func() map[*collectors.Metric]*family {
 	return m
 }()
 
-// Gather converts what is known now, sorted by family.
-func (v view) Gather() ([]*dto.MetricFamily, error) {
+// Gather converts what is known now, sorted by family. The families are the
+// caller's until done.
+func (v *view) Gather() (out []*dto.MetricFamily, done func(), err error) {
 	samples := v.samples()
 	labels := 0
 	for i := range samples {
 		labels += len(samples[i].Labels)
 	}
-	metrics := make([]dto.Metric, len(samples))
-	gauges, counters := make([]dto.Gauge, len(samples)), make([]dto.Counter, len(samples))
-	pairs, pointers := make([]dto.LabelPair, labels), make([]*dto.LabelPair, labels)
-	grouped := make(map[*collectors.Metric]*dto.MetricFamily, len(families))
-	out, err := v.own.Gather()
+	g, ok := v.spare.Get().(*gathering)
+	if !ok {
+		g = &gathering{families: map[*collectors.Metric]*dto.MetricFamily{}}
+	}
+	g.room(len(samples), labels)
+	pairs, pointers := g.pairs, g.pointers
 	for i := range samples {
-		s, m := &samples[i], &metrics[i]
-		f := families[s.Metric]
-		g := grouped[s.Metric]
-		if g == nil {
-			g = &dto.MetricFamily{Name: f.proto.Name, Help: f.proto.Help, Type: f.proto.Type}
-			grouped[s.Metric] = g
-			out = append(out, g)
-		}
-		for k, at := range f.order {
+		s, m, shared := &samples[i], &g.metrics[i], families[samples[i].Metric]
+		for k, at := range shared.order {
 			pairs[k].Name, pairs[k].Value = &s.Metric.Labels[at], &s.Labels[at]
 			pointers[k] = &pairs[k]
 		}
-		n := len(f.order)
-		m.Label, pairs, pointers = pointers[:n:n], pairs[n:], pointers[n:]
+		n := len(shared.order)
+		m.Label, m.Gauge, m.Counter = pointers[:n:n], nil, nil
+		pairs, pointers = pairs[n:], pointers[n:]
 		if s.Metric.Type == collectors.CounterType {
-			counters[i].Value, m.Counter = &s.Value, &counters[i]
+			g.counters[i].Value, m.Counter = &s.Value, &g.counters[i]
 		} else {
-			gauges[i].Value, m.Gauge = &s.Value, &gauges[i]
+			g.gauges[i].Value, m.Gauge = &s.Value, &g.gauges[i]
 		}
-		g.Metric = append(g.Metric, m)
+		f := g.families[s.Metric]
+		if f == nil {
+			f = &dto.MetricFamily{Name: shared.proto.Name, Help: shared.proto.Help, Type: shared.proto.Type}
+			g.families[s.Metric] = f
+		}
+		f.Metric = append(f.Metric, m)
+	}
+	for _, f := range g.families {
+		if len(f.Metric) > 0 {
+			out = append(out, f)
+		}
 	}
 	if own := v.self.latest.Load(); own != nil {
 		out = append(out, *own...)
 	}
 	slices.SortFunc(out, func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) })
-	return out, err
+	return out, func() { v.spare.Put(g) }, nil
 }
 
-// timed gathers the runtime's and the process's own metrics on a timer: they
-// come from /proc, which no scrape touches.
+// timed gathers on a timer what is no sample: the build, the runtime, the
+// process (from /proc, which no scrape touches) and the handler's own.
 type timed struct {
 	registry *prometheus.Registry
 	latest   atomic.Pointer[[]*dto.MetricFamily]
 }
 
-const selfInterval = 5 * time.Second
+const selfInterval = 10 * time.Second
 
 func newTimed() *timed {
 	t := &timed{registry: prometheus.NewRegistry()}
-	t.registry.MustRegister(promcollectors.NewGoCollector(), promcollectors.NewProcessCollector(promcollectors.ProcessCollectorOpts{}))
+	t.registry.MustRegister(version.NewCollector("gpusteward"), promcollectors.NewGoCollector(), promcollectors.NewProcessCollector(promcollectors.ProcessCollectorOpts{}))
 	return t
 }
 
