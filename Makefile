@@ -31,7 +31,7 @@ test: tools
 
 # On a machine with an NVIDIA GPU.
 test-gpu:
-	@go test -tags gpu -run GPU -v -count=1 . ./collectors
+	@go test -tags gpu -run '^TestGPU' -v -count=1 . ./collectors
 
 bench:
 	@go test -run '^$$' -bench . -benchtime $(BENCHTIME) -benchmem ./collectors/... ./exporter
