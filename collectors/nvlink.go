@@ -22,7 +22,7 @@ const allLinks = "all"
 // driver adds them up itself; NVLink 5 counts bytes, under another id.
 type linkField struct {
 	field
-	alone  bool    // the driver does not add the links up
+	alone  bool    // the driver never adds the links up
 	newer  uint32  // field id on NVLink 5, if it differs
 	scale5 float64 // what one of newer's units is
 }
@@ -68,7 +68,8 @@ func links(g *gpu.Device) (present int, up []int, ret nvml.Return) {
 // openLinks returns an Open for counters that each link has.
 func openLinks(rows []linkField) func(*gpu.Device) Read {
 	return func(*gpu.Device) Read {
-		l := &linkReader{rows: rows, newer: make([]bool, len(rows)), never: make([]bool, len(rows)), last: map[linkKey]float64{}}
+		n := len(rows)
+		l := &linkReader{rows: rows, newer: make([]bool, n), each: make([]bool, n), never: make([]bool, n), last: map[linkKey]float64{}}
 		return l.read
 	}
 }
@@ -78,7 +79,8 @@ func openLinks(rows []linkField) func(*gpu.Device) Read {
 type linkReader struct {
 	rows  []linkField
 	newer []bool // the rows that answer to their newer id
-	never []bool // the rows that no link answers: each costs the driver 0.2 ms a link
+	each  []bool // the rows that this driver does not add up
+	never []bool // the rows that no link answers: each link costs the driver 0.9 ms
 	last  map[linkKey]float64
 }
 
@@ -117,6 +119,8 @@ func (l *linkReader) read(g *gpu.Device, out *Readings) {
 			}
 		case r.newer != 0 && !l.newer[i]:
 			l.newer[i] = true // from the next pass on
+		case !r.alone && !l.newer[i] && !l.each[i] && !out.config.PerLink:
+			l.each[i] = true
 		default:
 			l.never[i] = out.failure == nvml.SUCCESS
 			out.Put(r.metric, 0, nvml.ERROR_NOT_SUPPORTED)
@@ -133,7 +137,7 @@ func (l *linkReader) ask(present int, perLink bool) (values []nvml.FieldValue, k
 		if l.never[i] {
 			continue
 		}
-		if !r.alone && !perLink && !l.newer[i] {
+		if !r.alone && !perLink && !l.newer[i] && !l.each[i] {
 			add(r.id, gpu.AllLinks, linkKey{i, present})
 			continue
 		}

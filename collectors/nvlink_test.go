@@ -2,6 +2,7 @@ package collectors
 
 import (
 	"testing"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
@@ -58,14 +59,16 @@ func twoLinks(t *testing.T, answers map[uint32]uint32) (*gpu.Device, *[]uint32) 
 func TestLinkFieldsThatNoLinkAnswersAreAskedForOnce(t *testing.T) {
 	g, asked := twoLinks(t, map[uint32]uint32{nvml.FI_DEV_NVLINK_ERROR_DL_REPLAY: 3})
 	read := openLinks(nvlinkErrorFields)(g)
-	for pass, want := range []int{2 * len(nvlinkErrorFields), 2, 2} {
+	// First the driver's own sums, where there may be some; then, as it has
+	// none here, each link; then only what a link answered.
+	for pass, want := range []int{3 + 2*(len(nvlinkErrorFields)-3), 6, 2, 2} {
 		*asked = nil
 		out := &Readings{config: &Config{}}
 		read(g, out)
 		if len(*asked) != want {
 			t.Errorf("pass %d asked for %d fields, want %d", pass, len(*asked), want)
 		}
-		if len(out.samples) != 1 || out.samples[0].Value != 6 || out.samples[0].Labels[1] != allLinks {
+		if pass > 0 && (len(out.samples) != 1 || out.samples[0].Value != 6 || out.samples[0].Labels[1] != allLinks) {
 			t.Errorf("pass %d: samples %v, want the sum 6", pass, out.samples)
 		}
 	}
@@ -80,4 +83,34 @@ func TestNVLink5AnswersToItsOwnFields(t *testing.T) {
 	if len(out.samples) != 1 || out.samples[0].Value != 14 {
 		t.Errorf("samples %v, want 14 bytes out", out.samples)
 	}
+}
+
+func TestErrorCountersTakeTurns(t *testing.T) {
+	in(t, "gpus: [{model: h200}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		for i, c := range nvlinkErrorCounters {
+			for k, other := range nvlinkErrorCounters {
+				if _, ok := get(t, h, NVLinkErrors, "0", other.name, allLinks); ok != (k <= i) {
+					t.Errorf("pass %d, when %s is read: %s there: %v", i, c.name, other.name, ok)
+				}
+			}
+			advance(60 * time.Second)
+		}
+	})
+}
+
+func TestGPUsTakeDearTurnsOneAfterTheOther(t *testing.T) {
+	in(t, "gpus: [{model: h100, count: 2}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(45 * time.Second)
+		var began []time.Time
+		for _, r := range h.state.Load().readers[1:] {
+			for _, p := range r.snap.Load().passes {
+				if p.collector.Name == "energy" {
+					began = append(began, p.began)
+				}
+			}
+		}
+		if len(began) != 2 || began[1].Sub(began[0]).Abs() != 5*time.Second {
+			t.Errorf("the energy of two GPUs was read at %v, want 5 s apart", began)
+		}
+	})
 }

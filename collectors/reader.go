@@ -157,8 +157,14 @@ func (s *session) pass(c *Collector, t *turn) error {
 	if len(p.samples) == 0 && len(p.unsupported) > 0 && p.failure == nvml.SUCCESS && c.Tier != Static {
 		p.due = s.config.Slow // this GPU has none of it: ask again now and then
 	}
-	// A little early rather than a whole tick late.
-	t.next = out.Now.Add(p.due - s.config.Fast/10)
+	// A little early rather than a whole tick late; and GPUs take their dear
+	// turns one after the other, since the driver makes those that ask at once
+	// pay for each other.
+	wait := p.due
+	if gpus := len(s.host.state.Load().readers) - 1; t.last == nil && s.device != nil && gpus > 0 {
+		wait = p.due * time.Duration(s.index+1) / time.Duration(gpus)
+	}
+	t.next = out.Now.Add(wait - s.config.Fast/10)
 	if t.last != nil && t.last.failure == nvml.SUCCESS && p.failure != nvml.SUCCESS {
 		s.host.log.Warn("collector failed", "collector", c.Name, "gpu", s.index, "return", gpu.ReturnName(p.failure))
 	}

@@ -146,7 +146,7 @@ func (d *device) GetNvLinkErrorCounter(index int, counter nvml.NvLinkErrorCounte
 		switch {
 		case counter < 0 || counter >= nvml.NVLINK_ERROR_COUNT:
 			return 0, nvml.ERROR_INVALID_ARGUMENT
-		case counter == nvml.NVLINK_ERROR_DL_ECC_DATA && !g.model.has("legacy_nvlink") || g.model.has("nvlink5"):
+		case g.model.has("nvlink5"): // an H200 answers all five
 			return 0, nvml.ERROR_NOT_SUPPORTED
 		}
 		return l.errors[counter], nvml.SUCCESS
