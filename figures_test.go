@@ -74,7 +74,9 @@ func startMeasured(t *testing.T, path string, args ...string) *measured {
 	}
 	t.Cleanup(func() {
 		m.cmd.Process.Signal(os.Interrupt)
-		m.cmd.Wait()
+		if err := m.cmd.Wait(); err != nil {
+			t.Errorf("the agent did not live to be stopped: %v", err)
+		}
 		if t.Failed() {
 			t.Log(log.String())
 		}
