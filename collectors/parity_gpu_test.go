@@ -162,7 +162,7 @@ while time.time() < end:
 func load(t *testing.T) {
 	t.Helper()
 	if out, err := exec.Command("python3", "-c", "import torch; assert torch.cuda.is_available()").CombinedOutput(); err != nil {
-		t.Skipf("the load needs python3 with torch: %v: %s", err, out)
+		t.Fatalf("the load needs python3 with torch: %v: %s", err, out)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c := exec.CommandContext(ctx, "python3", "-c", matmul)

@@ -50,9 +50,6 @@ func (l *Library) Device(index int) (*Device, error) {
 // Busy returns the call under way, or nil. Safe for concurrent use.
 func (d *Device) Busy() *Busy { return d.busy.Load() }
 
-// Library returns the NVML that d came from, for the calls that need no GPU.
-func (d *Device) Library() *Library { return d.lib }
-
 // Close frees what was allocated in d's name and not closed before.
 func (d *Device) Close() {
 	for _, free := range d.open {
