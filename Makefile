@@ -26,8 +26,9 @@ run: build
 # Everything that needs no GPU; what needs one is compiled, so that it stays whole.
 test: tools
 	@test -z "$$(gofmt -l .)" || { echo "gofmt wants changes in:"; gofmt -l .; exit 1; }
-	@go vet ./... && go vet -tags gpu ./... && go vet -tags bench .
+	@go vet ./... && go vet -tags gpu ./... && go vet -tags bench . && go vet -tags kubelet ./...
 	@go test -race -shuffle=on ./...
+	@go test -race -tags kubelet -run Kubelet ./collectors/host
 
 # On a machine with an NVIDIA GPU.
 test-gpu:

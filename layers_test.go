@@ -31,7 +31,7 @@ var layers = map[string][]string{
 	"collectors":         {"collectors/gpu", "collectors/host"},
 	"collectors/host":    {},
 	"collectors/gpu":     {},
-	"collectors/gpu/sim": {"collectors/gpu"},
+	"collectors/gpu/sim": {"collectors/gpu", "collectors/host"},
 
 	"alerts":     {"health", "collectors"}, // generators; nobody imports them
 	"dashboards": {"health", "collectors"},

@@ -34,5 +34,12 @@ func TestConcurrentReaders(t *testing.T) {
 			set.Wait(1)
 		}
 	})
+	wg.Go(func() {
+		for pid := range 12_000 {
+			if p, ok := h.Process(pid); ok && p.Environ["SLURM_JOB_USER"] == "" && len(h.ContainerNames()) == 0 {
+				t.Errorf("process %d is %+v", pid, p)
+			}
+		}
+	})
 	wg.Wait()
 }

@@ -56,45 +56,23 @@ func featured[T any](d *device, call, feature string, value func(*gpu) T) (T, nv
 	})
 }
 
+// handle is the call that finds a GPU.
+const handle = "nvmlDeviceGetHandleByIndex"
+
 // identity lists the calls that a GPU answers even when it needs a reset.
 // nvmlDeviceGetFieldValues answers for the recovery action only.
 var identity = []string{
 	"nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetIndex", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetSerial",
-	"nvmlDeviceGetPciInfo", "nvmlDeviceGetPciInfoExt", "nvmlDeviceGetFieldValues",
+	"nvmlDeviceGetPciInfo", "nvmlDeviceGetPciInfoExt", "nvmlDeviceGetFieldValues", handle,
 }
 
-// admit returns the time of the answer to a call, or why there is none.
+// admit returns the time of the answer to a call on the GPU, or why there is
+// none.
 func (g *gpu) admit(session int, call string) (time.Duration, nvml.Return) {
 	if slices.Contains(g.host.scenario.MissingSymbols, call) {
 		panic(fmt.Sprintf("%s called, which this driver lacks: a real one would have ended the process", call))
 	}
-	for {
-		now := g.host.now()
-		until, ret := g.verdict(session, call, now)
-		if until == 0 {
-			return now, ret
-		}
-		if !g.host.wait(until - now) {
-			return now, nvml.ERROR_UNKNOWN
-		}
-	}
-}
-
-// wait blocks for a length of simulated time; false means that the host was
-// closed.
-func (h *Host) wait(t time.Duration) bool {
-	var over <-chan time.Time // never, for a window without end
-	if t < forever/2 {
-		timer := time.NewTimer(h.real(t))
-		defer timer.Stop()
-		over = timer.C
-	}
-	select {
-	case <-over:
-		return true
-	case <-h.closed:
-		return false
-	}
+	return g.host.admit(func(t time.Duration) (time.Duration, nvml.Return) { return g.verdict(session, call, t) })
 }
 
 // verdict returns what becomes of a call at t: until when it blocks, or its
@@ -109,25 +87,29 @@ func (g *gpu) verdict(session int, call string, t time.Duration) (until time.Dur
 	case g.absent(t):
 		return 0, nvml.ERROR_GPU_IS_LOST
 	}
-	for i := range g.faults {
-		f := &g.faults[i]
+	return strike(g.faults, call, t)
+}
+
+// strike returns what faults make of a call at t: until when it blocks, or its
+// return.
+func strike(faults []Fault, call string, t time.Duration) (until time.Duration, ret nvml.Return) {
+	for i := range faults {
+		f := &faults[i]
 		_, to, active := f.window(t)
 		if !active || f.Call != "" && f.Call != call {
 			continue
 		}
-		switch f.Kind {
-		case "wedge":
+		r := kinds[f.Kind].device
+		switch {
+		case f.Kind == "wedge" && (f.Call != "" || call != handle):
 			until = max(until, to)
-		case "lost":
-			ret = nvml.ERROR_GPU_IS_LOST
-		case "reset_required":
-			if ret == nvml.SUCCESS && !slices.Contains(identity, call) {
-				ret = nvml.ERROR_RESET_REQUIRED
-			}
-		case "error":
-			if ret == nvml.SUCCESS {
-				ret = returns[f.Return]
-			}
+		case f.Kind == "error":
+			r = returns[f.Return]
+		case f.Kind == "reset_required" && slices.Contains(identity, call):
+			r = nvml.SUCCESS
+		}
+		if ret == nvml.SUCCESS || r == nvml.ERROR_GPU_IS_LOST {
+			ret = r
 		}
 	}
 	return until, ret

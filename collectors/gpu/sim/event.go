@@ -35,7 +35,7 @@ type eventSet struct {
 
 // EventSetCreate returns an empty event set.
 func (h *Host) EventSetCreate() (nvml.EventSet, nvml.Return) {
-	session, ret := h.check(h.now())
+	_, session, ret := h.enter("nvmlEventSetCreate")
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
@@ -122,7 +122,9 @@ func (s *eventSet) Wait(timeout uint32) (nvml.EventData, nvml.Return) {
 
 // take returns the oldest event by now, or ERROR_TIMEOUT.
 func (s *eventSet) take(now time.Duration) (e nvml.EventData, ret nvml.Return) {
-	if session, ret := s.host.check(now); ret != nvml.SUCCESS || session != s.session {
+	if session, ret := s.host.check(now); ret != nvml.SUCCESS {
+		return e, ret
+	} else if session != s.session {
 		return e, nvml.ERROR_UNINITIALIZED
 	}
 	for _, g := range s.sources() {

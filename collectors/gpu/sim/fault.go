@@ -3,6 +3,8 @@ package sim
 import (
 	"math"
 	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
 // Fault is something that goes wrong at a time of the scenario. Keys that a
@@ -12,7 +14,7 @@ type Fault struct {
 	At    Duration `yaml:"at"`    // since the start of the scenario
 	For   Duration `yaml:"for"`   // length of the window; 0 means for ever
 	Every Duration `yaml:"every"` // repeats with this period, longer than the window
-	GPU   int      `yaml:"gpu"`   // index of the GPU
+	GPU   int      `yaml:"gpu"`   // index of the GPU; of no matter for a call on the host
 
 	Code       uint64  `yaml:"code"`       // xid: the code
 	GI         *uint32 `yaml:"gi"`         // xid: GPU instance
@@ -32,12 +34,15 @@ type Fault struct {
 }
 
 // kind describes a kind of fault: the keys that it takes beyond at, for, every
-// and gpu, whether it strikes the whole host, and what it does to the state of
-// the GPU when its window begins and ends.
+// and gpu, whether it strikes the whole host, what it does to the state of the
+// GPU when its window begins and ends, and what fails meanwhile.
 type kind struct {
 	keys       []string
 	host       bool
 	begin, end func(*gpu, *Fault)
+	init       nvml.Return // what Init returns
+	session    nvml.Return // what all calls of a session return, which is over then
+	device     nvml.Return // what calls on the GPU return
 }
 
 // kinds lists the kinds of fault. Those without begin act on calls only.
@@ -63,10 +68,15 @@ var kinds = map[string]kind{
 	// The driver asks for a recovery action, with XID 154.
 	"recovery_action": {keys: []string{"value"}, begin: (*gpu).askRecovery, end: (*gpu).recovered},
 	// All calls but identity are refused; the GPU is reset when it ends.
-	"reset_required": {begin: (*gpu).resetDue, end: (*gpu).reload},
+	"reset_required": {begin: (*gpu).resetDue, end: (*gpu).reload, device: nvml.ERROR_RESET_REQUIRED},
 	// The GPU falls off the bus, with XID 79; it is reset when it is back.
-	"lost": {begin: (*gpu).fallOff, end: (*gpu).reload},
-	// Calls block until the window ends.
+	"lost": {begin: (*gpu).fallOff, end: (*gpu).reload, device: nvml.ERROR_GPU_IS_LOST},
+	// The GPU's device node may not be used any more.
+	"node_gone": {device: nvml.ERROR_UNKNOWN},
+	// No device node may be used any more, as after a container's cgroup was
+	// written anew.
+	"nodes_gone": {host: true, init: nvml.ERROR_UNKNOWN, device: nvml.ERROR_UNKNOWN},
+	// Calls block until the window ends: all but handles, or the named one.
 	"wedge": {keys: []string{"call"}},
 	// A call fails.
 	"error": {keys: []string{"call", "return"}},
@@ -75,7 +85,9 @@ var kinds = map[string]kind{
 	// The GPU is absent until then.
 	"hot_add": {},
 	// The driver is unloaded; counters begin again.
-	"driver_gone": {host: true, end: (*gpu).reload},
+	"driver_gone": {host: true, end: (*gpu).reload, init: nvml.ERROR_DRIVER_NOT_LOADED, session: nvml.ERROR_UNINITIALIZED},
+	// Another version of the driver is loaded, until the library fits it.
+	"library_mismatch": {host: true, end: (*gpu).reload, init: nvml.ERROR_LIB_RM_VERSION_MISMATCH, session: nvml.ERROR_LIB_RM_VERSION_MISMATCH},
 }
 
 // forever is the end of a window that does not end.

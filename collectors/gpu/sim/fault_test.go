@@ -173,6 +173,18 @@ var faultTests = []struct {
 			must[uint32](s)(s.device.GetPowerUsage())
 		},
 		func(s struck) { must[uint32](s)(s.device.GetTemperature(nvml.TEMPERATURE_GPU)) }},
+	{"node_gone", "h100", Fault{Kind: "node_gone"},
+		func(s struck) {
+			_, ret := s.device.GetUUID()
+			want(s, "identity", ret, nvml.ERROR_UNKNOWN)
+			_, ret = s.host.DeviceGetHandleByIndex(0)
+			want(s, "handle", ret, nvml.ERROR_UNKNOWN)
+			must[string](s)(gpuOf(s, s.host, 1).GetUUID())
+			s.expect("both are counted", must[int](s)(s.host.DeviceGetCount()) == 2)
+		},
+		func(s struck) {
+			s.expect("energy went on", must[uint64](s)(s.device.GetTotalEnergyConsumption()) > 100*600*1000)
+		}},
 	{"hot_remove", "h100", Fault{Kind: "hot_remove"},
 		func(s struck) {
 			s.expect("one GPU is left", must[int](s)(s.host.DeviceGetCount()) == 1)

@@ -42,6 +42,13 @@ func deviceCall(name string) bool {
 	return exists && ok != strings.HasPrefix(method, "Gpm")
 }
 
+// hostCall reports whether name is an NVML function that needs no device.
+func hostCall(name string) bool {
+	method, ok := strings.CutPrefix(name, "nvml")
+	_, exists := reflect.TypeFor[nvml.Interface]().MethodByName(method)
+	return ok && exists && !deviceCall(name)
+}
+
 // check fills the defaults of f; its errors begin with the key.
 func (f *Fault) check(all []GPU) error {
 	k, ok := kinds[f.Kind]
@@ -137,8 +144,8 @@ func (f *Fault) checkValues(g GPU) error {
 }
 
 func (f *Fault) checkCall() error {
-	if f.Call == "" && f.Kind == "error" || f.Call != "" && !deviceCall(f.Call) {
-		return fmt.Errorf("call: %q: want an NVML function on a device, such as nvmlDeviceGetFieldValues", f.Call)
+	if f.Call == "" && f.Kind == "error" || f.Call != "" && !deviceCall(f.Call) && !hostCall(f.Call) {
+		return fmt.Errorf("call: %q: want an NVML function, such as nvmlDeviceGetFieldValues", f.Call)
 	}
 	if f.Kind != "error" {
 		return nil

@@ -52,7 +52,7 @@ type gpmSample struct {
 
 // GpmSampleAlloc returns an empty sample.
 func (h *Host) GpmSampleAlloc() (nvml.GpmSample, nvml.Return) {
-	if ret := h.open(); ret != nvml.SUCCESS {
+	if ret := h.open("nvmlGpmSampleAlloc"); ret != nvml.SUCCESS {
 		return nil, ret
 	}
 	return &gpmSample{}, nvml.SUCCESS
@@ -116,7 +116,7 @@ func (g *gpu) sample(s *gpmSample) {
 
 // GpmMetricsGet computes the averages between two samples.
 func (h *Host) GpmMetricsGet(get *nvml.GpmMetricsGetType) nvml.Return {
-	if ret := h.open(); ret != nvml.SUCCESS {
+	if ret := h.open("nvmlGpmMetricsGet"); ret != nvml.SUCCESS {
 		return ret
 	}
 	get.Version = nvml.GPM_METRICS_GET_VERSION

@@ -23,6 +23,7 @@ type gpu struct {
 	faults []Fault // of this GPU
 	load   load
 	heat   heat
+	names  map[string]ContainerName // of its containers by id
 
 	mu        sync.Mutex
 	n         int64 // steps since the scenario began, negative during the preroll
@@ -32,6 +33,7 @@ type gpu struct {
 	hist      [history]tick
 	subs      []subscription
 	procs     []process
+	weight    float64 // of all processes
 	slots     []slot
 	clock     float64 // SM clock, MHz
 	hot       int64   // steps that the clock stays up without work
@@ -56,6 +58,7 @@ type tick struct {
 	watts               float64
 	busy, mem, enc, dec float64 // ratios
 	jpg, ofa            float64
+	weight              float64 // of the processes
 }
 
 func newGPU(h *Host, index int, spec GPU, m *model) *gpu {

@@ -30,6 +30,7 @@ type Host struct {
 	start    time.Time
 	gpus     []*gpu
 	hostwide []Fault // faults that strike the whole host
+	named    []Fault // faults of a call on the host
 	closed   chan struct{}
 	close    sync.Once
 
@@ -54,8 +55,7 @@ func New(s Scenario, o Options) (*Host, error) {
 	if !(o.Speed > 0 && o.Speed <= 100_000) {
 		return nil, fmt.Errorf("speed: %v: want more than 0 and at most 100000", o.Speed)
 	}
-	gpus, err := s.expand()
-	if err != nil {
+	if err := s.expand(); err != nil {
 		return nil, fmt.Errorf("scenario %q: %w", s.Name, err)
 	}
 	h := &Host{scenario: s, seed: o.Seed, speed: o.Speed, start: time.Now(), closed: make(chan struct{})}
@@ -63,8 +63,11 @@ func New(s Scenario, o Options) (*Host, error) {
 		if kinds[f.Kind].host {
 			h.hostwide = append(h.hostwide, f)
 		}
+		if hostCall(f.Call) && f.Call != handle { // which finds one GPU
+			h.named = append(h.named, f)
+		}
 	}
-	for i, g := range gpus {
+	for i, g := range s.GPUs {
 		h.gpus = append(h.gpus, newGPU(h, i, g, all[g.Model]))
 	}
 	return h, nil
@@ -89,67 +92,6 @@ func (h *Host) real(t time.Duration) time.Duration {
 	return forever
 }
 
-// driver reports whether the driver is loaded at t, and how often it had been
-// unloaded by then.
-func (h *Host) driver(t time.Duration) (loaded bool, unloads int) {
-	loaded = true
-	for i := range h.hostwide {
-		f := &h.hostwide[i]
-		if t < ceil(time.Duration(f.At)) {
-			continue
-		}
-		unloads++
-		if _, _, active := f.window(t); active {
-			loaded = false
-		}
-	}
-	return loaded, unloads
-}
-
-// Init begins a session, or joins the one that is open. It fails while the
-// driver is gone. Handles of a session that the driver did not survive stay
-// invalid.
-func (h *Host) Init() nvml.Return {
-	loaded, unloads := h.driver(h.now())
-	if !loaded {
-		return nvml.ERROR_DRIVER_NOT_LOADED
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.refs == 0 || h.loads != unloads {
-		h.refs, h.loads = 0, unloads
-		h.session++
-	}
-	h.refs++
-	return nvml.SUCCESS
-}
-
-// InitWithFlags is Init; the flags change nothing here.
-func (h *Host) InitWithFlags(uint32) nvml.Return { return h.Init() }
-
-// Shutdown leaves the session.
-func (h *Host) Shutdown() nvml.Return {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.refs == 0 {
-		return nvml.ERROR_UNINITIALIZED
-	}
-	h.refs--
-	return nvml.SUCCESS
-}
-
-// check returns the number of the open session. A session that the driver did
-// not survive is none.
-func (h *Host) check(t time.Duration) (session int, ret nvml.Return) {
-	loaded, unloads := h.driver(t)
-	h.mu.RLock()
-	defer h.mu.RUnlock()
-	if h.refs == 0 || !loaded || unloads != h.loads {
-		return 0, nvml.ERROR_UNINITIALIZED
-	}
-	return h.session, nvml.SUCCESS
-}
-
 // present returns the GPUs that are plugged in at t.
 func (h *Host) present(t time.Duration) []*gpu {
 	return slices.DeleteFunc(slices.Clone(h.gpus), func(g *gpu) bool { return g.absent(t) })
@@ -157,8 +99,8 @@ func (h *Host) present(t time.Duration) []*gpu {
 
 // DeviceGetCount returns how many GPUs are plugged in.
 func (h *Host) DeviceGetCount() (int, nvml.Return) {
-	now := h.now()
-	if _, ret := h.check(now); ret != nvml.SUCCESS {
+	now, _, ret := h.enter("nvmlDeviceGetCount")
+	if ret != nvml.SUCCESS {
 		return 0, ret
 	}
 	return len(h.present(now)), nvml.SUCCESS
@@ -167,8 +109,7 @@ func (h *Host) DeviceGetCount() (int, nvml.Return) {
 // DeviceGetHandleByIndex returns the handle of a GPU, which is valid for the
 // session.
 func (h *Host) DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Return) {
-	now := h.now()
-	session, ret := h.check(now)
+	now, session, ret := h.enter(handle)
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
@@ -176,8 +117,8 @@ func (h *Host) DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Return) {
 	if index < 0 || index >= len(gpus) {
 		return nil, nvml.ERROR_INVALID_ARGUMENT
 	}
-	if gpus[index].strikes("lost", now) {
-		return nil, nvml.ERROR_GPU_IS_LOST
+	if _, ret = gpus[index].admit(session, handle); ret != nvml.SUCCESS {
+		return nil, ret
 	}
 	return &device{gpu: gpus[index], session: session}, nvml.SUCCESS
 }

@@ -14,11 +14,13 @@ type load struct {
 	procs []resident
 }
 
-// resident is a process that stays: its name and its part of the GPU's memory.
+// resident is a process that stays: its name, its part of the GPU's memory and
+// whose it is.
 type resident struct {
 	name  string
 	part  float64 // of the memory, 0 to 1
 	share float64 // weight of its part of the work
+	owner owner
 }
 
 // loads lists the loads that a scenario can name.
@@ -26,13 +28,13 @@ var loads = map[string]load{
 	// Nothing.
 	"idle": {shape: idle},
 	// A steady bf16 matmul, as recorded.
-	"full": {full, []resident{{"python3", 0.013855, 1}}},
+	"full": {full, []resident{{"python3", 0.013855, 1, service}}},
 	// Steps of about a second with allreduce, and checkpoints.
-	"training": {training, []resident{{"python3", 0.82, 1}}},
+	"training": {training, []resident{{"python3", 0.82, 1, job}}},
 	// Bursts of requests.
-	"inference": {inference, []resident{{"VLLM::EngineCore", 0.86, 0.95}, {"tritonserver", 0.03, 0.05}}},
+	"inference": {inference, []resident{{"VLLM::EngineCore", 0.86, 0.95, server}, {"tritonserver", 0.03, 0.05, triton}}},
 	// Memory held, and a cell now and then.
-	"notebook": {notebook, []resident{{"ipykernel_launcher", 0.14, 0.7}, {"ipykernel_launcher", 0.06, 0.3}}},
+	"notebook": {notebook, []resident{{"ipykernel_launcher", 0.14, 0.7, alice}, {"ipykernel_launcher", 0.06, 0.3, bob}}},
 	// Short processes that come and go.
 	"churn": {shape: churn},
 }
@@ -112,12 +114,8 @@ func notebook(g *gpu) activity {
 }
 
 func churn(g *gpu) activity {
-	busy := 0.0
-	for i := range g.procs {
-		busy += g.procs[i].share
-	}
-	if busy == 0 {
+	if g.weight == 0 {
 		return idle(g)
 	}
-	return g.compute(busy*(1+0.05*g.noise(1)), 0.3, 0.3)
+	return g.compute(g.weight*(1+0.05*g.noise(1)), 0.3, 0.3)
 }

@@ -37,9 +37,9 @@ func (g *gpu) settleMIG(pid int) {
 	}
 	for i, in := range g.instances() {
 		r := g.load.procs[0]
-		g.procs = append(g.procs, process{
+		g.stay(process{
 			pid: pid + 3*i, name: r.name, memory: mebibytes(r.part * float64(in.profile.MemoryMiB<<20)),
-			share: in.part, gi: in.id, ci: 0,
+			share: in.part, gi: in.id, ci: 0, owner: g.fill(small, i),
 		})
 	}
 }

@@ -116,7 +116,7 @@ func (g *gpu) limit(wanted, static, intensity float64) float64 {
 // count remembers the step and integrates what is counted.
 func (g *gpu) count() {
 	w := &g.work
-	g.hist[g.n&(history-1)] = tick{g.watts, w.busy, w.mem, w.enc, w.dec, w.jpg, w.ofa}
+	g.hist[g.n&(history-1)] = tick{g.watts, w.busy, w.mem, w.enc, w.dec, w.jpg, w.ofa, g.weight}
 	g.joules += g.watts * step.Seconds()
 	g.total.add(&w.gpm, step.Seconds())
 	g.nvlink.count(g)

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -17,8 +18,11 @@ type process struct {
 	name   string
 	mode   nvml.ProcessMode
 	memory uint64  // bytes
+	hidden bool    // the memory, by the driver
 	share  float64 // weight of its part of the work
 	gi, ci uint32
+	from   int64 // step in which it began
+	owner  owner
 }
 
 // slot is a place for short processes.
@@ -26,36 +30,93 @@ type slot struct {
 	until int64 // step at which the process or the pause ends
 	alive bool
 	count int
+	owner owner
 }
 
-// churnSlots is how many short processes there can be at once.
-const churnSlots = 5
+const (
+	churnSlots  = 5      // how many short processes there can be at once
+	churnPID    = 20_000 // of the first one
+	crowdPods   = 64     // among which a crowd is divided
+	crowdMemory = 64     // of each of its processes, MiB
+	crowdPID    = 200_000
+)
+
+// modes lists the types of processes.
+var modes = map[string]nvml.ProcessMode{
+	"": nvml.PROCESS_MODE_COMPUTE, "compute": nvml.PROCESS_MODE_COMPUTE, "graphics": nvml.PROCESS_MODE_GRAPHICS,
+	"mps": nvml.PROCESS_MODE_MPS, mpsServer: nvml.PROCESS_MODE_COMPUTE,
+}
+
+// mpsServer is the type of the process that does what clients of MPS ask for.
+const mpsServer = "mps_server"
 
 // settle makes the processes that stay.
 func (g *gpu) settle() {
-	g.procs = nil
+	g.procs, g.names = nil, map[string]ContainerName{}
 	pid := 3000 + 700*g.index + int(hash(g.seed, 90)%97)
-	for _, p := range g.spec.Processes {
-		mode := map[string]nvml.ProcessMode{"graphics": nvml.PROCESS_MODE_GRAPHICS, "mps": nvml.PROCESS_MODE_MPS}[p.Type]
-		share := p.Share
-		if share == 0 {
-			share = 1
-		}
-		g.procs = append(g.procs, process{p.PID, p.Name, mode, p.Memory << 20, share, noInstance, noInstance})
-	}
 	switch {
-	case len(g.procs) > 0, len(g.spec.VGPUs) > 0:
+	case len(g.spec.Processes) > 0:
+		g.settleOwn()
+	case len(g.spec.VGPUs) > 0:
 	case len(g.spec.MIG) > 0:
 		g.settleMIG(pid)
-	case g.spec.Load == "churn":
-		g.slots = make([]slot, churnSlots)
-	default:
-		for i, r := range g.load.procs {
-			g.procs = append(g.procs, process{
-				pid: pid + 3*i, name: r.name, memory: mebibytes(r.part * float64(g.model.Memory)),
-				share: r.share, gi: noInstance, ci: noInstance,
+	case g.spec.Crowd > 0:
+		for i := range g.spec.Crowd {
+			g.stay(process{
+				pid: crowdPID + i, name: "python3", memory: crowdMemory << 20, share: 1,
+				gi: noInstance, ci: noInstance, owner: g.fill(worker, i%crowdPods),
 			})
 		}
+	case g.spec.Load == "churn":
+		g.slots = make([]slot, churnSlots)
+		for i := range g.slots {
+			g.slots[i].owner = g.fill(batch, i)
+		}
+	default:
+		for i, r := range g.load.procs {
+			g.stay(process{
+				pid: pid + 3*i, name: r.name, memory: mebibytes(r.part * float64(g.model.Memory)),
+				share: r.share, gi: noInstance, ci: noInstance, owner: g.fill(r.owner, i),
+			})
+		}
+	}
+	g.weigh()
+}
+
+// settleOwn makes the scenario's own processes.
+func (g *gpu) settleOwn() {
+	clients, daemon := 0.0, -1 // weight, index
+	for i, p := range g.spec.Processes {
+		share := cmp.Or(p.Share, 1)
+		switch {
+		case p.Idle:
+			share = 0
+		case p.Type == "mps":
+			clients, share = clients+share, 0
+		case p.Type == mpsServer:
+			daemon, share = i, 0
+		}
+		g.stay(process{
+			pid: p.PID, name: p.Name, mode: modes[p.Type], memory: p.Memory << 20, hidden: p.MemoryUnknown,
+			share: share, gi: noInstance, ci: noInstance, owner: g.fill(owner{p.UID, p.Cgroup, p.Env, p.Container}, i),
+		})
+	}
+	if daemon >= 0 {
+		g.procs[daemon].share = clients
+	}
+}
+
+// stay adds a process that has been there for up to two hours.
+func (g *gpu) stay(p process) {
+	p.from = -preroll - int64(hash(g.host.seed, uint64(p.pid))%72_000)
+	g.procs = append(g.procs, p)
+}
+
+// weigh sums up what the processes weigh.
+func (g *gpu) weigh() {
+	g.weight = 0
+	for i := range g.procs {
+		g.weight += g.procs[i].share
 	}
 }
 
@@ -69,7 +130,7 @@ func (g *gpu) populate() {
 		if g.n < s.until {
 			continue
 		}
-		pid := 20000 + 2000*i + 11*g.index + s.count*13%1800
+		pid := churnPID + maxGPUs*churnSlots*(s.count%1000) + churnSlots*g.index + i
 		h := hash(g.seed+uint64(i), uint64(s.count)+9000)
 		if s.alive {
 			g.procs = slices.DeleteFunc(g.procs, func(p process) bool { return p.pid == pid })
@@ -79,10 +140,12 @@ func (g *gpu) populate() {
 			g.procs = append(g.procs, process{
 				pid: pid, name: "python3", memory: mebibytes(float64(g.model.Memory) * (0.01 + 0.12*ratio(h))),
 				share: 0.05 + 0.3*ratio(hash(h, 1)), gi: noInstance, ci: noInstance,
+				from: g.n, owner: s.owner,
 			})
 			s.until = g.n + 15 + int64(h%180)
 		}
 		s.alive = !s.alive
+		g.weigh()
 	}
 }
 
@@ -98,72 +161,26 @@ func (g *gpu) used() uint64 {
 	return sum
 }
 
-// processName returns the name of a process of the GPU.
-func (g *gpu) processName(pid int, now time.Duration) (string, bool) {
+// find returns the process of the host with a PID, whatever state its GPU is
+// in.
+func (h *Host) find(pid int) (process, bool) {
+	now := h.now()
+	for _, g := range h.gpus {
+		if p, ok := g.find(pid, now); ok {
+			return p, true
+		}
+	}
+	return process{}, false
+}
+
+func (g *gpu) find(pid int, now time.Duration) (process, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.advance(now)
-	for i := range g.procs {
-		if g.procs[i].pid == pid {
-			return g.procs[i].name, true
-		}
-	}
-	return "", false
-}
-
-// running lists the processes of a mode, those of one GPU instance only if
-// gi is one.
-func (g *gpu) running(mode nvml.ProcessMode, gi uint32) []nvml.ProcessInfo {
-	all := []nvml.ProcessInfo{}
 	for _, p := range g.procs {
-		if p.mode == mode && (gi == noInstance || p.gi == gi) {
-			all = append(all, nvml.ProcessInfo{
-				Pid: uint32(p.pid), UsedGpuMemory: p.memory, GpuInstanceId: p.gi, ComputeInstanceId: p.ci,
-			})
+		if p.pid == pid {
+			return p, true
 		}
 	}
-	return all
-}
-
-// GetComputeRunningProcesses lists processes with a compute context.
-func (d *device) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return d.running("nvmlDeviceGetComputeRunningProcesses", nvml.PROCESS_MODE_COMPUTE)
-}
-
-// GetGraphicsRunningProcesses lists processes with a graphics context.
-func (d *device) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return d.running("nvmlDeviceGetGraphicsRunningProcesses", nvml.PROCESS_MODE_GRAPHICS)
-}
-
-// GetMPSComputeRunningProcesses lists the clients of MPS.
-func (d *device) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return d.running("nvmlDeviceGetMPSComputeRunningProcesses", nvml.PROCESS_MODE_MPS)
-}
-
-func (d *device) running(call string, mode nvml.ProcessMode) ([]nvml.ProcessInfo, nvml.Return) {
-	return read(d, call, func(g *gpu) ([]nvml.ProcessInfo, nvml.Return) {
-		return g.running(mode, noInstance), nvml.SUCCESS
-	})
-}
-
-// GetRunningProcessDetailList lists compute processes with their instances.
-func (d *device) GetRunningProcessDetailList() (nvml.ProcessDetailList, nvml.Return) {
-	return read(d, "nvmlDeviceGetRunningProcessDetailList", func(g *gpu) (nvml.ProcessDetailList, nvml.Return) {
-		return details(g.running(nvml.PROCESS_MODE_COMPUTE, noInstance)), nvml.SUCCESS
-	})
-}
-
-func details(all []nvml.ProcessInfo) nvml.ProcessDetailList {
-	list := nvml.ProcessDetailList{Mode: uint32(nvml.PROCESS_MODE_COMPUTE), NumProcArrayEntries: uint32(len(all))}
-	list.Version = nvml.STRUCT_VERSION(list, 1)
-	array := make([]nvml.ProcessDetail_v1, len(all))
-	for i, p := range all {
-		array[i] = nvml.ProcessDetail_v1{
-			Pid: p.Pid, UsedGpuMemory: p.UsedGpuMemory, GpuInstanceId: p.GpuInstanceId, ComputeInstanceId: p.ComputeInstanceId,
-		}
-	}
-	if len(array) > 0 {
-		list.ProcArray = &array[0]
-	}
-	return list
+	return process{}, false
 }

@@ -29,21 +29,38 @@ func TestChurn(t *testing.T) {
 // TestOwnProcesses gives a GPU the scenario's processes.
 func TestOwnProcesses(t *testing.T) {
 	h := begin(t, Scenario{GPUs: []GPU{{Load: "full", Processes: []Process{
-		{PID: 41, Name: "a", Memory: 1000, Share: 3}, {PID: 42, Name: "b", Memory: 2000}, {PID: 43, Name: "x", Type: "graphics"}, {PID: 44, Type: "mps"},
+		{PID: 41, Name: "a", Memory: 1000, Share: 3}, {PID: 42, Name: "b", Memory: 2000}, {PID: 43, Name: "x", Type: "graphics"}, {PID: 44, MemoryUnknown: true},
 	}}}}, Options{})
 	d := gpuOf(t, h, 0)
 	procs := must[[]nvml.ProcessInfo](t)(d.GetComputeRunningProcesses())
-	if len(procs) != 2 || procs[0].Pid != 41 || procs[1].UsedGpuMemory != 2000<<20 {
+	if len(procs) != 3 || procs[0].Pid != 41 || procs[1].UsedGpuMemory != 2000<<20 || procs[2].UsedGpuMemory != notAvailable {
 		t.Errorf("processes are %+v", procs)
 	}
-	if g, m := must[[]nvml.ProcessInfo](t)(d.GetGraphicsRunningProcesses()), must[[]nvml.ProcessInfo](t)(d.GetMPSComputeRunningProcesses()); len(g) != 1 || len(m) != 1 {
-		t.Errorf("graphics are %+v, MPS %+v", g, m)
-	}
-	use := must[[]nvml.ProcessUtilizationSample](t)(d.GetProcessUtilization(0))
-	if len(use) != 4 || !near(float64(use[0].SmUtil), 3*float64(use[1].SmUtil), 3) {
-		t.Errorf("utilization is %+v", use)
+	if g := must[[]nvml.ProcessInfo](t)(d.GetGraphicsRunningProcesses()); len(g) != 1 || g[0].Pid != 43 {
+		t.Errorf("graphics are %+v", g)
 	}
 	if name := must[string](t)(h.SystemGetProcessName(42)); name != "b" {
 		t.Errorf("name is %q", name)
+	}
+}
+
+// TestCrowd has 64 pods of eight processes each.
+func TestCrowd(t *testing.T) {
+	h := begin(t, embedded(t, "crowd"), Options{})
+	pods := map[string]int{}
+	for _, p := range must[[]nvml.ProcessInfo](t)(gpuOf(t, h, 0).GetComputeRunningProcesses()) {
+		facts, ok := h.Process(int(p.Pid))
+		if !ok {
+			t.Errorf("process %d is not known", p.Pid)
+		}
+		pods[facts.Cgroup]++
+	}
+	if len(pods) != 64 || len(h.ContainerNames()) != 64 {
+		t.Errorf("%d pods, %d names", len(pods), len(h.ContainerNames()))
+	}
+	for cgroup, n := range pods {
+		if n != 8 {
+			t.Errorf("%d processes in %s", n, cgroup)
+		}
 	}
 }

@@ -1,50 +1,78 @@
 package sim
 
-import "github.com/NVIDIA/go-nvml/pkg/nvml"
+import (
+	"time"
 
-// GetProcessUtilization returns what each process used during the last second.
-// It returns ERROR_NOT_FOUND when there is nothing since lastSeen, in
-// microseconds, and ERROR_NOT_SUPPORTED under MIG.
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// The driver samples who has the GPU six times a second, and remembers 12 s.
+const (
+	useRate  = 6
+	useDepth = 72
+)
+
+// GetProcessUtilization returns what each process that did anything after
+// lastSeen, in microseconds, used since then, at most in the last 12 s: the
+// average in percent, rounded down, and the time of the last sample in which it
+// did something. It returns ERROR_NOT_FOUND when nobody did anything, and
+// ERROR_NOT_SUPPORTED under MIG. Of a process that has ended nothing is left.
 func (d *device) GetProcessUtilization(lastSeen uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 	return read(d, "nvmlDeviceGetProcessUtilization", func(g *gpu) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 		if len(g.spec.MIG) > 0 {
 			return nil, nvml.ERROR_NOT_SUPPORTED
 		}
-		at := g.host.stamp(g.time())
-		if at <= lastSeen {
+		var all []nvml.ProcessUtilizationSample
+		window := g.window(lastSeen)
+		for i := range g.procs {
+			if use, ok := g.procs[i].use(window); ok {
+				all = append(all, use)
+			}
+		}
+		if all == nil {
 			return nil, nvml.ERROR_NOT_FOUND
 		}
-		return g.shares(at)
+		return all, nvml.SUCCESS
 	})
 }
 
-// shares splits the last second's utilization among the processes.
-func (g *gpu) shares(at uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
-	weights := 0.0
-	for i := range g.procs {
-		weights += g.procs[i].share
-	}
-	percent := func(p *process, value func(*tick) float64) uint32 {
-		return uint32(100*g.average(value)*p.share/weights + 0.5)
-	}
-	var all []nvml.ProcessUtilizationSample
-	for i := range g.procs {
-		p := &g.procs[i]
-		s := nvml.ProcessUtilizationSample{
-			Pid: uint32(p.pid), TimeStamp: at,
-			SmUtil:  percent(p, func(t *tick) float64 { return 0.95 * t.busy }),
-			MemUtil: percent(p, func(t *tick) float64 { return 0.93 * t.mem }),
-			EncUtil: percent(p, func(t *tick) float64 { return t.enc }),
-			DecUtil: percent(p, func(t *tick) float64 { return t.dec }),
+// look is a look of the driver at who has the GPU.
+type look struct {
+	at   uint64 // microseconds since the epoch
+	step int64
+	*tick
+}
+
+// window returns the driver's looks after lastSeen, the newest first, which is
+// less than 200 ms old.
+func (g *gpu) window(lastSeen uint64) []look {
+	const began, period = -preroll * step, time.Second / useRate
+	first := began + time.Duration(hash(g.seed, 91)%uint64(period))
+	now := min(g.host.now(), g.time()+step-1) // no later than what has been simulated
+	var all []look
+	for t := now - (now-first)%period; len(all) < useDepth; t -= period {
+		at, n := g.host.stamp(t), int64((t-began)/step)-preroll
+		if at <= lastSeen {
+			break
 		}
-		if s.SmUtil+s.MemUtil+s.EncUtil+s.DecUtil > 0 {
-			all = append(all, s)
+		all = append(all, look{at, n, &g.hist[n&(history-1)]})
+	}
+	return all
+}
+
+// use returns what p used in a window, if anything.
+func (p *process) use(window []look) (s nvml.ProcessUtilizationSample, ok bool) {
+	var sm, mem, enc, dec float64
+	for _, l := range window {
+		if p.share == 0 || l.step < p.from || l.busy+l.mem+l.enc+l.dec == 0 {
+			continue
 		}
+		s.TimeStamp = max(s.TimeStamp, l.at)
+		part := 100 * p.share / l.weight / float64(len(window))
+		sm, mem, enc, dec = sm+0.95*l.busy*part, mem+0.93*l.mem*part, enc+l.enc*part, dec+l.dec*part
 	}
-	if all == nil {
-		return nil, nvml.ERROR_NOT_FOUND
-	}
-	return all, nvml.SUCCESS
+	s.Pid, s.SmUtil, s.MemUtil, s.EncUtil, s.DecUtil = uint32(p.pid), uint32(sm), uint32(mem), uint32(enc), uint32(dec)
+	return s, s.TimeStamp > 0
 }
 
 // GetAccountingMode says that accounting is off.

@@ -33,6 +33,7 @@ type GPU struct {
 	MIG        []string  `yaml:"mig"`         // profiles of its MIG devices; MIG mode is off without any
 	VGPUs      []VGPU    `yaml:"vgpus"`       // vGPUs that it hosts
 	Processes  []Process `yaml:"processes"`   // instead of the load's own processes
+	Crowd      int       `yaml:"crowd"`       // this many small processes in 64 pods, instead of the load's own
 }
 
 // VGPU is a virtual GPU that a simulated GPU hosts for a virtual machine.
@@ -45,13 +46,24 @@ type VGPU struct {
 	Encoders int    `yaml:"encoders"` // encoder sessions
 }
 
-// Process is a process on a simulated GPU.
+// Process is a process on a simulated GPU. In Cgroup, Env and Container {id}
+// stands for an identifier of a container, {pod} for one of a pod, {n} for the
+// place in the list, {gpu} for the index of the GPU and {gpus} for those of all
+// with its load.
 type Process struct {
 	PID    int     `yaml:"pid"`
-	Name   string  `yaml:"name"`
-	Type   string  `yaml:"type"`   // compute (default), graphics or mps
+	Name   string  `yaml:"name"`   // an executable or its path
+	Type   string  `yaml:"type"`   // compute (default), graphics, mps (a client) or mps_server, which does the clients' work
 	Memory uint64  `yaml:"memory"` // MiB
 	Share  float64 `yaml:"share"`  // weight of its part of the GPU's work, 1 if 0
+	Idle   bool    `yaml:"idle"`   // it has no part of the work
+
+	MemoryUnknown bool `yaml:"memory_unknown"` // the driver does not say how much it has
+
+	UID       int               `yaml:"uid"`
+	Cgroup    string            `yaml:"cgroup"`    // the content of /proc/PID/cgroup, or a path of cgroup v2, / by default
+	Env       map[string]string `yaml:"env"`       // a part of its environment
+	Container ContainerName     `yaml:"container"` // what the container of Cgroup is called
 }
 
 // Duration is a time.Duration that reads "90s" from YAML.

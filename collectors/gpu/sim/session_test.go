@@ -114,3 +114,80 @@ func TestSystem(t *testing.T) {
 	}()
 	gpuOf(t, h, 0).GetOfaUtilization()
 }
+
+// TestNodesGone shows that handles outlive their device nodes.
+func TestNodesGone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := begin(t, Scenario{GPUs: []GPU{{Count: 2}}, Faults: []Fault{{Kind: "nodes_gone", At: Duration(10 * time.Second), For: Duration(20 * time.Second)}}}, Options{})
+		all := []*device{gpuOf(t, h, 0), gpuOf(t, h, 1)}
+		time.Sleep(10 * time.Second)
+		for _, d := range all {
+			_, ret := d.GetName()
+			want(t, "a device", ret, nvml.ERROR_UNKNOWN)
+		}
+		want(t, "Init", h.Init(), nvml.ERROR_UNKNOWN)
+		time.Sleep(20 * time.Second)
+		for _, d := range all {
+			must[string](t)(d.GetName())
+		}
+	})
+}
+
+// TestLibraryMismatch shows that no session survives another driver.
+func TestLibraryMismatch(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := begin(t, Scenario{GPUs: []GPU{{}}, Faults: []Fault{{Kind: "library_mismatch", At: Duration(10 * time.Second), For: Duration(20 * time.Second)}}}, Options{})
+		d := gpuOf(t, h, 0)
+		set := subscribe(t, h)
+		_, ret := set.Wait(60_000)
+		want(t, "waiting for events", ret, nvml.ERROR_LIB_RM_VERSION_MISMATCH)
+		_, ret = d.GetName()
+		want(t, "a device", ret, nvml.ERROR_LIB_RM_VERSION_MISMATCH)
+		_, ret = h.DeviceGetCount()
+		want(t, "the host", ret, nvml.ERROR_LIB_RM_VERSION_MISMATCH)
+		want(t, "Init", h.Init(), nvml.ERROR_LIB_RM_VERSION_MISMATCH)
+		check(t, h.Shutdown())
+		time.Sleep(20 * time.Second)
+		check(t, h.Init())
+		_, ret = d.GetName()
+		want(t, "a handle of before", ret, nvml.ERROR_UNINITIALIZED)
+		must[string](t)(gpuOf(t, h, 0).GetName())
+	})
+}
+
+// TestRecovery walks through the scenario recovery, opening NVML again where
+// its session is over.
+func TestRecovery(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := begin(t, embedded(t, "recovery"), Options{})
+		lost := map[time.Duration]int{60: 1, 100: 2, 140: 0, 180: 1, 220: 0, 260: 2} // seconds, GPU that answers nothing
+		for at := time.Duration(10); at < 300; at += 20 {
+			time.Sleep(at*time.Second - time.Since(h.start))
+			if at == 30 {
+				start := time.Now()
+				must[uint32](t)(gpuOf(t, h, 0).GetPowerUsage())
+				if d := time.Since(start); d != 10*time.Second {
+					t.Errorf("the wedge lasts %v, want 10s", d)
+				}
+				continue
+			}
+			if gpu, struck := lost[at-10]; struck {
+				if d, ret := h.DeviceGetHandleByIndex(gpu); ret == nvml.SUCCESS {
+					if _, ret = d.GetPowerUsage(); ret == nvml.SUCCESS && at != 190 {
+						t.Errorf("GPU %d answers at %d s", gpu, at)
+					}
+				}
+				if n, ret := h.DeviceGetCount(); at == 190 && (n != 2 || ret != nvml.SUCCESS) {
+					t.Errorf("%d GPUs of which one is removed, %v", n, ret)
+				}
+				continue
+			}
+			if _, ret := h.DeviceGetCount(); ret != nvml.SUCCESS {
+				check(t, h.Init())
+			}
+			for i := range 3 {
+				must[uint32](t)(gpuOf(t, h, i).GetPowerUsage())
+			}
+		}
+	})
+}

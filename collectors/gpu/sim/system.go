@@ -9,9 +9,10 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// open returns ERROR_UNINITIALIZED outside a session.
-func (h *Host) open() nvml.Return {
-	_, ret := h.check(h.now())
+// open returns why a call on the host fails, such as ERROR_UNINITIALIZED
+// outside a session.
+func (h *Host) open(call string) nvml.Return {
+	_, _, ret := h.enter(call)
 	return ret
 }
 
@@ -34,7 +35,7 @@ func (h *Host) ErrorString(r nvml.Return) string { return r.Error() }
 
 // SystemGetDriverVersion returns the scenario's driver version.
 func (h *Host) SystemGetDriverVersion() (string, nvml.Return) {
-	return h.scenario.Driver, h.open()
+	return h.scenario.Driver, h.open("nvmlSystemGetDriverVersion")
 }
 
 // SystemGetDriverBranch returns the branch of the driver version.
@@ -42,7 +43,7 @@ func (h *Host) SystemGetDriverBranch() (nvml.SystemDriverBranchInfo, nvml.Return
 	var info nvml.SystemDriverBranchInfo
 	major, _, _ := strings.Cut(h.scenario.Driver, ".")
 	text(info.Branch[:], "r"+major+"_00")
-	return info, h.open()
+	return info, h.open("nvmlSystemGetDriverBranch")
 }
 
 // SystemGetCudaDriverVersion returns the CUDA version times 1000.
@@ -51,7 +52,7 @@ func (h *Host) SystemGetCudaDriverVersion() (int, nvml.Return) {
 	if err != nil {
 		return 0, nvml.ERROR_UNKNOWN
 	}
-	return version, h.open()
+	return version, h.open("nvmlSystemGetCudaDriverVersion")
 }
 
 // SystemGetCudaDriverVersion_v2 returns the CUDA version times 1000.
@@ -67,31 +68,31 @@ func (h *Host) SystemGetNVMLVersion() (string, nvml.Return) {
 
 // SystemGetProcessName returns the name of a process on any GPU.
 func (h *Host) SystemGetProcessName(pid int) (string, nvml.Return) {
-	if ret := h.open(); ret != nvml.SUCCESS {
+	if ret := h.open("nvmlSystemGetProcessName"); ret != nvml.SUCCESS {
 		return "", ret
 	}
-	now := h.now()
-	for _, g := range h.gpus {
-		if name, ok := g.processName(pid, now); ok {
-			return name, nvml.SUCCESS
-		}
+	p, ok := h.find(pid)
+	if !ok {
+		return "", nvml.ERROR_NOT_FOUND
 	}
-	return "", nvml.ERROR_NOT_FOUND
+	return p.name, nvml.SUCCESS
 }
 
 // SystemGetConfComputeState says that confidential computing is off.
 func (h *Host) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml.Return) {
-	return nvml.ConfComputeSystemState{}, h.open()
+	return nvml.ConfComputeSystemState{}, h.open("nvmlSystemGetConfComputeState")
 }
 
 // SystemGetConfComputeGpusReadyState returns what a host without confidential
 // computing returns: 0.
-func (h *Host) SystemGetConfComputeGpusReadyState() (uint32, nvml.Return) { return 0, h.open() }
+func (h *Host) SystemGetConfComputeGpusReadyState() (uint32, nvml.Return) {
+	return 0, h.open("nvmlSystemGetConfComputeGpusReadyState")
+}
 
 // SystemGetConfComputeKeyRotationThresholdInfo is not supported without
 // confidential computing.
 func (h *Host) SystemGetConfComputeKeyRotationThresholdInfo() (nvml.ConfComputeGetKeyRotationThresholdInfo, nvml.Return) {
-	if ret := h.open(); ret != nvml.SUCCESS {
+	if ret := h.open("nvmlSystemGetConfComputeKeyRotationThresholdInfo"); ret != nvml.SUCCESS {
 		return nvml.ConfComputeGetKeyRotationThresholdInfo{}, ret
 	}
 	return nvml.ConfComputeGetKeyRotationThresholdInfo{}, nvml.ERROR_NOT_SUPPORTED

@@ -10,8 +10,8 @@ import (
 // maxGPUs is how many GPUs a simulated host can hold.
 const maxGPUs = 16
 
-// expand checks s, fills its defaults and returns its GPUs one by one.
-func (s *Scenario) expand() ([]GPU, error) {
+// expand checks s, fills its defaults and lists its GPUs one by one.
+func (s *Scenario) expand() error {
 	if s.Driver == "" {
 		s.Driver = "580.159.04"
 	}
@@ -19,35 +19,33 @@ func (s *Scenario) expand() ([]GPU, error) {
 		s.CUDA = "13000"
 	}
 	if v, err := strconv.Atoi(s.CUDA); err != nil || v < 1000 {
-		return nil, fmt.Errorf("cuda: %q: want a number such as 13000", s.CUDA)
+		return fmt.Errorf("cuda: %q: want a number such as 13000", s.CUDA)
 	}
 	for i, symbol := range s.MissingSymbols {
 		if !strings.HasPrefix(symbol, "nvml") {
-			return nil, fmt.Errorf("missing_symbols[%d]: %q: want an NVML function such as nvmlDeviceGetFieldValues", i, symbol)
+			return fmt.Errorf("missing_symbols[%d]: %q: want an NVML function such as nvmlDeviceGetFieldValues", i, symbol)
 		}
 	}
 	var all []GPU
 	for i, g := range s.GPUs {
 		if err := g.check(); err != nil {
-			return nil, fmt.Errorf("gpus[%d].%w", i, err)
+			return fmt.Errorf("gpus[%d].%w", i, err)
 		}
-		for range g.Count {
-			all = append(all, g)
-		}
+		all = append(all, slices.Repeat([]GPU{g}, min(g.Count, maxGPUs+1))...)
 		if len(all) > maxGPUs {
 			break
 		}
 	}
 	if len(all) < 1 || len(all) > maxGPUs {
-		return nil, fmt.Errorf("gpus: %d GPUs: want 1 to %d", len(all), maxGPUs)
+		return fmt.Errorf("gpus: %d GPUs: want 1 to %d", len(all), maxGPUs)
 	}
-	s.Faults = slices.Clone(s.Faults)
+	s.GPUs, s.Faults = all, slices.Clone(s.Faults)
 	for i := range s.Faults {
 		if err := s.Faults[i].check(all); err != nil {
-			return nil, fmt.Errorf("faults[%d].%w", i, err)
+			return fmt.Errorf("faults[%d].%w", i, err)
 		}
 	}
-	return all, nil
+	return nil
 }
 
 // check fills the defaults of g; its errors begin with the key.
@@ -87,6 +85,12 @@ func (g *GPU) check() error {
 	if len(g.VGPUs) > 0 && !m.has("vgpu") {
 		return fmt.Errorf("vgpus: model %s hosts none", g.Model)
 	}
+	if g.Crowd != 0 && (g.Crowd < 0 || len(g.Processes)+len(g.VGPUs)+len(g.MIG) > 0) {
+		return fmt.Errorf("crowd: %d: want 0 or more, and neither processes, vgpus nor mig", g.Crowd)
+	}
+	if err := g.checkProcesses(); err != nil {
+		return err
+	}
 	return g.checkMemory(m)
 }
 
@@ -108,7 +112,7 @@ func (g *GPU) checkMIG(m *model) error {
 	return nil
 }
 
-// checkMemory checks the processes and the vGPUs, and that they fit.
+// checkMemory checks the vGPUs, and that they and the processes fit.
 func (g *GPU) checkMemory(m *model) error {
 	free := (m.Memory - m.Reserved) >> 20
 	take := func(key string, mebibytes uint64) error {
@@ -128,18 +132,33 @@ func (g *GPU) checkMemory(m *model) error {
 		}
 	}
 	for i, p := range g.Processes {
+		if err := take(fmt.Sprintf("processes[%d]", i), p.Memory+processOverhead>>20+1); err != nil {
+			return err
+		}
+	}
+	return take("crowd", uint64(g.Crowd)*(crowdMemory+processOverhead>>20+1))
+}
+
+// checkProcesses checks all but that they fit.
+func (g *GPU) checkProcesses() error {
+	types := map[string]int{}
+	for i, p := range g.Processes {
 		key := fmt.Sprintf("processes[%d]", i)
+		types[p.Type]++
+		_, known := modes[p.Type]
 		switch {
 		case p.PID <= 0:
 			return fmt.Errorf("%s.pid: %d: want a positive number", key, p.PID)
-		case !slices.Contains([]string{"", "compute", "graphics", "mps"}, p.Type):
-			return fmt.Errorf("%s.type: %q: want one of compute, graphics, mps", key, p.Type)
-		case p.Share < 0:
-			return fmt.Errorf("%s.share: %v: want 0 or more", key, p.Share)
+		case p.UID < 0:
+			return fmt.Errorf("%s.uid: %d: want 0 or more", key, p.UID)
+		case !known:
+			return fmt.Errorf("%s.type: %q: want one of compute, graphics, mps, mps_server", key, p.Type)
+		case p.Share < 0 || p.Share > 0 && p.Idle:
+			return fmt.Errorf("%s.share: %v: want 0 or more, and none of an idle process", key, p.Share)
 		}
-		if err := take(key, p.Memory+processOverhead>>20+1); err != nil {
-			return err
-		}
+	}
+	if types["mps"] > 0 && types[mpsServer] != 1 {
+		return fmt.Errorf("processes: clients of mps want one mps_server")
 	}
 	if len(g.MIG) > 0 && len(g.Processes)+len(g.VGPUs) > 0 {
 		return fmt.Errorf("mig: not with processes or vgpus")

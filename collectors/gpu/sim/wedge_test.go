@@ -54,6 +54,39 @@ func TestWedgeOfOneCall(t *testing.T) {
 	})
 }
 
+// TestWedgeOfTheHost shows that a call on the host may hang, or finding a GPU.
+func TestWedgeOfTheHost(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h, err := New(Scenario{GPUs: []GPU{{Count: 2}}, Faults: []Fault{
+			{Kind: "wedge", Call: "nvmlInit", For: Duration(10 * time.Second)},
+			{Kind: "wedge", Call: "nvmlDeviceGetCount", For: Duration(20 * time.Second)},
+			{Kind: "wedge", Call: "nvmlDeviceGetHandleByIndex", GPU: 1, For: Duration(30 * time.Second)},
+			{Kind: "error", Call: "nvmlSystemGetDriverVersion", Return: "ERROR_NO_PERMISSION", For: Duration(30 * time.Second)},
+		}}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		took := func(what string, wanted time.Duration) {
+			t.Helper()
+			if d := time.Since(h.start); d != wanted {
+				t.Errorf("%s is done after %v, want %v", what, d, wanted)
+			}
+		}
+		check(t, h.Init())
+		took("nvmlInit", 10*time.Second)
+		_, ret := h.SystemGetDriverVersion()
+		want(t, "an error of the host", ret, nvml.ERROR_NO_PERMISSION)
+		d := gpuOf(t, h, 0)
+		must[string](t)(d.GetName())
+		took("another GPU", 10*time.Second)
+		must[int](t)(h.DeviceGetCount())
+		took("nvmlDeviceGetCount", 20*time.Second)
+		gpuOf(t, h, 1)
+		took("nvmlDeviceGetHandleByIndex", 30*time.Second)
+		must[string](t)(h.SystemGetDriverVersion())
+	})
+}
+
 // TestCloseReleases shows that Close ends a wedge that has no end.
 func TestCloseReleases(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -1,0 +1,58 @@
+package host
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestSlurmAllocations(t *testing.T) {
+	root := t.TempDir()
+	group := func(path, procs string) {
+		dir := filepath.Join(root, path)
+		os.MkdirAll(dir, 0o755)
+		os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(procs), 0o600)
+	}
+	proc := &fakeProc{}
+	job := func(pid int, cgroup string, environ map[string]string) {
+		p := in(cgroup)
+		p.environ = environ
+		proc.set(pid, p)
+	}
+	group("system.slice/slurmstepd.scope/job_1/step_0/slurm", "10\n")
+	group("system.slice/slurmstepd.scope/job_1/step_0/user/task_0", "99\n11\n12\n")
+	job(10, "/system.slice/slurmstepd.scope/job_1/step_0/slurm", nil) // may not be read
+	job(11, "/system.slice/slurmstepd.scope/job_7/step_0", map[string]string{"SLURM_JOB_GPUS": "7"})
+	job(12, "/system.slice/slurmstepd.scope/job_1/step_0/user/task_0", map[string]string{"SLURM_JOB_GPUS": "0,2-3"})
+	group("system.slice/node_slurmstepd.scope/job_2/step_batch", "20\n")
+	job(20, "/system.slice/node_slurmstepd.scope/job_2/step_batch", nil)
+	group("devices/slurm/uid_1000/job_3/step_0/task_0", "30\n")
+	group("freezer/slurm/uid_1000/job_3/step_0", "30\n")
+	job(30, "/slurm/uid_1000/job_3/step_0/task_0", map[string]string{"SLURM_JOB_GPUS": "1"})
+	group("cpuset/slurm/uid_1000/job_x", "30\n")
+	group("system.slice/slurmstepd.scope/job_4", "")
+
+	got, err := SlurmAllocations(root, proc)
+	want := []Allocation{{Job: "1", Devices: []string{"0", "2", "3"}}, {Job: "3", Devices: []string{"1"}}}
+	slices.SortFunc(got, func(a, b Allocation) int { return strings.Compare(a.Job, b.Job) })
+	if !reflect.DeepEqual(got, want) || err == nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if proc.handles() != 0 {
+		t.Errorf("%d handles are open", proc.handles())
+	}
+}
+
+func TestParseIndices(t *testing.T) {
+	for list, want := range map[string]string{"0": "0", "0,1": "0 1", "0-2,5": "0 1 2 5", "": "", "a": "", "3-1": "", "0,0": "0", "-1": "", "1-": "", "99999999999999999999": ""} {
+		if got := strings.Join(parseIndices(list), " "); got != want {
+			t.Errorf("%q is %q, not %q", list, got, want)
+		}
+	}
+	if n := len(parseIndices("0-65535,0-65535")); n != mostGPUs {
+		t.Error(n)
+	}
+}

@@ -1,0 +1,224 @@
+package host
+
+import (
+	"cmp"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Names of cgroups, as runtimes and systemd give them.
+var (
+	machineGroup = regexp.MustCompile(`^(?:lxc\.payload\.(.+)|machine-(.+)\.scope|systemd-nspawn@(.+)\.service)$`)
+	slurmGroup   = regexp.MustCompile(`^(?:(?:.+_)?slurmstepd\.scope|slurm(?:_.+)?)$`)
+	jobGroup     = regexp.MustCompile(`^job_(\d+)$`)
+	userGroup    = regexp.MustCompile(`^user(?:\.slice|-(\d+)\.slice|@(\d+)\.service)$`)
+
+	// parents have containers of any name below them, at the top.
+	parents = []string{"lxc", "k8s.io", "default"}
+
+	// runtimes are units that pods and containers may be found below.
+	runtimes = regexp.MustCompile(`^(?:containerd|docker|crio|kubelet|k3s|k3s-agent|rke2-server|rke2-agent)\.service$`)
+)
+
+// kinds in the order of what they tell.
+var kinds = []string{KindUser, KindUnit, KindSlurm, KindContainer, KindPod}
+
+// ParseCgroup tells the workload of a process of user uid from the content of
+// its /proc/PID/cgroup. With cgroups v1 each controller may have a place of its
+// own: the one that tells most counts.
+//
+// The outermost pod, container, Slurm job or unit is taken, whatever is nested
+// in it: who may make cgroups inside his own cannot pretend to be another. A
+// cluster in a container (kind) is that container, therefore. Below user.slice
+// all names are the user's own: there is no pod or job there, and a container
+// has his number in its key.
+func ParseCgroup(content string, uid int) Workload {
+	best, most, depth := user(strconv.Itoa(uid)), 0, 0
+	for line := range strings.Lines(content) {
+		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(parts) < 3 {
+			continue
+		}
+		groups := split(parts[2])
+		w, tells := place(groups, strconv.Itoa(uid)), 0
+		if !w.own {
+			tells = slices.Index(kinds, w.Kind)
+		}
+		if tells > most || tells == most && len(groups) > depth {
+			best, most, depth = w, tells, len(groups)
+		}
+	}
+	best.UID = uid
+	return best
+}
+
+// split returns the cgroups of a path from the outermost. A path out of the
+// agent's own cgroup namespace begins with "..". What runtimes call
+// a.slice:runtime:id is a scope in a slice that systemd should have made.
+func split(path string) []string {
+	var groups []string
+	for g := range strings.SplitSeq(path, "/") {
+		if g == "" || g == ".." && len(groups) == 0 {
+			continue
+		}
+		slice, unit, unmade := strings.Cut(g, ".slice:")
+		if runtime, id, ok := strings.Cut(unit, ":"); unmade && ok {
+			groups = append(groups, slice+".slice", runtime+"-"+id+".scope")
+		} else {
+			groups = append(groups, g)
+		}
+	}
+	return groups
+}
+
+// place walks down to the first group that says what runs there.
+func place(groups []string, uid string) Workload {
+	w, slice := user(uid), ""
+	for i, g := range groups {
+		below := groups[i+1:]
+		if userGroup.MatchString(g) {
+			return own(groups[i:], uid)
+		}
+		if uid := podUID(g); uid != "" {
+			return pod(uid, below)
+		}
+		if id := container(g); id != "" {
+			return Workload{Kind: KindContainer, Key: key(KindContainer, id), Container: id, ContainerID: id}
+		}
+		if m := machineGroup.FindStringSubmatch(g); m != nil {
+			return machine(m[1] + m[2] + m[3])
+		}
+		if i == 0 && len(below) > 0 && slices.Contains(parents, g) && container(below[0]) == "" {
+			return machine(below[0])
+		}
+		if job, ok := slurm(g, below); ok {
+			return job
+		}
+		if strings.HasSuffix(g, ".slice") {
+			slice = g
+		}
+		if isUnit(g) && w.Kind == KindUser {
+			w = Workload{Kind: KindUnit, Key: key(KindUnit, g), Unit: field(g), Slice: field(slice)}
+		}
+		if w.Kind == KindUnit && !runtimes.MatchString(w.Unit) {
+			break
+		}
+	}
+	return w
+}
+
+// podUID returns the uid of the pod that a group is, or nothing: [...-]pod<uid>,
+// in which systemd has "_" for "-". Static pods have a hash for a uid.
+func podUID(group string) string {
+	name := strings.TrimSuffix(group, ".slice")
+	i := strings.LastIndex(name, "pod")
+	if i < 0 || i > 0 && name[i-1] != '-' {
+		return ""
+	}
+	uid := strings.ReplaceAll(name[i+len("pod"):], "_", "-")
+	if !isHex(uid, 32) && !isUUID(uid) {
+		return ""
+	}
+	return uid
+}
+
+func isUUID(s string) bool {
+	parts := strings.Split(s, "-")
+	return len(parts) == 5 && isHex(parts[0], 8) && isHex(parts[1], 4) && isHex(parts[2], 4) && isHex(parts[3], 4) && isHex(parts[4], 12)
+}
+
+// isID says whether s is the id of a container.
+func isID(s string) bool { return isHex(s, 64) }
+
+// isHex says whether s is n hexadecimal digits.
+func isHex(s string, n int) bool {
+	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// container returns the id of the container that a group is, or nothing:
+// [<runtime>-]<id>[.scope]. What is called conmon only watches one.
+func container(group string) string {
+	name := strings.TrimSuffix(group, ".scope")
+	runtime, id := name[:max(len(name)-64, 0)], name[max(len(name)-64, 0):]
+	if !isID(id) || runtime != "" && !strings.HasSuffix(runtime, "-") || strings.HasSuffix(runtime, "conmon-") {
+		return ""
+	}
+	return id
+}
+
+// isUnit says whether a group is a unit of systemd's that has processes.
+func isUnit(group string) bool {
+	return strings.HasSuffix(group, ".service") || strings.HasSuffix(group, ".scope")
+}
+
+// machine is a container that has a name only.
+func machine(name string) Workload {
+	return Workload{Kind: KindContainer, Key: key(KindContainer, name), Container: field(name)}
+}
+
+// pod is a pod's container, or what else runs on its account. Until somebody
+// knows its name it goes by its ids.
+func pod(uid string, below []string) Workload {
+	w := Workload{Kind: KindPod, Key: key(KindPod, uid), PodUID: uid}
+	if len(below) > 0 {
+		if id := container(below[0]); id != "" {
+			w.Key, w.Container, w.ContainerID = key(KindPod, uid, id), id, id
+		}
+	}
+	return w
+}
+
+// slurm is the job step below a group of Slurm's daemon; false if there is no
+// job. Above the job there is its user (v1); the step may be missing.
+func slurm(group string, below []string) (Workload, bool) {
+	if !slurmGroup.MatchString(group) {
+		return Workload{}, false
+	}
+	if len(below) > 0 && strings.HasPrefix(below[0], "uid_") {
+		below = below[1:]
+	}
+	if len(below) == 0 {
+		return Workload{}, false
+	}
+	m := jobGroup.FindStringSubmatch(below[0])
+	if m == nil {
+		return Workload{}, false
+	}
+	w := Workload{Kind: KindSlurm, Key: key(KindSlurm, m[1]), Job: field(m[1])}
+	if len(below) > 1 {
+		if step, ok := strings.CutPrefix(below[1], "step_"); ok {
+			w.Key, w.Step = key(KindSlurm, m[1]+"."+step), field(step)
+		}
+	}
+	return w, true
+}
+
+// user is what runs for nobody but its user.
+func user(uid string) Workload {
+	return Workload{Kind: KindUser, Key: key(KindUser, uid)}
+}
+
+// own is what a user runs below user.slice: groups begins with that, or with
+// what is nearest to it in sight.
+func own(groups []string, uid string) Workload {
+	owner, unit, slice := "", "", ""
+	for _, g := range groups {
+		if m := userGroup.FindStringSubmatch(g); m != nil && owner == "" {
+			owner = m[1] + m[2]
+		}
+		if id := container(g); id != "" {
+			return Workload{Kind: KindContainer, Key: key(KindContainer, cmp.Or(owner, uid), id), Container: id, ContainerID: id, own: true}
+		}
+		if strings.HasSuffix(g, ".slice") {
+			slice = g
+		}
+		if isUnit(g) {
+			unit = g
+		}
+	}
+	w := user(cmp.Or(owner, uid))
+	w.Unit, w.Slice, w.own = field(unit), field(slice), true
+	return w
+}

@@ -1,0 +1,58 @@
+package host
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// A Kernel is where the kernel says what it knows of NVIDIA's driver: the
+// mount points of procfs and sysfs. The zero value knows nothing.
+type Kernel struct{ ProcFS, SysFS string }
+
+// A Driver is the kernel's half of the driver, and the GPUs bound to it. What
+// cannot be read is empty.
+type Driver struct {
+	Version string // of the module, from sysfs
+	GPUs    string // PCI addresses; a GPU that was bound again counts as another
+}
+
+// Driver reads it. It never waits for a GPU.
+func (k Kernel) Driver() Driver {
+	var d Driver
+	if k.SysFS != "" {
+		if text, err := os.ReadFile(filepath.Join(k.SysFS, "module/nvidia/version")); err == nil {
+			d.Version = strings.TrimSpace(string(text))
+		}
+	}
+	if k.ProcFS == "" {
+		return d
+	}
+	entries, err := os.ReadDir(filepath.Join(k.ProcFS, "driver/nvidia/gpus")) // sorted
+	if err != nil {
+		return d
+	}
+	var gpus []string
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil {
+			if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+				gpus = append(gpus, fmt.Sprintf("%s:%d", e.Name(), stat.Ino))
+			}
+		}
+	}
+	d.GPUs = strings.Join(gpus, " ")
+	return d
+}
+
+// Differs says what is another than before; "" if nothing is.
+func (d Driver) Differs(before Driver) string {
+	switch {
+	case d.Version != before.Version:
+		return fmt.Sprintf("the kernel module's version is %q instead of %q", d.Version, before.Version)
+	case d.GPUs != before.GPUs:
+		return fmt.Sprintf("the kernel drives %d GPUs, some of them newly bound, instead of %d", len(strings.Fields(d.GPUs)), len(strings.Fields(before.GPUs)))
+	}
+	return ""
+}

@@ -1,0 +1,55 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+)
+
+const mostLinks = 16384 // of the kubelet's that are read
+
+// kubeletLinks is a directory of links to containers' logs.
+type kubeletLinks string
+
+// KubeletLogs returns the names that the kubelet gives to containers' logs in
+// dir, /var/log/containers: one reading of a directory tells all, and no API
+// is needed. They have no images.
+func KubeletLogs(dir string) Names { return kubeletLinks(dir) }
+
+func (kubeletLinks) Source() string { return "kubelet" }
+
+func (l kubeletLinks) Containers(context.Context) (map[string]ContainerName, error) {
+	dir, err := os.Open(string(l))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = dir.Close() }()
+	links, err := dir.Readdirnames(mostLinks)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	names := make(map[string]ContainerName, len(links))
+	for _, link := range links {
+		if id, n, ok := parseLink(link); ok {
+			names[id] = n
+		}
+	}
+	return names, nil
+}
+
+// parseLink reads <pod>_<namespace>_<container>-<id>.log.
+func parseLink(link string) (id string, n ContainerName, ok bool) {
+	name, ok := strings.CutSuffix(link, ".log")
+	dash := strings.LastIndexByte(name, '-')
+	parts := strings.Split(name[:max(dash, 0)], "_")
+	if !ok || len(parts) != 3 || !isID(name[dash+1:]) {
+		return "", ContainerName{}, false
+	}
+	return name[dash+1:], ContainerName{Pod: parts[0], Namespace: parts[1], Container: parts[2]}, true
+}

@@ -1,0 +1,189 @@
+package host
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+)
+
+// A ContainerName is what a runtime calls a container. What it does not know
+// is empty.
+type ContainerName struct {
+	Name  string // among the runtime's containers
+	Image string
+
+	Namespace, Pod, Container string // in Kubernetes
+}
+
+// Names are a source of the names of containers, such as a runtime.
+type Names interface {
+	// Source names it in logs and metrics.
+	Source() string
+	// Containers returns the names of running containers by id, and nothing
+	// where there is no such source on the host. One call at a time is made.
+	Containers(ctx context.Context) (map[string]ContainerName, error)
+}
+
+// Pace at which sources are asked. They are only asked about a container that
+// they have not been asked about.
+const (
+	patience = 2 * time.Second  // with a source, and of a process with its name
+	askEach  = 2 * time.Second  // at most
+	askAgain = 30 * time.Second // after a failure
+)
+
+// A record is a workload as it becomes known. Its key is settled when a source
+// knows its name, when none does, or when that took too long; it never changes
+// then, whatever else is learnt. The table's lock guards it.
+type record struct {
+	Workload
+	settled     *Workload // nil as long as there is no key
+	since, used time.Time
+	answered    []bool // by source
+	described   bool   // by a process's environment
+}
+
+func (r *record) last() time.Time { return r.used }
+
+// record returns the record of a workload that a cgroup names.
+func (t *Table) record(w Workload, now time.Time) *record {
+	r := t.records[w.Key]
+	if r != nil {
+		return r
+	}
+	if len(t.records) >= mostKnown {
+		delete(t.records, oldest(t.records))
+	}
+	r = &record{Workload: w, since: now, used: now}
+	t.records[w.Key] = r
+	if w.own || w.ContainerID == "" { // what users call their own is not believed, and asked about neither
+		r.settle()
+		return r
+	}
+	r.answered = make([]bool, len(t.Names))
+	for i, heard := range t.heard {
+		if n, ok := heard.names[w.ContainerID]; ok {
+			r.learn(n)
+			r.answered[i] = true
+		} else {
+			signal(t.wake[i])
+		}
+	}
+	return r
+}
+
+func (r *record) settle() {
+	w := r.Workload
+	r.settled = &w
+}
+
+// known returns the workload, or nil if its name may yet come.
+func (r *record) known(now time.Time) *Workload {
+	if r.settled == nil && (now.Sub(r.since) >= patience || !slices.Contains(r.answered, false)) {
+		r.settle()
+	}
+	return r.settled
+}
+
+// learn takes over what a source knows of the container.
+func (r *record) learn(n ContainerName) {
+	r.Image = cmp.Or(r.Image, field(n.Image))
+	name := ""
+	switch {
+	case r.Kind == KindPod && n.Namespace != "" && n.Pod != "":
+		if r.Pod == "" {
+			r.Namespace, r.Pod, r.Container = field(n.Namespace), field(n.Pod), field(n.Container)
+		}
+		name = key(KindPod, n.Namespace, n.Pod, n.Container)
+	case r.Kind == KindContainer && n.Name != "" && !isID(n.Name): // it might be the id of another
+		if r.Container == r.ContainerID {
+			r.Container = field(n.Name)
+		}
+		name = key(KindContainer, n.Name)
+	}
+	if r.settled != nil {
+		r.Key = r.settled.Key
+	} else if name != "" {
+		r.Key = name
+	}
+	if r.settled != nil || name != "" {
+		r.settle()
+	}
+}
+
+// An answer is what a source said last. It is kept for containers that are met
+// a little later, since the source is not asked again at once.
+type answer struct {
+	names map[string]ContainerName
+	at    time.Time
+}
+
+// ask asks a source of names, if there is a container that it was not asked
+// about yet.
+func (t *Table) ask(ctx context.Context, source int) error {
+	t.mu.Lock()
+	asked := map[*record]bool{}
+	for _, r := range t.records {
+		if r.answered != nil && !r.answered[source] {
+			asked[r] = true
+		}
+	}
+	t.mu.Unlock()
+	if len(asked) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	names, err := t.Names[source].Containers(ctx)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, r := range t.records {
+		if r.answered == nil || r.answered[source] {
+			continue
+		}
+		n, ok := names[r.ContainerID]
+		if ok {
+			r.learn(n)
+		}
+		r.answered[source] = ok || asked[r]
+	}
+	if len(names) > mostKnown {
+		names = nil
+	}
+	t.heard[source] = answer{names, time.Now()}
+	return nil
+}
+
+// serve calls ask whenever it is woken, but not too often.
+func (t *Table) serve(ctx context.Context, source string, wake chan struct{}, ask func() error) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-wake:
+		}
+		next := time.After(askEach)
+		if err := ask(); err != nil && ctx.Err() == nil {
+			t.failures.add(source, err)
+			next = time.After(askAgain)
+			signal(wake)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-next:
+		}
+	}
+}
+
+// signal wakes who waits for c, now or later.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,132 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// serve answers on a Unix socket with handler, and returns the socket.
+func serve(t *testing.T, handler http.HandlerFunc) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: handler}
+	go server.Serve(listener)
+	t.Cleanup(func() { server.Close() })
+	return socket
+}
+
+func TestDocker(t *testing.T) {
+	socket := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet || r.URL.Path != "/containers/json" {
+			http.Error(w, "no", http.StatusNotFound)
+			return
+		}
+		fmt.Fprintf(w, `[{"Id":%q,"Names":["/trainer","/link/alias"],"Image":"torch:2","Labels":{"a":"b"}},
+			{"Id":%q,"Names":null,"Labels":{"io.kubernetes.pod.name":"p","io.kubernetes.pod.namespace":"n","io.kubernetes.container.name":"c"},"Mounts":[{}]}]`, id1, id2)
+	})
+	for _, source := range []Names{Docker(socket), Podman(socket)} {
+		names, err := source.Containers(t.Context())
+		if err != nil || len(names) != 2 || names[id1] != (ContainerName{Name: "trainer", Image: "torch:2"}) || names[id2] != (ContainerName{Namespace: "n", Pod: "p", Container: "c"}) {
+			t.Errorf("%s: %+v, %v", source.Source(), names, err)
+		}
+	}
+}
+
+func TestDockerThatIsNotThere(t *testing.T) {
+	if names, err := Docker(filepath.Join(t.TempDir(), "none")).Containers(t.Context()); err != nil || len(names) != 0 {
+		t.Errorf("%v, %v", names, err)
+	}
+	if names, err := KubeletLogs(filepath.Join(t.TempDir(), "none")).Containers(t.Context()); err != nil || len(names) != 0 {
+		t.Errorf("%v, %v", names, err)
+	}
+}
+
+func TestDockerThatMisbehaves(t *testing.T) {
+	sent := 0
+	for name, handler := range map[string]http.HandlerFunc{
+		"garbage":  func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") },
+		"object":   func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"message":"no"}`) },
+		"500":      func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "[]", http.StatusInternalServerError) },
+		"redirect": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) },
+		"100 MB": func(w http.ResponseWriter, _ *http.Request) {
+			io.WriteString(w, "[")
+			for sent = 0; sent < 100<<20; sent += 1 << 20 {
+				if _, err := io.WriteString(w, strings.Repeat(`{"Id":"x"},      `, 1<<16)); err != nil {
+					return
+				}
+			}
+		},
+		"cut": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "100")
+			io.WriteString(w, "[")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if names, err := Docker(serve(t, handler)).Containers(t.Context()); err == nil {
+				t.Errorf("no error, but %v", names)
+			}
+		})
+	}
+	if sent > 64<<20 {
+		t.Errorf("%d bytes were read", sent)
+	}
+}
+
+// TestDockerThatHangs takes the 2 s that a name may take.
+func TestDockerThatHangs(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", socket) // which accepts nobody
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	proc := &fakeProc{}
+	proc.set(1, in("/docker/"+id1))
+	table := running(t, proc, Docker(socket))
+	began := time.Now()
+	if k := keyOf(t, table, 1); k != "" || time.Since(began) > patience/2 {
+		t.Errorf("%q after %v", k, time.Since(began))
+	}
+	for keyOf(t, table, 1) == "" {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if took := time.Since(began); took < patience || took > patience+time.Second || keyOf(t, table, 1) != "container:"+id1 {
+		t.Errorf("%q after %v", keyOf(t, table, 1), took)
+	}
+	for count(table)["docker"] == 0 { // once its time is over
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func TestKubeletLogs(t *testing.T) {
+	dir := t.TempDir()
+	for _, link := range []string{"train-0_ml_main-" + id1 + ".log", "a_b-" + id2 + ".log", "a_b_c-" + id2[1:] + ".log", "a_b_c_d-" + id2 + ".log", "-.log", ".log", "_", id2 + ".log"} {
+		if err := os.Symlink("/nowhere", filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names, err := KubeletLogs(dir).Containers(context.Background())
+	if err != nil || len(names) != 1 || names[id1] != (ContainerName{Namespace: "ml", Pod: "train-0", Container: "main"}) {
+		t.Errorf("%+v, %v", names, err)
+	}
+	if _, err := KubeletLogs(filepath.Join(dir, "_")).Containers(context.Background()); err != nil {
+		t.Error(err)
+	}
+	plain := filepath.Join(t.TempDir(), "file")
+	os.WriteFile(plain, nil, 0o600)
+	if _, err := KubeletLogs(plain).Containers(context.Background()); err == nil {
+		t.Error("no error for what is no directory")
+	}
+}

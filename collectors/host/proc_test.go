@@ -1,0 +1,186 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// writeProcess writes a process into a tree that looks like /proc.
+func writeProcess(t testing.TB, root string, pid int, start uint64, cgroup string) {
+	t.Helper()
+	dir := filepath.Join(root, fmt.Sprint(pid))
+	files := map[string]string{
+		"stat": fmt.Sprintf("%d (a) b) S 1 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 %d 10 1 18446744073709551615 "+
+			"1 1 1 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n", pid, start),
+		"status":  "Name:\ta) b\nUid:\t1000\t0\t0\t0\n",
+		"cgroup":  cgroup,
+		"environ": "A=1\x00B=x=y\x00A=2\x00C",
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, "stat"), []byte("cpu 1 2 3 4\nbtime 1700000000\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestProcFS(t *testing.T) {
+	root := t.TempDir()
+	writeProcess(t, root, 7, 250, "0::/a.slice/a.service\n")
+	proc, err := ProcFS(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := proc.Open(7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	want := Facts{Start: 250, Began: time.Unix(1700000002, 5e8), UID: 1000, Comm: "a) b", Cgroup: "0::/a.slice/a.service\n"}
+	if f, err := h.Facts(); err != nil || f != want {
+		t.Errorf("%+v, %v", f, err)
+	}
+	if e, err := h.Environ("A", "B", "C", "D"); err != nil || len(e) != 3 || e["A"] != "1" || e["B"] != "x=y" {
+		t.Errorf("%q, %v", e, err)
+	}
+	for _, pid := range []int{8, 0, -1} {
+		if _, err := proc.Open(pid); !errors.Is(err, ErrGone) {
+			t.Error(err)
+		}
+	}
+	if _, err := ProcFS(filepath.Join(root, "none")); err == nil {
+		t.Error("no error without a procfs")
+	}
+}
+
+func TestHandleNeverMeansAnother(t *testing.T) {
+	root := t.TempDir()
+	writeProcess(t, root, 7, 1, "0::/\n")
+	proc, err := ProcFS(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := proc.Open(7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	os.RemoveAll(filepath.Join(root, "7"))
+	writeProcess(t, root, 7, 2, "0::/\n")
+	if _, err := h.Facts(); h.Alive() || !errors.Is(err, ErrGone) {
+		t.Errorf("alive after its PID was used again: %v", err)
+	}
+	if _, err := h.Environ("A"); !errors.Is(err, ErrGone) {
+		t.Error(err)
+	}
+}
+
+func TestProcessesThatVanishWhileRead(t *testing.T) {
+	for _, missing := range []string{"stat", "status", "cgroup"} {
+		root := t.TempDir()
+		writeProcess(t, root, 7, 1, "0::/\n")
+		proc, err := ProcFS(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		os.Remove(filepath.Join(root, "7", missing))
+		_, err = NewTable(Options{Proc: proc}).Lookup(7)
+		if err == nil || missing == "stat" && !errors.Is(err, ErrGone) {
+			t.Errorf("without %s: %v", missing, err)
+		}
+	}
+}
+
+func TestRealProcess(t *testing.T) {
+	proc, err := ProcFS("/proc")
+	if err != nil {
+		t.Skip(err)
+	}
+	command := exec.Command("sleep", "1000")
+	command.Env = []string{"SLURM_JOB_USER=ada"}
+	before := time.Now()
+	if err := command.Start(); err != nil {
+		t.Skip(err)
+	}
+	pid := command.Process.Pid
+	table := NewTable(Options{Proc: proc})
+	p, err := table.Lookup(pid)
+	if err != nil || p.UID != os.Getuid() || p.Start == 0 || p.Began.Sub(before).Abs() > 5*time.Second {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if e, err := environOf(proc, p, "SLURM_JOB_USER"); err != nil || e["SLURM_JOB_USER"] != "ada" {
+		t.Errorf("%v, %v", e, err)
+	}
+	command.Process.Kill()
+	command.Wait()
+	if _, err := table.Lookup(pid); !errors.Is(err, ErrGone) || len(table.InUse()) != 0 {
+		t.Error(err)
+	}
+}
+
+// BenchmarkLookup looks up 512 processes of this host, as a GPU's reader does
+// once a second.
+func BenchmarkLookup(b *testing.B) {
+	const n = 512
+	pids := make([]int, n)
+	for i := range pids {
+		command := exec.Command("sleep", "1000")
+		if err := command.Start(); err != nil {
+			b.Skip(err)
+		}
+		b.Cleanup(func() { command.Process.Kill(); command.Wait() })
+		pids[i] = command.Process.Pid
+	}
+	proc, err := ProcFS("/proc")
+	if err != nil {
+		b.Fatal(err)
+	}
+	lookup := func(table *Table) {
+		for _, pid := range pids {
+			if _, err := table.Lookup(pid); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	table := NewTable(Options{Proc: proc})
+	lookup(table)
+	b.Run("known", func(b *testing.B) {
+		for b.Loop() {
+			for _, e := range table.entries { // believed
+				e.read = time.Now()
+			}
+			lookup(table)
+		}
+	})
+	b.Run("beat", func(b *testing.B) { // a second's, of which a tenth are read again
+		for b.Loop() {
+			left := n / 10
+			for _, e := range table.entries {
+				if e.read = time.Now(); left > 0 {
+					e.read = time.Time{}
+					left--
+				}
+			}
+			lookup(table)
+		}
+	})
+	b.Run("new", func(b *testing.B) {
+		for b.Loop() {
+			table := NewTable(Options{Proc: proc})
+			lookup(table)
+			for _, e := range table.entries {
+				e.handle.Close()
+			}
+		}
+	})
+}

@@ -1,0 +1,65 @@
+package host
+
+import (
+	"context"
+	"errors"
+)
+
+// describe learns whose Slurm jobs are from the environments of their
+// processes, one at a time: a process that holds the lock of its memory keeps
+// its reader waiting.
+func (t *Table) describe(ctx context.Context) error {
+	for ctx.Err() == nil {
+		p, r := t.undescribed()
+		if r == nil {
+			break
+		}
+		environ, err := environOf(t.Proc, p, "SLURM_JOB_USER", "SLURM_JOB_ACCOUNT", "SLURM_JOB_PARTITION")
+		if errors.Is(err, ErrGone) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		t.mu.Lock()
+		if len(environ) > 0 {
+			r.described = true
+			r.User, r.Account, r.Partition = field(environ["SLURM_JOB_USER"]), field(environ["SLURM_JOB_ACCOUNT"]), field(environ["SLURM_JOB_PARTITION"])
+			r.settle()
+		}
+		t.mu.Unlock()
+	}
+	return nil
+}
+
+// undescribed returns a process, not asked before, of a job of which nothing
+// is known; no record if there is none.
+func (t *Table) undescribed() (Process, *record) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.entries {
+		if r := e.record; r.Kind == KindSlurm && !r.described && !e.environ {
+			e.environ = true
+			return e.Process, r
+		}
+	}
+	return Process{}, nil
+}
+
+// environOf reads variables of a process through a handle of its own, since it
+// may take long.
+func environOf(proc Proc, p Process, names ...string) (map[string]string, error) {
+	handle, err := proc.Open(p.PID)
+	if err != nil {
+		return nil, err
+	}
+	defer handle.Close()
+	facts, err := handle.Facts()
+	if err != nil {
+		return nil, err
+	}
+	if facts.Start != p.Start {
+		return nil, ErrGone
+	}
+	return handle.Environ(names...)
+}

@@ -1,0 +1,409 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// count returns a table's failures by source.
+func count(t *Table) map[string]uint64 {
+	n := map[string]uint64{}
+	t.Errors(func(source string, v uint64) { n[source] = v })
+	return n
+}
+
+// in returns a process of the user 1000 in a cgroup.
+func in(cgroup string) *fakeProcess {
+	return &fakeProcess{Facts: Facts{Start: 5, UID: 1000, Comm: "python3", Cgroup: "0::" + cgroup + "\n"}}
+}
+
+// key of the process that has the PID, "" for none yet.
+func keyOf(t *testing.T, table *Table, pid int) string {
+	t.Helper()
+	p, err := table.Lookup(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Workload == nil {
+		return ""
+	}
+	return p.Workload.Key
+}
+
+func TestLookup(t *testing.T) {
+	root := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(root, "etc"), 0o755),
+		os.WriteFile(filepath.Join(root, "etc/passwd"), []byte("root:x:0:0::/:/bin/sh\n+::::::\nada:x:1000:1::/:/bin/sh\neve:x:1000:1::/:/bin/sh\nx:y\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	proc := &fakeProc{}
+	proc.set(1, in("/system.slice/a.service"))
+	other := in("/system.slice/a.service")
+	other.UID = 7
+	proc.set(2, other)
+	table := NewTable(Options{Proc: proc, Root: root})
+	p, err := table.Lookup(1)
+	if err != nil || p.PID != 1 || p.Start != 5 || p.UID != 1000 || p.User != "ada" || p.Comm != "python3" || p.Workload.Key != "unit:a.service" || p.Workload.UID != 1000 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if second, _ := table.Lookup(2); second.User != "7" || second.Workload != p.Workload {
+		t.Errorf("%+v is of another workload than %+v", second, p)
+	}
+	if _, err := table.Lookup(3); !errors.Is(err, ErrGone) {
+		t.Error(err)
+	}
+	if n := count(table); len(n) != 0 {
+		t.Errorf("failures %v", n)
+	}
+}
+
+func TestPIDThatIsUsedAgainIsAnother(t *testing.T) {
+	proc := &fakeProc{}
+	proc.set(1, in("/a.slice/a.service"))
+	table := NewTable(Options{Proc: proc})
+	keyOf(t, table, 1)
+	next := in("/a.slice/b.service")
+	next.Start = 6
+	proc.set(1, next)
+	if p, err := table.Lookup(1); err != nil || p.Start != 6 || p.Workload.Key != "unit:b.service" {
+		t.Errorf("%+v, %v", p, err)
+	}
+	proc.set(1, nil)
+	if _, err := table.Lookup(1); !errors.Is(err, ErrGone) || proc.handles() != 0 {
+		t.Errorf("%v with %d open handles", err, proc.handles())
+	}
+}
+
+func TestFactsAreReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proc := &fakeProc{}
+		process := in("/a.slice/a.service")
+		proc.set(1, process)
+		table := NewTable(Options{Proc: proc})
+		keyOf(t, table, 1)
+		time.Sleep(fresh) // the first time may come sooner
+		keyOf(t, table, 1)
+		process.Cgroup, process.Comm = "0::/a.slice/b.service", "b\x00"
+		time.Sleep(fresh - time.Second)
+		if k := keyOf(t, table, 1); k != "unit:a.service" {
+			t.Error(k)
+		}
+		time.Sleep(time.Second)
+		if p, _ := table.Lookup(1); p.Workload.Key != "unit:b.service" || p.Comm != field("b\x00") {
+			t.Errorf("%+v", p)
+		}
+		process.err = os.ErrPermission // what was known stays
+		time.Sleep(fresh)
+		if k := keyOf(t, table, 1); k != "unit:b.service" || count(table)["proc"] != 1 {
+			t.Errorf("%s, failures %v", k, count(table))
+		}
+	})
+}
+
+func TestUnreadableProcess(t *testing.T) {
+	proc := &fakeProc{}
+	process := in("/")
+	process.err = os.ErrPermission
+	proc.set(1, process)
+	table := NewTable(Options{Proc: proc})
+	if _, err := table.Lookup(1); !errors.Is(err, os.ErrPermission) || errors.Is(err, ErrGone) {
+		t.Error(err)
+	}
+	if count(table)["proc"] != 1 || proc.handles() != 0 {
+		t.Errorf("failures %v, %d handles", count(table), proc.handles())
+	}
+}
+
+func TestInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proc := &fakeProc{}
+		for pid := range 3 {
+			proc.set(pid, in("/"))
+		}
+		table := NewTable(Options{Proc: proc})
+		keyOf(t, table, 0)
+		time.Sleep(2 * time.Second)
+		keyOf(t, table, 1)
+		keyOf(t, table, 2)
+		if n := len(table.InUse()); n != 3 {
+			t.Error(n)
+		}
+		proc.set(1, nil) // dies
+		time.Sleep(2 * time.Second)
+		if used := table.InUse(); len(used) != 1 || used[0].PID != 2 {
+			t.Errorf("%+v", used)
+		}
+	})
+}
+
+func TestTableIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proc := &fakeProc{}
+		for pid := range mostKnown + 10 {
+			proc.set(pid, in(fmt.Sprintf("/docker/%064x", pid)))
+		}
+		table := NewTable(Options{Proc: proc, Names: []Names{&fakeNames{}}})
+		for pid := range mostKnown + 10 {
+			keyOf(t, table, pid)
+			time.Sleep(time.Millisecond)
+		}
+		if len(table.entries) != mostKnown || proc.handles() != mostKnown || len(table.records) != mostKnown || table.entries[9] != nil || table.entries[10] == nil {
+			t.Errorf("%d processes, %d handles, %d workloads", len(table.entries), proc.handles(), len(table.records))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go table.Run(ctx)
+		proc.set(20, nil)
+		time.Sleep(sweepEach)
+		synctest.Wait()
+		if proc.handles() != mostKnown-1 {
+			t.Errorf("%d handles after a process died", proc.handles())
+		}
+		time.Sleep(forget + sweepEach)
+		synctest.Wait()
+		if len(table.entries) != 0 || proc.handles() != 0 || len(table.records) != 0 {
+			t.Errorf("%d processes, %d handles, %d workloads after a minute", len(table.entries), proc.handles(), len(table.records))
+		}
+		cancel()
+	})
+}
+
+// fakeNames is a source of names. Its fields change while it does not run.
+type fakeNames struct {
+	mu    sync.Mutex
+	names map[string]ContainerName
+	err   error
+	hang  bool // until the context ends
+	calls int
+}
+
+func (n *fakeNames) Source() string { return "fake" }
+
+func (n *fakeNames) Containers(ctx context.Context) (map[string]ContainerName, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.calls++
+	if n.hang {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return maps.Clone(n.names), n.err
+}
+
+func (n *fakeNames) called() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.calls
+}
+
+// running runs a table over a source of names for the time of a test.
+func running(t *testing.T, proc Proc, names ...Names) *Table {
+	table := NewTable(Options{Proc: proc, Names: names})
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	go func() {
+		if err := table.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	return table
+}
+
+func TestNameArrives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proc := &fakeProc{}
+		proc.set(1, in("/docker/"+id1))
+		proc.set(2, in("/kubepods/pod"+uid+"/"+id2))
+		docker := &fakeNames{names: map[string]ContainerName{id1: {Name: "trainer", Image: "torch:2"}, id2: {Name: "k8s_x", Namespace: "ml", Pod: "train-0", Container: "main"}}}
+		table := running(t, proc, docker, &fakeNames{hang: true}) // one that hangs delays no other
+		if k := keyOf(t, table, 1); k != "" {
+			t.Errorf("%q before anybody was asked", k)
+		}
+		synctest.Wait()
+		if k := keyOf(t, table, 1); k != "container:trainer" {
+			t.Errorf("%q", k)
+		}
+		p, _ := table.Lookup(2) // for which the answer is at hand
+		if w := p.Workload; docker.called() != 1 || w.Key != "pod:ml/train-0/main" || w.Namespace != "ml" || w.Pod != "train-0" || w.Container != "main" || w.ContainerID != id2 || w.PodUID != uid {
+			t.Errorf("%+v", w)
+		}
+	})
+}
+
+func TestContainersThatComeOneAfterTheOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proc := &fakeProc{}
+		docker := &fakeNames{names: map[string]ContainerName{}}
+		table := running(t, proc, docker)
+		for i := range 100 {
+			id := fmt.Sprintf("%064x", i)
+			proc.set(i, in("/docker/"+id))
+			docker.mu.Lock()
+			docker.names[id] = ContainerName{Name: fmt.Sprint("c", i)}
+			docker.mu.Unlock()
+			keyOf(t, table, i)
+			time.Sleep(70 * time.Millisecond)
+		}
+		time.Sleep(askEach)
+		for i := range 100 {
+			if k := keyOf(t, table, i); k != fmt.Sprint("container:c", i) {
+				t.Errorf("container %d is %q", i, k)
+			}
+		}
+	})
+}
+
+func TestKeyIsFrozen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proc := &fakeProc{}
+		proc.set(1, in("/docker/"+id1))
+		docker := &fakeNames{hang: true}
+		table := running(t, proc, docker)
+		for range 4 {
+			if k := keyOf(t, table, 1); k != "" {
+				t.Errorf("%q before its time", k)
+			}
+			time.Sleep(patience / 4)
+		}
+		if k := keyOf(t, table, 1); k != "container:"+id1 {
+			t.Errorf("%q", k)
+		}
+		synctest.Wait()
+		docker.mu.Lock()
+		docker.hang, docker.names = false, map[string]ContainerName{id1: {Name: "late", Image: "torch:2"}}
+		docker.mu.Unlock()
+		for range 40 {
+			time.Sleep(time.Second)
+			if k := keyOf(t, table, 1); k != "container:"+id1 {
+				t.Errorf("the key became %q", k)
+			}
+		}
+		if p, _ := table.Lookup(1); p.Workload.Container != "late" || p.Workload.Image != "torch:2" || count(table)["fake"] != 1 {
+			t.Errorf("%+v, failures %v", p.Workload, count(table))
+		}
+	})
+}
+
+func TestUnknownToAllSourcesNeedsNoPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proc := &fakeProc{}
+		proc.set(1, in("/docker/"+id1))
+		proc.set(2, in("/user.slice/user-1000.slice/user@1000.service/docker-"+id2+".scope"))
+		docker := &fakeNames{names: map[string]ContainerName{id2: {Name: "admin"}}}
+		table := running(t, proc, docker)
+		keyOf(t, table, 1)
+		synctest.Wait()
+		if k := keyOf(t, table, 1); k != "container:"+id1 {
+			t.Errorf("%q", k)
+		}
+		p, _ := table.Lookup(2)
+		if p.Workload.Key != "container:1000/"+id2 || p.Workload.Container == "admin" {
+			t.Errorf("a user's container is %+v", p.Workload)
+		}
+	})
+}
+
+func TestSourcesAreNotAskedTooOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proc := &fakeProc{}
+		docker := &fakeNames{}
+		table := running(t, proc, docker)
+		for i := range 40 { // a new container each 100 ms
+			proc.set(i, in(fmt.Sprintf("/docker/%064x", i)))
+			keyOf(t, table, i)
+			time.Sleep(100 * time.Millisecond)
+		}
+		synctest.Wait()
+		if n := docker.called(); n != 3 { // at once, after 2 s, after 4 s
+			t.Errorf("%d calls in 4 s", n)
+		}
+		time.Sleep(20 * time.Second)
+		if n := docker.called(); n != 3 {
+			t.Errorf("%d calls though there is nothing to ask", n)
+		}
+		docker.mu.Lock()
+		docker.err = errors.New("no")
+		docker.mu.Unlock()
+		proc.set(99, in("/docker/"+id1))
+		for range 65 {
+			keyOf(t, table, 99)
+			time.Sleep(time.Second)
+		}
+		if n := docker.called(); n != 6 || count(table)["fake"] != 3 { // after 0, 30 and 60 s
+			t.Errorf("%d calls, %v", n, count(table))
+		}
+	})
+}
+
+func TestNameThatIsAnID(t *testing.T) {
+	r := &record{Workload: ParseCgroup("0::/docker/"+id1, 0)}
+	r.learn(ContainerName{Name: id2})
+	if r.settled != nil || r.Key != "container:"+id1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestSlurmJobIsDescribed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proc := &fakeProc{}
+		blocked := in("/system.slice/slurmstepd.scope/job_1/step_0/user/task_0")
+		blocked.block, blocked.environ = make(chan struct{}), map[string]string{"SLURM_JOB_USER": "ada", "SLURM_JOB_ACCOUNT": "lab", "SLURM_JOB_PARTITION": "gpu", "SECRET": "x"}
+		proc.set(1, blocked)
+		proc.set(2, in("/system.slice/slurmstepd.scope/job_2/step_batch/user/task_0"))
+		table := running(t, proc)
+		if k := keyOf(t, table, 1); k != "slurm:1.0" {
+			t.Errorf("%q: it must not wait for an environment", k)
+		}
+		synctest.Wait()
+		time.Sleep(time.Hour)
+		if k := keyOf(t, table, 1); k != "slurm:1.0" {
+			t.Error(k)
+		}
+		close(blocked.block)
+		synctest.Wait()
+		p, _ := table.Lookup(1)
+		if w := p.Workload; w.User != "ada" || w.Account != "lab" || w.Partition != "gpu" || w.Key != "slurm:1.0" {
+			t.Errorf("%+v", w)
+		}
+		time.Sleep(askEach)
+		keyOf(t, table, 2) // whose environment may not be read
+		synctest.Wait()
+		if count(table)["environ"] != 1 {
+			t.Errorf("failures %v", count(table))
+		}
+	})
+}
+
+func TestTableInParallel(t *testing.T) {
+	proc := &fakeProc{}
+	table := running(t, proc, &fakeNames{names: map[string]ContainerName{id1: {Name: "x"}}})
+	var users sync.WaitGroup
+	for user := range 32 {
+		users.Go(func() {
+			for i := range 200 {
+				pid := (user + i) % 16
+				switch i % 5 {
+				case 0:
+					proc.set(pid, in([]string{"/docker/" + id1, "/a.slice/a.service", "/slurm/uid_1/job_7"}[i%3]))
+				case 1:
+					table.InUse()
+				case 2:
+					table.Errors(func(string, uint64) {})
+				case 3:
+					proc.set(pid, nil)
+				}
+				if p, err := table.Lookup(pid); err != nil && !errors.Is(err, ErrGone) || err == nil && p.PID != pid {
+					t.Errorf("%+v, %v", p, err)
+				}
+			}
+		})
+	}
+	users.Wait()
+}
