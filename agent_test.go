@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"io"
 	"net/http"
 	"os"
@@ -24,6 +25,10 @@ const asAgent = "GPUSTEWARD_TEST_AS_AGENT"
 func TestMain(m *testing.M) {
 	if os.Getenv(asAgent) != "" {
 		main()
+	}
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil { // most tests wait for an agent
+		panic(err)
 	}
 	os.Exit(m.Run())
 }
@@ -85,6 +90,18 @@ type agent struct {
 	url    string
 }
 
+// ownDirectories gives an agent directories that are no other's, unless it has
+// its own.
+func ownDirectories(t *testing.T, args []string) []string {
+	var own []string
+	for _, flag := range []string{"--state.dir=", "--runtime.dir="} {
+		if !slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, flag) }) {
+			own = append(own, flag+t.TempDir())
+		}
+	}
+	return own
+}
+
 // start runs the program's entry in this process.
 func start(t *testing.T, args ...string) *agent {
 	t.Helper()
@@ -92,7 +109,7 @@ func start(t *testing.T, args ...string) *agent {
 	a := &agent{t: t, log: new(transcript), end: cancel, ended: make(chan struct{})}
 	go func() {
 		defer close(a.ended)
-		a.status = run(ctx, append(args, loopback), io.Discard, a.log)
+		a.status = run(ctx, append(args, append(ownDirectories(t, args), loopback)...), io.Discard, a.log)
 	}()
 	a.begin()
 	return a
@@ -111,7 +128,8 @@ func spawn(t *testing.T, environment []string, args ...string) *agent {
 func launch(t *testing.T, cmd *exec.Cmd) *agent {
 	t.Helper()
 	a := &agent{t: t, log: new(transcript), ended: make(chan struct{})}
-	cmd.Env = append(cmd.Env, asAgent+"=1")
+	cmd.Args = append(cmd.Args, ownDirectories(t, cmd.Args)...)
+	cmd.Env = append(cmd.Env, asAgent+"=1", "GORACE=atexit_sleep_ms=0")
 	cmd.Stderr = a.log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

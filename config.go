@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -14,7 +15,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"gpusteward/collectors"
-	"gpusteward/collectors/gpu/sim"
 )
 
 const defaultConfigFile = "/etc/gpusteward/gpusteward.yml"
@@ -23,6 +23,7 @@ const defaultConfigFile = "/etc/gpusteward/gpusteward.yml"
 // deploy/gpusteward.yml, which a test holds against this type.
 type Config struct {
 	Collectors CollectorsConfig `yaml:"collectors"`
+	Workloads  WorkloadsConfig  `yaml:"workloads"`
 	Web        WebConfig        `yaml:"web"`
 }
 
@@ -34,7 +35,18 @@ type CollectorsConfig struct {
 	Enable       []string      `yaml:"enable"`
 	Disable      []string      `yaml:"disable"`
 	PerLink      bool          `yaml:"per_link"`
+	PerProcess   bool          `yaml:"per_process"`
 	ExpectedGPUs count         `yaml:"expected_gpus"`
+}
+
+// WorkloadsConfig says who is asked what a workload is called, and what it was
+// given. An empty path asks nobody.
+type WorkloadsConfig struct {
+	Docker  string `yaml:"docker"`
+	Podman  string `yaml:"podman"`
+	PodLogs string `yaml:"pod_logs"`
+	Kubelet string `yaml:"kubelet"`
+	HAMi    string `yaml:"hami"`
 }
 
 // WebConfig bounds the HTTP server.
@@ -55,22 +67,32 @@ func (c *count) UnmarshalYAML(n *yaml.Node) error {
 
 func defaultConfig() Config {
 	d := collectors.DefaultConfig()
-	return Config{CollectorsConfig{Fast: d.Fast, Medium: d.Medium, Slow: d.Slow}, WebConfig{MaxScrapes: 8}}
+	return Config{
+		Collectors: CollectorsConfig{Fast: d.Fast, Medium: d.Medium, Slow: d.Slow},
+		Workloads: WorkloadsConfig{Docker: "/run/docker.sock", Podman: "/run/podman/podman.sock", PodLogs: "/var/log/containers",
+			Kubelet: "/var/lib/kubelet/pod-resources/kubelet.sock", HAMi: "/usr/local/vgpu"},
+		Web: WebConfig{MaxScrapes: 8},
+	}
 }
 
-// config returns what the collectors need; kernelLog is empty where the GPUs
-// are not this host's.
-func (c CollectorsConfig) config(kernelLog string) collectors.Config {
-	return collectors.Config{KernelLog: kernelLog, Fast: c.Fast, Medium: c.Medium, Slow: c.Slow, Enable: c.Enable, Disable: c.Disable,
-		PerLink: c.PerLink, Devices: int(c.ExpectedGPUs), XIDs: alertableXIDs}
+// config returns what the collectors need.
+func (c CollectorsConfig) config() collectors.Config {
+	return collectors.Config{Fast: c.Fast, Medium: c.Medium, Slow: c.Slow, Enable: c.Enable, Disable: c.Disable,
+		PerLink: c.PerLink, PerProcess: c.PerProcess, Devices: int(c.ExpectedGPUs), XIDs: alertableXIDs}
 }
 
 // alertableXIDs are the codes whose counters exist from the start.
 var alertableXIDs = []int{13, 31, 43, 45, 48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140, 154}
 
 func (c Config) validate() error {
-	if err := c.Collectors.config("").Validate(); err != nil {
+	if err := c.Collectors.config().Validate(); err != nil {
 		return err
+	}
+	for key, path := range map[string]string{"docker": c.Workloads.Docker, "podman": c.Workloads.Podman, "pod_logs": c.Workloads.PodLogs,
+		"kubelet": c.Workloads.Kubelet, "hami": c.Workloads.HAMi} {
+		if path != "" && !filepath.IsAbs(path) {
+			return fmt.Errorf("workloads.%s: %q is not an absolute path; \"\" is none", key, path)
+		}
 	}
 	if c.Web.MaxScrapes < 1 || c.Web.MaxScrapes > 1000 {
 		return fmt.Errorf("web.max_scrapes: %d is not between 1 and 1000", c.Web.MaxScrapes)
@@ -95,21 +117,6 @@ func loadConfig(path string) (Config, error) {
 		return c, fmt.Errorf("%s:%d: %w", path, lineOf(&root, key), err)
 	}
 	return c, nil
-}
-
-// loadScenario reads a scenario of the simulated host, by name or from a file.
-func loadScenario(name string) (sim.Scenario, error) {
-	var s sim.Scenario
-	text, err := sim.Source(name)
-	if err != nil {
-		if !strings.ContainsAny(name, "./") {
-			return s, fmt.Errorf("--demo: %w", err)
-		}
-		if text, err = os.ReadFile(name); err != nil {
-			return s, fmt.Errorf("--demo: %w", err)
-		}
-	}
-	return s, decodeStrict(name, text, &s, new(yaml.Node))
 }
 
 // A configFile is the file in force. A bad file never replaces a good one.

@@ -55,6 +55,8 @@ type measured struct {
 	cmd   *exec.Cmd
 	url   string
 	ready time.Duration
+
+	runtime string // directory of its control socket
 }
 
 func startMeasured(t *testing.T, path string, args ...string) *measured {
@@ -65,7 +67,8 @@ func startMeasured(t *testing.T, path string, args ...string) *measured {
 	}
 	address := l.Addr().String()
 	l.Close()
-	m := &measured{t: t, url: "http://" + address, cmd: exec.Command(path, append(args, "--web.listen-address="+address)...)}
+	m := &measured{t: t, url: "http://" + address, runtime: t.TempDir()}
+	m.cmd = exec.Command(path, append(args, "--web.listen-address="+address, "--state.dir="+t.TempDir(), "--runtime.dir="+m.runtime)...)
 	var log bytes.Buffer
 	m.cmd.Stderr = &log
 	began := time.Now()

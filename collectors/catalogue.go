@@ -6,6 +6,7 @@ package collectors
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strings"
 )
@@ -28,6 +29,22 @@ type Metric struct {
 	Name, Help string
 	Type       Type
 	Labels     []string // of a GPU's metric, the first two are gpu and uuid
+
+	least, most float64 // what hardware of this world can show
+}
+
+// limits are what a unit's values can be, whatever a driver says. They are
+// wide: a fan may run at 110 % of its speed.
+var limits = []struct {
+	ending      string
+	least, most float64
+}{
+	{"_ratio", 0, 10}, {"_celsius", -273, 1000}, {"_watts", 0, 1e6}, {"_hertz", 0, 1e12}, {"_bytes", 0, 1 << 60}, {"", math.Inf(-1), math.Inf(1)},
+}
+
+// plausible reports whether v can be true.
+func (m *Metric) plausible(v float64) bool {
+	return !math.IsInf(v, 0) && v >= m.least && v <= m.most
 }
 
 // String returns the name, so that a Metric formats into PromQL.
@@ -35,28 +52,34 @@ func (m *Metric) String() string { return m.Name }
 
 // Gauge declares a family that each GPU has, with labels beside gpu and uuid.
 func Gauge(name, help string, labels ...string) *Metric {
-	return declare(&Metric{name, help, GaugeType, append([]string{"gpu", "uuid"}, labels...)})
+	return declare(&Metric{Name: name, Help: help, Type: GaugeType, Labels: append([]string{"gpu", "uuid"}, labels...)})
 }
 
 // Counter declares a family that each GPU has and that only rises; its name
 // ends in _total.
 func Counter(name, help string, labels ...string) *Metric {
-	return declare(&Metric{name, help, CounterType, append([]string{"gpu", "uuid"}, labels...)})
+	return declare(&Metric{Name: name, Help: help, Type: CounterType, Labels: append([]string{"gpu", "uuid"}, labels...)})
 }
 
 // HostGauge declares a family of the host or the agent: no gpu, no uuid.
 func HostGauge(name, help string, labels ...string) *Metric {
-	return declare(&Metric{name, help, GaugeType, labels})
+	return declare(&Metric{Name: name, Help: help, Type: GaugeType, Labels: labels})
 }
 
 // HostCounter declares a family of the host or the agent that only rises.
 func HostCounter(name, help string, labels ...string) *Metric {
-	return declare(&Metric{name, help, CounterType, labels})
+	return declare(&Metric{Name: name, Help: help, Type: CounterType, Labels: labels})
 }
 
 var catalogue []*Metric
 
 func declare(m *Metric) *Metric {
+	for _, l := range limits {
+		if strings.HasSuffix(m.Name, l.ending) {
+			m.least, m.most = l.least, l.most
+			break
+		}
+	}
 	catalogue = append(catalogue, m)
 	return m
 }

@@ -22,7 +22,7 @@ var unitless = []string{
 	"nvgpu_sram_ecc_unique_addresses", "nvgpu_remapped_rows", "nvgpu_row_remap_pending", "nvgpu_row_remap_failure", "nvgpu_row_remap_banks",
 	"nvgpu_retired_pages", "nvgpu_retired_pages_pending", "nvgpu_memory_repair_pending", "nvgpu_memory_unrepairable",
 	"nvgpu_recovery_action", "nvgpu_inforom_valid", "nvgpu_mig_devices", "nvgpu_mig_devices_max", "nvgpu_vgpu_license_state",
-	"nvgpu_vgpu_encoder_sessions", "nvgpu_vgpu_host_mode", "nvgpu_cc_state", "nvgpu_cc_ready",
+	"nvgpu_vgpu_encoder_sessions", "nvgpu_vgpu_host_mode", "nvgpu_processes", "nvgpu_workload_processes", "gpusteward_drained", "nvgpu_cc_state", "nvgpu_cc_ready",
 	"gpusteward_collect_success", "gpusteward_unsupported", "gpusteward_worker_stuck", "gpusteward_missing_symbol",
 	"gpusteward_nvml_generation", "gpusteward_driver_up", "gpusteward_config_reload_success",
 }
@@ -97,6 +97,7 @@ func TestEveryMetricHasOneCollector(t *testing.T) {
 var notSimulated = []*Metric{
 	EDPPMultiplier, PowerSmoothing, MMAStall, C2CUp, C2CBandwidth, C2CErrors, C2CPowerState, GPMC2C, CCReady, CCKeyRotation,
 	RetiredPages, RetiredPagesPending, SRAMAddresses, KernelXIDMessages, NVSwitchSXIDs,
+	AllocationInfo, AllocatedIdle, HAMiMemoryLimit, HAMiMemoryUsed, HAMiSMLimit, AttributionErrors,
 }
 
 // TestCollectorsPutWhatTheyDeclare runs everything, opt-ins too, over every
@@ -104,9 +105,9 @@ var notSimulated = []*Metric{
 func TestCollectorsPutWhatTheyDeclare(t *testing.T) {
 	put := map[*Metric]bool{}
 	for _, perLink := range []bool{false, true} {
-		for _, name := range []string{"models", "mig", "vgpu", "faults"} {
+		for _, name := range []string{"models", "mig", "vgpu", "faults", "workloads"} {
 			c := DefaultConfig()
-			c.PerLink = perLink
+			c.PerLink, c.PerProcess = perLink, perLink
 			c.XIDs = []int{79}
 			for _, r := range All() {
 				if r.OptIn {
@@ -140,7 +141,7 @@ func TestCollectorsPutWhatTheyDeclare(t *testing.T) {
 	for _, c := range All() {
 		for _, m := range c.Metrics {
 			if put[m] == slices.Contains(notSimulated, m) {
-				t.Errorf("%v of %s: put in a simulation: %v; in notSimulated: %v", m, c.Name, put[m], !put[m])
+				t.Errorf("%v of %s: put in a simulation: %v; in notSimulated: %v; want one of them", m, c.Name, put[m], put[m])
 			}
 		}
 	}

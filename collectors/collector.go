@@ -66,9 +66,11 @@ type Config struct {
 	Fast, Medium, Slow time.Duration
 	Enable, Disable    []string // collectors by name
 	PerLink            bool     // NVLink series for each link instead of their sum
+	PerProcess         bool     // series for each process beside those of its workload
 	Devices            int      // GPUs that the host should have; 0: as many as were ever seen
 	XIDs               []int    // XID codes whose counters exist from the start
 	KernelLog          string   // the kernel's log, /dev/kmsg; none where the GPUs are not this host's
+	HAMi               string   // HAMi's directory, where its containers' regions are; empty: none are read
 }
 
 // DefaultConfig returns the tiers that the measured costs suggest.

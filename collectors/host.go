@@ -12,28 +12,45 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/host"
 )
 
-// Waits of the host: between tries to open the driver, and for readers to let
-// go of it at the end.
+// Waits of the host.
 const (
-	openFirst, openMost = 250 * time.Millisecond, 5 * time.Second
-	letGo               = 2 * time.Second
-	settle              = 3 * time.Second // after which a hanging GPU no longer holds up readiness
+	openFirst, openMost = 250 * time.Millisecond, 5 * time.Second // between tries to open the driver
+	letGo               = 2 * time.Second                         // for readers to let go of it, at the end or for a drain
+	settle              = 3 * time.Second                         // after which a GPU that has not been read is said to be down
 )
+
+// Options are what a Host needs.
+type Options struct {
+	NVML        nvml.Interface
+	Config      Config // must be valid
+	Processes   *host.Table
+	Allocations func() []host.Allocation        // known now; nil: none ever are
+	Kernel      host.Kernel                     // what the kernel knows of the driver
+	StateDir    string                          // where the inventory is kept; empty: it is forgotten
+	Renew       func(ctx context.Context) error // begins a new process where this one cannot load a replaced library; nil: never
+	Log         *slog.Logger
+}
 
 // A Host is all GPUs of one host: it opens the driver, runs a reader for each
 // GPU, and answers from what they last published. Every method but Run is
-// safe for concurrent use and never waits for the driver.
+// safe for concurrent use, and none but Run, Drain and Resume waits for the
+// driver.
 type Host struct {
-	nv     nvml.Interface
-	log    *slog.Logger
-	config atomic.Pointer[Config]
-	state  atomic.Pointer[state]
-	calls  gpu.Calls
+	Options
+	config    atomic.Pointer[Config]
+	state     atomic.Pointer[state]
+	calls     gpu.Calls
+	caller    gpu.Caller // that opens and closes the driver
+	inventory inventory
+	reopen    chan string // why the driver should be opened again
+	wake      chan struct{}
 
 	mu       sync.Mutex // guards what follows
-	seen     int        // most GPUs ever seen
+	drain    bool       // the driver is to be let go of
+	changed  chan struct{}
 	errors   map[collectError]uint64
 	dropped  map[string]uint64
 	progress time.Time
@@ -42,9 +59,10 @@ type Host struct {
 // state is one driver generation, or the lack of a driver. Immutable.
 type state struct {
 	generation int
-	opened     time.Time
-	err        error // why there is no driver
-	readers    []*reader
+	err        error     // why there is no driver
+	readers    []*reader // the host's own first
+	before     []*reader // of the generation before, shown until they are stale
+	quiet      time.Time // until then a GPU that was never met is not said to be down
 }
 
 type collectError struct {
@@ -52,15 +70,25 @@ type collectError struct {
 	result    nvml.Return
 }
 
-// ErrOpening says that nobody knows yet whether there is a driver.
-var ErrOpening = errors.New("the driver is being opened")
+// Why there may be no driver, beside NVML's errors.
+var (
+	ErrOpening = errors.New("the driver is being opened")
+	ErrDrained = errors.New("drained: gpusteward resume takes the driver again")
 
-// NewHost returns a host that reads through nv. The configuration must be
-// valid.
-func NewHost(nv nvml.Interface, c Config, log *slog.Logger) *Host {
-	h := &Host{nv: nv, log: log, errors: map[collectError]uint64{}, dropped: map[string]uint64{}, progress: time.Now()}
-	h.config.Store(&c)
-	h.state.Store(&state{err: ErrOpening})
+	errReopening = errors.New("the driver is being opened again")
+	errStuck     = errors.New("a driver call did not return")
+)
+
+// NewHost returns a host that Run has read.
+func NewHost(o Options) *Host {
+	h := &Host{Options: o, reopen: make(chan string, 1), wake: make(chan struct{}, 1), changed: make(chan struct{}),
+		errors: map[collectError]uint64{}, dropped: map[string]uint64{}, progress: time.Now()}
+	if h.Allocations == nil {
+		h.Allocations = func() []host.Allocation { return nil }
+	}
+	h.config.Store(&o.Config)
+	h.inventory.load(o.StateDir, o.Log)
+	h.state.Store(&state{err: ErrOpening, quiet: time.Now().Add(settle)})
 	return h
 }
 
@@ -68,98 +96,256 @@ func NewHost(nv nvml.Interface, c Config, log *slog.Logger) *Host {
 func (h *Host) Configure(c Config) { h.config.Store(&c) }
 
 // Run reads until ctx ends. It opens the driver as soon as there is one, and
-// again after it went away; it returns nil, and an error only where NVML
-// could not be closed.
+// again after it went away; it lets go of it for as long as Drain says. It
+// returns nil, also where a driver call never came back: only the end of the
+// process ends that.
 func (h *Host) Run(ctx context.Context) error {
 	wait, told := openFirst, ""
-	for generation := 0; ; {
-		lib, err := gpu.Open(h.nv, &h.calls)
+	for generation := 0; ctx.Err() == nil; {
+		if h.draining() {
+			h.become(&state{generation: generation, err: ErrDrained})
+			h.Log.Info("drained: the driver is let go of")
+			h.await(ctx, h.resumed(ctx))
+			h.become(&state{generation: generation, err: ErrOpening, quiet: time.Now().Add(settle)})
+			wait, told = openFirst, ""
+			continue
+		}
+		lib, err := h.open(ctx)
 		if err == nil {
 			generation++
-			wait, told = openFirst, ""
+			began := time.Now()
 			err = h.generation(ctx, lib, generation)
-			if errors.Is(err, errStuck) {
-				return nil // a call never came back: NVML cannot be closed, the process may end
-			}
-			if closed := lib.Close(); closed != nil {
-				h.log.Warn("close nvml", "err", closed)
-			}
-			if ctx.Err() != nil {
+			if errors.Is(err, errStuck) || !h.close(ctx, lib) {
 				return nil
 			}
+			if time.Since(began) > 2*openMost {
+				wait, told = openFirst, ""
+			}
 		}
-		h.state.Store(&state{generation: generation, err: err})
-		h.moved()
-		if told != err.Error() {
+		if ctx.Err() != nil || errors.Is(err, ErrDrained) {
+			continue
+		}
+		s := h.state.Load()
+		h.become(&state{generation: generation, err: err, before: s.shown(), quiet: s.quiet})
+		if errors.Is(err, errReopening) && wait < openMost/2 {
+			wait *= 2
+			continue // at once, but not again and again
+		}
+		if !errors.Is(err, errReopening) && told != err.Error() {
 			told = err.Error()
-			h.log.Error("no driver, trying again", "err", err)
+			h.Log.Error("no driver, trying again", "err", err)
 		}
-		if !sleep(ctx, wait) {
-			return nil
+		if h.Renew != nil && gpu.ReturnOf(err) == nvml.ERROR_LIB_RM_VERSION_MISMATCH {
+			h.await(ctx, goes(func() {
+				if err := h.Renew(ctx); err != nil {
+					h.Log.Debug("a new process would not do better", "err", err)
+				}
+			}))
 		}
+		h.pause(ctx, wait)
 		wait = min(2*wait, openMost)
+	}
+	return nil
+}
+
+// open opens the driver, on a goroutine of its own: it may never return.
+func (h *Host) open(ctx context.Context) (lib *gpu.Library, err error) {
+	if !h.await(ctx, goes(func() { lib, err = gpu.Open(h.NVML, &h.calls, &h.caller) })) {
+		return nil, ErrOpening // and lib and err are not ours yet
+	}
+	return lib, err
+}
+
+// close closes the driver; false if ctx ended first.
+func (h *Host) close(ctx context.Context, lib *gpu.Library) bool {
+	return h.await(ctx, goes(func() {
+		if err := lib.Close(); err != nil {
+			h.Log.Warn("close nvml", "err", err)
+		}
+	}))
+}
+
+// goes runs f on a goroutine, and returns what is closed at its end.
+func goes(f func()) <-chan struct{} {
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	return done
+}
+
+// await waits for done, at most letGo beyond the end of ctx; false if it was
+// not done by then.
+func (h *Host) await(ctx context.Context, done <-chan struct{}) bool {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	end := ctx.Done()
+	var late <-chan time.Time
+	for {
+		select {
+		case <-done:
+			return true
+		case now := <-tick.C:
+			h.moved() // it is the driver that does not
+			h.overdue(now)
+		case <-end:
+			t := time.NewTimer(letGo)
+			defer t.Stop()
+			end, late = nil, t.C
+		case <-late:
+			return false
+		}
 	}
 }
 
-var errStuck = errors.New("a driver call did not return")
+// hanging says that the driver cannot be opened or closed: a call hangs.
+type hanging struct{ call string }
 
-// generation reads through one opened driver until ctx ends or it goes away.
+func (e hanging) Error() string { return e.call + " has not returned" }
+
+// overdue makes a call that hangs while the driver is opened or closed the
+// reason why there is none.
+func (h *Host) overdue(now time.Time) {
+	s := *h.state.Load()
+	if b := h.caller.Busy(); b != nil && now.Sub(b.Since) > letGo && !errors.Is(s.err, hanging{b.Call}) {
+		s.err = hanging{b.Call}
+		h.become(&s)
+		h.Log.Error("a driver call hangs", "call", b.Call)
+	}
+}
+
+// pause waits for d, or until ctx ends or somebody wants something else.
+func (h *Host) pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-h.wake:
+	case <-t.C:
+	}
+}
+
+// generation reads through one opened driver until ctx ends or it goes away,
+// is to be let go of, or has changed. It returns when every reader has.
 func (h *Host) generation(ctx context.Context, lib *gpu.Library, n int) error {
-	count, err := lib.Count()
+	var count int
+	var err error
+	if !h.await(ctx, goes(func() { count, err = lib.Count() })) {
+		return errStuck
+	}
 	if err != nil {
 		return err
 	}
-	h.mu.Lock()
-	h.seen = max(h.seen, count)
-	h.mu.Unlock()
-	readers := []*reader{{host: h, index: hostIndex}}
-	for i := range count {
-		readers = append(readers, &reader{host: h, index: i})
+	var readers []*reader
+	for i := hostIndex; i < count; i++ {
+		readers = append(readers, &reader{host: h, index: i, began: time.Now()})
 	}
-	h.state.Store(&state{generation: n, opened: time.Now(), readers: readers})
-	h.log.Info("driver open", "gpus", count, "generation", n)
+	h.become(&state{generation: n, readers: readers, before: h.state.Load().shown(), quiet: time.Now().Add(settle)})
+	h.Log.Info("driver open", "gpus", count, "generation", n)
+	kernel := h.Kernel.Driver()
 
-	ctx, cancel := context.WithCancelCause(ctx)
+	select {
+	case <-h.reopen: // was about the generation before
+	default:
+	}
+	inner, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var running sync.WaitGroup
 	for _, r := range readers {
 		running.Go(func() {
-			if err := r.run(ctx, lib); err != nil {
+			if err := r.run(inner, lib.As(&r.caller)); err != nil {
 				cancel(err)
 			}
 		})
 	}
-	ended := make(chan struct{})
-	go func() { running.Wait(); close(ended) }()
-	<-ctx.Done()
-	if !sleepOr(ended, letGo) {
-		h.log.Error("a driver call hangs; leaving it behind")
+	h.watch(inner, cancel, readers, kernel)
+	h.inventory.save(h.Log)
+	if !h.letGo(ctx, goes(running.Wait), readers, context.Cause(inner)) {
 		return errStuck
 	}
-	return context.Cause(ctx)
+	return context.Cause(inner)
 }
 
-// sleepOr waits for done, at most d; false when it gave up.
-func sleepOr(done <-chan struct{}, d time.Duration) bool {
-	t := time.NewTimer(d)
+// watch keeps the books of one generation until something ends it.
+func (h *Host) watch(ctx context.Context, cancel context.CancelCauseFunc, readers []*reader, kernel host.Driver) {
+	for ctx.Err() == nil {
+		h.pause(ctx, h.Beat())
+		now := time.Now()
+		if h.draining() {
+			cancel(ErrDrained)
+			return
+		}
+		stuck, alive := 0, 0
+		for _, r := range readers {
+			if _, hangs := r.hangs(now); hangs {
+				stuck++
+			} else if r.moves(now) {
+				alive++
+			}
+		}
+		if stuck+alive == len(readers) {
+			h.moved() // who does not move hangs in the driver: a restart would not help
+		}
+		h.inventory.save(h.Log)
+		why := h.Kernel.Driver().Differs(kernel)
+		select {
+		case why = <-h.reopen:
+		default:
+		}
+		// NVML knows the GPUs that there were when it was opened, and cannot be
+		// closed under a call that hangs.
+		if why != "" && stuck == 0 {
+			h.Log.Warn("opening the driver again", "why", why)
+			cancel(fmt.Errorf("%w: %s", errReopening, why))
+		}
+	}
+}
+
+// letGo waits for the readers to end. Those that hang in the driver keep NVML
+// from being closed for as long as they do: the state says so. False if ctx
+// ended before they did.
+func (h *Host) letGo(ctx context.Context, ended <-chan struct{}, readers []*reader, cause error) bool {
+	t := time.NewTimer(letGo)
 	defer t.Stop()
 	select {
-	case <-done:
+	case <-ended:
 		return true
 	case <-t.C:
+	}
+	if ctx.Err() != nil {
+		h.Log.Error("a driver call hangs; leaving it behind")
 		return false
 	}
+	s := *h.state.Load()
+	s.err = h.held(readers)
+	if !errors.Is(cause, ErrDrained) {
+		s.err = fmt.Errorf("%w; %w", cause, s.err)
+	}
+	h.become(&s)
+	h.Log.Error("the driver cannot be closed yet", "err", s.err)
+	return h.await(ctx, ended)
+}
+
+// held says what keeps NVML from being closed.
+func (h *Host) held(readers []*reader) error {
+	for _, r := range readers {
+		if call, hangs := r.hangs(time.Now()); hangs {
+			return fmt.Errorf("gpu %d hangs in %s: NVML stays open until that returns", r.index, call)
+		}
+	}
+	return errStuck
 }
 
 // Ready returns nil once every GPU has been read in full, or has had its
 // chance; otherwise why not.
 func (h *Host) Ready() error {
 	s := h.state.Load()
+	if errors.Is(s.err, errReopening) {
+		return nil
+	}
 	if s.err != nil {
 		return s.err
 	}
 	for _, r := range s.readers {
-		if snap := r.snap.Load(); (snap == nil || !snap.complete) && time.Since(s.opened) < settle {
+		if snap := s.snapshot(r); (snap == nil || !snap.complete) && time.Now().Before(s.quiet) {
 			return fmt.Errorf("gpu %d has not been read yet", r.index)
 		}
 	}
@@ -171,10 +357,15 @@ func (h *Host) Ready() error {
 func (h *Host) Beat() time.Duration { return h.config.Load().Fast }
 
 // Driver returns nil while the driver is open, otherwise why not.
-func (h *Host) Driver() error { return h.state.Load().err }
+func (h *Host) Driver() error {
+	if err := h.state.Load().err; !errors.Is(err, errReopening) {
+		return err
+	}
+	return nil
+}
 
-// Progress returns when a reader last finished a turn, or the host last
-// looked for a driver.
+// Progress returns when the host last did what it should: read every GPU that
+// does not hang in the driver, or look for a driver.
 func (h *Host) Progress() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -187,6 +378,16 @@ func (h *Host) moved() {
 	h.mu.Unlock()
 }
 
+// become makes s the state, and tells those who wait for one.
+func (h *Host) become(s *state) {
+	h.state.Store(s)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.progress = time.Now()
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
 // account keeps the books of the agent itself.
 func (h *Host) account(p *pass, dropped map[*Metric]int) {
 	h.mu.Lock()
@@ -197,42 +398,4 @@ func (h *Host) account(p *pass, dropped map[*Metric]int) {
 	for m, n := range dropped {
 		h.dropped[m.Name] += uint64(n)
 	}
-}
-
-// Samples returns all that is known now: of every GPU what is fresh, and the
-// state of the agent itself.
-func (h *Host) Samples() []Sample {
-	now, s, config := time.Now(), h.state.Load(), h.config.Load()
-	out := make([]Sample, 0, 256*(1+len(s.readers)))
-	collected := standings{}
-	for _, r := range s.readers {
-		snap := r.snap.Load()
-		up := snap != nil && snap.up(now, config.Fast)
-		if r.index != hostIndex {
-			out = r.standing(out, snap, now, config.Fast)
-		}
-		if snap == nil {
-			continue
-		}
-		for _, p := range snap.passes {
-			fresh := up && p.fresh(now)
-			collected.add(p, fresh && p.failure == nvml.SUCCESS)
-			if fresh {
-				out = append(out, p.samples...)
-				out = p.lacks(out, snap.id)
-			}
-		}
-	}
-	return h.self(out, s, collected)
-}
-
-// devices returns how many GPUs there are, and how many there should be.
-func (h *Host) devices(s *state) (have, expected int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	expected = h.config.Load().Devices
-	if expected == 0 {
-		expected = h.seen
-	}
-	return max(0, len(s.readers)-1), expected
 }

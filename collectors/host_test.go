@@ -8,12 +8,14 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sync/errgroup"
 
 	"gpusteward/collectors/gpu/sim"
 )
@@ -39,25 +41,35 @@ func scenario(t testing.TB, source string) sim.Scenario {
 // advance moves.
 func in(t *testing.T, source string, c Config, f func(t *testing.T, h *Host)) {
 	t.Helper()
+	with(t, source, func(o *Options) { o.Config = c }, f)
+}
+
+// with is in for a host that is more than configured: options changes those
+// that the simulation suggests.
+func with(t *testing.T, source string, options func(o *Options), f func(t *testing.T, h *Host)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		nv, err := sim.New(scenario(t, source), sim.Options{Seed: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := NewHost(nv, c, slog.New(slog.DiscardHandler))
+		log := slog.New(slog.DiscardHandler)
+		o := Options{NVML: nv, Config: DefaultConfig(), Processes: nv.Table(log), Log: log}
+		options(&o)
+		h := NewHost(o)
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			if err := h.Run(ctx); err != nil {
+		var running errgroup.Group
+		running.Go(func() error { return o.Processes.Run(ctx) })
+		running.Go(func() error { return h.Run(ctx) })
+		defer func() {
+			nv.Close()
+			cancel()
+			if err := running.Wait(); err != nil {
 				t.Error(err)
 			}
 		}()
 		synctest.Wait()
 		f(t, h)
-		nv.Close()
-		cancel()
-		<-ended
 	})
 }
 
@@ -183,7 +195,7 @@ func TestNotReadyBeforeTheDriverIsOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := NewHost(nv, DefaultConfig(), slog.Default()).Ready(); !errors.Is(err, ErrOpening) {
+	if err := NewHost(Options{NVML: nv, Config: DefaultConfig(), Log: slog.Default()}).Ready(); !errors.Is(err, ErrOpening) {
 		t.Errorf("Ready() = %v, want %v", err, ErrOpening)
 	}
 }
@@ -335,5 +347,148 @@ func TestUnsupportedIsAnAnswer(t *testing.T) {
 		want(t, h, 1, Unsupported, "0", FanSpeed.Name)
 		want(t, h, 1, CollectSuccess, "", "fans")
 		wantNone(t, h, CollectErrors, "", "fans", "not_supported")
+	})
+}
+
+// TestNoSeriesIsThereTwice looks at all that there is, in every scenario.
+func TestNoSeriesIsThereTwice(t *testing.T) {
+	c := DefaultConfig()
+	c.PerProcess, c.PerLink = true, true
+	for _, r := range All() {
+		if r.OptIn {
+			c.Enable = append(c.Enable, r.Name)
+		}
+	}
+	for _, name := range sim.Scenarios() {
+		t.Run(name, func(t *testing.T) {
+			in(t, name, c, func(t *testing.T, h *Host) {
+				for range 120 {
+					advance(time.Second)
+					seen := map[string]bool{}
+					for _, s := range h.Samples() {
+						key := s.Metric.Name + "\x00" + strings.Join(s.Labels, "\x00")
+						if seen[key] {
+							t.Fatalf("%v %q is there twice", s.Metric, s.Labels)
+						}
+						seen[key] = true
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestAWedgedPeerHoldsUpNobody has every GPU ask for the paths to the others.
+func TestAWedgedPeerHoldsUpNobody(t *testing.T) {
+	c := DefaultConfig()
+	c.Enable = []string{"topology"}
+	in(t, "wedged", c, func(t *testing.T, h *Host) {
+		wedged := told(h, Up, "gpu", "3")["uuid"]
+		peers := func(index string) map[string]float64 { return of(h, TopologyPeer, index, "peer_uuid") }
+		asked := 0
+		for range 78 {
+			advance(time.Second)
+			for i := range 8 {
+				if i == 3 {
+					continue
+				}
+				want(t, h, 1, Up, fmt.Sprint(i))
+				if age, _ := get(t, h, SnapshotAge, fmt.Sprint(i)); age > 1 {
+					t.Fatalf("gpu %d is %v s old", i, age)
+				}
+			}
+			for _, r := range h.state.Load().readers[1:] {
+				for _, p := range r.snap.Load().passes {
+					if p.collector.Name != "topology" || p.began.Before(time.Now().Add(-time.Second)) || h.hanging(3) == "" {
+						continue
+					}
+					asked++
+					if _, there := peers(strconv.Itoa(r.index))[wedged]; there {
+						t.Errorf("gpu %d asked for the path to one that hangs", r.index)
+					}
+				}
+			}
+		}
+		if asked == 0 {
+			t.Error("nobody asked while a GPU hung: this shows nothing")
+		}
+		advance(70 * time.Second)
+		if n := peers("0"); len(n) != 7 || n[wedged] != 1 {
+			t.Errorf("after it answered again gpu 0 has the peers %v", n)
+		}
+	})
+}
+
+// hanging returns the call that a GPU hangs in.
+func (h *Host) hanging(index int) string {
+	call, _ := h.state.Load().readers[index+1].hangs(time.Now())
+	return call
+}
+
+// TestRecovery loses everything once and gets it back, and has nothing else go
+// wrong meanwhile. GPUs are told by their UUIDs: when one is removed, the next
+// takes its index.
+func TestRecovery(t *testing.T) {
+	const lasts, notice, comeBack = 20 * time.Second, 5 * time.Second, 10 * time.Second
+	faults := []struct {
+		at   time.Duration
+		gpus []int
+		why  string // how the reason begins
+	}{
+		{20 * time.Second, []int{0}, "nvml"},
+		{60 * time.Second, []int{1}, "gpu_is_lost"},
+		{100 * time.Second, []int{2}, "reset_required"},
+		{140 * time.Second, []int{0, 1, 2}, "unknown"},
+		{180 * time.Second, []int{1}, "not_listed"},
+		{220 * time.Second, []int{0, 1, 2}, "driver_not_loaded"},
+		{260 * time.Second, []int{0, 1, 2}, "lib_rm_version_mismatch"},
+	}
+	in(t, "recovery", DefaultConfig(), func(t *testing.T, h *Host) {
+		var uuids []string
+		for i := range 3 {
+			uuids = append(uuids, told(h, Up, "gpu", strconv.Itoa(i))["uuid"])
+		}
+		began, counted := time.Now(), map[string]float64{}
+		for time.Since(began) < 300*time.Second {
+			advance(250 * time.Millisecond)
+			now, up, why := time.Since(began), map[string]float64{}, map[string]string{}
+			for _, s := range h.Samples() {
+				key := s.Metric.Name + "\x00" + strings.Join(s.Labels[min(1, len(s.Labels)):], "\x00")
+				switch s.Metric {
+				case Up:
+					up[s.Labels[1]] = s.Value
+				case WorkerStuck:
+					why[s.Labels[1]] = s.Labels[2]
+				case WorkloadSM, WorkloadMemoryBusy, WorkloadEnergy, BusySeconds, XIDErrors:
+					if s.Value < counted[key] {
+						t.Fatalf("after %v %v %q fell from %v to %v", now, s.Metric, s.Labels, counted[key], s.Value)
+					}
+					counted[key] = s.Value
+				}
+			}
+			for i, uuid := range uuids {
+				may, must := false, ""
+				for _, f := range faults {
+					if slices.Contains(f.gpus, i) && now >= f.at && now <= f.at+lasts+comeBack {
+						if may = true; now > f.at+notice && now < f.at+lasts {
+							must = f.why
+						}
+					}
+				}
+				if v, known := up[uuid]; !known || v == 0 && !may || v == 1 && must != "" || v == 0 && must != "" && !strings.HasPrefix(why[uuid], must) {
+					t.Fatalf("after %v gpu %d is up: %v, known: %v, because of %q; may be down: %v, should be: %q", now, i, v, known, why[uuid], may, must)
+				}
+			}
+			if len(up) != len(uuids) {
+				t.Fatalf("after %v there are %v", now, up)
+			}
+		}
+		for _, m := range []*Metric{WorkloadSM, WorkloadEnergy, BusySeconds} {
+			for i := range uuids {
+				if v := total(of(h, m, strconv.Itoa(i), "uuid")); v < 60 {
+					t.Errorf("%v of gpu %d is %v after five minutes", m, i, v)
+				}
+			}
+		}
 	})
 }

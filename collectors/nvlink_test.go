@@ -44,7 +44,7 @@ func twoLinks(t *testing.T, answers map[uint32]uint32) (*gpu.Device, *[]uint32) 
 			return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
 		},
 		DeviceGetHandleByIndexFunc: func(int) (nvml.Device, nvml.Return) { return d, nvml.SUCCESS },
-	}, new(gpu.Calls))
+	}, new(gpu.Calls), new(gpu.Caller))
 	if err != nil {
 		t.Fatal(err)
 	}

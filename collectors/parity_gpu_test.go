@@ -43,7 +43,7 @@ func realHost(t *testing.T) *Host {
 	if err := config.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	h := NewHost(nvml.New(), config, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	h := NewHost(Options{NVML: nvml.New(), Config: config, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- h.Run(ctx) }()

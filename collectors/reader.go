@@ -2,7 +2,9 @@ package collectors
 
 import (
 	"context"
+	"fmt"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -24,8 +26,29 @@ const retryLost = 5 * time.Second
 type reader struct {
 	host   *Host
 	index  int
+	began  time.Time
 	snap   atomic.Pointer[snapshot]
-	device atomic.Pointer[gpu.Device]
+	peer   atomic.Pointer[gpu.Peer] // once it is known
+	caller gpu.Caller
+}
+
+// hangs reports whether r waits for a driver call that is overdue, and for
+// which.
+func (r *reader) hangs(now time.Time) (call string, yes bool) {
+	b := r.caller.Busy()
+	if b == nil || now.Sub(b.Since) <= 2*r.host.Beat() {
+		return "", false
+	}
+	return b.Call, true
+}
+
+// moves reports whether r came round lately, or looked for a lost GPU.
+func (r *reader) moves(now time.Time) bool {
+	at := r.began
+	if s := r.snap.Load(); s != nil {
+		at = s.at
+	}
+	return now.Sub(at) <= 2*max(r.host.Beat(), retryLost)
 }
 
 // run reads until ctx ends (nil) or the driver has gone (an error). A lost
@@ -39,14 +62,14 @@ func (r *reader) run(ctx context.Context, lib *gpu.Library) error {
 		if err == nil || gpu.DriverGone(ret) {
 			return err
 		}
-		last := snapshot{id: gpu.ID{Index: r.index, Minor: -1}}
-		if s := r.snap.Load(); s != nil {
-			last.id = s.id
+		before := r.snap.Load()
+		if before == nil || before.lost != ret {
+			r.host.Log.Error("gpu lost", "gpu", r.index, "err", err)
 		}
-		r.host.log.Error("gpu lost", "gpu", r.index, "uuid", last.id.UUID, "err", err)
-		last.at, last.lost, last.complete = time.Now(), ret, true
-		r.snap.Store(&last)
-		r.host.moved() // a GPU that is gone holds nothing up
+		r.snap.Store(&snapshot{at: time.Now(), lost: ret, complete: true})
+		if r.index == hostIndex || r.host.allLost() {
+			r.host.again("nothing answers: " + err.Error())
+		}
 		if !sleep(ctx, retryLost) {
 			return nil
 		}
@@ -56,16 +79,21 @@ func (r *reader) run(ctx context.Context, lib *gpu.Library) error {
 // session reads one GPU from its opening to its loss, or to the end of ctx.
 func (r *reader) session(ctx context.Context, lib *gpu.Library) error {
 	s := &session{reader: r, lib: lib, turns: map[*Collector]*turn{}}
+	if snap := r.snap.Load(); snap != nil {
+		s.lost = snap.lost != nvml.SUCCESS
+	}
 	if r.index != hostIndex {
 		d, err := lib.Device(r.index)
 		if err != nil {
 			return err
 		}
 		defer d.Close()
-		s.device, s.prefix = d, []string{strconv.Itoa(d.Index), label(d.UUID)}
-		s.id = d.ID
-		r.device.Store(d)
-		defer r.device.Store(nil)
+		d.UUID = label(d.UUID)
+		s.device, s.prefix = d, []string{strconv.Itoa(d.Index), d.UUID}
+		s.known = r.host.inventory.saw(d.ID)
+		r.peer.Store(d.Peer())
+	} else {
+		s.known = &knownGPU{totals: map[*Collector]map[string]float64{}}
 	}
 	tick := time.NewTimer(0)
 	defer tick.Stop()
@@ -78,6 +106,10 @@ func (r *reader) session(ctx context.Context, lib *gpu.Library) error {
 		began := time.Now()
 		if err := s.tick(began); err != nil {
 			return err
+		}
+		if s.lost {
+			r.host.Log.Info("gpu back", "gpu", r.index)
+			s.lost = false
 		}
 		tick.Reset(time.Until(beat(began, r.host.config.Load().Fast)))
 	}
@@ -99,7 +131,8 @@ type session struct {
 	*reader
 	lib    *gpu.Library
 	device *gpu.Device // nil for the host
-	id     gpu.ID
+	known  *knownGPU
+	lost   bool // until now
 	prefix []string
 	config *Config
 	active []*Collector
@@ -120,35 +153,53 @@ func (s *session) tick(now time.Time) error {
 		s.config = c
 		s.active = slices.DeleteFunc(c.active(), func(c *Collector) bool { return (c.Host != nil) != (s.device == nil) })
 	}
-	published := &snapshot{id: s.id, complete: true}
+	published := &snapshot{complete: true}
+	s.caller.Good, s.caller.Barred = 0, 0
+	barred := nvml.SUCCESS
 	for _, c := range s.active {
 		t := s.turns[c]
 		if t == nil {
-			t = &turn{totals: map[string]float64{}}
+			t = &turn{totals: s.known.totals[c]}
+			if t.totals == nil {
+				t.totals = map[string]float64{}
+				s.known.totals[c] = t.totals
+			}
 			s.turns[c] = t
 		}
 		if t.last == nil || (c.Tier != Static && !now.Before(t.next)) {
 			if err := s.pass(c, t); err != nil {
 				return err
 			}
+			if gpu.Barred(t.last.failure) {
+				barred = t.last.failure
+			}
 		}
 		published.passes = append(published.passes, t.last)
 	}
+	if s.caller.Barred > s.caller.Good && barred != nvml.SUCCESS {
+		return gpu.Err("most readings", barred)
+	}
 	published.at = time.Now()
 	s.snap.Store(published)
-	if s.device != nil || len(s.host.state.Load().readers) == 1 {
-		s.host.moved() // the host's own reader proves nothing where there are GPUs
+	if s.device == nil {
+		s.count()
 	}
 	return nil
 }
 
+// count has the driver opened again where it no longer lists the GPUs that it
+// listed then.
+func (s *session) count() {
+	n, err := s.lib.Count()
+	if was := len(s.host.state.Load().readers) - 1; err == nil && n != was {
+		s.host.again(fmt.Sprintf("the driver lists %d GPUs instead of %d", n, was))
+	}
+}
+
 // pass runs one collector. The error is one that ends the session.
 func (s *session) pass(c *Collector, t *turn) error {
-	out := &Readings{Now: time.Now(), config: s.config, prefix: s.prefix, totals: t.totals}
-	if t.read == nil {
-		t.read = s.bind(c)
-	}
-	t.read(out)
+	out := &Readings{Now: time.Now(), config: s.config, processes: s.host.Processes, gpus: s.host.peers, allocations: s.host.Allocations, prefix: s.prefix, totals: t.totals}
+	s.read(c, t, out)
 	if ret := out.failure; gpu.DriverGone(ret) || gpu.Lost(ret) {
 		return gpu.Err(c.Name, ret)
 	}
@@ -166,11 +217,30 @@ func (s *session) pass(c *Collector, t *turn) error {
 	}
 	t.next = out.Now.Add(wait - s.config.Fast/10)
 	if t.last != nil && t.last.failure == nvml.SUCCESS && p.failure != nvml.SUCCESS {
-		s.host.log.Warn("collector failed", "collector", c.Name, "gpu", s.index, "return", gpu.ReturnName(p.failure))
+		s.host.Log.Warn("collector failed", "collector", c.Name, "gpu", s.index, "return", gpu.ReturnName(p.failure))
 	}
 	t.last = p
 	s.host.account(p, out.dropped)
 	return nil
+}
+
+// read has c read. What a library that lies makes panic is one collector's
+// failure.
+func (s *session) read(c *Collector, t *turn, out *Readings) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.caller.Recover()
+			if t.last == nil || t.last.failure != nvml.ERROR_UNKNOWN {
+				s.host.Log.Error("collector panicked", "collector", c.Name, "gpu", s.index, "panic", p, "stack", string(debug.Stack()))
+			}
+			out.samples, t.read = nil, nil
+			out.Fail(nvml.ERROR_UNKNOWN)
+		}
+	}()
+	if t.read == nil {
+		t.read = s.bind(c)
+	}
+	t.read(out)
 }
 
 // bind returns c's read for this session's GPU.

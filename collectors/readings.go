@@ -8,10 +8,11 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/host"
 )
 
 // maxSeries bounds the samples that one collector may put in one pass.
-const maxSeries = 1024
+const maxSeries = 2048
 
 // Readings takes what one collector reads in one pass. It belongs to the
 // reader's goroutine.
@@ -19,6 +20,9 @@ type Readings struct {
 	Now time.Time // when the pass began
 
 	config      *Config
+	processes   *host.Table
+	gpus        func() []*gpu.Peer // those that are read
+	allocations func() []host.Allocation
 	prefix      []string // gpu and uuid, or nothing for the host
 	samples     []Sample
 	failure     nvml.Return // the first that is neither success nor an answer
@@ -27,8 +31,9 @@ type Readings struct {
 	totals      map[string]float64 // of Add, kept by the reader from pass to pass
 }
 
-// Put records v unless ret says that there is none. Unsupported leaves no
-// sample, any other failure leaves none either and is remembered. The labels
+// Put records v unless ret says that there is none, or it cannot be true.
+// Unsupported leaves no sample, any other failure leaves none either and is
+// remembered. The labels
 // are those after gpu and uuid.
 func (r *Readings) Put(m *Metric, v float64, ret nvml.Return, labels ...string) {
 	switch {
@@ -38,14 +43,11 @@ func (r *Readings) Put(m *Metric, v float64, ret nvml.Return, labels ...string) 
 	case ret != nvml.SUCCESS:
 		r.Fail(ret)
 		return
-	case math.IsNaN(v) || math.IsInf(v, 0):
+	case !m.plausible(v):
 		r.Fail(nvml.ERROR_NO_DATA)
 		return
 	case len(r.samples) == maxSeries:
-		if r.dropped == nil {
-			r.dropped = map[*Metric]int{}
-		}
-		r.dropped[m]++
+		r.drop(m)
 		return
 	}
 	all := make([]string, 0, len(r.prefix)+len(labels))
@@ -67,8 +69,13 @@ func (r *Readings) States(m *Metric, now int, ret nvml.Return, states ...string)
 }
 
 // Add raises a counter that the driver does not keep: by delta (nothing if
-// negative), since the GPU was opened.
+// negative), since the agent started.
 func (r *Readings) Add(m *Metric, delta float64, labels ...string) {
+	r.Set(m, r.keep(m, delta, labels...), labels...)
+}
+
+// keep raises a counter as Add does, and shows nothing.
+func (r *Readings) keep(m *Metric, delta float64, labels ...string) float64 {
 	key := m.Name + "\x00" + strings.Join(labels, "\x00")
 	if r.totals == nil {
 		r.totals = map[string]float64{}
@@ -76,7 +83,24 @@ func (r *Readings) Add(m *Metric, delta float64, labels ...string) {
 	if delta > 0 && !math.IsInf(delta, 0) {
 		r.totals[key] += delta
 	}
-	r.Set(m, r.totals[key], labels...)
+	return r.totals[key]
+}
+
+// forget drops the counters of Add whose labels are old.
+func (r *Readings) forget(old func(labels []string) bool) {
+	for key := range r.totals {
+		if old(strings.Split(key, "\x00")[1:]) {
+			delete(r.totals, key)
+		}
+	}
+}
+
+// drop counts a sample that is left out because there are too many.
+func (r *Readings) drop(m *Metric) {
+	if r.dropped == nil {
+		r.dropped = map[*Metric]int{}
+	}
+	r.dropped[m]++
 }
 
 // Fail remembers that a call failed in a way that is no answer.

@@ -26,6 +26,8 @@ func TestPut(t *testing.T) {
 		{"a failure is remembered", 5, nvml.ERROR_UNKNOWN, false, nvml.ERROR_UNKNOWN, false},
 		{"no permission is a failure", 5, nvml.ERROR_NO_PERMISSION, false, nvml.ERROR_NO_PERMISSION, false},
 		{"not a number is no reading", math.NaN(), nvml.SUCCESS, false, nvml.ERROR_NO_DATA, false},
+		{"what no GPU draws is no reading", 4.3e6, nvml.SUCCESS, false, nvml.ERROR_NO_DATA, false},
+		{"less than nothing is no reading", -1, nvml.SUCCESS, false, nvml.ERROR_NO_DATA, false},
 		{"infinity is no reading", math.Inf(1), nvml.SUCCESS, false, nvml.ERROR_NO_DATA, false},
 	} {
 		r := &Readings{prefix: []string{"0", "GPU-x"}}

@@ -1,6 +1,7 @@
 package collectors
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -12,52 +13,34 @@ import (
 
 // What the agent says of GPUs that may not answer, and of itself.
 var (
-	Up              = Gauge("nvgpu_up", "Whether the GPU answers: 0 when it is lost or its driver calls hang.")
+	Up              = Gauge("nvgpu_up", "Whether the GPU answers: 0 when it is lost, no longer there, or its driver calls hang.")
 	Devices         = HostGauge("nvgpu_devices", "GPUs that the driver lists.")
-	DevicesExpected = HostGauge("nvgpu_devices_expected", "GPUs that the host should have: configured, or the most seen.")
+	DevicesExpected = HostGauge("nvgpu_devices_expected", "GPUs that the host should have: configured, or those that it was ever seen to have.")
 
 	CollectSuccess  = HostGauge("gpusteward_collect_success", "Whether the collector's last pass is fresh and had no failure, on every GPU.", "collector")
 	Unsupported     = Gauge("gpusteward_unsupported", "1 for a family that this GPU or its driver does not have.", "feature")
 	SnapshotAge     = Gauge("gpusteward_snapshot_age_seconds", "Time since the GPU's reader last came round.")
-	WorkerStuck     = Gauge("gpusteward_worker_stuck", "1 while the GPU's reader waits for a driver call that is overdue.", "reason")
+	WorkerStuck     = Gauge("gpusteward_worker_stuck", "1 for a GPU that does not answer, with why: the driver call that hangs, what the driver returned, or not_listed.", "reason")
 	CollectDuration = HostGauge("gpusteward_collect_duration_seconds", "Duration of the collector's last pass, on the slowest GPU.", "collector")
 	CollectErrors   = HostCounter("gpusteward_collect_errors_total", "Passes in which a driver call failed, by the first failure.", "collector", "return")
 	NVMLCalls       = HostCounter("gpusteward_nvml_calls_total", "Calls of the driver's management library, by return code.", "call", "return")
 	MissingSymbol   = HostGauge("gpusteward_missing_symbol", "1 for a function that the installed driver library lacks.", "symbol")
 	NVMLGeneration  = HostGauge("gpusteward_nvml_generation", "How many times the driver has been opened.")
 	DriverUp        = HostGauge("gpusteward_driver_up", "Whether the driver is open.")
+	Drained         = HostGauge("gpusteward_drained", "1 while the driver is let go of on request (gpusteward drain).")
 	SeriesDropped   = HostCounter("gpusteward_series_dropped_total", "Samples left out because a collector had too many.", "family")
 )
 
 // standing adds what is known of a GPU whether or not it answers.
-func (r *reader) standing(out []Sample, s *snapshot, now time.Time, fast time.Duration) []Sample {
-	id := gpu.ID{Index: r.index}
-	up := false
-	var age time.Duration
-	if d := r.device.Load(); d != nil {
-		id = d.ID
-	}
-	if s != nil {
-		id, up, age = s.id, s.up(now, fast), now.Sub(s.at)
-	}
-	labels := []string{strconv.Itoa(r.index), id.UUID}
+func (g sight) standing(out []Sample, s *state, now time.Time, fast time.Duration) []Sample {
+	up := g.snap != nil && g.snap.up(now, fast)
+	labels := []string{strconv.Itoa(g.Index), g.UUID}
 	out = append(out, Sample{Up, labels, Bool(up)})
-	if s != nil {
-		out = append(out, Sample{SnapshotAge, labels, age.Seconds()})
+	if g.snap != nil {
+		out = append(out, Sample{SnapshotAge, labels, now.Sub(g.snap.at).Seconds()})
 	}
-	if up {
-		return out
-	}
-	reason := ""
-	if s != nil && s.lost != nvml.SUCCESS {
-		reason = gpu.ReturnName(s.lost)
-	} else if d := r.device.Load(); d != nil {
-		if b := d.Busy(); b != nil && now.Sub(b.Since) > 2*fast {
-			reason = b.Call
-		}
-	}
-	if reason != "" {
-		out = append(out, Sample{WorkerStuck, append(labels[:2:2], reason), 1})
+	if !up {
+		out = append(out, Sample{WorkerStuck, append(labels[:2:2], g.reason(s, now)), 1})
 	}
 	return out
 }
@@ -99,10 +82,13 @@ func (s standings) add(p *pass, ok bool) {
 // self adds the agent's own books.
 func (h *Host) self(out []Sample, s *state, collected standings) []Sample {
 	add := func(m *Metric, v float64, labels ...string) { out = append(out, Sample{m, labels, v}) }
-	have, expected := h.devices(s)
-	add(Devices, float64(have))
-	add(DevicesExpected, float64(expected))
-	add(DriverUp, Bool(s.err == nil))
+	drained := errors.Is(s.err, ErrDrained)
+	if !drained {
+		add(Devices, float64(max(0, len(s.listed())-1)))
+	}
+	add(DevicesExpected, float64(h.expected()))
+	add(Drained, Bool(drained))
+	add(DriverUp, Bool(h.Driver() == nil))
 	add(NVMLGeneration, float64(s.generation))
 	for c, e := range collected {
 		add(CollectDuration, e.took.Seconds(), c.Name)
@@ -121,6 +107,22 @@ func (h *Host) self(out []Sample, s *state, collected standings) []Sample {
 	return out
 }
 
+// listed returns the readers of the GPUs that the driver lists.
+func (s *state) listed() []*reader {
+	if errors.Is(s.err, errReopening) {
+		return s.before
+	}
+	return s.readers
+}
+
+// expected returns how many GPUs there should be.
+func (h *Host) expected() int {
+	if n := h.config.Load().Devices; n != 0 {
+		return n
+	}
+	return len(h.inventory.all())
+}
+
 // Of the configuration; main keeps their values.
 var (
 	ConfigReloadSuccess = HostGauge("gpusteward_config_reload_success", "Whether the last configuration read was good; a bad one never replaces a good one.")
@@ -130,5 +132,5 @@ var (
 // selfMetrics are those that no collector puts.
 var selfMetrics = []*Metric{
 	Up, Devices, DevicesExpected, CollectSuccess, Unsupported, SnapshotAge, WorkerStuck, CollectDuration, CollectErrors, NVMLCalls,
-	MissingSymbol, NVMLGeneration, DriverUp, SeriesDropped, ConfigReloadSuccess, ConfigReloadTime,
+	MissingSymbol, NVMLGeneration, DriverUp, Drained, SeriesDropped, ConfigReloadSuccess, ConfigReloadTime,
 }

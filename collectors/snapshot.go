@@ -4,13 +4,10 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-
-	"gpusteward/collectors/gpu"
 )
 
 // A snapshot is all that a reader knows at one moment. Immutable.
 type snapshot struct {
-	id       gpu.ID
 	at       time.Time // when the reader published it
 	complete bool      // every collector has had its turn
 	lost     nvml.Return

@@ -23,16 +23,14 @@ var p2pStates = map[nvml.GpuP2PStatus]string{
 var _ = Register(Collector{
 	Name:    "topology",
 	Doc:     "How the GPUs reach each other: one series for each ordered pair.",
-	Tier:    Static,
+	Tier:    Slow,
 	OptIn:   true,
 	Metrics: []*Metric{TopologyPeer},
 	Read: func(g *gpu.Device, out *Readings) {
-		peers, err := g.Peers()
-		if err != nil {
-			out.Fail(gpu.ReturnOf(err))
-			return
-		}
-		for _, p := range peers {
+		for _, p := range out.gpus() {
+			if p.UUID == g.UUID {
+				continue
+			}
 			level, ret := g.CommonAncestor(p)
 			p2p, pret := g.P2P(p, nvml.P2P_CAPS_INDEX_READ)
 			out.Put(TopologyPeer, 1, ret, p.UUID, known(topologyLevels, level), text(known(p2pStates, p2p), pret))

@@ -29,7 +29,7 @@ func newHost(tb testing.TB, name string) *collectors.Host {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	h := collectors.NewHost(nv, collectors.DefaultConfig(), slog.New(slog.DiscardHandler))
+	h := collectors.NewHost(collectors.Options{NVML: nv, Config: collectors.DefaultConfig(), Processes: nv.Table(slog.New(slog.DiscardHandler)), Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { defer close(ended); h.Run(ctx) }()
@@ -66,5 +66,26 @@ func BenchmarkScrape(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// What a beat costs where somebody reads the other pages: of eight GPUs.
+func BenchmarkPages(b *testing.B) {
+	h := newHost(b, "mixed")
+	s, err := New(Options{Samples: h.Samples, Ready: h.Ready, MaxScrapes: 8, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, path := range []string{"/metrics", "/metrics/dcgm", "/api/v1/state"} {
+		b.Run(path[1:], func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				w := request(s, http.MethodGet, path)
+				if w.Code != 200 {
+					b.Fatal(w.Code, w.Body)
+				}
+				b.ReportMetric(float64(w.Body.Len()), "bytes")
+			}
+		})
 	}
 }

@@ -1,6 +1,8 @@
 // Package exporter serves what was read over HTTP: to Prometheus at /metrics,
-// to people at /, to probes at /-/healthy and /-/ready. It answers from
-// memory; no request waits for a driver.
+// to what was written for dcgm-exporter at /metrics/dcgm, to programs at
+// /api/v1/state, to people at / and by gpusteward status, to probes at
+// /-/healthy and /-/ready, and takes orders at the control socket. It answers
+// from memory; no request waits for a driver.
 package exporter
 
 import (
@@ -10,6 +12,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
+	"os"
 	"strconv"
 	"syscall"
 	"time"
@@ -26,7 +29,8 @@ import (
 type Options struct {
 	Samples    func() []collectors.Sample // what is known now; must not block
 	Ready      func() error               // nil, or why the agent is not ready
-	Note       string                     // said on the landing page
+	Note       string                     // said on the landing page and in the state
+	Hostname   string                     // empty: what the kernel says
 	Beat       func() time.Duration       // how often the samples change; 0: every scrape asks for them
 	MaxScrapes int                        // scrapes that may wait for an answer; more get 503 at once
 	PProf      bool                       // serve /debug/pprof
@@ -43,14 +47,15 @@ type Server struct {
 
 // New returns a server. The error is one of the landing page's template.
 func New(o Options) (*Server, error) {
+	if o.Hostname == "" {
+		o.Hostname, _ = os.Hostname() // unknown is empty
+	}
 	s := &Server{options: o, self: newTimed()}
-	metrics := promhttp.HandlerForTransactional(&view{samples: o.Samples, self: s.self}, promhttp.HandlerOpts{
-		ErrorLog:           slog.NewLogLogger(o.Log.Handler(), slog.LevelError),
-		ErrorHandling:      promhttp.ContinueOnError,
-		Registry:           s.self.registry,
-		EnableOpenMetrics:  true,
-		DisableCompression: true, // of promhttp: three times as dear as compressed's
-	})
+	pages := http.NewServeMux()
+	pages.Handle("/metrics", s.families(&view{samples: o.Samples, self: s.self}, true))
+	// OpenMetrics would have dcgm-exporter's counters end in _total.
+	pages.Handle("/metrics/dcgm", s.families(&view{samples: func() []collectors.Sample { return dcgm(o.Samples(), o.Hostname) }, sparse: true}, false))
+	pages.HandleFunc("/api/v1/state", s.state)
 	compressed, err := gzhttp.NewWrapper(gzhttp.CompressionLevel(gzipLevel), gzhttp.MinSize(1024))
 	if err != nil {
 		return nil, fmt.Errorf("set up compression: %w", err)
@@ -58,13 +63,15 @@ func New(o Options) (*Server, error) {
 	if o.Beat == nil {
 		o.Beat = func() time.Duration { return 0 }
 	}
-	s.scrapes = &scrapes{render: compressed(metrics), beat: o.Beat, most: o.MaxScrapes, kept: map[string]*page{}}
+	s.scrapes = &scrapes{render: compressed(pages), beat: o.Beat, most: o.MaxScrapes, kept: map[string]*page{}}
 	landing, err := web.NewLandingPage(web.LandingConfig{
 		Name:        "gpusteward",
 		Description: "Reads this host's NVIDIA GPUs, judges them and keeps tenants to their share. " + o.Note,
 		Profiling:   strconv.FormatBool(o.PProf),
 		Links: []web.LandingLinks{
 			{Address: "/metrics", Text: "Metrics", Description: "for Prometheus"},
+			{Address: "/metrics/dcgm", Text: "Metrics as of dcgm-exporter", Description: "for dashboards and rules that were written for it"},
+			{Address: "/api/v1/state", Text: "State", Description: "of GPUs and workloads, as JSON"},
 			{Address: "/-/ready", Text: "Ready", Description: "200 once every GPU has been read, else why not"},
 			{Address: "/-/healthy", Text: "Healthy", Description: "200 while the agent runs"},
 		},
@@ -74,7 +81,9 @@ func New(o Options) (*Server, error) {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /{$}", landing)
-	mux.Handle("GET /metrics", s.scrapes)
+	for _, path := range []string{"/metrics", "/metrics/dcgm", "/api/v1/state"} {
+		mux.Handle("GET "+path, s.scrapes)
+	}
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "gpusteward is healthy.") })
 	mux.HandleFunc("GET /-/ready", s.ready)
 	if o.PProf {
@@ -88,6 +97,17 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
+// families renders what v gathers.
+func (s *Server) families(v *view, openMetrics bool) http.Handler {
+	return promhttp.HandlerForTransactional(v, promhttp.HandlerOpts{
+		ErrorLog:           slog.NewLogLogger(s.options.Log.Handler(), slog.LevelError),
+		ErrorHandling:      promhttp.ContinueOnError,
+		Registry:           s.self.registry,
+		EnableOpenMetrics:  openMetrics,
+		DisableCompression: true, // of promhttp: three times as dear as gzhttp's
+	})
+}
+
 // Configure sets how many scrapes may wait for an answer, from now on. Safe
 // for concurrent use.
 func (s *Server) Configure(maxScrapes int) {
@@ -95,6 +115,10 @@ func (s *Server) Configure(maxScrapes int) {
 	defer s.scrapes.mu.Unlock()
 	s.scrapes.most = maxScrapes
 }
+
+// Forget has the next scrape see what is known now, even where a page of this
+// beat is kept. Safe for concurrent use.
+func (s *Server) Forget() { s.scrapes.forget() }
 
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
@@ -112,6 +136,7 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) Run(ctx context.Context, flags *web.FlagConfig) error {
 	server := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute,
 		ErrorLog: slog.NewLogLogger(s.options.Log.Handler(), slog.LevelDebug)}
+	s.self.gather() // before the first scrape
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.self.run(ctx) })
 	group.Go(func() error { return s.scrapes.run(ctx) })

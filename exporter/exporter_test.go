@@ -66,7 +66,7 @@ func wantAnswer(t *testing.T, w *httptest.ResponseRecorder, status int, text str
 func TestLandingPage(t *testing.T) {
 	s := server(t, func(o *Options) { o.Note = "These GPUs are SIMULATED." })
 	w := request(s, http.MethodGet, "/")
-	for _, text := range []string{`href="/metrics"`, `href="/-/ready"`, `href="/-/healthy"`, "These GPUs are SIMULATED.", "gpusteward"} {
+	for _, text := range []string{`href="/metrics"`, `href="/metrics/dcgm"`, `href="/api/v1/state"`, `href="/-/ready"`, `href="/-/healthy"`, "These GPUs are SIMULATED.", "gpusteward"} {
 		wantAnswer(t, w, http.StatusOK, text)
 	}
 	if kind := w.Header().Get("Content-Type"); !strings.HasPrefix(kind, "text/html") {
@@ -75,7 +75,7 @@ func TestLandingPage(t *testing.T) {
 	if strings.Contains(w.Body.String(), "/debug/pprof") {
 		t.Error("the landing page links to profiles that are not served")
 	}
-	for _, path := range []string{"/nonexistent", "/metrics/", "/-/", "/-/nonexistent", "/debug/pprof/"} {
+	for _, path := range []string{"/nonexistent", "/metrics/", "/metrics/dcgm/", "/api/v1/", "/-/", "/-/nonexistent", "/debug/pprof/"} {
 		wantAnswer(t, request(s, http.MethodGet, path), http.StatusNotFound, "not found")
 	}
 }
@@ -84,7 +84,7 @@ func TestLandingPage(t *testing.T) {
 func TestLandingPageLinks(t *testing.T) {
 	s := server(t, func(o *Options) { o.PProf = true })
 	links := regexp.MustCompile(`href="(/[^"]*)"`).FindAllStringSubmatch(request(s, http.MethodGet, "/").Body.String(), -1)
-	if len(links) < 4 {
+	if len(links) < 6 {
 		t.Fatalf("the landing page has the links %q", links)
 	}
 	for _, l := range links {
@@ -96,7 +96,7 @@ func TestLandingPageLinks(t *testing.T) {
 
 func TestOnlyReads(t *testing.T) {
 	s := server(t, nil)
-	for _, path := range []string{"/", "/metrics", "/-/healthy", "/-/ready"} {
+	for _, path := range []string{"/", "/metrics", "/metrics/dcgm", "/api/v1/state", "/-/healthy", "/-/ready"} {
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete} {
 			wantAnswer(t, request(s, method, path), http.StatusMethodNotAllowed, "Method Not Allowed")
 		}

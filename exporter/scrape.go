@@ -63,7 +63,7 @@ func (p *page) send(w http.ResponseWriter) {
 
 // key tells apart the requests whose answers differ.
 func key(r *http.Request) string {
-	return r.Header.Get("Accept") + "\x00" + r.Header.Get("Accept-Encoding") + "\x00" + r.URL.RawQuery
+	return r.URL.Path + "\x00" + r.Header.Get("Accept") + "\x00" + r.Header.Get("Accept-Encoding") + "\x00" + r.URL.RawQuery
 }
 
 // ServeHTTP answers one scrape, before the scraper stops waiting: with a page
@@ -150,6 +150,13 @@ func (s *scrapes) keptPage(k string) *page {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.kept[k]
+}
+
+// forget drops every page: what they say is no longer so.
+func (s *scrapes) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.kept)
 }
 
 // lag is how long after a beat its readings are there.

@@ -15,8 +15,10 @@ import (
 	"gpusteward/collectors"
 )
 
-// runTimer starts the timer of the agent's own metrics; ran ends after stop.
+// runTimer starts the timer of the agent's own metrics as Run does; ran ends
+// after stop.
 func runTimer(t *testing.T, s *Server, ran *sync.WaitGroup) (stop func()) {
+	s.self.gather()
 	ctx, stop := context.WithCancel(t.Context())
 	ran.Go(func() {
 		if err := s.self.run(ctx); err != nil {

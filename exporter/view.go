@@ -21,7 +21,8 @@ import (
 // pointed to, from memory that the next gathering uses again.
 type view struct {
 	samples func() []collectors.Sample
-	self    *timed
+	self    *timed    // shown too; nil: nothing is
+	sparse  bool      // leaves out labels that are empty
 	spare   sync.Pool // of *gathering
 }
 
@@ -58,7 +59,7 @@ type family struct {
 
 var families = func() map[*collectors.Metric]*family {
 	m := map[*collectors.Metric]*family{}
-	for _, row := range collectors.Metrics() {
+	for _, row := range append(collectors.Metrics(), dcgmMetrics...) {
 		f := &family{order: make([]int, len(row.Labels))}
 		f.proto.Name, f.proto.Help = &row.Name, &row.Help
 		f.proto.Type = dto.MetricType_GAUGE.Enum()
@@ -90,11 +91,15 @@ func (v *view) Gather() (out []*dto.MetricFamily, done func(), err error) {
 	pairs, pointers := g.pairs, g.pointers
 	for i := range samples {
 		s, m, shared := &samples[i], &g.metrics[i], families[samples[i].Metric]
-		for k, at := range shared.order {
-			pairs[k].Name, pairs[k].Value = &s.Metric.Labels[at], &s.Labels[at]
-			pointers[k] = &pairs[k]
+		n := 0
+		for _, at := range shared.order {
+			if v.sparse && s.Labels[at] == "" {
+				continue
+			}
+			pairs[n].Name, pairs[n].Value = &s.Metric.Labels[at], &s.Labels[at]
+			pointers[n] = &pairs[n]
+			n++
 		}
-		n := len(shared.order)
 		m.Label, m.Gauge, m.Counter = pointers[:n:n], nil, nil
 		pairs, pointers = pairs[n:], pointers[n:]
 		if s.Metric.Type == collectors.CounterType {
@@ -114,8 +119,10 @@ func (v *view) Gather() (out []*dto.MetricFamily, done func(), err error) {
 			out = append(out, f)
 		}
 	}
-	if own := v.self.latest.Load(); own != nil {
-		out = append(out, *own...)
+	if v.self != nil {
+		if own := v.self.latest.Load(); own != nil {
+			out = append(out, *own...)
+		}
 	}
 	slices.SortFunc(out, func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) })
 	return out, func() { v.spare.Put(g) }, nil
@@ -136,17 +143,21 @@ func newTimed() *timed {
 	return t
 }
 
+func (t *timed) gather() {
+	if families, err := t.registry.Gather(); err == nil {
+		t.latest.Store(&families)
+	}
+}
+
 func (t *timed) run(ctx context.Context) error {
 	tick := time.NewTicker(selfInterval)
 	defer tick.Stop()
 	for {
-		if families, err := t.registry.Gather(); err == nil {
-			t.latest.Store(&families)
-		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+			t.gather()
 		}
 	}
 }

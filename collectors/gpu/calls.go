@@ -64,8 +64,24 @@ func (c *Calls) miss(symbol string) {
 type guard struct {
 	calls   *Calls
 	missing []bool // by index into calls, shared and constant
-	busy    *atomic.Pointer[Busy]
+	caller  *Caller
 }
+
+// A Caller is one goroutine's standing with the driver. The zero value is
+// ready.
+type Caller struct {
+	busy atomic.Pointer[Busy]
+
+	Good   int // calls that succeeded; the goroutine's own
+	Barred int // calls that failed as they do without device nodes; the goroutine's own
+}
+
+// Busy returns the call under way, or nil. Safe for concurrent use.
+func (c *Caller) Busy() *Busy { return c.busy.Load() }
+
+// Recover notes that the call under way ended in a panic: go-nvml believes
+// every count that the library returns.
+func (c *Caller) Recover() { c.busy.Store(nil) }
 
 // Busy is an NVML call that has not returned yet.
 type Busy struct {
@@ -78,15 +94,20 @@ func (g guard) enter(i int) nvml.Return {
 		g.calls.miss(calls[i].name)
 		return nvml.ERROR_FUNCTION_NOT_FOUND
 	}
-	if g.busy != nil {
-		g.busy.Store(&Busy{calls[i].name, time.Now()})
-	}
+	g.begin(calls[i].name)
 	return nvml.SUCCESS
 }
 
-func (g guard) leave(i int, ret nvml.Return) {
-	if g.busy != nil {
-		g.busy.Store(nil)
+func (g guard) leave(i int, ret nvml.Return) { g.end(calls[i].name, ret) }
+
+func (g guard) begin(call string) { g.caller.busy.Store(&Busy{call, time.Now()}) }
+
+func (g guard) end(call string, ret nvml.Return) {
+	g.caller.busy.Store(nil)
+	if ret == nvml.SUCCESS {
+		g.caller.Good++
+	} else if Barred(ret) {
+		g.caller.Barred++
 	}
-	g.calls.count(calls[i].name, ret)
+	g.calls.count(call, ret)
 }

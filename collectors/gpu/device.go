@@ -2,22 +2,20 @@ package gpu
 
 import (
 	"fmt"
-	"sync/atomic"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
 // ID is what names a GPU, everywhere.
 type ID struct {
-	Index int    // NVML's index, in PCI order
-	UUID  string // "GPU-..."; constant for the life of the board
-	PCI   string // "00000000:9B:00.0"
-	Minor int    // N of /dev/nvidiaN; -1 where the driver does not say
+	Index int    `json:"index"` // NVML's index, in PCI order
+	UUID  string `json:"uuid"`  // "GPU-..."; constant for the life of the board
+	PCI   string `json:"pci"`   // "00000000:9B:00.0"
+	Minor int    `json:"minor"` // N of /dev/nvidiaN; -1 where the driver does not say
 }
 
 // A Device is a GPU, with every reading call of NVML as a guarded method. It
-// belongs to the goroutine that opened it; only Busy may be called from
-// elsewhere.
+// belongs to the goroutine that opened it.
 type Device struct {
 	guard
 	ID
@@ -34,7 +32,6 @@ func (l *Library) Device(index int) (*Device, error) {
 		return nil, Err("nvmlDeviceGetHandleByIndex", ret)
 	}
 	d := &Device{guard: l.guard, lib: l, nv: nv, ID: ID{Index: index, Minor: -1}, open: map[any]func(){}}
-	d.busy = new(atomic.Pointer[Busy])
 	if d.UUID, ret = d.GetUUID(); ret != nvml.SUCCESS {
 		return nil, Err("nvmlDeviceGetUUID", ret)
 	}
@@ -46,9 +43,6 @@ func (l *Library) Device(index int) (*Device, error) {
 	}
 	return d, nil
 }
-
-// Busy returns the call under way, or nil. Safe for concurrent use.
-func (d *Device) Busy() *Busy { return d.busy.Load() }
 
 // Close frees what was allocated in d's name and not closed before.
 func (d *Device) Close() {
@@ -78,33 +72,23 @@ func (d *Device) FabricInfo() (info nvml.GpuFabricInfo_v2, ret nvml.Return) {
 	return info, ret
 }
 
-// Peers opens the other GPUs of the host, for d's goroutine.
-func (d *Device) Peers() ([]*Device, error) {
-	n, err := d.lib.Count()
-	if err != nil {
-		return nil, err
-	}
-	var peers []*Device
-	for i := range n {
-		if i == d.Index {
-			continue
-		}
-		p, err := d.lib.Device(i)
-		if err != nil {
-			return nil, err
-		}
-		peers = append(peers, p)
-	}
-	return peers, nil
+// A Peer is a GPU as others see it: nothing but the path to it may be asked
+// for. Immutable.
+type Peer struct {
+	ID
+	nv nvml.Device
 }
 
+// Peer returns d for the goroutines of other GPUs.
+func (d *Device) Peer() *Peer { return &Peer{d.ID, d.nv} }
+
 // CommonAncestor returns where the paths of d and peer meet.
-func (d *Device) CommonAncestor(peer *Device) (nvml.GpuTopologyLevel, nvml.Return) {
+func (d *Device) CommonAncestor(peer *Peer) (nvml.GpuTopologyLevel, nvml.Return) {
 	return d.GetTopologyCommonAncestor(peer.nv)
 }
 
 // P2P returns whether d reaches peer's memory in the given way.
-func (d *Device) P2P(peer *Device, way nvml.GpuP2PCapsIndex) (nvml.GpuP2PStatus, nvml.Return) {
+func (d *Device) P2P(peer *Peer, way nvml.GpuP2PCapsIndex) (nvml.GpuP2PStatus, nvml.Return) {
 	return d.GetP2PStatus(peer.nv, way)
 }
 

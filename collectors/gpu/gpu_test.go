@@ -48,7 +48,7 @@ func device() *mock.Device {
 func open(t *testing.T, d *mock.Device, missing ...string) (*Device, *Calls) {
 	t.Helper()
 	calls := new(Calls)
-	l, err := Open(library(d, missing...), calls)
+	l, err := Open(library(d, missing...), calls, new(Caller))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestCallsAreCountedAndNamedWhileTheyRun(t *testing.T) {
 	d := device()
 	var g *Device
 	d.GetSerialFunc = func() (string, nvml.Return) {
-		if b := g.Busy(); b == nil || b.Call != "nvmlDeviceGetSerial" || b.Since.IsZero() {
+		if b := g.caller.Busy(); b == nil || b.Call != "nvmlDeviceGetSerial" || b.Since.IsZero() {
 			t.Errorf("busy with %+v", b)
 		}
 		return "", nvml.ERROR_NOT_SUPPORTED
@@ -113,8 +113,8 @@ func TestCallsAreCountedAndNamedWhileTheyRun(t *testing.T) {
 	g, calls := open(t, d)
 	g.GetSerial()
 	g.GetSerial()
-	if g.Busy() != nil {
-		t.Errorf("still busy with %+v", g.Busy())
+	if g.caller.Busy() != nil {
+		t.Errorf("still busy with %+v", g.caller.Busy())
 	}
 	counted := map[string]uint64{}
 	calls.Each(func(call string, ret nvml.Return, n uint64) { counted[call+" "+ReturnName(ret)] = n })
@@ -144,7 +144,7 @@ func TestOpenSaysWhatToDo(t *testing.T) {
 		l := library(device())
 		l.InitFunc = func() nvml.Return { return ret }
 		l.ShutdownFunc = func() nvml.Return { t.Error("Shutdown after a failed Init ends the process"); return ret }
-		_, err := Open(l, new(Calls))
+		_, err := Open(l, new(Calls), new(Caller))
 		if err == nil || !strings.Contains(err.Error(), want) || ReturnOf(err) != ret {
 			t.Errorf("%v: %v, want %q", ret, err, want)
 		}
@@ -236,7 +236,7 @@ func TestSamplesAreFreed(t *testing.T) {
 	l.GpmSampleAllocFunc = func() (nvml.GpmSample, nvml.Return) {
 		return &mock.GpmSample{FreeFunc: func() nvml.Return { freed++; return nvml.SUCCESS }}, nvml.SUCCESS
 	}
-	lib, err := Open(l, calls)
+	lib, err := Open(l, calls, new(Caller))
 	if err != nil {
 		t.Fatal(err)
 	}

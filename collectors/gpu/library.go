@@ -12,8 +12,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// A Library is an opened NVML, for one driver generation. Its own calls may
-// come from any goroutine; a Device's calls belong to one goroutine each.
+// A Library is an opened NVML, for one driver generation, as one goroutine
+// calls it: see As. So do its devices.
 type Library struct {
 	guard
 	nv nvml.Interface
@@ -22,13 +22,14 @@ type Library struct {
 // Open initialises NVML. The error says what an operator can do about it.
 // After an error there is nothing to close: Shutdown after a failed Init ends
 // the process.
-func Open(nv nvml.Interface, c *Calls) (*Library, error) {
+func Open(nv nvml.Interface, c *Calls, caller *Caller) (*Library, error) {
+	l := &Library{nv: nv, guard: guard{calls: c, missing: make([]bool, len(calls)), caller: caller}}
+	l.begin("nvmlInit")
 	ret := nv.Init()
-	c.count("nvmlInit", ret)
+	l.end("nvmlInit", ret)
 	if ret != nvml.SUCCESS {
 		return nil, Err("nvmlInit", ret)
 	}
-	l := &Library{nv: nv, guard: guard{calls: c, missing: make([]bool, len(calls))}}
 	symbols := nv.Extensions()
 	for i, call := range calls {
 		for all := range strings.SplitSeq(call.symbols, "&") {
@@ -44,9 +45,17 @@ func Open(nv nvml.Interface, c *Calls) (*Library, error) {
 
 // Close shuts NVML down. Every Device of this library is invalid afterwards.
 func (l *Library) Close() error {
+	l.begin("nvmlShutdown")
 	ret := l.nv.Shutdown()
-	l.calls.count("nvmlShutdown", ret)
+	l.end("nvmlShutdown", ret)
 	return Err("nvmlShutdown", ret)
+}
+
+// As returns the library for one goroutine.
+func (l *Library) As(c *Caller) *Library {
+	own := *l
+	own.caller = c
+	return &own
 }
 
 // Count returns how many GPUs the driver manages.

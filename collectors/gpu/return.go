@@ -76,6 +76,13 @@ func Lost(ret nvml.Return) bool {
 	return ret == nvml.ERROR_GPU_IS_LOST || ret == nvml.ERROR_RESET_REQUIRED || ret == nvml.ERROR_GPU_NOT_FOUND
 }
 
+// Barred reports whether ret, where every call returns it, means that the
+// GPU's device nodes are gone or closed to this process, as after a reload of
+// its container's cgroup.
+func Barred(ret nvml.Return) bool {
+	return ret == nvml.ERROR_UNKNOWN || ret == nvml.ERROR_NO_PERMISSION || ret == nvml.ERROR_OPERATING_SYSTEM
+}
+
 // An Error is a failed NVML call.
 type Error struct {
 	Call   string

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/common/version"
+	"github.com/prometheus/exporter-toolkit/web"
+	"golang.org/x/sync/errgroup"
+
+	"gpusteward/collectors"
+	"gpusteward/exporter"
+)
+
+// serve runs the agent until ctx ends.
+func serve(ctx context.Context, f flags, log *slog.Logger) error {
+	reload := make(chan os.Signal, 1) // from here on SIGHUP no longer ends the process
+	signal.Notify(reload, syscall.SIGHUP)
+	defer signal.Stop(reload)
+	if err := web.Validate(*f.web.WebConfigFile); err != nil {
+		return fmt.Errorf("--web.config.file=%s: %w", *f.web.WebConfigFile, err)
+	}
+	conf := &configFile{path: f.config, optional: !f.configGiven, log: log}
+	c, err := conf.load()
+	if err != nil {
+		return fmt.Errorf("--config.file: %w", err)
+	}
+	m, err := newMachine(f, c, log)
+	if err != nil {
+		return err
+	}
+	// Beside somebody else's work: two threads of Go are plenty (driver calls
+	// have their own), and on a host with 200 cores the rest would only sweep
+	// a small heap in parallel.
+	runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
+	debug.SetGCPercent(50)
+	host := collectors.NewHost(m.options)
+	samples := func() []collectors.Sample { return append(host.Samples(), conf.samples()...) }
+	server, err := exporter.New(exporter.Options{
+		Samples:    samples,
+		Ready:      host.Ready,
+		Beat:       host.Beat,
+		Note:       m.note,
+		MaxScrapes: int(c.Web.MaxScrapes),
+		PProf:      f.pprof,
+		Log:        log,
+	})
+	if err != nil {
+		return err
+	}
+	control := &exporter.Control{
+		Dir:     f.runtimeDir,
+		Actions: map[string]func(context.Context) error{"drain": host.Drain, "resume": host.Resume},
+		Done:    server.Forget,
+		Reads:   server,
+		Log:     log,
+	}
+	log.Info("gpusteward starts", "version", version.Version, "config", conf.origin())
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return host.Run(ctx) })
+	group.Go(func() error { return m.options.Processes.Run(ctx) })
+	group.Go(func() error { return m.allocations.Run(ctx) })
+	group.Go(func() error { return server.Run(ctx, f.web) })
+	group.Go(func() error { return control.Run(ctx) })
+	group.Go(func() error { return supervise(ctx, host, conf.fast, log) })
+	group.Go(func() error {
+		return conf.reloadOn(ctx, reload, func(c Config) {
+			host.Configure(m.config(c))
+			server.Configure(int(c.Web.MaxScrapes))
+		})
+	})
+	if f.requireDriver {
+		group.Go(func() error { return requireDriver(ctx, host) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	log.Info("gpusteward ends")
+	return nil
+}
+
+// requireDriver fails once it is plain that there is no driver.
+func requireDriver(ctx context.Context, host *collectors.Host) error {
+	for {
+		switch err := host.Driver(); {
+		case err == nil:
+			return nil
+		case !errors.Is(err, collectors.ErrOpening):
+			return fmt.Errorf("--require-driver: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}

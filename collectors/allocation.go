@@ -1,0 +1,56 @@
+package collectors
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/host"
+)
+
+// What was given to whom, whether or not it is used.
+var (
+	AllocationInfo = Gauge("nvgpu_allocation_info", "The GPU is allocated to the workload, always 1.", "workload", "source")
+	AllocatedIdle  = Counter("nvgpu_allocated_idle_seconds_total", "Time that the GPU was allocated to the workload and did nothing for it.", "workload")
+)
+
+// given reports whether a is about the GPU or a part of it.
+func given(a host.Allocation, g *gpu.Device) bool {
+	return slices.ContainsFunc(a.Devices, func(d string) bool {
+		return d == g.UUID || d == strconv.Itoa(g.Index) || slices.ContainsFunc(g.Instances(), func(m *gpu.MIG) bool { return m.UUID == d })
+	})
+}
+
+// allocations shows what was given, and counts the time it was idle: the
+// window of the driver's samples if nothing was seen in it, or the whole time
+// without a process.
+func (u *users) allocations(g *gpu.Device, out *Readings, workloads []*workload, window time.Duration) {
+	var since time.Duration
+	if !u.allocated.IsZero() {
+		since = out.Now.Sub(u.allocated)
+	}
+	u.allocated = out.Now
+	for _, a := range out.allocations() {
+		if !given(a, g) {
+			continue
+		}
+		key := a.Key()
+		there, busy := false, false
+		for _, w := range workloads {
+			if a.For(*w.owner) {
+				there, busy = true, busy || w.use != engines{}
+			}
+		}
+		idle := since
+		if there {
+			idle = window
+		}
+		if busy {
+			idle = 0
+		}
+		u.present[key] = out.Now
+		out.Set(AllocationInfo, 1, key, a.Source())
+		out.Add(AllocatedIdle, idle.Seconds(), key)
+	}
+}

@@ -1,0 +1,76 @@
+package collectors
+
+import (
+	"strconv"
+
+	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/host"
+)
+
+// What HAMi-core keeps in memory that every process of its container can
+// write: a hint for hosts that run it, never a measurement.
+var (
+	HAMiMemoryLimit = Gauge("nvgpu_hami_memory_limit_bytes", "GPU memory that HAMi-core says it grants the workload; the workload could forge it.", "workload")
+	HAMiMemoryUsed  = Gauge("nvgpu_hami_memory_used_bytes", "GPU memory that HAMi-core says the workload uses; the workload could forge it.", "workload")
+	HAMiSMLimit     = Gauge("nvgpu_hami_sm_limit_ratio", "Part of the GPU's time that HAMi-core says it grants the workload; the workload could forge it.", "workload")
+)
+
+var _ = Register(Collector{
+	Name:    "hami",
+	Doc:     "What HAMi-core claims of the containers that it limits, where it is in use.",
+	Tier:    Medium,
+	Metrics: []*Metric{HAMiMemoryLimit, HAMiMemoryUsed, HAMiSMLimit},
+	Host: func(*gpu.Library) func(out *Readings) {
+		return func(out *Readings) {
+			if out.config.HAMi == "" {
+				return
+			}
+			users, seen := out.processes.InUse(), map[[2]string]bool{}
+			for _, file := range host.Regions(out.config.HAMi) {
+				if region, err := host.ReadRegion(file.Path); err == nil {
+					out.region(file, region, users, seen)
+				}
+			}
+		}
+	},
+})
+
+// region puts what a region claims of a workload that has a process in it:
+// the kernel says that the process is of the pod whose region it is, and the
+// kubelet of which container. What was seen is believed once: two regions
+// could claim the same. A claim that cannot be true is no failure of ours.
+func (r *Readings) region(file host.RegionFile, region host.Region, users []host.Process, seen map[[2]string]bool) {
+	used := make([]uint64, len(region.Devices))
+	workload := ""
+	for _, p := range users {
+		claim, ok := region.Processes[p.PID]
+		w := p.Workload
+		if !ok || w == nil || w.PodUID != file.PodUID || w.Pod != "" && w.Container != file.Container {
+			continue
+		}
+		workload = w.Key
+		for i := range min(len(used), len(claim.Memory)) {
+			used[i] += claim.Memory[i]
+		}
+	}
+	if workload == "" {
+		return
+	}
+	for i, d := range region.Devices {
+		for _, g := range r.gpus() {
+			claim := [2]string{g.UUID, workload}
+			if g.UUID != d.UUID || seen[claim] {
+				continue
+			}
+			seen[claim] = true
+			put := func(m *Metric, v float64, claimed bool) {
+				if claimed && m.plausible(v) {
+					r.Set(m, v, strconv.Itoa(g.Index), g.UUID, workload)
+				}
+			}
+			put(HAMiMemoryUsed, float64(used[i]), true)
+			put(HAMiMemoryLimit, float64(d.Memory), d.Memory > 0)
+			put(HAMiSMLimit, float64(d.SM)/100, d.SM > 0 && d.SM <= 100)
+		}
+	}
+}

@@ -1,0 +1,305 @@
+package collectors
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/host"
+)
+
+// Who uses the GPU. A workload is a pod, a container, a systemd unit, a Slurm
+// job or a user: see host.Workload. Its series end with its last process on
+// the GPU.
+var (
+	Processes         = Gauge("nvgpu_processes", "Processes on the GPU.", "type")
+	WorkloadMemory    = Gauge("nvgpu_workload_memory_used_bytes", "GPU memory that the workload's processes hold; gi is their MIG GPU instance, empty where there is none.", "workload", "gi")
+	WorkloadProcesses = Gauge("nvgpu_workload_processes", "The workload's processes on the GPU.", "workload", "type")
+
+	WorkloadSM         = Counter("nvgpu_workload_sm_seconds_total", "Time that the workload's kernels had the GPU, from the driver's samples of its processes.", "workload")
+	WorkloadMemoryBusy = Counter("nvgpu_workload_memory_busy_seconds_total", "Time that the workload read or wrote the GPU's memory, from the driver's samples of its processes.", "workload")
+	WorkloadEncoder    = Counter("nvgpu_workload_encoder_seconds_total", "Time that the workload used the video encoder.", "workload")
+	WorkloadDecoder    = Counter("nvgpu_workload_decoder_seconds_total", "Time that the workload used the video decoder.", "workload")
+	WorkloadUse        = Gauge("nvgpu_workload_utilization_ratio", "Utilization of the engine by the workload, over the driver's last window.", "workload", "engine")
+	WorkloadEnergy     = Counter("nvgpu_workload_energy_joules_total", "Energy of the GPU by the workload's share of SM time: an estimate; what an idle GPU draws is nobody's.", "workload")
+
+	ProcessInfo   = Gauge("nvgpu_process_info", "A process on the GPU, always 1.", "pid", "comm", "user", "workload", "type", "gi", "ci")
+	ProcessMemory = Gauge("nvgpu_process_memory_used_bytes", "GPU memory that the process holds.", "pid")
+	ProcessUse    = Gauge("nvgpu_process_utilization_ratio", "Utilization of the engine by the process, over the driver's last window.", "pid", "engine")
+)
+
+// maxHolders bounds the workloads of a GPU that are shown, and its processes:
+// those with the most memory.
+const maxHolders = 64
+
+var _ = Register(Collector{
+	Name: "processes",
+	Doc:  "Who uses the GPU: memory, engine time and energy by workload, and by process with per_process.",
+	Tier: Fast,
+	Metrics: []*Metric{Processes, WorkloadMemory, WorkloadProcesses, WorkloadSM, WorkloadMemoryBusy, WorkloadEncoder, WorkloadDecoder,
+		WorkloadUse, WorkloadEnergy, AllocationInfo, AllocatedIdle, ProcessInfo, ProcessMemory, ProcessUse},
+	Open: func(*gpu.Device) Read {
+		u := &users{usage: usage{young: map[uint32]time.Time{}}, pending: map[uint32]spent{}, present: map[string]time.Time{}}
+		return u.read
+	},
+})
+
+// users is what is carried from one pass to the next of who uses a GPU.
+type users struct {
+	usage
+	pending map[uint32]spent     // by processes whose workload is not known yet
+	present map[string]time.Time // when each workload last had a process here
+	swept   time.Time
+
+	allocated time.Time // until when allocations are counted
+}
+
+// A holder is a process that holds memory on the GPU or an instance of it.
+type holder struct {
+	pid      uint32
+	kind     string // compute, graphics or mps
+	gi, ci   uint32
+	memory   uint64 // bytes; unknownMemory where the driver does not say
+	use      engines
+	process  host.Process
+	workload string // "" while it is not known
+	unknown  bool   // to the kernel
+}
+
+const unknownMemory = ^uint64(0) // NVML_VALUE_NOT_AVAILABLE
+
+// A workload is what the holders of one workload have together.
+type workload struct {
+	name    string
+	memory  map[uint32]uint64 // by GPU instance
+	unknown bool              // the driver does not say of every process
+	byKind  map[string]int
+	use     engines
+	sum     uint64
+	owner   *host.Workload
+}
+
+func (u *users) read(g *gpu.Device, out *Readings) {
+	holders, ret := list(g)
+	if ret != nvml.SUCCESS {
+		out.Put(Processes, 0, ret, "")
+		return
+	}
+	counts := map[string]int{}
+	for _, h := range holders {
+		counts[h.kind]++
+	}
+	for _, kind := range holderKinds {
+		out.Set(Processes, float64(counts[kind]), kind)
+	}
+	window, ret := u.update(g, out.Now, holders)
+	if gpu.Unsupported(ret) {
+		out.Put(WorkloadSM, 0, ret)
+	} else if ret != nvml.SUCCESS {
+		out.Fail(ret)
+	}
+	u.identify(holders, out)
+	workloads := group(holders)
+	u.account(out, holders, workloads, window)
+	u.put(out, workloads, ret != nvml.SUCCESS)
+	u.allocations(g, out, workloads, window)
+	if out.config.PerProcess {
+		putProcesses(out, holders, ret != nvml.SUCCESS)
+	}
+	u.sweep(out)
+}
+
+var holderKinds = []string{"compute", "graphics", "mps"}
+
+// list returns the processes on the GPU, each once for each instance. A client
+// of MPS is in the list of compute processes too, and what does graphics may be.
+func list(g *gpu.Device) ([]*holder, nvml.Return) {
+	type place struct{ pid, gi, ci uint32 }
+	found := map[place]*holder{}
+	var all []*holder
+	for i, ask := range []func() ([]nvml.ProcessInfo, nvml.Return){
+		g.GetComputeRunningProcesses, g.GetGraphicsRunningProcesses, g.GetMPSComputeRunningProcesses,
+	} {
+		infos, ret := ask()
+		if ret != nvml.SUCCESS && (i == 0 || !gpu.Unsupported(ret)) {
+			return nil, ret
+		}
+		for _, p := range infos {
+			at := place{p.Pid, p.GpuInstanceId, p.ComputeInstanceId}
+			h := found[at]
+			if h == nil {
+				h = &holder{pid: p.Pid, kind: holderKinds[i], gi: p.GpuInstanceId, ci: p.ComputeInstanceId, memory: p.UsedGpuMemory}
+				found[at] = h
+				all = append(all, h)
+			} else if holderKinds[i] == "mps" {
+				h.kind = "mps"
+			}
+		}
+	}
+	return all, nvml.SUCCESS
+}
+
+// identify finds out whose the holders are.
+func (u *users) identify(holders []*holder, out *Readings) {
+	for _, h := range holders {
+		p, err := out.processes.Lookup(int(h.pid))
+		if h.unknown = err != nil; h.unknown {
+			continue // it has ended, or is of a PID namespace that is not ours
+		}
+		h.process = p
+		if p.Workload != nil {
+			h.workload = p.Workload.Key
+		}
+	}
+}
+
+// group puts together what the holders of one workload have, those with the
+// most memory first.
+func group(holders []*holder) []*workload {
+	byName := map[string]*workload{}
+	for _, h := range holders {
+		if h.workload == "" {
+			continue
+		}
+		w := byName[h.workload]
+		if w == nil {
+			w = &workload{name: h.workload, owner: h.process.Workload, memory: map[uint32]uint64{}, byKind: map[string]int{}}
+			byName[h.workload] = w
+		}
+		if h.memory == unknownMemory {
+			w.unknown = true
+		} else {
+			w.memory[h.gi] += h.memory
+			w.sum += h.memory
+		}
+		w.byKind[h.kind]++
+		w.use = w.use.plus(h.use)
+	}
+	return slices.SortedFunc(maps.Values(byName), func(a, b *workload) int {
+		return cmp.Or(cmp.Compare(b.sum, a.sum), cmp.Compare(a.name, b.name))
+	})
+}
+
+// account adds what was used in a window to the counters of whom it was, shown
+// or not. Of a process whose workload is not known yet it waits for that.
+func (u *users) account(out *Readings, holders []*holder, workloads []*workload, window time.Duration) {
+	for _, w := range workloads {
+		u.present[w.name] = out.Now
+	}
+	names, waiting := map[uint32]string{}, map[uint32]bool{}
+	for _, h := range holders {
+		names[h.pid] = h.workload
+		waiting[h.pid] = h.workload == "" && !h.unknown
+	}
+	for pid, s := range u.take(window) {
+		u.pending[pid] = u.pending[pid].plus(s)
+	}
+	for pid, s := range u.pending {
+		if waiting[pid] {
+			continue
+		}
+		delete(u.pending, pid)
+		if name := names[pid]; name != "" { // else nobody's: it ended unnamed
+			u.present[name] = out.Now
+			for i, m := range engineSeconds {
+				out.keep(m, s.engines[i], name)
+			}
+			out.keep(WorkloadEnergy, s.joules, name)
+		}
+	}
+}
+
+// put shows the workloads, the largest maxHolders of them.
+func (u *users) put(out *Readings, workloads []*workload, noUse bool) {
+	for i, w := range workloads {
+		if i >= maxHolders {
+			out.drop(WorkloadProcesses)
+			continue
+		}
+		for gi, bytes := range w.memory {
+			if !w.unknown {
+				out.Set(WorkloadMemory, float64(bytes), w.name, instance(gi))
+			}
+		}
+		for kind, n := range w.byKind {
+			out.Set(WorkloadProcesses, float64(n), w.name, kind)
+		}
+		if noUse {
+			continue
+		}
+		for i, m := range engineSeconds {
+			out.Add(m, 0, w.name)
+			out.Set(WorkloadUse, min(1, w.use[i]), w.name, engineNames[i])
+		}
+		out.Add(WorkloadEnergy, 0, w.name)
+	}
+}
+
+// putProcesses shows the processes, the largest maxHolders of them.
+func putProcesses(out *Readings, holders []*holder, noUse bool) {
+	known := slices.DeleteFunc(slices.Clone(holders), func(h *holder) bool { return h.unknown })
+	size := func(h *holder) uint64 { return h.memory + 1 } // not known is least
+	slices.SortFunc(known, func(a, b *holder) int { return cmp.Or(cmp.Compare(size(b), size(a)), cmp.Compare(a.pid, b.pid)) })
+	shown := map[uint32]bool{}
+	memory := map[uint32]float64{}
+	for i, h := range known {
+		if i >= maxHolders {
+			out.drop(ProcessInfo)
+			continue
+		}
+		pid := strconv.Itoa(int(h.pid))
+		out.Set(ProcessInfo, 1, pid, h.process.Comm, h.process.User, h.workload, h.kind, instance(h.gi), instance(h.ci))
+		if h.memory != unknownMemory {
+			memory[h.pid] += float64(h.memory)
+		}
+		if shown[h.pid] || noUse {
+			continue
+		}
+		shown[h.pid] = true
+		for i, e := range engineNames {
+			out.Set(ProcessUse, min(1, h.use[i]), pid, e)
+		}
+	}
+	for pid, bytes := range memory {
+		out.Set(ProcessMemory, bytes, strconv.Itoa(int(pid)))
+	}
+}
+
+// instance names a MIG instance; "" is none.
+func instance(id uint32) string {
+	if id == noInstance {
+		return ""
+	}
+	return strconv.FormatUint(uint64(id), 10)
+}
+
+// Counters of a workload that has left go on where they were, should it come
+// back within keepCounters; of so many workloads at most.
+const (
+	keepCounters = 10 * time.Minute
+	maxKept      = 1024
+)
+
+// sweep forgets workloads that left long ago, or all that left.
+func (u *users) sweep(out *Readings) {
+	keep := keepCounters
+	if len(u.present) > maxKept {
+		keep = 0
+	} else if out.Now.Sub(u.swept) < time.Minute {
+		return
+	}
+	u.swept = out.Now
+	out.forget(func(labels []string) bool {
+		last, known := u.present[labels[0]]
+		if !known { // from before the driver was opened again
+			last, u.present[labels[0]] = out.Now, out.Now
+		}
+		return out.Now.Sub(last) > keep
+	})
+	maps.DeleteFunc(u.present, func(_ string, last time.Time) bool { return out.Now.Sub(last) > keep })
+}

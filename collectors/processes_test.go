@@ -1,0 +1,713 @@
+package collectors
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/gpu/sim"
+	"gpusteward/collectors/host"
+)
+
+// of returns the values of one GPU's series of m by one label, summed over the
+// others.
+func of(h *Host, m *Metric, index, by string) map[string]float64 {
+	all, i := map[string]float64{}, slices.Index(m.Labels, by)
+	for _, s := range h.Samples() {
+		if s.Metric == m && (m.Labels[0] != "gpu" || s.Labels[0] == index) {
+			all[s.Labels[i]] += s.Value
+		}
+	}
+	return all
+}
+
+func total(values map[string]float64) (sum float64) {
+	for _, v := range values {
+		sum += v
+	}
+	return sum
+}
+
+// simulated returns the GPU itself, to compare with what the host says of it.
+func simulated(t *testing.T, h *Host, index int) nvml.Device {
+	t.Helper()
+	d, ret := h.NVML.DeviceGetHandleByIndex(index)
+	if ret != nvml.SUCCESS {
+		t.Fatal(ret)
+	}
+	return d
+}
+
+const mebibyte = 1 << 20
+
+func TestWorkloadsHaveTheMemoryOfTheirProcesses(t *testing.T) {
+	source := `gpus:
+- load: full
+  processes:
+  - {pid: 1, memory: 100, cgroup: /system.slice/a.service}
+  - {pid: 2, memory: 23, cgroup: /system.slice/a.service, type: graphics}
+  - {pid: 3, memory: 7, cgroup: /system.slice/mps.service, type: mps_server}
+  - {pid: 4, memory: 1000, cgroup: /system.slice/a.service, type: mps}
+  - {pid: 5, memory: 5, cgroup: /system.slice/b.service}
+  - {pid: 6, memory: 5, cgroup: /system.slice/b.service, memory_unknown: true}
+- {load: idle}
+`
+	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(3 * time.Second)
+		for kind, n := range map[string]float64{"compute": 4, "graphics": 1, "mps": 1} {
+			want(t, h, n, Processes, "0", kind)
+			want(t, h, 0, Processes, "1", kind)
+		}
+		want(t, h, 1123*mebibyte, WorkloadMemory, "0", "unit:a.service", "")
+		want(t, h, 7*mebibyte, WorkloadMemory, "0", "unit:mps.service", "")
+		for _, kind := range []string{"compute", "graphics", "mps"} {
+			want(t, h, 1, WorkloadProcesses, "0", "unit:a.service", kind)
+		}
+		want(t, h, 2, WorkloadProcesses, "0", "unit:b.service", "compute")
+		wantNone(t, h, WorkloadMemory, "0", "unit:b.service", "") // of a part of which nothing is known
+		if n := total(of(h, WorkloadProcesses, "0", "workload")); n != 6 {
+			t.Errorf("the workloads have %v processes, want 6", n)
+		}
+		if series := of(h, WorkloadProcesses, "1", "workload"); len(series) != 0 {
+			t.Errorf("an idle GPU has workloads: %v", series)
+		}
+	})
+}
+
+// TestEveryKindOfWorkload reads the scenario that has one of each.
+func TestEveryKindOfWorkload(t *testing.T) {
+	c := DefaultConfig()
+	c.PerProcess = true
+	in(t, "workloads", c, func(t *testing.T, h *Host) {
+		advance(3 * time.Second)
+		memory := of(h, WorkloadMemory, "0", "workload")
+		for workload, mib := range map[string]float64{
+			"container:trainer": 8000, "container:notebook": 4000, "pod:chat/llama-0/vllm": 16000, "pod:chat/llama-0/embed": 2000,
+			"slurm:812.0": 6000, "slurm:812.1": 500, "unit:triton.service": 3000, "user:1001": 2000, "user:0": 200, "user:1002": 60,
+		} {
+			if memory[workload] != mib*mebibyte {
+				t.Errorf("%s has %v bytes, want %v MiB", workload, memory[workload], mib)
+			}
+		}
+		want(t, h, 1, WorkloadProcesses, "0", "unit:secret.service", "compute")
+		wantNone(t, h, WorkloadMemory, "0", "unit:secret.service", "")
+		want(t, h, 1, WorkloadProcesses, "0", "user:1002", "graphics")
+		for kind, n := range map[string]float64{"compute": 1, "graphics": 0, "mps": 2} {
+			want(t, h, n, Processes, "1", kind)
+		}
+		want(t, h, 1, WorkloadProcesses, "1", "unit:mps-a.service", "mps")
+		wantNone(t, h, WorkloadProcesses, "1", "unit:mps-a.service", "compute")
+		for workload, fields := range map[string]string{
+			"container:trainer":     "kind=container container=trainer image=pytorch/pytorch:2.8.0-cuda12.9 uid=0",
+			"pod:chat/llama-0/vllm": "kind=pod namespace=chat pod=llama-0 container=vllm image=docker.io/vllm/vllm-openai:v0.11.0 uid=0",
+			"slurm:812.0":           "kind=slurm slurm_job=812 slurm_step=0 slurm_user=carol slurm_account=nlp slurm_partition=debug uid=1003",
+			"unit:triton.service":   "kind=unit unit=triton.service slice=system.slice uid=997",
+			"user:1001":             "kind=user unit=session-5.scope slice=user-1001.slice uid=1001",
+		} {
+			got := told(h, WorkloadInfo, "workload", workload)
+			if id := got["container_id"]; strings.Contains(fields, "image=") != (len(id) == 12) {
+				t.Errorf("%s has container_id %q", workload, id)
+			}
+			delete(got, "container_id")
+			delete(got, "workload")
+			for field := range strings.FieldsSeq(fields) {
+				k, v, _ := strings.Cut(field, "=")
+				if got[k] != v {
+					t.Errorf("%s has %s %q, want %q", workload, k, got[k], v)
+				}
+				delete(got, k)
+			}
+			if left := strings.Join(slices.Collect(maps.Values(got)), ""); left != "" {
+				t.Errorf("%s has more than it should: %v", workload, got)
+			}
+		}
+		for pid, workload := range map[int]string{2101: "container:trainer", 2501: "user:1001"} {
+			p, _ := h.NVML.(*sim.Host).Process(pid)
+			want(t, h, float64(p.Began.UnixMilli())/1e3, WorkloadStart, "", workload)
+		}
+		for _, s := range h.Samples() {
+			for _, l := range s.Labels {
+				if len(l) > maxLabel || !utf8.ValidString(l) || strings.ContainsFunc(l, func(r rune) bool { return !unicode.IsPrint(r) }) {
+					t.Errorf("%v has label %q", s.Metric, l)
+				}
+			}
+		}
+	})
+}
+
+// told returns the labels of the one series of m in which a label has a value.
+func told(h *Host, m *Metric, label, value string) map[string]string {
+	for _, s := range h.Samples() {
+		if s.Metric != m || s.Labels[slices.Index(m.Labels, label)] != value {
+			continue
+		}
+		all := map[string]string{}
+		for i, l := range m.Labels {
+			all[l] = s.Labels[i]
+		}
+		return all
+	}
+	return nil
+}
+
+// TestTimeOnTheGPUIsTheWorkloads compares with the same samples read each
+// second, by someone who needs no windows: averages are over a second.
+func TestTimeOnTheGPUIsTheWorkloads(t *testing.T) {
+	for name, c := range map[string]struct {
+		model, load string
+		engines     []int // that are in use
+	}{
+		"full": {"h100", "full", []int{0, 1}}, "training": {"h100", "training", []int{0, 1}}, "inference": {"l4", "inference", []int{0, 1, 2, 3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			source := fmt.Sprintf(`gpus:
+- model: %s
+  load: %s
+  processes:
+  - {pid: 1, share: 0.7, memory: 1, cgroup: /system.slice/a.service}
+  - {pid: 2, share: 0.3, memory: 1, cgroup: /system.slice/b.service}
+  - {pid: 3, idle: true, memory: 1, cgroup: /system.slice/c.service}
+`, c.model, c.load)
+			in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+				advance(20 * time.Second) // nobody is young any more
+				names := []string{"unit:a.service", "unit:b.service", "unit:c.service"}
+				read := func() (used [3]engines, joules float64) {
+					for i, name := range names {
+						for e, m := range engineSeconds {
+							used[i][e], _ = get(t, h, m, "0", name)
+						}
+					}
+					return used, total(of(h, WorkloadEnergy, "0", "workload"))
+				}
+				d := simulated(t, h, 0)
+				millijoules, _ := d.GetTotalEnergyConsumption()
+				before, drawn := read()
+				var truth [3]engines
+				seen := time.Now()
+				for range 120 {
+					advance(time.Second)
+					samples, _ := d.GetProcessUtilization(uint64(seen.UnixMicro()))
+					for _, s := range samples {
+						at := time.UnixMicro(int64(s.TimeStamp))
+						use := engines{float64(s.SmUtil), float64(s.MemUtil), float64(s.EncUtil), float64(s.DecUtil)}
+						truth[s.Pid-1] = truth[s.Pid-1].plus(use.times(at.Sub(seen).Seconds() / 100))
+					}
+					if len(samples) > 0 {
+						seen = time.UnixMicro(int64(samples[0].TimeStamp))
+					}
+					for _, engine := range engineNames {
+						sum := 0.0
+						for _, name := range names {
+							v, ok := get(t, h, WorkloadUse, "0", name, engine)
+							if sum += v; !ok || v < 0 || sum > 1 {
+								t.Fatalf("%s has %v of %s, there: %v", name, v, engine, ok)
+							}
+						}
+					}
+				}
+				after, drawnNow := read()
+				for i, name := range names {
+					for e := range engineNames {
+						got, want := after[i][e]-before[i][e], truth[i][e]
+						inUse := i < 2 && slices.Contains(c.engines, e)
+						if tolerance := max(.02*want, .01*120*.5); math.Abs(got-want) > tolerance || inUse && got == 0 || i == 2 && got != 0 {
+							t.Errorf("%s used %s for %.2f s, want %.2f", name, engineNames[e], got, want)
+						}
+						if e == sm && c.load != "inference" && math.Abs(got-want) > .02*want {
+							t.Errorf("%s had the SMs for %.2f s, want %.2f", name, got, want)
+						}
+					}
+				}
+				now, _ := d.GetTotalEnergyConsumption()
+				gpuJoules := float64(now-millijoules) / 1e3
+				if part := (drawnNow - drawn) / gpuJoules; part > 1.002 || c.load == "full" && part < .95 {
+					t.Errorf("the workloads drew %.4f of the GPU's energy", part)
+				}
+				if v, _ := get(t, h, WorkloadEnergy, "0", names[2]); v != 0 {
+					t.Errorf("who did nothing drew %v J", v)
+				}
+			})
+		})
+	}
+}
+
+func TestEnergyIsSharedAsTheSMsWere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &board{compute: []nvml.ProcessInfo{runs(1, 1), runs(2, 1)}}
+		b.use = func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+			return []nvml.ProcessUtilizationSample{did(1, time.Now(), 60, 0, 0, 0), did(2, time.Now(), 20, 0, 0, 0)}, nvml.SUCCESS
+		}
+		s := perform(t, b)
+		s.is(1, "a.service")
+		s.is(2, "b.service")
+		const joules = 99 * boardWatts
+		s.passes(100) // the driver is asked in the last one, too
+		s.has(t, WorkloadEnergy, .75*joules, "unit:a.service")
+		s.has(t, WorkloadEnergy, .25*joules, "unit:b.service")
+		b.use = nil
+		s.passes(10)
+		s.has(t, WorkloadEnergy, .75*joules, "unit:a.service") // what an idle GPU draws is nobody's
+		b.use = func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) { return nil, nvml.ERROR_UNKNOWN }
+		s.passes(100)
+		b.use = works(50, 1)
+		s.passes(1)
+		if v := s.value(WorkloadEnergy, "unit:a.service"); !(v <= .75*joules+useDepth.Seconds()*boardWatts) {
+			t.Errorf("%v J, for a time of which nobody knows who worked", v)
+		}
+	})
+}
+
+// TestCountersOfAWorkloadThatComesBackGoOn has five containers that run
+// something now and then.
+func TestCountersOfAWorkloadThatComesBackGoOn(t *testing.T) {
+	in(t, "gpus: [{load: churn}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(5 * time.Second) // their names are known
+		d, returned := simulated(t, h, 0), 0
+		counted, left := map[string]float64{}, map[string]bool{}
+		for range 600 {
+			advance(time.Second)
+			running := map[string]float64{}
+			infos, _ := d.GetComputeRunningProcesses()
+			for _, p := range infos {
+				process, err := h.Processes.Lookup(int(p.Pid))
+				if err == nil && process.Workload != nil {
+					running[process.Workload.Key]++
+				}
+			}
+			if shown := of(h, WorkloadProcesses, "0", "workload"); !maps.Equal(shown, running) {
+				t.Fatalf("shown are %v, there are %v", shown, running)
+			}
+			now := of(h, WorkloadSM, "0", "workload")
+			for name := range counted {
+				left[name] = left[name] || now[name] == 0
+			}
+			for name, v := range now {
+				if v < counted[name] {
+					t.Fatalf("%s fell from %v to %v", name, counted[name], v)
+				}
+				if left[name] && v > 0 {
+					returned, left[name] = returned+1, false
+				}
+				counted[name] = v
+			}
+		}
+		if returned < 10 {
+			t.Errorf("only %d times somebody came back: this shows nothing", returned)
+		}
+	})
+}
+
+func TestCountersAreForgottenTenMinutesAfterTheWorkloadLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &board{}
+		s := perform(t, b)
+		const name = "unit:a.service"
+		work := func(seconds int) {
+			s.is(1, "a.service")
+			b.compute, b.use = []nvml.ProcessInfo{runs(1, 1)}, works(100, 1)
+			s.passes(seconds)
+		}
+		rest := func(seconds int) {
+			b.compute, b.use = nil, nil
+			delete(s.facts, 1)
+			s.passes(seconds)
+		}
+		work(10)
+		first := s.value(WorkloadSM, name)
+		rest(1)
+		s.has(t, WorkloadSM, math.NaN(), name)
+		s.has(t, WorkloadProcesses, math.NaN(), name, "compute")
+		rest(9 * 60)
+		work(10)
+		if v := s.value(WorkloadSM, name); math.Abs(v-2*first) > 1.5 {
+			t.Errorf("%v s after it came back, want those and as many again: %v", v, 2*first)
+		}
+		rest(11 * 60)
+		if len(s.totals) != 0 {
+			t.Errorf("kept after eleven minutes: %v", s.totals)
+		}
+		work(10)
+		if v := s.value(WorkloadSM, name); math.Abs(v-first) > 1.5 {
+			t.Errorf("%v s, want a new beginning: %v", v, first)
+		}
+	})
+}
+
+// TestWhatIsKeptOfWorkloadsIsBounded has new ones for an hour: some at a time,
+// and then very many at once.
+func TestWhatIsKeptOfWorkloadsIsBounded(t *testing.T) {
+	kept := func(s *stage) (n int) {
+		for key := range s.totals {
+			if strings.HasPrefix(key, WorkloadSM.Name) {
+				n++
+			}
+		}
+		return n
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b := &board{}
+		s := perform(t, b)
+		born := 0
+		turn := func(births int) {
+			b.compute, b.use = nil, nil
+			clear(s.facts)
+			var pids []int
+			for range births {
+				born++
+				s.is(born, fmt.Sprintf("job-%d.service", born))
+				b.compute = append(b.compute, runs(born, 1))
+				pids = append(pids, born)
+			}
+			if births > 0 {
+				b.use = works(1, pids...)
+			}
+			time.Sleep(10 * time.Second)
+			s.pass()
+		}
+		for range 360 {
+			turn(1)
+			if n := kept(s); n > 67 { // eleven minutes' worth
+				t.Fatalf("the counters of %d workloads are kept after %d", n, born)
+			}
+		}
+		most := 0
+		for range 60 {
+			turn(100)
+			most = max(most, kept(s))
+		}
+		if most > maxKept+100 || most < maxKept/2 {
+			t.Errorf("the counters of %d workloads are kept, want about %d", most, maxKept)
+		}
+		for range 70 {
+			turn(0)
+		}
+		if len(s.totals) != 0 {
+			t.Errorf("%d counters are kept when all left", len(s.totals))
+		}
+	})
+}
+
+func TestAPIDThatIsAnothersIsAnotherWorkloads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &board{compute: []nvml.ProcessInfo{runs(1, mebibyte)}, use: works(100, 1)}
+		s := perform(t, b)
+		s.is(1, "a.service")
+		s.passes(10)
+		of1 := s.value(WorkloadSM, "unit:a.service")
+		s.is(1, "b.service")
+		s.passes(1)
+		s.has(t, WorkloadMemory, math.NaN(), "unit:a.service", "")
+		s.has(t, WorkloadMemory, mebibyte, "unit:b.service", "")
+		s.has(t, WorkloadProcesses, 1, "unit:b.service", "compute")
+		s.passes(9)
+		s.is(1, "a.service")
+		s.passes(1)
+		if v := s.value(WorkloadSM, "unit:a.service"); v < of1 || v > of1+2 {
+			t.Errorf("a.service has %v s, had %v before another had its PID", v, of1)
+		}
+	})
+}
+
+// TestProcessesThatTheKernelDoesNotKnow have ended since the driver listed
+// them, or are of another PID namespace.
+func TestProcessesThatTheKernelDoesNotKnow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &board{compute: []nvml.ProcessInfo{runs(1, mebibyte), runs(2, mebibyte)}, use: works(40, 1, 2)}
+		s := perform(t, b)
+		s.config.PerProcess = true
+		s.is(1, "a.service")
+		for range 20 {
+			s.passes(1)
+			s.has(t, Processes, 2, "compute")
+			s.has(t, WorkloadMemory, mebibyte, "unit:a.service", "")
+			for _, p := range s.last.samples {
+				if p.Metric != Processes && slices.Contains(p.Labels[2:], "2") || p.Metric == ProcessInfo && p.Labels[2] != "1" {
+					t.Fatalf("a process of which nobody knows anything is shown: %v %q", p.Metric, p.Labels)
+				}
+			}
+			if s.last.failure != nvml.SUCCESS || len(s.last.unsupported) > 0 {
+				t.Fatalf("failure %v, unsupported %v", s.last.failure, s.last.unsupported)
+			}
+		}
+		if v := s.value(WorkloadSM, "unit:a.service"); math.Abs(v-8) > .5 {
+			t.Errorf("beside it a workload had %v s in 20 s at 40 %%", v)
+		}
+		delete(s.facts, 1)
+		s.passes(1)
+		for _, p := range s.last.samples {
+			if p.Metric != Processes {
+				t.Errorf("no process is known, and there is %v %q", p.Metric, p.Labels)
+			}
+		}
+		s.has(t, Processes, 2, "compute")
+	})
+}
+
+// late answers as others do, some time later.
+type late struct {
+	host.Names
+	after time.Duration
+}
+
+func (l late) Containers(ctx context.Context) (map[string]host.ContainerName, error) {
+	select {
+	case <-time.After(l.after):
+		return l.Names.Containers(ctx)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// TestAWorkloadIsShownByItsNameAlone waits for one that takes a second: until
+// then there is nothing, and nothing is lost either.
+func TestAWorkloadIsShownByItsNameAlone(t *testing.T) {
+	used := map[time.Duration]map[string]float64{}
+	for _, after := range []time.Duration{0, time.Second} {
+		with(t, "workloads", func(o *Options) {
+			names := slices.Clone(o.Processes.Names)
+			for i := range names {
+				names[i] = late{names[i], after}
+			}
+			o.Processes = host.NewTable(host.Options{Proc: o.Processes.Proc, Names: names})
+		}, func(t *testing.T, h *Host) {
+			shown := map[string]bool{}
+			for i := range 300 {
+				advance(100 * time.Millisecond)
+				for name := range of(h, WorkloadProcesses, "0", "workload") {
+					shown[name] = true
+					if after > 0 && i < 9 && strings.HasPrefix(name, "pod:") {
+						t.Errorf("%s is shown before anybody said so", name)
+					}
+				}
+			}
+			own := 0
+			for name := range shown {
+				if i := strings.LastIndexAny(name, ":/"); len(name)-i > 64 && !strings.Contains(name, "~") {
+					own++ // what a user calls his own container is not believed, so that has an id
+				}
+			}
+			if !shown["container:trainer"] || own != 1 {
+				t.Errorf("shown were %v", slices.Sorted(maps.Keys(shown)))
+			}
+			used[after] = of(h, WorkloadSM, "0", "workload")
+		})
+	}
+	for name, v := range used[0] {
+		if got := used[time.Second][name]; math.Abs(got-v) > 1e-6 {
+			t.Errorf("%s has %v s by a name that came late, want %v", name, got, v)
+		}
+	}
+}
+
+// TestACrowdIsBounded has 512 processes of 64 pods.
+func TestACrowdIsBounded(t *testing.T) {
+	in(t, "crowd", DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(5 * time.Second)
+		if n := len(of(h, ProcessInfo, "0", "pid")); n != 0 {
+			t.Errorf("%d processes are shown, and nobody wants them", n)
+		}
+		want(t, h, 512, Processes, "0", "compute")
+		if memory := of(h, WorkloadMemory, "0", "workload"); len(memory) != 64 || memory["pod:crowd/worker-7/worker"] != 8*64*mebibyte {
+			t.Errorf("memory by workload: %v", memory)
+		}
+		c := DefaultConfig()
+		c.PerProcess = true
+		h.Configure(c)
+		advance(2 * time.Second)
+		before, _ := get(t, h, SeriesDropped, "", ProcessInfo.Name)
+		advance(10 * time.Second)
+		if after, _ := get(t, h, SeriesDropped, "", ProcessInfo.Name); after-before != 10*448 {
+			t.Errorf("%v processes were left out in 10 s, want 448 each second", after-before)
+		}
+		for _, m := range []*Metric{ProcessInfo, ProcessMemory, ProcessUse} {
+			if n := len(of(h, m, "0", "pid")); n != maxHolders {
+				t.Errorf("%v of %d processes, want %d", m, n, maxHolders)
+			}
+		}
+		if got := of(h, SeriesDropped, "", "family"); len(got) != 1 {
+			t.Errorf("left out were %v, want processes only", got)
+		}
+		info := told(h, ProcessInfo, "pid", "200007")
+		if fmt.Sprint(info) != fmt.Sprint(map[string]string{"ci": "", "comm": "python3", "gi": "", "gpu": "0", "pid": "200007", "type": "compute",
+			"user": "root", "uuid": info["uuid"], "workload": "pod:crowd/worker-7/worker"}) {
+			t.Errorf("a process is %v", info)
+		}
+		if got := told(h, WorkloadInfo, "workload", "pod:crowd/worker-7/worker")["pod"]; got != "worker-7" {
+			t.Errorf("the pod is called %q", got)
+		}
+	})
+}
+
+func TestTheLargestAreShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &board{}
+		var pids []int
+		s := perform(t, b)
+		s.config.PerProcess = true
+		for i := range 100 {
+			pid, memory := i+1, uint64(i*37%100+1)
+			if i == 50 {
+				memory = unknownMemory
+			}
+			s.is(pid, fmt.Sprintf("w%d.service", memory))
+			b.compute = append(b.compute, runs(pid, memory))
+			pids = append(pids, pid)
+		}
+		b.use = works(1, pids...)
+		s.passes(100)
+		workloads, processes := map[string]bool{}, 0
+		for _, p := range s.last.samples {
+			switch p.Metric {
+			case WorkloadMemory:
+				workloads[p.Labels[2]] = true
+				if p.Value < 36 {
+					t.Errorf("%s is shown with %v", p.Labels[2], p.Value)
+				}
+			case ProcessMemory:
+				processes++
+				if p.Value < 36 {
+					t.Errorf("process %s is shown with %v", p.Labels[2], p.Value)
+				}
+			}
+		}
+		if len(workloads) != maxHolders || processes != maxHolders {
+			t.Errorf("%d workloads and %d processes are shown", len(workloads), processes)
+		}
+		if n := s.last.dropped; n[WorkloadProcesses] != 100-maxHolders || n[ProcessInfo] != 100-maxHolders || len(n) != 2 {
+			t.Errorf("left out: %v", n)
+		}
+		// What is not shown is counted all the same.
+		small := s.totals[WorkloadSM.Name+"\x00unit:w1.service"]
+		if small < .9 || small > 1.01 {
+			t.Errorf("what is not shown had the SMs for %v s, want 1", small)
+		}
+	})
+}
+
+// TestInstancesOfMIG have memory of their own, and no use that the driver knows.
+func TestInstancesOfMIG(t *testing.T) {
+	c := DefaultConfig()
+	c.PerProcess = true
+	in(t, "mig", c, func(t *testing.T, h *Host) {
+		for range 30 {
+			advance(time.Second)
+			for _, m := range []*Metric{WorkloadSM, WorkloadUse, WorkloadEnergy, ProcessUse} {
+				if got := of(h, m, "0", "uuid"); len(got) != 0 {
+					t.Fatalf("%v under MIG: %v", m, got)
+				}
+			}
+			want(t, h, 1, Unsupported, "0", WorkloadSM.Name)
+			want(t, h, 1, CollectSuccess, "", "processes")
+		}
+		infos, _ := simulated(t, h, 0).GetComputeRunningProcesses()
+		if len(infos) != 4 {
+			t.Fatalf("processes are %v", infos)
+		}
+		seen := map[string]bool{}
+		for _, p := range infos {
+			process := told(h, ProcessInfo, "pid", strconv.Itoa(int(p.Pid)))
+			if process["gi"] != strconv.Itoa(int(p.GpuInstanceId)) || process["ci"] != "0" {
+				t.Errorf("process %d is %v", p.Pid, process)
+			}
+			seen[process["gi"]] = true
+			want(t, h, float64(p.UsedGpuMemory), WorkloadMemory, "0", process["workload"], process["gi"])
+			want(t, h, float64(p.UsedGpuMemory), ProcessMemory, "0", process["pid"])
+		}
+		if len(seen) != 4 {
+			t.Errorf("instances are %v", seen)
+		}
+		want(t, h, 4, Processes, "0", "compute")
+	})
+}
+
+// aCrowd is the processes collector on 512 processes, ready to read: the
+// kernel's part of it is a map, the rest is what runs on a host.
+func aCrowd(t testing.TB) func() *Readings {
+	t.Helper()
+	nv, err := sim.New(scenario(t, "crowd"), sim.Options{Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nv.Close)
+	lib, err := gpu.Open(nv, new(gpu.Calls), new(gpu.Caller))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := lib.Device(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	infos, _ := g.GetComputeRunningProcesses()
+	facts := map[int]host.Facts{}
+	for _, p := range infos {
+		f, _ := nv.Process(int(p.Pid))
+		facts[int(p.Pid)] = host.Facts{Start: f.Start, Began: f.Began, UID: f.UID, Comm: f.Comm, Cgroup: f.Cgroup}
+	}
+	if len(facts) != 512 {
+		t.Fatalf("%d processes", len(facts))
+	}
+	s := &stage{gpu: g, config: DefaultConfig(), totals: map[string]float64{}}
+	s.config.PerProcess = true
+	s.table = host.NewTable(host.Options{Proc: host.ProcFunc(func(pid int) (host.Facts, map[string]string, bool) {
+		f, ok := facts[pid]
+		return f, nil, ok
+	})})
+	i := slices.IndexFunc(registered, func(c *Collector) bool { return c.Name == "processes" })
+	s.read = registered[i].Open(g)
+	return s.pass
+}
+
+// spentCPU returns the processor time of this process so far.
+func spentCPU(t testing.TB) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkAttribution is a turn of the processes collector with 512 processes.
+func BenchmarkAttribution(b *testing.B) {
+	pass := aCrowd(b)
+	pass()
+	before := spentCPU(b)
+	n := 0
+	for b.Loop() {
+		pass()
+		n++
+	}
+	b.ReportMetric(float64(spentCPU(b)-before)/float64(n)/1e6, "cpu-ms/op")
+}
+
+func TestAttributionIsCheap(t *testing.T) {
+	if built, _ := debug.ReadBuildInfo(); slices.Contains(built.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		t.Skip("the race detector costs more")
+	}
+	pass := aCrowd(t)
+	pass()
+	before := spentCPU(t)
+	const turns, most = 200, 5 * time.Millisecond
+	for range turns {
+		pass()
+	}
+	if each := (spentCPU(t) - before) / turns; each > most {
+		t.Errorf("a turn with 512 processes takes %v of CPU, at most %v", each, most)
+	} else {
+		t.Logf("a turn with 512 processes takes %v of CPU", each)
+	}
+}

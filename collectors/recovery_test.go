@@ -1,0 +1,295 @@
+package collectors
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gpusteward/collectors/gpu"
+)
+
+// steady samples every 50 ms for d, as a scraper with bad luck might.
+func steady(h *Host, d time.Duration, each func(s map[string]float64)) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		advance(50 * time.Millisecond)
+		each(series(h.Samples()))
+	}
+}
+
+// TestAnAddedOrRemovedGPUIsNoticedWithoutAGap holds that the driver is opened
+// again for it, that nothing says meanwhile that a GPU is down, and that no
+// counter of the agent's own begins anew.
+func TestAnAddedOrRemovedGPUIsNoticedWithoutAGap(t *testing.T) {
+	for kind, counts := range map[string][2]float64{"hot_add": {2, 3}, "hot_remove": {3, 2}} {
+		t.Run(kind, func(t *testing.T) {
+			source := "gpus: [{model: h100, load: full, count: 3}]\nfaults: [{at: 30s, gpu: 2, kind: " + kind + "}]\n"
+			in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+				advance(25 * time.Second)
+				want(t, h, counts[0], Devices, "")
+				busy, _ := get(t, h, BusySeconds, "0", "gpu")
+				if busy == 0 {
+					t.Fatal("a loaded GPU was never busy")
+				}
+				steady(h, 15*time.Second, func(s map[string]float64) {
+					for k, v := range s {
+						if v == 0 && (strings.HasPrefix(k, Up.Name) && !strings.Contains(k, `gpu="2"`) || strings.HasPrefix(k, DriverUp.Name)) {
+							t.Fatalf("%s = 0 while the driver was opened again", k)
+						}
+						if strings.HasPrefix(k, BusySeconds.Name+`{engine="gpu",gpu="0"`) {
+							if v < busy {
+								t.Fatalf("%s fell from %v to %v", k, busy, v)
+							}
+							busy = v
+						}
+					}
+				})
+				want(t, h, counts[1], Devices, "")
+				want(t, h, 3, DevicesExpected, "")
+				want(t, h, 2, NVMLGeneration, "")
+				want(t, h, counts[1]-2, Up, "2")
+				if kind == "hot_remove" {
+					want(t, h, 1, WorkerStuck, "2", "not_listed")
+				}
+			})
+		})
+	}
+}
+
+func TestADriverThatGoesUnderAHangingCallIsTakenAgainWhenItReturns(t *testing.T) {
+	source := "gpus: [{model: h100, count: 2}]\nfaults:\n- {at: 10s, for: 50s, gpu: 1, kind: wedge}\n- {at: 20s, for: 20s, kind: driver_gone}\n"
+	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(30 * time.Second)
+		want(t, h, 0, DriverUp, "")
+		want(t, h, 0, Up, "0")
+		want(t, h, 0, Up, "1")
+		if err := h.Ready(); err == nil || !strings.Contains(err.Error(), "gpu 1 hangs in nvml") {
+			t.Errorf("Ready() = %v, want the GPU that keeps NVML open", err)
+		}
+		advance(40 * time.Second) // the call returned at 60 s
+		want(t, h, 1, Up, "0")
+		want(t, h, 1, Up, "1")
+		want(t, h, 2, NVMLGeneration, "")
+	})
+}
+
+// TestAHangNeverStopsTheOthersFromBeingOpenedAgain: nothing is closed under a
+// call that hangs, and what waited for it is done when it returns.
+func TestAHangPutsOffOpeningAgain(t *testing.T) {
+	source := "gpus: [{model: h100, count: 3}]\nfaults:\n- {at: 10s, for: 40s, gpu: 1, kind: wedge}\n- {at: 20s, gpu: 2, kind: hot_remove}\n"
+	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(40 * time.Second)
+		want(t, h, 1, Up, "0")
+		want(t, h, 0, Up, "1")
+		want(t, h, 1, NVMLGeneration, "")
+		advance(20 * time.Second)
+		want(t, h, 1, Up, "0")
+		want(t, h, 1, Up, "1")
+		want(t, h, 0, Up, "2")
+		want(t, h, 2, NVMLGeneration, "")
+	})
+}
+
+func TestWhenEveryGPUIsLostTheDriverIsOpenedAgain(t *testing.T) {
+	in(t, "gpus: [{model: h100, count: 2}]\nfaults:\n- {at: 10s, for: 60s, gpu: 0, kind: lost}\n- {at: 20s, for: 50s, gpu: 1, kind: lost}\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(19 * time.Second)
+		want(t, h, 1, NVMLGeneration, "")
+		advance(41 * time.Second)
+		if n, _ := get(t, h, NVMLGeneration, ""); n < 4 || n > 20 {
+			t.Errorf("the driver was opened %v times in 40 s without a GPU", n)
+		}
+		want(t, h, 0, Up, "0")
+		want(t, h, 0, Up, "1")
+		advance(20 * time.Second)
+		want(t, h, 1, Up, "0")
+		want(t, h, 1, Up, "1")
+	})
+}
+
+// call runs f, which may wait for the host, beside the bubble's clock.
+func call(t *testing.T, f func(context.Context) error) (ended func() (error, bool)) {
+	var err error
+	done := make(chan struct{})
+	go func() { defer close(done); err = f(t.Context()) }()
+	return func() (error, bool) {
+		select {
+		case <-done:
+			return err, true
+		default:
+			return nil, false
+		}
+	}
+}
+
+func TestDrainLetsGoAndResumeTakesAgain(t *testing.T) {
+	in(t, "gpus: [{model: h100, load: full, count: 2}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		for round := range 2 {
+			advance(12 * time.Second)
+			want(t, h, 1, Up, "0")
+			want(t, h, 0, Drained, "")
+			ended := call(t, h.Drain)
+			advance(2 * time.Second)
+			if err, done := ended(); err != nil || !done {
+				t.Fatalf("after 2 s Drain has ended: %v, with %v", done, err)
+			}
+			if h.NVML.Shutdown() == 0 { // SUCCESS: it was open
+				t.Error("NVML is still open")
+			}
+			want(t, h, 1, Drained, "")
+			want(t, h, 2, DevicesExpected, "")
+			wantNone(t, h, Up, "0")
+			wantNone(t, h, Devices, "")
+			wantNone(t, h, Temperature, "0", "gpu")
+			if err := h.Ready(); !errors.Is(err, ErrDrained) {
+				t.Errorf("Ready() = %v while drained", err)
+			}
+			advance(time.Minute)
+			if idle := time.Since(h.Progress()); idle > 2*time.Second {
+				t.Errorf("no progress for %v: systemd's watchdog would end a drained agent", idle)
+			}
+			want(t, h, 1, Drained, "")
+			if again := call(t, h.Drain); again != nil {
+				synctest.Wait()
+				if err, done := again(); err != nil || !done {
+					t.Errorf("draining what is drained: %v, %v", err, done)
+				}
+			}
+			ended = call(t, h.Resume)
+			advance(2 * time.Second)
+			if err, done := ended(); err != nil || !done {
+				t.Fatalf("after 2 s Resume has ended: %v, with %v", done, err)
+			}
+			want(t, h, float64(round+2), NVMLGeneration, "")
+		}
+		advance(2 * time.Second)
+		want(t, h, 1, Up, "0")
+	})
+}
+
+func TestDrainNamesTheCallThatHoldsItUp(t *testing.T) {
+	in(t, "gpus: [{model: h100, count: 2}]\nfaults: [{at: 10s, for: 50s, gpu: 1, kind: wedge}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(20 * time.Second)
+		ended := call(t, h.Drain)
+		advance(4 * time.Second)
+		if err, done := ended(); !done || err == nil || !strings.Contains(err.Error(), "gpu 1 hangs in nvml") {
+			t.Fatalf("Drain has ended: %v, with %v", done, err)
+		}
+		want(t, h, 0, Drained, "")
+		advance(40 * time.Second) // the call returned at 60 s
+		want(t, h, 1, Drained, "")
+		if h.NVML.Shutdown() == 0 {
+			t.Error("NVML is still open")
+		}
+		ended = call(t, h.Resume)
+		advance(4 * time.Second)
+		if err, done := ended(); err != nil || !done {
+			t.Fatalf("Resume has ended: %v, with %v", done, err)
+		}
+		want(t, h, 1, Up, "1")
+	})
+}
+
+func TestResumeSaysThatThereIsNoDriver(t *testing.T) {
+	in(t, "gpus: [{model: h100}]\nfaults: [{at: 10s, for: 60s, kind: driver_gone}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(5 * time.Second)
+		drained := call(t, h.Drain)
+		advance(10 * time.Second)
+		if err, done := drained(); err != nil || !done {
+			t.Fatalf("Drain has ended: %v, with %v", done, err)
+		}
+		resumed := call(t, h.Resume)
+		advance(10 * time.Second)
+		if err, done := resumed(); !done || err == nil || !strings.Contains(err.Error(), "driver_not_loaded") {
+			t.Fatalf("Resume has ended: %v, with %v", done, err)
+		}
+		advance(60 * time.Second)
+		want(t, h, 1, Up, "0")
+	})
+}
+
+// TestProgressStopsForAReaderThatIsNotInTheDriver: then it is the agent that
+// hangs, and a restart is right.
+func TestProgressStopsForAReaderThatIsNotInTheDriver(t *testing.T) {
+	var release chan struct{} // made in the bubble
+	deadlock := Register(Collector{Name: "deadlock", OptIn: true, Tier: Medium, Read: func(g *gpu.Device, out *Readings) {
+		if g.Index == 1 && release == nil {
+			release = make(chan struct{})
+			<-release
+		}
+	}})
+	defer func() {
+		registered = slices.DeleteFunc(registered, func(c *Collector) bool { return c == deadlock })
+	}()
+	c := DefaultConfig()
+	c.Enable = []string{"deadlock"}
+	source := "gpus: [{model: h100, count: 2}]\nfaults: [{at: 0s, gpu: 0, kind: wedge}]\n"
+	in(t, source, c, func(t *testing.T, h *Host) {
+		advance(time.Minute)
+		if idle := time.Since(h.Progress()); idle < 30*time.Second {
+			t.Errorf("progress %v ago, with a reader that hangs in the agent itself", idle)
+		}
+		close(release)
+		advance(10 * time.Second)
+		if idle := time.Since(h.Progress()); idle > 2*time.Second {
+			t.Errorf("no progress for %v, with a reader that hangs in the driver and one that moves", idle)
+		}
+	})
+}
+
+func TestInventory(t *testing.T) {
+	id := func(i int, uuid, pci string) gpu.ID { return gpu.ID{Index: i, UUID: uuid, PCI: pci, Minor: i} }
+	uuids := func(v *inventory) string {
+		var all []string
+		for _, id := range v.all() {
+			all = append(all, fmt.Sprintf("%d:%s", id.Index, id.UUID))
+		}
+		return strings.Join(all, " ")
+	}
+	log := slog.New(slog.DiscardHandler)
+	dir := filepath.Join(t.TempDir(), "made", "when", "needed")
+	var v inventory
+	v.load(dir, log)
+	v.saw(id(0, "GPU-a", "0:1"))
+	v.saw(id(1, "GPU-b", "0:2"))
+	v.save(log)
+	var next inventory
+	next.load(dir, log)
+	if got := uuids(&next); got != "0:GPU-a 1:GPU-b" {
+		t.Fatalf("read back %q", got)
+	}
+	next.saw(id(1, "GPU-c", "0:2")) // another board in the same slot
+	next.saw(id(0, "GPU-b", "0:1")) // a board that moved into the slot of another
+	if got := uuids(&next); got != "0:GPU-a 0:GPU-b 1:GPU-c" && got != "0:GPU-b 1:GPU-c" {
+		t.Errorf("after boards were changed: %q", got)
+	}
+	for i := range 3 * maxKnown {
+		next.saw(id(i, fmt.Sprint("GPU-", i), fmt.Sprint("1:", i)))
+	}
+	if n := len(next.all()); n != maxKnown {
+		t.Errorf("%d GPUs are remembered, at most %d should be", n, maxKnown)
+	}
+	for name, text := range map[string]string{"corrupt": "{", "other": `{"gpus":[{"uuid":""},{}]}`, "empty": ""} {
+		if err := os.WriteFile(filepath.Join(dir, "inventory.json"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		var bad inventory
+		bad.load(dir, log)
+		if got := uuids(&bad); got != "" {
+			t.Errorf("%s inventory: %q", name, got)
+		}
+		bad.saw(id(0, "GPU-a", "0:1"))
+		bad.save(log)
+		var again inventory
+		again.load(dir, log)
+		if got := uuids(&again); got != "0:GPU-a" {
+			t.Errorf("after a %s inventory: %q", name, got)
+		}
+	}
+}

@@ -1,0 +1,179 @@
+package collectors
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+// A sight is one GPU as it is seen now: one that is read, or one that is
+// known and should be.
+type sight struct {
+	gpu.ID
+	reader *reader   // nil where the driver does not list the GPU
+	snap   *snapshot // the latest; nil where it was never read
+}
+
+// sights returns every GPU that the host has or had, by index.
+func (h *Host) sights(s *state) []sight {
+	var all []sight
+	seen := map[string]bool{}
+	for _, r := range s.readers {
+		if p := r.peer.Load(); p != nil {
+			all = append(all, sight{p.ID, r, s.snapshot(r)})
+			seen[p.UUID] = true
+		}
+	}
+	missing := slices.DeleteFunc(h.inventory.all(), func(id gpu.ID) bool { return seen[id.UUID] })
+	for _, r := range s.readers {
+		if r.peer.Load() != nil || r.index == hostIndex {
+			continue
+		}
+		// Its identity is not known yet: it is most likely the one that was there.
+		id := gpu.ID{Index: r.index, Minor: -1}
+		if i := slices.IndexFunc(missing, func(id gpu.ID) bool { return id.Index == r.index }); i >= 0 {
+			id = missing[i]
+			missing = slices.Delete(missing, i, i+1)
+		}
+		all = append(all, sight{id, r, r.snap.Load()})
+	}
+	for _, id := range missing {
+		all = append(all, sight{ID: id, snap: s.earlier(id.UUID)})
+	}
+	slices.SortStableFunc(all, func(a, b sight) int { return cmp.Compare(a.Index, b.Index) })
+	return all
+}
+
+// shown returns the readers whose snapshots may still be shown when s ends.
+func (s *state) shown() []*reader {
+	if s.readers != nil {
+		return s.readers
+	}
+	return s.before
+}
+
+// snapshot returns what r last published, or what the reader of the same GPU
+// did before the driver was opened again.
+func (s *state) snapshot(r *reader) *snapshot {
+	if snap := r.snap.Load(); snap != nil {
+		return snap
+	}
+	if p := r.peer.Load(); p != nil {
+		return s.earlier(p.UUID)
+	}
+	if r.index == hostIndex && len(s.before) > 0 {
+		return s.before[0].snap.Load()
+	}
+	return nil
+}
+
+// earlier returns what was last known of a GPU before the driver was opened
+// again.
+func (s *state) earlier(uuid string) *snapshot {
+	for _, r := range s.before {
+		if p := r.peer.Load(); p != nil && p.UUID == uuid {
+			return r.snap.Load()
+		}
+	}
+	return nil
+}
+
+// reason says in a word why the GPU does not answer.
+func (g sight) reason(s *state, now time.Time) string {
+	if g.reader != nil {
+		if call, hangs := g.reader.hangs(now); hangs {
+			return call
+		}
+	}
+	var e hanging
+	switch {
+	case errors.As(s.err, &e):
+		return e.call
+	case g.reader != nil:
+		if g.snap != nil && g.snap.lost != nvml.SUCCESS {
+			return gpu.ReturnName(g.snap.lost)
+		}
+		return "late"
+	case s.err == nil:
+		return "not_listed"
+	}
+	if e := new(gpu.Error); errors.As(s.err, &e) {
+		return gpu.ReturnName(e.Return)
+	}
+	return "driver_closed"
+}
+
+// allLost reports whether no GPU answers, and none hangs.
+func (h *Host) allLost() bool {
+	readers := h.state.Load().readers
+	return len(readers) > 1 && !slices.ContainsFunc(readers[1:], func(r *reader) bool {
+		s := r.snap.Load()
+		return s == nil || s.lost == nvml.SUCCESS
+	})
+}
+
+// again asks for the driver to be opened again.
+func (h *Host) again(why string) {
+	select {
+	case h.reopen <- why:
+	default:
+	}
+}
+
+// peers returns the GPUs that are read. One that hangs is left out: asking for
+// the path to it might hang too.
+func (h *Host) peers() []*gpu.Peer {
+	var all []*gpu.Peer
+	for _, r := range h.state.Load().readers {
+		if p := r.peer.Load(); p != nil && r.snap.Load() != nil {
+			if _, hangs := r.hangs(time.Now()); !hangs {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// Samples returns all that is known now: of every GPU what is fresh, and the
+// state of the agent itself.
+func (h *Host) Samples() []Sample {
+	now, s, fast := time.Now(), h.state.Load(), h.Beat()
+	out := make([]Sample, 0, 256*(1+len(s.readers)))
+	collected := standings{}
+	if shown := s.shown(); len(shown) > 0 {
+		out = s.read(out, sight{}, s.snapshot(shown[0]), now, fast, collected)
+	}
+	if !errors.Is(s.err, ErrDrained) {
+		for _, g := range h.sights(s) {
+			if g.snap == nil && now.Before(s.quiet) && !h.inventory.met(g.UUID) {
+				continue // nobody knows yet
+			}
+			out = g.standing(out, s, now, fast)
+			out = s.read(out, g, g.snap, now, fast, collected)
+		}
+	}
+	return h.self(out, s, collected)
+}
+
+// read adds what a snapshot holds that is fresh, and notes how its collectors
+// fare.
+func (s *state) read(out []Sample, g sight, snap *snapshot, now time.Time, fast time.Duration, collected standings) []Sample {
+	if snap == nil {
+		return out
+	}
+	up := snap.up(now, fast)
+	for _, p := range snap.passes {
+		fresh := up && p.fresh(now)
+		collected.add(p, fresh && p.failure == nvml.SUCCESS)
+		if fresh {
+			out = append(out, p.samples...)
+			out = p.lacks(out, g.ID)
+		}
+	}
+	return out
+}

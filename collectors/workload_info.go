@@ -1,0 +1,43 @@
+package collectors
+
+import (
+	"strconv"
+	"time"
+
+	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/host"
+)
+
+// WorkloadInfo says who a workload is; join with it on workload.
+var (
+	WorkloadInfo = HostGauge("nvgpu_workload_info", "Who the workload is, always 1.", "workload", "kind", "namespace", "pod", "container", "container_id", "image",
+		"unit", "slice", "uid", "slurm_job", "slurm_step", "slurm_user", "slurm_account", "slurm_partition")
+	WorkloadStart     = HostGauge("nvgpu_workload_start_timestamp_seconds", "When the workload's oldest process on a GPU began, as a Unix time.", "workload")
+	AttributionErrors = HostCounter("gpusteward_attribution_errors_total", "Failures to find out whose a process is, by the source that was asked.", "source")
+)
+
+var _ = Register(Collector{
+	Name:    "workload_info",
+	Doc:     "Who the workloads on the GPUs are: from their cgroup, and from what Docker, Podman, the kubelet or Slurm call them.",
+	Tier:    Fast,
+	Metrics: []*Metric{WorkloadInfo, WorkloadStart, AttributionErrors},
+	Host: func(*gpu.Library) func(out *Readings) {
+		return func(out *Readings) {
+			began := map[string]time.Time{}
+			who := map[string]*host.Workload{}
+			for _, p := range out.processes.InUse() {
+				if w := p.Workload; w != nil {
+					if t, known := began[w.Key]; !known || p.Began.Before(t) {
+						began[w.Key], who[w.Key] = p.Began, w
+					}
+				}
+			}
+			for key, w := range who {
+				out.Set(WorkloadInfo, 1, key, w.Kind, w.Namespace, w.Pod, w.Container, w.ContainerID[:min(12, len(w.ContainerID))], w.Image,
+					w.Unit, w.Slice, strconv.Itoa(w.UID), w.Job, w.Step, w.User, w.Account, w.Partition)
+				out.Set(WorkloadStart, float64(began[key].UnixMilli())/1e3, key)
+			}
+			out.processes.Errors(func(source string, n uint64) { out.Set(AttributionErrors, float64(n), source) })
+		}
+	},
+})

@@ -1,0 +1,214 @@
+package exporter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ControlSocket is the name of the control socket in the runtime directory.
+const ControlSocket = "control.sock"
+
+// controlTime bounds an action, and how long a client waits for it.
+const controlTime = 10 * time.Second
+
+// A Control takes orders: HTTP over a Unix socket that root and the agent's
+// own user may use, and the kernel says who is who. POST /drain does what
+// Actions has for "drain"; GET goes to Reads.
+type Control struct {
+	Dir     string // of the socket; made if it is not there
+	Actions map[string]func(context.Context) error
+	Done    func() // called after each
+	Reads   http.Handler
+	Log     *slog.Logger
+}
+
+// Run serves until ctx ends. Where there can be no socket it says so in the
+// log and waits: an agent that cannot be controlled still reads.
+func (c *Control) Run(ctx context.Context) error {
+	l, err := c.listen()
+	if err != nil {
+		c.Log.Warn("no control socket: status, drain and resume do not reach this agent", "err", err)
+		<-ctx.Done()
+		return nil
+	}
+	server := &http.Server{Handler: c, ReadHeaderTimeout: controlTime, WriteTimeout: 2 * controlTime, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			return context.WithValue(ctx, peerKey{}, peerOf(conn))
+		}}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	select {
+	case err = <-ended:
+		return fmt.Errorf("serve the control socket: %w", err)
+	case <-ctx.Done():
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if server.Shutdown(last) != nil {
+			return server.Close()
+		}
+		return nil
+	}
+}
+
+// listen makes the socket. One that nobody listens at any more is replaced.
+func (c *Control) listen() (net.Listener, error) {
+	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make the runtime directory: %w", err)
+	}
+	path := filepath.Join(c.Dir, ControlSocket)
+	if info, err := os.Lstat(path); err == nil {
+		if info.Mode().Type() != fs.ModeSocket {
+			return nil, fmt.Errorf("%s is there and is no socket", path)
+		}
+		conn, err := net.Dial("unix", path)
+		if err == nil {
+			_ = conn.Close()
+			return nil, fmt.Errorf("another agent listens at %s; --runtime.dir takes another directory", path)
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, err
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("remove an ended agent's socket: %w", err)
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	return l, os.Chmod(path, 0o600) // whoever was quicker is asked who he is
+}
+
+// A peer is who is at the other end of a connection, as the kernel has it.
+type peer struct {
+	pid, uid int
+	err      error
+}
+
+type peerKey struct{}
+
+func peerOf(conn net.Conn) peer {
+	p := peer{err: errors.New("no unix socket")}
+	u, ok := conn.(*net.UnixConn)
+	if !ok {
+		return p
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return peer{err: err}
+	}
+	if err := raw.Control(func(fd uintptr) {
+		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		if p.err = err; err == nil {
+			p.pid, p.uid = int(cred.Pid), int(cred.Uid)
+		}
+	}); err != nil {
+		p.err = err
+	}
+	return p
+}
+
+// may reports whether the peer may give orders to an agent of the given user.
+func (p peer) may(own int) bool { return p.err == nil && (p.uid == 0 || p.uid == own) }
+
+// ServeHTTP does one action, or answers one read.
+func (c *Control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	who, _ := r.Context().Value(peerKey{}).(peer)
+	if !who.may(os.Geteuid()) {
+		http.Error(w, "only root and the agent's own user may use this socket", http.StatusForbidden)
+		return
+	}
+	if r.Method == http.MethodGet {
+		c.Reads.ServeHTTP(w, r)
+		return
+	}
+	name := strings.TrimPrefix(r.URL.Path, "/")
+	action := c.Actions[name]
+	switch {
+	case action == nil:
+		http.NotFound(w, r)
+		return
+	case r.Method != http.MethodPost:
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, name+" is done by POST", http.StatusMethodNotAllowed)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), controlTime)
+	defer cancel()
+	began := time.Now()
+	err := action(ctx)
+	c.Done()
+	log := c.Log.With("action", name, "pid", who.pid, "uid", who.uid, "took", time.Since(began).String())
+	if err != nil {
+		log.Warn("control", "err", err)
+		http.Error(w, err.Error(), http.StatusConflict)
+		return
+	}
+	log.Info("control")
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// Order has the agent at the control socket in dir do an action. Its errors
+// say what an operator can do.
+func Order(ctx context.Context, dir, action string) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*controlTime)
+	defer cancel()
+	path := filepath.Join(dir, ControlSocket)
+	answer, err := order(ctx, path, action)
+	for renewed := false; ; renewed = true {
+		// To load a replaced library the agent begins anew, under the order;
+		// all orders may be given twice.
+		cut := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
+		if !cut && !(renewed && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist))) || ctx.Err() != nil {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+		answer, err = order(ctx, path, action)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("no agent at %s: is it running, with this --runtime.dir?", path)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("only root and the agent's own user may %s: no permission on %s", action, path)
+	case err != nil:
+		return fmt.Errorf("%s: %w", action, err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode == http.StatusNoContent {
+		return nil
+	}
+	text, err := io.ReadAll(io.LimitReader(answer.Body, 4096))
+	if err != nil {
+		return fmt.Errorf("%s: %w", action, err)
+	}
+	return errors.New(strings.TrimSpace(string(text)))
+}
+
+func order(ctx context.Context, path, action string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent/"+action, nil)
+	if err != nil {
+		return nil, err
+	}
+	return overSocket(path).Do(r)
+}
+
+// overSocket returns a client whose every request goes to a Unix socket.
+func overSocket(path string) *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}}}
+}

@@ -1,0 +1,214 @@
+package exporter
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A notebook is a log that may be read while it is written.
+type notebook struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (n *notebook) Write(p []byte) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.text.Write(p)
+}
+
+func (n *notebook) String() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.text.String()
+}
+
+// control runs a control socket in dir until the test ends, and returns its log.
+func control(t *testing.T, dir string, actions map[string]func(context.Context) error) (log *notebook, stop func()) {
+	t.Helper()
+	log = new(notebook)
+	c := &Control{Dir: dir, Actions: actions, Done: func() {}, Log: slog.New(slog.NewTextHandler(log, nil)),
+		Reads: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "read "+r.URL.Path) })}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		conn, err := net.Dial("unix", filepath.Join(dir, ControlSocket))
+		if err == nil {
+			conn.Close()
+			return log, stop
+		}
+		if strings.Contains(log.String(), "no control socket") {
+			return log, stop
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestOrdersAreDoneAndLogged(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "made")
+	done := 0
+	log, stop := control(t, dir, map[string]func(context.Context) error{
+		"drain":  func(context.Context) error { done++; return nil },
+		"resume": func(context.Context) error { return errors.New("gpu 2 hangs in a call") },
+	})
+	if err := Order(t.Context(), dir, "drain"); err != nil || done != 1 {
+		t.Errorf("drain: %v, done %d times", err, done)
+	}
+	if err := Order(t.Context(), dir, "resume"); err == nil || err.Error() != "gpu 2 hangs in a call" {
+		t.Errorf("resume: %v, want the action's own error", err)
+	}
+	for _, want := range []string{"action=drain", "pid=", "uid=0", "action=resume", `err="gpu 2 hangs in a call"`} {
+		if os.Geteuid() != 0 && want == "uid=0" {
+			continue
+		}
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log lacks %q: %s", want, log)
+		}
+	}
+	info, err := os.Stat(filepath.Join(dir, ControlSocket))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket: %v, %v; want mode 0600", info, err)
+	}
+	stop()
+	if _, err := os.Stat(filepath.Join(dir, ControlSocket)); !os.IsNotExist(err) {
+		t.Errorf("the socket of an agent that ended: %v", err)
+	}
+	if err := Order(t.Context(), dir, "drain"); err == nil || !strings.Contains(err.Error(), "is it running, with this --runtime.dir?") {
+		t.Errorf("without an agent: %v", err)
+	}
+}
+
+func TestWhatTheControlSocketAnswers(t *testing.T) {
+	dir := t.TempDir()
+	control(t, dir, map[string]func(context.Context) error{"drain": func(context.Context) error { return nil }})
+	for _, c := range []struct {
+		method, path string
+		status       int
+		body         string
+	}{
+		{"GET", "/api/v1/state", 200, "read /api/v1/state"},
+		{"GET", "/drain", 200, "read /drain"}, // a read, and the agent has none of that name
+		{"POST", "/drain", 204, ""},
+		{"PUT", "/drain", 405, "drain is done by POST"},
+		{"POST", "/api/v1/state", 404, "404"},
+		{"POST", "/drain/../drain", 404, "404"},
+		{"DELETE", "/", 404, "404"},
+	} {
+		r, err := http.NewRequest(c.method, "http://agent"+c.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := overSocket(filepath.Join(dir, ControlSocket)).Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if err != nil || answer.StatusCode != c.status || !strings.Contains(string(body), c.body) {
+			t.Errorf("%s %s: %d %q, %v; want %d with %q", c.method, c.path, answer.StatusCode, body, err, c.status, c.body)
+		}
+	}
+}
+
+func TestWhoMayGiveOrders(t *testing.T) {
+	for _, c := range []struct {
+		who  peer
+		own  int
+		want bool
+	}{
+		{peer{uid: 0}, 0, true},
+		{peer{uid: 0}, 997, true},
+		{peer{uid: 997}, 997, true},
+		{peer{uid: 1000}, 0, false},
+		{peer{uid: 1000}, 997, false},
+		{peer{uid: 0, err: errors.New("not known")}, 0, false},
+	} {
+		if got := c.who.may(c.own); got != c.want {
+			t.Errorf("%+v of an agent of user %d: %v, want %v", c.who, c.own, got, c.want)
+		}
+	}
+	nobody := &Control{Actions: map[string]func(context.Context) error{"drain": func(context.Context) error { t.Error("drained by nobody"); return nil }}}
+	r, err := http.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, peer{uid: 65534}), "POST", "/drain", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() != 65534 {
+		w := newRecorder()
+		if nobody.ServeHTTP(w, r); w.status != http.StatusForbidden {
+			t.Errorf("nobody's order: %d, want 403", w.status)
+		}
+	}
+	_, stranger := net.Pipe()
+	if p := peerOf(stranger); p.may(0) {
+		t.Error("somebody whom the kernel does not know may give orders")
+	}
+}
+
+// newRecorder is a ResponseWriter that remembers the status.
+func newRecorder() *page { return &page{header: http.Header{}, status: http.StatusOK} }
+
+func TestSocketsInTheWay(t *testing.T) {
+	drain := map[string]func(context.Context) error{"drain": func(context.Context) error { return nil }}
+	t.Run("an ended agent's", func(t *testing.T) {
+		dir := t.TempDir()
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, ControlSocket), Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.SetUnlinkOnClose(false)
+		l.Close()
+		control(t, dir, drain)
+		if err := Order(t.Context(), dir, "drain"); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("a live agent's", func(t *testing.T) {
+		dir := t.TempDir()
+		control(t, dir, drain)
+		c := &Control{Dir: dir}
+		if _, err := c.listen(); err == nil || !strings.Contains(err.Error(), "another agent listens") {
+			t.Errorf("beside a live agent: %v", err)
+		}
+		if err := Order(t.Context(), dir, "drain"); err != nil {
+			t.Errorf("the live agent lost its socket: %v", err)
+		}
+	})
+	t.Run("a file", func(t *testing.T) {
+		dir := t.TempDir()
+		file := filepath.Join(dir, ControlSocket)
+		if err := os.WriteFile(file, []byte("kept"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		log, _ := control(t, dir, drain)
+		if text, err := os.ReadFile(file); err != nil || string(text) != "kept" || !strings.Contains(log.String(), "is no socket") {
+			t.Errorf("the file: %q, %v; log %s", text, err, log)
+		}
+	})
+	t.Run("a directory that cannot be made", func(t *testing.T) {
+		log, _ := control(t, "/proc/no/such", drain)
+		if !strings.Contains(log.String(), "no control socket") {
+			t.Errorf("log %s", log)
+		}
+	})
+}

@@ -1,0 +1,201 @@
+package exporter
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gpusteward/collectors"
+)
+
+// A dcgmRow says which of our series one of dcgm-exporter's is. Where a later
+// row has the name of the one before, it stands in for GPUs without that.
+type dcgmRow struct {
+	name   string
+	kind   collectors.Type
+	help   string
+	metric *collectors.Metric
+	match  []string           // labels after gpu and uuid; of those that are "" the sum
+	scale  float64            // to dcgm-exporter's unit, in which it counts whole numbers
+	mig    *collectors.Metric // the same of a GPU instance: its labels are gi, then match
+}
+
+const (
+	gauge   = collectors.GaugeType
+	counter = collectors.CounterType
+	perMiB  = 1. / (1 << 20)
+)
+
+// dcgmRows are dcgm-exporter's default metrics, with its types and its words
+// (etc/default-counters.csv there). collectors/testdata/dcgm.tsv says the same.
+var dcgmRows = []dcgmRow{
+	{"DCGM_FI_DEV_SM_CLOCK", gauge, "SM clock frequency (in MHz).", collectors.Clock, []string{"sm"}, 1e-6, nil},
+	{"DCGM_FI_DEV_MEM_CLOCK", gauge, "Memory clock frequency (in MHz).", collectors.Clock, []string{"memory"}, 1e-6, nil},
+	{"DCGM_FI_DEV_MEMORY_TEMP", gauge, "Memory temperature (in C).", collectors.Temperature, []string{"memory"}, 1, nil},
+	{"DCGM_FI_DEV_GPU_TEMP", gauge, "GPU temperature (in C).", collectors.Temperature, []string{"gpu"}, 1, nil},
+	{"DCGM_FI_DEV_POWER_USAGE", gauge, "Power draw (in W).", collectors.Power, []string{"average", "gpu"}, 1, nil},
+	{"DCGM_FI_DEV_POWER_USAGE", gauge, "Power draw (in W).", collectors.Power, []string{"instant", "gpu"}, 1, nil},
+	{"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", counter, "Total energy consumption since boot (in mJ).", collectors.Energy, []string{"gpu"}, 1000, nil},
+	{"DCGM_FI_DEV_PCIE_REPLAY_COUNTER", counter, "Total number of PCIe retries.", collectors.PCIeReplays, nil, 1, nil},
+	{"DCGM_FI_DEV_GPU_UTIL", gauge, "GPU utilization (in %).", collectors.Utilization, []string{"gpu"}, 100, nil},
+	{"DCGM_FI_DEV_MEM_COPY_UTIL", gauge, "Memory utilization (in %).", collectors.Utilization, []string{"memory"}, 100, nil},
+	{"DCGM_FI_DEV_ENC_UTIL", gauge, "Encoder utilization (in %).", collectors.Utilization, []string{"encoder"}, 100, nil},
+	{"DCGM_FI_DEV_DEC_UTIL", gauge, "Decoder utilization (in %).", collectors.Utilization, []string{"decoder"}, 100, nil},
+	{"DCGM_FI_DEV_XID_ERRORS", gauge, "Value of the last XID error encountered.", collectors.XIDLast, []string{""}, 1, nil},
+	{"DCGM_FI_DEV_XID_ERRORS", gauge, "Value of the last XID error encountered.", collectors.Events, []string{""}, 0, nil}, // events come, but no XID did
+	{"DCGM_FI_DEV_FB_FREE", gauge, "Framebuffer memory free (in MiB).", collectors.MemoryBytes, []string{"free"}, perMiB, collectors.MIGMemory},
+	{"DCGM_FI_DEV_FB_USED", gauge, "Framebuffer memory used (in MiB).", collectors.MemoryBytes, []string{"used"}, perMiB, collectors.MIGMemory},
+	{"DCGM_FI_DEV_FB_RESERVED", gauge, "Framebuffer memory reserved (in MiB).", collectors.MemoryBytes, []string{"reserved"}, perMiB, collectors.MIGMemory},
+	{"DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", counter, "Total number of NVLink bandwidth counters for all lanes.", collectors.NVLinkBytes, []string{"", "data", ""}, 1. / 1024, nil},
+	{"DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", counter, "Number of remapped rows for uncorrectable errors", collectors.RemappedRows, []string{"uncorrectable", "active"}, 1, nil},
+	{"DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", counter, "Number of remapped rows for correctable errors", collectors.RemappedRows, []string{"correctable", "active"}, 1, nil},
+	{"DCGM_FI_DEV_ROW_REMAP_FAILURE", gauge, "Whether remapping of rows has failed", collectors.RowRemapFailure, nil, 1, nil},
+	{"DCGM_FI_PROF_GR_ENGINE_ACTIVE", gauge, "Ratio of time the graphics engine is active.", collectors.GPMActivity, []string{"graphics"}, 1, collectors.MIGActivity},
+	{"DCGM_FI_PROF_SM_ACTIVE", gauge, "The ratio of cycles an SM has at least 1 warp assigned.", collectors.GPMActivity, []string{"sm"}, 1, collectors.MIGActivity},
+	{"DCGM_FI_PROF_SM_OCCUPANCY", gauge, "The ratio of number of warps resident on an SM.", collectors.GPMOccupancy, nil, 1, collectors.MIGOccupancy},
+	{"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", gauge, "Ratio of cycles the tensor (HMMA) pipe is active.", collectors.GPMActivity, []string{"tensor"}, 1, collectors.MIGActivity},
+	{"DCGM_FI_PROF_DRAM_ACTIVE", gauge, "Ratio of cycles the device memory interface is active sending or receiving data.", collectors.GPMActivity, []string{"dram"}, 1, collectors.MIGActivity},
+	{"DCGM_FI_PROF_PCIE_TX_BYTES", gauge, "The rate of data transmitted over the PCIe bus - including both protocol headers and data payloads - in bytes per second.", collectors.GPMPCIe, []string{"tx"}, 1, collectors.MIGPCIe},
+	{"DCGM_FI_PROF_PCIE_RX_BYTES", gauge, "The rate of data received over the PCIe bus - including both protocol headers and data payloads - in bytes per second.", collectors.GPMPCIe, []string{"rx"}, 1, collectors.MIGPCIe},
+	{"DCGM_FI_PROF_NVLINK_TX_BYTES", gauge, "The rate of data transmitted over NVLink - in bytes per second.", collectors.GPMNVLink, []string{"tx", ""}, 1, nil},
+	{"DCGM_FI_PROF_NVLINK_RX_BYTES", gauge, "The rate of data received over NVLink - in bytes per second.", collectors.GPMNVLink, []string{"rx", ""}, 1, nil},
+}
+
+// dcgmLabels are dcgm-exporter's; GPU_I_PROFILE and GPU_I_ID are of GPU
+// instances only.
+var dcgmLabels = []string{"gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "Hostname", "DCGM_FI_DRIVER_VERSION"}
+
+// dcgmMetrics are the families that the rows fill, by the row's place.
+var dcgmMetrics = func() []*collectors.Metric {
+	all := make([]*collectors.Metric, len(dcgmRows))
+	for i, r := range dcgmRows {
+		if i > 0 && dcgmRows[i-1].name == r.name {
+			all[i] = all[i-1]
+			continue
+		}
+		all[i] = &collectors.Metric{Name: r.name, Help: r.help, Type: r.kind, Labels: dcgmLabels}
+	}
+	return all
+}()
+
+// dcgmRowsOf are the places of the rows that a metric has a part in.
+var dcgmRowsOf = func() map[*collectors.Metric][]int {
+	m := map[*collectors.Metric][]int{}
+	for i, r := range dcgmRows {
+		m[r.metric] = append(m[r.metric], i)
+		if r.mig != nil {
+			m[r.mig] = append(m[r.mig], i)
+		}
+	}
+	return m
+}()
+
+// A dcgmEntity is a GPU, or an instance of one.
+type dcgmEntity struct {
+	gpu, uuid, gi      string
+	pci, device, model string    // of GPUs; "" while unknown
+	profile            string    // of instances
+	values             []float64 // by row; NaN where there is none
+	split              []bool    // by row: whether the GPU's instances have values
+	xid                float64   // when the last one was seen
+}
+
+// dcgmEntities are those that there are, by uuid and gi.
+type dcgmEntities map[[2]string]*dcgmEntity
+
+func (all dcgmEntities) of(gpu, uuid, gi string) *dcgmEntity {
+	e := all[[2]string{uuid, gi}]
+	if e == nil {
+		e = &dcgmEntity{gpu: gpu, uuid: uuid, gi: gi, values: make([]float64, len(dcgmRows)), split: make([]bool, len(dcgmRows))}
+		for i := range e.values {
+			e.values[i] = math.NaN()
+		}
+		all[[2]string{uuid, gi}] = e
+	}
+	return e
+}
+
+// dcgm says what samples say as dcgm-exporter would. As there, a GPU that is
+// split shows its instances instead of itself where they have values.
+func dcgm(samples []collectors.Sample, hostname string) (out []collectors.Sample) {
+	all, driver := dcgmEntities{}, ""
+	for _, s := range samples {
+		switch s.Metric {
+		case collectors.DriverInfo:
+			driver = label(s, "driver_version")
+		case collectors.Info:
+			e := all.of(s.Labels[0], s.Labels[1], "")
+			e.pci, e.model = label(s, "pci_bus_id"), label(s, "name")
+			if minor := label(s, "minor"); minor != "" && minor != "-1" {
+				e.device = "nvidia" + minor
+			}
+		case collectors.MIGInfo: // "1c.3g.40gb" is a part of a 3g.40gb
+			profile := label(s, "profile")
+			if _, of, part := strings.Cut(profile, "c."); part {
+				profile = of
+			}
+			all.of(s.Labels[0], s.Labels[1], label(s, "gi")).profile = profile
+		}
+		for _, row := range dcgmRowsOf[s.Metric] {
+			all.add(row, s)
+		}
+	}
+	place := func(a, b *dcgmEntity) int {
+		return cmp.Or(cmp.Compare(len(a.gpu), len(b.gpu)), cmp.Compare(a.gpu, b.gpu), cmp.Compare(a.uuid, b.uuid), cmp.Compare(len(a.gi), len(b.gi)), cmp.Compare(a.gi, b.gi))
+	}
+	for _, e := range slices.SortedFunc(maps.Values(all), place) {
+		g := all.of(e.gpu, e.uuid, "")
+		out = e.put(out, []string{e.gpu, e.uuid, g.pci, g.device, g.model, e.profile, e.gi, hostname, driver})
+	}
+	return out
+}
+
+// add notes s as the row's, if it is.
+func (all dcgmEntities) add(row int, s collectors.Sample) {
+	r, labels := dcgmRows[row], s.Labels[2:]
+	g := all.of(s.Labels[0], s.Labels[1], "")
+	e := g
+	if s.Metric == r.mig {
+		e, labels = all.of(g.gpu, g.uuid, labels[0]), labels[1:]
+	}
+	for i, want := range r.match {
+		if want != "" && want != labels[i] {
+			return
+		}
+	}
+	g.split[row] = g.split[row] || e != g
+	switch {
+	case s.Metric == collectors.XIDLast:
+		if code, err := strconv.ParseFloat(labels[0], 64); err == nil && s.Value >= e.xid {
+			e.values[row], e.xid = code, s.Value
+		}
+	case math.IsNaN(e.values[row]):
+		e.values[row] = s.Value
+	default:
+		e.values[row] += s.Value
+	}
+}
+
+// put adds e's values, in dcgm-exporter's units.
+func (e *dcgmEntity) put(out []collectors.Sample, labels []string) []collectors.Sample {
+	for i, r := range dcgmRows {
+		v := e.values[i] * r.scale
+		instead := i > 0 && dcgmMetrics[i-1] == dcgmMetrics[i] && !math.IsNaN(e.values[i-1])
+		if math.IsNaN(v) || e.split[i] || instead {
+			continue
+		}
+		if r.scale != 1 {
+			v = math.Round(v)
+		}
+		out = append(out, collectors.Sample{Metric: dcgmMetrics[i], Labels: labels, Value: v})
+	}
+	return out
+}
+
+// label returns the value of the named label of s.
+func label(s collectors.Sample, name string) string {
+	return s.Labels[slices.Index(s.Metric.Labels, name)]
+}

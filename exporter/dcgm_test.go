@@ -1,0 +1,224 @@
+package exporter
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"gpusteward/collectors"
+)
+
+// dcgmPage returns /metrics/dcgm over s.
+func dcgmPage(t *testing.T, s samples, headers ...string) string {
+	t.Helper()
+	w := request(server(t, func(o *Options) {
+		o.Samples, o.Hostname = func() []collectors.Sample { return s }, "node17"
+	}), http.MethodGet, "/metrics/dcgm", headers...)
+	wantAnswer(t, w, http.StatusOK, "")
+	return w.Body.String()
+}
+
+// series returns the values of a family by GPU_I_ID, of each GPU.
+func series(t *testing.T, page, name string) map[string]float64 {
+	t.Helper()
+	out := map[string]float64{}
+	for _, m := range parse(t, strings.NewReader(page))[name].GetMetric() {
+		labels := map[string]string{}
+		for _, l := range m.Label {
+			labels[l.GetName()] = l.GetValue()
+		}
+		out[strings.TrimSuffix(labels["gpu"]+"/"+labels["GPU_I_ID"], "/")] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+	}
+	return out
+}
+
+func wantSeries(t *testing.T, page, name string, want map[string]float64) {
+	t.Helper()
+	if got := series(t, page, name); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%s is %v, want %v", name, got, want)
+	}
+}
+
+func TestDCGMGolden(t *testing.T) {
+	var s samples
+	s.host(1, 1)
+	s.h100("0")
+	page := dcgmPage(t, s)
+	golden(t, "dcgm.prom", page)
+	families := parse(t, strings.NewReader(page))
+	for _, r := range dcgmRows {
+		want := dto.MetricType_GAUGE
+		if r.kind == counter {
+			want = dto.MetricType_COUNTER
+		}
+		if f := families[r.name]; f.GetType() != want || len(f.GetMetric()) != 1 {
+			t.Errorf("%s: a %v with %d series, want a %v with one", r.name, f.GetType(), len(f.GetMetric()), want)
+		}
+	}
+}
+
+// The table and collectors/testdata/dcgm.tsv, which is held against the
+// catalogue and dcgm-exporter's defaults, say the same.
+func TestDCGMRowsAreThoseOfTheCatalogue(t *testing.T) {
+	text, err := os.ReadFile("../collectors/testdata/dcgm.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type want struct {
+		series string
+		scale  float64
+	}
+	wants := map[string]want{}
+	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n")[1:] {
+		columns := strings.Split(line, "\t")
+		scale, err := strconv.ParseFloat(columns[2], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wants[columns[0]] = want{columns[1], scale}
+	}
+	for i, r := range dcgmRows {
+		if i > 0 && dcgmRows[i-1].name == r.name {
+			if first := dcgmRows[i-1]; first.kind != r.kind || first.help != r.help {
+				t.Errorf("%s: the row that stands in is of another family", r.name)
+			}
+			continue
+		}
+		if w := wants[r.name]; r.series() != w.series || math.Abs(r.scale/w.scale-1) > 1e-12 {
+			t.Errorf("%s is %s times %v, in dcgm.tsv %s times %v", r.name, r.series(), r.scale, w.series, w.scale)
+		}
+		delete(wants, r.name)
+		if r.mig != nil && len(r.mig.Labels) != len(r.metric.Labels)+1 {
+			t.Errorf("%s: %s does not have %s's labels after gi", r.name, r.mig, r.metric)
+		}
+	}
+	for name := range wants {
+		t.Errorf("there is no row for %s", name)
+	}
+}
+
+// series writes a row's series as dcgm.tsv does.
+func (r dcgmRow) series() string {
+	if r.metric == collectors.XIDLast {
+		return r.metric.Name + ":xid"
+	}
+	var labels []string
+	sum := false
+	for i, v := range r.match {
+		if v == "" {
+			sum = true
+			continue
+		}
+		labels = append(labels, fmt.Sprintf("%s=%q", r.metric.Labels[2+i], v))
+	}
+	text := r.metric.Name
+	if labels != nil {
+		text += "{" + strings.Join(labels, ",") + "}"
+	}
+	if sum && labels != nil { // a sum over links, as the other direction is in a row of its own
+		text = "sum(" + text + ")"
+	}
+	return text
+}
+
+func TestDCGMShowsInstancesInsteadOfTheirGPU(t *testing.T) {
+	var s samples
+	s.host(2, 2)
+	s.h100("0")
+	s.h100("1")
+	s.mig("1")
+	page := dcgmPage(t, s)
+	wantSeries(t, page, "DCGM_FI_DEV_FB_USED", map[string]float64{"0": 66887, "1/9": 4608, "1/10": 19968})
+	wantSeries(t, page, "DCGM_FI_DEV_FB_RESERVED", map[string]float64{"0": 480, "1/9": 0, "1/10": 0})
+	wantSeries(t, page, "DCGM_FI_PROF_SM_ACTIVE", map[string]float64{"0": .9489, "1/9": .09, "1/10": .39})
+	wantSeries(t, page, "DCGM_FI_PROF_SM_OCCUPANCY", map[string]float64{"0": .1402, "1/9": .5, "1/10": .5})
+	wantSeries(t, page, "DCGM_FI_PROF_PCIE_TX_BYTES", map[string]float64{"0": 6668245, "1/9": 900, "1/10": 3900})
+	wantSeries(t, page, "DCGM_FI_PROF_DRAM_ACTIVE", map[string]float64{"0": .2557, "1": .2557}) // the instances say nothing of it
+	wantSeries(t, page, "DCGM_FI_DEV_GPU_TEMP", map[string]float64{"0": 64, "1": 64})
+	for _, want := range []string{`GPU_I_ID="9",GPU_I_PROFILE="1g.10gb"`, `GPU_I_ID="10",GPU_I_PROFILE="3g.40gb"`} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no series has %s", want)
+		}
+	}
+	if strings.Index(page, `GPU_I_ID="9"`) > strings.Index(page, `GPU_I_ID="10"`) {
+		t.Error("instance 10 is before instance 9")
+	}
+	if strings.Contains(page, `GPU_I_ID=""`) {
+		t.Error("a GPU that is not split has an empty instance")
+	}
+}
+
+func TestDCGMLastXID(t *testing.T) {
+	const name = "DCGM_FI_DEV_XID_ERRORS"
+	var s samples
+	for _, gpu := range []string{"0", "1"} {
+		s.put(collectors.Up, 1, gpu, "GPU-"+gpu)
+		s.put(collectors.Events, 4, gpu, "GPU-"+gpu, "pstate")
+	}
+	s.put(collectors.Up, 1, "2", "GPU-2") // which has no events
+	wantSeries(t, dcgmPage(t, s), name, map[string]float64{"0": 0, "1": 0})
+	s.put(collectors.XIDLast, before(time.Hour), "1", "GPU-1", "31")
+	s.put(collectors.XIDLast, before(time.Minute), "1", "GPU-1", "79")
+	s.put(collectors.XIDLast, before(2*time.Minute), "1", "GPU-1", "94")
+	wantSeries(t, dcgmPage(t, s), name, map[string]float64{"0": 0, "1": 79})
+}
+
+// What is not read is absent; what stands in for it is not.
+func TestDCGMOfWhatIsNotKnown(t *testing.T) {
+	if page := dcgmPage(t, nil); page != "" {
+		t.Errorf("nothing is known, the page is %q", page)
+	}
+	var s samples
+	s.down("0", "gpu_is_lost")
+	s.put(collectors.Power, 200, "1", "GPU-1", "instant", "gpu") // an A100 has no average; its identity is not read yet
+	s.put(collectors.Info, 1, append([]string{"2", "GPU-2", "NVIDIA Thor"}, make([]string, 12)...)...)
+	s.put(collectors.Temperature, 50, "2", "GPU-2", "gpu")
+	page := dcgmPage(t, s)
+	wantSeries(t, page, "DCGM_FI_DEV_POWER_USAGE", map[string]float64{"1": 200})
+	for _, want := range []string{
+		"DCGM_FI_DEV_POWER_USAGE{Hostname=\"node17\",UUID=\"GPU-1\",gpu=\"1\"} 200\n",
+		"DCGM_FI_DEV_GPU_TEMP{Hostname=\"node17\",UUID=\"GPU-2\",gpu=\"2\",modelName=\"NVIDIA Thor\"} 50\n",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %q in\n%s", want, page)
+		}
+	}
+	if n := strings.Count(page, "\n"); n != 6 {
+		t.Errorf("the page has %d lines, want two series with their headings:\n%s", n, page)
+	}
+}
+
+// Whoever prefers OpenMetrics gets dcgm-exporter's names too.
+func TestDCGMNamesAreThoseOfDCGM(t *testing.T) {
+	var s samples
+	s.h100("0")
+	if page := dcgmPage(t, s, "Accept", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"); strings.Contains(page, "_total") || strings.Contains(page, "# EOF") {
+		t.Error("counters are called otherwise by whoever accepts OpenMetrics")
+	}
+	page := dcgmPage(t, s)
+	for _, own := range []string{"nvgpu_", "gpusteward_", "go_"} {
+		if strings.Contains(page, own) {
+			t.Errorf("the page holds %s", own)
+		}
+	}
+}
+
+// The pages of two paths are two.
+func TestPagesAreToldApartByPath(t *testing.T) {
+	s := server(t, func(o *Options) { o.Beat = func() time.Duration { return time.Minute } })
+	for range 2 {
+		wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, "nvgpu_memory_bytes")
+		wantAnswer(t, request(s, http.MethodGet, "/metrics/dcgm"), http.StatusOK, "DCGM_FI_DEV_FB_USED")
+		wantAnswer(t, request(s, http.MethodGet, "/api/v1/state"), http.StatusOK, `"memory_bytes":{"used":1073741824}`)
+	}
+	if n := len(s.scrapes.kept); n != 3 {
+		t.Errorf("%d pages are kept", n)
+	}
+}

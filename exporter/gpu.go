@@ -1,0 +1,131 @@
+package exporter
+
+import (
+	"cmp"
+	"slices"
+
+	"gpusteward/collectors"
+)
+
+// A GPU is one GPU.
+type GPU struct {
+	Index  int    `json:"index"`
+	UUID   string `json:"uuid"`
+	Name   string `json:"name,omitempty"`
+	PCI    string `json:"pci_bus_id,omitempty"`
+	Up     bool   `json:"up"`
+	Reason string `json:"reason,omitempty"` // why it is not up: a driver call that hangs, or what the driver returned
+
+	Utilization byLabel  `json:"utilization_ratio,omitempty"` // by engine: gpu, memory, encoder, decoder, jpeg, ofa
+	Activity    byLabel  `json:"activity_ratio,omitempty"`    // by pipe: sm, tensor, dram, ...
+	Memory      byLabel  `json:"memory_bytes,omitempty"`      // by state: used, free, reserved
+	MemoryTotal *float64 `json:"memory_total_bytes,omitempty"`
+	Temperature byLabel  `json:"temperature_celsius,omitempty"` // by sensor: gpu, memory
+	Margin      *float64 `json:"temperature_margin_celsius,omitempty"`
+	Power       *float64 `json:"power_watts,omitempty"`
+	PowerLimit  *float64 `json:"power_limit_watts,omitempty"`
+	Clocks      byLabel  `json:"clock_hertz,omitempty"` // by clock: graphics, sm, memory, video
+	Throttled   []string `json:"throttled,omitempty"`   // why its clocks are held, but for gpu_idle
+	Faults      []Fault  `json:"faults,omitempty"`      // the worst first
+	Processes   byLabel  `json:"processes,omitempty"`   // by type: compute, graphics, mps
+	MIG         []MIG    `json:"mig_devices,omitempty"`
+}
+
+// A MIG is one MIG device. Those of one GPU instance share what it has.
+type MIG struct {
+	GI          string   `json:"gi"`
+	CI          string   `json:"ci"`
+	UUID        string   `json:"uuid"`
+	Profile     string   `json:"profile"`
+	MemoryUsed  *float64 `json:"memory_used_bytes,omitempty"`
+	MemoryTotal *float64 `json:"memory_total_bytes,omitempty"`
+	SMActivity  *float64 `json:"sm_activity_ratio,omitempty"`
+}
+
+// A seenGPU is what was seen of a GPU so far.
+type seenGPU struct {
+	GPU
+	seenFaults
+	instances map[string]*MIG // by GPU instance, what its devices share
+}
+
+// gpuFacts are what a GPU's samples say of it.
+var gpuFacts = func() map[*collectors.Metric]func(g *seenGPU, s collectors.Sample) {
+	m := map[*collectors.Metric]func(g *seenGPU, s collectors.Sample){
+		collectors.Up:                func(g *seenGPU, s collectors.Sample) { g.Up = s.Value == 1 },
+		collectors.WorkerStuck:       func(g *seenGPU, s collectors.Sample) { g.Reason = label(s, "reason") },
+		collectors.Info:              func(g *seenGPU, s collectors.Sample) { g.Name, g.PCI = label(s, "name"), label(s, "pci_bus_id") },
+		collectors.MemoryTotal:       func(g *seenGPU, s collectors.Sample) { g.MemoryTotal = &s.Value },
+		collectors.TemperatureMargin: func(g *seenGPU, s collectors.Sample) { g.Margin = &s.Value },
+		collectors.MIGMemoryAll:      func(g *seenGPU, s collectors.Sample) { g.instance(s).MemoryTotal = &s.Value },
+		collectors.MIGMemory: func(g *seenGPU, s collectors.Sample) {
+			if label(s, "state") == "used" {
+				g.instance(s).MemoryUsed = &s.Value
+			}
+		},
+		collectors.MIGActivity: func(g *seenGPU, s collectors.Sample) {
+			if label(s, "pipe") == "sm" {
+				g.instance(s).SMActivity = &s.Value
+			}
+		},
+		collectors.MIGInfo: func(g *seenGPU, s collectors.Sample) {
+			g.MIG = append(g.MIG, MIG{GI: label(s, "gi"), CI: label(s, "ci"), UUID: label(s, "mig_uuid"), Profile: label(s, "profile")})
+		},
+		collectors.Power: func(g *seenGPU, s collectors.Sample) {
+			if label(s, "scope") == "gpu" && (label(s, "kind") == "average" || g.Power == nil) {
+				g.Power = &s.Value
+			}
+		},
+		collectors.PowerLimit: func(g *seenGPU, s collectors.Sample) {
+			if label(s, "limit") == "enforced" {
+				g.PowerLimit = &s.Value
+			}
+		},
+		collectors.ClockEventActive: func(g *seenGPU, s collectors.Sample) {
+			if why := label(s, "reason"); s.Value == 1 && why != "gpu_idle" {
+				g.Throttled = append(g.Throttled, why)
+			}
+		},
+	}
+	for metric, of := range map[*collectors.Metric]func(g *seenGPU) *byLabel{
+		collectors.Utilization: func(g *seenGPU) *byLabel { return &g.Utilization },
+		collectors.GPMActivity: func(g *seenGPU) *byLabel { return &g.Activity },
+		collectors.MemoryBytes: func(g *seenGPU) *byLabel { return &g.Memory },
+		collectors.Temperature: func(g *seenGPU) *byLabel { return &g.Temperature },
+		collectors.Clock:       func(g *seenGPU) *byLabel { return &g.Clocks },
+		collectors.Processes:   func(g *seenGPU) *byLabel { return &g.Processes },
+	} {
+		m[metric] = func(g *seenGPU, s collectors.Sample) { of(g).add(last(s), s.Value) }
+	}
+	for metric, note := range faultFacts {
+		m[metric] = func(g *seenGPU, s collectors.Sample) { note(&g.seenFaults, s) }
+	}
+	return m
+}()
+
+// instance returns what is known of s's GPU instance.
+func (g *seenGPU) instance(s collectors.Sample) *MIG {
+	gi := label(s, "gi")
+	if g.instances == nil {
+		g.instances = map[string]*MIG{}
+	}
+	if g.instances[gi] == nil {
+		g.instances[gi] = new(MIG)
+	}
+	return g.instances[gi]
+}
+
+// whole returns the GPU, once everything was seen.
+func (g *seenGPU) whole() GPU {
+	g.Faults = g.all()
+	for i := range g.MIG {
+		m := &g.MIG[i]
+		if shared := g.instances[m.GI]; shared != nil {
+			m.MemoryUsed, m.MemoryTotal, m.SMActivity = shared.MemoryUsed, shared.MemoryTotal, shared.SMActivity
+		}
+	}
+	slices.SortFunc(g.MIG, func(a, b MIG) int {
+		return cmp.Or(cmp.Compare(number(a.GI), number(b.GI)), cmp.Compare(number(a.CI), number(b.CI)))
+	})
+	return g.GPU
+}

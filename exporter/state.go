@@ -1,0 +1,138 @@
+package exporter
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/common/version"
+
+	"gpusteward/collectors"
+)
+
+// A State is the host at one moment, as /api/v1/state gives it. What is not
+// known is left out, never 0; ratios are from 0 to 1.
+type State struct {
+	Time      time.Time  `json:"time"`
+	Version   string     `json:"version"`
+	Host      HostState  `json:"host"`
+	GPUs      []GPU      `json:"gpus"`      // by index
+	Workloads []Workload `json:"workloads"` // those with the most memory first
+}
+
+// HostState is what belongs to no GPU.
+type HostState struct {
+	Name          string `json:"name"`
+	Note          string `json:"note,omitempty"`      // such as that it is simulated
+	NotReady      string `json:"not_ready,omitempty"` // why
+	DriverUp      bool   `json:"driver_up"`
+	DriverVersion string `json:"driver_version,omitempty"`
+	CUDAVersion   string `json:"cuda_version,omitempty"`
+	Drained       bool   `json:"drained"`
+	GPUs          *int   `json:"gpus,omitempty"` // that the driver lists
+	GPUsExpected  int    `json:"gpus_expected"`
+}
+
+// hostFacts are what the host's samples say of it.
+var hostFacts = map[*collectors.Metric]func(h *HostState, s collectors.Sample){
+	collectors.DriverUp:        func(h *HostState, s collectors.Sample) { h.DriverUp = s.Value == 1 },
+	collectors.Drained:         func(h *HostState, s collectors.Sample) { h.Drained = s.Value == 1 },
+	collectors.Devices:         func(h *HostState, s collectors.Sample) { n := int(s.Value); h.GPUs = &n },
+	collectors.DevicesExpected: func(h *HostState, s collectors.Sample) { h.GPUsExpected = int(s.Value) },
+	collectors.DriverInfo: func(h *HostState, s collectors.Sample) {
+		h.DriverVersion, h.CUDAVersion = label(s, "driver_version"), label(s, "cuda_version")
+	},
+}
+
+// fill adds to s what samples say.
+func (s *State) fill(samples []collectors.Sample) {
+	gpus, workloads := map[[2]string]*seenGPU{}, map[string]*Workload{}
+	for _, sample := range samples {
+		if note := hostFacts[sample.Metric]; note != nil {
+			note(&s.Host, sample)
+		} else if note := workloadFacts[sample.Metric]; note != nil {
+			name := label(sample, "workload")
+			if workloads[name] == nil {
+				workloads[name] = &Workload{Name: name}
+			}
+			note(workloads[name], sample)
+		} else if note := gpuFacts[sample.Metric]; note != nil {
+			id := [2]string(sample.Labels)
+			if gpus[id] == nil {
+				gpus[id] = &seenGPU{GPU: GPU{Index: number(id[0]), UUID: id[1]}}
+			}
+			note(gpus[id], sample)
+		}
+	}
+	s.GPUs, s.Workloads = []GPU{}, []Workload{}
+	for _, g := range gpus {
+		s.GPUs = append(s.GPUs, g.whole())
+	}
+	for _, w := range workloads {
+		s.Workloads = append(s.Workloads, *w)
+	}
+	slices.SortFunc(s.GPUs, func(a, b GPU) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID)) })
+	slices.SortFunc(s.Workloads, func(a, b Workload) int {
+		return cmp.Or(cmp.Compare(b.memory(), a.memory()), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// state answers with what is known now.
+func (s *Server) state(w http.ResponseWriter, _ *http.Request) {
+	state := State{Time: time.Now().UTC(), Version: version.Version, Host: HostState{Name: s.options.Hostname, Note: s.options.Note}}
+	if err := s.options.Ready(); err != nil {
+		state.Host.NotReady = err.Error()
+	}
+	state.fill(s.options.Samples())
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	if err := json.NewEncoder(w).Encode(state); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
+}
+
+// byLabel is values by what a label says.
+type byLabel map[string]float64
+
+func (b *byLabel) add(key string, v float64) {
+	if *b == nil {
+		*b = byLabel{}
+	}
+	(*b)[key] += v
+}
+
+// of returns the value of key; NaN where there is none.
+func (b byLabel) of(key string) float64 {
+	if v, ok := b[key]; ok {
+		return v
+	}
+	return math.NaN()
+}
+
+// total returns the sum of the values.
+func (b byLabel) total() (sum float64) {
+	for v := range maps.Values(b) {
+		sum += v
+	}
+	return sum
+}
+
+// last returns the value of s's last label.
+func last(s collectors.Sample) string { return s.Labels[len(s.Labels)-1] }
+
+// number returns the number that text is; 0 if it is none.
+func number(text string) int {
+	n, _ := strconv.Atoi(text)
+	return n
+}
+
+// unixTime returns the time so many seconds after 1970, to the millisecond.
+func unixTime(seconds float64) *time.Time {
+	t := time.UnixMilli(int64(seconds * 1000)).UTC()
+	return &t
+}

@@ -1,0 +1,138 @@
+package exporter
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+func TestStateGolden(t *testing.T) {
+	var s samples
+	s.host(2, 2)
+	s.h100("0")
+	s.mig("0")
+	s.put(collectors.XIDErrors, 2, "0", "GPU-0", "31", "9")
+	s.put(collectors.XIDLast, before(time.Minute), "0", "GPU-0", "31")
+	s.put(collectors.AllocationInfo, 1, "0", "GPU-0", "slurm:4711", "slurm")
+	s.down("1", "nvmlDeviceGetTemperature")
+	s.workload("slurm:4711", "0", 40, .5)
+	s.put(collectors.WorkloadMemory, 1<<30, "0", "GPU-0", "slurm:4711", "9") // and in an instance
+	s.began("slurm:4711", "slurm", time.Hour)
+	text, err := json.MarshalIndent(s.state(nil), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "state.json", string(text)+"\n")
+}
+
+// What is not known is left out: nothing but names and what is always known.
+func TestStateLeavesOutWhatIsNotKnown(t *testing.T) {
+	var s samples
+	s.put(collectors.Up, 1, "0", "GPU-0")
+	s.put(collectors.WorkloadProcesses, 1, "0", "GPU-0", "unit:a", "compute")
+	text, err := json.Marshal(s.state(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"time":"2026-03-01T12:00:00Z","version":"1.0","host":{"name":"node17","driver_up":false,"drained":false,"gpus_expected":0},` +
+		`"gpus":[{"index":0,"uuid":"GPU-0","up":true}],` +
+		`"workloads":[{"workload":"unit:a","gpus":[{"index":0,"uuid":"GPU-0","processes":{"compute":1}}]}]}`
+	if string(text) != want {
+		t.Errorf("%s\nwant\n%s", text, want)
+	}
+}
+
+func TestStateFaults(t *testing.T) {
+	var s samples
+	put := func(m *collectors.Metric, v float64, labels ...string) {
+		s.put(m, v, append([]string{"0", "GPU-0"}, labels...)...)
+	}
+	put(collectors.XIDErrors, 0, "48", "")
+	put(collectors.XIDErrors, 2, "31", "")
+	put(collectors.XIDErrors, 1, "31", "9")
+	put(collectors.XIDErrors, 1, "79", "")
+	put(collectors.XIDErrors, 1, "13", "") // when is not known
+	put(collectors.XIDLast, before(time.Hour), "31")
+	put(collectors.XIDLast, before(time.Minute), "79")
+	put(collectors.ECCErrors, 3, "uncorrected", "volatile")
+	put(collectors.ECCErrors, 9, "corrected", "volatile")
+	put(collectors.ECCErrors, 9, "uncorrected", "aggregate")
+	put(collectors.RepairPending, 1, "tpc")
+	put(collectors.RepairPending, 0, "channel")
+	put(collectors.RetiredPagesPending, 1)
+	put(collectors.RowRemapPending, 1)
+	put(collectors.SRAMThreshold, 1)
+	put(collectors.MemoryUnrepairable, 1)
+	put(collectors.RowRemapFailure, 1)
+	put(collectors.RecoveryAction, 4)
+	var got []string
+	for _, f := range s.state(nil).GPUs[0].Faults {
+		got = append(got, f.words(noon))
+	}
+	want := []string{"the driver asks for: drain and reset", "row remap failed", "memory beyond repair", "SRAM errors past the limit for replacement",
+		"row remap pending: reset", "page retirement pending: reset", "TPC repair pending: reset", "uncorrected ECC errors ×3", "XID 79 1m ago", "XID 31 ×3 1h00m ago", "XID 13"}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("the faults are\n%q, want\n%q", got, want)
+	}
+	s = nil
+	put(collectors.RecoveryAction, 17)
+	if got := s.state(nil).GPUs[0].Faults[0].What; got != "the driver asks for: action 17" {
+		t.Errorf("an action that is newer than this: %q", got)
+	}
+}
+
+// GPUs come by index, workloads by memory, whatever the order of samples.
+func TestStateIsSorted(t *testing.T) {
+	var s samples
+	s.workload("unit:small", "2", 1, .1)
+	s.workload("unit:none", "10", 0, .1)
+	s.workload("unit:large", "2", 2, .1)
+	s.workload("unit:large", "10", 2, .1)
+	for _, gpu := range []string{"10", "9", "2"} {
+		s.put(collectors.Up, 1, gpu, "GPU-"+gpu)
+	}
+	state := s.state(nil)
+	var order []string
+	for _, g := range state.GPUs {
+		order = append(order, g.UUID)
+	}
+	for _, w := range state.Workloads {
+		order = append(order, w.Name)
+	}
+	if got := strings.Join(order, " "); got != "GPU-2 GPU-9 GPU-10 unit:large unit:small unit:none" {
+		t.Error(got)
+	}
+	if n := len(state.Workloads[0].GPUs); n != 2 {
+		t.Errorf("a workload on two GPUs has %d", n)
+	}
+}
+
+func TestStateIsServed(t *testing.T) {
+	ready := errors.New("gpu 0 has not been read yet")
+	s := server(t, func(o *Options) {
+		o.Ready, o.Note, o.Hostname = func() error { return ready }, "This host is simulated.", "node17"
+	})
+	began := time.Now()
+	w := request(s, http.MethodGet, "/api/v1/state")
+	wantAnswer(t, w, http.StatusOK, `"not_ready":"gpu 0 has not been read yet"`)
+	if kind, cache := w.Header().Get("Content-Type"), w.Header().Get("Cache-Control"); kind != "application/json" || cache != "no-store" {
+		t.Errorf("the state is %q, kept %q", kind, cache)
+	}
+	var state State
+	if err := json.Unmarshal(w.Body.Bytes(), &state); err != nil {
+		t.Fatal(err)
+	}
+	if h := state.Host; h.Name != "node17" || h.Note != "This host is simulated." || state.Time.Before(began) || len(state.GPUs) != 2 || state.GPUs[1].Up {
+		t.Errorf("the state is %+v", state)
+	}
+	ready = nil
+	if w := request(s, http.MethodGet, "/api/v1/state"); strings.Contains(w.Body.String(), "not_ready") {
+		t.Errorf("ready, it is %s", w.Body)
+	}
+}

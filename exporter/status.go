@@ -1,0 +1,166 @@
+package exporter
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// DefaultURL is where an agent answers unless it was told otherwise.
+const DefaultURL = "http://localhost:9836"
+
+// StatusOptions say what Status shows, and of which agent.
+type StatusOptions struct {
+	RuntimeDir string // of the control socket, which is asked first
+	URL        string // of an agent to ask instead; empty: DefaultURL, should the socket not answer
+	Watch      bool   // go on, every second, until the context ends
+	JSON       bool   // as /api/v1/state has it, instead of a table
+}
+
+// Status writes what a running agent knows of its host. Its errors say what
+// an operator can do.
+func Status(ctx context.Context, o StatusOptions, stdout io.Writer) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	frames := 0
+	for {
+		s := screenOf(stdout)
+		text, err := o.text(ctx, s.style)
+		switch {
+		case o.Watch && ctx.Err() != nil:
+			return nil
+		case err != nil && frames == 0:
+			return err
+		case err != nil:
+			text = printable(err.Error()) + "\n" // the agent may be back soon
+		}
+		if o.Watch && s.terminal {
+			text = s.frame(text)
+			if frames == 0 {
+				text = hideCursor + clearScreen + text
+				defer func() { _, _ = io.WriteString(stdout, showCursor) }()
+			}
+		}
+		if _, err := io.WriteString(stdout, text); err != nil || !o.Watch {
+			return err
+		}
+		frames++
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// text asks the agent, and returns what it says as it is shown.
+func (o StatusOptions) text(ctx context.Context, st style) (string, error) {
+	answer, err := o.ask(ctx)
+	if err != nil {
+		return "", err
+	}
+	var state State
+	if err := json.Unmarshal(answer, &state); err != nil {
+		return "", fmt.Errorf("the answer is no state: %w; is that gpusteward?", err)
+	}
+	if !o.JSON {
+		return st.table(state), nil
+	}
+	var text bytes.Buffer
+	err = json.Indent(&text, bytes.TrimSpace(answer), "", "  ")
+	return escaped(text.String()) + "\n", err
+}
+
+// ask returns /api/v1/state of the agent.
+func (o StatusOptions) ask(ctx context.Context) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, controlTime)
+	defer cancel()
+	url, where := o.URL, o.URL
+	if url == "" {
+		socket := filepath.Join(o.RuntimeDir, ControlSocket)
+		if text, err := get(ctx, overSocket(socket), "http://agent"); err == nil {
+			return text, nil
+		}
+		url, where = DefaultURL, socket+" or "+DefaultURL
+	}
+	text, err := get(ctx, http.DefaultClient, url)
+	if err != nil && !errors.Is(err, errRefused) {
+		return nil, fmt.Errorf("no agent answers at %s: is gpusteward running? --url takes another address (%w)", where, err)
+	}
+	return text, err
+}
+
+// errRefused is an answer, but not the state.
+var errRefused = errors.New("refused")
+
+// maxState bounds what is read of an answer, in bytes.
+const maxState = 16 << 20
+
+func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+"/api/v1/state", nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxState))
+	switch answer.StatusCode {
+	case http.StatusOK:
+		return text, err
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return nil, fmt.Errorf("%w by %s, which wants to know who asks: as root this asks the control socket instead, and --url=http://USER:PASSWORD@HOST:PORT says who you are", errRefused, r.URL.Redacted())
+	}
+	return nil, fmt.Errorf("%w by %s: %s: %.200s", errRefused, r.URL.Redacted(), answer.Status, bytes.TrimSpace(text))
+}
+
+// What a terminal is told (ECMA-48).
+const (
+	hideCursor  = "\x1b[?25l"
+	showCursor  = "\x1b[?25h"
+	clearScreen = "\x1b[2J"
+	home        = "\x1b[H"
+	clearLine   = "\x1b[K" // from the cursor on
+	clearBelow  = "\x1b[J"
+)
+
+// A screen is where the status is shown.
+type screen struct {
+	style
+	terminal bool
+	rows     int
+}
+
+// screenOf returns what w is: a terminal has a size.
+func screenOf(w io.Writer) screen {
+	s := screen{style: style{width: minWidth}}
+	if f, ok := w.(*os.File); ok {
+		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
+			s.terminal, s.rows, s.width = true, int(size.Row), max(minWidth, int(size.Col))
+			s.colour = os.Getenv("NO_COLOR") == ""
+		}
+	}
+	return s
+}
+
+// frame returns text as it replaces the frame before, without a flicker: as
+// many lines as there are rows.
+func (s screen) frame(text string) string {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if s.rows > 1 && len(lines) >= s.rows {
+		lines = lines[:s.rows-1]
+	}
+	return home + strings.Join(lines, clearLine+"\n") + clearLine + "\n" + clearBelow
+}

@@ -1,0 +1,99 @@
+package exporter
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// A style is how text is laid out: how wide it may be, and whether in colour.
+type style struct {
+	width  int
+	colour bool
+}
+
+// Paints, as a terminal is told of them (ECMA-48, SGR).
+const (
+	bold   = "1"
+	dim    = "2"
+	red    = "31"
+	yellow = "33"
+)
+
+// A cell is a piece of a line.
+type cell struct {
+	text  string
+	width int // negative: at the right of so many columns; 0: as long as it is
+	paint string
+}
+
+// line returns the cells with spaces between them, at most as wide as the
+// style is. It is the only way that a name takes to a terminal.
+func (st style) line(cells ...cell) string {
+	var b strings.Builder
+	room := st.width
+	for i, c := range cells {
+		text := printable(c.text)
+		switch {
+		case c.width > 0:
+			text = fmt.Sprintf("%-*s", c.width, cut(text, c.width))
+		case c.width < 0:
+			text = fmt.Sprintf("%*s", -c.width, cut(text, -c.width))
+		case text == "":
+			continue
+		}
+		if i > 0 {
+			text = " " + text
+		}
+		text = cut(text, room)
+		room -= utf8.RuneCountInString(text)
+		if i == len(cells)-1 {
+			text = strings.TrimRight(text, " ")
+		}
+		if st.colour && c.paint != "" {
+			text = "\x1b[" + c.paint + "m" + text + "\x1b[0m"
+		}
+		b.WriteString(text)
+	}
+	return strings.TrimRight(b.String(), " ") + "\n"
+}
+
+// cut returns what of text fits so many columns, with an ellipsis where it
+// does not.
+func cut(text string, columns int) string {
+	if utf8.RuneCountInString(text) <= columns {
+		return text
+	}
+	if columns < 1 {
+		return ""
+	}
+	return string([]rune(text)[:columns-1]) + "…"
+}
+
+// printable replaces what could move a cursor, change a colour or hide a text.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '\uFFFD'
+	}, text)
+}
+
+// escaped does the same to JSON, whose strings it leaves what they are.
+func escaped(json string) string {
+	var b strings.Builder
+	for _, r := range json {
+		switch hi, lo := utf16.EncodeRune(r); {
+		case r == '\n' || unicode.IsPrint(r):
+			b.WriteRune(r)
+		case hi != utf8.RuneError:
+			fmt.Fprintf(&b, `\u%04x\u%04x`, hi, lo)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,223 @@
+package exporter
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// minWidth is how wide a status is where there is no more room, in columns.
+const minWidth = 80
+
+// shownWorkloads bounds the workloads that a status shows.
+const shownWorkloads = 20
+
+// table returns s as text: no line is wider than the style, and no name in
+// it, whoever chose it, holds anything but printable characters.
+func (st style) table(s State) string {
+	var b strings.Builder
+	st.host(&b, s)
+	if len(s.GPUs) > 0 {
+		b.WriteByte('\n')
+		st.gpus(&b, s)
+		b.WriteByte('\n')
+		st.workloads(&b, s)
+	}
+	return b.String()
+}
+
+// host writes what belongs to no GPU.
+func (st style) host(b *strings.Builder, s State) {
+	h, driver := s.Host, "no driver"
+	if h.DriverUp {
+		driver = "driver " + cmp.Or(h.DriverVersion, "?") + ", CUDA " + cmp.Or(h.CUDAVersion, "?")
+	}
+	gpus := cell{text: fmt.Sprintf("%d GPUs expected,", h.GPUsExpected)}
+	if h.GPUs != nil {
+		gpus.text = fmt.Sprintf("%d of %d GPUs,", *h.GPUs, h.GPUsExpected)
+		if *h.GPUs < h.GPUsExpected {
+			gpus.paint = red
+		}
+	}
+	b.WriteString(st.line(cell{text: cut(cmp.Or(h.Name, "this host"), 20) + ":", paint: bold}, cell{text: cut(driver, 32) + ","}, gpus,
+		cell{text: s.Time.UTC().Format("15:04:05 UTC"), paint: dim}))
+	if h.Note != "" {
+		b.WriteString(st.line(cell{text: h.Note, paint: dim}))
+	}
+	if h.Drained {
+		b.WriteString(st.line(cell{text: "Drained: the agent has let go of the driver, until gpusteward resume.", paint: yellow}))
+	} else if h.NotReady != "" {
+		b.WriteString(st.line(cell{text: "Not ready: " + h.NotReady, paint: red}))
+	}
+}
+
+// gpus writes a line or two for each GPU, and one for each of its MIG devices.
+func (st style) gpus(b *strings.Builder, s State) {
+	wide := 6 + min((st.width-minWidth)/2, 14) // of a bar
+	row := func(paint, index, name, load, memory, temperature, power, clock string) {
+		b.WriteString(st.line(cell{index, -2, paint}, cell{name, 21, paint}, cell{load, wide + 5, paint}, cell{memory, wide + 12, paint},
+			cell{temperature, 7, paint}, cell{power, -9, paint}, cell{clock, -6, paint}))
+	}
+	row(dim, "", "GPU", "LOAD", "MEMORY GiB", "TEMP °C", "POWER W", "SM GHz")
+	for _, g := range s.GPUs {
+		index, name := strconv.Itoa(g.Index), strings.TrimPrefix(cmp.Or(g.Name, g.UUID), "NVIDIA ")
+		if !g.Up {
+			b.WriteString(st.line(cell{index, -2, red}, cell{name, 21, red}, cell{text: down(g.Reason), paint: red}))
+			continue
+		}
+		row("", index, name, load(g.Utilization.of("gpu"), wide), memory(g.Memory.of("used"), known(g.MemoryTotal), wide),
+			show("%.0f", g.Temperature.of("gpu"))+show(" %+.0f", known(g.Margin)), show("%.0f", known(g.Power))+show("/%.0f", known(g.PowerLimit)),
+			show("%.2f", g.Clocks.of("sm")/1e9))
+		faults, held := make([]string, len(g.Faults)), ""
+		for i, f := range g.Faults {
+			faults[i] = f.words(s.Time)
+		}
+		if len(g.Throttled) > 0 {
+			held = "clocks held by " + strings.Join(g.Throttled, ", ")
+		}
+		wrong := strings.Join(faults, "; ")
+		if wrong != "" && held != "" {
+			wrong += ";"
+		}
+		if wrong+held != "" {
+			b.WriteString(st.line(cell{width: 2}, cell{text: wrong, paint: red}, cell{text: held, paint: yellow}))
+		}
+		for _, m := range g.MIG {
+			row("", "", m.Profile+" "+m.GI+"/"+m.CI, load(known(m.SMActivity), wide), memory(known(m.MemoryUsed), known(m.MemoryTotal), wide), "", "", "")
+		}
+	}
+}
+
+// workloads writes a line for each workload, those with the most memory.
+func (st style) workloads(b *strings.Builder, s State) {
+	row := func(paint, name, kind, gpus, memory, sm, processes, since string) {
+		b.WriteString(st.line(cell{name, st.width - 44, paint}, cell{kind, 9, paint}, cell{gpus, 7, paint}, cell{memory, -6, paint},
+			cell{sm, -5, paint}, cell{processes, -5, paint}, cell{since, -6, paint}))
+	}
+	if len(s.Workloads) == 0 {
+		b.WriteString(st.line(cell{text: "No process uses a GPU.", paint: dim}))
+		return
+	}
+	row(dim, "WORKLOAD", "KIND", "GPUS", "GiB", "SM", "PROCS", "SINCE")
+	for i, w := range s.Workloads {
+		if i == shownWorkloads {
+			b.WriteString(st.line(cell{text: fmt.Sprintf("and %d more", len(s.Workloads)-i), paint: dim}))
+			break
+		}
+		var gpus []int
+		var sm, sampled, processes float64
+		for _, g := range w.GPUs {
+			gpus = append(gpus, g.Index)
+			processes += g.Processes.total()
+			if share := g.Utilization.of("sm"); share >= 0 {
+				sm, sampled = sm+share, sampled+1
+			}
+		}
+		since := ""
+		if w.Since != nil {
+			since = age(s.Time.Sub(*w.Since))
+		}
+		kind, name := w.who()
+		row("", name, kind, ranges(gpus), show("%.1f", w.memory()/(1<<30)), show("%.0f%%", 100*sm/sampled), show("%.0f", processes), since)
+	}
+}
+
+// words says what is or was wrong, how often and how long ago.
+func (f Fault) words(now time.Time) string {
+	text := f.What
+	if f.Count > 1 {
+		text += fmt.Sprintf(" ×%.0f", f.Count)
+	}
+	if f.Last != nil {
+		text += " " + age(now.Sub(*f.Last)) + " ago"
+	}
+	return text
+}
+
+// downs are the reasons of gpusteward_worker_stuck in words.
+var downs = map[string]string{
+	"gpu_is_lost": "lost: ", "reset_required": "needs a reset: ", "not_listed": "gone: ", "late": "late: ", "driver_closed": "no driver: ",
+}
+
+// down says why a GPU does not answer.
+func down(reason string) string {
+	if strings.HasPrefix(reason, "nvml") {
+		return "hangs in " + reason
+	}
+	return cmp.Or(downs[reason], "down: ") + cmp.Or(reason, "nobody knows why")
+}
+
+// load draws a share of time.
+func load(ratio float64, wide int) string {
+	if math.IsNaN(ratio) {
+		return ""
+	}
+	return fmt.Sprintf("%s %3.0f%%", bar(ratio, wide), 100*ratio)
+}
+
+// memory draws what is used of memory.
+func memory(used, total float64, wide int) string {
+	if math.IsNaN(used / total) {
+		return ""
+	}
+	return fmt.Sprintf("%s %.1f/%.1f", bar(used/total, wide), used/(1<<30), total/(1<<30))
+}
+
+// bar draws a ratio; what is more than nothing is seen.
+func bar(ratio float64, wide int) string {
+	full := int(math.Round(float64(wide) * min(max(ratio, 0), 1)))
+	if ratio > 0 {
+		full = max(full, 1)
+	}
+	return strings.Repeat("█", full) + strings.Repeat("░", wide-full)
+}
+
+// known returns the value; NaN where there is none.
+func known(v *float64) float64 {
+	if v == nil {
+		return math.NaN()
+	}
+	return *v
+}
+
+// show writes a value, if it is known.
+func show(format string, v float64) string {
+	if math.IsNaN(v) {
+		return ""
+	}
+	return fmt.Sprintf(format, v)
+}
+
+// ranges writes numbers as 0-3,5.
+func ranges(n []int) string {
+	slices.Sort(n)
+	var parts []string
+	for i := 0; i < len(n); i++ {
+		part, first := strconv.Itoa(n[i]), i
+		for i+1 < len(n) && n[i+1] <= n[i]+1 {
+			i++
+		}
+		if n[i] > n[first] {
+			part += "-" + strconv.Itoa(n[i])
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, ",")
+}
+
+// age writes a duration in at most six characters.
+func age(d time.Duration) string {
+	switch d = max(0, d); {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	case d < 24*time.Hour:
+		return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%dd%02dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+}

@@ -1,0 +1,208 @@
+package exporter
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"gpusteward/collectors"
+)
+
+// states are what a status may have to show, by the name of the golden file.
+var states = map[string]func() State{
+	"h100": func() State {
+		var s samples
+		s.host(1, 1)
+		s.h100("0")
+		s.workload("unit:train.service", "0", 65.3, .98)
+		s.began("unit:train.service", "unit", 54*time.Minute)
+		return s.state(func(s *State) { s.Host.Note = "This host is simulated (--demo=h100)." })
+	},
+	"mixed": func() State {
+		var s samples
+		s.host(7, 8)
+		for _, gpu := range []string{"0", "1", "2"} {
+			s.h100(gpu)
+			s.workload("slurm:4711.0", gpu, 60, .25)
+		}
+		s.put(collectors.XIDErrors, 1, "1", "GPU-1", "79", "")
+		s.put(collectors.XIDLast, before(3*time.Minute), "1", "GPU-1", "79")
+		s.put(collectors.RowRemapPending, 1, "1", "GPU-1")
+		s.identity("3", "L4")
+		s.put(collectors.MemoryBytes, 1<<20, "3", "GPU-3", "used")
+		s.put(collectors.MemoryTotal, 24<<30, "3", "GPU-3")
+		s.put(collectors.ClockEventActive, 1, "3", "GPU-3", "gpu_idle")
+		for i, why := range []string{"gpu_is_lost", "nvmlDeviceGetTemperature", "reset_required", "not_listed", "unknown"} {
+			s.down(fmt.Sprint(4+i), why)
+		}
+		s.workload("pod:serving/llama-0/vllm", "0", 2, 0)
+		s.workload("pod:serving/llama-0/vllm", "2", 2, .01)
+		s.put(collectors.AllocationInfo, 1, "3", "GPU-3", "pod:idle/nobody/there", "kubelet")
+		s.began("slurm:4711.0", "slurm", 51*time.Hour)
+		s.began("pod:serving/llama-0/vllm", "pod", 59*time.Second)
+		return s.state(nil)
+	},
+	"mig": func() State {
+		var s samples
+		s.host(1, 1)
+		s.h100("0")
+		s.mig("0")
+		return s.state(nil)
+	},
+	"drained": func() State {
+		var s samples
+		s.put(collectors.DriverUp, 0)
+		s.put(collectors.Drained, 1)
+		s.put(collectors.DevicesExpected, 8)
+		return s.state(func(s *State) { s.Host.NotReady = "drained: gpusteward resume takes the driver again" })
+	},
+	"no_driver": func() State {
+		var s samples
+		s.put(collectors.DriverUp, 0)
+		s.put(collectors.Drained, 0)
+		s.put(collectors.Devices, 0)
+		s.put(collectors.DevicesExpected, 8)
+		return s.state(func(s *State) { s.Host.NotReady = "nvmlInit_v2: driver_not_loaded" })
+	},
+	"crowd": func() State {
+		var s samples
+		s.host(1, 1)
+		s.h100("0")
+		for i := range 200 {
+			s.workload(fmt.Sprintf("pod:crowd/worker-%d/worker", i), "0", 64/float64(i+1), .005)
+		}
+		return s.state(nil)
+	},
+	"hostile": func() State {
+		var s samples
+		s.host(1, 1)
+		s.h100("0")
+		s.identity("1", hostile)
+		s.put(collectors.MIGInfo, 1, "1", "GPU-1", hostile, hostile, hostile, hostile, hostile, hostile, hostile)
+		s.put(collectors.XIDErrors, 1, "1", "GPU-1", hostile, "")
+		s.put(collectors.ClockEventActive, 1, "1", "GPU-1", hostile)
+		s.down(hostile, hostile)
+		s.workload("user:"+hostile, "0", 1, .5)
+		s.workload(hostile, hostile, 2, .5)
+		s.began(hostile, hostile, time.Hour)
+		s.put(collectors.DriverInfo, 1, hostile, hostile, hostile, hostile)
+		return s.state(func(s *State) { s.Host.Name, s.Host.Note, s.Host.NotReady = hostile, hostile, hostile })
+	},
+}
+
+// hostile is what nobody should be called: it clears the screen, moves the
+// cursor, begins a line, turns text around, and is too long.
+const hostile = "\x1b[2J\x1b]0;owned\a\r\nroot\u202e\u009b31m\x7f\u200b\xff漢字" + "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+
+// fits fails where a line is too wide, or moves more than the cursor forwards.
+func fits(t *testing.T, width int, text string) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if n := utf8.RuneCountInString(line); n > width {
+			t.Errorf("%d columns, want at most %d: %q", n, width, line)
+		}
+		if strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("not printable: %q", line)
+		}
+	}
+}
+
+func TestTableGolden(t *testing.T) {
+	for name, state := range states {
+		text := style{width: minWidth}.table(state())
+		golden(t, "status_"+name+".txt", text)
+		for _, width := range []int{minWidth, minWidth + 1, 99, 200} {
+			fits(t, width, style{width: width}.table(state()))
+		}
+	}
+}
+
+func TestTableUsesTheWidth(t *testing.T) {
+	var s samples
+	s.workload("pod:"+strings.Repeat("long", 15), "0", 1, .5)
+	s.put(collectors.Up, 1, "0", "GPU-0")
+	if name := strings.Repeat("long", 15); strings.Contains(style{width: 80}.table(s.state(nil)), name) || !strings.Contains(style{width: 120}.table(s.state(nil)), name) {
+		t.Error("a long name is cut where there is room, or not cut where there is none")
+	}
+}
+
+var paints = regexp.MustCompile("\x1b\\[(0|1|2|31|33)m")
+
+// In colour it says the same, and names choose none.
+func TestTableInColour(t *testing.T) {
+	for name, state := range states {
+		plain, coloured := style{width: minWidth}.table(state()), style{width: minWidth, colour: true}.table(state())
+		if got := paints.ReplaceAllString(coloured, ""); got != plain {
+			t.Errorf("%s: without its colours it is\n%s\nwant\n%s", name, got, plain)
+		}
+		if opened, closed := len(paints.FindAllString(coloured, -1)), strings.Count(coloured, "\x1b[0m"); opened == 0 || opened != 2*closed {
+			t.Errorf("%s: %d paints, %d ends", name, opened, closed)
+		}
+	}
+	if mixed := (style{width: minWidth, colour: true}).table(states["mixed"]()); !strings.Contains(mixed, "\x1b[31mlost: gpu_is_lost") && !strings.Contains(mixed, "\x1b[31m lost: gpu_is_lost") {
+		t.Errorf("a lost GPU is not red: %q", mixed)
+	}
+}
+
+// FuzzNames: whatever something is called, the status fits, is printable, and
+// as JSON is the same after it was made fit for a terminal.
+func FuzzNames(f *testing.F) {
+	f.Add(hostile)
+	f.Add("pod:a/b/c")
+	f.Add("\U000e0001\U0010ffff\u2028")
+	f.Fuzz(func(t *testing.T, name string) {
+		var s samples
+		s.identity(name, name)
+		s.put(collectors.XIDErrors, 1, name, "GPU-"+name, name, name)
+		s.workload(name, name, 1, 1)
+		s.down("7", name)
+		state := s.state(func(s *State) { s.Host.Name, s.Host.Note = name, name })
+		fits(t, minWidth, style{width: minWidth}.table(state))
+		text, err := json.Marshal(state)
+		if err != nil {
+			t.Fatal(err)
+		}
+		safe := escaped(string(text))
+		fits(t, len(safe), safe)
+		var one, two any
+		if err := json.Unmarshal(text, &one); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal([]byte(safe), &two); err != nil || fmt.Sprint(one) != fmt.Sprint(two) {
+			t.Errorf("%q became %q, error %v", text, safe, err)
+		}
+	})
+}
+
+func TestAge(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Hour: "0s", 59*time.Second + 999*time.Millisecond: "59s", time.Minute: "1m", time.Hour - 1: "59m", time.Hour: "1h00m",
+		24*time.Hour - 1: "23h59m", 24 * time.Hour: "1d00h", 99*24*time.Hour + 5*time.Hour: "99d05h",
+	} {
+		if got := age(d); got != want {
+			t.Errorf("age of %v: %s, want %s", d, got, want)
+		}
+	}
+}
+
+func TestRanges(t *testing.T) {
+	for want, n := range map[string][]int{"": nil, "3": {3}, "0-3,5,7-8": {5, 0, 1, 2, 3, 7, 8}, "1-2": {1, 1, 2, 2}} {
+		if got := ranges(n); got != want {
+			t.Errorf("%v is written %q, want %q", n, got, want)
+		}
+	}
+}
+
+func TestBar(t *testing.T) {
+	for ratio, want := range map[float64]string{0: "░░░░", 1e-9: "█░░░", .5: "██░░", .99: "████", 1: "████", 7: "████", -1: "░░░░"} {
+		if got := bar(ratio, 4); got != want {
+			t.Errorf("%v is drawn %s, want %s", ratio, got, want)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package exporter
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// A Workload is who uses GPUs, or was given some.
+type Workload struct {
+	Name  string            `json:"workload"`
+	Info  map[string]string `json:"info,omitempty"`  // the labels of nvgpu_workload_info that are not empty
+	Since *time.Time        `json:"since,omitempty"` // when its oldest process on a GPU began
+	GPUs  []WorkloadGPU     `json:"gpus,omitempty"`  // by index
+}
+
+// A WorkloadGPU is what a workload has and does on one GPU.
+type WorkloadGPU struct {
+	Index       int      `json:"index"`
+	UUID        string   `json:"uuid"`
+	Allocated   string   `json:"allocated,omitempty"` // by whom the GPU was given to it
+	Memory      *float64 `json:"memory_bytes,omitempty"`
+	Utilization byLabel  `json:"utilization_ratio,omitempty"` // by engine: sm, memory, encoder, decoder
+	SMSeconds   *float64 `json:"sm_seconds,omitempty"`
+	Energy      *float64 `json:"energy_joules,omitempty"`
+	Processes   byLabel  `json:"processes,omitempty"` // by type: compute, graphics, mps
+}
+
+// workloadFacts are what samples with the label workload say of it.
+var workloadFacts = func() map[*collectors.Metric]func(w *Workload, s collectors.Sample) {
+	m := map[*collectors.Metric]func(w *Workload, s collectors.Sample){
+		collectors.WorkloadStart: func(w *Workload, s collectors.Sample) { w.Since = unixTime(s.Value) },
+		collectors.WorkloadInfo: func(w *Workload, s collectors.Sample) {
+			w.Info = map[string]string{}
+			for i, name := range s.Metric.Labels {
+				if v := s.Labels[i]; v != "" && name != "workload" {
+					w.Info[name] = v
+				}
+			}
+		},
+	}
+	for metric, note := range map[*collectors.Metric]func(g *WorkloadGPU, s collectors.Sample){
+		collectors.AllocationInfo:    func(g *WorkloadGPU, s collectors.Sample) { g.Allocated = label(s, "source") },
+		collectors.WorkloadUse:       func(g *WorkloadGPU, s collectors.Sample) { g.Utilization.add(label(s, "engine"), s.Value) },
+		collectors.WorkloadProcesses: func(g *WorkloadGPU, s collectors.Sample) { g.Processes.add(label(s, "type"), s.Value) },
+		collectors.WorkloadSM:        func(g *WorkloadGPU, s collectors.Sample) { g.SMSeconds = &s.Value },
+		collectors.WorkloadEnergy:    func(g *WorkloadGPU, s collectors.Sample) { g.Energy = &s.Value },
+		collectors.WorkloadMemory: func(g *WorkloadGPU, s collectors.Sample) {
+			if g.Memory == nil {
+				g.Memory = new(float64)
+			}
+			*g.Memory += s.Value // of every GPU instance
+		},
+	} {
+		m[metric] = func(w *Workload, s collectors.Sample) { note(w.on(s), s) }
+	}
+	return m
+}()
+
+// on returns the entry of s's GPU. The samples come by GPU.
+func (w *Workload) on(s collectors.Sample) *WorkloadGPU {
+	i := slices.IndexFunc(w.GPUs, func(g WorkloadGPU) bool { return g.UUID == s.Labels[1] })
+	if i < 0 {
+		i = len(w.GPUs)
+		w.GPUs = append(w.GPUs, WorkloadGPU{Index: number(s.Labels[0]), UUID: s.Labels[1]})
+	}
+	return &w.GPUs[i]
+}
+
+// who returns what the workload is, and its name without that; of a Slurm job
+// with its user.
+func (w Workload) who() (kind, name string) {
+	kind, name, found := strings.Cut(w.Name, ":")
+	if !found {
+		kind, name = "", w.Name
+	}
+	if user := w.Info["slurm_user"]; user != "" {
+		name += " (" + user + ")"
+	}
+	return kind, name
+}
+
+// memory returns what the workload has on all GPUs, as far as it is known.
+func (w Workload) memory() (sum float64) {
+	for _, g := range w.GPUs {
+		if g.Memory != nil {
+			sum += *g.Memory
+		}
+	}
+	return sum
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"go.yaml.in/yaml/v3"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/gpu/sim"
+	"gpusteward/collectors/host"
+)
+
+// A machine is where the agent runs: this host, or a simulated one.
+type machine struct {
+	options     collectors.Options
+	allocations *host.Allocations
+	note        string // said on the landing page
+	real        bool
+}
+
+// newMachine returns what --demo says, or this host.
+func newMachine(f flags, c Config, log *slog.Logger) (*machine, error) {
+	m := &machine{real: !f.demoGiven}
+	m.options.Log = log
+	var err error
+	if m.real {
+		err = m.thisHost(f, c)
+	} else {
+		err = m.simulated(f)
+	}
+	m.options.Config = m.config(c)
+	m.options.Allocations = m.allocations.Now
+	return m, err
+}
+
+// config returns what the collectors need of c. What is in this host's files
+// is not about simulated GPUs.
+func (m *machine) config(c Config) collectors.Config {
+	config := c.Collectors.config()
+	if m.real {
+		config.KernelLog, config.HAMi = "/dev/kmsg", c.Workloads.HAMi
+	}
+	return config
+}
+
+func (m *machine) thisHost(f flags, c Config) error {
+	proc, err := host.ProcFS(f.procfs)
+	if err != nil {
+		return fmt.Errorf("--path.procfs: %w", err)
+	}
+	log, w := m.options.Log, c.Workloads
+	m.options.NVML = nvml.New()
+	m.options.Kernel = host.Kernel{ProcFS: f.procfs, SysFS: f.sysfs}
+	m.options.StateDir = f.stateDir
+	m.options.Renew = newRenewal(log).renew
+	var names []host.Names
+	for _, s := range []struct {
+		path string
+		of   func(path string) host.Names
+	}{{w.Docker, host.Docker}, {w.Podman, host.Podman}, {w.PodLogs, host.KubeletLogs}} {
+		if s.path != "" {
+			names = append(names, s.of(s.path))
+		}
+	}
+	m.options.Processes = host.NewTable(host.Options{Proc: proc, Names: names, Log: log})
+	m.allocations = host.NewAllocations(m.options.Processes, w.Kubelet, filepath.Join(f.sysfs, "fs/cgroup"))
+	return nil
+}
+
+// simulated serves a scenario of collectors/gpu/sim.
+func (m *machine) simulated(f flags) error {
+	scenario, err := loadScenario(f.demo)
+	if err != nil {
+		return err
+	}
+	s, err := sim.New(scenario, sim.Options{Seed: f.demoSeed})
+	if err != nil {
+		return fmt.Errorf("--demo=%s: %w", f.demo, err)
+	}
+	m.options.NVML = s
+	m.options.Processes = s.Table(m.options.Log)
+	m.allocations = host.NewAllocations(m.options.Processes, "", "")
+	m.note = "This host is simulated (--demo=" + f.demo + ")."
+	m.options.Log.Warn("these GPUs are simulated", "scenario", scenario.Name, "doc", scenario.Doc)
+	return nil
+}
+
+// loadScenario reads a scenario of the simulated host, by name or from a file.
+func loadScenario(name string) (sim.Scenario, error) {
+	var s sim.Scenario
+	text, err := sim.Source(name)
+	if err != nil {
+		if !strings.ContainsAny(name, "./") {
+			return s, fmt.Errorf("--demo: %w", err)
+		}
+		if text, err = os.ReadFile(name); err != nil {
+			return s, fmt.Errorf("--demo: %w", err)
+		}
+	}
+	return s, decodeStrict(name, text, &s, new(yaml.Node))
+}
+
+// probeDriver opens and closes the driver: what a process would find that has not
+// loaded its library yet.
+func probeDriver() error {
+	lib, err := gpu.Open(nvml.New(), new(gpu.Calls), new(gpu.Caller))
+	if err != nil {
+		return err
+	}
+	return lib.Close()
+}
