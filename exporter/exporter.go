@@ -51,11 +51,6 @@ func New(o Options) (*Server, error) {
 		o.Hostname, _ = os.Hostname() // unknown is empty
 	}
 	s := &Server{options: o, self: newTimed()}
-	pages := http.NewServeMux()
-	pages.Handle("/metrics", s.families(&view{samples: o.Samples, self: s.self}, true))
-	// OpenMetrics would have dcgm-exporter's counters end in _total.
-	pages.Handle("/metrics/dcgm", s.families(&view{samples: func() []collectors.Sample { return dcgm(o.Samples(), o.Hostname) }, sparse: true}, false))
-	pages.HandleFunc("/api/v1/state", s.state)
 	compressed, err := gzhttp.NewWrapper(gzhttp.CompressionLevel(gzipLevel), gzhttp.MinSize(1024))
 	if err != nil {
 		return nil, fmt.Errorf("set up compression: %w", err)
@@ -63,7 +58,7 @@ func New(o Options) (*Server, error) {
 	if o.Beat == nil {
 		o.Beat = func() time.Duration { return 0 }
 	}
-	s.scrapes = &scrapes{render: compressed(pages), beat: o.Beat, most: o.MaxScrapes, kept: map[string]*page{}}
+	s.scrapes = &scrapes{render: compressed(s.pages()), beat: o.Beat, most: o.MaxScrapes, kept: map[string]*page{}}
 	landing, err := web.NewLandingPage(web.LandingConfig{
 		Name:        "gpusteward",
 		Description: "Reads this host's NVIDIA GPUs, judges them and keeps tenants to their share. " + o.Note,
@@ -95,6 +90,16 @@ func New(o Options) (*Server, error) {
 	}
 	s.handler = mux
 	return s, nil
+}
+
+// pages renders what is kept from one beat to the next.
+func (s *Server) pages() http.Handler {
+	asDCGM := func() []collectors.Sample { return dcgm(s.options.Samples(), s.options.Hostname) }
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", s.families(&view{samples: s.options.Samples, self: s.self}, true))
+	mux.Handle("/metrics/dcgm", s.families(&view{samples: asDCGM, sparse: true}, false)) // OpenMetrics would have its counters end in _total
+	mux.HandleFunc("/api/v1/state", s.state)
+	return mux
 }
 
 // families renders what v gathers.

@@ -160,7 +160,8 @@ func (s *samples) workload(name, gpu string, gib, share float64) {
 
 // began adds who a workload is, and since when.
 func (s *samples) began(name, kind string, ago time.Duration) {
-	s.put(collectors.WorkloadInfo, 1, name, kind, "", "", "", "", "", "", "", "1003", "", "", "carol", "", "")
+	user := map[string]string{"slurm": "carol"}[kind]
+	s.put(collectors.WorkloadInfo, 1, name, kind, "", "", "", "", "", "", "", "1003", "", "", user, "", "")
 	s.put(collectors.WorkloadStart, before(ago), name)
 }
 

@@ -92,6 +92,7 @@ func TestStateIsSorted(t *testing.T) {
 	var s samples
 	s.workload("unit:small", "2", 1, .1)
 	s.workload("unit:none", "10", 0, .1)
+	s.put(collectors.WorkloadProcesses, 1, "2", "GPU-2", "unit:a-secret", "compute") // its memory is not known
 	s.workload("unit:large", "2", 2, .1)
 	s.workload("unit:large", "10", 2, .1)
 	for _, gpu := range []string{"10", "9", "2"} {
@@ -105,7 +106,7 @@ func TestStateIsSorted(t *testing.T) {
 	for _, w := range state.Workloads {
 		order = append(order, w.Name)
 	}
-	if got := strings.Join(order, " "); got != "GPU-2 GPU-9 GPU-10 unit:large unit:small unit:none" {
+	if got := strings.Join(order, " "); got != "GPU-2 GPU-9 GPU-10 unit:large unit:small unit:none unit:a-secret" {
 		t.Error(got)
 	}
 	if n := len(state.Workloads[0].GPUs); n != 2 {

@@ -1,6 +1,7 @@
 package exporter
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -82,12 +83,17 @@ func (w Workload) who() (kind, name string) {
 	return kind, name
 }
 
-// memory returns what the workload has on all GPUs, as far as it is known.
-func (w Workload) memory() (sum float64) {
+// memory returns what the workload has on the GPUs of which that is known; NaN
+// where it is of none.
+func (w Workload) memory() float64 {
+	sum, none := 0., true
 	for _, g := range w.GPUs {
 		if g.Memory != nil {
-			sum += *g.Memory
+			sum, none = sum+*g.Memory, false
 		}
+	}
+	if none {
+		return math.NaN()
 	}
 	return sum
 }
