@@ -96,7 +96,7 @@ func TestAllocatedIdleTime(t *testing.T) {
 			}
 		}
 		const lag = 5.2 // the driver is asked every 5 s, for what is 0.2 s old
-		step("without a process", 30, 30, 1e-9)
+		step("without a process", 30*60, 30*60, 1e-6)
 		s.facts[1] = host.Facts{Start: 1, Cgroup: "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n"}
 		b.compute = []nvml.ProcessInfo{runs(1, 1)}
 		step("with a process that does nothing", 60, 60, lag)

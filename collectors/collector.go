@@ -83,6 +83,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.Fast < 100*time.Millisecond:
 		return fmt.Errorf("collectors.fast: %v is too often; at least 100ms", c.Fast)
+	case c.Fast > useDepth-allOfThem:
+		return fmt.Errorf("collectors.fast: %v is too seldom; at most %v: the driver forgets what processes did after %v", c.Fast, useDepth-allOfThem, useDepth)
 	case c.Medium < c.Fast:
 		return fmt.Errorf("collectors.medium: %v is shorter than fast (%v)", c.Medium, c.Fast)
 	case c.Slow < c.Medium:

@@ -9,15 +9,16 @@ import (
 
 func TestConfigValidate(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		"":                                  func(*Config) {},
-		"collectors.fast: 10ms":             func(c *Config) { c.Fast = 10 * time.Millisecond },
-		"collectors.medium: 500ms":          func(c *Config) { c.Medium = 500 * time.Millisecond },
-		"collectors.slow: 5s is shorter":    func(c *Config) { c.Slow = 5 * time.Second },
-		"collectors.slow: 2h0m0s":           func(c *Config) { c.Slow = 2 * time.Hour },
-		"collectors.expected_gpus: -1":      func(c *Config) { c.Devices = -1 },
-		`no collector is called "gmp"`:      func(c *Config) { c.Enable = []string{"gmp"} },
-		`there are gpm, `:                   func(c *Config) { c.Disable = []string{"x"} },
-		`"gpm" is in collectors.disable to`: func(c *Config) { c.Enable, c.Disable = []string{"gpm"}, []string{"gpm"} },
+		"":                                   func(*Config) {},
+		"collectors.fast: 10ms":              func(c *Config) { c.Fast = 10 * time.Millisecond },
+		"collectors.fast: 12s is too seldom": func(c *Config) { c.Fast, c.Medium = 12*time.Second, time.Minute },
+		"collectors.medium: 500ms":           func(c *Config) { c.Medium = 500 * time.Millisecond },
+		"collectors.slow: 5s is shorter":     func(c *Config) { c.Slow = 5 * time.Second },
+		"collectors.slow: 2h0m0s":            func(c *Config) { c.Slow = 2 * time.Hour },
+		"collectors.expected_gpus: -1":       func(c *Config) { c.Devices = -1 },
+		`no collector is called "gmp"`:       func(c *Config) { c.Enable = []string{"gmp"} },
+		`there are gpm, `:                    func(c *Config) { c.Disable = []string{"x"} },
+		`"gpm" is in collectors.disable to`:  func(c *Config) { c.Enable, c.Disable = []string{"gpm"}, []string{"gpm"} },
 	} {
 		c := DefaultConfig()
 		change(&c)

@@ -77,6 +77,7 @@ func TestHAMiIsBelievedAsFarAsTheKernelAgrees(t *testing.T) {
 		"two regions of one":       {files: map[string][]byte{hamiPod + "_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1}), hamiPod + "_vllm/b.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1})}, expected: map[string]string{"0 " + vllmName: "1 1073741824 0.5"}},
 		"one for each container":   {files: map[string][]byte{hamiPod + "_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1}), hamiPod + "_embed/a.cache": claims([]int{embedPID}, claim{first, gib, 20, 2})}, expected: map[string]string{"0 " + vllmName: "1 1073741824 0.5", "0 " + embedName: "2 1073741824 0.2"}},
 		"four billion percent":     {files: map[string][]byte{hamiPod + "_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 4_000_000_000, 1})}, expected: map[string]string{"0 " + vllmName: "1 1073741824 -"}},
+		"more than all the time":   {files: map[string][]byte{hamiPod + "_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 101, 1})}, expected: map[string]string{"0 " + vllmName: "1 1073741824 -"}},
 		"more memory than exists":  {files: map[string][]byte{hamiPod + "_vllm/a.cache": claims([]int{vllmPID}, claim{first, 1 << 63, 50, 1 << 63})}, expected: map[string]string{"0 " + vllmName: "- - 0.5"}},
 		"too short":                {files: map[string][]byte{hamiPod + "_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1})[:100_000]}},
 		"nonsense":                 {files: map[string][]byte{hamiPod + "_vllm/a.cache": make([]byte, 3<<20), "nonsense": nil}},

@@ -88,6 +88,17 @@ func TestWorkloadsHaveTheMemoryOfTheirProcesses(t *testing.T) {
 	})
 }
 
+func TestADriverThatDoesNotTellClientsOfMPS(t *testing.T) {
+	calls := []string{"nvmlDeviceGetMPSComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses_v2", "nvmlDeviceGetMPSComputeRunningProcesses_v3"}
+	source := fmt.Sprintf("gpus: [{processes: [{pid: 1, memory: 1, type: mps}, {pid: 2, memory: 1, type: mps_server}]}]\nmissing_symbols: [%s]\n", strings.Join(calls, ", "))
+	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(2 * time.Second)
+		want(t, h, 2, Processes, "0", "compute")
+		want(t, h, 0, Processes, "0", "mps")
+		want(t, h, 1, CollectSuccess, "", "processes")
+	})
+}
+
 // TestEveryKindOfWorkload reads the scenario that has one of each.
 func TestEveryKindOfWorkload(t *testing.T) {
 	c := DefaultConfig()
@@ -336,6 +347,11 @@ func TestCountersAreForgottenTenMinutesAfterTheWorkloadLeft(t *testing.T) {
 		if v := s.value(WorkloadSM, name); math.Abs(v-2*first) > 1.5 {
 			t.Errorf("%v s after it came back, want those and as many again: %v", v, 2*first)
 		}
+		b.use = nil
+		s.passes(15 * 60)
+		if v := s.value(WorkloadSM, name); math.Abs(v-2*first) > 1.5 {
+			t.Errorf("%v s after it did nothing for long, want %v", v, 2*first)
+		}
 		rest(11 * 60)
 		if len(s.totals) != 0 {
 			t.Errorf("kept after eleven minutes: %v", s.totals)
@@ -454,6 +470,11 @@ func TestProcessesThatTheKernelDoesNotKnow(t *testing.T) {
 			}
 		}
 		s.has(t, Processes, 2, "compute")
+		for key := range s.totals {
+			if strings.HasSuffix(key, "\x00") {
+				t.Errorf("what nobody did is kept: %q", key)
+			}
+		}
 	})
 }
 
@@ -472,11 +493,12 @@ func (l late) Containers(ctx context.Context) (map[string]host.ContainerName, er
 	}
 }
 
-// TestAWorkloadIsShownByItsNameAlone waits for one that takes a second: until
-// then there is nothing, and nothing is lost either.
+// TestAWorkloadIsShownByItsNameAlone waits for one that takes some time:
+// until then there is nothing, and nothing is lost either.
 func TestAWorkloadIsShownByItsNameAlone(t *testing.T) {
+	const slow = 1500 * time.Millisecond
 	used := map[time.Duration]map[string]float64{}
-	for _, after := range []time.Duration{0, time.Second} {
+	for _, after := range []time.Duration{0, slow} {
 		with(t, "workloads", func(o *Options) {
 			names := slices.Clone(o.Processes.Names)
 			for i := range names {
@@ -489,7 +511,7 @@ func TestAWorkloadIsShownByItsNameAlone(t *testing.T) {
 				advance(100 * time.Millisecond)
 				for name := range of(h, WorkloadProcesses, "0", "workload") {
 					shown[name] = true
-					if after > 0 && i < 9 && strings.HasPrefix(name, "pod:") {
+					if after > 0 && i < 14 && strings.HasPrefix(name, "pod:") {
 						t.Errorf("%s is shown before anybody said so", name)
 					}
 				}
@@ -507,7 +529,7 @@ func TestAWorkloadIsShownByItsNameAlone(t *testing.T) {
 		})
 	}
 	for name, v := range used[0] {
-		if got := used[time.Second][name]; math.Abs(got-v) > 1e-6 {
+		if got := used[slow][name]; math.Abs(got-v) > 1e-6 {
 			t.Errorf("%s has %v s by a name that came late, want %v", name, got, v)
 		}
 	}
@@ -546,9 +568,13 @@ func TestACrowdIsBounded(t *testing.T) {
 			"user": "root", "uuid": info["uuid"], "workload": "pod:crowd/worker-7/worker"}) {
 			t.Errorf("a process is %v", info)
 		}
-		if got := told(h, WorkloadInfo, "workload", "pod:crowd/worker-7/worker")["pod"]; got != "worker-7" {
-			t.Errorf("the pod is called %q", got)
+		oldest := time.Now()
+		for pid := 200_007; pid < 200_512; pid += 64 {
+			if p, _ := h.NVML.(*sim.Host).Process(pid); p.Began.Before(oldest) {
+				oldest = p.Began
+			}
 		}
+		want(t, h, float64(oldest.UnixMilli())/1e3, WorkloadStart, "", "pod:crowd/worker-7/worker")
 	})
 }
 

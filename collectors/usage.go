@@ -99,8 +99,9 @@ func (u *usage) update(g *gpu.Device, now time.Time, holders []*holder) (window 
 // samples since then.
 func (u *usage) ask(g *gpu.Device, now time.Time) (time.Duration, nvml.Return) {
 	u.asked, u.latest = now, map[uint32]engines{}
-	now = now.Round(0)                                     // the driver's times are the wall clock's, which may be set
-	if age := now.Sub(u.seen); age < 0 || age > useDepth { // that was done, or nobody asked
+	// The driver's times are the wall clock's, which may be set.
+	now = now.Round(0)
+	if age := now.Sub(u.seen); age < 0 || age > useDepth { // it was, or nobody asked
 		u.seen, u.joules = now.Add(-allOfThem), 0
 	}
 	samples, ret := g.GetProcessUtilization(uint64(u.seen.UnixMicro()))

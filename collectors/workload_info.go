@@ -1,6 +1,8 @@
 package collectors
 
 import (
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -32,7 +34,8 @@ var _ = Register(Collector{
 					}
 				}
 			}
-			for key, w := range who {
+			for _, key := range slices.Sorted(maps.Keys(who)) {
+				w := who[key]
 				out.Set(WorkloadInfo, 1, key, w.Kind, w.Namespace, w.Pod, w.Container, w.ContainerID[:min(12, len(w.ContainerID))], w.Image,
 					w.Unit, w.Slice, strconv.Itoa(w.UID), w.Job, w.Step, w.User, w.Account, w.Partition)
 				out.Set(WorkloadStart, float64(began[key].UnixMilli())/1e3, key)
