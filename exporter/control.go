@@ -173,7 +173,8 @@ func Order(ctx context.Context, dir, action string) error {
 		// To load a replaced library the agent begins anew, under the order;
 		// all orders may be given twice.
 		cut := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
-		if !cut && !(renewed && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist))) || ctx.Err() != nil {
+		absent := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist)
+		if again := cut || renewed && absent; !again || ctx.Err() != nil {
 			break
 		}
 		time.Sleep(20 * time.Millisecond)
