@@ -120,6 +120,11 @@ func TestGPUWorkloads(t *testing.T) {
 		}
 	}
 	count := func() map[string]float64 {
+		// The driver is asked every few seconds: count from one answer to another.
+		first, _ := m.value("nvgpu_workload_sm_seconds_total", "gpst-a")
+		for v := first; v == first; time.Sleep(20 * time.Millisecond) {
+			v, _ = m.value("nvgpu_workload_sm_seconds_total", "gpst-a")
+		}
 		all := map[string]float64{}
 		for name := range pids {
 			all[name], _ = m.value("nvgpu_workload_sm_seconds_total", name)
@@ -129,9 +134,11 @@ func TestGPUWorkloads(t *testing.T) {
 		return all
 	}
 	const seconds = 60
-	before, began := count(), time.Now()
+	before := count()
+	began := time.Now()
 	smi := pmon(t, seconds)
-	after, took := count(), time.Since(began).Seconds()
+	after := count()
+	took := time.Since(began).Seconds()
 	for name, pid := range pids {
 		ours := (after[name] - before[name]) / took
 		fmt.Printf("%s: SM %.1f %%, nvidia-smi pmon %.1f %%, over %.0f s\n", name, ours*100, smi[pid]*100, took)
