@@ -2,6 +2,7 @@ package exporter
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,7 +43,7 @@ func Status(ctx context.Context, o StatusOptions, stdout io.Writer) error {
 		case err != nil && frames == 0:
 			return err
 		case err != nil:
-			text = printable(err.Error()) + "\n" // the agent may be back soon
+			text = s.wrapped(red, "", err.Error()) // the agent may be back soon
 		}
 		if o.Watch && s.terminal {
 			text = s.frame(text)
@@ -70,26 +71,32 @@ func (o StatusOptions) text(ctx context.Context, st style) (string, error) {
 		return "", err
 	}
 	var state State
-	if err := json.Unmarshal(answer, &state); err != nil {
-		return "", fmt.Errorf("the answer is no state: %w; is that gpusteward?", err)
+	if err := json.Unmarshal(answer, &state); err != nil || state.Time.IsZero() {
+		return "", fmt.Errorf("the answer is no state of a host (%w): is that gpusteward?", cmp.Or(err, errors.New("it has no time")))
 	}
 	if !o.JSON {
 		return st.table(state), nil
 	}
 	var text bytes.Buffer
-	err = json.Indent(&text, bytes.TrimSpace(answer), "", "  ")
+	if o.Watch { // a line a second
+		err = json.Compact(&text, answer)
+	} else {
+		err = json.Indent(&text, bytes.TrimSpace(answer), "", "  ")
+	}
 	return escaped(text.String()) + "\n", err
 }
 
 // ask returns /api/v1/state of the agent.
 func (o StatusOptions) ask(ctx context.Context) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, controlTime)
-	defer cancel()
 	url, where := o.URL, o.URL
 	if url == "" {
 		socket := filepath.Join(o.RuntimeDir, ControlSocket)
-		if text, err := get(ctx, overSocket(socket), "http://agent"); err == nil {
+		text, err := get(ctx, overSocket(socket), "http://agent")
+		switch {
+		case err == nil:
 			return text, nil
+		case errors.Is(err, context.DeadlineExceeded):
+			return nil, fmt.Errorf("the agent at %s does not answer: %w", socket, err)
 		}
 		url, where = DefaultURL, socket+" or "+DefaultURL
 	}
@@ -106,7 +113,12 @@ var errRefused = errors.New("refused")
 // maxState bounds what is read of an answer, in bytes.
 const maxState = 16 << 20
 
+// patience is how long an agent may take to answer from memory.
+const patience = 3 * time.Second
+
 func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+"/api/v1/state", nil)
 	if err != nil {
 		return nil, err
@@ -123,7 +135,7 @@ func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return nil, fmt.Errorf("%w by %s, which wants to know who asks: as root this asks the control socket instead, and --url=http://USER:PASSWORD@HOST:PORT says who you are", errRefused, r.URL.Redacted())
 	}
-	return nil, fmt.Errorf("%w by %s: %s: %.200s", errRefused, r.URL.Redacted(), answer.Status, bytes.TrimSpace(text))
+	return nil, fmt.Errorf("%w by %s: %s: %.200s", errRefused, r.URL.Redacted(), printable(answer.Status), printable(string(bytes.TrimSpace(text))))
 }
 
 // What a terminal is told (ECMA-48).
@@ -159,8 +171,8 @@ func screenOf(w io.Writer) screen {
 // many lines as there are rows.
 func (s screen) frame(text string) string {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-	if s.rows > 1 && len(lines) >= s.rows {
-		lines = lines[:s.rows-1]
+	if shown := s.rows - 2; shown > 0 && len(lines) > shown+1 {
+		lines = append(lines[:shown], strings.TrimSuffix(s.line(cell{text: fmt.Sprintf("and %d lines more", len(lines)-shown), paint: dim}), "\n"))
 	}
 	return home + strings.Join(lines, clearLine+"\n") + clearLine + "\n" + clearBelow
 }

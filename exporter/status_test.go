@@ -83,6 +83,9 @@ func TestStatusErrorsSayWhatToDo(t *testing.T) {
 		{answers(503, "as many scrapes as may wait (8) are waiting"), []string{"503", "as many scrapes as may wait"}},
 		{answers(200, "<html>"), []string{"is no state", "is that gpusteward?"}},
 		{answers(200, ""), []string{"is no state"}},
+		{answers(200, "null"), []string{"is no state", "is that gpusteward?"}},
+		{answers(200, `{"status":"ok"}`), []string{"is no state", "is that gpusteward?"}},
+		{answers(500, "\x1b[2J"), []string{"500", "\ufffd[2J"}},
 	} {
 		var out bytes.Buffer
 		err := Status(t.Context(), StatusOptions{RuntimeDir: t.TempDir(), URL: c.url, Watch: true}, &out)
@@ -95,9 +98,28 @@ func TestStatusErrorsSayWhatToDo(t *testing.T) {
 				t.Errorf("%s: %q lacks %q", c.url, err, want)
 			}
 		}
+		if strings.ContainsRune(err.Error(), '\x1b') {
+			t.Errorf("an error that moves the cursor: %q", err)
+		}
 		if strings.Contains(err.Error(), "secret") {
 			t.Errorf("the password is in the error: %v", err)
 		}
+	}
+}
+
+// A socket that hangs is not passed over: whoever asks wants that agent.
+func TestStatusOfAnAgentThatHangs(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.Listen("unix", filepath.Join(dir, ControlSocket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	err = Status(ctx, StatusOptions{RuntimeDir: dir}, new(bytes.Buffer))
+	if err == nil || !strings.Contains(err.Error(), ControlSocket+" does not answer") {
+		t.Errorf("%v, want an error that names the socket", err)
 	}
 }
 
@@ -146,7 +168,7 @@ func TestWatchGoesOn(t *testing.T) {
 	if err := Status(ctx, StatusOptions{URL: agent.URL, Watch: true}, out); err != nil {
 		t.Errorf("told to end: %v", err)
 	}
-	if text := out.text.String(); strings.Count(text, "0 GPUs expected") != 2 || !strings.Contains(text, "503 Service Unavailable: restarting\ufffd[2J\n") {
+	if text := out.text.String(); strings.Count(text, "0 GPUs expected") != 2 || !strings.Contains(strings.Join(strings.Fields(text), " "), "503 Service Unavailable: restarting\ufffd[2J") {
 		t.Errorf("two frames and an error are\n%q", text)
 	}
 	broken := errors.New("broken pipe")

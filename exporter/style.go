@@ -60,6 +60,21 @@ func (st style) line(cells ...cell) string {
 	return strings.TrimRight(b.String(), " ") + "\n"
 }
 
+// wrapped returns text in as many lines as it takes, after indent.
+func (st style) wrapped(paint, indent, text string) string {
+	var b strings.Builder
+	line := ""
+	for _, word := range strings.Fields(printable(text)) {
+		if line != "" && utf8.RuneCountInString(indent+line+" "+word) > st.width {
+			b.WriteString(st.line(cell{text: indent + line, paint: paint}))
+			line = ""
+		}
+		line = strings.TrimPrefix(line+" "+word, " ")
+	}
+	b.WriteString(st.line(cell{text: indent + line, paint: paint}))
+	return b.String()
+}
+
 // cut returns what of text fits so many columns, with an ellipsis where it
 // does not.
 func cut(text string, columns int) string {

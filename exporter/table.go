@@ -24,6 +24,8 @@ func (st style) table(s State) string {
 	if len(s.GPUs) > 0 {
 		b.WriteByte('\n')
 		st.gpus(&b, s)
+	}
+	if len(s.GPUs)+len(s.Workloads) > 0 {
 		b.WriteByte('\n')
 		st.workloads(&b, s)
 	}
@@ -51,16 +53,18 @@ func (st style) host(b *strings.Builder, s State) {
 	if h.Drained {
 		b.WriteString(st.line(cell{text: "Drained: the agent has let go of the driver, until gpusteward resume.", paint: yellow}))
 	} else if h.NotReady != "" {
-		b.WriteString(st.line(cell{text: "Not ready: " + h.NotReady, paint: red}))
+		b.WriteString(st.wrapped(red, "", "Not ready: "+h.NotReady))
 	}
 }
 
 // gpus writes a line or two for each GPU, and one for each of its MIG devices.
 func (st style) gpus(b *strings.Builder, s State) {
 	wide := 6 + min((st.width-minWidth)/2, 14) // of a bar
+	hot := ""                                  // the paint of a temperature near the limit
 	row := func(paint, index, name, load, memory, temperature, power, clock string) {
 		b.WriteString(st.line(cell{index, -2, paint}, cell{name, 21, paint}, cell{load, wide + 5, paint}, cell{memory, wide + 12, paint},
-			cell{temperature, 7, paint}, cell{power, -9, paint}, cell{clock, -6, paint}))
+			cell{temperature, 7, cmp.Or(hot, paint)}, cell{power, -9, paint}, cell{clock, -6, paint}))
+		hot = ""
 	}
 	row(dim, "", "GPU", "LOAD", "MEMORY GiB", "TEMP °C", "POWER W", "SM GHz")
 	for _, g := range s.GPUs {
@@ -69,22 +73,25 @@ func (st style) gpus(b *strings.Builder, s State) {
 			b.WriteString(st.line(cell{index, -2, red}, cell{name, 21, red}, cell{text: down(g.Reason), paint: red}))
 			continue
 		}
-		row("", index, name, load(g.Utilization.of("gpu"), wide), memory(g.Memory.of("used"), known(g.MemoryTotal), wide),
+		paint := ""
+		if g.Utilization.of("gpu") == 0 {
+			paint = dim
+		}
+		if known(g.Margin) < nearLimit {
+			hot = yellow
+		}
+		row(paint, index, name, load(g.Utilization.of("gpu"), wide), memory(g.Memory.of("used"), known(g.MemoryTotal), wide),
 			show("%.0f", g.Temperature.of("gpu"))+show(" %+.0f", known(g.Margin)), show("%.0f", known(g.Power))+show("/%.0f", known(g.PowerLimit)),
 			show("%.2f", g.Clocks.of("sm")/1e9))
-		faults, held := make([]string, len(g.Faults)), ""
+		faults := make([]string, len(g.Faults))
 		for i, f := range g.Faults {
 			faults[i] = f.words(s.Time)
 		}
+		if len(faults) > 0 {
+			b.WriteString(st.wrapped(red, "   ", strings.Join(faults, "; ")))
+		}
 		if len(g.Throttled) > 0 {
-			held = "clocks held by " + strings.Join(g.Throttled, ", ")
-		}
-		wrong := strings.Join(faults, "; ")
-		if wrong != "" && held != "" {
-			wrong += ";"
-		}
-		if wrong+held != "" {
-			b.WriteString(st.line(cell{width: 2}, cell{text: wrong, paint: red}, cell{text: held, paint: yellow}))
+			b.WriteString(st.wrapped(throttle(g.Throttled), "   ", "clocks held by "+reasons(g.Throttled)))
 		}
 		for _, m := range g.MIG {
 			row("", "", m.Profile+" "+m.GI+"/"+m.CI, load(known(m.SMActivity), wide), memory(known(m.MemoryUsed), known(m.MemoryTotal), wide), "", "", "")
@@ -94,36 +101,76 @@ func (st style) gpus(b *strings.Builder, s State) {
 
 // workloads writes a line for each workload, those with the most memory.
 func (st style) workloads(b *strings.Builder, s State) {
-	row := func(paint, name, kind, gpus, memory, sm, processes, since string) {
-		b.WriteString(st.line(cell{name, st.width - 44, paint}, cell{kind, 9, paint}, cell{gpus, 7, paint}, cell{memory, -6, paint},
+	row := func(paint, name, gpus, memory, sm, processes, since string) {
+		b.WriteString(st.line(cell{name, st.width - 34, paint}, cell{gpus, 7, paint}, cell{memory, -6, paint},
 			cell{sm, -5, paint}, cell{processes, -5, paint}, cell{since, -6, paint}))
 	}
 	if len(s.Workloads) == 0 {
+		if !slices.ContainsFunc(s.GPUs, func(g GPU) bool { return g.Up }) {
+			return // nobody knows
+		}
 		b.WriteString(st.line(cell{text: "No process uses a GPU.", paint: dim}))
 		return
 	}
-	row(dim, "WORKLOAD", "KIND", "GPUS", "GiB", "SM", "PROCS", "SINCE")
+	row(dim, "WORKLOAD", "GPUS", "GiB", "SM", "PROCS", "SINCE")
 	for i, w := range s.Workloads {
 		if i == shownWorkloads {
 			b.WriteString(st.line(cell{text: fmt.Sprintf("and %d more", len(s.Workloads)-i), paint: dim}))
 			break
 		}
 		var gpus []int
-		var sm, sampled, processes float64
+		sm, processes := math.NaN(), math.NaN()
 		for _, g := range w.GPUs {
 			gpus = append(gpus, g.Index)
-			processes += g.Processes.total()
-			if share := g.Utilization.of("sm"); share >= 0 {
-				sm, sampled = sm+share, sampled+1
+			if g.Processes != nil {
+				processes = plus(processes, g.Processes.total())
 			}
+			sm = plus(sm, g.Utilization.of("sm"))
 		}
 		since := ""
 		if w.Since != nil {
 			since = age(s.Time.Sub(*w.Since))
 		}
-		kind, name := w.who()
-		row("", name, kind, ranges(gpus), show("%.1f", w.memory()/(1<<30)), show("%.0f%%", 100*sm/sampled), show("%.0f", processes), since)
+		row("", w.who(), ranges(gpus), show("%.1f", w.memory()/(1<<30)), show("%.0f%%", 100*sm), show("%.0f", processes), since)
 	}
+}
+
+// plus adds what is known.
+func plus(a, b float64) float64 {
+	switch {
+	case math.IsNaN(a):
+		return b
+	case math.IsNaN(b):
+		return a
+	}
+	return a + b
+}
+
+// nearLimit is how near a GPU's temperature may come to its limit before it
+// is marked, in degrees Celsius.
+const nearLimit = 5
+
+// holds are the reasons for held clocks in words.
+var holds = map[string]string{
+	"sw_power_cap": "power limit", "sw_thermal": "heat", "hw_thermal": "heat (hardware)", "hw_power_brake": "power brake",
+	"hw_slowdown": "hardware slowdown", "sync_boost": "sync boost", "app_clocks": "application clocks", "display_clocks": "display clocks",
+}
+
+func reasons(held []string) string {
+	words := make([]string, len(held))
+	for i, h := range held {
+		words[i] = cmp.Or(holds[h], h)
+	}
+	return strings.Join(words, ", ")
+}
+
+// throttle is the paint of held clocks: at its power limit a GPU does what it
+// can.
+func throttle(held []string) string {
+	if slices.Equal(held, []string{"sw_power_cap"}) {
+		return dim
+	}
+	return yellow
 }
 
 // words says what is or was wrong, how often and how long ago.

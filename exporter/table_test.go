@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -203,6 +204,44 @@ func TestBar(t *testing.T) {
 	for ratio, want := range map[float64]string{0: "░░░░", 1e-9: "█░░░", .5: "██░░", .99: "████", 1: "████", 7: "████", -1: "░░░░"} {
 		if got := bar(ratio, 4); got != want {
 			t.Errorf("%v is drawn %s, want %s", ratio, got, want)
+		}
+	}
+}
+
+func TestTableOfWhatIsNotKnown(t *testing.T) {
+	st := style{width: minWidth}
+	if text := st.table(State{GPUs: []GPU{{UUID: "GPU-a", Reason: "late"}}}); strings.Contains(text, "No process") {
+		t.Errorf("of a GPU that does not answer: %s", text)
+	}
+	if text := st.table(State{GPUs: []GPU{{UUID: "GPU-a", Up: true}}}); !strings.Contains(text, "No process uses a GPU.") {
+		t.Errorf("of a GPU without a process: %s", text)
+	}
+	busy := map[string]float64{"sm": .93}
+	text := st.table(State{Workloads: []Workload{{Name: "unit:a.service", GPUs: []WorkloadGPU{{Utilization: busy}, {Index: 1, Utilization: busy}, {Index: 2}}}}})
+	_, row, _ := strings.Cut(text, "unit:")
+	if fields := strings.Fields("unit:" + row); !slices.Equal(fields, []string{"unit:a.service", "0-2", "186%"}) {
+		t.Errorf("the sum of what is known, and nothing for processes: %q", fields)
+	}
+}
+
+func TestTableInColourMarksWhatMatters(t *testing.T) {
+	near, far := 4., 20.
+	gpu := func(margin *float64, util float64, held ...string) string {
+		return style{width: minWidth, colour: true}.table(State{GPUs: []GPU{{UUID: "GPU-a", Up: true, Margin: margin, Temperature: map[string]float64{"gpu": 80},
+			Utilization: map[string]float64{"gpu": util}, Throttled: held}}})
+	}
+	for _, c := range []struct {
+		text, want string
+		marked     bool
+	}{
+		{gpu(&near, 1), "\x1b[33m 80 +4", true},
+		{gpu(&far, 1), "\x1b[33m", false},
+		{gpu(&far, 0), "\x1b[2m GPU-a", true},
+		{gpu(&far, 1, "sw_power_cap"), "\x1b[2m   clocks held by power limit", true},
+		{gpu(&far, 1, "sw_power_cap", "hw_thermal"), "\x1b[33m   clocks held by power limit, heat (hardware)", true},
+	} {
+		if strings.Contains(c.text, c.want) != c.marked {
+			t.Errorf("%q in %v: want %v", c.want, strings.Split(c.text, "\n"), c.marked)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package exporter
 import (
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"gpusteward/collectors"
@@ -70,17 +69,12 @@ func (w *Workload) on(s collectors.Sample) *WorkloadGPU {
 	return &w.GPUs[i]
 }
 
-// who returns what the workload is, and its name without that; of a Slurm job
-// with its user.
-func (w Workload) who() (kind, name string) {
-	kind, name, found := strings.Cut(w.Name, ":")
-	if !found {
-		kind, name = "", w.Name
-	}
+// who names the workload, and the user of a Slurm job.
+func (w Workload) who() string {
 	if user := w.Info["slurm_user"]; user != "" {
-		name += " (" + user + ")"
+		return w.Name + " (" + user + ")"
 	}
-	return kind, name
+	return w.Name
 }
 
 // memory returns what the workload has on the GPUs of which that is known; NaN
