@@ -9,7 +9,7 @@ LDFLAGS     := -s -w -X $(PKG).Version=$(VERSION) -X $(PKG).Revision=$(REVISION)
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 BENCHTIME   ?= 1s
 
-.PHONY: build run test test-gpu bench lint generate check clean tools
+.PHONY: build run test test-gpu bench lint rules generate check clean tools
 
 build:
 	@go build -trimpath -ldflags '$(LDFLAGS)' -o gpusteward .
@@ -29,6 +29,7 @@ test: tools
 	@go vet ./... && go vet -tags gpu ./... && go vet -tags bench . && go vet -tags kubelet ./...
 	@go test -race -shuffle=on ./...
 	@go test -race -tags kubelet -run Kubelet ./collectors/host
+	@$(MAKE) --no-print-directory rules
 
 # On a machine with an NVIDIA GPU.
 test-gpu:
@@ -38,19 +39,30 @@ bench:
 	@go test -run '^$$' -bench . -benchtime $(BENCHTIME) -benchmem ./collectors/... ./exporter
 	@go test -tags bench -run TestFigures -v -count=1 . | grep -v -e "^=== " -e "^--- "
 
-# promtool, for the tests that hold the output against it.
+# promtool, Alertmanager and amtool, for the tests that hold the output against
+# them. No daemon is started: for as long as the installation takes, a policy
+# denies it, unless the host has a policy of its own.
 tools:
-	@command -v promtool >/dev/null || { echo "installing promtool (Debian package prometheus)"; \
-		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus) >/tmp/gpusteward-apt.log 2>&1 \
+	@type promtool prometheus-alertmanager amtool >/dev/null 2>&1 || { echo "installing promtool, alertmanager and amtool (Debian packages prometheus, prometheus-alertmanager)"; \
+		policy=/usr/sbin/policy-rc.d; \
+		if [ ! -e $$policy ]; then printf '#!/bin/sh\nexit 101\n' >$$policy && chmod +x $$policy && trap "rm -f $$policy" EXIT; fi; \
+		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus prometheus-alertmanager) >/tmp/gpusteward-apt.log 2>&1 \
 		|| { tail -n 20 /tmp/gpusteward-apt.log; exit 1; }; }
 
 lint:
 	@go tool -modfile=deploy/tools/go.mod golangci-lint run ./...
 
-# Files that are written by programs: the guarded NVML calls, the reference.
+# The alerting rules on Prometheus 3 too; the tests have run them on the
+# installed promtool, Debian's 2.42. The first time builds promtool: minutes.
+PROMTOOL3 := go tool -modfile=deploy/tools/go.mod promtool
+rules:
+	@out=$$($(PROMTOOL3) check rules alerts/*.rules.yml 2>&1 && $(PROMTOOL3) test rules alerts/*.rules.test.yml 2>&1) || { echo "$$out"; exit 1; }
+
+# Files that are written by programs: the guarded NVML calls, the reference, the
+# alerting rules with their tests and the runbook.
 generate:
 	@go generate ./...
-	@go test -count=1 -run 'TestReference|TestGolden' . ./collectors -update >/dev/null
+	@go test -count=1 -run 'TestReference|TestGolden' . ./collectors ./alerts -update >/dev/null
 	@git --no-pager diff --stat
 
 check: lint generate

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"syscall"
 	"time"
 
@@ -42,10 +44,18 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 	// a small heap in parallel.
 	runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
 	debug.SetGCPercent(50)
-	host := collectors.NewHost(m.options)
-	samples := func() []collectors.Sample { return append(host.Samples(), conf.samples()...) }
+	var host *collectors.Host
+	judgement, err := newJudgement(f, c.Health, m, func() []collectors.Sample { return host.Samples() }, func(uuid string) { host.Forget(uuid) })
+	if err != nil {
+		return err
+	}
+	m.options.Events = judgement.monitor.Event
+	host = collectors.NewHost(m.options)
+	samples := func() []collectors.Sample { return slices.Concat(host.Samples(), conf.samples(), judgement.samples()) }
 	server, err := exporter.New(exporter.Options{
 		Samples:    samples,
+		Events:     judgement.journal,
+		Health:     judgement.monitor,
 		Ready:      host.Ready,
 		Beat:       host.Beat,
 		Note:       m.note,
@@ -58,7 +68,7 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 	}
 	control := &exporter.Control{
 		Dir:     f.runtimeDir,
-		Actions: map[string]func(context.Context) error{"drain": host.Drain, "resume": host.Resume},
+		Actions: map[string]exporter.Action{"drain": {Do: silent(host.Drain)}, "resume": {Do: silent(host.Resume)}, "ack": judgement.ack()},
 		Done:    server.Forget,
 		Reads:   server,
 		Log:     log,
@@ -68,12 +78,14 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 	group.Go(func() error { return host.Run(ctx) })
 	group.Go(func() error { return m.options.Processes.Run(ctx) })
 	group.Go(func() error { return m.allocations.Run(ctx) })
+	group.Go(func() error { return judgement.run(ctx) })
 	group.Go(func() error { return server.Run(ctx, f.web) })
 	group.Go(func() error { return control.Run(ctx) })
 	group.Go(func() error { return supervise(ctx, host, conf.fast, log) })
 	group.Go(func() error {
 		return conf.reloadOn(ctx, reload, func(c Config) {
 			host.Configure(m.config(c))
+			judgement.configure(c.Health)
 			server.Configure(int(c.Web.MaxScrapes))
 		})
 	})
@@ -85,6 +97,11 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 	}
 	log.Info("gpusteward ends")
 	return nil
+}
+
+// silent returns act as an order that takes no arguments and says nothing.
+func silent(act func(context.Context) error) func(context.Context, url.Values) (string, error) {
+	return func(ctx context.Context, _ url.Values) (string, error) { return "", act(ctx) }
 }
 
 // requireDriver fails once it is plain that there is no driver.

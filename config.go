@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"gpusteward/collectors"
+	"gpusteward/health"
 )
 
 const defaultConfigFile = "/etc/gpusteward/gpusteward.yml"
@@ -24,6 +25,7 @@ const defaultConfigFile = "/etc/gpusteward/gpusteward.yml"
 type Config struct {
 	Collectors CollectorsConfig `yaml:"collectors"`
 	Workloads  WorkloadsConfig  `yaml:"workloads"`
+	Health     HealthConfig     `yaml:"health"`
 	Web        WebConfig        `yaml:"web"`
 }
 
@@ -78,11 +80,8 @@ func defaultConfig() Config {
 // config returns what the collectors need.
 func (c CollectorsConfig) config() collectors.Config {
 	return collectors.Config{Fast: c.Fast, Medium: c.Medium, Slow: c.Slow, Enable: c.Enable, Disable: c.Disable,
-		PerLink: c.PerLink, PerProcess: c.PerProcess, Devices: int(c.ExpectedGPUs), XIDs: alertableXIDs}
+		PerLink: c.PerLink, PerProcess: c.PerProcess, Devices: int(c.ExpectedGPUs), XIDs: health.AlertableXIDs()}
 }
-
-// alertableXIDs are the codes whose counters exist from the start.
-var alertableXIDs = []int{13, 31, 43, 45, 48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140, 154}
 
 func (c Config) validate() error {
 	if err := c.Collectors.config().Validate(); err != nil {
@@ -93,6 +92,9 @@ func (c Config) validate() error {
 		if path != "" && !filepath.IsAbs(path) {
 			return fmt.Errorf("workloads.%s: %q is not an absolute path; \"\" is none", key, path)
 		}
+	}
+	if err := c.Health.validate(); err != nil {
+		return err
 	}
 	if c.Web.MaxScrapes < 1 || c.Web.MaxScrapes > 1000 {
 		return fmt.Errorf("web.max_scrapes: %d is not between 1 and 1000", c.Web.MaxScrapes)

@@ -127,7 +127,7 @@ func explained(t *testing.T, typ reflect.Type, n *yaml.Node, path string) {
 			continue
 		}
 		value := node[1].Value
-		if node[1].Kind == yaml.SequenceNode {
+		if len(node[1].Content) == 0 && value == "" || node[1].Kind == yaml.SequenceNode {
 			value = "none"
 		}
 		for _, want := range []string{"Unit: ", "Default: " + value + ".", "Cost: "} {

@@ -224,7 +224,7 @@ func TestOrdersThatCross(t *testing.T) {
 		running.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second) // one that is overtaken waits
 			defer cancel()
-			err := exporter.Order(ctx, f.path("run"), []string{"drain", "resume"}[i%2])
+			_, err := exporter.Order(ctx, f.path("run"), []string{"drain", "resume"}[i%2], nil)
 			if err != nil && strings.Contains(err.Error(), "%!") {
 				t.Error(err)
 			}

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"go.yaml.in/yaml/v3"
@@ -20,7 +22,9 @@ import (
 type machine struct {
 	options     collectors.Options
 	allocations *host.Allocations
-	note        string // said on the landing page
+	kernelLog   func(ctx context.Context, each func(host.Record)) error // follows it; nil: there is none
+	overruns    func() float64                                          // of the kernel's log
+	note        string                                                  // said on the landing page
 	real        bool
 }
 
@@ -56,7 +60,7 @@ func (m *machine) thisHost(f flags, c Config) error {
 	}
 	log, w := m.options.Log, c.Workloads
 	m.options.NVML = nvml.New()
-	m.options.Kernel = host.Kernel{ProcFS: f.procfs, SysFS: f.sysfs}
+	m.options.Kernel = host.Kernel{Proc: os.DirFS(f.procfs), Sys: os.DirFS(f.sysfs)}
 	m.options.StateDir = f.stateDir
 	m.options.Renew = newRenewal(log).renew
 	var names []host.Names
@@ -69,8 +73,26 @@ func (m *machine) thisHost(f flags, c Config) error {
 		}
 	}
 	m.options.Processes = host.NewTable(host.Options{Proc: proc, Names: names, Log: log})
+	m.followKernel("/dev/kmsg")
 	m.allocations = host.NewAllocations(m.options.Processes, w.Kubelet, filepath.Join(f.sysfs, "fs/cgroup"))
 	return nil
+}
+
+// followKernel has the kernel's log followed, opened anew each time.
+func (m *machine) followKernel(path string) {
+	var overruns atomic.Uint64
+	m.overruns = func() float64 { return float64(overruns.Load()) }
+	m.kernelLog = func(ctx context.Context, each func(host.Record)) error {
+		log, err := host.OpenKernelLog(path)
+		if err != nil {
+			return err
+		}
+		before := overruns.Load()
+		return log.Follow(ctx, func(r host.Record) {
+			overruns.Store(before + log.Overruns())
+			each(r)
+		})
+	}
 }
 
 // simulated serves a scenario of collectors/gpu/sim.
@@ -83,8 +105,9 @@ func (m *machine) simulated(f flags) error {
 	if err != nil {
 		return fmt.Errorf("--demo=%s: %w", f.demo, err)
 	}
-	m.options.NVML = s
+	m.options.NVML, m.options.Kernel = s, s.Kernel()
 	m.options.Processes = s.Table(m.options.Log)
+	m.kernelLog, m.overruns = s.Follow, func() float64 { return 0 }
 	m.allocations = host.NewAllocations(m.options.Processes, "", "")
 	m.note = "This host is simulated (--demo=" + f.demo + ")."
 	m.options.Log.Warn("these GPUs are simulated", "scenario", scenario.Name, "doc", scenario.Doc)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"os/signal"
 	"slices"
@@ -46,6 +47,13 @@ type flags struct {
 	logFormat     string
 }
 
+// ofMachine adds the flags that say which host c is about, and what is read of it.
+func (f *flags) ofMachine(c *kingpin.CmdClause) {
+	c.Flag("config.file", "Configuration file.").Default(defaultConfigFile).IsSetByUser(&f.configGiven).StringVar(&f.config)
+	c.Flag("demo", "Take a simulated host: --demo[=SCENARIO], the name of a scenario or a YAML file; there are "+strings.Join(sim.Scenarios(), ", ")+".").PlaceHolder("SCENARIO").IsSetByUser(&f.demoGiven).StringVar(&f.demo)
+	c.Flag("demo.seed", "Seed of the simulated host: the same seed, the same values.").Default("1").Uint64Var(&f.demoSeed)
+}
+
 // run is the program: it returns when ctx ends, with the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var f flags
@@ -63,12 +71,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	app.Flag("path.sysfs", "Where sysfs is mounted.").Default("/sys").StringVar(&f.sysfs)
 
 	agent := app.Command("agent", "Run the agent (the default).").Default()
-	agent.Flag("config.file", "Configuration file.").Default(defaultConfigFile).IsSetByUser(&f.configGiven).StringVar(&f.config)
-	agent.Flag("demo", "Serve a simulated host: --demo[=SCENARIO], the name of a scenario or a YAML file; there are "+strings.Join(sim.Scenarios(), ", ")+".").PlaceHolder("SCENARIO").IsSetByUser(&f.demoGiven).StringVar(&f.demo)
-	agent.Flag("demo.seed", "Seed of the simulated host: the same seed, the same values.").Default("1").Uint64Var(&f.demoSeed)
+	f.ofMachine(agent)
 	agent.Flag("require-driver", "Exit with status 1 where there is no NVIDIA driver, instead of waiting for one.").BoolVar(&f.requireDriver)
 	agent.Flag("web.pprof", "Serve profiles of the agent at /debug/pprof.").BoolVar(&f.pprof)
 	f.web = kingpinflag.AddFlags(app, ":9836")
+
+	judge, judging := checkCommand(app, &f)
 
 	config := app.Command("config", "Work with configuration files.")
 	check := config.Command("check", "Check a configuration file: exit status 0 if it is good.")
@@ -77,10 +85,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	status := app.Command("status", "Show the GPUs and workloads of a running agent.")
 	watch := status.Flag("watch", "Go on, every second.").Bool()
 	format := status.Flag("format", "Format: text or json.").Default("text").Enum("text", "json")
-	url := status.Flag("url", "Address of an agent, such as http://node7:9836, instead of the one that has the control socket.").String()
+	address := status.Flag("url", "Address of an agent, such as http://node7:9836, instead of the one that has the control socket.").String()
 
 	drain := app.Command("drain", "Have the agent let go of the driver and of every GPU, for a GPU reset, a change of MIG or a driver upgrade, as root.")
 	resume := app.Command("resume", "Have a drained agent take the driver again, as root.")
+
+	ack := app.Command("ack", "Acknowledge a fault, as root: it clears one that is latched, takes a setting that drifted for what it should be, and has a GPU that was taken out forgotten.")
+	acked := url.Values{"check": {""}, "entity": {""}}
+	ack.Arg("CHECK", "The check, such as gpu_lost; gpusteward check names it.").Required().StringVar(&acked["check"][0])
+	ack.Arg("ENTITY", "What failed it: node, a GPU's index or UUID, gpu=3,link=7, workload=NAME or device=NAME.").Required().StringVar(&acked["entity"][0])
 
 	probe := app.Command(probeCommand, "Open and close the driver.").Hidden()
 
@@ -97,6 +110,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 0
 	case err != nil:
 		fmt.Fprintf(stderr, "gpusteward: %v; see gpusteward --help\n", err)
+		if i := slices.Index(args, judge.FullCommand()); i >= 0 && !slices.Contains(args[:i], "config") {
+			return checkMistaken // 2 would be a verdict
+		}
 		return 2
 	}
 	switch command {
@@ -104,11 +120,18 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		if _, err = loadConfig(*checked); err == nil {
 			fmt.Fprintf(stdout, "%s is good.\n", *checked)
 		}
+	case judge.FullCommand():
+		return judging.run(ctx, f, args, stdout)
 	case status.FullCommand():
-		err = exporter.Status(ctx, exporter.StatusOptions{RuntimeDir: f.runtimeDir, URL: *url, Watch: *watch, JSON: *format == "json"}, stdout)
+		err = exporter.Status(ctx, exporter.StatusOptions{RuntimeDir: f.runtimeDir, URL: *address, Watch: *watch, JSON: *format == "json"}, stdout)
 	case drain.FullCommand(), resume.FullCommand():
-		if err = exporter.Order(ctx, f.runtimeDir, command); err == nil {
+		if _, err = exporter.Order(ctx, f.runtimeDir, command, nil); err == nil {
 			fmt.Fprintln(stdout, map[string]string{"drain": "drained.", "resume": "resumed."}[command])
+		}
+	case ack.FullCommand():
+		var said string
+		if said, err = exporter.Order(ctx, f.runtimeDir, command, acked); err == nil {
+			fmt.Fprintln(stdout, said)
 		}
 	case probe.FullCommand():
 		err = probeDriver()

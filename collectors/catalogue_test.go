@@ -24,6 +24,7 @@ var unitless = []string{
 	"nvgpu_recovery_action", "nvgpu_inforom_valid", "nvgpu_mig_devices", "nvgpu_mig_devices_max", "nvgpu_vgpu_license_state",
 	"nvgpu_vgpu_encoder_sessions", "nvgpu_vgpu_host_mode", "nvgpu_processes", "nvgpu_workload_processes", "gpusteward_drained", "nvgpu_cc_state", "nvgpu_cc_ready",
 	"gpusteward_collect_success", "gpusteward_unsupported", "gpusteward_worker_stuck", "gpusteward_missing_symbol",
+	"nvgpu_pci_devices", "nvgpu_pci_device_present", "nvgpu_pci_device_bound", "nvgpu_ib_port_up", "nvgpu_driver_blocked_tasks",
 	"gpusteward_nvml_generation", "gpusteward_driver_up", "gpusteward_config_reload_success",
 }
 
@@ -71,13 +72,13 @@ func TestEveryMetricHasOneCollector(t *testing.T) {
 	owners := map[*Metric][]string{}
 	for _, c := range All() {
 		reads := 0
-		for _, set := range []bool{c.Read != nil, c.Open != nil, c.Host != nil} {
+		for _, set := range []bool{c.Read != nil, c.Open != nil, c.Host != nil, c.Kernel != nil} {
 			if set {
 				reads++
 			}
 		}
 		if reads != 1 {
-			t.Errorf("collector %s has %d of Read, Open and Host, want one", c.Name, reads)
+			t.Errorf("collector %s has %d of Read, Open, Host and Kernel, want one", c.Name, reads)
 		}
 		if !strings.HasSuffix(c.Doc, ".") || len(c.Metrics) == 0 {
 			t.Errorf("collector %s: doc %q and %d metrics; want a sentence and some", c.Name, c.Doc, len(c.Metrics))
@@ -87,7 +88,7 @@ func TestEveryMetricHasOneCollector(t *testing.T) {
 		}
 	}
 	for _, m := range Metrics() {
-		if own := slices.Contains(selfMetrics, m); own == (len(owners[m]) == 1) {
+		if own := slices.Contains(selfMetrics, m) || slices.Contains(quotaMetrics, m); own == (len(owners[m]) == 1) {
 			t.Errorf("%s: put by the agent itself: %v, by collectors %v; want exactly one", m, own, owners[m])
 		}
 	}
@@ -117,7 +118,7 @@ func TestCollectorsPutWhatTheyDeclare(t *testing.T) {
 			in(t, name, c, func(t *testing.T, h *Host) {
 				for range 7 {
 					advance(10 * time.Second)
-					for _, r := range h.state.Load().readers {
+					for _, r := range append(h.state.Load().readers, h.kernel...) {
 						snap := r.snap.Load()
 						if snap == nil {
 							continue

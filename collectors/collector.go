@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/host"
 )
 
 // A Tier says how often a collector reads.
@@ -37,11 +38,17 @@ type Collector struct {
 	First   bool      // reads before the others: its call has the driver refresh what they read
 
 	// One of: Read, for a GPU; Open, for a GPU where something is carried
-	// from one read to the next; Host, the same for what belongs to no GPU.
-	Read Read
-	Open func(g *gpu.Device) Read
-	Host func(l *gpu.Library) func(out *Readings)
+	// from one read to the next; Host, the same for what belongs to no GPU;
+	// Kernel, the same for what needs no driver: it reads on while that is
+	// gone, hangs or is drained, on a goroutine of its own.
+	Read   Read
+	Open   func(g *gpu.Device) Read
+	Host   func(l *gpu.Library) func(out *Readings)
+	Kernel func(k host.Kernel) func(out *Readings)
 }
+
+// ofGPU reports whether c reads a GPU.
+func (c *Collector) ofGPU() bool { return c.Read != nil || c.Open != nil }
 
 var registered []*Collector
 

@@ -17,21 +17,20 @@ var (
 	Events    = Counter("nvgpu_events_total", "Other events of the driver since the agent opened the GPU.", "type")
 )
 
-var eventTypes = []struct {
-	name string
-	bit  uint64
-}{
-	{"ecc_sbe", nvml.EventTypeSingleBitEccError}, {"ecc_dbe", nvml.EventTypeDoubleBitEccError},
-	{"ecc_sbe_storm", nvml.EventTypeSingleBitEccErrorStorm}, {"dram_retirement", nvml.EventTypeDramRetirementEvent},
-	{"dram_retirement_failure", nvml.EventTypeDramRetirementFailure}, {"poison_nonfatal", nvml.EventTypeNonFatalPoisonError},
-	{"poison_fatal", nvml.EventTypeFatalPoisonError}, {"gpu_unavailable", nvml.EventTypeGpuUnavailableError},
-	{"recovery_action", nvml.EventTypeGpuRecoveryAction}, {"power_source", nvml.EventTypePowerSourceChange},
-	{"pstate", nvml.EventTypePState}, {"mig_config", nvml.EventMigConfigChange},
+// An Event is one event that the driver raised about a GPU.
+type Event struct {
+	Time time.Time // when it was read, which is up to a beat after it happened
+	GPU  gpu.ID
+	Type string // "xid", one of gpu.EventTypes, or "other"
+	Code uint64 // what the driver says beside the type: the XID, the recovery action
+	GI   string // MIG GPU instance; empty outside MIG
 }
+
+const xidType = "xid" // of an Event
 
 // wantedEvents is all but the changes of clocks: under load there are twenty
 // a second, and nvgpu_clock_event_active says more.
-const wantedEvents = nvml.EventTypeAll &^ nvml.EventTypeClock
+const wantedEvents = ^uint64(nvml.EventTypeClock)
 
 // maxEvents bounds how many events one pass takes; the rest wait in the driver.
 const maxEvents = 1000
@@ -49,45 +48,77 @@ var _ = Register(Collector{
 		if ret != nvml.SUCCESS {
 			return func(_ *gpu.Device, out *Readings) { out.Put(XIDErrors, 0, ret); out.Put(Events, 0, ret) }
 		}
-		xids := map[[2]string]bool{}
-		last := map[string]time.Time{}
-		return func(_ *gpu.Device, out *Readings) {
-			counts := map[uint64]float64{}
-			raised := map[[2]string]float64{}
-			for _, code := range out.config.XIDs {
-				xids[[2]string{strconv.Itoa(code), ""}] = true
-			}
-			for range maxEvents {
-				e, ret := set.Wait(0)
-				if ret != nvml.SUCCESS {
-					if ret != nvml.ERROR_TIMEOUT {
-						out.Fail(ret)
-					}
-					break
-				}
-				if e.EventType != nvml.EventTypeXidCriticalError {
-					counts[e.EventType]++
-					continue
-				}
-				key := [2]string{strconv.FormatUint(e.EventData, 10), ""}
-				if e.GpuInstanceId != noInstance {
-					key[1] = strconv.FormatUint(uint64(e.GpuInstanceId), 10)
-				}
-				xids[key] = true
-				raised[key]++
-				last[key[0]] = out.Now
-			}
-			for key := range xids {
-				out.Add(XIDErrors, raised[key], key[0], key[1])
-			}
-			for xid, t := range last {
-				out.Set(XIDLast, float64(t.UnixMilli())/1e3, xid)
-			}
-			for _, t := range eventTypes {
-				if supported&t.bit != 0 {
-					out.Add(Events, counts[t.bit], t.name)
-				}
+		c := &eventCounter{set: set, xids: map[[2]string]float64{}, last: map[string]time.Time{}, types: map[string]float64{}}
+		for name, bit := range gpu.EventTypes {
+			if supported&bit != 0 {
+				c.types[name] = 0
 			}
 		}
+		return c.read
 	},
 })
+
+// An eventCounter counts the events of one GPU. It shows every code and type
+// that it ever met, so what it counts is kept from pass to pass.
+type eventCounter struct {
+	set   gpu.EventSet
+	xids  map[[2]string]float64 // in this pass, by code and GPU instance
+	types map[string]float64    // in this pass, by name
+	last  map[string]time.Time  // by code
+}
+
+func (c *eventCounter) read(g *gpu.Device, out *Readings) {
+	for key := range c.xids {
+		c.xids[key] = 0
+	}
+	for name := range c.types {
+		c.types[name] = 0
+	}
+	for _, code := range out.config.XIDs {
+		c.xids[[2]string{strconv.Itoa(code), ""}] = 0
+	}
+	for range maxEvents {
+		raw, ret := c.set.Wait(0)
+		if ret != nvml.SUCCESS {
+			if ret != nvml.ERROR_TIMEOUT {
+				out.Fail(ret)
+			}
+			break
+		}
+		e := event(raw, g.ID, out.Now)
+		out.events(e)
+		if e.Type == xidType {
+			code := strconv.FormatUint(e.Code, 10)
+			c.xids[[2]string{code, e.GI}]++
+			c.last[code] = out.Now
+		} else {
+			c.types[e.Type]++
+		}
+	}
+	for key, n := range c.xids {
+		out.Add(XIDErrors, n, key[0], key[1])
+	}
+	for xid, t := range c.last {
+		out.Set(XIDLast, float64(t.UnixMilli())/1e3, xid)
+	}
+	for name, n := range c.types {
+		out.Add(Events, n, name)
+	}
+}
+
+// event returns an event of the driver in our words.
+func event(raw nvml.EventData, id gpu.ID, now time.Time) Event {
+	e := Event{Time: now, GPU: id, Type: "other", Code: raw.EventData}
+	if raw.EventType == nvml.EventTypeXidCriticalError {
+		e.Type = xidType
+	}
+	for name, bit := range gpu.EventTypes {
+		if raw.EventType == bit {
+			e.Type = name
+		}
+	}
+	if raw.GpuInstanceId != noInstance {
+		e.GI = strconv.FormatUint(uint64(raw.GpuInstanceId), 10)
+	}
+	return e
+}

@@ -28,9 +28,11 @@ type Options struct {
 	Config      Config // must be valid
 	Processes   *host.Table
 	Allocations func() []host.Allocation        // known now; nil: none ever are
-	Kernel      host.Kernel                     // what the kernel knows of the driver
+	Kernel      host.Kernel                     // what the kernel knows of the driver and of devices
 	StateDir    string                          // where the inventory is kept; empty: it is forgotten
+	ReadOnly    bool                            // the inventory is not written
 	Renew       func(ctx context.Context) error // begins a new process where this one cannot load a replaced library; nil: never
+	Events      func(Event)                     // called for each of the driver's events by the reader that took it: it must not wait; nil: nobody listens
 	Log         *slog.Logger
 }
 
@@ -45,6 +47,7 @@ type Host struct {
 	calls     gpu.Calls
 	caller    gpu.Caller // that opens and closes the driver
 	inventory inventory
+	kernel    []*reader   // of what needs no driver, one for each collector
 	reopen    chan string // why the driver should be opened again
 	wake      chan struct{}
 
@@ -65,15 +68,11 @@ type state struct {
 	quiet      time.Time // until then a GPU that was never met is not said to be down
 }
 
-type collectError struct {
-	collector string
-	result    nvml.Return
-}
-
 // Why there may be no driver, beside NVML's errors.
 var (
 	ErrOpening = errors.New("the driver is being opened")
 	ErrDrained = errors.New("drained: gpusteward resume takes the driver again")
+	ErrHanging = errors.New("a driver call has not returned")
 
 	errReopening = errors.New("the driver is being opened again")
 	errStuck     = errors.New("a driver call did not return")
@@ -86,9 +85,16 @@ func NewHost(o Options) *Host {
 	if h.Allocations == nil {
 		h.Allocations = func() []host.Allocation { return nil }
 	}
+	if h.Events == nil {
+		h.Events = func(Event) {}
+	}
 	h.config.Store(&o.Config)
 	h.inventory.load(o.StateDir, o.Log)
+	if o.ReadOnly {
+		h.inventory.path = ""
+	}
 	h.state.Store(&state{err: ErrOpening, quiet: time.Now().Add(settle)})
+	h.kernel = h.kernelReaders()
 	return h
 }
 
@@ -100,6 +106,9 @@ func (h *Host) Configure(c Config) { h.config.Store(&c) }
 // returns nil, also where a driver call never came back: only the end of the
 // process ends that.
 func (h *Host) Run(ctx context.Context) error {
+	for _, r := range h.kernel {
+		go r.readKernel(ctx)
+	}
 	wait, told := openFirst, ""
 	for generation := 0; ctx.Err() == nil; {
 		if h.draining() {
@@ -200,6 +209,8 @@ func (h *Host) await(ctx context.Context, done <-chan struct{}) bool {
 type hanging struct{ call string }
 
 func (e hanging) Error() string { return e.call + " has not returned" }
+
+func (e hanging) Is(target error) bool { return target == ErrHanging }
 
 // overdue makes a call that hangs while the driver is opened or closed the
 // reason why there is none.
@@ -386,16 +397,4 @@ func (h *Host) become(s *state) {
 	h.progress = time.Now()
 	close(h.changed)
 	h.changed = make(chan struct{})
-}
-
-// account keeps the books of the agent itself.
-func (h *Host) account(p *pass, dropped map[*Metric]int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if p.failure != nvml.SUCCESS {
-		h.errors[collectError{p.collector.Name, p.failure}]++
-	}
-	for m, n := range dropped {
-		h.dropped[m.Name] += uint64(n)
-	}
 }

@@ -54,7 +54,7 @@ func with(t *testing.T, source string, options func(o *Options), f func(t *testi
 			t.Fatal(err)
 		}
 		log := slog.New(slog.DiscardHandler)
-		o := Options{NVML: nv, Config: DefaultConfig(), Processes: nv.Table(log), Log: log}
+		o := Options{NVML: nv, Kernel: nv.Kernel(), Config: DefaultConfig(), Processes: nv.Table(log), Log: log}
 		options(&o)
 		h := NewHost(o)
 		ctx, cancel := context.WithCancel(t.Context())

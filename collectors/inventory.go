@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
-	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -40,6 +40,12 @@ type knownGPU struct {
 // good takes it out of this file too, while the agent is stopped.
 type inventoryFile struct {
 	GPUs []gpu.ID `json:"gpus"`
+}
+
+func (f inventoryFile) write(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "\t")
+	return e.Encode(f)
 }
 
 // load reads dir's inventory. One that cannot be read is told of, and begun anew.
@@ -117,23 +123,21 @@ func (v *inventory) save(log *slog.Logger) {
 	if !dirty {
 		return
 	}
-	if err := replace(v.path, inventoryFile{v.all()}); err != nil {
+	if err := ReplaceFile(v.path, inventoryFile{v.all()}.write); err != nil {
 		log.Warn("inventory not kept: a GPU that is missing at the next start will not be missed", "err", err)
 		v.path = ""
 	}
 }
 
-// replace writes v to path as JSON, whole or not at all.
-func replace(path string, v any) error {
-	text, err := json.MarshalIndent(v, "", "\t")
-	if err != nil {
-		return fmt.Errorf("encode %s: %w", path, err)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("make the state directory: %w", err)
-	}
-	if err := os.WriteFile(path+".new", append(text, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write the state: %w", err)
-	}
-	return os.Rename(path+".new", path)
+// forget drops a GPU that was taken out for good.
+func (v *inventory) forget(uuid string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	before := len(v.known)
+	v.known = slices.DeleteFunc(v.known, func(k *knownGPU) bool { return k.UUID == uuid })
+	v.dirty = v.dirty || len(v.known) != before
 }
+
+// Forget has the host no longer miss a GPU that was taken out. One that is
+// still there is met again.
+func (h *Host) Forget(uuid string) { h.inventory.forget(uuid) }

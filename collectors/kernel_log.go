@@ -76,7 +76,7 @@ func (c *faultCounter) read(out *Readings) {
 	}
 	counts := map[string]float64{}
 	for {
-		line, more, err := c.log.Next()
+		r, more, err := c.log.Next()
 		if err != nil {
 			out.Fail(nvml.ERROR_OPERATING_SYSTEM)
 			break
@@ -84,7 +84,10 @@ func (c *faultCounter) read(out *Readings) {
 		if !more {
 			break
 		}
-		if f, ok := host.ParseFault(line); ok {
+		if !r.Kernel() {
+			continue // anybody may have written it
+		}
+		if f, ok := host.ParseFault(r.Text); ok {
 			if labels := c.labels(f); labels != nil && (len(c.seen) < maxSeries || c.seen[strings.Join(labels, " ")] != nil) {
 				c.seen[strings.Join(labels, " ")] = labels
 				counts[strings.Join(labels, " ")]++

@@ -3,6 +3,7 @@ package collectors
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -15,7 +16,10 @@ func TestKernelLogIsCountedForItsGPU(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		if _, err := f.WriteString("4,1,1,-;" + line + "\n"); err != nil {
+		if !strings.HasPrefix(line, "12,") {
+			line = "4,1,1,-;" + line // the kernel's
+		}
+		if _, err := f.WriteString(line + "\n"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -23,6 +27,8 @@ func TestKernelLogIsCountedForItsGPU(t *testing.T) {
 	say("NVRM: Xid (PCI:0000:1b:00): 13, Graphics SM Warp Exception on (GPC 1, TPC 4, SM 0): Misaligned Address")
 	say("NVRM: Xid (PCI:0000:1b:00): 13, pid=787, name=python3, Graphics Exception")
 	say("NVRM: Xid (PCI:0000:ff:00): 79, GPU has fallen off the bus.")
+	// A user can write to the kernel's log, but not as the kernel.
+	say("12,1,1,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.")
 	c := DefaultConfig()
 	c.KernelLog = path
 	in(t, "gpus: [{model: h100}]\n", c, func(t *testing.T, h *Host) {

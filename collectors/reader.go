@@ -26,6 +26,7 @@ const retryLost = 5 * time.Second
 type reader struct {
 	host   *Host
 	index  int
+	only   *Collector // the one that it reads, which needs no driver; nil: those of its GPU or the host
 	began  time.Time
 	snap   atomic.Pointer[snapshot]
 	peer   atomic.Pointer[gpu.Peer] // once it is known
@@ -151,7 +152,7 @@ type turn struct {
 func (s *session) tick(now time.Time) error {
 	if c := s.host.config.Load(); c != s.config {
 		s.config = c
-		s.active = slices.DeleteFunc(c.active(), func(c *Collector) bool { return (c.Host != nil) != (s.device == nil) })
+		s.active = slices.DeleteFunc(c.active(), func(c *Collector) bool { return !s.reads(c) })
 	}
 	published := &snapshot{complete: true}
 	s.caller.Good, s.caller.Barred = 0, 0
@@ -181,10 +182,21 @@ func (s *session) tick(now time.Time) error {
 	}
 	published.at = time.Now()
 	s.snap.Store(published)
-	if s.device == nil {
+	if s.device == nil && s.only == nil {
 		s.count()
 	}
 	return nil
+}
+
+// reads reports whether c is one of the session's collectors.
+func (s *session) reads(c *Collector) bool {
+	switch {
+	case s.only != nil:
+		return c == s.only
+	case s.device != nil:
+		return c.ofGPU()
+	}
+	return c.Host != nil
 }
 
 // count has the driver opened again where it no longer lists the GPUs that it
@@ -198,7 +210,7 @@ func (s *session) count() {
 
 // pass runs one collector. The error is one that ends the session.
 func (s *session) pass(c *Collector, t *turn) error {
-	out := &Readings{Now: time.Now(), config: s.config, processes: s.host.Processes, gpus: s.host.peers, allocations: s.host.Allocations, prefix: s.prefix, totals: t.totals}
+	out := &Readings{Now: time.Now(), config: s.config, processes: s.host.Processes, gpus: s.host.peers, known: s.host.inventory.all, allocations: s.host.Allocations, events: s.host.Events, prefix: s.prefix, totals: t.totals}
 	s.read(c, t, out)
 	if ret := out.failure; gpu.DriverGone(ret) || gpu.Lost(ret) {
 		return gpu.Err(c.Name, ret)
@@ -246,6 +258,8 @@ func (s *session) read(c *Collector, t *turn, out *Readings) {
 // bind returns c's read for this session's GPU.
 func (s *session) bind(c *Collector) func(out *Readings) {
 	switch {
+	case c.Kernel != nil:
+		return c.Kernel(s.host.Kernel)
 	case c.Host != nil:
 		return c.Host(s.lib)
 	case c.Open != nil:

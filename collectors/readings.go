@@ -22,7 +22,9 @@ type Readings struct {
 	config      *Config
 	processes   *host.Table
 	gpus        func() []*gpu.Peer // those that are read
+	known       func() []gpu.ID    // and those that the host was ever seen to have
 	allocations func() []host.Allocation
+	events      func(Event)
 	prefix      []string // gpu and uuid, or nothing for the host
 	samples     []Sample
 	failure     nvml.Return // the first that is neither success nor an answer

@@ -48,7 +48,7 @@ func (g sight) standing(out []Sample, s *state, now time.Time, fast time.Duratio
 // lacks adds the families that a GPU does not have. (What the host lacks is
 // no GPU's.)
 func (p *pass) lacks(out []Sample, id gpu.ID) []Sample {
-	if p.collector.Host != nil {
+	if !p.collector.ofGPU() {
 		return out
 	}
 	for i, m := range p.unsupported {
@@ -105,6 +105,23 @@ func (h *Host) self(out []Sample, s *state, collected standings) []Sample {
 		add(SeriesDropped, float64(n), family)
 	}
 	return out
+}
+
+type collectError struct {
+	collector string
+	result    nvml.Return
+}
+
+// account keeps the books of the agent itself.
+func (h *Host) account(p *pass, dropped map[*Metric]int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if p.failure != nvml.SUCCESS {
+		h.errors[collectError{p.collector.Name, p.failure}]++
+	}
+	for m, n := range dropped {
+		h.dropped[m.Name] += uint64(n)
+	}
 }
 
 // listed returns the readers of the GPUs that the driver lists.

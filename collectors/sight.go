@@ -145,6 +145,9 @@ func (h *Host) Samples() []Sample {
 	now, s, fast := time.Now(), h.state.Load(), h.Beat()
 	out := make([]Sample, 0, 256*(1+len(s.readers)))
 	collected := standings{}
+	for _, r := range h.kernel {
+		out = s.read(out, sight{}, r.snap.Load(), now, fast, collected)
+	}
 	if shown := s.shown(); len(shown) > 0 {
 		out = s.read(out, sight{}, s.snapshot(shown[0]), now, fast, collected)
 	}

@@ -7,10 +7,13 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -24,15 +27,44 @@ const ControlSocket = "control.sock"
 // controlTime bounds an action, and how long a client waits for it.
 const controlTime = 10 * time.Second
 
+// maxArguments bounds an order's arguments, in bytes.
+const maxArguments = 16 << 10
+
 // A Control takes orders: HTTP over a Unix socket that root and the agent's
 // own user may use, and the kernel says who is who. POST /drain does what
 // Actions has for "drain"; GET goes to Reads.
 type Control struct {
 	Dir     string // of the socket; made if it is not there
-	Actions map[string]func(context.Context) error
+	Actions map[string]Action
 	Done    func() // called after each
 	Reads   http.Handler
 	Log     *slog.Logger
+}
+
+// An Action is what an order has done.
+type Action struct {
+	Takes []string // the arguments, each of which has to be given once
+	// Do does it, and returns what there is to say of it, or why it cannot be done.
+	Do func(context.Context, url.Values) (string, error)
+}
+
+// check returns what is wrong with the arguments.
+func (a Action) check(arguments url.Values) error {
+	for _, name := range a.Takes {
+		if n := len(arguments[name]); n != 1 || arguments.Get(name) == "" {
+			return fmt.Errorf("it takes %s, each once; %s is missing, empty or there twice", strings.Join(a.Takes, " and "), name)
+		}
+	}
+	for name := range arguments {
+		switch {
+		case slices.Contains(a.Takes, name):
+		case len(a.Takes) == 0:
+			return fmt.Errorf("it takes no arguments, and no %q", name)
+		default:
+			return fmt.Errorf("it takes %s, and no %q", strings.Join(a.Takes, " and "), name)
+		}
+	}
+	return nil
 }
 
 // Run serves until ctx ends. Where there can be no socket it says so in the
@@ -125,6 +157,13 @@ func peerOf(conn net.Conn) peer {
 // may reports whether the peer may give orders to an agent of the given user.
 func (p peer) may(own int) bool { return p.err == nil && (p.uid == 0 || p.uid == own) }
 
+// OrderedBy says who gave the order that a context of Action.Do belongs to:
+// "uid 0, pid 4711".
+func OrderedBy(ctx context.Context) string {
+	who, _ := ctx.Value(peerKey{}).(peer)
+	return fmt.Sprintf("uid %d, pid %d", who.uid, who.pid)
+}
+
 // ServeHTTP does one action, or answers one read.
 func (c *Control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	who, _ := r.Context().Value(peerKey{}).(peer)
@@ -137,38 +176,61 @@ func (c *Control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	name := strings.TrimPrefix(r.URL.Path, "/")
-	action := c.Actions[name]
+	action, ok := c.Actions[name]
 	switch {
-	case action == nil:
-		http.NotFound(w, r)
+	case !ok:
+		known := strings.Join(slices.Sorted(maps.Keys(c.Actions)), ", ")
+		http.Error(w, fmt.Sprintf("this agent cannot %q; it can %s", name, known), http.StatusNotFound)
 		return
 	case r.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
 		http.Error(w, name+" is done by POST", http.StatusMethodNotAllowed)
 		return
 	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxArguments)
+	err := r.ParseForm()
+	if err == nil {
+		err = action.check(r.Form)
+	}
+	if err != nil {
+		http.Error(w, name+": "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	c.do(w, r, who, name, action)
+}
+
+// do does the action and answers: 200 with what it says, 204 where that is
+// nothing, 409 with why it cannot be done.
+func (c *Control) do(w http.ResponseWriter, r *http.Request, who peer, name string, action Action) {
 	ctx, cancel := context.WithTimeout(r.Context(), controlTime)
 	defer cancel()
 	began := time.Now()
-	err := action(ctx)
+	said, err := action.Do(ctx, r.Form)
 	c.Done()
 	log := c.Log.With("action", name, "pid", who.pid, "uid", who.uid, "took", time.Since(began).String())
-	if err != nil {
+	for _, argument := range action.Takes {
+		log = log.With(argument, r.Form.Get(argument))
+	}
+	switch {
+	case err != nil:
 		log.Warn("control", "err", err)
 		http.Error(w, err.Error(), http.StatusConflict)
-		return
+	case said == "":
+		log.Info("control")
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		log.Info("control")
+		fmt.Fprintln(w, said)
 	}
-	log.Info("control")
-	w.WriteHeader(http.StatusNoContent)
 }
 
-// Order has the agent at the control socket in dir do an action. Its errors
-// say what an operator can do.
-func Order(ctx context.Context, dir, action string) error {
+// Order has the agent at the control socket in dir do an action, and returns
+// what it says of it. Its errors say what an operator can do.
+func Order(ctx context.Context, dir, action string, arguments url.Values) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*controlTime)
 	defer cancel()
 	path := filepath.Join(dir, ControlSocket)
-	answer, err := order(ctx, path, action)
+	answer, err := order(ctx, path, action, arguments)
 	for renewed := false; ; renewed = true {
 		// To load a replaced library the agent begins anew, under the order;
 		// all orders may be given twice.
@@ -178,32 +240,34 @@ func Order(ctx context.Context, dir, action string) error {
 			break
 		}
 		time.Sleep(20 * time.Millisecond)
-		answer, err = order(ctx, path, action)
+		answer, err = order(ctx, path, action, arguments)
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("no agent at %s: is it running, with this --runtime.dir?", path)
+		return "", fmt.Errorf("no agent at %s: is it running, with this --runtime.dir?", path)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("only root and the agent's own user may %s: no permission on %s", action, path)
+		return "", fmt.Errorf("only root and the agent's own user may %s: no permission on %s", action, path)
 	case err != nil:
-		return fmt.Errorf("%s: %w", action, err)
+		return "", fmt.Errorf("%s: %w", action, err)
 	}
 	defer func() { _ = answer.Body.Close() }()
-	if answer.StatusCode == http.StatusNoContent {
-		return nil
-	}
-	text, err := io.ReadAll(io.LimitReader(answer.Body, 4096))
+	text, err := io.ReadAll(io.LimitReader(answer.Body, 16<<10))
 	if err != nil {
-		return fmt.Errorf("%s: %w", action, err)
+		return "", fmt.Errorf("%s: %w", action, err)
 	}
-	return errors.New(strings.TrimSpace(string(text)))
+	said := strings.TrimSpace(string(text))
+	if answer.StatusCode/100 != 2 {
+		return "", errors.New(said)
+	}
+	return said, nil
 }
 
-func order(ctx context.Context, path, action string) (*http.Response, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent/"+action, nil)
+func order(ctx context.Context, path, action string, arguments url.Values) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent/"+action, strings.NewReader(arguments.Encode()))
 	if err != nil {
 		return nil, err
 	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	return overSocket(path).Do(r)
 }
 

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,8 +36,10 @@ func (n *notebook) String() string {
 	return n.text.String()
 }
 
+var nothing = Action{Do: func(context.Context, url.Values) (string, error) { return "", nil }}
+
 // control runs a control socket in dir until the test ends, and returns its log.
-func control(t *testing.T, dir string, actions map[string]func(context.Context) error) (log *notebook, stop func()) {
+func control(t *testing.T, dir string, actions map[string]Action) (log *notebook, stop func()) {
 	t.Helper()
 	log = new(notebook)
 	c := &Control{Dir: dir, Actions: actions, Done: func() {}, Log: slog.New(slog.NewTextHandler(log, nil)),
@@ -68,17 +72,24 @@ func control(t *testing.T, dir string, actions map[string]func(context.Context) 
 func TestOrdersAreDoneAndLogged(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made")
 	done := 0
-	log, stop := control(t, dir, map[string]func(context.Context) error{
-		"drain":  func(context.Context) error { done++; return nil },
-		"resume": func(context.Context) error { return errors.New("gpu 2 hangs in a call") },
+	log, stop := control(t, dir, map[string]Action{
+		"drain":  {Do: func(context.Context, url.Values) (string, error) { done++; return "", nil }},
+		"resume": {Do: func(context.Context, url.Values) (string, error) { return "", errors.New("gpu 2 hangs in a call") }},
+		"ack": {Takes: []string{"check", "entity"}, Do: func(ctx context.Context, v url.Values) (string, error) {
+			return v.Get("check") + " of " + v.Get("entity") + " cleared by " + OrderedBy(ctx), nil
+		}},
 	})
-	if err := Order(t.Context(), dir, "drain"); err != nil || done != 1 {
-		t.Errorf("drain: %v, done %d times", err, done)
+	if said, err := Order(t.Context(), dir, "drain", nil); err != nil || said != "" || done != 1 {
+		t.Errorf("drain: %q, %v, done %d times", said, err, done)
 	}
-	if err := Order(t.Context(), dir, "resume"); err == nil || err.Error() != "gpu 2 hangs in a call" {
+	if _, err := Order(t.Context(), dir, "resume", nil); err == nil || err.Error() != "gpu 2 hangs in a call" {
 		t.Errorf("resume: %v, want the action's own error", err)
 	}
-	for _, want := range []string{"action=drain", "pid=", "uid=0", "action=resume", `err="gpu 2 hangs in a call"`} {
+	said, err := Order(t.Context(), dir, "ack", url.Values{"check": {"gpu_lost"}, "entity": {"gpu=3,workload=a & b"}})
+	if want := fmt.Sprintf("gpu_lost of gpu=3,workload=a & b cleared by uid %d, pid %d", os.Geteuid(), os.Getpid()); err != nil || said != want {
+		t.Errorf("ack: %q, %v; want %q", said, err, want)
+	}
+	for _, want := range []string{"action=drain", "pid=", "uid=0", "action=resume", `err="gpu 2 hangs in a call"`, "action=ack", "check=gpu_lost", `entity="gpu=3,workload=a & b"`} {
 		if os.Geteuid() != 0 && want == "uid=0" {
 			continue
 		}
@@ -94,14 +105,14 @@ func TestOrdersAreDoneAndLogged(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, ControlSocket)); !os.IsNotExist(err) {
 		t.Errorf("the socket of an agent that ended: %v", err)
 	}
-	if err := Order(t.Context(), dir, "drain"); err == nil || !strings.Contains(err.Error(), "is it running, with this --runtime.dir?") {
+	if _, err := Order(t.Context(), dir, "drain", nil); err == nil || !strings.Contains(err.Error(), "is it running, with this --runtime.dir?") {
 		t.Errorf("without an agent: %v", err)
 	}
 }
 
 func TestWhatTheControlSocketAnswers(t *testing.T) {
 	dir := t.TempDir()
-	control(t, dir, map[string]func(context.Context) error{"drain": func(context.Context) error { return nil }})
+	control(t, dir, map[string]Action{"drain": nothing, "ack": {Takes: []string{"check", "entity"}, Do: nothing.Do}})
 	for _, c := range []struct {
 		method, path string
 		status       int
@@ -111,9 +122,17 @@ func TestWhatTheControlSocketAnswers(t *testing.T) {
 		{"GET", "/drain", 200, "read /drain"}, // a read, and the agent has none of that name
 		{"POST", "/drain", 204, ""},
 		{"PUT", "/drain", 405, "drain is done by POST"},
-		{"POST", "/api/v1/state", 404, "404"},
-		{"POST", "/drain/../drain", 404, "404"},
-		{"DELETE", "/", 404, "404"},
+		{"POST", "/api/v1/state", 404, `this agent cannot "api/v1/state"; it can ack, drain`},
+		{"POST", "/drain/../drain", 404, "it can ack, drain"},
+		{"DELETE", "/", 404, "it can ack, drain"},
+		{"POST", "/ack?check=a&entity=node", 204, ""},
+		{"POST", "/ack", 400, "ack: it takes check and entity, each once; check is missing"},
+		{"POST", "/ack?check=a", 400, "entity is missing"},
+		{"POST", "/ack?check=&entity=node", 400, "check is missing, empty"},
+		{"POST", "/ack?check=a&check=b&entity=node", 400, "check is missing, empty or there twice"},
+		{"POST", "/ack?check=a&entity=node&all=1", 400, `it takes check and entity, and no "all"`},
+		{"POST", "/drain?gpu=1", 400, `it takes no arguments, and no "gpu"`},
+		{"POST", "/ack?check=%zz", 400, "ack: invalid URL escape"},
 	} {
 		r, err := http.NewRequest(c.method, "http://agent"+c.path, nil)
 		if err != nil {
@@ -148,7 +167,7 @@ func TestWhoMayGiveOrders(t *testing.T) {
 			t.Errorf("%+v of an agent of user %d: %v, want %v", c.who, c.own, got, c.want)
 		}
 	}
-	nobody := &Control{Actions: map[string]func(context.Context) error{"drain": func(context.Context) error { t.Error("drained by nobody"); return nil }}}
+	nobody := &Control{Actions: map[string]Action{"drain": {Do: func(context.Context, url.Values) (string, error) { t.Error("drained by nobody"); return "", nil }}}}
 	r, err := http.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, peer{uid: 65534}), "POST", "/drain", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -169,7 +188,7 @@ func TestWhoMayGiveOrders(t *testing.T) {
 func newRecorder() *page { return &page{header: http.Header{}, status: http.StatusOK} }
 
 func TestSocketsInTheWay(t *testing.T) {
-	drain := map[string]func(context.Context) error{"drain": func(context.Context) error { return nil }}
+	drain := map[string]Action{"drain": nothing}
 	t.Run("an ended agent's", func(t *testing.T) {
 		dir := t.TempDir()
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, ControlSocket), Net: "unix"})
@@ -179,7 +198,7 @@ func TestSocketsInTheWay(t *testing.T) {
 		l.SetUnlinkOnClose(false)
 		l.Close()
 		control(t, dir, drain)
-		if err := Order(t.Context(), dir, "drain"); err != nil {
+		if _, err := Order(t.Context(), dir, "drain", nil); err != nil {
 			t.Error(err)
 		}
 	})
@@ -190,7 +209,7 @@ func TestSocketsInTheWay(t *testing.T) {
 		if _, err := c.listen(); err == nil || !strings.Contains(err.Error(), "another agent listens") {
 			t.Errorf("beside a live agent: %v", err)
 		}
-		if err := Order(t.Context(), dir, "drain"); err != nil {
+		if _, err := Order(t.Context(), dir, "drain", nil); err != nil {
 			t.Errorf("the live agent lost its socket: %v", err)
 		}
 	})

@@ -1,8 +1,8 @@
 // Package exporter serves what was read over HTTP: to Prometheus at /metrics,
 // to what was written for dcgm-exporter at /metrics/dcgm, to programs at
-// /api/v1/state, to people at / and by gpusteward status, to probes at
-// /-/healthy and /-/ready, and takes orders at the control socket. It answers
-// from memory; no request waits for a driver.
+// /api/v1/state and /api/v1/events, to people at / and by gpusteward status,
+// to probes at /-/healthy and /-/ready, and takes orders at the control
+// socket. It answers from memory; no request waits for a driver.
 package exporter
 
 import (
@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"os"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -28,6 +29,8 @@ import (
 // Options are what a Server needs of the rest of the agent.
 type Options struct {
 	Samples    func() []collectors.Sample // what is known now; must not block
+	Events     http.Handler               // what happened, at /api/v1/events; nil: there is no such page
+	Health     http.Handler               // how the node fares, at /api/v1/health; nil: there is no such page
 	Ready      func() error               // nil, or why the agent is not ready
 	Note       string                     // said on the landing page and in the state
 	Hostname   string                     // empty: what the kernel says
@@ -59,22 +62,17 @@ func New(o Options) (*Server, error) {
 		o.Beat = func() time.Duration { return 0 }
 	}
 	s.scrapes = &scrapes{render: compressed(s.pages()), beat: o.Beat, most: o.MaxScrapes, kept: map[string]*page{}}
-	landing, err := web.NewLandingPage(web.LandingConfig{
-		Name:        "gpusteward",
-		Description: "Reads this host's NVIDIA GPUs, judges them and keeps tenants to their share. " + o.Note,
-		Profiling:   strconv.FormatBool(o.PProf),
-		Links: []web.LandingLinks{
-			{Address: "/metrics", Text: "Metrics", Description: "for Prometheus"},
-			{Address: "/metrics/dcgm", Text: "Metrics as of dcgm-exporter", Description: "for dashboards and rules that were written for it"},
-			{Address: "/api/v1/state", Text: "State", Description: "of GPUs and workloads, as JSON"},
-			{Address: "/-/ready", Text: "Ready", Description: "200 once every GPU has been read, else why not"},
-			{Address: "/-/healthy", Text: "Healthy", Description: "200 while the agent runs"},
-		},
-	})
+	landing, err := o.landing()
 	if err != nil {
 		return nil, fmt.Errorf("make the landing page: %w", err)
 	}
 	mux := http.NewServeMux()
+	if o.Events != nil { // not among the pages that are kept: it may stream, and its queries differ
+		mux.Handle("GET /api/v1/events", o.Events)
+	}
+	if o.Health != nil {
+		mux.Handle("GET /api/v1/health", o.Health)
+	}
 	mux.Handle("GET /{$}", landing)
 	for _, path := range []string{"/metrics", "/metrics/dcgm", "/api/v1/state"} {
 		mux.Handle("GET "+path, s.scrapes)
@@ -90,6 +88,29 @@ func New(o Options) (*Server, error) {
 	}
 	s.handler = mux
 	return s, nil
+}
+
+// landing returns the page that links to all others.
+func (o Options) landing() (*web.LandingPageHandler, error) {
+	links := []web.LandingLinks{
+		{Address: "/metrics", Text: "Metrics", Description: "for Prometheus"},
+		{Address: "/metrics/dcgm", Text: "Metrics as of dcgm-exporter", Description: "for dashboards and rules that were written for it"},
+		{Address: "/api/v1/state", Text: "State", Description: "of GPUs and workloads, as JSON"},
+		{Address: "/-/ready", Text: "Ready", Description: "200 once every GPU has been read, else why not"},
+		{Address: "/-/healthy", Text: "Healthy", Description: "200 while the agent runs"},
+	}
+	if o.Events != nil {
+		links = slices.Insert(links, 3, web.LandingLinks{Address: "/api/v1/events", Text: "Events", Description: "that the agent saw, as JSON, or as a stream with ?follow=1"})
+	}
+	if o.Health != nil {
+		links = slices.Insert(links, 3, web.LandingLinks{Address: "/api/v1/health", Text: "Health", Description: "of the node and its GPUs, with reasons, as JSON"})
+	}
+	return web.NewLandingPage(web.LandingConfig{
+		Name:        "gpusteward",
+		Description: "Reads this host's NVIDIA GPUs, judges them and keeps tenants to their share. " + o.Note,
+		Profiling:   strconv.FormatBool(o.PProf),
+		Links:       links,
+	})
 }
 
 // pages renders what is kept from one beat to the next.

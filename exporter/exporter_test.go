@@ -1,7 +1,9 @@
 package exporter
 
 import (
+	"bufio"
 	"errors"
+	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -61,6 +63,50 @@ func wantAnswer(t *testing.T, w *httptest.ResponseRecorder, status int, text str
 	if w.Code != status || !strings.Contains(w.Body.String(), text) {
 		t.Errorf("answer %d %q, want %d with %q", w.Code, w.Body, status, text)
 	}
+}
+
+func TestEventsAreServedAsTheyCome(t *testing.T) {
+	s := server(t, nil)
+	wantAnswer(t, request(s, http.MethodGet, "/api/v1/events"), http.StatusNotFound, "not found")
+	if w := request(s, http.MethodGet, "/"); strings.Contains(w.Body.String(), "/api/v1/events") {
+		t.Error("the landing page links to events that are not served")
+	}
+	more := make(chan string)
+	s = server(t, func(o *Options) {
+		o.Events = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			for text := range more {
+				io.WriteString(w, r.URL.RawQuery+" "+text+"\n")
+				if err := http.NewResponseController(w).Flush(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	})
+	wantAnswer(t, request(s, http.MethodGet, "/"), http.StatusOK, `href="/api/v1/events"`)
+	wantAnswer(t, request(s, http.MethodPost, "/api/v1/events"), http.StatusMethodNotAllowed, "")
+	live := httptest.NewServer(s)
+	defer live.Close()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, live.URL+"/api/v1/events?follow=1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Accept-Encoding", "gzip") // a stream that is packed comes late
+	go func() { more <- "first" }()
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	lines := bufio.NewReader(answer.Body)
+	for _, text := range []string{"first", "second"} { // each is read before the next is written
+		if line, err := lines.ReadString('\n'); err != nil || line != "follow=1 "+text+"\n" {
+			t.Errorf("read %q, %v; want the query and %q", line, err, text)
+		}
+		if text == "first" {
+			more <- "second"
+		}
+	}
+	close(more)
 }
 
 func TestLandingPage(t *testing.T) {

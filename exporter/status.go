@@ -91,7 +91,7 @@ func (o StatusOptions) ask(ctx context.Context) ([]byte, error) {
 	url, where := o.URL, o.URL
 	if url == "" {
 		socket := filepath.Join(o.RuntimeDir, ControlSocket)
-		text, err := get(ctx, overSocket(socket), "http://agent")
+		text, err := Ask(ctx, o.RuntimeDir, "", statePath)
 		switch {
 		case err == nil:
 			return text, nil
@@ -100,18 +100,31 @@ func (o StatusOptions) ask(ctx context.Context) ([]byte, error) {
 		}
 		url, where = DefaultURL, socket+" or "+DefaultURL
 	}
-	text, err := get(ctx, http.DefaultClient, url)
+	text, err := Ask(ctx, o.RuntimeDir, url, statePath)
 	if err != nil && !errors.Is(err, errRefused) {
 		return nil, fmt.Errorf("no agent answers at %s: is gpusteward running? --url takes another address (%w)", where, err)
 	}
 	return text, err
 }
 
-// errRefused is an answer, but not the state.
+// statePath is where an agent answers with a State.
+const statePath = "/api/v1/state"
+
+// Ask returns what the agent at url answers to a GET of path; where url is
+// empty, the one at the control socket in dir, which nobody else can pretend
+// to be. It waits for 3 s at most. Its errors are shown to operators.
+func Ask(ctx context.Context, dir, url, path string) ([]byte, error) {
+	if url == "" {
+		return get(ctx, overSocket(filepath.Join(dir, ControlSocket)), "http://agent"+path)
+	}
+	return get(ctx, http.DefaultClient, strings.TrimSuffix(url, "/")+path)
+}
+
+// errRefused is an answer, but not what was asked for.
 var errRefused = errors.New("refused")
 
-// maxState bounds what is read of an answer, in bytes.
-const maxState = 16 << 20
+// maxAnswer bounds what is read of an answer, in bytes.
+const maxAnswer = 16 << 20
 
 // patience is how long an agent may take to answer from memory.
 const patience = 3 * time.Second
@@ -119,7 +132,7 @@ const patience = 3 * time.Second
 func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+"/api/v1/state", nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +141,7 @@ func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 		return nil, err
 	}
 	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, maxState))
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
 	switch answer.StatusCode {
 	case http.StatusOK:
 		return text, err

@@ -1,6 +1,11 @@
 package health
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
 
 // An Alert is one alert as Alertmanager knows it: its labels are its
 // identity, so no value, PID or text that changes is in them.
@@ -9,4 +14,13 @@ type Alert struct {
 	Annotations map[string]string // summary, description, runbook_url and the evidence
 	Starts      time.Time
 	Ends        time.Time // when it was resolved; zero while it fires
+}
+
+// identity is the alert's labels as one string.
+func (a Alert) identity() string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(a.Labels)) {
+		b.WriteString(name + "\x00" + a.Labels[name] + "\x00")
+	}
+	return b.String()
 }

@@ -2,6 +2,8 @@ package health
 
 import (
 	"cmp"
+	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -47,4 +49,53 @@ func (e Entity) String() string {
 func (e Entity) compare(o Entity) int {
 	return cmp.Or(cmp.Compare(len(e.GPU), len(o.GPU)), cmp.Compare(e.GPU, o.GPU), cmp.Compare(e.UUID, o.UUID), cmp.Compare(len(e.Link), len(o.Link)),
 		cmp.Compare(e.Link, o.Link), cmp.Compare(e.Workload, o.Workload), cmp.Compare(e.Device, o.Device))
+}
+
+// ParseEntity reads an entity as String writes it, and a GPU by its index or
+// UUID alone: "node", "3", "gpu=3,link=7", "GPU-5b6d...". What was left out is
+// empty: a GPU that was given by its index has no UUID.
+func ParseEntity(s string) (Entity, error) {
+	fail := func(format string, a ...any) error {
+		return fmt.Errorf(`entity %q: %s; it may be "node", "3", "gpu=3,link=7", "workload=NAME", "device=NAME" or a GPU's UUID`, s, fmt.Sprintf(format, a...))
+	}
+	switch {
+	case s == "node":
+		return Entity{}, nil
+	case isIndex(s):
+		return Entity{GPU: s}, nil
+	case strings.HasPrefix(s, "GPU-") && !strings.ContainsAny(s, ",="):
+		return Entity{UUID: s}, nil
+	}
+	var e Entity
+	fields := map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "workload": &e.Workload, "device": &e.Device}
+	var last *string
+	for piece := range strings.SplitSeq(s, ",") {
+		name, value, _ := strings.Cut(piece, "=")
+		field := fields[name]
+		switch {
+		case field == nil && last != nil:
+			*last += "," + piece // the name of a workload may hold a comma
+			continue
+		case field == nil:
+			return Entity{}, fail("%q is no part of one", name)
+		case *field != "":
+			return Entity{}, fail("%s is there twice", name)
+		case value == "":
+			return Entity{}, fail("%s is empty", name)
+		}
+		*field, last = value, field
+	}
+	switch {
+	case e.GPU != "" && !isIndex(e.GPU):
+		return Entity{}, fail("gpu is an index")
+	case e.Link != "" && e.GPU == "" && e.UUID == "":
+		return Entity{}, fail("a link belongs to a GPU")
+	}
+	return e, nil
+}
+
+// isIndex reports whether s is a number as NVML's indices are written.
+func isIndex(s string) bool {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return err == nil && strconv.FormatUint(n, 10) == s
 }

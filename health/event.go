@@ -37,6 +37,7 @@ type Event struct {
 	From     State    `json:"from"` // of a transition
 	To       State    `json:"to"`
 	Latched  bool     `json:"latched,omitempty"`
+	Follows  string   `json:"follows,omitempty"` // ID of the incident that this one comes along with: it is none of its own
 
 	Sources []string  `json:"sources,omitempty"` // "nvml", "kmsg", "sysfs"
 	Count   int       `json:"count,omitempty"`   // sightings that are this incident

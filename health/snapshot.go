@@ -10,17 +10,23 @@ import (
 // that were read and those that health derives from them.
 type Snapshot struct {
 	samples map[*collectors.Metric][]collectors.Sample
+	added   []collectors.Sample // by Add
 }
 
 // NewSnapshot sorts samples by metric.
 func NewSnapshot(samples []collectors.Sample) *Snapshot {
 	s := &Snapshot{samples: make(map[*collectors.Metric][]collectors.Sample, 256)}
-	s.Add(samples...)
+	s.put(samples)
 	return s
 }
 
-// Add adds samples.
+// Add adds what is derived from the others.
 func (s *Snapshot) Add(samples ...collectors.Sample) {
+	s.added = append(s.added, samples...)
+	s.put(samples)
+}
+
+func (s *Snapshot) put(samples []collectors.Sample) {
 	// Samples of a metric mostly come in a row: one look at the map for each run.
 	for len(samples) > 0 {
 		m, n := samples[0].Metric, 1
@@ -39,7 +45,24 @@ func (s *Snapshot) Add(samples ...collectors.Sample) {
 // Of returns the samples of m. They must not be changed.
 func (s *Snapshot) Of(m *collectors.Metric) []collectors.Sample { return s.samples[m] }
 
-// entity returns the entity that sample is about: by its gpu and uuid, and
+// answers reports whether the GPU does, as far as is known.
+func (s *Snapshot) answers(gpu Entity) bool {
+	for _, up := range s.Of(collectors.Up) {
+		if up.Value == 0 && entityOf(up, nil) == gpu {
+			return false
+		}
+	}
+	return true
+}
+
+// outlived reports whether a derived sample is of a GPU that no longer
+// answers: what was derived from its data is as old as that is. Its history
+// stays.
+func (s *Snapshot) outlived(sample collectors.Sample) bool {
+	return sample.Metric != FaultScore && sample.Metric != LemonScore && !s.answers(entityOf(sample, nil))
+}
+
+// entityOf returns the entity that a sample is about: by its gpu and uuid, and
 // those of its labels link, workload and device that are in by.
 func entityOf(s collectors.Sample, by []string) (e Entity) {
 	for i, name := range s.Metric.Labels {

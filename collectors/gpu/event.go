@@ -2,6 +2,23 @@ package gpu
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
+// EventTypes are the events of the driver that have a name here, by it, but
+// for XIDs and the changes of clocks.
+var EventTypes = map[string]uint64{
+	"ecc_sbe":                 nvml.EventTypeSingleBitEccError,
+	"ecc_dbe":                 nvml.EventTypeDoubleBitEccError,
+	"ecc_sbe_storm":           nvml.EventTypeSingleBitEccErrorStorm,
+	"dram_retirement":         nvml.EventTypeDramRetirementEvent,
+	"dram_retirement_failure": nvml.EventTypeDramRetirementFailure,
+	"poison_nonfatal":         nvml.EventTypeNonFatalPoisonError,
+	"poison_fatal":            nvml.EventTypeFatalPoisonError,
+	"gpu_unavailable":         nvml.EventTypeGpuUnavailableError,
+	"recovery_action":         nvml.EventTypeGpuRecoveryAction,
+	"power_source":            nvml.EventTypePowerSourceChange,
+	"pstate":                  nvml.EventTypePState,
+	"mig_config":              nvml.EventMigConfigChange,
+}
+
 // EventSet receives the driver's events. It belongs to one goroutine.
 type EventSet struct {
 	guard

@@ -2,15 +2,10 @@ package host
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
+	"io/fs"
 	"strings"
 	"syscall"
 )
-
-// A Kernel is where the kernel says what it knows of NVIDIA's driver: the
-// mount points of procfs and sysfs. The zero value knows nothing.
-type Kernel struct{ ProcFS, SysFS string }
 
 // A Driver is the kernel's half of the driver, and the GPUs bound to it. What
 // cannot be read is empty.
@@ -22,15 +17,10 @@ type Driver struct {
 // Driver reads it. It never waits for a GPU.
 func (k Kernel) Driver() Driver {
 	var d Driver
-	if k.SysFS != "" {
-		if text, err := os.ReadFile(filepath.Join(k.SysFS, "module/nvidia/version")); err == nil {
-			d.Version = strings.TrimSpace(string(text))
-		}
+	if version, err := line(k.sys(), "module/nvidia/version"); err == nil {
+		d.Version = version
 	}
-	if k.ProcFS == "" {
-		return d
-	}
-	entries, err := os.ReadDir(filepath.Join(k.ProcFS, "driver/nvidia/gpus")) // sorted
+	entries, err := fs.ReadDir(k.proc(), "driver/nvidia/gpus") // sorted
 	if err != nil {
 		return d
 	}

@@ -3,115 +3,184 @@ package host
 
 import (
 	"bytes"
+	"context"
 	"errors"
-	"regexp"
-	"runtime"
+	"fmt"
+	"io"
+	"os"
 	"strconv"
-	"strings"
+	"sync/atomic"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// A KernelLog reads /dev/kmsg from the start of the kernel's ring, so that
-// what was logged before the agent started is not lost. It never waits. It
-// belongs to one goroutine, and is closed when nobody holds it any more.
-type KernelLog struct {
-	fd       int
-	buffer   [8192]byte // the kernel's records are shorter
-	rest     []byte     // of a plain file, where a read is not a record
-	Overruns int        // times the kernel dropped records that were not read yet
+// A Record is one record of the kernel's log.
+type Record struct {
+	Priority int       // severity, 0 to 7, and facility times 8: see Kernel
+	Sequence uint64    // of the record since boot; some are missing after an overrun
+	Time     time.Time // see KernelLog
+	Text     string    // as /dev/kmsg has it: what is not printable is \x and two digits
 }
 
-// OpenKernelLog opens the log at path; a plain file of records will do.
+// Kernel reports whether the kernel itself logged r. Who may write to
+// /dev/kmsg can log as any facility but the kernel's, which is 0.
+func (r Record) Kernel() bool { return r.Priority>>3 == 0 }
+
+// A KernelLog reads /dev/kmsg from the start of the kernel's ring, so that
+// what was logged before the agent started is not lost. It belongs to one
+// goroutine, but for Overruns, and is closed when nobody holds it any more.
+//
+// The kernel stamps a record with microseconds of its own clock, which begins
+// at boot and goes a little wrong: some seconds a day. So a record that Follow
+// waited for is taken to be of the moment at which it came, and tells what
+// that clock reads then; others are dated from the last that did, or from
+// CLOCK_MONOTONIC while there was none.
+type KernelLog struct {
+	file     *os.File
+	raw      syscall.RawConn
+	sysRead  func(fd int, p []byte) (int, error)
+	buffer   [8192]byte // the kernel's records are shorter
+	rest     []byte     // of buffer: what was read and not returned yet
+	waited   bool       // for what is in rest
+	zero     time.Time  // when the kernel's clock read 0
+	overruns atomic.Uint64
+}
+
+// lookAgain is how often the end of a log is looked at that is a plain file.
+const lookAgain = time.Second
+
+// OpenKernelLog opens the log at path; a plain file or a pipe of records will
+// do.
 func OpenKernelLog(path string) (*KernelLog, error) {
-	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
-	l := &KernelLog{fd: fd}
-	runtime.AddCleanup(l, func(fd int) { _ = syscall.Close(fd) }, fd)
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("open kernel log: %w", err)
+	}
+	l := &KernelLog{file: file, raw: raw, sysRead: syscall.Read}
+	var up unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &up); err != nil {
+		return nil, fmt.Errorf("read the clock: %w", err)
+	}
+	l.zero = time.Now().Add(-time.Duration(up.Nano()))
 	return l, nil
 }
 
-// Next returns the text of the next record; false where there is none yet.
-func (l *KernelLog) Next() (string, bool, error) {
+// Overruns returns how often the kernel dropped records that were not read
+// yet. It is safe for concurrent use.
+func (l *KernelLog) Overruns() uint64 { return l.overruns.Load() }
+
+// Next returns the next record; false where there is none yet. It never waits.
+func (l *KernelLog) Next() (Record, bool, error) {
+	r, err := l.next(false)
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.EAGAIN) {
+		return Record{}, false, nil
+	}
+	return r, err == nil, err
+}
+
+// Follow calls each with every record that there is and will be, as soon as
+// the kernel logs it, until ctx ends (nil) or the log cannot be read. It ends
+// the log.
+func (l *KernelLog) Follow(ctx context.Context, each func(Record)) error {
+	// A plain file has no deadlines, and no reads that wait either.
+	stop := context.AfterFunc(ctx, func() { _ = l.file.SetReadDeadline(time.Now()) })
+	defer stop()
 	for {
-		for len(l.rest) > 0 {
-			line, rest, _ := bytes.Cut(l.rest, []byte("\n"))
+		r, err := l.next(true)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			each(r)
+			continue
+		case !errors.Is(err, io.EOF):
+			return fmt.Errorf("read kernel log: %w", err)
+		}
+		l.waited = true
+		select {
+		case <-ctx.Done():
+		case <-time.After(lookAgain):
+		}
+	}
+}
+
+// next returns the next record. At the end of the log the error is io.EOF
+// where there is nothing to wait for, and EAGAIN where wait is false.
+func (l *KernelLog) next(wait bool) (Record, error) {
+	for {
+		for {
+			line, rest, whole := bytes.Cut(l.rest, []byte("\n"))
+			if !whole {
+				break
+			}
 			l.rest = rest
-			// "priority,sequence,microseconds,flags;text"; lines that begin
-			// with a space belong to the record before.
-			if _, text, ok := bytes.Cut(line, []byte(";")); ok && line[0] != ' ' {
-				return string(text), true, nil
+			if r, ok := l.parse(line); ok {
+				return r, nil
 			}
 		}
-		n, err := syscall.Read(l.fd, l.buffer[:])
-		switch {
-		case errors.Is(err, syscall.EPIPE):
-			l.Overruns++ // and the next read goes on with the oldest that is left
-		case errors.Is(err, syscall.EAGAIN) || err == nil && n == 0:
-			return "", false, nil
-		case err != nil:
-			return "", false, err
+		if err := l.read(wait); err != nil {
+			return Record{}, err
 		}
-		l.rest = l.buffer[:max(n, 0)]
 	}
 }
 
-// A PCI is the address of a device, without its function.
-type PCI struct{ Domain, Bus, Device uint32 }
-
-// ParsePCI reads an address as the kernel ("0000:9b:00", "0000:9b:00.0") or
-// NVML ("00000000:9B:00.0") writes it.
-func ParsePCI(s string) (PCI, bool) {
-	s, _, _ = strings.Cut(s, ".")
-	parts := strings.Split(s, ":")
-	if len(parts) != 3 {
-		return PCI{}, false
+// read reads more. /dev/kmsg gives one whole record; what else there is may
+// end within one, whose beginning is kept.
+func (l *KernelLog) read(wait bool) error {
+	kept := copy(l.buffer[:], l.rest)
+	if kept == len(l.buffer) {
+		kept = 0 // no record is that long
 	}
-	var n [3]uint32
-	for i, p := range parts {
-		v, err := strconv.ParseUint(p, 16, 32)
-		if err != nil {
-			return PCI{}, false
-		}
-		n[i] = uint32(v)
+	var n int
+	var err error
+	waits := false
+	e := l.raw.Read(func(fd uintptr) bool {
+		n, err = l.sysRead(int(fd), l.buffer[kept:])
+		again := errors.Is(err, syscall.EAGAIN)
+		waits = waits || again
+		return !again || !wait
+	})
+	l.rest = l.buffer[:kept+max(n, 0)]
+	switch {
+	case e != nil:
+		return e
+	case errors.Is(err, syscall.EPIPE):
+		l.overruns.Add(1) // and the next read goes on with the oldest that is left
+		return nil
+	case errors.Is(err, syscall.EINTR):
+		return nil
+	case err != nil:
+		return err
+	case n == 0:
+		return io.EOF
 	}
-	return PCI{n[0], n[1], n[2]}, true
+	l.waited = l.waited || wait && waits
+	return nil
 }
 
-// A Fault is an XID of a GPU or an SXid of an NVSwitch, as the driver logs it.
-type Fault struct {
-	Device  PCI
-	Address string // the device's, as it is written
-	Switch  bool   // an SXid
-	Code    int
-	PID     int    // of the process at fault; 0 where the driver does not know
-	Text    string // what follows the code
-}
-
-var (
-	faultLine = regexp.MustCompile(`(?:NVRM: Xid|nvidia-nvswitch\d+: SXid) \(PCI:([0-9a-fA-F:.]+)\): (\d+),?\s*(.*)`)
-	faultPID  = regexp.MustCompile(`\bpid='?(\d+)`)
-)
-
-// ParseFault reads a line of the kernel's log; false if it is about something
-// else.
-func ParseFault(text string) (Fault, bool) {
-	if !strings.Contains(text, "Xid (PCI:") { // of millions of lines few are
-		return Fault{}, false
+// parse reads "priority,sequence,microseconds,flags;text". Lines that begin
+// with a space belong to the record before.
+func (l *KernelLog) parse(line []byte) (Record, bool) {
+	head, text, ok := bytes.Cut(line, []byte(";"))
+	fields := bytes.SplitN(head, []byte(","), 4)
+	if !ok || len(fields) < 3 {
+		return Record{}, false
 	}
-	m := faultLine.FindStringSubmatch(text)
-	if m == nil {
-		return Fault{}, false
+	priority, err1 := strconv.ParseUint(string(fields[0]), 10, 31)
+	sequence, err2 := strconv.ParseUint(string(fields[1]), 10, 64)
+	stamp, err3 := strconv.ParseUint(string(fields[2]), 10, 53) // 285 years, which still fit a Duration
+	if errors.Join(err1, err2, err3) != nil {
+		return Record{}, false
 	}
-	device, ok := ParsePCI(m[1])
-	code, err := strconv.Atoi(m[2])
-	if !ok || err != nil {
-		return Fault{}, false
+	since := time.Duration(stamp) * time.Microsecond
+	if l.waited {
+		l.zero, l.waited = time.Now().Add(-since), false
 	}
-	f := Fault{Device: device, Address: m[1], Switch: strings.Contains(text, "SXid"), Code: code, Text: m[3]}
-	if pid := faultPID.FindStringSubmatch(f.Text); pid != nil {
-		f.PID, _ = strconv.Atoi(pid[1]) // digits that do not fit are no PID
-	}
-	return f, true
+	return Record{Priority: int(priority), Sequence: sequence, Time: l.zero.Add(since), Text: string(text)}, true
 }

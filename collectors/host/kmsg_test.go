@@ -1,9 +1,16 @@
 package host
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestKernelLogOfARealHost(t *testing.T) {
@@ -20,7 +27,7 @@ func TestKernelLogOfARealHost(t *testing.T) {
 	var got []seen
 	records := 0
 	for {
-		text, ok, err := l.Next()
+		r, ok, err := l.Next()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -28,7 +35,7 @@ func TestKernelLogOfARealHost(t *testing.T) {
 			break
 		}
 		records++
-		if f, ok := ParseFault(text); ok {
+		if f, ok := ParseFault(r.Text); ok {
 			got = append(got, seen{f.Address, f.Switch, f.Code, f.PID})
 		}
 	}
@@ -66,8 +73,8 @@ func TestKernelLogGoesOnWhereItEnded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if text, ok, err := l.Next(); err != nil || ok != (line != "") || text != line {
-			t.Errorf("Next() = %q, %v, %v; want %q", text, ok, err, line)
+		if r, ok, err := l.Next(); err != nil || ok != (line != "") || r.Text != line {
+			t.Errorf("Next() = %q, %v, %v; want %q", r.Text, ok, err, line)
 		}
 	}
 }
@@ -91,16 +98,175 @@ func TestPCIAddressesCompare(t *testing.T) {
 	}
 }
 
-func FuzzParseFault(f *testing.F) {
-	f.Add("NVRM: Xid (PCI:0000:9b:00): 94, pid=1234, name=python3, Ch 00000008")
-	f.Add("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal")
-	f.Fuzz(func(t *testing.T, line string) {
-		fault, ok := ParseFault(line)
+func TestRecordsSayWhoLoggedThemAndWhen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kmsg")
+	var up unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &up); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	stamp := time.Duration(up.Nano()) - 40*time.Second
+	lines := fmt.Sprintf("4,7,%d,-,caller=T1;kernel\n12,9,%d,-;user\nx;no\n1;no\n4,a,5,-;no\n4,1,99999999999999999999,-;no\n", stamp.Microseconds(), stamp.Microseconds())
+	if err := os.WriteFile(path, []byte(lines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := OpenKernelLog(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, ok1, _ := l.Next()
+	second, ok2, _ := l.Next()
+	if third, ok, err := l.Next(); !ok1 || !ok2 || ok || err != nil {
+		t.Fatalf("%v, %v, and then %+v, %v", ok1, ok2, third, err)
+	}
+	if first.Text != "kernel" || !first.Kernel() || first.Sequence != 7 || second.Kernel() || second.Priority != 12 {
+		t.Errorf("%+v and %+v", first, second)
+	}
+	if d := now.Add(-40 * time.Second).Sub(first.Time); d.Abs() > time.Second {
+		t.Errorf("logged 40 s ago, dated %v from then", d)
+	}
+}
+
+// pipe returns a log that is a pipe, and what writes to it.
+func pipe(t *testing.T) (*KernelLog, func(string)) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kmsg")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := OpenKernelLog(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Close() })
+	return l, func(text string) {
+		if _, err := w.WriteString(text); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestFollowComesAtOnce(t *testing.T) {
+	l, say := pipe(t)
+	say("4,1,1000000,-;before\n")
+	waits := make(chan bool, 10)
+	l.sysRead = func(fd int, p []byte) (int, error) {
+		n, err := syscall.Read(fd, p)
+		if err != nil {
+			waits <- true
+		}
+		return n, err
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	records, ended := make(chan Record), make(chan error, 1)
+	go func() { ended <- l.Follow(ctx, func(r Record) { records <- r }) }()
+	if r := <-records; r.Text != "before" {
+		t.Errorf("%+v", r)
+	}
+	// What was waited for is dated by when it came, and dates what comes with it.
+	<-waits
+	began := time.Now()
+	say("4,2,5000000,-;now\n4,3,5000500,-;and h")
+	say("alf a millisecond later\n4,4,1")
+	now, then := <-records, <-records
+	if now.Time.Before(began) || time.Since(now.Time) > 10*time.Second {
+		t.Errorf("%+v is not of now", now)
+	}
+	if d := then.Time.Sub(now.Time); d != 500*time.Microsecond || then.Text != "and half a millisecond later" {
+		t.Errorf("%+v came %v after", then, d)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFollowAPlainFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kmsg")
+	w, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	l, err := OpenKernelLog(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	records, ended := make(chan Record), make(chan error, 1)
+	go func() { ended <- l.Follow(ctx, func(r Record) { records <- r }) }()
+	for i := range 2 {
+		fmt.Fprintf(w, "4,%d,1,-;x\n", i)
+		if r := <-records; r.Sequence != uint64(i) || time.Since(r.Time) > 10*time.Second && i > 0 {
+			t.Errorf("%+v", r)
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOverrunsAreCounted(t *testing.T) {
+	l, say := pipe(t)
+	overran := false
+	l.sysRead = func(fd int, p []byte) (int, error) {
+		if !overran {
+			overran = true
+			return -1, syscall.EPIPE
+		}
+		return syscall.Read(fd, p)
+	}
+	say("4,900,1,-;the oldest that is left\n")
+	if r, ok, err := l.Next(); !ok || err != nil || r.Sequence != 900 || l.Overruns() != 1 {
+		t.Errorf("%+v, %v, %v with %d overruns", r, ok, err, l.Overruns())
+	}
+	l.sysRead = func(int, []byte) (int, error) { return -1, syscall.EIO }
+	if err := l.Follow(t.Context(), func(Record) {}); err == nil || !strings.Contains(err.Error(), "read kernel log") {
+		t.Error(err)
+	}
+}
+
+func TestALineThatNeverEndsIsDropped(t *testing.T) {
+	l, say := pipe(t)
+	say("4,1,1,-;" + strings.Repeat("x", 20_000) + "\n4,2,1,-;good\n")
+	if r, ok, err := l.Next(); !ok || err != nil || r.Text != "good" {
+		t.Errorf("%.40q, %v, %v", r.Text, ok, err)
+	}
+}
+
+func TestKernelLogOfThisHost(t *testing.T) {
+	l, err := OpenKernelLog("/dev/kmsg")
+	if os.IsPermission(err) || os.IsNotExist(err) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, ok, err := l.Next()
+	if !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	for {
+		r, ok, err := l.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
 		if !ok {
-			return
+			break
 		}
-		if device, ok := ParsePCI(fault.Address); !ok || device != fault.Device || fault.Code < 0 || fault.PID < 0 {
-			t.Errorf("%q gives %+v", line, fault)
+		if r.Sequence <= first.Sequence || r.Text == "" || time.Until(r.Time) > time.Minute {
+			t.Errorf("%+v after %+v", r, first)
 		}
-	})
+		first = r
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := l.Follow(ctx, func(Record) {}); err != nil {
+		t.Error(err)
+	}
 }

@@ -46,6 +46,7 @@ type Table struct {
 	entries map[int]*entry
 	records map[string]*record // by the key that the cgroup gives
 	heard   []answer           // by source of names
+	past    []*entry           // no longer known, at most mostKnown; in the order in which they were forgotten
 	swept   time.Time
 }
 
@@ -56,6 +57,7 @@ type entry struct {
 	cgroup     string
 	record     *record
 	read, used time.Time
+	forgotten  time.Time
 	environ    bool // was asked for
 }
 
@@ -182,6 +184,7 @@ func (t *Table) InUse() []Process {
 // sweep forgets the dead, who was not looked up for long, and old answers.
 func (t *Table) sweep(now time.Time) {
 	t.swept = now
+	t.forgetPast(now)
 	for _, e := range t.entries {
 		if now.Sub(e.used) >= forget || !e.handle.Alive() {
 			t.drop(e)
@@ -198,6 +201,7 @@ func (t *Table) sweep(now time.Time) {
 func (t *Table) drop(e *entry) {
 	e.handle.Close()
 	delete(t.entries, e.PID)
+	t.remember(e)
 }
 
 // oldest returns the key of what was used least recently.

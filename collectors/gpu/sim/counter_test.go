@@ -42,7 +42,7 @@ func TestCountersRise(t *testing.T) {
 			kept := s.Faults[:0:0]
 			for _, f := range s.Faults {
 				switch f.Kind {
-				case "driver_gone", "lost", "reset_required", "wedge", "hot_add", "hot_remove", "node_gone", "nodes_gone", "library_mismatch": // forget or refuse
+				case "driver_gone", "driver_unbound", "lost", "reset_required", "wedge", "hot_add", "hot_remove", "node_gone", "nodes_gone", "library_mismatch": // forget or refuse
 				default:
 					kept = append(kept, f)
 				}

@@ -1,11 +1,14 @@
 package sim
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	nvidia "gpusteward/collectors/gpu"
 )
 
 // noInstance is NVML's GPU or compute instance of an event outside MIG.
@@ -181,7 +184,7 @@ func (s *eventSet) Free() nvml.Return {
 	return nvml.SUCCESS
 }
 
-// xid emits an XID event.
+// xid emits an XID event, which the kernel logs too.
 func (g *gpu) xid(code uint64, gi, ci *uint32) {
 	instance := func(p *uint32) uint32 {
 		if p == nil {
@@ -190,7 +193,14 @@ func (g *gpu) xid(code uint64, gi, ci *uint32) {
 		return *p
 	}
 	g.emit(nvml.EventTypeXidCriticalError, code, instance(gi), instance(ci))
+	occasion := fmt.Sprintf("xid %d", code)
+	if phrases()[occasion] == nil {
+		occasion = "xid"
+	}
+	g.say(occasion, code, gi)
 }
+
+func (g *gpu) raiseEvent(f *Fault) { g.emit(nvidia.EventTypes[f.Value], 0, noInstance, noInstance) }
 
 func (g *gpu) raiseXID(f *Fault) {
 	g.xid(f.Code, f.GI, f.CI)

@@ -118,3 +118,20 @@ func TestRegisterEvents(t *testing.T) {
 	want(t, "an unknown type", gpuOf(t, h, 0).RegisterEvents(1<<40, set), nvml.ERROR_NOT_SUPPORTED)
 	want(t, "another host's set", gpuOf(t, other, 0).RegisterEvents(8, set), nvml.ERROR_INVALID_ARGUMENT)
 }
+
+// TestNamedEvents raises events by their names.
+func TestNamedEvents(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := begin(t, Scenario{GPUs: []GPU{{}}, Faults: []Fault{
+			{Kind: "event", Value: "ecc_sbe_storm", At: Duration(time.Second)}, {Kind: "event", Value: "poison_fatal", At: Duration(2 * time.Second)},
+		}}, Options{})
+		set := subscribe(t, h)
+		for _, wanted := range []uint64{nvml.EventTypeSingleBitEccErrorStorm, nvml.EventTypeFatalPoisonError} {
+			if e, ret := set.Wait(5000); ret != nvml.SUCCESS || e.EventType != wanted {
+				t.Errorf("event %+v, %v; want type %#x", e, ret, wanted)
+			}
+		}
+		_, ret := set.Wait(5000)
+		want(t, "no more", ret, nvml.ERROR_TIMEOUT)
+	})
+}

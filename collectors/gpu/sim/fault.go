@@ -19,9 +19,10 @@ type Fault struct {
 	Code       uint64  `yaml:"code"`       // xid: the code
 	GI         *uint32 `yaml:"gi"`         // xid: GPU instance
 	CI         *uint32 `yaml:"ci"`         // xid: compute instance
-	Severity   string  `yaml:"severity"`   // ecc, row_remap: corrected or uncorrected
+	Severity   string  `yaml:"severity"`   // ecc, row_remap: corrected or uncorrected; pcie_aer: correctable, nonfatal or fatal
+	Device     string  `yaml:"device"`     // ib_down: the port, mlx5_0/1 by default
 	Location   string  `yaml:"location"`   // ecc: dram or sram
-	Count      uint64  `yaml:"count"`      // ecc, row_remap, nvlink_errors: how many, 1 by default
+	Count      uint64  `yaml:"count"`      // ecc, row_remap, nvlink_errors, pcie_aer: how many, 1 by default
 	Pending    bool    `yaml:"pending"`    // row_remap: a reset is due, until the window ends
 	Failure    bool    `yaml:"failure"`    // row_remap: the remapping failed, until the window ends
 	Link       int     `yaml:"link"`       // nvlink_down, nvlink_errors: NVLink index
@@ -30,7 +31,8 @@ type Fault struct {
 	Celsius    float64 `yaml:"celsius"`    // thermal: where the temperature goes
 	Call       string  `yaml:"call"`       // wedge, error: the NVML function, such as nvmlDeviceGetFieldValues
 	Return     string  `yaml:"return"`     // error: the NVML return, such as ERROR_UNKNOWN
-	Value      string  `yaml:"value"`      // recovery_action: the action
+	Value      string  `yaml:"value"`      // recovery_action: the action; event: its type, such as ecc_sbe_storm
+	Line       string  `yaml:"line"`       // kernel_line: the line; {pci} in it is the GPU's address, such as 0000:1b:00
 }
 
 // kind describes a kind of fault: the keys that it takes beyond at, for, every
@@ -49,6 +51,10 @@ type kind struct {
 var kinds = map[string]kind{
 	// An XID event.
 	"xid": {keys: []string{"code", "gi", "ci"}, begin: (*gpu).raiseXID},
+	// Another event of the driver, and nothing but that.
+	"event": {keys: []string{"value"}, begin: (*gpu).raiseEvent},
+	// A line in the kernel's log, and nothing but that.
+	"kernel_line": {keys: []string{"line"}, begin: (*gpu).logLine},
 	// Memory errors; uncorrected ones come with XID 94.
 	"ecc": {keys: []string{"severity", "location", "count"}, begin: (*gpu).raiseECC},
 	// Remapped memory rows, with XID 63, or 64 for a failure.
@@ -59,6 +65,14 @@ var kinds = map[string]kind{
 	"nvlink_errors": {keys: []string{"link", "count"}, begin: (*gpu).linkErrorsBegin, end: (*gpu).linkErrorsEnd},
 	// Replays and correctable errors on the PCIe link, count each second.
 	"pcie_errors": {keys: []string{"count"}, begin: (*gpu).pcieErrorsBegin, end: (*gpu).pcieErrorsEnd},
+	// PCIe errors that the kernel counts, once.
+	"pcie_aer": {keys: []string{"severity", "count"}, begin: (*gpu).raiseAER},
+	// The GPU reads as all ones on the PCI bus, while the driver still answers.
+	"pci_gone": {},
+	// The driver has let go of the GPU, which is still on the bus.
+	"driver_unbound": {end: (*gpu).reload},
+	// An InfiniBand port goes down.
+	"ib_down": {keys: []string{"device"}, host: true},
 	// The PCIe link falls to a lower generation or width.
 	"pcie_degraded": {keys: []string{"generation", "width"}, begin: (*gpu).pcieWorse, end: (*gpu).pcieWell},
 	// Loss of airflow: the temperature runs away.

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	nvidia "gpusteward/collectors/gpu"
 )
 
 // recoveryActions lists the values of field 230 by name.
@@ -70,6 +72,19 @@ func (f *Fault) check(all []GPU) error {
 	return f.checkValues(all[f.GPU])
 }
 
+// checkPort fills the default of the port that f takes down, one of ports.
+func (f *Fault) checkPort(ports int) error {
+	if f.Device == "" {
+		f.Device = port(0)
+	}
+	for i := range ports {
+		if f.Device == port(i) {
+			return nil
+		}
+	}
+	return fmt.Errorf("device: %q: want one of %d InfiniBand ports, from %s on", f.Device, ports, port(0))
+}
+
 // checkKeys finds keys that are set and that the kind does not take.
 func (f *Fault) checkKeys(k kind) error {
 	v := reflect.ValueOf(*f)
@@ -87,7 +102,7 @@ func (f *Fault) checkKeys(k kind) error {
 			return fmt.Errorf("%s: a fault of kind %s takes only %s", key, f.Kind, strings.Join(allowed, ", "))
 		}
 	}
-	if k.host && f.Every > 0 || f.Kind == "hot_add" && (f.Every > 0 || f.For > 0) {
+	if k.init != nvml.SUCCESS && f.Every > 0 || f.Kind == "hot_add" && (f.Every > 0 || f.For > 0) {
 		return fmt.Errorf("every: a fault of kind %s happens once", f.Kind)
 	}
 	return nil
@@ -115,6 +130,13 @@ func (f *Fault) checkValues(g GPU) error {
 		if f.Kind == "ecc" && f.Location != "dram" && f.Location != "sram" {
 			return fmt.Errorf("location: %q: want dram or sram", f.Location)
 		}
+	case "pcie_aer":
+		if aerSeverity(f.Severity) < 0 {
+			return fmt.Errorf("severity: %q: want correctable, nonfatal or fatal", f.Severity)
+		}
+		if m.VirtualMachine {
+			return fmt.Errorf("kind: model %s is in a virtual machine, whose kernel counts no PCIe errors", g.Model)
+		}
 	case "nvlink_down", "nvlink_errors":
 		if f.Link < 0 || f.Link >= m.NVLink.Links {
 			return fmt.Errorf("link: %d: model %s has %d links, numbered from 0", f.Link, g.Model, m.NVLink.Links)
@@ -135,6 +157,14 @@ func (f *Fault) checkValues(g GPU) error {
 		}
 	case "wedge", "error":
 		return f.checkCall()
+	case "event":
+		if bit := nvidia.EventTypes[f.Value]; bit == 0 || bit&m.EventTypes == 0 {
+			return fmt.Errorf("value: %q: want one of %s that model %s raises", f.Value, names(nvidia.EventTypes), g.Model)
+		}
+	case "kernel_line":
+		if f.Line == "" || strings.ContainsAny(f.Line, "\n\x00") {
+			return fmt.Errorf("line: %q: want one line of text", f.Line)
+		}
 	case "recovery_action":
 		if _, ok := recoveryActions[f.Value]; !ok {
 			return fmt.Errorf("value: %q: want one of %s", f.Value, names(recoveryActions))

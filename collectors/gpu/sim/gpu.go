@@ -32,6 +32,8 @@ type gpu struct {
 	work      activity
 	hist      [history]tick
 	subs      []subscription
+	lines     []line // of the kernel about this GPU
+	dropped   int    // lines
 	procs     []process
 	weight    float64 // of all processes
 	slots     []slot
@@ -147,16 +149,21 @@ func (g *gpu) strikes(kind string, t time.Duration) bool {
 	return false
 }
 
-// absent reports whether the GPU is not plugged in at t.
+// absent reports whether the driver does not have the GPU at t.
 func (g *gpu) absent(t time.Duration) bool {
+	return !g.plugged(t) || g.strikes("driver_unbound", t)
+}
+
+// plugged reports whether the GPU is on the PCI bus at t.
+func (g *gpu) plugged(t time.Duration) bool {
 	for i := range g.faults {
 		f := &g.faults[i]
 		_, _, active := f.window(t)
 		if f.Kind == "hot_remove" && active || f.Kind == "hot_add" && !active {
-			return true
+			return false
 		}
 	}
-	return false
+	return true
 }
 
 // average returns the mean of a remembered value over the last second.

@@ -92,7 +92,7 @@ func (h *Host) real(t time.Duration) time.Duration {
 	return forever
 }
 
-// present returns the GPUs that are plugged in at t.
+// present returns the GPUs that the driver has at t.
 func (h *Host) present(t time.Duration) []*gpu {
 	return slices.DeleteFunc(slices.Clone(h.gpus), func(g *gpu) bool { return g.absent(t) })
 }

@@ -122,9 +122,8 @@ func (h *Host) Process(pid int) (p ProcessFacts, ok bool) {
 		return p, false
 	}
 	began, o := time.Duration(found.from)*step, found.owner
-	comm := found.name[strings.LastIndexByte(found.name, '/')+1:]
 	return ProcessFacts{
 		Start: uint64((uptime + began) / (10 * time.Millisecond)), Began: h.start.Add(began),
-		UID: o.uid, Comm: comm[:min(len(comm), 15)], Cgroup: o.cgroup, Environ: maps.Clone(o.env),
+		UID: o.uid, Comm: found.comm(), Cgroup: o.cgroup, Environ: maps.Clone(o.env),
 	}, true
 }

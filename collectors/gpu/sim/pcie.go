@@ -5,8 +5,9 @@ import "github.com/NVIDIA/go-nvml/pkg/nvml"
 // pcieState is what is wrong with the PCIe link, and its errors since the
 // driver was loaded.
 type pcieState struct {
-	errors, rate      uint64 // rate is per second
-	generation, width int    // 0 means the model's
+	errors, rate      uint64    // rate is per second
+	generation, width int       // 0 means the model's
+	aer               [3]uint64 // errors that the kernel counted, by severity
 }
 
 func (g *gpu) pcieErrorsBegin(f *Fault) { g.pcie.rate = f.Count }

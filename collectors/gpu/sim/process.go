@@ -3,6 +3,7 @@ package sim
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -23,6 +24,13 @@ type process struct {
 	gi, ci uint32
 	from   int64 // step in which it began
 	owner  owner
+}
+
+// comm returns the process's name as the kernel has it: without a path, cut to
+// 15 bytes.
+func (p *process) comm() string {
+	name := p.name[strings.LastIndexByte(p.name, '/')+1:]
+	return name[:min(len(name), 15)]
 }
 
 // slot is a place for short processes.

@@ -10,6 +10,9 @@ import (
 // maxGPUs is how many GPUs a simulated host can hold.
 const maxGPUs = 16
 
+// maxPorts is how many InfiniBand ports a simulated host can have.
+const maxPorts = 16
+
 // expand checks s, fills its defaults and lists its GPUs one by one.
 func (s *Scenario) expand() error {
 	if s.Driver == "" {
@@ -20,6 +23,9 @@ func (s *Scenario) expand() error {
 	}
 	if v, err := strconv.Atoi(s.CUDA); err != nil || v < 1000 {
 		return fmt.Errorf("cuda: %q: want a number such as 13000", s.CUDA)
+	}
+	if s.InfiniBand < 0 || s.InfiniBand > maxPorts {
+		return fmt.Errorf("infiniband: %d: want 0 to %d ports", s.InfiniBand, maxPorts)
 	}
 	for i, symbol := range s.MissingSymbols {
 		if !strings.HasPrefix(symbol, "nvml") {
@@ -43,6 +49,11 @@ func (s *Scenario) expand() error {
 	for i := range s.Faults {
 		if err := s.Faults[i].check(all); err != nil {
 			return fmt.Errorf("faults[%d].%w", i, err)
+		}
+		if f := &s.Faults[i]; f.Kind == "ib_down" {
+			if err := f.checkPort(s.InfiniBand); err != nil {
+				return fmt.Errorf("faults[%d].%w", i, err)
+			}
 		}
 	}
 	return nil

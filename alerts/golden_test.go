@@ -1,0 +1,49 @@
+package alerts
+
+import (
+	"flag"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// update rewrites the generated files: go test ./alerts -update.
+var update bool
+
+func TestMain(m *testing.M) {
+	flag.BoolVar(&update, "update", false, "write the rules, their tests and the runbook instead of comparing with them")
+	flag.Parse()
+	os.Exit(m.Run())
+}
+
+// TestGolden holds the generated files against the checks, or writes them
+// under -update.
+func TestGolden(t *testing.T) {
+	files := Files()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if update {
+			if err := os.WriteFile(name, []byte(files[name]), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		stands, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(stands) != files[name] {
+			t.Errorf("%s is not what the checks say; make generate", name)
+		}
+	}
+	stands, err := filepath.Glob("*.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range stands {
+		if files[name] == "" {
+			t.Errorf("%s is not generated any more; remove it", name)
+		}
+	}
+}

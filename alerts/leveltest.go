@@ -1,0 +1,158 @@
+package alerts
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/health"
+)
+
+// A host is a target of Prometheus in a test, with what it shows.
+type host struct {
+	name     string
+	examples []health.Example
+}
+
+// levelTest returns the test of a level of a check: silent until its wait is
+// over, and silent on what lacks any of the things that it asks for. What is
+// expected of Prometheus is what the agent's own engine says of the same
+// series.
+func levelTest(c *health.Check, index int) ruleTest {
+	l := c.Levels[index]
+	t := ruleTest{name: fmt.Sprintf("%s, level %d: %s", c.ID, index+1, l.Severity), pace: paceFor(l.Delay())}
+	fires := t.pace.moment() + l.Delay()
+	times := []time.Duration{fires - time.Duration(t.pace), fires}
+	want := make([]expectation, len(times))
+	for i, at := range times {
+		want[i] = expectation{at: at, alert: c.Alert}
+	}
+	for _, h := range hosts(l.When) {
+		for _, x := range h.examples {
+			t.series = append(t.series, h.series(x, t.pace, fires))
+		}
+		for i, alerts := range h.judged(c, t.pace, times) {
+			want[i].firing = append(want[i].firing, h.firing(c, alerts)...)
+		}
+	}
+	t.alerts = want
+	return t
+}
+
+// hosts returns those of a test: the first entity has the fault, the others
+// lack something of it. They are on one host if nothing in the condition is
+// about a whole host.
+func hosts(c health.Condition) (all []host) {
+	sets := slices.Concat([][]health.Example{c.Example(entity(c.Signal, 0))},
+		c.Counterexamples(func(n int) health.Entity { return entity(c.Signal, n+1) }))
+	for n, examples := range sets {
+		if n == 0 || ofHost(c) {
+			all = append(all, host{name: fmt.Sprintf("host-%d:9836", n)})
+		}
+		last := &all[len(all)-1]
+		last.examples = append(last.examples, examples...)
+	}
+	return all
+}
+
+// ofHost reports whether the condition asks for something of a host.
+func ofHost(c health.Condition) bool {
+	return !slices.Contains(c.Signal.Labels(), "gpu") || slices.ContainsFunc(c.While, ofHost)
+}
+
+// entity returns the nth entity of a test.
+func entity(s *health.Signal, n int) (e health.Entity) {
+	for _, label := range s.Labels() {
+		switch label {
+		case "gpu":
+			e.GPU = strconv.Itoa(n)
+		case "uuid":
+			e.UUID = fmt.Sprintf("GPU-%08d", n)
+		case "link":
+			e.Link = "7"
+		case "workload":
+			e.Workload = fmt.Sprintf("train-%d", n)
+		default:
+			e.Device = fmt.Sprintf("mlx5_%d", n)
+		}
+	}
+	return e
+}
+
+func (h host) series(x health.Example, p pace, until time.Duration) series {
+	s := series{name: x.Metric.Name}
+	var labels []string
+	for i, name := range x.Metric.Labels {
+		if x.Labels[i] != "" {
+			labels = append(labels, fmt.Sprintf("%s=%q", name, x.Labels[i]))
+		}
+	}
+	labels = append(labels, fmt.Sprintf("instance=%q", h.name), fmt.Sprintf("job=%q", job))
+	s.name += "{" + strings.Join(labels, ",") + "}"
+	p.steps(until, func(at time.Duration) { s.values = append(s.values, x.At(at-p.moment())) })
+	return s
+}
+
+// judged returns the alerts that the agent's engine would send at these times.
+func (h host) judged(c *health.Check, p pace, times []time.Duration) (all [][]health.Alert) {
+	start := time.Unix(0, 0).UTC()
+	engine := health.NewEngine([]*health.Check{c}, start)
+	engine.Page([]string{c.ID})
+	p.steps(times[len(times)-1], func(at time.Duration) {
+		var samples []collectors.Sample
+		for _, x := range h.examples {
+			if v := x.At(at - p.moment()); !math.IsNaN(v) {
+				samples = append(samples, collectors.Sample{Metric: x.Metric, Labels: x.Labels, Value: v})
+			}
+		}
+		slices.SortStableFunc(samples, func(a, b collectors.Sample) int { return strings.Compare(a.Metric.Name, b.Metric.Name) })
+		engine.Eval(health.NewSnapshot(samples), nil, start.Add(at))
+		if slices.Contains(times, at) {
+			all = append(all, engine.Alerts(nil))
+		}
+	})
+	return all
+}
+
+// firing returns the engine's alerts as the rules of Prometheus make them. Where
+// several levels of a severity hold, the rule has the first one's value.
+func (h host) firing(c *health.Check, alerts []health.Alert) (all []firing) {
+	seen := map[string]bool{}
+	for _, a := range alerts {
+		labels := maps.Clone(a.Labels)
+		delete(labels, "alertname")
+		delete(labels, "source")
+		labels["instance"], labels["job"] = h.name, job
+		if c.Class != "" {
+			labels["class"] = string(c.Class)
+		}
+		f := firing{labels: sorted(labels)}
+		if key := fmt.Sprint(f.labels); seen[key] {
+			continue
+		} else {
+			seen[key] = true
+		}
+		value, _ := strconv.ParseFloat(a.Annotations["value"], 64)
+		for _, r := range checkRules(c) {
+			if r.severity.String() == labels["severity"] {
+				level := c.Levels[slices.IndexFunc(c.Levels, func(l health.Level) bool { return l.Severity == r.severity })]
+				r.description = description(c, level, humanize(value), fmt.Sprintf("%.4g%%", value*100), func(name string) string { return labels[name] })
+				f.annotations = r.annotations()
+			}
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+func sorted(m map[string]string) (all [][2]string) {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		all = append(all, [2]string{k, m[k]})
+	}
+	return all
+}

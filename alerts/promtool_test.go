@@ -1,0 +1,198 @@
+package alerts
+
+import (
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/health"
+)
+
+// TestPromtool has Prometheus's own tool check the rules and run their tests.
+func TestPromtool(t *testing.T) {
+	t.Parallel()
+	for pattern, command := range map[string]string{"*.rules.yml": "check", "*.rules.test.yml": "test"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) < 3 {
+			t.Fatalf("%s: %q, %v", pattern, files, err)
+		}
+		for _, name := range files {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				if out, err := exec.Command("promtool", command, "rules", name).CombinedOutput(); err != nil {
+					t.Errorf("promtool (make tools installs it): %v\n%s", err, out)
+				}
+			})
+		}
+	}
+}
+
+// TestTestsTest holds what the tests of levels expect, which comes from the
+// agent's engine: nothing of the level's severity just before, and the first
+// entity alone then. promtool says whether Prometheus agrees.
+func TestTestsTest(t *testing.T) {
+	t.Parallel()
+	for _, c := range alerting() {
+		for i, l := range c.Levels {
+			test := levelTest(c, i)
+			if n := len(test.series); n < 2 {
+				t.Errorf("%s: %d series", test.name, n)
+			}
+			for n, e := range test.alerts {
+				var mine []firing
+				for _, f := range e.firing {
+					if slices.Contains(f.labels, [2]string{"severity", l.Severity.String()}) {
+						mine = append(mine, f)
+					}
+				}
+				switch {
+				case n == 0 && len(mine) != 0:
+					t.Errorf("%s: the engine raises it too early, at %v: %v", test.name, e.at, mine)
+				case n == 1 && (len(mine) != 1 || !slices.Contains(mine[0].labels, [2]string{"instance", "host-0:9836"})):
+					t.Errorf("%s: the engine raises at %v %v, want it for the first entity", test.name, e.at, mine)
+				case n == 1:
+					sick := entity(l.When.Signal, 0)
+					if !slices.Contains(mine[0].labels, [2]string{"gpu", sick.GPU}) && sick.GPU != "" {
+						t.Errorf("%s: the engine raises %v, want it for GPU %s", test.name, mine[0].labels, sick.GPU)
+					}
+				}
+			}
+		}
+	}
+}
+
+// standard are metrics that rules may use and that are no collector's.
+var standard = []string{"up", "ALERTS"}
+
+// notNames is what a PromQL expression has beside the names of metrics.
+var notNames = regexp.MustCompile(`"[^"]*"|\{[^}]*\}|\[[^]]*\]|\b[0-9][0-9.e+-]*|\b(by|without|ignoring|on) \([^)]*\)|\b[a-z_]+ ?\(|\b(and|or|unless|by|without|ignoring|on|count|sum|max|min)\b`)
+
+// metricsOf returns the names of metrics in an expression.
+func metricsOf(expr string) []string {
+	for range 3 { // what is left of one may be another
+		expr = notNames.ReplaceAllString(expr, " ")
+	}
+	return regexp.MustCompile(`[a-zA-Z_:][a-zA-Z0-9_:]*`).FindAllString(expr, -1)
+}
+
+func allRules() (all []rule) {
+	for _, c := range alerting() {
+		all = append(all, checkRules(c)...)
+	}
+	fleet, _ := ofFleet()
+	return append(all, fleet...)
+}
+
+func TestMetricsExist(t *testing.T) {
+	t.Parallel()
+	known := slices.Clone(standard)
+	for _, m := range collectors.Metrics() {
+		known = append(known, m.Name)
+	}
+	for _, r := range allRules() {
+		names := metricsOf(r.expr)
+		if len(names) == 0 {
+			t.Errorf("%s: no metric found in %s", r.alert, r.expr)
+		}
+		for _, n := range names {
+			if !slices.Contains(known, n) {
+				t.Errorf("%s: %q is no metric: %s", r.alert, n, r.expr)
+			}
+		}
+	}
+}
+
+func TestMetricsOf(t *testing.T) {
+	t.Parallel()
+	for expr, want := range map[string]string{
+		`up{job="x"} == 0`: "up",
+		`round(sum without (a, b) (increase(m_total{a="b"}[5m]))) > 600`:                               "m_total",
+		`1 - sum by (job) (a) / sum by (job) (b unless on (job) c == 1) > 0.05`:                        "a b c",
+		`count by (xid) (max by (job) (t) > time() - 3600) >= 3`:                                       "t",
+		"(x - y) > 0 and ignoring (gpu, uuid) (z{a=\"(up)\"} == 1)\nor\nabsent(typo_of_a{b=~\"c|d\"})": "x y z typo_of_a",
+	} {
+		if got := strings.Join(metricsOf(expr), " "); got != want {
+			t.Errorf("%s: %q, want %q", expr, got, want)
+		}
+	}
+}
+
+// TestEachLevelHasARule says which checks have no rule for Prometheus, or one
+// for fewer severities than they have.
+func TestEachLevelHasARule(t *testing.T) {
+	t.Parallel()
+	without := map[string]string{} // by check: why
+	for _, c := range health.Checks() {
+		rules := checkRules(c)
+		for _, l := range c.Levels {
+			if !slices.ContainsFunc(rules, func(r rule) bool { return r.severity == l.Severity && r.expr != "" }) && without[c.ID] == "" {
+				t.Errorf("%s: no rule for %s", c.ID, l.Severity)
+			}
+		}
+		if (len(rules) == 0 || c.Alert == "") != (without[c.ID] != "") {
+			t.Errorf("%s: %d rules, and a reason for none: %q", c.ID, len(rules), without[c.ID])
+		}
+		for _, l := range c.Levels {
+			if strings.Contains(c.Detail, "{entity}") && !slices.Equal(l.When.Signal.Labels(), c.Levels[0].When.Signal.Labels()) {
+				t.Errorf("%s: its detail names the entity, and its levels have different ones", c.ID)
+			}
+		}
+	}
+}
+
+// TestLevelsThatDifferWait holds the one rule of levels that wait for
+// different times: it waits for none, and each level counts by itself.
+func TestLevelsThatDifferWait(t *testing.T) {
+	t.Parallel()
+	at := health.Value(collectors.TemperatureMargin).AtMost(0)
+	slow := health.Level{When: at, For: health.Persistence{K: 6, N: 6}}
+	for _, c := range []struct {
+		levels []health.Level
+		expr   string
+		wait   time.Duration
+	}{
+		{[]health.Level{{When: at}}, "nvgpu_temperature_margin_celsius <= 0", 0},
+		{[]health.Level{slow, slow}, "nvgpu_temperature_margin_celsius <= 0\nor\nnvgpu_temperature_margin_celsius <= 0", 50 * time.Second},
+		{[]health.Level{{When: at}, slow}, "nvgpu_temperature_margin_celsius <= 0\nor\n" +
+			"nvgpu_temperature_margin_celsius and (count_over_time((nvgpu_temperature_margin_celsius <= 0)[1m:10s]) >= 6)", 0},
+	} {
+		if expr, wait := either(c.levels); expr != c.expr || wait != c.wait {
+			t.Errorf("%s for %v, want %s for %v", expr, wait, c.expr, c.wait)
+		}
+	}
+}
+
+func TestLongRangesAreSlow(t *testing.T) {
+	t.Parallel()
+	for expr, long := range map[string]bool{
+		"rate(x[5m])": false, "increase(x[1h])": true, "increase(x[7d])": true, "rate(x[120m])": true,
+		"max_over_time(x[1d:10m])": false, "count_over_time((x > 0)[30m:1m])": false,
+	} {
+		if longRange.MatchString(expr) != long {
+			t.Errorf("%s: %v", expr, !long)
+		}
+	}
+}
+
+func TestHumanize(t *testing.T) {
+	t.Parallel()
+	for v, want := range map[float64]string{0: "0", 1: "1", 999: "999", 3599: "3.599k", 524288001: "524.3M", .27: "270m", 1.1e-12: "1.1p", -1: "-1", -1500: "-1.5k"} {
+		if got := humanize(v); got != want {
+			t.Errorf("%v: %s, want %s", v, got, want)
+		}
+	}
+}
+
+func TestDurations(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{10 * time.Second: "10s", 80 * time.Second: "1m20s", 2 * time.Minute: "2m", 24 * time.Hour: "24h", 25*time.Hour + time.Minute: "25h1m"} {
+		if got := promDuration(d); got != want {
+			t.Errorf("%v: %s, want %s", d, got, want)
+		}
+	}
+}

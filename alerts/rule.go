@@ -1,0 +1,138 @@
+// Package alerts writes Prometheus's alerting rules, their tests and the
+// runbook from the rows of health.Checks and from the table of what takes more
+// than one host to see. It is run by go generate; nothing imports it.
+package alerts
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"gpusteward/health"
+)
+
+// A rule is an alerting rule of Prometheus.
+type rule struct {
+	alert, expr                  string
+	wait                         time.Duration // its "for"
+	severity                     health.Severity
+	check                        string // empty for a fleet's rule
+	class                        health.Class
+	summary, description, action string
+}
+
+// labels returns what the rule adds to the labels of its series, in order.
+func (r rule) labels() [][2]string {
+	all := [][2]string{{"severity", r.severity.String()}, {"check", r.check}, {"class", string(r.class)}}
+	return slices.DeleteFunc(all, func(l [2]string) bool { return l[1] == "" })
+}
+
+// annotations returns the rule's annotations, in order.
+func (r rule) annotations() [][2]string {
+	return [][2]string{
+		{"summary", r.summary}, {"description", r.description}, {"action", r.action}, {"runbook_url", health.Runbook + "#" + anchor(r.alert)},
+	}
+}
+
+// anchor is the name of a section of the runbook in a URL.
+func anchor(alert string) string { return strings.ToLower(alert) }
+
+// checkRules returns the rules of a check: one for each severity.
+func checkRules(c *health.Check) (all []rule) {
+	for s := health.Info; s <= health.Emergency; s++ {
+		levels := slices.DeleteFunc(slices.Clone(c.Levels), func(l health.Level) bool { return l.Severity != s })
+		if len(levels) == 0 {
+			continue
+		}
+		r := rule{alert: c.Alert, severity: s, check: c.ID, class: c.Class, summary: c.Summary, action: c.Action}
+		r.expr, r.wait = either(levels)
+		r.description = description(c, levels[0], "{{ $value | humanize }}", "{{ $value | humanizePercentage }}", func(label string) string { return "{{ $labels." + label + " }}" })
+		all = append(all, r)
+	}
+	return all
+}
+
+// either returns an expression for any of the levels, and for how long it must
+// hold. Where they differ in that, each waits by itself.
+func either(levels []health.Level) (expr string, wait time.Duration) {
+	wait = levels[0].Wait()
+	differ := slices.ContainsFunc(levels, func(l health.Level) bool { return l.Wait() != wait })
+	var all []string
+	for _, l := range levels {
+		if differ && l.Wait() > 0 {
+			all = append(all, l.Counted())
+		} else {
+			all = append(all, l.Expr())
+		}
+	}
+	if differ {
+		wait = 0
+	}
+	return strings.Join(all, "\nor\n"), wait
+}
+
+// description returns the check's detail with its placeholders filled in.
+func description(c *health.Check, l health.Level, value, percent string, label func(name string) string) string {
+	if c.Detail == "" {
+		return c.Summary
+	}
+	var e health.Entity
+	for _, name := range l.When.Signal.Labels() {
+		*map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "workload": &e.Workload, "device": &e.Device}[name] = label(name)
+	}
+	return strings.NewReplacer("{value}", value, "{percent}", percent, "{entity}", e.Name()).Replace(c.Detail)
+}
+
+// longRange finds what reads raw samples of an hour and more: too many to do
+// so every ten seconds.
+var longRange = regexp.MustCompile(`\[(\d+[hd]|\d{3,}m)\]`)
+
+// group writes rules as a rule file: those that read much in a group that is
+// evaluated less often.
+func group(b *strings.Builder, name string, rules []rule) {
+	b.WriteString("groups:\n")
+	for _, g := range []struct {
+		suffix, interval string
+		long             bool
+	}{{"", "10s", false}, {"-slow", "5m", true}} {
+		mine := slices.DeleteFunc(slices.Clone(rules), func(r rule) bool { return longRange.MatchString(r.expr) != g.long })
+		if len(mine) == 0 {
+			continue
+		}
+		fmt.Fprintf(b, "  - name: %s%s\n    interval: %s\n    rules:\n", name, g.suffix, g.interval)
+		for _, r := range mine {
+			r.write(b)
+		}
+	}
+}
+
+func (r rule) write(b *strings.Builder) {
+	fmt.Fprintf(b, "      - alert: %s\n        expr: |-\n", r.alert)
+	for line := range strings.SplitSeq(r.expr, "\n") {
+		fmt.Fprintf(b, "          %s\n", line)
+	}
+	if r.wait > 0 {
+		fmt.Fprintf(b, "        for: %s\n", promDuration(r.wait))
+	}
+	b.WriteString("        keep_firing_for: 5m\n        labels:\n")
+	for _, l := range r.labels() {
+		fmt.Fprintf(b, "          %s: %s\n", l[0], l[1])
+	}
+	b.WriteString("        annotations:\n")
+	for _, a := range r.annotations() {
+		fmt.Fprintf(b, "          %s: %q\n", a[0], a[1])
+	}
+}
+
+// promDuration writes d, of whole seconds, as Prometheus reads it: 1h30m, 20s.
+func promDuration(d time.Duration) string {
+	s := d.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(s, zero) {
+			s = s[:len(s)-2]
+		}
+	}
+	return s
+}

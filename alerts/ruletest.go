@@ -1,0 +1,133 @@
+package alerts
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A pace is how far apart a test's samples are, and how often its rules are
+// evaluated.
+type pace time.Duration
+
+const (
+	seconds = pace(10 * time.Second)
+	hours   = pace(10 * time.Minute) // for what waits for hours
+)
+
+// paceFor returns the pace of a test that goes on for so long.
+func paceFor(d time.Duration) pace {
+	if d >= time.Hour {
+		return hours
+	}
+	return seconds
+}
+
+// steps calls f with each moment of a test.
+func (p pace) steps(until time.Duration, f func(at time.Duration)) {
+	for at := time.Duration(0); at <= until; at += time.Duration(p) {
+		f(at)
+	}
+}
+
+// moment is when what a test is about happens.
+func (p pace) moment() time.Duration { return 6 * time.Duration(p) }
+
+// A ruleTest is one of promtool's tests: series, and what fires when.
+type ruleTest struct {
+	name   string
+	pace   pace
+	series []series
+	alerts []expectation
+}
+
+// A series is what Prometheus has scraped.
+type series struct {
+	name   string // with labels
+	values []float64
+}
+
+// An expectation is what fires of an alert at a moment: nothing, or these.
+type expectation struct {
+	at     time.Duration
+	alert  string
+	firing []firing
+}
+
+// A firing is one alert as Prometheus sends it.
+type firing struct{ labels, annotations [][2]string }
+
+// humanize writes v as Prometheus's template function does: 1.5k, 200m.
+func humanize(v float64) string {
+	prefix := ""
+	if abs := math.Abs(v); abs >= 1 {
+		for _, p := range []string{"k", "M", "G", "T", "P", "E", "Z", "Y"} {
+			if math.Abs(v) < 1000 {
+				break
+			}
+			prefix, v = p, v/1000
+		}
+	} else if abs > 0 {
+		for _, p := range []string{"m", "u", "n", "p", "f", "a", "z", "y"} {
+			if math.Abs(v) >= 1 {
+				break
+			}
+			prefix, v = p, v*1000
+		}
+	}
+	return fmt.Sprintf("%.4g%s", v, prefix)
+}
+
+// write writes the test for promtool.
+func (t ruleTest) write(b *strings.Builder) {
+	fmt.Fprintf(b, "  - name: %q\n    interval: %s\n    input_series:\n", t.name, promDuration(time.Duration(t.pace)))
+	for _, s := range t.series {
+		fmt.Fprintf(b, "      - series: '%s'\n        values: '%s'\n", s.name, runs(s.values))
+	}
+	b.WriteString("    alert_rule_test:\n")
+	for _, e := range t.alerts {
+		fmt.Fprintf(b, "      - eval_time: %s\n        alertname: %s\n", promDuration(e.at), e.alert)
+		if len(e.firing) == 0 {
+			b.WriteString("        exp_alerts: []\n")
+			continue
+		}
+		b.WriteString("        exp_alerts:\n")
+		for _, f := range e.firing {
+			lead := "          - "
+			for _, part := range []struct {
+				name   string
+				values [][2]string
+			}{{"exp_labels", f.labels}, {"exp_annotations", f.annotations}} {
+				fmt.Fprintf(b, "%s%s:\n", lead, part.name)
+				lead = "            "
+				for _, v := range part.values {
+					fmt.Fprintf(b, "              %s: %q\n", v[0], v[1])
+				}
+			}
+		}
+	}
+}
+
+// runs writes values as promtool reads them: "1+0x5 stale _x2" is six times 1
+// and then nothing, which is known at once, for three times.
+func runs(values []float64) string {
+	var all []string
+	for len(values) > 0 {
+		v, n := values[0], 1
+		for n < len(values) && (values[n] == v || math.IsNaN(v) && math.IsNaN(values[n])) {
+			n++
+		}
+		switch {
+		case math.IsNaN(v) && all == nil:
+			all = append(all, fmt.Sprintf("_x%d", n))
+		case math.IsNaN(v):
+			all = append(all, "stale", fmt.Sprintf("_x%d", n-1))
+		default:
+			all = append(all, fmt.Sprintf("%s+0x%d", strconv.FormatFloat(v, 'g', -1, 64), n-1))
+		}
+		values = values[n:]
+	}
+	return strings.Join(all, " ")
+}

@@ -1,0 +1,99 @@
+package alerts
+
+import (
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"gpusteward/health"
+)
+
+// deviations are the rows of the table of checks that are made otherwise, and
+// why.
+var deviations = map[string]string{
+	"power_cap_ratio": "never alerts: it is a metric, nvgpu_clock_event_seconds_total",
+	"stale":           "the table's severity is unknown, which is the GPU's state; people see a warning",
+	"quota_violation": "the ladder beyond a warning is the enforcer's",
+}
+
+// renamed are checks whose row has another id, or that share one.
+var renamed = map[string]string{"qos": "qos_bandwidth / qos_latency", "ib_port_flap": "ib_port"}
+
+// added are checks beside those of the table, and why.
+var added = map[string]string{
+	"driver_blocked": "the second half of driver_hang: tasks in state D are the host's, and no GPU's",
+}
+
+// TestTable holds the checks against testdata/health-checks.tsv: their ids, the
+// names of their alerts and the severities.
+func TestTable(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("testdata/health-checks.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type made struct {
+		alerts     []string
+		severities map[string]bool
+	}
+	checks := map[string]*made{}
+	for _, c := range health.Checks() {
+		id := c.ID
+		if row := renamed[id]; row != "" {
+			id = row
+		}
+		if checks[id] == nil {
+			checks[id] = &made{severities: map[string]bool{}}
+		}
+		checks[id].alerts = append(checks[id].alerts, c.Alert)
+		for _, l := range c.Levels {
+			checks[id].severities[l.Severity.String()] = true
+		}
+	}
+	rows := 0
+	for line := range strings.Lines(string(text)) {
+		f := strings.Split(strings.TrimRight(line, "\n"), "\t")
+		if f[0] == "id" {
+			continue
+		}
+		rows++
+		c, differs := checks[f[0]], deviations[f[0]] != ""
+		delete(checks, f[0])
+		if c == nil {
+			if !differs {
+				t.Errorf("%s: there is no such check", f[0])
+			}
+			continue
+		}
+		if alerts := strings.Split(f[7], " / "); !slices.Equal(c.alerts, alerts) {
+			t.Errorf("%s: its alerts are %q, the table says %q", f[0], c.alerts, alerts)
+		}
+		if want := severities(f[5]); maps.Equal(c.severities, want) == differs {
+			t.Errorf("%s: its severities are %v, the table says %v; a deviation with a reason: %v", f[0], c.severities, want, differs)
+		}
+	}
+	if rows != 53 {
+		t.Errorf("the table has %d rows", rows)
+	}
+	for id := range checks {
+		if added[id] != "" {
+			continue
+		}
+		t.Errorf("the check %s is not in the table", id)
+	}
+}
+
+// severities reads a cell of the table: what is early is worth knowing.
+func severities(cell string) map[string]bool {
+	all := map[string]bool{}
+	for _, word := range regexp.MustCompile(`early-warning|early|info|warning|critical|emergency`).FindAllString(cell, -1) {
+		if strings.HasPrefix(word, "early") {
+			word = "info"
+		}
+		all[word] = true
+	}
+	return all
+}

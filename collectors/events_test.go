@@ -1,0 +1,74 @@
+package collectors
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+)
+
+func TestEventsAreHandedOn(t *testing.T) {
+	var mu sync.Mutex
+	var got []Event
+	listen := func(o *Options) {
+		o.Events = func(e Event) { mu.Lock(); defer mu.Unlock(); got = append(got, e) }
+	}
+	with(t, `
+gpus: [{model: h100}, {model: h100, mig: [3g.40gb, 3g.40gb]}]
+faults:
+  - {at: 2s, kind: xid, gpu: 0, code: 31}
+  - {at: 3s, kind: xid, gpu: 1, code: 94, gi: 1}
+  - {at: 4s, kind: event, gpu: 0, value: ecc_sbe_storm}
+  - {at: 5s, kind: recovery_action, gpu: 0, value: reset}
+`, listen, func(t *testing.T, h *Host) {
+		start := time.Now()
+		advance(10 * time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		var all []string
+		for _, e := range got {
+			if e.GPU.UUID == "" || e.GPU.PCI == "" || e.Time.Before(start) {
+				t.Errorf("%+v is of no GPU or time", e)
+			}
+			all = append(all, fmt.Sprintf("%v gpu%d %s %d gi=%q", e.Time.Sub(start).Round(time.Second), e.GPU.Index, e.Type, e.Code, e.GI))
+		}
+		wanted := []string{`2s gpu0 xid 31 gi=""`, `3s gpu1 xid 94 gi="1"`, `3s gpu1 poison_nonfatal 0 gi=""`, `4s gpu0 ecc_sbe_storm 0 gi=""`, `5s gpu0 recovery_action 1 gi=""`, `5s gpu0 xid 154 gi=""`}
+		if !slices.Equal(all, wanted) {
+			t.Errorf("events %q, want %q", all, wanted)
+		}
+		want(t, h, 1, XIDErrors, "0", "31", "")
+		want(t, h, 1, XIDErrors, "1", "94", "1")
+		want(t, h, 1, Events, "0", "ecc_sbe_storm")
+		want(t, h, 0, Events, "0", "poison_fatal")
+	})
+}
+
+func TestAllEventsButClocksAreWanted(t *testing.T) {
+	if wantedEvents&nvml.EventTypeClock != 0 || wantedEvents|nvml.EventTypeClock != ^uint64(0) {
+		t.Errorf("mask %#x", wantedEvents)
+	}
+	now := time.Now()
+	for _, c := range []struct {
+		raw  nvml.EventData
+		want Event
+	}{
+		{nvml.EventData{EventType: 1 << 40, EventData: 5, GpuInstanceId: noInstance}, Event{now, gpu.ID{Index: 3}, "other", 5, ""}},
+		{nvml.EventData{EventType: nvml.EventTypeXidCriticalError, EventData: 31, GpuInstanceId: 2}, Event{now, gpu.ID{Index: 3}, "xid", 31, "2"}},
+	} {
+		if e := event(c.raw, gpu.ID{Index: 3}, now); e != c.want {
+			t.Errorf("%+v, want %+v", e, c.want)
+		}
+	}
+	named := uint64(nvml.EventTypeXidCriticalError | nvml.EventTypeClock)
+	for _, bit := range gpu.EventTypes {
+		named |= bit
+	}
+	if named != nvml.EventTypeAll {
+		t.Errorf("the events with a name are %#x, go-nvml knows %#x", named, nvml.EventTypeAll)
+	}
+}

@@ -1,0 +1,298 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+)
+
+// grow writes files below a new directory, and returns what reads it as the
+// kernel's own. A content that begins with -> is a link.
+func grow(t testing.TB, files map[string]string) fs.FS {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		target, link := strings.CutPrefix(content, "->")
+		if link {
+			if err := os.Symlink(target, path); err != nil {
+				t.Fatal(err)
+			}
+		} else if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return os.DirFS(dir)
+}
+
+// uevent is what the kernel says of a device of this class and id.
+func uevent(driver, class, id string) string {
+	if driver != "" {
+		driver = "DRIVER=" + driver + "\n"
+	}
+	return driver + "PCI_CLASS=" + class + "\nPCI_ID=" + id + "\nPCI_SUBSYS_ID=10DE:16C1\nMODALIAS=pci:v000010DEd00002330\n"
+}
+
+func TestPCIDevices(t *testing.T) {
+	files := map[string]string{}
+	for address, text := range map[string]string{
+		"0000:00:00.0": uevent("", "60000", "8086:0D57"),
+		"0000:07:00.0": uevent("nvidia-nvswitch", "68000", "10DE:22A3"),
+		"0000:1b:00.0": uevent("nvidia", "30200", "10DE:2330"),
+		"0000:1b:00.4": uevent("nvidia", "30200", "10DE:2330"), // a virtual function
+		"0000:43:00.0": uevent("", "30200", "10DE:2330"),
+		"0000:52:00.0": uevent("vfio-pci", "30000", "10DE:26B9"),
+		"0000:52:00.1": uevent("snd_hda_intel", "40300", "10DE:22BA"),
+		"0000:61:00.0": uevent("amdgpu", "30200", "1002:740F"),
+		"0001:01:00.0": "PCI_CLASS=3\nPCI_ID\n\n=\n",
+	} {
+		files["devices/pci0000:00/"+address+"/uevent"] = text
+		files[pciDevices+"/"+address] = "->../../../devices/pci0000:00/" + address
+	}
+	files["devices/pci0000:00/0000:1b:00.4/physfn"] = "->../0000:1b:00.0"
+	files[pciDevices+"/0000:9b:00.0/class"] = "0x030200\n" // it goes as it is looked at
+	k := Kernel{Sys: grow(t, files)}
+	got, err := k.PCIDevices()
+	want := []PCIDevice{
+		{"0000:07:00.0", "nvswitch", "nvidia-nvswitch"}, {"0000:1b:00.0", "gpu", "nvidia"},
+		{"0000:43:00.0", "gpu", ""}, {"0000:52:00.0", "gpu", "vfio-pci"},
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("PCIDevices() = %v, %v, want %v", got, err, want)
+	}
+}
+
+func TestAnswers(t *testing.T) {
+	k := Kernel{Sys: grow(t, map[string]string{
+		pciDevices + "/0000:1b:00.0/config": "\xde\x10\x30\x23\x06",
+		pciDevices + "/0000:43:00.0/config": "\xff\xff\xff\xff\xff",
+		pciDevices + "/0000:52:00.0/config": "\xff",
+	})}
+	for address, want := range map[string]string{
+		"0000:1b:00.0": "true <nil>", "0000:43:00.0": "false <nil>",
+		"0000:52:00.0": "false read the configuration space of 0000:52:00.0: unexpected EOF",
+	} {
+		answers, err := k.Answers(address)
+		if got := fmt.Sprint(answers, " ", err); got != want {
+			t.Errorf("%s: %s, want %s", address, got, want)
+		}
+	}
+	if _, err := k.Answers("0000:61:00.0"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a device that has gone: %v", err)
+	}
+}
+
+// TestAnswersAsksForTheVendorOnly: the rest of the configuration space would
+// be a thousand transactions on the bus.
+func TestAnswersAsksForTheVendorOnly(t *testing.T) {
+	var asked countingFS
+	if yes, err := (Kernel{Sys: &asked}).Answers("0000:1b:00.0"); err != nil || !yes || asked.bytes != 2 {
+		t.Errorf("asked for %d bytes, answers %v, %v", asked.bytes, yes, err)
+	}
+}
+
+// A countingFS has any file, endless, and counts what is read.
+type countingFS struct {
+	fs.File
+	bytes int
+}
+
+func (c *countingFS) Open(string) (fs.File, error)      { return c, nil }
+func (c *countingFS) Read(b []byte) (int, error)        { c.bytes += len(b); return len(b), nil }
+func (c *countingFS) Close() error                      { return nil }
+func (c *countingFS) Stat() (info fs.FileInfo, e error) { return nil, fs.ErrInvalid }
+
+func TestAERErrors(t *testing.T) {
+	const correctable = "RxErr 3\nBadTLP 1\nBadDLLP 0\nRollover 0\nTimeout 0\nNonFatalErr 0\nCorrIntErr 0\nHeaderOF 0\nTOTAL_ERR_COR 4\n"
+	k := Kernel{Sys: grow(t, map[string]string{
+		pciDevices + "/0000:1b:00.0/aer_dev_correctable": correctable,
+		pciDevices + "/0000:1b:00.0/aer_dev_nonfatal":    "Undefined 0\nDLP 0\nTOTAL_ERR_NONFATAL 18446744073709551615\n",
+		pciDevices + "/0000:1b:00.0/aer_dev_fatal":       "Undefined 0\nDLP 0\n",
+	})}
+	for severity, want := range map[string]uint64{"correctable": 4, "nonfatal": 1<<64 - 1} {
+		if n, err := k.AERErrors("0000:1b:00.0", severity); err != nil || n != want {
+			t.Errorf("%s: %d, %v, want %d", severity, n, err, want)
+		}
+	}
+	if n, err := k.AERErrors("0000:1b:00.0", "fatal"); err == nil {
+		t.Errorf("without a total: %d", n)
+	}
+	if _, err := k.AERErrors("0000:43:00.0", "fatal"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of a device that reports none: %v", err)
+	}
+}
+
+func TestIBPorts(t *testing.T) {
+	k := Kernel{Sys: grow(t, map[string]string{
+		"devices/mlx5_0/ports/1/state":                         "4: ACTIVE\n",
+		"devices/mlx5_0/ports/1/counters/link_downed":          "2\n",
+		"class/infiniband/mlx5_0":                              "->../../devices/mlx5_0",
+		"class/infiniband/mlx5_1/ports/1/state":                "1: DOWN\n",
+		"class/infiniband/mlx5_1/ports/2/state":                "2: INIT\n",
+		"class/infiniband/mlx5_1/ports/2/counters/link_downed": "x\n",
+		"class/infiniband/mlx5_2/node_type":                    "1: CA\n",
+		"class/infiniband/mlx5_3/ports/1/rate":                 "40 Gb/sec (4X QDR)\n",
+	})}
+	got, err := k.IBPorts()
+	want := []IBPort{{"mlx5_0/1", true, true, 2}, {"mlx5_1/1", false, false, 0}, {"mlx5_1/2", false, false, 0}}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("IBPorts() = %v, %v, want %v", got, err, want)
+	}
+}
+
+func TestBlockedTasks(t *testing.T) {
+	files := map[string]string{"stat": "cpu 0\n", "self": "->12", "driver/nvidia/version": "x"}
+	for pid, stat := range map[int]string{
+		12: "12 (nvidia-smi) D 1 12 12 0 -1 4194560", 13: "13 (nv_queue) D 2 0 0", 14: "14 (irq/147-nvidia) D 2 0 0", 15: "15 (nvidia-modeset/) D 2 0",
+		20: "20 (nvidia-smi) S 1 20", 21: "21 (irq/9-acpi) D 2", 22: "22 (kworker/0:1) D 2", 23: "23 (my-nvidia) D 2", 24: "24 (x) D (nvidia) S 1", 25: "25 (nvidia) S (x) D 1",
+		30: "", 31: "31 (nvidia", 32: "32 (nvidia)", 33: "33 (nvidia) ", 34: ")nvidia( D",
+	} {
+		files[fmt.Sprintf("%d/stat", pid)] = stat
+	}
+	files["40/comm"] = "nvidia\n" // it ends as it is looked at
+	n, err := Kernel{Proc: grow(t, files)}.BlockedTasks()
+	// 25 has "nvidia) S (x" for a name.
+	if err != nil || n != 5 {
+		t.Errorf("BlockedTasks() = %d, %v, want 5", n, err)
+	}
+}
+
+// TestBlockedTasksLooksAtABoundedNumber of processes, those of the kernel first.
+func TestBlockedTasksLooksAtABoundedNumber(t *testing.T) {
+	files := fstest.MapFS{}
+	for pid := range 2 * maxTasks {
+		files[fmt.Sprintf("%d/stat", pid+1)] = &fstest.MapFile{Data: fmt.Appendf(nil, "%d (nvidia) D 2", pid+1)}
+	}
+	opened := &lookedAt{FS: files}
+	if n, err := (Kernel{Proc: opened}).BlockedTasks(); err != nil || n != maxTasks || opened.files != maxTasks {
+		t.Errorf("BlockedTasks() = %d, %v, of %d files, want %d", n, err, opened.files, maxTasks)
+	}
+	if opened.last != fmt.Sprintf("%d/stat", maxTasks) {
+		t.Errorf("the last was %s, want the lowest PIDs", opened.last)
+	}
+}
+
+// lookedAt counts the files that are opened.
+type lookedAt struct {
+	fs.FS
+	files int
+	last  string
+}
+
+func (l *lookedAt) Open(name string) (fs.File, error) {
+	if name != "." {
+		l.files++
+		l.last = name
+	}
+	return l.FS.Open(name)
+}
+
+func TestBoot(t *testing.T) {
+	k := Kernel{Proc: grow(t, map[string]string{
+		"sys/kernel/random/boot_id": "6e07a51c-5b5c-45b6-b997-fc8f6408530b\n",
+		"stat":                      "cpu  910123 0 110255\nintr 1 2 3\nctxt 1\nbtime 1795219531\nprocesses 3\n",
+	})}
+	if id, err := k.BootID(); err != nil || id != "6e07a51c-5b5c-45b6-b997-fc8f6408530b" {
+		t.Errorf("BootID() = %q, %v", id, err)
+	}
+	if at, err := k.Booted(); err != nil || !at.Equal(time.Unix(1795219531, 0)) {
+		t.Errorf("Booted() = %v, %v", at, err)
+	}
+	for _, stat := range []string{"cpu 1\n", "btime x\n"} {
+		if at, err := (Kernel{Proc: grow(t, map[string]string{"stat": stat})}).Booted(); err == nil {
+			t.Errorf("of %q: %v", stat, at)
+		}
+	}
+}
+
+// TestAKernelThatSaysNothing is one that nobody set.
+func TestAKernelThatSaysNothing(t *testing.T) {
+	var k Kernel
+	_, devices := k.PCIDevices()
+	_, answers := k.Answers("0000:1b:00.0")
+	_, errs := k.AERErrors("0000:1b:00.0", "fatal")
+	_, ports := k.IBPorts()
+	_, booted := k.Booted()
+	_, id := k.BootID()
+	for _, err := range []error{devices, answers, errs, ports, booted, id} {
+		if !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%v, want that it does not exist", err)
+		}
+	}
+	if n, err := k.BlockedTasks(); n != 0 || err != nil {
+		t.Errorf("%d tasks, %v", n, err)
+	}
+	if d := k.Driver(); d != (Driver{}) {
+		t.Errorf("a driver: %v", d)
+	}
+}
+
+func TestDriver(t *testing.T) {
+	proc, sys := t.TempDir(), t.TempDir()
+	k := Kernel{Proc: os.DirFS(proc), Sys: os.DirFS(sys)}
+	make := func(path string) {
+		t.Helper()
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	none := k.Driver()
+	make(filepath.Join(sys, "module/nvidia"))
+	if err := os.WriteFile(filepath.Join(sys, "module/nvidia/version"), []byte("580.159.04\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	make(filepath.Join(proc, "driver/nvidia/gpus/0000:1b:00.0"))
+	make(filepath.Join(proc, "driver/nvidia/gpus/0000:43:00.0"))
+	one := k.Driver()
+	if one.Version != "580.159.04" || len(strings.Fields(one.GPUs)) != 2 || one.Differs(one) != "" {
+		t.Errorf("Driver() = %v", one)
+	}
+	if why := one.Differs(none); !strings.Contains(why, `version is "580.159.04" instead of ""`) {
+		t.Errorf("loaded: %q", why)
+	}
+	// Bound again is another directory of the same name.
+	make(filepath.Join(proc, "driver/nvidia/gpus/new"))
+	old := filepath.Join(proc, "driver/nvidia/gpus/0000:43:00.0")
+	if err := errors.Join(os.Remove(old), os.Rename(filepath.Join(proc, "driver/nvidia/gpus/new"), old)); err != nil {
+		t.Fatal(err)
+	}
+	if why := k.Driver().Differs(one); !strings.Contains(why, "drives 2 GPUs, some of them newly bound") {
+		t.Errorf("bound again: %q", why)
+	}
+}
+
+// BenchmarkBlockedTasks reads this machine's processes; run it beside some
+// thousands of them to see what they cost.
+func BenchmarkBlockedTasks(b *testing.B) {
+	k := Kernel{Proc: os.DirFS("/proc")}
+	entries, err := fs.ReadDir(k.Proc, ".")
+	if err != nil {
+		b.Skip(err)
+	}
+	for b.Loop() {
+		if _, err := k.BlockedTasks(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(len(byPID(entries))), "processes")
+}
+
+// BenchmarkPCIDevices reads this machine's bus.
+func BenchmarkPCIDevices(b *testing.B) {
+	k := Kernel{Sys: os.DirFS("/sys")}
+	for b.Loop() {
+		if _, err := k.PCIDevices(); err != nil {
+			b.Skip(err)
+		}
+	}
+}

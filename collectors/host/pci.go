@@ -1,0 +1,107 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+)
+
+// pciDevices is where sysfs has a directory for each device on the PCI bus.
+const pciDevices = "bus/pci/devices"
+
+// pciKinds are the PCI classes of NVIDIA's devices that matter here: those of
+// a GPU without and with a display, and the bridge that an NVSwitch is.
+var pciKinds = map[string]string{"302": "gpu", "300": "gpu", "680": "nvswitch"}
+
+// A PCIDevice is one of NVIDIA's devices on the PCI bus.
+type PCIDevice struct {
+	Address string // "0000:9b:00.0"
+	Kind    string // gpu or nvswitch
+	Driver  string // the kernel module that is bound to it; empty: none
+}
+
+// PCIDevices returns the GPUs and NVSwitches, by address. It reads what the
+// kernel keeps in memory, and so waits for no device. The error is one of
+// reading it; fs.ErrNotExist where there is no PCI bus.
+func (k Kernel) PCIDevices() ([]PCIDevice, error) {
+	entries, err := fs.ReadDir(k.sys(), pciDevices) // sorted
+	if err != nil {
+		return nil, fmt.Errorf("list the pci bus: %w", err)
+	}
+	var all []PCIDevice
+	for _, e := range entries {
+		dir := path.Join(pciDevices, e.Name())
+		text, err := fs.ReadFile(k.sys(), path.Join(dir, "uevent"))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue // it has gone
+		case err != nil:
+			return nil, fmt.Errorf("read a pci device: %w", err)
+		}
+		d, ok := parsePCIDevice(string(text))
+		if !ok {
+			continue
+		}
+		// A virtual function is a part of its GPU, for a virtual machine.
+		if _, err := fs.Stat(k.sys(), path.Join(dir, "physfn")); err == nil {
+			continue
+		}
+		d.Address = e.Name()
+		all = append(all, d)
+	}
+	return all, nil
+}
+
+// parsePCIDevice reads a device's uevent; false if it is not NVIDIA's, or of
+// no kind that matters.
+func parsePCIDevice(uevent string) (d PCIDevice, ok bool) {
+	nvidia := false
+	for l := range strings.Lines(uevent) {
+		key, value, _ := strings.Cut(strings.TrimSuffix(l, "\n"), "=")
+		switch key {
+		case "DRIVER":
+			d.Driver = value
+		case "PCI_ID":
+			nvidia = strings.HasPrefix(value, "10DE:")
+		case "PCI_CLASS": // the last two digits are the programming interface
+			d.Kind = pciKinds[value[:max(0, len(value)-2)]]
+		}
+	}
+	return d, nvidia && d.Kind != ""
+}
+
+// Answers reports whether a device answers on the bus: the configuration space
+// of one that does not reads all ones. It waits for as long as the kernel
+// does, such as while the device is reset.
+func (k Kernel) Answers(address string) (bool, error) {
+	f, err := k.sys().Open(path.Join(pciDevices, address, "config"))
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = f.Close() }()
+	var vendor [2]byte // no more: each word of it is a transaction on the bus
+	if _, err := io.ReadFull(f, vendor[:]); err != nil {
+		return false, fmt.Errorf("read the configuration space of %s: %w", address, err)
+	}
+	return vendor != [2]byte{0xff, 0xff}, nil
+}
+
+// AERErrors returns how many PCIe errors of a device the kernel has counted
+// since it found it: those that are correctable, nonfatal or fatal. The error
+// is fs.ErrNotExist where nobody reports them, as in most virtual machines.
+func (k Kernel) AERErrors(address, severity string) (uint64, error) {
+	text, err := fs.ReadFile(k.sys(), path.Join(pciDevices, address, "aer_dev_"+severity))
+	if err != nil {
+		return 0, err
+	}
+	for l := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(l, " "); ok && strings.HasPrefix(name, "TOTAL_ERR_") {
+			return strconv.ParseUint(strings.TrimSpace(value), 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("read the %s errors of %s: no total", severity, address)
+}

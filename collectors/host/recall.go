@@ -1,0 +1,46 @@
+package host
+
+import (
+	"slices"
+	"time"
+)
+
+// recalled is for how long a process is remembered that is no longer known.
+const recalled = 10 * time.Minute
+
+// Recall returns the process that had the PID at a time of the last ten
+// minutes, or false if none is known: the one that has it now, or one that was
+// looked up before it ended. A process that began later is never the one, to
+// within the second to which the time of boot is known.
+func (t *Table) Recall(pid int, at time.Time) (Process, bool) {
+	const exact = time.Second
+	if p, err := t.Lookup(pid); err == nil && !p.Began.After(at.Add(exact)) {
+		return p, true
+	}
+	now := time.Now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range slices.Backward(t.past) {
+		if e.PID == pid && !e.Began.After(at.Add(exact)) && !at.After(e.forgotten.Add(exact)) && now.Sub(e.forgotten) <= recalled {
+			return e.process(now), true
+		}
+	}
+	return Process{}, false
+}
+
+// remember keeps an entry that is no longer known. The oldest makes room.
+func (t *Table) remember(e *entry) {
+	e.forgotten = time.Now()
+	if t.past = append(t.past, e); len(t.past) > mostKnown {
+		t.past = slices.Delete(t.past, 0, 1)
+	}
+}
+
+// forgetPast drops what is too old to be recalled.
+func (t *Table) forgetPast(now time.Time) {
+	old := 0
+	for old < len(t.past) && now.Sub(t.past[old].forgotten) > recalled {
+		old++
+	}
+	t.past = slices.Delete(t.past, 0, old)
+}

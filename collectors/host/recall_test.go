@@ -1,0 +1,80 @@
+package host
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestRecall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proc := &fakeProc{}
+		start := time.Now()
+		first := in("/a.slice/a.service")
+		first.Began = start
+		proc.set(1, first)
+		table := NewTable(Options{Proc: proc})
+		recall := func(pid int, at time.Time) string {
+			p, ok := table.Recall(pid, at)
+			if !ok {
+				return ""
+			}
+			return p.Workload.Key
+		}
+		if k := recall(1, start.Add(-2*time.Second)); k != "" {
+			t.Errorf("%s had the PID before it began", k)
+		}
+		if k := recall(1, start); k != "unit:a.service" {
+			t.Errorf("the process that lives is of %q", k)
+		}
+		time.Sleep(time.Minute)
+		proc.set(1, nil)
+		ended := time.Now()
+		if k := recall(1, ended); k != "unit:a.service" {
+			t.Errorf("the process that just ended was of %q", k)
+		}
+		if k := recall(1, ended.Add(2*time.Second)); k != "" {
+			t.Errorf("%s still has the PID after it ended", k)
+		}
+		time.Sleep(time.Minute)
+		next := in("/a.slice/b.service")
+		next.Start, next.Began = 6, time.Now()
+		proc.set(1, next) // the PID is used again
+		if a, b := recall(1, ended.Add(-time.Second)), recall(1, time.Now()); a != "unit:a.service" || b != "unit:b.service" {
+			t.Errorf("the PID was of %q and is of %q", a, b)
+		}
+		if k := recall(1, ended.Add(30*time.Second)); k != "" {
+			t.Errorf("%s had the PID while nobody had it", k)
+		}
+		time.Sleep(recalled - time.Minute + time.Second)
+		if k := recall(1, ended.Add(-time.Second)); k != "" {
+			t.Errorf("%s is not forgotten", k)
+		}
+	})
+}
+
+func TestRecallKnowsTheForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proc := &fakeProc{}
+		for pid := range mostKnown + 10 {
+			p := in("/a.slice/a.service")
+			p.Began = time.Now()
+			proc.set(pid, p)
+		}
+		table := NewTable(Options{Proc: proc})
+		for round := range 3 {
+			for pid := range mostKnown {
+				keyOf(t, table, pid)
+			}
+			time.Sleep(forget + sweepEach)
+			keyOf(t, table, mostKnown+round) // sweeps
+		}
+		if n := len(table.past); n != mostKnown || proc.handles() != 1 {
+			t.Errorf("%d past processes with %d handles, want %d and 1", n, proc.handles(), mostKnown)
+		}
+		proc.set(5, nil)
+		if p, ok := table.Recall(5, time.Now().Add(-forget-sweepEach)); !ok || p.Workload.Key != "unit:a.service" {
+			t.Errorf("%+v, %v", p, ok)
+		}
+	})
+}

@@ -1,0 +1,51 @@
+package collectors
+
+import (
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// ibPort sets the state of a port in files, and what it counts.
+func ibPort(files fstest.MapFS, name, state, downed string) {
+	adapter, number, _ := strings.Cut(name, "/")
+	dir := "class/infiniband/" + adapter + "/ports/" + number
+	files[dir+"/state"] = &fstest.MapFile{Data: []byte(state)}
+	files[dir+"/counters/link_downed"] = &fstest.MapFile{Data: []byte(downed)}
+	if downed == "" {
+		delete(files, dir+"/counters/link_downed")
+	}
+}
+
+func TestIBPortsInUse(t *testing.T) {
+	files := fstest.MapFS{}
+	p := kernelOf("ib_ports", files)
+	p.pass()
+	if len(p.now) != 0 || len(p.out.unsupported) != 1 {
+		t.Errorf("without adapters: %v, unsupported %v", p.now, p.out.unsupported)
+	}
+	ibPort(files, "mlx5_0/1", "4: ACTIVE\n", "1")
+	ibPort(files, "mlx5_1/1", "1: DOWN\n", "0") // never was up
+	ibPort(files, "mlx5_2/1", "1: DOWN\n", "3") // was, before the agent
+	ibPort(files, "mlx5_3/1", "4: ACTIVE\n", "")
+	p.pass()
+	p.has(t, `nvgpu_ib_port_up{device="mlx5_0/1"}`, 1)
+	p.has(t, `nvgpu_ib_port_link_downed_total{device="mlx5_0/1"}`, 1)
+	p.hasNo(t, `nvgpu_ib_port_up{device="mlx5_1/1"}`)
+	p.hasNo(t, `nvgpu_ib_port_link_downed_total{device="mlx5_1/1"}`)
+	p.has(t, `nvgpu_ib_port_up{device="mlx5_2/1"}`, 0)
+	p.has(t, `nvgpu_ib_port_up{device="mlx5_3/1"}`, 1)
+	p.hasNo(t, `nvgpu_ib_port_link_downed_total{device="mlx5_3/1"}`)
+
+	ibPort(files, "mlx5_0/1", "2: INIT\n", "2")
+	ibPort(files, "mlx5_1/1", "4: ACTIVE\n", "0")
+	p.pass()
+	p.has(t, `nvgpu_ib_port_up{device="mlx5_0/1"}`, 0)
+	p.has(t, `nvgpu_ib_port_link_downed_total{device="mlx5_0/1"}`, 2)
+	p.has(t, `nvgpu_ib_port_up{device="mlx5_1/1"}`, 1)
+
+	clear(files) // the adapters' module is unloaded
+	p.pass()
+	p.has(t, `nvgpu_ib_port_up{device="mlx5_0/1"}`, 0)
+	p.has(t, `nvgpu_ib_port_up{device="mlx5_3/1"}`, 0)
+}

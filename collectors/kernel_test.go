@@ -1,0 +1,208 @@
+package collectors
+
+import (
+	"context"
+	"io/fs"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/gpu/sim"
+	"gpusteward/collectors/host"
+)
+
+// device returns the labels of a simulated GPU on the PCI bus after gpu and
+// uuid, and then more.
+func device(index string, more ...string) []string {
+	address := map[string]string{"0": "0000:1b:00.0", "1": "0000:43:00.0"}[index]
+	return append([]string{address, "gpu"}, more...)
+}
+
+// TestTheKernelIsReadWithoutADriver: one that is gone, one that hangs as it is
+// opened, and one that was let go of.
+func TestTheKernelIsReadWithoutADriver(t *testing.T) {
+	for name, fault := range map[string]string{
+		"gone":    "{at: 20s, kind: driver_gone}",
+		"hanging": "{at: 20s, for: 100s, kind: wedge, call: nvmlInit}, {at: 20s, for: 1s, kind: driver_gone}",
+		"drained": "{at: 1h, kind: driver_gone}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			source := "gpus: [{model: h100, count: 2}]\ninfiniband: 1\nfaults: [" + fault + ", {at: 30s, kind: pcie_aer, gpu: 1, severity: fatal}]\n"
+			in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+				advance(15 * time.Second)
+				want(t, h, 0, PCIeAERErrors, "1", device("1", "fatal")...)
+				if name == "drained" {
+					call(t, h.Drain)
+				}
+				advance(65 * time.Second)
+				if h.Driver() == nil {
+					t.Fatal("the driver is open")
+				}
+				want(t, h, 1, PCIeAERErrors, "1", device("1", "fatal")...)
+				want(t, h, 1, PCIDevicePresent, "1", device("1")...)
+				want(t, h, 2, PCIDevices, "", "gpu")
+				want(t, h, 1, IBPortUp, "", "mlx5_0/1")
+				want(t, h, Bool(name == "hanging"), DriverBlockedTasks, "")
+				want(t, h, 1, CollectSuccess, "", "boot")
+				if at, ok := get(t, h, NodeBoot, ""); !ok || float64(time.Now().Unix())-at < 24*3600 {
+					t.Errorf("booted at %v", at)
+				}
+			})
+		})
+	}
+}
+
+// A holding is a file system in which the files below dir hang from a moment on.
+type holding struct {
+	fs.FS
+	dir     string
+	from    time.Time
+	release chan struct{}
+}
+
+func (f holding) Open(name string) (fs.File, error) {
+	if strings.HasPrefix(name, f.dir) && !time.Now().Before(f.from) {
+		<-f.release
+	}
+	return f.FS.Open(name)
+}
+
+// TestAFileOfTheKernelThatHangs stops neither the other collectors, nor the
+// watchdog, nor the end.
+func TestAFileOfTheKernelThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nv, err := sim.New(scenario(t, "gpus: [{model: h100}]\ninfiniband: 2\n"), sim.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		kernel := nv.Kernel()
+		release := make(chan struct{})
+		kernel.Sys = holding{kernel.Sys, "class/infiniband/mlx5_1", time.Now().Add(15 * time.Second), release}
+		log := slog.New(slog.DiscardHandler)
+		h := NewHost(Options{NVML: nv, Kernel: kernel, Config: DefaultConfig(), Processes: nv.Table(log), Log: log})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := goes(func() {
+			if err := h.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		advance(12 * time.Second)
+		want(t, h, 1, IBPortUp, "", "mlx5_0/1")
+		for range 3 {
+			advance(30 * time.Second)
+			want(t, h, 0, CollectSuccess, "", "ib_ports")
+			want(t, h, 1, CollectSuccess, "", "pci_devices")
+			want(t, h, 1, Up, "0")
+			want(t, h, 1, PCIDevicePresent, "0", device("0")...)
+			wantNone(t, h, IBPortUp, "", "mlx5_0/1")
+			if idle := time.Since(h.Progress()); idle > 2*time.Second {
+				t.Errorf("no progress for %v: systemd's watchdog would end the agent", idle)
+			}
+		}
+		close(release)
+		advance(20 * time.Second)
+		want(t, h, 1, IBPortUp, "", "mlx5_0/1")
+		cancel()
+		<-ended
+	})
+}
+
+// TestAFileOfTheKernelThatHangsForEver does not keep Run from ending.
+func TestAFileOfTheKernelThatHangsForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nv, err := sim.New(scenario(t, "gpus: [{model: h100}]\n"), sim.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		release := make(chan struct{})
+		defer close(release)
+		log := slog.New(slog.DiscardHandler)
+		h := NewHost(Options{NVML: nv, Kernel: host.Kernel{Sys: holding{fstest.MapFS{}, "bus/pci", time.Now(), release}}, Config: DefaultConfig(), Processes: nv.Table(log), Log: log})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := goes(func() { _ = h.Run(ctx) })
+		advance(10 * time.Second)
+		cancel()
+		synctest.Wait()
+		select {
+		case <-ended:
+		default:
+			t.Error("Run waits for a file that hangs")
+		}
+	})
+}
+
+// A reading runs one collector of the kernel's files by hand.
+type reading struct {
+	read  func(out *Readings)
+	known []gpu.ID
+	now   map[string]float64 // what it put last, by series
+	out   *Readings
+}
+
+func (r *reading) pass() {
+	r.out = &Readings{config: new(Config), known: func() []gpu.ID { return r.known }}
+	r.read(r.out)
+	r.now = series(r.out.samples)
+}
+
+func (r *reading) has(t *testing.T, name string, value float64) {
+	t.Helper()
+	if v, ok := r.now[name]; !ok || v != value {
+		t.Errorf("%s = %v (there: %v), want %v", name, v, ok, value)
+	}
+}
+
+func (r *reading) hasNo(t *testing.T, name string) {
+	t.Helper()
+	if v, ok := r.now[name]; ok {
+		t.Errorf("%s = %v, want no such series", name, v)
+	}
+}
+
+// kernelOf returns a kernel that says what is in files, and a reading of c.
+func kernelOf(c string, files fstest.MapFS) *reading {
+	for _, all := range All() {
+		if all.Name == c {
+			return &reading{read: all.Kernel(host.Kernel{Sys: files, Proc: files})}
+		}
+	}
+	return nil
+}
+
+// TestWhatTheKernelRefuses is a failure and no answer.
+func TestWhatTheKernelRefuses(t *testing.T) {
+	for _, c := range All() {
+		if c.Kernel == nil {
+			continue
+		}
+		p := &reading{read: c.Kernel(host.Kernel{Sys: refusing{}, Proc: refusing{}})}
+		p.pass()
+		if len(p.now) != 0 || p.out.failure != nvml.ERROR_NO_PERMISSION {
+			t.Errorf("%s puts %v, failure %v", c.Name, p.now, p.out.failure)
+		}
+	}
+}
+
+type refusing struct{}
+
+func (refusing) Open(name string) (fs.File, error) {
+	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
+}
+
+// TestTasksThatHangInTheDriver are seen from outside of it.
+func TestTasksThatHangInTheDriver(t *testing.T) {
+	in(t, "gpus: [{model: h100}]\nfaults: [{at: 20s, for: 60s, gpu: 0, kind: wedge}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(15 * time.Second)
+		want(t, h, 0, DriverBlockedTasks, "")
+		advance(20 * time.Second)
+		want(t, h, 1, DriverBlockedTasks, "")
+		advance(60 * time.Second)
+		want(t, h, 0, DriverBlockedTasks, "")
+	})
+}

@@ -1,0 +1,197 @@
+package collectors
+
+import (
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/host"
+)
+
+// TestPCIPresence has GPUs fall off the bus in every way, and come back.
+func TestPCIPresence(t *testing.T) {
+	for kind, c := range map[string]struct{ present, bound, devices float64 }{
+		"lost":           {0, 1, 2},
+		"pci_gone":       {0, 1, 2},
+		"hot_remove":     {0, -1, 1},
+		"driver_unbound": {1, 0, 2},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			source := "gpus: [{model: h100, count: 2}]\nfaults: [{at: 20s, for: 60s, gpu: 1, kind: " + kind + "}]\n"
+			in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+				advance(15 * time.Second)
+				for _, index := range []string{"0", "1"} {
+					want(t, h, 1, PCIDevicePresent, index, device(index)...)
+					want(t, h, 1, PCIDeviceBound, index, device(index, "nvidia")...)
+				}
+				advance(20 * time.Second)
+				want(t, h, c.devices, PCIDevices, "", "gpu")
+				want(t, h, c.present, PCIDevicePresent, "1", device("1")...)
+				if c.bound == 1 {
+					want(t, h, 1, PCIDeviceBound, "1", device("1", "nvidia")...)
+				} else {
+					wantNone(t, h, PCIDeviceBound, "1", device("1", "nvidia")...)
+				}
+				if c.bound == 0 {
+					want(t, h, 0, PCIDeviceBound, "1", device("1", "")...)
+				}
+				want(t, h, 1, PCIDevicePresent, "0", device("0")...)
+				advance(60 * time.Second)
+				want(t, h, 2, PCIDevices, "", "gpu")
+				want(t, h, 1, PCIDevicePresent, "1", device("1")...)
+				want(t, h, 1, PCIDeviceBound, "1", device("1", "nvidia")...)
+			})
+		})
+	}
+}
+
+const bus = "bus/pci/devices/"
+
+// pci adds a device to files.
+func pci(files fstest.MapFS, address, class string) {
+	files[bus+address+"/uevent"] = &fstest.MapFile{Data: []byte("DRIVER=nvidia\nPCI_CLASS=" + class + "\nPCI_ID=10DE:2330\n")}
+	files[bus+address+"/config"] = &fstest.MapFile{Data: []byte("\xde\x10")}
+	files[bus+address+"/aer_dev_fatal"] = &fstest.MapFile{Data: []byte("DLP 2\nTOTAL_ERR_FATAL 2\n")}
+}
+
+// remove takes it away.
+func remove(files fstest.MapFS, address string) {
+	for _, name := range []string{"/uevent", "/config", "/aer_dev_fatal"} {
+		delete(files, bus+address+name)
+	}
+}
+
+// TestDevicesThatAreNoKnownGPU are told by their addresses alone.
+func TestDevicesThatAreNoKnownGPU(t *testing.T) {
+	files := fstest.MapFS{}
+	pci(files, "0000:07:00.0", "68000")
+	pci(files, "0000:1b:00.0", "30200")
+	pci(files, "0000:43:00.0", "30200")
+	known := []gpu.ID{{Index: 3, UUID: "GPU-a", PCI: "00000000:1B:00.0"}, {Index: 4, UUID: "GPU-b"}}
+
+	p := kernelOf("pci_devices", files)
+	p.known = known
+	p.pass()
+	p.has(t, `nvgpu_pci_device_present{gpu="3",kind="gpu",pci_bus_id="0000:1b:00.0",uuid="GPU-a"}`, 1)
+	p.has(t, `nvgpu_pci_device_present{gpu="",kind="gpu",pci_bus_id="0000:43:00.0",uuid=""}`, 1)
+	p.has(t, `nvgpu_pci_device_present{gpu="",kind="nvswitch",pci_bus_id="0000:07:00.0",uuid=""}`, 1)
+	p.has(t, `nvgpu_pci_devices{kind="gpu"}`, 2)
+	p.has(t, `nvgpu_pci_devices{kind="nvswitch"}`, 1)
+
+	a := kernelOf("pcie_aer", files)
+	a.known = known
+	a.pass()
+	a.has(t, `nvgpu_pcie_aer_errors_total{gpu="3",kind="gpu",pci_bus_id="0000:1b:00.0",severity="fatal",uuid="GPU-a"}`, 2)
+	a.has(t, `nvgpu_pcie_aer_errors_total{gpu="",kind="nvswitch",pci_bus_id="0000:07:00.0",severity="fatal",uuid=""}`, 2)
+	a.hasNo(t, `nvgpu_pcie_aer_errors_total{gpu="3",kind="gpu",pci_bus_id="0000:1b:00.0",severity="correctable",uuid="GPU-a"}`)
+	if a.out.failure != nvml.SUCCESS {
+		t.Errorf("a severity that is not counted is a failure: %v", a.out.failure)
+	}
+
+	remove(files, "0000:07:00.0")
+	remove(files, "0000:1b:00.0")
+	p.pass()
+	p.has(t, `nvgpu_pci_device_present{gpu="3",kind="gpu",pci_bus_id="0000:1b:00.0",uuid="GPU-a"}`, 0)
+	p.has(t, `nvgpu_pci_device_present{gpu="",kind="nvswitch",pci_bus_id="0000:07:00.0",uuid=""}`, 0)
+	p.has(t, `nvgpu_pci_devices{kind="gpu"}`, 1)
+	p.has(t, `nvgpu_pci_devices{kind="nvswitch"}`, 0)
+}
+
+// TestDevicesAreBounded by those that the inventory holds.
+func TestDevicesAreBounded(t *testing.T) {
+	files := fstest.MapFS{}
+	p := kernelOf("pci_devices", files)
+	for i := range 3 * maxKnown {
+		address := "0000:00:" + strconv.FormatInt(int64(i+256), 16) + ".0"
+		pci(files, address, "30200")
+		if i%10 == 9 {
+			p.pass()
+			remove(files, address)
+		}
+	}
+	p.pass()
+	devices := 0
+	for name := range p.now {
+		if strings.HasPrefix(name, PCIDevicePresent.Name) {
+			devices++
+		}
+	}
+	if devices != maxKnown {
+		t.Errorf("%d devices are followed, want %d", devices, maxKnown)
+	}
+}
+
+// TestABusWithoutNVIDIA may not be the one that the GPUs are on, as in WSL.
+func TestABusWithoutNVIDIA(t *testing.T) {
+	p := kernelOf("pci_devices", fstest.MapFS{bus + "0000:00:00.0/uevent": {Data: []byte("PCI_CLASS=60000\nPCI_ID=8086:0D57\n")}})
+	p.known = []gpu.ID{{UUID: "GPU-a", PCI: "00000000:1B:00.0"}}
+	p.pass()
+	if len(p.now) != 0 || len(p.out.unsupported) != 1 || p.out.failure != nvml.SUCCESS {
+		t.Errorf("it puts %v, failure %v", p.now, p.out.failure)
+	}
+}
+
+// TestADeviceThatHangsHidesNoOther, is unknown itself, and is asked once.
+func TestADeviceThatHangsHidesNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const hangs, well = "0000:1b:00.0", "0000:43:00.0"
+		release := make(chan struct{})
+		var asked atomic.Int32
+		b := &pciBus{seen: map[string]*pciDevice{}, answers: func(address string) (bool, error) {
+			if address == hangs && asked.Add(1) > 1 {
+				<-release
+			}
+			return true, nil
+		}}
+		devices := []host.PCIDevice{{Address: hangs, Kind: "gpu"}, {Address: well, Kind: "gpu"}}
+		p := &reading{read: func(out *Readings) { b.read(devices, out) }}
+		name := func(address string) string {
+			return `nvgpu_pci_device_present{gpu="",kind="gpu",pci_bus_id="` + address + `",uuid=""}`
+		}
+		p.pass()
+		p.has(t, name(hangs), 1)
+		for range 3 {
+			began := time.Now()
+			p.pass()
+			if took := time.Since(began); took > patience {
+				t.Errorf("a pass took %v", took)
+			}
+			p.has(t, name(well), 1)
+			p.hasNo(t, name(hangs))
+			p.has(t, `nvgpu_pci_devices{kind="gpu"}`, 2)
+			if p.out.failure != nvml.ERROR_TIMEOUT {
+				t.Errorf("the failure is %v", p.out.failure)
+			}
+		}
+		if n := asked.Load(); n != 2 {
+			t.Errorf("it was asked %d times, want once while it hung", n)
+		}
+		close(release)
+		synctest.Wait()
+		p.pass()
+		p.has(t, name(hangs), 1)
+	})
+}
+
+// TestSeriesCarryTheGPUsNamesFromTheStart, where no inventory has them yet.
+func TestSeriesCarryTheGPUsNamesFromTheStart(t *testing.T) {
+	source := "gpus: [{model: h100, count: 2}]\nfaults: [{at: 0s, for: 1s, kind: wedge, call: nvmlInit}]\n"
+	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+		for range 100 {
+			for _, s := range h.Samples() {
+				if s.Metric == PCIDevicePresent && s.Labels[1] == "" {
+					t.Fatalf("%v %q", s.Metric, s.Labels)
+				}
+			}
+			advance(20 * time.Millisecond)
+		}
+		want(t, h, 1, PCIDevicePresent, "1", device("1")...)
+	})
+}

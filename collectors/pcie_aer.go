@@ -1,0 +1,33 @@
+package collectors
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/host"
+)
+
+// PCIeAERErrors is what the kernel counts of the errors that devices report to
+// it; PCIeErrors is what the GPU's own registers do.
+var PCIeAERErrors = Counter("nvgpu_pcie_aer_errors_total", "PCIe errors that the device reported to the kernel since that found it; correctable, nonfatal or fatal.", "pci_bus_id", "kind", "severity")
+
+var _ = Register(Collector{
+	Name:    "pcie_aer",
+	Doc:     "PCIe errors of GPUs and NVSwitches as the kernel counts them (AER), without the driver's help.",
+	Tier:    Medium,
+	Metrics: []*Metric{PCIeAERErrors},
+	Kernel: func(k host.Kernel) func(out *Readings) {
+		return func(out *Readings) {
+			devices, err := k.PCIDevices()
+			if ret := ofKernel(err); ret != nvml.SUCCESS {
+				out.Put(PCIeAERErrors, 0, ret)
+			}
+			for _, d := range devices {
+				labels := out.pciLabels(d)
+				for _, severity := range []string{"correctable", "nonfatal", "fatal"} {
+					n, err := k.AERErrors(d.Address, severity)
+					out.Put(PCIeAERErrors, float64(n), ofKernel(err), append(labels, severity)...)
+				}
+			}
+		}
+	},
+})

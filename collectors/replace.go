@@ -1,0 +1,46 @@
+package collectors
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// ReplaceFile puts what write writes in the place of the file at path, whole
+// or not at all, whatever fails and whenever the host crashes. The directory
+// is made if it is not there. Calls for one path must not overlap.
+func ReplaceFile(path string, write func(io.Writer) error) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make the state directory: %w", err)
+	}
+	draft := path + ".new"
+	f, err := os.OpenFile(draft, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o640)
+	if err != nil {
+		return fmt.Errorf("write the state: %w", err)
+	}
+	// Only what is on the disk may take the name: else a crash leaves an empty file.
+	err = errors.Join(write(f), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(draft, path)
+	}
+	if err != nil {
+		_ = os.Remove(draft) // on a full disk it holds what others need
+		return fmt.Errorf("write the state: %w", err)
+	}
+	return SyncDir(dir)
+}
+
+// SyncDir waits until the names in dir are on the disk.
+func SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("keep the names in the state directory: %w", err)
+	}
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return fmt.Errorf("keep the names in the state directory: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/url"
+	"os"
+	"time"
+
+	promconfig "github.com/prometheus/common/config"
+	"golang.org/x/sync/errgroup"
+
+	"gpusteward/collectors"
+	"gpusteward/exporter"
+	"gpusteward/health"
+)
+
+// judgement is the agent's health: who judges, who keeps what happened, and
+// who tells Alertmanagers.
+type judgement struct {
+	monitor  *health.Monitor
+	journal  *health.Journal
+	notifier *health.Notifier
+	log      *slog.Logger
+}
+
+// newJudgement returns the judgement on a host. read returns what was read of it.
+func newJudgement(f flags, c HealthConfig, m *machine, read func() []collectors.Sample, forget func(uuid string)) (*judgement, error) {
+	j := &judgement{log: m.options.Log}
+	node, _ := os.Hostname() // unknown is empty
+	boot, err := m.options.Kernel.BootID()
+	if err != nil {
+		j.log.Warn("a reboot cannot be told from a restart of the agent: latched faults stay", "err", err)
+	}
+	dir := f.stateDir
+	if !m.real {
+		dir = "" // what is simulated is not remembered
+	}
+	if j.journal, _, err = health.OpenJournal(health.JournalOptions{Dir: dir, Node: node, Boot: boot, Log: j.log}); err != nil {
+		return nil, fmt.Errorf("--state.dir=%s: %w", dir, err)
+	}
+	o, err := c.notifier()
+	if err != nil {
+		return nil, fmt.Errorf("health.%w", err)
+	}
+	o.Log = j.log
+	if j.notifier, err = health.NewNotifier(o); err != nil {
+		return nil, fmt.Errorf("health.%w", err)
+	}
+	j.monitor = health.NewMonitor(health.Options{
+		Samples: read,
+		Kernel:  m.kernelLog,
+		Process: func(pid int, at time.Time) (comm, workload string) {
+			p, ok := m.options.Processes.Recall(pid, at)
+			if ok && p.Workload != nil {
+				workload = p.Workload.Key
+			}
+			return p.Comm, workload
+		},
+		Record: j.journal.Append,
+		Tell:   j.notifier.Tell,
+		Lost: func() map[string]float64 {
+			return map[string]float64{"journal": float64(j.journal.Lost() + j.journal.Late()), "kernel_log": m.overruns()}
+		},
+		Forget:    forget,
+		Store:     health.Store{Dir: dir},
+		Boot:      boot,
+		Node:      node,
+		Simulated: !m.real,
+		Log:       j.log,
+	}, c.settings())
+	return j, nil
+}
+
+// configure applies another configuration; one that cannot work leaves all as
+// it was.
+func (j *judgement) configure(c HealthConfig) {
+	j.monitor.Configure(c.settings())
+	o, err := c.notifier()
+	if err == nil {
+		err = j.notifier.Reconfigure(o)
+	}
+	if err != nil {
+		j.log.Error("the Alertmanagers stay as they were", "err", err)
+	}
+}
+
+// samples returns what health adds to what is read.
+func (j *judgement) samples() []collectors.Sample {
+	all := append(j.monitor.Samples(), j.journal.Samples()...)
+	return append(all, j.notifier.Samples()...)
+}
+
+// run judges, keeps and tells until ctx ends.
+func (j *judgement) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return j.monitor.Run(ctx) })
+	group.Go(func() error { return j.journal.Run(ctx) })
+	group.Go(func() error { return j.notifier.Run(ctx) })
+	return group.Wait()
+}
+
+// ack is the order to acknowledge a fault.
+func (j *judgement) ack() exporter.Action {
+	return exporter.Action{Takes: []string{"check", "entity"}, Do: func(ctx context.Context, a url.Values) (string, error) {
+		entity, err := health.ParseEntity(a.Get("entity"))
+		if err != nil {
+			return "", err
+		}
+		if err := j.monitor.Ack(ctx, a.Get("check"), entity, exporter.OrderedBy(ctx)); err != nil {
+			return "", err
+		}
+		return fmt.Sprintf("%s of %s is acknowledged; if it is still there, it comes back.", a.Get("check"), entity), nil
+	}}
+}
+
+// HealthConfig says what alerts, and who is told.
+type HealthConfig struct {
+	Page                   []string          `yaml:"page"`
+	Labels                 map[string]string `yaml:"labels"`
+	Alertmanagers          []string          `yaml:"alertmanagers"`
+	AlertmanagerHTTPConfig string            `yaml:"alertmanager_http_config"`
+}
+
+func (c HealthConfig) settings() health.Settings {
+	return health.Settings{Page: c.Page, Labels: maps.Clone(c.Labels)}
+}
+
+// notifier reads how Alertmanagers are talked to. The error begins with the key.
+func (c HealthConfig) notifier() (health.NotifierOptions, error) {
+	o := health.NotifierOptions{URLs: c.Alertmanagers, HTTP: promconfig.DefaultHTTPClientConfig}
+	if c.AlertmanagerHTTPConfig != "" {
+		file, _, err := promconfig.LoadHTTPConfigFile(c.AlertmanagerHTTPConfig)
+		if err != nil {
+			return o, fmt.Errorf("alertmanager_http_config: %w", err)
+		}
+		o.HTTP = *file
+	}
+	return o, nil
+}
+
+func (c HealthConfig) validate() error {
+	if err := c.settings().Validate(); err != nil {
+		return err
+	}
+	o, err := c.notifier()
+	if err == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+		_, err = health.NewNotifier(o)
+	}
+	if err != nil {
+		return fmt.Errorf("health.%w", err)
+	}
+	return nil
+}

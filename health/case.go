@@ -1,0 +1,165 @@
+package health
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Names of what there are tables of codes for.
+const (
+	xidName      = "xid"
+	sxidName     = "sxid"
+	recoveryName = "recovery_action"
+)
+
+const (
+	recoveryXID   = 154 // which tells of a new recovery action
+	recoveryCheck = "gpu_recovery_action"
+)
+
+const (
+	longestMessage = 300 // bytes
+	longestComm    = 64  // bytes
+)
+
+// A key is what sightings of one incident have in common.
+type key struct {
+	entity Entity
+	what   string
+	code   int
+}
+
+// keyOf leaves out a GPU's index, which changes when another one is lost.
+func keyOf(s Sighting) key {
+	k := key{s.Entity, s.What, s.Code}
+	if k.entity.UUID != "" {
+		k.entity.GPU = ""
+	}
+	return k
+}
+
+// An openCase is an incident that may still be seen again.
+type openCase struct {
+	Event
+	key     key
+	title   string    // what it is, for people
+	text    string    // of the kernel's first line
+	cause   *openCase // that it is a companion of
+	began   time.Time // when it was opened, which may be long after First
+	touched time.Time // when a sighting came last
+	fair    bool      // both sources should see it, and have not been compared
+	news    bool      // since it was told
+	told    int       // Count when it was told
+}
+
+// includes reports whether s may be of i: it is close in time, or the first of
+// the other source, which may be late.
+func (i *openCase) includes(s Sighting) bool {
+	gap := max(s.Time.Sub(i.Last), i.First.Sub(s.Time))
+	return gap <= together || gap <= late && i.other() == s.Source
+}
+
+// other returns the source that has not seen i and should; empty if none.
+func (i *openCase) other() string {
+	if _, known := XIDs()[i.Code]; i.What != xidName || !known || i.Entity.UUID == "" || len(i.Sources) != 1 {
+		return ""
+	}
+	if i.Sources[0] == SourceNVML {
+		return SourceKernel
+	}
+	return SourceNVML
+}
+
+// add takes what a sighting says of i beyond what is known. What is known
+// stays: of several processes the first is the one.
+func (i *openCase) add(s Sighting) {
+	i.Count++
+	if s.Time.After(i.Last) {
+		i.Last = s.Time
+	}
+	if s.Time.Before(i.First) {
+		i.First = s.Time
+	}
+	if !slices.Contains(i.Sources, s.Source) {
+		i.Sources, i.news = append(i.Sources, s.Source), true
+	}
+	if i.PID == 0 && s.PID > 0 {
+		i.PID, i.Comm, i.news = s.PID, clean(s.Comm, longestComm), true
+	}
+	if i.GI == "" && s.GI != "" {
+		i.GI, i.news = s.GI, true
+	}
+	if i.text == "" && s.Text != "" {
+		i.text, i.news = s.Text, true
+		if verdict, ok := i.verdict(); ok {
+			i.decide(verdict)
+			i.advise("")
+		}
+	}
+	if i.tenants() {
+		i.Check = "xid_tenant"
+	}
+}
+
+// tenants reports whether i is an XID that a process is to blame for.
+func (i *openCase) tenants() bool {
+	return i.What == xidName && i.PID > 0 && XIDs()[i.Code].Tenant()
+}
+
+// judge fills in what the tables say. A code that they do not have is neither
+// well nor known to be ill.
+func (i *openCase) judge() {
+	switch i.What {
+	case xidName:
+		x, known := XIDs()[i.Code]
+		i.title = fmt.Sprintf("XID %d, %s (%s)", i.Code, x.Description, x.Mnemonic)
+		i.Class, i.Severity, i.Action = x.Class, x.Severity, x.Action
+		switch {
+		case !known:
+			i.title = fmt.Sprintf("XID %d, which is not in the table of XIDs", i.Code)
+			i.Severity, i.Check = Warning, "xid_unknown"
+		case x.Severity >= Critical:
+			i.Check = "xid_fatal"
+		}
+	case sxidName:
+		x, known := SXids()[i.Code]
+		i.title = fmt.Sprintf("SXid %d, %s", i.Code, x.Name)
+		i.Class, i.Severity = InterconnectFault, x.Severity
+		switch {
+		case !known:
+			i.title = fmt.Sprintf("SXid %d, which is not in the table of SXids", i.Code)
+			i.Severity = Warning
+		case x.Severity >= Critical:
+			i.Check, i.Action = "sxid_fatal", "RESET_FABRIC"
+		}
+	default:
+		h := happenings()[i.What]
+		i.title, i.Class, i.Severity, i.Check, i.Action = h.text, h.class, h.severity, h.check, h.action
+	}
+	if verdict, ok := i.verdict(); ok {
+		i.decide(verdict)
+	}
+}
+
+// decide makes the driver's verdict that of i, which tells of one.
+func (i *openCase) decide(verdict action) {
+	i.Action, i.Severity, i.Check, i.news = verdict.name, max(i.Severity, verdict.severity), recoveryCheck, true
+}
+
+// message returns what i is, in a line.
+func (i *openCase) message() string {
+	end := ""
+	if r := i.root(); r != i {
+		end = ", follows " + r.What
+		if r.Code != 0 {
+			end += fmt.Sprintf(" %d", r.Code)
+		}
+	}
+	text := i.title
+	if i.text != "" {
+		text += ": " + strings.TrimSuffix(i.text, ".")
+	}
+	return clean(text, longestMessage-len(end)) + end
+}

@@ -1,0 +1,190 @@
+package health
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"gpusteward/collectors/host"
+)
+
+// Bounds of a Casebook.
+const (
+	mostOpen  = 256              // incidents
+	late      = 2 * time.Minute  // for which an XID waits for its other source: the driver may be too stuck to be asked
+	disagreed = 30 * time.Second // after which the other source missed it
+)
+
+// CasebookOptions are what a Casebook needs to know of its host. The functions
+// must not wait; each may be nil.
+type CasebookOptions struct {
+	Boot    string                                              // the kernel's boot id
+	Node    string                                              // name of the host
+	GPU     func(host.PCI) (Entity, bool)                       // the GPU at an address, also one that is lost
+	Process func(pid int, at time.Time) (comm, workload string) // who had a PID; empty if nobody knows
+	Works   func(source string, e Entity) bool                  // whether a source sees what happens to a GPU
+}
+
+// A Casebook makes incidents of sightings: the same thing seen on the same
+// device within 5 s, in several lines or by several sources, is one. It is
+// pure: the time is handed in. It belongs to one goroutine.
+//
+// An incident is told at once, and again with the same ID when more is known
+// of it. One that comes along with another names that in Follows, and is no
+// incident of its own.
+type Casebook struct {
+	CasebookOptions
+	since   time.Time
+	open    []*openCase // the one that was seen last comes last
+	counter int         // of those that the kernel did not number
+	losses  Losses
+}
+
+// Losses are what a Casebook has reason to believe was not seen.
+type Losses struct {
+	MissedByNVML   uint64 // XIDs that the kernel logged and the driver raised no event for
+	MissedByKernel uint64 // XIDs that the driver raised an event for and the kernel did not log
+	ClosedEarly    uint64 // incidents that might have been seen again, for want of room
+}
+
+// NewCasebook returns an empty casebook. What happened before now is history:
+// one source is enough for it.
+func NewCasebook(o CasebookOptions, now time.Time) *Casebook {
+	if o.GPU == nil {
+		o.GPU = func(host.PCI) (Entity, bool) { return Entity{}, false }
+	}
+	if o.Process == nil {
+		o.Process = func(int, time.Time) (string, string) { return "", "" }
+	}
+	if o.Works == nil {
+		o.Works = func(string, Entity) bool { return false }
+	}
+	return &Casebook{CasebookOptions: o, since: now}
+}
+
+// Losses returns what was counted so far.
+func (c *Casebook) Losses() Losses { return c.losses }
+
+// Add takes a sighting, and returns the incidents that are new or of which
+// something new is known.
+func (c *Casebook) Add(s Sighting, now time.Time) []Event {
+	if at, ok := host.ParsePCI(s.Entity.Device); ok {
+		if gpu, ok := c.GPU(at); ok {
+			s.Entity = gpu
+		}
+	}
+	var told []Event
+	i := c.take(s)
+	if i == nil {
+		if len(c.open) == mostOpen {
+			told = c.tell(c.open[:1], now, true)
+			if s.Time.Sub(c.open[0].Last) <= together {
+				c.losses.ClosedEarly++
+			}
+			c.open = slices.Delete(c.open, 0, 1)
+		}
+		i = c.begin(s, now)
+	}
+	c.open = append(c.open, i)
+	i.add(s)
+	i.touched = now
+	c.attribute(i)
+	if i.Count == 1 {
+		c.relate(i)
+	}
+	return append(told, c.tell(c.open, now, false)...)
+}
+
+// take takes the incident that s is of out of those that are open; nil if it
+// is of none.
+func (c *Casebook) take(s Sighting) *openCase {
+	k := keyOf(s)
+	for n, i := range slices.Backward(c.open) {
+		if i.key == k && i.includes(s) {
+			c.open = slices.Delete(c.open, n, n+1)
+			return i
+		}
+	}
+	return nil
+}
+
+// Tick closes incidents that are over, and returns those of which something
+// new is known. It is to be called each second or so.
+func (c *Casebook) Tick(now time.Time) (told []Event) {
+	c.open = slices.DeleteFunc(c.open, func(i *openCase) bool {
+		if now.Before(i.touched) {
+			i.touched = now // the clock was set back
+		}
+		if i.began.After(now) {
+			i.began = now
+		}
+		c.attribute(i)
+		c.compare(i, now)
+		idle := now.Sub(i.touched)
+		over := idle > together && (i.other() == "" || idle > late)
+		told = append(told, c.tell([]*openCase{i}, now, over)...)
+		return over
+	})
+	return told
+}
+
+// compare counts an XID that one source saw and the other, which works, did
+// not.
+func (c *Casebook) compare(i *openCase, now time.Time) {
+	other := i.other()
+	if !i.fair || other == "" || now.Sub(i.began) < disagreed {
+		return
+	}
+	i.fair = false // once is enough
+	switch {
+	case !c.Works(other, i.Entity):
+	case other == SourceNVML:
+		c.losses.MissedByNVML++
+	default:
+		c.losses.MissedByKernel++
+	}
+}
+
+// begin opens an incident.
+func (c *Casebook) begin(s Sighting, now time.Time) *openCase {
+	i := &openCase{key: keyOf(s), began: now, news: true, Event: Event{
+		Version: eventVersion, Kind: KindIncident, Boot: c.Boot, Node: c.Node, Entity: s.Entity, What: s.What, Code: s.Code, First: s.Time, Last: s.Time,
+	}}
+	boot := cmp.Or(c.Boot, "boot")
+	boot = boot[:min(len(boot), 8)]
+	if s.Source == SourceKernel {
+		i.ID = fmt.Sprintf("%s-%d", boot, s.Sequence)
+	} else {
+		c.counter++
+		i.ID = fmt.Sprintf("%s-%x-%d", boot, s.Time.UnixMilli(), c.counter)
+	}
+	i.judge()
+	i.fair = !s.Time.Before(c.since) && c.Works(SourceNVML, s.Entity) && c.Works(SourceKernel, s.Entity)
+	return i
+}
+
+// attribute finds out whose the process is, for as long as nobody knows.
+func (c *Casebook) attribute(i *openCase) {
+	if i.PID == 0 || i.Workload != "" {
+		return
+	}
+	comm, workload := c.Process(i.PID, i.First)
+	if comm = cmp.Or(clean(comm, longestComm), i.Comm); comm != i.Comm || workload != "" {
+		i.Comm, i.Workload, i.news = comm, workload, true
+	}
+}
+
+// tell returns those of which there is news. That only more of the same came
+// is news when there is twice as much, and at the end.
+func (c *Casebook) tell(all []*openCase, now time.Time, end bool) (told []Event) {
+	for _, i := range all {
+		if i.news || i.Count >= 2*i.told || end && i.Count > i.told {
+			i.news, i.told = false, i.Count
+			e := i.Event
+			e.Time, e.Message, e.Sources = now, i.message(), slices.Clone(i.Sources)
+			told = append(told, e)
+		}
+	}
+	return told
+}

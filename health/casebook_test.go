@@ -1,0 +1,274 @@
+package health
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/host"
+)
+
+// readable fails the test unless what people read of e can be read.
+func readable(t *testing.T, e Event) {
+	t.Helper()
+	for _, s := range []string{e.Message, e.Comm} {
+		if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) || len(e.Message) > longestMessage || len(e.Comm) > longestComm {
+			t.Errorf("%q cannot be shown", s)
+		}
+	}
+	if e.Message == "" || e.ID == "" || e.Version != eventVersion || e.Kind != KindIncident || e.Severity == None || e.Count < 1 || len(e.Sources) == 0 || e.Last.Before(e.First) {
+		t.Errorf("%+v is incomplete", e)
+	}
+}
+
+// A desk has a casebook and what it told, by ID.
+type desk struct {
+	*testing.T
+	*Casebook
+	start, now time.Time
+	told       map[string]Event
+	ids        []string // in the order of their first telling
+	tellings   int
+}
+
+// gpu0 and gpu1 are at 0000:00:06 and 0000:9b:00.
+var gpu0, gpu1 = Entity{GPU: "0", UUID: "GPU-0"}, Entity{GPU: "1", UUID: "GPU-1"}
+
+func newDesk(t *testing.T) *desk {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	d := &desk{T: t, start: start, now: start, told: map[string]Event{}}
+	d.Casebook = NewCasebook(CasebookOptions{
+		Boot: "0123456789abcdef", Node: "n1",
+		GPU: func(p host.PCI) (Entity, bool) {
+			e, ok := map[host.PCI]Entity{{Device: 6}: gpu0, {Bus: 0x9b}: gpu1}[p]
+			return e, ok
+		},
+		Works: func(string, Entity) bool { return true },
+	}, start)
+	return d
+}
+
+func (d *desk) hear(events []Event) {
+	d.Helper()
+	for _, e := range events {
+		readable(d.T, e)
+		if _, again := d.told[e.ID]; !again {
+			d.ids = append(d.ids, e.ID)
+		}
+		d.told[e.ID] = e
+		d.tellings++
+	}
+}
+
+// to moves the clock, with a tick each second, to a time since the start.
+func (d *desk) to(at time.Duration) *desk {
+	d.Helper()
+	for d.now.Before(d.start.Add(at)) {
+		d.now = d.now.Add(min(time.Second, d.start.Add(at).Sub(d.now)))
+		d.hear(d.Tick(d.now))
+	}
+	return d
+}
+
+// kernel adds a line that the kernel logs now.
+func (d *desk) kernel(sequence uint64, text string) {
+	d.Helper()
+	s, ok := ParseLine(host.Record{Priority: 4, Sequence: sequence, Time: d.now, Text: text})
+	if !ok {
+		d.Fatalf("%q is of no interest", text)
+	}
+	d.hear(d.Add(s, d.now))
+}
+
+// nvml adds an event of GPU 0 or 1 that the driver raises now.
+func (d *desk) nvml(index int, what string, code uint64) {
+	d.Helper()
+	s, ok := Seen(collectors.Event{Time: d.now, GPU: gpu.ID{Index: index, UUID: fmt.Sprintf("GPU-%d", index)}, Type: what, Code: code})
+	if !ok {
+		d.Fatalf("%s is of no interest", what)
+	}
+	d.hear(d.Add(s, d.now))
+}
+
+// incidents returns what was told, as the latest telling has it.
+func (d *desk) incidents() (all []Event) {
+	for _, id := range d.ids {
+		all = append(all, d.told[id])
+	}
+	return all
+}
+
+const second = time.Second
+
+// TestARealCapture reads what the kernel of an H100 logged when three programs
+// failed, with the events that the driver raised.
+func TestARealCapture(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.Process = func(pid int, at time.Time) (string, string) {
+		return map[int]string{698: "python3", 745: "python3", 787: "python3"}[pid], fmt.Sprintf("slurm:%d", pid)
+	}
+	log, err := host.OpenKernelLog("testdata/kmsg-xid.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	boot := time.Time{}
+	event := 0
+	for {
+		r, ok, err := log.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			break
+		}
+		if boot.IsZero() {
+			boot = r.Time.Add(-second)
+		}
+		d.to(r.Time.Sub(boot))
+		r.Time = d.now
+		s, ok := ParseLine(r)
+		if !ok {
+			t.Fatalf("%+v is of no interest", r)
+		}
+		d.hear(d.Add(s, d.now))
+		if codes := []uint64{31, 43, 13}; event < 3 && s.Code == int(codes[event]) {
+			d.to(d.now.Sub(d.start) + 700*time.Millisecond) // the reader's next beat
+			d.nvml(0, "xid", codes[event])
+			event++
+		}
+	}
+	d.to(5 * time.Minute)
+	all := d.incidents()
+	if len(all) != 3 {
+		t.Fatalf("%d incidents, want 3: %+v", len(all), all)
+	}
+	for i, want := range []struct {
+		code, pid, count int
+		id               string
+	}{{31, 698, 2, "01234567-373"}, {43, 745, 2, "01234567-374"}, {13, 787, 4, "01234567-375"}} {
+		e := all[i]
+		if e.Code != want.code || e.PID != want.pid || e.Count != want.count || e.ID != want.id || e.Comm != "python3" || e.Workload != fmt.Sprintf("slurm:%d", want.pid) ||
+			!slices.Equal(e.Sources, []string{"kmsg", "nvml"}) || e.Entity != gpu0 || e.Check != "xid_tenant" || e.Class != ApplicationFault || e.Node != "n1" || e.Boot == "" {
+			t.Errorf("incident %d is %+v, want %+v", i, e, want)
+		}
+	}
+	if l := d.Losses(); l != (Losses{}) {
+		t.Errorf("losses %+v", l)
+	}
+	if m := all[0].Message; !strings.HasPrefix(m, "XID 31, GPU memory page fault (ROBUST_CHANNEL_FIFO_ERROR_MMU_ERR_FLT): channel 0x0000000a") {
+		t.Errorf("message %q", m)
+	}
+}
+
+func TestAnIncidentIsToldAtOnceAndAgain(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.nvml(0, "xid", 31)
+	if all := d.incidents(); len(all) != 1 || all[0].Count != 1 || all[0].PID != 0 || all[0].Check != "" || all[0].Action != "RESTART_APP" || all[0].Severity != Warning {
+		t.Fatalf("%+v", all)
+	}
+	d.to(second).kernel(9, "NVRM: Xid (PCI:0000:00:06 GPU-I:02): 31, pid=5, name=evil\xff\x1b[0m, Ch")
+	all := d.incidents()
+	if e := all[0]; len(all) != 1 || e.PID != 5 || e.GI != "2" || e.Comm != "evil? [0m" || e.Count != 2 || e.First != d.start || e.Last != d.now || !slices.Equal(e.Sources, []string{"nvml", "kmsg"}) || e.Check != "xid_tenant" {
+		t.Errorf("%+v", all)
+	}
+	// Then it is over, and the next is another.
+	d.to(7*second).kernel(10, "NVRM: Xid (PCI:0000:00:06): 31, pid=5, name=x, Ch")
+	d.kernel(11, "NVRM: Xid (PCI:0000:9b:00): 31, pid=5, name=x, Ch")
+	d.kernel(12, "NVRM: Xid (PCI:0000:00:06): 13, pid=5, name=x, Ch")
+	if all = d.incidents(); len(all) != 4 || all[2].Entity != gpu1 || all[0].Count != 2 {
+		t.Errorf("%+v", all)
+	}
+}
+
+func TestTheDriverMayBeLate(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 119, pid=5, name=x, Timeout")
+	d.to(50*second).nvml(0, "xid", 119) // it was stuck
+	d.to(60*second).nvml(0, "xid", 119) // and this is one that the kernel did not log
+	d.to(200 * second)
+	if all := d.incidents(); len(all) != 2 || !slices.Equal(all[0].Sources, []string{"kmsg", "nvml"}) || all[0].Count != 2 || all[1].Count != 1 {
+		t.Errorf("%+v", all)
+	}
+}
+
+func TestWhoseAProcessIs(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	known := false
+	var asked time.Time
+	d.Process = func(pid int, at time.Time) (string, string) {
+		if asked = at; !known {
+			return "python3", ""
+		}
+		return "python3", "pod:a/b/c"
+	}
+	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 31, pid=5, name=pytho, Ch")
+	if e := d.incidents()[0]; e.Comm != "python3" || e.Workload != "" || asked != d.start {
+		t.Errorf("%+v at %v", e, asked)
+	}
+	known = true // names come a little later
+	d.to(2 * second)
+	if e := d.incidents()[0]; e.Workload != "pod:a/b/c" || e.Count != 1 {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestCodesThatAreNotInTheTable(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 888, something new")
+	d.kernel(2, "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal")
+	d.kernel(3, "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22003, Fatal")
+	d.kernel(4, "NVRM: Xid (PCI:0000:77:00): 79, GPU has fallen off the bus.")
+	d.to(time.Minute)
+	all := d.incidents()
+	if e := all[0]; e.Severity != Warning || e.Class != "" || e.Check != "xid_unknown" || e.Message != "XID 888, which is not in the table of XIDs: something new" {
+		t.Errorf("%+v", e)
+	}
+	if e := all[1]; e.Severity != Warning || e.What != "sxid" || e.Entity != (Entity{Device: "0000:c1:00.0"}) || e.Check != "" || !strings.Contains(e.Message, "not in the table") {
+		t.Errorf("%+v", e)
+	}
+	if e := all[2]; e.Severity != Critical || e.Check != "sxid_fatal" || e.Action != "RESET_FABRIC" || e.Class != InterconnectFault {
+		t.Errorf("%+v", e)
+	}
+	if e := all[3]; e.Severity != Emergency || e.Entity != (Entity{Device: "0000:77:00"}) {
+		t.Errorf("of a GPU that nobody knows: %+v", e)
+	}
+	if l := d.Losses(); l != (Losses{}) {
+		t.Errorf("%+v, though the driver has no name for these", l)
+	}
+}
+
+func TestHostileText(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	long := strings.Repeat("\u202e\u00e9\x00\n", 500)
+	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 31, pid=5, name="+long+", "+long)
+	d.kernel(2, "INFO: task "+strings.ReplaceAll(long, "\n", "\\x0a")+":7 blocked for more than 120 seconds.")
+	d.to(10 * second)
+	if all := d.incidents(); len(all) != 2 {
+		t.Errorf("%+v", all)
+	}
+}
+
+func TestEventsThatAreNoIncidents(t *testing.T) {
+	t.Parallel()
+	for _, what := range []string{"pstate", "power_source", "mig_config", "ecc_sbe", "other"} {
+		if s, ok := Seen(collectors.Event{Type: what}); ok {
+			t.Errorf("%+v", s)
+		}
+	}
+	s, ok := Seen(collectors.Event{GPU: gpu.ID{Index: 3, UUID: "GPU-3"}, Type: "poison_fatal", Code: 1 << 60, GI: "2"})
+	if !ok || s.Entity != (Entity{GPU: "3", UUID: "GPU-3"}) || s.Code != 0 || s.GI != "2" || s.Source != SourceNVML {
+		t.Errorf("%+v, %v", s, ok)
+	}
+}

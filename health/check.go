@@ -1,0 +1,233 @@
+package health
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// A Check says when something is wrong with an entity: a row of Checks. From
+// one row come the judgement on the host, the rules of Prometheus with their
+// tests, and the page of the runbook.
+type Check struct {
+	ID      string // "thermal_margin"
+	Alert   string // name of its alerts: "GPUThermalMargin"
+	Class   Class  // of the fault; empty where it is none of a GPU
+	Levels  []Level
+	Latched bool // stays until a reset, a reboot or an operator's word
+	Accepts bool // an operator's word makes what is now the normal
+	Shadow  bool // its threshold is a judgement: no alerts until it is turned on
+
+	Summary string // one sentence, the same for every entity
+	Detail  string // a sentence with {value} and {entity} in it
+	Action  string // what to do
+	Cause   string // for the runbook: what it means and how to find out more
+}
+
+// A Level is when a check fails, and how badly.
+type Level struct {
+	Severity Severity
+	When     Condition
+	For      Persistence // how often in how many samples; the zero value is at once
+}
+
+// Persistence is in how many of the last samples a condition must hold.
+type Persistence struct {
+	K, N  int           // K of the last N samples, at most 64
+	Every time.Duration // between samples; 10 s if 0
+}
+
+// of returns k of n samples, each 10 s.
+func of(k, n int) Persistence { return Persistence{K: k, N: n} }
+
+// every returns p with samples that are d apart.
+func (p Persistence) every(d time.Duration) Persistence {
+	p.Every = d
+	return p
+}
+
+// step is how often the host judges, but for events.
+const step = 10 * time.Second
+
+// spelled returns p with nothing left out.
+func (p Persistence) spelled() Persistence {
+	if p.N == 0 {
+		return Persistence{K: 1, N: 1}
+	}
+	if p.Every == 0 {
+		p.Every = step
+	}
+	return p
+}
+
+// String returns p as people say it: "6 of 6 in 1m".
+func (p Persistence) String() string {
+	p = p.spelled()
+	if p.N == 1 {
+		return "at once"
+	}
+	return fmt.Sprintf("%d of %d in %s", p.K, p.N, promDuration(time.Duration(p.N)*p.Every))
+}
+
+// A Condition compares a signal with a threshold.
+type Condition struct {
+	Signal    *Signal
+	Op        string  // >, >=, <, <=, ==, !=
+	Threshold float64 // that sets it
+	Clear     float64 // that ends it; the same as Threshold where there is no other
+	While     []Condition
+}
+
+// Above holds over set, until the signal is at clear or under it.
+func (g *Signal) Above(set float64, clear ...float64) Condition { return condition(g, ">", set, clear) }
+
+// AtLeast holds from set on, until the signal is under clear.
+func (g *Signal) AtLeast(set float64, clear ...float64) Condition {
+	return condition(g, ">=", set, clear)
+}
+
+// Below holds under set, until the signal is at clear or over it.
+func (g *Signal) Below(set float64, clear ...float64) Condition { return condition(g, "<", set, clear) }
+
+// AtMost holds up to set, until the signal is over clear.
+func (g *Signal) AtMost(set float64, clear ...float64) Condition {
+	return condition(g, "<=", set, clear)
+}
+
+// Is holds while the signal equals v.
+func (g *Signal) Is(v float64) Condition { return condition(g, "==", v, nil) }
+
+// Not holds while the signal is anything but v.
+func (g *Signal) Not(v float64) Condition { return condition(g, "!=", v, nil) }
+
+func condition(g *Signal, op string, set float64, clear []float64) Condition {
+	c := Condition{Signal: g, Op: op, Threshold: set, Clear: set}
+	if len(clear) > 0 {
+		c.Clear = clear[0]
+	}
+	return c
+}
+
+// And makes c hold only while others hold too, of the same entity, of its GPU
+// or of the node.
+func (c Condition) And(others ...Condition) Condition {
+	c.While = append(slices.Clone(c.While), others...)
+	return c
+}
+
+// holds compares v with the threshold.
+func (c Condition) holds(v, threshold float64) bool {
+	switch c.Op {
+	case ">":
+		return v > threshold
+	case ">=":
+		return v >= threshold
+	case "<":
+		return v < threshold
+	case "<=":
+		return v <= threshold
+	case "==":
+		return v == threshold
+	}
+	return v != threshold
+}
+
+// String returns the condition as PromQL, for its series that meet it.
+func (c Condition) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s %s", c.Signal, c.Op, number(c.Threshold))
+	for _, w := range c.While {
+		var extra []string // labels that the one has and the other lacks
+		for _, l := range c.Signal.by {
+			if !slices.Contains(w.Signal.by, l) {
+				extra = append(extra, l)
+			}
+		}
+		if w.Signal.node && !c.Signal.node {
+			extra = append(extra, "gpu", "uuid")
+		}
+		b.WriteString(" and ")
+		if extra != nil {
+			fmt.Fprintf(&b, "ignoring (%s) ", strings.Join(extra, ", "))
+		}
+		fmt.Fprintf(&b, "(%s)", w)
+	}
+	return b.String()
+}
+
+// Words returns the condition for people, in Markdown.
+func (c Condition) Words() string {
+	op := map[string]string{">": "above", ">=": "at least", "<": "below", "<=": "at most", "==": "is", "!=": "is not"}[c.Op]
+	text := fmt.Sprintf("%s %s %s", c.Signal.Words(), op, number(c.Threshold))
+	for _, w := range c.While {
+		text += ", while " + w.Words()
+	}
+	return text
+}
+
+// number writes v without an exponent, if it is not tiny.
+func number(v float64) string {
+	if math.Abs(v) < 1 {
+		return strconv.FormatFloat(v, 'g', -1, 64)
+	}
+	return strconv.FormatFloat(v, 'f', -1, 64)
+}
+
+// Metrics returns the metrics that the check looks at; some may be there twice.
+func (c *Check) Metrics() (all []*collectors.Metric) {
+	var add func(Condition)
+	add = func(k Condition) {
+		all = append(all, k.Signal.uses...)
+		for _, w := range k.While {
+			add(w)
+		}
+	}
+	for _, l := range c.Levels {
+		add(l.When)
+	}
+	return all
+}
+
+// Expr returns what Prometheus evaluates for the level: the condition, in K
+// of N samples where that is not each of them. Its value is the signal's.
+func (l Level) Expr() string {
+	if p := l.For.spelled(); p.K == p.N {
+		return l.When.String()
+	}
+	return l.Counted()
+}
+
+// Counted returns what Prometheus evaluates where it cannot wait for the
+// level: the signal, while the condition held in K of N samples.
+func (l Level) Counted() string {
+	p := l.For.spelled()
+	return fmt.Sprintf("%s and (count_over_time((%s)[%s:%s]) >= %d)", l.When.Signal, l.When, promDuration(time.Duration(p.N)*p.Every), promDuration(p.Every), p.K)
+}
+
+// Wait returns for how long Expr must hold before Prometheus fires.
+func (l Level) Wait() time.Duration {
+	p := l.For.spelled()
+	if p.K != p.N {
+		return 0
+	}
+	return time.Duration(p.N-1) * p.Every
+}
+
+// Delay returns how long it takes to enter the level, from when its condition
+// begins to hold.
+func (l Level) Delay() time.Duration {
+	p := l.For.spelled()
+	return time.Duration(p.K-1) * p.Every
+}
+
+// labelName is what Prometheus allows as a label's name.
+var labelName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
+
+// ownLabels are those that every alert has, or may have.
+var ownLabels = []string{"alertname", "severity", "check", "source", "node", "gpu", "uuid", "link", "workload", "device"}

@@ -1,0 +1,91 @@
+package health
+
+import (
+	"time"
+
+	"gpusteward/collectors"
+)
+
+var (
+	open    = Value(collectors.DriverUp).Is(1)
+	drained = Value(collectors.Drained)
+)
+
+// stuck is 1 for a GPU that does not answer for this reason.
+func stuck(reason string) *Signal { return Value(collectors.WorkerStuck, "reason", reason).OrZero() }
+
+var driverChecks = []*Check{
+	{
+		ID: "gpu_recovery_action", Alert: "GPURecoveryActionRequired", Class: HardwareFault,
+		Levels: []Level{
+			{Severity: Critical, When: Value(collectors.RecoveryAction).Above(0)},
+			{Severity: Critical, When: Incidents{Name: "gpu_recovery_action", Window: 5 * time.Minute, Match: recoveryWanted}.Signal().Above(0)},
+			{Severity: Emergency, When: Value(collectors.RecoveryAction).Is(2)},
+		},
+		Summary: "The driver asks for a recovery of the GPU.",
+		Detail:  "{entity}: the driver asks for action {value} (1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover the IMEX domain).",
+		Action:  "Do what it asks for.",
+		Cause:   "The driver's own verdict (field 230, event 0x8000, XID 154).",
+	},
+	{
+		ID: "gpu_lost", Alert: "GPULost", Class: HardwareFault, Latched: true,
+		Levels: []Level{
+			{Severity: Emergency, When: stuck("gpu_is_lost").Is(1)},
+			{Severity: Emergency, When: Value(collectors.PCIDevicePresent).Is(0)},
+			{Severity: Emergency, When: Incidents{Name: "gpu_lost", Window: 5 * time.Minute, Match: either(saying("gpu_lost"), xids(79))}.Signal().Above(0)},
+		},
+		Summary: "The GPU has fallen off the bus.",
+		Action:  "Power-cycle the host; if the GPU is lost again, have the board and the slot checked.",
+		Cause:   "The GPU no longer answers on PCIe (XID 79, config space all ones). Latched: a reset, a reboot or gpusteward ack gpu_lost clears it.",
+	},
+	{
+		ID: missingCheck, Alert: "GPUMissing", Class: HardwareFault, Accepts: true,
+		Levels: []Level{
+			{Severity: Emergency, When: stuck("not_listed").Is(1).And(open), For: of(3, 3)},
+			{Severity: Emergency, When: Sub(Value(collectors.DevicesExpected), Value(collectors.Devices)).Above(0).And(open), For: of(3, 3)},
+		},
+		Summary: "A GPU that the host should have is missing.",
+		Action:  "Reboot; if it stays away, check its seat and its power. If it was taken out for good: gpusteward ack gpu_missing and the GPU.",
+		Cause:   "The driver lists fewer GPUs than the host was seen to have, or than the configuration says.",
+	},
+	{
+		ID: "driver_hang", Alert: "GPUDriverHang", Class: DriverCrash,
+		Levels: []Level{
+			{Severity: Critical, When: stuck("nvml.*").Is(1), For: of(3, 3)},
+		},
+		Summary: "A driver call on the GPU does not return.",
+		Action:  "End what uses the GPU and reset it; if it does not end, reboot.",
+		Cause:   "The label reason of gpusteward_worker_stuck names the call. Other GPUs are read on.",
+	},
+	{
+		ID: "driver_blocked", Alert: "GPUDriverTasksBlocked", Class: DriverCrash,
+		Levels:  []Level{{Severity: Critical, When: Value(collectors.DriverBlockedTasks).Above(0), For: of(6, 6)}},
+		Summary: "Tasks of the driver wait in the kernel and cannot be killed.",
+		Detail:  "{value} tasks of the driver are in uninterruptible sleep.",
+		Action:  "Reboot when the work that still runs has ended.",
+		Cause:   "The driver's kernel threads, or nvidia-smi and its like, in state D for a minute.",
+	},
+	{
+		ID: "driver_unbound", Alert: "GPUDriverUnbound", Class: DriverCrash,
+		Levels: []Level{{Severity: Critical, When: Value(collectors.PCIDevices, "kind", "gpu").Above(0).And(Value(collectors.DriverUp).Is(0), drained.Is(0)),
+			For: of(7, 7)}},
+		Summary: "The host has NVIDIA GPUs and no driver answers for them.",
+		Detail:  "The PCI bus has {value} GPUs.",
+		Action:  "Load the driver: modprobe nvidia; /-/ready of the agent says what it met.",
+		Cause:   "The driver is not loaded, its library does not fit it, or it crashed. Not while the agent is drained.",
+	},
+	{
+		ID: driftCheck, Alert: "GPUConfigDrift", Accepts: true,
+		Levels:  []Level{{Severity: Warning, When: Value(ConfigDrift).Is(1), For: of(3, 3)}},
+		Summary: "The GPU is not configured as it was, or as its peers are.",
+		Action:  "Set it as it should be; if it is meant to be so: gpusteward ack config_drift and the GPU.",
+		Cause:   "nvgpu_config_drift names the setting: ECC, persistence, MIG, power limit, VBIOS, driver.",
+	},
+	{
+		ID: "stale", Alert: "MetricsStale",
+		Levels:  []Level{{Severity: Warning, When: stuck("late").Is(1), For: of(3, 3)}},
+		Summary: "The GPU's data is old, and no driver call explains it.",
+		Action:  "See whether the host is overloaded; look at the agent's log.",
+		Cause:   "What is known of the GPU is unknown, and not well, until it is read again.",
+	},
+}

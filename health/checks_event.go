@@ -1,0 +1,155 @@
+package health
+
+import (
+	"slices"
+	"time"
+)
+
+const day = 24 * time.Hour
+
+// named matches incidents of these kinds.
+func named(what ...string) func(*Event) bool {
+	return func(e *Event) bool { return slices.Contains(what, e.What) }
+}
+
+// xids matches XIDs with these codes.
+func xids(codes ...int) func(*Event) bool {
+	return func(e *Event) bool { return e.What == "xid" && slices.Contains(codes, e.Code) }
+}
+
+// severe matches XIDs that the table calls this bad or worse.
+func severe(least Severity) func(*Event) bool {
+	return func(e *Event) bool {
+		_, known := XIDs()[e.Code]
+		return e.What == xidName && known && e.Severity >= least && e.Follows == "" && e.Check != "gpu_recovery_action"
+	}
+}
+
+// repeats returns how often the most frequent XID of its kind came: bursts are
+// one, and an application's XID needs to come more often than a GPU's own.
+func repeats(application bool) func([]*Event) float64 {
+	return func(events []*Event) float64 {
+		bursts := map[int]float64{}
+		last := map[int]time.Time{}
+		most := 0.
+		for _, e := range events {
+			gap := sameBurst
+			if e.Code == 31 {
+				gap = 3 * time.Minute
+			}
+			if (e.Class == ApplicationFault) == application && e.First.Sub(last[e.Code]) > gap {
+				bursts[e.Code]++
+				most = max(most, bursts[e.Code])
+			}
+			last[e.Code] = e.First
+		}
+		return most
+	}
+}
+
+// sameBurst is how close together XIDs are one burst.
+const sameBurst = 5 * time.Second
+
+// onGPUs returns on how many GPUs the events were.
+func onGPUs(events []*Event) float64 {
+	gpus := map[Entity]bool{}
+	for _, e := range events {
+		gpus[e.Entity.Parent()] = true
+	}
+	return float64(len(gpus))
+}
+
+var eventChecks = []*Check{
+	{
+		ID: "xid_fatal", Alert: "GPUXIDCritical", Class: HardwareFault,
+		Levels: []Level{
+			{Severity: Critical, When: Incidents{Name: "xid_critical", Window: 5 * time.Minute, Match: severe(Critical)}.Signal().Above(0)},
+			{Severity: Emergency, When: Incidents{Name: "xid_fatal", Window: 5 * time.Minute, Match: severe(Emergency)}.Signal().Above(0)},
+		},
+		Summary: "The GPU had a critical XID error.",
+		Action:  "Do what the annotation action says: it is NVIDIA's for this code.",
+		Cause:   "An XID is the driver's report of a fault. What each code means and asks for is in health/data/xid.tsv, from NVIDIA's catalogue.",
+	},
+	{
+		ID: "xid_tenant", Alert: "GPUXIDTenantFault", Class: ApplicationFault,
+		Levels:  []Level{{Severity: Warning, When: Incidents{Name: "xid_tenant", Window: 10 * time.Minute, Per: "workload", Match: tenant}.Signal().AtLeast(3)}},
+		Summary: "A workload's own faults end its GPU work again and again.",
+		Detail:  "{entity} had {value} XIDs of an application in 10 minutes.",
+		Action:  "Tell the owner to check the application (compute-sanitizer); the GPU is well.",
+		Cause:   "XIDs 13, 31, 43, 69 and 137 with a process are mostly that program's error: a bad address, an illegal instruction.",
+	},
+	{
+		ID: "xid_repeat", Alert: "GPUXIDRepeated", Class: HardwareFault,
+		Levels: []Level{
+			{Severity: Critical, When: Incidents{Name: "xid_repeat", Window: day, Match: severe(Warning), Count: repeats(false)}.Signal().AtLeast(2)},
+			{Severity: Critical, When: Incidents{Name: "xid_repeat_application", Window: day, Match: severe(Info), Count: repeats(true)}.Signal().AtLeast(5)},
+		},
+		Summary: "The same XID came several times on one GPU within a day.",
+		Detail:  "{entity} had the same XID {value} times in 24 hours.",
+		Action:  "Run the field diagnostic; if the XID is an application's, see whether it follows the application.",
+		Cause:   "Twice is a pattern for a fault of the hardware, five times for one that applications cause. Bursts count once.",
+	},
+	{
+		ID: "xid_spread", Alert: "GPUXIDSoftwarePattern", Class: ApplicationFault,
+		Levels:  []Level{{Severity: Info, When: Incidents{Name: "xid_spread", Window: day, Node: true, Match: xids(13, 31), Count: onGPUs}.Signal().AtLeast(2)}},
+		Summary: "XIDs 13 or 31 came on several GPUs within a day: software, not a GPU.",
+		Detail:  "{value} GPUs had XID 13 or 31 in 24 hours.",
+		Action:  "Check the application that ran on them.",
+		Cause:   "A fault that moves from GPU to GPU belongs to what runs on them.",
+	},
+	{
+		ID: "xid_unknown", Alert: "GPUXIDUnknown", Class: DriverCrash,
+		Levels:  []Level{{Severity: Warning, When: Incidents{Name: "xid_unknown", Window: 30 * time.Minute, Match: unknownXID}.Signal().Above(0)}},
+		Summary: "The GPU had an XID that is not in the table.",
+		Action:  "Look the code up in NVIDIA's XID catalogue, and report it so that the table gets it.",
+		Cause:   "A newer driver may have codes that this version does not know. It is neither well nor known to be ill.",
+	},
+	{
+		ID: "sxid_fatal", Alert: "NVSwitchSXIDFatal", Class: InterconnectFault,
+		Levels:  []Level{{Severity: Critical, When: Incidents{Name: "sxid_fatal", Window: 5 * time.Minute, Per: "device", Match: saying("sxid_fatal")}.Signal().Above(0)}},
+		Summary: "An NVSwitch had a fatal SXid error.",
+		Action:  "Reset the fabric: end all work, reset all GPUs and switches, restart the fabric manager.",
+		Cause:   "SXids are the NVSwitch driver's XIDs; health/data/sxid.tsv says which are fatal.",
+	},
+	{
+		ID: "host_kernel", Alert: "HostKernelFault",
+		Levels:  []Level{{Severity: Warning, When: Incidents{Name: "host_kernel", Window: 30 * time.Minute, Node: true, Match: saying("host_kernel")}.Signal().Above(0)}},
+		Summary: "The kernel logged a fault of the host that can harm GPU work.",
+		Action:  "Read the message; machine checks and IOMMU faults ask for a look at the hardware.",
+		Cause:   "Machine checks, IOMMU faults, soft lockups, hung tasks and the OOM killer.",
+	},
+	{
+		ID: "gpu_lemon", Alert: "GPULemon", Class: HardwareFault,
+		Levels:  []Level{{Severity: Warning, When: Value(LemonScore).Above(5, 4)}},
+		Summary: "The GPU had more faults in 30 days than a good one has.",
+		Detail:  "{entity} has a score of {value}.",
+		Action:  "Drain it, and run the field diagnostic.",
+		Cause:   "Each fault of the hardware counts by its severity and fades over 30 days. Applications' faults do not count.",
+	},
+}
+
+// tenant matches XIDs that are a process's own fault.
+func tenant(e *Event) bool {
+	return e.What == xidName && e.PID > 0 && e.Follows == "" && XIDs()[e.Code].Tenant()
+}
+
+// unknownXID matches XIDs that the table does not have.
+func unknownXID(e *Event) bool {
+	_, known := XIDs()[e.Code]
+	return e.What == xidName && !known
+}
+
+// saying matches incidents that are evidence for a check of their own.
+func saying(check string) func(*Event) bool {
+	return func(e *Event) bool { return e.Check == check && e.Follows == "" }
+}
+
+// either matches what one of them does.
+func either(all ...func(*Event) bool) func(*Event) bool {
+	return func(e *Event) bool { return slices.ContainsFunc(all, func(f func(*Event) bool) bool { return f(e) }) }
+}
+
+// recoveryWanted matches the driver's word that something is to be done.
+func recoveryWanted(e *Event) bool {
+	return either(saying("gpu_recovery_action"), xids(154))(e) && e.Severity >= Critical
+}

@@ -1,0 +1,107 @@
+package health
+
+import (
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// aer is by how much the kernel's AER counters of a severity rose.
+func aer(severity string, window time.Duration) *Signal {
+	return Increase(collectors.PCIeAERErrors, window, "severity", severity)
+}
+
+func belowMax(m *collectors.Metric) *Signal {
+	return Sub(Value(m, "kind", "max"), Value(m, "kind", "current"))
+}
+
+var linkChecks = []*Check{
+	{
+		ID: "pcie_replay", Alert: "GPUPCIeReplay", Class: InterconnectFault,
+		Levels:  []Level{{Severity: Warning, When: Value(PCIeReplayExcess).Optional().Above(1, .5), For: of(3, 5).every(time.Minute)}},
+		Summary: "PCIe packets are sent again more often than the link's error rate allows.",
+		Detail:  "{entity} sends {value} times as many packets again as a bit error ratio of 1e-12 explains.",
+		Action:  "Reseat the board or the riser; check the retimers.",
+		Cause:   "Some replays are normal: how many depends on the link's generation and width.",
+	},
+	{
+		ID: "pcie_degraded", Alert: "GPUPCIeDegraded", Class: InterconnectFault,
+		Levels: []Level{
+			{Severity: Critical, When: belowMax(collectors.PCIeGeneration).Above(0).And(gpuBusy.Above(.10)), For: of(6, 6)},
+			{Severity: Critical, When: belowMax(collectors.PCIeWidth).Above(0).And(gpuBusy.Above(.10)), For: of(6, 6)},
+		},
+		Summary: "The PCIe link of a busy GPU is slower or narrower than its slot.",
+		Action:  "Reseat the board; reset the GPU.",
+		Cause:   "An idle GPU lowers its link to save power; a busy one does not.",
+	},
+	{
+		ID: "pcie_aer", Alert: "GPUPCIeErrors", Class: InterconnectFault,
+		Levels: []Level{
+			{Severity: Critical, When: aer("fatal", 5*time.Minute).Above(0)},
+			{Severity: Warning, When: aer("nonfatal", 5*time.Minute).Above(0)},
+			{Severity: Info, When: aer("correctable", time.Hour).Above(600, 300)},
+		},
+		Summary: "The PCIe bus reports errors of the GPU.",
+		Detail:  "{entity} had {value} PCIe errors.",
+		Action:  "Reseat the board or the riser; check the retimers.",
+		Cause:   "Counted by the kernel (AER). Corrected ones lose nothing: more than one in six seconds is worth knowing.",
+	},
+	{
+		ID: "nvlink_down", Alert: "NVLinkDown", Class: InterconnectFault,
+		Levels:  []Level{{Severity: Critical, When: Fell(collectors.NVLinkUp, "by", "link").Above(0), For: of(3, 3)}},
+		Summary: "An NVLink that was up is down.",
+		Detail:  "{entity} has {value} NVLinks fewer than it had in this boot.",
+		Action:  "Reset the GPUs at both of its ends; if it stays down, look at the baseboard.",
+		Cause:   "Jobs go on over PCIe, many times slower, or fail. Links that were never up, as on a GPU without a bridge, are no fault.",
+	},
+	{
+		ID: "nvlink_unstable", Alert: "NVLinkUnstable", Class: InterconnectFault,
+		Levels:  []Level{{Severity: Warning, When: Increase(collectors.NVLinkErrors, 2*time.Minute, "type", "replay|recovery", "by", "link").Above(0), For: of(16, 30).every(time.Minute)}},
+		Summary: "An NVLink has errors in most minutes.",
+		Detail:  "{entity} had {value} replays and recoveries in 2 minutes.",
+		Action:  "Reset the GPU; reseat it if that does not help.",
+		Cause:   "A few errors over a link's life are normal. Errors in more than half of the minutes are not.",
+	},
+	{
+		ID: "nvlink_outlier", Alert: "NVLinkOutlier", Class: InterconnectFault, Shadow: true,
+		Levels:  []Level{{Severity: Warning, When: Value(PeerDeviationRatio, "signal", "nvlink_errors").Optional().AtLeast(1, .5).And(Value(PeerZScore, "signal", "nvlink_errors").AtLeast(5)), For: of(9, 10).every(time.Minute)}},
+		Summary: "The NVLinks of one GPU have far more errors than its peers'.",
+		Detail:  "{entity} has {value} times its peers' errors on top of theirs.",
+		Action:  "Check what is at the other end.",
+		Cause:   "Compared with GPUs of the same model on this host.",
+	},
+	{
+		ID: "nvlink_ber", Alert: "NVLinkBER", Class: InterconnectFault,
+		Levels:  []Level{{Severity: Critical, When: Value(collectors.NVLinkBER, "kind", "effective", "by", "link").Above(1e-12), For: of(3, 3)}},
+		Summary: "The bit error ratio of an NVLink is too high.",
+		Detail:  "{entity} has an effective bit error ratio of {value}.",
+		Action:  "Check the link's signal: cable, connector, the other end.",
+		Cause:   "What error correction leaves (NVLink 5); needs the collector nvlink_quality.",
+	},
+	{
+		ID: "fabric_state", Alert: "GPUFabricUnhealthy", Class: InterconnectFault,
+		Levels: []Level{
+			{Severity: Critical, When: Value(collectors.FabricHealth, "check", "registration|degraded_bw|route_recovery|route_unhealthy|access_timeout_recovery|incorrect_configuration").Is(1), For: of(3, 3)},
+			{Severity: Critical, When: Value(collectors.FabricState, "state", "not_started|in_progress").Is(1), For: of(30, 30)},
+		},
+		Summary: "The GPU is not well in its NVLink fabric.",
+		Action:  "Look at the fabric manager: systemctl status nvidia-fabricmanager.",
+		Cause:   "Without the fabric, CUDA does not start on GPUs behind NVSwitches.",
+	},
+	{
+		ID: "ib_port", Alert: "IBPortDown", Class: InterconnectFault,
+		Levels:  []Level{{Severity: Critical, When: Fell(collectors.IBPortUp, "by", "device").Above(0), For: of(3, 3)}},
+		Summary: "An InfiniBand port that was up is down.",
+		Detail:  "Port {entity} is down.",
+		Action:  "Check the cable and the switch's port.",
+		Cause:   "Jobs over several nodes fail or slow down. Ports that were never up are no fault.",
+	},
+	{
+		ID: "ib_port_flap", Alert: "IBPortFlap", Class: InterconnectFault,
+		Levels:  []Level{{Severity: Warning, When: Increase(collectors.IBPortDowned, 12*time.Hour, "by", "device").AtLeast(3)}},
+		Summary: "An InfiniBand port goes down again and again.",
+		Detail:  "Port {entity} went down {value} times in 12 hours.",
+		Action:  "Change the cable.",
+		Cause:   "Counted by the port itself (link_downed).",
+	},
+}

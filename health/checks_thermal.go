@@ -1,0 +1,110 @@
+package health
+
+import (
+	"time"
+
+	"gpusteward/collectors"
+)
+
+var (
+	gpuBusy       = Value(collectors.Utilization, "engine", "gpu")
+	thermalMargin = Value(collectors.TemperatureMargin)
+	hot           = Value(collectors.Temperature, "sensor", "gpu")
+	slowdown      = Value(collectors.TemperatureThreshold, "threshold", "slowdown")
+	braked        = Value(collectors.ClockEventActive, "reason", "hw_power_brake")
+	holding       = Value(collectors.ClockEventActive, "reason", "hw_slowdown|hw_thermal|sw_thermal|hw_power_brake|sync_boost|app_clocks")
+	ofMaxClock    = Div(Value(collectors.Clock, "clock", "sm"), Value(collectors.ClockMax, "clock", "sm"))
+	drawn         = Div(Value(collectors.Power, "kind", "average", "scope", "gpu"), Value(collectors.PowerLimit, "limit", "enforced"))
+	heated        = Rate(collectors.ClockEventSeconds, 5*time.Minute, "reason", "hw_thermal|sw_thermal")
+)
+
+var thermalChecks = []*Check{
+	{
+		ID: "thermal_margin", Alert: "GPUThermalMargin", Class: HardwareFault,
+		Levels: []Level{
+			{Severity: Warning, When: thermalMargin.AtMost(0, 3), For: of(6, 6)},
+			{Severity: Warning, When: Sub(hot, Value(collectors.TemperatureThreshold, "threshold", "gpu_max")).AtLeast(0, -3), For: of(6, 6)},
+			{Severity: Critical, When: Sub(thermalMargin, Value(collectors.TemperatureTLimit, "threshold", "slowdown")).AtMost(0, 2), For: of(3, 3)},
+			{Severity: Critical, When: Sub(hot, slowdown).AtLeast(0, -2), For: of(3, 3)},
+		},
+		Summary: "The GPU has no thermal margin left.",
+		Detail:  "{entity} is {value} degrees Celsius from its limit.",
+		Action:  "Check fans, the inlet's temperature and the airflow.",
+		Cause:   "At the limit the GPU slows itself down; critical where the hardware's own slowdown begins.",
+	},
+	{
+		ID: "thermal_throttle_ratio", Alert: "GPUThermalThrottle", Class: HardwareFault,
+		Levels: []Level{
+			{Severity: Warning, When: heated.AtLeast(.05, .03), For: of(3, 3)},
+			{Severity: Critical, When: heated.AtLeast(.25, .20), For: of(3, 3)},
+		},
+		Summary: "Heat holds the GPU's clocks down.",
+		Detail:  "{entity} was slowed down by heat for {percent} of 5 minutes.",
+		Action:  "Check fans, the inlet's temperature and the airflow.",
+		Cause:   "A moment of it is normal at full load; a share of the time is lost work.",
+	},
+	{
+		ID: "power_brake", Alert: "GPUPowerBrake", Class: HardwareFault,
+		Levels: []Level{
+			{Severity: Warning, When: braked.Is(1), For: of(3, 3)},
+			{Severity: Critical, When: Rate(collectors.ClockEventSeconds, 10*time.Minute, "reason", "hw_power_brake").AtLeast(.5, .4)},
+		},
+		Summary: "The server's power supply holds the GPU's clocks down.",
+		Action:  "Look at the power supplies and the rack's power.",
+		Cause:   "The power brake is a signal from outside of the GPU: a supply failed or is overloaded.",
+	},
+	{
+		ID: "temp_outlier", Alert: "GPUTemperatureOutlier", Class: HardwareFault, Shadow: true,
+		Levels:  []Level{{Severity: Warning, When: Value(PeerDeviationCelsius).Optional().AtLeast(8, 5).And(Value(PeerZScore, "signal", "temperature|temperature_memory").AtLeast(5), gpuBusy.Above(.5)), For: of(9, 10)}},
+		Summary: "The GPU is much hotter than its peers under the same load.",
+		Detail:  "{entity} is {value} degrees Celsius above its peers.",
+		Action:  "Look at its airflow, its heat sink and the thermal paste.",
+		Cause:   "Compared with GPUs of the same model, power cap and load on this host; needs four.",
+	},
+	{
+		ID: "power_outlier", Alert: "GPUPowerOutlier", Class: HardwareFault, Shadow: true,
+		Levels:  []Level{{Severity: Warning, When: Value(PeerDeviationRatio, "signal", "power").Optional().AtLeast(.10, .05).And(Value(PeerZScore, "signal", "power").AtLeast(5), gpuBusy.Above(.5)), For: of(9, 10)}},
+		Summary: "The GPU draws much more power than its peers under the same load and clock.",
+		Detail:  "{entity} draws {percent} more than its peers.",
+		Action:  "Inspect it; compare its voltage and its temperature.",
+		Cause:   "A GPU that needs more power for the same work runs hot or is worn.",
+	},
+	{
+		ID: "slow_gpu", Alert: "GPUSlowOutlier", Class: HardwareFault, Shadow: true,
+		Levels: []Level{
+			{Severity: Warning, When: Value(PeerClockRatio).Optional().AtMost(.90, .93), For: of(20, 24)},
+			{Severity: Critical, When: Value(PeerClockRatio).Optional().AtMost(.75, .80), For: of(6, 6)},
+		},
+		Summary: "The GPU is slower than its peers under the same load.",
+		Detail:  "{entity} runs at {percent} of its peers' clock.",
+		Action:  "See what holds its clocks; run a diagnostic under load.",
+		Cause:   "One slow GPU holds up a whole job that waits for all of them.",
+	},
+	{
+		ID: "clock_stuck", Alert: "GPUClockStuck", Class: HardwareFault,
+		Levels:  []Level{{Severity: Warning, When: ofMaxClock.Below(.30, .40).And(gpuBusy.Above(.5), holding.Is(0)), For: of(6, 6)}},
+		Summary: "The GPU works at the clock of an idle one, and nothing says why.",
+		Detail:  "{entity} runs at {percent} of its highest clock under load.",
+		Action:  "See whether its clocks were locked (nvidia-smi -rgc); else reset it.",
+		Cause:   "Neither heat nor power nor a setting of the application holds the clock.",
+	},
+	{
+		ID: "hung_kernel", Alert: "GPUKernelHangSuspected", Class: ComputeTimeout,
+		Levels: []Level{{Severity: Warning, When: drawn.Below(.40, .45).And(gpuBusy.AtLeast(.99), Value(collectors.Utilization, "engine", "memory").AtMost(.01)),
+			For: of(60, 60)}},
+		Summary: "A kernel seems to hang: the GPU is busy for minutes and does next to nothing.",
+		Detail:  "{entity} is 100 % busy at {percent} of its power limit, without memory traffic.",
+		Action:  "Ask the owner of the workload; py-spy or cuda-gdb show where it waits.",
+		Cause:   "Mostly a collective operation that waits for a rank that is gone. A kernel that only spins looks the same.",
+	},
+	{
+		ID: "sensor_lost", Alert: "GPUSensorLost", Class: HardwareFault,
+		Levels: []Level{
+			{Severity: Warning, When: Lost(collectors.Temperature, "sensor", "gpu").Is(1), For: of(3, 3)},
+			{Severity: Warning, When: Lost(collectors.Power, "scope", "gpu").Is(1), For: of(3, 3)},
+		},
+		Summary: "The GPU no longer says its temperature or its power.",
+		Action:  "Reset the GPU when its work has ended.",
+		Cause:   "The GPU answers, but reading a sensor fails that it had before.",
+	},
+}

@@ -1,0 +1,184 @@
+package health
+
+import (
+	"regexp"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// A companion is a row of data/companions.tsv: what comes along with another
+// incident, and is none of its own then.
+type companion struct {
+	what, after pattern
+	anywhere    bool   // on another GPU of the node, instead of on the same one
+	action      string // what to do for the other then
+}
+
+// together is how close sightings of one fault are, and faults that belong
+// together.
+const together = 5 * time.Second
+
+// A pattern matches incidents.
+type pattern struct {
+	what string
+	code int // -1 for any that no row calls a companion of any
+}
+
+const anyCode = -1
+
+var companions = sync.OnceValue(func() (all []companion) {
+	readFacts("companions", func(row map[string]string) error {
+		c := companion{what: pattern{row["what"], anyCode}, after: pattern{row["after"], anyCode}, anywhere: row["where"] == "node", action: row["action"]}
+		for p, text := range map[*pattern]string{&c.what: row["code"], &c.after: row["after_code"]} {
+			if text != "*" {
+				var err error
+				if p.code, err = strconv.Atoi(text); err != nil {
+					return err
+				}
+			}
+		}
+		all = append(all, c)
+		return nil
+	})
+	return all
+})
+
+// isOne reports whether p matches i.
+func (p pattern) isOne(i *openCase) bool {
+	return p.what == i.What && (p.code == anyCode || p.code == i.Code)
+}
+
+// causes reports whether p matches i as what something else may follow. Of any
+// code are not those that follow any themselves, such as the XIDs 45 and 154.
+func (p pattern) causes(i *openCase) bool {
+	if p.code != anyCode {
+		return p.isOne(i)
+	}
+	for _, c := range companions() {
+		if c.after == p && c.what.isOne(i) {
+			return false
+		}
+	}
+	return p.isOne(i)
+}
+
+// follows returns the row by which i is a companion of o.
+func (i *openCase) follows(o *openCase) (companion, bool) {
+	if d := i.First.Sub(o.Last); i == o || d > together || o.First.Sub(i.Last) > together {
+		return companion{}, false
+	}
+	same := i.key.entity == o.key.entity
+	for _, c := range companions() {
+		if c.anywhere != same && c.what.isOne(i) && c.after.causes(o) {
+			return c, true
+		}
+	}
+	return companion{}, false
+}
+
+// relate finds what i follows and what follows i, of what is open.
+func (c *Casebook) relate(i *openCase) {
+	if i.cause == nil {
+		for _, o := range c.open {
+			if o.root() != i && i.join(o) {
+				break
+			}
+		}
+	}
+	for _, o := range c.open {
+		if o.cause == nil && i.root() != o {
+			o.join(i)
+		}
+	}
+	for _, o := range c.open {
+		if follows := o.follow(); follows != o.Follows {
+			o.Follows, o.news = follows, true
+		}
+	}
+}
+
+// join makes o the cause of i, if i is a companion of it.
+func (i *openCase) join(o *openCase) bool {
+	row, ok := i.follows(o)
+	if ok {
+		i.cause = o
+		i.advise(row.action)
+	}
+	return ok
+}
+
+// root returns what i follows in the end, which may be i.
+func (i *openCase) root() *openCase {
+	for i.cause != nil {
+		i = i.cause
+	}
+	return i
+}
+
+// follow returns the ID of what i follows.
+func (i *openCase) follow() string {
+	if i.cause == nil {
+		return ""
+	}
+	return i.root().ID
+}
+
+// advise makes action what is to be done for i's cause: the driver's verdict
+// counts for more than a table that does not know the case.
+func (i *openCase) advise(action string) {
+	r := i.root()
+	if r == i {
+		return
+	}
+	if verdict, ok := i.verdict(); ok && verdict.severity > Info {
+		action = verdict.name
+		if r.What == xidName && r.Code == recoveryXID {
+			r.decide(verdict) // NVML's XID has no text that says it
+		}
+	}
+	if action != "" && r.Action != action {
+		r.Action, r.news = action, true
+	}
+}
+
+// An action is a row of data/actions.tsv: a value of the driver's recovery
+// action.
+type action struct {
+	name     string
+	severity Severity
+}
+
+var actions = sync.OnceValue(func() map[int]action {
+	all := map[int]action{}
+	readFacts("actions", func(row map[string]string) error {
+		value, err := strconv.Atoi(row["value"])
+		if err != nil {
+			return err
+		}
+		_, severity, err := verdictOf(row)
+		all[value] = action{row["action"], severity}
+		return err
+	})
+	return all
+})
+
+// newAction finds the verdict in the text of XID 154: "GPU recovery action
+// changed from 0x0 (None) to 0x1 (GPU Reset Required)".
+var newAction = regexp.MustCompile(`recovery action changed from .* to 0x([0-9a-f]{1,4})\b`)
+
+// verdict returns the recovery action that i tells of.
+func (i *openCase) verdict() (action, bool) {
+	value := -1
+	switch {
+	case i.What == recoveryName:
+		value = i.Code
+	case i.What == xidName && i.Code == recoveryXID:
+		if m := newAction.FindStringSubmatch(i.text); m != nil {
+			n, _ := strconv.ParseInt(m[1], 16, 32)
+			value = int(n)
+		}
+	}
+	a, ok := actions()[value]
+	return a, ok
+}

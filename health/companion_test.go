@@ -1,0 +1,83 @@
+package health
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestCompanions(t *testing.T) {
+	t.Parallel()
+	xid := func(bus string, code int, text string) string {
+		return fmt.Sprintf("NVRM: Xid (PCI:0000:%s): %d, pid='<unknown>', name=<unknown>, %s", bus, code, text)
+	}
+	const first, other, verdict = "00:06", "9b:00", "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
+	for name, c := range map[string]struct {
+		lines   []string
+		follows []int // by line; -1 for nothing
+		action  string
+	}{
+		"45 follows its cause":            {[]string{xid(first, 94, ""), xid(first, 45, "")}, []int{-1, 0}, "RESTART_APP"},
+		"45 comes first":                  {[]string{xid(first, 45, ""), xid(first, 94, "")}, []int{1, -1}, ""},
+		"45 alone":                        {[]string{xid(first, 45, ""), xid(other, 94, "")}, []int{-1, -1}, "WORKFLOW_XID_45"},
+		"48 and 63 are drain and reset":   {[]string{xid(first, 48, ""), xid(first, 63, "")}, []int{-1, 0}, "DRAIN_RESET"},
+		"63 alone":                        {[]string{xid(first, 63, "")}, []int{-1}, "IGNORE"},
+		"74 at both ends":                 {[]string{xid(first, 74, ""), xid(other, 74, "")}, []int{-1, 0}, "WORKFLOW_NVLINK_ERR"},
+		"154 has the verdict":             {[]string{xid(first, 119, ""), xid(first, 154, verdict)}, []int{-1, 0}, "RESTART_BM"},
+		"154 alone":                       {[]string{xid(first, 154, verdict), xid(other, 119, "")}, []int{-1, -1}, "RESTART_BM"},
+		"79 and the line without an XID":  {[]string{xid(first, 79, ""), "NVRM: GPU 0000:00:06.0: GPU has fallen off the bus."}, []int{-1, 0}, "RESTART_BM"},
+		"the line without an XID":         {[]string{"NVRM: GPU 0000:00:06.0: GPU has fallen off the bus."}, []int{-1}, "RESTART_BM"},
+		"45 and 154, and then their root": {[]string{xid(first, 45, ""), xid(first, 154, verdict), xid(first, 95, "")}, []int{2, 2, -1}, ""},
+		"31 and 13 are two":               {[]string{xid(first, 31, ""), xid(first, 13, "")}, []int{-1, -1}, "RESTART_APP"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDesk(t)
+			for i, line := range c.lines {
+				d.to(time.Duration(i)*second).kernel(uint64(i), line)
+			}
+			d.to(10 * second)
+			all := d.incidents()
+			for i, e := range all {
+				want := ""
+				if c.follows[i] >= 0 {
+					want = all[c.follows[i]].ID
+				}
+				if e.Follows != want || (want != "") != strings.Contains(e.Message, ", follows ") {
+					t.Errorf("incident %d (%s) follows %q, want %q", i, e.Message, e.Follows, want)
+				}
+			}
+			if len(all) != len(c.lines) || c.action != "" && all[0].Action != c.action {
+				t.Errorf("%d incidents, the first with action %s, want %s", len(all), all[0].Action, c.action)
+			}
+		})
+	}
+	d := newDesk(t)
+	d.kernel(1, xid(first, 94, ""))
+	d.to(6*second).kernel(2, xid(first, 45, ""))
+	if all := d.incidents(); all[1].Follows != "" {
+		t.Errorf("%+v follows what was long before", all[1])
+	}
+}
+
+func TestTheDriversVerdict(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.nvml(0, "xid", 154) // which has no text
+	if e := d.incidents()[0]; e.Severity != Info {
+		t.Errorf("%+v", e)
+	}
+	d.nvml(0, "recovery_action", 2)
+	all := d.incidents()
+	if e := all[0]; e.Severity != Emergency || e.Action != "RESTART_BM" || e.Check != "gpu_recovery_action" {
+		t.Errorf("%+v", e)
+	}
+	if e := all[1]; e.Severity != Emergency || e.Action != "RESTART_BM" || e.Follows != all[0].ID || e.Code != 2 {
+		t.Errorf("%+v", e)
+	}
+	d = newDesk(t)
+	d.nvml(1, "recovery_action", 0)
+	if e := d.incidents()[0]; e.Severity != Info || e.Action != "NONE" {
+		t.Errorf("%+v", e)
+	}
+}

@@ -1,0 +1,66 @@
+package health
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+	"time"
+
+	"gpusteward/collectors/host"
+)
+
+func TestARestartNeitherRepeatsNorMisses(t *testing.T) {
+	t.Parallel()
+	var ring []host.Record
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	log := func(seconds int) {
+		ring = append(ring, host.Record{Priority: 4, Sequence: uint64(len(ring)), Time: at.Add(time.Duration(seconds) * second), Text: "NVRM: Xid (PCI:0000:00:06): 48, x"})
+	}
+	c := Cursor{}
+	read := func(boot string) (ids []string) {
+		text, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c = Cursor{}
+		if err := json.Unmarshal(text, &c); err != nil {
+			t.Fatal(err)
+		}
+		now := at.Add(time.Hour)
+		book := NewCasebook(CasebookOptions{Boot: boot}, now)
+		for _, r := range ring {
+			if s, ok := ParseLine(r); ok && c.Pass(boot, r) {
+				for _, e := range book.Add(s, now) {
+					if e.Count == 1 {
+						ids = append(ids, e.ID)
+					}
+					if e.First.After(at.Add(time.Minute)) {
+						t.Errorf("%+v is not of its time", e)
+					}
+				}
+				if left := len(book.Tick(now)); left > 0 { // which does not part what belongs together
+					t.Errorf("%d told again", left)
+				}
+			}
+		}
+		return ids
+	}
+	log(0)
+	log(1)
+	log(20)
+	if ids := read("boot-one"); !slices.Equal(ids, []string{"boot-one-0", "boot-one-2"}) {
+		t.Errorf("at the first start: %q", ids)
+	}
+	log(40)
+	if ids := read("boot-one"); !slices.Equal(ids, []string{"boot-one-3"}) {
+		t.Errorf("of what came while the agent was down: %q", ids)
+	}
+	if ids := read("boot-one"); ids != nil {
+		t.Errorf("again: %q", ids)
+	}
+	ring = ring[:0]
+	log(50)
+	if ids := read("boot-two"); !slices.Equal(ids, []string{"boot-two-0"}) {
+		t.Errorf("after a reboot: %q", ids)
+	}
+}

@@ -1,0 +1,215 @@
+package health
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+	"unsafe"
+
+	"gpusteward/collectors"
+)
+
+// Bounds of what is remembered.
+const (
+	mostCards     = 16
+	mostWorkloads = 64 // a GPU
+	mostLinks     = 36 // a GPU
+	mostHistories = 64 // GPUs that the host ever had
+	goneAfter     = 10 * time.Minute
+)
+
+// Derivers make metrics of series of samples: how odd a value is against the
+// last ones or against the GPU's siblings, and where a trend leads. They hold
+// the windows that this takes and know neither clock nor files. For one
+// goroutine at a time.
+type Derivers struct {
+	cards     []*card             // GPUs that there are, by index
+	histories map[string]*history // by UUID: what outlives a restart
+	told      []string            // incidents that have been counted, the newest last
+
+	last   time.Time     // of Derive
+	passed time.Duration // since the call before; 0 where the clock went back
+	calls  int
+	minute int64                                      // that the last call was in
+	out    map[*collectors.Metric][]collectors.Sample // of this call
+	room   []float64                                  // for one calculation at a time
+	lags   map[string]busiest
+}
+
+// A card is what is known of a GPU's last minutes.
+type card struct {
+	gpu, uuid, model string
+	seen             time.Time
+	labels           []string         // gpu and uuid
+	watched          [power + 1]watch // by input
+	classes          [][]string       // labels of each fault class
+	counters         [inputCount]counter
+	now, or          [inputCount]float64 // NaN for what is not there
+	rose             [inputCount]float64 // counters, since the call before
+	smooth           [capped + 1]float64 // from power on
+	smoothed         [capped + 1]time.Time
+	began            time.Time
+	settled          bool   // smoothed for long enough
+	load             window // utilizations
+	drift            drift
+	replays          replays
+	links            []*link
+	residents        []*resident
+	whole            link // all links
+	heat             trend
+	heatForecast     forecast
+	rowsForecast     forecast
+	rows             bool // the trend of rows was looked at
+}
+
+// NewDerivers returns Derivers that have seen nothing.
+func NewDerivers() *Derivers {
+	return &Derivers{
+		histories: map[string]*history{}, out: map[*collectors.Metric][]collectors.Sample{},
+		room: make([]float64, 0, trendSize*(trendSize-1)/2), lags: map[string]busiest{},
+	}
+}
+
+// Derive adds to s what follows from it and from the snapshots before, which
+// it expects 10 s apart. It is pure but for what it remembers, and the same
+// calls give the same samples.
+func (d *Derivers) Derive(s *Snapshot, now time.Time) {
+	d.passed = max(now.Sub(d.last), 0)
+	if d.last.IsZero() {
+		d.passed = 0
+	}
+	d.last = now
+	d.calls++
+	minute := now.Unix() / 60
+	each := minute != d.minute // the first call in a minute does what is done each minute
+	d.minute = minute
+
+	d.read(s, now)
+	d.forget(now)
+	for _, c := range d.cards {
+		d.anomalies(c)
+		d.peers(c)
+		d.gauges(c)
+		c.sum()
+		d.histories[c.uuid].sum(c)
+	}
+	if each {
+		d.readLinks(s, now)
+	}
+	d.readResidents(s, now)
+	for _, c := range d.cards {
+		h := d.histories[c.uuid]
+		if each {
+			c.drift.advance()
+			h.advance(now)
+		}
+		d.drifts(c)
+		d.errors(c, h)
+		d.forecasts(c, h, now)
+		d.scores(c, h, now)
+	}
+	d.links()
+	d.lag(s)
+	n := 0
+	for _, samples := range d.out {
+		n += len(samples)
+	}
+	all := make([]collectors.Sample, 0, n) // the snapshot keeps it
+	for _, m := range derived {
+		all = append(all, d.out[m]...)
+		d.out[m] = d.out[m][:0]
+	}
+	s.Add(all...)
+}
+
+// derived are all that Derive adds, in the order in which it does.
+var derived = []*collectors.Metric{
+	AnomalyZScore, AnomalyRobustZScore, AnomalyActive, PeerZScore, PeerDeviationCelsius, PeerDeviationRatio, PeerClockRatio, PeerLinkZScore, PeerLinkDeviationRatio, DriftCUSUM,
+	ECCCorrectablePerHour, ECCCorrectableCUSUM, PCIeCorrectableCUSUM, MemoryExhaustion, ThermalLimit, SpareRowsExhaustion,
+	ForecastConfidence, FaultScore, LemonScore, MemoryPressure, PCIeReplayExcess, WorkloadLag,
+}
+
+// put adds a sample, unless its value is no number.
+func (d *Derivers) put(m *collectors.Metric, labels []string, v float64) {
+	if usable(v) {
+		d.out[m] = append(d.out[m], collectors.Sample{Metric: m, Labels: labels, Value: v})
+	}
+}
+
+// card returns the GPU that a sample's labels begin with; nil where there are
+// too many. A GPU with another index is another to Prometheus, so its windows
+// begin again.
+func (d *Derivers) card(labels []string, now time.Time) *card {
+	gpu, uuid := labels[0], labels[1]
+	for _, c := range d.cards {
+		if c.uuid == uuid && c.gpu == gpu {
+			c.seen = now
+			return c
+		}
+	}
+	d.cards = slices.DeleteFunc(d.cards, func(c *card) bool { return c.uuid == uuid })
+	if len(d.cards) >= mostCards || d.history(uuid, now) == nil {
+		return nil
+	}
+	c := &card{gpu: gpu, uuid: uuid, labels: []string{gpu, uuid}, seen: now, began: now, now: nothing, or: nothing, rose: nothing}
+	copy(c.smooth[:], nothing[:])
+	for i := range c.watched {
+		c.watched[i].labels = []string{gpu, uuid, watches[i].name}
+	}
+	for _, class := range Classes {
+		c.classes = append(c.classes, []string{gpu, uuid, string(class)})
+	}
+	c.whole.errors.labels = []string{gpu, uuid, "nvlink_errors"}
+	c.heat.every = memoryEvery
+	c.heatForecast = forecast{least: trendSize, rows: inRow, labels: []string{gpu, uuid, "thermal_limit", ""}}
+	c.rowsForecast = forecast{least: rowsLeast, rows: 1, labels: []string{gpu, uuid, "spare_rows", ""}}
+	d.cards = append(d.cards, c)
+	slices.SortFunc(d.cards, func(a, b *card) int {
+		return cmp.Or(cmp.Compare(len(a.gpu), len(b.gpu)), cmp.Compare(a.gpu, b.gpu), cmp.Compare(a.uuid, b.uuid))
+	})
+	return c
+}
+
+// forget drops what left.
+func (d *Derivers) forget(now time.Time) {
+	gone := func(seen time.Time) bool { return now.Sub(seen) > goneAfter || now.Before(seen.Add(-goneAfter)) }
+	d.cards = slices.DeleteFunc(d.cards, func(c *card) bool { return gone(c.seen) })
+	for _, c := range d.cards {
+		c.links = slices.DeleteFunc(c.links, func(l *link) bool { return gone(l.seen) })
+		c.residents = slices.DeleteFunc(c.residents, func(t *resident) bool { return gone(t.seen) })
+	}
+}
+
+// Size returns how many bytes the windows hold.
+func (d *Derivers) Size() int {
+	n := int(unsafe.Sizeof(*d)) + 8*cap(d.room)
+	for _, c := range d.cards {
+		n += int(unsafe.Sizeof(*c)) + labelled*(len(watches)+len(c.classes)+3) + 8*(cap(c.links)+cap(c.residents)) + c.heat.size()
+		if c.drift.learning != nil {
+			n += int(unsafe.Sizeof(*c.drift.learning))
+		}
+		for _, l := range c.links {
+			n += int(unsafe.Sizeof(*l)) + 2*labelled
+		}
+		for _, t := range c.residents {
+			n += int(unsafe.Sizeof(*t)) + 2*labelled + len(t.name) + t.memory.size()
+		}
+	}
+	for uuid, h := range d.histories {
+		n += len(uuid) + int(unsafe.Sizeof(*h)) + h.Rows.size()
+	}
+	for _, samples := range d.out {
+		n += cap(samples) * int(unsafe.Sizeof(collectors.Sample{}))
+	}
+	for _, id := range d.told {
+		n += len(id) + int(unsafe.Sizeof(id))
+	}
+	return n
+}
+
+// labelled is about what a series' labels take, in bytes: four strings' heads.
+const labelled = 4 * int(unsafe.Sizeof(""))
+
+// within reports whether two numbers are no further apart than most.
+func within(a, b, most float64) bool { return math.Abs(a-b) <= most }

@@ -1,0 +1,348 @@
+package health
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// A rig is a host made by hand, whose GPUs are moved by a test and judged
+// every 10 s.
+type rig struct {
+	*Derivers
+	now   time.Time
+	gpus  []*rigGPU
+	extra []collectors.Sample
+	last  *Snapshot
+}
+
+// A rigGPU is what a GPU of a rig shows: an H100 under a steady load.
+type rigGPU struct {
+	gpu, uuid, model string
+	values           [inputCount]float64 // NaN is not shown; of counters, their state
+}
+
+func newRig(n int) *rig {
+	r := &rig{Derivers: NewDerivers(), now: time.Date(2026, 1, 5, 8, 0, 0, 0, time.UTC)}
+	for i := range n {
+		g := &rigGPU{gpu: strconv.Itoa(i), uuid: fmt.Sprintf("GPU-%08d-7c62-4cd8-b17c-bd73eadb5819", i), model: "NVIDIA H100 80GB HBM3"}
+		g.values = [inputCount]float64{
+			smClock: 1980e6, coreTemperature: 60, memoryTemperature: 55, memoryUsed: 40e9, pcieRX: 1e12, pcieTX: 1e12, nvlinkRX: 1e12, nvlinkTX: 1e12,
+			power: 500, utilization: .95, memoryUtilization: .4, smActivity: .8, tensorActivity: .4, memoryActivity: .3, memoryFree: 45e9, powerLimit: 700,
+			margin: 27, pcieGeneration: 5, pcieLanes: 16,
+		}
+		r.gpus = append(r.gpus, g)
+	}
+	return r
+}
+
+// samples returns what the host shows.
+func (r *rig) samples() (all []collectors.Sample) {
+	for _, g := range r.gpus {
+		labels := append([]string{g.gpu, g.uuid, g.model}, make([]string, len(collectors.Info.Labels)-3)...)
+		all = append(all, collectors.Sample{Metric: collectors.Up, Labels: labels[:2:2], Value: 1}, collectors.Sample{Metric: collectors.Info, Labels: labels, Value: 1})
+		for i, in := range inputs {
+			if math.IsNaN(g.values[i]) {
+				continue
+			}
+			labels := append([]string{g.gpu, g.uuid}, in.labels...)
+			for len(labels) < len(in.metric.Labels) {
+				labels = append(labels, "all")
+			}
+			all = append(all, collectors.Sample{Metric: in.metric, Labels: labels, Value: g.values[i]})
+		}
+	}
+	return append(all, r.extra...)
+}
+
+// step lets 10 s pass for as long as asked; each is called before each.
+func (r *rig) step(d time.Duration, each func()) {
+	for range d / step {
+		r.now = r.now.Add(step)
+		for _, g := range r.gpus {
+			for _, i := range []int{pcieRX, pcieTX, nvlinkRX, nvlinkTX} {
+				g.values[i] += 1e9 // 100 MB/s
+			}
+		}
+		if each != nil {
+			each()
+		}
+		r.last = NewSnapshot(r.samples())
+		r.Derive(r.last, r.now)
+	}
+}
+
+// get returns a derived value of a GPU, NaN where there is none.
+func (r *rig) get(m *collectors.Metric, gpu int, labels ...string) float64 {
+	for _, s := range r.last.Of(m) {
+		if s.Labels[0] == strconv.Itoa(gpu) && matches(s.Labels[2:], labels) {
+			return s.Value
+		}
+	}
+	return math.NaN()
+}
+
+// shake gives all GPUs the noise of sensors.
+func (r *rig) shake(rnd *rand.Rand) func() {
+	return func() {
+		for _, g := range r.gpus {
+			g.values[smClock] = 1980e6 + 15e6*math.Round(rnd.NormFloat64())
+			g.values[coreTemperature] = math.Round(60 + rnd.NormFloat64())
+			g.values[memoryTemperature] = math.Round(55 + rnd.NormFloat64())
+			g.values[power] = 500 + 5*rnd.NormFloat64()
+			g.values[utilization] = .95 + .02*rnd.Float64()
+		}
+	}
+}
+
+func noise() *rand.Rand { return rand.New(rand.NewPCG(11, 12)) }
+
+func TestAnomaliesAreThoseThatLast(t *testing.T) {
+	t.Parallel()
+	r := newRig(2)
+	shake := r.shake(noise())
+	r.step(4*time.Minute, shake)
+	if v := r.get(AnomalyRobustZScore, 0, "sm_clock"); !math.IsNaN(v) {
+		t.Errorf("after 4 minutes there is a score already: %g", v)
+	}
+	r.step(6*time.Minute, shake)
+	slow := func() { shake(); r.gpus[0].values[smClock] = 1500e6 }
+	for i := range 6 {
+		r.step(step, slow)
+		if z, simple := r.get(AnomalyRobustZScore, 0, "sm_clock"), r.get(AnomalyZScore, 0, "sm_clock"); z > -15 || simple > -1.5 {
+			t.Errorf("a clock 25 %% lower has robust score %g and score %g", z, simple)
+		}
+		if got, want := r.get(AnomalyActive, 0, "sm_clock"), collectors.Bool(i >= 4); got != want {
+			t.Errorf("after %d of 6 odd samples the flag is %g, want %g", i+1, got, want)
+		}
+	}
+	for _, w := range watches {
+		if got := r.get(AnomalyActive, 1, w.name); got != 0 {
+			t.Errorf("%s of the other GPU, where nothing happened: %g, want 0", w.name, got)
+		}
+	}
+}
+
+func TestAnotherLoadIsNoAnomaly(t *testing.T) {
+	t.Parallel()
+	r := newRig(1)
+	idle := func() {
+		v := &r.gpus[0].values
+		v[utilization], v[smClock], v[power], v[coreTemperature] = 0, 345e6, 77, 40
+	}
+	r.step(10*time.Minute, idle)
+	far := 0.0
+	r.step(20*time.Minute, func() {
+		r.gpus[0].values = newRig(1).gpus[0].values
+		if r.last != nil {
+			far = max(far, r.get(AnomalyRobustZScore, 0, "sm_clock"))
+			for _, w := range watches {
+				if r.get(AnomalyActive, 0, w.name) == 1 {
+					t.Fatalf("%s is called an anomaly because a job began", w.name)
+				}
+			}
+		}
+	})
+	if far < 50 {
+		t.Errorf("the score itself is %g at most, want that the start is seen", far)
+	}
+}
+
+func TestCountersThatBeginAgainAreNoTraffic(t *testing.T) {
+	t.Parallel()
+	r := newRig(1)
+	r.step(10*time.Minute, nil)
+	r.gpus[0].values[pcieRX] = -1e9 // 0 at the next step
+	for range 3 {
+		r.step(step, nil)
+		if z := r.get(AnomalyRobustZScore, 0, "pcie_rx"); z != 0 && !math.IsNaN(z) {
+			t.Errorf("a counter that began again scores %g", z)
+		}
+	}
+}
+
+func TestDriftIsSeenWhereALookIsNot(t *testing.T) {
+	t.Parallel()
+	r := newRig(2)
+	rnd := noise()
+	shake := r.shake(rnd)
+	r.step(62*time.Minute, shake)
+	warmer := 0.0
+	r.step(90*time.Minute, func() {
+		shake()
+		warmer += 2.0 / 540 // two degrees in 90 minutes
+		r.gpus[0].values[coreTemperature] = math.Round(60 + warmer + rnd.NormFloat64())
+	})
+	if got, other := r.get(DriftCUSUM, 0, "temperature"), r.get(DriftCUSUM, 1, "temperature"); got < 10 || math.Abs(other) > 5 {
+		t.Errorf("two degrees of drift sum up to %g, none to %g; want over 10 and under 5", got, other)
+	}
+	if z := r.get(AnomalyRobustZScore, 0, "temperature"); math.Abs(z) > 6 {
+		t.Errorf("the robust score is %g: then a sum is no use", z)
+	}
+	// Idle, it is another GPU: the baseline stays for an hour, then a new one is learnt.
+	idle := func() { shake(); r.gpus[0].values[utilization], r.gpus[0].values[coreTemperature] = 0, 40 }
+	held := r.get(DriftCUSUM, 0, "temperature")
+	r.step(30*time.Minute, idle)
+	if got := r.get(DriftCUSUM, 0, "temperature"); math.Abs(got-held) > 1.5 { // the minute in between is of both
+		t.Errorf("another load moved the sum from %g to %g", held, got)
+	}
+	r.step(35*time.Minute, idle)
+	if got := r.get(DriftCUSUM, 0, "temperature"); usable(got) {
+		t.Errorf("while a baseline is learnt there is a sum: %g", got)
+	}
+	r.step(62*time.Minute, idle)
+	if got := r.get(DriftCUSUM, 0, "temperature"); got != 0 {
+		t.Errorf("the sum against the new baseline is %g, want 0", got)
+	}
+}
+
+func TestCorrectedErrorsCountAgainstTheGPUsOwnBaseline(t *testing.T) {
+	t.Parallel()
+	r := newRig(3)
+	for _, g := range r.gpus {
+		g.values[eccCorrected] = 1e6 // of the board's past: no incident
+	}
+	r.step(10*time.Minute, nil)
+	if rate, sum := r.get(ECCCorrectablePerHour, 0), r.get(ECCCorrectableCUSUM, 0); rate != 0 || sum != 0 {
+		t.Errorf("errors of the past: %g an hour, sum %g", rate, sum)
+	}
+	r.gpus[1].values[eccCorrected] += 5000 // one burst
+	worst := 0.0
+	r.step(58*time.Minute, func() {
+		r.gpus[0].values[eccCorrected] += .5 // 180 an hour
+		worst = max(worst, r.get(ECCCorrectableCUSUM, 1))
+	})
+	if rate, sum := r.get(ECCCorrectablePerHour, 0), r.get(ECCCorrectableCUSUM, 0); rate < 170 || rate > 180 || sum < 20 {
+		t.Errorf("3 errors a minute: %g an hour, sum %g; want 174 and over 20", rate, sum)
+	}
+	if rate := r.get(ECCCorrectablePerHour, 1); rate != 5000 || worst > 5 {
+		t.Errorf("a burst: %g an hour, sum up to %g; want 5000, under 5", rate, worst)
+	}
+	r.gpus[0].values[eccCorrected] = 0 // the driver was loaded again
+	r.step(time.Minute, nil)
+	if rate := r.get(ECCCorrectablePerHour, 0); rate < 150 || rate > 180 {
+		t.Errorf("after the counter began again: %g an hour", rate)
+	}
+	// A GPU that always had that many is used to it after some days.
+	for range 5 * 24 * 60 {
+		r.histories[r.gpus[2].uuid].ECC.add(3)
+		r.histories[r.gpus[2].uuid].ECC.advance()
+	}
+	if e := r.histories[r.gpus[2].uuid].ECC; e.Sum.Up > 5 || e.Baseline < 2 {
+		t.Errorf("after five days of 3 a minute: sum %g, baseline %g", e.Sum.Up, e.Baseline)
+	}
+}
+
+func TestMemoryPressureReplaysAndLag(t *testing.T) {
+	t.Parallel()
+	r := newRig(2)
+	use := func(gpu int, workload, engine string, v float64) collectors.Sample {
+		return collectors.Sample{Metric: collectors.WorkloadUse, Labels: []string{r.gpus[gpu].gpu, r.gpus[gpu].uuid, workload, engine}, Value: v}
+	}
+	r.extra = []collectors.Sample{use(0, "a", "sm", .9), use(1, "a", "sm", .25), use(1, "a", "memory", .9), use(0, "b", "sm", .5)}
+	for _, g := range r.gpus {
+		g.values[pcieReplays] = 12345
+	}
+	r.step(2*time.Minute, func() { r.gpus[0].values[pcieReplays] += 10; r.gpus[1].values[pcieReplays]++ })
+	if got := r.get(MemoryPressure, 0); got != 40./85 {
+		t.Errorf("memory pressure %g, want 40 of 85", got)
+	}
+	// 32 GT/s, 16 lanes, a minute, 1e-12: 30.72 replays.
+	if got := r.get(PCIeReplayExcess, 0); math.Abs(got-60/30.72) > 1e-9 {
+		t.Errorf("60 replays a minute are %g times what is allowed, want 1.95", got)
+	}
+	if got := r.get(PCIeReplayExcess, 1); math.Abs(got-6/30.72) > 1e-9 {
+		t.Errorf("6 replays a minute are %g times what is allowed", got)
+	}
+	if busy, idle, alone := r.get(WorkloadLag, 0, "a"), r.get(WorkloadLag, 1, "a"), r.get(WorkloadLag, 0, "b"); busy != 0 || idle != .65 || usable(alone) {
+		t.Errorf("lags %g, %g and %g; want 0, 0.65 and none of a workload on one GPU", busy, idle, alone)
+	}
+	r.gpus[0].values[pcieReplays] = 0
+	r.step(step, nil)
+	if got := r.get(PCIeReplayExcess, 0); got > 60/30.72 {
+		t.Errorf("a counter that began again: %g", got)
+	}
+	if len(pcieRates) != 7 {
+		t.Errorf("%d PCIe generations, want 7", len(pcieRates))
+	}
+}
+
+// TestNoNumberIsNone gives it what no GPU says: whatever comes in, what goes
+// out are numbers, and afterwards all is well again.
+func TestNoNumberIsNone(t *testing.T) {
+	t.Parallel()
+	r, rnd := newRig(5), noise()
+	wild := []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, -1, math.MaxFloat64, -math.MaxFloat64, math.SmallestNonzeroFloat64, 1e300}
+	good := r.gpus[0].values
+	r.step(40*time.Minute, func() {
+		for _, g := range r.gpus {
+			for i := range g.values {
+				if rnd.IntN(4) == 0 {
+					g.values[i] = wild[rnd.IntN(len(wild))]
+				}
+			}
+		}
+		r.extra = append(linkSamples(r.gpus[0], 4, wild[rnd.IntN(len(wild))], 1), residing(r.gpus[0], "a", wild[rnd.IntN(len(wild))]))
+		if rnd.IntN(20) == 0 {
+			r.now = r.now.Add(time.Duration(rnd.Int64N(int64(2*time.Hour))) - time.Hour) // clocks jump
+		}
+		if r.last != nil {
+			whole(t, r.last)
+		}
+	})
+	for _, g := range r.gpus {
+		g.values = good
+	}
+	r.extra = nil
+	r.step(25*time.Minute, nil)
+	if z := r.get(AnomalyRobustZScore, 0, "power"); z != 0 {
+		t.Errorf("ten minutes later the score of power is %g", z)
+	}
+	if text, err := json.Marshal(r.Save()); err != nil {
+		t.Errorf("the state cannot be saved: %v %s", err, text)
+	}
+}
+
+// whole checks that derived samples are as they are declared.
+func whole(t *testing.T, s *Snapshot) {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, m := range derived {
+		for _, sample := range s.Of(m) {
+			key := m.Name + strings.Join(sample.Labels, "\x00")
+			if !usable(sample.Value) || len(sample.Labels) != len(m.Labels) || seen[key] {
+				t.Fatalf("%s%v is %g, twice: %v", m, sample.Labels, sample.Value, seen[key])
+			}
+			seen[key] = true
+		}
+	}
+}
+
+func TestTheSameSamplesGiveTheSame(t *testing.T) {
+	t.Parallel()
+	a, b := newRig(4), newRig(4)
+	for _, r := range []*rig{a, b} {
+		for i := range 20 {
+			r.extra = append(r.extra, residing(r.gpus[i%4], fmt.Sprint("w", i), 1e9))
+		}
+		r.extra = append(r.extra, linkSamples(r.gpus[0], 18, 0, 0)...)
+		r.step(15*time.Minute, r.shake(noise()))
+	}
+	whole(t, a.last)
+	for _, m := range derived {
+		if !reflect.DeepEqual(a.last.Of(m), b.last.Of(m)) {
+			t.Errorf("%s differs: %v and %v", m, a.last.Of(m), b.last.Of(m))
+		}
+	}
+}
+
+// full returns a host with as much on each GPU as there can be on eight.
+// inUse returns the bytes that are in use.

@@ -1,0 +1,88 @@
+package health
+
+import (
+	_ "embed"
+	"strconv"
+	"strings"
+
+	"gpusteward/collectors"
+)
+
+// What follows from one moment, or from a minute.
+var (
+	MemoryPressure   = collectors.Gauge("nvgpu_memory_pressure_ratio", "Memory in use, of what the driver leaves for use.")
+	PCIeReplayExcess = collectors.Gauge("nvgpu_pcie_replay_excess_ratio", "PCIe replays in the last minute, of as many as a bit error ratio of 1e-12 allows the link.")
+	WorkloadLag      = collectors.Gauge("nvgpu_workload_lag_ratio", "By how much a workload on several GPUs uses this one less than that which it uses most.", "workload")
+)
+
+//go:embed data/pcie.tsv
+var pcieTable string
+
+// pcieRates are gigatransfers a second and lane, by PCIe generation (PCI
+// Express Base Specification: 8.4).
+var pcieRates = func() map[float64]float64 {
+	rates := map[float64]float64{}
+	for line := range strings.Lines(pcieTable) {
+		generation, rate, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		g, err := strconv.ParseFloat(generation, 64)
+		if r, rerr := strconv.ParseFloat(rate, 64); err == nil && rerr == nil {
+			rates[g] = r
+		}
+	}
+	return rates
+}()
+
+// bitErrors is the bit error ratio that PCIe allows a link.
+const bitErrors = 1e-12
+
+// replays are a GPU's PCIe replays in the last six passes, and what the link
+// was allowed meanwhile.
+type replays struct {
+	seen, allowed [6]float64
+	n             int
+}
+
+// gauges puts what follows from the newest values.
+func (d *Derivers) gauges(c *card) {
+	if all := c.now[memoryUsed] + c.now[memoryFree]; all > 0 {
+		d.put(MemoryPressure, c.labels, c.now[memoryUsed]/all)
+	}
+	rate, known := pcieRates[c.now[pcieGeneration]]
+	allowed := rate * 1e9 * c.now[pcieLanes] * bitErrors * d.passed.Seconds()
+	if rise := c.rose[pcieReplays]; known && usable(rise) && allowed > 0 {
+		r := &c.replays
+		r.seen[r.n%len(r.seen)], r.allowed[r.n%len(r.seen)] = rise, allowed
+		if r.n++; r.n >= len(r.seen) {
+			var seen, allowed float64
+			for i := range r.seen {
+				seen, allowed = seen+r.seen[i], allowed+r.allowed[i]
+			}
+			d.put(PCIeReplayExcess, c.labels, seen/allowed)
+		}
+	}
+}
+
+// A busiest is a workload's highest utilization of a GPU, and on how many it runs.
+type busiest struct {
+	utilization float64
+	gpus        int
+}
+
+// lag puts how far each GPU of a workload is behind.
+func (d *Derivers) lag(s *Snapshot) {
+	clear(d.lags)
+	for pass := range 2 {
+		for _, sample := range s.Of(collectors.WorkloadUse) {
+			if sample.Labels[3] != "sm" || !usable(sample.Value) {
+				continue
+			}
+			workload := sample.Labels[2]
+			b := d.lags[workload]
+			if pass == 0 {
+				d.lags[workload] = busiest{max(b.utilization, sample.Value), b.gpus + 1}
+			} else if b.gpus > 1 {
+				d.put(WorkloadLag, sample.Labels[:3:3], b.utilization-sample.Value)
+			}
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package health
+
+import (
+	"slices"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// An Engine judges snapshots: one state for each check and entity. It is pure:
+// the time is handed in, and it does no I/O. It belongs to one goroutine.
+type Engine struct {
+	memory   *memory
+	derivers *Derivers
+	derived  []collectors.Sample // at the last step
+	every    time.Duration       // between steps
+	stepped  int64               // the last step
+	judges   []*judge
+	resets   resets
+	normal   baselines
+	latest   *Snapshot
+	page     []string                     // checks in shadow mode that alert
+	totals   map[Entity]map[Class]float64 // incidents
+}
+
+// A judge has the states of one check.
+type judge struct {
+	*Check
+	optional bool    // none of its signals has to be there
+	sampled  []int64 // when each level took its last sample
+	statuses map[Entity]*status
+	order    []*status // by entity
+}
+
+// mostStatuses bounds the entities that a check judges.
+const mostStatuses = 4096
+
+// NewEngine returns an engine that has seen nothing yet.
+func NewEngine(checks []*Check, now time.Time) *Engine {
+	e := &Engine{memory: newMemory(now), derivers: NewDerivers(), every: step, stepped: -1, resets: resets{}, normal: baselines{}, totals: map[Entity]map[Class]float64{}}
+	for _, c := range checks {
+		required := slices.ContainsFunc(c.Levels, func(l Level) bool { return !l.When.Signal.optional })
+		e.judges = append(e.judges, &judge{Check: c, optional: !required, sampled: slices.Repeat([]int64{-1}, len(c.Levels)), statuses: map[Entity]*status{}})
+	}
+	return e
+}
+
+// Eval judges what is known at now, and returns what changed. Events are the
+// incidents since the last call. It adds to s what it derives from it.
+func (e *Engine) Eval(s *Snapshot, events []Event, now time.Time) (changes []Event) {
+	m := e.memory
+	m.now, e.latest = now, s
+	for _, ev := range events {
+		e.account(ev)
+		m.remember(ev)
+	}
+	m.tidy()
+	m.count(s)
+	if at := m.index(e.every); at != e.stepped {
+		e.stepped = at
+		before := len(s.added)
+		e.derivers.Derive(s, now)
+		orphans(s)
+		e.normal.drift(s)
+		e.derived = slices.Clone(s.added[before:])
+	} else {
+		s.Add(slices.DeleteFunc(slices.Clone(e.derived), s.outlived)...)
+	}
+	for _, gpu := range e.resets.seen(s) {
+		changes = append(changes, e.clear(gpu)...)
+	}
+	for _, j := range e.judges {
+		changes = append(changes, e.judge(j, s)...)
+	}
+	e.report(s)
+	return changes
+}
+
+// account counts an incident that is new and comes along with no other.
+func (e *Engine) account(ev Event) {
+	if ev.Kind != KindIncident || ev.Follows != "" || e.memory.knows(ev.ID) {
+		return
+	}
+	e.derivers.Fault(ev, e.memory.now)
+	gpu := ev.Entity.Parent()
+	if e.totals[gpu] == nil {
+		e.totals[gpu] = map[Class]float64{}
+	}
+	e.totals[gpu][ev.Class]++
+}
+
+// judge takes the samples of a check that are due.
+func (e *Engine) judge(j *judge, s *Snapshot) (changes []Event) {
+	m, due := e.memory, false
+	for i, l := range j.Levels {
+		p := l.For.spelled()
+		at := m.index(p.Every)
+		if at == j.sampled[i] {
+			continue
+		}
+		j.sampled[i], due = at, true
+		open := m.gates(l.When, s)
+		l.When.Signal.read(m, s, func(entity Entity, v float64) {
+			st := j.status(entity, m.now)
+			if st == nil {
+				return
+			}
+			pass := open(entity)
+			st.read = m.now
+			st.levels[i].sample(v, pass && l.When.holds(v, l.When.Threshold), !pass || !l.When.holds(v, l.When.Clear), m.now)
+		})
+	}
+	if !due {
+		return nil
+	}
+	j.order = slices.DeleteFunc(j.order, func(st *status) bool {
+		over := st.over(j.Check, m.now)
+		if over {
+			delete(j.statuses, st.Entity)
+		}
+		return over
+	})
+	for _, st := range j.order {
+		if from := st.state; st.settle(j.Check, m.now) {
+			changes = append(changes, e.transition(j, st, from))
+		}
+	}
+	return changes
+}
+
+// status returns the state of an entity; nil where there are too many.
+func (j *judge) status(entity Entity, now time.Time) *status {
+	st := j.statuses[entity]
+	if st == nil && len(j.order) < mostStatuses {
+		st = &status{Entity: entity, levels: make([]level, len(j.Levels)), since: now, read: now, passing: entity.Workload != "" || j.optional}
+		j.statuses[entity] = st
+		at, _ := slices.BinarySearchFunc(j.order, entity, func(st *status, e Entity) int { return st.compare(e) })
+		j.order = slices.Insert(j.order, at, st)
+	}
+	return st
+}
+
+// index numbers the intervals of d since the engine began. For 0 each
+// evaluation is one.
+func (m *memory) index(d time.Duration) int64 { return int64(m.now.Sub(m.start) / max(d, 1)) }
+
+// gates returns whether the conditions beside c's signal hold for an entity:
+// its own, its GPU's, or the node's.
+func (m *memory) gates(c Condition, s *Snapshot) func(Entity) bool {
+	type gate struct {
+		Condition
+		answers
+		further func(Entity) bool
+	}
+	var all []gate
+	for _, w := range c.While {
+		all = append(all, gate{w, readings(w.Signal, m, s), m.gates(w, s)})
+	}
+	return func(entity Entity) bool {
+		for _, g := range all {
+			v, ok := g.of(entity)
+			if !ok {
+				v, ok = g.of(entity.Parent())
+			}
+			if !ok && g.Signal.node {
+				v, ok = g.of(Entity{})
+			}
+			if !ok || !g.holds(v, g.Threshold) || !g.further(entity) {
+				return false
+			}
+		}
+		return true
+	}
+}

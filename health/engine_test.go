@@ -1,0 +1,370 @@
+package health
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+var birth = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// a world is an engine with a clock.
+type world struct {
+	t      *testing.T
+	engine *Engine
+	now    time.Time
+}
+
+func newWorld(t *testing.T, checks ...*Check) *world {
+	t.Helper()
+	return &world{t, NewEngine(checks, birth), birth}
+}
+
+// step evaluates once, d after the time before.
+func (w *world) step(d time.Duration, events []Event, samples ...collectors.Sample) []Event {
+	w.now = w.now.Add(d)
+	return w.engine.Eval(NewSnapshot(samples), events, w.now)
+}
+
+// steps evaluates n times, 10 s apart, and returns all changes.
+func (w *world) steps(n int, samples ...collectors.Sample) (all []Event) {
+	for range n {
+		all = append(all, w.step(step, nil, samples...)...)
+	}
+	return all
+}
+
+func (w *world) state(check string) State {
+	for _, f := range w.engine.Findings() {
+		if f.Check == check {
+			return f.State
+		}
+	}
+	return OK
+}
+
+func on(gpu string, m *collectors.Metric, v float64, labels ...string) collectors.Sample {
+	return collectors.Sample{Metric: m, Labels: append([]string{gpu, "GPU-" + gpu}, labels...), Value: v}
+}
+
+func hotAt(v float64) collectors.Sample { return on("0", collectors.TemperatureMargin, v) }
+
+var hotCheck = &Check{ID: "hot", Alert: "Hot", Summary: "It is hot.", Detail: "{entity} has {value} left.", Levels: []Level{
+	{Severity: Warning, When: Value(collectors.TemperatureMargin).AtMost(0, 3), For: of(3, 4)},
+	{Severity: Critical, When: Value(collectors.TemperatureMargin).AtMost(-10, -8), For: of(2, 2)},
+}}
+
+func TestEnterNeedsKOfN(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, hotCheck)
+	for i, c := range []struct {
+		margin float64
+		want   State
+	}{{9, OK}, {-1, OK}, {0, OK}, {5, OK}, {-1, Degraded}, {-11, Degraded}, {-12, Unhealthy}} {
+		w.steps(1, hotAt(c.margin))
+		if got := w.state("hot"); got != c.want {
+			t.Fatalf("sample %d, %v: %v, want %v", i, c.margin, got, c.want)
+		}
+	}
+}
+
+func TestLeaveNeedsTheClearThresholdAndTheHoldDown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, hotCheck)
+	w.steps(3, hotAt(-1))
+	w.steps(60, hotAt(2)) // above the threshold that sets it, below the one that clears it
+	if got := w.state("hot"); got != Degraded {
+		t.Fatalf("between the thresholds for 10 minutes: %v", got)
+	}
+	w.steps(3, hotAt(-1))
+	w.steps(29, hotAt(20))
+	if got := w.state("hot"); got != Recovering {
+		t.Fatalf("clear for less than the hold-down: %v, want recovering", got)
+	}
+	if len(w.engine.Alerts(nil)) != 1 {
+		t.Error("the alert ended before the hold-down did")
+	}
+	changes := w.steps(1, hotAt(20))
+	if len(changes) != 1 || changes[0].To != OK || changes[0].From != Recovering || len(w.engine.Alerts(nil)) != 0 {
+		t.Errorf("after the hold-down: %+v, %d alerts", changes, len(w.engine.Alerts(nil)))
+	}
+}
+
+// held is for how many samples a fault that comes once is held.
+func (w *world) heldFor() (n int) {
+	w.steps(3, hotAt(-1))
+	for w.state("hot") != OK {
+		w.steps(1, hotAt(20))
+		n++
+	}
+	return n
+}
+
+func TestFlapsAreHeldLonger(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, hotCheck)
+	var got []int
+	for range 6 {
+		got = append(got, w.heldFor())
+	}
+	if want := []int{30, 60, 120, 240, 360, 360}; !slices.Equal(got, want) {
+		t.Errorf("held for %v samples, want %v: doubled for each flap, an hour at most", got, want)
+	}
+	w.steps(361, hotAt(20))
+	if n := w.heldFor(); n != 30 {
+		t.Errorf("after an hour of peace: held for %d samples", n)
+	}
+}
+
+func TestNoDataIsUnknownAndNotWell(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, hotCheck)
+	up := on("0", collectors.Up, 1)
+	w.steps(5, up, hotAt(20))
+	w.steps(2, up)
+	if got := w.state("hot"); got != OK {
+		t.Errorf("after two samples without data: %v", got)
+	}
+	changes := w.steps(1, up)
+	if len(changes) != 1 || changes[0].To != Unknown {
+		t.Fatalf("after three: %+v", changes)
+	}
+	s := NewSnapshot([]collectors.Sample{up})
+	w.now = w.now.Add(step)
+	w.engine.Eval(s, nil, w.now)
+	for _, sample := range s.Of(Status) {
+		t.Errorf("a GPU of which nothing is known has a health: %+v", sample)
+	}
+	if got := s.Of(CheckUnknown); !slices.ContainsFunc(got, func(s collectors.Sample) bool { return s.Labels[0] == "0" && s.Value == 1 }) {
+		t.Errorf("checks that are unknown: %+v", got)
+	}
+	if w.steps(1, up, hotAt(20)); w.state("hot") != OK {
+		t.Error("data is back, and the state is not")
+	}
+}
+
+func TestAWorkloadThatEndsIsNotUnknown(t *testing.T) {
+	t.Parallel()
+	check := &Check{ID: "busy", Alert: "Busy", Summary: "Busy.", Levels: []Level{{Severity: Warning, When: Value(collectors.WorkloadUse, "engine", "sm", "by", "workload").Above(.5)}}}
+	w := newWorld(t, check)
+	w.steps(1, on("0", collectors.WorkloadUse, .1, "pod:a", "sm"), on("0", collectors.WorkloadUse, .9, "pod:b", "sm"))
+	if f := w.engine.Findings(); len(f) != 1 || f[0].Entity.Workload != "pod:b" {
+		t.Fatalf("%+v", f)
+	}
+	w.steps(10)
+	if got := w.state("busy"); got != Recovering {
+		t.Errorf("a workload that ended while it failed: %v", got)
+	}
+	if w.steps(30); len(w.engine.Findings()) != 0 {
+		t.Errorf("after the hold-down: %+v", w.engine.Findings())
+	}
+}
+
+var lostCheck = &Check{ID: "lost", Alert: "Lost", Summary: "It is lost.", Latched: true, Levels: []Level{
+	{Severity: Emergency, When: stuck("gpu_is_lost").Is(1)},
+}}
+
+func lost() []collectors.Sample {
+	return []collectors.Sample{on("0", collectors.WorkerStuck, 1, "gpu_is_lost")}
+}
+
+func TestALatchEndsOnlyWithAResetARebootOrAnAck(t *testing.T) {
+	t.Parallel()
+	energy := func(joules float64) []collectors.Sample {
+		return []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.Energy, joules, "gpu")}
+	}
+	for name, end := range map[string]func(w *world){
+		"a reset": func(w *world) { w.steps(1, energy(5)...) },
+		"the driver's word": func(w *world) {
+			w.steps(1, append(energy(200), on("0", collectors.RecoveryAction, 1))...)
+			w.steps(1, append(energy(201), on("0", collectors.RecoveryAction, 0))...)
+		},
+		"an acknowledgement": func(w *world) {
+			if _, err := w.engine.Ack("lost", Entity{GPU: "0"}, w.now); err != nil {
+				t.Error(err)
+			}
+		},
+		"a reboot": func(w *world) { w.restart("other") },
+	} {
+		w := newWorld(t, lostCheck)
+		w.steps(1, energy(100)...)
+		w.steps(1, lost()...)
+		w.steps(1000, energy(150)...)
+		w.restart("same")
+		w.steps(1, energy(151)...)
+		if got := w.state("lost"); got != Failed {
+			t.Errorf("before %s: %v, want failed: latched, also over a restart of the agent", name, got)
+		}
+		if end(w); w.state("lost") != OK {
+			t.Errorf("after %s: %v", name, w.state("lost"))
+		}
+		w.restart("other")
+		if w.steps(5, energy(1)...); w.state("lost") != OK {
+			t.Errorf("after %s and a restart: %v: what was cleared came back", name, w.state("lost"))
+		}
+		if w.steps(1, lost()...); w.state("lost") != Failed {
+			t.Errorf("lost again after %s: %v", name, w.state("lost"))
+		}
+	}
+}
+
+// restart has a new engine go on, by way of JSON.
+func (w *world) restart(boot string) []Event {
+	w.t.Helper()
+	saved, err := w.engine.Save("same")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	text, err := json.Marshal(saved)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var back Saved
+	if err := json.Unmarshal(text, &back); err != nil {
+		w.t.Fatal(err)
+	}
+	var checks []*Check
+	for _, j := range w.engine.judges {
+		checks = append(checks, j.Check)
+	}
+	w.engine = NewEngine(checks, w.now)
+	changes, err := w.engine.Restore(back, boot, w.now)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return changes
+}
+
+func TestARestartRaisesNothingAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, hotCheck)
+	w.steps(3, hotAt(-1))
+	before := w.engine.Alerts(nil)
+	if changes := w.restart("same"); len(changes) != 0 {
+		t.Errorf("a restart tells of %+v", changes)
+	}
+	changes := w.steps(3, hotAt(-1))
+	if after := w.engine.Alerts(nil); len(changes) != 0 || len(after) != 1 || !after[0].Starts.Equal(before[0].Starts) {
+		t.Errorf("after a restart: %+v, alerts %+v, before %+v", changes, after, before)
+	}
+}
+
+func TestALifetimeCounterAboveZeroIsNoIncident(t *testing.T) {
+	t.Parallel()
+	check := &Check{ID: "ecc", Alert: "ECC", Summary: "ECC.", Levels: []Level{{Severity: Critical,
+		When: Increase(collectors.ECCErrors, 5*time.Minute, "severity", "uncorrected", "scope", "volatile").Lifetime().Above(0)}}}
+	count := func(n float64) collectors.Sample { return on("0", collectors.ECCErrors, n, "uncorrected", "volatile") }
+	w := newWorld(t, check)
+	if w.steps(3, count(7)); w.state("ecc") != OK {
+		t.Fatal("7 errors that were there at the start are an incident")
+	}
+	if w.steps(1, count(2)); w.state("ecc") != OK {
+		t.Fatal("a counter that fell is an incident")
+	}
+	if w.steps(1, count(3)); w.state("ecc") != Unhealthy {
+		t.Fatal("one more error is none")
+	}
+	if w.steps(70, count(3)); w.state("ecc") != OK {
+		t.Fatalf("long after: %v", w.state("ecc"))
+	}
+	w.restart("same")
+	if w.steps(1, count(4)); w.state("ecc") != Unhealthy {
+		t.Error("an error while the agent was down was missed")
+	}
+}
+
+func TestClockJumpsDoNoHarm(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, hotCheck)
+	w.steps(5, hotAt(20))
+	w.now = w.now.Add(-48 * time.Hour)
+	if w.steps(5, hotAt(20)); w.state("hot") != OK {
+		t.Errorf("after the clock was set back: %v", w.state("hot"))
+	}
+	if w.steps(4, hotAt(-1)); w.state("hot") != Degraded {
+		t.Errorf("hot after the clock was set back: %v", w.state("hot"))
+	}
+	w.now = w.now.Add(48 * time.Hour)
+	if w.steps(2, hotAt(20)); w.state("hot") == Unknown {
+		t.Error("after the clock was set forward: unknown")
+	}
+}
+
+func happened(id, what string, code int, gpu string, at time.Time) Event {
+	e := Event{Version: eventVersion, ID: id, Kind: KindIncident, What: what, Code: code, First: at, Last: at, Time: at, Count: 1, Severity: XIDs()[code].Severity, Class: XIDs()[code].Class}
+	if gpu != "" {
+		e.Entity = Entity{GPU: gpu, UUID: "GPU-" + gpu}
+	}
+	return e
+}
+
+// failing returns the checks that fail, with the state of each.
+func (w *world) failing() string {
+	var all []string
+	for _, f := range w.engine.Findings() {
+		all = append(all, fmt.Sprintf("%s %s %s", f.Check, f.Entity, f.State))
+	}
+	slices.Sort(all)
+	return strings.Join(all, "; ")
+}
+
+func TestIncidentsAreCounted(t *testing.T) {
+	t.Parallel()
+	up := []collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 1), {Metric: collectors.DriverUp, Value: 1}}
+	tenants := func(id string, w *world) Event {
+		e := happened(id, "xid", 31, "0", w.now)
+		e.PID, e.Workload = 77, "pod:a"
+		return e
+	}
+	for name, c := range map[string]struct {
+		run  func(w *world)
+		want string
+	}{
+		"XID 79":                  {func(w *world) { w.step(time.Second, []Event{happened("a", "xid", 79, "1", w.now)}, up...) }, "gpu_lost gpu=1 failed; xid_fatal gpu=1 failed"},
+		"an unknown XID":          {func(w *world) { w.step(time.Second, []Event{happened("a", "xid", 998, "1", w.now)}, up...) }, "xid_unknown gpu=1 degraded"},
+		"a tenant's, twice":       {func(w *world) { w.step(time.Second, []Event{tenants("a", w), tenants("b", w)}, up...) }, ""},
+		"a tenant's, three times": {func(w *world) { w.step(time.Second, []Event{tenants("a", w), tenants("b", w), tenants("c", w)}, up...) }, "xid_tenant gpu=0,workload=pod:a degraded"},
+		"the same, told twice":    {func(w *world) { w.step(time.Second, []Event{tenants("a", w), tenants("a", w), tenants("a", w)}, up...) }, ""},
+		"one on each of two GPUs": {func(w *world) {
+			w.step(time.Second, []Event{happened("a", "xid", 13, "0", w.now), happened("b", "xid", 31, "1", w.now)}, up...)
+		}, "xid_spread node suspect"},
+		"from before, of the kernel's ring": {func(w *world) {
+			w.step(time.Second, []Event{happened("a", "xid", 79, "1", w.now.Add(-time.Hour))}, up...)
+		}, ""},
+	} {
+		w := newWorld(t, Checks()...)
+		w.steps(2, up...)
+		c.run(w)
+		if got := w.failing(); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func TestAnAckOfALatchedIncidentHolds(t *testing.T) {
+	t.Parallel()
+	up := on("0", collectors.Up, 1)
+	w := newWorld(t, Checks()...)
+	w.step(time.Second, []Event{happened("a", "xid", 79, "0", w.now)}, up)
+	if _, err := w.engine.Ack("gpu_lost", Entity{GPU: "0"}, w.now); err != nil {
+		t.Fatal(err)
+	}
+	w.restart("same")
+	if w.steps(2, up); strings.Contains(w.failing(), "gpu_lost") {
+		t.Errorf("what was acknowledged came back: %s", w.failing())
+	}
+	if _, err := w.engine.Ack("gpu_lost", Entity{GPU: "0"}, w.now); err == nil {
+		t.Error("an ack of what is not latched is taken")
+	}
+	if _, err := w.engine.Ack("gpu_list", Entity{GPU: "0"}, w.now); err == nil || !strings.Contains(err.Error(), "gpu_list") {
+		t.Errorf("an ack of no check: %v", err)
+	}
+	if w.step(step, []Event{happened("b", "xid", 79, "0", w.now)}, up); !strings.Contains(w.failing(), "gpu_lost gpu=0 failed") {
+		t.Errorf("lost again: %s", w.failing())
+	}
+}

@@ -1,0 +1,63 @@
+package health
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestEntitiesAreReadAsPeopleWriteThem(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]Entity{
+		"node":                             {},
+		"3":                                {GPU: "3"},
+		"gpu=3":                            {GPU: "3"},
+		"gpu=3,link=7":                     {GPU: "3", Link: "7"},
+		"uuid=GPU-x,link=0":                {UUID: "GPU-x", Link: "0"},
+		"GPU-5b6d":                         {UUID: "GPU-5b6d"},
+		"workload=slurm/17":                {Workload: "slurm/17"},
+		"gpu=0,workload=pod a,b=c":         {GPU: "0", Workload: "pod a,b=c"},
+		"device=mlx5_0/1":                  {Device: "mlx5_0/1"},
+		"gpu=0,uuid=GPU-x,link=1":          {GPU: "0", UUID: "GPU-x", Link: "1"},
+		"gpu=11,workload=unit/a@b=c.slice": {GPU: "11", Workload: "unit/a@b=c.slice"},
+	} {
+		if got, err := ParseEntity(text); err != nil || got != want {
+			t.Errorf("%q: %+v, %v; want %+v", text, got, err, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"":             `"" is no part`,
+		"Node":         `"Node" is no part`,
+		"-1":           `"-1" is no part`,
+		"03":           `"03" is no part`,
+		"gpu=x":        "gpu is an index",
+		"gpu=03":       "gpu is an index",
+		"gpu=3,gpu=4":  "gpu is there twice",
+		"gpu=3,link=":  "link is empty",
+		"link=7":       "a link belongs to a GPU",
+		"GPU-x,link=1": `"GPU-x" is no part`,
+	} {
+		if got, err := ParseEntity(text); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "gpu=3,link=7") {
+			t.Errorf("%q: %+v, %v; want an error with %q and what it may be", text, got, err, want)
+		}
+	}
+}
+
+// FuzzParseEntity holds that what is read is written back as what is read again.
+func FuzzParseEntity(f *testing.F) {
+	for _, s := range []string{"node", "3", "gpu=3,link=7", "GPU-x", "workload=a,b", "uuid=GPU-x", "device=a,device=b"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		e, err := ParseEntity(s)
+		if err != nil {
+			return
+		}
+		again, err := ParseEntity(e.String())
+		if e.GPU != "" {
+			e.UUID = "" // String leaves it out
+		}
+		if err != nil || again != e {
+			t.Errorf("%q: %+v is written %q, read as %+v, %v", s, e, e.String(), again, err)
+		}
+	})
+}

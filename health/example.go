@@ -1,0 +1,169 @@
+package health
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// An Example is a series around the moment from which a signal has a certain
+// value. Prometheus's rules and the engine are tested with the same ones.
+type Example struct {
+	Metric        *collectors.Metric
+	Labels        []string      // as a Sample has them
+	Before, After float64       // the moment; NaN where there is no such series
+	Again         time.Duration // after which a counter rises by so much again; 0 for a gauge
+}
+
+// At returns the example's value so long after the moment, which may be
+// before it; NaN for none.
+func (x Example) At(passed time.Duration) float64 {
+	switch {
+	case passed < 0:
+		return x.Before
+	case x.Again == 0:
+		return x.After
+	}
+	return x.Before + (x.After-x.Before)*float64(passed/x.Again+1)
+}
+
+// Example returns series of which the signal is before, and then after, for
+// the entity. What is counted is nothing before, whatever is asked for.
+func (g *Signal) Example(e Entity, before, after float64) []Example {
+	return g.example(e, before, after)
+}
+
+// someBase is what examples take from, or divide by.
+const someBase = 1000
+
+// labels returns an example's labels for an entity.
+func (src source) labels(e Entity) []string {
+	labels := make([]string, len(src.metric.Labels))
+	for i, name := range src.metric.Labels {
+		switch {
+		case name == "gpu":
+			labels[i] = e.GPU
+		case name == "uuid":
+			labels[i] = e.UUID
+		case !slices.Contains(src.by, name):
+			labels[i] = "some"
+		case name == "link":
+			labels[i] = e.Link
+		case name == "workload":
+			labels[i] = e.Workload
+		default:
+			labels[i] = e.Device
+		}
+	}
+	for _, m := range src.matches {
+		labels[m.at] = strings.TrimSuffix(m.values[0], ".*")
+	}
+	return labels
+}
+
+// gauge is the example of a gauge.
+func (src source) gauge(e Entity, before, after float64) []Example {
+	return []Example{{Metric: src.metric, Labels: src.labels(e), Before: before, After: after}}
+}
+
+// counter returns the example of what counters rise by in a window, in units of so much.
+func (src source) counter(window time.Duration, unit float64) func(Entity, float64, float64) []Example {
+	return func(e Entity, _, after float64) []Example {
+		return []Example{{Metric: src.metric, Labels: src.labels(e), After: after * unit, Again: window}}
+	}
+}
+
+// loss is the example of a reading that is lost, if after is 1.
+func (src source) loss(e Entity, _, after float64) []Example {
+	gone := someBase * (1 - after)
+	if after == 1 {
+		gone = math.NaN()
+	}
+	return append(src.gauge(e, someBase, gone), from(collectors.Up, nil).gauge(e, 1, 1)...)
+}
+
+// fall is the example of a gauge that falls by so much.
+func (src source) fall(e Entity, _, after float64) []Example {
+	return src.gauge(e, after+1, 1)
+}
+
+// Example returns series with which the condition holds for the entity, from
+// the moment on.
+func (c Condition) Example(e Entity) []Example {
+	holds, fails := c.sides()
+	return c.example(e, fails, holds, -1)
+}
+
+// Counterexamples returns series with which the condition never holds: one set
+// for each thing that it asks for, with all others as they must be.
+func (c Condition) Counterexamples(of func(n int) Entity) (all [][]Example) {
+	holds, fails := c.sides()
+	all = append(all, c.example(of(0), fails, fails, -1))
+	for i := range c.While {
+		all = append(all, c.example(of(i+1), fails, holds, i))
+	}
+	return all
+}
+
+// example returns series of which the signal is before and then after, while
+// all other conditions hold but the one with the index failing.
+func (c Condition) example(e Entity, before, after float64, failing int) []Example {
+	all := c.Signal.Example(e, before, after)
+	for i, w := range c.While {
+		v, fails := w.sides()
+		if i == failing {
+			v = fails
+		}
+		for _, x := range w.example(e, v, v, -1) {
+			all = joined(all, x, i == failing)
+		}
+	}
+	return all
+}
+
+// joined adds x, an example of a condition beside the signal's, to all. The same
+// series may be there as a counter: then x may say where it ends. Or x counts
+// it too, and is met by what it rises by; for x to fail, all rise by less.
+func joined(all []Example, x Example, fails bool) []Example {
+	i := slices.IndexFunc(all, func(y Example) bool { return y.Metric == x.Metric && slices.Equal(y.Labels, x.Labels) })
+	switch {
+	case i < 0:
+		return append(all, x)
+	case x.Again == 0:
+		all[i].Before, all[i].After = x.After-(all[i].After-all[i].Before), x.After
+	case fails:
+		scale := x.After / all[i].After
+		for n := range all {
+			all[n].Before, all[n].After = scale*all[n].Before, scale*all[n].After
+		}
+	}
+	return all
+}
+
+// sides returns values of the signal next to the threshold: one for which the
+// condition holds, and one for which it does not.
+func (c Condition) sides() (holds, fails float64) {
+	t, apart := c.Threshold, 1.
+	if t != math.Trunc(t) {
+		apart = math.Abs(t) / 10
+	}
+	switch c.Op {
+	case ">":
+		return t + apart, t
+	case ">=":
+		return t, t - apart
+	case "<":
+		return t - apart, t
+	case "<=":
+		return t, t + apart
+	case "!=":
+		return t + apart, t
+	}
+	if t == 0 {
+		return 0, 1
+	}
+	return t, 0
+}

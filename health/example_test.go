@@ -1,0 +1,122 @@
+package health
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// someone is an entity of a signal's kind.
+func someone(g *Signal) (e Entity) {
+	for _, l := range g.Labels() {
+		*map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "workload": &e.Workload, "device": &e.Device}[l] = "1"
+	}
+	return e
+}
+
+// shownBy returns a snapshot of examples so long after the moment.
+func shownBy(examples []Example, passed time.Duration) *Snapshot {
+	var samples []collectors.Sample
+	for _, x := range examples {
+		if v := x.At(passed); !math.IsNaN(v) {
+			samples = append(samples, collectors.Sample{Metric: x.Metric, Labels: x.Labels, Value: v})
+		}
+	}
+	slices.SortStableFunc(samples, func(a, b collectors.Sample) int { return strings.Compare(a.Metric.Name, b.Metric.Name) })
+	return NewSnapshot(samples)
+}
+
+// signals returns all signals of all checks, by what they look at.
+func signals() map[string]Condition {
+	all := map[string]Condition{}
+	var add func(Condition)
+	add = func(c Condition) {
+		all[c.Signal.String()] = c
+		for _, w := range c.While {
+			add(w)
+		}
+	}
+	for _, c := range Checks() {
+		for _, l := range c.Levels {
+			add(l.When)
+		}
+	}
+	return all
+}
+
+// TestExamplesAreReadBack reads from each signal's example what it is an
+// example of, so that no kind of signal can be without.
+func TestExamplesAreReadBack(t *testing.T) {
+	t.Parallel()
+	for query, c := range signals() {
+		holds, fails := c.sides()
+		if !c.holds(holds, c.Threshold) || c.holds(fails, c.Threshold) {
+			t.Errorf("%s: %g should hold and %g should not", c, holds, fails)
+		}
+		for _, want := range []float64{holds, fails} {
+			examples := c.Signal.Example(someone(c.Signal), fails, want)
+			m := newMemory(time.Unix(0, 0))
+			readings(c.Signal, m, shownBy(examples, -step))
+			m.now = m.now.Add(step)
+			got := readings(c.Signal, m, shownBy(examples, 0))
+			if v, ok := got.of(someone(c.Signal)); !ok || len(got) != 1 || math.Abs(v-want) > 1e-9*math.Abs(want) {
+				t.Errorf("%s: the example of %g for %v reads as %v", query, want, someone(c.Signal), got)
+			}
+		}
+		if c.Signal.Words() == "" || strings.Count(c.Signal.Words(), "`")%2 != 0 {
+			t.Errorf("%s: in words it is %q", query, c.Signal.Words())
+		}
+	}
+}
+
+// TestExamplesOfConditions holds each level's examples against the condition,
+// read as the engine does.
+func TestExamplesOfConditions(t *testing.T) {
+	t.Parallel()
+	for _, c := range Checks() {
+		for i, l := range c.Levels {
+			e := someone(l.When.Signal)
+			holds := func(examples []Example, passed time.Duration) bool {
+				m := newMemory(time.Unix(0, 0))
+				for at := -step; at <= passed; at += step {
+					m.now = m.now.Add(step)
+					s, met := shownBy(examples, at), false
+					open := m.gates(l.When, s)
+					l.When.Signal.read(m, s, func(read Entity, v float64) { met = met || read == e && l.When.holds(v, l.When.Threshold) && open(e) })
+					if at == passed {
+						return met
+					}
+				}
+				return false
+			}
+			name := fmt.Sprintf("%s, level %d", c.ID, i+1)
+			if examples := l.When.Example(e); holds(examples, -step) || !holds(examples, 0) {
+				t.Errorf("%s: its example holds before, or not after: %v", name, examples)
+			}
+			counter := l.When.Counterexamples(func(int) Entity { return e })
+			if len(counter) != 1+len(l.When.While) {
+				t.Errorf("%s: %d counterexamples", name, len(counter))
+			}
+			for n, examples := range counter {
+				if holds(examples, -step) || holds(examples, 0) {
+					t.Errorf("%s: counterexample %d holds: %v", name, n, examples)
+				}
+			}
+		}
+	}
+}
+
+func TestExampleRisesAgain(t *testing.T) {
+	t.Parallel()
+	x := Example{Before: 3, After: 5, Again: time.Minute}
+	for passed, want := range map[time.Duration]float64{-time.Second: 3, 0: 5, 59 * time.Second: 5, time.Minute: 7, 3 * time.Minute: 11} {
+		if v := x.At(passed); v != want {
+			t.Errorf("%v: %g, want %g", passed, v, want)
+		}
+	}
+}

@@ -1,0 +1,46 @@
+package health
+
+import (
+	"embed"
+	"fmt"
+	"strings"
+)
+
+// facts are what is known of faults and is not ours to decide: NVIDIA's
+// catalogues, the kernel's messages.
+//
+//go:embed data/*.tsv
+var facts embed.FS
+
+// readFacts calls each with the rows of a table of facts, by column. What is
+// wrong with a table is a mistake of ours, which tests find: it panics.
+func readFacts(table string, each func(row map[string]string) error) {
+	text, err := facts.ReadFile("data/" + table + ".tsv")
+	if err != nil {
+		panic(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+	columns := strings.Split(lines[0], "\t")
+	for n, line := range lines[1:] {
+		values := strings.Split(line, "\t")
+		if len(values) != len(columns) {
+			panic(fmt.Sprintf("%s.tsv:%d: %d columns instead of %d", table, n+2, len(values), len(columns)))
+		}
+		row := map[string]string{}
+		for i, c := range columns {
+			row[c] = values[i]
+		}
+		if err := each(row); err != nil {
+			panic(fmt.Sprintf("%s.tsv:%d: %v", table, n+2, err))
+		}
+	}
+}
+
+// verdictOf reads what the tables of incidents have in common. No severity is
+// None.
+func verdictOf(row map[string]string) (class Class, s Severity, err error) {
+	if text := row["severity"]; text != "" {
+		err = s.UnmarshalText([]byte(text))
+	}
+	return Class(row["class"]), s, err
+}

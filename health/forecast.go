@@ -1,0 +1,197 @@
+package health
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// Where trends lead. A forecast is there only while the trend is certain, and
+// goes on: what starts up and levels off has none.
+var (
+	MemoryExhaustion    = collectors.Gauge("nvgpu_workload_memory_exhaustion_seconds", "Time until the workload has taken the GPU memory that is free, by the trend of a quarter of an hour.", "workload")
+	ThermalLimit        = collectors.Gauge("nvgpu_thermal_limit_seconds", "Time until the GPU is so hot that it slows down, by the trend of a quarter of an hour.")
+	SpareRowsExhaustion = collectors.Gauge("nvgpu_spare_rows_exhaustion_seconds", "Time until as many rows of memory are replaced as can be, by the trend of two weeks.")
+	ForecastConfidence  = collectors.Gauge("nvgpu_forecast_confidence_ratio", "Part of a forecast's trend that is certain: the lower end of its 95 % interval, of the trend.", "forecast", "workload")
+)
+
+// Of forecasts.
+const (
+	trendSize   = 30
+	memoryEvery = 30 * time.Second // a quarter of an hour
+	rowsEvery   = 12 * time.Hour   // two weeks
+	rowsLeast   = 10               // points
+	inRow       = 12               // looks in a row that find a leak, so that chance is none
+	mostRows    = 512              // that can be replaced (NVIDIA, GPU Memory Error Management: row remapping)
+)
+
+// A trend holds the last points of a slow series, the oldest first.
+type trend struct {
+	every  time.Duration
+	Times  []float64 `json:"times,omitempty"` // Unix seconds
+	Values []float64 `json:"values,omitempty"`
+}
+
+func (t *trend) size() int { return 8 * (cap(t.Times) + cap(t.Values)) }
+
+// add adds a point if it is time for one, and reports whether it did. A clock
+// that went back begins a new series.
+func (t *trend) add(now time.Time, v float64) bool {
+	if !usable(v) {
+		return false
+	}
+	at := float64(now.UnixMilli()) / 1000
+	if n := len(t.Times); n > 0 {
+		switch gap := at - t.Times[n-1]; {
+		case gap < 0:
+			t.Times, t.Values = t.Times[:0], t.Values[:0]
+		case gap < t.every.Seconds()*0.99: // timers are not exact
+			return false
+		}
+	}
+	if len(t.Times) == trendSize {
+		copy(t.Times, t.Times[1:])
+		copy(t.Values, t.Values[1:])
+		t.Times, t.Values = t.Times[:trendSize-1], t.Values[:trendSize-1]
+	}
+	t.Times, t.Values = append(t.Times, at), append(t.Values, v)
+	return true
+}
+
+// A forecast is what a trend was last found to lead to.
+type forecast struct {
+	seconds, confidence float64
+	ok                  bool
+	row                 int      // looks in a row that found it
+	least, rows         int      // points that it takes, and looks in a row
+	labels              []string // of ForecastConfidence
+}
+
+// look finds when the trend will have risen by distance. It must rise in each
+// third and not level off before, so that neither a step nor a start is a
+// trend; it is as fast as lately, where that is slower.
+func (f *forecast) look(t *trend, distance float64, room []float64) {
+	f.ok = false
+	n := len(t.Times)
+	if n < f.least || !usable(distance) {
+		return
+	}
+	var rose, took [3]float64
+	for i := range rose {
+		from, to := i*(n-1)/3, (i+1)*(n-1)/3
+		rose[i], took[i] = t.Values[to]-t.Values[from], t.Times[to]-t.Times[from]
+	}
+	if slices.Min(rose[:]) <= 0 {
+		f.row = 0
+		return // most series, and this costs nothing
+	}
+	slope, low, _ := theilSen(t.Times, t.Values, room)
+	lately := min(slope, rose[2]/took[2])
+	// If it slows down by the same factor in each third, what comes is a
+	// geometric series. What grows in jumps may have one more or less in a third.
+	jump := 0.0
+	for i := range n - 1 {
+		jump = max(jump, t.Values[i+1]-t.Values[i])
+	}
+	slower := min((rose[2]+jump)/max(rose[0], rose[1]), 1)
+	if reach := rose[2] * slower / (1 - slower); low <= 0 || reach < distance {
+		f.row = 0
+		return
+	}
+	if f.row++; f.row < f.rows {
+		return
+	}
+	f.ok, f.seconds, f.confidence = true, max(distance, 0)/lately, low/slope
+}
+
+// A resident is a workload on a GPU, or on one of its instances.
+type resident struct {
+	name, gi string
+	seen     time.Time
+	turn     int // which of six calls its forecast is made in
+	free     float64
+	memory   trend
+	forecast
+	exhaustion []string // labels
+}
+
+// readResidents takes the memory of the workloads.
+func (d *Derivers) readResidents(s *Snapshot, now time.Time) {
+	for _, sample := range s.Of(collectors.WorkloadMemory) {
+		c := d.card(sample.Labels, now)
+		if c == nil || !usable(sample.Value) {
+			continue
+		}
+		if t := c.resident(sample.Labels[2], sample.Labels[3], now); t != nil {
+			t.memory.add(now, sample.Value)
+			if t.gi == "" {
+				t.free = c.now[memoryFree]
+			}
+		}
+	}
+	for _, sample := range s.Of(collectors.MIGMemory) {
+		c := d.card(sample.Labels, now)
+		if c == nil || sample.Labels[3] != "free" {
+			continue
+		}
+		for _, t := range c.residents {
+			if t.gi == sample.Labels[2] {
+				t.free = sample.Value
+			}
+		}
+	}
+}
+
+// resident returns a workload by its name; nil where there are too many.
+func (c *card) resident(name, gi string, now time.Time) *resident {
+	i, ok := slices.BinarySearchFunc(c.residents, name, func(t *resident, name string) int {
+		return cmp.Or(cmp.Compare(t.name, name), cmp.Compare(t.gi, gi))
+	})
+	if !ok {
+		if len(c.residents) >= mostWorkloads {
+			return nil
+		}
+		t := &resident{name: name, gi: gi, turn: len(c.residents), memory: trend{every: memoryEvery}, exhaustion: []string{c.gpu, c.uuid, name}}
+		t.forecast = forecast{least: trendSize, rows: inRow, labels: []string{c.gpu, c.uuid, "memory_exhaustion", name}}
+		c.residents = slices.Insert(c.residents, i, t)
+	}
+	c.residents[i].seen = now
+	return c.residents[i]
+}
+
+// forecasts looks where the GPU's trends lead: each once a minute, in turns.
+func (d *Derivers) forecasts(c *card, h *history, now time.Time) {
+	const turns = 6
+	if c.heat.add(now, -c.now[margin]) {
+		c.heatForecast.look(&c.heat, c.now[margin], d.room)
+	}
+	if h.Rows.add(now, c.now[remappedRows]) || !c.rows {
+		c.rows = true
+		c.rowsForecast.look(&h.Rows, mostRows-c.now[remappedRows], d.room)
+	}
+	d.foretell(ThermalLimit, c.labels, &c.heatForecast)
+	d.foretell(SpareRowsExhaustion, c.labels, &c.rowsForecast)
+	var soonest *resident
+	for i, t := range c.residents {
+		if (d.calls+t.turn)%turns == 0 {
+			t.look(&t.memory, t.free, d.room)
+		}
+		if t.ok && t.seen.Equal(now) && (soonest == nil || t.seconds < soonest.seconds) {
+			soonest = t
+		}
+		if last := i+1 == len(c.residents) || c.residents[i+1].name != t.name; last && soonest != nil {
+			d.foretell(MemoryExhaustion, soonest.exhaustion, &soonest.forecast) // of a workload's instances, the one that is full first
+			soonest = nil
+		}
+	}
+}
+
+// foretell puts a forecast, if there is one.
+func (d *Derivers) foretell(m *collectors.Metric, labels []string, f *forecast) {
+	if f.ok {
+		d.put(m, labels, f.seconds)
+		d.put(ForecastConfidence, f.labels, f.confidence)
+	}
+}

@@ -1,0 +1,215 @@
+package health
+
+import (
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// residing is a workload's memory on a GPU.
+func residing(g *rigGPU, workload string, bytes float64) collectors.Sample {
+	return collectors.Sample{Metric: collectors.WorkloadMemory, Labels: []string{g.gpu, g.uuid, workload, ""}, Value: bytes}
+}
+
+// linkSamples are n links of a GPU, with as many bytes and errors.
+func linkSamples(g *rigGPU, n int, bytes, errors float64) (all []collectors.Sample) {
+	for i := range n {
+		link := strconv.Itoa(i)
+		all = append(all, collectors.Sample{Metric: collectors.NVLinkBytes, Labels: []string{g.gpu, g.uuid, "tx", "data", link}, Value: bytes},
+			collectors.Sample{Metric: collectors.NVLinkErrors, Labels: []string{g.gpu, g.uuid, "crc", link}, Value: errors},
+			collectors.Sample{Metric: collectors.NVLinkInfo, Labels: []string{g.gpu, g.uuid, link, "4", "switch", "0000:0" + strconv.Itoa(i%4) + ":00.0"}, Value: 1})
+	}
+	return all
+}
+
+func TestALeakIsForeseenAndAStartIsNot(t *testing.T) {
+	t.Parallel()
+	const gib = 1 << 30
+	for _, c := range []struct {
+		name  string
+		bytes func(seconds float64) float64
+		leak  bool
+	}{
+		{"a leak of 1 GiB a minute", func(s float64) float64 { return s / 60 * gib }, true},
+		{"a leak in steps", func(s float64) float64 { return math.Floor(s/120) * 2 * gib }, true},
+		{"a leak with noise", func(s float64) float64 { return s/60*gib + 2e8*math.Sin(s) }, true},
+		{"nothing moves", func(float64) float64 { return 10 * gib }, false},
+		{"a start of 3 minutes", func(s float64) float64 { return min(s, 180) / 6 * gib }, false},
+		{"a late start", func(s float64) float64 { return min(max(0, s-600), 300) / 10 * gib }, false},
+		{"a cache that fills", func(s float64) float64 { return 30 * gib * (1 - math.Exp(-s/150)) }, false},
+		{"up and down", func(s float64) float64 { return (10 + 3*math.Sin(s/90)) * gib }, false},
+		{"less and less", func(s float64) float64 { return 40*gib - s/60*gib }, false},
+	} {
+		r := newRig(1)
+		seconds, leaks := 0.0, 0
+		r.step(40*time.Minute, func() {
+			seconds += step.Seconds()
+			r.extra = []collectors.Sample{residing(r.gpus[0], "job", c.bytes(seconds))}
+			if seconds > step.Seconds() && usable(r.get(MemoryExhaustion, 0, "job")) {
+				leaks++
+			}
+		})
+		if !c.leak && leaks > 0 || c.leak && leaks < 70 {
+			t.Errorf("%s: foreseen in %d of 240 calls; a leak: %v", c.name, leaks, c.leak)
+		}
+		eta, confidence := r.get(MemoryExhaustion, 0, "job"), r.get(ForecastConfidence, 0, "memory_exhaustion", "job")
+		if want := 45e9 / gib * 60; c.leak && (math.Abs(eta-want) > want/4 || confidence < .8 || confidence > 1) {
+			t.Errorf("%s: full in %g s, confidence %g; want %g s", c.name, eta, confidence, want)
+		}
+	}
+}
+
+// TestACacheThatFillsIsNoLeak is what an allocator does that keeps what it was
+// given: now and then an input is larger than all before, ever less often.
+func TestACacheThatFillsIsNoLeak(t *testing.T) {
+	t.Parallel()
+	const total, runs = 80e9, 1000
+	alarms := 0
+	for seed := range uint64(runs) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		share := .5 + .35*rnd.Float64()
+		f := forecast{least: trendSize, rows: inRow}
+		memory, room, grown, row, alarmed := trend{every: memoryEvery}, make([]float64, 0, 500), 0., 0, false
+		now := time.Unix(0, 0)
+		for at := range 720 { // two hours of 10 s
+			if now = now.Add(step); rnd.Float64() < 20/float64(20+at) {
+				grown += .15 * rnd.Float64() * (.95 - share - grown)
+			}
+			used := (share + grown) * total
+			memory.add(now, used)
+			if at%6 == 0 {
+				f.look(&memory, total-used, room)
+			}
+			if row++; !f.ok || f.seconds > 3600 {
+				row = 0
+			}
+			alarmed = alarmed || row >= 6
+		}
+		alarms += count(alarmed)
+	}
+	t.Logf("%d of %d jobs whose memory fills are called a leak", alarms, runs)
+	if alarms > runs/200 {
+		t.Errorf("%d of %d jobs whose memory fills are called a leak", alarms, runs)
+	}
+}
+
+func TestAnInstanceIsFullBeforeTheGPU(t *testing.T) {
+	t.Parallel()
+	r := newRig(1)
+	g := r.gpus[0]
+	bytes := 0.0
+	r.step(30*time.Minute, func() {
+		bytes += 1e8 // 10 MB/s
+		small := residing(g, "job", bytes)
+		small.Labels[3] = "2"
+		r.extra = []collectors.Sample{residing(g, "job", bytes), small, {Metric: collectors.MIGMemory, Labels: []string{g.gpu, g.uuid, "2", "free"}, Value: 1e9}}
+	})
+	if eta := r.get(MemoryExhaustion, 0, "job"); math.Abs(eta-100) > 1 {
+		t.Errorf("1 GB free on the instance at 10 MB/s: full in %g s, want 100", eta)
+	}
+	whole(t, r.last)
+}
+
+func TestHeatAndSpareRowsAreForeseen(t *testing.T) {
+	t.Parallel()
+	r := newRig(2)
+	for _, g := range r.gpus {
+		g.values[remappedRows], g.values[margin] = 0, 40
+	}
+	r.step(22*time.Minute, func() { r.gpus[0].values[margin] -= 1. / 6 }) // a degree a minute
+	if got := r.get(ThermalLimit, 0); math.Abs(got-18*60) > 60 || usable(r.get(ThermalLimit, 1)) {
+		t.Errorf("18 degrees at one a minute: %g s, and %g where nothing moves", got, r.get(ThermalLimit, 1))
+	}
+	for range 30 { // half days
+		r.now = r.now.Add(12*time.Hour - step)
+		r.gpus[0].values[remappedRows] += 4
+		r.step(step, nil)
+	}
+	want := (512 - r.gpus[0].values[remappedRows]) / 8 * 86400
+	if got := r.get(SpareRowsExhaustion, 0); math.Abs(got-want) > want/50 || usable(r.get(SpareRowsExhaustion, 1)) {
+		t.Errorf("8 rows a day: none left in %g s, want %g; and %g where none are replaced", got, want, r.get(SpareRowsExhaustion, 1))
+	}
+	// The two weeks outlive a restart.
+	text, _ := json.Marshal(r.Save())
+	again := newRig(2)
+	again.now, again.gpus = r.now, r.gpus
+	if err := again.restore(text); err != nil {
+		t.Fatal(err)
+	}
+	again.step(step, nil)
+	if got := again.get(SpareRowsExhaustion, 0); math.Abs(got-want) > want/50 {
+		t.Errorf("after a restart: %g s, want %g", got, want)
+	}
+}
+
+func TestALinkAgainstItsSiblings(t *testing.T) {
+	t.Parallel()
+	r := newRig(5)
+	var sent, bad float64
+	r.step(15*time.Minute, func() {
+		sent, bad = sent+1e11, bad+3 // 10 GB/s, 18 errors a minute
+		r.extra = nil
+		for i, g := range r.gpus {
+			links := linkSamples(g, 18, sent, 1000)
+			if i == 0 {
+				links[3*4].Value, links[3*7+1].Value = sent/4, 1000+bad
+			}
+			r.extra = append(r.extra, links...)
+		}
+	})
+	for _, c := range []struct {
+		link, signal string
+		odd          bool
+	}{{"4", "bytes", true}, {"5", "bytes", false}, {"7", "errors", true}, {"5", "errors", false}} {
+		z, ratio := r.get(PeerLinkZScore, 0, c.link, c.signal), r.get(PeerLinkDeviationRatio, 0, c.link, c.signal)
+		if odd := z >= 5 && ratio >= 1; odd != c.odd || !usable(z) {
+			t.Errorf("link %s: %s score %g at %g times more; want an outlier: %v", c.link, c.signal, z, ratio, c.odd)
+		}
+	}
+	if z, ratio := r.get(PeerZScore, 0, "nvlink_errors"), r.get(PeerDeviationRatio, 0, "nvlink_errors"); z < 5 || ratio < 1 {
+		t.Errorf("all links of the GPU: score %g at %g times more", z, ratio)
+	}
+	if z := r.get(PeerZScore, 1, "nvlink_errors"); z != 0 {
+		t.Errorf("all links of a sibling: %g", z)
+	}
+}
+
+func TestABurstOfErrorsIsNoBadLink(t *testing.T) {
+	t.Parallel()
+	r := newRig(4)
+	r.step(11*time.Minute, func() {
+		r.extra = []collectors.Sample{}
+		for _, g := range r.gpus {
+			r.extra = append(r.extra, linkSamples(g, 8, 0, 0)...)
+		}
+	})
+	r.extra[1].Value = 1e6
+	worst := 0.0
+	r.step(15*time.Minute, func() {
+		if r.last != nil {
+			worst = max(worst, r.get(PeerLinkZScore, 0, "0", "errors"), r.get(PeerZScore, 0, "nvlink_errors"))
+		}
+	})
+	if worst != 0 {
+		t.Errorf("a minute with a million errors scores %g", worst)
+	}
+}
+
+func TestLinksToOtherPlacesAreNoSiblings(t *testing.T) {
+	t.Parallel()
+	r := newRig(1)
+	r.step(3*time.Minute, func() {
+		r.extra = linkSamples(r.gpus[0], 6, 0, 0)
+		for i := range 6 {
+			r.extra[3*i+2].Labels[4] = "gpu"
+		}
+	})
+	if got := r.last.Of(PeerLinkZScore); len(got) != 0 {
+		t.Errorf("links to different GPUs are compared: %v", got)
+	}
+}

@@ -1,0 +1,275 @@
+package health
+
+import (
+	_ "embed"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"encoding/json"
+
+	"gpusteward/collectors"
+)
+
+// healthyModels are what GPUs show that are well: levels of
+// collectors/gpu/sim/profiles.json, which come from recordings, and how many
+// of a hundred hosts have the model.
+//
+//go:embed testdata/healthy.tsv
+var healthyModels string
+
+// A healthyModel is a row of healthyModels: numbers by column, and texts.
+type healthyModel struct {
+	number map[string]float64
+	text   map[string]string
+}
+
+func (m *healthyModel) has(feature string) bool {
+	return strings.Contains(" "+m.text["features"]+" ", " "+feature+" ")
+}
+
+// pickModel returns the model for a number from 0 to 1.
+func pickModel(at float64) *healthyModel {
+	lines := strings.Split(strings.TrimSpace(healthyModels), "\n")
+	columns := strings.Split(lines[0], "\t")
+	var m *healthyModel
+	for _, line := range lines[1:] {
+		m = &healthyModel{number: map[string]float64{}, text: map[string]string{}}
+		for i, v := range strings.Split(line, "\t") {
+			m.text[columns[i]] = v
+			m.number[columns[i]], _ = strconv.ParseFloat(v, 64)
+		}
+		if at -= m.number["share"] / 100; at < 0 {
+			break
+		}
+	}
+	return m
+}
+
+// TestHealthyModelsAreTheSimulators holds the levels of healthy GPUs to those
+// of the simulated host, which are held to recordings.
+func TestHealthyModelsAreTheSimulators(t *testing.T) {
+	text, err := os.ReadFile("../collectors/gpu/sim/profiles.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var profiles map[string]map[string]any
+	if err := json.Unmarshal(text, &profiles); err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []float64{0.1, 0.4, 0.6, 0.85, 0.95} {
+		m := pickModel(at)
+		for column, want := range m.number {
+			group, name, nested := strings.Cut(column, ".")
+			own, ok := profiles[m.text["model"]][column]
+			if nested {
+				in, _ := profiles[m.text["model"]][group].(map[string]any)
+				own, ok = in[name]
+			}
+			if number, is := own.(float64); ok && is && number != want {
+				t.Errorf("%s: %s is %g, the simulator has %g", m.text["model"], column, want, number)
+			}
+		}
+	}
+}
+
+// A healthyHost makes up what a host with eight GPUs shows that are well,
+// under loads as people make them, with the noise, the gaps and the mishaps
+// that real ones have. The same seed makes the same host.
+type healthyHost struct {
+	r       *rand.Rand
+	model   *healthyModel
+	gpus    []*healthyGPU
+	series  []series
+	kernel  []series // what needs no driver
+	out     []collectors.Sample
+	perLink bool
+	mig     bool
+	quotas  bool // an enforcer gives guarantees
+
+	n     int       // steps so far
+	start time.Time // of step 0
+	shift time.Duration
+
+	jobs     []*job
+	era      int // step in which the host gets other work
+	style    string
+	numbered int // jobs so far
+
+	inlet    wander // degrees, of the room
+	hall     float64
+	fans     int // steps of the chassis' fans
+	away     int // steps for which the driver stays away
+	drained  bool
+	training int // steps for which the links train
+	absent   map[absence]int
+	late     map[*healthyGPU]int
+	restart  bool // the agent was restarted before this step
+	xids     int
+
+	driverUp, drainedNow, blocked, pressure float64
+	ports                                   []float64
+	one, zero                               float64
+}
+
+// An absence is a family that a GPU fails to show for a pass or two.
+type absence struct {
+	metric *collectors.Metric
+	gpu    *healthyGPU
+}
+
+const (
+	stepsHour = 360
+	stepsDay  = 24 * stepsHour
+	stepsWeek = 7 * stepsDay
+)
+
+// newHealthyHost returns the host of a seed, before its first step.
+func newHealthyHost(seed uint64) *healthyHost {
+	r := rand.New(rand.NewPCG(seed, 4))
+	h := &healthyHost{r: r, model: pickModel(r.Float64()), start: time.Date(2026, 3, 2, 0, 0, int(seed%60), 0, time.UTC),
+		absent: map[absence]int{}, late: map[*healthyGPU]int{}, driverUp: 1, one: 1}
+	h.n = r.IntN(stepsDay)
+	h.hall = min(max(1.5*r.NormFloat64(), -3), 3)
+	h.mig = h.model.has("mig") && r.Float64() < 0.15
+	h.perLink = h.model.has("nvswitch") && !h.mig && r.Float64() < 0.2
+	h.quotas = r.Float64() < 0.3
+	for i := range 8 {
+		h.gpus = append(h.gpus, newHealthyGPU(h, i, seed))
+	}
+	h.ports = make([]float64, 8)
+	for i := range h.ports {
+		h.ports[i] = 1
+	}
+	h.catalogue()
+	h.place()
+	return h
+}
+
+// now is the time by the host's clock, which was set back now and then.
+func (h *healthyHost) now() time.Time {
+	return h.start.Add(time.Duration(h.n)*step + h.shift)
+}
+
+// step advances by 10 s and returns what is known then. The samples are good
+// until the next call.
+func (h *healthyHost) step() (samples []collectors.Sample, events []Event) {
+	h.n++
+	events = h.mishaps()
+	h.weather()
+	for _, g := range h.gpus {
+		g.want = demand{}
+		g.residents = 0
+		g.used = 0
+	}
+	if h.n >= h.era {
+		h.place()
+	}
+	for _, j := range h.jobs {
+		if h.away == 0 {
+			j.run(h, j)
+		}
+	}
+	for _, g := range h.gpus {
+		g.advance(h)
+	}
+	return h.show(), events
+}
+
+// weather is the room and the chassis: the inlet follows the day and wanders,
+// and the fans go up in steps as the hottest GPU asks for.
+func (h *healthyHost) weather() {
+	h.inlet.next(h.r, 0.999, 0.8)
+	hottest, room := -100.0, 100.0
+	for _, g := range h.gpus {
+		hottest = max(hottest, g.die)
+	}
+	room = h.model.number["temperature_c.gpu_max"] - hottest
+	switch {
+	case room < 11 && h.fans < 6 && h.n%6 == 0:
+		h.fans++
+	case room > 16 && h.fans > 0 && h.n%30 == 0:
+		h.fans--
+	}
+}
+
+// chance reports whether what happens so often in so many steps happens now.
+func (h *healthyHost) chance(times float64, steps int) bool {
+	return h.r.Float64() < times/float64(steps)
+}
+
+// mishaps are what happens to hosts that are well.
+func (h *healthyHost) mishaps() []Event {
+	h.restart = h.chance(1, stepsDay)
+	if h.restart {
+		for _, g := range h.gpus {
+			g.restarted()
+		}
+	}
+	if h.chance(1, stepsWeek) {
+		h.shift -= time.Duration(1+h.r.IntN(30)) * time.Second
+	}
+	if h.chance(1, 4*stepsWeek) { // maintenance: nothing runs
+		h.style, h.jobs, h.era = "maintenance", nil, h.n+2*stepsHour+h.r.IntN(6*stepsHour)
+	}
+	h.reload()
+	for _, g := range h.gpus {
+		if h.chance(2, stepsDay) {
+			h.absent[absence{h.series[h.r.IntN(len(h.series))].metric, g}] = 1 + h.r.IntN(2)
+		}
+	}
+	if h.chance(1, stepsDay) {
+		h.late[h.gpus[h.r.IntN(len(h.gpus))]] = 1 + h.r.IntN(2)
+	}
+	h.blocked = collectors.Bool(h.chance(20, stepsDay)) // for a moment that is normal
+	h.pressure = min(0.9, max(0.05, 0.3+0.1*h.r.NormFloat64()))
+	if h.chance(1, 4*stepsWeek) {
+		h.ports[h.r.IntN(len(h.ports))] = 0
+	} else {
+		for i := range h.ports {
+			h.ports[i] = 1
+		}
+	}
+	return h.tenantXIDs()
+}
+
+// reload takes the driver away for a while, mostly announced, once a week.
+// What runs has ended by then, and counters begin again.
+func (h *healthyHost) reload() {
+	switch {
+	case h.away > 1:
+		h.away--
+	case h.away == 1:
+		h.away, h.driverUp, h.drainedNow = 0, 1, 0
+		h.training = h.r.IntN(7)
+		for _, g := range h.gpus {
+			g.reloaded()
+		}
+		h.place()
+	case h.chance(1, stepsWeek):
+		h.jobs, h.away, h.driverUp = nil, 1+h.r.IntN(4), 0
+		if h.r.Float64() < 0.7 {
+			h.drainedNow, h.away = 1, 6+h.r.IntN(60)
+		}
+	case h.training > 0:
+		h.training--
+	}
+}
+
+// tenantXIDs are the faults of programs, as developers have them.
+func (h *healthyHost) tenantXIDs() []Event {
+	if len(h.jobs) == 0 || h.away > 0 || !h.chance(0.4, stepsDay) {
+		return nil
+	}
+	j := h.jobs[h.r.IntN(len(h.jobs))]
+	g := j.gpus[h.r.IntN(len(j.gpus))]
+	code := []int{13, 31, 43}[h.r.IntN(3)]
+	x := XIDs()[code]
+	h.xids++
+	return []Event{{Version: eventVersion, Kind: KindIncident, ID: fmt.Sprintf("xid-%d", h.xids), Time: h.now(), Entity: Entity{GPU: g.gpu, UUID: g.uuid},
+		What: xidName, Code: code, Class: x.Class, Severity: x.Severity, Count: 1, First: h.now(), Last: h.now(), PID: 4000 + h.xids, Workload: j.name}}
+}

@@ -1,0 +1,139 @@
+package health
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// Of incidents.
+var (
+	RecentIncidents = collectors.Gauge("nvgpu_recent_incidents", "Incidents within the window of the check or level of it that counts them, also from before the agent was restarted.", "count", "workload", "device")
+	IncidentsTotal  = collectors.Counter("nvgpu_incidents_total", "Incidents since the agent started, by the class of the fault: one for each fault, however many messages there were.", "class")
+)
+
+// bounds of what is remembered of incidents.
+const (
+	longestWindow = 30 * 24 * time.Hour
+	mostIncidents = 4096
+)
+
+// An Incidents says which incidents a signal counts.
+type Incidents struct {
+	Name   string        // of the count: the check's, mostly
+	Window time.Duration // in which
+	Match  func(e *Event) bool
+	Per    string                        // label that is part of the entity beside the GPU: workload or device
+	Node   bool                          // they count for the node, whichever GPU had them
+	Count  func(events []*Event) float64 // of those that match; their number if nil
+}
+
+// Signal returns the number of incidents as a signal. It is a gauge of the
+// host, for Prometheus too, because Prometheus counts no first occurrence and
+// the host remembers them over restarts.
+func (i Incidents) Signal() *Signal {
+	g := &Signal{node: i.Node, uses: []*collectors.Metric{RecentIncidents}, window: i.Window}
+	if i.Per != "" {
+		g.by = []string{i.Per}
+	}
+	src := from(RecentIncidents, []string{"count", i.Name})
+	src.by = g.by
+	g.query, g.words = src.collapsed("max", src.selector()), fmt.Sprintf("the incidents %s in %s", i.Name, promDuration(i.Window))
+	g.example = func(e Entity, before, after float64) []Example {
+		if i.Node {
+			e = Entity{}
+		}
+		return src.gauge(e, before, after)
+	}
+	g.counts = &i
+	counts = append(counts, &i)
+	g.read = func(_ *memory, s *Snapshot, put func(Entity, float64)) {
+		gather(src, s, func(a, b float64) float64 { return max(a, b) }, put)
+	}
+	return g
+}
+
+// counts are the incidents that the checks count.
+var counts []*Incidents
+
+// count adds what incidents there were to s: 0 for every GPU, or for the node, that had none.
+func (m *memory) count(s *Snapshot) {
+	for _, i := range counts {
+		found := map[Entity][]*Event{}
+		switch {
+		case i.Node:
+			found[Entity{}] = nil
+		case i.Per == "":
+			for _, up := range s.Of(collectors.Up) {
+				found[entityOf(up, nil)] = nil
+			}
+		}
+		for n := range m.incidents {
+			e := &m.incidents[n]
+			if age := m.now.Sub(e.First); age > i.Window || !i.Match(e) {
+				continue
+			}
+			entity, ok := i.entity(e)
+			if !ok {
+				continue
+			}
+			if e.First.After(m.cleared[clearing{i.Name, entity}]) {
+				found[entity] = append(found[entity], e)
+			}
+		}
+		for e, events := range found {
+			n := float64(len(events))
+			if i.Count != nil {
+				n = i.Count(events)
+			}
+			s.Add(collectors.Sample{Metric: RecentIncidents, Labels: []string{e.GPU, e.UUID, i.Name, e.Workload, e.Device}, Value: n})
+		}
+	}
+}
+
+// entity returns what e counts for; false if for nothing.
+func (i Incidents) entity(e *Event) (Entity, bool) {
+	entity := e.Entity.Parent()
+	switch {
+	case i.Node:
+		entity = Entity{}
+	case i.Per == "workload":
+		entity.Workload = e.Workload
+		return entity, e.Workload != ""
+	case i.Per == "device":
+		entity.Device = e.Entity.Device
+	}
+	return entity, true
+}
+
+// knows reports whether there is an incident with the ID.
+func (m *memory) knows(id string) bool {
+	return slices.ContainsFunc(m.incidents, func(e Event) bool { return e.ID == id })
+}
+
+// remember takes an incident: a new one, or more of one that is known.
+func (m *memory) remember(e Event) {
+	if e.Kind != KindIncident {
+		return
+	}
+	for i := len(m.incidents) - 1; i >= 0; i-- {
+		if m.incidents[i].ID == e.ID {
+			m.incidents[i] = e
+			return
+		}
+	}
+	m.incidents = append(m.incidents, e)
+}
+
+// tidy drops what is too old to matter, and what is too much.
+func (m *memory) tidy() {
+	old := 0
+	for old < len(m.incidents) && (m.now.Sub(m.incidents[old].First) > longestWindow || len(m.incidents)-old > mostIncidents) {
+		old++
+	}
+	m.incidents = m.incidents[old:]
+	maps.DeleteFunc(m.cleared, func(_ clearing, t time.Time) bool { return m.now.Sub(t) > longestWindow })
+}

@@ -1,0 +1,199 @@
+package health
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// An input is a number of each GPU that statistics are made of. What several
+// series match is added up. Of a counter it is the rate.
+type input struct {
+	metric *collectors.Metric
+	labels []string // those after gpu and uuid; "" and what is not named is any
+	or     []string // what is taken where no series has these labels
+}
+
+// The inputs. Those before utilization are watched, those from power to capped
+// are smoothed, and those from utilization to before capped are the GPU's load.
+const (
+	smClock = iota
+	coreTemperature
+	memoryTemperature
+	memoryUsed
+	pcieRX
+	pcieTX
+	nvlinkRX
+	nvlinkTX
+	power
+	utilization
+	memoryUtilization
+	smActivity
+	tensorActivity
+	memoryActivity
+	capped
+	memoryFree
+	powerLimit
+	margin
+	pcieGeneration
+	pcieLanes
+	pcieReplays
+	pcieCorrectable
+	eccCorrected
+	remappedRows
+	inputCount
+)
+
+var inputs = [inputCount]input{
+	smClock:           {collectors.Clock, []string{"sm"}, nil},
+	coreTemperature:   {collectors.Temperature, []string{"gpu"}, nil},
+	memoryTemperature: {collectors.Temperature, []string{"memory"}, nil},
+	memoryUsed:        {collectors.MemoryBytes, []string{"used"}, nil},
+	pcieRX:            {collectors.PCIeBytes, []string{"rx"}, nil},
+	pcieTX:            {collectors.PCIeBytes, []string{"tx"}, nil},
+	nvlinkRX:          {collectors.NVLinkBytes, []string{"rx", "data"}, nil},
+	nvlinkTX:          {collectors.NVLinkBytes, []string{"tx", "data"}, nil},
+	power:             {collectors.Power, []string{"average", "gpu"}, []string{"instant", "gpu"}}, // an A100 has no average
+	utilization:       {collectors.Utilization, []string{"gpu"}, nil},
+	memoryUtilization: {collectors.Utilization, []string{"memory"}, nil},
+	smActivity:        {collectors.GPMActivity, []string{"sm"}, nil},
+	tensorActivity:    {collectors.GPMActivity, []string{"tensor"}, nil},
+	memoryActivity:    {collectors.GPMActivity, []string{"dram"}, nil},
+	capped:            {collectors.ClockEventActive, []string{"sw_power_cap"}, nil},
+	memoryFree:        {collectors.MemoryBytes, []string{"free"}, nil},
+	powerLimit:        {collectors.PowerLimit, []string{"enforced"}, nil},
+	margin:            {collectors.TemperatureMargin, nil, nil},
+	pcieGeneration:    {collectors.PCIeGeneration, []string{"current"}, nil},
+	pcieLanes:         {collectors.PCIeWidth, []string{"current"}, nil},
+	pcieReplays:       {collectors.PCIeReplays, nil, nil},
+	pcieCorrectable:   {collectors.PCIeErrors, []string{"correctable"}, nil},
+	eccCorrected:      {collectors.ECCErrors, []string{"corrected", "volatile"}, nil},
+	remappedRows:      {collectors.RemappedRows, nil, nil},
+}
+
+// inputsOf are the inputs by the metric that they come from, so that each
+// sample is looked at once.
+var inputsOf = func() (all []struct {
+	metric *collectors.Metric
+	inputs []int
+}) {
+next:
+	for i := range inputs {
+		for k := range all {
+			if all[k].metric == inputs[i].metric {
+				all[k].inputs = append(all[k].inputs, i)
+				continue next
+			}
+		}
+		all = append(all, struct {
+			metric *collectors.Metric
+			inputs []int
+		}{inputs[i].metric, []int{i}})
+	}
+	return all
+}()
+
+func matches(have, want []string) bool {
+	for i, w := range want {
+		if w != "" && have[i] != w {
+			return false
+		}
+	}
+	return true
+}
+
+// A counter turns what a counter shows into what it rose by. The zero counter
+// has no baseline.
+type counter struct {
+	last float64
+	at   time.Time
+}
+
+// rise returns by how much the counter rose since it was last looked at, and
+// over what time: NaN for the first look, and where it fell, because then it
+// began again and this is its new baseline.
+func (c *counter) rise(v float64, now time.Time) (by float64, over time.Duration) {
+	by, over = v-c.last, now.Sub(c.at)
+	if c.at.IsZero() || by < 0 || over <= 0 {
+		by = math.NaN()
+	}
+	c.last, c.at = v, now
+	return by, over
+}
+
+// read takes the inputs of all GPUs from s.
+func (d *Derivers) read(s *Snapshot, now time.Time) {
+	for _, up := range s.Of(collectors.Up) {
+		d.card(up.Labels, now)
+	}
+	for _, info := range s.Of(collectors.Info) {
+		if c := d.card(info.Labels, now); c != nil {
+			c.model = info.Labels[slices.Index(collectors.Info.Labels, "name")]
+		}
+	}
+	for _, c := range d.cards {
+		c.now, c.or = nothing, nothing
+	}
+	for _, of := range inputsOf {
+		for _, sample := range s.Of(of.metric) {
+			c := d.card(sample.Labels, now)
+			if c == nil || !usable(sample.Value) {
+				continue
+			}
+			for _, i := range of.inputs {
+				switch in := &inputs[i]; {
+				case matches(sample.Labels[2:], in.labels):
+					c.now[i] = plus(c.now[i], sample.Value)
+				case in.or != nil && matches(sample.Labels[2:], in.or):
+					c.or[i] = plus(c.or[i], sample.Value)
+				}
+			}
+		}
+	}
+	for _, c := range d.cards {
+		c.settle(now)
+	}
+}
+
+// nothing are inputs of which none is there.
+var nothing = func() (all [inputCount]float64) {
+	for i := range all {
+		all[i] = math.NaN()
+	}
+	return all
+}()
+
+func plus(sum, v float64) float64 {
+	if !usable(sum) {
+		return v
+	}
+	return sum + v
+}
+
+// settle makes of what was read what the statistics use: counters become rates
+// and rises, and what says how a GPU is loaded is smoothed too. The smoothing
+// takes as long as a GPU takes to become warm: what has run for a minute only
+// is not as hot as what ran for an hour.
+func (c *card) settle(now time.Time) {
+	for i := range inputs {
+		if !usable(c.now[i]) {
+			c.now[i] = c.or[i]
+		}
+		if c.rose[i] = math.NaN(); inputs[i].metric.Type == collectors.CounterType && usable(c.now[i]) {
+			rise, over := c.counters[i].rise(c.now[i], now)
+			c.rose[i], c.now[i] = rise, rise/over.Seconds()
+		}
+	}
+	for i := power; i <= capped; i++ {
+		if usable(c.now[i]) { // else it stays: a pass without a reading is no other load
+			c.smooth[i] = ewma(c.smooth[i], c.now[i], max(now.Sub(c.smoothed[i]), 0), loadTau)
+			c.smoothed[i] = now
+		}
+	}
+	c.settled = now.Sub(c.began) >= loadTau
+}
+
+// loadTau is the time over which a GPU's load is smoothed.
+const loadTau = 2 * time.Minute

@@ -1,0 +1,210 @@
+package health
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Who came to a Judgement.
+const (
+	FromAgent  = "agent"
+	Standalone = "standalone"
+)
+
+// stale is how old an agent's verdict may be.
+const stale = 30 * time.Second
+
+// A Judgement is what gpusteward check says of a host: a verdict, and how it
+// was come to.
+type Judgement struct {
+	Verdict
+	Source   string   `json:"source"`             // FromAgent or Standalone
+	Unjudged []string `json:"unjudged,omitempty"` // checks that need longer than a look
+	Notes    []string `json:"notes,omitempty"`    // what else it does not know
+}
+
+// NoVerdict is a judgement on a host of which nothing can be said but why.
+func NoVerdict(source, node string, why error) Judgement {
+	return Judgement{Source: source, Verdict: Verdict{Node: node, Time: time.Now(), Status: Unknown, Reason: why.Error(), GPUs: []Health{}, Findings: []Finding{}}}
+}
+
+// Answered is the judgement in an agent's answer to a GET of /api/v1/health.
+// What is older than 30 s is not known any more. The error says that the
+// answer is none.
+func Answered(answer []byte, now time.Time) (Judgement, error) {
+	j := Judgement{Source: FromAgent}
+	if err := json.Unmarshal(answer, &j.Verdict); err != nil || j.GPUs == nil && j.Reason == "" {
+		return j, fmt.Errorf("the answer is no verdict (%w): is that gpusteward?", cmp.Or(err, errors.New("it has no GPUs and no reason")))
+	}
+	if age := now.Sub(j.Time); age > stale && !j.Time.IsZero() {
+		return NoVerdict(FromAgent, j.Node, fmt.Errorf("the agent's last verdict is %v old", age.Round(time.Second))), nil
+	}
+	return j, nil
+}
+
+// Narrow leaves of j what is about some GPUs, by index or UUID, and the node,
+// and what some checks found; no GPUs or no checks are all. A GPU that there is
+// not is unknown.
+func (j *Judgement) Narrow(checks, gpus []string) {
+	unnamed := func(names []string, name ...string) bool {
+		return len(names) > 0 && !slices.ContainsFunc(name, func(n string) bool { return slices.Contains(names, n) })
+	}
+	j.Findings = slices.DeleteFunc(j.Findings, func(f Finding) bool {
+		return unnamed(checks, f.Check) || f.Entity.Parent() != (Entity{}) && unnamed(gpus, f.Entity.GPU, f.Entity.UUID)
+	})
+	if len(j.GPUs) > 0 {
+		all := j.GPUs
+		j.GPUs = slices.DeleteFunc(slices.Clone(all), func(g Health) bool { return unnamed(gpus, g.GPU, g.UUID) })
+		for _, name := range gpus {
+			if !slices.ContainsFunc(all, func(g Health) bool { return name == g.GPU || name == g.UUID }) {
+				j.GPUs = append(j.GPUs, Health{GPU: name, Status: Unknown, Reason: "is not there"})
+			}
+		}
+	}
+	for i, g := range j.GPUs {
+		state := worst(j.Findings, func(f Finding) bool { return f.Entity.Parent() == Entity{GPU: g.GPU, UUID: g.UUID} }).State()
+		if state < Degraded && (g.Status == Unknown || g.Reason != "") {
+			state = Unknown
+		}
+		j.GPUs[i].Status = state
+	}
+	j.sum()
+}
+
+// Formats of a Judgement.
+var Formats = []string{"text", "json", "npd"}
+
+// Report returns j in a format, and the exit status: 0 is well, 1 a warning, 2
+// critical or worse, 3 unknown, and for node-problem-detector 0, 1 for a
+// problem, 2 for unknown. Where least is Critical, warnings are no failure.
+// What others chose, such as names of workloads, is made safe to print.
+func (j Judgement) Report(format string, least Severity) (text string, status int) {
+	j.tidy()
+	status = map[State]int{OK: 0, Suspect: 0, Degraded: 1, Unhealthy: 2, Failed: 2, Unknown: 3}[j.Status]
+	if j.Status == Degraded && least > Warning {
+		status = 0
+	}
+	switch format {
+	case "json":
+		var b bytes.Buffer
+		e := json.NewEncoder(&b)
+		e.SetIndent("", "  ")
+		_ = e.Encode(j) // numbers that are none are no findings
+		return b.String(), status
+	case "npd":
+		return shorten(j.headline(), longestOfNPD) + "\n", []int{0, 1, 1, 2}[status]
+	}
+	return j.text(), status
+}
+
+// longestOfNPD is how many bytes node-problem-detector keeps of a line: its
+// max_output_length, 80 unless it is told otherwise. It may cut a character in
+// half.
+const longestOfNPD = 80
+
+// shorten returns text in at most so many bytes, with dots where it is cut.
+func shorten(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return clean(text, most-3) + "..."
+}
+
+// words are the states as monitoring plugins say them.
+var words = map[State]string{OK: "OK", Suspect: "OK", Degraded: "WARNING", Unhealthy: "CRITICAL", Failed: "CRITICAL", Unknown: "UNKNOWN"}
+
+// text is the verdict in a line, and a line for each finding.
+func (j Judgement) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s - %s: %s\n", words[j.Status], cmp.Or(j.Node, "this host"), j.headline())
+	for _, f := range j.Findings {
+		fmt.Fprintf(&b, "%-9s %s %s: %s", f.label(), f.Entity, cmp.Or(f.Alert, f.Check), f.Message)
+		if !f.Since.IsZero() {
+			fmt.Fprintf(&b, " [since %s]", f.Since.UTC().Format(time.RFC3339))
+		}
+		if f.Severity != None && f.Action != "" {
+			fmt.Fprintf(&b, " Do: %s", f.Action)
+		}
+		if f.Latched {
+			fmt.Fprintf(&b, " Once that is done: gpusteward ack %s %s", f.Check, f.Entity)
+		}
+		b.WriteByte('\n')
+	}
+	for _, g := range j.GPUs {
+		if g.Status == Unknown {
+			fmt.Fprintf(&b, "%-9s gpu=%s %s\n", Unknown, g.GPU, cmp.Or(g.Reason, noData))
+		}
+	}
+	if n := len(j.Unjudged); n > 0 {
+		fmt.Fprintf(&b, "note: without an agent %d of %d checks cannot be made: they take minutes\n", n, len(Checks()))
+	}
+	for _, note := range j.Notes {
+		fmt.Fprintf(&b, "note: %s\n", note)
+	}
+	return b.String()
+}
+
+// label is the finding's severity, or what else it is.
+func (f Finding) label() string {
+	switch {
+	case f.Severity == None:
+		return f.State.String()
+	case f.Shadow:
+		return "shadow" // whatever its severity, nobody acts on it
+	}
+	return f.Severity.String()
+}
+
+// headline says in a line what j comes down to.
+func (j Judgement) headline() string {
+	if j.Status == Unknown {
+		return cmp.Or(j.Reason, noData)
+	}
+	bad := slices.DeleteFunc(slices.Clone(j.Findings), func(f Finding) bool { return f.Shadow || f.Severity < Warning })
+	if len(bad) == 0 {
+		if len(j.GPUs) == 1 {
+			return "1 GPU, no fault"
+		}
+		return fmt.Sprintf("%d GPUs, no fault", len(j.GPUs))
+	}
+	text := fmt.Sprintf("%s %s: %s", bad[0].Entity, bad[0].Check, bad[0].Message)
+	for _, g := range j.GPUs {
+		if g.Reason != "" && bad[0].Entity.Parent() == (Entity{GPU: g.GPU, UUID: g.UUID}) {
+			text = fmt.Sprintf("GPU %s %s: %s", g.GPU, g.Reason, bad[0].Message)
+		}
+	}
+	if len(bad) > 1 {
+		text += fmt.Sprintf(" (and %d more)", len(bad)-1)
+	}
+	return text
+}
+
+// tidy makes every text in j one that can be shown, in copies of what is
+// shared.
+func (j *Judgement) tidy() {
+	j.Node, j.Reason = clean(j.Node, longestMessage), clean(j.Reason, longestMessage)
+	j.Findings, j.GPUs, j.Notes = slices.Clone(j.Findings), slices.Clone(j.GPUs), slices.Clone(j.Notes)
+	for i := range j.Findings {
+		f := &j.Findings[i]
+		for _, s := range []*string{&f.Check, &f.Alert, &f.Entity.GPU, &f.Entity.UUID, &f.Entity.Link, &f.Entity.Workload, &f.Entity.Device} {
+			*s = clean(*s, longestName)
+		}
+		f.Message, f.Action = clean(f.Message, 2*longestMessage), clean(f.Action, longestMessage)
+	}
+	for i := range j.GPUs {
+		g := &j.GPUs[i]
+		g.GPU, g.UUID, g.Reason = clean(g.GPU, longestName), clean(g.UUID, longestName), clean(g.Reason, longestMessage)
+	}
+	for i, note := range j.Notes {
+		j.Notes[i] = clean(note, 2*longestMessage)
+	}
+}
+
+// longestName bounds what is shown of a name, in bytes.
+const longestName = 128

@@ -1,0 +1,208 @@
+package health
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+func gpuEntity(index string) Entity { return Entity{GPU: index, UUID: "GPU-" + index} }
+
+// judged is a judgement on two GPUs with these findings.
+func judged(findings ...Finding) Judgement {
+	j := Judgement{Source: FromAgent, Verdict: Verdict{Node: "node7", Time: birth, GPUs: []Health{{GPU: "0", UUID: "GPU-0"}, {GPU: "1", UUID: "GPU-1"}}, Findings: findings}}
+	j.Narrow(nil, nil)
+	return j
+}
+
+func TestExitStatus(t *testing.T) {
+	t.Parallel()
+	found := func(s Severity) Finding {
+		return Finding{Check: "hot", Entity: gpuEntity("1"), Severity: s, State: s.State()}
+	}
+	shadow := found(Critical)
+	shadow.Shadow = true
+	lost := judged()
+	lost.GPUs[1].Status, lost.GPUs[1].Reason = Unknown, "hangs in nvmlDeviceGetTemperature"
+	lost.Narrow(nil, nil)
+	for name, c := range map[string]struct {
+		j                 Judgement
+		text, strict, npd int // strict: only what is critical is a failure
+		word              string
+	}{
+		"well":      {judged(), 0, 0, 0, "OK - node7: 2 GPUs, no fault"},
+		"info":      {judged(found(Info)), 0, 0, 0, "OK"},
+		"shadow":    {judged(shadow), 0, 0, 0, "OK"},
+		"warning":   {judged(found(Warning)), 1, 0, 1, "WARNING"},
+		"critical":  {judged(found(Critical)), 2, 2, 1, "CRITICAL"},
+		"emergency": {judged(found(Warning), found(Emergency)), 2, 2, 1, "CRITICAL"},
+		"unknown":   {lost, 3, 3, 2, "UNKNOWN - node7: GPU 1 hangs in nvmlDeviceGetTemperature"},
+		"nothing":   {NoVerdict(Standalone, "node7", errors.New("why")), 3, 3, 2, "UNKNOWN - node7: why"},
+	} {
+		text, status := c.j.Report("text", Warning)
+		_, strict := c.j.Report("json", Critical)
+		_, npd := c.j.Report("npd", Warning)
+		if status != c.text || strict != c.strict || npd != c.npd || !strings.HasPrefix(text, c.word) {
+			t.Errorf("%s: exit status %d, %d, %d, want %d, %d, %d:\n%s", name, status, strict, npd, c.text, c.strict, c.npd, text)
+		}
+	}
+}
+
+func TestReportsSayWhatIsFound(t *testing.T) {
+	t.Parallel()
+	j := judged(Finding{Check: "gpu_lost", Alert: "GPULost", Entity: gpuEntity("1"), Severity: Emergency, State: Failed, Since: birth, Latched: true, Message: "It is gone.", Action: "Reboot."},
+		Finding{Check: "slow_gpu", Alert: "GPUSlowOutlier", Entity: gpuEntity("0"), Severity: Warning, State: Degraded, Shadow: true, Message: "It is slow."},
+		Finding{Check: "hot", Entity: Entity{}, Severity: Warning, State: Degraded, Message: "It is hot."})
+	j.Unjudged, j.Notes = []string{"mem_leak"}, []string{"The kernel's log cannot be read."}
+	text, _ := j.Report("text", Warning)
+	for _, want := range []string{
+		"CRITICAL - node7: gpu=1 gpu_lost: It is gone. (and 1 more)\n",
+		"\nemergency gpu=1 GPULost: It is gone. [since 2026-01-01T00:00:00Z] Do: Reboot. Once that is done: gpusteward ack gpu_lost gpu=1\n",
+		"\nshadow    gpu=0 GPUSlowOutlier: It is slow.\n", "\nwarning   node hot: It is hot.\n", "note: without an agent 1 of ", "\nnote: The kernel's log cannot be read.\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the text lacks %q:\n%s", want, text)
+		}
+	}
+	encoded, _ := j.Report("json", Warning)
+	var back Judgement
+	if err := json.Unmarshal([]byte(encoded), &back); err != nil || back.Source != FromAgent || back.Status != Failed || len(back.Findings) != 3 || back.Unjudged[0] != "mem_leak" {
+		t.Errorf("%v: %+v", err, back)
+	}
+	if npd, _ := j.Report("npd", Warning); npd != "gpu=1 gpu_lost: It is gone. (and 1 more)\n" {
+		t.Errorf("npd: %q", npd)
+	}
+}
+
+// hostileName is what somebody may call a workload.
+const hostileName = "job\x1b[2J\n\r\u202e\u0085\x00\xff$(reboot)\"'"
+
+func TestReportsAreSafeToPrint(t *testing.T) {
+	t.Parallel()
+	f := Finding{Check: "mem_leak", Entity: Entity{GPU: "0", UUID: "GPU-0", Workload: hostileName}, Severity: Warning, State: Degraded, Message: hostileName + " grows", Action: hostileName}
+	j := judged(f)
+	j.GPUs[1].Reason, j.Notes = hostileName, []string{hostileName}
+	for _, format := range Formats {
+		text, _ := j.Report(format, Warning)
+		if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) || strings.Contains(text, `\u`) {
+			t.Errorf("%s is not safe to print: %q", format, text)
+		}
+		if format == "npd" && strings.Count(text, "\n") != 1 {
+			t.Errorf("npd has not one line: %q", text)
+		}
+	}
+	if j.Findings[0].Message != f.Message || j.Notes[0] != hostileName {
+		t.Error("the judgement itself was changed")
+	}
+}
+
+// node-problem-detector cuts at 80 bytes; 80 characters or fewer are left
+// whole only where that is no more.
+func FuzzLineForNPD(f *testing.F) {
+	f.Add(strings.Repeat("é", 100))
+	f.Add(strings.Repeat("日本", 30))
+	f.Add("short")
+	f.Add(strings.Repeat("a", 50) + hostileName + "\U0001F600" + strings.Repeat("b", 50))
+	f.Fuzz(func(t *testing.T, message string) {
+		text, _ := judged(Finding{Check: "c", Entity: gpuEntity("0"), Severity: Warning, State: Degraded, Message: message}).Report("npd", Warning)
+		line, ok := strings.CutSuffix(text, "\n")
+		if !ok || len(line) > 80 || !utf8.ValidString(line) || strings.Contains(line, "\n") {
+			t.Fatalf("%d bytes, %d characters: %q", len(line), utf8.RuneCountInString(line), line)
+		}
+		if !strings.HasPrefix(line, "gpu=0 c:") {
+			t.Fatalf("the beginning is lost: %q", line)
+		}
+	})
+}
+
+func TestALongLineIsCutWhereACharacterEnds(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		strings.Repeat("a", 80):       strings.Repeat("a", 80),
+		strings.Repeat("a", 81):       strings.Repeat("a", 77) + "...",
+		strings.Repeat("é", 41):       strings.Repeat("é", 38) + "...",
+		"a" + strings.Repeat("日", 30): "a" + strings.Repeat("日", 25) + "...",
+	} {
+		if got := shorten(text, 80); got != want {
+			t.Errorf("%q is cut to %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestAnsweredVerdicts(t *testing.T) {
+	t.Parallel()
+	v := judged(Finding{Check: "gpu_lost", Entity: gpuEntity("1"), Severity: Emergency, State: Failed, Message: "It is gone."}).Verdict
+	answer, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for age, want := range map[time.Duration]State{0: Failed, 30 * time.Second: Failed, 31 * time.Second: Unknown, -time.Minute: Failed} {
+		j, err := Answered(answer, birth.Add(age))
+		if err != nil || j.Status != want || j.Node != "node7" || j.Source != FromAgent {
+			t.Errorf("%v old: %v, %v, want %v", age, err, j.Status, want)
+		}
+		if want == Unknown && (!strings.Contains(j.Reason, "31s old") || len(j.Findings)+len(j.GPUs) > 0) {
+			t.Errorf("what is stale is shown: %+v", j)
+		}
+	}
+	starting, err := json.Marshal(NewMonitor(Options{}, Settings{}).Verdict())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if j, err := Answered(starting, birth); err != nil || j.Status != Unknown || j.Reason != "the agent is starting" {
+		t.Errorf("an agent that starts: %v, %+v", err, j)
+	}
+	for _, answer := range []string{"", "<html>", "{}", "null", `{"status":"ok"}`, `{"status":"fine","gpus":[]}`} {
+		if _, err := Answered([]byte(answer), birth); err == nil || !strings.Contains(err.Error(), "is that gpusteward?") {
+			t.Errorf("%q: %v", answer, err)
+		}
+	}
+}
+
+func TestNarrow(t *testing.T) {
+	t.Parallel()
+	finding := func(check, gpu string, s Severity) Finding {
+		f := Finding{Check: check, Severity: s, State: s.State(), Message: check}
+		if gpu != "" {
+			f.Entity = gpuEntity(gpu)
+		}
+		return f
+	}
+	all := []Finding{finding("gpu_lost", "1", Emergency), finding("hot", "0", Warning), finding("host_kernel", "", Warning)}
+	for name, c := range map[string]struct {
+		checks, gpus []string
+		want         State
+		left         []string
+		reason       string
+	}{
+		"all":               {nil, nil, Failed, []string{"gpu_lost", "hot", "host_kernel"}, ""},
+		"the other GPU":     {nil, []string{"0"}, Degraded, []string{"hot", "host_kernel"}, ""},
+		"by UUID":           {nil, []string{"GPU-1"}, Failed, []string{"gpu_lost", "host_kernel"}, ""},
+		"a check":           {[]string{"hot"}, nil, Degraded, []string{"hot"}, ""},
+		"a check and a GPU": {[]string{"hot"}, []string{"0"}, Degraded, []string{"hot"}, ""},
+		"neither":           {[]string{"gpu_lost"}, []string{"0"}, OK, nil, ""},
+		"a GPU that is not": {[]string{"gpu_lost"}, []string{"0", "7"}, Unknown, nil, "GPU 7 is not there"},
+		"one that is down":  {[]string{"hot"}, []string{"1"}, Unknown, nil, "GPU 1 does not answer: gpu is lost"},
+	} {
+		j := judged(slices.Clone(all)...)
+		j.GPUs[1].Reason = "does not answer: gpu is lost"
+		j.Narrow(c.checks, c.gpus)
+		var left []string
+		for _, f := range j.Findings {
+			left = append(left, f.Check)
+		}
+		if j.Status != c.want || !slices.Equal(left, c.left) || j.Reason != c.reason {
+			t.Errorf("%s: %v, %v, %q; want %v, %v, %q", name, j.Status, left, j.Reason, c.want, c.left, c.reason)
+		}
+	}
+	none := NoVerdict(Standalone, "", errors.New("no driver"))
+	none.Narrow(nil, []string{"0"})
+	if none.Status != Unknown || none.Reason != "no driver" {
+		t.Errorf("where there is nothing: %v, %q", none.Status, none.Reason)
+	}
+}

@@ -1,0 +1,117 @@
+package health
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+
+	"gpusteward/collectors/host"
+)
+
+// A happening is a row of data/kernel.tsv or data/events.tsv: what a line of
+// the kernel or an event of the driver means.
+type happening struct {
+	name     string
+	class    Class
+	severity Severity
+	check    string // that it concerns
+	action   string
+	text     string
+
+	literal    string // that every line has which the expression finds; quicker to look for
+	expression *regexp.Regexp
+}
+
+func readHappening(row map[string]string) (happening, error) {
+	class, severity, err := verdictOf(row)
+	return happening{name: row["name"], class: class, severity: severity, check: row["check"], action: row["action"], text: row["text"]}, err
+}
+
+// kernelLines are the lines of the kernel that are of interest.
+var kernelLines = sync.OnceValue(func() (all []happening) {
+	readFacts("kernel", func(row map[string]string) error {
+		h, err := readHappening(row)
+		if err != nil {
+			return err
+		}
+		h.literal = row["literal"]
+		h.expression, err = regexp.Compile(row["expression"])
+		all = append(all, h)
+		return err
+	})
+	return all
+})
+
+// events are the events of the driver that are of interest, by type; XIDs have
+// a table of their own.
+var events = sync.OnceValue(func() map[string]happening {
+	all := map[string]happening{}
+	readFacts("events", func(row map[string]string) error {
+		h, err := readHappening(row)
+		all[h.name] = h
+		return err
+	})
+	return all
+})
+
+// happenings are both, by name.
+var happenings = sync.OnceValue(func() map[string]happening {
+	all := map[string]happening{}
+	for _, h := range kernelLines() {
+		all[h.name] = h
+	}
+	for name, h := range events() {
+		all[name] = h
+	}
+	return all
+})
+
+// ParseLine returns what a record of the kernel's log is a sign of; false if
+// of nothing that is known. Lines that the kernel did not log itself are none:
+// users can write to its log. It is safe for concurrent use.
+func ParseLine(r host.Record) (Sighting, bool) {
+	if !r.Kernel() {
+		return Sighting{}, false
+	}
+	for _, h := range kernelLines() {
+		if !strings.Contains(r.Text, h.literal) {
+			continue
+		}
+		m := h.expression.FindStringSubmatch(r.Text)
+		if m == nil {
+			continue
+		}
+		s := Sighting{Time: r.Time, Source: SourceKernel, What: h.name, Text: r.Text, Sequence: r.Sequence}
+		if h.name == xidName || h.name == sxidName {
+			return s.fault()
+		}
+		for i, group := range h.expression.SubexpNames() {
+			switch group {
+			case "device":
+				s.Entity.Device = address(m[i])
+			case "pid":
+				s.PID, _ = strconv.Atoi(m[i]) // digits that do not fit are no PID
+			case "comm":
+				s.Comm = m[i]
+			}
+		}
+		return s, true
+	}
+	return Sighting{}, false
+}
+
+// fault completes the sighting of an XID or SXid from its text.
+func (s Sighting) fault() (Sighting, bool) {
+	f, ok := host.ParseFault(s.Text)
+	s.Entity.Device, s.Code, s.PID, s.Comm, s.GI, s.Text = f.Address, f.Code, f.PID, f.Comm, f.GI, f.Text
+	return s, ok
+}
+
+// address returns a PCI address with its domain, which some lines leave out.
+func address(s string) string {
+	if strings.Count(s, ":") == 1 {
+		return "0000:" + s
+	}
+	return s
+}

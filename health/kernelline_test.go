@@ -1,0 +1,91 @@
+package health
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/collectors/host"
+)
+
+// lines are lines of kernels: what they are a sign of, the text, and what is
+// in it.
+func lines(t testing.TB) (all [][]string) {
+	t.Helper()
+	text, err := os.ReadFile("testdata/kernel-lines.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		all = append(all, strings.Split(strings.TrimSuffix(line, "\n"), "\t"))
+	}
+	return all
+}
+
+func TestLinesOfTheKernel(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	at := time.Unix(1e9, 0)
+	for _, l := range lines(t) {
+		r := host.Record{Priority: 4, Sequence: 7, Time: at, Text: l[1]}
+		s, ok := ParseLine(r)
+		if l[0] == "-" {
+			if ok {
+				t.Errorf("%q is %+v, want nothing", l[1], s)
+			}
+			continue
+		}
+		seen[l[0]] = true
+		if got := fmt.Sprintf("device=%s pid=%d comm=%s", s.Entity.Device, s.PID, s.Comm); !ok || s.What != l[0] || got != l[2] || s.Source != SourceKernel || s.Sequence != 7 || !s.Time.Equal(at) || s.Text == "" {
+			t.Errorf("%q is %s %s (%+v), want %s %s", l[1], s.What, got, s, l[0], l[2])
+		}
+		r.Priority = 12
+		if s, ok := ParseLine(r); ok {
+			t.Errorf("%+v, though a user wrote %q", s, l[1])
+		}
+	}
+	for _, h := range kernelLines() {
+		if !seen[h.name] {
+			t.Errorf("testdata has no line for %s", h.name)
+		}
+		// What users can put into a line never comes first.
+		if !strings.HasPrefix(h.expression.String(), "^") {
+			t.Errorf("%s: the expression finds text within a line", h.name)
+		}
+	}
+}
+
+func FuzzParseLine(f *testing.F) {
+	for _, l := range lines(f) {
+		f.Add(l[1])
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		s, ok := ParseLine(host.Record{Text: text})
+		if !ok {
+			return
+		}
+		if _, known := happenings()[s.What]; !known || s.PID < 0 || s.Code < 0 {
+			t.Errorf("%q is %+v", text, s)
+		}
+		for _, e := range NewCasebook(CasebookOptions{}, s.Time).Add(s, s.Time) {
+			readable(t, e)
+		}
+	})
+}
+
+func BenchmarkParseLine(b *testing.B) {
+	for name, text := range map[string]string{
+		"none": "usb 1-1: new high-speed USB device number 2 using xhci_hcd",
+		"long": strings.Repeat("systemd[1]: started something that is of no interest at all. ", 16),
+		"xid":  "NVRM: Xid (PCI:0000:00:06): 31, pid=698, name=python3, channel 0x0000000a, intr 00000000. MMU Fault: ENGINE GRAPHICS",
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				ParseLine(host.Record{Text: text})
+			}
+		})
+	}
+}

@@ -1,0 +1,118 @@
+package health
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// resets are what shows that a GPU was reset: its energy counter began again,
+// or the driver asks for nothing more.
+type resets map[Entity]resetSign
+
+type resetSign struct{ joules, action float64 }
+
+// seen returns the GPUs that were reset since it was last called.
+func (r resets) seen(s *Snapshot) (all []Entity) {
+	energy, action := map[Entity]float64{}, map[Entity]float64{}
+	for _, sample := range s.Of(collectors.Energy) {
+		if sample.Labels[2] == "gpu" {
+			energy[entityOf(sample, nil)] = sample.Value
+		}
+	}
+	for _, sample := range s.Of(collectors.RecoveryAction) {
+		action[entityOf(sample, nil)] = sample.Value
+	}
+	for gpu, joules := range energy {
+		before, known := r[gpu]
+		now := resetSign{joules, before.action}
+		if a, ok := action[gpu]; ok {
+			now.action = a
+		}
+		if known && (joules < before.joules || before.action != 0 && now.action == 0) {
+			all = append(all, gpu)
+		}
+		r[gpu] = now
+	}
+	slices.SortFunc(all, Entity.compare)
+	return all
+}
+
+// clear ends the latched faults of a GPU, and what they were counted from.
+func (e *Engine) clear(gpu Entity) (changes []Event) {
+	for _, j := range e.judges {
+		for _, st := range j.order {
+			if st.latched && st.Parent() == gpu {
+				changes = append(changes, e.unlatch(j, st))
+			}
+		}
+	}
+	return changes
+}
+
+// unlatch ends a latched fault. If it is still there, the next samples say so.
+func (e *Engine) unlatch(j *judge, st *status) Event {
+	from := st.state
+	st.clear(e.memory.now)
+	e.memory.cleared[clearing{j.ID, st.Entity}] = e.memory.now
+	return e.transition(j, st, from)
+}
+
+// Checks whose acknowledgement changes what is normal.
+const (
+	driftCheck   = "config_drift"
+	missingCheck = "gpu_missing"
+)
+
+// ErrNotLatched says that an entity has nothing that an operator could clear.
+var ErrNotLatched = errors.New("there is nothing to acknowledge")
+
+// Ack clears a latched fault on an operator's word, and returns the event that
+// says so. The entity may leave out the GPU's UUID or its index. The error
+// wraps ErrNotLatched, or names the checks.
+func (e *Engine) Ack(check string, entity Entity, now time.Time) (Event, error) {
+	e.memory.now = now
+	at := slices.IndexFunc(e.judges, func(j *judge) bool { return j.ID == check })
+	if at < 0 {
+		return Event{}, fmt.Errorf("no check is called %q; to be acknowledged are %s", check, e.latched())
+	}
+	j := e.judges[at]
+	for _, st := range j.order {
+		same := st.Entity
+		if entity.UUID == "" {
+			same.UUID = ""
+		}
+		if entity.GPU == "" {
+			same.GPU = ""
+		}
+		if same == entity && (st.latched || j.Accepts && st.severity(j.Check) != None) {
+			if j.ID == driftCheck {
+				e.normal.accept(st.Parent(), e.latest)
+			}
+			ev := e.unlatch(j, st)
+			ev.Kind = KindAck
+			return ev, nil
+		}
+	}
+	return Event{}, fmt.Errorf("%s of %s: %w; to be acknowledged are %s", check, entity, ErrNotLatched, e.latched())
+}
+
+// latched lists what an operator can clear.
+func (e *Engine) latched() string {
+	var all []string
+	for _, j := range e.judges {
+		for _, st := range j.order {
+			if st.latched || j.Accepts && st.severity(j.Check) != None {
+				all = append(all, j.ID+" "+st.String())
+			}
+		}
+	}
+	if all == nil {
+		return "none"
+	}
+	return strings.Join(all, ", ")
+}

@@ -1,0 +1,205 @@
+package health
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// A link against the other links of its GPU that lead to the same place: there
+// are such series where the configuration asks for each link. The errors of
+// all links of a GPU against those of its siblings are a signal of PeerZScore
+// and PeerDeviationRatio.
+var (
+	PeerLinkZScore         = collectors.Gauge("nvgpu_peer_link_zscore", "Distance of the link from the median of the GPU's other links, in robust standard deviations; of bytes whichever side it is on.", "link", "signal")
+	PeerLinkDeviationRatio = collectors.Gauge("nvgpu_peer_link_deviation_ratio", "How many times as much the link has on top of the median of the GPU's other links; of bytes whichever of both has more.", "link", "signal")
+)
+
+// Of links.
+const (
+	allLinks    = "all" // label of a sum over a GPU's links
+	spell       = 10    // minutes over which errors are counted
+	floorBytes  = 1e6   // a second: the least standard deviations to believe in
+	floorErrors = 2     // in a spell
+)
+
+// A link is an NVLink of a GPU, or all of them. It is looked at each minute:
+// the driver's error counters are not read more often.
+type link struct {
+	name, remote string // remote is what it leads to
+	seen         time.Time
+	sent, failed float64 // what the counters show; NaN where they do not
+	sentCounter  counter
+	failCounter  counter
+	failures     [spell]float64 // in each of the last minutes
+	minutes      int
+	bytes        peer // a second
+	errors       peer // in a spell, without its worst minute: one burst is no bad link
+}
+
+// A peer is a value and how it compares with its siblings'.
+type peer struct {
+	value, z, ratio float64
+	ok              bool // there are siblings
+	labels          []string
+}
+
+// compare sets p against its siblings' values. Of counts, the standard
+// deviation is no less than the root (Poisson).
+func (p *peer) compare(others []float64, floor float64) {
+	if p.ok = len(others) >= leastPeers && usable(p.value); p.ok {
+		center := median(others)
+		p.z = robustZ(p.value, center, mad(others, center), max(floor, math.Sqrt(center)))
+		p.ratio = (p.value+floor)/(center+floor) - 1
+	}
+}
+
+// uncounted are types of errors that are not compared: healthy links differ a
+// hundredfold in the bit errors that they correct.
+var uncounted = []string{"symbol", "effective"}
+
+// readLinks reads each GPU's links and compares them, as is done each minute.
+func (d *Derivers) readLinks(s *Snapshot, now time.Time) {
+	for _, c := range d.cards {
+		c.whole.sent, c.whole.failed, c.whole.seen = math.NaN(), math.NaN(), now
+		for _, l := range c.links {
+			l.sent, l.failed = math.NaN(), math.NaN()
+		}
+	}
+	d.eachLink(s, collectors.NVLinkBytes, now, func(l *link, labels []string, v float64) {
+		if labels[3] == "data" {
+			l.sent = plus(l.sent, v)
+		}
+	})
+	d.eachLink(s, collectors.NVLinkErrors, now, func(l *link, labels []string, v float64) {
+		if !slices.Contains(uncounted, labels[2]) {
+			l.failed = plus(l.failed, v)
+		}
+	})
+	for _, sample := range s.Of(collectors.NVLinkInfo) {
+		if c := d.card(sample.Labels, now); c != nil {
+			if l := c.link(sample.Labels[2], now); l != nil {
+				l.remote = sample.Labels[4]
+				if l.remote != "switch" { // switches share the load, other GPUs get what is for them
+					l.remote += sample.Labels[5]
+				}
+			}
+		}
+	}
+	for _, c := range d.cards {
+		c.whole.settle(now)
+		for _, l := range c.links {
+			l.settle(now)
+		}
+	}
+	for _, c := range d.cards {
+		d.compareLinks(c)
+	}
+}
+
+// eachLink hands take the samples of m with their link, and with all links.
+func (d *Derivers) eachLink(s *Snapshot, m *collectors.Metric, now time.Time, take func(*link, []string, float64)) {
+	at := slices.Index(m.Labels, "link")
+	for _, sample := range s.Of(m) {
+		c := d.card(sample.Labels, now)
+		if c == nil || !usable(sample.Value) {
+			continue
+		}
+		take(&c.whole, sample.Labels, sample.Value)
+		if name := sample.Labels[at]; name != allLinks {
+			if l := c.link(name, now); l != nil {
+				take(l, sample.Labels, sample.Value)
+			}
+		}
+	}
+}
+
+// settle makes of counters what is compared.
+func (l *link) settle(now time.Time) {
+	l.bytes.value, l.errors.value = math.NaN(), math.NaN()
+	if usable(l.sent) {
+		rise, over := l.sentCounter.rise(l.sent, now)
+		l.bytes.value = rise / over.Seconds()
+	}
+	if !usable(l.failed) {
+		return
+	}
+	if rise, _ := l.failCounter.rise(l.failed, now); usable(rise) {
+		l.failures[l.minutes%spell] = rise
+		l.minutes++
+	}
+	if l.minutes >= spell {
+		sum := 0.0
+		for _, n := range l.failures {
+			sum += n
+		}
+		l.errors.value = sum - slices.Max(l.failures[:])
+	}
+}
+
+// compareLinks compares c's links with each other, and their sum with that of
+// GPUs of its model.
+func (d *Derivers) compareLinks(c *card) {
+	for _, l := range c.links {
+		bytes, errors := d.room[:0], d.room[len(c.links):len(c.links)]
+		for _, o := range c.links {
+			if o == l || o.remote != l.remote {
+				continue
+			}
+			if usable(o.bytes.value) {
+				bytes = append(bytes, o.bytes.value)
+			}
+			if usable(o.errors.value) {
+				errors = append(errors, o.errors.value)
+			}
+		}
+		l.bytes.compare(bytes, floorBytes)
+		l.errors.compare(errors, floorErrors)
+		l.bytes.z = math.Abs(l.bytes.z)
+		l.bytes.ratio = max(l.bytes.ratio, 1/(l.bytes.ratio+1)-1)
+	}
+	others := d.room[:0]
+	for _, o := range d.cards {
+		if o != c && o.model == c.model && c.model != "" && usable(o.whole.errors.value) {
+			others = append(others, o.whole.errors.value)
+		}
+	}
+	c.whole.errors.compare(others, floorErrors)
+}
+
+// links puts what the last comparison found.
+func (d *Derivers) links() {
+	for _, c := range d.cards {
+		if e := &c.whole.errors; e.ok {
+			d.put(PeerZScore, e.labels, e.z)
+			d.put(PeerDeviationRatio, e.labels, e.ratio)
+		}
+		for _, l := range c.links {
+			for _, p := range [...]*peer{&l.bytes, &l.errors} {
+				if p.ok && l.seen.Equal(c.whole.seen) {
+					d.put(PeerLinkZScore, p.labels, p.z)
+					d.put(PeerLinkDeviationRatio, p.labels, p.ratio)
+				}
+			}
+		}
+	}
+}
+
+// link returns a link by its name; nil where there are too many.
+func (c *card) link(name string, now time.Time) *link {
+	i, ok := slices.BinarySearchFunc(c.links, name, func(l *link, name string) int { return cmp.Compare(l.name, name) })
+	if !ok {
+		if len(c.links) >= mostLinks {
+			return nil
+		}
+		l := &link{name: name, sent: math.NaN(), failed: math.NaN()}
+		l.bytes.labels = []string{c.gpu, c.uuid, name, "bytes"}
+		l.errors.labels = []string{c.gpu, c.uuid, name, "errors"}
+		c.links = slices.Insert(c.links, i, l)
+	}
+	c.links[i].seen = now
+	return c.links[i]
+}

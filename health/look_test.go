@@ -1,0 +1,262 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/gpu/sim"
+	"gpusteward/collectors/host"
+)
+
+// newLook returns a look at a simulated host of two GPUs with these faults.
+func newLook(t *testing.T, faults ...sim.Fault) Look {
+	t.Helper()
+	nv, err := sim.New(sim.Scenario{GPUs: []sim.GPU{{Load: "training", Count: 2}}, Faults: faults}, sim.Options{Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	return Look{Host: collectors.Options{NVML: nv, Kernel: nv.Kernel(), Config: collectors.DefaultConfig(), Processes: nv.Table(log), Log: log},
+		Kernel: nv.Follow, Boot: "boot-1", Node: "node7", Timeout: 20 * time.Second}
+}
+
+// judge looks, and holds that it takes no longer than it may.
+func (l Look) judge(t *testing.T, most time.Duration) Judgement {
+	t.Helper()
+	begin := time.Now()
+	j := l.Judge(t.Context())
+	if took := time.Since(begin); took > most {
+		t.Errorf("it took %v, want at most %v", took, most)
+	}
+	if j.Source != Standalone || j.Node != "node7" {
+		t.Errorf("source %q, node %q", j.Source, j.Node)
+	}
+	return j
+}
+
+// found returns the finding of a check.
+func (j Judgement) found(check string) (Finding, bool) {
+	i := slices.IndexFunc(j.Findings, func(f Finding) bool { return f.Check == check })
+	if i < 0 {
+		return Finding{}, false
+	}
+	return j.Findings[i], true
+}
+
+func TestALookAtAHealthyHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newLook(t).judge(t, LookLeast)
+		if j.Status != OK || len(j.GPUs) != 2 || len(j.Notes) > 0 {
+			t.Errorf("%+v", j)
+		}
+		for _, f := range j.Findings {
+			if !f.Shadow {
+				t.Errorf("%s of %s: %s", f.Check, f.Entity, f.Message)
+			}
+		}
+		for id, want := range map[string]bool{"hung_kernel": true, "mem_leak": true, "thermal_throttle_ratio": true, "nvlink_down": true,
+			"gpu_lost": false, "driver_hang": false, "driver_unbound": false, "xid_repeat": false, "power_brake": false, "remap_pending": false, "agent_self": false} {
+			if slices.Contains(j.Unjudged, id) != want {
+				t.Errorf("%s is unjudged: %v", id, !want)
+			}
+		}
+	})
+}
+
+func TestALookFindsFaults(t *testing.T) {
+	for check, c := range map[string]struct {
+		fault  sim.Fault
+		status State
+		reason string
+	}{
+		"gpu_lost":            {sim.Fault{Kind: "lost", GPU: 1}, Failed, "does not answer: gpu is lost"},
+		"driver_hang":         {sim.Fault{Kind: "wedge", GPU: 1, For: sim.Duration(time.Minute)}, Unhealthy, "hangs in nvml"},
+		"gpu_recovery_action": {sim.Fault{Kind: "recovery_action", Value: "reset", GPU: 1}, Unhealthy, ""},
+		"remap_failed":        {sim.Fault{Kind: "row_remap", Severity: "uncorrected", Failure: true, GPU: 1}, Failed, ""},
+		"power_brake":         {sim.Fault{Kind: "power_brake", GPU: 1}, Degraded, ""},
+		"xid_unknown":         {sim.Fault{Kind: "kernel_line", Line: "NVRM: Xid (PCI:{pci}): 998, pid=1, name=x", GPU: 1}, Degraded, ""},
+		"host_kernel":         {sim.Fault{Kind: "kernel_line", Line: "mce: [Hardware Error]: Machine check events logged"}, Degraded, ""},
+	} {
+		t.Run(check, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := newLook(t, c.fault).judge(t, 10*time.Second)
+				if f, ok := j.found(check); !ok || j.Status != c.status || f.Severity.State() != c.status {
+					t.Errorf("%v: %+v", j.Status, j.Findings)
+				}
+				if c.reason != "" && (!strings.HasPrefix(j.GPUs[1].Reason, c.reason) || j.GPUs[0].Reason != "") {
+					t.Errorf("reasons %q and %q, want %q of the second", j.GPUs[0].Reason, j.GPUs[1].Reason, c.reason)
+				}
+				time.Sleep(time.Minute) // of the bubble: the call that was left behind returns
+			})
+		})
+	}
+}
+
+func TestALookWithoutADriver(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault  sim.Fault
+		status State
+		why    string
+	}{
+		"not loaded": {sim.Fault{Kind: "driver_gone", For: sim.Duration(time.Hour)}, Unhealthy, "driver_not_loaded"},
+		"no nodes":   {sim.Fault{Kind: "nodes_gone", For: sim.Duration(time.Hour)}, Unhealthy, "nvmlInit: unknown"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := newLook(t, c.fault).judge(t, LookLeast)
+				if f, ok := j.found("driver_unbound"); !ok || j.Status != c.status || !strings.Contains(f.Message, c.why) {
+					t.Errorf("%v, %q: %+v", j.Status, j.Reason, j.Findings)
+				}
+			})
+		})
+	}
+}
+
+// stuckInit is a driver that does not come back from being opened.
+type stuckInit struct {
+	*sim.Host
+	release chan struct{}
+}
+
+func (s stuckInit) InitWithFlags(flags uint32) (ret nvml.Return) {
+	<-s.release
+	return s.Host.InitWithFlags(flags)
+}
+
+func (s stuckInit) Init() (ret nvml.Return) {
+	<-s.release
+	return s.Host.Init()
+}
+
+func TestALookThatHangsEndsInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLook(t)
+		s := stuckInit{l.Host.NVML.(*sim.Host), make(chan struct{})}
+		l.Host.NVML = s
+		j := l.judge(t, l.Timeout)
+		if text, status := j.Report("text", Warning); status != 2 || !strings.Contains(text, "nvmlInit has not returned") {
+			t.Errorf("exit status %d: %s", status, text)
+		}
+		j.Narrow([]string{"gpu_lost"}, nil)
+		if j.Status != Unknown || j.Reason == "" {
+			t.Errorf("but for that: %v, %q", j.Status, j.Reason)
+		}
+		close(s.release)
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestALookThatIsInterruptedKnowsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLook(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		if j := l.Judge(ctx); j.Status != Unknown || j.Reason == "" {
+			t.Errorf("%+v", j)
+		}
+	})
+}
+
+// An agent left is a directory in which an agent has kept a latched fault.
+func agentLeft(t *testing.T, boot string) string {
+	t.Helper()
+	e := NewEngine(Checks(), time.Now())
+	e.Eval(NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.SRAMThreshold, 1)}), nil, time.Now())
+	saved, err := e.Save(boot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := (Store{Dir: dir}).Save(keptName, kept{Engine: saved}); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// contents are the files in dir.
+func contents(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(filepath.Join(dir, f.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[f.Name()] = string(text)
+	}
+	return all
+}
+
+func TestALookGoesByWhatAnAgentLeft(t *testing.T) {
+	for boot, want := range map[string]bool{"boot-1": true, "boot-0": false} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLook(t)
+			l.Store.Dir = agentLeft(t, boot)
+			l.Host.StateDir = l.Store.Dir
+			before := contents(t, l.Store.Dir)
+			j := l.judge(t, LookLeast)
+			if f, ok := j.found("sram_threshold"); ok != want || f.Latched != want || (j.Status == Unhealthy) != want {
+				t.Errorf("of %s: %v, %+v", boot, j.Status, j.Findings)
+			}
+			if after := contents(t, l.Store.Dir); len(after) != len(before) || after["health.json"] != before["health.json"] {
+				t.Errorf("the state was written: %v", after)
+			}
+		})
+	}
+}
+
+func TestALookSaysWhatItCouldNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLook(t)
+		l.Store.Dir = t.TempDir()
+		path := filepath.Join(l.Store.Dir, "health.json")
+		if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l.Kernel = func(context.Context, func(host.Record)) error { return errors.New("permission denied") }
+		j := l.judge(t, LookLeast)
+		notes := strings.Join(j.Notes, "\n")
+		if !strings.Contains(notes, "state health cannot be used") || !strings.Contains(notes, "kernel's log cannot be read") || !strings.Contains(notes, "permission denied") {
+			t.Errorf("notes: %s", notes)
+		}
+		if all := contents(t, l.Store.Dir); len(all) != 1 || all["health.json"] != "{" {
+			t.Errorf("the file that could not be used was touched: %v", all)
+		}
+	})
+}
+
+// One sample is no persistence, and what takes days is not found in seconds.
+func TestAHurriedEngineStillWaits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Checks()...)
+	w.engine.hurry()
+	for n, want := range []State{OK, OK, Degraded} {
+		w.step(glance, nil, on("0", collectors.Up, 1), hotAt(-1), on("0", collectors.RowRemapPending, 1))
+		if got := w.state("thermal_margin"); got != want {
+			t.Errorf("after %d samples: %v, want %v", n+1, got, want)
+		}
+	}
+	if got := w.state("remap_pending"); got != Suspect {
+		t.Errorf("rows that wait since 3 s are %v", got)
+	}
+	for _, c := range Checks() {
+		if c.ID == "thermal_margin" && c.Levels[0].For.N != 6 {
+			t.Error("the checks of everybody were changed")
+		}
+	}
+}

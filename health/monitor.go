@@ -1,0 +1,393 @@
+package health
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/host"
+)
+
+// Options are what a Monitor needs of the rest of the agent. The functions
+// must not wait; those that are nil are not needed.
+type Options struct {
+	Samples   func() []collectors.Sample                              // what was read
+	Kernel    func(ctx context.Context, each func(host.Record)) error // follows the kernel's log until ctx ends
+	Process   func(pid int, at time.Time) (comm, workload string)     // whose a PID was
+	Record    func(Event)                                             // takes what happens, for the journal
+	Tell      func([]Alert)                                           // takes alerts that begin, go on and end
+	Lost      func() map[string]float64                               // what others lost, by where
+	Load      func() map[string]float64                               // what others use of what they may, by what
+	Forget    func(uuid string)                                       // forgets a GPU that was taken out
+	Store     Store                                                   // of what outlives a restart
+	Boot      string                                                  // the kernel's boot id
+	Node      string                                                  // name of the host
+	Simulated bool                                                    // nothing of it is real
+	Log       *slog.Logger
+}
+
+// Settings are what an operator can change while a Monitor runs.
+type Settings struct {
+	Page   []string          // checks in shadow mode that alert all the same
+	Labels map[string]string // of pushed alerts, beside their own
+}
+
+// Validate reports the first key that cannot work.
+func (s Settings) Validate() error {
+	var shadow []string
+	for _, c := range Checks() {
+		if c.Shadow {
+			shadow = append(shadow, c.ID)
+		}
+	}
+	for i, id := range s.Page {
+		if !slices.Contains(shadow, id) {
+			return fmt.Errorf("health.page[%d]: %q is no check in shadow mode; there are %s", i, id, strings.Join(shadow, ", "))
+		}
+	}
+	for name := range s.Labels {
+		if !labelName.MatchString(name) || slices.Contains(ownLabels, name) {
+			return fmt.Errorf("health.labels: %q cannot be a label's name; letters, digits and _ can, and not %s", name, strings.Join(ownLabels, ", "))
+		}
+	}
+	return nil
+}
+
+// How often a Monitor does what.
+const (
+	beat      = time.Second           // judges, without anything new
+	company   = 20 * time.Millisecond // waits for more where something happened
+	saveEach  = time.Minute           // keeps its state
+	warmUp    = 3 * time.Second       // waits for the first GPU before it reads the kernel's log
+	mostQueue = 4096                  // sightings that wait
+)
+
+// A Monitor runs the engine: it takes what is read and what happens, judges
+// it, and hands on events and alerts. Its methods are safe for concurrent use,
+// and none but Run and Ack waits.
+type Monitor struct {
+	Options
+	settings  atomic.Pointer[Settings]
+	sightings chan Sighting
+	dropped   atomic.Uint64 // sightings for which there was no room
+	following atomic.Bool   // the kernel's log is read
+	acks      chan ack
+	view      atomic.Pointer[view]
+
+	// What follows belongs to Run.
+	engine   *Engine
+	casebook *Casebook
+	cursor   Cursor
+	gpus     map[host.PCI]Entity // those that were ever seen
+	up       map[Entity]bool     // GPUs that answer
+	firing   map[string]Alert    // by identity
+	usage    usage
+	saved    time.Time
+	unsaved  bool // keeping the state failed, and that was told
+	dirty    bool // something is to be kept at once
+}
+
+// view is what a Monitor shows. Immutable.
+type view struct {
+	samples []collectors.Sample
+	verdict Verdict
+}
+
+// NewMonitor returns a monitor that Run runs.
+func NewMonitor(o Options, s Settings) *Monitor {
+	m := &Monitor{Options: o, sightings: make(chan Sighting, mostQueue), acks: make(chan ack), gpus: map[host.PCI]Entity{}, up: map[Entity]bool{}, firing: map[string]Alert{}}
+	m.Configure(s)
+	m.view.Store(&view{verdict: Verdict{Status: Unknown, Reason: "the agent is starting"}})
+	return m
+}
+
+// Configure replaces the settings, from the next judgement on.
+func (m *Monitor) Configure(s Settings) { m.settings.Store(&s) }
+
+// Event takes an event of the driver.
+func (m *Monitor) Event(e collectors.Event) {
+	if s, ok := Seen(e); ok {
+		m.sight(s)
+	}
+}
+
+// line takes a record of the kernel's log.
+func (m *Monitor) line(r host.Record) {
+	if s, ok := ParseLine(r); ok {
+		m.sight(s)
+	}
+}
+
+func (m *Monitor) sight(s Sighting) {
+	select {
+	case m.sightings <- s:
+	default:
+		m.dropped.Add(1)
+	}
+}
+
+// Samples returns what health adds to what was read.
+func (m *Monitor) Samples() []collectors.Sample { return m.view.Load().samples }
+
+// Run judges until ctx ends.
+func (m *Monitor) Run(ctx context.Context) error {
+	m.begin(time.Now())
+	group, ctx := errgroup.WithContext(ctx)
+	if m.Kernel != nil {
+		group.Go(func() error { m.follow(ctx); return nil })
+	}
+	group.Go(func() error {
+		tick := time.NewTicker(beat)
+		defer tick.Stop()
+		for {
+			var seen []Sighting
+			select {
+			case <-ctx.Done():
+				m.save(time.Now())
+				return nil
+			case a := <-m.acks:
+				a.result <- m.acknowledge(a)
+			case s := <-m.sightings:
+				seen = m.more(ctx, s)
+			case <-tick.C:
+			}
+			m.judge(seen, time.Now())
+		}
+	})
+	return group.Wait()
+}
+
+// more waits a moment for what comes along with s: incidents come in company.
+func (m *Monitor) more(ctx context.Context, s Sighting) []Sighting {
+	all := []Sighting{s}
+	t := time.NewTimer(company)
+	defer t.Stop()
+	for len(all) < mostQueue {
+		select {
+		case s := <-m.sightings:
+			all = append(all, s)
+		case <-t.C:
+			return all
+		case <-ctx.Done():
+			return all
+		}
+	}
+	return all
+}
+
+// waiting returns what was seen and is not judged yet.
+func (m *Monitor) waiting() (all []Sighting) {
+	for {
+		select {
+		case s := <-m.sightings:
+			all = append(all, s)
+		default:
+			return all
+		}
+	}
+}
+
+// begin goes on where the agent ended.
+func (m *Monitor) begin(now time.Time) {
+	m.engine = NewEngine(Checks(), now)
+	m.casebook = NewCasebook(CasebookOptions{Boot: m.Boot, Node: m.Node,
+		GPU:     func(at host.PCI) (Entity, bool) { e, ok := m.gpus[at]; return e, ok },
+		Process: m.Process,
+		Works:   m.works,
+	}, now)
+	m.record(Event{Kind: KindAgent, ID: fmt.Sprintf("agent-%d", now.UnixNano()), Time: now, Message: "The agent starts."})
+	var kept kept
+	if err := m.Store.Load(keptName, &kept); err != nil {
+		m.Log.Warn("health begins anew: latched faults are forgotten", "err", err)
+		m.record(Event{Kind: KindAgent, ID: fmt.Sprintf("state-%d", now.UnixNano()), Time: now, Severity: Warning, Message: "What health remembered was lost: " + err.Error()})
+		return
+	}
+	m.cursor = kept.Cursor
+	for _, g := range kept.GPUs {
+		m.gpus[g.At] = g.Entity
+	}
+	changes, err := m.engine.Restore(kept.Engine, m.Boot, now)
+	if err != nil {
+		m.Log.Warn("statistics begin anew", "err", err)
+	}
+	for _, e := range changes {
+		m.record(e)
+	}
+}
+
+// follow reads the kernel's log, once it is known which GPU is where.
+func (m *Monitor) follow(ctx context.Context) {
+	for end := time.Now().Add(warmUp); len(m.view.Load().verdict.GPUs) == 0 && time.Now().Before(end); {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(beat / 10):
+		}
+	}
+	for wait := beat; ; wait = min(2*wait, time.Minute) {
+		m.following.Store(true)
+		err := m.Kernel(ctx, m.line)
+		m.following.Store(false)
+		if ctx.Err() != nil {
+			return
+		}
+		if wait == beat {
+			m.Log.Warn("the kernel's log cannot be read: XIDs come from the driver alone", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// works reports whether a source sees what happens to a GPU.
+func (m *Monitor) works(source string, gpu Entity) bool {
+	switch source {
+	case SourceNVML:
+		return m.up[gpu]
+	case SourceKernel:
+		return m.following.Load()
+	}
+	return false
+}
+
+// judge takes what was seen, and what is read now.
+func (m *Monitor) judge(seen []Sighting, now time.Time) {
+	s := NewSnapshot(m.Options.Samples())
+	m.meet(s)
+	var incidents []Event
+	for _, sighting := range seen {
+		if sighting.Source != SourceKernel || m.cursor.Pass(m.Boot, host.Record{Sequence: sighting.Sequence}) {
+			incidents = append(incidents, m.casebook.Add(sighting, now)...)
+		}
+	}
+	incidents = append(incidents, m.casebook.Tick(now)...)
+	s.Add(m.account(now)...)
+	m.engine.Page(m.settings.Load().Page)
+	changes := m.engine.Eval(s, incidents, now)
+	m.show(s, now)
+	m.tell(now)
+	for _, e := range incidents {
+		m.record(e)
+	}
+	for _, e := range changes {
+		m.record(e)
+		m.say(e)
+	}
+	if m.dirty = m.dirty || len(incidents)+len(changes) > 0; m.dirty && now.Sub(m.saved) > beat || now.Sub(m.saved) > saveEach {
+		m.save(now)
+	}
+}
+
+// meet notes which GPU is where, and which answer.
+func (m *Monitor) meet(s *Snapshot) {
+	for _, metric := range []*collectors.Metric{collectors.PCIDevicePresent, collectors.Info} {
+		at := slices.Index(metric.Labels, "pci_bus_id")
+		for _, sample := range s.Of(metric) {
+			if pci, ok := host.ParsePCI(sample.Labels[at]); ok && sample.Labels[1] != "" && (len(m.gpus) < mostGPUs || m.gpus[pci] != Entity{}) {
+				m.gpus[pci] = entityOf(sample, nil)
+			}
+		}
+	}
+	clear(m.up)
+	for _, sample := range s.Of(collectors.Up) {
+		m.up[entityOf(sample, nil)] = sample.Value == 1
+	}
+}
+
+// record completes an event and hands it on.
+func (m *Monitor) record(e Event) {
+	e.Version, e.Boot, e.Node, e.Injected = eventVersion, m.Boot, m.Node, m.Simulated
+	if m.Record != nil {
+		m.Record(e)
+	}
+}
+
+// say logs a change of state.
+func (m *Monitor) say(e Event) {
+	level := slog.LevelInfo
+	if e.Severity >= Warning && e.To != Recovering {
+		level = slog.LevelWarn
+	}
+	m.Log.Log(context.Background(), level, "health changed", "check", e.Check, "entity", e.Entity.String(), "from", e.From.String(), "to", e.To.String(), "message", e.Message)
+}
+
+// show publishes the judgement.
+func (m *Monitor) show(s *Snapshot, now time.Time) {
+	m.view.Store(&view{samples: s.added, verdict: m.verdict(s, now)})
+}
+
+// tell hands on the alerts that fire, and those that ended.
+func (m *Monitor) tell(now time.Time) {
+	settings := m.settings.Load()
+	labels := maps.Clone(settings.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels["node"] = m.Node
+	firing := map[string]Alert{}
+	var all []Alert
+	for _, a := range m.engine.Alerts(labels) {
+		if id := a.identity(); firing[id].Labels == nil {
+			firing[id] = a
+			all = append(all, a)
+		}
+	}
+	for id, a := range m.firing {
+		if firing[id].Labels == nil {
+			a.Ends = now
+			all = append(all, a)
+		}
+	}
+	m.firing = firing
+	if m.Tell != nil && len(all) > 0 {
+		m.Tell(all)
+	}
+}
+
+// An ack is an operator's word.
+type ack struct {
+	check  string
+	entity Entity
+	who    string
+	result chan error
+}
+
+// Ack clears a latched fault, or takes a setting or a missing GPU for what is
+// meant to be. It is for whom the kernel says is root: the caller checks, and
+// says who that is.
+func (m *Monitor) Ack(ctx context.Context, check string, entity Entity, who string) error {
+	a := ack{check, entity, who, make(chan error, 1)}
+	select {
+	case m.acks <- a:
+		return <-a.result
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (m *Monitor) acknowledge(a ack) error {
+	now := time.Now()
+	e, err := m.engine.Ack(a.check, a.entity, now)
+	if err != nil {
+		return err
+	}
+	if a.check == missingCheck && m.Forget != nil && e.Entity.UUID != "" {
+		m.Forget(e.Entity.UUID)
+	}
+	e.Message = "Acknowledged by " + a.who + "."
+	m.record(e)
+	m.dirty = true
+	m.Log.Info("acknowledged", "check", a.check, "entity", e.Entity.String(), "by", a.who)
+	return nil
+}

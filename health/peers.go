@@ -1,0 +1,118 @@
+package health
+
+import (
+	"math"
+
+	"gpusteward/collectors"
+)
+
+// A GPU against its siblings: those of the same model and power limit that are
+// loaded alike. Where there are fewer than three of them there is no series.
+var (
+	PeerZScore           = collectors.Gauge("nvgpu_peer_zscore", "Distance of the GPU from the median of its like-loaded siblings, in robust standard deviations.", "signal")
+	PeerDeviationCelsius = collectors.Gauge("nvgpu_peer_deviation_celsius", "Degrees by which the GPU is hotter than the median of its like-loaded siblings.", "signal")
+	PeerDeviationRatio   = collectors.Gauge("nvgpu_peer_deviation_ratio", "Part by which the GPU's value is over the median of its like-loaded siblings; negative below.", "signal")
+	PeerClockRatio       = collectors.Gauge("nvgpu_peer_clock_ratio", "SM clock of a busy GPU, of the median of its busy siblings with the same power limit.")
+)
+
+// Of siblings.
+const (
+	leastPeers = 3 // beside the GPU itself
+	likeClock  = 0.05
+
+	placeCelsius = 2.0  // the least standard deviation of temperatures between GPUs
+	busyFrom     = 0.80 // utilization from which on clocks are compared
+	idleTo       = 0.02 // utilization up to which nothing runs
+	cappedNow    = 0.05 // part of the time in which the power limit held the clocks down
+	atLimit      = 0.90 // of the power limit
+)
+
+// peers compares c with its siblings.
+func (d *Derivers) peers(c *card) {
+	for _, i := range [...]int{coreTemperature, memoryTemperature} {
+		if center, z, ok := d.among(c, i, c.heated); ok {
+			d.put(PeerZScore, c.watched[i].labels, z)
+			d.put(PeerDeviationCelsius, c.watched[i].labels, c.now[i]-center)
+		}
+	}
+	if center, z, ok := d.among(c, power, c.works); ok && center > 0 {
+		d.put(PeerZScore, c.watched[power].labels, z)
+		d.put(PeerDeviationRatio, c.watched[power].labels, c.now[power]/center-1)
+	}
+	if center, _, ok := d.among(c, smClock, c.races); ok && center > 0 {
+		d.put(PeerClockRatio, c.labels, c.now[smClock]/center)
+	}
+}
+
+// among compares an input of c with that of the GPUs that siblings picks.
+func (d *Derivers) among(c *card, input int, siblings func(*card) bool) (center, z float64, ok bool) {
+	others := d.room[:0]
+	for _, o := range d.cards {
+		if o != c && usable(o.now[input]) && siblings(o) {
+			others = append(others, o.now[input])
+		}
+	}
+	if len(others) < leastPeers || !usable(c.now[input]) {
+		return 0, 0, false
+	}
+	center = median(others)
+	floor := watches[input].floor
+	if input != power { // a GPU is some degrees hotter by where it sits
+		floor = placeCelsius
+	}
+	return center, robustZ(c.now[input], center, mad(others, center), floor), true
+}
+
+// same reports whether two GPUs are of one model and may draw as much.
+func (c *card) same(o *card) bool {
+	limits := c.now[powerLimit] == o.now[powerLimit] || !usable(c.now[powerLimit]) && !usable(o.now[powerLimit])
+	return c.model != "" && c.model == o.model && limits
+}
+
+// like reports whether two GPUs of a kind are loaded alike: utilization says
+// for how long something ran, the activity of the units what it was. The
+// smoothed load counts, because power and heat have a past; so nothing is
+// known of a GPU that is new.
+func (c *card) like(o *card) bool {
+	known := c.settled && o.settled && usable(c.now[utilization]) && usable(o.now[utilization])
+	if !known || !c.same(o) || !within(c.smooth[utilization], o.smooth[utilization], likeLoad) {
+		return false
+	}
+	for i := memoryUtilization; i < capped; i++ {
+		if math.Abs(c.smooth[i]-o.smooth[i]) > likeLoad {
+			return false
+		}
+	}
+	return true
+}
+
+// heated reports whether o should be as hot as c. What draws less is cooler,
+// now and for a while: only siblings that draw as much say that c is too hot.
+func (c *card) heated(o *card) bool {
+	least := likeLoad * c.now[powerLimit]
+	return c.like(o) && !(o.now[power] < c.now[power]-least) && !(o.smooth[power] < c.smooth[power]-least)
+}
+
+// works reports whether o should draw as much as c: both do nothing, or both
+// are busy with the same at the same clock. Only the activity of the units says
+// what that is, and of what does little it does not say enough.
+func (c *card) works(o *card) bool {
+	both := c.busy() && o.busy() && usable(c.now[smActivity]) || c.idle() && o.idle()
+	return both && c.like(o) && within(c.now[smClock], o.now[smClock], likeClock*c.now[smClock])
+}
+
+// races reports whether o should be as fast as c: both are busy. What runs at
+// its power limit is as slow as its work is heavy, so then the work has to be
+// alike too, and the sibling at its limit.
+func (c *card) races(o *card) bool {
+	alike := c.same(o) && c.busy() && o.busy() && within(c.smooth[utilization], o.smooth[utilization], likeLoad)
+	return alike && (!c.limited() || o.limited() && c.like(o))
+}
+
+func (c *card) busy() bool { return min(c.now[utilization], c.smooth[utilization]) >= busyFrom }
+
+func (c *card) idle() bool { return max(c.now[utilization], c.smooth[utilization]) <= idleTo }
+
+func (c *card) limited() bool {
+	return c.smooth[capped] > cappedNow || c.smooth[power] >= atLimit*c.now[powerLimit]
+}

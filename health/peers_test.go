@@ -1,0 +1,106 @@
+package health
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestPeersAreComparedByLikeLoad(t *testing.T) {
+	t.Parallel()
+	hot := func(g *rigGPU) { g.values[coreTemperature] += 15; g.values[power] *= 1.2 }
+	for _, c := range []struct {
+		name  string
+		gpus  int
+		other func(i int, g *rigGPU) // changes the siblings
+		heat  bool                   // that there is a comparison of temperatures
+		power bool
+		was   map[int]float64
+	}{
+		{"like siblings", 4, nil, true, true, map[int]float64{}},
+		{"too few", 3, nil, false, false, map[int]float64{}},
+		{"other models", 4, func(_ int, g *rigGPU) { g.model = "NVIDIA H200" }, false, false, map[int]float64{}},
+		{"another power limit", 4, func(_ int, g *rigGPU) { g.values[powerLimit] = 500 }, false, false, map[int]float64{}},
+		{"less used", 4, func(_ int, g *rigGPU) { g.values[utilization] = .6 }, false, false, map[int]float64{}},
+		{"other work", 4, func(_ int, g *rigGPU) { g.values[tensorActivity] = .1 }, false, false, map[int]float64{}},
+		{"work that is not known", 4, func(_ int, g *rigGPU) { g.values[smActivity] = math.NaN() }, true, true, map[int]float64{}},
+		{"another clock", 4, func(_ int, g *rigGPU) { g.values[smClock] = 1500e6 }, true, false, map[int]float64{}},
+		{"less power", 4, func(_ int, g *rigGPU) { g.values[power] = 300 }, false, true, map[int]float64{}},
+		{"one of four is other", 5, func(i int, g *rigGPU) { g.model += strings.Repeat("x", count(i == 1)) }, true, true, map[int]float64{}},
+	} {
+		r := newRig(c.gpus)
+		for i, g := range r.gpus[1:] {
+			if c.other != nil {
+				c.other(i+1, g)
+			}
+		}
+		hot(r.gpus[0])
+		r.gpus[0].values[power] = min(r.gpus[0].values[power], 560)
+		r.step(time.Minute, nil)
+		if got := r.last.Of(PeerZScore); len(got) > 0 {
+			t.Errorf("%s: after a minute nobody knows for how long they have run: %v", c.name, got)
+		}
+		r.step(2*time.Minute, nil)
+		for _, i := range []int{utilization, power, tensorActivity} { // a pass without readings is no other load
+			r.gpus[1].values[i], c.was[i] = math.NaN(), r.gpus[1].values[i]
+		}
+		r.step(step, nil)
+		for _, i := range []int{utilization, power, tensorActivity} {
+			r.gpus[1].values[i] = c.was[i]
+		}
+		r.step(step, nil)
+		z, by := r.get(PeerZScore, 0, "temperature"), r.get(PeerDeviationCelsius, 0, "temperature")
+		if c.heat && (z != 7.5 || by != 15) || !c.heat && usable(z) {
+			t.Errorf("%s: %g degrees more score %g; want 15 and 7.5: %v", c.name, by, z, c.heat)
+		}
+		z, ratio := r.get(PeerZScore, 0, "power"), r.get(PeerDeviationRatio, 0, "power")
+		if c.power && (z < 20 || ratio < .1) || !c.power && usable(z) {
+			t.Errorf("%s: a power of %+g scores %g; want a comparison: %v", c.name, ratio, z, c.power)
+		}
+	}
+}
+
+func TestAGPUThatWasBusyLongerIsNoOutlier(t *testing.T) {
+	t.Parallel()
+	r := newRig(5)
+	hot := func(busy bool, g *rigGPU) {
+		g.values[utilization], g.values[power], g.values[coreTemperature] = .95, 500, g.values[coreTemperature]+(70-g.values[coreTemperature])*.15
+		if !busy {
+			g.values[utilization], g.values[power], g.values[coreTemperature] = 0, 80, g.values[coreTemperature]+(40-g.values[coreTemperature])*.45
+		}
+	}
+	for minute := range 60 { // jobs end on one GPU a minute later than on the others
+		r.step(time.Minute, func() {
+			for i, g := range r.gpus {
+				hot(minute%20 < 10+count(i == 0), g)
+			}
+			if r.last != nil && r.get(PeerZScore, 0, "temperature") >= 5 && r.get(PeerDeviationCelsius, 0, "temperature") >= 8 {
+				t.Fatalf("minute %d: an outlier by %g degrees", minute, r.get(PeerDeviationCelsius, 0, "temperature"))
+			}
+		})
+	}
+}
+
+func TestASlowGPUIsOneWithoutAReason(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		set  func(v *[inputCount]float64)
+		want float64 // NaN: not compared
+	}{
+		{"as fast as others", func(*[inputCount]float64) {}, 1},
+		{"slow", func(v *[inputCount]float64) { v[smClock] = 990e6; v[power] = 300 }, .5},
+		{"held down by its power limit, other work", func(v *[inputCount]float64) {
+			v[smClock], v[power], v[capped], v[tensorActivity] = 1400e6, 695, 1, .9
+		}, math.NaN()},
+		{"idle", func(v *[inputCount]float64) { v[smClock], v[utilization] = 345e6, 0 }, math.NaN()},
+	} {
+		r := newRig(5)
+		c.set(&r.gpus[0].values)
+		r.step(3*time.Minute, nil)
+		if got := r.get(PeerClockRatio, 0); got != c.want && usable(got+c.want) || usable(got) != usable(c.want) {
+			t.Errorf("%s: %g of its peers' clock, want %g", c.name, got, c.want)
+		}
+	}
+}

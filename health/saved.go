@@ -1,0 +1,139 @@
+package health
+
+import (
+	"encoding/json"
+	"maps"
+	"time"
+)
+
+// Saved is what an engine must not forget over a restart of the agent.
+type Saved struct {
+	Version   int                `json:"version"`
+	Boot      string             `json:"boot_id"`
+	Time      time.Time          `json:"time"`
+	Faults    []savedFault       `json:"faults"`    // what fails
+	Cleared   []savedClearing    `json:"cleared"`   // what was latched
+	Incidents []Event            `json:"incidents"` // of the last 30 days
+	Counters  map[string]float64 `json:"counters"`  // lifetime counters
+	Peaks     []savedPeak        `json:"peaks"`     // of signals, in this boot
+	Normal    baselines          `json:"normal"`    // settings
+	Derived   json.RawMessage    `json:"derived,omitempty"`
+}
+
+// savedVersion is the version of Saved's form.
+const savedVersion = 1
+
+type savedFault struct {
+	Check   string        `json:"check"`
+	Entity  Entity        `json:"entity"`
+	State   State         `json:"state"`
+	Since   time.Time     `json:"since"`
+	Hold    time.Duration `json:"hold_ns"`
+	Latched bool          `json:"latched,omitempty"`
+	Levels  []savedLevel  `json:"levels"`
+}
+
+type savedLevel struct {
+	Level    int       `json:"level"` // of the check's
+	Severity Severity  `json:"severity"`
+	Since    time.Time `json:"since"`
+	Bad      time.Time `json:"bad"`
+	Value    float64   `json:"value"`
+}
+
+type savedClearing struct {
+	clearing
+	Time time.Time `json:"time"`
+}
+
+type savedPeak struct {
+	peak
+	Value float64 `json:"value"`
+}
+
+// Save returns what a new engine needs to go on, during the boot with this id.
+func (e *Engine) Save(boot string) (Saved, error) {
+	s := Saved{Version: savedVersion, Boot: boot, Time: e.memory.now, Incidents: e.memory.incidents, Counters: maps.Clone(e.memory.kept), Normal: e.normal}
+	for _, j := range e.judges {
+		for _, st := range j.order {
+			if st.severity(j.Check) == None {
+				continue
+			}
+			f := savedFault{Check: j.ID, Entity: st.Entity, State: st.state, Since: st.since, Hold: st.hold, Latched: st.latched}
+			for i, l := range st.levels {
+				if l.active {
+					f.Levels = append(f.Levels, savedLevel{i, j.Levels[i].Severity, l.since, l.bad, l.value})
+				}
+			}
+			s.Faults = append(s.Faults, f)
+		}
+	}
+	for c, t := range e.memory.cleared {
+		s.Cleared = append(s.Cleared, savedClearing{c, t})
+	}
+	for g, c := range e.memory.counted {
+		if g.lifetime {
+			for labels, v := range c.last {
+				s.Counters[g.query+"\x00"+labels] = v
+			}
+		}
+	}
+	for p, v := range e.memory.peaks {
+		s.Peaks = append(s.Peaks, savedPeak{p, v})
+	}
+	var err error
+	s.Derived, err = json.Marshal(e.derivers.Save())
+	return s, err
+}
+
+// Restore has a new engine go on where s was saved. What was latched in
+// another boot is over: the events say so.
+func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []Event, err error) {
+	m := e.memory
+	m.now, m.incidents = now, s.Incidents
+	maps.Copy(m.kept, s.Counters)
+	for _, c := range s.Cleared {
+		m.cleared[c.clearing] = c.Time
+	}
+	if s.Boot == boot {
+		for _, p := range s.Peaks {
+			m.peaks[p.peak] = p.Value
+		}
+	}
+	if s.Normal != nil {
+		e.normal = s.Normal
+	}
+	byID := map[string]*judge{}
+	for _, j := range e.judges {
+		byID[j.ID] = j
+	}
+	for _, f := range s.Faults {
+		j := byID[f.Check]
+		if j == nil {
+			continue // a check that this version does not have any more
+		}
+		st := j.status(f.Entity, now)
+		if st == nil {
+			continue
+		}
+		st.state, st.since, st.hold, st.latched = f.State, f.Since, f.Hold, f.Latched
+		for _, l := range f.Levels {
+			if l.Level >= 0 && l.Level < len(j.Levels) && j.Levels[l.Level].Severity == l.Severity { // else the check has changed
+				st.levels[l.Level] = level{active: true, since: l.Since, bad: l.Bad, value: l.Value}
+			}
+		}
+		if f.Latched && s.Boot != boot {
+			changes = append(changes, e.unlatch(j, st))
+		}
+	}
+	if len(s.Derived) > 0 {
+		err = e.derivers.restore(s.Derived)
+	}
+	return changes, err
+}
+
+// clearing is a fault that was latched and cleared.
+type clearing struct {
+	Check  string `json:"check"`
+	Entity Entity `json:"entity"`
+}

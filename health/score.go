@@ -1,0 +1,195 @@
+package health
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// How much has happened to a GPU.
+var (
+	FaultScore = collectors.Gauge("nvgpu_fault_score", "Faults of the class, weighted by severity, those in a row more; half of it is gone after an hour.", "class")
+	LemonScore = collectors.Gauge("nvgpu_lemon_score", "Faults that were not a tenant's doing, one an hour at most and the worst of it; an eighth is left after 30 days.")
+)
+
+// Of scores.
+const (
+	faultHalfLife = time.Hour
+	lemonHalfLife = 10 * 24 * time.Hour
+	inARow        = time.Hour // faults of a class with no longer between them are consecutive
+	rowBonus      = 0.25      // for each fault before
+	mostBonus     = 1.0
+	oneOffence    = time.Hour // what comes together is one offence
+	mostTold      = 1024
+	historyKept   = 60 * 24 * time.Hour
+)
+
+// severityWeight is what a fault counts by its severity.
+var severityWeight = [...]float64{None: 0, Info: 0.1, Warning: 0.5, Critical: 1, Emergency: 2}
+
+// A history is what is kept of a GPU beyond a restart.
+type history struct {
+	Seen   time.Time         `json:"seen"`
+	Faults map[Class]*streak `json:"faults,omitempty"`
+	Lemon  decaying          `json:"lemon"`
+	// The offence that Lemon last counted, to which what follows soon belongs.
+	Offence float64   `json:"offence,omitempty"`
+	Began   time.Time `json:"began,omitzero"`
+
+	ECC  errorRate `json:"ecc"`
+	PCIe errorRate `json:"pcie"`
+	Rows trend     `json:"rows"`
+}
+
+// A streak scores the faults of a class.
+type streak struct {
+	Score decaying  `json:"score"`
+	Row   int       `json:"row"` // faults in a row
+	Last  time.Time `json:"last,omitzero"`
+}
+
+// A decaying value halves in each half-life.
+type decaying struct {
+	Value float64   `json:"value"`
+	At    time.Time `json:"at,omitzero"`
+}
+
+// decay brings v to now. A clock that went back leaves the value as it is.
+func (v *decaying) decay(now time.Time, halfLife time.Duration) float64 {
+	if over := now.Sub(v.At); over > 0 && !v.At.IsZero() {
+		v.Value *= math.Exp2(-over.Seconds() / halfLife.Seconds())
+	}
+	v.At = now
+	return v.Value
+}
+
+// Fault counts an incident of a GPU. An incident that is told again, under the
+// same ID, counts once. What is no incident, of no GPU or of no class is none
+// of the scores' business.
+func (d *Derivers) Fault(e Event, now time.Time) {
+	uuid := e.Entity.UUID
+	if i := slices.IndexFunc(d.cards, func(c *card) bool { return c.gpu == e.Entity.GPU }); uuid == "" && i >= 0 {
+		uuid = d.cards[i].uuid
+	}
+	if e.Kind != KindIncident || uuid == "" || !slices.Contains(Classes, e.Class) || e.ID != "" && slices.Contains(d.told, e.ID) {
+		return
+	}
+	h := d.history(uuid, now)
+	if h == nil {
+		return
+	}
+	if e.ID != "" {
+		d.told = append(d.told[max(0, len(d.told)+1-mostTold):], e.ID)
+	}
+	weight := severityWeight[min(max(e.Severity, None), Emergency)]
+	s := h.Faults[e.Class]
+	if s == nil {
+		s = &streak{}
+		h.Faults[e.Class] = s
+	}
+	if now.Sub(s.Last) > inARow {
+		s.Row = 0
+	}
+	s.Score.decay(now, faultHalfLife)
+	s.Score.Value += weight * (1 + min(rowBonus*float64(s.Row), mostBonus))
+	s.Row, s.Last = s.Row+1, now
+	if e.Class != ApplicationFault { // a tenant's fault never condemns a GPU
+		h.offend(weight, now)
+	}
+}
+
+// offend counts an offence, or what one grew by.
+func (h *history) offend(weight float64, now time.Time) {
+	if over := now.Sub(h.Began); over > oneOffence || over < 0 {
+		h.Began, h.Offence = now, 0
+	}
+	h.Lemon.decay(now, lemonHalfLife)
+	h.Lemon.Value += max(0, weight-h.Offence)
+	h.Offence = max(weight, h.Offence)
+}
+
+// scores puts the scores: 0 for what never happened.
+func (d *Derivers) scores(c *card, h *history, now time.Time) {
+	for i, class := range Classes {
+		score := 0.0
+		if s := h.Faults[class]; s != nil {
+			score = s.Score.decay(now, faultHalfLife)
+		}
+		d.put(FaultScore, c.classes[i], score)
+	}
+	d.put(LemonScore, c.labels, h.Lemon.decay(now, lemonHalfLife))
+}
+
+// history returns what is kept of a GPU; nil where there are too many. Those
+// not seen for long make room.
+func (d *Derivers) history(uuid string, now time.Time) *history {
+	h := d.histories[uuid]
+	if h == nil {
+		maps.DeleteFunc(d.histories, func(uuid string, h *history) bool {
+			here := slices.ContainsFunc(d.cards, func(c *card) bool { return c.uuid == uuid })
+			return now.Sub(h.Seen) > historyKept && !here
+		})
+		if len(d.histories) >= mostHistories {
+			return nil
+		}
+		h = &history{Faults: map[Class]*streak{}, Rows: trend{every: rowsEvery}}
+		d.histories[uuid] = h
+	}
+	h.Seen = now
+	return h
+}
+
+// sum takes the newest rises of the counters of corrected errors.
+func (h *history) sum(c *card) {
+	h.ECC.add(c.rose[eccCorrected])
+	h.PCIe.add(c.rose[pcieCorrectable])
+}
+
+// advance ends a minute.
+func (h *history) advance(now time.Time) {
+	h.Seen = now
+	h.ECC.advance()
+	h.PCIe.advance()
+}
+
+// Derived is what Derivers keep over a restart, to be written as JSON.
+type Derived struct {
+	GPUs map[string]*history `json:"gpus"` // by UUID
+	Told []string            `json:"told"` // incidents that have been counted
+}
+
+// Save returns what is to be kept over a restart. It is d's own: it must be
+// written before d is used again.
+func (d *Derivers) Save() Derived { return Derived{d.histories, d.told} }
+
+// restore goes on from what Save returned, as JSON. After an error d is as it was.
+func (d *Derivers) restore(text json.RawMessage) error {
+	var saved Derived
+	if err := json.Unmarshal(text, &saved); err != nil {
+		return fmt.Errorf("decode the state of statistics: %w", err)
+	}
+	d.told = saved.Told[max(0, len(saved.Told)-mostTold):]
+	for uuid, h := range saved.GPUs {
+		if h == nil || len(d.histories) >= mostHistories {
+			continue
+		}
+		if h.Faults == nil {
+			h.Faults = map[Class]*streak{}
+		}
+		maps.DeleteFunc(h.Faults, func(class Class, s *streak) bool { return s == nil || !slices.Contains(Classes, class) })
+		for _, e := range []*errorRate{&h.ECC, &h.PCIe} {
+			e.Next = min(max(e.Next, 0), windowSize-1)
+		}
+		if n := len(h.Rows.Times); n > trendSize || n != len(h.Rows.Values) || !slices.IsSorted(h.Rows.Times) {
+			h.Rows = trend{}
+		}
+		h.Rows.every = rowsEvery
+		d.histories[uuid] = h
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+package health
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+)
+
+// incident is an incident of a rig's GPU.
+func fault(r *rig, gpu int, id string, class Class, severity Severity) {
+	r.Fault(Event{Kind: KindIncident, ID: id, Class: class, Severity: severity, Entity: Entity{GPU: r.gpus[gpu].gpu, UUID: r.gpus[gpu].uuid}}, r.now)
+}
+
+func TestFaultScores(t *testing.T) {
+	t.Parallel()
+	r := newRig(2)
+	r.step(step, nil)
+	for _, class := range Classes {
+		if got := r.get(FaultScore, 0, string(class)); got != 0 {
+			t.Errorf("%s before any fault: %g, want 0", class, got)
+		}
+	}
+	score := func(class Class) float64 { return r.get(FaultScore, 0, string(class)) }
+	fault(r, 0, "a", MemoryFault, Critical)
+	fault(r, 0, "a", MemoryFault, Critical) // told again
+	r.Fault(Event{Kind: KindTransition, ID: "t", Class: MemoryFault, Severity: Critical, Entity: Entity{UUID: r.gpus[0].uuid}}, r.now)
+	r.Fault(Event{Kind: KindIncident, ID: "n", Class: MemoryFault, Severity: Critical}, r.now) // of the node
+	r.step(step, nil)
+	if got := score(MemoryFault); math.Abs(got-1) > .01 {
+		t.Errorf("one critical fault: %g, want 1", got)
+	}
+	r.step(time.Hour, nil)
+	if got := score(MemoryFault); math.Abs(got-.5) > .01 {
+		t.Errorf("an hour later: %g, want half", got)
+	}
+	r.step(time.Hour, nil) // no longer in a row
+	for i := range 3 {
+		fault(r, 0, fmt.Sprint("row", i), HardwareFault, Critical)
+		fault(r, 0, fmt.Sprint("warning", i), DriverCrash, Warning)
+	}
+	r.step(step, nil)
+	if got := score(HardwareFault); math.Abs(got-3.75) > .01 {
+		t.Errorf("three faults in a row: %g, want 1 + 1.25 + 1.5", got)
+	}
+	if got := score(DriverCrash); math.Abs(got-3.75/2) > .01 {
+		t.Errorf("three warnings in a row: %g, want half of that", got)
+	}
+	if got := r.get(FaultScore, 1, string(HardwareFault)); got != 0 {
+		t.Errorf("the other GPU has %g", got)
+	}
+	r.Fault(Event{Kind: KindIncident, ID: "i", Class: ComputeTimeout, Severity: Critical, Entity: Entity{GPU: "1"}}, r.now) // known by its index
+	r.step(step, nil)
+	if got := r.get(FaultScore, 1, string(ComputeTimeout)); math.Abs(got-1) > .01 {
+		t.Errorf("a fault of the GPU with index 1: %g", got)
+	}
+}
+
+func TestLemonsAreNotMadeByTenants(t *testing.T) {
+	t.Parallel()
+	r := newRig(2)
+	r.step(step, nil)
+	for i := range 12 { // two hours apart
+		fault(r, 0, fmt.Sprint("tenant", i), ApplicationFault, Critical)
+		for k := range 5 { // what comes together is one offence
+			fault(r, 1, fmt.Sprint("hardware", i, k), HardwareFault, Severity(2+k%2))
+		}
+		r.now = r.now.Add(2 * time.Hour)
+		r.step(step, nil)
+	}
+	if good, bad := r.get(LemonScore, 0), r.get(LemonScore, 1); good != 0 || bad < 11 || bad > 12 {
+		t.Errorf("a tenant's faults score %g, want 0; twelve offences score %g, want a little under 12", good, bad)
+	}
+	before := r.get(LemonScore, 1)
+	r.now = r.now.Add(30 * 24 * time.Hour)
+	r.step(step, nil)
+	if got := r.get(LemonScore, 1); math.Abs(got-before/8) > .01 {
+		t.Errorf("30 days later: %g, want an eighth of %g", got, before)
+	}
+}
+
+func TestScoresOutliveARestart(t *testing.T) {
+	t.Parallel()
+	r := newRig(2)
+	for _, g := range r.gpus {
+		g.values[eccCorrected] = 0
+	}
+	r.step(5*time.Minute, func() { r.gpus[0].values[eccCorrected] += 2 })
+	fault(r, 0, "a", MemoryFault, Emergency)
+	r.step(step, nil)
+	text, err := json.Marshal(r.Save())
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := newRig(2)
+	again.now, again.gpus = r.now, r.gpus
+	if err := again.restore(text); err != nil {
+		t.Fatal(err)
+	}
+	fault(again, 0, "a", MemoryFault, Emergency) // the journal tells it again
+	again.step(step, nil)
+	if got := again.get(FaultScore, 0, string(MemoryFault)); math.Abs(got-2) > .02 {
+		t.Errorf("the fault score is %g, want 2", got)
+	}
+	if got := again.get(LemonScore, 0); math.Abs(got-2) > .02 {
+		t.Errorf("the lemon score is %g, want 2", got)
+	}
+	if rate, sum := again.get(ECCCorrectablePerHour, 0), again.get(ECCCorrectableCUSUM, 0); rate < 50 || sum < 5 {
+		t.Errorf("%g errors an hour, sum %g", rate, sum)
+	}
+	for _, bad := range []string{``, `[]`, `{"gpus":{"x":5}}`} {
+		if err := NewDerivers().restore([]byte(bad)); err == nil {
+			t.Errorf("%q is taken for a state", bad)
+		}
+	}
+	odd := newRig(1)
+	text = []byte(`{"gpus":{"` + odd.gpus[0].uuid + `":{"ecc":{"next":-5},"pcie":{"next":999},"faults":{"x":{},"memory-fault":null},"rows":{"times":[2,1],"values":[1]}},"y":null}}`)
+	if err := odd.restore(text); err != nil {
+		t.Fatal(err)
+	}
+	odd.gpus[0].values[remappedRows] = 1
+	odd.step(2*time.Minute, nil)
+	whole(t, odd.last)
+}
+
+func TestAClockThatGoesBackChangesNoScore(t *testing.T) {
+	t.Parallel()
+	r := newRig(1)
+	r.step(step, nil)
+	fault(r, 0, "a", MemoryFault, Critical)
+	r.now = r.now.Add(-24 * time.Hour)
+	r.step(time.Hour, nil)
+	if got := r.get(FaultScore, 0, string(MemoryFault)); math.Abs(got-.5) > .01 {
+		t.Errorf("an hour after the clock went back a day: %g, want half", got)
+	}
+}
+
+func TestAClockThatLeapsForgetsNoGPUThatIsThere(t *testing.T) {
+	t.Parallel()
+	r := newRig(1)
+	r.step(step, nil)
+	fault(r, 0, "a", MemoryFault, Emergency)
+	r.Fault(Event{Kind: KindIncident, ID: "b", Class: MemoryFault, Severity: Critical, Entity: Entity{UUID: "GPU-gone"}}, r.now)
+	r.gpus = append(r.gpus, newRig(2).gpus[1])
+	r.now = r.now.Add(100 * 24 * time.Hour)
+	r.step(step, nil)
+	if got := r.get(LemonScore, 0); got <= 0 || len(r.histories) != 2 || r.histories["GPU-gone"] != nil {
+		t.Errorf("the lemon score is %g, %d histories", got, len(r.histories))
+	}
+}

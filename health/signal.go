@@ -1,0 +1,344 @@
+package health
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// A Signal is what a check looks at: a number for each entity. It is read
+// from a Snapshot on the host, and is an expression of PromQL for Prometheus:
+// two forms of one declaration. Signals are package variables and hold no
+// values; what must be remembered of them is the engine's.
+type Signal struct {
+	query    string
+	words    string   // query, for people
+	node     bool     // it is about the node, not about GPUs
+	by       []string // labels that make the entity, beside gpu and uuid
+	uses     []*collectors.Metric
+	window   time.Duration // that it looks back on
+	lifetime bool          // its counters go on while the agent is down: what they rose by then counts
+	optional bool          // that there is none of it says nothing: a GPU may have no peers
+	counts   *Incidents    // what it counts, if it does
+	read     func(m *memory, s *Snapshot, put func(Entity, float64))
+	example  func(e Entity, before, after float64) []Example
+}
+
+// String returns the signal as PromQL.
+func (g *Signal) String() string { return g.query }
+
+// Words returns the signal for people, in Markdown.
+func (g *Signal) Words() string { return g.words }
+
+// Labels returns the labels that the signal's entities have in Prometheus: those
+// of a GPU, or none for the node, and what is below it.
+func (g *Signal) Labels() []string {
+	if g.node {
+		return g.by
+	}
+	return append([]string{"gpu", "uuid"}, g.by...)
+}
+
+// source are the series of a metric that a signal takes.
+type source struct {
+	metric  *collectors.Metric
+	matches []match
+	by      []string
+}
+
+// match is a condition on a label.
+type match struct {
+	at     int // of the label in the metric's
+	name   string
+	values []string // any of them
+}
+
+// from reads "label", "value" pairs, where a value may be alternatives "a|b"
+// or the beginning of values "a.*", and "by", "label" pairs, which make that
+// label a part of the entity.
+func from(m *collectors.Metric, where []string) source {
+	src := source{metric: m}
+	for i := 0; i+1 < len(where); i += 2 {
+		if where[i] == "by" {
+			src.by = append(src.by, where[i+1])
+			continue
+		}
+		at := slices.Index(m.Labels, where[i])
+		if at < 0 {
+			panic(fmt.Sprintf("health: %s has no label %q", m, where[i]))
+		}
+		src.matches = append(src.matches, match{at, where[i], strings.Split(where[i+1], "|")})
+	}
+	return src
+}
+
+func (m match) fits(value string) bool {
+	for _, v := range m.values {
+		if start, open := strings.CutSuffix(v, ".*"); v == value || open && strings.HasPrefix(value, start) {
+			return true
+		}
+	}
+	return false
+}
+
+// selector returns the series in PromQL.
+func (src source) selector() string {
+	var all []string
+	for _, m := range src.matches {
+		op, value := "=", strings.Join(m.values, "|")
+		if strings.ContainsAny(value, "|*") {
+			op = "=~"
+		}
+		all = append(all, fmt.Sprintf("%s%s%q", m.name, op, value))
+	}
+	if all == nil {
+		return src.metric.Name
+	}
+	return src.metric.Name + "{" + strings.Join(all, ",") + "}"
+}
+
+// words returns the series for people.
+func (src source) words() string { return "`" + src.selector() + "`" }
+
+// peak returns the most that a gauge was in the last day. It looks at every
+// tenth minute: all samples of all links would be a million a host.
+func (src source) peak() string {
+	return src.collapsed("max", fmt.Sprintf("max_over_time(%s[1d:10m])", src.selector()))
+}
+
+// collapsed returns query, aggregated over the labels that make no entity.
+func (src source) collapsed(aggregate, query string) string {
+	var drop []string
+	for _, l := range src.metric.Labels {
+		if l != "gpu" && l != "uuid" && !slices.Contains(src.by, l) {
+			drop = append(drop, l)
+		}
+	}
+	if drop == nil {
+		return query
+	}
+	return fmt.Sprintf("%s without (%s) (%s)", aggregate, strings.Join(drop, ", "), query)
+}
+
+// each calls f with the samples that match.
+func (src source) each(s *Snapshot, f func(collectors.Sample)) {
+next:
+	for _, sample := range s.Of(src.metric) {
+		for _, m := range src.matches {
+			if !m.fits(sample.Labels[m.at]) {
+				continue next
+			}
+		}
+		f(sample)
+	}
+}
+
+// signal returns a signal with everything but how it is read.
+func (src source) signal(query, words string) *Signal {
+	return &Signal{query: query, words: words, example: src.gauge, node: !slices.Contains(src.metric.Labels, "gpu"), by: src.by, uses: []*collectors.Metric{src.metric}}
+}
+
+// Value is a gauge, the largest where an entity has several. The pairs are
+// "label", "value" for those that count ("a|b": either), and "by", "label"
+// for a label that is part of the entity.
+func Value(m *collectors.Metric, where ...string) *Signal {
+	src := from(m, where)
+	g := src.signal(src.collapsed("max", src.selector()), src.words())
+	g.read = func(_ *memory, s *Snapshot, put func(Entity, float64)) {
+		gather(src, s, func(a, b float64) float64 { return max(a, b) }, put)
+	}
+	return g
+}
+
+// Sum is the sum of gauges over an entity.
+func Sum(m *collectors.Metric, where ...string) *Signal {
+	src := from(m, where)
+	g := src.signal(src.collapsed("sum", src.selector()), "the sum of "+src.words())
+	g.read = func(_ *memory, s *Snapshot, put func(Entity, float64)) {
+		gather(src, s, func(a, b float64) float64 { return a + b }, put)
+	}
+	return g
+}
+
+// gather puts one value for each entity.
+func gather(src source, s *Snapshot, merge func(a, b float64) float64, put func(Entity, float64)) {
+	var all answers
+	src.each(s, func(sample collectors.Sample) { all = all.merge(entityOf(sample, src.by), sample.Value, merge) })
+	for _, r := range all {
+		put(r.Entity, r.value)
+	}
+}
+
+// Increase is by how much counters rose within the window, summed over the
+// entity. A counter that fell began again: that is no increase. Prometheus
+// extrapolates to the ends of the window, so that one is a little more than
+// one: what it says is rounded, because these are counts.
+func Increase(m *collectors.Metric, window time.Duration, where ...string) *Signal {
+	src := from(m, where)
+	rise := src.collapsed("sum", fmt.Sprintf("increase(%s[%s])", src.selector(), promDuration(window)))
+	g := src.signal("round("+rise+")", "the increase of "+src.words()+" in "+promDuration(window))
+	g.window, g.example = window, src.counter(window, 1)
+	g.read = func(m *memory, s *Snapshot, put func(Entity, float64)) { m.counters(g, src).read(m, s, put) }
+	return g
+}
+
+// Lifetime makes an Increase count what its counters, which the driver or the
+// board keeps, rose by while the agent was down.
+func (g *Signal) Lifetime() *Signal {
+	g.lifetime = true
+	return g
+}
+
+// Optional marks a signal whose absence is no loss of data: a comparison where
+// there is nobody to compare with, a forecast where there is no trend.
+func (g *Signal) Optional() *Signal {
+	g.optional = true
+	return g
+}
+
+// OrZero makes a signal 0 for the GPUs that have nothing of it: of a gauge that
+// is there only while something is wrong.
+func (g *Signal) OrZero() *Signal {
+	read := g.read
+	g.read = func(m *memory, s *Snapshot, put func(Entity, float64)) {
+		var has answers
+		read(m, s, func(e Entity, v float64) {
+			has = append(has, reading{e, v})
+			put(e, v)
+		})
+		for _, up := range s.Of(collectors.Up) {
+			if e := entityOf(up, nil); !slices.ContainsFunc(has, func(r reading) bool { return r.Entity == e }) {
+				put(e, 0)
+			}
+		}
+	}
+	return g
+}
+
+// Rate is Increase in each second of the window.
+func Rate(m *collectors.Metric, window time.Duration, where ...string) *Signal {
+	src := from(m, where)
+	g := src.signal(src.collapsed("sum", fmt.Sprintf("rate(%s[%s])", src.selector(), promDuration(window))), "the rate of "+src.words()+" over "+promDuration(window))
+	g.window, g.example = window, src.counter(window, window.Seconds())
+	g.read = func(m *memory, s *Snapshot, put func(Entity, float64)) {
+		m.counters(g, src).read(m, s, func(e Entity, v float64) { put(e, v/window.Seconds()) })
+	}
+	return g
+}
+
+// Div is a divided by b, for the entities that have both.
+func Div(a, b *Signal) *Signal {
+	return combine(a, b, "/", func(x, y float64) (float64, bool) { return x / y, y != 0 }, func(v, y float64) float64 { return v * y })
+}
+
+// Sub is a less b, for the entities that have both.
+func Sub(a, b *Signal) *Signal {
+	return combine(a, b, "-", func(x, y float64) (float64, bool) { return x - y, true }, func(v, y float64) float64 { return v + y })
+}
+
+// combine returns the signal a op b. f calculates it, and back what a must be
+// for a value of it.
+func combine(a, b *Signal, op string, f func(x, y float64) (float64, bool), back func(v, y float64) float64) *Signal {
+	g := &Signal{query: fmt.Sprintf("(%s %s %s)", a, op, b), words: fmt.Sprintf("%s %s %s", a.words, op, b.words), node: a.node, by: a.by, uses: append(slices.Clone(a.uses), b.uses...), window: max(a.window, b.window)}
+	g.example = func(e Entity, before, after float64) []Example {
+		return append(a.Example(e, back(before, someBase), back(after, someBase)), b.Example(e, someBase, someBase)...)
+	}
+	g.read = func(m *memory, s *Snapshot, put func(Entity, float64)) {
+		right := readings(b, m, s)
+		a.read(m, s, func(e Entity, x float64) {
+			if y, ok := right.of(e); ok {
+				if v, ok := f(x, y); ok {
+					put(e, v)
+				}
+			}
+		})
+	}
+	return g
+}
+
+// Lost is 1 for a GPU that answers and no longer has what it had: neither the
+// reading nor the driver's word that it has none; 0 where it is there. For
+// Prometheus it is what the GPU had within the last day.
+func Lost(m *collectors.Metric, where ...string) *Signal {
+	src := from(m, where)
+	g := &Signal{words: "the loss of " + src.words(), uses: []*collectors.Metric{m, collectors.Up, collectors.Unsupported}, example: src.loss}
+	g.query = fmt.Sprintf("((%s == 1) and (%s) unless (%s) unless ignoring (feature) %s{feature=%q})",
+		collectors.Up, src.peak(), src.collapsed("max", src.selector()), collectors.Unsupported, m.Name)
+	own, lacks := Value(m, where...), Value(collectors.Unsupported, "feature", m.Name)
+	g.read = func(mem *memory, s *Snapshot, put func(Entity, float64)) {
+		present, none := readings(own, mem, s), readings(lacks, mem, s)
+		for _, up := range s.Of(collectors.Up) {
+			e := entityOf(up, nil)
+			_, has := present.of(e)
+			_, unsupported := none.of(e)
+			if mem.most(g, e, collectors.Bool(has)) == 1 && up.Value == 1 && !unsupported {
+				put(e, collectors.Bool(!has))
+			}
+		}
+	}
+	return g
+}
+
+// Fell is by how much a gauge is below the most that it was in this boot: links
+// that were up, ports that had a carrier. For Prometheus it is the last day.
+func Fell(m *collectors.Metric, where ...string) *Signal {
+	own := Value(m, where...)
+	src := from(m, where)
+	g := &Signal{node: own.node, by: own.by, uses: own.uses, window: 24 * time.Hour, example: src.fall}
+	g.query, g.words = fmt.Sprintf("(%s - %s)", src.peak(), own), "the fall of "+src.words()
+	g.read = func(m *memory, s *Snapshot, put func(Entity, float64)) {
+		own.read(m, s, func(e Entity, v float64) { put(e, m.most(g, e, v)-v) })
+	}
+	return g
+}
+
+// reading is a signal's value for an entity.
+type reading struct {
+	Entity
+	value float64
+}
+
+// answers are a signal's readings. There are few: looking through them is cheap.
+type answers []reading
+
+func readings(g *Signal, m *memory, s *Snapshot) (all answers) {
+	g.read(m, s, func(e Entity, v float64) { all = append(all, reading{e, v}) })
+	return all
+}
+
+func (r answers) of(e Entity) (float64, bool) {
+	for i := range r {
+		if r[i].Entity == e {
+			return r[i].value, true
+		}
+	}
+	return 0, false
+}
+
+// merge puts v where e has no value yet, else what f makes of both. Mostly e
+// is the last.
+func (r answers) merge(e Entity, v float64, f func(a, b float64) float64) answers {
+	for i := len(r) - 1; i >= 0; i-- {
+		if r[i].Entity == e {
+			r[i].value = f(r[i].value, v)
+			return r
+		}
+	}
+	return append(r, reading{e, v})
+}
+
+// promDuration writes d as PromQL does: 5m, 1h, 7d, 90s.
+func promDuration(d time.Duration) string {
+	for _, unit := range []struct {
+		name string
+		of   time.Duration
+	}{{"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}} {
+		if d >= unit.of && d%unit.of == 0 {
+			return fmt.Sprintf("%d%s", d/unit.of, unit.name)
+		}
+	}
+	return fmt.Sprintf("%dms", d.Milliseconds())
+}

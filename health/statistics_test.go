@@ -1,0 +1,303 @@
+package health
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// reference returns the median by sorting.
+func reference(values []float64) float64 {
+	s := slices.Sorted(slices.Values(values))
+	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+}
+
+// normals returns n numbers of normal noise.
+func normals(r *rand.Rand, n int) []float64 {
+	values := make([]float64, n)
+	for i := range values {
+		values[i] = r.NormFloat64()
+	}
+	return values
+}
+
+func TestMediansAreThoseOfSortedNumbers(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		values := normals(r, 1+r.IntN(70))
+		if r.IntN(2) == 0 { // a sensor's: many are the same
+			for i := range values {
+				values[i] = math.Round(values[i])
+			}
+		}
+		var w window
+		for _, v := range append(normals(r, r.IntN(70)), values...) {
+			w.push(v)
+		}
+		last := values[max(0, len(values)-windowSize):]
+		center := reference(last)
+		if len(values) >= windowSize && w.median() != center {
+			t.Fatalf("the window of %v has median %g, want %g", last, w.median(), center)
+		}
+		if got := median(slices.Clone(values)); got != reference(values) {
+			t.Fatalf("the median of %v is %g, want %g", values, got, reference(values))
+		}
+		distances := make([]float64, w.n)
+		for i, v := range w.values[:w.n] {
+			distances[i] = math.Abs(v - w.median())
+		}
+		if got, want := w.mad(w.median()), reference(distances); got != want || mad(slices.Clone(w.values[:w.n]), w.median()) != want {
+			t.Fatalf("the deviation of %v is %g, want %g", w.sorted[:w.n], got, want)
+		}
+	}
+	if !math.IsNaN(median(nil)) || !math.IsNaN(new(window).median()) || !math.IsNaN(new(window).mad(0)) {
+		t.Error("nothing has a median")
+	}
+}
+
+func TestMomentsAreThoseOfTheWindow(t *testing.T) {
+	t.Parallel()
+	var w window
+	w.push(1e9) // which leaves the window, and leaves nothing behind
+	for i := range windowSize {
+		w.push(float64(i % 2))
+	}
+	if mean, deviation := w.moments(); mean != 0.5 || math.Abs(deviation-0.5042) > 1e-4 {
+		t.Errorf("mean %g, deviation %g of zeros and ones", mean, deviation)
+	}
+}
+
+func TestScoresDoNotDependOnTheUnit(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 200 {
+		values, v := normals(r, 31), r.NormFloat64()
+		score := func(scale, shift float64) float64 {
+			all := make([]float64, len(values))
+			for i := range all {
+				all[i] = values[i]*scale + shift
+			}
+			m := median(all)
+			return robustZ(v*scale+shift, m, mad(all, m), 0)
+		}
+		if a, b := score(1, 0), score(4, 1000); math.Abs(a-b) > 1e-6 {
+			t.Fatalf("the score is %g, in another unit %g", a, b)
+		}
+	}
+	if got := robustZ(65, 60, 0, 1); got != 5 {
+		t.Errorf("5 degrees over a sensor that never moves: %g, want what its resolution says, 5", got)
+	}
+	if got := zscore(1, 1, 0, 0); got != 0 {
+		t.Errorf("no deviation at all: %g, want 0", got)
+	}
+}
+
+func TestTheilSenFindsTheTrend(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(5, 6))
+	var times, line []float64
+	for i := range 30 {
+		times, line = append(times, float64(30*i)), append(line, 7+2*float64(30*i))
+	}
+	if slope, low, high := theilSen(times, line, nil); slope != 2 || low != 2 || high != 2 {
+		t.Errorf("of a line: %g in [%g, %g], want 2", slope, low, high)
+	}
+	covered, excluded, wild := 0, 0, 0
+	const runs = 500
+	for range runs {
+		noisy, flat, bad := slices.Clone(line), normals(r, 30), slices.Clone(line)
+		for i, n := range normals(r, 30) {
+			noisy[i] += 100 * n
+			bad[i] += n
+		}
+		if slope, low, high := theilSen(times, noisy, nil); low <= 2 && 2 <= high && low <= slope && slope <= high {
+			covered++
+		}
+		if _, low, high := theilSen(times, flat, nil); low > 0 || high < 0 {
+			excluded++
+		}
+		for _, i := range r.Perm(30)[:6] {
+			bad[i] += 1e6 * r.NormFloat64()
+		}
+		if slope, _, _ := theilSen(times, bad, nil); math.Abs(slope-2) > 0.05 {
+			wild++
+		}
+	}
+	if covered < runs*92/100 || covered > runs*99/100 {
+		t.Errorf("the interval holds the slope in %d of %d cases, want 95 %%", covered, runs)
+	}
+	if excluded > runs*8/100 {
+		t.Errorf("%d of %d flat series have a trend, want 5 %%", excluded, runs)
+	}
+	if wild > 0 {
+		t.Errorf("a fifth of wild points moved %d of %d slopes", wild, runs)
+	}
+	if slope, _, _ := theilSen([]float64{1, 1}, []float64{1, 2}, nil); !math.IsNaN(slope) {
+		t.Errorf("two points at one time have slope %g", slope)
+	}
+}
+
+func TestCUSUMSeesASmallShift(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(7, 8))
+	var quiet, up, down cusum
+	worst, after := 0.0, 0
+	for i := range 60 {
+		z := r.NormFloat64()
+		quiet.add(z)
+		up.add(z + 1.5)
+		down.add(z - 1.5)
+		if worst = max(worst, math.Abs(quiet.larger())); up.larger() > 8 && after == 0 {
+			after = i + 1
+		}
+	}
+	if worst > 8 || after == 0 || after > 20 || down.larger() > -8 {
+		t.Errorf("noise reaches %g; a shift of 1.5 passes 8 after %d samples, downwards it is at %g", worst, after, down.larger())
+	}
+	up.add(math.MaxFloat64)
+	if up.larger() != cusumMost {
+		t.Errorf("the sum is %g, want the bound", up.larger())
+	}
+}
+
+func TestEWMAForgets(t *testing.T) {
+	t.Parallel()
+	if got := ewma(math.NaN(), 5, time.Second, time.Minute); got != 5 {
+		t.Errorf("the first value gives %g", got)
+	}
+	one, two := ewma(0, 1, time.Minute, time.Minute), ewma(ewma(0, 1, 30*time.Second, time.Minute), 1, 30*time.Second, time.Minute)
+	if math.Abs(one-(1-1/math.E)) > 1e-12 || math.Abs(one-two) > 1e-12 {
+		t.Errorf("after tau: %g and in two steps %g, want 1-1/e", one, two)
+	}
+}
+
+// TestWhichStatisticsHoldUp is the table of what false alarms cost: the share
+// of samples, of series without any fault, that each test calls an anomaly.
+func TestWhichStatisticsHoldUp(t *testing.T) {
+	t.Parallel()
+	const samples = 200_000
+	for n, s := range []struct {
+		name                   string
+		tail, correlated       float64
+		sigma, mad, six, often [2]float64 // bands of 3 sigma, MAD 3.5, MAD 6, MAD 3.5 in 5 of 6
+	}{
+		{"ideal noise", 0, 0, [2]float64{.0030, .0050}, [2]float64{.0015, .0030}, [2]float64{0, .0001}, [2]float64{0, .0001}},
+		{"2 % heavy tail", .02, 0, [2]float64{.0095, .0140}, [2]float64{.0095, .0140}, [2]float64{.0035, .0060}, [2]float64{0, .0001}},
+		{"correlated (0.9)", 0, .9, [2]float64{.0070, .0130}, [2]float64{.0080, .0140}, [2]float64{0, .0005}, [2]float64{0, .0040}},
+		{"correlated, heavy tail", .02, .9, [2]float64{.0130, .0210}, [2]float64{.0170, .0280}, [2]float64{.0015, .0045}, [2]float64{.0030, .0100}},
+	} {
+		r := rand.New(rand.NewPCG(uint64(n), 9))
+		var w window
+		var sigma, mad, six, often int
+		var bits uint8
+		v, tested := 0.0, 0
+		for range samples {
+			shock := r.NormFloat64()
+			if r.Float64() < s.tail {
+				shock *= 5
+			}
+			v = s.correlated*v + shock
+			if w.n == windowSize {
+				tested++
+				mean, deviation := w.moments()
+				center := w.median()
+				z := math.Abs(robustZ(v, center, w.mad(center), 0))
+				sigma += count(math.Abs(zscore(v, mean, deviation, 0)) > 3)
+				mad += count(z > 3.5)
+				six += count(z > 6)
+				bits = bits<<1 | uint8(count(z > 3.5))
+				often += count(ones(bits&0x3f) >= 5)
+			}
+			w.push(v)
+		}
+		share := func(n int) float64 { return float64(n) / float64(tested) }
+		t.Logf("%-24s 3 sigma %.4f   MAD 3.5 %.4f   MAD 6 %.4f   MAD 3.5, 5 of 6 %.4f", s.name, share(sigma), share(mad), share(six), share(often))
+		for i, c := range []struct {
+			n    int
+			band [2]float64
+		}{{sigma, s.sigma}, {mad, s.mad}, {six, s.six}, {often, s.often}} {
+			if share(c.n) < c.band[0] || share(c.n) > c.band[1] {
+				t.Errorf("%s: column %d is %.4f, want in %v", s.name, i, share(c.n), c.band)
+			}
+		}
+	}
+}
+
+func count(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func ones(b uint8) (n int) {
+	for ; b != 0; b &= b - 1 {
+		n++
+	}
+	return n
+}
+
+func BenchmarkTheilSen(b *testing.B) {
+	for _, n := range []int{10, trendSize} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			times, values, room := make([]float64, n), normals(rand.New(rand.NewPCG(1, 1)), n), make([]float64, 0, n*n)
+			for i := range times {
+				times[i] = float64(i)
+			}
+			for b.Loop() {
+				theilSen(times, values, room)
+			}
+		})
+	}
+}
+
+// numbers makes of bytes some numbers as sensors give them.
+func numbers(data []byte) (values []float64) {
+	for _, b := range data {
+		values = append(values, float64(int8(b))/4)
+	}
+	return values
+}
+
+func FuzzTheilSen(f *testing.F) {
+	f.Add([]byte{1, 2, 3, 4, 200, 6})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		values := numbers(data[:min(len(data), 60)])
+		times, tilted := make([]float64, len(values)), make([]float64, len(values))
+		for i, v := range values {
+			times[i], tilted[i] = float64(i), v+8*float64(i)+100
+		}
+		slope, low, high := theilSen(times, values, nil)
+		if len(values) < 3 {
+			return
+		}
+		if !usable(slope) || !(low <= slope && slope <= high) {
+			t.Fatalf("%v: %g in [%g, %g]", values, slope, low, high)
+		}
+		if s, _, _ := theilSen(times, tilted, nil); math.Abs(s-slope-8) > 1e-9 {
+			t.Errorf("%v: the slope is %g, tilted by 8 %g", values, slope, s)
+		}
+	})
+}
+
+func FuzzWindow(f *testing.F) {
+	f.Add([]byte{1, 2, 3, 4, 200, 6, 6, 6})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var w window
+		values := numbers(data)
+		for i, v := range values {
+			w.push(v)
+			last := values[max(0, i+1-windowSize) : i+1]
+			if w.n != len(last) || !slices.IsSorted(w.sorted[:w.n]) || w.median() != reference(last) {
+				t.Fatalf("after %v the window holds %v", last, w.sorted[:w.n])
+			}
+			if got := mad(slices.Clone(last), w.median()); got != w.mad(w.median()) {
+				t.Fatalf("after %v the deviation is %g, want %g", last, w.mad(w.median()), got)
+			}
+		}
+	})
+}

@@ -1,0 +1,141 @@
+package health
+
+import (
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// How long a state is held.
+const (
+	holdFirst = 5 * time.Minute // after its condition last held; doubled for each flap
+	holdMost  = time.Hour       // at most
+	flapping  = time.Hour       // what comes back within this flaps
+	forgotten = time.Hour       // after which an entity without data is no more
+	silent    = 3               // intervals without data, and the state is unknown
+)
+
+// A status is the state machine of one check and entity. Each level of the
+// check is entered and left by itself; the state is that of the worst.
+type status struct {
+	Entity
+	levels  []level
+	state   State
+	since   time.Time     // of the state
+	read    time.Time     // when there last was data
+	left    time.Time     // when the last level was left
+	hold    time.Duration // how long a level is held
+	latched bool
+	passing bool // that it is gone is no loss of data: a workload that ended
+}
+
+// level is where a status stands with one level of its check.
+type level struct {
+	bits   uint64 // the last samples, the newest lowest: 1 is bad
+	clear  int    // clear samples in a row
+	active bool
+	since  time.Time // when it became active
+	bad    time.Time // when a sample was last bad
+	value  float64   // of the last sample
+}
+
+// sample takes one sample. One between the thresholds is neither bad nor clear.
+func (l *level) sample(v float64, bad, clear bool, now time.Time) {
+	l.bits = l.bits<<1 | uint64(collectors.Bool(bad))
+	l.value = v
+	if bad {
+		l.bad = now
+	}
+	if l.clear++; !clear {
+		l.clear = 0
+	}
+}
+
+// holds reports whether K of the last N samples were bad.
+func (l *level) holds(p Persistence) bool {
+	k := 0
+	for i := range p.N {
+		k += int(l.bits >> i & 1)
+	}
+	return k >= p.K
+}
+
+// settle enters and leaves levels, and reports whether that changed the state.
+func (st *status) settle(c *Check, now time.Time) bool {
+	quiet, interval := now.Sub(st.read), step
+	for i := range st.levels {
+		l, p := &st.levels[i], c.Levels[i].For.spelled()
+		interval = max(interval, p.Every)
+		switch {
+		case !l.active && quiet == 0 && l.holds(p):
+			if st.severity(c) == None {
+				st.enter(now)
+			}
+			l.active, l.since = true, now
+			st.latched = st.latched || c.Latched
+		case l.active && !st.latched && now.Sub(l.bad) >= st.hold && (l.clear >= p.N || quiet >= st.hold):
+			*l = level{value: l.value}
+			st.left = now
+		}
+	}
+	return st.become(st.now(c, quiet >= silent*interval), now)
+}
+
+// enter sets for how long what begins now is held: longer if it flaps.
+func (st *status) enter(now time.Time) {
+	if st.hold == 0 || now.Sub(st.left) >= flapping {
+		st.hold = holdFirst
+		return
+	}
+	st.hold = min(2*st.hold, holdMost)
+}
+
+// now returns the state; gone is that there is no data any more.
+func (st *status) now(c *Check, gone bool) State {
+	severity, failing := st.severity(c), st.latched
+	for i := range st.levels {
+		failing = failing || st.levels[i].active && st.levels[i].clear == 0 && !gone
+	}
+	switch {
+	case severity != None && failing:
+		return severity.State()
+	case gone && !st.passing:
+		return Unknown
+	case severity != None:
+		return Recovering
+	}
+	return OK
+}
+
+func (st *status) become(to State, now time.Time) bool {
+	if to == st.state {
+		return false
+	}
+	st.state, st.since = to, now
+	return true
+}
+
+// severity returns how badly the check fails.
+func (st *status) severity(c *Check) (worst Severity) {
+	for i := range st.levels {
+		if st.levels[i].active {
+			worst = max(worst, c.Levels[i].Severity)
+		}
+	}
+	return worst
+}
+
+// clear ends what is latched, and all else that fails.
+func (st *status) clear(now time.Time) {
+	for i := range st.levels {
+		st.levels[i] = level{value: st.levels[i].value}
+	}
+	st.latched, st.left = false, now
+	st.become(OK, now)
+}
+
+// over reports whether nothing was heard of the entity for long.
+func (st *status) over(c *Check, now time.Time) bool {
+	quiet := now.Sub(st.read)
+	return !st.latched && (quiet > forgotten || st.passing && quiet >= silent*step && st.severity(c) == None)
+}

@@ -1,0 +1,102 @@
+package health
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+
+	"gpusteward/collectors"
+)
+
+// storeVersion is the version of the files' form.
+const storeVersion = 1
+
+// maxStored bounds a file, in bytes: what is read at the start has to fit in
+// an agent's memory.
+const maxStored = 16 << 20
+
+// A Store keeps state over restarts: a file of JSON for each name. Safe for
+// concurrent use of different names.
+type Store struct {
+	Dir      string // made if it is not there; empty: nothing is kept
+	ReadOnly bool   // nothing is written, and what cannot be understood stays where it is
+}
+
+type stored struct {
+	Version int             `json:"version"`
+	State   json.RawMessage `json:"state"`
+}
+
+// Save keeps v as name, whole or not at all.
+func (s Store) Save(name string, v any) error {
+	if s.Dir == "" || s.ReadOnly {
+		return nil
+	}
+	state, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode the state %s: %w", name, err)
+	}
+	text, err := json.Marshal(stored{storeVersion, state})
+	if err != nil {
+		return fmt.Errorf("encode the state %s: %w", name, err)
+	}
+	if len(text) > maxStored {
+		return fmt.Errorf("keep the state %s: its %d bytes are more than the %d that are read back", name, len(text), maxStored)
+	}
+	return collectors.ReplaceFile(s.path(name), func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
+	})
+}
+
+// Load sets v, a pointer, to what was kept as name. Where nothing was kept, v
+// stays as it is, and so it does after an error. A file that cannot be
+// understood is moved aside, to NAME.json.bad: the error says so, and the next
+// start finds none.
+func (s Store) Load(name string, v any) error {
+	if s.Dir == "" {
+		return nil
+	}
+	f, err := os.Open(s.path(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the state: %w", err)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxStored+1))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("read the state: %w", err)
+	}
+	fresh := reflect.New(reflect.TypeOf(v).Elem()) // half of a state is worse than none
+	if err := decodeStored(text, fresh.Interface()); err != nil {
+		if s.ReadOnly {
+			return fmt.Errorf("state %s cannot be used: %w", name, err)
+		}
+		bad := s.path(name) + ".bad"
+		return errors.Join(fmt.Errorf("state %s cannot be used, moved to %s: %w", name, bad, err), os.Rename(s.path(name), bad))
+	}
+	reflect.ValueOf(v).Elem().Set(fresh.Elem())
+	return nil
+}
+
+func decodeStored(text []byte, v any) error {
+	if len(text) > maxStored {
+		return fmt.Errorf("it is larger than %d bytes", maxStored)
+	}
+	var s stored
+	if err := json.Unmarshal(text, &s); err != nil {
+		return err
+	}
+	if s.Version != storeVersion {
+		return fmt.Errorf("it is of version %d, this agent's is %d", s.Version, storeVersion)
+	}
+	return json.Unmarshal(s.State, v)
+}
+
+func (s Store) path(name string) string { return filepath.Join(s.Dir, name+".json") }

@@ -1,0 +1,86 @@
+package health
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+type remembered struct {
+	Latched []Entity
+	Count   int
+}
+
+func TestStateSurvivesARestart(t *testing.T) {
+	t.Parallel()
+	s := Store{Dir: filepath.Join(t.TempDir(), "made")}
+	got := remembered{Count: 7}
+	if err := s.Load("health", &got); err != nil || got.Count != 7 {
+		t.Errorf("where nothing was kept: %+v, %v; want it as it was", got, err)
+	}
+	want := remembered{[]Entity{{GPU: "3", UUID: "GPU-x"}}, 2}
+	for range 2 {
+		if err := s.Save("health", want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Load("health", &got); err != nil || got.Count != 2 || len(got.Latched) != 1 || got.Latched[0] != want.Latched[0] {
+		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	}
+	if err := s.Save("health", func() {}); err == nil {
+		t.Error("a function is kept as JSON")
+	}
+	if err := s.Save("health", make([]byte, maxStored)); err == nil || !strings.Contains(err.Error(), "16777216") {
+		t.Errorf("more than is read back: %v", err)
+	}
+	if err := s.Load("health", &got); err != nil || got.Count != 2 {
+		t.Errorf("after failures: %+v, %v; want what was kept before", got, err)
+	}
+	if err := (Store{}).Save("health", want); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStateThatCannotBeUsedIsMovedAside(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string][]byte{
+		"empty":     nil,
+		"cut":       []byte(`{"version":1,"state":{"Count":2`),
+		"nul":       make([]byte, 512),
+		"newer":     []byte(`{"version":2,"state":{"Count":2}}`),
+		"type":      []byte(`{"version":1,"state":{"Count":"two","Latched":[{}]}}`),
+		"partly":    []byte(`{"version":1,"state":{"Latched":[{}],"Count":[]}}`),
+		"oversized": bytes.Repeat([]byte(" "), maxStored+1),
+		"stateless": []byte(`{"version":1}`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := Store{Dir: t.TempDir()}
+			if err := os.WriteFile(s.path("health"), text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			got := remembered{Count: 7}
+			reader := Store{Dir: s.Dir, ReadOnly: true}
+			if err := reader.Load("health", &got); err == nil || strings.Contains(err.Error(), ".bad") {
+				t.Errorf("of one who only reads: %v", err)
+			}
+			if err := reader.Save("other", got); err != nil {
+				t.Error(err)
+			}
+			if all, err := os.ReadDir(s.Dir); err != nil || len(all) != 1 || all[0].Name() != "health.json" {
+				t.Errorf("one who only reads left %v, %v", all, err)
+			}
+			if err := s.Load("health", &got); err == nil || !strings.Contains(err.Error(), "health.json.bad") || got.Count != 7 || got.Latched != nil {
+				t.Errorf("%+v, %v; want it untouched and where the file went", got, err)
+			}
+			if moved, err := os.ReadFile(s.path("health") + ".bad"); err != nil || !bytes.Equal(moved, text) {
+				t.Errorf("moved aside: %d bytes, %v; want the %d that there were", len(moved), err, len(text))
+			}
+			if err := s.Load("health", &got); err != nil {
+				t.Errorf("at the next start: %v", err)
+			}
+		})
+	}
+}

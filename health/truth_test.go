@@ -1,0 +1,196 @@
+package health
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"text/tabwriter"
+	"time"
+)
+
+var (
+	truthDays = flag.Int("truth.days", 12, "healthy host-days that TestHealthyHostsAreQuiet simulates")
+	truthSeed = flag.Uint64("truth.seed", 1, "seed of the first healthy host")
+	truthShow = flag.Int("truth.show", 20, "false alarms that TestHealthyHostsAreQuiet describes")
+)
+
+// An alarm is a level of a check that a healthy host entered.
+type alarm struct {
+	check    string
+	severity Severity
+	shadow   bool
+}
+
+// A verdict is what became of some healthy hosts.
+type verdict struct {
+	alarms      map[alarm]int
+	told        []string
+	evaluations int
+	judging     time.Duration
+}
+
+// active are the levels that an engine has entered.
+type active map[string]bool
+
+// entered returns the levels that are entered now and were not before.
+func (a active) entered(e *Engine, each func(*judge, *status, int)) {
+	for _, j := range e.judges {
+		for _, st := range j.order {
+			for i := range st.levels {
+				key := fmt.Sprint(j.ID, st.Entity, i)
+				if st.levels[i].active && !a[key] {
+					each(j, st, i)
+				}
+				if st.levels[i].active {
+					a[key] = true
+				} else {
+					delete(a, key)
+				}
+			}
+		}
+	}
+}
+
+// judgeHealthy lets an engine judge a healthy host for some days.
+func judgeHealthy(t *testing.T, seed uint64, days int) (v verdict) {
+	h := newHealthyHost(seed)
+	e := NewEngine(Checks(), h.now())
+	v.alarms = map[alarm]int{}
+	on := active{}
+	for range days * stepsDay {
+		samples, events := h.step()
+		if h.restart {
+			e = restarted(t, e, h.now())
+		}
+		s := NewSnapshot(samples)
+		began := time.Now()
+		changes := e.Eval(s, events, h.now())
+		v.judging += time.Since(began)
+		v.evaluations++
+		if len(changes) == 0 {
+			continue
+		}
+		on.entered(e, func(j *judge, st *status, i int) {
+			a := alarm{j.ID, j.Levels[i].Severity, j.Shadow}
+			v.alarms[a]++
+			if a.severity >= Warning || !a.shadow {
+				v.told = append(v.told, fmt.Sprintf("seed %d, %s, %s, %s: %s %s %s: %s (level %d, %g)", seed, h.model.text["model"], h.style, h.now().Format("02 15:04:05"),
+					a.check, a.severity, st.Entity, e.message(j, st), i, st.levels[i].value))
+			}
+		})
+	}
+	return v
+}
+
+// restarted returns what becomes of an engine over a restart of the agent.
+func restarted(t *testing.T, e *Engine, now time.Time) *Engine {
+	saved, err := e.Save("boot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(saved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back Saved
+	if err := json.Unmarshal(text, &back); err != nil {
+		t.Fatal(err)
+	}
+	e = NewEngine(Checks(), now)
+	if _, err := e.Restore(back, "boot", now); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// judgeAll judges as many healthy hosts as make up the days, on all cores.
+func judgeAll(t *testing.T, days int) (all verdict) {
+	each := min(max(days/40, 1), 7)
+	hosts := make(chan uint64)
+	var mu sync.Mutex
+	var wait sync.WaitGroup
+	all.alarms = map[alarm]int{}
+	for range runtime.GOMAXPROCS(0) {
+		wait.Go(func() {
+			for seed := range hosts {
+				v := judgeHealthy(t, seed, each)
+				mu.Lock()
+				for a, n := range v.alarms {
+					all.alarms[a] += n
+				}
+				all.told = append(all.told, v.told...)
+				all.evaluations += v.evaluations
+				all.judging += v.judging
+				mu.Unlock()
+			}
+		})
+	}
+	for i := range uint64((days + each - 1) / each) {
+		hosts <- *truthSeed + i
+	}
+	close(hosts)
+	wait.Wait()
+	return all
+}
+
+// trueAlarms are checks that a healthy host may fail: what they tell of takes
+// place on it.
+var trueAlarms = []string{"xid_tenant", "xid_spread"}
+
+// TestHealthyHostsAreQuiet is the figure of the agent's truth: over simulated
+// healthy hosts at most one false warning in a host-week, and no false
+// critical. make truth DAYS=1000 asks for more days.
+func TestHealthyHostsAreQuiet(t *testing.T) {
+	began := time.Now()
+	v := judgeAll(t, *truthDays)
+	weeks := float64(v.evaluations) / stepsWeek
+	paged := map[Severity]int{}
+	for a, n := range v.alarms {
+		if !a.shadow && !slices.Contains(trueAlarms, a.check) {
+			paged[a.severity] += n
+		}
+	}
+	v.print(weeks, time.Since(began))
+	if n := paged[Critical] + paged[Emergency]; n > 0 {
+		t.Errorf("%d false critical alarms", n)
+	}
+	if float64(paged[Warning]) > max(weeks, 1) {
+		t.Errorf("%d false warnings in %.1f host-weeks: more than one a week", paged[Warning], weeks)
+	}
+	slices.Sort(v.told)
+	for i, s := range v.told[:min(len(v.told), *truthShow)] {
+		t.Logf("%d: %s", i+1, s)
+	}
+}
+
+// print writes the alarms by check.
+func (v *verdict) print(weeks float64, took time.Duration) {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "check\tinfo\twarning\tcritical\temergency\tper host-week")
+	names := map[string][5]int{}
+	for a, n := range v.alarms {
+		name := a.check
+		if a.shadow {
+			name += " (shadow)"
+		}
+		row := names[name]
+		row[a.severity] += n
+		names[name] = row
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		row := names[name]
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%.3f\n", name, row[Info], row[Warning], row[Critical], row[Emergency], float64(row[Warning]+row[Critical]+row[Emergency])/weeks)
+	}
+	w.Flush()
+	fmt.Println(strings.Repeat("-", 40))
+	fmt.Printf("%.0f host-days, %d evaluations in %s: %.0f/s, %s each on %d cores; in Eval %s each\n", weeks*7, v.evaluations, took.Round(time.Second),
+		float64(v.evaluations)/took.Seconds(), (took * time.Duration(runtime.GOMAXPROCS(0)) / time.Duration(v.evaluations)).Round(time.Microsecond), runtime.GOMAXPROCS(0),
+		(v.judging / time.Duration(v.evaluations)).Round(time.Microsecond))
+}

@@ -1,0 +1,111 @@
+package health
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// A Verdict is how a node fares at one moment, in a word and with reasons.
+type Verdict struct {
+	Node     string    `json:"node"`
+	Time     time.Time `json:"time"`
+	Status   State     `json:"status"` // of the node: the worst of its GPUs' and its own
+	Reason   string    `json:"reason,omitempty"`
+	GPUs     []Health  `json:"gpus"`
+	Findings []Finding `json:"findings"` // the worst first
+}
+
+// Health is how a GPU fares.
+type Health struct {
+	GPU    string `json:"gpu"`
+	UUID   string `json:"uuid"`
+	Status State  `json:"status"`
+	Reason string `json:"reason,omitempty"` // why it does not answer
+}
+
+// noData is why a node is unknown where nothing says more.
+const noData = "there is no data of a part of it"
+
+// verdict returns the judgement after an evaluation. Where nothing is known of
+// a GPU, it is unknown, and not well.
+func (m *Monitor) verdict(s *Snapshot, now time.Time) Verdict {
+	v := Verdict{Node: m.Node, Time: now, Findings: m.engine.Findings(), GPUs: []Health{}}
+	if v.Findings == nil {
+		v.Findings = []Finding{}
+	}
+	down := map[Entity]string{}
+	for _, stuck := range s.Of(collectors.WorkerStuck) {
+		reason := stuck.Labels[2]
+		if strings.HasPrefix(reason, "nvml") {
+			down[entityOf(stuck, nil)] = "hangs in " + reason
+		} else {
+			down[entityOf(stuck, nil)] = "does not answer: " + strings.ReplaceAll(reason, "_", " ")
+		}
+	}
+	for _, up := range s.Of(collectors.Up) {
+		gpu := entityOf(up, nil)
+		its := func(f Finding) bool { return f.Entity.Parent() == gpu }
+		state := worst(v.Findings, its).State()
+		if state < Degraded && (up.Value == 0 || slices.ContainsFunc(v.Findings, func(f Finding) bool { return its(f) && f.State == Unknown })) {
+			state = Unknown
+		}
+		v.GPUs = append(v.GPUs, Health{gpu.GPU, gpu.UUID, state, down[gpu]})
+	}
+	if len(v.GPUs) == 0 && len(s.Of(collectors.Drained)) > 0 && s.Of(collectors.Drained)[0].Value == 1 {
+		v.Reason = "drained: gpusteward resume takes the driver again"
+	}
+	v.sum()
+	return v
+}
+
+// worst is the severity of the worst of some findings. Checks in shadow mode
+// have findings and make nobody ill.
+func worst(findings []Finding, some func(Finding) bool) (s Severity) {
+	for _, f := range findings {
+		if !f.Shadow && some(f) {
+			s = max(s, f.Severity)
+		}
+	}
+	return s
+}
+
+// sum makes the status of the node that of its worst part. What is not known
+// of it is not well; the reason says what that is.
+func (v *Verdict) sum() {
+	why := ""
+	for _, g := range v.GPUs {
+		if g.Status == Unknown && why == "" {
+			why = noData
+			if g.Reason != "" {
+				why = "GPU " + g.GPU + " " + g.Reason
+			}
+		}
+	}
+	switch {
+	case len(v.GPUs) == 0:
+		why = cmp.Or(v.Reason, "no GPU is known")
+	case slices.ContainsFunc(v.Findings, func(f Finding) bool { return f.State == Unknown && f.Entity.Parent() == Entity{} }):
+		why = cmp.Or(why, noData)
+	}
+	v.Status, v.Reason = worst(v.Findings, func(Finding) bool { return true }).State(), ""
+	if v.Status < Degraded && why != "" {
+		v.Status, v.Reason = Unknown, why
+	}
+}
+
+// Verdict returns the last judgement.
+func (m *Monitor) Verdict() Verdict { return m.view.Load().verdict }
+
+// ServeHTTP answers with the last judgement, as JSON.
+func (m *Monitor) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "\t")
+	_ = encoder.Encode(m.Verdict()) // to whoever is still there
+}

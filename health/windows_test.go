@@ -1,0 +1,113 @@
+package health
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+func TestWhatLeavesIsForgotten(t *testing.T) {
+	t.Parallel()
+	r := newRig(2)
+	r.extra = linkSamples(r.gpus[0], 4, 0, 0)
+	r.extra = append(r.extra, residing(r.gpus[0], "a", 1e9))
+	r.step(12*time.Minute, nil)
+	gone := r.gpus[0]
+	r.extra, r.gpus = nil, r.gpus[1:]
+	r.step(9*time.Minute, nil)
+	if len(r.cards) != 2 || usable(r.get(AnomalyRobustZScore, 0, "power")) {
+		t.Errorf("%d GPUs after 9 minutes, with scores %g", len(r.cards), r.get(AnomalyRobustZScore, 0, "power"))
+	}
+	before := r.Size()
+	r.step(2*time.Minute, nil)
+	if len(r.cards) != 1 || r.Size() >= before || r.histories[gone.uuid] == nil {
+		t.Errorf("after 11 minutes %d GPUs, %d bytes of %d, its history: %v", len(r.cards), r.Size(), before, r.histories[gone.uuid] != nil)
+	}
+	r.gpus[0].gpu = "7" // the driver counts them anew
+	r.step(step, nil)
+	if len(r.cards) != 1 || usable(r.get(AnomalyRobustZScore, 7, "power")) || usable(r.get(FaultScore, 1, "hardware-fault")) || r.get(FaultScore, 7, "hardware-fault") != 0 {
+		t.Errorf("a GPU with another index: %d GPUs, %v", len(r.cards), r.last.Of(FaultScore))
+	}
+}
+
+func TestWhatIsRememberedIsBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(100)
+	for i := range 200 {
+		r.extra = append(r.extra, residing(r.gpus[0], fmt.Sprint("w", i), 1e9))
+	}
+	r.extra = append(r.extra, linkSamples(r.gpus[0], 100, 0, 0)...)
+	r.step(time.Minute, nil)
+	c := r.cards[0]
+	if len(r.cards) != mostCards || len(c.residents) != mostWorkloads || len(c.links) != mostLinks {
+		t.Errorf("%d GPUs, %d workloads, %d links", len(r.cards), len(c.residents), len(c.links))
+	}
+	for i := range 5000 {
+		r.Fault(Event{Kind: KindIncident, ID: fmt.Sprint(i), Class: HardwareFault, Severity: Info, Entity: Entity{UUID: fmt.Sprint("GPU-", i)}}, r.now)
+	}
+	if len(r.histories) != mostHistories || len(r.told) > mostTold {
+		t.Errorf("%d histories, %d incidents", len(r.histories), len(r.told))
+	}
+}
+
+func full(workloads int) *rig {
+	r := newRig(8)
+	for _, g := range r.gpus {
+		for i := range workloads {
+			r.extra = append(r.extra, residing(g, fmt.Sprintf("kubernetes:team-%d/worker-%d", i%7, i), 1e9),
+				collectors.Sample{Metric: collectors.WorkloadUse, Labels: []string{g.gpu, g.uuid, fmt.Sprint("w", i), "sm"}, Value: .5})
+		}
+		r.extra = append(r.extra, linkSamples(g, 18, 0, 0)...)
+	}
+	return r
+}
+
+func TestWindowsAreSmall(t *testing.T) {
+	before := inUse()
+	r := full(mostWorkloads)
+	shake := r.shake(noise())
+	r.step(20*time.Minute, shake)
+	held := r.Derivers
+	r.last, r.extra = nil, nil
+	taken := inUse() - before
+	t.Logf("8 GPUs with 64 workloads and 18 links each: %d KiB by Size, %d KiB by the runtime", held.Size()>>10, taken>>10)
+	if const8 := 8 << 20; held.Size() > const8 || taken > const8 {
+		t.Errorf("%d bytes by Size, %d by the runtime; want 8 MiB at most", held.Size(), taken)
+	}
+	if float64(held.Size()) < .6*float64(taken) {
+		t.Errorf("Size says %d bytes, the runtime %d", held.Size(), taken)
+	}
+	runtime.KeepAlive(held)
+}
+
+func inUse() int {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
+func BenchmarkDerive(b *testing.B) {
+	for _, workloads := range []int{1, mostWorkloads} {
+		b.Run(fmt.Sprintf("workloads=%d", workloads), func(b *testing.B) {
+			r := full(workloads)
+			shake := r.shake(noise())
+			r.step(20*time.Minute, shake)
+			samples := r.samples()
+			b.ReportAllocs()
+			var sorting time.Duration // a snapshot can be used once
+			for b.Loop() {
+				r.now = r.now.Add(step)
+				began := time.Now()
+				s := NewSnapshot(samples)
+				sorting += time.Since(began)
+				r.Derive(s, r.now)
+			}
+			b.ReportMetric(float64(b.Elapsed()-sorting)/float64(b.N), "ns/derive")
+		})
+	}
+}

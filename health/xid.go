@@ -1,0 +1,111 @@
+package health
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// An XID is a fault of a GPU by its code, as NVIDIA's catalogue has it.
+type XID struct {
+	Code        int
+	Mnemonic    string
+	Description string
+	Category    string // the catalogue's: "FB memory", "user app"
+	Class       Class  // the category, folded
+	Severity    Severity
+	WhoActs     string // "app owner", "node operator"
+	Action      string // at once: "RESTART_APP"
+	Investigate string // afterwards: "CONTACT_SUPPORT"; mostly empty
+
+	fault string // whose, by data/faults.tsv
+}
+
+// Tenant reports whether the XID is a process's own fault, given that there is
+// one: it never condemns the GPU.
+func (x XID) Tenant() bool { return x.fault == "tenant" }
+
+// Hardware reports whether the XID is a fault of the GPU or its driver: it
+// never punishes the process that met it.
+func (x XID) Hardware() bool { return x.fault == "hardware" }
+
+// XIDs returns the XIDs that the catalogue has, by code. The map must not be
+// changed.
+func XIDs() map[int]XID { return xidTable() }
+
+var xidTable = sync.OnceValue(func() map[int]XID {
+	classes, faults, all := map[string]Class{}, map[string]string{}, map[int]XID{}
+	readFacts("classes", func(row map[string]string) error {
+		classes[row["category"]] = Class(row["class"])
+		return nil
+	})
+	readFacts("faults", func(row map[string]string) error {
+		faults[row["xid"]] = row["fault"]
+		return nil
+	})
+	readFacts("xid", func(row map[string]string) error {
+		code, err := strconv.Atoi(row["xid"])
+		if err != nil {
+			return err
+		}
+		severity, err := xidSeverity(row["severity"])
+		// The catalogue marks with a star what it holds for likely.
+		all[code] = XID{Code: code, Mnemonic: row["mnemonic"], Description: row["description"], Category: row["category"], Class: classes[row["category"]],
+			Severity: severity, WhoActs: row["who_acts"], Action: strings.TrimSuffix(row["immediate_action"], "*"), Investigate: row["investigatory_action"], fault: faults[row["xid"]]}
+		return err
+	})
+	return all
+})
+
+// xidSeverity reads the catalogue's word. What is fatal puts the GPU out of
+// service; codes that are unused are worth knowing of.
+func xidSeverity(word string) (s Severity, err error) {
+	switch word {
+	case "fatal":
+		return Emergency, nil
+	case "info(unused)":
+		return Info, nil
+	}
+	return s, s.UnmarshalText([]byte(word))
+}
+
+// AlertableXIDs returns the codes that matter to checks, in order: the
+// critical ones, and those that are known to be a tenant's or the hardware's
+// fault.
+func AlertableXIDs() []int {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(XIDs())), func(code int) bool {
+		x := XIDs()[code]
+		return x.Severity < Critical && x.fault == ""
+	})
+}
+
+// An SXid is a fault of an NVSwitch by its code, as NVIDIA's manual of the
+// fabric manager has it.
+type SXid struct {
+	Code           int
+	Name           string
+	Severity       Severity // Critical for what the manual calls fatal
+	AlwaysFatal    bool     // to work on the fabric
+	PotentialFatal bool
+}
+
+// SXids returns the SXids that the manual has, by code. The map must not be
+// changed.
+func SXids() map[int]SXid { return sxidTable() }
+
+var sxidTable = sync.OnceValue(func() map[int]SXid {
+	severities, all := map[string]Severity{"Fatal": Critical, "Warning": Warning}, map[int]SXid{}
+	readFacts("sxid", func(row map[string]string) error {
+		code, err := strconv.Atoi(row["sxid"])
+		severity, ok := severities[row["event_type"]]
+		if err != nil || !ok {
+			return fmt.Errorf("code %q, type %q", row["sxid"], row["event_type"])
+		}
+		all[code] = SXid{code, row["name"], severity, row["always_fatal"] == "true", row["potential_fatal"] == "true"}
+		return nil
+	})
+	return all
+})

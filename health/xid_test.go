@@ -1,0 +1,123 @@
+package health
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestXIDs(t *testing.T) {
+	t.Parallel()
+	all := XIDs()
+	if len(all) != 177 || len(SXids()) != 92 {
+		t.Errorf("%d XIDs and %d SXids, want 177 and 92", len(all), len(SXids()))
+	}
+	for code, x := range all {
+		if x.Code != code || x.Mnemonic == "" || x.Description == "" || x.Severity == None || x.WhoActs == "" || x.Action == "" || strings.ContainsAny(x.Action, "*") {
+			t.Errorf("%+v is incomplete", x)
+		}
+		if !slices.Contains(Classes, x.Class) {
+			t.Errorf("XID %d: category %q has no class in classes.tsv", code, x.Category)
+		}
+		if x.Severity >= Critical && !x.Hardware() && !slices.Contains([]int{78, 151}, code) { // which are of virtual machines
+			t.Errorf("XID %d is %v and nobody's fault in faults.tsv", code, x.Severity)
+		}
+	}
+	for code, want := range map[int]XID{
+		31: {Severity: Warning, Class: ApplicationFault, Action: "RESTART_APP"}, 79: {Severity: Emergency, Class: HardwareFault, Action: "RESTART_BM"},
+		94: {Severity: Warning, Class: MemoryFault, Action: "RESTART_APP"}, 119: {Severity: Critical, Class: DriverCrash, Action: "RESET_GPU"},
+		74: {Severity: Critical, Class: InterconnectFault, Action: "WORKFLOW_NVLINK_ERR"}, 109: {Severity: Critical, Class: ComputeTimeout, Action: "RESET_GPU"},
+		167: {Severity: Emergency, Class: HardwareFault, Action: "RESTART_BM"},
+	} {
+		if x := all[code]; x.Severity != want.Severity || x.Class != want.Class || x.Action != want.Action {
+			t.Errorf("%+v, want %+v", x, want)
+		}
+	}
+}
+
+func TestWhoseFaultAnXIDIs(t *testing.T) {
+	t.Parallel()
+	var tenants []int
+	for code, x := range XIDs() {
+		if x.Tenant() {
+			tenants = append(tenants, code)
+		}
+		if x.Tenant() && x.Hardware() {
+			t.Errorf("XID %d is both", code)
+		}
+	}
+	slices.Sort(tenants)
+	if !slices.Equal(tenants, []int{13, 31, 43, 45, 69, 137}) {
+		t.Errorf("tenants' faults are %v", tenants)
+	}
+	for _, code := range []int{48, 62, 79, 95, 119, 140} {
+		if !XIDs()[code].Hardware() {
+			t.Errorf("XID %d would punish a tenant", code)
+		}
+	}
+	for _, code := range []int{13, 31, 43, 45, 48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140, 154} {
+		if !slices.Contains(AlertableXIDs(), code) {
+			t.Errorf("XID %d has lost its counter that begins at 0", code)
+		}
+	}
+	if n := len(AlertableXIDs()); !slices.IsSorted(AlertableXIDs()) || n > 60 || slices.Contains(AlertableXIDs(), 1) {
+		t.Errorf("%d alertable XIDs: %v", n, AlertableXIDs())
+	}
+}
+
+func TestSXids(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[int]SXid{
+		11004: {11004, "Ingress invalid ACL", Critical, false, false},
+		20001: {20001, "TX Replay Error", Warning, false, false},
+		22003: {22003, "Minion Halt", Critical, true, true},
+	} {
+		if x := SXids()[code]; x != want {
+			t.Errorf("%+v, want %+v", x, want)
+		}
+	}
+}
+
+// TestFactsHangTogether reads the tables that name each other.
+func TestFactsHangTogether(t *testing.T) {
+	t.Parallel()
+	categories := map[string]bool{}
+	for _, x := range XIDs() {
+		categories[x.Category] = true
+	}
+	readFacts("classes", func(row map[string]string) error {
+		if !categories[row["category"]] {
+			t.Errorf("classes.tsv: no XID is of category %q", row["category"])
+		}
+		return nil
+	})
+	readFacts("faults", func(row map[string]string) error {
+		if row["fault"] != "tenant" && row["fault"] != "hardware" {
+			t.Errorf("faults.tsv: XID %s is the fault of %q", row["xid"], row["fault"])
+		}
+		return nil
+	})
+	for name, h := range happenings() {
+		if name == xidName || name == sxidName {
+			continue
+		}
+		if !slices.Contains(Classes, h.class) || h.severity == None || h.text == "" {
+			t.Errorf("%+v is incomplete", h)
+		}
+	}
+	for _, c := range companions() {
+		for _, p := range []pattern{c.what, c.after} {
+			if _, ok := happenings()[p.what]; !ok {
+				t.Errorf("companions.tsv: there is no %q", p.what)
+			}
+			if _, ok := XIDs()[p.code]; !ok && p.what == xidName && p.code != anyCode {
+				t.Errorf("companions.tsv: there is no XID %d", p.code)
+			}
+		}
+	}
+	for value, want := range map[int]action{0: {"NONE", Info}, 1: {"RESET_GPU", Critical}, 2: {"RESTART_BM", Emergency}, 4: {"DRAIN_RESET", Critical}, 5: {"RECOVER_IMEX", Critical}} {
+		if actions()[value] != want {
+			t.Errorf("recovery action %d is %+v, want %+v", value, actions()[value], want)
+		}
+	}
+}
