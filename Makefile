@@ -8,8 +8,9 @@ LDFLAGS     := -s -w -X $(PKG).Version=$(VERSION) -X $(PKG).Revision=$(REVISION)
 # warnings are not for whoever builds this.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 BENCHTIME   ?= 1s
+DAYS        ?= 1000
 
-.PHONY: build run test test-gpu bench lint rules generate check clean tools
+.PHONY: build run test test-gpu truth bench lint rules generate check clean tools
 
 build:
 	@go build -trimpath -ldflags '$(LDFLAGS)' -o gpusteward .
@@ -28,6 +29,7 @@ test: tools
 	@test -z "$$(gofmt -l .)" || { echo "gofmt wants changes in:"; gofmt -l .; exit 1; }
 	@go vet ./... && go vet -tags gpu ./... && go vet -tags bench . && go vet -tags kubelet ./...
 	@go test -race -shuffle=on ./...
+	@go test -run '^(TestHealthyHostsAreQuiet|TestMemoryOfWindows)$$' ./health
 	@go test -race -tags kubelet -run Kubelet ./collectors/host
 	@$(MAKE) --no-print-directory rules
 
@@ -35,8 +37,12 @@ test: tools
 test-gpu:
 	@go test -tags gpu -run '^TestGPU' -v -count=1 . ./collectors
 
+# False alarms of so many simulated days of healthy hosts, by check.
+truth:
+	@GOGC=400 go test -count=1 -timeout 24h -run '^TestHealthyHostsAreQuiet$$' -v ./health -args -truth.days=$(DAYS)
+
 bench:
-	@go test -run '^$$' -bench . -benchtime $(BENCHTIME) -benchmem ./collectors/... ./exporter
+	@go test -run '^$$' -bench . -benchtime $(BENCHTIME) -benchmem ./collectors/... ./exporter ./health
 	@go test -tags bench -run TestFigures -v -count=1 . | grep -v -e "^=== " -e "^--- "
 
 # promtool, Alertmanager and amtool, for the tests that hold the output against
@@ -62,7 +68,8 @@ rules:
 # alerting rules with their tests and the runbook.
 generate:
 	@go generate ./...
-	@go test -count=1 -run 'TestReference|TestGolden' . ./collectors ./alerts -update >/dev/null
+	@go test -count=1 -run 'TestReference|TestGolden' ./collectors ./alerts -update >/dev/null
+	@go test -count=1 -run 'TestReference' . -update >/dev/null
 	@git --no-pager diff --stat
 
 check: lint generate

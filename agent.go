@@ -56,6 +56,7 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 		Samples:    samples,
 		Events:     judgement.journal,
 		Health:     judgement.monitor,
+		Faults:     judgement.faults,
 		Ready:      host.Ready,
 		Beat:       host.Beat,
 		Note:       m.note,

@@ -15,14 +15,16 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/exporter"
 	"gpusteward/health"
+	"gpusteward/health/journal"
+	"gpusteward/health/notifier"
 )
 
 // judgement is the agent's health: who judges, who keeps what happened, and
 // who tells Alertmanagers.
 type judgement struct {
 	monitor  *health.Monitor
-	journal  *health.Journal
-	notifier *health.Notifier
+	journal  *journal.Journal
+	notifier *notifier.Notifier
 	log      *slog.Logger
 }
 
@@ -38,15 +40,15 @@ func newJudgement(f flags, c HealthConfig, m *machine, read func() []collectors.
 	if !m.real {
 		dir = "" // what is simulated is not remembered
 	}
-	if j.journal, _, err = health.OpenJournal(health.JournalOptions{Dir: dir, Node: node, Boot: boot, Log: j.log}); err != nil {
+	if j.journal, _, err = journal.Open(journal.Options{Dir: dir, Node: node, Boot: boot, Log: j.log}); err != nil {
 		return nil, fmt.Errorf("--state.dir=%s: %w", dir, err)
 	}
-	o, err := c.notifier()
+	o, err := c.alertmanagers()
 	if err != nil {
 		return nil, fmt.Errorf("health.%w", err)
 	}
 	o.Log = j.log
-	if j.notifier, err = health.NewNotifier(o); err != nil {
+	if j.notifier, err = notifier.New(o); err != nil {
 		return nil, fmt.Errorf("health.%w", err)
 	}
 	j.monitor = health.NewMonitor(health.Options{
@@ -78,7 +80,7 @@ func newJudgement(f flags, c HealthConfig, m *machine, read func() []collectors.
 // it was.
 func (j *judgement) configure(c HealthConfig) {
 	j.monitor.Configure(c.settings())
-	o, err := c.notifier()
+	o, err := c.alertmanagers()
 	if err == nil {
 		err = j.notifier.Reconfigure(o)
 	}
@@ -91,6 +93,16 @@ func (j *judgement) configure(c HealthConfig) {
 func (j *judgement) samples() []collectors.Sample {
 	all := append(j.monitor.Samples(), j.journal.Samples()...)
 	return append(all, j.notifier.Samples()...)
+}
+
+// faults returns what fails now, as gpusteward status shows it.
+func (j *judgement) faults() (all []exporter.Fault) {
+	for _, f := range j.monitor.Verdict().Findings {
+		if f.Severity > health.None && !f.Shadow {
+			all = append(all, exporter.Fault{UUID: f.Entity.UUID, What: f.Message, Check: f.Check, Severity: f.Severity.String(), Last: &f.Since})
+		}
+	}
+	return all
 }
 
 // run judges, keeps and tells until ctx ends.
@@ -128,9 +140,9 @@ func (c HealthConfig) settings() health.Settings {
 	return health.Settings{Page: c.Page, Labels: maps.Clone(c.Labels)}
 }
 
-// notifier reads how Alertmanagers are talked to. The error begins with the key.
-func (c HealthConfig) notifier() (health.NotifierOptions, error) {
-	o := health.NotifierOptions{URLs: c.Alertmanagers, HTTP: promconfig.DefaultHTTPClientConfig}
+// alertmanagers reads how Alertmanagers are talked to. The error begins with the key.
+func (c HealthConfig) alertmanagers() (notifier.Options, error) {
+	o := notifier.Options{URLs: c.Alertmanagers, HTTP: promconfig.DefaultHTTPClientConfig}
 	if c.AlertmanagerHTTPConfig != "" {
 		file, _, err := promconfig.LoadHTTPConfigFile(c.AlertmanagerHTTPConfig)
 		if err != nil {
@@ -145,10 +157,10 @@ func (c HealthConfig) validate() error {
 	if err := c.settings().Validate(); err != nil {
 		return err
 	}
-	o, err := c.notifier()
+	o, err := c.alertmanagers()
 	if err == nil {
 		o.Log = slog.New(slog.DiscardHandler)
-		_, err = health.NewNotifier(o)
+		_, err = notifier.New(o)
 	}
 	if err != nil {
 		return fmt.Errorf("health.%w", err)

@@ -2,6 +2,7 @@ package alerts
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -86,10 +87,10 @@ var fleet = []fleetRule{
 		},
 		cause: "Hosts that answer and list fewer GPUs than they were seen to have. Drained hosts and hosts that are down do not count.",
 		scenes: []scene{{
-			shows: append(append(on([]int{0}, collectors.Devices, "", 8, 7), on([]int{0, 1}, collectors.DevicesExpected, "", 8, 8)...),
-				append(on([]int{1}, collectors.Devices, "", 8, none), on([]int{1}, collectors.Drained, "", 0, 1)...)...),
+			shows: append(append(on([]int{0}, collectors.Devices, "", 19, 18), on([]int{0, 1}, collectors.DevicesExpected, "", 19, 19)...),
+				append(on([]int{1}, collectors.Devices, "", 19, none), on([]int{1}, collectors.Drained, "", 0, 1)...)...),
 			want: [][2]string{{"job", job}},
-			says: "12.5% of the GPUs that the hosts should have are missing.",
+			says: "5.263% of the GPUs that the hosts should have are missing.",
 		}, {
 			// No host lists any GPU, as with a driver that does not load.
 			shows: append(on([]int{0}, collectors.Devices, "", 8, none), on([]int{0}, collectors.DevicesExpected, "", 8, 8)...),
@@ -108,9 +109,13 @@ var fleet = []fleetRule{
 		},
 		cause: "One hot GPU is a heat sink; a quarter of the hosts is the cooling. Counted by rack where targets have that label; GPUs since Hopper say their margin.",
 		scenes: []scene{{
-			shows: append(append(on([]int{0, 1, 2}, collectors.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="a",`, 20, 4),
-				on([]int{3, 4}, collectors.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="b",`, 20, 4)...),
-				on([]int{5}, collectors.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="b",`, 20, 5)...),
+			shows: slices.Concat(
+				on([]int{0, 1, 2}, collectors.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="a",`, 20, 4),
+				on([]int{3, 4, 5}, collectors.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="a",`, 20, 20),
+				on([]int{6, 7}, collectors.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="b",`, 20, 4),
+				on([]int{8}, collectors.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="b",`, 20, 5),
+				on([]int{10, 11, 12}, collectors.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="c",`, 20, 4),
+				on([]int{13, 14, 15, 16, 17, 18, 19, 20, 21}, collectors.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="c",`, 20, 5)),
 			want: [][2]string{{"job", job}, {"rack", "a"}},
 			says: "3 hosts have a GPU less than 5 degrees Celsius from its limit.",
 		}},

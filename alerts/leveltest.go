@@ -48,8 +48,11 @@ func levelTest(c *health.Check, index int) ruleTest {
 // lack something of it. They are on one host if nothing in the condition is
 // about a whole host.
 func hosts(c health.Condition) (all []host) {
-	sets := slices.Concat([][]health.Example{c.Example(entity(c.Signal, 0))},
-		c.Counterexamples(func(n int) health.Entity { return entity(c.Signal, n+1) }))
+	others := 0
+	sets := slices.Concat([][]health.Example{c.Example(entity(c.Signal, 0))}, c.Counterexamples(func() health.Entity {
+		others++
+		return entity(c.Signal, others)
+	}))
 	for n, examples := range sets {
 		if n == 0 || ofHost(c) {
 			all = append(all, host{name: fmt.Sprintf("host-%d:9836", n)})

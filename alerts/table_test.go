@@ -24,7 +24,8 @@ var renamed = map[string]string{"qos": "qos_bandwidth / qos_latency", "ib_port_f
 
 // added are checks beside those of the table, and why.
 var added = map[string]string{
-	"driver_blocked": "the second half of driver_hang: tasks in state D are the host's, and no GPU's",
+	"driver_blocked":     "the second half of driver_hang: tasks in state D are the host's, and no GPU's",
+	"nvlink_gpu_outlier": "nvlink_outlier where links have no series of their own: the sum of a GPU against its peers",
 }
 
 // TestTable holds the checks against testdata/health-checks.tsv: their ids, the

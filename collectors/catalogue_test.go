@@ -97,7 +97,7 @@ func TestEveryMetricHasOneCollector(t *testing.T) {
 // notSimulated are metrics that no simulated model has.
 var notSimulated = []*Metric{
 	EDPPMultiplier, PowerSmoothing, MMAStall, C2CUp, C2CBandwidth, C2CErrors, C2CPowerState, GPMC2C, CCReady, CCKeyRotation,
-	RetiredPages, RetiredPagesPending, SRAMAddresses, KernelXIDMessages, NVSwitchSXIDs,
+	RetiredPages, RetiredPagesPending, KernelXIDMessages, NVSwitchSXIDs,
 	AllocationInfo, AllocatedIdle, HAMiMemoryLimit, HAMiMemoryUsed, HAMiSMLimit, AttributionErrors,
 }
 

@@ -31,6 +31,7 @@ type Options struct {
 	Samples    func() []collectors.Sample // what is known now; must not block
 	Events     http.Handler               // what happened, at /api/v1/events; nil: there is no such page
 	Health     http.Handler               // how the node fares, at /api/v1/health; nil: there is no such page
+	Faults     func() []Fault             // what health finds, the worst first; nil: nobody judges
 	Ready      func() error               // nil, or why the agent is not ready
 	Note       string                     // said on the landing page and in the state
 	Hostname   string                     // empty: what the kernel says

@@ -26,7 +26,7 @@ type GPU struct {
 	PowerLimit  *float64 `json:"power_limit_watts,omitempty"`
 	Clocks      byLabel  `json:"clock_hertz,omitempty"` // by clock: graphics, sm, memory, video
 	Throttled   []string `json:"throttled,omitempty"`   // why its clocks are held, but for gpu_idle
-	Faults      []Fault  `json:"faults,omitempty"`      // the worst first
+	Faults      []Fault  `json:"faults,omitempty"`      // what health finds, the worst first, then XIDs, the newest first
 	Processes   byLabel  `json:"processes,omitempty"`   // by type: compute, graphics, mps
 	MIG         []MIG    `json:"mig_devices,omitempty"`
 }
@@ -45,7 +45,7 @@ type MIG struct {
 // A seenGPU is what was seen of a GPU so far.
 type seenGPU struct {
 	GPU
-	seenFaults
+	xids      seenXIDs
 	instances map[string]*MIG // by GPU instance, what its devices share
 }
 
@@ -71,6 +71,8 @@ var gpuFacts = func() map[*collectors.Metric]func(g *seenGPU, s collectors.Sampl
 		collectors.MIGInfo: func(g *seenGPU, s collectors.Sample) {
 			g.MIG = append(g.MIG, MIG{GI: label(s, "gi"), CI: label(s, "ci"), UUID: label(s, "mig_uuid"), Profile: label(s, "profile")})
 		},
+		collectors.XIDErrors: func(g *seenGPU, s collectors.Sample) { g.xids.of(s).Count += s.Value },
+		collectors.XIDLast:   func(g *seenGPU, s collectors.Sample) { g.xids.of(s).Last = unixTime(s.Value) },
 		collectors.Power: func(g *seenGPU, s collectors.Sample) {
 			if label(s, "scope") == "gpu" && (label(s, "kind") == "average" || g.Power == nil) {
 				g.Power = &s.Value
@@ -97,9 +99,6 @@ var gpuFacts = func() map[*collectors.Metric]func(g *seenGPU, s collectors.Sampl
 	} {
 		m[metric] = func(g *seenGPU, s collectors.Sample) { of(g).add(last(s), s.Value) }
 	}
-	for metric, note := range faultFacts {
-		m[metric] = func(g *seenGPU, s collectors.Sample) { note(&g.seenFaults, s) }
-	}
 	return m
 }()
 
@@ -117,7 +116,7 @@ func (g *seenGPU) instance(s collectors.Sample) *MIG {
 
 // whole returns the GPU, once everything was seen.
 func (g *seenGPU) whole() GPU {
-	g.Faults = g.all()
+	g.Faults = g.xids.all()
 	for i := range g.MIG {
 		m := &g.MIG[i]
 		if shared := g.instances[m.GI]; shared != nil {

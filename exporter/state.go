@@ -21,8 +21,9 @@ type State struct {
 	Time      time.Time  `json:"time"`
 	Version   string     `json:"version"`
 	Host      HostState  `json:"host"`
-	GPUs      []GPU      `json:"gpus"`      // by index
-	Workloads []Workload `json:"workloads"` // those with the most memory first
+	Faults    []Fault    `json:"faults,omitempty"` // of the node, the worst first
+	GPUs      []GPU      `json:"gpus"`             // by index
+	Workloads []Workload `json:"workloads"`        // those with the most memory first
 }
 
 // HostState is what belongs to no GPU.
@@ -82,6 +83,18 @@ func (s *State) fill(samples []collectors.Sample) {
 	})
 }
 
+// find adds to s what health finds, the worst first.
+func (s *State) find(faults []Fault) {
+	for _, f := range slices.Backward(faults) {
+		at := slices.IndexFunc(s.GPUs, func(g GPU) bool { return g.UUID == f.UUID })
+		if at < 0 || f.UUID == "" {
+			s.Faults = slices.Insert(s.Faults, 0, f)
+			continue
+		}
+		s.GPUs[at].Faults = slices.Insert(s.GPUs[at].Faults, 0, f)
+	}
+}
+
 // state answers with what is known now.
 func (s *Server) state(w http.ResponseWriter, _ *http.Request) {
 	state := State{Time: time.Now().UTC(), Version: version.Version, Host: HostState{Name: s.options.Hostname, Note: s.options.Note}}
@@ -89,6 +102,9 @@ func (s *Server) state(w http.ResponseWriter, _ *http.Request) {
 		state.Host.NotReady = err.Error()
 	}
 	state.fill(s.options.Samples())
+	if s.options.Faults != nil {
+		state.find(s.options.Faults())
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	if err := json.NewEncoder(w).Encode(state); err != nil {

@@ -60,30 +60,25 @@ func TestStateFaults(t *testing.T) {
 	put(collectors.XIDErrors, 1, "13", "") // when is not known
 	put(collectors.XIDLast, before(time.Hour), "31")
 	put(collectors.XIDLast, before(time.Minute), "79")
-	put(collectors.ECCErrors, 3, "uncorrected", "volatile")
-	put(collectors.ECCErrors, 9, "corrected", "volatile")
-	put(collectors.ECCErrors, 9, "uncorrected", "aggregate")
-	put(collectors.RepairPending, 1, "tpc")
-	put(collectors.RepairPending, 0, "channel")
-	put(collectors.RetiredPagesPending, 1)
-	put(collectors.RowRemapPending, 1)
-	put(collectors.SRAMThreshold, 1)
-	put(collectors.MemoryUnrepairable, 1)
-	put(collectors.RowRemapFailure, 1)
-	put(collectors.RecoveryAction, 4)
-	var got []string
-	for _, f := range s.state(nil).GPUs[0].Faults {
-		got = append(got, f.words(noon))
+	state := s.state(nil)
+	since := noon.Add(-2 * time.Minute)
+	state.find([]Fault{
+		{UUID: "GPU-0", What: "It is lost.", Check: "gpu_lost", Severity: "emergency", Last: &since},
+		{What: "A port is down.", Check: "ib_port", Severity: "critical", Last: &since},
+		{UUID: "GPU-0", What: "It is hot.", Check: "thermal_margin", Severity: "warning", Last: &since},
+		{UUID: "GPU-gone", What: "It is missing.", Check: "gpu_missing", Severity: "emergency", Last: &since},
+	})
+	words := func(all []Fault) (texts []string) {
+		for _, f := range all {
+			texts = append(texts, f.words(noon))
+		}
+		return texts
 	}
-	want := []string{"the driver asks for: drain and reset", "row remap failed", "memory beyond repair", "SRAM errors past the limit for replacement",
-		"row remap pending: reset", "page retirement pending: reset", "TPC repair pending: reset", "uncorrected ECC errors ×3", "XID 79 1m ago", "XID 31 ×3 1h00m ago", "XID 13"}
-	if !reflect.DeepEqual(got, want) {
+	if got, want := words(state.GPUs[0].Faults), []string{"emergency, for 2m: It is lost.", "warning, for 2m: It is hot.", "XID 79 1m ago", "XID 31 ×3 1h00m ago", "XID 13"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("the faults are\n%q, want\n%q", got, want)
 	}
-	s = nil
-	put(collectors.RecoveryAction, 17)
-	if got := s.state(nil).GPUs[0].Faults[0].What; got != "the driver asks for: action 17" {
-		t.Errorf("an action that is newer than this: %q", got)
+	if got, want := words(state.Faults), []string{"critical, for 2m: A port is down.", "emergency, for 2m: It is missing."}; !reflect.DeepEqual(got, want) {
+		t.Errorf("the node's faults are\n%q, want\n%q: also those of a GPU that is not shown", got, want)
 	}
 }
 

@@ -55,6 +55,7 @@ func (st style) host(b *strings.Builder, s State) {
 	} else if h.NotReady != "" {
 		b.WriteString(st.wrapped(red, "", "Not ready: "+h.NotReady))
 	}
+	st.faults(b, "", s.Faults, s.Time)
 }
 
 // gpus writes a line or two for each GPU, and one for each of its MIG devices.
@@ -71,6 +72,7 @@ func (st style) gpus(b *strings.Builder, s State) {
 		index, name := strconv.Itoa(g.Index), strings.TrimPrefix(cmp.Or(g.Name, g.UUID), "NVIDIA ")
 		if !g.Up {
 			b.WriteString(st.line(cell{index, -2, red}, cell{name, 21, red}, cell{text: down(g.Reason), paint: red}))
+			st.faults(b, "   ", g.Faults, s.Time)
 			continue
 		}
 		paint := ""
@@ -83,13 +85,7 @@ func (st style) gpus(b *strings.Builder, s State) {
 		row(paint, index, name, load(g.Utilization.of("gpu"), wide), memory(g.Memory.of("used"), known(g.MemoryTotal), wide),
 			show("%.0f", g.Temperature.of("gpu"))+show(" %+.0f", known(g.Margin)), show("%.0f", known(g.Power))+show("/%.0f", known(g.PowerLimit)),
 			show("%.2f", g.Clocks.of("sm")/1e9))
-		faults := make([]string, len(g.Faults))
-		for i, f := range g.Faults {
-			faults[i] = f.words(s.Time)
-		}
-		if len(faults) > 0 {
-			b.WriteString(st.wrapped(red, "   ", strings.Join(faults, "; ")))
-		}
+		st.faults(b, "   ", g.Faults, s.Time)
 		if len(g.Throttled) > 0 {
 			b.WriteString(st.wrapped(throttle(g.Throttled), "   ", "clocks held by "+reasons(g.Throttled)))
 		}
@@ -173,8 +169,31 @@ func throttle(held []string) string {
 	return yellow
 }
 
+// faultPaints are the colours of severities.
+var faultPaints = map[string]string{"info": dim, "warning": yellow, "critical": red, "emergency": red}
+
+// faults writes what health finds, a line each in the colour of how bad it is,
+// and the XIDs that were counted in one more.
+func (st style) faults(b *strings.Builder, indent string, all []Fault, now time.Time) {
+	var xids []string
+	for _, f := range all {
+		switch {
+		case f.Check == "":
+			xids = append(xids, f.words(now))
+		default:
+			b.WriteString(st.wrapped(faultPaints[f.Severity], indent, f.words(now)))
+		}
+	}
+	if xids != nil {
+		b.WriteString(st.wrapped(dim, indent, strings.Join(xids, "; ")))
+	}
+}
+
 // words says what is or was wrong, how often and how long ago.
 func (f Fault) words(now time.Time) string {
+	if f.Check != "" {
+		return f.Severity + ", for " + age(now.Sub(f.when())) + ": " + f.What
+	}
 	text := f.What
 	if f.Count > 1 {
 		text += fmt.Sprintf(" ×%.0f", f.Count)

@@ -17,7 +17,7 @@ type Alert struct {
 }
 
 // identity is the alert's labels as one string.
-func (a Alert) identity() string {
+func (a Alert) Identity() string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(a.Labels)) {
 		b.WriteString(name + "\x00" + a.Labels[name] + "\x00")

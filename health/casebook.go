@@ -149,7 +149,7 @@ func (c *Casebook) compare(i *openCase, now time.Time) {
 // begin opens an incident.
 func (c *Casebook) begin(s Sighting, now time.Time) *openCase {
 	i := &openCase{key: keyOf(s), began: now, news: true, Event: Event{
-		Version: eventVersion, Kind: KindIncident, Boot: c.Boot, Node: c.Node, Entity: s.Entity, What: s.What, Code: s.Code, First: s.Time, Last: s.Time,
+		Version: EventVersion, Kind: KindIncident, Boot: c.Boot, Node: c.Node, Entity: s.Entity, What: s.What, Code: s.Code, First: s.Time, Last: s.Time,
 	}}
 	boot := cmp.Or(c.Boot, "boot")
 	boot = boot[:min(len(boot), 8)]

@@ -22,7 +22,7 @@ func readable(t *testing.T, e Event) {
 			t.Errorf("%q cannot be shown", s)
 		}
 	}
-	if e.Message == "" || e.ID == "" || e.Version != eventVersion || e.Kind != KindIncident || e.Severity == None || e.Count < 1 || len(e.Sources) == 0 || e.Last.Before(e.First) {
+	if e.Message == "" || e.ID == "" || e.Version != EventVersion || e.Kind != KindIncident || e.Severity == None || e.Count < 1 || len(e.Sources) == 0 || e.Last.Before(e.First) {
 		t.Errorf("%+v is incomplete", e)
 	}
 }

@@ -23,15 +23,14 @@ var driverChecks = []*Check{
 			{Severity: Emergency, When: Value(collectors.RecoveryAction).Is(2)},
 		},
 		Summary: "The driver asks for a recovery of the GPU.",
-		Detail:  "{entity}: the driver asks for action {value} (1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover the IMEX domain).",
-		Action:  "Do what it asks for.",
+		Action:  "Do what nvgpu_recovery_action asks for: 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover the IMEX domain.",
 		Cause:   "The driver's own verdict (field 230, event 0x8000, XID 154).",
 	},
 	{
 		ID: "gpu_lost", Alert: "GPULost", Class: HardwareFault, Latched: true,
 		Levels: []Level{
-			{Severity: Emergency, When: stuck("gpu_is_lost").Is(1)},
-			{Severity: Emergency, When: Value(collectors.PCIDevicePresent).Is(0)},
+			{Severity: Emergency, When: stuck("gpu_is_lost").Is(1), For: of(2, 2)},                              // one that is unbound says so for a moment
+			{Severity: Emergency, When: Value(collectors.PCIDevicePresent, "kind", "gpu").Is(0), For: of(2, 2)}, // and one that is reset
 			{Severity: Emergency, When: Incidents{Name: "gpu_lost", Window: 5 * time.Minute, Match: either(saying("gpu_lost"), xids(79))}.Signal().Above(0)},
 		},
 		Summary: "The GPU has fallen off the bus.",
@@ -59,18 +58,18 @@ var driverChecks = []*Check{
 	},
 	{
 		ID: "driver_blocked", Alert: "GPUDriverTasksBlocked", Class: DriverCrash,
-		Levels:  []Level{{Severity: Critical, When: Value(collectors.DriverBlockedTasks).Above(0), For: of(6, 6)}},
+		Levels:  []Level{{Severity: Critical, When: Value(collectors.DriverBlockedTasks).Above(0), For: of(13, 13)}},
 		Summary: "Tasks of the driver wait in the kernel and cannot be killed.",
 		Detail:  "{value} tasks of the driver are in uninterruptible sleep.",
 		Action:  "Reboot when the work that still runs has ended.",
-		Cause:   "The driver's kernel threads, or nvidia-smi and its like, in state D for a minute.",
+		Cause:   "The driver's kernel threads, or nvidia-smi and its like, in state D for two minutes.",
 	},
 	{
 		ID: "driver_unbound", Alert: "GPUDriverUnbound", Class: DriverCrash,
 		Levels: []Level{{Severity: Critical, When: Value(collectors.PCIDevices, "kind", "gpu").Above(0).And(Value(collectors.DriverUp).Is(0), drained.Is(0)),
 			For: of(7, 7)}},
 		Summary: "The host has NVIDIA GPUs and no driver answers for them.",
-		Detail:  "The PCI bus has {value} GPUs.",
+		Detail:  "The PCI bus has {value} GPUs, and no driver answers for them.",
 		Action:  "Load the driver: modprobe nvidia; /-/ready of the agent says what it met.",
 		Cause:   "The driver is not loaded, its library does not fit it, or it crashed. Not while the agent is drained.",
 	},

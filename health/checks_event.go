@@ -67,7 +67,7 @@ var eventChecks = []*Check{
 			{Severity: Emergency, When: Incidents{Name: "xid_fatal", Window: 5 * time.Minute, Match: severe(Emergency)}.Signal().Above(0)},
 		},
 		Summary: "The GPU had a critical XID error.",
-		Action:  "Do what the annotation action says: it is NVIDIA's for this code.",
+		Action:  "Do what NVIDIA's catalogue says for the code.",
 		Cause:   "An XID is the driver's report of a fault. What each code means and asks for is in health/data/xid.tsv, from NVIDIA's catalogue.",
 	},
 	{

@@ -15,6 +15,11 @@ func belowMax(m *collectors.Metric) *Signal {
 	return Sub(Value(m, "kind", "max"), Value(m, "kind", "current"))
 }
 
+// unlikeSiblings holds where a link is far from the GPU's others.
+func unlikeSiblings(signal string) Condition {
+	return Value(PeerLinkDeviationRatio, "signal", signal, "by", "link").Optional().AtLeast(1, .5).And(Value(PeerLinkZScore, "signal", signal, "by", "link").AtLeast(5))
+}
+
 var linkChecks = []*Check{
 	{
 		ID: "pcie_replay", Alert: "GPUPCIeReplay", Class: InterconnectFault,
@@ -40,11 +45,12 @@ var linkChecks = []*Check{
 			{Severity: Critical, When: aer("fatal", 5*time.Minute).Above(0)},
 			{Severity: Warning, When: aer("nonfatal", 5*time.Minute).Above(0)},
 			{Severity: Info, When: aer("correctable", time.Hour).Above(600, 300)},
+			{Severity: Info, When: Value(PCIeCorrectableCUSUM).Above(5, 2)},
 		},
 		Summary: "The PCIe bus reports errors of the GPU.",
 		Detail:  "{entity} had {value} PCIe errors.",
 		Action:  "Reseat the board or the riser; check the retimers.",
-		Cause:   "Counted by the kernel (AER). Corrected ones lose nothing: more than one in six seconds is worth knowing.",
+		Cause:   "Counted by the kernel (AER). Corrected ones lose nothing: more than one in six seconds, or more than the link's own past explains, is worth knowing.",
 	},
 	{
 		ID: "nvlink_down", Alert: "NVLinkDown", Class: InterconnectFault,
@@ -56,7 +62,10 @@ var linkChecks = []*Check{
 	},
 	{
 		ID: "nvlink_unstable", Alert: "NVLinkUnstable", Class: InterconnectFault,
-		Levels:  []Level{{Severity: Warning, When: Increase(collectors.NVLinkErrors, 2*time.Minute, "type", "replay|recovery", "by", "link").Above(0), For: of(16, 30).every(time.Minute)}},
+		Levels: []Level{
+			{Severity: Warning, When: Increase(collectors.NVLinkErrors, 2*time.Minute, "type", "replay|recovery", "by", "link").Above(0), For: of(16, 30).every(time.Minute)},
+			{Severity: Warning, When: Increase(collectors.NVLinkRecoveries, 2*time.Minute, "by", "link").Above(0), For: of(16, 30).every(time.Minute)}, // NVLink 5
+		},
 		Summary: "An NVLink has errors in most minutes.",
 		Detail:  "{entity} had {value} replays and recoveries in 2 minutes.",
 		Action:  "Reset the GPU; reseat it if that does not help.",
@@ -64,11 +73,23 @@ var linkChecks = []*Check{
 	},
 	{
 		ID: "nvlink_outlier", Alert: "NVLinkOutlier", Class: InterconnectFault, Shadow: true,
-		Levels:  []Level{{Severity: Warning, When: Value(PeerDeviationRatio, "signal", "nvlink_errors").Optional().AtLeast(1, .5).And(Value(PeerZScore, "signal", "nvlink_errors").AtLeast(5)), For: of(9, 10).every(time.Minute)}},
+		Levels: []Level{
+			{Severity: Warning, When: unlikeSiblings("errors"), For: of(9, 10).every(time.Minute)},
+			{Severity: Warning, When: unlikeSiblings("bytes"), For: of(9, 10).every(time.Minute)},
+		},
+		Summary: "An NVLink has far more errors or traffic than its siblings.",
+		Detail:  "{entity} has {value} times what its siblings have, on top of that.",
+		Action:  "Check what is at the other end.",
+		Cause:   "Links are compared with the GPU's others; needs collectors.per_link.",
+	},
+	{
+		ID: "nvlink_gpu_outlier", Alert: "NVLinkGPUOutlier", Class: InterconnectFault, Shadow: true,
+		Levels: []Level{{Severity: Warning, When: Value(PeerDeviationRatio, "signal", "nvlink_errors").Optional().AtLeast(1, .5).And(Value(PeerZScore, "signal", "nvlink_errors").AtLeast(5)),
+			For: of(9, 10).every(time.Minute)}},
 		Summary: "The NVLinks of one GPU have far more errors than its peers'.",
 		Detail:  "{entity} has {value} times its peers' errors on top of theirs.",
-		Action:  "Check what is at the other end.",
-		Cause:   "Compared with GPUs of the same model on this host.",
+		Action:  "Look at each link: collectors.per_link shows which has them.",
+		Cause:   "The sum over a GPU's links, compared with GPUs of the same model on this host.",
 	},
 	{
 		ID: "nvlink_ber", Alert: "NVLinkBER", Class: InterconnectFault,

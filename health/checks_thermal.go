@@ -18,6 +18,11 @@ var (
 	heated        = Rate(collectors.ClockEventSeconds, 5*time.Minute, "reason", "hw_thermal|sw_thermal")
 )
 
+// hotterBy holds where one of a GPU's sensors is far from its peers'.
+func hotterBy(signal string) Condition {
+	return Value(PeerDeviationCelsius, "signal", signal).Optional().AtLeast(8, 5).And(Value(PeerZScore, "signal", signal).AtLeast(5))
+}
+
 var thermalChecks = []*Check{
 	{
 		ID: "thermal_margin", Alert: "GPUThermalMargin", Class: HardwareFault,
@@ -55,7 +60,7 @@ var thermalChecks = []*Check{
 	},
 	{
 		ID: "temp_outlier", Alert: "GPUTemperatureOutlier", Class: HardwareFault, Shadow: true,
-		Levels:  []Level{{Severity: Warning, When: Value(PeerDeviationCelsius).Optional().AtLeast(8, 5).And(Value(PeerZScore, "signal", "temperature|temperature_memory").AtLeast(5), gpuBusy.Above(.5)), For: of(9, 10)}},
+		Levels:  []Level{{Severity: Warning, When: hotterBy("temperature"), For: of(9, 10)}, {Severity: Warning, When: hotterBy("temperature_memory"), For: of(9, 10)}},
 		Summary: "The GPU is much hotter than its peers under the same load.",
 		Detail:  "{entity} is {value} degrees Celsius above its peers.",
 		Action:  "Look at its airflow, its heat sink and the thermal paste.",

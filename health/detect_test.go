@@ -46,7 +46,7 @@ type finding struct {
 
 // begin returns when the first fault begins.
 func (d *detection) begin() time.Duration {
-	first := time.Minute // of an injection
+	first := injected
 	for i, f := range d.Faults {
 		if at := time.Duration(f.At); i == 0 || at < first {
 			first = at
@@ -172,6 +172,7 @@ func TestDetection(t *testing.T) {
 func (d *detection) test(t *testing.T) {
 	f, begin, start := d.Find, d.begin(), time.Now()
 	length := begin + time.Duration(max(f.Within, f.Over, f.Stays)) + 2*beat
+	also := map[string]bool{}
 	found, over, worst, told := time.Duration(-1), time.Duration(-1), None, map[string]bool{}
 	for _, e := range d.run(t, length) {
 		at := e.Time.Sub(start) - begin
@@ -182,6 +183,7 @@ func (d *detection) test(t *testing.T) {
 		if os.Getenv("DETECT") != "" {
 			t.Log(text)
 		}
+		also[e.Check] = also[e.Check] || e.Severity >= Warning
 		switch own := e.Check == f.Check && e.Entity.String() == f.On && f.Severity != None; {
 		case own && e.Severity > worst:
 			found, worst, over = at, e.Severity, -1
@@ -192,6 +194,11 @@ func (d *detection) test(t *testing.T) {
 		case !own && e.Severity >= Warning && !slices.Contains(d.Also, e.Check) && !told[e.Check+e.Entity.String()]:
 			told[e.Check+e.Entity.String()] = true
 			t.Errorf("found as well: %s", text)
+		}
+	}
+	for _, check := range d.Also {
+		if !also[check] && check != f.Check {
+			t.Errorf("%s finds nothing, although it may", check)
 		}
 	}
 	switch {

@@ -39,7 +39,7 @@ const mostStatuses = 4096
 func NewEngine(checks []*Check, now time.Time) *Engine {
 	e := &Engine{memory: newMemory(now), derivers: NewDerivers(), every: step, stepped: -1, resets: resets{}, normal: baselines{}, totals: map[Entity]map[Class]float64{}}
 	for _, c := range checks {
-		required := slices.ContainsFunc(c.Levels, func(l Level) bool { return !l.When.Signal.optional })
+		required := slices.ContainsFunc(c.Levels, func(l Level) bool { return !l.When.Signal.comesAndGoes() })
 		e.judges = append(e.judges, &judge{Check: c, optional: !required, sampled: slices.Repeat([]int64{-1}, len(c.Levels)), statuses: map[Entity]*status{}})
 	}
 	return e
@@ -105,8 +105,11 @@ func (e *Engine) judge(j *judge, s *Snapshot) (changes []Event) {
 			if st == nil {
 				return
 			}
-			pass := open(entity)
 			st.read = m.now
+			if l.When.Signal.counts == nil && m.now.Sub(st.cleared) < echoes {
+				return // incidents say when they were, readings do not
+			}
+			pass := open(entity)
 			st.levels[i].sample(v, pass && l.When.holds(v, l.When.Threshold), !pass || !l.When.holds(v, l.When.Clear), m.now)
 		})
 	}
@@ -150,16 +153,18 @@ func (m *memory) gates(c Condition, s *Snapshot) func(Entity) bool {
 	type gate struct {
 		Condition
 		answers
+		next    int // where the next entity asked for should be
 		further func(Entity) bool
 	}
 	var all []gate
 	for _, w := range c.While {
-		all = append(all, gate{w, readings(w.Signal, m, s), m.gates(w, s)})
+		all = append(all, gate{w, readings(w.Signal, m, s), 0, m.gates(w, s)})
 	}
 	return func(entity Entity) bool {
-		for _, g := range all {
-			v, ok := g.of(entity)
-			if !ok {
+		for i := range all {
+			g := &all[i]
+			v, next, ok := g.from(g.next, entity)
+			if g.next = next; !ok {
 				v, ok = g.of(entity.Parent())
 			}
 			if !ok && g.Signal.node {

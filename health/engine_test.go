@@ -296,7 +296,7 @@ func TestClockJumpsDoNoHarm(t *testing.T) {
 }
 
 func happened(id, what string, code int, gpu string, at time.Time) Event {
-	e := Event{Version: eventVersion, ID: id, Kind: KindIncident, What: what, Code: code, First: at, Last: at, Time: at, Count: 1, Severity: XIDs()[code].Severity, Class: XIDs()[code].Class}
+	e := Event{Version: EventVersion, ID: id, Kind: KindIncident, What: what, Code: code, First: at, Last: at, Time: at, Count: 1, Severity: XIDs()[code].Severity, Class: XIDs()[code].Class}
 	if gpu != "" {
 		e.Entity = Entity{GPU: gpu, UUID: "GPU-" + gpu}
 	}

@@ -2,8 +2,8 @@ package health
 
 import "time"
 
-// eventVersion is the version of Event's JSON form.
-const eventVersion = 1
+// EventVersion is the version of Event's JSON form.
+const EventVersion = 1
 
 // A Kind says what an Event tells of.
 type Kind string

@@ -85,6 +85,14 @@ func (src source) loss(e Entity, _, after float64) []Example {
 	return append(src.gauge(e, someBase, gone), from(collectors.Up, nil).gauge(e, 1, 1)...)
 }
 
+// noLoss are the examples of readings that are not there and were not lost: the
+// GPU never had them, or the driver says that it has none.
+func (src source) noLoss(e Entity) [][]Example {
+	never := append(src.gauge(e, math.NaN(), math.NaN()), from(collectors.Up, nil).gauge(e, 1, 1)...)
+	unsupported := append(src.loss(e, 0, 1), from(collectors.Unsupported, []string{"feature", src.metric.Name}).gauge(e, math.NaN(), 1)...)
+	return [][]Example{never, unsupported}
+}
+
 // fall is the example of a gauge that falls by so much.
 func (src source) fall(e Entity, _, after float64) []Example {
 	return src.gauge(e, after+1, 1)
@@ -98,12 +106,18 @@ func (c Condition) Example(e Entity) []Example {
 }
 
 // Counterexamples returns series with which the condition never holds: one set
-// for each thing that it asks for, with all others as they must be.
-func (c Condition) Counterexamples(of func(n int) Entity) (all [][]Example) {
+// for each thing that it asks for, with all others as they must be. Each is of
+// the next entity.
+func (c Condition) Counterexamples(next func() Entity) (all [][]Example) {
 	holds, fails := c.sides()
-	all = append(all, c.example(of(0), fails, fails, -1))
+	all = append(all, c.example(next(), fails, fails, -1))
 	for i := range c.While {
-		all = append(all, c.example(of(i+1), fails, holds, i))
+		all = append(all, c.example(next(), fails, holds, i))
+	}
+	if c.Signal.excused != nil {
+		for i := range c.Signal.excused(Entity{}) {
+			all = append(all, c.Signal.excused(next())[i])
+		}
 	}
 	return all
 }

@@ -98,8 +98,8 @@ func TestExamplesOfConditions(t *testing.T) {
 			if examples := l.When.Example(e); holds(examples, -step) || !holds(examples, 0) {
 				t.Errorf("%s: its example holds before, or not after: %v", name, examples)
 			}
-			counter := l.When.Counterexamples(func(int) Entity { return e })
-			if len(counter) != 1+len(l.When.While) {
+			counter := l.When.Counterexamples(func() Entity { return e })
+			if len(counter) < 1+len(l.When.While) {
 				t.Errorf("%s: %d counterexamples", name, len(counter))
 			}
 			for n, examples := range counter {

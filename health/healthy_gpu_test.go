@@ -45,14 +45,13 @@ type healthyGPU struct {
 	die, sink            float64 // degrees over the air
 	busyLately           bool
 	power, heat, busyFor wander
-	hidden               [2]float64 // energy and cap time between two readings
 
 	seen vitals
 }
 
 // vitals is what the GPU shows.
 type vitals struct {
-	up, late                                  float64
+	up                                        float64
 	utilization, memoryUtilization            float64
 	clock, average, instant                   float64
 	core, hbm, margin                         float64
@@ -77,7 +76,7 @@ func newHealthyGPU(h *healthyHost, index int, seed uint64) *healthyGPU {
 	g.draws = 1 + 0.02*min(max(r.NormFloat64(), -2), 2)
 	g.runs = 1 + 0.01*min(max(r.NormFloat64(), -2), 2)
 	g.place = 6 * float64(index%4) / 3 * r.Float64() // the airflow meets four rows, one after the other
-	g.spots = 1.5 * r.NormFloat64()
+	g.spots = 0.7 * min(max(r.NormFloat64(), -2), 2)
 	g.correctedRate = 20 * math.Pow(r.Float64(), 4)
 	v := &g.seen
 	v.up, v.generation, v.fabricDone = 1, g.number["pcie.generation"], 1

@@ -25,10 +25,26 @@ func (h *healthyHost) catalogue() {
 		h.ofHeat(g)
 		h.ofLinks(g)
 		h.ofMIG(g)
+		h.lacks(g)
 	}
 	h.ofHost()
 	// Families come together, which makes a snapshot of them cheaper.
 	slices.SortStableFunc(h.series, func(a, b series) int { return cmp.Compare(a.metric.Name, b.metric.Name) })
+}
+
+// lacks adds what the GPU says that it does not have.
+func (h *healthyHost) lacks(g *healthyGPU) {
+	has := map[*collectors.Metric]bool{}
+	for _, s := range h.series {
+		if s.gpu == g {
+			has[s.metric] = true
+		}
+	}
+	for _, m := range []*collectors.Metric{collectors.GPMActivity, collectors.NVLinkUp, collectors.RowRemapBanks, collectors.TemperatureMargin, collectors.Utilization} {
+		if !has[m] {
+			h.always(g, collectors.Unsupported, 1, m.Name)
+		}
+	}
 }
 
 func (h *healthyHost) add(g *healthyGPU, m *collectors.Metric, value *float64, labels ...string) {
@@ -176,7 +192,9 @@ func (h *healthyHost) link(g *healthyGPU, i int, name string) {
 	h.add(g, collectors.NVLinkBytes, &v.linkTX[i], "tx", "data", name)
 	if g.has("nvlink5") {
 		h.add(g, collectors.NVLinkErrors, &v.linkErrors[i], "rcv", name)
-		h.add(g, collectors.NVLinkErrors, &v.linkRecovered[i], "symbol", name)
+		h.add(g, collectors.NVLinkErrors, &v.linkErrors[i], "symbol", name)
+		h.add(g, collectors.NVLinkRecoveries, &v.linkRecovered[i], "success", name)
+		h.add(g, collectors.NVLinkRecoveries, &h.zero, "failed", name)
 		return
 	}
 	h.add(g, collectors.NVLinkErrors, &v.linkErrors[i], "crc", name)

@@ -1,81 +1,12 @@
 package health
 
 import (
-	_ "embed"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
-	"strings"
-	"testing"
 	"time"
-
-	"encoding/json"
 
 	"gpusteward/collectors"
 )
-
-// healthyModels are what GPUs show that are well: levels of
-// collectors/gpu/sim/profiles.json, which come from recordings, and how many
-// of a hundred hosts have the model.
-//
-//go:embed testdata/healthy.tsv
-var healthyModels string
-
-// A healthyModel is a row of healthyModels: numbers by column, and texts.
-type healthyModel struct {
-	number map[string]float64
-	text   map[string]string
-}
-
-func (m *healthyModel) has(feature string) bool {
-	return strings.Contains(" "+m.text["features"]+" ", " "+feature+" ")
-}
-
-// pickModel returns the model for a number from 0 to 1.
-func pickModel(at float64) *healthyModel {
-	lines := strings.Split(strings.TrimSpace(healthyModels), "\n")
-	columns := strings.Split(lines[0], "\t")
-	var m *healthyModel
-	for _, line := range lines[1:] {
-		m = &healthyModel{number: map[string]float64{}, text: map[string]string{}}
-		for i, v := range strings.Split(line, "\t") {
-			m.text[columns[i]] = v
-			m.number[columns[i]], _ = strconv.ParseFloat(v, 64)
-		}
-		if at -= m.number["share"] / 100; at < 0 {
-			break
-		}
-	}
-	return m
-}
-
-// TestHealthyModelsAreTheSimulators holds the levels of healthy GPUs to those
-// of the simulated host, which are held to recordings.
-func TestHealthyModelsAreTheSimulators(t *testing.T) {
-	text, err := os.ReadFile("../collectors/gpu/sim/profiles.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var profiles map[string]map[string]any
-	if err := json.Unmarshal(text, &profiles); err != nil {
-		t.Fatal(err)
-	}
-	for _, at := range []float64{0.1, 0.4, 0.6, 0.85, 0.95} {
-		m := pickModel(at)
-		for column, want := range m.number {
-			group, name, nested := strings.Cut(column, ".")
-			own, ok := profiles[m.text["model"]][column]
-			if nested {
-				in, _ := profiles[m.text["model"]][group].(map[string]any)
-				own, ok = in[name]
-			}
-			if number, is := own.(float64); ok && is && number != want {
-				t.Errorf("%s: %s is %g, the simulator has %g", m.text["model"], column, want, number)
-			}
-		}
-	}
-}
 
 // A healthyHost makes up what a host with eight GPUs shows that are well,
 // under loads as people make them, with the noise, the gaps and the mishaps
@@ -104,7 +35,6 @@ type healthyHost struct {
 	hall     float64
 	fans     int // steps of the chassis' fans
 	away     int // steps for which the driver stays away
-	drained  bool
 	training int // steps for which the links train
 	absent   map[absence]int
 	late     map[*healthyGPU]int
@@ -184,11 +114,11 @@ func (h *healthyHost) step() (samples []collectors.Sample, events []Event) {
 // and the fans go up in steps as the hottest GPU asks for.
 func (h *healthyHost) weather() {
 	h.inlet.next(h.r, 0.999, 0.8)
-	hottest, room := -100.0, 100.0
+	hottest := 0.0
 	for _, g := range h.gpus {
 		hottest = max(hottest, g.die)
 	}
-	room = h.model.number["temperature_c.gpu_max"] - hottest
+	room := h.model.number["temperature_c.gpu_max"] - hottest
 	switch {
 	case room < 11 && h.fans < 6 && h.n%6 == 0:
 		h.fans++
@@ -270,6 +200,6 @@ func (h *healthyHost) tenantXIDs() []Event {
 	code := []int{13, 31, 43}[h.r.IntN(3)]
 	x := XIDs()[code]
 	h.xids++
-	return []Event{{Version: eventVersion, Kind: KindIncident, ID: fmt.Sprintf("xid-%d", h.xids), Time: h.now(), Entity: Entity{GPU: g.gpu, UUID: g.uuid},
+	return []Event{{Version: EventVersion, Kind: KindIncident, ID: fmt.Sprintf("xid-%d", h.xids), Time: h.now(), Entity: Entity{GPU: g.gpu, UUID: g.uuid},
 		What: xidName, Code: code, Class: x.Class, Severity: x.Severity, Count: 1, First: h.now(), Last: h.now(), PID: 4000 + h.xids, Workload: j.name}}
 }

@@ -173,10 +173,17 @@ func (j Judgement) headline() string {
 		}
 		return fmt.Sprintf("%d GPUs, no fault", len(j.GPUs))
 	}
-	text := fmt.Sprintf("%s %s: %s", bad[0].Entity, bad[0].Check, bad[0].Message)
+	first := bad[0]
+	for _, f := range bad { // of a GPU, if one is as bad: that says more
+		if f.Severity == bad[0].Severity && f.Entity.Parent() != (Entity{}) {
+			first = f
+			break
+		}
+	}
+	text := fmt.Sprintf("%s %s: %s", first.Entity, first.Check, first.Message)
 	for _, g := range j.GPUs {
-		if g.Reason != "" && bad[0].Entity.Parent() == (Entity{GPU: g.GPU, UUID: g.UUID}) {
-			text = fmt.Sprintf("GPU %s %s: %s", g.GPU, g.Reason, bad[0].Message)
+		if g.Reason != "" && first.Entity.Parent() == (Entity{GPU: g.GPU, UUID: g.UUID}) {
+			text = fmt.Sprintf("GPU %s %s: %s", g.GPU, g.Reason, first.Message)
 		}
 	}
 	if len(bad) > 1 {

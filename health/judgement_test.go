@@ -55,13 +55,14 @@ func TestExitStatus(t *testing.T) {
 
 func TestReportsSayWhatIsFound(t *testing.T) {
 	t.Parallel()
-	j := judged(Finding{Check: "gpu_lost", Alert: "GPULost", Entity: gpuEntity("1"), Severity: Emergency, State: Failed, Since: birth, Latched: true, Message: "It is gone.", Action: "Reboot."},
+	j := judged(Finding{Check: "host_kernel", Severity: Emergency, State: Failed, Message: "It is the node."},
+		Finding{Check: "gpu_lost", Alert: "GPULost", Entity: gpuEntity("1"), Severity: Emergency, State: Failed, Since: birth, Latched: true, Message: "It is gone.", Action: "Reboot."},
 		Finding{Check: "slow_gpu", Alert: "GPUSlowOutlier", Entity: gpuEntity("0"), Severity: Warning, State: Degraded, Shadow: true, Message: "It is slow."},
 		Finding{Check: "hot", Entity: Entity{}, Severity: Warning, State: Degraded, Message: "It is hot."})
 	j.Unjudged, j.Notes = []string{"mem_leak"}, []string{"The kernel's log cannot be read."}
 	text, _ := j.Report("text", Warning)
 	for _, want := range []string{
-		"CRITICAL - node7: gpu=1 gpu_lost: It is gone. (and 1 more)\n",
+		"CRITICAL - node7: gpu=1 gpu_lost: It is gone. (and 2 more)\n",
 		"\nemergency gpu=1 GPULost: It is gone. [since 2026-01-01T00:00:00Z] Do: Reboot. Once that is done: gpusteward ack gpu_lost gpu=1\n",
 		"\nshadow    gpu=0 GPUSlowOutlier: It is slow.\n", "\nwarning   node hot: It is hot.\n", "note: without an agent 1 of ", "\nnote: The kernel's log cannot be read.\n",
 	} {
@@ -71,10 +72,10 @@ func TestReportsSayWhatIsFound(t *testing.T) {
 	}
 	encoded, _ := j.Report("json", Warning)
 	var back Judgement
-	if err := json.Unmarshal([]byte(encoded), &back); err != nil || back.Source != FromAgent || back.Status != Failed || len(back.Findings) != 3 || back.Unjudged[0] != "mem_leak" {
+	if err := json.Unmarshal([]byte(encoded), &back); err != nil || back.Source != FromAgent || back.Status != Failed || len(back.Findings) != 4 || back.Unjudged[0] != "mem_leak" {
 		t.Errorf("%v: %+v", err, back)
 	}
-	if npd, _ := j.Report("npd", Warning); npd != "gpu=1 gpu_lost: It is gone. (and 1 more)\n" {
+	if npd, _ := j.Report("npd", Warning); npd != "gpu=1 gpu_lost: It is gone. (and 2 more)\n" {
 		t.Errorf("npd: %q", npd)
 	}
 }

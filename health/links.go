@@ -22,6 +22,7 @@ var (
 const (
 	allLinks    = "all" // label of a sum over a GPU's links
 	spell       = 10    // minutes over which errors are counted
+	oneBurst    = 3     // of them that one burst may show in: kinds of errors are read in turns
 	floorBytes  = 1e6   // a second: the least standard deviations to believe in
 	floorErrors = 2     // in a spell
 )
@@ -37,7 +38,7 @@ type link struct {
 	failures     [spell]float64 // in each of the last minutes
 	minutes      int
 	bytes        peer // a second
-	errors       peer // in a spell, without its worst minute: one burst is no bad link
+	errors       peer // in a spell, without its worst minutes: one burst is no bad link
 }
 
 // A peer is a value and how it compares with its siblings'.
@@ -132,11 +133,12 @@ func (l *link) settle(now time.Time) {
 		l.minutes++
 	}
 	if l.minutes >= spell {
-		sum := 0.0
-		for _, n := range l.failures {
-			sum += n
+		lesser := l.failures
+		slices.Sort(lesser[:])
+		l.errors.value = 0
+		for _, n := range lesser[:spell-oneBurst] {
+			l.errors.value += n
 		}
-		l.errors.value = sum - slices.Max(l.failures[:])
 	}
 }
 

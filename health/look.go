@@ -56,7 +56,7 @@ func (l Look) Judge(ctx context.Context) Judgement {
 	go func() { defer close(ended); _ = h.Run(ctx) }()
 	go func() { _ = l.Host.Processes.Run(ctx) }()
 
-	until(ctx, begin.Add(l.Timeout-glances*glance-leave), func() bool { return settled(h) })
+	until(ctx, begin.Add(l.Timeout-glances*glance-2*leave), func() bool { return settled(h) })
 	m.begin(time.Now())
 	unjudged := m.engine.hurry()
 	unread := make(chan error, 1)
@@ -65,18 +65,13 @@ func (l Look) Judge(ctx context.Context) Judgement {
 	}
 	tick := time.NewTicker(glance)
 	defer tick.Stop()
-	for n := 1; ctx.Err() == nil; n++ {
-		m.judge(m.waiting(), time.Now())
-		if n == glances {
-			break
-		}
+	for range glances { // the first is late enough for what is read without the driver, after it
 		select {
 		case <-tick.C:
+			m.judge(m.waiting(), time.Now())
 		case <-ctx.Done():
+			return NoVerdict(Standalone, l.Node, ctx.Err())
 		}
-	}
-	if err := ctx.Err(); err != nil {
-		return NoVerdict(Standalone, l.Node, err)
 	}
 	j := Judgement{Verdict: m.Verdict(), Source: Standalone, Unjudged: unjudged, Notes: notes}
 	if err := h.Ready(); err != nil {

@@ -129,12 +129,8 @@ type stuckInit struct {
 	release chan struct{}
 }
 
-func (s stuckInit) InitWithFlags(flags uint32) (ret nvml.Return) {
-	<-s.release
-	return s.Host.InitWithFlags(flags)
-}
-
-func (s stuckInit) Init() (ret nvml.Return) {
+// Init returns once it is released.
+func (s stuckInit) Init() nvml.Return {
 	<-s.release
 	return s.Host.Init()
 }
@@ -154,6 +150,19 @@ func TestALookThatHangsEndsInTime(t *testing.T) {
 		}
 		close(s.release)
 		time.Sleep(time.Minute)
+	})
+}
+
+// Without a process that keeps GPUs initialised, opening the driver takes long.
+func TestALookWaitsForASlowDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLook(t)
+		s := stuckInit{l.Host.NVML.(*sim.Host), make(chan struct{})}
+		l.Host.NVML = s
+		time.AfterFunc(8*time.Second, func() { close(s.release) })
+		if j := l.judge(t, 8*time.Second+LookLeast); j.Status != OK {
+			t.Errorf("%v: %q, %+v", j.Status, j.Reason, j.Findings)
+		}
 	})
 }
 
@@ -246,9 +255,16 @@ func TestAHurriedEngineStillWaits(t *testing.T) {
 	w := newWorld(t, Checks()...)
 	w.engine.hurry()
 	for n, want := range []State{OK, OK, Degraded} {
-		w.step(glance, nil, on("0", collectors.Up, 1), hotAt(-1), on("0", collectors.RowRemapPending, 1))
+		used := map[bool]float64{true: 1e9}[n == 0]
+		w.step(glance, nil, on("0", collectors.Up, 1), hotAt(-1), on("0", collectors.RowRemapPending, 1),
+			on("0", collectors.Processes, 0, "compute"), on("0", collectors.MemoryBytes, used, "used"), collectors.Sample{Metric: Pressure, Labels: []string{"memory"}, Value: 9})
 		if got := w.state("thermal_margin"); got != want {
 			t.Errorf("after %d samples: %v, want %v", n+1, got, want)
+		}
+	}
+	for _, id := range []string{"orphan_memory", "agent_self"} {
+		if got := w.state(id); got != OK {
+			t.Errorf("%s is %v: memory was free again after a second, and there is no agent", id, got)
 		}
 	}
 	if got := w.state("remap_pending"); got != Suspect {

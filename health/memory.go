@@ -1,7 +1,8 @@
 package health
 
 import (
-	"strings"
+	"maps"
+	"slices"
 	"time"
 
 	"gpusteward/collectors"
@@ -46,12 +47,23 @@ type counted struct {
 	source
 	signal *Signal
 	width  time.Duration
-	last   map[string]float64 // by labels
+	last   map[string]*lastSeen // by labels
 	sums   map[Entity]*increases
+	order  []*increases // as they came
+	key    []byte       // labels of the one at hand
+	swept  time.Time    // when what had gone was forgotten
+}
+
+// lastSeen is what a counter last showed, when, and where its increases are.
+type lastSeen struct {
+	value float64
+	at    time.Time
+	sum   *increases
 }
 
 // increases are those of an entity in the last window, by parts of it.
 type increases struct {
+	Entity
 	part [buckets]float64
 	at   int64 // the part that now is in
 	seen time.Time
@@ -60,7 +72,7 @@ type increases struct {
 func (m *memory) counters(g *Signal, src source) *counted {
 	c := m.counted[g]
 	if c == nil {
-		c = &counted{source: src, signal: g, width: g.window / buckets, last: map[string]float64{}, sums: map[Entity]*increases{}}
+		c = &counted{source: src, signal: g, width: g.window / buckets, last: map[string]*lastSeen{}, sums: map[Entity]*increases{}}
 		m.counted[g] = c
 	}
 	return c
@@ -71,32 +83,76 @@ func (m *memory) counters(g *Signal, src source) *counted {
 func (c *counted) read(m *memory, s *Snapshot, put func(Entity, float64)) {
 	at := int64(m.now.Sub(m.start) / c.width)
 	c.each(s, func(sample collectors.Sample) {
-		key := strings.Join(sample.Labels, "\x00")
-		last, known := c.last[key]
-		if !known && c.signal.lifetime {
-			last, known = m.kept[c.signal.query+"\x00"+key]
+		l := c.counter(m, sample)
+		if l.sum == nil {
+			l.sum = c.sum(entityOf(sample, c.by), at)
 		}
-		c.last[key] = sample.Value
-		e := entityOf(sample, c.by)
-		in := c.sums[e]
-		if in == nil {
-			in = &increases{at: at}
-			c.sums[e] = in
+		l.sum.advance(at)
+		l.sum.seen = m.now
+		if sample.Value > l.value { // a value that fell is a new baseline
+			l.sum.part[uint64(at)%buckets] += sample.Value - l.value
 		}
-		in.advance(at)
-		in.seen = m.now
-		if known && sample.Value > last { // a value that fell is a new baseline
-			in.part[at%buckets] += sample.Value - last
-		}
+		l.value, l.at = sample.Value, m.now
 	})
-	for e, in := range c.sums {
-		switch {
-		case in.seen.Equal(m.now):
-			put(e, in.total())
-		case m.now.Sub(in.seen) > max(c.signal.window, time.Hour):
-			delete(c.sums, e)
+	for _, in := range c.order {
+		if in.seen.Equal(m.now) {
+			put(in.Entity, in.total())
 		}
 	}
+	if m.now.Sub(c.swept) > time.Hour || len(c.last) > mostSeries {
+		c.sweep(m.now)
+	}
+}
+
+// counter returns what a counter showed before: the same where that is not
+// known.
+func (c *counted) counter(m *memory, sample collectors.Sample) *lastSeen {
+	c.key = c.key[:0]
+	for i, l := range sample.Labels {
+		if i > 0 {
+			c.key = append(c.key, 0)
+		}
+		c.key = append(c.key, l...)
+	}
+	l := c.last[string(c.key)]
+	if l == nil {
+		l = &lastSeen{value: sample.Value}
+		if v, known := m.kept[c.signal.query+"\x00"+string(c.key)]; known && c.signal.lifetime {
+			l.value = v
+		}
+		c.last[string(c.key)] = l
+	}
+	return l
+}
+
+// sum returns the increases of an entity.
+func (c *counted) sum(e Entity, at int64) *increases {
+	in := c.sums[e]
+	if in == nil {
+		in = &increases{Entity: e, at: at}
+		c.sums[e] = in
+		c.order = append(c.order, in)
+	}
+	return in
+}
+
+// sweep forgets counters that are no more, but for those that a GPU keeps for
+// life, and all of them where there are too many.
+func (c *counted) sweep(now time.Time) {
+	c.swept = now
+	old := func(seen time.Time) bool { return now.Sub(seen) > max(c.signal.window, time.Hour) }
+	maps.DeleteFunc(c.last, func(_ string, l *lastSeen) bool {
+		if old(l.at) {
+			l.sum = nil
+		}
+		return old(l.at) && !c.signal.lifetime
+	})
+	c.order = slices.DeleteFunc(c.order, func(in *increases) bool {
+		if old(in.seen) {
+			delete(c.sums, in.Entity)
+		}
+		return old(in.seen)
+	})
 	if len(c.last) > mostSeries {
 		clear(c.last)
 	}
@@ -113,7 +169,7 @@ func (in *increases) advance(at int64) {
 	}
 	for in.at < at {
 		in.at++
-		in.part[in.at%buckets] = 0
+		in.part[uint64(in.at)%buckets] = 0
 	}
 }
 

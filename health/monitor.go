@@ -307,7 +307,7 @@ func (m *Monitor) meet(s *Snapshot) {
 
 // record completes an event and hands it on.
 func (m *Monitor) record(e Event) {
-	e.Version, e.Boot, e.Node, e.Injected = eventVersion, m.Boot, m.Node, m.Simulated
+	e.Version, e.Boot, e.Node, e.Injected = EventVersion, m.Boot, m.Node, m.Simulated
 	if m.Record != nil {
 		m.Record(e)
 	}
@@ -338,7 +338,7 @@ func (m *Monitor) tell(now time.Time) {
 	firing := map[string]Alert{}
 	var all []Alert
 	for _, a := range m.engine.Alerts(labels) {
-		if id := a.identity(); firing[id].Labels == nil {
+		if id := a.Identity(); firing[id].Labels == nil {
 			firing[id] = a
 			all = append(all, a)
 		}

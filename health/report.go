@@ -140,10 +140,10 @@ func (e *Engine) Findings() (all []Finding) {
 			}
 			severity := st.severity(j.Check)
 			f := Finding{Check: j.ID, Alert: j.Alert, Entity: st.Entity, Severity: severity, State: st.state, Since: st.since, Latched: st.latched,
-				Shadow: j.Shadow, Message: e.message(j, st), Action: j.Action}
+				Shadow: j.Shadow, Value: st.value(j.Check), Message: e.message(j, st), Action: e.action(j, st)}
 			for i, l := range st.levels {
 				if l.active && j.Levels[i].Severity == severity {
-					f.Value, f.Since = l.value, l.since
+					f.Since = l.since
 				}
 			}
 			all = append(all, f)
@@ -157,19 +157,14 @@ func (e *Engine) Findings() (all []Finding) {
 
 // message says what is wrong, in a sentence.
 func (e *Engine) message(j *judge, st *status) string {
-	severity, value := st.severity(j.Check), 0.
-	for i, l := range st.levels {
-		if severity == None || j.Levels[i].Severity == severity {
-			value = l.value
-		}
-	}
 	text := j.Summary
-	switch {
+	switch severity := st.severity(j.Check); {
 	case severity == None && st.state == Unknown:
-		text = "There is no data any more: " + strings.ToLower(j.Summary[:1]) + j.Summary[1:]
+		text = "There is no data any more to judge " + j.ID + " by."
 	case severity == None:
 		text = "Over: " + j.Summary
 	case j.Detail != "":
+		value := st.value(j.Check)
 		text = strings.NewReplacer("{value}", fmt.Sprintf("%.4g", value), "{percent}", fmt.Sprintf("%.3g %%", 100*value), "{entity}", st.Name()).Replace(j.Detail)
 	}
 	if ev := e.evidence(j, st); ev != nil {
@@ -197,6 +192,14 @@ func (e Entity) Name() string {
 	return "the node"
 }
 
+// action says what to do; of an incident also in the catalogue's word.
+func (e *Engine) action(j *judge, st *status) string {
+	if ev := e.evidence(j, st); ev != nil && ev.Action != "" {
+		return strings.TrimSuffix(j.Action, ".") + ": " + ev.Action + "."
+	}
+	return j.Action
+}
+
 // evidence returns the newest incident that the check counted, if it counts any.
 func (e *Engine) evidence(j *judge, st *status) *Event {
 	if st.severity(j.Check) == None {
@@ -220,7 +223,7 @@ func (e *Engine) evidence(j *judge, st *status) *Event {
 // transition describes a change of state.
 func (e *Engine) transition(j *judge, st *status, from State) Event {
 	now := e.memory.now
-	ev := Event{Version: eventVersion, Kind: KindTransition, ID: fmt.Sprintf("%s/%s/%d", j.ID, st.Entity, now.UnixNano()), Time: now,
+	ev := Event{Version: EventVersion, Kind: KindTransition, ID: fmt.Sprintf("%s/%s/%d", j.ID, st.Entity, now.UnixNano()), Time: now,
 		Entity: st.Entity, Check: j.ID, Class: j.Class, Severity: st.severity(j.Check), From: from, To: st.state, Latched: st.latched,
 		Workload: st.Workload, Message: e.message(j, st)}
 	for i, l := range st.levels {
@@ -229,11 +232,11 @@ func (e *Engine) transition(j *judge, st *status, from State) Event {
 		}
 	}
 	if ev.Severity != None {
-		ev.Action = j.Action
+		ev.Action = e.action(j, st)
 	}
 	if cause := e.evidence(j, st); cause != nil {
 		ev.What, ev.Code, ev.PID, ev.Comm, ev.Workload, ev.GI = cause.What, cause.Code, cause.PID, cause.Comm, cmp.Or(ev.Workload, cause.Workload), cause.GI
-		ev.Sources, ev.Action = cause.Sources, cmp.Or(cause.Action, ev.Action)
+		ev.Sources = cause.Sources
 	}
 	return ev
 }
@@ -269,7 +272,7 @@ const Runbook = "https://github.com/gpusteward/gpusteward/blob/main/alerts/RUNBO
 
 func (e *Engine) alert(j *judge, st *status, severity Severity, l level, labels map[string]string) Alert {
 	a := Alert{Starts: l.since, Labels: maps.Clone(labels), Annotations: map[string]string{
-		"summary": j.Summary, "description": e.message(j, st), "action": j.Action, "runbook_url": Runbook + "#" + strings.ToLower(j.Alert),
+		"summary": j.Summary, "description": e.message(j, st), "action": e.action(j, st), "runbook_url": Runbook + "#" + strings.ToLower(j.Alert),
 		"value": fmt.Sprintf("%.4g", l.value),
 	}}
 	if a.Labels == nil {
@@ -280,7 +283,7 @@ func (e *Engine) alert(j *judge, st *status, severity Severity, l level, labels 
 		a.Labels[p[0]] = p[1]
 	}
 	if ev := e.evidence(j, st); ev != nil {
-		for name, v := range map[string]string{"pid": fmt.Sprint(ev.PID), "comm": ev.Comm, "workload": ev.Workload, "action": ev.Action, "sources": strings.Join(ev.Sources, ", ")} {
+		for name, v := range map[string]string{"pid": fmt.Sprint(ev.PID), "comm": ev.Comm, "workload": ev.Workload, "sources": strings.Join(ev.Sources, ", ")} {
 			if v != "" && v != "0" {
 				a.Annotations[name] = v
 			}

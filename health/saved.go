@@ -73,8 +73,8 @@ func (e *Engine) Save(boot string) (Saved, error) {
 	}
 	for g, c := range e.memory.counted {
 		if g.lifetime {
-			for labels, v := range c.last {
-				s.Counters[g.query+"\x00"+labels] = v
+			for labels, l := range c.last {
+				s.Counters[g.query+"\x00"+labels] = l.value
 			}
 		}
 	}

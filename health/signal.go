@@ -25,6 +25,7 @@ type Signal struct {
 	counts   *Incidents    // what it counts, if it does
 	read     func(m *memory, s *Snapshot, put func(Entity, float64))
 	example  func(e Entity, before, after float64) []Example
+	excused  func(e Entity) [][]Example // series that look like the example and give no value
 }
 
 // String returns the signal as PromQL.
@@ -137,6 +138,15 @@ next:
 }
 
 // signal returns a signal with everything but how it is read.
+// alone reports whether an entity has one series that matches, at most.
+func (src source) alone() bool {
+	return !slices.ContainsFunc(src.metric.Labels, func(l string) bool {
+		return l != "gpu" && l != "uuid" && !slices.Contains(src.by, l) && !slices.ContainsFunc(src.matches, func(m match) bool {
+			return m.name == l && len(m.values) == 1 && !strings.HasSuffix(m.values[0], "*")
+		})
+	})
+}
+
 func (src source) signal(query, words string) *Signal {
 	return &Signal{query: query, words: words, example: src.gauge, node: !slices.Contains(src.metric.Labels, "gpu"), by: src.by, uses: []*collectors.Metric{src.metric}}
 }
@@ -165,6 +175,10 @@ func Sum(m *collectors.Metric, where ...string) *Signal {
 
 // gather puts one value for each entity.
 func gather(src source, s *Snapshot, merge func(a, b float64) float64, put func(Entity, float64)) {
+	if src.alone() {
+		src.each(s, func(sample collectors.Sample) { put(entityOf(sample, src.by), sample.Value) })
+		return
+	}
 	var all answers
 	src.each(s, func(sample collectors.Sample) { all = all.merge(entityOf(sample, src.by), sample.Value, merge) })
 	for _, r := range all {
@@ -198,6 +212,10 @@ func (g *Signal) Optional() *Signal {
 	g.optional = true
 	return g
 }
+
+// comesAndGoes reports whether the absence of a signal is no loss of data:
+// nobody counts the incidents of what had none.
+func (g *Signal) comesAndGoes() bool { return g.optional || g.counts != nil && g.counts.Per != "" }
 
 // OrZero makes a signal 0 for the GPUs that have nothing of it: of a gauge that
 // is there only while something is wrong.
@@ -247,9 +265,10 @@ func combine(a, b *Signal, op string, f func(x, y float64) (float64, bool), back
 		return append(a.Example(e, back(before, someBase), back(after, someBase)), b.Example(e, someBase, someBase)...)
 	}
 	g.read = func(m *memory, s *Snapshot, put func(Entity, float64)) {
-		right := readings(b, m, s)
+		right, at := readings(b, m, s), 0
 		a.read(m, s, func(e Entity, x float64) {
-			if y, ok := right.of(e); ok {
+			y, next, ok := right.from(at, e)
+			if at = next; ok {
 				if v, ok := f(x, y); ok {
 					put(e, v)
 				}
@@ -264,7 +283,7 @@ func combine(a, b *Signal, op string, f func(x, y float64) (float64, bool), back
 // Prometheus it is what the GPU had within the last day.
 func Lost(m *collectors.Metric, where ...string) *Signal {
 	src := from(m, where)
-	g := &Signal{words: "the loss of " + src.words(), uses: []*collectors.Metric{m, collectors.Up, collectors.Unsupported}, example: src.loss}
+	g := &Signal{words: "the loss of " + src.words(), uses: []*collectors.Metric{m, collectors.Up, collectors.Unsupported}, example: src.loss, excused: src.noLoss}
 	g.query = fmt.Sprintf("((%s == 1) and (%s) unless (%s) unless ignoring (feature) %s{feature=%q})",
 		collectors.Up, src.peak(), src.collapsed("max", src.selector()), collectors.Unsupported, m.Name)
 	own, lacks := Value(m, where...), Value(collectors.Unsupported, "feature", m.Name)
@@ -310,12 +329,19 @@ func readings(g *Signal, m *memory, s *Snapshot) (all answers) {
 }
 
 func (r answers) of(e Entity) (float64, bool) {
-	for i := range r {
-		if r[i].Entity == e {
-			return r[i].value, true
+	v, _, ok := r.from(0, e)
+	return v, ok
+}
+
+// from looks for e from a place on, and returns where to look for the next:
+// who asks for many does so in about the order in which they came.
+func (r answers) from(at int, e Entity) (v float64, next int, ok bool) {
+	for n := range r {
+		if i := (at + n) % len(r); r[i].Entity == e {
+			return r[i].value, i + 1, true
 		}
 	}
-	return 0, false
+	return 0, at, false
 }
 
 // merge puts v where e has no value yet, else what f makes of both. Mostly e

@@ -15,7 +15,7 @@ type Snapshot struct {
 
 // NewSnapshot sorts samples by metric.
 func NewSnapshot(samples []collectors.Sample) *Snapshot {
-	s := &Snapshot{samples: make(map[*collectors.Metric][]collectors.Sample, 256)}
+	s := &Snapshot{samples: make(map[*collectors.Metric][]collectors.Sample, 256), added: make([]collectors.Sample, 0, 1024)}
 	s.put(samples)
 	return s
 }

@@ -8,7 +8,7 @@ import (
 
 func TestEventsSurviveJSON(t *testing.T) {
 	t.Parallel()
-	e := Event{Version: eventVersion, ID: "a", Kind: KindIncident, Entity: Entity{GPU: "3", UUID: "GPU-x", Link: "7"}, Severity: Critical, From: OK, To: Unhealthy}
+	e := Event{Version: EventVersion, ID: "a", Kind: KindIncident, Entity: Entity{GPU: "3", UUID: "GPU-x", Link: "7"}, Severity: Critical, From: OK, To: Unhealthy}
 	text, err := json.Marshal(e)
 	if err != nil || !strings.Contains(string(text), `"severity":"critical","from":"ok","to":"unhealthy"`) {
 		t.Fatalf("%s, %v", text, err)

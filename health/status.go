@@ -12,6 +12,7 @@ const (
 	holdMost  = time.Hour       // at most
 	flapping  = time.Hour       // what comes back within this flaps
 	forgotten = time.Hour       // after which an entity without data is no more
+	echoes    = 2 * step        // after what was latched is cleared: what is read may still be from before
 	silent    = 3               // intervals without data, and the state is unknown
 )
 
@@ -23,6 +24,7 @@ type status struct {
 	state   State
 	since   time.Time     // of the state
 	read    time.Time     // when there last was data
+	cleared time.Time     // when it was last cleared
 	left    time.Time     // when the last level was left
 	hold    time.Duration // how long a level is held
 	latched bool
@@ -125,12 +127,23 @@ func (st *status) severity(c *Check) (worst Severity) {
 	return worst
 }
 
+// value returns the last sample of the level that makes the severity.
+func (st *status) value(c *Check) float64 {
+	severity := st.severity(c)
+	for i := range st.levels {
+		if st.levels[i].active && c.Levels[i].Severity == severity {
+			return st.levels[i].value
+		}
+	}
+	return st.levels[0].value
+}
+
 // clear ends what is latched, and all else that fails.
 func (st *status) clear(now time.Time) {
 	for i := range st.levels {
 		st.levels[i] = level{value: st.levels[i].value}
 	}
-	st.latched, st.left = false, now
+	st.latched, st.left, st.cleared = false, now, now
 	st.become(OK, now)
 }
 

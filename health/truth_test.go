@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"maps"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -16,10 +15,18 @@ import (
 )
 
 var (
-	truthDays = flag.Int("truth.days", 12, "healthy host-days that TestHealthyHostsAreQuiet simulates")
+	truthDays = flag.Int("truth.days", fewDays(), "healthy host-days that TestHealthyHostsAreQuiet simulates")
 	truthSeed = flag.Uint64("truth.seed", 1, "seed of the first healthy host")
 	truthShow = flag.Int("truth.show", 20, "false alarms that TestHealthyHostsAreQuiet describes")
 )
+
+// fewDays are as many as there is time for in every test.
+func fewDays() int {
+	if raceEnabled {
+		return 2
+	}
+	return 12
+}
 
 // An alarm is a level of a check that a healthy host entered.
 type alarm struct {
@@ -157,12 +164,10 @@ func TestHealthyHostsAreQuiet(t *testing.T) {
 			paged[a.severity] += n
 		}
 	}
-	v.print(weeks, time.Since(began))
-	if n := paged[Critical] + paged[Emergency]; n > 0 {
-		t.Errorf("%d false critical alarms", n)
-	}
-	if float64(paged[Warning]) > max(weeks, 1) {
-		t.Errorf("%d false warnings in %.1f host-weeks: more than one a week", paged[Warning], weeks)
+	t.Log(v.table(weeks, time.Since(began)))
+	t.Logf("%d false warnings in %.1f host-weeks, %d false critical ones", paged[Warning], weeks, paged[Critical]+paged[Emergency])
+	if paged[Critical]+paged[Emergency] > 0 || float64(paged[Warning]) > weeks {
+		t.Error("at most one false warning in a host-week is good, and no false critical")
 	}
 	slices.Sort(v.told)
 	for i, s := range v.told[:min(len(v.told), *truthShow)] {
@@ -170,15 +175,19 @@ func TestHealthyHostsAreQuiet(t *testing.T) {
 	}
 }
 
-// print writes the alarms by check.
-func (v *verdict) print(weeks float64, took time.Duration) {
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "check\tinfo\twarning\tcritical\temergency\tper host-week")
-	names := map[string][5]int{}
+// table returns the alarms by check, and what the judgement cost.
+func (v *verdict) table(weeks float64, took time.Duration) string {
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\ncheck\tinfo\twarning\tcritical\temergency\twarnings and worse in a host-week")
+	names := map[string][len(severityWeight)]int{}
 	for a, n := range v.alarms {
 		name := a.check
-		if a.shadow {
-			name += " (shadow)"
+		switch {
+		case a.shadow:
+			name += " (shadow: does not page)"
+		case slices.Contains(trueAlarms, a.check):
+			name += " (true)"
 		}
 		row := names[name]
 		row[a.severity] += n
@@ -188,9 +197,9 @@ func (v *verdict) print(weeks float64, took time.Duration) {
 		row := names[name]
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%.3f\n", name, row[Info], row[Warning], row[Critical], row[Emergency], float64(row[Warning]+row[Critical]+row[Emergency])/weeks)
 	}
-	w.Flush()
-	fmt.Println(strings.Repeat("-", 40))
-	fmt.Printf("%.0f host-days, %d evaluations in %s: %.0f/s, %s each on %d cores; in Eval %s each\n", weeks*7, v.evaluations, took.Round(time.Second),
-		float64(v.evaluations)/took.Seconds(), (took * time.Duration(runtime.GOMAXPROCS(0)) / time.Duration(v.evaluations)).Round(time.Microsecond), runtime.GOMAXPROCS(0),
-		(v.judging / time.Duration(v.evaluations)).Round(time.Microsecond))
+	_ = w.Flush() // into memory
+	cores := runtime.GOMAXPROCS(0)
+	fmt.Fprintf(&text, "%.0f host-days, %d evaluations on %d cores in %s: %.0f a second; Eval takes %s\n", weeks*7, v.evaluations, cores, took.Round(time.Second),
+		float64(v.evaluations)/took.Seconds(), (v.judging / time.Duration(v.evaluations)).Round(time.Microsecond))
+	return text.String()
 }

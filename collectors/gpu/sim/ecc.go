@@ -6,6 +6,7 @@ import "github.com/NVIDIA/go-nvml/pkg/nvml"
 type ecc struct {
 	mode                uint32
 	volatile, aggregate [2][2]uint64
+	addresses           uint32 // of uncorrected SRAM errors: each fault has one
 }
 
 const (
@@ -25,6 +26,16 @@ type rows struct {
 	remapped         [2]uint32 // by severity
 	inactive         [2]uint32 // by severity, waiting for a reset
 	pending, failure bool
+	low, none        uint32 // banks with few spare rows, and without any
+}
+
+// spare sets how many banks have few spare rows, or none.
+func (r *rows) spare(value string, banks uint32) {
+	if value == "none" {
+		r.none = banks
+		return
+	}
+	r.low = banks
 }
 
 func (g *gpu) raiseECC(f *Fault) {
@@ -39,6 +50,7 @@ func (g *gpu) raiseECC(f *Fault) {
 	g.ecc.aggregate[severity][location] += f.Count
 	switch {
 	case severity == uncorrected:
+		g.ecc.addresses += flag(location == sram)
 		g.emit(nvml.EventTypeDoubleBitEccError, 0, noInstance, noInstance)
 		g.xid(94, nil, nil)
 	case f.Count >= storm:
@@ -84,9 +96,8 @@ func (r *rows) histogram() nvml.RowRemapperHistogramValues {
 	move := func(to *uint32, n uint32) { n = min(n, h.Max); *to += n; h.Max -= n }
 	move(&h.High, r.remapped[corrected])
 	move(&h.Partial, r.remapped[uncorrected])
-	if r.failure {
-		move(&h.None, 1)
-	}
+	move(&h.Low, r.low)
+	move(&h.None, r.none+flag(r.failure))
 	return h
 }
 
@@ -152,6 +163,18 @@ func (d *device) GetSramEccErrorStatus() (nvml.EccSramErrorStatus, nvml.Return) 
 			s.BThresholdExceeded = 1
 		}
 		return s, nvml.SUCCESS
+	})
+}
+
+// GetSramUniqueUncorrectedEccErrorCounts says how many addresses had errors; it
+// has no room for which.
+func (d *device) GetSramUniqueUncorrectedEccErrorCounts(counts *nvml.EccSramUniqueUncorrectedErrorCounts) nvml.Return {
+	return d.ask("nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts", func(g *gpu) nvml.Return {
+		room := counts.EntryCount
+		if counts.EntryCount = g.ecc.addresses; room < counts.EntryCount {
+			return nvml.ERROR_INSUFFICIENT_SIZE
+		}
+		return nvml.SUCCESS
 	})
 }
 

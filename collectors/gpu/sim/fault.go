@@ -22,16 +22,18 @@ type Fault struct {
 	Severity   string  `yaml:"severity"`   // ecc, row_remap: corrected or uncorrected; pcie_aer: correctable, nonfatal or fatal
 	Device     string  `yaml:"device"`     // ib_down: the port, mlx5_0/1 by default
 	Location   string  `yaml:"location"`   // ecc: dram or sram
-	Count      uint64  `yaml:"count"`      // ecc, row_remap, nvlink_errors, pcie_aer: how many, 1 by default
+	Count      uint64  `yaml:"count"`      // ecc, row_remap, spare_rows, nvlink_errors, pcie_aer: how many, 1 by default; leak, orphan_memory: MiB
 	Pending    bool    `yaml:"pending"`    // row_remap: a reset is due, until the window ends
 	Failure    bool    `yaml:"failure"`    // row_remap: the remapping failed, until the window ends
 	Link       int     `yaml:"link"`       // nvlink_down, nvlink_errors: NVLink index
 	Generation int     `yaml:"generation"` // pcie_degraded: PCIe generation
 	Width      int     `yaml:"width"`      // pcie_degraded: lanes
 	Celsius    float64 `yaml:"celsius"`    // thermal: where the temperature goes
+	Megahertz  float64 `yaml:"megahertz"`  // clock: where the SM clock stays at most
+	Watts      float64 `yaml:"watts"`      // power: how much more is drawn
 	Call       string  `yaml:"call"`       // wedge, error: the NVML function, such as nvmlDeviceGetFieldValues
 	Return     string  `yaml:"return"`     // error: the NVML return, such as ERROR_UNKNOWN
-	Value      string  `yaml:"value"`      // recovery_action: the action; event: its type, such as ecc_sbe_storm
+	Value      string  `yaml:"value"`      // recovery_action: the action; event: its type, such as ecc_sbe_storm; mode: which; spare_rows: low or none; fabric: what is wrong
 	Line       string  `yaml:"line"`       // kernel_line: the line; {pci} in it is the GPU's address, such as 0000:1b:00
 }
 
@@ -79,6 +81,24 @@ var kinds = map[string]kind{
 	"thermal": {keys: []string{"celsius"}, begin: (*gpu).airflowLost, end: (*gpu).airflowBack},
 	// The external power brake is asserted.
 	"power_brake": {begin: (*gpu).brakeOn, end: (*gpu).brakeOff},
+	// The SM clock stays low, and nothing says why.
+	"clock": {keys: []string{"megahertz"}, begin: (*gpu).clockHeld, end: (*gpu).clockFree},
+	// More power is drawn than the work explains.
+	"power": {keys: []string{"watts"}, begin: (*gpu).powerMore, end: (*gpu).powerUsual},
+	// A kernel spins: the GPU is busy and does nothing.
+	"hang": {begin: (*gpu).hangBegin, end: (*gpu).hangEnd},
+	// The processes do nothing.
+	"stall": {begin: (*gpu).stallBegin, end: (*gpu).stallEnd},
+	// The first process takes count MiB more each minute, until there is none.
+	"leak": {keys: []string{"count"}, begin: (*gpu).leakBegin, end: (*gpu).leakEnd},
+	// Memory stays in use, count MiB, whose process has ended.
+	"orphan_memory": {keys: []string{"count"}, begin: (*gpu).orphanLeft, end: (*gpu).orphanEnd},
+	// A mode is off that was on.
+	"mode": {keys: []string{"value"}, begin: (*gpu).modeDrift, end: (*gpu).modeBack},
+	// Banks of memory have few spare rows, or none.
+	"spare_rows": {keys: []string{"value", "count"}, begin: (*gpu).spareRows, end: (*gpu).spareBack},
+	// The GPU is not well in the fabric of its NVSwitches.
+	"fabric": {keys: []string{"value"}, begin: (*gpu).fabricIll, end: (*gpu).fabricWell},
 	// The driver asks for a recovery action, with XID 154.
 	"recovery_action": {keys: []string{"value"}, begin: (*gpu).askRecovery, end: (*gpu).recovered},
 	// All calls but identity are refused; the GPU is reset when it ends.

@@ -170,7 +170,7 @@ func (f *Fault) checkValues(g GPU) error {
 			return fmt.Errorf("value: %q: want one of %s", f.Value, names(recoveryActions))
 		}
 	}
-	return nil
+	return f.checkTrouble(g, m)
 }
 
 func (f *Fault) checkCall() error {

@@ -53,6 +53,7 @@ type gpu struct {
 	action    uint32 // recovery action
 	brake     bool
 	hotter    float64 // where a loss of airflow drives the temperature, or 0
+	trouble   trouble
 }
 
 // tick is what a GPU remembers of a step.
@@ -92,7 +93,12 @@ func (g *gpu) step() {
 		g.strike()
 	}
 	g.populate()
-	g.work = g.load.shape(g)
+	g.take()
+	work, troubled := g.trouble.does(g)
+	if !troubled {
+		work = g.load.shape(g)
+	}
+	g.work = work
 	g.physics()
 	g.count()
 }

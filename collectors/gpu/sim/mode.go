@@ -2,9 +2,11 @@ package sim
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// GetPersistenceMode says on.
+// GetPersistenceMode says on, unless a fault switched it off.
 func (d *device) GetPersistenceMode() (nvml.EnableState, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetPersistenceMode", func(*model) nvml.EnableState { return nvml.FEATURE_ENABLED })
+	return read(d, "nvmlDeviceGetPersistenceMode", func(g *gpu) (nvml.EnableState, nvml.Return) {
+		return enabled(!g.trouble.unkept), nvml.SUCCESS
+	})
 }
 
 // GetDisplayMode is deprecated by the driver.

@@ -59,6 +59,7 @@ func (n *nvlink) count(g *gpu) {
 	for i := range n.links {
 		if l := &n.links[i]; l.rate > 0 {
 			l.fail(l.rate)
+			l.recovery.ok++
 		}
 	}
 }

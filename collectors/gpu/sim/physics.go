@@ -68,7 +68,9 @@ func (g *gpu) physics() {
 	if g.hot > 0 {
 		static, wanted = m.Power.Active, m.Clock.Max
 		w := &g.work
-		intensity = 0.25*w.busy + 0.6*w.gpm.tensor/0.92 + 0.15*w.gpm.dram/0.256
+		if intensity = 0.25*w.busy + 0.6*w.gpm.tensor/0.92 + 0.15*w.gpm.dram/0.256; g.trouble.hung {
+			intensity = spinning
+		}
 	} else {
 		g.reasons |= nvml.ClocksEventReasonGpuIdle
 	}
@@ -76,6 +78,7 @@ func (g *gpu) physics() {
 	g.clock = max(math.Round(clock/m.Clock.Step)*m.Clock.Step, min(m.Clock.IdleLow, wanted))
 	scale := g.clock / m.Clock.Max
 	g.watts = static + g.heat.dynamic*intensity*scale*scale
+	g.watts += g.trouble.watts
 	g.watts *= 1 + 0.008*g.noise(13) + 0.017*g.noise(14)*min(intensity, 1)
 
 	aim, rate, extra := g.heat.air+g.heat.resistance*g.watts, g.heat.decay, 0.0
@@ -90,6 +93,9 @@ func (g *gpu) physics() {
 // the reasons. An idle GPU is slow already: only heat and brake are reasons.
 func (g *gpu) limit(wanted, static, intensity float64) float64 {
 	m, clock := g.model, wanted
+	if g.trouble.clock > 0 {
+		clock = min(clock, g.trouble.clock)
+	}
 	if d := g.heat.dynamic * intensity; d > 0 {
 		room := max(g.spec.PowerLimit*g.heat.below-static, 0)
 		if most := m.Clock.Max * math.Sqrt(room/d); most < clock {

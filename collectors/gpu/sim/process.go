@@ -159,7 +159,7 @@ func (g *gpu) populate() {
 
 // used returns the memory in use, in bytes.
 func (g *gpu) used() uint64 {
-	sum := uint64(0)
+	sum := g.trouble.orphan
 	for i := range g.procs {
 		sum += g.procs[i].memory + processOverhead
 	}

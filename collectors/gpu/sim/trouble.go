@@ -1,0 +1,129 @@
+package sim
+
+import (
+	"fmt"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// trouble is what lasting faults make of a GPU's work, memory and settings.
+// The zero trouble is none.
+type trouble struct {
+	clock   float64 // MHz at which the SM clock is held
+	watts   float64 // drawn beyond what the work explains
+	hung    bool    // a kernel spins
+	stalled bool    // the processes do nothing
+	leak    uint64  // bytes a minute that the first process takes
+	leaked  uint64  // bytes that it took
+	orphan  uint64  // bytes in use that no process has
+	unkept  bool    // persistence mode is off
+	fabric  func(*nvml.GpuFabricInfo_v2)
+}
+
+func (g *gpu) clockHeld(f *Fault)  { g.trouble.clock = f.Megahertz }
+func (g *gpu) clockFree(*Fault)    { g.trouble.clock = 0 }
+func (g *gpu) powerMore(f *Fault)  { g.trouble.watts = f.Watts }
+func (g *gpu) powerUsual(*Fault)   { g.trouble.watts = 0 }
+func (g *gpu) hangBegin(*Fault)    { g.trouble.hung = true }
+func (g *gpu) hangEnd(*Fault)      { g.trouble.hung = false }
+func (g *gpu) stallBegin(*Fault)   { g.trouble.stalled = true }
+func (g *gpu) stallEnd(*Fault)     { g.trouble.stalled = false }
+func (g *gpu) leakBegin(f *Fault)  { g.trouble.leak = f.Count << 20 }
+func (g *gpu) orphanEnd(*Fault)    { g.trouble.orphan = 0 }
+func (g *gpu) fabricWell(*Fault)   { g.trouble.fabric = nil }
+func (g *gpu) fabricIll(f *Fault)  { g.trouble.fabric = fabricFaults[f.Value] }
+func (g *gpu) modeBack(f *Fault)   { g.switchMode(f, false) }
+func (g *gpu) modeDrift(f *Fault)  { g.switchMode(f, true) }
+func (g *gpu) spareRows(f *Fault)  { g.rows.spare(f.Value, uint32(f.Count)) }
+func (g *gpu) spareBack(f *Fault)  { g.rows.spare(f.Value, 0) }
+func (g *gpu) orphanLeft(f *Fault) { g.trouble.orphan = min(f.Count<<20, g.free()) }
+
+// leakEnd is the end of the process that leaked, and its beginning anew.
+func (g *gpu) leakEnd(*Fault) {
+	g.procs[0].memory -= g.trouble.leaked
+	g.trouble.leak, g.trouble.leaked = 0, 0
+}
+
+// take has the first process take what it leaks in a second, while there is
+// some.
+func (g *gpu) take() {
+	if g.trouble.leak == 0 || g.n%second != 0 {
+		return
+	}
+	more := min(g.trouble.leak/60, g.free())
+	g.procs[0].memory += more
+	g.trouble.leaked += more
+}
+
+// free returns the memory that nobody uses, in bytes.
+func (g *gpu) free() uint64 { return g.model.Memory - g.model.Reserved - g.used() }
+
+// does returns what the GPU does instead of its load.
+func (t *trouble) does(g *gpu) (activity, bool) {
+	switch {
+	case t.hung:
+		return activity{busy: 1, gpm: gpm{graphics: 1, sm: 0.02, occupancy: 0.001}}, true
+	case t.stalled:
+		return idle(g), true
+	}
+	return activity{}, false
+}
+
+// spinning is the intensity of a kernel that waits for ever.
+const spinning = 0.05
+
+// modeValues are the modes that somebody may switch off.
+var modeValues = map[string]bool{"ecc": true, "persistence": true}
+
+func (g *gpu) switchMode(f *Fault, off bool) {
+	if f.Value == "persistence" {
+		g.trouble.unkept = off
+		return
+	}
+	g.ecc.mode = flag(!off)
+}
+
+// fabricFaults are what can be wrong with the fabric of GPUs behind switches.
+var fabricFaults = map[string]func(*nvml.GpuFabricInfo_v2){
+	"registration": func(i *nvml.GpuFabricInfo_v2) { i.Status = uint32(nvml.ERROR_UNKNOWN) },
+	"in_progress":  func(i *nvml.GpuFabricInfo_v2) { i.State = nvml.GPU_FABRIC_STATE_IN_PROGRESS },
+	"route_unhealthy": func(i *nvml.GpuFabricInfo_v2) {
+		const shift = nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY
+		i.HealthMask &^= nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_UNHEALTHY << shift
+		i.HealthMask |= nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_TRUE << shift
+	},
+}
+
+// checkTrouble checks the keys of the kinds that make trouble.
+func (f *Fault) checkTrouble(g GPU, m *model) error {
+	switch f.Kind {
+	case "clock":
+		if f.Megahertz < m.Clock.IdleLow || f.Megahertz > m.Clock.Max {
+			return fmt.Errorf("megahertz: %v: want %v to %v", f.Megahertz, m.Clock.IdleLow, m.Clock.Max)
+		}
+	case "power":
+		if f.Watts <= 0 || f.Watts > m.Power.Max {
+			return fmt.Errorf("watts: %v: want more than 0, and at most %v", f.Watts, m.Power.Max)
+		}
+	case "leak":
+		if len(g.Processes) == 0 && (len(loads[g.Load].procs) == 0 || len(g.MIG)+len(g.VGPUs)+g.Crowd > 0) {
+			return fmt.Errorf("kind: gpu %d has no process of its own that stays", f.GPU)
+		}
+	case "mode":
+		if !modeValues[f.Value] {
+			return fmt.Errorf("value: %q: want one of %s", f.Value, names(modeValues))
+		}
+	case "spare_rows":
+		if f.Value != "low" && f.Value != "none" {
+			return fmt.Errorf("value: %q: want low or none", f.Value)
+		}
+		if f.Count > uint64(m.RowBanks) {
+			return fmt.Errorf("count: %d: model %s has %d banks", f.Count, g.Model, m.RowBanks)
+		}
+	case "fabric":
+		if fabricFaults[f.Value] == nil || !m.has("nvswitch") {
+			return fmt.Errorf("value: %q: want one of %s, on a model behind switches", f.Value, names(fabricFaults))
+		}
+	}
+	return nil
+}

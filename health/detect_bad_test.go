@@ -1,0 +1,146 @@
+package health
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// quiet fails the test if something is found that is a warning or worse.
+func quiet(t *testing.T, e *Engine, when string) {
+	t.Helper()
+	for _, f := range e.Findings() {
+		if f.Severity >= Warning {
+			t.Errorf("%s: %s of %s, %v: %s", when, f.Check, f.Entity, f.Severity, f.Message)
+		}
+	}
+}
+
+// TestAClockThatIsSetIsNoFault sets the clock of a healthy host, and has a
+// fault found thereafter. Times here have no monotonic reading, which those of
+// the agent have, so this is the worst case.
+func TestAClockThatIsSetIsNoFault(t *testing.T) {
+	t.Parallel()
+	for _, by := range []time.Duration{time.Minute, time.Hour, 30 * day, -time.Minute, -time.Hour, -30 * day} {
+		t.Run(by.String(), func(t *testing.T) {
+			t.Parallel()
+			h := newHealthyHost(3)
+			e := NewEngine(Checks(), h.now())
+			steps := func(n int, events ...Event) {
+				for range n {
+					samples, own := h.step()
+					e.Eval(NewSnapshot(samples), append(own, events...), h.now())
+					events = nil
+				}
+			}
+			steps(60)
+			quiet(t, e, "before")
+			for range 3 {
+				h.shift += by
+				steps(60)
+				quiet(t, e, fmt.Sprint("by now ", h.shift))
+			}
+			steps(1, happened("a", xidName, 119, h.gpus[2].gpu, h.now()))
+			found := false
+			for _, f := range e.Findings() {
+				found = found || f.Check == "xid_fatal" && f.Severity == Critical
+			}
+			if !found {
+				t.Error("an XID is not found any more")
+			}
+		})
+	}
+}
+
+// TestCountersThatFallAreNoFault has every counter that a check looks at begin
+// again at less than it was, as after a reset of the GPU or of the driver, and
+// after it was away for a while.
+func TestCountersThatFallAreNoFault(t *testing.T) {
+	t.Parallel()
+	metrics := map[*collectors.Metric]bool{}
+	for _, c := range Checks() {
+		for _, m := range c.Metrics() {
+			if m.Type == collectors.CounterType {
+				metrics[m] = true
+			}
+		}
+	}
+	for _, in := range inputs {
+		if in.metric.Type == collectors.CounterType {
+			metrics[in.metric] = true
+		}
+	}
+	if len(metrics) < 8 {
+		t.Fatalf("only %d counters are looked at", len(metrics))
+	}
+	at := func(v float64) []collectors.Sample {
+		all := []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.Utilization, .9, "gpu"), on("0", collectors.PCIeGeneration, 5, "current"), on("0", collectors.PCIeWidth, 16, "current")}
+		for m := range metrics {
+			all = append(all, eachOf(m, v)...)
+		}
+		return all
+	}
+	for _, c := range []struct {
+		before, after float64
+		away          int // steps
+	}{{1e6, 3, 0}, {1e6, 3, 6}, {1e6, 0, 2}, {7, 7, 20}} {
+		w := newWorld(t, Checks()...)
+		w.steps(40, at(c.before)...)
+		w.steps(c.away, on("0", collectors.Up, 1))
+		w.steps(80, at(c.after)...)
+		quiet(t, w.engine, fmt.Sprintf("%+v", c))
+	}
+}
+
+// eachOf returns a series of m for each value of its labels that a check asks
+// for by name.
+func eachOf(m *collectors.Metric, v float64) (all []collectors.Sample) {
+	values := map[string][]string{
+		"gpu": {"0"}, "uuid": {"GPU-0"}, "severity": {"uncorrected", "corrected", "fatal", "nonfatal", "correctable"}, "scope": {"volatile", "aggregate"},
+		"type": {"replay", "recovery", "correctable"}, "reason": {"hw_thermal", "sw_thermal", "hw_power_brake"}, "direction": {"rx", "tx"},
+	}
+	all = []collectors.Sample{{Metric: m, Value: v}}
+	for _, name := range m.Labels {
+		var longer []collectors.Sample
+		options := values[name]
+		if options == nil {
+			options = []string{"all"}
+		}
+		for _, s := range all {
+			for _, value := range options {
+				longer = append(longer, collectors.Sample{Metric: m, Labels: append(s.Labels[:len(s.Labels):len(s.Labels)], value), Value: v})
+			}
+		}
+		all = longer
+	}
+	return all
+}
+
+// TestWhatIsReadAfterAResetMayBeFromBefore holds that a latched fault which a
+// reset ended is not found again in a reading that is older than the reset, and
+// is in one that is not.
+func TestWhatIsReadAfterAResetMayBeFromBefore(t *testing.T) {
+	t.Parallel()
+	board := func(joules, exceeded float64) []collectors.Sample {
+		return []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.Energy, joules, "gpu"), on("0", collectors.SRAMThreshold, exceeded)}
+	}
+	for later, want := range map[float64]State{0: OK, 1: Unhealthy} {
+		w := newWorld(t, Checks()...)
+		w.steps(2, board(100, 0)...)
+		w.steps(1, board(110, 1)...)
+		w.steps(60, board(120, 0)...)
+		if got := w.state("sram_threshold"); got != Unhealthy {
+			t.Fatalf("before the reset: %v", got)
+		}
+		w.steps(2, board(5, 1)...)
+		if got := w.state("sram_threshold"); got != OK {
+			t.Errorf("after the reset: %v", got)
+		}
+		w.steps(2, board(6, later)...)
+		if got := w.state("sram_threshold"); got != want {
+			t.Errorf("%g later: %v, want %v", later, got, want)
+		}
+	}
+}

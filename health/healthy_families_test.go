@@ -1,0 +1,96 @@
+package health
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"gpusteward/collectors"
+)
+
+// notHealthy are the families that health looks at and that no healthy host
+// here shows, with why.
+var notHealthy = map[string]string{
+	"RetiredPages":   "of GPUs before Ampere",
+	"VGPUMemoryUsed": "of hosts that give out virtual GPUs",
+}
+
+var declaration = regexp.MustCompile(`(\w+)\s*=\s*(?:Host)?(?:Gauge|Counter)\(\s*"(\w+)"`)
+
+// TestHealthyHostsShowAllThatIsJudged holds the healthy hosts to what health
+// reads, by its source: a family that they do not show would be one whose
+// false alarms nobody counts.
+func TestHealthyHostsShowAllThatIsJudged(t *testing.T) {
+	shown := map[string]bool{}
+	for seed := range uint64(40) {
+		h := newHealthyHost(seed)
+		h.late[h.gpus[0]] = 1
+		for range stepsHour {
+			samples, _ := h.step()
+			for _, s := range samples {
+				shown[s.Metric.Name] = true
+			}
+		}
+	}
+	names := map[string]string{} // by variable
+	for _, file := range glob(t, "../collectors/*.go") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range declaration.FindAllStringSubmatch(string(text), -1) {
+			names[m[1]] = m[2]
+		}
+	}
+	judged := judgedFamilies(t)
+	if len(judged) < 40 {
+		t.Fatalf("health reads %d families only: %v", len(judged), judged)
+	}
+	for _, variable := range judged {
+		name, is := names[variable]
+		if reason := notHealthy[variable]; is && shown[name] == (reason != "") {
+			t.Errorf("collectors.%s (%s) is shown by healthy hosts: %v; reason why not: %q", variable, name, shown[name], reason)
+		}
+	}
+	for _, m := range []*collectors.Metric{Pressure, TelemetryLost} {
+		if !shown[m.Name] {
+			t.Errorf("%s is not shown by healthy hosts", m)
+		}
+	}
+}
+
+func glob(t *testing.T, pattern string) []string {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, "_test.go") })
+}
+
+// judgedFamilies returns the variables of package collectors that health's
+// source names.
+func judgedFamilies(t *testing.T) (all []string) {
+	t.Helper()
+	for _, file := range glob(t, "*.go") {
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok {
+				if x, ok := s.X.(*ast.Ident); ok && x.Name == "collectors" && !slices.Contains(all, s.Sel.Name) {
+					all = append(all, s.Sel.Name)
+				}
+			}
+			return true
+		})
+	}
+	return all
+}

@@ -1,0 +1,124 @@
+package journal
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"gpusteward/health"
+)
+
+// A Filter says which events are wanted. What is empty lets all through.
+type Filter struct {
+	Since, Until time.Time // by the record's time; Until itself is out
+	Kind         health.Kind
+	Check        string
+	Severity     health.Severity // at least
+	GPU          string          // index or UUID
+	Workload     string          // whose the process is, or that the event is about
+	Class        health.Class
+	Limit        int // 0: 100; at most 4096
+}
+
+// defaultLimit is how many events an answer holds unless it is asked for others.
+const defaultLimit = 100
+
+func (f Filter) limit() int { return min(cmp.Or(f.Limit, defaultLimit), maxRecent) }
+
+func (f Filter) match(e *health.Event) bool {
+	return !e.Time.Before(f.Since) && (f.Until.IsZero() || e.Time.Before(f.Until)) &&
+		(f.Kind == "" || e.Kind == f.Kind) && (f.Check == "" || e.Check == f.Check) && e.Severity >= f.Severity &&
+		(f.GPU == "" || e.Entity.GPU == f.GPU || e.Entity.UUID == f.GPU) &&
+		(f.Workload == "" || e.Workload == f.Workload || e.Entity.Workload == f.Workload) && (f.Class == "" || e.Class == f.Class)
+}
+
+// kinds are all four.
+var kinds = []health.Kind{health.KindIncident, health.KindTransition, health.KindAck, health.KindAgent}
+
+// parameters are what a query may have. Each sets what its text says, or
+// returns what it may be.
+var parameters = map[string]func(f *Filter, text string) string{
+	"since": func(f *Filter, s string) string { return setTime(&f.Since, s) },
+	"until": func(f *Filter, s string) string { return setTime(&f.Until, s) },
+	"kind":  func(f *Filter, s string) string { return setName(&f.Kind, s, kinds) },
+	"class": func(f *Filter, s string) string { return setName(&f.Class, s, health.Classes) },
+	"severity": func(f *Filter, s string) string {
+		if f.Severity.UnmarshalText([]byte(s)) != nil {
+			return fmt.Sprintf("one of %v", []health.Severity{health.None, health.Info, health.Warning, health.Critical, health.Emergency})
+		}
+		return ""
+	},
+	"check":    func(f *Filter, s string) string { return setText(&f.Check, s, "the name of a check") },
+	"gpu":      func(f *Filter, s string) string { return setText(&f.GPU, s, "a GPU's index or UUID") },
+	"workload": func(f *Filter, s string) string { return setText(&f.Workload, s, "the name of a workload") },
+	"limit": func(f *Filter, s string) string {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 || n > maxRecent {
+			return fmt.Sprintf("a number from 1 to %d", maxRecent)
+		}
+		f.Limit = n
+		return ""
+	},
+}
+
+// ParseFilter reads a filter as the query of /api/v1/events has it. Its errors
+// name the parameter and say what it may be.
+func ParseFilter(query url.Values) (f Filter, err error) {
+	for _, name := range sortedKeys(query) {
+		set, ok := parameters[name]
+		if !ok {
+			return Filter{}, fmt.Errorf("there is no parameter %q; there are %v", name, sortedKeys(parameters))
+		}
+		if len(query[name]) > 1 {
+			return Filter{}, fmt.Errorf("%s is given %d times", name, len(query[name]))
+		}
+		if want := set(&f, query.Get(name)); want != "" {
+			return Filter{}, fmt.Errorf("%s: %q is not %s", name, query.Get(name), want)
+		}
+	}
+	return f, nil
+}
+
+func sortedKeys[M ~map[string]V, V any](m M) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func setTime(t *time.Time, s string) string {
+	if at, err := time.Parse(time.RFC3339, s); err == nil {
+		*t = at
+		return ""
+	}
+	if ago, err := time.ParseDuration(s); err == nil && ago > 0 {
+		*t = time.Now().Add(-ago)
+		return ""
+	}
+	if seconds, err := strconv.ParseFloat(s, 64); err == nil && seconds > 0 && seconds < 1e10 {
+		*t = time.UnixMicro(int64(seconds * 1e6))
+		return ""
+	}
+	return "a time such as 2026-01-31T12:00:00Z, a Unix time in seconds, or how long ago, such as 15m"
+}
+
+func setName[T ~string](v *T, s string, names []T) string {
+	if !slices.Contains(names, T(s)) {
+		return fmt.Sprintf("one of %v", names)
+	}
+	*v = T(s)
+	return ""
+}
+
+func setText(v *string, s, what string) string {
+	if s == "" {
+		return what
+	}
+	*v = s
+	return ""
+}

@@ -1,0 +1,112 @@
+package journal
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gpusteward/health"
+)
+
+func TestFilters(t *testing.T) {
+	t.Parallel()
+	j, _, err := Open(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(n int) time.Time { return time.Unix(1e9+int64(n), 0) }
+	for n, e := range []health.Event{
+		{Kind: health.KindAgent, Severity: health.Info},
+		{Kind: health.KindIncident, Severity: health.Critical, Entity: health.Entity{GPU: "3", UUID: "GPU-c"}, Class: health.HardwareFault},
+		{Kind: health.KindIncident, Severity: health.Warning, Entity: health.Entity{GPU: "3", UUID: "GPU-c"}, Class: health.ApplicationFault, Workload: "pod/a"},
+		{Kind: health.KindTransition, Severity: health.Warning, Entity: health.Entity{GPU: "13", Workload: "pod/a"}, Check: "memory_pressure"},
+		{Kind: health.KindAck, Severity: health.Emergency, Check: "gpu_lost"},
+	} {
+		e.Code, e.Time = n, at(n)
+		j.Append(e)
+	}
+	for _, c := range []struct {
+		filter Filter
+		want   []int
+	}{
+		{Filter{}, []int{4, 3, 2, 1, 0}},
+		{Filter{Limit: 2}, []int{4, 3}},
+		{Filter{Since: at(3)}, []int{4, 3}},
+		{Filter{Until: at(2)}, []int{1, 0}},
+		{Filter{Since: at(1), Until: at(2)}, []int{1}},
+		{Filter{Kind: health.KindIncident}, []int{2, 1}},
+		{Filter{Check: "gpu_lost"}, []int{4}},
+		{Filter{Severity: health.Critical}, []int{4, 1}},
+		{Filter{GPU: "3"}, []int{2, 1}},
+		{Filter{GPU: "GPU-c", Severity: health.Critical}, []int{1}},
+		{Filter{Workload: "pod/a"}, []int{3, 2}},
+		{Filter{Class: health.HardwareFault}, []int{1}},
+		{Filter{Class: health.MemoryFault}, []int{}},
+	} {
+		wantCodes(t, j, c.filter, c.want...)
+	}
+	for range 2 * defaultLimit {
+		j.Append(health.Event{Kind: health.KindAgent})
+	}
+	if n := len(j.Events(Filter{})); n != defaultLimit {
+		t.Errorf("%d events unless asked for more, want %d", n, defaultLimit)
+	}
+	if n := len(j.Events(Filter{Limit: 1 << 40})); n != 2*defaultLimit+5 {
+		t.Errorf("%d events of all", n)
+	}
+}
+
+func TestFiltersAreRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		noon := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+		for query, want := range map[string]Filter{
+			"": {},
+			"since=2026-01-31T12:00:00Z&until=2026-01-31T13:00:00%2B01:00": {Since: noon, Until: noon},
+			"since=1769860800.5": {Since: noon.Add(time.Second / 2)},
+			"since=15m":          {Since: time.Now().Add(-15 * time.Minute)},
+			"kind=ack&check=gpu_lost&severity=warning&gpu=3&workload=pod/a&class=memory-fault&limit=4096": {
+				Kind: health.KindAck, Check: "gpu_lost", Severity: health.Warning, GPU: "3", Workload: "pod/a", Class: health.MemoryFault, Limit: 4096},
+		} {
+			values, err := url.ParseQuery(query)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := ParseFilter(values)
+			if !got.Since.Equal(want.Since) || !got.Until.Equal(want.Until) {
+				t.Errorf("%s: from %v to %v, want %v to %v", query, got.Since, got.Until, want.Since, want.Until)
+			}
+			got.Since, got.Until = want.Since, want.Until
+			if err != nil || got != want {
+				t.Errorf("%s: %+v, %v; want %+v", query, got, err, want)
+			}
+		}
+	})
+	for query, want := range map[string]string{
+		"since=yesterday": `since: "yesterday" is not a time such as 2026-01-31T12:00:00Z`,
+		"since=-15m":      "how long ago, such as 15m",
+		"until=":          `until: "" is not a time`,
+		"until=NaN":       `until: "NaN" is not a time`,
+		"until=1e300":     `until: "1e300" is not a time`,
+		"kind=xid":        `kind: "xid" is not one of [incident transition ack agent]`,
+		"severity=bad":    `severity: "bad" is not one of [none info warning critical emergency]`,
+		"class=memory":    `class: "memory" is not one of [memory-fault`,
+		"gpu=":            `gpu: "" is not a GPU's index or UUID`,
+		"check=":          "the name of a check",
+		"workload=":       "the name of a workload",
+		"limit=0":         `limit: "0" is not a number from 1 to 4096`,
+		"limit=4097":      "a number from 1 to 4096",
+		"limit=ten":       "a number from 1 to 4096",
+		"gpu=1&gpu=2":     "gpu is given 2 times",
+		"sevrity=warning": `there is no parameter "sevrity"; there are [check class gpu kind limit severity since until workload]`,
+	} {
+		values, err := url.ParseQuery(query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f, err := ParseFilter(values); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %+v, %v; want an error with %q", query, f, err, want)
+		}
+	}
+}

@@ -1,0 +1,309 @@
+// Package journal keeps what happened: a bounded number of events in memory
+// and in files of JSON lines, and answers for them over HTTP.
+package journal
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"strconv"
+	"sync"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/health"
+)
+
+// What the journal says of itself.
+var (
+	EventsTotal = collectors.HostCounter("gpusteward_journal_events_total", "Records that the journal was given.")
+	LostTotal   = collectors.HostCounter("gpusteward_journal_lost_total", "Records that will never be in the journal's files, by why; the last 4096 are in memory all the same.", "reason")
+	LateTotal   = collectors.HostCounter("gpusteward_journal_late_total", "Records that could not be written when they came, by why: they wait until the disk works again, as far as 4 MiB hold them.", "reason")
+	QueueLength = collectors.HostGauge("gpusteward_journal_queue_length", "Records that wait to be written.")
+	Bytes       = collectors.HostGauge("gpusteward_journal_bytes", "Size of the journal's files.")
+	Streams     = collectors.HostGauge("gpusteward_event_streams", "Clients that follow /api/v1/events.")
+)
+
+// Options are what a Journal needs to know.
+type Options struct {
+	Dir        string // of the files, made if it is not there; empty: memory only
+	MaxBytes   int64  // of a file; 0: 8 MiB
+	Files      int    // at most, with the one that is written; 0: 4
+	Node, Boot string // of records that do not say
+	Log        *slog.Logger
+}
+
+// A Journal keeps events: the last 4096 in memory, more in files of JSON
+// lines. What cannot be written waits and is tried again; what does not fit
+// in the queue is counted. Safe for concurrent use.
+type Journal struct {
+	options Options
+	file    *journalFile // the writer's; nil: memory only
+	wake    chan struct{}
+
+	mu      sync.Mutex
+	recent  *recent
+	streams map[*stream]struct{}
+	queue   []line
+	queued  int               // bytes of queue
+	events  uint64            // that were given
+	lost    map[string]uint64 // by reason
+	late    map[string]uint64 // by reason
+	failing string            // why nothing can be written now; else empty
+	told    uint64            // of the lost, those that a record tells of
+	ended   bool
+}
+
+// maxQueue bounds what waits to be written, in bytes: some 8,000 records.
+const maxQueue = 4 << 20
+
+// retryAfter is how long a disk that failed is left alone.
+const retryAfter = 5 * time.Second
+
+// flushTime bounds how long the end waits for the disk, which may hang.
+const flushTime = 2 * time.Second
+
+// The reasons of LateTotal and LostTotal, which exist from the start
+// because increase() misses a counter that is born at 1.
+var (
+	lateReasons = []string{"no_space", "not_writable", "locked", "io"}
+	lossReasons = append(lateReasons[:4:4], "queue", "encoding", "ended")
+)
+
+// Open opens the journal, repairs its files and loads the last of their
+// records. What it repaired is in the journal, and returned. Where there can
+// be no files it says so in the log and goes on without: the error is that
+// another agent uses the directory.
+func Open(o Options) (*Journal, []health.Event, error) {
+	o.MaxBytes, o.Files = cmp.Or(o.MaxBytes, 8<<20), cmp.Or(o.Files, 4)
+	j := &Journal{options: o, wake: make(chan struct{}, 1), recent: newRecent(), streams: map[*stream]struct{}{}, lost: map[string]uint64{}, late: map[string]uint64{}}
+	if o.Dir == "" {
+		return j, nil, nil
+	}
+	j.file = &journalFile{dir: o.Dir, most: o.MaxBytes, keep: o.Files}
+	if err := j.file.take(); errors.Is(err, errLocked) {
+		return nil, nil, err
+	} else if err != nil {
+		j.settle(0, err)
+		return j, nil, nil
+	}
+	j.file.prune()
+	repairs, err := j.file.load(j.recent)
+	if err != nil {
+		o.Log.Error("journal not read: what happened before is not shown", "err", err)
+	}
+	for i, e := range repairs {
+		o.Log.Warn("journal repaired", "what", e.What, "message", e.Message)
+		repairs[i] = j.append(e)
+	}
+	return j, repairs, nil
+}
+
+// Append takes one record. What it lacks of version, ID, time, node and boot
+// is filled in. It never waits for the disk.
+func (j *Journal) Append(e health.Event) { j.append(e) }
+
+func (j *Journal) append(e health.Event) health.Event {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.events++
+	e.Version = health.EventVersion
+	if e.Time.IsZero() {
+		e.Time = time.Now().UTC()
+	}
+	e.ID = cmp.Or(e.ID, strconv.FormatInt(e.Time.UnixNano(), 36)+"-"+strconv.FormatUint(j.events, 36))
+	e.Node, e.Boot = cmp.Or(e.Node, j.options.Node), cmp.Or(e.Boot, j.options.Boot)
+	e.Value, e.Threshold = finite(e.Value), finite(e.Threshold)
+	text, err := json.Marshal(e)
+	if err == nil && len(text) >= maxLine {
+		err = fmt.Errorf("it is longer than %d bytes", maxLine)
+	}
+	if err != nil { // nor could it be served
+		j.lost["encoding"]++
+		j.options.Log.Error("event lost: it cannot be encoded", "id", e.ID, "err", err)
+		return e
+	}
+	j.recent.add(e)
+	for s := range j.streams {
+		j.tell(s, e)
+	}
+	j.enqueue(line{text: append(text, '\n'), sync: e.Severity >= health.Critical || e.Latched || e.Kind == health.KindAck})
+	return e
+}
+
+// finite returns v, or 0 where JSON has no word for it.
+func finite(v float64) float64 {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return 0
+	}
+	return v
+}
+
+// enqueue leaves a line to the writer.
+func (j *Journal) enqueue(l line) {
+	switch {
+	case j.file == nil:
+	case j.ended:
+		j.lost["ended"]++
+	case j.queued+len(l.text) > maxQueue:
+		j.lost[cmp.Or(j.failing, "queue")]++
+	default:
+		j.queue = append(j.queue, l)
+		j.queued += len(l.text)
+		select {
+		case j.wake <- struct{}{}:
+		default: // it is to wake already
+		}
+	}
+}
+
+// Run writes what it is given until ctx ends, and what is left then. It ends
+// the streams too.
+func (j *Journal) Run(ctx context.Context) error {
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		if j.file != nil {
+			j.write(ctx)
+		}
+	}()
+	<-ctx.Done()
+	j.endStreams()
+	select {
+	case <-written:
+	case <-time.After(flushTime):
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.ended = true
+	if left := len(j.queue); left > 0 {
+		j.lost[cmp.Or(j.failing, "ended")] += uint64(left)
+		j.options.Log.Error("journal ends with records that are not written", "records", left, "reason", cmp.Or(j.failing, "slow"))
+	}
+	return nil
+}
+
+// write is the writer: it alone uses the file, until ctx ends.
+func (j *Journal) write(ctx context.Context) {
+	defer j.file.close()
+	for {
+		wake, retry := j.wake, (<-chan time.Time)(nil)
+		if j.flush() != nil {
+			wake, retry = nil, time.After(retryAfter)
+		}
+		select {
+		case <-wake:
+		case <-retry:
+		case <-ctx.Done():
+			_ = j.flush() // what fails is counted where nothing is left to wait for
+			return
+		}
+	}
+}
+
+// flush writes what waits.
+func (j *Journal) flush() error {
+	for {
+		j.mu.Lock()
+		batch := j.queue
+		j.mu.Unlock()
+		if len(batch) == 0 {
+			return nil
+		}
+		n, err := j.file.append(batch)
+		j.settle(n, err)
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// settle takes what was written from the queue, and says when the disk begins
+// to fail and when it works again.
+func (j *Journal) settle(n int, err error) {
+	j.mu.Lock()
+	for _, l := range j.queue[:n] {
+		j.queued -= len(l.text)
+	}
+	if j.queue = j.queue[n:]; len(j.queue) == 0 {
+		j.queue = nil // lets go of what was written
+	}
+	before, lost := j.failing, sum(j.lost)
+	var gap uint64
+	if j.failing = ""; err != nil {
+		j.failing = reason(err)
+		for i := range j.queue {
+			if l := &j.queue[i]; !l.late {
+				l.late = true
+				j.late[j.failing]++
+			}
+		}
+	} else {
+		gap, j.told = lost-j.told, lost
+	}
+	j.mu.Unlock()
+	switch {
+	case err != nil && before == "":
+		j.options.Log.Error("journal not written: events are kept in memory, it is tried again", "err", err)
+	case err == nil && before != "":
+		j.options.Log.Info("journal written again", "lost", lost)
+	}
+	if gap > 0 {
+		j.Append(health.Event{Kind: health.KindAgent, What: "journal_lost", Severity: health.Warning, Entity: health.Entity{Device: "journal"}, Count: int(gap),
+			Message: fmt.Sprintf("%d records before this one could not be written", gap)})
+	}
+}
+
+// Events returns what f lets through of the last 4096 events, the newest first.
+func (j *Journal) Events(f Filter) []health.Event {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.recent.matching(f)
+}
+
+// Lost returns how many records will never be in the files.
+func (j *Journal) Lost() uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return sum(j.lost)
+}
+
+// Late returns how many records could not be written when they came, whatever
+// became of them: it rises at once when a disk is full.
+func (j *Journal) Late() uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return sum(j.late)
+}
+
+func sum(counts map[string]uint64) (n uint64) {
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}
+
+// Samples returns the journal's own metrics.
+func (j *Journal) Samples() []collectors.Sample {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	samples := []collectors.Sample{
+		{Metric: EventsTotal, Value: float64(j.events)},
+		{Metric: QueueLength, Value: float64(len(j.queue))},
+		{Metric: Streams, Value: float64(len(j.streams))},
+	}
+	if j.file != nil {
+		samples = append(samples, collectors.Sample{Metric: Bytes, Value: float64(j.file.bytes.Load())})
+	}
+	for _, r := range lateReasons {
+		samples = append(samples, collectors.Sample{Metric: LateTotal, Labels: []string{r}, Value: float64(j.late[r])})
+	}
+	for _, r := range lossReasons {
+		samples = append(samples, collectors.Sample{Metric: LostTotal, Labels: []string{r}, Value: float64(j.lost[r])})
+	}
+	return samples
+}

@@ -1,0 +1,470 @@
+package journal
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/health"
+)
+
+// A journalLog is a log that may be read while it is written.
+type journalLog struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *journalLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *journalLog) count(s string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), s)
+}
+
+// testJournal opens a journal and runs it until end is called or the test is over.
+func testJournal(t *testing.T, o Options) (j *Journal, repairs []health.Event, log *journalLog, end func()) {
+	t.Helper()
+	log = new(journalLog)
+	o.Log = slog.New(slog.NewTextHandler(log, nil))
+	j, repairs, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- j.Run(ctx) }()
+	end = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(end)
+	return j, repairs, log, end
+}
+
+// incident returns an event with its number as ID, code and second.
+func incident(n int) health.Event {
+	return health.Event{ID: fmt.Sprint("i", n), Kind: health.KindIncident, What: "xid", Code: n, Severity: health.Warning, Time: time.Unix(1e9+int64(n), 0).UTC()}
+}
+
+// wantCodes fails unless the journal's events have these codes, the newest first.
+func wantCodes(t *testing.T, j *Journal, f Filter, want ...int) {
+	t.Helper()
+	got := []int{}
+	for _, e := range j.Events(f) {
+		got = append(got, e.Code)
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("events %v, want %v", got, want)
+	}
+}
+
+// journalSample returns the value of one of the journal's samples.
+func journalSample(t *testing.T, j *Journal, m *collectors.Metric, labels ...string) float64 {
+	t.Helper()
+	for _, s := range j.Samples() {
+		if s.Metric == m && fmt.Sprint(s.Labels) == fmt.Sprint(labels) {
+			return s.Value
+		}
+	}
+	t.Fatalf("no sample of %s%v", m, labels)
+	return 0
+}
+
+// queuedBytes returns the size of what waits to be written.
+func queuedBytes(j *Journal) int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.queued
+}
+
+// fileCodes returns the codes in the journal's i-th file, in order.
+func fileCodes(t *testing.T, dir string, i int) (codes []int) {
+	t.Helper()
+	file, err := os.Open((&journalFile{dir: dir}).name(i))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	err = readLines(file, func(_ []byte, e health.Event) error { codes = append(codes, e.Code); return nil },
+		func(piece []byte) error { return fmt.Errorf("no record: %q", piece) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return codes
+}
+
+func TestTheNewestOfAnIDIsKept(t *testing.T) {
+	t.Parallel()
+	j, _, err := Open(Options{Node: "n1", Boot: "b1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{1, 2, 3} {
+		j.Append(incident(n))
+	}
+	again := incident(1)
+	again.Count = 5
+	j.Append(again)
+	wantCodes(t, j, Filter{}, 1, 3, 2)
+	if e := j.Events(Filter{Limit: 1})[0]; e.Count != 5 || e.Node != "n1" || e.Boot != "b1" || e.Version != health.EventVersion {
+		t.Errorf("%+v, want the second record, with what it lacked", e)
+	}
+	for n := range maxRecent {
+		j.Append(incident(100 + n))
+	}
+	if all := j.Events(Filter{Limit: maxRecent}); len(all) != maxRecent || all[0].Code != 99+maxRecent || len(j.recent.byID) != maxRecent {
+		t.Errorf("%d events, %d IDs, the newest %d", len(all), len(j.recent.byID), all[0].Code)
+	}
+	j.Append(health.Event{Kind: health.KindAgent, Value: math.NaN(), Threshold: math.Inf(1)})
+	j.Append(health.Event{Kind: health.KindAgent})
+	two := j.Events(Filter{Limit: 2})
+	if two[0].ID == "" || two[0].ID == two[1].ID || two[0].Time.IsZero() || two[1].Value != 0 {
+		t.Errorf("%+v: want IDs and times of their own, and no NaN", two)
+	}
+}
+
+func TestWhatCannotBeEncodedIsCounted(t *testing.T) {
+	t.Parallel()
+	log := new(journalLog)
+	j, _, err := Open(Options{Log: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.Append(health.Event{ID: "long", Kind: health.KindIncident, Message: strings.Repeat("x", maxLine)})
+	j.Append(health.Event{ID: "year", Kind: health.KindIncident, Time: time.Unix(1<<50, 0)})
+	if j.Lost() != 2 || journalSample(t, j, LostTotal, "encoding") != 2 || len(j.Events(Filter{})) != 0 || log.count("event lost") != 2 {
+		t.Errorf("lost %d, events %v", j.Lost(), j.Events(Filter{}))
+	}
+}
+
+func TestEventsSurviveARestart(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "made")
+	synctest.Test(t, func(t *testing.T) {
+		o := Options{Dir: dir, MaxBytes: 2000, Files: 3}
+		j, _, _, end := testJournal(t, o)
+		for n := range 40 {
+			j.Append(incident(n))
+			synctest.Wait()
+		}
+		newest := fileCodes(t, dir, 0)
+		middle, oldest := fileCodes(t, dir, 1), fileCodes(t, dir, 2)
+		all := append(append(append([]int{}, oldest...), middle...), newest...)
+		for i, n := range all {
+			if n != 40-len(all)+i {
+				t.Fatalf("files hold %v, %v, %v", oldest, middle, newest)
+			}
+		}
+		if len(all) == 40 || len(middle) < 5 {
+			t.Errorf("files hold %v, %v, %v: not rotated as they should", oldest, middle, newest)
+		}
+		var size int64
+		for i := range 3 {
+			info, err := os.Stat(j.file.name(i))
+			if err != nil || info.Size() > 2000 || info.Mode().Perm()&0o007 != 0 {
+				t.Errorf("%v, %v", info, err)
+			}
+			size += info.Size()
+		}
+		if got := journalSample(t, j, Bytes); got != float64(size) {
+			t.Errorf("%v bytes, want %d", got, size)
+		}
+		if _, err := os.Stat(j.file.name(3)); err == nil {
+			t.Error("a file too many")
+		}
+		again := incident(38)
+		again.Count = 9
+		j.Append(again)
+		end()
+
+		j, repairs, log, end := testJournal(t, o)
+		if len(repairs) != 0 || log.count("level=") != 0 {
+			t.Errorf("repaired %v, log %s", repairs, &log.text)
+		}
+		wantCodes(t, j, Filter{Limit: 3}, 38, 39, 37)
+		if e := j.Events(Filter{Limit: 1})[0]; e.Count != 9 {
+			t.Errorf("%+v, want the second record", e)
+		}
+		if n := len(j.Events(Filter{})); n < 15 || n != len(all) {
+			t.Errorf("%d events, want the %d of all files", n, len(all))
+		}
+		if got := journalSample(t, j, Bytes); got < float64(size) {
+			t.Errorf("%v bytes before anything is written, want what there is", got)
+		}
+		end()
+
+		o.Files = 1
+		j, _, _, _ = testJournal(t, o)
+		if left, _ := filepath.Glob(filepath.Join(dir, "events.*.jsonl")); len(left) != 0 {
+			t.Errorf("%v are left where one file is kept", left)
+		}
+		for n := range 30 {
+			j.Append(incident(100 + n))
+		}
+		synctest.Wait()
+		if codes := fileCodes(t, dir, 0); codes[len(codes)-1] != 129 || len(codes) > 20 {
+			t.Errorf("one file holds %v", codes)
+		}
+	})
+}
+
+func TestWhatHasToBeOnTheDisk(t *testing.T) {
+	t.Parallel()
+	j, _, err := Open(Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		event health.Event
+		want  bool
+	}{
+		{health.Event{Kind: health.KindIncident, Severity: health.Warning}, false},
+		{health.Event{Kind: health.KindIncident, Severity: health.Critical}, true},
+		{health.Event{Kind: health.KindTransition, Severity: health.Emergency}, true},
+		{health.Event{Kind: health.KindTransition, Latched: true}, true},
+		{health.Event{Kind: health.KindTransition}, false},
+		{health.Event{Kind: health.KindAck}, true},
+	} {
+		j.Append(c.event)
+		if got := j.queue[len(j.queue)-1].sync; got != c.want {
+			t.Errorf("%+v is synced: %v, want %v", c.event, got, c.want)
+		}
+	}
+}
+
+func TestWhatIsNotSafelyOnTheDiskIsLate(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink("/dev/null", filepath.Join(dir, "events.jsonl")); err != nil { // takes all, and cannot be synced
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		j, _, _, _ := testJournal(t, Options{Dir: dir})
+		j.Append(incident(1))
+		synctest.Wait()
+		if j.Late() != 0 || journalSample(t, j, QueueLength) != 0 {
+			t.Errorf("a warning: %d late", j.Late())
+		}
+		bad := incident(2)
+		bad.Severity = health.Critical
+		j.Append(bad)
+		synctest.Wait()
+		if journalSample(t, j, LateTotal, "io") != 1 || journalSample(t, j, QueueLength) != 1 {
+			t.Errorf("what is critical: %d late, want it to wait", j.Late())
+		}
+	})
+}
+
+func TestWhatIsLeftAtTheEndIsWritten(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		for n := range 50 { // the end and the event come at once, in either order
+			j, _, _, end := testJournal(t, Options{Dir: dir})
+			j.Append(incident(n))
+			end()
+			if j.Lost() != 0 {
+				t.Fatal("the last event is lost")
+			}
+		}
+		if codes := fileCodes(t, dir, 0); len(codes) != 50 {
+			t.Errorf("file holds %v", codes)
+		}
+	})
+}
+
+func TestAFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "events.jsonl")
+	if err := os.Symlink("/dev/full", path); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		j, _, log, _ := testJournal(t, Options{Dir: dir})
+		for n := range 3 {
+			j.Append(incident(n))
+			time.Sleep(10 * retryAfter)
+		}
+		wantCodes(t, j, Filter{}, 2, 1, 0)
+		if j.Lost() != 0 || j.Late() != 3 || journalSample(t, j, LateTotal, "no_space") != 3 || journalSample(t, j, QueueLength) != 3 || log.count("journal not written") != 1 {
+			t.Errorf("lost %d, log %s", j.Lost(), &log.text)
+		}
+		long := incident(3) // fills the queue
+		long.Message = strings.Repeat("x", maxLine-1000)
+		for range maxQueue/(maxLine-1000) + 10 {
+			j.Append(long)
+		}
+		lost := j.Lost()
+		if lost < 9 || lost > 12 || journalSample(t, j, LostTotal, "no_space") != float64(lost) || queuedBytes(j) > maxQueue {
+			t.Errorf("lost %d, queue %d bytes", lost, queuedBytes(j))
+		}
+		if err := os.Remove(path); err != nil { // there is room again
+			t.Fatal(err)
+		}
+		time.Sleep(retryAfter)
+		synctest.Wait()
+		codes := fileCodes(t, dir, 0)
+		if fmt.Sprint(codes[:4]) != "[0 1 2 3]" || codes[len(codes)-1] != 0 {
+			t.Errorf("written when there is room again: %v", codes)
+		}
+		if e := j.Events(Filter{Kind: health.KindAgent})[0]; e.What != "journal_lost" || e.Count != int(lost) || e.Severity != health.Warning {
+			t.Errorf("%+v, want a record of the gap", e)
+		}
+		if queuedBytes(j) != 0 || log.count("journal written again") != 1 || journalSample(t, j, QueueLength) != 0 {
+			t.Errorf("queue %d bytes, log %s", queuedBytes(j), &log.text)
+		}
+		j.Append(incident(7))
+		synctest.Wait()
+		if n := len(j.Events(Filter{Kind: health.KindAgent})); n != 1 {
+			t.Errorf("the gap is told of %d times", n)
+		}
+	})
+}
+
+func TestAFileSystemThatFills(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skip("only root can mount a small file system:", err)
+	}
+	defer syscall.Unmount(dir, syscall.MNT_DETACH)
+	synctest.Test(t, func(t *testing.T) {
+		j, _, log, end := testJournal(t, Options{Dir: dir})
+		long := func(n int) health.Event {
+			e := incident(n)
+			e.Message = strings.Repeat("x", 5000)
+			return e
+		}
+		for n := range 20 {
+			j.Append(long(n))
+		}
+		synctest.Wait()
+		codes := fileCodes(t, dir, 0) // fails on a half of a record
+		if len(codes) < 5 || len(codes) > 13 || log.count("no space left") != 1 {
+			t.Errorf("%v fitted, log %s", codes, &log.text)
+		}
+		if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "size=1m"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(retryAfter)
+		synctest.Wait()
+		if codes := fileCodes(t, dir, 0); len(codes) != 20 || codes[19] != 19 || j.Lost() != 0 {
+			t.Errorf("with room again: %v, lost %d", codes, j.Lost())
+		}
+		end()
+	})
+}
+
+func TestDirectoriesThatComeAndGo(t *testing.T) {
+	t.Run("gone", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "state")
+		synctest.Test(t, func(t *testing.T) {
+			j, _, _, _ := testJournal(t, Options{Dir: dir})
+			j.Append(incident(1))
+			synctest.Wait()
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+			j.Append(incident(2))
+			synctest.Wait()
+			if codes := fileCodes(t, dir, 0); fmt.Sprint(codes) != "[2]" || j.Lost() != 0 {
+				t.Errorf("file holds %v", codes)
+			}
+		})
+	})
+	t.Run("not yet", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "state")
+		if err := os.WriteFile(dir, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Test(t, func(t *testing.T) {
+			j, _, log, _ := testJournal(t, Options{Dir: dir})
+			j.Append(incident(1))
+			time.Sleep(3 * retryAfter)
+			if log.count("journal not written") != 1 {
+				t.Errorf("log %s", &log.text)
+			}
+			if err := os.Remove(dir); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(retryAfter)
+			synctest.Wait()
+			if codes := fileCodes(t, dir, 0); fmt.Sprint(codes) != "[1]" {
+				t.Errorf("file holds %v", codes)
+			}
+		})
+	})
+	t.Run("never", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			j, _, log, end := testJournal(t, Options{Dir: "/proc/no/such"})
+			j.Append(incident(1))
+			end()
+			wantCodes(t, j, Filter{}, 1)
+			if j.Lost() != 1 || log.count("journal ends with records that are not written") != 1 {
+				t.Errorf("lost %d, log %s", j.Lost(), &log.text)
+			}
+			if j.Append(incident(2)); journalSample(t, j, LostTotal, "ended") != 1 {
+				t.Error("what comes after the end is not counted")
+			}
+		})
+	})
+}
+
+func TestOneAgentOnADirectory(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		first, _, _, end := testJournal(t, Options{Dir: dir})
+		if _, _, err := Open(Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), "another agent writes it; --state.dir takes another directory") {
+			t.Errorf("a second agent: %v", err)
+		}
+		first.Append(incident(1))
+		end()
+		second, _, _, _ := testJournal(t, Options{Dir: dir})
+		wantCodes(t, second, Filter{}, 1)
+	})
+}
+
+func TestAppendNeverWaits(t *testing.T) {
+	t.Parallel()
+	j, _, err := Open(Options{Dir: t.TempDir()}) // nobody writes: as with a disk that hangs
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range maxQueue / 100 {
+		j.Append(incident(n))
+	}
+	if j.Lost() == 0 || journalSample(t, j, LostTotal, "queue") != float64(j.Lost()) || queuedBytes(j) > maxQueue {
+		t.Errorf("lost %d, queue %d bytes", j.Lost(), queuedBytes(j))
+	}
+	wantCodes(t, j, Filter{Limit: 1}, maxQueue/100-1)
+}
+
+func BenchmarkAppend(b *testing.B) {
+	j, _, err := Open(Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	e := incident(1)
+	e.Message = strings.Repeat("x", 300)
+	text, _ := json.Marshal(e)
+	b.SetBytes(int64(len(text)))
+	for n := 0; b.Loop(); n++ {
+		e.ID = fmt.Sprint(n)
+		j.Append(e)
+	}
+}

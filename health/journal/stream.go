@@ -1,0 +1,166 @@
+package journal
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"gpusteward/health"
+)
+
+const (
+	maxStreams    = 32               // at a time
+	maxBehind     = 256              // events that a stream's client may be behind
+	heartbeat     = 15 * time.Second // so that proxies and clients see that the stream lives
+	eventsTimeout = 10 * time.Second // for a client to take what is written
+)
+
+// A stream is a client that follows the events.
+type stream struct {
+	filter Filter
+	events chan health.Event // closed when the client is too slow, or the journal ends
+}
+
+// ServeHTTP answers GET /api/v1/events: the events that the query asks for, as
+// JSON, or a stream of server-sent events for a client that accepts
+// text/event-stream or asks for follow=1. A stream begins with what comes
+// next; since, or the Last-Event-ID of a stream that broke off, has it begin
+// earlier. After a break an event may come twice, none is left out that is
+// among the last 4096.
+func (j *Journal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f, follow, err := parseRequest(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	if follow {
+		j.follow(w, r, f)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(eventsTimeout)) // not every writer has one
+	_ = json.NewEncoder(w).Encode(struct {                                            // a client that left is told nothing
+		Events []health.Event `json:"events"`
+		Lost   uint64         `json:"lost"`
+	}{j.Events(f), j.Lost()})
+}
+
+// parseRequest reads what a request asks for, and whether as a stream.
+func parseRequest(r *http.Request) (f Filter, follow bool, err error) {
+	query := r.URL.Query()
+	follow = strings.Contains(r.Header.Get("Accept"), "text/event-stream")
+	if asked, ok := query["follow"]; ok {
+		if follow, err = strconv.ParseBool(asked[0]); err != nil || len(asked) > 1 {
+			return f, false, fmt.Errorf("follow: %q is not 1 or 0", strings.Join(asked, ", "))
+		}
+		query.Del("follow")
+	}
+	if follow && query.Has("until") {
+		return f, false, errors.New("until: a stream has no end")
+	}
+	f, err = ParseFilter(query)
+	return f, follow, err
+}
+
+// follow streams events until the client leaves, is too slow, or the journal ends.
+func (j *Journal) follow(w http.ResponseWriter, r *http.Request, f Filter) {
+	s, events := j.begin(f, r.Header.Get("Last-Event-ID"))
+	if s == nil {
+		w.Header().Set("Retry-After", "15")
+		http.Error(w, fmt.Sprintf("no more than %d clients can follow the events, or the agent is about to end", maxStreams), http.StatusServiceUnavailable)
+		return
+	}
+	defer j.end(s)
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no") // of nginx
+	control := http.NewResponseController(w)
+	send := func(text string) error {
+		if err := control.SetWriteDeadline(time.Now().Add(eventsTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+			return err
+		}
+		if _, err := w.Write([]byte(text)); err != nil {
+			return err
+		}
+		return control.Flush()
+	}
+	err := send("retry: 3000\n\n")
+	for i := 0; err == nil && i < len(events); i++ {
+		err = send(message(events[i]))
+	}
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for err == nil {
+		select {
+		case e, ok := <-s.events:
+			if !ok {
+				return
+			}
+			err = send(message(e))
+		case <-beat.C:
+			err = send(": nothing new\n\n")
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// message returns e as a server-sent event.
+func message(e health.Event) string {
+	text, _ := json.Marshal(e) // as Append did
+	oneLine := strings.NewReplacer("\n", " ", "\r", " ", "\x00", " ")
+	return "id: " + oneLine.Replace(e.ID) + "\nevent: " + oneLine.Replace(string(e.Kind)) + "\ndata: " + string(text) + "\n\n"
+}
+
+// begin adds a stream, and returns what it is to begin with. It returns nil
+// where there are too many.
+func (j *Journal) begin(f Filter, lastID string) (*stream, []health.Event) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.streams == nil || len(j.streams) == maxStreams {
+		return nil, nil
+	}
+	s := &stream{f, make(chan health.Event, maxBehind)}
+	j.streams[s] = struct{}{}
+	if f.Limit == 0 {
+		f.Limit = maxRecent
+	}
+	if lastID == "" && f.Since.IsZero() {
+		return s, nil
+	}
+	return s, j.recent.since(lastID, f)
+}
+
+// tell hands e to a stream. A client that is too far behind is dropped: it
+// comes again and says what it saw last. Callers hold mu.
+func (j *Journal) tell(s *stream, e health.Event) {
+	if !s.filter.match(&e) {
+		return
+	}
+	select {
+	case s.events <- e:
+	default:
+		delete(j.streams, s)
+		close(s.events)
+	}
+}
+
+func (j *Journal) end(s *stream) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.streams, s)
+}
+
+// endStreams ends all streams, and lets no more begin.
+func (j *Journal) endStreams() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for s := range j.streams {
+		close(s.events)
+	}
+	j.streams = nil
+}

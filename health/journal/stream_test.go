@@ -1,0 +1,276 @@
+package journal
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gpusteward/health"
+)
+
+func TestEventsOverHTTP(t *testing.T) {
+	t.Parallel()
+	j, _, err := Open(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	get := func(query string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		j.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/api/v1/events"+query, nil))
+		return w
+	}
+	if w := get(""); w.Body.String() != `{"events":[],"lost":0}`+"\n" || w.Header().Get("Content-Type") != "application/json" || w.Header().Get("Cache-Control") != "no-store" {
+		t.Errorf("of no events: %q, %v", w.Body, w.Header())
+	}
+	for n := range 5 {
+		j.Append(incident(n))
+	}
+	j.lost["io"] = 7
+	w := get("?limit=2&severity=warning&follow=0")
+	var answer struct {
+		Events []health.Event
+		Lost   int
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil || len(answer.Events) != 2 || answer.Events[0].Code != 4 || answer.Lost != 7 {
+		t.Errorf("%s, %v", w.Body, err)
+	}
+	for query, want := range map[string]string{
+		"?severity=bad":       `severity: "bad" is not one of [none`,
+		"?sevrity=warning":    `there is no parameter "sevrity"`,
+		"?follow=always":      `follow: "always" is not 1 or 0`,
+		"?follow=1&until=15m": "until: a stream has no end",
+		"?follow=1&limit=0":   "limit:",
+		"?follow=1&follow=0":  `follow: "1, 0" is not 1 or 0`,
+	} {
+		if w := get(query); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s: %d %q, want 400 with %q", query, w.Code, w.Body, want)
+		}
+	}
+}
+
+// A client is a ResponseWriter that a test reads as it is written.
+type client struct {
+	mu     sync.Mutex
+	text   strings.Builder
+	header http.Header
+	status int
+	stall  chan struct{} // not nil: writes wait until it is closed
+	until  time.Time     // for which the writes have time
+}
+
+func (c *client) Header() http.Header                    { return c.header }
+func (c *client) WriteHeader(status int)                 { c.status = status }
+func (c *client) Flush()                                 {}
+func (c *client) SetWriteDeadline(until time.Time) error { c.until = until; return nil }
+
+func (c *client) Write(p []byte) (int, error) {
+	if c.stall != nil {
+		<-c.stall
+	}
+	if !c.until.After(time.Now()) && c.status == 0 {
+		return 0, errors.New("no time to write is set")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.text.Write(p)
+}
+
+// read returns what was written since it was last called.
+func (c *client) read() string {
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer c.text.Reset()
+	return c.text.String()
+}
+
+// follow has a client follow j until leave is called; ended is closed once
+// its handler returned.
+func follow(t *testing.T, j *Journal, query, lastID string, stall chan struct{}) (c *client, leave func(), ended chan struct{}) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/v1/events?"+query, nil)
+	r.Header.Set("Accept", "text/event-stream")
+	if lastID != "" {
+		r.Header.Set("Last-Event-ID", lastID)
+	}
+	c, ended = &client{header: http.Header{}, stall: stall}, make(chan struct{})
+	go func() { defer close(ended); j.ServeHTTP(c, r) }()
+	t.Cleanup(cancel)
+	synctest.Wait()
+	return c, cancel, ended
+}
+
+// ids returns the ids of server-sent events.
+func ids(text string) (ids []string) {
+	for l := range strings.Lines(text) {
+		if id, ok := strings.CutPrefix(l, "id: "); ok {
+			ids = append(ids, strings.TrimSpace(id))
+		}
+	}
+	return ids
+}
+
+func TestStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j, _, _, _ := testJournal(t, Options{})
+		j.Append(incident(0))
+		c, leave, ended := follow(t, j, "severity=warning", "", nil)
+		if got := c.read(); got != "retry: 3000\n\n" || c.header.Get("Content-Type") != "text/event-stream" {
+			t.Errorf("a stream begins with %q, %v", got, c.header)
+		}
+		quiet := incident(1)
+		quiet.Severity = health.Info
+		j.Append(quiet)
+		j.Append(incident(2))
+		want := "id: i2\nevent: incident\ndata: " + strings.TrimSpace(journalText(t, j.Events(Filter{Limit: 1})...)) + "\n\n"
+		if got := c.read(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		time.Sleep(2*heartbeat + time.Second)
+		if got := c.read(); got != ": nothing new\n\n: nothing new\n\n" {
+			t.Errorf("in 31 s: %q, want two heartbeats", got)
+		}
+		j.Append(health.Event{ID: "a\nid: b", Kind: "x\ny", Severity: health.Warning, Message: "two\nlines"})
+		if got := c.read(); !strings.HasPrefix(got, "id: a id: b\nevent: x y\ndata: {") || strings.Count(got, "\n") != 4 {
+			t.Errorf("of an event with line ends: %q", got)
+		}
+		if n := journalSample(t, j, Streams); n != 1 {
+			t.Errorf("%v streams, want 1", n)
+		}
+		leave()
+		<-ended
+		if n := journalSample(t, j, Streams); n != 0 {
+			t.Errorf("%v streams after the client left", n)
+		}
+	})
+}
+
+func TestStreamsGoOnWhereTheyBroke(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j, _, _, _ := testJournal(t, Options{})
+		for n := range 5 {
+			j.Append(incident(n))
+		}
+		j.Append(incident(2)) // seen by then, or not
+		for _, c := range []struct{ query, last, want string }{
+			{"", "", "[]"},
+			{"", "i3", "[i4 i2]"},
+			{"", "i2", "[i3 i4 i2]"},
+			{"", "unknown", "[i0 i1 i3 i4 i2]"},
+			{"limit=2", "unknown", "[i4 i2]"},
+			{"since=1000000003", "", "[i3 i4]"},
+			{"severity=critical", "i0", "[]"},
+		} {
+			client, leave, ended := follow(t, j, c.query, c.last, nil)
+			if got := fmt.Sprint(ids(client.read())); got != c.want {
+				t.Errorf("%q after %q: %s, want %s", c.query, c.last, got, c.want)
+			}
+			leave()
+			<-ended
+		}
+		for n := range 2 * defaultLimit {
+			j.Append(incident(100 + n))
+		}
+		client, _, _ := follow(t, j, "", "i3", nil)
+		if got := ids(client.read()); len(got) != 2*defaultLimit+2 {
+			t.Errorf("%d events after a long break, want all", len(got))
+		}
+	})
+}
+
+func TestASlowClientIsDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j, _, _, _ := testJournal(t, Options{})
+		stall := make(chan struct{})
+		slow, _, ended := follow(t, j, "", "", stall)
+		quick, _, _ := follow(t, j, "", "", nil)
+		for n := range maxBehind + 10 {
+			j.Append(incident(n))
+			synctest.Wait()
+		}
+		if n := journalSample(t, j, Streams); n != 1 {
+			t.Errorf("%v streams, want the quick one", n)
+		}
+		if got := ids(quick.read()); len(got) != maxBehind+10 {
+			t.Errorf("the quick client got %d", len(got))
+		}
+		close(stall)
+		<-ended
+		got := ids(slow.read())
+		if len(got) == 0 || len(got) > maxBehind+1 || got[len(got)-1] != fmt.Sprint("i", len(got)-1) {
+			t.Errorf("the slow client got %d, the last %v", len(got), got)
+		}
+	})
+}
+
+func TestStreamsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j, _, _, end := testJournal(t, Options{})
+		var all []chan struct{}
+		for range maxStreams {
+			_, _, ended := follow(t, j, "", "", nil)
+			all = append(all, ended)
+		}
+		more, _, ended := follow(t, j, "", "", nil)
+		<-ended
+		if more.status != http.StatusServiceUnavailable || more.header.Get("Retry-After") != "15" {
+			t.Errorf("one stream too many: %d, %v", more.status, more.header)
+		}
+		end()
+		for _, ended := range all {
+			<-ended // or synctest says that all hang
+		}
+		late, _, ended := follow(t, j, "", "", nil)
+		<-ended
+		if late.status != http.StatusServiceUnavailable {
+			t.Errorf("after the end: %d, want 503", late.status)
+		}
+	})
+}
+
+// A stream outlives the server's time for an answer, and ends with the agent.
+func TestStreamsOverARealConnection(t *testing.T) {
+	t.Parallel()
+	j, _, _, end := testJournal(t, Options{})
+	live := httptest.NewUnstartedServer(j)
+	live.Config.WriteTimeout = 50 * time.Millisecond // the control socket has one
+	live.Start()
+	defer live.Close()
+	answer, err := http.Get(live.URL + "?follow=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	lines := bufio.NewReader(answer.Body)
+	next := func() string {
+		for {
+			l, err := lines.ReadString('\n')
+			if err != nil {
+				return err.Error()
+			}
+			if strings.HasPrefix(l, "id: ") {
+				return l
+			}
+		}
+	}
+	for n := range 3 {
+		<-time.After(40 * time.Millisecond)
+		if j.Append(incident(n)); next() != fmt.Sprintf("id: i%d\n", n) {
+			t.Fatal("the stream broke")
+		}
+	}
+	end()
+	if got := next(); got != "EOF" {
+		t.Errorf("at the end of the agent: %q, want the end of the stream", got)
+	}
+}

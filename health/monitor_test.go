@@ -1,0 +1,283 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/host"
+)
+
+// monitored is a monitor over a host that is as the test says.
+type monitored struct {
+	t *testing.T
+	*Monitor
+	kernel chan host.Record
+
+	mu      sync.Mutex
+	samples []collectors.Sample
+	events  []Event
+	told    []Alert
+	end     context.CancelFunc
+	ended   chan struct{}
+}
+
+// monitor starts a monitor that keeps its state in dir, in a bubble of synctest.
+func monitor(t *testing.T, dir string, s Settings) *monitored {
+	t.Helper()
+	m := &monitored{t: t, kernel: make(chan host.Record, 8192), ended: make(chan struct{})}
+	m.is(on("0", collectors.Up, 1), on("0", collectors.PCIDevicePresent, 1, "0000:9b:00.0", "gpu"), on("0", collectors.TemperatureMargin, 20), on("0", collectors.Energy, 100, "gpu"))
+	m.Monitor = NewMonitor(Options{
+		Samples: func() []collectors.Sample { m.mu.Lock(); defer m.mu.Unlock(); return slices.Clone(m.samples) },
+		Kernel: func(ctx context.Context, each func(host.Record)) error {
+			for {
+				select {
+				case r, ok := <-m.kernel:
+					if !ok {
+						return errors.New("no kernel log")
+					}
+					each(r)
+				case <-ctx.Done():
+					return nil
+				}
+			}
+		},
+		Process: func(pid int, _ time.Time) (comm, workload string) { return "python3", "pod:a/b/c" },
+		Record:  func(e Event) { m.mu.Lock(); defer m.mu.Unlock(); m.events = append(m.events, e) },
+		Tell:    func(a []Alert) { m.mu.Lock(); defer m.mu.Unlock(); m.told = append(m.told, a...) },
+		Store:   Store{Dir: dir}, Boot: "boot-1", Node: "node7", Log: slog.New(slog.DiscardHandler),
+	}, s)
+	ctx, end := context.WithCancel(t.Context())
+	m.end = end
+	go func() { defer close(m.ended); _ = m.Run(ctx) }()
+	time.Sleep(4 * time.Second) // of synctest's clock: the kernel's log is read by now
+	synctest.Wait()
+	return m
+}
+
+// is sets what is read of the host.
+func (m *monitored) is(samples ...collectors.Sample) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.samples = samples
+}
+
+func (m *monitored) stop() {
+	m.end()
+	<-m.ended
+}
+
+func (m *monitored) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// logs has the kernel log a line.
+func (m *monitored) logs(sequence uint64, text string) {
+	m.kernel <- host.Record{Priority: 4, Sequence: sequence, Time: time.Now(), Text: text}
+}
+
+// alerts returns the names of what fires, by what was told last.
+func (m *monitored) alerts() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	firing := map[string]bool{}
+	for _, a := range m.told {
+		if a.Ends.IsZero() {
+			firing[a.Labels["alertname"]+"/"+a.Labels["severity"]] = true
+		} else {
+			delete(firing, a.Labels["alertname"]+"/"+a.Labels["severity"])
+		}
+	}
+	var all []string
+	for name := range firing {
+		all = append(all, name)
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+// of returns the events that match.
+func (m *monitored) of(f func(Event) bool) (all []Event) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.events {
+		if f(e) {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+const xid79 = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1234, name=python3, GPU has fallen off the bus."
+
+func TestAFaultIsToldWithinAMoment(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := monitor(t, "", Settings{Labels: map[string]string{"cluster": "a"}})
+		defer m.stop()
+		m.pass(300 * time.Millisecond) // between two beats
+		m.logs(10, xid79)
+		m.pass(company + time.Millisecond)
+		if got := m.alerts(); got != "GPULost/emergency GPUXIDCritical/critical GPUXIDCritical/emergency" {
+			t.Errorf("%v after the kernel's line: %q", company, got)
+		}
+		m.Event(collectors.Event{Time: time.Now(), GPU: gpu.ID{Index: 0, UUID: "GPU-0"}, Type: "xid", Code: 79})
+		m.pass(10 * time.Second)
+		incidents := m.of(func(e Event) bool { return e.Kind == KindIncident })
+		last := incidents[len(incidents)-1]
+		if ids := slices.CompactFunc(incidents, func(a, b Event) bool { return a.ID == b.ID }); len(ids) != 1 || len(last.Sources) != 2 || last.PID != 1234 || last.Workload != "pod:a/b/c" || last.Node != "node7" || last.Boot != "boot-1" {
+			t.Errorf("%+v", incidents)
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		a := m.told[0]
+		if a.Labels["cluster"] != "a" || a.Labels["node"] != "node7" || a.Labels["source"] != "gpusteward" || a.Labels["gpu"] != "0" || a.Labels["uuid"] != "GPU-0" || a.Annotations["pid"] != "1234" || !strings.HasSuffix(a.Annotations["runbook_url"], "#gpulost") {
+			t.Errorf("%+v", a)
+		}
+	})
+}
+
+func TestALatchedFaultOutlivesTheAgentAndEndsWithAnAck(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		m := monitor(t, dir, Settings{})
+		m.logs(10, xid79)
+		m.pass(time.Second)
+		m.stop()
+
+		m = monitor(t, dir, Settings{})
+		m.logs(10, xid79) // the ring is read from its start again
+		m.pass(10 * time.Minute)
+		if got := m.alerts(); got != "GPULost/emergency" {
+			t.Errorf("10 minutes after a restart: %q", got)
+		}
+		if e := m.of(func(e Event) bool { return e.Kind == KindIncident }); len(e) != 0 {
+			t.Errorf("what the ring had before is an incident again: %+v", e)
+		}
+		if err := m.Ack(t.Context(), "gpu_lost", Entity{GPU: "0"}, "uid 0"); err != nil {
+			t.Fatal(err)
+		}
+		m.pass(time.Second)
+		acks := m.of(func(e Event) bool { return e.Kind == KindAck })
+		if len(acks) != 1 || !strings.Contains(acks[0].Message, "uid 0") || m.alerts() != "" || m.Verdict().Status != OK {
+			t.Errorf("after the ack: %+v, %q, %v", acks, m.alerts(), m.Verdict().Status)
+		}
+		if err := m.Ack(t.Context(), "gpu_lost", Entity{GPU: "0"}, "uid 0"); !errors.Is(err, ErrNotLatched) {
+			t.Errorf("a second ack: %v", err)
+		}
+		m.stop()
+
+		m = monitor(t, dir, Settings{})
+		defer m.stop()
+		if m.pass(time.Minute); m.alerts() != "" {
+			t.Errorf("what was acknowledged came back: %q", m.alerts())
+		}
+		m.logs(11, xid79)
+		if m.pass(time.Second); !strings.Contains(m.alerts(), "GPULost") {
+			t.Errorf("lost again: %q", m.alerts())
+		}
+	})
+}
+
+func TestShadowChecksAlertWhenTheyAreTurnedOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := monitor(t, "", Settings{})
+		defer m.stop()
+		m.is(on("0", collectors.Up, 1), on("0", collectors.MemoryBytes, 97, "used"), on("0", collectors.MemoryBytes, 3, "free"), on("0", collectors.TemperatureMargin, 20))
+		m.pass(2 * time.Minute)
+		if f := m.Verdict().Findings; len(f) == 0 || f[0].Check != "mem_pressure" || !f[0].Shadow || m.alerts() != "" || m.Verdict().Status > Suspect {
+			t.Errorf("in shadow: %+v, %q, %v", f, m.alerts(), m.Verdict().Status)
+		}
+		m.Configure(Settings{Page: []string{"mem_pressure"}})
+		if m.pass(time.Second); !strings.Contains(m.alerts(), "GPUMemoryPressure/critical") {
+			t.Errorf("turned on: %q", m.alerts())
+		}
+		m.Configure(Settings{})
+		if m.pass(time.Second); m.alerts() != "" {
+			t.Errorf("turned off: %q", m.alerts())
+		}
+	})
+}
+
+func TestAFloodIsCountedAndHarmsNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := monitor(t, "", Settings{})
+		defer m.stop()
+		for i := range 3 * mostQueue {
+			m.Event(collectors.Event{Time: time.Now(), GPU: gpu.ID{Index: 0, UUID: "GPU-0"}, Type: "xid", Code: uint64(13 + i%2)})
+		}
+		m.pass(5 * time.Second)
+		if e := m.of(func(e Event) bool { return e.Kind == KindIncident }); len(e) == 0 || len(e) > 100 {
+			t.Errorf("%d records of two incidents", len(e))
+		}
+		if !strings.Contains(m.alerts(), "TelemetryLoss") {
+			t.Errorf("%d sightings were dropped, and the alerts are %q", m.dropped.Load(), m.alerts())
+		}
+	})
+}
+
+func TestWithoutAKernelLogTheDriverIsEnough(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := monitor(t, "", Settings{})
+		defer m.stop()
+		close(m.kernel)
+		m.pass(time.Minute)
+		m.Event(collectors.Event{Time: time.Now(), GPU: gpu.ID{Index: 0, UUID: "GPU-0"}, Type: "xid", Code: 79})
+		m.pass(time.Minute)
+		if got := m.alerts(); !strings.Contains(got, "GPULost") || strings.Contains(got, "TelemetryLoss") {
+			t.Errorf("%q", got)
+		}
+	})
+}
+
+func TestNothingKnownIsUnknown(t *testing.T) {
+	t.Parallel()
+	m := NewMonitor(Options{}, Settings{})
+	if v := m.Verdict(); v.Status != Unknown || v.Reason == "" {
+		t.Errorf("before the first look: %+v", v)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		m := monitor(t, "", Settings{})
+		defer m.stop()
+		if v := m.Verdict(); v.Status != OK {
+			t.Errorf("a GPU that is well: %+v", v)
+		}
+		m.is(on("0", collectors.Up, 0), on("0", collectors.WorkerStuck, 1, "late"))
+		if m.pass(2 * time.Second); m.Verdict().Status != Unknown || m.Verdict().GPUs[0].Status != Unknown {
+			t.Errorf("a GPU that does not answer: %+v", m.Verdict())
+		}
+		m.is()
+		if m.pass(2 * time.Second); m.Verdict().Status != Unknown {
+			t.Errorf("no GPU: %+v", m.Verdict())
+		}
+	})
+}
+
+func TestSettingsThatCannotWork(t *testing.T) {
+	t.Parallel()
+	for want, s := range map[string]Settings{
+		`health.page[1]: "gpu_lost"`: {Page: []string{"slow_gpu", "gpu_lost"}},
+		`health.labels: "1st"`:       {Labels: map[string]string{"1st": "a"}},
+		`health.labels: "severity"`:  {Labels: map[string]string{"severity": "a"}},
+	} {
+		if err := s.Validate(); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%+v: %v, want %s", s, err, want)
+		}
+	}
+	if err := (Settings{Page: []string{"slow_gpu"}, Labels: map[string]string{"cluster": "a"}}).Validate(); err != nil {
+		t.Error(err)
+	}
+}

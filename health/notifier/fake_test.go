@@ -1,0 +1,192 @@
+package notifier
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/alertmanager/api/v2/models"
+
+	"gpusteward/collectors"
+	"gpusteward/health"
+)
+
+// fakeAlertmanager is what a Notifier posts to in a test on synctest's clock:
+// it keeps the last state of each alert, as Alertmanager does.
+type fakeAlertmanager struct {
+	mu     sync.Mutex
+	alerts map[string]*models.PostableAlert // by name
+	posts  []post
+	answer func(r *http.Request, all models.PostableAlerts) int // 0: 200
+}
+
+type post struct {
+	at   time.Time
+	all  models.PostableAlerts
+	code int
+}
+
+func (f *fakeAlertmanager) RoundTrip(r *http.Request) (*http.Response, error) {
+	var all models.PostableAlerts
+	if err := json.NewDecoder(r.Body).Decode(&all); err != nil || r.Method != http.MethodPost || r.URL.Path != "/prefix/api/v2/alerts" {
+		return nil, fmt.Errorf("%s %s: %w", r.Method, r.URL, err)
+	}
+	f.mu.Lock()
+	answer := f.answer
+	f.mu.Unlock()
+	code := http.StatusOK
+	if answer != nil {
+		if c := answer(r, all); c != 0 {
+			code = c
+		}
+	}
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.posts = append(f.posts, post{time.Now(), all, code})
+	if code == http.StatusOK || code == http.StatusBadRequest {
+		for _, a := range all {
+			if code == http.StatusOK || a.Labels["alertname"] != "Bad" {
+				f.alerts[a.Labels["alertname"]] = a
+			}
+		}
+	}
+	return &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader("{}")), Header: http.Header{}, Request: r}, nil
+}
+
+func (f *fakeAlertmanager) answers(answer func(*http.Request, models.PostableAlerts) int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.answer = answer
+}
+
+// took returns the posts since the last call.
+func (f *fakeAlertmanager) took() []post {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	defer func() { f.posts = nil }()
+	return f.posts
+}
+
+// fires returns the names of the alerts that fire there now, in order.
+func (f *fakeAlertmanager) fires() (names []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name, a := range f.alerts {
+		if time.Time(a.EndsAt).After(time.Now()) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func always(code int) func(*http.Request, models.PostableAlerts) int {
+	return func(*http.Request, models.PostableAlerts) int { return code }
+}
+
+func hangs(r *http.Request, _ models.PostableAlerts) int {
+	<-r.Context().Done()
+	return 0
+}
+
+// notifierTest is a running Notifier and the Alertmanagers am0, am1, ... that
+// it posts to.
+type notifierTest struct {
+	*Notifier
+	t    *testing.T
+	ams  []*fakeAlertmanager
+	log  strings.Builder
+	stop context.CancelFunc
+	done chan struct{} // closed when Run has returned
+}
+
+func amURL(i int) string { return fmt.Sprintf("http://am%d:9093/prefix", i) }
+
+// RoundTrip hands a request to the Alertmanager that it is for.
+func (n *notifierTest) RoundTrip(r *http.Request) (*http.Response, error) {
+	var i int
+	if _, err := fmt.Sscanf(r.URL.Host, "am%d:", &i); err != nil {
+		return nil, err
+	}
+	return n.ams[i].RoundTrip(r)
+}
+
+// options are those that have it notify these of its Alertmanagers.
+func (n *notifierTest) options(ams ...int) Options {
+	o := Options{Log: slog.New(slog.NewTextHandler(&n.log, nil)), transport: n}
+	for _, i := range ams {
+		o.URLs = append(o.URLs, amURL(i))
+	}
+	return o
+}
+
+// notify runs a Notifier that notifies the first of three Alertmanagers.
+func notify(t *testing.T, count int) *notifierTest {
+	n := &notifierTest{t: t, done: make(chan struct{})}
+	for range 3 {
+		n.ams = append(n.ams, &fakeAlertmanager{alerts: map[string]*models.PostableAlert{}})
+	}
+	var err error
+	if n.Notifier, err = New(n.options([]int{0, 1, 2}[:count]...)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	n.stop = stop
+	go func() {
+		defer close(n.done)
+		if err := n.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(func() { stop(); <-n.done })
+	synctest.Wait()
+	for _, am := range n.ams[:count] {
+		if posts := am.took(); len(posts) != 1 || len(posts[0].all) != 0 {
+			t.Errorf("%d posts at the start, want an empty one: whoever cannot be reached is to be known", len(posts))
+		}
+	}
+	return n
+}
+
+// after lets time pass.
+func after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func (n *notifierTest) value(m *collectors.Metric, labels ...string) float64 {
+	n.t.Helper()
+	return valueOf(n.t, n.Notifier, m, labels...)
+}
+
+func valueOf(t testing.TB, n *Notifier, m *collectors.Metric, labels ...string) float64 {
+	t.Helper()
+	for _, s := range n.Samples() {
+		if s.Metric == m && slices.Equal(s.Labels, labels) {
+			return s.Value
+		}
+	}
+	t.Fatalf("no %s of %q", m, labels)
+	return 0
+}
+
+func firing(name, severity string) health.Alert {
+	return health.Alert{Labels: map[string]string{"alertname": name, "severity": severity}, Annotations: map[string]string{"summary": "It is."}, Starts: time.Now()}
+}
+
+func resolved(a health.Alert) health.Alert {
+	a.Ends = time.Now()
+	return a
+}

@@ -1,0 +1,240 @@
+// Package notifier tells Alertmanagers which alerts fire.
+package notifier
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/common/config"
+
+	"gpusteward/collectors"
+	"gpusteward/health"
+)
+
+// What the notifier tells of itself. The url has no credentials.
+var (
+	AlertmanagerUp           = collectors.HostGauge("nvgpu_alertmanager_up", "Whether the Alertmanager accepted the last request, which is at most a minute old.", "url")
+	AlertNotifications       = collectors.HostCounter("nvgpu_alert_notifications_total", "Alerts by what became of sending them: failed ones are sent again, rejected ones had a 400 of their own, dropped ones were too many to hold.", "url", "result")
+	AlertQueueLength         = collectors.HostGauge("nvgpu_alert_queue_length", "Alerts whose latest state the Alertmanager has yet to accept.", "url")
+	AlertNotificationSeconds = collectors.HostGauge("gpusteward_alert_notification_duration_seconds", "Duration of the last request to the Alertmanager.", "url")
+)
+
+// maxAlerts bounds the alerts that are held, maxBatch those in one request.
+const maxAlerts, maxBatch = 4096, 64
+
+// timings are the notifier's times; tests with a real Alertmanager scale them.
+type timings struct {
+	gather  time.Duration // that a transition waits for others to go along
+	resend  time.Duration // between rounds in which everything is sent again
+	lapse   time.Duration // after which an alert ends if nothing is heard of it
+	keep    time.Duration // for which a resolved alert goes on being sent
+	first   time.Duration // wait after a failure, doubled with the next
+	most    time.Duration // wait between tries after the third
+	timeout time.Duration // of a request
+	flush   time.Duration // in which what is queued must be sent at the end
+}
+
+var defaultTimings = timings{gather: 5 * time.Millisecond, resend: time.Minute, lapse: 4 * time.Minute, keep: 15 * time.Minute,
+	first: 100 * time.Millisecond, most: 5 * time.Second, timeout: 10 * time.Second, flush: 2 * time.Second}
+
+// Options say whom a Notifier notifies.
+type Options struct {
+	URLs []string                // of every Alertmanager of the cluster, never of a load balancer: "http://am0:9093", with a path where it has a prefix
+	HTTP config.HTTPClientConfig // TLS and credentials, the same for all
+	Log  *slog.Logger
+
+	transport http.RoundTripper // in place of HTTP; nil but in tests
+}
+
+// A Notifier tells every Alertmanager the latest state of every alert: a
+// transition at once, and everything again each minute, because an
+// Alertmanager forgets in a restart and ends what it hears nothing of. It
+// holds one state per alert, and what each Alertmanager has of it: so one
+// that is dead delays nobody, grows nothing, and gets all that it missed
+// when it is back. All methods are safe for concurrent use.
+type Notifier struct {
+	timings
+	log *slog.Logger
+
+	mu      sync.Mutex // guards what follows and what is in it
+	held    map[string]*held
+	version uint64 // of the latest transition
+	full    bool   // alerts were dropped, and that was logged
+	queues  []*queue
+	changed chan struct{} // closed when queues change
+}
+
+// held is one alert that is held.
+type held struct {
+	health.Alert
+	severity health.Severity
+	version  uint64    // of its last transition
+	since    time.Time // when that was told; unlike Ends, no clock that is set changes it
+}
+
+func (h *held) firing() bool { return h.Ends.IsZero() }
+
+// New returns a notifier that Run runs. The error names the key of
+// the configuration: alertmanagers[0], alertmanager_http_config.
+func New(o Options) (*Notifier, error) {
+	n := &Notifier{timings: defaultTimings, log: o.Log, held: map[string]*held{}, changed: make(chan struct{})}
+	return n, n.Reconfigure(o)
+}
+
+// Reconfigure replaces the Alertmanagers and how they are talked to; Log
+// stays. One that stays is not told again what it knows, a new one is told
+// all. After an error everything is as before.
+func (n *Notifier) Reconfigure(o Options) error {
+	if err := o.HTTP.Validate(); err != nil {
+		return fmt.Errorf("alertmanager_http_config: %w", err)
+	}
+	var posters []*poster
+	for i, url := range o.URLs {
+		p, err := newPoster(url, o)
+		if err == nil && slices.ContainsFunc(posters, func(other *poster) bool { return other.url == p.url }) {
+			err = fmt.Errorf("%s is there twice", p.url)
+		}
+		if err != nil {
+			return fmt.Errorf("alertmanagers[%d]: %w", i, err)
+		}
+		posters = append(posters, p)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	queues := make([]*queue, len(posters))
+	for i, p := range posters {
+		if j := slices.IndexFunc(n.queues, func(q *queue) bool { return q.to.url == p.url }); j >= 0 {
+			queues[i] = n.queues[j]
+			queues[i].to = p
+		} else {
+			queues[i] = &queue{n: n, to: p, wake: make(chan struct{}, 1), has: map[string]uint64{}, suspects: map[string]bool{}}
+		}
+	}
+	n.queues = queues
+	close(n.changed)
+	n.changed = make(chan struct{})
+	return nil
+}
+
+// Run sends until ctx ends, and then for at most 2 s more what has not been
+// sent yet. It resolves nothing: what fires goes on in the next process, or
+// lapses. It returns nil.
+func (n *Notifier) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	defer running.Wait()
+	stops := map[*queue]context.CancelFunc{}
+	for {
+		n.mu.Lock()
+		queues, changed := n.queues, n.changed
+		n.mu.Unlock()
+		for q, stop := range stops {
+			if !slices.Contains(queues, q) {
+				stop()
+				delete(stops, q)
+			}
+		}
+		for _, q := range queues {
+			if stops[q] == nil {
+				sub, stop := context.WithCancel(ctx)
+				stops[q] = stop
+				running.Go(func() { q.run(sub) })
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+// Tell takes the latest state of alerts, and never waits. It sends at once
+// what is new, begins or ends; other annotations alone go with the next
+// round. After a start it must be told all that fires. The alerts' maps must
+// not be changed any more.
+func (n *Notifier) Tell(alerts []health.Alert) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now, transitions := time.Now(), false
+	for _, a := range alerts {
+		id := a.Identity()
+		h := n.held[id]
+		if h == nil {
+			h = &held{severity: severityOf(a)}
+		} else if h.Starts.Equal(a.Starts) && h.Ends.Equal(a.Ends) {
+			h.Alert = a
+			continue
+		}
+		n.version++
+		h.Alert, h.version, h.since = a, n.version, now
+		n.held[id] = h
+		transitions = true
+		n.bound(now)
+	}
+	if transitions {
+		for _, q := range n.queues {
+			q.nudge()
+		}
+	}
+}
+
+// bound drops the least severe alert where there are too many; one that is
+// resolved first, because that one lapses also untold. n.mu must be held.
+func (n *Notifier) bound(now time.Time) {
+	if len(n.held) <= maxAlerts {
+		return
+	}
+	if n.forget(now); len(n.held) <= maxAlerts {
+		return
+	}
+	least, weight := "", math.Inf(1)
+	for id, h := range n.held {
+		w := float64(h.severity)
+		if !h.firing() {
+			w = -1
+		}
+		if w < weight || w == weight && h.version > n.held[least].version {
+			least, weight = id, w
+		}
+	}
+	delete(n.held, least)
+	for _, q := range n.queues {
+		q.dropped++
+	}
+	if !n.full {
+		n.full = true
+		n.log.Error("too many alerts, the least severe are dropped", "held", maxAlerts)
+	}
+}
+
+// forget lets go of what was resolved long ago. An Alertmanager that was away
+// for so long has ended it by itself. n.mu must be held.
+func (n *Notifier) forget(now time.Time) {
+	maps.DeleteFunc(n.held, func(_ string, h *held) bool { return !h.firing() && now.Sub(h.since) > n.keep })
+	n.full = n.full && len(n.held) >= maxAlerts
+}
+
+// Samples returns the notifier's own metrics.
+func (n *Notifier) Samples() []collectors.Sample {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []collectors.Sample
+	for _, q := range n.queues {
+		all = append(all, q.samples()...)
+	}
+	return all
+}
+
+// severityOf returns what the alert's label says; a label that says nothing
+// known is None.
+func severityOf(a health.Alert) (s health.Severity) {
+	_ = s.UnmarshalText([]byte(a.Labels["severity"]))
+	return s
+}

@@ -1,0 +1,271 @@
+package notifier
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gpusteward/health"
+)
+
+func TestNotifierSendsAtOnceAndAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := notify(t, 1)
+		a, began := firing("A", "critical"), time.Now()
+		n.Tell([]health.Alert{a})
+		after(10 * time.Minute)
+		last := began
+		for i, p := range n.ams[0].took() {
+			if len(p.all) != 1 || p.all[0].Annotations["summary"] != "It is." || !time.Time(p.all[0].StartsAt).Equal(began) {
+				t.Fatalf("post %d: %+v", i, p.all)
+			}
+			if lasts := time.Time(p.all[0].EndsAt).Sub(p.at); (lasts - 4*time.Minute).Abs() > time.Millisecond {
+				t.Errorf("post %d ends after %v, want 4m", i, lasts)
+			}
+			gap := p.at.Sub(last)
+			if i == 0 && gap > 10*time.Millisecond || i > 0 && gap > 66*time.Second || i > 1 && gap < 54*time.Second {
+				t.Errorf("post %d came after %v", i, gap)
+			}
+			last = p.at
+		}
+		if time.Since(last) > 66*time.Second {
+			t.Errorf("no post for %v", time.Since(last))
+		}
+
+		a = resolved(a)
+		n.Tell([]health.Alert{a})
+		after(20 * time.Minute)
+		posts := n.ams[0].took()
+		if p := posts[0]; p.at.Sub(a.Ends) > 10*time.Millisecond || !time.Time(p.all[0].EndsAt).Equal(a.Ends) {
+			t.Errorf("resolved: %+v", p)
+		}
+		for _, p := range posts[:13] {
+			if len(p.all) != 1 || !time.Time(p.all[0].EndsAt).Equal(a.Ends) {
+				t.Errorf("resolved, %v later: %+v", p.at.Sub(a.Ends), p.all)
+			}
+		}
+		if p := posts[len(posts)-1]; len(p.all) != 0 || time.Since(p.at) > 66*time.Second {
+			t.Errorf("%v ago: %+v, want an empty list", time.Since(p.at), p.all)
+		}
+		if len(n.held) != 0 {
+			t.Errorf("%d alerts are still held", len(n.held))
+		}
+	})
+}
+
+func TestNotifierSendsTransitionsOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := notify(t, 1)
+		a := firing("A", "critical")
+		n.Tell([]health.Alert{a})
+		after(2 * time.Millisecond)
+		n.Tell([]health.Alert{firing("B", "info"), firing("C", "warning")})
+		after(time.Second)
+		if posts := n.ams[0].took(); len(posts) != 1 || len(posts[0].all) != 3 {
+			t.Fatalf("%d posts, want one: what comes together goes together", len(posts))
+		} else if got := posts[0].all[0].Labels["alertname"] + posts[0].all[1].Labels["alertname"]; got != "AC" {
+			t.Errorf("%s come first, want the most severe", got)
+		}
+		a.Annotations = map[string]string{"summary": "It is more."}
+		n.Tell([]health.Alert{a})
+		after(time.Second)
+		if posts := n.ams[0].took(); len(posts) != 0 {
+			t.Errorf("another annotation was sent at once")
+		}
+		after(time.Minute + 6*time.Second)
+		if got := n.ams[0].alerts["A"].Annotations["summary"]; got != "It is more." {
+			t.Errorf("a round later the summary is %q", got)
+		}
+		n.ams[0].took()
+		a.Starts = time.Now()
+		n.Tell([]health.Alert{a})
+		after(time.Second)
+		if posts := n.ams[0].took(); len(posts) != 1 || !time.Time(posts[0].all[0].StartsAt).Equal(a.Starts) {
+			t.Errorf("one that began anew: %+v", posts)
+		}
+		a.Starts = time.Now()
+		n.Tell([]health.Alert{resolved(a), a})
+		after(time.Second)
+		if posts := n.ams[0].took(); len(posts) != 1 || len(posts[0].all) != 1 || !slices.Contains(n.ams[0].fires(), "A") {
+			t.Errorf("one that ended and began again: %+v", posts)
+		}
+	})
+}
+
+func TestNotifierTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := notify(t, 2)
+		down := n.ams[0]
+		down.answers(always(503))
+		began := time.Now()
+		n.Tell([]health.Alert{firing("A", "critical"), firing("B", "critical")})
+		after(10 * time.Minute)
+		posts := down.took()
+		most := []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond}
+		for i, p := range posts {
+			gap := p.at.Sub(began)
+			if i < 3 && gap > most[i] || i >= 3 && (gap > 5500*time.Millisecond || gap < 4500*time.Millisecond) {
+				t.Errorf("try %d came after %v", i+1, gap)
+			}
+			began = p.at
+		}
+		if up := n.value(AlertmanagerUp, amURL(0)); up != 0 || n.value(AlertQueueLength, amURL(0)) != 2 {
+			t.Errorf("up is %v", up)
+		}
+		if got, want := n.value(AlertNotifications, amURL(0), "failed"), float64(2*len(posts)); got != want {
+			t.Errorf("%v failed, want %v", got, want)
+		}
+		n.Tell([]health.Alert{resolved(n.held[firing("A", "critical").Identity()].Alert), firing("C", "info")})
+		after(time.Second)
+		if got := fmt.Sprint(n.ams[1].fires()); got != "[B C]" {
+			t.Errorf("on the other fire %s: it waits for the one that is down", got)
+		}
+		down.answers(nil)
+		after(5500 * time.Millisecond)
+		if got := fmt.Sprint(down.fires()); got != "[B C]" {
+			t.Errorf("5.5 s after it came back fire %s", got)
+		}
+		if down.alerts["A"] == nil {
+			t.Error("it was never told that A was resolved")
+		}
+		if n.value(AlertmanagerUp, amURL(0)) != 1 || n.value(AlertQueueLength, amURL(0)) != 0 {
+			t.Errorf("samples after it came back: %v", n.Samples())
+		}
+		if log := n.log.String(); strings.Count(log, "takes no alerts") != 1 || strings.Count(log, "takes alerts again") != 1 {
+			t.Errorf("log:\n%s", log)
+		}
+	})
+}
+
+// One that was away was perhaps restarted, and Alertmanager keeps no alerts.
+func TestNotifierTellsARestartedOneAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := notify(t, 1)
+		n.Tell([]health.Alert{firing("A", "critical")})
+		after(30 * time.Second)
+		n.ams[0].answers(always(502))
+		n.Tell([]health.Alert{firing("B", "critical")})
+		after(time.Second)
+		clear(n.ams[0].alerts)
+		n.ams[0].answers(nil)
+		after(5500 * time.Millisecond)
+		if got := fmt.Sprint(n.ams[0].fires()); got != "[A B]" {
+			t.Errorf("%s fire, want both", got)
+		}
+	})
+}
+
+func TestNotifierHoldsTheMostSevere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := notify(t, 1)
+		var all []health.Alert
+		for i := range maxAlerts - 1 {
+			all = append(all, firing(fmt.Sprint("A", i), "warning"))
+		}
+		old := firing("Old", "emergency")
+		n.Tell(append(all, resolved(old)))
+		after(time.Second)
+		n.Tell([]health.Alert{firing("Info", "info")})
+		if n.held[old.Identity()] != nil || n.value(AlertNotifications, amURL(0), "dropped") != 1 {
+			t.Error("what was resolved did not make room")
+		}
+		n.Tell([]health.Alert{firing("Worst", "emergency"), firing("Also", "critical"), firing("Not", "info"), firing("Late", "warning")})
+		after(time.Second)
+		if len(n.held) != maxAlerts || n.value(AlertNotifications, amURL(0), "dropped") != 5 {
+			t.Errorf("%d are held, %v were dropped", len(n.held), n.value(AlertNotifications, amURL(0), "dropped"))
+		}
+		fires := n.ams[0].fires()
+		if !slices.Contains(fires, "Worst") || !slices.Contains(fires, "Also") || slices.Contains(fires, "Not") || slices.Contains(fires, "Late") {
+			t.Error("not the least severe were dropped, and of those the latest")
+		}
+		if strings.Count(n.log.String(), "too many alerts") != 1 {
+			t.Errorf("log:\n%s", n.log.String())
+		}
+		for _, p := range n.ams[0].took() {
+			if len(p.all) > maxBatch {
+				t.Errorf("%d alerts in a request", len(p.all))
+			}
+		}
+	})
+}
+
+func TestNotifierFlushes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := notify(t, 3)
+		n.ams[1].answers(hangs)
+		n.ams[2].answers(always(500))
+		all := make([]health.Alert, 200)
+		for i := range all {
+			all[i] = firing(fmt.Sprint("A", i), "critical")
+		}
+		n.Tell(all)
+		began := time.Now()
+		n.stop()
+		<-n.done
+		if took := time.Since(began); took != 2*time.Second {
+			t.Errorf("the end took %v, want the 2 s that those have that do not answer", took)
+		}
+		if got := len(n.ams[0].fires()); got != 200 {
+			t.Errorf("%d fire, want all: they are not resolved by our end", got)
+		}
+		after(time.Hour)
+		if posts := n.ams[0].took(); time.Since(posts[len(posts)-1].at) < time.Hour {
+			t.Error("it sent after its end")
+		}
+	})
+}
+
+func TestNotifierIsReconfigured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := notify(t, 2)
+		n.Tell([]health.Alert{firing("A", "critical")})
+		after(time.Second)
+		n.ams[0].took()
+		n.ams[1].took()
+		if err := n.Reconfigure(Options{URLs: []string{amURL(2), "ftp://am2"}}); err == nil || len(n.queues) != 2 {
+			t.Errorf("a bad one: %v, %d queues", err, len(n.queues))
+		}
+		if err := n.Reconfigure(n.options(2, 1)); err != nil {
+			t.Fatal(err)
+		}
+		after(time.Second)
+		if got := n.ams[2].fires(); len(got) != 1 {
+			t.Errorf("on the new one fire %q", got)
+		}
+		if len(n.ams[1].took()) != 0 {
+			t.Error("the one that stayed was told again")
+		}
+		n.Tell([]health.Alert{firing("B", "critical")})
+		after(time.Second)
+		if len(n.ams[0].took()) != 0 || len(n.ams[1].took()) != 1 || len(n.ams[2].took()) != 2 {
+			t.Error("it does not send where it should")
+		}
+		if got := len(n.Samples()); got != 2*7 {
+			t.Errorf("%d samples", got)
+		}
+	})
+}
+
+func TestNotifierIsSafeForConcurrentUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := notify(t, 2)
+		var all sync.WaitGroup
+		for i := range 8 {
+			all.Go(func() {
+				for j := range 100 {
+					n.Tell([]health.Alert{firing(fmt.Sprint("A", i, "-", j), "info")})
+					n.Samples()
+				}
+			})
+		}
+		all.Wait()
+		after(time.Second)
+		if got := len(n.ams[1].fires()); got != 800 {
+			t.Errorf("%d fire", got)
+		}
+	})
+}

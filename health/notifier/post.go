@@ -1,0 +1,117 @@
+package notifier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	openapi "github.com/go-openapi/runtime/client"
+	"github.com/go-openapi/strfmt"
+	"github.com/prometheus/alertmanager/api/v2/client/alert"
+	"github.com/prometheus/alertmanager/api/v2/models"
+	"github.com/prometheus/common/config"
+
+	"gpusteward/health"
+)
+
+// A poster posts alerts to one Alertmanager. Safe for concurrent use.
+type poster struct {
+	url    string // without credentials, as it is shown
+	alerts alert.ClientService
+}
+
+// newPoster returns a poster to the Alertmanager at address, whose user and
+// password, if it has them, go before those of o.
+func newPoster(address string, o Options) (*poster, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		// The error of Parse repeats the address, and with it a password.
+		return nil, errors.New("not a URL")
+	}
+	user := u.User
+	u.User = nil
+	if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
+		return nil, fmt.Errorf("%q is not like http://host:9093", u)
+	}
+	c, transport := o.HTTP, o.transport
+	if user != nil {
+		password, _ := user.Password()
+		c.BasicAuth, c.Authorization, c.OAuth2 = &config.BasicAuth{Username: user.Username(), Password: config.Secret(password)}, nil, nil
+	}
+	if transport == nil {
+		if transport, err = config.NewRoundTripperFromConfig(c, "alertmanager"); err != nil {
+			return nil, err
+		}
+	}
+	t := openapi.NewWithClient(u.Host, path.Join("/", u.Path, "api/v2"), []string{u.Scheme}, &http.Client{Transport: only200{transport}})
+	return &poster{url: strings.TrimSuffix(u.String(), "/"), alerts: alert.New(t, strfmt.Default)}, nil
+}
+
+// post posts the alerts as of now. Those that fire end at lapse unless they
+// are posted again. An answer other than 200 is a *statusError.
+func (p *poster) post(ctx context.Context, batch []entry, now, lapse time.Time) error {
+	all := make(models.PostableAlerts, len(batch))
+	for i, e := range batch {
+		all[i] = postable(e.Alert, now, lapse)
+	}
+	_, err := p.alerts.PostAlerts(alert.NewPostAlertsParamsWithContext(ctx).WithAlerts(all))
+	return err
+}
+
+// postable returns a as Alertmanager takes it: it refuses an alert that ends
+// before it starts, and that is how one looks after the clock was set back.
+func postable(a health.Alert, now, lapse time.Time) *models.PostableAlert {
+	starts, ends := a.Starts, a.Ends
+	if ends.IsZero() {
+		ends = lapse
+		if starts.After(now) {
+			starts = now
+		}
+	} else if starts.After(ends) {
+		starts = ends
+	}
+	return &models.PostableAlert{Alert: models.Alert{Labels: a.Labels}, Annotations: a.Annotations,
+		StartsAt: strfmt.DateTime(starts), EndsAt: strfmt.DateTime(ends)}
+}
+
+// A statusError is an answer other than 200.
+type statusError struct {
+	code int
+	text string
+}
+
+func (e *statusError) Error() string { return fmt.Sprintf("answered %d: %s", e.code, e.text) }
+
+// ofContent reports whether there was an answer, and the alerts are to blame.
+func (e *statusError) ofContent() bool {
+	return e != nil && slices.Contains([]int{http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}, e.code)
+}
+
+// final reports whether the answer would be the same in a second: something
+// is wrong with what is configured, the path or a password.
+func (e *statusError) final() bool {
+	return e != nil && e.code >= 300 && e.code < 500 && e.code != http.StatusRequestTimeout && e.code != http.StatusTooManyRequests
+}
+
+// only200 makes an error of every other answer before the generated client
+// sees it. That one has a panic for a success that it does not know, loses
+// the code of an error whose body is not what it expects, and follows a
+// redirect by asking for the alerts instead of posting them.
+type only200 struct{ http.RoundTripper }
+
+func (t only200) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := t.RoundTripper.RoundTrip(r)
+	if err != nil || answer.StatusCode == http.StatusOK {
+		return answer, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, 256))
+	return nil, &statusError{answer.StatusCode, strings.ToValidUTF8(strings.TrimSpace(string(text)), "")}
+}

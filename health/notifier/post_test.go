@@ -1,0 +1,100 @@
+package notifier
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/config"
+
+	"gpusteward/health"
+)
+
+func TestNotifierRefusesBadOptions(t *testing.T) {
+	for _, c := range []struct {
+		urls []string
+		http config.HTTPClientConfig
+		want string
+	}{
+		{urls: []string{"http://am0:9093", "am1:9093"}, want: `alertmanagers[1]: "am1:9093" is not like http://host:9093`},
+		{urls: []string{""}, want: "alertmanagers[0]: "},
+		{urls: []string{"http://am0?x=1"}, want: "alertmanagers[0]: "},
+		{urls: []string{"http://u:secret@am0:port"}, want: "alertmanagers[0]: not a URL"},
+		{urls: []string{"ftp://u:secret@am0"}, want: `alertmanagers[0]: "ftp://am0" is not`},
+		{urls: []string{"http://am0", "http://u:secret@am0/"}, want: "alertmanagers[1]: http://am0 is there twice"},
+		{http: config.HTTPClientConfig{BasicAuth: &config.BasicAuth{Password: "secret", PasswordFile: "f"}}, want: "alertmanager_http_config: "},
+		{urls: []string{"http://am0"}, http: config.HTTPClientConfig{TLSConfig: config.TLSConfig{CAFile: "no such file"}}, want: "alertmanagers[0]: "},
+	} {
+		_, err := New(Options{URLs: c.urls, HTTP: c.http, Log: slog.New(slog.DiscardHandler)})
+		if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v, want %s", c.urls, err, c.want)
+		}
+	}
+}
+
+// The password reaches Alertmanager, and nothing that is shown.
+func TestPosterKeepsThePasswordToItself(t *testing.T) {
+	var user, password string
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, password, _ = r.BasicAuth()
+		w.Header().Set("Content-Type", "application/problem+json")
+		http.Error(w, `{"code": 601, "message": "no"}`, http.StatusBadRequest)
+	}))
+	defer server.Close()
+	at := strings.Replace(server.URL, "://", "://steward:secret@", 1) + "/"
+	p, err := newPoster(at, Options{HTTP: config.HTTPClientConfig{TLSConfig: config.TLSConfig{InsecureSkipVerify: true}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = p.post(t.Context(), nil, time.Now(), time.Now())
+	if user != "steward" || password != "secret" {
+		t.Errorf("it was given %q, %q", user, password)
+	}
+	if p.url != server.URL || err == nil || !strings.Contains(err.Error(), "answered 400: {") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("%s: %v", p.url, err)
+	}
+	server.Close()
+	if err := p.post(t.Context(), nil, time.Now(), time.Now()); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Error(err)
+	}
+}
+
+// A redirect must not turn the post into a request for the alerts, which
+// answers 200 and stores nothing.
+func TestPosterIsNotRedirected(t *testing.T) {
+	gets := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			gets++
+			return
+		}
+		http.Redirect(w, r, r.URL.Path, http.StatusFound)
+	}))
+	defer server.Close()
+	p, err := newPoster(server.URL, Options{HTTP: config.HTTPClientConfig{FollowRedirects: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.post(t.Context(), nil, time.Now(), time.Now()); err == nil || gets > 0 {
+		t.Errorf("%v, %d requests for the alerts", err, gets)
+	}
+}
+
+func TestPostableIsValidWhateverTheClockDid(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	lapse := now.Add(4 * time.Minute)
+	for _, c := range []struct{ starts, ends, wantStarts, wantEnds time.Time }{
+		{now.Add(-time.Hour), time.Time{}, now.Add(-time.Hour), lapse},
+		{now.Add(time.Hour), time.Time{}, now, lapse},
+		{now.Add(-time.Hour), now, now.Add(-time.Hour), now},
+		{now.Add(time.Hour), now, now, now},
+	} {
+		p := postable(health.Alert{Starts: c.starts, Ends: c.ends}, now, lapse)
+		if !time.Time(p.StartsAt).Equal(c.wantStarts) || !time.Time(p.EndsAt).Equal(c.wantEnds) {
+			t.Errorf("%v to %v: %v to %v", c.starts, c.ends, p.StartsAt, p.EndsAt)
+		}
+	}
+}

@@ -1,0 +1,232 @@
+package notifier
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/health"
+)
+
+// quickTries are made before a queue only looks now and then whether its
+// Alertmanager is back.
+const quickTries = 3
+
+// A queue is what one Alertmanager has yet to be told: what is held and not
+// in has. So there is one entry per alert, and always the latest. One
+// goroutine sends, one request after the other, each made of the states as
+// they then are: so no state is overtaken by an older one. (A request that
+// was given up may still be read late; the next round puts that right.)
+type queue struct {
+	n    *Notifier
+	wake chan struct{}
+
+	// n.mu guards what follows.
+	to       *poster
+	has      map[string]uint64 // versions that need not be sent before the next round, by identity
+	suspects map[string]bool   // alerts of a batch that had a 400, which go alone; true: it had its own, and that was logged
+	round    time.Time         // when the next begins
+	silent   bool              // nothing was accepted in this round
+	failures int               // requests in a row
+	down     bool              // that was logged
+	up       bool
+	took     time.Duration // by the last request
+
+	sent, failed, rejected, dropped float64
+}
+
+// An entry is an alert as it is sent.
+type entry struct {
+	health.Alert
+	severity health.Severity
+	id       string
+	version  uint64
+}
+
+// nudge has the queue looked at. It never waits.
+func (q *queue) nudge() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run sends until ctx ends and, for at most n.flush longer, what is queued.
+func (q *queue) run(ctx context.Context) {
+	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(q.n.flush, stop) })()
+	for sending.Err() == nil {
+		batch, to, wait := q.next(time.Now())
+		switch {
+		case len(batch) == 0 && ctx.Err() != nil:
+			return
+		case to == nil:
+			q.await(ctx, sending, wait, q.wake)
+		default:
+			began := time.Now()
+			request, cancel := context.WithTimeout(sending, q.n.timeout)
+			err := to.post(request, batch, began, began.Add(q.n.lapse))
+			cancel()
+			if wait := q.conclude(batch, err, began); wait > 0 {
+				q.await(ctx, sending, wait, nil)
+			}
+		}
+	}
+}
+
+// await waits for a time, for the end or, if wake is not nil, for a
+// transition and those that come with it.
+func (q *queue) await(ctx, sending context.Context, wait time.Duration, wake <-chan struct{}) {
+	ended := ctx.Done()
+	if ctx.Err() != nil {
+		ended = nil // what is queued is being sent
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ended:
+	case <-sending.Done():
+	case <-wake:
+		q.await(ctx, sending, q.n.gather, nil)
+	}
+}
+
+// next returns what is to be sent now, and where to, or how long there is
+// nothing to send. A round without alerts sends an empty list, so that an
+// Alertmanager that cannot be reached is known before it is needed.
+func (q *queue) next(now time.Time) (batch []entry, to *poster, wait time.Duration) {
+	q.n.mu.Lock()
+	defer q.n.mu.Unlock()
+	if !now.Before(q.round) {
+		q.n.forget(now)
+		q.round = now.Add(jitter(q.n.resend))
+		q.silent = true
+		clear(q.has)
+		maps.DeleteFunc(q.suspects, func(id string, _ bool) bool { return q.n.held[id] == nil })
+	}
+	for id, h := range q.n.held {
+		if q.has[id] != h.version {
+			batch = append(batch, entry{h.Alert, h.severity, id, h.version})
+		}
+	}
+	if len(batch) == 0 && !q.silent {
+		return nil, nil, q.round.Sub(now)
+	}
+	slices.SortFunc(batch, func(a, b entry) int {
+		return cmp.Or(cmp.Compare(b.severity, a.severity), cmp.Compare(a.version, b.version))
+	})
+	together := slices.DeleteFunc(slices.Clone(batch), func(e entry) bool { _, alone := q.suspects[e.id]; return alone })
+	if len(together) == 0 {
+		together = batch[:min(1, len(batch))]
+	}
+	return together[:min(maxBatch, len(together))], q.to, 0
+}
+
+// conclude notes what became of a batch and returns how long to wait. A
+// batch that failed stays queued. After a 400 the valid alerts of a batch are
+// stored, and it is not known which these are: each is sent alone. One that
+// then has a 400 of its own is tried again in the next round: for all we know
+// it was not Alertmanager that answered.
+func (q *queue) conclude(batch []entry, err error, began time.Time) time.Duration {
+	q.n.mu.Lock()
+	defer q.n.mu.Unlock()
+	now, count := time.Now(), float64(len(batch))
+	q.took = now.Sub(began)
+	var answer *statusError
+	errors.As(err, &answer)
+	switch {
+	case err == nil:
+		q.accepted(batch)
+		q.sent += count
+		return 0
+	case answer.ofContent() && len(batch) > 0:
+		q.failures = 0
+		if len(batch) > 1 {
+			for _, e := range batch {
+				logged := q.suspects[e.id]
+				q.suspects[e.id] = logged
+			}
+			return 0
+		}
+		q.reject(batch[0], err)
+		return 0
+	}
+	q.failed += count
+	q.failures++
+	q.up = false
+	if answer.final() {
+		q.complain(err)
+		return q.round.Sub(now)
+	}
+	if q.failures < quickTries {
+		return rand.N(min(q.n.first<<(q.failures-1), q.n.most))
+	}
+	q.complain(err)
+	clear(q.has) // it may have been restarted, and then knows nothing
+	return jitter(q.n.most)
+}
+
+// accepted notes that the Alertmanager has the batch. q.n.mu must be held.
+func (q *queue) accepted(batch []entry) {
+	for _, e := range batch {
+		q.has[e.id] = e.version
+		delete(q.suspects, e.id)
+	}
+	if q.down {
+		q.n.log.Info("alertmanager takes alerts again", "url", q.to.url)
+	}
+	q.up, q.silent, q.failures, q.down = true, false, 0, false
+}
+
+// reject notes an alert that had a 400 of its own, until the next round.
+// q.n.mu must be held.
+func (q *queue) reject(e entry, err error) {
+	q.rejected++
+	q.silent = false
+	q.has[e.id] = e.version
+	if !q.suspects[e.id] {
+		q.suspects[e.id] = true
+		q.n.log.Error("alertmanager rejects an alert", "url", q.to.url, "labels", e.Labels, "err", err)
+	}
+}
+
+// complain logs once that the Alertmanager takes nothing. q.n.mu must be held.
+func (q *queue) complain(err error) {
+	if !q.down {
+		q.down = true
+		q.n.log.Error("alertmanager takes no alerts, trying again", "url", q.to.url, "err", err)
+	}
+}
+
+// samples returns what is known of the queue. q.n.mu must be held.
+func (q *queue) samples() []collectors.Sample {
+	length, up := 0., 0.
+	for id, h := range q.n.held {
+		if q.has[id] != h.version {
+			length++
+		}
+	}
+	if q.up {
+		up = 1
+	}
+	url := []string{q.to.url}
+	all := []collectors.Sample{{Metric: AlertmanagerUp, Labels: url, Value: up}, {Metric: AlertQueueLength, Labels: url, Value: length},
+		{Metric: AlertNotificationSeconds, Labels: url, Value: q.took.Seconds()}}
+	for _, r := range []struct {
+		result string
+		count  float64
+	}{{"sent", q.sent}, {"failed", q.failed}, {"rejected", q.rejected}, {"dropped", q.dropped}} {
+		all = append(all, collectors.Sample{Metric: AlertNotifications, Labels: []string{q.to.url, r.result}, Value: r.count})
+	}
+	return all
+}
+
+// jitter returns d, give or take 10 %.
+func jitter(d time.Duration) time.Duration { return d*9/10 + rand.N(d/5) }

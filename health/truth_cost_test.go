@@ -1,0 +1,119 @@
+package health
+
+import (
+	"cmp"
+	"runtime"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// BenchmarkEval is the cost of one judgement over eight GPUs by all checks,
+// the snapshot's included: with sums of their links, with each of them, and
+// with 64 workloads on each GPU besides. The goal is 2 ms.
+func BenchmarkEval(b *testing.B) {
+	for _, of := range []struct {
+		name string
+		host *healthyHost
+	}{{"sums", busyHost(false)}, {"links", busyHost(true)}, {"workloads", crowdedHost()}} {
+		b.Run(of.name, func(b *testing.B) {
+			h := of.host
+			slices.SortStableFunc(h.series, func(a, b series) int { return cmp.Compare(a.labels[0], b.labels[0]) }) // as collectors.Host has them
+			e := NewEngine(Checks(), h.now())
+			for range 100 {
+				samples, events := h.step()
+				e.Eval(NewSnapshot(samples), events, h.now())
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			for b.Loop() {
+				b.StopTimer()
+				samples, events := h.step()
+				b.StartTimer()
+				e.Eval(NewSnapshot(samples), events, h.now())
+			}
+		})
+	}
+}
+
+// crowdedHost returns a host with 64 workloads and 18 links on each GPU.
+func crowdedHost() *healthyHost {
+	h := busyHost(true)
+	h.jobs, h.era, h.quotas = nil, 1<<40, true
+	for _, g := range h.gpus {
+		for range 64 {
+			j := h.job(batch, "slurm", g)
+			j.part = 1.0 / 64
+		}
+	}
+	return h
+}
+
+// busyHost returns an H100 host that shows all that there is to judge.
+func busyHost(perLink bool) *healthyHost {
+	for seed := uint64(1); ; seed++ {
+		h := newHealthyHost(seed)
+		if h.model.text["model"] == "h100" && h.perLink == perLink && !h.mig {
+			return h
+		}
+	}
+}
+
+// BenchmarkHealthyHost is the cost of making up ten seconds of a host.
+func BenchmarkHealthyHost(b *testing.B) {
+	h := busyHost(false)
+	for b.Loop() {
+		h.step()
+	}
+}
+
+// TestMemoryOfWindows holds what an engine remembers after a day to 8 MiB:
+// eight GPUs with 64 workloads and 18 links each.
+func TestMemoryOfWindows(t *testing.T) {
+	h, steps := crowdedHost(), stepsDay
+	if raceEnabled {
+		steps = stepsHour
+	}
+	before := heap()
+	e := NewEngine(Checks(), h.now())
+	for range steps {
+		samples, events := h.step()
+		e.Eval(NewSnapshot(slices.Clone(samples)), events, h.now())
+	}
+	grown := heap() - before
+	const most = 8 << 20
+	t.Logf("the heap grew by %.1f MiB, windows say %.1f MiB", float64(grown)/(1<<20), float64(e.derivers.Size())/(1<<20))
+	if grown > most || e.derivers.Size() > most {
+		t.Errorf("the engine holds %d bytes, its windows say %d: more than %d", grown, e.derivers.Size(), most)
+	}
+	runtime.KeepAlive(e)
+	runtime.KeepAlive(h)
+}
+
+// heap returns the bytes that are in use.
+func heap() int {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
+// TestCountersThatAreGoneAreForgotten is for hosts whose workloads come and go
+// for months: each has its counters.
+func TestCountersThatAreGoneAreForgotten(t *testing.T) {
+	t.Parallel()
+	g := Increase(collectors.QoSViolations, 5*time.Minute, "by", "workload")
+	now := time.Unix(1, 0)
+	e := NewEngine([]*Check{{ID: "missed", Levels: []Level{{Severity: Warning, When: g.Above(0)}}}}, now)
+	for i := range 600 {
+		now = now.Add(time.Minute)
+		e.Eval(NewSnapshot([]collectors.Sample{{Metric: collectors.QoSViolations, Labels: []string{"0", "GPU-0", strconv.Itoa(i), "compute"}, Value: 7}}), nil, now)
+	}
+	if n := len(e.memory.counted[g].last); n > 130 {
+		t.Errorf("%d counters are remembered of 600 that were there for a minute each, in ten hours", n)
+	}
+}
