@@ -177,12 +177,11 @@ var faultPaints = map[string]string{"info": dim, "warning": yellow, "critical": 
 func (st style) faults(b *strings.Builder, indent string, all []Fault, now time.Time) {
 	var xids []string
 	for _, f := range all {
-		switch {
-		case f.Check == "":
+		if f.Check == "" {
 			xids = append(xids, f.words(now))
-		default:
-			b.WriteString(st.wrapped(faultPaints[f.Severity], indent, f.words(now)))
+			continue
 		}
+		b.WriteString(st.wrapped(faultPaints[f.Severity], indent, f.words(now)))
 	}
 	if xids != nil {
 		b.WriteString(st.wrapped(dim, indent, strings.Join(xids, "; ")))

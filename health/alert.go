@@ -16,7 +16,7 @@ type Alert struct {
 	Ends        time.Time // when it was resolved; zero while it fires
 }
 
-// identity is the alert's labels as one string.
+// Identity is the alert's labels as one string.
 func (a Alert) Identity() string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(a.Labels)) {

@@ -144,3 +144,20 @@ func TestWhatIsReadAfterAResetMayBeFromBefore(t *testing.T) {
 		}
 	}
 }
+
+// TestThePowerCapIsNoFault has a GPU that the software power cap holds down all
+// the time, and nothing else: that is normal boost.
+func TestThePowerCapIsNoFault(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Checks()...)
+	for n := range 120 {
+		w.steps(1, on("0", collectors.Up, 1), on("0", collectors.Utilization, 1, "gpu"), on("0", collectors.Power, 700, "average", "gpu"), on("0", collectors.PowerLimit, 700, "enforced"),
+			on("0", collectors.Clock, 1.4e9, "sm"), on("0", collectors.ClockMax, 1.98e9, "sm"),
+			on("0", collectors.ClockEventActive, 1, "sw_power_cap"), on("0", collectors.ClockEventSeconds, float64(n)*step.Seconds(), "sw_power_cap"))
+		for _, f := range w.engine.Findings() {
+			if f.Severity != None {
+				t.Fatalf("after %d steps: %s, %v", n, f.Check, f.Severity)
+			}
+		}
+	}
+}

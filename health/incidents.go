@@ -61,6 +61,7 @@ var counts []*Incidents
 
 // count adds what incidents there were to s: 0 for every GPU, or for the node, that had none.
 func (m *memory) count(s *Snapshot) {
+	var all []collectors.Sample
 	for _, i := range counts {
 		found := map[Entity][]*Event{}
 		switch {
@@ -89,9 +90,10 @@ func (m *memory) count(s *Snapshot) {
 			if i.Count != nil {
 				n = i.Count(events)
 			}
-			s.Add(collectors.Sample{Metric: RecentIncidents, Labels: []string{e.GPU, e.UUID, i.Name, e.Workload, e.Device}, Value: n})
+			all = append(all, collectors.Sample{Metric: RecentIncidents, Labels: []string{e.GPU, e.UUID, i.Name, e.Workload, e.Device}, Value: n})
 		}
 	}
+	s.Add(all...)
 }
 
 // entity returns what e counts for; false if for nothing.

@@ -103,10 +103,10 @@ func (c *card) works(o *card) bool {
 
 // races reports whether o should be as fast as c: both are busy. What runs at
 // its power limit is as slow as its work is heavy, so then the work has to be
-// alike too, and the sibling at its limit.
+// alike too, which GPM has to say, and the sibling at its limit.
 func (c *card) races(o *card) bool {
 	alike := c.same(o) && c.busy() && o.busy() && within(c.smooth[utilization], o.smooth[utilization], likeLoad)
-	return alike && (!c.limited() || o.limited() && c.like(o))
+	return alike && (!c.limited() || usable(c.now[smActivity]) && o.limited() && c.like(o))
 }
 
 func (c *card) busy() bool { return min(c.now[utilization], c.smooth[utilization]) >= busyFrom }

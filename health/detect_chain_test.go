@@ -1,0 +1,156 @@
+package health
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/gpu/sim"
+	"gpusteward/collectors/host"
+)
+
+// A chain is all that is between a GPU and an alert: the readers, the kernel's
+// log, the monitor.
+type chain struct {
+	start   time.Time
+	table   *host.Table
+	host    *collectors.Host
+	monitor *Monitor
+	options Options
+	events  func(collectors.Event)
+
+	mu   sync.Mutex
+	told []Event
+}
+
+// chain returns what d asks for, on a simulated host.
+func (d *detection) chain(t *testing.T, nv *sim.Host) *chain {
+	log := slog.New(slog.DiscardHandler)
+	boot, err := nv.Kernel().BootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &chain{start: time.Now(), table: nv.Table(log)}
+	c.events = func(e collectors.Event) { c.monitor.Event(e) }
+	c.options = Options{
+		Samples: func() []collectors.Sample { return c.host.Samples() },
+		Process: func(pid int, at time.Time) (comm, workload string) {
+			p, ok := c.table.Recall(pid, at)
+			if ok && p.Workload != nil {
+				workload = p.Workload.Key
+			}
+			return p.Comm, workload
+		},
+		Kernel: nv.Follow, Record: c.record, Load: idle, Boot: boot, Node: "host", Log: log,
+	}
+	if d.Inject != "" {
+		injections[d.Inject](c)
+	}
+	config := collectors.DefaultConfig()
+	config.Enable, config.PerLink, config.XIDs = d.Enable, d.PerLink, AlertableXIDs()
+	c.host = collectors.NewHost(collectors.Options{NVML: nv, Kernel: nv.Kernel(), Config: config, Processes: c.table, Log: log,
+		Events: func(e collectors.Event) { c.events(e) }})
+	c.monitor = NewMonitor(c.options, Settings{})
+	return c
+}
+
+// run runs d's host for a length of the bubble's time, and returns what the
+// chain told of.
+func (d *detection) run(t *testing.T, length time.Duration) []Event {
+	nv, err := sim.New(d.Scenario, sim.Options{Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := d.chain(t, nv)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	for _, run := range []func(context.Context) error{c.table.Run, c.host.Run, c.monitor.Run} {
+		running.Go(func() { _ = run(ctx) })
+	}
+	time.Sleep(length)
+	synctest.Wait()
+	cancel()
+	nv.Close()
+	running.Wait()
+	return c.told
+}
+
+func (c *chain) record(e Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.told = append(c.told, e)
+}
+
+// idle is the load of an agent of its own process: this one runs many, and
+// their minutes take milliseconds.
+func idle() map[string]float64 {
+	return map[string]float64{"memory": .3, "processor": .1, "goroutines": .1}
+}
+
+// injections are what no simulated GPU can do, by name: each changes a chain
+// before it begins.
+var injections = map[string]func(c *chain){
+	// Whoever listens to the driver's events holds a reader up, for 5 min:
+	// that is no call of the driver.
+	"late": func(c *chain) {
+		c.events = func(e collectors.Event) {
+			if e.Type == "pstate" {
+				time.Sleep(5 * time.Minute)
+			}
+			c.monitor.Event(e)
+		}
+	},
+	// The enforcer has a window a second, and one in ten misses the guarantee.
+	"qos": func(c *chain) {
+		c.add(func(at time.Duration, put func(m *collectors.Metric, v float64, labels ...string)) {
+			put(collectors.QoSWindows, at.Seconds(), "share")
+			put(collectors.QoSViolations, min(at, 10*time.Minute).Seconds()/10, "share")
+		})
+	},
+	// The enforcer warns each half a minute.
+	"quota": func(c *chain) {
+		c.add(func(at time.Duration, put func(m *collectors.Metric, v float64, labels ...string)) {
+			put(collectors.QuotaViolations, math.Ceil(min(at, 10*time.Minute).Seconds()/30), "warn")
+		})
+	},
+	"memory": func(c *chain) {
+		c.options.Load = func() map[string]float64 {
+			load := idle()
+			if at := c.since(); at > 0 && at < 10*time.Minute {
+				load["memory"] = 1.5
+			}
+			return load
+		}
+	},
+	"overrun": func(c *chain) {
+		c.options.Lost = func() map[string]float64 { return map[string]float64{"kernel_log": collectors.Bool(c.since() > 0)} }
+	},
+}
+
+// injected is when an injection begins to show.
+const injected = time.Minute
+
+func (c *chain) since() time.Duration { return time.Since(c.start) - injected }
+
+// add adds samples of a workload to what is read, as of a time since the
+// injection; before it they are 0.
+func (c *chain) add(more func(at time.Duration, put func(m *collectors.Metric, v float64, labels ...string))) {
+	read := c.options.Samples
+	c.options.Samples = func() []collectors.Sample {
+		all := slices.Clone(read())
+		for _, s := range all {
+			if s.Metric == collectors.Up {
+				more(max(0, c.since()), func(m *collectors.Metric, v float64, labels ...string) {
+					all = append(all, collectors.Sample{Metric: m, Labels: append([]string{s.Labels[0], s.Labels[1], "unit:train.service"}, labels...), Value: v})
+				})
+			}
+		}
+		return all
+	}
+}
