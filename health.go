@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/url"
 	"os"
+	"slices"
 	"time"
 
 	promconfig "github.com/prometheus/common/config"
@@ -91,8 +92,7 @@ func (j *judgement) configure(c HealthConfig) {
 
 // samples returns what health adds to what is read.
 func (j *judgement) samples() []collectors.Sample {
-	all := append(j.monitor.Samples(), j.journal.Samples()...)
-	return append(all, j.notifier.Samples()...)
+	return slices.Concat(j.monitor.Samples(), j.journal.Samples(), j.notifier.Samples())
 }
 
 // faults returns what fails now, as gpusteward status shows it.
