@@ -1,0 +1,150 @@
+package journal
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gpusteward/health"
+)
+
+func TestAFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "events.jsonl")
+	if err := os.Symlink("/dev/full", path); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		j, _, log, _ := testJournal(t, Options{Dir: dir})
+		for n := range 3 {
+			j.Append(incident(n))
+			time.Sleep(10 * retryAfter)
+		}
+		wantCodes(t, j, Filter{}, 2, 1, 0)
+		if j.Lost() != 0 || j.Late() != 3 || journalSample(t, j, LateTotal, "no_space") != 3 || journalSample(t, j, QueueLength) != 3 || log.count("journal not written") != 1 {
+			t.Errorf("lost %d, log %s", j.Lost(), &log.text)
+		}
+		long := incident(3) // fills the queue
+		long.Message = strings.Repeat("x", maxLine-1000)
+		for range maxQueue/(maxLine-1000) + 10 {
+			j.Append(long)
+		}
+		lost := j.Lost()
+		if lost < 9 || lost > 12 || journalSample(t, j, LostTotal, "no_space") != float64(lost) || queuedBytes(j) > maxQueue {
+			t.Errorf("lost %d, queue %d bytes", lost, queuedBytes(j))
+		}
+		if err := os.Remove(path); err != nil { // there is room again
+			t.Fatal(err)
+		}
+		time.Sleep(retryAfter)
+		synctest.Wait()
+		codes := fileCodes(t, dir, 0)
+		if fmt.Sprint(codes[:4]) != "[0 1 2 3]" || codes[len(codes)-1] != 0 {
+			t.Errorf("written when there is room again: %v", codes)
+		}
+		if e := j.Events(Filter{Kind: health.KindAgent})[0]; e.What != "journal_lost" || e.Count != int(lost) || e.Severity != health.Warning {
+			t.Errorf("%+v, want a record of the gap", e)
+		}
+		if queuedBytes(j) != 0 || log.count("journal written again") != 1 || journalSample(t, j, QueueLength) != 0 {
+			t.Errorf("queue %d bytes, log %s", queuedBytes(j), &log.text)
+		}
+		j.Append(incident(7))
+		synctest.Wait()
+		if n := len(j.Events(Filter{Kind: health.KindAgent})); n != 1 {
+			t.Errorf("the gap is told of %d times", n)
+		}
+	})
+}
+
+func TestAFileSystemThatFills(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skip("only root can mount a small file system:", err)
+	}
+	defer syscall.Unmount(dir, syscall.MNT_DETACH)
+	synctest.Test(t, func(t *testing.T) {
+		j, _, log, end := testJournal(t, Options{Dir: dir})
+		long := func(n int) health.Event {
+			e := incident(n)
+			e.Message = strings.Repeat("x", 5000)
+			return e
+		}
+		for n := range 20 {
+			j.Append(long(n))
+		}
+		synctest.Wait()
+		codes := fileCodes(t, dir, 0) // fails on a half of a record
+		if len(codes) < 5 || len(codes) > 13 || log.count("no space left") != 1 {
+			t.Errorf("%v fitted, log %s", codes, &log.text)
+		}
+		if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "size=1m"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(retryAfter)
+		synctest.Wait()
+		if codes := fileCodes(t, dir, 0); len(codes) != 20 || codes[19] != 19 || j.Lost() != 0 {
+			t.Errorf("with room again: %v, lost %d", codes, j.Lost())
+		}
+		end()
+	})
+}
+
+func TestDirectoriesThatComeAndGo(t *testing.T) {
+	t.Run("gone", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "state")
+		synctest.Test(t, func(t *testing.T) {
+			j, _, _, _ := testJournal(t, Options{Dir: dir})
+			j.Append(incident(1))
+			synctest.Wait()
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+			j.Append(incident(2))
+			synctest.Wait()
+			if codes := fileCodes(t, dir, 0); fmt.Sprint(codes) != "[2]" || j.Lost() != 0 {
+				t.Errorf("file holds %v", codes)
+			}
+		})
+	})
+	t.Run("not yet", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "state")
+		if err := os.WriteFile(dir, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Test(t, func(t *testing.T) {
+			j, _, log, _ := testJournal(t, Options{Dir: dir})
+			j.Append(incident(1))
+			time.Sleep(3 * retryAfter)
+			if log.count("journal not written") != 1 {
+				t.Errorf("log %s", &log.text)
+			}
+			if err := os.Remove(dir); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(retryAfter)
+			synctest.Wait()
+			if codes := fileCodes(t, dir, 0); fmt.Sprint(codes) != "[1]" {
+				t.Errorf("file holds %v", codes)
+			}
+		})
+	})
+	t.Run("never", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			j, _, log, end := testJournal(t, Options{Dir: "/proc/no/such"})
+			j.Append(incident(1))
+			end()
+			wantCodes(t, j, Filter{}, 1)
+			if j.Lost() != 1 || log.count("journal ends with records that are not written") != 1 {
+				t.Errorf("lost %d, log %s", j.Lost(), &log.text)
+			}
+			if j.Append(incident(2)); journalSample(t, j, LostTotal, "ended") != 1 {
+				t.Error("what comes after the end is not counted")
+			}
+		})
+	})
+}
