@@ -24,14 +24,15 @@ var layers = map[string][]string{
 	"health/journal":  {"collectors", "health"}, // files and HTTP: the judgement has neither
 	"health/notifier": {"collectors", "health"}, // the Alertmanager client and its 32 modules
 
-	"enforcer": {"collectors", "collectors/gpu", "collectors/host", "enforcer/broker", "enforcer/gemini", "enforcer/schedule", "enforcer/ledger"},
+	"enforcer": {"collectors", "collectors/gpu", "collectors/host", "enforcer/broker", "enforcer/gemini", "enforcer/schedule", "enforcer/ledger", "enforcer/wire"},
 
-	"enforcer/broker":   {"enforcer/schedule", "enforcer/ledger"},
+	"enforcer/broker":   {"enforcer/wire", "enforcer/schedule", "enforcer/ledger"},
 	"enforcer/gemini":   {"enforcer/schedule", "enforcer/ledger"},
+	"enforcer/wire":     {}, // frames and books: what the broker and who asks it have in common
 	"enforcer/schedule": {},
 	"enforcer/ledger":   {},
 
-	"collectors":         {"collectors/gpu", "collectors/host"},
+	"collectors":         {"collectors/gpu", "collectors/host", "enforcer/wire"},
 	"collectors/host":    {},
 	"collectors/gpu":     {},
 	"collectors/gpu/sim": {"collectors/gpu", "collectors/host"},

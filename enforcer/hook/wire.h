@@ -1,0 +1,167 @@
+/* The native protocol and the page, as the hook sees them. enforcer/wire is the
+ * Go side; a test there compiles this file and compares every offset.
+ * All is little endian; reserved fields are 0 when sent and ignored when read. */
+#ifndef GPUSTEWARD_WIRE_H
+#define GPUSTEWARD_WIRE_H
+
+#include <stdint.h>
+
+#define GS_MAGIC 0x57535047u /* "GPSW" */
+#define GS_MAJOR 1
+#define GS_MINOR 0
+#define GS_FRAME_MAX 4096 /* bytes, header and payload */
+#define GS_GPUS 16        /* most GPUs of one session */
+
+enum gs_type {
+	GS_HELLO = 1,      /* struct gs_hello; first of a session */
+	GS_WELCOME,        /* struct gs_welcome, and the page's descriptor */
+	GS_RESUME,         /* struct gs_hello, with what the session had */
+	GS_PING,           /* empty */
+	GS_PONG,           /* empty; seq is the PING's */
+	GS_RESERVE,        /* struct gs_memory; answered by GRANT or DENY with its seq */
+	GS_GRANT,          /* struct gs_memory */
+	GS_DENY,           /* struct gs_memory; bytes is what could be had */
+	GS_COMMIT,         /* struct gs_memory; no answer */
+	GS_ABORT,          /* struct gs_memory; no answer */
+	GS_FREE,           /* struct gs_memory; no answer */
+	GS_ACQUIRE,        /* struct gs_acquire; the answer is the page's */
+	GS_YIELD,          /* struct gs_usage; ends the turn */
+	GS_USAGE,          /* struct gs_usage; nothing ends */
+	GS_NOTICE,         /* struct gs_notice; for the program's log */
+	GS_LIMITS_CHANGED, /* struct gs_memory; bytes is the new cap, as in the page */
+	GS_BYE,            /* empty */
+	GS_ERR,            /* struct gs_err; seq is that of the refused message */
+	GS_STATS,          /* empty; from the agent or root */
+	GS_STATS_REPLY,    /* empty, and a descriptor: JSON */
+};
+
+struct gs_header {
+	uint32_t magic;
+	uint8_t major, minor;
+	uint16_t type;
+	uint32_t length; /* of the payload, bytes */
+	uint32_t flags;  /* 0 */
+	uint64_t seq;
+	uint64_t session; /* 0 until WELCOME */
+};
+
+struct gs_hello {
+	uint32_t pid; /* as the process sees itself: a hint for logs */
+	uint32_t gpus;
+	uint32_t cuda; /* cuDriverGetVersion */
+	uint32_t reserved0;
+	char hook[16];                /* version, NUL-padded */
+	char tenant[64];              /* wished for, NUL-padded; empty: whatever the policy says */
+	uint8_t uuid[GS_GPUS][16];    /* cuDeviceGetUuid; the index is the session's GPU number */
+	uint64_t old_session;         /* RESUME only */
+	uint64_t token;               /* RESUME only: the WELCOME's */
+	uint64_t committed[GS_GPUS];  /* RESUME only: bytes held on each GPU */
+	uint8_t reserved1[16];
+};
+
+struct gs_welcome {
+	uint64_t token;
+	uint32_t gpus;         /* that are governed; the others' slots stay OPEN */
+	uint32_t heartbeat_ms; /* how often to send PING */
+	uint32_t page_bytes;
+	uint32_t fail_closed; /* 1: without a broker, launches wait instead of running */
+	char tenant[64];
+	uint8_t reserved[40];
+};
+
+enum gs_kind { GS_DEVICE, GS_MANAGED, GS_ARRAY, GS_VMM, GS_POOL, GS_GRAPH };
+
+struct gs_memory {
+	uint32_t gpu;
+	uint32_t kind; /* enum gs_kind */
+	uint64_t reservation; /* GRANT, COMMIT, ABORT */
+	uint64_t bytes; /* RESERVE: wanted; GRANT: reserved; COMMIT: really taken, at most what was reserved; FREE */
+	uint8_t reserved[8];
+};
+
+struct gs_acquire {
+	uint32_t gpu;
+	uint32_t reserved0;
+	uint64_t burst_ns;  /* how long the next burst of kernels will keep the GPU busy; 0 unknown */
+	uint64_t window_ns; /* how long after its end the next one will begin; 0 unknown */
+	uint8_t reserved1[8];
+};
+
+enum gs_why {
+	GS_IDLE = 1,   /* nothing in flight and nothing launched for a while */
+	GS_DRAINED,    /* paused, and the last kernel has ended */
+	GS_UNDRAINED,  /* paused, but the deadline came first */
+};
+
+/* What happened since the last YIELD or USAGE for this GPU. Times are
+ * CLOCK_MONOTONIC. */
+struct gs_usage {
+	uint32_t gpu;
+	uint32_t why;      /* enum gs_why; 0 in USAGE */
+	uint64_t turn;     /* the page's, when it began */
+	uint64_t first_ns; /* first launch; 0 none */
+	uint64_t last_ns;  /* last completion seen */
+	uint64_t launched; /* launches, graphs counted by their kernels' number where known, else 1 */
+	uint32_t marks;    /* markers that completed */
+	uint32_t behind;   /* of them, how many the GPU reached late: 500 us after they were recorded; WATCHed, 8 ms */
+	uint64_t overhead_ns; /* application threads waited in the gate */
+	uint8_t reserved[8];
+};
+
+struct gs_notice {
+	uint32_t level; /* 0 info, 1 warning */
+	uint32_t reserved0;
+	char text[248];
+};
+
+enum gs_code {
+	GS_E_VERSION = 1, /* another major */
+	GS_E_FRAME,       /* cannot be read */
+	GS_E_STATE,       /* not now, e.g. RESERVE before HELLO */
+	GS_E_TENANT,      /* unknown, or not this process's */
+	GS_E_LIMIT,       /* too many sessions, reservations, messages */
+	GS_E_GPU,         /* no such GPU in this session */
+	GS_E_DENIED,      /* not allowed */
+};
+
+struct gs_err {
+	uint32_t code; /* enum gs_code */
+	uint32_t type; /* refused */
+	char text[120];
+};
+
+/* The page: written by the broker, mapped read-only by the process.
+ * After any change the broker adds 1 to bell and wakes its futex (shared). */
+enum gs_mode {
+	GS_OPEN,  /* launch at will */
+	GS_RUN,   /* launch, with at most inflight_us of work queued on the GPU */
+	GS_PAUSE, /* do not launch: ask by ACQUIRE; if turn was yours, drain and YIELD */
+	GS_KILL,  /* the session is revoked: as if there were no broker */
+};
+
+struct gs_slot {
+	uint32_t mode;         /* written last */
+	uint32_t flags;        /* GS_WATCH */
+	uint64_t turn;         /* changes with each turn of this tenant */
+	uint64_t end_ns;       /* CLOCK_MONOTONIC; 0 open end */
+	uint64_t used;         /* bytes of the tenant, all processes */
+	uint64_t cap;          /* bytes; 0 none */
+	uint32_t inflight_us;
+	uint32_t share_permille; /* to go on with when the broker dies */
+	uint8_t reserved[80];
+};
+
+#define GS_WATCH 1u /* OPEN beside others: mark and send USAGE every 100 ms */
+
+struct gs_page {
+	uint32_t magic;
+	uint32_t version; /* 1 */
+	uint64_t session;
+	uint64_t heartbeat_ns; /* CLOCK_MONOTONIC, every 250 ms */
+	uint32_t bell;
+	uint32_t gated; /* 0: every slot is OPEN and none is watched */
+	uint8_t reserved[96];
+	struct gs_slot slot[GS_GPUS];
+};
+
+#endif

@@ -1,0 +1,149 @@
+// Package wire is the native protocol between the hook and the broker: frames
+// of at most 4096 bytes over a Unix SOCK_SEQPACKET, and the page by which the
+// broker tells a process what it may do. hook/wire.h is the same in C, and a
+// test compares the two. Nothing here allocates or keeps what it is given.
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+// The version of the protocol. A peer of another major is refused; a minor
+// only adds what the other side may ignore.
+const (
+	Magic = 0x57535047 // "GPSW"
+	Major = 1
+	Minor = 0
+)
+
+// Sizes, bytes unless it says otherwise.
+const (
+	FrameMax   = 4096 // of a frame, header and payload
+	HeaderSize = 32
+	GPUs       = 16 // most GPUs of one session
+)
+
+// A Type says what a frame is.
+type Type uint16
+
+// The types of frames. The second word is who sends it, the third what its
+// payload is.
+const (
+	TypeHello         Type = iota + 1 // process: Hello
+	TypeWelcome                       // broker: Welcome, and the page's descriptor
+	TypeResume                        // process: Hello
+	TypePing                          // process: none
+	TypePong                          // broker: none
+	TypeReserve                       // process: Memory
+	TypeGrant                         // broker: Memory
+	TypeDeny                          // broker: Memory
+	TypeCommit                        // process: Memory
+	TypeAbort                         // process: Memory
+	TypeFree                          // process: Memory
+	TypeAcquire                       // process: Acquire
+	TypeYield                         // process: Usage
+	TypeUsage                         // process: Usage
+	TypeNotice                        // broker: Notice
+	TypeLimitsChanged                 // broker: Memory
+	TypeBye                           // either: none
+	TypeErr                           // broker: Err
+	TypeStats                         // agent: none
+	TypeStatsReply                    // broker: none, and a descriptor of JSON
+	typeEnd
+)
+
+var types = [typeEnd]struct {
+	name string
+	size int // of the payload
+}{
+	TypeHello:         {"hello", HelloSize},
+	TypeWelcome:       {"welcome", WelcomeSize},
+	TypeResume:        {"resume", HelloSize},
+	TypePing:          {"ping", 0},
+	TypePong:          {"pong", 0},
+	TypeReserve:       {"reserve", MemorySize},
+	TypeGrant:         {"grant", MemorySize},
+	TypeDeny:          {"deny", MemorySize},
+	TypeCommit:        {"commit", MemorySize},
+	TypeAbort:         {"abort", MemorySize},
+	TypeFree:          {"free", MemorySize},
+	TypeAcquire:       {"acquire", AcquireSize},
+	TypeYield:         {"yield", UsageSize},
+	TypeUsage:         {"usage", UsageSize},
+	TypeNotice:        {"notice", NoticeSize},
+	TypeLimitsChanged: {"limits_changed", MemorySize},
+	TypeBye:           {"bye", 0},
+	TypeErr:           {"err", ErrSize},
+	TypeStats:         {"stats", 0},
+	TypeStatsReply:    {"stats_reply", 0},
+}
+
+// Types is one more than the last type, for arrays by type; index 0 is free.
+const Types = int(typeEnd)
+
+// Known reports whether t is a type of this version.
+func (t Type) Known() bool { return t > 0 && t < typeEnd }
+
+// String returns the name of t in metrics and logs; "unknown" for a type that
+// is not known.
+func (t Type) String() string {
+	if !t.Known() {
+		return "unknown"
+	}
+	return types[t].name
+}
+
+// What is wrong with a frame.
+var (
+	ErrFrame   = errors.New("frame cannot be read")
+	ErrVersion = errors.New("protocol of another version")
+	ErrType    = errors.New("unknown type of message")
+)
+
+// A Header begins every frame. Magic, version and length are not in it: they
+// follow from the type.
+type Header struct {
+	Type    Type
+	Seq     uint64 // the sender's choice; an answer has that of its question
+	Session uint64 // 0 until WELCOME
+}
+
+var le = binary.LittleEndian
+
+// Append appends the header of a frame, whose payload the caller appends next:
+// one of exactly the type's size.
+func (h Header) Append(b []byte) []byte {
+	b = le.AppendUint32(b, Magic)
+	b = append(b, Major, Minor)
+	b = le.AppendUint16(b, uint16(h.Type))
+	b = le.AppendUint32(b, uint32(types[h.Type].size))
+	b = le.AppendUint32(b, 0)
+	b = le.AppendUint64(b, h.Seq)
+	return le.AppendUint64(b, h.Session)
+}
+
+// Decode takes a frame apart. The payload, a part of frame, has the size of
+// its type and is ready for the Decode method of that type's message. On
+// ErrVersion and ErrType the header says what was refused; on ErrFrame nothing
+// in it can be relied on.
+func Decode(frame []byte) (h Header, payload []byte, err error) {
+	if len(frame) < HeaderSize || len(frame) > FrameMax || le.Uint32(frame) != Magic {
+		return h, nil, ErrFrame
+	}
+	h = Header{Type: Type(le.Uint16(frame[6:])), Seq: le.Uint64(frame[16:]), Session: le.Uint64(frame[24:])}
+	payload = frame[HeaderSize:]
+	switch {
+	case frame[4] != Major:
+		return h, nil, ErrVersion
+	case int64(le.Uint32(frame[8:])) != int64(len(payload)):
+		return h, nil, ErrFrame
+	case !h.Type.Known():
+		return h, nil, ErrType
+	case len(payload) != types[h.Type].size:
+		return h, nil, ErrFrame
+	case (h.Type == TypeHello || h.Type == TypeResume) && le.Uint32(payload[4:]) > GPUs:
+		return h, nil, ErrFrame
+	}
+	return h, payload, nil
+}

@@ -1,0 +1,147 @@
+package wire
+
+import "bytes"
+
+// Sizes of payloads, bytes.
+const (
+	HelloSize   = 512
+	WelcomeSize = 128
+	MemorySize  = 32
+	AcquireSize = 32
+	UsageSize   = 64
+	NoticeSize  = 256
+	ErrSize     = 128
+)
+
+// A Hello opens a session, or a Resume a session's successor. The last three
+// fields are a Resume's only.
+type Hello struct {
+	PID       uint32 // as the process sees itself: a hint for logs
+	GPUs      uint32 // how many of UUID are meant
+	CUDA      uint32 // cuDriverGetVersion
+	_         uint32
+	Hook      [16]byte       // version, NUL-padded
+	Tenant    [64]byte       // wished for, NUL-padded; empty: whatever the policy says
+	UUID      [GPUs][16]byte // the index is the session's number of the GPU
+	Old       uint64         // the session that was
+	Token     uint64         // its WELCOME's
+	Committed [GPUs]uint64   // bytes held on each GPU
+	_         [16]byte
+}
+
+// A Welcome answers a Hello; the page's descriptor comes with it.
+type Welcome struct {
+	Token      uint64 // for RESUME
+	GPUs       uint32 // that are governed; the others' slots stay OPEN
+	Heartbeat  uint32 // how often to send PING, ms
+	PageBytes  uint32
+	FailClosed uint32 // 1: without a broker, launches wait instead of running
+	Tenant     [64]byte
+	_          [40]byte
+}
+
+// A Kind is what memory is for.
+type Kind uint32
+
+// The kinds of memory.
+const (
+	KindDevice Kind = iota
+	KindManaged
+	KindArray
+	KindVMM
+	KindPool
+	KindGraph
+)
+
+// A Memory asks for, grants, denies, takes or returns memory of a GPU.
+type Memory struct {
+	GPU         uint32 // the session's number
+	Kind        Kind
+	Reservation uint64 // in GRANT, COMMIT and ABORT
+	Bytes       uint64 // wanted, reserved, really taken, returned; in DENY what could be had
+	_           [8]byte
+}
+
+// An Acquire asks for a GPU's time. The page is the answer.
+type Acquire struct {
+	GPU    uint32
+	_      uint32
+	Burst  uint64 // how long the next kernels will keep the GPU busy, ns; 0 unknown
+	Window uint64 // from their end to the next ones' beginning, ns; 0 unknown
+	_      [8]byte
+}
+
+// A Why says how a turn ended.
+type Why uint32
+
+// Why turns end; 0 in USAGE.
+const (
+	WhyIdle      Why = iota + 1 // nothing in flight and nothing launched for a while
+	WhyDrained                  // paused, and the last kernel has ended
+	WhyUndrained                // paused, but the deadline came first
+)
+
+// A Usage is what happened on a GPU since the last one. Its times are
+// CLOCK_MONOTONIC, and the process's own word.
+type Usage struct {
+	GPU      uint32
+	Why      Why
+	Turn     uint64 // the page's, when it began
+	First    uint64 // first launch, ns; 0 none
+	Last     uint64 // last completion seen, ns
+	Launched uint64 // launches, a graph's by its kernels
+	Marks    uint32 // markers that completed
+	Behind   uint32 // of them, how many the GPU reached late
+	Overhead uint64 // threads waited in the gate, ns
+	_        [8]byte
+}
+
+// A Notice is a line for the program's log.
+type Notice struct {
+	Level uint32 // 0 info, 1 warning
+	_     uint32
+	Text  [248]byte
+}
+
+// A Code says why a message was refused.
+type Code uint32
+
+// The codes of Err.
+const (
+	CodeVersion Code = iota + 1 // another major
+	CodeFrame                   // cannot be read
+	CodeState                   // not now, e.g. RESERVE before HELLO
+	CodeTenant                  // unknown, or not this process's
+	CodeLimit                   // too many sessions, reservations, messages
+	CodeGPU                     // no such GPU in this session
+	CodeDenied                  // not allowed
+	codeEnd
+)
+
+// Codes is one more than the last code, for arrays by code; index 0 is free.
+const Codes = int(codeEnd)
+
+var codes = [codeEnd]string{"", "version", "frame", "state", "tenant", "limit", "gpu", "denied"}
+
+// String returns the name of c in metrics and logs.
+func (c Code) String() string {
+	if c == 0 || c >= codeEnd {
+		return "unknown"
+	}
+	return codes[c]
+}
+
+// An Err refuses a message.
+type Err struct {
+	Code Code
+	Type uint32 // of the refused message
+	Text [120]byte
+}
+
+// Text returns the text of a NUL-padded field.
+func Text(field []byte) string {
+	if end := bytes.IndexByte(field, 0); end >= 0 {
+		field = field[:end]
+	}
+	return string(field)
+}

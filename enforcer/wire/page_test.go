@@ -1,0 +1,82 @@
+package wire
+
+import (
+	"encoding/binary"
+	"math"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// TestPageIsTheStruct writes every field with an accessor and reads it where
+// C has it.
+func TestPageIsTheStruct(t *testing.T) {
+	p := Page(make([]byte, PageSize))
+	c := (*pageC)(unsafe.Pointer(&p[0]))
+	if unsafe.Sizeof(*c) > PageSize {
+		t.Fatalf("a page has %d bytes", unsafe.Sizeof(*c))
+	}
+	if p.Session() != 0 {
+		t.Error("zeros pass for a page")
+	}
+	p.Init(11)
+	p.Beat(12)
+	p.SetTurn(15, Turn{Mode: ModeRun, Flags: Watch, Turn: 13, End: 14, InFlight: 15, Share: 16})
+	p.SetMemory(15, 17, 18)
+	p.Ring()
+	want := slotC{Mode: 1, Flags: 1, Turn: 13, End: 14, Used: 17, Cap: 18, InFlight: 15, Share: 16}
+	if c.Magic != Magic || c.Version != 1 || c.Session != 11 || c.Heartbeat != 12 || c.Bell != 1 || c.Gated != 1 || c.Slot[15] != want {
+		t.Errorf("the page is %+v, %+v", *c, c.Slot[15])
+	}
+	if c.Slot[14] != (slotC{}) {
+		t.Errorf("the slot before it is %+v", c.Slot[14])
+	}
+	if got := p.Turn(15); got != (Turn{ModeRun, Watch, 13, 14, 15, 16}) || p.Session() != 11 || p.Heartbeat() != 12 {
+		t.Errorf("read back: %+v", got)
+	}
+	if used, limit := p.Memory(15); used != 17 || limit != 18 {
+		t.Errorf("memory %d of %d", used, limit)
+	}
+	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
+		t.Skip("the page is little endian")
+	}
+}
+
+func TestPageIsGatedWhileAnySlotIs(t *testing.T) {
+	p := Page(make([]byte, PageSize))
+	for _, c := range []struct {
+		gpu  int
+		turn Turn
+		want bool
+	}{
+		{0, Turn{Mode: ModePause}, true},
+		{1, Turn{Mode: ModeRun}, true},
+		{0, Turn{Mode: ModeOpen}, true},
+		{1, Turn{Mode: ModeOpen, Flags: Watch}, true},
+		{1, Turn{Mode: ModeOpen}, false},
+		{2, Turn{Mode: ModeKill}, true},
+	} {
+		if p.SetTurn(c.gpu, c.turn); p.Gated() != c.want {
+			t.Errorf("slot %d to %+v: gated %v", c.gpu, c.turn, p.Gated())
+		}
+	}
+}
+
+// TestRingWakes waits for a bell that rings, and not for one that has rung.
+func TestRingWakes(t *testing.T) {
+	p := Page(make([]byte, PageSize))
+	woken := make(chan struct{})
+	go func() {
+		for p.Bell() == 0 {
+			p.Wait(0, math.MaxInt32)
+		}
+		close(woken)
+	}()
+	p.Ring()
+	select {
+	case <-woken:
+	case <-time.After(10 * time.Second):
+		t.Fatal("nobody woke")
+	}
+	p.Wait(0, math.MaxInt64) // returns at once: the bell is 1 by now
+}
