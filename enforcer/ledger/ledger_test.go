@@ -1,0 +1,399 @@
+package ledger
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"testing"
+)
+
+func TestReserveWithinTheCap(t *testing.T) {
+	var l Ledger
+	l.SetCap("a", 100)
+	r, ok, free := l.Reserve("a", 1, 60)
+	if r == 0 || !ok || free != 40 {
+		t.Fatalf("60 of 100: %d %v %d", r, ok, free)
+	}
+	if _, ok, free := l.Reserve("a", 2, 41); ok || free != 40 {
+		t.Errorf("41 of 40: %v %d", ok, free)
+	}
+	if _, ok, free := l.Reserve("a", 2, math.MaxUint64); ok || free != 40 {
+		t.Errorf("all there is: %v %d", ok, free)
+	}
+	if err := l.Commit(1, r, 50); err != nil {
+		t.Error(err)
+	}
+	if r, ok, free := l.Reserve("a", 2, 50); !ok || free != 0 || l.Abort(2, r) != nil {
+		t.Errorf("50 of 50: %v %d", ok, free)
+	}
+	if u := l.Usage("a"); u != (Usage{Committed: 50, Cap: 100, Peak: 50, Denied: 2}) {
+		t.Errorf("%+v", u)
+	}
+	if err := l.Free(1, 50); err != nil || l.Usage("a").Committed != 0 {
+		t.Errorf("free: %v, %+v", err, l.Usage("a"))
+	}
+}
+
+func TestNoCap(t *testing.T) {
+	var l Ledger
+	if r, ok, free := l.Reserve("a", 1, 1<<40); !ok || free != math.MaxUint64-1<<40 || l.Commit(1, r, 1<<40) != nil {
+		t.Errorf("%v %d", ok, free)
+	}
+	if _, ok, _ := l.Reserve("a", 1, math.MaxUint64); ok {
+		t.Error("more bytes than can be counted were reserved")
+	}
+}
+
+func TestTenantsAreApart(t *testing.T) {
+	var l Ledger
+	l.SetCap("a", 10)
+	l.SetCap("b", 10)
+	l.Reserve("a", 1, 10)
+	if _, ok, _ := l.Reserve("b", 2, 10); !ok {
+		t.Error("b was refused for what a has")
+	}
+	if _, ok, free := l.Reserve("b", 1, 0); ok || free != 0 {
+		t.Error("a's session reserved as b")
+	}
+}
+
+func TestWhatASessionGetsWrong(t *testing.T) {
+	var l Ledger
+	l.SetCap("a", 100)
+	r, _, _ := l.Reserve("a", 1, 40)
+	other, _, _ := l.Reserve("a", 2, 10)
+	for _, c := range []struct {
+		what string
+		got  error
+		want error
+	}{
+		{"commit of more", l.Commit(1, r, 41), ErrBytes},
+		{"commit of another's", l.Commit(1, other+Reservations, 1), ErrReservation},
+		{"commit of none", l.Commit(1, 0, 0), ErrReservation},
+		{"commit by nobody", l.Commit(9, r, 1), ErrSession},
+		{"abort by nobody", l.Abort(9, r), ErrSession},
+		{"free by nobody", l.Free(9, 1), ErrSession},
+		{"free of what is not committed", l.Free(1, 1), ErrBytes},
+		{"move of nobody", l.Move("b", 9), ErrSession},
+		{"adopt of what cannot be", l.Adopt("a", 1, math.MaxUint64), ErrBytes},
+		{"adopt as another", l.Adopt("b", 1, 1), ErrSession},
+		{"commit", l.Commit(1, r, 40), nil},
+		{"commit again", l.Commit(1, r, 40), ErrReservation},
+		{"abort after commit", l.Abort(1, r), ErrReservation},
+	} {
+		if !errors.Is(c.got, c.want) {
+			t.Errorf("%s: %v, not %v", c.what, c.got, c.want)
+		}
+	}
+	if u := l.Usage("a"); u.Committed != 40 || u.Reserved != 10 {
+		t.Errorf("%+v", u)
+	}
+	if err := l.Free(1, 1000); !errors.Is(err, ErrBytes) {
+		t.Error(err)
+	}
+	if u := l.Usage("a"); u.Committed != 0 || u.Reserved != 10 {
+		t.Errorf("after a lie: %+v", u)
+	}
+}
+
+func TestReservationsAreBounded(t *testing.T) {
+	var l Ledger
+	seen := map[uint64]bool{}
+	var last uint64
+	for range Reservations {
+		r, ok, _ := l.Reserve("a", 1, 1)
+		if !ok || r == 0 || seen[r] {
+			t.Fatalf("reservation %d: %v", r, ok)
+		}
+		seen[r], last = true, r
+	}
+	if _, ok, _ := l.Reserve("a", 1, 1); ok {
+		t.Error("one more than there may be")
+	}
+	if _, ok, _ := l.Reserve("a", 2, 1); !ok {
+		t.Error("another session was refused for it")
+	}
+	l.Abort(1, last)
+	if r, ok, _ := l.Reserve("a", 1, 1); !ok || seen[r] {
+		t.Errorf("after an abort: %d %v", r, ok)
+	}
+}
+
+func TestDeadBytesStayUntilReleased(t *testing.T) {
+	var l Ledger
+	l.SetCap("a", 100)
+	r, _, _ := l.Reserve("a", 1, 40)
+	l.Commit(1, r, 40)
+	l.Reserve("a", 1, 20) // the driver may have given it when the process died
+	if n := l.Release(1); n != 0 {
+		t.Errorf("%d bytes of a session that lives were released", n)
+	}
+	l.End(1)
+	l.End(1)
+	if u := l.Usage("a"); u != (Usage{Dead: 60, Cap: 100, Peak: 60}) {
+		t.Errorf("%+v", u)
+	}
+	if _, ok, free := l.Reserve("a", 2, 41); ok || free != 40 {
+		t.Errorf("a successor was let in to what is held still: %v %d", ok, free)
+	}
+	if _, ok, _ := l.Reserve("a", 1, 1); ok {
+		t.Error("a dead session reserved")
+	}
+	if err := l.Free(1, 1); !errors.Is(err, ErrSession) {
+		t.Error(err)
+	}
+	if n := l.Release(1); n != 60 || l.Release(1) != 0 {
+		t.Errorf("%d bytes released", n)
+	}
+	if _, ok, free := l.Reserve("a", 2, 100); !ok || free != 0 {
+		t.Errorf("after the release: %v %d", ok, free)
+	}
+}
+
+func TestAdoptMayExceedTheCap(t *testing.T) {
+	var l Ledger
+	l.SetCap("a", 100)
+	if err := l.Adopt("a", 1, 150); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok, free := l.Reserve("a", 2, 1); ok || free != 0 {
+		t.Errorf("admitted above the cap: %v %d", ok, free)
+	}
+	l.Free(1, 60)
+	if _, ok, free := l.Reserve("a", 2, 10); !ok || free != 0 {
+		t.Errorf("below the cap again: %v %d", ok, free)
+	}
+	l.SetCap("a", 20)
+	if _, ok, free := l.Reserve("a", 2, 0); !ok || free != 0 {
+		t.Errorf("under a lowered cap: %v %d", ok, free)
+	}
+	if _, ok, _ := l.Reserve("a", 2, 1); ok {
+		t.Error("admitted above a lowered cap")
+	}
+}
+
+func TestMove(t *testing.T) {
+	var l Ledger
+	l.SetCap("b", 10)
+	r, _, _ := l.Reserve("a", 1, 30)
+	l.Adopt("a", 1, 5)
+	if err := l.Move("b", 1); err != nil {
+		t.Fatal(err)
+	}
+	if a, b := l.Usage("a"), l.Usage("b"); a != (Usage{}) || b != (Usage{Committed: 5, Reserved: 30, Cap: 10, Peak: 5}) {
+		t.Errorf("a %+v, b %+v", a, b)
+	}
+	if err := l.Commit(1, r, 30); err != nil || l.Usage("b").Committed != 35 {
+		t.Errorf("%v, %+v", err, l.Usage("b"))
+	}
+	if err := l.Move("b", 1); err != nil || l.Usage("b").Committed != 35 {
+		t.Errorf("to itself: %v, %+v", err, l.Usage("b"))
+	}
+}
+
+func TestNothingIsKeptOfWhoIsGone(t *testing.T) {
+	var l Ledger
+	for id := range uint64(1000) {
+		name := string(rune('a' + id%26))
+		l.Adopt(name, id, 1)
+		l.End(id)
+		l.Release(id)
+	}
+	l.SetCap("x", 1)
+	l.SetCap("x", 0)
+	if len(l.tenants) != 0 || len(l.sessions) != 0 {
+		t.Errorf("%d tenants, %d sessions", len(l.tenants), len(l.sessions))
+	}
+}
+
+// Many sessions of one tenant race for more than it may have.
+func TestRaceOnOneCap(t *testing.T) {
+	const most = 1 << 20
+	var l Ledger
+	l.SetCap("a", most)
+	var wg sync.WaitGroup
+	for id := range uint64(64) {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(id, 3))
+			for range 3000 {
+				bytes := r.Uint64N(most / 8)
+				reservation, ok, _ := l.Reserve("a", id, bytes)
+				if u := l.Usage("a"); u.Committed+u.Reserved+u.Dead > most {
+					t.Errorf("over the cap: %+v", u)
+					return
+				}
+				switch {
+				case !ok:
+				case r.IntN(4) == 0:
+					l.Abort(id, reservation)
+				default:
+					took := bytes - r.Uint64N(bytes+1)
+					l.Commit(id, reservation, took)
+					l.Free(id, took)
+				}
+			}
+			l.End(id)
+			l.Release(id)
+		})
+	}
+	wg.Wait()
+	if u := l.Usage("a"); u.Committed+u.Reserved+u.Dead != 0 || u.Denied == 0 {
+		t.Errorf("%+v", u)
+	}
+}
+
+// A model is the ledger as it would be without any thought of speed.
+type model struct {
+	l    Ledger
+	open map[uint64]map[uint64]uint64 // session, reservation: bytes
+	have map[uint64]uint64            // session: committed
+	dead map[uint64]uint64
+}
+
+// operate does one operation, taken from three bytes, on both, for three
+// sessions of tenant a. Whether the cap was exceeded on purpose is returned.
+func (m *model) operate(t *testing.T, op, who, arg byte) (exceeds bool) {
+	id, bytes := uint64(who%3), uint64(arg)
+	_, gone := m.dead[id]
+	var r, reserved uint64
+	for key, n := range m.open[id] {
+		r, reserved = max(r, key), max(reserved, n)
+	}
+	reserved = m.open[id][r]
+	before := m.l.Usage("a")
+	used := before.Committed + before.Reserved + before.Dead
+	switch op % 9 {
+	case 0, 1, 2:
+		n, ok, free := m.l.Reserve("a", id, bytes)
+		if want := !gone && len(m.open[id]) < Reservations && (before.Cap == 0 || bytes == 0 || used+bytes <= before.Cap); ok != want {
+			t.Fatalf("reserve %d with %+v: %v, free %d", bytes, before, ok, free)
+		}
+		if ok {
+			if m.open[id] == nil {
+				m.open[id] = map[uint64]uint64{}
+			}
+			m.open[id][n] = bytes
+		}
+	case 3:
+		if err := m.l.Commit(id, r, bytes); err == nil {
+			if gone || bytes > reserved || r == 0 {
+				t.Fatalf("committed %d of %d", bytes, reserved)
+			}
+			m.have[id] += bytes
+			delete(m.open[id], r)
+		}
+	case 4:
+		if m.l.Abort(id, r) == nil {
+			delete(m.open[id], r)
+		}
+	case 5:
+		if err := m.l.Free(id, bytes); (err == nil) != (m.have[id] >= bytes) && !gone && m.have[id] > 0 {
+			t.Fatalf("free %d of %d: %v", bytes, m.have[id], err)
+		}
+		m.have[id] -= min(bytes, m.have[id])
+	case 6:
+		m.l.SetCap("a", 10*bytes)
+		exceeds = true
+	case 7:
+		if m.l.Adopt("a", id, bytes) == nil {
+			m.have[id] += bytes
+		}
+		exceeds = true
+	case 8:
+		if gone {
+			if n := m.l.Release(id); n != m.dead[id] {
+				t.Fatalf("released %d of %d", n, m.dead[id])
+			}
+			delete(m.dead, id)
+			break
+		}
+		if m.l.sessions[id] == nil {
+			break
+		}
+		m.l.End(id)
+		m.dead[id] = m.have[id]
+		for _, n := range m.open[id] {
+			m.dead[id] += n
+		}
+		delete(m.open, id)
+		delete(m.have, id)
+	}
+	m.check(t, used, exceeds)
+	return exceeds
+}
+
+func (m *model) check(t *testing.T, before uint64, exceeds bool) {
+	t.Helper()
+	var want Usage
+	for id, n := range m.have {
+		want.Committed += n
+		for _, n := range m.open[id] {
+			want.Reserved += n
+		}
+	}
+	for id, rs := range m.open {
+		if _, counted := m.have[id]; !counted {
+			for _, n := range rs {
+				want.Reserved += n
+			}
+		}
+	}
+	for _, n := range m.dead {
+		want.Dead += n
+	}
+	u := m.l.Usage("a")
+	if u.Committed != want.Committed || u.Reserved != want.Reserved || u.Dead != want.Dead || u.Peak < u.Committed+u.Dead && u.Cap != 0 {
+		t.Fatalf("%+v, not %+v", u, want)
+	}
+	if used := u.Committed + u.Reserved + u.Dead; u.Cap != 0 && used > u.Cap && used > before && !exceeds {
+		t.Fatalf("over the cap: %+v, before %d", u, before)
+	}
+}
+
+func play(t *testing.T, ops []byte) {
+	m := &model{open: map[uint64]map[uint64]uint64{}, have: map[uint64]uint64{}, dead: map[uint64]uint64{}}
+	for ; len(ops) >= 3; ops = ops[3:] {
+		m.operate(t, ops[0], ops[1], ops[2])
+	}
+}
+
+func TestRandomOperations(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		ops := make([]byte, 3*1000)
+		for i := range ops {
+			ops[i] = byte(r.Uint32())
+		}
+		play(t, ops)
+	}
+}
+
+func FuzzOperations(f *testing.F) {
+	f.Add([]byte{6, 0, 20, 0, 0, 100, 3, 0, 90, 5, 0, 100, 8, 0, 0, 8, 0, 0})
+	f.Fuzz(play)
+}
+
+func TestSteadyStateDoesNotAllocate(t *testing.T) {
+	var l Ledger
+	l.SetCap("a", 1<<30)
+	work := func() {
+		r, _, _ := l.Reserve("a", 1, 4096)
+		l.Commit(1, r, 4096)
+		l.Free(1, 4096)
+	}
+	work()
+	if n := testing.AllocsPerRun(1000, work); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkReserveCommit(b *testing.B) {
+	var l Ledger
+	l.SetCap("a", 1<<62)
+	b.ReportAllocs()
+	for b.Loop() {
+		r, _, _ := l.Reserve("a", 1, 1)
+		l.Commit(1, r, 1)
+	}
+}

@@ -1,0 +1,122 @@
+package ledger
+
+import (
+	"fmt"
+	"math"
+)
+
+type session struct {
+	name      string
+	tenant    *tenant
+	committed uint64
+	reserved  uint64
+	ended     bool
+	next      uint64 // reservation, but for its slot
+	taken     uint64 // slots, a bit each
+	slots     [Reservations]struct{ reservation, bytes uint64 }
+}
+
+// open returns the session, which begins where there is none; nil where it has
+// ended or is another tenant's.
+func (l *Ledger) open(name string, id uint64) *session {
+	s := l.sessions[id]
+	if s == nil {
+		if l.sessions == nil {
+			l.sessions = map[uint64]*session{}
+		}
+		s = &session{name: name, tenant: l.tenant(name)}
+		s.tenant.sessions++
+		l.sessions[id] = s
+	}
+	if s.ended || s.name != name {
+		return nil
+	}
+	return s
+}
+
+// live returns the session that is there and has not ended.
+func (l *Ledger) live(id uint64) (*session, error) {
+	if s := l.sessions[id]; s != nil && !s.ended {
+		return s, nil
+	}
+	return nil, fmt.Errorf("session %d: %w", id, ErrSession)
+}
+
+// Adopt books what a session had before the broker knew it, whatever the cap
+// says.
+func (l *Ledger) Adopt(name string, id, bytes uint64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.open(name, id)
+	if s == nil {
+		return fmt.Errorf("session %d: %w", id, ErrSession)
+	}
+	t := s.tenant
+	if bytes > math.MaxUint64-t.Committed-t.Reserved-t.Dead {
+		return fmt.Errorf("adopt %d bytes: %w", bytes, ErrBytes)
+	}
+	s.committed += bytes
+	t.Committed += bytes
+	t.mark()
+	return nil
+}
+
+// End says that the session's process died or went. What it had stays charged
+// to the tenant as dead, because the driver may not have it back yet; what was
+// reserved too, because the driver may have given it already.
+func (l *Ledger) End(id uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, err := l.live(id)
+	if err != nil {
+		return
+	}
+	s.ended = true
+	s.tenant.Committed -= s.committed
+	s.tenant.Reserved -= s.reserved
+	s.tenant.Dead += s.committed + s.reserved
+	s.tenant.mark()
+}
+
+// Release says that the driver has back what an ended session had. It returns
+// the bytes that can be had again.
+func (l *Ledger) Release(id uint64) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.sessions[id]
+	if s == nil || !s.ended {
+		return 0
+	}
+	s.tenant.Dead -= s.committed + s.reserved
+	s.tenant.sessions--
+	delete(l.sessions, id)
+	l.forget(s.name)
+	return s.committed + s.reserved
+}
+
+// Move makes the session another tenant's, with all that it has, whatever
+// that one's cap says: a reloaded policy may do that.
+func (l *Ledger) Move(name string, id uint64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, err := l.live(id)
+	if err != nil {
+		return err
+	}
+	to, from := l.tenant(name), s.tenant
+	if s.committed+s.reserved > math.MaxUint64-to.Committed-to.Reserved-to.Dead {
+		l.forget(name)
+		return fmt.Errorf("move session %d to %s: %w", id, name, ErrBytes)
+	}
+	from.Committed -= s.committed
+	from.Reserved -= s.reserved
+	from.sessions--
+	to.Committed += s.committed
+	to.Reserved += s.reserved
+	to.sessions++
+	to.mark()
+	was := s.name
+	s.name, s.tenant = name, to
+	l.forget(was)
+	return nil
+}
