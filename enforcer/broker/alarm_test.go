@@ -1,0 +1,44 @@
+package broker
+
+import (
+	"testing"
+	"time"
+)
+
+// TestAlarm has an alarm ring at its time, not at one that was taken back, and
+// end with Close.
+func TestAlarm(t *testing.T) {
+	a, err := newAlarm()
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock, rang, ended := newClock(), make(chan time.Duration, 8), make(chan struct{})
+	go func() {
+		defer close(ended)
+		a.serve(func() { rang <- clock.now() })
+	}()
+	a.set(clock.now() + time.Hour)
+	a.set(0)
+	for _, after := range []time.Duration{5 * time.Millisecond, -time.Second} { // past: at once
+		at := clock.now() + after
+		a.set(at)
+		select {
+		case now := <-rang:
+			if now < at {
+				t.Errorf("rang %v early", at-now)
+			}
+		case <-time.After(5 * time.Second):
+			t.Fatal("does not ring")
+		}
+	}
+	a.set(clock.now() + 20*time.Millisecond)
+	a.set(0)
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	<-ended
+	a.set(1) // of an alarm that is no more: nothing happens
+	if len(rang) > 0 {
+		t.Error("rings though it was taken back")
+	}
+}

@@ -1,0 +1,303 @@
+// Package broker shares GPUs among processes that run under the hook. Each
+// has a session: a connection to the broker's Unix socket, over which it asks
+// for time and memory, and a page that it reads and only the broker writes,
+// which says what it may launch. Who a process is the kernel says, and never
+// the process; what it may use a policy says that is handed in.
+package broker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// Facts are what the kernel says of a process.
+type Facts struct {
+	PID      int
+	UID, GID uint32
+	Groups   []uint32 // beside GID
+	Cgroup   string   // the content of /proc/PID/cgroup
+	Exe      string   // where /proc/PID/exe points; empty where it cannot be read
+}
+
+// A Tenant is for whom processes run, and what they may use of each GPU
+// together.
+type Tenant struct {
+	Name   string
+	Weight float64 // its part of a GPU that others want too, in proportion to theirs; 0 is 1
+	Limit  float64 // most of a GPU's time, 0 to 1; 0 none
+	Memory uint64  // most of a GPU's memory, bytes; 0 none
+}
+
+// A Policy says whose a process is. wished is the tenant's name that it gave,
+// empty where it gave none; an error refuses the process. It may be called
+// concurrently.
+type Policy func(f Facts, wished string) (Tenant, error)
+
+// Options are what a broker is made with.
+type Options struct {
+	Socket   string            // path; a stale socket there is replaced
+	Listener *net.UnixListener // of SOCK_SEQPACKET, instead of Socket; the broker closes it
+	Policy   Policy
+	// Holds reports whether NVML still lists the process on the GPU, so that
+	// what a dead process had is not given away before the driver has it back.
+	// It must not block, and may be nil.
+	Holds func(uuid string, pid int) bool
+	// Known reports whether the host has a GPU of that UUID , written
+	// GPU-12345678-...; nil is yes. Others are not governed, so that a process
+	// cannot use up the broker's GPUs with invented ones. It must not block.
+	Known      func(uuid string) bool
+	InFlight   time.Duration // of work that a process may queue during its turn; 0 is 750 us
+	Turn       time.Duration // 0 is the schedule's default
+	FailClosed bool          // without a broker, launches wait
+
+	MaxSessions int    // 0 is 12000
+	MaxPerUID   int    // 0 is 4096
+	ProcFS      string // empty is /proc
+	Logger      *slog.Logger
+}
+
+// timing are the protocol's time limits and rates.
+type timing struct {
+	hello, beat, stale, flood, release, poll time.Duration
+
+	perSession, perUser int // messages a second
+	maxGPUs             int
+}
+
+var defaults = timing{
+	hello: 2 * time.Second, beat: 250 * time.Millisecond, stale: 3 * time.Second, flood: 10 * time.Second,
+	release: 2 * time.Second, poll: 100 * time.Millisecond,
+	perSession: 2000, perUser: 20_000, maxGPUs: 64,
+}
+
+// heartbeat is how often a process is to send PING.
+const heartbeat = time.Second
+
+// A Broker serves sessions. All its methods are safe for concurrent use.
+type Broker struct {
+	options  Options
+	timing   timing
+	log      *slog.Logger
+	listener *net.UnixListener
+	policy   atomic.Pointer[Policy]
+	clock    clock
+	counters counters
+	exits    *exits
+	ended    chan struct{} // closed when Run ends
+	tasks    sync.WaitGroup
+	pidfd    func(fd, pid int) (int, error)
+	reloads  sync.Mutex
+
+	mu       sync.Mutex
+	sessions map[uint64]*session // connected, or gone with memory that is still charged
+	users    map[uint32]*user
+	gpus     map[[16]byte]*gpu
+	last     uint64 // session's number
+}
+
+// New listens. The broker answers once Run runs; without it Close must be
+// called.
+func New(o Options) (*Broker, error) {
+	if o.Policy == nil {
+		return nil, errors.New("make broker: no policy")
+	}
+	o.InFlight, o.ProcFS = orElse(o.InFlight, 750*time.Microsecond), orElse(o.ProcFS, "/proc")
+	o.MaxSessions, o.MaxPerUID = orElse(o.MaxSessions, 12000), orElse(o.MaxPerUID, 4096)
+	b := &Broker{
+		options: o, timing: defaults, log: orElse(o.Logger, slog.New(slog.DiscardHandler)), listener: o.Listener,
+		clock: newClock(), ended: make(chan struct{}), pidfd: peerPidfd,
+		sessions: map[uint64]*session{}, users: map[uint32]*user{}, gpus: map[[16]byte]*gpu{},
+	}
+	b.policy.Store(&o.Policy)
+	// Numbers of sessions differ from those of the broker before, so that a
+	// RESUME cannot mean another's by chance.
+	b.last = random() >> 16
+	var err error
+	if b.listener == nil {
+		if b.listener, err = listen(o.Socket); err != nil {
+			return nil, err
+		}
+	}
+	if b.exits, err = newExits(); err != nil {
+		_ = b.listener.Close()
+		return nil, err
+	}
+	if raw, err := b.listener.SyscallConn(); err == nil {
+		// What is accepted inherits it: each message says which process sent it.
+		err = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) })
+		if err != nil {
+			b.Close()
+			return nil, fmt.Errorf("prepare broker socket: %w", err)
+		}
+	}
+	return b, nil
+}
+
+// listen makes the socket, which any process may connect to.
+func listen(path string) (*net.UnixListener, error) {
+	address := &net.UnixAddr{Name: path, Net: "unixpacket"}
+	l, err := net.ListenUnix("unixpacket", address)
+	if errors.Is(err, unix.EADDRINUSE) {
+		conn, dialed := net.DialUnix("unixpacket", nil, address)
+		if dialed == nil {
+			_ = conn.Close()
+			return nil, fmt.Errorf("open broker socket %s: another broker answers there", path)
+		}
+		st, missing := os.Lstat(path)
+		if missing == nil && st.Mode().Type() != os.ModeSocket {
+			dialed = errors.New("there is a file that is no socket")
+		}
+		if !errors.Is(dialed, unix.ECONNREFUSED) {
+			return nil, fmt.Errorf("open broker socket %s: %w", path, dialed)
+		}
+		if err = os.Remove(path); err == nil {
+			l, err = net.ListenUnix("unixpacket", address)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open broker socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o666); err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("open broker socket: %w", err)
+	}
+	return l, nil
+}
+
+// Close gives up a broker that is not going to Run.
+func (b *Broker) Close() {
+	_ = b.listener.Close()
+	_ = b.exits.Close()
+}
+
+// Run serves until ctx ends (nil) or the socket fails. It runs once.
+func (b *Broker) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	stop := context.AfterFunc(ctx, b.Close)
+	defer stop()
+	group.Go(func() error { return b.accept(ctx) })
+	group.Go(func() error { return b.exits.run(ctx, b.exited) })
+	group.Go(func() error { return b.beat(ctx) })
+	err := group.Wait()
+	close(b.ended)
+	b.mu.Lock()
+	for _, s := range b.sessions {
+		_ = s.conn.Close()
+	}
+	for _, g := range b.gpus {
+		_ = g.alarm.Close()
+	}
+	b.mu.Unlock()
+	b.tasks.Wait()
+	b.mu.Lock()
+	for _, s := range b.sessions {
+		b.exits.drop(s)
+	}
+	b.mu.Unlock()
+	return err
+}
+
+// over reports whether Run has ended.
+func (b *Broker) over() bool {
+	select {
+	case <-b.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// accept takes connections until ctx ends.
+func (b *Broker) accept(ctx context.Context) error {
+	for {
+		conn, err := b.listener.AcceptUnix()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = conn.Close()
+			}
+			return nil
+		case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.ENOBUFS):
+			// Who waits stays in the kernel's queue until a descriptor is free.
+			b.counters.starved.Add(1)
+			select {
+			case <-ctx.Done():
+			case <-time.After(b.timing.poll):
+			}
+			continue
+		case errors.Is(err, syscall.ECONNABORTED):
+			continue
+		case err != nil:
+			return fmt.Errorf("accept on broker socket: %w", err)
+		}
+		b.tasks.Add(1)
+		go b.serve(conn)
+	}
+}
+
+// beat tells all pages that the broker lives, and finds who fell silent.
+func (b *Broker) beat(ctx context.Context) error {
+	ticker := time.NewTicker(b.timing.beat)
+	defer ticker.Stop()
+	var all []*session
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		b.mu.Lock()
+		all = all[:0]
+		for _, s := range b.sessions {
+			all = append(all, s)
+		}
+		b.mu.Unlock()
+		now := b.clock.now()
+		for _, s := range all {
+			s.beat(now)
+		}
+		clear(all)
+	}
+}
+
+// A clock tells CLOCK_MONOTONIC, which processes see in their pages.
+type clock struct {
+	start time.Time
+	zero  time.Duration
+}
+
+func newClock() clock {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // cannot fail on Linux
+	return clock{time.Now(), time.Duration(now.Nano())}
+}
+
+func (c clock) now() time.Duration { return c.zero + time.Since(c.start) }
+
+func random() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // does not fail
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+// orElse returns v, or a default where v is zero.
+func orElse[T comparable](v, other T) T {
+	var zero T
+	if v == zero {
+		return other
+	}
+	return v
+}

@@ -1,0 +1,322 @@
+package broker
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/wire"
+)
+
+func TestSession(t *testing.T) {
+	b := start(t, Options{FailClosed: true, Policy: func(f Facts, wished string) (Tenant, error) {
+		if f.PID != os.Getpid() || int(f.UID) != os.Getuid() || f.Cgroup == "" || f.Exe == "" {
+			t.Errorf("the facts are %+v", f)
+		}
+		return Tenant{Name: wished, Weight: 2, Memory: 1000}, nil
+	}}, nil)
+	c := dial(t, b, "a", 1)
+	if w := c.welcome; w.GPUs != 1 || w.Heartbeat != 1000 || w.FailClosed != 1 || wire.Text(w.Tenant[:]) != "a" || w.Token == 0 {
+		t.Errorf("the welcome is %+v", w)
+	}
+	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen || turn.Share != 1000 || turn.InFlight != 750 {
+		t.Errorf("alone: %+v", turn)
+	}
+	if used, limit := c.page.Memory(0); used != 0 || limit != 1000 {
+		t.Errorf("memory: %d of %d", used, limit)
+	}
+	c.sync()
+	if n := b.Stats().Sessions["active"]; n != 1 {
+		t.Errorf("%d active sessions", n)
+	}
+	if h := b.Stats().Hooks; len(h) != 1 || h[0] != (wire.HookStats{Version: "0.1", ABI: "1.0", Sessions: 1}) {
+		t.Errorf("hooks: %+v", h)
+	}
+	c.send(wire.TypeBye, nil)
+	c.gone()
+	eventually(t, "no session", func() bool { n := b.Stats().Sessions; return n["active"] == 0 && n["closing"] == 0 })
+}
+
+func TestMemory(t *testing.T) {
+	b := start(t, Options{Policy: func(_ Facts, wished string) (Tenant, error) { return Tenant{Name: wished, Memory: 100}, nil }}, nil)
+	c, d := dial(t, b, "a", 1), dial(t, b, "a", 1)
+	c.take(60)
+	if used, _ := c.page.Memory(0); used != 60 {
+		t.Errorf("the page says %d of 60", used)
+	}
+	if typ, m := d.reserve(41); typ != wire.TypeDeny || m.Bytes != 40 {
+		t.Errorf("%s %+v", typ, m)
+	}
+	eventually(t, "the other session's page says it", func() bool { used, _ := d.page.Memory(0); return used == 60 })
+	_, m := d.reserve(40)
+	d.send(wire.TypeAbort, &m)
+	d.take(40)
+	c.send(wire.TypeFree, &wire.Memory{Bytes: 10})
+	c.sync()
+	if s := b.tenant("a"); s.MemoryUsed != 90 || s.MemoryReserved != 0 || s.MemoryPeak != 100 || s.MemoryDenied != 1 || s.MemoryCap != 100 {
+		t.Errorf("books: %+v", s)
+	}
+	c.send(wire.TypeFree, &wire.Memory{Bytes: 1000})
+	c.refused(wire.CodeState) // though all that it has is freed
+	if s := b.tenant("a"); s.MemoryUsed != 40 {
+		t.Errorf("it frees what another session has: %d bytes", s.MemoryUsed)
+	}
+	c.send(wire.TypeCommit, &wire.Memory{Reservation: 77})
+	c.refused(wire.CodeState)
+	c.send(wire.TypeReserve, &wire.Memory{GPU: 1, Bytes: 1})
+	c.refused(wire.CodeGPU)
+	if n := b.Stats().Admission; sum(n.Counts) != 4 || b.requests("reserve", "ok") != 3 || b.requests("reserve", "denied") != 1 {
+		t.Errorf("admissions %+v, requests %+v", n, b.Stats().Requests)
+	}
+}
+
+func sum(counts []uint64) (n uint64) {
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}
+
+func TestReservationsAreBounded(t *testing.T) {
+	b := start(t, Options{}, nil)
+	c := dial(t, b, "a", 1)
+	for range 64 {
+		if typ, _ := c.reserve(1); typ != wire.TypeGrant {
+			t.Fatal(typ)
+		}
+	}
+	c.send(wire.TypeReserve, &wire.Memory{Bytes: 1})
+	c.refused(wire.CodeLimit)
+}
+
+func TestWrongStates(t *testing.T) {
+	b := start(t, Options{}, nil)
+	for _, first := range []wire.Type{wire.TypePing, wire.TypeReserve, wire.TypeCommit, wire.TypeAcquire, wire.TypeYield} {
+		c := connect(t, b.options.Socket)
+		var m appender
+		switch first {
+		case wire.TypeReserve, wire.TypeCommit:
+			m = &wire.Memory{}
+		case wire.TypeAcquire:
+			m = &wire.Acquire{}
+		case wire.TypeYield:
+			m = &wire.Usage{}
+		}
+		c.send(first, m)
+		c.refused(wire.CodeState)
+	}
+	c := dial(t, b, "a", 1)
+	c.send(wire.TypeHello, hello("a", 1))
+	c.refused(wire.CodeState)
+	c.send(wire.TypeGrant, &wire.Memory{})
+	c.refused(wire.CodeState)
+	c.session++
+	c.send(wire.TypePing, nil)
+	c.refused(wire.CodeState)
+	c.session--
+	c.send(wire.TypeAcquire, &wire.Acquire{GPU: 1 << 31})
+	c.refused(wire.CodeGPU)
+	c.send(wire.TypeUsage, &wire.Usage{GPU: 1})
+	c.refused(wire.CodeGPU)
+	c.sync() // all that and it goes on
+}
+
+func TestHostileFrames(t *testing.T) {
+	b := start(t, Options{}, nil)
+	c := dial(t, b, "a", 1)
+	for _, frame := range [][]byte{{1}, make([]byte, 32), make([]byte, 4096), make([]byte, 9000)} {
+		c.write(frame)
+		c.refused(wire.CodeFrame)
+	}
+	c.write(append(c.frame(wire.TypePing, nil), 1))
+	c.refused(wire.CodeFrame)
+	unknown := c.frame(wire.TypePing, nil)
+	unknown[6] = 99
+	c.write(unknown)
+	c.refused(wire.CodeFrame)
+	// A descriptor that nobody asked for is not kept.
+	fd := int(os.Stderr.Fd())
+	if _, _, err := c.conn.WriteMsgUnix(c.frame(wire.TypePing, nil), unix.UnixRights(fd, fd), nil); err != nil {
+		t.Fatal(err)
+	}
+	if h, _ := c.receive(); h.Type != wire.TypePong {
+		t.Error(h.Type)
+	}
+	if b.requests("unknown", "frame") != 5 || b.requests("ping", "frame") != 1 || b.requests("ping", "ok") != 1 {
+		t.Errorf("requests: %+v", b.Stats().Requests)
+	}
+	other := connect(t, b.options.Socket)
+	hi := other.frame(wire.TypeHello, hello("a", 1))
+	hi[4] = 2
+	other.write(hi)
+	other.refused(wire.CodeVersion)
+	other.gone()
+}
+
+func TestUnknownTenant(t *testing.T) {
+	b := start(t, Options{}, nil)
+	c := connect(t, b.options.Socket)
+	c.send(wire.TypeHello, hello("nobody", 1))
+	c.refused(wire.CodeTenant)
+	c.gone()
+	eventually(t, "it is gone", func() bool { return b.Stats().Sessions["connecting"] == 0 })
+}
+
+func TestUngoverned(t *testing.T) {
+	b := start(t, Options{Known: func(uuid string) bool { return !strings.HasSuffix(uuid, "02") }}, func(b *Broker) { b.timing.maxGPUs = 2 })
+	c := dial(t, b, "a", 0, 1, 2, 3, 4)
+	if c.welcome.GPUs != 2 {
+		t.Errorf("%d GPUs are governed", c.welcome.GPUs)
+	}
+	d := dial(t, b, "b", 2)
+	c.send(wire.TypeAcquire, &wire.Acquire{GPU: 2})
+	if typ, payload := d.ask(wire.TypeReserve, &wire.Memory{Bytes: 1 << 50}); typ != wire.TypeGrant {
+		t.Errorf("%s %q", typ, payload)
+	}
+	if d.page.Turn(0).Mode != wire.ModeOpen || d.page.Gated() {
+		t.Error("a GPU that is not governed is gated")
+	}
+}
+
+func TestSilentClient(t *testing.T) {
+	b := start(t, Options{}, func(b *Broker) { b.timing.hello = 50 * time.Millisecond })
+	connect(t, b.options.Socket).gone()
+	eventually(t, "it is gone", func() bool { return b.Stats().Sessions["connecting"] == 0 })
+}
+
+func TestSlowClient(t *testing.T) {
+	b := start(t, Options{}, func(b *Broker) { b.timing.perSession, b.timing.perUser = 1e8, 1e8 })
+	c := dial(t, b, "a", 1)
+	eventually(t, "who reads nothing is dropped", func() bool {
+		_, _ = c.conn.Write(c.frame(wire.TypePing, nil))
+		return b.counters.slow.Load() == 1
+	})
+	dial(t, b, "b", 1).sync()
+}
+
+func TestFlood(t *testing.T) {
+	b := start(t, Options{}, func(b *Broker) { b.timing.perSession, b.timing.flood = 100, 300*time.Millisecond })
+	c, other := dial(t, b, "a", 1), dial(t, b, "b", 1)
+	limits, began := 0, time.Now()
+	for {
+		if _, err := c.conn.Write(c.frame(wire.TypePing, nil)); err != nil {
+			break
+		}
+		h, payload, err := c.next(patience)
+		if err != nil {
+			break
+		}
+		var e wire.Err
+		if h.Type == wire.TypeErr {
+			if e.Decode(payload); e.Code == wire.CodeLimit {
+				limits++
+			}
+		}
+	}
+	if limits == 0 || b.counters.floods.Load() != 1 || time.Since(began) < 300*time.Millisecond {
+		t.Errorf("%d refusals, %d floods, %v", limits, b.counters.floods.Load(), time.Since(began))
+	}
+	other.sync()
+}
+
+// TestBooksAreNotLost sends FREE far beyond the rate: each counts, late.
+func TestBooksAreNotLost(t *testing.T) {
+	b := start(t, Options{}, func(b *Broker) { b.timing.perSession = 1000 })
+	c := dial(t, b, "a", 1)
+	c.take(2000)
+	for range 1500 {
+		c.send(wire.TypeFree, &wire.Memory{Bytes: 1})
+	}
+	eventually(t, "all is freed", func() bool { return b.tenant("a").MemoryUsed == 500 })
+	if b.counters.slowed.Load() == 0 {
+		t.Error("nothing was slowed down")
+	}
+}
+
+func TestLimitsOfSessions(t *testing.T) {
+	b := start(t, Options{MaxSessions: 3, MaxPerUID: 2}, nil)
+	first := dial(t, b, "a", 1)
+	dial(t, b, "b", 1)
+	c := connect(t, b.options.Socket)
+	c.refused(wire.CodeLimit)
+	c.gone()
+	first.close()
+	eventually(t, "there is room", func() bool { // once it is forgotten, which is after it is gone
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.sessions) == 1
+	})
+	dial(t, b, "c", 1)
+	if b.requests("unknown", "limit") != 1 {
+		t.Errorf("requests: %+v", b.Stats().Requests)
+	}
+}
+
+func TestSocket(t *testing.T) {
+	path := socket(t)
+	b := start(t, Options{Socket: path}, nil)
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o666 {
+		t.Errorf("%v, %v", st.Mode(), err)
+	}
+	if _, err := New(Options{Socket: path, Policy: anyTenant}); err == nil || !strings.Contains(err.Error(), "another broker") {
+		t.Errorf("a second broker: %v", err)
+	}
+	dial(t, b, "a", 1).sync()
+
+	stale := socket(t)
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: stale, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	dial(t, start(t, Options{Socket: stale}, nil), "a", 1).sync()
+
+	handed, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket(t), Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dial(t, start(t, Options{Socket: handed.Addr().String(), Listener: handed}, nil), "a", 1).sync()
+
+	file := socket(t)
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(Options{Socket: file, Policy: anyTenant}); err == nil {
+		t.Error("a plain file is taken for a stale socket")
+	}
+	if _, err := New(Options{Socket: path}); err == nil {
+		t.Error("a broker without a policy")
+	}
+}
+
+func TestStatsMessage(t *testing.T) {
+	b := start(t, Options{}, func(b *Broker) { b.timing.hello = time.Second })
+	dial(t, b, "a", 1).take(5)
+	c := connect(t, b.options.Socket)
+	for range 2 {
+		if typ, p := c.ask(wire.TypeStats, nil); typ != wire.TypeStatsReply {
+			t.Fatalf("%s %q", typ, p)
+		}
+		file := os.NewFile(uintptr(c.fd), "stats")
+		c.fd = -1
+		var got wire.Stats
+		if err := json.NewDecoder(file).Decode(&got); err != nil {
+			t.Fatal(err)
+		}
+		file.Close()
+		if len(got.Tenants) != 1 || got.Tenants[0].MemoryUsed != 5 || got.Sessions["observing"] != 1 || got.GPUs[0].GPU != "GPU-00000000-0000-0000-0000-000000000001" {
+			t.Errorf("statistics: %+v", got)
+		}
+	}
+	// Who asks for statistics needs no HELLO in time.
+	if _, _, err := c.next(1200 * time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection ends: %v", err)
+	}
+}

@@ -1,0 +1,331 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/wire"
+)
+
+// patience is how long a test waits for what must come.
+const patience = 20 * time.Second
+
+// anyTenant lets everybody have what he wishes, at weight 1.
+func anyTenant(_ Facts, wished string) (Tenant, error) {
+	if wished == "nobody" {
+		return Tenant{}, errors.New("there is no such tenant")
+	}
+	return Tenant{Name: orElse(wished, "default"), Weight: 1}, nil
+}
+
+// start runs a broker until the test ends; change may be nil.
+func start(tb testing.TB, o Options, change func(*Broker)) *Broker {
+	tb.Helper()
+	if o.Socket == "" {
+		o.Socket = socket(tb)
+	}
+	if o.Policy == nil {
+		o.Policy = anyTenant
+	}
+	b, err := New(o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if change != nil {
+		change(b)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx) }()
+	tb.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-ended:
+			if err != nil {
+				tb.Error(err)
+			}
+		case <-time.After(patience):
+			tb.Error("the broker does not end")
+		}
+	})
+	return b
+}
+
+// socket returns a path that is short enough for a socket.
+func socket(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "gs")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, "s")
+}
+
+// A client speaks to a broker as the hook does.
+type client struct {
+	tb      testing.TB
+	conn    *net.UnixConn
+	session uint64
+	seq     uint64
+	token   uint64
+	page    wire.Page
+	fd      int // the page's, where it was kept
+	welcome wire.Welcome
+	in      [wire.FrameMax]byte
+	out     [wire.FrameMax]byte
+}
+
+func connect(tb testing.TB, path string) *client {
+	tb.Helper()
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	c := &client{tb: tb, conn: conn, fd: -1}
+	tb.Cleanup(c.close)
+	return c
+}
+
+func (c *client) close() {
+	_ = c.conn.Close()
+	if c.fd >= 0 {
+		_ = unix.Close(c.fd)
+		c.fd = -1
+	}
+}
+
+// dial opens a session of a tenant on GPUs that have these numbers for a UUID.
+func dial(tb testing.TB, b *Broker, tenant string, gpus ...byte) *client {
+	tb.Helper()
+	c := connect(tb, b.options.Socket)
+	c.hello(wire.TypeHello, hello(tenant, gpus...))
+	return c
+}
+
+func hello(tenant string, gpus ...byte) *wire.Hello {
+	h := &wire.Hello{PID: uint32(os.Getpid()), GPUs: uint32(len(gpus)), CUDA: 13000}
+	copy(h.Hook[:], "0.1")
+	copy(h.Tenant[:], tenant)
+	for i, g := range gpus {
+		h.UUID[i] = [16]byte{15: g}
+	}
+	return h
+}
+
+// hello sends HELLO or RESUME and takes the WELCOME.
+func (c *client) hello(t wire.Type, h *wire.Hello) {
+	c.tb.Helper()
+	c.send(t, h)
+	header, payload := c.receive()
+	if header.Type != wire.TypeWelcome {
+		c.tb.Fatalf("%s instead of welcome: %s", header.Type, payload)
+	}
+	c.welcome.Decode(payload)
+	c.session, c.token = header.Session, c.welcome.Token
+	if c.fd < 0 {
+		c.tb.Fatal("no page")
+	}
+	page, err := unix.Mmap(c.fd, 0, int(c.welcome.PageBytes), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	c.page = page
+	c.tb.Cleanup(func() { _ = unix.Munmap(page) })
+	if c.page.Session() != c.session {
+		c.tb.Fatalf("the page is of session %d, not %d", c.page.Session(), c.session)
+	}
+}
+
+type appender interface{ Append([]byte) []byte }
+
+// frame returns the frame of a message, nil for none.
+func (c *client) frame(t wire.Type, m appender) []byte {
+	c.seq++
+	b := wire.Header{Type: t, Seq: c.seq, Session: c.session}.Append(c.out[:0])
+	if m != nil {
+		b = m.Append(b)
+	}
+	return b
+}
+
+func (c *client) send(t wire.Type, m appender) {
+	c.tb.Helper()
+	c.write(c.frame(t, m))
+}
+
+func (c *client) write(frame []byte) {
+	c.tb.Helper()
+	if _, err := c.conn.Write(frame); err != nil {
+		c.tb.Fatal(err)
+	}
+}
+
+// next returns the next message, or io.EOF. A descriptor that comes with it is
+// kept.
+func (c *client) next(limit time.Duration) (wire.Header, []byte, error) {
+	_ = c.conn.SetReadDeadline(time.Now().Add(limit))
+	var oob [64]byte
+	n, o, _, _, err := c.conn.ReadMsgUnix(c.in[:], oob[:])
+	if err != nil || n == 0 {
+		if err == nil || errors.Is(err, unix.ECONNRESET) {
+			err = io.EOF
+		}
+		return wire.Header{}, nil, err
+	}
+	if messages, err := unix.ParseSocketControlMessage(oob[:o]); err == nil && len(messages) == 1 {
+		if fds, err := unix.ParseUnixRights(&messages[0]); err == nil {
+			c.fd = fds[0]
+		}
+	}
+	return wire.Decode(c.in[:n])
+}
+
+// receive returns the next message.
+func (c *client) receive() (wire.Header, []byte) {
+	c.tb.Helper()
+	h, payload, err := c.next(patience)
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	return h, payload
+}
+
+// ask sends a message and returns its answer, whose number is checked.
+func (c *client) ask(t wire.Type, m appender) (wire.Type, []byte) {
+	c.tb.Helper()
+	c.send(t, m)
+	h, payload := c.receive()
+	if h.Seq != c.seq {
+		c.tb.Fatalf("%s answers %d, not %d", h.Type, h.Seq, c.seq)
+	}
+	return h.Type, payload
+}
+
+// reserve asks for memory of the first GPU.
+func (c *client) reserve(bytes uint64) (wire.Type, wire.Memory) {
+	c.tb.Helper()
+	t, payload := c.ask(wire.TypeReserve, &wire.Memory{Bytes: bytes})
+	var m wire.Memory
+	if t == wire.TypeGrant || t == wire.TypeDeny {
+		m.Decode(payload)
+	}
+	return t, m
+}
+
+// take reserves and commits.
+func (c *client) take(bytes uint64) {
+	c.tb.Helper()
+	t, m := c.reserve(bytes)
+	if t != wire.TypeGrant {
+		c.tb.Fatalf("%d bytes: %s", bytes, t)
+	}
+	c.send(wire.TypeCommit, &m)
+	c.sync()
+}
+
+// sync returns when the broker has dealt with everything sent before.
+func (c *client) sync() {
+	c.tb.Helper()
+	if t, p := c.ask(wire.TypePing, nil); t != wire.TypePong {
+		c.tb.Fatalf("%s %q instead of pong", t, p)
+	}
+}
+
+// refused expects ERR with a code.
+func (c *client) refused(want wire.Code) {
+	c.tb.Helper()
+	h, payload := c.receive()
+	var e wire.Err
+	if h.Type == wire.TypeErr {
+		e.Decode(payload)
+	}
+	if e.Code != want || len(wire.Text(e.Text[:])) == 0 {
+		c.tb.Fatalf("%s with %s %q instead of err with %s", h.Type, e.Code, wire.Text(e.Text[:]), want)
+	}
+}
+
+// gone expects the end of the connection.
+func (c *client) gone() {
+	c.tb.Helper()
+	for limit := time.Now().Add(patience); time.Now().Before(limit); {
+		if _, _, err := c.next(patience); errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) {
+			return
+		}
+	}
+	c.tb.Fatal("the connection goes on")
+}
+
+// until waits until the page's slot is as wanted, with the bell alone to wake
+// it, and returns the slot.
+func (c *client) until(slot int, what string, want func(wire.Turn) bool) wire.Turn {
+	c.tb.Helper()
+	limit := time.Now().Add(patience)
+	for {
+		bell := c.page.Bell()
+		t := c.page.Turn(slot)
+		if want(t) {
+			return t
+		}
+		if time.Now().After(limit) {
+			c.tb.Fatalf("the slot does not become %s: %+v", what, t)
+		}
+		c.page.Wait(bell, int64(time.Second))
+	}
+}
+
+func (c *client) mode(slot int, m wire.Mode) wire.Turn {
+	c.tb.Helper()
+	return c.until(slot, string(rune('0'+m)), func(t wire.Turn) bool { return t.Mode == m })
+}
+
+// yield ends the turn that the page last said.
+func (c *client) yield(slot int, why wire.Why) {
+	c.tb.Helper()
+	now := newClock().now()
+	c.send(wire.TypeYield, &wire.Usage{GPU: uint32(slot), Why: why, Turn: c.page.Turn(slot).Turn,
+		First: uint64(now - time.Millisecond), Last: uint64(now), Launched: 10, Marks: 2, Behind: 1, Overhead: 1000})
+}
+
+// eventually waits for what nothing tells of.
+func eventually(tb testing.TB, what string, is func() bool) time.Duration {
+	tb.Helper()
+	began := time.Now()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		if time.Since(began) > patience {
+			tb.Fatalf("never: %s", what)
+		}
+		<-tick.C
+	}
+	return time.Since(began)
+}
+
+// tenant returns the statistics of one tenant, of one GPU.
+func (b *Broker) tenant(name string) wire.TenantStats {
+	for _, t := range b.Stats().Tenants {
+		if t.Tenant == name {
+			return t
+		}
+	}
+	return wire.TenantStats{}
+}
+
+// requests returns how many requests had a result.
+func (b *Broker) requests(op, result string) uint64 {
+	for _, r := range b.Stats().Requests {
+		if r.Op == op && r.Result == result {
+			return r.Count
+		}
+	}
+	return 0
+}

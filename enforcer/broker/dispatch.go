@@ -1,0 +1,207 @@
+package broker
+
+import (
+	"errors"
+	"time"
+
+	"gpusteward/enforcer/wire"
+)
+
+// A refusal is why a message is answered with ERR.
+type refusal struct {
+	code  wire.Code
+	text  string
+	final bool // the session ends
+}
+
+func refuse(code wire.Code, err error) *refusal { return &refusal{code, err.Error(), true} }
+
+var (
+	refusedFrame   = &refusal{wire.CodeFrame, "the frame cannot be read", false}
+	refusedType    = &refusal{wire.CodeFrame, "no such type of message", false}
+	refusedVersion = &refusal{wire.CodeVersion, "this broker speaks version 1", true}
+	refusedSession = &refusal{wire.CodeState, "the message names another session", false}
+	refusedEarly   = &refusal{wire.CodeState, "HELLO comes first", false}
+	refusedLate    = &refusal{wire.CodeState, "the session has begun", false}
+	refusedSide    = &refusal{wire.CodeState, "the broker says that, not the process", false}
+	refusedRate    = &refusal{wire.CodeLimit, "too many messages", false}
+	refusedChild   = &refusal{wire.CodeDenied, "this session is of another process", false}
+	refusedMany    = &refusal{wire.CodeLimit, "too many reservations", false}
+	refusedGPU     = &refusal{wire.CodeGPU, "no such GPU in this session", false}
+)
+
+// An operation is how a type of message is dealt with.
+type operation struct {
+	do    func(s *session, fd int, m *mail, h wire.Header, payload []byte) *refusal
+	first bool // opens a session
+	any   bool // in a session or not
+	books bool // moves memory or ends turns: it is delayed where others are refused, because its loss would stay
+}
+
+var operations = [wire.Types]operation{
+	wire.TypeHello:   {do: (*session).hello, first: true},
+	wire.TypeResume:  {do: (*session).hello, first: true},
+	wire.TypePing:    {do: (*session).ping},
+	wire.TypeReserve: {do: (*session).reserve, books: true},
+	wire.TypeCommit:  {do: (*session).book, books: true},
+	wire.TypeAbort:   {do: (*session).book, books: true},
+	wire.TypeFree:    {do: (*session).book, books: true},
+	wire.TypeAcquire: {do: (*session).acquire},
+	wire.TypeYield:   {do: (*session).usage, books: true},
+	wire.TypeUsage:   {do: (*session).usage},
+	wire.TypeBye:     {do: (*session).bye, any: true},
+	wire.TypeStats:   {do: (*session).stats, any: true},
+}
+
+// dispatch deals with a message of n bytes: what may be checked before anybody
+// looks into it, then it, then the counters. An error ends the session.
+func (s *session) dispatch(fd int, m *mail, n int) error {
+	now := s.b.clock.now()
+	h, payload, err := wire.Decode(m.in[:n])
+	r := s.check(m, h, err, now)
+	if r == nil {
+		r = operations[h.Type].do(s, fd, m, h, payload)
+		if s.fault != nil {
+			return s.fault
+		}
+	}
+	if r == nil {
+		return nil
+	}
+	s.b.counters.count(h.Type, int(r.code))
+	switch err := send(fd, m.refuse(h, r)); {
+	case err != nil:
+		return err
+	case r.final:
+		return errRefused
+	case r == refusedRate && now-s.flooded > s.b.timing.flood:
+		return errFlood
+	}
+	return nil
+}
+
+// check returns why a message is refused whatever it says.
+func (s *session) check(m *mail, h wire.Header, err error, now time.Duration) *refusal {
+	if m.from() != s.facts.PID {
+		// A forked child has its parent's descriptor. It does not keep the
+		// session alive either.
+		if r := s.limit(h, now); r != nil {
+			return r
+		}
+		return refusedChild
+	}
+	s.hear(now)
+	if r := s.limit(h, now); r != nil {
+		return r
+	}
+	switch {
+	case errors.Is(err, wire.ErrVersion):
+		return refusedVersion
+	case errors.Is(err, wire.ErrType):
+		return refusedType
+	case err != nil:
+		return refusedFrame
+	}
+	op := &operations[h.Type]
+	begun := s.token != 0
+	switch {
+	case op.do == nil:
+		return refusedSide
+	case op.any:
+		return nil
+	case op.first && begun:
+		return refusedLate
+	case !op.first && !begun:
+		return refusedEarly
+	case begun && h.Session != s.id:
+		return refusedSession
+	}
+	return nil
+}
+
+// limit takes a message from the session's and the user's rate. The books'
+// messages are taken late rather than never.
+func (s *session) limit(h wire.Header, now time.Duration) *refusal {
+	t := &s.b.timing
+	if s.rate.take(now, t.perSession) && s.user.rate.take(now, t.perUser) {
+		return nil
+	}
+	s.pause = time.Second / time.Duration(t.perSession)
+	s.b.counters.slowed.Add(1)
+	if h.Type.Known() && operations[h.Type].books {
+		return nil
+	}
+	if now-s.refused > time.Second {
+		s.flooded = now
+	}
+	s.refused = now
+	return refusedRate
+}
+
+// refuse writes an ERR.
+func (m *mail) refuse(h wire.Header, r *refusal) []byte {
+	e := wire.Err{Code: r.code, Type: uint32(h.Type)}
+	copy(e.Text[:len(e.Text)-1], r.text)
+	return e.Append(wire.Header{Type: wire.TypeErr, Seq: h.Seq, Session: h.Session}.Append(m.out[:0]))
+}
+
+// seat returns the session's place on a GPU; nil where it has none, with a
+// refusal where there is no such GPU.
+func (s *session) seat(number uint32) (*seat, *refusal) {
+	if int64(number) >= int64(len(s.seats)) {
+		return nil, refusedGPU
+	}
+	return s.seats[number], nil
+}
+
+func (s *session) ping(fd int, m *mail, h wire.Header, _ []byte) *refusal {
+	s.b.counters.count(h.Type, ok)
+	s.fault = send(fd, wire.Header{Type: wire.TypePong, Seq: h.Seq, Session: s.id}.Append(m.out[:0]))
+	return nil
+}
+
+func (s *session) bye(_ int, _ *mail, h wire.Header, _ []byte) *refusal {
+	s.b.counters.count(h.Type, ok)
+	s.fault = errBye
+	return nil
+}
+
+func (s *session) acquire(_ int, _ *mail, h wire.Header, payload []byte) *refusal {
+	var a wire.Acquire
+	a.Decode(payload)
+	t, r := s.seat(a.GPU)
+	if r != nil {
+		return r
+	}
+	s.b.counters.count(h.Type, ok)
+	// Who drained and goes on may ask again each turn: the GPU knows.
+	if t != nil && (!t.asked.Swap(true) || a.Burst != 0) {
+		t.gpu.do(func() { t.gpu.acquire(t, &a) })
+	}
+	return nil
+}
+
+// usage deals with YIELD and USAGE.
+func (s *session) usage(_ int, _ *mail, h wire.Header, payload []byte) *refusal {
+	var u wire.Usage
+	u.Decode(payload)
+	t, r := s.seat(u.GPU)
+	if r != nil {
+		return r
+	}
+	s.b.counters.count(h.Type, ok)
+	switch {
+	case t == nil:
+	case h.Type == wire.TypeUsage:
+		t.gpu.do(func() { t.gpu.report(t, &u) })
+	default:
+		if u.Why == wire.WhyIdle {
+			t.asked.Store(false)
+		}
+		t.gpu.do(func() { t.gpu.yield(t, &u) })
+	}
+	return nil
+}
+
+// hint returns a process's word for nanoseconds, within reason.
+func hint(ns uint64) time.Duration { return time.Duration(min(ns, uint64(time.Hour))) }

@@ -1,0 +1,94 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// exits waits for the end of any number of processes with one goroutine: their
+// pidfds are in one epoll, which itself is in Go's.
+type exits struct {
+	epoll *os.File
+	raw   syscall.RawConn
+	mu    sync.Mutex // against closing a pidfd twice
+}
+
+func newExits() (*exits, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make epoll: %w", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("make epoll: %w", err)
+	}
+	e := &exits{epoll: os.NewFile(uintptr(fd), "epoll")}
+	if e.raw, err = e.epoll.SyscallConn(); err != nil {
+		_ = e.epoll.Close()
+		return nil, fmt.Errorf("make epoll: %w", err)
+	}
+	return e, nil
+}
+
+// Close ends run.
+func (e *exits) Close() error { return e.epoll.Close() }
+
+// add has the end of the session's process waited for.
+func (e *exits) add(s *session) error {
+	var err error
+	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(s.id), Pad: int32(s.id >> 32)}
+	if closed := e.raw.Control(func(fd uintptr) { err = unix.EpollCtl(int(fd), unix.EPOLL_CTL_ADD, s.pidfd, &event) }); closed != nil {
+		return closed
+	}
+	return err
+}
+
+// drop closes the session's pidfd, and so takes it out.
+func (e *exits) drop(s *session) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s.pidfd >= 0 {
+		_ = unix.Close(s.pidfd)
+		s.pidfd = -1
+	}
+}
+
+// lives reports whether the session's process has not ended yet.
+func (e *exits) lives(s *session) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	poll := []unix.PollFd{{Fd: int32(s.pidfd), Events: unix.POLLIN}}
+	n, err := unix.Poll(poll, 0)
+	return s.pidfd >= 0 && n == 0 && err == nil
+}
+
+// run calls each with the number of every session whose process has ended,
+// until ctx ends.
+func (e *exits) run(ctx context.Context, each func(id uint64)) error {
+	events := make([]unix.EpollEvent, 64)
+	for {
+		n := 0
+		var failed error
+		err := e.raw.Read(func(fd uintptr) bool {
+			n, failed = unix.EpollWait(int(fd), events, 0)
+			return n > 0 || failed != nil && failed != unix.EINTR
+		})
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return fmt.Errorf("wait for processes to end: %w", err)
+		case failed != nil && !errors.Is(failed, unix.EINTR):
+			return fmt.Errorf("wait for processes to end: %w", failed)
+		}
+		for _, event := range events[:max(n, 0)] {
+			each(uint64(uint32(event.Fd)) | uint64(uint32(event.Pad))<<32)
+		}
+	}
+}

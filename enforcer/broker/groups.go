@@ -1,0 +1,28 @@
+package broker
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+)
+
+// groups returns the supplementary groups of a process, from its status in
+// /proc; none where that cannot be read.
+func groups(status string) (all []uint32) {
+	text, err := os.ReadFile(status)
+	if err != nil {
+		return nil
+	}
+	for line := range bytes.Lines(text) {
+		list, ok := bytes.CutPrefix(line, []byte("Groups:"))
+		if !ok {
+			continue
+		}
+		for field := range bytes.FieldsSeq(list) {
+			if id, err := strconv.ParseUint(string(field), 10, 32); err == nil {
+				all = append(all, uint32(id))
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,104 @@
+package broker
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// errGone says that a process ended before the broker knew who it is.
+var errGone = errors.New("the process is gone")
+
+// peer returns who connected, as the kernel noted then, and a pidfd of it,
+// which the caller closes.
+func (b *Broker) peer(fd int) (Facts, int, error) {
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return Facts{}, -1, fmt.Errorf("ask who connected: %w", err)
+	}
+	f := Facts{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid}
+	if f.PID <= 0 {
+		return f, -1, errors.New("the process is not in the broker's pid namespace or below it")
+	}
+	pidfd, err := b.pidfd(fd, f.PID)
+	if errors.Is(err, unix.ENOPROTOOPT) {
+		pidfd, err = b.openPidfd(f)
+	}
+	if err != nil {
+		return f, -1, fmt.Errorf("open pidfd of %d: %w", f.PID, err)
+	}
+	return f, pidfd, nil
+}
+
+// peerPidfd asks the socket for the pidfd of who connected: Linux 6.5 knows.
+func peerPidfd(fd, _ int) (int, error) {
+	return unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+}
+
+// openPidfd opens the pidfd by number. The number may be another process's by
+// now: that one would have to have the same user, and to have come between two
+// looks at when it started.
+func (b *Broker) openPidfd(f Facts) (int, error) {
+	before, err := b.started(f)
+	if err != nil {
+		return -1, err
+	}
+	fd, err := unix.PidfdOpen(f.PID, 0)
+	if err != nil {
+		return -1, err
+	}
+	after, err := b.started(f)
+	if err == nil && after != before {
+		err = errGone
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// started returns when a process of f's number and user started, in ticks
+// since boot.
+func (b *Broker) started(f Facts) (uint64, error) {
+	path := filepath.Join(b.options.ProcFS, strconv.Itoa(f.PID), "stat")
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return 0, err
+	}
+	line, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	// The name, in brackets, may contain anything; 19 fields are between it
+	// and the start.
+	fields := bytes.Fields(line[bytes.LastIndexByte(line, ')')+1:])
+	if len(fields) < 20 || st.Uid != f.UID && st.Uid != 0 {
+		return 0, errGone
+	}
+	return strconv.ParseUint(string(fields[19]), 10, 64)
+}
+
+// complete reads the rest of the facts. While the pidfd says that the process
+// lives, nobody else has its number: so it is asked last.
+func (b *Broker) complete(s *session) error {
+	f := &s.facts
+	dir := filepath.Join(b.options.ProcFS, strconv.Itoa(f.PID))
+	cgroup, err := os.ReadFile(filepath.Join(dir, "cgroup"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("read cgroup of %d: %w", f.PID, err)
+	}
+	f.Cgroup, f.Groups = string(cgroup), groups(filepath.Join(dir, "status"))
+	if f.Exe, err = os.Readlink(filepath.Join(dir, "exe")); err != nil {
+		f.Exe = "" // a kernel may refuse it to who is not root
+	}
+	if !b.exits.lives(s) {
+		return errGone
+	}
+	return nil
+}

@@ -1,0 +1,143 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/wire"
+)
+
+func TestRate(t *testing.T) {
+	var r rate
+	at := time.Hour
+	taken := func(limit int) (n int) {
+		for range limit {
+			if r.take(at, 10) {
+				n++
+			}
+		}
+		return n
+	}
+	if n := taken(100); n != 10 {
+		t.Errorf("%d at once of 10 a second", n)
+	}
+	at += 500 * time.Millisecond
+	if n := taken(100); n != 5 {
+		t.Errorf("%d after half a second", n)
+	}
+	at += time.Hour
+	if n := taken(100); n != 10 {
+		t.Errorf("%d after an hour", n)
+	}
+}
+
+// TestRateOfUser has the sessions of a user share one rate.
+func TestRateOfUser(t *testing.T) {
+	b := start(t, Options{}, func(b *Broker) { b.timing.perUser = 50 })
+	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
+	refused := 0
+	for range 40 {
+		for _, x := range []*client{c, d} {
+			if typ, _ := x.ask(wire.TypePing, nil); typ == wire.TypeErr {
+				refused++
+			}
+		}
+	}
+	if refused == 0 {
+		t.Error("80 messages passed at 50 a second")
+	}
+}
+
+// TestOrder has the answers come in the order of the questions, and the
+// refusals among them.
+func TestOrder(t *testing.T) {
+	b := start(t, Options{}, nil)
+	c := dial(t, b, "a", 1)
+	c.send(wire.TypeReserve, &wire.Memory{Bytes: 1})
+	c.send(wire.TypeReserve, &wire.Memory{GPU: 9})
+	c.send(wire.TypePing, nil)
+	c.send(wire.TypeGrant, &wire.Memory{})
+	c.send(wire.TypeReserve, &wire.Memory{Bytes: 1})
+	first := c.seq - 4
+	for i, want := range []wire.Type{wire.TypeGrant, wire.TypeErr, wire.TypePong, wire.TypeErr, wire.TypeGrant} {
+		if h, _ := c.receive(); h.Type != want || h.Seq != first+uint64(i) || h.Session != c.session {
+			t.Errorf("answer %d is %+v, want %s", i, h, want)
+		}
+	}
+	eventually(t, "all are counted", func() bool { // an answer is sent before it is
+		return b.requests("reserve", "ok") == 2 && b.requests("reserve", "gpu") == 1 && b.requests("grant", "state") == 1 && b.requests("ping", "ok") == 1
+	})
+}
+
+// TestNoDescriptors starts a broker that cannot accept: who connects waits,
+// and is served when there is room.
+func TestNoDescriptors(t *testing.T) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	b, err := New(Options{Socket: socket(t), Policy: anyTenant})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.timing.poll = 5 * time.Millisecond
+	c := connect(t, b.options.Socket)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 100, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) }()
+	var filling []int
+	for {
+		fd, err := unix.Dup(int(os.Stderr.Fd()))
+		if errors.Is(err, unix.EMFILE) {
+			break
+		}
+		filling = append(filling, fd)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx) }()
+	eventually(t, "no descriptor is free", func() bool { return b.counters.starved.Load() > 1 })
+	for _, fd := range filling {
+		_ = unix.Close(fd)
+	}
+	c.hello(wire.TypeHello, hello("a", 1))
+	c.sync()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	c.gone()
+}
+
+// TestReserveAllocates nothing, so that a flood makes no work for the
+// collector of garbage.
+func TestReserveAllocatesNothing(t *testing.T) {
+	if raced {
+		t.Skip("the race detector allocates")
+	}
+	b := start(t, Options{}, func(b *Broker) { b.timing.perSession, b.timing.perUser, b.timing.beat = 1e9, 1e9, time.Hour })
+	c := dial(t, b, "a", 1)
+	file, err := c.conn.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	fd := int(file.Fd())
+	m := &wire.Memory{Bytes: 1}
+	if n := testing.AllocsPerRun(1000, func() {
+		_, _ = unix.Write(fd, m.Append(wire.Header{Type: wire.TypeReserve, Session: c.session}.Append(c.out[:0])))
+		n, _ := unix.Read(fd, c.in[:])
+		_, payload, _ := wire.Decode(c.in[:n])
+		m.Decode(payload)
+		_, _ = unix.Write(fd, m.Append(wire.Header{Type: wire.TypeCommit, Session: c.session}.Append(c.out[:0])))
+		m.Reservation = 0
+	}); n > 0.1 {
+		t.Errorf("%v allocations for a RESERVE and a COMMIT", n)
+	}
+}

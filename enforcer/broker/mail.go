@@ -1,0 +1,92 @@
+package broker
+
+import (
+	"io"
+	"net"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/wire"
+)
+
+// A mail is room for one message and its answer. A session has one only while
+// it is being read for: thousands that say nothing cost no buffers.
+type mail struct {
+	in     [wire.FrameMax]byte
+	out    [wire.HeaderSize + wire.HelloSize]byte
+	sender [32]byte // room for the sender's credentials; none for descriptors, which the kernel drops then
+	iov    unix.Iovec
+	header unix.Msghdr
+}
+
+var mails = sync.Pool{New: func() any { return new(mail) }}
+
+// receive reads one message and deals with it; false where there is none yet.
+// The poller calls it, with the socket held open.
+func (s *session) receive(fd uintptr) bool {
+	m := mails.Get().(*mail)
+	defer mails.Put(m)
+	m.iov = unix.Iovec{Base: &m.in[0], Len: uint64(len(m.in))}
+	m.header = unix.Msghdr{Iov: &m.iov, Iovlen: 1, Control: &m.sender[0]}
+	m.header.SetControllen(len(m.sender))
+	n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&m.header)), unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	switch {
+	case errno == unix.EAGAIN || errno == unix.EINTR:
+		return false
+	case errno != 0:
+		s.fault = errno
+	case n == 0:
+		s.fault = io.EOF
+	default:
+		s.fault = s.dispatch(int(fd), m, int(n))
+	}
+	return true
+}
+
+// from returns the process that sent what was received, 0 where the kernel
+// does not say.
+func (m *mail) from() int {
+	const at = unix.SizeofCmsghdr
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&m.sender[0]))
+	if m.header.Controllen < at+unix.SizeofUcred || h.Level != unix.SOL_SOCKET || h.Type != unix.SCM_CREDENTIALS {
+		return 0
+	}
+	return int((*unix.Ucred)(unsafe.Pointer(&m.sender[at])).Pid)
+}
+
+// send sends a frame and never waits: what a process does not read stays in
+// its socket, and when that is full the session ends.
+func send(fd int, frame []byte) error {
+	_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&frame[0])), uintptr(len(frame)),
+		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+	return sent(errno)
+}
+
+func sent(err error) error {
+	switch err {
+	case nil, unix.Errno(0):
+		return nil
+	case unix.EAGAIN, unix.ENOBUFS:
+		return errSlow
+	}
+	return err
+}
+
+// sendWith sends a frame and a descriptor, which stays the caller's.
+func sendWith(fd int, frame []byte, descriptor int) error {
+	return sent(unix.Sendmsg(fd, frame, unix.UnixRights(descriptor), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL))
+}
+
+// sendOn sends a frame from another goroutine than the connection's.
+func sendOn(conn *net.UnixConn, frame []byte) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if closed := raw.Control(func(fd uintptr) { err = send(int(fd), frame) }); closed != nil {
+		return closed
+	}
+	return err
+}

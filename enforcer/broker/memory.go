@@ -1,0 +1,80 @@
+package broker
+
+import "gpusteward/enforcer/wire"
+
+// reserve answers on the connection's goroutine: the ledger has its own lock
+// and takes no time.
+func (s *session) reserve(fd int, m *mail, h wire.Header, payload []byte) *refusal {
+	var ask wire.Memory
+	ask.Decode(payload)
+	t, r := s.seat(ask.GPU)
+	if r != nil {
+		return r
+	}
+	began := s.b.clock.now()
+	answer, result := wire.TypeGrant, ok
+	if t != nil {
+		s.mu.Lock()
+		reservation, granted, free := t.gpu.memory.Reserve(s.tenant.Name, s.id, ask.Bytes)
+		s.memory = true
+		s.mu.Unlock()
+		if !granted && free >= ask.Bytes && free > 0 {
+			return refusedMany
+		}
+		if ask.Reservation = reservation; !granted {
+			answer, result, ask.Bytes = wire.TypeDeny, denied, free
+		}
+	}
+	s.fault = send(fd, ask.Append(wire.Header{Type: answer, Seq: h.Seq, Session: s.id}.Append(m.out[:0])))
+	s.b.counters.count(h.Type, result)
+	s.b.counters.admission.observe(s.b.clock.now() - began)
+	return nil
+}
+
+// book notes in the ledger what a process did with memory: COMMIT, ABORT and
+// FREE. Only what is wrong with it is answered.
+func (s *session) book(_ int, _ *mail, h wire.Header, payload []byte) *refusal {
+	var m wire.Memory
+	m.Decode(payload)
+	t, r := s.seat(m.GPU)
+	if r != nil || t == nil {
+		return r
+	}
+	var err error
+	switch memory := t.gpu.memory; h.Type {
+	case wire.TypeCommit:
+		err = memory.Commit(s.id, m.Reservation, m.Bytes)
+	case wire.TypeAbort:
+		err = memory.Abort(s.id, m.Reservation)
+	default:
+		err = memory.Free(s.id, m.Bytes)
+	}
+	if err != nil {
+		return &refusal{wire.CodeState, err.Error(), false}
+	}
+	s.b.counters.count(h.Type, ok)
+	s.mu.Lock()
+	name := s.tenant.Name
+	s.mu.Unlock()
+	t.showMemory(name)
+	return nil
+}
+
+// showMemory writes what the session's tenant has on each GPU into the page.
+// Who takes memory does it at once for its own page; the others of its tenant
+// see it with the next heartbeat.
+func (s *session) showMemory() {
+	s.mu.Lock()
+	name := s.tenant.Name
+	s.mu.Unlock()
+	for _, t := range s.seats {
+		if t != nil {
+			t.showMemory(name)
+		}
+	}
+}
+
+func (t *seat) showMemory(tenant string) {
+	u := t.gpu.memory.Usage(tenant)
+	t.s.page.setMemory(t.index, u.Committed+u.Reserved+u.Dead, u.Cap)
+}

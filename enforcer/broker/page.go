@@ -1,0 +1,138 @@
+package broker
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/wire"
+)
+
+// A page is the broker's side of a credit page. What is written after close,
+// or before there is one, is lost: several goroutines write, and none of them
+// knows when the session ends.
+type page struct {
+	mu sync.Mutex
+	m  wire.Page
+}
+
+// open makes the page and returns the descriptor for the process, which the
+// caller closes.
+func (p *page) open(session uint64) (int, error) {
+	fd, m, err := makePage(unix.F_SEAL_FUTURE_WRITE)
+	if err != nil {
+		return -1, err
+	}
+	m.Init(session)
+	p.mu.Lock()
+	p.m = m
+	p.mu.Unlock()
+	return fd, nil
+}
+
+// makePage maps a new page. Who gets the descriptor can neither write nor
+// resize it. future is the seal for that: kernels before 5.1 have none, and
+// there the descriptor is one that can only be read.
+func makePage(future int) (int, wire.Page, error) {
+	fd, err := memfd("gpusteward-page")
+	if err != nil {
+		return -1, nil, err
+	}
+	m, err := mapPage(fd)
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, nil, err
+	}
+	const size = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, size|future)
+	if err == nil && future != 0 {
+		return fd, m, nil
+	}
+	if err != nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, size)
+	}
+	readable := -1
+	if err == nil {
+		err = unix.Fchmod(fd, 0o444) // or it would be opened again for writing
+	}
+	if err == nil {
+		readable, err = unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	}
+	_ = unix.Close(fd)
+	if err != nil {
+		_ = unix.Munmap(m)
+		return -1, nil, fmt.Errorf("seal page: %w", err)
+	}
+	return readable, m, nil
+}
+
+func mapPage(fd int) (wire.Page, error) {
+	if err := unix.Ftruncate(fd, wire.PageSize); err != nil {
+		return nil, fmt.Errorf("size page: %w", err)
+	}
+	m, err := unix.Mmap(fd, 0, wire.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map page: %w", err)
+	}
+	return m, nil
+}
+
+// memfd makes a file in memory that can be sealed. Kernels before 6.3 do not
+// know that it will not be executed.
+func memfd(name string) (int, error) {
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err := unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
+	if err == unix.EINVAL {
+		fd, err = unix.MemfdCreate(name, flags)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("make %s: %w", name, err)
+	}
+	return fd, nil
+}
+
+// set writes a slot and wakes who waits for it.
+func (p *page) set(slot int, t wire.Turn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.m != nil {
+		p.m.SetTurn(slot, t)
+		p.m.Ring()
+	}
+}
+
+// setMemory writes what a tenant has of a GPU's memory.
+func (p *page) setMemory(slot int, used, limit uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.m != nil {
+		p.m.SetMemory(slot, used, limit)
+	}
+}
+
+// beat says that the broker lives.
+func (p *page) beat(now time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.m != nil {
+		p.m.Beat(uint64(now))
+	}
+}
+
+// close takes the broker's mapping away; the process keeps its own, with all
+// slots revoked.
+func (p *page) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.m == nil {
+		return
+	}
+	for i := range wire.GPUs {
+		p.m.SetTurn(i, wire.Turn{Mode: wire.ModeKill})
+	}
+	p.m.Ring()
+	_ = unix.Munmap(p.m)
+	p.m = nil
+}

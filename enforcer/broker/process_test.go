@@ -1,0 +1,352 @@
+package broker
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/wire"
+)
+
+// TestProcess is no test but a process under the hook: the test binary runs
+// itself with GS_PROCESS set to a socket. It opens sessions, takes some memory,
+// says so, and speaks until its stdin ends.
+func TestProcess(t *testing.T) {
+	path := os.Getenv("GS_PROCESS")
+	if path == "" {
+		t.Skip("run by the other tests")
+	}
+	n, _ := strconv.Atoi(os.Getenv("GS_SESSIONS"))
+	bytes, _ := strconv.ParseUint(os.Getenv("GS_BYTES"), 10, 64)
+	var first *client
+	for i := range n {
+		c := connect(t, path)
+		c.send(wire.TypeHello, hello(os.Getenv("GS_TENANT"), 1))
+		if h, p := c.receive(); h.Type != wire.TypeWelcome {
+			t.Fatalf("%s %q", h.Type, p)
+		} else {
+			c.session = h.Session
+		}
+		_ = unix.Close(c.fd) // thousands of pages are the broker's to map
+		c.fd = -1
+		if i == 0 {
+			first = c
+		}
+	}
+	if bytes > 0 {
+		first.take(bytes)
+	}
+	if inherited := os.Getenv("GS_CHILD"); inherited != "" {
+		// A child has the connection, and lives on.
+		file, err := first.conn.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		child := exec.Command("sleep", inherited)
+		child.ExtraFiles = []*os.File{file}
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fmt.Println("ready")
+	ended := make(chan struct{})
+	go func() { _, _ = io.Copy(io.Discard, os.Stdin); close(ended) }()
+	tick := time.NewTicker(20 * time.Millisecond)
+	for {
+		select {
+		case <-ended:
+			return
+		case <-tick.C:
+			if n == 1 {
+				first.sync()
+			}
+		}
+	}
+}
+
+// A process is one that TestProcess is.
+type process struct {
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+}
+
+func run(t *testing.T, b *Broker, tenant string, sessions int, bytes uint64, env ...string) *process {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestProcess$")
+	cmd.Env = append(os.Environ(), "GS_PROCESS="+b.options.Socket, "GS_TENANT="+tenant,
+		fmt.Sprintf("GS_SESSIONS=%d", sessions), fmt.Sprintf("GS_BYTES=%d", bytes))
+	cmd.Env = append(cmd.Env, env...)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := &process{cmd, stdin}
+	t.Cleanup(p.kill)
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil || line != "ready\n" {
+		t.Fatalf("the process says %q, %v", line, err)
+	}
+	return p
+}
+
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
+// TestKill kills a process that has the turn and memory, while NVML still
+// lists it, and a child of it has its connection.
+func TestKill(t *testing.T) {
+	var listed atomic.Bool
+	listed.Store(true)
+	b := start(t, Options{Turn: time.Hour, Holds: func(uuid string, pid int) bool {
+		return listed.Load() && strings.HasSuffix(uuid, "01") && pid > 1
+	}}, func(b *Broker) { b.timing.poll = 5 * time.Millisecond })
+	p := run(t, b, "a", 1, 70, "GS_CHILD=5")
+	d := dial(t, b, "b", 1)
+	acquire(d)
+	d.mode(0, wire.ModeRun) // by the drain's deadline
+	began := time.Now()
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	d.mode(0, wire.ModeOpen)
+	t.Logf("the GPU passed on %v after the kill", time.Since(began))
+	eventually(t, "the session is closing", func() bool { return b.Stats().Sessions["closing"] == 1 })
+	if s := b.tenant("a"); s.MemoryUsed != 70 {
+		t.Errorf("the driver has memory still, and the books say %d", s.MemoryUsed)
+	}
+	listed.Store(false)
+	eventually(t, "its memory is free", func() bool { return b.tenant("a").MemoryUsed == 0 })
+	eventually(t, "the session is gone", func() bool { return b.Stats().Sessions["closing"] == 0 })
+}
+
+// TestReleaseDeadline returns a dead process's memory though NVML lists it for
+// ever.
+func TestReleaseDeadline(t *testing.T) {
+	b := start(t, Options{Holds: func(string, int) bool { return true }}, func(b *Broker) { b.timing.release = 300 * time.Millisecond })
+	run(t, b, "a", 1, 70).kill()
+	took := eventually(t, "its memory is free", func() bool { return b.tenant("a").MemoryUsed == 0 })
+	if took < 100*time.Millisecond || took > 2*time.Second {
+		t.Errorf("after %v", took)
+	}
+}
+
+// TestStop stops a process: no turn waits for it, its memory stays, and it
+// goes on where it was.
+func TestStop(t *testing.T) {
+	b := start(t, Options{}, func(b *Broker) { b.timing.beat, b.timing.stale = 5*time.Millisecond, 300*time.Millisecond })
+	p := run(t, b, "a", 1, 70)
+	if err := p.cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is stale", func() bool { return b.Stats().Sessions["stale"] == 1 })
+	if b.tenant("a").MemoryUsed != 70 {
+		t.Error("its memory is gone")
+	}
+	if err := p.cmd.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is back", func() bool { return b.Stats().Sessions["active"] == 1 })
+}
+
+// TestConnectionLost keeps the memory of a process that lives charged, until
+// it resumes.
+func TestConnectionLost(t *testing.T) {
+	b := start(t, Options{Policy: func(_ Facts, wished string) (Tenant, error) { return Tenant{Name: wished, Memory: 100}, nil }}, nil)
+	c := dial(t, b, "a", 1)
+	c.take(70)
+	c.close()
+	eventually(t, "the session is closing", func() bool { return b.Stats().Sessions["closing"] == 1 })
+	if b.tenant("a").MemoryUsed != 70 {
+		t.Error("the process lives, and its memory is not charged")
+	}
+	wrong := connect(t, b.options.Socket)
+	h := hello("a", 1)
+	h.Old, h.Token, h.Committed[0] = c.session, c.token+1, 7
+	wrong.hello(wire.TypeResume, h)
+	if used := b.tenant("a").MemoryUsed; used != 77 {
+		t.Errorf("with a wrong token: %d bytes", used)
+	}
+	d := connect(t, b.options.Socket)
+	h.Token, h.Committed[0] = c.token, 65
+	d.hello(wire.TypeResume, h)
+	if used := b.tenant("a").MemoryUsed; used != 72 || b.Stats().Sessions["closing"] != 0 {
+		t.Errorf("resumed: %d bytes, %v", used, b.Stats().Sessions)
+	}
+	if used, _ := d.page.Memory(0); used < 65 {
+		t.Errorf("the page says %d bytes", used)
+	}
+	// A session that the broker holds for alive ends by it as well.
+	e := connect(t, b.options.Socket)
+	h.Old, h.Token = d.session, d.token
+	e.hello(wire.TypeResume, h)
+	d.gone()
+	eventually(t, "it is charged once", func() bool { return b.tenant("a").MemoryUsed == 72 })
+}
+
+// TestRestart resumes sessions at the next broker, whatever the cap says.
+func TestRestart(t *testing.T) {
+	path := socket(t)
+	policy := func(_ Facts, wished string) (Tenant, error) { return Tenant{Name: wished, Memory: 100}, nil }
+	var h *wire.Hello
+	t.Run("before", func(t *testing.T) {
+		c := dial(t, start(t, Options{Socket: path, Policy: policy}, nil), "a", 1)
+		c.take(70)
+		h = hello("a", 1)
+		h.Old, h.Token, h.Committed[0] = c.session, c.token, 170
+	})
+	b := start(t, Options{Socket: path, Policy: policy}, nil)
+	c := connect(t, path)
+	c.hello(wire.TypeResume, h)
+	if c.session == h.Old {
+		t.Error("the number of a session came again")
+	}
+	if typ, m := c.reserve(1); typ != wire.TypeDeny || m.Bytes != 0 {
+		t.Errorf("above the cap: %s %+v", typ, m)
+	}
+	c.send(wire.TypeFree, &wire.Memory{Bytes: 90})
+	c.take(20)
+	if used := b.tenant("a").MemoryUsed; used != 100 {
+		t.Errorf("%d bytes", used)
+	}
+	h.Committed[0] = 1 << 63
+	liar := connect(t, path)
+	liar.hello(wire.TypeResume, h)
+	liar.sync()
+}
+
+// TestChild has a forked child speak over its parent's connection.
+func TestChild(t *testing.T) {
+	b := start(t, Options{}, nil)
+	c := dial(t, b, "a", 1)
+	c.take(70)
+	file, err := c.conn.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	free := c.frame(wire.TypeFree, &wire.Memory{Bytes: 70})
+	child := exec.Command("sh", "-c", "dd bs=4096 count=1 status=none >&3")
+	child.Stdin, child.ExtraFiles = strings.NewReader(string(free)), []*os.File{file}
+	if out, err := child.CombinedOutput(); err != nil {
+		t.Skipf("no dd: %v %s", err, out)
+	}
+	c.refused(wire.CodeDenied)
+	if used := b.tenant("a").MemoryUsed; used != 70 {
+		t.Errorf("the child freed its parent's memory: %d bytes", used)
+	}
+	c.sync()
+}
+
+// TestOldKernel knows who connects without SO_PEERPIDFD.
+func TestOldKernel(t *testing.T) {
+	b := start(t, Options{}, func(b *Broker) { b.pidfd = func(int, int) (int, error) { return -1, unix.ENOPROTOOPT } })
+	run(t, b, "a", 1, 70).kill()
+	eventually(t, "its memory is free", func() bool { return b.tenant("a").MemoryUsed == 0 })
+
+	proc := t.TempDir()
+	other := start(t, Options{ProcFS: proc}, func(b *Broker) { b.pidfd = func(int, int) (int, error) { return -1, unix.ENOPROTOOPT } })
+	c := connect(t, other.options.Socket)
+	c.refused(wire.CodeDenied) // there is no process of that number
+	c.gone()
+}
+
+func TestPageSeals(t *testing.T) {
+	b := start(t, Options{}, nil)
+	c := dial(t, b, "a", 1)
+	for name, future := range map[string]int{"": unix.F_SEAL_FUTURE_WRITE, " of an old kernel": 0} {
+		fd := c.fd
+		if future == 0 {
+			var err error
+			if fd, _, err = makePage(0); err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(fd)
+		}
+		if _, err := unix.Mmap(fd, 0, wire.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
+			t.Errorf("a page%s can be mapped for writing", name)
+		}
+		if _, err := unix.Pwrite(fd, []byte{1}, 0); err == nil {
+			t.Errorf("a page%s can be written", name)
+		}
+		if unix.Ftruncate(fd, 0) == nil || unix.Ftruncate(fd, 1<<20) == nil {
+			t.Errorf("a page%s can be resized", name)
+		}
+		if seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || seals&unix.F_SEAL_SHRINK == 0 {
+			t.Errorf("a page%s has seals %x, %v", name, seals, err)
+		}
+	}
+	if err := unix.Mprotect(c.page, unix.PROT_READ|unix.PROT_WRITE); err == nil {
+		t.Error("a mapping for reading becomes one for writing")
+	}
+}
+
+// TestTenThousand holds idle sessions and says what each costs in memory.
+func TestTenThousand(t *testing.T) {
+	want := 10_000
+	if testing.Short() || raced {
+		want = 1000
+	}
+	sessions, need := want, uint64(2*want+500)
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	// Root may raise the hard limit. Who may not has as many as fit.
+	if unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: need, Max: max(need, limit.Max)}) != nil {
+		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit.Max, Max: limit.Max})
+		sessions = min(want, int(limit.Max-500)/2)
+	}
+	if sessions < want {
+		t.Logf("the limit of %d descriptors allows only %d sessions", limit.Max, sessions)
+	}
+	b := start(t, Options{MaxPerUID: want + 100}, func(b *Broker) { b.timing.stale = time.Hour })
+	before := resident(t)
+	for range 10 {
+		run(t, b, "a", sessions/10, 0)
+	}
+	if n := b.Stats().Sessions["authenticated"]; n != sessions/10*10 {
+		t.Fatalf("%d sessions", n)
+	}
+	each := (resident(t) - before) / uint64(sessions)
+	t.Logf("%d sessions of %d bytes each", sessions, each)
+	if each > 16<<10 && !raced {
+		t.Errorf("a session costs %d bytes", each)
+	}
+}
+
+// resident returns the process's RSS, bytes.
+func resident(t *testing.T) uint64 {
+	t.Helper()
+	runtime.GC()
+	debug.FreeOSMemory()
+	raw, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := strconv.ParseUint(strings.Fields(string(raw))[1], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages * uint64(os.Getpagesize())
+}

@@ -1,0 +1,192 @@
+package broker
+
+import (
+	"cmp"
+	"encoding/json"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/wire"
+)
+
+// Results of requests, after the codes of errors.
+const (
+	ok     = 0
+	denied = wire.Codes
+)
+
+// counters count what happens. All goroutines write them.
+type counters struct {
+	requests  [wire.Types][wire.Codes + 1]atomic.Uint64 // by type, 0 unknown, and result
+	admission histogram
+	starved   atomic.Uint64 // accepts that found no descriptor
+	slowed    atomic.Uint64 // messages beyond a rate
+	slow      atomic.Uint64 // sessions dropped because they do not read
+	floods    atomic.Uint64 // sessions dropped because they ask too much
+}
+
+func (c *counters) count(t wire.Type, result int) {
+	if !t.Known() {
+		t = 0
+	}
+	c.requests[t][result].Add(1)
+}
+
+func (c *counters) ended(err error) {
+	switch err {
+	case errSlow:
+		c.slow.Add(1)
+	case errFlood:
+		c.floods.Add(1)
+	}
+}
+
+var bounds = [...]time.Duration{
+	time.Microsecond, 2 * time.Microsecond, 5 * time.Microsecond, 10 * time.Microsecond, 20 * time.Microsecond,
+	50 * time.Microsecond, 100 * time.Microsecond, time.Millisecond, 10 * time.Millisecond,
+}
+
+type histogram struct {
+	counts [len(bounds) + 1]atomic.Uint64
+	sum    atomic.Int64 // ns
+}
+
+func (h *histogram) observe(d time.Duration) {
+	i := 0
+	for i < len(bounds) && d > bounds[i] {
+		i++
+	}
+	h.counts[i].Add(1)
+	h.sum.Add(int64(d))
+}
+
+func (h *histogram) read() wire.Durations {
+	d := wire.Durations{Seconds: time.Duration(h.sum.Load()).Seconds()}
+	for _, b := range bounds {
+		d.Bounds = append(d.Bounds, b.Seconds())
+	}
+	for i := range h.counts {
+		d.Counts = append(d.Counts, h.counts[i].Load())
+	}
+	return d
+}
+
+// Stats returns the broker's books. It holds no lock for longer than it takes
+// to look at each session, and looks at each GPU once.
+func (b *Broker) Stats() wire.Stats {
+	all := wire.Stats{Sessions: map[string]int{}, Admission: b.counters.admission.read(), Requests: b.counters.read()}
+	all.Faults = map[string]uint64{
+		"slow": b.counters.slow.Load(), "flood": b.counters.floods.Load(),
+		"slowed": b.counters.slowed.Load(), "starved": b.counters.starved.Load(),
+	}
+	for _, name := range stateNames {
+		all.Sessions[name] = 0
+	}
+	hooks := map[string]int{}
+	b.mu.Lock()
+	for _, s := range b.sessions {
+		at := state(s.state.Load())
+		all.Sessions[stateNames[at]]++
+		if at >= authenticated && at < closing {
+			hooks[s.hook]++
+		}
+	}
+	gpus := make([]*gpu, 0, len(b.gpus))
+	for _, g := range b.gpus {
+		gpus = append(gpus, g)
+	}
+	b.mu.Unlock()
+	for version, n := range hooks {
+		all.Hooks = append(all.Hooks, wire.HookStats{Version: version, ABI: abi, Sessions: n})
+	}
+	slices.SortFunc(all.Hooks, func(x, y wire.HookStats) int { return cmp.Compare(x.Version, y.Version) })
+	slices.SortFunc(gpus, func(x, y *gpu) int { return cmp.Compare(x.uuid, y.uuid) })
+	for _, g := range gpus {
+		g.do(func() { g.stats(&all) })
+	}
+	return all
+}
+
+// abi is the protocol's version: all sessions have the same major.
+const abi = "1.0"
+
+// read returns the counters of what has happened at all.
+func (c *counters) read() []wire.RequestStats {
+	var all []wire.RequestStats
+	for t := range c.requests {
+		for result := range c.requests[t] {
+			if n := c.requests[t][result].Load(); n > 0 {
+				all = append(all, wire.RequestStats{Op: wire.Type(t).String(), Result: resultName(result), Count: n})
+			}
+		}
+	}
+	return all
+}
+
+func resultName(result int) string {
+	switch result {
+	case ok:
+		return "ok"
+	case denied:
+		return "denied"
+	case int(wire.CodeDenied):
+		return "forbidden" // denied is of memory
+	}
+	return wire.Code(result).String()
+}
+
+// stats adds the books of one GPU.
+func (g *gpu) stats(all *wire.Stats) {
+	system := g.schedule.System()
+	all.GPUs = append(all.GPUs, wire.GPUStats{GPU: g.uuid, HandoverSeconds: system.Handover.Seconds(), TogetherSeconds: system.Together.Seconds(),
+		Preempted: system.Preempted, Trials: system.Trials, TrialsFailed: system.Failed})
+	for _, p := range slices.Concat(g.parties, g.past) {
+		sums, memory := g.sum(p), g.memory.Usage(p.name)
+		t := wire.TenantStats{
+			Tenant: p.name, GPU: g.uuid, Sessions: len(p.seats), Weight: weight(p.tenant), Limit: p.tenant.Limit,
+			ChargedSeconds: sums.Charged.Seconds(), Turns: sums.Turns, OverrunSeconds: sums.Overrun.Seconds(),
+			WaitSeconds: sums.Waited.Seconds(), ThrottledSeconds: p.overhead.Seconds(), Launches: p.launches,
+			MemoryCap: memory.Cap, MemoryUsed: memory.Committed + memory.Dead, MemoryReserved: memory.Reserved,
+			MemoryPeak: memory.Peak, MemoryDenied: memory.Denied,
+		}
+		if t.Limit <= 0 {
+			t.Limit = 1
+		}
+		t.Share1s.Actual, t.Share1s.Target = g.schedule.Shares(p.name, time.Second)
+		t.Share10s.Actual, t.Share10s.Target = g.schedule.Shares(p.name, 10*time.Second)
+		all.Tenants = append(all.Tenants, t)
+	}
+}
+
+// stats answers STATS with a file of JSON, for who may know everything.
+func (s *session) stats(fd int, m *mail, h wire.Header, _ []byte) *refusal {
+	if s.facts.UID != 0 && int(s.facts.UID) != os.Geteuid() {
+		return &refusal{wire.CodeDenied, "statistics are for root and the broker's own user", true}
+	}
+	if s.state.CompareAndSwap(int32(connecting), int32(observing)) {
+		_ = s.conn.SetReadDeadline(time.Time{})
+	}
+	s.b.counters.count(h.Type, ok)
+	file, err := memfd("gpusteward-stats")
+	if err != nil {
+		return refuse(wire.CodeLimit, err)
+	}
+	out := os.NewFile(uintptr(file), "gpusteward-stats")
+	defer out.Close()
+	text, err := json.Marshal(s.b.Stats())
+	if err == nil {
+		_, err = out.WriteAt(text, 0) // the reader shares the position
+	}
+	if err == nil {
+		_, err = unix.FcntlInt(uintptr(file), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+	}
+	if err != nil {
+		return refuse(wire.CodeLimit, err)
+	}
+	s.fault = sendWith(fd, wire.Header{Type: wire.TypeStatsReply, Seq: h.Seq, Session: s.id}.Append(m.out[:0]), file)
+	return nil
+}
