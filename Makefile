@@ -10,12 +10,16 @@ export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 BENCHTIME   ?= 1s
 DAYS        ?= 1000
 
-.PHONY: build run test test-gpu truth bench lint rules generate check clean tools
+.PHONY: build hook run test test-shares test-gpu truth bench lint rules generate check clean tools
 
 build:
 	@go build -trimpath -ldflags '$(LDFLAGS)' -o gpusteward .
 
-run: build
+# The library that programs run under: see `gpusteward exec`.
+hook:
+	@$(MAKE) --no-print-directory -s -C enforcer/hook
+
+run: build hook
 	@if [ -e /dev/nvidiactl ]; then \
 		echo "NVIDIA driver found: reading this host's GPUs, http://localhost:9836"; \
 		exec ./gpusteward $(ARGS); \
@@ -31,18 +35,26 @@ test: tools
 	@go test -race -shuffle=on ./...
 	@go test -run '^(TestHealthyHostsAreQuiet|TestMemoryOfWindows)$$' ./health
 	@go test -race -tags kubelet -run Kubelet ./collectors/host
-	@$(MAKE) --no-print-directory rules
+	@$(MAKE) --no-print-directory rules test-shares
+
+# Shares of true time and memory, on a simulated GPU that real processes share:
+# alone, because what else runs takes time from them.
+test-shares:
+	@go test -count=1 -p 1 -v -run '^(TestShares|TestWorkConservation|TestSmallKernels|TestDeath.*|TestMemoryRace|TestBrokerKilled)$$' ./enforcer \
+		| grep -v -e '^=== ' -e '^ *--- PASS'; exit $${PIPESTATUS[0]}
 
 # On a machine with an NVIDIA GPU.
 test-gpu:
-	@go test -tags gpu -run '^TestGPU' -v -count=1 . ./collectors
+	@$(MAKE) --no-print-directory hook
+	@go test -tags gpu -run '^TestGPU' -v -count=1 -timeout 30m -p 1 . ./collectors ./enforcer
 
 # False alarms of so many simulated days of healthy hosts, by check.
 truth:
 	@GOGC=400 go test -count=1 -timeout 24h -run '^TestHealthyHostsAreQuiet$$' -v ./health -args -truth.days=$(DAYS)
 
 bench:
-	@go test -run '^$$' -bench . -benchtime $(BENCHTIME) -benchmem ./collectors/... ./exporter ./health
+	@go test -run '^$$' -bench . -benchtime $(BENCHTIME) -benchmem ./collectors/... ./exporter ./health ./enforcer/...
+	@$(MAKE) --no-print-directory -s -C enforcer/hook bench
 	@go test -tags bench -run TestFigures -v -count=1 . | grep -v -e "^=== " -e "^--- "
 
 # promtool, Alertmanager and amtool, for the tests that hold the output against
@@ -78,3 +90,4 @@ check: lint generate
 
 clean:
 	@rm -f gpusteward
+	@$(MAKE) --no-print-directory -s -C enforcer/hook clean

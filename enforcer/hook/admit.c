@@ -1,0 +1,198 @@
+/* What this process holds of each GPU's memory, and what it is about to take.
+ *
+ * With a session the broker decides, and these sums are what RESUME declares.
+ * Without one they decide, by the cap of the process's own page. Either way a
+ * reservation is counted here from before the driver is asked, so that the cap
+ * holds while threads race and while sessions come and go. */
+#define _GNU_SOURCE
+#include "client.h"
+
+/* As many reservations as the broker allows a session; further threads wait. */
+#define GS_RESERVATIONS 64
+
+#define GS_PATIENCE (5 * GS_MS)
+
+static struct reservation {
+	bool taken;
+	unsigned gpu;
+	uint64_t bytes;
+	uint64_t number; /* the broker's */
+	uint64_t epoch;  /* of the session that granted it; 0 none */
+} reservations[GS_RESERVATIONS];
+
+static _Atomic uint64_t committed[GS_GPUS];
+static uint64_t reserved[GS_GPUS];
+static _Atomic uint32_t released; /* counts; threads without a reservation wait on it */
+
+uint64_t gs_client_committed(unsigned gpu) { return gpu < GS_GPUS ? atomic_load(&committed[gpu]) : 0; }
+
+void gs_admit_declare(uint64_t held[GS_GPUS])
+{
+	for (unsigned i = 0; i < GS_GPUS; i++)
+		held[i] = committed[i];
+}
+
+void gs_admit_forked(void)
+{
+	for (unsigned i = 0; i < GS_GPUS; i++) {
+		reserved[i] = 0;
+		atomic_store(&committed[i], 0);
+		gs_local_used(i, 0);
+	}
+	for (unsigned i = 0; i < GS_RESERVATIONS; i++)
+		reservations[i].taken = false;
+}
+
+static void hold(unsigned gpu, uint64_t bytes)
+{
+	atomic_store(&committed[gpu], bytes);
+	gs_local_used(gpu, bytes);
+}
+
+static struct reservation *find_free(void)
+{
+	for (unsigned i = 0; i < GS_RESERVATIONS; i++)
+		if (!reservations[i].taken)
+			return &reservations[i];
+	return NULL;
+}
+
+static struct reservation *take(unsigned gpu, uint64_t bytes)
+{
+	uint64_t deadline = gs_now() + GS_ANSWER, now;
+	struct reservation *r;
+
+	while (!(r = find_free())) {
+		if ((now = gs_now()) >= deadline)
+			return NULL;
+		gs_client_park(&released, released, deadline - now);
+	}
+	*r = (struct reservation){.taken = true, .gpu = gpu, .bytes = bytes};
+	reserved[gpu] += bytes;
+	return r;
+}
+
+static void release(struct reservation *r)
+{
+	reserved[r->gpu] -= r->bytes;
+	r->taken = false;
+	atomic_fetch_add(&released, 1);
+	gs_futex_wake(&released, 1);
+}
+
+/* The broker's answer: GS_GRANT, GS_DENY, or 0 where there is none. A session
+ * that sends too much is told so, and waits: the program did nothing wrong. */
+static int ask(struct reservation *r, enum gs_kind kind)
+{
+	struct gs_memory m = {.gpu = r->gpu, .kind = kind, .bytes = r->bytes};
+	uint64_t deadline = gs_now() + GS_ANSWER;
+	_Atomic uint32_t nobody = 0;
+	struct gs_frame answer;
+
+	for (;;) {
+		if (!gs_client_governs(r->gpu) || !gs_client_ask(GS_RESERVE, &m, sizeof(m), &answer))
+			return 0;
+		if (answer.header.type != GS_ERR || answer.err.code != GS_E_LIMIT || gs_now() >= deadline)
+			break;
+		gs_client_park(&nobody, 0, GS_PATIENCE);
+	}
+	if (answer.header.type != GS_GRANT)
+		return GS_DENY;
+	if (answer.memory.bytes < r->bytes) {
+		gs_client_again("it granted less than was asked");
+		return 0;
+	}
+	r->number = answer.memory.reservation;
+	r->epoch = gs_client_epoch();
+	return GS_GRANT;
+}
+
+/* By the own page's cap. r itself is in the sums. */
+static int decide(const struct reservation *r)
+{
+	uint64_t cap = gs_local_cap(r->gpu);
+
+	return !cap || committed[r->gpu] + reserved[r->gpu] <= cap ? GS_GRANT : GS_DENY;
+}
+
+enum gs_type gs_client_reserve(unsigned gpu, enum gs_kind kind, uint64_t bytes, uint64_t *reservation)
+{
+	enum gs_type answer = GS_DENY;
+
+	*reservation = 0;
+	if (gpu >= GS_GPUS)
+		return GS_GRANT;
+	if (bytes >> 48)
+		return GS_DENY; /* No GPU has it, and sums shall not overflow. */
+	int was = gs_client_lock();
+	struct reservation *r = take(gpu, bytes);
+	if (r) {
+		int said = ask(r, kind);
+		answer = (enum gs_type)(said ? said : decide(r));
+		if (answer == GS_GRANT)
+			*reservation = (uint64_t)(r - reservations) + 1;
+		else
+			release(r);
+	}
+	gs_client_unlock(was);
+	return answer;
+}
+
+static struct reservation *find(uint64_t reservation)
+{
+	if (reservation == 0 || reservation > GS_RESERVATIONS || !reservations[reservation - 1].taken)
+		return NULL;
+	return &reservations[reservation - 1];
+}
+
+/* Tells the broker what became of a reservation, if it is this session's. */
+static void conclude(const struct reservation *r, enum gs_type type, unsigned gpu, enum gs_kind kind, uint64_t bytes)
+{
+	if (!gs_client_governs(gpu))
+		return;
+	if (r && r->epoch == gs_client_epoch() && bytes <= r->bytes) {
+		struct gs_memory m = {.gpu = gpu, .kind = kind, .reservation = r->number, .bytes = bytes};
+		gs_client_send(type, &m, sizeof(m));
+	} else if (bytes) {
+		gs_client_again("memory was taken that it does not know of");
+	}
+}
+
+void gs_client_commit(unsigned gpu, enum gs_kind kind, uint64_t reservation, uint64_t bytes)
+{
+	if (gpu >= GS_GPUS)
+		return;
+	int was = gs_client_lock();
+	struct reservation *r = find(reservation);
+	hold(gpu, committed[gpu] + bytes);
+	conclude(r, GS_COMMIT, gpu, kind, bytes);
+	if (r)
+		release(r);
+	gs_client_unlock(was);
+}
+
+void gs_client_abort(unsigned gpu, uint64_t reservation)
+{
+	if (gpu >= GS_GPUS)
+		return;
+	int was = gs_client_lock();
+	struct reservation *r = find(reservation);
+	if (r) {
+		conclude(r, GS_ABORT, gpu, GS_DEVICE, 0);
+		release(r);
+	}
+	gs_client_unlock(was);
+}
+
+void gs_client_free(unsigned gpu, enum gs_kind kind, uint64_t bytes)
+{
+	if (gpu >= GS_GPUS)
+		return;
+	int was = gs_client_lock();
+	uint64_t held = committed[gpu];
+	struct gs_memory m = {.gpu = gpu, .kind = kind, .bytes = bytes < held ? bytes : held};
+	hold(gpu, held - m.bytes);
+	if (m.bytes && gs_client_governs(gpu))
+		gs_client_send(GS_FREE, &m, sizeof(m));
+	gs_client_unlock(was);
+}

@@ -1,0 +1,176 @@
+/* From nothing to a session: HELLO or RESUME, and the WELCOME. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client.h"
+
+#define GS_BUSY (10 * GS_MS) /* the broker's queue of connections is full */
+
+static int send_hello(void)
+{
+	struct gs_hello hello = {.pid = (uint32_t)getpid(), .gpus = gs_gpus.count, .hook = GS_VERSION,
+				 .old_session = gs_client.session, .token = gs_client.token};
+	struct gs_header h = {.magic = GS_MAGIC, .major = GS_MAJOR, .minor = GS_MINOR, .type = GS_HELLO,
+			      .length = sizeof(hello), .seq = ++gs_client.seq};
+	int version = 0;
+
+	if (gs_real.cuDriverGetVersion && gs_real.cuDriverGetVersion(&version) == CUDA_SUCCESS)
+		hello.cuda = (uint32_t)version;
+	memcpy(hello.tenant, gs_settings.tenant, sizeof(hello.tenant));
+	memcpy(hello.uuid, gs_gpus.uuid, sizeof(hello.uuid));
+	gs_admit_declare(gs_client.declared);
+	memcpy(hello.committed, gs_client.declared, sizeof(hello.committed));
+	bool resume = gs_client.session != 0;
+	for (int i = 0; i < GS_GPUS; i++)
+		resume |= gs_client.declared[i] != 0;
+	if (resume)
+		h.type = GS_RESUME;
+	return gs_link_send(&gs_client.link, &h, &hello);
+}
+
+/* Called where the link is closed: a reader may still hold the last one. */
+void gs_connect_begin(void)
+{
+	int err = gs_link_open(&gs_client.link, gs_settings.socket);
+
+	if (err == EAGAIN) {
+		gs_client.retry_at = gs_now() + GS_BUSY;
+		return;
+	}
+	if (!err)
+		err = send_hello();
+	if (err) {
+		gs_client_fail(strerror(err));
+		return;
+	}
+	gs_client.state = GS_CONNECTING;
+	gs_client.deadline = gs_now() + GS_CONNECT;
+}
+
+/* What was freed since it was declared is freed now. What was taken cannot be
+ * added, so that is declared anew. */
+static bool settle(void)
+{
+	uint64_t now[GS_GPUS];
+
+	gs_admit_declare(now);
+	for (unsigned i = 0; i < gs_client.governed; i++) {
+		struct gs_memory m = {.gpu = i, .bytes = gs_client.declared[i] - now[i]};
+		if (now[i] > gs_client.declared[i])
+			return false;
+		if (m.bytes && !gs_client_send(GS_FREE, &m, sizeof(m)))
+			return true;
+	}
+	return true;
+}
+
+static void welcomed(const struct gs_frame *f, int fd)
+{
+	const struct gs_welcome *w = &f->welcome;
+	const char *why;
+	struct gs_page *page = gs_link_map(fd, w, gs_client.page, &why);
+
+	if (!page) {
+		gs_client_fail(why);
+		return;
+	}
+	uint64_t beat = w->heartbeat_ms ? w->heartbeat_ms * GS_MS : GS_SECOND;
+	bool resumed = gs_client.session != 0;
+	gs_client.page = page;
+	gs_client.session = f->header.session;
+	gs_client.token = w->token;
+	gs_client.governed = w->gpus ? gs_gpus.count : 0; /* Which they are it does not say, and answers for all. */
+	gs_client.closed = gs_settings.closed || w->fail_closed;
+	gs_client.ping_every = beat < 5 * GS_SECOND ? beat : 5 * GS_SECOND;
+	gs_client.ping_at = gs_now() + gs_client.ping_every;
+	gs_client.retry_after = GS_RETRY_FIRST;
+	gs_client.state = GS_ACTIVE;
+	if (!settle()) {
+		gs_client_drop();
+		gs_client.retry_at = 0;
+		return;
+	}
+	if (gs_client.state != GS_ACTIVE)
+		return;
+	gs_client.said = false;
+	atomic_fetch_add(&gs_client.epoch, 1);
+	atomic_store_explicit(&gs_page, page, memory_order_release);
+	atomic_store(&gs_client.connected, true);
+	gs_local_step_down();
+	if (gs_settings.log)
+		gs_log("%s the broker at %s as tenant %.64s", resumed ? "resumed with" : "connected to", gs_settings.socket, w->tenant);
+}
+
+static void refused(const struct gs_err *e)
+{
+	char why[sizeof(e->text) + 1] = {0};
+
+	memcpy(why, e->text, sizeof(e->text));
+	if (gs_client.session) /* It may be the old session that it does not want. */
+		gs_client.session = gs_client.token = 0;
+	else
+		gs_client.retry_after = GS_RETRY_LAST;
+	gs_client_fail(*why ? why : "it refused");
+}
+
+void gs_connect_await(void)
+{
+	struct gs_frame f;
+	int fd = -1, err = gs_link_receive(&gs_client.link, &f, false, &fd);
+
+	if (!err && f.header.type == GS_WELCOME) {
+		welcomed(&f, fd);
+		return;
+	}
+	if (fd >= 0)
+		close(fd);
+	if (err == EAGAIN && gs_now() < gs_client.deadline)
+		return;
+	if (err == EAGAIN)
+		gs_client_fail("no answer");
+	else if (err)
+		gs_client_fail(err == EPROTONOSUPPORT ? "it speaks another version" : strerror(err));
+	else if (f.header.type == GS_ERR)
+		refused(&f.err);
+	else
+		gs_client_fail("its answer is no WELCOME");
+}
+
+void gs_find_gpus(void)
+{
+	CUresult (*uuid)(CUuuid *, CUdevice) = gs_real.cuDeviceGetUuid_v2 ? gs_real.cuDeviceGetUuid_v2 : gs_real.cuDeviceGetUuid;
+	int n = 0;
+
+	if (!uuid || !gs_real.cuDeviceGetCount || !gs_real.cuDeviceGet || gs_real.cuDeviceGetCount(&n) != CUDA_SUCCESS)
+		return;
+	for (int i = 0; i < n && i < GS_GPUS; i++)
+		if (gs_real.cuDeviceGet(&gs_gpus.device[i], i) != CUDA_SUCCESS || uuid(&gs_gpus.uuid[i], gs_gpus.device[i]) != CUDA_SUCCESS)
+			return;
+		else
+			gs_gpus.count = (unsigned)i + 1;
+}
+
+void gs_connect_now(void)
+{
+	uint64_t until = gs_now() + GS_CONNECT, now;
+
+	gs_client.retry_after = GS_RETRY_FIRST;
+	gs_connect_begin();
+	while (gs_client.state != GS_ACTIVE && (now = gs_now()) < until) {
+		struct pollfd p = {.fd = gs_client.link.fd, .events = POLLIN};
+		if (gs_client.state == GS_CONNECTING) {
+			poll(&p, 1, (int)((until - now) / GS_MS) + 1);
+			gs_connect_await();
+		} else if (gs_client.retry_at < now + GS_RETRY_FIRST) {
+			poll(NULL, 0, GS_BUSY / GS_MS); /* There is a broker, with much to do. */
+			gs_connect_begin();
+		} else {
+			return;
+		}
+	}
+	if (gs_client.state == GS_CONNECTING)
+		gs_client_fail("no answer");
+}

@@ -1,0 +1,164 @@
+/* Contexts: which GPU a thread works on, and what ends with a context. */
+#include "claims.h"
+#include "intercept.h"
+#include "pools.h"
+
+#define NONE -1
+#define SEVERAL -2
+
+/* The only GPU on which the process made contexts: then nobody asks the driver
+ * for the current one. */
+static _Atomic int only = NONE;
+
+#define DEVICES 64
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+	CUcontext context;
+	uint64_t retained;
+} primary[DEVICES];
+
+void gs_contexts_forked(void)
+{
+	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	atomic_store(&only, NONE);
+	for (int d = 0; d < DEVICES; d++)
+		primary[d].context = NULL, primary[d].retained = 0;
+}
+
+int gs_gpu_current(void)
+{
+	int gpu = atomic_load_explicit(&only, memory_order_relaxed);
+	CUdevice device;
+
+	if (likely(gpu >= 0))
+		return gpu;
+	if (!gs_real.cuCtxGetDevice || gs_real.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+		return -1;
+	return gs_gpu_of_device(device);
+}
+
+static CUresult created(CUresult r, CUcontext *c, CUdevice device)
+{
+	int gpu, none = NONE;
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	gpu = gs_gpu_of_device(device);
+	if (!atomic_compare_exchange_strong(&only, &none, gpu < 0 ? SEVERAL : gpu) && none != gpu)
+		atomic_store(&only, SEVERAL);
+	gs_gate_context_created(*c);
+	return r;
+}
+
+CUresult cuCtxCreate(CUcontext *c, unsigned flags, CUdevice device)
+{
+	GS_NEED(cuCtxCreate);
+	return created(gs_real.cuCtxCreate(c, flags, device), c, device);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *c, unsigned flags, CUdevice device)
+{
+	GS_NEED(cuCtxCreate_v2);
+	return created(gs_real.cuCtxCreate_v2(c, flags, device), c, device);
+}
+
+CUresult cuCtxCreate_v3(CUcontext *c, void *affinity, int count, unsigned flags, CUdevice device)
+{
+	GS_NEED(cuCtxCreate_v3);
+	return created(gs_real.cuCtxCreate_v3(c, affinity, count, flags, device), c, device);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *c, void *params, unsigned flags, CUdevice device)
+{
+	GS_NEED(cuCtxCreate_v4);
+	return created(gs_real.cuCtxCreate_v4(c, params, flags, device), c, device);
+}
+
+static CUresult destroy(CUresult (*real)(CUcontext), CUcontext c)
+{
+	gs_gate_context_destroyed(c);
+	CUresult r = real(c);
+	if (r == CUDA_SUCCESS)
+		gs_context_gone(c);
+	return r;
+}
+
+CUresult cuCtxDestroy(CUcontext c)
+{
+	GS_NEED(cuCtxDestroy);
+	return destroy(gs_real.cuCtxDestroy, c);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext c)
+{
+	GS_NEED(cuCtxDestroy_v2);
+	return destroy(gs_real.cuCtxDestroy_v2, c);
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice device)
+{
+	GS_NEED(cuDevicePrimaryCtxRetain);
+	CUresult r = gs_real.cuDevicePrimaryCtxRetain(c, device);
+	if (r != CUDA_SUCCESS || device < 0 || device >= DEVICES)
+		return r;
+	pthread_mutex_lock(&lock);
+	primary[device].context = *c;
+	primary[device].retained++;
+	pthread_mutex_unlock(&lock);
+	return created(r, c, device);
+}
+
+/* The primary context ends with its last release, or at once with a reset. */
+static CUresult let_go(CUresult (*real)(CUdevice), CUdevice device, bool reset)
+{
+	CUcontext c;
+	unsigned flags;
+	int active = 0;
+
+	if (device < 0 || device >= DEVICES)
+		return real(device);
+	pthread_mutex_lock(&lock);
+	bool last = reset || primary[device].retained == 1;
+	c = primary[device].context;
+	pthread_mutex_unlock(&lock);
+	if (c && last)
+		gs_gate_context_destroyed(c);
+	CUresult r = real(device);
+	if (r != CUDA_SUCCESS)
+		return r;
+	pthread_mutex_lock(&lock);
+	if (!reset && primary[device].retained)
+		primary[device].retained--;
+	pthread_mutex_unlock(&lock);
+	if (!reset && gs_real.cuDevicePrimaryCtxGetState && gs_real.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active)
+		return r;
+	gs_context_gone(c);
+	int gpu = atomic_load(&gs_counting) ? gs_gpu_of_device(device) : -1;
+	if (gpu >= 0)
+		gs_pools_reset(gpu);
+	return r;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+{
+	GS_NEED(cuDevicePrimaryCtxRelease);
+	return let_go(gs_real.cuDevicePrimaryCtxRelease, device, false);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+	GS_NEED(cuDevicePrimaryCtxRelease_v2);
+	return let_go(gs_real.cuDevicePrimaryCtxRelease_v2, device, false);
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice device)
+{
+	GS_NEED(cuDevicePrimaryCtxReset);
+	return let_go(gs_real.cuDevicePrimaryCtxReset, device, true);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+	GS_NEED(cuDevicePrimaryCtxReset_v2);
+	return let_go(gs_real.cuDevicePrimaryCtxReset_v2, device, true);
+}

@@ -1,0 +1,36 @@
+/* The calls by which a program finds the driver and begins with it. */
+#include "claims.h"
+#include "intercept.h"
+
+/* Whoever begins: the first successful cuInit of a process, and again of a
+ * child that was forked before its parent had begun. A child of a program that
+ * uses CUDA cannot use it, and the driver tells it so. */
+CUresult cuInit(unsigned flags)
+{
+	GS_NEED(cuInit);
+	CUresult r = gs_real.cuInit(flags);
+	if (r == CUDA_SUCCESS && !gs_intercept_off() && !atomic_load_explicit(&gs_counting, memory_order_acquire)) {
+		gs_client_start();
+		gs_turns_start();
+		atomic_store_explicit(&gs_counting, true, memory_order_release);
+	}
+	return r;
+}
+
+CUresult cuGetProcAddress(const char *name, void **address, int version, uint64_t flags)
+{
+	GS_NEED(cuGetProcAddress);
+	CUresult r = gs_real.cuGetProcAddress(name, address, version, flags);
+	if (r == CUDA_SUCCESS && address)
+		*address = gs_substitute(*address);
+	return r;
+}
+
+CUresult cuGetProcAddress_v2(const char *name, void **address, int version, uint64_t flags, int *status)
+{
+	GS_NEED(cuGetProcAddress_v2);
+	CUresult r = gs_real.cuGetProcAddress_v2(name, address, version, flags, status);
+	if (r == CUDA_SUCCESS && address)
+		*address = gs_substitute(*address);
+	return r;
+}

@@ -1,0 +1,315 @@
+/* For the tests of the gate: a driver whose GPU does what the test says, and a
+ * broker that is the test itself. It defines what the gate calls, so that the
+ * other parts of the library stay out of the program. */
+#ifndef GPUSTEWARD_FAKE_H
+#define GPUSTEWARD_FAKE_H
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "streams.h"
+
+#define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
+/* Until x holds, five seconds at most. The helper decides when. */
+#define EVENTUALLY(x) do { \
+	uint64_t gs_until = gs_now() + 5000000000; \
+	while (!(x) && gs_now() < gs_until) \
+		sched_yield(); \
+	CHECK(x); \
+} while (0)
+
+#define FAKE_STREAMS 2048
+
+/* A stream is a number; its work is counted, and done as far as the test says. */
+struct fake_stream {
+	_Atomic uint64_t put, done;
+	_Atomic bool captures, destroyed;
+	_Atomic uint64_t records;
+};
+static struct fake_stream fake[FAKE_STREAMS]; /* 0 the legacy one, 2 the per-thread ones together */
+static _Atomic int fake_error;     /* what cuEventRecord answers */
+static _Atomic bool fake_instant;  /* the GPU does everything at once */
+static _Atomic uint64_t fake_bad;  /* calls that a driver would punish */
+static _Atomic bool fake_hold;     /* a launch does not come back from the driver */
+static _Thread_local CUcontext fake_context = (CUcontext)0x100; /* of GPU 0; 0x200 is GPU 1's */
+
+static _Atomic uint64_t fake_acquires, fake_yields, fake_usages, fake_launched;
+static struct gs_usage fake_last; /* the last YIELD or USAGE; to be read after the count */
+static struct gs_page *fake_page;
+
+_Atomic(struct gs_page *) gs_page;
+struct gs_real gs_real;
+
+struct CUevent_st {
+	_Atomic uintptr_t stream;
+	_Atomic uint64_t at;
+};
+
+uint64_t gs_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* ---- the driver ---- */
+
+static struct fake_stream *of(CUstream s)
+{
+	uintptr_t i = (uintptr_t)s;
+
+	if (i >= FAKE_STREAMS || atomic_load(&fake[i].destroyed)) {
+		atomic_fetch_add(&fake_bad, 1);
+		i = 0;
+	}
+	return &fake[i];
+}
+
+static inline CUresult event_create(CUevent *e, unsigned flags)
+{
+	static struct CUevent_st events[1 << 16];
+	static _Atomic unsigned used;
+
+	*e = &events[atomic_fetch_add(&used, 1) % (1 << 16)];
+	return flags & CU_EVENT_DISABLE_TIMING ? 1 : 0;
+}
+
+static inline CUresult event_record(CUevent e, CUstream s)
+{
+	struct fake_stream *f = of(s);
+
+	if (atomic_load(&f->captures) || !fake_context)
+		atomic_fetch_add(&fake_bad, 1);
+	if (atomic_load(&fake_error))
+		return atomic_load(&fake_error);
+	atomic_fetch_add(&f->records, 1);
+	atomic_store(&e->stream, (uintptr_t)s);
+	atomic_store(&e->at, atomic_load(&f->put));
+	return 0;
+}
+
+static inline CUresult event_query(CUevent e)
+{
+	struct fake_stream *f = &fake[atomic_load(&e->stream)];
+
+	return atomic_load(&fake_instant) || atomic_load(&f->done) >= atomic_load(&e->at) ? 0 : CUDA_ERROR_NOT_READY;
+}
+
+static inline CUresult event_synchronize(CUevent e)
+{
+	while (event_query(e))
+		sched_yield();
+	return 0;
+}
+
+static inline CUresult event_elapsed(float *ms, CUevent a, CUevent b)
+{
+	(void)a, (void)b;
+	(void)ms;
+	return CUDA_ERROR_INVALID_VALUE; /* no clock: what was seen counts */
+}
+
+static inline CUresult event_destroy(CUevent e)
+{
+	(void)e;
+	return 0;
+}
+
+static inline CUresult is_capturing(CUstream s, int *status)
+{
+	*status = atomic_load(&of(s)->captures);
+	return 0;
+}
+
+static inline CUresult exchange(int *mode)
+{
+	static _Thread_local int now;
+	int was = now;
+
+	now = *mode;
+	*mode = was;
+	return 0;
+}
+
+static inline CUresult ctx_current(CUcontext *c)
+{
+	*c = fake_context;
+	return 0;
+}
+
+static _Thread_local CUcontext pushed;
+
+static inline CUresult ctx_push(CUcontext c)
+{
+	pushed = fake_context;
+	fake_context = c;
+	return 0;
+}
+
+static inline CUresult ctx_pop(CUcontext *c)
+{
+	*c = fake_context;
+	fake_context = pushed;
+	return 0;
+}
+
+/* ---- the client ---- */
+
+void gs_client_acquire(unsigned gpu, uint64_t burst, uint64_t window)
+{
+	(void)gpu, (void)burst, (void)window;
+	atomic_fetch_add(&fake_acquires, 1);
+}
+
+void gs_client_usage(enum gs_type type, const struct gs_usage *u)
+{
+	fake_last = *u;
+	atomic_fetch_add(&fake_launched, u->launched);
+	atomic_fetch_add(type == GS_YIELD ? &fake_yields : &fake_usages, 1);
+}
+
+uint64_t gs_client_epoch(void) { return 1; }
+uint64_t gs_client_poll(void) { return gs_now() + 1000000000; }
+int gs_gpu_current(void) { return fake_context == (CUcontext)0x200 ? 1 : 0; }
+unsigned gs_gpu_count(void) { return 2; }
+
+/* ---- the broker and the program ---- */
+
+static inline void fake_begin(void)
+{
+	int fd = memfd_create("page", MFD_CLOEXEC);
+
+	CHECK(fd >= 0 && !ftruncate(fd, sizeof *fake_page));
+	fake_page = mmap(NULL, sizeof *fake_page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	/* The hook's own mapping cannot be written. */
+	struct gs_page *mine = mmap(NULL, sizeof *fake_page, PROT_READ, MAP_SHARED, fd, 0);
+	CHECK(fake_page != MAP_FAILED && mine != MAP_FAILED);
+	close(fd);
+	for (unsigned i = 0; i < GS_GPUS; i++)
+		fake_page->slot[i].inflight_us = 2000;
+	atomic_store(&gs_page, mine);
+	gs_real.cuEventCreate = event_create;
+	gs_real.cuEventRecord = event_record;
+	gs_real.cuEventQuery = event_query;
+	gs_real.cuEventSynchronize = event_synchronize;
+	gs_real.cuEventElapsedTime = event_elapsed;
+	gs_real.cuEventDestroy_v2 = event_destroy;
+	gs_real.cuStreamIsCapturing = is_capturing;
+	gs_real.cuThreadExchangeStreamCaptureMode = exchange;
+	gs_real.cuCtxGetCurrent = ctx_current;
+	gs_real.cuCtxPushCurrent_v2 = ctx_push;
+	gs_real.cuCtxPopCurrent_v2 = ctx_pop;
+}
+
+static inline void fake_mode(unsigned gpu, enum gs_mode mode, uint64_t turn, uint32_t flags)
+{
+	struct gs_slot *s = &fake_page->slot[gpu];
+	uint32_t gated = 0;
+
+	__atomic_store_n(&s->turn, turn, __ATOMIC_RELAXED);
+	__atomic_store_n(&s->flags, flags, __ATOMIC_RELAXED);
+	__atomic_store_n(&s->mode, mode, __ATOMIC_RELEASE);
+	for (unsigned i = 0; i < GS_GPUS; i++)
+		gated |= fake_page->slot[i].mode != GS_OPEN || fake_page->slot[i].flags;
+	__atomic_store_n(&fake_page->gated, gated, __ATOMIC_RELEASE);
+	__atomic_fetch_add(&fake_page->bell, 1, __ATOMIC_RELEASE);
+	gs_bell_ring(fake_page);
+}
+
+/* As the wrapper does it. */
+static inline void fake_launch(uintptr_t stream, bool per_thread, void *graph)
+{
+	struct gs_launch l;
+
+	gs_gate_enter(&l, (CUstream)stream, per_thread, graph);
+	while (atomic_load(&fake_hold))
+		sched_yield();
+	atomic_fetch_add(&of((CUstream)(stream || !per_thread ? stream : 2))->put, 1);
+	gs_gate_leave(&l, 0);
+}
+
+/* The stream has done all that was put on it. */
+static inline void fake_finish(uintptr_t stream)
+{
+	atomic_store(&fake[stream].done, atomic_load(&fake[stream].put));
+}
+
+static inline uint64_t put_all(void)
+{
+	uint64_t n = 0;
+
+	for (unsigned i = 0; i < FAKE_STREAMS; i++)
+		n += atomic_load(&fake[i].put);
+	return n;
+}
+
+/* A turn may be given back as idle before the test gets round to launching,
+ * so what was told is waited for together with this, not counted. */
+static inline enum gs_phase phase(void)
+{
+	pthread_mutex_lock(&gs_gates[0].lock);
+	enum gs_phase phase = gs_gates[0].phase;
+	pthread_mutex_unlock(&gs_gates[0].lock);
+	return phase;
+}
+
+/* Whether a launch waits for a turn. */
+static inline bool held(void)
+{
+	pthread_mutex_lock(&gs_gates[0].lock);
+	bool held = gs_gates[0].held;
+	pthread_mutex_unlock(&gs_gates[0].lock);
+	return held;
+}
+
+static inline void *launch_one(void *stream)
+{
+	fake_launch((uintptr_t)stream, false, NULL);
+	return NULL;
+}
+
+static inline pthread_t launching(uintptr_t stream)
+{
+	pthread_t t;
+
+	CHECK(!pthread_create(&t, NULL, launch_one, (void *)stream));
+	return t;
+}
+
+/* Runs the cases, or the one that is named, each in a process of its own. */
+struct fake_case { const char *name; void (*run)(void); };
+#define CASE(name) { #name, name }
+
+static inline int fake_run(const struct fake_case *cases, size_t n, const char *only)
+{
+	int failed = 0, status;
+
+	for (size_t i = 0; i < n; i++) {
+		if (only && strcmp(only, cases[i].name))
+			continue;
+		pid_t pid = fork();
+		CHECK(pid >= 0);
+		if (!pid) {
+			fake_begin();
+			gs_turns_start();
+			cases[i].run();
+			CHECK(!fake_bad);
+			exit(0); /* and the helper with it */
+		}
+		CHECK(waitpid(pid, &status, 0) == pid);
+		if (status) {
+			fprintf(stderr, "failed: %s (%x)\n", cases[i].name, (unsigned)status);
+			failed = 1;
+		}
+	}
+	return failed;
+}
+
+#endif

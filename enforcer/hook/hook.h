@@ -1,0 +1,176 @@
+/* What the parts of libgpusteward.so know of each other.
+ *
+ *   intercept.c  dlsym, cuGetProcAddress, the exported names: which calls are ours
+ *   cuda.h       our own few types of the driver's interface (no CUDA headers)
+ *   client.c     the broker: connect, HELLO, RESUME, requests, the failure policy;
+ *                its own parts are in client.h
+ *   gate.c       the launch path: modes, the cap on work in flight
+ *   streams.c    the streams that were launched on; markers.c what is under way on them
+ *   turns.c      the helper thread: drain, early release, usage
+ *   predict.c    bursts and the gaps between them
+ *   memory.c     admission: what was taken, for which pointer or handle
+ *   pools.c      the same for stream-ordered pools and graphs' memory
+ *
+ * Nothing here aborts, exits, or prints on the launch path. What fails inside
+ * is counted and the call goes to the driver as if the hook were not there. */
+#ifndef GPUSTEWARD_HOOK_H
+#define GPUSTEWARD_HOOK_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cuda.h"
+#include "wire.h"
+
+#define GS_VERSION "0.1"
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+uint64_t gs_now(void); /* CLOCK_MONOTONIC, ns */
+
+/* ---- client.c ---- */
+
+/* The page that counts: the broker's, or the process's own while there is no
+ * broker (all OPEN, cap from GPUSTEWARD_MEMORY_LIMIT). Never NULL; it may
+ * change at any time, and the old one stays mapped. */
+extern _Atomic(struct gs_page *) gs_page;
+
+/* Connects within 250 ms, once, after a successful cuInit, from the thread that
+ * called it; later again in the background, by the helper. In a forked child
+ * it forgets the parent's session first. Never fails: see gs_page. */
+void gs_client_start(void);
+bool gs_client_connected(void);
+uint64_t gs_client_epoch(void); /* changes with each session (connect, resume, loss, fork) */
+
+/* Asks for bytes on the session's GPU. GS_GRANT (reservation set, to be
+ * committed or aborted), or GS_DENY. Blocks for the broker's answer, 1 s at most;
+ * with no broker it decides by the local cap. Safe from any thread. */
+enum gs_type gs_client_reserve(unsigned gpu, enum gs_kind kind, uint64_t bytes, uint64_t *reservation);
+void gs_client_commit(unsigned gpu, enum gs_kind kind, uint64_t reservation, uint64_t bytes);
+void gs_client_abort(unsigned gpu, uint64_t reservation);
+void gs_client_free(unsigned gpu, enum gs_kind kind, uint64_t bytes);
+uint64_t gs_client_committed(unsigned gpu); /* by this process, for RESUME and cuMemGetInfo without a broker */
+void gs_client_acquire(unsigned gpu, uint64_t burst_ns, uint64_t window_ns);
+void gs_client_usage(enum gs_type type, const struct gs_usage *u); /* GS_YIELD or GS_USAGE */
+/* Reads what the broker sent and did not answer anybody (NOTICE,
+ * LIMITS_CHANGED, ERR, end of file), sends PINGs, reconnects. For the helper,
+ * and safe from any thread; never waits. Returns when it wants to be called again, gs_now() time. */
+uint64_t gs_client_poll(void);
+
+/* The session's GPU of the calling thread's current context, or -1. */
+int gs_gpu_current(void);
+int gs_gpu_of_device(CUdevice device);
+unsigned gs_gpu_count(void);
+
+/* ---- gate.c ---- */
+
+/* Around every launch:
+ *
+ *	struct gs_launch l;
+ *	gs_gate_enter(&l, stream, per_thread, graph);
+ *	CUresult r = gs_real.cuLaunchKernel(...);
+ *	gs_gate_leave(&l, r);
+ *
+ * stream is as the program gave it, per_thread says that NULL means the
+ * thread's own stream (the _ptsz names), graph is the executable graph, NULL
+ * for a kernel. enter may wait for a turn; leave marks. */
+struct gs_stream; /* streams.h */
+struct gs_launch {
+	struct gs_stream *entry; /* to be marked; NULL where nothing is to be done */
+	CUstream stream;
+	void *graph;
+	uint64_t cost; /* estimated, ns of the GPU */
+	bool counted;  /* the thread's seq was made odd */
+};
+
+/* One of a fixed number of places for the threads that launch. Only its thread
+ * writes it. With the mode OPEN a launch costs two stores to it and a few loads:
+ * there is no fence, for the helper has the kernel make one (membarrier). */
+struct gs_thread {
+	_Atomic uint64_t seq;      /* odd from enter to leave; half of it is the launches made */
+	_Atomic int gpu;           /* that the launch goes to */
+	CUstream stream;           /* the last one, whose entry is known, */
+	struct gs_stream *entry;   /* as long as generation is gs_generation */
+	uint64_t generation;
+	uint32_t spare;            /* so many launches may go by uncounted beside others, */
+	uint32_t bell;             /* as long as this is the bell */
+	struct gs_page *page;      /* of this page */
+	_Atomic bool taken;
+} __attribute__((aligned(64)));
+extern _Thread_local struct gs_thread *gs_self __attribute__((tls_model("initial-exec")));
+extern _Atomic uint64_t gs_generation; /* of streams and contexts: see streams.c */
+
+void gs_gate_slow(struct gs_launch *l); /* for gs_gate_enter */
+void gs_gate_left(struct gs_launch *l, CUresult r); /* for gs_gate_leave */
+
+static inline void gs_gate_enter(struct gs_launch *l, CUstream stream, bool per_thread, void *graph)
+{
+	struct gs_thread *t = gs_self;
+
+	if (stream == NULL && per_thread)
+		stream = CU_STREAM_PER_THREAD;
+	else if (stream == CU_STREAM_LEGACY)
+		stream = NULL;
+	if (likely(t)) {
+		uint64_t seq = atomic_load_explicit(&t->seq, memory_order_relaxed);
+		atomic_store_explicit(&t->seq, seq + 1, memory_order_relaxed);
+		atomic_signal_fence(memory_order_seq_cst);
+		struct gs_page *page = atomic_load_explicit(&gs_page, memory_order_acquire);
+		bool free = !__atomic_load_n(&page->gated, __ATOMIC_RELAXED);
+		if (unlikely(!free) && t->spare && t->page == page && t->bell == __atomic_load_n(&page->bell, __ATOMIC_RELAXED)) {
+			t->spare--;
+			free = true;
+		}
+		if (likely(free && !(seq & 1) && t->stream == stream &&
+			   t->generation == atomic_load_explicit(&gs_generation, memory_order_relaxed))) {
+			l->entry = NULL;
+			l->counted = true;
+			return;
+		}
+		atomic_store_explicit(&t->seq, seq, memory_order_relaxed);
+	}
+	l->stream = stream;
+	l->graph = graph;
+	gs_gate_slow(l);
+}
+
+static inline void gs_gate_leave(struct gs_launch *l, CUresult r)
+{
+	if (unlikely(l->entry))
+		gs_gate_left(l, r);
+	if (likely(l->counted)) {
+		struct gs_thread *t = gs_self;
+		atomic_signal_fence(memory_order_seq_cst);
+		atomic_store_explicit(&t->seq, atomic_load_explicit(&t->seq, memory_order_relaxed) + 1, memory_order_relaxed);
+	}
+}
+
+void gs_gate_stream_destroyed(CUstream s); /* before the driver's call */
+/* Begins: before the driver's call, and false after it where that failed.
+ * Ends: after cuStreamEndCapture, whatever it answered. */
+void gs_gate_capture(CUstream s, bool begins);
+void gs_gate_graph_forget(void *exec);         /* destroyed or updated */
+void gs_gate_context_created(CUcontext c);     /* after the driver's call (create, primary retain): launches may come from it */
+void gs_gate_context_destroyed(CUcontext c);   /* before the driver's call: no marker of it is touched again */
+void gs_gate_forked(void);                     /* in a child: all of it belongs to the parent's driver */
+uint64_t gs_gate_errors(void);                 /* what the gate could not govern and let pass, since the start */
+
+/* ---- turns.c ---- */
+/* Starts the helper thread where there is none: once, and again after a fork
+ * when the child uses CUDA. Safe from any thread. */
+void gs_turns_start(void);
+
+/* ---- claims.c, growers.c; the wrappers themselves are named in calls.h ---- */
+void gs_memory_settle(void); /* frees in the books by what pools shrank; for the helper, each second */
+void gs_memory_forked(void); /* in a child: what is held is the parent's */
+
+/* ---- intercept.c ---- */
+extern struct gs_real { /* the driver's own functions, by name, NULL where it has none */
+#define GS_CALL(name, ...) CUresult (*name)(__VA_ARGS__);
+#include "calls.h"
+#undef GS_CALL
+} gs_real;
+
+#endif

@@ -1,0 +1,315 @@
+/* How the driver's calls come to us: by our exported names, by dlsym, and by
+ * cuGetProcAddress, which the CUDA runtime uses for nearly all.
+ *
+ * The driver is asked first and its answer is looked at, so that its own rules
+ * of versions and variants hold: an address that is the driver's entry of a
+ * call in calls.h becomes the address of our wrapper of it, and no other
+ * address and no other name is touched. There is no constructor: in a program
+ * that never speaks of CUDA nothing of this runs but a comparison of names. */
+#define _GNU_SOURCE
+#include "intercept.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct gs_real gs_real;
+
+static struct call {
+	const char *name;
+	void *wrapper; /* NULL: only called */
+	void **real;   /* in gs_real */
+} calls[] = {
+#define GS_CALL(name, ...) {#name, NULL, (void **)&gs_real.name},
+#define GS_WRAP(name, ...) {#name, (void *)name, (void **)&gs_real.name},
+#include "calls.h"
+#undef GS_CALL
+};
+#define CALLS (sizeof calls / sizeof *calls)
+
+/* Two indices of the wrapped calls: by name and by the driver's address. Both
+ * are filled once and only read after. */
+#define PLACES 1024
+_Static_assert(4 * CALLS < PLACES, "the indices are too full");
+static const struct call *by_name[PLACES];
+static struct { void *real, *wrapper; } by_address[PLACES];
+
+static bool off;           /* GPUSTEWARD_OFF */
+static void *driver;       /* the handle of libcuda.so.1 */
+static void *driver_base;  /* where it lies */
+static _Atomic bool ready; /* gs_real and by_address are filled */
+
+static void *no_dlsym(void *handle, const char *name)
+{
+	(void)handle, (void)name;
+	return NULL;
+}
+
+/* libc's dlsym, which gs_resolve finds. */
+__attribute__((visibility("hidden"))) void *(*gs_real_dlsym)(void *, const char *) = no_dlsym;
+
+static size_t place_of_name(const char *name)
+{
+	uint32_t hash = 2166136261u;
+
+	for (; *name; name++)
+		hash = (hash ^ (unsigned char)*name) * 16777619u;
+	return (hash ^ hash >> 16) % PLACES;
+}
+
+static size_t place_of_address(const void *address)
+{
+	return (uint32_t)((uintptr_t)address >> 4) * 2654435769u % PLACES;
+}
+
+static void index_names(void)
+{
+	const char *set = getenv("GPUSTEWARD_OFF");
+
+	off = set && !strcmp(set, "1");
+	for (const struct call *c = calls; c < calls + CALLS; c++) {
+		if (!c->wrapper)
+			continue;
+		size_t at = place_of_name(c->name);
+		while (by_name[at])
+			at = (at + 1) % PLACES;
+		by_name[at] = c;
+	}
+}
+
+static const struct call *wrapped(const char *name)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, index_names);
+	for (size_t at = place_of_name(name); by_name[at]; at = (at + 1) % PLACES)
+		if (!strcmp(by_name[at]->name, name))
+			return by_name[at];
+	return NULL;
+}
+
+static void *substitute(void *address)
+{
+	for (size_t at = place_of_address(address); by_address[at].real; at = (at + 1) % PLACES)
+		if (by_address[at].real == address)
+			return by_address[at].wrapper;
+	return address;
+}
+
+static void add_address(void *real, void *wrapper)
+{
+	size_t at = place_of_address(real);
+
+	if (!real || real == wrapper || substitute(real) != real)
+		return;
+	while (by_address[at].real)
+		at = (at + 1) % PLACES;
+	by_address[at].real = real;
+	by_address[at].wrapper = wrapper;
+}
+
+/* The newest version of the interface whose calls are all in calls.h. */
+#define KNOWN 13000
+
+/* What cuGetProcAddress answers for a wrapped name without its suffix is one
+ * of the exported entries on all drivers so far. Should one answer another
+ * entry for the same call, it is the newest variant that is known here, which
+ * is the last in calls.h. */
+static void add_proc_address(const struct call *c, int version)
+{
+	char name[64];
+	bool per_thread = false;
+	size_t length = strlen(c->name);
+	void *at = NULL;
+
+	if (length >= sizeof name || !strcmp(c->name, "cuGraphInstantiate"))
+		return; /* of that, the newest has another name */
+	memcpy(name, c->name, length + 1);
+	if (length > 5 && (!strcmp(name + length - 5, "_ptsz") || !strcmp(name + length - 5, "_ptds"))) {
+		name[length -= 5] = 0;
+		per_thread = true;
+	}
+	if (length > 3 && name[length - 3] == '_' && name[length - 2] == 'v')
+		name[length - 3] = 0;
+	uint64_t flags = per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
+	int status;
+	CUresult r = gs_real.cuGetProcAddress_v2 ? gs_real.cuGetProcAddress_v2(name, &at, version, flags, &status)
+	           : gs_real.cuGetProcAddress    ? gs_real.cuGetProcAddress(name, &at, version, flags)
+	                                         : CUDA_ERROR_NOT_FOUND;
+	if (r == CUDA_SUCCESS)
+		add_address(at, c->wrapper);
+}
+
+static void fill(void)
+{
+	int version = KNOWN;
+	void *handle = __atomic_load_n(&driver, __ATOMIC_ACQUIRE);
+	struct link_map *map;
+	Dl_info at;
+
+	for (const struct call *c = calls; c < calls + CALLS; c++) {
+		void *real = gs_real_dlsym(handle, c->name);
+		__atomic_store_n(c->real, real, __ATOMIC_RELEASE);
+		if (c->wrapper)
+			add_address(real, c->wrapper);
+	}
+	/* What the driver looks up for itself stays its own: see gs_resolve. */
+	if (gs_real.cuInit && dladdr((void *)gs_real.cuInit, &at))
+		__atomic_store_n(&driver_base, at.dli_fbase, __ATOMIC_RELEASE);
+	else if (dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0)
+		__atomic_store_n(&driver_base, (void *)map->l_addr, __ATOMIC_RELEASE);
+	if (gs_real.cuDriverGetVersion && gs_real.cuDriverGetVersion(&version) == CUDA_SUCCESS && version > KNOWN)
+		version = KNOWN;
+	for (const struct call *c = calls + CALLS; c-- > calls;)
+		if (c->wrapper)
+			add_proc_address(c, version);
+	atomic_store_explicit(&ready, true, memory_order_release);
+}
+
+/* dlsym is also called before a sanitizer of the tests is ready, and by it. */
+#define EARLY __attribute__((no_sanitize("address", "thread", "undefined")))
+
+EARLY static void find_dlsym(void)
+{
+	/* By their age: where dlsym came to live in libc, and on either
+	 * architecture before. */
+	static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
+	void *found = NULL;
+
+	for (size_t i = 0; i < sizeof versions / sizeof *versions && !found; i++)
+		found = dlvsym(RTLD_NEXT, "dlsym", versions[i]);
+	if (found)
+		__atomic_store_n((void **)&gs_real_dlsym, found, __ATOMIC_RELEASE);
+}
+
+/* Fills gs_real as soon as the driver is in the process; with open, brings it
+ * there. */
+static bool load(bool open)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	if (atomic_load_explicit(&ready, memory_order_acquire))
+		return true;
+	void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	if (!handle && open)
+		handle = dlopen("libcuda.so.1", RTLD_NOW);
+	if (!handle)
+		return false;
+	/* It is never closed: the wrappers need it as long as the process lives. */
+	__atomic_store_n(&driver, handle, __ATOMIC_RELEASE);
+	pthread_once(&once, fill);
+	return true;
+}
+
+bool gs_look_up(void *real)
+{
+	find_dlsym();
+	return load(true) && __atomic_load_n((void **)real, __ATOMIC_ACQUIRE);
+}
+
+bool gs_intercept_off(void)
+{
+	wrapped("");
+	return off;
+}
+
+void *gs_substitute(void *address)
+{
+	return gs_intercept_off() || !address || !load(false) ? address : substitute(address);
+}
+
+#define PASS ((void *)-1)
+
+/* The answer of dlsym where it is ours to give: NULL and libc's error where
+ * there is no such name, PASS where we have nothing to say. */
+EARLY __attribute__((visibility("hidden")))
+void *gs_resolve(void *handle, const char *name, void *caller)
+{
+	Dl_info at;
+
+	if (__atomic_load_n((void **)&gs_real_dlsym, __ATOMIC_ACQUIRE) == (void *)no_dlsym)
+		find_dlsym();
+	if (!name || name[0] != 'c' || name[1] != 'u' || name[2] < 'A' || name[2] > 'Z')
+		return PASS;
+	const struct call *c = wrapped(name);
+	if (!c || off)
+		return PASS;
+	void *base = __atomic_load_n(&driver_base, __ATOMIC_ACQUIRE);
+	if (base && dladdr(caller, &at) && at.dli_fbase == base)
+		return PASS;
+	bool loaded = load(false);
+	/* The last thing is libc's dlsym, for dlerror tells of that. Where the
+	 * search began with us, it goes on behind us: a program that only asks
+	 * whether there is a driver must not take us for one. */
+	void *real = gs_real_dlsym(handle, name);
+	if (real == c->wrapper)
+		real = gs_real_dlsym(RTLD_NEXT, name);
+	if (!real || !loaded)
+		return real;
+	return real == *c->real ? c->wrapper : substitute(real);
+}
+
+/* dlsym itself is a few instructions, for libc takes RTLD_NEXT and RTLD_DEFAULT
+ * from the return address: where we have nothing to say we must be gone from
+ * the stack, which no compiler promises. */
+#if defined __x86_64__
+__asm__(".text\n"
+	".globl dlsym\n"
+	".type dlsym, @function\n"
+	"dlsym:\n"
+	".cfi_startproc\n"
+	"	endbr64\n"
+	"	push %rdi\n"
+	".cfi_adjust_cfa_offset 8\n"
+	"	push %rsi\n"
+	".cfi_adjust_cfa_offset 8\n"
+	"	sub $8, %rsp\n"
+	".cfi_adjust_cfa_offset 8\n"
+	"	mov 24(%rsp), %rdx\n"
+	"	call gs_resolve\n"
+	"	add $8, %rsp\n"
+	".cfi_adjust_cfa_offset -8\n"
+	"	pop %rsi\n"
+	".cfi_adjust_cfa_offset -8\n"
+	"	pop %rdi\n"
+	".cfi_adjust_cfa_offset -8\n"
+	"	cmp $-1, %rax\n"
+	"	je 1f\n"
+	"	ret\n"
+	"1:	jmp *gs_real_dlsym(%rip)\n"
+	".cfi_endproc\n"
+	".size dlsym, .-dlsym\n");
+#elif defined __aarch64__
+__asm__(".text\n"
+	".globl dlsym\n"
+	".type dlsym, %function\n"
+	"dlsym:\n"
+	".cfi_startproc\n"
+	"	hint #34\n" /* bti c */
+	"	stp x29, x30, [sp, #-32]!\n"
+	".cfi_def_cfa_offset 32\n"
+	".cfi_offset 29, -32\n"
+	".cfi_offset 30, -24\n"
+	"	stp x0, x1, [sp, #16]\n"
+	"	mov x2, x30\n"
+	"	bl gs_resolve\n"
+	"	mov x9, x0\n"
+	"	ldp x0, x1, [sp, #16]\n"
+	"	ldp x29, x30, [sp], #32\n"
+	".cfi_restore 30\n"
+	".cfi_restore 29\n"
+	".cfi_def_cfa_offset 0\n"
+	"	cmn x9, #1\n"
+	"	b.eq 1f\n"
+	"	mov x0, x9\n"
+	"	ret\n"
+	"1:	adrp x9, gs_real_dlsym\n"
+	"	ldr x16, [x9, :lo12:gs_real_dlsym]\n"
+	"	br x16\n"
+	".cfi_endproc\n"
+	".size dlsym, .-dlsym\n");
+#else
+#error "dlsym is written for x86-64 and aarch64"
+#endif

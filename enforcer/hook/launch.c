@@ -1,0 +1,113 @@
+/* Launches, each through the gate, and what else the gate must know of streams.
+ *
+ * The _ptsz names are what a program calls that was compiled for a default
+ * stream per thread. */
+#include "graphs.h"
+#include "intercept.h"
+
+#define SHAPE unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
+#define SHAPED gx, gy, gz, bx, by, bz, shared
+
+/* Defines the wrapper of a launch: its parameters, its arguments, its stream. */
+#define LAUNCH(name, parameters, arguments, stream, per_thread) \
+	CUresult name parameters                                \
+	{                                                       \
+		struct gs_launch l;                             \
+                                                                \
+		GS_NEED(name);                                  \
+		gs_gate_enter(&l, stream, per_thread, NULL);    \
+		CUresult r = gs_real.name arguments;            \
+		gs_gate_leave(&l, r);                           \
+		return r;                                       \
+	}
+
+LAUNCH(cuLaunchKernel, (CUfunction f, SHAPE, CUstream s, void **params, void **extra), (f, SHAPED, s, params, extra), s, false)
+LAUNCH(cuLaunchKernel_ptsz, (CUfunction f, SHAPE, CUstream s, void **params, void **extra), (f, SHAPED, s, params, extra), s, true)
+LAUNCH(cuLaunchCooperativeKernel, (CUfunction f, SHAPE, CUstream s, void **params), (f, SHAPED, s, params), s, false)
+LAUNCH(cuLaunchCooperativeKernel_ptsz, (CUfunction f, SHAPE, CUstream s, void **params), (f, SHAPED, s, params), s, true)
+LAUNCH(cuLaunchKernelEx, (const CUlaunchConfig *config, CUfunction f, void **params, void **extra), (config, f, params, extra),
+       config ? config->hStream : NULL, false)
+LAUNCH(cuLaunchKernelEx_ptsz, (const CUlaunchConfig *config, CUfunction f, void **params, void **extra), (config, f, params, extra),
+       config ? config->hStream : NULL, true)
+LAUNCH(cuLaunch, (CUfunction f), (f), NULL, false)
+LAUNCH(cuLaunchGrid, (CUfunction f, int w, int h), (f, w, h), NULL, false)
+LAUNCH(cuLaunchGridAsync, (CUfunction f, int w, int h, CUstream s), (f, w, h, s), s, false)
+
+static CUresult graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream s, bool per_thread)
+{
+	struct gs_graph_memory m;
+	struct gs_launch l;
+
+	gs_gate_enter(&l, s, per_thread, exec);
+	CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
+	if (likely(gs_graph_runs(&m, exec))) {
+		r = real(exec, s);
+		gs_graph_ran(&m, exec, r);
+	}
+	gs_gate_leave(&l, r);
+	return r;
+}
+
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream s)
+{
+	GS_NEED(cuGraphLaunch);
+	return graph_launch(gs_real.cuGraphLaunch, exec, s, false);
+}
+
+CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream s)
+{
+	GS_NEED(cuGraphLaunch_ptsz);
+	return graph_launch(gs_real.cuGraphLaunch_ptsz, exec, s, true);
+}
+
+/* Defines the wrapper of a call that makes a stream capture. */
+#define BEGIN(name, parameters, arguments, per_thread)                     \
+	CUresult name parameters                                           \
+	{                                                                  \
+		GS_NEED(name);                                             \
+		CUstream of = per_thread && !s ? CU_STREAM_PER_THREAD : s; \
+		gs_gate_capture(of, true);                                 \
+		CUresult r = gs_real.name arguments;                       \
+		if (r != CUDA_SUCCESS)                                     \
+			gs_gate_capture(of, false);                        \
+		return r;                                                  \
+	}
+
+#define INTO CUstream s, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, int mode
+
+BEGIN(cuStreamBeginCapture, (CUstream s), (s), false)
+BEGIN(cuStreamBeginCapture_ptsz, (CUstream s), (s), true)
+BEGIN(cuStreamBeginCapture_v2, (CUstream s, int mode), (s, mode), false)
+BEGIN(cuStreamBeginCapture_v2_ptsz, (CUstream s, int mode), (s, mode), true)
+BEGIN(cuStreamBeginCaptureToGraph, (INTO), (s, graph, after, edges, count, mode), false)
+BEGIN(cuStreamBeginCaptureToGraph_ptsz, (INTO), (s, graph, after, edges, count, mode), true)
+
+CUresult cuStreamEndCapture(CUstream s, CUgraph *graph)
+{
+	GS_NEED(cuStreamEndCapture);
+	CUresult r = gs_real.cuStreamEndCapture(s, graph);
+	gs_gate_capture(s, false);
+	return r;
+}
+
+CUresult cuStreamEndCapture_ptsz(CUstream s, CUgraph *graph)
+{
+	GS_NEED(cuStreamEndCapture_ptsz);
+	CUresult r = gs_real.cuStreamEndCapture_ptsz(s, graph);
+	gs_gate_capture(s ? s : CU_STREAM_PER_THREAD, false);
+	return r;
+}
+
+CUresult cuStreamDestroy(CUstream s)
+{
+	GS_NEED(cuStreamDestroy);
+	gs_gate_stream_destroyed(s);
+	return gs_real.cuStreamDestroy(s);
+}
+
+CUresult cuStreamDestroy_v2(CUstream s)
+{
+	GS_NEED(cuStreamDestroy_v2);
+	gs_gate_stream_destroyed(s);
+	return gs_real.cuStreamDestroy_v2(s);
+}

@@ -1,0 +1,209 @@
+/* One connection to the broker. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "client.h"
+
+/* Programs close the low descriptors when they start others, and select() on
+ * them; ours lives above. */
+#define GS_FIRST_FD 512
+
+/* A reader looks around this often: its session may be gone. */
+#define GS_READ_US 50000
+
+/* The broker answers within microseconds, and to fall asleep and be woken on
+ * another core costs more than that. */
+#define GS_SPIN 20000 /* ns */
+
+static void move_up(int *fd)
+{
+	int high = fcntl(*fd, F_DUPFD_CLOEXEC, GS_FIRST_FD);
+
+	if (high < 0)
+		return; /* The limit is lower: then where it is. */
+	close(*fd);
+	*fd = high;
+}
+
+int gs_link_open(struct gs_link *l, const char *path)
+{
+	struct sockaddr_un to = {.sun_family = AF_UNIX};
+	struct timeval read = {.tv_usec = GS_READ_US};
+	struct stat st;
+
+	if (strlen(path) >= sizeof(to.sun_path))
+		return ENAMETOOLONG;
+	memcpy(to.sun_path, path, strlen(path));
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return errno;
+	move_up(&fd);
+	if (connect(fd, (struct sockaddr *)&to, sizeof(to)) || fcntl(fd, F_SETFL, 0) ||
+	    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &read, sizeof(read)) || fstat(fd, &st)) {
+		int saved = errno;
+		close(fd);
+		return saved;
+	}
+	*l = (struct gs_link){.fd = fd, .dev = st.st_dev, .ino = st.st_ino};
+	return 0;
+}
+
+/* A program may close every descriptor that it finds, and open its own under
+ * the same number: nothing of ours may reach those. */
+static bool ours(const struct gs_link *l)
+{
+	struct stat st;
+
+	return l->fd >= 0 && fstat(l->fd, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino;
+}
+
+void gs_link_shut(const struct gs_link *l)
+{
+	if (ours(l))
+		shutdown(l->fd, SHUT_RDWR);
+}
+
+void gs_link_close(struct gs_link *l)
+{
+	if (ours(l))
+		close(l->fd);
+	l->fd = -1;
+}
+
+int gs_link_send(const struct gs_link *l, const struct gs_header *h, const void *payload)
+{
+	struct iovec parts[2] = {{(void *)h, sizeof(*h)}, {(void *)payload, h->length}};
+	struct msghdr m = {.msg_iov = parts, .msg_iovlen = h->length ? 2 : 1};
+	uint64_t until = 0;
+
+	for (;;) {
+		if (!ours(l))
+			return EBADF;
+		if (sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
+			return 0;
+		if (errno == EINTR)
+			continue;
+		uint64_t now = gs_now();
+		if (errno != EAGAIN || (until && now >= until))
+			return errno;
+		if (!until)
+			until = now + GS_ANSWER;
+		struct pollfd p = {.fd = l->fd, .events = POLLOUT};
+		poll(&p, 1, (int)((until - now) / GS_MS) + 1);
+	}
+}
+
+/* A session's frames are few and small: what is longer is of a type that this
+ * hook does not know, and is cut off. */
+static int check(const struct gs_frame *f, size_t n)
+{
+	if (n < sizeof(f->header) || f->header.magic != GS_MAGIC || f->header.length > GS_FRAME_MAX - sizeof(f->header))
+		return EBADMSG;
+	if (f->header.major != GS_MAJOR)
+		return EPROTONOSUPPORT;
+	size_t want = 0;
+	switch (f->header.type) {
+	case GS_WELCOME: want = sizeof(f->welcome); break;
+	case GS_GRANT:
+	case GS_DENY:
+	case GS_LIMITS_CHANGED: want = sizeof(f->memory); break;
+	case GS_NOTICE: want = sizeof(f->notice); break;
+	case GS_ERR: want = sizeof(f->err); break;
+	case GS_PONG:
+	case GS_BYE: break;
+	default: return 0;
+	}
+	return f->header.length == want && n == sizeof(f->header) + want ? 0 : EBADMSG;
+}
+
+int gs_link_receive(const struct gs_link *l, struct gs_frame *f, bool wait, int *fd)
+{
+	union {
+		struct cmsghdr align;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control;
+	struct iovec part = {f, sizeof(*f)};
+	/* Room for exactly one descriptor; without any, the kernel keeps them. */
+	struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = fd ? &control : NULL,
+			   .msg_controllen = fd ? CMSG_LEN(sizeof(int)) : 0};
+
+	if (!ours(l))
+		return EBADF;
+	ssize_t n;
+	uint64_t until = wait ? gs_now() + GS_SPIN : 0;
+	do
+		n = recvmsg(l->fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	while (wait && n < 0 && errno == EAGAIN && gs_now() < until);
+	if (wait && n < 0 && errno == EAGAIN)
+		n = recvmsg(l->fd, &m, MSG_CMSG_CLOEXEC);
+	if (n < 0)
+		return errno == EINTR ? EAGAIN : errno;
+	struct cmsghdr *c = fd ? CMSG_FIRSTHDR(&m) : NULL;
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(int)))
+		memcpy(fd, CMSG_DATA(c), sizeof(int));
+	if (n == 0)
+		return ECONNRESET;
+	return check(f, (size_t)n);
+}
+
+/* ---- the page ---- */
+
+static const char *unfit(int fd, const struct gs_welcome *w)
+{
+	struct stat st;
+	int seals = fcntl(fd, F_GET_SEALS);
+
+	if (seals < 0 || !(seals & F_SEAL_SHRINK))
+		return "its page could shrink under the reader";
+	if (fstat(fd, &st) || w->page_bytes < sizeof(struct gs_page) || (uint64_t)st.st_size < w->page_bytes)
+		return "its page is too short";
+	return NULL;
+}
+
+struct gs_page *gs_link_map(int fd, const struct gs_welcome *w, struct gs_page *at, const char **why)
+{
+	size_t size = sizeof(struct gs_page);
+	void *p = MAP_FAILED;
+
+	if (fd < 0) {
+		*why = "no descriptor for its page came: are there any left?";
+		return NULL;
+	}
+	*why = unfit(fd, w);
+	if (!*why)
+		p = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+	close(fd);
+	if (*why)
+		return NULL;
+	if (p == MAP_FAILED) {
+		*why = "its page cannot be mapped";
+		return NULL;
+	}
+	const struct gs_page *page = p;
+	if (page->magic != GS_MAGIC || page->version != 1)
+		*why = "its page is of another kind";
+	else if (!at)
+		return p;
+	else if (mremap(p, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, at) != MAP_FAILED)
+		return at;
+	else
+		*why = "its page cannot be mapped";
+	munmap(p, size);
+	return NULL;
+}
+
+void gs_link_unmap(struct gs_page *p)
+{
+	if (p)
+		munmap(p, sizeof(*p));
+}

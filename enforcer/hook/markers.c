@@ -1,0 +1,354 @@
+/* Markers: events behind launches, by which we know what the GPU has done.
+ * They are recorded by whoever launched, on the stream of the launch, and only
+ * the last ones of a stream by the helper. All of this runs with the GPU's lock
+ * held. */
+#include <string.h>
+
+#include "streams.h"
+
+#define MARKER_NS 400000     /* of work that a marker covers, about */
+#define MARKER_LAUNCHES 256  /* at most, should the estimate be wrong */
+#define KERNEL_NS 100000     /* a kernel's cost while nothing is known of it */
+#define UNCOUNTED_NS 1000000000
+#define BEHIND_NS 500000     /* reached later than that: the GPU had a queue */
+#define SLICED_NS 8000000    /* the same beside others, whose slices of some ms it waits for */
+#define CHAIN_NS 10000000000 /* the driver's float of milliseconds is too coarse beyond */
+#define GRAPH_SEEN 4         /* launches of a graph that are measured alone, */
+#define GRAPH_AGAIN 64       /* and again after so many */
+
+static struct gs_marker *ring_at(struct gs_stream *e, unsigned i)
+{
+	return &e->ring[(e->head + i) % GS_MARKERS];
+}
+
+/* Gives the stream up: it is let pass from now on. */
+static void give_up(struct gs_stream *e)
+{
+	atomic_fetch_add(&gs_errors, 1);
+	gs_marker_forget(e);
+	e->broken = true;
+}
+
+static bool event_take(struct gs_context *c, CUevent *event)
+{
+	if (c->spares) {
+		*event = c->spare[--c->spares];
+		return true;
+	}
+	if (gs_real.cuEventCreate(event, CU_EVENT_BLOCKING_SYNC) == CUDA_SUCCESS)
+		return true;
+	*event = NULL;
+	return false;
+}
+
+static void event_give(struct gs_marker *m)
+{
+	if (!m->event)
+		return;
+	if (m->context->spares < GS_EVENTS)
+		m->context->spare[m->context->spares++] = m->event;
+	else
+		gs_real.cuEventDestroy_v2(m->event);
+	m->event = NULL;
+}
+
+bool gs_marker_record(struct gs_stream *e, CUstream stream, uint64_t now)
+{
+	struct gs_marker *m = &e->now;
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+	if (e->broken || e->pending == GS_MARKERS)
+		return e->broken;
+	if (gs_real.cuThreadExchangeStreamCaptureMode(&mode))
+		return false;
+	bool free = !gs_stream_captures(stream);
+	bool ok = free && event_take(m->context, &m->event) && !gs_real.cuEventRecord(m->event, stream);
+	gs_real.cuThreadExchangeStreamCaptureMode(&mode);
+	if (!ok) {
+		event_give(m);
+		if (free)
+			give_up(e);
+		return e->broken;
+	}
+	m->recorded_ns = now;
+	*ring_at(e, e->pending++) = *m;
+	memset(m, 0, sizeof *m);
+	return true;
+}
+
+/* A thread's own stream cannot be named by another thread. But an event on the
+ * legacy stream comes after all that is on such streams. */
+static bool tail(struct gs_stream *e, uint64_t now)
+{
+	CUcontext popped, c = atomic_load(&e->now.context->handle);
+
+	if (e->thread && atomic_load(&gs_captures))
+		return false;
+	if (gs_real.cuCtxPushCurrent_v2(c)) {
+		give_up(e);
+		return true;
+	}
+	bool ok = gs_marker_record(e, e->thread || e->stray ? NULL : e->stream, now);
+	gs_real.cuCtxPopCurrent_v2(&popped);
+	return ok;
+}
+
+bool gs_marker_tails(struct gs_gpu *g, uint64_t now)
+{
+	bool all = true;
+
+	for (struct gs_stream *e = g->streams; e; e = e->next)
+		if (e->now.launches && !tail(e, now))
+			all = false;
+	if (g->strays.now.launches && !tail(&g->strays, now))
+		all = false;
+	return all;
+}
+
+void gs_marker_add(struct gs_stream *e, struct gs_context *c, void *graph, uint64_t cost, uint64_t now)
+{
+	struct gs_marker *m = &e->now;
+
+	if (e->broken)
+		return;
+	if (!m->launches) {
+		m->context = c;
+		m->first_ns = now;
+		m->graph = graph;
+	} else if (m->graph != graph || now > m->last_ns + GS_GAP || e->stray) {
+		m->uneven = true;
+	}
+	m->last_ns = now;
+	m->launches++;
+	m->cost += cost;
+	e->gpu->queued += cost;
+}
+
+/* Launches of which nobody kept count are taken for a lot of work. */
+void gs_marker_opened(struct gs_gpu *g, uint64_t now)
+{
+	for (struct gs_stream *e = g->streams; e; e = e->next)
+		if (atomic_load(&e->opened)) {
+			gs_marker_add(e, e->context, NULL, UNCOUNTED_NS, now);
+			e->now.uneven = true;
+		}
+}
+
+bool gs_marker_due(const struct gs_stream *e)
+{
+	const struct gs_marker *m = &e->now;
+
+	if (!m->launches || e->pending == GS_MARKERS)
+		return false;
+	return e->stray || (!m->graph && !e->cost) || (m->graph && !m->uneven && gs_marker_alone(e->gpu, m->graph)) ||
+		m->cost >= MARKER_NS || m->launches >= MARKER_LAUNCHES || m->last_ns - m->first_ns >= MARKER_NS;
+}
+
+/* ---- costs ---- */
+
+static struct gs_graph *graph_of(struct gs_gpu *g, void *exec)
+{
+	size_t at = ((uintptr_t)exec >> 4) % GS_GRAPHS;
+
+	for (unsigned i = 0; i < 8; i++) {
+		struct gs_graph *graph = &g->graphs[(at + i) % GS_GRAPHS];
+		if (graph->exec == exec)
+			return graph;
+	}
+	return NULL;
+}
+
+static struct gs_graph *graph_make(struct gs_gpu *g, void *exec)
+{
+	struct gs_graph *graph = graph_of(g, exec);
+
+	if (!graph && !(graph = graph_of(g, NULL)))
+		graph = &g->graphs[((uintptr_t)exec >> 4) % GS_GRAPHS];
+	if (graph->exec != exec)
+		*graph = (struct gs_graph){ .exec = exec };
+	return graph;
+}
+
+bool gs_marker_alone(struct gs_gpu *g, void *exec)
+{
+	struct gs_graph *graph = graph_of(g, exec);
+
+	return !graph || graph->seen % GRAPH_AGAIN < GRAPH_SEEN;
+}
+
+uint64_t gs_marker_cost(struct gs_stream *e, void *exec, uint64_t unknown)
+{
+	if (!exec)
+		return e->cost ? e->cost : KERNEL_NS;
+	struct gs_graph *graph = graph_make(e->gpu, exec);
+	graph->seen++;
+	return graph->cost ? graph->cost : unknown;
+}
+
+void gs_gate_graph_forget(void *exec)
+{
+	for (unsigned i = 0; exec && i < GS_GPUS; i++) {
+		pthread_mutex_lock(&gs_gates[i].lock);
+		struct gs_graph *graph = graph_of(&gs_gates[i], exec);
+		if (graph)
+			*graph = (struct gs_graph){ 0 };
+		pthread_mutex_unlock(&gs_gates[i].lock);
+	}
+}
+
+static void average(uint64_t *cost, uint64_t sample)
+{
+	if (!sample)
+		sample = 1;
+	*cost = *cost ? (*cost * 7 + sample) / 8 : sample;
+	if (!*cost)
+		*cost = 1;
+}
+
+/* ---- what the GPU has passed ---- */
+
+/* When it passed m: not before it was recorded and not after now, and as long
+ * after the marker before it as the GPU's own clock says. That clock may run
+ * slower than ours, so we add a little, and come down to now each time that we
+ * look soon enough. */
+static uint64_t passed_at(const struct gs_stream *e, const struct gs_marker *m, uint64_t now)
+{
+	const struct gs_marker *before = &e->passed;
+	uint64_t at = now;
+	float ms;
+
+	if (before->event && before->context == m->context && now - e->passed_ns < CHAIN_NS &&
+	    !gs_real.cuEventElapsedTime(&ms, before->event, m->event) && ms >= 0)
+		at = e->passed_ns + (uint64_t)((double)ms * 1e6 * 1.0001);
+	if (at > now)
+		at = now;
+	return at < m->recorded_ns ? m->recorded_ns : at;
+}
+
+static void account(struct gs_stream *e, const struct gs_marker *m, uint64_t at)
+{
+	struct gs_gpu *g = e->gpu;
+	uint64_t from = e->passed_ns > m->first_ns && !e->stray ? e->passed_ns : m->first_ns;
+
+	g->queued -= m->cost < g->queued ? m->cost : g->queued;
+	g->usage.marks++;
+	g->usage.behind += at - m->recorded_ns > (g->phase == GS_WATCHED ? SLICED_NS : BEHIND_NS);
+	if (at > g->usage.last_ns)
+		g->usage.last_ns = at;
+	gs_predict_busy(&g->predict, from, at, g->held);
+	g->held = false;
+	if (m->uneven || at < from)
+		return;
+	struct gs_graph *graph = m->graph ? graph_of(g, m->graph) : NULL;
+	if (graph)
+		average(&graph->cost, (at - from) / m->launches);
+	else if (!m->graph)
+		average(&e->cost, (at - from) / m->launches);
+}
+
+static void reap(struct gs_stream *e)
+{
+	while (e->pending) {
+		struct gs_marker *m = ring_at(e, 0);
+		CUresult r = gs_real.cuEventQuery(m->event);
+		if (r == CUDA_ERROR_NOT_READY)
+			return;
+		if (r) {
+			give_up(e);
+			return;
+		}
+		uint64_t at = passed_at(e, m, gs_now());
+		account(e, m, at);
+		event_give(e->stray ? m : &e->passed);
+		e->passed = *m;
+		e->passed_ns = at;
+		if (e->stray)
+			e->passed.event = NULL;
+		e->head = (e->head + 1) % GS_MARKERS;
+		e->pending--;
+	}
+}
+
+void gs_marker_look(struct gs_stream *e)
+{
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+	if (!e->pending || gs_real.cuThreadExchangeStreamCaptureMode(&mode))
+		return;
+	reap(e);
+	gs_real.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+void gs_marker_reap(struct gs_gpu *g)
+{
+	for (struct gs_stream *e = g->streams; e; e = e->next)
+		gs_marker_look(e);
+	gs_marker_look(&g->strays);
+}
+
+bool gs_marker_any(const struct gs_gpu *g)
+{
+	for (const struct gs_stream *e = g->streams; e; e = e->next)
+		if (e->pending)
+			return true;
+	return g->strays.pending;
+}
+
+struct gs_marker *gs_marker_oldest(struct gs_stream *e)
+{
+	struct gs_marker *oldest = e->pending ? ring_at(e, 0) : NULL;
+	struct gs_gpu *g = e->gpu;
+
+	for (struct gs_stream *o = g->streams; o && !e->pending; o = o->next)
+		if (o->pending && (!oldest || ring_at(o, 0)->recorded_ns < oldest->recorded_ns))
+			oldest = ring_at(o, 0);
+	return oldest || !g->strays.pending ? oldest : ring_at(&g->strays, 0);
+}
+
+uint64_t gs_marker_left(struct gs_stream *e, uint64_t now)
+{
+	const struct gs_marker *m = e->pending ? ring_at(e, 0) : &e->now;
+	uint64_t from = e->passed_ns > m->first_ns ? e->passed_ns : m->first_ns;
+	uint64_t done = m->launches && now > from ? now - from : 0;
+	uint64_t queued = e->gpu->queued;
+
+	if (done > m->cost)
+		done = m->cost;
+	return queued > done ? queued - done : 0;
+}
+
+/* ---- ends ---- */
+
+void gs_marker_forget(struct gs_stream *e)
+{
+	uint64_t cost = e->now.cost;
+
+	for (unsigned i = 0; i < e->pending; i++)
+		cost += ring_at(e, i)->cost;
+	e->gpu->queued -= cost < e->gpu->queued ? cost : e->gpu->queued;
+	e->pending = 0;
+	memset(&e->now, 0, sizeof e->now);
+	memset(&e->passed, 0, sizeof e->passed);
+	e->passed_ns = 0;
+}
+
+void gs_marker_to_strays(struct gs_stream *e)
+{
+	struct gs_stream *to = gs_strays(e->gpu);
+
+	if (e->now.launches && to->now.launches) { /* one tail will do for both */
+		to->now.launches += e->now.launches;
+		to->now.cost += e->now.cost;
+	} else if (e->now.launches) {
+		to->now = e->now;
+	}
+	to->now.uneven = true;
+	memset(&e->now, 0, sizeof e->now);
+	event_give(&e->passed);
+	while (e->pending && to->pending < GS_MARKERS) {
+		*ring_at(to, to->pending++) = *ring_at(e, 0);
+		e->head = (e->head + 1) % GS_MARKERS;
+		e->pending--;
+	}
+	gs_marker_forget(e); /* what had no room */
+}

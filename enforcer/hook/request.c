@@ -1,0 +1,125 @@
+/* Requests and their answers.
+ *
+ * There is no thread that reads: of those that wait for an answer one reads for
+ * all, and when it has its own, another one goes on. So a lone thread's round
+ * trip is one send and one receive. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+
+#include "client.h"
+
+void gs_waiter_wake(struct gs_waiter *w)
+{
+	atomic_store(&w->woken, 1);
+	gs_futex_wake(&w->woken, 1);
+}
+
+static struct gs_waiter *waiting_for(uint64_t seq)
+{
+	for (struct gs_waiter *w = gs_client.waiters; w; w = w->next)
+		if (w->seq == seq && !w->answered)
+			return w;
+	return NULL;
+}
+
+static void handle(const struct gs_frame *f)
+{
+	enum gs_type type = f->header.type;
+	struct gs_waiter *w = type == GS_GRANT || type == GS_DENY || type == GS_ERR ? waiting_for(f->header.seq) : NULL;
+
+	if (w) {
+		*w->answer = *f;
+		w->answered = true;
+		gs_waiter_wake(w);
+		return;
+	}
+	if (type == GS_ERR && gs_settings.log)
+		gs_log("refused by the broker: %.120s", f->err.text);
+	if (type == GS_ERR && (f->err.type == GS_COMMIT || f->err.type == GS_ABORT || f->err.type == GS_FREE))
+		gs_client_again("the books differ");
+	else if (type == GS_BYE)
+		gs_client_lose("it said goodbye");
+	else if (type == GS_NOTICE && gs_settings.log)
+		gs_log("%.248s", f->notice.text);
+}
+
+/* Reads one frame; false where none came. */
+bool gs_client_receive(bool wait)
+{
+	struct gs_frame f;
+	uint64_t epoch = gs_client.epoch;
+
+	gs_client.reading = true;
+	if (wait)
+		pthread_mutex_unlock(&gs_client.lock);
+	int err = gs_link_receive(&gs_client.link, &f, wait, NULL);
+	if (wait)
+		pthread_mutex_lock(&gs_client.lock);
+	gs_client.reading = false;
+	if (gs_client.epoch != epoch)
+		gs_link_close(&gs_client.link);
+	else if (!err)
+		handle(&f);
+	else if (err != EAGAIN)
+		gs_client_lose(err == EBADMSG ? "it sent a broken frame" : strerror(err));
+	return !err;
+}
+
+bool gs_client_governs(unsigned gpu) { return gs_client.state == GS_ACTIVE && gpu < gs_client.governed; }
+
+bool gs_client_send(enum gs_type type, const void *payload, uint32_t length)
+{
+	struct gs_header h = {.magic = GS_MAGIC, .major = GS_MAJOR, .minor = GS_MINOR, .type = (uint16_t)type, .length = length,
+			      .seq = ++gs_client.seq, .session = gs_client.session};
+	int err = gs_link_send(&gs_client.link, &h, payload);
+
+	if (err)
+		gs_client_lose(strerror(err));
+	return !err;
+}
+
+bool gs_client_ask(enum gs_type type, const void *payload, uint32_t length, struct gs_frame *answer)
+{
+	struct gs_waiter me = {.next = gs_client.waiters, .seq = gs_client.seq + 1, .answer = answer};
+	uint64_t epoch = gs_client.epoch, deadline = gs_now() + GS_ANSWER, now;
+
+	if (!gs_client_send(type, payload, length))
+		return false;
+	gs_client.waiters = &me;
+	while (!me.answered && gs_client.epoch == epoch) {
+		if ((now = gs_now()) >= deadline) {
+			gs_client_again("no answer");
+		} else if (!gs_client.reading) {
+			gs_client_receive(true);
+		} else {
+			gs_client_park(&me.woken, 0, deadline - now);
+			atomic_store(&me.woken, 0);
+		}
+	}
+	struct gs_waiter **w = &gs_client.waiters;
+	while (*w != &me)
+		w = &(*w)->next;
+	*w = me.next;
+	if (gs_client.waiters && !gs_client.reading)
+		gs_waiter_wake(gs_client.waiters); /* It reads on. */
+	return me.answered;
+}
+
+static void tell(enum gs_type type, unsigned gpu, const void *payload, uint32_t length)
+{
+	int was = gs_client_lock();
+
+	if (gs_client_governs(gpu))
+		gs_client_send(type, payload, length);
+	gs_client_unlock(was);
+}
+
+void gs_client_acquire(unsigned gpu, uint64_t burst_ns, uint64_t window_ns)
+{
+	struct gs_acquire a = {.gpu = gpu, .burst_ns = burst_ns, .window_ns = window_ns};
+
+	tell(GS_ACQUIRE, gpu, &a, sizeof(a));
+}
+
+void gs_client_usage(enum gs_type type, const struct gs_usage *u) { tell(type, u->gpu, u, sizeof(*u)); }

@@ -1,0 +1,300 @@
+/* The threads that launch, the contexts they launch from, and the streams they
+ * launch on. All three have a bound, and what does not fit is let pass. */
+#include <string.h>
+
+#include "streams.h"
+
+struct gs_gpu gs_gates[GS_GPUS];
+struct gs_thread gs_threads[GS_THREADS];
+_Atomic unsigned gs_threads_used;
+_Thread_local struct gs_thread *gs_self;
+_Atomic uint64_t gs_generation = 1;
+_Atomic unsigned gs_captures;
+_Atomic uint64_t gs_errors;
+bool gs_fences;
+
+static struct gs_context contexts[GS_CONTEXTS];
+static _Atomic unsigned contexts_known;
+static struct gs_stream streams[GS_STREAMS];
+static unsigned streams_used; /* guarded by table */
+static pthread_mutex_t table = PTHREAD_MUTEX_INITIALIZER;
+static pthread_key_t ending;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* ---- threads ---- */
+
+static void release(struct gs_gpu *g, struct gs_stream **link);
+
+/* A thread's own streams go with it. */
+static void ended(void *value)
+{
+	struct gs_thread *t = value;
+
+	for (unsigned i = 0; i < GS_GPUS; i++) {
+		struct gs_gpu *g = &gs_gates[i];
+		pthread_mutex_lock(&g->lock);
+		for (struct gs_stream **p = &g->streams; *p;)
+			if ((*p)->thread == t)
+				release(g, p);
+			else
+				p = &(*p)->next;
+		pthread_mutex_unlock(&g->lock);
+	}
+	gs_self = NULL;
+	t->entry = NULL;
+	t->generation = 0;
+	atomic_store(&t->taken, false);
+}
+
+static void prepare(void)
+{
+	if (pthread_key_create(&ending, ended))
+		atomic_fetch_add(&gs_errors, 1);
+}
+
+struct gs_thread *gs_thread_of_self(void)
+{
+	if (gs_self)
+		return gs_self;
+	pthread_once(&once, prepare);
+	for (unsigned i = 0; i < GS_THREADS; i++) {
+		struct gs_thread *t = &gs_threads[i];
+		if (atomic_load_explicit(&t->taken, memory_order_relaxed) || atomic_exchange(&t->taken, true))
+			continue;
+		unsigned used = atomic_load(&gs_threads_used);
+		while (used < i + 1 && !atomic_compare_exchange_weak(&gs_threads_used, &used, i + 1))
+			;
+		if (pthread_setspecific(ending, t)) {
+			atomic_store(&t->taken, false);
+			return NULL;
+		}
+		atomic_store(&t->gpu, -1);
+		return gs_self = t;
+	}
+	return NULL;
+}
+
+/* ---- contexts ---- */
+
+/* The table's place for a context; made if it is not there. */
+static struct gs_context *context_of(CUcontext c)
+{
+	for (unsigned i = 0; i < GS_CONTEXTS; i++)
+		if (atomic_load_explicit(&contexts[i].handle, memory_order_acquire) == c)
+			return &contexts[i];
+	struct gs_context *free = NULL;
+	pthread_mutex_lock(&table);
+	for (unsigned i = 0; i < GS_CONTEXTS; i++) {
+		CUcontext handle = atomic_load(&contexts[i].handle);
+		if (handle == c) {
+			pthread_mutex_unlock(&table);
+			return &contexts[i];
+		}
+		if (!handle && !free)
+			free = &contexts[i];
+	}
+	if (free) {
+		free->spares = 0;
+		atomic_store(&free->gpu, NULL);
+		atomic_store(&free->handle, c);
+		atomic_fetch_add(&contexts_known, 1);
+		atomic_fetch_add(&gs_generation, 1);
+	}
+	pthread_mutex_unlock(&table);
+	return free;
+}
+
+struct gs_context *gs_context_current(void)
+{
+	CUcontext c = NULL;
+
+	if (!gs_real.cuCtxGetCurrent || gs_real.cuCtxGetCurrent(&c) || !c)
+		return NULL;
+	struct gs_context *known = context_of(c);
+	if (known && !atomic_load(&known->gpu)) {
+		int gpu = gs_gpu_current();
+		if (gpu < 0 || gpu >= GS_GPUS)
+			return NULL;
+		atomic_store(&known->gpu, &gs_gates[gpu]);
+	}
+	return known;
+}
+
+void gs_gate_context_created(CUcontext c)
+{
+	if (c && !context_of(c))
+		atomic_fetch_add(&gs_errors, 1);
+}
+
+void gs_gate_context_destroyed(CUcontext c)
+{
+	for (unsigned i = 0; c && i < GS_CONTEXTS; i++) {
+		struct gs_context *known = &contexts[i];
+		if (atomic_load(&known->handle) != c)
+			continue;
+		struct gs_gpu *g = atomic_load(&known->gpu);
+		if (g) {
+			pthread_mutex_lock(&g->lock);
+			gs_marker_forget(gs_strays(g)); /* those of other contexts with it: they are soon done anyway */
+			for (struct gs_stream **p = &g->streams; *p;)
+				if ((*p)->context == known) {
+					gs_marker_forget(*p);
+					release(g, p);
+				} else {
+					p = &(*p)->next;
+				}
+			known->spares = 0;
+			pthread_mutex_unlock(&g->lock);
+		}
+		atomic_fetch_add(&gs_generation, 1);
+		atomic_fetch_sub(&contexts_known, 1);
+		atomic_store(&known->handle, NULL);
+	}
+}
+
+/* ---- streams ---- */
+
+/* Takes the entry out of its list. Its generation ends, so that no thread
+ * takes it for the stream's any more. */
+static void release(struct gs_gpu *g, struct gs_stream **link)
+{
+	struct gs_stream *e = *link;
+
+	gs_marker_to_strays(e);
+	atomic_fetch_add(&gs_generation, 1);
+	*link = e->next;
+	e->stream = NULL;
+	e->context = NULL;
+	e->thread = NULL;
+	e->next = g->spare;
+	g->spare = e;
+}
+
+struct gs_stream *gs_strays(struct gs_gpu *g)
+{
+	g->strays.gpu = g;
+	g->strays.stray = true;
+	return &g->strays;
+}
+
+/* A fresh entry, or the one for strays where there is none left. */
+static struct gs_stream *entry_new(struct gs_gpu *g, struct gs_context *c, CUstream s, struct gs_thread *t)
+{
+	struct gs_stream *e = g->spare;
+
+	if (e) {
+		g->spare = e->next;
+	} else {
+		pthread_mutex_lock(&table);
+		e = streams_used < GS_STREAMS ? &streams[streams_used++] : NULL;
+		pthread_mutex_unlock(&table);
+	}
+	if (!e)
+		return gs_strays(g);
+	memset(e, 0, sizeof *e);
+	e->gpu = g;
+	e->context = c;
+	e->stream = s;
+	e->thread = t;
+	e->next = g->streams;
+	g->streams = e;
+	return e;
+}
+
+struct gs_stream *gs_stream_of(struct gs_thread *t, CUstream s)
+{
+	if (t->entry && t->stream == s && t->generation == atomic_load(&gs_generation))
+		return t->entry;
+	struct gs_context *c = gs_context_current();
+	if (!c)
+		return NULL;
+	uint64_t generation = atomic_load(&gs_generation);
+	struct gs_gpu *g = atomic_load(&c->gpu);
+	struct gs_thread *own = s == CU_STREAM_PER_THREAD ? t : NULL;
+	pthread_mutex_lock(&g->lock);
+	struct gs_stream *e = g->streams;
+	while (e && (e->context != c || e->stream != s || e->thread != own))
+		e = e->next;
+	if (!e)
+		e = entry_new(g, c, s, own);
+	pthread_mutex_unlock(&g->lock);
+	atomic_store(&t->gpu, (int)gs_gpu_index(g));
+	/* The streams without an object are another context's when that is made
+	 * current, of which nobody tells: known by their handle only while there
+	 * is one context. */
+	bool sure = (s && s != CU_STREAM_PER_THREAD) || atomic_load(&contexts_known) == 1;
+	bool keep = sure && !gs_fences && !e->stray;
+	t->entry = keep ? e : NULL;
+	t->stream = s;
+	t->generation = keep ? generation : 0;
+	return e;
+}
+
+bool gs_stream_captures(CUstream s)
+{
+	int status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+	return gs_real.cuStreamIsCapturing(s, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+void gs_gate_stream_destroyed(CUstream s)
+{
+	if (!s || s == CU_STREAM_LEGACY || s == CU_STREAM_PER_THREAD)
+		return;
+	for (unsigned i = 0; i < GS_GPUS; i++) {
+		struct gs_gpu *g = &gs_gates[i];
+		pthread_mutex_lock(&g->lock);
+		for (struct gs_stream **p = &g->streams; *p;)
+			if ((*p)->stream == s) {
+				if ((*p)->now.launches)
+					gs_marker_record(*p, s, gs_now());
+				release(g, p);
+			} else {
+				p = &(*p)->next;
+			}
+		pthread_mutex_unlock(&g->lock);
+	}
+}
+
+void gs_gate_capture(CUstream s, bool begins)
+{
+	(void)s;
+	if (!begins) {
+		unsigned n = atomic_load(&gs_captures);
+		while (n && !atomic_compare_exchange_weak(&gs_captures, &n, n - 1))
+			;
+		return;
+	}
+	atomic_fetch_add(&gs_captures, 1);
+	/* Whoever is recording now ends that before the capture begins; whoever
+	 * comes later asks the stream. */
+	for (unsigned i = 0; i < GS_GPUS; i++) {
+		pthread_mutex_lock(&gs_gates[i].lock);
+		pthread_mutex_unlock(&gs_gates[i].lock);
+	}
+}
+
+/* The child has no helper and one thread, and its locks may have been held by
+ * others. A program that never launched before the fork pays nothing. */
+void gs_gate_forked(void)
+{
+	gs_turns_forked();
+	if (!atomic_load(&gs_threads_used) && !atomic_load(&contexts_known))
+		return;
+	memset(gs_gates, 0, sizeof gs_gates);
+	memset(gs_threads, 0, atomic_load(&gs_threads_used) * sizeof *gs_threads);
+	atomic_store(&gs_threads_used, 0);
+	memset(contexts, 0, sizeof contexts);
+	streams_used = 0;
+	atomic_store(&contexts_known, 0);
+	atomic_store(&gs_captures, 0);
+	atomic_fetch_add(&gs_generation, 1);
+	pthread_mutex_init(&table, NULL);
+	for (unsigned i = 0; i < GS_GPUS; i++)
+		pthread_mutex_init(&gs_gates[i].lock, NULL);
+	if (gs_self)
+		pthread_setspecific(ending, NULL);
+	gs_self = NULL;
+}
+
+uint64_t gs_gate_errors(void) { return atomic_load(&gs_errors); }

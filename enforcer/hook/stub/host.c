@@ -1,0 +1,187 @@
+/* The file that makes one host of many processes: who made it, who lives. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gpu.h"
+
+#define MAGIC 0x3147505742555453ull /* changes with struct gs_host */
+#define BURY_EVERY 1000000ull        /* ns */
+
+struct gs_host *gs_host;
+static int file = -1;
+static int own[GS_STUB_GPUS_MAX]; /* this process's slots, + 1 */
+
+uint64_t gs_stub_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t setting(const char *name, uint64_t otherwise)
+{
+	const char *v = getenv(name);
+
+	return v && *v ? strtoull(v, NULL, 0) : otherwise;
+}
+
+/* A lock on a byte of the file: it ends with the process, however it ends, and
+ * a child does not have it. */
+static bool lock_byte(int command, short type, off_t at)
+{
+	struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
+
+	if (fcntl(file, command, &l))
+		return false;
+	return command != F_GETLK || l.l_type == F_UNLCK;
+}
+
+static off_t byte_of(const struct gs_gpu *g, int proc)
+{
+	return (off_t)sizeof *gs_host + (g - gs_host->gpu) * GS_STUB_PROCS + proc;
+}
+
+static void make(struct gs_host *h)
+{
+	pthread_mutexattr_t a;
+	uint64_t memory = setting("GS_STUB_MEMORY", 80ull << 30);
+
+	h->gpus = (uint32_t)setting("GS_STUB_GPUS", 1);
+	if (h->gpus > GS_STUB_GPUS_MAX)
+		h->gpus = GS_STUB_GPUS_MAX;
+	h->slice = setting("GS_STUB_SLICE_US", 2000) * 1000;
+	if (!h->slice)
+		h->slice = 1000;
+	h->change = setting("GS_STUB_SWITCH_US", 20) * 1000;
+	pthread_mutexattr_init(&a);
+	pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
+	pthread_mutexattr_setrobust(&a, PTHREAD_MUTEX_ROBUST);
+	for (uint32_t i = 0; i < h->gpus; i++) {
+		pthread_mutex_init(&h->gpu[i].mutex, &a);
+		h->gpu[i].memory = memory;
+		h->gpu[i].now = gs_stub_now();
+	}
+	h->magic = MAGIC;
+}
+
+/* With no GS_STUB_FILE the GPUs are this process's own. */
+bool gs_host_open(void)
+{
+	const char *path = getenv("GS_STUB_FILE");
+	struct gs_host *h = MAP_FAILED;
+
+	if (gs_host)
+		return true;
+	if (path && *path)
+		file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+	else
+		file = memfd_create("gpus", MFD_CLOEXEC);
+	if (file < 0 || !lock_byte(F_SETLKW, F_WRLCK, 0))
+		return false;
+	if (!ftruncate(file, sizeof *h))
+		h = mmap(NULL, sizeof *h, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	if (h != MAP_FAILED && h->magic == 0)
+		make(h);
+	lock_byte(F_SETLK, F_UNLCK, 0);
+	if (h == MAP_FAILED || h->magic != MAGIC)
+		return false;
+	gs_host = h;
+	return true;
+}
+
+void gs_proc_leave(struct gs_gpu *g, int proc)
+{
+	struct gs_slot_proc *p = &g->proc[proc];
+
+	while (p->streams)
+		gs_stream_free(g, p->streams - 1);
+	for (uint32_t i = 0; i < g->events; i++)
+		if (g->event[i].owner == (uint32_t)proc + 1)
+			g->event[i] = (struct gs_slot_event){0};
+	g->used -= p->used;
+	*p = (struct gs_slot_proc){0};
+	if (own[g - gs_host->gpu] == proc + 1) {
+		own[g - gs_host->gpu] = 0;
+		lock_byte(F_SETLK, F_UNLCK, byte_of(g, proc));
+	}
+}
+
+static void bury(struct gs_gpu *g, uint64_t now)
+{
+	if (now - g->buried < BURY_EVERY)
+		return;
+	g->buried = now;
+	for (uint32_t i = 0; i < g->procs; i++)
+		if (g->proc[i].pid && own[g - gs_host->gpu] != (int)i + 1 && lock_byte(F_GETLK, F_WRLCK, byte_of(g, (int)i)))
+			gs_proc_leave(g, (int)i);
+}
+
+struct gs_gpu *gs_gpu_lock(unsigned gpu)
+{
+	struct gs_gpu *g = &gs_host->gpu[gpu];
+	uint64_t now;
+
+	if (pthread_mutex_lock(&g->mutex) == EOWNERDEAD)
+		pthread_mutex_consistent(&g->mutex);
+	now = gs_stub_now();
+	bury(g, now);
+	gs_simulate(g, now);
+	return g;
+}
+
+void gs_gpu_unlock(struct gs_gpu *g)
+{
+	pthread_mutex_unlock(&g->mutex);
+}
+
+int gs_proc_join(struct gs_gpu *g)
+{
+	for (int i = 0; i < GS_STUB_PROCS; i++) {
+		if (g->proc[i].pid || !lock_byte(F_SETLK, F_WRLCK, byte_of(g, i)))
+			continue;
+		if (g->procs <= (uint32_t)i)
+			g->procs = (uint32_t)i + 1;
+		g->proc[i].pid = getpid();
+		own[g - gs_host->gpu] = i + 1;
+		return i;
+	}
+	return -1;
+}
+
+bool gs_memory_take(struct gs_gpu *g, int proc, uint64_t bytes)
+{
+	struct gs_slot_proc *p = &g->proc[proc];
+	bool fits;
+
+	gs_gpu_lock((unsigned)(g - gs_host->gpu));
+	fits = bytes <= g->memory - g->used;
+	if (fits) {
+		g->used += bytes;
+		p->used += bytes;
+		if (p->peak < p->used)
+			p->peak = p->used;
+	}
+	gs_gpu_unlock(g);
+	return fits;
+}
+
+void gs_memory_give(struct gs_gpu *g, int proc, uint64_t bytes)
+{
+	struct gs_slot_proc *p = &g->proc[proc];
+
+	gs_gpu_lock((unsigned)(g - gs_host->gpu));
+	if (own[g - gs_host->gpu] != proc + 1)
+		bytes = 0; /* it went with the last context */
+	if (bytes > p->used)
+		bytes = p->used;
+	g->used -= bytes;
+	p->used -= bytes;
+	gs_gpu_unlock(g);
+}

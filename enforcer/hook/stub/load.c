@@ -1,0 +1,328 @@
+/* A load generator for the simulated driver and for real ones.
+ * It prints, with CLOCK_MONOTONIC ns:
+ *   ready RATE                   set-up is done; RATE is iterations per ns
+ *   step NS COMPLETED            launches known to have ended, every --report-ms
+ *   burst NS LATENCY_US          of each burst, when it ended
+ *   alloc BYTES CODE             what could be allocated, and the error that ended it
+ *   total NS COMPLETED SECONDS   at the end, also after SIGTERM */
+#define _GNU_SOURCE
+#include <getopt.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "load.h"
+
+#define MARKS 4096 /* events that a thread has out */
+#define STREAMS 64
+
+static struct {
+	double kernel_us, graph_us, burst_ms, sleep_ms, seconds, cpu_us, alloc_mib, alloc_step_mib, report_ms, rate;
+	long sync_every, steps, streams, threads, gpu;
+	bool graph, wait;
+	const char *resolve, *kind;
+} option = {.kernel_us = 100, .graph_us = 2000, .alloc_step_mib = 20, .report_ms = 100, .sync_every = 0, .streams = 1,
+	.threads = 1, .resolve = "dlsym", .kind = "native"};
+
+/* One thread's launches. Marks are put in by the thread and taken out by the
+ * reporter, so that a launch is counted even while the thread is blocked. */
+struct worker {
+	pthread_t thread;
+	CUstream stream[STREAMS];
+	CUevent event[MARKS];
+	uint64_t counts[MARKS];
+	_Atomic uint64_t put, taken;
+	_Atomic uint64_t done; /* completed launches */
+	uint64_t launched;
+	_Atomic bool over;
+};
+
+static volatile sig_atomic_t stop;
+static CUgraphExec exec;
+static uint64_t iterations, began;
+static pthread_mutex_t output = PTHREAD_MUTEX_INITIALIZER;
+
+static void on_term(int signal)
+{
+	(void)signal;
+	stop = 1;
+}
+
+static uint64_t now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static void rest(double ms)
+{
+	struct timespec t = {(time_t)(ms / 1000), (long)(ms * 1e6) % 1000000000};
+
+	nanosleep(&t, NULL);
+}
+
+static void print(const char *what, uint64_t value)
+{
+	pthread_mutex_lock(&output);
+	printf("%s %llu %llu\n", what, (unsigned long long)now(), (unsigned long long)value);
+	fflush(stdout);
+	pthread_mutex_unlock(&output);
+}
+
+static bool finished(const struct worker *w)
+{
+	return stop || (option.steps && w->launched >= (uint64_t)option.steps)
+		|| (option.seconds > 0 && (double)(now() - began) > option.seconds * 1e9);
+}
+
+static void launch(struct worker *w)
+{
+	CUstream s = w->stream[w->launched % (uint64_t)option.streams];
+	uint64_t start = now();
+
+	check(option.graph ? cu.cuGraphLaunch(exec, s) : launch_kernel(iterations, s), "launch");
+	w->launched++;
+	if (option.cpu_us > 0)
+		for (start = now(); (double)(now() - start) < option.cpu_us * 1000;)
+			;
+}
+
+/* Where the ring is full the launches count with the next mark. */
+static void mark(struct worker *w)
+{
+	uint64_t i = w->put % MARKS;
+
+	if (w->put - w->taken == MARKS)
+		return;
+	w->counts[i] = w->launched;
+	check(cu.cuEventRecord(w->event[i], w->stream[(w->launched - 1) % (uint64_t)option.streams]), "cuEventRecord");
+	w->put++;
+}
+
+static void synchronise(struct worker *w)
+{
+	for (long i = 0; i < option.streams; i++)
+		check(cu.cuStreamSynchronize(w->stream[i]), "cuStreamSynchronize");
+	w->done = w->launched;
+}
+
+static double launch_us(void)
+{
+	return option.graph ? option.graph_us : option.kernel_us;
+}
+
+static void steady(struct worker *w)
+{
+	double us = launch_us() > option.cpu_us ? launch_us() : option.cpu_us;
+	uint64_t every = us >= 500 ? 1 : us <= 8 ? 64 : (uint64_t)(500 / us);
+
+	while (!finished(w)) {
+		launch(w);
+		if (option.sync_every && w->launched % (uint64_t)option.sync_every == 0)
+			synchronise(w);
+		else if (!option.sync_every && w->launched % every == 0)
+			mark(w);
+	}
+	synchronise(w);
+}
+
+static void bursts(struct worker *w)
+{
+	long n = (long)(option.burst_ms * 1000 / launch_us() + 0.5);
+
+	while (!finished(w)) {
+		uint64_t start = now();
+
+		for (long i = 0; i < (n ? n : 1); i++)
+			launch(w);
+		synchronise(w);
+		print("burst", (now() - start) / 1000);
+		rest(option.sleep_ms);
+	}
+}
+
+static void *work(void *of)
+{
+	struct worker *w = of;
+
+	check(cu.cuCtxSetCurrent(context), "cuCtxSetCurrent");
+	if (option.burst_ms > 0)
+		bursts(w);
+	else
+		steady(w);
+	w->over = true;
+	return NULL;
+}
+
+static CUresult allocate(size_t bytes, CUstream s)
+{
+	CUmemAllocationProp p = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, (int)option.gpu}};
+	CUmemGenericAllocationHandle h;
+	CUdeviceptr at;
+
+	switch (option.kind[0]) {
+	case 'a': return cu.cuMemAllocAsync(&at, bytes, s);
+	case 'v': return cu.cuMemCreate(&h, bytes, &p, 0);
+	case 'm': return cu.cuMemAllocManaged(&at, bytes, 1);
+	default: return cu.cuMemAlloc_v2(&at, bytes);
+	}
+}
+
+static void fill(CUstream s)
+{
+	size_t step = (size_t)(option.alloc_step_mib * (1 << 20)), had = 0;
+	CUresult r = CUDA_SUCCESS;
+
+	while (!stop && (double)had < option.alloc_mib * (1 << 20) && !(r = allocate(step, s)))
+		had += step;
+	printf("alloc %zu %d\n", had, (int)r);
+	fflush(stdout);
+}
+
+static uint64_t completed(struct worker *w)
+{
+	while (w->taken != w->put) {
+		CUresult r = cu.cuEventQuery(w->event[w->taken % MARKS]);
+
+		if (r == CUDA_ERROR_NOT_READY)
+			break;
+		check(r, "cuEventQuery");
+		if (w->done < w->counts[w->taken % MARKS])
+			w->done = w->counts[w->taken % MARKS];
+		w->taken++;
+	}
+	return w->done;
+}
+
+static bool report(struct worker *w, bool speak)
+{
+	uint64_t sum = 0;
+	bool over = true;
+
+	for (long i = 0; i < option.threads; i++) {
+		over &= w[i].over;
+		sum += completed(&w[i]);
+	}
+	if (speak)
+		print("step", sum);
+	return over;
+}
+
+static struct worker *prepare(void)
+{
+	struct worker *w = calloc((size_t)option.threads, sizeof *w);
+
+	for (long i = 0; w && i < option.threads; i++) {
+		for (long s = 0; s < option.streams; s++)
+			check(cu.cuStreamCreate(&w[i].stream[s], CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+		for (long e = 0; e < MARKS && !option.sync_every && option.burst_ms <= 0; e++)
+			check(cu.cuEventCreate(&w[i].event[e], CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+	}
+	check(w ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY, "threads");
+	iterations = (uint64_t)(option.kernel_us * 1000 * per_ns);
+	if (option.graph)
+		exec = graph_of(iterations, option.graph_us > option.kernel_us ? (int)(option.graph_us / option.kernel_us + 0.5) : 1);
+	return w;
+}
+
+static bool parse(int argc, char **argv)
+{
+	static struct { const char *name; double *number; long *integer; const char **text; } known[] = {
+		{"kernel-us", &option.kernel_us, 0, 0}, {"graph-us", &option.graph_us, 0, 0},
+		{"burst-ms", &option.burst_ms, 0, 0}, {"sleep-ms", &option.sleep_ms, 0, 0},
+		{"seconds", &option.seconds, 0, 0}, {"cpu-us", &option.cpu_us, 0, 0},
+		{"alloc-mib", &option.alloc_mib, 0, 0}, {"alloc-step-mib", &option.alloc_step_mib, 0, 0},
+		{"report-ms", &option.report_ms, 0, 0}, {"rate", &option.rate, 0, 0},
+		{"sync-every", 0, &option.sync_every, 0}, {"steps", 0, &option.steps, 0},
+		{"streams", 0, &option.streams, 0}, {"threads", 0, &option.threads, 0}, {"gpu", 0, &option.gpu, 0},
+		{"resolve", 0, 0, &option.resolve}, {"alloc-kind", 0, 0, &option.kind},
+	};
+	const char *how = "kernel";
+
+	for (int i = 1; i < argc; i++) {
+		char *value = strchr(argv[i], '=');
+		size_t n = value ? (size_t)(value - argv[i]) : strlen(argv[i]), k = 0;
+
+		if (!strcmp(argv[i], "--wait-start")) {
+			option.wait = true;
+			continue;
+		}
+		if (strncmp(argv[i], "--", 2) || (!value && i + 1 == argc))
+			return false;
+		value = value ? value + 1 : argv[i + 1];
+		if (n == 8 && !strncmp(argv[i], "--launch", 8)) {
+			how = value;
+		} else {
+			while (k < sizeof known / sizeof *known
+				&& (strlen(known[k].name) != n - 2 || strncmp(known[k].name, argv[i] + 2, n - 2)))
+				k++;
+			if (k == sizeof known / sizeof *known)
+				return false;
+			if (known[k].number)
+				*known[k].number = atof(value);
+			else if (known[k].integer)
+				*known[k].integer = atol(value);
+			else
+				*known[k].text = value;
+		}
+		if (!strchr(argv[i], '='))
+			i++;
+	}
+	option.graph = !strcmp(how, "graph");
+	return option.streams > 0 && option.streams <= STREAMS && option.threads > 0 && option.kernel_us >= 0
+		&& (option.graph || !strcmp(how, "kernel"));
+}
+
+int main(int argc, char **argv)
+{
+	struct worker *w;
+	char line[16];
+	uint64_t spoken;
+
+	if (!parse(argc, argv)) {
+		fprintf(stderr, "load: see load.c for the options\n");
+		return 2;
+	}
+	sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_term}, NULL);
+	resolve(option.resolve);
+	open_gpu((int)option.gpu, option.rate);
+	w = prepare();
+	printf("ready %.6f\n", per_ns);
+	fflush(stdout);
+	if (option.wait && !fgets(line, sizeof line, stdin))
+		return stop ? 0 : 1;
+	began = spoken = now();
+	if (option.alloc_mib > 0)
+		fill(w[0].stream[0]);
+	for (long i = 0; i < option.threads; i++)
+		pthread_create(&w[i].thread, NULL, work, &w[i]);
+	for (bool over = false; !over;) {
+		double left = option.report_ms - (double)(int64_t)(now() - spoken) / 1e6;
+		bool speak = left <= 0.05;
+
+		if (!speak)
+			rest(left < 5 ? left : 5);
+		over = report(w, speak);
+		if (speak)
+			spoken += (uint64_t)(option.report_ms * 1e6);
+	}
+	for (long i = 0; i < option.threads; i++)
+		pthread_join(w[i].thread, NULL);
+	report(w, true);
+	pthread_mutex_lock(&output);
+	{
+		uint64_t sum = 0;
+
+		for (long i = 0; i < option.threads; i++)
+			sum += completed(&w[i]);
+		printf("total %llu %llu %.6f\n", (unsigned long long)now(), (unsigned long long)sum, (double)(now() - began) / 1e9);
+	}
+	pthread_mutex_unlock(&output);
+	return 0;
+}

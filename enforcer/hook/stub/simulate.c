@@ -1,0 +1,209 @@
+/* What the GPU does with its time: one process at a time, in slices, round
+ * robin; one kernel at a time of that process, round robin over its streams. */
+#include "gpu.h"
+
+/* gs_predict never looks further ahead, so that a waiter notices in time that
+ * somebody whom it waited for has died. */
+#define HORIZON 10000000ull
+
+bool gs_passed(const struct gs_gpu *g, struct gs_point p)
+{
+	const struct gs_slot_stream *s = &g->stream[p.stream];
+
+	return !p.generation || s->generation != p.generation || s->head > p.at;
+}
+
+static struct gs_entry *head_of(struct gs_gpu *g, uint32_t stream)
+{
+	return &g->ring[stream][g->stream[stream].head % GS_STUB_RING];
+}
+
+/* The legacy stream waits for what its context's blocking streams got before,
+ * and they for it. */
+static bool ordered(struct gs_gpu *g, uint32_t stream, uint64_t order)
+{
+	const struct gs_slot_stream *s = &g->stream[stream];
+
+	if (s->kind == GS_NON_BLOCKING)
+		return true;
+	for (uint32_t i = g->proc[s->owner - 1].streams; i; i = g->stream[i - 1].next) {
+		const struct gs_slot_stream *o = &g->stream[i - 1];
+
+		if (o->kind == GS_NON_BLOCKING || o->context != s->context || o->head == o->tail)
+			continue;
+		if ((o->kind == GS_LEGACY) != (s->kind == GS_LEGACY) && head_of(g, i - 1)->order < order)
+			return false;
+	}
+	return true;
+}
+
+static bool ready(struct gs_gpu *g, uint32_t stream)
+{
+	const struct gs_slot_stream *s = &g->stream[stream];
+	const struct gs_entry *e;
+
+	if (s->head == s->tail)
+		return false;
+	e = head_of(g, stream);
+	if (e->work == GS_WORK_WAIT && !gs_passed(g, e->point))
+		return false;
+	return ordered(g, stream, e->order);
+}
+
+/* The stream + 1 that the process goes on with, 0 where it has nothing to do:
+ * the next one in its list that is ready, from the one that ran last. */
+static uint32_t ready_stream(struct gs_gpu *g, uint32_t proc)
+{
+	const struct gs_slot_proc *p = &g->proc[proc];
+	uint32_t first = 0, i;
+	bool after = false;
+
+	if (p->begun)
+		return p->begun;
+	for (i = p->streams; i; i = g->stream[i - 1].next) {
+		if (ready(g, i - 1)) {
+			if (after)
+				return i;
+			if (!first)
+				first = i;
+		}
+		after |= i == p->last;
+	}
+	return first;
+}
+
+/* The next process + 1 after the current one that has something to do. */
+static uint32_t ready_proc(struct gs_gpu *g)
+{
+	for (uint32_t n = 0; n < g->procs; n++) {
+		uint32_t i = (g->current + n) % g->procs;
+
+		if (g->proc[i].pid && ready_stream(g, i))
+			return i + 1;
+	}
+	return 0;
+}
+
+void gs_stream_free(struct gs_gpu *g, uint32_t stream)
+{
+	struct gs_slot_stream *s = &g->stream[stream];
+	struct gs_slot_proc *p = &g->proc[s->owner - 1];
+	uint32_t *link = &p->streams;
+
+	while (*link && *link != stream + 1)
+		link = &g->stream[*link - 1].next;
+	if (*link)
+		*link = s->next;
+	if (p->begun == stream + 1)
+		p->begun = 0;
+	if (p->last == stream + 1)
+		p->last = 0;
+	*s = (struct gs_slot_stream){0};
+}
+
+/* Ends the entry at the stream's head, now. */
+static void retire(struct gs_gpu *g, uint32_t stream)
+{
+	struct gs_slot_stream *s = &g->stream[stream];
+	const struct gs_entry *e = head_of(g, stream);
+	struct gs_slot_event *v = &g->event[e->event];
+
+	if (e->work == GS_WORK_EVENT && v->record == e->record)
+		v->time = g->now;
+	s->head++;
+	if (s->closed && s->head == s->tail)
+		gs_stream_free(g, stream);
+}
+
+/* Runs the current process's next entry until it ends, the slice does, or now. */
+static void run(struct gs_gpu *g, uint32_t stream, uint64_t now)
+{
+	struct gs_slot_stream *s = &g->stream[stream];
+	struct gs_slot_proc *p = &g->proc[g->current - 1];
+	uint64_t left = head_of(g, stream)->until - s->worked, most = now - g->now;
+
+	if (g->slice_end > g->now && most > g->slice_end - g->now)
+		most = g->slice_end - g->now;
+	p->last = stream + 1;
+	p->begun = left > most ? stream + 1 : 0;
+	if (left > most)
+		left = most;
+	s->worked += left;
+	p->busy += left;
+	g->now += left;
+	if (!p->begun)
+		retire(g, stream);
+}
+
+void gs_simulate(struct gs_gpu *g, uint64_t now)
+{
+	while (g->now < now) {
+		uint32_t stream = g->current ? ready_stream(g, g->current - 1) : 0;
+
+		if (!stream || g->now >= g->slice_end) {
+			uint32_t next = ready_proc(g);
+
+			if (!next) {
+				g->now = now;
+				return;
+			}
+			g->switched = g->now;
+			if (next != g->current && g->current)
+				g->switched += gs_host->change;
+			g->switching += g->switched - g->now;
+			g->slice_end = g->switched + gs_host->slice;
+			g->current = next;
+			stream = ready_stream(g, next - 1);
+		}
+		if (g->now < g->switched)
+			g->now = g->switched < now ? g->switched : now;
+		else
+			run(g, stream - 1, now);
+	}
+}
+
+static uint64_t pending(const struct gs_gpu *g, uint32_t proc)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = g->proc[proc].streams; i; i = g->stream[i - 1].next)
+		sum += g->stream[i - 1].queued - g->stream[i - 1].worked;
+	return sum;
+}
+
+/* The same round robin as above over what is queued now, process by process;
+ * of the waiter's own process only what is before the point counts. */
+uint64_t gs_predict(struct gs_gpu *g, struct gs_point p)
+{
+	const struct gs_slot_stream *s = &g->stream[p.stream];
+	uint64_t left[GS_STUB_PROCS], t = g->now, end = t + HORIZON, slice = 0;
+	uint32_t mine, i = g->current ? g->current - 1 : 0;
+
+	if (gs_passed(g, p))
+		return t;
+	mine = s->owner - 1;
+	for (uint32_t n = 0; n < g->procs; n++)
+		left[n] = g->proc[n].pid && n != mine ? pending(g, n) : 0;
+	left[mine] = g->ring[p.stream][p.at % GS_STUB_RING].until - s->worked;
+	if (t < g->switched)
+		t = g->switched;
+	if (g->slice_end > t)
+		slice = g->slice_end - t;
+	while (t < end) {
+		uint64_t most = left[i] < slice ? left[i] : slice;
+		uint32_t next = i;
+
+		if (i == mine && left[i] <= slice)
+			return t + left[i];
+		left[i] -= most;
+		t += most;
+		do
+			next = (next + 1) % g->procs;
+		while (next != mine && !left[next]);
+		if (next != i)
+			t += gs_host->change;
+		slice = gs_host->slice;
+		i = next;
+	}
+	return end;
+}

@@ -1,0 +1,41 @@
+/* What the simulated GPUs of GS_STUB_FILE do, as no program under test can
+ * bend it. Each line:
+ *   NS GPU PID BUSY_NS USED_BYTES PEAK_BYTES
+ * and for the GPU itself, with pid 0: time lost to switches, bytes in use, 0.
+ *   stat [EVERY_MS] prints once, or every so often until it is killed. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "gpu.h"
+
+static void print(uint32_t gpu)
+{
+	struct gs_gpu *g = gs_gpu_lock(gpu);
+
+	printf("%llu %u 0 %llu %llu 0\n", (unsigned long long)g->now, gpu, (unsigned long long)g->switching,
+		(unsigned long long)g->used);
+	for (uint32_t i = 0; i < g->procs; i++)
+		if (g->proc[i].pid)
+			printf("%llu %u %d %llu %llu %llu\n", (unsigned long long)g->now, gpu, g->proc[i].pid,
+				(unsigned long long)g->proc[i].busy, (unsigned long long)g->proc[i].used,
+				(unsigned long long)g->proc[i].peak);
+	gs_gpu_unlock(g);
+}
+
+int main(int argc, char **argv)
+{
+	double ms = argc > 1 ? atof(argv[1]) : 0;
+	struct timespec t = {(time_t)(ms / 1000), (long)(ms * 1e6) % 1000000000};
+
+	if (!gs_host_open()) {
+		fprintf(stderr, "stat: cannot open GS_STUB_FILE\n");
+		return 1;
+	}
+	do {
+		for (uint32_t i = 0; i < gs_host->gpus; i++)
+			print(i);
+		fflush(stdout);
+	} while (ms > 0 && !nanosleep(&t, NULL));
+	return 0;
+}

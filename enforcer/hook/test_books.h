@@ -1,0 +1,79 @@
+/* For the test of the books: a broker that is one cap for all processes, and
+ * the parts of the hook that have no say in memory. Its one test includes it. */
+#ifndef GPUSTEWARD_TEST_BOOKS_H
+#define GPUSTEWARD_TEST_BOOKS_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "claims.h"
+#include "intercept.h"
+
+#define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
+
+static struct shared {
+	_Atomic uint64_t cap, used, most; /* used is committed and reserved */
+	_Atomic uint64_t committed, asked, bad;
+	_Atomic uint64_t ready, over;
+} *shared;
+static struct gs_page page;
+_Atomic(struct gs_page *) gs_page = &page;
+_Thread_local struct gs_thread *gs_self;
+_Atomic uint64_t gs_generation;
+static _Atomic uint64_t destroyed_contexts;
+
+enum gs_type gs_client_reserve(unsigned gpu, enum gs_kind kind, uint64_t bytes, uint64_t *reservation)
+{
+	uint64_t used = atomic_load(&shared->used), most;
+
+	CHECK(gpu == 0 && bytes > 0 && kind <= GS_GRAPH);
+	atomic_fetch_add(&shared->asked, 1);
+	do {
+		if (bytes > shared->cap || used > shared->cap - bytes)
+			return GS_DENY;
+	} while (!atomic_compare_exchange_weak(&shared->used, &used, used + bytes));
+	most = atomic_load(&shared->most);
+	while (most < used + bytes && !atomic_compare_exchange_weak(&shared->most, &most, used + bytes))
+		;
+	*reservation = bytes;
+	return GS_GRANT;
+}
+
+static void give(uint64_t bytes)
+{
+	if (atomic_fetch_sub(&shared->used, bytes) < bytes)
+		atomic_fetch_add(&shared->bad, 1);
+}
+
+void gs_client_commit(unsigned gpu, enum gs_kind kind, uint64_t reservation, uint64_t bytes)
+{
+	(void)gpu, (void)kind;
+	if (bytes > reservation)
+		atomic_fetch_add(&shared->bad, 1);
+	give(reservation - bytes);
+	atomic_fetch_add(&shared->committed, bytes);
+}
+
+void gs_client_abort(unsigned gpu, uint64_t reservation) { (void)gpu; give(reservation); }
+
+void gs_client_free(unsigned gpu, enum gs_kind kind, uint64_t bytes)
+{
+	(void)gpu, (void)kind;
+	give(bytes);
+	if (atomic_fetch_sub(&shared->committed, bytes) < bytes)
+		atomic_fetch_add(&shared->bad, 1);
+}
+
+uint64_t gs_client_committed(unsigned gpu) { (void)gpu; return shared->committed; }
+int gs_gpu_of_device(CUdevice d) { return d == 0 ? 0 : -1; }
+void gs_client_start(void) { }
+void gs_turns_start(void) { }
+void gs_gate_slow(struct gs_launch *l) { l->entry = NULL; l->counted = false; }
+void gs_gate_left(struct gs_launch *l, CUresult r) { (void)l, (void)r; }
+void gs_gate_stream_destroyed(CUstream s) { (void)s; }
+void gs_gate_capture(CUstream s, bool begins) { (void)s, (void)begins; }
+void gs_gate_graph_forget(void *exec) { (void)exec; }
+void gs_gate_context_created(CUcontext c) { (void)c; }
+void gs_gate_context_destroyed(CUcontext c) { CHECK(c); destroyed_contexts++; }
+
+#endif

@@ -1,0 +1,286 @@
+/* A broker that does exactly what a test says, and the driver's few functions
+ * that the client calls. Each test is a process of its own, so that it starts
+ * with a client that has not started. */
+#ifndef GPUSTEWARD_TEST_BROKER_H
+#define GPUSTEWARD_TEST_BROKER_H
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "client.h"
+
+#define CHECK(x)                                                                        \
+	do {                                                                            \
+		if (!(x)) {                                                             \
+			dprintf(2, "%s:%d: not so: %s\n", __FILE__, __LINE__, #x);      \
+			_exit(1);                                                       \
+		}                                                                       \
+	} while (0)
+
+/* Until x, or the test's own alarm. */
+#define AWAIT(x)               \
+	do {                   \
+		while (!(x))   \
+			sched_yield(); \
+	} while (0)
+
+/* ---- the driver ---- */
+
+static CUresult fake_count(int *n) { *n = 2; return CUDA_SUCCESS; }
+static CUresult fake_device(CUdevice *d, int i) { *d = i; return CUDA_SUCCESS; }
+static CUresult fake_uuid(CUuuid *u, CUdevice d) { memset(u->bytes, 'a' + d, sizeof(u->bytes)); return CUDA_SUCCESS; }
+static CUresult fake_version(int *v) { *v = 13000; return CUDA_SUCCESS; }
+
+struct gs_real gs_real = {.cuDeviceGetCount = fake_count, .cuDeviceGet = fake_device, .cuDeviceGetUuid_v2 = fake_uuid,
+			  .cuDriverGetVersion = fake_version};
+void gs_gate_forked(void) {}
+void gs_memory_forked(void) {}
+
+/* ---- the broker ---- */
+
+static char directory[] = "/tmp/gs-test-XXXXXX";
+static char path[64];
+static int listener = -1;
+
+static void broker_listen(void)
+{
+	struct sockaddr_un at = {.sun_family = AF_UNIX};
+
+	memcpy(at.sun_path, path, sizeof(path));
+	listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	unlink(path);
+	CHECK(bind(listener, (struct sockaddr *)&at, sizeof(at)) == 0 && listen(listener, 8) == 0);
+}
+
+/* One connection and its page. */
+struct peer {
+	int fd, memfd;
+	struct gs_page *page;
+};
+
+static void peer_send(const struct peer *p, enum gs_type type, uint64_t seq, const void *payload, uint32_t length, int with)
+{
+	struct gs_header h = {.magic = GS_MAGIC, .major = GS_MAJOR, .type = (uint16_t)type, .length = length, .seq = seq, .session = 7};
+	struct iovec parts[2] = {{&h, sizeof(h)}, {(void *)payload, length}};
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {0};
+	struct msghdr m = {.msg_iov = parts, .msg_iovlen = length ? 2 : 1};
+
+	if (with >= 0) {
+		struct cmsghdr *c = (struct cmsghdr *)control;
+		*c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+		memcpy(CMSG_DATA(c), &with, sizeof(int));
+		m.msg_control = control;
+		m.msg_controllen = sizeof(control);
+	}
+	CHECK(sendmsg(p->fd, &m, MSG_NOSIGNAL) >= 0);
+}
+
+static struct peer peer_accept(void)
+{
+	struct peer p = {.fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)};
+
+	CHECK(p.fd >= 0);
+	p.memfd = memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	CHECK(p.memfd >= 0 && ftruncate(p.memfd, sizeof(struct gs_page)) == 0);
+	p.page = mmap(NULL, sizeof(struct gs_page), PROT_READ | PROT_WRITE, MAP_SHARED, p.memfd, 0);
+	CHECK(p.page != MAP_FAILED);
+	*p.page = (struct gs_page){.magic = GS_MAGIC, .version = 1, .session = 7, .heartbeat_ns = gs_now() + 1000 * GS_SECOND}; /* beats for as long as any test */
+	return p;
+}
+
+struct request {
+	struct gs_header header;
+	union {
+		struct gs_hello hello;
+		struct gs_memory memory;
+		struct gs_acquire acquire;
+		struct gs_usage usage;
+	};
+};
+
+static bool peer_read(const struct peer *p, struct request *r)
+{
+	ssize_t n = recv(p->fd, r, sizeof(*r), 0);
+
+	if (n <= 0)
+		return false;
+	CHECK((size_t)n == sizeof(r->header) + r->header.length && r->header.magic == GS_MAGIC && r->header.major == GS_MAJOR);
+	return true;
+}
+
+/* The next request, which has to be of this type; PINGs may come before it. */
+static struct request peer_expect(const struct peer *p, enum gs_type type)
+{
+	struct request r;
+
+	do
+		CHECK(peer_read(p, &r));
+	while (r.header.type == GS_PING && type != GS_PING);
+	if (r.header.type != type)
+		dprintf(2, "got type %d, not %d\n", r.header.type, type);
+	CHECK(r.header.type == type);
+	return r;
+}
+
+static const struct gs_welcome WELCOME = {.token = 99, .gpus = 2, .heartbeat_ms = 1000, .page_bytes = sizeof(struct gs_page)};
+
+static void peer_welcome(const struct peer *p, uint64_t seq)
+{
+	CHECK(fcntl(p->memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+	peer_send(p, GS_WELCOME, seq, &WELCOME, sizeof(WELCOME), p->memfd);
+}
+
+static struct peer peer_welcomed(struct request *hello, enum gs_type type)
+{
+	struct peer p = peer_accept();
+
+	*hello = peer_expect(&p, type);
+	peer_welcome(&p, hello->header.seq);
+	return p;
+}
+
+static inline void peer_answer(const struct peer *p, enum gs_type type, const struct request *r, uint64_t reservation)
+{
+	struct gs_memory m = {.gpu = r->memory.gpu, .reservation = reservation, .bytes = r->memory.bytes};
+
+	peer_send(p, type, r->header.seq, &m, sizeof(m), -1);
+}
+
+/* ---- the process under test ---- */
+
+static void *run_start(void *unused)
+{
+	gs_client_start();
+	return unused;
+}
+
+/* A session, from this process's start on. */
+static inline struct peer start(void)
+{
+	struct request hello;
+	pthread_t t;
+
+	CHECK(pthread_create(&t, NULL, run_start, NULL) == 0);
+	struct peer p = peer_welcomed(&hello, GS_HELLO);
+	CHECK(pthread_join(t, NULL) == 0 && gs_client_connected());
+	return p;
+}
+
+static void *run_helper(void *unused)
+{
+	for (;;) {
+		uint64_t next = gs_client_poll(), now = gs_now(), wait = next > now ? next - now : 0;
+		poll(NULL, 0, wait < 5 * GS_MS ? (int)(wait / GS_MS) : 5);
+	}
+	return unused;
+}
+
+static inline void start_helper(void)
+{
+	pthread_t t;
+
+	CHECK(pthread_create(&t, NULL, run_helper, NULL) == 0);
+}
+
+static inline void *reserve_thread(void *bytes)
+{
+	uint64_t reservation;
+	enum gs_type answer = gs_client_reserve(0, GS_DEVICE, (uint64_t)(uintptr_t)bytes, &reservation);
+
+	return (void *)(uintptr_t)(answer == GS_GRANT ? reservation : 0);
+}
+
+static inline pthread_t reserve_aside(uint64_t bytes)
+{
+	pthread_t t;
+
+	CHECK(pthread_create(&t, NULL, reserve_thread, (void *)(uintptr_t)bytes) == 0);
+	return t;
+}
+
+/* The reservation, 0 denied. */
+static inline uint64_t reserved(pthread_t t)
+{
+	void *reservation;
+
+	CHECK(pthread_join(t, &reservation) == 0);
+	return (uint64_t)(uintptr_t)reservation;
+}
+
+static inline uint64_t grant(const struct peer *p, uint64_t bytes, uint64_t number)
+{
+	pthread_t t = reserve_aside(bytes);
+	struct request r = peer_expect(p, GS_RESERVE);
+
+	CHECK(r.memory.bytes == bytes && r.memory.gpu == 0 && r.memory.kind == GS_DEVICE);
+	peer_answer(p, GS_GRANT, &r, number);
+	uint64_t reservation = reserved(t);
+	CHECK(reservation);
+	return reservation;
+}
+
+static inline int open_descriptors(void)
+{
+	int n = 0;
+	DIR *d = opendir("/proc/self/fd");
+
+	CHECK(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+/* What a test says is shown where it fails. */
+static inline bool run(const char *name, void (*test)(void))
+{
+	int status, said = memfd_create("said", MFD_CLOEXEC);
+	char text[8192];
+	pid_t child = fork();
+
+	if (child == 0) {
+		CHECK(dup2(said, 1) == 1 && dup2(said, 2) == 2);
+		alarm(15);
+		test();
+		_exit(0);
+	}
+	CHECK(child > 0 && waitpid(child, &status, 0) == child);
+	ssize_t n = pread(said, text, sizeof(text), 0);
+	if (status)
+		dprintf(2, "%s: status %#x\n%.*s", name, status, n > 0 ? (int)n : 0, text);
+	close(said);
+	return status == 0;
+}
+#define RUN(test) ok &= run(#test, test)
+
+static inline void begin_tests(void)
+{
+	CHECK(mkdtemp(directory));
+	snprintf(path, sizeof(path), "%s/broker.sock", directory);
+	setenv("GPUSTEWARD_SOCKET", path, 1);
+}
+
+static inline int end_tests(bool ok)
+{
+	unlink(path);
+	rmdir(directory);
+	return ok ? 0 : 1;
+}
+
+#endif

@@ -1,0 +1,358 @@
+/* The beginning of a session, and all that can go wrong with it. */
+#include "test_broker.h"
+
+/* What the client wrote on standard error since capture_log. */
+static int log_file;
+
+static void capture_log(void)
+{
+	log_file = memfd_create("log", MFD_CLOEXEC);
+	CHECK(log_file >= 0 && dup2(log_file, 2) == 2);
+}
+
+static const char *captured(void)
+{
+	static char text[4096];
+	ssize_t n = pread(log_file, text, sizeof(text) - 1, 0);
+
+	text[n > 0 ? n : 0] = 0;
+	return text;
+}
+
+static int lines(const char *text)
+{
+	int n = 0;
+
+	for (; *text; text++)
+		n += *text == '\n';
+	return n;
+}
+
+#define CHECK_LOG(x)                                                                              \
+	do {                                                                                      \
+		if (!(x)) {                                                                       \
+			printf("%s:%d: not so: %s: %s\n", __FILE__, __LINE__, #x, captured());    \
+			fflush(stdout);                                                           \
+			_exit(1);                                                                 \
+		}                                                                                 \
+	} while (0)
+
+static void hello(void)
+{
+	struct request r;
+	pthread_t t;
+	uint64_t epoch = gs_client_epoch();
+
+	broker_listen();
+	setenv("GPUSTEWARD_TENANT", "blue", 1);
+	CHECK(pthread_create(&t, NULL, run_start, NULL) == 0);
+	struct peer p = peer_welcomed(&r, GS_HELLO);
+	CHECK(pthread_join(t, NULL) == 0);
+	CHECK(r.header.session == 0 && r.header.length == sizeof(r.hello) && r.header.flags == 0);
+	CHECK(r.hello.pid == (uint32_t)getpid() && r.hello.gpus == 2 && r.hello.cuda == 13000);
+	CHECK(strcmp(r.hello.tenant, "blue") == 0 && strcmp(r.hello.hook, GS_VERSION) == 0);
+	CHECK(r.hello.uuid[0][0] == 'a' && r.hello.uuid[1][15] == 'b' && r.hello.uuid[2][0] == 0);
+	CHECK(r.hello.old_session == 0 && r.hello.token == 0 && r.hello.committed[0] == 0);
+	CHECK(gs_client_connected() && gs_client_epoch() != epoch && gs_page != &gs_own);
+	CHECK(gs_gpu_count() == 2 && gs_gpu_of_device(1) == 1 && gs_gpu_of_device(2) == -1);
+
+	/* It is the broker's page, and not to be written. */
+	p.page->slot[1].cap = 4711;
+	CHECK(gs_page->slot[1].cap == 4711);
+	int null = open("/dev/null", O_WRONLY), zero = open("/dev/zero", O_RDONLY);
+	CHECK(read(zero, (void *)gs_page, 1) < 0 && errno == EFAULT);
+	close(null);
+
+	/* Out of the way of select() and of those who close low descriptors. */
+	CHECK(gs_client.link.fd >= 512 && (fcntl(gs_client.link.fd, F_GETFD) & FD_CLOEXEC));
+
+	/* Requests bear the session; those for GPUs that are not governed stay here. */
+	gs_client_acquire(2, 0, 0);
+	gs_client_acquire(1, 5, 6);
+	r = peer_expect(&p, GS_ACQUIRE);
+	CHECK(r.header.session == 7 && r.acquire.gpu == 1 && r.acquire.burst_ns == 5 && r.acquire.window_ns == 6);
+	gs_client_usage(GS_YIELD, &(struct gs_usage){.gpu = 0, .why = GS_IDLE, .turn = 3});
+	r = peer_expect(&p, GS_YIELD);
+	CHECK(r.usage.why == GS_IDLE && r.usage.turn == 3);
+}
+
+static void absent(void)
+{
+	uint64_t reservation, began = gs_now();
+
+	capture_log();
+	setenv("GPUSTEWARD_MEMORY_LIMIT", "4k", 1);
+	gs_client_start();
+	gs_client_start();
+	CHECK_LOG(gs_now() - began < 200 * GS_MS);
+	CHECK_LOG(!gs_client_connected() && gs_page == &gs_own && gs_own.slot[0].mode == GS_OPEN && !gs_own.gated);
+	CHECK_LOG(gs_own.slot[0].cap == 4096);
+	for (int i = 0; i < 3; i++) {
+		AWAIT(gs_now() >= gs_client.retry_at);
+		gs_client_poll();
+	}
+	CHECK_LOG(lines(captured()) == 1 && strstr(captured(), path));
+	CHECK_LOG(gs_client_reserve(0, GS_DEVICE, 4097, &reservation) == GS_DENY);
+	CHECK_LOG(gs_client_reserve(0, GS_DEVICE, UINT64_MAX, &reservation) == GS_DENY);
+	CHECK_LOG(gs_client_reserve(0, GS_DEVICE, 4096, &reservation) == GS_GRANT);
+	gs_client_acquire(0, 0, 0);
+}
+
+static void not_asked(void)
+{
+	capture_log();
+	unsetenv("GPUSTEWARD_SOCKET");
+	setenv("GPUSTEWARD_FAIL", "open", 1);
+	gs_client_start();
+	CHECK_LOG(!gs_client_connected() && lines(captured()) == 0);
+}
+
+static void off(void)
+{
+	broker_listen();
+	setenv("GPUSTEWARD_OFF", "1", 1);
+	gs_client_start();
+	gs_client_poll();
+	struct pollfd knock = {.fd = listener, .events = POLLIN};
+	CHECK(!gs_client_connected() && poll(&knock, 1, 0) == 0 && gs_page == &gs_own);
+}
+
+static void no_size(void)
+{
+	static const char *const sizes[] = {"many", "-1", "12Q", "1G2", "99999999999G", "18446744073709551616"};
+
+	for (unsigned i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+		capture_log();
+		setenv("GPUSTEWARD_MEMORY_LIMIT", sizes[i], 1);
+		gs_settings_read();
+		CHECK_LOG(gs_settings.memory == 0 && lines(captured()) == 1 && strstr(captured(), sizes[i]));
+	}
+	capture_log();
+	setenv("GPUSTEWARD_MEMORY_LIMIT", "3G", 1);
+	gs_settings_read();
+	CHECK_LOG(gs_settings.memory == 3ull << 30 && lines(captured()) == 0);
+}
+
+/* A broker that accepts and says nothing costs 250 ms once; the helper then
+ * gets the session when it can be had. */
+static void silent(void)
+{
+	struct request r;
+	uint64_t began = gs_now();
+
+	capture_log();
+	broker_listen();
+	gs_client_start();
+	CHECK_LOG(gs_now() - began >= GS_CONNECT && gs_now() - began < GS_SECOND);
+	CHECK_LOG(!gs_client_connected() && lines(captured()) == 1);
+	struct peer first = peer_accept();
+	CHECK_LOG(peer_read(&first, &r) && r.header.type == GS_HELLO && !peer_read(&first, &r));
+	start_helper();
+	peer_welcomed(&r, GS_HELLO);
+	AWAIT(gs_client_connected());
+	CHECK_LOG(lines(captured()) == 1);
+}
+
+/* The socket's queue is full: it is tried again within the 250 ms. */
+static void busy(void)
+{
+	struct request r;
+	struct sockaddr_un to = {.sun_family = AF_UNIX};
+	int others[64], n = 0;
+	pthread_t t;
+
+	broker_listen();
+	memcpy(to.sun_path, path, sizeof(path));
+	for (; n < 64; n++) {
+		others[n] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0);
+		if (connect(others[n], (struct sockaddr *)&to, sizeof(to)))
+			break;
+	}
+	CHECK(n < 64 && errno == EAGAIN);
+	CHECK(pthread_create(&t, NULL, run_start, NULL) == 0);
+	while (n--)
+		close(accept(listener, NULL, NULL));
+	peer_welcomed(&r, GS_HELLO);
+	CHECK(pthread_join(t, NULL) == 0 && gs_client_connected());
+}
+
+/* ---- answers to HELLO that are none ---- */
+
+static void send_raw(const struct peer *p, const void *bytes, size_t n) { CHECK(send(p->fd, bytes, n, MSG_NOSIGNAL) == (ssize_t)n); }
+
+static void answer_short(const struct peer *p, uint64_t seq) { (void)seq; send_raw(p, "no", 2); }
+
+static void answer_zeros(const struct peer *p, uint64_t seq)
+{
+	static const char zeros[GS_FRAME_MAX];
+
+	(void)seq;
+	send_raw(p, zeros, sizeof(zeros));
+}
+
+static void answer_version(const struct peer *p, uint64_t seq)
+{
+	send_raw(p, &(struct gs_header){.magic = GS_MAGIC, .major = 2, .type = GS_ERR, .seq = seq}, sizeof(struct gs_header));
+}
+
+static void answer_length(const struct peer *p, uint64_t seq) { peer_send(p, GS_WELCOME, seq, &WELCOME, sizeof(WELCOME) - 8, p->memfd); }
+static void answer_type(const struct peer *p, uint64_t seq) { peer_send(p, GS_PONG, seq, NULL, 0, p->memfd); }
+
+static void answer_error(const struct peer *p, uint64_t seq)
+{
+	struct gs_err e = {.code = GS_E_TENANT, .type = GS_HELLO, .text = "no such tenant"};
+
+	peer_send(p, GS_ERR, seq, &e, sizeof(e), -1);
+}
+
+static void answer_no_page(const struct peer *p, uint64_t seq) { peer_send(p, GS_WELCOME, seq, &WELCOME, sizeof(WELCOME), -1); }
+static void answer_unsealed(const struct peer *p, uint64_t seq) { peer_send(p, GS_WELCOME, seq, &WELCOME, sizeof(WELCOME), p->memfd); }
+
+static void answer_pipe(const struct peer *p, uint64_t seq)
+{
+	int ends[2];
+
+	CHECK(pipe2(ends, O_CLOEXEC) == 0);
+	peer_send(p, GS_WELCOME, seq, &WELCOME, sizeof(WELCOME), ends[0]);
+	close(ends[0]);
+	close(ends[1]);
+}
+
+static void answer_short_page(const struct peer *p, uint64_t seq)
+{
+	CHECK(ftruncate(p->memfd, 100) == 0);
+	peer_welcome(p, seq);
+}
+
+static void answer_other_page(const struct peer *p, uint64_t seq)
+{
+	p->page->version = 2;
+	peer_welcome(p, seq);
+}
+
+static void answer_end(const struct peer *p, uint64_t seq)
+{
+	(void)seq;
+	shutdown(p->fd, SHUT_RDWR);
+}
+
+static void refuse(void (*answer)(const struct peer *, uint64_t), const char *why)
+{
+	struct request r;
+	pthread_t t;
+
+	capture_log();
+	broker_listen();
+	int before = open_descriptors();
+	CHECK_LOG(pthread_create(&t, NULL, run_start, NULL) == 0);
+	struct peer p = peer_accept();
+	r = peer_expect(&p, GS_HELLO);
+	answer(&p, r.header.seq);
+	CHECK_LOG(pthread_join(t, NULL) == 0 && !gs_client_connected() && gs_page == &gs_own);
+	CHECK_LOG(lines(captured()) == 1 && strstr(captured(), why));
+	CHECK_LOG(open_descriptors() == before + 2); /* the peer's own */
+	CHECK_LOG(gs_client.link.fd < 0 && gs_client.retry_at > 0);
+}
+
+static void refused_short(void) { refuse(answer_short, "Bad message"); }
+static void refused_zeros(void) { refuse(answer_zeros, "Bad message"); }
+static void refused_version(void) { refuse(answer_version, "another version"); }
+static void refused_length(void) { refuse(answer_length, "Bad message"); }
+static void refused_type(void) { refuse(answer_type, "no WELCOME"); }
+static void refused_tenant(void) { refuse(answer_error, "no such tenant"); }
+static void refused_no_page(void) { refuse(answer_no_page, "no descriptor"); }
+static void refused_unsealed(void) { refuse(answer_unsealed, "shrink"); }
+static void refused_pipe(void) { refuse(answer_pipe, "shrink"); }
+static void refused_short_page(void) { refuse(answer_short_page, "too short"); }
+static void refused_other_page(void) { refuse(answer_other_page, "another kind"); }
+static void refused_end(void) { refuse(answer_end, "reset"); }
+
+/* ---- no descriptors ---- */
+
+static void limit_descriptors(int free)
+{
+	int next = dup(0);
+
+	close(next);
+	CHECK(setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)(next + free), (rlim_t)(next + free)}) == 0);
+}
+
+static void exhausted(void)
+{
+	capture_log();
+	broker_listen();
+	limit_descriptors(0);
+	gs_client_start();
+	CHECK_LOG(!gs_client_connected() && strstr(captured(), "Too many open files"));
+}
+
+/* There is one for the socket, and none for the page. */
+static void exhausted_by_one(void)
+{
+	int ready[2], done = 0;
+
+	capture_log();
+	broker_listen();
+	CHECK_LOG(pipe2(ready, O_CLOEXEC) == 0);
+	pid_t child = fork();
+	CHECK_LOG(child >= 0);
+	if (child == 0) {
+		limit_descriptors(1);
+		gs_client_start();
+		_exit(!gs_client_connected() && strstr(captured(), "no descriptor") ? 0 : 1);
+	}
+	struct request r;
+	peer_welcomed(&r, GS_HELLO);
+	CHECK_LOG(waitpid(child, &done, 0) == child && done == 0);
+}
+
+/* Without a broker, whoever asked for it waits. */
+static void fail_closed(void)
+{
+	struct request r;
+
+	setenv("GPUSTEWARD_FAIL", "closed", 1);
+	capture_log();
+	gs_client_start();
+	CHECK_LOG(gs_own.gated && gs_own.slot[0].mode == GS_PAUSE);
+	broker_listen();
+	start_helper();
+	uint32_t bell = gs_own.bell;
+	struct peer p = peer_welcomed(&r, GS_HELLO);
+	AWAIT(gs_client_connected());
+	CHECK_LOG(gs_page->slot[0].mode == GS_OPEN);
+	AWAIT(__atomic_load_n(&gs_own.bell, __ATOMIC_ACQUIRE) != bell); /* who waits looks again */
+	close(p.fd);
+	AWAIT(!gs_client_connected());
+	AWAIT(__atomic_load_n(&gs_own.slot[0].mode, __ATOMIC_ACQUIRE) == GS_PAUSE);
+}
+
+int main(void)
+{
+	bool ok = true;
+
+	begin_tests();
+	RUN(hello);
+	RUN(absent);
+	RUN(not_asked);
+	RUN(off);
+	RUN(no_size);
+	RUN(silent);
+	RUN(busy);
+	RUN(refused_short);
+	RUN(refused_zeros);
+	RUN(refused_version);
+	RUN(refused_length);
+	RUN(refused_type);
+	RUN(refused_tenant);
+	RUN(refused_no_page);
+	RUN(refused_unsealed);
+	RUN(refused_pipe);
+	RUN(refused_short_page);
+	RUN(refused_other_page);
+	RUN(refused_end);
+	RUN(exhausted);
+	RUN(exhausted_by_one);
+	RUN(fail_closed);
+	return end_tests(ok);
+}

@@ -1,0 +1,212 @@
+/* What a program gets from dlsym and cuGetProcAddress under the hook. It is run
+ * as it is, with the parts linked in; and with libgpusteward.so preloaded, when
+ * it is told so, by test_ordinary.sh. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cuda.h"
+
+#define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
+
+#ifndef PRELOADED
+#include "intercept.h"
+#endif
+
+static const char *const wrapped[] = {
+#define GS_CALL(name, ...)
+#define GS_WRAP(name, ...) #name,
+#include "calls.h"
+#undef GS_CALL
+};
+static const char *const called[] = {
+#define GS_CALL(name, ...) #name,
+#define GS_WRAP(name, ...)
+#include "calls.h"
+#undef GS_CALL
+};
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+
+typedef CUresult (*gpa)(const char *, void **, int, uint64_t, int *);
+static void *driver;
+
+/* Whether p lies in the driver's own file. */
+static bool drivers(void *p)
+{
+	Dl_info at;
+	return p && dladdr(p, &at) && strstr(at.dli_fname, "libcuda.so");
+}
+
+/* The CUDA runtime's way, for a name without a suffix. */
+static void *ask(const char *name, int version, uint64_t flags)
+{
+	gpa get = (gpa)dlsym(driver, "cuGetProcAddress_v2");
+	void *p = NULL;
+	int status;
+	return get(name, &p, version, flags, &status) == CUDA_SUCCESS ? p : NULL;
+}
+
+static void before_the_driver(void)
+{
+	dlerror();
+	CHECK(!dlsym(RTLD_DEFAULT, "cuMemAlloc_v2")); /* we are no driver */
+	CHECK(dlerror());
+	CHECK(!dlsym(RTLD_DEFAULT, "cudnnCreate") && !dlsym(RTLD_DEFAULT, "cublasCreate_v2"));
+	CHECK(dlsym(RTLD_DEFAULT, "getpid") == (void *)getpid);
+	CHECK(!dlerror());
+}
+
+static void by_name(void)
+{
+	size_t found = 0;
+
+	for (size_t i = 0; i < COUNT(wrapped); i++) {
+		dlerror();
+		void *p = dlsym(driver, wrapped[i]);
+		CHECK(!p == (dlerror() != NULL)); /* the driver of the test has not all */
+		CHECK(!drivers(p));
+		CHECK(!drivers(dlsym(RTLD_DEFAULT, wrapped[i])));
+		found += p != NULL;
+	}
+	CHECK(found > 50);
+	CHECK(dlsym(driver, "cuMemAlloc_v2") != dlsym(driver, "cuMemFree_v2"));
+	for (size_t i = 0; i < COUNT(called); i++) {
+		void *p = dlsym(driver, called[i]);
+		CHECK(!p || drivers(p));
+	}
+	CHECK(!dlsym(driver, "cuNothingOfTheKind") && dlerror());
+}
+
+static void by_address(void)
+{
+	static const struct { const char *asked, *exported; int version; uint64_t flags; } rows[] = {
+		{"cuMemAlloc", "cuMemAlloc_v2", 12000, 1},
+		{"cuMemFree", "cuMemFree_v2", 13000, 1},
+		{"cuLaunchKernel", "cuLaunchKernel", 12000, 1},
+		{"cuLaunchKernel", "cuLaunchKernel_ptsz", 12000, 2},
+		{"cuLaunchKernelEx", "cuLaunchKernelEx_ptsz", 12000, 2},
+		{"cuMemAllocAsync", "cuMemAllocAsync_ptsz", 12000, 2},
+		{"cuGraphLaunch", "cuGraphLaunch", 13000, 1},
+		{"cuCtxCreate", "cuCtxCreate_v2", 12000, 1},
+		{"cuCtxCreate", "cuCtxCreate_v4", 13000, 1},
+		{"cuGetProcAddress", "cuGetProcAddress_v2", 12000, 1},
+		{"cuGetProcAddress", "cuGetProcAddress", 11030, 1},
+		{"cuInit", "cuInit", 12000, 1},
+	};
+	int status = -1;
+	void *p = &status;
+
+	for (size_t i = 0; i < COUNT(rows); i++) {
+		void *at = ask(rows[i].asked, rows[i].version, rows[i].flags);
+		if (at != dlsym(driver, rows[i].exported) || drivers(at) || !at) {
+			fprintf(stderr, "cuGetProcAddress(%s, %d) is not our %s\n", rows[i].asked, rows[i].version, rows[i].exported);
+			exit(1);
+		}
+	}
+	CHECK(drivers(ask("cuDeviceGet", 12000, 1)));
+	/* The driver's gating by version, its status and its errors are as ever. */
+	gpa get = (gpa)dlsym(driver, "cuGetProcAddress_v2");
+	CHECK(get("cuMemAllocAsync", &p, 10000, 1, &status) != CUDA_SUCCESS || !p);
+	CHECK(status == 2); /* the version is not sufficient */
+	CHECK(get("cudnnCreate", &p, 12000, 1, &status) != CUDA_SUCCESS || !p);
+	CHECK(status == 1); /* not found */
+	CHECK(get("cuMemAlloc", NULL, 12000, 1, NULL) != CUDA_SUCCESS);
+	get = (gpa)ask("cuGetProcAddress", 13000, 1); /* and once more through itself */
+	CHECK(get("cuMemAlloc", &p, 13000, 1, NULL) == CUDA_SUCCESS && !drivers(p));
+}
+
+static pthread_barrier_t barrier;
+
+static void *first(void *none)
+{
+	(void)none;
+	pthread_barrier_wait(&barrier);
+	void *d = dlopen("libcuda.so.1", RTLD_NOW);
+	CHECK(d && dlsym(d, "cuLaunchKernel") && !drivers(dlsym(d, "cuLaunchKernel")));
+	gpa get = (gpa)dlsym(d, "cuGetProcAddress_v2");
+	void *p;
+	CHECK(get("cuMemAlloc", &p, 12000, 1, NULL) == CUDA_SUCCESS && !drivers(p));
+	return NULL;
+}
+
+/* Many threads find the driver at once, before anybody else did. */
+static void at_once(void)
+{
+	pthread_t t[16];
+
+	pthread_barrier_init(&barrier, NULL, COUNT(t));
+	for (size_t i = 0; i < COUNT(t); i++)
+		CHECK(!pthread_create(&t[i], NULL, first, NULL));
+	for (size_t i = 0; i < COUNT(t); i++)
+		pthread_join(t[i], NULL);
+}
+
+/* libc must see who asks: of our caller's RTLD_NEXT the next is the library,
+ * of the library's own it would be libc. */
+static void true_caller(void)
+{
+#ifdef PRELOADED
+	Dl_info at;
+	void *next = dlsym(RTLD_NEXT, "dlsym");
+	CHECK(next && dladdr(next, &at) && strstr(at.dli_fname, "libgpusteward.so"));
+#endif
+}
+
+static void turned_off(void)
+{
+	setenv("GPUSTEWARD_OFF", "1", 1);
+	driver = dlopen("libcuda.so.1", RTLD_NOW);
+	CHECK(driver && drivers(dlsym(driver, "cuMemAlloc_v2")) && drivers(ask("cuLaunchKernel", 12000, 1)));
+}
+
+/* A program that is linked with the driver's names calls no dlsym at all. */
+static void linked(void)
+{
+#ifndef PRELOADED
+	size_t left, total;
+	CHECK(cuMemGetInfo_v2(&left, &total) == CUDA_ERROR_NOT_INITIALIZED);
+	CHECK(cuInit(0) == CUDA_SUCCESS && cuInit(0) == CUDA_SUCCESS);
+#endif
+}
+
+static void all(void)
+{
+	before_the_driver();
+	driver = dlopen("libcuda.so.1", RTLD_NOW);
+	CHECK(driver);
+	by_name();
+	by_address();
+	true_caller();
+}
+
+int main(void)
+{
+	static void (*const tests[])(void) = {all, at_once, turned_off, linked};
+	char file[64];
+
+	snprintf(file, sizeof file, "/dev/shm/gpusteward-intercept-%d", (int)getpid());
+	setenv("GS_STUB_FILE", file, 1);
+	for (size_t i = 0; i < COUNT(tests); i++) {
+		int status;
+		pid_t child = fork();
+		if (!child) {
+			alarm(60);
+			tests[i]();
+			exit(0);
+		}
+		CHECK(waitpid(child, &status, 0) == child);
+		unlink(file);
+		if (status) {
+			fprintf(stderr, "test_intercept: %zu failed (%x)\n", i, status);
+			return 1;
+		}
+	}
+	return 0;
+}

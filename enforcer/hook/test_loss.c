@@ -1,0 +1,247 @@
+/* The loss of a session in the middle of anything, what goes on without it, and
+ * what the next one is told. */
+#include "test_broker.h"
+
+/* Decides by the cap of the last page; then RESUME says what was taken. */
+static void lost_in_reserve(void)
+{
+	struct request r;
+
+	broker_listen();
+	struct peer p = start();
+	p.page->slot[0].cap = 3000;
+	gs_client_commit(0, GS_DEVICE, grant(&p, 1000, 1), 1000);
+	pthread_t t = reserve_aside(2000);
+	peer_expect(&p, GS_COMMIT);
+	peer_expect(&p, GS_RESERVE);
+	close(p.fd);
+	uint64_t reservation = reserved(t);
+	CHECK(reservation && !gs_client_connected() && gs_page == &gs_own);
+	CHECK(gs_page->slot[0].cap == 3000 && gs_page->slot[0].used == 1000);
+	CHECK(reserved(reserve_aside(1)) == 0);
+	gs_client_commit(0, GS_DEVICE, reservation, 2000);
+	CHECK(gs_page->slot[0].used == 3000);
+
+	start_helper();
+	uint64_t epoch = gs_client_epoch();
+	peer_welcomed(&r, GS_RESUME);
+	CHECK(r.hello.old_session == 7 && r.hello.token == 99 && r.hello.committed[0] == 3000 && r.hello.committed[1] == 0);
+	AWAIT(gs_client_connected());
+	CHECK(gs_client_epoch() != epoch && gs_page != &gs_own);
+}
+
+/* Taken before there was any broker. */
+static void declared_late(void)
+{
+	struct request r;
+
+	gs_client_start();
+	gs_client_commit(1, GS_DEVICE, 0, 512);
+	broker_listen();
+	start_helper();
+	peer_welcomed(&r, GS_RESUME);
+	CHECK(r.hello.old_session == 0 && r.hello.committed[1] == 512);
+}
+
+/* While WELCOME is on its way, something is freed, and then something taken. */
+static void changed_meanwhile(void)
+{
+	struct request r;
+
+	gs_client_start();
+	gs_client_commit(0, GS_DEVICE, 0, 1000);
+	broker_listen();
+	start_helper();
+	struct peer p = peer_accept();
+	r = peer_expect(&p, GS_RESUME);
+	gs_client_free(0, GS_DEVICE, 300);
+	peer_welcome(&p, r.header.seq);
+	CHECK(peer_expect(&p, GS_FREE).memory.bytes == 300);
+	AWAIT(gs_client_connected());
+	close(p.fd);
+
+	p = peer_accept();
+	r = peer_expect(&p, GS_RESUME);
+	CHECK(r.hello.committed[0] == 700);
+	gs_client_commit(0, GS_DEVICE, 0, 50);
+	peer_welcome(&p, r.header.seq);
+	CHECK(!peer_read(&p, &r));
+	peer_welcomed(&r, GS_RESUME);
+	CHECK(r.hello.committed[0] == 750);
+	AWAIT(gs_client_connected());
+}
+
+/* A reservation of a session that is gone is not this one's. */
+static void commit_after_resume(void)
+{
+	struct request r;
+
+	broker_listen();
+	struct peer p = start();
+	uint64_t reservation = grant(&p, 1000, 1);
+	close(p.fd);
+	start_helper();
+	p = peer_welcomed(&r, GS_RESUME);
+	AWAIT(gs_client_connected());
+	gs_client_commit(0, GS_DEVICE, reservation, 1000);
+	CHECK(!peer_read(&p, &r));
+	peer_welcomed(&r, GS_RESUME);
+	CHECK(r.hello.committed[0] == 1000);
+}
+
+/* The broker knows nothing of what is freed: the next RESUME says what is so. */
+static void books_differ(void)
+{
+	struct gs_err e = {.code = GS_E_STATE, .type = GS_COMMIT, .text = "no such reservation"};
+	struct request r;
+
+	broker_listen();
+	struct peer p = start();
+	gs_client_commit(0, GS_DEVICE, grant(&p, 1000, 1), 1000);
+	r = peer_expect(&p, GS_COMMIT);
+	peer_send(&p, GS_ERR, r.header.seq, &e, sizeof(e), -1);
+	start_helper();
+	peer_welcomed(&r, GS_RESUME);
+	CHECK(r.hello.committed[0] == 1000);
+}
+
+static void unanswered(void)
+{
+	broker_listen();
+	struct peer p = start();
+	uint64_t began = gs_now();
+	pthread_t t = reserve_aside(1000);
+	peer_expect(&p, GS_RESERVE);
+	CHECK(reserved(t)); /* by the page's cap, which is none */
+	CHECK(gs_now() - began >= GS_ANSWER && gs_now() - began < GS_ANSWER + GS_SECOND / 2 && !gs_client_connected());
+}
+
+static void garbage_in_session(void)
+{
+	broker_listen();
+	struct peer p = start();
+	pthread_t t = reserve_aside(1000);
+	struct request r = peer_expect(&p, GS_RESERVE);
+	peer_send(&p, 1000, 0, "of a type to come", 17, -1);
+	peer_send(&p, GS_GRANT, r.header.seq + 1, &r.memory, sizeof(r.memory), -1);
+	CHECK(gs_client_connected());
+	peer_send(&p, GS_GRANT, r.header.seq, "?", 1, -1);
+	CHECK(reserved(t) && !gs_client_connected());
+}
+
+static void granted_less(void)
+{
+	broker_listen();
+	struct peer p = start();
+	pthread_t t = reserve_aside(1000);
+	struct request r = peer_expect(&p, GS_RESERVE);
+	r.memory.bytes = 999;
+	peer_answer(&p, GS_GRANT, &r, 1);
+	CHECK(reserved(t) && !gs_client_connected());
+}
+
+static void revoked(void)
+{
+	broker_listen();
+	struct peer p = start();
+	gs_client_poll();
+	CHECK(gs_client_connected());
+	__atomic_store_n(&p.page->slot[1].mode, GS_KILL, __ATOMIC_RELEASE);
+	gs_client_poll();
+	CHECK(!gs_client_connected() && gs_page == &gs_own && !gs_own.gated && gs_client.retry_at > gs_now() + 4 * GS_SECOND);
+}
+
+static void heart_stopped(void)
+{
+	broker_listen();
+	struct peer p = start();
+	__atomic_store_n(&p.page->heartbeat_ns, gs_now() - GS_STALE - 1, __ATOMIC_RELAXED);
+	gs_client_poll();
+	CHECK(!gs_client_connected() && gs_page == &gs_own);
+}
+
+static void pinged(void)
+{
+	struct request r;
+
+	broker_listen();
+	struct peer p = start();
+	AWAIT(gs_now() >= gs_client.ping_at);
+	CHECK(gs_client_poll() > gs_now());
+	r = peer_expect(&p, GS_PING);
+	peer_send(&p, GS_PONG, r.header.seq, NULL, 0, -1);
+	peer_send(&p, GS_NOTICE, 0, &(struct gs_notice){.text = "hello"}, sizeof(struct gs_notice), -1);
+	peer_send(&p, GS_BYE, 0, NULL, 0, -1);
+	AWAIT((gs_client_poll(), !gs_client_connected()));
+}
+
+/* The program closes what it finds and opens its own under the same number. */
+static void closed_under(void)
+{
+	struct request r;
+	char found;
+	int own[2];
+
+	broker_listen();
+	struct peer p = start();
+	int number = gs_client.link.fd;
+	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, own) == 0 && dup2(own[0], number) == number);
+	CHECK(reserved(reserve_aside(1000)) && !gs_client_connected());
+	CHECK(recv(own[1], &found, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN);
+	CHECK(fcntl(number, F_GETFD) >= 0 && send(own[1], "x", 1, 0) == 1 && recv(number, &found, 1, 0) == 1);
+	start_helper();
+	peer_welcomed(&r, GS_RESUME);
+	AWAIT(gs_client_connected());
+	CHECK(gs_client.link.fd != number && !peer_read(&p, &r));
+}
+
+/* ---- what goes on after a loss ---- */
+
+static void duty_cycle(void)
+{
+	struct gs_page last = {0};
+	uint64_t ran[3] = {0}, bells = gs_own.bell;
+
+	last.slot[0] = (struct gs_slot){.mode = GS_PAUSE, .share_permille = 300, .inflight_us = 2000, .cap = 5};
+	last.slot[1] = (struct gs_slot){.mode = GS_OPEN, .share_permille = 300};
+	last.slot[2] = (struct gs_slot){.mode = GS_RUN, .share_permille = 700};
+	gs_local_take_over(&last, false);
+	CHECK(gs_own.gated && gs_own.slot[0].mode == GS_RUN && gs_own.slot[0].cap == 5 && gs_own.slot[0].inflight_us == 2000);
+	uint64_t began = gs_now(), turn = gs_own.slot[0].turn;
+	for (uint64_t at = began; at < began + GS_SECOND; at += GS_MS) {
+		CHECK(gs_local_tick(at) > at);
+		for (int i = 0; i < 3; i++)
+			ran[i] += gs_own.slot[i].mode != GS_PAUSE;
+		CHECK(gs_own.slot[0].mode != GS_RUN || gs_own.slot[0].end_ns > at);
+	}
+	CHECK(ran[0] >= 299 && ran[0] <= 301 && ran[1] == 1000 && ran[2] >= 699 && ran[2] <= 701);
+	CHECK(gs_own.slot[0].turn >= turn + 9 && gs_own.bell >= bells + 20);
+	gs_local_tick(began + 30 * GS_SECOND);
+	CHECK(!gs_own.gated && gs_own.slot[0].mode == GS_OPEN && gs_own.slot[0].cap == 5);
+	CHECK(gs_local_tick(began + 31 * GS_SECOND) == GS_NEVER);
+
+	gs_local_take_over(&last, true);
+	gs_local_tick(gs_now() + 40 * GS_SECOND);
+	CHECK(gs_own.gated && gs_own.slot[0].mode == GS_PAUSE && gs_own.slot[1].mode == GS_PAUSE);
+}
+
+int main(void)
+{
+	bool ok = true;
+
+	begin_tests();
+	RUN(lost_in_reserve);
+	RUN(declared_late);
+	RUN(changed_meanwhile);
+	RUN(commit_after_resume);
+	RUN(books_differ);
+	RUN(unanswered);
+	RUN(garbage_in_session);
+	RUN(granted_less);
+	RUN(revoked);
+	RUN(heart_stopped);
+	RUN(pinged);
+	RUN(closed_under);
+	RUN(duty_cycle);
+	return end_tests(ok);
+}

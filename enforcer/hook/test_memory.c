@@ -1,0 +1,360 @@
+/* The books of memory, on the simulated driver, with a broker that is a few
+ * lines here: one cap that all processes share. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "pools.h"
+#include "test_books.h"
+
+#define OK(x) do { CUresult ok = (x); if (ok) { fprintf(stderr, "%s:%d: %s: %d\n", __FILE__, __LINE__, #x, ok); exit(1); } } while (0)
+#define MIB (1ull << 20)
+
+/* ---- what the test calls and the hook does not ---- */
+
+CUresult gs_test_call(const char *name, void **f)
+{
+	int status;
+	return cuGetProcAddress_v2(name, f, 13000, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &status);
+}
+#define DRIVER(name, ...) CUresult (*name)(__VA_ARGS__); OK(gs_test_call(#name, (void **)&name))
+
+/* What the driver itself says that all processes hold. */
+static uint64_t truth(void)
+{
+	size_t left, total;
+
+	OK(gs_real.cuMemGetInfo_v2(&left, &total));
+	return total - left;
+}
+
+/* The books and the driver agree, and with nothing left over. */
+#define AGREE(bytes) do { \
+	CHECK(truth() == (bytes)); CHECK(shared->committed == (bytes)); CHECK(shared->used == (bytes)); CHECK(!shared->bad); } while (0)
+
+static CUcontext begin(uint64_t cap)
+{
+	CUcontext c;
+
+	shared->cap = cap;
+	page.slot[0].cap = cap;
+	OK(cuInit(0));
+	OK(cuDevicePrimaryCtxRetain(&c, 0));
+	DRIVER(cuCtxSetCurrent, CUcontext);
+	OK(cuCtxSetCurrent(c));
+	return c;
+}
+
+static void linear(void)
+{
+	CUdeviceptr a = 0, b = 0, untouched = 77;
+	size_t pitch = 0, left, total;
+
+	begin(64 * MIB);
+	OK(cuMemAlloc_v2(&a, 60 * MIB));
+	AGREE(60 * MIB);
+	CHECK(cuMemAlloc_v2(&untouched, 5 * MIB) == CUDA_ERROR_OUT_OF_MEMORY && untouched == 77);
+	CHECK(cuMemAllocManaged(&untouched, 5 * MIB, 1) == CUDA_ERROR_OUT_OF_MEMORY && untouched == 77);
+	CHECK(cuMemAllocPitch_v2(&untouched, &pitch, 1 * MIB, 5, 4) == CUDA_ERROR_OUT_OF_MEMORY && untouched == 77 && pitch == 0);
+	CHECK(cuMemAllocPitch_v2(&untouched, &pitch, SIZE_MAX, SIZE_MAX, 4) == CUDA_ERROR_OUT_OF_MEMORY && untouched == 77);
+	OK(cuMemGetInfo_v2(&left, &total));
+	CHECK(left == 4 * MIB && total == 64 * MIB);
+	OK(cuDeviceTotalMem_v2(&total, 0));
+	CHECK(total == 64 * MIB);
+	OK(cuMemAllocPitch_v2(&b, &pitch, 1000, 100, 4));
+	AGREE(60 * MIB + pitch * 100);
+	OK(cuMemFree_v2(a));
+	AGREE(pitch * 100);
+	OK(cuMemAllocManaged(&a, 3 * MIB, 1));
+	AGREE(3 * MIB + pitch * 100);
+	CHECK(cuMemFree_v2(0x1234567000) == CUDA_ERROR_INVALID_VALUE); /* nobody's */
+	CHECK(cuMemFree_v2(a + 512) == CUDA_ERROR_INVALID_VALUE);
+	AGREE(3 * MIB + pitch * 100);
+	OK(cuMemFree_v2(a));
+	OK(cuMemFree_v2(b));
+	CHECK(cuMemFree_v2(a) == CUDA_ERROR_INVALID_VALUE); /* twice */
+	CHECK(cuMemAlloc_v2(&untouched, 0) == CUDA_ERROR_INVALID_VALUE);
+	AGREE(0);
+}
+
+static void contexts(void)
+{
+	CUcontext primary = begin(64 * MIB), own;
+	CUdeviceptr a, b;
+
+	OK(cuMemAlloc_v2(&a, MIB));
+	OK(cuCtxCreate_v2(&own, 0, 0)); /* is current now */
+	OK(cuMemAlloc_v2(&b, 2 * MIB));
+	AGREE(3 * MIB);
+	OK(cuCtxDestroy_v2(own));
+	DRIVER(cuCtxSetCurrent, CUcontext);
+	OK(cuCtxSetCurrent(primary));
+	AGREE(MIB);
+	OK(cuDevicePrimaryCtxRetain(&primary, 0));
+	OK(cuDevicePrimaryCtxRelease_v2(0)); /* not the last */
+	AGREE(MIB);
+	CHECK(destroyed_contexts == 1);
+	OK(cuDevicePrimaryCtxRelease_v2(0));
+	CHECK(destroyed_contexts == 2 && shared->committed == 0 && shared->used == 0);
+}
+
+static void handles(void)
+{
+	CUmemAllocationProp prop = {.type = 1, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+	CUmemGenericAllocationHandle h = 0, again = 0, none = 9;
+	CUdeviceptr at;
+
+	begin(64 * MIB);
+	DRIVER(cuMemAddressReserve, CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
+	OK(cuMemAddressReserve(&at, 8 * MIB, 0, 0, 0));
+	OK(cuMemCreate(&h, 4 * MIB, &prop, 0));
+	AGREE(4 * MIB);
+	CHECK(cuMemCreate(&none, 62 * MIB, &prop, 0) == CUDA_ERROR_OUT_OF_MEMORY && none == 9);
+	OK(cuMemMap(at, 4 * MIB, 0, h, 0));
+	OK(cuMemMap(at + 4 * MIB, 4 * MIB, 0, h, 0));
+	OK(cuMemRelease(h));
+	AGREE(4 * MIB); /* mapped */
+	OK(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(at + 4 * MIB)));
+	OK(cuMemUnmap(at, 8 * MIB)); /* both */
+	AGREE(4 * MIB); /* retained */
+	OK(cuMemRelease(again));
+	AGREE(0);
+}
+
+static void arrays(void)
+{
+	CUDA_ARRAY_DESCRIPTOR flat = {.Width = 1024, .Height = 1024, .Format = 0x20, .NumChannels = 4};
+	CUDA_ARRAY3D_DESCRIPTOR deep = {.Width = 256, .Height = 256, .Depth = 16, .Format = 0x20, .NumChannels = 1};
+	CUarray a, b, none = (CUarray)9;
+	CUmipmappedArray m;
+
+	begin(64 * MIB);
+	OK(cuArrayCreate_v2(&a, &flat));
+	OK(cuArray3DCreate_v2(&b, &deep));
+	OK(cuMipmappedArrayCreate(&m, &deep, 3));
+	CHECK(shared->committed > 16 * MIB + 8 * MIB && !shared->bad);
+	AGREE(truth());
+	flat.Height = 8192;
+	CHECK(cuArrayCreate_v2(&none, &flat) == CUDA_ERROR_OUT_OF_MEMORY && none == (CUarray)9);
+	OK(cuArrayDestroy(a));
+	OK(cuArrayDestroy(b));
+	OK(cuMipmappedArrayDestroy(m));
+	AGREE(0);
+}
+
+static void pools(void)
+{
+	CUmemPoolProps props = {.allocType = 1, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+	CUmemoryPool own;
+	CUdeviceptr p[8], q, untouched = 77;
+	uint64_t asked;
+
+	begin(256 * MIB);
+	DRIVER(cuStreamSynchronize, CUstream);
+	for (int i = 0; i < 8; i++)
+		OK(cuMemAllocAsync(&p[i], 20 * MIB, NULL));
+	AGREE(truth());
+	CHECK(truth() >= 160 * MIB);
+	CHECK(cuMemAllocAsync(&untouched, 200 * MIB, NULL) == CUDA_ERROR_OUT_OF_MEMORY && untouched == 77);
+	OK(cuMemFreeAsync(p[7], NULL));
+	asked = shared->asked;
+	OK(cuMemAllocAsync(&p[7], 20 * MIB, NULL)); /* fits: nobody is asked */
+	CHECK(shared->asked == asked);
+	for (int i = 0; i < 8; i++)
+		OK(cuMemFreeAsync(p[i], NULL));
+	OK(cuStreamSynchronize(NULL));
+	gs_memory_settle();
+	AGREE(0);
+
+	OK(cuMemPoolCreate(&own, &props));
+	uint64_t keep = UINT64_MAX;
+	DRIVER(cuMemPoolSetAttribute, CUmemoryPool, int, void *);
+	OK(cuMemPoolSetAttribute(own, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
+	OK(cuMemAllocFromPoolAsync(&q, 200 * MIB, own, NULL));
+	OK(cuMemFreeAsync(q, NULL));
+	OK(cuStreamSynchronize(NULL));
+	gs_memory_settle();
+	CHECK(shared->committed >= 200 * MIB); /* kept */
+	AGREE(truth());
+	OK(cuMemAlloc_v2(&q, 100 * MIB)); /* denied at first; then the pool is trimmed */
+	AGREE(100 * MIB);
+	OK(cuMemFree_v2(q));
+	OK(cuMemAllocFromPoolAsync(&q, 200 * MIB, own, NULL));
+	OK(cuMemFreeAsync(q, NULL));
+	OK(cuStreamSynchronize(NULL));
+	OK(cuMemPoolTrimTo(own, 0));
+	AGREE(0);
+	OK(cuMemPoolDestroy(own));
+	AGREE(0);
+}
+
+static void graphs(void)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = 1, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}}};
+	CUgraph g;
+	CUgraphNode n;
+	CUgraphExec e, none = (CUgraphExec)9;
+
+	begin(256 * MIB);
+	DRIVER(cuGraphCreate, CUgraph *, unsigned);
+	DRIVER(cuGraphAddMemAllocNode, CUgraphNode *, CUgraph, const CUgraphNode *, size_t, void *);
+	DRIVER(cuStreamSynchronize, CUstream);
+	OK(cuGraphCreate(&g, 0));
+	params.bytesize = 64 * MIB;
+	OK(cuGraphAddMemAllocNode(&n, g, NULL, 0, &params));
+	OK(cuGraphInstantiateWithFlags(&e, g, 0));
+	AGREE(truth());
+	OK(cuGraphLaunch(e, NULL));
+	OK(cuStreamSynchronize(NULL));
+	CHECK(truth() >= 64 * MIB);
+	AGREE(truth());
+	OK(cuGraphExecDestroy(e));
+	OK(cuDeviceGraphMemTrim(0));
+	AGREE(truth());
+	params.bytesize = 1024 * MIB;
+	OK(cuGraphAddMemAllocNode(&n, g, NULL, 0, &params));
+	CHECK(cuGraphInstantiateWithFlags(&none, g, 0) == CUDA_ERROR_OUT_OF_MEMORY && none == (CUgraphExec)9);
+	AGREE(truth());
+	DRIVER(cuGraphDestroy, CUgraph);
+	OK(cuGraphDestroy(g));
+}
+
+/* ---- the race ---- */
+
+static void *racer(void *with)
+{
+	CUmemAllocationProp prop = {.type = 1, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+	unsigned seed = (unsigned)(uintptr_t)with;
+	CUcontext c;
+
+	OK(cuDevicePrimaryCtxRetain(&c, 0));
+	DRIVER(cuCtxSetCurrent, CUcontext);
+	OK(cuCtxSetCurrent(c));
+	for (int i = 0; i < 200; i++) {
+		CUdeviceptr p = 0;
+		CUmemGenericAllocationHandle h;
+		CUresult r;
+		int kind = rand_r(&seed) % 3;
+		size_t bytes = (1 + (unsigned)rand_r(&seed) % 16) * 2 * MIB;
+		if (kind == 0)
+			r = cuMemAlloc_v2(&p, bytes);
+		else if (kind == 1)
+			r = cuMemAllocAsync(&p, bytes, NULL);
+		else
+			r = cuMemCreate(&h, bytes, &prop, 0);
+		CHECK(r == CUDA_SUCCESS || r == CUDA_ERROR_OUT_OF_MEMORY);
+		if (truth() > shared->cap)
+			atomic_fetch_add(&shared->over, 1);
+		if (r == CUDA_SUCCESS)
+			OK(kind == 0 ? cuMemFree_v2(p) : kind == 1 ? cuMemFreeAsync(p, NULL) : cuMemRelease(h));
+	}
+	return NULL;
+}
+
+/* Eight processes of eight threads, every one for itself, at one cap. */
+static void race(void)
+{
+	pid_t child[8];
+	int status;
+
+	for (int i = 0; i < 8; i++) {
+		if ((child[i] = fork()))
+			continue;
+		pthread_t t[8];
+		begin(160 * MIB);
+		DRIVER(cuCtxSynchronize, void);
+		for (int k = 0; k < 8; k++)
+			CHECK(!pthread_create(&t[k], NULL, racer, (void *)(uintptr_t)(1 + i * 8 + k)));
+		for (int k = 0; k < 8; k++)
+			pthread_join(t[k], NULL);
+		OK(cuCtxSynchronize());
+		gs_memory_settle();
+		_exit(0);
+	}
+	for (int i = 0; i < 8; i++)
+		CHECK(waitpid(child[i], &status, 0) == child[i] && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	CHECK(shared->over == 0 && shared->bad == 0 && shared->most <= 160 * MIB);
+	CHECK(shared->committed == 0 && shared->used == 0);
+	printf("race: 64 threads in 8 processes, %llu requests, at most %llu of %llu MiB, over the cap 0 bytes\n",
+	       (unsigned long long)shared->asked, (unsigned long long)(shared->most / MIB), 160ull);
+}
+
+static void forked(void)
+{
+	CUdeviceptr a;
+	int status;
+
+	begin(64 * MIB);
+	OK(cuMemAlloc_v2(&a, MIB));
+	uint64_t asked = shared->asked;
+	pid_t child = fork();
+	if (!child) {
+		gs_memory_forked(); /* the client's handler calls it */
+		_exit(cuMemAlloc_v2(&a, MIB) == CUDA_ERROR_NOT_INITIALIZED && cuMemFree_v2(a) == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(shared->asked == asked && shared->committed == MIB && !shared->bad);
+	OK(cuMemFree_v2(a));
+	AGREE(0);
+}
+
+/* How long one admission takes here, with a broker that answers at once. */
+static void cost(void)
+{
+	struct timespec a, b;
+	CUdeviceptr p;
+
+	begin(64 * MIB);
+	clock_gettime(CLOCK_MONOTONIC, &a);
+	for (int i = 0; i < 100000; i++) {
+		OK(cuMemAlloc_v2(&p, 512));
+		OK(cuMemFree_v2(p));
+	}
+	clock_gettime(CLOCK_MONOTONIC, &b);
+	double with = (double)(b.tv_sec - a.tv_sec) * 1e9 + (double)(b.tv_nsec - a.tv_nsec);
+	for (int i = 0; i < 100000; i++) {
+		OK(gs_real.cuMemAlloc_v2(&p, 512));
+		OK(gs_real.cuMemFree_v2(p));
+	}
+	clock_gettime(CLOCK_MONOTONIC, &a);
+	double without = (double)(a.tv_sec - b.tv_sec) * 1e9 + (double)(a.tv_nsec - b.tv_nsec);
+	printf("books: %.0f ns an allocation and its free\n", (with - without) / 100000);
+}
+
+int main(void)
+{
+	static const struct { const char *name; void (*run)(void); } tests[] = {
+		{"linear", linear}, {"contexts", contexts}, {"handles", handles}, {"arrays", arrays}, {"pools", pools},
+		{"graphs", graphs}, {"forked", forked}, {"race", race}, {"cost", cost},
+	};
+	char file[64];
+
+	snprintf(file, sizeof file, "/dev/shm/gpusteward-memory-%d", (int)getpid());
+	setenv("GS_STUB_FILE", file, 1);
+	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(shared != MAP_FAILED);
+	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+		int status;
+		memset(shared, 0, sizeof *shared);
+		fflush(stdout);
+		pid_t child = fork();
+		if (!child) {
+			alarm(60);
+			tests[i].run();
+			exit(0);
+		}
+		CHECK(waitpid(child, &status, 0) == child);
+		unlink(file);
+		if (status) {
+			fprintf(stderr, "test_memory: %s failed (%x)\n", tests[i].name, status);
+			return 1;
+		}
+	}
+	return 0;
+}

@@ -1,0 +1,193 @@
+/* What a session is good for: requests and their answers, one thread's and
+ * many threads', and a forked child's that has none. */
+#include "test_broker.h"
+
+static void memory(void)
+{
+	struct request r;
+
+	broker_listen();
+	struct peer p = start();
+	uint64_t first = grant(&p, 1000, 41), second = grant(&p, 2000, 42);
+	gs_client_commit(0, GS_DEVICE, second, 1500);
+	r = peer_expect(&p, GS_COMMIT);
+	CHECK(r.memory.reservation == 42 && r.memory.bytes == 1500 && gs_client_committed(0) == 1500);
+	gs_client_abort(0, first);
+	CHECK(peer_expect(&p, GS_ABORT).memory.reservation == 41 && gs_client_committed(0) == 1500);
+	gs_client_free(0, GS_DEVICE, 500);
+	CHECK(peer_expect(&p, GS_FREE).memory.bytes == 500 && gs_client_committed(0) == 1000);
+
+	pthread_t t = reserve_aside(5000);
+	r = peer_expect(&p, GS_RESERVE);
+	peer_answer(&p, GS_DENY, &r, 0);
+	CHECK(reserved(t) == 0 && gs_client_connected());
+
+	/* More than is held cannot be freed, and aborted memory not twice. */
+	gs_client_free(0, GS_DEVICE, 5000);
+	CHECK(peer_expect(&p, GS_FREE).memory.bytes == 1000);
+	gs_client_abort(0, first);
+	gs_client_free(0, GS_DEVICE, 1);
+	gs_client_acquire(0, 0, 0);
+	peer_expect(&p, GS_ACQUIRE);
+}
+
+/* Too many messages: the thread waits, the program sees nothing of it. */
+static void flood(void)
+{
+	struct gs_err e = {.code = GS_E_LIMIT, .type = GS_RESERVE, .text = "too many"};
+
+	broker_listen();
+	struct peer p = start();
+	pthread_t t = reserve_aside(1000);
+	struct request r = peer_expect(&p, GS_RESERVE);
+	peer_send(&p, GS_ERR, r.header.seq, &e, sizeof(e), -1);
+	r = peer_expect(&p, GS_RESERVE);
+	peer_answer(&p, GS_GRANT, &r, 1);
+	CHECK(reserved(t));
+}
+
+/* ---- fork ---- */
+
+static void fork_child(const struct peer *p)
+{
+	CHECK(!gs_client_connected() && gs_page == &gs_own && !gs_own.gated && gs_client_committed(0) == 0);
+	CHECK(gs_gpu_count() == 0);
+	uint64_t reservation;
+	CHECK(gs_client_reserve(0, GS_DEVICE, 1000, &reservation) == GS_GRANT);
+	gs_client_abort(0, reservation);
+	gs_client_poll();
+	close(p->fd);
+	gs_client_start();
+	CHECK(gs_client_connected());
+	_exit(0);
+}
+
+static void forked(void)
+{
+	int status;
+	struct request r;
+
+	broker_listen();
+	struct peer p = start();
+	gs_client_commit(0, GS_DEVICE, grant(&p, 1000, 1), 1000);
+	peer_expect(&p, GS_COMMIT);
+	p.page->slot[0].mode = GS_PAUSE;
+	pid_t child = fork();
+	if (child == 0)
+		fork_child(&p);
+	struct peer q = peer_welcomed(&r, GS_HELLO);
+	CHECK(r.hello.pid == (uint32_t)child && r.hello.old_session == 0 && r.hello.committed[0] == 0);
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(!peer_read(&q, &r));
+	CHECK(gs_client_connected() && gs_client_committed(0) == 1000);
+	gs_client_free(0, GS_DEVICE, 1000);
+	CHECK(peer_expect(&p, GS_FREE).memory.bytes == 1000);
+}
+
+/* ---- many threads ---- */
+
+#define THREADS 32
+#define ROUNDS 50
+
+static void *reserve_many(void *number)
+{
+	uint64_t reservation, bytes = 1000 + (uint64_t)(uintptr_t)number;
+
+	for (int i = 0; i < ROUNDS; i++) {
+		CHECK(gs_client_reserve(1, GS_VMM, bytes, &reservation) == GS_GRANT);
+		gs_client_commit(1, GS_VMM, reservation, bytes);
+		gs_client_free(1, GS_VMM, bytes);
+	}
+	return NULL;
+}
+
+/* Answers in the opposite order, as many at a time as have come; a commit names
+ * the reservation of its own bytes, or somebody got another one's answer. */
+static void own_answers(void)
+{
+	pthread_t t[THREADS];
+	struct request r, waiting[THREADS];
+	int left = 3 * THREADS * ROUNDS, n = 0;
+
+	broker_listen();
+	struct peer p = start();
+	start_helper();
+	for (uintptr_t i = 0; i < THREADS; i++)
+		CHECK(pthread_create(&t[i], NULL, reserve_many, (void *)i) == 0);
+	while (left || n) {
+		struct pollfd more = {.fd = p.fd, .events = POLLIN};
+		if (left && (n == 0 || poll(&more, 1, 0) == 1)) {
+			CHECK(peer_read(&p, &r));
+			if (r.header.type == GS_PING)
+				continue;
+			CHECK(r.header.type != GS_COMMIT || r.memory.reservation / THREADS / ROUNDS == r.memory.bytes);
+			if (r.header.type == GS_RESERVE)
+				waiting[n++] = r;
+			left--;
+			continue;
+		}
+		n--;
+		peer_answer(&p, GS_GRANT, &waiting[n], waiting[n].memory.bytes * THREADS * ROUNDS);
+	}
+	for (int i = 0; i < THREADS; i++)
+		CHECK(pthread_join(t[i], NULL) == 0);
+	CHECK(gs_client_connected() && gs_client_committed(1) == 0);
+}
+
+static _Atomic uint64_t got;
+
+static void *take_what_is_there(void *unused)
+{
+	uint64_t reservation;
+
+	while (gs_client_reserve(0, GS_DEVICE, 7, &reservation) == GS_GRANT) {
+		atomic_fetch_add(&got, 7);
+		CHECK(got <= 1000);
+		gs_client_commit(0, GS_DEVICE, reservation, 7);
+	}
+	return unused;
+}
+
+/* Without a broker the cap holds for all threads together. */
+static void local_race(void)
+{
+	pthread_t t[64];
+
+	unsetenv("GPUSTEWARD_SOCKET");
+	setenv("GPUSTEWARD_MEMORY_LIMIT", "1000", 1);
+	gs_client_start();
+	for (int i = 0; i < 64; i++)
+		CHECK(pthread_create(&t[i], NULL, take_what_is_there, NULL) == 0);
+	for (int i = 0; i < 64; i++)
+		CHECK(pthread_join(t[i], NULL) == 0);
+	CHECK(got == 1000 / 7 * 7 && gs_client_committed(0) == got);
+}
+
+/* The 65th waits until one of the others has concluded. */
+static void many_reservations(void)
+{
+	uint64_t held[64];
+
+	unsetenv("GPUSTEWARD_SOCKET");
+	gs_client_start();
+	for (int i = 0; i < 64; i++)
+		CHECK(gs_client_reserve(0, GS_DEVICE, 1, &held[i]) == GS_GRANT);
+	pthread_t t = reserve_aside(1);
+	CHECK(pthread_tryjoin_np(t, NULL) == EBUSY);
+	gs_client_abort(0, held[17]);
+	CHECK(reserved(t) == held[17]);
+}
+
+int main(void)
+{
+	bool ok = true;
+
+	begin_tests();
+	RUN(memory);
+	RUN(flood);
+	RUN(forked);
+	RUN(own_answers);
+	RUN(local_race);
+	RUN(many_reservations);
+	return end_tests(ok);
+}
