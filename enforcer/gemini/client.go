@@ -1,0 +1,227 @@
+package gemini
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// A key says which client a connection is of: the process, or where the kernel
+// does not know that, the host.
+type key struct {
+	name string
+	pid  int
+	host netip.Addr
+}
+
+// A client is a process under a hook. Its connections come and go: some open
+// one for each request. The server's mutex guards it.
+type client struct {
+	key
+	peer    peer
+	session uint64  // of the ledger
+	tenant  *tenant // nil: the file does not have the name any more
+	conns   []*conn
+	token   uint64        // turn that it may launch in
+	late    time.Duration // how late it came back from its last one
+	carry   int64         // bytes: see refund
+}
+
+// resolve finds out of which client a connection is, and what it may have. It
+// reports false where the name is unknown, or another cgroup's.
+func (s *Server) resolve(c *conn) bool {
+	if !c.sought {
+		c.sought = true
+		c.peer = s.seek(c)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.served = false
+	n := s.tokens.find(c.name)
+	if n == nil {
+		s.tell(c, "the file does not have it")
+		return false
+	}
+	if c.client == nil && !s.join(c, n) {
+		return false
+	}
+	c.served, c.session, c.limit = true, c.client.session, n.Memory
+	return true
+}
+
+// join makes a connection one of its client's. The mutex is held.
+func (s *Server) join(c *conn, n *tenant) bool {
+	if _, there := s.conns[c]; !there {
+		return false // it was dropped meanwhile
+	}
+	id := key{name: c.name, pid: c.peer.pid}
+	if id.pid == 0 {
+		id.host = c.remote.Addr()
+	}
+	k := s.clients[id]
+	if k != nil && id.pid != 0 && k.peer.gone() {
+		s.end(k) // and another has its number
+		k = nil
+	}
+	if k == nil {
+		if why := s.objection(c); why != "" {
+			s.tell(c, why)
+			return false
+		}
+		s.next++
+		k = &client{key: id, session: s.next, tenant: n, peer: c.peer}
+		s.clients[id] = k
+	} else {
+		c.peer.close()
+	}
+	c.peer = peer{} // the client has it
+	c.client = k
+	k.conns = append(k.conns, c)
+	if len(k.conns) > perClient {
+		s.evict(func(o *conn) bool { return o.client == k && o != c })
+	}
+	return true
+}
+
+// objection returns what stands against a new client.
+func (s *Server) objection(c *conn) string {
+	if len(s.clients) >= s.options.Connections {
+		return "there are too many clients"
+	}
+	if c.peer.pid == 0 {
+		return ""
+	}
+	for _, o := range s.clients {
+		if o.name == c.name && o.pid != 0 && o.peer.cgroup != c.peer.cgroup {
+			return "it is bound to another cgroup"
+		}
+	}
+	return ""
+}
+
+// seek returns the process at the other end, where this host can know it.
+func (s *Server) seek(c *conn) peer {
+	if !c.remote.Addr().IsLoopback() {
+		return peer{}
+	}
+	var first []int
+	s.mu.Lock()
+	for k := range s.clients {
+		if k.name == c.name && k.pid != 0 {
+			first = append(first, k.pid)
+		}
+	}
+	s.mu.Unlock()
+	slices.Sort(first)
+	p, err := s.finder.find(c.local, c.remote, first)
+	if err != nil {
+		s.counts.unseen.Add(1)
+		s.log.Debug("the process of a connection is not known", "name", c.name, "err", err)
+	}
+	return p
+}
+
+// tell counts a name that gets nothing, and logs one now and then. The mutex
+// is held.
+func (s *Server) tell(c *conn, why string) {
+	if now := s.now(); s.told == 0 || now-s.told > tellTime {
+		s.told = now
+		s.log.Warn("a client is not served", "name", c.name, "why", why, "pid", c.peer.pid, "address", c.remote)
+	}
+}
+
+// drop forgets a connection. Where its client ended it, with the last one goes
+// the turn, and unless its process is seen to live, the client. The mutex is
+// held.
+func (s *Server) drop(c *conn, byClient bool) {
+	if _, there := s.conns[c]; !there {
+		return
+	}
+	delete(s.conns, c)
+	_ = c.tcp.Close()
+	k := c.client
+	if k == nil {
+		return
+	}
+	k.conns = slices.DeleteFunc(k.conns, func(o *conn) bool { return o == c })
+	if k.tenant != nil {
+		s.tokens.forget(k.tenant, c)
+	}
+	if !byClient {
+		return
+	}
+	if k.pid == 0 { // what the connection took ended with it, as far as anybody knows
+		s.refund(k, c.net)
+	}
+	if len(k.conns) == 0 {
+		s.tokens.release(k)
+		if k.peer.gone() {
+			s.end(k)
+		}
+	}
+	s.step(s.now())
+}
+
+// refund frees what a connection took; what it gave back that another of the
+// same client had taken counts against the next one.
+func (s *Server) refund(k *client, net int64) {
+	k.carry += net
+	if k.carry > 0 {
+		_ = s.memory.Free(k.session, uint64(k.carry))
+		k.carry = 0
+	}
+}
+
+// ask has a request for time wait for its turn. There is no answer that says
+// no: who is unknown waits for ever.
+func (s *Server) ask(c *conn, now time.Duration, r *Request) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := c.client
+	switch {
+	case !c.served || k == nil || k.tenant == nil:
+		s.counts.unknown.Add(1)
+		return nil
+	case c.pending >= waiters[s.options.Role]:
+		return ErrFrame
+	}
+	c.pending++
+	s.tokens.ask(now, waiter{client: k, conn: c, id: r.ID, burst: duration(r.Burst)}, duration(r.Overuse))
+	s.step(now)
+	return nil
+}
+
+// end forgets a client whose process ended. The mutex is held.
+func (s *Server) end(k *client) {
+	for _, c := range slices.Clone(k.conns) {
+		s.drop(c, false) // a child has them, which is another process
+	}
+	s.tokens.release(k)
+	s.memory.End(k.session)
+	s.memory.Release(k.session)
+	k.peer.close()
+	delete(s.clients, k.key)
+}
+
+// sweep ends clients whose process ended while they had no connection, until
+// ctx ends.
+func (s *Server) sweep(ctx context.Context) {
+	tick := time.NewTicker(sweepTime)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		s.mu.Lock()
+		for _, k := range s.clients {
+			if len(k.conns) == 0 && k.peer.gone() {
+				s.end(k)
+			}
+		}
+		s.step(s.now())
+		s.mu.Unlock()
+	}
+}

@@ -1,0 +1,250 @@
+package gemini
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	batch = 24 // frames that are read at once
+	memos = 16 // answers that are remembered of a connection
+)
+
+// waiting requests for time that a connection may have: a hook has one
+// request at a time, a pod manager one for each of its hooks.
+var waiters = [...]int{PodManager: 1, Scheduler: 64}
+
+var errFull = errors.New("the client does not read its answers")
+
+// A conn is one connection. It belongs to its goroutine; what the server's
+// mutex guards is said.
+type conn struct {
+	s             *Server
+	tcp           *net.TCPConn
+	raw           syscall.RawConn
+	local, remote netip.AddrPort
+
+	name    string
+	sought  bool // the process was looked for
+	peer    peer
+	epoch   uint64 // of the table that the next three are of
+	served  bool
+	session uint64
+	limit   uint64 // bytes
+	net     int64  // bytes that it took and did not give back
+
+	client  *client      // guarded by the server's mutex
+	pending int          // requests for time that wait; guarded by it too
+	used    atomic.Int64 // when the last frame came, since the server began
+
+	memory [memos]memo
+	next   int
+	in     [batch * RequestSize]byte
+	out    []byte
+	sent   int
+	err    error
+	write  func(fd uintptr) bool
+}
+
+// A memo is an answer to a change of memory: who does not see it in time asks
+// again with the same number.
+type memo struct {
+	known    bool
+	id       int32
+	bytes    uint64
+	allocate bool
+	granted  bool
+}
+
+func newConn(s *Server, tcp *net.TCPConn) (*conn, error) {
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{s: s, tcp: tcp, raw: raw, out: make([]byte, 0, batch*ResponseSize)}
+	c.local = unmap(tcp.LocalAddr())
+	c.remote = unmap(tcp.RemoteAddr())
+	c.used.Store(int64(s.now()))
+	c.write = func(fd uintptr) bool {
+		c.sent, c.err = unix.Write(int(fd), c.out)
+		return true
+	}
+	return c, nil
+}
+
+func unmap(a net.Addr) netip.AddrPort {
+	p := a.(*net.TCPAddr).AddrPort()
+	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
+}
+
+// serve answers until the connection ends.
+func (c *conn) serve() {
+	err := c.read()
+	c.s.mu.Lock()
+	c.s.drop(c, true)
+	c.peer.close()
+	c.s.mu.Unlock()
+	if errors.Is(err, ErrFrame) {
+		c.s.counts.malformed.Add(1)
+		c.s.log.Debug("a connection is closed", "address", c.remote, "err", err)
+	}
+}
+
+// read reads frames. Between them a client may take its time, but not within
+// one, nor before the first.
+func (c *conn) read() error {
+	have, hurried := 0, true
+	if err := c.tcp.SetReadDeadline(time.Now().Add(c.s.options.Deadline)); err != nil {
+		return err
+	}
+	for {
+		n, err := c.tcp.Read(c.in[have:])
+		if have += n; err != nil {
+			return err
+		}
+		at := 0
+		for ; have-at >= RequestSize; at += RequestSize {
+			if err := c.handle((*[RequestSize]byte)(c.in[at:])); err != nil {
+				return err
+			}
+		}
+		if err := c.flush(); err != nil {
+			return err
+		}
+		have = copy(c.in[:], c.in[at:have])
+		if hurry := have > 0; hurry != hurried || hurry && at > 0 {
+			var deadline time.Time
+			if hurry {
+				deadline = time.Now().Add(c.s.options.Deadline)
+			}
+			if err := c.tcp.SetReadDeadline(deadline); err != nil {
+				return err
+			}
+			hurried = hurry
+		}
+	}
+}
+
+// handle answers one frame, or has it wait.
+func (c *conn) handle(frame *[RequestSize]byte) error {
+	r, err := Decode(frame)
+	if err != nil {
+		return err
+	}
+	if c.name == "" {
+		c.name = string(r.Name)
+	} else if c.name != string(r.Name) {
+		return ErrFrame // nobody's: a connection has one name
+	}
+	now := c.s.now()
+	c.used.Store(int64(now))
+	c.s.counts.requests[r.Kind].Add(1)
+	if epoch := c.s.epoch.Load(); c.epoch != epoch && c.s.resolve(c) {
+		c.epoch = epoch
+	}
+	if r.Kind == Quota {
+		return c.s.ask(c, now, &r)
+	}
+	c.reply(&r)
+	return nil
+}
+
+// reply answers a request that is about memory.
+func (c *conn) reply(r *Request) {
+	a := Response{ID: r.ID, Kind: r.Kind}
+	switch {
+	case !c.served:
+		c.s.counts.unknown.Add(1)
+		if c.s.options.Unknown == Silence {
+			return
+		}
+	case r.Kind == MemoryLimit:
+		// A scheduler has no books: a pod manager gets 0, which it insists on.
+		u := c.s.memory.Usage(c.name)
+		a.Used, a.Limit = u.Committed+u.Reserved+u.Dead, c.limit
+	case c.s.options.Role == Scheduler:
+		a.Granted = true // the pod manager keeps these books
+	default:
+		a.Granted = c.update(r)
+	}
+	c.out = a.Append(c.out)
+}
+
+// update books memory that the client takes or gave back. A request that was
+// answered already gets the same answer again.
+func (c *conn) update(r *Request) bool {
+	for i := range c.memory {
+		if m := &c.memory[i]; m.known && m.id == r.ID && m.bytes == r.Bytes && m.allocate == r.Allocate {
+			c.s.counts.duplicates.Add(1)
+			return m.granted
+		}
+	}
+	granted := true
+	if r.Allocate {
+		granted = c.take(r.Bytes)
+	} else if err := c.s.memory.Free(c.session, r.Bytes); err != nil {
+		c.s.counts.overfreed.Add(1)
+	} else {
+		c.net -= int64(r.Bytes)
+	}
+	c.memory[c.next] = memo{true, r.ID, r.Bytes, r.Allocate, granted}
+	c.next = (c.next + 1) % memos
+	return granted
+}
+
+func (c *conn) take(bytes uint64) bool {
+	if c.limit == 0 { // the ledger would know no cap
+		return false
+	}
+	reservation, ok, _ := c.s.memory.Reserve(c.name, c.session, bytes)
+	if !ok {
+		return false
+	}
+	if err := c.s.memory.Commit(c.session, reservation, bytes); err != nil {
+		return false
+	}
+	c.net += int64(bytes)
+	return true
+}
+
+// flush sends the answers. It never waits: there is always room for those of a
+// client that reads them.
+func (c *conn) flush() error {
+	if len(c.out) == 0 {
+		return nil
+	}
+	err := c.raw.Write(c.write)
+	if err == nil {
+		err = c.err
+	}
+	if err == nil && c.sent < len(c.out) {
+		err = errFull
+	}
+	c.out = c.out[:0]
+	return err
+}
+
+// send sends an answer from another goroutine, without waiting either.
+func (c *conn) send(frame []byte) error {
+	var sent int
+	var err error
+	e := c.raw.Write(func(fd uintptr) bool {
+		sent, err = unix.Write(int(fd), frame)
+		return true
+	})
+	switch {
+	case e != nil:
+		return e
+	case err != nil:
+		return err
+	case sent < len(frame):
+		return errFull
+	}
+	return nil
+}

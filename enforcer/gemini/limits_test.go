@@ -1,0 +1,103 @@
+package gemini
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestAHookHasOneRequestAtATime(t *testing.T) {
+	s := start(t, two, Options{Turn: time.Second})
+	dial(t, s, "a").call(Request{Kind: Quota})
+	b := dial(t, s, "b")
+	b.send(Request{Kind: Quota})
+	b.send(Request{Kind: Quota})
+	b.ended()
+	until(t, s, "it is counted", func(st Stats) bool { return st.Malformed == 1 })
+}
+
+func TestHostileBytes(t *testing.T) {
+	s := start(t, two, Options{})
+	h := dial(t, s, "a")
+	if _, err := h.conn.Write([]byte(strings.Repeat("GET / HTTP/1.1\r\n", 5))); err != nil {
+		t.Fatal(err)
+	}
+	h.ended()
+	h = dial(t, s, "a") // a name is a connection's for good
+	h.call(take(1))
+	h.name = "b"
+	h.send(take(1))
+	h.ended()
+	until(t, s, "both are counted", func(st Stats) bool { return st.Malformed == 2 })
+}
+
+func TestSlowClientsAreClosed(t *testing.T) {
+	s := start(t, two, Options{Deadline: 50 * time.Millisecond})
+	dial(t, s, "a").ended() // says nothing
+	h := dial(t, s, "a")
+	h.call(take(1))
+	if _, err := h.conn.Write([]byte{1, 0, 0}); err != nil {
+		t.Fatal(err)
+	}
+	h.ended() // says a part only
+	idle := dial(t, s, "a")
+	idle.call(take(1))
+	dial(t, s, "a").ended() // by then idle was idle for longer than the deadline
+	idle.call(take(1))
+}
+
+func TestWhoDoesNotReadIsClosed(t *testing.T) {
+	s := start(t, two, Options{})
+	h := dial(t, s, "a")
+	h.out, _ = Request{Name: []byte("a"), Kind: MemoryLimit}.Append(nil)
+	many := []byte(strings.Repeat(string(h.out), 1000))
+	for end := time.Now().Add(soon); time.Now().Before(end); {
+		_ = h.conn.SetWriteDeadline(end)
+		if _, err := h.conn.Write(many); err != nil {
+			until(t, s, "it is gone", func(st Stats) bool { return st.Connections == 0 })
+			return
+		}
+	}
+	t.Error("a client may write for ever without reading")
+}
+
+func TestManyConnectionsOfOneClient(t *testing.T) {
+	s := start(t, two, Options{Turn: 5 * time.Millisecond})
+	first := dial(t, s, "a")
+	first.call(take(10))
+	for range perClient + 20 { // a new one for each request, and none is closed
+		dial(t, s, "a").call(take(1))
+	}
+	dial(t, s, "a").call(Request{Kind: Quota})
+	st := s.Stats()
+	if st.Connections != perClient || st.Evicted != 22 || st.Clients != 1 || st.Tenants[0].Used != perClient+30 {
+		t.Errorf("%+v", st)
+	}
+	first.ended() // the one that was not used for longest
+}
+
+func TestFullHouse(t *testing.T) {
+	s := start(t, two, Options{Connections: 3})
+	a, b := dial(t, s, "a"), dial(t, s, "b")
+	a.call(take(1))
+	b.call(take(1))
+	again := dial(t, s, "b")
+	again.call(take(1))
+	third := dial(t, s, "a") // takes the place of b's first
+	third.call(take(1))
+	b.ended()
+	again.call(take(1))
+	a.call(take(1))
+	if st := s.Stats(); st.Evicted != 1 || st.Refused != 0 || st.Connections != 3 {
+		t.Errorf("%+v", st)
+	}
+	_ = third.conn.Close()
+	until(t, s, "one has gone", func(st Stats) bool { return st.Connections == 2 })
+	silent := dial(t, s, "")
+	until(t, s, "one has come", func(st Stats) bool { return st.Connections == 3 })
+	dial(t, s, "a").ended() // nobody has two, so nobody has to go
+	_ = silent
+	if st := s.Stats(); st.Refused != 1 {
+		t.Errorf("%+v", st)
+	}
+}

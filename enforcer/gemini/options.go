@@ -1,0 +1,114 @@
+package gemini
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"time"
+)
+
+// A Role is whose place the server takes.
+type Role int
+
+// The roles.
+const (
+	PodManager Role = iota // of hooks: one request at a time, 127.0.0.1:50052
+	Scheduler              // of pod managers: many at a time, which keep the books of memory themselves, 127.0.0.1:50051
+)
+
+// UnmarshalText reads a role by its name in the configuration.
+func (r *Role) UnmarshalText(text []byte) error {
+	return named(r, text, "pod-manager", "scheduler")
+}
+
+// named sets v to which of two names a text is.
+func named[T ~int](v *T, text []byte, first, second string) error {
+	switch string(text) {
+	case first:
+		*v = 0
+	case second:
+		*v = 1
+	default:
+		return fmt.Errorf("%q is neither %s nor %s", text, first, second)
+	}
+	return nil
+}
+
+// Unknown is what happens to a name that the file does not have, or that is
+// bound to another cgroup.
+type Unknown int
+
+// What happens to it.
+const (
+	Silence Unknown = iota // no answer, as Gemini does: the client waits
+	Deny                   // memory is refused at once; requests for time wait, because no answer says no
+)
+
+// UnmarshalText reads what happens by its name in the configuration.
+func (u *Unknown) UnmarshalText(text []byte) error {
+	return named(u, text, "silence", "deny")
+}
+
+// Options say how to serve one GPU. The first five are an entry of
+// enforcer.gemini in the configuration.
+type Options struct {
+	Listen      string // 127.0.0.1:50052 or :50051 by role; another address must be named, 0.0.0.0 too
+	Role        Role
+	File        string // an absolute path, see Parse; read again when it changes
+	Unknown     Unknown
+	Turn        time.Duration // the longest while others want the GPU: 20 ms; alone it is 5 times that
+	Connections int           // at most: 4096
+	Deadline    time.Duration // for the first frame, and for the rest of one: 10 s
+	ProcFS      string        // /proc
+	Logger      *slog.Logger
+}
+
+// Bounds of a turn.
+const (
+	turnLeast = time.Millisecond
+	turnMost  = time.Second
+)
+
+// Check puts the defaults in and reports what cannot be meant. Errors begin
+// with the option's name in the configuration.
+func (o *Options) Check() error {
+	if o.Listen == "" {
+		o.Listen = [...]string{PodManager: "127.0.0.1:50052", Scheduler: "127.0.0.1:50051"}[o.Role]
+	}
+	host, port, err := net.SplitHostPort(o.Listen)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("listen: %w", err)
+	case host == "" || port == "":
+		return fmt.Errorf("listen: %q names no address or no port; 127.0.0.1 is this host, 0.0.0.0 is everybody", o.Listen)
+	case !filepath.IsAbs(o.File):
+		return fmt.Errorf("file: %q is not an absolute path", o.File)
+	}
+	if o.Turn == 0 {
+		o.Turn = 20 * time.Millisecond
+	}
+	if o.Turn < turnLeast || o.Turn > turnMost {
+		return fmt.Errorf("turn: %v is not between %v and %v", o.Turn, turnLeast, turnMost)
+	}
+	if o.Connections == 0 {
+		o.Connections = 4096
+	}
+	if o.Connections < 0 || o.Deadline < 0 {
+		return errors.New("connections and deadline: less than none")
+	}
+	if o.Deadline == 0 {
+		o.Deadline = 10 * time.Second
+	}
+	if o.ProcFS == "" {
+		o.ProcFS = "/proc"
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}

@@ -1,0 +1,49 @@
+package gemini
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestBadOptions(t *testing.T) {
+	dir := t.TempDir()
+	good, bad := filepath.Join(dir, "good"), filepath.Join(dir, "bad")
+	_ = os.WriteFile(good, []byte(two), 0o644)
+	_ = os.WriteFile(bad, []byte("1\na 2 1 1\n"), 0o644)
+	for want, o := range map[string]Options{
+		"names no address or":    {File: good, Listen: ":50052"},
+		"listen: ":               {File: good, Listen: "localhost"},
+		"turn: 1ns":              {File: good, Turn: 1},
+		"bad: line 2: REQUEST: ": {File: bad, Listen: "127.0.0.1:0"},
+		"no such file":           {File: filepath.Join(dir, "none"), Listen: "127.0.0.1:0"},
+		"names no address or no": {File: good, Listen: "127.0.0.1:"},
+		"unknown port":           {File: good, Listen: "127.0.0.1:no-such-port"},
+		"listen: address 70000":  {File: good, Listen: "127.0.0.1:70000"},
+		"file: \"table\" is not": {File: "table"},
+		"less than none":         {File: good, Connections: -1},
+	} {
+		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %s", o, err, want)
+		}
+	}
+	o := Options{File: good}
+	if err := o.Check(); err != nil || o.Listen != "127.0.0.1:50052" {
+		t.Errorf("%+v, %v", o, err)
+	}
+	o = Options{File: good, Role: Scheduler}
+	if err := o.Check(); err != nil || o.Listen != "127.0.0.1:50051" {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+func TestOtherAddressIsToldOf(t *testing.T) {
+	var log strings.Builder
+	s := start(t, two, Options{Listen: "0.0.0.0:0", Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if !strings.Contains(log.String(), "no authentication") {
+		t.Errorf("the log says %q", log.String())
+	}
+	_ = s
+}

@@ -1,0 +1,267 @@
+// Package gemini speaks the wire protocol of Gemini and KubeShare, so that
+// programs under their hook share a GPU with the turns and the books of this
+// one: as the pod manager that hooks connect to, or as the scheduler that pod
+// managers connect to.
+//
+// The protocol has no authentication. On loopback the kernel knows which
+// process a connection is, so that memory is accounted by process and a name
+// stays with one cgroup; elsewhere a name is all that there is.
+package gemini
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"gpusteward/enforcer/ledger"
+)
+
+// Bounds that are not for anybody to choose.
+const (
+	perClient = 64               // connections
+	sweepTime = time.Second      // from one look for ended processes to the next
+	tellTime  = 10 * time.Second // between two lines on unknown names
+)
+
+// A Server serves one GPU. New makes it, Run runs it.
+type Server struct {
+	options Options
+	log     *slog.Logger
+	listen  *net.TCPListener
+	start   time.Time
+	finder  finder
+	memory  ledger.Ledger
+	epoch   atomic.Uint64 // of the table: who was looked up before must be looked up again
+	counts  counts
+	text    []byte // of the table in force; reload's own
+	bad     string // what is wrong with the file's text since
+
+	mu      sync.Mutex
+	tokens  *tokens
+	timer   *time.Timer
+	clients map[key]*client
+	conns   map[*conn]struct{}
+	closed  bool
+	next    uint64        // session of the ledger
+	told    time.Duration // of unknown names
+}
+
+// New reads the file and listens; both may fail. Run must be called to serve
+// and to let go of the address.
+func New(o Options) (*Server, error) {
+	if err := o.Check(); err != nil {
+		return nil, err
+	}
+	s := &Server{options: o, log: o.Logger, start: time.Now(), finder: finder{procFS: o.ProcFS},
+		clients: map[key]*client{}, conns: map[*conn]struct{}{}}
+	s.tokens = newTokens(o.Turn, s.grant)
+	s.timer = time.AfterFunc(time.Hour, s.wake)
+	s.timer.Stop()
+	if err := s.reload(); err != nil {
+		return nil, fmt.Errorf("read table of clients: %w", err)
+	}
+	l, err := net.Listen("tcp", o.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen for clients: %w", err)
+	}
+	s.listen = l.(*net.TCPListener)
+	s.log.Info("programs under Gemini's hook are served", "address", s.address().String(), "file", o.File)
+	if !s.address().Addr().IsLoopback() {
+		s.log.Warn("clients of other hosts may claim any name: this protocol has no authentication", "address", s.address())
+	}
+	return s, nil
+}
+
+// address returns where the server listens.
+func (s *Server) address() netip.AddrPort {
+	a := s.listen.Addr().(*net.TCPAddr).AddrPort()
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+func (s *Server) now() time.Duration { return time.Since(s.start) }
+
+// Run serves until ctx ends; then it returns nil, and all connections are
+// closed.
+func (s *Server) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	stop := context.AfterFunc(ctx, s.close)
+	defer stop()
+	group.Go(func() error { return s.accept(ctx, group) })
+	group.Go(func() error {
+		if err := watch(ctx, s.options.File, s.refresh); err != nil {
+			s.log.Error("the table of clients is not read again when it changes", "err", err)
+		}
+		return nil
+	})
+	group.Go(func() error { s.sweep(ctx); return nil })
+	err := group.Wait()
+	for _, c := range s.clients { // nobody else is left
+		c.peer.close()
+	}
+	all := s.Stats()
+	s.log.Info("programs under Gemini's hook are no longer served", "requests", all.Requests, "accepted", all.Accepted, "refused", all.Refused,
+		"unknown", all.Unknown, "malformed", all.Malformed, "expired", all.Expired)
+	return err
+}
+
+// close ends all that waits.
+func (s *Server) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	s.timer.Stop()
+	_ = s.listen.Close()
+	for c := range s.conns {
+		_ = c.tcp.Close()
+	}
+}
+
+// accept takes connections.
+func (s *Server) accept(ctx context.Context, group *errgroup.Group) error {
+	for {
+		tcp, err := s.listen.AcceptTCP()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = tcp.Close()
+			}
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("accept: %w", err)
+		case err != nil: // out of descriptors, say
+			s.log.Warn("a connection is not taken", "err", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(100 * time.Millisecond):
+			}
+			continue
+		}
+		if c := s.admit(tcp); c != nil {
+			group.Go(func() error { c.serve(); return nil })
+		}
+	}
+}
+
+// admit finds a place for a connection, nil where there is none. Where all are
+// taken, one ends that its client has others beside, and did not use for
+// longest: some clients open one for each request and never close any.
+func (s *Server) admit(tcp *net.TCPConn) *conn {
+	c, err := newConn(s, tcp)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	full := len(s.conns) >= s.options.Connections
+	if full {
+		full = !s.evict(func(o *conn) bool { return o.client != nil && len(o.client.conns) > 1 })
+	}
+	if err != nil || full || s.closed {
+		s.counts.refused.Add(1)
+		_ = tcp.Close()
+		return nil
+	}
+	s.counts.accepted.Add(1)
+	s.conns[c] = struct{}{}
+	return c
+}
+
+// evict ends the connection that was not used for longest, of those that
+// nothing waits on. The mutex is held.
+func (s *Server) evict(may func(*conn) bool) bool {
+	var oldest *conn
+	for c := range s.conns {
+		if c.pending == 0 && may(c) && (oldest == nil || c.used.Load() < oldest.used.Load()) {
+			oldest = c
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	s.counts.evicted.Add(1)
+	s.drop(oldest, false)
+	return true
+}
+
+// refresh reads the file again where it has another text; a bad one changes
+// nothing, and is told of once.
+func (s *Server) refresh() {
+	err := s.reload()
+	if err == nil {
+		s.bad = ""
+	} else if err.Error() != s.bad {
+		s.bad = err.Error()
+		s.counts.badReloads.Add(1)
+		s.log.Error("table of clients is bad and the one before stays in force", "err", err)
+	}
+}
+
+func (s *Server) reload() error {
+	text, err := readText(s.options.File)
+	if err != nil {
+		return err
+	}
+	if s.text != nil && bytes.Equal(text, s.text) {
+		return nil
+	}
+	entries, warnings, err := Parse(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.options.File, err)
+	}
+	s.text = text
+	for _, w := range warnings {
+		s.log.Warn("table of clients was mended", "file", s.options.File, "what", w)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	gone := s.tokens.replace(now, entries)
+	for _, n := range gone {
+		for _, w := range n.waiting {
+			w.conn.pending--
+		}
+		s.memory.SetCap(n.Name, 0)
+	}
+	for _, e := range entries {
+		s.memory.SetCap(e.Name, e.Memory)
+	}
+	for _, c := range s.clients {
+		c.tenant = s.tokens.find(c.name)
+	}
+	s.epoch.Add(1)
+	s.counts.reloads.Add(1)
+	s.step(now)
+	return nil
+}
+
+// wake moves turns on when their time has come.
+func (s *Server) wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.step(s.now())
+}
+
+// step moves turns on and sets the timer. The mutex is held.
+func (s *Server) step(now time.Duration) {
+	if s.closed {
+		return
+	}
+	if wake := s.tokens.step(now); wake != 0 {
+		s.timer.Reset(max(wake-s.now(), 0))
+	}
+}
+
+// grant answers a request for time. The mutex is held.
+func (s *Server) grant(w waiter, quota time.Duration) {
+	w.conn.pending--
+	r := Response{ID: w.id, Kind: Quota, Quota: float64(quota) / float64(time.Millisecond)}
+	if err := w.conn.send(r.Append(nil)); err != nil {
+		_ = w.conn.tcp.Close() // its goroutine sees to the rest
+	}
+}

@@ -1,0 +1,298 @@
+package gemini
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+const soon = 10 * time.Second // until which what must happen has to happen
+
+// start runs a server on a free port of loopback until the test ends.
+func start(t testing.TB, table string, o Options) *Server {
+	t.Helper()
+	if o.File == "" {
+		o.File = filepath.Join(t.TempDir(), "table")
+	}
+	if err := os.WriteFile(o.File, []byte(table), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if o.Listen == "" {
+		o.Listen = "127.0.0.1:0"
+	}
+	s, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("run: %v", err)
+			}
+		case <-time.After(soon):
+			t.Error("the server does not end")
+		}
+	})
+	return s
+}
+
+// until waits until the statistics are as they must be.
+func until(t testing.TB, s *Server, what string, good func(Stats) bool) {
+	t.Helper()
+	for end := time.Now().Add(soon); !good(s.Stats()); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: %+v", what, s.Stats())
+		}
+	}
+}
+
+// A hook is a client as Gemini's is: a request, then its answer.
+type hook struct {
+	t    testing.TB
+	conn net.Conn
+	name string
+	id   int32
+	in   [ResponseSize]byte
+	out  []byte
+}
+
+func dial(t testing.TB, s *Server, name string) *hook {
+	t.Helper()
+	c, err := net.Dial("tcp", s.address().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return &hook{t: t, conn: c, name: name}
+}
+
+func (h *hook) send(r Request) {
+	h.t.Helper()
+	r.Name = []byte(h.name)
+	var err error
+	if h.out, err = r.Append(h.out[:0]); err != nil {
+		h.t.Fatal(err)
+	}
+	if _, err := h.conn.Write(h.out); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *hook) receive(kind Kind) Response {
+	h.t.Helper()
+	_ = h.conn.SetReadDeadline(time.Now().Add(soon))
+	if _, err := io.ReadFull(h.conn, h.in[:]); err != nil {
+		h.t.Fatalf("%s: %v", h.name, err)
+	}
+	return DecodeResponse(kind, &h.in)
+}
+
+func (h *hook) call(r Request) Response {
+	h.t.Helper()
+	h.id++
+	r.ID = h.id
+	h.send(r)
+	a := h.receive(r.Kind)
+	if a.ID != r.ID {
+		h.t.Fatalf("%s: answer %d to request %d", h.name, a.ID, r.ID)
+	}
+	return a
+}
+
+// ended waits until the server closes the connection.
+func (h *hook) ended() {
+	h.t.Helper()
+	_ = h.conn.SetReadDeadline(time.Now().Add(soon))
+	if n, err := h.conn.Read(h.in[:]); n != 0 || err == nil || os.IsTimeout(err) {
+		h.t.Fatalf("%s: %d bytes, %v; want the end", h.name, n, err)
+	}
+}
+
+// silent sends a request about memory that gets no answer: the next one of
+// another connection of that name would be answered after it.
+func (h *hook) silent(s *Server, r Request) {
+	h.t.Helper()
+	before := s.Stats().Unknown
+	h.send(r)
+	until(h.t, s, "an unknown request is seen", func(st Stats) bool { return st.Unknown > before })
+	_ = h.conn.SetReadDeadline(time.Now().Add(time.Millisecond))
+	if n, err := h.conn.Read(h.in[:]); n != 0 || !os.IsTimeout(err) {
+		h.t.Fatalf("%s: %d bytes, %v; want silence", h.name, n, err)
+	}
+}
+
+func take(bytes uint64) Request { return Request{Kind: MemoryUpdate, Bytes: bytes, Allocate: true} }
+func give(bytes uint64) Request { return Request{Kind: MemoryUpdate, Bytes: bytes} }
+
+const two = "2\na 0.5 1 1000\nb 0.5 1 2000\n"
+
+func TestMemoryOfAPodManager(t *testing.T) {
+	s := start(t, two, Options{})
+	h := dial(t, s, "a")
+	if !h.call(take(600)).Granted || h.call(take(401)).Granted || !h.call(take(400)).Granted {
+		t.Error("600 and 400 of 1000, but not 401")
+	}
+	if a := h.call(Request{Kind: MemoryLimit}); a.Used != 1000 || a.Limit != 1000 {
+		t.Errorf("%+v", a)
+	}
+	if !h.call(give(600)).Granted {
+		t.Error("600 are not taken back")
+	}
+	if h.call(give(1 << 63)); s.Stats().Overfreed != 1 || s.Stats().Tenants[0].Used != 0 {
+		t.Errorf("a client frees more than it has: %+v", s.Stats())
+	}
+	if a := dial(t, s, "b").call(Request{Kind: MemoryLimit}); a.Used != 0 || a.Limit != 2000 {
+		t.Errorf("b: %+v", a)
+	}
+}
+
+func TestSchedulerKeepsNoBooks(t *testing.T) {
+	s := start(t, two, Options{Role: Scheduler})
+	h := dial(t, s, "a")
+	if !h.call(take(5000)).Granted {
+		t.Error("refused")
+	}
+	if a := h.call(Request{Kind: MemoryLimit}); a.Used != 0 || a.Limit != 1000 {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestZeroMemoryIsNone(t *testing.T) {
+	s := start(t, "1\na 0.5 1 0\n", Options{})
+	if dial(t, s, "a").call(take(1)).Granted {
+		t.Error("granted")
+	}
+}
+
+func TestRepeatedChangeIsBookedOnce(t *testing.T) {
+	s := start(t, two, Options{})
+	h := dial(t, s, "a")
+	r := take(600)
+	r.ID = 7
+	for range 6 {
+		if h.send(r); !h.receive(MemoryUpdate).Granted {
+			t.Fatal("a repeated request is refused")
+		}
+	}
+	if st := s.Stats(); st.Tenants[0].Used != 600 || st.Duplicates != 5 {
+		t.Errorf("%+v", st)
+	}
+	for i := range int32(memos) { // and what is remembered has a bound
+		h.send(Request{ID: 100 + i, Kind: MemoryUpdate, Bytes: 1, Allocate: true})
+		h.receive(MemoryUpdate)
+	}
+	if h.send(r); h.receive(MemoryUpdate).Granted {
+		t.Error("a number from long ago is still taken for the same request")
+	}
+}
+
+func TestUnknownNames(t *testing.T) {
+	s := start(t, two, Options{})
+	h := dial(t, s, "nobody")
+	h.silent(s, take(1))
+	h.silent(s, Request{Kind: Quota})
+	s = start(t, two, Options{Unknown: Deny})
+	h = dial(t, s, "nobody")
+	if a := h.call(Request{Kind: MemoryLimit}); h.call(take(1)).Granted || a.Limit != 0 {
+		t.Error("not denied")
+	}
+	h.silent(s, Request{Kind: Quota})
+}
+
+func TestTurnsOverSockets(t *testing.T) {
+	s := start(t, two, Options{Turn: 5 * time.Millisecond})
+	var wg sync.WaitGroup
+	var total [2]float64
+	for i, name := range []string{"a", "b"} {
+		h := dial(t, s, name)
+		wg.Go(func() {
+			for range 20 {
+				a := h.call(Request{Kind: Quota})
+				if a.Quota <= 0 || a.Quota > 25 {
+					t.Errorf("%s: %v ms", name, a.Quota)
+				}
+				total[i] += a.Quota
+				<-time.After(time.Duration(a.Quota * float64(time.Millisecond))) // its kernels
+			}
+		})
+	}
+	wg.Wait()
+	if st := s.Stats(); st.Tenants[0].Turns < 5 || st.Tenants[1].Turns < 5 || st.Requests[Quota] != 40 {
+		t.Errorf("%+v", st)
+	}
+}
+
+func TestSecondClientWaits(t *testing.T) {
+	s := start(t, two, Options{Turn: time.Second})
+	a, b := dial(t, s, "a"), dial(t, s, "b")
+	a.call(Request{Kind: Quota})
+	b.send(Request{ID: 9, Kind: Quota})
+	until(t, s, "b waits", func(st Stats) bool { return st.Tenants[1].Waiting == 1 })
+	_ = a.conn.Close() // a dies: its turn is over at once, and not in five seconds
+	began := time.Now()
+	if got := b.receive(Quota); got.ID != 9 || time.Since(began) > time.Second {
+		t.Errorf("%+v after %v", got, time.Since(began))
+	}
+}
+
+func TestWhoWaitsMayGo(t *testing.T) {
+	s := start(t, two, Options{Turn: time.Second})
+	a, b := dial(t, s, "a"), dial(t, s, "b")
+	a.call(Request{Kind: Quota})
+	b.send(Request{Kind: Quota})
+	until(t, s, "b waits", func(st Stats) bool { return st.Tenants[1].Waiting == 1 })
+	_ = b.conn.Close()
+	until(t, s, "b has gone", func(st Stats) bool { return st.Tenants[1].Waiting == 0 && st.Connections == 1 })
+	if st := s.Stats(); st.Tenants[1].Turns != 0 {
+		t.Errorf("who has gone got a turn: %+v", st)
+	}
+}
+
+func TestJunkInTime(t *testing.T) {
+	s := start(t, two, Options{Turn: time.Millisecond})
+	h := dial(t, s, "a")
+	for _, junk := range []uint64{0x7ff8000000000001, 0x7ff0000000000000, 0xfff0000000000000, 0xffffffffffffffff, 1, 0x7fefffffffffffff} {
+		r := Request{ID: 1, Kind: Quota}
+		r.Name = []byte("a")
+		b, _ := r.Append(nil)
+		for at := 25; at < 41; at += 8 { // both numbers
+			for i := range 8 {
+				b[at-1+i] = byte(junk >> (8 * i))
+			}
+		}
+		if _, err := h.conn.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		if a := h.receive(Quota); !(a.Quota > 0 && a.Quota <= 5) {
+			t.Errorf("%x: a quota of %v ms", junk, a.Quota)
+		}
+	}
+}
+
+func TestASchedulerAnswersInAnyOrder(t *testing.T) {
+	s := start(t, two, Options{Role: Scheduler, Turn: 100 * time.Millisecond})
+	dial(t, s, "a").call(Request{Kind: Quota})
+	b := dial(t, s, "b")
+	for id := range int32(3) {
+		b.send(Request{ID: id, Kind: Quota})
+	}
+	b.send(Request{ID: 9, Kind: MemoryLimit})
+	if a := b.receive(MemoryLimit); a.ID != 9 {
+		t.Errorf("%+v comes first", a)
+	}
+	for range 3 {
+		if a := b.receive(Quota); a.ID > 2 || a.Quota <= 0 {
+			t.Errorf("%+v", a)
+		}
+	}
+}

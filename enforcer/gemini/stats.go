@@ -1,0 +1,68 @@
+package gemini
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// counts are what the server did. They only grow.
+type counts struct {
+	requests                                          [kinds]atomic.Uint64
+	accepted, refused, evicted                        atomic.Uint64
+	unknown, malformed, duplicates, overfreed, unseen atomic.Uint64
+	reloads, badReloads                               atomic.Uint64
+}
+
+// Stats are what the server did since it began, and what there is now.
+type Stats struct {
+	Requests   [kinds]uint64 // by Kind
+	Accepted   uint64        // connections
+	Refused    uint64        // connections for which there was no place
+	Evicted    uint64        // connections that made place for others
+	Unknown    uint64        // requests of names that get nothing
+	Malformed  uint64        // connections that ended by a frame that cannot be meant
+	Duplicates uint64        // changes of memory that were asked for again
+	Overfreed  uint64        // more memory was given back than taken
+	Unseen     uint64        // connections of this host whose process was not found
+	Reloads    uint64        // tables that came into force, the first one too
+	BadReloads uint64        // that did not
+	Expired    uint64        // turns whose client did not come back in time
+
+	Connections int
+	Clients     int           // processes
+	Tenants     []TenantStats // in the file's order
+}
+
+// TenantStats are of one name.
+type TenantStats struct {
+	Entry
+	Charged time.Duration // GPU time, by the wall's clock
+	Waited  time.Duration // for turns
+	Turns   uint64
+	Waiting int    // requests
+	Used    uint64 // bytes
+	Denied  uint64 // allocations
+}
+
+// Stats returns what the server did. It is safe for concurrent use, also
+// before and after Run.
+func (s *Server) Stats() Stats {
+	c := &s.counts
+	all := Stats{
+		Accepted: c.accepted.Load(), Refused: c.refused.Load(), Evicted: c.evicted.Load(),
+		Unknown: c.unknown.Load(), Malformed: c.malformed.Load(), Duplicates: c.duplicates.Load(),
+		Overfreed: c.overfreed.Load(), Unseen: c.unseen.Load(), Reloads: c.reloads.Load(), BadReloads: c.badReloads.Load(),
+	}
+	for i := range all.Requests {
+		all.Requests[i] = c.requests[i].Load()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all.Expired, all.Connections, all.Clients = s.tokens.expired, len(s.conns), len(s.clients)
+	for _, n := range s.tokens.tenants {
+		time, memory := s.tokens.gpu.Stats(n.Name), s.memory.Usage(n.Name)
+		all.Tenants = append(all.Tenants, TenantStats{Entry: n.Entry, Charged: time.Charged, Waited: time.Waited, Turns: time.Turns,
+			Waiting: len(n.waiting), Used: memory.Committed + memory.Reserved + memory.Dead, Denied: memory.Denied})
+	}
+	return all
+}

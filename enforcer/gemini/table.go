@@ -1,0 +1,114 @@
+package gemini
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Bounds of a file.
+const (
+	mostEntries = 256
+	mostText    = 1 << 20 // bytes
+)
+
+// An Entry says what a client may have.
+type Entry struct {
+	Name    string
+	Request float64 // of the GPU's time while others want it too, 0 to 1
+	Limit   float64 // of the GPU's time in any case, above 0, at most 1
+	Memory  uint64  // bytes; 0 is none at all
+}
+
+// Parse reads a file's text: the number of clients, then as many lines of
+// name, REQUEST, LIMIT and bytes. KubeShare has LIMIT before REQUEST, which is
+// seen where the first of them is the larger one. What was mended is told in
+// warnings. Errors name the line.
+func Parse(text []byte) (entries []Entry, warnings []string, err error) {
+	lines := strings.Split(string(text), "\n")
+	count, err := strconv.ParseUint(strings.TrimSpace(lines[0]), 10, 31)
+	switch {
+	case err != nil:
+		return nil, nil, fmt.Errorf("line 1: %.40q is not the number of clients", lines[0])
+	case count > mostEntries:
+		return nil, nil, fmt.Errorf("line 1: %d clients are too many; at most %d", count, mostEntries)
+	}
+	seen := map[string]int{}
+	for i, line := range lines[1:] {
+		number := i + 2
+		fields := strings.Fields(line)
+		switch {
+		case len(fields) == 0:
+			continue
+		case len(entries) == int(count):
+			return nil, nil, fmt.Errorf("line %d: line 1 says that there are only %d clients", number, count)
+		}
+		e, warning, err := parseEntry(fields)
+		if err != nil {
+			return nil, nil, fmt.Errorf("line %d: %w", number, err)
+		}
+		if before := seen[e.Name]; before != 0 {
+			return nil, nil, fmt.Errorf("line %d: %q is in line %d too", number, e.Name, before)
+		}
+		if warning != "" {
+			warnings = append(warnings, fmt.Sprintf("line %d: %s", number, warning))
+		}
+		seen[e.Name] = number
+		entries = append(entries, e)
+	}
+	if len(entries) < int(count) {
+		return nil, nil, fmt.Errorf("line %d: the file ends after %d clients, and line 1 says that there are %d", len(lines), len(entries), count)
+	}
+	return entries, warnings, nil
+}
+
+func parseEntry(fields []string) (e Entry, warning string, err error) {
+	if len(fields) != 4 {
+		return e, "", fmt.Errorf("%d fields are not a name, REQUEST, LIMIT and bytes", len(fields))
+	}
+	e.Name = fields[0]
+	if len(e.Name) > longest[Quota] {
+		warning = fmt.Sprintf("a name of %d bytes fits into no request for time; the longest has %d", len(e.Name), longest[Quota])
+	}
+	if e.Request, err = parsePart("REQUEST", fields[1]); err != nil {
+		return e, "", err
+	}
+	if e.Limit, err = parsePart("LIMIT", fields[2]); err != nil {
+		return e, "", err
+	}
+	if e.Request > e.Limit {
+		e.Request, e.Limit = e.Limit, e.Request
+		warning = fmt.Sprintf("%v is above %v: taken for KubeShare's order, LIMIT before REQUEST", e.Limit, e.Request)
+	}
+	if e.Limit == 0 {
+		return e, "", fmt.Errorf("LIMIT: %q lets nothing run", fields[2])
+	}
+	if e.Memory, err = strconv.ParseUint(fields[3], 10, 63); err != nil {
+		return e, "", fmt.Errorf("memory: %q is not a number of bytes", fields[3])
+	}
+	return e, warning, nil
+}
+
+func parsePart(key, text string) (float64, error) {
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(v >= 0 && v <= 1) {
+		return 0, fmt.Errorf("%s: %q is not a part of the GPU's time, from 0 to 1", key, text)
+	}
+	return v, nil
+}
+
+// readText returns the file's text.
+func readText(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	text, err := io.ReadAll(io.LimitReader(file, mostText+1))
+	if err == nil && len(text) > mostText {
+		err = fmt.Errorf("%s: more than %d bytes", path, mostText)
+	}
+	return text, err
+}

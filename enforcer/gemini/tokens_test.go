@@ -1,0 +1,247 @@
+package gemini
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+const ms = time.Millisecond
+
+// A world is a GPU with clients in virtual time: each launches kernels while
+// its quota lasts, waits for them, and asks again.
+type world struct {
+	t       testing.TB
+	tokens  *tokens
+	now     time.Duration
+	wake    time.Duration
+	clients map[*client]*program
+}
+
+// A program is what runs in a client.
+type program struct {
+	client *client
+	at     time.Duration // when it asks next; 0 it waits
+	over   time.Duration // how late its kernels end
+	idle   time.Duration // how long it sleeps after each quota
+	never  bool          // it does not come back
+	from   time.Duration
+	held   time.Duration // time that it had
+	quota  time.Duration
+	turns  int
+	until  time.Duration // its quota's end
+}
+
+func newWorld(t testing.TB, turn time.Duration, entries ...Entry) *world {
+	w := &world{t: t, clients: map[*client]*program{}}
+	w.tokens = newTokens(turn, w.answer)
+	w.tokens.replace(0, entries)
+	return w
+}
+
+func (w *world) add(name string, p program) *program {
+	p.client = &client{key: key{name: name, pid: len(w.clients) + 1}, tenant: w.tokens.find(name)}
+	p.at = w.now + 1
+	w.clients[p.client] = &p
+	return &p
+}
+
+func (w *world) answer(of waiter, quota time.Duration) {
+	p := w.clients[of.client]
+	if p.at != 0 || quota <= 0 || quota > rounds*w.tokens.turn {
+		w.t.Fatalf("at %v %s has a quota of %v, and asks at %v", w.now, of.client.name, quota, p.at)
+	}
+	for o, other := range w.clients {
+		if other.until > w.now && o.tenant != of.client.tenant {
+			w.t.Fatalf("at %v %s and %s have quotas", w.now, o.name, of.client.name)
+		}
+	}
+	p.turns++
+	p.from, p.quota, p.until = w.now, quota, w.now+quota
+	p.at = w.now + quota + p.over + p.idle
+	if p.never {
+		p.at = math.MaxInt64
+	}
+}
+
+// run lets the world go on for d.
+func (w *world) run(d time.Duration) {
+	for end := w.now + d; ; {
+		next, who := end, (*program)(nil)
+		for _, p := range w.clients {
+			if p.at != 0 && (p.at < next || p.at == next && who != nil && p.client.pid < who.client.pid) {
+				next, who = p.at, p
+			}
+		}
+		if w.wake != 0 && w.wake < next {
+			next, who = w.wake, nil
+		}
+		w.now = next
+		if who == nil && next == end {
+			return
+		}
+		if who != nil {
+			if who.turns > 0 {
+				who.held += who.quota + who.over
+			}
+			who.at = 0
+			w.tokens.ask(w.now, waiter{client: who.client}, who.over)
+		}
+		if w.wake = w.tokens.step(w.now); w.wake != 0 && w.wake <= w.now {
+			w.t.Fatalf("at %v to be called at %v", w.now, w.wake)
+		}
+	}
+}
+
+func TestSharesOfSaturatedClients(t *testing.T) {
+	for _, shares := range [][]float64{{0.3, 0.7}, {0.1, 0.9}, {0.5, 0.5}, {0.2, 0.3, 0.5}} {
+		t.Run(fmt.Sprint(shares), func(t *testing.T) {
+			var entries []Entry
+			for i, s := range shares {
+				entries = append(entries, Entry{Name: fmt.Sprint(i), Request: s, Limit: 1})
+			}
+			w := newWorld(t, 20*ms, entries...)
+			var all []*program
+			for i := range shares {
+				all = append(all, w.add(fmt.Sprint(i), program{over: time.Duration(i) * ms}))
+			}
+			w.run(10 * time.Second)
+			for i, p := range all {
+				if got := 100 * p.held.Seconds() / 10; math.Abs(got-100*shares[i]) > 0.5 {
+					t.Errorf("client %d has %.2f %%, not %v", i, got, 100*shares[i])
+				}
+			}
+			if w.tokens.expired != 0 {
+				t.Errorf("%d turns ended before the client came back", w.tokens.expired)
+			}
+		})
+	}
+}
+
+func TestLimitHoldsAlone(t *testing.T) {
+	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.3, Limit: 0.3})
+	p := w.add("a", program{})
+	w.run(10 * time.Second)
+	if got := 100 * p.held.Seconds() / 10; got > 30.5 || got < 28 {
+		t.Errorf("%.2f %% of 30", got)
+	}
+}
+
+func TestAloneQuotasAreLong(t *testing.T) {
+	w := newWorld(t, 20*ms, Entry{Name: "a", Limit: 1}, Entry{Name: "b", Limit: 1})
+	p := w.add("a", program{})
+	w.run(time.Second)
+	if p.turns != 10 && p.turns != 11 {
+		t.Errorf("%d turns in a second alone", p.turns)
+	}
+	b := w.add("b", program{})
+	w.run(100*ms + time.Microsecond)
+	if b.turns == 0 {
+		t.Error("who came second waits for longer than one quota")
+	}
+}
+
+// Overuse is charged: kernels that run past each quota do not add to a share.
+func TestOveruseIsCharged(t *testing.T) {
+	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.5, Limit: 1}, Entry{Name: "b", Request: 0.5, Limit: 1})
+	a, b := w.add("a", program{over: 15 * ms}), w.add("b", program{})
+	w.run(10 * time.Second)
+	if got := a.held.Seconds() / (a.held + b.held).Seconds(); math.Abs(got-0.5) > 0.01 {
+		t.Errorf("who runs past its quota has %.1f %%", 100*got)
+	}
+	if w.tokens.expired > 1 { // the first one, because nobody could know
+		t.Errorf("%d turns ended before the client came back", w.tokens.expired)
+	}
+}
+
+func TestWhoNeverComesBackIsEndedByTheClock(t *testing.T) {
+	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.5, Limit: 1}, Entry{Name: "b", Request: 0.5, Limit: 1})
+	w.add("a", program{never: true})
+	w.run(10 * ms)
+	b := w.add("b", program{})
+	w.run(rounds*20*ms + patience - 10*ms + time.Microsecond)
+	if b.turns == 0 {
+		t.Fatal("b waits for who does not come back")
+	}
+	w.run(time.Second)
+	if got := b.held.Seconds(); got < 0.9 {
+		t.Errorf("b had %.2f of the second after", got)
+	}
+	if s := w.tokens.gpu.Stats("a"); w.tokens.expired != 1 || s.Charged < rounds*20*ms {
+		t.Errorf("%d turns expired; charged %v", w.tokens.expired, s.Charged)
+	}
+}
+
+func TestSleeperLeavesTheGPUToOthers(t *testing.T) {
+	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.9, Limit: 1}, Entry{Name: "b", Request: 0.1, Limit: 1})
+	w.add("a", program{idle: 500 * ms})
+	b := w.add("b", program{})
+	w.run(10 * time.Second)
+	if got := b.held.Seconds() / 10; got < 0.9 {
+		t.Errorf("beside one that sleeps b has %.2f", got)
+	}
+}
+
+func TestProcessesOfANameShareItsTurns(t *testing.T) {
+	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.5, Limit: 1}, Entry{Name: "b", Request: 0.5, Limit: 1})
+	for range 3 {
+		w.add("a", program{})
+	}
+	b := w.add("b", program{})
+	w.run(10 * time.Second)
+	if got := b.held.Seconds() / 10; math.Abs(got-0.5) > 0.01 {
+		t.Errorf("beside three processes of one name b has %.3f", got)
+	}
+	for c, p := range w.clients {
+		if c.name == "a" && p.turns < 100 {
+			t.Errorf("process %d of a had %d turns", c.pid, p.turns)
+		}
+	}
+}
+
+func TestReplaceTakesTurnsAndPlaces(t *testing.T) {
+	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.5, Limit: 1}, Entry{Name: "b", Request: 0.5, Limit: 1})
+	a, b := w.add("a", program{}), w.add("b", program{})
+	w.run(time.Second)
+	gone := w.tokens.replace(w.now, []Entry{{Name: "b", Request: 0.5, Limit: 1}})
+	if len(gone) != 1 || gone[0].Name != "a" || w.tokens.find("a") != nil {
+		t.Fatalf("%+v went", gone)
+	}
+	delete(w.clients, a.client)
+	b.held = 0
+	w.wake = w.tokens.step(w.now)
+	w.run(time.Second)
+	if got := b.held.Seconds(); got < 0.9 {
+		t.Errorf("who stayed has %.2f of the second after", got)
+	}
+}
+
+// TestAnyOrder does anything at any time and holds that answers are given, and
+// that everybody who waits is answered in the end.
+func TestAnyOrder(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		var entries []Entry
+		for i := range 1 + r.IntN(5) {
+			entries = append(entries, Entry{Name: fmt.Sprint(i), Request: r.Float64(), Limit: 0.2 + 0.8*r.Float64()})
+		}
+		w := newWorld(t, time.Duration(1+r.IntN(30))*ms, entries...)
+		for range 1 + r.IntN(8) {
+			w.add(entries[r.IntN(len(entries))].Name, program{
+				over: time.Duration(r.IntN(2)*r.IntN(40)) * ms, idle: time.Duration(r.IntN(2)*r.IntN(300)) * ms, never: r.IntN(6) == 0,
+			})
+			w.run(time.Duration(r.IntN(200)) * ms)
+		}
+		for _, p := range w.clients {
+			p.turns = 0
+		}
+		w.run(20 * time.Second)
+		for c, p := range w.clients {
+			if p.turns == 0 && !p.never {
+				t.Fatalf("seed %d: %+v waits for ever", seed, c.key)
+			}
+		}
+	}
+}

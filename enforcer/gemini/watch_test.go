@@ -1,0 +1,90 @@
+package gemini
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestReload(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "table")
+	s := start(t, two, Options{File: file, Turn: time.Second})
+	h, b := dial(t, s, "a"), dial(t, s, "b")
+	h.call(take(900))
+	b.call(Request{Kind: Quota})
+	limit := func(want uint64) {
+		t.Helper()
+		until(t, s, fmt.Sprint("a limit of ", want), func(st Stats) bool { return st.Tenants[0].Memory == want })
+		if a := h.call(Request{Kind: MemoryLimit}); a.Limit != want {
+			t.Errorf("%+v", a)
+		}
+	}
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(file, "2\na 0.5 1 5000\nb 0.5 1 2000\n")
+	limit(5000)
+	write(filepath.Join(dir, "new"), "2\na 0.5 1 6000\nb 0.5 1 2000\n")
+	if err := os.Rename(filepath.Join(dir, "new"), file); err != nil {
+		t.Fatal(err)
+	}
+	limit(6000)
+	bad := s.Stats().BadReloads
+	write(file, "2\na 0.5 1 7000\n")
+	until(t, s, "a bad file is seen", func(st Stats) bool { return st.BadReloads > bad })
+	limit(6000)
+	h.send(Request{Kind: Quota})
+	until(t, s, "a waits", func(st Stats) bool { return st.Tenants[0].Waiting == 1 })
+	write(file, "1\nb 0.5 1 2000\n")
+	until(t, s, "a is gone", func(st Stats) bool { return len(st.Tenants) == 1 })
+	h.silent(s, take(1))
+	write(file, "1\na 0.5 1 1000\n")
+	limit(1000)
+	if a := h.call(Request{Kind: MemoryLimit}); a.Used != 900 {
+		t.Errorf("what it had is forgotten: %+v", a)
+	}
+	h.call(Request{Kind: Quota})
+}
+
+func TestReloadThroughALink(t *testing.T) {
+	dir := t.TempDir()
+	link := func(to, name string) {
+		t.Helper()
+		next := filepath.Join(dir, "next")
+		if err := os.Symlink(to, next); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(next, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for of, memory := range map[string]int{"one": 1000, "two": 2000} { // as Kubernetes does
+		_ = os.Mkdir(filepath.Join(dir, of), 0o755)
+		_ = os.WriteFile(filepath.Join(dir, of, "table"), fmt.Appendf(nil, "1\na 0.5 1 %d\n", memory), 0o644)
+	}
+	link("one", "..data")
+	link(filepath.Join("..data", "table"), "table")
+	s := start(t, "1\na 0.5 1 1000\n", Options{File: filepath.Join(dir, "table")})
+	link("two", "..data")
+	until(t, s, "the other table", func(st Stats) bool { return st.Tenants[0].Memory == 2000 })
+}
+
+func TestReloadAfterTheDirectoryWasGone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "config")
+	_ = os.Mkdir(dir, 0o755)
+	file := filepath.Join(dir, "table")
+	s := start(t, two, Options{File: file})
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	until(t, s, "it is missed", func(st Stats) bool { return st.BadReloads > 0 && len(st.Tenants) == 2 })
+	_ = os.Mkdir(dir, 0o755)
+	_ = os.WriteFile(file, []byte("1\na 0.5 1 5000\n"), 0o644)
+	until(t, s, "it is there again", func(st Stats) bool { return len(st.Tenants) == 1 })
+}
