@@ -67,6 +67,10 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	enforcement, err := newEnforcement(f, c.Enforcer, host, log)
+	if err != nil {
+		return fmt.Errorf("enforcer: %w", err)
+	}
 	control := &exporter.Control{
 		Dir:     f.runtimeDir,
 		Actions: map[string]exporter.Action{"drain": {Do: silent(host.Drain)}, "resume": {Do: silent(host.Resume)}, "ack": judgement.ack()},
@@ -80,6 +84,7 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 	group.Go(func() error { return m.options.Processes.Run(ctx) })
 	group.Go(func() error { return m.allocations.Run(ctx) })
 	group.Go(func() error { return judgement.run(ctx) })
+	group.Go(func() error { return enforcement.run(ctx) })
 	group.Go(func() error { return server.Run(ctx, f.web) })
 	group.Go(func() error { return control.Run(ctx) })
 	group.Go(func() error { return supervise(ctx, host, conf.fast, log) })
@@ -87,6 +92,7 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 		return conf.reloadOn(ctx, reload, func(c Config) {
 			host.Configure(m.config(c))
 			judgement.configure(c.Health)
+			enforcement.configure(c.Enforcer)
 			server.Configure(int(c.Web.MaxScrapes))
 		})
 	})

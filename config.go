@@ -26,6 +26,7 @@ type Config struct {
 	Collectors CollectorsConfig `yaml:"collectors"`
 	Workloads  WorkloadsConfig  `yaml:"workloads"`
 	Health     HealthConfig     `yaml:"health"`
+	Enforcer   EnforcerConfig   `yaml:"enforcer"`
 	Web        WebConfig        `yaml:"web"`
 }
 
@@ -73,7 +74,8 @@ func defaultConfig() Config {
 		Collectors: CollectorsConfig{Fast: d.Fast, Medium: d.Medium, Slow: d.Slow},
 		Workloads: WorkloadsConfig{Docker: "/run/docker.sock", Podman: "/run/podman/podman.sock", PodLogs: "/var/log/containers",
 			Kubelet: "/var/lib/kubelet/pod-resources/kubelet.sock", HAMi: "/usr/local/vgpu"},
-		Web: WebConfig{MaxScrapes: 8},
+		Enforcer: defaultEnforcerConfig(),
+		Web:      WebConfig{MaxScrapes: 8},
 	}
 }
 
@@ -96,6 +98,9 @@ func (c Config) validate() error {
 	if err := c.Health.validate(); err != nil {
 		return err
 	}
+	if err := c.Enforcer.validate(); err != nil {
+		return err
+	}
 	if c.Web.MaxScrapes < 1 || c.Web.MaxScrapes > 1000 {
 		return fmt.Errorf("web.max_scrapes: %d is not between 1 and 1000", c.Web.MaxScrapes)
 	}
@@ -116,7 +121,7 @@ func loadConfig(path string) (Config, error) {
 	}
 	if err := c.validate(); err != nil {
 		key, _, _ := strings.Cut(err.Error(), ":")
-		return c, fmt.Errorf("%s:%d: %w", path, lineOf(&root, key), err)
+		return c, fmt.Errorf("%s:%d: %w", path, lineOf(&root, strings.NewReplacer("[", ".", "]", "").Replace(key)), err)
 	}
 	return c, nil
 }

@@ -25,12 +25,16 @@ type machine struct {
 	kernelLog   func(ctx context.Context, each func(host.Record)) error // follows it; nil: there is none
 	overruns    func() float64                                          // of the kernel's log
 	note        string                                                  // said on the landing page
+	broker      string                                                  // its socket; empty: the enforcer is not enabled
 	real        bool
 }
 
 // newMachine returns what --demo says, or this host.
 func newMachine(f flags, c Config, log *slog.Logger) (*machine, error) {
 	m := &machine{real: !f.demoGiven}
+	if c.Enforcer.Enabled {
+		m.broker = c.Enforcer.brokerSocket(f.runtimeDir)
+	}
 	m.options.Log = log
 	var err error
 	if m.real {
@@ -47,6 +51,7 @@ func newMachine(f flags, c Config, log *slog.Logger) (*machine, error) {
 // is not about simulated GPUs.
 func (m *machine) config(c Config) collectors.Config {
 	config := c.Collectors.config()
+	config.Broker = m.broker // as it was at the start: so is the broker
 	if m.real {
 		config.KernelLog, config.HAMi = "/dev/kmsg", c.Workloads.HAMi
 	}

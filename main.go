@@ -95,6 +95,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	ack.Arg("CHECK", "The check, such as gpu_lost; gpusteward check names it.").Required().StringVar(&acked["check"][0])
 	ack.Arg("ENTITY", "What failed it: node, a GPU's index or UUID, gpu=3,link=7, workload=NAME or device=NAME.").Required().StringVar(&acked["entity"][0])
 
+	execution, program := execCommand(app)
+
 	probe := app.Command(probeCommand, "Open and close the driver.").Hidden()
 
 	// --demo takes a value or none, which kingpin's flags cannot.
@@ -122,6 +124,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 	case judge.FullCommand():
 		return judging.run(ctx, f, args, stdout)
+	case execution.FullCommand():
+		return execute(*program, f, stderr)
 	case status.FullCommand():
 		err = exporter.Status(ctx, exporter.StatusOptions{RuntimeDir: f.runtimeDir, URL: *address, Watch: *watch, JSON: *format == "json"}, stdout)
 	case drain.FullCommand(), resume.FullCommand():

@@ -155,12 +155,16 @@ func find(n *yaml.Node, path string, match func(key, value *yaml.Node) bool) (st
 	return "", 0
 }
 
-// lineOf returns the line of a dotted key, or of as much of it as there is.
+// lineOf returns the line of a dotted key, a.list.3.b for a.list[3].b, or of as
+// much of it as there is.
 func lineOf(n *yaml.Node, key string) int {
 	if n.Kind == yaml.DocumentNode && len(n.Content) > 0 {
 		return lineOf(n.Content[0], key)
 	}
 	first, rest, _ := strings.Cut(key, ".")
+	if i, err := strconv.Atoi(first); err == nil && n.Kind == yaml.SequenceNode && i < len(n.Content) {
+		return lineOf(n.Content[i], rest)
+	}
 	if n.Kind == yaml.MappingNode {
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			if n.Content[i].Value == first {

@@ -78,6 +78,7 @@ type Config struct {
 	XIDs               []int    // XID codes whose counters exist from the start
 	KernelLog          string   // the kernel's log, /dev/kmsg; none where the GPUs are not this host's
 	HAMi               string   // HAMi's directory, where its containers' regions are; empty: none are read
+	Broker             string   // the broker's socket; empty: the enforcer is not enabled
 }
 
 // DefaultConfig returns the tiers that the measured costs suggest.

@@ -93,6 +93,7 @@ func (u *users) read(g *gpu.Device, out *Readings) {
 	counts := map[string]int{}
 	for _, h := range holders {
 		counts[h.kind]++
+		out.holders = append(out.holders, h.pid)
 	}
 	for _, kind := range holderKinds {
 		out.Set(Processes, float64(counts[kind]), kind)

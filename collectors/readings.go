@@ -30,6 +30,7 @@ type Readings struct {
 	failure     nvml.Return // the first that is neither success nor an answer
 	unsupported []*Metric
 	dropped     map[*Metric]int
+	holders     []uint32           // processes on the GPU, for Host.Holds
 	totals      map[string]float64 // of Add, kept by the reader from pass to pass
 }
 

@@ -23,6 +23,7 @@ type pass struct {
 	samples     []Sample
 	failure     nvml.Return
 	unsupported []*Metric
+	holders     []uint32 // PIDs, of the collector that lists them
 }
 
 // fresh reports whether p may be shown: at most two intervals old.

@@ -158,6 +158,23 @@ func (s *samples) workload(name, gpu string, gib, share float64) {
 	put(collectors.WorkloadEnergy, 1000)
 }
 
+// tenant adds what a tenant may have and has on a GPU; a limit of 0 is none.
+func (s *samples) tenant(gpu, name string, target, share, limit, gib float64) {
+	put := func(m *collectors.Metric, v float64, labels ...string) {
+		s.put(m, v, append([]string{gpu, "GPU-" + gpu, name}, labels...)...)
+	}
+	put(collectors.QuotaSessions, 2)
+	for window, wide := range map[string]float64{"1s": .1, "10s": 0} {
+		put(collectors.QuotaTarget, target+wide, window)
+		put(collectors.QuotaShare, share+wide, window)
+	}
+	put(collectors.QuotaMemoryUsed, gib*(1<<30))
+	if limit > 0 {
+		put(collectors.QuotaMemoryLimit, limit*(1<<30))
+		put(collectors.QuotaLimit, .5)
+	}
+}
+
 // began adds who a workload is, and since when.
 func (s *samples) began(name, kind string, ago time.Duration) {
 	user := map[string]string{"slurm": "carol"}[kind]

@@ -21,9 +21,10 @@ type State struct {
 	Time      time.Time  `json:"time"`
 	Version   string     `json:"version"`
 	Host      HostState  `json:"host"`
-	Faults    []Fault    `json:"faults,omitempty"` // of the node, the worst first
-	GPUs      []GPU      `json:"gpus"`             // by index
-	Workloads []Workload `json:"workloads"`        // those with the most memory first
+	Faults    []Fault    `json:"faults,omitempty"`  // of the node, the worst first
+	GPUs      []GPU      `json:"gpus"`              // by index
+	Workloads []Workload `json:"workloads"`         // those with the most memory first
+	Tenants   []Tenant   `json:"tenants,omitempty"` // by GPU, those with the largest share first
 }
 
 // HostState is what belongs to no GPU.
@@ -37,11 +38,13 @@ type HostState struct {
 	Drained       bool   `json:"drained"`
 	GPUs          *int   `json:"gpus,omitempty"` // that the driver lists
 	GPUsExpected  int    `json:"gpus_expected"`
+	BrokerUp      *bool  `json:"broker_up,omitempty"` // where the enforcer is enabled
 }
 
 // hostFacts are what the host's samples say of it.
 var hostFacts = map[*collectors.Metric]func(h *HostState, s collectors.Sample){
 	collectors.DriverUp:        func(h *HostState, s collectors.Sample) { h.DriverUp = s.Value == 1 },
+	collectors.BrokerUp:        func(h *HostState, s collectors.Sample) { up := s.Value == 1; h.BrokerUp = &up },
 	collectors.Drained:         func(h *HostState, s collectors.Sample) { h.Drained = s.Value == 1 },
 	collectors.Devices:         func(h *HostState, s collectors.Sample) { n := int(s.Value); h.GPUs = &n },
 	collectors.DevicesExpected: func(h *HostState, s collectors.Sample) { h.GPUsExpected = int(s.Value) },
@@ -52,7 +55,7 @@ var hostFacts = map[*collectors.Metric]func(h *HostState, s collectors.Sample){
 
 // fill adds to s what samples say.
 func (s *State) fill(samples []collectors.Sample) {
-	gpus, workloads := map[[2]string]*seenGPU{}, map[string]*Workload{}
+	gpus, workloads, tenants := map[[2]string]*seenGPU{}, map[string]*Workload{}, seenTenants{}
 	for _, sample := range samples {
 		if note := hostFacts[sample.Metric]; note != nil {
 			note(&s.Host, sample)
@@ -62,6 +65,8 @@ func (s *State) fill(samples []collectors.Sample) {
 				workloads[name] = &Workload{Name: name}
 			}
 			note(workloads[name], sample)
+		} else if note := tenantFacts[sample.Metric]; note != nil {
+			note(tenants.of(sample), sample)
 		} else if note := gpuFacts[sample.Metric]; note != nil {
 			id := [2]string(sample.Labels)
 			if gpus[id] == nil {
@@ -70,7 +75,7 @@ func (s *State) fill(samples []collectors.Sample) {
 			note(gpus[id], sample)
 		}
 	}
-	s.GPUs, s.Workloads = []GPU{}, []Workload{}
+	s.GPUs, s.Workloads, s.Tenants = []GPU{}, []Workload{}, tenants.all()
 	for _, g := range gpus {
 		s.GPUs = append(s.GPUs, g.whole())
 	}

@@ -29,6 +29,10 @@ func (st style) table(s State) string {
 		b.WriteByte('\n')
 		st.workloads(&b, s)
 	}
+	if len(s.Tenants) > 0 {
+		b.WriteByte('\n')
+		st.tenants(&b, s.Tenants)
+	}
 	return b.String()
 }
 
@@ -54,6 +58,9 @@ func (st style) host(b *strings.Builder, s State) {
 		b.WriteString(st.line(cell{text: "Drained: the agent has let go of the driver, until gpusteward resume.", paint: yellow}))
 	} else if h.NotReady != "" {
 		b.WriteString(st.wrapped(red, "", "Not ready: "+h.NotReady))
+	}
+	if h.BrokerUp != nil && !*h.BrokerUp {
+		b.WriteString(st.line(cell{text: "The broker does not answer.", paint: red}))
 	}
 	st.faults(b, "", s.Faults, s.Time)
 }

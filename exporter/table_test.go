@@ -70,6 +70,22 @@ var states = map[string]func() State{
 		s.put(collectors.DevicesExpected, 8)
 		return s.state(func(s *State) { s.Host.NotReady = "nvmlInit_v2: driver_not_loaded" })
 	},
+	"shared": func() State {
+		var s samples
+		s.host(1, 1)
+		s.h100("0")
+		s.put(collectors.BrokerUp, 1)
+		s.tenant("0", "serving", 0.7, 0.699, 40, 38.5)
+		s.tenant("0", "students", 0.3, 0.301, 0, 12)
+		s.tenant("", "default", 1, 0, 8, 0)
+		return s.state(nil)
+	},
+	"brokerless": func() State {
+		var s samples
+		s.host(1, 1)
+		s.put(collectors.BrokerUp, 0)
+		return s.state(nil)
+	},
 	"crowd": func() State {
 		var s samples
 		s.host(1, 1)
@@ -91,6 +107,7 @@ var states = map[string]func() State{
 		s.workload("user:"+hostile, "0", 1, .5)
 		s.workload(hostile, hostile, 2, .5)
 		s.began(hostile, hostile, time.Hour)
+		s.tenant("0", hostile, 0.5, 0.5, 1, 1)
 		s.put(collectors.DriverInfo, 1, hostile, hostile, hostile, hostile)
 		return s.state(func(s *State) { s.Host.Name, s.Host.Note, s.Host.NotReady = hostile, hostile, hostile })
 	},

@@ -1,0 +1,276 @@
+package collectors
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"golang.org/x/sys/unix"
+
+	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/host"
+	"gpusteward/enforcer/wire"
+)
+
+// books are what a broker might say: one tenant on a known GPU, another on
+// one that the driver does not list.
+var books = wire.Stats{
+	Sessions:  map[string]int{"active": 3, "stale": 1},
+	Hooks:     []wire.HookStats{{Version: "0.1", ABI: "1.0", Sessions: 4}},
+	Requests:  []wire.RequestStats{{Op: "reserve", Result: "ok", Count: 7}, {Op: "hello", Result: "tenant", Count: 2}},
+	Admission: wire.Durations{Bounds: []float64{1e-5}, Counts: []uint64{6, 1}, Seconds: 0.5},
+	Faults:    map[string]uint64{"flood": 3},
+	GPUs:      []wire.GPUStats{{GPU: "GPU-a", HandoverSeconds: 1.5}},
+	Tenants: []wire.TenantStats{
+		{Tenant: "a", GPU: "GPU-a", Sessions: 3, Weight: 3, Limit: 0.5, Share1s: wire.ShareStats{Target: 0.3, Actual: 0.31}, Share10s: wire.ShareStats{Target: 0.4, Actual: 0.41},
+			ChargedSeconds: 10, Turns: 11, OverrunSeconds: 12, WaitSeconds: 13, ThrottledSeconds: 14,
+			MemoryCap: 100, MemoryUsed: 60, MemoryReserved: 20, MemoryPeak: 70, MemoryDenied: 5},
+		{Tenant: "b", GPU: "GPU-unknown", Sessions: 1, Weight: 1, Limit: 1},
+	},
+}
+
+// A fakeBroker answers each request by what answer does with the connection.
+type fakeBroker struct {
+	socket   string
+	accepted chan struct{} // one for each connection
+}
+
+func brokerThat(t *testing.T, answer func(c *net.UnixConn, h wire.Header) error) *fakeBroker {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "broker") // t.TempDir's names are too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	b := &fakeBroker{socket: filepath.Join(dir, "s"), accepted: make(chan struct{}, 16)}
+	l, err := net.Listen("unixpacket", b.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			b.accepted <- struct{}{}
+			go func() {
+				defer c.Close()
+				for frame := make([]byte, wire.FrameMax); ; {
+					n, err := c.Read(frame)
+					if err != nil {
+						return
+					}
+					h, _, err := wire.Decode(frame[:n])
+					if err != nil || h.Type != wire.TypeStats || answer(c.(*net.UnixConn), h) != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	return b
+}
+
+// reply sends a frame, with a memory file that holds text.
+func reply(c *net.UnixConn, frame []byte, text []byte) error {
+	fd, err := unix.MemfdCreate("books", unix.MFD_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, text); err != nil {
+		return err
+	}
+	_, _, err = c.WriteMsgUnix(frame, unix.UnixRights(fd), nil)
+	return err
+}
+
+// answers is a broker's answer to a request.
+func answers(h wire.Header) []byte {
+	return wire.Header{Type: wire.TypeStatsReply, Seq: h.Seq}.Append(nil)
+}
+
+// readBroker runs passes of the collector, and returns the last one's.
+func readBroker(read func(*Readings), socket string) *Readings {
+	out := &Readings{Now: time.Now(), config: &Config{Broker: socket},
+		known: func() []gpu.ID { return []gpu.ID{{Index: 4, UUID: "GPU-a"}} }}
+	read(out)
+	return out
+}
+
+func brokerCollector(t *testing.T) func(*Readings) {
+	t.Helper()
+	i := slices.IndexFunc(All(), func(c *Collector) bool { return c.Name == "broker" })
+	return All()[i].Kernel(host.Kernel{})
+}
+
+func TestBrokersBooksBecomeSeries(t *testing.T) {
+	text, err := json.Marshal(books)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := brokerThat(t, func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), text) })
+	read := brokerCollector(t)
+	readBroker(read, b.socket)
+	out := readBroker(read, b.socket)
+	got := series(out.samples)
+	a := func(name, more string) string { return name + `{gpu="4",tenant="a",uuid="GPU-a"` + more + `}` }
+	for name, want := range map[string]float64{
+		"gpusteward_broker_up{}":                                     1,
+		`nvgpu_broker_sessions{state="active"}`:                      3,
+		`nvgpu_broker_sessions{state="stale"}`:                       1,
+		`nvgpu_broker_hook_info{abi="1.0",hook_version="0.1"}`:       1,
+		`nvgpu_broker_requests_total{op="reserve",result="ok"}`:      7,
+		`nvgpu_broker_requests_total{op="hello",result="tenant"}`:    2,
+		"nvgpu_broker_admissions_total{}":                            7,
+		"nvgpu_broker_admission_seconds_total{}":                     0.5,
+		`nvgpu_broker_faults_total{kind="flood"}`:                    3,
+		`nvgpu_broker_handover_seconds_total{gpu="4",uuid="GPU-a"}`:  1.5,
+		a("nvgpu_quota_sessions", ""):                                3,
+		a("nvgpu_quota_compute_limit_ratio", ""):                     0.5,
+		a("nvgpu_quota_compute_target_ratio", `,window="1s"`):        0.3,
+		a("nvgpu_quota_compute_share_ratio", `,window="1s"`):         0.31,
+		a("nvgpu_quota_compute_target_ratio", `,window="10s"`):       0.4,
+		a("nvgpu_quota_compute_share_ratio", `,window="10s"`):        0.41,
+		a("nvgpu_quota_compute_seconds_total", ""):                   10,
+		a("nvgpu_quota_turns_total", ""):                             11,
+		a("nvgpu_quota_overrun_seconds_total", ""):                   12,
+		a("nvgpu_quota_wait_seconds_total", ""):                      13,
+		a("nvgpu_quota_compute_throttled_seconds_total", ""):         14,
+		a("nvgpu_quota_memory_limit_bytes", ""):                      100,
+		a("nvgpu_quota_memory_used_bytes", ""):                       60,
+		a("nvgpu_quota_memory_reserved_bytes", ""):                   20,
+		a("nvgpu_quota_memory_peak_bytes", ""):                       70,
+		a("nvgpu_quota_memory_denied_total", ""):                     5,
+		`nvgpu_quota_sessions{gpu="",tenant="b",uuid="GPU-unknown"}`: 1,
+	} {
+		if v, ok := got[name]; !ok || v != want {
+			t.Errorf("%s = %v (there: %v), want %v", name, v, ok, want)
+		}
+	}
+	for name := range got {
+		if strings.Contains(name, `tenant="b"`) && strings.Contains(name, "limit") {
+			t.Errorf("%s is there, though b has no limit", name)
+		}
+	}
+	if out.failure != nvml.SUCCESS || len(b.accepted) != 1 {
+		t.Errorf("failure %v, %d connections for two passes; want none and one", out.failure, len(b.accepted))
+	}
+	for _, m := range metricsOf("broker") {
+		if !slices.ContainsFunc(out.samples, func(s Sample) bool { return s.Metric == m }) {
+			t.Errorf("%v is declared and not put", m)
+		}
+	}
+}
+
+func metricsOf(name string) []*Metric {
+	i := slices.IndexFunc(All(), func(c *Collector) bool { return c.Name == name })
+	return All()[i].Metrics
+}
+
+func TestNoBrokerIsSaidWhereOneShouldBe(t *testing.T) {
+	read := brokerCollector(t)
+	if out := readBroker(read, ""); len(out.samples) != 0 || out.failure != nvml.SUCCESS {
+		t.Errorf("with the enforcer disabled: %v, %v", out.samples, out.failure)
+	}
+	stale := filepath.Join(t.TempDir(), "s")
+	if l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: stale, Net: "unixpacket"}); err == nil {
+		l.SetUnlinkOnClose(false)
+		l.Close()
+	}
+	for _, socket := range []string{filepath.Join(t.TempDir(), "none"), stale} {
+		out := readBroker(read, socket)
+		if got := series(out.samples); len(got) != 1 || got["gpusteward_broker_up{}"] != 0 || out.failure != nvml.SUCCESS {
+			t.Errorf("%s: %v, %v; want gpusteward_broker_up 0 alone", socket, got, out.failure)
+		}
+	}
+}
+
+func TestABrokerThatComesBackIsFoundAgain(t *testing.T) {
+	b := brokerThat(t, func(c *net.UnixConn, h wire.Header) error {
+		return errors.Join(reply(c, answers(h), []byte("{}")), errors.New("closes after each answer"))
+	})
+	read := brokerCollector(t)
+	for i := range 3 {
+		if out := readBroker(read, b.socket); series(out.samples)["gpusteward_broker_up{}"] != 1 {
+			t.Errorf("pass %d: %v", i, series(out.samples))
+		}
+	}
+}
+
+func TestABrokerThatLiesIsNotBelieved(t *testing.T) {
+	for name, answer := range map[string]func(c *net.UnixConn, h wire.Header) error{
+		"not JSON": func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), []byte("{")) },
+		"too long": func(c *net.UnixConn, h wire.Header) error {
+			return reply(c, answers(h), make([]byte, maxBrokerStats+1))
+		},
+		"nothing with it": func(c *net.UnixConn, h wire.Header) error {
+			_, err := c.Write(answers(h))
+			return err
+		},
+		"a pipe": func(c *net.UnixConn, h wire.Header) error {
+			r, w, err := os.Pipe()
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			defer w.Close()
+			_, _, err = c.WriteMsgUnix(answers(h), unix.UnixRights(int(r.Fd())), nil)
+			return err
+		},
+		"another's answer": func(c *net.UnixConn, h wire.Header) error {
+			h.Seq++
+			return reply(c, answers(h), []byte("{}"))
+		},
+		"no frame": func(c *net.UnixConn, h wire.Header) error { return reply(c, []byte("hello"), []byte("{}")) },
+		"refused": func(c *net.UnixConn, h wire.Header) error {
+			e := wire.Err{Code: wire.CodeDenied, Type: uint32(wire.TypeStats)}
+			_, err := c.Write(e.Append(wire.Header{Type: wire.TypeErr, Seq: h.Seq}.Append(nil)))
+			return err
+		},
+	} {
+		out := readBroker(brokerCollector(t), brokerThat(t, answer).socket)
+		if got := series(out.samples); len(got) != 1 || got["gpusteward_broker_up{}"] != 0 || out.failure == nvml.SUCCESS {
+			t.Errorf("%s: %v, failure %v; want gpusteward_broker_up 0 alone, and a failure", name, got, out.failure)
+		}
+	}
+}
+
+func TestASilentBrokerIsGivenASecond(t *testing.T) {
+	b := brokerThat(t, func(*net.UnixConn, wire.Header) error { return nil })
+	var c brokerClient
+	began := time.Now()
+	_, err := c.ask(b.socket)
+	if took := time.Since(began); !os.IsTimeout(errors.Unwrap(err)) || took > 2*brokerPatience {
+		t.Errorf("asked for %v: %v", took, err)
+	}
+	if c.conn != nil {
+		t.Error("the connection is kept: the late answer would be taken for the next one's")
+	}
+}
+
+// A broker with more tenants than there is room for costs series, and says so.
+func TestManyTenantsAreBounded(t *testing.T) {
+	s := wire.Stats{}
+	for i := range 1000 {
+		s.Tenants = append(s.Tenants, wire.TenantStats{Tenant: fmt.Sprint(i), GPU: "GPU-a", Limit: 1})
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := brokerThat(t, func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), text) })
+	if out := readBroker(brokerCollector(t), b.socket); len(out.samples) != maxSeries || len(out.dropped) == 0 {
+		t.Errorf("%d series, dropped %v", len(out.samples), out.dropped)
+	}
+}

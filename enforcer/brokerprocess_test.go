@@ -1,0 +1,61 @@
+package enforcer_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"gpusteward/enforcer/broker"
+)
+
+// TestBrokerProcess is no test but the broker's process: the test binary runs
+// itself with GS_TEST_SOCKET set. It answers each line of stdin with its
+// statistics and ends with stdin, so it does not outlive who started it.
+func TestBrokerProcess(t *testing.T) {
+	socket := os.Getenv("GS_TEST_SOCKET")
+	if socket == "" {
+		t.Skip("run by the other tests")
+	}
+	var tenants []broker.Tenant
+	if err := json.Unmarshal([]byte(os.Getenv("GS_TEST_TENANTS")), &tenants); err != nil {
+		t.Fatal(err)
+	}
+	inFlight, _ := time.ParseDuration(os.Getenv("GS_IN_FLIGHT"))
+	b, err := broker.New(broker.Options{
+		Socket: socket, InFlight: inFlight, // GS_IN_FLIGHT tries another
+		Policy: func(_ broker.Facts, wished string) (broker.Tenant, error) {
+			for _, tenant := range tenants {
+				if tenant.Name == wished {
+					return tenant, nil
+				}
+			}
+			return broker.Tenant{}, errors.New("no such tenant")
+		},
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx) }()
+	fmt.Println("listening")
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		raw, err := json.Marshal(b.Stats())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Printf("stats %s\n", raw)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,188 @@
+package enforcer
+
+import (
+	"cmp"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// Library is the file name of the hook.
+const Library = "libgpusteward.so"
+
+// Environment that the hook reads.
+const (
+	envTenant  = "GPUSTEWARD_TENANT"
+	envSocket  = "GPUSTEWARD_SOCKET"
+	envLibrary = "GPUSTEWARD_LIBRARY" // read here: which hook
+	envPreload = "LD_PRELOAD"
+)
+
+// Exit statuses of Exec where there is no program to give one, as env(1) has
+// them.
+const (
+	exitOurs     = 125 // no hook, or one that cannot be loaded
+	exitUnusable = 126 // the program is there and cannot be executed
+	exitNotFound = 127
+)
+
+// ExecOptions say how a program is started under the hook.
+type ExecOptions struct {
+	Tenant  string // to ask for; empty: whichever the policy says
+	Socket  string // of the broker
+	Library string // the hook; empty: it is looked for
+	Command []string
+}
+
+// Exec makes this process the program, under the hook: same PID, parent, files
+// and terminal. So signals and the exit status are the program's own, and
+// nothing of this program stays behind. It only returns where that fails, with
+// the exit status and the reason; what it says on stderr is a warning.
+func Exec(o ExecOptions, stderr io.Writer) (status int, err error) {
+	if len(o.Command) == 0 {
+		return exitOurs, errors.New("exec: which command?")
+	}
+	library, err := findLibrary(o.Library)
+	if err != nil {
+		return exitOurs, err
+	}
+	path, status, err := findCommand(o.Command[0])
+	if err != nil {
+		return status, err
+	}
+	if why := unhookable(path); why != "" {
+		fmt.Fprintf(stderr, "gpusteward: %s %s: the hook cannot see it, it runs without a quota\n", path, why)
+	}
+	env := environment(os.Environ(), library, o.Tenant, o.Socket)
+	signal.Reset() // those that were ignored when we began are ignored by the program too
+	err = syscall.Exec(path, o.Command, env)
+	if errors.Is(err, syscall.ENOEXEC) { // a script without #!, which the shell knows how to run
+		err = syscall.Exec("/bin/sh", append([]string{"/bin/sh", path}, o.Command[1:]...), env)
+	}
+	if errors.Is(err, fs.ErrNotExist) { // not the file: its interpreter
+		return exitNotFound, fmt.Errorf("execute %s: its interpreter: %w", path, err)
+	}
+	return exitUnusable, fmt.Errorf("execute %s: %w", path, err)
+}
+
+// environment returns env with what the hook needs.
+func environment(env []string, library, tenant, socket string) []string {
+	old := ""
+	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
+		name, value, _ := strings.Cut(entry, "=")
+		if name == envPreload {
+			old = value
+		}
+		return name == envPreload || name == envSocket || name == envTenant && tenant != ""
+	})
+	preload := []string{library} // first: of two libraries that both wrap a call the first one is asked
+	for _, other := range strings.FieldsFunc(old, func(r rune) bool { return r == ':' || r == ' ' }) {
+		if filepath.Base(other) != Library {
+			preload = append(preload, other)
+		}
+	}
+	env = append(env, envPreload+"="+strings.Join(preload, ":"), envSocket+"="+socket)
+	if tenant != "" {
+		env = append(env, envTenant+"="+tenant)
+	}
+	return env
+}
+
+// findLibrary returns the absolute path of the hook.
+func findLibrary(given string) (string, error) {
+	places := []string{cmp.Or(given, os.Getenv(envLibrary))}
+	if places[0] == "" {
+		places = []string{"/usr/lib/x86_64-linux-gnu/gpusteward/" + Library, "/usr/local/lib/gpusteward/" + Library}
+		if exe, err := os.Executable(); err == nil {
+			dir := filepath.Dir(exe) // an installation in one directory, and the source tree
+			places = append([]string{filepath.Join(dir, Library), filepath.Join(dir, "enforcer/hook/build", Library)}, places...)
+		}
+	}
+	for _, place := range places {
+		if _, err := os.Stat(place); err != nil {
+			continue
+		}
+		path, err := filepath.Abs(place)
+		if err != nil {
+			return "", fmt.Errorf("find the hook: %w", err)
+		}
+		return path, loadable(path)
+	}
+	return "", fmt.Errorf("the hook is not there: looked for %s; --library or %s says where it is, and in a source tree make hook builds it", strings.Join(places, ", "), envLibrary)
+}
+
+// loadable reports why a library could not be preloaded: the loader would only
+// say so and run the program without it.
+func loadable(path string) error {
+	if strings.ContainsAny(path, ": ") {
+		return fmt.Errorf("the hook %q: the loader takes a path with a colon or a space for two", path)
+	}
+	library, err := elf.Open(path)
+	if err != nil {
+		return fmt.Errorf("the hook %s is no library: %w", path, err)
+	}
+	defer func() { _ = library.Close() }()
+	self, err := elf.Open("/proc/self/exe")
+	if err != nil {
+		return fmt.Errorf("find out what machine this is: %w", err)
+	}
+	defer func() { _ = self.Close() }()
+	if library.Type != elf.ET_DYN || library.Machine != self.Machine || library.Class != self.Class {
+		return fmt.Errorf("the hook %s is no library of this machine: %v of %v", path, library.Type, library.Machine)
+	}
+	return nil
+}
+
+// findCommand returns the file that a command is, as execvp finds it; or the
+// exit status that says why there is none.
+func findCommand(name string) (path string, status int, err error) {
+	places := []string{name}
+	if !strings.Contains(name, "/") {
+		places = nil
+		for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+			places = append(places, filepath.Join(cmp.Or(dir, "."), name))
+		}
+	}
+	status, err = exitNotFound, fs.ErrNotExist
+	for _, place := range places {
+		info, statErr := os.Stat(place)
+		switch {
+		case errors.Is(statErr, fs.ErrNotExist) || errors.Is(statErr, syscall.ENOTDIR):
+		case statErr != nil:
+			status, err = exitUnusable, statErr
+		case info.IsDir() || info.Mode()&0o111 == 0:
+			status, err = exitUnusable, fs.ErrPermission
+		default:
+			return place, 0, nil
+		}
+	}
+	return "", status, fmt.Errorf("execute %s: %w", name, err)
+}
+
+// unhookable says why the loader would not load the hook into a program; empty
+// where it would, or nobody knows.
+func unhookable(path string) string {
+	if info, err := os.Stat(path); err == nil {
+		owner := info.Sys().(*syscall.Stat_t)
+		if info.Mode()&fs.ModeSetuid != 0 && int(owner.Uid) != os.Getuid() || info.Mode()&fs.ModeSetgid != 0 && int(owner.Gid) != os.Getgid() {
+			return "runs with another's rights"
+		}
+	}
+	program, err := elf.Open(path)
+	if err != nil {
+		return "" // a script: its interpreter decides
+	}
+	defer func() { _ = program.Close() }()
+	if !slices.ContainsFunc(program.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+		return "is linked statically"
+	}
+	return ""
+}

@@ -1,0 +1,144 @@
+//go:build gpu
+
+package enforcer_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/enforcer/broker"
+)
+
+// A seat is a worker of a pool: a tenant of its own, or without the hook.
+type seat struct {
+	name   string
+	weight float64
+	plain  bool
+}
+
+var (
+	plain1 = seat{"plain1", 50, true}
+	plain2 = seat{"plain2", 50, true}
+	w10    = seat{"w10", 10, false}
+	w20    = seat{"w20", 20, false}
+	w30    = seat{"w30", 30, false}
+	w50    = seat{"w50", 50, false}
+	x50    = seat{"x50", 50, false}
+	w70    = seat{"w70", 70, false}
+	w90    = seat{"w90", 90, false}
+)
+
+// A pool keeps the workers of one broker from row to row, since importing
+// PyTorch takes as long as a measurement. An idle worker wants no GPU time, so
+// it does not count.
+type pool struct {
+	host
+	owner    *testing.T // the workers live as long as this test
+	workers  map[seat]*worker
+	prepared map[role]bool
+	cost     map[string]float64 // GPU seconds of a kind's step: the least that any worker found
+}
+
+// A role is a worker and the kind of work that it runs: see kinds.py.
+type role struct {
+	seat
+	kind string
+}
+
+func newPool(t *testing.T, seats ...seat) *pool {
+	p := &pool{owner: t, workers: map[seat]*worker{}, prepared: map[role]bool{}, cost: map[string]float64{}}
+	var tenants []broker.Tenant
+	for _, s := range seats {
+		tenants = append(tenants, tenant(s.name, s.weight))
+	}
+	p.govern(t, tenants...)
+	return p
+}
+
+// prepare starts the workers that are not there yet and lets all build their
+// work side by side. What cannot be built on this machine skips the row, aloud.
+func (p *pool) prepare(t *testing.T, roles ...role) {
+	t.Helper()
+	var asked []role
+	for _, r := range roles {
+		if p.workers[r.seat] == nil {
+			name := r.name
+			if r.plain {
+				name = ""
+			}
+			p.workers[r.seat] = p.start(p.owner, name, "python3", filepath.Join(path(t, "GS_BENCH", "hook/bench"), "worker.py"))
+		}
+		if !p.prepared[r] {
+			p.workers[r.seat].tell("prepare " + r.kind)
+			asked = append(asked, r)
+		}
+	}
+	skipped := ""
+	for _, r := range asked {
+		line := p.workers[r.seat].hear(t, 3*time.Minute, "ready", "skip")
+		seconds, err := strconv.ParseFloat(strings.TrimPrefix(line, "ready "+r.kind+" "), 64)
+		if err != nil {
+			skipped = line
+			continue
+		}
+		p.prepared[r] = true
+		if least, ok := p.cost[r.kind]; !ok || seconds < least {
+			p.cost[r.kind] = seconds
+		}
+	}
+	if skipped != "" {
+		fmt.Printf("SKIPPED %s: %s\n", t.Name(), skipped)
+		t.Skip(skipped)
+	}
+}
+
+// row measures roles beside each other.
+func (p *pool) row(t *testing.T, name string, seconds float64, roles ...role) figure {
+	t.Helper()
+	p.prepare(t, roles...)
+	seconds += settle.Seconds()
+	sum := 0.0
+	for _, r := range roles {
+		sum += r.weight
+	}
+	var parts []part
+	for _, r := range roles {
+		parts = append(parts, part{p.workers[r.seat], fmt.Sprintf("run %s %g", r.kind, seconds), r.weight / sum, p.cost[r.kind]})
+	}
+	f := p.measure(t, name, seconds, parts...)
+	f.show()
+	books := stats(t, p.broker)
+	for _, b := range books.Tenants {
+		fmt.Printf("    %s: charged %.2f s in %d turns, overrun %.2f s, waited %.2f s, in the gate %.2f s, %d launches\n",
+			b.Tenant, b.ChargedSeconds, b.Turns, b.OverrunSeconds, b.WaitSeconds, b.ThrottledSeconds, b.Launches)
+	}
+	for _, g := range books.GPUs {
+		fmt.Printf("    hand-overs %.2f s, together %.2f s, preempted %d, trials %d of which failed %d\n",
+			g.HandoverSeconds, g.TogetherSeconds, g.Preempted, g.Trials, g.TrialsFailed)
+	}
+	return f
+}
+
+// rate runs one role alone and returns its steps a second by the GPU's clock.
+func (p *pool) rate(t *testing.T, r role, seconds float64) float64 {
+	t.Helper()
+	w := p.workers[r.seat]
+	w.begin(1)
+	w.tell(fmt.Sprintf("run %s %g", r.kind, seconds))
+	return rate(t, w)
+}
+
+// rate waits for a worker's last line, `total NS STEPS SECONDS`.
+func rate(t *testing.T, w *worker) float64 {
+	t.Helper()
+	var at, steps, seconds float64
+	line := w.hear(t, time.Minute, "total")
+	if _, err := fmt.Sscanf(line, "total %g %g %g", &at, &steps, &seconds); err != nil || seconds <= 0 {
+		t.Fatalf("%s ended with %q", w.name, line)
+	}
+	return steps / seconds
+}

@@ -1,0 +1,173 @@
+package enforcer_test
+
+import (
+	"math"
+	"slices"
+	"sort"
+	"testing"
+	"time"
+)
+
+// A series is how many steps a worker had completed at which moment: points
+// (CLOCK_MONOTONIC ns, steps) in the order of time.
+type series struct {
+	at    []int64
+	steps []float64
+	cost  float64 // GPU seconds of a step, or 1 where all workers' steps are the same
+}
+
+// add appends a point. A point that is not later than the last one replaces
+// its count: a worker that prints late does not make time run backwards.
+func (s *series) add(at int64, steps float64) {
+	if n := len(s.at); n > 0 && at <= s.at[n-1] {
+		s.steps[n-1] = max(s.steps[n-1], steps)
+		return
+	}
+	s.at, s.steps = append(s.at, at), append(s.steps, steps)
+}
+
+// by returns the steps completed by a moment, on a straight line between the
+// two points around it, so that a window need not begin at a point.
+func (s *series) by(at int64) float64 {
+	i := sort.Search(len(s.at), func(i int) bool { return s.at[i] >= at })
+	switch {
+	case len(s.at) == 0:
+		return 0
+	case i == 0:
+		return s.steps[0]
+	case i == len(s.at):
+		return s.steps[i-1]
+	}
+	part := float64(at-s.at[i-1]) / float64(s.at[i]-s.at[i-1])
+	return s.steps[i-1] + part*(s.steps[i]-s.steps[i-1])
+}
+
+// work returns the cost of what was completed within [from, to).
+func (s *series) work(from, to int64) float64 { return (s.by(to) - s.by(from)) * s.cost }
+
+// shares returns each worker's part of what all completed within [from, to),
+// 0 to 1; nil where nobody completed anything.
+func shares(all []*series, from, to int64) []float64 {
+	parts, sum := make([]float64, len(all)), 0.0
+	for i, s := range all {
+		parts[i] = s.work(from, to)
+		sum += parts[i]
+	}
+	if sum == 0 {
+		return nil
+	}
+	for i := range parts {
+		parts[i] /= sum
+	}
+	return parts
+}
+
+// An errs says how far shares were from their targets, in points (percent of
+// the GPU), over sliding windows of one length.
+type errs struct{ max, mean, p99 float64 }
+
+// deviation slides a window over [from, to) in tenths of a second. A window's
+// error is that of the worker that is furthest from its target. A window in
+// which nobody completed a step counts as wholly wrong.
+func deviation(all []*series, target []float64, from, to int64, window time.Duration) errs {
+	var found []float64
+	for at := from; at+int64(window) <= to; at += int64(100 * time.Millisecond) {
+		worst := 100.0
+		if parts := shares(all, at, at+int64(window)); parts != nil {
+			worst = 0
+			for i := range parts {
+				worst = max(worst, 100*math.Abs(parts[i]-target[i]))
+			}
+		}
+		found = append(found, worst)
+	}
+	if len(found) == 0 {
+		return errs{math.NaN(), math.NaN(), math.NaN()}
+	}
+	return errs{slices.Max(found), mean(found), percentile(found, 0.99)}
+}
+
+func mean(x []float64) float64 {
+	sum := 0.0
+	for _, v := range x {
+		sum += v
+	}
+	return sum / float64(len(x))
+}
+
+// percentile returns the value below which a part p of x lies: the nearest
+// rank, so that it is always one that was measured. NaN of nothing.
+func percentile(x []float64, p float64) float64 {
+	if len(x) == 0 {
+		return math.NaN()
+	}
+	x = slices.Clone(x)
+	slices.Sort(x)
+	return x[max(0, int(math.Ceil(p*float64(len(x))))-1)]
+}
+
+// confidence returns the mean of x and the half width of its 95 % confidence
+// interval by Student's t, which matters for a dozen pairs.
+func confidence(x []float64) (middle, half float64) {
+	t95 := []float64{math.NaN(), 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09}
+	n := len(x)
+	middle = mean(x)
+	squares := 0.0
+	for _, v := range x {
+		squares += (v - middle) * (v - middle)
+	}
+	t := 2.0
+	if n-1 < len(t95) {
+		t = t95[max(0, n-1)]
+	}
+	return middle, t * math.Sqrt(squares/float64(n-1)/float64(n))
+}
+
+func TestSeries(t *testing.T) {
+	second := int64(time.Second)
+	steady := func(rate, cost float64) *series {
+		s := &series{cost: cost}
+		for i := range int64(121) {
+			s.add(i*second/10, float64(i)*rate/10)
+		}
+		return s
+	}
+	// 300 steps of 1 ms and 350 of 2 ms are 30 to 70.
+	all := []*series{steady(300, 1e-3), steady(350, 2e-3)}
+	if got := shares(all, second/3, 5*second); math.Abs(got[0]-0.3) > 1e-9 || math.Abs(got[1]-0.7) > 1e-9 {
+		t.Errorf("shares = %v, want 0.3 and 0.7", got)
+	}
+	if e := deviation(all, []float64{0.3, 0.7}, 0, 12*second, time.Second); e.max > 1e-9 {
+		t.Errorf("steady shares deviate by %v", e)
+	}
+	if e := deviation(all, []float64{0.25, 0.75}, 0, 12*second, time.Second); math.Abs(e.max-5) > 1e-9 || math.Abs(e.mean-5) > 1e-9 {
+		t.Errorf("shares 5 points off deviate by %v", e)
+	}
+	if e := deviation([]*series{{cost: 1}, {cost: 1}}, []float64{0.5, 0.5}, 0, 2*second, time.Second); e.max != 100 {
+		t.Errorf("nothing done deviates by %v, want 100 points", e)
+	}
+	// A second in which the first worker has the GPU alone is seen, over 1 s
+	// as 70 points, over 10 s as 7.
+	burst := []*series{{cost: 1}, {cost: 1}}
+	sum := []float64{0, 0}
+	for i := range int64(121) {
+		burst[0].add(i*second/10, sum[0])
+		burst[1].add(i*second/10, sum[1])
+		if i >= 50 && i < 60 {
+			sum[0] += 100
+		} else {
+			sum[0], sum[1] = sum[0]+30, sum[1]+70
+		}
+	}
+	one := deviation(burst, []float64{0.3, 0.7}, 0, 12*second, time.Second)
+	ten := deviation(burst, []float64{0.3, 0.7}, 0, 12*second, 10*time.Second)
+	if math.Abs(one.max-70) > 1e-6 || math.Abs(ten.max-7) > 1e-6 || one.mean >= one.p99 {
+		t.Errorf("one stolen second: %v over 1 s, %v over 10 s", one, ten)
+	}
+	if m, half := confidence([]float64{1, 2, 3, 4}); m != 2.5 || math.Abs(half-2.05) > 0.01 {
+		t.Errorf("confidence = %v +- %v, want 2.5 +- 2.05", m, half)
+	}
+	if p := percentile([]float64{4, 1, 3, 2}, 0.5); p != 2 {
+		t.Errorf("median = %v, want 2", p)
+	}
+}

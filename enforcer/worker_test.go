@@ -1,0 +1,220 @@
+package enforcer_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A worker is a child process that is told on stdin what to do, and prints
+// what became of it: `step NS COUNT` and `burst NS LATENCY_US` are gathered
+// here, other lines are what it says to whoever waits for them.
+type worker struct {
+	name string
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	said chan string // closed when its output ends
+
+	mu     sync.Mutex
+	steps  series
+	bursts []float64     // latencies, ms
+	moved  chan struct{} // closed and replaced at each step
+}
+
+// startWorker starts a command with env beside this process's own
+// environment. It is killed and waited for when the test ends.
+func startWorker(t *testing.T, name string, env []string, argv ...string) *worker {
+	t.Helper()
+	w := &worker{name: name, cmd: exec.Command(argv[0], argv[1:]...), said: make(chan string, 64), moved: make(chan struct{})}
+	w.cmd.Env = append(os.Environ(), env...)
+	w.cmd.Stderr = os.Stderr
+	var err error
+	if w.in, err = w.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := w.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.cmd.Start(); err != nil {
+		t.Fatalf("start %s: %v", name, err)
+	}
+	go w.read(out)
+	t.Cleanup(w.kill)
+	return w
+}
+
+func (w *worker) read(out io.Reader) {
+	defer close(w.said)
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		f := strings.Fields(lines.Text())
+		if len(f) != 3 || (f[0] != "step" && f[0] != "burst") {
+			w.said <- lines.Text()
+			continue
+		}
+		at, _ := strconv.ParseInt(f[1], 10, 64)
+		value, _ := strconv.ParseFloat(f[2], 64)
+		w.mu.Lock()
+		if f[0] == "burst" {
+			w.bursts = append(w.bursts, value/1e3)
+		} else {
+			w.steps.add(at, value)
+			close(w.moved)
+			w.moved = make(chan struct{})
+		}
+		w.mu.Unlock()
+	}
+}
+
+// kill ends the worker as a crash would, and waits for it.
+func (w *worker) kill() {
+	w.cmd.Process.Kill()
+	for range w.said {
+	}
+	w.cmd.Wait()
+}
+
+// tell writes a line to the worker. One that is gone says so when its answer
+// is waited for.
+func (w *worker) tell(line string) { io.WriteString(w.in, line+"\n") }
+
+// hear waits for a line that begins with one of these words, and returns it.
+// An end of the output, or too long a silence, ends the test.
+func (w *worker) hear(t *testing.T, limit time.Duration, words ...string) string {
+	t.Helper()
+	deadline := time.After(limit)
+	for {
+		select {
+		case line, ok := <-w.said:
+			if !ok {
+				t.Fatalf("%s ended without saying %q", w.name, words)
+			}
+			for _, word := range words {
+				if strings.HasPrefix(line, word) {
+					return line
+				}
+			}
+		case <-deadline:
+			t.Fatalf("%s did not say %q within %v", w.name, words, limit)
+		}
+	}
+}
+
+// until waits until the steps satisfy done; false when they did not in time.
+func (w *worker) until(limit time.Duration, done func(*series) bool) bool {
+	deadline := time.After(limit)
+	for {
+		w.mu.Lock()
+		ok, moved := done(&w.steps), w.moved
+		w.mu.Unlock()
+		if ok {
+			return true
+		}
+		select {
+		case <-moved:
+		case <-deadline:
+			return false
+		}
+	}
+}
+
+// begin forgets what was measured, for the next run; a step costs so much.
+func (w *worker) begin(cost float64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.steps, w.bursts = series{cost: cost}, nil
+}
+
+// measured returns what the worker printed since begin. The caller only reads.
+func (w *worker) measured() (*series, []float64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.steps
+	return &s, w.bursts
+}
+
+// cpu returns the processor time that the process has used, all threads, in
+// hundredths of a second's resolution. A process that ended still tells it
+// until it is waited for.
+func (w *worker) cpu() time.Duration {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", w.cmd.Process.Pid))
+	if err != nil {
+		return 0
+	}
+	f := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
+	user, _ := strconv.ParseInt(f[11], 10, 64)
+	system, _ := strconv.ParseInt(f[12], 10, 64)
+	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100 on every Linux
+}
+
+// pin keeps all threads of the process, and those that they will start, on the
+// first n of the processors that this one may use.
+func (w *worker) pin(t *testing.T, n int) {
+	t.Helper()
+	var may, set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &may); err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < 1024 && set.Count() < n; i++ {
+		if may.IsSet(i) {
+			set.Set(i)
+		}
+	}
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", w.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		id, _ := strconv.Atoi(thread.Name())
+		if err := unix.SchedSetaffinity(id, &set); err != nil && !errors.Is(err, unix.ESRCH) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// monotonic returns CLOCK_MONOTONIC in ns, the clock of the workers' lines.
+func monotonic() int64 {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		panic(err)
+	}
+	return now.Nano()
+}
+
+// TestMeasure measures two workers that print what they have never done.
+func TestMeasure(t *testing.T) {
+	script := func(rate, burst string) string {
+		return `echo ready; read go; i=0; while [ $i -le 120 ]; do echo step $((i*100000000)) $((i*` + rate + `)); i=$((i+1)); done; ` +
+			burst + ` echo total; read end`
+	}
+	a := startWorker(t, "a", nil, "sh", "-c", script("3", "echo burst 5 2500;"))
+	b := startWorker(t, "b", nil, "sh", "-c", script("14", ""))
+	ready(t, a, b)
+	f := new(host).measure(t, "", 1, part{a, "go", 0.3, 0.02}, part{b, "go", 0.7, 0.01})
+	switch near := func(x, want float64) bool { return math.Abs(x-want) < 1e-9 }; {
+	case !near(f.share[0], 0.3) || !near(f.share[1], 0.7) || !near(f.rate, 2) || !near(f.steps, 170):
+		t.Errorf("shares %v, %v GPU seconds and %v steps a second; want 0.3 and 0.7, 2, 170", f.share, f.rate, f.steps)
+	case f.fair() != nil:
+		t.Error(f.fair())
+	case len(f.bursts[0]) != 1 || f.bursts[0][0] != 2.5 || len(f.bursts[1]) != 0:
+		t.Errorf("bursts %v, want one of 2.5 ms", f.bursts)
+	}
+	for i := range a.steps.steps {
+		a.steps.steps[i] *= 1.12
+	}
+	f.evaluate(t, nil, []part{{a, "go", 0.3, 0.02}, {b, "go", 0.7, 0.01}})
+	if f.fair() == nil {
+		t.Errorf("an error of %v and %v points passes", f.one, f.ten)
+	}
+}

@@ -1,0 +1,101 @@
+package exporter
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gpusteward/collectors"
+)
+
+// A Tenant is what the broker says of a tenant on one GPU. Ratios are of the
+// GPU's time, over the last 10 s.
+type Tenant struct {
+	Name        string   `json:"tenant"`
+	GPU         *int     `json:"gpu,omitempty"` // its index; nil where the driver does not list it
+	UUID        string   `json:"uuid"`
+	Sessions    int      `json:"sessions"` // of hooked processes
+	Target      *float64 `json:"target_ratio,omitempty"`
+	Share       *float64 `json:"share_ratio,omitempty"`
+	Limit       *float64 `json:"limit_ratio,omitempty"`
+	MemoryUsed  *float64 `json:"memory_used_bytes,omitempty"`
+	MemoryLimit *float64 `json:"memory_limit_bytes,omitempty"`
+}
+
+// tenantFacts are what samples with the label tenant say of it.
+var tenantFacts = map[*collectors.Metric]func(t *Tenant, s collectors.Sample){
+	collectors.QuotaSessions:    func(t *Tenant, s collectors.Sample) { t.Sessions = int(s.Value) },
+	collectors.QuotaLimit:       func(t *Tenant, s collectors.Sample) { t.Limit = &s.Value },
+	collectors.QuotaMemoryUsed:  func(t *Tenant, s collectors.Sample) { t.MemoryUsed = &s.Value },
+	collectors.QuotaMemoryLimit: func(t *Tenant, s collectors.Sample) { t.MemoryLimit = &s.Value },
+	collectors.QuotaTarget: func(t *Tenant, s collectors.Sample) {
+		if label(s, "window") == "10s" {
+			t.Target = &s.Value
+		}
+	},
+	collectors.QuotaShare: func(t *Tenant, s collectors.Sample) {
+		if label(s, "window") == "10s" {
+			t.Share = &s.Value
+		}
+	},
+}
+
+// seenTenants are the tenants that were seen so far, by UUID and name.
+type seenTenants map[[2]string]*Tenant
+
+// of returns the entry of s's tenant and GPU.
+func (seen seenTenants) of(s collectors.Sample) *Tenant {
+	id := [2]string{label(s, "uuid"), label(s, "tenant")}
+	if seen[id] == nil {
+		seen[id] = &Tenant{UUID: id[0], Name: id[1]}
+		if i, err := strconv.Atoi(label(s, "gpu")); err == nil {
+			seen[id].GPU = &i
+		}
+	}
+	return seen[id]
+}
+
+// all returns the tenants by GPU, those with the largest share first.
+func (seen seenTenants) all() (all []Tenant) {
+	for _, t := range seen {
+		all = append(all, *t)
+	}
+	index := func(t Tenant) int {
+		if t.GPU == nil {
+			return 1 << 30
+		}
+		return *t.GPU
+	}
+	slices.SortFunc(all, func(a, b Tenant) int {
+		return cmp.Or(cmp.Compare(index(a), index(b)), cmp.Compare(a.UUID, b.UUID), cmp.Compare(known(b.Share), known(a.Share)), cmp.Compare(a.Name, b.Name))
+	})
+	return all
+}
+
+// shownTenants bounds the lines of tenants in a status.
+const shownTenants = 20
+
+// tenants writes a line for each tenant and GPU.
+func (st style) tenants(b *strings.Builder, all []Tenant) {
+	row := func(paint, name, gpu, sessions, share, target, memory string) {
+		b.WriteString(st.line(cell{name, st.width - 40, paint}, cell{gpu, -3, paint}, cell{sessions, -8, paint},
+			cell{share, -5, paint}, cell{target, -6, paint}, cell{memory, -13, paint}))
+	}
+	row(dim, "TENANT", "GPU", "SESSIONS", "SHARE", "TARGET", "GiB")
+	for i, t := range all {
+		if i == shownTenants {
+			b.WriteString(st.line(cell{text: fmt.Sprintf("and %d more", len(all)-i), paint: dim}))
+			break
+		}
+		gpu, memory := "?", show("%.1f", known(t.MemoryUsed)/(1<<30))
+		if t.GPU != nil {
+			gpu = strconv.Itoa(*t.GPU)
+		}
+		if memory != "" && t.MemoryLimit != nil {
+			memory += show("/%.1f", *t.MemoryLimit/(1<<30))
+		}
+		row("", t.Name, gpu, strconv.Itoa(t.Sessions), show("%.0f%%", 100*known(t.Share)), show("%.0f%%", 100*known(t.Target)), memory)
+	}
+}
