@@ -3,12 +3,16 @@
 package enforcer_test
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"gpusteward/enforcer/broker"
 )
@@ -141,4 +145,29 @@ func rate(t *testing.T, w *worker) float64 {
 		t.Fatalf("%s ended with %q", w.name, line)
 	}
 	return steps / seconds
+}
+
+// pin keeps all threads of the process, and those that they will start, on the
+// first n of the processors that this one may use.
+func (w *worker) pin(t *testing.T, n int) {
+	t.Helper()
+	var may, set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &may); err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < 1024 && set.Count() < n; i++ {
+		if may.IsSet(i) {
+			set.Set(i)
+		}
+	}
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", w.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		id, _ := strconv.Atoi(thread.Name())
+		if err := unix.SchedSetaffinity(id, &set); err != nil && !errors.Is(err, unix.ESRCH) {
+			t.Fatal(err)
+		}
+	}
 }

@@ -2,7 +2,6 @@ package enforcer_test
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -156,31 +155,6 @@ func (w *worker) cpu() time.Duration {
 	user, _ := strconv.ParseInt(f[11], 10, 64)
 	system, _ := strconv.ParseInt(f[12], 10, 64)
 	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100 on every Linux
-}
-
-// pin keeps all threads of the process, and those that they will start, on the
-// first n of the processors that this one may use.
-func (w *worker) pin(t *testing.T, n int) {
-	t.Helper()
-	var may, set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &may); err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; i < 1024 && set.Count() < n; i++ {
-		if may.IsSet(i) {
-			set.Set(i)
-		}
-	}
-	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", w.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, thread := range threads {
-		id, _ := strconv.Atoi(thread.Name())
-		if err := unix.SchedSetaffinity(id, &set); err != nil && !errors.Is(err, unix.ESRCH) {
-			t.Fatal(err)
-		}
-	}
 }
 
 // monotonic returns CLOCK_MONOTONIC in ns, the clock of the workers' lines.

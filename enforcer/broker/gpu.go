@@ -171,7 +171,8 @@ func (g *gpu) yield(t *seat, u *wire.Usage) {
 	p.note(u)
 	idle := u.Why == wire.WhyIdle
 	running := t.shown.Mode == wire.ModeRun || t.shown.Flags&wire.Watch != 0
-	if u.Turn != t.shown.Turn || !t.owes && !(idle && running) {
+	early := idle && running
+	if u.Turn != t.shown.Turn || !t.owes && !early {
 		return
 	}
 	if u.First != 0 && (p.first == 0 || u.First < p.first) {

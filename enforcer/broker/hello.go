@@ -31,7 +31,7 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 	if err != nil {
 		return refuse(wire.CodeLimit, err)
 	}
-	defer unix.Close(descriptor)
+	defer func() { _ = unix.Close(descriptor) }()
 	s.tenant, s.token = tenant, max(random(), 1)
 	governed := s.sit(&hello, tenant)
 	if h.Type == wire.TypeResume {
@@ -214,7 +214,8 @@ func (s *session) tell(h wire.Header, m interface{ Append([]byte) []byte }) {
 func printable(field []byte) string {
 	text := []byte(wire.Text(field))
 	end := bytes.IndexFunc(text, func(r rune) bool {
-		return !(r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || bytes.ContainsRune([]byte(".-+_~"), r))
+		version := r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || bytes.ContainsRune([]byte(".-+_~"), r)
+		return !version
 	})
 	if end >= 0 {
 		text = text[:end]

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -61,14 +62,14 @@ func (m *mail) from() int {
 func send(fd int, frame []byte) error {
 	_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&frame[0])), uintptr(len(frame)),
 		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+	if errno == 0 {
+		return nil
+	}
 	return sent(errno)
 }
 
 func sent(err error) error {
-	switch err {
-	case nil, unix.Errno(0):
-		return nil
-	case unix.EAGAIN, unix.ENOBUFS:
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) {
 		return errSlow
 	}
 	return err

@@ -274,7 +274,7 @@ func TestOldKernel(t *testing.T) {
 func TestPageSeals(t *testing.T) {
 	b := start(t, Options{}, nil)
 	c := dial(t, b, "a", 1)
-	for name, future := range map[string]int{"": unix.F_SEAL_FUTURE_WRITE, " of an old kernel": 0} {
+	for name, future := range map[string]int{"page": unix.F_SEAL_FUTURE_WRITE, "page of an old kernel": 0} {
 		fd := c.fd
 		if future == 0 {
 			var err error
@@ -284,16 +284,16 @@ func TestPageSeals(t *testing.T) {
 			defer unix.Close(fd)
 		}
 		if _, err := unix.Mmap(fd, 0, wire.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
-			t.Errorf("a page%s can be mapped for writing", name)
+			t.Errorf("a %s can be mapped for writing", name)
 		}
 		if _, err := unix.Pwrite(fd, []byte{1}, 0); err == nil {
-			t.Errorf("a page%s can be written", name)
+			t.Errorf("a %s can be written", name)
 		}
 		if unix.Ftruncate(fd, 0) == nil || unix.Ftruncate(fd, 1<<20) == nil {
-			t.Errorf("a page%s can be resized", name)
+			t.Errorf("a %s can be resized", name)
 		}
 		if seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || seals&unix.F_SEAL_SHRINK == 0 {
-			t.Errorf("a page%s has seals %x, %v", name, seals, err)
+			t.Errorf("a %s has seals %x, %v", name, seals, err)
 		}
 	}
 	if err := unix.Mprotect(c.page, unix.PROT_READ|unix.PROT_WRITE); err == nil {

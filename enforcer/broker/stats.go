@@ -3,6 +3,7 @@ package broker
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -37,10 +38,10 @@ func (c *counters) count(t wire.Type, result int) {
 }
 
 func (c *counters) ended(err error) {
-	switch err {
-	case errSlow:
+	switch {
+	case errors.Is(err, errSlow):
 		c.slow.Add(1)
-	case errFlood:
+	case errors.Is(err, errFlood):
 		c.floods.Add(1)
 	}
 }
@@ -176,7 +177,7 @@ func (s *session) stats(fd int, m *mail, h wire.Header, _ []byte) *refusal {
 		return refuse(wire.CodeLimit, err)
 	}
 	out := os.NewFile(uintptr(file), "gpusteward-stats")
-	defer out.Close()
+	defer func() { _ = out.Close() }()
 	text, err := json.Marshal(s.b.Stats())
 	if err == nil {
 		_, err = out.WriteAt(text, 0) // the reader shares the position
