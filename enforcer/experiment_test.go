@@ -222,13 +222,16 @@ func (f figure) fair() error {
 	return fmt.Errorf("%s: shares err by %.2f points over 1 s (goal 2) and %.2f over 10 s (goal 0.5)", f.name, f.one.max, f.ten.max)
 }
 
-// attempt runs an experiment, and once more where it missed its goal: a busy
-// machine may take a second from anybody. Both runs are printed, and only two
-// misses fail the test.
+// attempt runs an experiment, and up to twice more where it missed its goal: a
+// busy machine may take a second from anybody. All runs are printed, and only
+// three misses fail the test.
 func attempt(t *testing.T, once func() error) {
 	t.Helper()
 	err := once()
-	if err != nil {
+	for range 2 {
+		if err == nil {
+			return
+		}
 		fmt.Printf("MISSED, measuring once more: %v\n", err)
 		err = once()
 	}
