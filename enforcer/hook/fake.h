@@ -39,7 +39,7 @@ static _Atomic uint64_t fake_bad;  /* calls that a driver would punish */
 static _Atomic bool fake_hold;     /* a launch does not come back from the driver */
 static _Thread_local CUcontext fake_context = (CUcontext)0x100; /* of GPU 0; 0x200 is GPU 1's */
 
-static _Atomic uint64_t fake_acquires, fake_yields, fake_usages, fake_launched;
+static _Atomic uint64_t fake_acquires, fake_yields, fake_usages, fake_launched, fake_copied;
 static struct gs_usage fake_last; /* the last YIELD or USAGE; to be read after the count */
 static struct gs_page *fake_page;
 
@@ -172,6 +172,7 @@ void gs_client_usage(enum gs_type type, const struct gs_usage *u)
 {
 	fake_last = *u;
 	atomic_fetch_add(&fake_launched, u->launched);
+	atomic_fetch_add(&fake_copied, u->copied);
 	atomic_fetch_add(type == GS_YIELD ? &fake_yields : &fake_usages, 1);
 }
 

@@ -7,7 +7,10 @@
  *   gate.c       the launch path: modes, the cap on work in flight
  *   streams.c    the streams that were launched on; markers.c what is under way on them
  *   turns.c      the helper thread: drain, early release, usage
+ *   bandwidth.c  copies: their bytes, and the rates that hold for them
+ *   bucket.c     bytes that fill at a rate
  *   predict.c    bursts and the gaps between them
+ *   copies.c     the copies themselves: how many bytes, and which way
  *   memory.c     admission: what was taken, for which pointer or handle
  *   pools.c      the same for stream-ordered pools and graphs' memory
  *
@@ -97,10 +100,14 @@ struct gs_thread {
 	uint32_t spare;            /* so many launches may go by uncounted beside others, */
 	uint32_t bell;             /* as long as this is the bell */
 	struct gs_page *page;      /* of this page */
+	_Atomic int copies_gpu;    /* that copies go to, -1 none yet, */
+	uint64_t copies_generation; /* as long as this is gs_generation, */
+	_Atomic uint64_t copied;   /* and the bytes of them */
 	_Atomic bool taken;
 } __attribute__((aligned(64)));
 extern _Thread_local struct gs_thread *gs_self __attribute__((tls_model("initial-exec")));
 extern _Atomic uint64_t gs_generation; /* of streams and contexts: see streams.c */
+extern _Atomic unsigned gs_captures;   /* that may be under way, on any stream */
 
 void gs_gate_slow(struct gs_launch *l); /* for gs_gate_enter */
 void gs_gate_left(struct gs_launch *l, CUresult r); /* for gs_gate_leave */
@@ -156,6 +163,68 @@ void gs_gate_context_created(CUcontext c);     /* after the driver's call (creat
 void gs_gate_context_destroyed(CUcontext c);   /* before the driver's call: no marker of it is touched again */
 void gs_gate_forked(void);                     /* in a child: all of it belongs to the parent's driver */
 uint64_t gs_gate_errors(void);                 /* what the gate could not govern and let pass, since the start */
+
+/* ---- bandwidth.c ---- */
+
+/* Around every copy that the driver is asked for:
+ *
+ *	struct gs_copy c;
+ *	if (gs_copy_enter(&c, stream, bytes))
+ *		gs_copy_wait(&c, way);
+ *	CUresult r = gs_real.cuMemcpyAsync(...);
+ *	gs_copy_leave(&c, r);
+ *
+ * stream is the one whose capture the copy could become a part of: NULL for a
+ * call that has none, CU_STREAM_PER_THREAD for the thread's own. enter answers
+ * whether a rate holds on the GPU, so that only then it is asked which way the
+ * bytes go; wait waits for them. */
+enum gs_way {
+	GS_LINK,   /* between host and GPU, or between GPUs */
+	GS_WITHIN, /* within the GPU's memory */
+	GS_WAYS,
+};
+
+struct gs_bucket; /* bucket.h */
+struct gs_copy {
+	struct gs_thread *thread; /* which counts it; NULL: nobody does */
+	struct gs_bucket *bucket; /* that it was taken from; NULL none */
+	uint64_t place;           /* in the bucket's queue */
+	uint64_t bytes;
+};
+
+bool gs_copy_slow(struct gs_copy *c, CUstream stream); /* for gs_copy_enter */
+void gs_copy_wait(struct gs_copy *c, enum gs_way way);
+void gs_copy_refused(struct gs_copy *c); /* for gs_copy_leave */
+
+#define GS_COPY_MOST (1ull << 48) /* bytes; more is an argument that the driver will refuse */
+
+/* Without a rate: a few loads, and nothing that threads share. */
+static inline bool gs_copy_enter(struct gs_copy *c, CUstream stream, uint64_t bytes)
+{
+	struct gs_thread *t = gs_self;
+
+	c->thread = t;
+	c->bucket = NULL;
+	c->bytes = bytes;
+	if (likely(t && t->copies_generation == atomic_load_explicit(&gs_generation, memory_order_relaxed) &&
+		   !atomic_load_explicit(&gs_captures, memory_order_relaxed))) {
+		const struct gs_slot *slot = &atomic_load_explicit(&gs_page, memory_order_acquire)
+						      ->slot[atomic_load_explicit(&t->copies_gpu, memory_order_relaxed)];
+		return unlikely(__atomic_load_n(&slot->link, __ATOMIC_RELAXED) | __atomic_load_n(&slot->copy, __ATOMIC_RELAXED)) &&
+		       bytes && bytes < GS_COPY_MOST;
+	}
+	return gs_copy_slow(c, stream);
+}
+
+static inline void gs_copy_leave(struct gs_copy *c, CUresult r)
+{
+	if (likely(!r && c->thread)) {
+		uint64_t was = atomic_load_explicit(&c->thread->copied, memory_order_relaxed);
+		atomic_store_explicit(&c->thread->copied, was + c->bytes, memory_order_relaxed);
+	} else if (unlikely(r && c->bucket)) {
+		gs_copy_refused(c);
+	}
+}
 
 /* ---- turns.c ---- */
 /* Starts the helper thread where there is none: once, and again after a fork

@@ -31,7 +31,7 @@ static struct call {
 
 /* Two indices of the wrapped calls: by name and by the driver's address. Both
  * are filled once and only read after. */
-#define PLACES 1024
+#define PLACES 2048
 _Static_assert(4 * CALLS < PLACES, "the indices are too full");
 static const struct call *by_name[PLACES];
 static struct { void *real, *wrapper; } by_address[PLACES];

@@ -26,6 +26,7 @@ _Atomic(struct gs_page *) gs_page = &gs_own;
 static struct {
 	uint64_t since, until; /* until 0: there is none */
 	bool gpu[GS_GPUS];
+	bool rates; /* of copies, that end with the cycle */
 } cycle;
 
 uint64_t gs_now(void)
@@ -131,6 +132,12 @@ static void set_mode(struct gs_slot *s, enum gs_mode mode, uint64_t end_ns)
 	__atomic_store_n(&s->mode, (uint32_t)mode, __ATOMIC_RELEASE);
 }
 
+static void set_rates(struct gs_slot *s, uint64_t link, uint64_t copy)
+{
+	store64(&s->link, link);
+	store64(&s->copy, copy);
+}
+
 static void publish(void)
 {
 	uint32_t gated = 0;
@@ -148,6 +155,7 @@ void gs_local_begin(bool closed)
 	memset(&cycle, 0, sizeof(cycle));
 	for (int i = 0; i < GS_GPUS; i++) {
 		store64(&gs_own.slot[i].cap, gs_settings.memory);
+		set_rates(&gs_own.slot[i], 0, 0);
 		set_mode(&gs_own.slot[i], closed ? GS_PAUSE : GS_OPEN, 0);
 	}
 	store64(&gs_own.heartbeat_ns, gs_now());
@@ -155,13 +163,14 @@ void gs_local_begin(bool closed)
 }
 
 /* Goes on from the broker's last page: the caps stay, and who had to share
- * goes on with his share for a while. */
+ * goes on with his share for a while, and with what he may copy. */
 void gs_local_take_over(const struct gs_page *last, bool closed)
 {
 	uint64_t now = gs_now();
 
 	cycle.since = now;
 	cycle.until = now + GS_GRACE;
+	cycle.rates = false;
 	for (int i = 0; i < GS_GPUS; i++) {
 		const struct gs_slot *l = &last->slot[i];
 		struct gs_slot *s = &gs_own.slot[i];
@@ -172,6 +181,11 @@ void gs_local_take_over(const struct gs_page *last, bool closed)
 		store64(&s->cap, cap ? cap : gs_settings.memory);
 		__atomic_store_n(&s->inflight_us, __atomic_load_n(&l->inflight_us, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 		__atomic_store_n(&s->share_permille, share, __ATOMIC_RELAXED);
+		if (mode == GS_KILL)
+			set_rates(s, 0, 0);
+		else
+			set_rates(s, __atomic_load_n(&l->link, __ATOMIC_RELAXED), __atomic_load_n(&l->copy, __ATOMIC_RELAXED));
+		cycle.rates |= !closed && (s->link || s->copy);
 		cycle.gpu[i] = !closed && (mode == GS_RUN || mode == GS_PAUSE) && share > 0 && share < 1000;
 		set_mode(s, closed || cycle.gpu[i] ? GS_PAUSE : GS_OPEN, 0);
 	}
@@ -200,6 +214,14 @@ uint64_t gs_local_tick(uint64_t now)
 		if (!over && turn < next)
 			next = turn;
 	}
+	if (cycle.rates && over) {
+		for (int i = 0; i < GS_GPUS; i++)
+			set_rates(&gs_own.slot[i], 0, 0);
+		cycle.rates = false;
+		changed = true;
+	} else if (cycle.rates && cycle.until < next) {
+		next = cycle.until;
+	}
 	if (changed)
 		publish();
 	return next;
@@ -209,6 +231,7 @@ uint64_t gs_local_tick(uint64_t now)
 void gs_local_step_down(void)
 {
 	memset(cycle.gpu, 0, sizeof(cycle.gpu));
+	cycle.rates = false;
 	publish();
 }
 

@@ -30,6 +30,7 @@ static void ended(void *value)
 {
 	struct gs_thread *t = value;
 
+	gs_copies_settle(t);
 	for (unsigned i = 0; i < GS_GPUS; i++) {
 		struct gs_gpu *g = &gs_gates[i];
 		pthread_mutex_lock(&g->lock);
@@ -69,6 +70,7 @@ struct gs_thread *gs_thread_of_self(void)
 			return NULL;
 		}
 		atomic_store(&t->gpu, -1);
+		atomic_store(&t->copies_gpu, -1);
 		return gs_self = t;
 	}
 	return NULL;
@@ -119,6 +121,8 @@ struct gs_context *gs_context_current(void)
 	}
 	return known;
 }
+
+bool gs_contexts_one(void) { return atomic_load(&contexts_known) == 1; }
 
 void gs_gate_context_created(CUcontext c)
 {
@@ -222,7 +226,7 @@ struct gs_stream *gs_stream_of(struct gs_thread *t, CUstream s)
 	/* The streams without an object are another context's when that is made
 	 * current, of which nobody tells: known by their handle only while there
 	 * is one context. */
-	bool sure = (s && s != CU_STREAM_PER_THREAD) || atomic_load(&contexts_known) == 1;
+	bool sure = (s && s != CU_STREAM_PER_THREAD) || gs_contexts_one();
 	bool keep = sure && !gs_fences && !e->stray;
 	t->entry = keep ? e : NULL;
 	t->stream = s;

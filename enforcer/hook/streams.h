@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "bucket.h"
 #include "hook.h"
 #include "predict.h"
 
@@ -68,6 +69,8 @@ struct gs_gpu {
 	uint64_t launched_ns; /* last launch */
 	struct gs_usage usage; /* since the last message */
 	struct gs_predict predict;
+	struct gs_bucket bucket[GS_WAYS];
+	uint64_t copied;      /* bytes, of threads that are gone or copy on another GPU now */
 	bool held;            /* a launch waited for its turn since the last marker passed */
 
 	/* turns.c */
@@ -79,6 +82,7 @@ struct gs_gpu {
 	uint64_t turn;     /* the page's, when the phase began */
 	uint64_t began_ns; /* the phase */
 	uint64_t told_ns;  /* the last USAGE */
+	uint64_t copies_told, copies_ns; /* bytes ever copied, when the broker was told of them last */
 	bool wanted;       /* the broker gave a turn, and was not told since that it is idle here: it knows that we want more */
 	bool asked;        /* an ACQUIRE is out, or was not needed, */
 	uint64_t asked_epoch, asked_turn; /* of this session and this turn */
@@ -87,7 +91,6 @@ struct gs_gpu {
 extern struct gs_gpu gs_gates[GS_GPUS];
 extern struct gs_thread gs_threads[GS_THREADS];
 extern _Atomic unsigned gs_threads_used; /* no thread's place lies beyond */
-extern _Atomic unsigned gs_captures;     /* that may be under way, on any stream */
 extern _Atomic uint64_t gs_errors;
 extern bool gs_fences; /* no membarrier: every launch takes the slow path, which has a fence */
 
@@ -105,6 +108,11 @@ bool gs_stream_captures(CUstream s);
 /* The current context, with its GPU; NULL where that is not known. */
 struct gs_context *gs_context_current(void);
 struct gs_stream *gs_strays(struct gs_gpu *g);
+bool gs_contexts_one(void); /* no other context than the current one is known */
+
+/* ---- bandwidth.c ---- */
+void gs_copies_settle(struct gs_thread *t);      /* by the thread: it ends, or copies on another GPU */
+uint64_t gs_copies_sum(const struct gs_gpu *g);  /* bytes ever copied on the GPU, which is locked */
 
 /* ---- markers.c: the GPU is locked ---- */
 /* Notes a launch that was made, and what it is thought to cost, ns. */

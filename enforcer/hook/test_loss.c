@@ -225,6 +225,42 @@ static void duty_cycle(void)
 	CHECK(gs_own.gated && gs_own.slot[0].mode == GS_PAUSE && gs_own.slot[1].mode == GS_PAUSE);
 }
 
+/* Who had a rate for copies keeps it as long as the duty cycle would go on. */
+static void rates_of_copies(void)
+{
+	struct gs_page last = {0};
+
+	last.slot[0] = (struct gs_slot){.mode = GS_OPEN, .link = 1000, .copy = 2000};
+	last.slot[1] = (struct gs_slot){.mode = GS_KILL, .link = 3000};
+	gs_local_take_over(&last, false);
+	uint64_t began = gs_now();
+	CHECK(gs_own.slot[0].link == 1000 && gs_own.slot[0].copy == 2000 && !gs_own.slot[1].link && !gs_own.gated);
+	uint64_t next = gs_local_tick(began + GS_SECOND);
+	CHECK(next > began + 29 * GS_SECOND && next <= began + 30 * GS_SECOND && gs_own.slot[0].link == 1000);
+	uint32_t bell = gs_own.bell;
+	CHECK(gs_local_tick(began + 30 * GS_SECOND) == GS_NEVER); /* and whoever waits is woken */
+	CHECK(!gs_own.slot[0].link && !gs_own.slot[0].copy && gs_own.bell != bell);
+
+	gs_local_take_over(&last, true);
+	gs_local_tick(gs_now() + 40 * GS_SECOND);
+	CHECK(gs_own.slot[0].link == 1000); /* fail closed: until there is a broker */
+	gs_local_begin(false);
+	CHECK(!gs_own.slot[0].link && !gs_own.slot[0].copy);
+}
+
+/* The same by a broker that goes away in earnest. */
+static void rates_outlive_the_broker(void)
+{
+	broker_listen();
+	struct peer p = start();
+	p.page->slot[0].link = 1000;
+	CHECK(gs_page->slot[0].link == 1000);
+	close(p.fd);
+	AWAIT((gs_client_poll(), !gs_client_connected()));
+	CHECK(gs_page == &gs_own && gs_own.slot[0].link == 1000);
+	CHECK(gs_local_tick(gs_now() + 31 * GS_SECOND) == GS_NEVER && !gs_own.slot[0].link);
+}
+
 int main(void)
 {
 	bool ok = true;
@@ -243,5 +279,7 @@ int main(void)
 	RUN(pinged);
 	RUN(closed_under);
 	RUN(duty_cycle);
+	RUN(rates_of_copies);
+	RUN(rates_outlive_the_broker);
 	return end_tests(ok);
 }

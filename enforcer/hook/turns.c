@@ -17,6 +17,7 @@
 #define TURN_NS 200000
 #define DRAIN_NS 50000
 #define TELL_NS 100000000  /* between USAGEs of a watched GPU */
+#define COPIES_NS 1000000000 /* between USAGEs that tell of nothing but copies */
 #define IDLE_NS 200000     /* nothing launched and nothing in flight for so long: the turn is over */
 #define STILL_NS 50000     /* nothing launched for so long: look whether that was all */
 #define DEADLINE_NS 50000000
@@ -42,11 +43,34 @@ void gs_turns_ask(struct gs_gpu *g, uint64_t turn, bool again, uint64_t now)
 		gs_client_acquire(gs_gpu_index(g), burst, window);
 }
 
+/* The bytes that were copied since the broker was told of them last. */
+static uint64_t copies(struct gs_gpu *g, uint64_t now)
+{
+	uint64_t sum = gs_copies_sum(g), new = sum - g->copies_told;
+
+	g->copies_told = sum;
+	g->copies_ns = now;
+	return new;
+}
+
+/* What goes with no turn's end is told by itself, in time. It names no turn, so
+ * that it says nothing of one. */
+static void tell_copies(struct gs_gpu *g, uint64_t now)
+{
+	struct gs_usage u = {.gpu = gs_gpu_index(g), .overhead_ns = g->usage.overhead_ns, .copied = copies(g, now)};
+
+	if (!u.copied)
+		return;
+	g->usage.overhead_ns = 0;
+	gs_client_usage(GS_USAGE, &u);
+}
+
 static void tell(struct gs_gpu *g, enum gs_type type, enum gs_why why, uint64_t now)
 {
 	g->usage.gpu = gs_gpu_index(g);
 	g->usage.why = why;
 	g->usage.turn = g->turn;
+	g->usage.copied = copies(g, now);
 	gs_client_usage(type, &g->usage);
 	memset(&g->usage, 0, sizeof g->usage);
 	g->told_ns = now;
@@ -228,6 +252,8 @@ static uint64_t step(struct gs_gpu *g, const struct gs_slot *slot, bool rung)
 		gs_turns_begin(g, GS_UNGATED, turn, now);
 		memset(&g->usage, 0, sizeof g->usage);
 	}
+	if (now - g->copies_ns >= COPIES_NS)
+		tell_copies(g, now);
 	pthread_mutex_unlock(&g->lock);
 	return next;
 }

@@ -105,7 +105,7 @@ struct gs_usage {
 	uint32_t marks;    /* markers that completed */
 	uint32_t behind;   /* of them, how many the GPU reached late: 500 us after they were recorded; WATCHed, 8 ms */
 	uint64_t overhead_ns; /* application threads waited in the gate */
-	uint8_t reserved[8];
+	uint64_t copied;      /* bytes that copies were asked to move */
 };
 
 struct gs_notice {
@@ -148,7 +148,9 @@ struct gs_slot {
 	uint64_t cap;          /* bytes; 0 none */
 	uint32_t inflight_us;
 	uint32_t share_permille; /* to go on with when the broker dies */
-	uint8_t reserved[80];
+	uint64_t link;         /* bytes a second that this process may copy over the link; 0 at will */
+	uint64_t copy;         /* bytes a second that it may copy within the GPU; 0 at will */
+	uint8_t reserved[64];
 };
 
 #define GS_WATCH 1u /* OPEN beside others: mark and send USAGE every 100 ms */

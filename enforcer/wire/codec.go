@@ -76,7 +76,7 @@ func (m *Usage) Append(b []byte) []byte {
 	b = append32(b, m.GPU, uint32(m.Why))
 	b = append64(b, m.Turn, m.First, m.Last, m.Launched)
 	b = append32(b, m.Marks, m.Behind)
-	return append64(b, m.Overhead, 0)
+	return append64(b, m.Overhead, m.Copied)
 }
 
 // Decode reads m from p.
@@ -85,6 +85,7 @@ func (m *Usage) Decode(p []byte) {
 	m.GPU, m.Why, m.Turn = le.Uint32(p), Why(le.Uint32(p[4:])), le.Uint64(p[8:])
 	m.First, m.Last, m.Launched = le.Uint64(p[16:]), le.Uint64(p[24:]), le.Uint64(p[32:])
 	m.Marks, m.Behind, m.Overhead = le.Uint32(p[40:]), le.Uint32(p[44:]), le.Uint64(p[48:])
+	m.Copied = le.Uint64(p[56:])
 }
 
 // Append appends m.

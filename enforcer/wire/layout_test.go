@@ -25,7 +25,8 @@ type slotC struct {
 	Mode, Flags          uint32
 	Turn, End, Used, Cap uint64
 	InFlight, Share      uint32
-	_                    [80]byte
+	Link, Copy           uint64
+	_                    [64]byte
 }
 
 type pageC struct {

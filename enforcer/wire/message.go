@@ -93,7 +93,7 @@ type Usage struct {
 	Marks    uint32 // markers that completed
 	Behind   uint32 // of them, how many the GPU reached late
 	Overhead uint64 // threads waited in the gate, ns
-	_        [8]byte
+	Copied   uint64 // bytes that copies were asked to move
 }
 
 // A Notice is a line for the program's log.

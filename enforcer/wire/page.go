@@ -54,6 +54,8 @@ const (
 	slotCap       = 32
 	slotInFlight  = 40
 	slotShare     = 44
+	slotLink      = 48
+	slotCopy      = 56
 )
 
 func (p Page) word(at int) *uint32   { return (*uint32)(unsafe.Pointer(&p[at : at+4][0])) }
@@ -119,6 +121,18 @@ func (p Page) SetMemory(gpu int, used, limit uint64) {
 // Memory returns the tenant's bytes on a GPU, and its cap.
 func (p Page) Memory(gpu int) (used, limit uint64) {
 	return atomic.LoadUint64(p.double(slot(gpu) + slotUsed)), atomic.LoadUint64(p.double(slot(gpu) + slotCap))
+}
+
+// SetRates writes how many bytes a second the process may copy over the GPU's
+// link, and within it: 0 at will.
+func (p Page) SetRates(gpu int, link, copies uint64) {
+	atomic.StoreUint64(p.double(slot(gpu)+slotLink), link)
+	atomic.StoreUint64(p.double(slot(gpu)+slotCopy), copies)
+}
+
+// Rates returns what SetRates wrote.
+func (p Page) Rates(gpu int) (link, copies uint64) {
+	return atomic.LoadUint64(p.double(slot(gpu) + slotLink)), atomic.LoadUint64(p.double(slot(gpu) + slotCopy))
 }
 
 // Gated reports whether a launch must look at its slot.

@@ -11,6 +11,82 @@ type Stats struct {
 	Faults    map[string]uint64 `json:"faults"` // by kind: slow and flood, for which sessions were dropped, starved of descriptors, ...
 	GPUs      []GPUStats        `json:"gpus"`
 	Tenants   []TenantStats     `json:"tenants"` // one for each tenant and GPU that had a session
+	Enforcer  *EnforcerStats    `json:"enforcer,omitempty"`
+}
+
+// EnforcerStats are what the enforcer beside the broker adds: what quotas
+// promise and whether they are kept. Counters begin with its process.
+type EnforcerStats struct {
+	Quotas    []QuotaStats    `json:"quotas"`    // one for each tenant of the policy and GPU
+	Workloads []WorkloadStats `json:"workloads"` // of governed tenants, one for each GPU that they are on
+	Ladder    []LadderStats   `json:"ladder"`    // who is on it, or was in the last hour
+	Actions   []ActionStats   `json:"actions"`
+	MPS       []MPSStats      `json:"mps,omitempty"` // servers
+}
+
+// QuotaStats are what a tenant was promised of one GPU. Ratios are 0 to 1.
+type QuotaStats struct {
+	Tenant         string     `json:"tenant"`
+	GPU            string     `json:"gpu"` // UUID
+	Guarantee      float64    `json:"guarantee"`
+	Bandwidth      float64    `json:"bandwidth"`        // of the memory's, most; 1 no limit
+	MemoryReserved uint64     `json:"memory_reserved"`  // guaranteed
+	LaunchWait     float64    `json:"launch_wait"`      // seconds; 0 no objective
+	Charge         *float64   `json:"charge,omitempty"` // SM time over charged time of its sessions, as a part of the GPU's: the audit's drift
+	Bus            *float64   `json:"bus,omitempty"`    // of the memory's bandwidth that it used in the last window
+	QoS            []QoSStats `json:"qos"`
+	Holders        []Holder   `json:"holders"` // which backend holds what
+}
+
+// QoSStats count windows in which a tenant wanted what it was guaranteed.
+type QoSStats struct {
+	Objective  string `json:"objective"` // compute, memory, launch_wait
+	Windows    uint64 `json:"windows"`
+	Violations uint64 `json:"violations"` // of them, those in which it did not get it
+}
+
+// A Holder is the backend that holds a part of a quota.
+type Holder struct {
+	Resource string `json:"resource"` // compute, memory, copies
+	Backend  string `json:"backend"`  // hook, mps, kernel, none
+}
+
+// WorkloadStats are the audit of one workload on one GPU.
+type WorkloadStats struct {
+	Tenant     string            `json:"tenant"`
+	Workload   string            `json:"workload"`
+	GPU        string            `json:"gpu"` // UUID
+	Processes  int               `json:"processes"`
+	Unhooked   int               `json:"unhooked"`        // of them, those without a session
+	Under      int               `json:"under"`           // those whose hook says less than the driver
+	Drift      *float64          `json:"drift,omitempty"` // bytes that the driver counts above the books, of those with a session
+	Violations map[string]uint64 `json:"violations"`      // audits that found one, by objective
+}
+
+// LadderStats are where a workload stands on the ladder.
+type LadderStats struct {
+	Tenant   string `json:"tenant"`
+	Workload string `json:"workload"`
+	Rung     string `json:"rung"`   // observe, warn, throttle, pause, terminate
+	Shadow   bool   `json:"shadow"` // beyond warn it is only said
+}
+
+// ActionStats count what the ladder did.
+type ActionStats struct {
+	Tenant   string `json:"tenant"`
+	Workload string `json:"workload"`
+	Action   string `json:"action"` // the rung that was entered, or resume
+	Result   string `json:"result"` // done, shadow, braked, missed, failed
+	Count    uint64 `json:"count"`
+}
+
+// MPSStats are one server of CUDA MPS.
+type MPSStats struct {
+	PID     int     `json:"pid"`
+	UID     int     `json:"uid"`
+	Tenant  string  `json:"tenant"`  // that it serves, empty where that is not one
+	Threads float64 `json:"threads"` // active thread percentage as a part, 0 to 1; what clients get that come from now on
+	Clients int     `json:"clients"`
 }
 
 // HookStats are the sessions of one version of the hook.
@@ -63,13 +139,19 @@ type TenantStats struct {
 	ChargedSeconds   float64    `json:"charged_seconds"`
 	Turns            uint64     `json:"turns"`
 	OverrunSeconds   float64    `json:"overrun_seconds"`   // that turns went on beyond their end
+	Overruns         uint64     `json:"overruns"`          // turns whose end did not come in time after they were over
 	WaitSeconds      float64    `json:"wait_seconds"`      // that it wanted the GPU and had no turn
 	ThrottledSeconds float64    `json:"throttled_seconds"` // that its threads waited in the gate, as its hooks say
 	Launches         uint64     `json:"launches"`          // as its hooks say
+	CopiedBytes      uint64     `json:"copied_bytes"`      // that copies were asked to move, as its hooks say
+	Waits            uint64     `json:"waits"`             // times that it waited for a turn
+	LateWaits        uint64     `json:"late_waits"`        // of them, those that were longer than its objective
 
 	MemoryCap      uint64 `json:"memory_cap"`  // bytes; 0 none
 	MemoryUsed     uint64 `json:"memory_used"` // bytes committed, those of dead sessions included
 	MemoryReserved uint64 `json:"memory_reserved"`
 	MemoryPeak     uint64 `json:"memory_peak"`
 	MemoryDenied   uint64 `json:"memory_denied"` // requests that were refused
+	MemoryAsked    uint64 `json:"memory_asked"`  // requests that its guarantee covers
+	MemoryMissed   uint64 `json:"memory_missed"` // of them, those that the driver or the broker did not grant
 }

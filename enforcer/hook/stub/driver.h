@@ -43,6 +43,10 @@ CUresult cuMemAddressReserve(CUdeviceptr *p, size_t bytes, size_t align, CUdevic
 CUresult cuMemMap(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAllocationHandle h, unsigned long long f);
 CUresult cuMemUnmap(CUdeviceptr p, size_t bytes);
 CUresult cuMemRelease(CUmemGenericAllocationHandle h);
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t n);
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t n, CUstream s);
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s);
+CUresult cuPointerGetAttribute(void *out, CUpointer_attribute what, CUdeviceptr at);
 CUresult cuLaunchKernel_ptsz(void);
 
 #endif

@@ -13,7 +13,10 @@
 #define GS_STUB_EVENTS 32768
 #define GS_STUB_RING 1024 /* entries of a stream, as on a real driver */
 
-enum gs_work { GS_WORK_KERNEL, GS_WORK_EVENT, GS_WORK_WAIT };
+enum gs_work { GS_WORK_KERNEL, GS_WORK_EVENT, GS_WORK_WAIT, GS_WORK_COPY };
+
+/* The two ways that copies go, each with an engine that serves one at a time. */
+enum gs_engine { GS_ENGINE_LINK, GS_ENGINE_MEMORY, GS_ENGINES };
 
 /* Where a stream will be when something has happened: true once the slot's
  * head has passed at, or the slot belongs to another stream. */
@@ -30,6 +33,7 @@ struct gs_entry {
 	struct gs_point point; /* WAIT */
 	uint64_t until;        /* the stream's work up to here and with this, ns */
 	uint64_t order;        /* among all entries of the process */
+	uint64_t copied;       /* when the stream's copies up to here and with this are done, CLOCK_MONOTONIC ns; 0 none */
 };
 
 enum gs_stream_kind { GS_BLOCKING, GS_NON_BLOCKING, GS_LEGACY };
@@ -43,6 +47,7 @@ struct gs_slot_stream {
 	uint32_t closed; /* freed when its work is done */
 	uint64_t head, tail;
 	uint64_t queued, worked; /* ns of kernels ever put in, ever done */
+	uint64_t copied;         /* when the last copy is done */
 };
 
 struct gs_slot_event {
@@ -71,6 +76,8 @@ struct gs_gpu {
 	uint64_t slice_end, switched;
 	uint64_t switching; /* ns ever lost to switches */
 	uint64_t records;
+	uint64_t engine[GS_ENGINES]; /* until when it has copies to make, CLOCK_MONOTONIC ns */
+	uint32_t copies;  /* under way */
 	uint32_t current; /* process slot + 1 */
 	uint32_t procs, streams, events; /* slots ever used */
 	uint32_t generation;
@@ -84,6 +91,7 @@ struct gs_host {
 	uint64_t magic; /* written last by who made the file */
 	uint32_t gpus, reserved;
 	uint64_t slice, change; /* ns */
+	uint64_t rate[GS_ENGINES]; /* bytes a second */
 	struct gs_gpu gpu[GS_STUB_GPUS_MAX];
 };
 
@@ -100,6 +108,7 @@ void gs_memory_give(struct gs_gpu *g, int proc, uint64_t bytes); /* takes the lo
 
 /* simulate.c: the GPU is locked */
 void gs_simulate(struct gs_gpu *g, uint64_t now);
+uint64_t gs_copy_ns(enum gs_engine way, uint64_t bytes); /* how long a copy takes */
 uint64_t gs_predict(struct gs_gpu *g, struct gs_point p); /* no later than the point will be reached */
 bool gs_passed(const struct gs_gpu *g, struct gs_point p);
 void gs_stream_free(struct gs_gpu *g, uint32_t stream);

@@ -10,7 +10,7 @@
 
 #include "gpu.h"
 
-#define MAGIC 0x3147505742555453ull /* changes with struct gs_host */
+#define MAGIC 0x3247505742555453ull /* changes with struct gs_host */
 #define BURY_EVERY 1000000ull        /* ns */
 
 struct gs_host *gs_host;
@@ -60,6 +60,8 @@ static void make(struct gs_host *h)
 	if (!h->slice)
 		h->slice = 1000;
 	h->change = setting("GS_STUB_SWITCH_US", 20) * 1000;
+	h->rate[GS_ENGINE_LINK] = setting("GS_STUB_LINK_MBPS", 25000) * 1000000;
+	h->rate[GS_ENGINE_MEMORY] = setting("GS_STUB_COPY_MBPS", 1000000) * 1000000;
 	pthread_mutexattr_init(&a);
 	pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
 	pthread_mutexattr_setrobust(&a, PTHREAD_MUTEX_ROBUST);

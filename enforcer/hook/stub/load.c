@@ -4,7 +4,10 @@
  *   step NS COMPLETED            launches known to have ended, every --report-ms
  *   burst NS LATENCY_US          of each burst, when it ended
  *   alloc BYTES CODE             what could be allocated, and the error that ended it
- *   total NS COMPLETED SECONDS   at the end, also after SIGTERM */
+ *   copied BYTES RATE            with --launch=copy, in all and per second
+ *   total NS COMPLETED SECONDS   at the end, also after SIGTERM
+ * A launch is a kernel, a graph, or a copy of --copy-kib, from the host (up), to
+ * it (down) or within the GPU (in), as --copy-way says. */
 #define _GNU_SOURCE
 #include <getopt.h>
 #include <pthread.h>
@@ -21,12 +24,12 @@
 #define STREAMS 64
 
 static struct {
-	double kernel_us, graph_us, burst_ms, sleep_ms, seconds, cpu_us, alloc_mib, alloc_step_mib, report_ms, rate;
+	double kernel_us, graph_us, burst_ms, sleep_ms, seconds, cpu_us, alloc_mib, alloc_step_mib, report_ms, rate, copy_kib;
 	long sync_every, steps, streams, threads, gpu;
-	bool graph, wait;
-	const char *resolve, *kind;
+	bool graph, copy, wait;
+	const char *resolve, *kind, *way;
 } option = {.kernel_us = 100, .graph_us = 2000, .alloc_step_mib = 20, .report_ms = 100, .sync_every = 0, .streams = 1,
-	.threads = 1, .resolve = "dlsym", .kind = "native"};
+	.threads = 1, .resolve = "dlsym", .kind = "native", .copy_kib = 1024, .way = "up"};
 
 /* One thread's launches. Marks are put in by the thread and taken out by the
  * reporter, so that a launch is counted even while the thread is blocked. */
@@ -43,6 +46,8 @@ struct worker {
 
 static volatile sig_atomic_t stop;
 static CUgraphExec exec;
+static CUdeviceptr from, to; /* of copies */
+static char *host;
 static uint64_t iterations, began;
 static pthread_mutex_t output = PTHREAD_MUTEX_INITIALIZER;
 
@@ -81,12 +86,30 @@ static bool finished(const struct worker *w)
 		|| (option.seconds > 0 && (double)(now() - began) > option.seconds * 1e9);
 }
 
+static size_t copy_bytes(void) { return (size_t)(option.copy_kib * 1024); }
+
+static CUresult copy(CUstream s)
+{
+	switch (option.way[0]) {
+	case 'd': return cu.cuMemcpyDtoHAsync_v2(host, from, copy_bytes(), s);
+	case 'i': return cu.cuMemcpyDtoDAsync_v2(to, from, copy_bytes(), s);
+	default: return cu.cuMemcpyHtoDAsync_v2(to, host, copy_bytes(), s);
+	}
+}
+
+static CUresult launch_on(CUstream s)
+{
+	if (option.copy)
+		return copy(s);
+	return option.graph ? cu.cuGraphLaunch(exec, s) : launch_kernel(iterations, s);
+}
+
 static void launch(struct worker *w)
 {
 	CUstream s = w->stream[w->launched % (uint64_t)option.streams];
 	uint64_t start = now();
 
-	check(option.graph ? cu.cuGraphLaunch(exec, s) : launch_kernel(iterations, s), "launch");
+	check(launch_on(s), "launch");
 	w->launched++;
 	if (option.cpu_us > 0)
 		for (start = now(); (double)(now() - start) < option.cpu_us * 1000;)
@@ -114,6 +137,8 @@ static void synchronise(struct worker *w)
 
 static double launch_us(void)
 {
+	if (option.copy)
+		return (double)copy_bytes() / 25e3; /* the link's 25 GB/s */
 	return option.graph ? option.graph_us : option.kernel_us;
 }
 
@@ -226,6 +251,12 @@ static struct worker *prepare(void)
 	}
 	check(w ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY, "threads");
 	iterations = (uint64_t)(option.kernel_us * 1000 * per_ns);
+	if (option.copy) {
+		host = calloc(1, copy_bytes());
+		check(host ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY, "copies");
+		check(cu.cuMemAlloc_v2(&from, copy_bytes()), "cuMemAlloc");
+		check(cu.cuMemAlloc_v2(&to, copy_bytes()), "cuMemAlloc");
+	}
 	if (option.graph)
 		exec = graph_of(iterations, option.graph_us > option.kernel_us ? (int)(option.graph_us / option.kernel_us + 0.5) : 1);
 	return w;
@@ -238,10 +269,11 @@ static bool parse(int argc, char **argv)
 		{"burst-ms", &option.burst_ms, 0, 0}, {"sleep-ms", &option.sleep_ms, 0, 0},
 		{"seconds", &option.seconds, 0, 0}, {"cpu-us", &option.cpu_us, 0, 0},
 		{"alloc-mib", &option.alloc_mib, 0, 0}, {"alloc-step-mib", &option.alloc_step_mib, 0, 0},
-		{"report-ms", &option.report_ms, 0, 0}, {"rate", &option.rate, 0, 0},
+		{"report-ms", &option.report_ms, 0, 0}, {"rate", &option.rate, 0, 0}, {"copy-kib", &option.copy_kib, 0, 0},
 		{"sync-every", 0, &option.sync_every, 0}, {"steps", 0, &option.steps, 0},
 		{"streams", 0, &option.streams, 0}, {"threads", 0, &option.threads, 0}, {"gpu", 0, &option.gpu, 0},
 		{"resolve", 0, 0, &option.resolve}, {"alloc-kind", 0, 0, &option.kind},
+		{"copy-way", 0, 0, &option.way},
 	};
 	const char *how = "kernel";
 
@@ -275,8 +307,9 @@ static bool parse(int argc, char **argv)
 			i++;
 	}
 	option.graph = !strcmp(how, "graph");
+	option.copy = !strcmp(how, "copy");
 	return option.streams > 0 && option.streams <= STREAMS && option.threads > 0 && option.kernel_us >= 0
-		&& (option.graph || !strcmp(how, "kernel"));
+		&& option.copy_kib >= 1 / 1024. && (option.graph || option.copy || !strcmp(how, "kernel"));
 }
 
 int main(int argc, char **argv)
@@ -318,10 +351,13 @@ int main(int argc, char **argv)
 	pthread_mutex_lock(&output);
 	{
 		uint64_t sum = 0;
+		double seconds = (double)(now() - began) / 1e9;
 
 		for (long i = 0; i < option.threads; i++)
 			sum += completed(&w[i]);
-		printf("total %llu %llu %.6f\n", (unsigned long long)now(), (unsigned long long)sum, (double)(now() - began) / 1e9);
+		if (option.copy)
+			printf("copied %llu %.0f\n", (unsigned long long)(sum * copy_bytes()), (double)(sum * copy_bytes()) / seconds);
+		printf("total %llu %llu %.6f\n", (unsigned long long)now(), (unsigned long long)sum, seconds);
 	}
 	pthread_mutex_unlock(&output);
 	return 0;

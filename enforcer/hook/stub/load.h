@@ -33,6 +33,9 @@
 	X(cuMemAllocAsync, cuMemAllocAsync, CUdeviceptr *, size_t, CUstream) \
 	X(cuMemCreate, cuMemCreate, CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, \
 		unsigned long long) \
+	X(cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync, CUdeviceptr, const void *, size_t, CUstream) \
+	X(cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync, void *, CUdeviceptr, size_t, CUstream) \
+	X(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync, CUdeviceptr, CUdeviceptr, size_t, CUstream) \
 	X(cuMemGetInfo_v2, cuMemGetInfo, size_t *, size_t *)
 
 extern struct calls {

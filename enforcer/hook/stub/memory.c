@@ -53,6 +53,24 @@ bool gs_release(CUdeviceptr at, enum gs_held held, struct gs_holding *out)
 	return h != NULL;
 }
 
+static int device_in(const struct gs_holding *h, CUdeviceptr at)
+{
+	for (; h; h = h->next)
+		if (h->held != GS_HELD_ARRAY && at >= h->at && at - h->at < h->bytes)
+			return h->ctx ? h->ctx->device : 0;
+	return -1;
+}
+
+int gs_memory_device(CUdeviceptr at)
+{
+	pthread_mutex_lock(&lock);
+	int device = device_in(*bucket(at), at); /* most ask for where it begins */
+	for (int i = 0; i < BUCKETS && device < 0; i++)
+		device = device_in(table[i], at);
+	pthread_mutex_unlock(&lock);
+	return device;
+}
+
 void gs_memory_forget(CUcontext ctx)
 {
 	pthread_mutex_lock(&lock);

@@ -1,5 +1,8 @@
 /* What the GPU does with its time: one process at a time, in slices, round
- * robin; one kernel at a time of that process, round robin over its streams. */
+ * robin; one kernel at a time of that process, round robin over its streams.
+ * Beside that go copies, as fast as their engine, whoever's turn it is: each is
+ * done when its engine has made those that were put in before it, and its
+ * stream has come to it. */
 #include "gpu.h"
 
 /* gs_predict never looks further ahead, so that a waiter notices in time that
@@ -42,7 +45,7 @@ static bool ready(struct gs_gpu *g, uint32_t stream)
 	const struct gs_slot_stream *s = &g->stream[stream];
 	const struct gs_entry *e;
 
-	if (s->head == s->tail)
+	if (s->head == s->tail || head_of(g, stream)->work == GS_WORK_COPY)
 		return false;
 	e = head_of(g, stream);
 	if (e->work == GS_WORK_WAIT && !gs_passed(g, e->point))
@@ -90,6 +93,8 @@ void gs_stream_free(struct gs_gpu *g, uint32_t stream)
 	struct gs_slot_proc *p = &g->proc[s->owner - 1];
 	uint32_t *link = &p->streams;
 
+	for (; s->head != s->tail; s->head++)
+		g->copies -= head_of(g, stream)->work == GS_WORK_COPY;
 	while (*link && *link != stream + 1)
 		link = &g->stream[*link - 1].next;
 	if (*link)
@@ -110,6 +115,7 @@ static void retire(struct gs_gpu *g, uint32_t stream)
 
 	if (e->work == GS_WORK_EVENT && v->record == e->record)
 		v->time = g->now;
+	g->copies -= e->work == GS_WORK_COPY;
 	s->head++;
 	if (s->closed && s->head == s->tail)
 		gs_stream_free(g, stream);
@@ -135,17 +141,52 @@ static void run(struct gs_gpu *g, uint32_t stream, uint64_t now)
 		retire(g, stream);
 }
 
+uint64_t gs_copy_ns(enum gs_engine way, uint64_t bytes)
+{
+	return (uint64_t)((double)bytes * 1e9 / (double)gs_host->rate[way]);
+}
+
+/* Ends the copies of a stream that are done by now, with the events behind
+ * them, and answers when its next one will be, no later than limit. */
+static uint64_t copy_stream(struct gs_gpu *g, uint32_t stream, uint64_t limit)
+{
+	bool behind = false;
+
+	while (g->stream[stream].head != g->stream[stream].tail) {
+		const struct gs_entry *e = head_of(g, stream);
+
+		if ((e->work != GS_WORK_COPY && !(e->work == GS_WORK_EVENT && behind)) || !ordered(g, stream, e->order))
+			break;
+		if (e->copied > g->now)
+			return e->copied < limit ? e->copied : limit;
+		behind = true;
+		retire(g, stream);
+	}
+	return limit;
+}
+
+static uint64_t copy(struct gs_gpu *g, uint64_t limit)
+{
+	for (uint32_t n = 0; g->copies && n < g->procs; n++)
+		for (uint32_t i = g->proc[n].streams, next; i; i = next) {
+			next = g->stream[i - 1].next;
+			limit = copy_stream(g, i - 1, limit);
+		}
+	return limit;
+}
+
 void gs_simulate(struct gs_gpu *g, uint64_t now)
 {
 	while (g->now < now) {
+		uint64_t until = copy(g, now);
 		uint32_t stream = g->current ? ready_stream(g, g->current - 1) : 0;
 
 		if (!stream || g->now >= g->slice_end) {
 			uint32_t next = ready_proc(g);
 
 			if (!next) {
-				g->now = now;
-				return;
+				g->now = until;
+				continue;
 			}
 			g->switched = g->now;
 			if (next != g->current && g->current)
@@ -156,10 +197,11 @@ void gs_simulate(struct gs_gpu *g, uint64_t now)
 			stream = ready_stream(g, next - 1);
 		}
 		if (g->now < g->switched)
-			g->now = g->switched < now ? g->switched : now;
+			g->now = g->switched < until ? g->switched : until;
 		else
-			run(g, stream - 1, now);
+			run(g, stream - 1, until);
 	}
+	copy(g, now);
 }
 
 static uint64_t pending(const struct gs_gpu *g, uint32_t proc)
@@ -173,14 +215,12 @@ static uint64_t pending(const struct gs_gpu *g, uint32_t proc)
 
 /* The same round robin as above over what is queued now, process by process;
  * of the waiter's own process only what is before the point counts. */
-uint64_t gs_predict(struct gs_gpu *g, struct gs_point p)
+static uint64_t predict_kernels(struct gs_gpu *g, struct gs_point p)
 {
 	const struct gs_slot_stream *s = &g->stream[p.stream];
 	uint64_t left[GS_STUB_PROCS], t = g->now, end = t + HORIZON, slice = 0;
 	uint32_t mine, i = g->current ? g->current - 1 : 0;
 
-	if (gs_passed(g, p))
-		return t;
 	mine = s->owner - 1;
 	for (uint32_t n = 0; n < g->procs; n++)
 		left[n] = g->proc[n].pid && n != mine ? pending(g, n) : 0;
@@ -206,4 +246,15 @@ uint64_t gs_predict(struct gs_gpu *g, struct gs_point p)
 		i = next;
 	}
 	return end;
+}
+
+uint64_t gs_predict(struct gs_gpu *g, struct gs_point p)
+{
+	if (gs_passed(g, p))
+		return g->now;
+	uint64_t t = predict_kernels(g, p), copied = g->ring[p.stream][p.at % GS_STUB_RING].copied;
+
+	if (copied > g->now + HORIZON)
+		copied = g->now + HORIZON;
+	return copied > t ? copied : t;
 }

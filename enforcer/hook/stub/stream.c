@@ -37,11 +37,12 @@ void gs_wait(struct gs_gpu *g, struct gs_point p)
 	}
 }
 
-CUresult gs_put(CUstream s, enum gs_work work, uint64_t ns, CUevent event, struct gs_point point)
+/* The place behind the stream's last entry, once there is room; the GPU is
+ * locked. NULL, and it is not, where the stream is gone. */
+static struct gs_entry *room(CUstream s)
 {
 	struct gs_gpu *g = gs_gpu_lock((unsigned)s->ctx->device);
 	struct gs_slot_stream *q = &g->stream[s->slot];
-	struct gs_entry *e;
 
 	while (q->generation == s->generation && q->tail - q->head >= GS_STUB_RING) {
 		struct gs_point room = {s->slot, s->generation, q->head + ROOM - 1};
@@ -52,9 +53,19 @@ CUresult gs_put(CUstream s, enum gs_work work, uint64_t ns, CUevent event, struc
 	}
 	if (q->generation != s->generation) {
 		gs_gpu_unlock(g);
-		return CUDA_ERROR_INVALID_HANDLE;
+		return NULL;
 	}
-	e = &g->ring[s->slot][q->tail % GS_STUB_RING];
+	return &g->ring[s->slot][q->tail % GS_STUB_RING];
+}
+
+CUresult gs_put(CUstream s, enum gs_work work, uint64_t ns, CUevent event, struct gs_point point)
+{
+	struct gs_entry *e = room(s);
+	struct gs_gpu *g = s->ctx->g;
+	struct gs_slot_stream *q = &g->stream[s->slot];
+
+	if (!e)
+		return CUDA_ERROR_INVALID_HANDLE;
 	*e = (struct gs_entry){.work = work, .point = point, .order = g->proc[s->ctx->proc].order++};
 	if (event) {
 		struct gs_slot_event *v = &g->event[event->slot];
@@ -66,6 +77,28 @@ CUresult gs_put(CUstream s, enum gs_work work, uint64_t ns, CUevent event, struc
 	}
 	q->queued += ns;
 	e->until = q->queued;
+	e->copied = q->copied;
+	q->tail++;
+	gs_gpu_unlock(g);
+	return CUDA_SUCCESS;
+}
+
+/* The engine makes the copies in the order in which they come, all processes'. */
+CUresult gs_put_copy(CUstream s, enum gs_engine way, uint64_t bytes)
+{
+	struct gs_entry *e = room(s);
+	struct gs_gpu *g = s->ctx->g;
+	struct gs_slot_stream *q = &g->stream[s->slot];
+
+	if (!e)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (g->engine[way] < g->now)
+		g->engine[way] = g->now;
+	g->engine[way] += gs_copy_ns(way, bytes);
+	if (q->copied < g->engine[way])
+		q->copied = g->engine[way];
+	*e = (struct gs_entry){.work = GS_WORK_COPY, .order = g->proc[s->ctx->proc].order++, .until = q->queued, .copied = q->copied};
+	g->copies++;
 	q->tail++;
 	gs_gpu_unlock(g);
 	return CUDA_SUCCESS;

@@ -78,6 +78,7 @@ CUresult gs_stream_of(CUstream s, CUstream *out); /* what a caller's handle mean
 CUstream gs_stream_make(CUcontext ctx, uint32_t kind, int priority);
 void gs_stream_close(CUstream s);
 CUresult gs_put(CUstream s, enum gs_work work, uint64_t ns, CUevent event, struct gs_point point);
+CUresult gs_put_copy(CUstream s, enum gs_engine way, uint64_t bytes);
 void gs_wait(struct gs_gpu *g, struct gs_point p);
 CUresult gs_finish(CUcontext ctx); /* waits for all work of the context */
 
@@ -105,6 +106,7 @@ struct gs_holding {
 	void *of; /* the pool, or the VMM handle */
 };
 CUdeviceptr gs_address(uint64_t bytes);
+int gs_memory_device(CUdeviceptr at); /* where this process has memory at that address; -1 nowhere */
 void gs_hold(struct gs_holding h);
 bool gs_release(CUdeviceptr at, enum gs_held held, struct gs_holding *out); /* false: no such */
 void gs_memory_forget(CUcontext ctx); /* gives back what the context holds */

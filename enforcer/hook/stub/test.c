@@ -314,10 +314,67 @@ static void versions_are_gated(void)
 	IS(f == (void *)(uintptr_t)cuLaunchKernel_ptsz, 1);
 }
 
+/* 25 GB/s over the link and 1000 GB/s within, beside the kernels. */
+static void copies_take_their_time(void)
+{
+	CUstream s, t, u;
+	CUdeviceptr p, q;
+	CUevent a, b, c, d;
+	CUgraph g;
+	size_t n;
+	char h[1];
+	int type;
+
+	start();
+	IS(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), 0);
+	IS(cuStreamCreate(&t, CU_STREAM_NON_BLOCKING), 0);
+	IS(cuStreamCreate(&u, CU_STREAM_NON_BLOCKING), 0);
+	IS(cuMemAlloc_v2(&p, 1000 * MIB), 0);
+	IS(cuMemAlloc_v2(&q, 1000 * MIB), 0);
+	a = event(s);
+	IS(cuMemcpyHtoDAsync_v2(p, h, 250000000, s), 0);
+	b = event(s);
+	IS(cuMemcpyHtoDAsync_v2(q, h, 250000000, t), 0); /* the link makes one at a time */
+	c = event(t);
+	IS(cuEventQuery(b), CUDA_ERROR_NOT_READY);
+	IS(cuEventSynchronize(c), 0);
+	near(between(b, c), 10, 0.5, "a copy behind another one, ms");
+	near(between(a, c), 20, 1, "two copies, ms");
+	a = event(u);
+	IS(run(60000000, u), 0);
+	d = event(u);
+	IS(cuMemcpyHtoDAsync_v2(p, h, 250000000, s), 0);
+	b = event(s);
+	IS(cuEventSynchronize(d), 0);
+	near(between(a, b), 10, 5, "a copy beside a kernel, ms");
+	near(between(a, d), 60, 1, "the kernel, ms");
+	a = event(s);
+	IS(cuMemcpyDtoDAsync_v2(p, q, 500000000, s), 0);
+	IS(run(1000000, s), 0); /* begins when the copy is done */
+	b = event(s);
+	IS(cuStreamSynchronize(s), 0);
+	near(between(a, b), 1.5, 0.5, "a copy within and a kernel, ms");
+	IS(cuMemcpyHtoD_v2(p, h, 25000000), 0);
+	IS(cuMemcpyHtoD_v2(0, h, 1), CUDA_ERROR_INVALID_VALUE);
+	IS(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p + 900 * MIB), 0);
+	IS(type, CU_MEMORYTYPE_DEVICE);
+	IS(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (uintptr_t)h), CUDA_ERROR_INVALID_VALUE);
+	IS(cuStreamBeginCapture_v2(s, CU_STREAM_CAPTURE_MODE_GLOBAL), 0);
+	IS(cuMemcpyHtoDAsync_v2(p, h, 25000000, s), 0);
+	IS(cuMemcpyHtoD_v2(p, h, 25000000), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	IS(cuStreamEndCapture(s, &g), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+	IS(cuStreamBeginCapture_v2(s, CU_STREAM_CAPTURE_MODE_GLOBAL), 0);
+	IS(cuMemcpyHtoDAsync_v2(p, h, 25000000, s), 0);
+	IS(cuStreamEndCapture(s, &g), 0);
+	IS(cuGraphGetNodes(g, NULL, &n), 0);
+	IS(n, 1);
+}
+
 static const struct { const char *name; void (*test)(void); } tests[] = {
 #define T(name) {#name, name}
 	T(events_are_exact), T(streams_are_ordered), T(two_share_half_and_half), T(capture_has_rules),
 	T(memory_is_one_arena), T(death_gives_back), T(a_forked_child_has_no_driver), T(versions_are_gated),
+	T(copies_take_their_time),
 };
 
 int main(void)

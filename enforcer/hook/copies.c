@@ -1,0 +1,133 @@
+/* Copies, each with the number of its bytes and the way they go. A fill counts
+ * as a copy within the GPU.
+ *
+ * The _ptds and _ptsz names are what a program calls that was compiled for a
+ * default stream per thread. */
+#include "claims.h"
+#include "intercept.h"
+
+/* Defines the wrapper of a copy: its parameters, its arguments, the stream whose
+ * capture it could become a part of, its bytes and their way. Which way is only
+ * asked where a rate holds: it may need the driver. */
+#define COPY(name, parameters, arguments, stream, bytes, way)   \
+	CUresult name parameters                                \
+	{                                                       \
+		struct gs_copy c;                               \
+                                                                \
+		GS_NEED(name);                                  \
+		if (unlikely(gs_copy_enter(&c, stream, bytes))) \
+			gs_copy_wait(&c, way);                  \
+		CUresult r = gs_real.name arguments;            \
+		gs_copy_leave(&c, r);                           \
+		return r;                                       \
+	}
+
+/* The same under the names of both default streams: a call that waits for what
+ * it copies has no stream, and is never captured from the legacy one. */
+#define BARE(...) __VA_ARGS__
+#define WAITS(name, parameters, arguments, bytes, way)          \
+	COPY(name, parameters, arguments, NULL, bytes, way)     \
+	COPY(name##_ptds, parameters, arguments, CU_STREAM_PER_THREAD, bytes, way)
+#define ASYNC(name, parameters, arguments, bytes, way)                                  \
+	COPY(name, (BARE parameters, CUstream s), (BARE arguments, s), s, bytes, way)   \
+	COPY(name##_ptsz, (BARE parameters, CUstream s), (BARE arguments, s), s ? s : CU_STREAM_PER_THREAD, bytes, way)
+#define BOTH(waits, async, parameters, arguments, bytes, way)   \
+	WAITS(waits, parameters, arguments, bytes, way)         \
+	ASYNC(async, parameters, arguments, bytes, way)
+
+/* ---- how many, and which way ---- */
+
+static uint64_t bytes_2d(const CUDA_MEMCPY2D *p) { return p ? gs_product(p->WidthInBytes, p->Height) : 0; }
+static uint64_t bytes_3d(const CUDA_MEMCPY3D *p) { return p ? gs_product(gs_product(p->WidthInBytes, p->Height), p->Depth) : 0; }
+
+static uint64_t bytes_of_batch(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *sizes, size_t count)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; to && from && sizes && i < count; i++)
+		if (__builtin_add_overflow(n, sizes[i], &n))
+			return UINT64_MAX;
+	return n;
+}
+
+/* The device whose memory lies there, -1 the host's. */
+static int device_of(CUdeviceptr p)
+{
+	int type = 0, device = -1;
+
+	if (!gs_real.cuPointerGetAttribute || gs_real.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p) ||
+	    type != CU_MEMORYTYPE_DEVICE || gs_real.cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, p))
+		return -1;
+	return device;
+}
+
+/* Any pointers: only where both are of one device does the link see nothing.
+ * The driver is asked, some 100 ns, where a rate holds and nowhere else. */
+static enum gs_way between(CUdeviceptr to, CUdeviceptr from)
+{
+	int device = device_of(to);
+
+	return device >= 0 && device == device_of(from) ? GS_WITHIN : GS_LINK;
+}
+
+/* One side of a copy in two or three dimensions. */
+static bool on_device(int type, CUdeviceptr p)
+{
+	return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_ARRAY || (type == CU_MEMORYTYPE_UNIFIED && device_of(p) >= 0);
+}
+
+static enum gs_way way(int to_type, CUdeviceptr to, int from_type, CUdeviceptr from)
+{
+	if (to_type == CU_MEMORYTYPE_UNIFIED && from_type == CU_MEMORYTYPE_UNIFIED)
+		return between(to, from);
+	return on_device(to_type, to) && on_device(from_type, from) ? GS_WITHIN : GS_LINK;
+}
+
+#define SIDES(p) p->dstMemoryType, p->dstDevice, p->srcMemoryType, p->srcDevice
+static enum gs_way way_2d(const CUDA_MEMCPY2D *p) { return way(SIDES(p)); }
+static enum gs_way way_3d(const CUDA_MEMCPY3D *p) { return way(SIDES(p)); }
+static enum gs_way way_peer(CUcontext to, CUcontext from) { return to == from ? GS_WITHIN : GS_LINK; }
+static enum gs_way way_3d_peer(const CUDA_MEMCPY3D *p) { return way_peer(p->dstContext, p->srcContext) == GS_LINK ? GS_LINK : way_3d(p); }
+
+/* ---- the wrappers ---- */
+
+BOTH(cuMemcpy, cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t n), (to, from, n), n, between(to, from))
+BOTH(cuMemcpyPeer, cuMemcpyPeerAsync, (CUdeviceptr to, CUcontext there, CUdeviceptr from, CUcontext here, size_t n),
+      (to, there, from, here, n),
+      n, way_peer(there, here))
+BOTH(cuMemcpyHtoD_v2, cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t n), (to, from, n), n, GS_LINK)
+BOTH(cuMemcpyDtoH_v2, cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t n), (to, from, n), n, GS_LINK)
+/* Two devices that are peers may have one each. */
+BOTH(cuMemcpyDtoD_v2, cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t n), (to, from, n), n, between(to, from))
+BOTH(cuMemcpyHtoA_v2, cuMemcpyHtoAAsync_v2, (CUarray to, size_t at, const void *from, size_t n), (to, at, from, n), n, GS_LINK)
+BOTH(cuMemcpyAtoH_v2, cuMemcpyAtoHAsync_v2, (void *to, CUarray from, size_t at, size_t n), (to, from, at, n), n, GS_LINK)
+WAITS(cuMemcpyDtoA_v2, (CUarray to, size_t at, CUdeviceptr from, size_t n), (to, at, from, n), n, GS_WITHIN)
+WAITS(cuMemcpyAtoD_v2, (CUdeviceptr to, CUarray from, size_t at, size_t n), (to, from, at, n), n, GS_WITHIN)
+WAITS(cuMemcpyAtoA_v2, (CUarray to, size_t at, CUarray from, size_t begin, size_t n), (to, at, from, begin, n), n, GS_WITHIN)
+BOTH(cuMemcpy2D_v2, cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *p), (p), bytes_2d(p), way_2d(p))
+WAITS(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *p), (p), bytes_2d(p), way_2d(p))
+BOTH(cuMemcpy3D_v2, cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *p), (p), bytes_3d(p), way_3d(p))
+BOTH(cuMemcpy3DPeer, cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D *p), (p), bytes_3d(p), way_3d_peer(p))
+
+/* The first of a batch stands for all: a program moves one way at a time. Of
+ * CUDA 12.8, and without the place of the failure since 13. */
+#define BATCH CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes, size_t *begin, size_t kinds
+#define BATCHED to, from, sizes, count, attributes, begin, kinds
+ASYNC(cuMemcpyBatchAsync, (BATCH, size_t *failed), (BATCHED, failed),
+      bytes_of_batch(to, from, sizes, count), between(to[0], from[0]))
+ASYNC(cuMemcpyBatchAsync_v2, (BATCH), (BATCHED), bytes_of_batch(to, from, sizes, count), between(to[0], from[0]))
+
+/* Fills: a number of elements, or rows of them. */
+BOTH(cuMemsetD8_v2, cuMemsetD8Async, (CUdeviceptr to, unsigned char value, size_t n), (to, value, n), n, GS_WITHIN)
+BOTH(cuMemsetD2D8_v2, cuMemsetD2D8Async, (CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height),
+      (to, pitch, value, width, height),
+      gs_product(width, height), GS_WITHIN)
+BOTH(cuMemsetD16_v2, cuMemsetD16Async, (CUdeviceptr to, unsigned short value, size_t n), (to, value, n),
+      gs_product(n, 2), GS_WITHIN)
+BOTH(cuMemsetD2D16_v2, cuMemsetD2D16Async, (CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height),
+      (to, pitch, value, width, height),
+      gs_product(gs_product(width, height), 2), GS_WITHIN)
+BOTH(cuMemsetD32_v2, cuMemsetD32Async, (CUdeviceptr to, unsigned value, size_t n), (to, value, n), gs_product(n, 4), GS_WITHIN)
+BOTH(cuMemsetD2D32_v2, cuMemsetD2D32Async, (CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height),
+      (to, pitch, value, width, height),
+      gs_product(gs_product(width, height), 4), GS_WITHIN)

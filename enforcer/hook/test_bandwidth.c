@@ -1,0 +1,333 @@
+/* Copies and the rates that hold for them, against a driver and a broker that
+ * do what the test says. */
+#define _GNU_SOURCE
+#include "fake.h"
+
+#define KIB 1024ull
+#define MIB (1ull << 20)
+#define MS 1000000ull
+
+/* As the wrapper does it. */
+static void copy(uintptr_t stream, uint64_t bytes, enum gs_way way, CUresult r)
+{
+	struct gs_copy c;
+
+	if (gs_copy_enter(&c, (CUstream)stream, bytes))
+		gs_copy_wait(&c, way);
+	gs_copy_leave(&c, r);
+}
+
+static void rates(unsigned gpu, uint64_t link, uint64_t within)
+{
+	__atomic_store_n(&fake_page->slot[gpu].link, link, __ATOMIC_RELAXED);
+	__atomic_store_n(&fake_page->slot[gpu].copy, within, __ATOMIC_RELAXED);
+}
+
+static void ring(void)
+{
+	__atomic_fetch_add(&fake_page->bell, 1, __ATOMIC_RELEASE);
+	gs_bell_ring(fake_page);
+}
+
+static uint64_t sum(unsigned gpu)
+{
+	pthread_mutex_lock(&gs_gates[gpu].lock);
+	uint64_t n = gs_copies_sum(&gs_gates[gpu]);
+	pthread_mutex_unlock(&gs_gates[gpu].lock);
+	return n;
+}
+
+/* Whether somebody waits in the bucket, or has taken from it. */
+static uint64_t asked(enum gs_way way)
+{
+	pthread_mutex_lock(&gs_gates[0].lock);
+	uint64_t n = gs_gates[0].bucket[way].asked;
+	pthread_mutex_unlock(&gs_gates[0].lock);
+	return n;
+}
+
+/* Keeps copies going for as long as the test says. */
+static _Atomic bool over;
+static _Atomic uint64_t moved;
+static void *copies(void *of)
+{
+	const uint64_t *sizes = of;
+
+	for (unsigned i = 0; !atomic_load(&over); i++) {
+		copy(10, sizes[i % 3], GS_LINK, 0);
+		atomic_fetch_add(&moved, sizes[i % 3]);
+	}
+	return NULL;
+}
+
+/* Threads copy for 2 s together; then what they took is waited for, so that a
+ * large copy counts with the time that it stands for. The part of the rate that
+ * they got. */
+static double copied_of(unsigned threads, const uint64_t *sizes, uint64_t rate)
+{
+	pthread_t t[4];
+	uint64_t from = gs_now();
+
+	atomic_store(&over, false);
+	atomic_store(&moved, 0);
+	for (unsigned i = 0; i < threads; i++)
+		CHECK(!pthread_create(&t[i], NULL, copies, (void *)sizes));
+	while (gs_now() < from + 2000 * MS)
+		gs_bell_wait(fake_page, fake_page->bell, from + 2000 * MS - gs_now());
+	atomic_store(&over, true);
+	for (unsigned i = 0; i < threads; i++)
+		pthread_join(t[i], NULL);
+	copy(10, 1, GS_LINK, 0);
+	return (double)moved / ((double)(gs_now() - from) / 1e9) / (double)rate;
+}
+
+/* Never more than the rate; less than it up to twice, where other work took the
+ * CPU for longer than the bucket keeps anything. */
+static void hold(unsigned threads, const uint64_t *sizes, uint64_t rate)
+{
+	double part = 0;
+
+	rates(0, rate, 0);
+	for (int i = 0; i < 3 && part < 0.97; i++) {
+		uint64_t before = sum(0);
+		part = copied_of(threads, sizes, rate);
+		if (part < 0.97)
+			fprintf(stderr, "%.4f of the rate\n", part);
+		CHECK(part <= 1.03);
+		CHECK(sum(0) - before == moved + 1);
+	}
+	CHECK(part >= 0.97);
+}
+
+static void a_rate_holds_for_all_sizes(void) { hold(1, (const uint64_t[]){4 * KIB, MIB, 64 * MIB}, 500 * MIB); }
+static void a_rate_holds_for_small_copies(void) { hold(1, (const uint64_t[]){4 * KIB, 4 * KIB, 4 * KIB}, 100 * MIB); }
+static void threads_share_one_bucket(void) { hold(2, (const uint64_t[]){4 * KIB, MIB, 16 * KIB}, 200 * MIB); }
+
+static void without_a_rate_nothing_is_shared(void)
+{
+	uint64_t from = gs_now();
+
+	for (int i = 0; i < 1000; i++)
+		copy(10, MIB, GS_LINK, 0);
+	CHECK(gs_self->copied == 1000 * MIB && sum(0) == 1000 * MIB);
+	CHECK(!asked(GS_LINK) && !asked(GS_WITHIN) && !gs_gates[0].usage.overhead_ns && gs_now() - from < 1000 * MS);
+}
+
+static void the_ways_have_a_rate_each(void)
+{
+	rates(0, 0, MIB);
+	for (int i = 0; i < 10; i++)
+		copy(10, 64 * MIB, GS_LINK, 0);
+	CHECK(!asked(GS_LINK) && !asked(GS_WITHIN));
+	copy(10, 64 * MIB, GS_WITHIN, 0);
+	CHECK(asked(GS_WITHIN) == 64 * MIB);
+}
+
+static void *copy_one(void *bytes)
+{
+	copy(10, (uint64_t)(uintptr_t)bytes, GS_LINK, 0);
+	atomic_fetch_add(&moved, 1);
+	return NULL;
+}
+
+static pthread_t copying(uint64_t bytes)
+{
+	pthread_t t;
+
+	CHECK(!pthread_create(&t, NULL, copy_one, (void *)(uintptr_t)bytes));
+	return t;
+}
+
+/* For a second the helper says nothing of copies alone. */
+static void without_a_word(void)
+{
+	pthread_mutex_lock(&gs_gates[0].lock);
+	gs_gates[0].copies_ns = gs_now();
+	pthread_mutex_unlock(&gs_gates[0].lock);
+}
+
+/* A thread in a bucket that nobody would ever fill. */
+static pthread_t stuck(void)
+{
+	without_a_word();
+	rates(0, 1000, 0);
+	copy(10, 64 * MIB, GS_LINK, 0);
+	pthread_t t = copying(1);
+	EVENTUALLY(asked(GS_LINK) == 64 * MIB + 1);
+	CHECK(!moved);
+	return t;
+}
+
+/* Waits for the thread, which is to come within the time. */
+static void freed(pthread_t t, uint64_t within)
+{
+	uint64_t from = gs_now();
+
+	pthread_join(t, NULL);
+	CHECK(gs_now() - from < within && moved == 1);
+}
+
+static void a_rate_of_none_frees_whoever_waits(void)
+{
+	pthread_t t = stuck();
+
+	rates(0, 0, 0);
+	ring();
+	freed(t, 500 * MS);
+	pthread_mutex_lock(&gs_gates[0].lock);
+	struct gs_bucket *b = &gs_gates[0].bucket[GS_LINK];
+	CHECK(b->asked - b->given >= 63 * MIB && b->asked - b->given <= 64 * MIB); /* what was not taken is put back */
+	CHECK(gs_gates[0].usage.overhead_ns > 0);
+	pthread_mutex_unlock(&gs_gates[0].lock);
+}
+
+static void a_new_rate_is_seen_without_the_bell(void)
+{
+	pthread_t t = stuck();
+
+	rates(0, 1000000 * MIB, 0);
+	freed(t, 1500 * MS);
+}
+
+static void a_lowered_rate_holds_for_whoever_waits(void)
+{
+	rates(0, 640 * MIB, 0);
+	copy(10, 64 * MIB, GS_LINK, 0);
+	pthread_t t = copying(1);
+	EVENTUALLY(asked(GS_LINK) == 64 * MIB + 1);
+	rates(0, 1000, 0);
+	ring();
+	uint64_t from = gs_now();
+	while (gs_now() < from + 300 * MS)
+		gs_bell_wait(fake_page, fake_page->bell, 300 * MS);
+	CHECK(!moved); /* at the old rate it would have gone by now */
+	rates(0, 0, 0);
+	ring();
+	freed(t, 500 * MS);
+}
+
+static void a_revoked_page_holds_nobody(void)
+{
+	pthread_t t = stuck();
+
+	fake_mode(0, GS_KILL, 0, 0);
+	freed(t, 500 * MS);
+	copy(10, 64 * MIB, GS_LINK, 0);
+}
+
+/* The page is another one: the broker is lost, and its rates are over. */
+static void another_page_frees_whoever_waits(void)
+{
+	static struct gs_page own;
+	pthread_t t = stuck();
+
+	atomic_store(&gs_page, &own);
+	ring();
+	freed(t, 500 * MS);
+}
+
+static void a_pause_does_not_hold_copies(void)
+{
+	fake_mode(0, GS_PAUSE, 1, 0);
+	copy(10, MIB, GS_LINK, 0);
+	CHECK(sum(0) == MIB);
+}
+
+static void a_captured_copy_is_not_made(void)
+{
+	rates(0, 1000, 1000);
+	gs_gate_capture((CUstream)10, true);
+	fake[10].captures = true;
+	for (int i = 0; i < 10; i++)
+		copy(10, 64 * MIB, GS_LINK, 0);
+	CHECK(!asked(GS_LINK) && !sum(0));
+	copy(11, MIB, GS_LINK, 0); /* another stream does not capture */
+	copy(0, 1, GS_WITHIN, 0); /* nor ever the legacy one */
+	CHECK(asked(GS_LINK) == MIB && asked(GS_WITHIN) == 1 && sum(0) == MIB + 1);
+	fake[10].captures = false;
+	gs_gate_capture((CUstream)10, false);
+}
+
+static void what_is_refused_is_not_taken(void)
+{
+	rates(0, 1000, 0);
+	for (int i = 0; i < 10; i++)
+		copy(10, 64 * MIB, GS_LINK, 1);
+	copy(10, SIZE_MAX, GS_LINK, 1);
+	copy(10, 0, GS_LINK, 0);
+	CHECK(!sum(0) && asked(GS_LINK) == 640 * MIB && gs_gates[0].bucket[GS_LINK].given >= 640 * MIB);
+	copy(10, 1, GS_LINK, 0);
+}
+
+static void bytes_are_of_the_gpu_of_the_context(void)
+{
+	gs_gate_context_created((CUcontext)0x100);
+	gs_gate_context_created((CUcontext)0x200);
+	rates(1, 1000, 0);
+	copy(0, 5, GS_LINK, 0);
+	fake_context = (CUcontext)0x200;
+	copy(0, 7, GS_LINK, 0);
+	CHECK(gs_gates[1].bucket[GS_LINK].asked == 7 && !asked(GS_LINK));
+	fake_context = (CUcontext)0x100;
+	copy(0, 11, GS_LINK, 0);
+	CHECK(sum(0) == 16 && sum(1) == 7);
+	fake_context = NULL; /* the driver's affair */
+	copy(0, 13, GS_LINK, 201);
+	CHECK(sum(0) == 16 && sum(1) == 7);
+}
+
+static void a_thread_that_ends_leaves_its_bytes(void)
+{
+	for (int i = 0; i < 10; i++)
+		pthread_join(copying(100), NULL);
+	CHECK(sum(0) == 1000 && gs_gates[0].copied == 1000);
+}
+
+static void a_yield_tells_of_copies(void)
+{
+	without_a_word();
+	fake_mode(0, GS_RUN, 3, 0);
+	fake_launch(10, false, NULL); /* the turn does not end while that is under way */
+	uint64_t yields = fake_yields;
+	copy(10, 4096, GS_LINK, 0);
+	fake_finish(10);
+	EVENTUALLY(fake_yields > yields && phase() == GS_GIVEN);
+	CHECK(fake_copied == 4096 && fake_last.copied == 4096 && !fake_usages);
+}
+
+/* Who only copies has no turns to end. */
+static void copies_are_told_of_by_themselves(void)
+{
+	copy(10, 4096, GS_LINK, 0);
+	EVENTUALLY(fake_copied == 4096 && fake_usages == 1);
+	pthread_mutex_lock(&gs_gates[0].lock); /* under which the broker is told */
+	CHECK(!fake_last.turn && !fake_last.launched && fake_last.gpu == 0);
+	pthread_mutex_unlock(&gs_gates[0].lock);
+	copy(10, 100, GS_LINK, 0);
+	EVENTUALLY(fake_copied == 4196 && fake_usages == 2);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct fake_case cases[] = {
+		CASE(a_rate_holds_for_all_sizes),
+		CASE(a_rate_holds_for_small_copies),
+		CASE(threads_share_one_bucket),
+		CASE(without_a_rate_nothing_is_shared),
+		CASE(the_ways_have_a_rate_each),
+		CASE(a_rate_of_none_frees_whoever_waits),
+		CASE(a_new_rate_is_seen_without_the_bell),
+		CASE(a_lowered_rate_holds_for_whoever_waits),
+		CASE(a_revoked_page_holds_nobody),
+		CASE(another_page_frees_whoever_waits),
+		CASE(a_pause_does_not_hold_copies),
+		CASE(a_captured_copy_is_not_made),
+		CASE(what_is_refused_is_not_taken),
+		CASE(bytes_are_of_the_gpu_of_the_context),
+		CASE(a_thread_that_ends_leaves_its_bytes),
+		CASE(a_yield_tells_of_copies),
+		CASE(copies_are_told_of_by_themselves),
+	};
+
+	return fake_run(cases, sizeof cases / sizeof *cases, argc > 1 ? argv[1] : NULL);
+}

@@ -1,0 +1,277 @@
+/* The wrappers of copies, on the simulated driver, with the process's own page
+ * in place of a broker's: how many bytes each counts, and which way. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "client.h"
+#include "intercept.h"
+#include "streams.h"
+
+#define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
+#define OK(x) do { CUresult ok = (x); if (ok) { fprintf(stderr, "%s:%d: %s: %d\n", __FILE__, __LINE__, #x, ok); exit(1); } } while (0)
+
+/* What the test calls and the hook does not. */
+static void *address(const char *name)
+{
+	void *f = NULL;
+	int status;
+
+	OK(cuGetProcAddress_v2(name, &f, 13000, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &status));
+	CHECK(f);
+	return f;
+}
+#define DRIVER(name, ...) CUresult (*name)(__VA_ARGS__) = (CUresult (*)(__VA_ARGS__))address(#name)
+
+#define MUCH (1ull << 60) /* a rate that nothing waits for */
+#define BATCH_OF (CUdeviceptr[]){a, a}, (CUdeviceptr[]){b, b}, (size_t[]){60, 40}, 2, NULL, NULL, 0
+
+static CUdeviceptr a, b;
+static CUcontext context;
+
+static void begin(unsigned gpus)
+{
+	setenv("GS_STUB_GPUS", gpus == 2 ? "2" : "1", 1);
+	gs_client.said = true; /* that there is no broker */
+	OK(cuInit(0));
+	OK(cuDevicePrimaryCtxRetain(&context, 0));
+	DRIVER(cuCtxSetCurrent, CUcontext);
+	OK(cuCtxSetCurrent(context));
+	OK(cuMemAlloc_v2(&a, 1 << 20));
+	OK(cuMemAlloc_v2(&b, 1 << 20));
+}
+
+static uint64_t asked(enum gs_way way) { return gs_gates[0].bucket[way].asked; }
+
+/* The call went through with so many bytes, this way. */
+#define MOVES(call, bytes, way) do { \
+	uint64_t before = asked(way), other = asked(!(way)), counted = gs_copies_sum(&gs_gates[0]); \
+	OK(call); \
+	CHECK(gs_copies_sum(&gs_gates[0]) == counted + (bytes)); \
+	CHECK(asked(way) == before + (bytes) && asked(!(way)) == other); \
+} while (0)
+/* And under its other names. */
+#define BOTH(plain, per_thread, arguments, bytes, way) do { \
+	MOVES(plain arguments, bytes, way); \
+	MOVES(per_thread arguments, bytes, way); \
+} while (0)
+#define S NULL
+
+static void linear(void)
+{
+	char h[1] = {0};
+	CUdeviceptr host = (uintptr_t)h;
+
+	BOTH(cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds, (a, h, 100), 100, GS_LINK);
+	BOTH(cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz, (a, h, 100, S), 100, GS_LINK);
+	BOTH(cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds, (h, a, 100), 100, GS_LINK);
+	BOTH(cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz, (h, a, 100, S), 100, GS_LINK);
+	BOTH(cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds, (a, b, 100), 100, GS_WITHIN);
+	BOTH(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz, (a, b, 100, S), 100, GS_WITHIN);
+	BOTH(cuMemcpy, cuMemcpy_ptds, (a + 500, b, 100), 100, GS_WITHIN);
+	BOTH(cuMemcpy, cuMemcpy_ptds, (a, host, 100), 100, GS_LINK);
+	BOTH(cuMemcpyAsync, cuMemcpyAsync_ptsz, (host, a, 100, S), 100, GS_LINK);
+	BOTH(cuMemcpyAsync, cuMemcpyAsync_ptsz, (a, b, 100, S), 100, GS_WITHIN);
+	BOTH(cuMemcpyBatchAsync, cuMemcpyBatchAsync_ptsz, (BATCH_OF, NULL, S), 100, GS_WITHIN);
+	BOTH(cuMemcpyBatchAsync_v2, cuMemcpyBatchAsync_v2_ptsz, (BATCH_OF, S), 100, GS_WITHIN);
+	BOTH(cuMemcpyPeer, cuMemcpyPeer_ptds, (a, context, b, context, 100), 100, GS_WITHIN);
+	BOTH(cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz, (a, context, b, context, 100, S), 100, GS_WITHIN);
+}
+
+static void arrays(void)
+{
+	CUDA_ARRAY_DESCRIPTOR d = {.Width = 1000, .Height = 1, .Format = 1, .NumChannels = 1};
+	CUarray array;
+	char h[1] = {0};
+
+	OK(cuArrayCreate_v2(&array, &d));
+	BOTH(cuMemcpyHtoA_v2, cuMemcpyHtoA_v2_ptds, (array, 0, h, 100), 100, GS_LINK);
+	BOTH(cuMemcpyHtoAAsync_v2, cuMemcpyHtoAAsync_v2_ptsz, (array, 0, h, 100, S), 100, GS_LINK);
+	BOTH(cuMemcpyAtoH_v2, cuMemcpyAtoH_v2_ptds, (h, array, 0, 100), 100, GS_LINK);
+	BOTH(cuMemcpyAtoHAsync_v2, cuMemcpyAtoHAsync_v2_ptsz, (h, array, 0, 100, S), 100, GS_LINK);
+	BOTH(cuMemcpyDtoA_v2, cuMemcpyDtoA_v2_ptds, (array, 0, a, 100), 100, GS_WITHIN);
+	BOTH(cuMemcpyAtoD_v2, cuMemcpyAtoD_v2_ptds, (a, array, 0, 100), 100, GS_WITHIN);
+	BOTH(cuMemcpyAtoA_v2, cuMemcpyAtoA_v2_ptds, (array, 0, array, 500, 100), 100, GS_WITHIN);
+}
+
+static void boxes(void)
+{
+	CUDA_MEMCPY2D up = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = &up, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = a,
+			    .WidthInBytes = 20, .Height = 30};
+	CUDA_MEMCPY2D in = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED, .srcDevice = b, .dstMemoryType = CU_MEMORYTYPE_ARRAY,
+			    .WidthInBytes = 20, .Height = 30};
+	CUDA_MEMCPY3D box = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = b, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = a,
+			     .WidthInBytes = 20, .Height = 30, .Depth = 2};
+	CUDA_MEMCPY3D out = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED, .srcDevice = b, .dstMemoryType = CU_MEMORYTYPE_UNIFIED,
+			     .dstDevice = (uintptr_t)&up, .WidthInBytes = 20, .Height = 30, .Depth = 2};
+	CUDA_MEMCPY3D peer = box;
+
+	BOTH(cuMemcpy2D_v2, cuMemcpy2D_v2_ptds, (&up), 600, GS_LINK);
+	BOTH(cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz, (&in, S), 600, GS_WITHIN);
+	BOTH(cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds, (&in), 600, GS_WITHIN);
+	BOTH(cuMemcpy3D_v2, cuMemcpy3D_v2_ptds, (&box), 1200, GS_WITHIN);
+	BOTH(cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz, (&out, S), 1200, GS_LINK);
+	peer.srcContext = peer.dstContext = context;
+	BOTH(cuMemcpy3DPeer, cuMemcpy3DPeer_ptds, (&peer), 1200, GS_WITHIN);
+	peer.srcContext = (CUcontext)&peer;
+	BOTH(cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz, (&peer, S), 1200, GS_LINK);
+}
+
+static void fills(void)
+{
+	BOTH(cuMemsetD8_v2, cuMemsetD8_v2_ptds, (a, 0, 100), 100, GS_WITHIN);
+	BOTH(cuMemsetD16_v2, cuMemsetD16_v2_ptds, (a, 0, 100), 200, GS_WITHIN);
+	BOTH(cuMemsetD32_v2, cuMemsetD32_v2_ptds, (a, 0, 100), 400, GS_WITHIN);
+	BOTH(cuMemsetD8Async, cuMemsetD8Async_ptsz, (a, 0, 100, S), 100, GS_WITHIN);
+	BOTH(cuMemsetD16Async, cuMemsetD16Async_ptsz, (a, 0, 100, S), 200, GS_WITHIN);
+	BOTH(cuMemsetD32Async, cuMemsetD32Async_ptsz, (a, 0, 100, S), 400, GS_WITHIN);
+	BOTH(cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds, (a, 512, 0, 10, 20), 200, GS_WITHIN);
+	BOTH(cuMemsetD2D16_v2, cuMemsetD2D16_v2_ptds, (a, 512, 0, 10, 20), 400, GS_WITHIN);
+	BOTH(cuMemsetD2D32_v2, cuMemsetD2D32_v2_ptds, (a, 512, 0, 10, 20), 800, GS_WITHIN);
+	BOTH(cuMemsetD2D8Async, cuMemsetD2D8Async_ptsz, (a, 512, 0, 10, 20, S), 200, GS_WITHIN);
+	BOTH(cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz, (a, 512, 0, 10, 20, S), 400, GS_WITHIN);
+	BOTH(cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz, (a, 512, 0, 10, 20, S), 800, GS_WITHIN);
+}
+
+static void every_call_is_counted_its_way(void)
+{
+	begin(1);
+	gs_own.slot[0].link = gs_own.slot[0].copy = MUCH;
+	linear();
+	arrays();
+	boxes();
+	fills();
+}
+
+/* What the driver refuses it refuses under the hook too, with its own error,
+ * and nothing is counted or waited for. */
+static void wrong_arguments_pass(void)
+{
+	const CUDA_MEMCPY2D nonsense = {.WidthInBytes = SIZE_MAX, .Height = 1};
+	char h[1] = {0};
+	size_t one = 1;
+
+	CHECK(cuMemcpyHtoD_v2(1, h, 1) == CUDA_ERROR_NOT_INITIALIZED);
+	begin(1);
+	gs_own.slot[0].link = gs_own.slot[0].copy = 1;
+	for (int rated = 1; rated >= 0; rated--) {
+		uint64_t from = gs_now();
+		CHECK(cuMemcpyHtoD_v2(0, h, SIZE_MAX) == CUDA_ERROR_INVALID_VALUE);
+		CHECK(cuMemcpyHtoD_v2(0, h, 1 << 20) == CUDA_ERROR_INVALID_VALUE);
+		CHECK(cuMemcpyDtoHAsync_v2(NULL, a, 1, NULL) == CUDA_ERROR_INVALID_VALUE);
+		CHECK(cuMemcpy2D_v2(NULL) == CUDA_ERROR_INVALID_VALUE && cuMemcpy3D_v2(NULL) == CUDA_ERROR_INVALID_VALUE);
+		CHECK(cuMemcpy3DPeer(NULL) == CUDA_ERROR_INVALID_VALUE);
+		CHECK(cuMemcpyBatchAsync_v2(NULL, NULL, &one, 1, NULL, NULL, 0, NULL) == CUDA_ERROR_INVALID_VALUE);
+		CHECK(cuMemsetD2D32_v2(0, 1, 1, SIZE_MAX, SIZE_MAX) == CUDA_ERROR_INVALID_VALUE);
+		CHECK(cuMemcpy2D_v2(&nonsense) == CUDA_ERROR_INVALID_VALUE);
+		CHECK(cuMemcpyHtoD_v2(a, h, 0) == CUDA_SUCCESS);
+		CHECK(gs_now() - from < 500000000 && !gs_copies_sum(&gs_gates[0]));
+		gs_own.slot[0].link = gs_own.slot[0].copy = 0;
+	}
+}
+
+/* A copy is noted by the capture and made by the graph, where nobody sees it. */
+static void a_capture_passes(void)
+{
+	CUstream s;
+	CUgraph graph;
+
+	begin(1);
+	gs_own.slot[0].link = 1;
+	DRIVER(cuStreamCreate, CUstream *, unsigned);
+	OK(cuStreamCreate(&s, 1));
+	OK(cuStreamBeginCapture_v2(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	for (int i = 0; i < 10; i++)
+		OK(cuMemcpyHtoDAsync_v2(a, &s, 1 << 20, s));
+	OK(cuStreamEndCapture(s, &graph));
+	CHECK(!gs_copies_sum(&gs_gates[0]) && !asked(GS_LINK));
+	DRIVER(cuGraphDestroy, CUgraph);
+	OK(cuGraphDestroy(graph));
+	OK(cuStreamDestroy_v2(s));
+}
+
+/* Between GPUs the link is what counts, whatever the call is called. */
+static void another_gpu_is_over_the_link(void)
+{
+	CUcontext second;
+	CUdeviceptr there;
+
+	begin(2);
+	gs_own.slot[0].link = gs_own.slot[0].copy = MUCH;
+	OK(cuDevicePrimaryCtxRetain(&second, 1));
+	DRIVER(cuCtxSetCurrent, CUcontext);
+	OK(cuCtxSetCurrent(second));
+	OK(cuMemAlloc_v2(&there, 1000));
+	OK(cuCtxSetCurrent(context));
+	MOVES(cuMemcpyDtoD_v2(a, there, 100), 100, GS_LINK);
+	MOVES(cuMemcpyPeer(a, context, there, second, 100), 100, GS_LINK);
+	OK(cuCtxSetCurrent(second));
+	OK(cuMemsetD8_v2(there, 0, 77));
+	CHECK(gs_copies_sum(&gs_gates[1]) == 77 && gs_copies_sum(&gs_gates[0]) == 200);
+}
+
+/* The part of the rate that copies get in two seconds of real time. */
+static double copied_of(uint64_t rate)
+{
+	uint64_t bytes = 0, from = gs_now();
+	char h[1] = {0};
+
+
+	for (int i = 0; gs_now() - from < 2000000000; i++) {
+		size_t n = i % 2 ? 4096 : 1 << 20;
+		OK(cuMemcpyHtoDAsync_v2(a, h, n, NULL));
+		bytes += n;
+	}
+	return (double)bytes / ((double)(gs_now() - from) / 1e9) / (double)rate;
+}
+
+/* Never more than it; less than it up to twice, where other work took the CPU
+ * for longer than the bucket keeps anything. */
+static void a_rate_holds(void)
+{
+	double part = 0;
+
+	begin(1);
+	gs_own.slot[0].link = 200 << 20;
+	for (int i = 0; i < 3 && part < 0.97; i++) {
+		part = copied_of(gs_own.slot[0].link);
+		if (part < 0.97)
+			fprintf(stderr, "%.4f of the rate\n", part);
+		CHECK(part <= 1.03);
+	}
+	CHECK(part >= 0.97);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct { const char *name; void (*run)(void); } tests[] = {
+#define CASE(name) {#name, name}
+		CASE(every_call_is_counted_its_way),
+		CASE(wrong_arguments_pass),
+		CASE(a_capture_passes),
+		CASE(another_gpu_is_over_the_link),
+		CASE(a_rate_holds),
+	};
+	int failed = 0;
+
+	setenv("GPUSTEWARD_SOCKET", "/nowhere", 1);
+	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+		if (argc > 1 && strcmp(argv[1], tests[i].name))
+			continue;
+		int status = 1;
+		pid_t child = fork();
+		if (!child) {
+			alarm(60);
+			tests[i].run();
+			exit(0);
+		}
+		CHECK(waitpid(child, &status, 0) == child);
+		if (status)
+			fprintf(stderr, "failed: %s (%x)\n", tests[i].name, (unsigned)status);
+		failed |= status;
+	}
+	return failed != 0;
+}
