@@ -123,7 +123,7 @@ func TestCheckTrustsNoAnswerBlindly(t *testing.T) {
 	hostile := "job\x1b[2J\u202e\r\nOK - all is well"
 	verdict := func(old time.Duration) string {
 		v := health.Verdict{Node: "node7", Time: time.Now().Add(-old), Status: health.Degraded, GPUs: []health.Health{{GPU: "0", UUID: "GPU-0"}}, Findings: []health.Finding{
-			{Check: "mem_leak", Entity: health.Entity{GPU: "0", UUID: "GPU-0", Workload: hostile}, Severity: health.Warning, State: health.Degraded, Message: hostile + " grows"}}}
+			{Check: "mem_leak", Entity: health.Entity{GPU: "0", UUID: "GPU-0", Device: hostile}, Severity: health.Warning, State: health.Degraded, Message: hostile + " grows"}}}
 		text, err := json.Marshal(v)
 		if err != nil {
 			t.Fatal(err)
@@ -135,7 +135,7 @@ func TestCheckTrustsNoAnswerBlindly(t *testing.T) {
 		status int
 		want   string
 	}{
-		"hostile": {verdict(0), 1, "WARNING - node7: gpu=0,workload=job [2J"},
+		"hostile": {verdict(0), 1, "WARNING - node7: gpu=0,device=job [2J"},
 		"stale":   {verdict(time.Minute), 3, "UNKNOWN - node7: the agent's last verdict is 1m"},
 		"another": {"<html>", 0, "OK - "}, // it looks for itself
 	} {

@@ -78,6 +78,8 @@ func entity(s *health.Signal, n int) (e health.Entity) {
 			e.UUID = fmt.Sprintf("GPU-%08d", n)
 		case "link":
 			e.Link = "7"
+		case "tenant":
+			e.Tenant = fmt.Sprintf("team-%d", n)
 		case "workload":
 			e.Workload = fmt.Sprintf("train-%d", n)
 		default:

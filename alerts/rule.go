@@ -80,7 +80,7 @@ func description(c *health.Check, l health.Level, value, percent string, label f
 	}
 	var e health.Entity
 	for _, name := range l.When.Signal.Labels() {
-		*map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "workload": &e.Workload, "device": &e.Device}[name] = label(name)
+		*map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "tenant": &e.Tenant, "workload": &e.Workload, "device": &e.Device}[name] = label(name)
 	}
 	return strings.NewReplacer("{value}", value, "{percent}", percent, "{entity}", e.Name()).Replace(c.Detail)
 }

@@ -25,6 +25,11 @@ var renamed = map[string]string{"qos": "qos_bandwidth / qos_latency", "ib_port_f
 // added are checks beside those of the table, and why.
 var added = map[string]string{
 	"driver_blocked":     "the second half of driver_hang: tasks in state D are the host's, and no GPU's",
+	"unhooked":           "quota_violation by processes that no book knows",
+	"quota_drift":        "the enforcer's own books, held against the driver's",
+	"quota_action":       "the second half of quota_violation: the ladder's last rungs",
+	"quota_forecast":     "mem_leak against the tenant's cap instead of the GPU's memory",
+	"guarantee_forecast": "qos before it happens",
 	"nvlink_gpu_outlier": "nvlink_outlier where links have no series of their own: the sum of a GPU against its peers",
 }
 

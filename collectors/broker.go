@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -29,15 +30,19 @@ var (
 	BrokerFaults           = HostCounter("nvgpu_broker_faults_total", "Things that went wrong between processes and the broker: sessions dropped because they did not read (slow) or asked too much (flood), messages beyond a rate (slowed), connections that found no descriptor (starved).", "kind")
 	BrokerHandover         = Counter("nvgpu_broker_handover_seconds_total", "Time of the GPU that went into passing it from one tenant to the next.")
 
-	QuotaSessions  = Gauge("nvgpu_quota_sessions", "Sessions of the tenant on the GPU.", "tenant")
-	QuotaLimit     = Gauge("nvgpu_quota_compute_limit_ratio", "Most of the GPU's time that the tenant may have; absent where it has no limit.", "tenant")
-	QuotaTarget    = Gauge("nvgpu_quota_compute_target_ratio", "Part of the GPU's time that was the tenant's by its weight and limit, over the window.", "tenant", "window")
-	QuotaShare     = Gauge("nvgpu_quota_compute_share_ratio", "Part of the GPU's time that the tenant had, over the window.", "tenant", "window")
-	QuotaCompute   = Counter("nvgpu_quota_compute_seconds_total", "Time of the GPU that was charged to the tenant.", "tenant")
-	QuotaTurns     = Counter("nvgpu_quota_turns_total", "Turns that the tenant had on the GPU.", "tenant")
-	QuotaOverrun   = Counter("nvgpu_quota_overrun_seconds_total", "Time that the tenant's turns went on beyond their end.", "tenant")
-	QuotaWait      = Counter("nvgpu_quota_wait_seconds_total", "Time that the tenant wanted the GPU and had no turn.", "tenant")
-	QuotaThrottled = Counter("nvgpu_quota_compute_throttled_seconds_total", "Time that the tenant's threads waited to launch, as the hook says: several at once count several times.", "tenant")
+	QuotaSessions    = Gauge("nvgpu_quota_sessions", "Sessions of the tenant on the GPU.", "tenant")
+	QuotaLimit       = Gauge("nvgpu_quota_compute_limit_ratio", "Most of the GPU's time that the tenant may have; absent where it has no limit.", "tenant")
+	QuotaTarget      = Gauge("nvgpu_quota_compute_target_ratio", "Part of the GPU's time that was the tenant's by its weight and limit, over the window.", "tenant", "window")
+	QuotaShare       = Gauge("nvgpu_quota_compute_share_ratio", "Part of the GPU's time that the tenant had, over the window.", "tenant", "window")
+	QuotaCompute     = Counter("nvgpu_quota_compute_seconds_total", "Time of the GPU that was charged to the tenant.", "tenant")
+	QuotaTurns       = Counter("nvgpu_quota_turns_total", "Turns that the tenant had on the GPU.", "tenant")
+	QuotaOverrun     = Counter("nvgpu_quota_overrun_seconds_total", "Time that the tenant's turns went on beyond their end.", "tenant")
+	QuotaOverruns    = Counter("nvgpu_quota_overruns_total", "Turns of the tenant that had not drained 50 ms after they were over.", "tenant")
+	QuotaWait        = Counter("nvgpu_quota_wait_seconds_total", "Time that the tenant wanted the GPU and had no turn.", "tenant")
+	QuotaThrottled   = Counter("nvgpu_quota_compute_throttled_seconds_total", "Time that the tenant's threads waited to launch, as the hook says: several at once count several times.", "tenant")
+	QuotaCopied      = Counter("nvgpu_quota_copied_bytes_total", "Bytes that copies of the tenant were asked to move, as the hook says.", "tenant")
+	QuotaLaunchWaits = Counter("nvgpu_quota_launch_waits_total", "Times that the tenant waited for a turn.", "tenant")
+	QuotaLateWaits   = Counter("nvgpu_quota_launch_waits_late_total", "Times that the tenant waited for a turn for longer than its objective.", "tenant")
 
 	QuotaMemoryLimit    = Gauge("nvgpu_quota_memory_limit_bytes", "GPU memory that the tenant may have; absent where there is no cap.", "tenant")
 	QuotaMemoryUsed     = Gauge("nvgpu_quota_memory_used_bytes", "GPU memory that is charged to the tenant.", "tenant")
@@ -54,11 +59,11 @@ const (
 
 var _ = Register(Collector{
 	Name: "broker",
-	Doc:  "Sessions, shares, turns and memory of the tenants, as the broker has them, where the enforcer is enabled.",
+	Doc:  "Sessions, shares, turns and memory of the tenants, as the broker has them, and what the enforcer beside it finds and does, where that is enabled.",
 	Tier: Fast,
-	Metrics: []*Metric{BrokerUp, BrokerSessions, BrokerHookInfo, BrokerRequests, BrokerAdmissions, BrokerAdmissionSeconds, BrokerFaults, BrokerHandover,
-		QuotaSessions, QuotaLimit, QuotaTarget, QuotaShare, QuotaCompute, QuotaTurns, QuotaOverrun, QuotaWait, QuotaThrottled,
-		QuotaMemoryLimit, QuotaMemoryUsed, QuotaMemoryReserved, QuotaMemoryPeak, QuotaMemoryDenied},
+	Metrics: slices.Concat([]*Metric{BrokerUp, BrokerSessions, BrokerHookInfo, BrokerRequests, BrokerAdmissions, BrokerAdmissionSeconds, BrokerFaults, BrokerHandover,
+		QuotaSessions, QuotaLimit, QuotaTarget, QuotaShare, QuotaCompute, QuotaTurns, QuotaOverrun, QuotaOverruns, QuotaWait, QuotaThrottled,
+		QuotaMemoryLimit, QuotaMemoryUsed, QuotaMemoryReserved, QuotaMemoryPeak, QuotaMemoryDenied, QuotaCopied, QuotaLaunchWaits, QuotaLateWaits}, quotaMetrics),
 	Kernel: func(host.Kernel) func(out *Readings) {
 		var c brokerClient
 		return func(out *Readings) {
@@ -103,8 +108,14 @@ func (r *Readings) broker(s wire.Stats) {
 	for _, g := range s.GPUs {
 		r.Set(BrokerHandover, g.HandoverSeconds, index[g.GPU], g.GPU)
 	}
+	if s.Enforcer != nil {
+		r.ladder(s.Enforcer)
+	}
 	for _, t := range s.Tenants {
 		r.tenant(t, index[t.GPU])
+	}
+	if s.Enforcer != nil {
+		r.quotas(s.Enforcer, index)
 	}
 }
 
@@ -124,8 +135,12 @@ func (r *Readings) tenant(t wire.TenantStats, index string) {
 	put(QuotaCompute, t.ChargedSeconds)
 	put(QuotaTurns, float64(t.Turns))
 	put(QuotaOverrun, t.OverrunSeconds)
+	put(QuotaOverruns, float64(t.Overruns))
 	put(QuotaWait, t.WaitSeconds)
 	put(QuotaThrottled, t.ThrottledSeconds)
+	put(QuotaCopied, float64(t.CopiedBytes))
+	put(QuotaLaunchWaits, float64(t.Waits))
+	put(QuotaLateWaits, float64(t.LateWaits))
 	if t.MemoryCap > 0 {
 		put(QuotaMemoryLimit, float64(t.MemoryCap))
 	}

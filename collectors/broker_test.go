@@ -31,11 +31,28 @@ var books = wire.Stats{
 	GPUs:      []wire.GPUStats{{GPU: "GPU-a", HandoverSeconds: 1.5}},
 	Tenants: []wire.TenantStats{
 		{Tenant: "a", GPU: "GPU-a", Sessions: 3, Weight: 3, Limit: 0.5, Share1s: wire.ShareStats{Target: 0.3, Actual: 0.31}, Share10s: wire.ShareStats{Target: 0.4, Actual: 0.41},
-			ChargedSeconds: 10, Turns: 11, OverrunSeconds: 12, WaitSeconds: 13, ThrottledSeconds: 14,
+			ChargedSeconds: 10, Turns: 11, OverrunSeconds: 12, WaitSeconds: 13, ThrottledSeconds: 14, CopiedBytes: 15, Waits: 17, LateWaits: 16,
 			MemoryCap: 100, MemoryUsed: 60, MemoryReserved: 20, MemoryPeak: 70, MemoryDenied: 5},
 		{Tenant: "b", GPU: "GPU-unknown", Sessions: 1, Weight: 1, Limit: 1},
 	},
+	Enforcer: &wire.EnforcerStats{
+		Quotas: []wire.QuotaStats{
+			{Tenant: "a", GPU: "GPU-a", Guarantee: 0.3, Bandwidth: 0.6, MemoryReserved: 50, LaunchWait: 0.02, Charge: at(-0.04), Bus: at(0.2),
+				QoS:     []wire.QoSStats{{Objective: "compute", Windows: 21, Violations: 2}, {Objective: "memory", Windows: 22, Violations: 0}},
+				Holders: []wire.Holder{{Resource: "compute", Backend: "hook"}, {Resource: "memory", Backend: "kernel"}}},
+			{Tenant: "b", GPU: "GPU-unknown", Bandwidth: 1},
+		},
+		Workloads: []wire.WorkloadStats{
+			{Tenant: "a", Workload: "unit:w", GPU: "GPU-a", Processes: 4, Unhooked: 2, Under: 1, Drift: at(-4096), Violations: map[string]uint64{"memory": 31, "unhooked": 32}},
+			{Tenant: "b", Workload: "unit:x", GPU: "GPU-unknown"},
+		},
+		Ladder:  []wire.LadderStats{{Tenant: "b", Workload: "unit:x", Rung: "observe"}, {Tenant: "a", Workload: "unit:w", Rung: "pause", Shadow: true}},
+		Actions: []wire.ActionStats{{Tenant: "a", Workload: "unit:w", Action: "pause", Result: "shadow", Count: 3}},
+		MPS:     []wire.MPSStats{{PID: 1, UID: 1001, Tenant: "a", Threads: 0.25, Clients: 2}, {PID: 2, UID: 1001, Tenant: "a", Threads: 0.5, Clients: 3}, {PID: 3, UID: 0}},
+	},
 }
+
+func at(v float64) *float64 { return &v }
 
 // A fakeBroker answers each request by what answer does with the connection.
 type fakeBroker struct {
@@ -125,43 +142,80 @@ func TestBrokersBooksBecomeSeries(t *testing.T) {
 	out := readBroker(read, b.socket)
 	got := series(out.samples)
 	a := func(name, more string) string { return name + `{gpu="4",tenant="a",uuid="GPU-a"` + more + `}` }
+	w := func(name, more string) string {
+		return name + `{gpu="4",` + more + `tenant="a",uuid="GPU-a",workload="unit:w"}`
+	}
 	for name, want := range map[string]float64{
-		"gpusteward_broker_up{}":                                     1,
-		`nvgpu_broker_sessions{state="active"}`:                      3,
-		`nvgpu_broker_sessions{state="stale"}`:                       1,
-		`nvgpu_broker_hook_info{abi="1.0",hook_version="0.1"}`:       1,
-		`nvgpu_broker_requests_total{op="reserve",result="ok"}`:      7,
-		`nvgpu_broker_requests_total{op="hello",result="tenant"}`:    2,
-		"nvgpu_broker_admissions_total{}":                            7,
-		"nvgpu_broker_admission_seconds_total{}":                     0.5,
-		`nvgpu_broker_faults_total{kind="flood"}`:                    3,
-		`nvgpu_broker_handover_seconds_total{gpu="4",uuid="GPU-a"}`:  1.5,
-		a("nvgpu_quota_sessions", ""):                                3,
-		a("nvgpu_quota_compute_limit_ratio", ""):                     0.5,
-		a("nvgpu_quota_compute_target_ratio", `,window="1s"`):        0.3,
-		a("nvgpu_quota_compute_share_ratio", `,window="1s"`):         0.31,
-		a("nvgpu_quota_compute_target_ratio", `,window="10s"`):       0.4,
-		a("nvgpu_quota_compute_share_ratio", `,window="10s"`):        0.41,
-		a("nvgpu_quota_compute_seconds_total", ""):                   10,
-		a("nvgpu_quota_turns_total", ""):                             11,
-		a("nvgpu_quota_overrun_seconds_total", ""):                   12,
-		a("nvgpu_quota_wait_seconds_total", ""):                      13,
-		a("nvgpu_quota_compute_throttled_seconds_total", ""):         14,
-		a("nvgpu_quota_memory_limit_bytes", ""):                      100,
-		a("nvgpu_quota_memory_used_bytes", ""):                       60,
-		a("nvgpu_quota_memory_reserved_bytes", ""):                   20,
-		a("nvgpu_quota_memory_peak_bytes", ""):                       70,
-		a("nvgpu_quota_memory_denied_total", ""):                     5,
-		`nvgpu_quota_sessions{gpu="",tenant="b",uuid="GPU-unknown"}`: 1,
+		"gpusteward_broker_up{}":                                                                       1,
+		`nvgpu_broker_sessions{state="active"}`:                                                        3,
+		`nvgpu_broker_sessions{state="stale"}`:                                                         1,
+		`nvgpu_broker_hook_info{abi="1.0",hook_version="0.1"}`:                                         1,
+		`nvgpu_broker_requests_total{op="reserve",result="ok"}`:                                        7,
+		`nvgpu_broker_requests_total{op="hello",result="tenant"}`:                                      2,
+		"nvgpu_broker_admissions_total{}":                                                              7,
+		"nvgpu_broker_admission_seconds_total{}":                                                       0.5,
+		`nvgpu_broker_faults_total{kind="flood"}`:                                                      3,
+		`nvgpu_broker_handover_seconds_total{gpu="4",uuid="GPU-a"}`:                                    1.5,
+		a("nvgpu_quota_sessions", ""):                                                                  3,
+		a("nvgpu_quota_compute_limit_ratio", ""):                                                       0.5,
+		a("nvgpu_quota_compute_target_ratio", `,window="1s"`):                                          0.3,
+		a("nvgpu_quota_compute_share_ratio", `,window="1s"`):                                           0.31,
+		a("nvgpu_quota_compute_target_ratio", `,window="10s"`):                                         0.4,
+		a("nvgpu_quota_compute_share_ratio", `,window="10s"`):                                          0.41,
+		a("nvgpu_quota_compute_seconds_total", ""):                                                     10,
+		a("nvgpu_quota_turns_total", ""):                                                               11,
+		a("nvgpu_quota_overrun_seconds_total", ""):                                                     12,
+		a("nvgpu_quota_wait_seconds_total", ""):                                                        13,
+		a("nvgpu_quota_compute_throttled_seconds_total", ""):                                           14,
+		a("nvgpu_quota_memory_limit_bytes", ""):                                                        100,
+		a("nvgpu_quota_memory_used_bytes", ""):                                                         60,
+		a("nvgpu_quota_memory_reserved_bytes", ""):                                                     20,
+		a("nvgpu_quota_memory_peak_bytes", ""):                                                         70,
+		a("nvgpu_quota_memory_denied_total", ""):                                                       5,
+		a("nvgpu_quota_copied_bytes_total", ""):                                                        15,
+		a("nvgpu_quota_launch_waits_total", ""):                                                        17,
+		a("nvgpu_quota_launch_waits_late_total", ""):                                                   16,
+		a("nvgpu_quota_compute_guarantee_ratio", ""):                                                   0.3,
+		a("nvgpu_quota_memory_guarantee_bytes", ""):                                                    50,
+		a("nvgpu_quota_launch_wait_objective_seconds", ""):                                             0.02,
+		a("nvgpu_quota_bandwidth_limit_ratio", ""):                                                     0.6,
+		a("nvgpu_quota_bandwidth_ratio", ""):                                                           0.2,
+		a("nvgpu_quota_charge_drift_ratio", ""):                                                        -0.04,
+		`nvgpu_qos_windows_total{gpu="4",objective="compute",tenant="a",uuid="GPU-a"}`:                 21,
+		`nvgpu_qos_violations_total{gpu="4",objective="compute",tenant="a",uuid="GPU-a"}`:              2,
+		`nvgpu_qos_violations_total{gpu="4",objective="memory",tenant="a",uuid="GPU-a"}`:               0,
+		`nvgpu_quota_backend_info{backend="hook",gpu="4",resource="compute",tenant="a",uuid="GPU-a"}`:  1,
+		`nvgpu_quota_backend_info{backend="kernel",gpu="4",resource="memory",tenant="a",uuid="GPU-a"}`: 1,
+		w("nvgpu_quota_violations_total", `objective="memory",`):                                       31,
+		w("nvgpu_quota_violations_total", `objective="unhooked",`):                                     32,
+		w("nvgpu_unhooked_processes", ""):                                                              2,
+		w("nvgpu_underreporting_processes", ""):                                                        1,
+		w("nvgpu_quota_ledger_drift_bytes", ""):                                                        -4096,
+		`nvgpu_unhooked_processes{gpu="",tenant="b",uuid="GPU-unknown",workload="unit:x"}`:             0,
+		`nvgpu_quota_rung{rung="pause",tenant="a",workload="unit:w"}`:                                  1,
+		`nvgpu_quota_rung{rung="observe",tenant="a",workload="unit:w"}`:                                0,
+		`nvgpu_quota_rung{rung="observe",tenant="b",workload="unit:x"}`:                                1,
+		`nvgpu_quota_rung{rung="terminate",tenant="b",workload="unit:x"}`:                              0,
+		`nvgpu_quota_shadow{tenant="a",workload="unit:w"}`:                                             1,
+		`nvgpu_quota_shadow{tenant="b",workload="unit:x"}`:                                             0,
+		`nvgpu_quota_actions_total{action="pause",result="shadow",tenant="a",workload="unit:w"}`:       3,
+		"nvgpu_mps_servers{}":                                                                          3,
+		`nvgpu_mps_clients{tenant="a",uid="1001"}`:                                                     5,
+		`nvgpu_mps_active_thread_ratio{tenant="a",uid="1001"}`:                                         0.5,
+		`nvgpu_mps_clients{tenant="",uid="0"}`:                                                         0,
+		`nvgpu_quota_sessions{gpu="",tenant="b",uuid="GPU-unknown"}`:                                   1,
 	} {
 		if v, ok := got[name]; !ok || v != want {
 			t.Errorf("%s = %v (there: %v), want %v", name, v, ok, want)
 		}
 	}
 	for name := range got {
-		if strings.Contains(name, `tenant="b"`) && strings.Contains(name, "limit") {
-			t.Errorf("%s is there, though b has no limit", name)
+		if strings.Contains(name, `tenant="b"`) && (strings.Contains(name, "limit") || strings.Contains(name, "objective") || strings.Contains(name, "drift") || strings.Contains(name, "bandwidth")) {
+			t.Errorf("%s is there, though b has no such thing", name)
 		}
+	}
+	if len(got) != len(out.samples) {
+		t.Errorf("%d samples are %d series: a scrape with one twice is refused", len(out.samples), len(got))
 	}
 	if out.failure != nvml.SUCCESS || len(b.accepted) != 1 {
 		t.Errorf("failure %v, %d connections for two passes; want none and one", out.failure, len(b.accepted))
@@ -272,5 +326,35 @@ func TestManyTenantsAreBounded(t *testing.T) {
 	b := brokerThat(t, func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), text) })
 	if out := readBroker(brokerCollector(t), b.socket); len(out.samples) != maxSeries || len(out.dropped) == 0 {
 		t.Errorf("%d series, dropped %v", len(out.samples), out.dropped)
+	}
+}
+
+// Whoever can begin workloads cannot crowd out the tenants, and of the ladder
+// the highest are shown.
+func TestManyWorkloadsAreBounded(t *testing.T) {
+	e := &wire.EnforcerStats{Quotas: []wire.QuotaStats{{Tenant: "a", GPU: "GPU-a", Guarantee: 0.5, Bandwidth: 1}}}
+	for i := range 5000 {
+		name := fmt.Sprint("unit:", i)
+		e.Workloads = append(e.Workloads, wire.WorkloadStats{Tenant: "a", Workload: name, GPU: "GPU-a", Violations: map[string]uint64{"memory": 1}})
+		e.Ladder = append(e.Ladder, wire.LadderStats{Tenant: "a", Workload: name, Rung: "observe"})
+		e.Actions = append(e.Actions, wire.ActionStats{Tenant: "a", Workload: name, Action: "warn", Result: "done", Count: 1})
+	}
+	e.Ladder[4999].Rung = "terminate"
+	out := &Readings{Now: time.Now(), known: func() []gpu.ID { return nil }}
+	out.broker(wire.Stats{Enforcer: e, Tenants: []wire.TenantStats{{Tenant: "a", GPU: "GPU-a", Limit: 1}}})
+	got := series(out.samples)
+	for _, name := range []string{`nvgpu_quota_rung{rung="terminate",tenant="a",workload="unit:4999"}`,
+		`nvgpu_quota_compute_guarantee_ratio{gpu="",tenant="a",uuid="GPU-a"}`, `nvgpu_quota_sessions{gpu="",tenant="a",uuid="GPU-a"}`} {
+		if _, ok := got[name]; !ok {
+			t.Errorf("%s is not there", name)
+		}
+	}
+	for m, want := range map[*Metric]int{QuotaRung: 5000 - maxOnLadder, QuotaActions: 5000 - maxActions, UnhookedProcesses: 5000 - maxAudited} {
+		if out.dropped[m] != want {
+			t.Errorf("of %v %d are dropped, want %d", m, out.dropped[m], want)
+		}
+	}
+	if len(out.samples) >= maxSeries/2 {
+		t.Errorf("%d series", len(out.samples))
 	}
 }

@@ -71,6 +71,12 @@ func HostCounter(name, help string, labels ...string) *Metric {
 	return declare(&Metric{Name: name, Help: help, Type: CounterType, Labels: labels})
 }
 
+// signed lets values be below zero.
+func (m *Metric) signed() *Metric {
+	m.least = -m.most
+	return m
+}
+
 var catalogue []*Metric
 
 func declare(m *Metric) *Metric {

@@ -2,6 +2,9 @@ package collectors
 
 import (
 	"slices"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu"
 )
@@ -10,6 +13,17 @@ import (
 // Where there is no driver to say so now, any GPU may be.
 func (h *Host) Knows(uuid string) bool {
 	return h.Driver() != nil || slices.ContainsFunc(h.inventory.all(), func(id gpu.ID) bool { return id.UUID == uuid })
+}
+
+// Index returns the driver's index of a GPU; false for one that this host was
+// never seen to have.
+func (h *Host) Index(uuid string) (int, bool) {
+	all := h.inventory.all()
+	i := slices.IndexFunc(all, func(id gpu.ID) bool { return id.UUID == uuid })
+	if i < 0 {
+		return 0, false
+	}
+	return all[i].Index, true
 }
 
 // Holds reports whether a process was on a GPU when the driver was last asked,
@@ -23,8 +37,26 @@ func (h *Host) Holds(uuid string, pid int) bool {
 			continue
 		}
 		if snap := s.snapshot(r); snap != nil {
-			return slices.ContainsFunc(snap.passes, func(p *pass) bool { return slices.Contains(p.holders, uint32(pid)) })
+			return slices.ContainsFunc(snap.passes, func(p *pass) bool {
+				return slices.ContainsFunc(p.holders, func(x Holding) bool { return x.Process.PID == pid })
+			})
 		}
 	}
 	return false
+}
+
+// Silent returns the GPUs of which nobody knows who is on them now, by UUID:
+// those that do not answer, and those that the driver said nothing of.
+func (h *Host) Silent() map[string]bool {
+	now, s, fast, all := time.Now(), h.state.Load(), h.Beat(), map[string]bool{}
+	for _, r := range s.shown() {
+		p := r.peer.Load()
+		if p == nil {
+			continue
+		}
+		all[p.UUID] = !slices.ContainsFunc(s.snapshot(r).fresh(now, fast), func(p *pass) bool {
+			return p.collector.Name == processesName && p.failure == nvml.SUCCESS
+		})
+	}
+	return all
 }

@@ -33,12 +33,15 @@ var (
 	ProcessUse    = Gauge("nvgpu_process_utilization_ratio", "Utilization of the engine by the process, over the driver's last window.", "pid", "engine")
 )
 
+// processesName is the collector that knows who is on a GPU.
+const processesName = "processes"
+
 // maxHolders bounds the workloads of a GPU that are shown, and its processes:
 // those with the most memory.
 const maxHolders = 64
 
 var _ = Register(Collector{
-	Name: "processes",
+	Name: processesName,
 	Doc:  "Who uses the GPU: memory, engine time and energy by workload, and by process with per_process.",
 	Tier: Fast,
 	Metrics: []*Metric{Processes, WorkloadMemory, WorkloadProcesses, WorkloadSM, WorkloadMemoryBusy, WorkloadEncoder, WorkloadDecoder,
@@ -53,6 +56,7 @@ var _ = Register(Collector{
 type users struct {
 	usage
 	pending map[uint32]spent     // by processes whose workload is not known yet
+	tallies map[uint32]tally     // by processes that are here
 	present map[string]time.Time // when each workload last had a process here
 	swept   time.Time
 
@@ -93,7 +97,6 @@ func (u *users) read(g *gpu.Device, out *Readings) {
 	counts := map[string]int{}
 	for _, h := range holders {
 		counts[h.kind]++
-		out.holders = append(out.holders, h.pid)
 	}
 	for _, kind := range holderKinds {
 		out.Set(Processes, float64(counts[kind]), kind)
@@ -107,6 +110,7 @@ func (u *users) read(g *gpu.Device, out *Readings) {
 	u.identify(holders, out)
 	workloads := group(holders)
 	u.account(out, holders, workloads, window)
+	out.holders = u.holdings(g.UUID, out.Now, holders)
 	u.put(out, workloads, ret != nvml.SUCCESS)
 	u.allocations(g, out, workloads, window)
 	if out.config.PerProcess {
@@ -197,7 +201,9 @@ func (u *users) account(out *Readings, holders []*holder, workloads []*workload,
 		names[h.pid] = h.workload
 		waiting[h.pid] = h.workload == "" && !h.unknown
 	}
-	for pid, s := range u.take(window) {
+	used := u.take(window)
+	u.tally(holders, used, window > 0)
+	for pid, s := range used {
 		u.pending[pid] = u.pending[pid].plus(s)
 	}
 	for pid, s := range u.pending {

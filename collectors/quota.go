@@ -1,12 +1,140 @@
 package collectors
 
-// What the enforcer says of quotas. Health judges these; the enforcer puts
-// them.
-var (
-	QoSWindows      = Counter("nvgpu_qos_windows_total", "Windows in which the workload wanted what its quota guarantees, by objective.", "workload", "objective")
-	QoSViolations   = Counter("nvgpu_qos_violations_total", "Windows in which the workload did not get what its quota guarantees, by objective.", "workload", "objective")
-	QuotaViolations = Counter("nvgpu_quota_violations_total", "Times that the workload took more than its quota allows, by what was done.", "workload", "action")
+import (
+	"cmp"
+	"slices"
+	"strconv"
+
+	"gpusteward/enforcer/wire"
 )
 
-// quotaMetrics are those of quotas.
-var quotaMetrics = []*Metric{QoSWindows, QoSViolations, QuotaViolations}
+// What the enforcer says of quotas, through the broker: what they promise, what
+// the audit finds, and what the ladder does. A workload is the tenant's.
+var (
+	QuotaGuarantee       = Gauge("nvgpu_quota_compute_guarantee_ratio", "Part of the GPU's time that the tenant gets whenever it wants it.", "tenant")
+	QuotaMemoryGuarantee = Gauge("nvgpu_quota_memory_guarantee_bytes", "GPU memory that is kept for the tenant.", "tenant")
+	QuotaLaunchObjective = Gauge("nvgpu_quota_launch_wait_objective_seconds", "Time that 99 of 100 waits of the tenant for a turn should not exceed; absent where it has no objective.", "tenant")
+	QuotaBandwidthLimit  = Gauge("nvgpu_quota_bandwidth_limit_ratio", "Most of the memory's bandwidth that the tenant may have; absent where it has no limit.", "tenant")
+	QuotaBandwidth       = Gauge("nvgpu_quota_bandwidth_ratio", "Part of the memory's bandwidth that the tenant had in the audit's last window.", "tenant")
+	QuotaChargeDrift     = Gauge("nvgpu_quota_charge_drift_ratio", "Time that the tenant's kernels had the GPU by the driver's samples beyond what it was charged for, as a part of the GPU's time; below 0 where it was charged for more.", "tenant").signed()
+	QuotaBackend         = Gauge("nvgpu_quota_backend_info", "The backend that holds the tenant to a resource's quota (hook, mps, kernel or none), always 1.", "tenant", "resource", "backend")
+
+	QoSWindows    = Counter("nvgpu_qos_windows_total", "Windows in which the tenant wanted what its quota guarantees, by objective.", "tenant", "objective")
+	QoSViolations = Counter("nvgpu_qos_violations_total", "Windows in which the tenant did not get what its quota guarantees, by objective.", "tenant", "objective")
+
+	QuotaViolations         = Counter("nvgpu_quota_violations_total", "Audits that found the workload beyond what its quota allows, by objective.", "tenant", "workload", "objective")
+	UnhookedProcesses       = Gauge("nvgpu_unhooked_processes", "Processes of the workload on the GPU that have no session with the broker.", "tenant", "workload")
+	UnderreportingProcesses = Gauge("nvgpu_underreporting_processes", "Processes of the workload on the GPU whose hook says less than the driver.", "tenant", "workload")
+	QuotaLedgerDrift        = Gauge("nvgpu_quota_ledger_drift_bytes", "GPU memory that the driver counts beyond the broker's books, of the workload's processes with a session; below 0 where it counts less.", "tenant", "workload").signed()
+
+	QuotaRung    = HostGauge("nvgpu_quota_rung", "Rung of the ladder on which the workload stands: 1 for that, 0 for the others.", "tenant", "workload", "rung")
+	QuotaShadow  = HostGauge("nvgpu_quota_shadow", "Whether beyond warn it is only said what would be done about the workload.", "tenant", "workload")
+	QuotaActions = HostCounter("nvgpu_quota_actions_total", "Steps of the ladder, by the rung that was entered, or resume, and by what came of it: done, shadow, braked, missed or failed.", "tenant", "workload", "action", "result")
+
+	MPSServers = HostGauge("nvgpu_mps_servers", "Servers of CUDA MPS.")
+	MPSClients = HostGauge("nvgpu_mps_clients", "Clients of the user's MPS servers; tenant is whom they serve, empty where that is none.", "uid", "tenant")
+	MPSThreads = HostGauge("nvgpu_mps_active_thread_ratio", "Part of the GPU's threads that the next clients of the user's MPS servers get; of several servers the most.", "uid", "tenant")
+)
+
+// quotaMetrics are those that the enforcer says.
+var quotaMetrics = []*Metric{QuotaGuarantee, QuotaMemoryGuarantee, QuotaLaunchObjective, QuotaBandwidthLimit, QuotaBandwidth, QuotaChargeDrift, QuotaBackend,
+	QoSWindows, QoSViolations, QuotaViolations, UnhookedProcesses, UnderreportingProcesses, QuotaLedgerDrift,
+	QuotaRung, QuotaShadow, QuotaActions, MPSServers, MPSClients, MPSThreads}
+
+// Rungs are the names of the ladder's rungs, from the lowest on.
+var Rungs = []string{"observe", "warn", "throttle", "pause", "terminate"}
+
+// Bounds of what workloads can cost, who may be many, so that there is room for
+// the tenants, whom an operator has named.
+const (
+	maxOnLadder = 64  // workloads, the highest first
+	maxActions  = 256 // by workload, action and result
+	maxAudited  = 128 // workloads on GPUs
+)
+
+// ladder puts what belongs to no GPU.
+func (r *Readings) ladder(s *wire.EnforcerStats) {
+	rung := func(l wire.LadderStats) int { return slices.Index(Rungs, l.Rung) }
+	for i, l := range slices.SortedStableFunc(slices.Values(s.Ladder), func(a, b wire.LadderStats) int { return cmp.Compare(rung(b), rung(a)) }) {
+		if i >= maxOnLadder {
+			r.drop(QuotaRung)
+			continue
+		}
+		for _, name := range Rungs {
+			r.Set(QuotaRung, Bool(name == l.Rung), l.Tenant, l.Workload, name)
+		}
+		r.Set(QuotaShadow, Bool(l.Shadow), l.Tenant, l.Workload)
+	}
+	for i, a := range s.Actions {
+		if i >= maxActions {
+			r.drop(QuotaActions)
+			continue
+		}
+		r.Set(QuotaActions, float64(a.Count), a.Tenant, a.Workload, a.Action, a.Result)
+	}
+	r.Set(MPSServers, float64(len(s.MPS)))
+	type whose struct{ uid, tenant string }
+	clients, threads := map[whose]int{}, map[whose]float64{}
+	for _, m := range s.MPS {
+		w := whose{strconv.Itoa(m.UID), m.Tenant}
+		clients[w] += m.Clients
+		threads[w] = max(threads[w], m.Threads)
+	}
+	for w, n := range clients {
+		r.Set(MPSClients, float64(n), w.uid, w.tenant)
+		r.Set(MPSThreads, threads[w], w.uid, w.tenant)
+	}
+}
+
+// quotas puts what tenants were promised of each GPU, and what the audit found
+// of workloads on it. The GPUs' indices are by UUID.
+func (r *Readings) quotas(s *wire.EnforcerStats, index map[string]string) {
+	for _, q := range s.Quotas {
+		r.quota(q, index[q.GPU])
+	}
+	for i, w := range s.Workloads {
+		if i >= maxAudited {
+			r.drop(UnhookedProcesses)
+			continue
+		}
+		put := func(m *Metric, v float64, labels ...string) {
+			r.Set(m, v, append([]string{index[w.GPU], w.GPU, w.Tenant, w.Workload}, labels...)...)
+		}
+		put(UnhookedProcesses, float64(w.Unhooked))
+		put(UnderreportingProcesses, float64(w.Under))
+		if w.Drift != nil {
+			put(QuotaLedgerDrift, *w.Drift)
+		}
+		for objective, n := range w.Violations {
+			put(QuotaViolations, float64(n), objective)
+		}
+	}
+}
+
+// quota puts what one tenant was promised of one GPU.
+func (r *Readings) quota(q wire.QuotaStats, index string) {
+	put := func(m *Metric, v float64, labels ...string) {
+		r.Set(m, v, append([]string{index, q.GPU, q.Tenant}, labels...)...)
+	}
+	put(QuotaGuarantee, q.Guarantee)
+	put(QuotaMemoryGuarantee, float64(q.MemoryReserved))
+	if q.LaunchWait > 0 {
+		put(QuotaLaunchObjective, q.LaunchWait)
+	}
+	if q.Bandwidth < 1 {
+		put(QuotaBandwidthLimit, q.Bandwidth)
+	}
+	if q.Bus != nil {
+		put(QuotaBandwidth, *q.Bus)
+	}
+	if q.Charge != nil {
+		put(QuotaChargeDrift, *q.Charge)
+	}
+	for _, o := range q.QoS {
+		put(QoSWindows, float64(o.Windows), o.Objective)
+		put(QoSViolations, float64(o.Violations), o.Objective)
+	}
+	for _, h := range q.Holders {
+		put(QuotaBackend, 1, h.Resource, h.Backend)
+	}
+}

@@ -12,7 +12,7 @@ import (
 )
 
 // maxSeries bounds the samples that one collector may put in one pass.
-const maxSeries = 2048
+const maxSeries = 4096
 
 // Readings takes what one collector reads in one pass. It belongs to the
 // reader's goroutine.
@@ -30,7 +30,7 @@ type Readings struct {
 	failure     nvml.Return // the first that is neither success nor an answer
 	unsupported []*Metric
 	dropped     map[*Metric]int
-	holders     []uint32           // processes on the GPU, for Host.Holds
+	holders     []Holding          // processes on the GPU
 	totals      map[string]float64 // of Add, kept by the reader from pass to pass
 }
 

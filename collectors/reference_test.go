@@ -45,10 +45,6 @@ driver is opened). Opt-in collectors read nothing until ` + "`collectors.enable`
 	for _, m := range selfMetrics {
 		row(m)
 	}
-	b.WriteString("\n## Quotas\nPut by the enforcer.\n\n| metric | type | labels | |\n|---|---|---|---|\n")
-	for _, m := range quotaMetrics {
-		row(m)
-	}
 	b.WriteString(notShown(t))
 	text := b.String()
 	if update {

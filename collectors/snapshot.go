@@ -23,12 +23,26 @@ type pass struct {
 	samples     []Sample
 	failure     nvml.Return
 	unsupported []*Metric
-	holders     []uint32 // PIDs, of the collector that lists them
+	holders     []Holding // of the collector that lists them
 }
 
 // fresh reports whether p may be shown: at most two intervals old.
 func (p *pass) fresh(now time.Time) bool {
 	return p.due == 0 || now.Sub(p.began) <= 2*p.due
+}
+
+// fresh returns the passes that may be shown: of a GPU that answers, those that
+// are. s may be nil.
+func (s *snapshot) fresh(now time.Time, fast time.Duration) (all []*pass) {
+	if s == nil || !s.up(now, fast) {
+		return nil
+	}
+	for _, p := range s.passes {
+		if p.fresh(now) {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 // up reports whether the GPU answers: its reader has come round within two

@@ -11,7 +11,7 @@ import (
 // engines is a number for each engine that the driver samples by process.
 type engines [4]float64
 
-const sm = 0 // the index of SM time
+const sm, busy = 0, 1 // the indices of SM time and of the memory's
 
 var (
 	engineNames   = [4]string{"sm", "memory", "encoder", "decoder"}

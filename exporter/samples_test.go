@@ -175,6 +175,26 @@ func (s *samples) tenant(gpu, name string, target, share, limit, gib float64) {
 	}
 }
 
+// quota adds what a tenant is guaranteed of a GPU, and by what.
+func (s *samples) quota(gpu, name string, guarantee float64, backends ...string) {
+	s.put(collectors.QuotaGuarantee, guarantee, gpu, "GPU-"+gpu, name)
+	for i, b := range backends {
+		s.put(collectors.QuotaBackend, 1, gpu, "GPU-"+gpu, name, []string{"compute", "memory", "copies"}[i], b)
+	}
+}
+
+// stands adds where a workload stands on the ladder, and what was found of it.
+func (s *samples) stands(tenant, workload, rung string, shadow bool, found map[string]float64) {
+	for _, r := range collectors.Rungs {
+		s.put(collectors.QuotaRung, collectors.Bool(r == rung), tenant, workload, r)
+	}
+	s.put(collectors.QuotaShadow, collectors.Bool(shadow), tenant, workload)
+	for objective, n := range found {
+		s.put(collectors.QuotaViolations, n/2, "0", "GPU-0", tenant, workload, objective)
+		s.put(collectors.QuotaViolations, n/2, "1", "GPU-1", tenant, workload, objective)
+	}
+}
+
 // began adds who a workload is, and since when.
 func (s *samples) began(name, kind string, ago time.Duration) {
 	user := map[string]string{"slurm": "carol"}[kind]

@@ -25,6 +25,7 @@ type State struct {
 	GPUs      []GPU      `json:"gpus"`              // by index
 	Workloads []Workload `json:"workloads"`         // those with the most memory first
 	Tenants   []Tenant   `json:"tenants,omitempty"` // by GPU, those with the largest share first
+	Ladder    []OnLadder `json:"ladder,omitempty"`  // workloads above observe, the highest first
 }
 
 // HostState is what belongs to no GPU.
@@ -55,7 +56,7 @@ var hostFacts = map[*collectors.Metric]func(h *HostState, s collectors.Sample){
 
 // fill adds to s what samples say.
 func (s *State) fill(samples []collectors.Sample) {
-	gpus, workloads, tenants := map[[2]string]*seenGPU{}, map[string]*Workload{}, seenTenants{}
+	gpus, workloads, tenants, ladder := map[[2]string]*seenGPU{}, map[string]*Workload{}, seenTenants{}, seenLadder{}
 	for _, sample := range samples {
 		if note := hostFacts[sample.Metric]; note != nil {
 			note(&s.Host, sample)
@@ -67,6 +68,8 @@ func (s *State) fill(samples []collectors.Sample) {
 			note(workloads[name], sample)
 		} else if note := tenantFacts[sample.Metric]; note != nil {
 			note(tenants.of(sample), sample)
+		} else if note := ladderFacts[sample.Metric]; note != nil {
+			note(ladder.of(sample), sample)
 		} else if note := gpuFacts[sample.Metric]; note != nil {
 			id := [2]string(sample.Labels)
 			if gpus[id] == nil {
@@ -76,6 +79,7 @@ func (s *State) fill(samples []collectors.Sample) {
 		}
 	}
 	s.GPUs, s.Workloads, s.Tenants = []GPU{}, []Workload{}, tenants.all()
+	s.Ladder = ladder.above(s.Tenants)
 	for _, g := range gpus {
 		s.GPUs = append(s.GPUs, g.whole())
 	}

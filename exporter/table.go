@@ -33,6 +33,10 @@ func (st style) table(s State) string {
 		b.WriteByte('\n')
 		st.tenants(&b, s.Tenants)
 	}
+	if len(s.Ladder) > 0 {
+		b.WriteByte('\n')
+		st.ladder(&b, s.Ladder)
+	}
 	return b.String()
 }
 

@@ -78,6 +78,30 @@ var states = map[string]func() State{
 		s.tenant("0", "serving", 0.7, 0.699, 40, 38.5)
 		s.tenant("0", "students", 0.3, 0.301, 0, 12)
 		s.tenant("", "default", 1, 0, 8, 0)
+		s.quota("0", "serving", .3, "hook", "hook", "kernel")
+		s.quota("0", "students", 0, "hook", "none")
+		s.stands("students", "slurm:4711.0", "throttle", true, map[string]float64{"compute": 12, "memory": 40})
+		s.stands("students", "unit:jupyter-alice.service", "warn", true, map[string]float64{"unhooked": 2})
+		s.stands("students", "unit:jupyter-bob.service", "observe", true, nil)
+		s.stands("serving", "pod:serving/llama-0/vllm", "observe", false, map[string]float64{"memory": 2})
+		return s.state(nil)
+	},
+	"ladder": func() State {
+		var s samples
+		s.host(2, 2)
+		for _, gpu := range []string{"0", "1"} {
+			s.h100(gpu)
+			s.tenant(gpu, "research-and-development", .5, .5, 131, 131)
+			s.quota(gpu, "research-and-development", .25, "mps", "kernel")
+			s.tenant(gpu, "batch", 1, .5, 0, 1)
+			s.quota(gpu, "batch", 0, "none", "none", "none")
+		}
+		for i, rung := range []string{"terminate", "pause", "terminate", "throttle"} {
+			s.stands("research-and-development", fmt.Sprintf("pod:research/trainer-%d/pytorch-worker-with-a-long-name", i), rung, i == 2, map[string]float64{"compute": 1200, "reports": 14})
+		}
+		for i := range 20 {
+			s.stands("batch", fmt.Sprint("slurm:", 100+i), "warn", false, map[string]float64{"memory": 2})
+		}
 		return s.state(nil)
 	},
 	"brokerless": func() State {
@@ -108,6 +132,8 @@ var states = map[string]func() State{
 		s.workload(hostile, hostile, 2, .5)
 		s.began(hostile, hostile, time.Hour)
 		s.tenant("0", hostile, 0.5, 0.5, 1, 1)
+		s.quota("0", hostile, 0.1, hostile)
+		s.stands(hostile, hostile, "pause", false, map[string]float64{hostile: 2})
 		s.put(collectors.DriverInfo, 1, hostile, hostile, hostile, hostile)
 		return s.state(func(s *State) { s.Host.Name, s.Host.Note, s.Host.NotReady = hostile, hostile, hostile })
 	},
@@ -135,6 +161,9 @@ func TestTableGolden(t *testing.T) {
 	for name, state := range states {
 		text := style{width: minWidth}.table(state())
 		golden(t, "status_"+name+".txt", text)
+		if name == "shared" || name == "ladder" { // whose columns move
+			golden(t, "status_"+name+"_wide.txt", style{width: 120}.table(state()))
+		}
 		for _, width := range []int{minWidth, minWidth + 1, 99, 200} {
 			fits(t, width, style{width: width}.table(state()))
 		}
@@ -180,6 +209,9 @@ func FuzzNames(f *testing.F) {
 		s.put(collectors.XIDErrors, 1, name, "GPU-"+name, name, name)
 		s.workload(name, name, 1, 1)
 		s.down("7", name)
+		s.tenant("0", name, 1, 1, 1, 1)
+		s.quota("0", name, .5, name)
+		s.stands(name, name, "pause", true, map[string]float64{name: 2})
 		state := s.state(func(s *State) { s.Host.Name, s.Host.Note = name, name })
 		fits(t, minWidth, style{width: minWidth}.table(state))
 		text, err := json.Marshal(state)

@@ -19,17 +19,28 @@ type Tenant struct {
 	Sessions    int      `json:"sessions"` // of hooked processes
 	Target      *float64 `json:"target_ratio,omitempty"`
 	Share       *float64 `json:"share_ratio,omitempty"`
-	Limit       *float64 `json:"limit_ratio,omitempty"`
+	Guarantee   *float64 `json:"guarantee_ratio,omitempty"`
+	Limit       *float64 `json:"limit_ratio,omitempty"` // nil: none
 	MemoryUsed  *float64 `json:"memory_used_bytes,omitempty"`
 	MemoryLimit *float64 `json:"memory_limit_bytes,omitempty"`
+	Backends    []string `json:"backends,omitempty"` // that hold it to its quota: hook, mps, kernel
+	Rung        string   `json:"rung,omitempty"`     // of the ladder, on any GPU: the highest of its workloads
+	Shadow      bool     `json:"shadow,omitempty"`   // of that: beyond warn it is only said what would be done
 }
 
 // tenantFacts are what samples with the label tenant say of it.
 var tenantFacts = map[*collectors.Metric]func(t *Tenant, s collectors.Sample){
 	collectors.QuotaSessions:    func(t *Tenant, s collectors.Sample) { t.Sessions = int(s.Value) },
+	collectors.QuotaGuarantee:   func(t *Tenant, s collectors.Sample) { t.Guarantee = &s.Value },
 	collectors.QuotaLimit:       func(t *Tenant, s collectors.Sample) { t.Limit = &s.Value },
 	collectors.QuotaMemoryUsed:  func(t *Tenant, s collectors.Sample) { t.MemoryUsed = &s.Value },
 	collectors.QuotaMemoryLimit: func(t *Tenant, s collectors.Sample) { t.MemoryLimit = &s.Value },
+	collectors.QuotaBackend: func(t *Tenant, s collectors.Sample) {
+		if b := label(s, "backend"); b != "none" && !slices.Contains(t.Backends, b) {
+			t.Backends = append(t.Backends, b)
+			slices.Sort(t.Backends) // hook first
+		}
+	},
 	collectors.QuotaTarget: func(t *Tenant, s collectors.Sample) {
 		if label(s, "window") == "10s" {
 			t.Target = &s.Value
@@ -77,13 +88,21 @@ func (seen seenTenants) all() (all []Tenant) {
 // shownTenants bounds the lines of tenants in a status.
 const shownTenants = 20
 
+// roomy is from how many columns on there is one for the target.
+const roomy = 100
+
 // tenants writes a line for each tenant and GPU.
 func (st style) tenants(b *strings.Builder, all []Tenant) {
-	row := func(paint, name, gpu, sessions, share, target, memory string) {
-		b.WriteString(st.line(cell{name, st.width - 40, paint}, cell{gpu, -3, paint}, cell{sessions, -8, paint},
-			cell{share, -5, paint}, cell{target, -6, paint}, cell{memory, -13, paint}))
+	row := func(paint, name, gpu, sessions, share, target, quota, memory, backends string, rung cell) {
+		cells := []cell{{name, st.width - 66, paint}, {gpu, -3, paint}, {sessions, -4, paint}, {share, -5, paint},
+			{quota, -7, paint}, {memory, -11, paint}, {backends, 11, paint}, rung}
+		if st.width >= roomy {
+			cells[0].width -= 7
+			cells = slices.Insert(cells, 4, cell{target, -6, paint})
+		}
+		b.WriteString(st.line(cells...))
 	}
-	row(dim, "TENANT", "GPU", "SESSIONS", "SHARE", "TARGET", "GiB")
+	row(dim, "TENANT", "GPU", "SESS", "SHARE", "TARGET", "QUOTA", "GiB", "BACKEND", cell{"RUNG", 18, dim})
 	for i, t := range all {
 		if i == shownTenants {
 			b.WriteString(st.line(cell{text: fmt.Sprintf("and %d more", len(all)-i), paint: dim}))
@@ -96,6 +115,24 @@ func (st style) tenants(b *strings.Builder, all []Tenant) {
 		if memory != "" && t.MemoryLimit != nil {
 			memory += show("/%.1f", *t.MemoryLimit/(1<<30))
 		}
-		row("", t.Name, gpu, strconv.Itoa(t.Sessions), show("%.0f%%", 100*known(t.Share)), show("%.0f%%", 100*known(t.Target)), memory)
+		row("", t.Name, gpu, strconv.Itoa(t.Sessions), show("%.0f%%", 100*known(t.Share)), show("%.0f%%", 100*known(t.Target)),
+			t.quota(), memory, strings.Join(t.Backends, "+"), standing(t.Rung, t.Shadow, 18))
 	}
+}
+
+// quota writes from what is guaranteed to the limit, such as 30-50%.
+func (t Tenant) quota() string {
+	limit := 1.
+	if t.Limit != nil {
+		limit = *t.Limit
+	}
+	switch {
+	case t.Guarantee == nil && t.Limit == nil:
+		return ""
+	case t.Guarantee == nil: // no enforcer says
+		return fmt.Sprintf("≤%.0f%%", 100*limit)
+	case *t.Guarantee == limit:
+		return fmt.Sprintf("%.0f%%", 100*limit)
+	}
+	return fmt.Sprintf("%.0f-%.0f%%", 100**t.Guarantee, 100*limit)
 }

@@ -11,11 +11,15 @@ func TestStateHasTheTenants(t *testing.T) {
 	s.tenant("", "stray", 0.5, 0, 0, 0)
 	s.tenant("1", "b", 0.25, 0.125, 2, 1)
 	s.tenant("1", "a", 0.75, 0.5, 0, 1)
+	s.quota("1", "a", 0.25, "kernel", "hook", "none")
+	s.stands("a", "unit:x", "observe", true, nil)
+	s.stands("a", "unit:y", "pause", true, nil)
+	s.stands("a", "unit:z", "pause", false, nil)
 	text, err := json.Marshal(s.state(nil).Tenants)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `[{"tenant":"a","gpu":1,"uuid":"GPU-1","sessions":2,"target_ratio":0.75,"share_ratio":0.5,"memory_used_bytes":1073741824},` +
+	const want = `[{"tenant":"a","gpu":1,"uuid":"GPU-1","sessions":2,"target_ratio":0.75,"share_ratio":0.5,"guarantee_ratio":0.25,"memory_used_bytes":1073741824,"backends":["hook","kernel"],"rung":"pause"},` +
 		`{"tenant":"b","gpu":1,"uuid":"GPU-1","sessions":2,"target_ratio":0.25,"share_ratio":0.125,"limit_ratio":0.5,"memory_used_bytes":1073741824,"memory_limit_bytes":2147483648},` +
 		`{"tenant":"stray","uuid":"GPU-","sessions":2,"target_ratio":0.5,"share_ratio":0,"memory_used_bytes":0}]`
 	if string(text) != want {

@@ -230,4 +230,4 @@ func (l Level) Delay() time.Duration {
 var labelName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 
 // ownLabels are those that every alert has, or may have.
-var ownLabels = []string{"alertname", "severity", "check", "source", "node", "gpu", "uuid", "link", "workload", "device"}
+var ownLabels = []string{"alertname", "severity", "check", "source", "node", "gpu", "uuid", "link", "tenant", "workload", "device"}

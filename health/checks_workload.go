@@ -6,8 +6,23 @@ import (
 	"gpusteward/collectors"
 )
 
-// missed are the windows in which a workload did not get what its quota guarantees.
-var missed = Increase(collectors.QoSViolations, 5*time.Minute, "by", "workload")
+// missing is that a tenant did not get what its quota guarantees in more than
+// one window of a hundred in which it wanted it. One of a few is no part of
+// many: it takes three.
+func missing(objective string) Condition {
+	missed := Increase(collectors.QoSViolations, 5*time.Minute, "objective", objective, "by", "tenant")
+	wanted := Increase(collectors.QoSWindows, 5*time.Minute, "objective", objective, "by", "tenant")
+	return Div(missed, wanted).Above(.01).And(missed.AtLeast(3))
+}
+
+// onRung is that the ladder put a workload on a rung, and does what it says.
+func onRung(rung string) Condition {
+	done := Value(collectors.QuotaShadow, "by", "tenant", "by", "workload").Is(0)
+	return Value(collectors.QuotaRung, "rung", rung, "by", "tenant", "by", "workload").Is(1).And(done)
+}
+
+// soon is that a forecast falls within the hour.
+func soon(forecast *Signal) Condition { return forecast.Optional().Below(3600, 7200) }
 
 var workloadChecks = []*Check{
 	{
@@ -28,19 +43,71 @@ var workloadChecks = []*Check{
 	},
 	{
 		ID: "qos", Alert: "QuotaQoSViolation",
-		// One window of a few is no part of many: it takes three.
-		Levels:  []Level{{Severity: Warning, When: Div(missed, Increase(collectors.QoSWindows, 5*time.Minute, "by", "workload")).Above(.01).And(missed.AtLeast(3)), For: of(3, 3)}},
-		Summary: "A workload does not get what its quota guarantees.",
+		Levels: []Level{
+			{Severity: Warning, When: missing("compute"), For: of(3, 3)},
+			{Severity: Warning, When: missing("launch_wait"), For: of(3, 3)},
+			{Severity: Warning, When: missing("memory"), For: of(3, 3)},
+		},
+		Summary: "A tenant does not get what its quota guarantees.",
 		Detail:  "{entity} missed its guarantee in {percent} of the windows.",
 		Action:  "Throttle who takes more than its share, or lower the guarantees.",
-		Cause:   "Counted only while the workload wanted more: compute share, launch wait, memory bandwidth.",
+		Cause:   "Counted only while the tenant wanted what it is guaranteed, for each objective: its part of the GPU's time (compute), how long it waits for a turn (launch_wait), its memory.",
 	},
 	{
 		ID: "quota_violation", Alert: "QuotaViolation",
-		Levels:  []Level{{Severity: Warning, When: Increase(collectors.QuotaViolations, 5*time.Minute, "by", "workload").Above(0), For: of(3, 3)}},
+		Levels:  []Level{{Severity: Warning, When: Increase(collectors.QuotaViolations, 5*time.Minute, "by", "tenant", "by", "workload").AtLeast(3), For: of(3, 3)}},
 		Summary: "A workload takes more than its quota allows.",
-		Detail:  "{entity} violated its quota {value} times in 5 minutes.",
-		Action:  "See what the enforcer did: nvgpu_quota_violations_total by action.",
-		Cause:   "The ladder of the enforcer handles it; this tells people.",
+		Detail:  "{entity} was found to take more than its quota in {value} audits in 5 minutes.",
+		Action:  "See what the enforcer did: nvgpu_quota_rung and nvgpu_quota_actions_total, and /api/v1/events?kind=enforcement.",
+		Cause:   "The ladder of the enforcer handles it; this tells people. The label objective of nvgpu_quota_violations_total says what was taken. One audit alone may be the edge of a measurement: it takes three.",
+	},
+	{
+		ID: "unhooked", Alert: "UnhookedProcess",
+		Levels:  []Level{{Severity: Warning, When: Sum(collectors.UnhookedProcesses, "by", "tenant", "by", "workload").Above(0), For: of(3, 3)}},
+		Summary: "Processes of a workload with a quota go around the hook.",
+		Detail:  "{entity} has {value} processes without a session with the broker.",
+		Action:  "See that the workload runs under the hook: gpusteward exec, or its LD_PRELOAD; until then only the kernel or MPS can hold it.",
+		Cause:   "The driver says that they use the GPU, and the broker does not know them: statically linked, an environment that was cleared, or on purpose.",
+	},
+	{
+		ID: "quota_drift", Alert: "QuotaDrift",
+		Levels: []Level{
+			{Severity: Warning, When: Value(collectors.QuotaChargeDrift, "by", "tenant").Above(.05, .03), For: of(6, 6)},
+			{Severity: Warning, When: Sum(collectors.UnderreportingProcesses, "by", "tenant").Above(0), For: of(6, 6)},
+		},
+		Summary: "The books of the enforcer and the driver disagree on what a tenant uses.",
+		Detail:  "The driver says that {entity} uses more than it is charged for.",
+		Action:  "See nvgpu_quota_charge_drift_ratio and nvgpu_quota_ledger_drift_bytes; nvgpu_underreporting_processes names the workload. Restart it under this version's hook.",
+		Cause:   "More than 5 points of the GPU's time for a minute, or a process whose hook says less than the driver: work that the hook does not see, or a hook that was tampered with.",
+	},
+	{
+		ID: "quota_action", Alert: "QuotaEnforced", Class: ApplicationFault,
+		Levels: []Level{
+			{Severity: Info, When: onRung("pause")},
+			{Severity: Warning, When: onRung("terminate")},
+		},
+		Summary: "The enforcer paused or ended a workload that takes more than its quota.",
+		Detail:  "{entity} was paused or ended by the enforcer.",
+		Action:  "Tell the owner; /api/v1/events?kind=enforcement has the evidence.",
+		Cause:   "The ladder came to its last rungs: info is pause, warning is terminate. In shadow mode there is no alert, because nothing was done.",
+	},
+	{
+		ID: "quota_forecast", Alert: "QuotaMemoryForecast",
+		Levels:  []Level{{Severity: Warning, When: soon(Value(QuotaMemoryExhaustion, "by", "tenant")), For: of(6, 6)}},
+		Summary: "A tenant's GPU memory grows and will reach its cap within an hour.",
+		Detail:  "{entity} will have reached its cap in {value} seconds.",
+		Action:  "Tell the owner: allocations beyond the cap fail. Raise the cap, if it may have more.",
+		Cause:   "The trend of 15 minutes (Theil-Sen), and its confidence interval excludes that it does not grow; nvgpu_forecast_confidence_ratio says how certain it is.",
+	},
+	{
+		ID: "guarantee_forecast", Alert: "QuotaGuaranteeForecast",
+		Levels: []Level{
+			{Severity: Warning, When: soon(Value(QuotaGuaranteeExhaustion, "objective", "memory", "by", "tenant")), For: of(6, 6)},
+			{Severity: Warning, When: soon(Value(QuotaGuaranteeExhaustion, "objective", "compute", "by", "tenant")), For: of(6, 6)},
+		},
+		Summary: "If it goes on like this, a tenant cannot have what it is guaranteed within an hour.",
+		Detail:  "{entity} cannot have what it is guaranteed in {value} seconds.",
+		Action:  "See who takes it: memory by nvgpu_workload_memory_used_bytes, time by nvgpu_unhooked_processes and nvgpu_quota_overrun_seconds_total.",
+		Cause:   "Memory: what is free beyond the guarantees that are not used yet runs out. Compute: the share falls ever further behind what is due, while the tenant wants the GPU. nvgpu_forecast_confidence_ratio says how certain the trend is.",
 	},
 }

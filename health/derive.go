@@ -56,6 +56,9 @@ type card struct {
 	replays          replays
 	links            []*link
 	residents        []*resident
+	tenancies        []*tenancy
+	headroom         trend // of memory that is free and nobody's guarantee
+	headroomForecast forecast
 	whole            link // all links
 	heat             trend
 	heatForecast     forecast
@@ -98,6 +101,7 @@ func (d *Derivers) Derive(s *Snapshot, now time.Time) {
 		d.readLinks(s, now)
 	}
 	d.readResidents(s, now)
+	d.readTenants(s, now)
 	for _, c := range d.cards {
 		h := d.histories[c.uuid]
 		if each {
@@ -126,7 +130,7 @@ func (d *Derivers) Derive(s *Snapshot, now time.Time) {
 // derived are all that Derive adds, in the order in which it does.
 var derived = []*collectors.Metric{
 	AnomalyZScore, AnomalyRobustZScore, AnomalyActive, PeerZScore, PeerDeviationCelsius, PeerDeviationRatio, PeerClockRatio, PeerLinkZScore, PeerLinkDeviationRatio, DriftCUSUM,
-	ECCCorrectablePerHour, ECCCorrectableCUSUM, PCIeCorrectableCUSUM, MemoryExhaustion, ThermalLimit, SpareRowsExhaustion,
+	ECCCorrectablePerHour, ECCCorrectableCUSUM, PCIeCorrectableCUSUM, MemoryExhaustion, ThermalLimit, SpareRowsExhaustion, QuotaMemoryExhaustion, QuotaGuaranteeExhaustion,
 	ForecastConfidence, FaultScore, LemonScore, MemoryPressure, PCIeReplayExcess, WorkloadLag,
 }
 
@@ -137,16 +141,24 @@ func (d *Derivers) put(m *collectors.Metric, labels []string, v float64) {
 	}
 }
 
+// known returns the GPU that a sample's labels begin with, if there is one.
+func (d *Derivers) known(labels []string) *card {
+	for _, c := range d.cards {
+		if c.uuid == labels[1] && c.gpu == labels[0] {
+			return c
+		}
+	}
+	return nil
+}
+
 // card returns the GPU that a sample's labels begin with; nil where there are
 // too many. A GPU with another index is another to Prometheus, so its windows
 // begin again.
 func (d *Derivers) card(labels []string, now time.Time) *card {
 	gpu, uuid := labels[0], labels[1]
-	for _, c := range d.cards {
-		if c.uuid == uuid && c.gpu == gpu {
-			c.seen = now
-			return c
-		}
+	if c := d.known(labels); c != nil {
+		c.seen = now
+		return c
 	}
 	d.cards = slices.DeleteFunc(d.cards, func(c *card) bool { return c.uuid == uuid })
 	if len(d.cards) >= mostCards || d.history(uuid, now) == nil {
@@ -162,8 +174,10 @@ func (d *Derivers) card(labels []string, now time.Time) *card {
 	}
 	c.whole.errors.labels = []string{gpu, uuid, "nvlink_errors"}
 	c.heat.every = memoryEvery
-	c.heatForecast = forecast{least: trendSize, rows: inRow, labels: []string{gpu, uuid, "thermal_limit", ""}}
-	c.rowsForecast = forecast{least: rowsLeast, rows: 1, labels: []string{gpu, uuid, "spare_rows", ""}}
+	c.heatForecast = forecast{least: trendSize, rows: inRow, labels: []string{gpu, uuid, "thermal_limit", "", ""}}
+	c.rowsForecast = forecast{least: rowsLeast, rows: 1, labels: []string{gpu, uuid, "spare_rows", "", ""}}
+	c.headroom.every = memoryEvery
+	c.headroomForecast = forecast{least: trendSize, rows: inRow}
 	d.cards = append(d.cards, c)
 	slices.SortFunc(d.cards, func(a, b *card) int {
 		return cmp.Or(cmp.Compare(len(a.gpu), len(b.gpu)), cmp.Compare(a.gpu, b.gpu), cmp.Compare(a.uuid, b.uuid))
@@ -178,6 +192,7 @@ func (d *Derivers) forget(now time.Time) {
 	for _, c := range d.cards {
 		c.links = slices.DeleteFunc(c.links, func(l *link) bool { return gone(l.seen) })
 		c.residents = slices.DeleteFunc(c.residents, func(t *resident) bool { return gone(t.seen) })
+		c.tenancies = slices.DeleteFunc(c.tenancies, func(t *tenancy) bool { return gone(t.seen) })
 	}
 }
 
@@ -185,7 +200,7 @@ func (d *Derivers) forget(now time.Time) {
 func (d *Derivers) Size() int {
 	n := int(unsafe.Sizeof(*d)) + 8*cap(d.room)
 	for _, c := range d.cards {
-		n += int(unsafe.Sizeof(*c)) + labelled*(len(watches)+len(c.classes)+3) + 8*(cap(c.links)+cap(c.residents)) + c.heat.size()
+		n += int(unsafe.Sizeof(*c)) + labelled*(len(watches)+len(c.classes)+3) + 8*(cap(c.links)+cap(c.residents)+cap(c.tenancies)) + c.heat.size() + c.headroom.size()
 		if c.drift.learning != nil {
 			n += int(unsafe.Sizeof(*c.drift.learning))
 		}
@@ -194,6 +209,9 @@ func (d *Derivers) Size() int {
 		}
 		for _, t := range c.residents {
 			n += int(unsafe.Sizeof(*t)) + 2*labelled + len(t.name) + t.memory.size()
+		}
+		for _, t := range c.tenancies {
+			n += int(unsafe.Sizeof(*t)) + 6*labelled + len(t.name) + t.memory.size() + t.deficit.size()
 		}
 	}
 	for uuid, h := range d.histories {

@@ -108,15 +108,58 @@ var injections = map[string]func(c *chain){
 	},
 	// The enforcer has a window a second, and one in ten misses the guarantee.
 	"qos": func(c *chain) {
-		c.add(func(at time.Duration, put func(m *collectors.Metric, v float64, labels ...string)) {
-			put(collectors.QoSWindows, at.Seconds(), "share")
-			put(collectors.QoSViolations, min(at, 10*time.Minute).Seconds()/10, "share")
+		c.add(func(at time.Duration, put put) {
+			put(collectors.QoSWindows, at.Seconds(), "ml", "compute")
+			put(collectors.QoSViolations, min(at, 10*time.Minute).Seconds()/10, "ml", "compute")
 		})
 	},
-	// The enforcer warns each half a minute.
+	// Each audit of the enforcer finds too much memory.
 	"quota": func(c *chain) {
-		c.add(func(at time.Duration, put func(m *collectors.Metric, v float64, labels ...string)) {
-			put(collectors.QuotaViolations, math.Ceil(min(at, 10*time.Minute).Seconds()/30), "warn")
+		c.add(func(at time.Duration, put put) {
+			put(collectors.QuotaViolations, math.Ceil(min(at, 10*time.Minute).Seconds()), "ml", "unit:train.service", "memory")
+		})
+	},
+	"unhooked": func(c *chain) {
+		c.add(func(at time.Duration, put put) {
+			put(collectors.UnhookedProcesses, 2*during(at, 5*time.Minute), "ml", "unit:train.service")
+		})
+	},
+	"drift": func(c *chain) {
+		c.add(func(at time.Duration, put put) { put(collectors.QuotaChargeDrift, .2*during(at, 5*time.Minute), "ml") })
+	},
+	"underreporting": func(c *chain) {
+		c.add(func(at time.Duration, put put) {
+			put(collectors.UnderreportingProcesses, during(at, 5*time.Minute), "ml", "unit:train.service")
+		})
+	},
+	"paused":          func(c *chain) { c.ladder("pause", 0) },
+	"terminated":      func(c *chain) { c.ladder("terminate", 0) },
+	"would terminate": func(c *chain) { c.ladder("terminate", 1) },
+	// A tenant takes 200 MiB a minute more, of a cap of 10 GiB, for half an hour.
+	"growing": func(c *chain) {
+		c.add(func(at time.Duration, put put) {
+			put(collectors.QuotaMemoryLimit, 10<<30, "ml")
+			put(collectors.QuotaMemoryUsed, 2<<30+min(at, 30*time.Minute).Minutes()*(200<<20), "ml")
+		})
+	},
+	// A tenant has not come yet for the 20 GiB that it is guaranteed.
+	"promised": func(c *chain) {
+		c.add(func(_ time.Duration, put put) { put(collectors.QuotaMemoryGuarantee, 20<<30, "ml") })
+	},
+	// A tenant's share falls by a point a minute, although more is due to it.
+	"starving": func(c *chain) {
+		c.add(func(at time.Duration, put put) {
+			put(collectors.QuotaGuarantee, .5, "ml")
+			put(collectors.QuotaTarget, .9, "ml", "10s")
+			put(collectors.QuotaShare, .9-.01*at.Minutes()*during(at, 32*time.Minute), "ml", "10s")
+		})
+	},
+	// A tenant's share falls as much, because it wants less.
+	"wanting less": func(c *chain) {
+		c.add(func(at time.Duration, put put) {
+			put(collectors.QuotaGuarantee, .5, "ml")
+			put(collectors.QuotaTarget, max(.1, .9-.01*at.Minutes()), "ml", "10s")
+			put(collectors.QuotaShare, max(.1, .9-.01*at.Minutes()), "ml", "10s")
 		})
 	},
 	"memory": func(c *chain) {
@@ -138,19 +181,38 @@ const injected = time.Minute
 
 func (c *chain) since() time.Duration { return time.Since(c.start) - injected }
 
-// add adds samples of a workload to what is read, as of a time since the
-// injection; before it they are 0.
-func (c *chain) add(more func(at time.Duration, put func(m *collectors.Metric, v float64, labels ...string))) {
+// during is 1 for a length of time since the injection, and 0 before and after.
+func during(at, length time.Duration) float64 { return collectors.Bool(at > 0 && at < length) }
+
+// put adds a sample; its labels are those after gpu and uuid, if it has these.
+type put func(m *collectors.Metric, v float64, labels ...string)
+
+// add adds samples to what is read of each GPU, as of a time since the
+// injection, which is 0 before it.
+func (c *chain) add(more func(at time.Duration, put put)) {
 	read := c.options.Samples
 	c.options.Samples = func() []collectors.Sample {
 		all := slices.Clone(read())
 		for _, s := range all {
 			if s.Metric == collectors.Up {
 				more(max(0, c.since()), func(m *collectors.Metric, v float64, labels ...string) {
-					all = append(all, collectors.Sample{Metric: m, Labels: append([]string{s.Labels[0], s.Labels[1], "unit:train.service"}, labels...), Value: v})
+					if slices.Contains(m.Labels, "gpu") {
+						labels = append(s.Labels[:2:2], labels...)
+					}
+					all = append(all, collectors.Sample{Metric: m, Labels: labels, Value: v})
 				})
 			}
 		}
 		return all
 	}
+}
+
+// ladder puts a workload on a rung for five minutes.
+func (c *chain) ladder(rung string, shadow float64) {
+	c.add(func(at time.Duration, put put) {
+		up := during(at, 5*time.Minute)
+		put(collectors.QuotaRung, 1-up, "ml", "unit:train.service", "observe")
+		put(collectors.QuotaRung, up, "ml", "unit:train.service", rung)
+		put(collectors.QuotaShadow, shadow, "ml", "unit:train.service")
+	})
 }

@@ -135,7 +135,7 @@ func (e *Engine) judge(j *judge, s *Snapshot) (changes []Event) {
 func (j *judge) status(entity Entity, now time.Time) *status {
 	st := j.statuses[entity]
 	if st == nil && len(j.order) < mostStatuses {
-		st = &status{Entity: entity, levels: make([]level, len(j.Levels)), since: now, read: now, passing: entity.Workload != "" || j.optional}
+		st = &status{Entity: entity, levels: make([]level, len(j.Levels)), since: now, read: now, passing: entity.Workload != "" || entity.Tenant != "" || j.optional}
 		j.statuses[entity] = st
 		at, _ := slices.BinarySearchFunc(j.order, entity, func(st *status, e Entity) int { return st.compare(e) })
 		j.order = slices.Insert(j.order, at, st)

@@ -165,6 +165,20 @@ func TestAWorkloadThatEndsIsNotUnknown(t *testing.T) {
 	}
 }
 
+func TestATenantThatEndsIsNotUnknown(t *testing.T) {
+	t.Parallel()
+	check := &Check{ID: "drift", Levels: []Level{{Severity: Warning, When: Value(collectors.QuotaChargeDrift, "by", "tenant").Above(.5)}}}
+	w := newWorld(t, check)
+	w.steps(1, on("0", collectors.QuotaChargeDrift, .1, "a"), on("0", collectors.QuotaChargeDrift, .9, "b"))
+	if f := w.engine.Findings(); len(f) != 1 || f[0].Entity != (Entity{GPU: "0", UUID: "GPU-0", Tenant: "b"}) {
+		t.Fatalf("%+v", f)
+	}
+	w.steps(40)
+	if f := w.engine.Findings(); len(f) != 0 {
+		t.Errorf("after the hold-down: %+v", f)
+	}
+}
+
 var lostCheck = &Check{ID: "lost", Alert: "Lost", Summary: "It is lost.", Latched: true, Levels: []Level{
 	{Severity: Emergency, When: stuck("gpu_is_lost").Is(1)},
 }}

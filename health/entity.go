@@ -8,12 +8,14 @@ import (
 )
 
 // An Entity is what a check judges: the node (the zero Entity), a GPU, one of
-// its links or workloads, or another device of the node. Comparable.
+// its links, a tenant or a workload on it, or another device of the node.
+// Comparable.
 type Entity struct {
 	GPU      string `json:"gpu,omitempty"`      // NVML index
 	UUID     string `json:"uuid,omitempty"`     // of the GPU
 	Link     string `json:"link,omitempty"`     // NVLink of the GPU
-	Workload string `json:"workload,omitempty"` // on the GPU, or on the node
+	Tenant   string `json:"tenant,omitempty"`   // who a quota is for, on the GPU or on the node
+	Workload string `json:"workload,omitempty"` // likewise; of the tenant, where there is one
 	Device   string `json:"device,omitempty"`   // an NVSwitch by its PCI address, a port, a part of the agent
 }
 
@@ -22,7 +24,7 @@ func (e Entity) Parent() Entity { return Entity{GPU: e.GPU, UUID: e.UUID} }
 
 // parts returns e's labels that are not empty, as name and value.
 func (e Entity) parts() (all [][2]string) {
-	for _, p := range [][2]string{{"gpu", e.GPU}, {"uuid", e.UUID}, {"link", e.Link}, {"workload", e.Workload}, {"device", e.Device}} {
+	for _, p := range [][2]string{{"gpu", e.GPU}, {"uuid", e.UUID}, {"link", e.Link}, {"tenant", e.Tenant}, {"workload", e.Workload}, {"device", e.Device}} {
 		if p[1] != "" {
 			all = append(all, p)
 		}
@@ -48,7 +50,7 @@ func (e Entity) String() string {
 // compare orders entities: by GPU, then by what is below it.
 func (e Entity) compare(o Entity) int {
 	return cmp.Or(cmp.Compare(len(e.GPU), len(o.GPU)), cmp.Compare(e.GPU, o.GPU), cmp.Compare(e.UUID, o.UUID), cmp.Compare(len(e.Link), len(o.Link)),
-		cmp.Compare(e.Link, o.Link), cmp.Compare(e.Workload, o.Workload), cmp.Compare(e.Device, o.Device))
+		cmp.Compare(e.Link, o.Link), cmp.Compare(e.Tenant, o.Tenant), cmp.Compare(e.Workload, o.Workload), cmp.Compare(e.Device, o.Device))
 }
 
 // ParseEntity reads an entity as String writes it, and a GPU by its index or
@@ -56,7 +58,7 @@ func (e Entity) compare(o Entity) int {
 // empty: a GPU that was given by its index has no UUID.
 func ParseEntity(s string) (Entity, error) {
 	fail := func(format string, a ...any) error {
-		return fmt.Errorf(`entity %q: %s; it may be "node", "3", "gpu=3,link=7", "workload=NAME", "device=NAME" or a GPU's UUID`, s, fmt.Sprintf(format, a...))
+		return fmt.Errorf(`entity %q: %s; it may be "node", "3", "gpu=3,link=7", "tenant=NAME", "workload=NAME", "device=NAME" or a GPU's UUID`, s, fmt.Sprintf(format, a...))
 	}
 	switch {
 	case s == "node":
@@ -67,14 +69,14 @@ func ParseEntity(s string) (Entity, error) {
 		return Entity{UUID: s}, nil
 	}
 	var e Entity
-	fields := map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "workload": &e.Workload, "device": &e.Device}
+	fields := map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "tenant": &e.Tenant, "workload": &e.Workload, "device": &e.Device}
 	var last *string
 	for piece := range strings.SplitSeq(s, ",") {
 		name, value, _ := strings.Cut(piece, "=")
 		field := fields[name]
 		switch {
 		case field == nil && last != nil:
-			*last += "," + piece // the name of a workload may hold a comma
+			*last += "," + piece // a name may hold a comma
 			continue
 		case field == nil:
 			return Entity{}, fail("%q is no part of one", name)

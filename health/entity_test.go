@@ -17,6 +17,8 @@ func TestEntitiesAreReadAsPeopleWriteThem(t *testing.T) {
 		"workload=slurm/17":                {Workload: "slurm/17"},
 		"gpu=0,workload=pod a,b=c":         {GPU: "0", Workload: "pod a,b=c"},
 		"device=mlx5_0/1":                  {Device: "mlx5_0/1"},
+		"gpu=0,tenant=a":                   {GPU: "0", Tenant: "a"},
+		"tenant=a,b,workload=unit/x":       {Tenant: "a,b", Workload: "unit/x"},
 		"gpu=0,uuid=GPU-x,link=1":          {GPU: "0", UUID: "GPU-x", Link: "1"},
 		"gpu=11,workload=unit/a@b=c.slice": {GPU: "11", Workload: "unit/a@b=c.slice"},
 	} {
@@ -32,6 +34,7 @@ func TestEntitiesAreReadAsPeopleWriteThem(t *testing.T) {
 		"gpu=x":        "gpu is an index",
 		"gpu=03":       "gpu is an index",
 		"gpu=3,gpu=4":  "gpu is there twice",
+		"tenant=":      "tenant is empty",
 		"gpu=3,link=":  "link is empty",
 		"link=7":       "a link belongs to a GPU",
 		"GPU-x,link=1": `"GPU-x" is no part`,
@@ -44,7 +47,7 @@ func TestEntitiesAreReadAsPeopleWriteThem(t *testing.T) {
 
 // FuzzParseEntity holds that what is read is written back as what is read again.
 func FuzzParseEntity(f *testing.F) {
-	for _, s := range []string{"node", "3", "gpu=3,link=7", "GPU-x", "workload=a,b", "uuid=GPU-x", "device=a,device=b"} {
+	for _, s := range []string{"node", "3", "gpu=3,link=7", "GPU-x", "workload=a,b", "tenant=a,workload=b", "uuid=GPU-x", "device=a,device=b"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -60,4 +63,23 @@ func FuzzParseEntity(f *testing.F) {
 			t.Errorf("%q: %+v is written %q, read as %+v, %v", s, e, e.String(), again, err)
 		}
 	})
+}
+
+func TestEntitiesInASentence(t *testing.T) {
+	t.Parallel()
+	for want, e := range map[string]Entity{
+		"the node":                    {},
+		"GPU 3":                       {GPU: "3", UUID: "GPU-x"},
+		"link 7 of GPU 3":             {GPU: "3", Link: "7"},
+		"pod/a on GPU 3":              {GPU: "3", Workload: "pod/a"},
+		"pod/a":                       {Workload: "pod/a"},
+		"tenant ml on GPU 3":          {GPU: "3", Tenant: "ml"},
+		"pod/a of tenant ml on GPU 3": {GPU: "3", Tenant: "ml", Workload: "pod/a"},
+		"pod/a of tenant ml":          {Tenant: "ml", Workload: "pod/a"},
+		"mlx5_0/1":                    {Device: "mlx5_0/1"},
+	} {
+		if got := e.Name(); got != want {
+			t.Errorf("%+v is %q, want %q", e, got, want)
+		}
+	}
 }

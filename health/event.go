@@ -10,10 +10,11 @@ type Kind string
 
 // The kinds of events.
 const (
-	KindIncident   Kind = "incident"   // something happened: an XID, a storm of ECC errors, a line of the kernel
-	KindTransition Kind = "transition" // a check's state changed
-	KindAck        Kind = "ack"        // an operator cleared a latched fault
-	KindAgent      Kind = "agent"      // of the agent itself: it started, its journal was repaired
+	KindIncident    Kind = "incident"    // something happened: an XID, a storm of ECC errors, a line of the kernel
+	KindTransition  Kind = "transition"  // a check's state changed
+	KindAck         Kind = "ack"         // an operator cleared a latched fault
+	KindAgent       Kind = "agent"       // of the agent itself: it started, its journal was repaired
+	KindEnforcement Kind = "enforcement" // the enforcer's ladder moved for a workload
 )
 
 // An Event is one record of the journal, one element of /api/v1/events. A
@@ -38,6 +39,10 @@ type Event struct {
 	To       State    `json:"to"`
 	Latched  bool     `json:"latched,omitempty"`
 	Follows  string   `json:"follows,omitempty"` // ID of the incident that this one comes along with: it is none of its own
+
+	Was    string `json:"was,omitempty"`    // of an enforcement: the rung before, "warn"
+	Now    string `json:"now,omitempty"`    // and since
+	Result string `json:"result,omitempty"` // what came of it: "done", "shadow", "braked", "missed", "failed"
 
 	Sources []string  `json:"sources,omitempty"` // "nvml", "kmsg", "sysfs"
 	Count   int       `json:"count,omitempty"`   // sightings that are this incident

@@ -52,6 +52,8 @@ func (src source) labels(e Entity) []string {
 			labels[i] = "some"
 		case name == "link":
 			labels[i] = e.Link
+		case name == "tenant":
+			labels[i] = e.Tenant
 		case name == "workload":
 			labels[i] = e.Workload
 		default:

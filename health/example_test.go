@@ -14,7 +14,7 @@ import (
 // someone is an entity of a signal's kind.
 func someone(g *Signal) (e Entity) {
 	for _, l := range g.Labels() {
-		*map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "workload": &e.Workload, "device": &e.Device}[l] = "1"
+		*map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "tenant": &e.Tenant, "workload": &e.Workload, "device": &e.Device}[l] = "1"
 	}
 	return e
 }

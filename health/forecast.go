@@ -14,7 +14,7 @@ var (
 	MemoryExhaustion    = collectors.Gauge("nvgpu_workload_memory_exhaustion_seconds", "Time until the workload has taken the GPU memory that is free, by the trend of a quarter of an hour.", "workload")
 	ThermalLimit        = collectors.Gauge("nvgpu_thermal_limit_seconds", "Time until the GPU is so hot that it slows down, by the trend of a quarter of an hour.")
 	SpareRowsExhaustion = collectors.Gauge("nvgpu_spare_rows_exhaustion_seconds", "Time until as many rows of memory are replaced as can be, by the trend of two weeks.")
-	ForecastConfidence  = collectors.Gauge("nvgpu_forecast_confidence_ratio", "Part of a forecast's trend that is certain: the lower end of its 95 % interval, of the trend.", "forecast", "workload")
+	ForecastConfidence  = collectors.Gauge("nvgpu_forecast_confidence_ratio", "Part of a forecast's trend that is certain: the lower end of its 95 % interval, of the trend.", "forecast", "workload", "tenant")
 )
 
 // Of forecasts.
@@ -154,16 +154,18 @@ func (c *card) resident(name, gi string, now time.Time) *resident {
 			return nil
 		}
 		t := &resident{name: name, gi: gi, turn: len(c.residents), memory: trend{every: memoryEvery}, exhaustion: []string{c.gpu, c.uuid, name}}
-		t.forecast = forecast{least: trendSize, rows: inRow, labels: []string{c.gpu, c.uuid, "memory_exhaustion", name}}
+		t.forecast = forecast{least: trendSize, rows: inRow, labels: []string{c.gpu, c.uuid, "memory_exhaustion", name, ""}}
 		c.residents = slices.Insert(c.residents, i, t)
 	}
 	c.residents[i].seen = now
 	return c.residents[i]
 }
 
+// turns are the calls in which it is the turn of each trend once: a minute's.
+const turns = 6
+
 // forecasts looks where the GPU's trends lead: each once a minute, in turns.
 func (d *Derivers) forecasts(c *card, h *history, now time.Time) {
-	const turns = 6
 	if c.heat.add(now, -c.now[margin]) {
 		c.heatForecast.look(&c.heat, c.now[margin], d.room)
 	}
@@ -171,6 +173,7 @@ func (d *Derivers) forecasts(c *card, h *history, now time.Time) {
 		c.rows = true
 		c.rowsForecast.look(&h.Rows, mostRows-c.now[remappedRows], d.room)
 	}
+	d.tenantForecasts(c, now)
 	d.foretell(ThermalLimit, c.labels, &c.heatForecast)
 	d.foretell(SpareRowsExhaustion, c.labels, &c.rowsForecast)
 	var soonest *resident

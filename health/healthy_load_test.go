@@ -18,6 +18,7 @@ func (d *demand) add(o demand) {
 type job struct {
 	run  func(*healthyHost, *job)
 	name string
+	team string // whose quota it has, where there are any
 	gi   string // MIG instance
 	part float64
 	gpus []*healthyGPU
@@ -33,18 +34,19 @@ type job struct {
 	mood        wander
 	bias        []float64 // by GPU
 
-	held       []float64 // bytes, by GPU
-	use        []float64 // SM
-	wants      []float64 // windows, and those that failed
-	missed     []float64
-	overQuotas []float64
+	held []float64 // bytes, by GPU
+	use  []float64 // SM
+	over float64   // audits that found too much
+	rung string    // of the ladder
+	down int       // step in which it comes down again
+	new  bool      // its process has no session yet
 }
 
 func (h *healthyHost) job(run func(*healthyHost, *job), kind string, gpus ...*healthyGPU) *job {
 	h.numbered++
 	n := len(gpus)
-	j := &job{run: run, name: fmt.Sprintf("%s:%d", kind, h.numbered), part: 1, gpus: gpus, began: h.n, ends: math.MaxInt,
-		bias: make([]float64, n), held: make([]float64, n), use: make([]float64, n), wants: make([]float64, n), missed: make([]float64, n), overQuotas: make([]float64, n)}
+	j := &job{run: run, name: fmt.Sprintf("%s:%d", kind, h.numbered), team: fmt.Sprintf("team-%d", h.numbered%5), rung: "observe", part: 1, gpus: gpus, began: h.n, ends: math.MaxInt,
+		bias: make([]float64, n), held: make([]float64, n), use: make([]float64, n)}
 	for i := range j.bias {
 		j.bias[i] = 1 + 0.02*h.r.NormFloat64()
 	}
@@ -60,10 +62,6 @@ func (j *job) ask(h *healthyHost, d demand, memory float64) {
 		g.want.add(one)
 		j.hold(i, memory)
 		j.use[i] = math.Round(100*clamp(one.busy*(1+0.05*heavy(h.r)))) / 100
-		if j.use[i] > 0.3 && h.quotas {
-			j.wants[i] += 10
-			j.missed[i] += poisson(h.r, 10.0/10000*stepsDay) // of ten thousand one
-		}
 	}
 }
 
@@ -165,8 +163,7 @@ func batch(h *healthyHost, j *job) {
 	if h.n >= j.pause {
 		h.numbered++
 		j.name = fmt.Sprintf("slurm:%d.0", h.numbered)
-		clear(j.wants)
-		clear(j.missed)
+		j.over, j.rung = 0, "observe"
 		j.start(h, int(60*h.r.ExpFloat64()), h.r.IntN(12))
 		j.pause = j.began + j.loading + 30 + h.r.IntN(330)
 		j.share = 0.05 + 0.9*h.r.Float64()

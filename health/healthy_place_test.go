@@ -4,7 +4,7 @@ import "fmt"
 
 // place gives the host other work.
 func (h *healthyHost) place() {
-	h.jobs, h.era = nil, h.n+8*stepsHour+h.r.IntN(64*stepsHour)
+	h.jobs, h.tenants, h.era = nil, nil, h.n+8*stepsHour+h.r.IntN(64*stepsHour)
 	r := h.r.Float64()
 	switch {
 	case h.mig:

@@ -76,9 +76,7 @@ func (h *healthyHost) workloads(out []collectors.Sample) []collectors.Sample {
 	sm := []string{"sm"}
 	each(collectors.WorkloadUse, func(j *job, i int) float64 { return j.use[i] }, func(*job) []string { return sm })
 	if h.quotas {
-		each(collectors.QoSWindows, func(j *job, i int) float64 { return j.wants[i] }, func(*job) []string { return []string{"compute"} })
-		each(collectors.QoSViolations, func(j *job, i int) float64 { return j.missed[i] }, func(*job) []string { return []string{"compute"} })
-		each(collectors.QuotaViolations, func(j *job, i int) float64 { return j.overQuotas[i] }, func(*job) []string { return []string{"warn"} })
+		return h.enforced(out)
 	}
 	return out
 }

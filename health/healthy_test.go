@@ -21,6 +21,9 @@ type healthyHost struct {
 	perLink bool
 	mig     bool
 	quotas  bool // an enforcer gives guarantees
+	shadow  bool // and only says what it would do
+	q       *rand.Rand
+	tenants []*healthyTenant
 
 	n     int       // steps so far
 	start time.Time // of step 0
@@ -68,6 +71,8 @@ func newHealthyHost(seed uint64) *healthyHost {
 	h.mig = h.model.has("mig") && r.Float64() < 0.15
 	h.perLink = h.model.has("nvswitch") && !h.mig && r.Float64() < 0.2
 	h.quotas = r.Float64() < 0.3
+	h.q = rand.New(rand.NewPCG(seed, 5)) // so that quotas change nothing else
+	h.shadow = h.q.Float64() < 0.5
 	for i := range 8 {
 		h.gpus = append(h.gpus, newHealthyGPU(h, i, seed))
 	}
@@ -107,6 +112,9 @@ func (h *healthyHost) step() (samples []collectors.Sample, events []Event) {
 	for _, g := range h.gpus {
 		g.advance(h)
 	}
+	if h.quotas && h.away == 0 {
+		h.enforce()
+	}
 	return h.show(), events
 }
 
@@ -136,6 +144,7 @@ func (h *healthyHost) chance(times float64, steps int) bool {
 func (h *healthyHost) mishaps() []Event {
 	h.restart = h.chance(1, stepsDay)
 	if h.restart {
+		h.tenants = nil // the broker's counters begin again with the agent's
 		for _, g := range h.gpus {
 			g.restarted()
 		}

@@ -199,7 +199,7 @@ func (j *Judgement) tidy() {
 	j.Findings, j.GPUs, j.Notes = slices.Clone(j.Findings), slices.Clone(j.GPUs), slices.Clone(j.Notes)
 	for i := range j.Findings {
 		f := &j.Findings[i]
-		for _, s := range []*string{&f.Check, &f.Alert, &f.Entity.GPU, &f.Entity.UUID, &f.Entity.Link, &f.Entity.Workload, &f.Entity.Device} {
+		for _, s := range []*string{&f.Check, &f.Alert, &f.Entity.GPU, &f.Entity.UUID, &f.Entity.Link, &f.Entity.Tenant, &f.Entity.Workload, &f.Entity.Device} {
 			*s = clean(*s, longestName)
 		}
 		f.Message, f.Action = clean(f.Message, 2*longestMessage), clean(f.Action, longestMessage)

@@ -81,6 +81,7 @@ type Monitor struct {
 	following atomic.Bool   // the kernel's log is read
 	acks      chan ack
 	view      atomic.Pointer[view]
+	faults    atomic.Pointer[map[string]time.Time] // the last of the hardware, by UUID; immutable
 
 	// What follows belongs to Run.
 	engine   *Engine
@@ -218,6 +219,7 @@ func (m *Monitor) begin(now time.Time) {
 	if err != nil {
 		m.Log.Warn("statistics begin anew", "err", err)
 	}
+	m.blame(kept.Engine.Incidents...)
 	for _, e := range changes {
 		m.record(e)
 	}
@@ -275,6 +277,8 @@ func (m *Monitor) judge(seen []Sighting, now time.Time) {
 	s.Add(m.account(now)...)
 	m.engine.Page(m.settings.Load().Page)
 	changes := m.engine.Eval(s, incidents, now)
+	m.blame(incidents...)
+	m.blame(changes...)
 	m.show(s, now)
 	m.tell(now)
 	for _, e := range incidents {

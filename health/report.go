@@ -180,16 +180,33 @@ func (e Entity) Name() string {
 		return e.Device
 	case e.Link != "":
 		return "link " + e.Link + " of GPU " + e.GPU
-	case e.Workload != "" && e.GPU != "":
-		return e.Workload + " on GPU " + e.GPU
-	case e.Workload != "":
-		return e.Workload
+	case e.Workload != "" || e.Tenant != "":
+		return e.who() + e.where()
 	case e.GPU != "":
 		return "GPU " + e.GPU
 	case e.UUID != "":
 		return "GPU " + e.UUID
 	}
 	return "the node"
+}
+
+// who names the workload, the tenant, or the workload as one of the tenant's.
+func (e Entity) who() string {
+	switch {
+	case e.Tenant == "":
+		return e.Workload
+	case e.Workload == "":
+		return "tenant " + e.Tenant
+	}
+	return e.Workload + " of tenant " + e.Tenant
+}
+
+// where says which GPU it is that e is on, if it is one.
+func (e Entity) where() string {
+	if e.GPU == "" {
+		return ""
+	}
+	return " on GPU " + e.GPU
 }
 
 // action says what to do; of an incident also in the catalogue's word.

@@ -63,7 +63,7 @@ func (s *Snapshot) outlived(sample collectors.Sample) bool {
 }
 
 // entityOf returns the entity that a sample is about: by its gpu and uuid, and
-// those of its labels link, workload and device that are in by.
+// those of its labels link, tenant, workload and device that are in by.
 func entityOf(s collectors.Sample, by []string) (e Entity) {
 	for i, name := range s.Metric.Labels {
 		v := s.Labels[i]
@@ -79,6 +79,8 @@ func entityOf(s collectors.Sample, by []string) (e Entity) {
 			switch name {
 			case "link":
 				e.Link = v
+			case "tenant":
+				e.Tenant = v
 			case "workload":
 				e.Workload = v
 			default:

@@ -106,7 +106,7 @@ func heap() int {
 // for months: each has its counters.
 func TestCountersThatAreGoneAreForgotten(t *testing.T) {
 	t.Parallel()
-	g := Increase(collectors.QoSViolations, 5*time.Minute, "by", "workload")
+	g := Increase(collectors.QoSViolations, 5*time.Minute, "by", "tenant")
 	now := time.Unix(1, 0)
 	e := NewEngine([]*Check{{ID: "missed", Levels: []Level{{Severity: Warning, When: g.Above(0)}}}}, now)
 	for i := range 600 {

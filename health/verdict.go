@@ -65,10 +65,12 @@ func (m *Monitor) verdict(s *Snapshot, now time.Time) Verdict {
 }
 
 // worst is the severity of the worst of some findings. Checks in shadow mode
-// have findings and make nobody ill.
+// have findings and make nobody ill; nor does what is a workload's or a
+// tenant's own: a GPU is none the worse for it, and a node that is taken out
+// of service for it would punish the others.
 func worst(findings []Finding, some func(Finding) bool) (s Severity) {
 	for _, f := range findings {
-		if !f.Shadow && some(f) {
+		if !f.Shadow && f.Entity.Workload == "" && f.Entity.Tenant == "" && some(f) {
 			s = max(s, f.Severity)
 		}
 	}

@@ -22,7 +22,8 @@ import (
 )
 
 // reads are the prefixes of methods that only read. Nothing else is wrapped,
-// so the agent cannot change a GPU's settings.
+// so the agent cannot change a GPU's settings; a cgroup's memory limit, which
+// is none, is written by hand in limits.go.
 var reads = []string{"Get", "GpmMigSample", "GpmQuery", "GpmSample", "IsMig", "RegisterEvents", "ValidateInforom"}
 
 // extra are calls that a hand-written method guards, by the name of the

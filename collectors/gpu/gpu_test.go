@@ -123,7 +123,9 @@ func TestCallsAreCountedAndNamedWhileTheyRun(t *testing.T) {
 	}
 }
 
-// TestNothingIsSet holds the promise that the agent cannot change a GPU.
+// TestNothingIsSet holds the promise that the agent cannot change a GPU. The one
+// exception is a cgroup's memory limit, which no Device has: see
+// TestOnlyMemoryLimitsAreSet.
 func TestNothingIsSet(t *testing.T) {
 	for _, c := range calls {
 		for _, verb := range []string{"Set", "Reset", "Clear", "Create", "Destroy", "Freeze", "Remove", "Modify", "Activate"} {

@@ -18,6 +18,7 @@ type Filter struct {
 	Check        string
 	Severity     health.Severity // at least
 	GPU          string          // index or UUID
+	Tenant       string          // that the event is about, or whose workload
 	Workload     string          // whose the process is, or that the event is about
 	Class        health.Class
 	Limit        int // 0: 100; at most 4096
@@ -32,11 +33,12 @@ func (f Filter) match(e *health.Event) bool {
 	return !e.Time.Before(f.Since) && (f.Until.IsZero() || e.Time.Before(f.Until)) &&
 		(f.Kind == "" || e.Kind == f.Kind) && (f.Check == "" || e.Check == f.Check) && e.Severity >= f.Severity &&
 		(f.GPU == "" || e.Entity.GPU == f.GPU || e.Entity.UUID == f.GPU) &&
+		(f.Tenant == "" || e.Entity.Tenant == f.Tenant) &&
 		(f.Workload == "" || e.Workload == f.Workload || e.Entity.Workload == f.Workload) && (f.Class == "" || e.Class == f.Class)
 }
 
-// kinds are all four.
-var kinds = []health.Kind{health.KindIncident, health.KindTransition, health.KindAck, health.KindAgent}
+// kinds are all five.
+var kinds = []health.Kind{health.KindIncident, health.KindTransition, health.KindAck, health.KindAgent, health.KindEnforcement}
 
 // parameters are what a query may have. Each sets what its text says, or
 // returns what it may be.
@@ -53,6 +55,7 @@ var parameters = map[string]func(f *Filter, text string) string{
 	},
 	"check":    func(f *Filter, s string) string { return setText(&f.Check, s, "the name of a check") },
 	"gpu":      func(f *Filter, s string) string { return setText(&f.GPU, s, "a GPU's index or UUID") },
+	"tenant":   func(f *Filter, s string) string { return setText(&f.Tenant, s, "the name of a tenant") },
 	"workload": func(f *Filter, s string) string { return setText(&f.Workload, s, "the name of a workload") },
 	"limit": func(f *Filter, s string) string {
 		n, err := strconv.Atoi(s)

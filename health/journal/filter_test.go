@@ -23,6 +23,7 @@ func TestFilters(t *testing.T) {
 		{Kind: health.KindIncident, Severity: health.Warning, Entity: health.Entity{GPU: "3", UUID: "GPU-c"}, Class: health.ApplicationFault, Workload: "pod/a"},
 		{Kind: health.KindTransition, Severity: health.Warning, Entity: health.Entity{GPU: "13", Workload: "pod/a"}, Check: "memory_pressure"},
 		{Kind: health.KindAck, Severity: health.Emergency, Check: "gpu_lost"},
+		{Kind: health.KindEnforcement, Entity: health.Entity{Tenant: "batch", Workload: "pod/b"}, Was: "warn", Now: "throttle", Result: "done"},
 	} {
 		e.Code, e.Time = n, at(n)
 		j.Append(e)
@@ -31,9 +32,9 @@ func TestFilters(t *testing.T) {
 		filter Filter
 		want   []int
 	}{
-		{Filter{}, []int{4, 3, 2, 1, 0}},
-		{Filter{Limit: 2}, []int{4, 3}},
-		{Filter{Since: at(3)}, []int{4, 3}},
+		{Filter{}, []int{5, 4, 3, 2, 1, 0}},
+		{Filter{Limit: 2}, []int{5, 4}},
+		{Filter{Since: at(3)}, []int{5, 4, 3}},
 		{Filter{Until: at(2)}, []int{1, 0}},
 		{Filter{Since: at(1), Until: at(2)}, []int{1}},
 		{Filter{Kind: health.KindIncident}, []int{2, 1}},
@@ -42,6 +43,9 @@ func TestFilters(t *testing.T) {
 		{Filter{GPU: "3"}, []int{2, 1}},
 		{Filter{GPU: "GPU-c", Severity: health.Critical}, []int{1}},
 		{Filter{Workload: "pod/a"}, []int{3, 2}},
+		{Filter{Kind: health.KindEnforcement}, []int{5}},
+		{Filter{Tenant: "batch"}, []int{5}},
+		{Filter{Tenant: "batch", Workload: "pod/a"}, []int{}},
 		{Filter{Class: health.HardwareFault}, []int{1}},
 		{Filter{Class: health.MemoryFault}, []int{}},
 	} {
@@ -53,7 +57,7 @@ func TestFilters(t *testing.T) {
 	if n := len(j.Events(Filter{})); n != defaultLimit {
 		t.Errorf("%d events unless asked for more, want %d", n, defaultLimit)
 	}
-	if n := len(j.Events(Filter{Limit: 1 << 40})); n != 2*defaultLimit+5 {
+	if n := len(j.Events(Filter{Limit: 1 << 40})); n != 2*defaultLimit+6 {
 		t.Errorf("%d events of all", n)
 	}
 }
@@ -66,8 +70,8 @@ func TestFiltersAreRead(t *testing.T) {
 			"since=2026-01-31T12:00:00Z&until=2026-01-31T13:00:00%2B01:00": {Since: noon, Until: noon},
 			"since=1769860800.5": {Since: noon.Add(time.Second / 2)},
 			"since=15m":          {Since: time.Now().Add(-15 * time.Minute)},
-			"kind=ack&check=gpu_lost&severity=warning&gpu=3&workload=pod/a&class=memory-fault&limit=4096": {
-				Kind: health.KindAck, Check: "gpu_lost", Severity: health.Warning, GPU: "3", Workload: "pod/a", Class: health.MemoryFault, Limit: 4096},
+			"kind=ack&check=gpu_lost&severity=warning&gpu=3&tenant=batch&workload=pod/a&class=memory-fault&limit=4096": {
+				Kind: health.KindAck, Check: "gpu_lost", Severity: health.Warning, GPU: "3", Tenant: "batch", Workload: "pod/a", Class: health.MemoryFault, Limit: 4096},
 		} {
 			values, err := url.ParseQuery(query)
 			if err != nil {
@@ -89,17 +93,18 @@ func TestFiltersAreRead(t *testing.T) {
 		"until=":          `until: "" is not a time`,
 		"until=NaN":       `until: "NaN" is not a time`,
 		"until=1e300":     `until: "1e300" is not a time`,
-		"kind=xid":        `kind: "xid" is not one of [incident transition ack agent]`,
+		"kind=xid":        `kind: "xid" is not one of [incident transition ack agent enforcement]`,
 		"severity=bad":    `severity: "bad" is not one of [none info warning critical emergency]`,
 		"class=memory":    `class: "memory" is not one of [memory-fault`,
 		"gpu=":            `gpu: "" is not a GPU's index or UUID`,
 		"check=":          "the name of a check",
+		"tenant=":         "the name of a tenant",
 		"workload=":       "the name of a workload",
 		"limit=0":         `limit: "0" is not a number from 1 to 4096`,
 		"limit=4097":      "a number from 1 to 4096",
 		"limit=ten":       "a number from 1 to 4096",
 		"gpu=1&gpu=2":     "gpu is given 2 times",
-		"sevrity=warning": `there is no parameter "sevrity"; there are [check class gpu kind limit severity since until workload]`,
+		"sevrity=warning": `there is no parameter "sevrity"; there are [check class gpu kind limit severity since tenant until workload]`,
 	} {
 		values, err := url.ParseQuery(query)
 		if err != nil {

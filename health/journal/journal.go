@@ -131,7 +131,7 @@ func (j *Journal) append(e health.Event) health.Event {
 	for s := range j.streams {
 		j.tell(s, e)
 	}
-	j.enqueue(line{text: append(text, '\n'), sync: e.Severity >= health.Critical || e.Latched || e.Kind == health.KindAck})
+	j.enqueue(line{text: append(text, '\n'), sync: e.Severity >= health.Critical || e.Latched || e.Kind == health.KindAck || e.Kind == health.KindEnforcement})
 	return e
 }
 

@@ -241,6 +241,7 @@ func TestWhatHasToBeOnTheDisk(t *testing.T) {
 		{health.Event{Kind: health.KindTransition, Latched: true}, true},
 		{health.Event{Kind: health.KindTransition}, false},
 		{health.Event{Kind: health.KindAck}, true},
+		{health.Event{Kind: health.KindEnforcement}, true},
 	} {
 		j.Append(c.event)
 		if got := j.queue[len(j.queue)-1].sync; got != c.want {

@@ -1,0 +1,226 @@
+package collectors
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// held returns the one holding of a process, if there is one.
+func held(t *testing.T, all []Holding, pid int) (Holding, bool) {
+	t.Helper()
+	i := slices.IndexFunc(all, func(x Holding) bool { return x.Process.PID == pid })
+	if i < 0 {
+		return Holding{}, false
+	}
+	if slices.ContainsFunc(all[i+1:], func(x Holding) bool { return x.Process.PID == pid }) {
+		t.Errorf("process %d is there twice: %+v", pid, all)
+	}
+	return all[i], true
+}
+
+// holding is held of the stage's last pass.
+func (s *stage) holding(t *testing.T, pid int) Holding {
+	t.Helper()
+	x, ok := held(t, s.last.holders, pid)
+	if !ok {
+		t.Errorf("there is no process %d: %+v", pid, s.last.holders)
+	}
+	return x
+}
+
+func TestHoldingsAreTheProcessesOfTheGPUs(t *testing.T) {
+	in(t, "workloads", DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(12 * time.Second)
+		all := h.Holdings()
+		if n := len(all); n != 16 {
+			t.Errorf("%d processes, want 16", n)
+		}
+		for pid, c := range map[int]struct {
+			gpu, kind, workload string
+			memory              uint64
+			known               bool
+		}{
+			2101: {"0", "compute", "container:trainer", 8000, true}, 2701: {"0", "graphics", "user:1002", 60, true},
+			2801: {"0", "compute", "unit:secret.service", 0, false}, 3001: {"1", "server", "unit:nvidia-mps.service", 30, true},
+			3002: {"1", "mps", "unit:mps-a.service", 9000, true},
+		} {
+			x, ok := held(t, all, pid)
+			if !ok || x.UUID != told(h, Up, "gpu", c.gpu)["uuid"] || x.Kind != c.kind || x.Memory != c.memory*mebibyte || x.Known != c.known || x.Unknown {
+				t.Errorf("process %d: %+v; want %+v", pid, x, c)
+				continue
+			}
+			if x.Process.Workload == nil || x.Process.Workload.Key != c.workload || x.Process.Start == 0 {
+				t.Errorf("process %d is %+v of %v, want of %s", pid, x.Process, x.Process.Workload, c.workload)
+			}
+			if age := time.Since(x.At); age < 0 || age > time.Second {
+				t.Errorf("the driver was asked of process %d %v ago", pid, age)
+			}
+		}
+		x, _ := held(t, all, 2101)
+		if x.SM <= 0 || x.Busy <= 0 || time.Since(x.Sampled.Round(0)) > useEvery+useLag {
+			t.Errorf("the trainer had the GPU for %v s, its memory for %v s, until %v", x.SM, x.Busy, x.Sampled)
+		}
+		if v, _ := get(t, h, WorkloadSM, "0", "container:trainer"); math.Abs(v-x.SM) > 1e-6 {
+			t.Errorf("the trainer had the GPU for %v s, and the workload, which is that alone, for %v s", x.SM, v)
+		}
+		if err := h.Drain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if all := h.Holdings(); len(all) != 0 {
+			t.Errorf("without a driver there are %d processes", len(all))
+		}
+	})
+}
+
+// A GPU that does not answer is not said to be used as it was.
+func TestHoldingsOfAGPUThatDoesNotAnswer(t *testing.T) {
+	source := `gpus:
+- {processes: [{pid: 1, memory: 1}]}
+- {processes: [{pid: 2, memory: 1}]}
+faults:
+- {kind: wedge, gpu: 0, at: 10s}
+`
+	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(5 * time.Second)
+		uuid := told(h, Up, "gpu", "0")["uuid"]
+		if _, ok := held(t, h.Holdings(), 1); !ok {
+			t.Fatal("the process is not there from the start")
+		}
+		if _, _, _, ok := h.Room(uuid); !ok {
+			t.Error("the GPU's memory is not known from the start")
+		}
+		advance(20 * time.Second)
+		all := h.Holdings()
+		if x, ok := held(t, all, 1); ok {
+			t.Errorf("the GPU hangs, and there is %+v", x)
+		}
+		if _, ok := held(t, all, 2); !ok {
+			t.Error("the other GPU's process is gone")
+		}
+		if total, _, _, ok := h.Room(uuid); ok {
+			t.Errorf("the GPU hangs, and has %d bytes", total)
+		}
+		if !h.Holds(uuid, 1) {
+			t.Error("what was last known is forgotten")
+		}
+	})
+}
+
+func TestWhatAProcessDidIsCountedForAsLongAsItIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &board{compute: []nvml.ProcessInfo{runs(1, 1), runs(2, 1)}, use: works(40, 1)}
+		s := perform(t, b)
+		s.is(1, "a.service")
+		s.is(2, "b.service")
+		s.passes(30)
+		one, two := s.holding(t, 1), s.holding(t, 2)
+		if want := .4 * 30; math.Abs(one.SM-want) > .4*useEvery.Seconds()+.5 || two.SM != 0 {
+			t.Errorf("at 40 %% for 30 s one had %v s, and the idle one %v s", one.SM, two.SM)
+		}
+		if two.Sampled.IsZero() || !two.Sampled.Equal(one.Sampled) {
+			t.Errorf("counted until %v and %v: who did nothing is counted too", one.Sampled, two.Sampled)
+		}
+		// Between the driver's answers nothing moves, and after a failure it goes on.
+		b.use = func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) { return nil, nvml.ERROR_UNKNOWN }
+		s.passes(8)
+		if x := s.holding(t, 1); x.SM < one.SM || !x.Sampled.Before(time.Now().Add(-5*time.Second)) {
+			t.Errorf("nothing is read for 8 s, and %v s are counted until %v", x.SM, x.Sampled)
+		}
+		b.use = works(40, 1)
+		s.passes(10)
+		if x := s.holding(t, 1); x.SM < one.SM+1 {
+			t.Errorf("%v s, and 18 s later %v s", one.SM, x.SM)
+		}
+		s.is(1, "c.service") // another process has the PID
+		s.passes(1)
+		if x := s.holding(t, 1); x.SM > .4*useEvery.Seconds()+.5 || x.Process.Start == one.Process.Start {
+			t.Errorf("a process that has just begun had the GPU for %v s", x.SM)
+		}
+		b.compute = nil
+		s.passes(1)
+		if len(s.last.holders) != 0 {
+			t.Errorf("nobody is there, and there is %+v", s.last.holders)
+		}
+	})
+}
+
+// Of a process that the kernel does not know there is what the driver says.
+func TestHoldingOfAnUnknownProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &board{compute: []nvml.ProcessInfo{runs(1, 7)}, use: func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+			return nil, nvml.ERROR_NOT_SUPPORTED
+		}}
+		s := perform(t, b)
+		s.passes(3)
+		x := s.holding(t, 1)
+		if !x.Unknown || x.Memory != 7 || !x.Known || x.UUID != "GPU-a" || x.SM != 0 || !x.Sampled.IsZero() {
+			t.Errorf("%+v", x)
+		}
+	})
+}
+
+// In several instances of MIG it is one process.
+func TestHoldingInSeveralInstances(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := func(pid, gi uint32, memory uint64) nvml.ProcessInfo {
+			return nvml.ProcessInfo{Pid: pid, UsedGpuMemory: memory, GpuInstanceId: gi}
+		}
+		b := &board{compute: []nvml.ProcessInfo{in(1, 1, 10), in(2, 1, 3), in(1, 2, 20), in(2, 2, unknownMemory)}, use: works(50, 1)}
+		s := perform(t, b)
+		s.is(1, "a.service")
+		s.is(2, "b.service")
+		s.passes(1)
+		if x := s.holding(t, 1); x.Memory != 30 || !x.Known || x.SM > .5 || x.SM == 0 {
+			t.Errorf("%+v, want 30 bytes, and half a second counted once", x)
+		}
+		if x := s.holding(t, 2); x.Known {
+			t.Errorf("a part of its memory is not known, and it is said to be %d", x.Memory)
+		}
+	})
+}
+
+func TestIndex(t *testing.T) {
+	in(t, "workloads", DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(2 * time.Second)
+		for want := range 2 {
+			if i, ok := h.Index(told(h, Up, "gpu", fmt.Sprint(want))["uuid"]); i != want || !ok {
+				t.Errorf("GPU %d has the index %d (known: %v)", want, i, ok)
+			}
+		}
+		if i, ok := h.Index("GPU-none"); ok {
+			t.Errorf("a GPU that is not there has the index %d", i)
+		}
+	})
+}
+
+func TestRoomAndRates(t *testing.T) {
+	in(t, "gpus: [{model: h100}, {model: l4}, {model: a100}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(12 * time.Second)
+		for index, c := range map[string]struct{ link, memory float64 }{
+			"0": {63e9, 3.352e12}, "1": {31.5e9, 300e9}, "2": {31.5e9, 2.039e12},
+		} {
+			uuid := told(h, Up, "gpu", index)["uuid"]
+			link, memory, ok := h.Rates(uuid)
+			if !ok || math.Abs(link/c.link-1) > .01 || math.Abs(memory/c.memory-1) > .01 {
+				t.Errorf("GPU %s moves %.4g and %.4g bytes a second (known: %v), want about %.4g and %.4g", index, link, memory, ok, c.link, c.memory)
+			}
+			total, free, reserved, ok := h.Room(uuid)
+			used, _ := get(t, h, MemoryBytes, index, "used")
+			if !ok || total == 0 || free+reserved+uint64(used) != total {
+				t.Errorf("GPU %s: of %d bytes %d are free, %d reserved, %v used (known: %v)", index, total, free, reserved, used, ok)
+			}
+		}
+		if _, _, ok := h.Rates("GPU-none"); ok {
+			t.Error("a GPU that is not there moves something")
+		}
+		if _, _, _, ok := h.Room("GPU-none"); ok {
+			t.Error("a GPU that is not there has memory")
+		}
+	})
+}

@@ -1,0 +1,57 @@
+package exporter
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+func TestStateHasTheLadder(t *testing.T) {
+	t.Parallel()
+	var s samples
+	s.stands("a", "unit:calm", "observe", false, map[string]float64{"memory": 8})
+	s.stands("b", "unit:warned", "warn", true, map[string]float64{"compute": 4, "memory": 0})
+	s.stands("a", "unit:said", "pause", true, nil)
+	s.stands("b", "unit:done", "pause", false, nil)
+	s.stands("b", "unit:newer", "quarantine", false, nil) // of an enforcer that knows more
+	text, err := json.Marshal(s.state(nil).Ladder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `[{"workload":"unit:done","tenant":"b","rung":"pause","shadow":false},` +
+		`{"workload":"unit:said","tenant":"a","rung":"pause","shadow":true},` +
+		`{"workload":"unit:warned","tenant":"b","rung":"warn","shadow":true,"violations":{"compute":4}}]`
+	if string(text) != want {
+		t.Errorf("%s\nwant\n%s", text, want)
+	}
+}
+
+// What is done is seen in colour: red where a workload does not run, yellow
+// where it is warned, slower, or only said what would be.
+func TestLadderInColour(t *testing.T) {
+	t.Parallel()
+	for want, l := range map[string]OnLadder{
+		"\x1b[33m warn": {Rung: "warn", Shadow: true}, "\x1b[33m throttle": {Rung: "throttle"}, "\x1b[31m pause": {Rung: "pause"},
+		"\x1b[33m terminate (shadow)": {Rung: "terminate", Shadow: true}, "\x1b[31m terminate": {Rung: "terminate"},
+	} {
+		text := style{width: minWidth, colour: true}.table(State{Ladder: []OnLadder{l}})
+		if !strings.Contains(text, want) {
+			t.Errorf("%+v is %q, want %q in it", l, text, want)
+		}
+		if strings.Contains(text, "warn (shadow)") {
+			t.Errorf("a warning is done, not only said: %q", text)
+		}
+	}
+}
+
+func TestQuotaInWords(t *testing.T) {
+	t.Parallel()
+	at := func(v float64) *float64 { return &v }
+	for want, c := range map[string]Tenant{
+		"": {}, "≤50%": {Limit: at(.5)}, "50%": {Guarantee: at(.5), Limit: at(.5)}, "30-50%": {Guarantee: at(.3), Limit: at(.5)}, "0-100%": {Guarantee: at(0)}, "100%": {Guarantee: at(1)},
+	} {
+		if got := c.quota(); got != want {
+			t.Errorf("%v to %v is written %q, want %q", c.Guarantee, c.Limit, got, want)
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package health
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// hardwareChecks are the checks that say of readings, not of incidents, that
+// a GPU or its driver has failed.
+var hardwareChecks = []string{recoveryCheck, "gpu_lost", "driver_hang", "ecc_uncorrectable", "sram_threshold"}
+
+// Hardware reports whether the GPU with the UUID had a fault of its hardware
+// or driver within the time until now: an XID that the catalogue does not
+// blame on a process, an uncorrectable error, a GPU that fell off the bus or
+// asks for a recovery. Whoever was on it then is not to blame for what he did.
+// It is safe for concurrent use and never waits.
+func (m *Monitor) Hardware(uuid string, since time.Duration) bool {
+	faults := m.faults.Load()
+	if faults == nil {
+		return false
+	}
+	at, ok := (*faults)[uuid]
+	return ok && time.Since(at) <= since
+}
+
+// isHardware reports whether an event says that the GPU, and nobody on it, is
+// at fault.
+func (e *Event) isHardware() bool {
+	switch {
+	case e.Kind == KindTransition:
+		return e.Severity >= Critical && e.To == e.Severity.State() && slices.Contains(hardwareChecks, e.Check)
+	case e.Kind != KindIncident || e.Follows != "":
+		return false
+	case e.What == xidName && e.Code == recoveryXID:
+		return e.Severity >= Critical // else the driver says that it needs nothing more
+	case e.What == xidName:
+		return XIDs()[e.Code].Hardware()
+	}
+	return e.Severity >= Warning && e.Class != "" && e.Class != ApplicationFault
+}
+
+// blame notes the faults of the hardware among events.
+func (m *Monitor) blame(events ...Event) {
+	var all map[string]time.Time // nil while there is none: mostly
+	for i := range events {
+		e := &events[i]
+		if e.Entity.UUID == "" || !e.isHardware() {
+			continue
+		}
+		if all == nil {
+			all = map[string]time.Time{}
+			if before := m.faults.Load(); before != nil {
+				maps.Copy(all, *before)
+			}
+		}
+		at := e.Last
+		if at.IsZero() {
+			at = e.Time
+		}
+		if (len(all) < mostHistories || !all[e.Entity.UUID].IsZero()) && at.After(all[e.Entity.UUID]) {
+			all[e.Entity.UUID] = at
+		}
+	}
+	if all != nil {
+		m.faults.Store(&all)
+	}
+}

@@ -1,0 +1,213 @@
+package health
+
+import (
+	"math"
+
+	"gpusteward/collectors"
+)
+
+// A healthyTenant is what an enforcer that works shows of a tenant on a GPU:
+// it gets what it is guaranteed, but for a window in ten thousand, and takes no
+// more than it may.
+type healthyTenant struct {
+	name string
+	gpu  *healthyGPU
+
+	guarantee, weight float64 // of the GPU's time
+	kept, most        float64 // bytes
+
+	wants, held          float64 // now: of the GPU's time, and bytes
+	used, share, target  float64
+	drift                float64
+	level, pace, charged wander
+	windows, missed      [len(qosObjectives)]float64
+	late                 int // steps for which the driver lags
+}
+
+var (
+	qosObjectives = [...]string{"compute", "launch_wait", "memory"}
+	rungs         = [...]string{"observe", "warn", "throttle", "pause", "terminate"}
+)
+
+// tenant returns the one who has a job, with a quota that leaves room for all
+// that are on the GPU.
+func (h *healthyHost) tenant(j *job, g *healthyGPU) *healthyTenant {
+	on := 0
+	for _, t := range h.tenants {
+		if t.gpu == g && t.name == j.team {
+			return t
+		}
+	}
+	for _, o := range h.jobs {
+		for _, og := range o.gpus {
+			if og == g {
+				on++
+			}
+		}
+	}
+	all := g.number["memory_bytes"] - g.number["reserved_bytes"]
+	n := float64(on)
+	t := &healthyTenant{name: j.team, gpu: g, guarantee: (0.3 + 0.6*h.q.Float64()) / n, kept: 0.05 * h.q.Float64() * all / n}
+	t.weight = t.guarantee + 0.1/n
+	if on == 1 || j.gi != "" { // else what one is guaranteed and does not use yet another could have taken
+		t.kept = 0.9 * h.q.Float64() * all / n
+	}
+	if h.q.Float64() < 0.7 {
+		t.most = 0.97 * all
+	}
+	h.tenants = append(h.tenants, t)
+	return t
+}
+
+// enforce makes of what the jobs do what the enforcer shows.
+func (h *healthyHost) enforce() {
+	for _, t := range h.tenants {
+		t.wants, t.held = 0, 0
+	}
+	for _, j := range h.jobs {
+		here := 0.0
+		for i, g := range j.gpus {
+			if j.held[i] > 0 {
+				t := h.tenant(j, g)
+				t.wants, t.held, here = t.wants+j.use[i], t.held+j.held[i], here+1
+			}
+		}
+		j.climb(h, here > 0)
+	}
+	for _, g := range h.gpus {
+		h.divide(g)
+	}
+	for _, t := range h.tenants {
+		t.go10s(h)
+	}
+}
+
+// climb has a job take a little too much now and then, and be warned of it for
+// a while. Where nothing is done but said, it is said of the higher rungs too.
+func (j *job) climb(h *healthyHost, here bool) {
+	j.new = here && h.q.Float64() < 1.0/stepsHour // a process that has not said hello
+	if h.n >= j.down {
+		j.rung = rungs[0]
+	}
+	if here && h.q.Float64() < 0.5/stepsDay {
+		j.over++
+		j.rung, j.down = rungs[1], h.n+6
+		if h.shadow {
+			j.rung = rungs[1+h.q.IntN(4)]
+		}
+	}
+}
+
+// divide gives the GPU's time out by weight to those who want it.
+func (h *healthyHost) divide(g *healthyGPU) {
+	left := 1.0
+	for _, t := range h.tenants {
+		if t.gpu == g {
+			t.target = 0
+		}
+	}
+	for range 4 { // what one does not want is the others'
+		weights := 0.0
+		for _, t := range h.tenants {
+			if t.gpu == g && t.target < t.wants {
+				weights += t.weight
+			}
+		}
+		given := 0.0
+		for _, t := range h.tenants {
+			if t.gpu == g && t.target < t.wants {
+				more := min(left*t.weight/weights, t.wants-t.target)
+				t.target, given = t.target+more, given+more
+			}
+		}
+		left -= given
+	}
+}
+
+// go10s goes on by ten windows.
+func (t *healthyTenant) go10s(h *healthyHost) {
+	most := t.most
+	if most == 0 {
+		most = math.Inf(1)
+	}
+	t.used = math.Round(min(most, t.held*(1-0.01*math.Abs(t.level.next(h.q, 0.99, 0.5))))/512) * 512
+	t.share = clamp(t.target * (1 + 0.02*t.pace.next(h.q, 0.9, 1)))
+	if h.q.Float64() < 2.0/stepsDay { // a moment in which a kernel of another's is long
+		t.share *= h.q.Float64()
+	}
+	t.drift = t.share*(0.015*t.charged.next(h.q, 0.5, 1)-0.05) + 0.003*heavy(h.q) // between kernels nothing runs
+	if t.late--; t.late <= 0 && h.q.Float64() < 1.0/stepsDay {
+		t.late = 1 + h.q.IntN(3)
+	}
+	if t.late > 0 { // the driver tells of a moment later than the broker charges it
+		t.drift += 0.2 * h.q.Float64()
+	}
+	if t.held == 0 || t.target < t.guarantee {
+		return
+	}
+	for i, windows := range [...]float64{10, 10, 1} {
+		t.windows[i] += windows
+		t.missed[i] += poisson(h.q, windows/10000*stepsDay)
+	}
+}
+
+// enforced adds what the enforcer shows.
+func (h *healthyHost) enforced(out []collectors.Sample) []collectors.Sample {
+	var g *healthyGPU
+	put := func(m *collectors.Metric, v float64, labels ...string) {
+		if h.absent[absence{m, g}] == 0 {
+			out = append(out, collectors.Sample{Metric: m, Labels: append([]string{g.gpu, g.uuid}, labels...), Value: v})
+		}
+	}
+	for _, of := range []func(t *healthyTenant){ // families come together
+		func(t *healthyTenant) { put(collectors.QuotaGuarantee, t.guarantee, t.name) },
+		func(t *healthyTenant) { put(collectors.QuotaMemoryGuarantee, t.kept, t.name) },
+		func(t *healthyTenant) { put(collectors.QuotaShare, t.share, t.name, "10s") },
+		func(t *healthyTenant) { put(collectors.QuotaTarget, t.target, t.name, "10s") },
+		func(t *healthyTenant) { put(collectors.QuotaMemoryUsed, t.used, t.name) },
+		func(t *healthyTenant) {
+			if t.most > 0 {
+				put(collectors.QuotaMemoryLimit, t.most, t.name)
+			}
+		},
+		func(t *healthyTenant) { put(collectors.QuotaChargeDrift, t.drift, t.name) },
+		func(t *healthyTenant) {
+			for i, objective := range qosObjectives {
+				put(collectors.QoSWindows, t.windows[i], t.name, objective)
+			}
+		},
+		func(t *healthyTenant) {
+			for i, objective := range qosObjectives {
+				put(collectors.QoSViolations, t.missed[i], t.name, objective)
+			}
+		},
+	} {
+		for _, t := range h.tenants {
+			if g = t.gpu; t.held > 0 || t.kept > 0 {
+				of(t)
+			}
+		}
+	}
+	for _, of := range []func(j *job){
+		func(j *job) { put(collectors.QuotaViolations, j.over, j.team, j.name, "memory") },
+		func(j *job) { put(collectors.UnhookedProcesses, collectors.Bool(j.new), j.team, j.name) },
+		func(j *job) { put(collectors.UnderreportingProcesses, collectors.Bool(j.new), j.team, j.name) },
+	} {
+		for _, j := range h.jobs {
+			for i := range j.gpus {
+				if g = j.gpus[i]; j.held[i] > 0 {
+					of(j)
+				}
+			}
+		}
+	}
+	for _, j := range h.jobs {
+		for _, rung := range rungs {
+			out = append(out, collectors.Sample{Metric: collectors.QuotaRung, Labels: []string{j.team, j.name, rung}, Value: collectors.Bool(j.rung == rung)})
+		}
+	}
+	for _, j := range h.jobs {
+		out = append(out, collectors.Sample{Metric: collectors.QuotaShadow, Labels: []string{j.team, j.name}, Value: collectors.Bool(h.shadow)})
+	}
+	return out
+}

@@ -1,0 +1,148 @@
+package health
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// A tenantRig is one tenant on a GPU, which a test moves.
+type tenantRig struct {
+	*rig
+	now [tenantInputs]float64
+}
+
+func newTenantRig() *tenantRig { return &tenantRig{newRig(1), noTenant} }
+
+// step lets time pass; each is called before each step with the minutes since
+// the beginning.
+func (r *tenantRig) step(d time.Duration, each func(minutes float64)) {
+	at := 0.0
+	r.rig.step(d, func() {
+		each(at)
+		at += step.Minutes()
+		r.extra = nil
+		for i, of := range ofTenants {
+			labels := []string{r.gpus[0].gpu, r.gpus[0].uuid, "ml"}
+			if of.window != "" {
+				r.extra = append(r.extra, collectors.Sample{Metric: of.metric, Labels: append(labels[:3:3], "1s"), Value: .5})
+				labels = append(labels, of.window)
+			}
+			if usable(r.now[i]) {
+				r.extra = append(r.extra, collectors.Sample{Metric: of.metric, Labels: labels, Value: r.now[i]})
+			}
+		}
+	})
+}
+
+func TestTenantsTrends(t *testing.T) {
+	t.Parallel()
+	const gib = 1 << 30
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for _, c := range []struct {
+		name      string
+		each      func(r *tenantRig, minutes float64)
+		metric    *collectors.Metric
+		objective string
+		forecast  string
+		want      float64 // seconds after 40 minutes; 0 is that nothing is foreseen at any time
+	}{
+		{"a cap that comes near", func(r *tenantRig, at float64) { r.now[tenantUsed], r.now[tenantCap] = 10*gib+at*gib/10, 20*gib },
+			QuotaMemoryExhaustion, "", "quota_memory", 60 * 60},
+		{"no cap", func(r *tenantRig, at float64) { r.now[tenantUsed] = 10*gib + at*gib/10 }, QuotaMemoryExhaustion, "", "quota_memory", 0},
+		{"memory that is as it was", func(r *tenantRig, _ float64) {
+			r.now[tenantUsed], r.now[tenantCap] = 19*gib*(1+.02*rnd.NormFloat64()), 20*gib
+		}, QuotaMemoryExhaustion, "", "quota_memory", 0},
+		{"others take what is guaranteed", func(r *tenantRig, at float64) {
+			r.now[tenantKept], r.now[tenantUsed], r.gpus[0].values[memoryFree] = 30*gib, 10*gib, (60-at/2)*gib
+		}, QuotaGuaranteeExhaustion, "memory", "guarantee_memory", 40 * 60},
+		{"it takes what it is guaranteed", func(r *tenantRig, at float64) {
+			r.now[tenantKept], r.now[tenantUsed], r.gpus[0].values[memoryFree] = 30*gib, at/2*gib, (60-at/2)*gib
+		}, QuotaGuaranteeExhaustion, "memory", "guarantee_memory", 0},
+		{"it has all that it is guaranteed", func(r *tenantRig, at float64) {
+			r.now[tenantKept], r.now[tenantUsed], r.gpus[0].values[memoryFree] = 10*gib, 10*gib, (60-at/2)*gib
+		}, QuotaGuaranteeExhaustion, "memory", "guarantee_memory", 0},
+		{"nothing is guaranteed", func(r *tenantRig, at float64) {
+			r.now[tenantUsed], r.gpus[0].values[memoryFree] = 10*gib, (60-at/2)*gib
+		}, QuotaGuaranteeExhaustion, "memory", "guarantee_memory", 0},
+		{"it falls behind what is due", func(r *tenantRig, at float64) {
+			r.now[tenantGuarantee], r.now[tenantTarget], r.now[tenantShare] = .3, .9, .9-.01*at
+		}, QuotaGuaranteeExhaustion, "compute", "guarantee_compute", 20 * 60},
+		{"it falls behind, and pauses now and then", func(r *tenantRig, at float64) {
+			r.now[tenantGuarantee], r.now[tenantTarget], r.now[tenantShare] = .3, .9, .9-.01*at
+			if math.Mod(at, 5) > 4 && at < 39 {
+				r.now[tenantTarget], r.now[tenantShare] = 0, 0
+			}
+		}, QuotaGuaranteeExhaustion, "compute", "guarantee_compute", 20 * 60},
+		{"it wants less and less", func(r *tenantRig, at float64) {
+			r.now[tenantGuarantee], r.now[tenantTarget], r.now[tenantShare] = .3, .9-.01*at, .9-.01*at
+		}, QuotaGuaranteeExhaustion, "compute", "guarantee_compute", 0},
+		{"it gets exactly what it is guaranteed", func(r *tenantRig, _ float64) {
+			r.now[tenantGuarantee], r.now[tenantTarget], r.now[tenantShare] = .5, .5, .5+.005*rnd.NormFloat64()
+		}, QuotaGuaranteeExhaustion, "compute", "guarantee_compute", 0},
+		{"it falls behind by a point", func(r *tenantRig, at float64) {
+			r.now[tenantGuarantee], r.now[tenantTarget], r.now[tenantShare] = .48, .5, .5-.0005*at
+		}, QuotaGuaranteeExhaustion, "compute", "guarantee_compute", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newTenantRig()
+			labels, seen := []string{"ml"}, 0
+			if c.objective != "" {
+				labels = append(labels, c.objective)
+			}
+			r.step(40*time.Minute+step, func(at float64) {
+				if r.last != nil && usable(r.get(c.metric, 0, labels...)) {
+					seen++
+				}
+				c.each(r, at)
+			})
+			whole(t, r.last)
+			eta, confidence := r.get(c.metric, 0, labels...), r.get(ForecastConfidence, 0, c.forecast, "", "ml")
+			switch {
+			case c.want == 0 && (seen > 0 || usable(eta)):
+				t.Errorf("foreseen %d times, in the end in %g s", seen, eta)
+			case c.want > 0 && (math.Abs(eta-c.want) > c.want/10 || !(confidence > .5 && confidence <= 1)):
+				t.Errorf("in %g s, confidence %g; want %g s", eta, confidence, c.want)
+			}
+		})
+	}
+}
+
+// TestATenantThatLeftHasNoTrend has a tenant go whose memory grew.
+func TestATenantThatLeftHasNoTrend(t *testing.T) {
+	t.Parallel()
+	r := newTenantRig()
+	r.step(40*time.Minute, func(at float64) { r.now[tenantUsed], r.now[tenantCap] = 1e9*at, 1e11 })
+	if !usable(r.get(QuotaMemoryExhaustion, 0, "ml")) {
+		t.Fatal("nothing is foreseen of what grows")
+	}
+	r.step(step, func(float64) { r.now = noTenant })
+	for _, m := range []*collectors.Metric{QuotaMemoryExhaustion, QuotaGuaranteeExhaustion, ForecastConfidence} {
+		if left := r.last.Of(m); len(left) != 0 {
+			t.Errorf("it has left, and there is %v", left)
+		}
+	}
+	r.step(goneAfter+step, func(float64) {})
+	if n := len(r.cards[0].tenancies); n != 0 {
+		t.Errorf("%d tenants after it left", n)
+	}
+}
+
+// TestTenantsAreBounded has more tenants than there may be, and one on a GPU
+// that is none of the host's.
+func TestTenantsAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(1)
+	for i := range 2 * mostTenants {
+		r.extra = append(r.extra, collectors.Sample{Metric: collectors.QuotaMemoryUsed, Labels: []string{r.gpus[0].gpu, r.gpus[0].uuid, fmt.Sprint(i)}, Value: 1e9})
+	}
+	r.extra = append(r.extra, collectors.Sample{Metric: collectors.QuotaMemoryUsed, Labels: []string{"", "MIG-1", "ml"}, Value: 1e9})
+	r.step(time.Minute, nil)
+	if n := len(r.cards[0].tenancies); n != mostTenants || len(r.cards) != 1 {
+		t.Errorf("%d tenants on %d GPUs", n, len(r.cards))
+	}
+}
