@@ -1,6 +1,6 @@
 // Package ledger keeps the books of one GPU's memory: what each tenant may
-// have, what is promised, what is taken. It is pure: no clock, no input or
-// output.
+// have, what is kept for it, what is promised, what is taken. It is pure: no
+// clock, no input or output.
 package ledger
 
 import (
@@ -26,39 +26,67 @@ var (
 // never above its cap in sum, unless they were adopted or the cap was lowered
 // under them: then nothing is admitted until they are below it again.
 //
+// Of the room that there is, what a tenant is guaranteed and does not use is
+// kept for it: who asks for more than its own guarantee gets it only from what
+// is left.
+//
 // The zero value is ready. All methods are safe for concurrent use, take
 // constant time, and allocate only for a tenant or session that is new.
 type Ledger struct {
 	mu       sync.Mutex
 	tenants  map[string]*tenant
 	sessions map[uint64]*session
+	room     uint64 // 0: unknown
+	claims   uint64 // the sum of all tenants'
 }
 
-// Usage is what a tenant has, in bytes but for Denied.
+// Usage is what a tenant has, in bytes but for the counters.
 type Usage struct {
-	Committed uint64 // taken by sessions that live
-	Reserved  uint64 // promised
-	Dead      uint64 // of sessions that ended and may hold it still
-	Cap       uint64 // 0: none
-	Peak      uint64 // most that was taken at once, Dead included
-	Denied    uint64 // reservations refused
+	Committed  uint64 // taken by sessions that live
+	Reserved   uint64 // promised
+	Dead       uint64 // of sessions that ended and may hold it still
+	Cap        uint64 // 0: none
+	Guaranteed uint64 // kept for it
+	Peak       uint64 // most that was taken at once, Dead included
+	Denied     uint64 // reservations refused
+	Asked      uint64 // reservations that what it is guaranteed covers
+	Missed     uint64 // of them, those that were refused, or given back because the driver had none
 }
 
 type tenant struct {
 	Usage
 	sessions int
+	claim    uint64 // as it is in the ledger's sum
 }
 
-// free returns what the tenant may still have.
-func (t *tenant) free() uint64 {
-	limit, used := t.Cap, t.Committed+t.Reserved+t.Dead
+// mostBytes bounds a claim, so that no sum of claims overflows: it is more than
+// a GPU has.
+const mostBytes = 1 << 47
+
+func (t *tenant) used() uint64 { return t.Committed + t.Reserved + t.Dead }
+
+// free returns what the tenant may still have: below its cap, and within what
+// it is guaranteed or what the others' claims leave of the room.
+func (l *Ledger) free(t *tenant) uint64 {
+	limit, used := t.Cap, t.used()
 	if limit == 0 {
 		limit = math.MaxUint64
+	}
+	if l.room != 0 {
+		others := l.claims - t.claim
+		limit = min(limit, max(t.Guaranteed, l.room-min(others, l.room)))
 	}
 	return limit - min(used, limit)
 }
 
-func (t *tenant) mark() { t.Peak = max(t.Peak, t.Committed+t.Dead) }
+// changed takes note of what the tenant has now, and claims: what it uses, or
+// what it is guaranteed where that is more.
+func (l *Ledger) changed(t *tenant) {
+	t.Peak = max(t.Peak, t.Committed+t.Dead)
+	claim := min(max(t.used(), t.Guaranteed), mostBytes)
+	l.claims += claim - t.claim
+	t.claim = claim
+}
 
 // tenant returns the tenant of that name, which it makes where there is none.
 func (l *Ledger) tenant(name string) *tenant {
@@ -74,7 +102,8 @@ func (l *Ledger) tenant(name string) *tenant {
 }
 
 // SetCap says how many bytes the tenant may have; 0 is no cap. A tenant
-// without one is forgotten when its last session is released.
+// without one that is guaranteed nothing is forgotten when its last session is
+// released.
 func (l *Ledger) SetCap(name string, bytes uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,8 +111,27 @@ func (l *Ledger) SetCap(name string, bytes uint64) {
 	l.forget(name)
 }
 
+// SetReserved says how many bytes are kept for the tenant, whether it has a
+// session or not; 0 is none.
+func (l *Ledger) SetReserved(name string, bytes uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.tenant(name)
+	t.Guaranteed = bytes
+	l.changed(t)
+	l.forget(name)
+}
+
+// SetRoom says how many bytes of the GPU all tenants together can have, those
+// that they have included. 0 is unknown: then nothing is kept for anybody.
+func (l *Ledger) SetRoom(bytes uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.room = bytes
+}
+
 func (l *Ledger) forget(name string) {
-	if t := l.tenants[name]; t != nil && t.Cap == 0 && t.sessions == 0 {
+	if t := l.tenants[name]; t != nil && t.Cap == 0 && t.Guaranteed == 0 && t.sessions == 0 {
 		delete(l.tenants, name)
 	}
 }
@@ -98,38 +146,59 @@ func (l *Ledger) Reserve(name string, id, bytes uint64) (reservation uint64, ok 
 	if s == nil {
 		return 0, false, 0
 	}
-	free = s.tenant.free()
-	if bytes > free || s.taken == math.MaxUint64 {
-		s.tenant.Denied++
+	t := s.tenant
+	free = l.free(t)
+	if s.taken == math.MaxUint64 {
+		t.Denied++
+		return 0, false, free
+	}
+	covered := bytes > 0 && bytes <= t.Guaranteed-min(t.used(), t.Guaranteed)
+	if covered {
+		t.Asked++
+	}
+	if bytes > free {
+		t.Denied++
+		if covered {
+			t.Missed++
+		}
 		return 0, false, free
 	}
 	i := bits.TrailingZeros64(^s.taken)
 	s.next++
 	s.taken |= 1 << i
 	s.slots[i].reservation, s.slots[i].bytes = s.next*Reservations+uint64(i), bytes
+	if s.covered &^= 1 << i; covered {
+		s.covered |= 1 << i
+	}
 	s.reserved += bytes
-	s.tenant.Reserved += bytes
+	t.Reserved += bytes
+	l.changed(t)
 	return s.slots[i].reservation, true, free - bytes
 }
 
-// close ends a reservation and returns its bytes, if they are at least so many.
-func (l *Ledger) close(id, reservation, least uint64) (*session, error) {
+// close ends a reservation, of which so many bytes are committed, if it has
+// them, and says whose it was and whether a guarantee covered it.
+func (l *Ledger) close(id, reservation, actual uint64) (t *tenant, covered bool, err error) {
 	s, err := l.live(id)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	i := reservation % Reservations
 	slot := &s.slots[i]
 	if s.taken&(1<<i) == 0 || slot.reservation != reservation {
-		return nil, fmt.Errorf("reservation %d of session %d: %w", reservation, id, ErrReservation)
+		return nil, false, fmt.Errorf("reservation %d of session %d: %w", reservation, id, ErrReservation)
 	}
-	if least > slot.bytes {
-		return nil, fmt.Errorf("commit %d of %d bytes: %w", least, slot.bytes, ErrBytes)
+	if actual > slot.bytes {
+		return nil, false, fmt.Errorf("commit %d of %d bytes: %w", actual, slot.bytes, ErrBytes)
 	}
+	t = s.tenant
 	s.taken &^= 1 << i
 	s.reserved -= slot.bytes
-	s.tenant.Reserved -= slot.bytes
-	return s, nil
+	t.Reserved -= slot.bytes
+	s.committed += actual
+	t.Committed += actual
+	l.changed(t)
+	return t, s.covered&(1<<i) != 0, nil
 }
 
 // Commit says that the driver gave bytes of what was reserved; the rest is
@@ -137,21 +206,18 @@ func (l *Ledger) close(id, reservation, least uint64) (*session, error) {
 func (l *Ledger) Commit(id, reservation, actual uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s, err := l.close(id, reservation, actual)
-	if err != nil {
-		return err
-	}
-	s.committed += actual
-	s.tenant.Committed += actual
-	s.tenant.mark()
-	return nil
+	_, _, err := l.close(id, reservation, actual)
+	return err
 }
 
 // Abort says that the driver gave nothing.
 func (l *Ledger) Abort(id, reservation uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, err := l.close(id, reservation, 0)
+	t, covered, err := l.close(id, reservation, 0)
+	if covered {
+		t.Missed++
+	}
 	return err
 }
 
@@ -167,6 +233,7 @@ func (l *Ledger) Free(id, bytes uint64) error {
 	n := min(bytes, s.committed)
 	s.committed -= n
 	s.tenant.Committed -= n
+	l.changed(s.tenant)
 	if n < bytes {
 		return fmt.Errorf("free %d of %d bytes: %w", bytes, n, ErrBytes)
 	}

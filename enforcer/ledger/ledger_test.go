@@ -207,6 +207,76 @@ func TestNothingIsKeptOfWhoIsGone(t *testing.T) {
 	}
 }
 
+// What is guaranteed is kept for a tenant that is not there, and it gets it
+// when it comes.
+func TestReserved(t *testing.T) {
+	var l Ledger
+	l.SetReserved("b", 40)
+	if _, ok, _ := l.Reserve("a", 1, 1000); !ok {
+		t.Error("refused though the room is not known")
+	}
+	l.End(1)
+	l.Release(1)
+	l.SetRoom(100)
+	if _, ok, free := l.Reserve("a", 2, 61); ok || free != 60 {
+		t.Errorf("61 of 100, of which 40 are kept: %v, %d free", ok, free)
+	}
+	r, ok, free := l.Reserve("a", 2, 60)
+	if !ok || free != 0 {
+		t.Fatalf("60 of 100, of which 40 are kept: %v, %d free", ok, free)
+	}
+	s, ok, free := l.Reserve("b", 3, 30)
+	if !ok || free != 10 {
+		t.Fatalf("30 of its own 40: %v, %d free", ok, free)
+	}
+	if _, ok, free := l.Reserve("b", 3, 11); ok || free != 10 {
+		t.Errorf("11 of the last 10: %v, %d free", ok, free)
+	}
+	l.Abort(2, r)
+	if _, ok, free := l.Reserve("b", 3, 70); !ok || free != 0 {
+		t.Errorf("with nobody else there: %v, %d free", ok, free)
+	}
+	l.Abort(3, s)
+	// Others took more than there is: the driver may say no, the books do not.
+	l.Adopt("c", 4, 1000)
+	l.SetReserved("d", 50)
+	if r, ok, free = l.Reserve("d", 5, 20); !ok || free != 30 {
+		t.Errorf("20 of its own 50: %v, %d free", ok, free)
+	}
+	l.Abort(5, r) // and it does
+	if _, ok, _ := l.Reserve("d", 5, 51); ok {
+		t.Error("more than its own was granted")
+	}
+	l.SetCap("d", 10)
+	if _, ok, _ := l.Reserve("d", 5, 20); ok {
+		t.Error("more than its cap was granted")
+	}
+	if u := l.Usage("d"); u != (Usage{Cap: 10, Guaranteed: 50, Denied: 2, Asked: 2, Missed: 2}) {
+		t.Errorf("%+v", u)
+	}
+	if u := l.Usage("b"); u.Asked != 1 || u.Missed != 1 || u.Reserved != 70 {
+		t.Errorf("%+v", u)
+	}
+	l.SetReserved("d", 0)
+	if n := l.Session(3); n != 70 || l.Session(77) != 0 {
+		t.Errorf("%d bytes of a session that has 70", n)
+	}
+}
+
+// A request moved with its session is none of another's guarantee.
+func TestMovedRequestsAreNotMissed(t *testing.T) {
+	var l Ledger
+	l.SetReserved("a", 10)
+	r, _, _ := l.Reserve("a", 1, 10)
+	if err := l.Move("b", 1); err != nil {
+		t.Fatal(err)
+	}
+	l.Abort(1, r)
+	if a, b := l.Usage("a"), l.Usage("b"); a.Asked != 1 || a.Missed+b.Missed != 0 {
+		t.Errorf("a %+v, b %+v", a, b)
+	}
+}
+
 // Many sessions of one tenant race for more than it may have.
 func TestRaceOnOneCap(t *testing.T) {
 	const most = 1 << 20
@@ -249,10 +319,21 @@ type model struct {
 	open map[uint64]map[uint64]uint64 // session, reservation: bytes
 	have map[uint64]uint64            // session: committed
 	dead map[uint64]uint64
+	room uint64
+}
+
+// admits says whether tenant a may have so many bytes more: within its cap, and
+// within what it is guaranteed or what is left when the other one has all that
+// it uses and all that it is guaranteed.
+func (m *model) admits(bytes uint64) bool {
+	a, b := m.l.Usage("a"), m.l.Usage("b")
+	after := a.Committed + a.Reserved + a.Dead + bytes
+	fits := m.room == 0 || after <= a.Guaranteed || after+max(b.Committed+b.Reserved, b.Guaranteed) <= m.room
+	return bytes == 0 || fits && (a.Cap == 0 || after <= a.Cap)
 }
 
 // operate does one operation, taken from three bytes, on both, for three
-// sessions of tenant a. Whether the cap was exceeded on purpose is returned.
+// sessions of tenant a, beside tenant b. Whether the cap was exceeded on purpose is returned.
 func (m *model) operate(t *testing.T, op, who, arg byte) (exceeds bool) {
 	id, bytes := uint64(who%3), uint64(arg)
 	_, gone := m.dead[id]
@@ -263,11 +344,15 @@ func (m *model) operate(t *testing.T, op, who, arg byte) (exceeds bool) {
 	reserved = m.open[id][r]
 	before := m.l.Usage("a")
 	used := before.Committed + before.Reserved + before.Dead
-	switch op % 9 {
+	switch op % 13 {
 	case 0, 1, 2:
+		want := !gone && len(m.open[id]) < Reservations && m.admits(bytes)
 		n, ok, free := m.l.Reserve("a", id, bytes)
-		if want := !gone && len(m.open[id]) < Reservations && (before.Cap == 0 || bytes == 0 || used+bytes <= before.Cap); ok != want {
-			t.Fatalf("reserve %d with %+v: %v, free %d", bytes, before, ok, free)
+		if ok != want {
+			t.Fatalf("reserve %d with %+v of %d: %v, free %d", bytes, before, m.room, ok, free)
+		}
+		if !gone && !ok && len(m.open[id]) < Reservations && (!m.admits(free) || m.admits(free+1)) {
+			t.Fatalf("reserve %d with %+v of %d: %d are said to be free", bytes, before, m.room, free)
 		}
 		if ok {
 			if m.open[id] == nil {
@@ -295,6 +380,16 @@ func (m *model) operate(t *testing.T, op, who, arg byte) (exceeds bool) {
 	case 6:
 		m.l.SetCap("a", 10*bytes)
 		exceeds = true
+	case 9:
+		m.l.SetReserved([]string{"a", "b"}[who&1], 3*bytes)
+	case 10:
+		m.room = 10 * bytes
+		m.l.SetRoom(m.room)
+	case 11:
+		_, _, _ = m.l.Reserve("b", 9, bytes)
+	case 12:
+		_ = m.l.Adopt("b", 9, bytes)
+		_ = m.l.Free(9, 2*bytes)
 	case 7:
 		if m.l.Adopt("a", id, bytes) == nil {
 			m.have[id] += bytes
@@ -345,6 +440,13 @@ func (m *model) check(t *testing.T, before uint64, exceeds bool) {
 	u := m.l.Usage("a")
 	if u.Committed != want.Committed || u.Reserved != want.Reserved || u.Dead != want.Dead || u.Peak < u.Committed+u.Dead && u.Cap != 0 {
 		t.Fatalf("%+v, not %+v", u, want)
+	}
+	claims := uint64(0)
+	for _, o := range m.l.tenants {
+		claims += min(max(o.used(), o.Guaranteed), mostBytes)
+	}
+	if claims != m.l.claims || u.Missed > u.Asked {
+		t.Fatalf("claims of %d, not %d; %+v", m.l.claims, claims, u)
 	}
 	if used := u.Committed + u.Reserved + u.Dead; u.Cap != 0 && used > u.Cap && used > before && !exceeds {
 		t.Fatalf("over the cap: %+v, before %d", u, before)

@@ -13,6 +13,7 @@ type session struct {
 	ended     bool
 	next      uint64 // reservation, but for its slot
 	taken     uint64 // slots, a bit each
+	covered   uint64 // of them, those that what the tenant is guaranteed covers
 	slots     [Reservations]struct{ reservation, bytes uint64 }
 }
 
@@ -57,8 +58,19 @@ func (l *Ledger) Adopt(name string, id, bytes uint64) error {
 	}
 	s.committed += bytes
 	t.Committed += bytes
-	t.mark()
+	l.changed(t)
 	return nil
+}
+
+// Session returns the bytes that a session has, reserved ones included; those
+// of one that ended until it is released.
+func (l *Ledger) Session(id uint64) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s := l.sessions[id]; s != nil {
+		return s.committed + s.reserved
+	}
+	return 0
 }
 
 // End says that the session's process died or went. What it had stays charged
@@ -75,7 +87,7 @@ func (l *Ledger) End(id uint64) {
 	s.tenant.Committed -= s.committed
 	s.tenant.Reserved -= s.reserved
 	s.tenant.Dead += s.committed + s.reserved
-	s.tenant.mark()
+	l.changed(s.tenant)
 }
 
 // Release says that the driver has back what an ended session had. It returns
@@ -88,6 +100,7 @@ func (l *Ledger) Release(id uint64) uint64 {
 		return 0
 	}
 	s.tenant.Dead -= s.committed + s.reserved
+	l.changed(s.tenant)
 	s.tenant.sessions--
 	delete(l.sessions, id)
 	l.forget(s.name)
@@ -114,7 +127,9 @@ func (l *Ledger) Move(name string, id uint64) error {
 	to.Committed += s.committed
 	to.Reserved += s.reserved
 	to.sessions++
-	to.mark()
+	l.changed(from)
+	l.changed(to)
+	s.covered = 0 // they were not asked of this one's guarantee
 	was := s.name
 	s.name, s.tenant = name, to
 	l.forget(was)

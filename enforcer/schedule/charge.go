@@ -39,7 +39,7 @@ func (g *GPU) step(now time.Duration) {
 		}
 		fill := time.Duration(t.share.Limit * float64(passed))
 		t.bucket = min(t.bucket+fill, g.brim(t))
-		if t.dry && t.wants {
+		if t.dry && t.wants && !t.share.Held {
 			t.stats.Throttled += passed
 		}
 		if t.dry && t.bucket >= g.enough(t) {
@@ -53,23 +53,31 @@ func (g *GPU) step(now time.Duration) {
 	g.raise()
 }
 
-// raise moves the floor up to who is furthest behind of those who may run.
+// raise moves each class's floor up to who is furthest behind in it of those
+// who may run.
 func (g *GPU) raise() {
-	least, found := 0.0, false
+	var least [len(g.floors)]float64
+	var found [len(g.floors)]bool
 	for _, t := range g.tenants {
-		if v := g.virtual(t, g.now); t.wants && !t.dry && (!found || v < least) {
-			least, found = v, true
+		if !t.ready() {
+			continue
+		}
+		c := t.share.Class - Idle
+		if v := g.virtual(t, g.now); !found[c] || v < least[c] {
+			least[c], found[c] = v, true
 		}
 	}
-	if found {
-		g.floor = max(g.floor, least)
+	for c := range least {
+		if found[c] && least[c] > g.floors[c] {
+			g.floors[c] = least[c]
+		}
 	}
 }
 
 // lift lets t, which begins to want, start beside the others: sleeping earns
 // at most one turn.
 func (g *GPU) lift(t *tenant) {
-	t.v = max(t.v, g.floor-g.config.Turn.Seconds()/t.share.Weight)
+	t.v = max(t.v, g.floor(t)-g.config.Turn.Seconds()/t.share.Weight)
 }
 
 // virtual returns t's virtual time, with what it runs up in its turn.
@@ -159,10 +167,37 @@ func (g *GPU) finish(t *tenant, busy time.Duration) {
 	g.on = slices.DeleteFunc(g.on, func(o *tenant) bool { return o == t })
 	t.dry = t.dry || g.empty(t) // who gives its turn back is not seen by expire
 	t.state.Mode, t.state.Watch, t.state.End = Pause, false, 0
-	t.asked = g.now
+	g.wait(t)
 	if len(g.on) == 0 {
 		g.together.on, g.end = false, 0
 	}
+}
+
+// wait has t wait for a turn from now on.
+func (g *GPU) wait(t *tenant) { t.asked, t.barred = g.now, t.stats.Throttled }
+
+// waited ends t's wait, if it does wait: it got a turn, gave up or is held.
+// What its own limit made it wait is in no wait that is late.
+func (g *GPU) waited(t *tenant) {
+	wait := g.waiting(t)
+	if wait < 0 {
+		return
+	}
+	t.stats.Waited += wait
+	t.stats.Waits++
+	if most := t.share.Wait; most > 0 && wait-(t.stats.Throttled-t.barred) > most {
+		t.stats.Late++
+	}
+	g.wait(t)
+}
+
+// waiting returns how long t has waited for a turn; less than 0 where it does
+// not wait.
+func (g *GPU) waiting(t *tenant) time.Duration {
+	if !t.wants || t.share.Held || g.has(t) {
+		return -1
+	}
+	return g.now - t.asked
 }
 
 // forgive ends the time that t was past a drain's deadline, and charges it for

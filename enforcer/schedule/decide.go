@@ -19,6 +19,7 @@ func (g *GPU) Decide(now time.Duration) time.Duration {
 		return 0
 	}
 	g.guard()
+	g.hold()
 	g.overrun()
 	g.judge()
 	g.press()
@@ -34,18 +35,21 @@ func (g *GPU) Decide(now time.Duration) time.Duration {
 }
 
 // lone returns the tenant that nobody else is there beside, nil where that is
-// none or it has a limit. A second session of the same tenant counts as well:
+// none, or it has a limit or is held. A second session of the same tenant counts as well:
 // whoever comes third must not wait for what two have queued without bound.
 func (g *GPU) lone() *tenant {
 	if g.sessions != 1 {
 		return nil
 	}
 	i := slices.IndexFunc(g.tenants, func(t *tenant) bool { return t.sessions > 0 })
-	if t := g.tenants[i]; t.share.Limit == 1 {
+	if t := g.tenants[i]; t.share.Limit == 1 && !t.share.Held {
 		return t
 	}
 	return nil
 }
+
+// ready says whether t may have the next turn.
+func (t *tenant) ready() bool { return t.wants && !t.dry && !t.share.Held }
 
 // open gives the GPU to t without any bound. It is taken to want it: nobody
 // asks who need not.
@@ -58,7 +62,8 @@ func (g *GPU) open(t *tenant) {
 	}
 	g.together.on, g.draining = false, false
 	if !t.wants {
-		t.wants, t.asked = true, g.now
+		t.wants = true
+		g.wait(t)
 		g.lift(t)
 	}
 	g.grant(t)
@@ -76,6 +81,14 @@ func (g *GPU) guard() {
 	g.bound(t, g.turn(t))
 }
 
+// hold ends the turn of who is held. Where it runs together with others they
+// stop too: they are let together again when it has drained.
+func (g *GPU) hold() {
+	if !g.draining && slices.ContainsFunc(g.on, func(t *tenant) bool { return t.share.Held }) {
+		g.pause()
+	}
+}
+
 // overrun ends the wait for who did not drain in time. Its kernels are still
 // on the GPU, so it goes on being charged: see forgive.
 func (g *GPU) overrun() {
@@ -91,7 +104,7 @@ func (g *GPU) overrun() {
 }
 
 // press lets those who began to want shorten the turn of who has the GPU, if
-// they are behind it in virtual time.
+// they go before it.
 func (g *GPU) press() {
 	for _, t := range g.tenants {
 		if !t.began {
@@ -99,7 +112,7 @@ func (g *GPU) press() {
 		}
 		t.began = false
 		switch {
-		case len(g.on) == 0 || g.draining || t.dry:
+		case len(g.on) == 0 || g.draining || !t.ready():
 		case g.together.on:
 			g.admit(t)
 		case t == g.on[0]:
@@ -111,12 +124,15 @@ func (g *GPU) press() {
 }
 
 // hurry ends the turn of who has the GPU for t's sake: as soon as it ran its
-// minimum if t is behind it, else after a turn.
+// minimum if t goes before it by class or is behind it, else after a turn. For
+// a lower class nothing ends.
 func (g *GPU) hurry(t *tenant) {
 	holder := g.on[0]
 	soonest := max(g.now, g.granted+g.config.Minimum)
-	switch {
-	case t.v < g.virtual(holder, soonest):
+	switch mine, its := t.share.Class, holder.share.Class; {
+	case mine < its:
+		return
+	case mine > its || t.v < g.virtual(holder, soonest):
 		if g.end == 0 || soonest < g.end {
 			g.end = soonest
 			g.system.Preempted++
@@ -150,14 +166,15 @@ func (g *GPU) pause() {
 	g.draining, g.deadline, g.end = true, g.now+g.config.Drain, 0
 }
 
-// next returns who is furthest behind of those who may run; of two the one
-// that has the GPU, else the first by name. nil where there is none.
+// next returns who is furthest behind in the highest class of those who may
+// run; of two the one that has the GPU, else the first by name. nil where there
+// is none.
 func (g *GPU) next() *tenant {
 	var least *tenant
 	for _, t := range g.tenants {
 		switch {
-		case !t.wants || t.dry:
-		case least == nil:
+		case !t.ready() || least != nil && t.share.Class < least.share.Class:
+		case least == nil || t.share.Class > least.share.Class:
 			least = t
 		default:
 			a, b := g.virtual(t, g.now), g.virtual(least, g.now)
@@ -179,18 +196,18 @@ func (g *GPU) grant(t *tenant) {
 
 // enter gives t a place on the GPU.
 func (g *GPU) enter(t *tenant, m Mode) {
+	g.waited(t)
 	g.on = append(g.on, t)
 	g.turns++
 	t.stats.Turns++
-	t.stats.Waited += g.now - t.asked
 	t.use, t.opened, t.began = Usage{}, false, false
 	t.state = State{Mode: m, Turn: g.turns}
 }
 
-// bound sets the end of t's turn: open where nobody else may run and no limit
-// stands against it.
+// bound sets the end of t's turn: open where nobody else may run, or only who
+// waits until nobody like t wants to, and no limit stands against it.
 func (g *GPU) bound(t *tenant, length time.Duration) {
-	others := slices.ContainsFunc(g.tenants, func(o *tenant) bool { return o != t && o.wants && !o.dry })
+	others := slices.ContainsFunc(g.tenants, func(o *tenant) bool { return o != t && o.ready() && o.share.Class >= t.share.Class })
 	g.end = 0
 	if others {
 		g.end = g.now + length
@@ -210,7 +227,7 @@ func (g *GPU) bound(t *tenant, length time.Duration) {
 func (g *GPU) turn(t *tenant) time.Duration {
 	weights := 0.0
 	for _, o := range g.tenants {
-		if o == t || o.wants && !o.dry {
+		if o == t || o.ready() && o.share.Class == t.share.Class {
 			weights += o.share.Weight
 		}
 	}

@@ -243,9 +243,9 @@ func TestChangeKeepsTheLag(t *testing.T) {
 	decide(t, g, 10*ms)
 	g.Yield(11*ms, "a", Usage{Turn: 1, Busy: 11 * ms}, false)
 	decide(t, g, 11*ms)
-	was := g.find("a").v - g.floor
+	was := g.find("a").v - g.floor(g.find("a"))
 	g.Change(11*ms, "a", Share{Weight: 4})
-	if is := g.find("a").v - g.floor; is != was/4 {
+	if is := g.find("a").v - g.floor(g.find("a")); is != was/4 {
 		t.Errorf("ahead by %v, now %v", was, is)
 	}
 }
@@ -276,14 +276,15 @@ func TestSharesOverWindows(t *testing.T) {
 
 // operate does one operation, taken from three bytes.
 func operate(t testing.TB, g *GPU, now *time.Duration, op, who, arg byte) {
-	name, floor := names(int(who%6)), g.floor
+	name, floors := names(int(who%6)), g.floors
 	d := time.Duration(arg) * 97 * us
 	*now += d / 4
 	turn := g.State(name).Turn
+	known, was := g.find(name), g.Stats(name)
 	u := Usage{Turn: turn - uint64(arg%11/10), Busy: d * 3, Launched: uint64(arg) * 9, Marks: uint32(arg), Behind: uint32(arg%3) * uint32(arg/9)}
 	switch op % 10 {
 	case 0:
-		g.Join(*now, name, Share{Weight: float64(arg) - 2, Limit: float64(arg%5) / 4})
+		g.Join(*now, name, Share{Weight: float64(arg) - 2, Limit: float64(arg%5) / 4, Class: Class(who%4) - 1})
 	case 1:
 		g.Leave(*now, name)
 	case 2, 3:
@@ -295,7 +296,7 @@ func operate(t testing.TB, g *GPU, now *time.Duration, op, who, arg byte) {
 	case 6:
 		g.Report(*now, name, u)
 	case 7:
-		g.Change(*now, name, Share{Weight: float64(who), Limit: float64(arg) / 200})
+		g.Change(*now, name, Share{Weight: float64(who), Limit: float64(arg) / 200, Class: Class(arg%5) - 2, Wait: d, Held: op%4 == 0})
 	case 8:
 		*now += time.Duration(arg) * 10 * ms
 	case 9:
@@ -305,8 +306,14 @@ func operate(t testing.TB, g *GPU, now *time.Duration, op, who, arg byte) {
 		*now = max(*now, wake)
 		decide(t, g, *now)
 	}
-	if held(t, g); g.floor < floor {
-		t.Fatalf("the floor of virtual time fell from %v to %v", floor, g.floor)
+	held(t, g)
+	if is := g.Stats(name); known != nil && known == g.find(name) && (is.Waited < was.Waited || is.Charged < was.Charged || is.Late > is.Waits) {
+		t.Fatalf("counters of %s went from %+v to %+v", name, was, is)
+	}
+	for i, floor := range floors {
+		if g.floors[i] < floor {
+			t.Fatalf("the floors of virtual time fell from %v to %v", floors, g.floors)
+		}
 	}
 }
 

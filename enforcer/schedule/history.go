@@ -5,19 +5,25 @@ import "time"
 // Stats are the sums of one tenant since it first came.
 type Stats struct {
 	Charged   time.Duration // GPU time
-	Waited    time.Duration // from wanting the GPU to having it
+	Waited    time.Duration // from wanting the GPU to having it, the wait under way included
 	Throttled time.Duration // it wanted the GPU and its limit stood against it
 	Overrun   time.Duration // it had the GPU after the end of a turn, draining or past the deadline
 	Turns     uint64
 	Overruns  uint64 // turns that ended by the drain's deadline
+	Waits     uint64 // times that it waited for a turn, for no time at all too, and got it or gave up
+	Late      uint64 // of them, those that were longer than its Share's Wait, beside what its limit made it wait
 }
 
-// Stats returns the sums of a tenant; zero for one that is unknown.
+// Stats returns the sums of a tenant as of the last input; zero for one that
+// is unknown.
 func (g *GPU) Stats(name string) Stats {
-	if t := g.find(name); t != nil {
-		return t.stats
+	t := g.find(name)
+	if t == nil {
+		return Stats{}
 	}
-	return Stats{}
+	s := t.stats
+	s.Waited += max(g.waiting(t), 0)
+	return s
 }
 
 // A System is the account of what no tenant is charged for.
@@ -49,22 +55,31 @@ func (h *history) slot(at time.Duration) *struct{ charged, due time.Duration } {
 func index(at time.Duration) int { return int(max(at-1, 0) / slotTime) }
 
 // remember books what is due for the time from g.now to now, and clears the
-// slots that begin in it.
+// slots that begin in it. To who is held nothing is, and to who is idle what
+// the others leave.
 func (g *GPU) remember(now time.Duration) {
-	weights := 0.0
+	weights, least := 0.0, Idle
 	for _, t := range g.tenants {
-		if t.wants {
-			weights += t.share.Weight
+		if !t.wants || t.share.Held || t.share.Class < least {
+			continue
 		}
+		if least == Idle && t.share.Class > Idle {
+			weights, least = 0, Normal
+		}
+		weights += t.share.Weight
 	}
 	fresh := min(index(now)-index(g.now), slots)
+	at, passed := index(now)%slots, float64(now-g.now)
 	for _, t := range g.tenants {
 		for i := range fresh {
 			*t.past.slot(now - time.Duration(i)*slotTime) = history{}[0]
 		}
-		if t.wants {
-			part := min(t.share.Weight/weights, t.share.Limit)
-			t.past.slot(now).due += time.Duration(part * float64(now-g.now))
+		if t.wants && !t.share.Held && t.share.Class >= least {
+			part := t.share.Weight / weights
+			if part > t.share.Limit {
+				part = t.share.Limit
+			}
+			t.past[at].due += time.Duration(part * passed)
 		}
 	}
 }

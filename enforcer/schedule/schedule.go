@@ -1,6 +1,7 @@
 // Package schedule shares one GPU's time among tenants: turns in virtual time,
-// as long as more than one of them wants the GPU and it is saturated. It is
-// pure: no clock, no input or output; whoever drives it hands in the time.
+// as long as more than one of them wants the GPU and it is saturated. Who goes
+// first is a matter of class, then of weight. It is pure: no clock, no input or
+// output; whoever drives it hands in the time.
 package schedule
 
 import (
@@ -9,14 +10,28 @@ import (
 	"time"
 )
 
+// A Class says who goes first among those who want the GPU.
+type Class int8
+
+// The classes.
+const (
+	Idle     Class = -1 // only where nobody else wants the GPU
+	Normal   Class = 0  // by weight
+	Realtime Class = 1  // at once, as long as its limit leaves it something
+)
+
 // A Share is what a tenant may use of one GPU.
 type Share struct {
 	Weight float64 // its part beside other tenants' weights; 0 is 1
 	Limit  float64 // of the GPU's time, 0 to 1, even when nobody else wants it; 0 and 1 are none
+	Class  Class
+	Wait   time.Duration // a wait for a turn that is longer is late; 0 none is
+	Held   bool          // it gets no turns, and nobody counts that as waiting
 }
 
 // clean returns s with what cannot be meant replaced by none. The bounds keep
-// virtual time within a float's precision for years.
+// virtual time within a float's precision for years. Who could go first without
+// a limit would leave the others nothing.
 func (s Share) clean() Share {
 	if !(s.Weight > 0) {
 		s.Weight = 1
@@ -26,6 +41,10 @@ func (s Share) clean() Share {
 	}
 	s.Weight = min(max(s.Weight, 1e-3), 1e6)
 	s.Limit = max(s.Limit, 1e-3)
+	s.Class = min(max(s.Class, Idle), Realtime)
+	if s.Class == Realtime && s.Limit == 1 {
+		s.Class = Normal
+	}
 	return s
 }
 
@@ -75,7 +94,7 @@ type GPU struct {
 	now      time.Duration
 	tenants  []*tenant // by name
 	sessions int
-	floor    float64 // virtual time of who is furthest behind: it never goes back
+	floors   [3]float64 // virtual time of who is furthest behind in each class: it never goes back
 	turns    uint64
 
 	on       []*tenant     // who have the GPU: one in a turn, several together
@@ -105,6 +124,7 @@ type tenant struct {
 	bucket time.Duration // what the limit leaves
 	dry    bool          // it was empty, and is not full enough yet
 	asked  time.Duration // when it began to wait
+	barred time.Duration // stats.Throttled then
 	rested time.Duration // when it ceased to want
 	late   time.Duration // since when it is past the drain's deadline; 0 it is not
 
@@ -129,6 +149,10 @@ func New(c Config) *GPU {
 
 func byName(t *tenant, name string) int { return strings.Compare(t.name, name) }
 
+// floor returns the virtual time that t is measured by. Each class has its own:
+// who waits because others go first must not be what those are measured by.
+func (g *GPU) floor(t *tenant) float64 { return g.floors[t.share.Class-Idle] }
+
 // find returns the tenant of that name, nil where there is none.
 func (g *GPU) find(name string) *tenant {
 	i, ok := slices.BinarySearchFunc(g.tenants, name, byName)
@@ -145,8 +169,8 @@ func (g *GPU) Join(now time.Duration, name string, s Share) {
 	g.sweep()
 	i, ok := slices.BinarySearchFunc(g.tenants, name, byName)
 	if !ok {
-		t := &tenant{name: name, share: s.clean(), v: g.floor, state: State{Mode: Pause}, rested: g.now}
-		t.bucket = g.enough(t)
+		t := &tenant{name: name, share: s.clean(), state: State{Mode: Pause}, rested: g.now}
+		t.v, t.bucket = g.floor(t), g.enough(t)
 		g.tenants = slices.Insert(g.tenants, i, t)
 	}
 	t := g.tenants[i]
@@ -166,9 +190,12 @@ func (g *GPU) Change(now time.Duration, name string, s Share) {
 	if t == nil || t.share == s.clean() {
 		return
 	}
-	old := t.share
+	old, ahead := t.share, t.v-g.floor(t)
+	if s.Held {
+		g.waited(t)
+	}
 	t.share = s.clean()
-	t.v = g.floor + (t.v-g.floor)*old.Weight/t.share.Weight
+	t.v = g.floor(t) + ahead*old.Weight/t.share.Weight
 	t.bucket = min(t.bucket, g.brim(t))
 	if old.Limit == 1 {
 		t.bucket = g.enough(t)
@@ -177,6 +204,10 @@ func (g *GPU) Change(now time.Duration, name string, s Share) {
 		t.dry = false
 	}
 	t.began = t.wants
+	if old.Held && !s.Held && t.wants && !g.has(t) {
+		g.wait(t)
+		g.lift(t)
+	}
 }
 
 // Leave says that one of the tenant's sessions went. The last one takes the
@@ -192,6 +223,7 @@ func (g *GPU) Leave(now time.Duration, name string) {
 	if t.sessions > 0 {
 		return
 	}
+	g.waited(t)
 	t.wants, t.began, t.late, t.burst = false, false, 0, 0
 	t.rested = g.now
 	if g.has(t) {
@@ -211,7 +243,7 @@ func (g *GPU) sweep() {
 			return false
 		}
 		debtors++
-		return debtors > most || t.v <= g.floor && (t.share.Limit == 1 || t.bucket >= g.brim(t))
+		return debtors > most || t.v <= g.floor(t) && (t.share.Limit == 1 || t.bucket >= g.brim(t))
 	})
 }
 
@@ -235,7 +267,8 @@ func (g *GPU) Ask(now time.Duration, name string, burst, _ time.Duration) {
 	if rest > backoffLeast {
 		g.together.reset(g.now)
 	}
-	t.wants, t.began, t.asked = true, true, g.now
+	t.wants, t.began = true, true
+	g.wait(t)
 	g.lift(t)
 }
 
@@ -250,6 +283,7 @@ func (g *GPU) Yield(now time.Duration, name string, u Usage, idle bool) {
 	}
 	g.forgive(t)
 	if idle && t.wants {
+		g.waited(t)
 		t.wants, t.began, t.burst = false, false, 0
 		t.rested = g.now
 	}

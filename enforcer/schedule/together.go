@@ -74,18 +74,22 @@ func (p *pace) learn(u Usage, cost time.Duration) {
 	*l = pace{}.latest
 }
 
+// joins says whether t is one of those who run together, if all of them fit:
+// not who is idle, because they leave the GPU to be shared.
+func (t *tenant) joins() bool { return t.wants && !t.share.Held && t.share.Class != Idle }
+
 // fits says whether t may run together with others. Who has a limit may not:
 // its time could not be measured.
 func (t *tenant) fits() bool { return t.pace.light && t.pace.solo > 0 && t.share.Limit == 1 }
 
 // try lets all who want run together, if they are two or more and all fit.
 func (g *GPU) try() {
-	if g.together.on || g.draining || len(g.on) == 0 || g.now < g.together.retry {
+	if g.together.on || g.draining || len(g.on) == 0 || g.now < g.together.retry || !g.on[0].joins() {
 		return
 	}
 	wanting := 0
 	for _, t := range g.tenants {
-		if t.wants {
+		if t.joins() {
 			if !t.fits() {
 				return
 			}
@@ -101,7 +105,7 @@ func (g *GPU) try() {
 	g.granted, g.settled, g.end = g.now, g.now, 0
 	g.system.Trials++
 	for _, t := range g.tenants {
-		if t.wants {
+		if t.joins() {
 			g.join(t)
 		}
 	}
@@ -119,11 +123,13 @@ func (g *GPU) join(t *tenant) {
 
 // admit lets t in if it fits, and ends the running together if it does not.
 func (g *GPU) admit(t *tenant) {
-	if t.fits() {
+	switch {
+	case !t.joins():
+	case t.fits():
 		g.join(t)
-		return
+	default:
+		g.pause()
 	}
-	g.pause()
 }
 
 // watch takes note of what t did together with others.

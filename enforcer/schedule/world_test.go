@@ -278,6 +278,9 @@ func decide(t testing.TB, g *GPU, now time.Duration) time.Duration {
 		case s.Mode == Open:
 			open++
 		}
+		if o.share.Held && o.state.Mode != Pause {
+			t.Fatalf("at %v: %s, which is held, has %+v", now, o.name, o.state)
+		}
 		if o.dry && o.state.Mode != Pause {
 			t.Fatalf("at %v: %s runs beyond its limit", now, o.name)
 		}
