@@ -17,15 +17,20 @@ import (
 // own packages it may import. A new package needs a line here, and a reason.
 // Tests may import what they like.
 var layers = map[string][]string{
-	".": {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/host", "exporter", "health", "health/journal", "health/notifier", "enforcer", "enforcer/broker", "enforcer/gemini"},
+	".": {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/host", "exporter", "health", "health/journal", "health/notifier", "enforcer", "enforcer/backend", "enforcer/broker", "enforcer/gemini", "enforcer/ladder", "enforcer/policy"},
 
 	"exporter":        {"collectors", "collectors/gpu", "collectors/host"},
 	"health":          {"collectors", "collectors/gpu", "collectors/host"},
 	"health/journal":  {"collectors", "health"}, // files and HTTP: the judgement has neither
 	"health/notifier": {"collectors", "health"}, // the Alertmanager client and its 32 modules
 
-	"enforcer": {"collectors", "collectors/gpu", "collectors/host", "enforcer/broker", "enforcer/gemini", "enforcer/schedule", "enforcer/ledger", "enforcer/wire"},
+	"enforcer": {"collectors", "collectors/host", "enforcer/action", "enforcer/audit", "enforcer/backend", "enforcer/broker", "enforcer/ladder", "enforcer/policy", "enforcer/wire"},
 
+	"enforcer/policy":   {"collectors/host", "enforcer/broker", "enforcer/schedule"},               // the operator's word, and nothing that acts on it
+	"enforcer/audit":    {"collectors", "enforcer/policy", "enforcer/wire"},                        // pure: what is true of whom
+	"enforcer/ladder":   {"enforcer/audit", "enforcer/policy", "enforcer/wire"},                    // pure: what follows from it
+	"enforcer/action":   {"enforcer/audit", "enforcer/ladder"},                                     // all that touches other processes
+	"enforcer/backend":  {"collectors/gpu", "collectors/host", "enforcer/policy", "enforcer/wire"}, // what holds quotas beside the hook
 	"enforcer/broker":   {"enforcer/wire", "enforcer/schedule", "enforcer/ledger"},
 	"enforcer/gemini":   {"enforcer/schedule", "enforcer/ledger"},
 	"enforcer/wire":     {}, // frames and books: what the broker and who asks it have in common

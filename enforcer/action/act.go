@@ -1,0 +1,204 @@
+// Package action does to processes what the ladder says: it pauses them, has
+// them go on, and ends them.
+package action
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/ladder"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Target is a process that something is to be done to.
+type Target struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // clock ticks from boot to its start; with PID, its identity
+}
+
+// An Outcome is what became of an action on a process.
+type Outcome struct {
+	Target
+	Result string // Done, Missed or Failed
+	Detail string // why not
+}
+
+// A Crew is the processes of a subject, as an audit saw them.
+type Crew struct {
+	audit.Subject
+	Hooked, Unhooked []Target
+	Check            func(pid int) bool  // whether whoever has the PID now is of the subject
+	Hold             func(on bool) error // has the broker give its hooked processes no turns, or some again; nil: there is no broker
+}
+
+// An Actor acts on processes. It acts on a process only through a pidfd that
+// it opened and then found to be whom it is for; so a process that has got the
+// PID of another is missed, never hit. It does not wait for anybody: what takes
+// time goes on in Continue. It belongs to one goroutine. Give it the roots; the
+// rest may be zero.
+type Actor struct {
+	ProcFS   string               // "/proc"
+	CgroupFS string               // "/sys/fs/cgroup"
+	Keep     func([]Paused) error // keeps whom it paused over a restart; called before it does it. nil: nobody does
+
+	paused map[audit.Subject]*Paused
+	dying  []*dying
+}
+
+// pfKthread marks the kernel's own threads in field 9 of /proc/PID/stat
+// (linux/sched.h).
+const pfKthread = 0x00200000
+
+// status is what /proc/PID/stat says.
+type status struct {
+	state  byte
+	parent int
+	kernel bool // it is a thread of the kernel's
+	start  uint64
+}
+
+// status reads /proc/PID/stat.
+func (a *Actor) status(pid int) (status, error) {
+	line, err := os.ReadFile(filepath.Join(a.ProcFS, strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return status{}, err
+	}
+	// The name, in brackets, may contain anything.
+	fields := bytes.Fields(line[bytes.LastIndexByte(line, ')')+1:])
+	if len(fields) < 20 {
+		return status{}, fmt.Errorf("read stat of %d: %d fields", pid, len(fields))
+	}
+	parent, err1 := strconv.Atoi(string(fields[1]))
+	flags, err2 := strconv.ParseUint(string(fields[6]), 10, 64)
+	start, err3 := strconv.ParseUint(string(fields[19]), 10, 64)
+	return status{state: fields[0][0], parent: parent, kernel: flags&pfKthread != 0, start: start}, errors.Join(err1, err2, err3)
+}
+
+// spared returns those that are never acted on, whatever the policy says: this
+// process and those that it descends from, and why.
+func (a *Actor) spared() map[int]string {
+	all := map[int]string{1: "it is init"}
+	for pid, why := os.Getpid(), "it is the enforcer"; pid > 1 && all[pid] == ""; why = "the enforcer descends from it" {
+		all[pid] = why
+		s, err := a.status(pid)
+		if err != nil {
+			s.parent = os.Getppid() // as far as we know without
+		}
+		pid = s.parent
+	}
+	return all
+}
+
+// open returns a pidfd of a target, which the caller closes, and what it is
+// doing. Where Result is not empty there is none.
+func (a *Actor) open(t Target, spared map[int]string, check func(pid int) bool) (fd int, s status, out Outcome) {
+	fd = -1
+	refuse := func(result, format string, args ...any) (int, status, Outcome) {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+		return -1, s, Outcome{Target: t, Result: result, Detail: fmt.Sprintf(format, args...)}
+	}
+	if t.PID <= 0 {
+		return refuse(ladder.Failed, "refused: %d is no process", t.PID)
+	}
+	fd, err := unix.PidfdOpen(t.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return refuse(ladder.Missed, "it has ended")
+	} else if err != nil {
+		return refuse(ladder.Failed, "refused: open its pidfd: %v", err)
+	}
+	s, err = a.status(t.PID)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH):
+		return refuse(ladder.Missed, "it has ended")
+	case err != nil:
+		return refuse(ladder.Failed, "refused: %v", err)
+	case s.start != t.Start:
+		return refuse(ladder.Missed, "its PID is another process's now")
+	case s.kernel:
+		return refuse(ladder.Failed, "refused: it is a thread of the kernel")
+	case spared[t.PID] != "":
+		return refuse(ladder.Failed, "refused: %s", spared[t.PID])
+	case check != nil && !check(t.PID):
+		return refuse(ladder.Missed, "it is not of the workload any more")
+	case ended(fd): // then what was read may be another's
+		return refuse(ladder.Missed, "it has ended")
+	}
+	return fd, s, Outcome{Target: t}
+}
+
+// ended reports whether the process of a pidfd has ended, all its threads.
+func ended(fd int) bool {
+	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(poll, 0)
+	return err == nil && n > 0
+}
+
+// Signal sends a signal to each target that is who it is for, by check too
+// where there is one.
+func (a *Actor) Signal(targets []Target, check func(pid int) bool, sig unix.Signal) []Outcome {
+	spared := a.spared()
+	all := make([]Outcome, 0, len(targets))
+	for _, t := range targets {
+		fd, _, out := a.open(t, spared, check)
+		if out.Result == "" {
+			out = send(fd, sig, out)
+			_ = unix.Close(fd)
+		}
+		all = append(all, out)
+	}
+	return all
+}
+
+// send sends a signal through a pidfd.
+func send(fd int, sig unix.Signal, out Outcome) Outcome {
+	switch err := unix.PidfdSendSignal(fd, sig, nil, 0); {
+	case err == nil:
+		out.Result = ladder.Done
+	case errors.Is(err, unix.ESRCH):
+		out.Result, out.Detail = ladder.Missed, "it has ended"
+	default:
+		out.Result, out.Detail = ladder.Failed, fmt.Sprintf("send %s: %v", unix.SignalName(sig), err)
+	}
+	return out
+}
+
+// tally counts outcomes by result.
+func tally(all []Outcome) (done, missed, failed int) {
+	for _, o := range all {
+		switch o.Result {
+		case ladder.Done:
+			done++
+		case ladder.Missed:
+			missed++
+		default:
+			failed++
+		}
+	}
+	return done, missed, failed
+}
+
+// describe tells people of outcomes: how many, and of those that went wrong
+// the first few.
+func describe(what string, all []Outcome) string {
+	done, missed, failed := tally(all)
+	text := fmt.Sprintf("%s: %d done, %d missed, %d failed", what, done, missed, failed)
+	var details []string
+	for _, o := range all {
+		if o.Detail != "" && len(details) < 4 {
+			details = append(details, fmt.Sprintf("%d: %s", o.PID, o.Detail))
+		}
+	}
+	if len(details) > 0 {
+		text += " (" + strings.Join(details, "; ") + ")"
+	}
+	return text
+}

@@ -1,0 +1,83 @@
+package action
+
+import (
+	"gpusteward/enforcer/ladder"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestHowSoonActionsAreFelt measures from the decision until each of 200
+// processes stands still, or has ended.
+func TestHowSoonActionsAreFelt(t *testing.T) {
+	const most = 10 * 100 * time.Millisecond // of what we want: other tests have the machine too
+	a := actor(t)
+	cmds := make([]*exec.Cmd, 200)
+	who := make([]Target, len(cmds))
+	for i := range cmds {
+		cmds[i] = child(t, "sleep", "1000")
+		who[i] = target(t, a, cmds[i].Process.Pid)
+	}
+	report := func(what string, took []time.Duration) {
+		slices.Sort(took)
+		t.Logf("decision to %s, %d processes: p50 %v, p99 %v", what, len(took), took[len(took)/2], took[len(took)*99/100])
+		if p99 := took[len(took)*99/100]; p99 > most {
+			t.Errorf("%s: p99 is %v, over %v", what, p99, most)
+		}
+	}
+
+	began := time.Now()
+	if result, detail := a.Pause(crew(who...), []string{bySignal}); result != ladder.Done {
+		t.Fatal(detail)
+	}
+	took := make([]time.Duration, len(who))
+	eventually(t, "all stand still", func() bool {
+		left := 0
+		for i, w := range who {
+			if took[i] == 0 && state(a, w.PID) == 'T' {
+				took[i] = time.Since(began)
+			}
+			if took[i] == 0 {
+				left++
+			}
+		}
+		return left == 0
+	})
+	report("pause by SIGSTOP", took)
+	if result, detail := a.Resume(crew()); result != ladder.Done {
+		t.Fatal(detail)
+	}
+
+	ends := make(chan time.Time, len(cmds))
+	for _, cmd := range cmds {
+		go func() { _ = cmd.Wait(); ends <- time.Now() }()
+	}
+	began = time.Now()
+	if result, detail := a.Terminate(began, crew(who...), time.Minute); result != ladder.Done {
+		t.Fatal(detail)
+	}
+	for i := range took {
+		took[i] = (<-ends).Sub(began)
+	}
+	report("end by SIGTERM", took)
+
+	versions(t, func(t *testing.T, a *Actor, v1 bool) {
+		dir, _ := realGroup(t, a, v1)
+		who := sleepers(t, a, 200)
+		for _, w := range who {
+			join(t, dir, w.PID)
+		}
+		began := time.Now()
+		if result, detail := a.Pause(crew(who...), []string{byFreezer}); result != ladder.Done {
+			t.Fatal(detail)
+		}
+		defer a.Resume(crew())
+		eventually(t, "all stand still", func() bool { is, err := a.Still(someone); return is && err == nil })
+		all := time.Since(began)
+		t.Logf("decision to pause by the freezer, all of %d processes: %v", len(who), all)
+		if all > most {
+			t.Errorf("it took %v, over %v", all, most)
+		}
+	})
+}

@@ -1,0 +1,529 @@
+package action
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/ladder"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// actor returns one that acts on this machine's processes.
+func actor(t *testing.T) *Actor {
+	t.Helper()
+	a := &Actor{ProcFS: "/proc", CgroupFS: "/sys/fs/cgroup"}
+	t.Cleanup(a.Close)
+	return a
+}
+
+// child starts a program that the test's end kills and reaps.
+func child(t testing.TB, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { kill(cmd) })
+	return cmd
+}
+
+// kill kills a child and waits until nothing of it is left.
+func kill(cmd *exec.Cmd) {
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+}
+
+func target(t testing.TB, a *Actor, pid int) Target {
+	t.Helper()
+	s, err := a.status(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Target{PID: pid, Start: s.start}
+}
+
+// sleepers starts n children that do nothing.
+func sleepers(t testing.TB, a *Actor, n int) (all []Target) {
+	t.Helper()
+	for range n {
+		all = append(all, target(t, a, child(t, "sleep", "1000").Process.Pid))
+	}
+	return all
+}
+
+// eventually waits until something is so, as the kernel brings it about.
+var someone = audit.Subject{Tenant: "team", Workload: "unit:train.service"}
+
+func eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in ten seconds: %s", what)
+		}
+	}
+}
+
+// state returns a process's state, 0 where there is none.
+func state(a *Actor, pid int) byte {
+	s, err := a.status(pid)
+	if err != nil {
+		return 0
+	}
+	return s.state
+}
+
+func anybody(int) bool { return true }
+
+func crew(unhooked ...Target) Crew {
+	return Crew{Subject: someone, Unhooked: unhooked, Check: anybody}
+}
+
+func wantOutcome(t *testing.T, got []Outcome, result, detail string) {
+	t.Helper()
+	if len(got) != 1 || got[0].Result != result || !strings.Contains(got[0].Detail, detail) {
+		t.Errorf("got %+v, want %s: %s", got, result, detail)
+	}
+}
+
+func TestSignalReachesWhoItIsFor(t *testing.T) {
+	a := actor(t)
+	who := sleepers(t, a, 1)
+	wantOutcome(t, a.Signal(who, anybody, unix.SIGSTOP), ladder.Done, "")
+	eventually(t, "it stands still", func() bool { return state(a, who[0].PID) == 'T' })
+	wantOutcome(t, a.Signal(who, anybody, unix.SIGCONT), ladder.Done, "")
+	eventually(t, "it goes on", func() bool { return state(a, who[0].PID) == 'S' })
+}
+
+func TestSignalMissesWhoIsAnother(t *testing.T) {
+	a := actor(t)
+	cmd := child(t, "sleep", "1000")
+	who := target(t, a, cmd.Process.Pid)
+	later := who
+	later.Start++
+	wantOutcome(t, a.Signal([]Target{later}, anybody, unix.SIGKILL), ladder.Missed, "another process's")
+	wantOutcome(t, a.Signal([]Target{who}, func(int) bool { return false }, unix.SIGKILL), ladder.Missed, "not of the workload")
+	eventually(t, "it goes on as if nothing were", func() bool { return state(a, who.PID) == 'S' })
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is a zombie", func() bool { return state(a, who.PID) == 'Z' })
+	wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGKILL), ladder.Missed, "has ended")
+	_ = cmd.Wait()
+	wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGKILL), ladder.Missed, "has ended")
+}
+
+// reuse starts a child with a PID that was another's.
+func reuse(t *testing.T, pid int) *exec.Cmd {
+	t.Helper()
+	const last = "/proc/sys/kernel/ns_last_pid"
+	for range 50 {
+		if err := os.WriteFile(last, []byte(strconv.Itoa(pid-1)), 0); err != nil {
+			t.Skip("only root chooses PIDs:", err)
+		}
+		cmd := exec.Command("sleep", "1000")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if cmd.Process.Pid == pid {
+			t.Cleanup(func() { kill(cmd) })
+			return cmd
+		}
+		kill(cmd)
+	}
+	t.Skip("others were faster to take the PID, 50 times")
+	return nil
+}
+
+func TestReusedPID(t *testing.T) {
+	t.Run("before the action", func(t *testing.T) {
+		a := actor(t)
+		cmd := child(t, "sleep", "1000")
+		who := target(t, a, cmd.Process.Pid)
+		kill(cmd)
+		// Starts are told apart by hundredths of a second.
+		eventually(t, "time passes", func() bool { return target(t, a, child(t, "true").Process.Pid).Start > who.Start })
+		heir := reuse(t, who.PID)
+		wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGKILL), ladder.Missed, "another process's")
+		if result, detail := a.Terminate(time.Now(), crew(who), time.Second); result != ladder.Missed {
+			t.Errorf("terminate: %s, %s", result, detail)
+		}
+		for _, way := range []string{byFreezer, bySignal} {
+			if result, detail := a.Pause(crew(who), []string{way}); result != ladder.Missed {
+				t.Errorf("pause by %s: %s, %s", way, result, detail)
+			}
+		}
+		eventually(t, "who has the PID now was not hit", func() bool { return state(a, heir.Process.Pid) == 'S' })
+	})
+	t.Run("in the midst of the action", func(t *testing.T) {
+		a := actor(t)
+		cmd := child(t, "sleep", "1000")
+		who := target(t, a, cmd.Process.Pid)
+		var heir *exec.Cmd
+		out := a.Signal([]Target{who}, func(int) bool { // the pidfd is open and the start was right
+			kill(cmd)
+			heir = reuse(t, who.PID)
+			return true
+		}, unix.SIGKILL)
+		wantOutcome(t, out, ladder.Missed, "has ended")
+		eventually(t, "who has the PID now was not hit", func() bool { return state(a, heir.Process.Pid) == 'S' })
+	})
+}
+
+func TestSparedAreRefused(t *testing.T) {
+	a := actor(t)
+	for name, who := range map[string]Target{
+		"init":         target(t, a, 1),
+		"this process": target(t, a, os.Getpid()),
+		"its parent":   target(t, a, os.Getppid()),
+		"zero":         {PID: 0}, "a group": {PID: -os.Getpid()}, "everybody": {PID: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGCONT), ladder.Failed, "refused")
+			for _, ways := range [][]string{{byFreezer}, {bySignal}, {byFreezer, bySignal}} {
+				if result, detail := a.Pause(crew(who), ways); result != ladder.Failed || !strings.Contains(detail, "refused") {
+					t.Errorf("pause: %s, %s", result, detail)
+				}
+			}
+		})
+	}
+	grandparent, err := a.status(os.Getppid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if why := a.spared()[grandparent.parent]; grandparent.parent > 0 && why == "" {
+		t.Errorf("the parent of our parent, %d, is not spared", grandparent.parent)
+	}
+}
+
+// fakeProc is a procfs in which a process says of itself what it is told to.
+func fakeProc(t *testing.T, pid int, stat string) *Actor {
+	t.Helper()
+	root := t.TempDir()
+	dir := filepath.Join(root, strconv.Itoa(pid))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "stat"), []byte(stat), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return &Actor{ProcFS: root}
+}
+
+func TestStat(t *testing.T) {
+	pid := child(t, "sleep", "1000").Process.Pid
+	const stat = "%d (%s) S 2 0 0 0 -1 %d 0 0 0 0 0 0 0 0 20 0 1 0 %s 0 0"
+	for _, test := range []struct{ name, stat, result, detail string }{
+		{"a kernel thread", fmt.Sprintf(stat, pid, "kworker/0:1", 0x4208060, "42"), ladder.Failed, "refused: it is a thread of the kernel"},
+		{"a name with brackets", fmt.Sprintf(stat, pid, "a) R 1 (b", 0, "42"), ladder.Done, ""},
+		{"a short line", fmt.Sprintf("%d (sleep) S 2", pid), ladder.Failed, "refused: read stat"},
+		{"no line", "", ladder.Failed, "refused: read stat"},
+		{"no number", fmt.Sprintf(stat, pid, "sleep", 0, "4x"), ladder.Failed, "refused: strconv"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			a := fakeProc(t, pid, test.stat)
+			wantOutcome(t, a.Signal([]Target{{PID: pid, Start: 42}}, anybody, unix.SIGCONT), test.result, test.detail)
+		})
+	}
+	a := actor(t)
+	if s, err := a.status(2); err == nil && s.kernel {
+		wantOutcome(t, a.Signal([]Target{{PID: 2, Start: s.start}}, anybody, unix.SIGKILL), ladder.Failed, "refused")
+	}
+}
+
+func TestPauseBySignal(t *testing.T) {
+	a := actor(t)
+	who := sleepers(t, a, 3)
+	var kept [][]Paused
+	a.Keep = func(all []Paused) error {
+		kept = append(kept, all)
+		if len(kept) == 1 {
+			for _, w := range who {
+				if state(a, w.PID) == 'T' {
+					t.Error("it was stopped before that was kept")
+				}
+			}
+		}
+		return nil
+	}
+	if result, detail := a.Pause(crew(who...), []string{byBroker, bySignal}); result != ladder.Done || detail != "signal: 3 done, 0 missed, 0 failed" {
+		t.Fatalf("%s, %s", result, detail)
+	}
+	if len(kept) == 0 || len(kept[0]) != 1 || !slices.Equal(kept[0][0].Stopped, who) {
+		t.Fatalf("kept %+v", kept)
+	}
+	still := func() bool { is, err := a.Still(someone); return is && err == nil }
+	eventually(t, "all stand still", still)
+
+	// One of them is continued by its user, and another comes.
+	wantOutcome(t, a.Signal(who[:1], nil, unix.SIGCONT), ladder.Done, "")
+	eventually(t, "it goes on", func() bool { return !still() })
+	who = append(who, sleepers(t, a, 1)...)
+	if result, detail := a.Pause(crew(who...), []string{bySignal}); result != ladder.Done {
+		t.Fatalf("%s, %s", result, detail)
+	}
+	eventually(t, "all stand still again", still)
+	if got := a.Paused(); len(got) != 1 || !slices.Equal(got[0].Stopped, who) {
+		t.Errorf("kept in mind: %+v", got)
+	}
+
+	// The next enforcer knows them, and lets them go whoever's they are now.
+	next := actor(t)
+	next.Restore(a.Paused())
+	if result, detail := next.Resume(Crew{Subject: someone}); result != ladder.Done || detail != "thawed 0 cgroups, continued 4 processes" {
+		t.Errorf("%s, %s", result, detail)
+	}
+	for _, w := range who {
+		eventually(t, "it goes on", func() bool { return state(a, w.PID) == 'S' })
+	}
+	if got := next.Paused(); len(got) != 0 {
+		t.Errorf("in mind still: %+v", got)
+	}
+}
+
+func TestPauseLeavesWhoStoodStillBefore(t *testing.T) {
+	a := actor(t)
+	who := sleepers(t, a, 1)
+	a.Signal(who, nil, unix.SIGSTOP) // by its user
+	eventually(t, "it stands still", func() bool { return state(a, who[0].PID) == 'T' })
+	if result, _ := a.Pause(crew(who...), []string{bySignal}); result != ladder.Done {
+		t.Error(result)
+	}
+	a.Resume(Crew{Subject: someone})
+	if s := state(a, who[0].PID); s != 'T' {
+		t.Errorf("its user had stopped it, and it is in state %c", s)
+	}
+}
+
+func TestPauseThatCannotBeKept(t *testing.T) {
+	a := actor(t)
+	a.Keep = func([]Paused) error { return fmt.Errorf("write state: %w", fs.ErrNotExist) }
+	dir, _ := realGroup(t, a, false)
+	who := sleepers(t, a, 1)
+	join(t, dir, who[0].PID)
+	for _, way := range []string{bySignal, byFreezer} {
+		if result, detail := a.Pause(crew(who...), []string{way}); result != ladder.Failed || !strings.Contains(detail, "write state") {
+			t.Errorf("%s, %s", result, detail)
+		}
+		if still, err := a.Still(someone); still || err != nil || len(a.Paused()) != 0 {
+			t.Errorf("it would be forgotten: %v, %v, %+v", still, err, a.Paused())
+		}
+		eventually(t, "it goes on", func() bool { return state(a, who[0].PID) == 'S' })
+	}
+}
+
+func TestPauseByBroker(t *testing.T) {
+	a := actor(t)
+	who := sleepers(t, a, 2)
+	for _, test := range []struct {
+		name           string
+		ways           []string
+		hooked, other  []Target
+		broken         error
+		result         string
+		held           bool
+		first, another byte
+	}{
+		{"hooked only", []string{byBroker, bySignal}, who, nil, nil, ladder.Done, true, 'S', 'S'},
+		{"both", []string{byBroker, bySignal}, who[:1], who[1:], nil, ladder.Done, true, 'S', 'T'},
+		{"in another order", []string{bySignal, byBroker}, who[:1], who[1:], nil, ladder.Done, true, 'S', 'T'},
+		{"not a way", []string{bySignal}, who[:1], who[1:], nil, ladder.Done, false, 'T', 'T'},
+		{"no broker", []string{byBroker, bySignal}, who[:1], nil, errors.New("it ended"), ladder.Done, false, 'T', 'S'},
+		{"no way for others", []string{byBroker}, who[:1], who[1:], nil, ladder.Failed, false, 'S', 'S'},
+		{"others are spared", []string{byBroker, bySignal}, who[:1], []Target{who[1], {PID: 0}}, nil, ladder.Failed, false, 'S', 'S'},
+		{"nobody", []string{byBroker, bySignal}, nil, nil, nil, ladder.Missed, false, 'S', 'S'},
+		{"no way at all", nil, nil, who, nil, ladder.Failed, false, 'S', 'S'},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			held := false
+			c := Crew{Subject: someone, Hooked: test.hooked, Unhooked: test.other, Check: anybody, Hold: func(on bool) error {
+				held = on && test.broken == nil
+				return test.broken
+			}}
+			result, detail := a.Pause(c, test.ways)
+			if result != test.result || held != test.held {
+				t.Errorf("%s, held %v, want %s, %v: %s", result, held, test.result, test.held, detail)
+			}
+			eventually(t, "they do what they should", func() bool { return state(a, who[0].PID) == test.first && state(a, who[1].PID) == test.another })
+			c.Hold = func(on bool) error { held = on; return nil }
+			if result, detail = a.Resume(c); result != ladder.Done || held {
+				t.Errorf("resume: %s, %s, held %v", result, detail, held)
+			}
+			eventually(t, "both go on", func() bool { return state(a, who[0].PID) == 'S' && state(a, who[1].PID) == 'S' })
+		})
+	}
+}
+
+func TestResumeIsTriedUntilItWorks(t *testing.T) {
+	a := actor(t)
+	who := sleepers(t, a, 1)
+	if result, detail := a.Pause(crew(who...), []string{bySignal}); result != ladder.Done {
+		t.Fatal(detail)
+	}
+	eventually(t, "it stands still", func() bool { return state(a, who[0].PID) == 'T' })
+	a.ProcFS = fakeProc(t, who[0].PID, "garbage").ProcFS
+	if result, detail := a.Resume(Crew{Subject: someone}); result != ladder.Failed || !strings.Contains(detail, "continue") {
+		t.Fatalf("%s, %s", result, detail)
+	}
+	a.ProcFS = "/proc"
+	a.Continue(time.Now())
+	eventually(t, "it goes on", func() bool { return state(a, who[0].PID) == 'S' })
+	if got := a.Paused(); len(got) != 0 {
+		t.Errorf("in mind still: %+v", got)
+	}
+}
+
+func TestRestoreKeepsToWhatCouldBe(t *testing.T) {
+	var a Actor
+	a.Restore([]Paused{{Tenant: "t", Workload: "w", Frozen: []Frozen{{Path: "/../../etc"}, {Path: "/ok"}}, Stopped: []Target{{PID: -1}, {PID: 1}, {PID: 42, Start: 1}}}})
+	if got := a.Paused(); len(got) != 1 || len(got[0].Frozen) != 1 || len(got[0].Stopped) != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// ready starts a child, and waits until it says so.
+func ready(t *testing.T, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { kill(cmd) })
+	if _, err := bufio.NewReader(out).ReadByte(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+// signalOf waits for a child and returns what ended it.
+func signalOf(cmd *exec.Cmd) syscall.Signal {
+	_ = cmd.Wait()
+	return cmd.ProcessState.Sys().(syscall.WaitStatus).Signal()
+}
+
+func TestTerminate(t *testing.T) {
+	a := actor(t)
+	meek, deaf := child(t, "sleep", "1000"), ready(t, "sh", "-c", "trap '' TERM; echo; exec sleep 1000")
+	c := crew(target(t, a, meek.Process.Pid), target(t, a, deaf.Process.Pid))
+	now := time.Now()
+	if result, detail := a.Terminate(now, c, 30*time.Second); result != ladder.Done || detail != "SIGTERM: 2 done, 0 missed, 0 failed" {
+		t.Fatalf("%s, %s", result, detail)
+	}
+	if got := signalOf(meek); got != unix.SIGTERM {
+		t.Errorf("the first ended by %v", got)
+	}
+	if e := a.Continue(now.Add(30*time.Second - 1)); e != nil {
+		t.Errorf("within the grace: %+v", e)
+	}
+	eventually(t, "it lives within the grace", func() bool { return state(a, deaf.Process.Pid) == 'S' })
+	if result, _ := a.Terminate(now, c, 0); result != ladder.Done || len(a.dying) != 2 {
+		t.Errorf("twice: %s, %d are dying", result, len(a.dying))
+	}
+	if e := a.Continue(now.Add(30 * time.Second)); e != nil {
+		t.Errorf("just killed: %+v", e)
+	}
+	if got := signalOf(deaf); got != unix.SIGKILL {
+		t.Errorf("the second ended by %v", got)
+	}
+	e := a.Continue(now.Add(31 * time.Second))
+	if len(e) != 1 || e[0].Subject != someone || e[0].Result != ladder.Done || len(e[0].Outcomes) != 2 ||
+		!strings.Contains(e[0].Outcomes[0].Detail, "SIGTERM") || !strings.Contains(e[0].Outcomes[1].Detail, "SIGKILL") {
+		t.Errorf("%+v", e)
+	}
+	if len(a.dying) != 0 {
+		t.Errorf("%d are dying still", len(a.dying))
+	}
+}
+
+func TestTerminateReachesWhoIsPaused(t *testing.T) {
+	a := actor(t)
+	cmd := child(t, "sleep", "1000")
+	c := crew(target(t, a, cmd.Process.Pid))
+	a.Pause(c, []string{bySignal})
+	eventually(t, "it stands still", func() bool { return state(a, cmd.Process.Pid) == 'T' })
+	if result, detail := a.Terminate(time.Now(), c, time.Minute); result != ladder.Done {
+		t.Fatal(detail)
+	}
+	if got := signalOf(cmd); got != unix.SIGTERM {
+		t.Errorf("it ended by %v", got)
+	}
+	if len(a.Paused()) != 0 {
+		t.Error("it is kept in mind as paused")
+	}
+}
+
+func TestDyingAreBounded(t *testing.T) {
+	a := actor(t)
+	who := sleepers(t, a, 2)
+	a.dying = slices.Repeat([]*dying{{fd: -1}}, maxDying-1)
+	if result, detail := a.Terminate(time.Now(), crew(who...), time.Minute); result != ladder.Done || detail != fmt.Sprintf("SIGTERM: 1 done, 0 missed, 1 failed (%d: too many processes are being ended)", who[1].PID) {
+		t.Errorf("%s, %s", result, detail)
+	}
+	a.dying = a.dying[maxDying-1:]
+}
+
+// TestUninterruptibleSleep has a process in state D that takes no SIGTERM: the
+// parent of a vfork, until its child ends.
+func TestUninterruptibleSleep(t *testing.T) {
+	a := actor(t)
+	cmd := ready(t, build(t, "vfork", `
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+int main(void) { if (vfork() == 0) { prctl(PR_SET_PDEATHSIG, SIGKILL); write(1, "", 1); sleep(1000); _exit(0); } return 0; }
+`, "-w"))
+	pid := cmd.Process.Pid
+	eventually(t, "it is in state D", func() bool { return state(a, pid) == 'D' })
+	who := target(t, a, pid)
+	began := time.Now()
+	if result, detail := a.Pause(crew(who), []string{bySignal}); result != ladder.Done {
+		t.Errorf("%s, %s", result, detail)
+	}
+	if still, err := a.Still(someone); still || err != nil {
+		t.Errorf("it is in state %c, and said to stand still: %v", state(a, pid), err)
+	}
+	if result, detail := a.Terminate(began, crew(who), 30*time.Second); result != ladder.Done {
+		t.Errorf("%s, %s", result, detail)
+	}
+	if e := a.Continue(began.Add(time.Second)); e != nil || state(a, pid) != 'D' {
+		t.Errorf("%+v, state %c", e, state(a, pid))
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("the enforcer waited for %v", took)
+	}
+	a.Continue(began.Add(30 * time.Second)) // this sleep ends with SIGKILL
+	if got := signalOf(cmd); got != unix.SIGKILL {
+		t.Errorf("it ended by %v", got)
+	}
+	if e := a.Continue(began.Add(31 * time.Second)); len(e) != 1 || e[0].Result != ladder.Done {
+		t.Errorf("%+v", e)
+	}
+}
+
+// build compiles C into a file of a new directory; a library that does nothing
+// is a hook as far as Exec can tell.
+func build(t *testing.T, name, source string, flags ...string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	cmd := exec.Command("gcc", append([]string{"-x", "c", "-o", path, "-"}, flags...)...)
+	cmd.Stdin = strings.NewReader(source)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return path
+}

@@ -1,0 +1,155 @@
+package action
+
+import (
+	"fmt"
+	"gpusteward/enforcer/ladder"
+	"maps"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// groupsOf opens the cgroups of those targets that are there, which the caller
+// closes. The error says why they cannot be frozen.
+func (a *Actor) groupsOf(c Crew, targets []Target, v1 bool) (groups []*group, err error) {
+	defer func() {
+		if err != nil {
+			closeAll(groups)
+			groups = nil
+		}
+	}()
+	spared := a.spared()
+	paths := map[string][]int{} // with the targets
+	for _, t := range targets {
+		fd, _, out := a.open(t, spared, c.Check)
+		if out.Result == ladder.Missed {
+			continue
+		} else if fd < 0 {
+			return nil, fmt.Errorf("process %d: %s", t.PID, out.Detail)
+		}
+		path, err := a.groupOf(t.PID, v1)
+		over := ended(fd)
+		_ = unix.Close(fd)
+		if over {
+			continue
+		} else if err != nil {
+			return nil, fmt.Errorf("find the cgroup of process %d: %w", t.PID, err)
+		}
+		paths[path] = append(paths[path], t.PID)
+	}
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		g, err := a.freezable(path, v1)
+		if err != nil && gone(err) {
+			continue
+		} else if err != nil {
+			return groups, err
+		}
+		groups = append(groups, g)
+		members, err := g.alone(spared, c.Check)
+		if err != nil && gone(err) {
+			groups = groups[:len(groups)-1]
+			g.close()
+			continue
+		} else if err != nil {
+			return groups, err
+		}
+		for _, pid := range paths[path] {
+			if !members[pid] {
+				return groups, fmt.Errorf("process %d left cgroup %s", pid, path)
+			}
+		}
+	}
+	return groups, nil
+}
+
+func closeAll(groups []*group) {
+	for _, g := range groups {
+		g.close()
+	}
+}
+
+// freeze pauses targets with the freezer of cgroups: version 2 if it can, else
+// version 1.
+func (a *Actor) freeze(c Crew, targets []Target) (result, detail string) {
+	var why []string
+	for _, v1 := range []bool{false, true} {
+		groups, err := a.groupsOf(c, targets, v1)
+		switch {
+		case err != nil:
+			why = append(why, err.Error())
+			continue
+		case len(groups) == 0:
+			return ladder.Missed, "freezer: the processes or their cgroups are gone"
+		}
+		result, detail = a.freezeAll(c, groups)
+		closeAll(groups)
+		return result, "freezer: " + detail
+	}
+	if p := a.paused[c.Subject]; p != nil { // somebody else came into what we froze
+		a.unfreeze(p)
+	}
+	return ladder.Failed, "freezer: " + strings.Join(why, ", v1: ")
+}
+
+// freezeAll freezes open groups, all or none. A group is kept in mind before:
+// else it could stay frozen for ever.
+func (a *Actor) freezeAll(c Crew, groups []*group) (result, detail string) {
+	p := a.record(c.Subject)
+	if p == nil || len(p.Frozen)+len(groups) > maxFrozenGroups {
+		return ladder.Failed, "too many are paused"
+	}
+	p.Undo = false
+	var names []string
+	missed := 0
+	for _, g := range groups {
+		ours := slices.Contains(p.Frozen, g.Frozen)
+		asked, err := g.asked()
+		if err == nil && asked {
+			names = append(names, g.Path+" is frozen already")
+		} else if err == nil {
+			if !ours {
+				p.Frozen = append(p.Frozen, g.Frozen)
+				if err := a.keep(); err != nil {
+					a.unfreeze(p)
+					return ladder.Failed, fmt.Sprintf("would be forgotten in a restart: %v", err)
+				}
+			}
+			err = g.set(true)
+			names = append(names, g.Path)
+		}
+		if err == nil { // who came in between the look and the ice is in it too
+			_, err = g.alone(a.spared(), c.Check)
+		}
+		switch {
+		case err != nil && gone(err):
+			missed++
+		case err != nil:
+			a.unfreeze(p)
+			return ladder.Failed, fmt.Sprintf("freeze %s: %v", g.Path, err)
+		}
+	}
+	p.Frozen = slices.DeleteFunc(p.Frozen, func(f Frozen) bool {
+		g, err := a.reopen(f)
+		if err == nil {
+			g.close()
+		}
+		return err != nil && gone(err)
+	})
+	a.release(p)
+	if missed == len(groups) {
+		return ladder.Missed, "the cgroups are gone"
+	}
+	return ladder.Done, strings.Join(names, ", ")
+}
+
+// unfreeze thaws all that we froze of a subject; what cannot be is left for
+// Continue.
+func (a *Actor) unfreeze(p *Paused) {
+	p.Frozen = slices.DeleteFunc(p.Frozen, func(f Frozen) bool {
+		err := a.thaw(f)
+		p.Undo = p.Undo || err != nil
+		return err == nil
+	})
+	a.release(p)
+}

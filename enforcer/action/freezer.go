@@ -1,0 +1,240 @@
+package action
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bounds of what is looked at before a cgroup is frozen.
+const (
+	maxFrozenProcesses = 16384
+	maxFrozenGroups    = 512
+	maxGroupFile       = 1 << 20 // bytes
+)
+
+// A Frozen is a cgroup that we froze.
+type Frozen struct {
+	Path string `json:"path"` // in its hierarchy
+	V1   bool   `json:"v1,omitempty"`
+	ID   uint64 `json:"id"` // the inode: another group may come to have the path
+}
+
+// A group is an open cgroup: what is found in it and written to it is its own,
+// whoever has its path meanwhile.
+type group struct {
+	Frozen
+	root *os.Root
+}
+
+// errStrange says that a cgroup is not the workload's alone.
+var errStrange = errors.New("the cgroup is not the workload's alone")
+
+// hierarchy returns where a hierarchy with a freezer is mounted.
+func (a *Actor) hierarchy(v1 bool) string {
+	if v1 {
+		return filepath.Join(a.CgroupFS, "freezer")
+	}
+	if _, err := os.Stat(filepath.Join(a.CgroupFS, "cgroup.controllers")); err != nil {
+		return filepath.Join(a.CgroupFS, "unified") // both versions are mounted
+	}
+	return a.CgroupFS
+}
+
+// groupOf returns the path of a process's cgroup in a hierarchy with a freezer.
+func (a *Actor) groupOf(pid int, v1 bool) (string, error) {
+	text, err := os.ReadFile(filepath.Join(a.ProcFS, strconv.Itoa(pid), "cgroup"))
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(text)) {
+		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(parts) < 3 {
+			continue
+		}
+		if !v1 && parts[0] == "0" && parts[1] == "" || v1 && strings.Contains(","+parts[1]+",", ",freezer,") {
+			return parts[2], nil
+		}
+	}
+	return "", errors.New("the kernel has no such freezer")
+}
+
+// freezable opens a group if its place allows that it is frozen; who is in it
+// is for alone to say. fs.ErrNotExist says that it is gone.
+func (a *Actor) freezable(path string, v1 bool) (*group, error) {
+	own, err := a.groupOf(os.Getpid(), v1)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("find the enforcer's own cgroup: %w", err)
+	case path == "/":
+		return nil, fmt.Errorf("%w: it is the root", errStrange)
+	case strings.HasSuffix(path, " (deleted)"):
+		return nil, fmt.Errorf("open cgroup %s: %w", path, fs.ErrNotExist)
+	case strings.Contains(path+"/", "/../"):
+		return nil, fmt.Errorf("%w: it is out of sight", errStrange)
+	case strings.HasPrefix(own+"/", path+"/"):
+		return nil, fmt.Errorf("%w: the enforcer is in it", errStrange)
+	}
+	g, err := a.openGroup(path, v1)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = g.asked(); err != nil {
+		g.close()
+		if again, left := a.reopen(g.Frozen); left == nil { // not the group: the file
+			again.close()
+			return nil, errors.New("the cgroup has no freezer")
+		}
+		return nil, err
+	}
+	return g, nil
+}
+
+// openGroup opens a cgroup, which the caller closes.
+func (a *Actor) openGroup(path string, v1 bool) (*group, error) {
+	root, err := os.OpenRoot(filepath.Join(a.hierarchy(v1), path))
+	if err != nil {
+		return nil, fmt.Errorf("open cgroup: %w", err)
+	}
+	g := &group{Frozen: Frozen{Path: path, V1: v1}, root: root}
+	info, err := root.Stat(".")
+	if err != nil {
+		g.close()
+		return nil, fmt.Errorf("open cgroup: %w", err)
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		g.ID = st.Ino
+	}
+	return g, nil
+}
+
+func (g *group) close() { _ = g.root.Close() }
+
+// alone returns who is in the group and below it, if check says of all of them
+// that they are the workload's.
+func (g *group) alone(spared map[int]string, check func(pid int) bool) (map[int]bool, error) {
+	groups, members := 0, map[int]bool{}
+	err := fs.WalkDir(g.root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			return nil
+		}
+		text := ""
+		if err == nil {
+			text, err = g.read(filepath.Join(path, "cgroup.procs"))
+		}
+		if err != nil && path != "." && gone(err) {
+			return nil // removed meanwhile, and so empty
+		} else if err != nil {
+			return fmt.Errorf("list cgroup: %w", err)
+		}
+		for line := range strings.Lines(text) {
+			pid, err := strconv.Atoi(strings.TrimSuffix(line, "\n"))
+			if err != nil || pid <= 0 || spared[pid] != "" || check == nil || !check(pid) {
+				return fmt.Errorf("%w: process %d is in it", errStrange, pid)
+			}
+			members[pid] = true
+		}
+		if groups++; groups > maxFrozenGroups || len(members) > maxFrozenProcesses {
+			return fmt.Errorf("%w, as far as can be told: there are too many in it", errStrange)
+		}
+		return nil
+	})
+	return members, err
+}
+
+// gone reports whether an error says that a cgroup is not there any more.
+func gone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
+}
+
+func (g *group) read(name string) (string, error) {
+	f, err := g.root.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }()
+	text, err := io.ReadAll(io.LimitReader(f, maxGroupFile))
+	if len(text) == maxGroupFile {
+		err = fmt.Errorf("read %s: it is too long", name)
+	}
+	return string(text), err
+}
+
+func (g *group) write(name, text string) error {
+	f, err := g.root.OpenFile(name, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
+}
+
+// asked reports whether somebody wants the group frozen, other than through
+// one above it.
+func (g *group) asked() (bool, error) {
+	name := "cgroup.freeze"
+	if g.V1 {
+		name = "freezer.self_freezing"
+	}
+	text, err := g.read(name)
+	return strings.TrimSpace(text) == "1", err
+}
+
+// set has the kernel freeze the group, or thaw it. It does not wait until that
+// is so.
+func (g *group) set(frozen bool) error {
+	switch {
+	case g.V1 && frozen:
+		return g.write("freezer.state", "FROZEN")
+	case g.V1:
+		return g.write("freezer.state", "THAWED")
+	case frozen:
+		return g.write("cgroup.freeze", "1")
+	}
+	return g.write("cgroup.freeze", "0")
+}
+
+// frozen reports whether all that is in the group stands still.
+func (g *group) frozen() (bool, error) {
+	if g.V1 {
+		text, err := g.read("freezer.state")
+		return strings.TrimSpace(text) == "FROZEN", err
+	}
+	text, err := g.read("cgroup.events")
+	return strings.Contains("\n"+text, "\nfrozen 1\n"), err
+}
+
+// reopen opens a group that we froze; fs.ErrNotExist says that it is gone, be
+// it that another has its path.
+func (a *Actor) reopen(f Frozen) (*group, error) {
+	g, err := a.openGroup(f.Path, f.V1)
+	if err != nil {
+		return nil, err
+	}
+	if g.ID != f.ID {
+		g.close()
+		return nil, fmt.Errorf("open cgroup %s: it is another: %w", f.Path, fs.ErrNotExist)
+	}
+	return g, nil
+}
+
+// thaw thaws a group that we froze. It is well with one that is gone.
+func (a *Actor) thaw(f Frozen) error {
+	g, err := a.reopen(f)
+	if err == nil {
+		err = g.set(false)
+		g.close()
+	}
+	if err != nil && !gone(err) {
+		return fmt.Errorf("thaw cgroup %s: %w", f.Path, err)
+	}
+	return nil
+}

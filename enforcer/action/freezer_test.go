@@ -1,0 +1,337 @@
+package action
+
+import (
+	"errors"
+	"fmt"
+	"gpusteward/enforcer/ladder"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// realGroup makes a cgroup of our own, with a freezer of the version, and
+// returns its directory and its path in the hierarchy. The test's end removes
+// it, when those in it have ended.
+func realGroup(t *testing.T, a *Actor, v1 bool) (dir, path string) {
+	t.Helper()
+	path = fmt.Sprintf("/gs-test-%d-%s", os.Getpid(), strings.Map(func(r rune) rune {
+		if r == '/' {
+			return '-'
+		}
+		return r
+	}, t.Name()))
+	dir = filepath.Join(a.hierarchy(v1), path)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Skip("NOT TESTED: cgroups cannot be made here:", err)
+	}
+	t.Cleanup(func() {
+		deadline := time.Now().Add(10 * time.Second)
+		for err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist); err = os.Remove(dir) {
+			if time.Now().After(deadline) {
+				t.Errorf("remove %s: %v", dir, err)
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
+	g := &group{Frozen: Frozen{V1: v1}}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.root = root
+	defer g.close()
+	if _, err := g.frozen(); err != nil {
+		t.Skip("NOT TESTED: this kernel has no such freezer:", err)
+	}
+	return dir, path
+}
+
+// join puts a process into a cgroup, which the test's end thaws before it kills
+// the process.
+func join(t *testing.T, dir string, pid int) {
+	t.Helper()
+	t.Cleanup(func() {
+		for name, text := range map[string]string{"freezer.state": "THAWED", "cgroup.freeze": "0"} {
+			if file, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY, 0); err == nil {
+				_, _ = file.WriteString(text)
+				_ = file.Close()
+			}
+		}
+	})
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// versions runs a test with the freezers of both versions.
+func versions(t *testing.T, test func(t *testing.T, a *Actor, v1 bool)) {
+	for name, v1 := range map[string]bool{"v1": true, "v2": false} {
+		t.Run(name, func(t *testing.T) { test(t, actor(t), v1) })
+	}
+}
+
+func TestPauseByFreezer(t *testing.T) {
+	versions(t, func(t *testing.T, a *Actor, v1 bool) {
+		dir, path := realGroup(t, a, v1)
+		who := sleepers(t, a, 3)
+		for _, w := range who {
+			join(t, dir, w.PID)
+		}
+		var kept []Paused
+		a.Keep = func(all []Paused) error { kept = all; return nil }
+		if result, detail := a.Pause(crew(who[0]), []string{byFreezer, bySignal}); result != ladder.Done || detail != "freezer: "+path {
+			t.Fatalf("%s, %s", result, detail)
+		}
+		defer a.Resume(crew()) // else a failure would leave it frozen
+		still := func() bool { is, err := a.Still(someone); return is && err == nil }
+		eventually(t, "all stand still", still)
+		if len(kept) != 1 || len(kept[0].Frozen) != 1 || kept[0].Frozen[0].Path != path || kept[0].Frozen[0].ID == 0 {
+			t.Errorf("kept %+v", kept)
+		}
+		if result, detail := a.Pause(crew(who...), []string{byFreezer}); result != ladder.Done || len(a.Paused()[0].Frozen) != 1 {
+			t.Errorf("again: %s, %s, %+v", result, detail, a.Paused())
+		}
+		next := actor(t) // after a restart
+		next.Restore(kept)
+		if result, detail := next.Resume(crew()); result != ladder.Done || detail != "thawed 1 cgroups, continued 0 processes" {
+			t.Errorf("%s, %s", result, detail)
+		}
+		eventually(t, "they go on", func() bool { return !still() })
+	})
+}
+
+func TestTerminateReachesWhoIsFrozen(t *testing.T) {
+	versions(t, func(t *testing.T, a *Actor, v1 bool) {
+		dir, _ := realGroup(t, a, v1)
+		cmd := child(t, "sleep", "1000")
+		join(t, dir, cmd.Process.Pid)
+		c := crew(target(t, a, cmd.Process.Pid))
+		if result, detail := a.Pause(c, []string{byFreezer}); result != ladder.Done {
+			t.Fatal(detail)
+		}
+		defer a.Resume(c)
+		if result, detail := a.Terminate(time.Now(), c, time.Minute); result != ladder.Done {
+			t.Fatal(detail)
+		}
+		if got := signalOf(cmd); got != unix.SIGTERM {
+			t.Errorf("it ended by %v", got)
+		}
+	})
+}
+
+// TestGivenUp has a process that SIGKILL does not end: somebody else froze it,
+// with the freezer of version 1.
+func TestGivenUp(t *testing.T) {
+	a := actor(t)
+	dir, path := realGroup(t, a, true)
+	cmd := child(t, "sleep", "1000")
+	join(t, dir, cmd.Process.Pid)
+	c := crew(target(t, a, cmd.Process.Pid))
+	state := func(text string) {
+		if err := os.WriteFile(filepath.Join(dir, "freezer.state"), []byte(text), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state("FROZEN")
+	defer state("THAWED")
+	if result, detail := a.Pause(c, []string{byFreezer}); result != ladder.Done || detail != "freezer: "+path+" is frozen already" || len(a.Paused()) != 0 {
+		t.Errorf("%s, %s: it is not ours to thaw: %+v", result, detail, a.Paused())
+	}
+	began := time.Now()
+	a.Terminate(began, c, 10*time.Second)
+	a.Continue(began.Add(10 * time.Second))
+	if e := a.Continue(began.Add(15*time.Second - 1)); e != nil {
+		t.Errorf("before five seconds were over: %+v", e)
+	}
+	e := a.Continue(began.Add(15 * time.Second))
+	if len(e) != 1 || e[0].Result != ladder.Failed || !strings.Contains(e[0].Detail, "in uninterruptible sleep (state D) 5s after SIGKILL: given up") {
+		t.Errorf("%+v", e)
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("the enforcer waited for %v", took)
+	}
+}
+
+func TestFreezerNotAvailable(t *testing.T) {
+	versions(t, func(t *testing.T, a *Actor, v1 bool) {
+		dir, path := realGroup(t, a, v1)
+		sub := filepath.Join(dir, "sub")
+		if err := os.Mkdir(sub, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { eventually(t, "it is empty", func() bool { return os.Remove(sub) == nil }) })
+		who := sleepers(t, a, 2)
+		c := crew(who[0])
+		c.Check = func(pid int) bool { return pid != who[1].PID }
+		refused := func(why string) {
+			t.Helper()
+			result, detail := a.Pause(c, []string{byFreezer})
+			if result != ladder.Failed || !strings.Contains(detail, why) || len(a.Paused()) != 0 {
+				t.Errorf("%s, %s, %+v; want %s", result, detail, a.Paused(), why)
+			}
+		}
+		refused("it is the root")
+		join(t, sub, who[0].PID)
+		join(t, sub, who[1].PID)
+		refused(fmt.Sprintf("process %d is in it", who[1].PID))
+		join(t, dir, who[0].PID) // a stranger is below it now
+		refused(fmt.Sprintf("process %d is in it", who[1].PID))
+
+		join(t, filepath.Dir(dir), who[1].PID)
+		self := strconv.Itoa(os.Getpid()) // we are in it, by a procfs that says so
+		a.ProcFS = t.TempDir()
+		for pid, where := range map[string]string{self: path + "/sub", strconv.Itoa(who[0].PID): path} {
+			if err := os.Mkdir(filepath.Join(a.ProcFS, pid), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			stat, err := os.ReadFile("/proc/" + pid + "/stat")
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := "0::" + where + "\n4:cpu,freezer:" + where + "\n"
+			if err := errors.Join(os.WriteFile(filepath.Join(a.ProcFS, pid, "stat"), stat, 0o600), os.WriteFile(filepath.Join(a.ProcFS, pid, "cgroup"), []byte(text), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		refused("the enforcer is in it")
+		a.ProcFS = "/proc"
+		if result, detail := a.Pause(c, []string{byFreezer, bySignal}); result != ladder.Done || !strings.HasPrefix(detail, "freezer: ") {
+			t.Errorf("when nothing is in the way: %s, %s", result, detail)
+		}
+		a.Resume(c)
+	})
+}
+
+// TestStrangerComesInBetween has a process come into the cgroup between the
+// look and the freeze, or after it: nothing stays frozen then, and the next way
+// is taken.
+func TestStrangerComesInBetween(t *testing.T) {
+	versions(t, func(t *testing.T, a *Actor, v1 bool) {
+		dir, path := realGroup(t, a, v1)
+		who := sleepers(t, a, 2)
+		join(t, dir, who[0].PID)
+		c := crew(who[0])
+		c.Check = func(pid int) bool { return pid != who[1].PID }
+		a.Keep = func(all []Paused) error { // is just before it is frozen
+			if len(all) == 1 {
+				join(t, dir, who[1].PID)
+			}
+			return nil
+		}
+		g, err := a.openGroup(path, v1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.close()
+		stopped := func() {
+			t.Helper()
+			result, detail := a.Pause(c, []string{byFreezer, bySignal})
+			if result != ladder.Done || !strings.Contains(detail, fmt.Sprintf("process %d is in it", who[1].PID)) || !strings.Contains(detail, "; signal: 1 done") {
+				t.Errorf("%s, %s", result, detail)
+			}
+			if asked, err := g.asked(); asked || err != nil || len(a.Paused()) != 1 || len(a.Paused()[0].Frozen) != 0 {
+				t.Errorf("frozen %v, %v, %+v", asked, err, a.Paused())
+			}
+			a.Resume(c)
+		}
+		stopped()
+
+		a.Keep = nil // and later than that
+		join(t, filepath.Dir(dir), who[1].PID)
+		if result, detail := a.Pause(c, []string{byFreezer, bySignal}); result != ladder.Done || len(a.Paused()[0].Frozen) != 1 {
+			t.Fatalf("%s, %s", result, detail)
+		}
+		join(t, dir, who[1].PID)
+		stopped()
+	})
+}
+
+func TestVanishedGroup(t *testing.T) {
+	versions(t, func(t *testing.T, a *Actor, v1 bool) {
+		dir, path := realGroup(t, a, v1)
+		cmd := child(t, "sleep", "1000")
+		join(t, dir, cmd.Process.Pid)
+		c := crew(target(t, a, cmd.Process.Pid))
+		a.Keep = func(all []Paused) error { // the last moment before it is frozen
+			if len(all) == 1 && cmd.ProcessState == nil {
+				kill(cmd)
+				eventually(t, "it is removed", func() bool { return os.Remove(dir) == nil })
+			}
+			return nil
+		}
+		if result, detail := a.Pause(c, []string{byFreezer}); result != ladder.Missed || len(a.Paused()) != 0 {
+			t.Errorf("%s, %s, %+v", result, detail, a.Paused())
+		}
+		// Another has the path now, and was frozen by somebody else.
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		g, err := a.openGroup(path, v1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.close()
+		if err := g.set(true); err != nil {
+			t.Fatal(err)
+		}
+		a.Keep = nil
+		a.Restore([]Paused{{Tenant: someone.Tenant, Workload: someone.Workload, Frozen: []Frozen{{Path: path, V1: v1, ID: 1}, {Path: path + "/gone", V1: v1}}}})
+		if result, detail := a.Resume(c); result != ladder.Done || len(a.Paused()) != 0 {
+			t.Errorf("resume: %s, %s", result, detail)
+		}
+		if asked, err := g.asked(); !asked || err != nil {
+			t.Errorf("another's cgroup was thawed: %v", err)
+		}
+	})
+}
+
+// TestFakeGroups are what a kernel of ours does not have.
+func TestFakeGroups(t *testing.T) {
+	who := child(t, "sleep", "1000").Process.Pid
+	for _, test := range []struct {
+		name, groups, result, detail string
+		files                        map[string]string // below the mount
+	}{
+		{"v2 alone", "0::/job", ladder.Done, "freezer: /job", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n", "job/cgroup.freeze": "0\n"}},
+		{"no freezer in v2, none in v1", "0::/job", ladder.Failed, "no such freezer", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n"}},
+		{"no freezer in v2, one in v1", "0::/job\n7:freezer:/box", ladder.Done, "freezer: /box", map[string]string{"unified/job/cgroup.procs": "%d\n", "freezer/box/cgroup.procs": "%d\n", "freezer/box/freezer.self_freezing": "0\n", "freezer/box/freezer.state": "THAWED\n"}},
+		{"out of sight", "0::/../job", ladder.Failed, "out of sight", map[string]string{"cgroup.controllers": ""}},
+		{"removed", "0::/job (deleted)", ladder.Missed, "gone", map[string]string{"cgroup.controllers": ""}},
+		{"of another namespace", "0::/job", ladder.Failed, "process 0 is in it", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n0\n", "job/cgroup.freeze": "0\n"}},
+		{"of another mount", "0::/job", ladder.Failed, "left cgroup", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "", "job/cgroup.freeze": "0\n"}},
+		{"deep below a stranger", "0::/job", ladder.Failed, "process 1 is in it", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n", "job/a/b/cgroup.procs": "1\n", "job/a/cgroup.procs": "", "job/cgroup.freeze": "0\n"}},
+		{"too long a list", "0::/job", ladder.Failed, "too long", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": strings.Repeat("%d\n", maxGroupFile/2), "job/cgroup.freeze": "0\n"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			stat := fmt.Sprintf("%d (sleep) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 42", who)
+			a := fakeProc(t, who, stat)
+			a.CgroupFS = t.TempDir()
+			self := filepath.Join(a.ProcFS, strconv.Itoa(os.Getpid()))
+			if err := errors.Join(os.Mkdir(self, 0o700), os.WriteFile(filepath.Join(self, "cgroup"), []byte("0::/agent\n7:freezer:/agent\n"), 0o600),
+				os.WriteFile(filepath.Join(a.ProcFS, strconv.Itoa(who), "cgroup"), []byte(test.groups), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			for name, text := range test.files {
+				path := filepath.Join(a.CgroupFS, name)
+				text = strings.ReplaceAll(text, "%d", strconv.Itoa(who))
+				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			result, detail := a.Pause(crew(Target{PID: who, Start: 42}), []string{byFreezer})
+			if result != test.result || !strings.Contains(detail, test.detail) {
+				t.Errorf("%s, %s; want %s, %s", result, detail, test.result, test.detail)
+			}
+			if n := len(a.Paused()); n != 0 != (result == ladder.Done) {
+				t.Errorf("%d in mind", n)
+			}
+		})
+	}
+}

@@ -1,0 +1,300 @@
+package action
+
+import (
+	"fmt"
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/ladder"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Ways to pause, as Steps.Pause has them.
+const (
+	byBroker  = "broker"
+	byFreezer = "freezer"
+	bySignal  = "signal"
+)
+
+// Bounds of whom we keep in mind as paused.
+const (
+	maxPaused  = 1024
+	maxStopped = 4096
+)
+
+// A Paused is what was done to pause a subject, so that it can be undone, also
+// by the next enforcer. What the broker holds is not in it: that ends with it.
+type Paused struct {
+	Tenant   string   `json:"tenant"`
+	Workload string   `json:"workload"`
+	Frozen   []Frozen `json:"frozen,omitempty"`
+	Stopped  []Target `json:"stopped,omitempty"`
+	Undo     bool     `json:"undo,omitempty"` // it is to go on, and did not yet
+}
+
+func (p *Paused) subject() audit.Subject {
+	return audit.Subject{Tenant: p.Tenant, Workload: p.Workload}
+}
+
+// Paused returns who is paused, in order; Keep gets the same.
+func (a *Actor) Paused() []Paused {
+	var all []Paused
+	for _, p := range a.paused {
+		c := *p
+		c.Frozen, c.Stopped = slices.Clone(p.Frozen), slices.Clone(p.Stopped)
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(x, y Paused) int { return audit.Compare(x.subject(), y.subject()) })
+	return all
+}
+
+// Restore takes whom an enforcer before this one paused. Whoever is to stay so
+// is paused again; others are resumed.
+func (a *Actor) Restore(all []Paused) {
+	a.paused = map[audit.Subject]*Paused{}
+	for _, p := range all[:min(len(all), maxPaused)] {
+		p.Frozen = slices.DeleteFunc(slices.Clone(p.Frozen), func(f Frozen) bool { return !filepath.IsLocal(strings.TrimPrefix(f.Path, "/")) })
+		p.Stopped = slices.DeleteFunc(slices.Clone(p.Stopped), func(t Target) bool { return t.PID <= 1 })
+		a.paused[p.subject()] = &p
+	}
+}
+
+func (a *Actor) keep() error {
+	if a.Keep == nil {
+		return nil
+	}
+	return a.Keep(a.Paused())
+}
+
+// Pause has nothing of a crew run. The hooked processes get no turns, if broker
+// is one of the ways; for all others the first of the other ways is taken that
+// works for all of them. It may be called again, for those who came meanwhile.
+// Where it has Failed nothing of the crew is paused.
+func (a *Actor) Pause(c Crew, ways []string) (result, detail string) {
+	targets, held := c.Unhooked, false
+	var tried []string
+	if len(c.Hooked) > 0 {
+		if slices.Contains(ways, byBroker) && c.Hold != nil {
+			err := c.Hold(true)
+			if err != nil {
+				tried = append(tried, fmt.Sprintf("broker: %v", err))
+			} else {
+				held = true
+				tried = append(tried, fmt.Sprintf("broker: %d held", len(c.Hooked)))
+			}
+		}
+		if !held {
+			targets = slices.Concat(c.Hooked, c.Unhooked)
+		}
+	}
+	switch {
+	case len(targets) == 0 && held:
+		return ladder.Done, strings.Join(tried, "; ")
+	case len(targets) == 0:
+		return ladder.Missed, "it has no processes"
+	}
+	for _, way := range ways {
+		var text string
+		switch way {
+		case byFreezer:
+			result, text = a.freeze(c, targets)
+		case bySignal:
+			result, text = a.stop(c, targets)
+		default:
+			continue
+		}
+		tried = append(tried, text)
+		switch {
+		case result == ladder.Done, result == ladder.Missed && held:
+			return ladder.Done, strings.Join(tried, "; ")
+		case result == ladder.Missed:
+			return ladder.Missed, strings.Join(tried, "; ")
+		}
+	}
+	if held || a.paused[c.Subject] != nil {
+		if undone, text := a.Resume(c); undone == ladder.Failed {
+			tried = append(tried, text)
+		}
+	}
+	return ladder.Failed, fmt.Sprintf("no way works for %d processes: %s", len(targets), strings.Join(tried, "; "))
+}
+
+// Resume undoes what Pause did. What cannot be undone is tried again in
+// Continue, until it is.
+func (a *Actor) Resume(c Crew) (result, detail string) {
+	var failed []string
+	if c.Hold != nil {
+		if err := c.Hold(false); err != nil {
+			failed = append(failed, fmt.Sprintf("broker: %v", err))
+		}
+	}
+	p := a.paused[c.Subject]
+	frozen, stopped := 0, 0
+	if p != nil {
+		frozen, stopped = len(p.Frozen), len(p.Stopped)
+		p.Undo = true
+		failed = append(failed, a.resume(p)...)
+	}
+	if len(failed) > 0 {
+		return ladder.Failed, strings.Join(failed, "; ")
+	}
+	return ladder.Done, fmt.Sprintf("thawed %d cgroups, continued %d processes", frozen, stopped)
+}
+
+// undo tries again to resume those who are to go on.
+func (a *Actor) undo() {
+	for _, p := range a.paused {
+		if p.Undo {
+			a.resume(p)
+		}
+	}
+}
+
+// resume undoes what can be undone of a pause, and returns what cannot. Whom
+// we stopped is continued whoever's it is now.
+func (a *Actor) resume(p *Paused) (failed []string) {
+	p.Frozen = slices.DeleteFunc(p.Frozen, func(f Frozen) bool {
+		err := a.thaw(f)
+		if err != nil {
+			failed = append(failed, err.Error())
+		}
+		return err == nil
+	})
+	var left []Target
+	for _, out := range a.Signal(p.Stopped, nil, unix.SIGCONT) {
+		if out.Result == ladder.Failed {
+			left = append(left, out.Target)
+			failed = append(failed, fmt.Sprintf("continue %d: %s", out.PID, out.Detail))
+		}
+	}
+	p.Stopped = left
+	if len(failed) == 0 {
+		delete(a.paused, p.subject())
+	}
+	_ = a.keep() // does no harm: it would be undone twice
+	return failed
+}
+
+// record returns what is known of a subject's pause; nil where there is no
+// room for more.
+func (a *Actor) record(s audit.Subject) *Paused {
+	if a.paused == nil {
+		a.paused = map[audit.Subject]*Paused{}
+	}
+	p := a.paused[s]
+	if p == nil && len(a.paused) < maxPaused {
+		p = &Paused{Tenant: s.Tenant, Workload: s.Workload}
+		a.paused[s] = p
+	}
+	return p
+}
+
+// release forgets a subject of which nothing is left to undo.
+func (a *Actor) release(p *Paused) {
+	if len(p.Frozen)+len(p.Stopped) == 0 {
+		delete(a.paused, p.subject())
+	}
+	_ = a.keep() // does no harm: what was not done would be undone
+}
+
+// stop pauses targets with SIGSTOP. Before the first is stopped it is kept who
+// will be: else one could stay so for ever.
+func (a *Actor) stop(c Crew, targets []Target) (result, detail string) {
+	p := a.record(c.Subject)
+	if p == nil || len(p.Stopped)+len(targets) > maxStopped {
+		return ladder.Failed, "signal: too many are paused"
+	}
+	spared := a.spared()
+	var all, open []Outcome
+	var fds []int
+	defer func() {
+		for _, fd := range fds {
+			_ = unix.Close(fd)
+		}
+	}()
+	for _, t := range targets {
+		fd, s, out := a.open(t, spared, c.Check)
+		if fd >= 0 {
+			fds = append(fds, fd)
+		}
+		switch {
+		case out.Result != "":
+			all = append(all, out)
+		case s.state == 'T': // since we stopped it, or its own user did, who may continue it
+			out.Result = ladder.Done
+			all = append(all, out)
+			fds = fds[:len(fds)-1]
+			_ = unix.Close(fd)
+		default:
+			open = append(open, out)
+		}
+	}
+	var fresh []Target
+	for _, o := range open {
+		if !slices.Contains(p.Stopped, o.Target) {
+			fresh = append(fresh, o.Target)
+		}
+	}
+	p.Stopped, p.Undo = append(p.Stopped, fresh...), false
+	if len(fresh) > 0 {
+		if err := a.keep(); err != nil {
+			p.Stopped = p.Stopped[:len(p.Stopped)-len(fresh)]
+			a.release(p)
+			return ladder.Failed, fmt.Sprintf("signal: would be forgotten in a restart: %v", err)
+		}
+	}
+	for i, o := range open {
+		all = append(all, send(fds[i], unix.SIGSTOP, o))
+	}
+	return a.stopped(p, all)
+}
+
+// stopped concludes a stop of which all is known.
+func (a *Actor) stopped(p *Paused, all []Outcome) (result, detail string) {
+	done, _, failed := tally(all)
+	drop := map[Target]bool{}
+	for _, o := range all {
+		drop[o.Target] = o.Result != ladder.Done
+	}
+	p.Stopped = slices.DeleteFunc(p.Stopped, func(t Target) bool { return drop[t] })
+	a.release(p)
+	switch {
+	case failed > 0:
+		result = ladder.Failed
+	case done > 0:
+		result = ladder.Done
+	default:
+		result = ladder.Missed
+	}
+	return result, describe("signal", all)
+}
+
+// Still reports whether all of a subject that was frozen or stopped stands
+// still. That takes a moment, and of what is in a driver until it comes out.
+func (a *Actor) Still(s audit.Subject) (bool, error) {
+	p := a.paused[s]
+	if p == nil {
+		return false, nil
+	}
+	for _, f := range p.Frozen {
+		g, err := a.reopen(f)
+		if err == nil {
+			still, readErr := g.frozen()
+			g.close()
+			if err = readErr; err == nil && !still {
+				return false, nil
+			}
+		}
+		if err != nil && !gone(err) {
+			return false, fmt.Errorf("read the state of cgroup %s: %w", f.Path, err)
+		}
+	}
+	for _, t := range p.Stopped {
+		if s, err := a.status(t.PID); err == nil && s.start == t.Start && s.state != 'T' && s.state != 'Z' {
+			return false, nil
+		}
+	}
+	return true, nil
+}

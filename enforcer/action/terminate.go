@@ -1,0 +1,166 @@
+package action
+
+import (
+	"fmt"
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/ladder"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// killWait is how long a process may take to end after SIGKILL: one that
+	// sleeps uninterruptibly, as in the GPU's driver, may take for ever.
+	killWait = 5 * time.Second
+
+	// maxDying bounds the processes that are being ended, each of which has a
+	// file descriptor.
+	maxDying = 1024
+)
+
+// A dying process has been sent SIGTERM.
+type dying struct {
+	Outcome
+	subject  audit.Subject
+	fd       int
+	deadline time.Time // of what it was sent last
+	killed   bool
+}
+
+// An Ending is what became of the processes of a subject that was terminated,
+// once that is known of all of them.
+type Ending struct {
+	audit.Subject
+	Result   string // Done, or Failed where one did not end
+	Detail   string // for people
+	Outcomes []Outcome
+}
+
+// Terminate sends SIGTERM to all of a crew's processes, and undoes what Pause
+// did to them so that they can follow it. Continue sends SIGKILL to those that
+// are there after the grace. The result is Done if there is one to wait for.
+func (a *Actor) Terminate(now time.Time, c Crew, grace time.Duration) (result, detail string) {
+	spared := a.spared()
+	var all []Outcome
+	for _, t := range slices.Concat(c.Hooked, c.Unhooked) {
+		if slices.ContainsFunc(a.dying, func(d *dying) bool { return d.Target == t }) {
+			all = append(all, Outcome{Target: t, Result: ladder.Done, Detail: "is being ended"})
+			continue
+		}
+		if len(a.dying) >= maxDying {
+			all = append(all, Outcome{Target: t, Result: ladder.Failed, Detail: "too many processes are being ended"})
+			continue
+		}
+		fd, _, out := a.open(t, spared, c.Check)
+		if out.Result == "" {
+			if out = send(fd, unix.SIGTERM, out); out.Result == ladder.Done {
+				a.dying = append(a.dying, &dying{Outcome: out, subject: c.Subject, fd: fd, deadline: now.Add(grace)})
+			} else {
+				_ = unix.Close(fd)
+			}
+		}
+		all = append(all, out)
+	}
+	detail = describe("SIGTERM", all)
+	done, missed, failed := tally(all)
+	switch {
+	case done > 0:
+		result = ladder.Done
+	case failed > 0:
+		return ladder.Failed, detail
+	case missed > 0:
+		return ladder.Missed, detail
+	default:
+		return ladder.Missed, "it has no processes"
+	}
+	if undone, text := a.Resume(c); undone == ladder.Failed {
+		detail += "; " + text
+	}
+	return result, detail
+}
+
+// Continue goes on with what takes time, and returns which terminations came
+// to an end. It is called once a second, with times that do not go back: those
+// of time.Now do not.
+func (a *Actor) Continue(now time.Time) []Ending {
+	a.undo()
+	var over []*dying
+	for _, d := range a.dying {
+		switch {
+		case d.fd < 0: // waits for the others of its subject
+		case ended(d.fd):
+			d.Result, d.Detail = ladder.Done, "it ended after SIGTERM"
+			if d.killed {
+				d.Detail = "it ended after SIGKILL"
+			}
+			over = append(over, d)
+		case now.Before(d.deadline):
+		case !d.killed:
+			d.killed, d.deadline = true, now.Add(killWait)
+			if out := send(d.fd, unix.SIGKILL, d.Outcome); out.Result == ladder.Failed {
+				d.Outcome = out
+				over = append(over, d)
+			}
+		default:
+			d.Result, d.Detail = ladder.Failed, a.stuck(d.Target)
+			over = append(over, d)
+		}
+	}
+	return a.bury(over)
+}
+
+// stuck says why a process that was killed is there still.
+func (a *Actor) stuck(t Target) string {
+	s, err := a.status(t.PID)
+	switch {
+	case err != nil || s.start != t.Start:
+		return fmt.Sprintf("SIGKILL did not end it in %v", killWait)
+	case s.state == 'D':
+		return fmt.Sprintf("it is in uninterruptible sleep (state D) %v after SIGKILL: given up, the kernel ends it when it wakes", killWait)
+	}
+	return fmt.Sprintf("it is in state %c %v after SIGKILL: given up", s.state, killWait)
+}
+
+// bury lets go of processes of which all is known, by subject where no more of
+// the subject's are dying. Until then they are kept, without a descriptor.
+func (a *Actor) bury(over []*dying) []Ending {
+	for _, d := range over {
+		_ = unix.Close(d.fd)
+		d.fd = -1
+	}
+	var endings []Ending
+	for _, d := range over {
+		waits := func(o *dying) bool { return o.subject == d.subject && o.fd >= 0 }
+		told := func(e Ending) bool { return e.Subject == d.subject }
+		if slices.ContainsFunc(a.dying, waits) || slices.ContainsFunc(endings, told) {
+			continue
+		}
+		e := Ending{Subject: d.subject, Result: ladder.Done}
+		a.dying = slices.DeleteFunc(a.dying, func(o *dying) bool {
+			if o.subject != d.subject {
+				return false
+			}
+			e.Outcomes = append(e.Outcomes, o.Outcome)
+			if o.Result != ladder.Done {
+				e.Result = ladder.Failed
+			}
+			return true
+		})
+		e.Detail = describe("terminate", e.Outcomes)
+		endings = append(endings, e)
+	}
+	return endings
+}
+
+// Close lets go of the processes that are being ended: they have had SIGTERM,
+// and get no SIGKILL.
+func (a *Actor) Close() {
+	for _, d := range a.dying {
+		if d.fd >= 0 {
+			_ = unix.Close(d.fd)
+		}
+	}
+	a.dying = nil
+}

@@ -1,0 +1,275 @@
+// Package audit compares the broker's books with what the driver says, and
+// counts whether tenants got what they are promised. It is pure.
+package audit
+
+import (
+	"cmp"
+	"gpusteward/enforcer/policy"
+	"slices"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/enforcer/wire"
+)
+
+// What an audit allows for.
+const (
+	// ContextBytes is what a process may have of a GPU's memory above what its
+	// hook says: contexts, kernels' code and stacks are not charged. A context
+	// on an H100 takes about half of it.
+	ContextBytes = 1 << 30
+
+	tolerance        = 0.05 // of the GPU's time, that the driver's samples may be wrong by: they are whole percents of sixths of a second
+	chargedTolerance = 0.02 // that what was charged may be above a limit: a long kernel is not interrupted
+	trace            = 0.01 // less of the GPU's time than this is nobody's fault
+
+	oldHolding   = 5 * time.Second  // an older one says nothing about now
+	lapse        = 10 * time.Second // that who lost its session may take to connect again, or to end
+	lapseEvery   = time.Minute      // of so long, all lapses together
+	oldSample    = 20 * time.Second // the driver stopped sampling
+	noSample     = 15 * time.Second // it never does
+	chargedEvery = 5 * time.Second  // how often charged time is judged where it never does
+
+	auditForget  = 10 * time.Minute // who left
+	maxWorkloads = 4096             // more are forgotten as soon as they leave
+	maxPIDs      = 16               // of a violation
+	excesses     = 10               // readings of memory in a row that must be above the books
+)
+
+// An Audit compares what the driver and the kernel say of a host's processes
+// with the broker's books and the quotas. It is pure; its zero value is ready.
+// One goroutine may use it.
+type Audit struct {
+	began    time.Time
+	gpus     map[string]*auditedGPU
+	sessions map[int]Session // by PID
+	earlier  map[int]Session // as of the last audit
+	last     Audited         // how long its lists were
+}
+
+// Audited is what one audit found.
+type Audited struct {
+	// Violations are the evidence: by tenant, workload, GPU and objective.
+	// Those of GPU time are told of once for each window of the driver's
+	// samples, every 5 s or so, and not again until there is a new one.
+	Violations []Violation
+
+	// Known has who is on a GPU now: true where all that can be known of it
+	// was looked at in this audit. Where it is false, that no violation was
+	// found does not mean that there was none.
+	Known map[Subject]bool
+
+	// Partial says that there is a GPU of which nothing is known: who is not
+	// in Known may be there.
+	Partial bool
+
+	Quotas    []wire.QuotaStats // for each tenant of the policy and GPU, without QoS and Holders
+	Workloads []wire.WorkloadStats
+}
+
+// Look audits the books.
+func (a *Audit) Look(b Books) Audited {
+	b.Now = b.Now.Round(0) // the driver's times are the wall clock's
+	if a.gpus == nil {
+		a.gpus, a.began = map[string]*auditedGPU{}, b.Now
+		a.sessions, a.earlier = map[int]Session{}, map[int]Session{}
+	}
+	a.sessions, a.earlier = a.earlier, a.sessions
+	clear(a.sessions)
+	if a.began.After(b.Now) { // the clock was set back
+		a.began = b.Now
+	}
+	b.sessions(a.sessions)
+	found := Audited{Known: make(map[Subject]bool, len(a.last.Known))}
+
+	a.open(&b)
+	for i := range b.GPUs {
+		if g := a.gpus[b.GPUs[i].GPU]; g != nil {
+			g.together, g.governed = b.GPUs[i].TogetherSeconds, true
+		}
+	}
+	for i := range b.Holdings {
+		a.enter(&b, &b.Holdings[i])
+	}
+	a.read(&b)
+	crowded := len(a.last.Workloads) > maxWorkloads
+	for _, silent := range b.Silent {
+		found.Partial = found.Partial || silent
+	}
+	for uuid, g := range a.gpus {
+		found.Partial = found.Partial || g.dark
+		g.sample()
+		for _, t := range g.tenants {
+			t.judge(&b, g, &found)
+			t.forget(b.Now, crowded)
+		}
+		g.forget(b.Now)
+		if len(g.tenants) == 0 && b.Now.Sub(g.at) > auditForget {
+			delete(a.gpus, uuid)
+		}
+	}
+	a.list(&b, &found)
+	a.last = found
+	return found
+}
+
+// open begins an audit of each GPU.
+func (a *Audit) open(b *Books) {
+	for _, g := range a.gpus {
+		g.begin()
+	}
+	for i := range b.Holdings {
+		h := &b.Holdings[i]
+		g := a.gpus[h.UUID]
+		if g == nil {
+			g = &auditedGPU{uuid: h.UUID, first: b.Now, names: map[string]*auditedTenant{}, processes: map[processKey]*auditedProcess{}}
+			a.gpus[h.UUID] = g
+		}
+		g.listed = true
+		if h.At.After(g.at) {
+			g.at, g.fresh = h.At, true
+		}
+		if h.Sampled.After(g.sampled) {
+			g.sampled = h.Sampled
+		}
+	}
+	for _, g := range a.gpus {
+		if g.at.Sub(b.Now) > oldHolding || g.sampled.Sub(b.Now) > oldHolding { // the clock was set back
+			g.restart(b)
+		}
+		g.dark = b.Silent[g.uuid] || g.listed && b.Now.Sub(g.at) > oldHolding
+	}
+	for i := range b.Sessions {
+		for _, s := range b.Sessions[i].GPUs {
+			if g := a.gpus[s.UUID]; g != nil && !g.listed && s.Committed > 0 { // somebody has memory there, and the driver tells of nobody
+				g.dark = true
+			}
+		}
+	}
+}
+
+// enter books a holding.
+func (a *Audit) enter(b *Books, h *collectors.Holding) {
+	g := a.gpus[h.UUID]
+	if h.Unknown || h.Kind == "server" || g.dark {
+		return
+	}
+	p, young := g.process(h)
+	s, hooked := session(a.sessions, h)
+	tenant, governed := s.Tenant, s.Tenant != policy.DefaultTenant && s.Tenant != ""
+	if !hooked {
+		tenant, governed = b.Tenant(*h)
+	}
+	if young {
+		_, had := session(a.earlier, h)
+		p.status, p.followed, p.lapsed = a.first(b.Now, h, hooked, had), b.Now, b.Now
+	} else {
+		p.follow(b.Now, hooked)
+	}
+	if g.fresh {
+		p.seen++
+	}
+	sum := p.sum(g, h, young)
+	if !governed || tenant == policy.DefaultTenant {
+		return
+	}
+	t := g.tenant(tenant)
+	t.seen = b.Now
+	t.add(sum)
+	w := &t.nobody
+	if h.Process.Workload != nil {
+		w = t.work(h.Process.Workload.Key)
+		w.seen = b.Now
+	}
+	w.add(sum)
+	if p.status == isHooked {
+		committed, seated := s.on(h.UUID)
+		p.remember(committed, seated)
+	}
+	w.enter(p, h, g)
+}
+
+// first returns how a process stands that was not here before. Who was there
+// before the audit may not have found the new broker yet.
+func (a *Audit) first(now time.Time, h *collectors.Holding, hooked, had bool) hookStatus {
+	switch {
+	case hooked:
+		return isHooked
+	case had || now.Sub(a.began) < lapse && !h.Process.Began.After(a.began):
+		return isLapsed
+	}
+	return isUnhooked
+}
+
+// read takes over what the broker's books say of tenants' GPU time.
+func (a *Audit) read(b *Books) {
+	for i := range b.Tenants {
+		row := &b.Tenants[i]
+		if g := a.gpus[row.GPU]; g != nil && row.Tenant != policy.DefaultTenant {
+			t := g.tenant(row.Tenant)
+			t.charged, t.row, t.seen = row.ChargedSeconds, true, b.Now
+		}
+	}
+	for _, g := range a.gpus {
+		for _, t := range g.tenants {
+			t.look(b.Now, g.together)
+		}
+	}
+}
+
+// list makes the statistics, in order.
+func (a *Audit) list(b *Books, found *Audited) {
+	slices.SortFunc(found.Violations, func(x, y Violation) int {
+		return cmp.Or(cmp.Compare(x.Tenant, y.Tenant), cmp.Compare(x.Workload, y.Workload), cmp.Compare(x.GPU, y.GPU),
+			cmp.Compare(x.Objective, y.Objective), cmp.Compare(x.Text, y.Text))
+	})
+	uuids := make([]string, 0, len(a.gpus)+len(b.GPUs))
+	for uuid := range a.gpus {
+		uuids = append(uuids, uuid)
+	}
+	for i := range b.GPUs {
+		uuids = append(uuids, b.GPUs[i].GPU)
+	}
+	slices.Sort(uuids)
+	uuids = slices.Compact(uuids)
+	found.Quotas = make([]wire.QuotaStats, 0, len(b.Names)*len(uuids))
+	found.Workloads = make([]wire.WorkloadStats, 0, len(a.last.Workloads))
+	var drifts []float64
+	for _, uuid := range uuids {
+		g := a.gpus[uuid]
+		for _, name := range b.Names {
+			if name == policy.DefaultTenant {
+				continue
+			}
+			q := b.Quota(name, uuid)
+			row := wire.QuotaStats{Tenant: name, GPU: uuid, Guarantee: q.Guarantee, Bandwidth: part(q.Bandwidth),
+				MemoryReserved: q.Reserved, LaunchWait: q.LaunchWait.Seconds()}
+			if g != nil {
+				if t := g.names[name]; t != nil {
+					row.Charge, row.Bus = t.drift, t.bus
+				}
+			}
+			found.Quotas = append(found.Quotas, row)
+		}
+		if g == nil {
+			continue
+		}
+		for _, t := range g.tenants {
+			for _, w := range t.works {
+				if len(drifts) == 0 {
+					drifts = make([]float64, 128)
+				}
+				found.Workloads = append(found.Workloads, w.stats(t.name, uuid, &drifts[0]))
+				drifts = drifts[1:]
+			}
+		}
+	}
+}
+
+// part returns a ratio of a quota, of which 0 is none.
+func part(of float64) float64 {
+	if of <= 0 {
+		return 1
+	}
+	return min(of, 1)
+}

@@ -1,0 +1,725 @@
+package audit
+
+import (
+	"fmt"
+	"gpusteward/enforcer/policy"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/host"
+	"gpusteward/enforcer/wire"
+)
+
+const (
+	gib   = 1 << 30
+	gpuA  = "GPU-a"
+	gpuB  = "GPU-b"
+	probe = 5 * time.Second // how often the driver is asked for samples
+)
+
+// A world is a host of tenants whose workloads run on GPUs, as the driver and
+// the broker would tell of it. Its clock goes a second at a time.
+type world struct {
+	now       time.Time
+	start     time.Time
+	processes []*guest
+	tenants   map[string]*wire.TenantStats // by tenant and GPU
+	together  map[string]float64
+	quotas    map[string]policy.Quota
+	silent    map[string]bool
+	sampled   time.Time
+	lag       time.Duration // from the driver's newest sample to the books
+	blind     bool          // the driver samples nothing
+	deaf      bool          // the driver was not asked this second
+	audit     Audit
+}
+
+// A guest is a process on a GPU.
+type guest struct {
+	collectors.Holding
+	tenant    string // by policy; empty: default
+	session   bool
+	aside     bool // its session says nothing of the GPU
+	committed uint64
+	rate      float64 // of the GPU's time that it uses
+	charged   float64 // that it is charged
+	bus       float64 // of the memory's bandwidth
+	sm, busy  float64 // by now; the holding has what was sampled
+}
+
+func newWorld() *world {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	return &world{now: start, start: start, tenants: map[string]*wire.TenantStats{}, together: map[string]float64{gpuA: 0},
+		quotas: map[string]policy.Quota{}, silent: map[string]bool{}}
+}
+
+// process adds a process of a workload; its PID is its number.
+func (w *world) process(tenant, workload, gpu string) *guest {
+	a := &guest{tenant: tenant, session: true}
+	a.UUID, a.Kind, a.Known = gpu, "compute", true
+	a.Process = host.Process{PID: 1000 + len(w.processes), Start: uint64(w.now.Sub(w.start)/time.Millisecond) + 1, Began: w.now, Workload: &host.Workload{Key: workload}}
+	w.processes = append(w.processes, a)
+	return a
+}
+
+func (w *world) end(a *guest) {
+	w.processes = slices.DeleteFunc(w.processes, func(o *guest) bool { return o == a })
+}
+
+// step lets a second pass and audits it.
+func (w *world) step() Audited {
+	w.pass(time.Second)
+	return w.audit.Look(w.books())
+}
+
+// pass lets time pass.
+func (w *world) pass(d time.Duration) {
+	before := w.now
+	w.now = w.now.Add(d)
+	to := w.now.Add(-w.lag)
+	ask := !w.blind && to.Sub(w.sampled) >= probe
+	for _, a := range w.processes {
+		if w.sampled.IsZero() {
+			a.SM, a.Busy = 0, 0
+		}
+		if ask {
+			lead := max(to.Sub(before).Seconds(), 0)
+			a.SM, a.Busy, a.Sampled = a.sm+a.rate*lead, a.busy+a.bus*lead, to
+		}
+		a.sm += a.rate * d.Seconds()
+		a.busy += a.bus * d.Seconds()
+		if !w.deaf {
+			a.At = w.now
+		}
+		if a.session && !a.aside {
+			t := w.tenant(a.tenant, a.UUID)
+			t.ChargedSeconds += a.charged * d.Seconds()
+		}
+	}
+	if ask {
+		w.sampled = to
+	}
+}
+
+func (w *world) tenant(name, gpu string) *wire.TenantStats {
+	t := w.tenants[name+gpu]
+	if t == nil {
+		t = &wire.TenantStats{Tenant: name, GPU: gpu, Sessions: 1}
+		w.tenants[name+gpu] = t
+	}
+	return t
+}
+
+func (w *world) books() Books {
+	b := Books{Now: w.now, Silent: w.silent,
+		Quota: func(tenant, _ string) policy.Quota { return w.quotas[tenant] },
+		Tenant: func(h collectors.Holding) (string, bool) {
+			for _, a := range w.processes {
+				if a.Process == h.Process {
+					return a.tenant, a.tenant != ""
+				}
+			}
+			return "", false
+		}}
+	for name := range w.quotas {
+		b.Names = append(b.Names, name)
+	}
+	slices.Sort(b.Names)
+	for _, a := range w.processes {
+		b.Holdings = append(b.Holdings, a.Holding)
+		if a.session {
+			s := Session{PID: a.Process.PID, Start: a.Process.Start, Tenant: a.tenant, GPUs: []SessionGPU{{a.UUID, a.committed}}}
+			if a.aside {
+				s.GPUs = nil
+			}
+			b.Sessions = append(b.Sessions, s)
+		}
+	}
+	for _, t := range w.tenants {
+		b.Tenants = append(b.Tenants, *t)
+	}
+	for gpu, s := range w.together {
+		b.GPUs = append(b.GPUs, wire.GPUStats{GPU: gpu, TogetherSeconds: s})
+	}
+	return b
+}
+
+// found says what was found, without the text.
+func (f Audited) found() string {
+	var all []string
+	for _, v := range f.Violations {
+		all = append(all, fmt.Sprintf("%s/%s/%s/%s%v", v.Tenant, v.Workload, v.GPU, v.Objective, v.PIDs))
+	}
+	return strings.Join(all, " ")
+}
+
+// run audits so many seconds and returns all that was found, each once, in
+// order.
+func (w *world) run(seconds int) string {
+	var all []string
+	for range seconds {
+		if f := w.step().found(); f != "" {
+			all = append(all, strings.Fields(f)...)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), " ")
+}
+
+func near(x, y float64) bool { return math.Abs(x-y) < 1e-6 }
+
+func TestAuditFindsProcessesWithoutASession(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(w *world, a *guest)
+		want   string
+	}{
+		{"with a session", func(*world, *guest) {}, ""},
+		{"without", func(_ *world, a *guest) { a.session = false }, "a/pod:x/GPU-a/unhooked[1000]"},
+		{"not governed", func(_ *world, a *guest) { a.session, a.tenant = false, "" }, ""},
+		{"the MPS server", func(_ *world, a *guest) { a.session, a.Kind = false, "server" }, ""},
+		{"unknown to the kernel", func(_ *world, a *guest) { a.session, a.Unknown = false, true }, ""},
+		{"no name yet", func(_ *world, a *guest) { a.session, a.Process.Workload = false, nil }, ""},
+	} {
+		w := newWorld()
+		w.step() // the audit began before the process
+		w.pass(time.Second)
+		c.change(w, w.process("a", "pod:x", gpuA))
+		if got := w.step(); len(got.Violations) != 0 {
+			t.Errorf("%s: a process that may have ended already is accused: %s", c.name, got.found())
+		} else if n := slices.ContainsFunc(got.Workloads, func(s wire.WorkloadStats) bool { return s.Unhooked == 1 }); n != (c.want != "") {
+			t.Errorf("%s: it is counted at once: %v", c.name, n)
+		}
+		if got := w.step(); got.found() != c.want {
+			t.Errorf("%s: found %q, want %q", c.name, got.found(), c.want)
+		}
+	}
+}
+
+func TestAuditKnowsAProcessByItsStart(t *testing.T) {
+	w := newWorld()
+	a := w.process("a", "pod:x", gpuA)
+	w.run(3)
+	for i := range 12 {
+		w.pass(time.Second)
+		b := w.books()
+		b.Sessions[0].Start = a.Process.Start + 1 // a session of who had the PID before
+		if got := w.audit.Look(b); (got.found() != "") != (i >= 10) {
+			t.Fatalf("%d s with another process's session: %q", i, got.found())
+		}
+	}
+
+	w = newWorld()
+	a = w.process("a", "pod:x", gpuA)
+	w.run(3)
+	w.pass(time.Second)
+	a.session, a.Process.Start, a.Process.Began = false, 99999, w.now // the PID is used again, without the hook
+	if w.step(); w.step().found() != "a/pod:x/GPU-a/unhooked[1000]" {
+		t.Error("a process that has the PID of one with a session is not found")
+	}
+}
+
+func TestAuditForks(t *testing.T) {
+	w := newWorld()
+	w.process("a", "pod:x", gpuA)
+	w.run(5)
+	child := w.process("a", "pod:x", gpuA)
+	child.session = false
+	if got := w.run(3); got != "a/pod:x/GPU-a/unhooked[1001]" {
+		t.Errorf("found %q, want the child alone", got)
+	}
+}
+
+func TestALostSessionIsLetPassForAWhile(t *testing.T) {
+	w := newWorld()
+	a := w.process("a", "pod:x", gpuA)
+	w.run(20)
+	a.session = false
+	for i := range 10 {
+		if got := w.step(); got.found() != "" || got.Known[Subject{"a", "pod:x"}] {
+			t.Fatalf("%d s without a session: %q, known %v", i, got.found(), got.Known)
+		}
+	}
+	if got := w.step(); got.found() == "" {
+		t.Error("who does not connect again is not found")
+	}
+	a.session = true
+	if got := w.run(5); got != "" {
+		t.Errorf("connected again: %s", got)
+	}
+	a.session = false
+	if got := w.step(); got.found() == "" {
+		t.Error("a second lapse within a minute is let pass")
+	}
+
+	// As the program begins, hooks have not found the new broker yet.
+	w = newWorld()
+	w.process("a", "pod:x", gpuA).session = false
+	for i := range 10 {
+		if got := w.step(); got.found() != "" {
+			t.Fatalf("%d s after the start: %s", i, got.found())
+		}
+	}
+	if got := w.step(); got.found() == "" {
+		t.Error("who never connects is not found")
+	}
+}
+
+func TestALapseIsNoWayAroundTheLimit(t *testing.T) {
+	w := newWorld()
+	w.quotas["a"] = policy.Quota{Limit: .3}
+	a := w.process("a", "pod:x", gpuA)
+	a.rate, a.charged = .25, .25
+	w.run(30)
+	a.session, a.rate = false, 1
+	w.run(8)
+	a.session, a.rate = true, .25
+	if got := w.run(15); got != "a/pod:x/GPU-a/compute[1000]" {
+		t.Errorf("found %q", got)
+	}
+}
+
+func TestWhoConnectsAgainDidNotLie(t *testing.T) {
+	for lost := range 6 {
+		w := newWorld()
+		a := w.process("a", "pod:x", gpuA)
+		a.rate, a.charged = .6, .6
+		w.run(30 + lost)
+		a.session = false // it goes on by its last turn, and nobody charges it
+		w.run(4)
+		a.session = true
+		if got := w.run(30); got != "" {
+			t.Errorf("lost its session after %d s: found %q", 30+lost, got)
+		}
+	}
+}
+
+func TestAProcessIsNotNewAfterSilence(t *testing.T) {
+	w := newWorld()
+	w.run(1)
+	w.pass(time.Second)
+	w.process("a", "pod:x", gpuA).session = false
+	w.run(5)
+	w.silent[gpuA] = true
+	if got := w.run(5); got != "" {
+		t.Errorf("found %q of a GPU that says nothing", got)
+	}
+	w.silent[gpuA] = false
+	if got := w.step(); got.found() == "" {
+		t.Error("a process that was known before is new")
+	}
+}
+
+func TestAuditComparesMemory(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		cap    uint64
+		change func(w *world, a, b *guest)
+		want   string
+	}{
+		{"a context", 0, func(_ *world, a, _ *guest) { a.Memory, a.committed = 5*gib, 4*gib }, ""},
+		{"a byte above it", 0, func(_ *world, a, _ *guest) { a.Memory, a.committed = 5*gib+1, 4*gib }, "a/pod:x/GPU-a/reports[1000]"},
+		{"memory unknown", 0, func(_ *world, a, _ *guest) { a.Memory, a.committed, a.Known = 50*gib, 4*gib, false }, ""},
+		{"less than the books", 0, func(_ *world, a, _ *guest) { a.Memory, a.committed = gib, 4*gib }, ""},
+		{"at the cap", 8 * gib, func(_ *world, a, b *guest) { a.committed, a.Memory, b.committed, b.Memory = 4*gib, 5*gib, 4*gib, 5*gib }, ""},
+		{"a cap that was lowered", 7 * gib, func(_ *world, a, b *guest) { a.committed, a.Memory, b.committed, b.Memory = 4*gib, 5*gib, 4*gib, 5*gib }, ""},
+		{"around the hook, below the cap", 8 * gib, func(_ *world, a, b *guest) { a.committed, a.Memory, b.session, b.Memory = 4*gib, 5*gib, false, 4*gib },
+			"a/pod:y/GPU-a/unhooked[1001]"},
+		{"around the hook, above it", 8 * gib, func(_ *world, a, b *guest) { a.committed, a.Memory, b.session, b.Memory = 4*gib, 5*gib, false, 4*gib+1 },
+			"a/pod:y/GPU-a/memory[1001] a/pod:y/GPU-a/unhooked[1001]"},
+		{"reports too little, above it", 8 * gib, func(_ *world, a, b *guest) { a.committed, a.Memory, b.committed, b.Memory = 4*gib, 5*gib, gib, 5*gib+1 },
+			"a/pod:y/GPU-a/memory[1001] a/pod:y/GPU-a/reports[1001]"},
+	} {
+		w := newWorld()
+		w.quotas["a"] = policy.Quota{Limit: 1, Memory: c.cap}
+		w.step()
+		w.pass(time.Second)
+		x, y := w.process("a", "pod:x", gpuA), w.process("a", "pod:y", gpuA)
+		c.change(w, x, y)
+		if got := w.run(excesses + 1); got != c.want {
+			t.Errorf("%s: found %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestMemoryThatComesAndGoesIsNoLie(t *testing.T) {
+	w := newWorld()
+	a := w.process("a", "pod:x", gpuA)
+	for i := range 200 {
+		a.Memory = gib / 2 // the driver was asked while there was nothing, or before it was freed
+		if i%3 == 1 {
+			a.Memory += 60 * gib
+		}
+		a.committed = 0
+		if i%3 == 0 {
+			a.committed = 60 * gib
+		}
+		if got := w.step(); got.found() != "" {
+			t.Fatalf("second %d: %s", i, got.found())
+		}
+	}
+}
+
+func TestDriftIsWhatTheDriverCountsAboveTheBooks(t *testing.T) {
+	w := newWorld()
+	x, y := w.process("a", "pod:x", gpuA), w.process("a", "pod:x", gpuA)
+	x.Memory, x.committed, y.Memory, y.committed = 5*gib, 4*gib, gib, 2*gib
+	got := w.step().Workloads
+	if len(got) != 1 || got[0].Drift == nil || *got[0].Drift != 0 || got[0].Processes != 2 {
+		t.Fatalf("%+v", got)
+	}
+	y.Known = false
+	if got := w.step(); got.Workloads[0].Drift != nil || got.Known[Subject{"a", "pod:x"}] {
+		t.Errorf("memory is not known, and the drift is %v", *got.Workloads[0].Drift)
+	}
+}
+
+func TestAuditComparesTime(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		quota  policy.Quota
+		change func(w *world, a, b *guest)
+		want   string
+	}{
+		{"as charged", policy.Quota{Limit: 1}, func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.charged = .5, .5, .4, .4 }, ""},
+		{"charged more", policy.Quota{Limit: 1}, func(_ *world, a, _ *guest) { a.rate, a.charged = .2, .9 }, ""},
+		{"4.9 points more", policy.Quota{Limit: 1}, func(_ *world, a, _ *guest) { a.rate, a.charged = .549, .5 }, ""},
+		{"5.1 points more", policy.Quota{Limit: 1}, func(_ *world, a, _ *guest) { a.rate, a.charged = .551, .5 }, "a/pod:x/GPU-a/reports[1000]"},
+		{"the larger one", policy.Quota{Limit: 1}, func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.charged = .2, .1, .4, .4 }, "a/pod:y/GPU-a/reports[1001]"},
+		{"together", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) { a.rate, a.charged, w.together[gpuA] = .9, .5, .36 }, ""},
+		{"together for too little", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) { a.rate, a.charged, w.together[gpuA] = .9, .5, .34 }, "a/pod:x/GPU-a/reports[1000]"},
+
+		{"4.9 points above the limit", policy.Quota{Limit: .5}, func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.charged = .5, .48, .049, .03 }, ""},
+		{"5.1 points above it", policy.Quota{Limit: .5}, func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.charged = .5, .48, .051, .03 }, "a/pod:x/GPU-a/compute[1000]"},
+		{"without a limit", policy.Quota{Limit: 1}, func(_ *world, a, _ *guest) { a.rate, a.charged = 1, 1 }, ""},
+		{"with none", policy.Quota{}, func(_ *world, a, _ *guest) { a.rate, a.charged = 1, 1 }, ""},
+		{"1.9 points by the books", policy.Quota{Limit: .5}, func(_ *world, a, _ *guest) { a.rate, a.charged = .3, .519 }, ""},
+		{"2.1 points by the books", policy.Quota{Limit: .5}, func(_ *world, a, _ *guest) { a.rate, a.charged = .3, .521 }, "a/pod:x/GPU-a/compute[1000]"},
+		{"around the hook", policy.Quota{Limit: .5}, func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.session = .5, .5, .06, false },
+			"a/pod:y/GPU-a/compute[1001] a/pod:y/GPU-a/unhooked[1001]"},
+		{"around the hook, within the limit", policy.Quota{Limit: .5}, func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.session = .4, .4, .06, false },
+			"a/pod:y/GPU-a/unhooked[1001]"},
+		{"together above the limit", policy.Quota{Limit: .5}, func(w *world, a, _ *guest) { a.rate, a.charged, w.together[gpuA] = .9, .4, .6 }, ""},
+		{"together does not excuse who is unhooked", policy.Quota{Limit: .5}, func(w *world, _, b *guest) { b.rate, b.session, w.together[gpuA] = .9, false, .9 },
+			"a/pod:y/GPU-a/compute[1001] a/pod:y/GPU-a/unhooked[1001]"},
+
+		{"4.9 points of bandwidth", policy.Quota{Bandwidth: .3}, func(_ *world, a, b *guest) { a.bus, b.bus = .1, .249 }, ""},
+		{"5.1 points of bandwidth", policy.Quota{Bandwidth: .3}, func(_ *world, a, b *guest) { a.bus, b.bus = .1, .251 }, "a/pod:y/GPU-a/bandwidth[1001]"},
+	} {
+		w := newWorld()
+		w.quotas["a"] = c.quota
+		w.step()
+		w.pass(time.Second)
+		x, y := w.process("a", "pod:x", gpuA), w.process("a", "pod:y", gpuA)
+		c.change(w, x, y)
+		rate := w.together[gpuA]
+		var all []string
+		for range 40 {
+			w.together[gpuA] += rate
+			all = append(all, strings.Fields(w.step().found())...)
+		}
+		slices.Sort(all)
+		if got := strings.Join(slices.Compact(all), " "); got != c.want {
+			t.Errorf("%s: found %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestAWindowAccusesOnce(t *testing.T) {
+	w := newWorld()
+	w.quotas["a"] = policy.Quota{Limit: .5}
+	a := w.process("a", "pod:x", gpuA)
+	a.rate, a.charged = .8, .8
+	me, accused, clean := Subject{"a", "pod:x"}, 0, 0
+	for i := range 60 {
+		got := w.step()
+		accused += len(got.Violations)
+		if i > 20 && got.Known[me] {
+			clean++
+		}
+	}
+	if accused < 7 || accused > 11 || clean != 0 {
+		t.Errorf("in 60 s accused %d times and %d times clean, want once for each of the driver's samples and never", accused, clean)
+	}
+	a.rate, a.charged = .4, .4
+	w.run(20)
+	if got := w.step(); len(got.Violations) != 0 || !got.Known[me] {
+		t.Errorf("within its limit again: %v %v", got.Violations, got.Known)
+	}
+	if n := w.step().Workloads[0].Violations[OverCompute]; n < 7 || n > 15 {
+		t.Errorf("%d audits counted", n)
+	}
+}
+
+func TestUnknownIsNotClean(t *testing.T) {
+	me := Subject{"a", "pod:x"}
+	for _, c := range []struct {
+		name   string
+		change func(w *world, a *guest)
+		known  bool
+		listed bool
+	}{
+		{"all is known", func(*world, *guest) {}, true, true},
+		{"memory is not", func(_ *world, a *guest) { a.Known = false }, false, true},
+		{"not asked again", func(w *world, _ *guest) { w.deaf = true }, false, true},
+		{"the driver does not answer", func(w *world, _ *guest) { w.silent[gpuA] = true }, false, true},
+		{"and lists nobody", func(w *world, a *guest) { a.committed, a.UUID = gib, gpuB; w.silent[gpuA] = true }, false, true},
+		{"it lists nobody who has memory", func(w *world, a *guest) {
+			b := w.process("b", "pod:z", gpuA)
+			b.committed = gib
+			b.UUID = gpuB
+			a.UUID = gpuB
+			w.silent[gpuA] = true
+		}, false, true},
+		{"it ended", func(w *world, a *guest) { w.end(a) }, false, false},
+	} {
+		w := newWorld()
+		a := w.process("a", "pod:x", gpuA)
+		if w.step().Known[me] {
+			t.Errorf("%s: known before the driver sampled", c.name)
+		}
+		w.run(20)
+		c.change(w, a)
+		got := w.step()
+		if got.Partial != w.silent[gpuA] {
+			t.Errorf("%s: partial %v", c.name, got.Partial)
+		}
+		if known, listed := got.Known[me]; known != c.known || listed != c.listed || len(got.Violations) > 0 {
+			t.Errorf("%s: known %v, listed %v, found %q", c.name, known, listed, got.found())
+		}
+	}
+}
+
+func TestADriverWithoutSamplesIsAnAnswer(t *testing.T) {
+	w := newWorld()
+	w.blind, w.quotas["a"] = true, policy.Quota{Limit: .5}
+	a := w.process("a", "pod:x", gpuA)
+	a.charged = .5
+	me := Subject{"a", "pod:x"}
+	if w.step().Known[me] {
+		t.Error("known at once")
+	}
+	if got := w.run(30); got != "" || !w.step().Known[me] {
+		t.Errorf("found %q", got)
+	}
+	a.charged = .6
+	if got := w.run(30); got != "a/pod:x/GPU-a/compute[1000]" {
+		t.Errorf("what was charged is not judged: %q", got)
+	}
+
+	// One that stops sampling is none.
+	w = newWorld()
+	w.process("a", "pod:x", gpuA)
+	w.run(30)
+	w.blind = true
+	w.run(int(oldSample/time.Second) + 5)
+	if w.step().Known[me] {
+		t.Error("known, though the driver stopped sampling")
+	}
+}
+
+func TestBooksThatBeginAnew(t *testing.T) {
+	w := newWorld()
+	w.quotas["a"] = policy.Quota{Limit: .5}
+	a := w.process("a", "pod:x", gpuA)
+	a.rate, a.charged = .45, .45
+	for i := range 297 {
+		if i%23 == 22 {
+			w.tenants["a"+gpuA].ChargedSeconds = 0 // the broker was started again
+		}
+		if got := w.step(); len(got.Violations) > 0 {
+			t.Fatalf("second %d: %s: %s", i, got.found(), got.Violations[0].Text)
+		}
+	}
+	b := w.books()
+	b.Tenants = nil // it has no books yet
+	b.Now = b.Now.Add(time.Second)
+	b.Holdings[0].At = b.Now
+	if got := w.audit.Look(b); len(got.Violations) > 0 || got.Known[Subject{"a", "pod:x"}] {
+		t.Errorf("without books: %s, known %v", got.found(), got.Known)
+	}
+}
+
+func TestASessionThatSaysNothingOfTheGPU(t *testing.T) {
+	for _, governed := range []bool{false, true} {
+		w := newWorld()
+		if !governed {
+			delete(w.together, gpuA)
+		}
+		a := w.process("a", "pod:x", gpuA)
+		a.aside, a.rate, a.Memory = true, .5, 20*gib
+		want := ""
+		if governed {
+			want = "a/pod:x/GPU-a/reports[1000]"
+		}
+		if got := w.run(30); got != want {
+			t.Errorf("governed %v: found %q, want %q", governed, got, want)
+		}
+		if known := w.step().Known[Subject{"a", "pod:x"}]; known == governed {
+			t.Errorf("governed %v: known %v", governed, known)
+		}
+		if a.Memory = 0; governed && w.run(30) != want {
+			t.Error("GPU time that nobody is charged for is not found")
+		}
+	}
+}
+
+func TestANewLimitIsNotForWhatWas(t *testing.T) {
+	w := newWorld()
+	w.quotas["a"] = policy.Quota{Limit: .8}
+	a := w.process("a", "pod:x", gpuA)
+	a.rate, a.charged = .75, .75
+	w.run(30)
+	w.quotas["a"] = policy.Quota{Limit: .2}
+	a.rate, a.charged = .2, .2
+	if got := w.run(40); got != "" {
+		t.Errorf("found %q", got)
+	}
+}
+
+func TestAuditSurvivesClocks(t *testing.T) {
+	for _, jump := range []time.Duration{-time.Hour, -10 * time.Second, 10 * time.Second, time.Hour} {
+		w := newWorld()
+		w.quotas["a"] = policy.Quota{Limit: .5}
+		a := w.process("a", "pod:x", gpuA)
+		a.rate, a.charged = .5, .5
+		w.run(33)
+		w.now, w.sampled = w.now.Add(jump), w.sampled.Add(jump)
+		if got := w.run(40); got != "" {
+			t.Errorf("set by %v: found %q", jump, got)
+		}
+		if !w.step().Known[Subject{"a", "pod:x"}] {
+			t.Errorf("set by %v: not known 40 s later", jump)
+		}
+		a.rate, a.charged = .6, .6
+		if got := w.run(40); got == "" {
+			t.Errorf("set by %v: nothing is found any more", jump)
+		}
+	}
+}
+
+func TestAuditTellsOfQuotas(t *testing.T) {
+	w := newWorld()
+	w.quotas["a"] = policy.Quota{Guarantee: .3, Limit: 1, Reserved: gib, LaunchWait: time.Millisecond}
+	w.quotas["b"] = policy.Quota{}
+	a := w.process("a", "pod:x", gpuA)
+	a.rate, a.charged, a.bus = .6, .5, .25
+	w.together[gpuB] = 0
+	w.run(30)
+	rows := w.step().Quotas
+	if len(rows) != 4 {
+		t.Fatalf("%d rows, want one for each of 2 tenants and GPUs", len(rows))
+	}
+	r := rows[0]
+	if r.Tenant != "a" || r.GPU != gpuA || r.Guarantee != .3 || r.MemoryReserved != gib || r.LaunchWait != .001 || r.Bandwidth != 1 {
+		t.Errorf("%+v", r)
+	}
+	if r.Charge == nil || !near(*r.Charge, .1) || r.Bus == nil || !near(*r.Bus, .25) {
+		t.Errorf("charge %v, bus %v", r.Charge, r.Bus)
+	}
+	for _, r := range rows[1:] {
+		if r.Charge != nil || r.Bus != nil {
+			t.Errorf("%s is not on %s and has a drift", r.Tenant, r.GPU)
+		}
+	}
+}
+
+func TestAuditForgets(t *testing.T) {
+	w := newWorld()
+	a := w.process("a", "pod:x", gpuA)
+	w.process("", "unit:other", gpuA).session = false
+	w.run(3)
+	w.end(a)
+	w.tenants = map[string]*wire.TenantStats{}
+	for range 9 {
+		w.pass(time.Minute - time.Second)
+		w.step()
+	}
+	if rows := w.step().Workloads; len(rows) != 1 || rows[0].Processes != 0 {
+		t.Errorf("after 9 minutes: %+v", rows)
+	}
+	w.pass(2 * time.Minute)
+	w.step()
+	if rows := w.step().Workloads; len(rows) != 0 || len(w.audit.gpus[gpuA].tenants) != 0 {
+		t.Errorf("after 11 minutes: %+v", rows)
+	}
+
+	// Many that come and go at once.
+	w = newWorld()
+	for i := range 3 * maxWorkloads {
+		if i%(maxWorkloads/2) == 0 {
+			w.step()
+			w.processes = w.processes[:0]
+		}
+		w.process("a", fmt.Sprint("unit:", i), gpuA)
+	}
+	w.run(3)
+	if n := len(w.audit.gpus[gpuA].tenant("a").works); n > 2*maxWorkloads {
+		t.Errorf("%d workloads are remembered", n)
+	}
+	if n := len(w.audit.gpus[gpuA].processes); n > 2*len(w.processes) {
+		t.Errorf("%d processes are remembered, of %d", n, len(w.processes))
+	}
+}
+
+func TestEvidenceIsBounded(t *testing.T) {
+	w := newWorld()
+	w.step()
+	w.pass(time.Second)
+	for range 3 * maxPIDs {
+		w.process("a", "pod:x", gpuA).session = false
+	}
+	w.step()
+	got := w.step().Violations
+	if len(got) != 1 || got[0].Value != 3*maxPIDs || len(got[0].PIDs) != maxPIDs || !slices.IsSorted(got[0].PIDs) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// An obedient world: processes come and go, run and sleep, take turns within
+// their limits or run together; the driver samples sixths of a second and tells
+// whole percents, late. Nobody is ever accused.
+func TestAnObedientWorldIsNotAccused(t *testing.T) {
+	t.Parallel()
+	worlds, steps := 4, 250_000
+	if testing.Short() {
+		steps = 10_000
+	}
+	for seed := range worlds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			o, known := newObedient(rand.New(rand.NewPCG(6, uint64(seed)))), 0
+			for i := range steps {
+				got := o.step()
+				if len(got.Violations) > 0 {
+					t.Fatalf("step %d: %s: %s", i, got.found(), got.Violations[0].Text)
+				}
+				for _, k := range got.Known {
+					if k {
+						known++
+					}
+				}
+			}
+			if known < steps {
+				t.Errorf("subjects were known %d times only in %d steps", known, steps)
+			}
+		})
+	}
+}
+
+func BenchmarkAudit(b *testing.B) {
+	books := hostBooks()
+	var a Audit
+	var at time.Duration
+	b.ReportAllocs()
+	for b.Loop() {
+		at += time.Second
+		advance(&books, at)
+		a.Look(books)
+	}
+}

@@ -1,0 +1,121 @@
+package audit
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// An auditedGPU is what an audit knows of a GPU.
+type auditedGPU struct {
+	uuid     string
+	first    time.Time // when it was first looked at
+	at       time.Time // of its latest holdings
+	fresh    bool      // they are newer than in the last audit
+	dark     bool      // nothing is known of who is there now
+	listed   bool      // somebody is there
+	governed bool      // by the broker
+	together float64   // seconds that tenants ran together
+
+	sampled, before time.Time // by the driver, and as of the last audit
+	read            time.Time // of the last reading
+
+	tenants   []*auditedTenant // in order
+	names     map[string]*auditedTenant
+	processes map[processKey]*auditedProcess
+}
+
+// begin begins an audit. Processes of a GPU that tells nothing are kept: they
+// are not new when it answers again.
+func (g *auditedGPU) begin() {
+	for key, p := range g.processes {
+		if !p.here && !g.dark {
+			delete(g.processes, key)
+		}
+		p.here = false
+	}
+	for _, t := range g.tenants {
+		t.begin()
+	}
+	g.fresh, g.listed, g.governed, g.before = false, false, false, g.sampled
+}
+
+// restart begins the windows anew, after the clock was set back.
+func (g *auditedGPU) restart(b *Books) {
+	g.at, g.fresh = time.Time{}, true
+	if g.first.After(b.Now) {
+		g.first = b.Now
+	}
+	g.sampled, g.before, g.read = time.Time{}, time.Time{}, time.Time{}
+	for i := range b.Holdings {
+		if h := &b.Holdings[i]; h.UUID == g.uuid && h.At.Sub(b.Now) <= oldHolding {
+			g.at = h.At
+			if h.Sampled.Sub(b.Now) <= oldHolding {
+				g.sampled = h.Sampled
+			}
+		}
+	}
+	for _, p := range g.processes {
+		p.sampled, p.since = time.Time{}, time.Time{}
+		if p.lapsed.After(b.Now) {
+			p.lapsed = b.Now
+		}
+	}
+	for _, t := range g.tenants {
+		t.restart()
+	}
+}
+
+func (g *auditedGPU) process(h *collectors.Holding) (p *auditedProcess, young bool) {
+	key := processKey{h.Process.PID, h.Process.Start}
+	p = g.processes[key]
+	if young = p == nil; young {
+		p = &auditedProcess{}
+		g.processes[key] = p
+	}
+	p.here = true
+	return p, young
+}
+
+func (g *auditedGPU) tenant(name string) *auditedTenant {
+	t := g.names[name]
+	if t == nil {
+		t = &auditedTenant{name: name}
+		at, _ := slices.BinarySearchFunc(g.tenants, name, func(t *auditedTenant, name string) int { return cmp.Compare(t.name, name) })
+		g.tenants, g.names[name] = slices.Insert(g.tenants, at, t), t
+	}
+	return t
+}
+
+// forget forgets the tenants that left.
+func (g *auditedGPU) forget(now time.Time) {
+	g.tenants = slices.DeleteFunc(g.tenants, func(t *auditedTenant) bool {
+		gone := len(t.works) == 0 && now.Sub(t.seen) > auditForget
+		if gone {
+			delete(g.names, t.name)
+		}
+		return gone
+	})
+}
+
+// sample takes a reading of all tenants where the driver sampled anew.
+func (g *auditedGPU) sample() {
+	if g.dark || g.sampled.Sub(g.read) < readingEvery { // in the dark nothing was added up
+		return
+	}
+	g.read = g.sampled
+	for _, t := range g.tenants {
+		t.sample(g.sampled)
+	}
+}
+
+// measured reports whether the GPU time of its processes is known, and whether
+// it ever will be: that the driver does not sample at all is an answer.
+func (g *auditedGPU) measured(now time.Time) (known, ever bool) {
+	if g.sampled.IsZero() {
+		return false, now.Sub(g.first) < noSample
+	}
+	return now.Sub(g.sampled) <= oldSample, true
+}

@@ -1,0 +1,134 @@
+package audit
+
+import (
+	"slices"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// A processKey is a process: its PID may have been another's.
+type processKey struct {
+	pid   int
+	start uint64
+}
+
+// A hookStatus says how a process stands to the broker.
+type hookStatus int
+
+const (
+	isHooked   hookStatus = iota // it has a session
+	isLapsed                     // it had one a moment ago, or could not have one yet
+	isUnhooked                   // it goes around the hook
+)
+
+// An auditedProcess is what an audit knows of a process on a GPU.
+type auditedProcess struct {
+	here     bool // in this audit
+	seen     int  // readings of the driver that it was in
+	status   hookStatus
+	since    time.Time     // when it got the session that it has; zero: it always had one
+	followed time.Time     // in the last audit
+	lapsed   time.Time     // when the minute began that spent is of
+	spent    time.Duration // without a session
+
+	sampled  time.Time // until when sm and busy are counted
+	sm, busy float64
+
+	seated    bool             // its session is governed on the GPU
+	looks     int              // audits in which it had a session
+	committed [3]uint64        // by the books in the last of them
+	excess    [excesses]uint64 // bytes above them, by the last readings of the driver
+	compared  int
+}
+
+// follow says how a process stands now. Who loses its session may be about to
+// end, or to connect again: the broker ended, a socket broke. That is let pass
+// for 10 s of a minute only, so that it is no way around the hook.
+func (p *auditedProcess) follow(now time.Time, hooked bool) {
+	passed := min(max(now.Sub(p.followed), 0), lapse/2)
+	p.followed = now
+	switch {
+	case hooked:
+		if p.status != isHooked {
+			p.status, p.since = isHooked, now
+		}
+		return
+	case p.status == isUnhooked:
+		return
+	case p.status == isLapsed:
+		p.spent += passed
+	case now.Sub(p.lapsed) >= lapseEvery:
+		p.lapsed, p.spent = now, 0
+	}
+	p.status = isLapsed
+	if p.spent >= lapse {
+		p.status = isUnhooked
+	}
+}
+
+// sum returns what a process used since the last audit, as its status has it.
+// What it used before it was first seen on a GPU that had not been looked at
+// is not known.
+func (p *auditedProcess) sum(g *auditedGPU, h *collectors.Holding, young bool) (u used) {
+	from := p.sampled
+	if young {
+		from = g.before
+	}
+	sm, busy := h.SM-p.sm, h.Busy-p.busy
+	p.sm, p.busy = h.SM, h.Busy
+	if h.Sampled.IsZero() {
+		return used{}
+	}
+	p.sampled = h.Sampled
+	if from.IsZero() {
+		return used{}
+	}
+	most := max(h.Sampled.Sub(from).Seconds(), 0) // of a GPU nobody has more than the whole
+	u.busy = min(max(busy, 0), most)
+	switch sm = min(max(sm, 0), most); {
+	case p.status == isUnhooked:
+		u.unhooked = sm
+	case p.status == isHooked && !p.since.After(from):
+		u.hooked = sm
+	default:
+		u.lapsed = sm
+	}
+	return u
+}
+
+// remember notes what the books have for a process now.
+func (p *auditedProcess) remember(committed uint64, seated bool) {
+	p.seated = seated
+	if p.looks == 0 {
+		p.committed = [3]uint64{committed, committed, committed}
+	}
+	p.committed[p.looks%len(p.committed)] = committed
+	p.looks++
+}
+
+// books returns what the books had for a process: now, and at most since the
+// driver was asked, which was a little earlier.
+func (p *auditedProcess) books() (now, most uint64) {
+	now = p.committed[(p.looks+len(p.committed)-1)%len(p.committed)]
+	return now, max(p.committed[0], p.committed[1], p.committed[2])
+}
+
+// above returns how much more memory than the books say a process has had in
+// each of the last readings, bytes. One reading is not enough: memory comes
+// and goes between the driver's answer and the books.
+func (p *auditedProcess) above(h *collectors.Holding, fresh bool) (bytes uint64) {
+	if fresh {
+		_, most := p.books()
+		over := uint64(0)
+		if h.Memory > most+ContextBytes {
+			over = h.Memory - most - ContextBytes
+		}
+		p.excess[p.compared%excesses] = over
+		p.compared++
+	}
+	if p.compared < excesses {
+		return 0
+	}
+	return slices.Min(p.excess[:])
+}

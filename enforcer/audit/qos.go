@@ -1,0 +1,172 @@
+package audit
+
+import (
+	"gpusteward/enforcer/policy"
+	"slices"
+	"time"
+
+	"gpusteward/enforcer/wire"
+)
+
+// Objectives whose windows are counted.
+const (
+	qosCompute = iota
+	qosMemory
+	qosWait
+	qosObjectives
+)
+
+var qosNames = [qosObjectives]string{"compute", "memory", "launch_wait"}
+
+const (
+	qosWindow = 10 * time.Second
+	qosHole   = 2 * qosWindow // a longer window has a hole: the host slept, or the clock was set
+	qosSlack  = 0.01          // of a window, that a tenant may get less than its guarantee
+	qosLate   = 0.01          // of its waits, that may be longer than the objective
+)
+
+// QoS counts the windows of 10 s in which tenants wanted what they are
+// guaranteed, and those in which they did not get it. It is pure; its zero
+// value is ready. One goroutine may use it.
+//
+//   - compute: a window in which the tenant wanted, by having it or waiting for
+//     it, at least its guarantee of the GPU's time. It is violated where it had
+//     less than its guarantee of the time in which it wanted it, by more than
+//     0.01 of the window.
+//   - launch_wait: a window with a wait, in which the tenant had no more of the
+//     GPU's time than its guarantee. It is violated where more than 1 % of the
+//     waits were longer than the objective.
+//   - memory: a window in which the tenant asked for memory within its
+//     guarantee. It is violated where it did not get some of that.
+//
+// A window in which the tenant came, in which its quota changed, the broker's
+// counters began anew, or the ladder held it, counts for nothing.
+type QoS struct {
+	tenants map[qosKey]*qosTenant
+}
+
+type qosKey struct{ tenant, gpu string }
+
+type qosTenant struct {
+	quota    qosQuota
+	open     bool // there is a window
+	began    time.Time
+	from     qosBooks // as of then
+	last     qosBooks // as of the last look
+	seen     time.Time
+	windows  [qosObjectives]uint64
+	violated [qosObjectives]uint64
+}
+
+// qosQuota is what a tenant was promised.
+type qosQuota struct {
+	guarantee float64
+	reserved  uint64
+	wait      time.Duration
+}
+
+// qosBooks are the broker's counters that windows are made of.
+type qosBooks struct {
+	charged, waited float64 // seconds
+	waits, late     uint64
+	asked, missed   uint64
+}
+
+// back reports whether a counter is less than before: they began anew.
+func (n qosBooks) back(before qosBooks) bool {
+	return n.charged < before.charged || n.waited < before.waited || n.waits < before.waits ||
+		n.late < before.late || n.asked < before.asked || n.missed < before.missed
+}
+
+// Look counts the windows that end now, and writes all counts into the rows of
+// their tenants and GPUs. Counts of who is in no row any more are kept for 10
+// minutes.
+func (q *QoS) Look(b Books, rows []wire.QuotaStats) {
+	if q.tenants == nil {
+		q.tenants = map[qosKey]*qosTenant{}
+	}
+	for i := range b.Tenants {
+		row := &b.Tenants[i]
+		if row.Tenant == policy.DefaultTenant {
+			continue
+		}
+		t := q.tenant(qosKey{row.Tenant, row.GPU})
+		t.look(b.Now, row, b.Quota(row.Tenant, row.GPU), b.Punished != nil && b.Punished(row.Tenant))
+		t.seen = b.Now
+	}
+	all := make([]wire.QoSStats, 0, len(rows)*qosObjectives)
+	for i := range rows {
+		r := &rows[i]
+		t := q.tenants[qosKey{r.Tenant, r.GPU}]
+		if t == nil {
+			t = &qosTenant{}
+		} else if t.seen.Before(b.Now) { // the broker has no books of it now
+			t.open, t.seen = false, b.Now
+		}
+		from := len(all)
+		for o, promised := range [qosObjectives]bool{r.Guarantee > 0, r.MemoryReserved > 0, r.LaunchWait > 0} {
+			if promised || t.windows[o] > 0 {
+				all = append(all, wire.QoSStats{Objective: qosNames[o], Windows: t.windows[o], Violations: t.violated[o]})
+			}
+		}
+		r.QoS = slices.Clip(all[from:])
+	}
+	for key, t := range q.tenants {
+		if gone := b.Now.Sub(t.seen); gone > auditForget {
+			delete(q.tenants, key)
+		} else if gone > 0 {
+			t.open = false
+		}
+	}
+}
+
+func (q *QoS) tenant(key qosKey) *qosTenant {
+	t := q.tenants[key]
+	if t == nil {
+		t = &qosTenant{}
+		q.tenants[key] = t
+	}
+	return t
+}
+
+// look ends the window where it is time to.
+func (t *qosTenant) look(now time.Time, row *wire.TenantStats, quota policy.Quota, punished bool) {
+	books := qosBooks{row.ChargedSeconds, row.WaitSeconds, row.Waits, row.LateWaits, row.MemoryAsked, row.MemoryMissed}
+	promise := qosQuota{quota.Guarantee, quota.Reserved, quota.LaunchWait}
+	long := now.Sub(t.began)
+	switch {
+	case row.Sessions == 0 || punished:
+		t.open = false
+		return
+	case !t.open || promise != t.quota || books.back(t.last) || long < 0 || long > qosHole:
+	case long < qosWindow:
+		t.last = books
+		return
+	default:
+		t.count(long.Seconds(), books)
+	}
+	t.open, t.quota, t.began, t.from, t.last = true, promise, now, books, books
+}
+
+// count judges a window of so many seconds.
+func (t *qosTenant) count(long float64, now qosBooks) {
+	charged, waits := now.charged-t.from.charged, now.waits-t.from.waits
+	wanted := min(charged+now.waited-t.from.waited, long)
+	if g := t.quota.guarantee; g > 0 && wanted >= g*long {
+		t.tell(qosCompute, charged < g*wanted-qosSlack*long)
+	}
+	if t.quota.wait > 0 && waits > 0 && charged <= t.quota.guarantee*long {
+		t.tell(qosWait, float64(now.late-t.from.late) > qosLate*float64(waits))
+	}
+	if t.quota.reserved > 0 && now.asked > t.from.asked {
+		t.tell(qosMemory, now.missed > t.from.missed)
+	}
+}
+
+// tell counts a window.
+func (t *qosTenant) tell(objective int, violated bool) {
+	t.windows[objective]++
+	if violated {
+		t.violated[objective]++
+	}
+}

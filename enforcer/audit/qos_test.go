@@ -1,0 +1,198 @@
+package audit
+
+import (
+	"fmt"
+	"gpusteward/enforcer/policy"
+	"testing"
+	"time"
+
+	"gpusteward/enforcer/wire"
+)
+
+// A window of a tenant, and what it counts for.
+func TestQoSWindows(t *testing.T) {
+	all := policy.Quota{Guarantee: .3, Reserved: gib, LaunchWait: time.Millisecond}
+	rate := func(charged, waited float64) func(r *wire.TenantStats) {
+		return func(r *wire.TenantStats) { r.ChargedSeconds += charged; r.WaitSeconds += waited }
+	}
+	for _, c := range []struct {
+		name    string
+		quota   policy.Quota
+		second  func(r *wire.TenantStats) // what a second adds
+		windows string                    // compute, memory, launch_wait: windows/violations
+	}{
+		{"idle", all, rate(0, 0), "0/0 0/0 0/0"},
+		{"wants less than its guarantee", all, rate(.2, .09), "0/0 0/0 0/0"},
+		{"gets what it wants", all, rate(.31, 0), "1/0 0/0 0/0"},
+		{"gets its guarantee", all, rate(.3, .7), "1/0 0/0 0/0"},
+		{"gets a little less", all, rate(.291, .709), "1/0 0/0 0/0"},
+		{"gets too little", all, rate(.289, .711), "1/1 0/0 0/0"},
+		{"gets nothing", all, rate(0, 1), "1/1 0/0 0/0"},
+		{"waits for two turns at once", all, rate(.3, 2), "1/0 0/0 0/0"},
+		{"wants it half of the time and gets its part of that", all, rate(.16, .34), "1/0 0/0 0/0"},
+		{"wants it half of the time and gets too little", all, rate(.13, .37), "1/1 0/0 0/0"},
+		{"is guaranteed nothing", policy.Quota{}, rate(0, 1), "0/0 0/0 0/0"},
+
+		{"no wait is late", all, func(r *wire.TenantStats) { r.Waits += 100 }, "0/0 0/0 1/0"},
+		{"1 % of them is", all, func(r *wire.TenantStats) { r.Waits += 100; r.LateWaits++ }, "0/0 0/0 1/0"},
+		{"more are", all, func(r *wire.TenantStats) { r.Waits += 99; r.LateWaits++ }, "0/0 0/0 1/1"},
+		{"it has more than its guarantee", all, func(r *wire.TenantStats) { r.ChargedSeconds += .31; r.Waits++; r.LateWaits++ }, "1/0 0/0 0/0"},
+		{"it has its guarantee", all, func(r *wire.TenantStats) { r.ChargedSeconds += .2999; r.Waits++; r.LateWaits++ }, "0/0 0/0 1/1"},
+		{"without an objective", policy.Quota{Guarantee: .3}, func(r *wire.TenantStats) { r.Waits++; r.LateWaits++ }, "0/0 0/0 0/0"},
+
+		{"asks and gets", all, func(r *wire.TenantStats) { r.MemoryAsked++ }, "0/0 1/0 0/0"},
+		{"asks and misses", all, func(r *wire.TenantStats) { r.MemoryAsked += 1000; r.MemoryMissed++ }, "0/0 1/1 0/0"},
+		{"nothing is reserved", policy.Quota{Guarantee: .3}, func(r *wire.TenantStats) { r.MemoryAsked++; r.MemoryMissed++ }, "0/0 0/0 0/0"},
+	} {
+		s := newService(c.quota)
+		s.run(10, c.second)
+		if got := s.counts(); got != "0/0 0/0 0/0" {
+			t.Errorf("%s: %s before the window's end", c.name, got)
+		}
+		s.run(1, c.second)
+		if got := s.counts(); got != c.windows {
+			t.Errorf("%s: %s, want %s", c.name, got, c.windows)
+		}
+	}
+}
+
+// A service is a tenant on a GPU, as the broker's books tell of it.
+type service struct {
+	now      time.Time
+	row      wire.TenantStats
+	quota    policy.Quota
+	punished bool
+	absent   bool
+	qos      QoS
+	rows     []wire.QuotaStats
+}
+
+func newService(q policy.Quota) *service {
+	return &service{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), quota: q, row: wire.TenantStats{Tenant: "a", GPU: gpuA, Sessions: 1}}
+}
+
+// run looks once a second, and lets each have added something.
+func (s *service) run(seconds int, add func(r *wire.TenantStats)) {
+	for range seconds {
+		b := Books{Now: s.now, Quota: func(string, string) policy.Quota { return s.quota }, Punished: func(string) bool { return s.punished }}
+		if !s.absent {
+			b.Tenants = []wire.TenantStats{s.row}
+		}
+		s.rows = []wire.QuotaStats{{Tenant: "a", GPU: gpuA, Guarantee: s.quota.Guarantee, MemoryReserved: s.quota.Reserved, LaunchWait: s.quota.LaunchWait.Seconds()}}
+		s.qos.Look(b, s.rows)
+		s.now = s.now.Add(time.Second)
+		add(&s.row)
+	}
+}
+
+func (s *service) counts() string {
+	windows, violations := map[string]uint64{}, map[string]uint64{}
+	for _, o := range s.rows[0].QoS {
+		windows[o.Objective], violations[o.Objective] = o.Windows, o.Violations
+	}
+	text := ""
+	for _, name := range qosNames {
+		text += fmt.Sprintf(" %d/%d", windows[name], violations[name])
+	}
+	return text[1:]
+}
+
+// starve is a second without anything of what was promised.
+func starve(r *wire.TenantStats) { r.WaitSeconds++ }
+
+func TestQoSCountsOneWindowAfterTheOther(t *testing.T) {
+	s := newService(policy.Quota{Guarantee: .3})
+	s.run(61, starve)
+	if got := s.counts(); got != "6/6 0/0 0/0" {
+		t.Errorf("in a minute %s", got)
+	}
+}
+
+func TestQoSRowsAreOfWhatIsPromised(t *testing.T) {
+	s := newService(policy.Quota{Guarantee: .3})
+	s.run(1, starve)
+	if n := len(s.rows[0].QoS); n != 1 || s.rows[0].QoS[0].Objective != "compute" {
+		t.Errorf("%+v", s.rows[0].QoS)
+	}
+	s.run(10, starve)
+	s.quota = policy.Quota{}
+	s.run(1, starve)
+	if got := s.counts(); got != "1/1 0/0 0/0" {
+		t.Errorf("a count is gone with its promise: %s", got)
+	}
+}
+
+func TestQoSWindowsThatCountForNothing(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(s *service)
+		back   func(s *service)
+	}{
+		{"the ladder holds it", func(s *service) { s.punished = true }, func(s *service) { s.punished = false }},
+		{"it has only come", func(s *service) { s.row.Sessions = 0 }, func(s *service) { s.row.Sessions = 1 }},
+		{"the broker has no books of it", func(s *service) { s.absent = true }, func(s *service) { s.absent = false }},
+		{"the broker was started again", func(s *service) { s.row = wire.TenantStats{Tenant: "a", GPU: gpuA, Sessions: 1} }, func(*service) {}},
+		{"its quota was changed", func(s *service) { s.quota.Guarantee = .4 }, func(*service) {}},
+		{"the clock was set", func(s *service) { s.now = s.now.Add(-time.Hour) }, func(*service) {}},
+		{"nobody looked", func(s *service) { s.now = s.now.Add(time.Hour) }, func(*service) {}},
+	} {
+		s := newService(policy.Quota{Guarantee: .3})
+		s.run(6, starve)
+		c.change(s)
+		s.run(1, starve)
+		c.back(s)
+		s.run(9, starve)
+		if got := s.counts(); got != "0/0 0/0 0/0" {
+			t.Errorf("%s: %s", c.name, got)
+		}
+		s.run(3, starve)
+		if got := s.counts(); got != "1/1 0/0 0/0" {
+			t.Errorf("%s, and a window later: %s", c.name, got)
+		}
+	}
+}
+
+func TestQoSResetsWithinAWindow(t *testing.T) {
+	s := newService(policy.Quota{Guarantee: .3})
+	s.run(5, func(*wire.TenantStats) {})
+	s.row.ChargedSeconds = 0 // and more than before by the window's end
+	s.row.WaitSeconds = 0
+	s.run(3, starve)
+	s.row.WaitSeconds = 1
+	s.run(4, func(r *wire.TenantStats) { r.WaitSeconds += 5 })
+	if got := s.counts(); got != "0/0 0/0 0/0" {
+		t.Errorf("%s", got)
+	}
+}
+
+func TestQoSForgets(t *testing.T) {
+	s := newService(policy.Quota{Guarantee: .3})
+	s.run(11, starve)
+	b := Books{Now: s.now.Add(auditForget - time.Minute)}
+	if s.qos.Look(b, nil); len(s.qos.tenants) != 1 {
+		t.Error("forgotten too early")
+	}
+	if s.qos.Look(b, s.rows); len(s.qos.tenants) != 1 || s.counts() != "1/1 0/0 0/0" {
+		t.Errorf("who is in the policy is forgotten: %s", s.counts())
+	}
+	b.Now = b.Now.Add(auditForget + time.Second)
+	if s.qos.Look(b, nil); len(s.qos.tenants) != 0 {
+		t.Error("who left is not forgotten")
+	}
+}
+
+func BenchmarkQoS(b *testing.B) {
+	books := hostBooks()
+	var rows []wire.QuotaStats
+	for _, t := range books.Tenants {
+		rows = append(rows, wire.QuotaStats{Tenant: t.Tenant, GPU: t.GPU, Guarantee: .01, MemoryReserved: gib, LaunchWait: .001})
+	}
+	var q QoS
+	var at time.Duration
+	b.ReportAllocs()
+	for b.Loop() {
+		at += time.Second
+		advance(&books, at)
+		q.Look(books, rows)
+	}
+}

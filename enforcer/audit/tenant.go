@@ -1,0 +1,153 @@
+package audit
+
+import (
+	"cmp"
+	"fmt"
+	"gpusteward/enforcer/policy"
+	"slices"
+	"time"
+)
+
+// An auditedTenant is what an audit knows of a tenant on a GPU.
+type auditedTenant struct {
+	name string
+	seen time.Time
+	used
+	looks    looks
+	readings readings
+	due      bool               // there is a new reading to judge
+	judged   time.Time          // when charged time was, where there are no readings
+	rules    [2]float64         // limit and bandwidth that the windows are of
+	row      bool               // the broker has books of it
+	charged  float64            // seconds, by them
+	works    []*auditedWorkload // by key
+	nobody   auditedWorkload    // processes whose workload's name is not known yet: they count for the tenant
+
+	drift, bus *float64 // of the last window
+}
+
+func (t *auditedTenant) begin() {
+	t.row, t.due = false, false
+	t.nobody.begin()
+	for _, w := range t.works {
+		w.begin()
+	}
+}
+
+// restart begins the windows anew.
+func (t *auditedTenant) restart() {
+	t.looks, t.readings, t.drift, t.bus = t.looks[:0], t.readings[:0], nil, nil
+	for _, w := range t.works {
+		w.readings = w.readings[:0]
+	}
+}
+
+func (t *auditedTenant) work(key string) *auditedWorkload {
+	at, known := slices.BinarySearchFunc(t.works, key, func(w *auditedWorkload, key string) int { return cmp.Compare(w.key, key) })
+	if !known {
+		t.works = slices.Insert(t.works, at, &auditedWorkload{key: key})
+	}
+	return t.works[at]
+}
+
+// seated returns how many processes have a session that is on the GPU.
+func (t *auditedTenant) seated() (n int) {
+	for _, w := range t.works {
+		n += w.now.seated
+	}
+	return n + t.nobody.now.seated
+}
+
+// look takes note of the broker's books. Without them who has a session on the
+// GPU cannot be judged; who said nothing of it is charged nothing.
+func (t *auditedTenant) look(now time.Time, together float64) {
+	if !t.row && t.seated() > 0 {
+		t.restart()
+		return
+	}
+	before := len(t.looks)
+	if t.looks = t.looks.add(look{now, t.charged, together}); len(t.looks) < before { // the broker's counters began anew
+		next := t.looks[0]
+		t.restart()
+		t.looks = t.looks.add(next)
+	}
+}
+
+// sample takes a reading.
+func (t *auditedTenant) sample(at time.Time) {
+	charged, together, ok := t.looks.at(at)
+	if !ok {
+		return
+	}
+	t.readings, t.due = t.readings.add(reading{at, t.used, charged, together}), true
+	for _, w := range t.works {
+		w.readings = w.readings.add(reading{at: at, used: w.used})
+	}
+}
+
+// judge finds the violations of a tenant's workloads on a GPU.
+func (t *auditedTenant) judge(b *Books, g *auditedGPU, found *Audited) {
+	q := b.Quota(t.name, g.uuid)
+	timed := t.judgeTime(b, g, q, found)
+	if g.fresh && !g.dark {
+		t.judgeProcesses(g, found)
+		t.judgeMemory(g, q, found)
+	}
+	for _, w := range t.works {
+		s := Subject{t.name, w.key}
+		before, listed := found.Known[s]
+		switch {
+		case g.dark:
+			found.Known[s] = false
+		case w.now.all > 0:
+			found.Known[s] = (before || !listed) && g.fresh && timed && !w.guilty && !w.now.partial
+		}
+	}
+}
+
+// forget forgets the workloads that left.
+func (t *auditedTenant) forget(now time.Time, crowded bool) {
+	t.works = slices.DeleteFunc(t.works, func(w *auditedWorkload) bool {
+		gone := now.Sub(w.seen)
+		return gone > auditForget || crowded && gone > 0
+	})
+}
+
+// judgeProcesses finds the processes that go around the hook.
+func (t *auditedTenant) judgeProcesses(g *auditedGPU, found *Audited) {
+	for _, w := range t.works {
+		if n := len(w.now.sure); n > 0 {
+			w.accuse(found, t, Violation{GPU: g.uuid, Objective: Unhooked, Value: float64(n), PIDs: w.now.sure,
+				Text: fmt.Sprintf("%d of the workload's %d processes on the GPU go around the hook.", n, w.now.all)})
+		}
+	}
+}
+
+// judgeMemory finds who has more memory than the books say, and who is the
+// cause of the tenant's having more than its cap.
+func (t *auditedTenant) judgeMemory(g *auditedGPU, q policy.Quota, found *Audited) {
+	has := t.nobody.now.has()
+	for _, w := range t.works {
+		n := &w.now
+		has += n.has()
+		if len(n.under) > 0 {
+			w.accuse(found, t, Violation{GPU: g.uuid, Objective: Underreported, Value: float64(n.had), Allowed: float64(n.reported), PIDs: n.under,
+				Text: fmt.Sprintf("%d processes have %s of memory by the driver; by their hooks they have no more than %s, contexts included.", len(n.under), size(n.had), size(n.reported))})
+		}
+	}
+	if q.Memory == 0 || has <= q.Memory {
+		return
+	}
+	for _, w := range t.works {
+		n := &w.now
+		if n.unhooked+n.excess == 0 {
+			continue
+		}
+		pids := slices.Concat(n.sure, n.under)
+		w.accuse(found, t, Violation{GPU: g.uuid, Objective: OverMemory, Value: float64(has), Allowed: float64(q.Memory), PIDs: pids,
+			Text: fmt.Sprintf("The tenant has %s of memory and may have %s; %s that this workload has is in nobody's books.", size(has), size(q.Memory), size(n.unhooked+n.excess))})
+	}
+}
+
+// size returns bytes as people read them.
+func size(bytes uint64) string { return fmt.Sprintf("%.2f GiB", float64(bytes)/(1<<30)) }

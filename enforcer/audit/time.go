@@ -1,0 +1,132 @@
+package audit
+
+import (
+	"cmp"
+	"fmt"
+	"gpusteward/enforcer/policy"
+	"time"
+)
+
+// judgeTime finds who uses more of a GPU's time, or of its memory's bandwidth,
+// than it may or than its hook says. It reports whether what the last window
+// said can be relied on now.
+func (t *auditedTenant) judgeTime(b *Books, g *auditedGPU, q policy.Quota, found *Audited) (known bool) {
+	if rules := [2]float64{part(q.Limit), part(q.Bandwidth)}; rules != t.rules {
+		t.rules = rules // what was right by the old ones is not judged by the new ones
+		t.restart()
+	}
+	measured, ever := g.measured(b.Now)
+	from, to, enough := t.readings.window()
+	switch {
+	case !measured || !enough:
+		t.drift, t.bus = nil, nil
+	case t.due:
+		t.judgeWindow(g, from, to, found)
+	}
+	if !ever && b.Now.Sub(t.judged) >= chargedEvery {
+		t.judged = b.Now
+		t.acquit()
+		if ratio, ok := t.looks.ratio(); ok && ratio > t.rules[0]+chargedTolerance {
+			t.accuseLargest(found, used.sm, time.Time{}, t.over(g, ratio))
+		}
+	}
+	if !ever || !g.governed && b.Now.Sub(g.first) >= noSample { // that nobody counts it is an answer
+		return true
+	}
+	return measured && enough
+}
+
+// judgeWindow judges what was used between two readings.
+func (t *auditedTenant) judgeWindow(g *auditedGPU, from, to reading, found *Audited) {
+	t.acquit()
+	long := to.at.Sub(from.at).Seconds()
+	u := to.minus(from.used)
+	together := max(to.together.most-from.together.least, 0)
+	least, most := max(to.charged.least-from.charged.most, 0), to.charged.most-from.charged.least
+
+	// What suits the tenant is believed: together with others it may have had
+	// the whole GPU, and be charged its part.
+	drift, bus := max(u.hooked-most-together, 0)/long, u.busy/long
+	t.drift, t.bus = &drift, &bus
+	if !g.governed {
+		t.drift = nil // nobody charges anything there
+	} else if drift > tolerance {
+		w := t.accuseLargest(found, func(u used) float64 { return u.hooked }, from.at,
+			Violation{GPU: g.uuid, Objective: Underreported, Value: u.hooked / long, Allowed: (most + together) / long,
+				Text: fmt.Sprintf("The tenant's processes had %s of the GPU's time by the driver; by their hooks no more than %s.", percentage(u.hooked/long), percentage((most+together)/long))})
+		if w != nil {
+			w.lied = true
+		}
+	}
+	if limit, bandwidth := t.rules[0], t.rules[1]; limit < 1 || bandwidth < 1 {
+		sm := (max(u.hooked-together, min(u.hooked, least)) + u.lapsed + u.unhooked) / long
+		if charged, ok := t.looks.ratio(); sm > limit+tolerance {
+			t.accuseUnhooked(found, from.at, long, t.over(g, sm))
+		} else if ok && charged > limit+chargedTolerance {
+			t.accuseLargest(found, used.sm, from.at, t.over(g, charged))
+		}
+		if bus > bandwidth+tolerance {
+			t.accuseLargest(found, func(u used) float64 { return u.busy }, from.at,
+				Violation{GPU: g.uuid, Objective: OverBandwidth, Value: bus, Allowed: bandwidth,
+					Text: fmt.Sprintf("The tenant kept the GPU's memory busy for %s of the time and may for %s.", percentage(bus), percentage(bandwidth))})
+		}
+	}
+}
+
+// over is the violation of who used more of a GPU's time than its limit.
+func (t *auditedTenant) over(g *auditedGPU, ratio float64) Violation {
+	return Violation{GPU: g.uuid, Objective: OverCompute, Value: ratio, Allowed: t.rules[0],
+		Text: fmt.Sprintf("The tenant had %s of the GPU's time and may have %s.", percentage(ratio), percentage(t.rules[0]))}
+}
+
+// acquit ends what the window before said of the tenant's workloads.
+func (t *auditedTenant) acquit() {
+	for _, w := range t.works {
+		w.guilty, w.lied = false, false
+	}
+}
+
+// accuseUnhooked accuses the workloads that used a GPU around the hook, or
+// where none did, the one that used most of it.
+func (t *auditedTenant) accuseUnhooked(found *Audited, from time.Time, long float64, v Violation) {
+	some := false
+	for _, w := range t.works {
+		if u := w.readings.since(from); u.unhooked < trace*long {
+			continue
+		}
+		if some = true; w.now.all > 0 {
+			w.guilty = true
+			v.PIDs = w.now.pids
+			if len(w.now.sure) > 0 {
+				v.PIDs = w.now.sure
+			}
+			w.accuse(found, t, v)
+		}
+	}
+	if !some {
+		t.accuseLargest(found, used.sm, from, v)
+	}
+}
+
+// accuseLargest accuses the workload with the largest part of what was used
+// since a moment, and returns it; where that one has left, nobody.
+func (t *auditedTenant) accuseLargest(found *Audited, part func(used) float64, from time.Time, v Violation) *auditedWorkload {
+	var worst *auditedWorkload
+	largest := 0.0
+	for _, w := range t.works {
+		p := part(w.readings.since(from))
+		if worst == nil || cmp.Or(cmp.Compare(p, largest), cmp.Compare(w.now.hooked, worst.now.hooked), cmp.Compare(worst.key, w.key)) > 0 {
+			worst, largest = w, p
+		}
+	}
+	if worst == nil || worst.now.all == 0 {
+		return nil
+	}
+	worst.guilty = true
+	v.PIDs = worst.now.pids
+	worst.accuse(found, t, v)
+	return worst
+}
+
+// percentage returns a ratio as people read it.
+func percentage(ratio float64) string { return fmt.Sprintf("%.1f %%", ratio*100) }

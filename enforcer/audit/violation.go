@@ -1,0 +1,32 @@
+package audit
+
+import "cmp"
+
+// A Subject is who stands on the ladder: a workload of a tenant, on the whole
+// host.
+type Subject struct{ Tenant, Workload string }
+
+// Objectives that a workload can violate.
+const (
+	OverCompute   = "compute"   // more of the GPU's time than its limit
+	OverMemory    = "memory"    // more memory than its cap
+	OverBandwidth = "bandwidth" // more of the memory's bandwidth than its part
+	Unhooked      = "unhooked"  // processes that go around the hook
+	Underreported = "reports"   // its hook says less than the driver
+)
+
+// A Violation is what one audit found of a workload on one GPU: the evidence.
+type Violation struct {
+	Subject
+	GPU       string  // UUID
+	Objective string  // one of the above
+	Value     float64 // what was found: a ratio, bytes, or a number of processes
+	Allowed   float64
+	PIDs      []int  // of the processes that it was found of, at most 16
+	Text      string // a sentence for people
+}
+
+// Compare orders subjects: by tenant, then by workload.
+func Compare(a, b Subject) int {
+	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Workload, b.Workload))
+}

@@ -1,0 +1,146 @@
+package audit
+
+import "time"
+
+// How the driver's samples are looked at. The driver is asked every 5 s, and
+// each second while a process is young.
+const (
+	readingEvery = 4 * time.Second  // least from one reading to the next
+	windowLeast  = 10 * time.Second // what a window is at least
+	windowMost   = 30 * time.Second // a longer one has a hole
+)
+
+// used is what the driver counted of somebody on a GPU, seconds: a sum that
+// only grows.
+type used struct {
+	hooked   float64 // SM time of processes with a session
+	lapsed   float64 // of those that had one a moment ago, or have it since a moment ago
+	unhooked float64 // of those without
+	busy     float64 // memory-busy time of them all
+}
+
+func (u used) sm() float64 { return u.hooked + u.lapsed + u.unhooked }
+
+func (u used) minus(o used) used {
+	return used{u.hooked - o.hooked, u.lapsed - o.lapsed, u.unhooked - o.unhooked, u.busy - o.busy}
+}
+
+func (u *used) add(o used) {
+	u.hooked += o.hooked
+	u.lapsed += o.lapsed
+	u.unhooked += o.unhooked
+	u.busy += o.busy
+}
+
+// A bound is between what a counter of the broker's was when the driver
+// sampled: the broker is asked at other moments.
+type bound struct{ least, most float64 }
+
+// A reading is what was counted up to one of the driver's samples.
+type reading struct {
+	at time.Time
+	used
+	charged, together bound
+}
+
+// readings are the latest of somebody, oldest first.
+type readings []reading
+
+// add returns r with one more, without those that no window reaches.
+func (r readings) add(next reading) readings {
+	old := 0
+	for old < len(r) && next.at.Sub(r[old].at) > windowMost {
+		old++
+	}
+	if old > 0 {
+		r = r[:copy(r, r[old:])]
+	}
+	return append(r, next)
+}
+
+// window returns the ends of the shortest window up to the last reading that
+// is long enough.
+func (r readings) window() (from, to reading, ok bool) {
+	for i := len(r) - 2; i >= 0; i-- {
+		if r[len(r)-1].at.Sub(r[i].at) >= windowLeast {
+			return r[i], r[len(r)-1], true
+		}
+	}
+	return reading{}, reading{}, false
+}
+
+// since returns what was used from a moment to the last reading. Who came
+// later had used nothing then.
+func (r readings) since(from time.Time) used {
+	if len(r) == 0 {
+		return used{}
+	}
+	for i := len(r) - 1; i >= 0; i-- {
+		if !r[i].at.After(from) {
+			return r[len(r)-1].minus(r[i].used)
+		}
+	}
+	return r[len(r)-1].used
+}
+
+// A look is what the broker's books said at a moment, seconds.
+type look struct {
+	at                time.Time
+	charged, together float64
+}
+
+// looks are the latest of a tenant on a GPU, oldest first.
+type looks []look
+
+// mostLooks at one a second reach further than a window and the driver's delay.
+const mostLooks = 16
+
+// add returns l with one more. Counters that went back began anew.
+func (l looks) add(next look) looks {
+	if n := len(l); n > 0 && (next.charged < l[n-1].charged || next.together < l[n-1].together || !next.at.After(l[n-1].at)) {
+		l = l[:0]
+	}
+	if len(l) == mostLooks {
+		l = l[:copy(l, l[1:])]
+	}
+	return append(l, next)
+}
+
+// at returns what the counters can have been at a moment: they do not go back,
+// and gain no more than a second a second. A moment before the first look is
+// not known.
+func (l looks) at(at time.Time) (charged, together bound, ok bool) {
+	for i := len(l) - 1; i >= 0; i-- {
+		if at.Before(l[i].at) {
+			continue
+		}
+		past := at.Sub(l[i].at).Seconds()
+		charged = bound{l[i].charged, l[i].charged + past}
+		together = bound{l[i].together, l[i].together + past}
+		if i+1 < len(l) {
+			left := l[i+1].at.Sub(at).Seconds()
+			charged = charged.before(l[i+1].charged, left)
+			together = together.before(l[i+1].together, left)
+		}
+		return charged, together, true
+	}
+	return bound{}, bound{}, false
+}
+
+// before narrows b by what the counter was left seconds later. Where a lump was
+// charged, it may have been on either side.
+func (b bound) before(then, left float64) bound {
+	least, most := max(b.least, then-left), min(b.most, then)
+	return bound{min(least, most), max(least, most)}
+}
+
+// ratio returns the part of the time that was charged over the last window of
+// looks.
+func (l looks) ratio() (ratio float64, ok bool) {
+	for i := len(l) - 2; i >= 0; i-- {
+		if long := l[len(l)-1].at.Sub(l[i].at); long >= windowLeast {
+			return (l[len(l)-1].charged - l[i].charged) / long.Seconds(), true
+		}
+	}
+	return 0, false
+}

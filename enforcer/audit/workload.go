@@ -1,0 +1,125 @@
+package audit
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/enforcer/wire"
+)
+
+// An auditedWorkload is what an audit knows of a tenant's workload on a GPU.
+type auditedWorkload struct {
+	key  string
+	seen time.Time
+	used
+	readings readings
+	guilty   bool              // by the last window: it is not clean until the next
+	lied     bool              // in that its hooks told of too little GPU time
+	counts   map[string]uint64 // audits that found a violation, by objective; never written again once it was handed out
+	now      auditedProcesses
+}
+
+// auditedProcesses are a workload's processes on a GPU in one audit.
+type auditedProcesses struct {
+	all, hooked int
+	seated      int  // of the hooked ones, those that said that they use the GPU
+	partial     bool // something is not known of them
+	blind       bool // that is how much memory one with a session has
+	drift       float64
+	committed   uint64 // bytes, by the books
+	unhooked    uint64 // bytes of those without a session
+	excess      uint64 // bytes above the books of those in under
+	had         uint64 // bytes of those in under, by the driver
+	reported    uint64 // bytes that their hooks say, contexts included
+
+	pids, without, under, sure []int    // sure: without a session for more than a reading
+	accused                    []string // objectives
+}
+
+// has returns the bytes that the processes have: what is in the books, and what
+// should be.
+func (n *auditedProcesses) has() uint64 { return n.committed + n.unhooked + n.excess }
+
+func (w *auditedWorkload) begin() {
+	n := &w.now
+	*n = auditedProcesses{pids: n.pids[:0], without: n.without[:0], under: n.under[:0], sure: n.sure[:0], accused: n.accused[:0]}
+}
+
+// enter counts a process.
+func (w *auditedWorkload) enter(p *auditedProcess, h *collectors.Holding, g *auditedGPU) {
+	n, pid := &w.now, h.Process.PID
+	n.all++
+	n.pids = append(n.pids, pid)
+	n.partial = n.partial || !h.Known || p.status == isLapsed
+	switch p.status {
+	case isHooked:
+		n.hooked++
+		if p.seated {
+			n.seated++
+		}
+		if p.seated || g.governed { // else nobody keeps books there
+			w.compare(p, h, g.fresh)
+		}
+	case isUnhooked:
+		n.without = append(n.without, pid)
+		if p.seen < 2 { // it may have ended since the driver was asked, and its session with it
+			n.partial = true
+			break
+		}
+		n.sure = append(n.sure, pid)
+		if h.Known {
+			n.unhooked += h.Memory
+		}
+	}
+}
+
+// compare compares the memory of a process with the books.
+func (w *auditedWorkload) compare(p *auditedProcess, h *collectors.Holding, fresh bool) {
+	n := &w.now
+	committed, most := p.books()
+	n.committed += committed
+	if !h.Known {
+		n.blind = true
+		return
+	}
+	n.drift += float64(h.Memory) - float64(committed)
+	if above := p.above(h, fresh); above > 0 {
+		n.excess += above
+		n.had += h.Memory
+		n.reported += most + ContextBytes
+		n.under = append(n.under, h.Process.PID)
+	}
+}
+
+// accuse adds a violation of a tenant's workload, and counts it.
+func (w *auditedWorkload) accuse(found *Audited, t *auditedTenant, v Violation) {
+	v.Subject = Subject{t.name, w.key}
+	v.PIDs = slices.Sorted(slices.Values(v.PIDs))
+	v.PIDs = slices.Clip(v.PIDs[:min(len(v.PIDs), maxPIDs)])
+	found.Violations = append(found.Violations, v)
+	if slices.Contains(w.now.accused, v.Objective) {
+		return
+	}
+	w.now.accused = append(w.now.accused, v.Objective)
+	counts := make(map[string]uint64, len(w.counts)+1)
+	maps.Copy(counts, w.counts)
+	counts[v.Objective]++
+	w.counts = counts
+}
+
+// stats are what is told of the workload; drift is a place for that number.
+func (w *auditedWorkload) stats(tenant, gpu string, drift *float64) wire.WorkloadStats {
+	n := &w.now
+	s := wire.WorkloadStats{Tenant: tenant, Workload: w.key, GPU: gpu,
+		Processes: n.all, Unhooked: len(n.without), Under: len(n.under), Violations: w.counts}
+	if w.lied {
+		s.Under = n.hooked
+	}
+	if n.hooked > 0 && !n.blind {
+		*drift = n.drift
+		s.Drift = drift
+	}
+	return s
+}

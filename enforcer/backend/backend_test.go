@@ -1,0 +1,89 @@
+package backend
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"gpusteward/collectors/host"
+)
+
+var _, _ Backend = (*MPS)(nil), (*KernelMemory)(nil)
+
+// A census is a host.Proc of the processes that it lists.
+type census struct {
+	mu    sync.Mutex
+	facts map[int]host.Facts
+}
+
+func newCensus() *census { return &census{facts: map[int]host.Facts{}} }
+
+// has makes a process what f says, and returns it.
+func (c *census) has(pid int, f host.Facts) host.Process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f.Start = cmp.Or(f.Start, uint64(pid))
+	c.facts[pid] = f
+	return host.Process{PID: pid, Start: f.Start, UID: f.UID}
+}
+
+// Open implements host.Proc.
+func (c *census) Open(pid int) (host.Handle, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f, ok := c.facts[pid]
+	if !ok {
+		return nil, host.ErrGone
+	}
+	return counted{facts: f}, nil
+}
+
+type counted struct {
+	host.Handle
+	facts host.Facts
+}
+
+func (c counted) Facts() (host.Facts, error) { return c.facts, nil }
+func (counted) Close()                       {}
+
+// sorted returns holds in an order of their own.
+func sorted(holds []Hold) []Hold {
+	all := slices.Clone(holds)
+	slices.SortFunc(all, func(a, b Hold) int {
+		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Resource, b.Resource))
+	})
+	return all
+}
+
+func TestTheNewestDemandsAreTaken(t *testing.T) {
+	wants := make(chan []Demand, 1)
+	post(wants, []Demand{{Tenant: "a"}})
+	post(wants, []Demand{{Tenant: "b"}})
+	if got := <-wants; len(got) != 1 || got[0].Tenant != "b" {
+		t.Errorf("took %v, want b", got)
+	}
+	select {
+	case got := <-wants:
+		t.Errorf("there is more: %v", got)
+	default:
+	}
+}
+
+func TestAnOldSightIsNotBelieved(t *testing.T) {
+	holds := []Hold{{"a", "GPU-a", Memory}}
+	for _, c := range []struct {
+		name string
+		s    *sight
+		want int
+	}{
+		{"none", nil, 0},
+		{"fresh", &sight{at: time.Now(), holds: holds}, 1},
+		{"old", &sight{at: time.Now().Add(-sightLasts - time.Second), holds: holds}, 0},
+	} {
+		if got := c.s.fresh().holds; len(got) != c.want {
+			t.Errorf("%s: %v, want %d", c.name, got, c.want)
+		}
+	}
+}

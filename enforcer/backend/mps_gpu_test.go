@@ -1,0 +1,86 @@
+//go:build gpu
+
+package backend
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/collectors/host"
+)
+
+// TestGPUMPS holds that the real control daemon is as testdata/mps-control.sh
+// has it: a server of this user's is given a limit and a cap, and loses them.
+func TestGPUMPS(t *testing.T) {
+	command, err := exec.LookPath(mpsCommand)
+	if err != nil {
+		t.Skip(err)
+	}
+	uuids, err := exec.Command("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	uuid := strings.Fields(string(uuids))[0]
+	dir, err := os.MkdirTemp("", "mps") // short: it is a socket's path
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", dir)
+	t.Setenv("CUDA_MPS_LOG_DIRECTORY", dir)
+	if out, err := exec.Command(command, "-d").CombinedOutput(); err != nil {
+		t.Fatalf("start the control daemon: %v: %s", err, out)
+	}
+	ps, err := host.ProcFS("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	m := NewMPS(MPSOptions{Proc: ps, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Tenant: func(uid int) (string, bool) { return "a", uid == os.Getuid() }})
+	defer func() { _ = m.control.silent(t.Context(), "quit") }()
+	if err := m.control.silent(t.Context(), "start_server -uid %d", os.Getuid()); err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for begin := time.Now(); len(pids) == 0 && time.Since(begin) < 30*time.Second; time.Sleep(10 * time.Millisecond) {
+		if pids, err = m.control.pids(t.Context(), "get_server_list"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(pids) != 1 {
+		t.Fatalf("servers %v, want one", pids)
+	}
+	if _, err := m.control.pids(t.Context(), "get_client_list 1"); !errors.Is(err, errServerGone) {
+		t.Errorf("%v for a server that is none", err)
+	}
+	if _, err := m.control.pids(t.Context(), "nonsense"); err == nil || errors.Is(err, errServerGone) {
+		t.Errorf("%v for nonsense", err)
+	}
+	for _, c := range []struct {
+		limit   float64
+		memory  uint64
+		holds   []Hold
+		threads float64
+	}{
+		{.3, 1500 << 20, []Hold{{"a", uuid, Compute}, {"a", uuid, Memory}}, .3},
+		{.334, 900 << 20, []Hold{{"a", uuid, Compute}, {"a", uuid, Memory}}, .334},
+		{1, 8 << 30, []Hold{{"a", uuid, Memory}}, 1},
+		{1, 0, nil, 1},
+	} {
+		saw, err := m.look(t.Context(), mpsWants([]Demand{demand("a", uuid, c.limit, c.memory)}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(saw.servers) != 1 || saw.servers[0].Threads != c.threads || !slices.Equal(sorted(saw.holds), c.holds) {
+			t.Errorf("limit %g, cap %d: holds %v, servers %v; says %s", c.limit, c.memory, saw.holds, saw.servers, log.String())
+		}
+	}
+}

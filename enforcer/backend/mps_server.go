@@ -1,0 +1,162 @@
+package backend
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"gpusteward/enforcer/wire"
+)
+
+// An mpsServerID is a server, and never another that has its PID later.
+type mpsServerID struct {
+	pid   int
+	start uint64
+}
+
+// An mpsServer is what this process knows of a server.
+type mpsServer struct {
+	threads float64           // percent that was set here; 0 none
+	memory  map[string]uint64 // MiB that were set here, by GPU
+	early   []int             // clients that may have come before it was set
+	known   bool              // was seen before
+}
+
+// hold makes one server what is wanted of it, and adds to saw what that holds,
+// to why what it does not.
+func (m *MPS) hold(ctx context.Context, id mpsServerID, uid int, wants map[string]mpsWant, saw *sight, why remarks) error {
+	s := m.servers[id]
+	tenant, one := m.o.Tenant(uid)
+	want, governed := wants[tenant]
+	user := fmt.Sprintf("uid %d", uid)
+	if !one || !governed {
+		tenant, want = "", mpsWant{}
+		why[user] = "its processes are not of one tenant that has a quota"
+	}
+	percent, changed, err := m.setThreads(ctx, id.pid, s, want)
+	if err != nil {
+		return err
+	}
+	memory, more, err := m.setMemory(ctx, id.pid, s, want)
+	if err != nil {
+		return err
+	}
+	clients, err := m.control.pids(ctx, "get_client_list %d", id.pid) // after the changes: whoever is there may have come before
+	if err != nil {
+		return err
+	}
+	if changed || more || !s.known {
+		s.early, s.known = clients, true
+		m.o.Log.Info("an MPS server was set", "tenant", tenant, "uid", uid, "pid", id.pid, "percent", percent, "memory_mib", s.memory, "clients", len(clients))
+	}
+	s.early = slices.DeleteFunc(slices.Clone(s.early), func(pid int) bool { return !slices.Contains(clients, pid) })
+	saw.servers = append(saw.servers, wire.MPSStats{PID: id.pid, UID: uid, Tenant: tenant, Threads: percent / 100, Clients: len(clients)})
+	if tenant == "" {
+		return nil
+	}
+	if text := m.loose(want, id.pid, s, clients); text != "" {
+		why[user] = text
+		return nil
+	}
+	for gpu, limit := range want.limits {
+		switch {
+		case want.threads == 0: // no limit, or the hook's
+		case percent <= limit*100+.05:
+			saw.holds = append(saw.holds, Hold{tenant, gpu, Compute})
+		default:
+			why[user+": threads of "+gpu] = fmt.Sprintf("a server has one percentage for all GPUs, %g", percent)
+		}
+		if memory[gpu] {
+			saw.holds = append(saw.holds, Hold{tenant, gpu, Memory})
+		} else if want.memory[gpu] > 0 {
+			why[user+": memory of "+gpu] = "the server takes no limit for it: does it have that GPU?"
+		}
+	}
+	return nil
+}
+
+// loose says why a server's settings do not bound the tenant; empty where they
+// do.
+func (m *MPS) loose(want mpsWant, server int, s *mpsServer, clients []int) string {
+	switch {
+	case len(s.early) > 0:
+		return "a client came before the limits were set"
+	case len(clients) > 1:
+		return "it has several clients, and each may have the limits"
+	}
+	for pid, start := range want.processes {
+		if pid == server || slices.Contains(clients, pid) {
+			continue
+		}
+		h, err := m.o.Proc.Open(pid)
+		if err != nil {
+			continue // it has ended since
+		}
+		facts, err := h.Facts()
+		h.Close()
+		if err == nil && facts.Start == start {
+			return "it has processes that are no clients of MPS"
+		}
+	}
+	return ""
+}
+
+// setThreads makes a server's percentage what is wanted, where anything is, and
+// returns what it is then. What was set here and is wanted no more becomes 100,
+// what an operator set stays.
+func (m *MPS) setThreads(ctx context.Context, pid int, s *mpsServer, want mpsWant) (percent float64, changed bool, err error) {
+	if percent, err = m.control.percent(ctx, "get_active_thread_percentage %d", pid); err != nil {
+		return 0, false, err
+	}
+	threads := want.threads
+	if threads == 0 && s.threads != 0 {
+		threads = 100
+	}
+	if threads == 0 || math.Abs(percent-threads) < .05 {
+		s.threads = want.threads
+		return percent, false, nil
+	}
+	if percent, err = m.control.percent(ctx, "set_active_thread_percentage %d %g", pid, threads); err != nil {
+		return 0, false, err
+	}
+	if math.Abs(percent-threads) >= .05 {
+		return 0, false, fmt.Errorf("the MPS server stays at %g percent, not %g", percent, threads)
+	}
+	s.threads = want.threads
+	return percent, true, nil
+}
+
+// setMemory is setThreads for the memory of each GPU. It returns where a cap
+// holds.
+func (m *MPS) setMemory(ctx context.Context, pid int, s *mpsServer, want mpsWant) (held map[string]bool, changed bool, err error) {
+	held = map[string]bool{}
+	for gpu, mebibytes := range want.memory {
+		if s.memory[gpu] == mebibytes {
+			if held[gpu], err = m.control.capped(ctx, pid, gpu, mebibytes); err != nil {
+				return nil, false, err
+			}
+		}
+		if held[gpu] {
+			continue
+		}
+		if err := m.control.capMemory(ctx, pid, gpu, mebibytes); err != nil {
+			return nil, false, err
+		}
+		if held[gpu], err = m.control.capped(ctx, pid, gpu, mebibytes); err != nil {
+			return nil, false, err
+		}
+		s.memory[gpu], changed = mebibytes, changed || held[gpu]
+	}
+	for gpu := range s.memory {
+		if _, wanted := want.memory[gpu]; wanted {
+			continue
+		}
+		if err := m.control.capMemory(ctx, pid, gpu, mpsFree); err != nil {
+			return nil, false, err
+		}
+		delete(s.memory, gpu)
+		changed = true
+	}
+	return held, changed, nil
+}

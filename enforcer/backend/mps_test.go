@@ -1,0 +1,381 @@
+package backend
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/collectors/host"
+	"gpusteward/enforcer/policy"
+	"gpusteward/enforcer/wire"
+)
+
+// A daemon is the control daemon of testdata/mps-control.sh, and an MPS that
+// asks it. Users 1000 and 1003 are tenant a, 1001 is b, nobody else is one's.
+type daemon struct {
+	*MPS
+	t   *testing.T
+	dir string
+	ps  *census
+	log bytes.Buffer
+}
+
+func newDaemon(t *testing.T) *daemon {
+	t.Helper()
+	command, err := filepath.Abs("testdata/mps-control.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &daemon{t: t, dir: t.TempDir(), ps: newCensus()}
+	d.MPS = NewMPS(MPSOptions{Command: command, Pipes: d.dir, Proc: d.ps, Log: slog.New(slog.NewTextHandler(&d.log, nil)),
+		Tenant: func(uid int) (string, bool) {
+			return map[int]string{1000: "a", 1001: "b", 1003: "a"}[uid], uid == 1000 || uid == 1001 || uid == 1003
+		}})
+	d.set("control", "")
+	return d
+}
+
+func (d *daemon) path(name string) string { return filepath.Join(d.dir, name) }
+
+func (d *daemon) set(name, contents string) {
+	d.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(d.path(name)), 0o755); err != nil {
+		d.t.Fatal(err)
+	}
+	if err := os.WriteFile(d.path(name), []byte(contents), 0o644); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func (d *daemon) content(name string) string {
+	text, _ := os.ReadFile(d.path(name))
+	return strings.TrimSpace(string(text))
+}
+
+func (d *daemon) server(pid, uid int, clients string) {
+	d.t.Helper()
+	d.ps.has(pid, host.Facts{UID: uid, Comm: "nvidia-cuda-mps"})
+	d.set("server."+strconv.Itoa(pid)+"/threads", "100.0\n")
+	d.set("server."+strconv.Itoa(pid)+"/clients", clients)
+}
+
+// sees looks once and returns what holds.
+func (d *daemon) sees(demands ...Demand) []Hold {
+	d.t.Helper()
+	saw, err := d.look(d.t.Context(), mpsWants(demands))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return sorted(saw.holds)
+}
+
+// sets returns what was set since the last time.
+func (d *daemon) sets() (all []string) {
+	for line := range strings.Lines(d.content("log")) {
+		if strings.HasPrefix(line, "set_") {
+			all = append(all, strings.TrimSpace(line))
+		}
+	}
+	d.set("log", "")
+	return all
+}
+
+func demand(tenant, gpu string, limit float64, memory uint64) Demand {
+	return Demand{Tenant: tenant, GPU: gpu, Quota: policy.Quota{Limit: limit, Memory: memory}}
+}
+
+func TestMPSHoldsATenantsQuota(t *testing.T) {
+	t.Parallel()
+	d := newDaemon(t)
+	d.server(500, 1000, "")
+	want := []Hold{{"a", "GPU-a", Compute}, {"a", "GPU-a", Memory}}
+	quota := demand("a", "GPU-a", .3, 1500<<20)
+	if got := d.sees(quota); !slices.Equal(got, want) {
+		t.Errorf("holds %v, want %v", got, want)
+	}
+	if got := d.sets(); !slices.Equal(got, []string{"set_active_thread_percentage 500 30", "set_device_pinned_mem_limit 500 GPU-a 1500M"}) {
+		t.Errorf("set %q", got)
+	}
+	d.set("server.500/clients", "600\n") // it comes under the limits
+	quota.Processes = []host.Process{d.ps.has(600, host.Facts{UID: 1000}), {PID: 500, Start: 500}}
+	if got := d.sees(quota); !slices.Equal(got, want) || len(d.sets()) != 0 {
+		t.Errorf("with a client: holds %v, want %v and nothing set again", got, want)
+	}
+	for name, c := range map[string]struct {
+		clients   string
+		processes []host.Process
+		why       string
+	}{
+		"a second client":  {"600\n601\n", nil, "several clients"},
+		"one without MPS":  {"600\n", []host.Process{d.ps.has(700, host.Facts{UID: 1000})}, "no clients of MPS"},
+		"one that is gone": {"600\n", []host.Process{{PID: 701, Start: 1}}, ""},
+		"another's PID":    {"600\n", []host.Process{{PID: d.ps.has(702, host.Facts{}).PID, Start: 1}}, ""},
+	} {
+		d.set("server.500/clients", c.clients)
+		quota.Processes = c.processes
+		d.log.Reset()
+		if got := d.sees(quota); (len(got) == 0) != (c.why != "") || !strings.Contains(d.log.String(), c.why) {
+			t.Errorf("%s: holds %v, and says %s", name, got, d.log.String())
+		}
+		d.log.Reset()
+		if d.sees(quota); d.log.Len() > 0 {
+			t.Errorf("%s: said again: %s", name, d.log.String())
+		}
+	}
+}
+
+func TestMPSHoldsNothingForWhoCameBefore(t *testing.T) {
+	t.Parallel()
+	d := newDaemon(t)
+	d.server(500, 1000, "600\n")
+	quota := demand("a", "GPU-a", .334, 0)
+	for range 2 {
+		if got := d.sees(quota); len(got) != 0 {
+			t.Errorf("holds %v for a client that came first", got)
+		}
+	}
+	d.set("server.500/clients", "601\n")
+	if got := d.sees(quota); len(got) != 1 || d.content("server.500/threads") != "33.4" {
+		t.Errorf("holds %v at %s percent for one that came after it", got, d.content("server.500/threads"))
+	}
+	quota.Limit = .2
+	if got := d.sees(quota); len(got) != 0 || d.content("server.500/threads") != "20.0" {
+		t.Errorf("holds %v at %s percent after a change", got, d.content("server.500/threads"))
+	}
+}
+
+func TestMPSLeavesAlone(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		uid    int
+		quota  Demand
+		hooked bool
+		why    string
+	}{
+		"a user of several tenants": {uid: 1002, quota: demand("a", "GPU-a", .3, 1<<30), why: "not of one tenant"},
+		"a tenant without a quota":  {uid: 1001, quota: demand("a", "GPU-a", .3, 1<<30), why: "not of one tenant"},
+		"no limit":                  {uid: 1000, quota: demand("a", "GPU-a", 1, 0)},
+		"hooked processes":          {uid: 1000, quota: demand("a", "GPU-a", .3, 0), hooked: true},
+		"the default tenant":        {uid: 1000, quota: demand(policy.DefaultTenant, "GPU-a", .3, 1<<30), why: "not of one tenant"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDaemon(t)
+			d.server(500, c.uid, "")
+			c.quota.Hooked = c.hooked
+			if got, sets := d.sees(c.quota), d.sets(); len(got) != 0 || len(sets) != 0 || !strings.Contains(d.log.String(), c.why) {
+				t.Errorf("holds %v, set %q, says %s", got, sets, d.log.String())
+			}
+		})
+	}
+}
+
+func TestMPSTakesBackWhatItSet(t *testing.T) {
+	t.Parallel()
+	d := newDaemon(t)
+	d.server(500, 1000, "")
+	d.sees(demand("a", "GPU-a", .3, 8<<30))
+	d.sets()
+	d.sees(demand("a", "GPU-a", 1, 0))
+	if got := d.sets(); !slices.Equal(got, []string{"set_active_thread_percentage 500 100", "set_device_pinned_mem_limit 500 GPU-a 16777216M"}) {
+		t.Errorf("set %q", got)
+	}
+	d.sees()
+	if got := d.sets(); len(got) != 0 {
+		t.Errorf("set again: %q", got)
+	}
+}
+
+func TestMPSHasOnePercentageForAllGPUs(t *testing.T) {
+	t.Parallel()
+	d := newDaemon(t)
+	d.server(500, 1000, "")
+	d.server(501, 1001, "")
+	got := d.sees(demand("a", "GPU-a", .3, 1<<30), demand("a", "GPU-b", .5, 0), demand("b", "GPU-none", .1, 1<<30))
+	if want := []Hold{{"a", "GPU-a", Memory}, {"a", "GPU-b", Compute}, {"b", "GPU-none", Compute}}; !slices.Equal(got, want) {
+		t.Errorf("holds %v, want %v", got, want)
+	}
+	if got, want := d.content("server.500/threads")+" "+d.content("server.501/threads"), "50.0 10.0"; got != want {
+		t.Errorf("percentages %s, want %s", got, want)
+	}
+	if log := d.log.String(); !strings.Contains(log, "one percentage for all GPUs") || !strings.Contains(log, "does it have that GPU") {
+		t.Errorf("says %s", log)
+	}
+}
+
+func TestMPSServersOfOneTenantKnowNothingOfEachOther(t *testing.T) {
+	t.Parallel()
+	d := newDaemon(t)
+	d.server(500, 1000, "")
+	d.server(501, 1003, "")
+	d.server(502, 1001, "")
+	got := d.sees(demand("a", "GPU-a", .3, 1<<30), demand("b", "GPU-a", .3, 0))
+	if want := []Hold{{"b", "GPU-a", Compute}}; !slices.Equal(got, want) || !strings.Contains(d.log.String(), "several servers") {
+		t.Errorf("holds %v, want %v; says %s", got, want, d.log.String())
+	}
+	if got := d.content("server.500/threads") + " " + d.content("server.501/threads"); got != "30.0 30.0" {
+		t.Errorf("percentages %s, want 30 of both", got)
+	}
+}
+
+func TestMPSServersAreListed(t *testing.T) {
+	t.Parallel()
+	d := newDaemon(t)
+	d.server(500, 1000, "600\n")
+	d.server(501, 1002, "601\n602\n")
+	d.set("server.502/threads", "100.0\n") // it is no process any more
+	saw, err := d.look(t.Context(), mpsWants([]Demand{demand("a", "GPU-a", .3, 0)}))
+	want := []wire.MPSStats{{PID: 500, UID: 1000, Tenant: "a", Threads: .3, Clients: 1}, {PID: 501, UID: 1002, Threads: 1, Clients: 2}}
+	if err != nil || !slices.Equal(saw.servers, want) {
+		t.Errorf("%v, %v; want %v", saw.servers, err, want)
+	}
+}
+
+func TestAnMPSServerThatDiesWhileItIsSet(t *testing.T) {
+	t.Parallel()
+	d := newDaemon(t)
+	d.server(500, 1000, "")
+	d.set("dies", "")
+	if got := d.sees(demand("a", "GPU-a", .3, 1<<30)); len(got) != 0 {
+		t.Errorf("holds %v", got)
+	}
+	if err := os.Remove(d.path("dies")); err != nil {
+		t.Fatal(err)
+	}
+	d.server(510, 1000, "")
+	if got := d.sees(demand("a", "GPU-a", .3, 1<<30)); len(got) != 2 || len(d.servers) != 1 {
+		t.Errorf("the next server holds %v; %d are known", got, len(d.servers))
+	}
+}
+
+func TestWithoutAnMPSDaemonNoProgramIsStarted(t *testing.T) {
+	t.Parallel()
+	d := newDaemon(t)
+	if err := os.Remove(d.path("control")); err != nil {
+		t.Fatal(err)
+	}
+	d.control.command = "/nonexistent"
+	if got := d.sees(demand("a", "GPU-a", .3, 0)); len(got) != 0 || d.log.Len() > 0 {
+		t.Errorf("holds %v, and says %s", got, d.log.String())
+	}
+}
+
+func TestMPSAnswersThatCannotBeBelieved(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		do   func(d *daemon)
+		want string
+	}{
+		"rubbish":         {func(d *daemon) { d.set("rubbish", "") }, "are no processes"},
+		"no daemon":       {func(d *daemon) { d.set("down", "") }, "Cannot find MPS control daemon"},
+		"no program":      {func(d *daemon) { d.control.command = "/nonexistent" }, "no such file"},
+		"no end":          {func(d *daemon) { d.set("flood", "") }, "broken pipe"},
+		"percentage":      {func(d *daemon) { d.set("server.500/threads", "many") }, "is no percentage"},
+		"another process": {func(d *daemon) { d.ps.has(500, host.Facts{Comm: "bash"}) }, "another PID namespace"},
+		"another's socket": {func(d *daemon) {
+			if os.Geteuid() != 0 || os.Lchown(d.path("control"), 4711, -1) != nil {
+				d.t.Skip("only root can give files away")
+			}
+		}, "belongs to uid 4711"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDaemon(t)
+			d.server(500, 1000, "")
+			c.do(d)
+			if saw, err := d.look(t.Context(), mpsWants([]Demand{demand("a", "GPU-a", .3, 0)})); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, %v; want %q", saw, err, c.want)
+			}
+		})
+	}
+}
+
+func TestAnMPSDaemonThatHangsDelaysNobody(t *testing.T) {
+	t.Parallel()
+	d := newDaemon(t)
+	d.control.wait = 200 * time.Millisecond
+	d.server(500, 1000, "")
+	d.sees(demand("a", "GPU-a", .3, 0))
+	d.sight.Store(&sight{at: time.Now(), holds: []Hold{{"a", "GPU-a", Compute}}})
+	d.set("hang", "")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	begin := time.Now()
+	for range 100 {
+		d.Want([]Demand{demand("a", "GPU-a", .3, 0)})
+		d.Holds()
+	}
+	if took := time.Since(begin); took > 100*time.Millisecond {
+		t.Errorf("100 demands took %v", took)
+	}
+	for d.Holds() != nil { // until the deadline: then it is not known what holds
+		if time.Since(begin) > sightLasts/2 {
+			t.Fatalf("still holds %v", d.Holds())
+		}
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(d.log.String(), "no answer within 200ms") {
+		t.Errorf("says %s", d.log.String())
+	}
+	hung := "/proc/" + d.content("hung") + "/stat"
+	for {
+		if stat, err := os.ReadFile(hung); err != nil || strings.Contains(string(stat), ") Z ") {
+			break // with all that it had started
+		}
+		if time.Since(begin) > sightLasts {
+			t.Fatalf("%s is still there", hung)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestMPSIsAskedSeldom(t *testing.T) {
+	t.Parallel()
+	d := newDaemon(t)
+	d.server(500, 1000, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	for _, limit := range []float64{.3, .3, .3, .4, .4, .4} {
+		d.wants <- []Demand{demand("a", "GPU-a", limit, 0)} // waits until the one before is taken
+	}
+	d.wants <- []Demand{demand("a", "GPU-a", .4, 0)}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(d.content("log"), "get_server_list"); n != 2 {
+		t.Errorf("asked %d times for the servers, want once for each limit", n)
+	}
+	if got := d.sets(); !slices.Equal(got, []string{"set_active_thread_percentage 500 30", "set_active_thread_percentage 500 40"}) {
+		t.Errorf("set %q", got)
+	}
+}
+
+func TestMPSEndsWhileItIsAsked(t *testing.T) {
+	t.Parallel()
+	d := newDaemon(t)
+	d.set("hang", "")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := d.control.ask(ctx, "get_server_list"); err == nil || errors.Is(err, errServerGone) {
+		t.Errorf("%v", err)
+	}
+	d.Want(nil)
+	if err := d.Run(ctx); err != nil {
+		t.Error(err)
+	}
+}

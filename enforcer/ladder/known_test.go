@@ -1,0 +1,23 @@
+package ladder
+
+import (
+	"testing"
+
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/policy"
+)
+
+// TestEvidenceOfLittleKnown holds that a violation counts where more than that
+// is not known of a subject: who uses too much of a GPU's time is not known to
+// be clean until the next window, and is found in each.
+func TestEvidenceOfLittleKnown(t *testing.T) {
+	c := newClimber()
+	for range c.steps.Confirm {
+		f := c.audit('x', someone)
+		f.Seen = map[audit.Subject]Sight{someone: {GPUs: []string{"GPU-good"}}}
+		c.judge(f)
+	}
+	if rung, _ := c.Rung(someone); rung != policy.Warn {
+		t.Errorf("after %d audits that found a violation it is at %v, want %v", c.steps.Confirm, rung, policy.Warn)
+	}
+}

@@ -1,0 +1,475 @@
+package ladder
+
+import (
+	"encoding/json"
+	"fmt"
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/policy"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/enforcer/wire"
+)
+
+const faulty = "GPU-faulty" // has a hardware fault
+
+var someone = audit.Subject{Tenant: "team", Workload: "unit:train.service"}
+
+// A climber is a ladder with an audit a second, each of which is a letter.
+type climber struct {
+	Ladder
+	now     time.Time
+	steps   policy.Steps
+	actions int
+	result  string // of what is done
+}
+
+func newClimber() *climber {
+	return &climber{now: time.Unix(1e9, 0).UTC(), actions: 100, result: Done,
+		steps: policy.Steps{Mode: policy.Terminate, Confirm: 3, Of: 5, Hold: 10 * time.Second, Grace: 30 * time.Second}}
+}
+
+// audit returns findings of one letter for all subjects: x a violation, . none,
+// ? nobody knows, h a violation on a GPU with a fault, q none on it, g gone,
+// p not seen where not all was seen.
+func (c *climber) audit(letter rune, all ...audit.Subject) Findings {
+	f := Findings{Seen: map[audit.Subject]Sight{}, Excused: map[string]bool{faulty: true}, Actions: c.actions, Partial: letter == 'p',
+		Steps: func(string) policy.Steps { return c.steps }}
+	for _, s := range all {
+		gpu := "GPU-good"
+		if letter == 'h' || letter == 'q' {
+			gpu = faulty
+		}
+		if letter != 'g' && letter != 'p' {
+			f.Seen[s] = Sight{Known: letter != '?', GPUs: []string{gpu}}
+		}
+		if letter == 'x' || letter == 'h' {
+			f.Violations = append(f.Violations, audit.Violation{Subject: s, GPU: gpu, Objective: audit.Unhooked, PIDs: []int{7}, Text: "a process goes around the hook"})
+		}
+	}
+	return f
+}
+
+// judge is an audit a second after the last one. It returns the steps, those
+// that were to be done with what became of them.
+func (c *climber) judge(f Findings) []Step {
+	c.now = c.now.Add(time.Second)
+	steps := c.Judge(c.now, f)
+	for i := range steps {
+		if steps[i].Result == "" {
+			steps[i].Result = c.result
+			c.Settle(steps[i])
+		}
+	}
+	return steps
+}
+
+// climb returns what the letters bring about: "3 warn done" for the third.
+func (c *climber) climb(letters string) string {
+	var all []string
+	for i, letter := range letters {
+		for _, s := range c.judge(c.audit(letter, someone)) {
+			all = append(all, fmt.Sprintf("%d %s %s", i+1, s.To, s.Result))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+func TestLadder(t *testing.T) {
+	clean := strings.Repeat(".", 10)
+	for _, test := range []struct {
+		name, letters, want string
+		steps               func(s *policy.Steps)
+	}{
+		{"nobody", "....", "", nil},
+		{"one too few", "xx...xx..", "", nil},
+		{"k of n exactly", "x.x.x", "5 warn done", nil},
+		{"just outside of n", "x.x..x", "", nil},
+		{"flapping at the edge", strings.Repeat("xx...", 20), "", nil},
+		{"each rung takes a confirmation of its own", "xxxxxxxxxxxx", "3 warn done, 6 throttle done, 9 pause done, 12 terminate done", nil},
+		{"no further than its mode", strings.Repeat("x", 30), "3 warn done, 6 throttle done", func(s *policy.Steps) { s.Mode = policy.Throttle }},
+		{"observe only counts", strings.Repeat("x", 30), "", func(s *policy.Steps) { s.Mode = policy.Observe }},
+		{"one is enough", "xx", "1 warn done, 2 throttle done", func(s *policy.Steps) { s.Confirm, s.Of = 1, 1 }},
+		{"64 of 64", strings.Repeat("x", 64), "64 warn done", func(s *policy.Steps) { s.Confirm, s.Of = 64, 64 }},
+		{"down a rung at a time", "xxxxxxxxx" + clean + clean + clean, "3 warn done, 6 throttle done, 9 pause done, 19 throttle done, 29 warn done, 39 observe done", nil},
+		{"a violation begins the hold anew", "xxx.........x" + clean, "3 warn done, 23 observe done", nil},
+		{"unknown is not clean", "xxx" + strings.Repeat("?", 100) + clean, "3 warn done, 113 observe done", nil},
+		{"unknown is not a violation", strings.Repeat("?", 100), "", nil},
+		{"unknown takes no place in the window", "x?x??x", "6 warn done", nil},
+		{"unknown keeps what was clean", "xxx.....???.....", "3 warn done, 16 observe done", nil},
+		{"a fault excuses a violation", strings.Repeat("h", 100), "", nil},
+		{"a fault is not clean", "xxx" + strings.Repeat("h", 50) + strings.Repeat("q", 50) + clean, "3 warn done, 113 observe done", nil},
+		{"who is gone comes down", "xxxxxx" + strings.Repeat("g", 20), "3 warn done, 6 throttle done, 16 warn done, 26 observe done", nil},
+		{"not seen is not gone", "xxx" + strings.Repeat("p", 100), "3 warn done", nil},
+		{"terminated and gone", "xxxxxxxxxxxx" + strings.Repeat("g", 10), "3 warn done, 6 throttle done, 9 pause done, 12 terminate done, 22 observe done", nil},
+		{"terminated and there again", strings.Repeat("x", 53), "3 warn done, 6 throttle done, 9 pause done, 12 terminate done, 52 terminate done", nil},
+		{"who stands still cannot mend it: it goes on, and is paused again", strings.Repeat("x", 32), "3 warn done, 6 throttle done, 9 pause done, 19 throttle done, 22 pause done, 32 throttle done", func(s *policy.Steps) { s.Mode = policy.Pause }},
+		{"shadow", strings.Repeat("x", 70) + clean, "3 warn done, 6 throttle shadow, 9 pause shadow, 12 terminate shadow, 80 observe shadow", func(s *policy.Steps) { s.Shadow = true }},
+		{"shadow down", "xxxxxxxxx" + clean + clean + clean, "3 warn done, 6 throttle shadow, 9 pause shadow, 19 throttle shadow, 29 warn shadow, 39 observe done", func(s *policy.Steps) { s.Shadow = true }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := newClimber()
+			if test.steps != nil {
+				test.steps(&c.steps)
+			}
+			if got := c.climb(test.letters); got != test.want {
+				t.Errorf("%s\ngot  %s\nwant %s", test.letters, got, test.want)
+			}
+		})
+	}
+}
+
+func TestStepSaysWhy(t *testing.T) {
+	c := newClimber()
+	c.climb("xx")
+	up := c.judge(c.audit('x', someone))
+	if len(up) != 1 || up[0].Why != "3 of 5 audits found a violation: a process goes around the hook" ||
+		len(up[0].Evidence) != 1 || up[0].Evidence[0].PIDs[0] != 7 || !up[0].Time.Equal(c.now) || up[0].From != policy.Observe {
+		t.Errorf("up: %+v", up)
+	}
+	c.climb(".........")
+	down := c.judge(c.audit('.', someone))
+	if len(down) != 1 || down[0].Why != "no violation for 10s" || down[0].Evidence != nil || down[0].From != policy.Warn {
+		t.Errorf("down: %+v", down)
+	}
+}
+
+func TestUngovernedAreNotTouched(t *testing.T) {
+	c := newClimber()
+	for range 20 {
+		if s := c.judge(c.audit('x', audit.Subject{Tenant: policy.DefaultTenant, Workload: "user:0"}, audit.Subject{Workload: "user:1"})); s != nil {
+			t.Fatalf("%+v", s)
+		}
+	}
+	if ladder, _ := c.Stats(); ladder != nil {
+		t.Errorf("on the ladder: %+v", ladder)
+	}
+}
+
+func TestPolicyChanges(t *testing.T) {
+	for _, test := range []struct {
+		name, first string
+		change      func(s *policy.Steps)
+		then, want  string
+	}{
+		{"a lower mode", "xxxxxxxxx", func(s *policy.Steps) { s.Mode = policy.Warn }, "xxxxxx", "1 warn done"},
+		{"the tenant is gone", "xxxxxxxxx", func(s *policy.Steps) { *s = policy.Steps{} }, "?...", "1 observe done"},
+		{"into shadow", "xxxxxxxxx", func(s *policy.Steps) { s.Shadow = true }, "xxx", "1 warn done, 4 throttle shadow"},
+		{"out of shadow", "Sxxxxxxxxx", func(s *policy.Steps) { s.Shadow = false }, "xxx", "1 warn shadow, 4 throttle done"},
+		{"shadow below its rungs", "xxx", func(s *policy.Steps) { s.Shadow = true }, "xxx", "3 throttle shadow"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := newClimber()
+			first, shadow := strings.CutPrefix(test.first, "S")
+			c.steps.Shadow = shadow
+			c.climb(first)
+			test.change(&c.steps)
+			if got := c.climb(test.then + "x"); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestFailedStepIsTriedAgainLater(t *testing.T) {
+	for _, result := range []string{Failed, Missed} {
+		c := newClimber()
+		c.climb("xxx")
+		c.result = result
+		// The window begins anew, and nothing is tried within ten seconds.
+		if got, want := c.climb(strings.Repeat("x", 24)), "3 throttle "+result+", 13 throttle "+result+", 23 throttle "+result; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		if rung, _ := c.Rung(someone); rung != policy.Warn {
+			t.Errorf("it stands at %v", rung)
+		}
+		if n := len(c.brake.actions); n != 0 {
+			t.Errorf("the brake counts %d that came to nothing", n)
+		}
+		c.result = Done
+		if got := c.climb(strings.Repeat("x", 10)); !strings.Contains(got, "throttle done") {
+			t.Errorf("when there is a way again: %q", got)
+		}
+	}
+}
+
+func TestTimeGoesBackwardsAndLeaps(t *testing.T) {
+	c := newClimber()
+	c.climb("xxx......")
+	c.now = c.now.Add(-24 * time.Hour)
+	if got := c.climb("...."); got != "" {
+		t.Errorf("after it went back: %s, and only 9 seconds were clean", got)
+	}
+	if got := c.climb("."); got != "1 observe done" {
+		t.Errorf("after ten clean seconds: %q", got)
+	}
+	c = newClimber()
+	c.steps.Hold = time.Minute
+	c.climb("xxx")
+	c.now = c.now.Add(time.Hour) // the host slept
+	if got := c.climb("."); got != "" {
+		t.Errorf("one audit is no clean hour: %s", got)
+	}
+}
+
+// crowd returns n subjects, in order.
+func crowd(n int) []audit.Subject {
+	all := make([]audit.Subject, n)
+	for i := range all {
+		all[i] = audit.Subject{Tenant: "team", Workload: fmt.Sprintf("slurm:%05d", i)}
+	}
+	return all
+}
+
+func TestBrake(t *testing.T) {
+	c := newClimber()
+	c.actions, c.steps.Mode = 3, policy.Throttle
+	all := crowd(5)
+	var got []string
+	look := func(from, to int) {
+		got = nil
+		for i := from; i <= to; i++ {
+			for _, s := range c.judge(c.audit('x', all...)) {
+				got = append(got, fmt.Sprintf("%d %s %s %s", i, s.Workload[len(s.Workload)-1:], s.To, s.Result))
+			}
+		}
+	}
+	look(1, 3) // all are warned: that is no action
+	if len(got) != 5 {
+		t.Fatalf("%v", got)
+	}
+	if since, held := c.Brake(); !since.IsZero() || held != 0 {
+		t.Fatalf("the brake is on: %v, %d", since, held)
+	}
+	look(4, 600)
+	if want := []string{"6 0 throttle done", "6 1 throttle done", "6 2 throttle done", "6 3 throttle braked", "6 4 throttle braked"}; !slices.Equal(got, want) {
+		t.Fatalf("got %v, want %v: said once", got, want)
+	}
+	since, held := c.Brake()
+	if held != 2 || !since.Equal(time.Unix(1e9+6, 0)) {
+		t.Errorf("the brake holds back %d since %v", held, since)
+	}
+	if rung, _ := c.Rung(all[3]); rung != policy.Warn {
+		t.Errorf("who is held back stands at %v", rung)
+	}
+	look(601, 606) // ten minutes after the first
+	if want := []string{"606 3 throttle done", "606 4 throttle done"}; !slices.Equal(got, want) {
+		t.Errorf("when it lets go: %v, want %v", got, want)
+	}
+	if since, held := c.Brake(); !since.IsZero() || held != 0 {
+		t.Errorf("the brake is on still: %v, %d", since, held)
+	}
+}
+
+func TestBrakeDoesNotHoldDown(t *testing.T) {
+	c := newClimber()
+	c.actions = 2
+	if got, want := c.climb("xxxxxxxxxxxx"+strings.Repeat(".", 40)), "3 warn done, 6 throttle done, 9 pause done, 12 terminate braked, 22 throttle done, 32 warn done, 42 observe done"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if since, _ := c.Brake(); !since.IsZero() {
+		t.Error("nobody is held back, and the episode goes on")
+	}
+	c = newClimber()
+	c.actions, c.steps.Shadow = 0, true
+	if got := c.climb("xxxxxx"); got != "3 warn done, 6 throttle shadow" {
+		t.Errorf("shadow is not braked: %s", got)
+	}
+}
+
+func TestBrakeLetsGoWhoWaitsLongest(t *testing.T) {
+	c := newClimber()
+	c.actions, c.steps.Mode = 1, policy.Throttle
+	all := crowd(4)
+	from := []int{601, 1, 20, 10} // seconds
+	var got []string
+	for i := 1; i <= 1300; i++ {
+		f := c.audit('.', all...)
+		for n, s := range all {
+			if i >= from[n] {
+				f.Violations = append(f.Violations, c.audit('x', s).Violations...)
+			}
+		}
+		for _, s := range c.judge(f) {
+			if s.To == policy.Throttle {
+				got = append(got, fmt.Sprintf("%d %s %s", i, s.Workload[len(s.Workload)-1:], s.Result))
+			}
+		}
+	}
+	if want := []string{"6 1 done", "15 3 braked", "25 2 braked", "606 3 done", "606 0 braked", "1206 2 done"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestStats(t *testing.T) {
+	c := newClimber()
+	c.actions = 2
+	c.climb("xxxxxxxxxxxx" + strings.Repeat(".", 20))
+	ladder, actions := c.Stats()
+	if want := []wire.LadderStats{{Tenant: "team", Workload: someone.Workload, Rung: "warn"}}; !slices.Equal(ladder, want) {
+		t.Errorf("ladder %+v", ladder)
+	}
+	var got []string
+	for _, a := range actions {
+		got = append(got, fmt.Sprint(a.Action, " ", a.Result, " ", a.Count))
+	}
+	if want := []string{"pause done 1", "resume done 2", "terminate braked 1", "throttle done 1", "warn done 1"}; !slices.Equal(got, want) {
+		t.Errorf("actions %q, want %q", got, want)
+	}
+	c.steps.Shadow = true
+	c.climb("?")
+	if ladder, _ = c.Stats(); !ladder[0].Shadow {
+		t.Error("it is in shadow from now on, and the statistics do not say so")
+	}
+}
+
+func TestLadderIsBounded(t *testing.T) {
+	c := newClimber()
+	all := crowd(maxStanding + 100)
+	c.judge(c.audit('x', all...))
+	if n := len(c.on); n != maxStanding {
+		t.Fatalf("%d are on it", n)
+	}
+	c.judge(c.audit('x', all[maxStanding:]...))
+	for _, s := range all[:maxStanding] {
+		if c.on[s] == nil {
+			t.Fatalf("%v was on its way up, and made room", s)
+		}
+	}
+	for range 70 { // whose violations are long past makes room
+		c.judge(c.audit('.', all...))
+	}
+	c.judge(c.audit('x', all[maxStanding:]...))
+	if n := len(c.on); n != maxStanding {
+		t.Errorf("%d are on it", n)
+	}
+	for _, s := range all[maxStanding:] {
+		if c.on[s] == nil {
+			t.Fatalf("there was no room for %v", s)
+		}
+	}
+	for range int(forgetAfter/longestAudit) - 1 {
+		c.now = c.now.Add(longestAudit - time.Second)
+		c.judge(c.audit('.'))
+	}
+	c.now = c.now.Add(longestAudit - 2*time.Second)
+	c.judge(c.audit('.'))
+	if n := len(c.on); n != 100 {
+		t.Errorf("just before an hour %d are on it", n)
+	}
+	c.judge(c.audit('.'))
+	if n := len(c.on); n != 0 {
+		t.Errorf("after an hour %d are on it", n)
+	}
+}
+
+func TestLadderSurvivesRestart(t *testing.T) {
+	c := newClimber()
+	c.actions = 3
+	c.climb("xxxxxxxxxx") // at pause, by two actions, and one audit more
+	text, err := json.Marshal(c.Save())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var state State
+	if err := json.Unmarshal(text, &state); err != nil {
+		t.Fatal(err)
+	}
+	next := newClimber()
+	next.now, next.actions = c.now, 3
+	next.Restore(next.now, state)
+	if rung, shadow := next.Rung(someone); rung != policy.Pause || shadow {
+		t.Fatalf("it stands at %v, shadow %v", rung, shadow)
+	}
+	if !reflect.DeepEqual(next.Save().Standing, c.Save().Standing) {
+		t.Errorf("%+v is not %+v", next.Save(), c.Save())
+	}
+	other := audit.Subject{Tenant: "team", Workload: "other"}
+	for range 6 {
+		next.judge(next.audit('x', other))
+	}
+	if rung, _ := next.Rung(other); rung != policy.Throttle {
+		t.Errorf("one more action was left: %v", rung)
+	}
+	for range 3 {
+		next.judge(next.audit('x', other))
+	}
+	if _, held := next.Brake(); held != 1 {
+		t.Error("the brake forgot what was done before")
+	}
+	if got := next.climb("...."); got != "2 throttle done" { // eight of its ten clean seconds have gone by, gone as it was
+		t.Errorf("on the way down: %q", got)
+	}
+}
+
+func TestRestoreOfNonsense(t *testing.T) {
+	var l Ladder
+	state := State{Standing: []Standing{{Tenant: "a", Rung: "hell"}, {Tenant: "", Rung: "pause"}, {Tenant: policy.DefaultTenant, Rung: "pause"}, {Tenant: "b", Rung: "observe"}, {Tenant: "c", Rung: "pause"}},
+		Actions: []time.Time{time.Unix(0, 0), time.Unix(1e9+1e6, 0)}}
+	for _, s := range crowd(2 * maxStanding) {
+		state.Standing = append(state.Standing, Standing{Tenant: s.Tenant, Workload: s.Workload, Rung: "warn"})
+	}
+	l.Restore(time.Unix(1e9, 0), state)
+	if len(l.on) != maxStanding || l.on[audit.Subject{Tenant: "c"}] == nil || l.on[audit.Subject{Tenant: "a"}] != nil || len(l.brake.actions) != 1 {
+		t.Errorf("%d on it, %d actions", len(l.on), len(l.brake.actions))
+	}
+}
+
+// TestLadderAtRandom checks what must hold whatever comes: one rung up at a
+// time and only with evidence of this audit, never beyond the mode, never more
+// actions than the brake allows, and nobody moves without an audit that knows.
+func TestLadderAtRandom(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	r := rand.New(rand.NewPCG(seed, 6))
+	c := newClimber()
+	c.actions = 5
+	all := crowd(40)
+	var acted []int
+	for i := range 8000 {
+		c.steps.Mode, c.steps.Shadow = policy.Rung(1+i/500%4), i/700%4 == 3
+		c.result = []string{Done, Done, Done, Failed, Missed}[r.IntN(5)]
+		who, f := map[audit.Subject]rune{}, c.audit('.')
+		for _, s := range all {
+			who[s] = rune("x..?hqgxx."[r.IntN(10)])
+			one := c.audit(who[s], s)
+			f.Violations = append(f.Violations, one.Violations...)
+			if sight, ok := one.Seen[s]; ok {
+				f.Seen[s] = sight
+			}
+		}
+		changed := i%500 == 0 || i%700 == 0
+		for _, s := range c.judge(f) {
+			up := s.To > s.From || s.From == policy.Terminate && s.To == policy.Terminate
+			switch {
+			case up && (s.To > s.From+1 || s.To > c.steps.Mode || who[s.Subject] != 'x' || len(s.Evidence) == 0):
+				t.Fatalf("seed %d, audit %d: %c: %+v", seed, i, who[s.Subject], s)
+			case s.From == policy.Pause && s.To == policy.Throttle && c.steps.Mode == policy.Pause && who[s.Subject] == 'x': // it stood still
+			case !up && !changed && (s.Evidence != nil || !strings.ContainsRune(".g", who[s.Subject])):
+				t.Fatalf("seed %d, audit %d: %c: %+v", seed, i, who[s.Subject], s)
+			case up && s.To > policy.Warn && s.Result == Done:
+				acted = append(acted, i)
+			}
+		}
+		if n := len(acted); n > 5 && acted[n-1]-acted[n-6] < 600 {
+			t.Fatalf("seed %d: six actions from audit %d to %d", seed, acted[n-6], acted[n-1])
+		}
+	}
+	if len(acted) < 10 {
+		t.Errorf("only %d actions: the test tests little", len(acted))
+	}
+}
+
+func BenchmarkLadder(b *testing.B) {
+	c := newClimber()
+	all := crowd(maxStanding)
+	f := c.audit('x', all...)
+	c.steps.Mode = policy.Warn
+	b.ReportAllocs()
+	for b.Loop() {
+		c.judge(f)
+	}
+}

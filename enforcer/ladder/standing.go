@@ -1,0 +1,167 @@
+package ladder
+
+import (
+	"cmp"
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/policy"
+	"slices"
+	"time"
+
+	"gpusteward/enforcer/wire"
+)
+
+// A standing is a subject's place on the ladder.
+type standing struct {
+	rung    policy.Rung
+	shadow  bool          // beyond Warn it is only said
+	since   time.Time     // when it came to the rung
+	entered time.Duration // the same, by the ladder's clock
+	window  uint64        // the last known audits since, the newest in bit 0: whether they found a violation
+	clean   time.Duration // since the last of them that did
+	held    bool          // the brake holds it back
+	retry   time.Duration // by the ladder's clock: it does not climb before
+	counts  map[[2]string]uint64
+}
+
+// count counts a step that has a result.
+func (st *standing) count(s Step) {
+	action := s.To.String()
+	if s.To < s.From && s.From > policy.Warn {
+		action = "resume"
+	}
+	if st.counts == nil {
+		st.counts = map[[2]string]uint64{}
+	}
+	st.counts[[2]string{action, s.Result}]++
+}
+
+// admit puts those who are new on the ladder. If it is full, those of whom
+// there was nothing in the last audits make room; if none does, who is new is
+// not followed.
+func (l *Ladder) admit(found map[audit.Subject][]audit.Violation) {
+	if l.on == nil {
+		l.on = map[audit.Subject]*standing{}
+	}
+	var fresh []audit.Subject
+	for s, list := range found {
+		if l.on[s] == nil && len(list) > 0 {
+			fresh = append(fresh, s)
+		}
+	}
+	if len(fresh) == 0 {
+		return
+	}
+	slices.SortFunc(fresh, audit.Compare)
+	if short := len(l.on) + len(fresh) - maxStanding; short > 0 {
+		l.makeRoom(short)
+	}
+	for _, s := range fresh[:min(len(fresh), maxStanding-len(l.on))] {
+		l.on[s] = &standing{since: l.last, entered: l.clock}
+	}
+}
+
+// makeRoom forgets at most n of those on the ground, who was clean for longest
+// first.
+func (l *Ladder) makeRoom(n int) {
+	var idle []audit.Subject
+	for s, st := range l.on {
+		if st.rung == policy.Observe && st.window == 0 {
+			idle = append(idle, s)
+		}
+	}
+	slices.SortFunc(idle, func(a, b audit.Subject) int {
+		return cmp.Or(cmp.Compare(l.on[b].clean, l.on[a].clean), audit.Compare(a, b))
+	})
+	for _, s := range idle[:min(n, len(idle))] {
+		delete(l.on, s)
+	}
+}
+
+// Rung returns where a subject stands. In shadow, what is beyond Warn is only
+// said.
+func (l *Ladder) Rung(s audit.Subject) (rung policy.Rung, shadow bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if st := l.on[s]; st != nil {
+		return st.rung, st.shadow
+	}
+	return policy.Observe, false
+}
+
+// Stats return where everybody stands, and what was done, in order.
+func (l *Ladder) Stats() ([]wire.LadderStats, []wire.ActionStats) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var ladder []wire.LadderStats
+	var actions []wire.ActionStats
+	for s, st := range l.on {
+		ladder = append(ladder, wire.LadderStats{Tenant: s.Tenant, Workload: s.Workload, Rung: st.rung.String(), Shadow: st.shadow})
+		for what, n := range st.counts {
+			actions = append(actions, wire.ActionStats{Tenant: s.Tenant, Workload: s.Workload, Action: what[0], Result: what[1], Count: n})
+		}
+	}
+	slices.SortFunc(ladder, func(a, b wire.LadderStats) int {
+		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Workload, b.Workload))
+	})
+	slices.SortFunc(actions, func(a, b wire.ActionStats) int {
+		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Workload, b.Workload),
+			cmp.Compare(a.Action, b.Action), cmp.Compare(a.Result, b.Result))
+	})
+	return ladder, actions
+}
+
+// State is what a ladder keeps over a restart, as JSON: who stands above
+// the ground, and what the brake counted. The count of audits begins anew.
+type State struct {
+	Standing []Standing  `json:"standing"`
+	Actions  []time.Time `json:"actions"`
+}
+
+// A Standing is where a subject stands, in a State.
+type Standing struct {
+	Tenant   string    `json:"tenant"`
+	Workload string    `json:"workload"`
+	Rung     string    `json:"rung"`
+	Shadow   bool      `json:"shadow"`
+	Since    time.Time `json:"since"`
+}
+
+// Save returns what Restore needs, in order: two that are equal need not be
+// written twice.
+func (l *Ladder) Save() State {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var state State
+	for s, st := range l.on {
+		if st.rung > policy.Observe {
+			state.Standing = append(state.Standing, Standing{Tenant: s.Tenant, Workload: s.Workload, Rung: st.rung.String(), Shadow: st.shadow, Since: st.since})
+		}
+	}
+	slices.SortFunc(state.Standing, func(a, b Standing) int {
+		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Workload, b.Workload))
+	})
+	for _, a := range l.brake.actions {
+		state.Actions = append(state.Actions, a.when)
+	}
+	return state
+}
+
+// Restore makes the ladder what it was when it was saved. What cannot be is
+// left out. The caller does again, or undoes, what the rungs say.
+func (l *Ladder) Restore(now time.Time, state State) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.on = map[audit.Subject]*standing{}
+	for _, s := range state.Standing {
+		rung := policy.Rung(slices.Index(policy.Rungs[:], s.Rung))
+		if rung > policy.Observe && s.Tenant != "" && s.Tenant != policy.DefaultTenant && len(l.on) < maxStanding {
+			l.on[audit.Subject{Tenant: s.Tenant, Workload: s.Workload}] = &standing{rung: rung, shadow: s.Shadow, since: s.Since, entered: l.clock}
+		}
+	}
+	l.brake = brake{}
+	for _, when := range state.Actions[:min(len(state.Actions), maxStanding)] {
+		if ago := max(now.Sub(when), 0); ago < brakeWindow {
+			l.brake.use(l.clock-ago, when)
+		}
+	}
+}

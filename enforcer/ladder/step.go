@@ -1,0 +1,19 @@
+package ladder
+
+import (
+	"time"
+
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/policy"
+)
+
+// A Step is what the ladder does: one rung up or down.
+type Step struct {
+	audit.Subject
+	Time     time.Time
+	From, To policy.Rung
+	Evidence []audit.Violation // of the last audit; none on the way down
+	Why      string            // a sentence for people: "3 of 5 audits found ..."
+	Result   string            // done, shadow, braked, missed, failed; empty until it was done
+	Detail   string            // what was done to whom, or why not
+}

@@ -1,0 +1,241 @@
+// Package policy says who a process is for, and what each tenant may use of
+// the GPUs: the operator's table, checked, and quick to ask.
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+
+	"gpusteward/collectors/host"
+	"gpusteward/enforcer/broker"
+)
+
+// DefaultTenant is the name of the tenant of whoever no other is for. It is
+// guaranteed nothing, and the ladder does nothing about it.
+const DefaultTenant = "default"
+
+// A HostView is what a policy asks of the host. Neither function may block,
+// both may be called concurrently, and both may be nil: then workloads have
+// the names that their cgroups give, and no GPU has an index.
+type HostView struct {
+	Process func(pid int) (host.Process, error) // who runs now; its workload is nil as long as its name is asked for
+	Index   func(uuid string) (int, bool)       // of a GPU
+}
+
+// A Policy is a Table with its names of users and groups looked up. It is
+// immutable and safe for concurrent use.
+type Policy struct {
+	table   Table
+	host    HostView
+	log     *slog.Logger
+	tenants map[string]int // index in the table
+	entries []entry        // of all tenants, in the table's order
+	index   [kinds]index   // of the entries, by what decides first
+	excess  sync.Once      // told of
+}
+
+// New returns the policy of a table that Check has found good. A user or
+// group that this host does not have is told of and fits nobody: it may be
+// that whoever knows it does not answer now. No log is told nothing.
+func New(t Table, h HostView, log *slog.Logger) *Policy {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	p, strangers := newPolicy(t)
+	p.host, p.log = h, log
+	for _, s := range strangers {
+		log.Warn("nobody is selected by a name that this host does not know", "tenant", s.tenant, "key", s.key, "name", s.name, "err", s.err)
+	}
+	return p
+}
+
+func newPolicy(t Table) (*Policy, []unknown) {
+	p := &Policy{table: t, tenants: map[string]int{}}
+	var all []unknown
+	known := map[string]uint32{} // by key and name, so that each is asked for once
+	for i := range t.Rules {
+		r := &t.Rules[i]
+		p.tenants[r.Name] = i
+		for at := range r.Select {
+			e := entry{tenant: i, at: at, has: r.Select[at].of()}
+			for kind, list := range r.Select[at].lists() {
+				for _, text := range list {
+					if kind != byUser && kind != byGroup {
+						e.patterns[kind] = append(e.patterns[kind], newPattern(text))
+						continue
+					}
+					id, err := lookUp(kind, text, known)
+					if err != nil {
+						e.unknown[kind] = append(e.unknown[kind], text)
+						all = append(all, unknown{r.Name, fmt.Sprintf("tenants[%d].select[%d].%s", i, at, keys[kind]), text, err})
+						continue
+					}
+					e.ids[kind] = append(e.ids[kind], id)
+				}
+			}
+			p.add(e)
+		}
+	}
+	return p, all
+}
+
+// own returns whose a process is, -1 for nobody's: the tenant that fits it most
+// closely. What decides first is tried first, so that most entries are never
+// looked at.
+func (p *Policy) own(s *subject) int {
+	tenant, top := -1, specificity{}
+	for kind := range p.index {
+		if !s.has.has(kind) {
+			continue
+		}
+		p.index[kind].each(kind, s, func(n int) {
+			e := &p.entries[n]
+			rank, ok := e.fits(s)
+			if !ok {
+				return
+			}
+			if over := rank.compare(top); over > 0 || over == 0 && e.tenant < tenant {
+				tenant, top = e.tenant, rank
+			}
+		})
+		if tenant >= 0 {
+			break
+		}
+	}
+	return tenant
+}
+
+// Why a process may not be of the tenant that it asks for.
+var (
+	errUnknown  = errors.New("there is no such tenant")
+	errNotYours = errors.New("this process is not of that tenant")
+)
+
+// Tenant returns the name of the tenant whose quota a process draws on: the
+// one that fits it most closely. wished is the tenant that it asks for, empty
+// for whichever is its own: it only chooses among those that the facts allow.
+func (p *Policy) Tenant(f broker.Facts, wished string) (string, error) {
+	s := newSubject(f, p.workload(f))
+	if wished != "" && wished != DefaultTenant {
+		switch i, ok := p.tenants[wished]; {
+		case !ok:
+			return "", fmt.Errorf("%w: %q", errUnknown, wished)
+		case !p.allows(i, &s):
+			return "", fmt.Errorf("%w: %q", errNotYours, wished)
+		}
+		return wished, nil
+	}
+	own := p.own(&s)
+	switch {
+	case own < 0:
+		return DefaultTenant, nil
+	case wished == DefaultTenant: // would be a way out of one's own limits
+		return "", fmt.Errorf("%w: %q is for whom no tenant is, and this one is of %q", errNotYours, wished, p.table.Rules[own].Name)
+	}
+	return p.table.Rules[own].Name, nil
+}
+
+// Whose returns the name of the tenant whose a process of a known workload is,
+// when it asks for none.
+func (p *Policy) Whose(f broker.Facts, w *host.Workload) string {
+	s := newSubject(f, w)
+	if own := p.own(&s); own >= 0 {
+		return p.table.Rules[own].Name
+	}
+	return DefaultTenant
+}
+
+// allows reports whether a process may be of a tenant: of one without
+// selectors everybody may.
+func (p *Policy) allows(tenant int, s *subject) bool {
+	if len(p.table.Rules[tenant].Select) == 0 {
+		return true
+	}
+	_, ok := p.closest(tenant, s)
+	return ok
+}
+
+// closest returns the selector of a tenant that fits a process most closely.
+func (p *Policy) closest(tenant int, s *subject) (c fit, ok bool) {
+	for i := range p.entries {
+		e := &p.entries[i]
+		if e.tenant != tenant {
+			continue
+		}
+		if rank, fits := e.fits(s); fits && (!ok || rank.compare(c.rank) > 0) {
+			c, ok = fit{e, rank}, true
+		}
+	}
+	return c, ok
+}
+
+// A fit is an entry that fits a process, and how closely.
+type fit struct {
+	*entry
+	rank specificity
+}
+
+// workload returns whom a process works for. The names of pods, containers and
+// jobs are the host's word, up to 2 s late; until it comes, and where what it
+// says is not of the cgroup that the process was in, the cgroup's counts.
+func (p *Policy) workload(f broker.Facts) *host.Workload {
+	if p.host.Process != nil && f.PID > 0 {
+		known, err := p.host.Process(f.PID)
+		if err == nil && known.Workload != nil && known.UID == int(f.UID) && within(known.Workload, f.Cgroup) {
+			return known.Workload
+		}
+	}
+	w := host.ParseCgroup(f.Cgroup, int(f.UID))
+	return &w
+}
+
+// within reports whether a cgroup says that it is w's: the host may have looked
+// before the process came there, or at who had its number before.
+func within(w *host.Workload, cgroup string) bool {
+	switch {
+	case w.ContainerID != "":
+		return strings.Contains(cgroup, w.ContainerID)
+	case w.Job != "":
+		return strings.Contains(cgroup, "/job_"+w.Job)
+	}
+	return w.Unit != "" && strings.Contains(cgroup, w.Unit)
+}
+
+// rule returns the rule of a tenant; the default's for one that there is not,
+// such as one that the table had before.
+func (p *Policy) rule(tenant string) *Rule {
+	if i, ok := p.tenants[tenant]; ok {
+		return &p.table.Rules[i]
+	}
+	return &Rule{Name: DefaultTenant, Terms: p.table.Default, Steps: p.table.Steps}
+}
+
+// Tenants returns the names of the tenants in the table's order, without the
+// default one.
+func (p *Policy) Tenants() []string {
+	all := make([]string, len(p.table.Rules))
+	for i := range p.table.Rules {
+		all[i] = p.table.Rules[i].Name
+	}
+	return all
+}
+
+// Governed reports whether the ladder may do something about a tenant: one
+// that is in the table.
+func (p *Policy) Governed(tenant string) bool {
+	_, ok := p.tenants[tenant]
+	return ok
+}
+
+// Priority returns a tenant's priority.
+func (p *Policy) Priority(tenant string) Priority { return p.rule(tenant).Priority }
+
+// Steps returns how far the ladder may climb for a tenant's workloads.
+func (p *Policy) Steps(tenant string) Steps { return p.rule(tenant).Steps }
+
+// Actions returns how many steps above Warn the ladder may take on this host
+// within 10 minutes.
+func (p *Policy) Actions() int { return p.table.Actions }

@@ -1,0 +1,326 @@
+package policy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os/user"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/collectors/host"
+	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/schedule"
+)
+
+// anyone and ladder are terms and steps with nothing special about them.
+var (
+	anyone = Terms{Priority: PriorityNormal, Quota: Quota{Limit: 1, Bandwidth: 1}}
+	ladder = Steps{Mode: Warn, Shadow: true, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: .5, Pause: []string{"broker", "freezer", "signal"}, Grace: time.Second}
+)
+
+func row(name string, selectors ...Selector) Rule {
+	return Rule{Name: name, Select: selectors, Terms: anyone, Steps: ladder}
+}
+
+func with(r Rule, change func(*Rule)) Rule {
+	change(&r)
+	return r
+}
+
+func guaranteed(name string, part float64) Rule {
+	return with(row(name), func(r *Rule) { r.Guarantee = part })
+}
+
+func table(rules ...Rule) Table {
+	return Table{Default: anyone, Steps: ladder, Actions: 10, Rules: rules}
+}
+
+// policy returns the policy of rules, which must be good.
+func policy(t *testing.T, h HostView, rules ...Rule) *Policy {
+	t.Helper()
+	if err := table(rules...).Check(); err != nil {
+		t.Fatal(err)
+	}
+	return New(table(rules...), h, nil)
+}
+
+const (
+	triton   = "0::/system.slice/triton-2.service\n"
+	slurmJob = "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n"
+	podUID   = "0b0c9a51-9fc1-4a36-9b2c-0123456789ab"
+)
+
+var (
+	id       = strings.Repeat("ab", 32)
+	inPod    = "0::/kubepods/burstable/pod" + podUID + "/" + id + "\n"
+	inOwn    = "0::/user.slice/user-1001.slice/user@1001.service/app.slice/" + id + "\n"
+	vllm     = host.Workload{Kind: host.KindPod, Key: "pod:inference/vllm-0/server", Namespace: "inference", Pod: "vllm-0", Container: "server", PodUID: podUID, ContainerID: id}
+	research = host.Workload{Kind: host.KindSlurm, Key: "slurm:4711.0", Job: "4711", Step: "0", User: "alice", Account: "research"}
+	docker   = host.Workload{Kind: host.KindContainer, Key: "container:server", Container: "server", ContainerID: id}
+)
+
+func TestTheMostSpecificTenantWins(t *testing.T) {
+	p := policy(t, HostView{},
+		row("units", Selector{Units: []string{"triton*.service"}}, Selector{Slices: []string{"gpu-*.slice"}}),
+		row("unit-of-7", Selector{Units: []string{"triton-2.service"}, Users: []string{"7"}}),
+		row("alice", Selector{Users: []string{"1001", "1003"}}),
+		row("lab", Selector{Groups: []string{"500"}, Executables: []string{"/opt/lab/*/python?"}}),
+		row("people", Selector{Groups: []string{"500"}}),
+		row("students", Selector{Groups: []string{"400"}}),
+		row("inference", Selector{Pods: []string{"inference/*"}}),
+		row("sidecar", Selector{Pods: []string{"inference/*"}, Containers: []string{"side*"}}),
+		row("server", Selector{Containers: []string{"server"}}),
+		row("jobs-of-alice", Selector{SlurmUsers: []string{"alice"}}),
+		row("account", Selector{SlurmAccounts: []string{"research", "ml*"}}),
+		row("job", Selector{Workloads: []string{"slurm:99.*", "container:1*"}}),
+	)
+	with := func(w host.Workload, change func(*host.Workload)) *host.Workload {
+		change(&w)
+		return &w
+	}
+	cgroup := func(content string) *host.Workload {
+		w := host.ParseCgroup(content, 1002)
+		return &w
+	}
+	for name, c := range map[string]struct {
+		facts broker.Facts
+		of    *host.Workload
+		want  string
+	}{
+		"by unit":                            {of: cgroup(triton), want: "units"},
+		"by slice":                           {of: cgroup("0::/gpu.slice/gpu-a.slice/x.service\n"), want: "units"},
+		"unit and user beat unit":            {facts: broker.Facts{UID: 7}, of: cgroup(triton), want: "unit-of-7"},
+		"unit beats user":                    {facts: broker.Facts{UID: 1001}, of: cgroup(triton), want: "units"},
+		"by user":                            {facts: broker.Facts{UID: 1003}, want: "alice"},
+		"user beats group":                   {facts: broker.Facts{UID: 1001, GID: 500}, want: "alice"},
+		"executable beats user":              {facts: broker.Facts{UID: 1001, GID: 500, Exe: "/opt/lab/a/b/python3"}, want: "lab"},
+		"executable and group":               {facts: broker.Facts{Groups: []uint32{4, 500}, Exe: "/opt/lab/a/python3"}, want: "lab"},
+		"executable without the group":       {facts: broker.Facts{GID: 501, Exe: "/opt/lab/a/python3"}, want: "default"},
+		"group":                              {facts: broker.Facts{GID: 500, Exe: "/usr/bin/python3"}, want: "people"},
+		"its own group beats another":        {facts: broker.Facts{GID: 400, Groups: []uint32{500}}, want: "students"},
+		"of other groups the first one's":    {facts: broker.Facts{GID: 1, Groups: []uint32{400, 500}}, want: "people"},
+		"by nothing":                         {facts: broker.Facts{UID: 1002}, want: "default"},
+		"pod":                                {of: &vllm, want: "inference"},
+		"pod and container":                  {of: with(vllm, func(w *host.Workload) { w.Container = "sidekick" }), want: "sidecar"},
+		"a pod without a name":               {of: cgroup(inPod), want: "default"},
+		"a pod in another namespace":         {of: with(vllm, func(w *host.Workload) { w.Namespace = "inference2" }), want: "default"},
+		"container":                          {of: &docker, want: "server"},
+		"a user's container is no server":    {of: with(docker, func(w *host.Workload) { w.Key = "container:1001/server" }), want: "job"},
+		"slurm user beats account":           {of: &research, want: "jobs-of-alice"},
+		"slurm account":                      {of: with(research, func(w *host.Workload) { w.User = "bob" }), want: "account"},
+		"slurm account, by pattern":          {of: with(research, func(w *host.Workload) { w.User, w.Account = "bob", "ml-1" }), want: "account"},
+		"a job of which nothing is known":    {of: cgroup(slurmJob), want: "default"},
+		"key beats slurm user":               {of: with(research, func(w *host.Workload) { w.Key = "slurm:99.0" }), want: "job"},
+		"a user's unit is not a unit":        {of: cgroup("0::/user.slice/user-1002.slice/user@1002.service/app.slice/triton-2.service\n"), want: "default"},
+		"a user's slice is not a slice":      {of: cgroup("0::/user.slice/user-1002.slice/user@1002.service/gpu-a.slice/x.service\n"), want: "default"},
+		"a user's cgroup is not a container": {of: cgroup(inOwn), want: "job"},
+	} {
+		if c.of == nil {
+			c.of = cgroup("")
+		}
+		if got := p.Whose(c.facts, c.of); got != c.want {
+			t.Errorf("%s: it is of %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func TestAWishChoosesAmongThoseThatFit(t *testing.T) {
+	p := policy(t, HostView{},
+		row("serving", Selector{Units: []string{"triton*.service"}}),
+		row("alice", Selector{Users: []string{"1001"}}),
+		row("batch"),
+	)
+	for name, c := range map[string]struct {
+		facts        broker.Facts
+		wished, want string
+		err          error
+	}{
+		"its own":                        {facts: broker.Facts{UID: 1001, Cgroup: triton}, want: "serving"},
+		"its own, asked for":             {facts: broker.Facts{UID: 1001, Cgroup: triton}, wished: "serving", want: "serving"},
+		"a less specific one that fits":  {facts: broker.Facts{UID: 1001, Cgroup: triton}, wished: "alice", want: "alice"},
+		"without selectors":              {facts: broker.Facts{UID: 1001}, wished: "batch", want: "batch"},
+		"without selectors, by a nobody": {facts: broker.Facts{UID: 1002}, wished: "batch", want: "batch"},
+		"default, whose it is":           {facts: broker.Facts{UID: 1002}, wished: "default", want: "default"},
+		"default, as a way out":          {facts: broker.Facts{UID: 1001}, wished: "default", err: errNotYours},
+		"another's":                      {facts: broker.Facts{UID: 1002}, wished: "alice", err: errNotYours},
+		"root is no exception":           {facts: broker.Facts{UID: 0}, wished: "alice", err: errNotYours},
+		"nobody's":                       {facts: broker.Facts{UID: 1001}, wished: "bob", err: errUnknown},
+	} {
+		if got, err := p.Tenant(c.facts, c.wished); !errors.Is(err, c.err) || got != c.want {
+			t.Errorf("%s: %q, %v; want %q, %v", name, got, err, c.want, c.err)
+		}
+	}
+}
+
+// The names of a workload are the host's word, where that is of the process
+// that asks.
+func TestNamesAreTheHostsWord(t *testing.T) {
+	for name, c := range map[string]struct {
+		process host.Process
+		err     error
+		want    string
+	}{
+		"known":                 {process: host.Process{UID: 5, Workload: &vllm}, want: "inference"},
+		"not known yet":         {process: host.Process{UID: 5}, want: "unnamed"},
+		"of another user":       {process: host.Process{UID: 6, Workload: &vllm}, want: "unnamed"},
+		"of another's cgroup":   {process: host.Process{UID: 5, Workload: &host.Workload{Kind: host.KindPod, Namespace: "inference", Pod: "x", ContainerID: strings.Repeat("cd", 32)}}, want: "unnamed"},
+		"of a unit before that": {process: host.Process{UID: 5, Workload: &host.Workload{Kind: host.KindUnit, Unit: "x.service"}}, want: "unnamed"},
+		"gone":                  {err: host.ErrGone, want: "unnamed"},
+	} {
+		view := HostView{Process: func(pid int) (host.Process, error) {
+			if pid != 42 {
+				t.Errorf("%s: it asks for %d", name, pid)
+			}
+			return c.process, c.err
+		}}
+		p := policy(t, view, row("inference", Selector{Pods: []string{"inference/*"}}),
+			row("unnamed", Selector{Pods: []string{"*"}}))
+		if got, err := p.Tenant(broker.Facts{PID: 42, UID: 5, Cgroup: inPod}, ""); got != c.want || err != nil {
+			t.Errorf("%s: %q, %v; want %q", name, got, err, c.want)
+		}
+	}
+	p := policy(t, HostView{Process: func(int) (host.Process, error) { return host.Process{UID: 5, Workload: &research}, nil }},
+		row("account", Selector{SlurmAccounts: []string{"research"}}))
+	if got, _ := p.Tenant(broker.Facts{PID: 42, UID: 5, Cgroup: slurmJob}, ""); got != "account" {
+		t.Errorf("a job of the account is of %q", got)
+	}
+}
+
+func TestNamesOfUsersAndGroupsAreLookedUp(t *testing.T) {
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	group, err := user.LookupGroupId(me.Gid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	rules := table(
+		row("ghost", Selector{Users: []string{"no-such-user"}, Executables: []string{"/*"}}),
+		row("mine", Selector{Users: []string{"no-such-user", me.Username}, Groups: []string{group.Name}}),
+	)
+	if err := rules.Check(); err != nil {
+		t.Fatal(err)
+	}
+	p := New(rules, HostView{}, slog.New(slog.NewTextHandler(&log, nil)))
+	uid, _ := strconv.ParseUint(me.Uid, 10, 32)
+	gid, _ := strconv.ParseUint(me.Gid, 10, 32)
+	if got, err := p.Tenant(broker.Facts{UID: uint32(uid), GID: uint32(gid)}, ""); err != nil || got != "mine" {
+		t.Errorf("%s of %s is of %q, %v", me.Username, group.Name, got, err)
+	}
+	if _, err := p.Tenant(broker.Facts{UID: uint32(uid) + 1, GID: uint32(gid)}, "ghost"); !errors.Is(err, errNotYours) {
+		t.Errorf("a tenant whose only user does not exist is given away: %v", err)
+	}
+	if !strings.Contains(log.String(), "no-such-user") || !strings.Contains(log.String(), "ghost") {
+		t.Errorf("nothing is said of a user that does not exist: %q", log.String())
+	}
+	if all := rules.Unknown(); len(all) != 2 || !strings.HasPrefix(all[0], `tenants[0].select[0].users: nobody is selected by "no-such-user": `) {
+		t.Errorf("unknown are %q", all)
+	}
+	tied := table(row("a", Selector{Users: []string{me.Username}}), row("b", Selector{Users: []string{me.Uid}}))
+	if err := tied.Check(); err == nil {
+		t.Error("a user's name and number do not tie")
+	}
+}
+
+func TestTermsOfAGPU(t *testing.T) {
+	half, none, wait := .5, 0., time.Millisecond
+	small, no := uint64(10), uint64(0)
+	serving := with(row("serving"), func(r *Rule) {
+		r.Priority = PriorityHigh
+		r.Quota = Quota{Guarantee: .6, Limit: .8, Memory: 40, Reserved: 20, LaunchWait: 20 * time.Millisecond, Bandwidth: .6}
+		r.GPUs = []Override{
+			{GPUs: []string{"0", "3"}, Guarantee: &none, Memory: &small},
+			{GPUs: []string{uuidOf(1)}, Limit: &half, LaunchWait: &wait, Memory: &no},
+			{GPUs: []string{uuidOf(3)}, Bandwidth: &half},
+		}
+	})
+	urgent := with(row("urgent"), func(r *Rule) { r.Priority, r.Limit = PriorityRealtime, .1 })
+	index := func(gpu string) (int, bool) {
+		n, err := strconv.Atoi(gpu[len(gpu)-1:])
+		return n, err == nil
+	}
+	p := policy(t, HostView{Index: index}, serving, urgent)
+	for name, c := range map[string]struct {
+		tenant, gpu string
+		want        Quota
+	}{
+		"where nothing else is said":        {"serving", uuidOf(2), serving.Quota},
+		"of no GPU":                         {"serving", "", serving.Quota},
+		"by index":                          {"serving", uuidOf(0), Quota{Guarantee: 0, Limit: .8, Memory: 10, Reserved: 10, Bandwidth: .6}},
+		"by UUID":                           {"serving", uuidOf(1), Quota{Guarantee: .5, Limit: .5, Reserved: 20, LaunchWait: wait, Bandwidth: .6}},
+		"by both":                           {"serving", uuidOf(3), Quota{Guarantee: 0, Limit: .8, Memory: 10, Reserved: 10, Bandwidth: .5}},
+		"realtime has its limit guaranteed": {"urgent", uuidOf(0), Quota{Guarantee: .1, Limit: .1, Bandwidth: 1}},
+		"whom no tenant is for":             {DefaultTenant, uuidOf(0), Quota{Limit: 1, Bandwidth: 1}},
+		"who was in the table before":       {"gone", uuidOf(0), Quota{Limit: 1, Bandwidth: 1}},
+	} {
+		if got := p.Quota(c.tenant, c.gpu); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+	if got := policy(t, HostView{}, serving).Quota("serving", uuidOf(0)); got != serving.Quota {
+		t.Errorf("without indices: %+v", got)
+	}
+}
+
+func uuidOf(n int) string { return fmt.Sprintf("GPU-00000000-0000-4000-8000-%012d", n) }
+
+func TestWeights(t *testing.T) {
+	idle := with(row("idle"), func(r *Rule) { r.Priority = PriorityIdle })
+	low := with(row("low"), func(r *Rule) { r.Priority = PriorityLow })
+	high := with(row("high"), func(r *Rule) { r.Priority, r.Guarantee = PriorityHigh, .3 })
+	realtime := with(row("realtime"), func(r *Rule) { r.Priority, r.Limit = PriorityRealtime, .2 })
+	all := .8
+	here := with(row("here"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{uuidOf(1)}, Guarantee: &all}} })
+	for name, c := range map[string]struct {
+		rules []Rule
+		gpu   string
+		want  map[string]float64
+	}{
+		"nobody but default":      {nil, "", map[string]float64{"default": 1}},
+		"by priority":             {[]Rule{row("a"), low, idle}, "", map[string]float64{"a": .4, "default": .4, "low": .2, "idle": leastWeight}},
+		"guarantees, then spare":  {[]Rule{high, row("b")}, "", map[string]float64{"high": .3 + .7*4/8, "b": .7 * 2 / 8, "default": .7 * 2 / 8}},
+		"realtime with its limit": {[]Rule{realtime, row("b")}, "", map[string]float64{"realtime": .2 + .8*4/8, "b": .2, "default": .2}},
+		"nothing is left":         {[]Rule{guaranteed("a", .75), guaranteed("b", .25), row("c")}, "", map[string]float64{"a": .75, "b": .25, "c": leastWeight, "default": leastWeight}},
+		"on one GPU":              {[]Rule{here, row("b")}, uuidOf(1), map[string]float64{"here": .8 + .2/3, "b": .2 / 3}},
+		"and on the others":       {[]Rule{here, row("b")}, uuidOf(0), map[string]float64{"here": 1. / 3, "b": 1. / 3}},
+	} {
+		p := policy(t, HostView{}, c.rules...)
+		for tenant, want := range c.want {
+			got, class := p.Weight(tenant, c.gpu)
+			if math.Abs(got-want) > 1e-12 {
+				t.Errorf("%s: %s weighs %v, want %v", name, tenant, got, want)
+			}
+			if want := map[string]schedule.Class{"idle": schedule.Idle, "realtime": schedule.Realtime}[tenant]; class != want {
+				t.Errorf("%s: %s is of class %d, want %d", name, tenant, class, want)
+			}
+		}
+	}
+	if !New(table(idle), HostView{}, nil).Governed("idle") || New(table(idle), HostView{}, nil).Governed(DefaultTenant) {
+		t.Error("a tenant of the table is not governed, or the default one is")
+	}
+}
+
+// An index and a UUID may be the same GPU, which only the host knows.
+func TestGuaranteesThatMeetOnOneGPUAreToldOf(t *testing.T) {
+	most := .7
+	var log bytes.Buffer
+	p := New(table(
+		with(row("a"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{"0"}, Guarantee: &most}} }),
+		with(row("b"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{uuidOf(0)}, Guarantee: &most}} }),
+	), HostView{Index: func(string) (int, bool) { return 0, true }}, slog.New(slog.NewTextHandler(&log, nil)))
+	for range 2 {
+		if a, _ := p.Weight("a", uuidOf(0)); a != .7 {
+			t.Errorf("a weighs %v, want .7", a)
+		}
+	}
+	if n := strings.Count(log.String(), "more than a whole gpu is guaranteed"); n != 1 {
+		t.Errorf("it is said %d times: %s", n, &log)
+	}
+}

@@ -1,0 +1,195 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"gpusteward/collectors/host"
+	"gpusteward/enforcer/broker"
+)
+
+// Bounds of a table.
+const (
+	mostTenants    = 256
+	mostSelectors  = 32   // of a tenant
+	mostPatterns   = 4096 // of all tenants
+	longestPattern = 256  // bytes
+)
+
+// A Selector says for whom a tenant is: of every key that it has one of the
+// list must fit. All but users and groups are patterns: * is any text, slashes
+// too, and ? one character.
+type Selector struct {
+	Units         []string // systemd's services and scopes; not those of users' own systemd
+	Slices        []string // systemd's, that the unit is in
+	Pods          []string // namespace/name
+	Containers    []string // names; those of a pod's containers only beside Pods
+	SlurmUsers    []string // of the job, as it says itself
+	SlurmAccounts []string // the same
+	Users         []string // names or numbers
+	Groups        []string // the same, of any group that the process has
+	Executables   []string // path of the program
+	Workloads     []string // key of host.Workload
+}
+
+// Kinds of selectors, in the order in which they count: what stands first
+// decides, and what comes after only where that is equal.
+const (
+	byWorkload = iota
+	byPod
+	byContainer
+	byUnit
+	bySlice
+	bySlurmUser
+	bySlurmAccount
+	byExecutable
+	byUser
+	byGroup
+	kinds
+)
+
+// keys are the names of the kinds, as configuration has them.
+var keys = [kinds]string{"workloads", "pods", "containers", "units", "slices", "slurm_users", "slurm_accounts", "executables", "users", "groups"}
+
+// lists returns the lists of a selector by kind.
+func (s *Selector) lists() [kinds][]string {
+	return [kinds][]string{s.Workloads, s.Pods, s.Containers, s.Units, s.Slices, s.SlurmUsers, s.SlurmAccounts, s.Executables, s.Users, s.Groups}
+}
+
+// A set is a set of kinds.
+type set uint16
+
+func (s set) has(kind int) bool { return s>>kind&1 != 0 }
+
+// of returns the kinds that a selector has lists of.
+func (s *Selector) of() (all set) {
+	for kind, list := range s.lists() {
+		if list != nil {
+			all |= 1 << kind
+		}
+	}
+	return all
+}
+
+// forms are what the texts of a kind look like, as patterns: one that has
+// nothing in common with any of them fits nobody.
+var forms = [kinds][]string{
+	byWorkload:   {"pod:*", "container:*", "unit:*", "slurm:*", "user:*"},
+	byPod:        {"*/*"},
+	byUnit:       {"*.service", "*.scope"},
+	bySlice:      {"*.slice"},
+	byExecutable: {"/*"},
+}
+
+// workloadOf says of which kind of workload a kind of selector is, as host's
+// kinds are called; empty: of any.
+var workloadOf = [kinds]string{byPod: host.KindPod, byContainer: host.KindContainer, byUnit: host.KindUnit, bySlice: host.KindUnit,
+	bySlurmUser: host.KindSlurm, bySlurmAccount: host.KindSlurm}
+
+// check reports the first key that fits nobody.
+func (s *Selector) check() error {
+	has := s.of()
+	if has == 0 {
+		return fmt.Errorf("it has no key, and would select everybody; keys are %s", strings.Join(keys[:], ", "))
+	}
+	for kind, list := range s.lists() {
+		if list != nil && len(list) == 0 {
+			return fmt.Errorf("%s: an empty list fits nobody: leave the key out", keys[kind])
+		}
+		for i, text := range list {
+			if err := checkPattern(kind, list[:i], text); err != nil {
+				return fmt.Errorf("%s: %w", keys[kind], err)
+			}
+		}
+	}
+	return s.consistent(has)
+}
+
+func checkPattern(kind int, before []string, text string) error {
+	switch {
+	case text == "":
+		return fmt.Errorf("the one at %d is empty and fits nobody", len(before))
+	case len(text) > longestPattern:
+		return fmt.Errorf("%.20q... has %d bytes; at most %d", text, len(text), longestPattern)
+	case !utf8.ValidString(text):
+		return fmt.Errorf("%q is not UTF-8", text)
+	case slices.Contains(before, text):
+		return fmt.Errorf("%q is in it twice", text)
+	}
+	if len(forms[kind]) > 0 && !fitsAny(forms[kind], text) {
+		return fmt.Errorf("%q fits nobody: what it is compared with looks like %s", text, strings.Join(forms[kind], " or "))
+	}
+	return nil
+}
+
+// fitsAny reports whether text has something in common with one of patterns.
+func fitsAny(patterns []string, text string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		_, ok := overlap(p, text)
+		return ok
+	})
+}
+
+// consistent reports keys that no process can fit together.
+func (s *Selector) consistent(has set) error {
+	first := -1
+	for kind, of := range workloadOf {
+		if of == "" || !has.has(kind) || kind == byContainer && has.has(byPod) {
+			continue
+		}
+		if first >= 0 && workloadOf[first] != of {
+			return fmt.Errorf("%s: no process is of a %s and of a %s at once: make two entries of it", keys[kind], workloadOf[first], of)
+		}
+		first = kind
+	}
+	if first < 0 || !has.has(byWorkload) {
+		return nil
+	}
+	if !fitsAny(s.Workloads, workloadOf[first]+":*") {
+		return fmt.Errorf("workloads: none of it is a %s, which %s is about: make two entries of it", workloadOf[first], keys[first])
+	}
+	return nil
+}
+
+// A subject is a process, as selectors look at it.
+type subject struct {
+	broker.Facts
+	has   set           // kinds that it has a text of
+	text  [kinds]string // by kind
+	inPod bool
+}
+
+// newSubject returns a process of a workload, which the caller keeps.
+func newSubject(f broker.Facts, w *host.Workload) subject {
+	s := subject{Facts: f, has: 1<<byWorkload | 1<<byExecutable | 1<<byUser | 1<<byGroup}
+	s.text[byWorkload], s.text[byExecutable] = w.Key, f.Exe
+	put := func(kind int, text string) {
+		s.has |= 1 << kind
+		s.text[kind] = text
+	}
+	switch w.Kind {
+	case host.KindPod:
+		s.inPod = true
+		put(byContainer, w.Container)
+		if put(byPod, ""); w.Pod != "" { // unnamed, as long as nobody knows it
+			put(byPod, w.Namespace+"/"+w.Pod)
+		}
+	case host.KindContainer:
+		if !strings.Contains(w.Key, "/") { // below user.slice all names are the user's own, and his number is in the key
+			put(byContainer, w.Container)
+		}
+	case host.KindUnit:
+		put(byUnit, w.Unit)
+		put(bySlice, w.Slice)
+	case host.KindSlurm:
+		if w.User != "" {
+			put(bySlurmUser, w.User)
+		}
+		if w.Account != "" {
+			put(bySlurmAccount, w.Account)
+		}
+	}
+	return s
+}

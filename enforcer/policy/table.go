@@ -1,0 +1,218 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// whole is a GPU's time, and what sums of parts are off by.
+const whole = 1 + 1e-9
+
+// Terms are what a tenant may have of each GPU.
+type Terms struct {
+	Priority Priority
+	Quota
+}
+
+// A Rule says who a tenant is and what it may have. A process is of it if one
+// of its selectors fits. A tenant without selectors is of whoever asks for it
+// by name.
+type Rule struct {
+	Name   string
+	Select []Selector
+	Terms
+	Steps Steps
+	GPUs  []Override
+}
+
+// A Table is the whole static policy. Of the tenants that fit a process the
+// one that fits most closely is its own.
+type Table struct {
+	Default Terms // of whoever no tenant is for; Priority, Limit and Memory count
+	Steps   Steps // of the default tenant: those of the others start from it in the configuration
+	Actions int   // steps of the ladder above Warn within 10 minutes, at most, on the host
+	Rules   []Rule
+}
+
+// Check reports the first key that cannot work, as tenants[2].limit. It looks
+// names of users and groups up.
+func (t Table) Check() error {
+	if err := t.Default.check(t.Default.Priority); err != nil {
+		return fmt.Errorf("default.%w", err)
+	}
+	if t.Default.Priority == PriorityRealtime {
+		return errors.New("default.priority: whom no tenant is for is guaranteed nothing, so it cannot be realtime: make it high, or a tenant of it")
+	}
+	if err := t.Steps.check(); err != nil {
+		return fmt.Errorf("ladder.%w", err)
+	}
+	if t.Actions < 0 || t.Actions > 1000 {
+		return fmt.Errorf("ladder.actions: %d is not a number of steps from 0 to 1000", t.Actions)
+	}
+	if len(t.Rules) > mostTenants {
+		return fmt.Errorf("tenants: %d are too many; at most %d", len(t.Rules), mostTenants)
+	}
+	patterns := 0
+	for i := range t.Rules {
+		r, key := &t.Rules[i], fmt.Sprintf("tenants[%d]", i)
+		if same := slices.IndexFunc(t.Rules[:i], func(o Rule) bool { return o.Name == r.Name }); same >= 0 {
+			return fmt.Errorf("%s.name: %q is tenants[%d] too", key, r.Name, same)
+		}
+		if err := r.check(); err != nil {
+			return fmt.Errorf("%s.%w", key, err)
+		}
+		for at := range r.Select {
+			for _, list := range r.Select[at].lists() {
+				patterns += len(list)
+			}
+		}
+	}
+	if patterns > mostPatterns {
+		return fmt.Errorf("tenants: they have %d patterns and names to select by, which are too many; at most %d", patterns, mostPatterns)
+	}
+	if err := t.checkSums(); err != nil {
+		return err
+	}
+	p, _ := newPolicy(t)
+	return p.checkTies()
+}
+
+// Unknown returns, as sentences that begin with the key, which users and groups
+// of the table this host does not know.
+func (t Table) Unknown() []string {
+	_, strangers := newPolicy(t)
+	all := make([]string, len(strangers))
+	for i, s := range strangers {
+		all[i] = fmt.Sprintf("%s: nobody is selected by %q: %v", s.key, s.name, s.err)
+	}
+	return all
+}
+
+func (r *Rule) check() error {
+	switch {
+	case !nameable(r.Name):
+		return fmt.Errorf("name: %q is no name: 1 to 63 letters, digits and any of _ . - @ /", r.Name)
+	case r.Name == DefaultTenant:
+		return fmt.Errorf("name: %q is the tenant of whoever no other is for; give it its quota under enforcer.default", r.Name)
+	case len(r.Select) > mostSelectors:
+		return fmt.Errorf("select: %d are too many; at most %d", len(r.Select), mostSelectors)
+	}
+	for i := range r.Select {
+		if err := r.Select[i].check(); err != nil {
+			return below(fmt.Sprintf("select[%d]", i), err)
+		}
+	}
+	if err := r.Terms.check(r.Priority); err != nil {
+		return err
+	}
+	if err := r.Steps.check(); err != nil {
+		return fmt.Errorf("ladder.%w", err)
+	}
+	return r.checkGPUs()
+}
+
+// below returns an error about key, or about what err says of it.
+func below(key string, err error) error {
+	first, _, _ := strings.Cut(err.Error(), ":")
+	if slices.Contains(keys[:], first) {
+		return fmt.Errorf("%s.%w", key, err)
+	}
+	return fmt.Errorf("%s: %w", key, err)
+}
+
+// gpus returns the names that the table has for GPUs; the first is empty, for
+// those that it has none for.
+func (t Table) gpus() []string {
+	all := []string{""}
+	for i := range t.Rules {
+		for _, o := range t.Rules[i].GPUs {
+			for _, name := range o.GPUs {
+				if !slices.Contains(all, name) {
+					all = append(all, name)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// checkSums reports a GPU of which more than all is guaranteed.
+func (t Table) checkSums() error {
+	gpus := t.gpus()
+	for _, gpu := range gpus {
+		sum, last := 0.0, 0
+		var who []string
+		for i := range t.Rules {
+			r := &t.Rules[i]
+			g := r.quota(func(name string) bool { return name == gpu }).Guarantee
+			if g == 0 {
+				continue
+			}
+			of := percent(g)
+			if r.Priority == PriorityRealtime {
+				of += ", its limit, since it is realtime"
+			}
+			who = append(who, fmt.Sprintf("%s (%s)", r.Name, of))
+			sum, last = sum+g, i
+		}
+		if sum <= whole {
+			continue
+		}
+		const most = 16 // that are named
+		if len(who) > most {
+			who = append(who[:most], fmt.Sprintf("%d more", len(who)-most))
+		}
+		return fmt.Errorf("tenants[%d].guarantee: on %s %s are guaranteed %s together, more than 100 %%: lower one of them",
+			last, where([]string{gpu}, len(gpus) == 1), strings.Join(who, ", "), percent(sum))
+	}
+	return nil
+}
+
+// where names GPUs, as the table does; all says that it has no names but these.
+func where(gpus []string, all bool) string {
+	if all {
+		return "every GPU"
+	}
+	named := slices.DeleteFunc(slices.Clone(gpus), func(name string) bool { return name == "" })
+	switch text := "GPU " + strings.Join(named, ", "); {
+	case len(named) == 0:
+		return "every other GPU"
+	case len(named) < len(gpus):
+		return text + " and every other GPU"
+	default:
+		return text
+	}
+}
+
+// checkTies reports two tenants that may fit a process equally closely.
+func (p *Policy) checkTies() error {
+	byKinds := map[set][]*entry{}
+	for i := range p.entries {
+		e := &p.entries[i]
+		for _, o := range byKinds[e.has] {
+			if o.tenant == e.tenant {
+				continue
+			}
+			if example, tie := e.tie(o); tie {
+				return fmt.Errorf("tenants[%d].select[%d]: a process of %s is of %s by it and of %s by tenants[%d].select[%d], and neither is more specific: write more of a name in one, or give one another key",
+					e.tenant, e.at, example, p.table.Rules[e.tenant].Name, p.table.Rules[o.tenant].Name, o.tenant, o.at)
+			}
+		}
+		byKinds[e.has] = append(byKinds[e.has], e)
+	}
+	return nil
+}
+
+// nameable reports whether a tenant may be called name: it is a label's value
+// and travels in 64 bytes that end in a NUL.
+func nameable(name string) bool {
+	for _, c := range []byte(name) {
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		if !letter && (c < '-' || c > '9') && c != '_' && c != '@' { // from '-' to '9' are - . / and the digits
+			return false
+		}
+	}
+	return name != "" && len(name) < 64
+}

@@ -1,0 +1,264 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/collectors/host"
+	"gpusteward/enforcer/broker"
+)
+
+// What a configuration file can hold besides is in testdata/config/invalid of
+// the program.
+func TestCheckNamesTheKeyAndTheFix(t *testing.T) {
+	terms := func(change func(*Rule)) Table { return table(row("first"), with(row("a"), change)) }
+	selects := func(s ...Selector) Table { return table(row("first"), row("a", s...)) }
+	climbs := func(change func(*Steps)) Table { return terms(func(r *Rule) { change(&r.Steps) }) }
+	on := func(o ...Override) Table { return terms(func(r *Rule) { r.Limit, r.Memory, r.GPUs = .8, 100, o }) }
+	most, negative, memory, wait := .9, -.1, uint64(200), time.Second
+	many := make([]Rule, mostTenants+1)
+	for i := range many {
+		many[i] = row(fmt.Sprint("t", i))
+	}
+	var users []string
+	for i := range mostPatterns / 2 {
+		users = append(users, fmt.Sprint(i))
+	}
+	for want, bad := range map[string]Table{
+		"default.limit: 0 is not a part":                     {Steps: ladder},
+		"default.priority: whom no tenant is for":            {Default: Terms{Priority: PriorityRealtime, Quota: Quota{Limit: .5, Bandwidth: 1}}, Steps: ladder},
+		"ladder.of: 0 is not":                                {Default: anyone},
+		"ladder.actions: -1 is not":                          {Default: anyone, Steps: ladder, Actions: -1},
+		"tenants: 257 are too many":                          table(many...),
+		"tenants: they have 4097 patterns":                   table(row("a", Selector{Users: users, Groups: users}), row("b", Selector{Users: []string{"5000"}})),
+		`tenants[1].name: "first" is tenants[0] too`:         terms(func(r *Rule) { r.Name = "first" }),
+		"tenants[1].name: \"" + strings.Repeat("a", 64):      terms(func(r *Rule) { r.Name = strings.Repeat("a", 64) }),
+		"tenants[1].limit: NaN is not a part":                terms(func(r *Rule) { r.Limit = math.NaN() }),
+		"tenants[1].limit: who is realtime":                  terms(func(r *Rule) { r.Priority = PriorityRealtime }),
+		"tenants[1].guarantee: NaN is not a part":            terms(func(r *Rule) { r.Guarantee = math.NaN() }),
+		"tenants[1].guarantee: 60 % is more than the limit":  terms(func(r *Rule) { r.Guarantee, r.Limit = .6, .5 }),
+		"tenants[1].guarantee: who is idle":                  terms(func(r *Rule) { r.Guarantee, r.Priority = .6, PriorityIdle }),
+		"tenants[1].memory_guarantee: 2 KiB is more":         terms(func(r *Rule) { r.Reserved, r.Memory = 2048, 1024 }),
+		"tenants[1].launch_wait: nobody can be held":         terms(func(r *Rule) { r.LaunchWait = time.Second }),
+		"tenants[1].launch_wait: -1s is no time":             terms(func(r *Rule) { r.LaunchWait, r.Guarantee = -time.Second, .5 }),
+		"tenants[1].bandwidth: 0 is not":                     terms(func(r *Rule) { r.Bandwidth = 0 }),
+		"tenants[1].ladder.confirm: 6 is not between 1 and":  climbs(func(s *Steps) { s.Confirm = 6 }),
+		"tenants[1].ladder.confirm: 0 is not between 1 and":  climbs(func(s *Steps) { s.Confirm = 0 }),
+		"tenants[1].ladder.of: 65 is not":                    climbs(func(s *Steps) { s.Of = 65 }),
+		"tenants[1].ladder.mode: 5 is not":                   climbs(func(s *Steps) { s.Mode = 5 }),
+		"tenants[1].ladder.hold: 0s is not":                  climbs(func(s *Steps) { s.Hold = 0 }),
+		"tenants[1].ladder.throttle: 1 is not":               climbs(func(s *Steps) { s.Throttle = 1 }),
+		`tenants[1].ladder.pause: "sleep" is no way`:         climbs(func(s *Steps) { s.Pause = []string{"broker", "sleep"} }),
+		`tenants[1].ladder.pause: "broker" is in it twice`:   climbs(func(s *Steps) { s.Pause = []string{"broker", "broker"} }),
+		"tenants[1].ladder.pause: there is no way":           climbs(func(s *Steps) { s.Pause = nil }),
+		"tenants[1].ladder.grace: 2h0m0s is not":             climbs(func(s *Steps) { s.Grace = 2 * time.Hour }),
+		"tenants[1].gpus[0].gpu: on which":                   on(Override{}),
+		`tenants[1].gpus[0].gpu: "00" is neither`:            on(Override{GPUs: []string{"00"}}),
+		`tenants[1].gpus[0].gpu: "GPU-1" is neither`:         on(Override{GPUs: []string{"0", "GPU-1"}}),
+		`tenants[1].gpus[1].gpu: "0" is in gpus[0] already`:  on(Override{GPUs: []string{"0"}}, Override{GPUs: []string{"1", "0"}}),
+		"tenants[1].gpus[0].guarantee: 90 % is more than":    on(Override{GPUs: []string{"0"}, Guarantee: &most}),
+		"tenants[1].gpus[0].limit: -0.1 is not":              on(Override{GPUs: []string{"0"}, Limit: &negative}),
+		"tenants[1].gpus[0].memory_guarantee: 200 B is more": on(Override{GPUs: []string{"0"}, Reserved: &memory}),
+		"tenants[1].gpus[0].launch_wait: nobody":             on(Override{GPUs: []string{"0"}, LaunchWait: &wait}),
+		"tenants[1].select: 33 are too many":                 selects(make([]Selector, 33)...),
+		"tenants[1].select[0]: it has no key":                selects(Selector{}),
+		"tenants[1].select[0].units: an empty list":          selects(Selector{Units: []string{}}),
+		"tenants[1].select[1].users: the one at 1 is empty":  selects(Selector{Users: []string{"7"}}, Selector{Users: []string{"8", ""}}),
+		`tenants[1].select[0].users: "7" is in it twice`:     selects(Selector{Users: []string{"7", "8", "7"}}),
+		"tenants[1].select[0].users: \"aaaaaaaaaaaaaaaaaaaa": selects(Selector{Users: []string{strings.Repeat("a", 300)}}),
+		`tenants[1].select[0].executables: "\xff" is not`:    selects(Selector{Executables: []string{"\xff"}}),
+		`tenants[1].select[0].executables: "bin/x" fits`:     selects(Selector{Executables: []string{"bin/x"}}),
+		`tenants[1].select[0].units: "triton" fits nobody`:   selects(Selector{Units: []string{"triton"}}),
+		`tenants[1].select[0].slices: "a.service" fits`:      selects(Selector{Slices: []string{"a.service"}}),
+		`tenants[1].select[0].pods: "vllm" fits nobody`:      selects(Selector{Pods: []string{"vllm"}}),
+		`tenants[1].select[0].workloads: "vllm" fits`:        selects(Selector{Workloads: []string{"vllm"}}),
+		"tenants[1].select[0].units: no process is of a pod": selects(Selector{Units: []string{"*"}, Pods: []string{"*"}}),
+		"tenants[1].select[0].slices: no process is of a":    selects(Selector{Slices: []string{"*"}, Containers: []string{"*"}}),
+		"tenants[1].select[0].slurm_users: no process is of": selects(Selector{Pods: []string{"*"}, SlurmUsers: []string{"a"}}),
+		"tenants[1].select[0].workloads: none of it is a po": selects(Selector{Pods: []string{"*"}, Workloads: []string{"unit:*"}}),
+	} {
+		if err := bad.Check(); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v; want %s", err, want)
+		}
+	}
+	good := table(row("team-a/b_c@d.1"), row(strings.Repeat("a", 63)),
+		row("all", Selector{Units: []string{"a*"}, Slices: []string{"*"}, Workloads: []string{"unit:*"}, Users: []string{"1"}, Groups: []string{"1"}, Executables: []string{"*"}},
+			Selector{Pods: []string{"a*"}, Containers: []string{"x"}}, Selector{SlurmUsers: []string{"a"}, SlurmAccounts: []string{"b"}}))
+	if err := good.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMoreThanAGPUIsNotGuaranteed(t *testing.T) {
+	half, none := .5, 0.
+	on := func(name string, guarantee, there float64) Rule {
+		return with(guaranteed(name, guarantee), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{"0", "2"}, Guarantee: &there}} })
+	}
+	realtime := with(row("urgent"), func(r *Rule) { r.Priority, r.Limit = PriorityRealtime, .4 })
+	for want, rules := range map[string][]Rule{
+		"tenants[1].guarantee: on every GPU a (60 %), b (50 %) are guaranteed 110 % together, more than 100 %: ": {guaranteed("a", .6), guaranteed("b", half), row("c")},
+		"tenants[1].guarantee: on every other GPU a (60 %), b (50 %) are ":                                       {on("a", .6, none), guaranteed("b", half)},
+		"tenants[1].guarantee: on GPU 0 a (60 %), b (50 %) are guaranteed 110 %":                                 {on("a", .1, .6), guaranteed("b", half)},
+		"tenants[1].guarantee: on every GPU a (70 %), urgent (40 %, its limit, since it is realtime) are":        {guaranteed("a", .7), realtime},
+	} {
+		if err := table(rules...).Check(); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v; want %s", err, want)
+		}
+	}
+	var tenths []Rule
+	for i := range 10 {
+		tenths = append(tenths, guaranteed(fmt.Sprint("t", i), .1))
+	}
+	for _, rules := range [][]Rule{tenths, {on("a", .6, none), on("b", none, .7)}, {guaranteed("a", .6), realtime}} {
+		if err := table(rules...).Check(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestTiesAreErrors(t *testing.T) {
+	for name, c := range map[string]struct {
+		a, b Selector
+		want string // of the example; empty: there is no tie
+	}{
+		"the same":                    {Selector{Units: []string{"a.service"}}, Selector{Units: []string{"b.service", "a.service"}}, `units "a.service"`},
+		"overlapping":                 {Selector{Units: []string{"a*.service"}}, Selector{Units: []string{"*z.service"}}, `units "axz.service"`},
+		"one is longer":               {Selector{Units: []string{"a*.service"}}, Selector{Units: []string{"ab*.service"}}, ""},
+		"one is exact":                {Selector{Units: []string{"a*.service"}}, Selector{Units: []string{"ab.service"}}, ""},
+		"apart":                       {Selector{Units: []string{"a*.service"}}, Selector{Units: []string{"b*.service"}}, ""},
+		"one has a key more":          {Selector{Units: []string{"a*"}}, Selector{Units: []string{"a*"}, Users: []string{"1"}}, ""},
+		"both keys":                   {Selector{Executables: []string{"/a"}, Users: []string{"1", "2"}}, Selector{Users: []string{"2"}, Executables: []string{"/a"}}, `executables "/a", users 2`},
+		"apart in one key":            {Selector{Executables: []string{"/a"}, Users: []string{"1"}}, Selector{Users: []string{"2"}, Executables: []string{"/a"}}, ""},
+		"pods":                        {Selector{Pods: []string{"a/*"}}, Selector{Pods: []string{"*/b"}}, `pods "a/b"`},
+		"pods, but for another slash": {Selector{Pods: []string{"*/a*"}}, Selector{Pods: []string{"*/b*"}}, ""},
+		"pods, one without a slash":   {Selector{Pods: []string{"a*"}}, Selector{Pods: []string{"*/"}}, `pods "ax/"`},
+		"the same group":              {Selector{Groups: []string{"1", "2"}}, Selector{Groups: []string{"3", "2"}}, "groups 2"},
+		"groups":                      {Selector{Groups: []string{"1"}}, Selector{Groups: []string{"2"}}, ""},
+		"the same unknown user":       {Selector{Users: []string{"no-such-user"}}, Selector{Users: []string{"no-such-user"}}, `users "no-such-user"`},
+	} {
+		err := table(row("first", c.a), row("second", c.b)).Check()
+		if want := "tenants[1].select[0]: a process of " + c.want + " is of second by it and of first by tenants[0].select[0]"; c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
+			t.Errorf("%s: %v; want %s", name, err, want)
+		}
+		if c.want == "" && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := table(row("a", Selector{Users: []string{"1"}}, Selector{Users: []string{"1"}})).Check(); err != nil {
+		t.Errorf("a tenant ties with itself: %v", err)
+	}
+}
+
+// Of any process at most one tenant is the most specific in a table that Check
+// accepts, but for groups beside its own, where the first one in the table is;
+// and it is the one that a search through all of them finds.
+func TestAtMostOneTenantWins(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	pick := func(all ...string) string { return all[random.IntN(len(all))] }
+	names := func(all ...string) []string {
+		list := []string{pick(all...), pick(all...), pick(all...)}[:1+random.IntN(3)]
+		slices.Sort(list)
+		return slices.Compact(list)
+	}
+	selector := func() (s Selector) {
+		switch random.IntN(6) {
+		case 0:
+			s.Units = names("a*", "*b.service", "ab.service", "*.service", "a?.service", "a.service")
+		case 1:
+			s.Pods = names("n/*", "*/p", "n/p", "*", "m/?")
+			if random.IntN(2) == 0 {
+				s.Containers = names("c", "c*", "*")
+			}
+		case 2:
+			s.Containers = names("c", "c*", "*c", "?")
+		case 3:
+			s.Workloads = names("unit:a*", "*", "pod:*", "user:1", "user:?")
+		}
+		if random.IntN(3) == 0 {
+			s.Executables = names("/a", "/a*", "/*", "*a")
+		}
+		if random.IntN(3) == 0 {
+			s.Users = names("1", "2", "3")
+		}
+		if random.IntN(3) == 0 {
+			s.Groups = names("1", "2", "3", "4", "5")
+		}
+		return s
+	}
+	process := func() (broker.Facts, *host.Workload) {
+		f := broker.Facts{UID: uint32(1 + random.IntN(4)), GID: uint32(1 + random.IntN(5)), Groups: []uint32{uint32(random.IntN(6)), uint32(random.IntN(6))}, Exe: pick("/a", "/aa", "/b", "")}
+		w := &host.Workload{Kind: host.KindUser, Key: fmt.Sprint("user:", f.UID)}
+		switch random.IntN(4) {
+		case 0:
+			w.Kind, w.Unit = host.KindUnit, pick("a", "ab", "b", "ac")+".service"
+			w.Key = "unit:" + w.Unit
+		case 1:
+			w.Kind, w.Namespace, w.Pod, w.Container = host.KindPod, pick("n", "m"), pick("p", "pq"), pick("c", "cc")
+			w.Key = "pod:" + w.Namespace + "/" + w.Pod + "/" + w.Container
+		case 2:
+			w.Kind, w.Container = host.KindContainer, pick("c", "cc", "d")
+			w.Key = "container:" + w.Container
+		}
+		return f, w
+	}
+	accepted, governed := 0, 0
+	for range 4000 {
+		var rules []Rule
+		for i := range 2 + random.IntN(3) {
+			rules = append(rules, row(fmt.Sprint("t", i), selector()))
+		}
+		if table(rules...).Check() != nil {
+			continue
+		}
+		accepted++
+		p := New(table(rules...), HostView{}, nil)
+		for range 50 {
+			f, w := process()
+			s := newSubject(f, w)
+			want, top := DefaultTenant, specificity{}
+			for i := range rules {
+				c, ok := p.closest(i, &s)
+				if !ok {
+					continue
+				}
+				if over := c.rank.compare(top); over > 0 {
+					want, top = rules[i].Name, c.rank
+				} else if over == 0 && top[byGroup] != 1 {
+					t.Fatalf("%+v of %s fits %s and %s equally, in %+v", f, w.Key, want, rules[i].Name, rules)
+				}
+			}
+			if got := p.Whose(f, w); got != want {
+				t.Fatalf("%+v of %s is of %s, want %s, in %+v", f, w.Key, got, want, rules)
+			}
+			if want != DefaultTenant {
+				governed++
+			}
+		}
+	}
+	if accepted < 200 || governed < 2000 {
+		t.Errorf("only %d tables were good, and %d processes were somebody's", accepted, governed)
+	}
+}
+
+func TestNamesOfPrioritiesAndRungs(t *testing.T) {
+	for i, name := range Priorities {
+		var p Priority
+		if err := p.UnmarshalText([]byte(name)); err != nil || p != Priority(i) || p.String() != name {
+			t.Errorf("%s is %v, %v", name, p, err)
+		}
+	}
+	for i, name := range Rungs {
+		var r Rung
+		if err := r.UnmarshalText([]byte(name)); err != nil || r != Rung(i) || r.String() != name {
+			t.Errorf("%s is %v, %v", name, r, err)
+		}
+	}
+	if new(Priority).UnmarshalText([]byte("urgent")) == nil || new(Rung).UnmarshalText([]byte("kill")) == nil {
+		t.Error("a name that there is not is taken")
+	}
+}

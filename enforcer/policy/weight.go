@@ -1,0 +1,62 @@
+package policy
+
+import (
+	"strconv"
+
+	"gpusteward/enforcer/schedule"
+)
+
+// leastWeight is the weight of who is guaranteed nothing and gets no part of
+// the rest: some turn comes some day.
+const leastWeight = 1e-3
+
+// Quota returns what a tenant may use of the GPU of a UUID; of an empty one,
+// of GPUs that nothing else is said about. Who is realtime has its limit
+// guaranteed.
+func (p *Policy) Quota(tenant, gpu string) Quota { return p.rule(tenant).quota(p.means(gpu)) }
+
+// means returns what tells whether a name, an index or a UUID, is that GPU's.
+func (p *Policy) means(gpu string) func(name string) bool {
+	index := ""
+	if p.host.Index != nil && gpu != "" {
+		if i, ok := p.host.Index(gpu); ok {
+			index = strconv.Itoa(i)
+		}
+	}
+	return func(name string) bool { return name != "" && (name == gpu || name == index) }
+}
+
+// Weight returns a tenant's part of a GPU's time beside the others who want it,
+// in proportion to theirs, and who goes first: what it is guaranteed, and of
+// what nobody is guaranteed a part by its priority.
+func (p *Policy) Weight(tenant, gpu string) (float64, schedule.Class) {
+	weight, class, guaranteed := p.weight(p.rule(tenant), p.means(gpu))
+	if guaranteed > whole { // Check does not know which index a UUID has
+		p.excess.Do(func() {
+			p.log.Warn("more than a whole gpu is guaranteed: an index and a uuid of the table are the same gpu", "gpu", gpu, "guaranteed", guaranteed)
+		})
+	}
+	return weight, class
+}
+
+// weight also returns what all tenants are guaranteed of the GPU, given what
+// tells its names.
+func (p *Policy) weight(r *Rule, means func(name string) bool) (weight float64, class schedule.Class, guaranteed float64) {
+	claimed := claims[p.table.Default.Priority]
+	for i := range p.table.Rules {
+		guaranteed += p.table.Rules[i].quota(means).Guarantee
+		claimed += claims[p.table.Rules[i].Priority]
+	}
+	weight = r.quota(means).Guarantee
+	if claimed > 0 {
+		weight += max(0, 1-guaranteed) * claims[r.Priority] / claimed
+	}
+	class = schedule.Normal
+	switch r.Priority {
+	case PriorityIdle:
+		class = schedule.Idle
+	case PriorityRealtime:
+		class = schedule.Realtime
+	}
+	return max(weight, leastWeight), class, guaranteed
+}
