@@ -9,8 +9,9 @@ LDFLAGS     := -s -w -X $(PKG).Version=$(VERSION) -X $(PKG).Revision=$(REVISION)
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 BENCHTIME   ?= 1s
 DAYS        ?= 1000
+HOURS       ?= 24
 
-.PHONY: build hook run test test-shares test-gpu truth bench lint rules generate check clean tools
+.PHONY: build hook run test test-shares test-gpu truth day bench lint rules generate check clean tools
 
 build:
 	@go build -trimpath -ldflags '$(LDFLAGS)' -o gpusteward .
@@ -40,7 +41,7 @@ test: tools
 # Shares of true time and memory, on a simulated GPU that real processes share:
 # alone, because what else runs takes time from them.
 test-shares:
-	@go test -count=1 -p 1 -v -run '^(TestShares|TestWorkConservation|TestSmallKernels|TestDeath.*|TestMemoryRace|TestBrokerKilled)$$' ./enforcer \
+	@go test -count=1 -p 1 -v -run '^(TestShares|TestWorkConservation|TestSmallKernels|TestDeath.*|TestMemoryRace|TestBrokerKilled|TestEnforcer.*|TestPausedOverRestart)$$' ./enforcer \
 		| grep -v -e '^=== ' -e '^ *--- PASS'; exit $${PIPESTATUS[0]}
 
 # On a machine with an NVIDIA GPU.
@@ -51,6 +52,10 @@ test-gpu:
 # False alarms of so many simulated days of healthy hosts, by check.
 truth:
 	@GOGC=400 go test -count=1 -timeout 24h -run '^TestHealthyHostsAreQuiet$$' -v ./health -args -truth.days=$(DAYS)
+
+# The enforcer over 100 simulated tenants, for so many hours.
+day:
+	@go test -count=1 -timeout 24h -run '^TestDay$$' -v ./enforcer -args -day.hours=$(HOURS)
 
 bench:
 	@go test -run '^$$' -bench . -benchtime $(BENCHTIME) -benchmem ./collectors/... ./exporter ./health ./enforcer/...

@@ -67,7 +67,7 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	enforcement, err := newEnforcement(f, c.Enforcer, host, log)
+	enforcement, err := newEnforcement(f, f.role.brokers(c.Enforcer), m, host, judgement.monitor.Hardware, judgement.journal.Append)
 	if err != nil {
 		return fmt.Errorf("enforcer: %w", err)
 	}

@@ -26,6 +26,14 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asAgent) != "" {
 		main()
 	}
+	if os.Getenv(asConfined) != "" {
+		if err := confine(enforcing); err != nil {
+			panic(err)
+		}
+		status, _ := os.ReadFile("/proc/self/status")
+		os.Stdout.Write(status)
+		os.Exit(0)
+	}
 	flag.Parse()
 	if err := flag.Set("test.parallel", "8"); err != nil { // most tests wait for an agent
 		panic(err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"os"
 	"path/filepath"
@@ -126,10 +127,14 @@ func explained(t *testing.T, typ reflect.Type, n *yaml.Node, path string) {
 			explained(t, typ.Field(i).Type, node[1], path+name+".")
 			continue
 		}
-		value := node[1].Value
-		if len(node[1].Content) == 0 && value == "" || node[1].Kind == yaml.SequenceNode {
-			value = "none"
+		values := []string{node[1].Value}
+		if len(node[1].Content) > 0 {
+			values = nil
 		}
+		for _, element := range node[1].Content {
+			values = append(values, element.Value)
+		}
+		value := cmp.Or(strings.Join(values, ", "), "none")
 		for _, want := range []string{"Unit: ", "Default: " + value + ".", "Cost: "} {
 			if !strings.Contains(strings.ReplaceAll(node[0].HeadComment, "\n# ", " "), want) {
 				t.Errorf("%s: the comment of %s%s does not say %q", reference, path, name, want)

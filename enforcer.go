@@ -6,21 +6,24 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
 	"golang.org/x/sync/errgroup"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/host"
 	"gpusteward/enforcer"
+	"gpusteward/enforcer/backend"
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/gemini"
+	"gpusteward/enforcer/ladder"
+	"gpusteward/enforcer/policy"
+	"gpusteward/health"
 )
 
 // EnforcerConfig says whether GPUs are shared out by the broker, and who gets
@@ -31,83 +34,19 @@ type EnforcerConfig struct {
 	Turn     time.Duration  `yaml:"turn"`
 	InFlight time.Duration  `yaml:"in_flight"`
 	Fail     string         `yaml:"fail"`
-	Default  QuotaConfig    `yaml:"default"`
+	MPS      bool           `yaml:"mps"`
+	Default  DefaultConfig  `yaml:"default"`
+	Ladder   LadderConfig   `yaml:"ladder"`
 	Tenants  []TenantConfig `yaml:"tenants"`
 	Gemini   []GeminiConfig `yaml:"gemini"`
 }
 
-// QuotaConfig is what whoever no tenant is for may have of each GPU.
-type QuotaConfig struct {
-	Weight float64 `yaml:"weight"`
-	Limit  part    `yaml:"limit"`
-	Memory size    `yaml:"memory"`
-}
-
-// TenantConfig says who a tenant is, and what it may have of each GPU.
-type TenantConfig struct {
-	Name        string   `yaml:"name"`
-	Users       []string `yaml:"users"`
-	Groups      []string `yaml:"groups"`
-	Workloads   []string `yaml:"workloads"`
-	Executables []string `yaml:"executables"`
-	Weight      *float64 `yaml:"weight"` // nil is 1
-	Limit       *part    `yaml:"limit"`  // nil is 1
-	Memory      size     `yaml:"memory"`
-}
-
-// A part is written as 0.3 or as 30 %.
-type part float64
-
-// UnmarshalText reads a part; its range is not looked at.
-func (p *part) UnmarshalText(text []byte) error {
-	number, percent := strings.CutSuffix(string(text), "%")
-	v, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
-	if err != nil {
-		return fmt.Errorf("%q is not a part such as 0.3 or 30 %%", text)
-	}
-	if percent {
-		v /= 100
-	}
-	*p = part(v)
-	return nil
-}
-
-// A size is written in bytes or as 4 GiB.
-type size uint64
-
-var sizeUnits = map[string]float64{"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
-
-// UnmarshalText reads a size.
-func (s *size) UnmarshalText(text []byte) error {
-	end := strings.LastIndexAny(string(text), "0123456789.") + 1
-	v, err := strconv.ParseFloat(string(text[:end]), 64)
-	unit, known := sizeUnits[strings.TrimSpace(string(text[end:]))]
-	if v *= unit; err != nil || !known || !(v >= 0 && v < math.MaxInt64) {
-		return fmt.Errorf("%q is not a size such as 4 GiB, 500 MiB or a number of bytes", text)
-	}
-	*s = size(v)
-	return nil
-}
-
 func defaultEnforcerConfig() EnforcerConfig {
-	return EnforcerConfig{Turn: 10 * time.Millisecond, InFlight: 750 * time.Microsecond, Fail: "open", Default: QuotaConfig{Weight: 1, Limit: 1}}
-}
-
-// table returns what the enforcer needs of c.
-func (c EnforcerConfig) table() enforcer.Table {
-	t := enforcer.Table{Default: enforcer.Quota{Weight: c.Default.Weight, Limit: float64(c.Default.Limit), Memory: uint64(c.Default.Memory)}}
-	for _, tenant := range c.Tenants {
-		q := enforcer.Quota{Weight: 1, Limit: 1, Memory: uint64(tenant.Memory)}
-		if tenant.Weight != nil {
-			q.Weight = *tenant.Weight
-		}
-		if tenant.Limit != nil {
-			q.Limit = float64(*tenant.Limit)
-		}
-		t.Rules = append(t.Rules, enforcer.Rule{Name: tenant.Name, Users: tenant.Users, Groups: tenant.Groups,
-			Workloads: tenant.Workloads, Executables: tenant.Executables, Quota: q})
+	return EnforcerConfig{Turn: 10 * time.Millisecond, InFlight: 750 * time.Microsecond, Fail: "open",
+		Default: DefaultConfig{Priority: policy.PriorityNormal, Limit: 1},
+		Ladder: LadderConfig{Mode: policy.Warn, Shadow: true, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: 0.5,
+			Pause: []string{"broker", "freezer", "signal"}, Grace: 30 * time.Second, Actions: 10},
 	}
-	return t
 }
 
 func (c EnforcerConfig) validate() error {
@@ -137,43 +76,86 @@ func (c EnforcerConfig) brokerSocket(runtimeDir string) string {
 	return cmp.Or(c.Socket, filepath.Join(runtimeDir, "broker.sock"))
 }
 
-// An enforcement is the broker within the agent, and the servers for Gemini's
-// hook beside it; its zero value enforces nothing.
+// An enforcement is the enforcer within this process, and the servers for
+// Gemini's hook beside it; its zero value enforces nothing.
 type enforcement struct {
-	broker *broker.Broker
-	gemini []*gemini.Server
-	listed []GeminiConfig // what they were made from
-	log    *slog.Logger
+	enforcer *enforcer.Enforcer
+	gemini   []*gemini.Server
+	listed   []GeminiConfig // what they were made from
+	mps      bool           // as it was at the start
+	view     policy.HostView
+	log      *slog.Logger
 }
 
 // newEnforcement returns what c says, listening already. The host says which
-// GPUs there are and who is on them.
-func newEnforcement(f flags, c EnforcerConfig, host *collectors.Host, log *slog.Logger) (enforcement, error) {
+// GPUs there are and who is on them; hardware whether a GPU itself was at
+// fault of late; record takes what the ladder does.
+func newEnforcement(f flags, c EnforcerConfig, m *machine, gpus *collectors.Host, hardware func(uuid string, within time.Duration) bool, record func(health.Event)) (enforcement, error) {
 	if !c.Enabled {
 		return enforcement{}, nil
 	}
-	servers, err := newGemini(f, c.Gemini, log)
-	if err != nil {
+	log := m.options.Log
+	e := enforcement{listed: c.Gemini, mps: c.MPS, view: policy.HostView{Process: m.options.Processes.Lookup, Index: gpus.Index}, log: log}
+	var err error
+	if e.gemini, err = newGemini(f, c.Gemini, log); err != nil {
 		return enforcement{}, err
 	}
 	socket := c.brokerSocket(f.runtimeDir)
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		return enforcement{}, fmt.Errorf("make the broker's directory: %w", err)
 	}
-	b, err := broker.New(broker.Options{
-		Socket: socket, Policy: enforcer.NewPolicy(c.table(), log).Tenant, Holds: host.Holds, Known: host.Knows,
-		InFlight: c.InFlight, Turn: c.Turn, FailClosed: c.Fail == "closed", ProcFS: f.procfs, Logger: log,
-	})
-	return enforcement{broker: b, gemini: servers, listed: c.Gemini, log: log}, err
+	o := enforcer.Options{
+		Policy: policy.New(c.table(), e.view, log), Dir: f.runtimeDir, Host: sights{gpus, m.options.Processes}, Hardware: hardware,
+		Record: func(s ladder.Step) { record(enforced(s)) }, Simulated: !m.real, CgroupFS: filepath.Join(f.sysfs, "fs/cgroup"),
+		Broker: broker.Options{Socket: socket, Holds: gpus.Holds, Known: gpus.Knows, InFlight: c.InFlight, Turn: c.Turn, FailClosed: c.Fail == "closed", ProcFS: f.procfs, Logger: log},
+	}
+	if m.real {
+		o.StateFile = filepath.Join(f.stateDir, "enforcer.json")
+		o.Backends = []backend.Backend{backend.NewKernelMemory(backend.KernelMemoryOptions{Limit: gpu.Limits{NV: m.options.NVML, Calls: new(gpu.Calls)}.Limit, Proc: m.proc, Cgroups: o.CgroupFS, Log: log})}
+	}
+	if m.real && c.MPS {
+		mps := backend.NewMPS(backend.MPSOptions{Proc: m.proc, Log: log, Tenant: func(uid int) (string, bool) { return e.enforcer.TenantOf(uid) }})
+		o.Backends, o.Servers = append(o.Backends, mps), mps.Servers
+	}
+	e.enforcer, err = enforcer.New(o)
+	return e, err
+}
+
+// sights are what the enforcer asks of a host.
+type sights struct {
+	*collectors.Host
+	processes *host.Table
+}
+
+func (s sights) Process(pid int) (host.Process, error) { return s.processes.Lookup(pid) }
+
+// enforced returns a step of the ladder as the journal has it.
+func enforced(s ladder.Step) health.Event {
+	e := health.Event{Kind: health.KindEnforcement, Time: s.Time, Entity: health.Entity{Tenant: s.Tenant, Workload: s.Workload},
+		Was: s.From.String(), Now: s.To.String(), Result: s.Result, Severity: health.Info, Message: s.Why, Action: s.Detail}
+	if s.To > s.From && s.Result != ladder.Shadowed {
+		e.Severity = health.Warning
+	}
+	for _, v := range s.Evidence {
+		e.Message += fmt.Sprintf("; %s on %s: %s", v.Objective, v.GPU, v.Text)
+	}
+	if len(s.Evidence) > 0 {
+		first := s.Evidence[0]
+		e.Value, e.Threshold, e.Count = first.Value, first.Allowed, len(s.Evidence)
+		if len(first.PIDs) > 0 {
+			e.PID = first.PIDs[0]
+		}
+	}
+	return e
 }
 
 // run serves until ctx ends.
 func (e enforcement) run(ctx context.Context) error {
-	if e.broker == nil {
+	if e.enforcer == nil {
 		return nil
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return e.broker.Run(ctx) })
+	group.Go(func() error { return e.enforcer.Run(ctx) })
 	for _, s := range e.gemini {
 		group.Go(func() error { return s.Run(ctx) })
 	}
@@ -183,12 +165,15 @@ func (e enforcement) run(ctx context.Context) error {
 // configure has all sessions judged by another table. The rest of c is for the
 // next start.
 func (e enforcement) configure(c EnforcerConfig) {
-	if e.broker == nil {
+	if e.enforcer == nil {
 		return
 	}
-	e.broker.Reload(enforcer.NewPolicy(c.table(), e.log).Tenant)
+	e.enforcer.Configure(policy.New(c.table(), e.view, e.log))
 	if !slices.Equal(c.Gemini, e.listed) {
 		e.log.Warn("enforcer.gemini has changed, which takes a restart: the entries from before stay in force")
+	}
+	if c.MPS != e.mps {
+		e.log.Warn("enforcer.mps has changed, which takes a restart")
 	}
 }
 

@@ -81,7 +81,7 @@ func TestAgentShares(t *testing.T) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "broker.sock")
 	config := func(memory string) string {
-		return fmt.Sprintf("enforcer:\n  enabled: true\n  tenants:\n    - {name: tests, users: [%d], weight: 3, limit: 50 %%, memory: %s}\n    - {name: batch}\n", os.Getuid(), memory)
+		return fmt.Sprintf("enforcer:\n  enabled: true\n  tenants:\n    - {name: tests, select: [{users: [%d]}], guarantee: 30 %%, limit: 50 %%, memory: %s}\n    - {name: batch}\n", os.Getuid(), memory)
 	}
 	path := write(t, config("4 GiB"))
 	a := spawn(t, nil, "--demo=testdata/scenario/two.yml", "--config.file="+path, "--runtime.dir="+dir).ready()

@@ -67,8 +67,17 @@ func startMeasured(t *testing.T, path string, args ...string) *measured {
 	}
 	address := l.Addr().String()
 	l.Close()
-	m := &measured{t: t, url: "http://" + address, runtime: t.TempDir()}
-	m.cmd = exec.Command(path, append(args, "--web.listen-address="+address, "--state.dir="+t.TempDir(), "--runtime.dir="+m.runtime)...)
+	m := &measured{t: t, url: "http://" + address}
+	for _, a := range args {
+		if dir, given := strings.CutPrefix(a, "--runtime.dir="); given {
+			m.runtime = dir
+		}
+	}
+	if m.runtime == "" {
+		m.runtime = t.TempDir()
+		args = append(args, "--runtime.dir="+m.runtime)
+	}
+	m.cmd = exec.Command(path, append(args, "--web.listen-address="+address, "--state.dir="+t.TempDir())...)
 	var log bytes.Buffer
 	m.cmd.Stderr = &log
 	began := time.Now()

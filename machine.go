@@ -26,6 +26,7 @@ type machine struct {
 	overruns    func() float64                                          // of the kernel's log
 	note        string                                                  // said on the landing page
 	broker      string                                                  // its socket; empty: the enforcer is not enabled
+	proc        host.Proc                                               // this host's processes; nil where it is simulated
 	real        bool
 }
 
@@ -64,6 +65,7 @@ func (m *machine) thisHost(f flags, c Config) error {
 		return fmt.Errorf("--path.procfs: %w", err)
 	}
 	log, w := m.options.Log, c.Workloads
+	m.proc = proc
 	m.options.NVML = nvml.New()
 	m.options.Kernel = host.Kernel{Proc: os.DirFS(f.procfs), Sys: os.DirFS(f.sysfs)}
 	m.options.StateDir = f.stateDir

@@ -38,6 +38,7 @@ type flags struct {
 	demoGiven     bool
 	demoSeed      uint64
 	requireDriver bool
+	role          role
 	stateDir      string
 	runtimeDir    string
 	procfs, sysfs string
@@ -72,6 +73,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 	agent := app.Command("agent", "Run the agent (the default).").Default()
 	f.ofMachine(agent)
+	agent.Flag("role", "What this process does: all; observe, everything but enforcing, which needs no rights; or enforce, nothing else, with the capabilities that it takes and no more. The two find each other by --runtime.dir.").Default("all").EnumVar((*string)(&f.role), "all", "observe", "enforce")
 	agent.Flag("require-driver", "Exit with status 1 where there is no NVIDIA driver, instead of waiting for one.").BoolVar(&f.requireDriver)
 	agent.Flag("web.pprof", "Serve profiles of the agent at /debug/pprof.").BoolVar(&f.pprof)
 	f.web = kingpinflag.AddFlags(app, ":9836")
@@ -81,6 +83,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	config := app.Command("config", "Work with configuration files.")
 	check := config.Command("check", "Check a configuration file: exit status 0 if it is good.")
 	checked := check.Arg("FILE", "Configuration file.").Required().String()
+	explained := check.Flag("explain", "Say of a running process whose quota it would draw on with this file, and why.").PlaceHolder("PID").String()
 
 	status := app.Command("status", "Show the GPUs and workloads of a running agent.")
 	watch := status.Flag("watch", "Go on, every second.").Bool()
@@ -93,7 +96,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	ack := app.Command("ack", "Acknowledge a fault, as root: it clears one that is latched, takes a setting that drifted for what it should be, and has a GPU that was taken out forgotten.")
 	acked := url.Values{"check": {""}, "entity": {""}}
 	ack.Arg("CHECK", "The check, such as gpu_lost; gpusteward check names it.").Required().StringVar(&acked["check"][0])
-	ack.Arg("ENTITY", "What failed it: node, a GPU's index or UUID, gpu=3,link=7, workload=NAME or device=NAME.").Required().StringVar(&acked["entity"][0])
+	ack.Arg("ENTITY", "What failed it: node, a GPU's index or UUID, gpu=3,link=7, workload=NAME, tenant=NAME or device=NAME.").Required().StringVar(&acked["entity"][0])
 
 	execution, program := execCommand(app)
 
@@ -119,9 +122,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	switch command {
 	case check.FullCommand():
-		if _, err = loadConfig(*checked); err == nil {
-			fmt.Fprintf(stdout, "%s is good.\n", *checked)
-		}
+		err = checkConfig(ctx, f, *checked, *explained, stdout)
 	case judge.FullCommand():
 		return judging.run(ctx, f, args, stdout)
 	case execution.FullCommand():
@@ -141,7 +142,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = probeDriver()
 	default:
 		log := newLogger(stderr, f.logLevel, f.logFormat)
-		if err := serve(ctx, f, log); err != nil {
+		if err := f.role.serve(ctx, f, log); err != nil {
 			log.Error("gpusteward ends", "err", err)
 			return 1
 		}

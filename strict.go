@@ -20,6 +20,22 @@ var (
 	twice        = regexp.MustCompile(`^mapping key "(.*)" already defined`)
 )
 
+// retired are keys that files from before may have, by type, with what to write
+// instead.
+var retired = map[string]string{
+	"TenantConfig.weight":      weightless,
+	"DefaultConfig.weight":     "it is of whoever no tenant is for, and gets what the guarantees leave: by its priority (idle, low, normal, high)",
+	"TenantConfig.users":       underSelect,
+	"TenantConfig.groups":      underSelect,
+	"TenantConfig.workloads":   underSelect,
+	"TenantConfig.executables": underSelect,
+}
+
+const (
+	weightless  = "write guarantee, the part of the GPU's time that it gets whenever it wants it (30 %), or priority, for more or less of what is left (idle, low, normal, high, realtime)"
+	underSelect = "it stands in an entry of select now, as in select: [{users: [alice]}]"
+)
+
 // decodeStrict decodes the one document of text into v, and as a tree into
 // root; a key that v does not have is an error.
 func decodeStrict(path string, text []byte, v any, root *yaml.Node) error {
@@ -59,6 +75,9 @@ func explain(path, problem string, t reflect.Type, root *yaml.Node) error {
 	}
 	if m := unknownField.FindStringSubmatch(what); m != nil {
 		what = fmt.Sprintf("unknown key %q; known here: %s", m[1], strings.Join(knownKeys(t, m[2]), ", "))
+		if instead := retired[strings.TrimPrefix(m[2], "main.")+"."+m[1]]; instead != "" {
+			what = fmt.Sprintf("the key %q is no more: %s", m[1], instead)
+		}
 	} else if m := twice.FindStringSubmatch(what); m != nil {
 		match = func(key, _ *yaml.Node) bool { return key != nil && key.Line == line && key.Value == m[1] }
 	} else if m := wrongType.FindStringSubmatch(what); m != nil {
@@ -113,8 +132,9 @@ func knownKeys(t reflect.Type, name string) (keys []string) {
 		return knownKeys(t.Elem(), name)
 	case reflect.Struct:
 		for i := range t.NumField() {
-			if t.String() == name {
-				key, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ",")
+			if key, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ","); t.String() == name && key == "" { // inline
+				keys = append(keys, knownKeys(t.Field(i).Type, t.Field(i).Type.String())...)
+			} else if t.String() == name {
 				keys = append(keys, key)
 			} else if found := knownKeys(t.Field(i).Type, name); found != nil {
 				return found

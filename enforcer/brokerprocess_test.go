@@ -8,11 +8,44 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
 	"gpusteward/enforcer/broker"
 )
+
+// A terms is what a tenant may use of each GPU.
+type terms struct {
+	Name string
+	broker.Quota
+}
+
+// A book is a policy: whoever wishes to be one of the tenants is.
+type book []terms
+
+func (b book) Tenant(_ broker.Facts, wished string) (string, error) {
+	if !slices.Contains(b.Tenants(), wished) {
+		return "", errors.New("no such tenant")
+	}
+	return wished, nil
+}
+
+func (b book) Quota(tenant, _ string) (q broker.Quota) {
+	for _, t := range b {
+		if t.Name == tenant {
+			q = t.Quota
+		}
+	}
+	return q
+}
+
+func (b book) Tenants() (names []string) {
+	for _, t := range b {
+		names = append(names, t.Name)
+	}
+	return names
+}
 
 // TestBrokerProcess is no test but the broker's process: the test binary runs
 // itself with GS_TEST_SOCKET set. It answers each line of stdin with its
@@ -22,21 +55,14 @@ func TestBrokerProcess(t *testing.T) {
 	if socket == "" {
 		t.Skip("run by the other tests")
 	}
-	var tenants []broker.Tenant
+	var tenants book
 	if err := json.Unmarshal([]byte(os.Getenv("GS_TEST_TENANTS")), &tenants); err != nil {
 		t.Fatal(err)
 	}
 	inFlight, _ := time.ParseDuration(os.Getenv("GS_IN_FLIGHT"))
 	b, err := broker.New(broker.Options{
 		Socket: socket, InFlight: inFlight, // GS_IN_FLIGHT tries another
-		Policy: func(_ broker.Facts, wished string) (broker.Tenant, error) {
-			for _, tenant := range tenants {
-				if tenant.Name == wished {
-					return tenant, nil
-				}
-			}
-			return broker.Tenant{}, errors.New("no such tenant")
-		},
+		Policy: tenants,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/wire"
 )
 
@@ -35,7 +34,7 @@ type host struct {
 // startBroker starts a broker in a process of its own, so that it can be
 // killed and its processor time is its own. Who wishes to be one of the
 // tenants is.
-func startBroker(t *testing.T, socket string, tenants ...broker.Tenant) *worker {
+func startBroker(t *testing.T, socket string, tenants ...terms) *worker {
 	t.Helper()
 	table, err := json.Marshal(tenants)
 	if err != nil {
@@ -52,7 +51,7 @@ func startBroker(t *testing.T, socket string, tenants ...broker.Tenant) *worker 
 }
 
 // govern starts the broker of a host.
-func (h *host) govern(t *testing.T, tenants ...broker.Tenant) {
+func (h *host) govern(t *testing.T, tenants ...terms) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "share") // t.TempDir's names are too long for a socket
 	if err != nil {

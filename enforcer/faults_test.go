@@ -85,7 +85,7 @@ func hoard(mibs, step int, kind string) []string {
 func TestMemoryRace(t *testing.T) {
 	const limit = 1024 * mib
 	h := stub(t)
-	h.govern(t, broker.Tenant{Name: "race", Weight: 1, Limit: 1, Memory: limit})
+	h.govern(t, terms{"race", broker.Quota{Weight: 1, Limit: 1, Memory: limit}})
 	var all []*worker
 	for i := range 64 {
 		kind := []string{"native", "async", "vmm", "managed"}[i%4]
@@ -117,7 +117,7 @@ func TestMemoryRace(t *testing.T) {
 func TestDeathGivesMemoryBack(t *testing.T) {
 	const limit = 1024 * mib
 	h := stub(t)
-	h.govern(t, broker.Tenant{Name: "tenant", Weight: 1, Limit: 1, Memory: limit})
+	h.govern(t, terms{"tenant", broker.Quota{Weight: 1, Limit: 1, Memory: limit}})
 	take := func() *worker {
 		w := h.load(t, "tenant", hoard(2048, 32, "native")...)
 		ready(t, w)
@@ -143,7 +143,7 @@ func TestDeathGivesMemoryBack(t *testing.T) {
 // starts another one: both go on all the while, and share as before.
 func TestBrokerKilled(t *testing.T) {
 	h := stub(t)
-	tenants := []broker.Tenant{tenant("small", 30), tenant("large", 70)}
+	tenants := []terms{tenant("small", 30), tenant("large", 70)}
 	h.govern(t, tenants...)
 	var parts []part
 	for _, tenant := range tenants {

@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"gpusteward/enforcer/broker"
 )
 
 // A seat is a worker of a pool: a tenant of its own, or without the hook.
@@ -55,7 +53,7 @@ type role struct {
 
 func newPool(t *testing.T, seats ...seat) *pool {
 	p := &pool{owner: t, workers: map[seat]*worker{}, prepared: map[role]bool{}, cost: map[string]float64{}}
-	var tenants []broker.Tenant
+	var tenants []terms
 	for _, s := range seats {
 		tenants = append(tenants, tenant(s.name, s.weight))
 	}

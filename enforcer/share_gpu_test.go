@@ -161,9 +161,9 @@ func TestGPUMemory(t *testing.T) {
 	const limit = 4096 * mib
 	allocators := []string{"backend:native", "expandable_segments:True", "backend:cudaMallocAsync"}
 	var h host
-	var tenants []broker.Tenant
+	var tenants []terms
 	for _, a := range allocators {
-		tenants = append(tenants, broker.Tenant{Name: a, Weight: 1, Limit: 1, Memory: limit})
+		tenants = append(tenants, terms{a, broker.Quota{Weight: 1, Limit: 1, Memory: limit}})
 	}
 	h.govern(t, tenants...)
 	var all []*worker

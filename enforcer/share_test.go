@@ -14,8 +14,8 @@ import (
 // that real processes share (hook/stub): what a step costs and how much memory
 // there is are known there, so true shares are measured and not estimated.
 
-func tenant(name string, weight float64) broker.Tenant {
-	return broker.Tenant{Name: name, Weight: weight, Limit: 1}
+func tenant(name string, weight float64) terms {
+	return terms{name, broker.Quota{Weight: weight, Limit: 1}}
 }
 
 // A demand is what one tenant of a saturated GPU runs.
@@ -41,7 +41,7 @@ func saturate(t *testing.T, name string, governed bool, seconds float64, demands
 	t.Helper()
 	h := stub(t)
 	sum := 0.0
-	var tenants []broker.Tenant
+	var tenants []terms
 	for i, d := range demands {
 		tenants = append(tenants, tenant(fmt.Sprint("t", i), d.weight))
 		sum += d.weight

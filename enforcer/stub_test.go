@@ -62,6 +62,7 @@ type monitor struct {
 	mu   sync.Mutex
 	at   int64           // when it looked last
 	busy map[int]*series // GPU time by process
+	held map[int]uint64  // bytes by process, as it looked last
 	used uint64          // bytes in use, all processes
 	peak uint64          // the most of it that was seen
 }
@@ -77,7 +78,7 @@ func watch(t *testing.T, stat string, env []string) *monitor {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	m := &monitor{busy: map[int]*series{}}
+	m := &monitor{busy: map[int]*series{}, held: map[int]uint64{}}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -107,6 +108,7 @@ func (m *monitor) read(out io.Reader) {
 				m.busy[pid] = &series{cost: 1e-9}
 			}
 			m.busy[pid].add(at, float64(busy))
+			m.held[pid] = used
 		}
 		m.mu.Unlock()
 	}

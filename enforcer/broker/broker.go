@@ -21,6 +21,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/wire"
 )
 
 // Facts are what the kernel says of a process.
@@ -31,20 +33,6 @@ type Facts struct {
 	Cgroup   string   // the content of /proc/PID/cgroup
 	Exe      string   // where /proc/PID/exe points; empty where it cannot be read
 }
-
-// A Tenant is for whom processes run, and what they may use of each GPU
-// together.
-type Tenant struct {
-	Name   string
-	Weight float64 // its part of a GPU that others want too, in proportion to theirs; 0 is 1
-	Limit  float64 // most of a GPU's time, 0 to 1; 0 none
-	Memory uint64  // most of a GPU's memory, bytes; 0 none
-}
-
-// A Policy says whose a process is. wished is the tenant's name that it gave,
-// empty where it gave none; an error refuses the process. It may be called
-// concurrently.
-type Policy func(f Facts, wished string) (Tenant, error)
 
 // Options are what a broker is made with.
 type Options struct {
@@ -58,7 +46,15 @@ type Options struct {
 	// Known reports whether the host has a GPU of that UUID , written
 	// GPU-12345678-...; nil is yes. Others are not governed, so that a process
 	// cannot use up the broker's GPUs with invented ones. It must not block.
-	Known      func(uuid string) bool
+	Known func(uuid string) bool
+	// Room returns how many bytes of a GPU's memory all tenants together can
+	// have, what they have included; 0 is unknown, and then no memory is kept
+	// for anybody. It is asked when a GPU begins to be shared, and by Refresh. It
+	// must not block, and may be nil.
+	Room func(uuid string) uint64
+	// Enforcer returns the part of the statistics that is not the broker's. It
+	// may be nil, and must not call the broker.
+	Enforcer   func() *wire.EnforcerStats
 	InFlight   time.Duration // of work that a process may queue during its turn; 0 is 750 us
 	Turn       time.Duration // 0 is the schedule's default
 	FailClosed bool          // without a broker, launches wait
@@ -99,7 +95,7 @@ type Broker struct {
 	ended    chan struct{} // closed when Run ends
 	tasks    sync.WaitGroup
 	pidfd    func(fd, pid int) (int, error)
-	reloads  sync.Mutex
+	reloads  sync.Mutex // so that sessions are judged one policy after the other
 
 	mu       sync.Mutex
 	sessions map[uint64]*session // connected, or gone with memory that is still charged

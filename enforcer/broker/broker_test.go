@@ -15,12 +15,12 @@ import (
 )
 
 func TestSession(t *testing.T) {
-	b := start(t, Options{FailClosed: true, Policy: func(f Facts, wished string) (Tenant, error) {
+	b := start(t, Options{FailClosed: true, Policy: book{func(f Facts, wished string) (string, error) {
 		if f.PID != os.Getpid() || int(f.UID) != os.Getuid() || f.Cgroup == "" || f.Exe == "" {
 			t.Errorf("the facts are %+v", f)
 		}
-		return Tenant{Name: wished, Weight: 2, Memory: 1000}, nil
-	}}, nil)
+		return wished, nil
+	}, map[string]Quota{"a": {Weight: 2, Memory: 1000}}}}, nil)
 	c := dial(t, b, "a", 1)
 	if w := c.welcome; w.GPUs != 1 || w.Heartbeat != 1000 || w.FailClosed != 1 || wire.Text(w.Tenant[:]) != "a" || w.Token == 0 {
 		t.Errorf("the welcome is %+v", w)
@@ -44,7 +44,7 @@ func TestSession(t *testing.T) {
 }
 
 func TestMemory(t *testing.T) {
-	b := start(t, Options{Policy: func(_ Facts, wished string) (Tenant, error) { return Tenant{Name: wished, Memory: 100}, nil }}, nil)
+	b := start(t, Options{Policy: everybody(Quota{Memory: 100})}, nil)
 	c, d := dial(t, b, "a", 1), dial(t, b, "a", 1)
 	c.take(60)
 	if used, _ := c.page.Memory(0); used != 60 {
@@ -264,7 +264,7 @@ func TestSocket(t *testing.T) {
 	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o666 {
 		t.Errorf("%v, %v", st.Mode(), err)
 	}
-	if _, err := New(Options{Socket: path, Policy: anyTenant}); err == nil || !strings.Contains(err.Error(), "another broker") {
+	if _, err := New(Options{Socket: path, Policy: book{}}); err == nil || !strings.Contains(err.Error(), "another broker") {
 		t.Errorf("a second broker: %v", err)
 	}
 	dial(t, b, "a", 1).sync()
@@ -288,7 +288,7 @@ func TestSocket(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(Options{Socket: file, Policy: anyTenant}); err == nil {
+	if _, err := New(Options{Socket: file, Policy: book{}}); err == nil {
 		t.Error("a plain file is taken for a stale socket")
 	}
 	if _, err := New(Options{Socket: path}); err == nil {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -18,13 +20,34 @@ import (
 // patience is how long a test waits for what must come.
 const patience = 20 * time.Second
 
-// anyTenant lets everybody have what he wishes, at weight 1.
-func anyTenant(_ Facts, wished string) (Tenant, error) {
-	if wished == "nobody" {
-		return Tenant{}, errors.New("there is no such tenant")
-	}
-	return Tenant{Name: orElse(wished, "default"), Weight: 1}, nil
+// A book is a policy: quotas by tenant, that of "" is of all others. Everybody
+// is whom he wishes to be, but for nobody, unless it says who is whom.
+type book struct {
+	who    func(f Facts, wished string) (string, error)
+	quotas map[string]Quota
 }
+
+func (b book) Tenant(f Facts, wished string) (string, error) {
+	switch {
+	case b.who != nil:
+		return b.who(f, wished)
+	case wished == "nobody":
+		return "", errors.New("there is no such tenant")
+	}
+	return orElse(wished, "default"), nil
+}
+
+func (b book) Quota(tenant, _ string) Quota {
+	if q, is := b.quotas[tenant]; is {
+		return q
+	}
+	return b.quotas[""]
+}
+
+func (b book) Tenants() []string { return slices.Collect(maps.Keys(b.quotas)) }
+
+// everybody has a book in which everybody has a quota.
+func everybody(q Quota) book { return book{quotas: map[string]Quota{"": q}} }
 
 // start runs a broker until the test ends; change may be nil.
 func start(tb testing.TB, o Options, change func(*Broker)) *Broker {
@@ -33,7 +56,7 @@ func start(tb testing.TB, o Options, change func(*Broker)) *Broker {
 		o.Socket = socket(tb)
 	}
 	if o.Policy == nil {
-		o.Policy = anyTenant
+		o.Policy = book{}
 	}
 	b, err := New(o)
 	if err != nil {

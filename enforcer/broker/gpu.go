@@ -11,12 +11,14 @@ import (
 )
 
 // A gpu shares the time of one GPU. Whoever brings news of it, a connection or
-// the alarm, draws the conclusions himself, under the mutex, which guards all
-// but the ledger. Nobody waits for a process in there: it writes pages.
+// the alarm, draws the conclusions himself, under the mutex, which guards what
+// follows it. Nobody waits for a process in there: it writes pages.
 type gpu struct {
 	uuid   string
 	b      *Broker
 	memory *ledger.Ledger
+	first  sync.Once         // somebody sits down
+	kept   map[string]uint64 // what is guaranteed to tenants, bytes; guarded by the broker's reloads
 
 	mu       sync.Mutex
 	schedule *schedule.GPU
@@ -39,6 +41,15 @@ func (g *gpu) do(tell func()) {
 	g.now = g.b.clock.now()
 	tell()
 	g.alarm.set(g.step())
+}
+
+// look has the books brought up to now, and read.
+func (g *gpu) look(read func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.now = g.b.clock.now()
+	g.alarm.set(g.step())
+	read()
 }
 
 // run moves turns on when their time is over, until the broker ends.

@@ -14,14 +14,18 @@ func groups(status string) (all []uint32) {
 		return nil
 	}
 	for line := range bytes.Lines(text) {
-		list, ok := bytes.CutPrefix(line, []byte("Groups:"))
-		if !ok {
-			continue
+		if list, ok := bytes.CutPrefix(line, []byte("Groups:")); ok {
+			all = append(all, numbers(list)...)
 		}
-		for field := range bytes.FieldsSeq(list) {
-			if id, err := strconv.ParseUint(string(field), 10, 32); err == nil {
-				all = append(all, uint32(id))
-			}
+	}
+	return all
+}
+
+// numbers returns the numbers of a list.
+func numbers(list []byte) (all []uint32) {
+	for field := range bytes.FieldsSeq(list) {
+		if id, err := strconv.ParseUint(string(field), 10, 32); err == nil {
+			all = append(all, uint32(id))
 		}
 	}
 	return all

@@ -3,7 +3,6 @@ package broker
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,7 +22,7 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 	}
 	s.wished, s.cuda, s.hook = wire.Text(hello.Tenant[:]), hello.CUDA, printable(hello.Hook[:])
 	policy := s.b.policy.Load()
-	tenant, err := (*policy)(s.facts, s.wished)
+	tenant, err := (*policy).Tenant(s.facts, s.wished)
 	if err != nil {
 		return refuse(wire.CodeTenant, err)
 	}
@@ -32,8 +31,8 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 		return refuse(wire.CodeLimit, err)
 	}
 	defer func() { _ = unix.Close(descriptor) }()
-	s.tenant, s.token = tenant, max(random(), 1)
-	governed := s.sit(&hello, tenant)
+	s.tenant, s.token, s.since = tenant, max(random(), 1), time.Now()
+	governed := s.sit(&hello, *policy)
 	if h.Type == wire.TypeResume {
 		s.resume(&hello)
 	}
@@ -43,7 +42,7 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 	if s.b.options.FailClosed {
 		w.FailClosed = 1
 	}
-	copy(w.Tenant[:len(w.Tenant)-1], tenant.Name)
+	copy(w.Tenant[:len(w.Tenant)-1], tenant)
 	s.b.counters.count(h.Type, ok)
 	_ = s.conn.SetReadDeadline(time.Time{})
 	s.state.Store(int32(authenticated))
@@ -56,15 +55,20 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 
 // sit takes a seat on each of the session's GPUs and returns how many are
 // governed. The pages say from then on what may be launched.
-func (s *session) sit(hello *wire.Hello, tenant Tenant) (governed uint32) {
+func (s *session) sit(hello *wire.Hello, p Policy) (governed uint32) {
 	s.seats = make([]*seat, hello.GPUs)
 	for i, uuid := range hello.UUID[:hello.GPUs] {
 		g := s.b.gpu(uuid)
 		if g == nil {
 			continue
 		}
-		t := &seat{s: s, index: i, gpu: g}
-		g.do(func() { g.join(t, tenant) })
+		g.first.Do(func() {
+			s.b.reloads.Lock()
+			defer s.b.reloads.Unlock()
+			g.keep(*s.b.policy.Load())
+		})
+		t, q := &seat{s: s, index: i, gpu: g}, p.Quota(s.tenant, g.uuid)
+		g.do(func() { g.join(t, s.tenant, q) })
 		s.seats[i] = t
 		governed++
 	}
@@ -105,7 +109,7 @@ func (s *session) resume(hello *wire.Hello) {
 			continue
 		}
 		s.memory = true
-		if err := t.gpu.memory.Adopt(s.tenant.Name, s.id, min(hello.Committed[i], mostBytes)); err != nil {
+		if err := t.gpu.memory.Adopt(s.tenant, s.id, min(hello.Committed[i], mostBytes)); err != nil {
 			s.b.log.Warn("resumed memory not booked", "pid", s.facts.PID, "err", err)
 		}
 	}
@@ -124,75 +128,6 @@ func (s *session) resume(hello *wire.Hello) {
 	case mine:
 		_ = old.conn.Close()
 	}
-}
-
-// Reload replaces the policy and judges all sessions by it. None is dropped: a
-// process that it does not let have the tenant it wished becomes one that
-// wished none, and where that is refused too, stays what it is.
-func (b *Broker) Reload(p Policy) {
-	b.policy.Store(&p)
-	b.mu.Lock()
-	all := make([]*session, 0, len(b.sessions))
-	for _, s := range b.sessions {
-		if state(s.state.Load()) >= authenticated && !s.gone {
-			all = append(all, s)
-		}
-	}
-	b.mu.Unlock()
-	b.reload(all...)
-}
-
-// reload judges sessions by the policy that holds now.
-func (b *Broker) reload(all ...*session) {
-	b.reloads.Lock()
-	defer b.reloads.Unlock()
-	for _, s := range all {
-		s.reconsider(*b.policy.Load())
-	}
-}
-
-// reconsider judges a session by a new policy.
-func (s *session) reconsider(p Policy) {
-	tenant, err := p(s.facts, s.wished)
-	if err != nil {
-		s.notice(fmt.Sprintf("the tenant %q is not this process's any more: %v", s.wished, err))
-		if tenant, err = p(s.facts, ""); err != nil {
-			return
-		}
-	}
-	s.mu.Lock()
-	old := s.tenant
-	s.tenant = tenant
-	for _, t := range s.seats {
-		if t != nil && s.memory && old.Name != tenant.Name {
-			if err := t.gpu.memory.Move(tenant.Name, s.id); err != nil {
-				s.b.log.Warn("memory not moved to another tenant", "pid", s.facts.PID, "err", err)
-			}
-		}
-	}
-	s.mu.Unlock()
-	if old == tenant {
-		return
-	}
-	for i, t := range s.seats {
-		if t == nil {
-			continue
-		}
-		t.gpu.do(func() {
-			switch {
-			case t.party == nil: // has left meanwhile
-			case t.party.name == tenant.Name:
-				t.gpu.change(t.party, tenant)
-			default:
-				t.gpu.leave(t)
-				t.gpu.join(t, tenant)
-			}
-		})
-		if old.Memory != tenant.Memory {
-			s.tell(wire.Header{Type: wire.TypeLimitsChanged}, &wire.Memory{GPU: uint32(i), Bytes: tenant.Memory})
-		}
-	}
-	s.showMemory()
 }
 
 // notice sends a line for the process's log.

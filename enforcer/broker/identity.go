@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -84,18 +85,54 @@ func (b *Broker) started(f Facts) (uint64, error) {
 	return strconv.ParseUint(string(fields[19]), 10, 64)
 }
 
+// FactsOf returns what the kernel says of the process that has a PID now, under
+// a procfs: of its ids the effective ones, which a socket's peer is told. The
+// error is fs.ErrNotExist where there is no such process.
+func FactsOf(procfs string, pid int) (Facts, error) {
+	f := Facts{PID: pid}
+	dir := filepath.Join(procfs, strconv.Itoa(pid))
+	status, err := os.ReadFile(filepath.Join(dir, "status"))
+	if errors.Is(err, unix.ESRCH) {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		return f, fmt.Errorf("read process %d: %w", pid, err)
+	}
+	for line := range bytes.Lines(status) {
+		key, list, _ := bytes.Cut(line, []byte(":"))
+		switch ids := numbers(list); {
+		case string(key) == "Uid" && len(ids) == 4:
+			f.UID = ids[1]
+		case string(key) == "Gid" && len(ids) == 4:
+			f.GID = ids[1]
+		case string(key) == "Groups":
+			f.Groups = ids
+		}
+	}
+	return f, f.read(dir)
+}
+
+// read reads the process's cgroup and program.
+func (f *Facts) read(dir string) error {
+	cgroup, err := os.ReadFile(filepath.Join(dir, "cgroup"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read cgroup of %d: %w", f.PID, err)
+	}
+	f.Cgroup = string(cgroup)
+	if f.Exe, err = os.Readlink(filepath.Join(dir, "exe")); err != nil {
+		f.Exe = "" // a kernel may refuse it to who is not root
+	}
+	return nil
+}
+
 // complete reads the rest of the facts. While the pidfd says that the process
 // lives, nobody else has its number: so it is asked last.
 func (b *Broker) complete(s *session) error {
 	f := &s.facts
 	dir := filepath.Join(b.options.ProcFS, strconv.Itoa(f.PID))
-	cgroup, err := os.ReadFile(filepath.Join(dir, "cgroup"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("read cgroup of %d: %w", f.PID, err)
-	}
-	f.Cgroup, f.Groups = string(cgroup), groups(filepath.Join(dir, "status"))
-	if f.Exe, err = os.Readlink(filepath.Join(dir, "exe")); err != nil {
-		f.Exe = "" // a kernel may refuse it to who is not root
+	f.Groups = groups(filepath.Join(dir, "status"))
+	if err := f.read(dir); err != nil {
+		return err
 	}
 	if !b.exits.lives(s) {
 		return errGone

@@ -81,7 +81,7 @@ func TestNoDescriptors(t *testing.T) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	b, err := New(Options{Socket: socket(t), Policy: anyTenant})
+	b, err := New(Options{Socket: socket(t), Policy: book{}})
 	if err != nil {
 		t.Fatal(err)
 	}

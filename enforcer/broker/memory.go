@@ -15,7 +15,7 @@ func (s *session) reserve(fd int, m *mail, h wire.Header, payload []byte) *refus
 	answer, result := wire.TypeGrant, ok
 	if t != nil {
 		s.mu.Lock()
-		reservation, granted, free := t.gpu.memory.Reserve(s.tenant.Name, s.id, ask.Bytes)
+		reservation, granted, free := t.gpu.memory.Reserve(s.tenant, s.id, ask.Bytes)
 		s.memory = true
 		s.mu.Unlock()
 		if !granted && free >= ask.Bytes && free > 0 {
@@ -54,7 +54,7 @@ func (s *session) book(_ int, _ *mail, h wire.Header, payload []byte) *refusal {
 	}
 	s.b.counters.count(h.Type, ok)
 	s.mu.Lock()
-	name := s.tenant.Name
+	name := s.tenant
 	s.mu.Unlock()
 	t.showMemory(name)
 	return nil
@@ -65,7 +65,7 @@ func (s *session) book(_ int, _ *mail, h wire.Header, payload []byte) *refusal {
 // see it with the next heartbeat.
 func (s *session) showMemory() {
 	s.mu.Lock()
-	name := s.tenant.Name
+	name := s.tenant
 	s.mu.Unlock()
 	for _, t := range s.seats {
 		if t != nil {

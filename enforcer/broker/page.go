@@ -112,6 +112,15 @@ func (p *page) setMemory(slot int, used, limit uint64) {
 	}
 }
 
+// setRates writes how many bytes a second may be copied.
+func (p *page) setRates(slot int, link, copies uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.m != nil {
+		p.m.SetRates(slot, link, copies)
+	}
+}
+
 // beat says that the broker lives.
 func (p *page) beat(now time.Duration) {
 	p.mu.Lock()

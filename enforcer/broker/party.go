@@ -12,7 +12,7 @@ import (
 // A party is a tenant on a GPU: its sessions share its turns.
 type party struct {
 	name     string
-	tenant   Tenant
+	quota    Quota
 	seats    []*seat
 	state    schedule.State // as the pages say it
 	wants    bool           // as the schedule knows it
@@ -23,6 +23,7 @@ type party struct {
 	usage    schedule.Usage
 	overhead time.Duration
 	launches uint64
+	copied   uint64         // bytes
 	books    schedule.Stats // of times before the schedule forgot the tenant
 	seen     schedule.Stats // as the schedule said last
 }
@@ -37,6 +38,7 @@ type seat struct {
 	quiet bool // is stale: it gets no turn
 	owes  bool // was paused, and did not yield yet
 	shown wire.Turn
+	rates [2]uint64   // that the page says: over the link, within the GPU
 	asked atomic.Bool // wants is true for sure, or will be: asking again says nothing
 }
 
@@ -55,15 +57,16 @@ func (p *party) rest() {
 // note adds to what the hooks of a tenant say they did.
 func (p *party) note(u *wire.Usage) {
 	p.launches += u.Launched
+	p.copied += min(u.Copied, mostBytes)
 	p.overhead += time.Duration(min(u.Overhead, uint64(time.Hour)))
 }
 
 // join takes a seat for a tenant's session.
-func (g *gpu) join(t *seat, tenant Tenant) {
-	named := func(p *party) bool { return p.name == tenant.Name }
+func (g *gpu) join(t *seat, tenant string, q Quota) {
+	named := func(p *party) bool { return p.name == tenant }
 	i := slices.IndexFunc(g.parties, named)
 	if i < 0 {
-		p := &party{name: tenant.Name}
+		p := &party{name: tenant}
 		if j := slices.IndexFunc(g.past, named); j >= 0 {
 			p = g.past[j]
 			g.past = slices.Delete(g.past, j, j+1)
@@ -75,8 +78,8 @@ func (g *gpu) join(t *seat, tenant Tenant) {
 	p := g.parties[i]
 	t.party, t.shown, t.owes = p, wire.Turn{Mode: wire.ModePause}, false
 	p.seats = append(p.seats, t)
-	g.schedule.Join(g.now, p.name, share(tenant))
-	g.change(p, tenant)
+	g.schedule.Join(g.now, p.name, q.share())
+	g.change(p, q)
 	if t.wants && !t.quiet {
 		g.ask(p, 0, 0)
 	}
@@ -93,6 +96,7 @@ func (g *gpu) leave(t *seat) {
 	g.tell(p)
 	g.sum(p)
 	g.schedule.Leave(g.now, p.name)
+	p.pace()
 	if len(p.seats) == 0 {
 		g.parties = slices.DeleteFunc(g.parties, func(o *party) bool { return o == p })
 		if g.past = append(g.past, p); len(g.past) > mostPast {
@@ -104,11 +108,29 @@ func (g *gpu) leave(t *seat) {
 }
 
 // change gives a party other terms.
-func (g *gpu) change(p *party, tenant Tenant) {
-	p.tenant = tenant
-	g.schedule.Change(g.now, p.name, share(tenant))
-	g.memory.SetCap(p.name, tenant.Memory)
+func (g *gpu) change(p *party, q Quota) {
+	p.quota = q
+	g.schedule.Change(g.now, p.name, q.share())
+	g.memory.SetCap(p.name, q.Memory)
+	p.pace()
 	g.spoil()
+}
+
+// pace tells the sessions of a tenant how fast each may copy: an equal part of
+// what all may. It is for the next copy to look at, and wakes nobody.
+func (p *party) pace() {
+	each := func(all uint64) uint64 {
+		if all == 0 {
+			return 0
+		}
+		return max(all/uint64(len(p.seats)), 1) // 0 would be at will
+	}
+	for _, t := range p.seats {
+		if rates := [2]uint64{each(p.quota.Link), each(p.quota.Copy)}; rates != t.rates {
+			t.rates = rates
+			t.s.page.setRates(t.index, rates[0], rates[1])
+		}
+	}
 }
 
 // quiet says that a session fell silent, or speaks again.
@@ -144,6 +166,8 @@ func add(to *schedule.Stats, more schedule.Stats) {
 	to.Overrun += more.Overrun
 	to.Turns += more.Turns
 	to.Overruns += more.Overruns
+	to.Waits += more.Waits
+	to.Late += more.Late
 }
 
 // spoil has all pages written: everybody's part changes when one's does.
@@ -153,24 +177,16 @@ func (g *gpu) spoil() {
 	}
 }
 
-// share returns p's part of the GPU beside all who are there, 1/1000.
+// share returns p's part of the GPU beside all who are there, 1/1000; at least
+// one, because none would be no limit to who goes on without a broker.
 func (g *gpu) share(p *party) uint32 {
 	sum := 0.0
 	for _, o := range g.parties {
-		sum += weight(o.tenant)
+		sum += o.quota.weight()
 	}
-	part := weight(p.tenant) / sum
-	if limit := p.tenant.Limit; limit > 0 {
+	part := p.quota.weight() / sum
+	if limit := p.quota.Limit; limit > 0 {
 		part = min(part, limit)
 	}
-	return uint32(1000 * part)
+	return max(uint32(1000*part), 1)
 }
-
-func weight(t Tenant) float64 {
-	if t.Weight > 0 {
-		return t.Weight
-	}
-	return 1
-}
-
-func share(t Tenant) schedule.Share { return schedule.Share{Weight: t.Weight, Limit: t.Limit} }

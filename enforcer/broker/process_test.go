@@ -172,7 +172,7 @@ func TestStop(t *testing.T) {
 // TestConnectionLost keeps the memory of a process that lives charged, until
 // it resumes.
 func TestConnectionLost(t *testing.T) {
-	b := start(t, Options{Policy: func(_ Facts, wished string) (Tenant, error) { return Tenant{Name: wished, Memory: 100}, nil }}, nil)
+	b := start(t, Options{Policy: everybody(Quota{Memory: 100})}, nil)
 	c := dial(t, b, "a", 1)
 	c.take(70)
 	c.close()
@@ -207,7 +207,7 @@ func TestConnectionLost(t *testing.T) {
 // TestRestart resumes sessions at the next broker, whatever the cap says.
 func TestRestart(t *testing.T) {
 	path := socket(t)
-	policy := func(_ Facts, wished string) (Tenant, error) { return Tenant{Name: wished, Memory: 100}, nil }
+	policy := everybody(Quota{Memory: 100})
 	var h *wire.Hello
 	t.Run("before", func(t *testing.T) {
 		c := dial(t, start(t, Options{Socket: path, Policy: policy}, nil), "a", 1)
@@ -327,6 +327,20 @@ func TestTenThousand(t *testing.T) {
 	}
 	if n := b.Stats().Sessions["authenticated"]; n != sessions/10*10 {
 		t.Fatalf("%d sessions", n)
+	}
+	// What is done each second with all of them.
+	for what, do := range map[string]func(){"Refresh": b.Refresh, "Sessions": func() {
+		if n := len(b.Sessions()); n != sessions/10*10 {
+			t.Errorf("%d sessions are listed", n)
+		}
+	}} {
+		began := time.Now()
+		do()
+		took := time.Since(began)
+		t.Logf("%s: %v", what, took)
+		if took > 500*time.Millisecond && !raced {
+			t.Errorf("%s takes %v", what, took)
+		}
 	}
 	each := (resident(t) - before) / uint64(sessions)
 	t.Logf("%d sessions of %d bytes each", sessions, each)

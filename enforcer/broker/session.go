@@ -51,13 +51,15 @@ type session struct {
 	seats   []*seat       // by the session's number of the GPU; nil: not governed
 	wished  string
 	hook    string
+	since   time.Time
+	denied  bool // the policy does not let it have what it wished; guarded by the broker's reloads
 	cuda    uint32
 	exited  bool // guarded by the broker's mutex
 	gone    bool // guarded by the broker's mutex
 	moved   bool // guarded by the broker's mutex: another session has what it had
 
 	mu     sync.Mutex // what follows, and that the ledgers agree with it
-	tenant Tenant
+	tenant string
 	memory bool // it may have some
 }
 

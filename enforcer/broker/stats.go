@@ -96,18 +96,18 @@ func (b *Broker) Stats() wire.Stats {
 			hooks[s.hook]++
 		}
 	}
-	gpus := make([]*gpu, 0, len(b.gpus))
-	for _, g := range b.gpus {
-		gpus = append(gpus, g)
-	}
 	b.mu.Unlock()
+	gpus := b.shared()
 	for version, n := range hooks {
 		all.Hooks = append(all.Hooks, wire.HookStats{Version: version, ABI: abi, Sessions: n})
 	}
 	slices.SortFunc(all.Hooks, func(x, y wire.HookStats) int { return cmp.Compare(x.Version, y.Version) })
 	slices.SortFunc(gpus, func(x, y *gpu) int { return cmp.Compare(x.uuid, y.uuid) })
 	for _, g := range gpus {
-		g.do(func() { g.stats(&all) })
+		g.look(func() { g.stats(&all) })
+	}
+	if enforcer := b.options.Enforcer; enforcer != nil {
+		all.Enforcer = enforcer()
 	}
 	return all
 }
@@ -148,11 +148,13 @@ func (g *gpu) stats(all *wire.Stats) {
 	for _, p := range slices.Concat(g.parties, g.past) {
 		sums, memory := g.sum(p), g.memory.Usage(p.name)
 		t := wire.TenantStats{
-			Tenant: p.name, GPU: g.uuid, Sessions: len(p.seats), Weight: weight(p.tenant), Limit: p.tenant.Limit,
-			ChargedSeconds: sums.Charged.Seconds(), Turns: sums.Turns, OverrunSeconds: sums.Overrun.Seconds(),
+			Tenant: p.name, GPU: g.uuid, Sessions: len(p.seats), Weight: p.quota.weight(), Limit: p.quota.Limit,
+			ChargedSeconds: sums.Charged.Seconds(), Turns: sums.Turns, OverrunSeconds: sums.Overrun.Seconds(), Overruns: sums.Overruns,
 			WaitSeconds: sums.Waited.Seconds(), ThrottledSeconds: p.overhead.Seconds(), Launches: p.launches,
+			CopiedBytes: p.copied, Waits: sums.Waits, LateWaits: sums.Late,
 			MemoryCap: memory.Cap, MemoryUsed: memory.Committed + memory.Dead, MemoryReserved: memory.Reserved,
 			MemoryPeak: memory.Peak, MemoryDenied: memory.Denied,
+			MemoryAsked: memory.Asked, MemoryMissed: memory.Missed,
 		}
 		if t.Limit <= 0 {
 			t.Limit = 1

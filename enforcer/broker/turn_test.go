@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -206,7 +207,7 @@ func TestReloadKeepsTheWish(t *testing.T) {
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
 	acquire(d)
 	d.sync()
-	b.Reload(func(Facts, string) (Tenant, error) { return Tenant{Name: "c"}, nil })
+	b.Reload(book{who: func(Facts, string) (string, error) { return "c", nil }})
 	acquire(d) // says nothing new
 	c.mode(0, wire.ModeRun)
 	d.mode(0, wire.ModeRun)
@@ -216,12 +217,12 @@ func TestReload(t *testing.T) {
 	b := start(t, Options{}, nil)
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
 	c.take(70)
-	b.Reload(func(_ Facts, wished string) (Tenant, error) {
+	b.Reload(book{func(_ Facts, wished string) (string, error) {
 		if wished == "a" {
-			return Tenant{Name: "a2", Weight: 3, Memory: 100}, nil
+			return "a2", nil
 		}
-		return anyTenant(Facts{}, "nobody") // refuses b whatever it wishes
-	})
+		return "", errors.New("not you") // whatever b wishes
+	}, map[string]Quota{"a2": {Weight: 3, Memory: 100}}})
 	h, payload := c.receive()
 	var m wire.Memory
 	if h.Type == wire.TypeLimitsChanged {

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// A part is written as 0.3 or as 30 %.
+type part float64
+
+// UnmarshalText reads a part; its range is not looked at.
+func (p *part) UnmarshalText(text []byte) error {
+	number, percent := strings.CutSuffix(string(text), "%")
+	v, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+	if err != nil {
+		return fmt.Errorf("%q is not a part such as 0.3 or 30 %%", text)
+	}
+	if percent {
+		v /= 100
+	}
+	*p = part(v)
+	return nil
+}
+
+// A size is written in bytes or as 4 GiB.
+type size uint64
+
+var sizeUnits = map[string]float64{"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+
+// UnmarshalText reads a size.
+func (s *size) UnmarshalText(text []byte) error {
+	end := strings.LastIndexAny(string(text), "0123456789.") + 1
+	v, err := strconv.ParseFloat(string(text[:end]), 64)
+	unit, known := sizeUnits[strings.TrimSpace(string(text[end:]))]
+	if v *= unit; err != nil || !known || !(v >= 0 && v < math.MaxInt64) {
+		return fmt.Errorf("%q is not a size such as 4 GiB, 500 MiB or a number of bytes", text)
+	}
+	*s = size(v)
+	return nil
+}

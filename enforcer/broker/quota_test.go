@@ -1,0 +1,282 @@
+package broker
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"gpusteward/enforcer/schedule"
+	"gpusteward/enforcer/wire"
+)
+
+// A live policy is one that changes without a Reload.
+type live struct{ atomic.Pointer[book] }
+
+func (l *live) Tenant(f Facts, wished string) (string, error) { return l.Load().Tenant(f, wished) }
+func (l *live) Quota(tenant, gpu string) Quota                { return l.Load().Quota(tenant, gpu) }
+func (l *live) Tenants() []string                             { return l.Load().Tenants() }
+
+// alive returns a live policy with quotas by tenant.
+func alive(quotas map[string]Quota) *live {
+	l := new(live)
+	l.Store(&book{quotas: quotas})
+	return l
+}
+
+// hold has everybody held, or nobody.
+func (l *live) hold(b *Broker, held bool) {
+	l.Store(&book{quotas: map[string]Quota{"a": {Held: held}}})
+	b.Refresh()
+}
+
+// TestHeldAlone pauses a tenant that has the GPU alone, and opens it again.
+func TestHeldAlone(t *testing.T) {
+	p := alive(nil)
+	b := start(t, Options{Policy: p}, nil)
+	c := dial(t, b, "a", 1)
+	p.hold(b, true)
+	if turn := c.page.Turn(0); turn.Mode != wire.ModePause || !c.page.Gated() {
+		t.Fatalf("held, and the page says %+v", turn)
+	}
+	c.take(70) // of memory there is as much as before
+	c.yield(0, wire.WhyDrained)
+	acquire(c)
+	c.sync()
+	if turn := c.page.Turn(0); turn.Mode != wire.ModePause {
+		t.Fatalf("held, it asks, and the page says %+v", turn)
+	}
+	if s := b.tenant("a"); s.WaitSeconds != 0 || s.Waits != 1 {
+		t.Errorf("held: %+v", s)
+	}
+	p.hold(b, false)
+	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen {
+		t.Errorf("held no more, and the page says %+v", turn)
+	}
+}
+
+// TestHeldBesideAnother ends a turn that has no end by itself, and goes on with
+// what was asked before.
+func TestHeldBesideAnother(t *testing.T) {
+	p := alive(nil)
+	b := start(t, Options{Turn: time.Hour, Policy: p}, nil)
+	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
+	acquire(d)
+	d.sync()
+	p.hold(b, true)
+	c.mode(0, wire.ModePause)
+	c.yield(0, wire.WhyDrained)
+	if turn := d.mode(0, wire.ModeRun); turn.End != 0 {
+		t.Errorf("nobody else may run: %+v", turn)
+	}
+	p.hold(b, false)
+	d.until(0, "bounded", func(turn wire.Turn) bool { return turn.End != 0 })
+	d.yield(0, wire.WhyIdle)
+	c.mode(0, wire.ModeRun)
+}
+
+// TestIdleWaits hands classes to the schedule: who is idle has the GPU when
+// nobody else wants it.
+func TestIdleWaits(t *testing.T) {
+	b := start(t, Options{Turn: time.Millisecond, Policy: book{quotas: map[string]Quota{
+		"a": {}, "b": {Class: schedule.Idle, Weight: 1e-3, Wait: time.Nanosecond},
+	}}}, nil)
+	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
+	if turn := d.page.Turn(0); turn.Share != 1 {
+		t.Errorf("without a broker it goes on with %d of 1000", turn.Share)
+	}
+	acquire(d)
+	d.sync()
+	if turn := c.page.Turn(0); turn.Mode != wire.ModeRun || turn.End != 0 {
+		t.Errorf("for who is idle another's turn has an end: %+v", turn)
+	}
+	c.yield(0, wire.WhyIdle)
+	d.mode(0, wire.ModeRun)
+	if s := b.tenant("b"); s.Waits != 1 || s.LateWaits != 1 || s.WaitSeconds == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestWaitUnderWay is counted before it ends.
+func TestWaitUnderWay(t *testing.T) {
+	b := start(t, Options{Policy: book{quotas: map[string]Quota{"b": {Class: schedule.Idle}}}}, nil)
+	dial(t, b, "a", 1) // and keeps the GPU
+	d := dial(t, b, "b", 1)
+	acquire(d)
+	d.sync()
+	was := b.tenant("b").WaitSeconds
+	eventually(t, "it has waited for longer", func() bool { return b.tenant("b").WaitSeconds > was+0.005 })
+	if s := b.tenant("b"); s.Waits != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestRates has the sessions of a tenant copy at equal parts of what it may.
+func TestRates(t *testing.T) {
+	p := alive(map[string]Quota{"a": {Link: 100, Copy: 1}})
+	b := start(t, Options{Policy: p}, nil)
+	c, d := dial(t, b, "a", 1), dial(t, b, "a", 2, 1)
+	other := dial(t, b, "b", 1)
+	for _, r := range []struct {
+		what       string
+		c          *client
+		slot       int
+		link, copy uint64
+	}{{"one of two", c, 0, 50, 1}, {"the other of two", d, 1, 50, 1}, {"alone on its GPU", d, 0, 100, 1}, {"without a rate", other, 0, 0, 0}} {
+		if link, copies := r.c.page.Rates(r.slot); link != r.link || copies != r.copy {
+			t.Errorf("%s: %d, %d", r.what, link, copies)
+		}
+	}
+	d.close()
+	eventually(t, "who is left has all", func() bool { link, _ := c.page.Rates(0); return link == 100 })
+	p.Store(&book{quotas: map[string]Quota{"a": {Copy: 30}}})
+	b.Refresh()
+	if link, copies := c.page.Rates(0); link != 0 || copies != 30 {
+		t.Errorf("after a change: %d, %d", link, copies)
+	}
+	c.send(wire.TypeUsage, &wire.Usage{Copied: 7})
+	c.send(wire.TypeUsage, &wire.Usage{Copied: 1 << 63}) // nobody copies so much
+	c.sync()
+	if s := b.tenant("a"); s.CopiedBytes != 7+mostBytes {
+		t.Errorf("%d bytes copied", s.CopiedBytes)
+	}
+}
+
+// TestReserved keeps memory for a tenant that has not come yet.
+func TestReserved(t *testing.T) {
+	var room atomic.Uint64
+	room.Store(100)
+	p := alive(map[string]Quota{"a": {}, "b": {Reserved: 40}})
+	b := start(t, Options{Policy: p, Room: func(uuid string) uint64 {
+		if !strings.HasSuffix(uuid, "01") {
+			t.Errorf("the room of %s is asked", uuid)
+		}
+		return room.Load()
+	}}, nil)
+	c := dial(t, b, "a", 1)
+	if typ, m := c.reserve(61); typ != wire.TypeDeny || m.Bytes != 60 {
+		t.Errorf("61 of 100, of which 40 are another's: %s %+v", typ, m)
+	}
+	c.take(60)
+	d := dial(t, b, "b", 1)
+	d.take(30)
+	if typ, m := d.reserve(10); typ == wire.TypeGrant { // the driver has none
+		d.send(wire.TypeAbort, &m)
+		d.sync()
+	}
+	if s := b.tenant("b"); s.MemoryAsked != 2 || s.MemoryMissed != 1 || s.MemoryUsed != 30 {
+		t.Errorf("%+v", s)
+	}
+	room.Store(200)
+	b.Refresh()
+	c.take(100)
+	p.Store(&book{})
+	b.Refresh()
+	c.take(10) // it is kept no more
+	room.Store(0)
+	b.Refresh()
+	c.take(1000) // nobody knows how much there is
+}
+
+// TestRefresh finds out late whose a process is, and that a cap has changed.
+func TestRefresh(t *testing.T) {
+	p := alive(nil)
+	b := start(t, Options{Policy: p}, nil)
+	c := dial(t, b, "a", 1)
+	c.take(70)
+	p.Store(&book{func(Facts, string) (string, error) { return "pod", nil }, map[string]Quota{"pod": {Memory: 100, Weight: 2}}})
+	b.Refresh()
+	limits := func(want uint64) {
+		t.Helper()
+		h, payload := c.receive()
+		var m wire.Memory
+		if h.Type == wire.TypeLimitsChanged {
+			m.Decode(payload)
+		}
+		if used, limit := c.page.Memory(0); m.Bytes != want || used != 70 || limit != want {
+			t.Errorf("%s %+v, the page says %d of %d", h.Type, m, used, limit)
+		}
+	}
+	limits(100)
+	if s := b.tenant("pod"); s.Sessions != 1 || s.MemoryUsed != 70 || s.Weight != 2 {
+		t.Errorf("%+v", s)
+	}
+	p.Store(&book{p.Load().who, map[string]Quota{"pod": {Memory: 80}}})
+	b.Refresh()
+	limits(80)
+	if typ, m := c.reserve(11); typ != wire.TypeDeny || m.Bytes != 10 {
+		t.Errorf("%s %+v", typ, m)
+	}
+}
+
+// TestRefreshOfNothing writes and sends nothing, and tells nobody twice that
+// it is refused.
+func TestRefreshOfNothing(t *testing.T) {
+	p := alive(map[string]Quota{"a": {Memory: 100, Link: 5}})
+	b := start(t, Options{Policy: p}, nil)
+	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
+	p.Store(&book{func(_ Facts, wished string) (string, error) {
+		if wished == "a" {
+			return "a", nil
+		}
+		return "", errors.New("not you")
+	}, p.Load().quotas})
+	b.Refresh()
+	if h, _ := d.receive(); h.Type != wire.TypeNotice {
+		t.Errorf("%s instead of a notice", h.Type)
+	}
+	before := []any{c.page.Bell(), d.page.Bell(), b.tenant("a").Turns}
+	for range 3 {
+		b.Refresh()
+	}
+	if after := []any{c.page.Bell(), d.page.Bell(), b.tenant("a").Turns}; !slices.Equal(before, after) {
+		t.Errorf("bells and turns: %v, then %v", before, after)
+	}
+	c.sync() // whatever was sent would come first
+	d.sync()
+}
+
+func TestSessions(t *testing.T) {
+	b := start(t, Options{Enforcer: func() *wire.EnforcerStats {
+		return &wire.EnforcerStats{Actions: []wire.ActionStats{{Tenant: "a"}}}
+	}}, nil)
+	began := time.Now()
+	c := dial(t, b, "a", 1, 0, 2)
+	connect(t, b.options.Socket) // has none
+	c.take(30)
+	c.reserve(10)
+	all := b.Sessions()
+	if len(all) != 1 {
+		t.Fatalf("%+v", all)
+	}
+	s := all[0]
+	want := []SessionGPU{{"GPU-00000000-0000-0000-0000-000000000001", 40}, {"GPU-00000000-0000-0000-0000-000000000002", 0}}
+	if s.PID != os.Getpid() || int(s.UID) != os.Getuid() || s.Tenant != "a" || s.Hook != "0.1" || s.Stale ||
+		s.Since.Before(began) || s.Since.After(time.Now()) || !slices.Equal(s.GPUs, want) {
+		t.Errorf("%+v", s)
+	}
+	if e := b.Stats().Enforcer; e == nil || len(e.Actions) != 1 {
+		t.Errorf("%+v", e)
+	}
+	c.close()
+	eventually(t, "it is gone", func() bool { return len(b.Sessions()) == 0 })
+}
+
+func TestNotice(t *testing.T) {
+	b := start(t, Options{}, nil)
+	c := dial(t, b, "a", 1)
+	b.Notice("of another", os.Getpid()+1)
+	b.Notice(strings.Repeat("you take too much ", 100), 1, os.Getpid())
+	h, payload := c.receive()
+	var n wire.Notice
+	if h.Type == wire.TypeNotice {
+		n.Decode(payload)
+	}
+	if text := wire.Text(n.Text[:]); !strings.HasPrefix(text, "you take too much you") || len(text) != len(n.Text)-1 {
+		t.Errorf("%s %q", h.Type, text)
+	}
+	c.sync()
+}

@@ -1,0 +1,203 @@
+package broker
+
+import (
+	"fmt"
+	"slices"
+
+	"gpusteward/enforcer/wire"
+)
+
+// A Policy says whose a process is, and what tenants may use. It may be called
+// concurrently, must not block, and must not call the broker.
+type Policy interface {
+	// Tenant returns the tenant of a process. wished is the tenant's name that
+	// it gave, empty where it gave none; an error refuses the process.
+	Tenant(f Facts, wished string) (string, error)
+	// Quota returns what the tenant may use of the GPU of that UUID now.
+	Quota(tenant, gpu string) Quota
+	// Tenants returns the names of all tenants that memory may be kept for,
+	// whether they have a session or not.
+	Tenants() []string
+}
+
+// Reload replaces the policy and judges all sessions by it, as Refresh does.
+func (b *Broker) Reload(p Policy) {
+	b.policy.Store(&p)
+	b.Refresh()
+}
+
+// Refresh judges all sessions anew by the policy in force, and gives their
+// tenants the quotas that hold now: who a process is may be learnt late, and
+// quotas change. No session is dropped: a process that the policy does not let
+// have the tenant it wished becomes one that wished none, and where that is
+// refused too, stays what it is. Where nothing changed nothing is written or
+// sent. It asks Options.Room, and is to be called each second.
+func (b *Broker) Refresh() {
+	b.reloads.Lock()
+	defer b.reloads.Unlock()
+	p := *b.policy.Load()
+	for _, s := range b.begun() {
+		s.reconsider(p)
+	}
+	for _, g := range b.shared() {
+		g.refresh(p)
+		g.keep(p)
+	}
+}
+
+// reload judges a session that began while the policy was replaced.
+func (b *Broker) reload(s *session) {
+	b.reloads.Lock()
+	defer b.reloads.Unlock()
+	p := *b.policy.Load()
+	s.reconsider(p)
+	for _, t := range s.seats {
+		if t != nil {
+			t.gpu.refresh(p)
+		}
+	}
+}
+
+// begun returns the sessions that have a page.
+func (b *Broker) begun() []*session {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := make([]*session, 0, len(b.sessions))
+	for _, s := range b.sessions {
+		if at := state(s.state.Load()); at >= authenticated && at < closing {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// shared returns the GPUs that sessions have asked for.
+func (b *Broker) shared() []*gpu {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := make([]*gpu, 0, len(b.gpus))
+	for _, g := range b.gpus {
+		all = append(all, g)
+	}
+	return all
+}
+
+// reconsider finds out whose a session is by a policy. The broker's reloads
+// are locked.
+func (s *session) reconsider(p Policy) {
+	tenant, err := p.Tenant(s.facts, s.wished)
+	told := s.denied
+	if s.denied = err != nil; s.denied {
+		if !told {
+			s.notice(fmt.Sprintf("the tenant %q is not this process's any more: %v", s.wished, err))
+		}
+		if tenant, err = p.Tenant(s.facts, ""); err != nil {
+			return
+		}
+	}
+	s.mu.Lock()
+	old := s.tenant
+	s.tenant = tenant
+	for _, t := range s.seats {
+		if t != nil && s.memory && old != tenant {
+			if err := t.gpu.memory.Move(tenant, s.id); err != nil {
+				s.b.log.Warn("memory not moved to another tenant", "pid", s.facts.PID, "err", err)
+			}
+		}
+	}
+	s.mu.Unlock()
+	if old == tenant {
+		return
+	}
+	for _, t := range s.seats {
+		if t != nil {
+			t.move(tenant, p.Quota(tenant, t.gpu.uuid))
+		}
+	}
+	s.showMemory()
+}
+
+// move makes the seat another tenant's.
+func (t *seat) move(tenant string, q Quota) {
+	was := q
+	t.gpu.do(func() {
+		if t.party != nil { // else it has left meanwhile
+			was = t.party.quota
+			t.gpu.leave(t)
+			t.gpu.join(t, tenant, q)
+		}
+	})
+	t.limit(was, q)
+}
+
+// limit tells the process where its tenant's cap is another one.
+func (t *seat) limit(was, is Quota) {
+	if was.Memory != is.Memory {
+		t.s.tell(wire.Header{Type: wire.TypeLimitsChanged}, &wire.Memory{GPU: uint32(t.index), Bytes: is.Memory})
+	}
+}
+
+// refresh gives the tenants on the GPU the quotas that hold now. The policy is
+// asked without the GPU's lock.
+func (g *gpu) refresh(p Policy) {
+	type terms struct {
+		name    string
+		was, is Quota
+		seats   []*seat
+	}
+	var all []terms
+	g.mu.Lock()
+	for _, party := range g.parties {
+		all = append(all, terms{name: party.name, was: party.quota})
+	}
+	g.mu.Unlock()
+	for i := range all {
+		all[i].is = p.Quota(all[i].name, g.uuid)
+	}
+	all = slices.DeleteFunc(all, func(t terms) bool { return t.is == t.was })
+	if len(all) == 0 {
+		return
+	}
+	g.do(func() {
+		for i, t := range all {
+			at := slices.IndexFunc(g.parties, func(p *party) bool { return p.name == t.name })
+			if at >= 0 {
+				all[i].was, all[i].seats = g.parties[at].quota, slices.Clone(g.parties[at].seats)
+				g.change(g.parties[at], t.is)
+			}
+		}
+	})
+	for _, t := range all {
+		for _, seat := range t.seats {
+			seat.limit(t.was, t.is)
+			if t.was.Memory != t.is.Memory {
+				seat.showMemory(t.name)
+			}
+		}
+	}
+}
+
+// keep tells the ledger what is guaranteed to tenants, whether they are there
+// or not, and how much there is. The broker's reloads are locked.
+func (g *gpu) keep(p Policy) {
+	kept := map[string]uint64{}
+	for _, name := range p.Tenants() {
+		if bytes := p.Quota(name, g.uuid).Reserved; bytes > 0 {
+			kept[name] = bytes
+		}
+	}
+	for name := range g.kept {
+		if kept[name] == 0 {
+			g.memory.SetReserved(name, 0)
+		}
+	}
+	for name, bytes := range kept {
+		if g.kept[name] != bytes {
+			g.memory.SetReserved(name, bytes)
+		}
+	}
+	g.kept = kept
+	if room := g.b.options.Room; room != nil {
+		g.memory.SetRoom(room(g.uuid))
+	}
+}

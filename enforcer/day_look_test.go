@@ -1,0 +1,346 @@
+package enforcer
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/ladder"
+	"gpusteward/enforcer/policy"
+	"gpusteward/enforcer/schedule"
+)
+
+// A day is a host of which everything is known, its tenants, and the enforcer
+// over them. Its time is simulated.
+type day struct {
+	random  *rand.Rand
+	start   time.Time
+	now     time.Duration
+	gpus    []*dayGPU
+	policy  *policy.Policy
+	pids    map[int]*dayProcess // the dead of the last minute too
+	dead    []*dayProcess
+	pid     int
+	session uint64
+
+	enforcer *Enforcer // its terms and crews; nothing of it runs
+	audit    *audit.Audit
+	qos      *audit.QoS
+	ladder   *ladder.Ladder
+
+	blind bool // some GPU does not answer
+	dayFigures
+	wrong []string
+}
+
+// at returns the wall clock's time.
+func (d *day) at(since time.Duration) time.Time { return d.start.Add(since) }
+
+func (d *day) fail(format string, args ...any) {
+	if d.broken++; len(d.wrong) < 20 {
+		d.wrong = append(d.wrong, fmt.Sprintf("%v: ", d.now)+fmt.Sprintf(format, args...))
+	}
+}
+
+// begin starts the enforcer.
+func (d *day) begin() {
+	d.enforcer = &Enforcer{pacer: pacer{}, held: map[audit.Subject]bool{}}
+	d.enforcer.terms.Store(&terms{Policy: d.policy, rates: func(string) (float64, float64, bool) { return 0, 0, false }})
+	d.audit, d.qos, d.ladder = &audit.Audit{}, &audit.QoS{}, &ladder.Ladder{}
+	for _, g := range d.gpus {
+		for _, t := range g.tenants {
+			d.apply(t)
+		}
+	}
+}
+
+// restart has the broker's books begin anew, and mostly all of the enforcer:
+// who stands on the ladder is kept.
+func (d *day) restart() {
+	d.restarts++
+	whole := !d.chance(3)
+	for _, g := range d.gpus {
+		for _, t := range g.tenants {
+			t.unclear = d.now + 50*time.Second
+			for _, w := range t.workloads {
+				w.known, w.bad = 0, 0
+				for _, p := range w.processes {
+					if p.hooked {
+						p.session, p.ended, p.lapsed, p.back = 0, 0, d.now, d.now+time.Duration(1+d.random.IntN(3))*time.Second
+					}
+				}
+			}
+		}
+		g.newTurns()
+	}
+	if whole {
+		state := d.ladder.Save()
+		d.begin()
+		d.ladder.Restore(d.at(d.now), state)
+	}
+	for _, g := range d.gpus {
+		for _, t := range g.tenants {
+			d.apply(t)
+		}
+	}
+}
+
+// apply has a tenant's terms hold.
+func (d *day) apply(t *dayTenant) {
+	q := d.enforcer.Quota(t.name, t.gpu.uuid)
+	t.share = schedule.Share{Weight: q.Weight, Limit: q.Limit, Class: q.Class, Wait: q.Wait, Held: q.Held}
+	t.gpu.turns.Change(t.gpu.now, t.name, t.share)
+	t.gpu.memory.SetCap(t.name, q.Memory)
+	t.gpu.memory.SetReserved(t.name, q.Reserved)
+	t.gpu.wake = max(t.gpu.now, 1)
+}
+
+// second lets one pass. Somewhere in it everybody does as they like, and
+// somewhere the driver is asked; then comes the audit.
+func (d *day) second() {
+	lives, pass := d.random.IntN(6), d.random.IntN(6)
+	from := d.now
+	for slot := range 6 {
+		d.now = from + time.Duration(slot)*daySlot
+		if slot == lives {
+			d.live()
+		}
+		end := from + time.Duration(slot+1)*daySlot
+		if slot == 5 {
+			end = from + time.Second
+		}
+		for _, g := range d.gpus {
+			g.run(d, end)
+			g.account(end - d.now)
+			if slot == pass && g.silent <= end {
+				g.collect(d)
+			}
+		}
+	}
+	d.now = from + time.Second
+	d.trouble()
+	for _, g := range d.gpus {
+		for _, t := range g.tenants {
+			d.note(t)
+		}
+	}
+	d.look()
+	d.bury()
+}
+
+// trouble is what is nobody's fault.
+func (d *day) trouble() {
+	d.blind = false
+	if d.chance(6 * 3600) {
+		d.restart()
+	}
+	for _, g := range d.gpus {
+		if d.chance(4*3600) && g.silent <= d.now {
+			g.silent = d.now + d.long(5*time.Second, 5*time.Minute)
+			d.silences++
+		}
+		if d.chance(4*3600) && g.excused <= d.now {
+			g.excused = d.now + excuse
+			d.hardware++
+		}
+		if g.silent > d.now {
+			d.blur(g, 40*time.Second)
+			d.blind = true
+		}
+		if g.excused > d.now {
+			d.blur(g, time.Second)
+		}
+		if !d.chance(600) {
+			continue
+		}
+		t := g.tenants[d.random.IntN(len(g.tenants))]
+		for _, w := range t.workloads {
+			for _, p := range w.processes {
+				if p.session != 0 && d.now-p.lapsed > 90*time.Second && d.now-p.born > 5*time.Second {
+					d.disconnect(p)
+					p.lapsed, p.back = d.now, d.now+time.Duration(1+d.random.IntN(3))*time.Second
+				}
+			}
+		}
+	}
+}
+
+// blur notes that not enough can be known of those on a GPU.
+func (d *day) blur(g *dayGPU, long time.Duration) {
+	for _, t := range g.tenants {
+		t.unclear = max(t.unclear, d.now+long)
+	}
+}
+
+// look is Enforcer.look, without the broker and the kernel.
+func (d *day) look() {
+	e, b := d.enforcer, d.books()
+	found := d.audit.Look(b)
+	d.qos.Look(b, found.Quotas)
+	e.muster(b)
+	d.checkFound(found)
+	d.checkQoS(found)
+
+	shares := map[place]float64{}
+	for _, row := range b.Tenants {
+		shares[place{row.Tenant, row.GPU}] = row.Share10s.Actual
+	}
+	for _, q := range found.Quotas {
+		if at := (place{q.Tenant, q.GPU}); q.Bus != nil {
+			e.pacer.look(at, b.Quota(q.Tenant, q.GPU), *q.Bus, shares[at])
+		}
+	}
+	for at, limit := range e.pacer { // the memory is busy for as long as kernels run at most
+		if part := limit / b.Quota(at.tenant, at.gpu).Bandwidth; part < .95 {
+			if d.overpaced++; d.least == 0 || part < d.least {
+				d.least = part
+			}
+		}
+	}
+	d.judge(b, found)
+	d.settle()
+	d.checkAll(found)
+}
+
+// books returns what an audit looks at.
+func (d *day) books() audit.Books {
+	t := d.enforcer.terms.Load()
+	b := audit.Books{Now: d.at(d.now), Silent: map[string]bool{}, Names: t.Tenants(), Quota: d.policy.Quota, Punished: t.punished}
+	for _, g := range d.gpus {
+		g.books(&b)
+		if g.silent > d.now {
+			b.Silent[g.uuid] = true
+			continue
+		}
+		b.Holdings = append(b.Holdings, g.holdings...)
+		room := g.free()
+		for _, t := range g.tenants {
+			u := g.memory.Usage(t.name)
+			room += u.Committed + u.Dead + u.Reserved
+		}
+		g.memory.SetRoom(room)
+	}
+	b.Tenant = func(h collectors.Holding) (string, bool) {
+		name := t.Whose(broker.Facts{PID: h.Process.PID, UID: uint32(h.Process.UID)}, h.Process.Workload)
+		return name, t.Governed(name)
+	}
+	return b
+}
+
+// judge is Enforcer.judge.
+func (d *day) judge(b audit.Books, found audit.Audited) {
+	t := d.enforcer.terms.Load()
+	f := ladder.Findings{Violations: found.Violations, Seen: map[audit.Subject]ladder.Sight{}, Partial: found.Partial,
+		Excused: map[string]bool{}, Actions: t.Actions(), Steps: d.enforcer.steps}
+	for s, known := range found.Known {
+		sight := ladder.Sight{Known: known}
+		if c := d.enforcer.crews[s]; c != nil {
+			sight.GPUs = c.gpus
+		}
+		f.Seen[s] = sight
+	}
+	for _, g := range d.gpus {
+		f.Excused[g.uuid] = g.excused > d.now
+	}
+	for _, s := range d.ladder.Judge(d.at(d.now), f) {
+		if s.Result == "" {
+			s.Result = ladder.Done
+			if !d.take(&s) {
+				s.Result = ladder.Missed
+			}
+			d.ladder.Settle(s)
+		}
+		d.checkStep(s)
+	}
+}
+
+// take does what a step says, and reports whether there was somebody to do it
+// to.
+func (d *day) take(s *ladder.Step) bool {
+	w := d.workload(s.Subject)
+	if w == nil || s.To > s.From && len(w.processes) == 0 {
+		return false
+	}
+	hold := func(on bool) {
+		if delete(d.enforcer.held, s.Subject); on {
+			d.enforcer.held[s.Subject] = true
+		}
+	}
+	switch c := d.enforcer.crews[s.Subject]; {
+	case s.To < s.From:
+		w.still = false
+		hold(false)
+	case s.To == policy.Pause:
+		w.still = true
+		hold(c != nil && c.Hold != nil && len(c.Unhooked) == 0)
+	case s.To == policy.Terminate:
+		w.still = false
+		hold(false)
+		d.end(w, d.long(20*time.Second, 10*time.Minute))
+	}
+	d.tally(w.tenant.gpu)
+	return true
+}
+
+// settle is Enforcer.settle: it has the rungs in force.
+func (d *day) settle() {
+	e, throttled, held := d.enforcer, map[string]float64{}, map[string]bool{}
+	rows, _ := d.ladder.Stats()
+	for _, row := range rows {
+		if rung, shadow := d.ladder.Rung(audit.Subject{Tenant: row.Tenant, Workload: row.Workload}); !shadow && rung >= policy.Throttle {
+			throttled[row.Tenant] = e.steps(row.Tenant).Throttle
+		}
+	}
+	for s := range e.held {
+		held[s.Tenant] = true
+	}
+	was := e.terms.Load()
+	if maps.Equal(was.throttled, throttled) && maps.Equal(was.held, held) && maps.Equal(was.paced, e.pacer) {
+		return
+	}
+	is := *was
+	is.throttled, is.held, is.paced = throttled, held, e.pacer.clone()
+	e.terms.Store(&is)
+	for _, g := range d.gpus {
+		for _, t := range g.tenants {
+			at := place{t.name, g.uuid}
+			if was.throttled[t.name] != throttled[t.name] || was.held[t.name] != held[t.name] || was.paced[at] != is.paced[at] {
+				d.apply(t)
+			}
+		}
+	}
+}
+
+// workload returns a subject's workload.
+func (d *day) workload(s audit.Subject) *dayWorkload {
+	for _, g := range d.gpus {
+		for _, t := range g.tenants {
+			if t.name != s.Tenant {
+				continue
+			}
+			for _, w := range t.workloads {
+				if w.key == s.Workload {
+					return w
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// bury forgets those who died a while ago.
+func (d *day) bury() {
+	for len(d.dead) > 0 && d.now-d.dead[0].died > time.Minute {
+		delete(d.pids, d.dead[0].PID)
+		d.dead = d.dead[1:]
+	}
+}
+
+// subject returns who a workload is on the ladder.
+func (w *dayWorkload) subject() audit.Subject {
+	return audit.Subject{Tenant: w.tenant.name, Workload: w.key}
+}

@@ -1,0 +1,247 @@
+// Package enforcer keeps tenants to their quotas, and what they are promised
+// to them. The broker (enforcer/broker) gives out GPU time and memory as the
+// policy says (enforcer/policy); once a second its books are compared with the
+// driver's (enforcer/audit), who violates a quota climbs a ladder
+// (enforcer/ladder), and what its rungs say is done (enforcer/action). This
+// package puts that together, and starts programs under the hook.
+package enforcer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/host"
+	"gpusteward/enforcer/action"
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/backend"
+	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/ladder"
+	"gpusteward/enforcer/policy"
+	"gpusteward/enforcer/wire"
+)
+
+// How often, and for how long.
+const (
+	beat   = time.Second
+	excuse = time.Minute // after a fault of the hardware nobody on the GPU is judged
+)
+
+// Options are what an Enforcer is made with. The functions must not wait, and
+// may be called concurrently.
+type Options struct {
+	Policy    *policy.Policy
+	Broker    broker.Options // without what is the enforcer's to say: Policy, Room, Enforcer
+	Dir       string         // of one enforcer only, made if it is not there
+	StateFile string         // of what outlives a restart: who is paused; empty: nothing does
+	Host      Host
+	Record    func(ladder.Step)                            // takes each step for the journal
+	Hardware  func(uuid string, within time.Duration) bool // whether the GPU had a fault of its own; nil: none is known of
+	Backends  []backend.Backend                            // beside the hook
+	Servers   func() []wire.MPSStats                       // of MPS; nil: none
+	Simulated bool                                         // the GPUs are: nothing is done to a process
+	CgroupFS  string                                       // /sys/fs/cgroup
+}
+
+// A Host is what the driver and the kernel say of the GPUs: collectors.Host.
+type Host interface {
+	Holdings() []collectors.Holding
+	Silent() map[string]bool // GPUs that do not answer, by UUID
+	Process(pid int) (host.Process, error)
+	Room(uuid string) (total, free, reserved uint64, ok bool)
+	Rates(uuid string) (link, memory float64, ok bool)
+}
+
+// An Enforcer is the broker, and who sees to it that its word counts. Its
+// methods are safe for concurrent use.
+type Enforcer struct {
+	Options
+	log    *slog.Logger
+	broker *broker.Broker
+	unlock func()
+	terms  atomic.Pointer[terms]
+	stats  atomic.Pointer[wire.EnforcerStats]
+	room   atomic.Pointer[map[string]uint64] // bytes that tenants can have of each GPU's memory
+	users  atomic.Pointer[map[int]string]    // tenants of users
+	policy chan *policy.Policy               // that Run takes over
+
+	// What follows is Run's.
+	audit  audit.Audit
+	qos    audit.QoS
+	ladder ladder.Ladder
+	actor  action.Actor
+	pacer  pacer
+	crews  map[audit.Subject]*crew
+	held   map[audit.Subject]bool // by the broker
+	papers papers
+	rolls  map[audit.Subject]string // of the crews that were paused
+	braked time.Time                // episode that was told of
+
+	written []byte // the state, as it was last written
+	unsaved bool   // writing it failed, and that was told
+}
+
+// New takes the directory, and listens. Run must be called, or Close.
+func New(o Options) (*Enforcer, error) {
+	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make the enforcer's directory: %w", err)
+	}
+	unlock, err := lock(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	e := &Enforcer{Options: o, unlock: unlock, policy: make(chan *policy.Policy, 1), pacer: pacer{}, held: map[audit.Subject]bool{}, rolls: map[audit.Subject]string{},
+		log: orElse(o.Broker.Logger, slog.New(slog.DiscardHandler))}
+	e.papers = papers{procfs: orElse(o.Broker.ProcFS, "/proc")}
+	e.actor = action.Actor{ProcFS: e.papers.procfs, CgroupFS: orElse(o.CgroupFS, "/sys/fs/cgroup"), Keep: e.keep}
+	e.terms.Store(&terms{Policy: o.Policy, rates: o.Host.Rates})
+	e.stats.Store(&wire.EnforcerStats{})
+	e.room.Store(&map[string]uint64{})
+	o.Broker.Policy, o.Broker.Enforcer = e, e.stats.Load
+	o.Broker.Room = func(uuid string) uint64 { return (*e.room.Load())[uuid] }
+	if e.broker, err = broker.New(o.Broker); err != nil {
+		unlock()
+		return nil, err
+	}
+	e.restore()
+	return e, nil
+}
+
+// Close gives up an enforcer that is not going to Run.
+func (e *Enforcer) Close() {
+	e.broker.Close()
+	e.unlock()
+}
+
+// Stats returns the broker's books, and what the enforcer adds to them.
+func (e *Enforcer) Stats() wire.Stats { return e.broker.Stats() }
+
+// Configure has all sessions judged by another policy, and who stands on the
+// ladder too. None is dropped.
+func (e *Enforcer) Configure(p *policy.Policy) {
+	select {
+	case <-e.policy:
+	default:
+	}
+	e.policy <- p
+}
+
+// Run enforces until ctx ends. Who is paused then goes on, and is paused again
+// by the next enforcer.
+func (e *Enforcer) Run(ctx context.Context) error {
+	defer e.unlock()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return e.broker.Run(ctx) })
+	for _, b := range e.Backends {
+		group.Go(func() error { return b.Run(ctx) })
+	}
+	group.Go(func() error {
+		tick := time.NewTicker(beat)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				e.rest()
+				return nil
+			case p := <-e.policy:
+				e.change(func(t *terms) { t.Policy = p })
+			case now := <-tick.C:
+				e.look(now)
+			}
+		}
+	})
+	return group.Wait()
+}
+
+// look audits, and does what follows from it.
+func (e *Enforcer) look(now time.Time) {
+	e.broker.Refresh()
+	b := e.books(now)
+	e.makeRoom(b)
+	found := e.audit.Look(b)
+	e.qos.Look(b, found.Quotas)
+	e.muster(b)
+	e.pace(b, found)
+	e.judge(now, b, found)
+	e.demand(b)
+	e.publish(b, found)
+}
+
+// books returns what an audit looks at. The driver is heard first, so that who
+// ends between the two is not taken for one without a session.
+func (e *Enforcer) books(now time.Time) audit.Books {
+	t := e.terms.Load()
+	b := audit.Books{Now: now, Holdings: e.papers.expose(now, e.Host.Holdings()), Silent: e.Host.Silent(), Names: t.Tenants(), Quota: t.Quota}
+	for _, s := range e.broker.Sessions() {
+		one := audit.Session{PID: s.PID, Tenant: s.Tenant, Stale: s.Stale}
+		for _, g := range s.GPUs {
+			one.GPUs = append(one.GPUs, audit.SessionGPU{UUID: g.UUID, Committed: g.Committed})
+		}
+		b.Sessions = append(b.Sessions, one)
+	}
+	stats := e.broker.Stats()
+	b.Tenants, b.GPUs = stats.Tenants, stats.GPUs
+	b.Tenant = func(h collectors.Holding) (string, bool) {
+		tenant := e.papers.tenant(t.Policy, now, h)
+		return tenant, t.Governed(tenant)
+	}
+	b.Punished = func(tenant string) bool { return t.punished(tenant) }
+	return b
+}
+
+// makeRoom finds how much of each GPU's memory tenants can have: what they
+// have, and what is free.
+func (e *Enforcer) makeRoom(b audit.Books) {
+	room := map[string]uint64{}
+	for _, t := range b.Tenants {
+		room[t.GPU] += t.MemoryUsed + t.MemoryReserved
+	}
+	for uuid, used := range room {
+		if _, free, _, ok := e.Host.Room(uuid); ok {
+			room[uuid] = used + free
+		} else {
+			delete(room, uuid)
+		}
+	}
+	e.room.Store(&room)
+}
+
+// pace lowers the limits of those whose kernels take more of the memory's
+// bandwidth than they may.
+func (e *Enforcer) pace(b audit.Books, found audit.Audited) {
+	shares := map[place]float64{}
+	for _, t := range b.Tenants {
+		shares[place{t.Tenant, t.GPU}] = t.Share10s.Actual
+	}
+	for _, q := range found.Quotas {
+		if at := (place{q.Tenant, q.GPU}); q.Bus != nil {
+			e.pacer.look(at, b.Quota(q.Tenant, q.GPU), *q.Bus, shares[at])
+		}
+	}
+	e.change(func(t *terms) { t.paced = e.pacer.clone() })
+}
+
+// demand tells the backends what to hold.
+func (e *Enforcer) demand(b audit.Books) {
+	if len(e.Backends) == 0 || e.Simulated {
+		return
+	}
+	demands := e.demands(b)
+	for _, backend := range e.Backends {
+		backend.Want(demands)
+	}
+}
+
+func orElse[T comparable](v, other T) T {
+	var zero T
+	if v == zero {
+		return other
+	}
+	return v
+}

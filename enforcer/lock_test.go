@@ -1,0 +1,58 @@
+package enforcer
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestLock(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "enforcer.lock")
+	if err := os.WriteFile(path, []byte("4194303999\n"), 0o600); err != nil { // of one that ended
+		t.Fatal(err)
+	}
+	release, err := lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = lock(dir)
+	if want := fmt.Sprintf("process %d holds %s", os.Getpid(), path); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("a second one: %v, want %s", err, want)
+	}
+	release()
+	if release, err = lock(dir); err != nil {
+		t.Fatalf("after it was released: %v", err)
+	}
+	release()
+}
+
+func TestLockWithoutAName(t *testing.T) {
+	dir := t.TempDir()
+	release, err := lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	if err := os.Truncate(filepath.Join(dir, "enforcer.lock"), 0); err != nil { // the holder did not come to write it yet
+		t.Fatal(err)
+	}
+	if _, err = lock(dir); err == nil || !strings.Contains(err.Error(), "another enforcer is running: it holds "+dir) {
+		t.Error(err)
+	}
+}
+
+func TestLockThatCannotBe(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := lock(filepath.Join(dir, "none")); err == nil || !strings.Contains(err.Error(), "open the enforcer's lock") {
+		t.Error(err)
+	}
+	if err := os.Symlink(filepath.Join(dir, "else"), filepath.Join(dir, "enforcer.lock")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lock(dir); err == nil {
+		t.Error("it follows a link")
+	}
+}

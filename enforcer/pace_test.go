@@ -1,0 +1,45 @@
+package enforcer
+
+import (
+	"testing"
+
+	"gpusteward/enforcer/policy"
+)
+
+// A tenant whose kernels keep the memory busy for 80 % of the time that they
+// have the GPU comes within its part of the bandwidth, and gets its limit back
+// when it needs less.
+func TestPacer(t *testing.T) {
+	at, q := place{"a", "GPU-0"}, policy.Quota{Limit: .9, Bandwidth: .3}
+	p := pacer{}
+	share := .9
+	step := func(intensity float64) (used float64) {
+		share = p.limit(at, q)
+		used = share * intensity
+		p.look(at, q, used, share)
+		return used
+	}
+	for range 3 {
+		step(.8)
+	}
+	for range 50 {
+		if used := step(.8); used > .3*1.1 || used < .3*.8 {
+			t.Fatalf("it keeps the memory busy for %.2f of the time, and may for 0.30", used)
+		}
+	}
+	for range 20 {
+		step(.1)
+	}
+	if got := p.limit(at, q); got != .9 || len(p) != 0 {
+		t.Errorf("the limit is %.2f when it needs little, want 0.90 again", got)
+	}
+	q.Bandwidth = 1
+	p[at] = .1
+	if p.look(at, q, 1, 1); p.limit(at, q) != .9 {
+		t.Error("who has no limit of bandwidth any more is held all the same")
+	}
+	p.look(place{"idle", "GPU-0"}, policy.Quota{Limit: 1, Bandwidth: .3}, .5, 0)
+	if len(p) != 0 {
+		t.Error("who had no time of the GPU is held to none")
+	}
+}

@@ -1,0 +1,86 @@
+package enforcer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"gpusteward/enforcer/action"
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/ladder"
+	"gpusteward/enforcer/policy"
+)
+
+// saved is what outlives a restart.
+type saved struct {
+	Ladder ladder.State    `json:"ladder"`
+	Paused []action.Paused `json:"paused,omitempty"`
+}
+
+// restore takes up what an enforcer before this one left. Whom it paused and
+// who is not to be, goes on.
+func (e *Enforcer) restore() {
+	if e.StateFile == "" {
+		return
+	}
+	text, err := os.ReadFile(e.StateFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var s saved
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	if err != nil {
+		e.log.Error("who was on the ladder is forgotten, and whoever was paused stays so", "err", err)
+		return
+	}
+	e.written = text
+	e.ladder.Restore(time.Now(), s.Ladder)
+	e.actor.Restore(s.Paused)
+	for _, p := range s.Paused {
+		subject := audit.Subject{Tenant: p.Tenant, Workload: p.Workload}
+		if rung, shadow := e.ladder.Rung(subject); rung != policy.Pause || shadow || e.steps(p.Tenant).Mode < policy.Pause {
+			_, detail := e.actor.Resume(action.Crew{Subject: subject})
+			e.log.Info("who was paused goes on", "tenant", p.Tenant, "workload", p.Workload, "detail", detail)
+		}
+	}
+}
+
+// keep writes what outlives a restart, before the actor pauses somebody.
+func (e *Enforcer) keep(paused []action.Paused) error {
+	if e.StateFile == "" {
+		return nil
+	}
+	text, err := json.Marshal(saved{e.ladder.Save(), paused})
+	if err != nil || bytes.Equal(text, e.written) {
+		return err
+	}
+	temporary := e.StateFile + ".new"
+	err = os.MkdirAll(filepath.Dir(e.StateFile), 0o755)
+	if err == nil {
+		err = os.WriteFile(temporary, text, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(temporary, e.StateFile)
+	}
+	if err != nil {
+		return fmt.Errorf("keep who is paused: %w", err)
+	}
+	e.written = text
+	return nil
+}
+
+// save keeps what changed.
+func (e *Enforcer) save() {
+	err := e.keep(e.actor.Paused())
+	if err != nil && !e.unsaved {
+		e.log.Error("the ladder's state will not outlive a restart", "err", err)
+	}
+	e.unsaved = err != nil
+}

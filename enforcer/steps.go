@@ -1,0 +1,178 @@
+package enforcer
+
+import (
+	"fmt"
+	"maps"
+	"time"
+
+	"gpusteward/enforcer/action"
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/ladder"
+	"gpusteward/enforcer/policy"
+	"gpusteward/enforcer/wire"
+)
+
+// judge moves who is to move on the ladder, and does what that means.
+func (e *Enforcer) judge(now time.Time, b audit.Books, found audit.Audited) {
+	t := e.terms.Load()
+	findings := ladder.Findings{Violations: found.Violations, Seen: map[audit.Subject]ladder.Sight{}, Partial: found.Partial,
+		Excused: map[string]bool{}, Actions: t.Actions(), Steps: e.steps}
+	for s, known := range found.Known {
+		sight := ladder.Sight{Known: known}
+		if c := e.crews[s]; c != nil {
+			sight.GPUs = c.gpus
+		}
+		findings.Seen[s] = sight
+	}
+	for _, h := range b.Holdings {
+		if _, asked := findings.Excused[h.UUID]; !asked {
+			findings.Excused[h.UUID] = e.Hardware != nil && e.Hardware(h.UUID, excuse)
+		}
+	}
+	for _, s := range e.ladder.Judge(now, findings) {
+		if s.Result == "" {
+			e.take(now, &s)
+			e.ladder.Settle(s)
+		}
+		e.tell(s)
+	}
+	e.settle()
+	for _, end := range e.actor.Continue(now) {
+		e.tell(ladder.Step{Subject: end.Subject, Time: now, From: policy.Terminate, To: policy.Terminate, Why: "its processes were told to end", Result: end.Result, Detail: end.Detail})
+	}
+	e.save()
+}
+
+// steps returns how far the ladder may climb for a tenant.
+func (e *Enforcer) steps(tenant string) policy.Steps {
+	t := e.terms.Load()
+	if !t.Governed(tenant) {
+		return policy.Steps{}
+	}
+	s := t.Steps(tenant)
+	s.Shadow = s.Shadow || e.Simulated
+	return s
+}
+
+// take does what a step says.
+func (e *Enforcer) take(now time.Time, s *ladder.Step) {
+	c := action.Crew{Subject: s.Subject, Hold: func(on bool) error { return e.hold(s.Subject, on) }}
+	if there := e.crews[s.Subject]; there != nil {
+		c = there.Crew
+	}
+	steps := e.steps(s.Tenant)
+	s.Result = ladder.Done
+	switch {
+	case s.To < s.From && s.From >= policy.Pause && s.To < policy.Pause:
+		c.Hold = func(on bool) error { return e.hold(s.Subject, on) } // whoever came beside it meanwhile
+		s.Result, s.Detail = e.actor.Resume(c)
+	case s.To < s.From:
+	case s.To == policy.Throttle:
+		s.Detail = fmt.Sprintf("the tenant has %.0f %% of its weight and limit", 100*steps.Throttle)
+		if len(c.Hooked) == 0 {
+			s.Detail += "; none of the workload's processes has a session, so it does not feel that"
+		}
+	case s.To == policy.Pause:
+		s.Result, s.Detail = e.actor.Pause(c, steps.Pause)
+	case s.To == policy.Terminate:
+		s.Result, s.Detail = e.actor.Terminate(now, c, steps.Grace)
+	}
+	e.notify(*s, c)
+}
+
+// notify has a line written into the logs of who is concerned.
+func (e *Enforcer) notify(s ladder.Step, c action.Crew) {
+	var pids []int
+	for _, t := range c.Hooked {
+		pids = append(pids, t.PID)
+	}
+	if len(pids) > 0 {
+		e.broker.Notice(fmt.Sprintf("the quota of tenant %s: %s, now at %s: %s", s.Tenant, s.From, s.To, s.Why), pids...)
+	}
+}
+
+// settle has the rungs in force: who is throttled gets less, and who came to a
+// paused workload is paused too.
+func (e *Enforcer) settle() {
+	throttled := map[string]float64{}
+	rows, _ := e.ladder.Stats()
+	for _, row := range rows {
+		s := audit.Subject{Tenant: row.Tenant, Workload: row.Workload}
+		rung, shadow := e.ladder.Rung(s)
+		if shadow || rung < policy.Throttle {
+			delete(e.rolls, s)
+			continue
+		}
+		throttled[s.Tenant] = e.steps(s.Tenant).Throttle
+		c := e.crews[s]
+		if rung != policy.Pause || c == nil {
+			continue
+		}
+		if roll := c.roll(); e.rolls[s] != roll {
+			e.rolls[s] = roll
+			if result, detail := e.actor.Pause(c.Crew, e.steps(s.Tenant).Pause); result == ladder.Failed {
+				e.log.Warn("who came to a paused workload is not paused", "tenant", s.Tenant, "workload", s.Workload, "detail", detail)
+			}
+		}
+	}
+	maps.DeleteFunc(e.rolls, func(s audit.Subject, _ string) bool {
+		rung, _ := e.ladder.Rung(s)
+		return rung != policy.Pause
+	})
+	e.change(func(t *terms) { t.throttled = throttled })
+}
+
+// tell records a step.
+func (e *Enforcer) tell(s ladder.Step) {
+	if e.Record != nil {
+		e.Record(s)
+	}
+	log := e.log.Info
+	if s.To > policy.Warn && s.To >= s.From && s.Result != ladder.Shadowed {
+		log = e.log.Warn
+	}
+	log("the ladder moves", "tenant", s.Tenant, "workload", s.Workload, "from", s.From.String(), "to", s.To.String(), "why", s.Why, "result", s.Result, "detail", s.Detail)
+	if since, held := e.ladder.Brake(); !since.Equal(e.braked) {
+		if e.braked = since; held > 0 {
+			e.log.Warn("the brake holds the ladder back: there were too many actions on this host", "held", held)
+		}
+	}
+}
+
+// rest lets those who are paused go on, before the enforcer ends.
+func (e *Enforcer) rest() {
+	e.save()
+	for _, p := range e.actor.Paused() {
+		e.actor.Resume(action.Crew{Subject: audit.Subject{Tenant: p.Tenant, Workload: p.Workload}})
+	}
+	e.actor.Close()
+}
+
+// publish has the statistics show what was found.
+func (e *Enforcer) publish(b audit.Books, found audit.Audited) {
+	s := wire.EnforcerStats{Quotas: found.Quotas, Workloads: found.Workloads}
+	s.Ladder, s.Actions = e.ladder.Stats()
+	if e.Servers != nil {
+		s.MPS = e.Servers()
+	}
+	hooked := map[place]bool{}
+	for _, row := range b.Tenants {
+		hooked[place{row.Tenant, row.GPU}] = row.Sessions > 0
+	}
+	for i := range s.Quotas {
+		q := &s.Quotas[i]
+		if hooked[place{q.Tenant, q.GPU}] {
+			for _, resource := range []string{"compute", "memory", "copies"} {
+				q.Holders = append(q.Holders, wire.Holder{Resource: resource, Backend: "hook"})
+			}
+		}
+		for _, backend := range e.Backends {
+			for _, h := range backend.Holds() {
+				if h.Tenant == q.Tenant && h.GPU == q.GPU {
+					q.Holders = append(q.Holders, wire.Holder{Resource: h.Resource, Backend: backend.Name()})
+				}
+			}
+		}
+	}
+	e.stats.Store(&s)
+}
