@@ -174,9 +174,10 @@ func (e *Enforcer) TenantOf(uid int) (string, bool) {
 // papers are the facts of processes without a session, which are believed for
 // a while.
 type papers struct {
-	procfs string
-	known  map[action.Target]paper
-	swept  time.Time
+	procfs    string
+	simulated bool // the processes are: this host's of the same numbers are others
+	known     map[action.Target]paper
+	swept     time.Time
 }
 
 type paper struct {
@@ -190,6 +191,9 @@ const freshPaper = 10 * time.Second
 
 // of returns the facts of the process of a holding.
 func (p *papers) of(now time.Time, who host.Process) (broker.Facts, bool) {
+	if p.simulated {
+		return broker.Facts{PID: who.PID, UID: uint32(who.UID)}, true
+	}
 	if now.Sub(p.swept) > freshPaper {
 		for t, known := range p.known {
 			if now.Sub(known.read) > freshPaper {
@@ -212,8 +216,11 @@ func (p *papers) of(now time.Time, who host.Process) (broker.Facts, bool) {
 }
 
 // tenant returns whose the process of a holding is, by the policy; empty where
-// it has ended.
+// it has ended, and while its workload's name is asked for.
 func (p *papers) tenant(by *policy.Policy, now time.Time, h collectors.Holding) string {
+	if h.Process.Workload == nil {
+		return ""
+	}
 	f, ok := p.of(now, h.Process)
 	if !ok {
 		return ""
@@ -228,7 +235,7 @@ const mpsServer = "nvidia-cuda-mps-server"
 // root's program of that name is it.
 func (p *papers) expose(now time.Time, all []collectors.Holding) []collectors.Holding {
 	for i, h := range all {
-		if h.Kind != collectors.KindServer {
+		if h.Kind != collectors.KindServer || p.simulated {
 			continue
 		}
 		var st unix.Stat_t

@@ -46,7 +46,7 @@ func (g *dayGPU) newTurns() {
 	}
 }
 
-// A turn is what a tenant's hooks know of the GPU.
+// A dayTurn is what a tenant's hooks know of the GPU.
 type dayTurn struct {
 	sessions int
 	wants    bool // it asked
@@ -260,6 +260,7 @@ func (g *dayGPU) free() uint64 {
 
 // books add the broker's, and who has a session.
 func (g *dayGPU) books(b *audit.Books) {
+	g.decide() // brings them up to now
 	system := g.turns.System()
 	b.GPUs = append(b.GPUs, wire.GPUStats{GPU: g.uuid, HandoverSeconds: system.Handover.Seconds(), TogetherSeconds: system.Together.Seconds()})
 	for _, t := range g.tenants {

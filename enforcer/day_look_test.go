@@ -69,8 +69,12 @@ func (d *day) restart() {
 			for _, w := range t.workloads {
 				w.known, w.bad = 0, 0
 				for _, p := range w.processes {
-					if p.hooked {
-						p.session, p.ended, p.lapsed, p.back = 0, 0, d.now, d.now+time.Duration(1+d.random.IntN(3))*time.Second
+					if !p.hooked {
+						continue
+					}
+					p.session, p.ended, p.lapsed, p.back = 0, 0, d.now, d.now+time.Duration(1+d.random.IntN(3))*time.Second
+					if !whole && d.now-p.born < 3*time.Second { // an audit that goes on has not seen its session
+						p.back = d.now
 					}
 				}
 			}
@@ -85,6 +89,13 @@ func (d *day) restart() {
 	for _, g := range d.gpus {
 		for _, t := range g.tenants {
 			d.apply(t)
+			for _, w := range t.workloads {
+				for _, p := range w.processes {
+					if p.back == d.now {
+						d.connect(p)
+					}
+				}
+			}
 		}
 	}
 }

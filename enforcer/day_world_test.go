@@ -266,7 +266,7 @@ func (d *day) stir(w *dayWorkload) {
 	case !w.tenant.governed && d.chance(300): // its programs are nobody's business
 		p := w.processes[0]
 		if p.load = 0; d.chance(2) {
-			p.load = min(.3*d.random.Float64(), dayMost-w.tenant.gpu.outside)
+			p.load = min(.3*d.random.Float64(), max(dayMost-w.tenant.gpu.outside, 0))
 		}
 	}
 }

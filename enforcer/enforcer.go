@@ -72,16 +72,17 @@ type Enforcer struct {
 	policy chan *policy.Policy               // that Run takes over
 
 	// What follows is Run's.
-	audit  audit.Audit
-	qos    audit.QoS
-	ladder ladder.Ladder
-	actor  action.Actor
-	pacer  pacer
-	crews  map[audit.Subject]*crew
-	held   map[audit.Subject]bool // by the broker
-	papers papers
-	rolls  map[audit.Subject]string // of the crews that were paused
-	braked time.Time                // episode that was told of
+	audit   audit.Audit
+	qos     audit.QoS
+	ladder  ladder.Ladder
+	actor   action.Actor
+	pacer   pacer
+	sampled map[place]*float64 // the last samples of the memory's bandwidth that the pacer saw
+	crews   map[audit.Subject]*crew
+	held    map[audit.Subject]bool // by the broker
+	papers  papers
+	rolls   map[audit.Subject]string // of the crews that were paused
+	braked  time.Time                // episode that was told of
 
 	written []byte // the state, as it was last written
 	unsaved bool   // writing it failed, and that was told
@@ -96,9 +97,9 @@ func New(o Options) (*Enforcer, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Enforcer{Options: o, unlock: unlock, policy: make(chan *policy.Policy, 1), pacer: pacer{}, held: map[audit.Subject]bool{}, rolls: map[audit.Subject]string{},
+	e := &Enforcer{Options: o, unlock: unlock, policy: make(chan *policy.Policy, 1), pacer: pacer{}, sampled: map[place]*float64{}, held: map[audit.Subject]bool{}, rolls: map[audit.Subject]string{},
 		log: orElse(o.Broker.Logger, slog.New(slog.DiscardHandler))}
-	e.papers = papers{procfs: orElse(o.Broker.ProcFS, "/proc")}
+	e.papers = papers{procfs: orElse(o.Broker.ProcFS, "/proc"), simulated: o.Simulated}
 	e.actor = action.Actor{ProcFS: e.papers.procfs, CgroupFS: orElse(o.CgroupFS, "/sys/fs/cgroup"), Keep: e.keep}
 	e.terms.Store(&terms{Policy: o.Policy, rates: o.Host.Rates})
 	e.stats.Store(&wire.EnforcerStats{})
@@ -220,7 +221,9 @@ func (e *Enforcer) pace(b audit.Books, found audit.Audited) {
 		shares[place{t.Tenant, t.GPU}] = t.Share10s.Actual
 	}
 	for _, q := range found.Quotas {
-		if at := (place{q.Tenant, q.GPU}); q.Bus != nil {
+		at := place{q.Tenant, q.GPU}
+		if q.Bus != nil && q.Bus != e.sampled[at] { // each sample counts once: the audit shows it until there is another
+			e.sampled[at] = q.Bus
 			e.pacer.look(at, b.Quota(q.Tenant, q.GPU), *q.Bus, shares[at])
 		}
 	}
