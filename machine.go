@@ -116,6 +116,9 @@ func (m *machine) simulated(f flags) error {
 	m.options.Processes = s.Table(m.options.Log)
 	m.kernelLog, m.overruns = s.Follow, func() float64 { return 0 }
 	m.allocations = host.NewAllocations(m.options.Processes, "", "")
+	if s.Tenants() && m.broker == "" { // the books of a broker that runs are worth more
+		m.options.Books = s.Books
+	}
 	m.note = "This host is simulated (--demo=" + f.demo + ")."
 	m.options.Log.Warn("these GPUs are simulated", "scenario", scenario.Name, "doc", scenario.Doc)
 	return nil

@@ -30,6 +30,22 @@ func TestDemoServesEightGPUs(t *testing.T) {
 	}
 }
 
+// The simulated host's tenants have books, unless a broker runs that has its own.
+func TestDemoHasTenants(t *testing.T) {
+	t.Parallel()
+	simulated := start(t, "--demo").ready()
+	eventually(t, "there are books of tenants", func() bool {
+		s := simulated.scrape()
+		return s["gpusteward_broker_up"] == 1 && len(s.family("nvgpu_quota_compute_share_ratio", `tenant="serving"`, `window="10s"`)) == 2 &&
+			len(s.family("nvgpu_qos_windows_total", `tenant="research"`, `objective="compute"`)) == 3 && len(s.family("nvgpu_unhooked_processes", `workload="unit:triton.service"`)) == 2
+	})
+	real := start(t, "--demo", "--config.file="+write(t, "enforcer: {enabled: true}\n")).ready()
+	eventually(t, "the broker answers", func() bool { return real.scrape()["gpusteward_broker_up"] == 1 })
+	if s := real.scrape().family("nvgpu_quota_sessions"); len(s) > 0 {
+		t.Errorf("beside a broker that runs there are simulated books: %v", s)
+	}
+}
+
 func TestDemoTakesAFile(t *testing.T) {
 	t.Parallel()
 	a := start(t, "--demo=testdata/scenario/two.yml").ready()

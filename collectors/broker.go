@@ -67,8 +67,12 @@ var _ = Register(Collector{
 	Kernel: func(host.Kernel) func(out *Readings) {
 		var c brokerClient
 		return func(out *Readings) {
-			stats, err := c.ask(out.config.Broker)
-			if out.config.Broker == "" {
+			ask := out.books
+			if ask == nil {
+				ask = func() (wire.Stats, error) { return c.ask(out.config.Broker) }
+			}
+			stats, err := ask()
+			if out.books == nil && out.config.Broker == "" {
 				return
 			}
 			out.Set(BrokerUp, Bool(err == nil))

@@ -358,3 +358,34 @@ func TestManyWorkloadsAreBounded(t *testing.T) {
 		t.Errorf("%d series", len(out.samples))
 	}
 }
+
+// Books that come from elsewhere are shown without a socket, and instead of
+// what one would say.
+func TestBooksFromElsewhere(t *testing.T) {
+	for _, socket := range []string{"", "/nowhere/broker.sock"} {
+		c := DefaultConfig()
+		c.Broker = socket
+		with(t, "gpus: [{}]\n", func(o *Options) {
+			o.Config = c
+			o.Books = func() (wire.Stats, error) { return books, nil }
+		}, func(t *testing.T, h *Host) {
+			time.Sleep(5 * time.Second)
+			if got := value(h, BrokerUp); got != 1 {
+				t.Errorf("with the socket %q the broker is up: %v", socket, got)
+			}
+			if got := value(h, QuotaTurns, "", "GPU-a", "a"); got != 11 {
+				t.Errorf("with the socket %q the tenant had %v turns, want 11", socket, got)
+			}
+		})
+	}
+}
+
+// value returns a sample of h; -1 where there is none.
+func value(h *Host, m *Metric, labels ...string) float64 {
+	for _, s := range h.Samples() {
+		if s.Metric == m && (labels == nil || slices.Equal(s.Labels, labels)) {
+			return s.Value
+		}
+	}
+	return -1
+}

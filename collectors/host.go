@@ -13,6 +13,7 @@ import (
 
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/host"
+	"gpusteward/enforcer/wire"
 )
 
 // Waits of the host.
@@ -28,6 +29,7 @@ type Options struct {
 	Config      Config // must be valid
 	Processes   *host.Table
 	Allocations func() []host.Allocation        // known now; nil: none ever are
+	Books       func() (wire.Stats, error)      // the broker's, in place of those that its socket gives; nil: ask there
 	Kernel      host.Kernel                     // what the kernel knows of the driver and of devices
 	StateDir    string                          // where the inventory is kept; empty: it is forgotten
 	ReadOnly    bool                            // the inventory is not written

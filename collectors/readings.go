@@ -9,6 +9,7 @@ import (
 
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/host"
+	"gpusteward/enforcer/wire"
 )
 
 // maxSeries bounds the samples that one collector may put in one pass.
@@ -24,6 +25,7 @@ type Readings struct {
 	gpus        func() []*gpu.Peer // those that are read
 	known       func() []gpu.ID    // and those that the host was ever seen to have
 	allocations func() []host.Allocation
+	books       func() (wire.Stats, error) // of a broker that is not asked by its socket; nil: it is
 	events      func(Event)
 	prefix      []string // gpu and uuid, or nothing for the host
 	samples     []Sample

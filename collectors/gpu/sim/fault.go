@@ -34,15 +34,17 @@ type Fault struct {
 	Call       string  `yaml:"call"`       // wedge, error: the NVML function, such as nvmlDeviceGetFieldValues
 	Return     string  `yaml:"return"`     // error: the NVML return, such as ERROR_UNKNOWN
 	Value      string  `yaml:"value"`      // recovery_action: the action; event: its type, such as ecc_sbe_storm; mode: which; spare_rows: low or none; fabric: what is wrong
+	Tenant     string  `yaml:"tenant"`     // bypass, greedy, starved: whose
 	Line       string  `yaml:"line"`       // kernel_line: the line; {pci} in it is the GPU's address, such as 0000:1b:00
 }
 
 // kind describes a kind of fault: the keys that it takes beyond at, for, every
-// and gpu, whether it strikes the whole host, what it does to the state of the
+// and gpu, whether it strikes the whole host or a tenant on the GPU, what it does to the state of the
 // GPU when its window begins and ends, and what fails meanwhile.
 type kind struct {
 	keys       []string
 	host       bool
+	tenant     bool
 	begin, end func(*gpu, *Fault)
 	init       nvml.Return // what Init returns
 	session    nvml.Return // what all calls of a session return, which is over then
@@ -97,6 +99,12 @@ var kinds = map[string]kind{
 	"mode": {keys: []string{"value"}, begin: (*gpu).modeDrift, end: (*gpu).modeBack},
 	// Banks of memory have few spare rows, or none.
 	"spare_rows": {keys: []string{"value", "count"}, begin: (*gpu).spareRows, end: (*gpu).spareBack},
+	// A process of each of the tenant's workloads goes around the hook.
+	"bypass": {keys: []string{"tenant"}, tenant: true, begin: tenantFault((*books).bypasses, true), end: tenantFault((*books).bypasses, false)},
+	// The tenant takes more than its limit, of a GPU that is full.
+	"greedy": {keys: []string{"tenant"}, tenant: true, begin: tenantFault((*books).isGreedy, true), end: tenantFault((*books).isGreedy, false)},
+	// The tenant gets half of its guarantee, where others are on the GPU too.
+	"starved": {keys: []string{"tenant"}, tenant: true, begin: tenantFault((*books).isStarved, true), end: tenantFault((*books).isStarved, false)},
 	// The GPU is not well in the fabric of its NVSwitches.
 	"fabric": {keys: []string{"value"}, begin: (*gpu).fabricIll, end: (*gpu).fabricWell},
 	// The driver asks for a recovery action, with XID 154.

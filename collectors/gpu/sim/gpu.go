@@ -35,7 +35,9 @@ type gpu struct {
 	lines     []line // of the kernel about this GPU
 	dropped   int    // lines
 	procs     []process
-	weight    float64 // of all processes
+	weight    float64  // of all processes
+	books     []*books // of the scenario's tenants
+	handover  float64  // seconds that went into passing the GPU from one to the next
 	slots     []slot
 	clock     float64 // SM clock, MHz
 	hot       int64   // steps that the clock stays up without work
@@ -72,6 +74,11 @@ func newGPU(h *Host, index int, spec GPU, m *model) *gpu {
 			g.faults = append(g.faults, f)
 		}
 	}
+	if len(spec.MIG) == 0 {
+		for i := range h.scenario.Tenants {
+			g.books = append(g.books, &books{Tenant: &h.scenario.Tenants[i]})
+		}
+	}
 	g.active = make([]bool, len(g.faults))
 	g.next = g.following(-step)
 	g.start()
@@ -96,11 +103,12 @@ func (g *gpu) step() {
 	g.take()
 	work, troubled := g.trouble.does(g)
 	if !troubled {
-		work = g.load.shape(g)
+		work = g.crowded(g.load.shape(g))
 	}
 	g.work = work
 	g.physics()
 	g.count()
+	g.charge()
 }
 
 // time returns the simulated time of the last step.

@@ -39,7 +39,7 @@ func (g *gpu) settleMIG(pid int) {
 		r := g.load.procs[0]
 		g.stay(process{
 			pid: pid + 3*i, name: r.name, memory: mebibytes(r.part * float64(in.profile.MemoryMiB<<20)),
-			share: in.part, gi: in.id, ci: 0, owner: g.fill(small, i),
+			own: in.part, gi: in.id, ci: 0, owner: g.fill(small, i),
 		})
 	}
 }

@@ -20,10 +20,15 @@ type process struct {
 	mode   nvml.ProcessMode
 	memory uint64  // bytes
 	hidden bool    // the memory, by the driver
-	share  float64 // weight of its part of the work
+	own    float64 // weight of its part of the work
+	share  float64 // the same while a tenant's fault moves parts
 	gi, ci uint32
 	from   int64 // step in which it began
 	owner  owner
+
+	books    *books // its tenant's, once it is known whether it has one
+	workload string
+	hooked   bool // it has a session with the broker
 }
 
 // comm returns the process's name as the kernel has it: without a path, cut to
@@ -71,7 +76,7 @@ func (g *gpu) settle() {
 	case g.spec.Crowd > 0:
 		for i := range g.spec.Crowd {
 			g.stay(process{
-				pid: crowdPID + i, name: "python3", memory: crowdMemory << 20, share: 1,
+				pid: crowdPID + i, name: "python3", memory: crowdMemory << 20, own: 1,
 				gi: noInstance, ci: noInstance, owner: g.fill(worker, i%crowdPods),
 			})
 		}
@@ -84,7 +89,7 @@ func (g *gpu) settle() {
 		for i, r := range g.load.procs {
 			g.stay(process{
 				pid: pid + 3*i, name: r.name, memory: mebibytes(r.part * float64(g.model.Memory)),
-				share: r.share, gi: noInstance, ci: noInstance, owner: g.fill(r.owner, i),
+				own: r.share, gi: noInstance, ci: noInstance, owner: g.fill(r.owner, i),
 			})
 		}
 	}
@@ -106,11 +111,11 @@ func (g *gpu) settleOwn() {
 		}
 		g.stay(process{
 			pid: p.PID, name: p.Name, mode: modes[p.Type], memory: p.Memory << 20, hidden: p.MemoryUnknown,
-			share: share, gi: noInstance, ci: noInstance, owner: g.fill(owner{p.UID, p.Cgroup, p.Env, p.Container}, i),
+			own: share, gi: noInstance, ci: noInstance, owner: g.fill(owner{p.UID, p.Cgroup, p.Env, p.Container}, i),
 		})
 	}
 	if daemon >= 0 {
-		g.procs[daemon].share = clients
+		g.procs[daemon].own = clients
 	}
 }
 
@@ -120,8 +125,9 @@ func (g *gpu) stay(p process) {
 	g.procs = append(g.procs, p)
 }
 
-// weigh sums up what the processes weigh.
+// weigh gives each process its part of the work, and sums up what they weigh.
 func (g *gpu) weigh() {
+	g.enrol()
 	g.weight = 0
 	for i := range g.procs {
 		g.weight += g.procs[i].share
@@ -147,7 +153,7 @@ func (g *gpu) populate() {
 		} else {
 			g.procs = append(g.procs, process{
 				pid: pid, name: "python3", memory: mebibytes(float64(g.model.Memory) * (0.01 + 0.12*ratio(h))),
-				share: 0.05 + 0.3*ratio(hash(h, 1)), gi: noInstance, ci: noInstance,
+				own: 0.05 + 0.3*ratio(hash(h, 1)), gi: noInstance, ci: noInstance,
 				from: g.n, owner: s.owner,
 			})
 			s.until = g.n + 15 + int64(h%180)

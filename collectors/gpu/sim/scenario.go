@@ -21,6 +21,7 @@ type Scenario struct {
 	CUDA           string   `yaml:"cuda"`            // CUDA version as NVML gives it, 13000 by default
 	GPUs           []GPU    `yaml:"gpus"`            // 1 to 16, in the order of their indices
 	Faults         []Fault  `yaml:"faults"`          // in any order
+	Tenants        []Tenant `yaml:"tenants"`         // who shares the GPUs by quotas; a process is the first's that has its workload
 	InfiniBand     int      `yaml:"infiniband"`      // InfiniBand ports, mlx5_0/1 and on; none by default
 	MissingSymbols []string `yaml:"missing_symbols"` // NVML functions that this driver lacks; calling one panics
 }

@@ -56,7 +56,7 @@ func (s *Scenario) expand() error {
 			}
 		}
 	}
-	return nil
+	return s.checkTenants()
 }
 
 // check fills the defaults of g; its errors begin with the key.

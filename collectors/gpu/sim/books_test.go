@@ -1,0 +1,254 @@
+package sim
+
+import (
+	"encoding/json"
+	"io"
+	"log/slog"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/enforcer/wire"
+)
+
+// shared has a server and a small one share a GPU, with what goes wrong.
+func shared(faults ...Fault) Scenario {
+	return Scenario{
+		GPUs: []GPU{{Load: "full", Processes: []Process{
+			{PID: 11, Share: 0.8, Memory: 40000, Cgroup: "/system.slice/big.service"}, {PID: 12, Share: 0.1, Memory: 1000, Cgroup: "/system.slice/small.service"},
+			{PID: 13, Share: 0.1, Memory: 1000, Cgroup: "/system.slice/other.service"},
+		}}},
+		Tenants: []Tenant{
+			{Name: "big", Workloads: []string{"unit:big.service"}, Guarantee: 0.7, Memory: 50000, MemoryGuarantee: 41000, LaunchWait: Duration(5 * time.Millisecond)},
+			{Name: "small", Workloads: []string{"unit:small.*"}, Limit: 0.2, Memory: 1200, Ladder: "throttle"},
+			{Name: "absent", Workloads: []string{"unit:absent.service"}},
+		},
+		Faults: faults,
+	}
+}
+
+func fault(kind, tenant string, at, long time.Duration) Fault {
+	return Fault{Kind: kind, Tenant: tenant, At: Duration(at), For: Duration(long)}
+}
+
+// books asks h, and returns what is said of one tenant.
+func (h *Host) bookOf(t *testing.T, tenant string) (b wire.TenantStats, q wire.QuotaStats, w wire.WorkloadStats, l wire.LadderStats) {
+	t.Helper()
+	s, err := h.Books()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range s.Tenants {
+		if s.Tenants[i].Tenant == tenant {
+			b, q = s.Tenants[i], s.Enforcer.Quotas[i]
+		}
+	}
+	for _, row := range s.Enforcer.Workloads {
+		if row.Tenant == tenant {
+			w = row
+		}
+	}
+	for _, row := range s.Enforcer.Ladder {
+		if row.Tenant == tenant {
+			l = row
+		}
+	}
+	if b.Tenant != tenant || q.Tenant != tenant {
+		t.Fatalf("nothing is said of %s: %+v", tenant, s)
+	}
+	return b, q, w, l
+}
+
+// TestBooksAreOfWhatIsShown holds the books against what the driver says.
+func TestBooksAreOfWhatIsShown(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := begin(t, shared(), Options{Seed: 1})
+		time.Sleep(time.Minute)
+		d := gpuOf(t, h, 0)
+		memory := map[uint32]uint64{}
+		for _, p := range must[[]nvml.ProcessInfo](t)(d.GetComputeRunningProcesses()) {
+			memory[p.Pid] = p.UsedGpuMemory
+		}
+		use := useOf(t, d, time.Now().Add(-10*time.Second))
+		for pid, tenant := range map[uint32]string{11: "big", 12: "small"} {
+			b, q, w, l := h.bookOf(t, tenant)
+			if driver := 0.01 * float64(use[pid].SmUtil) / 0.95; b.Share10s.Actual < driver-0.02 || b.Share10s.Actual > driver+0.02 {
+				t.Errorf("%s had %v of the GPU, the driver says %v", tenant, b.Share10s.Actual, driver)
+			}
+			if sum := float64(b.MemoryUsed) + *w.Drift; sum != float64(memory[pid]) || b.MemoryUsed > b.MemoryCap || b.MemoryPeak < b.MemoryUsed {
+				t.Errorf("%s has %d bytes, drift %v, the driver says %d", tenant, b.MemoryUsed, *w.Drift, memory[pid])
+			}
+			if b.Sessions != 1 || w.Unhooked != 0 || len(w.Violations) > 0 || l.Rung != "" || len(q.Holders) != 3 || *q.Bus <= 0 {
+				t.Errorf("%s: %+v %+v %+v %+v", tenant, b, q, w, l)
+			}
+			for _, o := range q.QoS {
+				if o.Windows < 17 || o.Violations > 0 {
+					t.Errorf("%s: of %d windows %d missed %s", tenant, o.Windows, o.Violations, o.Objective)
+				}
+			}
+		}
+		if s, _ := h.Books(); len(s.Tenants) != 2 || s.Sessions["active"] != 2 || s.GPUs[0].GPU != must[string](t)(d.GetUUID()) {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestGreedyTenantsClimb has one take more than its limit: it comes up the
+// ladder, is throttled, and comes down again.
+func TestGreedyTenantsClimb(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := begin(t, shared(fault("greedy", "small", time.Minute, 2*time.Minute)), Options{})
+		time.Sleep(75 * time.Second)
+		if b, _, w, l := h.bookOf(t, "small"); b.Share10s.Actual < 0.45 || w.Violations["compute"] == 0 || l.Rung != "" {
+			t.Errorf("after 15 s: %+v %+v %+v", b, w, l)
+		}
+		if use := useOf(t, gpuOf(t, h, 0), time.Now().Add(-5*time.Second)); use[12].SmUtil < 40 || use[11].SmUtil > 50 {
+			t.Errorf("the driver does not show it: %+v", use)
+		}
+		time.Sleep(20 * time.Second)
+		if _, _, _, l := h.bookOf(t, "small"); l.Rung != "warn" {
+			t.Errorf("after 35 s: %+v", l)
+		}
+		time.Sleep(35 * time.Second)
+		if b, _, _, l := h.bookOf(t, "small"); l.Rung != "throttle" || b.Share1s.Actual > 0.2 {
+			t.Errorf("after 70 s: %+v %+v", b, l)
+		}
+		time.Sleep(5 * time.Minute)
+		s, _ := h.Books()
+		_, _, _, l := h.bookOf(t, "small")
+		got := map[string]uint64{}
+		for _, a := range s.Enforcer.Actions {
+			got[a.Action+" "+a.Result] += a.Count
+		}
+		if want := map[string]uint64{"warn done": 1, "throttle done": 1, "resume done": 1, "observe done": 1}; l.Rung != "observe" || !maps.Equal(got, want) {
+			t.Errorf("in the end: %+v, %v", l, got)
+		}
+	})
+}
+
+func marshal(t *testing.T, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestStarvedTenantsMissTheirGuarantee counts the windows of one that gets half.
+func TestStarvedTenantsMissTheirGuarantee(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := begin(t, shared(fault("starved", "big", time.Minute, 30*time.Second)), Options{})
+		time.Sleep(2 * time.Minute)
+		b, q, _, _ := h.bookOf(t, "big")
+		for _, o := range q.QoS {
+			if want := map[string]uint64{"compute": 3, "launch_wait": 3}[o.Objective]; o.Violations != want {
+				t.Errorf("%d windows missed %s, want %d", o.Violations, o.Objective, want)
+			}
+		}
+		if b.LateWaits == 0 || b.Share10s.Actual < 0.7 {
+			t.Errorf("afterwards: %+v", b)
+		}
+	})
+}
+
+// TestBypassIsSeen has a process go around the hook.
+func TestBypassIsSeen(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := begin(t, shared(fault("bypass", "small", time.Minute, 30*time.Second)), Options{})
+		time.Sleep(65 * time.Second)
+		b, q, w, _ := h.bookOf(t, "small")
+		if b.Sessions != 0 || b.MemoryUsed != 0 || len(q.Holders) > 0 || w.Processes != 1 || w.Unhooked != 1 {
+			t.Errorf("%+v %+v %+v", b, q, w)
+		}
+		time.Sleep(time.Minute)
+		b, _, w, l := h.bookOf(t, "small")
+		if b.Sessions != 1 || w.Unhooked != 0 || w.Violations["unhooked"] != 3 || l.Rung != "warn" {
+			t.Errorf("afterwards: %+v %+v %+v", b, w, l)
+		}
+	})
+}
+
+// TestBooksAreTheSeeds shows that equal seeds have equal books, whoever asks when.
+func TestBooksAreTheSeeds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		for _, name := range []string{"mixed", "workloads", "faults"} {
+			s := embedded(t, name)
+			one, two, other := begin(t, s, Options{Seed: 3}), begin(t, s, Options{Seed: 3}), begin(t, s, Options{Seed: 4})
+			for range 30 {
+				time.Sleep(7 * time.Second)
+				if _, err := one.Books(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			a, _ := one.Books()
+			b, _ := two.Books()
+			c, _ := other.Books()
+			if marshal(t, a) != marshal(t, b) || marshal(t, a) == marshal(t, c) || len(a.Tenants) < 3 {
+				t.Errorf("%s: %s\n%s\n%s", name, marshal(t, a), marshal(t, b), marshal(t, c))
+			}
+		}
+	})
+}
+
+// TestTenantsOwnTheWorkloadsThatAreShown holds the workloads in the books
+// against the names that the host's table of processes comes to.
+func TestTenantsOwnTheWorkloadsThatAreShown(t *testing.T) {
+	for _, name := range []string{"mixed", "workloads"} {
+		bubble(t, func(t *testing.T) {
+			h := begin(t, embedded(t, name), Options{Seed: 2})
+			time.Sleep(time.Minute)
+			table, seen := h.Table(slog.New(slog.NewTextHandler(io.Discard, nil))), 0
+			go func() { _ = table.Run(t.Context()) }()
+			s, _ := h.Books()
+			for _, g := range h.gpus {
+				for _, p := range g.procs {
+					_, _ = table.Lookup(p.pid)
+				}
+			}
+			time.Sleep(5 * time.Second)
+			for _, g := range h.gpus {
+				for _, p := range g.procs {
+					known, err := table.Lookup(p.pid)
+					if p.books == nil || p.books == nobody || err != nil {
+						continue
+					}
+					seen++
+					if known.Workload == nil || known.Workload.Key != p.workload {
+						t.Errorf("%s: process %d is of %q, and the table says %+v", name, p.pid, p.workload, known.Workload)
+					}
+				}
+			}
+			tenants := map[string]bool{}
+			for _, b := range s.Tenants {
+				tenants[b.Tenant] = b.Sessions > 0 || tenants[b.Tenant]
+			}
+			if seen < len(h.scenario.Tenants) || len(tenants) != len(h.scenario.Tenants) {
+				t.Errorf("%s: %d processes of %v", name, seen, tenants)
+			}
+		})
+	}
+}
+
+// TestMixedClimbsAStep has the demo show the ladder, and nothing that three
+// audits would alert on.
+func TestMixedClimbsAStep(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := begin(t, embedded(t, "mixed"), Options{Seed: 1})
+		time.Sleep(2 * time.Minute)
+		_, _, w, l := h.bookOf(t, "triton")
+		if l.Rung != "" || len(w.Violations) > 0 {
+			t.Errorf("at first: %+v %+v", w, l)
+		}
+		time.Sleep(30 * time.Second)
+		if _, _, w, l = h.bookOf(t, "triton"); l.Rung != "warn" || w.Violations["compute"] != 2 {
+			t.Errorf("then: %+v %+v", w, l)
+		}
+		time.Sleep(2 * time.Minute)
+		if _, _, _, l = h.bookOf(t, "triton"); l.Rung != "observe" {
+			t.Errorf("in the end: %+v", l)
+		}
+	})
+}

@@ -1,0 +1,90 @@
+package sim
+
+import "slices"
+
+// A standing is a workload's on the ladder, by what it did on one GPU.
+type standing struct {
+	workload   string
+	processes  int
+	unhooked   int
+	drift      float64 // bytes that the driver counts beyond the books
+	violations map[string]uint64
+	bad, clean int // windows in a row
+	rung       int
+	ever       bool
+	actions    map[[2]string]uint64 // by action and result
+}
+
+// standing returns that of a workload, which begins on the lowest rung.
+func (b *books) standing(workload string) *standing {
+	for _, s := range b.workloads {
+		if s.workload == workload {
+			return s
+		}
+	}
+	s := &standing{workload: workload, violations: map[string]uint64{}, actions: map[[2]string]uint64{}}
+	b.workloads = append(b.workloads, s)
+	return s
+}
+
+// audit judges the window that ends, and moves the tenant's workloads on the
+// ladder.
+func (b *books) audit() {
+	w := b.window
+	b.window = window{}
+	if b.members == 0 {
+		w = window{}
+	}
+	b.judge(0, b.Guarantee > 0 && w.wanted > 0.01, w.used < min(w.wanted, b.Guarantee)-0.01)
+	b.judge(1, b.MemoryGuarantee > 0 && b.members > 0 && w.used > 0, false)
+	b.judge(2, b.LaunchWait > 0 && w.waits > 0, w.late > 0.01*w.waits)
+	if b.greedy && b.Memory > 0 && b.members > 0 {
+		b.denied++
+	}
+	for _, s := range b.workloads {
+		over := b.greedy && s.processes > 0 && w.used > b.Limit+0.02
+		if over {
+			s.violations["compute"]++
+		}
+		if s.unhooked > 0 {
+			s.violations["unhooked"]++
+		}
+		s.move(over || s.unhooked > 0, b.Tenant)
+	}
+}
+
+// judge counts a window of an objective.
+func (b *books) judge(objective int, wanted, missed bool) {
+	if !wanted {
+		return
+	}
+	b.windows[objective]++
+	if missed {
+		b.missed[objective]++
+	}
+}
+
+// move is a rung up for violations in a row, and one down for clean windows.
+func (s *standing) move(bad bool, t *Tenant) {
+	if bad {
+		s.bad, s.clean = s.bad+1, 0
+	} else {
+		s.bad, s.clean = 0, s.clean+1
+	}
+	switch {
+	case s.bad >= t.Confirm && s.rung < slices.Index(rungs, t.Ladder):
+		s.rung, s.bad, s.ever = s.rung+1, 0, true
+		result := "done"
+		if t.Shadow && rungs[s.rung] != "warn" {
+			result = "shadow"
+		}
+		s.actions[[2]string{rungs[s.rung], result}]++
+	case s.clean >= holdDown && s.rung > 0:
+		action := "observe" // as the enforcer calls it: the rung that was entered
+		if rungs[s.rung] != "warn" {
+			action = "resume"
+		}
+		s.rung, s.clean = s.rung-1, 0
+		s.actions[[2]string{action, "done"}]++
+	}
+}

@@ -1,0 +1,123 @@
+package sim
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"gpusteward/enforcer/wire"
+)
+
+// Tenants reports whether the scenario has tenants, and so Books anything to say.
+func (h *Host) Tenants() bool { return len(h.scenario.Tenants) > 0 }
+
+// Books returns what a broker and an enforcer would say of the tenants as of
+// now. They need no session, and no GPU's fault holds them up. It never fails.
+func (h *Host) Books() (wire.Stats, error) {
+	s := wire.Stats{Sessions: map[string]int{"active": 0}, Hooks: []wire.HookStats{}, Faults: map[string]uint64{"slow": 0, "flood": 0, "slowed": 0, "starved": 0}, Enforcer: &wire.EnforcerStats{}}
+	now := h.now()
+	turns, denied := 0.0, 0.0
+	for _, g := range h.gpus {
+		g.mu.Lock()
+		g.advance(now)
+		if len(g.books) > 0 {
+			s.GPUs = append(s.GPUs, wire.GPUStats{GPU: g.uuid("GPU", 0), HandoverSeconds: g.handover})
+		}
+		for _, b := range g.books {
+			if len(b.workloads) == 0 {
+				continue // it was never here
+			}
+			turns, denied = turns+b.turns, denied+b.denied
+			s.Sessions["active"] += b.sessions
+			s.Tenants = append(s.Tenants, g.tenantStats(b))
+			s.Enforcer.Quotas = append(s.Enforcer.Quotas, g.quotaStats(b))
+			g.standings(b, s.Enforcer)
+		}
+		g.mu.Unlock()
+	}
+	s.Hooks = append(s.Hooks, wire.HookStats{Version: "1.0.0", ABI: "1.0", Sessions: s.Sessions["active"]})
+	decided := uint64(h.now()/(5*time.Second)) + 240 + uint64(denied)
+	s.Admission = wire.Durations{Bounds: []float64{0.0001, 0.001}, Counts: []uint64{decided, 0, 0}, Seconds: float64(decided) * 0.00003}
+	s.Requests = []wire.RequestStats{{Op: "acquire", Result: "ok", Count: uint64(turns)}, {Op: "yield", Result: "ok", Count: uint64(turns)},
+		{Op: "reserve", Result: "ok", Count: decided - uint64(denied)}, {Op: "reserve", Result: "denied", Count: uint64(denied)}}
+	slices.SortFunc(s.Enforcer.Ladder, func(a, b wire.LadderStats) int {
+		return strings.Compare(a.Tenant+"\x00"+a.Workload, b.Tenant+"\x00"+b.Workload)
+	})
+	return s, nil
+}
+
+// tenantStats are the broker's books of a tenant.
+func (g *gpu) tenantStats(b *books) wire.TenantStats {
+	return wire.TenantStats{
+		Tenant: b.Name, GPU: g.uuid("GPU", 0), Sessions: b.sessions, Weight: max(b.Guarantee, 0.01), Limit: b.Limit,
+		Share1s: g.shareOf(b, second), Share10s: g.shareOf(b, 10*second),
+		ChargedSeconds: b.seconds, Turns: uint64(b.turns), OverrunSeconds: b.overrun, WaitSeconds: b.wait, ThrottledSeconds: b.throttled,
+		Launches: uint64(b.launches), CopiedBytes: uint64(b.copied), Waits: uint64(b.waits), LateWaits: uint64(b.late),
+		MemoryCap: b.Memory << 20, MemoryUsed: b.held, MemoryPeak: b.peak, MemoryDenied: uint64(b.denied),
+	}
+}
+
+// shareOf averages the last n steps.
+func (g *gpu) shareOf(b *books, n int64) (s wire.ShareStats) {
+	for i := range n {
+		at := b.recent[(g.n+preroll-i)%int64(len(b.recent))]
+		s.Target += at.target / float64(n)
+		s.Actual += at.actual / float64(n)
+	}
+	return s
+}
+
+// quotaStats are what a tenant was promised, and how it was kept.
+func (g *gpu) quotaStats(b *books) wire.QuotaStats {
+	drift, bus := 0.003*g.noise(hash(0, uint64(len(b.Name)))), b.dram
+	q := wire.QuotaStats{Tenant: b.Name, GPU: g.uuid("GPU", 0), Guarantee: b.Guarantee, Bandwidth: b.Bandwidth,
+		MemoryReserved: b.MemoryGuarantee << 20, LaunchWait: time.Duration(b.LaunchWait).Seconds(), Charge: &drift, Bus: &bus}
+	for o, promised := range [...]bool{b.Guarantee > 0, b.MemoryGuarantee > 0, b.LaunchWait > 0} {
+		if promised {
+			q.QoS = append(q.QoS, wire.QoSStats{Objective: objectives[o], Windows: b.windows[o], Violations: b.missed[o]})
+		}
+	}
+	if b.sessions > 0 {
+		for _, resource := range []string{"compute", "memory", "copies"} {
+			q.Holders = append(q.Holders, wire.Holder{Resource: resource, Backend: "hook"})
+		}
+	}
+	return q
+}
+
+// standings adds b's workloads. One that is on several GPUs is where it stands
+// highest.
+func (g *gpu) standings(b *books, e *wire.EnforcerStats) {
+	for _, s := range b.workloads {
+		if s.processes > 0 {
+			drift := s.drift
+			e.Workloads = append(e.Workloads, wire.WorkloadStats{Tenant: b.Name, Workload: s.workload, GPU: g.uuid("GPU", 0), Processes: s.processes,
+				Unhooked: s.unhooked, Drift: &drift, Violations: maps.Clone(s.violations)})
+		}
+		if !s.ever {
+			continue
+		}
+		row := wire.LadderStats{Tenant: b.Name, Workload: s.workload, Rung: rungs[s.rung], Shadow: b.Shadow}
+		at := slices.IndexFunc(e.Ladder, func(l wire.LadderStats) bool { return l.Tenant == row.Tenant && l.Workload == row.Workload })
+		switch {
+		case at < 0:
+			e.Ladder = append(e.Ladder, row)
+		case s.rung > slices.Index(rungs, e.Ladder[at].Rung):
+			e.Ladder[at] = row
+		}
+		addActions(e, b.Name, s)
+	}
+}
+
+// addActions adds what the ladder did about a workload on one GPU.
+func addActions(e *wire.EnforcerStats, tenant string, s *standing) {
+	for _, what := range slices.SortedFunc(maps.Keys(s.actions), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
+		a := wire.ActionStats{Tenant: tenant, Workload: s.workload, Action: what[0], Result: what[1]}
+		at := slices.IndexFunc(e.Actions, func(o wire.ActionStats) bool { o.Count = 0; return o == a })
+		if at < 0 {
+			at, e.Actions = len(e.Actions), append(e.Actions, a)
+		}
+		e.Actions[at].Count += s.actions[what]
+	}
+}

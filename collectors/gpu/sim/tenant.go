@@ -1,0 +1,112 @@
+package sim
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+
+	"gpusteward/collectors/host"
+)
+
+// A Tenant is whom a quota is for on a simulated host, as if its processes ran
+// under the hook and a broker kept the books. Only GPUs without MIG have tenants.
+type Tenant struct {
+	Name            string   `yaml:"name"`
+	Workloads       []string `yaml:"workloads"`        // whose they are: keys or patterns of them, such as pod:serving/*/vllm
+	Guarantee       float64  `yaml:"guarantee"`        // part of the GPU's time, 0 to 1
+	Limit           float64  `yaml:"limit"`            // most of the GPU's time, 1 by default
+	Memory          uint64   `yaml:"memory"`           // cap, MiB; none if 0
+	MemoryGuarantee uint64   `yaml:"memory_guarantee"` // MiB
+	Bandwidth       float64  `yaml:"bandwidth"`        // most of the memory's bandwidth, 1 by default
+	LaunchWait      Duration `yaml:"launch_wait"`      // objective; none if 0
+	Ladder          string   `yaml:"ladder"`           // highest rung: observe, warn (default), throttle
+	Confirm         int      `yaml:"confirm"`          // violations in a row that bring it a rung up, 3 by default
+	Shadow          bool     `yaml:"shadow"`           // beyond warn it is only said what would be done
+}
+
+// rungs are the rungs of the ladder that are simulated, the lowest first.
+var rungs = []string{"observe", "warn", "throttle"}
+
+// check fills the defaults of t; its errors begin with the key.
+func (t *Tenant) check() error {
+	t.Limit, t.Bandwidth = cmp.Or(t.Limit, 1), cmp.Or(t.Bandwidth, 1)
+	t.Ladder, t.Confirm = cmp.Or(t.Ladder, "warn"), cmp.Or(t.Confirm, 3)
+	switch {
+	case t.Name == "" || len(t.Workloads) == 0:
+		return fmt.Errorf("name: %q: want a name, and workloads", t.Name)
+	case !(t.Limit > 0 && t.Limit <= 1):
+		return fmt.Errorf("limit: %v: want more than 0 and at most 1", t.Limit)
+	case !(t.Guarantee >= 0 && t.Guarantee <= t.Limit):
+		return fmt.Errorf("guarantee: %v: want 0 to the limit, %v", t.Guarantee, t.Limit)
+	case !(t.Bandwidth > 0 && t.Bandwidth <= 1):
+		return fmt.Errorf("bandwidth: %v: want more than 0 and at most 1", t.Bandwidth)
+	case t.Memory > 0 && t.MemoryGuarantee > t.Memory:
+		return fmt.Errorf("memory_guarantee: %d: want at most the cap, %d MiB", t.MemoryGuarantee, t.Memory)
+	case t.LaunchWait < 0:
+		return fmt.Errorf("launch_wait: negative duration")
+	case !slices.Contains(rungs, t.Ladder):
+		return fmt.Errorf("ladder: %q: want one of %q", t.Ladder, rungs)
+	case t.Confirm < 0:
+		return fmt.Errorf("confirm: %d: want 1 or more", t.Confirm)
+	}
+	for i, pattern := range t.Workloads {
+		if _, err := path.Match(pattern, ""); err != nil {
+			return fmt.Errorf("workloads[%d]: %q: %w", i, pattern, err)
+		}
+	}
+	return nil
+}
+
+// owns reports whether a workload is the tenant's.
+func (t *Tenant) owns(workload string) bool {
+	return slices.ContainsFunc(t.Workloads, func(pattern string) bool {
+		ok, _ := path.Match(pattern, workload)
+		return ok
+	})
+}
+
+// checkTenants checks the tenants of s, and that faults are of those it has.
+func (s *Scenario) checkTenants() error {
+	s.Tenants = slices.Clone(s.Tenants)
+	names := []string{}
+	for i := range s.Tenants {
+		t := &s.Tenants[i]
+		if err := t.check(); err != nil {
+			return fmt.Errorf("tenants[%d].%w", i, err)
+		}
+		if slices.Contains(names, t.Name) {
+			return fmt.Errorf("tenants[%d].name: %q: there is one already", i, t.Name)
+		}
+		names = append(names, t.Name)
+	}
+	for i := range s.Faults {
+		f := &s.Faults[i]
+		switch at := slices.Index(names, f.Tenant); {
+		case !kinds[f.Kind].tenant:
+		case at < 0:
+			return fmt.Errorf("faults[%d].tenant: %q: want one of %q", i, f.Tenant, names)
+		case len(s.GPUs[f.GPU].MIG) > 0:
+			return fmt.Errorf("faults[%d].gpu: %d: it has MIG devices, and those have no tenants", i, f.GPU)
+		case f.Kind == "starved" && s.Tenants[at].Guarantee == 0:
+			return fmt.Errorf("faults[%d].tenant: %q: it is guaranteed nothing", i, f.Tenant)
+		case f.Kind == "greedy" && s.Tenants[at].Limit == 1:
+			return fmt.Errorf("faults[%d].tenant: %q: it has no limit", i, f.Tenant)
+		}
+	}
+	return nil
+}
+
+// workload returns the key of whose p is, as host's table comes to it; empty
+// where that does not come from the cgroup and a name alone.
+func (g *gpu) workload(p *process) string {
+	w := host.ParseCgroup(p.owner.cgroup, p.owner.uid)
+	switch n, named := g.names[w.ContainerID]; {
+	case !named:
+		return w.Key
+	case n.Pod != "":
+		return "pod:" + n.Namespace + "/" + n.Pod + "/" + n.Container
+	default:
+		return "container:" + n.Name
+	}
+}
