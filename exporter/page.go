@@ -1,0 +1,158 @@
+package exporter
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"path"
+	"strings"
+	"sync"
+)
+
+// pageFiles are the live page: one document, its style and its modules, and
+// the chart library that `make page` fetches.
+//
+//go:embed page/*.html page/*.css page/*.js page/*.svg page/vendor/*.js page/vendor/*.css page/vendor/LICENSE
+var pageFiles embed.FS
+
+// pagePolicy allows the page what it is made of and nothing else: no other
+// host, no script or style within the document.
+const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+	"font-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// pageTypes are the media types, by the end of the name.
+var pageTypes = map[string]string{
+	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
+	".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", "": "text/plain; charset=utf-8",
+}
+
+// livePage serves the page at / and its files below /page/HASH/, where HASH is
+// of them all: a name that is found never changes what it means.
+type livePage struct {
+	document asset
+	files    func() pageTree // made for the first reader: many an agent has none
+}
+
+// A pageTree is the files by path, and their hash.
+type pageTree struct {
+	hash  string
+	files map[string]asset
+}
+
+// An asset is a file as it is sent.
+type asset struct {
+	kind, tag    string
+	cache        string
+	text, packed []byte
+}
+
+// tree returns the files, compressed.
+var tree = sync.OnceValue(func() pageTree {
+	t := pageTree{hash: pageHash(), files: map[string]asset{}}
+	_ = fs.WalkDir(pageFiles, "page", func(name string, e fs.DirEntry, _ error) error { // memory, which does not fail
+		if !e.IsDir() && path.Ext(name) != ".html" {
+			text, _ := pageFiles.ReadFile(name)
+			t.files[strings.TrimPrefix(name, "page/")] = newAsset(path.Ext(name), "public, max-age=31536000, immutable", text)
+		}
+		return nil
+	})
+	return t
+})
+
+// pageHash returns the name of this version of the files.
+var pageHash = sync.OnceValue(func() string {
+	sum := sha256.New()
+	_ = fs.WalkDir(pageFiles, "page", func(name string, e fs.DirEntry, _ error) error { // memory, which does not fail
+		if !e.IsDir() {
+			text, _ := pageFiles.ReadFile(name)
+			fmt.Fprintf(sum, "%s\x00%d\x00%s", name, len(text), text)
+		}
+		return nil
+	})
+	return hex.EncodeToString(sum.Sum(nil)[:8])
+})
+
+// newAsset returns text as it is sent.
+func newAsset(end, cache string, text []byte) asset {
+	sum := sha256.Sum256(text)
+	var packed bytes.Buffer
+	w, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // the level is one
+	_, _ = w.Write(text)                                       // to memory
+	_ = w.Close()
+	return asset{kind: pageTypes[end], tag: hex.EncodeToString(sum[:8]), cache: cache, text: text, packed: packed.Bytes()}
+}
+
+// newLivePage returns the page of an agent with o. The error is one of the
+// document's template.
+func newLivePage(o Options) (*livePage, error) {
+	document, err := template.ParseFS(pageFiles, "page/index.html")
+	if err != nil {
+		return nil, err
+	}
+	var text bytes.Buffer
+	err = document.Execute(&text, struct {
+		Files, Hostname, Note string
+		Events, Health, PProf bool
+		Modules               []string // that the first one imports, so that all come at once
+	}{"page/" + pageHash(), o.Hostname, o.Note, o.Events != nil, o.Health != nil, o.PProf, modules()})
+	if err != nil {
+		return nil, err
+	}
+	return &livePage{document: newAsset(".html", "no-cache", text.Bytes()), files: tree}, nil
+}
+
+// modules returns the names of the page's modules, but for what the document
+// names itself.
+func modules() (names []string) {
+	all, _ := fs.Glob(pageFiles, "page/*.js") // a good pattern
+	for _, name := range all {
+		if name = path.Base(name); name != "app.js" && name != "theme.js" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// ServeHTTP answers with the document or one of its files.
+func (p *livePage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/" {
+		p.document.ServeHTTP(w, r)
+		return
+	}
+	t := p.files()
+	file, ok := t.files[strings.TrimPrefix(r.URL.Path, "/page/"+t.hash+"/")]
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	file.ServeHTTP(w, r)
+}
+
+// ServeHTTP sends the file, or says that the client has it.
+func (a asset) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h, tag, text := w.Header(), a.tag, a.text
+	h.Set("Content-Security-Policy", pagePolicy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", a.cache)
+	h.Set("Vary", "Accept-Encoding")
+	if acceptsGzip(r) {
+		h.Set("Content-Encoding", "gzip")
+		tag, text = tag+"-gzip", a.packed
+	}
+	h.Set("ETag", `"`+tag+`"`)
+	if strings.Contains(r.Header.Get("If-None-Match"), `"`+tag+`"`) {
+		h.Del("Content-Encoding")
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	h.Set("Content-Type", a.kind)
+	h.Set("Content-Length", fmt.Sprint(len(text)))
+	_, _ = w.Write(text) // whoever asked has left: nobody to tell
+}

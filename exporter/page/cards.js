@@ -1,0 +1,238 @@
+// A card for each GPU. An opened card is as wide as the page, and has charts,
+// every fault and the MIG devices.
+
+import { Detail } from "./detail.js";
+import { List, attribute, el, shown, text } from "./dom.js";
+import { clock, harmful, held, number, ofMemory, pair, percent, scaled, traffic, unknown } from "./format.js";
+import { down, failing, ofGPU, sign } from "./severity.js";
+import { draw, say } from "./spark.js";
+
+const goneFor = 60_000; // milliseconds that the card of a GPU stays that is gone
+
+// rows are what a card shows with a sparkline each.
+const rows = [
+  { field: "load", label: "Load", value: (g) => percent(g.utilization_ratio?.gpu), series: ["utilization_ratio"], top: () => 1, write: percent },
+  {
+    field: "activity", label: "SM · tensor", series: ["sm_ratio", "tensor_ratio"], top: () => 1, write: percent,
+    value: (g) => pair(percent(g.activity_ratio?.sm), " · ", percent(g.activity_ratio?.tensor)),
+  },
+  {
+    field: "memory", label: "Memory", series: ["memory_used_bytes"], top: (g) => g.memory_total_bytes, write: (v) => ofMemory(v),
+    value: (g) => ofMemory(g.memory_bytes?.used, g.memory_total_bytes),
+  },
+  {
+    field: "power", label: "Power", series: ["power_watts"], top: (g) => g.power_limit_watts, write: (v) => scaled(v, "W"),
+    value: (g) => pair(number(g.power_watts), " / ", number(g.power_limit_watts), " W"),
+  },
+  {
+    field: "temperature", label: "Heat", series: ["temperature_celsius"], top: () => 100, write: (v) => `${number(v)} °C`,
+    value: (g) => pair(number(g.temperature_celsius?.gpu), " °C · ", number(g.temperature_margin_celsius), " left"),
+  },
+];
+
+const ghz = (v) => (v === undefined ? unknown : `${number(v / 1e9, 2)} GHz`);
+
+// facts are what a card says in a line of text each.
+const facts = [
+  { field: "clocks", label: "SM clock", value: (g) => [ghz(g.clock_hertz?.sm), held(g.throttled)].filter(Boolean).join(", "), warn: (g) => harmful(g.throttled) },
+  { field: "nvlink", label: "NVLink", value: (g) => traffic(g.nvlink_bytes_per_second) },
+  { field: "pcie", label: "PCIe", value: (g) => traffic(g.pcie_bytes_per_second) },
+  {
+    field: "ecc", label: "ECC", warn: (g) => g.ecc_errors?.uncorrected > 0,
+    value: (g) => (g.ecc_errors ? `${number(g.ecc_errors.corrected)} corrected, ${number(g.ecc_errors.uncorrected)} uncorrected` : unknown),
+  },
+];
+
+// A Card is what is on the page of one GPU.
+class Card {
+  constructor(cards, gpu) {
+    const id = `gpu-${gpu.uuid}`;
+    this.cards = cards;
+    this.name = el("span", { class: "name", "data-field": "name" });
+    this.index = el("span", { class: "index" });
+    this.health = el("span", { class: "badge", "data-field": "health" });
+    this.button = el("button", { type: "button", class: "head", "aria-expanded": "false", "aria-controls": `${id}-more` }, this.index, this.name, this.health);
+    this.rows = rows.map((row) => {
+      const value = el("dd", { "data-field": row.field });
+      const chart = el("canvas", { role: "img", class: "spark" });
+      return { ...row, node: el("div", { class: "row" }, el("dt", {}, row.label), value, el("dd", { class: "chart" }, chart)), value, chart, of: row.value };
+    });
+    this.facts = facts.map((fact) => {
+      const value = el("dd", { "data-field": fact.field });
+      return { ...fact, node: el("div", { class: "fact" }, el("dt", {}, fact.label), value), value, of: fact.value };
+    });
+    this.state = el("p", { class: "reason", "data-field": "reason" });
+    this.more = el("div", { class: "detail", id: `${id}-more`, hidden: "" });
+    this.node = el("article", { class: "card", "aria-label": `GPU ${gpu.index}` },
+      el("h3", {}, this.button),
+      el("dl", { class: "rows" }, ...this.rows.map((r) => r.node)),
+      el("dl", { class: "facts" }, ...this.facts.map((f) => f.node)),
+      this.state, this.more);
+    this.node.card = this;
+    this.button.addEventListener("click", () => this.toggle());
+    this.node.addEventListener("keydown", (e) => {
+      if (e.key === "Escape" && this.detail) {
+        this.toggle();
+        this.button.focus();
+        e.stopPropagation();
+      }
+    });
+  }
+
+  toggle() {
+    const open = !this.detail;
+    this.button.setAttribute("aria-expanded", String(open));
+    this.node.classList.toggle("open", open);
+    shown(this.more, open);
+    if (open) {
+      this.detail = new Detail(this.more, this.cards.history);
+      this.detail.show(this.gpu, this.cards.now);
+      this.detail.draw(this.gpu);
+    } else {
+      this.detail.close();
+      this.detail = null;
+      this.more.replaceChildren();
+    }
+    this.draw(); // as wide as it is now
+  }
+
+  // show puts what is known now. since is when the GPU was gone, if it is.
+  show(gpu, since) {
+    this.gpu = gpu;
+    const health = since ? "gone" : ofGPU(gpu);
+    attribute(this.node, "data-gpu", `${gpu.index}`);
+    attribute(this.node, "data-uuid", gpu.uuid);
+    attribute(this.node, "data-health", health);
+    attribute(this.node, "data-gone", since && Date.now() - since > goneFor ? "long" : since ? "" : null);
+    attribute(this.node, "aria-label", `GPU ${gpu.index}, ${health}`);
+    text(this.index, `${gpu.index}`);
+    this.known = gpu.name ?? this.known; // a GPU that is lost no longer says it
+    text(this.name, (this.known ?? gpu.uuid).replace(/^NVIDIA /, ""));
+    text(this.health, `${sign(health)} ${health}`);
+    for (const row of this.rows) text(row.value, row.of(gpu));
+    for (const fact of this.facts) {
+      text(fact.value, fact.of(gpu));
+      attribute(fact.value, "data-warn", fact.warn?.(gpu) ? "" : null);
+    }
+    text(this.state, this.#reason(gpu, since) || this.cards.users(gpu));
+    attribute(this.state, "title", this.state.said || null);
+    this.detail?.show(gpu, this.cards.now);
+  }
+
+  #reason(gpu, since) {
+    if (since) return `The GPU is gone since ${clock(new Date(since))}; these are its last readings.`;
+    const faults = failing(gpu.faults);
+    const words = [];
+    if (!gpu.up) words.push(`Not read: ${down(gpu.reason)}.`);
+    if (faults.length) words.push(faults[0].what + (faults.length > 1 ? ` (and ${faults.length - 1} more)` : ""));
+    else if (gpu.mig_devices) words.push(`${gpu.mig_devices.length} MIG devices: ${this.cards.users(gpu)}`);
+    return words.join(" ");
+  }
+
+  // draw paints the charts, if anybody can see them.
+  draw() {
+    if (!this.gpu) return;
+    for (const row of this.rows) {
+      const all = row.series.map((name) => this.cards.history.of(this.gpu.uuid, name));
+      const top = row.top(this.gpu) ?? Math.max(1, ...all.flat().filter((v) => v !== null));
+      attribute(row.chart, "aria-label", say(row.label, all[0], row.write));
+      if (this.visible !== false) draw(row.chart, all, top);
+    }
+    this.detail?.draw(this.gpu);
+  }
+}
+
+// Cards are those of all GPUs, and of GPUs that were there a minute ago.
+export class Cards {
+  now = 0;
+  #known = new Map(); // UUID to the last reading and, for what is gone, since when
+  #users = new Map(); // UUID to the names of its workloads
+  #filter = "";
+  #parent = document.getElementById("gpus");
+  #shown = document.querySelector('[data-field="gpus-shown"]');
+  #list = new List(this.#parent, {
+    key: ({ gpu }) => gpu.uuid,
+    make: ({ gpu }) => {
+      const card = new Card(this, gpu);
+      this.#seen.observe(card.node);
+      return card.node;
+    },
+    update: (node, { gpu, since }) => node.card.show(gpu, since),
+  });
+  #seen = new IntersectionObserver((changes) => {
+    for (const { target, isIntersecting } of changes) {
+      const appeared = isIntersecting && target.card.visible !== true;
+      target.card.visible = isIntersecting;
+      if (appeared) target.card.draw();
+    }
+  }, { rootMargin: "200px" });
+
+  constructor(history) {
+    this.history = history;
+    new ResizeObserver(() => this.draw()).observe(this.#parent);
+    document.addEventListener("theme", () => this.draw());
+  }
+
+  show(state) {
+    this.now = Date.parse(state.time);
+    this.#users = new Map();
+    for (const { workload, gpus } of state.workloads) {
+      for (const { uuid } of gpus ?? []) {
+        if (!this.#users.has(uuid)) this.#users.set(uuid, []);
+        this.#users.get(uuid).push(workload);
+      }
+    }
+    const here = new Set(state.gpus.map((g) => g.uuid));
+    for (const gpu of state.gpus) this.#known.set(gpu.uuid, { gpu });
+    for (const [uuid, one] of this.#known) {
+      if (here.has(uuid)) continue;
+      one.since ??= Date.now();
+      if (Date.now() - one.since > goneFor && !this.#used(uuid)) this.#known.delete(uuid);
+    }
+    const all = [...this.#known.values()].sort((a, b) => a.gpu.index - b.gpu.index || (a.gpu.uuid < b.gpu.uuid ? -1 : 1));
+    this.#list.show(all);
+    this.#sift();
+  }
+
+  // used reports whether somebody reads the card of a GPU: it is open, or has
+  // the focus.
+  #used(uuid) {
+    const node = [...this.#parent.children].find((n) => n.dataset.uuid === uuid);
+    return Boolean(node && (node.card.detail || node.contains(document.activeElement)));
+  }
+
+  // users names the workloads of a GPU, those with the most memory first.
+  users(gpu) {
+    const names = this.#users.get(gpu.uuid) ?? [];
+    return names.slice(0, 3).join(", ") + (names.length > 3 ? ` and ${names.length - 3} more` : "");
+  }
+
+  draw() {
+    for (const node of this.#parent.children) node.card.draw();
+  }
+
+  // filter shows only what holds these words.
+  filter(words) {
+    this.#filter = words;
+    this.#sift();
+  }
+
+  #sift() {
+    let count = 0;
+    for (const node of this.#parent.children) {
+      const { gpu, state } = node.card;
+      const is = node.card.detail || matches(this.#filter, `gpu ${gpu.index}`, gpu.name, gpu.uuid, gpu.pci_bus_id, node.dataset.health, state.said);
+      shown(node, Boolean(is));
+      if (is) count++;
+    }
+    const all = this.#parent.children.length;
+    text(this.#shown, count === all ? "" : `${count} of ${all}`);
+  }
+}
+
+// matches reports whether every word of the filter is in one of the texts.
+export function matches(filter, ...texts) {
+  if (!filter) return true;
+  const all = texts.filter(Boolean).join("\n").toLowerCase();
+  return filter.toLowerCase().split(/\s+/).every((word) => all.includes(word));
+}

@@ -1,0 +1,83 @@
+// Small tools to build the document. Text only ever becomes text: there is no
+// way from here to markup.
+
+// el makes an element. Attributes that are false or undefined are left out.
+export function el(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== undefined && value !== false) node.setAttribute(name, value);
+  }
+  node.append(...children);
+  return node;
+}
+
+// text sets what a node says, if it says something else.
+export function text(node, value) {
+  if (node.said === value) return;
+  node.said = value;
+  node.textContent = value;
+}
+
+// attribute sets an attribute, if it differs; null removes it.
+export function attribute(node, name, value) {
+  if (value === null) {
+    if (node.hasAttribute(name)) node.removeAttribute(name);
+  } else if (node.getAttribute(name) !== value) {
+    node.setAttribute(name, value);
+  }
+}
+
+// shown shows or hides a node.
+export function shown(node, is) {
+  if (node.hidden === is) node.hidden = !is;
+}
+
+// style sets a custom property, if it differs.
+export function style(node, name, value) {
+  if (node.style.getPropertyValue(name) !== value) node.style.setProperty(name, value);
+}
+
+// A List keeps one node for each key: what stays is changed in place, so that
+// neither focus nor selection is lost.
+export class List {
+  #nodes = new Map();
+
+  constructor(parent, { key, make, update }) {
+    Object.assign(this, { parent, key, make, update });
+  }
+
+  // show makes the children those of items, in their order.
+  show(items) {
+    const gone = new Map(this.#nodes);
+    let before = null;
+    for (const item of items) {
+      const key = this.key(item);
+      if (!gone.has(key) && this.#nodes.has(key)) continue; // twice the same key
+      let node = this.#nodes.get(key);
+      if (!node) {
+        node = this.make(item);
+        this.#nodes.set(key, node);
+      }
+      gone.delete(key);
+      this.update(node, item);
+      this.#place(node, before);
+      before = node;
+    }
+    for (const [key, node] of gone) {
+      node.remove();
+      this.#nodes.delete(key);
+    }
+  }
+
+  // place puts node behind before. A node that is moved loses the focus, so one
+  // that has it stays and the others move around it.
+  #place(node, before) {
+    const next = () => (before ? before.nextSibling : this.parent.firstChild);
+    if (next() === node) return;
+    if (node.isConnected && node.contains(document.activeElement)) {
+      while (next() !== node) this.parent.append(next());
+    } else {
+      this.parent.insertBefore(node, next());
+    }
+  }
+}

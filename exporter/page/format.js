@@ -1,0 +1,108 @@
+// Numbers and times as people read them. What is not known is a dash.
+
+export const unknown = "–";
+
+const known = (v) => typeof v === "number" && Number.isFinite(v);
+
+// number writes v with so many digits after the point.
+export function number(v, digits = 0) {
+  return known(v) ? v.toFixed(digits) : unknown;
+}
+
+// percent writes a ratio.
+export function percent(v) {
+  return known(v) ? `${Math.round(100 * v)} %` : unknown;
+}
+
+// gibibytes writes bytes of memory.
+export function gibibytes(v) {
+  return known(v) ? (v / 2 ** 30).toFixed(1) : unknown;
+}
+
+// ofMemory writes what is used of it.
+export function ofMemory(used, total) {
+  if (!known(used) && !known(total)) return unknown;
+  return known(total) ? `${gibibytes(used)} / ${gibibytes(total)} GiB` : `${gibibytes(used)} GiB`;
+}
+
+const steps = ["", "k", "M", "G", "T"];
+
+// scaled writes v with three digits and a decimal prefix.
+export function scaled(v, unit) {
+  if (!known(v)) return unknown;
+  let at = 0;
+  while (Math.abs(v) >= 999.5 && at < steps.length - 1) {
+    v /= 1000;
+    at++;
+  }
+  const digits = at === 0 || Math.abs(v) >= 99.95 ? 0 : Math.abs(v) >= 9.995 ? 1 : 2;
+  return `${v.toFixed(digits)} ${steps[at]}${unit}`;
+}
+
+// traffic writes what comes in and what goes out.
+export function traffic(by) {
+  return by ? `↓ ${scaled(by.rx, "B/s")}  ↑ ${scaled(by.tx, "B/s")}` : unknown;
+}
+
+// age writes how long something takes so far, in milliseconds.
+export function age(milliseconds) {
+  const s = Math.max(0, Math.round(milliseconds / 1000));
+  if (!known(s)) return unknown;
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+}
+
+const pad = (n) => String(n).padStart(2, "0");
+
+// clock writes a time of day.
+export function clock(date) {
+  return `${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`;
+}
+
+// when writes a time of day, and the day if it is not today.
+export function when(date, now) {
+  const day = date.toDateString() === now.toDateString() ? "" : `${date.toLocaleDateString(undefined, { month: "short", day: "numeric" })} `;
+  return day + clock(date);
+}
+
+// ranges writes indexes as 0-3,7.
+export function ranges(indexes) {
+  const sorted = [...new Set(indexes)].sort((a, b) => a - b);
+  const parts = [];
+  for (let i = 0; i < sorted.length; ) {
+    let j = i;
+    while (sorted[j + 1] === sorted[j] + 1) j++;
+    parts.push(i === j ? `${sorted[i]}` : `${sorted[i]}–${sorted[j]}`);
+    i = j + 1;
+  }
+  return parts.join(", ");
+}
+
+const reasons = {
+  app_clocks: "application clocks",
+  sw_power_cap: "power limit",
+  hw_slowdown: "hardware slowdown",
+  sync_boost: "sync boost",
+  sw_thermal: "heat",
+  hw_thermal: "heat (hardware)",
+  hw_power_brake: "power brake",
+  display_clocks: "display clocks",
+};
+
+// held writes why clocks are held.
+export function held(throttled) {
+  return throttled?.length ? `held by ${throttled.map((r) => reasons[r] ?? r).join(", ")}` : "";
+}
+
+// pair joins two texts, unless both say that nothing is known.
+export function pair(a, between, b, unit = "") {
+  return a === unknown && b === unknown ? unknown : `${a}${between}${b}${unit}`;
+}
+
+// harmful reports whether clocks are held by more than a limit that is set:
+// heat, or what the hardware does by itself.
+export function harmful(throttled) {
+  return (throttled ?? []).some((r) => r.startsWith("hw_") || r === "sw_thermal");
+}

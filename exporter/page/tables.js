@@ -1,0 +1,160 @@
+// The tables: tenants with their share against their quota, workloads on the
+// ladder, workloads.
+
+import { matches } from "./cards.js";
+import { List, attribute, el, shown, style, text } from "./dom.js";
+import { age, gibibytes, number, ofMemory, percent, ranges, scaled, unknown } from "./format.js";
+
+const few = 20; // rows until somebody wants all
+
+// A Table shows the first rows of many.
+class Table {
+  #all = [];
+  #filter = "";
+  #full = false;
+
+  constructor(id, { key, make, update, words }) {
+    this.section = document.getElementById(id);
+    this.words = words;
+    this.count = this.section.querySelector(`[data-field="${id}-shown"]`);
+    this.empty = this.section.querySelector(".empty");
+    this.more = this.section.querySelector(".more button");
+    this.rows = new List(this.section.querySelector("tbody"), { key, make, update });
+    this.more.addEventListener("click", () => {
+      this.#full = !this.#full;
+      this.#draw();
+    });
+  }
+
+  show(all) {
+    this.#all = all;
+    this.#draw();
+  }
+
+  filter(words) {
+    this.#filter = words;
+    this.#draw();
+  }
+
+  #draw() {
+    const found = this.#all.filter((item) => matches(this.#filter, ...this.words(item)));
+    this.rows.show(this.#full ? found : found.slice(0, few));
+    text(this.count, found.length === this.#all.length ? `${found.length || ""}` : `${found.length} of ${this.#all.length}`);
+    shown(this.more, found.length > few);
+    text(this.more, this.#full ? `Show the first ${few}` : `Show all ${found.length}`);
+    shown(this.section, this.#all.length > 0 || Boolean(this.empty));
+    if (this.empty) {
+      shown(this.empty, this.#all.length === 0);
+      shown(this.section.querySelector(".scroll"), this.#all.length > 0);
+    }
+  }
+}
+
+const cells = (row, values) => values.forEach((v, i) => text(row.cells[i], v));
+const row = (attributes, numeric) => el("tr", attributes, ...numeric.map((n) => el("td", { class: n || undefined })));
+
+const sum = (all) => {
+  const known = all.filter((v) => v !== undefined);
+  return known.length ? known.reduce((a, b) => a + b, 0) : undefined;
+};
+
+// owner names who a workload belongs to, if that is known.
+function owner(info = {}) {
+  return info.slurm_user ?? info.namespace ?? info.user ?? (info.uid === undefined ? "" : `uid ${info.uid}`);
+}
+
+export function workloads() {
+  const now = { at: 0 };
+  const table = new Table("workloads", {
+    key: (w) => w.workload,
+    make: () => row({}, ["name", "", "n", "n", "n", "n", "n", "n"]),
+    update: (node, w) => {
+      const gpus = w.gpus ?? [];
+      attribute(node, "data-workload", w.workload);
+      attribute(node.cells[0], "title", w.info ? Object.entries(w.info).map(([k, v]) => `${k} ${v}`).join("\n") : null);
+      cells(node, [
+        w.workload, owner(w.info), ranges(gpus.map((g) => g.index)),
+        percent(sum(gpus.map((g) => g.utilization_ratio?.sm))),
+        `${gibibytes(sum(gpus.map((g) => g.memory_bytes)))} GiB`,
+        scaled(sum(gpus.map((g) => g.energy_joules)), "J"),
+        number(sum(gpus.flatMap((g) => Object.values(g.processes ?? {})))),
+        w.since ? age(now.at - Date.parse(w.since)) : unknown,
+      ]);
+    },
+    words: (w) => [w.workload, ...(w.gpus ?? []).map((g) => `gpu ${g.index}`), ...Object.values(w.info ?? {})],
+  });
+  return { show: (state) => { now.at = Date.parse(state.time); table.show(state.workloads); }, filter: (words) => table.filter(words) };
+}
+
+// rung writes a rung, and that it is only said.
+const rung = (name, shadow) => (name ? name + (shadow && name !== "observe" && name !== "warn" ? " (shadow)" : "") : unknown);
+
+function quota(t) {
+  const limit = t.limit_ratio ?? 1;
+  if (t.guarantee_ratio === undefined) return t.limit_ratio === undefined ? unknown : `≤ ${percent(limit)}`;
+  return t.guarantee_ratio === limit ? percent(limit) : `${Math.round(100 * t.guarantee_ratio)}–${percent(limit)}`;
+}
+
+// meter is a bar of the GPU's time: what is guaranteed to the limit as a band,
+// the target as a tick.
+function meter() {
+  const track = el("div", { class: "meter", role: "img" }, el("span", { class: "band" }), el("span", { class: "fill" }), el("span", { class: "tick" }));
+  return el("td", { class: "wide" }, track);
+}
+
+export function tenants() {
+  const table = new Table("tenants", {
+    key: (t) => `${t.uuid}\n${t.tenant}`,
+    make: () => {
+      const node = row({}, ["name", "n", "n", "n", "n", "", ""]);
+      node.insertBefore(meter(), node.cells[2]);
+      return node;
+    },
+    update: (node, t) => {
+      const track = node.cells[2].firstChild;
+      attribute(node, "data-tenant", t.tenant);
+      attribute(node, "data-rung", t.rung ?? null);
+      const at = (v) => `${(100 * Math.min(1, v)).toFixed(1)}%`;
+      style(track, "--share", at(t.share_ratio ?? 0));
+      style(track, "--from", at(t.guarantee_ratio ?? 0));
+      style(track, "--to", at(t.limit_ratio ?? 1));
+      style(track, "--target", at(t.target_ratio ?? 0));
+      attribute(track, "data-target", t.target_ratio === undefined ? null : "");
+      attribute(track, "aria-label", `share ${percent(t.share_ratio)}, target ${percent(t.target_ratio)}, quota ${quota(t)}`);
+      text(node.cells[0], t.tenant);
+      text(node.cells[1], t.gpu === undefined ? "?" : `${t.gpu}`);
+      text(node.cells[3], percent(t.share_ratio));
+      text(node.cells[4], quota(t));
+      text(node.cells[5], ofMemory(t.memory_used_bytes, t.memory_limit_bytes));
+      text(node.cells[6], (t.backends ?? []).join(" + ") || unknown);
+      text(node.cells[7], rung(t.rung, t.shadow));
+    },
+    words: (t) => [t.tenant, `gpu ${t.gpu}`, t.rung, ...(t.backends ?? [])],
+  });
+  return { show: (state) => table.show(state.tenants ?? []), filter: (words) => table.filter(words) };
+}
+
+const rungs = ["observe", "warn", "throttle", "pause", "terminate"];
+
+export function ladder() {
+  const table = new Table("ladder", {
+    key: (l) => `${l.tenant}\n${l.workload}`,
+    make: () => {
+      const node = row({}, ["name", "", "", ""]);
+      const word = el("span");
+      node.cells[2].append(el("span", { class: "steps", "aria-hidden": "true" }, ...rungs.slice(1).map(() => el("i"))), word);
+      node.word = word;
+      return node;
+    },
+    update: (node, l) => {
+      attribute(node, "data-rung", l.rung);
+      text(node.cells[0], l.workload);
+      text(node.cells[1], l.tenant);
+      text(node.word, rung(l.rung, l.shadow));
+      [...node.cells[2].firstChild.children].forEach((step, i) => attribute(step, "class", i < rungs.indexOf(l.rung) ? "on" : ""));
+      text(node.cells[3], Object.entries(l.violations ?? {}).sort((a, b) => b[1] - a[1]).map(([what, n]) => `${what} ×${n}`).join(", "));
+    },
+    words: (l) => [l.workload, l.tenant, l.rung],
+  });
+  return { show: (state) => table.show(state.ladder ?? []), filter: (words) => table.filter(words) };
+}

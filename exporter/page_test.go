@@ -1,0 +1,203 @@
+package exporter
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestPage(t *testing.T) {
+	s := server(t, func(o *Options) { o.Note, o.Hostname = "These GPUs are <b>SIMULATED</b>.", "node17" })
+	w := request(s, http.MethodGet, "/")
+	for _, text := range []string{`href="metrics"`, `href="metrics/dcgm"`, `href="api/v1/state"`, `href="api/v1/history"`, `href="-/ready"`, `href="-/healthy"`,
+		"These GPUs are &lt;b&gt;SIMULATED&lt;/b&gt;.", "<title>node17 · gpusteward</title>"} {
+		wantAnswer(t, w, http.StatusOK, text)
+	}
+	for _, text := range []string{"debug/pprof", "api/v1/health", "api/v1/events", `id="events"`} {
+		if strings.Contains(w.Body.String(), text) {
+			t.Errorf("the page has %q, which is not served", text)
+		}
+	}
+	for _, path := range []string{"/nonexistent", "/metrics/", "/metrics/dcgm/", "/api/v1/", "/-/", "/-/nonexistent", "/debug/pprof/", "/page/", "/page/index.html", "/page/0123456789abcdef/app.js", "/page/" + pageHash() + "/package.json", "/page/" + pageHash() + "/../app.js"} {
+		if w := request(s, http.MethodGet, path); w.Code == http.StatusOK {
+			t.Errorf("%s is served: %s", path, w.Body)
+		}
+	}
+}
+
+// Every link and every file of the page is there, and every file that a module
+// imports.
+func TestPageLinks(t *testing.T) {
+	served := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	s := server(t, func(o *Options) { o.PProf, o.Events, o.Health = true, served, served })
+	document := request(s, http.MethodGet, "/").Body.String()
+	links := regexp.MustCompile(`(?:href|src)="([^#"][^"]*)"`).FindAllStringSubmatch(document, -1)
+	if len(links) < 20 {
+		t.Fatalf("the page has the links %q", links)
+	}
+	for _, l := range links {
+		wantAnswer(t, request(s, http.MethodGet, "/"+l[1]), http.StatusOK, "")
+		if l[1] != path.Clean(l[1]) && l[1] != "debug/pprof/" || strings.HasPrefix(l[1], "/") {
+			t.Errorf("%q is not relative: it breaks behind a proxy with a prefix", l[1])
+		}
+	}
+	imports := 0
+	for name, file := range tree().files {
+		if path.Ext(name) != ".js" {
+			continue
+		}
+		for _, i := range regexp.MustCompile(`(?m)^import .* from "\./(.*)";$`).FindAllSubmatch(file.text, -1) {
+			imports++
+			if !strings.Contains(document, "/"+string(i[1])+`"`) {
+				t.Errorf("%s imports %s, which the document does not preload", name, i[1])
+			}
+			wantAnswer(t, request(s, http.MethodGet, "/page/"+pageHash()+"/"+string(i[1])), http.StatusOK, "")
+		}
+	}
+	if imports < 10 {
+		t.Errorf("found %d imports", imports)
+	}
+}
+
+func TestPageHeaders(t *testing.T) {
+	s := server(t, nil)
+	app := "/page/" + pageHash() + "/app.js"
+	for path, want := range map[string][2]string{
+		"/":                                  {"text/html; charset=utf-8", "no-cache"},
+		app:                                  {"text/javascript; charset=utf-8", "public, max-age=31536000, immutable"},
+		"/page/" + pageHash() + "/style.css": {"text/css; charset=utf-8", "public, max-age=31536000, immutable"},
+		"/page/" + pageHash() + "/icon.svg":  {"image/svg+xml", "public, max-age=31536000, immutable"},
+		"/page/" + pageHash() + "/vendor/LICENSE": {"text/plain; charset=utf-8", "public, max-age=31536000, immutable"},
+	} {
+		w := request(s, http.MethodGet, path)
+		h := w.Header()
+		wantAnswer(t, w, http.StatusOK, "")
+		if got := [2]string{h.Get("Content-Type"), h.Get("Cache-Control")}; got != want {
+			t.Errorf("%s has the headers %q, want %q", path, got, want)
+		}
+		const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+		if h.Get("Content-Security-Policy") != policy || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Referrer-Policy") != "no-referrer" {
+			t.Errorf("%s may do more than it should: %v", path, h)
+		}
+	}
+}
+
+// A browser that has a file is told so, in whatever form it has it.
+func TestPageFilesAreKept(t *testing.T) {
+	s := server(t, nil)
+	tags := map[string]bool{}
+	for _, path := range []string{"/", "/page/" + pageHash() + "/app.js"} {
+		plain := request(s, http.MethodGet, path)
+		for _, encoding := range []string{"identity", "gzip, deflate, br"} {
+			w := request(s, http.MethodGet, path, "Accept-Encoding", encoding)
+			body := w.Body.Bytes()
+			if encoding != "identity" {
+				r, err := gzip.NewReader(w.Body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if body, err = io.ReadAll(r); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !bytes.Equal(body, plain.Body.Bytes()) || len(body) == 0 {
+				t.Errorf("%s as %s differs", path, encoding)
+			}
+			tag := w.Header().Get("ETag")
+			if tags[tag] || tag == "" {
+				t.Errorf("%s as %s has the tag %q of another", path, encoding, tag)
+			}
+			tags[tag] = true
+			again := request(s, http.MethodGet, path, "Accept-Encoding", encoding, "If-None-Match", tag)
+			if again.Code != http.StatusNotModified || again.Body.Len() > 0 || again.Header().Get("ETag") != tag {
+				t.Errorf("%s asked for again: %d with %d bytes", path, again.Code, again.Body.Len())
+			}
+			wantAnswer(t, request(s, http.MethodGet, path, "If-None-Match", `"another"`), http.StatusOK, "")
+		}
+	}
+}
+
+// maxTransfer bounds what a browser loads for the page, in bytes; the states
+// and the history come on top.
+const maxTransfer = 60 << 10
+
+func TestPageIsSmallAndItsOwn(t *testing.T) {
+	document := request(server(t, nil), http.MethodGet, "/", "Accept-Encoding", "gzip").Body.Len()
+	first, later := document, 0
+	for name, file := range tree().files {
+		if strings.HasPrefix(name, "vendor/") {
+			later += len(file.packed)
+			continue
+		}
+		first += len(file.packed)
+		for _, bad := range []string{"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "http://", "https://", "setAttribute(\"style\""} {
+			if bytes.Contains(file.text, []byte(bad)) && name != "icon.svg" { // whose namespace looks like a host
+				t.Errorf("%s has %s", name, bad)
+			}
+		}
+	}
+	if text := request(server(t, nil), http.MethodGet, "/").Body.String(); regexp.MustCompile(`(?i)<style|\sstyle=|\son[a-z]+=|<script>|//`).MatchString(strings.Replace(text, "<!doctype html>", "", 1)) {
+		t.Error("the document has a script or a style of its own, or names another host")
+	}
+	t.Logf("the page is %d bytes, and %d more once a card is opened", first, later)
+	if first > maxTransfer || later > maxTransfer {
+		t.Errorf("the page is %d bytes and %d more, want at most %d each", first, later, maxTransfer)
+	}
+}
+
+// What is vendored is what was fetched: `make page` writes the sums.
+func TestVendoredFiles(t *testing.T) {
+	text, err := os.ReadFile("page/vendor/SHA256SUMS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sums := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		sum, name, _ := strings.Cut(strings.TrimSpace(line), "  ")
+		sums[name] = sum
+	}
+	files, err := fs.ReadDir(os.DirFS("page"), "vendor")
+	if err != nil || len(files) != len(sums)+1 {
+		t.Errorf("%d files, %d sums, error %v", len(files), len(sums), err)
+	}
+	for _, f := range files {
+		content, err := os.ReadFile("page/vendor/" + f.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sum := sha256.Sum256(content); f.Name() != "SHA256SUMS" && sums[f.Name()] != hex.EncodeToString(sum[:]) {
+			t.Errorf("%s is not what was fetched", f.Name())
+		}
+	}
+	var wanted struct{ Dependencies map[string]string }
+	if text, err = os.ReadFile("page/package.json"); err != nil || json.Unmarshal(text, &wanted) != nil {
+		t.Fatal(err, wanted)
+	}
+	library, err := os.ReadFile("page/vendor/uPlot.iife.min.js")
+	if version := "(v" + wanted.Dependencies["uplot"] + ")"; err != nil || !strings.Contains(string(library), version) {
+		t.Errorf("the library is not %s, error %v", version, err)
+	}
+}
+
+// The history keeps the same series here and in the browser.
+func TestPageKnowsTheSeries(t *testing.T) {
+	text := string(tree().files["history.js"].text)
+	if !strings.Contains(text, "const points = 180;") || historyPoints != 180 {
+		t.Errorf("the page keeps another number of points than %d", historyPoints)
+	}
+	for _, series := range historySeries {
+		if !strings.Contains(text, "\n  "+series.name+": (g) => ") {
+			t.Errorf("the page does not continue %s", series.name)
+		}
+	}
+}

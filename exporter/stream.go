@@ -1,0 +1,265 @@
+package exporter
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/klauspost/compress/flate"
+)
+
+const (
+	liveBeat      = time.Second
+	maxViewers    = 32               // at a time
+	viewerBehind  = 4                // messages that a viewer may be behind
+	viewerTimeout = 10 * time.Second // for a viewer to take what is written
+)
+
+// live streams the state to whoever looks, and keeps the history. A beat costs
+// one rendering, whatever the number of viewers, and none where there are none.
+type live struct {
+	state   func() State
+	history history
+
+	rendering sync.Mutex // one at a time; taken before mu
+	mu        sync.Mutex // guards what follows
+	ended     bool
+	viewers   map[*viewer]struct{}
+	latest    *frame // what a new viewer begins with, if it is of this beat
+}
+
+// A frame is one message of the stream, and the same compressed so that it can
+// follow any other.
+type frame struct {
+	made          time.Time
+	plain, packed []byte
+}
+
+// A viewer is a client of the stream.
+type viewer struct{ frames chan *frame } // closed when the viewer is too slow, or the server ends
+
+// run adds to the history and tells the viewers, a little after each beat of
+// the readers, until ctx ends; then it ends the streams.
+func (l *live) run(ctx context.Context) error {
+	defer l.end()
+	for {
+		now := time.Now()
+		t := time.NewTimer(now.Truncate(liveBeat).Add(liveBeat + lag(liveBeat)).Sub(now))
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return nil
+		case <-t.C:
+		}
+		l.beat()
+	}
+}
+
+// beat does what is due.
+func (l *live) beat() {
+	l.rendering.Lock()
+	defer l.rendering.Unlock()
+	l.mu.Lock()
+	watched := len(l.viewers) > 0
+	l.mu.Unlock()
+	due := l.history.due(time.Now())
+	if !watched && !due {
+		return
+	}
+	state := l.state()
+	if due {
+		l.history.add(state.Time, state.GPUs)
+	}
+	if watched {
+		l.tell(newFrame(state))
+	}
+}
+
+// tell hands f to the viewers. One that is too far behind is dropped: it comes
+// again.
+func (l *live) tell(f *frame) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.latest = f
+	for v := range l.viewers {
+		select {
+		case v.frames <- f:
+		default:
+			delete(l.viewers, v)
+			close(v.frames)
+		}
+	}
+}
+
+// end ends all streams, and lets no more begin.
+func (l *live) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for v := range l.viewers {
+		close(v.frames)
+	}
+	l.ended, l.viewers = true, nil
+}
+
+// join adds a viewer, whose first frame is there. It returns nil where there
+// are too many.
+func (l *live) join() *viewer {
+	l.rendering.Lock() // those who come at the same time share a frame
+	defer l.rendering.Unlock()
+	l.mu.Lock()
+	f, full := l.latest, l.ended || len(l.viewers) >= maxViewers
+	l.mu.Unlock()
+	if full {
+		return nil
+	}
+	if f == nil || time.Since(f.made) > liveBeat {
+		f = newFrame(l.state())
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended { // since
+		return nil
+	}
+	v := &viewer{make(chan *frame, viewerBehind)}
+	v.frames <- f
+	if l.viewers == nil {
+		l.viewers = map[*viewer]struct{}{}
+	}
+	l.latest, l.viewers[v] = f, struct{}{}
+	return v
+}
+
+func (l *live) leave(v *viewer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.viewers, v)
+	if len(l.viewers) == 0 {
+		l.latest = nil
+	}
+}
+
+// ServeHTTP answers GET /api/v1/live: a State each second, as server-sent
+// events, until the client leaves or is too slow, or the server ends.
+func (l *live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	if r.Method == http.MethodHead {
+		w.Header().Set("Content-Type", "text/event-stream")
+		return
+	}
+	v := l.join()
+	if v == nil {
+		w.Header().Set("Retry-After", "5")
+		http.Error(w, fmt.Sprintf("no more than %d clients can follow the state, or the agent is about to end", maxViewers), http.StatusServiceUnavailable)
+		return
+	}
+	defer l.leave(v)
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Vary", "Accept-Encoding")
+	w.Header().Set("X-Accel-Buffering", "no") // of nginx
+	out := sender{to: w, control: http.NewResponseController(w)}
+	if acceptsGzip(r) {
+		w.Header().Set("Content-Encoding", "gzip")
+		out.gzip = true
+		out.start = gzipHeader
+	}
+	for {
+		select {
+		case f, ok := <-v.frames:
+			if !ok {
+				out.finish()
+				return
+			}
+			if out.send(f) != nil {
+				return
+			}
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// newFrame returns the message that says s.
+func newFrame(s State) *frame {
+	text, _ := json.Marshal(s) // it has no value that JSON has not
+	f := &frame{made: time.Now(), plain: fmt.Appendf(nil, "event: state\nretry: 1000\ndata: %s\n\n", text)}
+	var packed bytes.Buffer
+	w := packers.Get().(*flate.Writer)
+	defer packers.Put(w)
+	w.Reset(&packed)
+	_, _ = w.Write(f.plain) // to memory
+	_ = w.Flush()           // ends at a byte, and refers to nothing before it
+	f.packed = packed.Bytes()
+	return f
+}
+
+// packers are compressors between uses.
+var packers = sync.Pool{New: func() any {
+	w, _ := flate.NewWriter(nil, gzipLevel) // the level is one
+	return w
+}}
+
+// What a stream is within gzip (RFC 1952): a header, the frames as blocks of
+// one DEFLATE stream, an empty last block, checksum and length.
+var (
+	gzipHeader    = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255}
+	gzipLastBlock = []byte{1, 0, 0, 0xff, 0xff}
+)
+
+// A sender writes frames to one client.
+type sender struct {
+	to       http.ResponseWriter
+	control  *http.ResponseController
+	gzip     bool
+	start    []byte // to be written before the first frame
+	checksum uint32
+	length   uint32
+}
+
+func (s *sender) send(f *frame) error {
+	text := f.plain
+	if s.gzip {
+		text = f.packed
+		s.checksum, s.length = crc32.Update(s.checksum, crc32.IEEETable, f.plain), s.length+uint32(len(f.plain))
+	}
+	if s.start != nil {
+		text, s.start = append(s.start[:len(s.start):len(s.start)], text...), nil
+	}
+	return s.write(text)
+}
+
+// finish ends what is compressed as a whole.
+func (s *sender) finish() {
+	if s.gzip && s.start == nil {
+		end := binary.LittleEndian.AppendUint32(bytes.Clone(gzipLastBlock), s.checksum)
+		_ = s.write(binary.LittleEndian.AppendUint32(end, s.length)) // a client that left is told nothing
+	}
+}
+
+func (s *sender) write(text []byte) error {
+	if err := s.control.SetWriteDeadline(time.Now().Add(viewerTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	if _, err := s.to.Write(text); err != nil {
+		return err
+	}
+	return s.control.Flush()
+}
+
+// acceptsGzip reports whether r's client does, as all browsers say it.
+func acceptsGzip(r *http.Request) bool {
+	for part := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
+		name, q, _ := strings.Cut(strings.TrimSpace(part), ";")
+		if name == "gzip" && strings.ReplaceAll(q, " ", "") != "q=0" {
+			return true
+		}
+	}
+	return false
+}

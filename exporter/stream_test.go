@@ -1,0 +1,269 @@
+package exporter
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// runLive starts the beat of the stream and of the history as Run does.
+func runLive(t *testing.T, s *Server) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := s.live.run(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	return func() { cancel(); <-ended }
+}
+
+// A watcher is a client of the stream within the process: what it was sent.
+type watcher struct {
+	http.ResponseWriter // nil; header and body are here
+	header              http.Header
+	mu                  sync.Mutex
+	body                strings.Builder
+	status              int
+	stuck               chan struct{} // nil, or writing waits until it is closed
+	left, ended         chan struct{}
+}
+
+func (w *watcher) Header() http.Header { return w.header }
+func (w *watcher) WriteHeader(s int)   { w.status = s }
+func (w *watcher) Flush()              {}
+func (w *watcher) Write(b []byte) (int, error) {
+	if w.stuck != nil {
+		<-w.stuck
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.body.Write(b)
+}
+
+func (w *watcher) text() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.body.String()
+}
+
+// states returns the states that the watcher got.
+func (w *watcher) states(t *testing.T) (all []State) {
+	t.Helper()
+	for _, message := range strings.SplitAfter(w.text(), "\n\n") {
+		if message == "" {
+			continue
+		}
+		data, ok := strings.CutPrefix(message, "event: state\nretry: 1000\ndata: ")
+		var s State
+		if err := json.Unmarshal([]byte(data), &s); !ok || err != nil {
+			t.Fatalf("not a state: %q, %v", message, err)
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// watch follows the stream until leave, or until it ends.
+func watch(t *testing.T, s *Server, stuck chan struct{}) *watcher {
+	w := &watcher{header: http.Header{}, stuck: stuck, left: make(chan struct{}), ended: make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/v1/live", nil)
+	go func() { defer close(w.ended); s.ServeHTTP(w, r) }()
+	go func() {
+		select {
+		case <-w.left:
+		case <-w.ended:
+		}
+		cancel()
+	}()
+	return w
+}
+
+// leave ends the watcher.
+func (w *watcher) leave() { close(w.left); <-w.ended }
+
+func TestStreamTellsAStateASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var rendered atomic.Int32
+		s := server(t, func(o *Options) {
+			o.Samples = func() []collectors.Sample { rendered.Add(1); return twoGPUs }
+		})
+		defer runLive(t, s)()
+		synctest.Wait()
+		all := []*watcher{watch(t, s, nil), watch(t, s, nil), watch(t, s, nil)}
+		synctest.Wait()
+		for _, w := range all {
+			if got := w.states(t); len(got) != 1 || len(got[0].GPUs) != 2 {
+				t.Errorf("at once, a viewer is told %d states", len(got))
+			}
+		}
+		if n := rendered.Load(); n != 1 {
+			t.Errorf("three viewers made %d renderings", n)
+		}
+		time.Sleep(10*liveBeat + liveBeat/2)
+		synctest.Wait()
+		for _, w := range all {
+			if got := w.states(t); len(got) < 11 || len(got) > 12 {
+				t.Errorf("in ten seconds, a viewer was told %d states", len(got))
+			}
+			if kind := w.header.Get("Content-Type"); kind != "text/event-stream" {
+				t.Errorf("the stream is %q", kind)
+			}
+		}
+		if n := rendered.Load(); n < 11 || n > 12 {
+			t.Errorf("three viewers made %d renderings in ten seconds", n)
+		}
+		for _, w := range all {
+			w.leave()
+		}
+		before := rendered.Load()
+		time.Sleep(20 * liveBeat)
+		synctest.Wait()
+		if more := rendered.Load() - before; more > 5 { // of the history
+			t.Errorf("nobody looks, and in 20 s there were %d renderings", more)
+		}
+	})
+}
+
+func TestStreamsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := server(t, nil)
+		defer runLive(t, s)()
+		var all []*watcher
+		for range maxViewers {
+			all = append(all, watch(t, s, nil))
+		}
+		synctest.Wait()
+		w := request(s, http.MethodGet, "/api/v1/live")
+		wantAnswer(t, w, http.StatusServiceUnavailable, "no more than 32")
+		if w.Header().Get("Retry-After") == "" {
+			t.Error("it does not say when to come again")
+		}
+		all[0].leave()
+		again := watch(t, s, nil)
+		synctest.Wait()
+		if got := again.states(t); len(got) != 1 {
+			t.Errorf("a viewer left, and the next is told %d states", len(got))
+		}
+		for _, w := range append(all[1:], again) {
+			w.leave()
+		}
+		if n := len(s.live.viewers); n != 0 {
+			t.Errorf("all left, and there are %d viewers", n)
+		}
+	})
+}
+
+// A viewer that does not read costs a few frames, then its place.
+func TestSlowViewerIsDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := server(t, nil)
+		defer runLive(t, s)()
+		stuck := make(chan struct{})
+		slow, quick := watch(t, s, stuck), watch(t, s, nil)
+		time.Sleep((viewerBehind + 3) * liveBeat)
+		synctest.Wait()
+		if n := len(s.live.viewers); n != 1 {
+			t.Errorf("there are %d viewers, want the quick one", n)
+		}
+		close(stuck)
+		<-slow.ended
+		before := len(quick.states(t))
+		time.Sleep(2 * liveBeat)
+		synctest.Wait()
+		if after := len(quick.states(t)); after != before+2 {
+			t.Errorf("in two seconds beside a slow one, the quick viewer was told %d states", after-before)
+		}
+		quick.leave()
+	})
+}
+
+func TestStreamsEndWithTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // which fails if a goroutine stays
+		s := server(t, nil)
+		stop := runLive(t, s)
+		w := watch(t, s, nil)
+		synctest.Wait()
+		stop()
+		<-w.ended
+		wantAnswer(t, request(s, http.MethodGet, "/api/v1/live"), http.StatusServiceUnavailable, "about to end")
+	})
+}
+
+// What is sent compressed is one gzip file, whenever a viewer came, that can be
+// read as it comes.
+func TestStreamIsCompressedOnce(t *testing.T) {
+	s := server(t, nil)
+	stop := runLive(t, s)
+	live := httptest.NewServer(s)
+	defer live.Close()
+	for _, encoding := range []string{"gzip, deflate, br, zstd", "identity", "gzip;q=0"} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, live.URL+"/api/v1/live", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Accept-Encoding", encoding)
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		var body io.Reader = answer.Body
+		if packed := answer.Header.Get("Content-Encoding") == "gzip"; packed != strings.HasPrefix(encoding, "gzip,") {
+			t.Errorf("for %q the stream is compressed: %v", encoding, packed)
+		} else if packed {
+			if body, err = gzip.NewReader(answer.Body); err != nil {
+				t.Fatal(err)
+			}
+		}
+		lines := bufio.NewReader(body)
+		for states := 0; states < 2; {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasPrefix(line, "data: ") {
+				states++
+			}
+		}
+		if encoding == "gzip;q=0" { // the last
+			stop()
+		} else {
+			defer func() {
+				if _, err := io.Copy(io.Discard, lines); err != nil { // checks the sum and the length
+					t.Errorf("the end of a stream as %q: %v", encoding, err)
+				}
+			}()
+		}
+	}
+}
+
+func BenchmarkLive(b *testing.B) {
+	for _, name := range []string{"mixed", "sixteen"} {
+		h := newHost(b, name)
+		s := server(b, func(o *Options) { o.Samples, o.Ready = h.Samples, h.Ready })
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			var f *frame
+			for b.Loop() {
+				f = newFrame(s.now())
+			}
+			b.ReportMetric(float64(len(f.plain)), "plain-bytes")
+			b.ReportMetric(float64(len(f.packed)), "packed-bytes")
+		})
+	}
+}
