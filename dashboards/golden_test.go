@@ -1,0 +1,102 @@
+package dashboards
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/grafana/grafana-foundation-sdk/go/cog/plugins"
+)
+
+// update rewrites the generated files: go test ./dashboards -update.
+var update bool
+
+func TestMain(m *testing.M) {
+	flag.BoolVar(&update, "update", false, "write the dashboards instead of comparing with them")
+	flag.Parse()
+	plugins.RegisterDefaultPlugins()
+	os.Exit(m.Run())
+}
+
+// generated returns the text of the files.
+func generated(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) < 7 {
+		t.Fatalf("%d dashboards", len(files))
+	}
+	return files
+}
+
+// TestGolden holds the generated files against the rows, or writes them under
+// -update.
+func TestGolden(t *testing.T) {
+	files := generated(t)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if update {
+			if err := os.WriteFile(name, []byte(files[name]), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		stands, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(stands) != files[name] {
+			t.Errorf("%s is not what the rows say; make generate", name)
+		}
+	}
+	stands, err := filepath.Glob("*.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range stands {
+		if files[name] == "" {
+			t.Errorf("%s is not generated any more; remove it", name)
+		}
+	}
+}
+
+// TestSchema has Grafana's own schema read the files: no field that it does not
+// know, none that is missing or of another type, every value within its bounds,
+// and nothing that is lost on the way.
+func TestSchema(t *testing.T) {
+	t.Parallel()
+	for name, text := range generated(t) {
+		d, err := strictly([]byte(text))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		again, err := json.MarshalIndent(d, "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want, got any
+		if json.Unmarshal([]byte(text), &want) != nil || json.Unmarshal(again, &got) != nil {
+			t.Fatalf("%s: not JSON", name)
+		}
+		x, _ := json.Marshal(want)
+		y, _ := json.Marshal(got)
+		if !bytes.Equal(x, y) {
+			t.Errorf("%s: Grafana's schema reads it otherwise than it was written", name)
+		}
+	}
+	// And it does refuse what is wrong.
+	text := generated(t)["gpusteward-fleet.json"]
+	for old, wrong := range map[string]string{`"gridPos"`: `"gridPosition"`, `"templating"`: `"template"`, `"schemaVersion": 42`: `"schemaVersion": "42"`, `"legendFormat"`: `"legend"`} {
+		broken := bytes.Replace([]byte(text), []byte(old), []byte(wrong), 1)
+		if _, err := strictly(broken); err == nil || string(broken) == text {
+			t.Errorf("%s as %s is accepted", old, wrong)
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package dashboards
+
+import (
+	"gpusteward/collectors"
+	"gpusteward/health"
+)
+
+// gpuOfHost are the keys of a table of GPUs.
+var gpuOfHost = []key{gpuKey, {label: "name", title: "Model"}}
+
+// withName adds the model's name to an expression that has one series a GPU.
+func withName(expr string) string {
+	return expr + " * on (" + perGPU + ") group_left (name) max by (" + perGPU + ", name) (" + gpus.of(collectors.Info) + ")"
+}
+
+// host is one host: its GPUs side by side, and what they share.
+var host = dashboard{
+	name: "host", title: "GPU Steward / Host",
+	description: "One host: its GPUs side by side, their links, the host's own devices and its faults.",
+	variables:   []variable{oneHost, anyGPUs},
+	xids:        true,
+	rows: []row{
+		{title: "Now", panels: []panel{
+			{kind: stat, width: 3, title: "Health", unit: "none", values: healths,
+				description: "The worst of the GPUs and of the checks on the host itself.",
+				queries:     one("max("+hosts.of(health.NodeStatus)+")", "health")},
+			{kind: stat, width: 3, title: "GPUs listed", unit: "short",
+				description: "GPUs that the driver lists.",
+				queries:     one("sum("+hosts.of(collectors.Devices)+")", "listed")},
+			{kind: stat, width: 3, title: "GPUs expected", unit: "short",
+				description: "GPUs that the host should have: configured, or those that it was ever seen to have.",
+				queries:     one("sum("+hosts.of(collectors.DevicesExpected)+")", "expected")},
+			{kind: stat, width: 3, title: "Alerts", unit: "short", steps: anyWarns,
+				description: "Alerts that fire on this host, by the agent's own judgement.",
+				queries:     one("sum("+hosts.of(health.AlertFiring)+")", "alerts")},
+			{kind: stat, width: 3, title: "Power", unit: "watt",
+				description: "What the GPUs draw together.",
+				queries:     one("sum("+gpus.of(collectors.Power, `kind="average"`, `scope="gpu"`)+")", "power")},
+			{kind: stat, width: 3, title: "Hottest GPU", unit: "celsius",
+				description: "Highest temperature of the GPUs' own sensors.",
+				queries:     one("max("+gpus.of(collectors.Temperature, `sensor="gpu"`)+")", "hottest")},
+			{kind: stat, width: 3, title: "Least margin", unit: "celsius", steps: falling("thermal_margin"),
+				description: "Degrees left before the hottest GPU slows itself down.",
+				queries:     one("min("+gpus.of(collectors.TemperatureMargin)+")", "margin")},
+			{kind: stat, width: 3, title: "Booted", unit: "dateTimeFromNow",
+				description: "When the host was booted.",
+				queries:     one("max("+hosts.of(collectors.NodeBoot)+") * 1000", "boot")},
+		}},
+		{title: "GPUs", panels: []panel{
+			{kind: table, height: 10, title: "GPUs", unit: "short", sort: "Health",
+				description: "One row for each GPU, the worst first. Its number leads to its dashboard. No health: not known, which is not well.",
+				keys:        gpuOfHost,
+				columns: []column{
+					{title: "Health", expr: withName(by("max", perGPU, gpus.of(health.Status))), unit: "none", values: healths, steps: []step{{0, green}, {1, orange}, {2, red}}},
+					{title: "Load", expr: withName(by("max", perGPU, gpus.of(collectors.Utilization, `engine="gpu"`))), unit: "percentunit", gauge: true, steps: plain},
+					{title: "Memory", expr: withName(by("max", perGPU, gpus.of(health.MemoryPressure))), unit: "percentunit", gauge: true, steps: rising("mem_pressure")},
+					{title: "Power", expr: withName(by("max", perGPU, gpus.of(collectors.Power, `kind="average"`, `scope="gpu"`))), unit: "watt"},
+					{title: "Temperature", expr: withName(by("max", perGPU, gpus.of(collectors.Temperature, `sensor="gpu"`))), unit: "celsius"},
+					{title: "Margin", expr: withName(by("min", perGPU, gpus.of(collectors.TemperatureMargin))), unit: "celsius", steps: falling("thermal_margin")},
+					{title: "SM clock", expr: withName(by("max", perGPU, gpus.of(collectors.Clock, `clock="sm"`))), unit: "hertz"},
+					{title: "Processes", expr: withName(by("sum", perGPU, gpus.of(collectors.Processes))), unit: "short"},
+				}},
+			{kind: states, title: "Health of GPUs", unit: "none", values: healths, link: toGPU,
+				description: "Over time. A gap: not known.",
+				queries:     one(by("max", perGPU, gpus.of(health.Status, `gpu!=""`)), theGPU)},
+		}},
+		{title: "Load", panels: []panel{
+			{kind: lines, title: "GPU load", unit: "percentunit", least: at(0), most: at(1), link: toGPU,
+				description: "Part of time in which a kernel ran.",
+				queries:     one(by("max", perGPU, gpus.of(collectors.Utilization, `engine="gpu"`)), theGPU)},
+			{kind: lines, title: "SM activity", unit: "percentunit", least: at(0), most: at(1), link: toGPU,
+				description: "Part of the multiprocessors' time in which they had work (Hopper on).",
+				queries:     one(by("max", perGPU, gpus.of(collectors.GPMActivity, `pipe="sm"`)), theGPU)},
+			{kind: lines, title: "Memory in use", unit: "bytes", least: at(0), link: toGPU,
+				description: "Device memory that processes hold.",
+				queries:     one(by("max", perGPU, gpus.of(collectors.MemoryBytes, `state="used"`)), theGPU)},
+			{kind: lines, title: "SM clock", unit: "hertz", least: at(0), link: toGPU,
+				description: "What the multiprocessors run at. GPUs of one model at the same work should agree.",
+				queries:     one(by("max", perGPU, gpus.of(collectors.Clock, `clock="sm"`)), theGPU)},
+		}},
+		{title: "Power and heat", panels: []panel{
+			{kind: areas, title: "Power by GPU", unit: "watt", least: at(0), link: toGPU,
+				description: "What each GPU draws, piled up.",
+				queries:     one(by("max", perGPU, gpus.of(collectors.Power, `kind="average"`, `scope="gpu"`)), theGPU)},
+			{kind: lines, title: "Temperature", unit: "celsius", link: toGPU,
+				description: "Of the GPUs' own sensors.",
+				queries:     one(by("max", perGPU, gpus.of(collectors.Temperature, `sensor="gpu"`)), theGPU)},
+			{kind: lines, title: "Temperature margin", unit: "celsius", steps: falling("thermal_margin"), link: toGPU,
+				description: "Degrees left before the GPU slows itself down; at 0 it does.",
+				queries:     one(by("min", perGPU, gpus.of(collectors.TemperatureMargin)), theGPU)},
+			{kind: lines, title: "Clocks held down", unit: "percentunit", least: at(0), link: toGPU,
+				description: "Part of time in which a reason that costs speed held the clocks down: heat, the power cap, the power brake, reliability.",
+				queries: one(by("max", perGPU+", reason", gpus.rate(collectors.ClockEventSeconds, `reason=~"hw_thermal|sw_thermal|sw_power_cap|hw_power_brake|reliability|board_limit"`))+" > 0",
+					theGPU+" {{reason}}")},
+		}},
+		{title: "Links", panels: []panel{
+			{kind: lines, title: "NVLink traffic", unit: "binBps", link: toGPU,
+				description: "Sent and received over all of a GPU's NVLinks (Hopper on).",
+				queries:     one(by("sum", perGPU+", direction", gpus.of(collectors.GPMNVLink, `link="all"`)), theGPU+" {{direction}}")},
+			{kind: lines, title: "PCIe traffic", unit: "binBps", link: toGPU,
+				description: "As the GPU sees it: rx is what it receives.",
+				queries:     one(by("sum", perGPU+", direction", gpus.rate(collectors.PCIeBytes)), theGPU+" {{direction}}")},
+			{kind: lines, title: "NVLinks up", unit: "short", least: at(0), link: toGPU,
+				description: "How many of a GPU's NVLinks are up: it should not fall.",
+				queries:     one(by("max", perGPU, gpus.of(collectors.NVLinkUp, `link="all"`)), theGPU)},
+			{kind: states, width: 12, title: "RDMA ports", unit: "none", values: upDown,
+				description: "Ports of InfiniBand or RoCE adapters that have carried traffic, up or down.",
+				queries:     one(by("max", perHost+", device", hosts.of(collectors.IBPortUp)), "{{device}}")},
+		}},
+		{title: "The host's own word", folded: true, panels: []panel{
+			{kind: stat, width: 4, title: "Driver", unit: "none", values: upDown,
+				description: "Whether the driver is open. It is not while the host is drained.",
+				queries:     one("max("+hosts.of(collectors.DriverUp)+")", "driver")},
+			{kind: stat, width: 4, title: "Drained", unit: "none", values: map[string]value{"0": {"no", green}, "1": {"yes", blue}},
+				description: "Whether the agent has let go of the driver on request (gpusteward drain).",
+				queries:     one("max("+hosts.of(collectors.Drained)+")", "drained")},
+			{kind: stat, width: 4, title: "Driver tasks that hang", unit: "short", steps: anyWarns,
+				description: "Threads of the driver, and programs of NVIDIA's, in uninterruptible sleep: for a moment that is normal.",
+				queries:     one("max("+hosts.of(collectors.DriverBlockedTasks)+")", "tasks")},
+			{kind: stat, width: 4, title: "Devices on the PCI bus", unit: "short",
+				description: "NVIDIA's devices on the bus, whatever drives them, by kind.",
+				queries:     one(by("sum", "kind", hosts.of(collectors.PCIDevices)), "{{kind}}")},
+			{kind: stat, width: 4, title: "Devices gone", unit: "short", steps: anyIsBad,
+				description: "Devices that read as all ones on the PCI bus, or have gone from it since the agent started.",
+				queries:     one("count("+hosts.of(collectors.PCIDevicePresent)+" == 0) or vector(0)", "gone")},
+			{kind: stat, width: 4, title: "Devices without driver", unit: "short", steps: anyIsBad,
+				description: "Devices on the PCI bus that no driver is bound to.",
+				queries:     one("count("+hosts.of(collectors.PCIDeviceBound)+" == 0) or vector(0)", "unbound")},
+			{kind: lines, title: "PCIe errors that the kernel counts", unit: "short", least: at(0),
+				description: "Errors that devices reported to the kernel (AER), by severity. Nonfatal and fatal ones should be none.",
+				queries:     one(by("sum", perHost+", pci_bus_id, severity", hosts.rate(collectors.PCIeAERErrors))+" * 60", "{{pci_bus_id}} {{severity}} a minute")},
+			{kind: lines, title: "RDMA links that went down", unit: "short", least: at(0),
+				description: "Times that the link of a port went down in the time looked at, as the adapter counts them.",
+				queries:     one(by("max", perHost+", device", hosts.of(collectors.IBPortDowned)), "{{device}}")},
+		}},
+	},
+}

@@ -1,0 +1,308 @@
+//go:build servers
+
+package dashboards
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	sdk "github.com/grafana/grafana-foundation-sdk/go/dashboard"
+)
+
+// patience is how long what is waited for may take: the simulated host shows
+// all that it has within half a minute.
+const patience = 2 * time.Minute
+
+// agentConfig makes all tiers fast.
+const agentConfig = `
+collectors: {fast: 250ms, medium: 500ms, slow: 1s}
+`
+
+// TestQueries asks a real Prometheus, which scrapes a simulated host with the
+// shipped rules loaded, every query of every panel, variable and annotation.
+// None may fail, and each must have an answer. PROMETHEUS_3 names a second
+// Prometheus to ask, of the next major version.
+func TestQueries(t *testing.T) {
+	t.Parallel()
+	agent := startAgent(t)
+	for _, program := range []string{"prometheus", os.Getenv("PROMETHEUS_3")} {
+		if program == "" {
+			continue
+		}
+		t.Run(filepath.Base(program), func(t *testing.T) {
+			t.Parallel()
+			p := startPrometheus(t, program, agent)
+			for _, d := range committed(t) {
+				t.Run(*d.Uid, func(t *testing.T) {
+					t.Parallel()
+					p.answersAll(t, d)
+				})
+			}
+		})
+	}
+}
+
+// freeAddress returns a loopback address that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// launch starts a program that lives as long as the test, and waits until its
+// page at url answers.
+func launch(t *testing.T, url string, cmd *exec.Cmd) {
+	t.Helper()
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("%v (make tools installs prometheus)", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	t.Cleanup(func() {
+		cmd.Process.Signal(os.Interrupt)
+		select {
+		case <-ended:
+		case <-time.After(patience):
+			cmd.Process.Kill()
+			t.Errorf("%s does not end", cmd.Path)
+		}
+		if t.Failed() {
+			text, _ := os.ReadFile(log.Name())
+			t.Logf("%s says:\n%s", filepath.Base(cmd.Path), text[max(0, len(text)-4000):])
+		}
+	})
+	begin := time.Now()
+	for {
+		if r, err := http.Get(url); err == nil {
+			r.Body.Close()
+			if r.StatusCode == http.StatusOK {
+				return
+			}
+		}
+		select {
+		case err := <-ended:
+			ended <- err
+			t.Fatalf("%s ended: %v", cmd.Path, err)
+		case <-time.After(20 * time.Millisecond):
+			if time.Since(begin) > patience {
+				t.Fatalf("%s does not answer at %s", cmd.Path, url)
+			}
+		}
+	}
+}
+
+// startAgent builds the agent and starts it on the simulated host. It returns
+// its address.
+func startAgent(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "dash") // t.TempDir's names are too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	program, config, address := filepath.Join(dir, "gpusteward"), filepath.Join(dir, "config.yml"), freeAddress(t)
+	if out, err := exec.Command("go", "build", "-o", program, "..").CombinedOutput(); err != nil {
+		t.Fatalf("build the agent: %v\n%s", err, out)
+	}
+	if err := os.WriteFile(config, []byte(agentConfig), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	launch(t, "http://"+address+"/-/ready", exec.Command(program, "--demo=testdata/host.yml", "--config.file="+config,
+		"--state.dir="+filepath.Join(dir, "state"), "--runtime.dir="+dir, "--web.listen-address="+address))
+	return address
+}
+
+// A server is a Prometheus that scrapes one agent.
+type server struct{ url, instance string }
+
+// startPrometheus starts a Prometheus with the shipped rules.
+func startPrometheus(t *testing.T, program, target string) server {
+	t.Helper()
+	rules, err := filepath.Abs("../alerts/*.rules.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, address := t.TempDir(), freeAddress(t)
+	config := filepath.Join(dir, "prometheus.yml")
+	text := fmt.Sprintf("global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [%q]\nscrape_configs:\n  - {job_name: gpusteward, static_configs: [{targets: [%q]}]}\n", rules, target)
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	launch(t, "http://"+address+"/-/ready", exec.Command(program, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address))
+	return server{"http://" + address, target}
+}
+
+// where is what rightlyEmpty and late know a query by.
+func (a asked) where() string { return a.dashboard + ", " + a.place }
+
+// due reports whether the query must have an answer.
+func (a asked) due() bool { return rightlyEmpty[a.where()] == "" && late[a.where()] == "" }
+
+// answersAll asks all queries of a dashboard again and again until each has had
+// an answer, of those that must.
+func (s server) answersAll(t *testing.T, d *sdk.Dashboard) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	all := queriesOf(t, d)
+	waiting := slices.Clone(all)
+	for !t.Failed() {
+		choices := s.choices(ctx, t, d)
+		waiting = slices.DeleteFunc(waiting, func(a asked) bool {
+			return slices.ContainsFunc(choices, func(c choice) bool { return s.answers(ctx, t, a, c) })
+		})
+		if !slices.ContainsFunc(waiting, asked.due) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			for _, a := range waiting {
+				if a.due() {
+					t.Errorf("%v: no answer", a)
+				}
+			}
+			return
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+	for place, why := range rightlyEmpty {
+		at := func(a asked) bool { return a.where() == place }
+		if strings.HasPrefix(place, *d.Uid+",") && !t.Failed() && !slices.ContainsFunc(waiting, at) {
+			t.Errorf("%s is not there, or has an answer and is said to have none: %s", place, why)
+		}
+	}
+	t.Logf("%d queries, %d of which have no answer", len(all), len(waiting))
+}
+
+// A choice is what a reader has set the variables to.
+type choice map[string]string
+
+// choices returns what the variables can be set to: all of those of which one
+// can have several, and each value of the others, as the variables' own queries
+// list them.
+func (s server) choices(ctx context.Context, t *testing.T, d *sdk.Dashboard) []choice {
+	all := []choice{{"job": "gpusteward", "instance": regexp.QuoteMeta(s.instance)}}
+	for _, v := range d.Templating.List {
+		switch {
+		case v.AllValue != nil:
+			all[0][v.Name] = *v.AllValue
+		case v.Name == "gpu":
+			first := all[0]
+			all = nil
+			a := asked{expr: "nvgpu_up", instant: true}
+			series, err := s.ask(ctx, a, first)
+			if err != nil {
+				t.Error(err)
+			}
+			for _, one := range series {
+				c := choice{"gpu": one.Metric["gpu"]}
+				for name, value := range first {
+					c[name] = value
+				}
+				all = append(all, c)
+			}
+		}
+	}
+	return all
+}
+
+// A series is one of an answer's.
+type series struct {
+	Metric map[string]string
+	Value  [2]any
+	Values [][2]any
+}
+
+// some reports whether the series has a value that is a number.
+func (s series) some() bool {
+	for _, v := range append(s.Values, s.Value) {
+		if text, ok := v[1].(string); ok {
+			if f, err := strconv.ParseFloat(text, 64); err == nil && !math.IsNaN(f) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// answers reports whether there is an answer to the query. It is an error if
+// Prometheus does not understand it, or warns.
+func (s server) answers(ctx context.Context, t *testing.T, a asked, c choice) bool {
+	if a.label != "" && !strings.Contains(a.expr, "{") { // of all series of a metric
+		a.expr += "{}"
+	}
+	if a.label == "cluster" { // which targets need not have: that it is asked for is enough
+		a.label = "job"
+	}
+	list, err := s.ask(ctx, a, c)
+	if err != nil {
+		if ctx.Err() == nil {
+			t.Errorf("%v: %v", a, err)
+		}
+		return false
+	}
+	return slices.ContainsFunc(list, func(one series) bool { return one.some() && (a.label == "" || one.Metric[a.label] != "") })
+}
+
+// ask asks a query as Grafana does: over a minute, or now.
+func (s server) ask(ctx context.Context, a asked, c choice) ([]series, error) {
+	expr := strings.NewReplacer("$__rate_interval", "5s", "$__range", "60s").Replace(a.expr)
+	expr = used.ReplaceAllStringFunc(expr, func(name string) string { return strings.ReplaceAll(c[name[1:]], `\`, `\\`) })
+	now := float64(time.Now().UnixMilli()) / 1000
+	q, path := url.Values{"query": {expr}}, "/api/v1/query"
+	if !a.instant {
+		path = "/api/v1/query_range"
+		q.Set("start", strconv.FormatFloat(now-60, 'f', 3, 64))
+		q.Set("end", strconv.FormatFloat(now, 'f', 3, 64))
+		q.Set("step", "1")
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+path+"?"+q.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, err
+	}
+	var answer struct {
+		Status, Error string
+		Warnings      []string
+		Data          struct{ Result []series }
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return nil, fmt.Errorf("%s: %w", body, err)
+	}
+	if answer.Status != "success" || len(answer.Warnings) > 0 {
+		return nil, fmt.Errorf("%s %q: %s", answer.Error, answer.Warnings, expr)
+	}
+	return answer.Data.Result, nil
+}

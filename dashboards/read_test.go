@@ -1,0 +1,115 @@
+package dashboards
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/grafana/grafana-foundation-sdk/go/cog"
+	sdk "github.com/grafana/grafana-foundation-sdk/go/dashboard"
+	"github.com/grafana/grafana-foundation-sdk/go/prometheus"
+)
+
+// strictly reads a dashboard by Grafana's schema. (The library's strict reading
+// answers with an empty list of errors where there are none, which is no nil,
+// and leaves out whatever it met that in: it says what is wrong, and its other
+// reading what there is.)
+func strictly(text []byte) (*sdk.Dashboard, error) {
+	var list cog.BuildErrors
+	if err := new(sdk.Dashboard).UnmarshalJSONStrict(text); err != nil && (!errors.As(err, &list) || len(list) > 0) {
+		return nil, err
+	}
+	d := new(sdk.Dashboard)
+	if err := json.Unmarshal(text, d); err != nil {
+		return nil, err
+	}
+	return d, d.Validate()
+}
+
+// committed reads the dashboards as Grafana does: from the files.
+func committed(t *testing.T) (list []*sdk.Dashboard) {
+	t.Helper()
+	names, err := filepath.Glob("gpusteward-*.json")
+	if err != nil || len(names) < 7 {
+		t.Fatalf("%q, %v", names, err)
+	}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := strictly(text)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if strings.TrimSuffix(name, ".json") != *d.Uid {
+			t.Errorf("%s has the uid %s", name, *d.Uid)
+		}
+		list = append(list, d)
+	}
+	return list
+}
+
+// panelsOf returns all panels of a dashboard, those of closed rows too.
+func panelsOf(d *sdk.Dashboard) (list []*sdk.Panel) {
+	for _, p := range d.Panels {
+		if p.Panel != nil {
+			list = append(list, p.Panel)
+			continue
+		}
+		for i := range p.RowPanel.Panels {
+			list = append(list, &p.RowPanel.Panels[i])
+		}
+	}
+	return list
+}
+
+// An asked is a query of a dashboard, wherever it stands in it.
+type asked struct {
+	dashboard, place string
+	expr             string // of a variable what label_values is of, which may be empty
+	label            string // of a variable
+	instant          bool
+	datasource       string
+	legend           string
+}
+
+func (a asked) String() string { return a.dashboard + ", " + a.place + ": " + cmp.Or(a.expr, a.label) }
+
+// queriesOf returns all queries of a dashboard: of panels, variables and
+// annotations.
+func queriesOf(t *testing.T, d *sdk.Dashboard) (list []asked) {
+	t.Helper()
+	for _, p := range panelsOf(d) {
+		for _, target := range p.Targets {
+			q, ok := target.(*prometheus.Dataquery)
+			if !ok {
+				t.Fatalf("%s, %s: a query of type %T", *d.Uid, *p.Title, target)
+			}
+			a := asked{dashboard: *d.Uid, place: *p.Title, expr: q.Expr, instant: q.Instant != nil && *q.Instant, datasource: *q.Datasource.Uid}
+			if q.LegendFormat != nil {
+				a.legend = *q.LegendFormat
+			}
+			list = append(list, a)
+		}
+	}
+	for _, v := range d.Templating.List {
+		if v.Type == sdk.VariableTypeQuery {
+			text, _ := v.Query.Map["query"].(string)
+			inner, ok := strings.CutPrefix(text, "label_values(")
+			at := strings.LastIndex(inner, ", ")
+			if !ok || at < 0 {
+				t.Fatalf("%s, variable %s: %q", *d.Uid, v.Name, text)
+			}
+			list = append(list, asked{dashboard: *d.Uid, place: "variable " + v.Name, expr: inner[:at], label: strings.TrimSuffix(inner[at+2:], ")"), instant: true, datasource: *v.Datasource.Uid})
+		}
+	}
+	for _, a := range d.Annotations.List {
+		list = append(list, asked{dashboard: *d.Uid, place: "annotation " + a.Name, expr: *a.Expr, datasource: *a.Datasource.Uid, legend: *a.TitleFormat + *a.TextFormat})
+	}
+	return list
+}

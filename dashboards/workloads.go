@@ -1,0 +1,91 @@
+package dashboards
+
+import (
+	"gpusteward/collectors"
+	"gpusteward/health"
+)
+
+// workloads is who uses the GPUs, by cgroup: units, containers, pods, jobs.
+var workloads = dashboard{
+	name: "workloads", title: "GPU Steward / Workloads",
+	description: "Who uses the GPUs: memory, time and energy by workload, and what is allocated and idle.",
+	variables:   []variable{anyHosts, anyGPUs, anyWorkloads},
+	rows: []row{
+		{title: "Now", panels: []panel{
+			{kind: stat, width: 4, title: "Workloads", unit: "short",
+				description: "Workloads that have a process on a GPU.",
+				queries:     one("count(count by (workload) ("+ofWork.of(collectors.WorkloadMemory)+"))", "workloads")},
+			{kind: stat, width: 4, title: "Processes", unit: "short",
+				description: "Processes of the workloads.",
+				queries:     one("sum("+ofWork.of(collectors.WorkloadProcesses)+")", "processes")},
+			{kind: stat, width: 4, title: "Memory held", unit: "bytes",
+				description: "GPU memory that the workloads hold.",
+				queries:     one("sum("+ofWork.of(collectors.WorkloadMemory)+")", "memory")},
+			{kind: stat, width: 4, title: "GPUs kept busy", unit: "short",
+				description: "SM time of the workloads a second: 2.5 is two and a half GPUs' worth.",
+				queries:     one("sum("+ofWork.rate(collectors.WorkloadSM)+")", "busy")},
+			{kind: stat, width: 4, title: "Energy", unit: "watt",
+				description: "What the workloads' share of the GPUs' energy comes to, an estimate by SM time.",
+				queries:     one("sum("+ofWork.rate(collectors.WorkloadEnergy)+")", "energy")},
+			{kind: stat, width: 4, title: "GPUs allocated and idle", unit: "short", none: "none", steps: []step{{0, green}, {.5, orange}},
+				description: "GPUs that are allocated to a workload and do nothing for it.",
+				queries:     one("sum("+ofWork.rate(collectors.AllocatedIdle)+") or vector(0)", "idle")},
+		}},
+		{title: "Who", panels: []panel{
+			{kind: table, height: 10, title: "Workloads on GPUs", unit: "short", sort: "SM time",
+				description: "One row for each workload and host, the busiest first. A workload is a cgroup: a unit, a container, a pod's container, a Slurm step, a user.",
+				keys:        []key{hostKey, workloadKey},
+				columns: []column{
+					{title: "GPUs", expr: "count by (" + perWorkload + ") (" + by("max", perGPU+", workload", ofWork.of(collectors.WorkloadMemory)) + ")", unit: "short"},
+					{title: "SM time", expr: by("sum", perWorkload, ofWork.rate(collectors.WorkloadSM)), unit: "short"},
+					{title: "Memory", expr: by("sum", perWorkload, ofWork.of(collectors.WorkloadMemory)), unit: "bytes"},
+					{title: "Processes", expr: by("sum", perWorkload, ofWork.of(collectors.WorkloadProcesses)), unit: "short"},
+					{title: "Power", expr: by("sum", perWorkload, ofWork.rate(collectors.WorkloadEnergy)), unit: "watt"},
+					{title: "Began", expr: by("min", perWorkload, hosts.of(collectors.WorkloadStart, `workload=~"$workload"`)) + " * 1000", unit: "dateTimeFromNow"},
+				}},
+			{kind: table, height: 8, title: "What they are called", unit: "none",
+				description: "What Docker, Podman, the kubelet and Slurm call the workloads.",
+				keys: []key{hostKey, workloadKey, {label: "kind", title: "Kind"}, {label: "namespace", title: "Namespace"}, {label: "pod", title: "Pod"}, {label: "container", title: "Container"},
+					{label: "image", title: "Image"}, {label: "slurm_job", title: "Job"}, {label: "slurm_user", title: "User"}, {label: "slurm_account", title: "Account"}, {label: "unit", title: "Unit"}},
+				columns: []column{{expr: by("max", perWorkload+", kind, namespace, pod, container, image, slurm_job, slurm_user, slurm_account, unit",
+					hosts.of(collectors.WorkloadInfo, `workload=~"$workload"`)), unit: "none"}}},
+		}},
+		{title: "Time", panels: []panel{
+			{kind: areas, title: "SM time", unit: "short", least: at(0), link: toWorkload,
+				description: "GPUs that each workload kept busy, from the driver's samples of its processes.",
+				queries:     one(by("sum", perWorkload, ofWork.rate(collectors.WorkloadSM)), "{{workload}}")},
+			{kind: lines, title: "Memory traffic time", unit: "percentunit", least: at(0), link: toWorkload,
+				description: "Part of time in which each workload read or wrote GPU memory, over its GPUs.",
+				queries:     one(by("sum", perWorkload, ofWork.rate(collectors.WorkloadMemoryBusy)), "{{workload}}")},
+			{kind: lines, title: "Utilization of SMs", unit: "percentunit", least: at(0), most: at(1), link: toGPU,
+				description: "Of each GPU by each workload, over the driver's last window.",
+				queries:     one(by("max", perGPU+", workload", ofWork.of(collectors.WorkloadUse, `engine="sm"`)), "{{workload}} GPU {{gpu}}")},
+			{kind: lines, title: "Video engines", unit: "percentunit", least: at(0), link: toWorkload,
+				description: "Time that each workload used the video encoder and decoder.",
+				queries: []query{{by("sum", perWorkload, ofWork.rate(collectors.WorkloadEncoder)) + " > 0", "{{workload}} encoder"},
+					{by("sum", perWorkload, ofWork.rate(collectors.WorkloadDecoder)) + " > 0", "{{workload}} decoder"}}},
+		}},
+		{title: "Memory", panels: []panel{
+			{kind: areas, title: "Memory", unit: "bytes", least: at(0), link: toWorkload,
+				description: "GPU memory that each workload holds.",
+				queries:     one(by("sum", perWorkload, ofWork.of(collectors.WorkloadMemory)), "{{workload}}")},
+			{kind: lines, title: "Time until memory is full", unit: "s", none: "nobody is on the way there", link: toWorkload,
+				description: "Until the workload has taken the GPU memory that is free, by the trend of a quarter of an hour. Most workloads have none.",
+				queries:     one(by("min", perGPU+", workload", ofWork.of(health.MemoryExhaustion)), "{{workload}} GPU {{gpu}}")},
+		}},
+		{title: "Energy and waste", panels: []panel{
+			{kind: areas, title: "Power", unit: "watt", least: at(0), link: toWorkload,
+				description: "Each workload's share of the GPUs' energy by SM time, an estimate; what an idle GPU draws is nobody's.",
+				queries:     one(by("sum", perWorkload, ofWork.rate(collectors.WorkloadEnergy)), "{{workload}}")},
+			{kind: lines, title: "Allocated and idle", unit: "short", least: at(0), none: "nothing is allocated and idle", link: toWorkload,
+				description: "GPUs that are allocated to each workload and do nothing for it. Needs the kubelet's or Slurm's word on what is allocated.",
+				queries:     one(by("sum", perWorkload, ofWork.rate(collectors.AllocatedIdle)), "{{workload}}")},
+			{kind: lines, title: "GPUs that lag", unit: "percentunit", least: at(0), link: toGPU,
+				description: "By how much a workload on several GPUs uses this one less than that which it uses most: one that lags holds up the others.",
+				queries:     one(by("max", perGPU+", workload", ofWork.of(health.WorkloadLag)), "{{workload}} GPU {{gpu}}")},
+			{kind: lines, title: "Processes by type", unit: "short", least: at(0), link: toGPU,
+				description: "Compute, graphics and clients of MPS.",
+				queries:     one(by("sum", "type", gpus.of(collectors.Processes)), "{{type}}")},
+		}},
+	},
+}
