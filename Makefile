@@ -11,7 +11,7 @@ BENCHTIME   ?= 1s
 DAYS        ?= 1000
 HOURS       ?= 24
 
-.PHONY: build hook run test test-shares test-gpu truth day bench lint rules generate check clean tools
+.PHONY: build hook run test test-shares test-gpu truth day bench lint rules generate check clean tools page test-servers demo
 
 build:
 	@go build -trimpath -ldflags '$(LDFLAGS)' -o gpusteward .
@@ -29,14 +29,18 @@ run: build hook
 		exec ./gpusteward --demo $(ARGS); \
 	fi
 
+# The agent on simulated GPUs, with Prometheus and Alertmanager, until Ctrl-C.
+demo: build
+	@exec deploy/demo/demo.sh
+
 # Everything that needs no GPU; what needs one is compiled, so that it stays whole.
 test: tools
 	@test -z "$$(gofmt -l .)" || { echo "gofmt wants changes in:"; gofmt -l .; exit 1; }
-	@go vet ./... && go vet -tags gpu ./... && go vet -tags bench . && go vet -tags kubelet ./...
+	@go vet ./... && go vet -tags gpu ./... && go vet -tags bench . && go vet -tags kubelet ./... && go vet -tags servers . ./dashboards
 	@go test -race -shuffle=on ./...
 	@go test -run '^(TestHealthyHostsAreQuiet|TestMemoryOfWindows)$$' ./health
 	@go test -race -tags kubelet -run Kubelet ./collectors/host
-	@$(MAKE) --no-print-directory rules test-shares
+	@$(MAKE) --no-print-directory rules test-servers test-shares
 
 # Shares of true time and memory, on a simulated GPU that real processes share:
 # alone, because what else runs takes time from them.
@@ -81,13 +85,26 @@ PROMTOOL3 := go tool -modfile=deploy/tools/go.mod promtool
 rules:
 	@out=$$($(PROMTOOL3) check rules alerts/*.rules.yml 2>&1 && $(PROMTOOL3) test rules alerts/*.rules.test.yml 2>&1) || { echo "$$out"; exit 1; }
 
+# What takes real servers: the dashboards' queries on Prometheus 2 and 3, the
+# chain from a fault to a receiver, make demo. Alone, because it takes its time
+# from whatever else is measured. The first time builds Prometheus 3: minutes.
+test-servers:
+	@PROMETHEUS_3=$$(go tool -modfile=deploy/tools/go.mod -n prometheus) go test -count=1 -tags servers -run '^(TestQueries|TestChain.*|TestHurried.*|TestDemo.*)$$' -p 1 . ./dashboards
+
 # Files that are written by programs: the guarded NVML calls, the reference, the
-# alerting rules with their tests and the runbook.
+# alerting rules with their tests and the runbook, the dashboards.
 generate:
 	@go generate ./...
-	@go test -count=1 -run 'TestReference|TestGolden' ./collectors ./alerts -update >/dev/null
+	@go test -count=1 -run 'TestReference|TestGolden' ./collectors ./alerts ./dashboards -update >/dev/null
 	@go test -count=1 -run 'TestReference' . -update >/dev/null
 	@git --no-pager diff --stat
+
+# The chart library of the live page, in the version that its package.json
+# says: for who changes that. A test holds the files against SHA256SUMS.
+page:
+	@dir=$$(mktemp -d) && trap 'rm -rf '"$$dir" EXIT && cp exporter/page/package.json $$dir && npm --prefix $$dir install --silent --no-package-lock --ignore-scripts \
+		&& from=$$dir/node_modules/uplot && cd exporter/page/vendor && cp $$from/LICENSE $$from/dist/uPlot.iife.min.js $$from/dist/uPlot.min.css . \
+		&& chmod 644 * && sha256sum LICENSE uPlot.iife.min.js uPlot.min.css >SHA256SUMS && git --no-pager diff --stat -- .
 
 check: lint generate
 	@git diff --exit-code >/dev/null || { echo "generated files were stale; commit them"; exit 1; }
