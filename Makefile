@@ -11,7 +11,7 @@ BENCHTIME   ?= 1s
 DAYS        ?= 1000
 HOURS       ?= 24
 
-.PHONY: build hook run test test-shares test-gpu truth day bench lint rules generate check clean tools page test-servers demo
+.PHONY: build hook run test test-shares test-gpu truth day bench lint rules generate check clean tools page test-servers demo pictures
 
 build:
 	@go build -trimpath -ldflags '$(LDFLAGS)' -o gpusteward .
@@ -36,7 +36,7 @@ demo: build
 # Everything that needs no GPU; what needs one is compiled, so that it stays whole.
 test: tools
 	@test -z "$$(gofmt -l .)" || { echo "gofmt wants changes in:"; gofmt -l .; exit 1; }
-	@go vet ./... && go vet -tags gpu ./... && go vet -tags bench . && go vet -tags kubelet ./... && go vet -tags servers . ./dashboards
+	@go vet ./... && go vet -tags gpu ./... && go vet -tags bench . && go vet -tags kubelet ./... && go vet -tags servers . ./dashboards && go vet -tags pictures .
 	@go test -race -shuffle=on ./...
 	@go test -run '^(TestHealthyHostsAreQuiet|TestMemoryOfWindows)$$' ./health
 	@go test -race -tags kubelet -run Kubelet ./collectors/host
@@ -66,15 +66,25 @@ bench:
 	@$(MAKE) --no-print-directory -s -C enforcer/hook bench
 	@go test -tags bench -run TestFigures -v -count=1 . | grep -v -e "^=== " -e "^--- "
 
-# promtool, Alertmanager and amtool, for the tests that hold the output against
-# them. No daemon is started: for as long as the installation takes, a policy
-# denies it, unless the host has a policy of its own.
+# What the tests hold the output against: promtool, Alertmanager and amtool, a
+# browser and what drives it. No daemon is started: for as long as the
+# installation takes, a policy denies it, unless the host has a policy of its own.
+PAGE_TESTS := exporter/page/test
 tools:
-	@type promtool prometheus-alertmanager amtool >/dev/null 2>&1 || { echo "installing promtool, alertmanager and amtool (Debian packages prometheus, prometheus-alertmanager)"; \
+	@type promtool prometheus-alertmanager amtool chromium node npm >/dev/null 2>&1 || { echo "installing what tests need (Debian packages prometheus, prometheus-alertmanager, chromium, nodejs, npm)"; \
 		policy=/usr/sbin/policy-rc.d; \
 		if [ ! -e $$policy ]; then printf '#!/bin/sh\nexit 101\n' >$$policy && chmod +x $$policy && trap "rm -f $$policy" EXIT; fi; \
-		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus prometheus-alertmanager) >/tmp/gpusteward-apt.log 2>&1 \
+		wanted="prometheus prometheus-alertmanager chromium"; type node >/dev/null 2>&1 || wanted="$$wanted nodejs"; type npm >/dev/null 2>&1 || wanted="$$wanted npm"; \
+		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$wanted) >/tmp/gpusteward-apt.log 2>&1 \
 		|| { tail -n 20 /tmp/gpusteward-apt.log; exit 1; }; }
+	@cmp -s $(PAGE_TESTS)/package-lock.json $(PAGE_TESTS)/node_modules/.installed || { echo "installing what drives the browser (npm packages playwright-core, axe-core)"; \
+		out=$$(npm --prefix $(PAGE_TESTS) ci --silent --ignore-scripts --no-audit --no-fund 2>&1) && cp $(PAGE_TESTS)/package-lock.json $(PAGE_TESTS)/node_modules/.installed || { echo "$$out"; exit 1; }; }
+
+# The live page's pictures, of a simulated host whose charts are full by then.
+AFTER ?= 15m
+pictures: tools
+	@echo "the pictures are made after $(AFTER) of the simulated host"
+	@go test -tags pictures -run '^TestPictures$$' -count=1 -timeout 1h . -args -pictures.after=$(AFTER) && ls -l docs/page-*.png
 
 lint:
 	@go tool -modfile=deploy/tools/go.mod golangci-lint run ./...
@@ -86,10 +96,10 @@ rules:
 	@out=$$($(PROMTOOL3) check rules alerts/*.rules.yml 2>&1 && $(PROMTOOL3) test rules alerts/*.rules.test.yml 2>&1) || { echo "$$out"; exit 1; }
 
 # What takes real servers: the dashboards' queries on Prometheus 2 and 3, the
-# chain from a fault to a receiver, make demo. Alone, because it takes its time
+# chain from a fault to a receiver, make demo, the page in a browser. Alone, because it takes its time
 # from whatever else is measured. The first time builds Prometheus 3: minutes.
 test-servers:
-	@PROMETHEUS_3=$$(go tool -modfile=deploy/tools/go.mod -n prometheus) go test -count=1 -tags servers -run '^(TestQueries|TestChain.*|TestHurried.*|TestDemo.*)$$' -p 1 . ./dashboards
+	@PROMETHEUS_3=$$(go tool -modfile=deploy/tools/go.mod -n prometheus) go test -count=1 -tags servers -run '^(TestQueries|TestChain.*|TestHurried.*|TestDemo.*|TestPage)$$' -p 1 . ./dashboards
 
 # Files that are written by programs: the guarded NVML calls, the reference, the
 # alerting rules with their tests and the runbook, the dashboards.

@@ -231,8 +231,9 @@ export class Cards {
 }
 
 // matches reports whether every word of the filter is in one of the texts.
+// "gpu 2" is one word, and means that GPU alone.
 export function matches(filter, ...texts) {
-  if (!filter) return true;
-  const all = texts.filter(Boolean).join("\n").toLowerCase();
-  return filter.toLowerCase().split(/\s+/).every((word) => all.includes(word));
+  const all = texts.filter(Boolean).map((t) => `${t}`.toLowerCase());
+  const words = filter.toLowerCase().match(/gpu \d+(?!\S)|\S+/g) ?? [];
+  return words.every((word) => (word.startsWith("gpu ") ? all.includes(word) : all.some((t) => t.includes(word))));
 }

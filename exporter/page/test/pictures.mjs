@@ -1,0 +1,14 @@
+// Makes the page's pictures: node pictures.mjs URL DIRECTORY.
+
+import { join } from "node:path";
+import { clean, open, test } from "./browser.mjs";
+
+await test(async (browser, url, directory) => {
+  for (const colorScheme of ["light", "dark"]) {
+    const page = await open(browser, url, { colorScheme, deviceScaleFactor: 1 });
+    await page.waitForSelector("[data-event]");
+    await page.screenshot({ path: join(directory, `page-${colorScheme}.png`) });
+    clean(page);
+    await page.context().close();
+  }
+});
