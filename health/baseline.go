@@ -36,7 +36,7 @@ func (b baselines) drift(s *Snapshot) {
 				pinned[name] = mine[name]
 			}
 			differs := pinned[name] != mine[name]
-			if usual, ok := common(now, mine["model"], name); ok {
+			if usual, ok := common(now, mine["model"], name); ok && name != "mig" { // some GPUs whole and some in parts is what hosts are for
 				differs = differs || mine[name] != usual && pinned[name+" accepted"] != mine[name]
 			}
 			s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{gpu.GPU, gpu.UUID, name}, Value: collectors.Bool(differs)})
