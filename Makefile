@@ -11,7 +11,7 @@ BENCHTIME   ?= 1s
 DAYS        ?= 1000
 HOURS       ?= 24
 
-.PHONY: build hook run test test-shares test-gpu truth day bench lint rules generate check clean tools page test-servers demo pictures
+.PHONY: build hook run test test-shares test-gpu truth day bench lint rules generate check clean tools page test-servers demo pictures pictures-dashboards
 
 build:
 	@go build -trimpath -ldflags '$(LDFLAGS)' -o gpusteward .
@@ -115,6 +115,11 @@ page:
 	@dir=$$(mktemp -d) && trap 'rm -rf '"$$dir" EXIT && cp exporter/page/package.json $$dir && npm --prefix $$dir install --silent --no-package-lock --ignore-scripts \
 		&& from=$$dir/node_modules/uplot && cd exporter/page/vendor && cp $$from/LICENSE $$from/dist/uPlot.iife.min.js $$from/dist/uPlot.min.css . \
 		&& chmod 644 * && sha256sum LICENSE uPlot.iife.min.js uPlot.min.css >SHA256SUMS && git --no-pager diff --stat -- .
+# Pictures of the dashboards, with Grafana's own panel components: needs Node,
+# npm, Chromium and Prometheus, and some three minutes.
+pictures-dashboards: build
+	@cd dashboards/pictures && npm ci --ignore-scripts --legacy-peer-deps --no-audit --no-fund --silent
+	@node dashboards/pictures/make.mjs
 
 check: lint generate
 	@git diff --exit-code >/dev/null || { echo "generated files were stale; commit them"; exit 1; }

@@ -55,6 +55,9 @@ func (p panel) model(id uint32, where *sdk.GridPos) *sdk.Panel {
 	}
 	defaults := &m.FieldConfig.Defaults
 	defaults.Unit, defaults.Min, defaults.Max = new(p.unit), p.least, p.most
+	if p.kind == stat && p.unit == "short" {
+		defaults.Decimals = new(0.0) // counts, of which increase() gives fractions
+	}
 	defaults.Thresholds, defaults.Mappings = thresholds(p.steps), mappings(p.values)
 	if p.none != "" {
 		defaults.NoValue = new(p.none)

@@ -1,0 +1,58 @@
+// What a dashboard shows: its variables' values and its queries' answers, asked
+// of Prometheus as Grafana asks.
+
+// rateInterval is several times what the agent's slowest counters take to move:
+// with Grafana's four scrapes, of a second here, they would go up in steps.
+const rateInterval = '20s';
+
+// A Source asks one Prometheus about one span of time, in seconds.
+export class Source {
+  constructor(url, from, to) {
+    Object.assign(this, { url, from, to, step: 1 });
+  }
+
+  async get(path, parameters) {
+    const answer = await (await fetch(`${this.url}/api/v1/${path}?${new URLSearchParams(parameters)}`)).json();
+    if (answer.status !== 'success') {
+      throw new Error(`${answer.error}: ${JSON.stringify(parameters)}`);
+    }
+    return answer.data;
+  }
+
+  // variables returns what the dashboard's variables are set to: text as a
+  // reader sees it, value as queries get it.
+  async variables(dashboard) {
+    const set = [];
+    for (const v of dashboard.templating.list.filter((v) => v.type === 'query')) {
+      const [, series, label] = v.query.query.match(/^label_values\((.*), (\w+)\)$/s);
+      const values = await this.get(`label/${label}/values`, { 'match[]': replace(series, set), start: this.from, end: this.to });
+      if (v.includeAll) {
+        set.push({ name: v.name, text: 'All', value: v.allValue ?? `(${values.map(escape).join('|')})` });
+      } else {
+        set.push({ name: v.name, text: values[0], value: escape(values[0]) });
+      }
+    }
+    return set;
+  }
+
+  // answer returns a panel's answers in the order of its queries.
+  answer(panel, set) {
+    const span = Math.round(this.to - this.from);
+    return Promise.all((panel.targets ?? []).map(async (t) => {
+      const query = replace(t.expr, set).replaceAll('$__rate_interval', rateInterval).replaceAll('$__range', `${span}s`);
+      const { result } = t.instant
+        ? await this.get('query', { query, time: this.to })
+        : await this.get('query_range', { query, start: this.from, end: this.to, step: this.step });
+      return { target: t, result };
+    }));
+  }
+}
+
+// replace puts the variables' values where they are used.
+function replace(text, set) {
+  const values = Object.fromEntries(set.map((v) => [v.name, v.value]));
+  return text.replace(/\$([a-z]+)\b/g, (all, name) => values[name] ?? all);
+}
+
+// escape makes a value a regular expression in a string of a query.
+const escape = (value) => value.replace(/[\\^$*+?.()|[\]{}]/g, '\\\\$&');
