@@ -38,7 +38,7 @@ test: tools
 	@test -z "$$(gofmt -l .)" || { echo "gofmt wants changes in:"; gofmt -l .; exit 1; }
 	@go vet ./... && go vet -tags gpu ./... && go vet -tags bench . && go vet -tags kubelet ./... && go vet -tags servers . ./dashboards && go vet -tags pictures .
 	@go test -race -shuffle=on ./...
-	@go test -run '^(TestHealthyHostsAreQuiet|TestMemoryOfWindows)$$' ./health
+	@go test -run '^(TestHealthyHostsAreQuiet|TestMemoryOfWindows|TestAnObedientWorldIsNotAccused|TestDay)$$' ./health ./enforcer/audit ./enforcer
 	@go test -race -tags kubelet -run Kubelet ./collectors/host
 	@$(MAKE) --no-print-directory rules test-servers test-shares
 

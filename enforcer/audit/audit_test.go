@@ -687,7 +687,7 @@ func TestEvidenceIsBounded(t *testing.T) {
 func TestAnObedientWorldIsNotAccused(t *testing.T) {
 	t.Parallel()
 	worlds, steps := 4, 250_000
-	if testing.Short() {
+	if testing.Short() || raceEnabled { // it is one goroutine
 		steps = 10_000
 	}
 	for seed := range worlds {
