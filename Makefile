@@ -33,12 +33,16 @@ run: build hook
 demo: build
 	@exec deploy/demo/demo.sh
 
+# Hours and days of simulated time: without the race detector, which would make
+# minutes of each.
+LONG := ^(TestDetection|TestEveryRowIsDetected|TestLongWindows|TestHealthyHostsAreQuiet|TestMemoryOfWindows|TestAnObedientWorldIsNotAccused|TestDay)$$
+
 # Everything that needs no GPU; what needs one is compiled, so that it stays whole.
 test: tools
 	@test -z "$$(gofmt -l .)" || { echo "gofmt wants changes in:"; gofmt -l .; exit 1; }
 	@go vet ./... && go vet -tags gpu ./... && go vet -tags bench . && go vet -tags kubelet ./... && go vet -tags servers . ./dashboards && go vet -tags pictures .
-	@go test -race -shuffle=on ./...
-	@go test -run '^(TestHealthyHostsAreQuiet|TestMemoryOfWindows|TestAnObedientWorldIsNotAccused|TestDay)$$' ./health ./enforcer/audit ./enforcer
+	@go test -race -shuffle=on -skip '$(LONG)' ./...
+	@go test -run '$(LONG)' ./health ./enforcer/audit ./enforcer
 	@go test -race -tags kubelet -run Kubelet ./collectors/host
 	@$(MAKE) --no-print-directory rules test-servers test-shares
 
