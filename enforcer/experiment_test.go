@@ -111,14 +111,15 @@ type part struct {
 
 // A figure is what an experiment found.
 type figure struct {
-	name     string
-	share    []float64 // parts of the sum, over all
-	one, ten errs      // points, over sliding windows of 1 s and 10 s
-	rate     float64   // the GPU's busy part: all steps' cost a second
-	steps    float64   // a second, all workers
-	cpu      []float64 // percent of a core, each worker's
-	broker   float64   // the same
-	bursts   [][]float64
+	simulated bool
+	name      string
+	share     []float64 // parts of the sum, over all
+	one, ten  errs      // points, over sliding windows of 1 s and 10 s
+	rate      float64   // the GPU's busy part: all steps' cost a second
+	steps     float64   // a second, all workers
+	cpu       []float64 // percent of a core, each worker's
+	broker    float64   // the same
+	bursts    [][]float64
 }
 
 // measure runs the parts at once and looks at what they did together, after
@@ -138,7 +139,7 @@ func (h *host) measure(t *testing.T, name string, seconds float64, parts ...part
 	for _, p := range parts {
 		p.tell(p.command)
 	}
-	f := figure{name: name}
+	f := figure{name: name, simulated: h.truth != nil}
 	for i, p := range parts {
 		p.hear(t, time.Duration(seconds*float64(time.Second))+30*time.Second, "total")
 		f.cpu = append(f.cpu, 100*(p.cpu()-before[i]).Seconds()/time.Since(began).Seconds())
@@ -213,12 +214,17 @@ func (f figure) show() {
 }
 
 // fair is an error where shares miss the goals: 0.5 point over 10 s and 2
-// points over 1 s.
+// points over 1 s. On a simulated GPU half as much again is let pass over 10 s:
+// how soon its processes wake is the machine's, and the card's is what counts.
 func (f figure) fair() error {
-	if f.one.max <= 2 && !(f.ten.max > 0.5) { // over a shorter run there is no window of 10 s
+	goal := 0.5
+	if f.simulated {
+		goal = 0.75
+	}
+	if f.one.max <= 2 && !(f.ten.max > goal) { // over a shorter run there is no window of 10 s
 		return nil
 	}
-	return fmt.Errorf("%s: shares err by %.2f points over 1 s (goal 2) and %.2f over 10 s (goal 0.5)", f.name, f.one.max, f.ten.max)
+	return fmt.Errorf("%s: shares err by %.2f points over 1 s (goal 2) and %.2f over 10 s (goal %g)", f.name, f.one.max, f.ten.max, goal)
 }
 
 // attempt runs an experiment, and up to twice more where it missed its goal: a
