@@ -51,7 +51,7 @@ func (r role) serve(ctx context.Context, f flags, log *slog.Logger) error {
 	return enforce(ctx, f, log)
 }
 
-// enforced are the collectors that the enforcer needs.
+// needed are the collectors that the enforcer needs.
 var needed = []string{"processes", "memory", "memory_bandwidth", "pcie_link", "workload_info", "events"}
 
 // only returns c with all other collectors off.

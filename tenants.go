@@ -1,8 +1,9 @@
 package main
 
 import (
-	"gpusteward/enforcer/policy"
 	"time"
+
+	"gpusteward/enforcer/policy"
 )
 
 // DefaultConfig is what whoever no tenant is for may have of each GPU.

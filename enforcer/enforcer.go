@@ -7,6 +7,7 @@
 package enforcer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -98,9 +99,9 @@ func New(o Options) (*Enforcer, error) {
 		return nil, err
 	}
 	e := &Enforcer{Options: o, unlock: unlock, policy: make(chan *policy.Policy, 1), pacer: pacer{}, sampled: map[place]*float64{}, held: map[audit.Subject]bool{}, rolls: map[audit.Subject]string{},
-		log: orElse(o.Broker.Logger, slog.New(slog.DiscardHandler))}
-	e.papers = papers{procfs: orElse(o.Broker.ProcFS, "/proc"), simulated: o.Simulated}
-	e.actor = action.Actor{ProcFS: e.papers.procfs, CgroupFS: orElse(o.CgroupFS, "/sys/fs/cgroup"), Keep: e.keep}
+		log: cmp.Or(o.Broker.Logger, slog.New(slog.DiscardHandler))}
+	e.papers = papers{procfs: cmp.Or(o.Broker.ProcFS, "/proc"), simulated: o.Simulated}
+	e.actor = action.Actor{ProcFS: e.papers.procfs, CgroupFS: cmp.Or(o.CgroupFS, "/sys/fs/cgroup"), Keep: e.keep}
 	e.terms.Store(&terms{Policy: o.Policy, rates: o.Host.Rates})
 	e.stats.Store(&wire.EnforcerStats{})
 	e.room.Store(&map[string]uint64{})
@@ -239,12 +240,4 @@ func (e *Enforcer) demand(b audit.Books) {
 	for _, backend := range e.Backends {
 		backend.Want(demands)
 	}
-}
-
-func orElse[T comparable](v, other T) T {
-	var zero T
-	if v == zero {
-		return other
-	}
-	return v
 }
