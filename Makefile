@@ -11,7 +11,7 @@ BENCHTIME   ?= 1s
 DAYS        ?= 1000
 HOURS       ?= 24
 
-.PHONY: build hook run test test-shares test-gpu truth day bench lint rules generate check clean tools page test-servers demo pictures pictures-dashboards
+.PHONY: build hook run test test-shares test-gpu truth day bench lint rules generate check clean tools page test-servers test-deploy demo pictures pictures-dashboards
 
 build:
 	@go build -trimpath -ldflags '$(LDFLAGS)' -o gpusteward .
@@ -40,11 +40,11 @@ LONG := ^(TestDetection|TestEveryRowIsDetected|TestLongWindows|TestHealthyHostsA
 # Everything that needs no GPU; what needs one is compiled, so that it stays whole.
 test: tools
 	@test -z "$$(gofmt -l .)" || { echo "gofmt wants changes in:"; gofmt -l .; exit 1; }
-	@go vet ./... && go vet -tags gpu ./... && go vet -tags bench . && go vet -tags kubelet ./... && go vet -tags servers . ./dashboards && go vet -tags pictures .
+	@go vet ./... && go vet -tags gpu ./... && go vet -tags bench . && go vet -tags kubelet ./... && go vet -tags servers . ./dashboards && go vet -tags pictures . && go vet -tags deploy ./deploy/...
 	@go test -race -shuffle=on -skip '$(LONG)' ./...
 	@go test -run '$(LONG)' ./health ./enforcer/audit ./enforcer
 	@go test -race -tags kubelet -run Kubelet ./collectors/host
-	@$(MAKE) --no-print-directory rules test-servers test-shares
+	@$(MAKE) --no-print-directory rules test-servers test-shares test-deploy
 
 # Shares of true time and memory, on a simulated GPU that real processes share:
 # alone, because what else runs takes time from them.
@@ -70,17 +70,21 @@ bench:
 	@$(MAKE) --no-print-directory -s -C enforcer/hook bench
 	@go test -tags bench -run TestFigures -v -count=1 . | grep -v -e "^=== " -e "^--- "
 
-# What the tests hold the output against: promtool, Alertmanager and amtool, a
-# browser and what drives it. No daemon is started: for as long as the
-# installation takes, a policy denies it, unless the host has a policy of its own.
+# What the tests hold the output against, as command:Debian package: Prometheus
+# and Alertmanager with their tools, a browser and what drives it, and what
+# judges and takes the packages, units and manifests. No daemon is started: for
+# as long as the installation takes, a policy denies it, unless the host has a
+# policy of its own.
+TOOLS := promtool:prometheus prometheus-alertmanager:prometheus-alertmanager amtool:prometheus-alertmanager chromium:chromium node:nodejs npm:npm \
+	systemd-analyze:systemd strace:strace
 PAGE_TESTS := exporter/page/test
 tools:
-	@type promtool prometheus-alertmanager amtool chromium node npm >/dev/null 2>&1 || { echo "installing what tests need (Debian packages prometheus, prometheus-alertmanager, chromium, nodejs, npm)"; \
+	@wanted=""; for t in $(TOOLS); do type $${t%%:*} >/dev/null 2>&1 || wanted="$$wanted $${t##*:}"; done; \
+	if [ -n "$$wanted" ]; then echo "installing what tests need (Debian packages$$wanted)"; \
 		policy=/usr/sbin/policy-rc.d; \
 		if [ ! -e $$policy ]; then printf '#!/bin/sh\nexit 101\n' >$$policy && chmod +x $$policy && trap "rm -f $$policy" EXIT; fi; \
-		wanted="prometheus prometheus-alertmanager chromium"; type node >/dev/null 2>&1 || wanted="$$wanted nodejs"; type npm >/dev/null 2>&1 || wanted="$$wanted npm"; \
 		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$wanted) >/tmp/gpusteward-apt.log 2>&1 \
-		|| { tail -n 20 /tmp/gpusteward-apt.log; exit 1; }; }
+		|| { tail -n 20 /tmp/gpusteward-apt.log; exit 1; }; fi
 	@cmp -s $(PAGE_TESTS)/package-lock.json $(PAGE_TESTS)/node_modules/.installed || { echo "installing what drives the browser (npm packages playwright-core, axe-core)"; \
 		out=$$(npm --prefix $(PAGE_TESTS) ci --silent --ignore-scripts --no-audit --no-fund 2>&1) && cp $(PAGE_TESTS)/package-lock.json $(PAGE_TESTS)/node_modules/.installed || { echo "$$out"; exit 1; }; }
 
@@ -104,6 +108,11 @@ rules:
 # from whatever else is measured. The first time builds Prometheus 3: minutes.
 test-servers:
 	@PROMETHEUS_3=$$(go tool -modfile=deploy/tools/go.mod -n prometheus) go test -count=1 -tags servers -run '^(TestQueries|TestChain.*|TestHurried.*|TestDemo.*|TestPage)$$' -p 1 . ./dashboards
+
+# What is shipped: units, packages, image, manifests, scripts for Slurm. As
+# root, with the tools that judge them; one after the other.
+test-deploy: build
+	@go test -count=1 -tags deploy -p 1 ./deploy/...
 
 # Files that are written by programs: the guarded NVML calls, the reference, the
 # alerting rules with their tests and the runbook, the dashboards.

@@ -28,12 +28,12 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 	signal.Notify(reload, syscall.SIGHUP)
 	defer signal.Stop(reload)
 	if err := web.Validate(*f.web.WebConfigFile); err != nil {
-		return fmt.Errorf("--web.config.file=%s: %w", *f.web.WebConfigFile, err)
+		return misconfigured{fmt.Errorf("--web.config.file=%s: %w", *f.web.WebConfigFile, err)}
 	}
 	conf := &configFile{path: f.config, optional: !f.configGiven, log: log}
 	c, err := conf.load()
 	if err != nil {
-		return fmt.Errorf("--config.file: %w", err)
+		return misconfigured{fmt.Errorf("--config.file: %w", err)}
 	}
 	m, err := newMachine(f, c, log)
 	if err != nil {

@@ -108,7 +108,11 @@ func TestCheckAsksTheAgent(t *testing.T) {
 func answers(t *testing.T, h http.HandlerFunc) string {
 	t.Helper()
 	dir := t.TempDir()
-	l, err := net.Listen("unix", filepath.Join(dir, exporter.ControlSocket))
+	socket := filepath.Join(dir, exporter.ControlSocket)
+	if err := os.Mkdir(filepath.Dir(socket), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func defaultEnforcerConfig() EnforcerConfig {
 func (c EnforcerConfig) validate() error {
 	switch {
 	case c.Socket != "" && !filepath.IsAbs(c.Socket):
-		return fmt.Errorf("enforcer.socket: %q is not an absolute path; \"\" is broker.sock in --runtime.dir", c.Socket)
+		return fmt.Errorf("enforcer.socket: %q is not an absolute path; \"\" is broker/broker.sock in --runtime.dir", c.Socket)
 	case len(c.Socket) > maxSocket:
 		return fmt.Errorf("enforcer.socket: a socket's path has at most %d bytes, this one %d", maxSocket, len(c.Socket))
 	case c.Turn < 2*time.Millisecond || c.Turn > 100*time.Millisecond:
@@ -71,9 +71,11 @@ func (c EnforcerConfig) validate() error {
 // maxSocket is how long the path of a Unix socket may be, in bytes.
 const maxSocket = 107
 
-// brokerSocket returns where the broker of this configuration listens.
+// brokerSocket returns where the broker of this configuration listens. Its
+// directory is the broker's, and holds nothing else: programs in containers are
+// given that, and neither the control socket nor the enforcer's lock.
 func (c EnforcerConfig) brokerSocket(runtimeDir string) string {
-	return cmp.Or(c.Socket, filepath.Join(runtimeDir, "broker.sock"))
+	return cmp.Or(c.Socket, filepath.Join(runtimeDir, "broker", "broker.sock"))
 }
 
 // An enforcement is the enforcer within this process, and the servers for
@@ -96,18 +98,25 @@ func newEnforcement(f flags, c EnforcerConfig, m *machine, gpus *collectors.Host
 	}
 	log := m.options.Log
 	e := enforcement{listed: c.Gemini, mps: c.MPS, view: policy.HostView{Process: m.options.Processes.Lookup, Index: gpus.Index}, log: log}
-	var err error
+	socket := c.brokerSocket(f.runtimeDir)
+	listener, err := f.brokerListener()
+	switch {
+	case err != nil:
+		return enforcement{}, err
+	case listener == nil:
+		if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
+			return enforcement{}, fmt.Errorf("make the broker's directory: %w", err)
+		}
+	case listener.Addr().String() != socket:
+		log.Warn("systemd's socket of the broker is not where programs and agents look for it", "socket", listener.Addr().String(), "enforcer.socket", socket)
+	}
 	if e.gemini, err = newGemini(f, c.Gemini, log); err != nil {
 		return enforcement{}, err
-	}
-	socket := c.brokerSocket(f.runtimeDir)
-	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
-		return enforcement{}, fmt.Errorf("make the broker's directory: %w", err)
 	}
 	o := enforcer.Options{
 		Policy: policy.New(c.table(), e.view, log), Dir: f.runtimeDir, Host: sights{gpus, m.options.Processes}, Hardware: hardware,
 		Record: func(s ladder.Step) { record(enforced(s)) }, Simulated: !m.real, CgroupFS: filepath.Join(f.sysfs, "fs/cgroup"),
-		Broker: broker.Options{Socket: socket, Holds: gpus.Holds, Known: gpus.Knows, InFlight: c.InFlight, Turn: c.Turn, FailClosed: c.Fail == "closed", ProcFS: f.procfs, Logger: log},
+		Broker: broker.Options{Socket: socket, Listener: listener, Observer: f.isObserver, Holds: gpus.Holds, Known: gpus.Knows, InFlight: c.InFlight, Turn: c.Turn, FailClosed: c.Fail == "closed", ProcFS: f.procfs, Logger: log},
 	}
 	if m.real {
 		o.StateFile = filepath.Join(f.stateDir, "enforcer.json")
@@ -182,7 +191,7 @@ func execCommand(app *kingpin.Application) (*kingpin.CmdClause, *enforcer.ExecOp
 	o := new(enforcer.ExecOptions)
 	c := app.Command("exec", "Run a program under the hook, so that the broker shares the GPU out to it: gpusteward exec -- python3 train.py.")
 	c.Flag("tenant", "Tenant whose quota it draws on, of those that the policy allows it; by default the first one.").PlaceHolder("NAME").StringVar(&o.Tenant)
-	c.Flag("socket", "Socket of the broker; by default $GPUSTEWARD_SOCKET, or broker.sock in --runtime.dir.").PlaceHolder("PATH").StringVar(&o.Socket)
+	c.Flag("socket", "Socket of the broker; by default $GPUSTEWARD_SOCKET, or broker/broker.sock in --runtime.dir.").PlaceHolder("PATH").StringVar(&o.Socket)
 	c.Flag("library", "The hook; by default $GPUSTEWARD_LIBRARY, or libgpusteward.so where it is installed.").PlaceHolder("PATH").StringVar(&o.Library)
 	c.Arg("COMMAND", "The program and its arguments, after --.").Required().StringsVar(&o.Command)
 	return c, o
@@ -190,7 +199,7 @@ func execCommand(app *kingpin.Application) (*kingpin.CmdClause, *enforcer.ExecOp
 
 // execute becomes the program; it returns the exit status where that fails.
 func execute(o enforcer.ExecOptions, f flags, stderr io.Writer) int {
-	o.Socket = cmp.Or(o.Socket, os.Getenv("GPUSTEWARD_SOCKET"), filepath.Join(f.runtimeDir, "broker.sock"))
+	o.Socket = cmp.Or(o.Socket, os.Getenv("GPUSTEWARD_SOCKET"), EnforcerConfig{}.brokerSocket(f.runtimeDir))
 	status, err := enforcer.Exec(o, stderr)
 	fmt.Fprintf(stderr, "gpusteward: %v\n", err)
 	return status

@@ -79,7 +79,7 @@ func TestAgentShares(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	socket := filepath.Join(dir, "broker.sock")
+	socket := filepath.Join(dir, "broker/broker.sock")
 	config := func(memory string) string {
 		return fmt.Sprintf("enforcer:\n  enabled: true\n  tenants:\n    - {name: tests, select: [{users: [%d]}], guarantee: 30 %%, limit: 50 %%, memory: %s}\n    - {name: batch}\n", os.Getuid(), memory)
 	}
@@ -188,8 +188,23 @@ func TestWithoutTheEnforcerThereIsNoBroker(t *testing.T) {
 	if s := a.scrape(); len(s.family("gpusteward_broker_up"))+len(s.family("nvgpu_broker_sessions")) > 0 {
 		t.Error("something is said of a broker")
 	}
-	if _, err := os.Stat(filepath.Join(dir, "broker.sock")); err == nil {
+	if _, err := os.Stat(filepath.Join(dir, "broker")); err == nil {
 		t.Error("there is a broker's socket")
+	}
+}
+
+// Hook, unit and agent mean the same socket where nobody says another.
+func TestOneSocketByDefault(t *testing.T) {
+	t.Parallel()
+	socket := EnforcerConfig{}.brokerSocket("/run/gpusteward")
+	for path, line := range map[string]string{
+		"enforcer/hook/local.c":                   "#define GS_DEFAULT_SOCKET \"" + socket + "\"\n",
+		"deploy/systemd/gpusteward-broker.socket": "\nListenSequentialPacket=" + socket + "\n",
+		"deploy/systemd/gpusteward.tmpfiles":      "\nd " + filepath.Dir(socket) + " ",
+	} {
+		if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), line) {
+			t.Errorf("%s has no %q (%v)", path, line, err)
+		}
 	}
 }
 
@@ -211,10 +226,10 @@ func TestExecCommand(t *testing.T) {
 		says   string
 	}{
 		{[]string{"exec", "--tenant=a", "--socket=/s", "--library=" + library, "--", "sh", "-c", script, "sh", "--tenant"}, 7, library + " a /s --tenant\n"},
-		{[]string{"exec", "--runtime.dir=/r", "--library=" + library, "--", "sh", "-c", script}, 7, library + "  /r/broker.sock \n"},
+		{[]string{"exec", "--runtime.dir=/r", "--library=" + library, "--", "sh", "-c", script}, 7, library + "  /r/broker/broker.sock \n"},
 		{[]string{"exec", "--library=" + library, "--", "gs-no-such-command"}, 127, "gpusteward: execute gs-no-such-command: "},
 		{[]string{"exec", "--library=" + dir + "/none", "--", "true"}, 125, "gpusteward: the hook is not there"},
-		{[]string{"exec", "--library=" + library}, 2, "COMMAND"},
+		{[]string{"exec", "--library=" + library}, exitUsage, "COMMAND"},
 	} {
 		cmd := exec.Command(os.Args[0], c.args...)
 		cmd.Env = append(os.Environ(), asAgent+"=1", "GPUSTEWARD_TENANT=", "GPUSTEWARD_SOCKET=")

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -29,6 +30,18 @@ func main() {
 	stop()
 	os.Exit(status)
 }
+
+// Exit statuses where starting again is of no use until somebody has changed
+// something, as sysexits.h has them: the units name them. Of Go a crash is 2.
+const (
+	exitUsage  = 64
+	exitConfig = 78
+)
+
+// misconfigured is an error of what the operator wrote.
+type misconfigured struct{ error }
+
+func (m misconfigured) Unwrap() error { return m.error }
 
 // flags are the command line's.
 type flags struct {
@@ -67,7 +80,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	app.Flag("log.format", "Format of the log: console or json; auto is console on a terminal.").Default("auto").EnumVar(&f.logFormat, "auto", "console", "json")
 
 	app.Flag("state.dir", "Directory of what the agent remembers: the GPUs that the host has.").Default("/var/lib/gpusteward").StringVar(&f.stateDir)
-	app.Flag("runtime.dir", "Directory of the control socket.").Default("/run/gpusteward").StringVar(&f.runtimeDir)
+	app.Flag("runtime.dir", "Directory of the sockets: agent/control.sock and broker/broker.sock.").Default("/run/gpusteward").StringVar(&f.runtimeDir)
 	app.Flag("path.procfs", "Where procfs is mounted.").Default("/proc").StringVar(&f.procfs)
 	app.Flag("path.sysfs", "Where sysfs is mounted.").Default("/sys").StringVar(&f.sysfs)
 
@@ -118,7 +131,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		if i := slices.Index(args, judge.FullCommand()); i >= 0 && !slices.Contains(args[:i], "config") {
 			return checkMistaken // 2 would be a verdict
 		}
-		return 2
+		return exitUsage
 	}
 	switch command {
 	case check.FullCommand():
@@ -144,6 +157,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		log := newLogger(stderr, f.logLevel, f.logFormat)
 		if err := f.role.serve(ctx, f, log); err != nil {
 			log.Error("gpusteward ends", "err", err)
+			if errors.As(err, new(misconfigured)) {
+				return exitConfig
+			}
 			return 1
 		}
 	}

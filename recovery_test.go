@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -187,9 +186,8 @@ func TestSystemdsSocketOutlivesTheOldLibrary(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	cmd := exec.Command("sh", append([]string{"-c", `LISTEN_PID=$$ exec "$0" "$@"`, os.Args[0], "--web.systemd-socket"}, f.flags()...)...)
-	cmd.Env = append(append(os.Environ(), f.environment()...), "LISTEN_FDS=1")
-	cmd.ExtraFiles = []*os.File{file}
+	cmd := activated([]*os.File{file}, append([]string{"--web.systemd-socket"}, f.flags()...)...)
+	cmd.Env = append(cmd.Env, f.environment()...)
 	a := launch(t, cmd)
 	a.url = "http://" + l.Addr().String()
 	a.well(0, 1)

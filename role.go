@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"gpusteward/collectors"
+	"gpusteward/exporter"
 	"gpusteward/health"
 	"gpusteward/health/journal"
 )
@@ -77,9 +78,9 @@ func enforce(ctx context.Context, f flags, log *slog.Logger) error {
 	c, err := conf.load()
 	switch {
 	case err != nil:
-		return fmt.Errorf("--config.file: %w", err)
+		return misconfigured{fmt.Errorf("--config.file: %w", err)}
 	case !c.Enforcer.Enabled:
-		return fmt.Errorf("--role=enforce: enforcer.enabled is false in %s: there is nothing to enforce", conf.origin())
+		return misconfigured{fmt.Errorf("--role=enforce: enforcer.enabled is false in %s: there is nothing to enforce", conf.origin())}
 	}
 	f.stateDir = filepath.Join(f.stateDir, "enforcer") // beside what who observes keeps
 	m, err := newMachine(f, c, log)
@@ -124,6 +125,17 @@ func enforce(ctx context.Context, f flags, log *slog.Logger) error {
 	}
 	log.Info("gpusteward ends")
 	return nil
+}
+
+// isObserver reports whether a user is whom the agent observes as: the
+// directory of the control socket is that user's, in one that is root's.
+func (f flags) isObserver(uid uint32) bool {
+	info, err := os.Lstat(filepath.Join(f.runtimeDir, filepath.Dir(exporter.ControlSocket)))
+	if err != nil {
+		return false
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	return ok && owner.Uid == uid
 }
 
 // blame remembers which GPUs had faults of their own, by the driver's events.

@@ -2,10 +2,14 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"gpusteward/enforcer/wire"
 )
 
 // Two processes, one that only enforces and one that only observes, are what
@@ -26,7 +30,7 @@ func TestRoles(t *testing.T) {
 	_, page := observer.get("/metrics")
 	_, rest, _ := strings.Cut(page, `nvgpu_up{gpu="1",uuid="`)
 	uuid, _, _ := strings.Cut(rest, `"`)
-	if _, tenant := hello(t, filepath.Join(dir, "broker.sock"), uuid, ""); tenant != "tests" {
+	if _, tenant := hello(t, filepath.Join(dir, "broker/broker.sock"), uuid, ""); tenant != "tests" {
 		t.Errorf("this process is of %q, want tests", tenant)
 	}
 	observer.sees("what the enforcer says", func(s series) bool {
@@ -48,7 +52,159 @@ func TestEnforceWithNothingToEnforce(t *testing.T) {
 	t.Parallel()
 	a := spawn(t, nil, "--role=enforce", "--demo=h100", "--config.file="+write(t, ""))
 	eventually(t, "it ends", a.hasEnded)
-	if a.status != 1 || !strings.Contains(a.log.String(), "--role=enforce: enforcer.enabled is false in ") {
+	if a.status != exitConfig || !strings.Contains(a.log.String(), "--role=enforce: enforcer.enabled is false in ") {
 		t.Errorf("exit status %d, %s", a.status, a.log)
+	}
+}
+
+func TestTheObserverIsWhoseDirectoryItIs(t *testing.T) {
+	t.Parallel()
+	f := flags{runtimeDir: t.TempDir()}
+	me := uint32(os.Getuid())
+	if f.isObserver(me) {
+		t.Error("there is an observer without a directory")
+	}
+	if err := os.Mkdir(filepath.Join(f.runtimeDir, "agent"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if !f.isObserver(me) || f.isObserver(me+1) {
+		t.Errorf("uid %d is not the observer, or another is", me)
+	}
+	other := flags{runtimeDir: t.TempDir()}
+	if err := os.Symlink(filepath.Join(f.runtimeDir, "agent"), filepath.Join(other.runtimeDir, "agent")); err != nil {
+		t.Fatal(err)
+	}
+	if os.Getuid() == 0 {
+		if err := os.Lchown(filepath.Join(other.runtimeDir, "agent"), 1, 1); err != nil {
+			t.Fatal(err)
+		}
+		if other.isObserver(me) {
+			t.Error("a link is followed")
+		}
+	}
+}
+
+// activated returns the command of an agent that is given these files as
+// systemd's sockets. systemd names the process that they are for, which only
+// exists once it has been started.
+func activated(files []*os.File, args ...string) *exec.Cmd {
+	cmd := exec.Command("sh", append([]string{"-c", `LISTEN_PID=$$ exec "$0" "$@"`, os.Args[0]}, args...)...)
+	cmd.Env = append(os.Environ(), fmt.Sprintf("LISTEN_FDS=%d", len(files)))
+	cmd.ExtraFiles = files
+	return cmd
+}
+
+// asks has a client connect to the broker's socket and ask for statistics; it
+// returns what waits for the answer.
+func asks(t *testing.T, socket string) (answered func()) {
+	t.Helper()
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if _, err := conn.Write(wire.Header{Type: wire.TypeStats, Seq: 1}.Append(nil)); err != nil {
+		t.Fatal(err)
+	}
+	return func() { t.Helper(); hooked{t, conn}.hears(wire.TypeStatsReply) }
+}
+
+// systemd's socket is the broker's: who connects before it runs, or while it
+// restarts, is answered, and the file stays the same.
+func TestTheBrokerTakesSystemdsSocket(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "activated") // t.TempDir's names are too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "broker/broker.sock")
+	if err := os.Mkdir(filepath.Dir(socket), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	file, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	before, err := os.Stat(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := write(t, "enforcer: {enabled: true}\n")
+	for _, role := range []string{"enforce", "enforce", "all"} {
+		answered := asks(t, socket)
+		a := launch(t, activated([]*os.File{file}, "--demo=testdata/scenario/two.yml", "--config.file="+config, "--runtime.dir="+dir, "--role="+role, loopback))
+		answered()
+		answered = asks(t, socket)
+		answered()
+		if status := a.stop(); status != 0 {
+			t.Errorf("exit status %d, want 0", status)
+		}
+		if strings.Contains(a.log.String(), "is not where") {
+			t.Errorf("it says that the socket is elsewhere: %s", a.log)
+		}
+	}
+	if after, err := os.Stat(socket); err != nil || !os.SameFile(before, after) {
+		t.Errorf("the socket is not what it was: %v", err)
+	}
+
+	elsewhere := launch(t, activated([]*os.File{file}, "--demo=testdata/scenario/two.yml", "--config.file="+config, "--role=enforce"))
+	asks(t, socket)()
+	if line := elsewhere.log.find("systemd's socket of the broker is not where programs and agents look for it"); line["socket"] != socket {
+		t.Errorf("it does not say that nobody looks for it there: %s", elsewhere.log)
+	}
+}
+
+func TestTheBrokerRefusesOtherSockets(t *testing.T) {
+	t.Parallel()
+	tcp, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	var files []*os.File
+	take := func(l interface{ File() (*os.File, error) }) *os.File {
+		file, err := l.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+		return file
+	}
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	unix := func(network string) *os.File {
+		l, err := net.ListenUnix(network, &net.UnixAddr{Net: network}) // the kernel names it
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		return take(l)
+	}
+	datagrams, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer datagrams.Close()
+	config := write(t, "enforcer: {enabled: true}\n")
+	for want, given := range map[string][]*os.File{
+		"was given tcp " + tcp.Addr().String(): {take(tcp)},
+		"was given unix @":                     {unix("unix")},
+		"was given none that listens":          {take(datagrams)},
+		"was given unixpacket @":               {unix("unixpacket"), unix("unixpacket")},
+	} {
+		a := launch(t, activated(given, "--demo=h100", "--config.file="+config, "--role=enforce"))
+		if status := a.wait(); status != exitConfig || !strings.Contains(a.log.String(), want) || !strings.Contains(a.log.String(), "ListenSequentialPacket=") {
+			t.Errorf("%s: exit status %d: %s", want, status, a.log)
+		}
 	}
 }

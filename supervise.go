@@ -3,12 +3,16 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/coreos/go-systemd/v22/activation"
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/mattn/go-isatty"
 	"github.com/rs/zerolog"
@@ -79,4 +83,30 @@ func supervise(ctx context.Context, host *collectors.Host, fast func() time.Dura
 		case <-time.After(interval):
 		}
 	}
+}
+
+// brokerListener returns the socket that systemd listens at for the broker,
+// nil where it has none. Clients wait there while the broker restarts, and it
+// stays the same file for containers that have it mounted.
+func (f flags) brokerListener() (*net.UnixListener, error) {
+	if f.role == roleAll && *f.web.WebSystemdSocket {
+		return nil, nil // they are HTTP's
+	}
+	given, err := activation.Listeners()
+	if err != nil || len(given) == 0 {
+		return nil, err
+	}
+	if l, ok := given[0].(*net.UnixListener); ok && len(given) == 1 && l.Addr().Network() == "unixpacket" {
+		return l, nil
+	}
+	var kinds []string
+	for _, l := range given {
+		kind := "none that listens"
+		if l != nil {
+			kind = l.Addr().Network() + " " + l.Addr().String()
+			_ = l.Close()
+		}
+		kinds = append(kinds, kind)
+	}
+	return nil, misconfigured{fmt.Errorf("the broker takes one socket of systemd's, of ListenSequentialPacket=, and was given %s; HTTP's are taken with --web.systemd-socket", strings.Join(kinds, ", "))}
 }

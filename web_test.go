@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -32,11 +31,8 @@ func TestSystemdsSocketIsServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	// systemd names the process that the socket is for, which only exists once
-	// it has been started.
-	cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ exec "$0" "$@"`, os.Args[0], "--demo=h100", "--web.systemd-socket")
-	cmd.Env = append(os.Environ(), "LISTEN_FDS=1")
-	cmd.ExtraFiles = []*os.File{file}
+	// With the enforcer too: sockets are HTTP's then, and the broker makes its own.
+	cmd := activated([]*os.File{file}, "--demo=h100", "--web.systemd-socket", "--config.file="+write(t, "enforcer: {enabled: true}\n"))
 	a := launch(t, cmd)
 	a.url = "http://" + l.Addr().String()
 	eventually(t, "the socket is served", func() bool {
@@ -127,8 +123,8 @@ func TestAWrongWebConfigEndsBeforeAnythingIsServed(t *testing.T) {
 		log := new(transcript)
 		status := run(ctx, []string{"--demo=h100", loopback, "--web.config.file=" + path}, io.Discard, log)
 		cancel()
-		if status != 1 || !strings.Contains(log.String(), "--web.config.file="+path) || !strings.Contains(log.String(), want) || log.find("Listening on") != nil {
-			t.Errorf("with\n%sstatus %d, want 1 and a message with the flag, the file and %q; log:\n%s", text, status, want, log)
+		if status != exitConfig || !strings.Contains(log.String(), "--web.config.file="+path) || !strings.Contains(log.String(), want) || log.find("Listening on") != nil {
+			t.Errorf("with\n%sstatus %d, want 78 and a message with the flag, the file and %q; log:\n%s", text, status, want, log)
 		}
 	}
 }

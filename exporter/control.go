@@ -21,8 +21,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ControlSocket is the name of the control socket in the runtime directory.
-const ControlSocket = "control.sock"
+// ControlSocket is the control socket in the runtime directory: in a directory
+// of its own, because that is the agent's user's, and what else is there is not.
+const ControlSocket = "agent/control.sock"
 
 // controlTime bounds an action, and how long a client waits for it.
 const controlTime = 10 * time.Second
@@ -34,7 +35,7 @@ const maxArguments = 16 << 10
 // own user may use, and the kernel says who is who. POST /drain does what
 // Actions has for "drain"; GET goes to Reads.
 type Control struct {
-	Dir     string // of the socket; made if it is not there
+	Dir     string // the runtime directory; the socket's is made if it is not there
 	Actions map[string]Action
 	Done    func() // called after each
 	Reads   http.Handler
@@ -98,10 +99,10 @@ func (c *Control) Run(ctx context.Context) error {
 
 // listen makes the socket. One that nobody listens at any more is replaced.
 func (c *Control) listen() (net.Listener, error) {
-	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the runtime directory: %w", err)
-	}
 	path := filepath.Join(c.Dir, ControlSocket)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("make the control socket's directory: %w", err)
+	}
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode().Type() != fs.ModeSocket {
 			return nil, fmt.Errorf("%s is there and is no socket", path)
@@ -224,7 +225,7 @@ func (c *Control) do(w http.ResponseWriter, r *http.Request, who peer, name stri
 	}
 }
 
-// Order has the agent at the control socket in dir do an action, and returns
+// Order has the agent of the runtime directory dir do an action, and returns
 // what it says of it. Its errors say what an operator can do.
 func Order(ctx context.Context, dir, action string, arguments url.Values) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*controlTime)

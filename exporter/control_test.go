@@ -187,10 +187,20 @@ func TestWhoMayGiveOrders(t *testing.T) {
 // newRecorder is a ResponseWriter that remembers the status.
 func newRecorder() *page { return &page{header: http.Header{}, status: http.StatusOK} }
 
+// withSocketDir returns a runtime directory that has the control socket's in it.
+func withSocketDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, filepath.Dir(ControlSocket)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 func TestSocketsInTheWay(t *testing.T) {
 	drain := map[string]Action{"drain": nothing}
 	t.Run("an ended agent's", func(t *testing.T) {
-		dir := t.TempDir()
+		dir := withSocketDir(t)
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, ControlSocket), Net: "unix"})
 		if err != nil {
 			t.Fatal(err)
@@ -214,7 +224,7 @@ func TestSocketsInTheWay(t *testing.T) {
 		}
 	})
 	t.Run("a file", func(t *testing.T) {
-		dir := t.TempDir()
+		dir := withSocketDir(t)
 		file := filepath.Join(dir, ControlSocket)
 		if err := os.WriteFile(file, []byte("kept"), 0o600); err != nil {
 			t.Fatal(err)

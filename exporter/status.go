@@ -22,7 +22,7 @@ const DefaultURL = "http://localhost:9836"
 
 // StatusOptions say what Status shows, and of which agent.
 type StatusOptions struct {
-	RuntimeDir string // of the control socket, which is asked first
+	RuntimeDir string // where the control socket is, which is asked first
 	URL        string // of an agent to ask instead; empty: DefaultURL, should the socket not answer
 	Watch      bool   // go on, every second, until the context ends
 	JSON       bool   // as /api/v1/state has it, instead of a table
@@ -111,8 +111,8 @@ func (o StatusOptions) ask(ctx context.Context) ([]byte, error) {
 const statePath = "/api/v1/state"
 
 // Ask returns what the agent at url answers to a GET of path; where url is
-// empty, the one at the control socket in dir, which nobody else can pretend
-// to be. It waits for 3 s at most. Its errors are shown to operators.
+// empty, the one of the runtime directory dir, which nobody else can pretend to
+// be. It waits for 3 s at most. Its errors are shown to operators.
 func Ask(ctx context.Context, dir, url, path string) ([]byte, error) {
 	if url == "" {
 		return get(ctx, overSocket(filepath.Join(dir, ControlSocket)), "http://agent"+path)

@@ -27,7 +27,7 @@ func nowhere(t *testing.T) string {
 }
 
 func TestStatusAsksTheSocketFirst(t *testing.T) {
-	dir := t.TempDir()
+	dir := withSocketDir(t)
 	l, err := net.Listen("unix", filepath.Join(dir, ControlSocket))
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestStatusErrorsSayWhatToDo(t *testing.T) {
 
 // A socket that hangs is not passed over: whoever asks wants that agent.
 func TestStatusOfAnAgentThatHangs(t *testing.T) {
-	dir := t.TempDir()
+	dir := withSocketDir(t)
 	l, err := net.Listen("unix", filepath.Join(dir, ControlSocket))
 	if err != nil {
 		t.Fatal(err)

@@ -52,6 +52,9 @@ type Options struct {
 	// for anybody. It is asked when a GPU begins to be shared, and by Refresh. It
 	// must not block, and may be nil.
 	Room func(uuid string) uint64
+	// Observer reports whether a user may ask for the statistics, beside root
+	// and the broker's own. It must not block, and may be nil: nobody else may.
+	Observer func(uid uint32) bool
 	// Enforcer returns the part of the statistics that is not the broker's. It
 	// may be nil, and must not call the broker.
 	Enforcer   func() *wire.EnforcerStats
@@ -132,7 +135,8 @@ func New(o Options) (*Broker, error) {
 		return nil, err
 	}
 	if raw, err := b.listener.SyscallConn(); err == nil {
-		// What is accepted inherits it: each message says which process sent it.
+		// Each message says which process sent it. What is accepted inherits
+		// that, unless it waited from before on: see admit.
 		err = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) })
 		if err != nil {
 			b.Close()

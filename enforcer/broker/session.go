@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"gpusteward/enforcer/wire"
 )
 
@@ -99,7 +101,11 @@ func (b *Broker) admit(conn *net.UnixConn) (*session, *refusal) {
 	}
 	var facts Facts
 	var pidfd int
-	if closed := raw.Control(func(fd uintptr) { facts, pidfd, err = b.peer(int(fd)) }); closed != nil || err != nil {
+	if closed := raw.Control(func(fd uintptr) {
+		// For who waited at systemd's socket: newer kernels decide at its connect.
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
+		facts, pidfd, err = b.peer(int(fd))
+	}); closed != nil || err != nil {
 		return nil, refuse(wire.CodeDenied, errors.Join(closed, err))
 	}
 	s := &session{b: b, conn: conn, raw: raw, facts: facts, pidfd: pidfd}

@@ -167,8 +167,8 @@ func (g *gpu) stats(all *wire.Stats) {
 
 // stats answers STATS with a file of JSON, for who may know everything.
 func (s *session) stats(fd int, m *mail, h wire.Header, _ []byte) *refusal {
-	if s.facts.UID != 0 && int(s.facts.UID) != os.Geteuid() {
-		return &refusal{wire.CodeDenied, "statistics are for root and the broker's own user", true}
+	if may := s.b.options.Observer; s.facts.UID != 0 && int(s.facts.UID) != os.Geteuid() && (may == nil || !may(s.facts.UID)) {
+		return &refusal{wire.CodeDenied, "statistics are for root, the broker's own user and the observer's", true}
 	}
 	if s.state.CompareAndSwap(int32(connecting), int32(observing)) {
 		_ = s.conn.SetReadDeadline(time.Time{})

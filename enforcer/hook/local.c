@@ -17,7 +17,7 @@
 
 #define GS_PERIOD (100 * GS_MS)       /* of the duty cycle */
 #define GS_GRACE (30 * GS_SECOND)     /* how long the cycle goes on after a loss */
-#define GS_DEFAULT_SOCKET "/run/gpusteward/broker.sock"
+#define GS_DEFAULT_SOCKET "/run/gpusteward/broker/broker.sock"
 
 struct gs_settings gs_settings;
 struct gs_page gs_own = {.magic = GS_MAGIC, .version = 1};

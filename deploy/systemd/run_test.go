@@ -1,0 +1,622 @@
+//go:build deploy
+
+package systemd
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/wire"
+)
+
+const patience = 20 * time.Second
+
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !cond(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v still not: %s", patience, what)
+		}
+	}
+}
+
+// A transcript is what a program wrote. Safe for concurrent use.
+type transcript struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *transcript) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *transcript) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// A service is one that runs as its unit says, under this test as its manager.
+type service struct {
+	root
+	unit
+	log    *transcript
+	cmd    *exec.Cmd
+	notify *net.UnixConn
+	ended  chan struct{}
+
+	mu   sync.Mutex
+	told map[int]string // by the process that told, all of it
+}
+
+// start starts a unit. A file is a socket of systemd's that it is given; before
+// is put before its command.
+func (r root) start(name string, variables map[string]string, file *os.File, before ...string) *service {
+	t := r.t
+	t.Helper()
+	s := &service{root: r, unit: readUnit(t, name), log: new(transcript), ended: make(chan struct{}), told: map[int]string{}}
+	r.makeDirectories(s.unit)
+	if s.last("Service.StateDirectory") == "gpusteward" { // the default
+		variables["GPUSTEWARD_OPTS"] += " --state.dir=" + r.path("var/lib/gpusteward")
+	}
+	socket := r.path(name + ".notify")
+	err := os.RemoveAll(socket) // of one that was stopped
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.notify, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(socket, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := s.notify.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) }); err != nil {
+		t.Fatal(err)
+	}
+	environment := []string{"NOTIFY_SOCKET=" + socket, fmt.Sprintf("WATCHDOG_USEC=%d", seconds(t, s.unit, "WatchdogSec").Microseconds())}
+	if file != nil {
+		before = append(before, "sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" "$@"`)
+	}
+	argv := append(append(before, r.confined(s.unit)...), r.command(s.unit, "ExecStart", 0, variables)...)
+	if len(before) > 0 && filepath.Base(before[0]) == "systemd-socket-activate" { // which hands on what it is told to
+		for _, variable := range environment {
+			argv = append([]string{argv[0], "--setenv=" + variable}, argv[1:]...)
+		}
+	}
+	s.cmd = exec.Command(argv[0], argv[1:]...)
+	s.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8"}, environment...)
+	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
+	if file != nil {
+		s.cmd.ExtraFiles = []*os.File{file}
+	}
+	s.cmd.Dir = "/"
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var listening sync.WaitGroup
+	listening.Go(s.listen)
+	go func() {
+		defer close(s.ended)
+		_ = s.cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = s.cmd.Process.Kill()
+		<-s.ended
+		_ = s.notify.Close()
+		listening.Wait()
+		if t.Failed() {
+			t.Logf("%s, %q:\n%s", name, argv, s.log)
+		}
+	})
+	return s
+}
+
+// listen takes what services tell.
+func (s *service) listen() {
+	for b, control := make([]byte, 4096), make([]byte, 256); ; {
+		n, cn, _, _, err := s.notify.ReadMsgUnix(b, control)
+		if err != nil {
+			return
+		}
+		messages, err := unix.ParseSocketControlMessage(control[:cn])
+		if err != nil || len(messages) == 0 {
+			continue
+		}
+		from, err := unix.ParseUnixCredentials(&messages[0])
+		if err != nil {
+			continue
+		}
+		s.mu.Lock()
+		s.told[int(from.Pid)] += string(b[:n]) + "\n"
+		s.mu.Unlock()
+	}
+}
+
+// tells reports how often the main process, the only one that NotifyAccess=main
+// hears, has told something.
+func (s *service) tells(what string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Count(s.told[s.cmd.Process.Pid], what)
+}
+
+func (s *service) over() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// ready waits until the unit is.
+func (s *service) ready() *service {
+	s.t.Helper()
+	eventually(s.t, "READY=1", func() bool { return s.tells("READY=1") == 1 || s.over() })
+	if s.over() {
+		s.t.Fatalf("it ended: %v", s.cmd.ProcessState)
+	}
+	return s
+}
+
+// stop stops it as systemd does, and returns its exit status.
+func (s *service) stop() int {
+	s.t.Helper()
+	_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	return s.wait()
+}
+
+// wait returns the exit status, which must come before TimeoutStopSec is over.
+func (s *service) wait() int {
+	s.t.Helper()
+	select {
+	case <-s.ended:
+	case <-time.After(seconds(s.t, s.unit, "TimeoutStopSec")):
+		s.t.Fatal("it does not end within TimeoutStopSec")
+	}
+	return s.cmd.ProcessState.ExitCode()
+}
+
+// status returns a line of /proc/PID/status.
+func (s *service) status(key string) string {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
+	m := regexp.MustCompile(`(?m)^` + key + `:\s*(.*)$`).FindStringSubmatch(string(text))
+	if m == nil {
+		return ""
+	}
+	return m[1]
+}
+
+// url returns where it listens.
+func (s *service) url() (url string) {
+	s.t.Helper()
+	eventually(s.t, "it listens", func() bool {
+		m := regexp.MustCompile(`"address":"([^"]+)".*"message":"Listening on"`).FindStringSubmatch(s.log.String())
+		if m != nil {
+			url = "http://" + m[1]
+		}
+		return m != nil || s.over()
+	})
+	return url
+}
+
+func get(t *testing.T, url string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+const (
+	loopback = "--web.listen-address=127.0.0.1:0"
+	quotas   = "enforcer:\n  enabled: true\n  tenants:\n    - {name: team, select: [{users: [0]}], guarantee: 40 %}\n"
+)
+
+func (r root) config(text string) { put(r.t, r.path("etc/gpusteward/gpusteward.yml"), text, 0o644) }
+
+// The observer as its unit starts it, on this host: it is ready, has one
+// capability, remembers, serves, and takes orders.
+func TestObserverRunsAsItsUnitSays(t *testing.T) {
+	r := newRoot(t)
+	r.config("")
+	began := time.Now()
+	s := r.start("gpusteward.service", r.options(loopback), nil).ready()
+	t.Logf("ready after %v", time.Since(began))
+	if text := get(t, s.url()+"/metrics"); !strings.Contains(text, "\ngpusteward_build_info") {
+		t.Errorf("/metrics:\n%.2000s", text)
+	}
+	eventually(t, "the watchdog is fed twice", func() bool { return s.tells("WATCHDOG=1") >= 2 })
+	if s.tells("STATUS=") == 0 {
+		t.Errorf("no STATUS: %v", s.told)
+	}
+	for key, want := range map[string]string{"Uid": fmt.Sprintf("%d\t%[1]d\t%[1]d\t%[1]d", r.uid), "CapEff": "0000000400000000", "CapBnd": "0000000400000000", "NoNewPrivs": "1"} {
+		if got := s.status(key); got != want {
+			t.Errorf("%s: %s, want %s", key, got, want)
+		}
+	}
+	journal, err := os.ReadDir(r.path("var/lib/gpusteward"))
+	if err != nil || len(journal) == 0 {
+		t.Errorf("it has written no state: %v", err)
+	}
+	r.is("run/gpusteward/agent/control.sock", os.ModeSocket|0o600, r.uid, r.gid)
+	if out, status := run(t, agent, "status", "--runtime.dir="+r.path("run/gpusteward")); status != 0 {
+		t.Errorf("gpusteward status: %s", out)
+	}
+	if kernel, err := os.Open("/dev/kmsg"); err == nil { // as root
+		kernel.Close()
+		if log := s.log.String(); strings.Contains(log, "kmsg") {
+			t.Errorf("it cannot read the kernel's log: %s", log)
+		}
+	}
+	if status := s.stop(); status != 0 || s.tells("STOPPING=1") != 1 {
+		t.Errorf("exit status %d; it told %v", status, s.told)
+	}
+	if _, err := os.Stat(r.path("run/gpusteward/agent/control.sock")); err == nil {
+		t.Error("its control socket stays")
+	}
+}
+
+// listens makes the socket of gpusteward-broker.socket, which systemd holds.
+func (r root) listens() (socket string, file *os.File) {
+	r.t.Helper()
+	u := readUnit(r.t, "gpusteward-broker.socket")
+	socket = r.path(u.last("Socket.ListenSequentialPacket"))
+	if u.last("Socket.SocketMode") != "0666" || u.last("Socket.PassCredentials") != "yes" {
+		r.t.Errorf("%v", u)
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if file, err = l.File(); err != nil {
+		r.t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	_ = l.Close()
+	r.t.Cleanup(func() { file.Close() })
+	if err := unix.SetsockoptInt(int(file.Fd()), unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := os.Chmod(socket, 0o666); err != nil {
+		r.t.Fatal(err)
+	}
+	return socket, file
+}
+
+// asks has a client send a request to the broker; it returns what waits for
+// an answer of a type.
+func asks(t *testing.T, socket string, request []byte) (answered func(want wire.Type)) {
+	t.Helper()
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if _, err := conn.Write(request); err != nil {
+		t.Fatal(err)
+	}
+	return func(want wire.Type) {
+		t.Helper()
+		if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
+		frame := make([]byte, wire.FrameMax)
+		n, _, _, _, err := conn.ReadMsgUnix(frame, make([]byte, 64))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h, _, err := wire.Decode(frame[:n]); err != nil || h.Type != want {
+			t.Errorf("the answer is %v, %v", h.Type, err)
+		}
+	}
+}
+
+// statistics asks for the broker's books.
+func statistics() []byte { return wire.Header{Type: wire.TypeStats, Seq: 1}.Append(nil) }
+
+// session begins one on a GPU, as the hook does in a program.
+func session(t *testing.T, uuid string) []byte {
+	t.Helper()
+	m := wire.Hello{PID: uint32(os.Getpid()), GPUs: 1, CUDA: 13000}
+	copy(m.Hook[:], "0.1")
+	if _, err := hex.Decode(m.UUID[0][:], []byte(strings.ReplaceAll(strings.TrimPrefix(uuid, "GPU-"), "-", ""))); err != nil {
+		t.Fatalf("%s: %v", uuid, err)
+	}
+	return m.Append(wire.Header{Type: wire.TypeHello, Seq: 1}.Append(nil))
+}
+
+// systemd-socket-activate starts the broker's unit when somebody connects.
+func TestBrokerIsStartedByItsSocket(t *testing.T) {
+	needs(t, "systemd-socket-activate")
+	r := newRoot(t)
+	r.config(quotas)
+	socket := r.path(readUnit(t, "gpusteward-broker.socket").last("Socket.ListenSequentialPacket"))
+	s := r.start("gpusteward-broker.service", r.options("--demo=h100"), nil, "systemd-socket-activate", "--seqpacket", "--listen="+socket)
+	eventually(t, "there is a socket", func() bool { _, err := os.Stat(socket); return err == nil })
+	if err := os.Chmod(socket, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	answered := asks(t, socket, statistics())
+	s.ready()
+	answered(wire.TypeStatsReply)
+	eventually(t, "the watchdog is fed twice", func() bool { return s.tells("WATCHDOG=1") >= 2 })
+	for key, want := range map[string]string{"Uid": "0\t0\t0\t0", "CapEff": "0000000000080020", "CapPrm": "0000000000080020", "CapBnd": "0000000000080020", "NoNewPrivs": "1"} {
+		if got := s.status(key); got != want {
+			t.Errorf("%s: %s, want %s", key, got, want)
+		}
+	}
+	r.is("run/gpusteward/enforcer.lock", 0o600, 0, 0)
+	if status := s.stop(); status != 0 || s.tells("STOPPING=1") != 1 || s.tells("STATUS=") == 0 {
+		t.Errorf("exit status %d; it told %v", status, s.told)
+	}
+}
+
+// An observer without rights and a broker with two capabilities, with systemd's
+// socket between them: quotas come through, over a restart of the broker too.
+func TestTheTwoFindEachOther(t *testing.T) {
+	r := newRoot(t)
+	r.config(quotas)
+	socket, file := r.listens()
+	before, err := os.Stat(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	observer := r.start("gpusteward.service", r.options(loopback, "--demo=h100"), nil).ready()
+	url := observer.url()
+	m := regexp.MustCompile(`\nnvgpu_up{gpu="0",uuid="([^"]+)"} 1\n`).FindStringSubmatch(get(t, url+"/metrics"))
+	if m == nil {
+		t.Fatal("there is no GPU")
+	}
+	guarantee := fmt.Sprintf("\nnvgpu_quota_compute_guarantee_ratio{gpu=\"0\",tenant=\"team\",uuid=\"%s\"} 0.4\n", m[1])
+	for range 2 {
+		answered := asks(t, socket, session(t, m[1])) // before it runs
+		broker := r.start("gpusteward-broker.service", r.options("--demo=h100"), file)
+		answered(wire.TypeWelcome)
+		broker.ready()
+		eventually(t, "the quotas are there", func() bool {
+			text := get(t, url+"/metrics")
+			return strings.Contains(text, "\ngpusteward_broker_up 1\n") && strings.Contains(text, guarantee)
+		})
+		if status := broker.stop(); status != 0 {
+			t.Errorf("exit status %d of the broker", status)
+		}
+		eventually(t, "the broker is missed", func() bool {
+			text := get(t, url+"/metrics")
+			return strings.Contains(text, "\ngpusteward_broker_up 0\n") && !strings.Contains(text, guarantee)
+		})
+	}
+	if after, err := os.Stat(socket); err != nil || !os.SameFile(before, after) {
+		t.Errorf("the socket is not what it was: %v", err)
+	}
+}
+
+// Scrapes wait at systemd's socket until the observer runs.
+func TestHTTPBySocketActivation(t *testing.T) {
+	needs(t, "systemd-socket-activate")
+	r := newRoot(t)
+	r.config("")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	if port := readUnit(t, "gpusteward.socket").last("Socket.ListenStream"); port != "9836" {
+		t.Errorf("gpusteward.socket listens at %s", port)
+	}
+	s := r.start("gpusteward.service", r.options("--demo=h100", "--web.systemd-socket"), nil, "systemd-socket-activate", "--listen="+address)
+	var conn net.Conn
+	eventually(t, "somebody listens", func() bool {
+		conn, err = net.Dial("tcp", address)
+		return err == nil
+	})
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET /-/healthy HTTP/1.0\r\n\r\n")
+	s.ready()
+	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := io.ReadAll(conn); err != nil || !strings.Contains(string(answer), " 200 OK\r\n") {
+		t.Errorf("who connected before it ran was answered %q, %v", answer, err)
+	}
+	if status := s.stop(); status != 0 {
+		t.Errorf("exit status %d", status)
+	}
+}
+
+// systemctl reload fails where the file is bad, says why, and the agent keeps
+// the good one; otherwise it is told.
+func TestReload(t *testing.T) {
+	for _, name := range []string{"gpusteward.service", "gpusteward-broker.service"} {
+		r := newRoot(t)
+		r.config(quotas)
+		s := r.start(name, r.options(loopback, "--demo=h100"), nil).ready()
+		variables := map[string]string{"MAINPID": fmt.Sprint(s.cmd.Process.Pid)}
+		reload := func() (out string, status int) {
+			for i := range s.unit["Service.ExecReload"] {
+				out, status = run(t, append(r.confined(s.unit), r.command(s.unit, "ExecReload", i, variables)...)...)
+				if status != 0 {
+					break
+				}
+			}
+			return out, status
+		}
+		r.config("collectors: {fats: 1s}\n")
+		if out, status := reload(); status == 0 || !strings.Contains(out, "gpusteward.yml:1") || !strings.Contains(out, `"fats"`) {
+			t.Errorf("%s: a bad file: exit status %d: %s", name, status, out)
+		}
+		r.config(quotas + "  turn: 20ms\n")
+		if out, status := reload(); status != 0 {
+			t.Errorf("%s: a good file: exit status %d: %s", name, status, out)
+		}
+		eventually(t, "the file is read again", func() bool { return strings.Contains(s.log.String(), "configuration reloaded") })
+		if strings.Contains(s.log.String(), "not reloaded") {
+			t.Errorf("%s: the agent was told of the bad file", name)
+		}
+		if status := s.stop(); status != 0 {
+			t.Errorf("%s: exit status %d", name, status)
+		}
+	}
+}
+
+// What only somebody can mend ends with a message and a status after which
+// systemd does not try again; anything else is tried again, but not in a storm.
+func TestMistakesAreNotTriedAgain(t *testing.T) {
+	for _, c := range []struct{ name, config, option, says string }{
+		{"gpusteward-broker.service", "", "", "enforcer.enabled is false in"},
+		{"gpusteward-broker.service", "enforcer: {enabled: yes, turn: 1s}\n", "", "enforcer.turn"},
+		{"gpusteward.service", "collectors: {fats: 1s}\n", "", "fats"},
+		{"gpusteward.service", "", "--web.config.file=/nowhere.yml", "/nowhere.yml"},
+		{"gpusteward.service", "", "--bogus", "--bogus"},
+	} {
+		r := newRoot(t)
+		r.config(c.config)
+		s := r.start(c.name, r.options(loopback, "--demo=h100", c.option), nil)
+		status := s.wait()
+		if !strings.Contains(" "+s.last("Service.RestartPreventExitStatus")+" ", fmt.Sprintf(" %d ", status)) || !strings.Contains(s.log.String(), c.says) {
+			t.Errorf("%s: exit status %d: %s", c.says, status, s.log)
+		}
+	}
+	for _, name := range []string{"gpusteward.service", "gpusteward-broker.service"} {
+		u := readUnit(t, name)
+		within, burst := 0, 0
+		_, err1 := fmt.Sscan(u.last("Unit.StartLimitIntervalSec"), &within)
+		_, err2 := fmt.Sscan(u.last("Unit.StartLimitBurst"), &burst)
+		// Restart= alone never reaches the limit; a socket that starts it again and again does.
+		if every := int(seconds(t, u, "RestartSec").Seconds()); err1 != nil || err2 != nil || u.last("Service.Restart") != "on-failure" || within/every >= burst {
+			t.Errorf("%s: restarted every %d s, %d times in %d s at most", name, every, burst, within)
+		}
+	}
+}
+
+// Device nodes are made for the GPUs that a loaded driver has, and where there
+// is none nothing is run, so that no driver gets loaded.
+func TestDeviceNodes(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"gpusteward.service", "gpusteward-broker.service"} {
+		command := readUnit(t, name).last("Service.ExecStartPre")
+		argv := words(t, strings.TrimPrefix(command, "-+"), nil)
+		if !strings.HasPrefix(command, "-+") || len(argv) != 3 {
+			t.Fatalf("%s: %q", name, argv)
+		}
+		for minors, want := range map[string]string{"": "", "0": "-c=255 -c=0\n", "0 1 7": "-c=255 -c=0 -c=1 -c=7\n"} {
+			dir := t.TempDir()
+			put(t, filepath.Join(dir, "bin/nvidia-modprobe"), "#!/bin/sh\necho \"$@\"\n", 0o755)
+			for i, minor := range strings.Fields(minors) {
+				put(t, filepath.Join(dir, fmt.Sprintf("gpus/0000:%02d:00.0/information", i)), "Model: \t\t NVIDIA H100 80GB HBM3\nDevice Minor: \t "+minor+"\nGPU Excluded:\t No\n", 0o444)
+			}
+			cmd := exec.Command(argv[0], argv[1], strings.ReplaceAll(argv[2], "/proc/driver/nvidia", dir))
+			cmd.Env = []string{"PATH=" + filepath.Join(dir, "bin") + ":" + os.Getenv("PATH")}
+			if out, err := cmd.CombinedOutput(); string(out) != want || (err == nil) != (want != "") {
+				t.Errorf("%s: minors %q: %q, %v", name, minors, out, err)
+			}
+		}
+	}
+}
+
+// All system calls of both are among those that their units allow, and none
+// asks for memory that can be written and executed. What NVIDIA's library
+// does beside them only a GPU shows.
+func TestSystemCalls(t *testing.T) {
+	needs(t, "strace", "systemd-analyze")
+	r := newRoot(t)
+	r.config(quotas)
+	_, file := r.listens()
+	for _, name := range []string{"gpusteward-broker.service", "gpusteward.service"} {
+		trace := r.path(name + ".trace")
+		if name == "gpusteward.service" {
+			file = nil
+		}
+		s := r.start(name, r.options(loopback, "--demo=h100"), file, "strace", "-D", "-f", "-q", "-o", trace)
+		s.ready()
+		if name == "gpusteward.service" {
+			get(t, s.url()+"/metrics")
+		}
+		eventually(t, "the watchdog is fed", func() bool { return s.tells("WATCHDOG=1") >= 2 })
+		pid := s.cmd.Process.Pid
+		if status := s.stop(); status != 0 {
+			t.Errorf("%s: exit status %d", name, status)
+		}
+		var text []byte
+		eventually(t, "the trace is complete", func() bool {
+			text, _ = os.ReadFile(trace)
+			return regexp.MustCompile(fmt.Sprintf(`(?m)^%d +\+\+\+ exited`, pid)).Match(text)
+		})
+		_, text, began := bytes.Cut(text, []byte(`execve("`+agent)) // what was before is the test's
+		if !began {
+			t.Fatalf("it was not traced:\n%.2000s", text)
+		}
+		allowed := s.allowed()
+		for _, m := range regexp.MustCompile(`(?m)^\d+\s+(?:<\.\.\. )?(\w+)[( ](.*)$`).FindAllSubmatch(text, -1) {
+			if call := string(m[1]); !allowed[call] {
+				t.Errorf("%s: %s is not among SystemCallFilter=: %s", name, call, m[0])
+			}
+			if args := string(m[2]); strings.Contains(args, "PROT_EXEC") && (strings.HasPrefix(string(m[1]), "mprotect") || strings.Contains(args, "PROT_WRITE")) {
+				t.Errorf("%s: MemoryDenyWriteExecute= forbids %s", name, m[0])
+			}
+		}
+	}
+}
+
+// allowed returns the system calls that a unit's filter lets through.
+func (s *service) allowed() map[string]bool {
+	s.t.Helper()
+	all := map[string]bool{}
+	var add func(set string, is bool)
+	add = func(set string, is bool) {
+		for line := range strings.Lines(do(s.t, "systemd-analyze", "syscall-filter", set)) {
+			switch call := strings.TrimSpace(line); {
+			case !strings.HasPrefix(line, " ") || strings.HasPrefix(call, "#"):
+			case strings.HasPrefix(call, "@"):
+				add(call, is)
+			default:
+				all[call] = is
+			}
+		}
+	}
+	for _, filter := range s.unit["Service.SystemCallFilter"] {
+		sets, denied := strings.CutPrefix(filter, "~")
+		for _, set := range strings.Fields(sets) {
+			add(set, !denied)
+		}
+	}
+	if len(all) < 100 || all["reboot"] || all["mount"] {
+		s.t.Fatalf("%d system calls", len(all))
+	}
+	return all
+}

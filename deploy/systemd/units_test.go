@@ -1,0 +1,381 @@
+//go:build deploy
+
+// Package systemd holds the units, and their tests: systemd's own tools judge
+// them, and what they would start is started as they say, as their users and
+// with their capabilities. No systemd runs here.
+package systemd
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// agent is the program, built for these tests.
+var agent string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "units")
+		if err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(dir)
+		if err := os.Chmod(dir, 0o755); err != nil { // for the units' users
+			panic(err)
+		}
+		agent = filepath.Join(dir, "gpusteward")
+		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", agent, "../..")
+		build.Stdout, build.Stderr = os.Stdout, os.Stderr
+		if err := build.Run(); err != nil {
+			panic(err)
+		}
+		return m.Run()
+	}())
+}
+
+// needs skips a test, and says so, where it cannot be.
+func needs(t *testing.T, programs ...string) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("NOT TESTED: needs root")
+	}
+	for _, name := range programs {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("NOT TESTED: %v; make tools installs it", err)
+		}
+	}
+}
+
+// A unit is the lines of a unit file: values by section and key, as "Service.User".
+type unit map[string][]string
+
+func readUnit(t *testing.T, name string) unit {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, section := unit{}, ""
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		key, value, assigns := strings.Cut(line, "=")
+		switch {
+		case line == "" || line[0] == '#':
+		case line[0] == '[':
+			section = strings.Trim(line, "[]")
+		case assigns:
+			u[section+"."+key] = append(u[section+"."+key], value)
+		default:
+			t.Fatalf("%s: %q", name, line)
+		}
+	}
+	return u
+}
+
+// last returns the value that counts of a key that has one; empty where there is none.
+func (u unit) last(key string) string {
+	if all := u[key]; len(all) > 0 {
+		return all[len(all)-1]
+	}
+	return ""
+}
+
+// words splits a command of a unit as systemd does, and puts in what its
+// variables are.
+func words(t *testing.T, command string, variables map[string]string) (all []string) {
+	t.Helper()
+	for _, word := range regexp.MustCompile(`'[^']*'|\S+`).FindAllString(command, -1) {
+		name, is := strings.CutPrefix(word, "$")
+		switch {
+		case is:
+			value, known := variables[name]
+			if !known {
+				t.Fatalf("%s: what is $%s?", command, name)
+			}
+			all = append(all, strings.Fields(value)...)
+		default:
+			all = append(all, strings.ReplaceAll(strings.Trim(word, "'"), "$$", "$"))
+		}
+	}
+	return all
+}
+
+// run returns what a program says and the exit status.
+func run(t *testing.T, argv ...string) (string, int) {
+	t.Helper()
+	cmd := exec.Command(argv[0], argv[1:]...)
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+func do(t *testing.T, argv ...string) string {
+	t.Helper()
+	out, status := run(t, argv...)
+	if status != 0 {
+		t.Fatalf("%q: exit status %d\n%s", argv, status, out)
+	}
+	return out
+}
+
+func put(t *testing.T, path, text string, mode os.FileMode) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var units = []string{"gpusteward.service", "gpusteward.socket", "gpusteward-broker.service", "gpusteward-broker.socket"}
+
+// systemd finds nothing to complain about, with all that the units name there.
+func TestUnitsAreGood(t *testing.T) {
+	needs(t, "systemd-analyze")
+	root := t.TempDir()
+	do(t, "cp", "-r", "/lib/systemd/system", root)
+	for _, dir := range []string{"usr/bin", "usr/lib/systemd", "etc/systemd/system", "bin"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Rename(filepath.Join(root, "system"), filepath.Join(root, "usr/lib/systemd/system")); err != nil {
+		t.Fatal(err)
+	}
+	for _, program := range []string{"usr/bin/gpusteward", "bin/sh", "bin/kill"} {
+		put(t, filepath.Join(root, program), "#!/bin/sh\n", 0o755)
+	}
+	for _, name := range units {
+		do(t, "cp", name, filepath.Join(root, "etc/systemd/system"))
+	}
+	verify := append([]string{"systemd-analyze", "verify", "--root=" + root}, units...)
+	if out := do(t, verify...); out != "" {
+		t.Error(out)
+	}
+	// What is held against it: a program that is not there, a key that is none.
+	put(t, filepath.Join(root, "etc/systemd/system/gpusteward.service"), "[Service]\nExecStart=/usr/bin/gpustewart\nMemoryMost=1G\n", 0o644)
+	if out, status := run(t, verify...); status == 0 || !strings.Contains(out, "gpustewart") || !strings.Contains(out, "MemoryMost") {
+		t.Errorf("exit status %d: %s", status, out)
+	}
+}
+
+// How exposed the units leave the host, of 10, as systemd counts.
+func TestExposure(t *testing.T) {
+	needs(t, "systemd-analyze")
+	for name, most := range map[string]float64{"gpusteward.service": 2, "gpusteward-broker.service": 3.5} {
+		out := do(t, "systemd-analyze", "security", "--offline=true", "--no-pager", "./"+name)
+		m := regexp.MustCompile(`Overall exposure level for \S+: ([\d.]+)`).FindStringSubmatch(out)
+		if m == nil {
+			t.Fatalf("%s: no score in\n%s", name, out)
+		}
+		if score, err := strconv.ParseFloat(m[1], 64); err != nil || score > most {
+			t.Errorf("%s: %s, want at most %v\n%s", name, m[1], most, out)
+		}
+	}
+	// What would make the agent blind, and the score better.
+	for _, name := range []string{"gpusteward.service", "gpusteward-broker.service"} {
+		u := readUnit(t, name)
+		for key, values := range map[string][]string{"PrivateDevices": {"", "no"}, "PrivateUsers": {"", "no"}, "ProtectProc": {"", "default"}, "ProcSubset": {"", "all"}, "DevicePolicy": {"closed"}} {
+			if value := u.last("Service." + key); !slices.Contains(values, value) {
+				t.Errorf("%s: %s=%s", name, key, value)
+			}
+		}
+		for _, device := range []string{"char-195 rw", "char-nvidia rw", "char-nvidia-frontend rw", "char-nvidiactl rw", "char-nvidia-uvm rw"} {
+			if !slices.Contains(u["Service.DeviceAllow"], device) {
+				t.Errorf("%s: no DeviceAllow=%s", name, device)
+			}
+		}
+	}
+	if u := readUnit(t, "gpusteward.service"); u.last("Service.ProtectKernelLogs") != "" || !slices.Contains(u["Service.DeviceAllow"], "/dev/kmsg r") {
+		t.Error("gpusteward.service cannot read the kernel's log")
+	}
+	if u := readUnit(t, "gpusteward-broker.service"); u.last("Service.ProtectControlGroups") != "no" || u.last("Service.PrivateTmp") != "" {
+		t.Error("gpusteward-broker.service cannot freeze, or not reach MPS")
+	}
+}
+
+// A root is a host's files, as far as the package and systemd would make them.
+type root struct {
+	t        *testing.T
+	dir      string
+	uid, gid int // gpusteward's
+}
+
+// newRoot makes them with systemd's own tools.
+func newRoot(t *testing.T) root {
+	t.Helper()
+	needs(t, "systemd-sysusers", "systemd-tmpfiles", "setpriv")
+	dir, err := os.MkdirTemp("", "gs") // t.TempDir's names are too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r := root{t: t, dir: dir}
+	for from, to := range map[string]string{"gpusteward.sysusers": "usr/lib/sysusers.d/gpusteward.conf", "gpusteward.tmpfiles": "usr/lib/tmpfiles.d/gpusteward.conf", "gpusteward.default": "etc/default/gpusteward"} {
+		text, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, r.path(to), string(text), 0o644)
+	}
+	if out := do(t, "systemd-sysusers", "--root="+dir, "--dry-run"); !strings.Contains(out, "gpusteward") {
+		t.Errorf("systemd-sysusers --dry-run: %s", out)
+	}
+	do(t, "systemd-sysusers", "--root="+dir)
+	do(t, "systemd-tmpfiles", "--root="+dir, "--create", "gpusteward.conf")
+	passwd, err := os.ReadFile(r.path("etc/passwd"))
+	m := regexp.MustCompile(`(?m)^gpusteward:[^:]*:(\d+):(\d+):[^:]*:/var/lib/gpusteward:(\S+)$`).FindStringSubmatch(string(passwd))
+	if err != nil || m == nil || !strings.HasSuffix(m[3], "/nologin") {
+		t.Fatalf("%v: no system user gpusteward without a shell in\n%s", err, passwd)
+	}
+	r.uid, _ = strconv.Atoi(m[1])
+	r.gid, _ = strconv.Atoi(m[2])
+	if r.uid == 0 || r.uid >= 1000 || r.gid == 0 {
+		t.Fatalf("gpusteward is uid %d, gid %d", r.uid, r.gid)
+	}
+	return r
+}
+
+func (r root) path(name string) string { return filepath.Join(r.dir, name) }
+
+// is holds a file against what it is to be.
+func (r root) is(name string, mode os.FileMode, uid, gid int) {
+	r.t.Helper()
+	info, err := os.Stat(r.path(name))
+	if err != nil {
+		r.t.Error(err)
+		return
+	}
+	owner := info.Sys().(*syscall.Stat_t)
+	if info.Mode() != mode || int(owner.Uid) != uid || int(owner.Gid) != gid {
+		r.t.Errorf("%s is %v of %d:%d, want %v of %d:%d", name, info.Mode(), owner.Uid, owner.Gid, mode, uid, gid)
+	}
+}
+
+// Nobody but root may put anything beside what is the observer's.
+func TestSysusersAndTmpfiles(t *testing.T) {
+	r := newRoot(t)
+	for _, dir := range []string{"run/gpusteward", "run/gpusteward/broker", "run/gpusteward/slurm"} {
+		r.is(dir, os.ModeDir|0o755, 0, 0)
+	}
+	r.makeDirectories(readUnit(t, "gpusteward-broker.service"))
+	r.makeDirectories(readUnit(t, "gpusteward.service"))
+	r.is("run/gpusteward", os.ModeDir|0o755, 0, 0)
+	r.is("run/gpusteward/agent", os.ModeDir|0o755, r.uid, r.gid)
+	r.is("var/lib/gpusteward", os.ModeDir|0o755, r.uid, r.gid)
+	r.is("var/lib/gpusteward-broker", os.ModeDir|0o700, 0, 0)
+	r.is("etc/gpusteward", os.ModeDir|0o755, 0, 0)
+}
+
+// user returns whom a unit runs as.
+func (r root) user(u unit) (uid, gid int) {
+	switch name := u.last("Service.User"); name {
+	case "":
+		return 0, 0
+	case "gpusteward":
+		return r.uid, r.gid
+	default:
+		r.t.Fatalf("who is %s?", name)
+		return 0, 0
+	}
+}
+
+// makeDirectories makes what systemd makes before a unit starts.
+func (r root) makeDirectories(u unit) {
+	r.t.Helper()
+	uid, gid := r.user(u)
+	for key, parent := range map[string]string{"RuntimeDirectory": "run", "StateDirectory": "var/lib", "ConfigurationDirectory": "etc"} {
+		for _, name := range strings.Fields(u.last("Service." + key)) {
+			dir := r.path(filepath.Join(parent, name))
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				r.t.Fatal(err)
+			}
+			mode := uint64(0o755)
+			if text := u.last("Service." + key + "Mode"); text != "" {
+				mode, _ = strconv.ParseUint(text, 8, 32)
+			}
+			if err := os.Chmod(dir, os.FileMode(mode)); err != nil {
+				r.t.Fatal(err)
+			}
+			if key != "ConfigurationDirectory" {
+				if err := os.Chown(dir, uid, gid); err != nil {
+					r.t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+// confined returns what starts a program as a unit's user with a unit's capabilities.
+func (r root) confined(u unit) []string {
+	uid, gid := r.user(u)
+	capabilities := func(key string) string {
+		text := "-all"
+		for _, name := range strings.Fields(u.last("Service." + key)) {
+			text += ",+" + strings.ToLower(strings.TrimPrefix(name, "CAP_"))
+		}
+		return text
+	}
+	argv := []string{"setpriv", fmt.Sprintf("--reuid=%d", uid), fmt.Sprintf("--regid=%d", gid), "--clear-groups",
+		"--bounding-set=" + capabilities("CapabilityBoundingSet"), "--inh-caps=" + capabilities("AmbientCapabilities"), "--ambient-caps=" + capabilities("AmbientCapabilities")}
+	if u.last("Service.NoNewPrivileges") == "yes" {
+		argv = append(argv, "--no-new-privs")
+	}
+	return argv
+}
+
+// options is GPUSTEWARD_OPTS as a site sets it that has its directories in r,
+// after what /etc/default/gpusteward says.
+func (r root) options(more ...string) map[string]string {
+	r.t.Helper()
+	text, err := os.ReadFile(r.path("etc/default/gpusteward"))
+	m := regexp.MustCompile(`(?m)^GPUSTEWARD_OPTS="(.*)"$`).FindStringSubmatch(string(text))
+	if err != nil || m == nil {
+		r.t.Fatalf("%v: no GPUSTEWARD_OPTS in %s", err, text)
+	}
+	all := append([]string{m[1], "--runtime.dir=" + r.path("run/gpusteward"), "--config.file=" + r.path("etc/gpusteward/gpusteward.yml")}, more...)
+	return map[string]string{"GPUSTEWARD_OPTS": strings.Join(all, " ")}
+}
+
+// command is a command of a unit with its files in r: the program is the one
+// that was built, and state is below r.
+func (r root) command(u unit, key string, at int, variables map[string]string) []string {
+	r.t.Helper()
+	argv := words(r.t, u["Service."+key][at], variables)
+	for i, word := range argv {
+		switch {
+		case word == "/usr/bin/gpusteward":
+			argv[i] = agent
+		case strings.HasPrefix(word, "--state.dir=/var/lib/"):
+			argv[i] = "--state.dir=" + r.path(strings.TrimPrefix(word, "--state.dir="))
+		case strings.HasPrefix(word, "/etc/"):
+			argv[i] = r.path(word)
+		}
+	}
+	return argv
+}
+
+// seconds returns a time span of a unit.
+func seconds(t *testing.T, u unit, key string) time.Duration {
+	t.Helper()
+	n, err := strconv.Atoi(u.last("Service." + key))
+	if err != nil {
+		t.Fatalf("%s: %v", key, err)
+	}
+	return time.Duration(n) * time.Second
+}
