@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/host"
 	"gpusteward/health"
 )
 
@@ -85,26 +87,20 @@ func (c CollectorsConfig) config() collectors.Config {
 		PerLink: c.PerLink, PerProcess: c.PerProcess, Devices: int(c.ExpectedGPUs), XIDs: health.AlertableXIDs()}
 }
 
-func (c Config) validate() error {
-	if err := c.Collectors.config().Validate(); err != nil {
-		return err
-	}
-	for key, path := range map[string]string{"docker": c.Workloads.Docker, "podman": c.Workloads.Podman, "pod_logs": c.Workloads.PodLogs,
-		"kubelet": c.Workloads.Kubelet, "hami": c.Workloads.HAMi} {
-		if path != "" && !filepath.IsAbs(path) {
-			return fmt.Errorf("workloads.%s: %q is not an absolute path; \"\" is none", key, path)
+// validate returns what cannot work: the first of each part.
+func (c Config) validate() (all []error) {
+	all = append(all, c.Collectors.config().Validate())
+	w := c.Workloads
+	for _, of := range []struct{ key, path string }{{"docker", w.Docker}, {"podman", w.Podman}, {"pod_logs", w.PodLogs}, {"kubelet", w.Kubelet}, {"hami", w.HAMi}} {
+		if of.path != "" && !filepath.IsAbs(of.path) {
+			all = append(all, fmt.Errorf("workloads.%s: %q is not an absolute path; \"\" is none", of.key, of.path))
 		}
 	}
-	if err := c.Health.validate(); err != nil {
-		return err
-	}
-	if err := c.Enforcer.validate(); err != nil {
-		return err
-	}
+	all = append(all, c.Health.validate(), c.Enforcer.validate())
 	if c.Web.MaxScrapes < 1 || c.Web.MaxScrapes > 1000 {
-		return fmt.Errorf("web.max_scrapes: %d is not between 1 and 1000", c.Web.MaxScrapes)
+		all = append(all, fmt.Errorf("web.max_scrapes: %d is not between 1 and 1000", c.Web.MaxScrapes))
 	}
-	return nil
+	return slices.DeleteFunc(all, func(err error) bool { return err == nil })
 }
 
 // loadConfig reads and checks a file. Errors name the file, the line and the
@@ -113,17 +109,18 @@ func loadConfig(path string) (Config, error) {
 	c := defaultConfig()
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return c, fmt.Errorf("read configuration: %w", err)
+		return c, fmt.Errorf("read configuration: %w", host.Explain(err, host.Reads))
 	}
 	var root yaml.Node
 	if err := decodeStrict(path, text, &c, &root); err != nil {
 		return c, err
 	}
-	if err := c.validate(); err != nil {
+	all := c.validate()
+	for i, err := range all {
 		key, _, _ := strings.Cut(err.Error(), ":")
-		return c, fmt.Errorf("%s:%d: %w", path, lineOf(&root, strings.NewReplacer("[", ".", "]", "").Replace(key)), err)
+		all[i] = fmt.Errorf("%s:%d: %w", path, lineOf(&root, strings.NewReplacer("[", ".", "]", "").Replace(key)), err)
 	}
-	return c, nil
+	return c, errors.Join(all...)
 }
 
 // A configFile is the file in force. A bad file never replaces a good one.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -71,6 +72,19 @@ func TestConfigCheckReportsEveryWrongType(t *testing.T) {
 		if !strings.Contains(errors, want) {
 			t.Errorf("the message lacks %s\n%s", want, errors)
 		}
+	}
+}
+
+func TestConfigCheckReportsEachPartThatCannotWork(t *testing.T) {
+	t.Parallel()
+	_, _, errors := check(t, write(t, "collectors: {fast: 1h}\nworkloads: {docker: a, podman: b}\nhealth: {page: [x]}\nenforcer: {fail: y}\nweb: {max_scrapes: 0}\n"))
+	at := 0
+	for _, want := range []string{":1: collectors.fast:", ":2: workloads.docker:", ":2: workloads.podman:", ":3: health.page[0]:", ":4: enforcer.fail:", ":5: web.max_scrapes:"} {
+		i := strings.Index(errors, want)
+		if i < at {
+			t.Errorf("the message lacks %s, or it stands elsewhere\n%s", want, errors)
+		}
+		at = i
 	}
 }
 
@@ -188,7 +202,7 @@ func FuzzConfig(f *testing.F) {
 		rewrite(t, path, string(text))
 		c, err := loadConfig(path)
 		if err == nil {
-			err = c.validate()
+			err = errors.Join(c.validate()...)
 		} else if strings.HasPrefix(err.Error(), path+":") {
 			return
 		}

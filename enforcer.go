@@ -105,7 +105,7 @@ func newEnforcement(f flags, c EnforcerConfig, m *machine, gpus *collectors.Host
 		return enforcement{}, err
 	case listener == nil:
 		if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
-			return enforcement{}, fmt.Errorf("make the broker's directory: %w", err)
+			return enforcement{}, host.Explain(fmt.Errorf("make the broker's directory: %w", err), host.Reads|host.Writes)
 		}
 	case listener.Addr().String() != socket:
 		log.Warn("systemd's socket of the broker is not where programs and agents look for it", "socket", listener.Addr().String(), "enforcer.socket", socket)
@@ -127,7 +127,7 @@ func newEnforcement(f flags, c EnforcerConfig, m *machine, gpus *collectors.Host
 		o.Backends, o.Servers = append(o.Backends, mps), mps.Servers
 	}
 	e.enforcer, err = enforcer.New(o)
-	return e, err
+	return e, host.Explain(err, host.Reads|host.Writes)
 }
 
 // sights are what the enforcer asks of a host.

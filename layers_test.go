@@ -21,8 +21,8 @@ var layers = map[string][]string{
 
 	"exporter":        {"collectors", "collectors/gpu", "collectors/host"},
 	"health":          {"collectors", "collectors/gpu", "collectors/host"},
-	"health/journal":  {"collectors", "health"}, // files and HTTP: the judgement has neither
-	"health/notifier": {"collectors", "health"}, // the Alertmanager client and its 32 modules
+	"health/journal":  {"collectors", "collectors/host", "health"}, // files and HTTP: the judgement has neither
+	"health/notifier": {"collectors", "health"},                    // the Alertmanager client and its 32 modules
 
 	"enforcer": {"collectors", "collectors/host", "enforcer/action", "enforcer/audit", "enforcer/backend", "enforcer/broker", "enforcer/ladder", "enforcer/policy", "enforcer/wire"},
 

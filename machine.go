@@ -66,8 +66,11 @@ func (m *machine) thisHost(f flags, c Config) error {
 	}
 	log, w := m.options.Log, c.Workloads
 	m.proc = proc
+	if err := host.Hidden(f.procfs); err != nil {
+		log.Warn("workloads of others will not be known", "err", err)
+	}
 	m.options.NVML = nvml.New()
-	m.options.Kernel = host.Kernel{Proc: os.DirFS(f.procfs), Sys: os.DirFS(f.sysfs)}
+	m.options.Kernel = host.Kernel{Proc: os.DirFS(f.procfs), Sys: os.DirFS(f.sysfs), Dev: "/dev"}
 	m.options.StateDir = f.stateDir
 	m.options.Renew = newRenewal(log).renew
 	var names []host.Names
@@ -92,7 +95,7 @@ func (m *machine) followKernel(path string) {
 	m.kernelLog = func(ctx context.Context, each func(host.Record)) error {
 		log, err := host.OpenKernelLog(path)
 		if err != nil {
-			return err
+			return host.Explain(err, host.Reads)
 		}
 		before := overruns.Load()
 		return log.Follow(ctx, func(r host.Record) {

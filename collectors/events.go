@@ -7,6 +7,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/host"
 )
 
 // Events that the driver raises. XID codes that a rule names exist from the
@@ -99,7 +100,7 @@ func (c *eventCounter) read(g *gpu.Device, out *Readings) {
 		out.Add(XIDErrors, n, key[0], key[1])
 	}
 	for xid, t := range c.last {
-		out.Set(XIDLast, float64(t.UnixMilli())/1e3, xid)
+		out.Set(XIDLast, float64(host.Rebased(t, out.Now).UnixMilli())/1e3, xid)
 	}
 	for name, n := range c.types {
 		out.Add(Events, n, name)

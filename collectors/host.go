@@ -76,6 +76,8 @@ var (
 	ErrDrained = errors.New("drained: gpusteward resume takes the driver again")
 	ErrHanging = errors.New("a driver call has not returned")
 
+	errNoneListed = errors.New("the driver lists no GPU")
+
 	errReopening = errors.New("the driver is being opened again")
 	errStuck     = errors.New("a driver call did not return")
 )
@@ -161,10 +163,23 @@ func (h *Host) Run(ctx context.Context) error {
 
 // open opens the driver, on a goroutine of its own: it may never return.
 func (h *Host) open(ctx context.Context) (lib *gpu.Library, err error) {
-	if !h.await(ctx, goes(func() { lib, err = gpu.Open(h.NVML, &h.calls, &h.caller) })) {
+	if !h.await(ctx, goes(func() {
+		lib, err = gpu.Open(h.NVML, &h.calls, &h.caller)
+		err = h.explained(err)
+	})) {
 		return nil, ErrOpening // and lib and err are not ours yet
 	}
 	return lib, err
+}
+
+// explained adds to a failure of the driver what the kernel says of its device
+// nodes, where that is why.
+func (h *Host) explained(err error) error {
+	var e *gpu.Error
+	if errors.As(err, &e) && (gpu.Barred(e.Return) || e.Return == nvml.ERROR_DRIVER_NOT_LOADED) {
+		e.Why = h.Kernel.Nodes()
+	}
+	return err
 }
 
 // close closes the driver; false if ctx ended first.
@@ -240,12 +255,18 @@ func (h *Host) pause(ctx context.Context, d time.Duration) {
 // is to be let go of, or has changed. It returns when every reader has.
 func (h *Host) generation(ctx context.Context, lib *gpu.Library, n int) error {
 	var count int
-	var err error
-	if !h.await(ctx, goes(func() { count, err = lib.Count() })) {
+	var err, barred error
+	if !h.await(ctx, goes(func() { count, err = lib.Count(); barred = h.Kernel.Nodes() })) {
 		return errStuck
 	}
-	if err != nil {
+	kernel := h.Kernel.Driver()
+	switch {
+	case err != nil:
 		return err
+	case barred != nil && count == 0: // the driver has no other way to say so
+		return fmt.Errorf("%w: %w", errNoneListed, barred)
+	case barred != nil:
+		h.Log.Warn("the driver lists the GPUs alone that it has device nodes of", "gpus", count, "err", barred)
 	}
 	var readers []*reader
 	for i := hostIndex; i < count; i++ {
@@ -253,7 +274,6 @@ func (h *Host) generation(ctx context.Context, lib *gpu.Library, n int) error {
 	}
 	h.become(&state{generation: n, readers: readers, before: h.state.Load().shown(), quiet: time.Now().Add(settle)})
 	h.Log.Info("driver open", "gpus", count, "generation", n)
-	kernel := h.Kernel.Driver()
 
 	select {
 	case <-h.reopen: // was about the generation before
@@ -269,7 +289,15 @@ func (h *Host) generation(ctx context.Context, lib *gpu.Library, n int) error {
 			}
 		})
 	}
-	h.watch(inner, cancel, readers, kernel)
+	h.watch(inner, cancel, readers, func() string {
+		if why := h.Kernel.Driver().Differs(kernel); why != "" || barred == nil {
+			return why
+		}
+		if now := h.Kernel.Nodes(); now == nil || now.Error() != barred.Error() {
+			return "device nodes came or went"
+		}
+		return ""
+	})
 	h.inventory.save(h.Log)
 	if !h.letGo(ctx, goes(running.Wait), readers, context.Cause(inner)) {
 		return errStuck
@@ -277,8 +305,9 @@ func (h *Host) generation(ctx context.Context, lib *gpu.Library, n int) error {
 	return context.Cause(inner)
 }
 
-// watch keeps the books of one generation until something ends it.
-func (h *Host) watch(ctx context.Context, cancel context.CancelCauseFunc, readers []*reader, kernel host.Driver) {
+// watch keeps the books of one generation until something ends it, such as
+// what differs says.
+func (h *Host) watch(ctx context.Context, cancel context.CancelCauseFunc, readers []*reader, differs func() string) {
 	for ctx.Err() == nil {
 		h.pause(ctx, h.Beat())
 		now := time.Now()
@@ -298,7 +327,7 @@ func (h *Host) watch(ctx context.Context, cancel context.CancelCauseFunc, reader
 			h.moved() // who does not move hangs in the driver: a restart would not help
 		}
 		h.inventory.save(h.Log)
-		why := h.Kernel.Driver().Differs(kernel)
+		why := differs()
 		select {
 		case why = <-h.reopen:
 		default:

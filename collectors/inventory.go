@@ -11,9 +11,14 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/host"
 )
+
+// saveAgain is how long a state directory that cannot be written is left alone.
+const saveAgain = 10 * time.Second
 
 // maxKnown bounds the GPUs that are remembered; a host has sixteen.
 const maxKnown = 64
@@ -22,7 +27,9 @@ const maxKnown = 64
 // file so that one which is missing after a reboot is missed. Another GPU in
 // the same slot takes its predecessor's place. Safe for concurrent use.
 type inventory struct {
-	path string // empty: in memory only
+	path    string    // empty: in memory only
+	spoiled bool      // the file at path could not be read: it is to be set aside
+	failed  time.Time // when it last could not be written, and that was told; zero: it can be
 
 	mu    sync.Mutex
 	known []*knownGPU // by index
@@ -63,7 +70,8 @@ func (v *inventory) load(dir string, log *slog.Logger) {
 		err = json.Unmarshal(text, &file)
 	}
 	if err != nil {
-		log.Warn("inventory not read, beginning a new one: a GPU that is missing already is not missed", "file", v.path, "err", err)
+		v.spoiled = true
+		log.Warn("inventory not read, beginning a new one: a GPU that is missing already is not missed", "file", v.path, "aside", v.path+".bad", "err", host.Explain(err, host.Reads))
 		return
 	}
 	for _, id := range file.GPUs {
@@ -113,19 +121,38 @@ func (v *inventory) met(uuid string) bool {
 	return slices.ContainsFunc(v.known, func(k *knownGPU) bool { return k.UUID == uuid && k.met })
 }
 
-// save writes the file if anything is new. A failure is told of once: what
-// cannot be kept is known until the agent ends.
+// save writes the file if anything is new. A failure is told of once, and it
+// is tried again: what cannot be kept is known until then.
 func (v *inventory) save(log *slog.Logger) {
+	if v.path == "" || !v.failed.IsZero() && time.Since(v.failed) < saveAgain {
+		return
+	}
 	v.mu.Lock()
-	dirty := v.dirty && v.path != ""
+	dirty := v.dirty
 	v.dirty = false
 	v.mu.Unlock()
 	if !dirty {
 		return
 	}
-	if err := ReplaceFile(v.path, inventoryFile{v.all()}.write); err != nil {
-		log.Warn("inventory not kept: a GPU that is missing at the next start will not be missed", "err", err)
-		v.path = ""
+	var err error
+	if v.spoiled {
+		err = SetAside(v.path)
+	}
+	if err == nil {
+		v.spoiled = false
+		err = ReplaceFile(v.path, inventoryFile{v.all()}.write)
+	}
+	switch told := !v.failed.IsZero(); {
+	case err == nil && told:
+		v.failed = time.Time{}
+		log.Info("inventory kept again", "file", v.path)
+	case err != nil:
+		v.mu.Lock()
+		v.dirty = true
+		v.mu.Unlock()
+		if v.failed = time.Now(); !told {
+			log.Warn("inventory not kept, trying again: a GPU that is missing at the next start will not be missed", "err", err)
+		}
 	}
 }
 

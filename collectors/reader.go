@@ -58,7 +58,7 @@ func (r *reader) run(ctx context.Context, lib *gpu.Library) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	for {
-		err := r.session(ctx, lib)
+		err := r.host.explained(r.session(ctx, lib))
 		ret := gpu.ReturnOf(err)
 		if err == nil || gpu.DriverGone(ret) {
 			return err
@@ -118,9 +118,10 @@ func (r *reader) session(ctx context.Context, lib *gpu.Library) error {
 
 // beat returns the next moment to read: a multiple of interval on the wall
 // clock, so that all GPUs, here and on other hosts, are read at the same time
-// and can be compared; and not much less than an interval away.
+// and can be compared; and not much less than an interval away. It keeps the
+// monotonic clock of now: a wall clock that is set meanwhile makes nobody wait.
 func beat(now time.Time, interval time.Duration) time.Time {
-	next := now.Truncate(interval).Add(interval)
+	next := now.Add(interval - now.Sub(now.Truncate(interval)))
 	if next.Sub(now) < interval/2 {
 		next = next.Add(interval)
 	}

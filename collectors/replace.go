@@ -4,14 +4,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+
+	"gpusteward/collectors/host"
 )
 
 // ReplaceFile puts what write writes in the place of the file at path, whole
 // or not at all, whatever fails and whenever the host crashes. The directory
-// is made if it is not there. Calls for one path must not overlap.
+// is made if it is not there. Calls for one path must not overlap. The error
+// says what stands in the way, and what to do about it.
 func ReplaceFile(path string, write func(io.Writer) error) error {
+	return host.Explain(replaceFile(path, write), host.Reads|host.Writes)
+}
+
+func replaceFile(path string, write func(io.Writer) error) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make the state directory: %w", err)
@@ -31,6 +39,15 @@ func ReplaceFile(path string, write func(io.Writer) error) error {
 		return fmt.Errorf("write the state: %w", err)
 	}
 	return SyncDir(dir)
+}
+
+// SetAside gives a file that cannot be used the name PATH.bad, so that what is
+// written in its place does not destroy it. That there is none is no error.
+func SetAside(path string) error {
+	if err := os.Rename(path, path+".bad"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return host.Explain(fmt.Errorf("set the state aside: %w", err), host.Reads|host.Writes)
+	}
+	return nil
 }
 
 // SyncDir waits until the names in dir are on the disk.

@@ -38,7 +38,7 @@ var _ = Register(Collector{
 				w := who[key]
 				out.Set(WorkloadInfo, 1, key, w.Kind, w.Namespace, w.Pod, w.Container, w.ContainerID[:min(12, len(w.ContainerID))], w.Image,
 					w.Unit, w.Slice, strconv.Itoa(w.UID), w.Job, w.Step, w.User, w.Account, w.Partition)
-				out.Set(WorkloadStart, float64(began[key].UnixMilli())/1e3, key)
+				out.Set(WorkloadStart, float64(host.Rebased(began[key], out.Now).UnixMilli())/1e3, key)
 			}
 			out.processes.Errors(func(source string, n uint64) { out.Set(AttributionErrors, float64(n), source) })
 		}

@@ -87,6 +87,7 @@ type Enforcer struct {
 
 	written []byte // the state, as it was last written
 	unsaved bool   // writing it failed, and that was told
+	spoiled bool   // what was written before could not be read: it is to be set aside
 }
 
 // New takes the directory, and listens. Run must be called, or Close.

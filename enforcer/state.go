@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
+	"gpusteward/collectors"
+	"gpusteward/collectors/host"
 	"gpusteward/enforcer/action"
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/ladder"
@@ -37,7 +39,8 @@ func (e *Enforcer) restore() {
 		err = json.Unmarshal(text, &s)
 	}
 	if err != nil {
-		e.log.Error("who was on the ladder is forgotten, and whoever was paused stays so", "err", err)
+		e.spoiled = true
+		e.log.Error("who was on the ladder is forgotten, and whoever was paused stays so: the file names them", "file", e.StateFile, "aside", e.StateFile+".bad", "err", host.Explain(err, host.Reads))
 		return
 	}
 	e.written = text
@@ -52,7 +55,8 @@ func (e *Enforcer) restore() {
 	}
 }
 
-// keep writes what outlives a restart, before the actor pauses somebody.
+// keep writes what outlives a restart, before the actor pauses somebody: whom
+// it cannot remember, it does not pause.
 func (e *Enforcer) keep(paused []action.Paused) error {
 	if e.StateFile == "" {
 		return nil
@@ -61,15 +65,13 @@ func (e *Enforcer) keep(paused []action.Paused) error {
 	if err != nil || bytes.Equal(text, e.written) {
 		return err
 	}
-	temporary := e.StateFile + ".new"
-	err = os.MkdirAll(filepath.Dir(e.StateFile), 0o755)
-	if err == nil {
-		err = os.WriteFile(temporary, text, 0o600)
+	if e.spoiled {
+		if err := collectors.SetAside(e.StateFile); err != nil {
+			return fmt.Errorf("keep who is paused: %w", err)
+		}
+		e.spoiled = false
 	}
-	if err == nil {
-		err = os.Rename(temporary, e.StateFile)
-	}
-	if err != nil {
+	if err := collectors.ReplaceFile(e.StateFile, func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
 		return fmt.Errorf("keep who is paused: %w", err)
 	}
 	e.written = text
@@ -79,8 +81,11 @@ func (e *Enforcer) keep(paused []action.Paused) error {
 // save keeps what changed.
 func (e *Enforcer) save() {
 	err := e.keep(e.actor.Paused())
-	if err != nil && !e.unsaved {
-		e.log.Error("the ladder's state will not outlive a restart", "err", err)
+	switch {
+	case err != nil && !e.unsaved:
+		e.log.Error("the ladder's state will not outlive a restart: nobody is paused by the freezer or signals until it can be kept", "err", err)
+	case err == nil && e.unsaved:
+		e.log.Info("the ladder's state is kept again")
 	}
 	e.unsaved = err != nil
 }

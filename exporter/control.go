@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/collectors/host"
 )
 
 // ControlSocket is the control socket in the runtime directory: in a directory
@@ -73,7 +75,7 @@ func (a Action) check(arguments url.Values) error {
 func (c *Control) Run(ctx context.Context) error {
 	l, err := c.listen()
 	if err != nil {
-		c.Log.Warn("no control socket: status, drain and resume do not reach this agent", "err", err)
+		c.Log.Warn("no control socket: status, drain and resume do not reach this agent", "err", host.Explain(err, host.Reads|host.Writes))
 		<-ctx.Done()
 		return nil
 	}

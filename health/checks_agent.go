@@ -9,7 +9,7 @@ var agentChecks = []*Check{
 		Summary: "The agent itself is not well.",
 		Detail:  "One of the agent's resources is at {value} times its limit.",
 		Action:  "gpusteward_pressure_ratio names the resource; look at the agent's log, restart it.",
-		Cause:   "Memory, processor time, goroutines, its event queue, its Alertmanagers: more than the agent should ever need.",
+		Cause:   "Memory, processor time, goroutines, its event queue: more than the agent should ever need; or a --state.dir that cannot be written (state).",
 	},
 	{
 		ID: "telemetry_loss", Alert: "TelemetryLoss",

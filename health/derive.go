@@ -28,6 +28,7 @@ type Derivers struct {
 	histories map[string]*history // by UUID: what outlives a restart
 	told      []string            // incidents that have been counted, the newest last
 
+	start  time.Time     // of the first Derive
 	last   time.Time     // of Derive
 	passed time.Duration // since the call before; 0 where the clock went back
 	calls  int
@@ -78,6 +79,7 @@ func NewDerivers() *Derivers {
 // it expects 10 s apart. It is pure but for what it remembers, and the same
 // calls give the same samples.
 func (d *Derivers) Derive(s *Snapshot, now time.Time) {
+	now = d.steady(now)
 	d.passed = max(now.Sub(d.last), 0)
 	if d.last.IsZero() {
 		d.passed = 0
@@ -125,6 +127,15 @@ func (d *Derivers) Derive(s *Snapshot, now time.Time) {
 		d.out[m] = d.out[m][:0]
 	}
 	s.Add(all...)
+}
+
+// steady returns now by a wall clock that nobody has set since the first call:
+// trends are made of such times.
+func (d *Derivers) steady(now time.Time) time.Time {
+	if d.start.IsZero() {
+		d.start = now
+	}
+	return d.start.Add(now.Sub(d.start))
 }
 
 // derived are all that Derive adds, in the order in which it does.

@@ -306,7 +306,7 @@ func TestNoNumberIsNone(t *testing.T) {
 	if z := r.get(AnomalyRobustZScore, 0, "power"); z != 0 {
 		t.Errorf("ten minutes later the score of power is %g", z)
 	}
-	if text, err := json.Marshal(r.Save()); err != nil {
+	if text, err := json.Marshal(r.Save(r.now)); err != nil {
 		t.Errorf("the state cannot be saved: %v %s", err, text)
 	}
 }

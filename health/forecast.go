@@ -34,6 +34,15 @@ type trend struct {
 	Values []float64 `json:"values,omitempty"`
 }
 
+// moved returns a copy whose times are seconds later.
+func (t trend) moved(seconds float64) trend {
+	t.Times = slices.Clone(t.Times)
+	for i := range t.Times {
+		t.Times[i] += seconds
+	}
+	return t
+}
+
 func (t *trend) size() int { return 8 * (cap(t.Times) + cap(t.Values)) }
 
 // add adds a point if it is time for one, and reports whether it did. A clock

@@ -135,10 +135,10 @@ func TestHeatAndSpareRowsAreForeseen(t *testing.T) {
 		t.Errorf("8 rows a day: none left in %g s, want %g; and %g where none are replaced", got, want, r.get(SpareRowsExhaustion, 1))
 	}
 	// The two weeks outlive a restart.
-	text, _ := json.Marshal(r.Save())
+	text, _ := json.Marshal(r.Save(r.now))
 	again := newRig(2)
 	again.now, again.gpus = r.now, r.gpus
-	if err := again.restore(text); err != nil {
+	if err := again.restore(text, restoring(r.now, r.now)); err != nil {
 		t.Fatal(err)
 	}
 	again.step(step, nil)

@@ -35,11 +35,18 @@ func (m *Monitor) save(now time.Time) {
 	}
 	slices.SortFunc(k.GPUs, func(a, b keptGPU) int { return a.Entity.compare(b.Entity) })
 	var err error
-	if k.Engine, err = m.engine.Save(m.Boot); err == nil {
+	if k.Engine, err = m.engine.Save(m.Boot); err == nil && m.spoiled {
+		err = collectors.SetAside(m.Store.path(keptName))
+		m.spoiled = err != nil
+	}
+	if err == nil {
 		err = m.Store.Save(keptName, k)
 	}
-	if err != nil && !m.unsaved {
-		m.Log.Error("what health knows is not kept: a restart of the agent will forget latched faults", "err", err)
+	switch {
+	case err != nil && !m.unsaved:
+		m.Log.Error("what health knows is not kept, trying again: a restart of the agent will forget latched faults", "err", err)
+	case err == nil && m.unsaved:
+		m.Log.Info("what health knows is kept again")
 	}
 	m.unsaved = err != nil
 }

@@ -66,6 +66,7 @@ const (
 	beat      = time.Second           // judges, without anything new
 	company   = 20 * time.Millisecond // waits for more where something happened
 	saveEach  = time.Minute           // keeps its state
+	saveAgain = 10 * time.Second      // tries to, where it could not
 	warmUp    = 3 * time.Second       // waits for the first GPU before it reads the kernel's log
 	mostQueue = 4096                  // sightings that wait
 )
@@ -93,6 +94,7 @@ type Monitor struct {
 	usage    usage
 	saved    time.Time
 	unsaved  bool // keeping the state failed, and that was told
+	spoiled  bool // what was kept could not be read: it is to be set aside
 	dirty    bool // something is to be kept at once
 }
 
@@ -207,6 +209,7 @@ func (m *Monitor) begin(now time.Time) {
 	m.record(Event{Kind: KindAgent, ID: fmt.Sprintf("agent-%d", now.UnixNano()), Time: now, Message: "The agent starts."})
 	var kept kept
 	if err := m.Store.Load(keptName, &kept); err != nil {
+		m.spoiled = !m.Store.ReadOnly
 		m.Log.Warn("health begins anew: latched faults are forgotten", "err", err)
 		m.record(Event{Kind: KindAgent, ID: fmt.Sprintf("state-%d", now.UnixNano()), Time: now, Severity: Warning, Message: "What health remembered was lost: " + err.Error()})
 		return
@@ -219,7 +222,7 @@ func (m *Monitor) begin(now time.Time) {
 	if err != nil {
 		m.Log.Warn("statistics begin anew", "err", err)
 	}
-	m.blame(kept.Engine.Incidents...)
+	m.blame(m.engine.memory.incidents...)
 	for _, e := range changes {
 		m.record(e)
 	}
@@ -288,7 +291,7 @@ func (m *Monitor) judge(seen []Sighting, now time.Time) {
 		m.record(e)
 		m.say(e)
 	}
-	if m.dirty = m.dirty || len(incidents)+len(changes) > 0; m.dirty && now.Sub(m.saved) > beat || now.Sub(m.saved) > saveEach {
+	if m.dirty = m.dirty || len(incidents)+len(changes) > 0; m.dirty && now.Sub(m.saved) > beat || m.unsaved && now.Sub(m.saved) > saveAgain || now.Sub(m.saved) > saveEach {
 		m.save(now)
 	}
 }

@@ -139,11 +139,11 @@ func (e *Engine) Findings() (all []Finding) {
 				continue
 			}
 			severity := st.severity(j.Check)
-			f := Finding{Check: j.ID, Alert: j.Alert, Entity: st.Entity, Severity: severity, State: st.state, Since: st.since, Latched: st.latched,
+			f := Finding{Check: j.ID, Alert: j.Alert, Entity: st.Entity, Severity: severity, State: st.state, Since: e.dated(st.since), Latched: st.latched,
 				Shadow: j.Shadow, Value: st.value(j.Check), Message: e.message(j, st), Action: e.action(j, st)}
 			for i, l := range st.levels {
 				if l.active && j.Levels[i].Severity == severity {
-					f.Since = l.since
+					f.Since = e.dated(l.since)
 				}
 			}
 			all = append(all, f)
@@ -245,7 +245,7 @@ func (e *Engine) transition(j *judge, st *status, from State) Event {
 		Workload: st.Workload, Message: e.message(j, st)}
 	for i, l := range st.levels {
 		if l.active {
-			ev.Value, ev.Threshold, ev.Window, ev.First = l.value, j.Levels[i].When.Threshold, j.Levels[i].For.String(), l.since
+			ev.Value, ev.Threshold, ev.Window, ev.First = l.value, j.Levels[i].When.Threshold, j.Levels[i].For.String(), e.dated(l.since)
 		}
 	}
 	if ev.Severity != None {
@@ -288,7 +288,7 @@ func (e *Engine) Alerts(labels map[string]string) (all []Alert) {
 const Runbook = "https://github.com/gpusteward/gpusteward/blob/main/alerts/RUNBOOK.md"
 
 func (e *Engine) alert(j *judge, st *status, severity Severity, l level, labels map[string]string) Alert {
-	a := Alert{Starts: l.since, Labels: maps.Clone(labels), Annotations: map[string]string{
+	a := Alert{Starts: e.dated(l.since), Labels: maps.Clone(labels), Annotations: map[string]string{
 		"summary": j.Summary, "description": e.message(j, st), "action": e.action(j, st), "runbook_url": Runbook + "#" + strings.ToLower(j.Alert),
 		"value": fmt.Sprintf("%.4g", l.value),
 	}}

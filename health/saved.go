@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"maps"
 	"time"
+
+	"gpusteward/collectors/host"
 )
 
 // Saved is what an engine must not forget over a restart of the agent.
@@ -51,25 +53,57 @@ type savedPeak struct {
 	Value float64 `json:"value"`
 }
 
+// sound is before any clock that somebody has set: one that shows less has
+// begun anew, as it does on a host whose battery is empty.
+var sound = time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// restoring returns what a time of a state is for an engine that goes on with
+// it now: as long ago, by the monotonic clock too, so that a clock which is set
+// later changes nothing. Where the clock has gone back since, or was not set
+// then, no time is taken to have passed since the state was saved.
+func restoring(saved, now time.Time) func(time.Time) time.Time {
+	from := now
+	if saved.After(now) || saved.Before(sound) && !now.Before(sound) && !saved.IsZero() {
+		from = saved
+	}
+	return func(t time.Time) time.Time {
+		if t.IsZero() {
+			return t
+		}
+		return now.Add(min(t.Sub(from), 0))
+	}
+}
+
+// each returns the events as f has their times.
+func each(events []Event, f func(time.Time) time.Time) []Event {
+	all := make([]Event, 0, len(events))
+	for _, e := range events {
+		e.Time, e.First, e.Last = f(e.Time), f(e.First), f(e.Last)
+		all = append(all, e)
+	}
+	return all
+}
+
 // Save returns what a new engine needs to go on, during the boot with this id.
+// Its times are as the clock is now.
 func (e *Engine) Save(boot string) (Saved, error) {
-	s := Saved{Version: savedVersion, Boot: boot, Time: e.memory.now, Incidents: e.memory.incidents, Counters: maps.Clone(e.memory.kept), Normal: e.normal}
+	s := Saved{Version: savedVersion, Boot: boot, Time: e.memory.now, Incidents: each(e.memory.incidents, e.dated), Counters: maps.Clone(e.memory.kept), Normal: e.normal}
 	for _, j := range e.judges {
 		for _, st := range j.order {
 			if st.severity(j.Check) == None {
 				continue
 			}
-			f := savedFault{Check: j.ID, Entity: st.Entity, State: st.state, Since: st.since, Hold: st.hold, Latched: st.latched}
+			f := savedFault{Check: j.ID, Entity: st.Entity, State: st.state, Since: e.dated(st.since), Hold: st.hold, Latched: st.latched}
 			for i, l := range st.levels {
 				if l.active {
-					f.Levels = append(f.Levels, savedLevel{i, j.Levels[i].Severity, l.since, l.bad, l.value})
+					f.Levels = append(f.Levels, savedLevel{i, j.Levels[i].Severity, e.dated(l.since), e.dated(l.bad), l.value})
 				}
 			}
 			s.Faults = append(s.Faults, f)
 		}
 	}
 	for c, t := range e.memory.cleared {
-		s.Cleared = append(s.Cleared, savedClearing{c, t})
+		s.Cleared = append(s.Cleared, savedClearing{c, e.dated(t)})
 	}
 	for g, c := range e.memory.counted {
 		if g.lifetime {
@@ -82,7 +116,7 @@ func (e *Engine) Save(boot string) (Saved, error) {
 		s.Peaks = append(s.Peaks, savedPeak{p, v})
 	}
 	var err error
-	s.Derived, err = json.Marshal(e.derivers.Save())
+	s.Derived, err = json.Marshal(e.derivers.Save(e.memory.now))
 	return s, err
 }
 
@@ -90,10 +124,11 @@ func (e *Engine) Save(boot string) (Saved, error) {
 // another boot is over: the events say so.
 func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []Event, err error) {
 	m := e.memory
-	m.now, m.incidents = now, s.Incidents
+	restored := restoring(s.Time, now)
+	m.now, m.incidents = now, each(s.Incidents, restored)
 	maps.Copy(m.kept, s.Counters)
 	for _, c := range s.Cleared {
-		m.cleared[c.clearing] = c.Time
+		m.cleared[c.clearing] = restored(c.Time)
 	}
 	if s.Boot == boot {
 		for _, p := range s.Peaks {
@@ -116,10 +151,10 @@ func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []Event, 
 		if st == nil {
 			continue
 		}
-		st.state, st.since, st.hold, st.latched = f.State, f.Since, f.Hold, f.Latched
+		st.state, st.since, st.hold, st.latched = f.State, restored(f.Since), f.Hold, f.Latched
 		for _, l := range f.Levels {
 			if l.Level >= 0 && l.Level < len(j.Levels) && j.Levels[l.Level].Severity == l.Severity { // else the check has changed
-				st.levels[l.Level] = level{active: true, since: l.Since, bad: l.Bad, value: l.Value}
+				st.levels[l.Level] = level{active: true, since: restored(l.Since), bad: restored(l.Bad), value: l.Value}
 			}
 		}
 		if f.Latched && s.Boot != boot {
@@ -127,10 +162,13 @@ func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []Event, 
 		}
 	}
 	if len(s.Derived) > 0 {
-		err = e.derivers.restore(s.Derived)
+		err = e.derivers.restore(s.Derived, restored)
 	}
 	return changes, err
 }
+
+// dated returns a time as the clock has it now.
+func (e *Engine) dated(t time.Time) time.Time { return host.Rebased(t, e.memory.now) }
 
 // clearing is a fault that was latched and cleared.
 type clearing struct {

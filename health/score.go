@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/host"
 )
 
 // How much has happened to a GPU.
@@ -163,12 +164,33 @@ type Derived struct {
 	Told []string            `json:"told"` // incidents that have been counted
 }
 
-// Save returns what is to be kept over a restart. It is d's own: it must be
-// written before d is used again.
-func (d *Derivers) Save() Derived { return Derived{d.histories, d.told} }
+// Save returns what is to be kept over a restart, with times as the clock has
+// them now. The rest is d's own: it must be written before d is used again.
+func (d *Derivers) Save(now time.Time) Derived {
+	saved := Derived{GPUs: map[string]*history{}, Told: d.told}
+	for uuid, h := range d.histories {
+		saved.GPUs[uuid] = h.at(func(t time.Time) time.Time { return host.Rebased(t, now) })
+		saved.GPUs[uuid].Rows = h.Rows.moved(now.Sub(d.steady(now).Round(0)).Seconds())
+	}
+	return saved
+}
 
-// restore goes on from what Save returned, as JSON. After an error d is as it was.
-func (d *Derivers) restore(text json.RawMessage) error {
+// at returns a copy of h with times that f gives for its own.
+func (h *history) at(f func(time.Time) time.Time) *history {
+	c := *h
+	c.Seen, c.Began, c.Lemon.At = f(h.Seen), f(h.Began), f(h.Lemon.At)
+	c.Faults = map[Class]*streak{}
+	for class, s := range h.Faults {
+		s := *s
+		s.Score.At, s.Last = f(s.Score.At), f(s.Last)
+		c.Faults[class] = &s
+	}
+	return &c
+}
+
+// restore goes on from what Save returned, as JSON, with what at makes of its
+// times. After an error d is as it was.
+func (d *Derivers) restore(text json.RawMessage, at func(time.Time) time.Time) error {
 	var saved Derived
 	if err := json.Unmarshal(text, &saved); err != nil {
 		return fmt.Errorf("decode the state of statistics: %w", err)
@@ -188,8 +210,12 @@ func (d *Derivers) restore(text json.RawMessage) error {
 		if n := len(h.Rows.Times); n > trendSize || n != len(h.Rows.Values) || !slices.IsSorted(h.Rows.Times) {
 			h.Rows = trend{}
 		}
+		if n := len(h.Rows.Times); n > 0 {
+			last := time.UnixMilli(int64(h.Rows.Times[n-1] * 1000))
+			h.Rows = h.Rows.moved(at(last).Sub(last).Seconds())
+		}
 		h.Rows.every = rowsEvery
-		d.histories[uuid] = h
+		d.histories[uuid] = h.at(at)
 	}
 	return nil
 }

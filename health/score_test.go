@@ -89,13 +89,13 @@ func TestScoresOutliveARestart(t *testing.T) {
 	r.step(5*time.Minute, func() { r.gpus[0].values[eccCorrected] += 2 })
 	fault(r, 0, "a", MemoryFault, Emergency)
 	r.step(step, nil)
-	text, err := json.Marshal(r.Save())
+	text, err := json.Marshal(r.Save(r.now))
 	if err != nil {
 		t.Fatal(err)
 	}
 	again := newRig(2)
 	again.now, again.gpus = r.now, r.gpus
-	if err := again.restore(text); err != nil {
+	if err := again.restore(text, restoring(r.now, r.now)); err != nil {
 		t.Fatal(err)
 	}
 	fault(again, 0, "a", MemoryFault, Emergency) // the journal tells it again
@@ -110,13 +110,13 @@ func TestScoresOutliveARestart(t *testing.T) {
 		t.Errorf("%g errors an hour, sum %g", rate, sum)
 	}
 	for _, bad := range []string{``, `[]`, `{"gpus":{"x":5}}`} {
-		if err := NewDerivers().restore([]byte(bad)); err == nil {
+		if err := NewDerivers().restore([]byte(bad), restoring(r.now, r.now)); err == nil {
 			t.Errorf("%q is taken for a state", bad)
 		}
 	}
 	odd := newRig(1)
 	text = []byte(`{"gpus":{"` + odd.gpus[0].uuid + `":{"ecc":{"next":-5},"pcie":{"next":999},"faults":{"x":{},"memory-fault":null},"rows":{"times":[2,1],"values":[1]}},"y":null}}`)
-	if err := odd.restore(text); err != nil {
+	if err := odd.restore(text, restoring(odd.now, odd.now)); err != nil {
 		t.Fatal(err)
 	}
 	odd.gpus[0].values[remappedRows] = 1

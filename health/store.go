@@ -11,6 +11,7 @@ import (
 	"reflect"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/host"
 )
 
 // storeVersion is the version of the files' form.
@@ -67,7 +68,7 @@ func (s Store) Load(name string, v any) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read the state: %w", err)
+		return host.Explain(fmt.Errorf("read the state: %w", err), host.Reads)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxStored+1))
 	if err := errors.Join(err, f.Close()); err != nil {

@@ -87,6 +87,7 @@ func Barred(ret nvml.Return) bool {
 type Error struct {
 	Call   string
 	Return nvml.Return
+	Why    error // what the kernel says of it, in place of what the code alone tells; nil where it says nothing
 }
 
 // advice says what an operator can do about a return code.
@@ -102,7 +103,9 @@ var advice = map[nvml.Return]string{
 
 func (e *Error) Error() string {
 	s := e.Call + ": " + ReturnName(e.Return)
-	if a := advice[e.Return]; a != "" {
+	if e.Why != nil {
+		s += " (" + e.Why.Error() + ")"
+	} else if a := advice[e.Return]; a != "" {
 		s += " (" + a + ")"
 	}
 	return s
@@ -113,7 +116,7 @@ func Err(call string, ret nvml.Return) error {
 	if ret == nvml.SUCCESS {
 		return nil
 	}
-	return &Error{call, ret}
+	return &Error{Call: call, Return: ret}
 }
 
 // ReturnOf returns the code of an *Error, SUCCESS for nil, UNKNOWN for others.

@@ -57,7 +57,7 @@ func (d *docker) Containers(ctx context.Context) (map[string]ContainerName, erro
 		return nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, Explain(err, Reads|Writes)
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {

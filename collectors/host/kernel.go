@@ -11,10 +11,13 @@ import (
 )
 
 // A Kernel is where the kernel says what it knows of the host and of NVIDIA's
-// devices: procfs and sysfs, or a simulated host's. One that is nil says
-// nothing. It asks no driver library, so it answers when that is dead. It is
-// safe for concurrent use.
-type Kernel struct{ Proc, Sys fs.FS }
+// devices: procfs and sysfs, or a simulated host's, and the directory of the
+// device nodes. One that is nil or empty says nothing. It asks no driver
+// library, so it answers when that is dead. It is safe for concurrent use.
+type Kernel struct {
+	Proc, Sys fs.FS
+	Dev       string // "/dev"
+}
 
 func (k Kernel) proc() fs.FS { return orEmpty(k.Proc) }
 func (k Kernel) sys() fs.FS  { return orEmpty(k.Sys) }

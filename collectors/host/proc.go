@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -21,7 +22,7 @@ var ErrGone = errors.New("the process is gone")
 // Facts are what the kernel says of one process.
 type Facts struct {
 	Start  uint64    // clock ticks from boot to its start
-	Began  time.Time // the same as a time
+	Began  time.Time // the same as a time; with a monotonic reading, so that a clock which is set makes nobody older
 	UID    int       // the real one
 	Comm   string
 	Cgroup string // the content of /proc/PID/cgroup
@@ -66,6 +67,30 @@ func ProcFS(root string) (Proc, error) {
 	return &procFS{root: root, fs: fs}, nil
 }
 
+// Hidden says how to see the processes of others where the procfs at root hides
+// them from this one, by hidepid= or a unit's ProtectProc=.
+func Hidden(root string) error {
+	if _, err := os.ReadFile(filepath.Join(root, "1/cgroup")); err == nil {
+		return nil
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return nil // nothing says that it does
+	}
+	options := ""
+	for l := range strings.Lines(string(mounts)) {
+		if mount := strings.Fields(l); len(mount) > 3 && mount[1] == filepath.Clean(root) {
+			options = mount[3] // the last one counts
+		}
+	}
+	for option := range strings.SplitSeq(options, ",") {
+		if way, hides := strings.CutPrefix(option, "hidepid="); hides && way != "0" && way != "off" {
+			return fmt.Errorf("%s is mounted with %s, which hides them from this process: set ProtectProc=default in the unit, or run it in the group of the mount's gid= option, or mount without hidepid=", root, option)
+		}
+	}
+	return nil
+}
+
 // Open opens the process's directory. While its descriptor is open nothing is
 // found through it but that very process, which is what makes a Handle one.
 func (p *procFS) Open(pid int) (Handle, error) {
@@ -99,7 +124,7 @@ func (p *procFS) booted() (time.Time, error) {
 		if err != nil {
 			return time.Time{}, err
 		}
-		p.boot, p.read = time.Unix(int64(stat.BootTime), 0), now
+		p.boot, p.read = Rebased(time.Unix(int64(stat.BootTime), 0), now), now
 	}
 	return p.boot, nil
 }

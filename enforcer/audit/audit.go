@@ -40,7 +40,8 @@ const (
 // with the broker's books and the quotas. It is pure; its zero value is ready.
 // One goroutine may use it.
 type Audit struct {
-	began    time.Time
+	began    time.Time     // of the first audit
+	age      time.Duration // since then
 	gpus     map[string]*auditedGPU
 	sessions map[int]Session // by PID
 	earlier  map[int]Session // as of the last audit
@@ -69,16 +70,14 @@ type Audited struct {
 
 // Look audits the books.
 func (a *Audit) Look(b Books) Audited {
-	b.Now = b.Now.Round(0) // the driver's times are the wall clock's
 	if a.gpus == nil {
 		a.gpus, a.began = map[string]*auditedGPU{}, b.Now
 		a.sessions, a.earlier = map[int]Session{}, map[int]Session{}
 	}
 	a.sessions, a.earlier = a.earlier, a.sessions
 	clear(a.sessions)
-	if a.began.After(b.Now) { // the clock was set back
-		a.began = b.Now
-	}
+	a.age = max(b.Now.Sub(a.began), 0) // by the monotonic clock
+	b.Now = b.Now.Round(0)             // the driver's times are the wall clock's
 	b.sessions(a.sessions)
 	found := Audited{Known: make(map[Subject]bool, len(a.last.Known))}
 
@@ -162,7 +161,7 @@ func (a *Audit) enter(b *Books, h *collectors.Holding) {
 	}
 	if young {
 		_, had := session(a.earlier, h)
-		p.status, p.followed, p.lapsed = a.first(b.Now, h, hooked, had), b.Now, b.Now
+		p.status, p.followed, p.lapsed = a.first(h, hooked, had), b.Now, b.Now
 	} else {
 		p.follow(b.Now, hooked)
 	}
@@ -191,11 +190,11 @@ func (a *Audit) enter(b *Books, h *collectors.Holding) {
 
 // first returns how a process stands that was not here before. Who was there
 // before the audit may not have found the new broker yet.
-func (a *Audit) first(now time.Time, h *collectors.Holding, hooked, had bool) hookStatus {
+func (a *Audit) first(h *collectors.Holding, hooked, had bool) hookStatus {
 	switch {
 	case hooked:
 		return isHooked
-	case had || now.Sub(a.began) < lapse && !h.Process.Began.After(a.began):
+	case had || a.age < lapse && !h.Process.Began.After(a.began):
 		return isLapsed
 	}
 	return isUnhooked

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/host"
 	"gpusteward/health"
 )
 
@@ -248,7 +249,7 @@ func (j *Journal) settle(n int, err error) {
 	j.mu.Unlock()
 	switch {
 	case err != nil && before == "":
-		j.options.Log.Error("journal not written: events are kept in memory, it is tried again", "err", err)
+		j.options.Log.Error("journal not written: events are kept in memory, it is tried again", "err", host.Explain(err, host.Reads|host.Writes))
 	case err == nil && before != "":
 		j.options.Log.Info("journal written again", "lost", lost)
 	}

@@ -27,6 +27,7 @@ type fakeAlertmanager struct {
 	alerts map[string]*models.PostableAlert // by name
 	posts  []post
 	answer func(r *http.Request, all models.PostableAlerts) int // 0: 200
+	ahead  time.Duration                                        // its clock, of the notifier's
 }
 
 type post struct {
@@ -62,7 +63,8 @@ func (f *fakeAlertmanager) RoundTrip(r *http.Request) (*http.Response, error) {
 			}
 		}
 	}
-	return &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader("{}")), Header: http.Header{}, Request: r}, nil
+	return &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader("{}")), Request: r,
+		Header: http.Header{"Date": {time.Now().Add(f.ahead).UTC().Format(http.TimeFormat)}}}, nil
 }
 
 func (f *fakeAlertmanager) answers(answer func(*http.Request, models.PostableAlerts) int) {
@@ -84,12 +86,19 @@ func (f *fakeAlertmanager) fires() (names []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for name, a := range f.alerts {
-		if time.Time(a.EndsAt).After(time.Now()) {
+		if time.Time(a.EndsAt).After(time.Now().Add(f.ahead)) {
 			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
 	return names
+}
+
+// runs sets by how much its clock is ahead.
+func (f *fakeAlertmanager) runs(ahead time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ahead = ahead
 }
 
 func always(code int) func(*http.Request, models.PostableAlerts) int {

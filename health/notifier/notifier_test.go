@@ -269,3 +269,43 @@ func TestNotifierIsSafeForConcurrentUse(t *testing.T) {
 		}
 	})
 }
+
+// TestAlertsFireByTheAlertmanagersClock has a host whose clock shows long ago,
+// or years to come, until it is set.
+func TestAlertsFireByTheAlertmanagersClock(t *testing.T) {
+	const years = 365 * 24 * time.Hour
+	for _, ahead := range []time.Duration{56 * years, -26 * years, 5 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			n := notify(t, 2)
+			n.ams[0].runs(ahead)
+			a := firing("A", "critical")
+			n.Tell([]health.Alert{a})
+			after(time.Second)
+			for range 3 { // rounds
+				if f := n.ams[0].fires(); !slices.Equal(f, []string{"A"}) {
+					t.Errorf("an Alertmanager that is %v ahead has %q firing", ahead, f)
+				}
+				after(time.Minute)
+			}
+			if p := n.ams[0].took(); len(p) < 4 || time.Time(p[len(p)-1].all[0].StartsAt).Sub(a.Starts.Add(ahead)).Abs() > clocksDiffer {
+				t.Errorf("it began at %v there, %v here", p[len(p)-1].all[0].StartsAt, a.Starts)
+			}
+			if p := n.ams[1].took(); !time.Time(p[len(p)-1].all[0].StartsAt).Equal(a.Starts) {
+				t.Errorf("whose clock is this host's was told of %v, want %v", p[len(p)-1].all[0].StartsAt, a.Starts)
+			}
+			if logged := strings.Count(n.log.String(), "clock and this host's differ"); logged != 1 {
+				t.Errorf("that the clocks differ is logged %d times", logged)
+			}
+			n.ams[0].runs(0) // somebody set this host's
+			after(2 * time.Minute)
+			if f := n.ams[0].fires(); !slices.Equal(f, []string{"A"}) {
+				t.Errorf("once the clock is set %q fires", f)
+			}
+			n.Tell([]health.Alert{resolved(a)})
+			after(time.Second)
+			if f := n.ams[0].fires(); len(f) > 0 {
+				t.Errorf("%q fires on", f)
+			}
+		})
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	openapi "github.com/go-openapi/runtime/client"
@@ -25,7 +26,11 @@ import (
 type poster struct {
 	url    string // without credentials, as it is shown
 	alerts alert.ClientService
+	ahead  atomic.Int64 // by how much its clock is ahead of this host's, in nanoseconds, to within clocksDiffer
 }
+
+// clocksDiffer is by how much two clocks differ that are not taken for one.
+const clocksDiffer = time.Minute
 
 // newPoster returns a poster to the Alertmanager at address, whose user and
 // password, if it has them, go before those of o.
@@ -50,24 +55,34 @@ func newPoster(address string, o Options) (*poster, error) {
 			return nil, err
 		}
 	}
-	t := openapi.NewWithClient(u.Host, path.Join("/", u.Path, "api/v2"), []string{u.Scheme}, &http.Client{Transport: only200{transport}})
-	return &poster{url: strings.TrimSuffix(u.String(), "/"), alerts: alert.New(t, strfmt.Default)}, nil
+	p := &poster{url: strings.TrimSuffix(u.String(), "/")}
+	t := openapi.NewWithClient(u.Host, path.Join("/", u.Path, "api/v2"), []string{u.Scheme}, &http.Client{Transport: only200{transport, &p.ahead}})
+	p.alerts = alert.New(t, strfmt.Default)
+	return p, nil
 }
 
 // post posts the alerts as of now. Those that fire end at lapse unless they
-// are posted again. An answer other than 200 is a *statusError.
-func (p *poster) post(ctx context.Context, batch []entry, now, lapse time.Time) error {
-	all := make(models.PostableAlerts, len(batch))
-	for i, e := range batch {
-		all[i] = postable(e.Alert, now, lapse)
+// are posted again. An answer other than 200 is a *statusError. Times are the
+// Alertmanager's, whose clock its answers tell: one that is years ahead, as that
+// of a host whose own began anew, would take what fires for long over.
+func (p *poster) post(ctx context.Context, batch []entry, now, lapse time.Time) (err error) {
+	for range 2 {
+		ahead := p.ahead.Load()
+		all := make(models.PostableAlerts, len(batch))
+		for i, e := range batch {
+			all[i] = postable(e.Alert, now, lapse, time.Duration(ahead))
+		}
+		_, err = p.alerts.PostAlerts(alert.NewPostAlertsParamsWithContext(ctx).WithAlerts(all))
+		if p.ahead.Load() == ahead {
+			break
+		}
 	}
-	_, err := p.alerts.PostAlerts(alert.NewPostAlertsParamsWithContext(ctx).WithAlerts(all))
 	return err
 }
 
 // postable returns a as Alertmanager takes it: it refuses an alert that ends
 // before it starts, and that is how one looks after the clock was set back.
-func postable(a health.Alert, now, lapse time.Time) *models.PostableAlert {
+func postable(a health.Alert, now, lapse time.Time, ahead time.Duration) *models.PostableAlert {
 	starts, ends := a.Starts, a.Ends
 	if ends.IsZero() {
 		ends = lapse
@@ -78,7 +93,7 @@ func postable(a health.Alert, now, lapse time.Time) *models.PostableAlert {
 		starts = ends
 	}
 	return &models.PostableAlert{Alert: models.Alert{Labels: a.Labels}, Annotations: a.Annotations,
-		StartsAt: strfmt.DateTime(starts), EndsAt: strfmt.DateTime(ends)}
+		StartsAt: strfmt.DateTime(starts.Add(ahead)), EndsAt: strfmt.DateTime(ends.Add(ahead))}
 }
 
 // A statusError is an answer other than 200.
@@ -103,11 +118,22 @@ func (e *statusError) final() bool {
 // only200 makes an error of every other answer before the generated client
 // sees it. That one has a panic for a success that it does not know, loses
 // the code of an error whose body is not what it expects, and follows a
-// redirect by asking for the alerts instead of posting them.
-type only200 struct{ http.RoundTripper }
+// redirect by asking for the alerts instead of posting them. It notes what an
+// answer's clock shows.
+type only200 struct {
+	http.RoundTripper
+	ahead *atomic.Int64
+}
 
 func (t only200) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := t.RoundTripper.RoundTrip(r)
+	if err == nil {
+		if date, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
+			if ahead := time.Until(date); (ahead - time.Duration(t.ahead.Load())).Abs() > clocksDiffer {
+				t.ahead.Store(int64(ahead))
+			}
+		}
+	}
 	if err != nil || answer.StatusCode == http.StatusOK {
 		return answer, err
 	}

@@ -86,15 +86,17 @@ func TestPosterIsNotRedirected(t *testing.T) {
 func TestPostableIsValidWhateverTheClockDid(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	lapse := now.Add(4 * time.Minute)
-	for _, c := range []struct{ starts, ends, wantStarts, wantEnds time.Time }{
-		{now.Add(-time.Hour), time.Time{}, now.Add(-time.Hour), lapse},
-		{now.Add(time.Hour), time.Time{}, now, lapse},
-		{now.Add(-time.Hour), now, now.Add(-time.Hour), now},
-		{now.Add(time.Hour), now, now, now},
-	} {
-		p := postable(health.Alert{Starts: c.starts, Ends: c.ends}, now, lapse)
-		if !time.Time(p.StartsAt).Equal(c.wantStarts) || !time.Time(p.EndsAt).Equal(c.wantEnds) {
-			t.Errorf("%v to %v: %v to %v", c.starts, c.ends, p.StartsAt, p.EndsAt)
+	for _, ahead := range []time.Duration{0, 56 * 365 * 24 * time.Hour} {
+		for _, c := range []struct{ starts, ends, wantStarts, wantEnds time.Time }{
+			{now.Add(-time.Hour), time.Time{}, now.Add(-time.Hour), lapse},
+			{now.Add(time.Hour), time.Time{}, now, lapse},
+			{now.Add(-time.Hour), now, now.Add(-time.Hour), now},
+			{now.Add(time.Hour), now, now, now},
+		} {
+			p := postable(health.Alert{Starts: c.starts, Ends: c.ends}, now, lapse, ahead)
+			if !time.Time(p.StartsAt).Equal(c.wantStarts.Add(ahead)) || !time.Time(p.EndsAt).Equal(c.wantEnds.Add(ahead)) {
+				t.Errorf("%v to %v: %v to %v", c.starts, c.ends, p.StartsAt, p.EndsAt)
+			}
 		}
 	}
 }

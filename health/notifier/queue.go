@@ -26,6 +26,8 @@ type queue struct {
 	n    *Notifier
 	wake chan struct{}
 
+	ahead time.Duration // by how much the Alertmanager's clock was found ahead; run's
+
 	// n.mu guards what follows.
 	to       *poster
 	has      map[string]uint64 // versions that need not be sent before the next round, by identity
@@ -73,6 +75,10 @@ func (q *queue) run(ctx context.Context) {
 			request, cancel := context.WithTimeout(sending, q.n.timeout)
 			err := to.post(request, batch, began, began.Add(q.n.lapse))
 			cancel()
+			if ahead := time.Duration(to.ahead.Load()); ahead != q.ahead {
+				q.ahead = ahead
+				q.n.log.Warn("alertmanager's clock and this host's differ: alerts are told by alertmanager's", "url", to.url, "ahead", ahead.Round(time.Second).String())
+			}
 			if wait := q.conclude(batch, err, began); wait > 0 {
 				q.await(ctx, sending, wait, nil)
 			}

@@ -1,0 +1,62 @@
+package host
+
+import (
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// asNobody calls f on a thread of an ordinary user, which ends with it.
+func asNobody(t *testing.T, f func()) {
+	t.Helper()
+	done := make(chan syscall.Errno)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends
+		_, _, failed := syscall.RawSyscall(syscall.SYS_SETGROUPS, 0, 0, 0)
+		for _, call := range []uintptr{syscall.SYS_SETRESGID, syscall.SYS_SETRESUID} {
+			if failed == 0 {
+				_, _, failed = syscall.RawSyscall(call, 65534, 65534, 65534)
+			}
+		}
+		if failed == 0 {
+			f()
+		}
+		done <- failed
+	}()
+	if failed := <-done; failed != 0 {
+		t.Fatal(failed)
+	}
+}
+
+func TestHidden(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("only root can mount procfs")
+	}
+	for options, want := range map[string]string{"": "", "hidepid=1": "hidepid=", "hidepid=2": "hidepid="} {
+		dir, err := os.MkdirTemp("", "proc") // not t.TempDir, which is closed to others
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Remove(dir) })
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Mount("proc", dir, "proc", 0, options); err != nil {
+			t.Skip("procfs cannot be mounted here:", err)
+		}
+		t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
+		if err := Hidden(dir); err != nil {
+			t.Errorf("%q hides processes from root: %v", options, err)
+		}
+		asNobody(t, func() { err = Hidden(dir) })
+		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), dir+" is mounted with "+want) || !strings.Contains(err.Error(), "ProtectProc=default")) {
+			t.Errorf("%q: %v", options, err)
+		}
+	}
+	if err := Hidden(t.TempDir()); err != nil {
+		t.Errorf("where no procfs is: %v", err)
+	}
+}

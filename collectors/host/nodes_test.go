@@ -1,0 +1,58 @@
+package host
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+func TestNodes(t *testing.T) {
+	t.Parallel()
+	proc := t.TempDir()
+	for address, information := range map[string]string{
+		"0000:06:00.0": "Model: \t\t NVIDIA H100\nDevice Minor: \t 0\nGPU Excluded:\t No\n",
+		"0000:9b:00.0": "Device Minor: \t 3\n",
+		"0000:9c:00.0": "Device Minor: \t 4\nGPU Excluded:\t Yes\n",
+		"0000:9d:00.0": "",
+	} {
+		dir := filepath.Join(proc, "driver/nvidia/gpus", address)
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "information"), []byte(information), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sys := fstest.MapFS{"module/nvidia/version": {Data: []byte("580.159.04\n")}}
+	for name, c := range map[string]struct {
+		nodes []string
+		want  []string // nil: nothing is wrong
+	}{
+		"all":        {[]string{"nvidiactl", "nvidia0", "nvidia3"}, nil},
+		"none":       {nil, []string{"nvidiactl, ", "/nvidia0, ", "/nvidia3 not there", "nvidia-modprobe -c 255 -c 0 -c 3 as root", "--gpus all"}},
+		"no control": {[]string{"nvidia0", "nvidia3"}, []string{"/nvidiactl not there", "nvidia-modprobe -c 255 as root"}},
+		"one GPU":    {[]string{"nvidiactl", "nvidia0"}, []string{"/nvidia3 not there", "nvidia-modprobe -c 3 as root"}},
+	} {
+		dev := t.TempDir()
+		for _, node := range c.nodes {
+			if err := os.WriteFile(filepath.Join(dev, node), nil, 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := Kernel{Proc: os.DirFS(proc), Sys: sys, Dev: dev}.Nodes()
+		if (err == nil) != (c.want == nil) {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q in it", name, err, want)
+			}
+		}
+		if err := (Kernel{Proc: fstest.MapFS{}, Sys: fstest.MapFS{}, Dev: dev}).Nodes(); err != nil {
+			t.Errorf("%s, without a driver: %v", name, err)
+		}
+		if err := (Kernel{Proc: os.DirFS(proc), Sys: sys}).Nodes(); err != nil {
+			t.Errorf("of a simulated host: %v", err)
+		}
+	}
+}

@@ -1,0 +1,76 @@
+package enforcer
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gpusteward/enforcer/action"
+)
+
+// stateful returns an enforcer with a state file and nothing else, and its log.
+func stateful(file string) (*Enforcer, *bytes.Buffer) {
+	log := new(bytes.Buffer)
+	return &Enforcer{Options: Options{StateFile: file}, log: slog.New(slog.NewTextHandler(log, nil))}, log
+}
+
+// TestWhatCannotBeRememberedIsNotDone holds that Keep, which goes before each
+// pause, fails where the state cannot be written, and that it works again when
+// it can. (What a failing Keep makes of a pause is told in package action.)
+func TestWhatCannotBeRememberedIsNotDone(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "state")
+	if err := os.WriteFile(dir, nil, 0o600); err != nil { // no directory
+		t.Fatal(err)
+	}
+	e, log := stateful(filepath.Join(dir, "enforcer.json"))
+	someone := []action.Paused{{Tenant: "a", Workload: "unit:a.service", Stopped: []action.Target{{PID: 7, Start: 8}}}}
+	for range 2 {
+		if err := e.keep(someone); err == nil || !strings.Contains(err.Error(), "keep who is paused") {
+			t.Fatalf("kept: %v", err)
+		}
+		e.save()
+	}
+	if n := strings.Count(log.String(), "nobody is paused by the freezer or signals until it can be kept"); n != 1 {
+		t.Errorf("told %d times: %s", n, log)
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	e.save()
+	if err := e.keep(someone); err != nil || !strings.Contains(log.String(), "kept again") {
+		t.Errorf("%v, %s", err, log)
+	}
+	if text, err := os.ReadFile(e.StateFile); err != nil || !strings.Contains(string(text), "unit:a.service") {
+		t.Errorf("%s, %v", text, err)
+	}
+}
+
+func TestAStateThatCannotBeUsedIsSetAside(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{"cut": `{"ladder": {"standing": [`, "another": `[3]`, "empty": ""} {
+		e, log := stateful(filepath.Join(t.TempDir(), "enforcer.json"))
+		if err := os.WriteFile(e.StateFile, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		e.restore()
+		if !strings.Contains(log.String(), e.StateFile+".bad") {
+			t.Errorf("%s: %s", name, log)
+		}
+		for range 2 {
+			if err := e.keep([]action.Paused{{Tenant: name}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if bad, err := os.ReadFile(e.StateFile + ".bad"); err != nil || string(bad) != text {
+			t.Errorf("%s: set aside %q, %v", name, bad, err)
+		}
+		again, log := stateful(e.StateFile)
+		if again.restore(); log.Len() > 0 && strings.Contains(log.String(), "forgotten") {
+			t.Errorf("%s: what was written then: %s", name, log)
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package health
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"gpusteward/collectors"
+)
+
+// set returns t as it would be had somebody set the wall clock, before it was
+// read, to at: its monotonic reading is the same. (The seconds since 1885 are
+// bits 30 to 62 of a Time's first word, as package time says.)
+func set(t, at time.Time) time.Time {
+	*(*uint64)(unsafe.Pointer(&t)) += uint64(at.Sub(t.Round(0))/time.Second) << 30
+	return t
+}
+
+var (
+	y1970 = time.Date(1970, 1, 1, 0, 0, 30, 0, time.UTC)
+	y2026 = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+)
+
+// lately reports whether a time is of the last ten minutes, for who knows only
+// what the clock shows.
+func lately(t, now time.Time) bool {
+	ago := now.Round(0).Sub(t.Round(0))
+	return ago >= 0 && ago < 10*time.Minute
+}
+
+// dates holds that all that an engine tells of is of lately.
+func (w *world) dates() {
+	w.t.Helper()
+	all := map[string]time.Time{}
+	for _, a := range w.engine.Alerts(nil) {
+		all["alert "+a.Labels["alertname"]] = a.Starts
+	}
+	for _, f := range w.engine.Findings() {
+		all["finding "+f.Check] = f.Since
+	}
+	s, err := w.engine.Save("same")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, f := range s.Faults {
+		all["fault "+f.Check] = f.Since
+		for i, l := range f.Levels {
+			all[fmt.Sprint("level ", i, f.Check)], all[fmt.Sprint("bad ", i, f.Check)] = l.Since, l.Bad
+		}
+	}
+	for _, e := range s.Incidents {
+		all["first "+e.ID], all["last "+e.ID], all["time "+e.ID] = e.First, e.Last, e.Time
+	}
+	for uuid, h := range w.engine.derivers.Save(w.now).GPUs {
+		all["seen "+uuid] = h.Seen
+		for _, at := range h.Rows.Times {
+			all["rows "+uuid] = time.UnixMilli(int64(at * 1000))
+		}
+		if s := h.Faults[HardwareFault]; s != nil {
+			all["score "+uuid], all["scored "+uuid] = s.Last, s.Score.At
+		}
+	}
+	if len(all) < 12 {
+		w.t.Errorf("only %d times are known", len(all))
+	}
+	for what, at := range all {
+		if !lately(at, w.now) {
+			w.t.Errorf("at %v: %s is of %v", w.now, what, at)
+		}
+	}
+}
+
+// TestAClockThatIsSetWhileTheAgentRuns has one that begins in 1970 and is set,
+// and is wrong again; and one that goes the other way.
+func TestAClockThatIsSetWhileTheAgentRuns(t *testing.T) {
+	t.Parallel()
+	samples := func(margin float64) []collectors.Sample {
+		return []collectors.Sample{on("0", collectors.Up, 1), hotAt(margin), on("0", collectors.RemappedRows, 3, "correctable"), {Metric: collectors.DriverUp, Value: 1}}
+	}
+	for _, years := range [][]time.Time{{y1970, y2026, y1970, y2026}, {y2026, y1970, y2026}} {
+		w := newWorld(t)
+		w.now = set(time.Now(), years[0])
+		w.engine = NewEngine(append(Checks(), hotCheck), w.now)
+		w.steps(6, samples(20)...)
+		w.step(step, []Event{happened("a", "xid", 79, "0", w.now)}, samples(20)...)
+		w.steps(6, samples(-1)...)
+		before := w.failing()
+		if !strings.Contains(before, "gpu_lost gpu=0 failed") || !strings.Contains(before, "hot gpu=0 degraded") {
+			t.Fatalf("%s", before)
+		}
+		starts := w.engine.Alerts(nil)[0].Starts
+		for _, year := range years[1:] {
+			w.now = set(w.now, year)
+			if changes := w.steps(3, samples(-1)...); len(changes) > 0 || w.failing() != before {
+				t.Errorf("set to %v: %+v, %s; want %s", year, changes, w.failing(), before)
+			}
+			if now := w.engine.Alerts(nil)[0].Starts; !now.Equal(starts) {
+				t.Errorf("an alert of %v is taken for one of %v, so it is told anew", starts, now)
+			}
+			w.dates()
+		}
+		w.steps(31, samples(20)...)
+		if strings.Contains(w.failing(), "hot") {
+			t.Errorf("five minutes after it was cool: %s", w.failing())
+		}
+		if got := w.engine.derivers.cards[0]; len(got.heat.Times) > 2*trendSize || w.engine.derivers.histories["GPU-0"].Rows.Times == nil {
+			t.Error("the trends did not go on")
+		}
+	}
+}
+
+// TestAStateOfAnotherClock has a state read where the clock shows another year
+// than where it was written.
+func TestAStateOfAnotherClock(t *testing.T) {
+	t.Parallel()
+	up := []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.RemappedRows, 3, "correctable"), {Metric: collectors.DriverUp, Value: 1}}
+	for name, years := range map[string][2]time.Time{"written in 1970": {y1970, y2026}, "read in 1970": {y2026, y1970}, "of tomorrow": {y2026.Add(24 * time.Hour), y2026}} {
+		w := newWorld(t)
+		w.now = set(time.Now(), years[0])
+		w.engine = NewEngine(append(Checks(), hotCheck), w.now)
+		w.steps(3, up...)
+		w.step(step, []Event{happened("a", "xid", 79, "0", w.now)}, up...)
+		w.steps(3, append(up, hotAt(-1))...)
+		w.now = set(w.now, years[1])
+		// JSON has no monotonic readings: what the wall clock said is all that there is.
+		w.restart("same")
+		w.steps(1, append(up, hotAt(20))...)
+		if f := w.failing(); !strings.Contains(f, "hot gpu=0") || !strings.Contains(f, "gpu_lost gpu=0 failed") {
+			t.Errorf("%s: %s", name, f)
+		}
+		w.dates()
+		if n := len(w.engine.memory.incidents); n != 1 {
+			t.Errorf("%s: %d incidents are remembered", name, n)
+		}
+		if w.steps(31, append(up, hotAt(20))...); strings.Contains(w.failing(), "hot") {
+			t.Errorf("%s: five minutes after it was cool: %s", name, w.failing())
+		}
+	}
+}
+
+func TestRestoring(t *testing.T) {
+	t.Parallel()
+	hour := time.Hour
+	for name, c := range map[string]struct{ saved, now, of, want time.Time }{
+		"as it was written":  {y2026.Add(-hour), y2026, y2026.Add(-2 * hour), y2026.Add(-2 * hour)},
+		"never":              {y2026, y2026, time.Time{}, time.Time{}},
+		"the clock was back": {y2026, y1970, y2026.Add(-hour), y1970.Add(-hour)},
+		"it was not set yet": {y1970, y2026, y1970.Add(-hour), y2026.Add(-hour)},
+		"of the future":      {y2026.Add(-hour), y2026, y2026.Add(hour), y2026},
+		"no word when":       {time.Time{}, y2026, y2026.Add(-hour), y2026.Add(-hour)},
+	} {
+		if got := restoring(c.saved, c.now)(c.of); !got.Equal(c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
