@@ -76,7 +76,8 @@ bench:
 # as long as the installation takes, a policy denies it, unless the host has a
 # policy of its own.
 TOOLS := promtool:prometheus prometheus-alertmanager:prometheus-alertmanager amtool:prometheus-alertmanager chromium:chromium node:nodejs npm:npm \
-	systemd-analyze:systemd strace:strace
+	systemd-analyze:systemd strace:strace \
+	slurmctld:slurmctld slurmd:slurmd sbatch:slurm-client munged:munge
 PAGE_TESTS := exporter/page/test
 tools:
 	@wanted=""; for t in $(TOOLS); do type $${t%%:*} >/dev/null 2>&1 || wanted="$$wanted $${t##*:}"; done; \

@@ -40,3 +40,23 @@ func (s *size) UnmarshalText(text []byte) error {
 	*s = size(v)
 	return nil
 }
+
+// A memory is a size, or a part of a GPU's memory, written as 30 %.
+type memory struct {
+	size size
+	part part
+}
+
+// UnmarshalText reads a size or a part; the part's range is not looked at.
+func (m *memory) UnmarshalText(text []byte) error {
+	if strings.HasSuffix(string(text), "%") {
+		if err := m.part.UnmarshalText(text); err != nil || m.part <= 0 {
+			return fmt.Errorf("%q is not a part of a GPU's memory such as 30 %%", text)
+		}
+		return nil
+	}
+	if v, err := strconv.ParseFloat(string(text), 64); err == nil && v > 0 && v < 1 {
+		return fmt.Errorf("%q is less than a byte: write %g %% for a part of the GPU's memory", text, 100*v)
+	}
+	return m.size.UnmarshalText(text)
+}

@@ -38,7 +38,7 @@ func checkCommand(app *kingpin.Application, f *flags) (*kingpin.CmdClause, *chec
 	c := new(checkFlags)
 	cmd := app.Command("check", "Judge the host once. It prints the agent's verdict; where no agent answers it opens the driver itself and looks for some seconds. "+
 		"Exit status: 0 is well, 1 a warning, 2 critical or worse, 3 unknown, also where it was called wrongly. What is only worth knowing, and checks in shadow mode, are shown and change nothing. "+
-		"For Slurm: deploy/slurm-healthcheck.sh as HealthCheckProgram drains a node that is critical. For node-problem-detector: --format=npd, one line of at most 80 characters and exit status 0, 1 for a problem or 2 for unknown; deploy/npd-gpusteward.json runs it.")
+		"For Slurm: deploy/slurm/healthcheck.sh as HealthCheckProgram drains a node that is critical. For node-problem-detector: --format=npd, one line of at most 80 characters and exit status 0, 1 for a problem or 2 for unknown; deploy/npd-gpusteward.json runs it.")
 	cmd.Flag("url", "Address of an agent, such as http://node7:9836, instead of the one that has the control socket; nobody else is asked then.").StringVar(&c.url)
 	cmd.Flag("standalone", "Ask no agent, and open the driver in any case.").BoolVar(&c.standalone)
 	cmd.Flag("timeout", "How long looking without an agent may take, at least 5s: a driver that hangs is reported by then.").Default("20s").DurationVar(&c.timeout)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// healthcheck runs deploy/slurm-healthcheck.sh where gpusteward says verdict
+// healthcheck runs deploy/slurm/healthcheck.sh where gpusteward says verdict
 // and ends with status, and the node is in a state. It returns the exit status
 // and what scontrol was called with, an argument a line.
 func healthcheck(t *testing.T, status, verdict, state string, args ...string) (int, string) {
@@ -24,7 +24,7 @@ func healthcheck(t *testing.T, status, verdict, state string, args ...string) (i
 		}
 	}
 	rewrite(t, filepath.Join(dir, "verdict"), verdict)
-	cmd := exec.Command("deploy/slurm-healthcheck.sh", args...)
+	cmd := exec.Command("deploy/slurm/healthcheck.sh", args...)
 	cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "DIR=" + dir, "STATUS=" + status, "STATE=" + state, "SLURMD_NODENAME=node7"}
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {

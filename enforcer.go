@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -29,16 +30,17 @@ import (
 // EnforcerConfig says whether GPUs are shared out by the broker, and who gets
 // how much.
 type EnforcerConfig struct {
-	Enabled  bool           `yaml:"enabled"`
-	Socket   string         `yaml:"socket"`
-	Turn     time.Duration  `yaml:"turn"`
-	InFlight time.Duration  `yaml:"in_flight"`
-	Fail     string         `yaml:"fail"`
-	MPS      bool           `yaml:"mps"`
-	Default  DefaultConfig  `yaml:"default"`
-	Ladder   LadderConfig   `yaml:"ladder"`
-	Tenants  []TenantConfig `yaml:"tenants"`
-	Gemini   []GeminiConfig `yaml:"gemini"`
+	Enabled     bool           `yaml:"enabled"`
+	Socket      string         `yaml:"socket"`
+	Turn        time.Duration  `yaml:"turn"`
+	InFlight    time.Duration  `yaml:"in_flight"`
+	Fail        string         `yaml:"fail"`
+	MPS         bool           `yaml:"mps"`
+	Default     DefaultConfig  `yaml:"default"`
+	Ladder      LadderConfig   `yaml:"ladder"`
+	Tenants     []TenantConfig `yaml:"tenants"`
+	TenantsDirs []string       `yaml:"tenants_dirs"` // of files with more: see tenantFiles
+	Gemini      []GeminiConfig `yaml:"gemini"`
 }
 
 func defaultEnforcerConfig() EnforcerConfig {
@@ -46,6 +48,7 @@ func defaultEnforcerConfig() EnforcerConfig {
 		Default: DefaultConfig{Priority: policy.PriorityNormal, Limit: 1},
 		Ladder: LadderConfig{Mode: policy.Warn, Shadow: true, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: 0.5,
 			Pause: []string{"broker", "freezer", "signal"}, Grace: 30 * time.Second, Actions: 10},
+		TenantsDirs: []string{"/etc/gpusteward/tenants.d", "/run/gpusteward/tenants.d"},
 	}
 }
 
@@ -62,8 +65,16 @@ func (c EnforcerConfig) validate() error {
 	case c.Fail != "open" && c.Fail != "closed":
 		return fmt.Errorf("enforcer.fail: %q is neither open nor closed", c.Fail)
 	}
-	if err := c.table().Check(); err != nil {
-		return fmt.Errorf("enforcer.%w", err)
+	for i, dir := range c.TenantsDirs {
+		if !filepath.IsAbs(dir) {
+			return fmt.Errorf("enforcer.tenants_dirs[%d]: %q is not an absolute path", i, dir)
+		}
+		if slices.Contains(c.TenantsDirs[:i], dir) {
+			return fmt.Errorf("enforcer.tenants_dirs[%d]: %q is in it twice", i, dir)
+		}
+	}
+	if err := c.checkWith(); err != nil {
+		return err
 	}
 	return checkGemini(c.Gemini)
 }
@@ -85,6 +96,8 @@ type enforcement struct {
 	gemini   []*gemini.Server
 	listed   []GeminiConfig // what they were made from
 	mps      bool           // as it was at the start
+	files    *tenantFiles
+	config   *atomic.Pointer[EnforcerConfig] // in force
 	view     policy.HostView
 	log      *slog.Logger
 }
@@ -97,7 +110,10 @@ func newEnforcement(f flags, c EnforcerConfig, m *machine, gpus *collectors.Host
 		return enforcement{}, nil
 	}
 	log := m.options.Log
-	e := enforcement{listed: c.Gemini, mps: c.MPS, view: policy.HostView{Process: m.options.Processes.Lookup, Index: gpus.Index}, log: log}
+	e := enforcement{listed: c.Gemini, mps: c.MPS, view: policy.HostView{Process: m.options.Processes.Lookup, Index: gpus.Index, Memory: total(gpus)}, log: log,
+		files: &tenantFiles{log: log}, config: new(atomic.Pointer[EnforcerConfig])}
+	e.config.Store(&c)
+	files, _ := e.files.look(c, true)
 	socket := c.brokerSocket(f.runtimeDir)
 	listener, err := f.brokerListener()
 	switch {
@@ -114,7 +130,7 @@ func newEnforcement(f flags, c EnforcerConfig, m *machine, gpus *collectors.Host
 		return enforcement{}, err
 	}
 	o := enforcer.Options{
-		Policy: policy.New(c.table(), e.view, log), Dir: f.runtimeDir, Host: sights{gpus, m.options.Processes}, Hardware: hardware,
+		Policy: policy.New(c.table(files), e.view, log), Refused: e.files.refusals, Dir: f.runtimeDir, Host: sights{gpus, m.options.Processes}, Hardware: hardware,
 		Record: func(s ladder.Step) { record(enforced(s)) }, Simulated: !m.real, CgroupFS: filepath.Join(f.sysfs, "fs/cgroup"),
 		Broker: broker.Options{Socket: socket, Listener: listener, Observer: f.isObserver, Holds: gpus.Holds, Known: gpus.Knows, InFlight: c.InFlight, Turn: c.Turn, FailClosed: c.Fail == "closed", ProcFS: f.procfs, Logger: log},
 	}
@@ -128,6 +144,14 @@ func newEnforcement(f flags, c EnforcerConfig, m *machine, gpus *collectors.Host
 	}
 	e.enforcer, err = enforcer.New(o)
 	return e, host.Explain(err, host.Reads|host.Writes)
+}
+
+// total returns what tells how much memory a GPU has.
+func total(gpus *collectors.Host) func(uuid string) (uint64, bool) {
+	return func(uuid string) (uint64, bool) {
+		all, _, _, ok := gpus.Room(uuid)
+		return all, ok
+	}
 }
 
 // sights are what the enforcer asks of a host.
@@ -165,10 +189,32 @@ func (e enforcement) run(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.enforcer.Run(ctx) })
+	group.Go(func() error {
+		for tick := time.Tick(lookEach); ; {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick:
+				e.look(false)
+			}
+		}
+	})
 	for _, s := range e.gemini {
 		group.Go(func() error { return s.Run(ctx) })
 	}
 	return group.Wait()
+}
+
+// lookEach is how often files of tenants are looked at.
+const lookEach = time.Second
+
+// look has all sessions judged by another table where the files of tenants
+// changed, or the configuration did.
+func (e enforcement) look(again bool) {
+	c := *e.config.Load()
+	if files, changed := e.files.look(c, again); changed || again {
+		e.enforcer.Configure(policy.New(c.table(files), e.view, e.log))
+	}
 }
 
 // configure has all sessions judged by another table. The rest of c is for the
@@ -177,7 +223,8 @@ func (e enforcement) configure(c EnforcerConfig) {
 	if e.enforcer == nil {
 		return
 	}
-	e.enforcer.Configure(policy.New(c.table(), e.view, e.log))
+	e.config.Store(&c)
+	e.look(true)
 	if !slices.Equal(c.Gemini, e.listed) {
 		e.log.Warn("enforcer.gemini has changed, which takes a restart: the entries from before stay in force")
 	}

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"strconv"
+	"strings"
 	"time"
 
 	"gpusteward/collectors/host"
@@ -25,10 +26,21 @@ func checkConfig(ctx context.Context, f flags, path, pid string, stdout io.Write
 	if err != nil {
 		return err
 	}
+	files := tenantFiles{log: slog.New(slog.DiscardHandler)}
+	more, _ := files.look(c.Enforcer, true)
+	if err := files.problems(); err != nil {
+		return err
+	}
 	fmt.Fprintf(stdout, "%s is good.\n", path)
-	table := c.Enforcer.table()
+	for _, f := range more {
+		fmt.Fprintf(stdout, "%s is good.\n", f.path)
+	}
+	table := c.Enforcer.table(more)
 	for _, stranger := range table.Unknown() {
-		fmt.Fprintf(stdout, "warning: enforcer.%s\n", stranger)
+		if strings.HasPrefix(stranger, "tenants[") {
+			stranger = "enforcer." + stranger
+		}
+		fmt.Fprintf(stdout, "warning: %s\n", stranger)
 	}
 	if pid == "" {
 		return nil

@@ -92,7 +92,7 @@ func TestReferenceConfigHasAGoodExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules := c.Enforcer.table().Rules
+	rules := c.Enforcer.table(nil).Rules
 	none, memory, steps := 0., uint64(10<<30), TenantLadder{}.steps(defaultEnforcerConfig().Ladder)
 	steps.Mode, steps.Shadow = policy.Throttle, false
 	want := policy.Rule{

@@ -82,7 +82,7 @@ func (m *machine) thisHost(f flags, c Config) error {
 			names = append(names, s.of(s.path))
 		}
 	}
-	m.options.Processes = host.NewTable(host.Options{Proc: proc, Names: names, Log: log})
+	m.options.Processes = host.NewTable(host.Options{Proc: proc, Names: names, Jobs: filepath.Join(f.runtimeDir, "slurm"), Log: log})
 	m.followKernel("/dev/kmsg")
 	m.allocations = host.NewAllocations(m.options.Processes, w.Kubelet, filepath.Join(f.sysfs, "fs/cgroup"))
 	return nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"time"
 
 	"gpusteward/enforcer/policy"
@@ -30,6 +31,7 @@ type LadderConfig struct {
 type TenantConfig struct {
 	Name       string           `yaml:"name"`
 	Select     []SelectorConfig `yaml:"select"`
+	Binding    bool             `yaml:"binding"`
 	Priority   *policy.Priority `yaml:"priority"` // nil is normal
 	QuotaTerms `yaml:",inline"`
 	Ladder     TenantLadder `yaml:"ladder"`
@@ -54,7 +56,7 @@ type SelectorConfig struct {
 type QuotaTerms struct {
 	Guarantee  *part          `yaml:"guarantee"`
 	Limit      *part          `yaml:"limit"`
-	Memory     *size          `yaml:"memory"`
+	Memory     *memory        `yaml:"memory"`
 	Reserved   *size          `yaml:"memory_guarantee"`
 	LaunchWait *time.Duration `yaml:"launch_wait"`
 	Bandwidth  *part          `yaml:"bandwidth"`
@@ -78,32 +80,48 @@ type GPUConfig struct {
 	QuotaTerms `yaml:",inline"`
 }
 
-// table returns what the enforcer needs of c.
-func (c EnforcerConfig) table() policy.Table {
+// table returns what the enforcer needs of c, and of files beside it.
+func (c EnforcerConfig) table(files []*tenantFile) policy.Table {
 	t := policy.Table{
 		Default: policy.Terms{Priority: c.Default.Priority, Quota: policy.Quota{Limit: float64(c.Default.Limit), Memory: uint64(c.Default.Memory), Bandwidth: 1}},
 		Steps:   TenantLadder{}.steps(c.Ladder),
 		Actions: int(c.Ladder.Actions),
 	}
 	for _, tenant := range c.Tenants {
-		r := policy.Rule{Name: tenant.Name, Terms: policy.Terms{Priority: policy.PriorityNormal}, Steps: tenant.Ladder.steps(c.Ladder)}
-		set(&r.Priority, tenant.Priority)
-		r.Quota = tenant.override(nil).Of(policy.Quota{Limit: 1, Bandwidth: 1})
-		for _, s := range tenant.Select {
-			r.Select = append(r.Select, policy.Selector(s))
+		t.Rules = append(t.Rules, tenant.rule(c.Ladder))
+	}
+	for _, f := range files {
+		for i, tenant := range f.tenants {
+			r := tenant.rule(c.Ladder)
+			r.Key = fmt.Sprintf("%s[%d]", f.path, i)
+			t.Rules = append(t.Rules, r)
 		}
-		for _, g := range tenant.GPUs {
-			r.GPUs = append(r.GPUs, g.override(g.GPU))
-		}
-		t.Rules = append(t.Rules, r)
 	}
 	return t
 }
 
+// rule returns what the enforcer needs of a tenant, given everybody's ladder.
+func (t TenantConfig) rule(all LadderConfig) policy.Rule {
+	r := policy.Rule{Name: t.Name, Binding: t.Binding, Terms: policy.Terms{Priority: policy.PriorityNormal}, Steps: t.Ladder.steps(all)}
+	set(&r.Priority, t.Priority)
+	r.Quota = t.override(nil).Of(policy.Quota{Limit: 1, Bandwidth: 1})
+	for _, s := range t.Select {
+		r.Select = append(r.Select, policy.Selector(s))
+	}
+	for _, g := range t.GPUs {
+		r.GPUs = append(r.GPUs, g.override(g.GPU))
+	}
+	return r
+}
+
 // override returns the terms as those of some GPUs.
 func (q QuotaTerms) override(gpus []string) policy.Override {
-	return policy.Override{GPUs: gpus, Guarantee: (*float64)(q.Guarantee), Limit: (*float64)(q.Limit),
-		Memory: (*uint64)(q.Memory), Reserved: (*uint64)(q.Reserved), LaunchWait: q.LaunchWait, Bandwidth: (*float64)(q.Bandwidth)}
+	o := policy.Override{GPUs: gpus, Guarantee: (*float64)(q.Guarantee), Limit: (*float64)(q.Limit),
+		Reserved: (*uint64)(q.Reserved), LaunchWait: q.LaunchWait, Bandwidth: (*float64)(q.Bandwidth)}
+	if q.Memory != nil {
+		o.Memory, o.MemoryPart = (*uint64)(&q.Memory.size), float64(q.Memory.part)
+	}
+	return o
 }
 
 // steps returns the tenant's ladder, given everybody's.

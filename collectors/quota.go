@@ -31,6 +31,8 @@ var (
 	QuotaShadow  = HostGauge("nvgpu_quota_shadow", "Whether beyond warn it is only said what would be done about the workload.", "tenant", "workload")
 	QuotaActions = HostCounter("nvgpu_quota_actions_total", "Steps of the ladder, by the rung that was entered, or resume, and by what came of it: done, shadow, braked, missed or failed.", "tenant", "workload", "action", "result")
 
+	TenantFilesRefused = HostGauge("gpusteward_tenant_files_refused", "Files of enforcer.tenants_dirs that are bad: their tenants of before stay. The log says why.")
+
 	MPSServers = HostGauge("nvgpu_mps_servers", "Servers of CUDA MPS.")
 	MPSClients = HostGauge("nvgpu_mps_clients", "Clients of the user's MPS servers; tenant is whom they serve, empty where that is none.", "uid", "tenant")
 	MPSThreads = HostGauge("nvgpu_mps_active_thread_ratio", "Part of the GPU's threads that the next clients of the user's MPS servers get; of several servers the most.", "uid", "tenant")
@@ -39,7 +41,7 @@ var (
 // quotaMetrics are those that the enforcer says.
 var quotaMetrics = []*Metric{QuotaGuarantee, QuotaMemoryGuarantee, QuotaLaunchObjective, QuotaBandwidthLimit, QuotaBandwidth, QuotaChargeDrift, QuotaBackend,
 	QoSWindows, QoSViolations, QuotaViolations, UnhookedProcesses, UnderreportingProcesses, QuotaLedgerDrift,
-	QuotaRung, QuotaShadow, QuotaActions, MPSServers, MPSClients, MPSThreads}
+	QuotaRung, QuotaShadow, QuotaActions, TenantFilesRefused, MPSServers, MPSClients, MPSThreads}
 
 // Rungs are the names of the ladder's rungs, from the lowest on.
 var Rungs = []string{"observe", "warn", "throttle", "pause", "terminate"}
@@ -72,6 +74,7 @@ func (r *Readings) ladder(s *wire.EnforcerStats) {
 		}
 		r.Set(QuotaActions, float64(a.Count), a.Tenant, a.Workload, a.Action, a.Result)
 	}
+	r.Set(TenantFilesRefused, float64(s.Refused))
 	r.Set(MPSServers, float64(len(s.MPS)))
 	type whose struct{ uid, tenant string }
 	clients, threads := map[whose]int{}, map[whose]float64{}

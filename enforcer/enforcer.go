@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"sync/atomic"
 	"time"
@@ -46,6 +47,7 @@ type Options struct {
 	Hardware  func(uuid string, within time.Duration) bool // whether the GPU had a fault of its own; nil: none is known of
 	Backends  []backend.Backend                            // beside the hook
 	Servers   func() []wire.MPSStats                       // of MPS; nil: none
+	Refused   func() int                                   // files of tenants that are bad; nil: none
 	Simulated bool                                         // the GPUs are: nothing is done to a process
 	CgroupFS  string                                       // /sys/fs/cgroup
 }
@@ -222,6 +224,10 @@ func (e *Enforcer) pace(b audit.Books, found audit.Audited) {
 	for _, t := range b.Tenants {
 		shares[place{t.Tenant, t.GPU}] = t.Share10s.Actual
 	}
+	t := e.terms.Load()
+	gone := func(at place) bool { return !t.Governed(at.tenant) }
+	maps.DeleteFunc(e.sampled, func(at place, _ *float64) bool { return gone(at) })
+	maps.DeleteFunc(e.pacer, func(at place, _ float64) bool { return gone(at) })
 	for _, q := range found.Quotas {
 		at := place{q.Tenant, q.GPU}
 		if q.Bus != nil && q.Bus != e.sampled[at] { // each sample counts once: the audit shows it until there is another

@@ -152,6 +152,9 @@ func (e *Enforcer) rest() {
 func (e *Enforcer) publish(b audit.Books, found audit.Audited) {
 	s := wire.EnforcerStats{Quotas: found.Quotas, Workloads: found.Workloads}
 	s.Ladder, s.Actions = e.ladder.Stats()
+	if e.Refused != nil {
+		s.Refused = e.Refused()
+	}
 	if e.Servers != nil {
 		s.MPS = e.Servers()
 	}

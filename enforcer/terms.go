@@ -35,7 +35,9 @@ func (e *Enforcer) Tenant(f broker.Facts, wished string) (string, error) {
 }
 
 // Tenants implements broker.Policy.
-func (e *Enforcer) Tenants() []string { return e.terms.Load().Tenants() }
+func (e *Enforcer) Tenants() []string {
+	return append(e.terms.Load().Tenants(), policy.DefaultTenant)
+}
 
 // Quota implements broker.Policy.
 func (e *Enforcer) Quota(tenant, gpu string) broker.Quota {

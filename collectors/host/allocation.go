@@ -26,12 +26,26 @@ const (
 	mostGPUs   = 1024
 )
 
-// SlurmAllocations returns the GPUs of the Slurm jobs that have a cgroup below
-// root, /sys/fs/cgroup. Slurm tells them to the job's processes in their
-// environment, and that is where they are from: a job without a process has
-// none, and its user could lie. Reading an environment may block; the caller
-// is in the background. What cannot be read is left out; the error says why.
-func SlurmAllocations(root string, p Proc) ([]Allocation, error) {
+// SlurmAllocations returns the GPUs of the Slurm jobs that have a record in
+// jobs, or a cgroup below root, /sys/fs/cgroup. Of one without a record they are
+// what Slurm told the job's processes in their environment: a job without a
+// process has none then, and its user could lie. Reading an environment may
+// block; the caller is in the background. What cannot be read is left out; the
+// error says why.
+func SlurmAllocations(jobs, root string, p Proc) ([]Allocation, error) {
+	var all []Allocation
+	var failed []error
+	seen := map[string]bool{}
+	recorded, err := records(jobs)
+	if err != nil {
+		failed = append(failed, err)
+	}
+	for job, r := range recorded {
+		seen[job] = true
+		if len(r.gpus) > 0 {
+			all = append(all, Allocation{Job: job, Devices: r.gpus})
+		}
+	}
 	var dirs []string
 	for _, pattern := range []string{
 		"system.slice/*slurmstepd.scope/job_*", "devices/slurm*/uid_*/job_*", "freezer/slurm*/uid_*/job_*", "cpuset/slurm*/uid_*/job_*",
@@ -39,9 +53,6 @@ func SlurmAllocations(root string, p Proc) ([]Allocation, error) {
 		found, _ := filepath.Glob(filepath.Join(root, pattern)) // the pattern is good
 		dirs = append(dirs, found...)
 	}
-	var all []Allocation
-	var failed []error
-	seen := map[string]bool{}
 	for _, dir := range dirs[:min(len(dirs), 4*mostJobs)] {
 		m := jobGroup.FindStringSubmatch(filepath.Base(dir))
 		if m == nil || seen[m[1]] {

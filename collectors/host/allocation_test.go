@@ -35,7 +35,7 @@ func TestSlurmAllocations(t *testing.T) {
 	group("cpuset/slurm/uid_1000/job_x", "30\n")
 	group("system.slice/slurmstepd.scope/job_4", "")
 
-	got, err := SlurmAllocations(root, proc)
+	got, err := SlurmAllocations("", root, proc)
 	want := []Allocation{{Job: "1", Devices: []string{"0", "2", "3"}}, {Job: "3", Devices: []string{"1"}}}
 	slices.SortFunc(got, func(a, b Allocation) int { return strings.Compare(a.Job, b.Job) })
 	if !reflect.DeepEqual(got, want) || err == nil {

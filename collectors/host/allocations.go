@@ -17,7 +17,8 @@ type Allocations struct {
 }
 
 // NewAllocations returns those that the kubelet tells of at a Unix socket, and
-// Slurm by the cgroups below cgroup; either may be empty. Failures are t's.
+// Slurm by t's records and the cgroups below cgroup; either may be empty.
+// Failures are t's.
 func NewAllocations(t *Table, kubelet, cgroup string) *Allocations {
 	return &Allocations{table: t, kubelet: kubelet, cgroup: cgroup}
 }
@@ -60,7 +61,7 @@ func (a *Allocations) ask(ctx context.Context) {
 		all = append(all, given...)
 	}
 	if a.cgroup != "" {
-		given, err := SlurmAllocations(a.cgroup, a.table.Proc)
+		given, err := SlurmAllocations(a.table.Jobs, a.cgroup, a.table.Proc)
 		if err != nil {
 			a.table.failures.add("slurm", err)
 		}

@@ -41,7 +41,7 @@ type record struct {
 	settled     *Workload // nil as long as there is no key
 	since, used time.Time
 	answered    []bool // by source
-	described   bool   // by a process's environment
+	described   bool   // by the job's record, or a process's environment
 }
 
 func (r *record) last() time.Time { return r.used }
@@ -57,6 +57,7 @@ func (t *Table) record(w Workload, now time.Time) *record {
 	}
 	r = &record{Workload: w, since: now, used: now}
 	t.records[w.Key] = r
+	t.recorded(r)
 	if w.own || w.ContainerID == "" { // what users call their own is not believed, and asked about neither
 		r.settle()
 		return r

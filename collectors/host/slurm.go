@@ -3,11 +3,27 @@ package host
 import (
 	"context"
 	"errors"
+	"io/fs"
 )
 
-// describe learns whose Slurm jobs are from the environments of their
-// processes, one at a time: a process that holds the lock of its memory keeps
-// its reader waiting.
+// recorded takes over whose Slurm job the workload is, where its record says
+// so: a small file in memory, which keeps nobody waiting.
+func (t *Table) recorded(r *record) {
+	if r.Kind != KindSlurm || t.Jobs == "" {
+		return
+	}
+	job, err := readRecord(t.Jobs, r.Job)
+	switch {
+	case err == nil:
+		r.User, r.Account, r.Partition, r.described = job.user, job.account, job.partition, true
+	case !errors.Is(err, fs.ErrNotExist):
+		t.failures.add("slurm", err)
+	}
+}
+
+// describe learns whose Slurm jobs are that have no record from the
+// environments of their processes, one at a time: a process that holds the lock
+// of its memory keeps its reader waiting.
 func (t *Table) describe(ctx context.Context) error {
 	for ctx.Err() == nil {
 		p, r := t.undescribed()

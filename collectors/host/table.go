@@ -27,6 +27,7 @@ type Options struct {
 	Proc   Proc
 	Root   string        // of the host's file system, for /etc/passwd; "/" if empty
 	Names  []Names       // who may know the names of containers
+	Jobs   string        // directory of the records of Slurm's jobs; empty: there are none
 	Recent time.Duration // for which a process that was looked up is in use; 3 s if 0
 	Log    *slog.Logger  // for a source's first failure; none if nil
 }
@@ -249,5 +250,5 @@ func (t *Table) failed(err error) error {
 }
 
 // Errors calls f with the number of failures of each source that had any:
-// proc, environ, passwd, and those of names.
+// proc, environ, passwd, slurm (records), and those of names.
 func (t *Table) Errors(f func(source string, n uint64)) { t.failures.each(f) }

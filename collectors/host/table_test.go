@@ -205,7 +205,11 @@ func (n *fakeNames) called() int {
 
 // running runs a table over a source of names for the time of a test.
 func running(t *testing.T, proc Proc, names ...Names) *Table {
-	table := NewTable(Options{Proc: proc, Names: names})
+	return runningWith(t, Options{Proc: proc, Names: names})
+}
+
+func runningWith(t *testing.T, o Options) *Table {
+	table := NewTable(o)
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	go func() {

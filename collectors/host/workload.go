@@ -34,7 +34,7 @@ type Workload struct {
 	Unit, Slice string // systemd's, of kinds unit and user
 
 	Job, Step                string // Slurm's
-	User, Account, Partition string // of the job, as one of its processes has them in its environment: its user can change them
+	User, Account, Partition string // of the job, by its record; without one as a process of it has them in its environment, where its user can change them
 
 	UID int // of the process that was seen first
 

@@ -270,7 +270,7 @@ func (r root) is(name string, mode os.FileMode, uid, gid int) {
 // Nobody but root may put anything beside what is the observer's.
 func TestSysusersAndTmpfiles(t *testing.T) {
 	r := newRoot(t)
-	for _, dir := range []string{"run/gpusteward", "run/gpusteward/broker", "run/gpusteward/slurm"} {
+	for _, dir := range []string{"run/gpusteward", "run/gpusteward/broker", "run/gpusteward/slurm", "run/gpusteward/tenants.d"} {
 		r.is(dir, os.ModeDir|0o755, 0, 0)
 	}
 	r.makeDirectories(readUnit(t, "gpusteward-broker.service"))

@@ -102,7 +102,7 @@ func (a *Audit) Look(b Books) Audited {
 			t.judge(&b, g, &found)
 			t.forget(b.Now, crowded)
 		}
-		g.forget(b.Now)
+		g.forget(&b)
 		if len(g.tenants) == 0 && b.Now.Sub(g.at) > auditForget {
 			delete(a.gpus, uuid)
 		}

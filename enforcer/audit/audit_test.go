@@ -631,6 +631,7 @@ func TestAuditTellsOfQuotas(t *testing.T) {
 
 func TestAuditForgets(t *testing.T) {
 	w := newWorld()
+	w.quotas["a"] = policy.Quota{}
 	a := w.process("a", "pod:x", gpuA)
 	w.process("", "unit:other", gpuA).session = false
 	w.run(3)
@@ -649,8 +650,26 @@ func TestAuditForgets(t *testing.T) {
 		t.Errorf("after 11 minutes: %+v", rows)
 	}
 
+	// A tenant that the policy has not any more, such as a job that ended.
+	w = newWorld()
+	w.quotas["a"] = policy.Quota{}
+	job := w.process("a", "pod:x", gpuA)
+	w.process("", "unit:other", gpuA).session = false
+	w.run(3)
+	w.end(job)
+	if w.step(); len(w.audit.gpus[gpuA].tenants) != 1 {
+		t.Error("the audit does not know the tenant")
+	}
+	delete(w.quotas, "a")
+	w.tenants = map[string]*wire.TenantStats{}
+	w.run(2)
+	if rows := w.step(); len(rows.Workloads) != 0 || len(rows.Quotas) != 0 || len(w.audit.gpus[gpuA].tenants) != 0 {
+		t.Errorf("of a tenant that is no more: %+v", rows)
+	}
+
 	// Many that come and go at once.
 	w = newWorld()
+	w.quotas["a"] = policy.Quota{}
 	for i := range 3 * maxWorkloads {
 		if i%(maxWorkloads/2) == 0 {
 			w.step()

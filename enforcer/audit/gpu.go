@@ -89,10 +89,11 @@ func (g *auditedGPU) tenant(name string) *auditedTenant {
 	return t
 }
 
-// forget forgets the tenants that left.
-func (g *auditedGPU) forget(now time.Time) {
+// forget forgets the tenants that left, and those that the policy has not any
+// more.
+func (g *auditedGPU) forget(b *Books) {
 	g.tenants = slices.DeleteFunc(g.tenants, func(t *auditedTenant) bool {
-		gone := len(t.works) == 0 && now.Sub(t.seen) > auditForget
+		gone := len(t.works) == 0 && b.Now.Sub(t.seen) > auditForget || t.seen.Before(b.Now) && !slices.Contains(b.Names, t.name)
 		if gone {
 			delete(g.names, t.name)
 		}

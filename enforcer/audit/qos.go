@@ -80,7 +80,7 @@ func (n qosBooks) back(before qosBooks) bool {
 
 // Look counts the windows that end now, and writes all counts into the rows of
 // their tenants and GPUs. Counts of who is in no row any more are kept for 10
-// minutes.
+// minutes, for as long as the policy has the tenant.
 func (q *QoS) Look(b Books, rows []wire.QuotaStats) {
 	if q.tenants == nil {
 		q.tenants = map[qosKey]*qosTenant{}
@@ -112,7 +112,7 @@ func (q *QoS) Look(b Books, rows []wire.QuotaStats) {
 		r.QoS = slices.Clip(all[from:])
 	}
 	for key, t := range q.tenants {
-		if gone := b.Now.Sub(t.seen); gone > auditForget {
+		if gone := b.Now.Sub(t.seen); gone > auditForget || gone > 0 && !slices.Contains(b.Names, key.tenant) {
 			delete(q.tenants, key)
 		} else if gone > 0 {
 			t.open = false

@@ -168,7 +168,7 @@ func TestQoSResetsWithinAWindow(t *testing.T) {
 func TestQoSForgets(t *testing.T) {
 	s := newService(policy.Quota{Guarantee: .3})
 	s.run(11, starve)
-	b := Books{Now: s.now.Add(auditForget - time.Minute)}
+	b := Books{Now: s.now.Add(auditForget - time.Minute), Names: []string{s.row.Tenant}}
 	if s.qos.Look(b, nil); len(s.qos.tenants) != 1 {
 		t.Error("forgotten too early")
 	}
@@ -178,6 +178,10 @@ func TestQoSForgets(t *testing.T) {
 	b.Now = b.Now.Add(auditForget + time.Second)
 	if s.qos.Look(b, nil); len(s.qos.tenants) != 0 {
 		t.Error("who left is not forgotten")
+	}
+	s.run(11, starve)
+	if s.qos.Look(Books{Now: s.now.Add(time.Second)}, nil); len(s.qos.tenants) != 0 {
+		t.Error("who is not in the policy any more is not forgotten")
 	}
 }
 

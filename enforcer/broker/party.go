@@ -107,6 +107,20 @@ func (g *gpu) leave(t *seat) {
 	g.spoil()
 }
 
+// forget forgets the tenants without a session that are none of the policy's
+// any more, such as those of jobs that ended.
+func (g *gpu) forget(names []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.past = slices.DeleteFunc(g.past, func(p *party) bool {
+		gone := !slices.Contains(names, p.name)
+		if gone {
+			g.memory.SetCap(p.name, 0) // has it forget the tenant
+		}
+		return gone
+	})
+}
+
 // change gives a party other terms.
 func (g *gpu) change(p *party, q Quota) {
 	p.quota = q

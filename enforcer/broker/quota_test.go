@@ -2,6 +2,7 @@ package broker
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"gpusteward/enforcer/ledger"
 	"gpusteward/enforcer/schedule"
 	"gpusteward/enforcer/wire"
 )
@@ -279,4 +281,41 @@ func TestNotice(t *testing.T) {
 		t.Errorf("%s %q", h.Type, text)
 	}
 	c.sync()
+}
+
+// TestTenantsThatComeAndGo has 300 tenants for a moment each, as the jobs of a
+// batch system are: nothing of them is left. Who may come back keeps its books.
+func TestTenantsThatComeAndGo(t *testing.T) {
+	stays := map[string]Quota{"stays": {Memory: 1 << 30}}
+	p := alive(stays)
+	b := start(t, Options{Policy: p}, nil)
+	dial(t, b, "stays", 1).close()
+	for i := range 300 {
+		name := fmt.Sprint("job-", i)
+		p.Store(&book{quotas: map[string]Quota{"stays": stays["stays"], name: {Memory: 1 << 20, Reserved: 1 << 10}}})
+		b.Refresh()
+		c := dial(t, b, name, 1)
+		if i%2 == 0 { // its session ends first, or its tenant
+			c.close()
+		}
+		p.Store(&book{quotas: stays})
+		b.Refresh()
+		c.close()
+	}
+	eventually(t, "nobody is left", func() bool {
+		b.Refresh()
+		return len(b.begun()) == 0 && len(b.Stats().Tenants) == 1
+	})
+	if s := b.tenant("stays"); s.Tenant != "stays" {
+		t.Errorf("who may come back is forgotten: %+v", b.Stats().Tenants)
+	}
+	g := b.shared()[0]
+	if len(g.past) != 1 || len(g.parties) != 0 || len(g.kept) != 0 {
+		t.Errorf("the GPU knows %d tenants and %d that left, and memory is kept for %d", len(g.parties), len(g.past), len(g.kept))
+	}
+	for i := range 300 {
+		if used := g.memory.Usage(fmt.Sprint("job-", i)); used != (ledger.Usage{}) {
+			t.Fatalf("the ledger knows job %d: %+v", i, used)
+		}
+	}
 }

@@ -15,8 +15,9 @@ type Policy interface {
 	Tenant(f Facts, wished string) (string, error)
 	// Quota returns what the tenant may use of the GPU of that UUID now.
 	Quota(tenant, gpu string) Quota
-	// Tenants returns the names of all tenants that memory may be kept for,
-	// whether they have a session or not.
+	// Tenants returns the names of all tenants, whether they have a session or
+	// not: memory may be kept for them. Who is none of them any more is
+	// forgotten with the last session.
 	Tenants() []string
 }
 
@@ -181,7 +182,9 @@ func (g *gpu) refresh(p Policy) {
 // or not, and how much there is. The broker's reloads are locked.
 func (g *gpu) keep(p Policy) {
 	kept := map[string]uint64{}
-	for _, name := range p.Tenants() {
+	names := p.Tenants()
+	g.forget(names)
+	for _, name := range names {
 		if bytes := p.Quota(name, g.uuid).Reserved; bytes > 0 {
 			kept[name] = bytes
 		}

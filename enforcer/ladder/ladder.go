@@ -100,7 +100,7 @@ func (l *Ladder) Judge(now time.Time, audit Findings) []Step {
 		if st.held {
 			held++
 		}
-		if st.rung == policy.Observe && st.clean >= forgetAfter {
+		if st.rung == policy.Observe && (st.clean >= forgetAfter || m.steps.Of == 0) { // or the policy has not its tenant any more
 			delete(l.on, s)
 		}
 	}

@@ -79,6 +79,24 @@ func (c *climber) climb(letters string) string {
 	return strings.Join(all, ", ")
 }
 
+// Whose tenant the policy has not any more, such as a job that ended, comes down
+// at once and is forgotten.
+func TestLadderForgetsTenantsThatAreNoMore(t *testing.T) {
+	t.Parallel()
+	c := newClimber()
+	c.climb("xxxxxxxxx")
+	if rung, _ := c.Rung(someone); rung != policy.Pause {
+		t.Fatalf("it is at %s, want pause", rung)
+	}
+	c.steps = policy.Steps{}
+	if got := c.climb("gg"); got != "1 observe done" {
+		t.Errorf("without its tenant: %q", got)
+	}
+	if on, actions := c.Stats(); len(on)+len(actions) != 0 || len(c.Save().Standing) != 0 {
+		t.Errorf("it is still there: %v, %v", on, actions)
+	}
+}
+
 func TestLadder(t *testing.T) {
 	clean := strings.Repeat(".", 10)
 	for _, test := range []struct {

@@ -45,7 +45,9 @@ func (p *Policy) Explain(w io.Writer, f broker.Facts, of *host.Workload) {
 		own = p.name(fits[0])
 		fmt.Fprintf(w, "  so it is of %s%s\n", own, p.because(fits, &s))
 	}
-	if len(asked) > 0 {
+	if own != DefaultTenant && p.rule(own).Binding {
+		fmt.Fprintf(w, "  and can ask for no other: %s is binding\n", own)
+	} else if len(asked) > 0 {
 		fmt.Fprintf(w, "  for whoever asks (gpusteward exec --tenant): %s\n", strings.Join(asked, ", "))
 	}
 	p.explainTerms(w, own)
@@ -202,6 +204,7 @@ func (q Quota) others() (text string) {
 		}
 	}
 	add("memory", amount(q.Memory), q.Memory > 0)
+	add("memory", percent(q.MemoryPart)+" of the GPU's", q.MemoryPart > 0)
 	add("memory kept for it", amount(q.Reserved), q.Reserved > 0)
 	add("99 of 100 waits for a turn at most", q.LaunchWait.String(), q.LaunchWait > 0)
 	add("bandwidth", percent(q.Bandwidth), q.Bandwidth < 1)

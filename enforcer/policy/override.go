@@ -15,6 +15,7 @@ type Override struct {
 	Guarantee  *float64
 	Limit      *float64
 	Memory     *uint64
+	MemoryPart float64 // counts where Memory is there
 	Reserved   *uint64
 	LaunchWait *time.Duration
 	Bandwidth  *float64
@@ -52,7 +53,9 @@ func (r *Rule) checkGPUs() error {
 func (o Override) Of(q Quota) Quota {
 	replace(&q.Guarantee, o.Guarantee)
 	replace(&q.Limit, o.Limit)
-	replace(&q.Memory, o.Memory)
+	if o.Memory != nil {
+		q.Memory, q.MemoryPart = *o.Memory, o.MemoryPart
+	}
 	replace(&q.Reserved, o.Reserved)
 	replace(&q.LaunchWait, o.LaunchWait)
 	replace(&q.Bandwidth, o.Bandwidth)

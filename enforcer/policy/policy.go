@@ -17,12 +17,14 @@ import (
 // guaranteed nothing, and the ladder does nothing about it.
 const DefaultTenant = "default"
 
-// A HostView is what a policy asks of the host. Neither function may block,
-// both may be called concurrently, and both may be nil: then workloads have
-// the names that their cgroups give, and no GPU has an index.
+// A HostView is what a policy asks of the host. No function may block,
+// all may be called concurrently, and any may be nil: then workloads have
+// the names that their cgroups give, no GPU has an index, and nobody knows how
+// much memory it has.
 type HostView struct {
 	Process func(pid int) (host.Process, error) // who runs now; its workload is nil as long as its name is asked for
 	Index   func(uuid string) (int, bool)       // of a GPU
+	Memory  func(uuid string) (uint64, bool)    // of a GPU, bytes, all of it
 }
 
 // A Policy is a Table with its names of users and groups looked up. It is
@@ -70,7 +72,7 @@ func newPolicy(t Table) (*Policy, []unknown) {
 					id, err := lookUp(kind, text, known)
 					if err != nil {
 						e.unknown[kind] = append(e.unknown[kind], text)
-						all = append(all, unknown{r.Name, fmt.Sprintf("tenants[%d].select[%d].%s", i, at, keys[kind]), text, err})
+						all = append(all, unknown{r.Name, fmt.Sprintf("%s.select[%d].%s", t.key(i), at, keys[kind]), text, err})
 						continue
 					}
 					e.ids[kind] = append(e.ids[kind], id)
@@ -119,16 +121,18 @@ var (
 // for whichever is its own: it only chooses among those that the facts allow.
 func (p *Policy) Tenant(f broker.Facts, wished string) (string, error) {
 	s := newSubject(f, p.workload(f))
+	own := p.own(&s)
 	if wished != "" && wished != DefaultTenant {
 		switch i, ok := p.tenants[wished]; {
 		case !ok:
 			return "", fmt.Errorf("%w: %q", errUnknown, wished)
 		case !p.allows(i, &s):
 			return "", fmt.Errorf("%w: %q", errNotYours, wished)
+		case own >= 0 && own != i && p.table.Rules[own].Binding:
+			return "", fmt.Errorf("%w: %q, this one is bound to %q", errNotYours, wished, p.table.Rules[own].Name)
 		}
 		return wished, nil
 	}
-	own := p.own(&s)
 	switch {
 	case own < 0:
 		return DefaultTenant, nil

@@ -13,6 +13,7 @@ type Quota struct {
 	Guarantee  float64       // of the GPU's time, that it gets whenever it wants it; 0 to 1
 	Limit      float64       // most of the GPU's time, also where nobody else wants it; 1 is no limit
 	Memory     uint64        // most of the GPU's memory, bytes; 0 is no cap
+	MemoryPart float64       // the same as a part of it, 0 to 1; 0 is that Memory says it
 	Reserved   uint64        // of the GPU's memory, that is kept for it, bytes
 	LaunchWait time.Duration // that 99 of 100 waits for a turn should not be longer than; 0 is no objective
 	Bandwidth  float64       // most of the bandwidth of the GPU's memory and link; 1 is no limit
@@ -113,6 +114,8 @@ func (q Quota) check(p Priority) error {
 		return errors.New("limit: who is realtime goes before everybody, so it needs a limit below 100 %, which counts as its guarantee")
 	case p == PriorityIdle && q.Guarantee > 0:
 		return errors.New("guarantee: who is idle gets what nobody else wants, so it is guaranteed nothing: leave it out, or make the priority low")
+	case !(q.MemoryPart >= 0 && q.MemoryPart <= 1):
+		return fmt.Errorf("memory: %s is not a part of the GPU's memory, above 0 %% and at most 100 %%", percent(q.MemoryPart))
 	case q.Memory > 0 && q.Reserved > q.Memory:
 		return fmt.Errorf("memory_guarantee: %s is more than memory, the cap of %s: lower it, or raise the cap", amount(q.Reserved), amount(q.Memory))
 	case q.LaunchWait < 0:

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -20,8 +21,10 @@ type Terms struct {
 // of its selectors fits. A tenant without selectors is of whoever asks for it
 // by name.
 type Rule struct {
-	Name   string
-	Select []Selector
+	Key     string // in errors; tenants[i] if empty
+	Name    string
+	Select  []Selector
+	Binding bool // who is of it by a selector cannot ask for another tenant
 	Terms
 	Steps Steps
 	GPUs  []Override
@@ -56,9 +59,9 @@ func (t Table) Check() error {
 	}
 	patterns := 0
 	for i := range t.Rules {
-		r, key := &t.Rules[i], fmt.Sprintf("tenants[%d]", i)
+		r, key := &t.Rules[i], t.key(i)
 		if same := slices.IndexFunc(t.Rules[:i], func(o Rule) bool { return o.Name == r.Name }); same >= 0 {
-			return fmt.Errorf("%s.name: %q is tenants[%d] too", key, r.Name, same)
+			return fmt.Errorf("%s.name: %q is %s too", key, r.Name, t.key(same))
 		}
 		if err := r.check(); err != nil {
 			return fmt.Errorf("%s.%w", key, err)
@@ -77,6 +80,11 @@ func (t Table) Check() error {
 	}
 	p, _ := newPolicy(t)
 	return p.checkTies()
+}
+
+// key returns what a rule is called in errors.
+func (t Table) key(rule int) string {
+	return cmp.Or(t.Rules[rule].Key, fmt.Sprintf("tenants[%d]", rule))
 }
 
 // Unknown returns, as sentences that begin with the key, which users and groups
@@ -98,6 +106,9 @@ func (r *Rule) check() error {
 		return fmt.Errorf("name: %q is the tenant of whoever no other is for; give it its quota under enforcer.default", r.Name)
 	case len(r.Select) > mostSelectors:
 		return fmt.Errorf("select: %d are too many; at most %d", len(r.Select), mostSelectors)
+	}
+	if r.Binding && len(r.Select) == 0 {
+		return errors.New("binding: nobody is bound to it without select")
 	}
 	for i := range r.Select {
 		if err := r.Select[i].check(); err != nil {
@@ -164,8 +175,8 @@ func (t Table) checkSums() error {
 		if len(who) > most {
 			who = append(who[:most], fmt.Sprintf("%d more", len(who)-most))
 		}
-		return fmt.Errorf("tenants[%d].guarantee: on %s %s are guaranteed %s together, more than 100 %%: lower one of them",
-			last, where([]string{gpu}, len(gpus) == 1), strings.Join(who, ", "), percent(sum))
+		return fmt.Errorf("%s.guarantee: on %s %s are guaranteed %s together, more than 100 %%: lower one of them",
+			t.key(last), where([]string{gpu}, len(gpus) == 1), strings.Join(who, ", "), percent(sum))
 	}
 	return nil
 }
@@ -196,8 +207,8 @@ func (p *Policy) checkTies() error {
 				continue
 			}
 			if example, tie := e.tie(o); tie {
-				return fmt.Errorf("tenants[%d].select[%d]: a process of %s is of %s by it and of %s by tenants[%d].select[%d], and neither is more specific: write more of a name in one, or give one another key",
-					e.tenant, e.at, example, p.table.Rules[e.tenant].Name, p.table.Rules[o.tenant].Name, o.tenant, o.at)
+				return fmt.Errorf("%s.select[%d]: a process of %s is of %s by it and of %s by %s.select[%d], and neither is more specific: write more of a name in one, or give one another key",
+					p.table.key(e.tenant), e.at, example, p.table.Rules[e.tenant].Name, p.table.Rules[o.tenant].Name, p.table.key(o.tenant), o.at)
 			}
 		}
 		byKinds[e.has] = append(byKinds[e.has], e)

@@ -12,8 +12,19 @@ const leastWeight = 1e-3
 
 // Quota returns what a tenant may use of the GPU of a UUID; of an empty one,
 // of GPUs that nothing else is said about. Who is realtime has its limit
-// guaranteed.
-func (p *Policy) Quota(tenant, gpu string) Quota { return p.rule(tenant).quota(p.means(gpu)) }
+// guaranteed. A part of its memory is in bytes too once the host knows how much
+// there is, which is a second after the GPU was found; until then it is no cap.
+func (p *Policy) Quota(tenant, gpu string) Quota {
+	q := p.rule(tenant).quota(p.means(gpu))
+	if q.MemoryPart == 0 || p.host.Memory == nil {
+		return q
+	}
+	if total, ok := p.host.Memory(gpu); ok {
+		q.Memory = max(uint64(q.MemoryPart*float64(total)), 1) // 0 would be no cap
+		q.Reserved = min(q.Reserved, q.Memory)
+	}
+	return q
+}
 
 // means returns what tells whether a name, an index or a UUID, is that GPU's.
 func (p *Policy) means(gpu string) func(name string) bool {

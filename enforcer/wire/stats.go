@@ -22,6 +22,7 @@ type EnforcerStats struct {
 	Ladder    []LadderStats   `json:"ladder"`    // who is on it, or was in the last hour
 	Actions   []ActionStats   `json:"actions"`
 	MPS       []MPSStats      `json:"mps,omitempty"` // servers
+	Refused   int             `json:"refused"`       // files of tenants that are bad
 }
 
 // QuotaStats are what a tenant was promised of one GPU. Ratios are 0 to 1.

@@ -2,7 +2,7 @@
 # Slurm's HealthCheckProgram: drains the node when gpusteward check calls it
 # critical, with the verdict as the reason. In slurm.conf:
 #
-#   HealthCheckProgram=/usr/libexec/gpusteward/slurm-healthcheck.sh
+#   HealthCheckProgram=/usr/libexec/gpusteward/healthcheck.sh
 #   HealthCheckInterval=300
 #   HealthCheckNodeState=ANY,CYCLE
 #

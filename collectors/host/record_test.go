@@ -1,0 +1,136 @@
+package host
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+)
+
+// writeRecord writes the record of a job as the prolog does.
+func writeRecord(t *testing.T, dir, job, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, job), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestJobRecord(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	good := "JOB=7\nUSER=ada\nUID=1000\nACCOUNT=lab=1\nPARTITION=gpu\nGPUS=0,2-3\nLATER=x\n"
+	writeRecord(t, dir, "7", good)
+	want := jobRecord{"ada", "lab=1", "gpu", []string{"0", "2", "3"}}
+	if r, err := readRecord(dir, "7"); err != nil || !reflect.DeepEqual(r, want) {
+		t.Errorf("%+v, %v; want %+v", r, err, want)
+	}
+	writeRecord(t, dir, "8", "JOB=8\n")
+	writeRecord(t, dir, "9", "JOB=7\nUSER=eve\n")
+	writeRecord(t, dir, "10", "JOB=10\nUSER=eve\n\x00\x01garbage")
+	writeRecord(t, dir, "11", "JOB=11\nUSER="+strings.Repeat("x", longestRecord))
+	writeRecord(t, dir, "12", "JOB=12\nUSER=e\x1bve\n")
+	writeRecord(t, dir, "13", "JOB=13\n")
+	if err := os.Chmod(filepath.Join(dir, "13"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(dir, "14"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	writeRecord(t, dir, ".15.new", "JOB=15\n")
+	for job, want := range map[string]string{"9": `it is of job "7"`, "10": "is no line KEY=VALUE", "11": "more than 4096 bytes", "13": "others than its owner may write it", "14": "no regular file"} {
+		if r, err := readRecord(dir, job); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), filepath.Join(dir, job)) {
+			t.Errorf("job %s: %+v, %v; want an error that names the file with %q", job, r, err, want)
+		}
+	}
+	if r, _ := readRecord(dir, "12"); r.user == "e\x1bve" || !strings.HasPrefix(r.user, "e_ve~") {
+		t.Errorf("a user is called %q", r.user)
+	}
+	if os.Getuid() == 0 {
+		writeRecord(t, dir, "16", "JOB=16\n")
+		if err := os.Chown(filepath.Join(dir, "16"), 1000, 1000); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readRecord(dir, "16"); err == nil || !strings.Contains(err.Error(), "belongs to user 1000") {
+			t.Errorf("a user's own record: %v", err)
+		}
+	}
+	all, err := records(dir)
+	if err == nil || len(all) != 3 || all["7"].user != "ada" {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if all, err := records(filepath.Join(dir, "none")); err != nil || len(all) != 0 {
+		t.Errorf("where there is no Slurm: %v, %v", all, err)
+	}
+}
+
+func TestRecordsAreBounded(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for job := range mostJobs + 10 {
+		writeRecord(t, dir, fmt.Sprint(job+1), fmt.Sprintf("JOB=%d\n", job+1))
+	}
+	if all, err := records(dir); err != nil || len(all) != mostJobs {
+		t.Errorf("%d records, %v", len(all), err)
+	}
+}
+
+// The record of a job counts, and not what the job's user has in its
+// environment; that is not even read.
+func TestSlurmJobIsRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		writeRecord(t, dir, "1", "JOB=1\nUSER=ada\nACCOUNT=lab\nPARTITION=gpu\nGPUS=0\n")
+		writeRecord(t, dir, "2", "garbage")
+		proc := &fakeProc{}
+		for pid, job := range map[int]string{1: "1", 2: "2"} {
+			p := in("/system.slice/slurmstepd.scope/job_" + job + "/step_0/user/task_0")
+			p.environ = map[string]string{"SLURM_JOB_USER": "eve", "SLURM_JOB_ACCOUNT": "rich"}
+			proc.set(pid, p)
+		}
+		table := runningWith(t, Options{Proc: proc, Jobs: dir})
+		if p, err := table.Lookup(1); err != nil || p.Workload == nil || p.Workload.User != "ada" || p.Workload.Account != "lab" || p.Workload.Partition != "gpu" {
+			t.Errorf("at once: %+v, %v", p.Workload, err)
+		}
+		if _, err := table.Lookup(2); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if p, _ := table.Lookup(1); p.Workload.User != "ada" {
+			t.Errorf("later: %+v", p.Workload)
+		}
+		if p, _ := table.Lookup(2); p.Workload.User != "eve" || count(table)["slurm"] != 1 {
+			t.Errorf("with a bad record: %+v, failures %v", p.Workload, count(table))
+		}
+	})
+}
+
+// A job that has a record has its GPUs by that, with a process or without.
+func TestRecordedAllocations(t *testing.T) {
+	t.Parallel()
+	jobs, root := t.TempDir(), t.TempDir()
+	writeRecord(t, jobs, "1", "JOB=1\nGPUS=0,1\n")
+	writeRecord(t, jobs, "2", "JOB=2\nGPUS=\n")
+	proc := &fakeProc{}
+	for pid, job := range map[int]string{1: "1", 2: "2", 3: "3"} {
+		group := "/system.slice/slurmstepd.scope/job_" + job + "/step_0"
+		if err := os.MkdirAll(root+group, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(root+group+"/cgroup.procs", fmt.Appendln(nil, pid), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p := in(group)
+		p.environ = map[string]string{"SLURM_JOB_GPUS": "5"}
+		proc.set(pid, p)
+	}
+	got, err := SlurmAllocations(jobs, root, proc)
+	slices.SortFunc(got, func(a, b Allocation) int { return strings.Compare(a.Job, b.Job) })
+	if want := []Allocation{{Job: "1", Devices: []string{"0", "1"}}, {Job: "3", Devices: []string{"5"}}}; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v; want %+v", got, err, want)
+	}
+}

@@ -1,0 +1,38 @@
+package host
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// ReadTrusted returns the text of a file that is root's, or the user's whom
+// this process runs as, and that nobody else may write: what is in it is not a
+// user's word. It waits for nobody, and reads at most so many bytes; a longer
+// file is an error, as is one that is no regular file.
+func ReadTrusted(path string, most int64) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
+		return nil, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	switch {
+	case stat.Mode&unix.S_IFMT != unix.S_IFREG:
+		return nil, fmt.Errorf("%s: it is no regular file", path)
+	case stat.Uid != 0 && int(stat.Uid) != os.Geteuid():
+		return nil, fmt.Errorf("%s: it belongs to user %d, and only root's files are believed: chown root it", path, stat.Uid)
+	case stat.Mode&0o022 != 0:
+		return nil, fmt.Errorf("%s: others than its owner may write it, so it is not believed: chmod go-w it", path)
+	}
+	text, err := io.ReadAll(io.LimitReader(file, most+1))
+	if err == nil && int64(len(text)) > most {
+		err = fmt.Errorf("%s: it has more than %d bytes", path, most)
+	}
+	return text, err
+}

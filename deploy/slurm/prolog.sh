@@ -1,0 +1,128 @@
+#!/bin/sh
+# Slurm's Prolog: writes down for gpusteward, below /run/gpusteward, whose job
+# this is and what Slurm gave it on this node.
+#
+#   slurm/JOBID                whose it is: neither its user nor the job can say otherwise
+#   tenants.d/slurm-JOBID.yml  its quota, where it has shards of a GPU
+#
+# epilog.sh removes both. In slurm.conf:
+#
+#   PrologFlags=Alloc
+#   Prolog=/usr/libexec/gpusteward/prolog.sh
+#   Epilog=/usr/libexec/gpusteward/epilog.sh
+#
+# No job waits for this longer than 10 s, and none fails because of it, with
+# gpusteward or without: what goes wrong is logged. docs/slurm.md says what
+# /etc/gpusteward/slurm.conf can change, which the shell reads.
+run=${GPUSTEWARD_RUN:-/run/gpusteward}
+conf=${GPUSTEWARD_SLURM_CONF:-/etc/gpusteward/slurm.conf}
+PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}
+export PATH
+
+if [ "${1-}" != job ]; then
+	said=$(timeout -k 1 10 "$0" job 2>&1) || said="$said (it failed, or took longer than 10 s)"
+	[ -z "$said" ] || logger -t gpusteward -p daemon.warning -- "prolog of job ${SLURM_JOB_ID-}: $said" || :
+	exit 0 # anything else drains the node
+fi
+
+umask 022
+job=${SLURM_JOB_ID-}
+case $job in
+'' | *[!0-9]*)
+	echo "SLURM_JOB_ID is \"$job\": Slurm did not start this"
+	exit 1
+	;;
+esac
+
+# put FILE: writes its input there, all or nothing.
+put() {
+	mkdir -p "${1%/*}" && cat >"${1%/*}/.${1##*/}.new" && mv "${1%/*}/.${1##*/}.new" "$1"
+}
+
+# line KEY VALUE: an account, say, is as its user wrote it.
+line() {
+	printf '%s=%s\n' "$1" "$(printf '%s' "$2" | LC_ALL=C tr '\001-\037\177' '?')"
+}
+
+{
+	line JOB "$job"
+	line USER "${SLURM_JOB_USER-}"
+	line UID "${SLURM_JOB_UID-}"
+	line ACCOUNT "${SLURM_JOB_ACCOUNT-}"
+	line PARTITION "${SLURM_JOB_PARTITION-}"
+	line GPUS "${SLURM_JOB_GPUS-}"
+} | put "$run/slurm/$job" || echo "who it is of cannot be written: gpusteward goes by the job's environment"
+
+# What the job may have of a GPU, as a tenant's keys; nothing is no quota.
+# $part is the part of the GPU's shards that it has, such as 25 %, or empty.
+quota() {
+	[ -z "$part" ] || echo "guarantee: $part, limit: $part, memory: $part"
+}
+tenant= # more keys of the tenant, such as "priority: low, ladder: {mode: pause}"
+shards= # that each GPU has; empty: as many as Slurm says of this node
+
+[ ! -r "$conf" ] || . "$conf"
+
+# granted: what Slurm says that the job has on this node, as GRES.
+granted() {
+	scontrol --oneliner --details show job "$job" | tr ' ' '\n' | sed -n 's/^Nodes=//p; s/^GRES=/=/p' |
+		while read -r nodes && read -r gres; do
+			if scontrol show hostnames "$nodes" | grep -qx "${SLURMD_NODENAME:-$(hostname -s)}"; then
+				echo "${gres#=}"
+			fi
+		done
+}
+
+# each: how many shards a GPU of this node has.
+each() {
+	scontrol --oneliner show node "${SLURMD_NODENAME:-$(hostname -s)}" | tr ' ' '\n' | sed -n 's/^Gres=//p' | tr ',' '\n' |
+		awk -F '[:(]' '$1 == "gpu" || $1 == "shard" { for (i = NF; i > 1; i--) if ($i ~ /^[0-9]+$/) { n[$1] += $i; break } }
+			END { if (n["gpu"] > 0) print int(n["shard"] / n["gpu"]) }'
+}
+
+# parts GRES SHARDS: a line of GPU and part for each GPU that the job has shards
+# of. Of shards on several GPUs each is taken to have an equal part: never more.
+# Slurm writes shard:h100:3(IDX:0), or shard:h100:3(3/4,0/4) with a place for
+# each GPU.
+parts() {
+	printf '%s\n' "$1" | sed 's/),/)\n/g' | awk -v each="$2" '
+		function part(gpu, has, of) { if (of > 0 && has > 0) printf "%d %.2f %%\n", gpu, int(10000 * (has > of ? of : has) / of) / 100 }
+		/^shard[:(]/ && match($0, /\(.*\)/) {
+			inside = substr($0, RSTART + 1, RLENGTH - 2)
+			total = substr($0, 1, RSTART - 1)
+			sub(/.*:/, "", total)
+			if (inside ~ /^IDX:/) {
+				sub(/^IDX:/, "", inside)
+				n = 0
+				k = split(inside, list, ",")
+				for (i = 1; i <= k; i++) {
+					split(list[i] "-" list[i], ends, "-")
+					for (gpu = ends[1]; gpu <= ends[2]; gpu++) gpus[n++] = gpu
+				}
+				for (i = 0; i < n; i++) part(gpus[i], total / n, each)
+			} else {
+				k = split(inside, list, ",")
+				for (i = 1; i <= k; i++) { split(list[i], of, "/"); part(i - 1, of[1], of[2]) }
+			}
+		}'
+}
+
+if grep -qis '^ *GresTypes *=.*shard' "${SLURM_CONF:-/etc/slurm/slurm.conf}"; then
+	has=$(granted)
+	[ -n "$has" ] || [ -z "${SLURM_JOB_GPUS-}" ] || echo "Slurm does not say how many shards it has: it is of the tenant default, or of another that fits"
+	case $has in
+	*shard*) given=$(parts "$has" "${shards:-$(each)}") ;;
+	esac
+fi
+
+# Of each GPU that the job has, its terms. Of the others it gets next to nothing.
+gpus=
+for gpu in $(printf '%s' "${SLURM_JOB_GPUS-}" | tr -c '0-9\n' ' '); do
+	part=$(printf '%s\n' "${given-}" | sed -n "s/^$gpu //p")
+	terms=$(quota)
+	[ -z "$terms" ] || gpus="$gpus${gpus:+, }{gpu: [\"$gpu\"], $terms}"
+done
+[ -z "$gpus" ] || put "$run/tenants.d/slurm-$job.yml" <<END
+- {name: slurm-$job, select: [{workloads: ["slurm:$job", "slurm:$job.*"]}], binding: true,
+   limit: 1 %, memory: 1 MiB, gpus: [$gpus]${tenant:+, $tenant}}
+END

@@ -1,0 +1,413 @@
+//go:build deploy
+
+// Package slurm has the scripts for Slurm run by a real one.
+package slurm
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A cluster is a Slurm of one node, on this host's loopback, in a directory of
+// its own: two GPUs of four shards each, which are links to /dev/null.
+type cluster struct {
+	t       *testing.T
+	dir     string
+	env     []string
+	cgroups bool // there are cgroups of jobs
+}
+
+const patience = 30 * time.Second
+
+// eventually waits until something is so.
+func (c *cluster) eventually(what string, is func() bool) {
+	c.t.Helper()
+	for end := time.Now().Add(patience); !is(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			c.t.Fatalf("not within %v: %s\n%s", patience, what, c.logs())
+		}
+	}
+}
+
+func (c *cluster) path(name string) string { return filepath.Join(c.dir, name) }
+
+// read returns the text of a file, or nothing.
+func (c *cluster) read(name string) string {
+	text, _ := os.ReadFile(c.path(name))
+	return string(text)
+}
+
+func (c *cluster) there(name string) bool {
+	_, err := os.Stat(c.path(name))
+	return err == nil
+}
+
+func (c *cluster) write(name, text string) {
+	c.t.Helper()
+	if err := os.WriteFile(c.path(name), []byte(text), 0o755); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// logs returns what the daemons said at last.
+func (c *cluster) logs() string {
+	var all strings.Builder
+	for _, name := range []string{"slurmctld.log", "slurmd.log", "agent.log"} {
+		text := c.read(name)
+		fmt.Fprintf(&all, "%s:\n%s\n", name, text[max(0, len(text)-3000):])
+	}
+	return all.String()
+}
+
+// command returns what a command says; it must end well.
+func (c *cluster) command(name string, args ...string) string {
+	c.t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Env, cmd.Dir = c.env, c.dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		c.t.Fatalf("%s %q: %v\n%s\n%s", name, args, err, out, c.logs())
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// daemon starts a program that ends with the test.
+func (c *cluster) daemon(log string, name string, args ...string) *exec.Cmd {
+	c.t.Helper()
+	file, err := os.Create(c.path(log))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer file.Close()
+	cmd := exec.Command(name, args...)
+	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = c.env, c.dir, file, file
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { c.end(cmd) })
+	return cmd
+}
+
+// end ends a daemon; once more is no harm.
+func (c *cluster) end(cmd *exec.Cmd) {
+	if cmd.ProcessState != nil {
+		return
+	}
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	kill := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() })
+	_ = cmd.Wait() // a signal is no failure here
+	kill.Stop()
+}
+
+// port returns one that nobody listens on.
+func port(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// newCluster starts Slurm.
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("slurmd runs as root")
+	}
+	dir, err := os.MkdirTemp("/tmp", "slurm") // t.TempDir's are closed to other users, and too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // a job ends when this is gone, and its cgroups can go
+		os.RemoveAll(dir)
+		for end := time.Now().Add(patience); !sweep("/sys/fs/cgroup/freezer/slurm_"+filepath.Base(dir)) && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		}
+	})
+	c := &cluster{t: t, dir: dir, env: append(os.Environ(), "SLURM_CONF="+dir+"/slurm.conf", "PATH="+dir+"/bin:"+os.Getenv("PATH")+":/usr/sbin")}
+	for name, mode := range map[string]os.FileMode{"": 0o755, "bin": 0o755, "state": 0o755, "spool": 0o755, "out": 0o777, "lib": 0o755} {
+		if err := os.MkdirAll(c.path(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(c.path(name), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build := exec.Command("go", "build", "-o", c.path("bin/gpusteward"), "../..")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	scripts, err := filepath.Abs(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Slurm gives its scripts an environment of its own, so what is this
+	// cluster's stands in a script around each.
+	for script, before := range map[string]string{
+		"prolog": "", "epilog": "", "taskprolog": "",
+		"healthcheck": fmt.Sprintf("[ -e %s/sick ] || exit 0\nset -- --demo=%s/lost.yml\n", dir, dir),
+	} {
+		c.write(script, fmt.Sprintf("#!/bin/sh\nexport PATH=%[1]s/bin:/usr/bin:/bin:/usr/sbin SLURM_CONF=%[1]s/slurm.conf GPUSTEWARD_RUN=%[1]s/run GPUSTEWARD_SLURM_CONF=%[1]s/ours.conf"+
+			" GPUSTEWARD_LIBRARY=%[1]s/lib/libgpusteward.so GPUSTEWARD_SOCKET=%[1]s/run/b/broker.sock\n%[2]sexec %[3]s/%[4]s.sh \"$@\"\n", dir, before, scripts, script))
+	}
+	c.write("lost.yml", "name: test\ndoc: A host.\ngpus: [{model: h100, load: idle, count: 2}]\nfaults: [{at: 0s, gpu: 1, kind: lost}]\n")
+	c.write("two.yml", "name: test\ndoc: A host.\ngpus: [{model: h100, load: training, count: 2}]\n")
+	c.configure()
+	return c
+}
+
+// configure writes Slurm's configuration and starts its daemons.
+func (c *cluster) configure() {
+	host, err := os.Hostname()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	host, _, _ = strings.Cut(host, ".")
+	track := "linuxproc"
+	if probe := "/sys/fs/cgroup/freezer/" + filepath.Base(c.dir); os.Mkdir(probe, 0o755) == nil {
+		c.cgroups, track = os.Remove(probe) == nil, "cgroup"
+	}
+	c.write("cgroup.conf", "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\n")
+	c.write("slurm.conf", fmt.Sprintf(`ClusterName=test
+SlurmctldHost=%[2]s(127.0.0.1)
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket=%[1]s/munge.sock
+SlurmctldPort=%[4]d
+SlurmdPort=%[5]d
+StateSaveLocation=%[1]s/state
+SlurmdSpoolDir=%[1]s/spool
+SlurmctldPidFile=%[1]s/slurmctld.pid
+SlurmdPidFile=%[1]s/slurmd.pid
+CommunicationParameters=NoCtldInAddrAny
+ProctrackType=proctrack/%[6]s
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+GresTypes=gpu,shard
+SlurmdParameters=config_overrides
+SchedulerParameters=sched_interval=1,batch_sched_delay=0
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+PrologFlags=Alloc
+Prolog=%[1]s/prolog
+Epilog=%[1]s/epilog
+TaskProlog=%[1]s/taskprolog
+HealthCheckProgram=%[1]s/healthcheck
+HealthCheckInterval=1
+HealthCheckNodeState=ANY
+NodeName=%[3]s NodeAddr=127.0.0.1 NodeHostname=%[2]s CPUs=8 Gres=gpu:h100:2,shard:8 State=UNKNOWN
+PartitionName=gpu Nodes=%[3]s Default=YES MaxTime=INFINITE State=UP
+`, c.dir, host, filepath.Base(c.dir), port(c.t), port(c.t), track))
+	c.write("gres.conf", "Name=gpu Type=h100 File="+c.path("gpu[0-1]")+"\nName=shard Count=8\n")
+	for _, gpu := range []string{"gpu0", "gpu1"} {
+		if err := syscall.Mknod(c.path(gpu), syscall.S_IFCHR|0o666, 1<<8|3); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(c.path("munge.key"), bytes.Repeat([]byte("gpusteward"), 100), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	c.daemon("munged.log", "munged", "--foreground", "--force", "--socket="+c.path("munge.sock"), "--key-file="+c.path("munge.key"),
+		"--pid-file="+c.path("munged.pid"), "--seed-file="+c.path("munge.seed"))
+	c.eventually("munged listens", func() bool { return c.there("munge.sock") })
+	c.daemon("slurmctld.log", "slurmctld", "-D", "-c")
+	c.daemon("slurmd.log", "slurmd", "-D", "-N", filepath.Base(c.dir))
+	c.eventually("the node is there", func() bool {
+		cmd := exec.Command("sinfo", "--noheader", "--format=%T")
+		cmd.Env = c.env
+		out, err := cmd.Output()
+		return err == nil && strings.TrimSpace(string(out)) == "idle"
+	})
+}
+
+// sweep removes a directory of cgroups, which slurmd leaves behind, and reports
+// whether nothing of it is left.
+func sweep(root string) bool {
+	var groups []string
+	for _, pattern := range []string{"/*/*/*", "/*/*", "/*", ""} {
+		more, _ := filepath.Glob(root + pattern) // the pattern is good
+		groups = append(groups, more...)
+	}
+	for _, g := range groups {
+		_ = os.Remove(g) // one that is in use stays
+	}
+	_, err := os.Stat(root)
+	return err != nil
+}
+
+// job submits one that says what its environment is, and ends once a file is
+// there.
+func (c *cluster) job(args ...string) (id string) {
+	c.t.Helper()
+	c.write("job", fmt.Sprintf("#!/bin/sh\nenv >%[1]s/out/$SLURM_JOB_ID.new\necho PID=$$ >>%[1]s/out/$SLURM_JOB_ID.new\nmv %[1]s/out/$SLURM_JOB_ID.new %[1]s/out/$SLURM_JOB_ID\nuntil [ -e %[1]s/go ] || [ ! -d %[1]s ]; do sleep .05; done\n", c.dir))
+	return c.command("sbatch", append(append([]string{"--parsable", "--chdir=/tmp", "--output=/dev/null", "--uid=nobody"}, args...), c.path("job"))...)
+}
+
+// runs waits until a job runs and returns its environment, and PID.
+func (c *cluster) runs(id string) map[string]string {
+	c.t.Helper()
+	c.eventually("job "+id+" runs", func() bool { return c.there("out/" + id) })
+	env := map[string]string{}
+	for line := range strings.Lines(c.read("out/" + id)) {
+		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+		env[key] = value
+	}
+	return env
+}
+
+// state returns a job's.
+func (c *cluster) state(id string) string {
+	_, state, _ := strings.Cut(c.command("scontrol", "--oneliner", "show", "job", id), " JobState=")
+	state, _, _ = strings.Cut(state, " ")
+	return state
+}
+
+// finish lets the jobs that run end, and waits until their epilogs have ended.
+func (c *cluster) finish(ids ...string) {
+	c.t.Helper()
+	c.write("go", "")
+	for _, id := range ids {
+		c.eventually("job "+id+" has ended", func() bool { return c.state(id) == "COMPLETED" })
+	}
+	c.eventually("the epilogs have ended", func() bool { return c.command("sinfo", "--noheader", "--format=%T") == "idle" })
+	if err := os.Remove(c.path("go")); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// TestSlurm has jobs run under our scripts beside an agent that shares GPUs out.
+func TestSlurm(t *testing.T) {
+	c := newCluster(t)
+	library, err := os.ReadFile("/lib/x86_64-linux-gnu/libm.so.6") // in the hook's place
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.write("lib/libgpusteward.so", string(library))
+	c.write("gpusteward.yml", fmt.Sprintf("enforcer:\n  enabled: true\n  socket: %[1]s/run/b/broker.sock\n  tenants_dirs: [%[1]s/run/tenants.d]\n  tenants:\n    - {name: anybody}\n", c.dir))
+	address := fmt.Sprintf("127.0.0.1:%d", port(t))
+	agent := c.daemon("agent.log", c.path("bin/gpusteward"), "--demo="+c.path("two.yml"), "--config.file="+c.path("gpusteward.yml"), "--runtime.dir="+c.path("run"), "--web.listen-address="+address)
+	metrics := func() string {
+		r, err := http.Get("http://" + address + "/metrics")
+		if err != nil {
+			return ""
+		}
+		defer r.Body.Close()
+		body, _ := io.ReadAll(r.Body) // half of it lacks what is looked for
+		return string(body)
+	}
+	c.eventually("the broker runs", func() bool { return strings.Contains(metrics(), "\ngpusteward_broker_up 1\n") })
+
+	// A job on two of four shards, one of two tasks, and one on a whole GPU.
+	job := c.job("--gres=shard:2", "--account=lab")
+	env := c.runs(job)
+	gpu := env["SLURM_JOB_GPUS"]
+	if got, want := c.read("run/slurm/"+job), fmt.Sprintf("JOB=%s\nUSER=nobody\nUID=65534\nACCOUNT=lab\nPARTITION=gpu\nGPUS=%s\n", job, gpu); got != want {
+		t.Errorf("the record is\n%s, want\n%s", got, want)
+	}
+	if got, want := env["LD_PRELOAD"], c.path("lib/libgpusteward.so"); got != want {
+		t.Errorf("LD_PRELOAD is %q, want %q", got, want)
+	}
+	tenant := "slurm-" + job
+	c.eventually("its tenant is in force", func() bool {
+		page := metrics()
+		return strings.Contains(page, fmt.Sprintf("nvgpu_quota_compute_guarantee_ratio{gpu=%q,tenant=%q,", gpu, tenant)) && strings.Contains(page, "\ngpusteward_tenant_files_refused 0\n")
+	})
+	for line := range strings.Lines(metrics()) {
+		if strings.HasPrefix(line, "nvgpu_quota_compute_guarantee_ratio{") && strings.Contains(line, tenant) {
+			if want := map[bool]string{true: " 0.5\n", false: " 0\n"}[strings.Contains(line, fmt.Sprintf("gpu=%q", gpu))]; !strings.HasSuffix(line, want) {
+				t.Errorf("%s, want%s", line, want)
+			}
+		}
+	}
+	c.explains(env["PID"], job, gpu)
+
+	whole := c.job("--gres=gpu:1")
+	c.runs(whole)
+	tasks := c.job("--gres=shard:1", "--array=1-2")
+	var ids []string
+	c.eventually("both tasks of the array run", func() bool {
+		ids = strings.Fields(c.command("squeue", "--noheader", "--format=%A", "--states=RUNNING", "--jobs="+tasks))
+		return len(ids) == 2
+	})
+	for _, id := range append(ids, whole) {
+		env := c.runs(id)
+		if got, want := c.read("run/slurm/"+id), fmt.Sprintf("JOB=%s\nUSER=nobody\nUID=65534\nACCOUNT=\nPARTITION=gpu\nGPUS=%s\n", id, env["SLURM_JOB_GPUS"]); got != want {
+			t.Errorf("the record is\n%s, want\n%s", got, want)
+		}
+		if got := c.read("run/tenants.d/slurm-" + id + ".yml"); strings.Contains(got, "limit: 25.00 %") == (id == whole) {
+			t.Errorf("job %s has a quota %q", id, got)
+		}
+	}
+	c.finish(append(ids, job, whole)...)
+	for _, id := range append(ids, job, whole) {
+		c.eventually("nothing of the job is left", func() bool { return !c.there("run/slurm/"+id) && !c.there("run/tenants.d/slurm-"+id+".yml") })
+	}
+	c.eventually("the agent has nothing of the jobs", func() bool {
+		page := metrics()
+		return page != "" && !strings.Contains(page, `"slurm-`)
+	})
+
+	// Without the agent jobs run as before, and without the hook.
+	c.end(agent)
+	if err := os.RemoveAll(c.path("run")); err != nil {
+		t.Fatal(err)
+	}
+	job = c.job("--gres=shard:3")
+	if env := c.runs(job); env["LD_PRELOAD"] != "" {
+		t.Errorf("without a broker LD_PRELOAD is %q", env["LD_PRELOAD"])
+	}
+	c.finish(job)
+	if reasons := c.command("sinfo", "--noheader", "--list-reasons"); reasons != "" {
+		t.Errorf("the node was drained: %s", reasons)
+	}
+
+	// A GPU is lost.
+	c.write("sick", "")
+	c.eventually("the node is drained", func() bool {
+		return strings.HasPrefix(c.command("sinfo", "--noheader", "--list-reasons", "--format=%E"), "gpusteward: CRITICAL - ")
+	})
+	reason, state := c.command("sinfo", "--noheader", "--list-reasons", "--format=%E"), c.command("sinfo", "--noheader", "--format=%T")
+	if !strings.Contains(reason, "GPU 1 does not answer: gpu is lost") || state != "drained" {
+		t.Errorf("the node is %s: %s", state, reason)
+	}
+	t.Logf("sinfo says: %s, %s", state, reason)
+}
+
+// explains holds what gpusteward says of a job's process, to a user without any
+// rights: it may not read the process's environment.
+func (c *cluster) explains(pid, job, gpu string) {
+	c.t.Helper()
+	if !c.cgroups {
+		c.t.Log("there are no cgroups to tell jobs by here: whose a process is was not tested")
+		return
+	}
+	cmd := exec.Command(c.path("bin/gpusteward"), "--runtime.dir="+c.path("run"), "config", "check", c.path("gpusteward.yml"), "--explain="+pid)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1, Gid: 1}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		c.t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{
+		"workload: slurm:" + job + ".batch, a slurm; job " + job + "; step batch; Slurm user nobody; account lab\n", "so it is of slurm-" + job + "\n", "can ask for no other",
+		"on GPU " + gpu + ": guarantee 50 %, limit 50 %", "on every other GPU: guarantee 0 %, limit 1 %",
+	} {
+		if !strings.Contains(string(out), want) {
+			c.t.Errorf("it does not say %q:\n%s", want, out)
+		}
+	}
+}
