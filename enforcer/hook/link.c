@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -24,6 +25,12 @@
 /* The broker answers within microseconds, and to fall asleep and be woken on
  * another core costs more than that. */
 #define GS_SPIN 20000 /* ns */
+
+/* fstat() is a function only since glibc 2.33 (glibc.h). */
+static int look(int fd, struct stat *st)
+{
+	return (int)syscall(SYS_fstat, fd, st);
+}
 
 static void move_up(int *fd)
 {
@@ -49,7 +56,7 @@ int gs_link_open(struct gs_link *l, const char *path)
 		return errno;
 	move_up(&fd);
 	if (connect(fd, (struct sockaddr *)&to, sizeof(to)) || fcntl(fd, F_SETFL, 0) ||
-	    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &read, sizeof(read)) || fstat(fd, &st)) {
+	    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &read, sizeof(read)) || look(fd, &st)) {
 		int saved = errno;
 		close(fd);
 		return saved;
@@ -64,7 +71,7 @@ static bool ours(const struct gs_link *l)
 {
 	struct stat st;
 
-	return l->fd >= 0 && fstat(l->fd, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino;
+	return l->fd >= 0 && look(l->fd, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino;
 }
 
 void gs_link_shut(const struct gs_link *l)
@@ -165,7 +172,7 @@ static const char *unfit(int fd, const struct gs_welcome *w)
 
 	if (seals < 0 || !(seals & F_SEAL_SHRINK))
 		return "its page could shrink under the reader";
-	if (fstat(fd, &st) || w->page_bytes < sizeof(struct gs_page) || (uint64_t)st.st_size < w->page_bytes)
+	if (look(fd, &st) || w->page_bytes < sizeof(struct gs_page) || (uint64_t)st.st_size < w->page_bytes)
 		return "its page is too short";
 	return NULL;
 }
