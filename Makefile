@@ -11,7 +11,7 @@ BENCHTIME   ?= 1s
 DAYS        ?= 1000
 HOURS       ?= 24
 
-.PHONY: build hook run test test-shares test-gpu truth day bench lint rules generate check clean tools page test-servers test-deploy demo pictures pictures-dashboards
+.PHONY: build hook run test test-shares test-gpu truth day bench lint rules generate check clean tools page test-servers test-deploy image demo pictures pictures-dashboards
 
 build:
 	@go build -trimpath -ldflags '$(LDFLAGS)' -o gpusteward .
@@ -76,8 +76,8 @@ bench:
 # as long as the installation takes, a policy denies it, unless the host has a
 # policy of its own.
 TOOLS := promtool:prometheus prometheus-alertmanager:prometheus-alertmanager amtool:prometheus-alertmanager chromium:chromium node:nodejs npm:npm \
-	systemd-analyze:systemd strace:strace \
-	slurmctld:slurmctld slurmd:slurmd sbatch:slurm-client munged:munge
+	systemd-analyze:systemd strace:strace mmdebstrap:mmdebstrap \
+	slurmctld:slurmctld slurmd:slurmd sbatch:slurm-client munged:munge buildah:buildah runc:runc
 PAGE_TESTS := exporter/page/test
 tools:
 	@wanted=""; for t in $(TOOLS); do type $${t%%:*} >/dev/null 2>&1 || wanted="$$wanted $${t##*:}"; done; \
@@ -110,17 +110,24 @@ rules:
 test-servers:
 	@PROMETHEUS_3=$$(go tool -modfile=deploy/tools/go.mod -n prometheus) go test -count=1 -tags servers -run '^(TestQueries|TestChain.*|TestHurried.*|TestDemo.*|TestPage)$$' -p 1 . ./dashboards
 
+# The container image, in dist/ as an OCI archive.
+image: build hook
+	@deploy/container/build.sh
+
 # What is shipped: units, packages, image, manifests, scripts for Slurm. As
 # root, with the tools that judge them; one after the other.
-test-deploy: build
+test-deploy: build hook
 	@go test -count=1 -tags deploy -p 1 ./deploy/...
+	@go -C deploy/kubernetes test -count=1 ./...
 
 # Files that are written by programs: the guarded NVML calls, the reference, the
-# alerting rules with their tests and the runbook, the dashboards.
-generate:
+# alerting rules with their tests and the runbook, the dashboards, Kubernetes's
+# manifests.
+generate: build
 	@go generate ./...
 	@go test -count=1 -run 'TestReference|TestGolden' ./collectors ./alerts ./dashboards -update >/dev/null
 	@go test -count=1 -run 'TestReference' . -update >/dev/null
+	@go -C deploy/kubernetes test -count=1 -run 'TestManifests' . -update >/dev/null
 	@git --no-pager diff --stat
 
 # The chart library of the live page, in the version that its package.json

@@ -58,6 +58,7 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 		Health:     judgement.monitor,
 		Faults:     judgement.faults,
 		Ready:      host.Ready,
+		Hostname:   hostName(),
 		Beat:       host.Beat,
 		Note:       m.note,
 		MaxScrapes: int(c.Web.MaxScrapes),

@@ -123,7 +123,7 @@ func TestChainByRules(t *testing.T) {
 		if name == "AgentDegraded" {
 			continue // hurried, it has little patience with a machine that has much else to do
 		}
-		if m.Receiver == "team" && !slices.Contains(team, name) || m.Receiver == "page" && !slices.Contains(page, name) || m.GroupLabels["instance"] == "" || m.GroupLabels["node"] != nodeName() {
+		if m.Receiver == "team" && !slices.Contains(team, name) || m.Receiver == "page" && !slices.Contains(page, name) || m.GroupLabels["instance"] == "" || m.GroupLabels["node"] != hostName() {
 			t.Errorf("%s of %v is told to %s", name, m.GroupLabels, m.Receiver)
 		}
 		if name == "GPUPowerBrake" && len(m.Alerts) != 2 {
@@ -169,7 +169,7 @@ func TestChainByPush(t *testing.T) {
 	c.becomes(map[string]string{"GPULost": "1 resolved"})
 	for _, m := range c.told.all() {
 		for _, a := range m.Alerts {
-			if m.Receiver != "page" || m.GroupLabels["node"] != nodeName() || m.GroupLabels["instance"] != "" || a.Labels["source"] != "gpusteward" || a.Annotations["summary"] == "" || a.Annotations["runbook_url"] == "" {
+			if m.Receiver != "page" || m.GroupLabels["node"] != hostName() || m.GroupLabels["instance"] != "" || a.Labels["source"] != "gpusteward" || a.Annotations["summary"] == "" || a.Annotations["runbook_url"] == "" {
 				t.Errorf("told %+v", m)
 			}
 		}

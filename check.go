@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -38,7 +37,7 @@ func checkCommand(app *kingpin.Application, f *flags) (*kingpin.CmdClause, *chec
 	c := new(checkFlags)
 	cmd := app.Command("check", "Judge the host once. It prints the agent's verdict; where no agent answers it opens the driver itself and looks for some seconds. "+
 		"Exit status: 0 is well, 1 a warning, 2 critical or worse, 3 unknown, also where it was called wrongly. What is only worth knowing, and checks in shadow mode, are shown and change nothing. "+
-		"For Slurm: deploy/slurm/healthcheck.sh as HealthCheckProgram drains a node that is critical. For node-problem-detector: --format=npd, one line of at most 80 characters and exit status 0, 1 for a problem or 2 for unknown; deploy/npd-gpusteward.json runs it.")
+		"For Slurm: /usr/libexec/gpusteward/healthcheck.sh as HealthCheckProgram drains a node that is critical. For node-problem-detector: --format=npd, one line of at most 80 characters and exit status 0, 1 for a problem or 2 for unknown; /usr/share/gpusteward/kubernetes/npd-gpusteward.json runs it.")
 	cmd.Flag("url", "Address of an agent, such as http://node7:9836, instead of the one that has the control socket; nobody else is asked then.").StringVar(&c.url)
 	cmd.Flag("standalone", "Ask no agent, and open the driver in any case.").BoolVar(&c.standalone)
 	cmd.Flag("timeout", "How long looking without an agent may take, at least 5s: a driver that hangs is reported by then.").Default("20s").DurationVar(&c.timeout)
@@ -128,8 +127,7 @@ func (c *checkFlags) judge(ctx context.Context, f flags, args []string) health.J
 // is left behind.
 func (c *checkFlags) away(ctx context.Context, args []string) health.Judgement {
 	fail := func(err error) health.Judgement {
-		node, _ := os.Hostname() // unknown is empty
-		return health.NoVerdict(health.Standalone, node, err)
+		return health.NoVerdict(health.Standalone, hostName(), err)
 	}
 	child := exec.Command("/proc/self/exe", append(slices.Clone(args), "--child")...)
 	pipe, err := child.StdoutPipe()
@@ -161,7 +159,7 @@ func (c *checkFlags) away(ctx context.Context, args []string) health.Judgement {
 // look opens the driver and judges. It only reads what an agent left.
 func (c *checkFlags) look(ctx context.Context, f flags) health.Judgement {
 	log := slog.New(slog.DiscardHandler) // the verdict says what there is to say
-	node, _ := os.Hostname()             // unknown is empty
+	node := hostName()
 	conf := &configFile{path: f.config, optional: !f.configGiven, log: log}
 	settings, err := conf.load()
 	if err != nil {

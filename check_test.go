@@ -225,3 +225,18 @@ func TestCheckWithADriver(t *testing.T) {
 	}
 	together(t, tests)
 }
+
+// In a pod the kernel has the pod's name, and Kubernetes the node's.
+func TestNodeName(t *testing.T) {
+	t.Setenv("NODE_NAME", "node7")
+	if status, out, errs := checks(t, "--demo="+write(t, healthy)); status != 0 || !strings.Contains(out, "node7") || errs != "" {
+		t.Errorf("exit status %d: %s%s", status, out, errs)
+	}
+	a := start(t, "--demo="+write(t, healthy)).listening()
+	for _, path := range []string{"/", "/api/v1/state", "/api/v1/health"} {
+		eventually(t, path+" says node7", func() bool {
+			_, body := a.get(path)
+			return strings.Contains(body, "node7")
+		})
+	}
+}

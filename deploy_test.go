@@ -74,7 +74,7 @@ func TestSlurmHealthCheckDrainsWhatIsCritical(t *testing.T) {
 // what the condition says.
 func TestNodeProblemDetectorRunsTheCheck(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("deploy/npd-gpusteward.json")
+	text, err := os.ReadFile("deploy/kubernetes/npd-gpusteward.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 	"gpusteward/enforcer/gemini"
 	"gpusteward/enforcer/ladder"
 	"gpusteward/enforcer/policy"
+	"gpusteward/exporter"
 	"gpusteward/health"
 )
 
@@ -250,4 +251,24 @@ func execute(o enforcer.ExecOptions, f flags, stderr io.Writer) int {
 	status, err := enforcer.Exec(o, stderr)
 	fmt.Fprintf(stderr, "gpusteward: %v\n", err)
 	return status
+}
+
+// installCommand adds the command that gives a host what its containers need.
+func installCommand(app *kingpin.Application) (*kingpin.CmdClause, *enforcer.InstallOptions) {
+	o := new(enforcer.InstallOptions)
+	c := app.Command("install", "Put this program and the hook where containers of this host can have them mounted, and make what an agent in a container needs: gpusteward install --cdi=/var/run/cdi /usr/local/lib/gpusteward. It changes only what is not there yet, and never a file that runs.")
+	c.Flag("cdi", "Directory of CDI specifications, /etc/cdi or /var/run/cdi, that gets one for the hook: the device gpusteward.dev/hook=hook.").PlaceHolder("DIR").StringVar(&o.CDI)
+	c.Flag("library", "The hook; by default $GPUSTEWARD_LIBRARY, or libgpusteward.so where it is installed.").PlaceHolder("PATH").StringVar(&o.Library)
+	c.Flag("owner", "User of an agent in a container that is not root: --state.dir, with what is in it, and the control socket's directory in --runtime.dir are made for it.").PlaceHolder("UID").IntVar(&o.Owner)
+	c.Arg("DIR", "Directory that gets them; it is made if it is not there.").StringVar(&o.Dir)
+	return c, o
+}
+
+// install gives the host what o says.
+func install(o enforcer.InstallOptions, f flags) error {
+	if o.Owner != 0 {
+		o.Own = []string{f.stateDir, filepath.Dir(filepath.Join(f.runtimeDir, exporter.ControlSocket))}
+	}
+	o.Socket = EnforcerConfig{}.brokerSocket(f.runtimeDir)
+	return enforcer.Install(o)
 }

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/url"
-	"os"
 	"slices"
 	"time"
 
@@ -32,7 +31,7 @@ type judgement struct {
 // newJudgement returns the judgement on a host. read returns what was read of it.
 func newJudgement(f flags, c HealthConfig, m *machine, read func() []collectors.Sample, forget func(uuid string)) (*judgement, error) {
 	j := &judgement{log: m.options.Log}
-	node, _ := os.Hostname() // unknown is empty
+	node := hostName()
 	boot, err := m.options.Kernel.BootID()
 	if err != nil {
 		j.log.Warn("a reboot cannot be told from a restart of the agent: latched faults stay", "err", err)

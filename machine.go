@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -28,6 +29,13 @@ type machine struct {
 	broker      string                                                  // its socket; empty: the enforcer is not enabled
 	proc        host.Proc                                               // this host's processes; nil where it is simulated
 	real        bool
+}
+
+// hostName returns what this host is called: what NODE_NAME says, since in a pod
+// the kernel has the pod's name, and else the kernel's word. Unknown is empty.
+func hostName() string {
+	name, _ := os.Hostname()
+	return cmp.Or(os.Getenv("NODE_NAME"), name)
 }
 
 // newMachine returns what --demo says, or this host.

@@ -112,6 +112,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	ack.Arg("ENTITY", "What failed it: node, a GPU's index or UUID, gpu=3,link=7, workload=NAME, tenant=NAME or device=NAME.").Required().StringVar(&acked["entity"][0])
 
 	execution, program := execCommand(app)
+	installation, installed := installCommand(app)
 
 	probe := app.Command(probeCommand, "Open and close the driver.").Hidden()
 
@@ -140,6 +141,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return judging.run(ctx, f, args, stdout)
 	case execution.FullCommand():
 		return execute(*program, f, stderr)
+	case installation.FullCommand():
+		err = install(*installed, f)
 	case status.FullCommand():
 		err = exporter.Status(ctx, exporter.StatusOptions{RuntimeDir: f.runtimeDir, URL: *address, Watch: *watch, JSON: *format == "json"}, stdout)
 	case drain.FullCommand(), resume.FullCommand():

@@ -92,13 +92,12 @@ func enforce(ctx context.Context, f flags, log *slog.Logger) error {
 	var blame blame
 	m.options.Events, m.options.Allocations = blame.event, nil
 	m.options.Config = only(m.options.Config, needed)
-	node, _ := os.Hostname()             // unknown is empty
-	boot, _ := m.options.Kernel.BootID() // likewise
+	boot, _ := m.options.Kernel.BootID() // unknown is empty
 	dir := f.stateDir
 	if !m.real {
 		dir = ""
 	}
-	book, _, err := journal.Open(journal.Options{Dir: dir, Node: node, Boot: boot, Log: log})
+	book, _, err := journal.Open(journal.Options{Dir: dir, Node: hostName(), Boot: boot, Log: log})
 	if err != nil {
 		return fmt.Errorf("--state.dir: %w", err)
 	}

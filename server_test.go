@@ -133,18 +133,12 @@ func startPrometheus(t *testing.T, alertmanager, agent string, rules bool, scrap
 			rewrite(t, filepath.Join(dir, name), hurried(t, string(text)))
 		}
 	}
-	fmt.Fprintf(&b, "scrape_configs:\n- job_name: gpusteward\n  static_configs: [{targets: [%q], labels: {node: %q}}]\n", at.Host, nodeName())
+	fmt.Fprintf(&b, "scrape_configs:\n- job_name: gpusteward\n  static_configs: [{targets: [%q], labels: {node: %q}}]\n", at.Host, hostName())
 	for _, line := range scrape {
 		b.WriteString("  " + line + "\n")
 	}
 	rewrite(t, filepath.Join(dir, "prometheus.yml"), b.String())
 	return startServer(t, "prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"))
-}
-
-// nodeName is what the agent calls this host.
-func nodeName() string {
-	name, _ := os.Hostname()
-	return name
 }
 
 // A message is what Alertmanager sends to a webhook.

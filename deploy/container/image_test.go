@@ -1,0 +1,400 @@
+//go:build deploy
+
+// Package container builds the image and runs it, on a base made of the Debian
+// packages that its real base is made of: no registry is asked. It takes root,
+// apt, buildah and runc.
+package container
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	repository = "../.."
+	nonroot    = 65532
+	// The figure: bytes that a registry has and a node fetches.
+	mostCompressed = 40_000_000
+)
+
+// run runs a command in dir and returns what it prints.
+func run(t *testing.T, dir string, command ...string) string {
+	t.Helper()
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%q: %v\n%s", command, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// standIn makes what stands in for gcr.io/distroless/base-debian12:nonroot.
+func standIn(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	download := []string{"apt-get", "download", "-q", "base-files", "ca-certificates", "libc6", "libssl3", "netbase", "tzdata"}
+	fetch := exec.Command(download[0], download[1:]...)
+	fetch.Dir = dir
+	if fetch.Run() != nil { // a bare machine has no lists of packages yet
+		run(t, dir, "apt-get", "update", "-q")
+		run(t, dir, download...)
+	}
+	root := filepath.Join(dir, "root")
+	debs, err := filepath.Glob(filepath.Join(dir, "*.deb"))
+	if err != nil || len(debs) != 6 {
+		t.Fatalf("%q, %v", debs, err)
+	}
+	for _, deb := range debs {
+		run(t, dir, "dpkg-deb", "-x", deb, root)
+	}
+	write(t, filepath.Join(root, "etc/passwd"), "root:x:0:0:root:/root:/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n")
+	write(t, filepath.Join(root, "etc/group"), "root:x:0:\nnobody:x:65534:\ntty:x:5:\nstaff:x:50:\nnonroot:x:65532:\n")
+	run(t, root, "sh", "-c", "mkdir -p etc/ssl/certs home/nonroot && cat usr/share/ca-certificates/mozilla/*.crt >etc/ssl/certs/ca-certificates.crt && chown 65532:65532 home/nonroot")
+	write(t, filepath.Join(dir, "Dockerfile"), "FROM scratch\nCOPY root/ /\nENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt\nUSER 65532\nWORKDIR /home/nonroot\n")
+	const name = "localhost/base-debian12:nonroot"
+	run(t, dir, "buildah", "build", "-q", "-t", name, dir)
+	return name
+}
+
+// An image is what an OCI archive holds.
+type image struct {
+	manifest struct {
+		Config blob   `json:"config"`
+		Layers []blob `json:"layers"`
+	}
+	config struct {
+		Architecture string `json:"architecture"`
+		Config       struct {
+			User, WorkingDir string
+			Env, Entrypoint  []string
+			Labels           map[string]string
+			ExposedPorts     map[string]struct{}
+		} `json:"config"`
+	}
+	compressed, unpacked int64
+}
+
+type blob struct {
+	Digest string `json:"digest"`
+	Size   int64  `json:"size"`
+}
+
+// unpack reads an archive, and makes its files below root.
+func unpack(t *testing.T, archive, root string) (i image) {
+	t.Helper()
+	dir := t.TempDir()
+	run(t, dir, "tar", "-xf", archive)
+	read := func(path string, into any) {
+		text, err := os.ReadFile(filepath.Join(dir, path))
+		if err == nil {
+			err = json.Unmarshal(text, into)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := func(b blob) string { return "blobs/" + strings.Replace(b.Digest, ":", "/", 1) }
+	var index struct{ Manifests []blob }
+	read("index.json", &index)
+	read(file(index.Manifests[0]), &i.manifest)
+	read(file(i.manifest.Config), &i.config)
+	for _, l := range i.manifest.Layers {
+		i.compressed += l.Size
+		layer := filepath.Join(dir, file(l))
+		run(t, root, "tar", "-xzf", layer)
+		i.unpacked += sizes(t, layer)
+	}
+	return i
+}
+
+// sizes returns the bytes of the files in a layer.
+func sizes(t *testing.T, layer string) (total int64) {
+	t.Helper()
+	f, err := os.Open(layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return total
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		total += h.Size
+	}
+}
+
+// A container is a process in an image's files, by runc: the root directory is
+// read-only, no capability but those given, no new privileges; the host's
+// processes, which a broker has to see to know who asks, and the host's network.
+type container struct {
+	root         string
+	env          []string
+	uid          int
+	capabilities []string
+	mounts       map[string]string // directories of the host, by where they are
+}
+
+// command returns the process that becomes args in the container.
+func (c container) command(t *testing.T, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	type mount struct {
+		Type        string   `json:"type"`
+		Source      string   `json:"source"`
+		Destination string   `json:"destination"`
+		Options     []string `json:"options"`
+	}
+	own := fmt.Sprintf("uid=%d", c.uid)
+	mounts := []mount{{"proc", "proc", "/proc", nil}, {"tmpfs", "tmpfs", "/dev", []string{"nosuid", "mode=755"}}, {"tmpfs", "tmpfs", "/run/gpusteward", []string{own}}}
+	for to, from := range c.mounts {
+		how := "rw"
+		if strings.HasSuffix(to, "/broker") {
+			how = "ro"
+		}
+		mounts = append(mounts, mount{"bind", from, to, []string{"bind", how}})
+	}
+	type object = map[string]any
+	spec := object{
+		"ociVersion": "1.0.2",
+		"root":       object{"path": c.root, "readonly": true},
+		"mounts":     mounts,
+		"process": object{
+			"args": append([]string{"/usr/bin/gpusteward"}, args...), "env": c.env, "cwd": "/", "noNewPrivileges": true,
+			"user":         object{"uid": c.uid, "gid": c.uid},
+			"capabilities": object{"bounding": c.capabilities, "effective": c.capabilities, "permitted": c.capabilities},
+		},
+		"linux": object{"namespaces": []object{{"type": "mount"}, {"type": "ipc"}}},
+	}
+	text, err := json.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bundle := t.TempDir()
+	write(t, filepath.Join(bundle, "config.json"), string(text))
+	return exec.Command("runc", "--root", runcRoot, "run", "--bundle", bundle, name)
+}
+
+const runcRoot = "/run/gpusteward-test-runc"
+
+// does runs args in the container to its end and returns what it prints.
+func (c container) does(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	out, err := c.command(t, fmt.Sprintf("gpusteward-test-%d", time.Now().UnixNano()), args...).CombinedOutput()
+	return string(out), err
+}
+
+// eventually waits until done says nothing.
+func eventually(t *testing.T, done func() error) {
+	t.Helper()
+	var err error
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if err = done(); err == nil {
+			return
+		}
+	}
+	t.Fatal(err)
+}
+
+// answers asks an agent, and wants what it answers to contain a text.
+func answers(url, want string) error {
+	answer, err := http.Get(url)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err == nil && !strings.Contains(string(text), want) {
+		err = fmt.Errorf("%s answers %s, %.200q, without %q", url, answer.Status, text, want)
+	}
+	return err
+}
+
+// address is one of loopback that nobody listens at.
+func address(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// begins starts args in the container and returns its name; end ends it with
+// SIGTERM, and wants it to end well.
+func (c container) begins(t *testing.T, args ...string) (name string, end func()) {
+	t.Helper()
+	name = fmt.Sprintf("gpusteward-test-%d", time.Now().UnixNano())
+	var log bytes.Buffer
+	cmd := c.command(t, name, args...)
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	t.Cleanup(func() {
+		if exec.Command("runc", "--root", runcRoot, "kill", name, "KILL").Run() == nil { // it goes on: the test has failed
+			<-ended
+		}
+		if t.Failed() {
+			t.Logf("%q:\n%s", args, log.String())
+		}
+	})
+	return name, func() {
+		t.Helper()
+		run(t, ".", "runc", "--root", runcRoot, "kill", name, "TERM")
+		select {
+		case err := <-ended:
+			ended <- err
+			if err != nil {
+				t.Errorf("%q: after SIGTERM it ends with %v", args, err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Errorf("%q: it goes on after SIGTERM", args)
+		}
+	}
+}
+
+// serves runs an agent in the container and calls look while it does.
+func (c container) serves(t *testing.T, look func(url, name string), args ...string) {
+	t.Helper()
+	at := address(t)
+	name, end := c.begins(t, append(args, "--web.listen-address="+at)...)
+	eventually(t, func() error { return answers("http://"+at+"/-/healthy", "is healthy") })
+	look("http://"+at, name)
+	end()
+}
+
+func TestImage(t *testing.T) {
+	store := t.TempDir()
+	write(t, filepath.Join(store, "storage.conf"), fmt.Sprintf("[storage]\ndriver = \"vfs\"\ngraphroot = %q\nrunroot = %q\n", filepath.Join(store, "graph"), filepath.Join(store, "run")))
+	t.Setenv("CONTAINERS_STORAGE_CONF", filepath.Join(store, "storage.conf"))
+	t.Setenv("BUILDER", "buildah")
+	base := standIn(t)
+	built := func() string {
+		out := run(t, repository, "deploy/container/build.sh", "--build-arg=BASE="+base, "--pull=never")
+		return filepath.Join(repository, out[strings.LastIndex(out, "\n")+1:])
+	}
+	archive, err := filepath.Abs(built())
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	i := unpack(t, archive, root)
+	t.Logf("%s: %.1f MB compressed (what a registry has), %.1f MB unpacked, %d layers", filepath.Base(archive), float64(i.compressed)/1e6, float64(i.unpacked)/1e6, len(i.manifest.Layers))
+	if i.compressed > mostCompressed {
+		t.Errorf("the image has %d bytes, more than %d", i.compressed, mostCompressed)
+	}
+	built()
+	if again := unpack(t, archive, t.TempDir()); again.manifest.Config != i.manifest.Config {
+		t.Errorf("two builds of one tree are not the same image: %s and %s", i.manifest.Config.Digest, again.manifest.Config.Digest)
+	}
+
+	c := i.config.Config
+	if c.User != "65532:65532" || !slices.Equal(c.Entrypoint, []string{"/usr/bin/gpusteward"}) || i.config.Architecture != "amd64" {
+		t.Errorf("user %q, entry point %q, %s", c.User, c.Entrypoint, i.config.Architecture)
+	}
+	if _, ok := c.ExposedPorts["9836/tcp"]; !ok || !slices.Contains(c.Env, "NVIDIA_VISIBLE_DEVICES=all") || !slices.Contains(c.Env, "NVIDIA_DRIVER_CAPABILITIES=utility") {
+		t.Errorf("ports %v, environment %q", c.ExposedPorts, c.Env)
+	}
+	version := strings.Fields(run(t, repository, "./gpusteward", "--version"))[2]
+	for label, want := range map[string]string{"title": "gpusteward", "licenses": "Apache-2.0", "version": version, "source": "https://github.com/gpusteward/gpusteward"} {
+		if got := c.Labels["org.opencontainers.image."+label]; got != want {
+			t.Errorf("label %s is %q, want %q", label, got, want)
+		}
+	}
+
+	t.Run("observes a simulated host", func(t *testing.T) {
+		container{root: root, env: c.Env, uid: nonroot}.serves(t, func(url, name string) {
+			eventually(t, func() error { return answers(url+"/metrics", "\nnvgpu_power_watts{") })
+			if out := run(t, ".", "runc", "--root", runcRoot, "exec", "--user", "65532:65532", name, "/usr/bin/gpusteward", "status"); !strings.Contains(out, "of 8 GPUs") {
+				t.Errorf("status in the container: %s", out)
+			}
+		}, "--role=observe", "--demo")
+	})
+	t.Run("runs programs under the hook", func(t *testing.T) {
+		out, err := container{root: root, env: append(slices.Clone(c.Env), "LD_DEBUG=files"), uid: nonroot}.does(t, "exec", "--", "/usr/bin/gpusteward", "--version")
+		if err != nil || !strings.Contains(out, "calling init: /usr/lib/x86_64-linux-gnu/gpusteward/libgpusteward.so") || !strings.Contains(out, "gpusteward, version") {
+			t.Errorf("%v: %.500s", err, out)
+		}
+	})
+	// As the chart has it: an init container with one capability makes what the
+	// observer without any needs, at each start of the pod.
+	t.Run("prepares a host and runs there without a driver", func(t *testing.T) {
+		host := t.TempDir()
+		if err := os.Chmod(host, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		mounts := map[string]string{}
+		for _, name := range []string{"state", "library", "cdi", "run/gpusteward/agent"} {
+			mounts["/"+name] = filepath.Join(host, name)
+			if err := os.MkdirAll(mounts["/"+name], 0o755); err != nil { // as the kubelet does
+				t.Fatal(err)
+			}
+		}
+		prepare := container{root: root, env: c.Env, capabilities: []string{"CAP_CHOWN"}, mounts: mounts}
+		for range 2 {
+			if out, err := prepare.does(t, "install", "--state.dir=/state", "--owner=65532", "--cdi=/cdi", "/library"); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			container{root: root, env: c.Env, uid: nonroot, mounts: mounts}.serves(t, func(url, _ string) {
+				eventually(t, func() error { return answers(url+"/-/ready", "libnvidia-ml.so.1 is not on this host") })
+				eventually(t, func() error { return answers(url+"/metrics", "\ngpusteward_driver_up 0") })
+			}, "--role=observe", "--state.dir=/state")
+			info, err := os.Stat(filepath.Join(mounts["/state"], "events.jsonl"))
+			if err != nil || info.Sys().(*syscall.Stat_t).Uid != nonroot {
+				t.Errorf("the journal: %v, %v", info, err)
+			}
+		}
+		run(t, host, "cmp", "library/gpusteward", filepath.Join(root, "usr/bin/gpusteward"))
+		run(t, host, "cmp", "library/libgpusteward.so", filepath.Join(root, "usr/lib/x86_64-linux-gnu/gpusteward/libgpusteward.so"))
+	})
+	// The broker is root with two capabilities. The observer sees of it what pods
+	// do, its directory, read-only, and is known by the owner of its own.
+	t.Run("brokers", func(t *testing.T) {
+		host := t.TempDir()
+		in := func(path string) string { return filepath.Join(host, path) }
+		write(t, in("etc/gpusteward.yml"), "enforcer: {enabled: true}\n")
+		if err := errors.Join(os.Chmod(host, 0o755), os.MkdirAll(in("run/broker"), 0o755), os.Mkdir(in("run/agent"), 0o755), os.Chown(in("run/agent"), nonroot, nonroot), os.Mkdir(in("state"), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		broker := container{root: root, env: c.Env, capabilities: []string{"CAP_KILL", "CAP_SYS_PTRACE"}, mounts: map[string]string{"/run/gpusteward": in("run"), "/etc/gpusteward": in("etc"), "/state": in("state")}}
+		_, end := broker.begins(t, "--role=enforce", "--demo", "--state.dir=/state")
+		observer := container{root: root, env: c.Env, uid: nonroot, mounts: map[string]string{"/run/gpusteward/agent": in("run/agent"), "/run/gpusteward/broker": in("run/broker"), "/etc/gpusteward": in("etc")}}
+		observer.serves(t, func(url, _ string) {
+			eventually(t, func() error { return answers(url+"/metrics", "\ngpusteward_broker_up 1") })
+		}, "--role=observe", "--demo")
+		end()
+	})
+}

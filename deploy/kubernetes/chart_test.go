@@ -1,0 +1,288 @@
+// Package kubernetes tests the chart: with Helm's own engine, and against the
+// types of Kubernetes and of Prometheus's operator. It is a module of its own,
+// so that these stay out of the agent's; its versions are those that
+// deploy/tools has, which are built already.
+package kubernetes
+
+import (
+	"flag"
+	"io"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v3/pkg/lint"
+	"helm.sh/helm/v3/pkg/lint/support"
+	"helm.sh/helm/v3/pkg/releaseutil"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "write the golden files, manifests.yaml among them")
+
+func TestMain(m *testing.M) {
+	log.SetOutput(io.Discard) // Helm says of each link that it follows it
+	os.Exit(m.Run())
+}
+
+// agent is the program, as make build leaves it.
+const agent = "../../gpusteward"
+
+// values reads a file of values; none are the chart's own.
+func values(t *testing.T, file string) map[string]any {
+	t.Helper()
+	if file == "" {
+		return nil
+	}
+	v, err := chartutil.ReadValuesFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// rendered returns the manifests that a chart makes of values, in the order in
+// which they are applied.
+func rendered(c *chart.Chart, v map[string]any) (all []string, err error) {
+	capabilities := chartutil.DefaultCapabilities
+	top, err := chartutil.ToRenderValues(c, v, chartutil.ReleaseOptions{Name: "gpusteward", Namespace: "gpusteward", Revision: 1, IsInstall: true}, capabilities)
+	if err != nil {
+		return nil, err
+	}
+	files, err := engine.Render(c, top)
+	if err != nil {
+		return nil, err
+	}
+	for name := range files {
+		if filepath.Base(name) == "NOTES.txt" || strings.HasPrefix(filepath.Base(name), "_") {
+			delete(files, name)
+		}
+	}
+	_, manifests, err := releaseutil.SortManifests(files, capabilities.APIVersions, releaseutil.InstallOrder)
+	for _, m := range manifests {
+		all = append(all, strings.TrimSpace(m.Content)+"\n")
+	}
+	return all, err
+}
+
+func render(t *testing.T, file string) []string {
+	t.Helper()
+	c, err := loader.Load("chart")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := rendered(c, values(t, file))
+	if err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	return all
+}
+
+// decode returns the manifests of one kind.
+func decode[T any](t *testing.T, manifests []string, kind string) (all []T) {
+	t.Helper()
+	for _, m := range manifests {
+		if strings.Contains(m, "\nkind: "+kind+"\n") {
+			var one T
+			if err := yaml.UnmarshalStrict([]byte(m), &one); err != nil {
+				t.Fatalf("%v in\n%s", err, m)
+			}
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// The chart makes what it made, and all of it is what Kubernetes, the operator
+// and the agent take.
+func TestManifests(t *testing.T) {
+	t.Parallel()
+	for values, golden := range map[string]string{
+		"":                         "manifests.yaml",
+		"testdata/broker.yaml":     "testdata/broker.golden.yaml",
+		"testdata/npd.yaml":        "testdata/npd.golden.yaml",
+		"testdata/everything.yaml": "testdata/everything.golden.yaml",
+	} {
+		text := "# Made of deploy/kubernetes/chart by make generate; do not edit.\n"
+		for _, m := range render(t, values) {
+			if err := validate(m); err != nil {
+				t.Errorf("%s: %v\n%s", values, err, m[:min(len(m), 300)])
+			}
+			if !strings.Contains(m, "\nkind: PrometheusRule\n") && !strings.Contains(m, "-dashboard-") { // what is generated stands elsewhere
+				text += "---\n" + m
+			}
+		}
+		if *update {
+			if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want, err := os.ReadFile(golden); err != nil || string(want) != text {
+			t.Errorf("%s is not what the chart makes (%v); make generate writes it, git diff shows what has changed", golden, err)
+		}
+		for _, m := range decode[corev1.ConfigMap](t, render(t, values), "ConfigMap") {
+			if config, ok := m.Data["gpusteward.yml"]; ok {
+				file := filepath.Join(t.TempDir(), "gpusteward.yml")
+				if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				if out, err := exec.Command(agent, "config", "check", file).CombinedOutput(); err != nil {
+					t.Errorf("%s: the agent does not take its configuration (%v): %s", values, err, out)
+				}
+			}
+		}
+	}
+	example, err := os.ReadFile("pod.yaml")
+	if err == nil {
+		err = validate(string(example))
+	}
+	if err != nil {
+		t.Errorf("pod.yaml: %v", err)
+	}
+}
+
+// Each container has what docs/kubernetes.md says that it needs, and no more.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	added := map[string][]corev1.Capability{"install": {"CHOWN"}, "broker": {"KILL", "SYS_PTRACE"}}
+	for _, file := range []string{"", "testdata/broker.yaml", "testdata/npd.yaml", "testdata/everything.yaml"} {
+		for _, d := range decode[appsv1.DaemonSet](t, render(t, file), "DaemonSet") {
+			pod := d.Spec.Template.Spec
+			if pod.HostNetwork || pod.HostIPC || !pod.HostPID || pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken {
+				t.Errorf("%s: the pod has the host's network or IPC, a token, or not its processes", file)
+			}
+			for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+				s, root := c.SecurityContext, added[c.Name] != nil
+				if !*s.ReadOnlyRootFilesystem {
+					t.Errorf("%s: %s can write to its image", file, c.Name)
+				}
+				for _, m := range c.VolumeMounts {
+					if m.Name == "token" && c.Name != "node-problem-detector" {
+						t.Errorf("%s: %s has a token", file, c.Name)
+					}
+				}
+				if c.Name == "observer" && file == "testdata/everything.yaml" { // kernelLog
+					if s.Privileged == nil || !*s.Privileged {
+						t.Errorf("%s: the observer cannot open /dev/kmsg", file)
+					}
+					continue
+				}
+				if s.Privileged != nil && *s.Privileged || *s.AllowPrivilegeEscalation || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || !slices.Equal(s.Capabilities.Add, added[c.Name]) {
+					t.Errorf("%s: %s has other rights than %v: %v", file, c.Name, added[c.Name], s)
+				}
+				if !root && (s.RunAsNonRoot == nil || !*s.RunAsNonRoot || *s.RunAsUser != 65532) || root && *s.RunAsUser != 0 {
+					t.Errorf("%s: %s is user %d", file, c.Name, *s.RunAsUser)
+				}
+			}
+		}
+	}
+}
+
+func TestBadValuesAreNamed(t *testing.T) {
+	t.Parallel()
+	c, err := loader.Load("chart")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"tolleration: []":                       "tolleration",
+		"image: {tags: a}":                      "tags",
+		"image: {pullPolicy: Sometimes}":        "pullPolicy",
+		"kernelLog: yes please":                 "kernelLog",
+		"stateDir: var/lib":                     "stateDir",
+		"broker: {cdiDir: cdi}":                 "cdiDir",
+		"config: {enforcer: {enabled: maybe}}":  "enabled",
+		"podMonitor: {interval: 15s}":           "interval",
+		"webConfigSecret: {name: a}":            "webConfigSecret",
+		"resources: {request: {cpu: 1}}":        "request",
+		"extraVolumeMounts: [{name: a}]":        "mountPath",
+		"nodeProblemDetector: {enable: true}":   "enable",
+		"podLabels: {a: 1}":                     "podLabels",
+		"prometheusRule: {judgement: shadow}":   "judgement",
+		"networkPolicy: {from: {a: b}}":         "from",
+		"serviceAccount: {create: false}":       "create",
+		"config: {enforcer: [a]}":               "enforcer",
+		"dashboards: {labels: {a: {b: c}}}":     "labels",
+		"updateStrategy: RollingUpdate":         "updateStrategy",
+		"nodeSelector: {kubernetes.io/os: [a]}": "nodeSelector",
+	} {
+		v, err := chartutil.ReadValues([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := rendered(c, v); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want an error that names %s", text, err, want)
+		}
+	}
+}
+
+func TestLint(t *testing.T) {
+	t.Parallel()
+	for _, file := range []string{"", "testdata/everything.yaml"} {
+		for _, m := range lint.All("chart", values(t, file), "gpusteward", true).Messages {
+			if m.Severity > support.InfoSev {
+				t.Errorf("%s: %v", file, m)
+			}
+		}
+	}
+}
+
+// The rules and dashboards of a packaged chart are those that are generated,
+// each of them.
+func TestPackage(t *testing.T) {
+	t.Parallel()
+	c, err := loader.Load("chart")
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive, err := chartutil.Save(c, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err = loader.Load(archive); err != nil {
+		t.Fatal(err)
+	}
+	packed := map[string]string{}
+	for _, f := range c.Files {
+		packed[f.Name] = string(f.Data)
+	}
+	manifests, err := rendered(c, values(t, "testdata/everything.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := strings.Join(manifests, "")
+	sources := []string{"npd-gpusteward.json"}
+	for _, pattern := range []string{"../../alerts/*.rules.yml", "../../dashboards/gpusteward-*.json"} {
+		more, err := filepath.Glob(pattern)
+		if err != nil || len(more) == 0 {
+			t.Fatalf("%s: %v", pattern, err)
+		}
+		sources = append(sources, more...)
+	}
+	for _, source := range sources {
+		text, err := os.ReadFile(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := "files/" + filepath.Base(source)
+		if packed[name] != string(text) {
+			t.Errorf("the chart has no %s; deploy/kubernetes/chart/files wants a link to %s", name, source)
+		}
+		if last := strings.Split(strings.TrimSpace(string(text)), "\n"); !strings.Contains(shown, strings.TrimSpace(last[len(last)/2])) {
+			t.Errorf("%s is in no manifest", source)
+		}
+		delete(packed, name)
+	}
+	if len(packed) > 0 {
+		t.Errorf("the chart has what is nobody's: %v", packed)
+	}
+}

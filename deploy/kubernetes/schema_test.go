@@ -1,0 +1,232 @@
+package kubernetes
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"go/constant"
+	"go/types"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	apiext "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-tools/pkg/crd"
+	crdmarkers "sigs.k8s.io/controller-tools/pkg/crd/markers"
+	"sigs.k8s.io/controller-tools/pkg/loader"
+	"sigs.k8s.io/controller-tools/pkg/markers"
+	"sigs.k8s.io/yaml"
+
+	// What is read below, so that go.mod has it.
+	_ "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	_ "k8s.io/api/apps/v1"
+	_ "k8s.io/api/networking/v1"
+	_ "k8s.io/api/rbac/v1"
+)
+
+// apis are the Go packages of the kinds that are deployed, by apiVersion. Their
+// schemas are made from them as the operator makes its own from its types.
+var apis = map[string]string{
+	"v1":                           "k8s.io/api/core/v1",
+	"apps/v1":                      "k8s.io/api/apps/v1",
+	"networking.k8s.io/v1":         "k8s.io/api/networking/v1",
+	"rbac.authorization.k8s.io/v1": "k8s.io/api/rbac/v1",
+	"monitoring.coreos.com/v1":     "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1",
+}
+
+// parsed has read all of them, once for all tests.
+var parsed = sync.OnceValues(func() (*crd.Parser, error) {
+	var paths []string
+	for _, path := range apis {
+		paths = append(paths, path)
+	}
+	packages, err := loader.LoadRoots(paths...)
+	if err != nil {
+		return nil, err
+	}
+	registry := &markers.Registry{}
+	if err := crdmarkers.Register(registry); err != nil {
+		return nil, err
+	}
+	// Kubernetes says +enum of a type whose constants are all that it may be.
+	if err := registry.Define("enum", markers.DescribesType, struct{}{}); err != nil {
+		return nil, err
+	}
+	p := &crd.Parser{Collector: &markers.Collector{Registry: registry}, Checker: &loader.TypeChecker{}}
+	crd.AddKnownTypes(p)
+	for _, pkg := range packages {
+		p.NeedPackage(pkg)
+	}
+	for ident, info := range maps.Clone(p.Types) {
+		if info.Markers.Get("enum") != nil {
+			p.NeedSchemaFor(ident)
+			s := p.Schemata[ident]
+			s.Enum = constants(ident)
+			p.Schemata[ident] = s
+		}
+	}
+	return p, nil
+})
+
+// constants returns the values of a string type's constants.
+func constants(of crd.TypeIdent) (all []apiext.JSON) {
+	scope := of.Package.Types.Scope()
+	for _, name := range scope.Names() {
+		c, ok := scope.Lookup(name).(*types.Const)
+		if !ok {
+			continue
+		}
+		if named, ok := c.Type().(*types.Named); ok && named.Obj().Name() == of.Name {
+			text, _ := json.Marshal(constant.StringVal(c.Val()))
+			all = append(all, apiext.JSON{Raw: text})
+		}
+	}
+	return all
+}
+
+// Schemas of kinds, compiled. Whoever reads or makes one has the lock.
+var (
+	schemas = map[string]*jsonschema.Schema{}
+	making  sync.Mutex
+)
+
+// schemaOf returns the schema of a kind.
+func schemaOf(apiVersion, kind string) (*jsonschema.Schema, error) {
+	making.Lock()
+	defer making.Unlock()
+	key := apiVersion + " " + kind
+	if s, ok := schemas[key]; ok {
+		return s, nil
+	}
+	p, err := parsed()
+	if err != nil {
+		return nil, err
+	}
+	for ident := range p.Types {
+		if ident.Name != kind || loader.NonVendorPath(ident.Package.PkgPath) != apis[apiVersion] {
+			continue
+		}
+		p.NeedFlattenedSchemaFor(ident)
+		text, err := json.Marshal(p.FlattenedSchemata[ident])
+		if err != nil {
+			return nil, err
+		}
+		document, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+		if err != nil {
+			return nil, err
+		}
+		c := jsonschema.NewCompiler()
+		c.DefaultDraft(jsonschema.Draft4)
+		if err := c.AddResource(key, closed(document)); err != nil {
+			return nil, err
+		}
+		s, err := c.Compile(key)
+		if err == nil {
+			schemas[key] = s
+		}
+		return s, err
+	}
+	return nil, fmt.Errorf("there is no kind %s", key)
+}
+
+// closed has objects take the properties that they list, and no others.
+func closed(schema any) any {
+	switch s := schema.(type) {
+	case map[string]any:
+		if properties, ok := s["properties"].(map[string]any); ok && s["additionalProperties"] == nil && s["x-kubernetes-preserve-unknown-fields"] == nil {
+			s["additionalProperties"] = false
+			if s["type"] == nil { // it is a property that is called properties
+				delete(s, "additionalProperties")
+			}
+			for _, p := range properties {
+				closed(p)
+			}
+		}
+		for key, value := range s {
+			if key != "properties" {
+				closed(value)
+			}
+		}
+	case []any:
+		for _, value := range s {
+			closed(value)
+		}
+	}
+	return schema
+}
+
+// validate reports what Kubernetes, or the operator, would not take of a
+// manifest: kinds, fields and values that it does not know, and what is missing.
+// What its servers check beyond their schemas it does not see.
+func validate(manifest string) error {
+	text, err := yaml.YAMLToJSONStrict([]byte(manifest))
+	if err != nil {
+		return err
+	}
+	var head struct {
+		APIVersion string          `json:"apiVersion"`
+		Kind       string          `json:"kind"`
+		Metadata   json.RawMessage `json:"metadata"`
+	}
+	if err := json.Unmarshal(text, &head); err != nil {
+		return err
+	}
+	schema, err := schemaOf(head.APIVersion, head.Kind)
+	if err != nil {
+		return err
+	}
+	metadata := json.NewDecoder(bytes.NewReader(head.Metadata)) // CRDs leave it to the server
+	metadata.DisallowUnknownFields()
+	var meta metav1.ObjectMeta
+	if err := metadata.Decode(&meta); err != nil {
+		return fmt.Errorf("metadata: %w", err)
+	}
+	if meta.Name == "" {
+		return fmt.Errorf("metadata.name: it is missing")
+	}
+	object, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	return schema.Validate(object)
+}
+
+// What is wrong is found, or that nothing is found elsewhere says nothing.
+func TestBrokenManifestsAreRefused(t *testing.T) {
+	t.Parallel()
+	manifests := render(t, "testdata/everything.yaml")
+	for _, c := range []struct{ kind, old, new, want string }{
+		{"DaemonSet", "kind: DaemonSet", "kind: DemonSet", "there is no kind apps/v1 DemonSet"},
+		{"DaemonSet", "apiVersion: apps/v1", "apiVersion: apps/v2", "there is no kind apps/v2"},
+		{"DaemonSet", "  selector:\n", "  selektor:\n", "selektor"},
+		{"DaemonSet", "  selector:\n    matchLabels:\n      app.kubernetes.io/name: gpusteward\n      app.kubernetes.io/instance: gpusteward\n", "", "selector"},
+		{"DaemonSet", "hostPID: true", "hostPID: 1", "/spec/template/spec/hostPID"},
+		{"DaemonSet", "type: RuntimeDefault", "type: Default", "/seccompProfile/type"},
+		{"DaemonSet", "imagePullPolicy: IfNotPresent", "imagePullPolicy: Sometimes", "/imagePullPolicy"},
+		{"DaemonSet", "containerPort: 9836", "containerPort: metrics", "/containerPort"},
+		{"DaemonSet", "type: RollingUpdate", "type: Rolling", "/updateStrategy/type"},
+		{"DaemonSet", "memory: 512Mi", "memory: 512 MB", "/limits/memory"},
+		{"DaemonSet", "labels:", "lables:", "lables"},
+		{"ServiceAccount", "automountServiceAccountToken: false", "automountServiceAccountToken: never", "/automountServiceAccountToken"},
+		{"ClusterRoleBinding", "roleRef:", "role:", "roleRef"},
+		{"NetworkPolicy", "protocol: TCP", "protocol: HTTP", "/protocol"},
+		{"PodMonitor", "podMetricsEndpoints:", "endpoints:", "'endpoints'"},
+		{"PodMonitor", "action: labeldrop", "action: drop_labels", "/action"},
+		{"PrometheusRule", "keep_firing_for: 5m", "keep_firing: 5m", "keep_firing"},
+		{"PrometheusRule", "expr: |-", "expression: |-", "expr"},
+		{"PrometheusRule", "for: 20s", "for: twenty", "/for"},
+	} {
+		i := slices.IndexFunc(manifests, func(m string) bool { return strings.Contains(m, "\nkind: "+c.kind+"\n") && strings.Contains(m, c.old) })
+		if i < 0 {
+			t.Errorf("no %s has %q", c.kind, c.old)
+			continue
+		}
+		if err := validate(strings.Replace(manifests[i], c.old, c.new, 1)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s with %q: %v, want %q", c.kind, c.new, err, c.want)
+		}
+	}
+}

@@ -1,0 +1,202 @@
+package enforcer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// specification is the file name of the hook's CDI specification.
+const specification = "gpusteward.dev-hook.json"
+
+// InstallOptions say what a host gets for its containers. What is empty is left
+// alone.
+type InstallOptions struct {
+	Dir     string // gets this program and the hook; made if it is not there
+	CDI     string // a directory of CDI specifications: gets the hook's, which is in Dir then
+	Library string // the hook; empty: it is looked for
+	Socket  string // of the broker, as the containers see it
+
+	Own   []string // directories of an agent: made, and given to Owner with the files in them
+	Owner int      // a user's number; also the group's
+}
+
+// Install puts the hook where containers of this host can have it, and makes
+// what an agent in a container cannot make that is not root. It changes
+// only what is not as it should be, so it can run at each start. Files are
+// replaced whole: programs that run keep the ones that they have mapped.
+func Install(o InstallOptions) error {
+	switch {
+	case o.Dir == "" && len(o.Own) == 0:
+		return errors.New("install: what? DIR gets the hook and this program, --owner=UID has the agent's directories made")
+	case o.CDI != "" && o.Dir == "":
+		return errors.New("install: --cdi is about the hook in DIR, which is missing")
+	case o.Dir != "" && !filepath.IsAbs(o.Dir):
+		return fmt.Errorf("install: %q is not an absolute path, which containers could be given", o.Dir)
+	case strings.ContainsAny(o.Dir, ": "):
+		return fmt.Errorf("install: %q: the loader takes a path with a colon or a space for two", o.Dir)
+	}
+	for _, dir := range o.Own {
+		if err := give(dir, o.Owner); err != nil {
+			return fmt.Errorf("install: give %s to user %d: %w", dir, o.Owner, err)
+		}
+	}
+	if o.Dir == "" {
+		return nil
+	}
+	library, err := findLibrary(o.Library)
+	if err != nil {
+		return fmt.Errorf("install: %w", err)
+	}
+	for name, from := range map[string]string{Library: library, "gpusteward": "/proc/self/exe"} {
+		text, err := os.ReadFile(from)
+		if err == nil {
+			err = replace(filepath.Join(o.Dir, name), text, 0o755)
+		}
+		if err != nil {
+			return fmt.Errorf("install: %w", err)
+		}
+	}
+	if o.CDI == "" {
+		return nil
+	}
+	text, err := json.MarshalIndent(hookDevice(o.Dir, o.Socket), "", "  ")
+	if err == nil {
+		err = replace(filepath.Join(o.CDI, specification), append(text, '\n'), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("install: %w", err)
+	}
+	return nil
+}
+
+// A cdiSpec is a specification of the Container Device Interface, 0.6.0: what a
+// runtime does to a container that asks for a device, gpusteward.dev/hook=hook.
+type cdiSpec struct {
+	Version string      `json:"cdiVersion"`
+	Kind    string      `json:"kind"`
+	Devices []cdiDevice `json:"devices"`
+}
+
+type cdiDevice struct {
+	Name  string   `json:"name"`
+	Edits cdiEdits `json:"containerEdits"`
+}
+
+type cdiEdits struct {
+	Env    []string   `json:"env"`
+	Mounts []cdiMount `json:"mounts"`
+}
+
+type cdiMount struct {
+	Host      string   `json:"hostPath"`
+	Container string   `json:"containerPath"`
+	Options   []string `json:"options"`
+}
+
+// hookDevice is the hook in dir as a device. Directories are mounted, because
+// a file would stay the old one after an update, and a socket the one of a
+// broker that has ended.
+func hookDevice(dir, socket string) cdiSpec {
+	mount := func(path string) cdiMount {
+		return cdiMount{Host: path, Container: path, Options: []string{"ro", "nosuid", "nodev", "bind"}}
+	}
+	return cdiSpec{Version: "0.6.0", Kind: "gpusteward.dev/hook", Devices: []cdiDevice{{Name: "hook", Edits: cdiEdits{
+		Env:    []string{envPreload + "=" + filepath.Join(dir, Library), envSocket + "=" + socket},
+		Mounts: []cdiMount{mount(dir), mount(filepath.Dir(socket))},
+	}}}}
+}
+
+// replace makes the file at path what text is, whole or not at all; one that
+// is so already stays. The directory is made if it is not there.
+func replace(path string, text []byte, mode fs.FileMode) error {
+	if info, err := os.Lstat(path); err == nil && info.Mode() == mode {
+		if is, err := os.ReadFile(path); err == nil && bytes.Equal(is, text) {
+			return nil
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("make its directory: %w%s", err, hint(err))
+	}
+	draft := path + ".new"
+	_ = os.Remove(draft) // of one that was cut off, whoever's it was
+	f, err := os.OpenFile(draft, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return fmt.Errorf("write %s: %w%s", path, err, hint(err))
+	}
+	_, err = f.Write(text)
+	// Only what is on the disk may take the name: else a crash leaves a piece.
+	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(draft, path)
+	}
+	if err != nil {
+		_ = os.Remove(draft) // best effort
+		return fmt.Errorf("write %s: %w%s", path, err, hint(err))
+	}
+	return nil
+}
+
+// hint says what to do about an error, where that is known.
+func hint(err error) string {
+	switch {
+	case errors.Is(err, syscall.EROFS):
+		return "; take a directory that can be written to, on hosts whose /usr is read-only one below /opt or /var"
+	case errors.Is(err, fs.ErrPermission):
+		return "; it takes the directory's owner, root as a rule"
+	case errors.Is(err, syscall.ENOSPC):
+		return "; the old file is still there"
+	}
+	return ""
+}
+
+// give makes dir, and gives it and the files in it to a user. They may be
+// root's, from an agent that ran as root; another user's are left alone.
+func give(dir string, owner int) error {
+	if owner <= 0 {
+		return errors.New("--owner is a user's number, above 0")
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("%w%s", err, hint(err))
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return err
+	}
+	names := []string{"."}
+	// Root without CAP_DAC_OVERRIDE may look at all this, since the directory is
+	// open to all; the files in it are not.
+	for _, e := range entries {
+		if e.Type().IsRegular() {
+			names = append(names, e.Name())
+		}
+	}
+	for _, name := range names {
+		info, err := root.Lstat(name)
+		if err != nil {
+			return err
+		}
+		is := info.Sys().(*syscall.Stat_t)
+		switch {
+		case int(is.Uid) == owner && int(is.Gid) == owner, name != "." && is.Nlink > 1: // who has a second name for it may be somebody else
+		case is.Uid != 0 && int(is.Uid) != owner:
+			return fmt.Errorf("%s is user %d's: does another agent run on this host, from a package?", filepath.Join(dir, name), is.Uid)
+		default:
+			if err := root.Lchown(name, owner, owner); err != nil {
+				return fmt.Errorf("%w; it takes CAP_CHOWN", err)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,152 @@
+package enforcer
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func inode(t *testing.T, path string) *syscall.Stat_t {
+	t.Helper()
+	info, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Sys().(*syscall.Stat_t)
+}
+
+// It changes what is not as it should be and nothing else, and programs that
+// run have the library that they began with.
+func TestInstall(t *testing.T) {
+	t.Parallel()
+	old, dir := hook(t), filepath.Join(t.TempDir(), "a/b")
+	o := InstallOptions{Dir: dir, Library: old, CDI: filepath.Join(t.TempDir(), "cdi"), Socket: "/run/x/broker.sock"}
+	installed := filepath.Join(dir, Library)
+	is := func(library string) {
+		t.Helper()
+		if err := Install(o); err != nil {
+			t.Fatal(err)
+		}
+		for path, source := range map[string]string{installed: library, filepath.Join(dir, "gpusteward"): "/proc/self/exe"} {
+			want, err1 := os.ReadFile(source)
+			got, err2 := os.ReadFile(path)
+			if err := errors.Join(err1, err2); err != nil || !bytes.Equal(want, got) || inode(t, path).Mode&0o7777 != 0o755 {
+				t.Errorf("%s is not %s (%v), mode %o", path, source, err, inode(t, path).Mode)
+			}
+		}
+	}
+	is(old)
+	before := inode(t, installed).Ino
+	if is(old); inode(t, installed).Ino != before {
+		t.Error("what was there already was written again")
+	}
+	if err := os.Chmod(installed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	is(old)
+
+	running, err := os.Open(installed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer running.Close()
+	if err := os.WriteFile(installed+".new", []byte("half of it"), 0o400); err != nil { // one that was cut off
+		t.Fatal(err)
+	}
+	o.Library = build(t, Library, "int gs_another[9] = {1};", "-shared", "-fPIC")
+	is(o.Library)
+	want, err1 := os.ReadFile(old)
+	got, err2 := io.ReadAll(running)
+	if err := errors.Join(err1, err2); err != nil || !bytes.Equal(want, got) {
+		t.Errorf("a program that runs has not the library that it began with any more (%v)", err)
+	}
+	text, err := os.ReadFile(filepath.Join(o.CDI, "gpusteward.dev-hook.json"))
+	if err != nil || !strings.Contains(string(text), `"LD_PRELOAD=`+installed+`"`) || !strings.Contains(string(text), `"GPUSTEWARD_SOCKET=/run/x/broker.sock"`) {
+		t.Errorf("%s, %v", text, err)
+	}
+	for _, d := range []string{dir, o.CDI} {
+		if left, err := filepath.Glob(d + "/*.new"); err != nil || len(left) > 0 {
+			t.Errorf("%q, %v are left over", left, err)
+		}
+	}
+}
+
+func TestInstallSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	library, file := hook(t), filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		o    InstallOptions
+		want string
+	}{
+		"nothing":       {InstallOptions{}, "DIR gets the hook and this program"},
+		"relative":      {InstallOptions{Dir: "lib"}, `"lib" is not an absolute path`},
+		"a colon":       {InstallOptions{Dir: "/a:b"}, "takes a path with a colon"},
+		"only CDI":      {InstallOptions{CDI: "/etc/cdi", Own: []string{"/x"}}, "which is missing"},
+		"no library":    {InstallOptions{Dir: "/x", Library: "/none.so"}, "the hook is not there"},
+		"no directory":  {InstallOptions{Dir: file + "/lib", Library: library}, "not a directory"},
+		"root's state":  {InstallOptions{Own: []string{file + "-state"}}, "a user's number, above 0"},
+		"state, a file": {InstallOptions{Own: []string{file}, Owner: 65532}, "not a directory"},
+	} {
+		if err := Install(c.o); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	if os.Getuid() != 0 {
+		return // only root can mount what is read-only
+	}
+	readOnly := t.TempDir()
+	if err := unix.Mount("tmpfs", readOnly, "tmpfs", unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Unmount(readOnly, unix.MNT_DETACH) }()
+	for _, dir := range []string{readOnly, readOnly + "/lib"} {
+		if err := Install(InstallOptions{Dir: dir, Library: library}); err == nil || !strings.Contains(err.Error(), "read-only file system; take a directory that can be written to") || !strings.Contains(err.Error(), readOnly) {
+			t.Error(err)
+		}
+	}
+}
+
+// The state directory becomes the user's, and nobody else's files do.
+func TestInstallGivesTheState(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("only root can give files away")
+	}
+	const user, another = 65532, 65533
+	root := t.TempDir()
+	path := func(name string) string { return filepath.Join(root, name) }
+	state := path("state")
+	o := InstallOptions{Own: []string{state}, Owner: user}
+	for range 2 {
+		if err := Install(o); err != nil || inode(t, state).Uid != user || inode(t, state).Gid != user || inode(t, state).Mode&0o777 != 0o755 {
+			t.Fatalf("%v, %+v", err, inode(t, state))
+		}
+	}
+	// Left by an agent that was root, or put there by the user.
+	err := errors.Join(os.WriteFile(path("state/health.json"), nil, 0o640), os.WriteFile(path("secret"), nil, 0o600), os.Symlink(path("secret"), path("state/link")), os.Link(path("secret"), path("state/second")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Install(o); err != nil || inode(t, path("state/health.json")).Uid != user {
+		t.Errorf("%v, %+v", err, inode(t, path("state/health.json")))
+	}
+	if owner := inode(t, path("secret")).Uid; owner != 0 {
+		t.Errorf("a file elsewhere was given to user %d", owner)
+	}
+	if err := os.Chown(state, another, another); err != nil {
+		t.Fatal(err)
+	}
+	if err := Install(o); err == nil || !strings.Contains(err.Error(), "user 65533's: does another agent run on this host") {
+		t.Error(err)
+	}
+}
