@@ -11,7 +11,7 @@ BENCHTIME   ?= 1s
 DAYS        ?= 1000
 HOURS       ?= 24
 
-.PHONY: build hook run test test-shares test-gpu truth day bench lint rules generate check clean tools page test-servers test-deploy image demo pictures pictures-dashboards
+.PHONY: build hook run test test-shares test-gpu truth day bench sizing lint rules generate check clean tools page test-servers test-deploy image demo pictures pictures-dashboards
 
 build:
 	@go build -trimpath -ldflags '$(LDFLAGS)' -o gpusteward .
@@ -40,7 +40,7 @@ LONG := ^(TestDetection|TestEveryRowIsDetected|TestLongWindows|TestHealthyHostsA
 # Everything that needs no GPU; what needs one is compiled, so that it stays whole.
 test: tools
 	@test -z "$$(gofmt -l .)" || { echo "gofmt wants changes in:"; gofmt -l .; exit 1; }
-	@go vet ./... && go vet -tags gpu ./... && go vet -tags bench . && go vet -tags kubelet ./... && go vet -tags servers . ./dashboards && go vet -tags pictures . && go vet -tags deploy ./deploy/...
+	@go vet ./... && go vet -tags gpu ./... && go vet -tags bench . && go vet -tags kubelet ./... && go vet -tags servers,bench . ./dashboards && go vet -tags pictures . && go vet -tags deploy ./deploy/...
 	@go test -race -shuffle=on -skip '$(LONG)' ./...
 	@go test -run '$(LONG)' ./health ./enforcer/audit ./enforcer
 	@go test -race -tags kubelet -run Kubelet ./collectors/host
@@ -70,6 +70,11 @@ bench:
 	@$(MAKE) --no-print-directory -s -C enforcer/hook bench
 	@go test -tags bench -run TestFigures -v -count=1 . | grep -v -e "^=== " -e "^--- "
 
+# What one Prometheus needs for 200 hosts, for docs/fleet.md: 20 minutes, of 2
+# cores and 4 GiB.
+sizing: tools
+	@go test -tags servers,bench -run '^TestSizing$$' -v -count=1 -timeout 1h . | grep -v -e '^=== ' -e '^ *--- '; exit $${PIPESTATUS[0]}
+
 # What the tests hold the output against, as command:Debian package: Prometheus
 # and Alertmanager with their tools, a browser and what drives it, and what
 # judges and takes the packages, units and manifests. No daemon is started: for
@@ -98,11 +103,13 @@ pictures: tools
 lint:
 	@go tool -modfile=deploy/tools/go.mod golangci-lint run ./...
 
-# The alerting rules on Prometheus 3 too; the tests have run them on the
-# installed promtool, Debian's 2.42. The first time builds promtool: minutes.
+# The rules on Prometheus 3 too, and the scrape configurations; the tests have
+# run them on the installed promtool, Debian's 2.42, but for Kubernetes, which
+# that is built without. The first time builds promtool: minutes.
 PROMTOOL3 := go tool -modfile=deploy/tools/go.mod promtool
 rules:
-	@out=$$($(PROMTOOL3) check rules alerts/*.rules.yml 2>&1 && $(PROMTOOL3) test rules alerts/*.rules.test.yml 2>&1) || { echo "$$out"; exit 1; }
+	@out=$$($(PROMTOOL3) check rules alerts/*.rules.yml 2>&1 && $(PROMTOOL3) test rules alerts/*.rules.test.yml 2>&1 \
+		&& $(PROMTOOL3) check config --syntax-only deploy/prometheus/{file_sd,http_sd,kubernetes}.yml 2>&1) || { echo "$$out"; exit 1; }
 
 # What takes real servers: the dashboards' queries on Prometheus 2 and 3, the
 # chain from a fault to a receiver, make demo, the page in a browser. Alone, because it takes its time

@@ -35,39 +35,23 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 	if err != nil {
 		return misconfigured{fmt.Errorf("--config.file: %w", err)}
 	}
-	m, err := newMachine(f, c, log)
-	if err != nil {
-		return err
-	}
 	// Beside somebody else's work: two threads of Go are plenty (driver calls
 	// have their own), and on a host with 200 cores the rest would only sweep
 	// a small heap in parallel.
 	runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
 	debug.SetGCPercent(50)
-	var host *collectors.Host
-	judgement, err := newJudgement(f, c.Health, m, func() []collectors.Sample { return host.Samples() }, func(uuid string) { host.Forget(uuid) })
+	if f.demoHostsGiven {
+		return serveFleet(ctx, f, conf, c)
+	}
+	m, err := newMachine(f, c, log)
 	if err != nil {
 		return err
 	}
-	m.options.Events = judgement.monitor.Event
-	host = collectors.NewHost(m.options)
-	samples := func() []collectors.Sample { return slices.Concat(host.Samples(), conf.samples(), judgement.samples()) }
-	server, err := exporter.New(exporter.Options{
-		Samples:    samples,
-		Events:     judgement.journal,
-		Health:     judgement.monitor,
-		Faults:     judgement.faults,
-		Ready:      host.Ready,
-		Hostname:   hostName(),
-		Beat:       host.Beat,
-		Note:       m.note,
-		MaxScrapes: int(c.Web.MaxScrapes),
-		PProf:      f.pprof,
-		Log:        log,
-	})
+	n, err := newNode(f, c, m, conf.samples)
 	if err != nil {
 		return err
 	}
+	host, judgement := n.host, n.judgement
 	enforcement, err := newEnforcement(f, f.role.brokers(c.Enforcer), m, host, judgement.monitor.Hardware, judgement.journal.Append)
 	if err != nil {
 		return fmt.Errorf("enforcer: %w", err)
@@ -75,26 +59,23 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 	control := &exporter.Control{
 		Dir:     f.runtimeDir,
 		Actions: map[string]exporter.Action{"drain": {Do: silent(host.Drain)}, "resume": {Do: silent(host.Resume)}, "ack": judgement.ack()},
-		Done:    server.Forget,
-		Reads:   server,
+		Done:    n.server.Forget,
+		Reads:   n.server,
 		Log:     log,
 	}
 	log.Info("gpusteward starts", "version", version.Version, "config", conf.origin())
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return host.Run(ctx) })
-	group.Go(func() error { return m.options.Processes.Run(ctx) })
-	group.Go(func() error { return m.allocations.Run(ctx) })
-	group.Go(func() error { return judgement.run(ctx) })
+	group.Go(func() error { return n.run(ctx) })
 	group.Go(func() error { return enforcement.run(ctx) })
-	group.Go(func() error { return server.Run(ctx, f.web) })
+	group.Go(func() error { return exporter.Listen(ctx, n.server, f.web, log) })
 	group.Go(func() error { return control.Run(ctx) })
 	group.Go(func() error { return supervise(ctx, host, conf.fast, log) })
 	group.Go(func() error {
 		return conf.reloadOn(ctx, reload, func(c Config) {
 			host.Configure(m.config(c))
 			judgement.configure(c.Health)
+			n.server.Configure(int(c.Web.MaxScrapes))
 			enforcement.configure(c.Enforcer)
-			server.Configure(int(c.Web.MaxScrapes))
 		})
 	})
 	if f.requireDriver {
@@ -105,6 +86,52 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 	}
 	log.Info("gpusteward ends")
 	return nil
+}
+
+// A node is one host: what is read of it, what is judged of that, and the
+// pages that say so.
+type node struct {
+	*machine
+	host      *collectors.Host
+	judgement *judgement
+	server    *exporter.Server
+}
+
+// newNode returns the node that m is. The samples of more are served beside
+// what is read and judged.
+func newNode(f flags, c Config, m *machine, more func() []collectors.Sample) (*node, error) {
+	n := &node{machine: m}
+	m.options.Events = func(e collectors.Event) { n.judgement.monitor.Event(e) }
+	n.host = collectors.NewHost(m.options)
+	var err error
+	if n.judgement, err = newJudgement(f, c.Health, m, n.host); err != nil {
+		return nil, err
+	}
+	n.server, err = exporter.New(exporter.Options{
+		Samples:    func() []collectors.Sample { return slices.Concat(n.host.Samples(), more(), n.judgement.samples()) },
+		Events:     n.judgement.journal,
+		Health:     n.judgement.monitor,
+		Faults:     n.judgement.faults,
+		Ready:      n.host.Ready,
+		Hostname:   m.name,
+		Beat:       n.host.Beat,
+		Note:       m.note,
+		MaxScrapes: int(c.Web.MaxScrapes),
+		PProf:      f.pprof,
+		Log:        m.options.Log,
+	})
+	return n, err
+}
+
+// run reads, judges and keeps the pages up to date, until ctx ends.
+func (n *node) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return n.host.Run(ctx) })
+	group.Go(func() error { return n.options.Processes.Run(ctx) })
+	group.Go(func() error { return n.allocations.Run(ctx) })
+	group.Go(func() error { return n.judgement.run(ctx) })
+	group.Go(func() error { return n.server.Run(ctx) })
+	return group.Wait()
 }
 
 // silent returns act as an order that takes no arguments and says nothing.

@@ -5,7 +5,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -114,21 +113,6 @@ func TestDemo(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.end(0)
-}
-
-// body returns what is at a URL.
-func body(t *testing.T, url string) string {
-	t.Helper()
-	r, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Body.Close()
-	text, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }
 
 // TestDemoSaysWhoDied has Alertmanager find its port taken.

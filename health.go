@@ -28,10 +28,9 @@ type judgement struct {
 	log      *slog.Logger
 }
 
-// newJudgement returns the judgement on a host. read returns what was read of it.
-func newJudgement(f flags, c HealthConfig, m *machine, read func() []collectors.Sample, forget func(uuid string)) (*judgement, error) {
+// newJudgement returns the judgement on a host, which m is.
+func newJudgement(f flags, c HealthConfig, m *machine, h *collectors.Host) (*judgement, error) {
 	j := &judgement{log: m.options.Log}
-	node := hostName()
 	boot, err := m.options.Kernel.BootID()
 	if err != nil {
 		j.log.Warn("a reboot cannot be told from a restart of the agent: latched faults stay", "err", err)
@@ -40,7 +39,7 @@ func newJudgement(f flags, c HealthConfig, m *machine, read func() []collectors.
 	if !m.real {
 		dir = "" // what is simulated is not remembered
 	}
-	if j.journal, _, err = journal.Open(journal.Options{Dir: dir, Node: node, Boot: boot, Log: j.log}); err != nil {
+	if j.journal, _, err = journal.Open(journal.Options{Dir: dir, Node: m.name, Boot: boot, Log: j.log}); err != nil {
 		return nil, fmt.Errorf("--state.dir=%s: %w", dir, err)
 	}
 	o, err := c.alertmanagers()
@@ -52,7 +51,8 @@ func newJudgement(f flags, c HealthConfig, m *machine, read func() []collectors.
 		return nil, fmt.Errorf("health.%w", err)
 	}
 	j.monitor = health.NewMonitor(health.Options{
-		Samples: read,
+		Samples: h.Samples,
+		Beat:    h.Beat,
 		Kernel:  m.kernelLog,
 		Process: func(pid int, at time.Time) (comm, workload string) {
 			p, ok := m.options.Processes.Recall(pid, at)
@@ -66,11 +66,12 @@ func newJudgement(f flags, c HealthConfig, m *machine, read func() []collectors.
 		Lost: func() map[string]float64 {
 			return map[string]float64{"journal": float64(j.journal.Lost() + j.journal.Late()), "kernel_log": m.overruns()}
 		},
-		Forget:    forget,
+		Forget:    func(uuid string) { h.Forget(uuid) },
 		Store:     health.Store{Dir: dir},
 		Boot:      boot,
-		Node:      node,
+		Node:      m.name,
 		Simulated: !m.real,
+		Sharing:   m.sharing,
 		Log:       j.log,
 	}, c.settings())
 	return j, nil

@@ -21,6 +21,7 @@ import (
 
 // A machine is where the agent runs: this host, or a simulated one.
 type machine struct {
+	name        string // the host's; unknown is empty
 	options     collectors.Options
 	allocations *host.Allocations
 	kernelLog   func(ctx context.Context, each func(host.Record)) error // follows it; nil: there is none
@@ -29,6 +30,7 @@ type machine struct {
 	broker      string                                                  // its socket; empty: the enforcer is not enabled
 	proc        host.Proc                                               // this host's processes; nil where it is simulated
 	real        bool
+	sharing     int // simulated hosts in this process; 0 where it is the only one
 }
 
 // hostName returns what this host is called: what NODE_NAME says, since in a pod
@@ -40,20 +42,28 @@ func hostName() string {
 
 // newMachine returns what --demo says, or this host.
 func newMachine(f flags, c Config, log *slog.Logger) (*machine, error) {
-	m := &machine{real: !f.demoGiven}
+	m := bareMachine(f, c, hostName(), log)
+	if m.real {
+		return m, m.thisHost(f, c)
+	}
+	scenario, err := loadScenario(f.demo)
+	if err != nil {
+		return nil, err
+	}
+	log.Warn("these GPUs are simulated", "scenario", scenario.Name, "doc", scenario.Doc)
+	return m, m.simulated(f, scenario, f.demoSeed)
+}
+
+// bareMachine returns what this host and simulated ones have in common.
+func bareMachine(f flags, c Config, name string, log *slog.Logger) *machine {
+	m := &machine{name: name, real: !f.demoGiven}
 	if c.Enforcer.Enabled {
 		m.broker = c.Enforcer.brokerSocket(f.runtimeDir)
 	}
 	m.options.Log = log
-	var err error
-	if m.real {
-		err = m.thisHost(f, c)
-	} else {
-		err = m.simulated(f)
-	}
 	m.options.Config = m.config(c)
-	m.options.Allocations = m.allocations.Now
-	return m, err
+	m.options.Allocations = func() []host.Allocation { return m.allocations.Now() }
+	return m
 }
 
 // config returns what the collectors need of c. What is in this host's files
@@ -114,12 +124,8 @@ func (m *machine) followKernel(path string) {
 }
 
 // simulated serves a scenario of collectors/gpu/sim.
-func (m *machine) simulated(f flags) error {
-	scenario, err := loadScenario(f.demo)
-	if err != nil {
-		return err
-	}
-	s, err := sim.New(scenario, sim.Options{Seed: f.demoSeed})
+func (m *machine) simulated(f flags, scenario sim.Scenario, seed uint64) error {
+	s, err := sim.New(scenario, sim.Options{Seed: seed})
 	if err != nil {
 		return fmt.Errorf("--demo=%s: %w", f.demo, err)
 	}
@@ -131,7 +137,6 @@ func (m *machine) simulated(f flags) error {
 		m.options.Books = s.Books
 	}
 	m.note = "This host is simulated (--demo=" + f.demo + ")."
-	m.options.Log.Warn("these GPUs are simulated", "scenario", scenario.Name, "doc", scenario.Doc)
 	return nil
 }
 

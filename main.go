@@ -45,20 +45,22 @@ func (m misconfigured) Unwrap() error { return m.error }
 
 // flags are the command line's.
 type flags struct {
-	config        string
-	configGiven   bool
-	demo          string
-	demoGiven     bool
-	demoSeed      uint64
-	requireDriver bool
-	role          role
-	stateDir      string
-	runtimeDir    string
-	procfs, sysfs string
-	pprof         bool
-	web           *web.FlagConfig
-	logLevel      string
-	logFormat     string
+	config         string
+	configGiven    bool
+	demo           string
+	demoGiven      bool
+	demoSeed       uint64
+	demoHosts      int
+	demoHostsGiven bool
+	requireDriver  bool
+	role           role
+	stateDir       string
+	runtimeDir     string
+	procfs, sysfs  string
+	pprof          bool
+	web            *web.FlagConfig
+	logLevel       string
+	logFormat      string
 }
 
 // ofMachine adds the flags that say which host c is about, and what is read of it.
@@ -87,6 +89,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	agent := app.Command("agent", "Run the agent (the default).").Default()
 	f.ofMachine(agent)
 	agent.Flag("role", "What this process does: all; observe, everything but enforcing, which needs no rights; or enforce, nothing else, with the capabilities that it takes and no more. The two find each other by --runtime.dir.").Default("all").EnumVar((*string)(&f.role), "all", "observe", "enforce")
+	agent.Flag("demo.hosts", fmt.Sprintf("Simulate this many hosts instead of one, 1 to %d, with --demo: each below /hosts/NAME/, and all at /sd for Prometheus's HTTP service discovery.", maxHosts)).PlaceHolder("N").IsSetByUser(&f.demoHostsGiven).IntVar(&f.demoHosts)
 	agent.Flag("require-driver", "Exit with status 1 where there is no NVIDIA driver, instead of waiting for one.").BoolVar(&f.requireDriver)
 	agent.Flag("web.pprof", "Serve profiles of the agent at /debug/pprof.").BoolVar(&f.pprof)
 	f.web = kingpinflag.AddFlags(app, ":9836")

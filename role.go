@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -45,6 +46,9 @@ func (r role) brokers(c EnforcerConfig) EnforcerConfig {
 func (r role) serve(ctx context.Context, f flags, log *slog.Logger) error {
 	if r != roleEnforce {
 		return serve(ctx, f, log)
+	}
+	if f.demoHostsGiven {
+		return errors.New("--demo.hosts: simulated hosts are observed only; not with --role=enforce")
 	}
 	if err := confine(enforcing); err != nil {
 		return fmt.Errorf("--role=enforce: %w", err)
@@ -97,7 +101,7 @@ func enforce(ctx context.Context, f flags, log *slog.Logger) error {
 	if !m.real {
 		dir = ""
 	}
-	book, _, err := journal.Open(journal.Options{Dir: dir, Node: hostName(), Boot: boot, Log: log})
+	book, _, err := journal.Open(journal.Options{Dir: dir, Node: m.name, Boot: boot, Log: log})
 	if err != nil {
 		return fmt.Errorf("--state.dir: %w", err)
 	}

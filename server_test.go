@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -77,6 +79,72 @@ var (
 	ranges    = regexp.MustCompile(`\[(\d\w*)(?::(\w+))?\]`)
 	promUnits = regexp.MustCompile(`(\d+)([dhms])`)
 )
+
+// asksFor returns a Prometheus's answer to a query, by the values of a label: the
+// last where several have one.
+func asksFor(t *testing.T, prometheus, query, label string) map[string]float64 {
+	t.Helper()
+	var answer struct {
+		Error string
+		Data  struct {
+			Result []struct {
+				Metric map[string]string
+				Value  [2]any
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(body(t, prometheus+"/api/v1/query?query="+url.QueryEscape(query))), &answer); err != nil || answer.Error != "" {
+		t.Fatalf("%s: %v%s", query, err, answer.Error)
+	}
+	all := map[string]float64{}
+	for _, r := range answer.Data.Result {
+		v, err := strconv.ParseFloat(fmt.Sprint(r.Value[1]), 64)
+		if err != nil {
+			t.Fatalf("%s: %v", query, err)
+		}
+		all[r.Metric[label]] = v
+	}
+	return all
+}
+
+// body returns what is at a URL.
+func body(t *testing.T, url string) string {
+	t.Helper()
+	r, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// startOverFleet starts a Prometheus with the shipped configuration for HTTP
+// discovery, which finds the hosts of a fleet.
+func startOverFleet(t *testing.T, fleet string, args ...string) string {
+	t.Helper()
+	text, err := os.ReadFile("deploy/prometheus/http_sd.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := filepath.Abs("alerts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := string(text)
+	for from, to := range map[string]string{"http://localhost:9836": fleet, "/usr/share/gpusteward/alerts": rules} {
+		if !strings.Contains(config, from) {
+			t.Fatalf("deploy/prometheus/http_sd.yml has no %q", from)
+		}
+		config = strings.ReplaceAll(config, from, to)
+	}
+	dir := t.TempDir()
+	rewrite(t, filepath.Join(dir, "prometheus.yml"), config)
+	return startServer(t, "prometheus", append(args, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"))...)
+}
 
 // hurried returns rules with every duration divided by scale: how long an
 // expression must hold, how far back it looks, and how often that is done. What

@@ -56,6 +56,7 @@ func Files() map[string]string {
 	add("gpusteward-judgement", judgementHead, rules, tests)
 	rules, tests = ofFleet()
 	add("fleet", fleetHead, rules, tests)
+	files["recording.rules.yml"], files["recording.rules.test.yml"] = recordingFiles()
 	return files
 }
 

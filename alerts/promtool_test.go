@@ -70,7 +70,7 @@ func TestTestsTest(t *testing.T) {
 var standard = []string{"up", "ALERTS"}
 
 // notNames is what a PromQL expression has beside the names of metrics.
-var notNames = regexp.MustCompile(`"[^"]*"|\{[^}]*\}|\[[^]]*\]|\b[0-9][0-9.e+-]*|\b(by|without|ignoring|on) \([^)]*\)|\b[a-z_]+ ?\(|\b(and|or|unless|by|without|ignoring|on|count|sum|max|min)\b`)
+var notNames = regexp.MustCompile(`"[^"]*"|\{[^}]*\}|\[[^]]*\]|\b[0-9][0-9.e+-]*|\b(by|without|ignoring|on|group_left) \([^)]*\)|\b[a-z_]+ ?\(|\b(and|or|unless|by|without|ignoring|on|count|sum|group|bool|max|min)\b`)
 
 // metricsOf returns the names of metrics in an expression.
 func metricsOf(expr string) []string {
@@ -94,7 +94,11 @@ func TestMetricsExist(t *testing.T) {
 	for _, m := range collectors.Metrics() {
 		known = append(known, m.Name)
 	}
-	for _, r := range allRules() {
+	all := allRules()
+	for _, r := range recordings {
+		all = append(all, rule{alert: r.name(), expr: r.query()})
+	}
+	for _, r := range all {
 		names := metricsOf(r.expr)
 		if len(names) == 0 {
 			t.Errorf("%s: no metric found in %s", r.alert, r.expr)

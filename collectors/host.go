@@ -33,6 +33,7 @@ type Options struct {
 	Kernel      host.Kernel                     // what the kernel knows of the driver and of devices
 	StateDir    string                          // where the inventory is kept; empty: it is forgotten
 	ReadOnly    bool                            // the inventory is not written
+	Pooled      bool                            // readers need no thread of their own: no call leaves Go, as with simulated GPUs
 	Renew       func(ctx context.Context) error // begins a new process where this one cannot load a replaced library; nil: never
 	Events      func(Event)                     // called for each of the driver's events by the reader that took it: it must not wait; nil: nobody listens
 	Log         *slog.Logger

@@ -55,8 +55,10 @@ func (r *reader) moves(now time.Time) bool {
 // run reads until ctx ends (nil) or the driver has gone (an error). A lost
 // GPU is looked for again every few seconds.
 func (r *reader) run(ctx context.Context, lib *gpu.Library) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	if !r.host.Pooled {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+	}
 	for {
 		err := r.host.explained(r.session(ctx, lib))
 		ret := gpu.ReturnOf(err)

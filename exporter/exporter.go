@@ -139,18 +139,24 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, "gpusteward is ready.")
 }
 
-// Run listens as flags say (addresses, TLS, authentication, socket
-// activation) and serves until ctx ends.
-func (s *Server) Run(ctx context.Context, flags *web.FlagConfig) error {
-	server := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute,
-		ErrorLog: slog.NewLogLogger(s.options.Log.Handler(), slog.LevelDebug)}
+// Run keeps what is served up to date until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
 	s.self.gather() // before the first scrape
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.self.run(ctx) })
 	group.Go(func() error { return s.scrapes.run(ctx) })
 	group.Go(func() error { return s.live.run(ctx) })
+	return group.Wait()
+}
+
+// Listen listens as flags say (addresses, TLS, authentication, socket
+// activation) and has h answer until ctx ends.
+func Listen(ctx context.Context, h http.Handler, flags *web.FlagConfig, log *slog.Logger) error {
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		err := web.ListenAndServe(server, flags, s.options.Log)
+		err := web.ListenAndServe(server, flags, log)
 		switch {
 		case errors.Is(err, http.ErrServerClosed):
 			return nil

@@ -41,7 +41,7 @@ func TestRunServesUntilToldToStop(t *testing.T) {
 	s := server(t, func(o *Options) { o.Log = slog.New(log) })
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx, listenOn("127.0.0.1:0")) }()
+	go func() { ended <- Listen(ctx, s, listenOn("127.0.0.1:0"), s.options.Log) }()
 	var address string
 	select {
 	case address = <-log.address:
@@ -81,7 +81,8 @@ func TestAddressInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	err = server(t, nil).Run(t.Context(), listenOn(l.Addr().String()))
+	s := server(t, nil)
+	err = Listen(t.Context(), s, listenOn(l.Addr().String()), s.options.Log)
 	if err == nil || !strings.Contains(err.Error(), "is another gpusteward running?") {
 		t.Errorf("on an address in use: %v", err)
 	}

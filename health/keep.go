@@ -67,15 +67,16 @@ type usage struct {
 // account returns what the agent uses and lost. Lost is counted since it
 // began.
 func (m *Monitor) account(now time.Time) (all []collectors.Sample) {
+	sharing := float64(max(m.Sharing, 1))
 	load := map[string]float64{
-		"memory": float64(fromSystem()) / mostMemory, "goroutines": float64(runtime.NumGoroutine()) / mostGoroutines,
+		"memory": float64(fromSystem()) / mostMemory / sharing, "goroutines": float64(runtime.NumGoroutine()) / mostGoroutines / sharing,
 		"events": float64(len(m.sightings)) / mostQueue, "state": collectors.Bool(m.unsaved) * 2,
 	}
 	var r syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) == nil {
 		cpu := time.Duration(r.Utime.Nano() + r.Stime.Nano())
 		if passed := now.Sub(m.usage.at); !m.usage.at.IsZero() && passed > 0 {
-			load["processor"] = float64(cpu-m.usage.cpu) / float64(passed) / mostProcessor
+			load["processor"] = float64(cpu-m.usage.cpu) / float64(passed) / mostProcessor / sharing
 		}
 		m.usage = usage{now, cpu}
 	}

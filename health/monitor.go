@@ -20,6 +20,7 @@ import (
 // must not wait; those that are nil are not needed.
 type Options struct {
 	Samples   func() []collectors.Sample                              // what was read
+	Beat      func() time.Duration                                    // how often that changes; nil: every second
 	Kernel    func(ctx context.Context, each func(host.Record)) error // follows the kernel's log until ctx ends
 	Process   func(pid int, at time.Time) (comm, workload string)     // whose a PID was
 	Record    func(Event)                                             // takes what happens, for the journal
@@ -31,6 +32,7 @@ type Options struct {
 	Boot      string                                                  // the kernel's boot id
 	Node      string                                                  // name of the host
 	Simulated bool                                                    // nothing of it is real
+	Sharing   int                                                     // Monitors, each of another host, that share the process and what it uses; 0: it is this one's
 	Log       *slog.Logger
 }
 
@@ -63,7 +65,8 @@ func (s Settings) Validate() error {
 
 // How often a Monitor does what.
 const (
-	beat      = time.Second           // judges, without anything new
+	beat      = time.Second           // judges at most, without anything new
+	slowest   = 5 * time.Second       // judges at least: twice in each step of the engine
 	company   = 20 * time.Millisecond // waits for more where something happened
 	saveEach  = time.Minute           // keeps its state
 	saveAgain = 10 * time.Second      // tries to, where it could not
@@ -148,7 +151,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 		group.Go(func() error { m.follow(ctx); return nil })
 	}
 	group.Go(func() error {
-		tick := time.NewTicker(beat)
+		tick := time.NewTimer(m.wait())
 		defer tick.Stop()
 		for {
 			var seen []Sighting
@@ -161,11 +164,20 @@ func (m *Monitor) Run(ctx context.Context) error {
 			case s := <-m.sightings:
 				seen = m.more(ctx, s)
 			case <-tick.C:
+				tick.Reset(m.wait())
 			}
 			m.judge(seen, time.Now())
 		}
 	})
 	return group.Wait()
+}
+
+// wait returns how long until it judges again: as often as there may be something new.
+func (m *Monitor) wait() time.Duration {
+	if m.Beat == nil {
+		return beat
+	}
+	return min(max(m.Beat(), beat), slowest)
 }
 
 // more waits a moment for what comes along with s: incidents come in company.

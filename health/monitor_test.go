@@ -266,6 +266,42 @@ func TestNothingKnownIsUnknown(t *testing.T) {
 	})
 }
 
+func TestItJudgesAsOftenAsThereIsSomethingNew(t *testing.T) {
+	t.Parallel()
+	for every, want := range map[time.Duration]int{0: 60, 100 * time.Millisecond: 60, 3 * time.Second: 20, 10 * time.Second: 12} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, end := context.WithTimeout(t.Context(), time.Minute+time.Millisecond)
+			defer end()
+			judged := 0
+			o := Options{Samples: func() []collectors.Sample { judged++; return nil }, Log: slog.New(slog.DiscardHandler)}
+			if every > 0 {
+				o.Beat = func() time.Duration { return every }
+			}
+			if err := NewMonitor(o, Settings{}).Run(ctx); err != nil || judged != want {
+				t.Errorf("readings change every %v: judged %d times in a minute, want %d (%v)", every, judged, want, err)
+			}
+		})
+	}
+}
+
+func TestManyShareAProcess(t *testing.T) {
+	t.Parallel()
+	memory := func(sharing int) float64 {
+		m := NewMonitor(Options{Sharing: sharing, Log: slog.New(slog.DiscardHandler)}, Settings{})
+		m.begin(time.Now())
+		for _, s := range m.account(time.Now()) {
+			if s.Metric == Pressure && s.Labels[0] == "memory" {
+				return s.Value
+			}
+		}
+		return -1
+	}
+	one, of100 := memory(0), memory(100)
+	if ratio := one / of100; ratio < 50 || ratio > 200 {
+		t.Errorf("of memory one monitor has %v, one of a hundred %v", one, of100)
+	}
+}
+
 func TestSettingsThatCannotWork(t *testing.T) {
 	t.Parallel()
 	for want, s := range map[string]Settings{
