@@ -1,6 +1,6 @@
 # Two commands: make run, make test. The rest is for those who change things.
 SHELL       := /bin/bash
-VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+VERSION     ?= $(shell deploy/package/version.sh)
 REVISION    := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
 PKG         := github.com/prometheus/common/version
 LDFLAGS     := -s -w -X $(PKG).Version=$(VERSION) -X $(PKG).Revision=$(REVISION)
@@ -11,10 +11,10 @@ BENCHTIME   ?= 1s
 DAYS        ?= 1000
 HOURS       ?= 24
 
-.PHONY: build hook run test test-shares test-gpu truth day bench sizing lint rules generate check clean tools page test-servers test-deploy image demo pictures pictures-dashboards
+.PHONY: build hook run test test-shares test-gpu truth day bench sizing lint rules generate check clean tools page test-servers test-deploy package image demo pictures pictures-dashboards
 
 build:
-	@go build -trimpath -ldflags '$(LDFLAGS)' -o gpusteward .
+	@go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o gpusteward .
 
 # The library that programs run under: see `gpusteward exec`.
 hook:
@@ -81,7 +81,7 @@ sizing: tools
 # as long as the installation takes, a policy denies it, unless the host has a
 # policy of its own.
 TOOLS := promtool:prometheus prometheus-alertmanager:prometheus-alertmanager amtool:prometheus-alertmanager chromium:chromium node:nodejs npm:npm \
-	systemd-analyze:systemd strace:strace mmdebstrap:mmdebstrap \
+	systemd-analyze:systemd strace:strace lintian:lintian rpm:rpm mandoc:mandoc zsh:zsh ip:iproute2 mmdebstrap:mmdebstrap \
 	slurmctld:slurmctld slurmd:slurmd sbatch:slurm-client munged:munge buildah:buildah runc:runc
 PAGE_TESTS := exporter/page/test
 tools:
@@ -117,13 +117,17 @@ rules:
 test-servers:
 	@PROMETHEUS_3=$$(go tool -modfile=deploy/tools/go.mod -n prometheus) go test -count=1 -tags servers -run '^(TestQueries|TestChain.*|TestHurried.*|TestDemo.*|TestPage)$$' -p 1 . ./dashboards
 
+# The Debian and the RPM package, in dist/: two builds of one commit are the same.
+package: build hook
+	@deploy/package/build.sh
+
 # The container image, in dist/ as an OCI archive.
 image: build hook
 	@deploy/container/build.sh
 
 # What is shipped: units, packages, image, manifests, scripts for Slurm. As
 # root, with the tools that judge them; one after the other.
-test-deploy: build hook
+test-deploy: package
 	@go test -count=1 -tags deploy -p 1 ./deploy/...
 	@go -C deploy/kubernetes test -count=1 ./...
 
@@ -132,7 +136,7 @@ test-deploy: build hook
 # manifests.
 generate: build
 	@go generate ./...
-	@go test -count=1 -run 'TestReference|TestGolden' ./collectors ./alerts ./dashboards -update >/dev/null
+	@go test -count=1 -run 'TestReference|TestGolden' ./collectors ./alerts ./dashboards ./exporter -update >/dev/null
 	@go test -count=1 -run 'TestReference' . -update >/dev/null
 	@go -C deploy/kubernetes test -count=1 -run 'TestManifests' . -update >/dev/null
 	@git --no-pager diff --stat
@@ -154,5 +158,5 @@ check: lint generate
 	@$(MAKE) test
 
 clean:
-	@rm -f gpusteward
+	@rm -rf gpusteward dist
 	@$(MAKE) --no-print-directory -s -C enforcer/hook clean

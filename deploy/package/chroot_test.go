@@ -1,0 +1,432 @@
+//go:build deploy
+
+package packages
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// included is what the chroot has beside Debian's smallest: what packages want
+// instead of systemd itself, and the commands of docs/install.md.
+const included = "systemd-standalone-sysusers,systemd-standalone-tmpfiles,curl,openssl,apache2-utils"
+
+// debian is a tarball of Debian 12, made once and kept in the user's cache.
+var debian = sync.OnceValues(func() (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	sources := "/etc/apt/sources.list.d/debian.sources"
+	if info, err := os.Stat("/etc/apt/sources.list"); err == nil && info.Size() > 0 {
+		sources = "/etc/apt/sources.list"
+	}
+	text, err := os.ReadFile(sources)
+	if err != nil {
+		return "", fmt.Errorf("this machine's Debian mirror: %w", err)
+	}
+	key := sha256.Sum256(append(text, included...))
+	tarball := filepath.Join(cache, "gpusteward", fmt.Sprintf("bookworm-%x.tar", key[:8]))
+	if _, err := os.Stat(tarball); err == nil {
+		return tarball, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(tarball), 0o755); err != nil {
+		return "", err
+	}
+	made := filepath.Join(scratch, "bookworm.tar")
+	out, err := exec.Command("mmdebstrap", "--quiet", "--variant=minbase", "--mode=root", "--include="+included, "bookworm", made, sources).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("mmdebstrap: %w\n%s", err, out)
+	}
+	if out, err := exec.Command("mv", made, tarball).CombinedOutput(); err != nil { // another file system, perhaps
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return tarball, nil
+})
+
+// A chroot is a Debian with a systemctl that testdata/systemctl stands for, in
+// namespaces of its own: its loopback interface is the only one, and processes
+// end with it.
+type chroot struct {
+	t    *testing.T
+	root string
+	init string // process id of the first process in it
+}
+
+func newChroot(t *testing.T) *chroot {
+	t.Helper()
+	tarball, err := debian()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &chroot{t: t, root: t.TempDir()}
+	run(t, "tar", "-C", c.root, "-xf", tarball, "--exclude=./dev/*")
+	run(t, "install", "testdata/systemctl", filepath.Join(c.root, "usr/bin/systemctl"))
+	run(t, "mkdir", "-p", filepath.Join(c.root, "run/systemd/system"))
+	unshare := exec.Command("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-c",
+		`ip link set lo up && mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && echo ready && exec chroot "$0" sleep infinity`, c.root)
+	unshare.Stderr = os.Stderr
+	out, err := unshare.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unshare.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		unshare.Process.Kill()
+		unshare.Wait()
+	})
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("the chroot does not come up: %q, %v", line, err)
+	}
+	pid := unshare.Process.Pid
+	c.init = strings.TrimSpace(read(t, fmt.Sprintf("/proc/%d/task/%d/children", pid, pid)))
+	return c
+}
+
+// command is a shell script in the chroot; with the root of the machine, but
+// everything else of the chroot, where host is set.
+func (c *chroot) command(host bool, script string) (string, error) {
+	args := []string{"--target", c.init, "--mount", "--net", "--pid"}
+	if !host {
+		args = append(args, "--root", "--wd")
+	}
+	cmd := exec.Command("nsenter", append(args, "sh", "-e", "-c", script)...)
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "ROOT=" + c.root}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	return out.String(), err
+}
+
+func (c *chroot) run(script string) string {
+	c.t.Helper()
+	out, err := c.command(false, script)
+	if err != nil {
+		c.t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+	return out
+}
+
+// rpm is rpm on the chroot, whose scripts run there.
+func (c *chroot) rpm(args string) string {
+	c.t.Helper()
+	out, err := c.command(true, `rpm --root "$ROOT" --nodeps `+args)
+	if err != nil {
+		c.t.Fatalf("rpm %s: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+// put has a package in the chroot's /root.
+func (c *chroot) put(path string) string {
+	c.t.Helper()
+	run(c.t, "cp", path, filepath.Join(c.root, "root"))
+	return "/root/" + filepath.Base(path)
+}
+
+func (c *chroot) write(path, text string) {
+	c.t.Helper()
+	if err := os.WriteFile(filepath.Join(c.root, path), []byte(text), 0o644); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// asked returns what systemctl was asked to change since the last time.
+func (c *chroot) asked() string {
+	c.t.Helper()
+	path := filepath.Join(c.root, "run/asked")
+	text, _ := os.ReadFile(path) // none: nothing was
+	os.Remove(path)
+	var changes []string
+	for line := range strings.Lines(string(text)) {
+		words := slices.DeleteFunc(strings.Fields(line), func(word string) bool { return strings.HasPrefix(word, "-") })
+		if !slices.Contains([]string{"is-enabled", "is-active"}, words[0]) {
+			changes = append(changes, strings.Join(words, " "))
+		}
+	}
+	return strings.Join(changes, "; ")
+}
+
+// answers waits until the agent serves what it reads, and returns its version.
+func (c *chroot) answers() string {
+	c.t.Helper()
+	out, err := c.command(false, `timeout 30 sh -c 'until curl -fs -o /tmp/page localhost:9836/metrics && grep -q "^nvgpu_up{.*} 1" /tmp/page; do sleep .02; done'
+		sed -n 's/^gpusteward_build_info{.*[{,]version="\([^"]*\)".*/\1/p' /tmp/page; rm /tmp/page`)
+	if err != nil {
+		c.t.Fatalf("the agent does not serve: %v\n%s\n%s", err, out, c.run("cat /run/gpusteward.service.log || :"))
+	}
+	return strings.TrimSpace(out)
+}
+
+// process is the agent's process id and its user, or nothing.
+func (c *chroot) process() string {
+	c.t.Helper()
+	return strings.TrimSpace(c.run(`p=$(cat /run/gpusteward.service.pid) && [ -e /proc/$p/exe ] && echo $p $(stat -c %U /proc/$p) || :`))
+}
+
+// files lists what there is, but for what the chroot itself is made of.
+func (c *chroot) files() []string {
+	c.t.Helper()
+	passing := regexp.MustCompile(`^/(dev|proc|run/(asked|gpusteward.*\.service\.(log|pid))|root/.*|var/lib/dpkg/.*|var/log/.*|var/cache/.*|var/lib/apt/.*|etc/(\.pwd\.lock|g?shadow-)|tmp/.*)$`)
+	var all []string
+	err := filepath.WalkDir(c.root, func(path string, e fs.DirEntry, err error) error {
+		name := strings.TrimPrefix(path, c.root)
+		switch {
+		case err != nil:
+			return err
+		case passing.MatchString(name):
+			if e.IsDir() && (name == "/dev" || name == "/proc") {
+				return fs.SkipDir
+			}
+		default:
+			all = append(all, name)
+		}
+		return nil
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return all
+}
+
+// left is what is there now and was not before, and what is missing.
+func (c *chroot) left(before []string) string {
+	c.t.Helper()
+	now := c.files()
+	var diff []string
+	for _, name := range now {
+		if !slices.Contains(before, name) {
+			diff = append(diff, "+"+name)
+		}
+	}
+	for _, name := range before {
+		if !slices.Contains(now, name) {
+			diff = append(diff, "-"+name)
+		}
+	}
+	return strings.Join(diff, " ")
+}
+
+// old are the packages of a version before any.
+var old = sync.OnceValues(func() (built, error) { return build("0.0.0~git1") })
+
+const (
+	edited = "web: {max_scrapes: 9}\n"
+	// refused is of the time before tenants had guarantees.
+	refused = "enforcer: {tenants: [{name: a, weight: 3}]}\n"
+	units   = "gpusteward.service gpusteward.socket gpusteward-broker.service gpusteward-broker.socket"
+)
+
+func TestDeb(t *testing.T) {
+	t.Parallel()
+	c := newChroot(t)
+	now := shipped(t)
+	before, err := old()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deb, oldDeb := c.put(now.deb), c.put(before.deb)
+	files := c.files()
+
+	// Installed, it runs: as the unit says, for its user.
+	start := time.Now()
+	c.run("dpkg -i " + deb)
+	installed := time.Since(start)
+	version := c.answers()
+	took := time.Since(start)
+	t.Logf("from dpkg -i to the first scrape: %.1f s, of which dpkg took %.1f s", took.Seconds(), installed.Seconds())
+	if took > 5*time.Second {
+		t.Errorf("from dpkg -i to the first scrape it took %v, more than 5 s", took)
+	}
+	if version != now.version {
+		t.Errorf("version %s runs, want %s", version, now.version)
+	}
+	if user := c.process(); !strings.HasSuffix(user, " gpusteward") {
+		t.Errorf("the agent is process and user %q", user)
+	}
+	if asked := c.asked(); asked != "preset gpusteward.service; daemon-reload; restart gpusteward.service" {
+		t.Errorf("systemctl was asked %q", asked)
+	}
+	if out := c.run("gpusteward config check /etc/gpusteward/gpusteward.yml; ldconfig -p | grep gpusteward || :"); out != "/etc/gpusteward/gpusteward.yml is good.\n" {
+		t.Error(out)
+	}
+
+	// Purged, only the user is left. State and files of the operator's go too.
+	c.run("systemctl enable gpusteward-broker.socket; touch /var/lib/gpusteward/state /etc/gpusteward/web.yml /etc/gpusteward/tenants.d/a.yml; dpkg --purge gpusteward")
+	if asked := c.asked(); asked != "enable gpusteward-broker.socket; stop "+units+"; daemon-reload; daemon-reload" {
+		t.Errorf("systemctl was asked %q", asked)
+	}
+	if left := c.left(files); left != "" || c.process() != "" {
+		t.Errorf("the package leaves %s, and the process %q", left, c.process())
+	}
+	c.run("getent passwd gpusteward")
+
+	// An upgrade keeps what was edited, and starts the new version.
+	c.run("dpkg -i " + oldDeb)
+	if got := c.answers(); got != before.version {
+		t.Errorf("version %s runs, want %s", got, before.version)
+	}
+	c.write("etc/gpusteward/gpusteward.yml", edited)
+	c.write("etc/default/gpusteward", "GPUSTEWARD_OPTS=--log.level=debug\n")
+	c.asked()
+	c.run("dpkg -i " + deb)
+	if got, asked := c.answers(), c.asked(); got != now.version || asked != "daemon-reload; restart gpusteward.service" {
+		t.Errorf("version %s runs, want %s; systemctl was asked %q", got, now.version, asked)
+	}
+	if kept := read(t, filepath.Join(c.root, "etc/gpusteward/gpusteward.yml")); kept != edited {
+		t.Errorf("the configuration is now\n%s", kept)
+	}
+	if line := c.run("tr '\\0' ' ' </proc/$(cat /run/gpusteward.service.pid)/cmdline"); line != "/usr/bin/gpusteward --role=observe --log.level=debug --demo " {
+		t.Errorf("what runs is %s", line)
+	}
+
+	// One that this version refuses: the old one goes on, dpkg succeeds, and the
+	// operator is told where and what to do, which is true.
+	c.run("dpkg -i --force-downgrade " + oldDeb)
+	c.answers()
+	was := c.process()
+	c.write("etc/gpusteward/gpusteward.yml", refused)
+	c.asked()
+	said := c.run("dpkg -i " + deb)
+	c.refused(said, before.version, was)
+	c.write("etc/gpusteward/gpusteward.yml", edited)
+	c.run(said[strings.LastIndex(said, "  gpusteward config check"):])
+	if got := c.answers(); got != now.version {
+		t.Errorf("version %s runs, want %s", got, now.version)
+	}
+
+	// Who disabled it has that kept.
+	c.run("systemctl disable --now gpusteward; dpkg -i " + deb)
+	if c.process() != "" {
+		t.Error("an upgrade starts what was disabled")
+	}
+	c.run("systemctl enable --now gpusteward")
+	c.answers()
+
+	// Removed, its configuration stays; purged then, nothing does.
+	c.run("dpkg --remove gpusteward")
+	if left := c.left(files); !strings.Contains(left, "+/etc/gpusteward/gpusteward.yml") || strings.Contains(left, "/run/gpusteward") || c.process() != "" {
+		t.Errorf("removed, it leaves %s, and the process %q", left, c.process())
+	}
+	c.run("dpkg --purge gpusteward")
+	if left := c.left(files); left != "" {
+		t.Errorf("the package leaves %s", left)
+	}
+
+	// Where no systemd runs, nobody is asked.
+	c.run("rmdir /run/systemd/system")
+	c.asked()
+	c.run("dpkg -i " + deb + " && test -e /etc/systemd/system/multi-user.target.wants/gpusteward.service && dpkg --purge gpusteward && mkdir /run/systemd/system")
+	if left, asked := c.left(files), c.asked(); left != "" || asked != "preset gpusteward.service" { // which makes the link
+
+		t.Errorf("without systemd the package leaves %s, systemctl was asked %q", left, asked)
+	}
+}
+
+// refused tests that a version goes on as a process, and what is said of it.
+func (c *chroot) refused(said, version, process string) {
+	c.t.Helper()
+	if got, p := c.answers(), c.process(); got != version || p != process {
+		c.t.Errorf("version %s runs as %s, want %s as %s", got, p, version, process)
+	}
+	if asked := c.asked(); asked != "daemon-reload" {
+		c.t.Errorf("systemctl was asked %q", asked)
+	}
+	for _, want := range []string{"/etc/gpusteward/gpusteward.yml:1: ", `"weight"`, "NOT restarted", "systemctl restart gpusteward.service"} {
+		if !strings.Contains(said, want) {
+			c.t.Errorf("the installation does not say %q:\n%s", want, said)
+		}
+	}
+}
+
+func TestRPM(t *testing.T) {
+	t.Parallel()
+	c := newChroot(t)
+	now := shipped(t)
+	before, err := old()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := c.files()
+
+	c.rpm("--install " + before.rpm)
+	if got := c.answers(); got != before.version {
+		t.Errorf("version %s runs, want %s", got, before.version)
+	}
+	if asked := c.asked(); asked != "preset "+units+"; daemon-reload; restart gpusteward.service" {
+		t.Errorf("systemctl was asked %q", asked)
+	}
+	if user := c.process(); !strings.HasSuffix(user, " gpusteward") {
+		t.Errorf("the agent is process and user %q", user)
+	}
+	c.write("etc/gpusteward/gpusteward.yml", edited)
+	c.rpm("--upgrade " + now.rpm)
+	if got, asked := c.answers(), c.asked(); got != now.version || asked != "daemon-reload; restart gpusteward.service; daemon-reload" {
+		t.Errorf("version %s runs, want %s; systemctl was asked %q", got, now.version, asked)
+	}
+	if kept := read(t, filepath.Join(c.root, "etc/gpusteward/gpusteward.yml")); kept != edited {
+		t.Errorf("the configuration is now\n%s", kept)
+	}
+
+	c.rpm("--upgrade --oldpackage " + before.rpm)
+	c.answers()
+	was := c.process()
+	c.write("etc/gpusteward/gpusteward.yml", refused)
+	c.asked()
+	said := c.rpm("--upgrade " + now.rpm)
+	if !strings.HasSuffix(c.asked(), "daemon-reload; daemon-reload") {
+		t.Error("the agent was restarted")
+	}
+	c.run("echo daemon-reload >/run/asked")
+	c.refused(said, before.version, was)
+
+	c.rpm("--erase gpusteward")
+	if asked := c.asked(); asked != "stop "+units+"; disable "+units+"; daemon-reload" || c.process() != "" {
+		t.Errorf("systemctl was asked %q, process %q", asked, c.process())
+	}
+	theirs := regexp.MustCompile(`^\+(/var/lib/rpm.*|/usr/lib/(sysusers\.d|systemd/system-preset)|/usr/share/(licenses|zsh/site-functions))$`) // rpm's, and the system's where rpm is at home
+	left := slices.DeleteFunc(strings.Fields(c.left(files)), theirs.MatchString)
+	want := []string{"+/etc/gpusteward", "+/etc/gpusteward/gpusteward.yml.rpmsave", "+/var/lib/gpusteward"}
+	if !slices.Equal(left, want) {
+		t.Errorf("erased, it leaves %q, want what was edited and state: %q", left, want)
+	}
+}
+
+// TestInstallPage does what docs/install.md says, on a Debian: every block that
+// begins with ```sh, in its order, in the directory with the package.
+func TestInstallPage(t *testing.T) {
+	t.Parallel()
+	c := newChroot(t)
+	c.put(shipped(t).deb)
+	blocks := regexp.MustCompile("(?ms)^```sh\n(.*?)^```").FindAllStringSubmatch(read(t, "../../docs/install.md"), -1)
+	if len(blocks) < 5 {
+		t.Fatalf("docs/install.md has %d blocks of commands", len(blocks))
+	}
+	for i, block := range blocks {
+		out, err := c.command(false, "cd /root\n"+block[1])
+		t.Logf("%s%s", block[1], out)
+		if err != nil {
+			t.Fatalf("block %d of docs/install.md: %v\n%s%s\n%s", i+1, err, block[1], out, c.run("cat /run/gpusteward*.service.log || :"))
+		}
+	}
+	if log := c.run("cat /run/gpusteward-broker.service.log"); !strings.Contains(log, "gpusteward enforces") || strings.Contains(log, `"level":"error"`) {
+		t.Errorf("the broker says\n%s", log)
+	}
+	if c.process() != "" {
+		t.Error("at the end of the page the agent runs still")
+	}
+}

@@ -1,0 +1,288 @@
+//go:build ignore
+
+// Writes into a directory what packages have beside the files of the
+// repository: the man pages, from what the program says of its flags and from
+// the reference configuration; the licences of all that is linked in, from the
+// module graph; Debian's changelog. Called by build.sh, with VERSION, MAINTAINER
+// and SOURCE_DATE_EPOCH in the environment.
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const program = "./gpusteward"
+
+var version, date = os.Getenv("VERSION"), sourceDate()
+
+func main() {
+	log.SetFlags(0)
+	if len(os.Args) != 2 {
+		log.Fatal("usage: go run deploy/package/generate.go DIRECTORY")
+	}
+	for name, text := range map[string][]byte{
+		"gpusteward.1.gz":     compressed(commandPage(output(program, "--help-man"))),
+		"gpusteward.yml.5.gz": compressed(configPage("deploy/gpusteward.yml")),
+		"copyright":           copyright(),
+		"changelog.gz":        compressed(changelog()),
+	} {
+		if err := os.WriteFile(filepath.Join(os.Args[1], name), text, 0o644); err != nil {
+			log.Fatal(err)
+		}
+	}
+}
+
+// sourceDate is the time of what is packaged.
+func sourceDate() time.Time {
+	seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
+	if err != nil {
+		log.Fatal("SOURCE_DATE_EPOCH: ", err)
+	}
+	return time.Unix(seconds, 0).UTC()
+}
+
+func output(name string, args ...string) string {
+	cmd := exec.Command(name, args...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		log.Fatalf("%s %s: %v", name, strings.Join(args, " "), err)
+	}
+	return string(out)
+}
+
+func read(path string) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return string(text)
+}
+
+// compressed is text as gzip -9n has it: without a name and a time.
+func compressed(text string) []byte {
+	var b bytes.Buffer
+	z, _ := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	if _, err := io.WriteString(z, text); err != nil {
+		log.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		log.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// changelog has one entry; the history is in git.
+func changelog() string {
+	return fmt.Sprintf("gpusteward (%s) unstable; urgency=medium\n\n  * Built from this version of the source, whose history says what changed.\n\n -- %s  %s\n",
+		version, os.Getenv("MAINTAINER"), date.Format(time.RFC1123Z))
+}
+
+// title begins a man page; names in it are not broken.
+func title(name, section, does string) string {
+	return fmt.Sprintf(".TH %s %s %s \"gpusteward %s\"\n.ad l\n.nh\n.SH NAME\n%s \\- %s\n", strings.ToUpper(name), section, date.Format(time.DateOnly), version, name, does)
+}
+
+// roff is text that stands for itself; a line of it may begin with anything.
+func roff(text string) string {
+	text = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(text)
+	return regexp.MustCompile(`(?m)^[.']`).ReplaceAllString(text, `\&$0`)
+}
+
+// commandPage is gpusteward(1): kingpin's page, with a head and an end.
+func commandPage(text string) string {
+	_, text, ok := strings.Cut(text, `.SH "DESCRIPTION"`+"\n")
+	does, text, ok2 := strings.Cut(text, `.SH "OPTIONS"`+"\n")
+	if !ok || !ok2 {
+		log.Fatal("--help-man is not what it was: no DESCRIPTION and OPTIONS")
+	}
+	does = strings.TrimSpace(does)
+	text = regexp.MustCompile(`(?m)^(\.SS\n.*\n)\.PP\n`).ReplaceAllString(text, "$1") // a section begins a paragraph
+	text = strings.NewReplacer("-", `\-`, "\n\n", "\n").Replace(text)
+	return title("gpusteward", "1", "reads, judges and shares out a host's NVIDIA GPUs") +
+		".SH SYNOPSIS\n.B gpusteward\n[<flags>] <command> [<args> ...]\n.SH DESCRIPTION\n" + roff(does) + "\n.SH OPTIONS\n" + text +
+		".SH FILES\n.TP\n/etc/gpusteward/gpusteward.yml\nThe configuration: gpusteward.yml(5).\n" +
+		".TP\n/etc/default/gpusteward\nFlags of the agent that systemd starts, as GPUSTEWARD_OPTS.\n" +
+		".SH SEE ALSO\n.BR gpusteward.yml (5)\n"
+}
+
+// configPage is gpusteward.yml(5): the reference configuration, whose comments
+// say all of it, key by key.
+func configPage(path string) string {
+	var root yaml.Node
+	if err := yaml.Unmarshal([]byte(read(path)), &root); err != nil {
+		log.Fatal(err)
+	}
+	var b strings.Builder
+	b.WriteString(title("gpusteward.yml", "5", "configuration of gpusteward") + ".SH DESCRIPTION\n")
+	_, head, _ := strings.Cut(comment(root.HeadComment), ": ") // what the file is; this is a page
+	b.WriteString(roff(strings.ToUpper(head[:1])+head[1:]) + "\n")
+	top := root.Content[0].Content
+	for i := 0; i < len(top); i += 2 {
+		name := top[i].Value
+		fmt.Fprintf(&b, ".SH %s\n%s\n", strings.ToUpper(name), roff(comment(top[i].HeadComment)))
+		keys(&b, top[i+1].Content, name)
+	}
+	b.WriteString(".SH FILES\n.TP\n/etc/gpusteward/gpusteward.yml\nWhat is in force.\n" +
+		".TP\n/usr/share/doc/gpusteward/gpusteward.yml\nWhat stands here, as a file with every key at its default.\n.SH SEE ALSO\n.BR gpusteward (1)\n")
+	return b.String()
+}
+
+// comment is the text of a YAML comment.
+func comment(c string) string {
+	return regexp.MustCompile(`(?m)^# ?`).ReplaceAllString(c, "")
+}
+
+// keys writes a mapping's keys, those of mappings in it too.
+func keys(b *strings.Builder, nodes []*yaml.Node, path string) {
+	for i := 0; i < len(nodes); i += 2 {
+		key, value := path+"."+nodes[i].Value, nodes[i+1]
+		fmt.Fprintf(b, ".TP\n.B %s\n", roff(key))
+		paragraphs(b, comment(nodes[i].HeadComment))
+		if value.Kind == yaml.MappingNode {
+			keys(b, value.Content, key)
+		}
+	}
+}
+
+// paragraphs writes a key's comment. In it an indented line begins an item, and
+// one with a dash an example, which goes on for as long as it is indented.
+func paragraphs(b *strings.Builder, text string) {
+	example := false
+	for _, line := range strings.Split(text, "\n") {
+		indented := strings.HasPrefix(line, "  ")
+		if example && !indented {
+			b.WriteString(".EE\n")
+			example = false
+		}
+		switch begins := indented && line[2] != ' '; {
+		case example:
+		case begins && line[2] == '-':
+			b.WriteString(".IP\n.EX\n")
+			example = true
+		case begins, strings.HasPrefix(line, "Unit: "), strings.HasPrefix(line, "Cost: "):
+			b.WriteString(".IP\n")
+		}
+		if !example {
+			line = strings.TrimSpace(line)
+		}
+		b.WriteString(roff(line) + "\n")
+	}
+}
+
+// copyright is the licence of gpusteward and of everything that is linked into
+// its program or embedded in it.
+func copyright() []byte {
+	var b bytes.Buffer
+	b.WriteString("Copyright the authors of gpusteward, https://github.com/gpusteward/gpusteward,\nlicensed under the Apache License, version 2.0.\n\n" +
+		"It has parts of others, under the licences below. The text of the Apache\nLicense is in /usr/share/common-licenses/Apache-2.0 on Debian, in\n/usr/share/licenses/gpusteward elsewhere.\n")
+	work := func(name string, texts []string) {
+		fmt.Fprintf(&b, "\n%s\n%s\n\n%s", strings.Repeat("-", 78), name, strings.Join(texts, "\n"))
+	}
+	work("Go "+strings.TrimPrefix(strings.TrimSpace(output("go", "env", "GOVERSION")), "go"), licences([]string{strings.TrimSpace(output("go", "env", "GOROOT"))}))
+	work("uPlot", []string{read("exporter/page/vendor/LICENSE")})
+	for _, m := range modules() {
+		texts := licences(m.dirs)
+		if len(texts) == 0 {
+			log.Fatalf("%s has no licence", m.name)
+		}
+		work(m.name, texts)
+	}
+	return b.Bytes()
+}
+
+// A module is one that is linked in, with the directories of its packages, up
+// to its root.
+type module struct {
+	name string
+	dirs []string
+}
+
+func modules() []module {
+	byName := map[string]map[string]bool{}
+	list := json.NewDecoder(strings.NewReader(output("go", "list", "-deps", "-json=Dir,Module", ".")))
+	for {
+		var p struct {
+			Dir    string
+			Module *struct {
+				Path, Version, Dir string
+				Main               bool
+			}
+		}
+		err := list.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		if p.Module == nil || p.Module.Main {
+			continue
+		}
+		name := p.Module.Path + " " + p.Module.Version
+		if byName[name] == nil {
+			byName[name] = map[string]bool{}
+		}
+		for dir := p.Dir; len(dir) >= len(p.Module.Dir); dir = filepath.Dir(dir) {
+			byName[name][dir] = true
+		}
+	}
+	var all []module
+	for name, dirs := range byName {
+		m := module{name: name}
+		for dir := range dirs {
+			m.dirs = append(m.dirs, dir)
+		}
+		slices.Sort(m.dirs)
+		all = append(all, m)
+	}
+	slices.SortFunc(all, func(a, b module) int { return cmp.Compare(a.name, b.name) })
+	return all
+}
+
+var (
+	licence = regexp.MustCompile(`^(LICEN[CS]E|COPYING|NOTICE)(\.(md|txt))?$`)
+	apache  = regexp.MustCompile(`(?s)\s*Apache License\s+Version 2\.0, January 2004.*?END OF TERMS AND CONDITIONS(\s+APPENDIX:.*?limitations under the License\.)?`)
+	// NVIDIA wants the notice of its header to be in what users get.
+	header = regexp.MustCompile(`(?s)Copyright [0-9-]+ NVIDIA Corporation\..*?\*/`)
+)
+
+// licences returns what the directories have of them, the Apache License by
+// its name.
+func licences(dirs []string) (texts []string) {
+	for _, dir := range dirs {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			log.Fatal(err)
+		}
+		for _, e := range entries {
+			path := filepath.Join(dir, e.Name())
+			switch {
+			case licence.MatchString(e.Name()):
+				text := apache.ReplaceAllString(strings.ReplaceAll(read(path), "\r", ""), "\n\nApache License, version 2.0.\n")
+				texts = append(texts, strings.Trim(text, "\n")+"\n")
+			case e.Name() == "nvml.h":
+				notice := strings.TrimSuffix(header.FindString(read(path)), "*/")
+				texts = append(texts, "nvml.h: "+regexp.MustCompile(`(?m)^ \* ?`).ReplaceAllString(notice, ""))
+			}
+		}
+	}
+	return texts
+}

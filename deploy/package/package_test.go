@@ -1,0 +1,454 @@
+//go:build deploy
+
+// Package packages tests the packages in dist/, which make package makes.
+package packages
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// built are the packages of one version.
+type built struct{ version, deb, rpm string }
+
+// shipped are the packages that make package made: one of each format.
+func shipped(t *testing.T) built {
+	t.Helper()
+	dist, err := filepath.Abs("../../dist")
+	if err != nil {
+		t.Fatal(err)
+	}
+	debs, _ := filepath.Glob(filepath.Join(dist, "gpusteward_*_amd64.deb"))
+	rpms, _ := filepath.Glob(filepath.Join(dist, "gpusteward-*.x86_64.rpm"))
+	if len(debs) != 1 || len(rpms) != 1 {
+		t.Fatalf("in %s are %q and %q: make package", dist, debs, rpms)
+	}
+	version := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(debs[0]), "gpusteward_"), "_amd64.deb")
+	return built{version, debs[0], rpms[0]}
+}
+
+// scratch outlives a test.
+var scratch string
+
+func TestMain(m *testing.M) {
+	var err error
+	if scratch, err = os.MkdirTemp("", "gpusteward-packages"); err != nil {
+		panic(err)
+	}
+	status := m.Run()
+	os.RemoveAll(scratch)
+	os.Exit(status)
+}
+
+// run returns what a command writes; that it fails is the test's failure.
+func run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, &out, &errs)
+	}
+	return out.String()
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// copied is a copy of the tree in another directory, without what is built.
+var copied = sync.OnceValues(func() (string, error) {
+	list := exec.Command("git", "-C", "../..", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	names, err := list.Output()
+	if err != nil {
+		return "", fmt.Errorf("list the tree: %w", err)
+	}
+	tree := filepath.Join(scratch, "another", "tree")
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(names), "\x00"), "\x00") {
+		from, to := filepath.Join("../..", name), filepath.Join(tree, name)
+		info, err := os.Stat(from)
+		if err != nil {
+			continue // deleted
+		}
+		text, err := os.ReadFile(from)
+		if err != nil {
+			return "", err
+		}
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(to, text, info.Mode()&0o100*0o111/0o100|0o644); err != nil {
+			return "", err
+		}
+	}
+	return tree, nil
+})
+
+// build makes the packages of a version in the copy of the tree.
+func build(version string) (built, error) {
+	tree, err := copied()
+	if err != nil {
+		return built{}, err
+	}
+	cmd := exec.Command("make", "-C", tree, "--no-print-directory", "package", "VERSION="+version, "REVISION="+commit("%h"))
+	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH="+commit("%ct"), "TZ=Asia/Kathmandu", "LC_ALL=C")
+	out, err := cmd.CombinedOutput()
+	deb, rpm := "dist/gpusteward_"+version+"_amd64.deb", "dist/gpusteward-"+version+".x86_64.rpm"
+	if err != nil || string(out) != deb+"\n"+rpm+"\n" {
+		return built{}, fmt.Errorf("make package: %w\n%s", err, out)
+	}
+	return built{version, filepath.Join(tree, deb), filepath.Join(tree, rpm)}, nil
+}
+
+// commit is what git knows of what is built.
+func commit(format string) string {
+	out, _ := exec.Command("git", "log", "-1", "--format="+format).Output() // without git the builds differ, and say so
+	return strings.TrimSpace(string(out))
+}
+
+func TestTwoBuildsAreTheSame(t *testing.T) {
+	one := shipped(t)
+	other, err := build(one.version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pair := range [][2]string{{one.deb, other.deb}, {one.rpm, other.rpm}} {
+		a, b := read(t, pair[0]), read(t, pair[1])
+		if sha256.Sum256([]byte(a)) != sha256.Sum256([]byte(b)) {
+			t.Errorf("%s is another in a copy of the tree; if the tree was changed since: make package", filepath.Base(pair[0]))
+		}
+	}
+}
+
+func TestVersionsOrder(t *testing.T) {
+	t.Parallel()
+	script, err := filepath.Abs("version.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	git := func(args ...string) {
+		t.Helper()
+		cmd := exec.Command("git", append([]string{"-c", "user.name=a", "-c", "user.email=a@example.com"}, args...)...)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GIT_COMMITTER_DATE=2026-01-02T03:04:05+05:00")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	var versions []string
+	version := func(want string) {
+		t.Helper()
+		cmd := exec.Command(script)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(dir))
+		out, err := cmd.Output()
+		got := strings.TrimSpace(string(out))
+		if err != nil || !regexp.MustCompile("^"+want+"$").MatchString(got) {
+			t.Errorf("the version is %q, want %s (%v)", got, want, err)
+		}
+		versions = append(versions, got)
+	}
+	version(`0\.0\.0`) // the source without git; it is older than it is with it, as nothing else can be said
+	versions = nil
+	git("init", "-q")
+	git("commit", "-q", "--allow-empty", "-m", "a")
+	version(`0\.0\.0~git20260101220405\.[0-9a-f]{7,}`)
+	git("tag", "v1.2.0-rc.1")
+	version(`1\.2\.0~rc\.1`)
+	git("commit", "-q", "--allow-empty", "-m", "b")
+	version(`1\.2\.0~rc\.1\+1\.g[0-9a-f]{7,}`)
+	git("tag", "v1.2.0")
+	version(`1\.2\.0`)
+	git("commit", "-q", "--allow-empty", "-m", "c")
+	version(`1\.2\.0\+1\.g[0-9a-f]{7,}`)
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	git("add", "file")
+	version(`1\.2\.0\+1\.g[0-9a-f]{7,}\+dirty`)
+	git("commit", "-q", "-m", "d")
+	git("tag", "v1.10.0")
+	version(`1\.10\.0`)
+	for i := range len(versions) - 1 {
+		a, b := versions[i], versions[i+1]
+		run(t, "dpkg", "--compare-versions", a, "lt", b)
+		if got := strings.TrimSpace(run(t, "rpm", "--eval", fmt.Sprintf(`%%{lua: print(rpm.vercmp("%s", "%s"))}`, a, b))); got != "-1" {
+			t.Errorf("rpm compares %s with %s as %s", a, b, got)
+		}
+	}
+}
+
+func TestVersionThatDoesNotOrderIsRefused(t *testing.T) {
+	t.Parallel()
+	for version, refused := range map[string]bool{"v1.2.3": true, "1.2.3-4": true, "unknown": true, "1.2.3": false} {
+		dir := t.TempDir()
+		for name, text := range map[string]string{
+			"deploy/package/build.sh": read(t, "build.sh"),
+			"gpusteward":              "#!/bin/sh\necho 'gpusteward, version " + version + " (branch: , revision: a)'\n",
+		} {
+			if err := os.MkdirAll(filepath.Join(dir, "deploy/package"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := exec.Command(filepath.Join(dir, "deploy/package/build.sh"))
+		cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=1")
+		out, err := cmd.CombinedOutput() // where the version is good there is nothing to package
+		if said := strings.HasPrefix(string(out), "VERSION="+version+": "); said != refused || err == nil {
+			t.Errorf("%s: %v, %s", version, err, out)
+		}
+	}
+}
+
+// unpacked is the deb's tree.
+func unpacked(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	run(t, "dpkg-deb", "-x", shipped(t).deb, dir)
+	return dir
+}
+
+func TestLintianFindsNothing(t *testing.T) {
+	t.Parallel()
+	if out := run(t, "lintian", "--allow-root", "--fail-on", "error,warning", shipped(t).deb); out != "" {
+		t.Errorf("lintian says\n%s", out)
+	}
+}
+
+// What both have is in the same place but for the formats' own directories.
+func TestBothPackagesHaveTheSame(t *testing.T) {
+	t.Parallel()
+	b := shipped(t)
+	places := strings.NewReplacer("/lib/systemd/system/", "/usr/lib/systemd/system/", "/usr/share/zsh/vendor-completions/", "/usr/share/zsh/site-functions/")
+	var deb []string
+	for line := range strings.Lines(run(t, "dpkg-deb", "-c", b.deb)) {
+		fields := strings.Fields(line)
+		name := strings.TrimPrefix(fields[5], ".")
+		if fields[1] != "root/root" && fields[1] != "0/0" || line[5] == 'w' || line[8] == 'w' {
+			t.Errorf("%s", line)
+		}
+		if line[0] == '-' && !slices.Contains([]string{"/usr/share/doc/gpusteward/changelog.gz", "/usr/share/lintian/overrides/gpusteward"}, name) {
+			deb = append(deb, places.Replace(name))
+		}
+	}
+	var rpm []string
+	for name := range strings.SplitSeq(strings.TrimSpace(run(t, "rpm", "-qp", "--queryformat", "[%{FILEMODES:perms} %{FILEUSERNAME}:%{FILEGROUPNAME} %{FILENAMES}\n]", b.rpm)), "\n") {
+		mode, rest, _ := strings.Cut(name, " ")
+		owner, name, _ := strings.Cut(rest, " ")
+		if owner != "root:root" || mode[5] == 'w' || mode[8] == 'w' {
+			t.Errorf("rpm: %s %s %s", mode, owner, name)
+		}
+		if mode[0] == '-' && name != "/usr/share/licenses/gpusteward/LICENSE" && name != "/usr/lib/systemd/system-preset/80-gpusteward.preset" {
+			rpm = append(rpm, name)
+		}
+	}
+	slices.Sort(deb)
+	slices.Sort(rpm)
+	if !slices.Equal(deb, rpm) {
+		t.Errorf("deb:\n%s\nrpm:\n%s", strings.Join(deb, "\n"), strings.Join(rpm, "\n"))
+	}
+	for _, want := range []string{"/usr/bin/gpusteward", "/usr/lib/x86_64-linux-gnu/gpusteward/libgpusteward.so", "/usr/libexec/gpusteward/healthcheck.sh",
+		"/usr/lib/systemd/system/gpusteward.service", "/usr/lib/systemd/system/gpusteward-broker.socket", "/usr/lib/sysusers.d/gpusteward.conf", "/usr/lib/tmpfiles.d/gpusteward.conf",
+		"/etc/default/gpusteward", "/etc/gpusteward/gpusteward.yml", "/usr/share/gpusteward/alerts/gpusteward.rules.yml", "/usr/share/gpusteward/dashboards/gpusteward-host.json",
+		"/usr/share/gpusteward/prometheus/alertmanager.yml", "/usr/share/doc/gpusteward/RUNBOOK.md", "/usr/share/doc/gpusteward/install.md", "/usr/share/doc/gpusteward/gpusteward.yml", "/usr/share/doc/gpusteward/copyright"} {
+		if !slices.Contains(deb, want) {
+			t.Errorf("%s is missing", want)
+		}
+	}
+	const conffiles = "/etc/default/gpusteward\n/etc/gpusteward/gpusteward.yml\n"
+	if got := run(t, "dpkg-deb", "-I", b.deb, "conffiles"); got != conffiles {
+		t.Errorf("the deb's conffiles are\n%s", got)
+	}
+	if got := run(t, "rpm", "-qpc", b.rpm); got != conffiles {
+		t.Errorf("the rpm's configuration is\n%s", got)
+	}
+	if got := run(t, "rpm", "-K", b.rpm); !strings.HasSuffix(got, ": digests OK\n") {
+		t.Error(got)
+	}
+}
+
+// needs is the newest C library whose symbols a file asks for.
+func needs(t *testing.T, file string) string {
+	t.Helper()
+	newest := "0"
+	for _, m := range regexp.MustCompile(`GLIBC_([0-9.]+)`).FindAllStringSubmatch(run(t, "objdump", "-T", file), -1) {
+		if run(t, "rpm", "--eval", fmt.Sprintf(`%%{lua: print(rpm.vercmp("%s", "%s"))}`, m[1], newest)) == "1\n" {
+			newest = m[1]
+		}
+	}
+	return newest
+}
+
+func TestCLibraryIsWhatTheFilesNeed(t *testing.T) {
+	t.Parallel()
+	b, root := shipped(t), unpacked(t)
+	program, hook := needs(t, filepath.Join(root, "usr/bin/gpusteward")), needs(t, filepath.Join(root, "usr/lib/x86_64-linux-gnu/gpusteward/libgpusteward.so"))
+	if depends := run(t, "dpkg-deb", "-f", b.deb, "Depends"); !strings.Contains(depends, "libc6 (>= "+program+"),") {
+		t.Errorf("the program needs glibc %s; the deb depends on %s", program, depends)
+	}
+	if requires := run(t, "rpm", "-qp", "--requires", b.rpm); !strings.Contains(requires, "libc.so.6(GLIBC_"+program+")(64bit)\n") {
+		t.Errorf("the program needs glibc %s; the rpm requires\n%s", program, requires)
+	}
+	if guide := read(t, "../../docs/install.md"); !strings.Contains(guide, "and glibc "+program+" or newer") || !strings.Contains(guide, "The hook takes\nglibc "+hook+",") {
+		t.Errorf("the program needs glibc %s, the hook %s; docs/install.md says otherwise", program, hook)
+	}
+	if hook != "2.17" { // in an image with an older one no program starts under it
+		t.Errorf("the hook needs glibc %s: enforcer/hook/glibc.h lacks a symbol", hook)
+	}
+}
+
+func TestCopyrightHasEveryModule(t *testing.T) {
+	t.Parallel()
+	root := unpacked(t)
+	text := read(t, filepath.Join(root, "usr/share/doc/gpusteward/copyright"))
+	modules := 0
+	for line := range strings.Lines(run(t, "go", "version", "-m", filepath.Join(root, "usr/bin/gpusteward"))) {
+		if fields := strings.Fields(line); len(fields) > 2 && fields[0] == "dep" {
+			modules++
+			if !strings.Contains(text, "\n"+fields[1]+" "+fields[2]+"\n") {
+				t.Errorf("%s %s is linked in, and not in copyright", fields[1], fields[2])
+			}
+		}
+	}
+	if modules < 30 {
+		t.Errorf("%d modules in the program; is that what it has?", modules)
+	}
+	for _, want := range []string{"\nGo 1.", "\nuPlot\n", "NVIDIA Corporation", "NOTICE TO USER"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("copyright lacks %q", want)
+		}
+	}
+}
+
+// completed is what the program offers after some words.
+func completed(t *testing.T, root string, words ...string) []string {
+	t.Helper()
+	return strings.Fields(run(t, filepath.Join(root, "usr/bin/gpusteward"), append([]string{"--completion-bash"}, words...)...))
+}
+
+func TestManPageHasEveryCommandAndFlag(t *testing.T) {
+	t.Parallel()
+	root := unpacked(t)
+	page := run(t, "zcat", filepath.Join(root, "usr/share/man/man1/gpusteward.1.gz"))
+	commands, flags := 0, 0
+	var walk func(words []string)
+	walk = func(words []string) {
+		for _, flag := range completed(t, root, append(slices.Clone(words), "--")...) {
+			flags++
+			if !regexp.MustCompile(`(?m)[ B]` + regexp.QuoteMeta(strings.ReplaceAll(flag, "-", `\-`)) + `\b`).MatchString(page) {
+				t.Errorf("gpusteward %s: the man page lacks %s", strings.Join(words, " "), flag)
+			}
+		}
+		for _, command := range completed(t, root, words...) {
+			if command := append(slices.Clone(words), command); command[0] != "probe" { // hidden
+				commands++
+				walk(command)
+				if heading := "\n.SS\n\\fB" + strings.Join(command, " "); command[0] != "help" && !strings.Contains(page, heading+`\fR`) && !strings.Contains(page, heading+" ") {
+					t.Errorf("the man page lacks gpusteward %s", strings.Join(command, " "))
+				}
+			}
+		}
+	}
+	walk(nil)
+	if commands < 10 || flags < 50 {
+		t.Errorf("only %d commands and %d flags were looked at", commands, flags)
+	}
+}
+
+func TestManPageHasEveryKey(t *testing.T) {
+	t.Parallel()
+	page := run(t, "zcat", filepath.Join(unpacked(t), "usr/share/man/man5/gpusteward.yml.5.gz"))
+	var root map[string]map[string]any
+	if err := yaml.Unmarshal([]byte(read(t, "../gpusteward.yml")), &root); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	var walk func(path string, keys map[string]any)
+	walk = func(path string, keys map[string]any) {
+		for name, value := range keys {
+			n++
+			_, entry, found := strings.Cut(page, "\n.B "+path+name+"\n")
+			entry, _, _ = strings.Cut(entry, "\n.TP\n")
+			within, _ := value.(map[string]any)
+			if !found || len(within) == 0 && (!strings.Contains(entry, "\nUnit: ") || !strings.Contains(entry, "Default: ") || !strings.Contains(entry, "\nCost: ")) {
+				t.Errorf("the man page lacks %s%s, with unit, default and cost; it says %q", path, name, entry)
+			}
+			walk(path+name+".", within)
+		}
+	}
+	for section, keys := range root {
+		if !strings.Contains(page, "\n.SH "+strings.ToUpper(section)+"\n") {
+			t.Errorf("the man page lacks a section for %s", section)
+		}
+		walk(section+".", keys)
+	}
+	if n < 30 {
+		t.Errorf("only %d keys were looked at", n)
+	}
+}
+
+func TestManPagesRender(t *testing.T) {
+	t.Parallel()
+	err := filepath.WalkDir(filepath.Join(unpacked(t), "usr/share/man"), func(path string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			if out := run(t, "mandoc", "-T", "lint", "-W", "warning", path); out != "" {
+				t.Error(out)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	root := unpacked(t)
+	shells := map[string][]string{
+		"bash": {"bash", "--norc", "-c", `. "$0"/usr/share/bash-completion/completions/gpusteward
+			COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+			registered=$(complete -p gpusteward) && [[ $registered =~ -F\ ([^ ]+) ]] && ${BASH_REMATCH[1]} && printf '%s\n' "${COMPREPLY[@]}"`},
+		"zsh": {"zsh", "-f", "-c", `fpath=("$0"/usr/share/zsh/vendor-completions $fpath); autoload -Uz compinit && compinit -u -D && [[ $_comps[gpusteward] = _gpusteward ]] || exit 1
+			compadd() { local w; for w in ${(P)4}; do [[ $w != $words[CURRENT]* ]] || print -r -- $w; done }
+			words=("$@") CURRENT=$#; _gpusteward`},
+	}
+	for shell, command := range shells {
+		for _, c := range []struct {
+			words []string
+			want  string
+		}{
+			{[]string{"gpusteward", "--ro"}, "--role"},
+			{[]string{"gpusteward", "dr"}, "drain"},
+			{[]string{"gpusteward", "sta"}, "status"},
+			{[]string{"gpusteward", "config", ""}, "check"},
+			{[]string{"gpusteward", "check", "--fail"}, "--fail-on"},
+			{[]string{"gpusteward", "--role", "en"}, "enforce"},
+		} {
+			cmd := exec.Command(command[0], append(append(slices.Clone(command[1:]), root), c.words...)...)
+			cmd.Env = append(os.Environ(), "PATH="+filepath.Join(root, "usr/bin")+":"+os.Getenv("PATH"))
+			out, err := cmd.CombinedOutput()
+			if got := strings.TrimSpace(string(out)); err != nil || got != c.want {
+				t.Errorf("%s: %q completes to %q, want %q (%v)", shell, c.words, got, c.want, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,15 @@
+#!/bin/sh
+# Both formats. The user stays: files may be its. An rpm has no purge; what it
+# leaves is state and the configuration that was changed.
+set -e
+case $1 in
+remove | 0) rm -rf /run/gpusteward ;;
+purge)
+	rm -rf /etc/gpusteward /var/lib/gpusteward /var/lib/gpusteward-broker
+	deb-systemd-helper purge gpusteward.service gpusteward.socket gpusteward-broker.service gpusteward-broker.socket >/dev/null || :
+	exit 0
+	;;
+[0-9]*) ;;
+*) exit 0 ;;
+esac
+[ ! -d /run/systemd/system ] || systemctl daemon-reload || :

@@ -1,0 +1,11 @@
+#!/bin/sh
+# Both formats. $1 is remove, or 0 of rpm, where no other version comes.
+set -e
+units="gpusteward.service gpusteward.socket gpusteward-broker.service gpusteward-broker.socket"
+case $1 in
+remove) [ ! -d /run/systemd/system ] || deb-systemd-invoke stop $units ;;
+0)
+	[ ! -d /run/systemd/system ] || systemctl stop $units || :
+	systemctl --no-reload disable $units || :
+	;;
+esac
