@@ -1,0 +1,338 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"gpusteward/collectors"
+)
+
+// documents returns the pages that people read, by path.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	docs, err := filepath.Glob("docs/*.md")
+	if err != nil || len(docs) < 7 {
+		t.Fatalf("docs/*.md: %q, %v", docs, err)
+	}
+	all := map[string]string{}
+	for _, path := range append(docs, "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "alerts/RUNBOOK.md", "collectors/METRICS.md") {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[path] = string(text)
+	}
+	return all
+}
+
+var (
+	fence    = regexp.MustCompile("(?ms)^ *```([a-z]*)\n(.*?)^ *```$")
+	codeSpan = regexp.MustCompile("`[^`\n]+`")
+	link     = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading  = regexp.MustCompile(`(?m)^#+ (.*)$`)
+)
+
+// anchors are what a link to a page may end in, as GitHub makes them.
+func anchors(page string) (all []string) {
+	for _, h := range heading.FindAllStringSubmatch(fence.ReplaceAllString(page, ""), -1) {
+		slug := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(h[1]), "")
+		all = append(all, strings.ReplaceAll(slug, " ", "-"))
+	}
+	return all
+}
+
+// TestDocumentsLink wants each link from page to page to lead somewhere.
+func TestDocumentsLink(t *testing.T) {
+	t.Parallel()
+	pages := documents(t)
+	n := 0
+	for path, text := range pages {
+		for _, l := range link.FindAllStringSubmatch(codeSpan.ReplaceAllString(fence.ReplaceAllString(text, ""), ""), -1) {
+			to, anchor, anchored := strings.Cut(l[1], "#")
+			if strings.Contains(to, "://") {
+				continue
+			}
+			n++
+			target := path
+			if to != "" {
+				target = filepath.Join(filepath.Dir(path), to)
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s links to %s: %v", path, l[1], err)
+			} else if page, ok := pages[target]; anchored && ok && !slices.Contains(anchors(page), anchor) {
+				t.Errorf("%s links to %s: %s has no such heading; it has %q", path, l[1], target, anchors(page))
+			}
+		}
+	}
+	if n < 40 {
+		t.Errorf("%d links, want more: are they found?", n)
+	}
+}
+
+var (
+	metricName = regexp.MustCompile(`\b(?:nvgpu|gpusteward)_[a-z][a-z0-9_]*\*?`)
+	selector   = regexp.MustCompile(`\b((?:nvgpu|gpusteward)_[a-z0-9_]+)\{([^}]*)\}`)
+	matcher    = regexp.MustCompile(`([a-z_]+)(?:=~|!=|!~|=)"`)
+)
+
+// targets are labels that Prometheus gives every series.
+var targets = []string{"cluster", "job", "instance"}
+
+// TestDocumentsMetrics wants each metric that a page names to exist, with the
+// labels that it selects by.
+func TestDocumentsMetrics(t *testing.T) {
+	t.Parallel()
+	known := map[string][]string{"gpusteward_build_info": {"version", "revision", "goversion"}}
+	for _, m := range collectors.Metrics() {
+		known[m.Name] = m.Labels
+	}
+	exists := func(name string) bool {
+		prefix, some := strings.CutSuffix(name, "*")
+		if !some && !strings.HasSuffix(name, "_") {
+			_, ok := known[name]
+			return ok
+		}
+		for n := range known {
+			if strings.HasPrefix(n, prefix) {
+				return true
+			}
+		}
+		return false
+	}
+	rules, err := os.ReadFile("alerts/recording.rules.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var recorded []string // names of recording rules, which metrics' are within
+	for _, m := range regexp.MustCompile(`record: (\S+)`).FindAllStringSubmatch(string(rules), -1) {
+		recorded = append(recorded, m[1], "")
+	}
+	n := 0
+	for path, text := range documents(t) {
+		text = strings.NewReplacer(recorded...).Replace(text)
+		for _, name := range metricName.FindAllString(text, -1) {
+			if n++; !exists(name) {
+				t.Errorf("%s: there is no metric %s", path, name)
+			}
+		}
+		for _, s := range selector.FindAllStringSubmatch(text, -1) {
+			for _, m := range matcher.FindAllStringSubmatch(s[2], -1) {
+				if !slices.Contains(known[s[1]], m[1]) && !slices.Contains(targets, m[1]) {
+					t.Errorf("%s: %s has no label %s", path, s[1], m[1])
+				}
+			}
+		}
+	}
+	if n < 500 {
+		t.Errorf("%d names, want more: are they found?", n)
+	}
+}
+
+// TestDocumentsConfigurations wants each piece of our configuration in a page to
+// be good.
+func TestDocumentsConfigurations(t *testing.T) {
+	t.Parallel()
+	ours := regexp.MustCompile(`(?m)^(collectors|workloads|health|enforcer|web):`)
+	n := 0
+	for path, text := range documents(t) {
+		for _, b := range fence.FindAllStringSubmatch(text, -1) {
+			if b[1] != "yaml" || !ours.MatchString(b[2]) {
+				continue
+			}
+			n++
+			if _, err := loadConfig(write(t, b[2])); err != nil {
+				t.Errorf("%s: %v in\n%s", path, err, b[2])
+			}
+		}
+	}
+	if n < 3 {
+		t.Errorf("%d configurations, want more: are they found?", n)
+	}
+}
+
+// promql returns the expressions of a page's blocks of PromQL: between them is
+// an empty line.
+func promql(page string) (all []string) {
+	for _, b := range fence.FindAllStringSubmatch(page, -1) {
+		if b[1] == "promql" {
+			for _, expr := range strings.Split(strings.TrimSpace(b[2]), "\n\n") {
+				lines := slices.DeleteFunc(strings.Split(expr, "\n"), func(l string) bool { return strings.HasPrefix(l, "#") })
+				all = append(all, strings.Join(strings.Fields(strings.Join(lines, " ")), " "))
+			}
+		}
+	}
+	return all
+}
+
+// promtool runs Prometheus's tool over a file of that text.
+func promtool(t *testing.T, text string, args ...string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "docs.yml")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("promtool", append(args, file)...).CombinedOutput(); err != nil {
+		t.Errorf("promtool (make tools installs it): %v\n%s", err, out)
+	}
+}
+
+// TestDocumentsPromQL has Prometheus parse each expression.
+func TestDocumentsPromQL(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	b.WriteString("groups:\n  - name: docs\n    rules:\n")
+	n := 0
+	for path, text := range documents(t) {
+		for _, expr := range promql(text) {
+			fmt.Fprintf(&b, "      - {record: 'docs:%d', expr: %q} # %s\n", n, expr, path)
+			n++
+		}
+	}
+	if n < 80 {
+		t.Errorf("%d expressions, want more: are they found?", n)
+	}
+	promtool(t, b.String(), "check", "rules")
+}
+
+// TestMigrationAnswers asks for what docs/migration.tsv says of other
+// exporters' names, over the pages of simulated hosts: each expression must
+// find series.
+func TestMigrationAnswers(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("docs/migration.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := start(t, "--demo=workloads", "--config.file="+write(t, "collectors: {per_process: true, per_link: true, enable: [clocks_app, gpm_media]}")).ready()
+	eventually(t, "the agent has judged, and has differences of GPM's samples", func() bool {
+		s := a.scrape()
+		return s.family("nvgpu_health_status") != nil && s.family("nvgpu_gpm_media_activity_ratio") != nil && s.family("nvgpu_gpm_nvlink_bytes_per_second") != nil
+	})
+	_, page := a.get("/metrics")
+	pages := []string{page}
+	for _, golden := range []string{"models", "mig", "vgpu"} {
+		page, err := os.ReadFile("collectors/testdata/" + golden + ".prom")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, string(page))
+	}
+	var b strings.Builder
+	b.WriteString("evaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n")
+	for i, page := range pages {
+		for key, v := range parse(page) {
+			name, labels, _ := strings.Cut(key, "{")
+			if !strings.HasPrefix(name, "nvgpu_") && !strings.HasPrefix(name, "gpusteward_collect") {
+				continue
+			}
+			labels = strings.Trim(strings.TrimSuffix(labels, "}")+fmt.Sprintf(",instance=%q", fmt.Sprint(i)), ",")
+			more := 0
+			if strings.HasSuffix(name, "_total") {
+				more = 1
+			}
+			fmt.Fprintf(&b, "      - {series: %q, values: '%v+%dx5'}\n", name+"{"+labels+"}", v, more)
+		}
+	}
+	b.WriteString("    promql_expr_test:\n")
+	n := 0
+	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n")[1:] {
+		expr := strings.Split(line, "\t")[2]
+		if expr == "" || slices.ContainsFunc(notAnswered, func(name string) bool { return strings.Contains(expr, name) }) {
+			continue
+		}
+		n++
+		fmt.Fprintf(&b, "      - {expr: %q, eval_time: 5m, exp_samples: [{labels: '{}', value: 1}]}\n", "count("+expr+") > bool 0")
+	}
+	if n < 170 {
+		t.Errorf("%d expressions, want more: are they found?", n)
+	}
+	promtool(t, b.String(), "test", "rules")
+}
+
+// notAnswered are metrics of which these hosts have nothing: what is not
+// simulated, and faults.
+var notAnswered = []string{"nvgpu_hami_", "nvgpu_retired_pages", "nvgpu_c2c_", "nvgpu_gpm_c2c_", "nvgpu_edpp_multiplier_ratio",
+	"nvgpu_xid_last_timestamp_seconds", "gpusteward_collect_errors_total"}
+
+var (
+	command = regexp.MustCompile("(?m)(?:^ *(?:\\$ )?|`)(?:sudo |systemd-run .*-- )?(?:\\./)?gpusteward((?: [^`#\n|]*)?)")
+	option  = regexp.MustCompile(`--(?:\[no-\])?[a-z][a-z.-]*`)
+)
+
+// TestDocumentsCommands wants the flags and subcommands of the command lines in
+// pages to exist.
+func TestDocumentsCommands(t *testing.T) {
+	t.Parallel()
+	var help bytes.Buffer
+	if status := run(context.Background(), []string{"--help"}, &help, &help); status != 0 {
+		t.Fatalf("--help ends with %d", status)
+	}
+	flags := map[string]bool{}
+	for _, f := range option.FindAllString(help.String(), -1) {
+		flags[strings.Replace(f, "[no-]", "", 1)] = true
+	}
+	n := 0
+	for path, text := range documents(t) {
+		for _, c := range command.FindAllStringSubmatch(text, -1) {
+			n++
+			line, _, _ := strings.Cut(c[1]+" ", " -- ")
+			for _, f := range option.FindAllString(line, -1) {
+				if !flags[f] {
+					t.Errorf("%s: gpusteward%s: there is no flag %s", path, line, f)
+				}
+			}
+			word := strings.Fields(line + " agent")[0]
+			if !strings.HasPrefix(word, "-") && regexp.MustCompile(`^[a-z]+$`).MatchString(word) && !strings.Contains(help.String(), "\n"+word+" ") && !strings.Contains(help.String(), "\n"+word+"\n") {
+				t.Errorf("%s: gpusteward%s: there is no command %s", path, line, word)
+			}
+		}
+	}
+	if n < 40 {
+		t.Errorf("%d commands, want more: are they found?", n)
+	}
+}
+
+// TestTroubleshootingQuotes wants what docs/troubleshooting.md says that the
+// programs say, the quoted lines, to be in their source: of a line each part
+// between dots.
+func TestTroubleshootingQuotes(t *testing.T) {
+	t.Parallel()
+	var source strings.Builder
+	for _, pattern := range []string{"*.go", "*/*.go", "*/*/*.go", "*/*/*/*.go", "enforcer/hook/*.c"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range files {
+			if text, err := os.ReadFile(name); err == nil && !strings.HasSuffix(name, "_test.go") {
+				source.Write(text)
+			}
+		}
+	}
+	n := 0
+	for line := range strings.Lines(documents(t)["docs/troubleshooting.md"]) {
+		quote, ok := strings.CutPrefix(line, "> - `")
+		if !ok {
+			continue
+		}
+		for _, part := range strings.Split(strings.TrimSuffix(strings.TrimSpace(quote), "`"), "...") {
+			if part = strings.TrimSpace(part); part == "" {
+				continue
+			}
+			if n++; !strings.Contains(source.String(), part) {
+				t.Errorf("docs/troubleshooting.md: nothing says %q", part)
+			}
+		}
+	}
+	if n < 15 {
+		t.Errorf("%d quotes, want more: are they found?", n)
+	}
+}
