@@ -37,12 +37,17 @@ demo: build
 # minutes of each.
 LONG := ^(TestDetection|TestEveryRowIsDetected|TestLongWindows|TestHealthyHostsAreQuiet|TestMemoryOfWindows|TestAnObedientWorldIsNotAccused|TestDay)$$
 
+# Times that are promised: without the race detector, and without other tests
+# beside them.
+TIMED := ^(TestScrapesBesideAHangAreFast|TestXIDsArriveWithinASecond|TestAttributionIsCheap)$$
+
 # Everything that needs no GPU; what needs one is compiled, so that it stays whole.
 test: tools
 	@test -z "$$(gofmt -l .)" || { echo "gofmt wants changes in:"; gofmt -l .; exit 1; }
 	@go vet ./... && go vet -tags gpu ./... && go vet -tags bench . && go vet -tags kubelet ./... && go vet -tags servers,bench . ./dashboards && go vet -tags pictures . && go vet -tags deploy ./deploy/...
-	@go test -race -shuffle=on -skip '$(LONG)' ./...
+	@go test -race -shuffle=on -skip '$(LONG)|$(TIMED)' ./...
 	@go test -run '$(LONG)' ./health ./enforcer/audit ./enforcer
+	@go test -run '$(TIMED)' -p 1 . ./collectors ./health/notifier
 	@go test -race -tags kubelet -run Kubelet ./collectors/host
 	@$(MAKE) --no-print-directory rules test-servers test-shares test-deploy
 
