@@ -11,32 +11,37 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// ReplaceFile puts what write writes in the place of the file at path, whole
-// or not at all, whatever fails and whenever the host crashes. The directory
-// is made if it is not there. Calls for one path must not overlap. The error
-// says what stands in the way, and what to do about it.
-func ReplaceFile(path string, write func(io.Writer) error) error {
-	return host.Explain(replaceFile(path, write), host.Reads|host.Writes)
+// State is the mode of files that the agent's user and group alone may read.
+const State fs.FileMode = 0o640
+
+// ReplaceFile puts what write writes, with a mode, in the place of the file at
+// path, whole or not at all, whatever fails and whenever the host crashes. Who
+// has the old file open keeps that. The directory is made if it is not there.
+// Calls for one path must not overlap. The error says what stands in the way,
+// and what to do about it.
+func ReplaceFile(path string, mode fs.FileMode, write func(io.Writer) error) error {
+	return host.Explain(replaceFile(path, mode, write), host.Reads|host.Writes)
 }
 
-func replaceFile(path string, write func(io.Writer) error) error {
+func replaceFile(path string, mode fs.FileMode, write func(io.Writer) error) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make the state directory: %w", err)
+		return fmt.Errorf("make the directory: %w", err)
 	}
 	draft := path + ".new"
-	f, err := os.OpenFile(draft, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o640)
+	_ = os.Remove(draft) // of one that was cut off, whoever's it was
+	f, err := os.OpenFile(draft, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
-		return fmt.Errorf("write the state: %w", err)
+		return fmt.Errorf("replace the file: %w", err)
 	}
 	// Only what is on the disk may take the name: else a crash leaves an empty file.
-	err = errors.Join(write(f), f.Sync(), f.Close())
+	err = errors.Join(write(f), f.Chmod(mode), f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(draft, path)
 	}
 	if err != nil {
 		_ = os.Remove(draft) // on a full disk it holds what others need
-		return fmt.Errorf("write the state: %w", err)
+		return fmt.Errorf("replace the file: %w", err)
 	}
 	return SyncDir(dir)
 }

@@ -5,11 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/host"
 )
 
 // specification is the file name of the hook's CDI specification.
@@ -113,47 +117,14 @@ func hookDevice(dir, socket string) cdiSpec {
 	}}}}
 }
 
-// replace makes the file at path what text is, whole or not at all; one that
-// is so already stays. The directory is made if it is not there.
+// replace makes the file at path what text is; one that is so already stays.
 func replace(path string, text []byte, mode fs.FileMode) error {
 	if info, err := os.Lstat(path); err == nil && info.Mode() == mode {
 		if is, err := os.ReadFile(path); err == nil && bytes.Equal(is, text) {
 			return nil
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("make its directory: %w%s", err, hint(err))
-	}
-	draft := path + ".new"
-	_ = os.Remove(draft) // of one that was cut off, whoever's it was
-	f, err := os.OpenFile(draft, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return fmt.Errorf("write %s: %w%s", path, err, hint(err))
-	}
-	_, err = f.Write(text)
-	// Only what is on the disk may take the name: else a crash leaves a piece.
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(draft, path)
-	}
-	if err != nil {
-		_ = os.Remove(draft) // best effort
-		return fmt.Errorf("write %s: %w%s", path, err, hint(err))
-	}
-	return nil
-}
-
-// hint says what to do about an error, where that is known.
-func hint(err error) string {
-	switch {
-	case errors.Is(err, syscall.EROFS):
-		return "; take a directory that can be written to, on hosts whose /usr is read-only one below /opt or /var"
-	case errors.Is(err, fs.ErrPermission):
-		return "; it takes the directory's owner, root as a rule"
-	case errors.Is(err, syscall.ENOSPC):
-		return "; the old file is still there"
-	}
-	return ""
+	return collectors.ReplaceFile(path, mode, func(w io.Writer) error { _, err := w.Write(text); return err })
 }
 
 // give makes dir, and gives it and the files in it to a user. They may be
@@ -163,7 +134,7 @@ func give(dir string, owner int) error {
 		return errors.New("--owner is a user's number, above 0")
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("%w%s", err, hint(err))
+		return host.Explain(err, host.Reads|host.Writes)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -110,7 +110,7 @@ func TestInstallSaysWhatIsWrong(t *testing.T) {
 	}
 	defer func() { _ = unix.Unmount(readOnly, unix.MNT_DETACH) }()
 	for _, dir := range []string{readOnly, readOnly + "/lib"} {
-		if err := Install(InstallOptions{Dir: dir, Library: library}); err == nil || !strings.Contains(err.Error(), "read-only file system; take a directory that can be written to") || !strings.Contains(err.Error(), readOnly) {
+		if err := Install(InstallOptions{Dir: dir, Library: library}); err == nil || !strings.Contains(err.Error(), "read-only file system: it is mounted read-only") || !strings.Contains(err.Error(), readOnly) {
 			t.Error(err)
 		}
 	}
