@@ -50,7 +50,8 @@ func (f fakeDriver) drained(a *agent) {
 		f.t.Errorf("%d sessions of NVML while drained", n)
 	}
 	a.sees("drained", func(s series) bool {
-		return s["gpusteward_drained"] == 1 && len(s.family("nvgpu_up")) == 0 && len(s.family("nvgpu_temperature_celsius")) == 0
+		well := len(s.family("nvgpu_health_status")) + len(s.family("nvgpu_node_health_status")) // of which nothing is known
+		return s["gpusteward_drained"] == 1 && len(s.family("nvgpu_up")) == 0 && len(s.family("nvgpu_temperature_celsius")) == 0 && well == 0
 	})
 	if status, why := a.get("/-/ready"); status != http.StatusServiceUnavailable || !strings.Contains(why, "drained") {
 		f.t.Errorf("/-/ready: %d %s", status, why)

@@ -14,7 +14,7 @@ import (
 // What the engine says of its judgement.
 var (
 	Status       = collectors.Gauge("nvgpu_health_status", "Health of the GPU: 0 is well, 1 degraded (a warning), 2 failed (critical or worse). Absent while it is not known.")
-	NodeStatus   = collectors.HostGauge("nvgpu_node_health_status", "Health of the node, the worst of its GPUs and of the checks on the node itself: 0 is well, 1 degraded, 2 failed.")
+	NodeStatus   = collectors.HostGauge("nvgpu_node_health_status", "Health of the node, the worst of its GPUs and of the checks on the node itself: 0 is well, 1 degraded, 2 failed. Absent while it is not known.")
 	CheckFailing = collectors.Gauge("nvgpu_health_check_failing", "Whether the check fails for the GPU, or for the node where gpu is empty.", "check")
 	CheckUnknown = collectors.Gauge("nvgpu_health_checks_unknown", "Checks of the GPU, or of the node where gpu is empty, that have no data any more: it may not be well.")
 	AlertFiring  = collectors.HostGauge("nvgpu_alert_firing", "For how many entities the alert fires, by the agent's own judgement.", "alert", "severity")
@@ -65,7 +65,9 @@ func (e *Engine) report(s *Snapshot) {
 	s.Add(checks...)
 	s.Add(unknown...)
 	s.Add(status...)
-	s.Add(collectors.Sample{Metric: NodeStatus, Value: worst.status()})
+	if s.answers(Entity{}) || worst > Info {
+		s.Add(collectors.Sample{Metric: NodeStatus, Value: worst.status()})
+	}
 	s.Add(firing...)
 	s.Add(e.incidents(s)...)
 }

@@ -45,21 +45,27 @@ func (s *Snapshot) put(samples []collectors.Sample) {
 // Of returns the samples of m. They must not be changed.
 func (s *Snapshot) Of(m *collectors.Metric) []collectors.Sample { return s.samples[m] }
 
-// answers reports whether the GPU does, as far as is known.
+// answers reports whether the GPU does. The node, the zero Entity, does when
+// it has GPUs, and all answer. While the agent is drained, or there is no
+// driver, nobody does: what was known then is not known now.
 func (s *Snapshot) answers(gpu Entity) bool {
+	some := false
 	for _, up := range s.Of(collectors.Up) {
-		if up.Value == 0 && entityOf(up, nil) == gpu {
-			return false
+		if gpu == (Entity{}) || entityOf(up, nil) == gpu {
+			if some = up.Value == 1; !some {
+				return false
+			}
 		}
 	}
-	return true
+	return some
 }
 
 // outlived reports whether a derived sample is of a GPU that no longer
 // answers: what was derived from its data is as old as that is. Its history
 // stays.
 func (s *Snapshot) outlived(sample collectors.Sample) bool {
-	return sample.Metric != FaultScore && sample.Metric != LemonScore && !s.answers(entityOf(sample, nil))
+	gpu := entityOf(sample, nil)
+	return gpu != (Entity{}) && sample.Metric != FaultScore && sample.Metric != LemonScore && !s.answers(gpu)
 }
 
 // entityOf returns the entity that a sample is about: by its gpu and uuid, and
