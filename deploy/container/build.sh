@@ -32,9 +32,21 @@ cp deploy/container/Dockerfile "$context"
 build=("$@" --build-arg="VERSION=$version" --build-arg="REVISION=$revision" -t "$name" "$context")
 rm -f "$archive"
 case $BUILDER in
-docker) docker build -q "${build[@]}" >/dev/null && docker save -o "$archive" "$name" ;;
-podman) podman build -q --timestamp="$SOURCE_DATE_EPOCH" "${build[@]}" >/dev/null && podman save -q --format=oci-archive -o "$archive" "$name" ;;
-buildah) buildah build -q --timestamp="$SOURCE_DATE_EPOCH" "${build[@]}" >/dev/null && buildah push -q "$name" "oci-archive:$archive:$name" ;;
-*) echo "BUILDER=$BUILDER: take docker, podman or buildah" >&2; exit 1 ;;
+docker)
+	docker build -q "${build[@]}" >/dev/null
+	docker save -o "$archive" "$name"
+	;;
+podman)
+	podman build -q --timestamp="$SOURCE_DATE_EPOCH" "${build[@]}" >/dev/null
+	podman save -q --format=oci-archive -o "$archive" "$name"
+	;;
+buildah)
+	buildah build -q --timestamp="$SOURCE_DATE_EPOCH" "${build[@]}" >/dev/null
+	buildah push -q "$name" "oci-archive:$archive:$name"
+	;;
+*)
+	echo "BUILDER=$BUILDER: take docker, podman or buildah" >&2
+	exit 1
+	;;
 esac
 echo "$archive"

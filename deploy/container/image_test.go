@@ -301,6 +301,11 @@ func TestImage(t *testing.T) {
 	write(t, filepath.Join(store, "storage.conf"), fmt.Sprintf("[storage]\ndriver = \"vfs\"\ngraphroot = %q\nrunroot = %q\n", filepath.Join(store, "graph"), filepath.Join(store, "run")))
 	t.Setenv("CONTAINERS_STORAGE_CONF", filepath.Join(store, "storage.conf"))
 	t.Setenv("BUILDER", "buildah")
+	missing := exec.Command("deploy/container/build.sh", "--build-arg=BASE=localhost/missing", "--pull=never")
+	missing.Dir = repository
+	if out, err := missing.CombinedOutput(); err == nil || strings.Contains(string(out), ".oci.tar") {
+		t.Errorf("a build that cannot be is called done: %v\n%s", err, out)
+	}
 	base := standIn(t)
 	built := func() string {
 		out := run(t, repository, "deploy/container/build.sh", "--build-arg=BASE="+base, "--pull=never")
