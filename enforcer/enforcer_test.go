@@ -213,29 +213,27 @@ func TestEnforcer(t *testing.T) {
 		byPath("greedy", with(func(q *policy.Quota) { q.Guarantee, q.Limit, q.Memory = .3, .3, 1<<30 }), quick(policy.Pause)),
 	}}
 	g := underEnforcer(t, table)
-	guaranteed := g.job("guaranteed", true, "--kernel-us=200", "--seconds=120")
-	greedy := g.job("greedy", true, "--kernel-us=200", "--seconds=120")
-	third := g.job("third", false, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=120")
+	guaranteed := g.job("guaranteed", true, "--kernel-us=200", "--seconds=180")
+	greedy := g.job("greedy", true, "--kernel-us=200", "--seconds=180")
+	third := g.job("third", false, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=180")
 	poll(t, 20*time.Second, "somebody does not work", func() bool { return g.moves(guaranteed) && g.moves(greedy) && g.moves(third) })
 
 	from := monotonic() + int64(settle)
 	poll(t, time.Minute, "the books are not compared", func() bool {
 		return slices.ContainsFunc(g.stats().Quotas, func(q wire.QuotaStats) bool { return q.Tenant == "greedy" && q.Charge != nil })
 	})
-	both := []*series{g.truth.of(guaranteed.cmd.Process.Pid), g.truth.of(greedy.cmd.Process.Pid)}
-	part := shares(both, from, from+int64(10*time.Second))
-	kept := func() bool { return part[0] >= .69 && part[1] <= .31 }
-	if !kept() { // what else runs on this machine takes time from them
-		fmt.Printf("MISSED, measuring once more: they have %.3f of the GPU's time\n", part)
-		from = monotonic()
+	attempt(t, func() error {
 		poll(t, 20*time.Second, "no 10 s pass", func() bool { return monotonic() > from+int64(10*time.Second) })
-		part = shares(both, from, from+int64(10*time.Second))
-	}
-	if !kept() {
-		t.Errorf("they have %.3f of the GPU's time, want 0.7 and 0.3", part)
-	}
+		both := []*series{g.truth.of(guaranteed.cmd.Process.Pid), g.truth.of(greedy.cmd.Process.Pid)}
+		part := shares(both, from, from+int64(10*time.Second))
+		from = monotonic()
+		if len(part) != 2 || part[0] < .69 || part[1] > .31 {
+			return fmt.Errorf("they have %.3f of the GPU's time, want 0.7 and 0.3", part)
+		}
+		return nil
+	})
 
-	evader := g.job("greedy", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=120")
+	evader := g.job("greedy", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=180")
 	poll(t, 20*time.Second, "the evader does not work", func() bool { return g.moves(evader) })
 	found := poll(t, 10*time.Second, "the evader is not reported", func() bool {
 		return slices.ContainsFunc(g.stats().Workloads, func(w wire.WorkloadStats) bool { return w.Tenant == "greedy" && w.Unhooked == 1 && w.Processes == 2 })
@@ -277,9 +275,9 @@ func TestEnforcerTerminates(t *testing.T) {
 	}}
 	g := underEnforcer(t, table)
 	g.hardware = true
-	anchor := g.job("third", true, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=120") // so that there is a broker's GPU
-	doomed := g.job("doomed", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=120")
-	shadowed := g.job("shadowed", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=120")
+	anchor := g.job("third", true, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=180") // so that there is a broker's GPU
+	doomed := g.job("doomed", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=180")
+	shadowed := g.job("shadowed", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=180")
 	poll(t, 20*time.Second, "somebody does not work", func() bool { return g.moves(doomed) && g.moves(shadowed) && g.moves(anchor) })
 	poll(t, 20*time.Second, "they are not reported", func() bool {
 		n := uint64(0)
@@ -311,8 +309,8 @@ func TestPausedOverRestart(t *testing.T) {
 	slow.Hold = time.Minute
 	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none}, Steps: quick(policy.Warn), Actions: 10, Rules: []policy.Rule{byPath("paused", none, slow)}}
 	g := underEnforcer(t, table)
-	anchor := g.job("third", true, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=120")
-	w := g.job("paused", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=120")
+	anchor := g.job("third", true, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=180")
+	w := g.job("paused", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=180")
 	poll(t, 20*time.Second, "somebody does not work", func() bool { return g.moves(w) && g.moves(anchor) })
 	poll(t, 60*time.Second, "it is not paused", func() bool { return slices.Contains(g.told("paused"), "pause done") && !g.moves(w) })
 	_, err := enforcer.New(enforcer.Options{Policy: policy.New(table, policy.HostView{}, nil), Dir: g.dir, Host: g, Broker: broker.Options{Socket: g.socket + "2"}})

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/procfs"
+
 	"gpusteward/enforcer/wire"
 )
 
@@ -214,33 +216,59 @@ func (f figure) show() {
 }
 
 // fair is an error where shares miss the goals: 0.5 point over 10 s and 2
-// points over 1 s. On a simulated GPU half as much again is let pass over 10 s:
-// how soon its processes wake is the machine's, and the card's is what counts.
+// points over 1 s. On a simulated GPU half as much again is let pass: how soon
+// its processes wake is the machine's, and the card's is what counts.
 func (f figure) fair() error {
-	goal := 0.5
+	one, ten := 2.0, 0.5
 	if f.simulated {
-		goal = 0.75
+		one, ten = 1.5*one, 1.5*ten
 	}
-	if f.one.max <= 2 && !(f.ten.max > goal) { // over a shorter run there is no window of 10 s
+	if f.one.max <= one && !(f.ten.max > ten) { // over a shorter run there is no window of 10 s
 		return nil
 	}
-	return fmt.Errorf("%s: shares err by %.2f points over 1 s (goal 2) and %.2f over 10 s (goal %g)", f.name, f.one.max, f.ten.max, goal)
+	return fmt.Errorf("%s: shares err by %.2f points over 1 s (goal %g) and %.2f over 10 s (goal %g)", f.name, f.one.max, one, f.ten.max, ten)
 }
 
-// attempt runs an experiment, and up to twice more where it missed its goal: a
-// busy machine may take a second from anybody. All runs are printed, and only
-// three misses fail the test.
+// attempt runs an experiment, and up to four times more where it missed its
+// goal: a busy machine may take a second from anybody. All runs are printed,
+// and only misses fail the test. What the hypervisor took processors away from
+// is no measurement: it is no miss, and where there is no other that is said.
 func attempt(t *testing.T, once func() error) {
 	t.Helper()
-	err := once()
-	for range 2 {
-		if err == nil {
+	var missed error
+	for range 5 {
+		before := stolen(t)
+		err := once()
+		took := stolen(t) - before
+		switch {
+		case err == nil:
 			return
+		case took > bearable:
+			fmt.Printf("NOT MEASURED, the hypervisor took %v of processor time: %v\n", took, err)
+		default:
+			fmt.Printf("MISSED: %v\n", err)
+			missed = err
 		}
-		fmt.Printf("MISSED, measuring once more: %v\n", err)
-		err = once()
 	}
+	if missed != nil {
+		t.Error(missed)
+	}
+}
+
+// bearable is the processor time that a hypervisor may take during a run: less
+// than what two points of a second are.
+const bearable = 20 * time.Millisecond
+
+// stolen returns what the hypervisor has taken of all processors since boot.
+func stolen(t *testing.T) time.Duration {
+	t.Helper()
+	proc, err := procfs.NewDefaultFS()
 	if err != nil {
-		t.Error(err)
+		t.Fatal(err)
 	}
+	stat, err := proc.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(stat.CPUTotal.Steal * float64(time.Second))
 }
