@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // together runs tests that mostly wait, all at once, however few processors
@@ -204,6 +206,7 @@ func TestScrapesBesideAHangAreFast(t *testing.T) {
 	f.set("hang.2", "")
 	a.sees("the hang", func(s series) bool { return s.down("nvmlDeviceGetTemperature", 2) })
 	took := make([]time.Duration, 200)
+	before := stolen(t)
 	for i := range took {
 		began := time.Now()
 		a.get("/metrics")
@@ -211,9 +214,24 @@ func TestScrapesBesideAHangAreFast(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("scrapes beside a GPU that hangs: p50 %v, p99 %v", took[100], took[198])
-	if took[198] > 50*time.Millisecond {
-		t.Errorf("p99 of a scrape is %v", took[198])
+	if most := 50*time.Millisecond + stolen(t) - before; took[198] > most {
+		t.Errorf("p99 of a scrape is %v, at most %v", took[198], most)
 	}
+}
+
+// stolen returns the processor time that a hypervisor has taken since boot:
+// what is late by no more was held up by nobody here.
+func stolen(t *testing.T) time.Duration {
+	t.Helper()
+	proc, err := procfs.NewDefaultFS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stat, err := proc.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(stat.CPUTotal.Steal * float64(time.Second))
 }
 
 func TestCallsThatHang(t *testing.T) {
