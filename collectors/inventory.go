@@ -140,7 +140,7 @@ func (v *inventory) save(log *slog.Logger) {
 	}
 	if err == nil {
 		v.spoiled = false
-		err = ReplaceFile(v.path, State, inventoryFile{v.all()}.write)
+		err = ReplaceFile(v.path, StateMode, inventoryFile{v.all()}.write)
 	}
 	switch told := !v.failed.IsZero(); {
 	case err == nil && told:

@@ -11,8 +11,8 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// State is the mode of files that the agent's user and group alone may read.
-const State fs.FileMode = 0o640
+// StateMode is the mode of files that the agent's user and group alone may read.
+const StateMode fs.FileMode = 0o640
 
 // ReplaceFile puts what write writes, with a mode, in the place of the file at
 // path, whole or not at all, whatever fails and whenever the host crashes. Who

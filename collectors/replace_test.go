@@ -21,7 +21,7 @@ func TestFilesAreReplacedWholeOrNotAtAll(t *testing.T) {
 		{"half of the seco", errors.New("disk full"), "first"},
 		{"3", nil, "3"},
 	} {
-		err := ReplaceFile(path, State, func(w io.Writer) error {
+		err := ReplaceFile(path, StateMode, func(w io.Writer) error {
 			_, err := io.WriteString(w, c.text)
 			return errors.Join(err, c.err)
 		})
@@ -38,7 +38,7 @@ func TestFilesAreReplacedWholeOrNotAtAll(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm()&0o007 != 0 {
 		t.Errorf("%v, %v: others may read it", info.Mode(), err)
 	}
-	if err := ReplaceFile("/proc/no/such/file", State, func(io.Writer) error { return nil }); err == nil {
+	if err := ReplaceFile("/proc/no/such/file", StateMode, func(io.Writer) error { return nil }); err == nil {
 		t.Error("a file that cannot be is written")
 	}
 }

@@ -71,7 +71,7 @@ func (e *Enforcer) keep(paused []action.Paused) error {
 		}
 		e.spoiled = false
 	}
-	if err := collectors.ReplaceFile(e.StateFile, collectors.State, func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+	if err := collectors.ReplaceFile(e.StateFile, collectors.StateMode, func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
 		return fmt.Errorf("keep who is paused: %w", err)
 	}
 	e.written = text

@@ -49,7 +49,7 @@ func (s Store) Save(name string, v any) error {
 	if len(text) > maxStored {
 		return fmt.Errorf("keep the state %s: its %d bytes are more than the %d that are read back", name, len(text), maxStored)
 	}
-	return collectors.ReplaceFile(s.path(name), collectors.State, func(w io.Writer) error {
+	return collectors.ReplaceFile(s.path(name), collectors.StateMode, func(w io.Writer) error {
 		_, err := w.Write(text)
 		return err
 	})
