@@ -222,7 +222,7 @@ func TestEnforcer(t *testing.T) {
 	poll(t, time.Minute, "the books are not compared", func() bool {
 		return slices.ContainsFunc(g.stats().Quotas, func(q wire.QuotaStats) bool { return q.Tenant == "greedy" && q.Charge != nil })
 	})
-	attempt(t, func() error {
+	attempt(t, onStub(t, func() error {
 		poll(t, 20*time.Second, "no 10 s pass", func() bool { return monotonic() > from+int64(10*time.Second) })
 		both := []*series{g.truth.of(guaranteed.cmd.Process.Pid), g.truth.of(greedy.cmd.Process.Pid)}
 		part := shares(both, from, from+int64(10*time.Second))
@@ -231,7 +231,7 @@ func TestEnforcer(t *testing.T) {
 			return fmt.Errorf("they have %.3f of the GPU's time, want 0.7 and 0.3", part)
 		}
 		return nil
-	})
+	}))
 
 	evader := g.job("greedy", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=180")
 	poll(t, 20*time.Second, "the evader does not work", func() bool { return g.moves(evader) })

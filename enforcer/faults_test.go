@@ -17,7 +17,7 @@ import (
 // first moment it would complete as much work as time passes.
 func TestDeathGivesShareBack(t *testing.T) {
 	const span = 100 * time.Millisecond
-	attempt(t, func() error {
+	attempt(t, onStub(t, func() error {
 		h := stub(t)
 		h.govern(t, tenant("heir", 10), tenant("victim", 90))
 		heir := h.load(t, "heir", "--kernel-us=200", "--seconds=60")
@@ -44,7 +44,7 @@ func TestDeathGivesShareBack(t *testing.T) {
 			return fmt.Errorf("a dead client's share came back after %.1f ms, goal 10 ms", slices.Max(lost))
 		}
 		return nil
-	})
+	}))
 }
 
 // poll looks at a condition every few milliseconds and returns how long it

@@ -86,7 +86,7 @@ func TestShares(t *testing.T) {
 			t.Parallel()
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			attempt(t, func() error { return saturate(t, c.name, true, *shareSeconds, c.demands...).fair() })
+			attempt(t, onStub(t, func() error { return saturate(t, c.name, true, *shareSeconds, c.demands...).fair() }))
 		})
 	}
 }
@@ -95,21 +95,21 @@ func TestShares(t *testing.T) {
 // other one: together they use it all.
 func TestWorkConservation(t *testing.T) {
 	bursty := demand{50, 200 * time.Microsecond, []string{"--kernel-us=200", "--burst-ms=5", "--sleep-ms=20"}}
-	attempt(t, func() error {
+	attempt(t, onStub(t, func() error {
 		saturate(t, "bursty, plain", false, 3, kernels(50, 200), bursty)
 		f := saturate(t, "bursty", true, 5, kernels(50, 200), bursty)
 		if f.rate < 0.97 {
 			return fmt.Errorf("the GPU is busy %.1f %% of the time beside a bursty tenant, goal 97 %%", 100*f.rate)
 		}
 		return nil
-	})
+	}))
 }
 
 // TestSmallKernels holds that tenants that are bound by their own processor
 // run together: turns would halve them.
 func TestSmallKernels(t *testing.T) {
 	small := demand{50, 5 * time.Microsecond, []string{"--kernel-us=5", "--cpu-us=20"}}
-	attempt(t, func() error {
+	attempt(t, onStub(t, func() error {
 		var plain, governed []float64
 		for range 2 {
 			plain = append(plain, saturate(t, "small kernels, plain", false, 2, small, small).steps)
@@ -119,5 +119,5 @@ func TestSmallKernels(t *testing.T) {
 			return fmt.Errorf("small kernels reach %.1f %% of what they do ungoverned, goal 95 %%", 100*part)
 		}
 		return nil
-	})
+	}))
 }
