@@ -4,6 +4,8 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 )
@@ -15,7 +17,7 @@ func TestReserveWithinTheCap(t *testing.T) {
 	if r == 0 || !ok || free != 40 {
 		t.Fatalf("60 of 100: %d %v %d", r, ok, free)
 	}
-	if _, ok, free := l.Reserve("a", 2, 41); ok || free != 40 {
+	if r, ok, free := l.Reserve("a", 2, 41); r != 0 || ok || free != 40 {
 		t.Errorf("41 of 40: %v %d", ok, free)
 	}
 	if _, ok, free := l.Reserve("a", 2, math.MaxUint64); ok || free != 40 {
@@ -53,7 +55,7 @@ func TestTenantsAreApart(t *testing.T) {
 	if _, ok, _ := l.Reserve("b", 2, 10); !ok {
 		t.Error("b was refused for what a has")
 	}
-	if _, ok, free := l.Reserve("b", 1, 0); ok || free != 0 {
+	if r, ok, free := l.Reserve("b", 1, 0); r != 0 || ok || free != 0 {
 		t.Error("a's session reserved as b")
 	}
 }
@@ -108,8 +110,9 @@ func TestReservationsAreBounded(t *testing.T) {
 		}
 		seen[r], last = true, r
 	}
-	if _, ok, _ := l.Reserve("a", 1, 1); ok {
-		t.Error("one more than there may be")
+	l.SetCap("a", 1000)
+	if r, ok, free := l.Reserve("a", 1, 1); r != 0 || ok || free != 1000-Reservations || l.Usage("a").Denied != 1 {
+		t.Errorf("one more than there may be: %d %v, %d free, %+v", r, ok, free, l.Usage("a"))
 	}
 	if _, ok, _ := l.Reserve("a", 2, 1); !ok {
 		t.Error("another session was refused for it")
@@ -192,6 +195,90 @@ func TestMove(t *testing.T) {
 	}
 }
 
+// What a tenant that stays has, and what is left for others, is right after one
+// of its sessions moved to a tenant whose own session then ends.
+func TestMoveOfOneOfTwo(t *testing.T) {
+	var l Ledger
+	l.SetRoom(100)
+	l.Adopt("a", 1, 20)
+	l.Reserve("a", 1, 5)
+	l.Reserve("a", 2, 3)
+	l.Adopt("b", 3, 7)
+	if err := l.Move("b", 1); err != nil {
+		t.Fatal(err)
+	}
+	if a, b := l.Usage("a"), l.Usage("b"); a != (Usage{Reserved: 3, Peak: 20}) || b != (Usage{Committed: 27, Reserved: 5, Peak: 27}) {
+		t.Errorf("a %+v, b %+v", a, b)
+	}
+	if _, ok, free := l.Reserve("c", 4, 66); ok || free != 65 {
+		t.Errorf("66 of the 65 that are left: %v, %d free", ok, free)
+	}
+	l.End(3)
+	l.Release(3)
+	if b := l.Usage("b"); b != (Usage{Committed: 20, Reserved: 5, Peak: 27}) {
+		t.Errorf("b %+v after the end of its first session", b)
+	}
+	for id := range uint64(5) {
+		l.End(id)
+		l.Release(id)
+	}
+	if len(l.tenants) != 0 || l.claims != 0 {
+		t.Errorf("%d tenants and claims of %d are kept of nobody", len(l.tenants), l.claims)
+	}
+}
+
+// A tenant may have as many bytes as can be counted, and not one more.
+func TestCountsDoNotOverflow(t *testing.T) {
+	const committed, reserved, dead = 1, 2, 4
+	const left = math.MaxUint64 - committed - reserved - dead
+	for _, c := range []struct {
+		more uint64
+		want error
+	}{
+		{left - 1, nil},
+		{left, nil},
+		{left + 1, ErrBytes},
+		{left + 2, ErrBytes},
+		{math.MaxUint64, ErrBytes},
+	} {
+		l := ledgerWith("a", committed, reserved, dead)
+		if err := l.Adopt("a", 9, c.more); !errors.Is(err, c.want) {
+			t.Errorf("adopt %d of %d: %v", c.more, uint64(left), err)
+		}
+		l = ledgerWith("a", committed, reserved, dead)
+		l.Adopt("b", 9, c.more-10)
+		r, _, _ := l.Reserve("b", 9, 10)
+		if err := l.Move("a", 9); !errors.Is(err, c.want) {
+			t.Errorf("move %d to where %d are left: %v", c.more, uint64(left), err)
+		}
+		if n := l.Session(9); n != c.more || r == 0 || l.Abort(9, r) != nil {
+			t.Errorf("%d of %d bytes are the session's after its move", n, c.more)
+		}
+	}
+}
+
+// ledgerWith returns a ledger in which a tenant has so many bytes.
+func ledgerWith(name string, committed, reserved, dead uint64) *Ledger {
+	var l Ledger
+	l.Adopt(name, 1, committed)
+	l.Reserve(name, 1, reserved)
+	l.Adopt(name, 2, dead)
+	l.End(2)
+	return &l
+}
+
+// The claims of all tenants that a GPU could ever have do not overflow.
+func TestClaimsDoNotOverflow(t *testing.T) {
+	var l Ledger
+	l.SetRoom(1 << 40)
+	for i := range 1 << 16 {
+		l.SetReserved(strconv.Itoa(i), math.MaxUint64)
+	}
+	if _, ok, free := l.Reserve("a", 1, 1); ok || free != 0 {
+		t.Errorf("what others are guaranteed was given away: %v, %d free", ok, free)
+	}
+}
+
 func TestNothingIsKeptOfWhoIsGone(t *testing.T) {
 	var l Ledger
 	for id := range uint64(1000) {
@@ -202,6 +289,8 @@ func TestNothingIsKeptOfWhoIsGone(t *testing.T) {
 	}
 	l.SetCap("x", 1)
 	l.SetCap("x", 0)
+	l.SetReserved("y", 1)
+	l.SetReserved("y", 0)
 	if len(l.tenants) != 0 || len(l.sessions) != 0 {
 		t.Errorf("%d tenants, %d sessions", len(l.tenants), len(l.sessions))
 	}
@@ -263,6 +352,41 @@ func TestReserved(t *testing.T) {
 	}
 }
 
+// What counts as asked of a guarantee of 10, and as missed when it is aborted:
+// in whichever of a session's slots, whatever that had before.
+func TestAskedAndMissed(t *testing.T) {
+	for _, c := range []struct {
+		what          string
+		had           uint64 // in the same slot, and committed
+		bytes         uint64
+		asked, missed uint64
+	}{
+		{"nothing", 1, 0, 1, 0},
+		{"one byte", 1, 1, 2, 1},
+		{"all that is left", 1, 9, 2, 1},
+		{"more", 1, 10, 1, 0},
+		{"after more", 100, 1, 0, 0},
+		{"after nothing", 0, 10, 1, 1},
+	} {
+		for before := range 3 {
+			var l Ledger
+			l.SetReserved("a", 10)
+			for range before {
+				l.Reserve("a", 1, 0)
+			}
+			r, _, _ := l.Reserve("a", 1, c.had)
+			l.Commit(1, r, c.had)
+			r, _, _ = l.Reserve("a", 1, c.bytes)
+			if err := l.Abort(1, r); err != nil {
+				t.Fatal(err)
+			}
+			if u := l.Usage("a"); u.Asked != c.asked || u.Missed != c.missed {
+				t.Errorf("%s in slot %d: %+v", c.what, before, u)
+			}
+		}
+	}
+}
+
 // A request moved with its session is none of another's guarantee.
 func TestMovedRequestsAreNotMissed(t *testing.T) {
 	var l Ledger
@@ -293,6 +417,7 @@ func TestRaceOnOneCap(t *testing.T) {
 					t.Errorf("over the cap: %+v", u)
 					return
 				}
+				runtime.Gosched() // so that others ask meanwhile, on one CPU too
 				switch {
 				case !ok:
 				case r.IntN(4) == 0:
