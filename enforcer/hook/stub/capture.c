@@ -76,6 +76,17 @@ void gs_capture_lose(CUstream s)
 	pthread_mutex_unlock(&lock);
 }
 
+CUresult gs_capture_none(CUstream s)
+{
+	CUgraph graph;
+
+	GS_TRY(gs_capture_of(s, &graph));
+	if (!graph)
+		return CUDA_SUCCESS;
+	gs_capture_lose(s);
+	return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
 extern CUresult cuGraphDestroy(CUgraph g);
 
 static CUresult end(struct gs_capture *c, CUgraph *graph)

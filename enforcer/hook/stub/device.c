@@ -111,6 +111,7 @@ GS_API cuDeviceGetAttribute(int *v, CUdevice_attribute a, CUdevice d)
 	case 13: *v = 1000000; break; /* clock, kHz */
 	case 16: *v = 132; break;     /* multiprocessors */
 	case 41: case 83: case 102: case 115: *v = 1; break; /* addresses, managed, virtual, pools */
+	case 92: case 93: case 94: case 122: case 123: *v = 1; break; /* streams that wait for words of memory */
 	case 75: *v = 9; break;       /* compute capability */
 	default: *v = 0;
 	}

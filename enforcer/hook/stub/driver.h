@@ -17,9 +17,17 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
 	unsigned shared, CUstream s, void **params, void **extra);
 CUresult cuStreamCreate(CUstream *s, unsigned flags);
 CUresult cuStreamDestroy_v2(CUstream s);
+CUresult cuStreamGetCtx(CUstream s, CUcontext *c);
 CUresult cuStreamQuery(CUstream s);
 CUresult cuStreamSynchronize(CUstream s);
 CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned flags);
+CUresult cuStreamWaitValue32_v2(CUstream s, CUdeviceptr at, uint32_t value, unsigned flags);
+CUresult cuStreamWaitValue64_v2(CUstream s, CUdeviceptr at, cuuint64_t value, unsigned flags);
+CUresult cuStreamWriteValue32_v2(CUstream s, CUdeviceptr at, uint32_t value, unsigned flags);
+CUresult cuStreamWriteValue64_v2(CUstream s, CUdeviceptr at, cuuint64_t value, unsigned flags);
+CUresult cuStreamWaitValue32_v2_ptsz(void);
+CUresult cuLaunchHostFunc(CUstream s, CUhostFn function, void *of);
+CUresult cuLaunchHostFunc_ptsz(void);
 CUresult cuStreamBeginCapture_v2(CUstream s, CUstreamCaptureMode mode);
 CUresult cuStreamEndCapture(CUstream s, CUgraph *g);
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);

@@ -12,8 +12,30 @@
 #define GS_STUB_STREAMS 1024
 #define GS_STUB_EVENTS 32768
 #define GS_STUB_RING 1024 /* entries of a stream, as on a real driver */
+#define GS_STUB_MEETINGS 256
+#define GS_STUB_RANKS 64 /* of a meeting */
+#define GS_STUB_WORDS 4096
 
-enum gs_work { GS_WORK_KERNEL, GS_WORK_EVENT, GS_WORK_WAIT, GS_WORK_COPY };
+/* MEET and SPIN are kernels that, when their own work is done, spin until their
+ * partners have begun or a word has its value; a WRITE writes one when it ends.
+ * UNTIL holds its stream up without spinning; HOST does until its process has
+ * run a function. */
+enum gs_work {
+	GS_WORK_KERNEL, GS_WORK_EVENT, GS_WORK_WAIT, GS_WORK_COPY,
+	GS_WORK_MEET, GS_WORK_SPIN, GS_WORK_WRITE, GS_WORK_UNTIL, GS_WORK_HOST,
+};
+
+static inline bool gs_waits(uint32_t work)
+{
+	return work == GS_WORK_MEET || work == GS_WORK_SPIN || work == GS_WORK_UNTIL || work == GS_WORK_HOST;
+}
+
+/* MEET: the meeting, the rank, the sequence number (0: the rank's next).
+ * SPIN, UNTIL, WRITE: the word, how to compare, the value. */
+struct gs_wait { uint32_t place, how; uint64_t value; };
+
+enum gs_how { GS_AT_LEAST, GS_EQUAL, GS_AND, GS_NOR, GS_COMPARE = 3, GS_WIDE = 4 }; /* WIDE: 64 bits, not 32 */
+#define GS_NEVER UINT64_MAX
 
 /* The two ways that copies go, each with an engine that serves one at a time. */
 enum gs_engine { GS_ENGINE_LINK, GS_ENGINE_MEMORY, GS_ENGINES };
@@ -31,6 +53,7 @@ struct gs_entry {
 	uint32_t event;        /* EVENT: whose time it is */
 	uint64_t record;       /* EVENT: the event's record at the time */
 	struct gs_point point; /* WAIT */
+	struct gs_wait wait;
 	uint64_t until;        /* the stream's work up to here and with this, ns */
 	uint64_t order;        /* among all entries of the process */
 	uint64_t copied;       /* when the stream's copies up to here and with this are done, CLOCK_MONOTONIC ns; 0 none */
@@ -45,6 +68,8 @@ struct gs_slot_stream {
 	uint32_t context;
 	uint32_t next;   /* of the process, + 1 */
 	uint32_t closed; /* freed when its work is done */
+	uint32_t met;    /* the MEET at its head has begun */
+	uint32_t spins;  /* the kernel at its head has done its own work, and waits */
 	uint64_t head, tail;
 	uint64_t queued, worked; /* ns of kernels ever put in, ever done */
 	uint64_t copied;         /* when the last copy is done */
@@ -63,6 +88,7 @@ struct gs_slot_proc {
 	uint32_t streams; /* first, + 1 */
 	uint32_t begun;   /* stream whose kernel is half done, + 1 */
 	uint32_t last;    /* stream that ran last, + 1 */
+	uint32_t spinning; /* streams that spin */
 	uint64_t order;
 	uint64_t busy; /* ns of kernels done */
 	uint64_t used, peak; /* bytes */
@@ -87,11 +113,34 @@ struct gs_gpu {
 	struct gs_entry ring[GS_STUB_STREAMS][GS_STUB_RING];
 };
 
+/* Where partners meet, on whatever GPUs and in whatever processes. */
+struct gs_meeting {
+	uint64_t group; /* 0 free */
+	uint32_t count; /* of ranks */
+	uint32_t user[GS_STUB_RANKS];  /* who launched last as that rank: GPU and process slot, + 1; 0 nobody, or gone */
+	uint64_t begun[GS_STUB_RANKS]; /* the last sequence number that it has begun */
+	uint64_t at[GS_STUB_RANKS][2]; /* when it began its last one, and the one before: by their lowest bit */
+};
+
+/* A word of memory that streams or kernels of a process wait for or write: no
+ * other memory has any contents. It is 0 at first. */
+struct gs_word {
+	int32_t pid; /* 0 free */
+	uint32_t gpus; /* where that process uses it, a bit each */
+	uint64_t at, value;
+	uint64_t time; /* of its last change */
+};
+
 struct gs_host {
 	uint64_t magic; /* written last by who made the file */
 	uint32_t gpus, reserved;
 	uint64_t slice, change; /* ns */
 	uint64_t rate[GS_ENGINES]; /* bytes a second */
+	_Atomic uint64_t waits; /* entries in streams that wait, of all GPUs (gs_waits) */
+	pthread_mutex_t places; /* robust; guards what follows, and is taken after a GPU's */
+	uint32_t meetings, words; /* slots ever used */
+	struct gs_meeting meeting[GS_STUB_MEETINGS];
+	struct gs_word word[GS_STUB_WORDS];
 	struct gs_gpu gpu[GS_STUB_GPUS_MAX];
 };
 
@@ -99,15 +148,25 @@ struct gs_host {
 extern struct gs_host *gs_host;
 uint64_t gs_stub_now(void); /* CLOCK_MONOTONIC, ns */
 bool gs_host_open(void);    /* by GS_STUB_FILE; once */
-struct gs_gpu *gs_gpu_lock(unsigned gpu); /* moved on to the present */
+struct gs_gpu *gs_gpu_lock(unsigned gpu); /* moved on to the present; no other may be locked already */
 void gs_gpu_unlock(struct gs_gpu *g);
 int gs_proc_join(struct gs_gpu *g); /* this process's slot, -1 none left; locked */
 void gs_proc_leave(struct gs_gpu *g, int proc);
 bool gs_memory_take(struct gs_gpu *g, int proc, uint64_t bytes); /* takes the lock; false: out of memory */
 void gs_memory_give(struct gs_gpu *g, int proc, uint64_t bytes); /* takes the lock */
 
-/* simulate.c: the GPU is locked */
-void gs_simulate(struct gs_gpu *g, uint64_t now);
+/* meet.c: places, by their numbers */
+enum { GS_NO_PLACE = -1, GS_NO_MATCH = -2 }; /* all are taken; the group has another count */
+int gs_meeting(uint64_t group, uint64_t count, uint64_t rank, unsigned gpu, int proc);
+uint64_t gs_meeting_begin(struct gs_wait w, uint64_t now); /* its sequence number */
+int gs_word(int pid, uint64_t at, unsigned gpu);
+void gs_word_write(struct gs_wait w, uint64_t now);
+uint64_t gs_wait_over(const struct gs_entry *e); /* since when it need not wait, or GS_NEVER */
+void gs_places_leave(unsigned gpu, int proc, int pid); /* frees those that nobody uses any more */
+
+/* simulate.c: the GPUs are locked */
+void gs_simulate(struct gs_gpu *const *gpus, unsigned n, uint64_t now);
+bool gs_at_head(struct gs_gpu *g, struct gs_point p); /* its stream has come to it */
 uint64_t gs_copy_ns(enum gs_engine way, uint64_t bytes); /* how long a copy takes */
 uint64_t gs_predict(struct gs_gpu *g, struct gs_point p); /* no later than the point will be reached */
 bool gs_passed(const struct gs_gpu *g, struct gs_point p);

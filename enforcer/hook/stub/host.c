@@ -10,7 +10,7 @@
 
 #include "gpu.h"
 
-#define MAGIC 0x3247505742555453ull /* changes with struct gs_host */
+#define MAGIC 0x3347505742555453ull /* changes with struct gs_host */
 #define BURY_EVERY 1000000ull        /* ns */
 
 struct gs_host *gs_host;
@@ -65,6 +65,7 @@ static void make(struct gs_host *h)
 	pthread_mutexattr_init(&a);
 	pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
 	pthread_mutexattr_setrobust(&a, PTHREAD_MUTEX_ROBUST);
+	pthread_mutex_init(&h->places, &a);
 	for (uint32_t i = 0; i < h->gpus; i++) {
 		pthread_mutex_init(&h->gpu[i].mutex, &a);
 		h->gpu[i].memory = memory;
@@ -107,6 +108,7 @@ void gs_proc_leave(struct gs_gpu *g, int proc)
 	for (uint32_t i = 0; i < g->events; i++)
 		if (g->event[i].owner == (uint32_t)proc + 1)
 			g->event[i] = (struct gs_slot_event){0};
+	gs_places_leave((unsigned)(g - gs_host->gpu), proc, p->pid);
 	g->used -= p->used;
 	*p = (struct gs_slot_proc){0};
 	if (own[g - gs_host->gpu] == proc + 1) {
@@ -125,17 +127,31 @@ static void bury(struct gs_gpu *g, uint64_t now)
 			gs_proc_leave(g, (int)i);
 }
 
+/* Where anything waits for what another GPU may do, all of them go on together,
+ * so that each sees the others' doings when they happened. They are locked in
+ * one order, and by nobody who has one. */
 struct gs_gpu *gs_gpu_lock(unsigned gpu)
 {
-	struct gs_gpu *g = &gs_host->gpu[gpu];
+	struct gs_gpu *all[GS_STUB_GPUS_MAX];
+	bool together = gs_host->waits != 0;
+	unsigned n = 0;
 	uint64_t now;
 
-	if (pthread_mutex_lock(&g->mutex) == EOWNERDEAD)
-		pthread_mutex_consistent(&g->mutex);
+	for (unsigned i = 0; i < gs_host->gpus; i++) {
+		if (!together && i != gpu)
+			continue;
+		all[n++] = &gs_host->gpu[i];
+		if (pthread_mutex_lock(&gs_host->gpu[i].mutex) == EOWNERDEAD)
+			pthread_mutex_consistent(&gs_host->gpu[i].mutex);
+	}
 	now = gs_stub_now();
-	bury(g, now);
-	gs_simulate(g, now);
-	return g;
+	for (unsigned i = 0; i < n; i++)
+		bury(all[i], now);
+	gs_simulate(all, n, now);
+	while (n--)
+		if (all[n] != &gs_host->gpu[gpu])
+			gs_gpu_unlock(all[n]);
+	return &gs_host->gpu[gpu];
 }
 
 void gs_gpu_unlock(struct gs_gpu *g)

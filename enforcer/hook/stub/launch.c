@@ -4,7 +4,7 @@
 
 #include "stub.h"
 
-#define OTHER_NS 1000 /* of a kernel that is not "spin" */
+#define OTHER_NS 1000 /* of a kernel that is none of those below */
 
 struct CUmod_st { struct CUfunc_st *functions; };
 
@@ -53,23 +53,63 @@ GS_API cuModuleUnload(CUmodule m)
 	return CUDA_SUCCESS;
 }
 
-/* "spin" runs as many nanoseconds as its first parameter, a u64, says. */
+/* The kernels that do something. All parameters are u64, and the first one is
+ * how many nanoseconds of the GPU's time the kernel's own work takes:
+ *   spin(ns)                             does nothing else
+ *   meet(ns, group, number, rank, count) ends when all ranks of the group, 0 to
+ *                                        count - 1, have begun one of that number;
+ *                                        number 0: the rank's next; ~0: the rank
+ *                                        has left, and nobody need wait for it
+ *   await(ns, address, value)            ends when the 32-bit word is >= value
+ *   tell(ns, address, value)             writes the word when it ends
+ * None but spin can be captured. */
+static bool parameters(CUfunction f, const char *name, void **params, uint64_t *out, int n)
+{
+	if (!params || strcmp(f->name, name))
+		return false;
+	for (int i = 0; i < n; i++)
+		memcpy(&out[i], params[i], sizeof out[i]);
+	return true;
+}
+
 uint64_t gs_duration(CUfunction f, void **params)
 {
 	uint64_t ns = OTHER_NS;
 
-	if (params && !strcmp(f->name, "spin"))
-		memcpy(&ns, params[0], sizeof ns);
+	parameters(f, "spin", params, &ns, 1);
 	return ns;
+}
+
+static CUresult meet(CUstream s, uint64_t ns, uint64_t group, uint64_t number, uint64_t rank, uint64_t count)
+{
+	int place;
+
+	if (!group || count > GS_STUB_RANKS || rank >= count)
+		return CUDA_ERROR_INVALID_VALUE;
+	place = gs_meeting(group, count, rank, (unsigned)s->ctx->device, s->ctx->proc);
+	if (place < 0)
+		return place == GS_NO_MATCH ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
+	return gs_put_wait(s, GS_WORK_MEET, ns, (struct gs_wait){(uint32_t)place, (uint32_t)rank, number}, NULL);
 }
 
 static CUresult launch(CUfunction f, CUstream s, void **params)
 {
 	CUgraph graph;
+	uint64_t p[5];
+	bool meets, spins, tells;
 
 	GS_TRY(gs_stream_of(s, &s));
 	if (!f)
 		return CUDA_ERROR_INVALID_HANDLE;
+	meets = parameters(f, "meet", params, p, 5);
+	spins = parameters(f, "await", params, p, 3);
+	tells = parameters(f, "tell", params, p, 3);
+	if (meets || spins || tells)
+		GS_TRY(gs_capture_none(s));
+	if (meets)
+		return meet(s, p[0], p[1], p[2], p[3], p[4]);
+	if (spins || tells)
+		return gs_put_word(s, spins ? GS_WORK_SPIN : GS_WORK_WRITE, p[0], p[1], GS_AT_LEAST, p[2]);
 	GS_TRY(gs_capture_of(s, &graph));
 	if (graph)
 		return gs_graph_add(graph, gs_duration(f, params), 0) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;

@@ -7,14 +7,21 @@
  *   copied BYTES RATE            with --launch=copy, in all and per second
  *   total NS COMPLETED SECONDS   at the end, also after SIGTERM
  * A launch is a kernel, a graph, or a copy of --copy-kib, from the host (up), to
- * it (down) or within the GPU (in), as --copy-way says. */
+ * it (down) or within the GPU (in), as --copy-way says; or a step of a gang:
+ * --kernels kernels, and one that waits until all ranks have come to theirs:
+ *   --launch=meet --gang=NUMBER --ranks=N --rank=R
+ * of which at most --ahead, 4 if not said, are out. One rank is one process, on
+ * whatever GPU, and one stream.
+ * On a real card all are ready before any begins, with a file in /dev/shm. A
+ * rank that ends leaves: the others go on without it. */
 #define _GNU_SOURCE
-#include <getopt.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,21 +29,22 @@
 
 #define MARKS 4096 /* events that a thread has out */
 #define STREAMS 64
+#define AHEAD 64
 
 static struct {
 	double kernel_us, graph_us, burst_ms, sleep_ms, seconds, cpu_us, alloc_mib, alloc_step_mib, report_ms, rate, copy_kib;
-	long sync_every, steps, streams, threads, gpu;
-	bool graph, copy, wait;
+	long sync_every, steps, streams, threads, gpu, gang, ranks, rank, kernels, ahead;
+	bool graph, copy, meet, wait;
 	const char *resolve, *kind, *way;
 } option = {.kernel_us = 100, .graph_us = 2000, .alloc_step_mib = 20, .report_ms = 100, .sync_every = 0, .streams = 1,
-	.threads = 1, .resolve = "dlsym", .kind = "native", .copy_kib = 1024, .way = "up"};
+	.threads = 1, .kernels = 4, .resolve = "dlsym", .kind = "native", .copy_kib = 1024, .way = "up"};
 
 /* One thread's launches. Marks are put in by the thread and taken out by the
  * reporter, so that a launch is counted even while the thread is blocked. */
 struct worker {
 	pthread_t thread;
 	CUstream stream[STREAMS];
-	CUevent event[MARKS];
+	CUevent event[MARKS], out[AHEAD];
 	uint64_t counts[MARKS];
 	_Atomic uint64_t put, taken;
 	_Atomic uint64_t done; /* completed launches */
@@ -48,6 +56,8 @@ static volatile sig_atomic_t stop;
 static CUgraphExec exec;
 static CUdeviceptr from, to; /* of copies */
 static char *host;
+static _Atomic uint32_t *words; /* of the gang, on a real card; one each STRIDE bytes */
+static uint64_t gang; /* as launch_meet wants it */
 static uint64_t iterations, began;
 static pthread_mutex_t output = PTHREAD_MUTEX_INITIALIZER;
 
@@ -97,8 +107,54 @@ static CUresult copy(CUstream s)
 	}
 }
 
-static CUresult launch_on(CUstream s)
+/* The gang's words, with this rank's at 0 again. */
+static void join_gang(void)
 {
+	size_t bytes = RANKS * STRIDE;
+	char path[64];
+	int file;
+
+	gang = (uint64_t)option.gang;
+	if (simulated)
+		return;
+	snprintf(path, sizeof path, "/dev/shm/gpusteward-gang-%ld", option.gang);
+	file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+	check(file < 0 || ftruncate(file, (off_t)bytes) ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS, path);
+	words = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	check(words == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS, path);
+	close(file);
+	words[option.rank * STRIDE / 4] = 0;
+	gang = share((void *)words, bytes);
+}
+
+/* Nobody need wait for this rank any more. Its own work has ended. */
+static void leave_gang(CUstream s)
+{
+	char path[64];
+
+	if (simulated) {
+		check(launch_meet(gang, UINT64_MAX, (uint64_t)option.rank, (uint64_t)option.ranks, s), "launch");
+		check(cu.cuStreamSynchronize(s), "cuStreamSynchronize");
+		return;
+	}
+	words[option.rank * STRIDE / 4] = UINT32_MAX;
+	snprintf(path, sizeof path, "/dev/shm/gpusteward-gang-%ld", option.gang);
+	unlink(path);
+}
+
+static CUresult step(uint64_t number, CUstream s)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	for (long i = 0; i < option.kernels && !r; i++)
+		r = launch_kernel(iterations, s);
+	return r ? r : launch_meet(gang, number, (uint64_t)option.rank, (uint64_t)option.ranks, s);
+}
+
+static CUresult launch_on(const struct worker *w, CUstream s)
+{
+	if (option.meet)
+		return step(w->launched + 1, s);
 	if (option.copy)
 		return copy(s);
 	return option.graph ? cu.cuGraphLaunch(exec, s) : launch_kernel(iterations, s);
@@ -109,7 +165,11 @@ static void launch(struct worker *w)
 	CUstream s = w->stream[w->launched % (uint64_t)option.streams];
 	uint64_t start = now();
 
-	check(launch_on(s), "launch");
+	if (option.ahead && w->launched >= (uint64_t)option.ahead)
+		check(cu.cuEventSynchronize(w->out[w->launched % (uint64_t)option.ahead]), "cuEventSynchronize");
+	check(launch_on(w, s), "launch");
+	if (option.ahead)
+		check(cu.cuEventRecord(w->out[w->launched % (uint64_t)option.ahead], s), "cuEventRecord");
 	w->launched++;
 	if (option.cpu_us > 0)
 		for (start = now(); (double)(now() - start) < option.cpu_us * 1000;)
@@ -139,6 +199,8 @@ static double launch_us(void)
 {
 	if (option.copy)
 		return (double)copy_bytes() / 25e3; /* the link's 25 GB/s */
+	if (option.meet)
+		return option.kernel_us * (double)option.kernels;
 	return option.graph ? option.graph_us : option.kernel_us;
 }
 
@@ -181,6 +243,8 @@ static void *work(void *of)
 		bursts(w);
 	else
 		steady(w);
+	if (option.meet)
+		leave_gang(w->stream[0]);
 	w->over = true;
 	return NULL;
 }
@@ -248,6 +312,8 @@ static struct worker *prepare(void)
 			check(cu.cuStreamCreate(&w[i].stream[s], CU_STREAM_NON_BLOCKING), "cuStreamCreate");
 		for (long e = 0; e < MARKS && !option.sync_every && option.burst_ms <= 0; e++)
 			check(cu.cuEventCreate(&w[i].event[e], CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+		for (long e = 0; e < option.ahead; e++)
+			check(cu.cuEventCreate(&w[i].out[e], CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING), "cuEventCreate");
 	}
 	check(w ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY, "threads");
 	iterations = (uint64_t)(option.kernel_us * 1000 * per_ns);
@@ -257,6 +323,8 @@ static struct worker *prepare(void)
 		check(cu.cuMemAlloc_v2(&from, copy_bytes()), "cuMemAlloc");
 		check(cu.cuMemAlloc_v2(&to, copy_bytes()), "cuMemAlloc");
 	}
+	if (option.meet)
+		join_gang();
 	if (option.graph)
 		exec = graph_of(iterations, option.graph_us > option.kernel_us ? (int)(option.graph_us / option.kernel_us + 0.5) : 1);
 	return w;
@@ -272,6 +340,8 @@ static bool parse(int argc, char **argv)
 		{"report-ms", &option.report_ms, 0, 0}, {"rate", &option.rate, 0, 0}, {"copy-kib", &option.copy_kib, 0, 0},
 		{"sync-every", 0, &option.sync_every, 0}, {"steps", 0, &option.steps, 0},
 		{"streams", 0, &option.streams, 0}, {"threads", 0, &option.threads, 0}, {"gpu", 0, &option.gpu, 0},
+		{"gang", 0, &option.gang, 0}, {"ranks", 0, &option.ranks, 0}, {"rank", 0, &option.rank, 0},
+		{"kernels", 0, &option.kernels, 0}, {"ahead", 0, &option.ahead, 0},
 		{"resolve", 0, 0, &option.resolve}, {"alloc-kind", 0, 0, &option.kind},
 		{"copy-way", 0, 0, &option.way},
 	};
@@ -308,8 +378,16 @@ static bool parse(int argc, char **argv)
 	}
 	option.graph = !strcmp(how, "graph");
 	option.copy = !strcmp(how, "copy");
+	option.meet = !strcmp(how, "meet");
+	if (option.meet && !option.ahead)
+		option.ahead = 4;
+	if (option.meet && (option.gang < 1 || option.ranks < 1 || option.ranks > RANKS || option.rank < 0
+		|| option.rank >= option.ranks || option.threads != 1 || option.streams != 1))
+		return false;
+	if (option.ahead < 0 || option.ahead > AHEAD)
+		return false;
 	return option.streams > 0 && option.streams <= STREAMS && option.threads > 0 && option.kernel_us >= 0
-		&& option.copy_kib >= 1 / 1024. && (option.graph || option.copy || !strcmp(how, "kernel"));
+		&& option.copy_kib >= 1 / 1024. && (option.graph || option.copy || option.meet || !strcmp(how, "kernel"));
 }
 
 int main(int argc, char **argv)

@@ -1,4 +1,4 @@
-/* The load generator's view of the driver: resolved as programs do it. */
+/* The view that the load generator and the recipes have of the driver: resolved as programs do it. */
 #ifndef GPUSTEWARD_LOAD_H
 #define GPUSTEWARD_LOAD_H
 
@@ -10,6 +10,7 @@
 #define CALLS \
 	X(cuInit, cuInit, unsigned) \
 	X(cuDeviceGet, cuDeviceGet, CUdevice *, int) \
+	X(cuDeviceGetCount, cuDeviceGetCount, int *) \
 	X(cuDeviceGetName, cuDeviceGetName, char *, int, CUdevice) \
 	X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, CUcontext *, CUdevice) \
 	X(cuCtxSetCurrent, cuCtxSetCurrent, CUcontext) \
@@ -19,6 +20,9 @@
 		unsigned, CUstream, void **, void **) \
 	X(cuStreamCreate, cuStreamCreate, CUstream *, unsigned) \
 	X(cuStreamSynchronize, cuStreamSynchronize, CUstream) \
+	X(cuStreamWaitValue32_v2, cuStreamWaitValue32, CUstream, CUdeviceptr, uint32_t, unsigned) \
+	X(cuStreamWriteValue32_v2, cuStreamWriteValue32, CUstream, CUdeviceptr, uint32_t, unsigned) \
+	X(cuLaunchHostFunc, cuLaunchHostFunc, CUstream, CUhostFn, void *) \
 	X(cuStreamBeginCapture_v2, cuStreamBeginCapture, CUstream, CUstreamCaptureMode) \
 	X(cuStreamEndCapture, cuStreamEndCapture, CUstream, CUgraph *) \
 	X(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, CUgraphExec *, CUgraph, unsigned long long) \
@@ -33,6 +37,9 @@
 	X(cuMemAllocAsync, cuMemAllocAsync, CUdeviceptr *, size_t, CUstream) \
 	X(cuMemCreate, cuMemCreate, CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, \
 		unsigned long long) \
+	X(cuMemHostRegister_v2, cuMemHostRegister, void *, size_t, unsigned) \
+	X(cuMemHostGetDevicePointer_v2, cuMemHostGetDevicePointer, CUdeviceptr *, void *, unsigned) \
+	X(cuMemsetD8_v2, cuMemsetD8, CUdeviceptr, unsigned char, size_t) \
 	X(cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync, CUdeviceptr, const void *, size_t, CUstream) \
 	X(cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync, void *, CUdeviceptr, size_t, CUstream) \
 	X(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync, CUdeviceptr, CUdeviceptr, size_t, CUstream) \
@@ -44,14 +51,30 @@ extern struct calls {
 #undef X
 } cu;
 
+struct kernels { CUfunction spin, meet, await, tell; };
+
+extern const char *program; /* its name, for what it says of errors */
 extern CUcontext context;
-extern CUfunction spin;
-extern double per_ns; /* iterations of spin that last one nanosecond */
+extern struct kernels kernels;
+extern double per_ns; /* iterations of a kernel that last one nanosecond */
+extern bool simulated;
 
 void resolve(const char *how); /* "link", "dlsym" or "procaddress"; exits where it cannot */
 void open_gpu(int ordinal, double rate); /* context and kernel; measures per_ns where rate is 0 */
 void check(CUresult r, const char *what); /* exits on an error */
 CUgraphExec graph_of(uint64_t iterations, int kernels);
 CUresult launch_kernel(uint64_t iterations, CUstream s);
+
+/* Kernels that wait: each for itself gives up after a minute on a real card. */
+#define RANKS 64
+#define STRIDE 128 /* bytes from one rank's word to the next */
+
+/* Ends when all ranks have begun the one of that number, counted from 1. where
+ * is their words, as the GPU sees them; on the simulated driver any number. */
+CUresult launch_meet(uint64_t where, uint64_t number, uint64_t rank, uint64_t ranks, CUstream s);
+CUresult launch_await(CUdeviceptr at, uint64_t value, CUstream s); /* until the 32-bit word is >= value */
+CUresult launch_tell(uint64_t iterations, CUdeviceptr at, uint64_t value, CUstream s); /* writes it when it ends */
+CUdeviceptr share(void *at, size_t bytes); /* the host's memory, as all GPUs see it */
+void load_kernels(struct kernels *k); /* for the current context */
 
 #endif

@@ -150,6 +150,35 @@ GS_API cuMemFree_v2(CUdeviceptr at)
 	return give(at, GS_HELD_LINEAR) ? cuMemFreeAsync(at, NULL) : CUDA_SUCCESS;
 }
 
+/* Memory of the host that the GPU sees too, under the same address. */
+GS_API cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags)
+{
+	CUcontext c;
+
+	(void)flags;
+	GS_TRY(gs_current(&c));
+	return at && bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+GS_API cuMemHostUnregister(void *at)
+{
+	CUcontext c;
+
+	GS_TRY(gs_current(&c));
+	return at ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+GS_API cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *at, unsigned flags)
+{
+	CUcontext c;
+
+	GS_TRY(gs_current(&c));
+	if (!out || !at || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	*out = (uintptr_t)at;
+	return CUDA_SUCCESS;
+}
+
 struct CUarray_st { CUDA_ARRAY_MEMORY_REQUIREMENTS needs; };
 struct CUmipmappedArray_st { CUDA_ARRAY_MEMORY_REQUIREMENTS needs; };
 

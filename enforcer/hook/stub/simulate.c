@@ -2,7 +2,17 @@
  * robin; one kernel at a time of that process, round robin over its streams.
  * Beside that go copies, as fast as their engine, whoever's turn it is: each is
  * done when its engine has made those that were put in before it, and its
- * stream has come to it. */
+ * stream has come to it.
+ *
+ * A kernel that waits for others (MEET, SPIN) takes its process's time as a
+ * kernel that spins does: other processes have their slices, and the process's
+ * own other streams go on beside it, for it needs next to nothing of the GPU;
+ * but where they have nothing to do, it spins its slices away. It sees that its
+ * wait is over when its process has the GPU.
+ *
+ * GPUs that wait for each other are moved on together, the one that is furthest
+ * back first; one that does nothing but wait moves on last, and no further than
+ * to the first thing that can happen on any. */
 #include "gpu.h"
 
 /* gs_predict never looks further ahead, so that a waiter notices in time that
@@ -48,9 +58,23 @@ static bool ready(struct gs_gpu *g, uint32_t stream)
 	if (s->head == s->tail || head_of(g, stream)->work == GS_WORK_COPY)
 		return false;
 	e = head_of(g, stream);
-	if (e->work == GS_WORK_WAIT && !gs_passed(g, e->point))
+	if (s->spins)
+		return gs_wait_over(e) <= g->now;
+	if (e->work == GS_WORK_HOST || (e->work == GS_WORK_WAIT && !gs_passed(g, e->point)))
+		return false;
+	if (e->work == GS_WORK_UNTIL && gs_wait_over(e) > g->now)
 		return false;
 	return ordered(g, stream, e->order);
+}
+
+/* The stream + 1 whose kernel has spun long enough. */
+static uint32_t relieved(struct gs_gpu *g, uint32_t proc)
+{
+	uint32_t i = g->proc[proc].spinning ? g->proc[proc].streams : 0;
+
+	while (i && !(g->stream[i - 1].spins && ready(g, i - 1)))
+		i = g->stream[i - 1].next;
+	return i;
 }
 
 /* The stream + 1 that the process goes on with, 0 where it has nothing to do:
@@ -58,9 +82,11 @@ static bool ready(struct gs_gpu *g, uint32_t stream)
 static uint32_t ready_stream(struct gs_gpu *g, uint32_t proc)
 {
 	const struct gs_slot_proc *p = &g->proc[proc];
-	uint32_t first = 0, i;
+	uint32_t first = relieved(g, proc), i;
 	bool after = false;
 
+	if (first)
+		return first;
 	if (p->begun)
 		return p->begun;
 	for (i = p->streams; i; i = g->stream[i - 1].next) {
@@ -75,13 +101,14 @@ static uint32_t ready_stream(struct gs_gpu *g, uint32_t proc)
 	return first;
 }
 
-/* The next process + 1 after the current one that has something to do. */
+/* The next process + 1 after the current one that has something to do, if only
+ * to spin. */
 static uint32_t ready_proc(struct gs_gpu *g)
 {
 	for (uint32_t n = 0; n < g->procs; n++) {
 		uint32_t i = (g->current + n) % g->procs;
 
-		if (g->proc[i].pid && ready_stream(g, i))
+		if (g->proc[i].pid && (g->proc[i].spinning || ready_stream(g, i)))
 			return i + 1;
 	}
 	return 0;
@@ -93,8 +120,11 @@ void gs_stream_free(struct gs_gpu *g, uint32_t stream)
 	struct gs_slot_proc *p = &g->proc[s->owner - 1];
 	uint32_t *link = &p->streams;
 
-	for (; s->head != s->tail; s->head++)
+	for (; s->head != s->tail; s->head++) {
 		g->copies -= head_of(g, stream)->work == GS_WORK_COPY;
+		gs_host->waits -= gs_waits(head_of(g, stream)->work);
+	}
+	p->spinning -= s->spins;
 	while (*link && *link != stream + 1)
 		link = &g->stream[*link - 1].next;
 	if (*link)
@@ -115,10 +145,45 @@ static void retire(struct gs_gpu *g, uint32_t stream)
 
 	if (e->work == GS_WORK_EVENT && v->record == e->record)
 		v->time = g->now;
+	if (e->work == GS_WORK_WRITE)
+		gs_word_write(e->wait, g->now);
 	g->copies -= e->work == GS_WORK_COPY;
+	gs_host->waits -= gs_waits(e->work);
+	g->proc[s->owner - 1].spinning -= s->spins;
+	s->spins = s->met = 0;
 	s->head++;
 	if (s->closed && s->head == s->tail)
 		gs_stream_free(g, stream);
+}
+
+/* Until when what a process's streams wait for will not be, as far as is known
+ * and no later than limit. */
+static uint64_t awaited(struct gs_gpu *g, uint32_t proc, uint64_t limit)
+{
+	for (uint32_t i = g->proc[proc].streams; i; i = g->stream[i - 1].next) {
+		const struct gs_slot_stream *s = &g->stream[i - 1];
+		uint64_t over;
+
+		if (!s->spins && (s->head == s->tail || head_of(g, i - 1)->work != GS_WORK_UNTIL))
+			continue;
+		over = gs_wait_over(head_of(g, i - 1));
+		if (over > g->now && over < limit)
+			limit = over;
+	}
+	return limit;
+}
+
+/* The kernel at the stream's head has done its own work. */
+static void worked(struct gs_gpu *g, uint32_t stream)
+{
+	const struct gs_entry *e = head_of(g, stream);
+
+	if ((e->work == GS_WORK_MEET || e->work == GS_WORK_SPIN) && gs_wait_over(e) > g->now) {
+		g->stream[stream].spins = 1;
+		g->proc[g->stream[stream].owner - 1].spinning++;
+	} else {
+		retire(g, stream);
+	}
 }
 
 /* Runs the current process's next entry until it ends, the slice does, or now. */
@@ -126,8 +191,18 @@ static void run(struct gs_gpu *g, uint32_t stream, uint64_t now)
 {
 	struct gs_slot_stream *s = &g->stream[stream];
 	struct gs_slot_proc *p = &g->proc[g->current - 1];
-	uint64_t left = head_of(g, stream)->until - s->worked, most = now - g->now;
+	struct gs_entry *e = head_of(g, stream);
+	uint64_t left = e->until - s->worked, most;
 
+	if (s->spins) {
+		retire(g, stream);
+		return;
+	}
+	if (e->work == GS_WORK_MEET && !s->met) {
+		e->wait.value = gs_meeting_begin(e->wait, g->now);
+		s->met = 1;
+	}
+	most = (p->spinning ? awaited(g, g->current - 1, now) : now) - g->now;
 	if (g->slice_end > g->now && most > g->slice_end - g->now)
 		most = g->slice_end - g->now;
 	p->last = stream + 1;
@@ -138,7 +213,7 @@ static void run(struct gs_gpu *g, uint32_t stream, uint64_t now)
 	p->busy += left;
 	g->now += left;
 	if (!p->begun)
-		retire(g, stream);
+		worked(g, stream);
 }
 
 uint64_t gs_copy_ns(enum gs_engine way, uint64_t bytes)
@@ -175,33 +250,103 @@ static uint64_t copy(struct gs_gpu *g, uint64_t limit)
 	return limit;
 }
 
-void gs_simulate(struct gs_gpu *g, uint64_t now)
+static bool spins(const struct gs_gpu *g)
 {
-	while (g->now < now) {
-		uint64_t until = copy(g, now);
-		uint32_t stream = g->current ? ready_stream(g, g->current - 1) : 0;
+	return g->current && g->proc[g->current - 1].spinning;
+}
 
-		if (!stream || g->now >= g->slice_end) {
-			uint32_t next = ready_proc(g);
+/* Does the next thing, no later than now; false where nothing is to be done but
+ * to wait or spin, which takes no time here. */
+static bool step(struct gs_gpu *g, uint64_t now)
+{
+	uint64_t until = copy(g, now);
+	uint32_t stream = g->current ? ready_stream(g, g->current - 1) : 0;
 
-			if (!next) {
-				g->now = until;
-				continue;
-			}
-			g->switched = g->now;
-			if (next != g->current && g->current)
-				g->switched += gs_host->change;
-			g->switching += g->switched - g->now;
-			g->slice_end = g->switched + gs_host->slice;
-			g->current = next;
-			stream = ready_stream(g, next - 1);
-		}
-		if (g->now < g->switched)
-			g->now = g->switched < until ? g->switched : until;
-		else
-			run(g, stream - 1, until);
+	if ((!stream && !spins(g)) || g->now >= g->slice_end) {
+		uint32_t next = ready_proc(g);
+
+		if (!next)
+			return false;
+		g->switched = g->now;
+		if (next != g->current && g->current)
+			g->switched += gs_host->change;
+		g->switching += g->switched - g->now;
+		g->slice_end = g->switched + gs_host->slice;
+		g->current = next;
+		stream = ready_stream(g, next - 1);
 	}
-	copy(g, now);
+	if (g->now < g->switched)
+		g->now = g->switched < until ? g->switched : until;
+	else if (stream)
+		run(g, stream - 1, until);
+	else
+		return false;
+	return true;
+}
+
+/* Until when a GPU that only waits goes on so, whatever the others do but what
+ * they have done; no later than limit. */
+static uint64_t still(struct gs_gpu *g, uint64_t limit)
+{
+	limit = copy(g, limit);
+	if (!spins(g)) {
+		for (uint32_t i = 0; gs_host->waits && i < g->procs; i++)
+			limit = awaited(g, i, limit);
+		return limit;
+	}
+	if (g->slice_end > g->now && g->slice_end < limit)
+		limit = g->slice_end;
+	return awaited(g, g->current - 1, limit);
+}
+
+static void pass(struct gs_gpu *g, uint64_t until)
+{
+	if (spins(g))
+		g->proc[g->current - 1].busy += until - g->now;
+	g->now = until;
+}
+
+/* The GPU that is furthest back, but for those of the set; n where all are there. */
+static unsigned furthest_back(struct gs_gpu *const *gpus, unsigned n, uint64_t now, uint32_t but)
+{
+	unsigned found = n;
+
+	for (unsigned i = 0; i < n; i++)
+		if (!(but >> i & 1) && gpus[i]->now < now && (found == n || gpus[i]->now < gpus[found]->now))
+			found = i;
+	return found;
+}
+
+void gs_simulate(struct gs_gpu *const *gpus, unsigned n, uint64_t now)
+{
+	uint32_t waiting = 0; /* a bit each */
+
+	for (;;) {
+		unsigned i = furthest_back(gpus, n, now, waiting);
+		uint64_t until = now;
+
+		if (i < n) {
+			waiting = step(gpus[i], now) ? 0 : waiting | 1u << i;
+			continue;
+		}
+		i = furthest_back(gpus, n, now, 0);
+		if (i == n)
+			break;
+		for (unsigned k = 0; k < n; k++)
+			if (gpus[k]->now < now)
+				until = still(gpus[k], until);
+		pass(gpus[i], until);
+		waiting = 0;
+	}
+	for (unsigned i = 0; i < n; i++)
+		copy(gpus[i], now);
+}
+
+bool gs_at_head(struct gs_gpu *g, struct gs_point p)
+{
+	const struct gs_slot_stream *s = &g->stream[p.stream];
+
+	return s->generation == p.generation && s->head == p.at && ordered(g, p.stream, head_of(g, p.stream)->order);
 }
 
 static uint64_t pending(const struct gs_gpu *g, uint32_t proc)

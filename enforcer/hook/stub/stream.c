@@ -8,25 +8,33 @@
 #include "stub.h"
 
 #define ROOM 64 /* entries that must end before a full stream takes more */
+#define SOON 2000    /* ns; a waiter does not look again before */
+#define LATER 20000  /* where something waits that nobody can predict, at first, */
+#define LATEST 100000 /* and in the end */
 
 /* Sleeps until the GPU will be there as things stand, and looks again: others'
  * work may have come between. */
 void gs_wait(struct gs_gpu *g, struct gs_point p)
 {
 	static _Thread_local bool sharp;
+	uint64_t patience = LATER;
 
 	if (!sharp)
 		prctl(PR_SET_TIMERSLACK, 1);
 	sharp = true;
 	for (;;) {
-		uint64_t t = 0;
+		uint64_t t = 0, soonest = SOON;
 		struct timespec at;
 
 		gs_gpu_lock((unsigned)(g - gs_host->gpu));
 		if (!gs_passed(g, p)) {
 			t = gs_predict(g, p);
-			if (t < g->now + 2000)
-				t = g->now + 2000;
+			if (gs_host->waits && t < g->now + patience) {
+				soonest = patience;
+				patience += patience < LATEST ? patience / 4 : 0;
+			}
+			if (t < g->now + soonest)
+				t = g->now + soonest;
 		}
 		gs_gpu_unlock(g);
 		if (!t)
@@ -58,7 +66,7 @@ static struct gs_entry *room(CUstream s)
 	return &g->ring[s->slot][q->tail % GS_STUB_RING];
 }
 
-CUresult gs_put(CUstream s, enum gs_work work, uint64_t ns, CUevent event, struct gs_point point)
+static CUresult put(CUstream s, struct gs_entry what, uint64_t ns, CUevent event, struct gs_point *where)
 {
 	struct gs_entry *e = room(s);
 	struct gs_gpu *g = s->ctx->g;
@@ -66,7 +74,8 @@ CUresult gs_put(CUstream s, enum gs_work work, uint64_t ns, CUevent event, struc
 
 	if (!e)
 		return CUDA_ERROR_INVALID_HANDLE;
-	*e = (struct gs_entry){.work = work, .point = point, .order = g->proc[s->ctx->proc].order++};
+	*e = what;
+	e->order = g->proc[s->ctx->proc].order++;
 	if (event) {
 		struct gs_slot_event *v = &g->event[event->slot];
 
@@ -78,9 +87,22 @@ CUresult gs_put(CUstream s, enum gs_work work, uint64_t ns, CUevent event, struc
 	q->queued += ns;
 	e->until = q->queued;
 	e->copied = q->copied;
+	gs_host->waits += gs_waits(e->work);
+	if (where)
+		*where = (struct gs_point){s->slot, s->generation, q->tail};
 	q->tail++;
 	gs_gpu_unlock(g);
 	return CUDA_SUCCESS;
+}
+
+CUresult gs_put(CUstream s, enum gs_work work, uint64_t ns, CUevent event, struct gs_point point)
+{
+	return put(s, (struct gs_entry){.work = work, .point = point}, ns, event, NULL);
+}
+
+CUresult gs_put_wait(CUstream s, enum gs_work work, uint64_t ns, struct gs_wait wait, struct gs_point *where)
+{
+	return put(s, (struct gs_entry){.work = work, .wait = wait}, ns, NULL, where);
 }
 
 /* The engine makes the copies in the order in which they come, all processes'. */

@@ -78,15 +78,21 @@ CUresult gs_stream_of(CUstream s, CUstream *out); /* what a caller's handle mean
 CUstream gs_stream_make(CUcontext ctx, uint32_t kind, int priority);
 void gs_stream_close(CUstream s);
 CUresult gs_put(CUstream s, enum gs_work work, uint64_t ns, CUevent event, struct gs_point point);
+/* where: the place that it got is put there, unless it is NULL */
+CUresult gs_put_wait(CUstream s, enum gs_work work, uint64_t ns, struct gs_wait wait, struct gs_point *where);
 CUresult gs_put_copy(CUstream s, enum gs_engine way, uint64_t bytes);
 void gs_wait(struct gs_gpu *g, struct gs_point p);
 CUresult gs_finish(CUcontext ctx); /* waits for all work of the context */
+
+/* wait.c: kernels, and streams, that wait for words of memory or write them */
+CUresult gs_put_word(CUstream s, enum gs_work work, uint64_t ns, CUdeviceptr at, uint32_t how, uint64_t value);
 
 /* capture.c */
 CUresult gs_unsafe(void); /* 900 where a capture forbids this thread an unsafe call; the capture is lost */
 /* NULL graph where the stream does not capture; an error where it cannot take work. */
 CUresult gs_capture_of(CUstream s, CUgraph *graph);
 void gs_capture_lose(CUstream s);
+CUresult gs_capture_none(CUstream s); /* what cannot be captured here: the capture is lost */
 void gs_capture_leave(CUstream s); /* s is destroyed */
 bool gs_capture_joins(CUstream s, CUevent e); /* s waits for e: captures too where e was captured */
 CUresult gs_capture_event(CUevent e);        /* 907 where e was captured */

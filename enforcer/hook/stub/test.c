@@ -2,6 +2,7 @@
  * its own file, so that one cannot spoil another. */
 #define _GNU_SOURCE
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +15,8 @@
 #define MIB (1ull << 20)
 #define IS(call, want) expect((long)(call), (long)(want), #call, __LINE__)
 
-static CUfunction spin;
-static CUcontext context;
+static CUfunction spin, meeting, await, teller;
+static CUcontext context, other; /* of GPU 0, and of GPU 1 where a test has it */
 
 static void expect(long got, long want, const char *what, int line)
 {
@@ -42,6 +43,27 @@ static void start(void)
 	IS(cuCtxSetCurrent(context), 0);
 	IS(cuModuleLoadData(&m, "image"), 0);
 	IS(cuModuleGetFunction(&spin, m, "spin"), 0);
+	IS(cuModuleGetFunction(&meeting, m, "meet"), 0);
+	IS(cuModuleGetFunction(&await, m, "await"), 0);
+	IS(cuModuleGetFunction(&teller, m, "tell"), 0);
+}
+
+/* The same on a host of two GPUs, with GPU 0 current. */
+static void start_two(void)
+{
+	setenv("GS_STUB_GPUS", "2", 1);
+	start();
+	IS(cuDevicePrimaryCtxRetain(&other, 1), 0);
+}
+
+static CUstream stream_on(CUcontext c)
+{
+	CUstream s;
+
+	IS(cuCtxSetCurrent(c), 0);
+	IS(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), 0);
+	IS(cuCtxSetCurrent(context), 0);
+	return s;
 }
 
 static CUresult run(uint64_t ns, CUstream s)
@@ -51,12 +73,30 @@ static CUresult run(uint64_t ns, CUstream s)
 	return cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, s, params, NULL);
 }
 
+static CUresult meet(uint64_t ns, uint64_t group, uint64_t number, uint64_t rank, uint64_t count, CUstream s)
+{
+	void *params[] = {&ns, &group, &number, &rank, &count};
+
+	return cuLaunchKernel(meeting, 1, 1, 1, 1, 1, 1, 0, s, params, NULL);
+}
+
+static CUresult on_word(CUfunction f, uint64_t ns, CUdeviceptr at, uint64_t value, CUstream s)
+{
+	void *params[] = {&ns, &at, &value};
+
+	return cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, params, NULL);
+}
+
 static CUevent event(CUstream s)
 {
+	CUcontext c;
 	CUevent e;
 
+	IS(cuStreamGetCtx(s, &c), 0);
+	IS(cuCtxSetCurrent(c), 0);
 	IS(cuEventCreate(&e, 0), 0);
 	IS(cuEventRecord(e, s), 0);
+	IS(cuCtxSetCurrent(context), 0);
 	return e;
 }
 
@@ -370,11 +410,331 @@ static void copies_take_their_time(void)
 	IS(n, 1);
 }
 
+/* A kernel that meets ends when the last of its partners begins, to the nanosecond,
+ * whichever GPU is looked at first. */
+static void partners_wait_for_each_other(void)
+{
+	CUstream s, t;
+	CUevent a, b, c, d;
+
+	start_two();
+	s = stream_on(context);
+	t = stream_on(other);
+	a = event(s);
+	IS(meet(1000000, 7, 1, 0, 2, s), 0);
+	b = event(s);
+	IS(run(20000000, t), 0);
+	c = event(t);
+	IS(meet(1000000, 7, 1, 1, 2, t), 0);
+	d = event(t);
+	IS(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+	IS(cuEventSynchronize(d), 0);
+	IS(cuEventSynchronize(b), 0);
+	near(between(c, b), 0, 1e-6, "who came first, ms after the other began");
+	near(between(c, d), 1, 1e-6, "who came last, ms: its own work");
+	near(between(a, b), 20, 5, "who came first, ms");
+	IS(meet(0, 7, 1, 2, 2, s), CUDA_ERROR_INVALID_VALUE);
+	IS(meet(0, 7, 1, 0, 3, s), CUDA_ERROR_INVALID_VALUE);
+	IS(meet(0, 0, 1, 0, 1, s), CUDA_ERROR_INVALID_VALUE);
+}
+
+/* Two collectives in opposite order, each on its own stream: none waits for what
+ * is behind the other. And a rank that left is not waited for. */
+static void orders_may_be_opposite(void)
+{
+	CUstream s[2], t[2];
+
+	start_two();
+	for (int i = 0; i < 2; i++) {
+		s[i] = stream_on(context);
+		t[i] = stream_on(other);
+	}
+	for (uint64_t n = 1; n <= 50; n++) {
+		IS(meet(1000, 1, n, 0, 2, s[0]), 0);
+		IS(meet(1000, 2, n, 1, 2, t[1]), 0);
+		IS(run(10000, s[1]), 0);
+		IS(run(10000, t[0]), 0);
+		IS(meet(1000, 2, n, 0, 2, s[1]), 0);
+		IS(meet(1000, 1, n, 1, 2, t[0]), 0);
+	}
+	for (int i = 0; i < 2; i++) {
+		IS(cuStreamSynchronize(s[i]), 0);
+		IS(cuStreamSynchronize(t[i]), 0);
+	}
+	IS(meet(0, 1, 0, 0, 2, s[0]), 0); /* its 51st */
+	IS(meet(0, 1, UINT64_MAX, 1, 2, t[0]), 0);
+	IS(meet(0, 1, 0, 0, 2, s[0]), 0);
+	IS(cuStreamSynchronize(s[0]), 0);
+}
+
+/* A hundred steps of a gang of two processes; on one GPU they have it by turns. */
+static double gang(int rank, int gpu)
+{
+	CUstream s;
+	CUevent a, b;
+
+	start_two();
+	s = stream_on(gpu ? other : context);
+	IS(meet(0, 3, 0, (uint64_t)rank, 2, s), 0);
+	a = event(s);
+	for (int i = 0; i < 100; i++) {
+		IS(run(900000, s), 0);
+		IS(meet(100000, 3, 0, (uint64_t)rank, 2, s), 0);
+	}
+	b = event(s);
+	IS(cuEventSynchronize(b), 0);
+	return between(a, b);
+}
+
+static double gang_of_two(int gpu)
+{
+	int status;
+	pid_t child = fork();
+	double ms;
+
+	if (!child) {
+		gang(1, gpu);
+		_exit(0);
+	}
+	ms = gang(0, 0);
+	IS(waitpid(child, &status, 0), child);
+	IS(status, 0);
+	return ms;
+}
+
+static void gangs_step_together(void) { near(gang_of_two(1), 100, 3, "100 steps on two GPUs, ms"); }
+static void gangs_may_share_a_gpu(void) { near(gang_of_two(0), 205, 20, "100 steps on one GPU, ms"); }
+
+/* A child that begins nothing, or whose kernel waits for a partner that never
+ * comes, and says when it has launched it. */
+static pid_t lonely(int ready, bool begins)
+{
+	pid_t child = fork();
+	CUstream s;
+
+	if (child)
+		return child;
+	start_two();
+	s = stream_on(context);
+	if (!begins)
+		IS(run(1000000000000, s), 0);
+	IS(meet(0, 4, 1, 1, 2, s), 0);
+	IS(write(ready, "x", 1), 1);
+	pause();
+	_exit(0);
+}
+
+static void who_waits_spins_its_slices_away(void)
+{
+	CUevent a, b;
+	CUstream s, t;
+	int ready[2];
+	pid_t child;
+	char c;
+
+	IS(pipe(ready), 0);
+	child = lonely(ready[1], true);
+	IS(read(ready[0], &c, 1), 1);
+	start();
+	s = stream_on(context);
+	t = stream_on(context);
+	a = event(s);
+	IS(run(100000000, s), 0);
+	b = event(s);
+	IS(cuEventSynchronize(b), 0);
+	near(between(a, b), 202, 5, "100 ms beside one that spins, 2 ms slices and 20 us switches");
+	IS(meet(0, 4, 1, 0, 3, s), CUDA_ERROR_INVALID_VALUE); /* their meeting is of two */
+	kill(child, SIGKILL);
+	IS(waitpid(child, NULL, 0), child);
+	while (meet(0, 4, 1, 0, 3, s)) { /* until somebody sees that it is dead, and its place is free */
+		IS(cuStreamQuery(s), 0);
+		usleep(1000);
+	}
+	a = event(t);
+	IS(run(20000000, t), 0);
+	b = event(t);
+	IS(cuEventSynchronize(b), 0);
+	near(between(a, b), 20, 0.5, "20 ms on a stream beside one that spins");
+	IS(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+}
+
+static void a_dead_partner_is_waited_for(void)
+{
+	CUstream s;
+	int ready[2];
+	pid_t child;
+	char c;
+
+	IS(pipe(ready), 0);
+	child = lonely(ready[1], false);
+	IS(read(ready[0], &c, 1), 1);
+	start();
+	s = stream_on(context);
+	IS(meet(0, 4, 1, 0, 2, s), 0);
+	kill(child, SIGKILL);
+	IS(waitpid(child, NULL, 0), child);
+	usleep(50000);
+	IS(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+	IS(cuDevicePrimaryCtxRelease_v2(0), 0); /* and who waits may go */
+	start();
+	s = stream_on(context);
+	IS(meet(0, 4, 1, 0, 1, s), 0);
+	IS(cuStreamSynchronize(s), 0);
+}
+
+static void meetings_are_bounded(void)
+{
+	CUstream s;
+
+	start();
+	s = stream_on(context);
+	for (uint64_t i = 1; i <= 256; i++)
+		IS(meet(0, i, 0, 0, 1, s), 0);
+	IS(meet(0, 257, 0, 0, 1, s), CUDA_ERROR_OUT_OF_MEMORY);
+	IS(cuDevicePrimaryCtxRelease_v2(0), 0);
+	start();
+	s = stream_on(context);
+	IS(meet(0, 257, 0, 0, 1, s), 0);
+	IS(cuStreamSynchronize(s), 0);
+}
+
+static void kernels_wait_for_words(void)
+{
+	CUstream s, t, u;
+	CUevent a, b, c;
+	CUdeviceptr p;
+	CUgraph g;
+
+	start_two();
+	s = stream_on(context);
+	t = stream_on(context);
+	u = stream_on(other);
+	IS(cuMemAlloc_v2(&p, 4096), 0);
+	a = event(s);
+	IS(on_word(await, 0, p, 1, s), 0);
+	IS(run(1000000, s), 0);
+	b = event(s);
+	IS(run(5000000, t), 0);
+	c = event(t);
+	IS(on_word(teller, 5000000, p, 1, t), 0);
+	IS(cuStreamSynchronize(s), 0);
+	near(between(c, b), 6, 1e-6, "what it waited for, and the kernel behind it, ms");
+	near(between(a, b), 11, 0.5, "all of it, ms");
+	IS(on_word(await, 0, p, 2, u), 0); /* on another GPU */
+	b = event(u);
+	IS(on_word(teller, 5000000, p, 2, t), 0);
+	c = event(t);
+	IS(cuStreamSynchronize(u), 0);
+	near(between(c, b), 0, 1e-6, "on another GPU, ms");
+	IS(on_word(await, 0, 0, 2, s), CUDA_ERROR_INVALID_VALUE);
+	IS(cuStreamBeginCapture_v2(s, CU_STREAM_CAPTURE_MODE_RELAXED), 0);
+	IS(on_word(await, 0, p, 3, s), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	IS(cuStreamEndCapture(s, &g), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+/* A stream that waits does not hold its process's other streams up, nor spin. */
+static void streams_wait_for_words(void)
+{
+	static const struct { unsigned how; uint32_t value, no, yes; } compare[] = {
+		{CU_STREAM_WAIT_VALUE_GEQ, 5, 4, 6}, {CU_STREAM_WAIT_VALUE_GEQ, 0x7fffffff, 0x7ffffffe, 0x80000001},
+		{CU_STREAM_WAIT_VALUE_EQ, 5, 6, 5}, {CU_STREAM_WAIT_VALUE_AND, 6, 9, 10},
+		{CU_STREAM_WAIT_VALUE_NOR, 0xfffffff0, 15, 7},
+	};
+	CUdriverProcAddressQueryResult status;
+	CUstream s, t;
+	CUevent a, b, c;
+	CUdeviceptr p;
+	void *f;
+
+	start();
+	s = stream_on(context);
+	t = stream_on(context);
+	IS(cuMemAlloc_v2(&p, 4096), 0);
+	for (size_t i = 0; i < sizeof compare / sizeof *compare; i++) {
+		IS(cuStreamWriteValue32_v2(t, p, compare[i].no, 0), 0);
+		IS(cuStreamSynchronize(t), 0);
+		IS(cuStreamWaitValue32_v2(s, p, compare[i].value, compare[i].how), 0);
+		b = event(s);
+		IS(run(3000000, t), 0);
+		IS(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+		a = event(t);
+		IS(cuStreamWriteValue32_v2(t, p, compare[i].yes, 0), 0);
+		c = event(t);
+		IS(cuStreamSynchronize(s), 0);
+		IS(cuStreamSynchronize(t), 0);
+		near(between(a, b), 0, 1e-3, "a stream that waited, ms after what it waited for");
+		near(between(a, c), 0, 1e-3, "a write, ms");
+	}
+	IS(cuStreamWriteValue64_v2(s, p + 8, 1ull << 40, 0), 0);
+	IS(cuStreamWaitValue64_v2(t, p + 8, 1ull << 40, CU_STREAM_WAIT_VALUE_EQ), 0);
+	IS(cuStreamSynchronize(t), 0);
+	IS(cuStreamWaitValue32_v2(s, p + 2, 0, 0), CUDA_ERROR_INVALID_VALUE);
+	IS(cuStreamWaitValue64_v2(s, p + 4, 0, 0), CUDA_ERROR_INVALID_VALUE);
+	IS(cuStreamWaitValue32_v2(s, p, 0, 4), CUDA_ERROR_INVALID_VALUE);
+	IS(cuStreamWriteValue32_v2(s, p, 0, 2), CUDA_ERROR_INVALID_VALUE);
+	IS(cuGetProcAddress_v2("cuStreamWaitValue32", &f, 12000, 2, &status), 0);
+	IS(f == (void *)(uintptr_t)cuStreamWaitValue32_v2_ptsz, 1);
+	IS(cuGetProcAddress_v2("cuLaunchHostFunc", &f, 13000, 2, &status), 0);
+	IS(f == (void *)(uintptr_t)cuLaunchHostFunc_ptsz, 1);
+}
+
+static _Atomic int calls, go;
+
+static void count(void *order)
+{
+	IS(calls++, (intptr_t)order);
+}
+
+static void until_go(void *unused)
+{
+	(void)unused;
+	while (!go)
+		usleep(100);
+}
+
+static void functions_have_their_place(void)
+{
+	CUstream s, t;
+	CUevent a, b;
+
+	start();
+	s = stream_on(context);
+	t = stream_on(context);
+	for (intptr_t i = 0; i < 5; i++) {
+		IS(run(2000000, s), 0);
+		IS(cuLaunchHostFunc(s, count, (void *)i), 0);
+	}
+	IS(calls, 0);
+	IS(cuStreamSynchronize(s), 0);
+	IS(calls, 5);
+	IS(cuLaunchHostFunc(s, until_go, NULL), 0);
+	a = event(s);
+	IS(run(1000000, t), 0); /* another stream goes on */
+	b = event(t);
+	IS(cuStreamSynchronize(t), 0);
+	IS(cuEventQuery(a), CUDA_ERROR_NOT_READY);
+	go = 1;
+	IS(cuEventSynchronize(a), 0);
+	near(between(a, b) < 0, 1, 0, "a function's stream comes after");
+	go = 0;
+	IS(cuLaunchHostFunc(s, until_go, NULL), 0);
+	IS(cuLaunchHostFunc(s, count, (void *)9), 0); /* is not called: its context goes */
+	IS(cuStreamDestroy_v2(s), 0);
+	IS(cuDevicePrimaryCtxRelease_v2(0), 0);
+	go = 1;
+	usleep(20000);
+	IS(calls, 5);
+	IS(cuLaunchHostFunc(NULL, NULL, NULL), CUDA_ERROR_INVALID_CONTEXT);
+}
+
 static const struct { const char *name; void (*test)(void); } tests[] = {
 #define T(name) {#name, name}
 	T(events_are_exact), T(streams_are_ordered), T(two_share_half_and_half), T(capture_has_rules),
 	T(memory_is_one_arena), T(death_gives_back), T(a_forked_child_has_no_driver), T(versions_are_gated),
-	T(copies_take_their_time),
+	T(copies_take_their_time), T(partners_wait_for_each_other), T(orders_may_be_opposite),
+	T(gangs_step_together), T(gangs_may_share_a_gpu), T(who_waits_spins_its_slices_away),
+	T(a_dead_partner_is_waited_for), T(meetings_are_bounded), T(kernels_wait_for_words), T(streams_wait_for_words),
+	T(functions_have_their_place),
 };
 
 int main(void)

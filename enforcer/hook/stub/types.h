@@ -51,8 +51,19 @@ typedef struct { char bytes[16]; } CUuuid;
 #define CU_STREAM_LEGACY ((CUstream)0x1)
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)
 #define CU_STREAM_NON_BLOCKING 1
+#define CU_EVENT_BLOCKING_SYNC 1
 #define CU_EVENT_DISABLE_TIMING 2
 #define CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM 2
+#define CU_STREAM_WAIT_VALUE_GEQ 0
+#define CU_STREAM_WAIT_VALUE_EQ 1
+#define CU_STREAM_WAIT_VALUE_AND 2
+#define CU_STREAM_WAIT_VALUE_NOR 3
+#define CU_STREAM_WAIT_VALUE_FLUSH (1u << 30)
+#define CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER 1
+#define CU_MEMHOSTREGISTER_PORTABLE 1
+#define CU_MEMHOSTREGISTER_DEVICEMAP 2
+
+typedef void (*CUhostFn)(void *);
 
 typedef int CUdevice_attribute;
 typedef int CUjit_option;

@@ -1,4 +1,4 @@
-/* The load generator's kernel, on whatever driver is there. */
+/* The load generator's and the recipes' kernels, on whatever driver is there. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -12,11 +12,49 @@
 #define TRIES 15
 
 struct calls cu;
+const char *program = "load";
 CUcontext context;
-CUfunction spin;
+struct kernels kernels;
 double per_ns = 1;
+bool simulated;
 
 /* A chain of multiplications and additions that each need the one before. */
+#define WORK \
+	"	.reg .u64 %n, %at;\n" \
+	"	.reg .u32 %x;\n" \
+	"	.reg .pred %more;\n" \
+	"	ld.param.u64 %n, [iterations];\n" \
+	"	cvt.u32.u64 %x, %n;\n" \
+	"	setp.eq.u64 %more, %n, 0;\n" \
+	"	@%more bra WORKED;\n" \
+	"WORK:\n" \
+	"	mad.lo.u32 %x, %x, 1664525, 1013904223;\n" \
+	"	sub.u64 %n, %n, 1;\n" \
+	"	setp.ne.u64 %more, %n, 0;\n" \
+	"	@%more bra WORK;\n" \
+	"WORKED:\n" \
+	"	mov.u64 %at, sink;\n" \
+	"	st.global.u32 [%at], %x;\n"
+
+/* Spins until the word at %at is %value or more, or a minute is over. */
+#define SPIN \
+	"	mov.u64 %begin, %globaltimer;\n" \
+	"SPIN:\n" \
+	"	ld.acquire.sys.global.u32 %x, [%at];\n" \
+	"	setp.ge.u32 %more, %x, %value;\n" \
+	"	@%more bra SPUN;\n" \
+	"	mov.u64 %n, %globaltimer;\n" \
+	"	sub.u64 %n, %n, %begin;\n" \
+	"	setp.lt.u64 %more, %n, 60000000000;\n" \
+	"	@%more bra SPIN;\n" \
+	"SPUN:\n"
+
+#define VALUE(name) \
+	"	.reg .u64 %begin;\n" \
+	"	.reg .u32 %value;\n" \
+	"	ld.param.u64 %n, [" name "];\n" \
+	"	cvt.u32.u64 %value, %n;\n"
+
 static const char ptx[] =
 	".version 7.0\n"
 	".target sm_70\n"
@@ -24,21 +62,42 @@ static const char ptx[] =
 	".visible .global .align 4 .u32 sink;\n"
 	".visible .entry spin(.param .u64 iterations)\n"
 	"{\n"
-	"	.reg .u64 %n, %at;\n"
-	"	.reg .u32 %x;\n"
-	"	.reg .pred %more;\n"
-	"	ld.param.u64 %n, [iterations];\n"
-	"	cvt.u32.u64 %x, %n;\n"
-	"	setp.eq.u64 %more, %n, 0;\n"
-	"	@%more bra END;\n"
-	"LOOP:\n"
-	"	mad.lo.u32 %x, %x, 1664525, 1013904223;\n"
-	"	sub.u64 %n, %n, 1;\n"
-	"	setp.ne.u64 %more, %n, 0;\n"
-	"	@%more bra LOOP;\n"
-	"END:\n"
-	"	mov.u64 %at, sink;\n"
-	"	st.global.u32 [%at], %x;\n"
+	WORK
+	"	ret;\n"
+	"}\n"
+	".visible .entry meet(.param .u64 iterations, .param .u64 words, .param .u64 number, .param .u64 rank,\n"
+	"	.param .u64 ranks)\n"
+	"{\n"
+	"	.reg .u64 %left;\n"
+	WORK
+	VALUE("number")
+	"	ld.param.u64 %n, [rank];\n"
+	"	ld.param.u64 %at, [words];\n"
+	"	mad.lo.u64 %n, %n, 128, %at;\n"
+	"	st.release.sys.global.u32 [%n], %value;\n"
+	"	ld.param.u64 %left, [ranks];\n"
+	"RANK:\n"
+	SPIN
+	"	add.u64 %at, %at, 128;\n"
+	"	sub.u64 %left, %left, 1;\n"
+	"	setp.ne.u64 %more, %left, 0;\n"
+	"	@%more bra RANK;\n"
+	"	ret;\n"
+	"}\n"
+	".visible .entry await(.param .u64 iterations, .param .u64 address, .param .u64 least)\n"
+	"{\n"
+	WORK
+	VALUE("least")
+	"	ld.param.u64 %at, [address];\n"
+	SPIN
+	"	ret;\n"
+	"}\n"
+	".visible .entry tell(.param .u64 iterations, .param .u64 address, .param .u64 what)\n"
+	"{\n"
+	WORK
+	VALUE("what")
+	"	ld.param.u64 %at, [address];\n"
+	"	st.release.sys.global.u32 [%at], %value;\n"
 	"	ret;\n"
 	"}\n";
 
@@ -46,7 +105,7 @@ void check(CUresult r, const char *what)
 {
 	if (!r)
 		return;
-	fprintf(stderr, "load: %s: error %d\n", what, (int)r);
+	fprintf(stderr, "%s: %s: error %d\n", program, what, (int)r);
 	exit(1);
 }
 
@@ -57,7 +116,7 @@ void resolve(const char *how)
 	void *from = strcmp(how, "link") ? library : RTLD_DEFAULT, *f;
 
 	if (!library) {
-		fprintf(stderr, "load: %s\n", dlerror());
+		fprintf(stderr, "%s: %s\n", program, dlerror());
 		exit(1);
 	}
 	if (!strcmp(how, "procaddress")) {
@@ -80,7 +139,51 @@ CUresult launch_kernel(uint64_t iterations, CUstream s)
 {
 	void *params[] = {&iterations};
 
-	return cu.cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, s, params, NULL);
+	return cu.cuLaunchKernel(kernels.spin, 1, 1, 1, 1, 1, 1, 0, s, params, NULL);
+}
+
+CUresult launch_meet(uint64_t where, uint64_t number, uint64_t rank, uint64_t ranks, CUstream s)
+{
+	uint64_t none = 0;
+	void *params[] = {&none, &where, &number, &rank, &ranks};
+
+	return cu.cuLaunchKernel(kernels.meet, 1, 1, 1, 1, 1, 1, 0, s, params, NULL);
+}
+
+CUresult launch_await(CUdeviceptr at, uint64_t value, CUstream s)
+{
+	uint64_t none = 0;
+	void *params[] = {&none, &at, &value};
+
+	return cu.cuLaunchKernel(kernels.await, 1, 1, 1, 1, 1, 1, 0, s, params, NULL);
+}
+
+CUresult launch_tell(uint64_t iterations, CUdeviceptr at, uint64_t value, CUstream s)
+{
+	void *params[] = {&iterations, &at, &value};
+
+	return cu.cuLaunchKernel(kernels.tell, 1, 1, 1, 1, 1, 1, 0, s, params, NULL);
+}
+
+CUdeviceptr share(void *at, size_t bytes)
+{
+	CUdeviceptr p;
+
+	check(cu.cuMemHostRegister_v2(at, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
+		"cuMemHostRegister");
+	check(cu.cuMemHostGetDevicePointer_v2(&p, at, 0), "cuMemHostGetDevicePointer");
+	return p;
+}
+
+void load_kernels(struct kernels *k)
+{
+	CUmodule m;
+
+	check(cu.cuModuleLoadData(&m, ptx), "cuModuleLoadData");
+	check(cu.cuModuleGetFunction(&k->spin, m, "spin"), "cuModuleGetFunction");
+	check(cu.cuModuleGetFunction(&k->meet, m, "meet"), "cuModuleGetFunction");
+	check(cu.cuModuleGetFunction(&k->await, m, "await"), "cuModuleGetFunction");
+	check(cu.cuModuleGetFunction(&k->tell, m, "tell"), "cuModuleGetFunction");
 }
 
 CUgraphExec graph_of(uint64_t iterations, int kernels)
@@ -125,7 +228,6 @@ void open_gpu(int ordinal, double rate)
 {
 	char name[64] = "";
 	CUdevice d;
-	CUmodule m;
 	CUstream s;
 
 	check(cu.cuInit(0), "cuInit");
@@ -133,11 +235,11 @@ void open_gpu(int ordinal, double rate)
 	check(cu.cuDeviceGetName(name, sizeof name, d), "cuDeviceGetName");
 	check(cu.cuDevicePrimaryCtxRetain(&context, d), "cuDevicePrimaryCtxRetain");
 	check(cu.cuCtxSetCurrent(context), "cuCtxSetCurrent");
-	check(cu.cuModuleLoadData(&m, ptx), "cuModuleLoadData");
-	check(cu.cuModuleGetFunction(&spin, m, "spin"), "cuModuleGetFunction");
+	load_kernels(&kernels);
+	simulated = !strcmp(name, "gpusteward stub");
 	if (rate > 0) {
 		per_ns = rate;
-	} else if (strcmp(name, "gpusteward stub")) {
+	} else if (!simulated) {
 		check(cu.cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
 		shortest(10 * LONG, s); /* wakes the clocks */
 		per_ns = (LONG - SHORT) / ((shortest(LONG, s) - shortest(SHORT, s)) * 1e6);
