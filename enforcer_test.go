@@ -43,14 +43,25 @@ func hello(t *testing.T, socket, uuid, wished string) (h hooked, tenant string) 
 	if _, err := conn.Write(m.Append(wire.Header{Type: wire.TypeHello, Seq: 1}.Append(nil))); err != nil {
 		t.Fatal(err)
 	}
-	payload := h.hears(wire.TypeWelcome)
+	welcome, payload := h.answered(wire.TypeWelcome)
 	var w wire.Welcome
 	w.Decode(payload)
+	var seat wire.Usage // as when a context is made
+	if _, err := conn.Write(seat.Append(wire.Header{Type: wire.TypeUsage, Seq: 2, Session: welcome.Session}.Append(nil))); err != nil {
+		t.Fatal(err)
+	}
 	return h, wire.Text(w.Tenant[:])
 }
 
 // hears returns the payload of the next frame of a type.
 func (h hooked) hears(want wire.Type) []byte {
+	h.t.Helper()
+	_, payload := h.answered(want)
+	return payload
+}
+
+// answered returns the next frame of a type.
+func (h hooked) answered(want wire.Type) (wire.Header, []byte) {
 	h.t.Helper()
 	if err := h.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		h.t.Fatal(err)
@@ -65,7 +76,7 @@ func (h hooked) hears(want wire.Type) []byte {
 			if err != nil {
 				h.t.Fatal(err)
 			}
-			return payload
+			return header, payload
 		}
 	}
 }

@@ -98,7 +98,7 @@ var recordings = []recording{
 	rateOf("GPUs that were given to somebody and did nothing for them.", byModel, collectors.AllocatedIdle, ofModel,
 		map[string]float64{`cluster="c",rack="a",name="H100"`: .5}),
 
-	rateOf("GPUs' time that tenants were charged for.", byTenant, collectors.QuotaCompute, "",
+	rateOf("GPUs' time in which tenants' work was on them.", byTenant, collectors.QuotaCompute, "",
 		map[string]float64{`cluster="c",tenant="t"`: 1.1}),
 	sumOf("Memory that tenants were charged for.", byTenant, collectors.QuotaMemoryUsed, "",
 		map[string]float64{`cluster="c",tenant="t"`: 30}),

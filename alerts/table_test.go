@@ -27,6 +27,7 @@ var added = map[string]string{
 	"driver_blocked":     "the second half of driver_hang: tasks in state D are the host's, and no GPU's",
 	"unhooked":           "quota_violation by processes that no book knows",
 	"quota_drift":        "the enforcer's own books, held against the driver's",
+	"quota_convoy":       "qos of a job on several GPUs: the time that it loses shows in no GPU's share",
 	"quota_action":       "the second half of quota_violation: the ladder's last rungs",
 	"quota_forecast":     "mem_leak against the tenant's cap instead of the GPU's memory",
 	"guarantee_forecast": "qos before it happens",

@@ -29,26 +29,36 @@ var (
 	BrokerAdmissionSeconds = HostCounter("nvgpu_broker_admission_seconds_total", "Time that the broker took to decide them.")
 	BrokerFaults           = HostCounter("nvgpu_broker_faults_total", "Things that went wrong between processes and the broker: sessions dropped because they did not read (slow) or asked too much (flood), messages beyond a rate (slowed), connections that found no descriptor (starved).", "kind")
 	BrokerHandover         = Counter("nvgpu_broker_handover_seconds_total", "Time of the GPU that went into passing it from one tenant to the next.")
+	BrokerTogether         = Counter("nvgpu_broker_together_seconds_total", "Time in which several tenants ran on the GPU at once.")
+	BrokerGangs            = Counter("nvgpu_broker_gangs_total", "Tenants that were found to wait for themselves across GPUs: from then on they are held and let go on all of them together.")
 
 	QuotaSessions    = Gauge("nvgpu_quota_sessions", "Sessions of the tenant on the GPU.", "tenant")
 	QuotaLimit       = Gauge("nvgpu_quota_compute_limit_ratio", "Most of the GPU's time that the tenant may have; absent where it has no limit.", "tenant")
 	QuotaTarget      = Gauge("nvgpu_quota_compute_target_ratio", "Part of the GPU's time that was the tenant's by its weight and limit, over the window.", "tenant", "window")
-	QuotaShare       = Gauge("nvgpu_quota_compute_share_ratio", "Part of the GPU's time that the tenant had, over the window.", "tenant", "window")
-	QuotaCompute     = Counter("nvgpu_quota_compute_seconds_total", "Time of the GPU that was charged to the tenant.", "tenant")
-	QuotaTurns       = Counter("nvgpu_quota_turns_total", "Turns that the tenant had on the GPU.", "tenant")
-	QuotaOverrun     = Counter("nvgpu_quota_overrun_seconds_total", "Time that the tenant's turns went on beyond their end.", "tenant")
-	QuotaOverruns    = Counter("nvgpu_quota_overruns_total", "Turns of the tenant that had not drained 50 ms after they were over.", "tenant")
-	QuotaWait        = Counter("nvgpu_quota_wait_seconds_total", "Time that the tenant wanted the GPU and had no turn.", "tenant")
+	QuotaShare       = Gauge("nvgpu_quota_compute_share_ratio", "Part of the GPU's time that the tenant was served, over the window: what it did, in the time that it would have needed alone.", "tenant", "window")
+	QuotaCompute     = Counter("nvgpu_quota_compute_seconds_total", "Time in which the tenant's work was on the GPU; what several ran at once is divided.", "tenant")
+	QuotaServed      = Counter("nvgpu_quota_served_seconds_total", "Time that the tenant would have needed alone on the GPU for what it did there: what guarantees are kept in.", "tenant")
+	QuotaWanted      = Counter("nvgpu_quota_wanted_seconds_total", "Time in which the tenant had work for the GPU, or launches that waited.", "tenant")
+	QuotaLag         = Gauge("nvgpu_quota_lag_seconds", "Service that the tenant is owed; below 0 it is ahead.", "tenant").signed()
+	QuotaConvoy      = Counter("nvgpu_quota_convoy_seconds_total", "Time in which the tenant's work on this GPU waited for its work on another, where it was held back.", "tenant")
+	QuotaLongest     = Gauge("nvgpu_quota_longest_launch_seconds", "Longest launch of the tenant in the last minutes: nobody beside it can be sure to wait for less.", "tenant")
+	QuotaGatePassed  = Counter("nvgpu_quota_gate_passed_total", "Launches of the tenant that were let pass because what they waited for did not come in time.", "tenant")
+	QuotaGateErrors  = Counter("nvgpu_quota_gate_errors_total", "Launches of the tenant that could not be governed.", "tenant")
+	QuotaTurns       = Counter("nvgpu_quota_turns_total", "Times that the tenant was let run on the GPU after it was held back.", "tenant")
+	QuotaOverrun     = Counter("nvgpu_quota_overrun_seconds_total", "Time in which the tenant had work on the GPU long after it was to hold back: kernels that do not end.", "tenant")
+	QuotaOverruns    = Counter("nvgpu_quota_overruns_total", "Times that the tenant's work had not drained 50 ms after it was to hold back.", "tenant")
+	QuotaWait        = Counter("nvgpu_quota_wait_seconds_total", "Time in which the tenant wanted the GPU and was held back.", "tenant")
 	QuotaThrottled   = Counter("nvgpu_quota_compute_throttled_seconds_total", "Time that the tenant's threads waited to launch, as the hook says: several at once count several times.", "tenant")
 	QuotaCopied      = Counter("nvgpu_quota_copied_bytes_total", "Bytes that copies of the tenant were asked to move, as the hook says.", "tenant")
-	QuotaLaunchWaits = Counter("nvgpu_quota_launch_waits_total", "Times that the tenant waited for a turn.", "tenant")
-	QuotaLateWaits   = Counter("nvgpu_quota_launch_waits_late_total", "Times that the tenant waited for a turn for longer than its objective.", "tenant")
+	QuotaLaunchWaits = Counter("nvgpu_quota_launch_waits_total", "Times that the tenant wanted the GPU and had to wait until it was let run, if for no time at all.", "tenant")
+	QuotaLateWaits   = Counter("nvgpu_quota_launch_waits_late_total", "Times that the tenant waited for longer than its objective until it was let run.", "tenant")
 
 	QuotaMemoryLimit    = Gauge("nvgpu_quota_memory_limit_bytes", "GPU memory that the tenant may have; absent where there is no cap.", "tenant")
 	QuotaMemoryUsed     = Gauge("nvgpu_quota_memory_used_bytes", "GPU memory that is charged to the tenant.", "tenant")
 	QuotaMemoryReserved = Gauge("nvgpu_quota_memory_reserved_bytes", "GPU memory that was granted to the tenant and is not allocated yet.", "tenant")
 	QuotaMemoryPeak     = Gauge("nvgpu_quota_memory_peak_bytes", "Most GPU memory that was charged to the tenant at a time.", "tenant")
 	QuotaMemoryDenied   = Counter("nvgpu_quota_memory_denied_total", "Allocations that were refused because of the tenant's cap.", "tenant")
+	QuotaUncounted      = Counter("nvgpu_quota_memory_uncounted_total", "Allocations of the tenant that could not be booked: its cap does not hold them.", "tenant")
 )
 
 // Bounds of an answer of the broker.
@@ -59,11 +69,11 @@ const (
 
 var _ = Register(Collector{
 	Name: "broker",
-	Doc:  "Sessions, shares, turns and memory of the tenants, as the broker has them, and what the enforcer beside it finds and does, where that is enabled.",
+	Doc:  "Sessions, shares, service and memory of the tenants, as the broker has them, and what the enforcer beside it finds and does, where that is enabled.",
 	Tier: Fast,
-	Metrics: slices.Concat([]*Metric{BrokerUp, BrokerSessions, BrokerHookInfo, BrokerRequests, BrokerAdmissions, BrokerAdmissionSeconds, BrokerFaults, BrokerHandover,
-		QuotaSessions, QuotaLimit, QuotaTarget, QuotaShare, QuotaCompute, QuotaTurns, QuotaOverrun, QuotaOverruns, QuotaWait, QuotaThrottled,
-		QuotaMemoryLimit, QuotaMemoryUsed, QuotaMemoryReserved, QuotaMemoryPeak, QuotaMemoryDenied, QuotaCopied, QuotaLaunchWaits, QuotaLateWaits}, quotaMetrics),
+	Metrics: slices.Concat([]*Metric{BrokerUp, BrokerSessions, BrokerHookInfo, BrokerRequests, BrokerAdmissions, BrokerAdmissionSeconds, BrokerFaults, BrokerHandover, BrokerTogether, BrokerGangs,
+		QuotaSessions, QuotaLimit, QuotaTarget, QuotaShare, QuotaCompute, QuotaServed, QuotaWanted, QuotaLag, QuotaConvoy, QuotaLongest, QuotaGatePassed, QuotaGateErrors, QuotaTurns, QuotaOverrun, QuotaOverruns, QuotaWait, QuotaThrottled,
+		QuotaMemoryLimit, QuotaMemoryUsed, QuotaMemoryReserved, QuotaMemoryPeak, QuotaMemoryDenied, QuotaUncounted, QuotaCopied, QuotaLaunchWaits, QuotaLateWaits}, quotaMetrics),
 	Kernel: func(host.Kernel) func(out *Readings) {
 		var c brokerClient
 		return func(out *Readings) {
@@ -111,6 +121,8 @@ func (r *Readings) broker(s wire.Stats) {
 	}
 	for _, g := range s.GPUs {
 		r.Set(BrokerHandover, g.HandoverSeconds, index[g.GPU], g.GPU)
+		r.Set(BrokerTogether, g.TogetherSeconds, index[g.GPU], g.GPU)
+		r.Set(BrokerGangs, float64(g.Gangs), index[g.GPU], g.GPU)
 	}
 	if s.Enforcer != nil {
 		r.ladder(s.Enforcer)
@@ -137,6 +149,13 @@ func (r *Readings) tenant(t wire.TenantStats, index string) {
 	put(QuotaShare, t.Share1s.Actual, "1s")
 	put(QuotaShare, t.Share10s.Actual, "10s")
 	put(QuotaCompute, t.ChargedSeconds)
+	put(QuotaServed, t.ServedSeconds)
+	put(QuotaWanted, t.WantedSeconds)
+	put(QuotaLag, t.LagSeconds)
+	put(QuotaConvoy, t.ConvoySeconds)
+	put(QuotaLongest, t.LongestSeconds)
+	put(QuotaGatePassed, float64(t.GatePassed))
+	put(QuotaGateErrors, float64(t.GateErrors))
 	put(QuotaTurns, float64(t.Turns))
 	put(QuotaOverrun, t.OverrunSeconds)
 	put(QuotaOverruns, float64(t.Overruns))
@@ -152,6 +171,7 @@ func (r *Readings) tenant(t wire.TenantStats, index string) {
 	put(QuotaMemoryReserved, float64(t.MemoryReserved))
 	put(QuotaMemoryPeak, float64(t.MemoryPeak))
 	put(QuotaMemoryDenied, float64(t.MemoryDenied))
+	put(QuotaUncounted, float64(t.Uncounted))
 }
 
 // errNoBroker is that nobody listens at the socket: gpusteward_broker_up says

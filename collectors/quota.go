@@ -11,9 +11,9 @@ import (
 // What the enforcer says of quotas, through the broker: what they promise, what
 // the audit finds, and what the ladder does. A workload is the tenant's.
 var (
-	QuotaGuarantee       = Gauge("nvgpu_quota_compute_guarantee_ratio", "Part of the GPU's time that the tenant gets whenever it wants it.", "tenant")
+	QuotaGuarantee       = Gauge("nvgpu_quota_compute_guarantee_ratio", "Part of what the tenant does alone on the GPU that it gets whenever it wants it.", "tenant")
 	QuotaMemoryGuarantee = Gauge("nvgpu_quota_memory_guarantee_bytes", "GPU memory that is kept for the tenant.", "tenant")
-	QuotaLaunchObjective = Gauge("nvgpu_quota_launch_wait_objective_seconds", "Time that 99 of 100 waits of the tenant for a turn should not exceed; absent where it has no objective.", "tenant")
+	QuotaLaunchObjective = Gauge("nvgpu_quota_launch_wait_objective_seconds", "Time that 99 of 100 waits of the tenant until it is let run should not exceed; absent where it has no objective.", "tenant")
 	QuotaBandwidthLimit  = Gauge("nvgpu_quota_bandwidth_limit_ratio", "Most of the memory's bandwidth that the tenant may have; absent where it has no limit.", "tenant")
 	QuotaBandwidth       = Gauge("nvgpu_quota_bandwidth_ratio", "Part of the memory's bandwidth that the tenant had in the audit's last window.", "tenant")
 	QuotaChargeDrift     = Gauge("nvgpu_quota_charge_drift_ratio", "Time that the tenant's kernels had the GPU by the driver's samples beyond what it was charged for, as a part of the GPU's time; below 0 where it was charged for more.", "tenant").signed()

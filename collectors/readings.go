@@ -13,7 +13,7 @@ import (
 )
 
 // maxSeries bounds the samples that one collector may put in one pass.
-const maxSeries = 4096
+const maxSeries = 8192
 
 // Readings takes what one collector reads in one pass. It belongs to the
 // reader's goroutine.

@@ -2,6 +2,7 @@ package enforcer_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,7 +50,8 @@ func (b book) Tenants() (names []string) {
 
 // TestBrokerProcess is no test but the broker's process: the test binary runs
 // itself with GS_TEST_SOCKET set. It answers each line of stdin with its
-// statistics and ends with stdin, so it does not outlive who started it.
+// statistics, or, where the line is other terms in JSON, lets those hold. It
+// ends with stdin, so it does not outlive who started it.
 func TestBrokerProcess(t *testing.T) {
 	socket := os.Getenv("GS_TEST_SOCKET")
 	if socket == "" {
@@ -74,6 +76,15 @@ func TestBrokerProcess(t *testing.T) {
 	go func() { ended <- b.Run(ctx) }()
 	fmt.Println("listening")
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		if line := lines.Bytes(); bytes.HasPrefix(line, []byte("[")) {
+			var others book
+			if err := json.Unmarshal(line, &others); err != nil {
+				t.Fatal(err)
+			}
+			b.Reload(others)
+			fmt.Println("reloaded")
+			continue
+		}
 		raw, err := json.Marshal(b.Stats())
 		if err != nil {
 			t.Fatal(err)

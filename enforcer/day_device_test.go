@@ -23,6 +23,7 @@ const (
 // goes from event to event.
 type dayGPU struct {
 	uuid     string
+	host     *schedule.Host
 	turns    *schedule.GPU
 	memory   *ledger.Ledger
 	now      time.Duration
@@ -39,7 +40,8 @@ type dayGPU struct {
 // newTurns begins the books anew.
 func (g *dayGPU) newTurns() {
 	// Turns are longer than the real ones, so that a day is affordable.
-	g.turns = schedule.New(schedule.Config{Turn: 40 * time.Millisecond, Round: 200 * time.Millisecond, Minimum: 4 * time.Millisecond})
+	g.host = schedule.New(schedule.Config{Turn: 40 * time.Millisecond, Minimum: 4 * time.Millisecond, Turns: true})
+	g.turns = g.host.Add()
 	g.memory, g.wake = &ledger.Ledger{}, 0
 	for _, t := range g.tenants {
 		t.sessions, t.wants, t.has, t.yield = 0, false, false, 0
@@ -140,7 +142,7 @@ func (t *dayTenant) play(d *day, g *dayGPU, passed time.Duration) (told bool) {
 		t.yield = 0
 	case !t.has && works && !t.wants:
 		t.wants = true
-		g.turns.Ask(g.now, t.name, 0, 0)
+		g.turns.Want(g.now, t.name)
 		return true
 	}
 	return false
@@ -148,13 +150,17 @@ func (t *dayTenant) play(d *day, g *dayGPU, passed time.Duration) (told bool) {
 
 // give gives a turn back.
 func (g *dayGPU) give(t *dayTenant, idle bool) {
-	g.turns.Yield(g.now, t.name, schedule.Usage{Turn: t.state.Turn, Busy: g.now - t.granted}, idle)
+	if idle {
+		g.turns.Rest(g.now, t.name, schedule.Usage{})
+	} else {
+		g.turns.Drained(g.now, t.name, schedule.Usage{})
+	}
 	t.has, t.stopped, t.yield, t.wants = false, false, 0, !idle
 }
 
 // decide has the schedule decide, and tells the tenants.
 func (g *dayGPU) decide() {
-	g.wake = g.turns.Decide(g.now)
+	g.wake = g.host.Decide(g.now)
 	for _, t := range g.tenants {
 		if t.sessions == 0 {
 			continue
@@ -260,6 +266,7 @@ func (g *dayGPU) free() uint64 {
 
 // books add the broker's, and who has a session.
 func (g *dayGPU) books(b *audit.Books) {
+	g.host.Look(g.now)
 	g.decide() // brings them up to now
 	system := g.turns.System()
 	b.GPUs = append(b.GPUs, wire.GPUStats{GPU: g.uuid, HandoverSeconds: system.Handover.Seconds(), TogetherSeconds: system.Together.Seconds()})
@@ -278,6 +285,7 @@ func (g *dayGPU) books(b *audit.Books) {
 		}
 		sums, memory := g.turns.Stats(t.name), g.memory.Usage(t.name)
 		row := wire.TenantStats{Tenant: t.name, GPU: g.uuid, Sessions: t.sessions, ChargedSeconds: sums.Charged.Seconds(), Turns: sums.Turns,
+			ServedSeconds: sums.Served.Seconds(), WantedSeconds: sums.Wanted.Seconds(),
 			WaitSeconds: sums.Waited.Seconds(), Waits: sums.Waits, LateWaits: sums.Late,
 			MemoryCap: memory.Cap, MemoryUsed: memory.Committed + memory.Dead, MemoryReserved: memory.Reserved, MemoryAsked: memory.Asked, MemoryMissed: memory.Missed}
 		row.Share10s.Actual, row.Share10s.Target = g.turns.Shares(t.name, 10*time.Second)

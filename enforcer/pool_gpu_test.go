@@ -115,12 +115,11 @@ func (p *pool) row(t *testing.T, name string, seconds float64, roles ...role) fi
 	f.show()
 	books := stats(t, p.broker)
 	for _, b := range books.Tenants {
-		fmt.Printf("    %s: charged %.2f s in %d turns, overrun %.2f s, waited %.2f s, in the gate %.2f s, %d launches\n",
-			b.Tenant, b.ChargedSeconds, b.Turns, b.OverrunSeconds, b.WaitSeconds, b.ThrottledSeconds, b.Launches)
+		fmt.Printf("    %s: charged %.2f s, served %.2f s of %.2f s wanted, %d turns, overrun %.2f s, waited %.2f s, in the gate %.2f s, %d launches, %d passed, %d errors\n",
+			b.Tenant, b.ChargedSeconds, b.ServedSeconds, b.WantedSeconds, b.Turns, b.OverrunSeconds, b.WaitSeconds, b.ThrottledSeconds, b.Launches, b.GatePassed, b.GateErrors)
 	}
 	for _, g := range books.GPUs {
-		fmt.Printf("    hand-overs %.2f s, together %.2f s, preempted %d, trials %d of which failed %d\n",
-			g.HandoverSeconds, g.TogetherSeconds, g.Preempted, g.Trials, g.TrialsFailed)
+		fmt.Printf("    hand-overs %.2f s, together %.2f s, preempted %d, gangs %d\n", g.HandoverSeconds, g.TogetherSeconds, g.Preempted, g.Gangs)
 	}
 	return f
 }

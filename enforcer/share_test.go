@@ -63,6 +63,9 @@ func saturate(t *testing.T, name string, governed bool, seconds float64, demands
 		ready(t, p.worker)
 	}
 	f := h.measure(t, name, seconds, parts...)
+	for _, d := range demands {
+		f.launch = max(f.launch, d.cost.Seconds())
+	}
 	f.show()
 	return f
 }

@@ -92,20 +92,29 @@ func (w *worker) tell(line string) { io.WriteString(w.in, line+"\n") }
 // An end of the output, or too long a silence, ends the test.
 func (w *worker) hear(t *testing.T, limit time.Duration, words ...string) string {
 	t.Helper()
+	line, err := w.listen(limit, words...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return line
+}
+
+// listen is hear for whoever goes on where the worker does not.
+func (w *worker) listen(limit time.Duration, words ...string) (string, error) {
 	deadline := time.After(limit)
 	for {
 		select {
 		case line, ok := <-w.said:
 			if !ok {
-				t.Fatalf("%s ended without saying %q", w.name, words)
+				return "", fmt.Errorf("%s ended without saying %q", w.name, words)
 			}
 			for _, word := range words {
 				if strings.HasPrefix(line, word) {
-					return line
+					return line, nil
 				}
 			}
 		case <-deadline:
-			t.Fatalf("%s did not say %q within %v", w.name, words, limit)
+			return "", fmt.Errorf("%s did not say %q within %v", w.name, words, limit)
 		}
 	}
 }

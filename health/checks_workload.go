@@ -54,6 +54,14 @@ var workloadChecks = []*Check{
 		Cause:   "Counted only while the tenant wanted what it is guaranteed, for each objective: its part of the GPU's time (compute), how long it waits for a turn (launch_wait), its memory.",
 	},
 	{
+		ID: "quota_convoy", Alert: "QuotaConvoy",
+		Levels:  []Level{{Severity: Warning, When: Rate(collectors.QuotaConvoy, 5*time.Minute, "by", "tenant").Above(.05, .03), For: of(6, 6)}},
+		Summary: "A job waits for itself across GPUs because its processes are held at different times.",
+		Detail:  "{entity} loses {percent} of the GPU's time waiting for its work on another GPU.",
+		Action:  "Give the tenant the same guarantee on all GPUs that its job spans, or GPUs of its own; throttle who shares only some of them with it.",
+		Cause:   "Processes on several GPUs wait for one another (collectives): work that is on one GPU stands still for as long as its partner is held back on another. A tenant that is found to do so is held and let go on all of its GPUs together (nvgpu_broker_gangs_total), which should leave little of it. The driver says that such a GPU is busy: its kernels spin, and others get less.",
+	},
+	{
 		ID: "quota_violation", Alert: "QuotaViolation",
 		Levels:  []Level{{Severity: Warning, When: Increase(collectors.QuotaViolations, 5*time.Minute, "by", "tenant", "by", "workload").AtLeast(3), For: of(3, 3)}},
 		Summary: "A workload takes more than its quota allows.",

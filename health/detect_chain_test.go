@@ -113,6 +113,16 @@ var injections = map[string]func(c *chain){
 			put(collectors.QoSViolations, min(at, 10*time.Minute).Seconds()/10, "ml", "compute")
 		})
 	},
+	// A tenant's work waits a fifth of the time for its work on another GPU.
+	"convoy": func(c *chain) {
+		c.add(func(at time.Duration, put put) {
+			put(collectors.QuotaConvoy, min(at, 10*time.Minute).Seconds()/5, "ml")
+		})
+	},
+	// It waits for a fiftieth, as collectives do that are held together.
+	"short convoys": func(c *chain) {
+		c.add(func(at time.Duration, put put) { put(collectors.QuotaConvoy, at.Seconds()/50, "ml") })
+	},
 	// Each audit of the enforcer finds too much memory.
 	"quota": func(c *chain) {
 		c.add(func(at time.Duration, put put) {

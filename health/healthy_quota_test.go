@@ -19,6 +19,7 @@ type healthyTenant struct {
 	wants, held          float64 // now: of the GPU's time, and bytes
 	used, share, target  float64
 	drift                float64
+	convoy               float64 // seconds
 	level, pace, charged wander
 	windows, missed      [len(qosObjectives)]float64
 	late                 int // steps for which the driver lags
@@ -136,6 +137,7 @@ func (t *healthyTenant) go10s(h *healthyHost) {
 		t.share *= h.q.Float64()
 	}
 	t.drift = t.share*(0.015*t.charged.next(h.q, 0.5, 1)-0.05) + 0.003*heavy(h.q) // between kernels nothing runs
+	t.convoy += 10 * t.share * 0.006 * math.Abs(t.pace.v)                         // ranks are a little apart
 	if t.late--; t.late <= 0 && h.q.Float64() < 1.0/stepsDay {
 		t.late = 1 + h.q.IntN(3)
 	}
@@ -171,6 +173,7 @@ func (h *healthyHost) enforced(out []collectors.Sample) []collectors.Sample {
 			}
 		},
 		func(t *healthyTenant) { put(collectors.QuotaChargeDrift, t.drift, t.name) },
+		func(t *healthyTenant) { put(collectors.QuotaConvoy, t.convoy, t.name) },
 		func(t *healthyTenant) {
 			for i, objective := range qosObjectives {
 				put(collectors.QoSWindows, t.windows[i], t.name, objective)

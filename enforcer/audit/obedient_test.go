@@ -263,6 +263,7 @@ func advance(b *Books, at time.Duration) {
 		b.Holdings[i].At, b.Holdings[i].Sampled, b.Holdings[i].SM = b.Now, b.Now.Truncate(5*time.Second), at.Truncate(5*time.Second).Seconds()*.01
 	}
 	for i := range b.Tenants {
-		b.Tenants[i].ChargedSeconds, b.Tenants[i].WaitSeconds = at.Seconds()*.05, at.Seconds()*.5
+		t := &b.Tenants[i]
+		t.ChargedSeconds, t.ServedSeconds, t.WantedSeconds = at.Seconds()*.05, at.Seconds()*.05, at.Seconds()*.55
 	}
 }

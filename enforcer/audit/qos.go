@@ -29,13 +29,15 @@ const (
 // guaranteed, and those in which they did not get it. It is pure; its zero
 // value is ready. One goroutine may use it.
 //
-//   - compute: a window in which the tenant wanted, by having it or waiting for
-//     it, at least its guarantee of the GPU's time. It is violated where it had
-//     less than its guarantee of the time in which it wanted it, by more than
-//     0.01 of the window.
-//   - launch_wait: a window with a wait, in which the tenant had no more of the
-//     GPU's time than its guarantee. It is violated where more than 1 % of the
-//     waits were longer than the objective.
+//   - compute: a window in which the tenant wanted the GPU, by having work or
+//     waiting for it, for at least its guarantee of the time. It is violated
+//     where it was served less than its guarantee of the time in which it wanted,
+//     by more than 0.01 of the window. Service is the time that it would have
+//     needed alone for what it did: who runs beside others at a small part of
+//     its lone pace is not served, though it never waits.
+//   - launch_wait: a window with a wait, in which the tenant was served no more
+//     than its guarantee. It is violated where more than 1 % of the waits were
+//     longer than the objective.
 //   - memory: a window in which the tenant asked for memory within its
 //     guarantee. It is violated where it did not get some of that.
 //
@@ -67,14 +69,14 @@ type qosQuota struct {
 
 // qosBooks are the broker's counters that windows are made of.
 type qosBooks struct {
-	charged, waited float64 // seconds
-	waits, late     uint64
-	asked, missed   uint64
+	served, wanted float64 // seconds
+	waits, late    uint64
+	asked, missed  uint64
 }
 
 // back reports whether a counter is less than before: they began anew.
 func (n qosBooks) back(before qosBooks) bool {
-	return n.charged < before.charged || n.waited < before.waited || n.waits < before.waits ||
+	return n.served < before.served || n.wanted < before.wanted || n.waits < before.waits ||
 		n.late < before.late || n.asked < before.asked || n.missed < before.missed
 }
 
@@ -131,7 +133,7 @@ func (q *QoS) tenant(key qosKey) *qosTenant {
 
 // look ends the window where it is time to.
 func (t *qosTenant) look(now time.Time, row *wire.TenantStats, quota policy.Quota, punished bool) {
-	books := qosBooks{row.ChargedSeconds, row.WaitSeconds, row.Waits, row.LateWaits, row.MemoryAsked, row.MemoryMissed}
+	books := qosBooks{row.ServedSeconds, row.WantedSeconds, row.Waits, row.LateWaits, row.MemoryAsked, row.MemoryMissed}
 	promise := qosQuota{quota.Guarantee, quota.Reserved, quota.LaunchWait}
 	long := now.Sub(t.began)
 	switch {
@@ -150,12 +152,12 @@ func (t *qosTenant) look(now time.Time, row *wire.TenantStats, quota policy.Quot
 
 // count judges a window of so many seconds.
 func (t *qosTenant) count(long float64, now qosBooks) {
-	charged, waits := now.charged-t.from.charged, now.waits-t.from.waits
-	wanted := min(charged+now.waited-t.from.waited, long)
+	served, waits := now.served-t.from.served, now.waits-t.from.waits
+	wanted := min(now.wanted-t.from.wanted, long)
 	if g := t.quota.guarantee; g > 0 && wanted >= g*long {
-		t.tell(qosCompute, charged < g*wanted-qosSlack*long)
+		t.tell(qosCompute, served < g*wanted-qosSlack*long)
 	}
-	if t.quota.wait > 0 && waits > 0 && charged <= t.quota.guarantee*long {
+	if t.quota.wait > 0 && waits > 0 && served <= t.quota.guarantee*long {
 		t.tell(qosWait, float64(now.late-t.from.late) > qosLate*float64(waits))
 	}
 	if t.quota.reserved > 0 && now.asked > t.from.asked {

@@ -12,8 +12,8 @@ import (
 // A window of a tenant, and what it counts for.
 func TestQoSWindows(t *testing.T) {
 	all := policy.Quota{Guarantee: .3, Reserved: gib, LaunchWait: time.Millisecond}
-	rate := func(charged, waited float64) func(r *wire.TenantStats) {
-		return func(r *wire.TenantStats) { r.ChargedSeconds += charged; r.WaitSeconds += waited }
+	rate := func(served, wanted float64) func(r *wire.TenantStats) {
+		return func(r *wire.TenantStats) { r.ServedSeconds += served; r.WantedSeconds += wanted }
 	}
 	for _, c := range []struct {
 		name    string
@@ -22,22 +22,36 @@ func TestQoSWindows(t *testing.T) {
 		windows string                    // compute, memory, launch_wait: windows/violations
 	}{
 		{"idle", all, rate(0, 0), "0/0 0/0 0/0"},
-		{"wants less than its guarantee", all, rate(.2, .09), "0/0 0/0 0/0"},
-		{"gets what it wants", all, rate(.31, 0), "1/0 0/0 0/0"},
-		{"gets its guarantee", all, rate(.3, .7), "1/0 0/0 0/0"},
-		{"gets a little less", all, rate(.291, .709), "1/0 0/0 0/0"},
-		{"gets too little", all, rate(.289, .711), "1/1 0/0 0/0"},
+		{"wants less than its guarantee", all, rate(.2, .29), "0/0 0/0 0/0"},
+		{"gets what it wants", all, rate(.31, .31), "1/0 0/0 0/0"},
+		{"gets its guarantee", all, rate(.3, 1), "1/0 0/0 0/0"},
+		{"gets a little less", all, rate(.291, 1), "1/0 0/0 0/0"},
+		{"gets too little", all, rate(.289, 1), "1/1 0/0 0/0"},
 		{"gets nothing", all, rate(0, 1), "1/1 0/0 0/0"},
-		{"waits for two turns at once", all, rate(.3, 2), "1/0 0/0 0/0"},
-		{"wants it half of the time and gets its part of that", all, rate(.16, .34), "1/0 0/0 0/0"},
-		{"wants it half of the time and gets too little", all, rate(.13, .37), "1/1 0/0 0/0"},
+		{"runs all the time at less of its lone pace than its guarantee", all, func(r *wire.TenantStats) {
+			r.ServedSeconds, r.WantedSeconds, r.ChargedSeconds = r.ServedSeconds+.25, r.WantedSeconds+1, r.ChargedSeconds+.5
+		}, "1/1 0/0 0/0"},
+		{"is charged for less than it is served", all, func(r *wire.TenantStats) {
+			r.ServedSeconds, r.WantedSeconds, r.ChargedSeconds = r.ServedSeconds+.4, r.WantedSeconds+1, r.ChargedSeconds+.2
+		}, "1/0 0/0 0/0"},
+		{"waits for what it does not get", all, func(r *wire.TenantStats) {
+			r.ServedSeconds, r.WantedSeconds, r.WaitSeconds = r.ServedSeconds+.1, r.WantedSeconds+1, r.WaitSeconds+.9
+		}, "1/1 0/0 0/0"},
+		{"wants more than all the time", all, rate(.3, 2.3), "1/0 0/0 0/0"},
+		{"wants it half of the time and gets its part of that", all, rate(.16, .5), "1/0 0/0 0/0"},
+		{"wants it half of the time and gets too little", all, rate(.13, .5), "1/1 0/0 0/0"},
 		{"is guaranteed nothing", policy.Quota{}, rate(0, 1), "0/0 0/0 0/0"},
 
 		{"no wait is late", all, func(r *wire.TenantStats) { r.Waits += 100 }, "0/0 0/0 1/0"},
 		{"1 % of them is", all, func(r *wire.TenantStats) { r.Waits += 100; r.LateWaits++ }, "0/0 0/0 1/0"},
 		{"more are", all, func(r *wire.TenantStats) { r.Waits += 99; r.LateWaits++ }, "0/0 0/0 1/1"},
-		{"it has more than its guarantee", all, func(r *wire.TenantStats) { r.ChargedSeconds += .31; r.Waits++; r.LateWaits++ }, "1/0 0/0 0/0"},
-		{"it has its guarantee", all, func(r *wire.TenantStats) { r.ChargedSeconds += .2999; r.Waits++; r.LateWaits++ }, "0/0 0/0 1/1"},
+		{"it has more than its guarantee", all, func(r *wire.TenantStats) { r.ServedSeconds += .31; r.WantedSeconds += .31; r.Waits++; r.LateWaits++ }, "1/0 0/0 0/0"},
+		{"it has its guarantee", all, func(r *wire.TenantStats) {
+			r.ServedSeconds += .2999
+			r.WantedSeconds += .2999
+			r.Waits++
+			r.LateWaits++
+		}, "0/0 0/0 1/1"},
 		{"without an objective", policy.Quota{Guarantee: .3}, func(r *wire.TenantStats) { r.Waits++; r.LateWaits++ }, "0/0 0/0 0/0"},
 
 		{"asks and gets", all, func(r *wire.TenantStats) { r.MemoryAsked++ }, "0/0 1/0 0/0"},
@@ -98,7 +112,7 @@ func (s *service) counts() string {
 }
 
 // starve is a second without anything of what was promised.
-func starve(r *wire.TenantStats) { r.WaitSeconds++ }
+func starve(r *wire.TenantStats) { r.WantedSeconds++ }
 
 func TestQoSCountsOneWindowAfterTheOther(t *testing.T) {
 	s := newService(policy.Quota{Guarantee: .3})
@@ -155,11 +169,11 @@ func TestQoSWindowsThatCountForNothing(t *testing.T) {
 func TestQoSResetsWithinAWindow(t *testing.T) {
 	s := newService(policy.Quota{Guarantee: .3})
 	s.run(5, func(*wire.TenantStats) {})
-	s.row.ChargedSeconds = 0 // and more than before by the window's end
-	s.row.WaitSeconds = 0
+	s.row.ServedSeconds = 0 // and more than before by the window's end
+	s.row.WantedSeconds = 0
 	s.run(3, starve)
-	s.row.WaitSeconds = 1
-	s.run(4, func(r *wire.TenantStats) { r.WaitSeconds += 5 })
+	s.row.WantedSeconds = 1
+	s.run(4, func(r *wire.TenantStats) { r.WantedSeconds += 5 })
 	if got := s.counts(); got != "0/0 0/0 0/0" {
 		t.Errorf("%s", got)
 	}

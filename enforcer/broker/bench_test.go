@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -87,64 +88,45 @@ func (c *client) exchange(write func([]byte)) func(abort []byte) {
 }
 
 // TestLoad is no test but the load of BenchmarkLoad, in a process of its own:
-// 16 sessions on each of 8 GPUs that always want it and behave as the hook
-// does, but for a GPU: they drain at once.
+// GS_TENANTS sessions of as many tenants on each of GS_GPUS GPUs, see saturate.
 func TestLoad(t *testing.T) {
 	path := os.Getenv("GS_LOAD")
 	if path == "" {
 		t.Skip("run by BenchmarkLoad")
 	}
+	number := func(name string) int {
+		n, err := strconv.Atoi(os.Getenv(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	gpus, tenants := number("GS_GPUS"), number("GS_TENANTS")
 	var all sync.WaitGroup
-	for g := range 8 {
-		for s := range 16 {
+	for g := range gpus {
+		var gpu device
+		for s := range tenants {
 			c := connect(t, path)
 			c.hello(wire.TypeHello, hello(fmt.Sprintf("t%d", s), byte(g+1)))
-			all.Go(c.saturate)
+			all.Go(func() { c.saturate(&gpu) })
 		}
 	}
 	fmt.Println("ready")
 	all.Wait() // it is killed
 }
 
-// saturate asks once, and then runs and yields until the connection ends.
-func (c *client) saturate() {
-	var yielded uint64
-	asked := false
-	beat := time.Now()
-	for {
-		bell := c.page.Bell()
-		turn := c.page.Turn(0)
-		if turn.Mode == wire.ModePause {
-			var err error
-			switch {
-			case !asked:
-				asked = true
-				_, err = c.conn.Write(c.frame(wire.TypeAcquire, &wire.Acquire{}))
-			case turn.Turn != yielded: // and goes on wanting
-				yielded = turn.Turn
-				_, err = c.conn.Write(c.frame(wire.TypeYield, &wire.Usage{Why: wire.WhyDrained, Turn: turn.Turn, Launched: 1}))
-			}
-			if err != nil {
-				return
-			}
-		}
-		if time.Since(beat) > time.Second {
-			beat = time.Now()
-			if _, err := c.conn.Write(c.frame(wire.TypePing, nil)); err != nil {
-				return
-			}
-			_, _ = c.conn.Read(c.in[:])
-		}
-		c.page.Wait(bell, int64(time.Second))
-	}
-}
-
 // BenchmarkLoad measures the broker's processor time under TestLoad, for 5 s
 // whatever b.N: the load is a process of its own, so this is the broker's alone.
 func BenchmarkLoad(b *testing.B) {
+	for _, size := range []struct{ gpus, tenants int }{{8, 16}, {1, 3}, {1, 1}} {
+		b.Run(fmt.Sprintf("%dx%d", size.gpus, size.tenants), func(b *testing.B) { load(b, size.gpus, size.tenants) })
+	}
+}
+
+func load(b *testing.B, gpus, tenants int) {
 	br := start(b, Options{}, nil)
 	cmd := exec.Command(os.Args[0], "-test.run=^TestLoad$")
-	cmd.Env = append(os.Environ(), "GS_LOAD="+br.options.Socket)
+	cmd.Env = append(os.Environ(), "GS_LOAD="+br.options.Socket, fmt.Sprintf("GS_GPUS=%d", gpus), fmt.Sprintf("GS_TENANTS=%d", tenants))
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		b.Fatal(err)
@@ -156,16 +138,26 @@ func BenchmarkLoad(b *testing.B) {
 	if _, err := out.Read(make([]byte, 6)); err != nil {
 		b.Fatal(err)
 	}
-	before, turns, began := processor(), br.turns(), time.Now()
+	before, turns, told, began := processor(), br.turns(), br.told(), time.Now()
 	time.Sleep(5 * time.Second)
 	seconds := time.Since(began).Seconds()
 	now := processor()
 	used := now.user + now.system - before.user - before.system
+	turns, told = br.turns()-turns, br.told()-told
 	b.ReportMetric(100*used.Seconds()/seconds, "%core")
 	b.ReportMetric(100*(now.system-before.system).Seconds()/seconds, "%core-in-kernel")
-	b.ReportMetric(float64(br.turns()-turns)/seconds, "turns/s")
-	b.ReportMetric(float64(now.switches-before.switches)/float64(max(br.turns()-turns, 1)), "switches/turn")
-	b.ReportMetric(float64(used.Nanoseconds())/float64(max(br.turns()-turns, 1)), "ns/turn")
+	b.ReportMetric(float64(turns)/seconds, "turns/s")
+	b.ReportMetric(float64(told)/seconds, "messages/s")
+	b.ReportMetric(float64(now.switches-before.switches)/float64(max(told, 1)), "switches/message")
+	b.ReportMetric(float64(used.Nanoseconds())/float64(max(told, 1)), "ns/message")
+	if n := br.counters.slowed.Load(); n > 0 {
+		b.Errorf("%d messages were more than the broker takes", n)
+	}
+}
+
+// told returns how many messages told of work.
+func (b *Broker) told() uint64 {
+	return b.requests("acquire", "ok") + b.requests("yield", "ok") + b.requests("usage", "ok")
 }
 
 func (b *Broker) turns() (n uint64) {

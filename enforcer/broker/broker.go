@@ -82,6 +82,9 @@ var defaults = timing{
 	perSession: 2000, perUser: 20_000, maxGPUs: 64,
 }
 
+// freely is how much work a process may queue while nobody waits for it.
+const freely = 20 * time.Millisecond
+
 // heartbeat is how often a process is to send PING.
 const heartbeat = time.Second
 
@@ -95,6 +98,7 @@ type Broker struct {
 	clock    clock
 	counters counters
 	exits    *exits
+	times    *timetable
 	ended    chan struct{} // closed when Run ends
 	tasks    sync.WaitGroup
 	pidfd    func(fd, pid int) (int, error)
@@ -132,6 +136,11 @@ func New(o Options) (*Broker, error) {
 	}
 	if b.exits, err = newExits(); err != nil {
 		_ = b.listener.Close()
+		return nil, err
+	}
+	if b.times, err = newTimetable(b); err != nil {
+		_ = b.listener.Close()
+		_ = b.exits.Close()
 		return nil, err
 	}
 	if raw, err := b.listener.SyscallConn(); err == nil {
@@ -181,10 +190,13 @@ func listen(path string) (*net.UnixListener, error) {
 func (b *Broker) Close() {
 	_ = b.listener.Close()
 	_ = b.exits.Close()
+	_ = b.times.alarm.Close()
 }
 
 // Run serves until ctx ends (nil) or the socket fails. It runs once.
 func (b *Broker) Run(ctx context.Context) error {
+	b.tasks.Add(1)
+	go b.times.run()
 	group, ctx := errgroup.WithContext(ctx)
 	stop := context.AfterFunc(ctx, b.Close)
 	defer stop()
@@ -196,9 +208,6 @@ func (b *Broker) Run(ctx context.Context) error {
 	b.mu.Lock()
 	for _, s := range b.sessions {
 		_ = s.conn.Close()
-	}
-	for _, g := range b.gpus {
-		_ = g.alarm.Close()
 	}
 	b.mu.Unlock()
 	b.tasks.Wait()

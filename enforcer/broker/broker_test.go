@@ -25,7 +25,7 @@ func TestSession(t *testing.T) {
 	if w := c.welcome; w.GPUs != 1 || w.Heartbeat != 1000 || w.FailClosed != 1 || wire.Text(w.Tenant[:]) != "a" || w.Token == 0 {
 		t.Errorf("the welcome is %+v", w)
 	}
-	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen || turn.Share != 1000 || turn.InFlight != 750 {
+	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen || turn.Share != 1000 || turn.InFlight != 20_000 {
 		t.Errorf("alone: %+v", turn)
 	}
 	if used, limit := c.page.Memory(0); used != 0 || limit != 1000 {
@@ -35,7 +35,7 @@ func TestSession(t *testing.T) {
 	if n := b.Stats().Sessions["active"]; n != 1 {
 		t.Errorf("%d active sessions", n)
 	}
-	if h := b.Stats().Hooks; len(h) != 1 || h[0] != (wire.HookStats{Version: "0.1", ABI: "1.0", Sessions: 1}) {
+	if h := b.Stats().Hooks; len(h) != 1 || h[0] != (wire.HookStats{Version: "0.1", ABI: "2.0", Sessions: 1}) {
 		t.Errorf("hooks: %+v", h)
 	}
 	c.send(wire.TypeBye, nil)
@@ -148,12 +148,12 @@ func TestHostileFrames(t *testing.T) {
 	if h, _ := c.receive(); h.Type != wire.TypePong {
 		t.Error(h.Type)
 	}
-	if b.requests("unknown", "frame") != 5 || b.requests("ping", "frame") != 1 || b.requests("ping", "ok") != 1 {
+	if b.requests("unknown", "frame") != 5 || b.requests("ping", "frame") != 1 || b.requests("ping", "ok") != 2 {
 		t.Errorf("requests: %+v", b.Stats().Requests)
 	}
 	other := connect(t, b.options.Socket)
 	hi := other.frame(wire.TypeHello, hello("a", 1))
-	hi[4] = 2
+	hi[4] = wire.Major + 1
 	other.write(hi)
 	other.refused(wire.CodeVersion)
 	other.gone()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -126,8 +127,20 @@ func (c *client) close() {
 	}
 }
 
-// dial opens a session of a tenant on GPUs that have these numbers for a UUID.
+// dial opens a session of a tenant on GPUs that have these numbers for a UUID,
+// and makes a context on each.
 func dial(tb testing.TB, b *Broker, tenant string, gpus ...byte) *client {
+	tb.Helper()
+	c := look(tb, b, tenant, gpus...)
+	for i := range gpus {
+		c.send(wire.TypeUsage, &wire.Usage{GPU: uint32(i)})
+	}
+	c.sync()
+	return c
+}
+
+// look opens a session that has no context yet.
+func look(tb testing.TB, b *Broker, tenant string, gpus ...byte) *client {
 	tb.Helper()
 	c := connect(tb, b.options.Socket)
 	c.hello(wire.TypeHello, hello(tenant, gpus...))
@@ -310,13 +323,51 @@ func (c *client) mode(slot int, m wire.Mode) wire.Turn {
 	return c.until(slot, string(rune('0'+m)), func(t wire.Turn) bool { return t.Mode == m })
 }
 
-// yield ends the turn that the page last said.
+// acquire says that there is work.
+func (c *client) acquire(slot int) {
+	c.tb.Helper()
+	c.send(wire.TypeAcquire, &wire.Acquire{GPU: uint32(slot)})
+}
+
+// queue says that there is work, and drains when another goes first.
+func (c *client) queue(slot int) {
+	c.tb.Helper()
+	c.acquire(slot)
+	c.mode(slot, wire.ModePause)
+	c.yield(slot, wire.WhyDrained)
+}
+
+// yield says that there is no work any more, or that what there was has
+// drained, in the turn that the page last said.
 func (c *client) yield(slot int, why wire.Why) {
 	c.tb.Helper()
-	now := newClock().now()
 	c.send(wire.TypeYield, &wire.Usage{GPU: uint32(slot), Why: why, Turn: c.page.Turn(slot).Turn,
-		First: uint64(now - time.Millisecond), Last: uint64(now), Launched: 10, Marks: 2, Behind: 1, Overhead: 1000})
+		Last: uint64(newClock().now()), Launched: 10, Overhead: 1000})
 }
+
+// drain yields each time that one of the places is paused, as the hook does,
+// until all that is waited for has come.
+func drain(tb testing.TB, what string, is func() bool, places ...place) {
+	tb.Helper()
+	yielded := make([]uint64, len(places))
+	eventually(tb, what, func() bool {
+		for i, p := range places {
+			if turn := p.page.Turn(p.slot); turn.Mode == wire.ModePause && turn.Turn != yielded[i] {
+				yielded[i] = turn.Turn
+				p.yield(p.slot, wire.WhyDrained)
+			}
+		}
+		return is()
+	})
+}
+
+// A place is a slot of a client's page.
+type place struct {
+	*client
+	slot int
+}
+
+func (p place) runs() bool { return p.page.Turn(p.slot).Mode == wire.ModeRun }
 
 // eventually waits for what nothing tells of.
 func eventually(tb testing.TB, what string, is func() bool) time.Duration {
@@ -343,6 +394,9 @@ func (b *Broker) tenant(name string) wire.TenantStats {
 	return wire.TenantStats{}
 }
 
+// first returns the statistics of the GPU with the lowest UUID.
+func (b *Broker) first() wire.GPUStats { return b.Stats().GPUs[0] }
+
 // requests returns how many requests had a result.
 func (b *Broker) requests(op, result string) uint64 {
 	for _, r := range b.Stats().Requests {
@@ -351,4 +405,70 @@ func (b *Broker) requests(op, result string) uint64 {
 		}
 	}
 	return 0
+}
+
+// A device is a GPU that all who run at once have equal parts of.
+type device struct{ running atomic.Int32 }
+
+// saturate behaves as the hook does in a program that always has work for the
+// first GPU, in launches of a millisecond, until the session ends. It returns
+// how many those were.
+func (c *client) saturate(d *device) (launches int) {
+	const launch, report = time.Millisecond, 10 * time.Millisecond
+	var yielded uint64
+	var done time.Duration // since it was told last
+	running := false
+	seen := time.Now()
+	told, beat := seen, seen
+	tell := func(t wire.Type, why wire.Why, turn uint64) []byte {
+		n := done / launch
+		u := wire.Usage{Why: why, Turn: turn, Last: uint64(newClock().now()), Launched: uint64(n), Longest: uint64(launch)}
+		launches += int(n)
+		done, told = done-n*launch, seen
+		return c.frame(t, &u)
+	}
+	frame := c.frame(wire.TypeAcquire, &wire.Acquire{})
+	for {
+		if frame != nil {
+			if _, err := c.conn.Write(frame); err != nil {
+				return launches
+			}
+		}
+		frame = nil
+		bell := c.page.Bell()
+		turn := c.page.Turn(0)
+		now := time.Now()
+		if running {
+			done += now.Sub(seen) / time.Duration(d.running.Load())
+		}
+		seen = now
+		runs := turn.Mode == wire.ModeOpen || turn.Mode == wire.ModeRun
+		if runs && !running {
+			d.running.Add(1)
+		} else if running && !runs {
+			d.running.Add(-1)
+		}
+		running = runs
+		rest := time.Second
+		switch {
+		case turn.Mode == wire.ModeKill:
+			return launches
+		case turn.Mode == wire.ModePause && turn.Turn != yielded:
+			yielded = turn.Turn
+			frame = tell(wire.TypeYield, wire.WhyDrained, turn.Turn)
+			continue
+		case turn.Flags&wire.Beside != 0:
+			if rest = report - now.Sub(told); rest <= 0 {
+				frame = tell(wire.TypeUsage, 0, turn.Turn)
+				continue
+			}
+		case now.Sub(beat) > time.Second:
+			beat = now
+			if _, err := c.conn.Write(c.frame(wire.TypePing, nil)); err != nil {
+				return launches
+			}
+			_, _ = c.conn.Read(c.in[:])
+		}
+		c.page.Wait(bell, int64(rest))
+	}
 }

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"gpusteward/enforcer/wire"
@@ -19,7 +20,7 @@ func refuse(code wire.Code, err error) *refusal { return &refusal{code, err.Erro
 var (
 	refusedFrame   = &refusal{wire.CodeFrame, "the frame cannot be read", false}
 	refusedType    = &refusal{wire.CodeFrame, "no such type of message", false}
-	refusedVersion = &refusal{wire.CodeVersion, "this broker speaks version 1", true}
+	refusedVersion = &refusal{wire.CodeVersion, fmt.Sprintf("this broker speaks version %d", wire.Major), true}
 	refusedSession = &refusal{wire.CodeState, "the message names another session", false}
 	refusedEarly   = &refusal{wire.CodeState, "HELLO comes first", false}
 	refusedLate    = &refusal{wire.CodeState, "the session has begun", false}
@@ -174,9 +175,8 @@ func (s *session) acquire(_ int, _ *mail, h wire.Header, payload []byte) *refusa
 		return r
 	}
 	s.b.counters.count(h.Type, ok)
-	// Who drained and goes on may ask again each turn: the GPU knows.
-	if t != nil && (!t.asked.Swap(true) || a.Burst != 0) {
-		t.gpu.do(func() { t.gpu.acquire(t, &a) })
+	if t != nil && !t.asked.Swap(true) {
+		s.time(t, func() { t.gpu.acquire(t) })
 	}
 	return nil
 }
@@ -193,14 +193,29 @@ func (s *session) usage(_ int, _ *mail, h wire.Header, payload []byte) *refusal 
 	switch {
 	case t == nil:
 	case h.Type == wire.TypeUsage:
-		t.gpu.do(func() { t.gpu.report(t, &u) })
+		s.time(t, func() { t.gpu.report(t, &u) })
 	default:
 		if u.Why == wire.WhyIdle {
 			t.asked.Store(false)
 		}
-		t.gpu.do(func() { t.gpu.yield(t, &u) })
+		s.time(t, func() { t.gpu.yield(t, &u) })
 	}
 	return nil
+}
+
+// time has news of a seat told, which is taken with the first.
+func (s *session) time(t *seat, tell func()) {
+	t.gpu.do(func() {
+		if t.party == nil && !t.left {
+			s.mu.Lock() // in here, or a change of tenant would be missed
+			tenant := s.tenant
+			s.mu.Unlock()
+			t.gpu.join(t, tenant, (*s.b.policy.Load()).Quota(tenant, t.gpu.uuid))
+		}
+		if t.party != nil {
+			tell()
+		}
+	})
 }
 
 // hint returns a process's word for nanoseconds, within reason.

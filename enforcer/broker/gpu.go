@@ -2,6 +2,7 @@ package broker
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,9 +11,21 @@ import (
 	"gpusteward/enforcer/wire"
 )
 
-// A gpu shares the time of one GPU. Whoever brings news of it, a connection or
-// the alarm, draws the conclusions himself, under the mutex, which guards what
-// follows it. Nobody waits for a process in there: it writes pages.
+// A timetable shares the time of all GPUs: a tenant may wait for itself across
+// them. Whoever brings news, a connection or the alarm, draws the conclusions
+// himself, under the mutex, which guards what belongs to time on each GPU.
+// Nobody waits for a process in there: it writes pages.
+type timetable struct {
+	b *Broker
+
+	mu    sync.Mutex
+	host  *schedule.Host
+	gpus  []*gpu
+	now   time.Duration
+	alarm *alarm
+}
+
+// A gpu is one that is shared.
 type gpu struct {
 	uuid   string
 	b      *Broker
@@ -20,85 +33,88 @@ type gpu struct {
 	first  sync.Once         // somebody sits down
 	kept   map[string]uint64 // what is guaranteed to tenants, bytes; guarded by the broker's reloads
 
-	mu       sync.Mutex
+	// Guarded by the timetable.
 	schedule *schedule.GPU
-	parties  []*party // one for each tenant with a session, by time of coming
-	past     []*party // whose last session went: their counters go on when they come back
-	now      time.Duration
-	alarm    *alarm
+	parties  []*party            // one for each tenant with a session, by time of coming
+	past     []*party            // whose last session went: their counters go on when they come back
+	capped   map[string]struct{} // tenants that the ledger has a cap of, though they may have had no seat
 }
 
-// newGPU returns a GPU that nobody shares yet. It needs an alarm.
-func newGPU(b *Broker, uuid [16]byte) *gpu {
-	text := fmt.Sprintf("GPU-%x-%x-%x-%x-%x", uuid[:4], uuid[4:6], uuid[6:8], uuid[8:10], uuid[10:])
-	return &gpu{uuid: text, b: b, memory: &ledger.Ledger{}, schedule: schedule.New(schedule.Config{Turn: b.options.Turn})}
+func newTimetable(b *Broker) (*timetable, error) {
+	a, err := newAlarm()
+	if err != nil {
+		return nil, err
+	}
+	return &timetable{b: b, host: schedule.New(schedule.Config{Turn: b.options.Turn}), alarm: a}, nil
+}
+
+// add returns a GPU that nobody shares yet.
+func (t *timetable) add(uuid [16]byte) *gpu {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	g := &gpu{uuid: written(uuid), b: t.b, memory: &ledger.Ledger{}, schedule: t.host.Add(), capped: map[string]struct{}{}}
+	t.gpus = append(t.gpus, g)
+	return g
+}
+
+// written returns a UUID as NVML writes it.
+func written(uuid [16]byte) string {
+	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", uuid[:4], uuid[4:6], uuid[6:8], uuid[8:10], uuid[10:])
 }
 
 // do has news told, and returns when the pages say what follows from it.
-func (g *gpu) do(tell func()) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.now = g.b.clock.now()
+func (t *timetable) do(tell func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.now = t.b.clock.now()
 	tell()
-	g.alarm.set(g.step())
+	t.alarm.set(t.step())
 }
 
-// look has the books brought up to now, and read.
-func (g *gpu) look(read func()) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.now = g.b.clock.now()
-	g.alarm.set(g.step())
-	read()
-}
-
-// run moves turns on when their time is over, until the broker ends.
-func (g *gpu) run() {
-	defer g.b.tasks.Done()
-	g.alarm.serve(func() { g.do(func() { g.alarm.at = 0 }) })
+// run moves on when it is time to, until the broker ends.
+func (t *timetable) run() {
+	defer t.b.tasks.Done()
+	t.alarm.serve(func() { t.do(func() { t.alarm.at = 0 }) })
 }
 
 // step draws the conclusions from what came in and writes them into the pages.
 // It returns when it must be called again, 0: not before the next input.
-func (g *gpu) step() time.Duration {
-	for _, p := range g.parties {
-		g.tell(p)
-	}
-	wake := g.schedule.Decide(g.now)
-	// A tenant none of whose sessions had the turn has yielded it as soon as
-	// it is paused.
-	for again := true; again; {
-		again = false
-		for _, p := range g.parties {
-			if g.show(p); p.due && g.tell(p) {
-				again = true
+func (t *timetable) step() time.Duration {
+	for {
+		wake, again := t.host.Decide(t.now), false
+		for _, g := range t.gpus {
+			if !g.schedule.Changed() && !slices.ContainsFunc(g.parties, func(p *party) bool { return p.dirty }) {
+				continue
+			}
+			for _, p := range g.parties {
+				g.show(p)
+			}
+			// Who has nothing under way has drained as soon as it is paused, and
+			// whose sessions are all stale has no work though it was open.
+			for _, p := range g.parties {
+				again = g.rests(p, schedule.Usage{}) || g.drained(p, schedule.Usage{}) || again
 			}
 		}
-		if again {
-			wake = g.schedule.Decide(g.now)
+		if !again {
+			return wake
 		}
 	}
-	return wake
 }
 
-// tell tells the schedule that a tenant's sessions have all let go of its
-// turn, or that none wants the GPU any more.
-func (g *gpu) tell(p *party) bool {
-	wants, owes := false, false
-	for _, t := range p.seats {
-		wants = wants || t.wants && !t.quiet
-		owes = owes || t.owes
-	}
-	if owes || !p.due && (wants || !p.wants) {
+// mostRanks is how many communicators of a session are known.
+const mostRanks = 16
+
+func (g *gpu) do(tell func())     { g.b.times.do(tell) }
+func (g *gpu) now() time.Duration { return g.b.times.now }
+
+// drained tells the schedule that no session of a paused tenant has work under
+// way any more, and what they did; false where that is not so, or was told.
+func (g *gpu) drained(p *party, u schedule.Usage) bool {
+	if !p.drains || slices.ContainsFunc(p.seats, func(t *seat) bool { return t.owes }) {
 		return false
 	}
-	p.due, p.wants = false, wants
-	p.usage.Turn = p.state.Turn
-	if p.last > p.first {
-		p.usage.Busy = time.Duration(min(p.last-p.first, uint64(time.Hour)))
-	}
-	g.schedule.Yield(g.now, p.name, p.usage, !wants)
-	p.usage, p.first, p.last = schedule.Usage{}, 0, 0
+	p.drains = false
+	g.schedule.Drained(g.now(), p.name, u)
 	return true
 }
 
@@ -108,96 +124,117 @@ func (g *gpu) show(p *party) {
 	if state == p.state && !p.dirty {
 		return
 	}
-	if p.state.Mode != schedule.Pause && state.Mode == schedule.Pause {
-		p.due = true
-		if p.state.Watch && !g.schedule.Wants(p.name) {
-			p.rest() // before the pages say that it has to ask
-		}
-	} else if state.Mode != schedule.Pause && state.Turn != p.state.Turn {
-		p.due, p.usage, p.first, p.last = false, schedule.Usage{}, 0, 0
-	}
+	was := p.state
 	p.state, p.dirty = state, false
-	free := state.Mode == schedule.Open && !state.Watch
-	p.wants = p.wants || state.Mode == schedule.Open
-	paused := wire.Turn{Mode: wire.ModePause, Turn: state.Turn, Share: g.share(p), InFlight: uint32(g.b.options.InFlight.Microseconds())}
-	for _, t := range p.seats {
-		t.wants = t.wants || free
-		turn := paused
-		if t.wants && !t.quiet && state.Mode != schedule.Pause {
-			turn.Mode, turn.End = wire.Mode(state.Mode), uint64(state.End)
-			if state.Watch {
-				turn.Flags = wire.Watch
-			}
+	if was.Mode == schedule.Open && state.Mode != schedule.Open {
+		p.wants = true // the schedule takes it to have work: each session says so if not
+		for _, t := range p.seats {
+			t.wants = true
 		}
+	}
+	if state.Mode != schedule.Pause {
+		p.drains = false
+	} else if was.Mode != schedule.Pause {
+		p.drains = true
+	}
+	turn := wire.Turn{Mode: wire.Mode(state.Mode), Turn: state.Turn, End: uint64(state.End), Share: g.share(p), InFlight: uint32(g.b.inFlight(state).Microseconds())}
+	if state.Beside {
+		turn.Flags |= wire.Beside
+	}
+	if state.Haste {
+		turn.Flags |= wire.Haste
+	}
+	for _, t := range p.seats {
 		t.show(turn)
 	}
 }
 
+// inFlight returns how much work a process may queue on a stream: little while
+// others wait, so that it drains soon; else enough that a program whose
+// processor runs ahead of the GPU at times, and behind it at others, loses
+// nothing.
+func (b *Broker) inFlight(s schedule.State) time.Duration {
+	if s.Haste {
+		return b.options.InFlight
+	}
+	return freely
+}
+
 // show writes a seat's slot.
 func (t *seat) show(turn wire.Turn) {
+	if t.quiet {
+		turn.Mode, turn.Flags, turn.End = wire.ModePause, 0, 0
+	}
 	switch {
 	case turn == t.shown:
 		return
 	case turn.Mode != wire.ModePause:
 		t.owes = false
-	case t.shown.Mode != wire.ModePause && !t.quiet:
-		t.owes = true
+	case t.shown.Mode != wire.ModePause:
+		t.owes = t.wants && !t.quiet
 	}
 	t.shown = turn
 	t.s.page.set(t.index, turn)
 }
 
-// acquire takes note that a session wants the GPU.
-func (g *gpu) acquire(t *seat, a *wire.Acquire) {
-	if t.party == nil {
-		return // it has left
-	}
-	t.wants, t.party.dirty = true, true
-	if !t.quiet {
-		g.ask(t.party, hint(a.Burst), hint(a.Window))
+// acquire takes note that a session has work.
+func (g *gpu) acquire(t *seat) {
+	t.wants = true
+	if p := t.party; !t.quiet && !p.wants {
+		p.wants = true
+		g.schedule.Want(g.now(), p.name)
 	}
 }
 
-// report takes note of what a session did while it goes on.
+// report takes note of what a session did so far.
 func (g *gpu) report(t *seat, u *wire.Usage) {
-	if t.party == nil {
-		return
+	g.schedule.Report(g.now(), t.party.name, t.note(u))
+	if u.Group != 0 && !slices.Contains(t.ranks, u.Group) && len(t.ranks) < mostRanks {
+		t.ranks = append(t.ranks, u.Group)
+		g.link(t, u.Group)
 	}
-	t.party.note(u)
-	g.schedule.Report(g.now, t.party.name, schedule.Usage{Turn: u.Turn, Launched: u.Launched, Marks: u.Marks, Behind: u.Behind})
 }
 
-func (g *gpu) ask(p *party, burst, window time.Duration) {
-	p.wants = true
-	g.schedule.Ask(g.now, p.name, burst, window)
+// link makes a gang of a tenant's sessions that are ranks of one communicator
+// on several GPUs.
+func (g *gpu) link(t *seat, group uint64) {
+	for _, o := range g.b.times.gpus {
+		for _, p := range o.parties {
+			if o != g && p.name == t.party.name && slices.ContainsFunc(p.seats, func(s *seat) bool { return slices.Contains(s.ranks, group) }) {
+				g.schedule.Link(g.now(), o.schedule, p.name)
+			}
+		}
+	}
 }
 
-// yield takes note that a session has let go of a turn. Of another turn than
-// the one it was shown last it says nothing.
+// yield takes note that a session has nothing to do, or has drained. Of another
+// turn than the one it was shown last, that it has drained says nothing.
 func (g *gpu) yield(t *seat, u *wire.Usage) {
-	p := t.party
-	if p == nil {
-		return
+	p, done := t.party, t.note(u)
+	if u.Last != 0 {
+		done.Ago = g.now() - time.Duration(min(u.Last, uint64(g.now())))
 	}
-	p.note(u)
-	idle := u.Why == wire.WhyIdle
-	running := t.shown.Mode == wire.ModeRun || t.shown.Flags&wire.Watch != 0
-	early := idle && running
-	if u.Turn != t.shown.Turn || !t.owes && !early {
-		return
+	if u.Why == wire.WhyIdle {
+		t.wants, t.owes = false, false
+	} else if u.Turn == t.shown.Turn && u.Why == wire.WhyDrained {
+		t.owes = false
 	}
-	if u.First != 0 && (p.first == 0 || u.First < p.first) {
-		p.first = u.First
+	if !g.rests(p, done) && !g.drained(p, done) {
+		done.Ago = 0
+		g.schedule.Report(g.now(), p.name, done)
 	}
-	p.last = max(p.last, u.Last)
-	p.usage.Launched += u.Launched
-	p.usage.Marks += u.Marks
-	p.usage.Behind += u.Behind
-	t.wants = t.wants && !idle
-	if !t.owes {
-		// The others of its tenant may go on; it has to ask.
-		t.shown.Mode, t.shown.Flags, t.shown.End = wire.ModePause, 0, 0
-		t.s.page.set(t.index, t.shown)
+}
+
+// rests tells the schedule that no session of a tenant has work any more; false
+// where one has, or that was told.
+func (g *gpu) rests(p *party, u schedule.Usage) bool {
+	if !p.wants || slices.ContainsFunc(p.seats, func(t *seat) bool { return t.wants && !t.quiet }) {
+		return false
 	}
-	t.owes = false
+	p.wants, p.drains = false, false
+	for _, t := range p.seats {
+		t.asked.Store(false)
+	}
+	g.schedule.Rest(g.now(), p.name, u)
+	return true
 }

@@ -53,8 +53,9 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 	return nil
 }
 
-// sit takes a seat on each of the session's GPUs and returns how many are
-// governed. The pages say from then on what may be launched.
+// sit reserves a seat on each of the session's GPUs and returns how many are
+// governed. It is taken, and the page says what may be launched, when the
+// process makes a context there.
 func (s *session) sit(hello *wire.Hello, p Policy) (governed uint32) {
 	s.seats = make([]*seat, hello.GPUs)
 	for i, uuid := range hello.UUID[:hello.GPUs] {
@@ -67,9 +68,8 @@ func (s *session) sit(hello *wire.Hello, p Policy) (governed uint32) {
 			defer s.b.reloads.Unlock()
 			g.keep(*s.b.policy.Load())
 		})
-		t, q := &seat{s: s, index: i, gpu: g}, p.Quota(s.tenant, g.uuid)
-		g.do(func() { g.join(t, s.tenant, q) })
-		s.seats[i] = t
+		g.cap(s.tenant, p.Quota(s.tenant, g.uuid).Memory)
+		s.seats[i] = &seat{s: s, index: i, gpu: g}
 		governed++
 	}
 	return governed
@@ -84,18 +84,11 @@ func (b *Broker) gpu(uuid [16]byte) *gpu {
 	if g != nil || uuid == [16]byte{} || b.over() || len(b.gpus) >= b.timing.maxGPUs {
 		return g
 	}
-	g = newGPU(b, uuid)
-	if known := b.options.Known; known != nil && !known(g.uuid) {
+	if known := b.options.Known; known != nil && !known(written(uuid)) {
 		return nil
 	}
-	var err error
-	if g.alarm, err = newAlarm(); err != nil {
-		b.log.Warn("GPU not governed", "gpu", g.uuid, "err", err)
-		return nil
-	}
+	g = b.times.add(uuid)
 	b.gpus[uuid] = g
-	b.tasks.Add(1)
-	go g.run()
 	return g
 }
 

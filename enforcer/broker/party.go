@@ -9,59 +9,80 @@ import (
 	"gpusteward/enforcer/wire"
 )
 
-// A party is a tenant on a GPU: its sessions share its turns.
+// A party is a tenant on a GPU: its sessions run and wait together.
 type party struct {
-	name     string
-	quota    Quota
-	seats    []*seat
-	state    schedule.State // as the pages say it
-	wants    bool           // as the schedule knows it
-	due      bool           // a turn is over, and the schedule was not told yet
-	dirty    bool           // pages must be written though the state did not change
-	first    uint64         // of what was done in this turn, ns
-	last     uint64
-	usage    schedule.Usage
-	overhead time.Duration
-	launches uint64
-	copied   uint64         // bytes
-	books    schedule.Stats // of times before the schedule forgot the tenant
-	seen     schedule.Stats // as the schedule said last
+	name      string
+	quota     Quota
+	seats     []*seat
+	state     schedule.State // as the pages say it
+	wants     bool           // as the schedule knows it
+	drains    bool           // is paused, and the schedule was not told yet that it has drained
+	dirty     bool           // pages must be written though the state did not change
+	overhead  time.Duration
+	launches  uint64
+	copied    uint64 // bytes
+	passed    uint64 // see wire.Usage
+	errors    uint64
+	uncounted uint64
+	longest   longest
+	books     schedule.Stats // of times before the schedule forgot the tenant
+	seen      schedule.Stats // as the schedule said last
 }
 
-// A seat is a session's place on a GPU.
+// A seat is a session's place on a GPU. It is taken when the process makes a
+// context there: who only looks at a GPU is nobody's neighbour.
 type seat struct {
 	s     *session
 	index int
 	gpu   *gpu
-	party *party
-	wants bool // asked, and did not say that it is idle
-	quiet bool // is stale: it gets no turn
-	owes  bool // was paused, and did not yield yet
+	party *party // nil until the process has a context, and once the session left
+	left  bool
+	wants bool // said that it has work, and not that it has none
+	quiet bool // is stale: it gets nothing
+	owes  bool // was paused, and did not drain yet
 	shown wire.Turn
 	rates [2]uint64   // that the page says: over the link, within the GPU
+	ranks []uint64    // communicators that the process is a rank of with this GPU
 	asked atomic.Bool // wants is true for sure, or will be: asking again says nothing
+	said  [3]uint64   // passed, errors and uncounted, as the process said them last
 }
+
+// A longest is the longest launch of the last minute or two.
+type longest struct {
+	now, before time.Duration
+	since       time.Duration
+}
+
+func (l *longest) note(d, now time.Duration) {
+	if now-l.since > time.Minute {
+		l.now, l.before, l.since = 0, l.now, now
+	}
+	l.now = max(l.now, d)
+}
+
+func (l *longest) most() time.Duration { return max(l.now, l.before) }
 
 // mostPast is how many tenants' counters are kept without a session.
 const mostPast = 256
 
-// rest takes note that the schedule found the tenant idle.
-func (p *party) rest() {
-	p.wants = false
-	for _, t := range p.seats {
-		t.wants = false
-		t.asked.Store(false)
-	}
-}
-
-// note adds to what the hooks of a tenant say they did.
-func (p *party) note(u *wire.Usage) {
+// note adds to the books what a session's hook says it did, and returns what
+// the schedule wants to know of it.
+func (t *seat) note(u *wire.Usage) schedule.Usage {
+	p := t.party
 	p.launches += u.Launched
 	p.copied += min(u.Copied, mostBytes)
-	p.overhead += time.Duration(min(u.Overhead, uint64(time.Hour)))
+	p.overhead += hint(u.Overhead)
+	p.longest.note(min(hint(u.Longest), time.Minute), t.gpu.now())
+	for i, n := range [3]uint64{u.Passed, u.Errors, u.Uncounted} {
+		if more := n - t.said[i]; n > t.said[i] {
+			*[3]*uint64{&p.passed, &p.errors, &p.uncounted}[i] += more
+			t.said[i] = n
+		}
+	}
+	return schedule.Usage{Launched: u.Launched, Busy: hint(u.Busy), Longest: hint(u.Longest)}
 }
 
-// join takes a seat for a tenant's session.
+// join takes the seat for a tenant's session.
 func (g *gpu) join(t *seat, tenant string, q Quota) {
 	named := func(p *party) bool { return p.name == tenant }
 	i := slices.IndexFunc(g.parties, named)
@@ -71,17 +92,18 @@ func (g *gpu) join(t *seat, tenant string, q Quota) {
 			p = g.past[j]
 			g.past = slices.Delete(g.past, j, j+1)
 		}
-		p.state, p.wants, p.due = schedule.State{Mode: schedule.Pause}, false, false
+		p.state, p.wants, p.drains = schedule.State{Mode: schedule.Pause}, false, false
 		i = len(g.parties)
 		g.parties = append(g.parties, p)
 	}
 	p := g.parties[i]
-	t.party, t.shown, t.owes = p, wire.Turn{Mode: wire.ModePause}, false
+	t.party, t.owes = p, false
 	p.seats = append(p.seats, t)
-	g.schedule.Join(g.now, p.name, q.share())
+	g.schedule.Join(g.now(), p.name, q.share())
+	g.sum(p) // before it has turns, where the schedule forgot it
 	g.change(p, q)
-	if t.wants && !t.quiet {
-		g.ask(p, 0, 0)
+	if t.wants {
+		g.acquire(t)
 	}
 }
 
@@ -93,9 +115,11 @@ func (g *gpu) leave(t *seat) {
 	}
 	t.party = nil
 	p.seats = slices.DeleteFunc(p.seats, func(o *seat) bool { return o == t })
-	g.tell(p)
+	if !g.rests(p, schedule.Usage{}) {
+		g.drained(p, schedule.Usage{})
+	}
 	g.sum(p)
-	g.schedule.Leave(g.now, p.name)
+	g.schedule.Leave(g.now(), p.name)
 	p.pace()
 	if len(p.seats) == 0 {
 		g.parties = slices.DeleteFunc(g.parties, func(o *party) bool { return o == p })
@@ -110,8 +134,8 @@ func (g *gpu) leave(t *seat) {
 // forget forgets the tenants without a session that are none of the policy's
 // any more, such as those of jobs that ended.
 func (g *gpu) forget(names []string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.b.times.mu.Lock()
+	defer g.b.times.mu.Unlock()
 	g.past = slices.DeleteFunc(g.past, func(p *party) bool {
 		gone := !slices.Contains(names, p.name)
 		if gone {
@@ -119,12 +143,27 @@ func (g *gpu) forget(names []string) {
 		}
 		return gone
 	})
+	for name := range g.capped {
+		if !slices.Contains(names, name) && !slices.ContainsFunc(g.parties, func(p *party) bool { return p.name == name }) {
+			g.memory.SetCap(name, 0)
+			delete(g.capped, name)
+		}
+	}
+}
+
+// cap tells the ledger what a tenant may have, before any of its sessions takes
+// a seat.
+func (g *gpu) cap(tenant string, bytes uint64) {
+	g.b.times.mu.Lock()
+	defer g.b.times.mu.Unlock()
+	g.capped[tenant] = struct{}{}
+	g.memory.SetCap(tenant, bytes)
 }
 
 // change gives a party other terms.
 func (g *gpu) change(p *party, q Quota) {
 	p.quota = q
-	g.schedule.Change(g.now, p.name, q.share())
+	g.schedule.Change(g.now(), p.name, q.share())
 	g.memory.SetCap(p.name, q.Memory)
 	p.pace()
 	g.spoil()
@@ -153,11 +192,15 @@ func (g *gpu) quiet(t *seat, quiet bool) {
 		return
 	}
 	t.quiet, t.party.dirty = quiet, true
-	switch {
-	case quiet:
-		t.owes = false
-	case t.wants:
-		g.ask(t.party, 0, 0)
+	if !quiet {
+		if t.wants {
+			g.acquire(t)
+		}
+		return
+	}
+	t.owes = false
+	if !g.rests(t.party, schedule.Usage{}) {
+		g.drained(t.party, schedule.Usage{})
 	}
 }
 
@@ -175,9 +218,12 @@ func (g *gpu) sum(p *party) schedule.Stats {
 
 func add(to *schedule.Stats, more schedule.Stats) {
 	to.Charged += more.Charged
+	to.Served += more.Served
+	to.Wanted += more.Wanted
 	to.Waited += more.Waited
 	to.Throttled += more.Throttled
 	to.Overrun += more.Overrun
+	to.Convoy += more.Convoy
 	to.Turns += more.Turns
 	to.Overruns += more.Overruns
 	to.Waits += more.Waits
@@ -191,12 +237,14 @@ func (g *gpu) spoil() {
 	}
 }
 
-// share returns p's part of the GPU beside all who are there, 1/1000; at least
-// one, because none would be no limit to who goes on without a broker.
+// share returns p's part of the GPU beside all who have work now, 1/1000; at
+// least one, because none would be no limit to who goes on without a broker.
 func (g *gpu) share(p *party) uint32 {
 	sum := 0.0
 	for _, o := range g.parties {
-		sum += o.quota.weight()
+		if o == p || o.wants {
+			sum += o.quota.weight()
+		}
 	}
 	part := p.quota.weight() / sum
 	if limit := p.quota.Limit; limit > 0 {

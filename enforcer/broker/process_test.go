@@ -38,6 +38,7 @@ func TestProcess(t *testing.T) {
 		} else {
 			c.session = h.Session
 		}
+		c.send(wire.TypeUsage, &wire.Usage{})
 		_ = unix.Close(c.fd) // thousands of pages are the broker's to map
 		c.fd = -1
 		if i == 0 {
@@ -118,12 +119,12 @@ func (p *process) kill() {
 func TestKill(t *testing.T) {
 	var listed atomic.Bool
 	listed.Store(true)
-	b := start(t, Options{Turn: time.Hour, Holds: func(uuid string, pid int) bool {
+	b := start(t, Options{Holds: func(uuid string, pid int) bool {
 		return listed.Load() && strings.HasSuffix(uuid, "01") && pid > 1
 	}}, func(b *Broker) { b.timing.poll = 5 * time.Millisecond })
 	p := run(t, b, "a", 1, 70, "GS_CHILD=5")
 	d := dial(t, b, "b", 1)
-	acquire(d)
+	d.queue(0)
 	d.mode(0, wire.ModeRun) // by the drain's deadline
 	began := time.Now()
 	if err := p.cmd.Process.Kill(); err != nil {
@@ -218,6 +219,7 @@ func TestRestart(t *testing.T) {
 	b := start(t, Options{Socket: path, Policy: policy}, nil)
 	c := connect(t, path)
 	c.hello(wire.TypeResume, h)
+	c.send(wire.TypeUsage, &wire.Usage{})
 	if c.session == h.Old {
 		t.Error("the number of a session came again")
 	}
@@ -320,14 +322,12 @@ func TestTenThousand(t *testing.T) {
 	if sessions < want {
 		t.Logf("the limit of %d descriptors allows only %d sessions", limit.Max, sessions)
 	}
-	b := start(t, Options{MaxPerUID: want + 100}, func(b *Broker) { b.timing.stale = time.Hour })
+	b := start(t, Options{MaxPerUID: want + 100}, func(b *Broker) { b.timing.stale, b.timing.perUser = time.Hour, 1e9 })
 	before := resident(t)
 	for range 10 {
 		run(t, b, "a", sessions/10, 0)
 	}
-	if n := b.Stats().Sessions["authenticated"]; n != sessions/10*10 {
-		t.Fatalf("%d sessions", n)
-	}
+	eventually(t, "all have taken their seat", func() bool { return b.tenant("a").Sessions == sessions/10*10 })
 	// What is done each second with all of them.
 	for what, do := range map[string]func(){"Refresh": b.Refresh, "Sessions": func() {
 		if n := len(b.Sessions()); n != sessions/10*10 {

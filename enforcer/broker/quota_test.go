@@ -46,12 +46,12 @@ func TestHeldAlone(t *testing.T) {
 	}
 	c.take(70) // of memory there is as much as before
 	c.yield(0, wire.WhyDrained)
-	acquire(c)
+	c.acquire(0)
 	c.sync()
 	if turn := c.page.Turn(0); turn.Mode != wire.ModePause {
 		t.Fatalf("held, it asks, and the page says %+v", turn)
 	}
-	if s := b.tenant("a"); s.WaitSeconds != 0 || s.Waits != 1 {
+	if s := b.tenant("a"); s.WaitSeconds != 0 || s.Waits != 0 {
 		t.Errorf("held: %+v", s)
 	}
 	p.hold(b, false)
@@ -60,24 +60,22 @@ func TestHeldAlone(t *testing.T) {
 	}
 }
 
-// TestHeldBesideAnother ends a turn that has no end by itself, and goes on with
-// what was asked before.
+// TestHeldBesideAnother pauses a tenant for as long as it is held, and goes on
+// with what was wanted before.
 func TestHeldBesideAnother(t *testing.T) {
 	p := alive(nil)
-	b := start(t, Options{Turn: time.Hour, Policy: p}, nil)
+	b := start(t, Options{Policy: p}, endless)
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
-	acquire(d)
+	d.acquire(0)
 	d.sync()
 	p.hold(b, true)
-	c.mode(0, wire.ModePause)
-	c.yield(0, wire.WhyDrained)
-	if turn := d.mode(0, wire.ModeRun); turn.End != 0 {
+	drain(t, "the other runs", place{d, 0}.runs, place{c, 0})
+	if turn := d.page.Turn(0); c.page.Turn(0).Mode != wire.ModePause || turn.Flags != 0 || turn.End != 0 {
 		t.Errorf("nobody else may run: %+v", turn)
 	}
 	p.hold(b, false)
-	d.until(0, "bounded", func(turn wire.Turn) bool { return turn.End != 0 })
-	d.yield(0, wire.WhyIdle)
-	c.mode(0, wire.ModeRun)
+	d.until(0, "not alone", func(turn wire.Turn) bool { return turn.Flags != 0 || turn.Mode == wire.ModePause })
+	drain(t, "it runs again", place{c, 0}.runs, place{d, 0})
 }
 
 // TestIdleWaits hands classes to the schedule: who is idle has the GPU when
@@ -90,7 +88,7 @@ func TestIdleWaits(t *testing.T) {
 	if turn := d.page.Turn(0); turn.Share != 1 {
 		t.Errorf("without a broker it goes on with %d of 1000", turn.Share)
 	}
-	acquire(d)
+	d.acquire(0)
 	d.sync()
 	if turn := c.page.Turn(0); turn.Mode != wire.ModeRun || turn.End != 0 {
 		t.Errorf("for who is idle another's turn has an end: %+v", turn)
@@ -107,7 +105,7 @@ func TestWaitUnderWay(t *testing.T) {
 	b := start(t, Options{Policy: book{quotas: map[string]Quota{"b": {Class: schedule.Idle}}}}, nil)
 	dial(t, b, "a", 1) // and keeps the GPU
 	d := dial(t, b, "b", 1)
-	acquire(d)
+	d.acquire(0)
 	d.sync()
 	was := b.tenant("b").WaitSeconds
 	eventually(t, "it has waited for longer", func() bool { return b.tenant("b").WaitSeconds > was+0.005 })

@@ -147,11 +147,11 @@ func (g *gpu) refresh(p Policy) {
 		seats   []*seat
 	}
 	var all []terms
-	g.mu.Lock()
+	g.b.times.mu.Lock()
 	for _, party := range g.parties {
 		all = append(all, terms{name: party.name, was: party.quota})
 	}
-	g.mu.Unlock()
+	g.b.times.mu.Unlock()
 	for i := range all {
 		all[i].is = p.Quota(all[i].name, g.uuid)
 	}

@@ -167,7 +167,10 @@ func (b *Broker) leave(s *session) {
 	_ = s.conn.Close()
 	for _, t := range s.seats {
 		if t != nil {
-			t.gpu.do(func() { t.gpu.leave(t) })
+			t.gpu.do(func() {
+				t.left = true
+				t.gpu.leave(t)
+			})
 		}
 	}
 	s.page.close()

@@ -103,9 +103,12 @@ func (b *Broker) Stats() wire.Stats {
 	}
 	slices.SortFunc(all.Hooks, func(x, y wire.HookStats) int { return cmp.Compare(x.Version, y.Version) })
 	slices.SortFunc(gpus, func(x, y *gpu) int { return cmp.Compare(x.uuid, y.uuid) })
+	b.times.do(func() { b.times.host.Look(b.times.now) })
+	b.times.mu.Lock()
 	for _, g := range gpus {
-		g.look(func() { g.stats(&all) })
+		g.stats(&all)
 	}
+	b.times.mu.Unlock()
 	if enforcer := b.options.Enforcer; enforcer != nil {
 		all.Enforcer = enforcer()
 	}
@@ -113,7 +116,7 @@ func (b *Broker) Stats() wire.Stats {
 }
 
 // abi is the protocol's version: all sessions have the same major.
-const abi = "1.0"
+const abi = "2.0"
 
 // read returns the counters of what has happened at all.
 func (c *counters) read() []wire.RequestStats {
@@ -144,12 +147,14 @@ func resultName(result int) string {
 func (g *gpu) stats(all *wire.Stats) {
 	system := g.schedule.System()
 	all.GPUs = append(all.GPUs, wire.GPUStats{GPU: g.uuid, HandoverSeconds: system.Handover.Seconds(), TogetherSeconds: system.Together.Seconds(),
-		Preempted: system.Preempted, Trials: system.Trials, TrialsFailed: system.Failed})
+		Preempted: system.Preempted, Gangs: system.Gangs})
 	for _, p := range slices.Concat(g.parties, g.past) {
 		sums, memory := g.sum(p), g.memory.Usage(p.name)
 		t := wire.TenantStats{
 			Tenant: p.name, GPU: g.uuid, Sessions: len(p.seats), Weight: p.quota.weight(), Limit: p.quota.Limit,
-			ChargedSeconds: sums.Charged.Seconds(), Turns: sums.Turns, OverrunSeconds: sums.Overrun.Seconds(), Overruns: sums.Overruns,
+			ChargedSeconds: sums.Charged.Seconds(), ServedSeconds: sums.Served.Seconds(), WantedSeconds: sums.Wanted.Seconds(),
+			LagSeconds: g.schedule.Lag(p.name).Seconds(), ConvoySeconds: sums.Convoy.Seconds(), LongestSeconds: p.longest.most().Seconds(),
+			GatePassed: p.passed, GateErrors: p.errors, Uncounted: p.uncounted, Turns: sums.Turns, OverrunSeconds: sums.Overrun.Seconds(), Overruns: sums.Overruns,
 			WaitSeconds: sums.Waited.Seconds(), ThrottledSeconds: p.overhead.Seconds(), Launches: p.launches,
 			CopiedBytes: p.copied, Waits: sums.Waits, LateWaits: sums.Late,
 			MemoryCap: memory.Cap, MemoryUsed: memory.Committed + memory.Dead, MemoryReserved: memory.Reserved,

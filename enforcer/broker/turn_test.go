@@ -2,120 +2,212 @@ package broker
 
 import (
 	"errors"
+	"fmt"
+	"math"
+	"sync"
 	"testing"
 	"time"
 
+	"gpusteward/enforcer/schedule"
 	"gpusteward/enforcer/wire"
 )
 
-func acquire(c *client) { c.send(wire.TypeAcquire, &wire.Acquire{}) }
+// endless has who is paused be waited for as long as it takes to drain.
+func endless(b *Broker) { b.times.host = schedule.New(schedule.Config{Drain: time.Hour}) }
 
-// TestTurns passes the GPU between two tenants that always want it.
+// TestTurns has a second tenant want the GPU: each has it alone for a while, so
+// that it is known how fast it gets on, and not before the other has drained.
 func TestTurns(t *testing.T) {
-	b := start(t, Options{Turn: 5 * time.Millisecond}, nil)
+	b := start(t, Options{InFlight: 300 * time.Microsecond}, endless)
 	c := dial(t, b, "a", 1)
 	d := dial(t, b, "b", 1)
-	if turn := c.page.Turn(0); turn.Mode != wire.ModeRun || turn.Share != 500 {
-		t.Errorf("who was alone is bounded: %+v", turn)
+	if turn := d.page.Turn(0); turn.Mode != wire.ModeRun || turn.Flags != 0 || turn.End != 0 || turn.InFlight != 20_000 {
+		t.Errorf("who wants nothing begins with %+v", turn)
 	}
+	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen {
+		t.Errorf("it is bounded beside who wants nothing: %+v", turn)
+	}
+	d.queue(0)
+	first := c.page.Turn(0)
+	if first.Flags != wire.Haste || first.InFlight != 300 || first.End == 0 || first.Share != 500 {
+		t.Errorf("who another waits for has %+v", first)
+	}
+	c.mode(0, wire.ModePause)
+	c.sync()
 	if turn := d.page.Turn(0); turn.Mode != wire.ModePause {
-		t.Errorf("the newcomer begins with %+v", turn)
+		t.Errorf("before the other has drained, it has %+v", turn)
 	}
-	acquire(d)
-	acquire(c)
-	var last [2]uint64
-	for range 5 {
-		for i, pair := range [][2]*client{{d, c}, {c, d}} {
-			next, holder := pair[0], pair[1]
-			holder.mode(0, wire.ModePause)
-			if next.page.Turn(0).Mode == wire.ModeRun {
-				t.Fatal("the next has its turn before the holder has drained")
-			}
-			holder.yield(0, wire.WhyDrained)
-			turn := next.mode(0, wire.ModeRun)
-			if turn.Turn == last[i] || turn.End == 0 || turn.InFlight != 750 {
-				t.Fatalf("turn %+v after %d", turn, last[i])
-			}
-			last[i] = turn.Turn
+	c.yield(0, wire.WhyDrained)
+	if turn := d.mode(0, wire.ModeRun); turn.Turn <= first.Turn || turn.Share != 500 {
+		t.Errorf("turn %+v after %+v", turn, first)
+	}
+	if s := b.tenant("a"); s.Turns < 1 || s.Launches != 10 || s.ThrottledSeconds != 1e-6 || s.ChargedSeconds == 0 || s.ServedSeconds == 0 || s.WantedSeconds == 0 {
+		t.Errorf("books: %+v", s)
+	}
+	if s := b.tenant("b"); s.Turns < 2 || s.Waits == 0 || s.WaitSeconds == 0 {
+		t.Errorf("books: %+v", s)
+	}
+	if s := b.first(); s.Preempted != 2 || s.TogetherSeconds > 0.01 {
+		t.Errorf("books: %+v", s)
+	}
+	d.yield(0, wire.WhyIdle)
+	c.until(0, "free again", func(turn wire.Turn) bool {
+		return turn.Mode == wire.ModeRun && turn.Flags == 0 && turn.End == 0 && turn.InFlight == 20_000
+	})
+}
+
+// TestShares has two tenants that always want the GPU, and say what they do,
+// have what their weights come to: who is owed has it alone at times.
+func TestShares(t *testing.T) {
+	for _, weight := range []float64{2, 3} {
+		t.Run(fmt.Sprintf("%v to 1", weight), func(t *testing.T) { share(t, weight) })
+	}
+}
+
+func share(t *testing.T, weight float64) {
+	b := start(t, Options{Policy: book{quotas: map[string]Quota{"a": {Weight: weight}}}}, nil)
+	var gpu device
+	var all sync.WaitGroup
+	var launches [2]int
+	clients := []*client{dial(t, b, "a", 1), dial(t, b, "b", 1)}
+	for i, c := range clients {
+		all.Go(func() { launches[i] = c.saturate(&gpu) })
+	}
+	eventually(t, "they have run for two seconds", func() bool { return b.tenant("a").ServedSeconds+b.tenant("b").ServedSeconds > 2 })
+	x, y, g := b.tenant("a"), b.tenant("b"), b.first()
+	for _, c := range clients {
+		c.close()
+	}
+	all.Wait()
+	t.Logf("launches %v, turns %d and %d, together %v s", launches, x.Turns, y.Turns, g.TogetherSeconds)
+	due := weight / (weight + 1)
+	for what, part := range map[string]float64{
+		"launches": float64(launches[0]) / float64(launches[0]+launches[1]),
+		"service":  x.ServedSeconds / (x.ServedSeconds + y.ServedSeconds),
+		"charge":   x.ChargedSeconds / (x.ChargedSeconds + y.ChargedSeconds),
+	} {
+		if math.Abs(part-due) > 0.1 {
+			t.Errorf("%.3f of the %s instead of %.3f", part, what, due)
 		}
 	}
-	s := b.tenant("a")
-	if s.Turns < 5 || s.Launches != 50 || s.ThrottledSeconds == 0 || s.ChargedSeconds == 0 || s.WaitSeconds == 0 {
+	if weight > 1 && (y.Turns < 10 || g.Preempted < 10) {
+		t.Errorf("who is ahead is not held back: %+v, %+v", y, g)
+	}
+}
+
+// TestIdleNeighbours cost nothing, and those that wanted something once cost
+// nothing after a second.
+func TestIdleNeighbours(t *testing.T) {
+	b := start(t, Options{}, nil)
+	c := dial(t, b, "a", 1)
+	c.acquire(0)
+	c.sync()
+	was := c.page.Bell()
+	var d *client
+	for i := range 5 {
+		d = dial(t, b, fmt.Sprint("b", i), 1)
+	}
+	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen || turn.Share != 1000 || c.page.Gated() || c.page.Bell() != was {
+		t.Errorf("beside who wants nothing: %+v", turn)
+	}
+	d.acquire(0)
+	c.mode(0, wire.ModeRun)
+	d.yield(0, wire.WhyIdle)
+	began := time.Now()
+	c.mode(0, wire.ModeOpen)
+	if took := time.Since(began); took < 500*time.Millisecond {
+		t.Errorf("bounded no more after %v", took)
+	}
+	if s := b.tenant("a"); s.Turns > 2 || s.Overruns != 0 {
 		t.Errorf("books: %+v", s)
 	}
 }
 
-// TestIdle gives the GPU on at once, and takes no turn from who asks again.
-func TestIdle(t *testing.T) {
-	b := start(t, Options{Turn: time.Hour}, nil)
-	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
-	c.yield(0, wire.WhyIdle)
-	c.mode(0, wire.ModePause)
-	acquire(d)
-	if turn := d.mode(0, wire.ModeRun); turn.End != 0 {
-		t.Errorf("who alone wants the GPU has %+v", turn)
+// TestAlone says nobody is there who has no context.
+func TestAlone(t *testing.T) {
+	b := start(t, Options{}, nil)
+	c, d := dial(t, b, "a", 1), look(t, b, "b", 1)
+	d.sync()
+	if c.page.Turn(0).Share != 1000 || c.page.Gated() || d.page.Turn(0).Mode != wire.ModeOpen || d.page.Gated() || b.tenant("b").Tenant != "" {
+		t.Errorf("%+v, %+v, %+v", c.page.Turn(0), d.page.Turn(0), b.tenant("b"))
 	}
-	d.yield(0, wire.WhyIdle)
-	d.mode(0, wire.ModePause)
-	acquire(c)
+	d.acquire(0) // as well as a USAGE
 	c.mode(0, wire.ModeRun)
+	eventually(t, "it wants it", func() bool { s := b.tenant("b"); return s.Sessions == 1 && s.WantedSeconds > 0 })
+	d.close()
+	c.until(0, "all of the GPU", func(turn wire.Turn) bool { return turn.Mode == wire.ModeOpen && turn.Share == 1000 })
+	if c.page.Gated() {
+		t.Error("alone again, and gated")
+	}
 }
 
-// TestTenantOfTwo has two sessions share a tenant's turn: it is over when both
-// have drained.
+// TestTenantOfTwo has two sessions be paused together, and the other tenant
+// wait for those of them that had work.
 func TestTenantOfTwo(t *testing.T) {
-	b := start(t, Options{Turn: 5 * time.Millisecond}, nil)
+	b := start(t, Options{Policy: book{quotas: map[string]Quota{"b": {Weight: 3}}}}, endless)
 	c, c2, d := dial(t, b, "a", 1), dial(t, b, "a", 1), dial(t, b, "b", 1)
-	acquire(c2)
-	c2.mode(0, wire.ModeRun)
-	acquire(d)
+	d.queue(0)
 	c.mode(0, wire.ModePause)
 	c2.mode(0, wire.ModePause)
-	c.yield(0, wire.WhyDrained)
-	c.sync()
-	b.Stats() // asks the GPU's goroutine: it knows by now
+	drain(t, "it is said twice", func() bool { return b.tenant("a").Launches >= 20 }, place{c, 0}) // it is let launch to drain
 	if d.page.Turn(0).Mode == wire.ModeRun {
 		t.Fatal("one of two sessions has not drained")
 	}
+	drain(t, "both have drained", place{d, 0}.runs, place{c, 0}, place{c2, 0})
 	c2.yield(0, wire.WhyIdle)
-	d.mode(0, wire.ModeRun)
-	// The one that was idle has to ask before it gets the tenant's next turn.
-	d.mode(0, wire.ModePause)
-	d.yield(0, wire.WhyDrained)
-	c.mode(0, wire.ModeRun)
-	if c2.page.Turn(0).Mode != wire.ModePause {
-		t.Error("who is idle has a turn")
-	}
-	acquire(c2)
-	c2.mode(0, wire.ModeRun)
-}
-
-// TestDrainDeadline gives the turn on though nobody yields; what comes late or
-// is of another turn changes nothing.
-func TestDrainDeadline(t *testing.T) {
-	b := start(t, Options{Turn: 5 * time.Millisecond}, nil)
-	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
-	acquire(d)
+	d.yield(0, wire.WhyIdle)
+	c.mode(0, wire.ModeRun) // it wants it still
+	d.acquire(0)
 	c.mode(0, wire.ModePause)
-	d.send(wire.TypeYield, &wire.Usage{Why: wire.WhyDrained, Turn: c.page.Turn(0).Turn})
-	d.mode(0, wire.ModeRun)
-	if s := b.tenant("a"); s.OverrunSeconds < 0.03 {
-		t.Errorf("overrun %v", s.OverrunSeconds)
-	}
+	drain(t, "who had work has drained", place{d, 0}.runs, place{c, 0})
 }
 
-// TestDeathPassesTheTurn ends the holder's connection: the other one has the
-// GPU at once.
-func TestDeathPassesTheTurn(t *testing.T) {
-	b := start(t, Options{Turn: time.Hour}, nil)
+// TestUndrained has nobody go on by what is of another turn or another tenant,
+// or says that nothing has changed.
+func TestUndrained(t *testing.T) {
+	b := start(t, Options{}, endless)
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
-	acquire(d)
+	d.queue(0)
+	turn := c.mode(0, wire.ModePause).Turn
+	c.yield(0, wire.WhyUndrained)
+	c.send(wire.TypeYield, &wire.Usage{Why: wire.WhyDrained, Turn: turn + 1})
+	c.send(wire.TypeYield, &wire.Usage{Turn: turn})
+	c.sync()
+	d.send(wire.TypeYield, &wire.Usage{Why: wire.WhyDrained, Turn: turn})
 	d.sync()
+	if turn := d.page.Turn(0); turn.Mode != wire.ModePause {
+		t.Errorf("nobody has drained, and the next has %+v", turn)
+	}
+	c.yield(0, wire.WhyDrained)
+	d.mode(0, wire.ModeRun)
+}
+
+// TestDrainDeadline has the next go on though who is paused does not drain,
+// which is charged.
+func TestDrainDeadline(t *testing.T) {
+	b := start(t, Options{}, nil)
+	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
+	d.queue(0)
+	c.mode(0, wire.ModePause)
+	d.mode(0, wire.ModeRun)
+	if s := b.tenant("a"); s.Overruns == 0 {
+		t.Errorf("books: %+v", s)
+	}
+	eventually(t, "it is charged", func() bool { return b.tenant("a").OverrunSeconds > 0.005 })
+}
+
+// TestDeath ends the connection of who does not drain: the other one has the
+// GPU at once.
+func TestDeath(t *testing.T) {
+	b := start(t, Options{}, endless)
+	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
+	d.queue(0)
+	c.mode(0, wire.ModePause)
 	began := time.Now()
 	c.close()
 	d.mode(0, wire.ModeOpen)
 	took := time.Since(began)
-	t.Logf("the turn passed on after %v", took)
+	t.Logf("the GPU passed on after %v", took)
 	if took > time.Second {
 		t.Errorf("it took %v", took)
 	}
@@ -126,11 +218,46 @@ func TestTwoGPUs(t *testing.T) {
 	b := start(t, Options{}, nil)
 	c := dial(t, b, "a", 1, 2)
 	d := dial(t, b, "b", 2)
-	if c.page.Turn(0).Mode != wire.ModeOpen || c.page.Turn(1).Mode != wire.ModeRun || d.page.Turn(0).Mode != wire.ModePause {
-		t.Errorf("%+v, %+v, %+v", c.page.Turn(0), c.page.Turn(1), d.page.Turn(0))
+	d.acquire(0)
+	c.mode(1, wire.ModeRun)
+	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen || turn.Share != 1000 {
+		t.Errorf("alone on one GPU: %+v", turn)
 	}
 	if !c.page.Gated() {
 		t.Error("one slot of two is not open, and the page not gated")
+	}
+}
+
+// TestGang finds a tenant that does not drain on one GPU while it is paused on
+// another: it is held on both from then on, and let go on both, though nobody
+// else wants one of them.
+func TestGang(t *testing.T) {
+	b := start(t, Options{Policy: book{quotas: map[string]Quota{"b": {Weight: 3}}}}, endless)
+	c, d, e := dial(t, b, "a", 1, 2), dial(t, b, "b", 1), dial(t, b, "c", 2)
+	d.acquire(0)
+	e.acquire(0)
+	gangs := func() (n uint64) {
+		for _, g := range b.Stats().GPUs {
+			n += g.Gangs
+		}
+		return n
+	}
+	eventually(t, "it is a gang", func() bool { return gangs() > 0 })
+	both := []place{{c, 0}, {c, 1}}
+	drain(t, "the others run", func() bool { return place{d, 0}.runs() && place{e, 0}.runs() }, both...)
+	d.yield(0, wire.WhyIdle)
+	e.yield(0, wire.WhyIdle)
+	eventually(t, "it runs on both", func() bool { return both[0].runs() && both[1].runs() })
+	e.close()
+	d.acquire(0)
+	held := func() bool { return c.page.Turn(0).Mode == wire.ModePause && c.page.Turn(1).Mode == wire.ModePause }
+	drain(t, "it is held on both", func() bool { return held() && place{d, 0}.runs() }, both...)
+	d.close()
+	eventually(t, "alone on both", func() bool {
+		return c.page.Turn(0).Mode == wire.ModeOpen && c.page.Turn(1).Mode == wire.ModeOpen
+	})
+	if n := gangs(); n != 1 {
+		t.Errorf("%d gangs were found", n)
 	}
 }
 
@@ -145,26 +272,29 @@ func TestHeartbeat(t *testing.T) {
 	eventually(t, "another heartbeat", func() bool { return c.page.Heartbeat() > was })
 }
 
-// TestStale has a session fall silent: it keeps its memory, loses its turn and
-// its wish, and has both again when it speaks.
+// TestStale has a session that has the GPU to itself fall silent: it keeps its
+// memory, and counts for nobody until it speaks.
 func TestStale(t *testing.T) {
-	b := start(t, Options{Turn: time.Hour}, func(b *Broker) {
+	b := start(t, Options{}, func(b *Broker) {
 		b.timing.beat, b.timing.stale = time.Millisecond, 100*time.Millisecond
 	})
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
 	c.take(5)
 	stop := speak(d)
 	eventually(t, "a session is stale", func() bool { return b.Stats().Sessions["stale"] == 1 })
-	if c.page.Turn(0).Mode != wire.ModePause || b.tenant("a").MemoryUsed != 5 {
-		t.Errorf("%+v, %+v", c.page.Turn(0), b.Stats())
+	c.mode(0, wire.ModePause)
+	if used := b.tenant("a").MemoryUsed; used != 5 {
+		t.Errorf("it has %d bytes", used)
 	}
-	acquire(d)
-	d.mode(0, wire.ModeRun)
+	d.acquire(0)
+	d.mode(0, wire.ModeOpen)
 	stop()
-	// Its wish is remembered: when it speaks again it gets a turn.
+	// It is taken to have work until it says otherwise: when it speaks again it
+	// is let run.
 	defer speak(c)()
 	c.mode(0, wire.ModeRun)
 	eventually(t, "the other one is stale", func() bool { n := b.Stats().Sessions; return n["stale"] == 1 && n["active"] == 1 })
+	c.mode(0, wire.ModeOpen)
 }
 
 // speak sends PING until stop is called.
@@ -187,36 +317,30 @@ func speak(c *client) (stop func()) {
 	return func() { close(done); <-ended }
 }
 
-// TestAloneAgain opens the GPU for who is left.
-func TestAloneAgain(t *testing.T) {
-	b := start(t, Options{}, nil)
-	c := dial(t, b, "a", 1)
-	d := dial(t, b, "b", 1)
-	d.close()
-	c.mode(0, wire.ModeOpen)
-	c.until(0, "all of the GPU", func(turn wire.Turn) bool { return turn.Share == 1000 })
-	if c.page.Gated() {
-		t.Error("alone again, and gated")
-	}
-}
-
 // TestReloadKeepsTheWish moves a session that waits to another tenant: it does
-// not ask again, and gets its turn.
+// not ask again, and is waited for.
 func TestReloadKeepsTheWish(t *testing.T) {
-	b := start(t, Options{Turn: 5 * time.Millisecond}, nil)
+	b := start(t, Options{}, endless)
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
-	acquire(d)
-	d.sync()
-	b.Reload(book{who: func(Facts, string) (string, error) { return "c", nil }})
-	acquire(d) // says nothing new
-	c.mode(0, wire.ModeRun)
-	d.mode(0, wire.ModeRun)
+	d.queue(0)
+	c.mode(0, wire.ModePause)
+	b.Reload(book{who: func(_ Facts, wished string) (string, error) {
+		return map[string]string{"a": "a", "b": "c"}[wished], nil
+	}})
+	d.acquire(0) // says nothing new
+	drain(t, "it runs", place{d, 0}.runs, place{c, 0})
+	eventually(t, "it wants it", func() bool { return b.tenant("c").WantedSeconds > 0 })
+	if s := b.tenant("b"); s.Sessions != 0 || b.tenant("c").Sessions != 1 {
+		t.Errorf("books: %+v", b.Stats().Tenants)
+	}
 }
 
 func TestReload(t *testing.T) {
 	b := start(t, Options{}, nil)
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
 	c.take(70)
+	c.acquire(0)
+	d.queue(0)
 	b.Reload(book{func(_ Facts, wished string) (string, error) {
 		if wished == "a" {
 			return "a2", nil
@@ -247,74 +371,51 @@ func TestReload(t *testing.T) {
 	if s := b.tenant("b"); s.Sessions != 1 {
 		t.Errorf("who is refused now is not what it was: %+v", s)
 	}
-	d.until(0, "part of a turn", func(turn wire.Turn) bool { return turn.Share == 250 })
+	d.until(0, "a part of the GPU", func(turn wire.Turn) bool { return turn.Share == 250 })
 }
 
-// TestTogether shows two tenants whose kernels are never late as open and
-// watched, and pauses both when one of them reports that its are.
-func TestTogether(t *testing.T) {
-	b := start(t, Options{Turn: 5 * time.Millisecond}, nil)
-	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
-	use := runTogether(t, c, d)
-	if c.page.Turn(0).Mode != wire.ModeOpen || d.page.Turn(0).Mode != wire.ModeOpen || !c.page.Gated() {
-		t.Errorf("%+v, %+v", c.page.Turn(0), d.page.Turn(0))
+// TestUsage adds up what the sessions of a tenant say of themselves. Some of it
+// they say from when they began.
+func TestUsage(t *testing.T) {
+	b := start(t, Options{}, nil)
+	c, d := dial(t, b, "a", 1), dial(t, b, "a", 1)
+	for _, u := range []struct {
+		c *client
+		u wire.Usage
+	}{
+		{c, wire.Usage{Passed: 3, Errors: 1, Uncounted: 10, Longest: 5e6, Launched: 1}},
+		{d, wire.Usage{Passed: 2, Uncounted: 1, Longest: 2e6, Launched: 2, Overhead: 1e6}},
+		{c, wire.Usage{Passed: 4, Errors: 3, Uncounted: 10, Launched: 4}},
+		{c, wire.Usage{Passed: 1}}, // less than it said before says nothing
+	} {
+		u.c.send(wire.TypeUsage, &u.u)
+		u.c.sync()
 	}
-	use(c, wire.TypeUsage, 0, 60)
-	c.mode(0, wire.ModePause)
-	d.mode(0, wire.ModePause)
-	use(c, wire.TypeYield, wire.WhyDrained, 0)
+	if s := b.tenant("a"); s.GatePassed != 6 || s.GateErrors != 3 || s.Uncounted != 11 || s.LongestSeconds != 0.005 ||
+		s.Launches != 7 || s.ThrottledSeconds != 0.001 {
+		t.Errorf("books: %+v", s)
+	}
+	c.send(wire.TypeUsage, &wire.Usage{Longest: 1 << 63}) // no launch is so long
 	c.sync()
-	b.Stats()
-	if c.page.Turn(0).Mode == wire.ModeRun || d.page.Turn(0).Mode == wire.ModeRun {
-		t.Error("a turn begins before both have drained")
+	if s := b.tenant("a"); s.LongestSeconds != 60 {
+		t.Errorf("a launch of %v s", s.LongestSeconds)
 	}
-	use(d, wire.TypeYield, wire.WhyDrained, 0)
-	eventually(t, "one has a turn", func() bool { return c.page.Turn(0).Mode == wire.ModeRun || d.page.Turn(0).Mode == wire.ModeRun })
 }
 
-// TestRestsTogether shows that a tenant which was found idle while it ran
-// together with another gets the GPU when it asks again.
-func TestRestsTogether(t *testing.T) {
-	b := start(t, Options{Turn: 5 * time.Millisecond}, nil)
-	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
-	runTogether(t, c, d)
-	for c.page.Turn(0).Mode != wire.ModePause { // reports of launches from d alone
-		d.send(wire.TypeUsage, &wire.Usage{Turn: d.page.Turn(0).Turn, Launched: 100, Marks: 10})
-		c.send(wire.TypeUsage, &wire.Usage{Turn: c.page.Turn(0).Turn})
-		d.page.Wait(d.page.Bell(), int64(20*time.Millisecond))
+// TestBooksGoOn when the tenant comes back, whatever the schedule remembers.
+func TestBooksGoOn(t *testing.T) {
+	b := start(t, Options{}, nil)
+	for range 3 {
+		c := dial(t, b, "a", 1)
+		c.yield(0, wire.WhyIdle)
+		c.close()
+		eventually(t, "it has left", func() bool { // without a look at the books
+			b.times.mu.Lock()
+			defer b.times.mu.Unlock()
+			return len(b.times.gpus[0].parties) == 0
+		})
 	}
-	c.send(wire.TypeYield, &wire.Usage{Why: wire.WhyDrained, Turn: c.page.Turn(0).Turn})
-	d.sync()
-	acquire(c)
-	d.send(wire.TypeYield, &wire.Usage{Why: wire.WhyIdle, Turn: d.page.Turn(0).Turn})
-	c.until(0, "a turn", func(turn wire.Turn) bool { return turn.Mode != wire.ModePause })
-}
-
-// runTogether has two tenants ask, and take turns as those do whose kernels
-// are never late, until they run together. It returns how to tell of them.
-func runTogether(t *testing.T, c, d *client) func(c *client, typ wire.Type, why wire.Why, behind uint32) {
-	t.Helper()
-	use := func(c *client, typ wire.Type, why wire.Why, behind uint32) {
-		now := newClock().now()
-		c.send(typ, &wire.Usage{Why: why, Turn: c.page.Turn(0).Turn, First: uint64(now - 5*time.Millisecond), Last: uint64(now),
-			Launched: 100, Marks: 60, Behind: behind})
+	if s := b.tenant("a"); s.Turns != 3 || s.Launches != 30 {
+		t.Errorf("books: %+v", s)
 	}
-	acquire(c)
-	acquire(d)
-	together := func() bool { return c.page.Turn(0).Flags == wire.Watch && d.page.Turn(0).Flags == wire.Watch }
-	for limit, yielded := time.Now().Add(patience), [2]uint64{}; !together(); {
-		if time.Now().After(limit) {
-			t.Fatal("they never run together")
-		}
-		for i, x := range []*client{c, d} {
-			bell := x.page.Bell()
-			turn := x.page.Turn(0)
-			if turn.Mode == wire.ModePause && turn.Turn != yielded[i] {
-				yielded[i] = turn.Turn
-				use(x, wire.TypeYield, wire.WhyDrained, 0)
-			}
-			x.page.Wait(bell, int64(time.Millisecond))
-		}
-	}
-	return use
 }

@@ -19,10 +19,12 @@ const (
 // kernels, or by the wall's clock if it does not. There is no message for
 // having nothing more to do. It belongs to whoever holds the server's mutex.
 type tokens struct {
+	host    *schedule.Host
 	gpu     *schedule.GPU
 	turn    time.Duration
 	tenants []*tenant
 	answer  func(waiter, time.Duration)
+	turns   uint64 // that were given out
 	expired uint64 // turns whose client did not come back
 }
 
@@ -32,6 +34,7 @@ type tenant struct {
 	turn    uint64        // that its clients have tokens of; 0 is none
 	over    time.Duration // when those are over
 	until   time.Duration // how long is waited for whoever has one
+	runs    bool          // the schedule was not told since that it has drained
 	holders int
 	waiting []waiter
 }
@@ -45,14 +48,12 @@ type waiter struct {
 }
 
 func newTokens(turn time.Duration, answer func(waiter, time.Duration)) *tokens {
-	t := &tokens{turn: turn, answer: answer, gpu: schedule.New(schedule.Config{
-		Turn: turn, Round: rounds * turn,
+	t := &tokens{turn: turn, answer: answer, host: schedule.New(schedule.Config{
+		Turn: turn, Turns: true,
 		// A token cannot be taken back, so the schedule has to wait for any.
 		Drain: 2*rounds*turn + 2*waitMost,
 	})}
-	// A second session, so that the schedule never takes anybody to be alone
-	// and leaves him the GPU without asking.
-	t.gpu.Join(0, "", schedule.Share{})
+	t.gpu = t.host.Add()
 	return t
 }
 
@@ -103,14 +104,8 @@ func (t *tokens) ask(now time.Duration, w waiter, overuse time.Duration) {
 	t.want(now, n)
 }
 
-// want tells the schedule of the longest burst that waits.
-func (t *tokens) want(now time.Duration, n *tenant) {
-	burst := time.Duration(0)
-	for _, w := range n.waiting {
-		burst = max(burst, w.burst)
-	}
-	t.gpu.Ask(now, n.Name, burst, 0)
-}
+// want tells the schedule that somebody waits.
+func (t *tokens) want(now time.Duration, n *tenant) { t.gpu.Want(now, n.Name) }
 
 // release takes the client's token, if it has one of this turn.
 func (t *tokens) release(c *client) {
@@ -134,9 +129,13 @@ func (t *tokens) step(now time.Duration) time.Duration {
 				t.end(now, n)
 			}
 		}
-		wake := t.gpu.Decide(now)
+		wake := t.host.Decide(now)
 		unused := false
 		for _, n := range t.tenants {
+			if n.runs && n.turn == 0 && t.gpu.State(n.Name).Mode == schedule.Pause {
+				n.runs, unused = false, true
+				t.gpu.Drained(now, n.Name, schedule.Usage{}) // none of its clients has a token
+			}
 			t.grant(now, n)
 			switch {
 			case n.turn == 0:
@@ -158,10 +157,11 @@ func (t *tokens) end(now time.Duration, n *tenant) {
 	if n.holders > 0 {
 		t.expired++
 	}
-	t.gpu.Yield(now, n.Name, schedule.Usage{Turn: n.turn, Busy: time.Hour}, len(n.waiting) == 0)
 	n.turn, n.holders = 0, 0
-	if len(n.waiting) > 0 {
-		t.want(now, n)
+	if len(n.waiting) == 0 {
+		t.gpu.Rest(now, n.Name, schedule.Usage{})
+	} else {
+		t.gpu.Drained(now, n.Name, schedule.Usage{})
 	}
 }
 
@@ -173,11 +173,13 @@ func (t *tokens) grant(now time.Duration, n *tenant) {
 		return
 	}
 	if n.turn == 0 {
+		n.runs = true
 		quota := rounds * t.turn
 		if state.End != 0 {
-			quota = min(quota, state.End-now)
+			quota = max(min(t.turn, state.End-now), min(t.turn, crumb))
 		}
-		n.turn, n.over, n.until = state.Turn, now+quota, 0
+		t.turns++
+		n.turn, n.over, n.until = t.turns, now+quota, 0
 	}
 	left := n.over - now
 	n.waiting = slices.DeleteFunc(n.waiting, func(w waiter) bool {

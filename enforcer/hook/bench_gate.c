@@ -96,6 +96,7 @@ int main(int argc, char **argv)
 	if (repetitions < 1)
 		return 2;
 	fake_begin();
+	fake_seat();
 	fake_instant = true;
 	gs_turns_start();
 	measure("open", 1, repetitions);

@@ -3,6 +3,8 @@
 
 _Atomic bool gs_counting;
 _Atomic uint64_t gs_uncounted;
+
+uint64_t gs_memory_uncounted(void) { return atomic_load(&gs_uncounted); }
 struct gs_table gs_held = GS_TABLE_INIT;
 
 int gs_claim_gpu(void)

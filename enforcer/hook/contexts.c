@@ -46,7 +46,7 @@ static CUresult created(CUresult r, CUcontext *c, CUdevice device)
 	gpu = gs_gpu_of_device(device);
 	if (!atomic_compare_exchange_strong(&only, &none, gpu < 0 ? SEVERAL : gpu) && none != gpu)
 		atomic_store(&only, SEVERAL);
-	gs_gate_context_created(*c);
+	gs_gate_context_created(*c, gpu);
 	return r;
 }
 

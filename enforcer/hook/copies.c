@@ -6,18 +6,31 @@
 #include "claims.h"
 #include "intercept.h"
 
+/* Whether it is known without a look that the bytes stay within the GPU. */
+#define FILL(way) (__builtin_constant_p(way) && (way) == GS_WITHIN)
+
 /* Defines the wrapper of a copy: its parameters, its arguments, the stream whose
  * capture it could become a part of, its bytes and their way. Which way is only
- * asked where a rate holds: it may need the driver. */
+ * asked where that matters: it may need the driver. What is copied within the
+ * GPU takes the GPU's time, and passes the gate as a launch does; it counts as
+ * one where it always can, so that a launch means the same at all times. */
 #define COPY(name, parameters, arguments, stream, bytes, way)   \
 	CUresult name parameters                                \
 	{                                                       \
 		struct gs_copy c;                               \
+		struct gs_launch l;                             \
                                                                 \
 		GS_NEED(name);                                  \
 		if (unlikely(gs_copy_enter(&c, stream, bytes))) \
 			gs_copy_wait(&c, way);                  \
+		bool within = FILL(way) || (gated() && (way) == GS_WITHIN); \
+		if (within)                                     \
+			gs_gate_enter(&l, stream, false, NULL); \
 		CUresult r = gs_real.name arguments;            \
+		if (within)                                     \
+			gs_gate_leave(&l, r);                   \
+		if (within && !FILL(way))                       \
+			gs_gate_uncount(&l);                    \
 		gs_copy_leave(&c, r);                           \
 		return r;                                       \
 	}
@@ -34,6 +47,12 @@
 #define BOTH(waits, async, parameters, arguments, bytes, way)   \
 	WAITS(waits, parameters, arguments, bytes, way)         \
 	ASYNC(async, parameters, arguments, bytes, way)
+
+/* Whether launches have to look at the page. */
+static bool gated(void)
+{
+	return __atomic_load_n(&atomic_load_explicit(&gs_page, memory_order_acquire)->gated, __ATOMIC_RELAXED);
+}
 
 /* ---- how many, and which way ---- */
 

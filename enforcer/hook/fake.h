@@ -40,8 +40,13 @@ static _Atomic bool fake_hold;     /* a launch does not come back from the drive
 static _Thread_local CUcontext fake_context = (CUcontext)0x100; /* of GPU 0; 0x200 is GPU 1's */
 
 static _Atomic uint64_t fake_acquires, fake_yields, fake_usages, fake_launched, fake_copied;
-static struct gs_usage fake_last; /* the last YIELD or USAGE; to be read after the count */
+static _Atomic uint64_t fake_epoch = 1;
 static struct gs_page *fake_page;
+
+/* All that the broker was told, in order; what is below the count stays. */
+#define FAKE_SAYS (1 << 14)
+static struct fake_word { enum gs_type type; uint64_t at; struct gs_usage usage; } fake_said[FAKE_SAYS];
+static _Atomic unsigned fake_says;
 
 _Atomic(struct gs_page *) gs_page;
 struct gs_real gs_real;
@@ -128,6 +133,15 @@ static inline CUresult is_capturing(CUstream s, int *status)
 	return 0;
 }
 
+static inline CUresult stream_query(CUstream s)
+{
+	struct fake_stream *f = of(s);
+
+	if (atomic_load(&f->captures) || !fake_context)
+		atomic_fetch_add(&fake_bad, 1);
+	return atomic_load(&fake_instant) || atomic_load(&f->done) >= atomic_load(&f->put) ? 0 : CUDA_ERROR_NOT_READY;
+}
+
 static inline CUresult exchange(int *mode)
 {
 	static _Thread_local int now;
@@ -162,21 +176,33 @@ static inline CUresult ctx_pop(CUcontext *c)
 
 /* ---- the client ---- */
 
-void gs_client_acquire(unsigned gpu, uint64_t burst, uint64_t window)
+static void say(enum gs_type type, const struct gs_usage *u)
 {
-	(void)gpu, (void)burst, (void)window;
-	atomic_fetch_add(&fake_acquires, 1);
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* GPUs have one each */
+
+	pthread_mutex_lock(&lock);
+	unsigned i = atomic_load(&fake_says);
+	CHECK(i < FAKE_SAYS);
+	fake_said[i] = (struct fake_word){ type, gs_now(), *u };
+	atomic_fetch_add(&fake_launched, u->launched);
+	atomic_fetch_add(&fake_copied, u->copied);
+	atomic_fetch_add(type == GS_ACQUIRE ? &fake_acquires : type == GS_YIELD ? &fake_yields : &fake_usages, 1);
+	atomic_store(&fake_says, i + 1);
+	pthread_mutex_unlock(&lock);
+}
+
+void gs_client_acquire(unsigned gpu)
+{
+	say(GS_ACQUIRE, &(struct gs_usage){ .gpu = gpu });
 }
 
 void gs_client_usage(enum gs_type type, const struct gs_usage *u)
 {
-	fake_last = *u;
-	atomic_fetch_add(&fake_launched, u->launched);
-	atomic_fetch_add(&fake_copied, u->copied);
-	atomic_fetch_add(type == GS_YIELD ? &fake_yields : &fake_usages, 1);
+	say(type, u);
 }
 
-uint64_t gs_client_epoch(void) { return 1; }
+uint64_t gs_client_epoch(void) { return atomic_load(&fake_epoch); }
+uint64_t gs_memory_uncounted(void) { return 0; }
 uint64_t gs_client_poll(void) { return gs_now() + 1000000000; }
 int gs_gpu_current(void) { return fake_context == (CUcontext)0x200 ? 1 : 0; }
 unsigned gs_gpu_count(void) { return 2; }
@@ -203,10 +229,20 @@ static inline void fake_begin(void)
 	gs_real.cuEventElapsedTime = event_elapsed;
 	gs_real.cuEventDestroy_v2 = event_destroy;
 	gs_real.cuStreamIsCapturing = is_capturing;
+	gs_real.cuStreamQuery = stream_query;
 	gs_real.cuThreadExchangeStreamCaptureMode = exchange;
 	gs_real.cuCtxGetCurrent = ctx_current;
 	gs_real.cuCtxPushCurrent_v2 = ctx_push;
 	gs_real.cuCtxPopCurrent_v2 = ctx_pop;
+}
+
+/* The program makes its context; that the process took its seat with it is not
+ * counted. */
+static inline void fake_seat(void)
+{
+	gs_gate_context_created((CUcontext)0x100, 0);
+	atomic_store(&fake_usages, 0);
+	atomic_store(&fake_says, 0);
 }
 
 static inline void fake_mode(unsigned gpu, enum gs_mode mode, uint64_t turn, uint32_t flags)
@@ -218,7 +254,7 @@ static inline void fake_mode(unsigned gpu, enum gs_mode mode, uint64_t turn, uin
 	__atomic_store_n(&s->flags, flags, __ATOMIC_RELAXED);
 	__atomic_store_n(&s->mode, mode, __ATOMIC_RELEASE);
 	for (unsigned i = 0; i < GS_GPUS; i++)
-		gated |= fake_page->slot[i].mode != GS_OPEN || fake_page->slot[i].flags;
+		gated |= fake_page->slot[i].mode != GS_OPEN;
 	__atomic_store_n(&fake_page->gated, gated, __ATOMIC_RELEASE);
 	__atomic_fetch_add(&fake_page->bell, 1, __ATOMIC_RELEASE);
 	gs_bell_ring(fake_page);
@@ -251,6 +287,15 @@ static inline uint64_t put_all(void)
 	return n;
 }
 
+/* What was told since then, of this type and for this reason; NULL not yet. */
+static inline const struct fake_word *told(enum gs_type type, enum gs_why why, unsigned since)
+{
+	for (unsigned i = since; i < atomic_load(&fake_says); i++)
+		if (fake_said[i].type == type && (type == GS_ACQUIRE || fake_said[i].usage.why == why))
+			return &fake_said[i];
+	return NULL;
+}
+
 /* A turn may be given back as idle before the test gets round to launching,
  * so what was told is waited for together with this, not counted. */
 static inline enum gs_phase phase(void)
@@ -261,13 +306,39 @@ static inline enum gs_phase phase(void)
 	return phase;
 }
 
-/* Whether a launch waits for a turn. */
-static inline bool held(void)
+/* Whether launches wait for a turn: so many. */
+static inline unsigned held(void)
 {
 	pthread_mutex_lock(&gs_gates[0].lock);
-	bool held = gs_gates[0].held;
+	unsigned held = gs_gates[0].waiting;
 	pthread_mutex_unlock(&gs_gates[0].lock);
 	return held;
+}
+
+/* For how long launches waited, ns; but what the broker was told of. */
+static inline uint64_t waited(void)
+{
+	pthread_mutex_lock(&gs_gates[0].lock);
+	uint64_t ns = gs_gates[0].usage.overhead_ns;
+	pthread_mutex_unlock(&gs_gates[0].lock);
+	return ns;
+}
+
+/* What kernels on a stream are known to cost, ns. */
+static inline void set_cost(uintptr_t stream, uint64_t cost)
+{
+	pthread_mutex_lock(&gs_gates[0].lock);
+	for (struct gs_stream *e = gs_gates[0].streams; e; e = e->next)
+		if (e->stream == (CUstream)stream)
+			e->cost = cost;
+	pthread_mutex_unlock(&gs_gates[0].lock);
+}
+
+/* Time goes by. */
+static inline void spin(uint64_t ns)
+{
+	for (uint64_t until = gs_now() + ns; gs_now() < until;)
+		sched_yield();
 }
 
 static inline void *launch_one(void *stream)
@@ -285,8 +356,9 @@ static inline pthread_t launching(uintptr_t stream)
 }
 
 /* Runs the cases, or the one that is named, each in a process of its own. */
-struct fake_case { const char *name; void (*run)(void); };
-#define CASE(name) { #name, name }
+struct fake_case { const char *name; void (*run)(void); bool bare; };
+#define CASE(name) { #name, name, false }
+#define BARE(name) { #name, name, true } /* the program has no context yet */
 
 static inline int fake_run(const struct fake_case *cases, size_t n, const char *only)
 {
@@ -299,6 +371,8 @@ static inline int fake_run(const struct fake_case *cases, size_t n, const char *
 		CHECK(pid >= 0);
 		if (!pid) {
 			fake_begin();
+			if (!cases[i].bare)
+				fake_seat();
 			gs_turns_start();
 			cases[i].run();
 			CHECK(!fake_bad);

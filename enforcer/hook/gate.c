@@ -1,5 +1,5 @@
 /* The launch path where it is not free: a launch that must be counted, that
- * would queue too much, or that must wait for a turn. */
+ * would queue too much, or that must wait because others go first. */
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -8,13 +8,22 @@
 
 #include "streams.h"
 
-#define LOOK_NS 1000000000 /* a waiting launch looks around that often */
+#define LOOK_NS 1000000000  /* a waiting launch looks around that often */
 #define STALE_NS 4000000000 /* the helper should long have seen that the broker's heart stopped */
-#define REGRANT_NS 1000000 /* a page that still says RUN that long after we yielded and asked again means it */
+#define NAP_NS 20000        /* the shortest wait for work in flight, */
+#define DOZE_NS 500000      /* and the longest without a look */
+#define STALL_NS 5000000    /* work in flight that made no progress for so long may wait for what is held back */
+#define STALLED_NS 1000000  /* the same for each launch after that */
+#define STALL_MOST_NS 40000000 /* that doubles with each launch that passes for it, up to this */
 
-#define SAMPLE 32 /* of so many launches beside others one is marked */
+#define GRAPH_NS 1000000    /* a graph's cost while nothing is known of it */
+#define CREDIT_NS 100000    /* of work may go by without a look, */
+#define CREDIT_MOST 32      /* and so many launches */
 
-enum verdict { PASS, SAMPLED, QUEUED, NOT_OURS, CHANGED };
+enum verdict { PASS, QUEUED, HELD, CHANGED };
+
+/* Of the process: its GPUs may wait for one another. */
+static _Atomic uint64_t patience = STALL_NS;
 
 void gs_bell_wait(struct gs_page *page, uint32_t was, uint64_t ns)
 {
@@ -29,131 +38,178 @@ void gs_bell_ring(struct gs_page *page)
 	syscall(SYS_futex, &page->bell, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
-static void inside(struct gs_thread *t)
+/* The thread is seen to be inside by the helper, or sees what the page says. */
+static void inside(struct gs_thread *t, struct gs_launch *l, struct gs_gpu *g)
 {
-	atomic_fetch_add_explicit(&t->seq, 1, memory_order_seq_cst);
+	l->crowd = t ? NULL : g;
+	atomic_fetch_add_explicit(t ? &t->seq : &g->crowded, 1, memory_order_seq_cst);
 }
 
 /* No launch was made: seq / 2 counts those that were. */
-static void outside(struct gs_thread *t)
+static void outside(struct gs_thread *t, struct gs_launch *l)
 {
-	atomic_fetch_sub_explicit(&t->seq, 1, memory_order_release);
+	atomic_fetch_sub_explicit(t ? &t->seq : &l->crowd->crowded, 1, memory_order_release);
+	l->crowd = NULL;
 }
 
+/* How much work a stream may have queued: in OPEN much, but not so much that
+ * nobody could come beside for seconds. */
 static uint64_t cap_ns(const struct gs_slot *slot)
 {
+	if (__atomic_load_n(&slot->mode, __ATOMIC_RELAXED) == GS_OPEN)
+		return GS_AHEAD;
 	return (uint64_t)__atomic_load_n(&slot->inflight_us, __ATOMIC_RELAXED) * 1000;
 }
 
 /* A launch that is let go on to be marked. A graph that is to be measured must
  * not share its marker with what was launched before. */
-static void count(struct gs_stream *e, struct gs_launch *l, const struct gs_slot *slot, uint64_t now)
+static void count(struct gs_stream *e, struct gs_launch *l, uint64_t now)
 {
 	if (l->graph && e->now.launches && gs_marker_alone(e->gpu, l->graph))
 		gs_marker_record(e, l->stream, now);
-	l->cost = gs_marker_cost(e, l->graph, cap_ns(slot));
+	l->cost = gs_marker_cost(e, l->graph, GRAPH_NS);
 	l->entry = e;
 }
 
-/* Whether the launch may be made now, as the page says. asked_ns is when this
- * launch began to wait for a turn, 0 if it did not. */
-static enum verdict admit(struct gs_stream *e, struct gs_launch *l, const struct gs_slot *slot, uint64_t asked_ns)
+/* How many launches may go by without a look after this one: cheap ones do not
+ * fill a queue soon. */
+static uint32_t credit(const struct gs_stream *e, const struct gs_launch *l)
+{
+	uint64_t cost = e->cost;
+
+	if (l->graph || e->stray || !cost)
+		return 0;
+	return cost >= CREDIT_NS ? 0 : cost * CREDIT_MOST <= CREDIT_NS ? CREDIT_MOST : (uint32_t)(CREDIT_NS / cost);
+}
+
+/* Whether the launch may be made now, as the page says. passes is for one that
+ * has waited long enough. */
+static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_launch *l, const struct gs_slot *slot, bool passes)
 {
 	struct gs_gpu *g = e->gpu;
 	uint32_t mode = __atomic_load_n(&slot->mode, __ATOMIC_ACQUIRE);
-	bool watched = __atomic_load_n(&slot->flags, __ATOMIC_RELAXED) & GS_WATCH;
 
-	if (mode == GS_KILL || (mode == GS_OPEN && !watched)) {
-		if (!atomic_load_explicit(&e->opened, memory_order_relaxed))
-			atomic_store(&e->opened, true);
+	if (mode == GS_OPEN && !atomic_load_explicit(&e->opened, memory_order_relaxed))
+		atomic_store(&e->opened, true);
+	if (mode == GS_KILL || (mode == GS_OPEN && !l->graph && !atomic_load_explicit(&gs_deep, memory_order_relaxed)))
 		return PASS;
-	}
-	if (mode == GS_PAUSE)
-		return NOT_OURS;
+	if (mode == GS_PAUSE && !passes)
+		return HELD;
 	enum verdict v = PASS;
 	uint64_t now = gs_now(), turn = __atomic_load_n(&slot->turn, __ATOMIC_RELAXED);
-	pthread_mutex_lock(&g->lock);
-	/* The helper may have given the turn back while we waited for the lock,
-	 * and it will not look again: what counts is the page's word from now on. */
-	if (__atomic_load_n(&slot->mode, __ATOMIC_ACQUIRE) != mode)
+	gs_gpu_lock(g);
+	if (__atomic_load_n(&slot->mode, __ATOMIC_ACQUIRE) != mode) {
 		v = CHANGED;
-	else if (mode == GS_RUN && (g->turn != turn || (g->phase == GS_GIVEN && asked_ns && now - asked_ns >= REGRANT_NS)))
-		gs_turns_begin(g, GS_TURN, turn, now);
-	else if (watched && g->phase != GS_WATCHED)
-		gs_turns_begin(g, GS_WATCHED, turn, now);
-	if (mode == GS_RUN && g->phase == GS_GIVEN)
-		v = NOT_OURS;
-	else if (v == PASS && mode == GS_RUN && gs_marker_left(e, now) > cap_ns(slot))
-		v = QUEUED;
-	if (v == PASS)
-		count(e, l, slot, now);
-	pthread_mutex_unlock(&g->lock);
-	if (v == PASS && mode == GS_OPEN) {
-		atomic_store(&e->opened, true);
-		return SAMPLED;
+	} else {
+		if (mode == GS_RUN && (g->turn != turn || g->phase != GS_TURN))
+			gs_turns_begin(g, GS_TURN, turn, now);
+		if (mode != GS_OPEN)
+			gs_turns_ask(g, false);
+		if (t)
+			gs_stream_settle(t, now);
+		if (passes)
+			e->stalled = true;
+		else if (mode != GS_PAUSE && gs_marker_left(e, now) > cap_ns(slot))
+			v = QUEUED;
+		if (v == PASS) {
+			count(e, l, now);
+			if (t)
+				t->spare = passes ? 0 : credit(e, l);
+		}
 	}
+	pthread_mutex_unlock(&g->lock);
 	return v;
 }
 
-/* Waits until the GPU has less to do: for the oldest marker, or, where that
- * stands for a long graph, until about the cap is left of it, so that the next
- * one is there in time. */
-static void wait_queue(struct gs_stream *e, struct gs_launch *l, struct gs_page *page, uint32_t bell)
+/* Waits until the stream has less to do, a moment at most; whether that has
+ * made no progress for so long that it may wait for this very launch. */
+static bool wait_queue(struct gs_stream *e, struct gs_launch *l, struct gs_page *page, uint32_t bell, uint64_t began)
 {
 	struct gs_gpu *g = e->gpu;
-	uint64_t now = gs_now(), cap = cap_ns(&page->slot[gs_gpu_index(g)]), left, pause = 0;
-	CUevent event = NULL;
+	uint64_t now = gs_now(), cap = cap_ns(&page->slot[gs_gpu_index(g)]), nap = 0;
+	bool stalled = false;
 
-	pthread_mutex_lock(&g->lock);
-	gs_marker_reap(g);
-	left = gs_marker_left(e, now);
+	gs_gpu_lock(g);
+	gs_marker_look(e);
+	uint64_t left = gs_marker_left(e, now);
 	if (left > cap) {
 		struct gs_marker *m = gs_marker_oldest(e);
-		if (!m && ((e->now.launches && gs_marker_record(e, l->stream, now)) || gs_marker_tails(g, now)))
+		if (!m && e->now.launches && gs_marker_record(e, l->stream, now))
 			m = gs_marker_oldest(e);
-		if (!m)
-			g->queued = 0; /* nothing stands behind the estimate */
-		else if (m->graph && m->cost > cap && left < m->cost + cap)
-			pause = left - cap;
-		else
-			event = m->event;
+		nap = left - cap;
+		if (!m) {
+			e->queued = 0; /* nothing stands behind the estimate */
+		} else {
+			uint64_t since = e->passed_ns > began ? e->passed_ns : began, slow = 2 * m->cost;
+			uint64_t least = e->stalled ? STALLED_NS : STALL_NS;
+			if (slow > 4 * STALL_MOST_NS)
+				slow = 4 * STALL_MOST_NS;
+			stalled = now > since && now - since > (slow > least ? slow : least);
+		}
 	}
 	pthread_mutex_unlock(&g->lock);
-	if (pause)
-		gs_bell_wait(page, bell, pause);
-	if (event) {
-		int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-		gs_real.cuThreadExchangeStreamCaptureMode(&mode);
-		gs_real.cuEventSynchronize(event);
-		gs_real.cuThreadExchangeStreamCaptureMode(&mode);
-	}
+	if (nap && !stalled)
+		gs_bell_wait(page, bell, nap < NAP_NS ? NAP_NS : nap > DOZE_NS ? DOZE_NS : nap);
+	return stalled;
 }
 
-static void wait_turn(struct gs_gpu *g, struct gs_page *page, uint32_t bell, uint64_t asked_ns, uint64_t now)
+/* Whether work of this process has made no progress since then, on any GPU. */
+static bool stalled(uint64_t since, uint64_t now)
 {
-	const struct gs_slot *slot = &page->slot[gs_gpu_index(g)];
+	for (unsigned i = 0; i < GS_GPUS && i < gs_gpu_count(); i++) {
+		struct gs_gpu *g = &gs_gates[i];
+		if (!g->seated)
+			continue;
+		gs_gpu_lock(g);
+		gs_marker_reap(g);
+		uint64_t from = g->progress_ns > since ? g->progress_ns : since, least = 2 * gs_marker_dearest(g);
+		if (least < atomic_load(&patience))
+			least = atomic_load(&patience);
+		if (least > STALL_MOST_NS) /* what stalls seems to be long */
+			least = STALL_MOST_NS;
+		bool is = gs_marker_any(g) && now > from && now - from >= least;
+		pthread_mutex_unlock(&g->lock);
+		if (is)
+			return true;
+	}
+	return false;
+}
 
-	pthread_mutex_lock(&g->lock);
-	gs_turns_ask(g, __atomic_load_n(&slot->turn, __ATOMIC_RELAXED), now - asked_ns >= LOOK_NS, now);
-	g->held = true;
+/* Waits for the page to change. A launch passes all the same while work in
+ * flight makes no progress: it may wait for what this thread is about to
+ * launch. */
+static bool wait_turn(struct gs_gpu *g, struct gs_page *page, uint32_t bell, uint64_t began)
+{
+	uint64_t now = gs_now();
+
+	if (now - began >= STALL_NS && stalled(began, now)) {
+		uint64_t longer = 2 * atomic_load(&patience);
+		atomic_store(&patience, longer < STALL_MOST_NS ? longer : STALL_MOST_NS);
+		return true;
+	}
+	gs_gpu_lock(g);
+	gs_turns_ask(g, now - began >= LOOK_NS);
+	g->waiting++;
 	pthread_mutex_unlock(&g->lock);
-	if (now - asked_ns >= LOOK_NS && now > __atomic_load_n(&page->heartbeat_ns, __ATOMIC_RELAXED) + STALE_NS)
+	if (now - began >= LOOK_NS && now > __atomic_load_n(&page->heartbeat_ns, __ATOMIC_RELAXED) + STALE_NS)
 		gs_client_poll(); /* the helper sits in the driver, or there is none */
-	gs_bell_wait(page, bell, __atomic_load_n(&slot->mode, __ATOMIC_ACQUIRE) == GS_RUN ? REGRANT_NS : LOOK_NS);
+	gs_bell_wait(page, bell, atomic_load(&patience));
+	gs_gpu_lock(g);
+	g->waiting--;
+	pthread_mutex_unlock(&g->lock);
+	return false;
 }
 
 void gs_gate_slow(struct gs_launch *l)
 {
 	struct gs_thread *t = gs_thread_of_self();
-	uint64_t asked = 0, began = 0, now;
+	uint64_t began = 0;
+	bool passes = false;
 
 	l->entry = NULL;
+	l->crowd = NULL;
 	l->counted = false;
-	if (!t) {
-		atomic_fetch_add(&gs_errors, 1);
-		return;
-	}
-	if (atomic_load_explicit(&t->seq, memory_order_relaxed) & 1)
+	if (t && atomic_load_explicit(&t->seq, memory_order_relaxed) & 1)
 		return; /* a launch within a launch: the driver's own */
 	struct gs_stream *e = gs_stream_of(t, l->stream);
 	if (!e || e->broken || (atomic_load(&gs_captures) && gs_stream_captures(l->stream)))
@@ -161,55 +217,49 @@ void gs_gate_slow(struct gs_launch *l)
 	for (;;) {
 		struct gs_page *page = atomic_load(&gs_page);
 		uint32_t bell = __atomic_load_n(&page->bell, __ATOMIC_ACQUIRE);
-		inside(t);
-		enum verdict v = admit(e, l, &page->slot[gs_gpu_index(e->gpu)], asked);
-		if (v == PASS || v == SAMPLED) {
-			t->spare = v == SAMPLED ? SAMPLE - 1 : 0;
-			t->bell = bell;
-			t->page = page;
+		uint64_t credits = atomic_load(&gs_credits);
+		inside(t, l, e->gpu);
+		enum verdict v = admit(t, e, l, &page->slot[gs_gpu_index(e->gpu)], passes);
+		if (v == PASS) {
+			if (t) {
+				if (!l->entry)
+					t->spare = 0;
+				t->bell = bell;
+				t->credits = credits;
+				t->page = page;
+			}
 			break;
 		}
-		outside(t);
+		outside(t, l);
 		if (v == CHANGED)
 			continue;
-		now = gs_now();
 		if (!began)
-			began = now;
-		if (v == QUEUED) {
-			asked = 0;
-			wait_queue(e, l, page, bell);
-		} else {
-			if (!asked)
-				asked = now;
-			wait_turn(e->gpu, page, bell, asked, now);
-		}
+			began = gs_now();
+		passes = v == QUEUED ? wait_queue(e, l, page, bell, began) : wait_turn(e->gpu, page, bell, began);
 	}
-	l->counted = true;
+	l->counted = t != NULL;
+	if (passes)
+		atomic_fetch_add(&gs_passed, 1);
 	if (began) {
-		pthread_mutex_lock(&e->gpu->lock);
+		gs_gpu_lock(e->gpu);
 		e->gpu->usage.overhead_ns += gs_now() - began;
 		pthread_mutex_unlock(&e->gpu->lock);
 	}
 }
 
-void gs_gate_left(struct gs_launch *l, CUresult r)
+/* The launch was made, or refused: it is marked where it has to be. */
+static void mark(struct gs_launch *l, CUresult r)
 {
 	struct gs_stream *e = l->entry;
 	struct gs_gpu *g = e->gpu;
 	struct gs_context *c = e->stray ? gs_context_current() : e->context;
 
-	if (r || !c)
-		return;
-	pthread_mutex_lock(&g->lock);
-	if (e->stray || e->stream == l->stream) {
+	gs_gpu_lock(g);
+	if (l->counted)
+		gs_self->counted = atomic_load_explicit(&gs_self->seq, memory_order_relaxed) / 2 + 1;
+	if (!r && c && (e->stray || e->stream == l->stream)) {
 		uint64_t now = gs_now();
-		gs_marker_add(e, c, l->graph, l->cost, now);
-		if (g->phase == GS_WATCHED)
-			e->now.uneven = true; /* others went by uncounted */
-		g->usage.launched++;
-		g->launched_ns = now;
-		if (!g->usage.first_ns)
-			g->usage.first_ns = now;
+		gs_marker_add(e, c, l->graph, 1, l->cost, now);
 		if (gs_marker_due(e)) {
 			gs_marker_look(e);
 			gs_marker_record(e, l->stream, now);
@@ -217,3 +267,16 @@ void gs_gate_left(struct gs_launch *l, CUresult r)
 	}
 	pthread_mutex_unlock(&g->lock);
 }
+
+void gs_gate_left(struct gs_launch *l, CUresult r)
+{
+	if (l->entry)
+		mark(l, r);
+	if (l->crowd) {
+		atomic_fetch_add(&l->crowd->crowd, 1);
+		atomic_fetch_sub_explicit(&l->crowd->crowded, 1, memory_order_release);
+	}
+}
+
+/* All work of a GPU has ended: whatever did not get on has. */
+void gs_gate_drained(void) { atomic_store(&patience, STALL_NS); }

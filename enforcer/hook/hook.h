@@ -6,10 +6,9 @@
  *                its own parts are in client.h
  *   gate.c       the launch path: modes, the cap on work in flight
  *   streams.c    the streams that were launched on; markers.c what is under way on them
- *   turns.c      the helper thread: drain, early release, usage
+ *   turns.c      the helper thread: drains, idleness, usage
  *   bandwidth.c  copies: their bytes, and the rates that hold for them
  *   bucket.c     bytes that fill at a rate
- *   predict.c    bursts and the gaps between them
  *   copies.c     the copies themselves: how many bytes, and which way
  *   memory.c     admission: what was taken, for which pointer or handle
  *   pools.c      the same for stream-ordered pools and graphs' memory
@@ -55,7 +54,7 @@ void gs_client_commit(unsigned gpu, enum gs_kind kind, uint64_t reservation, uin
 void gs_client_abort(unsigned gpu, uint64_t reservation);
 void gs_client_free(unsigned gpu, enum gs_kind kind, uint64_t bytes);
 uint64_t gs_client_committed(unsigned gpu); /* by this process, for RESUME and cuMemGetInfo without a broker */
-void gs_client_acquire(unsigned gpu, uint64_t burst_ns, uint64_t window_ns);
+void gs_client_acquire(unsigned gpu);
 void gs_client_usage(enum gs_type type, const struct gs_usage *u); /* GS_YIELD or GS_USAGE */
 /* Reads what the broker sent and did not answer anybody (NOTICE,
  * LIMITS_CHANGED, ERR, end of file), sends PINGs, reconnects. For the helper,
@@ -82,23 +81,27 @@ unsigned gs_gpu_count(void);
 struct gs_stream; /* streams.h */
 struct gs_launch {
 	struct gs_stream *entry; /* to be marked; NULL where nothing is to be done */
+	struct gs_gpu *crowd;    /* that counts it, for a thread without a place of its own; else NULL */
 	CUstream stream;
 	void *graph;
 	uint64_t cost; /* estimated, ns of the GPU */
 	bool counted;  /* the thread's seq was made odd */
 };
 
-/* One of a fixed number of places for the threads that launch. Only its thread
- * writes it. With the mode OPEN a launch costs two stores to it and a few loads:
+/* One of a fixed number of places for the threads that launch; those beyond it
+ * are counted together. Only its thread writes it. With the mode OPEN a launch costs two stores to it and a few loads:
  * there is no fence, for the helper has the kernel make one (membarrier). */
 struct gs_thread {
-	_Atomic uint64_t seq;      /* odd from enter to leave; half of it is the launches made */
+	_Atomic uint64_t seq;      /* odd from enter to leave; half of it is the launches made, */
+	_Atomic uint64_t elsewhere; /* of which so many were made on other GPUs than the present one, */
+	uint64_t counted;          /* and so many are in the books of their streams; guarded by the GPU's lock */
 	_Atomic int gpu;           /* that the launch goes to */
 	CUstream stream;           /* the last one, whose entry is known, */
-	struct gs_stream *entry;   /* as long as generation is gs_generation */
+	_Atomic(struct gs_stream *) entry; /* as long as generation is gs_generation */
 	uint64_t generation;
-	uint32_t spare;            /* so many launches may go by uncounted beside others, */
+	uint32_t spare;            /* so many launches may go by without a look, */
 	uint32_t bell;             /* as long as this is the bell */
+	uint64_t credits;          /* and this gs_credits */
 	struct gs_page *page;      /* of this page */
 	_Atomic int copies_gpu;    /* that copies go to, -1 none yet, */
 	uint64_t copies_generation; /* as long as this is gs_generation, */
@@ -108,6 +111,8 @@ struct gs_thread {
 extern _Thread_local struct gs_thread *gs_self __attribute__((tls_model("initial-exec")));
 extern _Atomic uint64_t gs_generation; /* of streams and contexts: see streams.c */
 extern _Atomic unsigned gs_captures;   /* that may be under way, on any stream */
+extern _Atomic unsigned gs_deep;       /* GPUs that have so much queued in OPEN that launches have to look */
+extern _Atomic uint64_t gs_credits;    /* what changes when threads have to look again though the page did not */
 
 void gs_gate_slow(struct gs_launch *l); /* for gs_gate_enter */
 void gs_gate_left(struct gs_launch *l, CUresult r); /* for gs_gate_leave */
@@ -125,14 +130,16 @@ static inline void gs_gate_enter(struct gs_launch *l, CUstream stream, bool per_
 		atomic_store_explicit(&t->seq, seq + 1, memory_order_relaxed);
 		atomic_signal_fence(memory_order_seq_cst);
 		struct gs_page *page = atomic_load_explicit(&gs_page, memory_order_acquire);
-		bool free = !__atomic_load_n(&page->gated, __ATOMIC_RELAXED);
-		if (unlikely(!free) && t->spare && t->page == page && t->bell == __atomic_load_n(&page->bell, __ATOMIC_RELAXED)) {
+		bool free = !(__atomic_load_n(&page->gated, __ATOMIC_RELAXED) | atomic_load_explicit(&gs_deep, memory_order_relaxed)) && !graph;
+		if (unlikely(!free) && !graph && t->spare && t->page == page && t->bell == __atomic_load_n(&page->bell, __ATOMIC_RELAXED) &&
+		    t->credits == atomic_load_explicit(&gs_credits, memory_order_relaxed)) {
 			t->spare--;
 			free = true;
 		}
 		if (likely(free && !(seq & 1) && t->stream == stream &&
 			   t->generation == atomic_load_explicit(&gs_generation, memory_order_relaxed))) {
 			l->entry = NULL;
+			l->crowd = NULL;
 			l->counted = true;
 			return;
 		}
@@ -145,7 +152,7 @@ static inline void gs_gate_enter(struct gs_launch *l, CUstream stream, bool per_
 
 static inline void gs_gate_leave(struct gs_launch *l, CUresult r)
 {
-	if (unlikely(l->entry))
+	if (unlikely(l->entry || l->crowd))
 		gs_gate_left(l, r);
 	if (likely(l->counted)) {
 		struct gs_thread *t = gs_self;
@@ -154,15 +161,22 @@ static inline void gs_gate_leave(struct gs_launch *l, CUresult r)
 	}
 }
 
+/* After gs_gate_leave: that was no launch that counts. */
+static inline void gs_gate_uncount(const struct gs_launch *l)
+{
+	if (l->counted)
+		atomic_fetch_add_explicit(&gs_self->elsewhere, 1, memory_order_relaxed);
+}
+
 void gs_gate_stream_destroyed(CUstream s); /* before the driver's call */
 /* Begins: before the driver's call, and false after it where that failed.
  * Ends: after cuStreamEndCapture, whatever it answered. */
 void gs_gate_capture(CUstream s, bool begins);
 void gs_gate_graph_forget(void *exec);         /* destroyed or updated */
-void gs_gate_context_created(CUcontext c);     /* after the driver's call (create, primary retain): launches may come from it */
+void gs_gate_context_created(CUcontext c, int gpu); /* after the driver's call (create, primary retain): launches may come from it; gpu is the session's, -1 none */
 void gs_gate_context_destroyed(CUcontext c);   /* before the driver's call: no marker of it is touched again */
 void gs_gate_forked(void);                     /* in a child: all of it belongs to the parent's driver */
-uint64_t gs_gate_errors(void);                 /* what the gate could not govern and let pass, since the start */
+uint64_t gs_gate_errors(void);                 /* launches that the gate could not govern and let pass, since the start */
 
 /* ---- bandwidth.c ---- */
 
@@ -233,6 +247,7 @@ void gs_turns_start(void);
 
 /* ---- claims.c, growers.c; the wrappers themselves are named in calls.h ---- */
 void gs_memory_settle(void); /* frees in the books by what pools shrank; for the helper, each second */
+uint64_t gs_memory_uncounted(void); /* allocations that could not be booked, since the start */
 void gs_memory_forked(void); /* in a child: what is held is the parent's */
 
 /* ---- intercept.c ---- */

@@ -10,9 +10,8 @@
 #define MARKER_LAUNCHES 256  /* at most, should the estimate be wrong */
 #define KERNEL_NS 100000     /* a kernel's cost while nothing is known of it */
 #define UNCOUNTED_NS 1000000000
-#define BEHIND_NS 500000     /* reached later than that: the GPU had a queue */
-#define SLICED_NS 8000000    /* the same beside others, whose slices of some ms it waits for */
 #define CHAIN_NS 10000000000 /* the driver's float of milliseconds is too coarse beyond */
+#define STALLED_NS 5000000   /* a marker that took so long may have waited for what was held back */
 #define GRAPH_SEEN 4         /* launches of a graph that are measured alone, */
 #define GRAPH_AGAIN 64       /* and again after so many */
 
@@ -105,7 +104,7 @@ bool gs_marker_tails(struct gs_gpu *g, uint64_t now)
 	return all;
 }
 
-void gs_marker_add(struct gs_stream *e, struct gs_context *c, void *graph, uint64_t cost, uint64_t now)
+void gs_marker_add(struct gs_stream *e, struct gs_context *c, void *graph, uint32_t launches, uint64_t cost, uint64_t now)
 {
 	struct gs_marker *m = &e->now;
 
@@ -119,9 +118,24 @@ void gs_marker_add(struct gs_stream *e, struct gs_context *c, void *graph, uint6
 		m->uneven = true;
 	}
 	m->last_ns = now;
-	m->launches++;
+	m->launches += launches ? launches : 1;
+	m->real += launches;
 	m->cost += cost;
-	e->gpu->queued += cost;
+	e->queued += cost;
+}
+
+uint64_t gs_marker_outstanding(const struct gs_gpu *g)
+{
+	uint64_t n = g->strays.now.real;
+
+	for (const struct gs_stream *e = g->streams; e; e = e->next) {
+		n += e->now.real;
+		for (unsigned i = 0; i < e->pending; i++)
+			n += e->ring[(e->head + i) % GS_MARKERS].real;
+	}
+	for (unsigned i = 0; i < g->strays.pending; i++)
+		n += g->strays.ring[(g->strays.head + i) % GS_MARKERS].real;
+	return n;
 }
 
 /* Launches of which nobody kept count are taken for a lot of work. */
@@ -129,7 +143,7 @@ void gs_marker_opened(struct gs_gpu *g, uint64_t now)
 {
 	for (struct gs_stream *e = g->streams; e; e = e->next)
 		if (atomic_load(&e->opened)) {
-			gs_marker_add(e, e->context, NULL, UNCOUNTED_NS, now);
+			gs_marker_add(e, e->context, NULL, 0, UNCOUNTED_NS, now);
 			e->now.uneven = true;
 		}
 }
@@ -225,20 +239,25 @@ static uint64_t passed_at(const struct gs_stream *e, const struct gs_marker *m, 
 	return at < m->recorded_ns ? m->recorded_ns : at;
 }
 
-static void account(struct gs_stream *e, const struct gs_marker *m, uint64_t at)
+static void account(struct gs_stream *e, const struct gs_marker *m, uint64_t at, bool sure)
 {
 	struct gs_gpu *g = e->gpu;
 	uint64_t from = e->passed_ns > m->first_ns && !e->stray ? e->passed_ns : m->first_ns;
 
-	g->queued -= m->cost < g->queued ? m->cost : g->queued;
-	g->usage.marks++;
-	g->usage.behind += at - m->recorded_ns > (g->phase == GS_WATCHED ? SLICED_NS : BEHIND_NS);
+	e->queued -= m->cost < e->queued ? m->cost : e->queued;
+	e->stalled = false;
+	if (at - m->recorded_ns > STALLED_NS)
+		gs_gate_drained(); /* what had stalled goes on: to let launches pass has helped */
+	g->progress_ns = at;
 	if (at > g->usage.last_ns)
 		g->usage.last_ns = at;
-	gs_predict_busy(&g->predict, from, at, g->held);
-	g->held = false;
-	if (m->uneven || at < from)
+	if (m->uneven || at < from || !sure)
 		return;
+	if (m->launches == 1 && !(g->flags & GS_BESIDE) && at - from > g->usage.longest_ns) {
+		g->usage.longest_ns = at - from;
+		if (at - from > g->longest_ns)
+			g->longest_ns = at - from;
+	}
 	struct gs_graph *graph = m->graph ? graph_of(g, m->graph) : NULL;
 	if (graph)
 		average(&graph->cost, (at - from) / m->launches);
@@ -251,14 +270,18 @@ static void reap(struct gs_stream *e)
 	while (e->pending) {
 		struct gs_marker *m = ring_at(e, 0);
 		CUresult r = gs_real.cuEventQuery(m->event);
-		if (r == CUDA_ERROR_NOT_READY)
+		if (r == CUDA_ERROR_NOT_READY) {
+			e->looked_ns = gs_now();
 			return;
+		}
 		if (r) {
 			give_up(e);
 			return;
 		}
-		uint64_t at = passed_at(e, m, gs_now());
-		account(e, m, at);
+		uint64_t now = gs_now(), at = passed_at(e, m, now);
+		uint64_t before = e->looked_ns > m->recorded_ns ? e->looked_ns : m->recorded_ns;
+		/* What was not looked at for long may have passed at any time since. */
+		account(e, m, at, at < now || now - before <= 2 * GS_GAP || now - before <= (at - m->first_ns) / 4);
 		event_give(e->stray ? m : &e->passed);
 		e->passed = *m;
 		e->passed_ns = at;
@@ -294,38 +317,76 @@ bool gs_marker_any(const struct gs_gpu *g)
 	return g->strays.pending;
 }
 
-struct gs_marker *gs_marker_oldest(struct gs_stream *e)
-{
-	struct gs_marker *oldest = e->pending ? ring_at(e, 0) : NULL;
-	struct gs_gpu *g = e->gpu;
-
-	for (struct gs_stream *o = g->streams; o && !e->pending; o = o->next)
-		if (o->pending && (!oldest || ring_at(o, 0)->recorded_ns < oldest->recorded_ns))
-			oldest = ring_at(o, 0);
-	return oldest || !g->strays.pending ? oldest : ring_at(&g->strays, 0);
-}
+struct gs_marker *gs_marker_oldest(struct gs_stream *e) { return e->pending ? ring_at(e, 0) : NULL; }
 
 uint64_t gs_marker_left(struct gs_stream *e, uint64_t now)
 {
 	const struct gs_marker *m = e->pending ? ring_at(e, 0) : &e->now;
 	uint64_t from = e->passed_ns > m->first_ns ? e->passed_ns : m->first_ns;
 	uint64_t done = m->launches && now > from ? now - from : 0;
-	uint64_t queued = e->gpu->queued;
 
 	if (done > m->cost)
 		done = m->cost;
-	return queued > done ? queued - done : 0;
+	return e->queued > done ? e->queued - done : 0;
+}
+
+uint64_t gs_marker_dearest(struct gs_gpu *g)
+{
+	uint64_t most = 0;
+
+	for (struct gs_stream *e = g->streams; e; e = e->next)
+		if (e->pending && ring_at(e, 0)->cost > most)
+			most = ring_at(e, 0)->cost;
+	return most < g->longest_ns ? g->longest_ns : most;
+}
+
+void gs_marker_sound(struct gs_gpu *g, uint64_t now)
+{
+	for (struct gs_stream *e = g->streams; e; e = e->next) {
+		gs_marker_look(e);
+		if (!atomic_load(&e->opened) || e->thread || !e->context || e->pending >= GS_MARKERS / 2)
+			continue;
+		gs_marker_add(e, e->context, NULL, 0, 0, now);
+		e->now.uneven = true;
+		tail(e, now);
+	}
+}
+
+bool gs_marker_older(const struct gs_gpu *g, uint64_t than)
+{
+	for (struct gs_stream *e = g->streams; e; e = e->next)
+		if (e->pending && ring_at(e, 0)->recorded_ns < than)
+			return true;
+	return false;
+}
+
+/* A thread's own stream cannot be asked about by another thread, nor any while
+ * a capture may be under way: there, what was launched counts. */
+bool gs_marker_idle(struct gs_gpu *g)
+{
+	CUcontext popped;
+
+	for (struct gs_stream *e = g->streams; e; e = e->next) {
+		CUcontext c = e->context ? atomic_load(&e->context->handle) : NULL;
+		if (!atomic_load(&e->opened) || e->broken || !c)
+			continue;
+		if (e->thread || atomic_load(&gs_captures) || !gs_real.cuStreamQuery || gs_real.cuCtxPushCurrent_v2(c))
+			return false;
+		CUresult r = gs_real.cuStreamQuery(e->stream);
+		gs_real.cuCtxPopCurrent_v2(&popped);
+		if (r == CUDA_ERROR_NOT_READY)
+			return false;
+		if (r)
+			e->broken = true;
+	}
+	return true;
 }
 
 /* ---- ends ---- */
 
 void gs_marker_forget(struct gs_stream *e)
 {
-	uint64_t cost = e->now.cost;
-
-	for (unsigned i = 0; i < e->pending; i++)
-		cost += ring_at(e, i)->cost;
-	e->gpu->queued -= cost < e->gpu->queued ? cost : e->gpu->queued;
+	e->queued = 0;
 	e->pending = 0;
 	memset(&e->now, 0, sizeof e->now);
 	memset(&e->passed, 0, sizeof e->passed);
@@ -336,8 +397,10 @@ void gs_marker_to_strays(struct gs_stream *e)
 {
 	struct gs_stream *to = gs_strays(e->gpu);
 
+	to->queued += e->queued;
 	if (e->now.launches && to->now.launches) { /* one tail will do for both */
 		to->now.launches += e->now.launches;
+		to->now.real += e->now.real;
 		to->now.cost += e->now.cost;
 	} else if (e->now.launches) {
 		to->now = e->now;

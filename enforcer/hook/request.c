@@ -115,9 +115,9 @@ static void tell(enum gs_type type, unsigned gpu, const void *payload, uint32_t 
 	gs_client_unlock(was);
 }
 
-void gs_client_acquire(unsigned gpu, uint64_t burst_ns, uint64_t window_ns)
+void gs_client_acquire(unsigned gpu)
 {
-	struct gs_acquire a = {.gpu = gpu, .burst_ns = burst_ns, .window_ns = window_ns};
+	struct gs_acquire a = {.gpu = gpu};
 
 	tell(GS_ACQUIRE, gpu, &a, sizeof(a));
 }

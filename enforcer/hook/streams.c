@@ -1,5 +1,5 @@
 /* The threads that launch, the contexts they launch from, and the streams they
- * launch on. All three have a bound, and what does not fit is let pass. */
+ * launch on. All three have a bound; what does not fit is governed together. */
 #include <string.h>
 
 #include "streams.h"
@@ -10,11 +10,13 @@ _Atomic unsigned gs_threads_used;
 _Thread_local struct gs_thread *gs_self;
 _Atomic uint64_t gs_generation = 1;
 _Atomic unsigned gs_captures;
-_Atomic uint64_t gs_errors;
+_Atomic unsigned gs_deep;
+_Atomic uint64_t gs_credits;
+_Atomic uint64_t gs_errors, gs_passed;
 bool gs_fences;
 
 static struct gs_context contexts[GS_CONTEXTS];
-static _Atomic unsigned contexts_known;
+static _Atomic unsigned contexts_known, contexts_used; /* used: no context's place lies beyond */
 static struct gs_stream streams[GS_STREAMS];
 static unsigned streams_used; /* guarded by table */
 static pthread_mutex_t table = PTHREAD_MUTEX_INITIALIZER;
@@ -25,12 +27,67 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void release(struct gs_gpu *g, struct gs_stream **link);
 
+/* The thread launches on another GPU from now on, -1 on none. */
+static void moves(struct gs_thread *t, int gpu)
+{
+	int old = atomic_load(&t->gpu);
+
+	if (old == gpu)
+		return;
+	if (old >= 0) {
+		struct gs_gpu *g = &gs_gates[old];
+		pthread_mutex_lock(&g->lock);
+		gs_stream_settle(t, gs_now());
+		uint64_t made = atomic_load(&t->seq) / 2 - atomic_load(&t->elsewhere);
+		atomic_store(&t->gpu, -1);
+		atomic_fetch_add(&g->gone, made);
+		atomic_fetch_add(&t->elsewhere, made);
+		pthread_mutex_unlock(&g->lock);
+	}
+	atomic_store(&t->gpu, gpu);
+}
+
+void gs_stream_settle(struct gs_thread *t, uint64_t now)
+{
+	struct gs_stream *e = atomic_load(&t->entry);
+	uint64_t made = atomic_load(&t->seq) / 2, n = made - t->counted;
+
+	t->counted = made;
+	if (!n || !e || !e->context || e->gpu->phase == GS_UNGATED)
+		return;
+	gs_marker_add(e, e->context, NULL, (uint32_t)n, n * (e->cost ? e->cost : 1), now);
+}
+
+uint64_t gs_launches(struct gs_gpu *g)
+{
+	int self = (int)gs_gpu_index(g);
+	uint64_t n = atomic_load(&g->gone) + atomic_load(&g->crowd);
+
+	for (unsigned i = 0; i < atomic_load(&gs_threads_used); i++)
+		if (atomic_load(&gs_threads[i].gpu) == self)
+			n += atomic_load(&gs_threads[i].seq) / 2 - atomic_load(&gs_threads[i].elsewhere);
+	return n;
+}
+
+bool gs_quiet(struct gs_gpu *g)
+{
+	int self = (int)gs_gpu_index(g);
+
+	for (unsigned i = 0; i < atomic_load(&gs_threads_used); i++)
+		if (atomic_load(&gs_threads[i].gpu) == self && atomic_load(&gs_threads[i].seq) & 1)
+			return false;
+	return !atomic_load(&g->crowded);
+}
+
+static _Atomic uint64_t ends; /* of threads that had a place */
+
 /* A thread's own streams go with it. */
 static void ended(void *value)
 {
 	struct gs_thread *t = value;
 
 	gs_copies_settle(t);
+	moves(t, -1);
 	for (unsigned i = 0; i < GS_GPUS; i++) {
 		struct gs_gpu *g = &gs_gates[i];
 		pthread_mutex_lock(&g->lock);
@@ -42,9 +99,11 @@ static void ended(void *value)
 		pthread_mutex_unlock(&g->lock);
 	}
 	gs_self = NULL;
-	t->entry = NULL;
+	atomic_store(&t->entry, NULL);
 	t->generation = 0;
+	t->spare = 0;
 	atomic_store(&t->taken, false);
+	atomic_fetch_add(&ends, 1);
 }
 
 static void prepare(void)
@@ -55,8 +114,12 @@ static void prepare(void)
 
 struct gs_thread *gs_thread_of_self(void)
 {
+	static _Thread_local uint64_t crowded; /* no place was left when so many had ended, plus 1 */
+
 	if (gs_self)
 		return gs_self;
+	if (crowded == atomic_load(&ends) + 1)
+		return NULL;
 	pthread_once(&once, prepare);
 	for (unsigned i = 0; i < GS_THREADS; i++) {
 		struct gs_thread *t = &gs_threads[i];
@@ -73,6 +136,7 @@ struct gs_thread *gs_thread_of_self(void)
 		atomic_store(&t->copies_gpu, -1);
 		return gs_self = t;
 	}
+	crowded = atomic_load(&ends) + 1;
 	return NULL;
 }
 
@@ -81,7 +145,9 @@ struct gs_thread *gs_thread_of_self(void)
 /* The table's place for a context; made if it is not there. */
 static struct gs_context *context_of(CUcontext c)
 {
-	for (unsigned i = 0; i < GS_CONTEXTS; i++)
+	unsigned used = atomic_load_explicit(&contexts_used, memory_order_acquire);
+
+	for (unsigned i = 0; i < used; i++)
 		if (atomic_load_explicit(&contexts[i].handle, memory_order_acquire) == c)
 			return &contexts[i];
 	struct gs_context *free = NULL;
@@ -99,6 +165,8 @@ static struct gs_context *context_of(CUcontext c)
 		free->spares = 0;
 		atomic_store(&free->gpu, NULL);
 		atomic_store(&free->handle, c);
+		if (atomic_load(&contexts_used) <= (unsigned)(free - contexts))
+			atomic_store(&contexts_used, (unsigned)(free - contexts) + 1);
 		atomic_fetch_add(&contexts_known, 1);
 		atomic_fetch_add(&gs_generation, 1);
 	}
@@ -124,10 +192,17 @@ struct gs_context *gs_context_current(void)
 
 bool gs_contexts_one(void) { return atomic_load(&contexts_known) == 1; }
 
-void gs_gate_context_created(CUcontext c)
+/* A process that makes a context takes a seat on its GPU. */
+void gs_gate_context_created(CUcontext c, int gpu)
 {
-	if (c && !context_of(c))
-		atomic_fetch_add(&gs_errors, 1);
+	if (!c || gpu < 0 || gpu >= GS_GPUS)
+		return;
+	context_of(c);
+	struct gs_gpu *g = &gs_gates[gpu];
+	pthread_mutex_lock(&g->lock);
+	g->seated = true;
+	gs_turns_seat(g);
+	pthread_mutex_unlock(&g->lock);
 }
 
 void gs_gate_context_destroyed(CUcontext c)
@@ -207,28 +282,39 @@ static struct gs_stream *entry_new(struct gs_gpu *g, struct gs_context *c, CUstr
 
 struct gs_stream *gs_stream_of(struct gs_thread *t, CUstream s)
 {
-	if (t->entry && t->stream == s && t->generation == atomic_load(&gs_generation))
-		return t->entry;
+	struct gs_stream *known = t ? atomic_load(&t->entry) : NULL;
+
+	if (known && t->stream == s && t->generation == atomic_load(&gs_generation))
+		return known;
 	struct gs_context *c = gs_context_current();
-	if (!c)
+	int gpu = c ? (int)gs_gpu_index(atomic_load(&c->gpu)) : gs_gpu_current();
+	if (gpu < 0 || gpu >= GS_GPUS)
 		return NULL;
+	if (!atomic_load(&gs_gates[gpu].seated))
+		atomic_store(&gs_gates[gpu].seated, true); /* nobody told of the context */
+	if (!t || !c) { /* one of too many threads or contexts */
+		if (t)
+			moves(t, gpu);
+		return gs_strays(&gs_gates[gpu]);
+	}
 	uint64_t generation = atomic_load(&gs_generation);
-	struct gs_gpu *g = atomic_load(&c->gpu);
+	struct gs_gpu *g = &gs_gates[gpu];
 	struct gs_thread *own = s == CU_STREAM_PER_THREAD ? t : NULL;
+	moves(t, gpu);
 	pthread_mutex_lock(&g->lock);
+	gs_stream_settle(t, gs_now());
 	struct gs_stream *e = g->streams;
 	while (e && (e->context != c || e->stream != s || e->thread != own))
 		e = e->next;
 	if (!e)
 		e = entry_new(g, c, s, own);
 	pthread_mutex_unlock(&g->lock);
-	atomic_store(&t->gpu, (int)gs_gpu_index(g));
 	/* The streams without an object are another context's when that is made
 	 * current, of which nobody tells: known by their handle only while there
 	 * is one context. */
 	bool sure = (s && s != CU_STREAM_PER_THREAD) || gs_contexts_one();
 	bool keep = sure && !gs_fences && !e->stray;
-	t->entry = keep ? e : NULL;
+	atomic_store(&t->entry, keep ? e : NULL);
 	t->stream = s;
 	t->generation = keep ? generation : 0;
 	return e;
@@ -250,7 +336,10 @@ void gs_gate_stream_destroyed(CUstream s)
 		pthread_mutex_lock(&g->lock);
 		for (struct gs_stream **p = &g->streams; *p;)
 			if ((*p)->stream == s) {
-				if ((*p)->now.launches)
+				for (unsigned t = 0; t < atomic_load(&gs_threads_used); t++)
+					if (atomic_load(&gs_threads[t].entry) == *p)
+						gs_stream_settle(&gs_threads[t], gs_now());
+				if ((*p)->now.launches || ((*p)->gpu->uncounted && atomic_load(&(*p)->opened)))
 					gs_marker_record(*p, s, gs_now());
 				release(g, p);
 			} else {
@@ -291,6 +380,7 @@ void gs_gate_forked(void)
 	memset(contexts, 0, sizeof contexts);
 	streams_used = 0;
 	atomic_store(&contexts_known, 0);
+	atomic_store(&contexts_used, 0);
 	atomic_store(&gs_captures, 0);
 	atomic_fetch_add(&gs_generation, 1);
 	pthread_mutex_init(&table, NULL);

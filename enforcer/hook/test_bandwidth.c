@@ -142,7 +142,7 @@ static pthread_t copying(uint64_t bytes)
 static void without_a_word(void)
 {
 	pthread_mutex_lock(&gs_gates[0].lock);
-	gs_gates[0].copies_ns = gs_now();
+	gs_gates[0].told_ns = gs_now();
 	pthread_mutex_unlock(&gs_gates[0].lock);
 }
 
@@ -261,8 +261,8 @@ static void what_is_refused_is_not_taken(void)
 
 static void bytes_are_of_the_gpu_of_the_context(void)
 {
-	gs_gate_context_created((CUcontext)0x100);
-	gs_gate_context_created((CUcontext)0x200);
+	gs_gate_context_created((CUcontext)0x100, 0);
+	gs_gate_context_created((CUcontext)0x200, 1);
 	rates(1, 1000, 0);
 	copy(0, 5, GS_LINK, 0);
 	fake_context = (CUcontext)0x200;
@@ -288,21 +288,23 @@ static void a_yield_tells_of_copies(void)
 	without_a_word();
 	fake_mode(0, GS_RUN, 3, 0);
 	fake_launch(10, false, NULL); /* the turn does not end while that is under way */
-	uint64_t yields = fake_yields;
+	unsigned since = fake_says;
+	const struct fake_word *w;
 	copy(10, 4096, GS_LINK, 0);
 	fake_finish(10);
-	EVENTUALLY(fake_yields > yields && phase() == GS_GIVEN);
-	CHECK(fake_copied == 4096 && fake_last.copied == 4096 && !fake_usages);
+	EVENTUALLY((w = told(GS_YIELD, GS_IDLE, since)));
+	CHECK(fake_copied == 4096 && w->usage.copied == 4096 && !fake_usages);
 }
 
 /* Who only copies has no turns to end. */
 static void copies_are_told_of_by_themselves(void)
 {
 	copy(10, 4096, GS_LINK, 0);
-	EVENTUALLY(fake_copied == 4096 && fake_usages == 1);
-	pthread_mutex_lock(&gs_gates[0].lock); /* under which the broker is told */
-	CHECK(!fake_last.turn && !fake_last.launched && fake_last.gpu == 0);
-	pthread_mutex_unlock(&gs_gates[0].lock);
+	const struct fake_word *w;
+	EVENTUALLY((w = told(GS_USAGE, 0, 0)));
+	const struct gs_usage *u = &w->usage;
+	CHECK(fake_copied == 4096 && fake_usages == 1);
+	CHECK(!u->turn && !u->launched && !u->busy_ns && u->gpu == 0 && u->copied == 4096);
 	copy(10, 100, GS_LINK, 0);
 	EVENTUALLY(fake_copied == 4196 && fake_usages == 2);
 }

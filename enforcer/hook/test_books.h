@@ -68,16 +68,17 @@ uint64_t gs_client_committed(unsigned gpu) { (void)gpu; return shared->committed
 int gs_gpu_of_device(CUdevice d) { return d == 0 ? 0 : -1; }
 void gs_client_start(void) { }
 void gs_turns_start(void) { }
-void gs_gate_slow(struct gs_launch *l) { l->entry = NULL; l->counted = false; }
+void gs_gate_slow(struct gs_launch *l) { l->entry = NULL; l->crowd = NULL; l->counted = false; }
 void gs_gate_left(struct gs_launch *l, CUresult r) { (void)l, (void)r; }
-_Atomic unsigned gs_captures;
+_Atomic unsigned gs_captures, gs_deep;
+_Atomic uint64_t gs_credits;
 bool gs_copy_slow(struct gs_copy *c, CUstream s) { (void)s; c->thread = NULL; return false; }
 void gs_copy_wait(struct gs_copy *c, enum gs_way way) { (void)c, (void)way; }
 void gs_copy_refused(struct gs_copy *c) { (void)c; }
 void gs_gate_stream_destroyed(CUstream s) { (void)s; }
 void gs_gate_capture(CUstream s, bool begins) { (void)s, (void)begins; }
 void gs_gate_graph_forget(void *exec) { (void)exec; }
-void gs_gate_context_created(CUcontext c) { (void)c; }
+void gs_gate_context_created(CUcontext c, int gpu) { (void)c, (void)gpu; }
 void gs_gate_context_destroyed(CUcontext c) { CHECK(c); destroyed_contexts++; }
 
 #endif

@@ -67,13 +67,14 @@ static void hello(void)
 	CHECK(gs_client.link.fd >= 512 && (fcntl(gs_client.link.fd, F_GETFD) & FD_CLOEXEC));
 
 	/* Requests bear the session; those for GPUs that are not governed stay here. */
-	gs_client_acquire(2, 0, 0);
-	gs_client_acquire(1, 5, 6);
+	gs_client_acquire(2);
+	gs_client_acquire(1);
 	r = peer_expect(&p, GS_ACQUIRE);
-	CHECK(r.header.session == 7 && r.acquire.gpu == 1 && r.acquire.burst_ns == 5 && r.acquire.window_ns == 6);
-	gs_client_usage(GS_YIELD, &(struct gs_usage){.gpu = 0, .why = GS_IDLE, .turn = 3});
+	CHECK(r.header.session == 7 && r.header.length == sizeof(r.acquire) && r.acquire.gpu == 1);
+	gs_client_usage(GS_YIELD, &(struct gs_usage){.gpu = 0, .why = GS_IDLE, .turn = 3, .passed = 4, .errors = 5, .uncounted = 6});
 	r = peer_expect(&p, GS_YIELD);
-	CHECK(r.usage.why == GS_IDLE && r.usage.turn == 3);
+	CHECK(r.header.length == sizeof(r.usage) && r.usage.why == GS_IDLE && r.usage.turn == 3);
+	CHECK(r.usage.passed == 4 && r.usage.errors == 5 && r.usage.uncounted == 6);
 }
 
 static void absent(void)
@@ -95,7 +96,7 @@ static void absent(void)
 	CHECK_LOG(gs_client_reserve(0, GS_DEVICE, 4097, &reservation) == GS_DENY);
 	CHECK_LOG(gs_client_reserve(0, GS_DEVICE, UINT64_MAX, &reservation) == GS_DENY);
 	CHECK_LOG(gs_client_reserve(0, GS_DEVICE, 4096, &reservation) == GS_GRANT);
-	gs_client_acquire(0, 0, 0);
+	gs_client_acquire(0);
 }
 
 static void not_asked(void)
@@ -192,7 +193,7 @@ static void answer_zeros(const struct peer *p, uint64_t seq)
 
 static void answer_version(const struct peer *p, uint64_t seq)
 {
-	send_raw(p, &(struct gs_header){.magic = GS_MAGIC, .major = 2, .type = GS_ERR, .seq = seq}, sizeof(struct gs_header));
+	send_raw(p, &(struct gs_header){.magic = GS_MAGIC, .major = GS_MAJOR + 1, .type = GS_ERR, .seq = seq}, sizeof(struct gs_header));
 }
 
 static void answer_length(const struct peer *p, uint64_t seq) { peer_send(p, GS_WELCOME, seq, &WELCOME, sizeof(WELCOME) - 8, p->memfd); }

@@ -193,6 +193,97 @@ static void a_capture_passes(void)
 	OK(cuStreamDestroy_v2(s));
 }
 
+static void page(enum gs_mode mode)
+{
+	gs_own.slot[0].mode = mode;
+	__atomic_store_n(&gs_own.gated, mode != GS_OPEN, __ATOMIC_RELEASE);
+	__atomic_fetch_add(&gs_own.bell, 1, __ATOMIC_RELEASE);
+	gs_bell_ring(&gs_own);
+}
+
+static unsigned waiting(void)
+{
+	pthread_mutex_lock(&gs_gates[0].lock);
+	unsigned n = gs_gates[0].waiting;
+	pthread_mutex_unlock(&gs_gates[0].lock);
+	return n;
+}
+
+static uint64_t launches(void)
+{
+	pthread_mutex_lock(&gs_gates[0].lock);
+	uint64_t n = gs_launches(&gs_gates[0]);
+	pthread_mutex_unlock(&gs_gates[0].lock);
+	return n;
+}
+
+static void fill(void) { OK(cuMemsetD8Async(a, 0, 100, NULL)); }
+static void fill_and_wait(void) { OK(cuMemsetD32_v2(a, 0, 100)); }
+static void within(void) { OK(cuMemcpyDtoDAsync_v2(a, b, 100, NULL)); }
+static void within_unified(void) { OK(cuMemcpyAsync_ptsz(a, b, 100, NULL)); }
+
+static _Atomic unsigned made;
+static void *make(void *call)
+{
+	DRIVER(cuCtxSetCurrent, CUcontext);
+	OK(cuCtxSetCurrent(context));
+	(*(void (**)(void))call)();
+	atomic_fetch_add(&made, 1);
+	return NULL;
+}
+
+/* What a GPU does by itself waits for its turn; what goes over the link does
+ * not. */
+static void copies_within_the_gpu_and_fills_pass_the_gate(void)
+{
+	static void (*const calls[])(void) = {fill, fill_and_wait, within, within_unified};
+	const unsigned n = sizeof calls / sizeof *calls;
+	pthread_t t[sizeof calls / sizeof *calls];
+	char h[1] = {0};
+
+	begin(1);
+	uint64_t before = launches();
+	fill();
+	fill_and_wait();
+	within(); /* in OPEN nobody asks which way it goes */
+	OK(cuMemcpyHtoDAsync_v2(a, h, 1, NULL));
+	CHECK(launches() == before + 2);
+	page(GS_PAUSE);
+	OK(cuMemcpyHtoDAsync_v2(a, h, 1, NULL));
+	OK(cuMemcpyDtoH_v2(h, a, 1));
+	for (unsigned i = 0; i < n; i++)
+		CHECK(!pthread_create(&t[i], NULL, make, (void *)&calls[i]));
+	for (uint64_t until = gs_now() + 5000000000; waiting() < n && gs_now() < until;)
+		usleep(100);
+	CHECK(waiting() == n && !made && launches() == before + 2);
+	page(GS_RUN);
+	for (unsigned i = 0; i < n; i++)
+		pthread_join(t[i], NULL);
+	CHECK(made == n && launches() == before + 4 && !gs_passed); /* the same calls count in every mode */
+	page(GS_OPEN);
+}
+
+static void a_captured_fill_passes_a_pause(void)
+{
+	CUstream s;
+	CUgraph graph;
+
+	begin(1);
+	DRIVER(cuStreamCreate, CUstream *, unsigned);
+	OK(cuStreamCreate(&s, 1));
+	OK(cuStreamBeginCapture_v2(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	page(GS_PAUSE);
+	uint64_t before = launches();
+	for (int i = 0; i < 10; i++)
+		OK(cuMemsetD8Async(a, 0, 100, s));
+	CHECK(launches() == before && !waiting());
+	OK(cuStreamEndCapture(s, &graph));
+	page(GS_OPEN);
+	DRIVER(cuGraphDestroy, CUgraph);
+	OK(cuGraphDestroy(graph));
+	OK(cuStreamDestroy_v2(s));
+}
+
 /* Between GPUs the link is what counts, whatever the call is called. */
 static void another_gpu_is_over_the_link(void)
 {
@@ -252,6 +343,8 @@ int main(int argc, char **argv)
 		CASE(every_call_is_counted_its_way),
 		CASE(wrong_arguments_pass),
 		CASE(a_capture_passes),
+		CASE(copies_within_the_gpu_and_fills_pass_the_gate),
+		CASE(a_captured_fill_passes_a_pause),
 		CASE(another_gpu_is_over_the_link),
 		CASE(a_rate_holds),
 	};

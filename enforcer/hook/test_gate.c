@@ -4,6 +4,7 @@
 
 static void an_open_gate_records_nothing(void)
 {
+	fake_instant = true; /* or the helper would sound it */
 	for (int i = 0; i < 1000; i++)
 		fake_launch(0, false, NULL);
 	CHECK(put_all() == 1000 && gs_self->entry && gs_self->stream == NULL);
@@ -19,33 +20,203 @@ static void a_pause_holds_all_and_asks_once(void)
 	EVENTUALLY(fake_yields && phase() == GS_GIVEN); /* nothing was in flight */
 	for (uintptr_t i = 0; i < 4; i++)
 		t[i] = launching(10 + i);
-	EVENTUALLY(fake_acquires == 1 && atomic_load(&gs_threads_used) == 4);
-	CHECK(put_all() == 0);
+	EVENTUALLY(held() == 4 && fake_acquires == 1);
+	spin(30000000); /* nothing is in flight that could wait for them */
+	CHECK(put_all() == 0 && fake_acquires == 1);
 	fake_mode(0, GS_RUN, 2, 0);
 	for (int i = 0; i < 4; i++)
 		pthread_join(t[i], NULL);
-	CHECK(put_all() == 4);
+	CHECK(put_all() == 4 && !gs_passed && waited() >= 4 * 30000000ull);
 }
 
-static void *launch_many(void *n)
+static void launch_many(uintptr_t stream, int n, void *graph)
 {
-	for (uintptr_t i = 0; i < (uintptr_t)n; i++)
-		fake_launch(10, false, NULL);
-	return NULL;
+	for (int i = 0; i < n; i++)
+		fake_launch(stream, false, graph);
+}
+
+static void *launch_hundred(void *unused)
+{
+	launch_many(10, 100, NULL);
+	return unused;
 }
 
 static void work_in_flight_is_bounded(void)
 {
 	pthread_t t;
 	fake_mode(0, GS_RUN, 1, 0);
-	CHECK(!pthread_create(&t, NULL, launch_many, (void *)100));
+	CHECK(!pthread_create(&t, NULL, launch_hundred, NULL));
 	EVENTUALLY(fake[10].put >= 21); /* 2 ms, and 0.1 ms each while nothing is known */
-	for (int i = 0; i < 1000; i++)
-		sched_yield();
-	CHECK(fake[10].put <= 22); /* the first may be taken for done */
+	uint64_t put = fake[10].put;
+	CHECK(put <= 23 + gs_passed); /* the first may be taken for done, and one has passed and is not counted yet */
 	fake_instant = true;
 	pthread_join(t, NULL);
 	CHECK(fake[10].put == 100);
+}
+
+/* The GPU never does anything: it may wait for what is held back. */
+static void a_full_queue_without_progress_lets_pass(void)
+{
+	uint64_t from = gs_now();
+
+	fake_mode(0, GS_RUN, 1, 0);
+	launch_many(10, 40, NULL);
+	CHECK(fake[10].put == 40 && !fake[10].done);
+	CHECK(gs_passed >= 40 - 22 && gs_passed <= 40 - 21);
+	CHECK(gs_now() - from >= 5000000 + 17 * 1000000);
+	fake_mode(0, GS_PAUSE, 1, 0);
+	const struct fake_word *w;
+	EVENTUALLY((w = told(GS_YIELD, GS_UNDRAINED, 0)));
+	CHECK(w->usage.passed == gs_passed && w->usage.overhead_ns >= 20000000 && !w->usage.errors);
+}
+
+static void a_stream_does_not_wait_for_another(void)
+{
+	fake_mode(0, GS_RUN, 1, 0);
+	launch_many(10, 21, NULL);
+	launch_many(11, 21, NULL);
+	launch_many(12, 1, NULL);
+	CHECK(put_all() == 43 && !gs_passed && !waited());
+}
+
+/* A launch at a pause, behind work that never ends. Each one waits longer, but
+ * not for ever. */
+static void a_stalled_launch_passes_a_pause(void)
+{
+	fake_mode(0, GS_RUN, 1, 0);
+	fake_launch(10, false, NULL);
+	fake_mode(0, GS_PAUSE, 1, 0);
+	for (uint64_t i = 0; i < 3; i++) {
+		uint64_t from = gs_now();
+		pthread_join(launching(11 + i), NULL);
+		CHECK(fake[11 + i].put == 1 && gs_passed == i + 1);
+		CHECK(gs_now() - from >= 5000000ull << i);
+	}
+	EVENTUALLY(told(GS_YIELD, GS_UNDRAINED, 0));
+	CHECK(!told(GS_YIELD, GS_DRAINED, 0) && !told(GS_YIELD, GS_IDLE, fake_says - 1));
+	for (uintptr_t i = 10; i < 14; i++)
+		fake_finish(i);
+	const struct fake_word *w;
+	EVENTUALLY((w = told(GS_YIELD, GS_DRAINED, 0)));
+	CHECK(w->usage.passed == 3);
+	EVENTUALLY(fake_launched == 4);
+	pthread_t t = launching(14); /* nothing is in flight any more */
+	EVENTUALLY(held() == 1);
+	spin(50000000);
+	CHECK(!fake[14].put && gs_passed == 3);
+	fake_mode(0, GS_RUN, 2, 0);
+	pthread_join(t, NULL);
+}
+
+static void gpus_may_wait_for_one_another(void)
+{
+	gs_gate_context_created((CUcontext)0x200, 1);
+	fake_mode(1, GS_RUN, 1, 0);
+	fake_context = (CUcontext)0x200;
+	fake_launch(10, false, NULL);
+	fake_mode(0, GS_PAUSE, 1, 0);
+	pthread_join(launching(11), NULL); /* a new thread is in GPU 0's context */
+	CHECK(fake[11].put == 1 && gs_passed == 1);
+}
+
+/* However often the threads look whether what they wait for got on. */
+static void who_waits_long_asks_each_second(void)
+{
+	pthread_t t[2];
+
+	gs_gate_context_created((CUcontext)0x200, 1); /* whose work could wait for them */
+	fake_mode(0, GS_PAUSE, 1, 0);
+	EVENTUALLY(told(GS_YIELD, GS_IDLE, 0));
+	uint64_t from = gs_now();
+	for (uintptr_t i = 0; i < 2; i++)
+		t[i] = launching(10 + i);
+	EVENTUALLY(fake_acquires == 2);
+	CHECK(gs_now() - from >= 1000000000);
+	spin(200000000);
+	CHECK(fake_acquires == 2 || gs_now() - from >= 2000000000);
+	fake_mode(0, GS_RUN, 2, 0);
+	for (int i = 0; i < 2; i++)
+		pthread_join(t[i], NULL);
+}
+
+/* Nobody looks at them one by one, but all are in the books. */
+static void cheap_launches_go_by_on_credit(void)
+{
+	fake_mode(0, GS_RUN, 1, 0);
+	fake_launch(10, false, NULL);
+	fake_finish(10);
+	set_cost(10, 1000);
+	launch_many(10, 11, NULL);
+	CHECK(gs_self->spare == 22); /* of 32 */
+	fake_mode(0, GS_PAUSE, 1, 0);
+	EVENTUALLY(phase() == GS_DRAINING);
+	CHECK(!told(GS_YIELD, GS_DRAINED, 0) && fake_launched <= 1);
+	fake_finish(10);
+	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
+	EVENTUALLY(fake_launched == 12);
+	pthread_mutex_lock(&gs_gates[0].lock);
+	CHECK(gs_self->counted == 12 && !gs_marker_outstanding(&gs_gates[0]));
+	pthread_mutex_unlock(&gs_gates[0].lock);
+	CHECK(gs_self->spare == 22 && gs_self->bell != fake_page->bell); /* which is worth nothing now */
+}
+
+static void who_passes_a_pause_has_no_credit(void)
+{
+	fake_mode(0, GS_RUN, 1, 0);
+	fake_launch(10, false, NULL);
+	fake_finish(10);
+	set_cost(10, 1000);
+	fake_launch(10, false, NULL);
+	fake_mode(0, GS_PAUSE, 1, 0);
+	fake_launch(10, false, NULL); /* after some ms */
+	CHECK(gs_passed == 1 && !gs_self->spare);
+}
+
+static void dear_launches_and_graphs_have_no_credit(void)
+{
+	fake_mode(0, GS_RUN, 1, 0);
+	fake_launch(10, false, NULL);
+	fake_finish(10);
+	set_cost(10, 100000);
+	fake_launch(10, false, NULL);
+	CHECK(!gs_self->spare);
+	set_cost(10, 1000);
+	fake_launch(10, false, NULL);
+	CHECK(gs_self->spare == 32);
+	fake_launch(10, false, (void *)0x1000);
+	CHECK(!gs_self->spare);
+}
+
+/* In OPEN nobody waits, but not even there may seconds of graphs be queued. */
+static void graphs_in_open_are_bounded(void)
+{
+	launch_many(10, 50, (void *)0x1000); /* 1 ms each while nothing is known */
+	CHECK(!gs_passed);
+	launch_many(10, 10, (void *)0x1000);
+	CHECK(fake[10].put == 60 && gs_passed >= 7 && gs_passed <= 9);
+	launch_many(11, 50, (void *)0x1000); /* for each stream */
+	launch_many(12, 400, NULL);
+	CHECK(gs_passed <= 9);
+}
+
+static void kernels_in_open_are_bounded_after_a_deep_queue(void)
+{
+	launch_many(10, 1000, NULL);
+	EVENTUALLY(gs_deep == 1);
+	launch_many(10, 490, NULL); /* 50 ms, and 0.1 ms each */
+	CHECK(!gs_passed);
+	launch_many(10, 20, NULL);
+	CHECK(fake[10].put == 1510 && gs_passed >= 7 && gs_passed <= 10);
+	fake_finish(10);
+	EVENTUALLY(!gs_deep);
+	fake_instant = true;
+	launch_many(10, 1000, NULL);
+	CHECK(gs_passed <= 10);
+	fake_instant = false;
+	launch_many(10, 1, NULL);
+	EVENTUALLY(gs_deep == 1);
+	fake_mode(0, GS_RUN, 1, 0);
+	EVENTUALLY(!gs_deep); /* it is OPEN's affair */
 }
 
 static void a_graph_is_measured_alone(void)
@@ -54,18 +225,19 @@ static void a_graph_is_measured_alone(void)
 
 	fake_mode(0, GS_RUN, 1, 0);
 	fake_launch(10, false, NULL);
-	for (uint64_t until = gs_now() + 3000000; gs_now() < until;)
-		;
+	spin(3000000);
 	fake_finish(10);
 	fake_launch(10, false, (void *)0x1000);
-	for (uint64_t until = gs_now() + 5000000; gs_now() < until;)
-		;
+	unsigned since = fake_says;
+	spin(20000000); /* long, for what the helper's looks, 2 ms apart, can tell */
 	fake_finish(10);
-	EVENTUALLY(fake_yields && phase() == GS_GIVEN);
+	const struct fake_word *w;
+	EVENTUALLY((w = told(GS_YIELD, GS_IDLE, since)));
+	CHECK(w->usage.longest_ns >= 20000000 && w->usage.launched <= 2);
 	for (int i = 0; i < GS_GRAPHS; i++)
 		if (gs_gates[0].graphs[i].exec)
 			found = &gs_gates[0].graphs[i];
-	CHECK(found && found->cost >= 5000000);
+	CHECK(found && found->cost >= 20000000);
 	gs_gate_graph_forget((void *)0x1000);
 	CHECK(!found->exec && !found->cost);
 }
@@ -80,7 +252,7 @@ static void a_long_graph_is_followed_in_time(void)
 	uint64_t from = gs_now();
 	fake_launch(10, false, (void *)0x1000);
 	fake_launch(10, false, (void *)0x1000); /* when 2 ms are left, though the GPU has not said so */
-	CHECK(gs_now() - from > 7000000 && fake[10].put == 2 && !fake[10].done);
+	CHECK(gs_now() - from > 7000000 && fake[10].put == 2 && !fake[10].done && !gs_passed);
 }
 
 static void a_capture_passes_a_pause(void)
@@ -117,8 +289,8 @@ static void a_destroyed_stream_is_left_alone_and_drained(void)
 	EVENTUALLY(phase() == GS_DRAINING);
 	CHECK(phase() != GS_GIVEN);
 	fake_finish(10);
-	EVENTUALLY(fake_yields && phase() == GS_GIVEN);
-	CHECK(fake_last.why == GS_DRAINED && fake_last.marks == 1);
+	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
+	CHECK(fake_launched == 1);
 }
 
 static void a_destroyed_context_is_left_alone(void)
@@ -128,7 +300,7 @@ static void a_destroyed_context_is_left_alone(void)
 	gs_gate_context_destroyed((CUcontext)0x100);
 	fake_mode(0, GS_PAUSE, 1, 0);
 	EVENTUALLY(fake_yields && phase() == GS_GIVEN); /* although its work is never seen to end */
-	CHECK(fake_last.why != GS_UNDRAINED && !gs_gates[0].streams);
+	CHECK(!told(GS_YIELD, GS_UNDRAINED, 0) && !gs_gates[0].streams);
 }
 
 static void what_the_driver_refuses_is_let_pass(void)
@@ -147,20 +319,21 @@ static void what_the_driver_refuses_is_let_pass(void)
 static void gpus_are_paused_one_by_one(void)
 {
 	fake_instant = true;
-	gs_gate_context_created((CUcontext)0x100);
-	gs_gate_context_created((CUcontext)0x200);
+	gs_gate_context_created((CUcontext)0x200, 1);
 	fake_mode(0, GS_PAUSE, 1, 0);
 	fake_mode(1, GS_RUN, 1, 0);
 	fake_context = (CUcontext)0x200;
 	fake_launch(0, false, NULL);
-	CHECK(gs_gates[1].usage.launched == 1);
+	CHECK(gs_launches(&gs_gates[1]) == 1 && told(GS_ACQUIRE, 0, 0)->usage.gpu == 1);
 	pthread_t t = launching(0); /* a new thread is in GPU 0's context */
-	EVENTUALLY(fake_acquires == 1);
+	EVENTUALLY(held() == 1);
+	CHECK(gs_launches(&gs_gates[0]) == 0);
 	fake_mode(0, GS_OPEN, 1, 0);
 	pthread_join(t, NULL);
 	fake_context = (CUcontext)0x100;
 	fake_mode(1, GS_OPEN, 1, 0);
 	fake_launch(0, false, NULL);
+	CHECK(gs_launches(&gs_gates[0]) == 2 && gs_launches(&gs_gates[1]) == 1); /* what a thread launched elsewhere stays there */
 	CHECK(!gs_self->entry); /* the legacy stream is whose context is current: not known by its handle */
 }
 
@@ -173,8 +346,8 @@ static void streams_without_room_are_marked_each_time(void)
 	CHECK(put_all() == FAKE_STREAMS - 3);
 	CHECK(fake[FAKE_STREAMS - 1].records == 1);
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(fake_yields && phase() == GS_GIVEN);
-	CHECK(fake_launched == FAKE_STREAMS - 3 && !gs_gate_errors());
+	EVENTUALLY(fake_yields && phase() == GS_GIVEN && fake_launched == FAKE_STREAMS - 3);
+	CHECK(!gs_gate_errors());
 }
 
 static void *launch_own(void *unused)
@@ -194,16 +367,68 @@ static void threads_that_end_leave_nothing(void)
 		pthread_join(t, NULL);
 	}
 	CHECK(fake[2].put == 2 * GS_STREAMS && atomic_load(&gs_threads_used) == 1);
-	CHECK(!gs_gates[0].streams && gs_gates[0].spare);
+	CHECK(!gs_gates[0].streams && gs_gates[0].spare && gs_launches(&gs_gates[0]) == 2 * GS_STREAMS);
 }
 
-static void threads_without_room_are_let_pass(void)
+/* They wait, launch when they may, and are waited for. */
+static void governed_like_others(pthread_t t)
+{
+	EVENTUALLY(held() == 1 && fake_acquires == 1);
+	CHECK(!fake[10].put);
+	fake_mode(0, GS_RUN, 2, 0);
+	pthread_join(t, NULL);
+	CHECK(fake[10].put == 1 && gs_launches(&gs_gates[0]) == 1 && !gs_gate_errors() && !gs_passed);
+	fake_mode(0, GS_PAUSE, 2, 0);
+}
+
+static void threads_without_room_are_governed_together(void)
 {
 	for (int i = 0; i < GS_THREADS; i++)
 		gs_threads[i].taken = true;
 	fake_mode(0, GS_PAUSE, 1, 0);
+	governed_like_others(launching(10));
+	CHECK(gs_gates[0].crowd == 1 && !gs_gates[0].crowded);
+	EVENTUALLY(phase() == GS_DRAINING || told(GS_YIELD, GS_UNDRAINED, 0));
+	CHECK(!fake_launched);
+	fake_finish(10);
+	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 1) && fake_launched == 1);
+}
+
+static void a_launch_of_a_crowd_is_waited_for(void)
+{
+	for (int i = 0; i < GS_THREADS; i++)
+		gs_threads[i].taken = true;
+	fake_instant = true;
+	fake_hold = true;
+	pthread_t t = launching(10);
+	EVENTUALLY(gs_gates[0].crowded == 1);
+	fake_mode(0, GS_PAUSE, 1, 0);
+	EVENTUALLY(phase() == GS_DRAINING);
+	CHECK(!told(GS_YIELD, GS_DRAINED, 0));
+	fake_hold = false;
+	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
+	pthread_join(t, NULL);
+	CHECK(put_all() == 1);
+}
+
+static void *launch_elsewhere(void *unused)
+{
+	fake_context = (CUcontext)0x7000000;
 	fake_launch(10, false, NULL);
-	CHECK(fake[10].put == 1 && gs_gate_errors() == 1);
+	return unused;
+}
+
+static void contexts_without_room_are_governed_together(void)
+{
+	pthread_t t;
+
+	for (uintptr_t i = 0; i <= GS_CONTEXTS; i++)
+		gs_gate_context_created((CUcontext)(0x1000000 + i), 0);
+	CHECK(!gs_gate_errors());
+	fake_mode(0, GS_PAUSE, 1, 0);
+	CHECK(!pthread_create(&t, NULL, launch_elsewhere, NULL));
+	governed_like_others(t);
+	CHECK(gs_launches(&gs_gates[0]) == 1 && !gs_gates[0].streams);
 }
 
 __attribute__((unused)) static void a_child_begins_afresh(void)
@@ -215,8 +440,9 @@ __attribute__((unused)) static void a_child_begins_afresh(void)
 	CHECK(pid >= 0);
 	if (!pid) {
 		gs_gate_forked();
-		CHECK(!gs_self && !gs_gates[0].streams && !gs_gates[0].queued);
+		CHECK(!gs_self && !gs_gates[0].streams && !gs_gates[0].seated);
 		fake_begin();
+		fake_seat();
 		fake_launch(10, false, NULL);
 		CHECK(atomic_load(&gs_self->seq) == 2);
 		gs_turns_start();
@@ -237,7 +463,7 @@ static void no_marker_is_recorded_into_a_capture(void)
 	fake_mode(0, GS_RUN, 1, 0);
 	fake_launch(10, false, NULL);
 	pthread_mutex_lock(&g->lock); /* the helper stays out */
-	gs_marker_add(g->streams, g->streams->context, NULL, 1000, gs_now());
+	gs_marker_add(g->streams, g->streams->context, NULL, 1, 1000, gs_now());
 	fake[10].captures = true; /* it joined one that began elsewhere */
 	CHECK(!gs_marker_tails(g, gs_now()) && fake[10].records == 1);
 	fake[10].captures = false;
@@ -249,9 +475,7 @@ static void a_new_graph_shares_no_marker(void)
 {
 	fake_mode(0, GS_RUN, 1, 0);
 	fake_launch(10, false, NULL);
-	pthread_mutex_lock(&gs_gates[0].lock);
-	gs_gates[0].streams->cost = 1000; /* so that the next kernel is not marked at once */
-	pthread_mutex_unlock(&gs_gates[0].lock);
+	set_cost(10, 1000); /* so that the next kernel is not marked at once */
 	fake_launch(10, false, NULL);
 	fake_launch(10, false, (void *)0x1000);
 	CHECK(fake[10].records == 3); /* before and behind it */
@@ -263,6 +487,16 @@ int main(int argc, char **argv)
 		CASE(an_open_gate_records_nothing),
 		CASE(a_pause_holds_all_and_asks_once),
 		CASE(work_in_flight_is_bounded),
+		CASE(a_full_queue_without_progress_lets_pass),
+		CASE(a_stream_does_not_wait_for_another),
+		CASE(a_stalled_launch_passes_a_pause),
+		CASE(gpus_may_wait_for_one_another),
+		CASE(who_waits_long_asks_each_second),
+		CASE(cheap_launches_go_by_on_credit),
+		CASE(who_passes_a_pause_has_no_credit),
+		CASE(dear_launches_and_graphs_have_no_credit),
+		CASE(graphs_in_open_are_bounded),
+		CASE(kernels_in_open_are_bounded_after_a_deep_queue),
 		CASE(a_graph_is_measured_alone),
 		CASE(a_new_graph_shares_no_marker),
 		CASE(no_marker_is_recorded_into_a_capture),
@@ -274,7 +508,9 @@ int main(int argc, char **argv)
 		CASE(gpus_are_paused_one_by_one),
 		CASE(streams_without_room_are_marked_each_time),
 		CASE(threads_that_end_leave_nothing),
-		CASE(threads_without_room_are_let_pass),
+		CASE(threads_without_room_are_governed_together),
+		CASE(a_launch_of_a_crowd_is_waited_for),
+		CASE(contexts_without_room_are_governed_together),
 #if !defined __SANITIZE_THREAD__ && !defined __SANITIZE_ADDRESS__ /* whose own locks a child of threads may inherit taken */
 		CASE(a_child_begins_afresh),
 #endif

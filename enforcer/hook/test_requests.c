@@ -27,7 +27,7 @@ static void memory(void)
 	CHECK(peer_expect(&p, GS_FREE).memory.bytes == 1000);
 	gs_client_abort(0, first);
 	gs_client_free(0, GS_DEVICE, 1);
-	gs_client_acquire(0, 0, 0);
+	gs_client_acquire(0);
 	peer_expect(&p, GS_ACQUIRE);
 }
 

@@ -4,6 +4,7 @@
 
 static void a_pause_drains_and_tells(void)
 {
+	const struct fake_word *w;
 	uint64_t before = gs_now();
 
 	fake_mode(0, GS_RUN, 7, 0);
@@ -14,12 +15,13 @@ static void a_pause_drains_and_tells(void)
 	EVENTUALLY(phase() == GS_DRAINING);
 	fake_finish(10);
 	EVENTUALLY(fake[0].records == 1);
-	CHECK(phase() != GS_GIVEN); /* the legacy stream is still at it */
+	CHECK(!told(GS_YIELD, GS_DRAINED, 0)); /* the legacy stream is still at it */
 	fake_finish(0);
-	EVENTUALLY(fake_yields && phase() == GS_GIVEN);
-	CHECK(fake_last.why == GS_DRAINED && fake_last.turn == 7 && fake_last.launched == 6 && fake_last.gpu == 0);
-	CHECK(fake_last.marks >= 2 && fake_last.first_ns >= before && fake_last.last_ns >= fake_last.first_ns);
-	CHECK(fake_last.last_ns <= gs_now());
+	EVENTUALLY((w = told(GS_YIELD, GS_DRAINED, 0)));
+	CHECK(w->usage.turn == 7 && w->usage.gpu == 0 && fake_launched == 6);
+	CHECK(w->usage.last_ns >= before && w->usage.last_ns <= w->at);
+	EVENTUALLY(told(GS_YIELD, GS_IDLE, (unsigned)(w - fake_said))); /* and nobody has anything to launch */
+	CHECK(fake_acquires >= 1 && !gs_passed);
 }
 
 static void what_was_launched_in_open_is_drained(void)
@@ -29,21 +31,29 @@ static void what_was_launched_in_open_is_drained(void)
 		fake_launch(0, true, NULL);
 	}
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(fake[10].records == 1 && fake[0].records == 1); /* the legacy one stands for the thread's own */
-	CHECK(phase() != GS_GIVEN);
+	EVENTUALLY(fake[10].records && fake[0].records); /* the legacy one stands for the thread's own */
+	CHECK(!told(GS_YIELD, GS_DRAINED, 0));
 	fake_finish(10);
-	EVENTUALLY(fake_yields && phase() == GS_GIVEN);
-	CHECK(fake_last.why == GS_DRAINED);
+	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
 }
 
+/* Who does not drain says so, and says it when he did after all; what is under
+ * way is not told of as launched before that. */
 static void a_pause_that_does_not_drain_has_a_deadline(void)
 {
+	const struct fake_word *w;
+
 	fake_mode(0, GS_RUN, 1, 0);
 	fake_launch(10, false, NULL);
 	uint64_t from = gs_now();
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(fake_yields && phase() == GS_GIVEN);
-	CHECK(fake_last.why == GS_UNDRAINED && gs_now() - from >= 45000000);
+	EVENTUALLY((w = told(GS_YIELD, GS_UNDRAINED, 0)));
+	CHECK(w->at - from >= 45000000 && !fake_launched);
+	spin(20000000);
+	CHECK(!told(GS_YIELD, GS_DRAINED, 0) && !fake_launched);
+	fake_finish(10);
+	EVENTUALLY((w = told(GS_YIELD, GS_DRAINED, 0)));
+	CHECK(w->usage.launched == 1 && w->usage.turn == 1 && fake_launched == 1);
 }
 
 static void *launch_slowly(void *unused)
@@ -64,26 +74,102 @@ static void a_launch_under_way_is_waited_for(void)
 	EVENTUALLY(atomic_load(&gs_threads[0].seq) == 3);
 	fake_mode(0, GS_PAUSE, 1, 0);
 	EVENTUALLY(phase() == GS_DRAINING);
-	CHECK(phase() != GS_GIVEN);
+	CHECK(!told(GS_YIELD, GS_DRAINED, 0));
 	fake_hold = false;
-	EVENTUALLY(fake_yields && phase() == GS_GIVEN);
+	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
 	CHECK(put_all() == 2);
 	pthread_join(t, NULL);
 }
 
+/* How long after its last work the tenant said that it is idle, ns. */
+static uint64_t idle_after(uint32_t flags)
+{
+	static uint64_t turn;
+	const struct fake_word *w;
+
+	fake_mode(0, GS_RUN, ++turn, flags);
+	fake_launch(10, false, NULL);
+	unsigned since = fake_says;
+	EVENTUALLY(fake[10].records == fake[10].put);
+	CHECK(!told(GS_YIELD, GS_IDLE, since));
+	fake_finish(10);
+	EVENTUALLY((w = told(GS_YIELD, GS_IDLE, since)));
+	CHECK(w->usage.turn == turn && w->usage.last_ns);
+	return w->at - w->usage.last_ns;
+}
+
 static void an_idle_turn_is_given_back(void)
+{
+	CHECK(idle_after(0) >= 5000000);
+	CHECK(idle_after(0) >= 5000000 && fake_launched == 2);
+}
+
+/* It matters to others: at once, but not so soon that the pauses between steps
+ * would count. */
+static void an_idle_turn_is_given_back_in_haste(void)
+{
+	uint64_t least = UINT64_MAX;
+
+	for (int i = 0; i < 100 && least >= 2000000; i++) {
+		spin(11000000);
+		uint64_t ns = idle_after(GS_HASTE);
+		CHECK(ns >= 300000);
+		least = ns < least ? ns : least;
+	}
+	CHECK(least < 2000000);
+}
+
+static uint64_t grace(void)
+{
+	pthread_mutex_lock(&gs_gates[0].lock);
+	uint64_t ns = gs_gates[0].grace_ns;
+	pthread_mutex_unlock(&gs_gates[0].lock);
+	return ns;
+}
+
+/* One step, and the word that there is no more. */
+static void step_once(void)
+{
+	unsigned since = fake_says;
+
+	fake_launch(10, false, NULL);
+	EVENTUALLY(told(GS_YIELD, GS_IDLE, since));
+}
+
+/* Work that comes again at once was taken for done too soon. */
+static void haste_learns_patience(void)
+{
+	fake_instant = true;
+	fake_mode(0, GS_RUN, 1, GS_HASTE);
+	for (int i = 0; i < 500 && grace() < 2000000; i++)
+		step_once();
+	CHECK(grace() >= 2000000 && grace() < 5000000);
+	for (int i = 0; i < 500 && grace() > 600000; i++) {
+		spin(12000000);
+		step_once();
+	}
+	CHECK(grace() <= 600000 && grace() >= 300000);
+}
+
+/* The page still says RUN: who said that there is nothing need not wait to say
+ * that there is something again. */
+static void who_is_idle_goes_on_at_once(void)
 {
 	fake_mode(0, GS_RUN, 3, 0);
 	fake_launch(10, false, NULL);
-	EVENTUALLY(fake[10].records == 1);
-	CHECK(phase() != GS_GIVEN);
 	fake_finish(10);
-	EVENTUALLY(fake_yields && phase() == GS_GIVEN);
-	CHECK(fake_last.why == GS_IDLE && fake_last.turn == 3);
-	CHECK(gs_now() - fake_last.last_ns >= 200000);
-	/* The page still says RUN: asked for, and then taken at its word. */
+	set_cost(10, 1000); /* on credit, but not past that word */
 	fake_launch(10, false, NULL);
-	CHECK(fake_acquires >= 1 && fake[10].put == 2);
+	unsigned since = fake_says;
+	fake_finish(10);
+	EVENTUALLY(told(GS_YIELD, GS_IDLE, since));
+	uint64_t acquires = fake_acquires;
+	CHECK(gs_self->spare);
+	fake_launch(10, false, NULL);
+	CHECK(fake[10].put == 3 && fake_acquires == acquires + 1);
+	for (int i = 0; i < 5; i++)
+		fake_launch(10, false, NULL);
+	CHECK(fake[10].put == 8 && fake_acquires == acquires + 1 && !waited() && phase() == GS_TURN);
 }
 
 /* The broker knows that who drained goes on wanting: no message says so again,
@@ -92,61 +178,163 @@ static void who_drained_does_not_ask_again(void)
 {
 	fake_mode(0, GS_RUN, 1, 0);
 	fake_launch(10, false, NULL);
-	uint64_t acquires = fake_acquires, yields = fake_yields; /* the turn may have seemed idle before */
-	fake_mode(0, GS_PAUSE, 1, 0);
-	pthread_t t = launching(11);
-	EVENTUALLY(held());
-	fake_finish(10);
-	EVENTUALLY(fake_yields > yields && phase() == GS_GIVEN);
-	CHECK(fake_last.why != GS_IDLE && fake_acquires == acquires);
-	EVENTUALLY(fake_acquires == acquires + 1);
-	CHECK(fake[11].put == 0);
-	fake_mode(0, GS_RUN, 2, 0);
-	pthread_join(t, NULL);
-}
-
-static void who_drained_foretells_a_burst(void)
-{
-	struct gs_predict *p = &gs_gates[0].predict;
-
-	fake_mode(0, GS_RUN, 1, 0);
-	fake_launch(10, false, NULL);
 	pthread_mutex_lock(&gs_gates[0].lock);
-	while (p->bursts < GS_BURSTS)
-		p->burst[p->bursts++] = 10000000;
+	gs_gates[0].longest_ns = 1000000000; /* so that no progress means nothing yet */
 	pthread_mutex_unlock(&gs_gates[0].lock);
-	uint64_t acquires = fake_acquires, from = gs_now();
+	uint64_t acquires = fake_acquires; /* the turn may have seemed idle before */
+	unsigned since = fake_says;
 	fake_mode(0, GS_PAUSE, 1, 0);
 	pthread_t t = launching(11);
-	EVENTUALLY(fake_acquires > acquires);
-	CHECK(gs_now() - from < 900000000); /* not only to be sure */
+	EVENTUALLY(held() == 1);
 	fake_finish(10);
+	EVENTUALLY(told(GS_YIELD, GS_DRAINED, since));
+	CHECK(fake_acquires == acquires);
+	EVENTUALLY(fake_acquires > acquires);
+	CHECK(fake[11].put == 0 && !told(GS_YIELD, GS_IDLE, since));
 	fake_mode(0, GS_RUN, 2, 0);
 	pthread_join(t, NULL);
+	CHECK(!gs_passed);
 }
 
-static void a_watched_gate_tells_every_100_ms(void)
+static void who_runs_beside_others_tells_every_10_ms(void)
 {
 	fake_instant = true;
-	fake_mode(0, GS_OPEN, 1, GS_WATCH);
-	uint64_t from = gs_now(), n = 0;
-	for (; fake_usages < 2; n++)
+	fake_mode(0, GS_RUN, 1, GS_BESIDE);
+	EVENTUALLY(fake_usages); /* the flags are new */
+	uint64_t from = gs_now(), usages = fake_usages;
+	while (fake_usages < usages + 10)
 		fake_launch(10, false, NULL);
-	CHECK(gs_now() - from >= 190000000 && fake_last.marks > 0 && fake_last.launched > 0);
-	CHECK(fake_last.behind < fake_last.marks); /* the GPU never is, but this machine may be busy */
-	CHECK(!fake_yields);
+	CHECK(gs_now() - from >= 80000000 && fake_launched > 0);
+	const struct fake_word *w = told(GS_USAGE, 0, fake_says - 1);
+	CHECK(!w || (w->usage.turn == 1 && !w->usage.longest_ns && !w->usage.busy_ns));
 }
 
-static void a_queue_is_seen_from_late_markers(void)
+static void who_runs_alone_tells_nothing(void)
 {
 	fake_mode(0, GS_RUN, 1, 0);
+	fake_launch(10, false, NULL);
+	for (uint64_t until = gs_now() + 50000000; gs_now() < until;)
+		fake_launch(11, false, NULL), fake_finish(11);
+	CHECK(!fake_usages);
+}
+
+static void what_is_under_way_is_not_told_of(void)
+{
+	fake_mode(0, GS_RUN, 1, GS_BESIDE);
 	for (int i = 0; i < 3; i++)
 		fake_launch(10, false, NULL);
-	for (uint64_t until = gs_now() + 2000000; gs_now() < until;)
-		;
+	uint64_t usages = fake_usages;
+	EVENTUALLY(fake_usages > usages + 2);
+	CHECK(!fake_launched);
+	fake_launch(11, false, NULL);
+	fake_finish(11);
+	EVENTUALLY(fake_launched == 1);
 	fake_finish(10);
-	EVENTUALLY(fake_yields && phase() == GS_GIVEN);
-	CHECK(fake_last.marks == 3 && fake_last.behind == 3);
+	EVENTUALLY(fake_launched == 4);
+}
+
+/* ---- open, and seats ---- */
+
+static uint64_t busy_told(void)
+{
+	uint64_t ns = 0;
+
+	for (unsigned i = 0; i < fake_says; i++)
+		ns += fake_said[i].usage.busy_ns;
+	return ns;
+}
+
+static bool is_busy(void)
+{
+	pthread_mutex_lock(&gs_gates[0].lock);
+	bool busy = gs_gates[0].busy;
+	pthread_mutex_unlock(&gs_gates[0].lock);
+	return busy;
+}
+
+static void an_open_gate_tells_how_busy_the_gpu_was(void)
+{
+	uint64_t from = gs_now();
+
+	fake_launch(10, false, NULL);
+	EVENTUALLY(busy_told() >= 500000000);
+	CHECK(busy_told() <= gs_now() - from + 100000000); /* it was looked that long before, at most */
+	CHECK(fake_launched == 1 && !fake_yields && !fake_acquires);
+	fake_finish(10);
+	EVENTUALLY(!is_busy());
+	fake_mode(0, GS_RUN, 1, 0); /* the rest is told then */
+	EVENTUALLY(phase() == GS_TURN || fake_yields);
+	uint64_t busy = busy_told();
+	fake_mode(0, GS_OPEN, 2, 0);
+	uint64_t usages = fake_usages;
+	fake_instant = true;
+	fake_launch(10, false, NULL);
+	EVENTUALLY(fake_usages > usages && fake_launched == 2);
+	CHECK(busy_told() == busy);
+}
+
+static void who_has_no_context_tells_nothing(void)
+{
+	fake_mode(0, GS_PAUSE, 1, 0);
+	fake_mode(0, GS_RUN, 2, GS_BESIDE);
+	spin(100000000);
+	CHECK(!fake_says);
+	gs_gate_context_created((CUcontext)0x900, -1); /* on a GPU that is not governed */
+	CHECK(!fake_says);
+	gs_gate_context_created((CUcontext)0x100, 0);
+	CHECK(fake_usages >= 1 && fake_said[0].type == GS_USAGE && !fake_said[0].usage.launched && !fake_said[0].usage.turn);
+	CHECK(!fake_acquires);
+}
+
+static void a_seat_is_taken_once_in_each_session(void)
+{
+	gs_gate_context_created((CUcontext)0x200, 1);
+	CHECK(fake_usages == 1 && fake_said[0].usage.gpu == 1); /* GPU 0 had one */
+	gs_gate_context_created((CUcontext)0x300, 1);
+	gs_gate_context_created((CUcontext)0x300, 0);
+	CHECK(fake_usages == 1);
+	atomic_store(&fake_epoch, 2);
+	fake_mode(0, GS_OPEN, 1, 0);
+	EVENTUALLY(fake_usages == 3);
+}
+
+/* Of the session that began at this word; how often it heard of a group. */
+static unsigned told_of(uint64_t group, unsigned since)
+{
+	unsigned n = 0;
+
+	for (unsigned i = since; i < fake_says; i++)
+		n += fake_said[i].type == GS_USAGE && fake_said[i].usage.group == group;
+	return n;
+}
+
+static void joins(uint64_t group)
+{
+	pthread_mutex_lock(&gs_gates[0].lock);
+	gs_turns_group(&gs_gates[0], group);
+	pthread_mutex_unlock(&gs_gates[0].lock);
+}
+
+static void communicators_are_told_of_in_each_session(void)
+{
+	joins(7);
+	CHECK(!fake_says); /* there is no context, and no seat */
+	gs_gate_context_created((CUcontext)0x100, 0);
+	CHECK(told_of(7, 0) == 1 && !fake_said[0].usage.launched);
+	joins(8);
+	CHECK(told_of(8, 0) == 1);
+	unsigned since = fake_says;
+	atomic_store(&fake_epoch, 2);
+	fake_mode(0, GS_OPEN, 1, 0);
+	EVENTUALLY(told_of(7, since) == 1 && told_of(8, since) == 1);
+}
+
+static void a_context_that_was_not_seen_takes_a_seat_by_a_launch(void)
+{
+	fake_launch(10, false, NULL);
+	fake_mode(0, GS_OPEN, 1, 0);
+	EVENTUALLY(fake_usages >= 1);
+	CHECK(fake_said[0].type == GS_USAGE && !fake_said[0].usage.launched);
 }
 
 static _Atomic bool over;
@@ -162,7 +350,7 @@ static void *launch_on(void *stream)
  * and the next turn not one launch may be made. */
 static void no_launch_passes_a_pause(void)
 {
-	static const struct { enum gs_mode mode; uint32_t flags; } turns[] = { { GS_OPEN, 0 }, { GS_RUN, 0 }, { GS_OPEN, GS_WATCH } };
+	static const struct { enum gs_mode mode; uint32_t flags; } turns[] = { { GS_OPEN, 0 }, { GS_RUN, GS_HASTE }, { GS_RUN, GS_BESIDE } };
 	pthread_t t[4];
 	unsigned drained = 0;
 
@@ -170,16 +358,13 @@ static void no_launch_passes_a_pause(void)
 	for (uintptr_t i = 0; i < 4; i++)
 		CHECK(!pthread_create(&t[i], NULL, launch_on, (void *)(10 + 2 * i)));
 	for (unsigned turn = 1; turn <= 300; turn++) {
-		uint64_t put = put_all(), yields = fake_yields;
+		uint64_t put = put_all();
 		fake_mode(0, turns[turn % 3].mode, turn, turns[turn % 3].flags);
 		EVENTUALLY(put_all() >= put + 50);
+		unsigned since = fake_says;
 		fake_mode(0, GS_PAUSE, turn, 0);
-		/* A turn that was RUN may have been given back as idle before. */
-		EVENTUALLY(fake_yields > yields && phase() == GS_GIVEN);
-		pthread_mutex_lock(&gs_gates[0].lock);
-		enum gs_why why = fake_last.why;
-		pthread_mutex_unlock(&gs_gates[0].lock);
-		if (why == GS_UNDRAINED)
+		EVENTUALLY(told(GS_YIELD, GS_DRAINED, since) && phase() == GS_GIVEN);
+		if (told(GS_YIELD, GS_UNDRAINED, since))
 			continue; /* this machine was too busy: nothing is promised */
 		drained++;
 		put = put_all();
@@ -211,10 +396,18 @@ int main(int argc, char **argv)
 		CASE(a_pause_that_does_not_drain_has_a_deadline),
 		CASE(a_launch_under_way_is_waited_for),
 		CASE(an_idle_turn_is_given_back),
+		CASE(an_idle_turn_is_given_back_in_haste),
+		CASE(haste_learns_patience),
+		CASE(who_is_idle_goes_on_at_once),
 		CASE(who_drained_does_not_ask_again),
-		CASE(who_drained_foretells_a_burst),
-		CASE(a_watched_gate_tells_every_100_ms),
-		CASE(a_queue_is_seen_from_late_markers),
+		CASE(who_runs_beside_others_tells_every_10_ms),
+		CASE(who_runs_alone_tells_nothing),
+		CASE(what_is_under_way_is_not_told_of),
+		CASE(an_open_gate_tells_how_busy_the_gpu_was),
+		BARE(who_has_no_context_tells_nothing),
+		CASE(a_seat_is_taken_once_in_each_session),
+		BARE(communicators_are_told_of_in_each_session),
+		BARE(a_context_that_was_not_seen_takes_a_seat_by_a_launch),
 		CASE(no_launch_passes_a_pause),
 		CASE(no_launch_passes_a_pause_with_fences),
 	};

@@ -13,12 +13,16 @@
 #include "streams.h"
 
 #define LAZY_NS 250000000  /* between looks, by what goes on */
-#define WATCH_NS 10000000
-#define TURN_NS 200000
-#define DRAIN_NS 50000
-#define TELL_NS 100000000  /* between USAGEs of a watched GPU */
-#define COPIES_NS 1000000000 /* between USAGEs that tell of nothing but copies */
-#define IDLE_NS 200000     /* nothing launched and nothing in flight for so long: the turn is over */
+#define DRAIN_NS 50000     /* while it drains, */
+#define HASTE_NS 200000    /* others wait for us, */
+#define RUN_NS 1000000     /* nobody does, */
+#define SAMPLE_NS 20000000 /* in OPEN, about */
+#define TELL_NS 10000000   /* between USAGEs beside others, */
+#define OPEN_NS 1000000000 /* in OPEN, and of copies where nothing else is told; between ACQUIREs */
+#define HASTY_NS 300000    /* nothing to do for so long while others wait: idle; */
+#define HASTY_MOST_NS 2000000 /* or for up to a little longer than this, where that was found to be too soon, */
+#define GAP_NS 2000000     /* because work came again within so long after; */
+#define IDLE_NS 2000000    /* the same where nobody does */
 #define STILL_NS 50000     /* nothing launched for so long: look whether that was all */
 #define DEADLINE_NS 50000000
 #define EXIT_NS 100000000
@@ -28,51 +32,114 @@ static _Atomic bool running, stopping;
 
 /* ---- what the broker hears; the GPU is locked, so that it hears it in order ---- */
 
-void gs_turns_ask(struct gs_gpu *g, uint64_t turn, bool again, uint64_t now)
+void gs_turns_seat(struct gs_gpu *g)
 {
-	uint64_t burst, window, epoch = gs_client_epoch();
-	bool known = g->wanted && g->asked_epoch == epoch;
+	struct gs_usage u = {.gpu = gs_gpu_index(g)};
+	uint64_t epoch = gs_client_epoch() + 1;
 
-	if (!again && g->asked && g->asked_epoch == epoch && g->asked_turn == turn)
+	if (!g->seated || g->seat == epoch)
 		return;
-	g->asked = true;
-	g->asked_epoch = epoch;
-	g->asked_turn = turn;
-	gs_predict_next(&g->predict, now, g->held, &burst, &window);
-	if (again || !known || burst) /* else it would say nothing new, at the price of a message for each turn */
-		gs_client_acquire(gs_gpu_index(g), burst, window);
+	g->seat = epoch;
+	g->told = GS_NOTHING;
+	gs_client_usage(GS_USAGE, &u);
+	for (unsigned i = 0; i < g->groups; i++) {
+		u.group = g->group[i];
+		gs_client_usage(GS_USAGE, &u);
+	}
+}
+
+void gs_turns_group(struct gs_gpu *g, uint64_t group)
+{
+	for (unsigned i = 0; i < g->groups; i++)
+		if (g->group[i] == group)
+			return;
+	if (g->groups == GS_GROUPS)
+		return;
+	g->group[g->groups++] = group;
+	g->seat = 0; /* all is told again */
+	gs_turns_seat(g);
+}
+
+/* Who had no work for so short a time had not come to an end, but was between
+ * two steps: next time it is waited for longer. */
+static void patient(struct gs_gpu *g, uint64_t rested)
+{
+	if (rested < GAP_NS && g->grace_ns < HASTY_MOST_NS)
+		g->grace_ns *= 2;
+	else if (rested > 5 * GAP_NS && g->grace_ns > HASTY_NS)
+		g->grace_ns /= 2;
+}
+
+void gs_turns_ask(struct gs_gpu *g, bool again)
+{
+	uint64_t epoch = gs_client_epoch();
+	bool known = g->told == GS_WORK && g->epoch == epoch;
+
+	if (known && !again)
+		return;
+	uint64_t now = gs_now();
+	if (known && now - g->asked_ns < OPEN_NS)
+		return;
+	if (g->told == GS_NO_WORK && g->epoch == epoch)
+		patient(g, now - g->rested_ns);
+	g->asked_ns = now;
+	gs_turns_seat(g);
+	g->told = GS_WORK;
+	g->epoch = epoch;
+	gs_client_acquire(gs_gpu_index(g));
 }
 
 /* The bytes that were copied since the broker was told of them last. */
-static uint64_t copies(struct gs_gpu *g, uint64_t now)
+static uint64_t copies(struct gs_gpu *g)
 {
 	uint64_t sum = gs_copies_sum(g), new = sum - g->copies_told;
 
 	g->copies_told = sum;
-	g->copies_ns = now;
 	return new;
 }
 
-/* What goes with no turn's end is told by itself, in time. It names no turn, so
- * that it says nothing of one. */
-static void tell_copies(struct gs_gpu *g, uint64_t now)
+/* What threads launched without a look goes into the books of their streams;
+ * what they launched in OPEN is in none. */
+static void settle(struct gs_gpu *g, bool forget, uint64_t now)
 {
-	struct gs_usage u = {.gpu = gs_gpu_index(g), .overhead_ns = g->usage.overhead_ns, .copied = copies(g, now)};
+	int self = (int)gs_gpu_index(g);
 
-	if (!u.copied)
-		return;
-	g->usage.overhead_ns = 0;
-	gs_client_usage(GS_USAGE, &u);
+	for (unsigned i = 0; i < atomic_load(&gs_threads_used); i++) {
+		struct gs_thread *t = &gs_threads[i];
+		if (atomic_load(&t->gpu) != self)
+			continue;
+		if (forget)
+			t->counted = atomic_load(&t->seq) / 2;
+		else
+			gs_stream_settle(t, now);
+	}
 }
 
 static void tell(struct gs_gpu *g, enum gs_type type, enum gs_why why, uint64_t now)
 {
+	uint64_t n = gs_launches(g);
+
+	if (g->phase != GS_UNGATED) { /* what is under way is told when it is done */
+		settle(g, false, now);
+		gs_marker_reap(g);
+		uint64_t outstanding = gs_marker_outstanding(g);
+		n -= outstanding < n ? outstanding : n;
+	}
 	g->usage.gpu = gs_gpu_index(g);
 	g->usage.why = why;
 	g->usage.turn = g->turn;
-	g->usage.copied = copies(g, now);
+	g->usage.launched = n > g->reported ? n - g->reported : 0;
+	g->usage.copied = copies(g);
+	g->usage.passed = atomic_load(&gs_passed);
+	g->usage.errors = gs_gate_errors();
+	g->usage.uncounted = gs_memory_uncounted();
+	if (g->usage.last_ns < g->seen_ns)
+		g->usage.last_ns = g->seen_ns;
 	gs_client_usage(type, &g->usage);
 	memset(&g->usage, 0, sizeof g->usage);
+	g->longest_ns -= g->longest_ns / 32; /* what does not come again is forgotten */
+	if (n > g->reported)
+		g->reported = n;
 	g->told_ns = now;
 }
 
@@ -90,81 +157,66 @@ static void barrier(void)
 	atomic_fetch_add(&fence, 1);
 }
 
-/* How many launches the threads have made that work on this GPU. */
-static uint64_t launches(const struct gs_gpu *g)
+static void set_deep(struct gs_gpu *g, bool deep)
 {
-	int self = (int)gs_gpu_index(g);
-	uint64_t n = 0;
-
-	for (unsigned i = 0; i < atomic_load(&gs_threads_used); i++) {
-		int gpu = atomic_load(&gs_threads[i].gpu);
-		if (gpu < 0 || gpu == self)
-			n += atomic_load(&gs_threads[i].seq) / 2;
-	}
-	return n;
-}
-
-/* Beside others most launches are not counted one by one. */
-static void sum(struct gs_gpu *g)
-{
-	uint64_t n = launches(g);
-
-	g->usage.launched = n - g->watched;
-	g->watched = n;
-}
-
-static bool quiet(const struct gs_gpu *g)
-{
-	int self = (int)gs_gpu_index(g);
-
-	for (unsigned i = 0; i < atomic_load(&gs_threads_used); i++) {
-		int gpu = atomic_load(&gs_threads[i].gpu);
-		if ((gpu < 0 || gpu == self) && atomic_load(&gs_threads[i].seq) & 1)
-			return false;
-	}
-	return true;
+	if (g->deep == deep)
+		return;
+	g->deep = deep;
+	if (deep)
+		atomic_fetch_add(&gs_deep, 1);
+	else
+		atomic_fetch_sub(&gs_deep, 1);
 }
 
 /* The page may say OPEN for so short a time that nobody here sees it but the
- * threads that launch: what they did since the turn was given away counts as
+ * threads that launch: what they did since the phase became GIVEN counts as
  * launched in OPEN. */
 void gs_turns_begin(struct gs_gpu *g, enum gs_phase phase, uint64_t turn, uint64_t now)
 {
-	bool free = g->phase == GS_UNGATED || g->phase == GS_WATCHED;
+	bool free = g->phase == GS_UNGATED;
 
 	if (free || phase == GS_DRAINING)
 		barrier();
-	if (free || (g->phase == GS_GIVEN && launches(g) != g->given))
+	if (free || (g->phase == GS_GIVEN && gs_launches(g) != g->given))
 		g->uncounted = true;
-	if (g->phase == GS_WATCHED)
-		sum(g);
-	else if (phase == GS_WATCHED)
-		g->watched = launches(g);
+	if (free) {
+		set_deep(g, false);
+		if (g->usage.busy_ns)
+			tell(g, GS_USAGE, 0, now);
+		g->reported = gs_launches(g);
+		settle(g, true, now);
+		g->told = GS_NOTHING; /* the broker takes us to have work */
+		g->seen = gs_launches(g);
+		g->seen_ns = now;
+	}
 	g->phase = phase;
 	g->turn = turn;
 	g->began_ns = now;
-	g->told_ns = now;
-	g->asked = false;
-	if (phase != GS_DRAINING) {
-		g->wanted = phase == GS_TURN;
-		g->asked_epoch = gs_client_epoch();
-	}
+	g->flags = 0;
 }
 
 static void give(struct gs_gpu *g, enum gs_why why, uint64_t now)
 {
 	g->phase = GS_GIVEN;
-	g->given = launches(g);
-	g->asked = false;
-	g->wanted = g->wanted && why != GS_IDLE;
+	g->given = gs_launches(g);
+	if (why == GS_IDLE) {
+		g->told = GS_NO_WORK;
+		g->rested_ns = now;
+		g->epoch = gs_client_epoch();
+		atomic_fetch_add(&gs_credits, 1);
+	}
+	g->undrained = why == GS_UNDRAINED;
+	if (!g->undrained)
+		gs_gate_drained();
 	tell(g, GS_YIELD, why, now);
 }
 
 /* Whether nothing is in flight and nobody is about to launch. */
 static bool drained(struct gs_gpu *g, uint64_t now)
 {
-	if (!quiet(g))
+	if (!gs_quiet(g))
 		return false;
+	settle(g, false, now);
 	if (g->uncounted) {
 		gs_marker_opened(g, now);
 		g->uncounted = false;
@@ -176,21 +228,56 @@ static bool drained(struct gs_gpu *g, uint64_t now)
 
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
+/* When something was launched last, as far as looks tell. */
+static uint64_t launched(struct gs_gpu *g, uint64_t now)
+{
+	uint64_t n = gs_launches(g);
+
+	if (n != g->seen) {
+		g->seen = n;
+		g->seen_ns = now;
+	}
+	return g->seen_ns;
+}
+
 /* Each returns in how many ns to look again. */
 
-static uint64_t step_turn(struct gs_gpu *g, uint64_t now)
+static uint64_t step_turn(struct gs_gpu *g, uint32_t flags, uint64_t now)
 {
-	uint64_t idle = later(later(g->launched_ns, g->usage.last_ns), g->began_ns);
+	if (!g->grace_ns)
+		g->grace_ns = HASTY_NS;
+	uint64_t grace = flags & GS_HASTE ? g->grace_ns : IDLE_NS, next = flags & GS_HASTE ? HASTE_NS : RUN_NS;
+	uint64_t last = later(launched(g, now), g->began_ns);
 
-	if (now - later(g->launched_ns, g->began_ns) < STILL_NS && !g->uncounted) {
-		gs_marker_reap(g); /* in time, or all would seem to have been reached late */
-		return TURN_NS;
+	if (g->flags != flags || (flags & GS_BESIDE && now - g->told_ns >= TELL_NS))
+		tell(g, GS_USAGE, 0, now);
+	g->flags = flags;
+	if (now - last < STILL_NS) {
+		gs_marker_reap(g);
+		return next;
 	}
 	if (!drained(g, now))
-		return g->launched_ns + TURN_NS > now ? DRAIN_NS : TURN_NS;
-	idle = later(idle, g->usage.last_ns);
-	if (now < idle + IDLE_NS) /* the last marker may have passed since we looked at the clock */
-		return idle + IDLE_NS - now;
+		return next;
+	last = later(last, later(g->usage.last_ns, g->progress_ns));
+	if (now < last + grace) /* the last marker may have passed since we looked at the clock */
+		return later(last + grace - now, DRAIN_NS) < next ? later(last + grace - now, DRAIN_NS) : next;
+	give(g, GS_IDLE, now);
+	return LAZY_NS;
+}
+
+/* In a pause. Who drains after all says so, and who has nothing to launch. */
+static uint64_t step_given(struct gs_gpu *g, uint64_t now)
+{
+	if (g->undrained) {
+		if (!drained(g, now))
+			return RUN_NS;
+		give(g, GS_DRAINED, now);
+	}
+	uint64_t last = later(later(g->progress_ns, g->seen_ns), g->began_ns);
+	if (g->told == GS_NO_WORK || g->waiting)
+		return LAZY_NS;
+	if (now < last + HASTY_NS)
+		return later(last + HASTY_NS - now, DRAIN_NS);
 	give(g, GS_IDLE, now);
 	return LAZY_NS;
 }
@@ -201,59 +288,111 @@ static uint64_t step_pause(struct gs_gpu *g, uint64_t turn, bool rung, uint64_t 
 		if (rung)
 			barrier();
 		g->look = g->look || rung;
-		if (!g->look || launches(g) == g->given) {
-			g->look = g->look && !quiet(g); /* a thread inside may launch, or only find the pause */
-			return g->look ? DRAIN_NS : LAZY_NS;
+		if (!g->look || gs_launches(g) == g->given) {
+			g->look = g->look && !gs_quiet(g); /* a thread inside may launch, or only find the pause */
+			return g->look ? DRAIN_NS : step_given(g, now);
 		}
 	}
 	g->look = false;
 	if (g->phase != GS_DRAINING)
 		gs_turns_begin(g, GS_DRAINING, g->phase == GS_TURN ? g->turn : turn, now);
+	launched(g, now);
 	if (drained(g, now))
 		give(g, GS_DRAINED, now);
 	else if (now - g->began_ns >= DEADLINE_NS)
 		give(g, GS_UNDRAINED, now);
 	else
 		return DRAIN_NS;
-	return LAZY_NS;
+	return HASTY_NS;
 }
 
-static uint64_t step_watch(struct gs_gpu *g, uint64_t turn, uint64_t now)
+/* In OPEN a program can queue seconds of work. Once it was seen to, its
+ * launches look at how much there is. */
+static void sound(struct gs_gpu *g, uint64_t now)
 {
-	if (g->phase != GS_WATCHED)
-		gs_turns_begin(g, GS_WATCHED, turn, now);
-	gs_marker_reap(g);
-	if (now - g->told_ns >= TELL_NS) {
-		sum(g);
-		tell(g, GS_USAGE, 0, now);
+	if (g->busy && !atomic_load(&gs_captures))
+		gs_marker_sound(g, now);
+	if (g->busy && gs_marker_older(g, now - GS_AHEAD)) {
+		g->shallow_ns = now;
+		set_deep(g, true);
+	} else if (now - g->shallow_ns >= OPEN_NS) {
+		set_deep(g, false);
 	}
-	return gs_marker_any(g) ? WATCH_NS / 10 : WATCH_NS;
+}
+
+/* In OPEN nobody counts the work; looks at times that the program does not know
+ * tell for how long there is some. */
+static uint64_t step_open(struct gs_gpu *g, uint64_t now)
+{
+	static uint32_t random = 1;
+
+	if (!g->sampled_ns)
+		g->sampled_ns = now - SAMPLE_NS / 2; /* nobody looked before */
+	bool fresh = launched(g, now) > g->sampled_ns;
+	if (now < g->sampled_ns + SAMPLE_NS / 2)
+		return g->sampled_ns + SAMPLE_NS / 2 - now;
+	bool was = g->busy;
+	g->busy = (fresh || was) && !gs_marker_idle(g);
+	if (g->busy)
+		g->usage.busy_ns += now - g->sampled_ns < OPEN_NS ? now - g->sampled_ns : OPEN_NS;
+	g->sampled_ns = now;
+	gs_marker_reap(g);
+	sound(g, now);
+	if (now - g->told_ns >= OPEN_NS && (g->usage.busy_ns || gs_launches(g) != g->reported || gs_copies_sum(g) != g->copies_told))
+		tell(g, GS_USAGE, 0, now);
+	random = random * 1664525 + 1013904223;
+	return fresh || was ? SAMPLE_NS / 2 + random % SAMPLE_NS : 3 * SAMPLE_NS + random % SAMPLE_NS;
+}
+
+/* Whether the program is launching, so that there is nothing to see to: without
+ * the lock, which its threads need. */
+static bool launching(struct gs_gpu *g)
+{
+	uint64_t n = gs_launches(g);
+	bool more = n != g->glanced;
+
+	g->glanced = n;
+	return more;
 }
 
 static uint64_t step(struct gs_gpu *g, const struct gs_slot *slot, bool rung)
 {
-	uint64_t next = LAZY_NS;
+	uint64_t next, glance = gs_now();
 
+	if (!rung && glance < g->next_ns && launching(g))
+		return __atomic_load_n(&slot->flags, __ATOMIC_RELAXED) & GS_HASTE ? HASTE_NS : RUN_NS;
 	pthread_mutex_lock(&g->lock);
+	g->next_ns = 0;
 	uint32_t mode = __atomic_load_n(&slot->mode, __ATOMIC_ACQUIRE);
 	uint64_t turn = __atomic_load_n(&slot->turn, __ATOMIC_RELAXED);
-	bool watched = __atomic_load_n(&slot->flags, __ATOMIC_RELAXED) & GS_WATCH;
+	uint32_t flags = __atomic_load_n(&slot->flags, __ATOMIC_RELAXED);
 	uint64_t now = gs_now();
+	if (!g->seated) {
+		pthread_mutex_unlock(&g->lock);
+		return LAZY_NS;
+	}
+	gs_turns_seat(g);
 	if (mode == GS_PAUSE) {
 		next = step_pause(g, turn, rung, now);
 	} else if (mode == GS_RUN) {
 		if (g->turn != turn || (g->phase != GS_TURN && g->phase != GS_GIVEN))
 			gs_turns_begin(g, GS_TURN, turn, now);
-		if (g->phase == GS_TURN)
-			next = step_turn(g, now);
-	} else if (mode == GS_OPEN && watched) {
-		next = step_watch(g, turn, now);
-	} else if (g->phase != GS_UNGATED) {
-		gs_turns_begin(g, GS_UNGATED, turn, now);
-		memset(&g->usage, 0, sizeof g->usage);
+		next = g->phase == GS_TURN ? step_turn(g, flags, now) : LAZY_NS;
+		if (g->phase == GS_TURN) {
+			g->glanced = gs_launches(g);
+			g->next_ns = (flags & GS_BESIDE ? g->told_ns : now) + TELL_NS;
+		}
+	} else {
+		if (g->phase != GS_UNGATED) {
+			tell(g, GS_USAGE, 0, now);
+			gs_turns_begin(g, GS_UNGATED, turn, now);
+			g->sampled_ns = now;
+			g->busy = true;
+		}
+		next = step_open(g, now);
 	}
-	if (now - g->copies_ns >= COPIES_NS)
-		tell_copies(g, now);
+	if (mode != GS_OPEN && now - g->told_ns >= OPEN_NS && gs_copies_sum(g) != g->copies_told)
+		tell(g, GS_USAGE, 0, now);
 	pthread_mutex_unlock(&g->lock);
 	return next;
 }

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #define GS_MAGIC 0x57535047u /* "GPSW" */
-#define GS_MAJOR 1
+#define GS_MAJOR 2
 #define GS_MINOR 0
 #define GS_FRAME_MAX 4096 /* bytes, header and payload */
 #define GS_GPUS 16        /* most GPUs of one session */
@@ -24,9 +24,9 @@ enum gs_type {
 	GS_COMMIT,         /* struct gs_memory; no answer */
 	GS_ABORT,          /* struct gs_memory; no answer */
 	GS_FREE,           /* struct gs_memory; no answer */
-	GS_ACQUIRE,        /* struct gs_acquire; the answer is the page's */
-	GS_YIELD,          /* struct gs_usage; ends the turn */
-	GS_USAGE,          /* struct gs_usage; nothing ends */
+	GS_ACQUIRE,        /* struct gs_acquire: there is work; the page says whether it may be launched */
+	GS_YIELD,          /* struct gs_usage: nothing is left to do, or what was paused has drained */
+	GS_USAGE,          /* struct gs_usage: what was done so far; the first one for a GPU takes a seat on it */
 	GS_NOTICE,         /* struct gs_notice; for the program's log */
 	GS_LIMITS_CHANGED, /* struct gs_memory; bytes is the new cap, as in the page */
 	GS_BYE,            /* empty */
@@ -81,14 +81,11 @@ struct gs_memory {
 
 struct gs_acquire {
 	uint32_t gpu;
-	uint32_t reserved0;
-	uint64_t burst_ns;  /* how long the next burst of kernels will keep the GPU busy; 0 unknown */
-	uint64_t window_ns; /* how long after its end the next one will begin; 0 unknown */
-	uint8_t reserved1[8];
+	uint8_t reserved[28];
 };
 
 enum gs_why {
-	GS_IDLE = 1,   /* nothing in flight and nothing launched for a while */
+	GS_IDLE = 1,   /* nothing in flight, nothing launched for a while, and no launch waits */
 	GS_DRAINED,    /* paused, and the last kernel has ended */
 	GS_UNDRAINED,  /* paused, but the deadline came first */
 };
@@ -98,14 +95,18 @@ enum gs_why {
 struct gs_usage {
 	uint32_t gpu;
 	uint32_t why;      /* enum gs_why; 0 in USAGE */
-	uint64_t turn;     /* the page's, when it began */
-	uint64_t first_ns; /* first launch; 0 none */
-	uint64_t last_ns;  /* last completion seen */
-	uint64_t launched; /* launches, graphs counted by their kernels' number where known, else 1 */
-	uint32_t marks;    /* markers that completed */
-	uint32_t behind;   /* of them, how many the GPU reached late: 500 us after they were recorded; WATCHed, 8 ms */
+	uint64_t turn;        /* the page's, when it began */
+	uint64_t last_ns;     /* when the last work ended, or the last launch was made, as far as is known */
+	uint64_t launched;    /* kernels, graphs, copies and fills within the GPU that have ended; in OPEN, that were launched */
+	uint64_t busy_ns;     /* in OPEN: for how long work was outstanding, by samples */
+	uint64_t longest_ns;  /* one launch, at most; 0 none was measured by itself */
 	uint64_t overhead_ns; /* application threads waited in the gate */
 	uint64_t copied;      /* bytes that copies were asked to move */
+	uint64_t group;       /* a communicator that the process is a rank of with this GPU; 0 none is told of */
+	/* Of the process, ever: */
+	uint64_t passed;      /* launches that the gate let pass because what they waited for did not come */
+	uint64_t errors;      /* launches that it let pass because it could not govern them */
+	uint64_t uncounted;   /* allocations that could not be booked */
 };
 
 struct gs_notice {
@@ -134,14 +135,14 @@ struct gs_err {
  * After any change the broker adds 1 to bell and wakes its futex (shared). */
 enum gs_mode {
 	GS_OPEN,  /* launch at will */
-	GS_RUN,   /* launch, with at most inflight_us of work queued on the GPU */
-	GS_PAUSE, /* do not launch: ask by ACQUIRE; if turn was yours, drain and YIELD */
+	GS_RUN,   /* launch, with at most inflight_us of work queued on each stream; say ACQUIRE with the first launch */
+	GS_PAUSE, /* do not launch: drain and YIELD; say ACQUIRE where a launch waits */
 	GS_KILL,  /* the session is revoked: as if there were no broker */
 };
 
 struct gs_slot {
 	uint32_t mode;         /* written last */
-	uint32_t flags;        /* GS_WATCH */
+	uint32_t flags;        /* GS_BESIDE, GS_HASTE */
 	uint64_t turn;         /* changes with each turn of this tenant */
 	uint64_t end_ns;       /* CLOCK_MONOTONIC; 0 open end */
 	uint64_t used;         /* bytes of the tenant, all processes */
@@ -153,7 +154,8 @@ struct gs_slot {
 	uint8_t reserved[64];
 };
 
-#define GS_WATCH 1u /* OPEN beside others: mark and send USAGE every 100 ms */
+#define GS_BESIDE 1u /* RUN while others do: send USAGE every 10 ms */
+#define GS_HASTE 2u  /* RUN while others wait: YIELD as soon as there is nothing to do */
 
 struct gs_page {
 	uint32_t magic;
@@ -161,7 +163,7 @@ struct gs_page {
 	uint64_t session;
 	uint64_t heartbeat_ns; /* CLOCK_MONOTONIC, every 250 ms */
 	uint32_t bell;
-	uint32_t gated; /* 0: every slot is OPEN and none is watched */
+	uint32_t gated; /* 0: every slot is OPEN */
 	uint8_t reserved[96];
 	struct gs_slot slot[GS_GPUS];
 };

@@ -1,270 +1,498 @@
 package schedule
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
 
-// dregs is what a limit's bucket may hold and still count as empty: less is
-// not worth a turn.
-const dregs = 100 * time.Microsecond
+// A rank says who goes first: by class, then by what it is owed.
+type rank struct {
+	class Class
+	lag   time.Duration
+}
 
-// Decide moves on: it ends what is over and grants what is free. It returns
+func (a rank) compare(b rank) int {
+	return cmp.Or(cmp.Compare(b.class, a.class), cmp.Compare(b.lag, a.lag))
+}
+
+// first is a lag that goes before all that anybody is owed.
+const first = time.Hour
+
+// Look brings all books up to now, so that they can be read.
+func (h *Host) Look(now time.Duration) {
+	for _, g := range h.gpus {
+		g.advance(now)
+	}
+}
+
+// Decide moves on: it holds back who is ahead and lets run who may. It returns
 // when it must be called again at the latest, 0 where nothing happens before
 // the next input.
-func (g *GPU) Decide(now time.Duration) time.Duration {
-	g.advance(now)
-	if t := g.lone(); t != nil {
-		g.open(t)
-		return 0
-	}
-	g.guard()
-	g.hold()
-	g.overrun()
-	g.judge()
-	g.press()
-	g.expire()
-	if len(g.on) == 0 {
-		g.draining = false
-		if t := g.next(); t != nil {
-			g.grant(t)
+func (h *Host) Decide(now time.Duration) time.Duration {
+	wake := time.Duration(0)
+	for _, g := range h.gpus {
+		if d := g.domain; g.dirty || d.wake != 0 && now >= d.wake {
+			d.wake = h.decide(d, now)
+		}
+		if w := g.domain.wake; w != 0 && (wake == 0 || w < wake) {
+			wake = w
 		}
 	}
-	g.try()
-	return g.wake()
+	return wake
 }
 
-// lone returns the tenant that nobody else is there beside, nil where that is
-// none, or it has a limit or is held. A second session of the same tenant counts as well:
-// whoever comes third must not wait for what two have queued without bound.
-func (g *GPU) lone() *tenant {
-	if g.sessions != 1 {
-		return nil
+// decide draws the conclusions for the GPUs of a domain.
+func (h *Host) decide(d *domain, now time.Duration) time.Duration {
+	for i := 0; i < len(d.gpus); i++ { // overrun may add some
+		g := d.gpus[i]
+		g.advance(now)
+		g.dirty = false
+		g.overrun()
 	}
-	i := slices.IndexFunc(g.tenants, func(t *tenant) bool { return t.sessions > 0 })
-	if t := g.tenants[i]; t.share.Limit == 1 && !t.share.Held {
-		return t
+	for _, g := range d.gpus {
+		for _, t := range g.tenants {
+			if t.state.Mode == Open && !t.unit.alone() { // it is taken to have work until it says otherwise
+				g.open(t, Run)
+				if !t.wants {
+					g.want(t)
+				}
+			}
+			t.dry = t.dry || t.share.Limit < 1 && t.bucket < dregs
+		}
+		g.measure()
+		owing, made := g.owing()
+		for _, t := range g.tenants {
+			g.latch(t, owing, made)
+		}
+		if made < 0 {
+			g.turn()
+		}
 	}
-	return nil
+	h.rank(d)
+	for _, u := range h.units {
+		u.granted = u.fits()
+		u.blocked = !u.granted && slices.ContainsFunc(u.members, func(t *tenant) bool { return t.owed })
+	}
+	for _, g := range d.gpus {
+		for _, t := range g.tenants {
+			if t.sessions > 0 {
+				g.hold(t)
+			}
+		}
+	}
+	for _, g := range d.gpus {
+		for _, t := range g.tenants {
+			if t.sessions > 0 {
+				g.stir(t)
+			}
+		}
+	}
+	for _, g := range d.gpus {
+		for _, t := range g.tenants {
+			if t.sessions > 0 && t.nudge == 0 {
+				g.release(t)
+			}
+		}
+	}
+	wake := time.Duration(0)
+	for _, g := range d.gpus {
+		g.share()
+		g.flag()
+		if w := g.wake(); w != 0 && (wake == 0 || w < wake) {
+			wake = w
+		}
+	}
+	return wake
 }
 
-// ready says whether t may have the next turn.
-func (t *tenant) ready() bool { return t.wants && !t.dry && !t.share.Held }
-
-// open gives the GPU to t without any bound. It is taken to want it: nobody
-// asks who need not.
-func (g *GPU) open(t *tenant) {
-	if len(g.on) == 1 && t.state.Mode == Open && !t.state.Watch {
-		return
-	}
-	if g.has(t) {
-		g.finish(t, wholly)
-	}
-	g.together.on, g.draining = false, false
-	if !t.wants {
-		t.wants = true
-		g.wait(t)
-		g.lift(t)
-	}
-	g.grant(t)
-	t.began, t.opened, t.state.Mode, t.state.End, g.end = false, true, Open, 0, 0
-}
-
-// guard bounds what who was alone may queue, before somebody else wants the
-// GPU. If it is idle its Yield will say so.
-func (g *GPU) guard() {
-	if len(g.on) != 1 || g.together.on || g.draining || g.on[0].state.Mode != Open {
-		return
-	}
-	t := g.on[0]
-	t.state.Mode = Run
-	g.bound(t, g.turn(t))
-}
-
-// hold ends the turn of who is held. Where it runs together with others they
-// stop too: they are let together again when it has drained.
-func (g *GPU) hold() {
-	if !g.draining && slices.ContainsFunc(g.on, func(t *tenant) bool { return t.share.Held }) {
-		g.pause()
+// latch takes note that t is owed too much, until that is made up.
+func (g *GPU) latch(t *tenant, owing, made time.Duration) {
+	switch {
+	case !t.ready():
+		t.owed = false
+	case g.measured == t:
+		t.owed = true
+	case g.tries():
+		t.owed = false
+	case t.lag > owing:
+		t.owed = true
+	case t.lag <= made:
+		t.owed = false
 	}
 }
 
-// overrun ends the wait for who did not drain in time. Its kernels are still
-// on the GPU, so it goes on being charged: see forgive.
-func (g *GPU) overrun() {
-	if !g.draining || g.now < g.deadline {
-		return
-	}
-	for len(g.on) > 0 {
-		t := g.on[0]
-		t.stats.Overruns++
-		t.late = g.now
-		g.finish(t, wholly)
-	}
-}
-
-// press lets those who began to want shorten the turn of who has the GPU, if
-// they go before it.
-func (g *GPU) press() {
+// turn lets who is owed most go on alone where nobody is owed much: those who
+// take turns lose by every moment in which they run together.
+func (g *GPU) turn() {
+	var most *tenant
+	contenders := 0
 	for _, t := range g.tenants {
-		if !t.began {
+		if t.owed {
+			return
+		}
+		if !t.contends(g.now) {
 			continue
 		}
-		t.began = false
-		switch {
-		case len(g.on) == 0 || g.draining || !t.ready():
-		case g.together.on:
-			g.admit(t)
-		case t == g.on[0]:
-			g.bound(t, g.turn(t))
-		default:
-			g.hurry(t)
+		contenders++
+		if most == nil || t.lag > most.lag {
+			most = t
 		}
 	}
+	if contenders > 1 && !g.tries() {
+		most.owed = true
+	}
 }
 
-// hurry ends the turn of who has the GPU for t's sake: as soon as it ran its
-// minimum if t goes before it by class or is behind it, else after a turn. For
-// a lower class nothing ends.
-func (g *GPU) hurry(t *tenant) {
-	holder := g.on[0]
-	soonest := max(g.now, g.granted+g.config.Minimum)
-	switch mine, its := t.share.Class, holder.share.Class; {
-	case mine < its:
-		return
-	case mine > its || t.v < g.virtual(holder, soonest):
-		if g.end == 0 || soonest < g.end {
-			g.end = soonest
-			g.system.Preempted++
-		}
-	case g.end == 0:
-		g.end = max(soonest, g.now+g.turn(holder))
-	}
-	holder.state.End = g.end
-}
-
-// expire ends the turn that is over, or extends it where nobody else is next:
-// that spares the drain.
-func (g *GPU) expire() {
-	if len(g.on) != 1 || g.together.on || g.draining || g.end == 0 || g.now < g.end {
-		return
-	}
-	t := g.on[0]
-	t.dry = g.empty(t)
-	if g.next() == t {
-		g.bound(t, g.turn(t))
-		return
-	}
-	g.pause()
-}
-
-// pause stops all who have the GPU; the next turn waits for them to drain.
-func (g *GPU) pause() {
-	for _, t := range g.on {
-		t.state.Mode, t.state.Watch, t.state.End = Pause, false, 0
-	}
-	g.draining, g.deadline, g.end = true, g.now+g.config.Drain, 0
-}
-
-// next returns who is furthest behind in the highest class of those who may
-// run; of two the one that has the GPU, else the first by name. nil where there
-// is none.
-func (g *GPU) next() *tenant {
-	var least *tenant
+// owing returns how much lag of one tenant holds back the others, and at which
+// it is made up: where several do not get on clearly better together, when the
+// others are owed as much, so that they take turns.
+func (g *GPU) owing() (owing, made time.Duration) {
+	owing = g.half() * 2 / 5
+	sum, contenders := 0.0, 0
 	for _, t := range g.tenants {
-		switch {
-		case !t.ready() || least != nil && t.share.Class < least.share.Class:
-		case least == nil || t.share.Class > least.share.Class:
-			least = t
-		default:
-			a, b := g.virtual(t, g.now), g.virtual(least, g.now)
-			if a < b || a == b && g.has(t) {
-				least = t
+		if t.contends(g.now) {
+			r, _ := t.pace.rate()
+			sum += r
+			contenders++
+		}
+	}
+	if contenders > 1 && sum > worth {
+		return owing, 0
+	}
+	return owing, -owing
+}
+
+// ready says whether t wants to run and may.
+func (t *tenant) ready() bool { return t.sessions > 0 && t.wants && !t.dry && !t.share.Held }
+
+// overrun ends the wait for who did not drain in time: the others go on, and
+// it is charged for as long as it has work on the GPU. Where the same tenant is
+// held back on another GPU, or does not drain there either, it waits for
+// itself.
+func (g *GPU) overrun() {
+	for _, t := range g.tenants {
+		if !t.drains {
+			continue
+		}
+		passed := g.now - t.paused
+		if passed >= suspect && len(t.unit.members) == 1 {
+			g.host.suspect(t)
+		}
+		if passed >= g.host.config.Drain && !t.settled {
+			t.settled = true
+			t.stats.Overruns++
+		}
+	}
+}
+
+// rank lists the units of a domain that are ready, who goes first at first.
+func (h *Host) rank(d *domain) {
+	h.units = h.units[:0]
+	for _, g := range d.gpus {
+		for _, t := range g.tenants {
+			u := t.unit
+			u.granted, u.blocked = false, false
+			if t != u.members[0] || !slices.ContainsFunc(u.members, (*tenant).ready) {
+				continue
 			}
+			u.rank = h.rankOf(u)
+			h.units = append(h.units, u)
+		}
+	}
+	slices.SortStableFunc(h.units, func(a, b *unit) int { return a.rank.compare(b.rank) })
+}
+
+// rankOf ranks a unit. Who runs goes on until others are owed more than it is
+// by half a turn, and for its minimum. A gang is owed what the GPU owes it on
+// which it fares best: it cannot get on faster than the slowest.
+func (h *Host) rankOf(u *unit) rank {
+	r := rank{lag: first, class: Idle}
+	for _, t := range u.members {
+		if !t.ready() {
+			continue
+		}
+		class, lag := t.share.Class, t.lag
+		if class == Normal && t.hurried() && t.lag > -h.config.Turn {
+			class = Realtime
+		}
+		switch {
+		case t.gpu.measured == t:
+			lag = first
+		case t.state.Mode == Pause || t.nudge != 0:
+		case t.gpu.now-t.opened < h.config.Minimum:
+			lag = first - 1
+		default:
+			lag += t.gpu.half()
+		}
+		r.class, r.lag = max(r.class, class), min(r.lag, lag)
+	}
+	return r
+}
+
+// lag returns what a unit is owed where it fares best.
+func (u *unit) lag() time.Duration {
+	least := first
+	for _, t := range u.members {
+		if t.ready() {
+			least = min(least, t.lag)
 		}
 	}
 	return least
 }
 
-// grant begins a turn of t.
-func (g *GPU) grant(t *tenant) {
-	g.forgive(t)
-	g.enter(t, Run)
-	g.granted, g.settled, g.draining = g.now, g.now, false
-	g.bound(t, g.turn(t))
-}
-
-// enter gives t a place on the GPU.
-func (g *GPU) enter(t *tenant, m Mode) {
-	g.waited(t)
-	g.on = append(g.on, t)
-	g.turns++
-	t.stats.Turns++
-	t.use, t.opened, t.began = Usage{}, false, false
-	t.state = State{Mode: m, Turn: g.turns}
-}
-
-// bound sets the end of t's turn: open where nobody else may run, or only who
-// waits until nobody like t wants to, and no limit stands against it.
-func (g *GPU) bound(t *tenant, length time.Duration) {
-	others := slices.ContainsFunc(g.tenants, func(o *tenant) bool { return o != t && o.ready() && o.share.Class >= t.share.Class })
-	g.end = 0
-	if others {
-		g.end = g.now + length
-	}
-	if t.share.Limit < 1 {
-		// The bucket fills while it empties.
-		until := g.now + max(g.config.Minimum, time.Duration(float64(g.left(t))/(1-t.share.Limit)))
-		if g.end == 0 || until < g.end {
-			g.end = until
+// half returns half a turn: longer where more tenants take turns, because a
+// hand-over costs the same.
+func (g *GPU) half() time.Duration {
+	n, gang := 2, 1
+	for _, t := range g.tenants {
+		if t.ready() {
+			n++
+			if len(t.unit.members) > 1 {
+				gang = 2 // which loses more by a hand-over
+			}
 		}
 	}
-	t.state.End = g.end
+	return g.host.config.Turn / 2 * time.Duration(gang*max(n, 4)) / 4
 }
 
-// turn returns how long a turn of t is: its part of a round, or as long as its
-// burst where that is about as long.
-func (g *GPU) turn(t *tenant) time.Duration {
-	weights := 0.0
-	for _, o := range g.tenants {
-		if o == t || o.ready() && o.share.Class == t.share.Class {
-			weights += o.share.Weight
+// fits says whether a unit can run beside those that go before it.
+func (u *unit) fits() bool {
+	for _, t := range u.members {
+		if t.share.Held || t.dry {
+			return false
+		}
+		for _, o := range t.gpu.tenants {
+			if o.unit != u && (o.unit.granted || o.unit.blocked) && o.ready() && conflict(o, t) {
+				return false
+			}
 		}
 	}
-	part := time.Duration(float64(g.config.Round) * t.share.Weight / weights)
-	length := max(g.config.Minimum, min(g.config.Turn, part))
-	burst := t.burst + t.burst/10
+	return true
+}
+
+// conflict says whether two tenants that are ready cannot run at once; a goes
+// first.
+func conflict(a, b *tenant) bool {
+	g := a.gpu
 	switch {
-	case t.burst == 0 || burst > length*3/2:
-		return length
-	default:
-		return max(burst, time.Millisecond)
+	case g.host.config.Turns || a.unit.rank.class > b.unit.rank.class:
+		return true
+	case a.light(g.now) || b.light(g.now):
+		return false
 	}
+	return a.owed || b.owed
+}
+
+// hold pauses t where others go first. Who wants nothing may begin at once, if
+// nobody runs alone.
+func (g *GPU) hold(t *tenant) {
+	if t.state.Mode != Run || t.nudge != 0 {
+		return
+	}
+	if t.ready() {
+		if t.unit.granted {
+			return
+		}
+		g.system.Preempted++
+	} else if g.mayBegin(t) {
+		return
+	}
+	g.pause(t)
+}
+
+// mayBegin says whether t, which wants nothing, could run if it did.
+func (g *GPU) mayBegin(t *tenant) bool {
+	if t.share.Held || t.dry || g.host.config.Turns || t.wants {
+		return false
+	}
+	if t.light(g.now) || t.hurried() {
+		return true
+	}
+	for _, o := range g.tenants {
+		if o != t && o.unit.granted && o.ready() && (o.unit.rank.class > t.share.Class || !o.light(g.now) && o.owed) {
+			return false
+		}
+	}
+	return true
+}
+
+func (g *GPU) pause(t *tenant) {
+	t.state.Mode, t.state.Beside, t.state.Haste, t.state.End = Pause, false, false, 0
+	t.drains, t.settled, t.paused, t.held, t.nudge = t.wants, false, g.now, g.now, 0
+	g.changed = true
+	g.wait(t)
+}
+
+// release lets t run where it may, as soon as those have drained that it cannot
+// run beside.
+func (g *GPU) release(t *tenant) {
+	switch {
+	case t.state.Mode == Open:
+	case t.unit.alone():
+		g.open(t, Open)
+	case t.state.Mode != Pause:
+	case t.ready() && t.unit.granted && t.unit.clear():
+		g.open(t, Run)
+	case !t.wants && g.mayBegin(t):
+		g.open(t, Run)
+	}
+}
+
+// alone says whether nobody else is active on any of the unit's GPUs.
+func (u *unit) alone() bool {
+	for _, t := range u.members {
+		if t.gpu.alone() != t {
+			return false
+		}
+	}
+	return true
+}
+
+// clear says whether those have drained on all of the unit's GPUs that it
+// cannot run beside. Who must not wait does not wait for that either.
+func (u *unit) clear() bool {
+	for _, t := range u.members {
+		if (t.hurried() || t.light(t.gpu.now)) && !t.gpu.host.config.Turns {
+			continue
+		}
+		for _, o := range t.gpu.tenants {
+			if o.unit != u && o.draining() && !o.light(t.gpu.now) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (g *GPU) open(t *tenant, m Mode) {
+	if t.state.Mode == Pause {
+		g.host.turns++
+		g.waited(t)
+		t.stats.Turns++
+		t.opened = g.now
+		t.state.Turn = g.host.turns
+	}
+	if m == Open {
+		t.looked = g.now
+	}
+	t.state.Mode, t.state.Beside, t.state.Haste, t.state.End = m, false, false, 0
+	t.drains, t.settled, t.nudge = false, false, 0
+	g.changed = true
+}
+
+// flag tells those who run whether others run beside them, and whether others
+// wait for them.
+func (g *GPU) flag() {
+	running, waiting := 0, g.tries() // which shall not outlast the moment
+	for _, t := range g.tenants {
+		waiting = waiting || t.sessions > 0 && t.hurried() // it may come at any time
+		switch {
+		case !t.ready():
+		case t.state.Mode == Run:
+			running++
+		default:
+			waiting = true
+		}
+	}
+	for _, t := range g.tenants {
+		if t.state.Mode != Run || t.sessions == 0 {
+			continue
+		}
+		s := t.state
+		s.Beside = running > 1 || running == 1 && !t.ready()
+		s.Haste = waiting
+		s.End = g.end(t)
+		if s != t.state {
+			g.changed = g.changed || s.Beside != t.state.Beside || s.Haste != t.state.Haste || g.host.config.Turns
+			t.state = s
+		}
+	}
+}
+
+// end returns when others are expected to go before t: 0 where nobody waits.
+func (g *GPU) end(t *tenant) time.Duration {
+	end := time.Duration(0)
+	if t.share.Limit < 1 && t.wants {
+		// The bucket fills while it empties.
+		end = g.now + max(time.Duration(float64(t.bucket)/(1-t.share.Limit)), dregs)
+	}
+	for _, o := range g.tenants {
+		if o == t || !o.ready() || o.state.Mode != Pause || o.unit.rank.class < t.unit.rank.class {
+			continue
+		}
+		gap := t.unit.lag() + g.half() - o.unit.lag()
+		at := g.now
+		if gap >= 0 {
+			at += time.Duration(float64(gap)/max(1+o.part-t.part, 0.05)) + 1
+		}
+		if at = max(at, t.opened+g.host.config.Minimum); end == 0 || at < end {
+			end = at
+		}
+	}
+	return end
 }
 
 // wake returns when something will have to be decided: always after now.
 func (g *GPU) wake() time.Duration {
 	var at time.Duration
 	sooner := func(t time.Duration) {
-		if t = max(t, g.now+1); at == 0 || t < at {
+		if t = max(t, g.now+10*time.Microsecond); at == 0 || t < at {
 			at = t
 		}
 	}
-	switch {
-	case g.draining:
-		sooner(g.deadline)
-	case g.together.on:
-		sooner(g.together.judge)
-	case g.end != 0:
-		sooner(g.end)
-	}
 	for _, t := range g.tenants {
+		if t.sessions == 0 {
+			continue
+		}
+		if t.nudge != 0 {
+			sooner(t.nudge)
+		}
+		if t.drains {
+			g.wakeDrain(t, sooner)
+		}
 		if t.wants && t.dry {
-			need := float64(g.enough(t) - t.bucket)
-			sooner(g.now + 1 + time.Duration(need/t.share.Limit))
+			sooner(g.now + 1 + time.Duration(float64(g.enough(t)-t.bucket)/t.share.Limit))
+		}
+		if t.ready() && t.state.Mode == Run {
+			g.wakeLag(t, sooner)
+		}
+		if t.wants && t.light(g.now) {
+			sooner(t.began + 2*brief + 1)
+		}
+		if !t.wants && t.ever && t.state.Mode != Open && g.now-t.rested < silence {
+			sooner(t.rested + silence)
 		}
 	}
 	return at
 }
 
-func (g *GPU) has(t *tenant) bool { return slices.Contains(g.on, t) }
+// wakeLag wakes when t, which runs, has had its part or is owed too much.
+func (g *GPU) wakeLag(t *tenant, sooner func(time.Duration)) {
+	if end := t.state.End; end > g.now {
+		sooner(end)
+	} else if end != 0 { // those who should go first by now are held up for a moment
+		sooner(g.now + 500*time.Microsecond)
+	}
+	rate := 1.0
+	if t.state.Beside {
+		rate = t.pace.rateOr(0.5)
+	}
+	owing, made := g.owing()
+	switch gain := t.part - rate; {
+	case t.unit.rank.class > t.share.Class && gain < 0: // it must not wait, until it is ahead by a turn
+		sooner(g.now + time.Duration(float64(t.lag+g.host.config.Turn)/-gain) + 1)
+	case t.owed && gain < 0 && t.lag > made:
+		sooner(g.now + time.Duration(float64(t.lag-made)/-gain) + 1)
+	case !t.owed && gain > 0 && t.state.Beside && t.lag <= owing:
+		sooner(g.now + time.Duration(float64(owing-t.lag)/gain) + 1)
+	}
+	if g.measured == t {
+		sooner(t.pace.tried + measureTime)
+	}
+	for _, d := range []time.Duration{tryTime, 4 * tryTime} {
+		if at := g.triedAt + d; g.tried != 0 && at > g.now {
+			sooner(at)
+		}
+	}
+}

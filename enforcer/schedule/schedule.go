@@ -1,7 +1,16 @@
-// Package schedule shares one GPU's time among tenants: turns in virtual time,
-// as long as more than one of them wants the GPU and it is saturated. Who goes
-// first is a matter of class, then of weight. It is pure: no clock, no input or
-// output; whoever drives it hands in the time.
+// Package schedule shares the time of a host's GPUs among tenants by one rule:
+// everybody runs, and whoever is ahead is held back only while somebody who
+// wants the GPU is owed.
+//
+// Service is measured in the time that a tenant would have needed alone, so a
+// guarantee is a part of what the tenant does alone. While one tenant runs,
+// service is the time that passes. While several run, it is their launches
+// times what a launch took when they ran alone. Lag is what a tenant's part of
+// the time comes to, less its service: who has lag is owed, who has negative
+// lag is ahead.
+//
+// The package is pure: no clock, no input or output. Whoever drives it hands in
+// the time.
 package schedule
 
 import (
@@ -25,13 +34,13 @@ type Share struct {
 	Weight float64 // its part beside other tenants' weights; 0 is 1
 	Limit  float64 // of the GPU's time, 0 to 1, even when nobody else wants it; 0 and 1 are none
 	Class  Class
-	Wait   time.Duration // a wait for a turn that is longer is late; 0 none is
-	Held   bool          // it gets no turns, and nobody counts that as waiting
+	Wait   time.Duration // its launches must not wait for longer: it goes first until it is ahead by a turn; 0 is no objective
+	Held   bool          // it gets nothing, and nobody counts that as waiting
 }
 
 // clean returns s with what cannot be meant replaced by none. The bounds keep
-// virtual time within a float's precision for years. Who could go first without
-// a limit would leave the others nothing.
+// sums within a float's precision. Who could go first without a limit would
+// leave the others nothing.
 func (s Share) clean() Share {
 	if !(s.Weight > 0) {
 		s.Weight = 1
@@ -48,22 +57,21 @@ func (s Share) clean() Share {
 	return s
 }
 
-// A Config holds the lengths that a GPU is shared by. What is 0 is its default.
+// A Config holds the lengths that GPUs are shared by. What is 0 is its default.
 type Config struct {
-	Turn    time.Duration // the longest turn beside others: 10 ms
-	Round   time.Duration // in which everybody who wants gets a turn: 100 ms
-	Minimum time.Duration // what nobody is interrupted before: 2 ms
+	Turn    time.Duration // of one of two equal tenants that run in turns: 10 ms
+	Minimum time.Duration // nobody is interrupted sooner, but for a higher class: 2 ms
 	Drain   time.Duration // how long a paused tenant's last kernels are waited for: 50 ms
+	Turns   bool          // tenants never run together, and nobody runs without a bound
 }
 
-// Usage is what a tenant's processes say they did. It is a hint: the charge is
-// bounded by the scheduler's own clock.
+// Usage is what a tenant's processes say they did since the last Usage. It is a
+// hint: who says less than it did is owed no more than its part.
 type Usage struct {
-	Turn     uint64        // that it was done in
-	Busy     time.Duration // first launch to last completion
-	Launched uint64        // kernels
-	Marks    uint32        // markers that completed
-	Behind   uint32        // of them, how many the GPU reached late
+	Launched uint64        // kernels and graphs
+	Busy     time.Duration // that work was outstanding; asked for where nobody else is active
+	Longest  time.Duration // of one launch
+	Ago      time.Duration // since its last work ended; of Rest and Drained
 }
 
 // A Mode is what a tenant's processes may do; the numbers are the page's.
@@ -78,80 +86,115 @@ const (
 
 // A State is what holds for one tenant.
 type State struct {
-	Mode  Mode
-	Watch bool          // Open beside others: Report every 100 ms
-	Turn  uint64        // a new number with each turn
-	End   time.Duration // of the turn, unless it is extended; 0 open
+	Mode   Mode
+	Beside bool          // others run as well: Report every 10 ms
+	Haste  bool          // others wait, or must not when they come: queue little, and Rest as soon as there is nothing to do
+	Turn   uint64        // a new number each time that it may launch again
+	End    time.Duration // when others are expected to go first; 0 open
 }
 
-// A GPU shares the time of one. It belongs to one goroutine. Times are from
-// any monotonic clock; one that is earlier than the last is taken for the last.
+// A Host shares the time of its GPUs. It belongs to one goroutine. Times are
+// from any monotonic clock; one that is earlier than the last is taken for the
+// last.
 //
-// Inputs (Join, Leave, Change, Ask, Yield, Report) only take note: Decide draws
-// the conclusions, and State then says them.
+// Inputs (Join, Leave, Change, Want, Rest, Drained, Report) only take note:
+// Decide draws the conclusions, and State then says them.
+type Host struct {
+	config Config
+	gpus   []*GPU
+	turns  uint64
+	units  []*unit // Decide's own
+}
+
+// A GPU is one of a host's.
 type GPU struct {
-	config   Config
+	host     *Host
+	domain   *domain
 	now      time.Duration
-	tenants  []*tenant // by name
-	sessions int
-	floors   [3]float64 // virtual time of who is furthest behind in each class: it never goes back
-	turns    uint64
-
-	on       []*tenant     // who have the GPU: one in a turn, several together
-	granted  time.Duration // to on
-	settled  time.Duration // until when on is charged
-	end      time.Duration // of the turn; 0 open
-	draining bool          // on is paused, and waited for
-	deadline time.Duration // of the drain
-
-	together trial
+	tenants  []*tenant     // by name
+	dirty    bool          // there was an input since the last Decide
+	changed  bool          // a state did, since Changed was asked
+	tried    uint64        // who ran together for a moment last, by place among the tenants
+	triedAt  time.Duration // when
+	measured *tenant       // runs alone, so that its lone pace is known; nil nobody does
 	system   System
 }
 
-// A tenant is the book of one.
-type tenant struct {
-	name     string
-	share    Share
-	sessions int
-	wants    bool
-	began    bool // to want, since the last Decide
-	opened   bool // this turn was, for a part, without markers
-	state    State
-	use      Usage // in this turn
-
-	v      float64       // charged seconds by weight
-	burst  time.Duration // what is left of the predicted one; 0 unknown
-	bucket time.Duration // what the limit leaves
-	dry    bool          // it was empty, and is not full enough yet
-	asked  time.Duration // when it began to wait
-	barred time.Duration // stats.Throttled then
-	rested time.Duration // when it ceased to want
-	late   time.Duration // since when it is past the drain's deadline; 0 it is not
-
-	pace  pace
-	stats Stats
-	past  history
+// A domain is the GPUs that are decided on together, because a gang spans them.
+type domain struct {
+	gpus []*GPU
+	wake time.Duration // 0 not before the next input
 }
 
-// New returns a GPU that nobody uses.
-func New(c Config) *GPU {
+// A unit is what is let run or held as one: a tenant on one GPU, or a gang.
+type unit struct {
+	members []*tenant
+	rank    rank
+	granted bool
+	blocked bool // it is owed, and cannot run beside those who go before it
+}
+
+// A tenant is the book of one on one GPU.
+type tenant struct {
+	name     string
+	gpu      *GPU
+	unit     *unit
+	share    Share
+	sessions int
+
+	wants   bool
+	began   time.Duration // to want
+	rested  time.Duration // when it ceased to
+	ever    bool          // it wanted once
+	duty    float64       // part of the time in which it wants, over about a second
+	burst   time.Duration // for how long it wanted last
+	longest time.Duration // launch that it told of lately
+
+	state   State
+	opened  time.Duration // when it was let run last
+	looked  time.Duration // up to when it was told for how long it was busy, nobody else being active
+	drains  bool          // it was paused, and may have work outstanding
+	paused  time.Duration // since when
+	held    time.Duration // the same, or since it was nudged last
+	nudge   time.Duration // until when it may launch though it drains; 0 it may not
+	settled bool          // its drain had its time, and others go on
+
+	lag    time.Duration // owed; below 0 ahead
+	owed   bool          // it was owed too much, and that is not made up yet
+	part   float64       // of the time, by weight among who is active
+	bucket time.Duration // what the limit leaves
+	dry    bool          // it was empty, and is not full enough yet
+
+	pace   pace
+	bill   bill
+	asked  time.Duration // when it began to wait
+	barred time.Duration // stats.Throttled then
+	stats  Stats
+	past   history
+}
+
+// New returns a host without GPUs.
+func New(c Config) *Host {
 	set := func(d *time.Duration, otherwise time.Duration) {
 		if *d <= 0 {
 			*d = otherwise
 		}
 	}
 	set(&c.Turn, 10*time.Millisecond)
-	set(&c.Round, 100*time.Millisecond)
 	set(&c.Minimum, 2*time.Millisecond)
 	set(&c.Drain, 50*time.Millisecond)
-	return &GPU{config: c}
+	return &Host{config: c}
+}
+
+// Add adds a GPU that nobody uses.
+func (h *Host) Add() *GPU {
+	g := &GPU{host: h}
+	g.domain = &domain{gpus: []*GPU{g}}
+	h.gpus = append(h.gpus, g)
+	return g
 }
 
 func byName(t *tenant, name string) int { return strings.Compare(t.name, name) }
-
-// floor returns the virtual time that t is measured by. Each class has its own:
-// who waits because others go first must not be what those are measured by.
-func (g *GPU) floor(t *tenant) float64 { return g.floors[t.share.Class-Idle] }
 
 // find returns the tenant of that name, nil where there is none.
 func (g *GPU) find(name string) *tenant {
@@ -162,6 +205,17 @@ func (g *GPU) find(name string) *tenant {
 	return g.tenants[i]
 }
 
+// input brings the books up to now for news of a tenant, nil where there is
+// none of that name with a session.
+func (g *GPU) input(now time.Duration, name string) *tenant {
+	g.advance(now)
+	g.dirty = true
+	if t := g.find(name); t != nil && t.sessions > 0 {
+		return t
+	}
+	return nil
+}
+
 // Join says that a session of the tenant came. The share holds for all its
 // sessions.
 func (g *GPU) Join(now time.Duration, name string, s Share) {
@@ -169,33 +223,30 @@ func (g *GPU) Join(now time.Duration, name string, s Share) {
 	g.sweep()
 	i, ok := slices.BinarySearchFunc(g.tenants, name, byName)
 	if !ok {
-		t := &tenant{name: name, share: s.clean(), state: State{Mode: Pause}, rested: g.now}
-		t.v, t.bucket = g.floor(t), g.enough(t)
+		t := &tenant{name: name, gpu: g, share: s.clean(), state: State{Mode: Pause}}
+		t.unit = &unit{members: []*tenant{t}}
+		t.bucket = g.enough(t)
 		g.tenants = slices.Insert(g.tenants, i, t)
 	}
 	t := g.tenants[i]
 	if t.sessions == 0 {
-		g.together.reset(g.now)
+		t.ever, t.duty, t.burst = false, 0, 0
 	}
 	t.sessions++
-	g.sessions++
 	g.Change(now, name, s)
 }
 
-// Change gives a tenant another share. What it is ahead of the others or
-// behind them, in GPU time, stays.
+// Change gives a tenant another share.
 func (g *GPU) Change(now time.Duration, name string, s Share) {
-	g.advance(now)
-	t := g.find(name)
+	t := g.input(now, name)
 	if t == nil || t.share == s.clean() {
 		return
 	}
-	old, ahead := t.share, t.v-g.floor(t)
+	old := t.share
 	if s.Held {
 		g.waited(t)
 	}
 	t.share = s.clean()
-	t.v = g.floor(t) + ahead*old.Weight/t.share.Weight
 	t.bucket = min(t.bucket, g.brim(t))
 	if old.Limit == 1 {
 		t.bucket = g.enough(t)
@@ -203,38 +254,37 @@ func (g *GPU) Change(now time.Duration, name string, s Share) {
 	if t.share.Limit == 1 {
 		t.dry = false
 	}
-	t.began = t.wants
-	if old.Held && !s.Held && t.wants && !g.has(t) {
+	if old.Held && !s.Held {
 		g.wait(t)
-		g.lift(t)
 	}
 }
 
-// Leave says that one of the tenant's sessions went. The last one takes the
-// tenant's turn with it.
+// Leave says that one of the tenant's sessions went. The last one takes with it
+// what the tenant had.
 func (g *GPU) Leave(now time.Duration, name string) {
-	g.advance(now)
-	t := g.find(name)
-	if t == nil || t.sessions == 0 {
+	t := g.input(now, name)
+	if t == nil {
 		return
 	}
-	t.sessions--
-	g.sessions--
-	if t.sessions > 0 {
+	if t.sessions--; t.sessions > 0 {
 		return
 	}
-	g.waited(t)
-	t.wants, t.began, t.late, t.burst = false, false, 0, 0
-	t.rested = g.now
-	if g.has(t) {
-		g.finish(t, wholly)
+	g.rest(t, 0)
+	if g.measured == t {
+		g.measured = nil
 	}
-	g.together.reset(g.now)
+	t.drains, t.settled, t.nudge, t.pace = false, false, 0, pace{}
+	if t.state.Mode != Pause {
+		t.state = State{Mode: Pause, Turn: t.state.Turn}
+		g.changed = true
+	}
+	g.host.part(t)
 	g.sweep()
 }
 
-// sweep forgets who has no session and owes nothing. Who owes is remembered,
-// so that a program is not better off for starting anew; but not too many.
+// sweep forgets who has no session and is not ahead. Who is ahead is
+// remembered, so that a program is not better off for starting anew; but not
+// too many.
 func (g *GPU) sweep() {
 	const most = 256
 	debtors := 0
@@ -243,82 +293,80 @@ func (g *GPU) sweep() {
 			return false
 		}
 		debtors++
-		return debtors > most || t.v <= g.floor(t) && (t.share.Limit == 1 || t.bucket >= g.brim(t))
+		return debtors > most || t.lag >= 0 && (t.share.Limit == 1 || t.bucket >= g.brim(t))
 	})
 }
 
-// Ask says that the tenant wants the GPU, and where it knows so, for how long
-// (burst), and how long after that again (window); 0 is unknown. Nothing
-// follows from the window: what a tenant does not use goes to others anyway.
-func (g *GPU) Ask(now time.Duration, name string, burst, _ time.Duration) {
-	g.advance(now)
-	t := g.find(name)
-	if t == nil || t.sessions == 0 {
-		return
+// Want says that the tenant has work, or launches that wait.
+func (g *GPU) Want(now time.Duration, name string) {
+	if t := g.input(now, name); t != nil && !t.wants {
+		g.want(t)
 	}
-	t.burst = max(burst, 0)
-	if t.wants {
-		return
+}
+
+// want has t want the GPU from now on.
+func (g *GPU) want(t *tenant) {
+	if g.now-t.rested > linger {
+		t.lag = min(t.lag, 0) // sleeping earns nothing
 	}
-	rest := g.now - t.rested
-	if rest <= reportTime {
-		t.pace.latest.time += rest
-	}
-	if rest > backoffLeast {
-		g.together.reset(g.now)
-	}
-	t.wants, t.began = true, true
+	t.wants, t.ever, t.began = true, true, g.now
 	g.wait(t)
-	g.lift(t)
 }
 
-// Yield says that all sessions of the tenant have drained, what they did in
-// the turn, and whether they are idle: if so it wants no more until it asks
-// again. Of another turn than the latest it says nothing any more.
-func (g *GPU) Yield(now time.Duration, name string, u Usage, idle bool) {
-	g.advance(now)
-	t := g.find(name)
-	if t == nil || u.Turn != t.state.Turn {
+// Rest says that no session of the tenant has work outstanding or launches that
+// wait, and what they did: it wants no more.
+func (g *GPU) Rest(now time.Duration, name string, u Usage) {
+	t := g.input(now, name)
+	if t == nil {
 		return
 	}
-	g.forgive(t)
-	if idle && t.wants {
-		g.waited(t)
-		t.wants, t.began, t.burst = false, false, 0
-		t.rested = g.now
+	g.rest(t, u.Ago)
+	g.learn(t, u)
+	g.drained(t)
+}
+
+// rest has t want nothing since so long ago.
+func (g *GPU) rest(t *tenant, ago time.Duration) {
+	if !t.wants {
+		return
 	}
-	switch {
-	case !g.has(t):
-	case g.together.on && t.wants && !g.draining: // nobody asked it to
-	default:
-		t.use.add(u)
-		g.finish(t, t.use.Busy)
+	g.waited(t)
+	ago = min(max(ago, 0), g.now-t.began)
+	g.unserve(t, ago)
+	t.burst = g.now - ago - t.began
+	t.wants, t.owed, t.rested = false, false, g.now-ago
+}
+
+// Drained says that all sessions of the tenant, which was paused, have no work
+// outstanding, and what they did.
+func (g *GPU) Drained(now time.Duration, name string, u Usage) {
+	if t := g.input(now, name); t != nil {
+		g.learn(t, u)
+		g.drained(t)
 	}
 }
 
-// Report says what the sessions of the tenant did since the last Report, or
-// since the turn began.
+func (g *GPU) drained(t *tenant) {
+	if t.state.Mode == Pause || !t.wants {
+		t.drains, t.settled = false, false
+	}
+}
+
+// Report says what the sessions of the tenant did since the last Usage.
 func (g *GPU) Report(now time.Duration, name string, u Usage) {
-	g.advance(now)
-	t := g.find(name)
-	switch {
-	case t == nil || u.Turn != t.state.Turn || !g.has(t):
-	case g.together.on:
-		g.watch(t, u)
-	default:
-		t.use.add(u)
+	if t := g.input(now, name); t != nil {
+		g.learn(t, u)
 	}
 }
 
-// Wants says whether the tenant wants the GPU, as far as is known. One that
-// made no launch together with others is seen to be idle without a Yield.
+// Wants says whether the tenant wants the GPU, as far as is known.
 func (g *GPU) Wants(name string) bool {
 	t := g.find(name)
 	return t != nil && t.wants
 }
 
-// State returns what holds for the tenant since the last Decide. Who is
-// unknown is paused.
+// State returns what holds for the tenant since the last Decide. Who is unknown
+// is paused.
 func (g *GPU) State(name string) State {
 	if t := g.find(name); t != nil {
 		return t.state
@@ -326,9 +374,9 @@ func (g *GPU) State(name string) State {
 	return State{Mode: Pause}
 }
 
-func (u *Usage) add(more Usage) {
-	u.Busy += max(more.Busy, 0)
-	u.Launched += more.Launched
-	u.Marks += more.Marks
-	u.Behind += more.Behind
+// Changed says whether a State of the GPU changed since it was asked last.
+func (g *GPU) Changed() bool {
+	was := g.changed
+	g.changed = false
+	return was
 }

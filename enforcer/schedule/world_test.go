@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 )
@@ -10,293 +11,401 @@ const (
 	us = time.Microsecond
 	ms = time.Millisecond
 
-	step    = 20 * us  // of the world's clock
-	notice  = 60 * us  // from a page's change to the client's doing
-	switch_ = 100 * us // that the GPU loses between two clients' kernels
-	cap_    = 1500 * us
+	tick     = 10 * us // of the world's clock
+	notice   = 60 * us // from a page's change to the program's noticing it, and from its message to the broker
+	slice    = 2 * ms  // of the GPU's time for one program beside others, as the driver has it
+	switch_  = 60 * us // that the GPU loses from one program's work to another's
+	inflight = 750 * us
 )
 
-// A world is a GPU, its scheduler and the clients' hooks, in virtual time. Its
-// clock ticks in steps; the scheduler is called for inputs and for its wakes
-// only. The GPU gives clients that have queued work at the same moment equal
-// parts, as time slicing does.
-type world struct {
-	t       testing.TB
-	g       *GPU
-	now     time.Duration
-	wake    time.Duration
-	random  *rand.Rand
-	clients []*client
-	last    *client       // whose kernels ran
-	lost    time.Duration // what is left of a switch
-	busy    time.Duration // of the GPU
-	mixed   time.Duration // while clients with queued work were two or more
-}
-
-// A client is a tenant with one session.
-type client struct {
+// A program is a tenant with one process on each of some GPUs, as the hook
+// makes it appear: what it queues, and what the hook tells of it.
+type program struct {
 	name string
 	Share
 	kernel time.Duration // GPU time of one launch
-	cpu    time.Duration // processor time of one launch; 0: it is never held up
-	burst  time.Duration // GPU time until it sleeps; 0: it never does
-	think  time.Duration // how long it sleeps
-	lies   bool          // it says that it was not busy and its queue was empty
-	stuck  bool          // it never yields
+	cpu    time.Duration // processor time of one launch
+	count  int           // launches of a step
+	ahead  bool          // it queues steps ahead instead of waiting for each
+	gap    time.Duration // processor time between two steps
+	jitter float64       // of gap
+	meets  bool          // a step ends with a kernel that waits for the program's other GPUs
+	spread time.Duration // by how much its processes' processor times differ for a step, at most
 	from   time.Duration // when it comes
-	hints  bool          // it predicts its bursts
-	sync   bool          // it waits for each kernel
+	stuck  bool          // its hook never says that it has drained
+	mute   bool          // its hook says that it launched nothing
 
-	here, asked, mine bool // mine: launched in the turn it sees
-	pages             [4]struct {
-		at    time.Duration
-		state State
-	}
-	seen                      State
-	over                      uint64 // the turn that it has yielded
-	queue, part, todo, budget time.Duration
-	until, idle, reported     time.Duration
-	begun, first, final       time.Duration
-	use                       Usage
-	done                      time.Duration
-	launched                  uint64
-	latency                   []time.Duration
-	longest, waits            time.Duration
+	ranks []*rank1
+	steps []time.Duration // when each step ended, on its first GPU
+	took  []time.Duration // how long it took
 }
 
-func newWorld(t testing.TB, seed uint64, clients ...*client) *world {
-	return &world{t: t, g: New(Config{}), random: rand.New(rand.NewPCG(seed, 5)), clients: clients}
+// A rank1 is a program's process on one GPU.
+type rank1 struct {
+	p   *program
+	gpu *machine
+	at  int
+
+	here, told bool // told: the broker knows that it is idle
+	queue      []time.Duration
+	met        int // collectives that it has begun, and
+	passed     int // those that ended
+	left       int // launches of this step
+	begun      time.Duration
+	ready      time.Duration // when its processor has time
+	waits      bool          // for the step's last kernel
+	pages      []shown
+	seen       State
+	holds      bool // a launch waits at the gate
+	yielded    uint64
+	busy       time.Duration // when it had work last
+	launched   uint64
+	reported   time.Duration
+	since      time.Duration // of busy in Open
+	outstand   time.Duration
+	done       time.Duration // GPU time
+	completed  int
 }
 
-// run lets d pass.
-func (w *world) run(d time.Duration) {
-	for end := w.now + d; w.now < end; w.now += step {
-		input := false
-		for _, c := range w.clients {
-			input = w.play(c) || input
+type shown struct {
+	at    time.Duration
+	state State
+}
+
+const meet = -1 // a kernel that waits for its partners
+
+// A machine is one GPU.
+type machine struct {
+	g     *GPU
+	ranks []*rank1
+	cur   int
+	slice time.Duration
+	sw    time.Duration
+	busy  time.Duration
+}
+
+// A world is a host in virtual time.
+type world struct {
+	t        testing.TB
+	host     *Host
+	plain    bool // without the hook
+	now      time.Duration
+	wake     time.Duration
+	machines []*machine
+	programs []*program
+	random   *rand.Rand
+	decides  int
+}
+
+// newWorld puts programs on GPUs: on[i] are those of programs[i], GPU 0 where it
+// is nil.
+func newWorld(t testing.TB, plain bool, on [][]int, programs ...*program) *world {
+	w := &world{t: t, host: New(Config{}), plain: plain, programs: programs, random: rand.New(rand.NewPCG(1, 5))}
+	for i, p := range programs {
+		p.ranks, p.steps, p.took = nil, nil, nil
+		gpus := []int{0}
+		if on != nil && on[i] != nil {
+			gpus = on[i]
 		}
-		if input || w.wake != 0 && w.now >= w.wake {
+		for at, n := range gpus {
+			for len(w.machines) <= n {
+				w.machines = append(w.machines, &machine{g: w.host.Add()})
+			}
+			m := w.machines[n]
+			r := &rank1{p: p, gpu: m, at: at, told: true, ready: p.from}
+			m.ranks, p.ranks = append(m.ranks, r), append(p.ranks, r)
+		}
+	}
+	return w
+}
+
+func (w *world) run(d time.Duration) {
+	for end := w.now + d; w.now < end; w.now += tick {
+		input := false
+		for _, p := range w.programs {
+			for _, r := range p.ranks {
+				input = w.play(r) || input
+			}
+		}
+		if !w.plain && (input || w.wake != 0 && w.now >= w.wake) {
 			w.decide()
 		}
-		w.execute()
+		for _, m := range w.machines {
+			w.execute(m)
+		}
+	}
+}
+
+// link says of programs that their processes wait for one another.
+func (w *world) link(programs ...*program) {
+	for _, p := range programs {
+		for _, r := range p.ranks[1:] {
+			p.ranks[0].gpu.g.Link(w.now, r.gpu.g, p.name)
+		}
 	}
 }
 
 func (w *world) decide() {
-	w.wake = decide(w.t, w.g, w.now)
-	for _, c := range w.clients {
-		if s := w.g.State(c.name); c.here && s != c.pages[0].state {
-			copy(c.pages[1:], c.pages[:])
-			c.pages[0].at, c.pages[0].state = w.now, s
+	w.decides++
+	w.wake = w.host.Decide(w.now)
+	if w.wake != 0 && w.wake <= w.now {
+		w.t.Fatalf("at %v: to be called again at %v", w.now, w.wake)
+	}
+	for _, m := range w.machines {
+		for _, r := range m.ranks {
+			s := m.g.State(r.p.name)
+			s.End = 0
+			if n := len(r.pages); r.here && (n == 0 || r.pages[n-1].state != s) {
+				r.pages = append(r.pages, shown{w.now, s})
+			}
 		}
 	}
 }
 
-// play is a step of the client's hook; it says whether the scheduler was told
+// play is a step of a process and its hook; it says whether the broker was told
 // something.
-func (w *world) play(c *client) bool {
-	if w.now < c.from {
+func (w *world) play(r *rank1) (told bool) {
+	if w.now < r.p.from {
 		return false
 	}
-	if !c.here {
-		c.here, c.todo = true, c.burst
-		w.g.Join(w.now, c.name, c.Share)
-		c.seen = State{Mode: Pause}
-		c.until = w.now + time.Duration(w.random.Int64N(int64(c.think)+1))
+	if w.plain {
+		r.seen.Mode = Open
+		w.launch(r)
+		return false
+	}
+	g, name := r.gpu.g, r.p.name
+	if !r.here {
+		r.here = true
+		g.Join(w.now, name, r.p.Share)
+		r.seen = State{Mode: Pause}
 		return true
 	}
-	for i := range c.pages { // the newest that it has had the time to see
-		if p := &c.pages[i]; p.at+notice <= w.now && p.state.Turn != 0 {
-			w.see(c, p.state)
-			break
+	for len(r.pages) > 0 && r.pages[0].at+notice <= w.now {
+		was := r.seen
+		r.seen = r.pages[0].state
+		r.pages = r.pages[1:]
+		if was.Mode == Run && r.seen.Mode == Run && (was.Beside != r.seen.Beside || was.Haste != r.seen.Haste) && !r.told {
+			g.Report(w.now, name, r.usage(w))
+			told = true
+		}
+		if r.seen.Mode == Run && was.Mode == Open {
+			r.told, r.busy, r.launched, r.reported = false, w.now, 0, w.now // the broker takes it to have work
 		}
 	}
-	wants := w.now >= c.until && (c.burst == 0 || c.todo > 0)
-	switch c.seen.Mode {
+	w.launch(r)
+	if len(r.queue) > 0 {
+		r.busy = w.now
+	}
+	switch r.seen.Mode {
 	case Open:
-		w.launch(c, wants, 20*ms)
-		if c.seen.Watch && w.now-c.reported >= 100*ms {
-			return w.tell(c, false, false)
+		if len(r.queue) > 0 {
+			r.outstand += tick
+		}
+		if w.now-r.reported >= time.Second {
+			g.Report(w.now, name, r.usage(w))
+			told = true
 		}
 	case Run:
-		w.launch(c, wants, cap_)
-		if c.queue > 0 || wants {
-			c.idle = w.now
-		} else if w.now-c.idle > 200*us {
-			return w.tell(c, true, true)
-		}
-	case Pause:
-		if c.mine && !c.stuck && c.queue == 0 {
-			return w.tell(c, true, false)
-		}
-		if wants && !c.asked {
-			c.asked = true
-			var burst time.Duration
-			if c.hints {
-				burst = c.todo
-			}
-			w.g.Ask(w.now, c.name, burst, c.think)
+		if r.told && len(r.queue) > 0 {
+			r.told = false
+			g.Want(w.now, name)
 			return true
 		}
-		if c.asked {
-			c.waits += step
-			c.longest = max(c.longest, c.waits)
+		patience := 5 * ms
+		if r.seen.Haste {
+			patience = 300 * us
 		}
-	}
-	return false
-}
-
-func (w *world) see(c *client, s State) {
-	if s == c.seen || s.Turn == c.over {
-		return
-	}
-	if s.Turn != c.seen.Turn || s.Mode != c.seen.Mode && s.Mode != Pause {
-		c.idle, c.reported, c.asked, c.waits = w.now, w.now, false, 0
-		if s.Turn != c.seen.Turn {
-			c.mine = s.Mode != Pause
+		switch {
+		case r.told:
+		case w.now-r.busy >= patience:
+			r.told, told = true, true
+			u := r.usage(w)
+			u.Ago = w.now - r.busy
+			g.Rest(w.now, name, u)
+		case r.seen.Beside && w.now-r.reported >= 10*ms:
+			g.Report(w.now, name, r.usage(w))
+			told = true
 		}
-	}
-	c.seen = s
-}
-
-// launch queues what the processor manages in a step and the gate lets in.
-func (w *world) launch(c *client, wants bool, most time.Duration) {
-	c.budget += step
-	for wants && (c.burst == 0 || c.todo > 0) && c.budget >= c.cpu && (c.queue == 0 || !c.sync && c.queue+c.kernel <= most) {
-		c.budget -= max(c.cpu, 1*us)
-		if c.first == 0 {
-			c.first = w.now
+	case Pause:
+		if r.holds && r.told {
+			r.told, told = false, true
+			g.Want(w.now, name)
 		}
-		if c.burst > 0 && c.todo == c.burst {
-			c.begun = max(c.until, c.from)
-		}
-		c.todo -= c.kernel
-		c.queue += c.kernel
-		c.use.Launched++
-		c.launched++
-		if c.part += c.kernel; c.part >= 500*us || c.use.Marks == 0 || c.kernel < 100*us && c.use.Launched%64 == 0 {
-			c.part = 0
-			c.use.Marks++
-			if w.ahead(c) > 500*us && !c.lies {
-				c.use.Behind++
+		if r.yielded != r.seen.Turn && len(r.queue) == 0 && !r.p.stuck && w.now-r.busy >= 50*us {
+			r.yielded, told = r.seen.Turn, true
+			u := r.usage(w)
+			u.Ago = w.now - r.busy
+			if r.holds || w.now-r.busy < 300*us {
+				g.Drained(w.now, name, u)
+			} else if !r.told {
+				r.told = true
+				g.Rest(w.now, name, u)
+			} else {
+				g.Drained(w.now, name, u)
 			}
+		} else if !r.told && !r.holds && len(r.queue) == 0 && w.now-r.busy >= 300*us && r.yielded == r.seen.Turn {
+			r.told, told = true, true
+			g.Rest(w.now, name, Usage{Ago: w.now - r.busy})
 		}
 	}
-	c.budget = min(c.budget, max(c.cpu, step))
+	return told
 }
 
-// ahead returns how long the GPU takes to reach a marker behind a new launch.
-func (w *world) ahead(c *client) time.Duration {
-	d := c.queue
-	for _, o := range w.clients {
-		if o != c {
-			d += min(o.queue, c.queue)
+func (r *rank1) usage(w *world) Usage {
+	u := Usage{Launched: r.launched, Busy: r.outstand, Longest: r.p.kernel}
+	if r.p.mute {
+		u.Launched = 0
+	}
+	r.launched, r.outstand, r.reported = 0, 0, w.now
+	return u
+}
+
+func (r *rank1) queued() (d time.Duration) {
+	for _, k := range r.queue {
+		if k == meet {
+			k = 50 * us
 		}
+		d += k
 	}
 	return d
 }
 
-func (w *world) tell(c *client, yield, idle bool) bool {
-	u := c.use
-	u.Turn = c.seen.Turn
-	if c.first != 0 && !c.lies {
-		u.Busy = max(c.final, c.first) - c.first
+// launch puts in what the processor manages and the gate lets pass.
+func (w *world) launch(r *rank1) {
+	p := r.p
+	for n := 0; w.now >= r.ready && n < 64; n++ {
+		if r.left == 0 {
+			if r.begun != 0 && r.waits {
+				if len(r.queue) > 0 {
+					return
+				}
+				r.waits = false
+				w.ended(r)
+				r.ready = w.now + p.gap
+				if p.jitter > 0 {
+					r.ready += time.Duration(float64(p.gap) * p.jitter * (w.random.Float64() - 0.5))
+				}
+				if p.spread > 0 {
+					r.ready += time.Duration(w.random.Int64N(int64(p.spread)))
+				}
+				r.begun = 0
+				continue
+			}
+			r.left, r.begun = p.count, w.now
+			if p.meets {
+				r.left++
+			}
+			r.waits = !p.ahead
+		}
+		most := 50 * ms
+		if r.seen.Mode == Run {
+			most = inflight
+		}
+		if r.seen.Mode == Pause {
+			r.holds = true
+			return
+		}
+		r.holds = false
+		if r.queued() > most {
+			return
+		}
+		if p.meets && r.left == 1 {
+			r.queue = append(r.queue, meet)
+		} else {
+			r.queue = append(r.queue, p.kernel)
+		}
+		r.launched++
+		r.left--
+		r.ready = max(r.ready, w.now-tick) + p.cpu
 	}
-	c.use, c.first, c.reported = Usage{}, 0, w.now
-	if !yield {
-		w.g.Report(w.now, c.name, u)
-		return true
-	}
-	c.mine, c.seen.Mode, c.over = false, Pause, u.Turn
-	w.g.Yield(w.now, c.name, u, idle)
-	return true
 }
 
-// execute is a step of the GPU.
-func (w *world) execute() {
-	n := 0
-	for _, c := range w.clients {
-		if c.queue > 0 {
-			n++
-			if w.last != c && n == 1 && (w.last == nil || w.last.queue == 0) {
-				w.last, w.lost = c, switch_
-			}
-		}
+func (w *world) ended(r *rank1) {
+	if r.at == 0 {
+		r.p.steps = append(r.p.steps, w.now)
+		r.p.took = append(r.p.took, w.now-r.begun)
 	}
-	if w.lost > 0 || n == 0 {
-		w.lost -= step
+}
+
+// execute is a tick of a GPU: one process at a time, in slices.
+func (w *world) execute(m *machine) {
+	if m.sw > 0 {
+		m.sw -= tick
 		return
 	}
-	w.busy += step
-	if n > 1 {
-		w.mixed += step
-	}
-	left := step
-	for range 3 { // what one does not need is the others'
-		for _, c := range w.clients {
-			if c.queue > 0 {
-				d := min(step/time.Duration(n), c.queue, left)
-				c.queue -= d
-				c.done += d
-				left -= d
-				w.completed(c)
-			}
-		}
-	}
-}
-
-func (w *world) completed(c *client) {
-	if c.queue > 0 {
+	if len(m.ranks) == 0 {
 		return
 	}
-	c.final = w.now + step
-	if c.burst > 0 && c.todo <= 0 {
-		c.latency = append(c.latency, c.final-c.begun)
-		c.todo = c.burst
-		c.until = c.final + time.Duration(float64(c.think)*(0.5+w.random.Float64()))
+	c := m.ranks[m.cur]
+	if len(c.queue) == 0 || m.slice <= 0 {
+		for k := 1; k <= len(m.ranks); k++ {
+			i := (m.cur + k) % len(m.ranks)
+			if len(m.ranks[i].queue) > 0 {
+				if i != m.cur {
+					m.sw = switch_
+				}
+				m.cur, m.slice = i, slice
+				break
+			}
+		}
+		if m.sw > 0 {
+			m.sw -= tick
+			return
+		}
+		c = m.ranks[m.cur]
+	}
+	if len(c.queue) == 0 {
+		return
+	}
+	m.slice -= tick
+	m.busy += tick
+	c.done += tick
+	for left := tick; left > 0 && len(c.queue) > 0; {
+		if c.queue[0] == meet {
+			if c.met == c.passed {
+				c.met++
+			}
+			for _, o := range c.p.ranks {
+				if o.met <= c.passed {
+					return // it spins
+				}
+			}
+			c.passed++
+			c.queue = c.queue[1:]
+		} else {
+			d := min(left, c.queue[0])
+			left -= d
+			if c.queue[0] -= d; c.queue[0] == 0 {
+				c.queue = c.queue[1:]
+				if c.completed++; c.p.ahead && c.completed%c.p.count == 0 {
+					w.ended(c)
+				}
+			}
+		}
 	}
 }
 
-// decide calls Decide and holds what it says against the invariants.
-func decide(t testing.TB, g *GPU, now time.Duration) time.Duration {
-	t.Helper()
-	wake := g.Decide(now)
-	if wake != 0 && wake <= g.now {
-		t.Fatalf("at %v: to be called again at %v, which is past", now, wake)
-	}
-	running, open, watched, sessions := 0, 0, 0, 0
-	for _, o := range g.tenants {
-		sessions += o.sessions
-		switch s := o.state; {
-		case s.Mode == Run:
-			running++
-			if s.End != 0 && s.End < g.now {
-				t.Fatalf("at %v: the turn of %s ended at %v", now, o.name, s.End)
-			}
-		case s.Mode == Open && s.Watch:
-			watched++
-		case s.Mode == Open:
-			open++
-		}
-		if o.share.Held && o.state.Mode != Pause {
-			t.Fatalf("at %v: %s, which is held, has %+v", now, o.name, o.state)
-		}
-		if o.dry && o.state.Mode != Pause {
-			t.Fatalf("at %v: %s runs beyond its limit", now, o.name)
-		}
-		if o.sessions == 0 && (o.state.Mode != Pause || o.wants) {
-			t.Fatalf("at %v: %s, which is gone, has %+v", now, o.name, o.state)
-		}
-	}
-	switch {
-	case sessions != g.sessions:
-		t.Fatalf("at %v: %d sessions, counted %d", now, sessions, g.sessions)
-	case running > 1 || running == 1 && open+watched > 0:
-		t.Fatalf("at %v: %d run, %d open, %d watched", now, running, open, watched)
-	case open > 0 && sessions != 1, watched == 1:
-		t.Fatalf("at %v: %d open, %d watched, %d sessions", now, open, watched, sessions)
-	case len(g.on) == 0 && g.next() != nil:
-		t.Fatalf("at %v: nobody has the GPU and %s could", now, g.next().name)
-	}
-	return wake
+// rate returns steps a second between two moments.
+func (p *program) rate(from, to time.Duration) float64 {
+	i, _ := slices.BinarySearch(p.steps, from)
+	j, _ := slices.BinarySearch(p.steps, to)
+	return float64(j-i) / (to - from).Seconds()
+}
+
+// kinds of programs, with times as on an H200.
+func kind(name string, weight float64) *program {
+	p := map[string]program{
+		"queue":  {kernel: 198 * us, count: 4, cpu: 5 * us, ahead: true},
+		"steps":  {kernel: 198 * us, count: 4, cpu: 5 * us, gap: 25 * us},
+		"jax":    {kernel: 180 * us, count: 8, cpu: 8 * us, gap: 60 * us},
+		"gpt2":   {kernel: 14 * us, count: 1200, cpu: 24 * us, gap: 100 * us},
+		"decode": {kernel: 8 * us, count: 200, cpu: 30 * us, gap: 10 * ms},
+		"loader": {kernel: 20 * us, count: 800, cpu: 35 * us, gap: 4 * ms},
+		"tick":   {kernel: 10 * us, count: 1, cpu: 10 * us, gap: 10 * ms},
+		"cupy":   {kernel: 1700 * us, count: 5, cpu: 20 * us, gap: 50 * us},
+		"burst":  {kernel: 200 * us, count: 25, cpu: 5 * us, gap: 20 * ms},
+		"ddp":    {kernel: 200 * us, count: 40, cpu: 10 * us, gap: 200 * us, meets: true, spread: 200 * us},
+	}[name]
+	p.name, p.Weight = name, weight
+	return &p
 }

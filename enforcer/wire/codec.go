@@ -62,30 +62,30 @@ func (m *Memory) Decode(p []byte) {
 // Append appends m.
 func (m *Acquire) Append(b []byte) []byte {
 	b = append32(b, m.GPU, 0)
-	return append64(b, m.Burst, m.Window, 0)
+	return append64(b, 0, 0, 0)
 }
 
 // Decode reads m from p.
 func (m *Acquire) Decode(p []byte) {
 	_ = p[AcquireSize-1]
-	m.GPU, m.Burst, m.Window = le.Uint32(p), le.Uint64(p[8:]), le.Uint64(p[16:])
+	m.GPU = le.Uint32(p)
 }
 
 // Append appends m.
 func (m *Usage) Append(b []byte) []byte {
 	b = append32(b, m.GPU, uint32(m.Why))
-	b = append64(b, m.Turn, m.First, m.Last, m.Launched)
-	b = append32(b, m.Marks, m.Behind)
-	return append64(b, m.Overhead, m.Copied)
+	b = append64(b, m.Turn, m.Last, m.Launched, m.Busy, m.Longest, m.Overhead, m.Copied, m.Group)
+	return append64(b, m.Passed, m.Errors, m.Uncounted)
 }
 
 // Decode reads m from p.
 func (m *Usage) Decode(p []byte) {
 	_ = p[UsageSize-1]
 	m.GPU, m.Why, m.Turn = le.Uint32(p), Why(le.Uint32(p[4:])), le.Uint64(p[8:])
-	m.First, m.Last, m.Launched = le.Uint64(p[16:]), le.Uint64(p[24:]), le.Uint64(p[32:])
-	m.Marks, m.Behind, m.Overhead = le.Uint32(p[40:]), le.Uint32(p[44:]), le.Uint64(p[48:])
-	m.Copied = le.Uint64(p[56:])
+	m.Last, m.Launched, m.Busy = le.Uint64(p[16:]), le.Uint64(p[24:]), le.Uint64(p[32:])
+	m.Longest, m.Overhead, m.Copied = le.Uint64(p[40:]), le.Uint64(p[48:]), le.Uint64(p[56:])
+	m.Group, m.Passed = le.Uint64(p[64:]), le.Uint64(p[72:])
+	m.Errors, m.Uncounted = le.Uint64(p[80:]), le.Uint64(p[88:])
 }
 
 // Append appends m.

@@ -65,7 +65,7 @@ var constants = map[string]int{
 	"GS_E_VERSION": int(CodeVersion), "GS_E_FRAME": int(CodeFrame), "GS_E_STATE": int(CodeState),
 	"GS_E_TENANT": int(CodeTenant), "GS_E_LIMIT": int(CodeLimit), "GS_E_GPU": int(CodeGPU), "GS_E_DENIED": int(CodeDenied),
 	"GS_OPEN": int(ModeOpen), "GS_RUN": int(ModeRun), "GS_PAUSE": int(ModePause), "GS_KILL": int(ModeKill),
-	"GS_MAGIC": Magic, "GS_MAJOR": Major, "GS_MINOR": Minor, "GS_FRAME_MAX": FrameMax, "GS_GPUS": GPUs, "GS_WATCH": int(Watch),
+	"GS_MAGIC": Magic, "GS_MAJOR": Major, "GS_MINOR": Minor, "GS_FRAME_MAX": FrameMax, "GS_GPUS": GPUs, "GS_BESIDE": int(Beside), "GS_HASTE": int(Haste),
 }
 
 var (

@@ -8,7 +8,7 @@ const (
 	WelcomeSize = 128
 	MemorySize  = 32
 	AcquireSize = 32
-	UsageSize   = 64
+	UsageSize   = 96
 	NoticeSize  = 256
 	ErrSize     = 128
 )
@@ -62,21 +62,18 @@ type Memory struct {
 	_           [8]byte
 }
 
-// An Acquire asks for a GPU's time. The page is the answer.
+// An Acquire says that there is work for a GPU. The page is the answer.
 type Acquire struct {
-	GPU    uint32
-	_      uint32
-	Burst  uint64 // how long the next kernels will keep the GPU busy, ns; 0 unknown
-	Window uint64 // from their end to the next ones' beginning, ns; 0 unknown
-	_      [8]byte
+	GPU uint32
+	_   [28]byte
 }
 
-// A Why says how a turn ended.
+// A Why says what a YIELD is for.
 type Why uint32
 
-// Why turns end; 0 in USAGE.
+// The reasons of a YIELD; 0 in USAGE.
 const (
-	WhyIdle      Why = iota + 1 // nothing in flight and nothing launched for a while
+	WhyIdle      Why = iota + 1 // nothing in flight, nothing launched for a while, and no launch waits
 	WhyDrained                  // paused, and the last kernel has ended
 	WhyUndrained                // paused, but the deadline came first
 )
@@ -87,13 +84,18 @@ type Usage struct {
 	GPU      uint32
 	Why      Why
 	Turn     uint64 // the page's, when it began
-	First    uint64 // first launch, ns; 0 none
-	Last     uint64 // last completion seen, ns
-	Launched uint64 // launches, a graph's by its kernels
-	Marks    uint32 // markers that completed
-	Behind   uint32 // of them, how many the GPU reached late
+	Last     uint64 // when the last work ended or the last launch was made, ns
+	Launched uint64 // kernels, graphs, copies and fills within the GPU that have ended; in OPEN, that were launched
+	Busy     uint64 // in OPEN: for how long work was outstanding, ns
+	Longest  uint64 // one launch, at most, ns; 0 none was measured by itself
 	Overhead uint64 // threads waited in the gate, ns
 	Copied   uint64 // bytes that copies were asked to move
+	Group    uint64 // a communicator that the process is a rank of with this GPU; 0 none is told of
+
+	// Of the process, ever.
+	Passed    uint64 // launches that the gate let pass because what they waited for did not come
+	Errors    uint64 // launches that it let pass because it could not govern them
+	Uncounted uint64 // allocations that could not be booked
 }
 
 // A Notice is a line for the program's log.

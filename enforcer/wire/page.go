@@ -22,8 +22,11 @@ const (
 	ModeKill              // the session is revoked
 )
 
-// Watch is a flag of a slot: OPEN beside others, so report usage each 100 ms.
-const Watch uint32 = 1
+// Flags of a slot that is RUN.
+const (
+	Beside uint32 = 1 << iota // others run as well: send USAGE every 10 ms
+	Haste                     // others wait: send YIELD as soon as there is nothing to do
+)
 
 // A Turn is the part of a slot that the schedule decides.
 type Turn struct {
@@ -96,7 +99,7 @@ func (p Page) SetTurn(gpu int, t Turn) {
 	atomic.StoreUint32(p.word(at), uint32(t.Mode))
 	gated := uint32(0)
 	for i := range GPUs {
-		gated |= *p.word(slot(i)) | *p.word(slot(i) + slotFlags)&Watch
+		gated |= *p.word(slot(i))
 	}
 	atomic.StoreUint32(p.word(pageGated), min(gated, 1))
 }

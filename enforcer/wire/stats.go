@@ -116,9 +116,8 @@ type GPUStats struct {
 	GPU             string  `json:"gpu"`              // UUID, as NVML writes it
 	HandoverSeconds float64 `json:"handover_seconds"` // that went into passing it from one tenant to the next
 	TogetherSeconds float64 `json:"together_seconds"` // that several tenants ran at once, because they do not fill it
-	Preempted       uint64  `json:"preempted"`        // turns that were cut short for a tenant that began to want
-	Trials          uint64  `json:"trials"`           // of running together
-	TrialsFailed    uint64  `json:"trials_failed"`    // of them: somebody would have lost by it
+	Preempted       uint64  `json:"preempted"`        // times that a tenant was paused because another goes first
+	Gangs           uint64  `json:"gangs"`            // tenants that were found to wait for themselves across GPUs
 }
 
 // ShareStats is a part of a GPU's time over a window, 0 to 1.
@@ -137,11 +136,19 @@ type TenantStats struct {
 	Limit            float64    `json:"limit"` // of the GPU's time, 0 to 1
 	Share1s          ShareStats `json:"share_1s"`
 	Share10s         ShareStats `json:"share_10s"`
-	ChargedSeconds   float64    `json:"charged_seconds"`
-	Turns            uint64     `json:"turns"`
-	OverrunSeconds   float64    `json:"overrun_seconds"`   // that turns went on beyond their end
-	Overruns         uint64     `json:"overruns"`          // turns whose end did not come in time after they were over
-	WaitSeconds      float64    `json:"wait_seconds"`      // that it wanted the GPU and had no turn
+	ChargedSeconds   float64    `json:"charged_seconds"`   // its work was on the GPU; what ran at once shares the time
+	ServedSeconds    float64    `json:"served_seconds"`    // that it would have needed alone for what it did
+	WantedSeconds    float64    `json:"wanted_seconds"`    // it had work, or launches that waited
+	LagSeconds       float64    `json:"lag_seconds"`       // that it is owed; below 0 it is ahead
+	ConvoySeconds    float64    `json:"convoy_seconds"`    // its work on this GPU waited for its work on another, which was held back
+	LongestSeconds   float64    `json:"longest_seconds"`   // one launch, of the last minutes
+	GatePassed       uint64     `json:"gate_passed"`       // launches that were let pass because what they waited for did not come
+	GateErrors       uint64     `json:"gate_errors"`       // launches that could not be governed
+	Uncounted        uint64     `json:"uncounted"`         // allocations that could not be booked
+	Turns            uint64     `json:"turns"`             // times that it was let run
+	OverrunSeconds   float64    `json:"overrun_seconds"`   // that it had work under way long after it was paused
+	Overruns         uint64     `json:"overruns"`          // times that it did not drain in time
+	WaitSeconds      float64    `json:"wait_seconds"`      // that it was held back, of those in which it wanted the GPU
 	ThrottledSeconds float64    `json:"throttled_seconds"` // that its threads waited in the gate, as its hooks say
 	Launches         uint64     `json:"launches"`          // as its hooks say
 	CopiedBytes      uint64     `json:"copied_bytes"`      // that copies were asked to move, as its hooks say

@@ -80,6 +80,10 @@ func TestBooksAreOfWhatIsShown(t *testing.T) {
 			if sum := float64(b.MemoryUsed) + *w.Drift; sum != float64(memory[pid]) || b.MemoryUsed > b.MemoryCap || b.MemoryPeak < b.MemoryUsed {
 				t.Errorf("%s has %d bytes, drift %v, the driver says %d", tenant, b.MemoryUsed, *w.Drift, memory[pid])
 			}
+			if part := b.ServedSeconds / b.ChargedSeconds; part < 1 || part > 1.05 || b.WantedSeconds < b.ChargedSeconds || b.ServedSeconds < q.Guarantee*b.WantedSeconds ||
+				b.LagSeconds < -0.01 || b.LagSeconds > 0.01 || b.LongestSeconds < 0.0005 || b.LongestSeconds > 0.0035 || b.ConvoySeconds != 0 {
+				t.Errorf("%s: %+v", tenant, b)
+			}
 			if b.Sessions != 1 || w.Unhooked != 0 || len(w.Violations) > 0 || l.Rung != "" || len(q.Holders) != 3 || *q.Bus <= 0 {
 				t.Errorf("%s: %+v %+v %+v %+v", tenant, b, q, w, l)
 			}
@@ -89,7 +93,7 @@ func TestBooksAreOfWhatIsShown(t *testing.T) {
 				}
 			}
 		}
-		if s, _ := h.Books(); len(s.Tenants) != 2 || s.Sessions["active"] != 2 || s.GPUs[0].GPU != must[string](t)(d.GetUUID()) {
+		if s, _ := h.Books(); len(s.Tenants) != 2 || s.Sessions["active"] != 2 || s.GPUs[0].GPU != must[string](t)(d.GetUUID()) || s.GPUs[0].TogetherSeconds <= 0 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -147,6 +151,9 @@ func TestStarvedTenantsMissTheirGuarantee(t *testing.T) {
 			if want := map[string]uint64{"compute": 3, "launch_wait": 3}[o.Objective]; o.Violations != want {
 				t.Errorf("%d windows missed %s, want %d", o.Violations, o.Objective, want)
 			}
+		}
+		if b.ServedSeconds > 0.95*b.WantedSeconds || b.LagSeconds >= 0.05 {
+			t.Errorf("it was owed, and is not any more: %+v", b)
 		}
 		if b.LateWaits == 0 || b.Share10s.Actual < 0.7 {
 			t.Errorf("afterwards: %+v", b)

@@ -38,6 +38,7 @@ type gpu struct {
 	weight    float64  // of all processes
 	books     []*books // of the scenario's tenants
 	handover  float64  // seconds that went into passing the GPU from one to the next
+	together  float64  // seconds that several ran at once
 	slots     []slot
 	clock     float64 // SM clock, MHz
 	hot       int64   // steps that the clock stays up without work

@@ -22,7 +22,7 @@ func (h *Host) Books() (wire.Stats, error) {
 		g.mu.Lock()
 		g.advance(now)
 		if len(g.books) > 0 {
-			s.GPUs = append(s.GPUs, wire.GPUStats{GPU: g.uuid("GPU", 0), HandoverSeconds: g.handover})
+			s.GPUs = append(s.GPUs, wire.GPUStats{GPU: g.uuid("GPU", 0), HandoverSeconds: g.handover, TogetherSeconds: g.together})
 		}
 		for _, b := range g.books {
 			if len(b.workloads) == 0 {
@@ -49,9 +49,14 @@ func (h *Host) Books() (wire.Stats, error) {
 
 // tenantStats are the broker's books of a tenant.
 func (g *gpu) tenantStats(b *books) wire.TenantStats {
+	lag := 0.004 * g.noise(hash(1, uint64(len(b.Name)))) // a turn's part, now owed and now ahead
+	if b.starved {
+		lag = 0.05
+	}
 	return wire.TenantStats{
 		Tenant: b.Name, GPU: g.uuid("GPU", 0), Sessions: b.sessions, Weight: max(b.Guarantee, 0.01), Limit: b.Limit,
 		Share1s: g.shareOf(b, second), Share10s: g.shareOf(b, 10*second),
+		ServedSeconds: b.served, WantedSeconds: b.wants, LagSeconds: lag, LongestSeconds: 0.0005 + 0.003*ratio(hash(2, uint64(len(b.Name)))),
 		ChargedSeconds: b.seconds, Turns: uint64(b.turns), OverrunSeconds: b.overrun, WaitSeconds: b.wait, ThrottledSeconds: b.throttled,
 		Launches: uint64(b.launches), CopiedBytes: uint64(b.copied), Waits: uint64(b.waits), LateWaits: uint64(b.late),
 		MemoryCap: b.Memory << 20, MemoryUsed: b.held, MemoryPeak: b.peak, MemoryDenied: uint64(b.denied),

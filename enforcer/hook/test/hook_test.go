@@ -66,15 +66,19 @@ func TestPrograms(t *testing.T) {
 }
 
 // TestExports holds the names that the library defines for others against the
-// list of what it wraps: one more could come between a program and its own.
+// lists of what it wraps: one more could come between a program and its own.
 func TestExports(t *testing.T) {
 	so, _ := library(t)
 	list, err := os.ReadFile(filepath.Join(hook, "calls.h"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	nccl, err := os.ReadFile(filepath.Join(hook, "nccl.c"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := []string{"dlsym"}
-	for _, m := range regexp.MustCompile(`(?m)^GS_WRAP\((\w+),`).FindAllSubmatch(list, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^(?:GS_WRAP\(|EXPORT int )(\w+)[,(]`).FindAllSubmatch(slices.Concat(list, nccl), -1) {
 		want = append(want, string(m[1]))
 	}
 	file, err := elf.Open(so)

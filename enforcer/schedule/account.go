@@ -1,0 +1,302 @@
+package schedule
+
+import (
+	"slices"
+	"time"
+)
+
+const (
+	linger  = 100 * time.Millisecond // who wanted so lately still counts among those who share the time
+	silence = time.Second            // who wanted nothing for so long does not count at all
+	memory  = 3                      // turns that a tenant can be ahead; what it had beyond that is forgotten
+	late    = 10 * time.Millisecond  // Rest comes no later than that, so that what is older is billed
+	brief   = 3 * time.Millisecond   // who wants the GPU for so long, and
+	seldom  = 0.3                    // for no larger part of the time, is light
+	dregs   = 100 * time.Microsecond // what a limit's bucket may hold and still count as empty
+)
+
+// advance brings the books up to now, a slot of the history at a time; what is
+// older than the history in one step.
+func (g *GPU) advance(now time.Duration) {
+	if now-g.now > slots*slotTime {
+		g.step(now - slots*slotTime)
+	}
+	for now > g.now {
+		g.step(min(now, (g.now/slotTime+1)*slotTime))
+	}
+}
+
+// step is advance within a slot.
+func (g *GPU) step(now time.Duration) {
+	passed := now - g.now
+	g.share()
+	for _, t := range g.tenants {
+		t.remember(g.now, now)
+	}
+	g.now = now
+	g.serve(passed)
+	for _, t := range g.tenants {
+		g.age(t, passed)
+	}
+	g.forget()
+}
+
+// age books what passes for a tenant whether it runs or not.
+func (g *GPU) age(t *tenant, passed time.Duration) {
+	weight := min(passed.Seconds(), 1)
+	if t.duty *= 1 - weight; t.wants {
+		t.duty += weight
+	}
+	if t.wants && t.state.Mode != Open && !t.share.Held {
+		due := time.Duration(t.part * float64(passed))
+		t.lag = min(t.lag+due, 10*g.half())
+		t.bill.wanted += passed
+		t.past.slot(g.now).due += due
+		t.settle(late)
+	}
+	if t.share.Limit == 1 { // mutant: equivalent because nobody looks at the bucket then
+		return
+	}
+	t.bucket = min(t.bucket+time.Duration(t.share.Limit*float64(passed)), g.brim(t))
+	if t.dry && t.wants && !t.share.Held {
+		t.stats.Throttled += passed
+	}
+	if t.dry && t.bucket >= g.enough(t) {
+		t.dry = false
+	}
+}
+
+// share finds each tenant's part of the time, by weight among those who are
+// active.
+func (g *GPU) share() {
+	weights, least := 0.0, Idle
+	for _, t := range g.tenants {
+		t.part = 0
+		if !t.active(g.now) || t.share.Class < least {
+			continue
+		}
+		if least == Idle && t.share.Class > Idle {
+			weights, least = 0, Normal
+		}
+		weights += t.share.Weight
+	}
+	for _, t := range g.tenants {
+		if t.active(g.now) && t.share.Class >= least {
+			t.part = min(t.share.Weight/weights, t.share.Limit)
+		}
+	}
+}
+
+// active says whether t counts among those who share the GPU.
+func (t *tenant) active(now time.Duration) bool {
+	return t.sessions > 0 && !t.share.Held && (t.wants || t.ever && now-t.rested < linger)
+}
+
+// runs says whether work of t may be on the GPU.
+func (t *tenant) runs() bool { return t.state.Mode == Run && t.wants || t.drains }
+
+// draining says whether those who cannot run beside t wait for its last work.
+func (t *tenant) draining() bool { return t.drains && !t.settled || t.nudge != 0 }
+
+// light says whether t wants the GPU so briefly and so seldom that nobody needs
+// to make room for it.
+func (t *tenant) light(now time.Duration) bool {
+	return !t.gpu.host.config.Turns && t.burst > 0 && t.burst <= brief && t.duty <= seldom && (!t.wants || now-t.began <= 2*brief)
+}
+
+// serve books the time that passed as service of those who ran.
+func (g *GPU) serve(passed time.Duration) {
+	heavy, light := 0, 0
+	for _, t := range g.tenants {
+		switch {
+		case !t.runs():
+		case t.light(g.now):
+			light++
+		default:
+			heavy++
+		}
+	}
+	if slices.ContainsFunc(g.tenants, func(t *tenant) bool { return t.ready() && t.unit.granted && t.state.Mode == Pause }) {
+		g.system.Handover += passed
+	}
+	if heavy+light == 0 {
+		return
+	}
+	rates := 0.0
+	for _, t := range g.tenants {
+		if t.runs() && !t.light(g.now) {
+			rates += t.pace.rateOr(1 / float64(heavy))
+		}
+	}
+	for _, t := range g.tenants {
+		switch {
+		case !t.runs():
+		case t.light(g.now): // it gets what it wants, and nobody makes room for it
+			t.lag -= time.Duration(t.part * float64(passed))
+			t.bill.served += passed
+			t.bill.charged += passed / time.Duration(heavy+light)
+			if t.share.Limit < 1 {
+				t.bucket -= passed
+			}
+			t.settle(late)
+		case heavy == 1:
+			t.serve(passed, 1, 1/float64(1+light), true)
+		default:
+			rate := t.pace.rateOr(1 / float64(heavy))
+			t.serve(passed, rate, rate/max(rates, 1)*float64(heavy)/float64(heavy+light), false)
+		}
+	}
+	if heavy+light > 1 {
+		g.system.Together += passed
+	}
+}
+
+// serve books a part of the time as service, another as the GPU's time.
+func (t *tenant) serve(passed time.Duration, rate, charge float64, alone bool) {
+	d := time.Duration(rate * float64(passed))
+	t.lag -= d
+	t.pace.ran(passed, d, alone)
+	t.bill.served += d
+	t.bill.charged += time.Duration(charge * float64(passed))
+	if t.share.Limit < 1 {
+		t.bucket -= max(d, time.Duration(charge*float64(passed)))
+	}
+	if t.settled {
+		t.stats.Overrun += passed
+	}
+	if t.drains && t.gpu.now-t.paused > patience && t.heldElsewhere() {
+		t.stats.Convoy += passed
+	}
+	t.settle(late)
+}
+
+// unserve takes back what was booked for the latest while, in which the tenant
+// did nothing after all.
+func (g *GPU) unserve(t *tenant, ago time.Duration) {
+	if t.state.Mode == Open {
+		return
+	}
+	t.lag -= time.Duration(t.part * float64(ago))
+	t.bill.wanted -= min(ago, t.bill.wanted)
+	if t.runs() {
+		d := t.pace.idle(ago)
+		t.lag += d
+		t.bill.served -= d
+		t.bill.charged -= min(ago, max(t.bill.charged, 0))
+	}
+	t.settle(0)
+}
+
+// A bill is what was booked and can still be taken back.
+type bill struct{ served, charged, wanted time.Duration }
+
+// settle counts what is on the bill, but for the latest.
+func (t *tenant) settle(but time.Duration) {
+	if d := t.bill.charged - but; d > 0 {
+		t.stats.Charged += d
+		t.bill.charged -= d
+	}
+	if d := t.bill.wanted - but; d > 0 {
+		t.stats.Wanted += d
+		t.bill.wanted -= d
+	}
+	if d := t.bill.served - but; d > 0 {
+		t.stats.Served += d
+		t.past.slot(t.gpu.now).served += d
+		t.bill.served -= d
+	}
+}
+
+// forget keeps all within what can be remembered: where somebody is ahead by
+// more, everybody is ahead by less, but nobody is owed for it.
+func (g *GPU) forget() {
+	most := memory * g.host.config.Turn
+	beyond := time.Duration(0)
+	for _, t := range g.tenants {
+		if t.sessions > 0 {
+			beyond = max(beyond, -most-t.lag)
+		}
+	}
+	if beyond == 0 { // mutant: equivalent because what follows changes nothing then
+		return
+	}
+	for _, t := range g.tenants {
+		if t.lag < 0 {
+			t.lag = max(min(t.lag+beyond, 0), -most)
+		}
+	}
+}
+
+// brim returns what fits into the bucket of t's limit.
+func (g *GPU) brim(t *tenant) time.Duration {
+	const round = 100 * time.Millisecond
+	return time.Duration(t.share.Limit * float64(round))
+}
+
+// enough returns what an empty bucket must hold again before t runs: a turn's
+// worth, so that not every microsecond that drips in costs a hand-over.
+func (g *GPU) enough(t *tenant) time.Duration {
+	turn := time.Duration((1 - t.share.Limit) * float64(g.host.config.Turn))
+	return min(turn, g.brim(t)/2)
+}
+
+// wait has t wait from now on.
+func (g *GPU) wait(t *tenant) { t.asked, t.barred = g.now, t.stats.Throttled }
+
+// waiting returns how long t has waited to be let run; less than 0 where it
+// does not wait.
+func (g *GPU) waiting(t *tenant) time.Duration {
+	if !t.wants || t.share.Held || t.state.Mode != Pause {
+		return -1
+	}
+	return g.now - t.asked
+}
+
+// waited ends t's wait, if it does wait: it may run, gave up or is held. What
+// its own limit made it wait is in no wait that is late.
+func (g *GPU) waited(t *tenant) {
+	wait := g.waiting(t)
+	if wait < 0 {
+		return
+	}
+	t.stats.Waited += wait
+	t.stats.Waits++
+	if most := t.share.Wait; most > 0 && wait-(t.stats.Throttled-t.barred) > most {
+		t.stats.Late++
+	}
+	g.wait(t)
+}
+
+// alone returns the one tenant that wanted the GPU within the last second, or
+// that has the only sessions; nil where that is nobody, or others must be able
+// to go first at once.
+func (g *GPU) alone() *tenant {
+	var only, seated *tenant
+	seats := 0
+	for _, t := range g.tenants {
+		if t.sessions == 0 {
+			continue
+		}
+		seats++
+		seated = t
+		if t.hurried() {
+			return nil
+		}
+		if t.wants || t.drains || t.state.Mode == Open || t.ever && g.now-t.rested < silence {
+			if only != nil {
+				return nil
+			}
+			only = t
+		}
+	}
+	if only == nil && seats == 1 {
+		only = seated
+	}
+	if g.host.config.Turns || only == nil || only.share.Limit < 1 || only.share.Held {
+		return nil
+	}
+	return only
+}
+
+// hurried says whether t's launches must not wait for others.
+func (t *tenant) hurried() bool { return t.share.Class == Realtime || t.share.Wait > 0 }

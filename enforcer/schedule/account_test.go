@@ -1,0 +1,482 @@
+package schedule
+
+import (
+	"testing"
+	"time"
+)
+
+// The parts of those who share the time, by weight among those of a class.
+func TestParts(t *testing.T) {
+	type shares = map[string]Share
+	for what, c := range map[string]struct {
+		shares shares
+		want   map[string]float64
+	}{
+		"by weight":        {shares{"a": {Weight: 3}, "b": {}}, map[string]float64{"a": 0.75, "b": 0.25}},
+		"idle has none":    {shares{"a": {Class: Idle}, "b": {}, "c": {Class: Idle}}, map[string]float64{"a": 0, "b": 1, "c": 0}},
+		"idle comes after": {shares{"a": {}, "b": {Class: Idle, Weight: 9}, "c": {}}, map[string]float64{"a": 0.5, "b": 0, "c": 0.5}},
+		"all are idle":     {shares{"a": {Class: Idle}, "b": {Class: Idle}}, map[string]float64{"a": 0.5, "b": 0.5}},
+		"realtime":         {shares{"a": {Class: Realtime, Limit: 0.9}, "b": {}}, map[string]float64{"a": 0.5, "b": 0.5}},
+		"limit":            {shares{"a": {Limit: 0.1}, "b": {}}, map[string]float64{"a": 0.1, "b": 0.5}},
+		"held":             {shares{"a": {Held: true}, "b": {}}, map[string]float64{"a": 0, "b": 1}},
+	} {
+		d := newDesk(t, Config{}, 1)
+		for name, s := range c.shares {
+			d.join(s, name)
+			d.want(name)
+		}
+		d.decide()
+		for name, want := range c.want {
+			if got := d.find(name).part; !near(got, want) {
+				t.Errorf("%s: %s has %v, not %v", what, name, got, want)
+			}
+		}
+	}
+}
+
+// Who wanted the GPU a moment ago counts still.
+func TestLingers(t *testing.T) {
+	d := two(t, Share{}, Share{})
+	d.rest("b")
+	for ago, want := range map[time.Duration]float64{0: 0.5, linger - 1: 0.5, linger: 0, time.Second: 0} {
+		d.find("b").rested, d.GPU.now = time.Minute-ago, time.Minute
+		if d.share(); d.find("b").part != want {
+			t.Errorf("%v later: %v", ago, d.find("b").part)
+		}
+	}
+	d.find("b").ever, d.find("b").rested = false, time.Minute
+	if d.share(); d.find("b").part != 0 {
+		t.Error("who never wanted anything counts")
+	}
+}
+
+// Time that passes is booked as what is due and what is served.
+func TestBooks(t *testing.T) {
+	d := newDesk(t, Config{Turns: true}, 1)
+	d.join(Share{Weight: 3}, "a")
+	d.join(Share{}, "b")
+	d.want("a", "b")
+	d.decide().shows("rp")
+	d.Look(4 * ms)
+	if a, b := d.Lag("a"), d.Lag("b"); a != -ms || b != ms {
+		t.Errorf("a is owed %v, b %v", a, b)
+	}
+	d.Look(20 * ms) // all but the latest is counted
+	if a, b := d.Stats("a"), d.Stats("b"); a.Served != 10*ms || a.Charged != 10*ms || a.Wanted != 10*ms || b.Served != 0 || b.Charged != 0 || b.Wanted != 10*ms {
+		t.Errorf("a %+v, b %+v", a, b)
+	}
+	if h := d.System(); h.Handover != 0 || h.Together != 0 {
+		t.Errorf("%+v", h)
+	}
+}
+
+// Who is owed is owed only so much, and who is ahead only so far.
+func TestLagIsBounded(t *testing.T) {
+	d := newDesk(t, Config{Turns: true}, 1)
+	d.join(Share{}, "a", "b", "c")
+	d.want("a", "b")
+	d.decide()
+	for _, c := range []struct {
+		name           string
+		a, b, gone     time.Duration
+		wantA, wantB   time.Duration
+		wantC, elapses time.Duration
+	}{
+		{"little", -20 * ms, 20 * ms, 0, -20 * ms, 20 * ms, 0, 1},
+		{"as far as can be", -30 * ms, 20 * ms, -5 * ms, -30 * ms, 20 * ms, -5 * ms, 1},
+		{"further", -40 * ms, 20 * ms, -5 * ms, -30 * ms, 20 * ms, 0, 1},
+		{"who is gone", -20 * ms, 20 * ms, -50 * ms, -20 * ms, 20 * ms, -50 * ms, 1},
+		{"both", -40 * ms, -15 * ms, -50 * ms, -20 * ms, 0, -30 * ms, 1},
+		{"owed", 0, time.Hour, 0, 0, 50 * ms, 0, 1},
+	} {
+		d.find("a").lag, d.find("b").lag, d.find("c").lag = c.a, c.b, c.gone
+		if d.find("c").sessions = 1; c.name == "who is gone" {
+			d.find("c").sessions = 0
+		}
+		d.Look(d.GPU.now + c.elapses)
+		if a, b, gone := d.Lag("a"), d.Lag("b"), d.Lag("c"); off(a, c.wantA) || off(b, c.wantB) || c.name != "both" && off(gone, c.wantC) {
+			t.Errorf("%s: a %v, b %v, c %v", c.name, a, b, gone)
+		}
+	}
+}
+
+func off(got, want time.Duration) bool { return max(got-want, want-got) > 2 }
+
+// Who sleeps earns nothing, and keeps what it is ahead by.
+func TestSleepEarnsNothing(t *testing.T) {
+	for _, c := range []struct{ sleep, lag, want time.Duration }{
+		{linger, 5 * ms, 5 * ms}, {linger + 1, 5 * ms, 0}, {time.Hour, -5 * ms, -5 * ms}, {ms, -5 * ms, -5 * ms},
+	} {
+		d := newDesk(t, Config{Turns: true}, 1)
+		d.join(Share{}, "a", "b")
+		d.want("a")
+		d.rest("a")
+		d.find("a").lag = c.lag
+		d.at = c.sleep
+		d.Look(d.at)
+		d.find("a").lag = c.lag
+		if d.want("a"); d.Lag("a") != c.want {
+			t.Errorf("after %v: %v, not %v", c.sleep, d.Lag("a"), c.want)
+		}
+	}
+}
+
+// What was booked for time in which nothing was done is taken back.
+func TestAgo(t *testing.T) {
+	for _, c := range []struct{ ago, served time.Duration }{{0, 8 * ms}, {3 * ms, 5 * ms}, {time.Hour, 0}, {-ms, 8 * ms}} {
+		d := newDesk(t, Config{Turns: true}, 1)
+		d.join(Share{Weight: 3}, "a")
+		d.join(Share{}, "b")
+		d.want("a", "b")
+		d.decide()
+		d.at = 8 * ms
+		d.Rest(d.at, "a", Usage{Ago: c.ago})
+		s := d.Stats("a")
+		if s.Served != c.served || s.Charged != c.served || s.Wanted != c.served || d.Lag("a") != -c.served/4 {
+			t.Errorf("%v ago: %+v, lag %v", c.ago, s, d.Lag("a"))
+		}
+		if a := d.find("a"); a.burst != c.served || a.rested != c.served || a.wants {
+			t.Errorf("%v ago: a burst of %v until %v", c.ago, a.burst, a.rested)
+		}
+		d.Rest(d.at, "a", Usage{Ago: ms}) // it rests already
+		if is := d.Stats("a"); is.Served != s.Served || d.find("a").rested != c.served {
+			t.Errorf("again: %+v", is)
+		}
+	}
+}
+
+// Beside others it is the same, by what was booked.
+func TestAgoBeside(t *testing.T) {
+	d := two(t, Share{}, Share{})
+	d.shows("rr")
+	d.at = 8 * ms
+	d.Look(d.at)
+	rate := d.find("a").pace.rateOr(0)
+	if lag := time.Duration((0.5 - rate) * 8e6); off(d.Lag("a"), lag) {
+		t.Errorf("lag %v, not %v", d.Lag("a"), lag)
+	}
+	d.Rest(d.at, "a", Usage{Ago: 4 * ms, Launched: uint64(rate * 4e6 / 1e5)})
+	if got, want := d.Stats("a").Served, time.Duration(rate*4e6); off(got, want) || off(d.Stats("a").Wanted, 4*ms) {
+		t.Errorf("%+v, not %v", d.Stats("a"), want)
+	}
+	if together := d.System().Together; together != 8*ms {
+		t.Errorf("%v", together)
+	}
+}
+
+// A limit's bucket: how much it holds, when it is empty and when it is full
+// enough again.
+func TestBucket(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	for _, c := range []struct {
+		limit        float64
+		brim, enough time.Duration
+	}{{0.05, 5 * ms, 2500 * us}, {0.3, 30 * ms, 7 * ms}, {0.5, 50 * ms, 5 * ms}, {0.9, 90 * ms, ms}, {1, 100 * ms, 0}} {
+		x := &tenant{share: Share{Limit: c.limit}}
+		if b, e := d.brim(x), d.enough(x); off(b, c.brim) || off(e, c.enough) {
+			t.Errorf("%v: %v and %v", c.limit, b, e)
+		}
+	}
+	d.join(Share{Limit: 0.5}, "a")
+	d.want("a")
+	if d.decide().shows("r"); d.State("a").End != 10*ms || d.wake != 10*ms {
+		t.Errorf("%+v, to be called at %v", d.State("a"), d.wake)
+	}
+	for d.State("a").Mode == Run {
+		d.at = d.wake
+		d.decide()
+	}
+	if d.at < 9800*us || d.at > 10*ms {
+		t.Errorf("its limit was used up at %v", d.at)
+	}
+	d.drain("a")
+	dry := d.at
+	d.decide()
+	d.pass(d.wake - us - d.at).shows("p")
+	if d.pass(us).shows("r"); d.at-dry < 9700*us || d.at-dry > 10100*us {
+		t.Errorf("let run again after %v", d.at-dry)
+	}
+	if s := d.Stats("a"); off(s.Throttled, d.at-dry) {
+		t.Errorf("%+v", s)
+	}
+	d.rest("a")
+	d.at += time.Hour
+	if d.Look(d.at); d.find("a").bucket != 50*ms {
+		t.Errorf("it holds %v", d.find("a").bucket)
+	}
+}
+
+// A change of the limit begins with what is enough, and ends what the old one
+// stood against.
+func TestChangeLimit(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	d.join(Share{}, "a")
+	d.want("a")
+	d.decide().pass(time.Second).shows("o")
+	d.Change(d.at, "a", Share{Limit: 0.5})
+	if d.decide().shows("r"); d.find("a").bucket != 5*ms {
+		t.Errorf("%v", d.find("a").bucket)
+	}
+	d.find("a").bucket = 40 * ms
+	d.Change(d.at, "a", Share{Limit: 0.2})
+	if d.find("a").bucket != 20*ms {
+		t.Errorf("%v", d.find("a").bucket)
+	}
+	d.find("a").bucket = 0
+	d.dirty = true
+	if d.decide().shows("p"); !d.find("a").dry {
+		t.Error("it is not empty")
+	}
+	d.Change(d.at, "a", Share{})
+	d.drain("a")
+	d.decide().shows("o")
+}
+
+// Limits hold, alone and beside others, and nothing else of the GPU is lost.
+func TestLimits(t *testing.T) {
+	const long = 4 * time.Second
+	for _, limit := range []float64{0.05, 0.3, 0.8} {
+		for _, name := range []string{"queue", "steps"} {
+			if race && name == "steps" {
+				continue
+			}
+			all := alone(t, name).lone
+			a := kind(name, 1)
+			a.Limit = limit
+			w := newWorld(t, false, nil, a)
+			w.run(long)
+			part := a.rate(begin, long) / all
+			t.Logf("%s, limit %.2f: %.3f alone", name, limit, part)
+			if part > limit+0.015 || part < limit*0.85 {
+				t.Errorf("%s, limit %.2f: %.3f alone", name, limit, part)
+			}
+			if s := w.machines[0].g.Stats(name); s.Throttled == 0 || s.Charged > time.Duration((limit+0.015)*float64(long)) {
+				t.Errorf("%+v", s)
+			}
+			a, b := kind(name, 1), kind("queue", 1)
+			a.name, b.name, a.Limit = "a", "b", limit
+			newWorld(t, false, nil, a, b).run(long)
+			part, rest := a.rate(begin, long)/all, b.rate(begin, long)/alone(t, "queue").lone
+			t.Logf("%s, limit %.2f: %.3f beside %.3f", name, limit, part, rest)
+			if part > limit+0.015 || part < min(limit, 0.5)*0.75 || part+rest < 0.93 {
+				t.Errorf("%s, limit %.2f: %.3f beside %.3f", name, limit, part, rest)
+			}
+		}
+	}
+}
+
+// Realtime is bounded by its limit, and the others share what it leaves.
+func TestRealtimeHasNoMoreThanItsLimit(t *testing.T) {
+	const long = 4 * time.Second
+	r, a, b := kind("queue", 1), kind("queue", 30), kind("queue", 70)
+	r.name, a.name, b.name = "r", "a", "b"
+	r.Limit, r.Class = 0.3, Realtime
+	newWorld(t, false, nil, a, b, r).run(long)
+	all := alone(t, "queue").lone
+	if part := r.rate(begin, long) / all; part > 0.315 || part < 0.25 {
+		t.Errorf("%.3f of the GPU with a limit of 0.3", part)
+	}
+	if part := a.rate(begin, long) / (a.rate(begin, long) + b.rate(begin, long)); part < 0.27 || part > 0.33 {
+		t.Errorf("of what it leaves who is due 0.3 has %.3f", part)
+	}
+}
+
+// A tenant is light while it wants the GPU briefly and seldom.
+func TestLight(t *testing.T) {
+	for what, c := range map[string]struct {
+		turns      bool
+		burst      time.Duration
+		duty       float64
+		wants      bool
+		since, now time.Duration
+		light      bool
+	}{
+		"brief":        {false, brief, seldom, false, 0, 0, true},
+		"never":        {false, 0, 0, false, 0, 0, false},
+		"long":         {false, brief + 1, 0.1, false, 0, 0, false},
+		"often":        {false, ms, seldom + 0.001, false, 0, 0, false},
+		"at work":      {false, ms, 0.1, true, ms, ms + 2*brief, true},
+		"for too long": {false, ms, 0.1, true, ms, ms + 2*brief + 1, false},
+		"at rest":      {false, ms, 0.1, false, ms, time.Hour, true},
+		"in turns":     {true, ms, 0.1, false, 0, 0, false},
+	} {
+		d := newDesk(t, Config{Turns: c.turns}, 1)
+		x := &tenant{gpu: d.GPU, burst: c.burst, duty: c.duty, wants: c.wants, began: c.since}
+		if got := x.light(c.now); got != c.light {
+			t.Errorf("%s: light %v", what, got)
+		}
+	}
+}
+
+// The part of the time in which a tenant wants the GPU, over about a second.
+func TestDuty(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	d.join(Share{}, "a")
+	for range 200 {
+		d.want("a")
+		d.Look(d.GPU.now + 5*ms)
+		d.Rest(d.GPU.now, "a", Usage{})
+		d.Look(d.GPU.now + 15*ms)
+		d.at = d.GPU.now
+	}
+	if duty := d.find("a").duty; duty < 0.2 || duty > 0.3 {
+		t.Errorf("%v", duty)
+	}
+	d.want("a")
+	if d.Look(d.at + time.Hour); !near(d.find("a").duty, 1) {
+		t.Errorf("%v", d.find("a").duty)
+	}
+}
+
+// A light tenant has what it wants at once; it is no contender, costs the other
+// its part of the time, and nobody is paused for it.
+func TestLightRunsBeside(t *testing.T) {
+	d := two(t, Share{}, Share{})
+	b := d.find("b")
+	d.rest("b")
+	d.decide()
+	b.burst, b.duty = ms, 0.1
+	d.find("a").owed, d.find("a").lag, b.lag = true, 3*ms, 0
+	d.want("b")
+	d.decide().shows("rr")
+	before := d.Stats("a").Charged + d.find("a").bill.charged
+	if d.Look(d.at + 2*ms); b.bill.charged != ms || d.find("a").bill.charged+d.Stats("a").Charged-before != ms || b.lag != 0 {
+		t.Errorf("b %+v, lag %v; a %+v", b.bill, b.lag, d.find("a").bill)
+	}
+	d.Change(d.at, "b", Share{Limit: 0.3})
+	was := b.lag
+	d.GPU.now = d.at + 2*ms
+	if d.Look(d.at + 3*ms); b.lag != was {
+		t.Errorf("lag %v", b.lag)
+	}
+}
+
+// Time is told apart in which who is to run waits for others to drain.
+func TestHandover(t *testing.T) {
+	d := newDesk(t, Config{Turns: true}, 1)
+	d.join(Share{}, "a", "b")
+	d.want("a", "b")
+	for d.decide(); d.State("a").Mode == Run; {
+		d.pass(us)
+	}
+	before := d.System().Handover
+	d.pass(2 * ms).shows("pp")
+	d.drain("a")
+	d.decide().pass(ms).shows("pr")
+	if h := d.System().Handover - before; before > us || h != 2*ms {
+		t.Errorf("%v, then %v", before, h)
+	}
+}
+
+// Who wants the GPU briefly and seldom is kept to its limit like everybody else.
+func TestLimitHoldsForTheLight(t *testing.T) {
+	const long = 4 * time.Second
+	for _, limit := range []float64{0.05, 0.1} {
+		a := &program{name: "a", kernel: ms, count: 1, cpu: 5 * us, gap: 4 * ms}
+		a.Limit = limit
+		b := kind("queue", 1)
+		w := newWorld(t, false, nil, a, b)
+		w.run(long)
+		part := a.ranks[0].done.Seconds() / long.Seconds()
+		t.Logf("limit %.2f: %.3f", limit, part)
+		if part > limit+0.015 {
+			t.Errorf("limit %.2f: %.3f", limit, part)
+		}
+	}
+}
+
+// What ran at once shares the GPU's time: in proportion to what it is known to
+// get done, but never more than there was; who is light has an equal part.
+func TestCharge(t *testing.T) {
+	for _, c := range []struct {
+		rates            []float64 // 0 unknown
+		light            int
+		charged, served  []time.Duration
+		together, bucket time.Duration
+	}{
+		{[]float64{0}, 0, []time.Duration{12 * ms}, []time.Duration{12 * ms}, 0, 12 * ms},
+		{[]float64{0}, 1, []time.Duration{6 * ms, 6 * ms}, []time.Duration{12 * ms, 12 * ms}, 12 * ms, 12 * ms},
+		{[]float64{0, 0}, 0, []time.Duration{6 * ms, 6 * ms}, []time.Duration{6 * ms, 6 * ms}, 12 * ms, 6 * ms},
+		{[]float64{0.9, 0.6}, 0, []time.Duration{7200 * us, 4800 * us}, []time.Duration{10800 * us, 7200 * us}, 12 * ms, 10800 * us},
+		{[]float64{0.3, 0.3}, 0, []time.Duration{3600 * us, 3600 * us}, []time.Duration{3600 * us, 3600 * us}, 12 * ms, 3600 * us},
+		{[]float64{0.5, 0.5}, 1, []time.Duration{4 * ms, 4 * ms, 4 * ms}, []time.Duration{6 * ms, 6 * ms, 12 * ms}, 12 * ms, 6 * ms},
+		{[]float64{0.9, 0.9}, 2, []time.Duration{3 * ms, 3 * ms, 3 * ms, 3 * ms}, []time.Duration{10800 * us, 10800 * us, 12 * ms, 12 * ms}, 12 * ms, 10800 * us},
+		{nil, 2, []time.Duration{6 * ms, 6 * ms}, []time.Duration{12 * ms, 12 * ms}, 12 * ms, 12 * ms},
+	} {
+		d := newDesk(t, Config{}, 1)
+		var all []*tenant
+		for i := range len(c.rates) + c.light {
+			name := string(rune('a' + i))
+			d.join(Share{Limit: 0.9}, name)
+			x := d.find(name)
+			x.wants, x.state.Mode, x.bucket = true, Run, 20*ms
+			if i >= len(c.rates) {
+				x.burst = ms
+			} else if x.pace.costs[0] = 1; true {
+				x.pace.beside = rate{c.rates[i] * 0.2, min(c.rates[i], 0.2)}
+				x.pace.beside.launches = c.rates[i] * x.pace.beside.seconds
+			}
+			all = append(all, x)
+		}
+		d.serve(12 * ms)
+		for i, x := range all {
+			charged, served := x.bill.charged+x.stats.Charged, x.bill.served+x.stats.Served
+			if off(charged, c.charged[i]) || off(served, c.served[i]) {
+				t.Errorf("%v and %d: the %dth is charged %v for %v", c.rates, c.light, i, charged, served)
+			}
+		}
+		if d.system.Together != c.together || off(20*ms-all[0].bucket, c.bucket) {
+			t.Errorf("%v and %d: together %v, of the bucket %v", c.rates, c.light, d.system.Together, 20*ms-all[0].bucket)
+		}
+	}
+}
+
+// Nobody has a part of time that passes while it is open, or held.
+func TestAge(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(*tenant)
+		want   time.Duration
+	}{
+		"wants": {func(x *tenant) {}, 2 * ms},
+		"rests": {func(x *tenant) { x.wants = false }, 0},
+		"open":  {func(x *tenant) { x.state.Mode = Open }, 0},
+		"held":  {func(x *tenant) { x.share.Held = true }, 0},
+	} {
+		d := newDesk(t, Config{}, 1)
+		d.join(Share{}, "a")
+		x := d.find("a")
+		x.wants, x.part = true, 0.5
+		c.change(x)
+		d.age(x, 4*ms)
+		if x.lag != c.want || x.bill.wanted != 2*c.want || x.past.slot(0).due != c.want {
+			t.Errorf("%s: %v, %+v", what, x.lag, x.bill)
+		}
+	}
+}
+
+// What a limit stands against is counted while somebody wants more.
+func TestThrottled(t *testing.T) {
+	for _, c := range []struct {
+		dry, wants, held bool
+		limit            float64
+		want             time.Duration
+	}{{true, true, false, 0.5, ms}, {false, true, false, 0.5, 0}, {true, false, false, 0.5, 0}, {true, true, true, 0.5, 0}, {true, true, false, 1, 0}} {
+		d := newDesk(t, Config{}, 1)
+		d.join(Share{Limit: c.limit, Held: c.held}, "a")
+		x := d.find("a")
+		x.dry, x.wants, x.bucket = c.dry, c.wants, 0
+		if d.age(x, ms); x.stats.Throttled != c.want || x.dry != c.dry {
+			t.Errorf("%+v: %+v, dry %v", c, x.stats, x.dry)
+		}
+		if c.limit < 1 && x.bucket != ms/2 {
+			t.Errorf("%+v: %v", c, x.bucket)
+		}
+		x.bucket = 5*ms - ms/2 - 1
+		if d.age(x, ms); c.limit < 1 && x.dry != c.dry {
+			t.Errorf("%+v: full enough with %v", c, x.bucket)
+		}
+		if d.age(x, 2); c.limit < 1 && x.dry {
+			t.Errorf("%+v: not full enough with %v", c, x.bucket)
+		}
+	}
+}

@@ -1,0 +1,348 @@
+package schedule
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// two has a and b want the GPU for good.
+func two(t testing.TB, a, b Share) *desk {
+	d := newDesk(t, Config{}, 1)
+	d.join(a, "a")
+	d.join(b, "b")
+	d.decide().know()
+	d.want("a", "b")
+	return d.decide()
+}
+
+func TestLoneTenantIsOpen(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	d.join(Share{}, "a")
+	if d.decide().shows("O"); d.wake != 0 || d.State("a") != (State{Mode: Open, Turn: 1}) {
+		t.Errorf("%+v, to be called at %v", d.State("a"), d.wake)
+	}
+	d.join(Share{}, "a") // another session of the same tenant
+	d.decide().shows("O")
+	d.at = ms
+	d.join(Share{}, "b") // which wants nothing
+	d.decide().know().shows("OR")
+	d.at = 2 * ms
+	d.want("b")
+	d.decide().shows("rr") // a is taken to have work
+	if s := d.State("a"); !s.Beside || s.Turn != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Somebody is alone again only when the others wanted nothing for a second.
+func TestOpenAfterSilence(t *testing.T) {
+	d := two(t, Share{}, Share{})
+	d.pass(time.Second)
+	d.rest("b")
+	rested := d.at
+	if d.decide(); d.State("a").Mode != Run || d.State("a").Beside || d.State("a").Haste {
+		t.Errorf("b rests: %+v", d.State("a"))
+	}
+	for d.at < rested+silence-1 {
+		d.pass(min(100*ms, rested+silence-1-d.at))
+		if d.State("a").Mode != Run {
+			t.Fatalf("%v after b rests: %+v", d.at-rested, d.State("a"))
+		}
+	}
+	if d.wake != rested+silence {
+		t.Errorf("to be called at %v, not %v", d.wake, rested+silence)
+	}
+	d.pass(1).shows("oR")
+	d.Leave(d.at, "b")
+	d.decide().shows("o")
+	d.Change(d.at, "a", Share{Limit: 0.5})
+	d.decide().shows("r")
+	d.Change(d.at, "a", Share{Held: true})
+	d.decide().shows("p")
+	d.Change(d.at, "a", Share{})
+	d.decide().shows("o")
+}
+
+// Who wanted nothing so far does not count, who wanted something does.
+func TestWhoCountsAsAlone(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	d.join(Share{}, "a", "b")
+	d.decide().shows("RR") // two who never wanted anything may both begin
+	d.want("b")
+	d.decide().know().shows("Ro") // b is the only one who ever did
+	d.rest("b")
+	d.decide().shows("RO")
+	d.want("a")
+	d.decide().shows("rr")
+	d = newDesk(t, Config{}, 1)
+	d.join(Share{}, "a")
+	d.join(Share{Wait: 5 * ms}, "b")
+	d.want("a")
+	d.decide().shows("rR") // b must be able to go first at once
+	if s := d.State("a"); !s.Haste || s.Beside {
+		t.Errorf("beside who may come at any time: %+v", s)
+	}
+}
+
+func TestRealtimeGoesFirst(t *testing.T) {
+	d := two(t, Share{}, Share{Class: Realtime, Limit: 0.5})
+	d.shows("pr")
+	if d.wake > d.find("b").bucket*2+ms || d.System().Preempted != 1 && d.State("a").Turn != 0 {
+		t.Errorf("to be called at %v, %+v", d.wake, d.System())
+	}
+	d.drain("a")
+	d.pass(5 * ms).shows("pr")
+	d.pass(6 * ms).shows("pp") // its bucket held 5 ms' worth, and as much dripped in
+	d.drain("b")
+	d.decide().shows("rp")
+	stats := d.Stats("b")
+	for d.State("b").Mode == Pause {
+		d.at = d.wake
+		d.decide()
+	}
+	if d.shows("pr"); d.Stats("b").Throttled <= stats.Throttled || d.System().Preempted == 0 {
+		t.Errorf("%+v, %+v", d.Stats("b"), d.System())
+	}
+	if c := (Share{Class: Realtime}).clean().Class; c != Normal {
+		t.Errorf("who has no limit is of class %d", c)
+	}
+}
+
+// Who must not wait does not wait for those who drain either.
+func TestRealtimeDoesNotWaitForDrains(t *testing.T) {
+	for _, c := range []struct {
+		share Share
+		want  string
+	}{{Share{Class: Realtime, Limit: 0.5}, "pr"}, {Share{Wait: ms}, "pr"}} {
+		d := newDesk(t, Config{}, 1)
+		d.join(Share{}, "a")
+		d.join(c.share, "b")
+		d.want("a")
+		d.decide().shows("rR").pass(20 * ms)
+		d.want("b")
+		d.decide()
+		if d.shows(c.want); !d.find("a").drains {
+			t.Errorf("%+v: a has nothing outstanding", c.share)
+		}
+	}
+}
+
+// Who is idle runs only while nobody else wants the GPU, and not beside them.
+func TestIdleRunsAlone(t *testing.T) {
+	d := two(t, Share{Class: Idle}, Share{})
+	d.pass(20 * ms)
+	if d.drain("a"); true {
+		d.decide().shows("pr")
+	}
+	d.pass(10 * time.Second)
+	if s := d.Stats("a"); s.Served > 20*ms || d.Lag("a") > 0 {
+		t.Errorf("%+v, is owed %v", s, d.Lag("a"))
+	}
+	d.rest("b")
+	d.decide().shows("rR") // b may begin at once
+	d.pass(ms)
+	d.want("b")
+	d.decide().shows("pr")
+	if a, target := d.Shares("b", time.Second); a < 0.98 || target < 0.98 {
+		t.Errorf("b has %.2f of %.2f", a, target)
+	}
+}
+
+// Idle tenants among themselves share by weight.
+func TestIdleAmongThemselves(t *testing.T) {
+	d := two(t, Share{Class: Idle, Weight: 3}, Share{Class: Idle})
+	if d.pass(ms); d.find("a").part != 0.75 || d.find("b").part != 0.25 {
+		t.Errorf("parts %v and %v", d.find("a").part, d.find("b").part)
+	}
+}
+
+// Launches that must not wait go first, until their tenant is ahead by a turn.
+func TestWaitGoesFirst(t *testing.T) {
+	d := two(t, Share{}, Share{Wait: 5 * ms})
+	from := d.at
+	for d.State("b").Mode != Pause && d.at < time.Second {
+		if d.pass(100 * us); d.find("a").drains {
+			d.drain("a")
+		}
+	}
+	if lag := d.Lag("b"); lag > -10*ms || lag < -12*ms {
+		t.Errorf("it goes first for %v, until it is ahead by %v", d.at-from, -lag)
+	}
+	d.drain("b")
+	for d.decide(); d.State("b").Mode == Pause && d.at < time.Second; {
+		d.pass(100 * us)
+	}
+	if lag := d.Lag("b"); lag < -10*ms-100*us {
+		t.Errorf("again while it is ahead by %v", -lag)
+	}
+}
+
+func TestHeldGetsNothing(t *testing.T) {
+	d := two(t, Share{}, Share{})
+	d.Change(d.at, "a", Share{Held: true})
+	if d.decide(); d.State("a").Mode != Pause {
+		t.Errorf("held: %+v", d.State("a"))
+	}
+	d.drain("a")
+	d.pass(5 * ms)
+	was := d.Stats("a")
+	d.pass(time.Second)
+	if is := d.Stats("a"); is.Waited != was.Waited || is.Served > was.Served+late || d.Lag("a") > 10*ms {
+		t.Errorf("what held it was counted: %+v, then %+v", was, is)
+	}
+	if d.find("b").part != 1 {
+		t.Errorf("b's part is %v", d.find("b").part)
+	}
+	d.rest("b")
+	d.pass(2 * time.Second).shows("pR") // not open: a wants it as soon as it may
+	d.Change(d.at, "a", Share{})
+	d.decide().shows("oR")
+	if is := d.Stats("a"); is.Waited != was.Waited || is.Late != 0 {
+		t.Errorf("held no more: %+v", is)
+	}
+	d = newDesk(t, Config{}, 1)
+	d.join(Share{Held: true}, "a")
+	d.decide().shows("P")
+}
+
+// Whoever runs is not interrupted before its minimum, whatever others are owed.
+func TestMinimum(t *testing.T) {
+	d := newDesk(t, Config{Turns: true}, 1)
+	d.join(Share{}, "a", "b")
+	d.want("a", "b")
+	d.decide().shows("rp")
+	d.find("b").lag, d.dirty = 50*ms, true
+	d.decide()
+	d.pass(2*ms - 1).shows("rp")
+	d.pass(1).shows("pp")
+	d.drain("a")
+	d.decide().shows("pr")
+}
+
+// Turns mode: one at a time, half a turn ahead and half behind.
+func TestTurns(t *testing.T) {
+	d := newDesk(t, Config{Turns: true}, 1)
+	d.join(Share{}, "a", "b")
+	d.decide().shows("PP")
+	d.want("a")
+	d.decide().shows("rP")
+	if s := d.State("a"); s != (State{Mode: Run, Turn: 1}) || d.Changed() == false || d.Changed() {
+		t.Errorf("alone: %+v", s)
+	}
+	d.want("b")
+	d.decide().shows("rp")
+	if s := d.State("a"); s.End != 5*ms+1 || !s.Haste || s.Beside || !d.Changed() {
+		t.Errorf("beside one that waits: %+v", s)
+	}
+	d.pass(5*ms + 1).shows("pp")
+	d.drain("a")
+	d.decide().shows("pr")
+	if s := d.State("b"); s.End < d.at+10*ms || s.End > d.at+10*ms+10 {
+		t.Errorf("at %v b ends at %v", d.at, s.End)
+	}
+	if h := d.System().Handover; h != 0 {
+		t.Errorf("%v", h)
+	}
+	d.rest("b")
+	d.decide().shows("rP")
+}
+
+// A drain is waited for only so long, and what has not drained then is charged.
+func TestDrainDeadline(t *testing.T) {
+	d := newDesk(t, Config{Turns: true}, 1)
+	d.join(Share{}, "a", "b")
+	d.want("a", "b")
+	d.decide().pass(5*ms + 1).shows("pp")
+	d.pass(50*ms - 1).shows("pp")
+	if s := d.Stats("a"); s.Overruns != 0 || s.Overrun != 0 {
+		t.Errorf("%+v", s)
+	}
+	d.pass(1).shows("pr")
+	d.pass(3 * ms)
+	if s := d.Stats("a"); s.Overruns != 1 || s.Overrun != 3*ms {
+		t.Errorf("%+v", s)
+	}
+	d.drain("a")
+	if d.decide(); d.System().Together != 3*ms || d.find("a").settled {
+		t.Errorf("%+v", d.System())
+	}
+	d.pass(2 * ms)
+	if s := d.Stats("a"); s.Overrun != 3*ms || s.Charged < 45*ms {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Nobody who wants the GPU waits for ever.
+func TestNobodyStarves(t *testing.T) {
+	for n := 2; n <= 8; n++ {
+		if race && n > 4 {
+			break
+		}
+		var programs []*program
+		for i := range n {
+			p := kind([]string{"queue", "steps", "burst"}[i%3], float64(1+i*i))
+			p.name = string(rune('a' + i))
+			programs = append(programs, p)
+		}
+		w := newWorld(t, false, nil, programs...)
+		w.run(3 * time.Second)
+		for _, p := range programs {
+			gap := 3*time.Second - p.steps[len(p.steps)-1]
+			for i := 1; i < len(p.steps); i++ {
+				gap = max(gap, p.steps[i]-p.steps[i-1])
+			}
+			if most := time.Duration(n*n) * 40 * ms; gap > most {
+				t.Errorf("of %d %s did nothing for %v, more than %v", n, p.name, gap, most)
+			}
+		}
+	}
+}
+
+// A decode beside saturated programs waits little where it must not wait.
+func TestWaitKeepsStepsShort(t *testing.T) {
+	for _, c := range []struct {
+		neighbour string
+		share     Share
+		part      float64       // of the neighbour's lone throughput that is left
+		slower    time.Duration // of a step's 99th percentile beside alone's
+	}{
+		{"queue", Share{Weight: 70, Wait: 5 * ms}, 0.5, 11 * ms}, // its rests earn it nothing, so it is ahead at times
+		{"queue", Share{Weight: 30, Class: Realtime, Limit: 0.9}, 0.5, 2 * ms},
+		{"cupy", Share{Weight: 70, Wait: 5 * ms}, 0.5, 4 * ms},
+	} {
+		lone := kind("decode", 1)
+		newWorld(t, true, nil, lone).run(time.Second)
+		d, n := kind("decode", 30), kind(c.neighbour, 70)
+		other := kind(c.neighbour, 1)
+		newWorld(t, true, nil, other).run(time.Second)
+		d.Share = c.share
+		newWorld(t, false, nil, d, n).run(3 * time.Second)
+		since, _ := slices.BinarySearch(d.steps, begin)
+		p99, alone := percentile(d.took[since:], 0.99), percentile(lone.took, 0.99)
+		t.Logf("%s, %+v: p99 %v, alone %v, %v steps/s", c.neighbour, c.share, p99, alone, n.rate(time.Second, 3*time.Second))
+		if p99 > alone+c.slower {
+			t.Errorf("%s, %+v: p99 %v, alone %v", c.neighbour, c.share, p99, alone)
+		}
+		if part := n.rate(time.Second, 3*time.Second) / other.rate(0, time.Second); part < c.part {
+			t.Errorf("%s, %+v: %.2f of it is left", c.neighbour, c.share, part)
+		}
+	}
+}
+
+// Held tenants, limits and classes beside one another are decided on without
+// the host being called for each microsecond.
+func TestDecidesSeldom(t *testing.T) {
+	for _, names := range [][]string{{"queue", "queue"}, {"steps", "jax"}, {"gpt2", "decode"}, {"queue", "loader", "tick"}} {
+		var programs []*program
+		for i, name := range names {
+			p := kind(name, float64(1+i))
+			p.name = string(rune('a' + i))
+			programs = append(programs, p)
+		}
+		w := newWorld(t, false, nil, programs...)
+		if w.run(2 * time.Second); w.decides > 5000 {
+			t.Errorf("%v: %d decisions in 2 s", names, w.decides)
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package schedule
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A desk drives a host by hand, in virtual time, and holds what it says against
+// what must always be so.
+type desk struct {
+	testing.TB
+	*Host
+	*GPU // the first one
+	at   time.Duration
+	wake time.Duration
+}
+
+func newDesk(t testing.TB, c Config, gpus int) *desk {
+	d := &desk{TB: t, Host: New(c)}
+	for range gpus {
+		d.Host.Add()
+	}
+	d.GPU = d.Host.gpus[0]
+	return d
+}
+
+// join has tenants come, each with a session, on the first GPU.
+func (d *desk) join(s Share, names ...string) {
+	for _, name := range names {
+		d.Join(d.at, name, s)
+	}
+}
+
+// want has tenants want the first GPU.
+func (d *desk) want(names ...string) {
+	for _, name := range names {
+		d.Want(d.at, name)
+	}
+}
+
+// rest has a tenant want it no more.
+func (d *desk) rest(name string) { d.Rest(d.at, name, Usage{}) }
+
+// drain has a tenant that was paused have nothing outstanding.
+func (d *desk) drain(name string) { d.Drained(d.at, name, Usage{}) }
+
+// decide draws the conclusions.
+func (d *desk) decide() *desk {
+	d.Helper()
+	d.Look(d.at)
+	d.wake = d.Decide(d.at)
+	hold(d, d.Host, d.wake)
+	return d
+}
+
+// know has nothing be measured or tried for some seconds: all are known to get
+// on well together.
+func (d *desk) know() *desk {
+	for _, g := range d.Host.gpus {
+		g.measured, g.tried, g.triedAt = nil, math.MaxUint64, d.at-tryTime
+		for _, t := range g.tenants {
+			t.pace.costs, t.pace.fresh = [5]float64{1e-4, 1e-4, 1e-4, 1e-4, 1e-4}, d.at
+			t.pace.beside = rate{launches: 0.9 * 0.2 / 1e-4, seconds: 0.2}
+			t.owed = false
+		}
+	}
+	return d
+}
+
+// pass lets time pass, and the host decide when it asked for it.
+func (d *desk) pass(by time.Duration) *desk {
+	d.Helper()
+	end := d.at + by
+	for n := 0; d.wake != 0 && d.wake < end; n++ {
+		if d.at = d.wake; n > 100000 {
+			d.Fatalf("at %v: asked for %d decisions", d.at, n)
+		}
+		d.decide()
+	}
+	d.at = end
+	return d.decide()
+}
+
+// modes writes what holds for the tenants of a GPU, by name: O open, R run, P
+// pause, and in small letters who has work outstanding, or launches that wait.
+func modes(g *GPU) string {
+	var b strings.Builder
+	for _, t := range g.tenants {
+		c := "ORP"[t.state.Mode : t.state.Mode+1]
+		if t.wants {
+			c = strings.ToLower(c)
+		}
+		b.WriteString(c)
+	}
+	return b.String()
+}
+
+// shows fails unless the tenants of the first GPU are in these modes.
+func (d *desk) shows(want string) *desk {
+	d.Helper()
+	if got := modes(d.GPU); got != want {
+		d.Errorf("at %v: %s, want %s", d.at, got, want)
+	}
+	return d
+}
+
+// hold fails where a host that has just decided is not as it must be.
+func hold(t testing.TB, h *Host, wake time.Duration) {
+	t.Helper()
+	for _, g := range h.gpus {
+		if wake != 0 && wake <= g.now || g.dirty {
+			t.Fatalf("at %v: to be called again at %v, dirty %v", g.now, wake, g.dirty)
+		}
+		open, parts := 0, 0.0
+		for _, o := range g.tenants {
+			holdTenant(t, o)
+			if parts += o.part; o.state.Mode == Open {
+				open++
+			}
+		}
+		if open > 1 || parts > 1.0001 || len(g.tenants) > 256+64 {
+			t.Fatalf("at %v: %d are open, parts come to %v, %d tenants", g.now, open, parts, len(g.tenants))
+		}
+		holdTurns(t, g)
+	}
+	holdProgress(t, h)
+}
+
+func holdTenant(t testing.TB, o *tenant) {
+	t.Helper()
+	for what, wrong := range map[string]bool{
+		"is held and runs":                  o.share.Held && o.state.Mode != Pause && o.nudge == 0,
+		"runs beyond its limit":             o.dry && o.state.Mode != Pause && o.nudge == 0,
+		"is gone and is there":              o.sessions == 0 && (o.state.Mode != Pause || o.wants || o.drains || len(o.unit.members) != 1),
+		"drains what it does not have":      o.drains && (o.state.Mode != Pause && o.nudge == 0 || !o.wants),
+		"is nudged where it may not launch": o.nudge != 0 && o.state.Mode != Run,
+		"has a bucket that overflows":       o.bucket > o.gpu.brim(o),
+		"has a part that is no number":      math.IsNaN(o.part) || math.IsNaN(o.duty),
+		"is open beside others":             o.state.Mode == Open && !o.unit.alone(),
+	} {
+		if wrong {
+			t.Fatalf("at %v: %s %s: %+v", o.gpu.now, o.name, what, *o)
+		}
+	}
+}
+
+// holdTurns fails where two run at once who must not.
+func holdTurns(t testing.TB, g *GPU) {
+	t.Helper()
+	if !g.host.config.Turns {
+		return
+	}
+	running, drains, opened := 0, false, false
+	for _, o := range g.tenants {
+		if o.state.Mode == Open {
+			t.Fatalf("at %v: %s runs without a bound", g.now, o.name)
+		}
+		if o.state.Mode == Run && o.nudge == 0 {
+			running++
+			opened = opened || o.opened == g.now
+		}
+		drains = drains || o.drains && !o.settled && o.paused < g.now
+	}
+	if running > 1 || drains && opened {
+		t.Fatalf("at %v: %d have the GPU: %s", g.now, running, modes(g))
+	}
+}
+
+// holdProgress fails where somebody wants a GPU and nobody has one, or is about
+// to leave one.
+func holdProgress(t testing.TB, h *Host) {
+	t.Helper()
+	for _, g := range h.gpus {
+		ready, moves := false, false
+		for _, in := range g.domain.gpus {
+			for _, o := range in.tenants {
+				gang := len(o.unit.members) > 1 // one of which may be held or dry
+				ready = ready || o.ready() && !gang
+				moves = moves || o.draining() || o.state.Mode != Pause || gang
+			}
+		}
+		if ready && !moves {
+			t.Fatalf("at %v: nobody runs: %s", g.now, modes(g))
+		}
+	}
+}

@@ -1,0 +1,326 @@
+package schedule
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// Two tenants with a rank each on several GPUs are found to be gangs by drains
+// that take too long, or it is said at once. Together they do as much as plain
+// slicing has them do, in equal parts.
+func TestGangsShareGPUs(t *testing.T) {
+	const long = 5 * time.Second
+	for _, gpus := range [][]int{{0, 1}, {0, 1, 2, 3}} {
+		if race && len(gpus) > 2 {
+			continue
+		}
+		for _, linked := range []bool{false, true} {
+			var sums, a, b [2]float64
+			for i, plain := range []bool{true, false} {
+				p, q := kind("ddp", 50), kind("ddp", 50)
+				p.name, q.name = "p", "q"
+				w := newWorld(t, plain, [][]int{gpus, gpus}, p, q)
+				if w.run(ms); linked && !plain {
+					w.link(p, q)
+				}
+				w.run(long)
+				a[i], b[i] = p.rate(begin, long), q.rate(begin, long)
+				sums[i] = a[i] + b[i]
+				if most := int(long/time.Millisecond) * 3; w.decides > most {
+					t.Errorf("%v: %d decisions, more than %d", gpus, w.decides, most)
+				}
+			}
+			part, least := sums[1]/sums[0], map[bool]float64{false: 0.85, true: 0.9}[linked]
+			t.Logf("%v, linked %v: %.1f + %.1f, plain %.1f: %.3f", gpus, linked, a[1], b[1], sums[0], part)
+			if part < least || min(a[1], b[1]) < 0.4*sums[1] {
+				t.Errorf("%v, linked %v: %.1f + %.1f, plain %.1f + %.1f", gpus, linked, a[1], b[1], a[0], b[0])
+			}
+		}
+	}
+}
+
+// A gang beside tenants of single GPUs, on one of its GPUs and on both.
+func TestGangBesideSingles(t *testing.T) {
+	const long = 6 * time.Second
+	lone := kind("ddp", 1)
+	newWorld(t, true, [][]int{{0, 1}}, lone).run(3 * time.Second)
+	all := lone.rate(begin, 3*time.Second)
+	for _, c := range []struct {
+		on    []int // the singles' GPUs
+		kind  string
+		gang  float64
+		other float64
+	}{{[]int{0}, "queue", 0.66, 0.25}, {[]int{0, 1}, "steps", 0.64, 0.18}, {[]int{0}, "tick", 0.9, 0.9}} {
+		gang, on := kind("ddp", 70), [][]int{{0, 1}}
+		programs := []*program{gang}
+		for _, n := range c.on {
+			p := kind(c.kind, 30)
+			p.name = fmt.Sprint("single", n)
+			programs, on = append(programs, p), append(on, []int{n})
+		}
+		w := newWorld(t, false, on, programs...)
+		w.run(ms)
+		w.link(gang)
+		w.run(long)
+		row := fmt.Sprintf("ddp 70 beside %s 30 on %v: %.3f", c.kind, c.on, gang.rate(begin, long)/all)
+		if part := gang.rate(begin, long) / all; part < c.gang {
+			t.Errorf("beside %s on %v the gang has %.3f", c.kind, c.on, part)
+		}
+		for _, p := range programs[1:] {
+			part := p.rate(begin, long) / alone(t, c.kind).lone
+			row += fmt.Sprintf(" %.3f", part)
+			if part < c.other {
+				t.Errorf("%s has %.3f", p.name, part)
+			}
+		}
+		t.Log(row)
+	}
+}
+
+// gang has a be a gang on two GPUs, b on the first one, and both want it all.
+func gang(t *testing.T) (d *desk, other *GPU) {
+	d = newDesk(t, Config{Turns: true}, 2)
+	other = d.Host.gpus[1]
+	for _, g := range d.Host.gpus {
+		g.Join(0, "a", Share{})
+	}
+	d.join(Share{}, "b")
+	d.Link(0, other, "a")
+	return d.decide(), other
+}
+
+func TestGangIsOne(t *testing.T) {
+	d, other := gang(t)
+	if d.domain != other.domain || d.find("a").unit != other.find("a").unit || d.System().Gangs != 1 {
+		t.Fatalf("%+v", d.System())
+	}
+	d.Link(d.at, other, "a") // which it is
+	d.Link(d.at, other, "b") // which has no session there
+	d.Link(d.at, d.GPU, "a") // with itself
+	if d.decide(); d.System().Gangs != 1 || len(d.find("a").unit.members) != 2 || len(d.domain.gpus) != 2 {
+		t.Errorf("%+v", d.System())
+	}
+	d.want("b")
+	d.decide().shows("Pr")
+	other.Want(d.at, "a")
+	d.want("a")
+	d.decide().shows("pr")
+	if modes(other) != "p" {
+		t.Errorf("on the other GPU: %s", modes(other))
+	}
+	d.pass(20 * ms).shows("pp")
+	if d.drain("b"); d.decide().shows("rp") != nil && modes(other) != "r" {
+		t.Errorf("on the other GPU: %s", modes(other))
+	}
+	for d.State("a").Mode == Run && d.at < time.Second {
+		d.pass(ms)
+	}
+	if modes(other) != "p" {
+		t.Errorf("a is held on the first GPU only: %s", modes(other))
+	}
+	if d.drain("a"); d.decide().shows("pr") != nil && !other.find("a").drains {
+		t.Error("on the other GPU it has drained as well")
+	}
+}
+
+// What takes the last session takes the gang apart.
+func TestLeaveTakesTheGangApart(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		d, other := gang(t)
+		third := d.Host.Add()
+		third.Join(d.at, "a", Share{})
+		other.Link(d.at, third, "a")
+		if d.decide(); len(d.domain.gpus) != 3 || len(d.find("a").unit.members) != 3 {
+			t.Fatalf("%d GPUs, %d members", len(d.domain.gpus), len(d.find("a").unit.members))
+		}
+		gone, stay := d.GPU, other
+		if !first {
+			gone, stay = third, d.GPU
+		}
+		gone.Leave(d.at, "a")
+		d.decide()
+		if gone.domain == stay.domain || len(gone.domain.gpus) != 1 || len(stay.domain.gpus) != 2 || len(stay.find("a").unit.members) != 2 {
+			t.Errorf("%d and %d GPUs, %d members", len(gone.domain.gpus), len(stay.domain.gpus), len(stay.find("a").unit.members))
+		}
+		stay.Leave(d.at, "a")
+		d.decide()
+		for _, g := range d.Host.gpus {
+			if len(g.domain.gpus) != 1 || g.domain.gpus[0] != g {
+				t.Errorf("%d GPUs are decided on together", len(g.domain.gpus))
+			}
+		}
+	}
+}
+
+// A tenant that does not drain on one GPU while it is held back on another is
+// taken for a gang, also where the other GPU is the first one.
+func TestGangIsFound(t *testing.T) {
+	for _, c := range []struct {
+		drains, held int
+		waits        bool
+	}{{0, 1, true}, {1, 0, true}, {0, 1, false}} {
+		d := newDesk(t, Config{Turns: true}, 2)
+		slow, held := d.Host.gpus[c.drains], d.Host.gpus[c.held]
+		slow.Join(0, "a", Share{})
+		held.Join(0, "a", Share{})
+		slow.Join(0, "b", Share{})
+		held.Join(0, "b", Share{})
+		slow.Want(0, "a")
+		held.Want(0, "b")
+		d.decide()
+		slow.Want(ms, "b")
+		if c.waits {
+			held.Want(ms, "a")
+		}
+		d.at = ms
+		d.decide()
+		for modes(slow) != "pp" {
+			d.pass(ms)
+		}
+		began := slow.find("a").paused
+		d.pass(began + suspect - 1 - d.at)
+		if slow.domain == held.domain {
+			t.Error("it was not waited for")
+		}
+		if d.pass(1); (slow.domain == held.domain) != c.waits || (slow.System().Gangs == 1) != c.waits {
+			t.Errorf("%+v: %+v", c, slow.System())
+		}
+		if held.now != d.at {
+			t.Errorf("%+v: decided on the other GPU as of %v", c, held.now)
+		}
+	}
+}
+
+// A paused gang whose rank waits for a launch is let launch until it has
+// drained everywhere, and others then go on.
+func TestNudges(t *testing.T) {
+	d, other := gang(t)
+	d.want("a")
+	other.Want(0, "a")
+	d.decide().shows("rP")
+	d.want("b")
+	for d.decide(); d.State("a").Mode == Run; {
+		d.pass(us)
+	}
+	paused := d.find("a").paused
+	other.Drained(d.at, "a", Usage{}) // its rank on the other GPU has nothing under way
+	d.decide().pass(paused + patience - 1 - d.at)
+	if modes(other) != "p" {
+		t.Errorf("it launches at once: %s", modes(other))
+	}
+	turn := other.State("a").Turn
+	if d.pass(1).shows("pp"); modes(other) != "r" || other.State("a").Turn == turn {
+		t.Errorf("after %v: %s", patience, modes(other))
+	}
+	d.pass(ms).shows("pp")
+	d.drain("a") // what the other rank launched was what it waited for
+	d.decide().shows("pr")
+	if modes(other) != "p" || other.find("a").paused != paused {
+		t.Errorf("after it drained: %s", modes(other))
+	}
+	other.Drained(d.at, "a", Usage{})
+	if d.decide().shows("pr"); modes(other) != "p" {
+		t.Errorf("the other GPU: %s", modes(other))
+	}
+}
+
+// Where all ranks wait, each is let launch for a moment, again and again.
+func TestNudgesAll(t *testing.T) {
+	d, other := gang(t)
+	d.want("a")
+	other.Want(0, "a")
+	d.decide()
+	d.want("b")
+	for d.decide(); d.State("a").Mode == Run; {
+		d.pass(100 * us)
+	}
+	nudges, was := 0, "pp"
+	for d.State("b").Mode != Run && d.at < 100*ms {
+		if is := modes(d.GPU); is[0] == 'r' && was[0] == 'p' {
+			nudges++
+			if modes(other) != "r" {
+				t.Errorf("at %v: %s beside %s", d.at, is, modes(other))
+			}
+		}
+		was = modes(d.GPU)
+		d.pass(100 * us)
+	}
+	if nudges < 3 {
+		t.Errorf("%d times", nudges)
+	}
+	if s := d.Stats("a"); d.State("b").Mode != Run || s.Overruns != 1 {
+		t.Errorf("b waits for ever: %s, %+v", modes(d.GPU), s)
+	}
+}
+
+// Of two processes of a tenant on one GPU, one may wait for the other's launch.
+func TestNudgesSessions(t *testing.T) {
+	for _, sessions := range []int{1, 2} {
+		d := newDesk(t, Config{Turns: true}, 1)
+		for range sessions {
+			d.join(Share{}, "a")
+		}
+		d.join(Share{}, "b")
+		d.want("a", "b")
+		for d.decide(); d.State("a").Mode == Run; {
+			d.pass(100 * us)
+		}
+		turns := d.Stats("a").Turns
+		d.pass(10 * ms)
+		if got := d.Stats("a").Turns > turns; got != (sessions == 2) {
+			t.Errorf("%d sessions: let launch %v", sessions, got)
+		}
+		if d.Drained(d.at, "a", Usage{}); sessions == 1 {
+			d.decide().shows("pr")
+		}
+	}
+}
+
+// A drain may take as long as the tenant's longest kernel before it is taken
+// for one that waits.
+func TestPatience(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	d.join(Share{}, "a")
+	a := d.find("a")
+	for _, c := range []struct{ says, want time.Duration }{{0, patience}, {ms, patience}, {4 * ms, 6 * ms}, {time.Hour, 1500 * ms}} {
+		a.longest = 0
+		d.Report(d.at, "a", Usage{Longest: c.says})
+		if got := d.patience(a); got != c.want {
+			t.Errorf("%v: %v, not %v", c.says, got, c.want)
+		}
+	}
+	a.longest = 16 * ms
+	if d.Report(d.at, "a", Usage{}); a.longest != 15*ms {
+		t.Errorf("%v", a.longest)
+	}
+}
+
+// Time that a tenant waited for itself is counted.
+func TestConvoy(t *testing.T) {
+	d := newDesk(t, Config{Turns: true}, 2)
+	other := d.Host.gpus[1]
+	for _, g := range d.Host.gpus {
+		g.Join(0, "a", Share{})
+		g.Join(0, "b", Share{})
+	}
+	d.want("a")
+	other.Want(0, "b")
+	d.decide()
+	other.Want(0, "a")
+	d.want("b")
+	for d.decide(); d.State("a").Mode == Run; {
+		d.pass(us)
+	}
+	if d.pass(d.find("a").paused + patience - d.at); d.Stats("a").Convoy != 0 {
+		t.Errorf("at once: %+v", d.Stats("a"))
+	}
+	if d.pass(3 * ms); d.Stats("a").Convoy != 3*ms || d.Stats("b").Convoy != 0 {
+		t.Errorf("%+v", d.Stats("a"))
+	}
+	other.Rest(d.at, "a", Usage{})
+	was := d.Stats("a").Convoy
+	if d.pass(3 * ms); d.Stats("a").Convoy != was {
+		t.Errorf("held nowhere else: %+v", d.Stats("a"))
+	}
+}

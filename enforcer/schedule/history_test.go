@@ -1,0 +1,177 @@
+package schedule
+
+import (
+	"testing"
+	"time"
+)
+
+// Shares are of whole tenths of a second, at most ten seconds of them.
+func TestShares(t *testing.T) {
+	d := newDesk(t, Config{Turns: true}, 1)
+	d.join(Share{Weight: 3}, "a")
+	d.join(Share{}, "b")
+	d.want("a", "b")
+	d.decide()
+	if a, due := d.Shares("a", time.Second); a != 0 || due != 0 {
+		t.Errorf("before a tenth of a second: %v of %v", a, due)
+	}
+	d.pass(50 * ms)
+	for d.at < 12*time.Second {
+		for _, name := range []string{"a", "b"} {
+			if d.find(name).drains {
+				d.drain(name)
+			}
+		}
+		d.pass(ms)
+	}
+	for _, c := range []struct {
+		name   string
+		window time.Duration
+		want   float64
+	}{{"a", time.Second, 0.75}, {"b", time.Second, 0.25}, {"a", 10 * time.Second, 0.75}, {"b", time.Hour, 0.25}, {"a", 199 * ms, 0.75}} {
+		a, due := d.Shares(c.name, c.window)
+		if a < c.want-0.12 || a > c.want+0.12 || due < c.want-1e-6 || due > c.want+1e-6 {
+			t.Errorf("%s over %v: %v of %v", c.name, c.window, a, due)
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		window time.Duration
+	}{{"nobody", time.Second}, {"a", 99 * ms}, {"a", 0}, {"a", -time.Second}} {
+		if a, due := d.Shares(c.name, c.window); a != 0 || due != 0 {
+			t.Errorf("%s over %v: %v of %v", c.name, c.window, a, due)
+		}
+	}
+}
+
+// The slots of a ring are cleared as they begin, however much time passes.
+func TestSharesForget(t *testing.T) {
+	for _, pause := range []time.Duration{9 * time.Second, 11 * time.Second, time.Hour} {
+		d := newDesk(t, Config{}, 1)
+		d.join(Share{Limit: 0.999}, "a")
+		d.want("a")
+		d.decide()
+		d.pass(900 * ms)
+		if a, due := d.Shares("a", time.Second); a < 0.9 || a > 1 || due < 0.99 || due > 1 {
+			t.Errorf("%v of %v", a, due)
+		}
+		d.rest("a")
+		d.decide()
+		d.at += pause
+		d.Look(d.at)
+		a, due := d.Shares("a", 10*time.Second)
+		if past := pause > 10*time.Second; past != (a == 0) || past != (due == 0) {
+			t.Errorf("after %v: %v of %v", pause, a, due)
+		}
+	}
+}
+
+// A slot has what was served in it, and neither more nor less.
+func TestSlots(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	d.join(Share{Limit: 0.9}, "a")
+	d.want("a")
+	d.decide()
+	a := d.find("a")
+	a.bucket = time.Hour
+	d.Look(100 * ms)
+	if s := a.past[0]; s.served != 90*ms || s.due != 90*ms { // the latest 10 ms can still be taken back
+		t.Errorf("%+v", s)
+	}
+	d.Look(100*ms + 1)
+	if s := a.past[1]; s.served != 1 || s.due != 0 {
+		t.Errorf("%+v", s)
+	}
+	for at, want := range map[time.Duration]int{-1: 0, 0: 0, 1: 0, slotTime: 0, slotTime + 1: 1, 2 * slotTime: 1, slots*slotTime + 1: slots} {
+		if got := index(at); got != want {
+			t.Errorf("%v is of slot %d, not %d", at, got, want)
+		}
+	}
+	d.Look(slots * slotTime)
+	if s := a.past[0]; s.served != 90*ms {
+		t.Errorf("%+v", s)
+	}
+	d.Look(slots*slotTime + 1)
+	if s := a.past[0]; s.served != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestUnknown(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	if d.Stats("a") != (Stats{}) || d.Lag("a") != 0 || d.State("a") != (State{Mode: Pause}) || d.Wants("a") {
+		t.Error("who is unknown has something")
+	}
+	d.Want(0, "a")
+	d.Rest(0, "a", Usage{Launched: 1})
+	d.Drained(0, "a", Usage{Launched: 1})
+	d.Report(0, "a", Usage{Launched: 1})
+	d.Change(0, "a", Share{Held: true})
+	d.Leave(0, "a")
+	if d.decide(); d.wake != 0 || len(d.tenants) != 0 || d.Changed() {
+		t.Errorf("to be called at %v", d.wake)
+	}
+	d.join(Share{}, "a", "b")
+	d.want("b")
+	if d.Wants("a") || !d.Wants("b") {
+		t.Error("who wants what?")
+	}
+}
+
+// Stats count the wait under way.
+func TestWaiting(t *testing.T) {
+	d := newDesk(t, Config{Turns: true}, 1)
+	d.join(Share{}, "a", "b")
+	d.want("a", "b")
+	d.decide().pass(3 * ms)
+	if s := d.Stats("b"); s.Waited != 3*ms || s.Waits != 0 {
+		t.Errorf("%+v", s)
+	}
+	d.rest("b") // it gives up
+	if s := d.Stats("b"); s.Waited != 3*ms || s.Waits != 1 {
+		t.Errorf("%+v", s)
+	}
+	d.pass(3 * ms)
+	if s := d.Stats("b"); s.Waited != 3*ms || s.Waits != 1 {
+		t.Errorf("%+v", s)
+	}
+	d.rest("a") // which does not wait
+	if s := d.Stats("a"); s.Waited != 0 || s.Waits != 1 || s.Turns != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A wait is late beyond what was said, but for what its own limit made it wait.
+func TestLate(t *testing.T) {
+	for _, c := range []struct {
+		most time.Duration
+		late uint64
+	}{{0, 0}, {5 * ms, 0}, {5*ms - 1, 1}} {
+		d := newDesk(t, Config{Turns: true}, 1)
+		d.join(Share{}, "a")
+		d.want("a")
+		d.decide().pass(20 * ms)
+		d.join(Share{Wait: c.most}, "b")
+		d.want("b")
+		if d.decide(); c.most == 0 { // only who is hurried interrupts
+			d.pass(5 * ms)
+		} else if d.shows("pp"); true {
+			d.pass(5 * ms)
+		}
+		d.rest("a")
+		d.decide()
+		if s := d.Stats("b"); s.Late != c.late || s.Waits != 1 || d.State("b").Mode != Run {
+			t.Errorf("%v: %+v", c.most, s)
+		}
+	}
+	d := newDesk(t, Config{}, 1)
+	d.join(Share{Wait: 5 * ms, Limit: 0.1}, "a")
+	d.want("a")
+	for d.decide(); d.Stats("a").Waits < 2; {
+		d.drain("a")
+		d.pass(ms)
+	}
+	if s := d.Stats("a"); s.Late != 0 || s.Waited < 40*ms || s.Throttled < 40*ms {
+		t.Errorf("%+v", s)
+	}
+}

@@ -1,0 +1,501 @@
+package schedule
+
+import (
+	"testing"
+	"time"
+)
+
+// ready returns a tenant of a GPU that is ready to run, and paused.
+func ready(d *desk, name string, s Share) *tenant {
+	d.join(s, name)
+	x := d.find(name)
+	x.wants, x.ever = true, true
+	return x
+}
+
+// Half a turn is longer where more than two tenants take turns, and twice as
+// long beside a gang.
+func TestHalf(t *testing.T) {
+	d := newDesk(t, Config{}, 2)
+	for i, want := range []time.Duration{5 * ms, 5 * ms, 6250 * us, 7500 * us, 8750 * us} {
+		if ready(d, string(rune('a'+i)), Share{}); d.half() != want {
+			t.Errorf("of %d: %v, not %v", i+1, d.half(), want)
+		}
+	}
+	d.find("e").dry, d.find("d").share.Held, d.find("c").wants = true, true, false
+	if d.half() != 5*ms {
+		t.Errorf("of two who are ready: %v", d.half())
+	}
+	d.Host.gpus[1].Join(0, "a", Share{})
+	d.Link(0, d.Host.gpus[1], "a")
+	if d.half() != 10*ms {
+		t.Errorf("beside a gang: %v", d.half())
+	}
+}
+
+// Who goes first: by class, then who is measured, who began just now, and who
+// is owed most, half a turn for who runs already.
+func TestRank(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	x, y := ready(d, "x", Share{}), ready(d, "y", Share{})
+	x.lag, y.lag = 3*ms, 0
+	d.GPU.now = time.Second
+	for what, c := range map[string]struct {
+		change func()
+		want   rank
+	}{
+		"paused":        {func() {}, rank{Normal, 3 * ms}},
+		"begins":        {func() { x.state.Mode, x.opened = Run, time.Second-2*ms+1 }, rank{Normal, first - 1}},
+		"runs":          {func() { x.state.Mode, x.opened = Run, time.Second-2*ms }, rank{Normal, 8 * ms}},
+		"nudged":        {func() { x.state.Mode, x.nudge = Run, time.Second }, rank{Normal, 3 * ms}},
+		"measured":      {func() { d.measured = x }, rank{Normal, first}},
+		"idle":          {func() { x.share.Class = Idle }, rank{Idle, 3 * ms}},
+		"hurried":       {func() { x.share.Wait = ms; x.lag = -10*ms + 1 }, rank{Realtime, -10*ms + 1}},
+		"ahead":         {func() { x.share.Wait = ms; x.lag = -10 * ms }, rank{Normal, -10 * ms}},
+		"idle, hurried": {func() { x.share.Wait, x.share.Class = ms, Idle }, rank{Idle, 3 * ms}},
+		"realtime":      {func() { x.share.Class = Realtime; x.lag = -time.Minute }, rank{Realtime, -time.Minute}},
+	} {
+		was, host := *x, *d.GPU
+		if c.change(); d.rankOf(x.unit) != c.want {
+			t.Errorf("%s: %+v, not %+v", what, d.rankOf(x.unit), c.want)
+		}
+		*x, *d.GPU = was, host
+	}
+	if (rank{Idle, 5}).compare(rank{Normal, 1}) <= 0 || (rank{Normal, 5}).compare(rank{Normal, 1}) >= 0 || (rank{1, 1}).compare(rank{1, 1}) != 0 {
+		t.Error("the order is wrong")
+	}
+}
+
+// A gang is as urgent as its most urgent rank, and owed what it is owed least.
+func TestRankOfGang(t *testing.T) {
+	d := newDesk(t, Config{}, 3)
+	x := ready(d, "x", Share{})
+	for i, g := range d.Host.gpus[1:] {
+		g.Join(0, "x", Share{Class: Class(i - 1)})
+		d.Link(0, g, "x")
+		g.find("x").wants, g.find("x").lag = i == 0, -time.Duration(i+1)*ms
+	}
+	x.lag = 4 * ms
+	if got := d.rankOf(x.unit); got != (rank{Normal, -ms}) || x.unit.lag() != -ms {
+		t.Errorf("%+v, %v", got, x.unit.lag())
+	}
+}
+
+// Who cannot run at once: those of another class, and those of whom one is
+// owed, unless one is light.
+func TestConflict(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
+	for what, c := range map[string]struct {
+		change func()
+		want   bool
+	}{
+		"nobody is owed": {func() {}, false},
+		"a is owed":      {func() { a.owed = true }, true},
+		"b is owed":      {func() { b.owed = true }, true},
+		"a is light":     {func() { a.owed, a.burst = true, ms }, false},
+		"b is light":     {func() { a.owed, b.burst = true, ms }, false},
+		"class":          {func() { a.unit.rank.class = Realtime }, true},
+		"class, light":   {func() { a.unit.rank.class, b.burst = Realtime, ms }, true},
+		"same class":     {func() { a.unit.rank.class, b.unit.rank.class = Realtime, Realtime }, false},
+		"turns":          {func() { d.Host.config.Turns = true }, true},
+	} {
+		x, y, u, v, config := *a, *b, *a.unit, *b.unit, d.Host.config
+		if c.change(); conflict(a, b) != c.want {
+			t.Errorf("%s: %v", what, !c.want)
+		}
+		*a, *b, *x.unit, *y.unit, d.Host.config = x, y, u, v, config
+	}
+}
+
+// A unit runs unless it may not on one of its GPUs, or who goes first there is
+// in its way.
+func TestFits(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
+	a.owed = true
+	for what, c := range map[string]struct {
+		change func()
+		want   bool
+	}{
+		"a is not let run": {func() {}, true},
+		"a goes first":     {func() { a.unit.granted = true }, false},
+		"a is blocked":     {func() { a.unit.blocked = true }, false},
+		"a is not ready":   {func() { a.unit.granted, a.dry = true, true }, true},
+		"a is not owed":    {func() { a.unit.granted, a.owed = true, false }, true},
+		"b is held":        {func() { b.share.Held = true }, false},
+		"b is dry":         {func() { b.dry = true }, false},
+	} {
+		x, y, u, v := *a, *b, *a.unit, *b.unit
+		if c.change(); b.unit.fits() != c.want {
+			t.Errorf("%s: %v", what, !c.want)
+		}
+		*a, *b, *x.unit, *y.unit = x, y, u, v
+	}
+}
+
+// Who wants nothing may begin at once, unless somebody is to run alone.
+func TestMayBegin(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
+	a.unit.granted, b.wants = true, false
+	for what, c := range map[string]struct {
+		change func()
+		want   bool
+	}{
+		"nobody is owed":       {func() {}, true},
+		"a is owed":            {func() { a.owed = true }, false},
+		"a is owed and paused": {func() { a.owed, a.unit.granted = true, false }, true},
+		"a rests":              {func() { a.owed, a.wants = true, false }, true},
+		"a is light":           {func() { a.owed, a.burst = true, ms }, true},
+		"a is realtime":        {func() { a.unit.rank.class = Realtime }, false},
+		"b is light":           {func() { a.owed, b.burst = true, ms }, true},
+		"b is hurried":         {func() { a.owed, b.share.Wait = true, ms }, true},
+		"b is idle":            {func() { b.share.Class = Idle }, false},
+		"b is held":            {func() { b.share.Held = true }, false},
+		"b is dry":             {func() { b.dry = true }, false},
+		"b wants":              {func() { b.wants = true }, false},
+		"turns":                {func() { d.Host.config.Turns = true }, false},
+	} {
+		x, y, u, v, config := *a, *b, *a.unit, *b.unit, d.Host.config
+		if c.change(); d.mayBegin(b) != c.want {
+			t.Errorf("%s: %v", what, !c.want)
+		}
+		*a, *b, *x.unit, *y.unit, d.Host.config = x, y, u, v, config
+	}
+}
+
+// Who drains is waited for by those who cannot run beside it.
+func TestClear(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
+	for what, c := range map[string]struct {
+		change func()
+		want   bool
+	}{
+		"nobody drains":    {func() {}, true},
+		"a drains":         {func() { a.drains = true }, false},
+		"b itself":         {func() { b.drains = true }, true},
+		"for too long":     {func() { a.drains, a.settled = true, true }, true},
+		"nudged":           {func() { a.nudge = ms }, false},
+		"a is light":       {func() { a.drains, a.burst = true, ms }, true},
+		"b is light":       {func() { a.drains, b.burst = true, ms }, true},
+		"b is hurried":     {func() { a.drains, b.share.Wait = true, ms }, true},
+		"hurried in turns": {func() { a.drains, b.share.Wait, d.Host.config.Turns = true, ms, true }, false},
+	} {
+		x, y, config := *a, *b, d.Host.config
+		if c.change(); b.unit.clear() != c.want {
+			t.Errorf("%s: %v", what, !c.want)
+		}
+		*a, *b, d.Host.config = x, y, config
+	}
+}
+
+// Those who run are told whether others do, and whether others wait.
+func TestFlags(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
+	d.know()
+	for what, c := range map[string]struct {
+		change        func()
+		beside, haste bool
+	}{
+		"both run":         {func() { b.state.Mode = Run }, true, false},
+		"b waits":          {func() {}, false, true},
+		"b rests":          {func() { b.wants = false }, false, false},
+		"b is held":        {func() { b.share.Held = true }, false, false},
+		"b may hurry":      {func() { b.wants, b.share.Wait = false, ms }, false, true},
+		"b is gone":        {func() { b.wants, b.share.Wait, b.sessions = false, ms, 0 }, false, false},
+		"a rests, b waits": {func() { a.wants = false }, false, true},
+		"a rests, b runs":  {func() { a.wants, b.state.Mode = false, Run }, true, false},
+		"b runs and rests": {func() { b.state.Mode, b.wants = Run, false }, false, false},
+	} {
+		x, y := *a, *b
+		a.state.Mode, d.changed = Run, false
+		c.change()
+		if d.flag(); a.state.Beside != c.beside || a.state.Haste != c.haste || d.changed != (c.beside || c.haste || b.state.Beside) {
+			t.Errorf("%s: %+v, changed %v", what, a.state, d.changed)
+		}
+		*a, *b = x, y
+	}
+}
+
+// The end of a turn is when others will have been owed more by half a turn, and
+// not before the minimum.
+func TestEnd(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
+	d.know()
+	d.GPU.now = time.Second
+	for what, c := range map[string]struct {
+		change func()
+		want   time.Duration // from now; -1 none
+	}{
+		"equal":         {func() { a.part, b.part = 0.5, 0.5 }, 5*ms + 1},
+		"a has more":    {func() { a.part, b.part = 0.75, 0.25 }, 10*ms + 1},
+		"all of it":     {func() { a.part, b.part = 1, 0 }, 100*ms + 1},
+		"a is ahead":    {func() { a.part, b.part, a.lag = 0.5, 0.5, -3*ms }, 2*ms + 1},
+		"a is overdue":  {func() { a.part, b.part, a.lag = 0.5, 0.5, -8*ms }, 0},
+		"the minimum":   {func() { a.lag, a.opened = -8*ms, time.Second-ms }, ms},
+		"b rests":       {func() { b.wants = false }, -1},
+		"b runs":        {func() { b.state.Mode = Run }, -1},
+		"b is less":     {func() { b.unit.rank.class = Idle }, -1},
+		"a limit":       {func() { b.wants, a.share.Limit, a.bucket = false, 0.5, 4*ms }, 8 * ms},
+		"an empty one":  {func() { b.wants, a.share.Limit, a.bucket = false, 0.5, 0 }, dregs},
+		"and it rests":  {func() { b.wants, a.wants, a.share.Limit, a.bucket = false, false, 0.5, 4*ms }, -1},
+		"limit or turn": {func() { a.part, b.part, a.share.Limit, a.bucket = 0.5, 0.5, 0.5, 4*ms }, 5*ms + 1},
+		"turn or limit": {func() { a.part, b.part, a.share.Limit, a.bucket = 0.5, 0.5, 0.5, 2*ms }, 4 * ms},
+	} {
+		x, y, u, v := *a, *b, *a.unit, *b.unit
+		a.state.Mode = Run
+		c.change()
+		if got := d.end(a); c.want < 0 && got != 0 || c.want >= 0 && off(got, time.Second+c.want) {
+			t.Errorf("%s: %v, not %v", what, got-time.Second, c.want)
+		}
+		*a, *b, *x.unit, *y.unit = x, y, u, v
+	}
+}
+
+// Who is alone: the one who wanted the GPU lately, or who has the only sessions.
+func TestAlone(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
+	b.wants, b.ever = false, false
+	d.GPU.now = time.Minute
+	for what, c := range map[string]struct {
+		change func()
+		want   *tenant
+	}{
+		"b never wanted":     {func() {}, a},
+		"b wants":            {func() { b.wants = true }, nil},
+		"b drains":           {func() { b.drains = true }, nil},
+		"b is open":          {func() { b.state.Mode = Open }, nil},
+		"b did lately":       {func() { b.ever, b.rested = true, time.Minute-silence+1 }, nil},
+		"b did once":         {func() { b.ever, b.rested = true, time.Minute-silence }, a},
+		"b is gone":          {func() { b.sessions, b.wants = 0, true }, a},
+		"b may hurry":        {func() { b.share.Wait = ms }, nil},
+		"b is realtime":      {func() { b.share.Class = Realtime }, nil},
+		"a rests":            {func() { a.wants, a.rested = false, time.Minute }, a},
+		"nobody ever did":    {func() { a.wants, a.ever = false, false }, nil},
+		"the only one there": {func() { a.wants, a.ever, b.sessions = false, false, 0 }, a},
+		"with a limit":       {func() { a.share.Limit = 0.5 }, nil},
+		"held":               {func() { a.share.Held = true }, nil},
+		"turns":              {func() { d.Host.config.Turns = true }, nil},
+		"nobody":             {func() { a.sessions, b.sessions = 0, 0 }, nil},
+	} {
+		x, y, config := *a, *b, d.Host.config
+		if c.change(); d.alone() != c.want {
+			t.Errorf("%s: %v", what, d.alone())
+		}
+		*a, *b, d.Host.config = x, y, config
+	}
+}
+
+// When something will have to be decided next.
+func TestWake(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	a := ready(d, "a", Share{})
+	d.know()
+	d.GPU.now, d.triedAt = time.Second, 0
+	now := func(at time.Duration) time.Duration { return time.Second + at }
+	for what, c := range map[string]struct {
+		change func()
+		want   time.Duration // from now; 0 never
+	}{
+		"paused":           {func() {}, 0},
+		"gone":             {func() { a.sessions, a.nudge = 0, now(ms) }, 0},
+		"nudged":           {func() { a.nudge = now(ms) }, ms},
+		"nudged long ago":  {func() { a.nudge = now(-ms) }, 10 * us},
+		"drains":           {func() { a.drains, a.paused, a.held = true, now(0), now(0) }, suspect},
+		"suspected":        {func() { a.drains, a.paused, a.held = true, now(-suspect), now(0) }, 40 * ms},
+		"has drained":      {func() { a.drains, a.paused, a.held = true, now(-50*ms), now(0) }, 0},
+		"of two sessions":  {func() { a.sessions, a.drains, a.paused, a.held = 2, true, now(0), now(0) }, patience},
+		"held long ago":    {func() { a.sessions, a.drains, a.paused, a.held = 2, true, now(0), now(-patience) }, suspect},
+		"dry":              {func() { a.dry, a.share.Limit, a.bucket = true, 0.5, 4*ms }, 2*ms + 1},
+		"dry and rests":    {func() { a.dry, a.share.Limit, a.bucket, a.wants, a.rested = true, 0.5, 4*ms, false, now(-silence) }, 0},
+		"light":            {func() { a.burst, a.began = ms, now(-ms) }, 2*brief - ms + 1},
+		"rests":            {func() { a.wants, a.rested = false, now(-ms) }, silence - ms},
+		"rests long":       {func() { a.wants, a.rested = false, now(-silence) }, 0},
+		"never wanted":     {func() { a.wants, a.ever, a.rested = false, false, now(-ms) }, 0},
+		"rests, open":      {func() { a.wants, a.state.Mode, a.rested = false, Open, now(-ms) }, 0},
+		"has an end":       {func() { a.state.Mode, a.state.End = Run, now(100*us) }, 100 * us},
+		"is overdue":       {func() { a.state.Mode, a.state.End = Run, now(0) }, 500 * us},
+		"runs":             {func() { a.state.Mode = Run }, 0},
+		"is owed":          {func() { a.state.Mode, a.owed, a.lag, a.part = Run, true, 3*ms, 0.5 }, 10*ms + 1},
+		"will be owed":     {func() { a.state.Mode, a.state.Beside, a.part, a.pace.beside = Run, true, 0.7, rate{} }, 10*ms + 1},
+		"has more":         {func() { a.state.Mode, a.state.Beside, a.part = Run, true, 0.7 }, 0},
+		"is measured":      {func() { a.state.Mode, d.measured, a.pace.tried = Run, a, now(-ms) }, measureTime - ms},
+		"tries":            {func() { a.state.Mode, d.triedAt = Run, now(-ms) }, tryTime - ms},
+		"tries for longer": {func() { a.state.Mode, d.triedAt = Run, now(-tryTime) }, 3 * tryTime},
+		"must not wait":    {func() { a.state.Mode, a.unit.rank.class, a.part, a.lag = Run, Realtime, 0.5, -5*ms }, 10*ms + 1},
+	} {
+		x, u, g := *a, *a.unit, *d.GPU
+		c.change()
+		if got := d.GPU.wake(); c.want == 0 && got != 0 || c.want != 0 && off(got, now(c.want)) {
+			t.Errorf("%s: %v, not %v", what, got-time.Second, c.want)
+		}
+		*a, *x.unit, *d.GPU = x, u, g
+	}
+}
+
+// Who is owed too much is so until that is made up; while it is tried what
+// running together gains, nobody is.
+func TestLatch(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
+	for what, c := range map[string]struct {
+		lag    time.Duration
+		was    bool
+		change func()
+		want   bool
+	}{
+		"little":         {2 * ms, false, func() {}, false},
+		"too much":       {2*ms + 1, false, func() {}, true},
+		"not made up":    {-ms + 1, true, func() {}, true},
+		"made up":        {-ms, true, func() {}, false},
+		"not ready":      {5 * ms, true, func() { a.dry = true }, false},
+		"measured":       {-5 * ms, false, func() { d.measured = a }, true},
+		"tries":          {5 * ms, true, func() { d.tried = 0 }, false},
+		"b has long ago": {5 * ms, true, func() { d.tried, d.triedAt = 3, -tryTime }, true},
+	} {
+		d.know()
+		x, g := *a, *d.GPU
+		a.lag, a.owed = c.lag, c.was
+		c.change()
+		if d.latch(a, 2*ms, -ms); a.owed != c.want {
+			t.Errorf("%s: owed %v", what, a.owed)
+		}
+		*a, *d.GPU = x, g
+	}
+	_ = b
+}
+
+// Where nobody is owed much and turns are better, who is owed most goes on
+// alone.
+func TestTurn(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(d *desk, a, b, c *tenant)
+		want   string
+	}{
+		"b":             {func(d *desk, a, b, c *tenant) {}, "b"},
+		"the first":     {func(d *desk, a, b, c *tenant) { a.lag = 2 }, "a"},
+		"c is owed":     {func(d *desk, a, b, c *tenant) { c.owed = true }, "c"},
+		"b rests":       {func(d *desk, a, b, c *tenant) { b.wants = false }, "a"},
+		"a is alone":    {func(d *desk, a, b, c *tenant) { b.wants, c.wants = false, false }, ""},
+		"it is tried":   {func(d *desk, a, b, c *tenant) { d.tried = 0 }, ""},
+		"b is measured": {func(d *desk, a, b, c *tenant) { d.measured, b.owed = b, true }, "b"},
+	} {
+		d := newDesk(t, Config{}, 1)
+		x, y, z := ready(d, "a", Share{}), ready(d, "b", Share{}), ready(d, "c", Share{})
+		x.lag, y.lag, z.lag = 1, 2, 0
+		d.know()
+		c.change(d, x, y, z)
+		d.turn()
+		got := ""
+		for _, o := range d.tenants {
+			if o.owed {
+				got += o.name
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, not %q", what, got, c.want)
+		}
+	}
+}
+
+// It is made up sooner where several get on clearly better together.
+func TestOwing(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
+	d.know()
+	for _, c := range []struct {
+		a, b float64
+		made time.Duration
+	}{{0.6, 0.5, 0}, {0.5, 0.5, -2 * ms}, {0.55, 0.55, 0}, {1, 0, -2 * ms}} {
+		a.pace.beside.launches, b.pace.beside.launches = c.a*2000, c.b*2000
+		if owing, made := d.owing(); owing != 2*ms || made != c.made {
+			t.Errorf("%+v: %v, %v", c, owing, made)
+		}
+	}
+	b.wants = false
+	a.pace.beside.launches = 2400
+	if _, made := d.owing(); made != -2*ms {
+		t.Errorf("alone: %v", made)
+	}
+}
+
+// What running together gains is tried once for each who contends, for a
+// moment, and again after a while.
+func TestTries(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	ready(d, "a", Share{})
+	d.know()
+	d.GPU.now, d.tried = time.Minute, 0
+	if d.tries() {
+		t.Error("alone")
+	}
+	b := ready(d, "b", Share{})
+	d.know()
+	d.tried, d.triedAt = 0, 0
+	if !d.tries() || d.triedAt != time.Minute {
+		t.Error("two")
+	}
+	d.GPU.now += tryTime - 1
+	if !d.tries() {
+		t.Error("ends too early")
+	}
+	d.GPU.now++
+	if d.tries() {
+		t.Error("ends too late")
+	}
+	b.pace.beside = rate{}
+	if !d.tries() {
+		t.Error("b is not known yet")
+	}
+	if d.GPU.now = time.Minute + 4*tryTime; d.tries() {
+		t.Error("for ever")
+	}
+	c := ready(d, "c", Share{})
+	if !d.tries() || d.triedAt != d.GPU.now {
+		t.Error("a third")
+	}
+	d.GPU.now += 4 * tryTime
+	if c.wants = false; d.tries() {
+		t.Error("two of three")
+	}
+	if c.wants = true; d.tries() {
+		t.Error("the same three")
+	}
+	at := d.triedAt
+	if d.GPU.now = at + tryAgain; d.tries() {
+		t.Error("again too early")
+	}
+	if d.GPU.now++; !d.tries() {
+		t.Error("not again")
+	}
+	if d.measured = c; d.tries() {
+		t.Error("while c is measured")
+	}
+	d.measured, d.Host.config.Turns = nil, true
+	if d.tries() {
+		t.Error("in turns")
+	}
+}
+
+// Who is owed, and cannot run beside who goes first, is not kept waiting by
+// those who come after it.
+func TestBlocked(t *testing.T) {
+	for owed, want := range map[time.Duration]string{3 * ms: "rpp", ms: "rrr"} {
+		d := newDesk(t, Config{}, 1)
+		a := ready(d, "a", Share{})
+		b, c := ready(d, "b", Share{}), ready(d, "c", Share{})
+		a.state.Mode, b.lag, c.lag = Run, owed, 0
+		d.know()
+		d.tried = 0 // what they gain is being tried, so that nobody has a turn
+		if owed > 2*ms {
+			d.know()
+		}
+		d.dirty = true
+		d.decide().shows(want)
+	}
+}

@@ -1,0 +1,221 @@
+package schedule
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The matrix holds kinds of programs beside one another, with weights. The
+// heavy ones are left out under the race detector.
+var matrix = []struct {
+	heavy bool
+	kinds []string
+	parts []float64
+	short float64 // by how much it is known to fall short
+}{
+	// What SCHEDULER.md measured.
+	{false, []string{"steps", "steps"}, []float64{70, 30}, 0},
+	{false, []string{"steps", "jax"}, []float64{70, 30}, 0},
+	{false, []string{"steps", "jax"}, []float64{30, 70}, 0},
+	{false, []string{"jax", "cupy"}, []float64{30, 70}, 0},
+	{true, []string{"queue", "loader"}, []float64{70, 30}, 0},
+	{true, []string{"gpt2", "decode"}, []float64{70, 30}, 0},
+	{false, []string{"queue", "tick"}, []float64{70, 30}, 0},
+	{false, []string{"steps", "tick"}, []float64{70, 30}, 0},
+	// Others.
+	{false, []string{"queue", "queue"}, []float64{70, 30}, 0},
+	{true, []string{"queue", "queue"}, []float64{90, 10}, 0},
+	{true, []string{"queue", "queue"}, []float64{50, 50}, 0},
+	{true, []string{"jax", "steps"}, []float64{70, 30}, 0},
+	{true, []string{"cupy", "jax"}, []float64{70, 30}, 0},
+	{true, []string{"cupy", "queue"}, []float64{50, 50}, 0},
+	{true, []string{"queue", "jax"}, []float64{70, 30}, 0},
+	{true, []string{"steps", "jax"}, []float64{90, 10}, 0},
+	{true, []string{"jax", "queue"}, []float64{90, 10}, 0},
+	{true, []string{"steps", "steps"}, []float64{50, 50}, 0},
+	{true, []string{"steps", "decode"}, []float64{70, 30}, 0},
+	{true, []string{"queue", "gpt2"}, []float64{70, 30}, 0},
+	{true, []string{"gpt2", "queue"}, []float64{70, 30}, 0.035},
+	{true, []string{"loader", "steps"}, []float64{70, 30}, 0},
+	{true, []string{"queue", "burst"}, []float64{70, 30}, 0},
+	{true, []string{"gpt2", "gpt2"}, []float64{50, 50}, 0},
+	{true, []string{"queue", "steps", "jax"}, []float64{50, 30, 20}, 0},
+	{true, []string{"queue", "steps", "jax"}, []float64{20, 30, 50}, 0},
+	{true, []string{"cupy", "jax", "steps"}, []float64{50, 30, 20}, 0},
+	{true, []string{"gpt2", "steps", "decode"}, []float64{50, 30, 20}, 0.06},
+	{true, []string{"queue", "queue", "tick"}, []float64{50, 30, 20}, 0},
+	{true, []string{"queue", "loader", "tick"}, []float64{50, 30, 20}, 0.065},
+}
+
+// begin is when a program is no newcomer any more.
+const begin = time.Second
+
+// A subject is what became of a program: parts of its lone throughput.
+type subject struct {
+	kind                    string
+	guarantee               float64
+	plain, hooked, worst    float64
+	p50, p99, alone         time.Duration // of a step, and its 99th percentile alone
+	loneWorst, lone, served float64
+}
+
+// rates returns steps a second, and the least of any second.
+func (p *program) rates(to time.Duration) (all, worst float64) {
+	all = p.rate(begin, to)
+	worst = all
+	for at := begin; at+time.Second <= to; at += 250 * ms {
+		worst = min(worst, p.rate(at, at+time.Second))
+	}
+	return all, worst
+}
+
+func percentile(d []time.Duration, part float64) time.Duration {
+	if len(d) == 0 {
+		return 0
+	}
+	d = slices.Sorted(slices.Values(d))
+	return d[int(float64(len(d)-1)*part)]
+}
+
+// lones are what kinds do alone, by kind.
+var lones = map[string]subject{}
+
+func alone(t testing.TB, name string) subject {
+	if s, ok := lones[name]; ok {
+		return s
+	}
+	p := kind(name, 1)
+	newWorld(t, true, nil, p).run(4 * time.Second)
+	s := subject{kind: name, alone: percentile(p.took, 0.99)}
+	s.lone, s.loneWorst = p.rates(4 * time.Second)
+	s.loneWorst /= s.lone
+	lones[name] = s
+	return s
+}
+
+// course runs programs beside one another, without the hook and with it.
+func course(t testing.TB, long time.Duration, kinds []string, weights []float64) (all []*subject, w *world) {
+	sum := 0.0
+	for i, name := range kinds {
+		s := alone(t, name)
+		all = append(all, &s)
+		sum += weights[i]
+	}
+	for _, plain := range []bool{true, false} {
+		var programs []*program
+		for i, name := range kinds {
+			p := kind(name, weights[i])
+			p.name = fmt.Sprint(i, name)
+			programs = append(programs, p)
+		}
+		w = newWorld(t, plain, nil, programs...)
+		w.run(long)
+		for i, p := range programs {
+			s := all[i]
+			rate, worst := p.rates(long)
+			if s.guarantee = weights[i] / sum; plain {
+				s.plain = rate / s.lone
+				continue
+			}
+			s.hooked, s.worst = rate/s.lone, worst/s.lone
+			s.p50, s.p99 = percentile(p.took, 0.5), percentile(p.took, 0.99)
+			s.served = w.machines[0].g.Stats(p.name).Served.Seconds() / long.Seconds()
+		}
+	}
+	return all, w
+}
+
+// modest says whether a program needs less than its guarantee, by what plain
+// slicing alone leaves to it and the others.
+func modest(all []*subject, a *subject) bool {
+	short := func(b *subject) bool { return b.plain < min(0.9, b.guarantee) }
+	return needs(all, a) <= a.guarantee && (a.plain >= 0.9 || !slices.ContainsFunc(all, short))
+}
+
+// needs estimates which part of the GPU a program has when it is alone.
+func needs(all []*subject, a *subject) float64 {
+	left := 1.0
+	for _, b := range all {
+		if a != b {
+			left -= b.plain
+		}
+	}
+	return min(left/a.plain, 1)
+}
+
+// moved returns the sum of parts that plain slicing would have at the split
+// that guarantees enforce.
+func moved(all []*subject) (sum float64, enforced bool) {
+	had, has, kept, rest := 0.0, 0.0, 0.0, 0.0
+	for _, a := range all {
+		switch {
+		case modest(all, a):
+			sum += a.plain
+			kept += max(0, needs(all, a)*a.plain)
+		case a.plain < a.guarantee:
+			enforced = true
+			had, has = had+a.plain, has+a.guarantee
+		default:
+			rest += a.plain
+		}
+	}
+	scale := 1.0
+	if before := 1 - had - kept; before > 0 {
+		scale = min(1, max(0, (1-has-kept)/before))
+	}
+	return sum + has + rest*scale, enforced
+}
+
+// judge returns what was missed.
+func judge(all []*subject, short float64) (missed []string) {
+	miss := func(what string, got, want float64) {
+		if !(got >= want-short) {
+			missed = append(missed, fmt.Sprintf("%s %.3f < %.3f", what, got, want))
+		}
+	}
+	hooked, plain := 0.0, 0.0
+	for _, a := range all {
+		hooked, plain = hooked+a.hooked, plain+a.plain
+		part, second := a.guarantee-0.02, a.guarantee-0.05
+		if modest(all, a) {
+			part = min(0.97, a.plain-0.02)
+			second = part - 0.03
+		}
+		miss(a.kind, a.hooked, part)
+		miss(a.kind+" in 1 s", a.worst, second*min(1, a.loneWorst))
+	}
+	want := 0.98 * plain
+	if sum, enforced := moved(all); enforced {
+		want = 0.97 * sum
+	}
+	miss("sum", hooked, want)
+	return missed
+}
+
+// TestMatrix holds the schedule against the guarantee, and against what plain
+// slicing gets out of the GPU. With -v it prints the table.
+func TestMatrix(t *testing.T) {
+	const long = 8 * time.Second
+	for _, c := range matrix {
+		if c.heavy && race {
+			continue
+		}
+		all, w := course(t, long, c.kinds, c.parts)
+		var row strings.Builder
+		for _, a := range all {
+			fmt.Fprintf(&row, " | %s %.0f: plain %.3f hooked %.3f, in 1 s %.2f, p50 %v p99 %v (alone %v), served %.2f",
+				a.kind, 100*a.guarantee, a.plain, a.hooked, a.worst, a.p50, a.p99, a.alone, a.served)
+		}
+		missed := judge(all, c.short)
+		t.Logf("%v%s | %d decisions, %+v %s", c.kinds, row.String(), w.decides, w.machines[0].g.System(), strings.Join(missed, ", "))
+		for _, m := range missed {
+			t.Errorf("%v %v: %s", c.kinds, c.parts, m)
+		}
+		if most := 2500 * int(long/time.Second); w.decides > most {
+			t.Errorf("%v %v: %d decisions, more than %d", c.kinds, c.parts, w.decides, most)
+		}
+	}
+}
