@@ -100,8 +100,8 @@ static uint64_t idle_after(uint32_t flags)
 
 static void an_idle_turn_is_given_back(void)
 {
-	CHECK(idle_after(0) >= 5000000);
-	CHECK(idle_after(0) >= 5000000 && fake_launched == 2);
+	CHECK(idle_after(0) >= 2000000);
+	CHECK(idle_after(0) >= 2000000 && fake_launched == 2);
 }
 
 /* It matters to others: at once, but not so soon that the pauses between steps
