@@ -54,7 +54,7 @@ test: tools
 # Shares of true time and memory, on a simulated GPU that real processes share:
 # alone, because what else runs takes time from them.
 test-shares:
-	@go test -count=1 -p 1 -v -run '^(TestShares|TestWorkConservation|TestSmallKernels|TestDeath.*|TestMemoryRace|TestBrokerKilled|TestEnforcer.*|TestPausedOverRestart|TestGangs|TestNothingHangs)$$' ./enforcer \
+	@go test -count=1 -timeout 20m -p 1 -v -run '^(TestShares|TestWorkConservation|TestSmallKernels|TestDeath.*|TestMemoryRace|TestBrokerKilled|TestEnforcer.*|TestPausedOverRestart|TestGangs|TestNothingHangs)$$' ./enforcer \
 		| grep -v -e '^=== ' -e '^ *--- PASS'; exit $${PIPESTATUS[0]}
 
 # On a machine with an NVIDIA GPU.
