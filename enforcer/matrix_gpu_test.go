@@ -92,6 +92,10 @@ func measureMatrix(t *testing.T, specs []string) {
 	}
 }
 
+// program is what a member runs, and where: what it does alone does not depend
+// on more.
+func (m member) program() string { return fmt.Sprint(m.Kind, m.GPUs) }
+
 // A post is what a worker is for: a tenant, with the hook or without.
 type post struct {
 	tenant string

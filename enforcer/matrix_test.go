@@ -84,10 +84,6 @@ type member struct {
 	GPUs     []int   `json:"gpus"`
 }
 
-// program is what a member runs, and where: what it does alone does not depend
-// on more.
-func (m member) program() string { return fmt.Sprint(m.Kind, m.GPUs) }
-
 func (m member) gang() bool { return slices.Contains(gangs, m.Kind) }
 
 // silent is a member that has no throughput.

@@ -61,7 +61,6 @@ type rank1 struct {
 	busy       time.Duration // when it had work last
 	launched   uint64
 	reported   time.Duration
-	since      time.Duration // of busy in Open
 	outstand   time.Duration
 	done       time.Duration // GPU time
 	completed  int

@@ -506,20 +506,26 @@ static void gangs_step_together(void) { near(gang_of_two(1), 100, 3, "100 steps 
 static void gangs_may_share_a_gpu(void) { near(gang_of_two(0), 205, 20, "100 steps on one GPU, ms"); }
 
 /* A child that begins nothing, or whose kernel waits for a partner that never
- * comes, and says when it has launched it. */
-static pid_t lonely(int ready, bool begins)
+ * comes, once it has launched it. */
+static pid_t lonely(bool begins)
 {
-	pid_t child = fork();
 	CUstream s;
+	int ready[2];
+	pid_t child;
+	char c;
 
-	if (child)
+	IS(pipe(ready), 0);
+	child = fork();
+	if (child) {
+		IS(read(ready[0], &c, 1), 1);
 		return child;
+	}
 	start_two();
 	s = stream_on(context);
 	if (!begins)
 		IS(run(1000000000000, s), 0);
 	IS(meet(0, 4, 1, 1, 2, s), 0);
-	IS(write(ready, "x", 1), 1);
+	IS(write(ready[1], "x", 1), 1);
 	pause();
 	_exit(0);
 }
@@ -528,13 +534,8 @@ static void who_waits_spins_its_slices_away(void)
 {
 	CUevent a, b;
 	CUstream s, t;
-	int ready[2];
-	pid_t child;
-	char c;
+	pid_t child = lonely(true);
 
-	IS(pipe(ready), 0);
-	child = lonely(ready[1], true);
-	IS(read(ready[0], &c, 1), 1);
 	start();
 	s = stream_on(context);
 	t = stream_on(context);
@@ -561,13 +562,8 @@ static void who_waits_spins_its_slices_away(void)
 static void a_dead_partner_is_waited_for(void)
 {
 	CUstream s;
-	int ready[2];
-	pid_t child;
-	char c;
+	pid_t child = lonely(false);
 
-	IS(pipe(ready), 0);
-	child = lonely(ready[1], false);
-	IS(read(ready[0], &c, 1), 1);
 	start();
 	s = stream_on(context);
 	IS(meet(0, 4, 1, 0, 2, s), 0);
