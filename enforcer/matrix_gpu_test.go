@@ -160,17 +160,6 @@ func (m *matrix) terms(cell []member) (all []terms) {
 	return all
 }
 
-// rule lets the weights and classes of a cell hold.
-func (m *matrix) rule(cell []member) {
-	m.t.Helper()
-	raw, err := json.Marshal(m.terms(cell))
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	m.broker.tell(string(raw))
-	m.broker.hear(m.t, 5*time.Second, "reloaded")
-}
-
 // postsOf returns the posts that members need, each once.
 func (m *matrix) postsOf(members []member) (posts []post) {
 	for _, a := range members {
@@ -284,7 +273,7 @@ func (m *matrix) fill(v *verdict, members []member) error {
 	if err != nil {
 		return fmt.Errorf("plain: %w", err)
 	}
-	m.rule(members)
+	m.rule(m.t, m.terms(members)...)
 	before, books, began := m.charged(), m.books(), time.Now()
 	hooked, err := m.side(*matrixSeconds, members, false)
 	if err != nil {
@@ -308,7 +297,7 @@ func (m *matrix) alone(a member) error {
 	if _, known := m.lone[a.program()]; known || a.silent() {
 		return nil
 	}
-	m.rule(nil)
+	m.rule(m.t, m.terms(nil)...)
 	found, err := m.side(*matrixLone, []member{a}, false)
 	if err == nil && found[a.Tenant].Rate <= 0 {
 		err = fmt.Errorf("%s completed nothing", a.Tenant)

@@ -3,6 +3,7 @@
 package enforcer_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -59,6 +60,17 @@ func newPool(t *testing.T, seats ...seat) *pool {
 	}
 	p.govern(t, tenants...)
 	return p
+}
+
+// rule lets other terms hold.
+func (h *host) rule(t *testing.T, tenants ...terms) {
+	t.Helper()
+	raw, err := json.Marshal(tenants)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.broker.tell(string(raw))
+	h.broker.hear(t, 5*time.Second, "reloaded")
 }
 
 // prepare starts the workers that are not there yet and lets all build their

@@ -24,6 +24,7 @@ import (
 // how long each is.
 
 var sharePairs = flag.Int("share.pairs", 12, "`pairs` of a plain and a hooked run that overhead is measured by")
+var shareOverhead = flag.Float64("share.overhead", 1.5, "`seconds` of each of their runs")
 
 func TestGPUShares(t *testing.T) {
 	p := newPool(t, w10, w20, w30, w50, x50, w70, w90)
@@ -110,26 +111,40 @@ func overhead(t *testing.T, name string, goal float64, pair func(plainFirst bool
 	}
 }
 
-// TestGPUOverhead measures what the hook costs a tenant that is alone and has
-// no limit. The two of a pair run one after the other, by turns in either order,
-// pinned to the same processors.
+// overheadKinds are programs whose pace is compared with and without the hook.
+var overheadKinds = []string{"train", "gpt2", "steps", "decode", "loader", "small"}
+
+// TestGPUOverhead measures what the hook costs a tenant that has no limit: alone,
+// and beside a tenant that is connected and silent but whose launches must not
+// wait, so that every launch is counted. The two of a pair run one after the
+// other, by turns in either order, pinned to the same processors.
 func TestGPUOverhead(t *testing.T) {
-	alone := seat{"alone", 1, false}
-	t.Run("train", func(t *testing.T) {
-		p := newPool(t, alone)
-		plain, hooked := role{plain1, "train"}, role{alone, "train"}
-		p.prepare(t, plain, hooked)
-		p.workers[plain1].pin(t, 4)
-		p.workers[alone].pin(t, 4)
-		overhead(t, "train", 0.3, func(plainFirst bool) (float64, float64) {
-			if plainFirst {
-				a := p.rate(t, plain, 1.5)
-				return a, p.rate(t, hooked, 1.5)
-			}
-			b := p.rate(t, hooked, 1.5)
-			return p.rate(t, plain, 1.5), b
-		})
-	})
+	alone, guest := seat{"alone", 1, false}, seat{"guest", 1, false}
+	p := newPool(t, alone)
+	for _, who := range []string{"lone", "counted"} {
+		if who == "counted" {
+			p.rule(t, terms{guest.name, broker.Quota{Weight: 1, Limit: 1, Wait: time.Millisecond}}, tenant(alone.name, 1))
+			p.prepare(t, role{guest, "silent"})
+			p.workers[guest].tell("run silent 600")
+		}
+		for _, kind := range overheadKinds {
+			t.Run(who+"_"+kind, func(t *testing.T) {
+				plain, hooked := role{plain1, kind}, role{alone, kind}
+				p.prepare(t, plain, hooked)
+				p.workers[plain1].pin(t, 4)
+				p.workers[alone].pin(t, 4)
+				p.rate(t, plain, 1) // what ran last on these processors is forgotten
+				overhead(t, who+" "+kind, 0.3, func(plainFirst bool) (float64, float64) {
+					if plainFirst {
+						a := p.rate(t, plain, *shareOverhead)
+						return a, p.rate(t, hooked, *shareOverhead)
+					}
+					b := p.rate(t, hooked, *shareOverhead)
+					return p.rate(t, plain, *shareOverhead), b
+				})
+			})
+		}
+	}
 	t.Run("launches", func(t *testing.T) {
 		p := newPool(t, alone)
 		overhead(t, "200,000 empty launches", 1, func(plainFirst bool) (float64, float64) {

@@ -58,8 +58,8 @@ type Options struct {
 	// Enforcer returns the part of the statistics that is not the broker's. It
 	// may be nil, and must not call the broker.
 	Enforcer   func() *wire.EnforcerStats
-	InFlight   time.Duration // of work that a process may queue during its turn; 0 is 750 us
-	Turn       time.Duration // 0 is the schedule's default
+	InFlight   time.Duration // of work that a process may queue beside one whose launches must not wait; 0 is 750 us
+	Turn       time.Duration // of one of two equal tenants, and of work that a process may queue otherwise; 0 is 10 ms
 	FailClosed bool          // without a broker, launches wait
 
 	MaxSessions int    // 0 is 12000
@@ -81,9 +81,6 @@ var defaults = timing{
 	release: 2 * time.Second, poll: 100 * time.Millisecond,
 	perSession: 2000, perUser: 20_000, maxGPUs: 64,
 }
-
-// freely is how much work a process may queue while nobody waits for it.
-const freely = 20 * time.Millisecond
 
 // heartbeat is how often a process is to send PING.
 const heartbeat = time.Second
@@ -117,6 +114,7 @@ func New(o Options) (*Broker, error) {
 	if o.Policy == nil {
 		return nil, errors.New("make broker: no policy")
 	}
+	o.Turn = orElse(o.Turn, 10*time.Millisecond)
 	o.InFlight, o.ProcFS = orElse(o.InFlight, 750*time.Microsecond), orElse(o.ProcFS, "/proc")
 	o.MaxSessions, o.MaxPerUID = orElse(o.MaxSessions, 12000), orElse(o.MaxPerUID, 4096)
 	b := &Broker{

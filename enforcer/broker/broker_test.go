@@ -25,7 +25,7 @@ func TestSession(t *testing.T) {
 	if w := c.welcome; w.GPUs != 1 || w.Heartbeat != 1000 || w.FailClosed != 1 || wire.Text(w.Tenant[:]) != "a" || w.Token == 0 {
 		t.Errorf("the welcome is %+v", w)
 	}
-	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen || turn.Share != 1000 || turn.InFlight != 20_000 {
+	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen || turn.Share != 1000 || turn.InFlight != 10_000 {
 		t.Errorf("alone: %+v", turn)
 	}
 	if used, limit := c.page.Memory(0); used != 0 || limit != 1000 {
@@ -35,7 +35,7 @@ func TestSession(t *testing.T) {
 	if n := b.Stats().Sessions["active"]; n != 1 {
 		t.Errorf("%d active sessions", n)
 	}
-	if h := b.Stats().Hooks; len(h) != 1 || h[0] != (wire.HookStats{Version: "0.1", ABI: "2.0", Sessions: 1}) {
+	if h := b.Stats().Hooks; len(h) != 1 || h[0] != (wire.HookStats{Version: "0.1", ABI: "3.0", Sessions: 1}) {
 		t.Errorf("hooks: %+v", h)
 	}
 	c.send(wire.TypeBye, nil)

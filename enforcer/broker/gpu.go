@@ -149,15 +149,15 @@ func (g *gpu) show(p *party) {
 	}
 }
 
-// inFlight returns how much work a process may queue on a stream: little while
-// others wait, so that it drains soon; else enough that a program whose
-// processor runs ahead of the GPU at times, and behind it at others, loses
-// nothing.
+// inFlight returns how much work a process may queue on a stream at most: little
+// where others must not wait; else enough that a program whose processor runs
+// ahead of the GPU at times, and behind it at others, loses nothing. The hook
+// keeps it as small as the program's pace allows.
 func (b *Broker) inFlight(s schedule.State) time.Duration {
-	if s.Haste {
+	if s.Urgent {
 		return b.options.InFlight
 	}
-	return freely
+	return b.options.Turn
 }
 
 // show writes a seat's slot.

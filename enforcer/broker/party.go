@@ -79,7 +79,7 @@ func (t *seat) note(u *wire.Usage) schedule.Usage {
 			t.said[i] = n
 		}
 	}
-	return schedule.Usage{Launched: u.Launched, Busy: hint(u.Busy), Longest: hint(u.Longest)}
+	return schedule.Usage{Launched: u.Launched, Solo: u.Solo, SoloTime: hint(u.SoloTime), Busy: hint(u.Busy), Longest: hint(u.Longest)}
 }
 
 // join takes the seat for a tenant's session.

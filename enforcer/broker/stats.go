@@ -116,7 +116,7 @@ func (b *Broker) Stats() wire.Stats {
 }
 
 // abi is the protocol's version: all sessions have the same major.
-const abi = "2.0"
+const abi = "3.0"
 
 // read returns the counters of what has happened at all.
 func (c *counters) read() []wire.RequestStats {

@@ -18,10 +18,10 @@ func endless(b *Broker) { b.times.host = schedule.New(schedule.Config{Drain: tim
 // TestTurns has a second tenant want the GPU: each has it alone for a while, so
 // that it is known how fast it gets on, and not before the other has drained.
 func TestTurns(t *testing.T) {
-	b := start(t, Options{InFlight: 300 * time.Microsecond}, endless)
+	b := start(t, Options{}, endless)
 	c := dial(t, b, "a", 1)
 	d := dial(t, b, "b", 1)
-	if turn := d.page.Turn(0); turn.Mode != wire.ModeRun || turn.Flags != 0 || turn.End != 0 || turn.InFlight != 20_000 {
+	if turn := d.page.Turn(0); turn.Mode != wire.ModeRun || turn.Flags != 0 || turn.End != 0 || turn.InFlight != 10_000 {
 		t.Errorf("who wants nothing begins with %+v", turn)
 	}
 	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen {
@@ -29,7 +29,7 @@ func TestTurns(t *testing.T) {
 	}
 	d.queue(0)
 	first := c.page.Turn(0)
-	if first.Flags != wire.Haste || first.InFlight != 300 || first.End == 0 || first.Share != 500 {
+	if first.Flags != wire.Haste|wire.Beside || first.InFlight != 10_000 || first.End == 0 || first.Share != 500 {
 		t.Errorf("who another waits for has %+v", first)
 	}
 	c.mode(0, wire.ModePause)
@@ -52,8 +52,23 @@ func TestTurns(t *testing.T) {
 	}
 	d.yield(0, wire.WhyIdle)
 	c.until(0, "free again", func(turn wire.Turn) bool {
-		return turn.Mode == wire.ModeRun && turn.Flags == 0 && turn.End == 0 && turn.InFlight == 20_000
+		return turn.Mode == wire.ModeRun && turn.Flags == 0 && turn.End == 0 && turn.InFlight == 10_000
 	})
+}
+
+// Little may be queued beside one whose launches must not wait, be it idle; what
+// it may queue itself is another matter.
+func TestUrgent(t *testing.T) {
+	b := start(t, Options{InFlight: 300 * time.Microsecond, Turn: 5 * time.Millisecond, Policy: book{quotas: map[string]Quota{"a": {}, "b": {Wait: time.Millisecond}}}}, nil)
+	c := dial(t, b, "a", 1)
+	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen || turn.InFlight != 5_000 {
+		t.Errorf("alone: %+v", turn)
+	}
+	d := dial(t, b, "b", 1)
+	c.until(0, "little", func(turn wire.Turn) bool { return turn.Mode == wire.ModeRun && turn.InFlight == 300 })
+	if turn := d.page.Turn(0); turn.InFlight != 5_000 {
+		t.Errorf("who must not wait: %+v", turn)
+	}
 }
 
 // TestShares has two tenants that always want the GPU, and say what they do,

@@ -17,7 +17,11 @@
 #define STALL_MOST_NS 40000000 /* that doubles with each launch that passes for it, up to this */
 
 #define GRAPH_NS 1000000    /* a graph's cost while nothing is known of it */
-#define CREDIT_NS 100000    /* of work may go by without a look, */
+#define BOUND_NS 750000     /* of work that a stream may have queued, where more gains nothing */
+#define DRY_NS 100000       /* hardly any */
+#define BOUND_AGAIN 1000000000 /* less is tried again so long after */
+#define CREDIT_NS 100000    /* of work may go by without a look, or a part of the bound, */
+#define CREDIT_PART 8
 #define CREDIT_MOST 32      /* and so many launches */
 
 enum verdict { PASS, QUEUED, HELD, CHANGED };
@@ -53,12 +57,39 @@ static void outside(struct gs_thread *t, struct gs_launch *l)
 }
 
 /* How much work a stream may have queued: in OPEN much, but not so much that
- * nobody could come beside for seconds. */
-static uint64_t cap_ns(const struct gs_slot *slot)
+ * nobody could come beside for seconds; else little, so that it drains soon,
+ * and as much as the page allows where the program would lose by less. */
+static uint64_t cap_ns(const struct gs_stream *e, const struct gs_slot *slot)
 {
 	if (__atomic_load_n(&slot->mode, __ATOMIC_RELAXED) == GS_OPEN)
 		return GS_AHEAD;
-	return (uint64_t)__atomic_load_n(&slot->inflight_us, __ATOMIC_RELAXED) * 1000;
+	uint64_t most = (uint64_t)__atomic_load_n(&slot->inflight_us, __ATOMIC_RELAXED) * 1000;
+	uint64_t bound = e->bound_ns > BOUND_NS ? e->bound_ns : BOUND_NS;
+	return bound < most ? bound : most;
+}
+
+/* A program that waited for the bound, and then has hardly anything queued when
+ * it launches again, could have queued more while it was faster than the GPU. */
+static void widen(struct gs_stream *e, const struct gs_slot *slot, uint64_t now)
+{
+	if (!e->bounded)
+		return;
+	gs_marker_look(e);
+	if (gs_marker_left(e, now) > DRY_NS)
+		return;
+	e->bounded = false;
+	e->bound_ns = 2 * cap_ns(e, slot);
+	e->bound_set = now;
+}
+
+/* A launch waits for the bound. Who needed more a while ago may not now. */
+static void bounded(struct gs_stream *e, uint64_t now)
+{
+	e->bounded = true;
+	if (now - e->bound_set < BOUND_AGAIN)
+		return;
+	e->bound_ns /= 2;
+	e->bound_set = now;
 }
 
 /* A launch that is let go on to be marked. A graph that is to be measured must
@@ -79,7 +110,19 @@ static uint32_t credit(const struct gs_stream *e, const struct gs_launch *l)
 
 	if (l->graph || e->stray || !cost)
 		return 0;
-	return cost >= CREDIT_NS ? 0 : cost * CREDIT_MOST <= CREDIT_NS ? CREDIT_MOST : (uint32_t)(CREDIT_NS / cost);
+	uint64_t most = e->bound_ns / CREDIT_PART > CREDIT_NS ? e->bound_ns / CREDIT_PART : CREDIT_NS;
+	return (most - 1) / cost < CREDIT_MOST ? (uint32_t)((most - 1) / cost) : CREDIT_MOST;
+}
+
+/* A turn begins with this launch. The helper may be fast asleep, since there was
+ * nothing to do. */
+static void begin(struct gs_gpu *g, const struct gs_slot *slot, uint64_t turn, uint64_t now)
+{
+	bool idle = g->told == GS_NO_WORK;
+
+	gs_turns_begin(g, GS_TURN, turn, __atomic_load_n(&slot->flags, __ATOMIC_RELAXED), now);
+	if (idle)
+		gs_bell_ring(atomic_load(&gs_page));
 }
 
 /* Whether the launch may be made now, as the page says. passes is for one that
@@ -102,15 +145,18 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 		v = CHANGED;
 	} else {
 		if (mode == GS_RUN && (g->turn != turn || g->phase != GS_TURN))
-			gs_turns_begin(g, GS_TURN, turn, now);
+			begin(g, slot, turn, now);
 		if (mode != GS_OPEN)
 			gs_turns_ask(g, false);
 		if (t)
 			gs_stream_settle(t, now);
+		widen(e, slot, now);
 		if (passes)
 			e->stalled = true;
-		else if (mode != GS_PAUSE && gs_marker_left(e, now) > cap_ns(slot))
+		else if (mode != GS_PAUSE && gs_marker_left(e, now) > cap_ns(e, slot))
 			v = QUEUED;
+		if (v == QUEUED)
+			bounded(e, now);
 		if (v == PASS) {
 			count(e, l, now);
 			if (t)
@@ -126,7 +172,7 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 static bool wait_queue(struct gs_stream *e, struct gs_launch *l, struct gs_page *page, uint32_t bell, uint64_t began)
 {
 	struct gs_gpu *g = e->gpu;
-	uint64_t now = gs_now(), cap = cap_ns(&page->slot[gs_gpu_index(g)]), nap = 0;
+	uint64_t now = gs_now(), cap = cap_ns(e, &page->slot[gs_gpu_index(g)]), nap = 0;
 	bool stalled = false;
 
 	gs_gpu_lock(g);

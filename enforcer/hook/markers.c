@@ -210,10 +210,13 @@ void gs_gate_graph_forget(void *exec)
 	}
 }
 
-static void average(uint64_t *cost, uint64_t sample)
+/* Beside others, what took longer had to wait for them. */
+static void average(uint64_t *cost, uint64_t sample, bool beside)
 {
 	if (!sample)
 		sample = 1;
+	if (beside && *cost && sample > *cost)
+		return;
 	*cost = *cost ? (*cost * 7 + sample) / 8 : sample;
 	if (!*cost)
 		*cost = 1;
@@ -239,6 +242,27 @@ static uint64_t passed_at(const struct gs_stream *e, const struct gs_marker *m, 
 	return at < m->recorded_ns ? m->recorded_ns : at;
 }
 
+/* How fast the program gets on while nobody else runs: what passes from a
+ * turn's first launch to its last marker, since what comes after that is not
+ * known to be its pace. */
+static void pace(struct gs_gpu *g, const struct gs_marker *m, uint64_t at)
+{
+	if (g->phase != GS_TURN || g->flags & GS_BESIDE || m->recorded_ns < g->began_ns)
+		return;
+	if (g->unpaced) {
+		g->unpaced = false;
+		g->paced_ns = at;
+		return;
+	}
+	if (!g->paced_ns)
+		g->paced_ns = m->first_ns > g->began_ns ? m->first_ns : g->began_ns;
+	g->usage.solo += m->real;
+	if (at <= g->paced_ns)
+		return;
+	g->usage.solo_ns += at - g->paced_ns;
+	g->paced_ns = at;
+}
+
 static void account(struct gs_stream *e, const struct gs_marker *m, uint64_t at, bool sure)
 {
 	struct gs_gpu *g = e->gpu;
@@ -249,6 +273,7 @@ static void account(struct gs_stream *e, const struct gs_marker *m, uint64_t at,
 	if (at - m->recorded_ns > STALLED_NS)
 		gs_gate_drained(); /* what had stalled goes on: to let launches pass has helped */
 	g->progress_ns = at;
+	pace(g, m, at);
 	if (at > g->usage.last_ns)
 		g->usage.last_ns = at;
 	if (m->uneven || at < from || !sure)
@@ -260,9 +285,9 @@ static void account(struct gs_stream *e, const struct gs_marker *m, uint64_t at,
 	}
 	struct gs_graph *graph = m->graph ? graph_of(g, m->graph) : NULL;
 	if (graph)
-		average(&graph->cost, (at - from) / m->launches);
+		average(&graph->cost, (at - from) / m->launches, g->flags & GS_BESIDE);
 	else if (!m->graph)
-		average(&e->cost, (at - from) / m->launches);
+		average(&e->cost, (at - from) / m->launches, g->flags & GS_BESIDE);
 }
 
 static void reap(struct gs_stream *e)

@@ -46,6 +46,9 @@ struct gs_stream {
 	struct gs_thread *thread; /* whose own; else NULL */
 	_Atomic bool opened;      /* may hold launches that went uncounted in OPEN */
 	bool stalled;             /* a launch passed the bound, because what is queued made no progress since */
+	bool bounded;             /* a launch waited for the bound, and the stream has had work since */
+	uint64_t bound_ns;        /* of work that may be queued: as little as costs the program nothing; 0 the least */
+	uint64_t bound_set;       /* when that changed */
 	bool broken;              /* the driver refused something: let pass for good */
 	bool stray;               /* not one stream: what is left of those that are gone, or had no room */
 	struct gs_marker now;     /* what has been launched since the last marker */
@@ -80,6 +83,8 @@ struct gs_gpu {
 	_Atomic uint64_t gone; /* launches of threads that are gone or launch on another GPU now */
 	_Atomic uint64_t crowd, crowded; /* launches of threads without a place: ever, and under way */
 	uint64_t progress_ns; /* when it was seen to pass a marker last */
+	uint64_t paced_ns;    /* up to when it is known how fast the program gets on alone; 0 nothing is of this turn */
+	bool unpaced;         /* what is under way was launched before that is to be known: it begins with the next marker */
 	uint64_t longest_ns;  /* launch, of late */
 	unsigned waiting;     /* threads that wait at the gate */
 
@@ -198,7 +203,7 @@ void gs_turns_ask(struct gs_gpu *g, bool again);
 void gs_turns_seat(struct gs_gpu *g);
 /* Tells it of a communicator that this process is a rank of with this GPU. */
 void gs_turns_group(struct gs_gpu *g, uint64_t group);
-void gs_turns_begin(struct gs_gpu *g, enum gs_phase phase, uint64_t turn, uint64_t now);
+void gs_turns_begin(struct gs_gpu *g, enum gs_phase phase, uint64_t turn, uint32_t flags, uint64_t now);
 void gs_turns_forked(void); /* without the lock */
 
 /* ---- gate.c ---- */

@@ -171,7 +171,7 @@ static void set_deep(struct gs_gpu *g, bool deep)
 /* The page may say OPEN for so short a time that nobody here sees it but the
  * threads that launch: what they did since the phase became GIVEN counts as
  * launched in OPEN. */
-void gs_turns_begin(struct gs_gpu *g, enum gs_phase phase, uint64_t turn, uint64_t now)
+void gs_turns_begin(struct gs_gpu *g, enum gs_phase phase, uint64_t turn, uint32_t flags, uint64_t now)
 {
 	bool free = g->phase == GS_UNGATED;
 
@@ -192,7 +192,11 @@ void gs_turns_begin(struct gs_gpu *g, enum gs_phase phase, uint64_t turn, uint64
 	g->phase = phase;
 	g->turn = turn;
 	g->began_ns = now;
-	g->flags = 0;
+	g->flags = flags;
+	g->paced_ns = 0;
+	g->unpaced = g->uncounted;
+	for (struct gs_stream *e = g->streams; e; e = e->next)
+		e->bounded = false; /* that it runs empty now is no wonder */
 }
 
 static void give(struct gs_gpu *g, enum gs_why why, uint64_t now)
@@ -251,6 +255,8 @@ static uint64_t step_turn(struct gs_gpu *g, uint32_t flags, uint64_t now)
 
 	if (g->flags != flags || (flags & GS_BESIDE && now - g->told_ns >= TELL_NS))
 		tell(g, GS_USAGE, 0, now);
+	if ((g->flags ^ flags) & GS_BESIDE)
+		g->unpaced = true;
 	g->flags = flags;
 	if (now - last < STILL_NS) {
 		gs_marker_reap(g);
@@ -295,7 +301,7 @@ static uint64_t step_pause(struct gs_gpu *g, uint64_t turn, bool rung, uint64_t 
 	}
 	g->look = false;
 	if (g->phase != GS_DRAINING)
-		gs_turns_begin(g, GS_DRAINING, g->phase == GS_TURN ? g->turn : turn, now);
+		gs_turns_begin(g, GS_DRAINING, g->phase == GS_TURN ? g->turn : turn, 0, now);
 	launched(g, now);
 	if (drained(g, now))
 		give(g, GS_DRAINED, now);
@@ -376,7 +382,7 @@ static uint64_t step(struct gs_gpu *g, const struct gs_slot *slot, bool rung)
 		next = step_pause(g, turn, rung, now);
 	} else if (mode == GS_RUN) {
 		if (g->turn != turn || (g->phase != GS_TURN && g->phase != GS_GIVEN))
-			gs_turns_begin(g, GS_TURN, turn, now);
+			gs_turns_begin(g, GS_TURN, turn, flags, now);
 		next = g->phase == GS_TURN ? step_turn(g, flags, now) : LAZY_NS;
 		if (g->phase == GS_TURN) {
 			g->glanced = gs_launches(g);
@@ -385,7 +391,7 @@ static uint64_t step(struct gs_gpu *g, const struct gs_slot *slot, bool rung)
 	} else {
 		if (g->phase != GS_UNGATED) {
 			tell(g, GS_USAGE, 0, now);
-			gs_turns_begin(g, GS_UNGATED, turn, now);
+			gs_turns_begin(g, GS_UNGATED, turn, 0, now);
 			g->sampled_ns = now;
 			g->busy = true;
 		}

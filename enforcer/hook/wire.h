@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #define GS_MAGIC 0x57535047u /* "GPSW" */
-#define GS_MAJOR 2
+#define GS_MAJOR 3
 #define GS_MINOR 0
 #define GS_FRAME_MAX 4096 /* bytes, header and payload */
 #define GS_GPUS 16        /* most GPUs of one session */
@@ -99,6 +99,8 @@ struct gs_usage {
 	uint64_t last_ns;     /* when the last work ended, or the last launch was made, as far as is known */
 	uint64_t launched;    /* kernels, graphs, copies and fills within the GPU that have ended; in OPEN, that were launched */
 	uint64_t busy_ns;     /* in OPEN: for how long work was outstanding, by samples */
+	uint64_t solo;        /* of them, those that tell the program's own pace: they ran while nobody else did, */
+	uint64_t solo_ns;     /* and took so long, one after the other */
 	uint64_t longest_ns;  /* one launch, at most; 0 none was measured by itself */
 	uint64_t overhead_ns; /* application threads waited in the gate */
 	uint64_t copied;      /* bytes that copies were asked to move */

@@ -8,7 +8,7 @@ import (
 const (
 	linger  = 100 * time.Millisecond // who wanted so lately still counts among those who share the time
 	silence = time.Second            // who wanted nothing for so long does not count at all
-	memory  = 3                      // turns that a tenant can be ahead; what it had beyond that is forgotten
+	memory  = 3                      // turns that a tenant can be ahead; what it had beyond that is forgotten, as what nobody had
 	late    = 10 * time.Millisecond  // Rest comes no later than that, so that what is older is billed
 	brief   = 3 * time.Millisecond   // who wants the GPU for so long, and
 	seldom  = 0.3                    // for no larger part of the time, is light
@@ -53,6 +53,8 @@ func (g *GPU) age(t *tenant, passed time.Duration) {
 		t.bill.wanted += passed
 		t.past.slot(g.now).due += due
 		t.settle(late)
+	} else if !t.wants && t.lag < 0 { // time makes up for what it had, and earns nothing
+		t.lag = min(t.lag+passed, 0)
 	}
 	if t.share.Limit == 1 { // mutant: equivalent because nobody looks at the bucket then
 		return
@@ -170,14 +172,19 @@ func (t *tenant) serve(passed time.Duration, rate, charge float64, alone bool) {
 	t.settle(late)
 }
 
-// unserve takes back what was booked for the latest while, in which the tenant
-// did nothing after all.
-func (g *GPU) unserve(t *tenant, ago time.Duration) {
+// unwant takes back what was booked as wanted for the latest while, in which the
+// tenant wanted nothing after all.
+func (t *tenant) unwant(ago time.Duration) {
 	if t.state.Mode == Open {
 		return
 	}
 	t.lag -= time.Duration(t.part * float64(ago))
 	t.bill.wanted -= min(ago, t.bill.wanted)
+}
+
+// unserve takes back what was booked as service for the latest while, in which
+// the tenant did nothing after all.
+func (t *tenant) unserve(ago time.Duration) {
 	if t.runs() {
 		d := t.pace.idle(ago)
 		t.lag += d
@@ -185,6 +192,32 @@ func (g *GPU) unserve(t *tenant, ago time.Duration) {
 		t.bill.charged -= min(ago, max(t.bill.charged, 0))
 	}
 	t.settle(0)
+}
+
+// unshare books the latest while, in which the other did nothing after all, as
+// time in which t ran alone.
+func (t *tenant) unshare(ago time.Duration) {
+	w := &t.pace.window
+	d := min(ago, w.beside)
+	given := t.pace.idle(d)
+	w.solo += d
+	t.lag -= d - given
+	t.bill.served += d - given
+}
+
+// only returns the one tenant that runs, but for the light; nil where there is
+// none or several.
+func (g *GPU) only() (only *tenant) {
+	for _, t := range g.tenants {
+		if !t.runs() || t.light(g.now) {
+			continue
+		}
+		if only != nil {
+			return nil
+		}
+		only = t
+	}
+	return only
 }
 
 // A bill is what was booked and can still be taken back.
@@ -207,22 +240,23 @@ func (t *tenant) settle(but time.Duration) {
 	}
 }
 
-// forget keeps all within what can be remembered: where somebody is ahead by
-// more, everybody is ahead by less, but nobody is owed for it.
+// forget keeps all within what can be remembered. What all of several are owed,
+// because hand-overs took it, nobody is.
 func (g *GPU) forget() {
-	most := memory * g.host.config.Turn
-	beyond := time.Duration(0)
+	least, several := first, 0
 	for _, t := range g.tenants {
-		if t.sessions > 0 {
-			beyond = max(beyond, -most-t.lag)
+		t.lag = max(t.lag, -memory*g.host.config.Turn)
+		if t.wants && t.part > 0 {
+			least = min(least, t.lag)
+			several++
 		}
 	}
-	if beyond == 0 { // mutant: equivalent because what follows changes nothing then
+	if least <= 0 || several < 2 {
 		return
 	}
 	for _, t := range g.tenants {
-		if t.lag < 0 {
-			t.lag = max(min(t.lag+beyond, 0), -most)
+		if t.wants && t.part > 0 {
+			t.lag -= least
 		}
 	}
 }

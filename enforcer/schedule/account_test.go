@@ -84,9 +84,11 @@ func TestLagIsBounded(t *testing.T) {
 	}{
 		{"little", -20 * ms, 20 * ms, 0, -20 * ms, 20 * ms, 0, 1},
 		{"as far as can be", -30 * ms, 20 * ms, -5 * ms, -30 * ms, 20 * ms, -5 * ms, 1},
-		{"further", -40 * ms, 20 * ms, -5 * ms, -30 * ms, 20 * ms, 0, 1},
-		{"who is gone", -20 * ms, 20 * ms, -50 * ms, -20 * ms, 20 * ms, -50 * ms, 1},
-		{"both", -40 * ms, -15 * ms, -50 * ms, -20 * ms, 0, -30 * ms, 1},
+		{"further", -40 * ms, 20 * ms, -5 * ms, -30 * ms, 20 * ms, -5 * ms, 1},
+		{"who is gone", -20 * ms, 20 * ms, -50 * ms, -20 * ms, 20 * ms, -30 * ms, 1},
+		{"both", -40 * ms, -15 * ms, -50 * ms, -30 * ms, -15 * ms, -30 * ms, 1},
+		{"what nobody had", 10 * ms, 30 * ms, -5 * ms, 0, 20 * ms, -5 * ms, 1},
+		{"who sleeps has it back", 0, 20 * ms, -5 * ms, -10 * ms, 30 * ms, 0, 20 * ms},
 		{"owed", 0, time.Hour, 0, 0, 50 * ms, 0, 1},
 	} {
 		d.find("a").lag, d.find("b").lag, d.find("c").lag = c.a, c.b, c.gone
@@ -412,7 +414,7 @@ func TestCharge(t *testing.T) {
 			x.wants, x.state.Mode, x.bucket = true, Run, 20*ms
 			if i >= len(c.rates) {
 				x.burst = ms
-			} else if x.pace.costs[0] = 1; true {
+			} else if x.pace.solo = costs(1); true {
 				x.pace.beside = rate{c.rates[i] * 0.2, min(c.rates[i], 0.2)}
 				x.pace.beside.launches = c.rates[i] * x.pace.beside.seconds
 			}

@@ -61,11 +61,13 @@ func (h *Host) decide(d *domain, now time.Duration) time.Duration {
 			t.dry = t.dry || t.share.Limit < 1 && t.bucket < dregs
 		}
 		g.measure()
+		g.try()
+		g.judge()
 		owing, made := g.owing()
 		for _, t := range g.tenants {
 			g.latch(t, owing, made)
 		}
-		if made < 0 {
+		if !g.together {
 			g.turn()
 		}
 	}
@@ -148,16 +150,7 @@ func (g *GPU) turn() {
 // it is made up: where several do not get on clearly better together, when the
 // others are owed as much, so that they take turns.
 func (g *GPU) owing() (owing, made time.Duration) {
-	owing = g.half() * 2 / 5
-	sum, contenders := 0.0, 0
-	for _, t := range g.tenants {
-		if t.contends(g.now) {
-			r, _ := t.pace.rate()
-			sum += r
-			contenders++
-		}
-	}
-	if contenders > 1 && sum > worth {
+	if owing = g.half() * 2 / 5; g.together {
 		return owing, 0
 	}
 	return owing, -owing
@@ -318,7 +311,7 @@ func (g *GPU) mayBegin(t *tenant) bool {
 }
 
 func (g *GPU) pause(t *tenant) {
-	t.state.Mode, t.state.Beside, t.state.Haste, t.state.End = Pause, false, false, 0
+	t.state.Mode, t.state.Beside, t.state.Haste, t.state.Urgent, t.state.End = Pause, false, false, false, 0
 	t.drains, t.settled, t.paused, t.held, t.nudge = t.wants, false, g.now, g.now, 0
 	g.changed = true
 	g.wait(t)
@@ -376,7 +369,7 @@ func (g *GPU) open(t *tenant, m Mode) {
 	if m == Open {
 		t.looked = g.now
 	}
-	t.state.Mode, t.state.Beside, t.state.Haste, t.state.End = m, false, false, 0
+	t.state.Mode, t.state.Beside, t.state.Haste, t.state.Urgent, t.state.End = m, false, false, false, 0
 	t.drains, t.settled, t.nudge = false, false, 0
 	g.changed = true
 }
@@ -384,27 +377,27 @@ func (g *GPU) open(t *tenant, m Mode) {
 // flag tells those who run whether others run beside them, and whether others
 // wait for them.
 func (g *GPU) flag() {
-	running, waiting := 0, g.tries() // which shall not outlast the moment
+	running, hurried, waiting := 0, 0, g.tries() // which shall not outlast the moment
 	for _, t := range g.tenants {
-		waiting = waiting || t.sessions > 0 && t.hurried() // it may come at any time
-		switch {
-		case !t.ready():
-		case t.state.Mode == Run:
-			running++
-		default:
-			waiting = true
+		if t.sessions > 0 && t.hurried() { // it may come at any time
+			hurried++
 		}
+		if t.runs() {
+			running++
+		}
+		waiting = waiting || t.ready() && t.state.Mode == Pause
 	}
 	for _, t := range g.tenants {
 		if t.state.Mode != Run || t.sessions == 0 {
 			continue
 		}
 		s := t.state
-		s.Beside = running > 1 || running == 1 && !t.ready()
+		s.Beside = running > 1 || running == 1 && !t.runs()
 		s.Haste = waiting
+		s.Urgent = hurried > 1 || hurried == 1 && !t.hurried()
 		s.End = g.end(t)
 		if s != t.state {
-			g.changed = g.changed || s.Beside != t.state.Beside || s.Haste != t.state.Haste || g.host.config.Turns
+			g.changed = g.changed || s.Beside != t.state.Beside || s.Haste != t.state.Haste || s.Urgent != t.state.Urgent || g.host.config.Turns
 			t.state = s
 		}
 	}
@@ -490,9 +483,11 @@ func (g *GPU) wakeLag(t *tenant, sooner func(time.Duration)) {
 	if g.measured == t {
 		sooner(t.pace.tried + measureTime)
 	}
-	for _, d := range []time.Duration{tryTime, 4 * tryTime} {
-		if at := g.triedAt + d; g.tried != 0 && at > g.now {
-			sooner(at)
+	if g.tries() {
+		for _, d := range []time.Duration{tryTime, 4 * tryTime} {
+			if at := g.triedAt + d; at > g.now {
+				sooner(at)
+			}
 		}
 	}
 }

@@ -80,7 +80,7 @@ func TestWhoCountsAsAlone(t *testing.T) {
 	d.join(Share{Wait: 5 * ms}, "b")
 	d.want("a")
 	d.decide().shows("rR") // b must be able to go first at once
-	if s := d.State("a"); !s.Haste || s.Beside {
+	if s := d.State("a"); !s.Urgent || s.Haste || s.Beside {
 		t.Errorf("beside who may come at any time: %+v", s)
 	}
 }

@@ -59,9 +59,9 @@ func (d *desk) decide() *desk {
 // on well together.
 func (d *desk) know() *desk {
 	for _, g := range d.Host.gpus {
-		g.measured, g.tried, g.triedAt = nil, math.MaxUint64, d.at-tryTime
+		g.measured, g.together, g.triedAt = nil, true, d.at-tryTime
 		for _, t := range g.tenants {
-			t.pace.costs, t.pace.fresh = [5]float64{1e-4, 1e-4, 1e-4, 1e-4, 1e-4}, d.at
+			t.pace.solo, t.pace.fresh = costs(1e-4), d.at
 			t.pace.beside = rate{launches: 0.9 * 0.2 / 1e-4, seconds: 0.2}
 			t.owed = false
 		}

@@ -1,68 +1,41 @@
 package schedule
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
-// A pace is how fast a tenant gets on: what a launch takes while it runs alone,
-// and how many it makes beside others.
+// A pace is how fast a tenant gets on: alone, and beside others.
 type pace struct {
-	costs        [5]float64    // seconds that a launch took alone, the latest first; 0 none
-	solo, beside rate          // what is being measured
-	fresh        time.Duration // when a cost was found last
-	tried        time.Duration // when it was to be measured last
+	solo, beside rate
+	fresh, tried time.Duration // when it was found what it does alone, and when that was to be measured
 	window       struct {      // since the last Usage
 		solo, beside time.Duration
 		given        time.Duration // service that was booked for the time beside others
 	}
 }
 
-// A rate is launches over seconds.
+// A rate is launches over seconds, the latest: older ones count less.
 type rate struct{ launches, seconds float64 }
 
 const (
-	soloEnough   = 20 * time.Millisecond // and so many launches tell a cost
-	soloLaunches = 8
-	besideEnough = 15 * time.Millisecond  // tell a rate, and older ones than
-	besideMemory = 200 * time.Millisecond // count half as much, and so on
+	soloEnough   = 4 * time.Millisecond  // tell what a launch takes alone
+	soloMemory   = 400 * time.Millisecond // older ones than that count half as much, and so on
+	besideEnough = 15 * time.Millisecond
+	besideMemory = 200 * time.Millisecond
 )
 
-// cost returns the seconds that a launch takes alone, 0 where that is unknown:
-// the second least of the latest, because a program that has just begun, or
-// pauses, is slower than it can be.
+func (r *rate) add(launches float64, over, memory time.Duration) {
+	r.launches += launches
+	if r.seconds += over.Seconds(); r.seconds > memory.Seconds() {
+		r.launches /= 2
+		r.seconds /= 2
+	}
+}
+
+// cost returns the seconds that a launch takes alone, 0 where that is unknown.
 func (p *pace) cost() float64 {
-	sorted, n := p.costs, p.known()
-	slices.Sort(sorted[:n])
-	switch {
-	case n > 0:
-		return sorted[n/4]
-	case p.solo.launches > 0 && p.solo.seconds >= soloEnough.Seconds():
-		return p.solo.seconds / p.solo.launches
+	if p.solo.launches == 0 || p.solo.seconds < soloEnough.Seconds() {
+		return 0
 	}
-	return 0
-}
-
-// known returns how many costs were found.
-func (p *pace) known() (n int) {
-	for n < len(p.costs) && p.costs[n] > 0 {
-		n++
-	}
-	return n
-}
-
-// soloed adds launches that were made alone.
-func (p *pace) soloed(launches float64, over, now time.Duration) {
-	if over <= 0 || launches <= 0 {
-		return
-	}
-	p.solo.launches += launches
-	p.solo.seconds += over.Seconds()
-	if p.solo.seconds >= soloEnough.Seconds() && p.solo.launches >= soloLaunches {
-		copy(p.costs[1:], p.costs[:])
-		p.costs[0] = p.solo.seconds / p.solo.launches
-		p.solo, p.fresh = rate{}, now
-	}
+	return p.solo.seconds / p.solo.launches
 }
 
 // rate returns the part of its lone pace that the tenant has beside others.
@@ -120,42 +93,42 @@ func (g *GPU) learn(t *tenant, u Usage) {
 		t.bill.served += busy
 		t.stats.Wanted += busy
 		t.settle(0)
-		p.soloed(n, busy, g.now)
 		return
 	}
 	w := p.window
 	p.window.solo, p.window.beside, p.window.given = 0, 0, 0
-	c := p.cost()
+	if u.Solo > 0 && u.SoloTime > 0 {
+		p.solo.add(float64(u.Solo), min(u.SoloTime, time.Second), soloMemory)
+		p.fresh = g.now
+	}
 	if w.beside <= w.solo/8 { // a page's change and its notice lie a moment apart
-		if c > 0 {
-			n -= w.given.Seconds() / c
-		}
-		p.soloed(n, w.solo, g.now)
 		return
 	}
+	c := p.cost()
 	if c > 0 {
 		n = max(n-w.solo.Seconds()/c, 0)
 	} else {
 		n *= w.beside.Seconds() / (w.beside + w.solo).Seconds()
 	}
-	p.beside.launches += n
-	if p.beside.seconds += w.beside.Seconds(); p.beside.seconds > besideMemory.Seconds() {
-		p.beside.launches /= 2
-		p.beside.seconds /= 2
+	if g.together { // else it tells of hand-overs
+		p.beside.add(n, w.beside, besideMemory)
 	}
 	if c > 0 {
 		service := min(time.Duration(n*c*1e9), w.beside+besideEnough) // what ends in a window may have run before it
 		t.lag += w.given - service
 		t.bill.served += service - w.given
+		if t.share.Limit < 1 {
+			t.bucket -= max(service-w.given, 0)
+		}
 	}
 	t.settle(0)
 }
 
 const (
 	staleTime   = 4 * time.Second        // a lone pace that is older is measured again,
-	measureTime = 30 * time.Millisecond  // for so long; one that was found less often than
-	measures    = 3                      // so many times
-	measureGap  = 500 * time.Millisecond // sooner
+	measureTime = 30 * time.Millisecond  // for so long; and until
+	measured    = 60 * time.Millisecond  // tell it,
+	measureGap  = 200 * time.Millisecond // so often
 )
 
 // measure picks a tenant that is to run alone for a while, because it runs
@@ -180,7 +153,7 @@ func (g *GPU) measure() {
 			continue
 		}
 		p := &t.pace
-		known := p.known() >= measures && g.now-p.fresh <= staleTime
+		known := p.solo.seconds >= measured.Seconds() && g.now-p.fresh <= staleTime
 		if next == nil && !known && (p.tried == 0 || g.now-p.tried > measureGap) {
 			next = t
 		}
@@ -192,40 +165,64 @@ func (g *GPU) measure() {
 }
 
 // What tenants gain by running together is tried when others contend, and again
-// after a while.
+// after a while where they take turns.
 const (
 	worth    = 1.05                  // parts of lone paces that are clearly better than turns
-	tryTime  = 30 * time.Millisecond // together
-	tryAgain = 30 * time.Second
+	tryTime  = 60 * time.Millisecond // together
+	tryGap   = 300 * time.Millisecond
+	tryAgain = 2 * time.Second
 )
 
-// tries says whether those who contend run together for a moment, whoever is
-// owed, to see how they get on.
-func (g *GPU) tries() bool {
-	if g.measured != nil || g.host.config.Turns {
-		return false
+// try has those who contend run together for a moment, whoever is owed, to see
+// how they get on.
+func (g *GPU) try() {
+	if g.measured != nil || g.host.config.Turns || g.triedAt != 0 && g.now-g.triedAt < tryGap {
+		return
 	}
-	contenders := uint64(0)
-	n, enough := 0, tryTime
-	for i, t := range g.tenants {
+	contenders, fresh := 0, false
+	for _, t := range g.tenants {
 		if t.contends(g.now) {
-			contenders |= 1 << (i % 64)
-			n++
-			if _, known := t.pace.rate(); !known {
-				enough = 4 * tryTime
-			}
+			contenders++
+			_, known := t.pace.rate()
+			fresh = fresh || !known && t.pace.cost() > 0
 		}
 	}
-	if n < 2 {
-		return false
+	if contenders < 2 || !fresh && (g.together || g.now-g.triedAt < tryAgain) {
+		return
 	}
-	switch {
-	case g.now-g.triedAt > tryAgain:
-		g.tried, g.triedAt = contenders, g.now
-	case contenders&^g.tried != 0:
-		g.tried, g.triedAt = g.tried|contenders, g.now
+	g.triedAt, g.together = g.now, true
+	for _, t := range g.tenants {
+		if _, known := t.pace.rate(); known && t.contends(g.now) {
+			t.pace.beside = rate{}
+		}
 	}
-	return g.now-g.triedAt < enough
+}
+
+// tries says whether they do so now: for longer where somebody does so seldom.
+func (g *GPU) tries() bool {
+	enough := tryTime
+	for _, t := range g.tenants {
+		if _, known := t.pace.rate(); !known && t.contends(g.now) {
+			enough = 4 * tryTime
+		}
+	}
+	return g.measured == nil && g.triedAt != 0 && g.now-g.triedAt < enough
+}
+
+// judge finds whether those who contend gain by running together.
+func (g *GPU) judge() {
+	if g.measured != nil || g.triedAt == 0 || g.tries() || !g.together {
+		return
+	}
+	sum, contenders := 0.0, 0
+	for _, t := range g.tenants {
+		if t.contends(g.now) {
+			r, _ := t.pace.rate()
+			sum += r
+			contenders++
+		}
+	}
+	g.together = contenders < 2 || sum > worth
 }
 
 // contends says whether t is one of those who need to be told apart: it wants

@@ -8,41 +8,28 @@ import (
 
 func near(a, b float64) bool { return math.Abs(a-b) < 1e-6 }
 
-// The cost of a launch is nearly the least of the latest, each of 20 ms and of 8
-// launches at least.
+// costs is what is known of one whose launches take so many seconds alone.
+func costs(seconds float64) rate { return rate{measured.Seconds() / seconds, measured.Seconds()} }
+
+// The cost of a launch is known after a while, and what is older counts less.
 func TestCost(t *testing.T) {
 	var p pace
-	if p.cost() != 0 || p.known() != 0 {
-		t.Errorf("%+v", p)
-	}
-	p.soloed(4, soloEnough-1, 0)
+	p.solo.add(4, soloEnough-1, soloMemory)
 	if p.cost() != 0 {
 		t.Errorf("%v after less than %v", p.cost(), soloEnough)
 	}
-	p.soloed(3, 1, 0)
-	if c := p.cost(); !near(c, 0.02/7) || p.known() != 0 { // better than nothing
-		t.Errorf("%v of %d", c, p.known())
+	if p.solo.add(0, 1, soloMemory); !near(p.cost(), soloEnough.Seconds()/4) {
+		t.Errorf("%v", p.cost())
 	}
-	p.soloed(1, 1, 7)
-	if c := p.cost(); !near(c, 0.02/8) || p.known() != 1 || p.fresh != 7 || p.solo != (rate{}) {
-		t.Errorf("%v of %d: %+v", c, p.known(), p)
+	if p.solo.launches = 0; p.cost() != 0 {
+		t.Errorf("%v of no launch", p.cost())
 	}
-	for i, c := range []struct {
-		launches float64
-		want     float64
-		known    int
-	}{{20, 0.001, 2}, {40, 0.0005, 3}, {10, 0.001, 4}, {80, 0.0005, 5}, {40, 0.0005, 5}, {20, 0.0005, 5}, {20, 0.0005, 5}, {20, 0.0005, 5}, {20, 0.001, 5}} {
-		if p.soloed(c.launches, soloEnough, 8); !near(p.cost(), c.want) || p.known() != c.known {
-			t.Errorf("%d: %v of %d, want %v", i, p.cost(), p.known(), c.want)
-		}
+	var r rate
+	if r.add(100, soloMemory, soloMemory); r != (rate{100, 0.4}) {
+		t.Errorf("%+v", r)
 	}
-	was := p
-	p.soloed(0, time.Second, 9)
-	p.soloed(-1, time.Second, 9)
-	p.soloed(100, 0, 9)
-	p.soloed(100, -1, 9)
-	if p != was {
-		t.Errorf("of nothing was learned: %+v", p)
+	if r.add(20, soloMemory/2, soloMemory); !near(r.launches, 60) || !near(r.seconds, 0.3) {
+		t.Errorf("%+v", r)
 	}
 }
 
@@ -52,7 +39,7 @@ func TestRate(t *testing.T) {
 	if _, known := p.rate(); known || p.rateOr(0.7) != 0.7 {
 		t.Error("known without a cost")
 	}
-	p.costs[0] = 0.001
+	p.solo = costs(0.001)
 	if r, known := p.rate(); !known || !near(r, 0.5) || !near(p.rateOr(0.7), 0.5) {
 		t.Errorf("%v, known %v", r, known)
 	}
@@ -94,16 +81,21 @@ func lessons(t *testing.T, solo, beside, given time.Duration) (d *desk, a *tenan
 	return d, a
 }
 
+// What it does alone is what was launched between markers, and nothing else.
 func TestLearnAlone(t *testing.T) {
 	d, a := lessons(t, 40*ms, 5*ms, 2*ms)
-	d.Report(d.at, "a", Usage{Launched: 100})
-	if c := a.pace.cost(); !near(c, 0.04/100) || a.lag != 0 || a.pace.window.solo != 0 || a.pace.window.beside != 0 || a.pace.window.given != 0 {
+	d.Report(d.at, "a", Usage{Launched: 1000, Solo: 100, SoloTime: 30 * ms})
+	if c := a.pace.cost(); !near(c, 0.03/100) || a.lag != 0 || a.pace.fresh != d.at || a.pace.window.solo+a.pace.window.beside+a.pace.window.given != 0 || a.pace.beside != (rate{}) {
 		t.Errorf("%v: %+v", c, a.pace)
 	}
-	a.pace.window.solo, a.pace.window.beside, a.pace.window.given = 40*ms, 5*ms, 4*ms
-	d.Report(d.at, "a", Usage{Launched: 100}) // ten of which were beside others
-	if c := a.pace.costs[0]; !near(c, 0.04/90) {
-		t.Errorf("%v: %+v", c, a.pace)
+	was := a.pace.solo
+	for _, u := range []Usage{{Launched: 100, Solo: 100}, {Launched: 100, SoloTime: ms}, {Launched: 100, Solo: 100, SoloTime: -ms}} {
+		if d.Report(d.at+ms, "a", u); a.pace.solo != was {
+			t.Errorf("%+v: %+v", u, a.pace)
+		}
+	}
+	if d.Report(d.at+ms, "a", Usage{Solo: 100, SoloTime: time.Hour}); !near(a.pace.solo.seconds, 1.03/2) {
+		t.Errorf("%+v", a.pace)
 	}
 }
 
@@ -124,11 +116,14 @@ func TestLearnBeside(t *testing.T) {
 		{0, 0, 40 * ms, 20 * ms, 30, 0, 30},
 		{0, 20 * ms, 20 * ms, 20 * ms, 30, 0, 15},
 		{0.001, 40 * ms, 5*ms + 1, 2 * ms, 42, 0, 2},
+		{0.001, 40 * ms, 5 * ms, 2 * ms, 42, 0, 0},
 	} {
 		d, a := lessons(t, c.solo, c.beside, c.given)
-		a.pace.costs[0] = c.cost
+		if c.cost > 0 {
+			a.pace.solo = costs(c.cost)
+		}
 		d.Report(d.at, "a", Usage{Launched: c.launched})
-		if a.lag != c.lag || !near(a.pace.beside.launches, c.launches) || !near(a.pace.beside.seconds, c.beside.Seconds()) {
+		if a.lag != c.lag || !near(a.pace.beside.launches, c.launches) || !near(a.pace.beside.seconds, c.beside.Seconds()) && c.launches > 0 {
 			t.Errorf("%+v: lag %v, %+v", c, a.lag, a.pace.beside)
 		}
 		if a.pace.window.solo+a.pace.window.beside+a.pace.window.given != 0 {
@@ -161,8 +156,8 @@ func TestLearnOpen(t *testing.T) {
 		if s := d.Stats("a"); s.Charged != c.want || s.Served != c.want || s.Wanted != c.want || d.Lag("a") != 0 {
 			t.Errorf("%v: %+v", c.says, s)
 		}
-		if a := d.find("a"); c.want > 0 && !near(a.pace.cost(), c.want.Seconds()/100) {
-			t.Errorf("%v: %v", c.says, a.pace.cost())
+		if a := d.find("a"); a.pace != (pace{}) { // busy is less than it takes
+			t.Errorf("%v: %+v", c.says, a.pace)
 		}
 		d.Report(d.at, "a", Usage{Launched: 100, Busy: c.says}) // which is no more time
 		if s := d.Stats("a"); s.Charged != c.want {
@@ -207,24 +202,22 @@ func TestMeasured(t *testing.T) {
 	d.want("b")
 	d.decide().know()
 	for _, c := range []struct {
-		known int
-		since time.Duration // a cost was found
+		known time.Duration // of its lone pace
+		since time.Duration // that was found
 		tried time.Duration // ago
 		lag   time.Duration // beside 0 of the other
 		want  bool
 	}{
-		{3, 0, time.Second, 0, false}, {2, 0, time.Second, 0, true}, {2, 0, measureGap, 0, false}, {2, 0, measureGap + 1, 0, true},
-		{3, staleTime, time.Second, 0, false}, {3, staleTime + 1, time.Second, 0, true}, {5, staleTime + 1, ms, 0, false},
-		{2, 0, time.Second, -10 * ms, true}, {2, 0, time.Second, -10*ms - 1, false}, {2, 0, time.Second, ms, true},
+		{measured, 0, time.Second, 0, false}, {measured - ms, 0, time.Second, 0, true}, {ms, 0, measureGap, 0, false}, {ms, 0, measureGap + 1, 0, true},
+		{measured, staleTime, time.Second, 0, false}, {measured, staleTime + 1, time.Second, 0, true}, {measured, staleTime + 1, ms, 0, false},
+		{ms, 0, time.Second, -10 * ms, true}, {ms, 0, time.Second, -10*ms - 1, false}, {ms, 0, time.Second, ms, true},
 	} {
 		d.at = began + time.Minute
 		d.know()
 		d.Look(d.at)
 		a, b := d.find("a"), d.find("b")
-		a.pace.costs, b.pace.fresh, a.lag, b.lag = [5]float64{}, d.at, c.lag, 0
-		for i := range c.known {
-			a.pace.costs[i] = 0.001
-		}
+		b.pace.fresh, a.lag, b.lag = d.at, c.lag, 0
+		a.pace.solo = rate{100, c.known.Seconds()}
 		a.pace.fresh, a.pace.tried = d.at-c.since, d.at-c.tried
 		d.measured, d.find("a").wants, d.find("b").wants = nil, true, true
 		if d.measure(); (d.measured == a) != c.want {

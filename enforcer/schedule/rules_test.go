@@ -197,23 +197,27 @@ func TestFlags(t *testing.T) {
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
 	d.know()
 	for what, c := range map[string]struct {
-		change        func()
-		beside, haste bool
+		change                func()
+		beside, haste, urgent bool
 	}{
-		"both run":         {func() { b.state.Mode = Run }, true, false},
-		"b waits":          {func() {}, false, true},
-		"b rests":          {func() { b.wants = false }, false, false},
-		"b is held":        {func() { b.share.Held = true }, false, false},
-		"b may hurry":      {func() { b.wants, b.share.Wait = false, ms }, false, true},
-		"b is gone":        {func() { b.wants, b.share.Wait, b.sessions = false, ms, 0 }, false, false},
-		"a rests, b waits": {func() { a.wants = false }, false, true},
-		"a rests, b runs":  {func() { a.wants, b.state.Mode = false, Run }, true, false},
-		"b runs and rests": {func() { b.state.Mode, b.wants = Run, false }, false, false},
+		"both run":         {func() { b.state.Mode = Run }, true, false, false},
+		"b waits":          {func() {}, false, true, false},
+		"b waits, drains":  {func() { b.drains = true }, true, true, false},
+		"b rests":          {func() { b.wants = false }, false, false, false},
+		"b rests, drains":  {func() { b.wants, b.drains = false, true }, true, false, false},
+		"b is held":        {func() { b.share.Held = true }, false, false, false},
+		"b may hurry":      {func() { b.wants, b.share.Wait = false, ms }, false, false, true},
+		"a may hurry":      {func() { b.wants, a.share.Wait = false, ms }, false, false, false},
+		"both may hurry":   {func() { b.wants, a.share.Wait, b.share.Wait = false, ms, ms }, false, false, true},
+		"b is gone":        {func() { b.wants, b.share.Wait, b.sessions = false, ms, 0 }, false, false, false},
+		"a rests, b waits": {func() { a.wants = false }, false, true, false},
+		"a rests, b runs":  {func() { a.wants, b.state.Mode = false, Run }, true, false, false},
+		"b runs and rests": {func() { b.state.Mode, b.wants = Run, false }, false, false, false},
 	} {
 		x, y := *a, *b
 		a.state.Mode, d.changed = Run, false
 		c.change()
-		if d.flag(); a.state.Beside != c.beside || a.state.Haste != c.haste || d.changed != (c.beside || c.haste || b.state.Beside) {
+		if d.flag(); a.state.Beside != c.beside || a.state.Haste != c.haste || a.state.Urgent != c.urgent || d.changed != (c.beside || c.haste || c.urgent || b.state.Beside) {
 			t.Errorf("%s: %+v, changed %v", what, a.state, d.changed)
 		}
 		*a, *b = x, y
@@ -321,12 +325,13 @@ func TestWake(t *testing.T) {
 		"has an end":       {func() { a.state.Mode, a.state.End = Run, now(100*us) }, 100 * us},
 		"is overdue":       {func() { a.state.Mode, a.state.End = Run, now(0) }, 500 * us},
 		"runs":             {func() { a.state.Mode = Run }, 0},
-		"is owed":          {func() { a.state.Mode, a.owed, a.lag, a.part = Run, true, 3*ms, 0.5 }, 10*ms + 1},
+		"is owed":          {func() { a.state.Mode, a.owed, a.lag, a.part = Run, true, 3*ms, 0.5 }, 6*ms + 1},
 		"will be owed":     {func() { a.state.Mode, a.state.Beside, a.part, a.pace.beside = Run, true, 0.7, rate{} }, 10*ms + 1},
 		"has more":         {func() { a.state.Mode, a.state.Beside, a.part = Run, true, 0.7 }, 0},
 		"is measured":      {func() { a.state.Mode, d.measured, a.pace.tried = Run, a, now(-ms) }, measureTime - ms},
 		"tries":            {func() { a.state.Mode, d.triedAt = Run, now(-ms) }, tryTime - ms},
-		"tries for longer": {func() { a.state.Mode, d.triedAt = Run, now(-tryTime) }, 3 * tryTime},
+		"tried":            {func() { a.state.Mode, d.triedAt = Run, now(-tryTime) }, 0},
+		"tries for longer": {func() { a.state.Mode, d.triedAt, a.pace.beside = Run, now(-tryTime), rate{} }, 3 * tryTime},
 		"must not wait":    {func() { a.state.Mode, a.unit.rank.class, a.part, a.lag = Run, Realtime, 0.5, -5*ms }, 10*ms + 1},
 	} {
 		x, u, g := *a, *a.unit, *d.GPU
@@ -355,9 +360,10 @@ func TestLatch(t *testing.T) {
 		"made up":        {-ms, true, func() {}, false},
 		"not ready":      {5 * ms, true, func() { a.dry = true }, false},
 		"measured":       {-5 * ms, false, func() { d.measured = a }, true},
-		"tries":          {5 * ms, true, func() { d.tried = 0 }, false},
-		"b has long ago": {5 * ms, true, func() { d.tried, d.triedAt = 3, -tryTime }, true},
+		"tries":          {5 * ms, true, func() { d.triedAt = d.GPU.now }, false},
+		"tried long ago": {5 * ms, true, func() { d.triedAt = d.GPU.now - tryTime }, true},
 	} {
+		d.GPU.now = time.Minute
 		d.know()
 		x, g := *a, *d.GPU
 		a.lag, a.owed = c.lag, c.was
@@ -382,10 +388,11 @@ func TestTurn(t *testing.T) {
 		"c is owed":     {func(d *desk, a, b, c *tenant) { c.owed = true }, "c"},
 		"b rests":       {func(d *desk, a, b, c *tenant) { b.wants = false }, "a"},
 		"a is alone":    {func(d *desk, a, b, c *tenant) { b.wants, c.wants = false, false }, ""},
-		"it is tried":   {func(d *desk, a, b, c *tenant) { d.tried = 0 }, ""},
+		"it is tried":   {func(d *desk, a, b, c *tenant) { d.triedAt = d.GPU.now }, ""},
 		"b is measured": {func(d *desk, a, b, c *tenant) { d.measured, b.owed = b, true }, "b"},
 	} {
 		d := newDesk(t, Config{}, 1)
+		d.GPU.now = time.Minute
 		x, y, z := ready(d, "a", Share{}), ready(d, "b", Share{}), ready(d, "c", Share{})
 		x.lag, y.lag, z.lag = 1, 2, 0
 		d.know()
@@ -403,82 +410,103 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// It is made up sooner where several get on clearly better together.
+// It is made up sooner where they gain by running together.
 func TestOwing(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
-	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
-	d.know()
-	for _, c := range []struct {
-		a, b float64
-		made time.Duration
-	}{{0.6, 0.5, 0}, {0.5, 0.5, -2 * ms}, {0.55, 0.55, 0}, {1, 0, -2 * ms}} {
-		a.pace.beside.launches, b.pace.beside.launches = c.a*2000, c.b*2000
-		if owing, made := d.owing(); owing != 2*ms || made != c.made {
-			t.Errorf("%+v: %v, %v", c, owing, made)
+	ready(d, "a", Share{})
+	for together, want := range map[bool]time.Duration{true: 0, false: -2 * ms} {
+		d.together = together
+		if owing, made := d.owing(); owing != 2*ms || made != want {
+			t.Errorf("together %v: %v, %v", together, owing, made)
 		}
-	}
-	b.wants = false
-	a.pace.beside.launches = 2400
-	if _, made := d.owing(); made != -2*ms {
-		t.Errorf("alone: %v", made)
 	}
 }
 
-// What running together gains is tried once for each who contends, for a
-// moment, and again after a while.
+// Those who do not get on clearly better together take turns, from when that was
+// tried until it is tried again.
+func TestJudge(t *testing.T) {
+	for what, c := range map[string]struct {
+		a, b   float64
+		change func(d *desk, b *tenant)
+		want   bool
+	}{
+		"better":       {0.6, 0.5, func(d *desk, b *tenant) {}, true},
+		"as good":      {0.55, 0.5, func(d *desk, b *tenant) {}, false},
+		"worse":        {0.5, 0.4, func(d *desk, b *tenant) {}, false},
+		"unknown":      {1, 0.5, func(d *desk, b *tenant) { b.pace.beside = rate{} }, false},
+		"of one":       {0.5, 0.5, func(d *desk, b *tenant) { b.wants = false }, true},
+		"one is light": {0.5, 0.5, func(d *desk, b *tenant) { b.burst, b.began = ms, d.GPU.now }, true},
+		"is tried":     {0.5, 0.5, func(d *desk, b *tenant) { d.triedAt = d.GPU.now }, true},
+		"is measured":  {0.5, 0.5, func(d *desk, b *tenant) { d.measured = b }, true},
+		"in turns":     {0.6, 0.5, func(d *desk, b *tenant) { d.together = false }, false},
+	} {
+		d := newDesk(t, Config{}, 1)
+		d.GPU.now = time.Minute
+		a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
+		d.know()
+		a.pace.beside.launches, b.pace.beside.launches = c.a*2000, c.b*2000
+		c.change(d, b)
+		if d.judge(); d.together != c.want {
+			t.Errorf("%s: %v", what, d.together)
+		}
+	}
+}
+
+// What running together gains is tried when somebody new contends, and again
+// after a while where they take turns.
+func TestTry(t *testing.T) {
+	for what, c := range map[string]struct {
+		ago    time.Duration // it was tried
+		change func(d *desk, b *tenant)
+		want   bool
+	}{
+		"turns":                   {tryAgain, func(d *desk, b *tenant) {}, true},
+		"turns, too early":        {tryAgain - 1, func(d *desk, b *tenant) {}, false},
+		"together":                {time.Minute, func(d *desk, b *tenant) { d.together = true }, false},
+		"somebody new":            {tryGap, func(d *desk, b *tenant) { b.pace.beside = rate{} }, true},
+		"somebody new, together":  {tryGap, func(d *desk, b *tenant) { b.pace.beside, d.together = rate{}, true }, true},
+		"somebody new, too early": {tryGap - 1, func(d *desk, b *tenant) { b.pace.beside = rate{} }, false},
+		"one":                     {tryAgain, func(d *desk, b *tenant) { b.wants = false }, false},
+		"is measured":             {tryAgain, func(d *desk, b *tenant) { d.measured = b }, false},
+		"always in turns":         {tryAgain, func(d *desk, b *tenant) { d.Host.config.Turns = true }, false},
+		"for the first time":      {0, func(d *desk, b *tenant) { d.triedAt = 0 }, true},
+	} {
+		d := newDesk(t, Config{}, 1)
+		a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
+		d.GPU.now = time.Hour
+		d.know()
+		d.triedAt, d.together = d.GPU.now-c.ago, false
+		c.change(d, b)
+		d.try()
+		if began := d.triedAt == d.GPU.now; began != c.want || began && (!d.together || a.pace.beside != rate{} || b.pace.beside != rate{}) {
+			t.Errorf("%s: at %v, %+v", what, d.triedAt, a.pace)
+		}
+	}
+}
+
 func TestTries(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
-	ready(d, "a", Share{})
-	d.know()
-	d.GPU.now, d.tried = time.Minute, 0
 	if d.tries() {
-		t.Error("alone")
+		t.Error("before it was tried")
 	}
-	b := ready(d, "b", Share{})
-	d.know()
-	d.tried, d.triedAt = 0, 0
-	if !d.tries() || d.triedAt != time.Minute {
-		t.Error("two")
+	a := ready(d, "a", Share{})
+	for _, c := range []struct {
+		ago   time.Duration
+		known bool
+		want  bool
+	}{{0, true, true}, {tryTime - 1, true, true}, {tryTime, true, false}, {tryTime, false, true}, {4*tryTime - 1, false, true}, {4 * tryTime, false, false}} {
+		d.know()
+		if !c.known {
+			a.pace.beside = rate{}
+		}
+		d.GPU.now, d.triedAt = time.Minute, time.Minute-c.ago
+		if d.tries() != c.want {
+			t.Errorf("%+v: %v", c, !c.want)
+		}
 	}
-	d.GPU.now += tryTime - 1
-	if !d.tries() {
-		t.Error("ends too early")
-	}
-	d.GPU.now++
+	d.triedAt, d.measured = d.GPU.now, a
 	if d.tries() {
-		t.Error("ends too late")
-	}
-	b.pace.beside = rate{}
-	if !d.tries() {
-		t.Error("b is not known yet")
-	}
-	if d.GPU.now = time.Minute + 4*tryTime; d.tries() {
-		t.Error("for ever")
-	}
-	c := ready(d, "c", Share{})
-	if !d.tries() || d.triedAt != d.GPU.now {
-		t.Error("a third")
-	}
-	d.GPU.now += 4 * tryTime
-	if c.wants = false; d.tries() {
-		t.Error("two of three")
-	}
-	if c.wants = true; d.tries() {
-		t.Error("the same three")
-	}
-	at := d.triedAt
-	if d.GPU.now = at + tryAgain; d.tries() {
-		t.Error("again too early")
-	}
-	if d.GPU.now++; !d.tries() {
-		t.Error("not again")
-	}
-	if d.measured = c; d.tries() {
-		t.Error("while c is measured")
-	}
-	d.measured, d.Host.config.Turns = nil, true
-	if d.tries() {
-		t.Error("in turns")
+		t.Error("while somebody is measured")
 	}
 }
 
@@ -491,7 +519,7 @@ func TestBlocked(t *testing.T) {
 		b, c := ready(d, "b", Share{}), ready(d, "c", Share{})
 		a.state.Mode, b.lag, c.lag = Run, owed, 0
 		d.know()
-		d.tried = 0 // what they gain is being tried, so that nobody has a turn
+		d.triedAt = d.GPU.now // what they gain is being tried, so that nobody has a turn
 		if owed > 2*ms {
 			d.know()
 		}

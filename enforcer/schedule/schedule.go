@@ -69,6 +69,8 @@ type Config struct {
 // hint: who says less than it did is owed no more than its part.
 type Usage struct {
 	Launched uint64        // kernels and graphs
+	Solo     uint64        // of them, those that tell its lone pace: made while nobody else ran, in
+	SoloTime time.Duration // so long
 	Busy     time.Duration // that work was outstanding; asked for where nobody else is active
 	Longest  time.Duration // of one launch
 	Ago      time.Duration // since its last work ended; of Rest and Drained
@@ -88,7 +90,8 @@ const (
 type State struct {
 	Mode   Mode
 	Beside bool          // others run as well: Report every 10 ms
-	Haste  bool          // others wait, or must not when they come: queue little, and Rest as soon as there is nothing to do
+	Haste  bool          // others wait: Rest as soon as there is nothing to do
+	Urgent bool          // others must not wait when they come: queue little
 	Turn   uint64        // a new number each time that it may launch again
 	End    time.Duration // when others are expected to go first; 0 open
 }
@@ -114,8 +117,8 @@ type GPU struct {
 	tenants  []*tenant     // by name
 	dirty    bool          // there was an input since the last Decide
 	changed  bool          // a state did, since Changed was asked
-	tried    uint64        // who ran together for a moment last, by place among the tenants
-	triedAt  time.Duration // when
+	together bool          // those who contend gain by running together, as far as is known; else they take turns
+	triedAt  time.Duration // when that was tried last
 	measured *tenant       // runs alone, so that its lone pace is known; nil nobody does
 	system   System
 }
@@ -188,7 +191,7 @@ func New(c Config) *Host {
 
 // Add adds a GPU that nobody uses.
 func (h *Host) Add() *GPU {
-	g := &GPU{host: h}
+	g := &GPU{host: h, together: true}
 	g.domain = &domain{gpus: []*GPU{g}}
 	h.gpus = append(h.gpus, g)
 	return g
@@ -307,7 +310,7 @@ func (g *GPU) Want(now time.Duration, name string) {
 // want has t want the GPU from now on.
 func (g *GPU) want(t *tenant) {
 	if g.now-t.rested > linger {
-		t.lag = min(t.lag, 0) // sleeping earns nothing
+		t.lag = min(t.lag, 0) // what it was owed is no longer of use
 	}
 	t.wants, t.ever, t.began = true, true, g.now
 	g.wait(t)
@@ -332,15 +335,22 @@ func (g *GPU) rest(t *tenant, ago time.Duration) {
 	}
 	g.waited(t)
 	ago = min(max(ago, 0), g.now-t.began)
-	g.unserve(t, ago)
+	t.unwant(ago)
+	t.unserve(ago)
 	t.burst = g.now - ago - t.began
 	t.wants, t.owed, t.rested = false, false, g.now-ago
+	if o := g.only(); o != nil {
+		o.unshare(ago)
+	}
 }
 
 // Drained says that all sessions of the tenant, which was paused, have no work
 // outstanding, and what they did.
 func (g *GPU) Drained(now time.Duration, name string, u Usage) {
 	if t := g.input(now, name); t != nil {
+		if t.drains {
+			t.unserve(min(max(u.Ago, 0), g.now-t.paused))
+		}
 		g.learn(t, u)
 		g.drained(t)
 	}

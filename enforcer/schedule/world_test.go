@@ -11,11 +11,12 @@ const (
 	us = time.Microsecond
 	ms = time.Millisecond
 
-	tick     = 10 * us // of the world's clock
-	notice   = 60 * us // from a page's change to the program's noticing it, and from its message to the broker
-	slice    = 2 * ms  // of the GPU's time for one program beside others, as the driver has it
-	switch_  = 60 * us // that the GPU loses from one program's work to another's
-	inflight = 750 * us
+	tick     = 10 * us  // of the world's clock
+	notice   = 60 * us  // from a page's change to the program's noticing it, and from its message to the broker
+	slice    = 2 * ms   // of the GPU's time for one program beside others, as the driver has it
+	switch_  = 60 * us  // that the GPU loses from one program's work to another's
+	inflight = 750 * us // that a program queues at least, and
+	widest   = 10 * ms  // at most, where it loses by less
 )
 
 // A program is a tenant with one process on each of some GPUs, as the hook
@@ -57,9 +58,16 @@ type rank1 struct {
 	pages      []shown
 	seen       State
 	holds      bool // a launch waits at the gate
+	bounded    bool // or waited because so much was queued
+	bound      time.Duration
+	boundSet   time.Duration
 	yielded    uint64
 	busy       time.Duration // when it had work last
 	launched   uint64
+	said       uint64        // of those that ended
+	solo       uint64        // launches that ended
+	soloTime   time.Duration // in so long, alone
+	soloAt     time.Duration // when the last of them ended
 	reported   time.Duration
 	outstand   time.Duration
 	done       time.Duration // GPU time
@@ -182,13 +190,18 @@ func (w *world) play(r *rank1) (told bool) {
 	for len(r.pages) > 0 && r.pages[0].at+notice <= w.now {
 		was := r.seen
 		r.seen = r.pages[0].state
+		if was.Mode != r.seen.Mode || was.Turn != r.seen.Turn || was.Beside != r.seen.Beside {
+			if r.soloAt = w.now; len(r.queue) == 0 {
+				r.soloAt = 0
+			}
+		}
 		r.pages = r.pages[1:]
 		if was.Mode == Run && r.seen.Mode == Run && (was.Beside != r.seen.Beside || was.Haste != r.seen.Haste) && !r.told {
 			g.Report(w.now, name, r.usage(w))
 			told = true
 		}
 		if r.seen.Mode == Run && was.Mode == Open {
-			r.told, r.busy, r.launched, r.reported = false, w.now, 0, w.now // the broker takes it to have work
+			r.told, r.busy, r.said, r.reported = false, w.now, r.launched-uint64(len(r.queue)), w.now // the broker takes it to have work
 		}
 	}
 	w.launch(r)
@@ -251,12 +264,26 @@ func (w *world) play(r *rank1) (told bool) {
 }
 
 func (r *rank1) usage(w *world) Usage {
-	u := Usage{Launched: r.launched, Busy: r.outstand, Longest: r.p.kernel}
+	ended := r.launched - uint64(len(r.queue)) // all that it ever launched
+	u := Usage{Launched: ended - r.said, Solo: r.solo, SoloTime: r.soloTime, Busy: r.outstand, Longest: r.p.kernel}
 	if r.p.mute {
-		u.Launched = 0
+		u.Launched, u.Solo = 0, 0
 	}
-	r.launched, r.outstand, r.reported = 0, 0, w.now
+	r.said, r.solo, r.soloTime, r.outstand, r.reported = ended, 0, 0, 0, w.now
 	return u
+}
+
+// paces takes note that a launch ended, which tells what the program does alone.
+func (r *rank1) paces(now time.Duration) {
+	if r.seen.Mode != Run || r.seen.Beside {
+		return
+	}
+	if r.soloAt == 0 {
+		r.soloAt = now - r.p.kernel
+	}
+	r.solo++
+	r.soloTime += now - r.soloAt
+	r.soloAt = now
 }
 
 func (r *rank1) queued() (d time.Duration) {
@@ -298,14 +325,20 @@ func (w *world) launch(r *rank1) {
 		}
 		most := 50 * ms
 		if r.seen.Mode == Run {
-			most = inflight
+			most = min(max(r.bound, inflight), widest)
+			if r.bounded && len(r.queue) == 0 {
+				r.bounded, r.bound, r.boundSet = false, 2*most, w.now
+			}
 		}
 		if r.seen.Mode == Pause {
-			r.holds = true
+			r.holds, r.bounded = true, false
 			return
 		}
 		r.holds = false
 		if r.queued() > most {
+			if r.bounded = true; w.now-r.boundSet >= time.Second {
+				r.bound, r.boundSet = r.bound/2, w.now
+			}
 			return
 		}
 		if p.meets && r.left == 1 {
@@ -376,6 +409,7 @@ func (w *world) execute(m *machine) {
 			left -= d
 			if c.queue[0] -= d; c.queue[0] == 0 {
 				c.queue = c.queue[1:]
+				c.paces(w.now)
 				if c.completed++; c.p.ahead && c.completed%c.p.count == 0 {
 					w.ended(c)
 				}

@@ -74,7 +74,7 @@ func (m *Acquire) Decode(p []byte) {
 // Append appends m.
 func (m *Usage) Append(b []byte) []byte {
 	b = append32(b, m.GPU, uint32(m.Why))
-	b = append64(b, m.Turn, m.Last, m.Launched, m.Busy, m.Longest, m.Overhead, m.Copied, m.Group)
+	b = append64(b, m.Turn, m.Last, m.Launched, m.Busy, m.Solo, m.SoloTime, m.Longest, m.Overhead, m.Copied, m.Group)
 	return append64(b, m.Passed, m.Errors, m.Uncounted)
 }
 
@@ -83,9 +83,10 @@ func (m *Usage) Decode(p []byte) {
 	_ = p[UsageSize-1]
 	m.GPU, m.Why, m.Turn = le.Uint32(p), Why(le.Uint32(p[4:])), le.Uint64(p[8:])
 	m.Last, m.Launched, m.Busy = le.Uint64(p[16:]), le.Uint64(p[24:]), le.Uint64(p[32:])
-	m.Longest, m.Overhead, m.Copied = le.Uint64(p[40:]), le.Uint64(p[48:]), le.Uint64(p[56:])
-	m.Group, m.Passed = le.Uint64(p[64:]), le.Uint64(p[72:])
-	m.Errors, m.Uncounted = le.Uint64(p[80:]), le.Uint64(p[88:])
+	m.Solo, m.SoloTime = le.Uint64(p[40:]), le.Uint64(p[48:])
+	m.Longest, m.Overhead, m.Copied = le.Uint64(p[56:]), le.Uint64(p[64:]), le.Uint64(p[72:])
+	m.Group, m.Passed = le.Uint64(p[80:]), le.Uint64(p[88:])
+	m.Errors, m.Uncounted = le.Uint64(p[96:]), le.Uint64(p[104:])
 }
 
 // Append appends m.

@@ -13,7 +13,7 @@ import (
 // only adds what the other side may ignore.
 const (
 	Magic = 0x57535047 // "GPSW"
-	Major = 2
+	Major = 3
 	Minor = 0
 )
 

@@ -8,7 +8,7 @@ const (
 	WelcomeSize = 128
 	MemorySize  = 32
 	AcquireSize = 32
-	UsageSize   = 96
+	UsageSize   = 112
 	NoticeSize  = 256
 	ErrSize     = 128
 )
@@ -87,6 +87,8 @@ type Usage struct {
 	Last     uint64 // when the last work ended or the last launch was made, ns
 	Launched uint64 // kernels, graphs, copies and fills within the GPU that have ended; in OPEN, that were launched
 	Busy     uint64 // in OPEN: for how long work was outstanding, ns
+	Solo     uint64 // of them, those that tell the process's own pace: they ran while nobody else did,
+	SoloTime uint64 // and took so long, one after the other, ns
 	Longest  uint64 // one launch, at most, ns; 0 none was measured by itself
 	Overhead uint64 // threads waited in the gate, ns
 	Copied   uint64 // bytes that copies were asked to move
