@@ -150,8 +150,8 @@ func (m *matrix) terms(cell []member) (all []terms) {
 		for _, a := range cell {
 			if a.Tenant == name {
 				quota.Weight = a.Weight
-				if a.Realtime {
-					quota.Class = schedule.Realtime
+				if a.Realtime { // which takes a limit
+					quota.Class, quota.Limit = schedule.Realtime, 0.9
 				}
 			}
 		}

@@ -20,9 +20,9 @@
 #define BOUND_NS 750000     /* of work that a stream may have queued, where more gains nothing */
 #define DRY_NS 100000       /* hardly any */
 #define BOUND_AGAIN 1000000000 /* less is tried again so long after */
-#define CREDIT_NS 100000    /* of work may go by without a look, or a part of the bound, */
-#define CREDIT_PART 8
-#define CREDIT_MOST 32      /* and so many launches */
+#define CREDIT_NS 300000    /* of work may go by without a look, */
+#define CREDIT_MOST 64      /* and so many launches, */
+#define DEAR_NS 100000      /* none of which costs so much */
 
 enum verdict { PASS, QUEUED, HELD, CHANGED };
 
@@ -108,10 +108,9 @@ static uint32_t credit(const struct gs_stream *e, const struct gs_launch *l)
 {
 	uint64_t cost = e->cost;
 
-	if (l->graph || e->stray || !cost)
+	if (l->graph || e->stray || !cost || cost >= DEAR_NS)
 		return 0;
-	uint64_t most = e->bound_ns / CREDIT_PART > CREDIT_NS ? e->bound_ns / CREDIT_PART : CREDIT_NS;
-	return (most - 1) / cost < CREDIT_MOST ? (uint32_t)((most - 1) / cost) : CREDIT_MOST;
+	return CREDIT_NS / cost < CREDIT_MOST ? (uint32_t)(CREDIT_NS / cost) : CREDIT_MOST;
 }
 
 /* A turn begins with this launch. The helper may be fast asleep, since there was

@@ -6,7 +6,8 @@
 
 #include "streams.h"
 
-#define MARKER_NS 400000     /* of work that a marker covers, about */
+#define MARKER_NS 400000     /* of work that a marker covers, about, */
+#define MARKER_PART 8        /* or this part of what may be queued */
 #define MARKER_LAUNCHES 256  /* at most, should the estimate be wrong */
 #define KERNEL_NS 100000     /* a kernel's cost while nothing is known of it */
 #define UNCOUNTED_NS 1000000000
@@ -151,11 +152,12 @@ void gs_marker_opened(struct gs_gpu *g, uint64_t now)
 bool gs_marker_due(const struct gs_stream *e)
 {
 	const struct gs_marker *m = &e->now;
+	uint64_t most = e->bound_ns / MARKER_PART > MARKER_NS ? e->bound_ns / MARKER_PART : MARKER_NS;
 
 	if (!m->launches || e->pending == GS_MARKERS)
 		return false;
 	return e->stray || (!m->graph && !e->cost) || (m->graph && !m->uneven && gs_marker_alone(e->gpu, m->graph)) ||
-		m->cost >= MARKER_NS || m->launches >= MARKER_LAUNCHES || m->last_ns - m->first_ns >= MARKER_NS;
+		m->cost >= most || m->launches >= MARKER_LAUNCHES || m->last_ns - m->first_ns >= most;
 }
 
 /* ---- costs ---- */

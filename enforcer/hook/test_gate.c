@@ -200,7 +200,7 @@ static void cheap_launches_go_by_on_credit(void)
 	fake_finish(10);
 	set_cost(10, 1000);
 	launch_many(10, 11, NULL);
-	CHECK(gs_self->spare == 22); /* of 32 */
+	CHECK(gs_self->spare == 54); /* of 64 */
 	fake_mode(0, GS_PAUSE, 1, 0);
 	EVENTUALLY(phase() == GS_DRAINING);
 	CHECK(!told(GS_YIELD, GS_DRAINED, 0) && fake_launched <= 1);
@@ -210,7 +210,7 @@ static void cheap_launches_go_by_on_credit(void)
 	pthread_mutex_lock(&gs_gates[0].lock);
 	CHECK(gs_self->counted == 12 && !gs_marker_outstanding(&gs_gates[0]));
 	pthread_mutex_unlock(&gs_gates[0].lock);
-	CHECK(gs_self->spare == 22 && gs_self->bell != fake_page->bell); /* which is worth nothing now */
+	CHECK(gs_self->spare == 54 && gs_self->bell != fake_page->bell); /* which is worth nothing now */
 }
 
 static void who_passes_a_pause_has_no_credit(void)
@@ -235,7 +235,7 @@ static void dear_launches_and_graphs_have_no_credit(void)
 	CHECK(!gs_self->spare);
 	set_cost(10, 1000);
 	fake_launch(10, false, NULL);
-	CHECK(gs_self->spare == 32);
+	CHECK(gs_self->spare == 64);
 	fake_launch(10, false, (void *)0x1000);
 	CHECK(!gs_self->spare);
 }

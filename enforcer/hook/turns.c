@@ -253,17 +253,17 @@ static uint64_t step_turn(struct gs_gpu *g, uint32_t flags, uint64_t now)
 	uint64_t grace = flags & GS_HASTE ? g->grace_ns : IDLE_NS, next = flags & GS_HASTE ? HASTE_NS : RUN_NS;
 	uint64_t last = later(launched(g, now), g->began_ns);
 
-	if (g->flags != flags || (flags & GS_BESIDE && now - g->told_ns >= TELL_NS))
+	if (g->flags != flags)
 		tell(g, GS_USAGE, 0, now);
 	if ((g->flags ^ flags) & GS_BESIDE)
 		g->unpaced = true;
 	g->flags = flags;
-	if (now - last < STILL_NS) {
+	if (now - last < STILL_NS || !drained(g, now)) {
 		gs_marker_reap(g);
+		if (flags & GS_BESIDE && now - g->told_ns >= TELL_NS) /* who may be idle says so soon, and since when */
+			tell(g, GS_USAGE, 0, now);
 		return next;
 	}
-	if (!drained(g, now))
-		return next;
 	last = later(last, later(g->usage.last_ns, g->progress_ns));
 	if (now < last + grace) /* the last marker may have passed since we looked at the clock */
 		return later(last + grace - now, DRAIN_NS) < next ? later(last + grace - now, DRAIN_NS) : next;

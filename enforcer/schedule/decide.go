@@ -63,6 +63,9 @@ func (h *Host) decide(d *domain, now time.Duration) time.Duration {
 		g.measure()
 		g.try()
 		g.judge()
+		for _, t := range g.tenants {
+			g.ease(t)
+		}
 		owing, made := g.owing()
 		for _, t := range g.tenants {
 			g.latch(t, owing, made)
@@ -269,8 +272,10 @@ func (u *unit) fits() bool {
 func conflict(a, b *tenant) bool {
 	g := a.gpu
 	switch {
-	case g.host.config.Turns || a.unit.rank.class > b.unit.rank.class:
+	case g.host.config.Turns:
 		return true
+	case a.unit.rank.class > b.unit.rank.class:
+		return !a.eased
 	case a.light(g.now) || b.light(g.now):
 		return false
 	}
@@ -303,7 +308,7 @@ func (g *GPU) mayBegin(t *tenant) bool {
 		return true
 	}
 	for _, o := range g.tenants {
-		if o != t && o.unit.granted && o.ready() && (o.unit.rank.class > t.share.Class || !o.light(g.now) && o.owed) {
+		if o != t && o.unit.granted && o.ready() && (o.unit.rank.class > t.share.Class && !o.eased || !o.light(g.now) && o.owed) {
 			return false
 		}
 	}
@@ -484,7 +489,7 @@ func (g *GPU) wakeLag(t *tenant, sooner func(time.Duration)) {
 		sooner(t.pace.tried + measureTime)
 	}
 	if g.tries() {
-		for _, d := range []time.Duration{tryTime, 4 * tryTime} {
+		for _, d := range []time.Duration{tryTime, 3 * tryTime} {
 			if at := g.triedAt + d; at > g.now {
 				sooner(at)
 			}

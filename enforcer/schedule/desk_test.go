@@ -63,7 +63,7 @@ func (d *desk) know() *desk {
 		for _, t := range g.tenants {
 			t.pace.solo, t.pace.fresh = costs(1e-4), d.at
 			t.pace.beside = rate{launches: 0.9 * 0.2 / 1e-4, seconds: 0.2}
-			t.owed = false
+			t.owed, t.eased, t.easedAt = false, false, max(d.at, 1)
 		}
 	}
 	return d

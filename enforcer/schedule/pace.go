@@ -16,10 +16,10 @@ type pace struct {
 type rate struct{ launches, seconds float64 }
 
 const (
-	soloEnough   = 4 * time.Millisecond  // tell what a launch takes alone
+	soloEnough   = 4 * time.Millisecond   // tell what a launch takes alone
 	soloMemory   = 400 * time.Millisecond // older ones than that count half as much, and so on
 	besideEnough = 15 * time.Millisecond
-	besideMemory = 200 * time.Millisecond
+	besideMemory = 500 * time.Millisecond
 )
 
 func (r *rate) add(launches float64, over, memory time.Duration) {
@@ -27,6 +27,14 @@ func (r *rate) add(launches float64, over, memory time.Duration) {
 	if r.seconds += over.Seconds(); r.seconds > memory.Seconds() {
 		r.launches /= 2
 		r.seconds /= 2
+	}
+}
+
+// fade leaves the rate no more weight than so much time has.
+func (r *rate) fade(to time.Duration) {
+	if r.seconds > to.Seconds() {
+		r.launches *= to.Seconds() / r.seconds
+		r.seconds = to.Seconds()
 	}
 }
 
@@ -110,7 +118,7 @@ func (g *GPU) learn(t *tenant, u Usage) {
 	} else {
 		n *= w.beside.Seconds() / (w.beside + w.solo).Seconds()
 	}
-	if g.together { // else it tells of hand-overs
+	if g.together || t.eased { // else it tells of hand-overs
 		p.beside.add(n, w.beside, besideMemory)
 	}
 	if c > 0 {
@@ -149,7 +157,8 @@ func (g *GPU) measure() {
 	}
 	var next *tenant
 	for _, t := range g.tenants {
-		if !t.contends(g.now) || t.lag < most-g.host.config.Turn { // who comes anew again and again gains nothing
+		// Who comes anew again and again, and is ahead by that, gains little.
+		if !t.contends(g.now) || t.lag < most-g.host.config.Turn && g.now-g.measuredAt < staleTime/4 {
 			continue
 		}
 		p := &t.pace
@@ -160,17 +169,18 @@ func (g *GPU) measure() {
 	}
 	if next != nil && contenders > 1 {
 		next.pace.tried = g.now
-		g.measured = next
+		g.measured, g.measuredAt = next, g.now
 	}
 }
 
 // What tenants gain by running together is tried when others contend, and again
 // after a while where they take turns.
 const (
-	worth    = 1.05                  // parts of lone paces that are clearly better than turns
-	tryTime  = 60 * time.Millisecond // together
+	worth    = 1.05                  // parts of lone paces that are clearly better than turns,
+	enough   = 1.0                   // and that are so still, once they were
+	tryTime  = 40 * time.Millisecond // together
 	tryGap   = 300 * time.Millisecond
-	tryAgain = 2 * time.Second
+	tryAgain = 3 * time.Second
 )
 
 // try has those who contend run together for a moment, whoever is owed, to see
@@ -179,7 +189,7 @@ func (g *GPU) try() {
 	if g.measured != nil || g.host.config.Turns || g.triedAt != 0 && g.now-g.triedAt < tryGap {
 		return
 	}
-	contenders, fresh := 0, false
+	contenders, fresh := 0, g.triedAt == 0
 	for _, t := range g.tenants {
 		if t.contends(g.now) {
 			contenders++
@@ -190,23 +200,23 @@ func (g *GPU) try() {
 	if contenders < 2 || !fresh && (g.together || g.now-g.triedAt < tryAgain) {
 		return
 	}
-	g.triedAt, g.together = g.now, true
+	g.triedAt, g.tried, g.together = g.now, true, true
 	for _, t := range g.tenants {
-		if _, known := t.pace.rate(); known && t.contends(g.now) {
-			t.pace.beside = rate{}
+		if t.contends(g.now) {
+			t.pace.beside.fade(tryTime)
 		}
 	}
 }
 
 // tries says whether they do so now: for longer where somebody does so seldom.
 func (g *GPU) tries() bool {
-	enough := tryTime
+	long := tryTime
 	for _, t := range g.tenants {
 		if _, known := t.pace.rate(); !known && t.contends(g.now) {
-			enough = 4 * tryTime
+			long = 3 * tryTime
 		}
 	}
-	return g.measured == nil && g.triedAt != 0 && g.now-g.triedAt < enough
+	return g.measured == nil && g.triedAt != 0 && g.now-g.triedAt < long
 }
 
 // judge finds whether those who contend gain by running together.
@@ -217,12 +227,43 @@ func (g *GPU) judge() {
 	sum, contenders := 0.0, 0
 	for _, t := range g.tenants {
 		if t.contends(g.now) {
-			r, _ := t.pace.rate()
-			sum += r
 			contenders++
 		}
+		if t.active(g.now) && !t.light(g.now) { // who rests for a moment counts
+			r, _ := t.pace.rate()
+			sum += r
+		}
 	}
-	g.together = contenders < 2 || sum > worth
+	if contenders < 2 {
+		return
+	}
+	least := enough
+	if g.tried {
+		least, g.tried = worth, false
+	}
+	g.together = sum > least
+}
+
+const (
+	bearable  = 0.9 // of its lone pace is enough for who goes first
+	easeAgain = 10 * time.Second
+)
+
+// ease lets lower classes run beside who goes first, where it gets on nearly as
+// well as alone: what it does may need little of the GPU. That is tried now and
+// then, for so short a time that few of its launches are late.
+func (g *GPU) ease(t *tenant) {
+	if !t.hurried() || !t.ready() {
+		return
+	}
+	r, known := t.pace.rate()
+	switch {
+	case t.eased:
+		t.eased = !known || r >= bearable
+	case t.pace.cost() > 0 && (t.easedAt == 0 || g.now-t.easedAt >= easeAgain):
+		t.eased, t.easedAt = true, g.now
+		t.pace.beside = rate{}
+	}
 }
 
 // contends says whether t is one of those who need to be told apart: it wants

@@ -138,8 +138,19 @@ func TestBesideIsForgotten(t *testing.T) {
 	if d.Report(d.at, "a", Usage{Launched: 100}); a.pace.beside != (rate{100, 0.2}) {
 		t.Errorf("%+v", a.pace.beside)
 	}
-	a.pace.window.beside = 100 * ms
-	if d.Report(d.at, "a", Usage{Launched: 20}); !near(a.pace.beside.launches, 60) || !near(a.pace.beside.seconds, 0.15) {
+	a.pace.window.beside = 400 * ms
+	if d.Report(d.at, "a", Usage{Launched: 20}); !near(a.pace.beside.launches, 60) || !near(a.pace.beside.seconds, 0.3) {
+		t.Errorf("%+v", a.pace.beside)
+	}
+	if a.pace.beside.fade(300 * ms); !near(a.pace.beside.launches, 60) {
+		t.Errorf("%+v", a.pace.beside)
+	}
+	if a.pace.beside.fade(100 * ms); !near(a.pace.beside.launches, 20) || !near(a.pace.beside.seconds, 0.1) {
+		t.Errorf("%+v", a.pace.beside)
+	}
+	a.pace.window.beside = 20 * ms
+	d.together = false // so that what is beside others is but a hand-over
+	if d.Report(d.at, "a", Usage{Launched: 20}); !near(a.pace.beside.launches, 20) {
 		t.Errorf("%+v", a.pace.beside)
 	}
 }

@@ -331,7 +331,7 @@ func TestWake(t *testing.T) {
 		"is measured":      {func() { a.state.Mode, d.measured, a.pace.tried = Run, a, now(-ms) }, measureTime - ms},
 		"tries":            {func() { a.state.Mode, d.triedAt = Run, now(-ms) }, tryTime - ms},
 		"tried":            {func() { a.state.Mode, d.triedAt = Run, now(-tryTime) }, 0},
-		"tries for longer": {func() { a.state.Mode, d.triedAt, a.pace.beside = Run, now(-tryTime), rate{} }, 3 * tryTime},
+		"tries for longer": {func() { a.state.Mode, d.triedAt, a.pace.beside = Run, now(-tryTime), rate{} }, 2 * tryTime},
 		"must not wait":    {func() { a.state.Mode, a.unit.rank.class, a.part, a.lag = Run, Realtime, 0.5, -5*ms }, 10*ms + 1},
 	} {
 		x, u, g := *a, *a.unit, *d.GPU
@@ -430,20 +430,30 @@ func TestJudge(t *testing.T) {
 		change func(d *desk, b *tenant)
 		want   bool
 	}{
-		"better":       {0.6, 0.5, func(d *desk, b *tenant) {}, true},
-		"as good":      {0.55, 0.5, func(d *desk, b *tenant) {}, false},
-		"worse":        {0.5, 0.4, func(d *desk, b *tenant) {}, false},
-		"unknown":      {1, 0.5, func(d *desk, b *tenant) { b.pace.beside = rate{} }, false},
-		"of one":       {0.5, 0.5, func(d *desk, b *tenant) { b.wants = false }, true},
+		"better":            {0.6, 0.5, func(d *desk, b *tenant) {}, true},
+		"as good":           {0.55, 0.51, func(d *desk, b *tenant) {}, false},
+		"as good, as known": {0.55, 0.51, func(d *desk, b *tenant) { d.tried = false }, true},
+		"worse, as known":   {0.52, 0.5, func(d *desk, b *tenant) { d.tried = false }, false},
+		"worse":             {0.5, 0.4, func(d *desk, b *tenant) {}, false},
+		"unknown":           {1, 0.5, func(d *desk, b *tenant) { b.pace.beside = rate{} }, false},
+		"of one":            {0.5, 0.5, func(d *desk, b *tenant) { b.wants = false }, true},
+		"one rests": {0.5, 0.4, func(d *desk, b *tenant) {
+			c := ready(d, "c", Share{})
+			c.pace = b.pace
+			c.wants, c.ever, c.rested = false, true, d.GPU.now
+		}, true},
+		"one is gone":  {0.5, 0.4, func(d *desk, b *tenant) { c := ready(d, "c", Share{}); c.pace = b.pace; c.wants = false }, false},
 		"one is light": {0.5, 0.5, func(d *desk, b *tenant) { b.burst, b.began = ms, d.GPU.now }, true},
 		"is tried":     {0.5, 0.5, func(d *desk, b *tenant) { d.triedAt = d.GPU.now }, true},
 		"is measured":  {0.5, 0.5, func(d *desk, b *tenant) { d.measured = b }, true},
+		"never tried":  {0.5, 0.5, func(d *desk, b *tenant) { d.triedAt = 0 }, true},
 		"in turns":     {0.6, 0.5, func(d *desk, b *tenant) { d.together = false }, false},
 	} {
 		d := newDesk(t, Config{}, 1)
 		d.GPU.now = time.Minute
 		a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
 		d.know()
+		d.tried, d.triedAt = true, time.Second
 		a.pace.beside.launches, b.pace.beside.launches = c.a*2000, c.b*2000
 		c.change(d, b)
 		if d.judge(); d.together != c.want {
@@ -478,7 +488,7 @@ func TestTry(t *testing.T) {
 		d.triedAt, d.together = d.GPU.now-c.ago, false
 		c.change(d, b)
 		d.try()
-		if began := d.triedAt == d.GPU.now; began != c.want || began && (!d.together || a.pace.beside != rate{} || b.pace.beside != rate{}) {
+		if began := d.triedAt == d.GPU.now; began != c.want || began && (!d.together || !d.tried || a.pace.beside.seconds > tryTime.Seconds() || b.pace.beside.seconds > tryTime.Seconds()) {
 			t.Errorf("%s: at %v, %+v", what, d.triedAt, a.pace)
 		}
 	}
@@ -494,7 +504,7 @@ func TestTries(t *testing.T) {
 		ago   time.Duration
 		known bool
 		want  bool
-	}{{0, true, true}, {tryTime - 1, true, true}, {tryTime, true, false}, {tryTime, false, true}, {4*tryTime - 1, false, true}, {4 * tryTime, false, false}} {
+	}{{0, true, true}, {tryTime - 1, true, true}, {tryTime, true, false}, {tryTime, false, true}, {3*tryTime - 1, false, true}, {3 * tryTime, false, false}} {
 		d.know()
 		if !c.known {
 			a.pace.beside = rate{}
@@ -507,6 +517,59 @@ func TestTries(t *testing.T) {
 	d.triedAt, d.measured = d.GPU.now, a
 	if d.tries() {
 		t.Error("while somebody is measured")
+	}
+}
+
+// Who goes first bears others beside it where it gets on nearly as well.
+func TestEase(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(d *desk, a *tenant)
+		want   bool
+	}{
+		"it is time":        {func(d *desk, a *tenant) { a.easedAt = d.GPU.now - easeAgain }, true},
+		"never tried":       {func(d *desk, a *tenant) { a.easedAt = 0 }, true},
+		"too early":         {func(d *desk, a *tenant) { a.easedAt = d.GPU.now - easeAgain + 1 }, false},
+		"its pace is new":   {func(d *desk, a *tenant) { a.easedAt, a.pace.solo = 0, rate{} }, false},
+		"it rests":          {func(d *desk, a *tenant) { a.easedAt, a.wants = 0, false }, false},
+		"of no such class":  {func(d *desk, a *tenant) { a.easedAt, a.share.Class = 0, Normal }, false},
+		"with launch_wait":  {func(d *desk, a *tenant) { a.easedAt, a.share.Class, a.share.Wait = 0, Normal, ms }, true},
+		"not known yet":     {func(d *desk, a *tenant) { a.eased, a.pace.beside = true, rate{} }, true},
+		"as good as alone":  {func(d *desk, a *tenant) { a.eased = true }, true},
+		"worse than alone":  {func(d *desk, a *tenant) { a.eased, a.pace.beside.launches = true, 0.89*2000 }, false},
+		"as good, but late": {func(d *desk, a *tenant) {}, false},
+	} {
+		d := newDesk(t, Config{}, 1)
+		a := ready(d, "a", Share{Class: Realtime, Limit: 0.5})
+		d.GPU.now = time.Hour
+		d.know()
+		a.easedAt = d.GPU.now
+		a.pace.beside.launches = 0.91 * 2000
+		c.change(d, a)
+		if d.ease(a); a.eased != c.want {
+			t.Errorf("%s: %v", what, a.eased)
+		}
+	}
+}
+
+// A program that decodes goes first; who trains has what it leaves.
+func TestDecodingGoesFirst(t *testing.T) {
+	for _, c := range []struct {
+		other string
+		least float64 // of the other's lone throughput
+	}{{"gpt2", 0.9}, {"queue", 0.55}, {"steps", 0.55}} {
+		for _, s := range []Share{{Class: Realtime, Limit: 0.9, Weight: 30}, {Wait: ms, Weight: 30}} {
+			lone := kind("decode", 30)
+			newWorld(t, true, nil, lone).run(6 * time.Second)
+			a, b := kind("decode", 30), kind(c.other, 70)
+			a.Share = s
+			newWorld(t, false, nil, a, b).run(6 * time.Second)
+			p, most := percentile(a.took[60:], 0.99), percentile(lone.took, 0.99)*5/4
+			rest := b.rate(begin, 6*time.Second) / alone(t, c.other).lone
+			t.Logf("beside %s, %+v: p99 %v of at most %v, the other has %.2f", c.other, s, p, most, rest)
+			if p > most || rest < c.least {
+				t.Errorf("beside %s, %+v: p99 %v, at most %v; the other has %.2f, at least %.2f", c.other, s, p, most, rest, c.least)
+			}
+		}
 	}
 }
 

@@ -111,16 +111,18 @@ type Host struct {
 
 // A GPU is one of a host's.
 type GPU struct {
-	host     *Host
-	domain   *domain
-	now      time.Duration
-	tenants  []*tenant     // by name
-	dirty    bool          // there was an input since the last Decide
-	changed  bool          // a state did, since Changed was asked
-	together bool          // those who contend gain by running together, as far as is known; else they take turns
-	triedAt  time.Duration // when that was tried last
-	measured *tenant       // runs alone, so that its lone pace is known; nil nobody does
-	system   System
+	host       *Host
+	domain     *domain
+	now        time.Duration
+	tenants    []*tenant     // by name
+	dirty      bool          // there was an input since the last Decide
+	changed    bool          // a state did, since Changed was asked
+	together   bool          // those who contend gain by running together, as far as is known; else they take turns
+	triedAt    time.Duration // when that was tried last
+	tried      bool          // and nothing followed from that yet
+	measured   *tenant       // runs alone, so that its lone pace is known; nil nobody does
+	measuredAt time.Duration // when that began last
+	system     System
 }
 
 // A domain is the GPUs that are decided on together, because a gang spans them.
@@ -168,12 +170,14 @@ type tenant struct {
 	bucket time.Duration // what the limit leaves
 	dry    bool          // it was empty, and is not full enough yet
 
-	pace   pace
-	bill   bill
-	asked  time.Duration // when it began to wait
-	barred time.Duration // stats.Throttled then
-	stats  Stats
-	past   history
+	pace    pace
+	eased   bool          // it goes first, and lower classes may run beside it
+	easedAt time.Duration // when that was tried last
+	bill    bill
+	asked   time.Duration // when it began to wait
+	barred  time.Duration // stats.Throttled then
+	stats   Stats
+	past    history
 }
 
 // New returns a host without GPUs.

@@ -223,7 +223,7 @@ func (w *world) play(r *rank1) (told bool) {
 			g.Want(w.now, name)
 			return true
 		}
-		patience := 5 * ms
+		patience := 2 * ms
 		if r.seen.Haste {
 			patience = 300 * us
 		}
@@ -234,7 +234,7 @@ func (w *world) play(r *rank1) (told bool) {
 			u := r.usage(w)
 			u.Ago = w.now - r.busy
 			g.Rest(w.now, name, u)
-		case r.seen.Beside && w.now-r.reported >= 10*ms:
+		case r.seen.Beside && w.now-r.reported >= 10*ms && w.now-r.busy < 50*us: // else it may be idle, and says so soon
 			g.Report(w.now, name, r.usage(w))
 			told = true
 		}
