@@ -176,8 +176,8 @@ func (g *GPU) measure() {
 // What tenants gain by running together is tried when others contend, and again
 // after a while where they take turns.
 const (
-	worth    = 1.05                  // parts of lone paces that are clearly better than turns,
-	enough   = 1.0                   // and that are so still, once they were
+	worth    = 1.07                  // parts of lone paces that are clearly better than turns,
+	enough   = 1.03                  // and that are so still, once they were
 	tryTime  = 40 * time.Millisecond // together
 	tryGap   = 300 * time.Millisecond
 	tryAgain = 3 * time.Second
