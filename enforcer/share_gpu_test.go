@@ -169,6 +169,21 @@ func TestGPUOverhead(t *testing.T) {
 	})
 }
 
+// TestGPUNothingHangs runs programs whose work waits for work that they launch
+// later, beside another tenant.
+func TestGPUNothingHangs(t *testing.T) {
+	for _, recipe := range []string{"waitvalue", "hostfunc", "two", "peer", "cross"} {
+		t.Run(recipe, func(t *testing.T) {
+			if (recipe == "peer" || recipe == "cross") && len(products()) < 2 {
+				t.Skip("needs two GPUs")
+			}
+			nothingHangs(t, &host{}, recipe, 200)
+		})
+	}
+}
+
+func TestGPUBrokerKilled(t *testing.T) { brokerKilled(t, &host{}, 5*time.Second) }
+
 // TestGPUMemory holds that a cap is met to the byte by every allocator of
 // PyTorch: an OutOfMemoryError, nothing over, nearly all of it usable, and the
 // cap is what the program sees as the card's memory.

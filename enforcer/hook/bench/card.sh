@@ -15,6 +15,7 @@ case $binary in /*) ;; *) binary=$PWD/$binary ;; esac
 [ -n "${GS_HOOK:-}" ] || [ -e "$hook/build/libgpusteward.so" ] || make -s -C "$hook" || exit 1
 export GS_HOOK=${GS_HOOK:-$hook/build/libgpusteward.so}
 export GS_LOAD=${GS_LOAD:-$hook/build/stub/load}
+export GS_RECIPES=${GS_RECIPES:-$hook/build/stub/recipes}
 export GS_BENCH=${GS_BENCH:-$bench}
 # A program that uses NVLink's multicast can put a shared host's GPUs out of service.
 export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0}
