@@ -169,6 +169,9 @@ func (g *GPU) measure() {
 	}
 	if next != nil && contenders > 1 {
 		next.pace.tried = g.now
+		if g.now-next.pace.fresh > staleTime {
+			next.pace.solo.fade(soloEnough)
+		}
 		g.measured, g.measuredAt = next, g.now
 	}
 }

@@ -237,6 +237,37 @@ func TestMeasured(t *testing.T) {
 	}
 }
 
+// A pace that was found long ago counts for little once it is measured again.
+func TestMeasuredAnew(t *testing.T) {
+	for since, want := range map[time.Duration]float64{staleTime: 0.01, staleTime + 1: soloEnough.Seconds()} {
+		d := two(t, Share{}, Share{})
+		d.at = time.Minute
+		d.Look(d.at)
+		d.know()
+		a := d.find("a")
+		a.pace.solo, a.pace.fresh, a.pace.tried, d.measured = rate{100, 0.01}, d.at-since, 0, nil
+		if d.measure(); d.measured != a || !near(a.pace.solo.seconds, want) {
+			t.Errorf("%v later: %+v", since, a.pace)
+		}
+	}
+}
+
+// Who is ahead is measured all the same where nobody was of late.
+func TestMeasuredThoughAhead(t *testing.T) {
+	for ago, want := range map[time.Duration]bool{staleTime / 4: true, staleTime/4 - 1: false} {
+		d := two(t, Share{}, Share{})
+		d.at = time.Minute
+		d.Look(d.at)
+		d.know()
+		a := d.find("a")
+		d.find("b").lag = 0
+		a.lag, a.pace.solo, a.pace.tried, d.measured, d.measuredAt = -30*ms, rate{}, 0, nil, d.at-ago
+		if d.measure(); (d.measured == a) != want || want && d.measuredAt != d.at {
+			t.Errorf("%v later: %v", ago, d.measured != nil)
+		}
+	}
+}
+
 // Nobody is measured where that tells nothing: alone, in turns, of another
 // class, light, held or with nothing to do.
 func TestNotMeasured(t *testing.T) {
