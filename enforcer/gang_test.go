@@ -67,7 +67,7 @@ func TestNothingHangs(t *testing.T) {
 	for _, recipe := range []string{"peer", "waitvalue", "hostfunc", "cross", "two"} {
 		t.Run(recipe, func(t *testing.T) {
 			t.Setenv("GS_STUB_GPUS", "2")
-			nothingHangs(t, stub(t), recipe, 20)
+			nothingHangs(t, stub(t), recipe, 200)
 		})
 	}
 }

@@ -13,7 +13,8 @@
 #define NAP_NS 20000        /* the shortest wait for work in flight, */
 #define DOZE_NS 500000      /* and the longest without a look */
 #define STALL_NS 5000000    /* work in flight that made no progress for so long may wait for what is held back */
-#define STALLED_NS 1000000  /* the same for each launch after that */
+#define STALLED_NS 100000   /* the same for each launch after that, where so much is queued, */
+#define PASSING_NS 2000000  /* and for so long no launch waits for a turn: what is waited for may take several */
 #define STALL_MOST_NS 40000000 /* that doubles with each launch that passes for it, up to this */
 
 #define GRAPH_NS 1000000    /* a graph's cost while nothing is known of it */
@@ -28,6 +29,7 @@ enum verdict { PASS, QUEUED, HELD, CHANGED };
 
 /* Of the process: its GPUs may wait for one another. */
 static _Atomic uint64_t patience = STALL_NS;
+static _Atomic uint64_t passing; /* until then launches go by at a pause */
 
 void gs_bell_wait(struct gs_page *page, uint32_t was, uint64_t ns)
 {
@@ -227,7 +229,10 @@ static bool wait_turn(struct gs_gpu *g, struct gs_page *page, uint32_t bell, uin
 {
 	uint64_t now = gs_now();
 
+	if (now < atomic_load(&passing))
+		return true;
 	if (now - began >= STALL_NS && stalled(began, now)) {
+		atomic_store(&passing, now + PASSING_NS);
 		uint64_t longer = 2 * atomic_load(&patience);
 		atomic_store(&patience, longer < STALL_MOST_NS ? longer : STALL_MOST_NS);
 		return true;
@@ -324,4 +329,8 @@ void gs_gate_left(struct gs_launch *l, CUresult r)
 }
 
 /* All work of a GPU has ended: whatever did not get on has. */
-void gs_gate_drained(void) { atomic_store(&patience, STALL_NS); }
+void gs_gate_drained(void)
+{
+	atomic_store(&patience, STALL_NS);
+	atomic_store(&passing, 0);
+}

@@ -63,7 +63,7 @@ static void a_full_queue_without_progress_lets_pass(void)
 	launch_many(10, 40, NULL);
 	CHECK(fake[10].put == 40 && !fake[10].done);
 	CHECK(gs_passed >= 40 - 10 && gs_passed <= 40 - 8);
-	CHECK(gs_now() - from >= 5000000 + 29 * 1000000);
+	CHECK(gs_now() - from >= 5000000 + 29 * 100000);
 	fake_mode(0, GS_PAUSE, 1, 0);
 	const struct fake_word *w;
 	EVENTUALLY((w = told(GS_YIELD, GS_UNDRAINED, 0)));
@@ -133,7 +133,7 @@ static void a_turn_that_ends_is_no_reason_to_queue_more(void)
 }
 
 /* A launch at a pause, behind work that never ends. Each one waits longer, but
- * not for ever. */
+ * not for ever; those soon after it do not wait. */
 static void a_stalled_launch_passes_a_pause(void)
 {
 	fake_mode(0, GS_RUN, 1, 0);
@@ -144,19 +144,29 @@ static void a_stalled_launch_passes_a_pause(void)
 		pthread_join(launching(11 + i), NULL);
 		CHECK(fake[11 + i].put == 1 && gs_passed == i + 1);
 		CHECK(gs_now() - from >= 5000000ull << i);
+		spin(2000000);
 	}
+	uint64_t took = UINT64_MAX, passed = 3;
+	for (int i = 0; i < 20 && took > 5000000; i++) { /* the machine may be busy elsewhere just then */
+		fake_launch(13, false, NULL);
+		uint64_t from = gs_now();
+		fake_launch(13, false, NULL);
+		took = gs_now() - from;
+		passed += 2;
+	}
+	CHECK(took <= 5000000 && gs_passed == passed);
 	EVENTUALLY(told(GS_YIELD, GS_UNDRAINED, 0));
 	CHECK(!told(GS_YIELD, GS_DRAINED, 0) && !told(GS_YIELD, GS_IDLE, fake_says - 1));
 	for (uintptr_t i = 10; i < 14; i++)
 		fake_finish(i);
 	const struct fake_word *w;
 	EVENTUALLY((w = told(GS_YIELD, GS_DRAINED, 0)));
-	CHECK(w->usage.passed == 3);
-	EVENTUALLY(fake_launched == 4);
+	CHECK(w->usage.passed == passed);
+	EVENTUALLY(fake_launched == 1 + passed);
 	pthread_t t = launching(14); /* nothing is in flight any more */
 	EVENTUALLY(held() == 1);
 	spin(50000000);
-	CHECK(!fake[14].put && gs_passed == 3);
+	CHECK(!fake[14].put && gs_passed == passed);
 	fake_mode(0, GS_RUN, 2, 0);
 	pthread_join(t, NULL);
 }
