@@ -46,6 +46,14 @@ func (p *pace) cost() float64 {
 	return p.solo.seconds / p.solo.launches
 }
 
+// age leaves a lone pace that was found long ago little weight: what comes now
+// counts, be it little.
+func (p *pace) age(now time.Duration) {
+	if now-p.fresh > staleTime {
+		p.solo.fade(soloEnough)
+	}
+}
+
 // rate returns the part of its lone pace that the tenant has beside others.
 func (p *pace) rate() (part float64, known bool) {
 	c := p.cost()
@@ -106,6 +114,7 @@ func (g *GPU) learn(t *tenant, u Usage) {
 	w := p.window
 	p.window.solo, p.window.beside, p.window.given = 0, 0, 0
 	if u.Solo > 0 && u.SoloTime > 0 {
+		p.age(g.now)
 		p.solo.add(float64(u.Solo), min(u.SoloTime, time.Second), soloMemory)
 		p.fresh = g.now
 	}
@@ -169,9 +178,7 @@ func (g *GPU) measure() {
 	}
 	if next != nil && contenders > 1 {
 		next.pace.tried = g.now
-		if g.now-next.pace.fresh > staleTime {
-			next.pace.solo.fade(soloEnough)
-		}
+		next.pace.age(g.now)
 		g.measured, g.measuredAt = next, g.now
 	}
 }

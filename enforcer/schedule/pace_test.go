@@ -88,6 +88,11 @@ func TestLearnAlone(t *testing.T) {
 	if c := a.pace.cost(); !near(c, 0.03/100) || a.lag != 0 || a.pace.fresh != d.at || a.pace.window.solo+a.pace.window.beside+a.pace.window.given != 0 || a.pace.beside != (rate{}) {
 		t.Errorf("%v: %+v", c, a.pace)
 	}
+	a.pace.solo, a.pace.fresh = rate{100, 0.2}, d.GPU.now-staleTime-1 // which is old, so that it makes way
+	if d.Report(d.at, "a", Usage{Solo: 10, SoloTime: ms}); !near(a.pace.solo.seconds, soloEnough.Seconds()+0.001) || !near(a.pace.solo.launches, 100*soloEnough.Seconds()/0.2+10) {
+		t.Errorf("%+v", a.pace)
+	}
+	a.pace.solo = rate{100, 0.03}
 	was := a.pace.solo
 	for _, u := range []Usage{{Launched: 100, Solo: 100}, {Launched: 100, SoloTime: ms}, {Launched: 100, Solo: 100, SoloTime: -ms}} {
 		if d.Report(d.at+ms, "a", u); a.pace.solo != was {
