@@ -416,15 +416,16 @@ type device struct{ running atomic.Int32 }
 func (c *client) saturate(d *device) (launches int) {
 	const launch, report = time.Millisecond, 10 * time.Millisecond
 	var yielded uint64
-	var done time.Duration // since it was told last
-	running := false
+	var done, solo time.Duration // since it was told last, and of that with nobody else
+	running, alone := false, false
 	seen := time.Now()
 	told, beat := seen, seen
 	tell := func(t wire.Type, why wire.Why, turn uint64) []byte {
 		n := done / launch
-		u := wire.Usage{Why: why, Turn: turn, Last: uint64(newClock().now()), Launched: uint64(n), Longest: uint64(launch)}
+		u := wire.Usage{Why: why, Turn: turn, Last: uint64(newClock().now()), Launched: uint64(n), Longest: uint64(launch),
+			Solo: uint64(solo / launch), SoloTime: uint64(solo / launch * launch)}
 		launches += int(n)
-		done, told = done-n*launch, seen
+		done, solo, told = done-n*launch, solo%launch, seen
 		return c.frame(t, &u)
 	}
 	frame := c.frame(wire.TypeAcquire, &wire.Acquire{})
@@ -441,6 +442,10 @@ func (c *client) saturate(d *device) (launches int) {
 		if running {
 			done += now.Sub(seen) / time.Duration(d.running.Load())
 		}
+		if running && alone {
+			solo += now.Sub(seen)
+		}
+		alone = turn.Flags&wire.Beside == 0
 		seen = now
 		runs := turn.Mode == wire.ModeOpen || turn.Mode == wire.ModeRun
 		if runs && !running {

@@ -62,16 +62,13 @@ func (h *Host) decide(d *domain, now time.Duration) time.Duration {
 		}
 		g.measure()
 		g.try()
+		g.trying = g.tries()
 		g.judge()
 		for _, t := range g.tenants {
 			g.ease(t)
 		}
-		owing, made := g.owing()
 		for _, t := range g.tenants {
-			g.latch(t, owing, made)
-		}
-		if !g.together {
-			g.turn()
+			g.latch(t)
 		}
 	}
 	h.rank(d)
@@ -111,53 +108,25 @@ func (h *Host) decide(d *domain, now time.Duration) time.Duration {
 	return wake
 }
 
-// latch takes note that t is owed too much, until that is made up.
-func (g *GPU) latch(t *tenant, owing, made time.Duration) {
+// latch takes note that t is owed too much, until that is made up: it is what
+// holds back others where they gain by running together.
+func (g *GPU) latch(t *tenant) {
 	switch {
 	case !t.ready():
 		t.owed = false
 	case g.measured == t:
 		t.owed = true
-	case g.tries():
+	case g.trying:
 		t.owed = false
-	case t.lag > owing:
+	case t.lag > g.owing():
 		t.owed = true
-	case t.lag <= made:
+	case t.lag <= 0:
 		t.owed = false
 	}
 }
 
-// turn lets who is owed most go on alone where nobody is owed much: those who
-// take turns lose by every moment in which they run together.
-func (g *GPU) turn() {
-	var most *tenant
-	contenders := 0
-	for _, t := range g.tenants {
-		if t.owed {
-			return
-		}
-		if !t.contends(g.now) {
-			continue
-		}
-		contenders++
-		if most == nil || t.lag > most.lag {
-			most = t
-		}
-	}
-	if contenders > 1 && !g.tries() {
-		most.owed = true
-	}
-}
-
-// owing returns how much lag of one tenant holds back the others, and at which
-// it is made up: where several do not get on clearly better together, when the
-// others are owed as much, so that they take turns.
-func (g *GPU) owing() (owing, made time.Duration) {
-	if owing = g.half() * 2 / 5; g.together {
-		return owing, 0
-	}
-	return owing, -owing
-}
+// owing returns how much lag of one tenant holds back the others.
+func (g *GPU) owing() time.Duration { return g.half() * 2 / 5 }
 
 // ready says whether t wants to run and may.
 func (t *tenant) ready() bool { return t.sessions > 0 && t.wants && !t.dry && !t.share.Held }
@@ -267,8 +236,8 @@ func (u *unit) fits() bool {
 	return true
 }
 
-// conflict says whether two tenants that are ready cannot run at once; a goes
-// first.
+// conflict says whether two tenants that are ready cannot run at once, where a
+// goes first: one of them is owed, or they gain nothing by it.
 func conflict(a, b *tenant) bool {
 	g := a.gpu
 	switch {
@@ -279,7 +248,7 @@ func conflict(a, b *tenant) bool {
 	case a.light(g.now) || b.light(g.now):
 		return false
 	}
-	return a.owed || b.owed
+	return !g.together || a.owed || b.owed
 }
 
 // hold pauses t where others go first. Who wants nothing may begin at once, if
@@ -382,7 +351,7 @@ func (g *GPU) open(t *tenant, m Mode) {
 // flag tells those who run whether others run beside them, and whether others
 // wait for them.
 func (g *GPU) flag() {
-	running, hurried, waiting := 0, 0, g.tries() // which shall not outlast the moment
+	running, hurried, waiting := 0, 0, g.trying // which shall not outlast the moment
 	for _, t := range g.tenants {
 		if t.sessions > 0 && t.hurried() { // it may come at any time
 			hurried++
@@ -410,6 +379,9 @@ func (g *GPU) flag() {
 
 // end returns when others are expected to go before t: 0 where nobody waits.
 func (g *GPU) end(t *tenant) time.Duration {
+	if g.measured == t {
+		return t.pace.tried + measureTime
+	}
 	end := time.Duration(0)
 	if t.share.Limit < 1 && t.wants {
 		// The bucket fills while it empties.
@@ -476,19 +448,19 @@ func (g *GPU) wakeLag(t *tenant, sooner func(time.Duration)) {
 	if t.state.Beside {
 		rate = t.pace.rateOr(0.5)
 	}
-	owing, made := g.owing()
+	owing := g.owing()
 	switch gain := t.part - rate; {
 	case t.unit.rank.class > t.share.Class && gain < 0: // it must not wait, until it is ahead by a turn
 		sooner(g.now + time.Duration(float64(t.lag+g.host.config.Turn)/-gain) + 1)
-	case t.owed && gain < 0 && t.lag > made:
-		sooner(g.now + time.Duration(float64(t.lag-made)/-gain) + 1)
+	case t.owed && gain < 0 && t.lag > 0:
+		sooner(g.now + time.Duration(float64(t.lag)/-gain) + 1)
 	case !t.owed && gain > 0 && t.state.Beside && t.lag <= owing:
 		sooner(g.now + time.Duration(float64(owing-t.lag)/gain) + 1)
 	}
 	if g.measured == t {
 		sooner(t.pace.tried + measureTime)
 	}
-	if g.tries() {
+	if g.trying {
 		for _, d := range []time.Duration{tryTime, 3 * tryTime} {
 			if at := g.triedAt + d; at > g.now {
 				sooner(at)

@@ -189,7 +189,7 @@ const (
 	worth    = 1.07                  // parts of lone paces that are clearly better than turns,
 	enough   = 1.03                  // and that are so still, once they were
 	tryTime  = 40 * time.Millisecond // together
-	tryGap   = 300 * time.Millisecond
+	tryGap   = time.Second
 	tryAgain = 3 * time.Second
 )
 
@@ -205,6 +205,9 @@ func (g *GPU) try() {
 			contenders++
 			_, known := t.pace.rate()
 			fresh = fresh || !known && t.pace.cost() > 0
+			if t.pace.cost() == 0 && t.pace.tried == 0 { // it is measured first
+				return
+			}
 		}
 	}
 	if contenders < 2 || !fresh && (g.together || g.now-g.triedAt < tryAgain) {
@@ -231,7 +234,7 @@ func (g *GPU) tries() bool {
 
 // judge finds whether those who contend gain by running together.
 func (g *GPU) judge() {
-	if g.measured != nil || g.triedAt == 0 || g.tries() || !g.together {
+	if g.measured != nil || g.triedAt == 0 || g.trying || !g.together {
 		return
 	}
 	sum, contenders := 0.0, 0

@@ -329,9 +329,9 @@ func TestWake(t *testing.T) {
 		"will be owed":     {func() { a.state.Mode, a.state.Beside, a.part, a.pace.beside = Run, true, 0.7, rate{} }, 10*ms + 1},
 		"has more":         {func() { a.state.Mode, a.state.Beside, a.part = Run, true, 0.7 }, 0},
 		"is measured":      {func() { a.state.Mode, d.measured, a.pace.tried = Run, a, now(-ms) }, measureTime - ms},
-		"tries":            {func() { a.state.Mode, d.triedAt = Run, now(-ms) }, tryTime - ms},
+		"tries":            {func() { a.state.Mode, d.triedAt, d.trying = Run, now(-ms), true }, tryTime - ms},
 		"tried":            {func() { a.state.Mode, d.triedAt = Run, now(-tryTime) }, 0},
-		"tries for longer": {func() { a.state.Mode, d.triedAt, a.pace.beside = Run, now(-tryTime), rate{} }, 2 * tryTime},
+		"tries for longer": {func() { a.state.Mode, d.triedAt, d.trying = Run, now(-tryTime), true }, 2 * tryTime},
 		"must not wait":    {func() { a.state.Mode, a.unit.rank.class, a.part, a.lag = Run, Realtime, 0.5, -5*ms }, 10*ms + 1},
 	} {
 		x, u, g := *a, *a.unit, *d.GPU
@@ -354,72 +354,25 @@ func TestLatch(t *testing.T) {
 		change func()
 		want   bool
 	}{
-		"little":         {2 * ms, false, func() {}, false},
-		"too much":       {2*ms + 1, false, func() {}, true},
-		"not made up":    {-ms + 1, true, func() {}, true},
-		"made up":        {-ms, true, func() {}, false},
-		"not ready":      {5 * ms, true, func() { a.dry = true }, false},
-		"measured":       {-5 * ms, false, func() { d.measured = a }, true},
-		"tries":          {5 * ms, true, func() { d.triedAt = d.GPU.now }, false},
-		"tried long ago": {5 * ms, true, func() { d.triedAt = d.GPU.now - tryTime }, true},
+		"little":      {2 * ms, false, func() {}, false},
+		"too much":    {2*ms + 1, false, func() {}, true},
+		"not made up": {1, true, func() {}, true},
+		"made up":     {0, true, func() {}, false},
+		"not ready":   {5 * ms, true, func() { a.dry = true }, false},
+		"measured":    {-5 * ms, false, func() { d.measured = a }, true},
+		"tries":       {5 * ms, true, func() { d.trying = true }, false},
 	} {
 		d.GPU.now = time.Minute
 		d.know()
 		x, g := *a, *d.GPU
 		a.lag, a.owed = c.lag, c.was
 		c.change()
-		if d.latch(a, 2*ms, -ms); a.owed != c.want {
+		if d.latch(a); a.owed != c.want {
 			t.Errorf("%s: owed %v", what, a.owed)
 		}
 		*a, *d.GPU = x, g
 	}
 	_ = b
-}
-
-// Where nobody is owed much and turns are better, who is owed most goes on
-// alone.
-func TestTurn(t *testing.T) {
-	for what, c := range map[string]struct {
-		change func(d *desk, a, b, c *tenant)
-		want   string
-	}{
-		"b":             {func(d *desk, a, b, c *tenant) {}, "b"},
-		"the first":     {func(d *desk, a, b, c *tenant) { a.lag = 2 }, "a"},
-		"c is owed":     {func(d *desk, a, b, c *tenant) { c.owed = true }, "c"},
-		"b rests":       {func(d *desk, a, b, c *tenant) { b.wants = false }, "a"},
-		"a is alone":    {func(d *desk, a, b, c *tenant) { b.wants, c.wants = false, false }, ""},
-		"it is tried":   {func(d *desk, a, b, c *tenant) { d.triedAt = d.GPU.now }, ""},
-		"b is measured": {func(d *desk, a, b, c *tenant) { d.measured, b.owed = b, true }, "b"},
-	} {
-		d := newDesk(t, Config{}, 1)
-		d.GPU.now = time.Minute
-		x, y, z := ready(d, "a", Share{}), ready(d, "b", Share{}), ready(d, "c", Share{})
-		x.lag, y.lag, z.lag = 1, 2, 0
-		d.know()
-		c.change(d, x, y, z)
-		d.turn()
-		got := ""
-		for _, o := range d.tenants {
-			if o.owed {
-				got += o.name
-			}
-		}
-		if got != c.want {
-			t.Errorf("%s: %q, not %q", what, got, c.want)
-		}
-	}
-}
-
-// It is made up sooner where they gain by running together.
-func TestOwing(t *testing.T) {
-	d := newDesk(t, Config{}, 1)
-	ready(d, "a", Share{})
-	for together, want := range map[bool]time.Duration{true: 0, false: -2 * ms} {
-		d.together = together
-		if owing, made := d.owing(); owing != 2*ms || made != want {
-			t.Errorf("together %v: %v, %v", together, owing, made)
-		}
-	}
 }
 
 // Those who do not get on clearly better together take turns, from when that was
@@ -444,7 +397,7 @@ func TestJudge(t *testing.T) {
 		}, true},
 		"one is gone":  {0.5, 0.4, func(d *desk, b *tenant) { c := ready(d, "c", Share{}); c.pace = b.pace; c.wants = false }, false},
 		"one is light": {0.5, 0.5, func(d *desk, b *tenant) { b.burst, b.began = ms, d.GPU.now }, true},
-		"is tried":     {0.5, 0.5, func(d *desk, b *tenant) { d.triedAt = d.GPU.now }, true},
+		"is tried":     {0.5, 0.5, func(d *desk, b *tenant) { d.trying = true }, true},
 		"is measured":  {0.5, 0.5, func(d *desk, b *tenant) { d.measured = b }, true},
 		"never tried":  {0.5, 0.5, func(d *desk, b *tenant) { d.triedAt = 0 }, true},
 		"in turns":     {0.6, 0.5, func(d *desk, b *tenant) { d.together = false }, false},
@@ -480,6 +433,8 @@ func TestTry(t *testing.T) {
 		"is measured":             {tryAgain, func(d *desk, b *tenant) { d.measured = b }, false},
 		"always in turns":         {tryAgain, func(d *desk, b *tenant) { d.Host.config.Turns = true }, false},
 		"for the first time":      {0, func(d *desk, b *tenant) { d.triedAt = 0 }, true},
+		"b is to be measured":     {0, func(d *desk, b *tenant) { d.triedAt, b.pace.solo = 0, rate{} }, false},
+		"b was measured in vain":  {0, func(d *desk, b *tenant) { d.triedAt, b.pace.solo, b.pace.tried = 0, rate{}, 1 }, true},
 	} {
 		d := newDesk(t, Config{}, 1)
 		a, b := ready(d, "a", Share{}), ready(d, "b", Share{})

@@ -119,6 +119,7 @@ type GPU struct {
 	changed    bool          // a state did, since Changed was asked
 	together   bool          // those who contend gain by running together, as far as is known; else they take turns
 	triedAt    time.Duration // when that was tried last
+	trying     bool          // it is tried now
 	tried      bool          // and nothing followed from that yet
 	measured   *tenant       // runs alone, so that its lone pace is known; nil nobody does
 	measuredAt time.Duration // when that began last
