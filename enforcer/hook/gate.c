@@ -16,6 +16,7 @@
 #define STALLED_NS 100000   /* the same for each launch after that, where so much is queued, */
 #define PASSING_NS 2000000  /* and for so long no launch waits for a turn: what is waited for may take several */
 #define STALL_MOST_NS 40000000 /* that doubles with each launch that passes for it, up to this */
+#define SLOW 4              /* times slower than alone is work beside others, and makes progress still */
 
 #define GRAPH_NS 1000000    /* a graph's cost while nothing is known of it */
 #define BOUND_NS 750000     /* of work that a stream may have queued, where more gains nothing */
@@ -137,10 +138,11 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 		atomic_store(&e->opened, true);
 	if (mode == GS_KILL || (mode == GS_OPEN && !l->graph && !atomic_load_explicit(&gs_deep, memory_order_relaxed)))
 		return PASS;
-	if (mode == GS_PAUSE && !passes)
+	uint64_t now = gs_now();
+	if (mode == GS_PAUSE && !passes && now >= atomic_load(&passing))
 		return HELD;
 	enum verdict v = PASS;
-	uint64_t now = gs_now(), turn = __atomic_load_n(&slot->turn, __ATOMIC_RELAXED);
+	uint64_t turn = __atomic_load_n(&slot->turn, __ATOMIC_RELAXED);
 	gs_gpu_lock(g);
 	if (__atomic_load_n(&slot->mode, __ATOMIC_ACQUIRE) != mode) {
 		v = CHANGED;
@@ -154,14 +156,16 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 		widen(e, slot, now);
 		if (passes)
 			e->stalled = true;
-		else if (mode != GS_PAUSE && gs_marker_left(e, now) > cap_ns(e, slot))
+		else if (gs_marker_left(e, now) > cap_ns(e, slot))
 			v = QUEUED;
 		if (v == QUEUED)
 			bounded(e, now);
 		if (v == PASS) {
 			count(e, l, now);
+			if (passes || mode == GS_PAUSE)
+				atomic_fetch_add(&gs_passed, 1);
 			if (t)
-				t->spare = passes ? 0 : credit(e, l);
+				t->spare = passes || mode == GS_PAUSE ? 0 : credit(e, l);
 		}
 	}
 	pthread_mutex_unlock(&g->lock);
@@ -187,10 +191,10 @@ static bool wait_queue(struct gs_stream *e, struct gs_launch *l, struct gs_page 
 		if (!m) {
 			e->queued = 0; /* nothing stands behind the estimate */
 		} else {
-			uint64_t since = e->passed_ns > began ? e->passed_ns : began, slow = 2 * m->cost;
+			uint64_t since = e->passed_ns > began ? e->passed_ns : began, slow = SLOW * m->cost;
 			uint64_t least = e->stalled ? STALLED_NS : STALL_NS;
-			if (slow > 4 * STALL_MOST_NS)
-				slow = 4 * STALL_MOST_NS;
+			if (slow > SLOW * STALL_MOST_NS)
+				slow = SLOW * STALL_MOST_NS;
 			stalled = now > since && now - since > (slow > least ? slow : least);
 		}
 	}
@@ -209,11 +213,11 @@ static bool stalled(uint64_t since, uint64_t now)
 			continue;
 		gs_gpu_lock(g);
 		gs_marker_reap(g);
-		uint64_t from = g->progress_ns > since ? g->progress_ns : since, least = 2 * gs_marker_dearest(g);
+		uint64_t from = g->progress_ns > since ? g->progress_ns : since, least = SLOW * gs_marker_dearest(g);
+		if (least > SLOW * STALL_MOST_NS) /* what stalls seems to be long */
+			least = SLOW * STALL_MOST_NS;
 		if (least < atomic_load(&patience))
 			least = atomic_load(&patience);
-		if (least > STALL_MOST_NS) /* what stalls seems to be long */
-			least = STALL_MOST_NS;
 		bool is = gs_marker_any(g) && now > from && now - from >= least;
 		pthread_mutex_unlock(&g->lock);
 		if (is)
@@ -229,8 +233,6 @@ static bool wait_turn(struct gs_gpu *g, struct gs_page *page, uint32_t bell, uin
 {
 	uint64_t now = gs_now();
 
-	if (now < atomic_load(&passing))
-		return true;
 	if (now - began >= STALL_NS && stalled(began, now)) {
 		atomic_store(&passing, now + PASSING_NS);
 		uint64_t longer = 2 * atomic_load(&patience);
@@ -288,8 +290,6 @@ void gs_gate_slow(struct gs_launch *l)
 		passes = v == QUEUED ? wait_queue(e, l, page, bell, began) : wait_turn(e->gpu, page, bell, began);
 	}
 	l->counted = t != NULL;
-	if (passes)
-		atomic_fetch_add(&gs_passed, 1);
 	if (began) {
 		gs_gpu_lock(e->gpu);
 		e->gpu->usage.overhead_ns += gs_now() - began;
