@@ -309,3 +309,27 @@ func TestLearnSinceOpen(t *testing.T) {
 		t.Errorf("%+v", d.Stats("a"))
 	}
 }
+
+// A pace that was measured while somebody whom nobody governs was at work is too
+// slow, so that running together seems to gain much: that is found out in time.
+func TestWrongPaceIsCorrected(t *testing.T) {
+	for _, wrong := range []int{1, 2} { // of the two
+		a, b := kind("steps", 70), kind("steps", 30)
+		b.name = "others"
+		w := newWorld(t, false, nil, a, b)
+		w.run(time.Second)
+		g := w.machines[0].g
+		for _, p := range []*program{b, a}[:wrong] {
+			tenant := g.find(p.name)
+			tenant.pace.solo.seconds *= 2.5
+		}
+		g.together = true
+		w.run(6 * time.Second)
+		from := w.now
+		w.run(2 * time.Second)
+		lone := alone(t, "steps").lone
+		if x, y := a.rate(from, w.now)/lone, b.rate(from, w.now)/lone; x < 0.68 || y < 0.28 {
+			t.Errorf("%d wrong: %.3f and %.3f", wrong, x, y)
+		}
+	}
+}
