@@ -56,6 +56,73 @@ static void a_pause_that_does_not_drain_has_a_deadline(void)
 	CHECK(w->usage.launched == 1 && w->usage.turn == 1 && fake_launched == 1);
 }
 
+/* Launches n times, each done after 2 ms, and returns what the broker was told
+ * of these and the launches before. */
+static struct gs_usage paces(unsigned n, unsigned before)
+{
+	struct gs_usage sum;
+	unsigned from = fake_says;
+	uint64_t began = gs_now(), took;
+
+	for (unsigned i = 0; i < n; i++) {
+		fake_launch(10, false, NULL);
+		spin(2000000);
+		fake_finish(10);
+	}
+	took = gs_now() - began;
+	do {
+		memset(&sum, 0, sizeof sum);
+		for (unsigned i = from; i < fake_says; i++) {
+			sum.launched += fake_said[i].usage.launched;
+			sum.solo += fake_said[i].usage.solo;
+			sum.solo_ns += fake_said[i].usage.solo_ns;
+		}
+	} while (sum.launched < n + before);
+	CHECK(sum.solo_ns <= took + 5000000); /* not until it was noticed that nothing is left to do, but the helper may be late */
+	return sum;
+}
+
+static void who_runs_alone_tells_his_pace(void)
+{
+	fake_mode(0, GS_RUN, 1, 0);
+	paces(1, 0); /* it had been open */
+	for (int i = 0; i < 2; i++) {
+		struct gs_usage u = paces(5, 0);
+		CHECK(u.launched == 5 && u.solo == 5 && u.solo_ns >= 10000000);
+		spin(30000000); /* of which nothing counts */
+	}
+}
+
+static void who_runs_beside_others_tells_no_pace(void)
+{
+	fake_mode(0, GS_RUN, 1, GS_BESIDE);
+	struct gs_usage u = paces(5, 0);
+	CHECK(u.launched == 5 && !u.solo && !u.solo_ns);
+}
+
+/* What is under way when the others stop was slowed down by them, and what was
+ * launched in OPEN is in no book: the pace begins after it. */
+static void what_was_launched_before_tells_no_pace(void)
+{
+	fake_mode(0, GS_RUN, 1, GS_BESIDE);
+	fake_launch(10, false, NULL);
+	fake_mode(0, GS_RUN, 1, 0);
+	EVENTUALLY(gs_gates[0].unpaced);
+	spin(30000000);
+	fake_finish(10);
+	struct gs_usage u = paces(3, 1);
+	CHECK(u.solo <= 3);
+	fake_mode(0, GS_OPEN, 2, 0);
+	EVENTUALLY(phase() == GS_UNGATED);
+	fake_launch(10, false, NULL);
+	fake_mode(0, GS_RUN, 3, 0);
+	EVENTUALLY(gs_gates[0].unpaced);
+	spin(30000000);
+	fake_finish(10);
+	u = paces(3, 0);
+	CHECK(u.solo <= 3);
+}
+
 static void *launch_slowly(void *unused)
 {
 	(void)unused;
@@ -402,6 +469,9 @@ int main(int argc, char **argv)
 		CASE(who_drained_does_not_ask_again),
 		CASE(who_runs_beside_others_tells_every_10_ms),
 		CASE(who_runs_alone_tells_nothing),
+		CASE(who_runs_alone_tells_his_pace),
+		CASE(who_runs_beside_others_tells_no_pace),
+		CASE(what_was_launched_before_tells_no_pace),
 		CASE(what_is_under_way_is_not_told_of),
 		CASE(an_open_gate_tells_how_busy_the_gpu_was),
 		BARE(who_has_no_context_tells_nothing),
