@@ -150,6 +150,11 @@ func TestGivenUp(t *testing.T) {
 	if e := a.Continue(began.Add(15*time.Second - 1)); e != nil {
 		t.Errorf("before five seconds were over: %+v", e)
 	}
+	// The signal wakes it for a moment.
+	eventually(t, "it is not frozen again", func() bool {
+		s, err := a.status(cmd.Process.Pid)
+		return err == nil && s.state == 'D'
+	})
 	e := a.Continue(began.Add(15 * time.Second))
 	if len(e) != 1 || e[0].Result != ladder.Failed || !strings.Contains(e[0].Detail, "in uninterruptible sleep (state D) 5s after SIGKILL: given up") {
 		t.Errorf("%+v", e)
