@@ -74,7 +74,7 @@ func (h *Host) decide(d *domain, now time.Duration) time.Duration {
 	h.rank(d)
 	for _, u := range h.units {
 		u.granted = u.fits()
-		u.blocked = !u.granted && slices.ContainsFunc(u.members, func(t *tenant) bool { return t.owed })
+		u.blocked = !u.granted && len(u.members) == 1 && u.members[0].owed
 	}
 	for _, g := range d.gpus {
 		for _, t := range g.tenants {

@@ -137,7 +137,7 @@ type unit struct {
 	members []*tenant
 	rank    rank
 	granted bool
-	blocked bool // it is owed, and cannot run beside those who go before it
+	blocked bool // it is owed on its one GPU, and cannot run beside those who go before it: nobody else may pass it
 }
 
 // A tenant is the book of one on one GPU.
