@@ -60,7 +60,8 @@ static uint64_t retry_delay(void)
 {
 	uint64_t delay = gs_client.retry_after;
 
-	gs_client.retry_after = delay * 2 < GS_RETRY_LAST ? delay * 2 : GS_RETRY_LAST;
+	if (delay < GS_RETRY_MOST)
+		gs_client.retry_after = delay * 2 < GS_RETRY_MOST ? delay * 2 : GS_RETRY_MOST;
 	return delay + (gs_now() ^ (uint64_t)getpid() * 2654435761u) % (delay / 4 + 1);
 }
 
@@ -120,7 +121,7 @@ static void look_after(uint64_t now)
 	uint64_t beat = __atomic_load_n(&gs_client.page->heartbeat_ns, __ATOMIC_RELAXED);
 
 	if (revoked()) {
-		gs_client.retry_after = GS_RETRY_LAST;
+		gs_client.retry_after = GS_RETRY_REFUSED;
 		gs_client_lose("it revoked the session");
 		return;
 	}

@@ -22,7 +22,8 @@
 #define GS_STALE (3 * GS_SECOND)  /* a broker whose heartbeat is older is lost */
 #define GS_NEVER UINT64_MAX
 #define GS_RETRY_FIRST (100 * GS_MS)
-#define GS_RETRY_LAST (5 * GS_SECOND)
+#define GS_RETRY_MOST GS_SECOND         /* after a loss: twice as long each time, up to this, */
+#define GS_RETRY_REFUSED (5 * GS_SECOND) /* and so long where the broker does not want us */
 
 /* ---- local.c ---- */
 

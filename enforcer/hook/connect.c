@@ -112,7 +112,7 @@ static void refused(const struct gs_err *e)
 	if (gs_client.session) /* It may be the old session that it does not want. */
 		gs_client.session = gs_client.token = 0;
 	else
-		gs_client.retry_after = GS_RETRY_LAST;
+		gs_client.retry_after = GS_RETRY_REFUSED;
 	gs_client_fail(*why ? why : "it refused");
 }
 

@@ -78,7 +78,7 @@ static struct gs_usage paces(unsigned n, unsigned before)
 			sum.solo_ns += fake_said[i].usage.solo_ns;
 		}
 	} while (sum.launched < n + before);
-	CHECK(sum.solo_ns <= took + 5000000); /* not until it was noticed that nothing is left to do, but the helper may be late */
+	CHECK(sum.solo_ns <= took + 80000000); /* the helper may see late what has passed */
 	return sum;
 }
 
@@ -89,7 +89,7 @@ static void who_runs_alone_tells_his_pace(void)
 	for (int i = 0; i < 2; i++) {
 		struct gs_usage u = paces(5, 0);
 		CHECK(u.launched == 5 && u.solo == 5 && u.solo_ns >= 10000000);
-		spin(30000000); /* of which nothing counts */
+		spin(100000000); /* of which nothing counts */
 	}
 }
 
@@ -108,7 +108,7 @@ static void what_was_launched_before_tells_no_pace(void)
 	fake_launch(10, false, NULL);
 	fake_mode(0, GS_RUN, 1, 0);
 	EVENTUALLY(gs_gates[0].unpaced);
-	spin(30000000);
+	spin(100000000);
 	fake_finish(10);
 	struct gs_usage u = paces(3, 1);
 	CHECK(u.solo <= 3);
@@ -117,7 +117,7 @@ static void what_was_launched_before_tells_no_pace(void)
 	fake_launch(10, false, NULL);
 	fake_mode(0, GS_RUN, 3, 0);
 	EVENTUALLY(gs_gates[0].unpaced);
-	spin(30000000);
+	spin(100000000);
 	fake_finish(10);
 	u = paces(3, 0);
 	CHECK(u.solo <= 3);
@@ -231,6 +231,7 @@ static void who_is_idle_goes_on_at_once(void)
 	fake_finish(10);
 	EVENTUALLY(told(GS_YIELD, GS_IDLE, since));
 	uint64_t acquires = fake_acquires;
+	set_cost(10, 1000); /* whatever the helper saw of it */
 	CHECK(gs_self->spare);
 	fake_launch(10, false, NULL);
 	CHECK(fake[10].put == 3 && fake_acquires == acquires + 1);
