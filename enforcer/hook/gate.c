@@ -18,6 +18,7 @@
 #define STALL_MOST_NS 40000000 /* that doubles with each launch that passes for it, up to this */
 #define SLOW 4              /* times slower than alone is work beside others, and makes progress still */
 
+#define ROUSE_NS 20000000   /* the helper does not sleep for so long while there is work */
 #define GRAPH_NS 1000000    /* a graph's cost while nothing is known of it */
 #define BOUND_NS 750000     /* of work that a stream may have queued, where more gains nothing */
 #define DRY_NS 100000       /* hardly any */
@@ -116,14 +117,11 @@ static uint32_t credit(const struct gs_stream *e, const struct gs_launch *l)
 	return CREDIT_NS / cost < CREDIT_MOST ? (uint32_t)(CREDIT_NS / cost) : CREDIT_MOST;
 }
 
-/* A turn begins with this launch. The helper may be fast asleep, since there was
- * nothing to do. */
-static void begin(struct gs_gpu *g, const struct gs_slot *slot, uint64_t turn, uint64_t now)
+/* The helper may be fast asleep, since there was nothing to do. Where it is just
+ * about to sleep and misses this, the next launch that looks wakes it. */
+static void rouse(uint64_t now)
 {
-	bool idle = g->told == GS_NO_WORK;
-
-	gs_turns_begin(g, GS_TURN, turn, __atomic_load_n(&slot->flags, __ATOMIC_RELAXED), now);
-	if (idle)
+	if (atomic_load(&gs_turns_wake) > now + ROUSE_NS)
 		gs_bell_ring(atomic_load(&gs_page));
 }
 
@@ -148,7 +146,9 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 		v = CHANGED;
 	} else {
 		if (mode == GS_RUN && (g->turn != turn || g->phase != GS_TURN))
-			begin(g, slot, turn, now);
+			gs_turns_begin(g, GS_TURN, turn, __atomic_load_n(&slot->flags, __ATOMIC_RELAXED), now);
+		if (mode == GS_RUN)
+			rouse(now);
 		if (mode != GS_OPEN)
 			gs_turns_ask(g, false);
 		if (t)

@@ -196,6 +196,8 @@ void gs_marker_forget(struct gs_stream *e);          /* its context goes */
 uint64_t gs_marker_cost(struct gs_stream *e, void *graph, uint64_t unknown);
 bool gs_marker_alone(struct gs_gpu *g, void *graph); /* to be measured by itself this time */
 
+extern _Atomic uint64_t gs_turns_wake; /* when the helper wakes by itself */
+
 /* ---- turns.c: the GPU is locked ---- */
 /* Tells the broker that there is work, unless it was told; again all the same. */
 void gs_turns_ask(struct gs_gpu *g, bool again);

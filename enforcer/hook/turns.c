@@ -29,6 +29,7 @@
 #define STACK (256 << 10)
 
 static _Atomic bool running, stopping;
+_Atomic uint64_t gs_turns_wake;
 
 /* ---- what the broker hears; the GPU is locked, so that it hears it in order ---- */
 
@@ -429,8 +430,11 @@ static void *run(void *unused)
 		}
 		seen = page;
 		seen_bell = bell;
+		wait = wait < LAZY_NS ? wait : LAZY_NS;
+		atomic_store(&gs_turns_wake, gs_now() + wait);
 		if (!atomic_load(&stopping))
-			gs_bell_wait(page, bell, wait < LAZY_NS ? wait : LAZY_NS);
+			gs_bell_wait(page, bell, wait);
+		atomic_store(&gs_turns_wake, 0);
 	}
 	atomic_store(&running, false);
 	return NULL;
