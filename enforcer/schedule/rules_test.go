@@ -442,12 +442,13 @@ func TestJudge(t *testing.T) {
 			c.pace = b.pace
 			c.wants, c.ever, c.rested = false, true, d.GPU.now
 		}, true},
-		"one is gone":  {0.5, 0.4, func(d *desk, b *tenant) { c := ready(d, "c", Share{}); c.pace = b.pace; c.wants = false }, false},
-		"one is light": {0.5, 0.5, func(d *desk, b *tenant) { b.burst, b.began = ms, d.GPU.now }, true},
-		"is tried":     {0.5, 0.5, func(d *desk, b *tenant) { d.triedAt = d.GPU.now }, true},
-		"is measured":  {0.5, 0.5, func(d *desk, b *tenant) { d.measured = b }, true},
-		"never tried":  {0.5, 0.5, func(d *desk, b *tenant) { d.triedAt = 0 }, true},
-		"in turns":     {0.6, 0.5, func(d *desk, b *tenant) { d.together = false }, false},
+		"one is gone":     {0.5, 0.4, func(d *desk, b *tenant) { c := ready(d, "c", Share{}); c.pace = b.pace; c.wants = false }, false},
+		"one is light":    {0.5, 0.5, func(d *desk, b *tenant) { b.burst, b.began = ms, d.GPU.now }, true},
+		"is tried":        {0.5, 0.5, func(d *desk, b *tenant) { d.triedAt = d.GPU.now }, true},
+		"is measured":     {0.5, 0.5, func(d *desk, b *tenant) { d.measured = b }, true},
+		"never tried":     {0.5, 0.5, func(d *desk, b *tenant) { d.triedAt = 0 }, true},
+		"in turns":        {0.6, 0.5, func(d *desk, b *tenant) { d.together = false }, false},
+		"just not better": {0, 0, func(d *desk, b *tenant) { b.pace.solo, b.pace.beside = rate{1, 1}, rate{1.07, 1} }, false},
 	} {
 		d := newDesk(t, Config{}, 1)
 		d.GPU.now = time.Minute
@@ -462,6 +463,25 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// Those who were found to be better off together need not be as clearly so from
+// then on.
+func TestJudgedAgain(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	d.GPU.now = time.Minute
+	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
+	d.know()
+	d.tried, d.triedAt = true, time.Second
+	for _, c := range []struct {
+		sum  float64
+		want bool
+	}{{1.1, true}, {1.05, true}, {1.02, false}, {1.1, false}} {
+		a.pace.beside.launches, b.pace.beside.launches = c.sum*1000, c.sum*1000
+		if d.judge(); d.together != c.want {
+			t.Errorf("%v: together %v", c.sum, d.together)
+		}
+	}
+}
+
 // What running together gains is tried when somebody new contends, and again
 // after a while where they take turns.
 func TestTry(t *testing.T) {
@@ -470,16 +490,19 @@ func TestTry(t *testing.T) {
 		change func(d *desk, b *tenant)
 		want   bool
 	}{
-		"turns":                   {tryAgain, func(d *desk, b *tenant) {}, true},
-		"turns, too early":        {tryAgain - 1, func(d *desk, b *tenant) {}, false},
+		"turns":                   {3 * time.Second, func(d *desk, b *tenant) {}, true},
+		"turns, too early":        {3*time.Second - 1, func(d *desk, b *tenant) {}, false},
 		"together":                {time.Minute, func(d *desk, b *tenant) { d.together = true }, false},
-		"somebody new":            {tryGap, func(d *desk, b *tenant) { b.pace.beside = rate{} }, true},
-		"somebody new, together":  {tryGap, func(d *desk, b *tenant) { b.pace.beside, d.together = rate{}, true }, true},
-		"somebody new, too early": {tryGap - 1, func(d *desk, b *tenant) { b.pace.beside = rate{} }, false},
-		"one":                     {tryAgain, func(d *desk, b *tenant) { b.wants = false }, false},
-		"is measured":             {tryAgain, func(d *desk, b *tenant) { d.measured = b }, false},
-		"always in turns":         {tryAgain, func(d *desk, b *tenant) { d.Host.config.Turns = true }, false},
+		"somebody new":            {300 * ms, func(d *desk, b *tenant) { b.pace.beside = rate{} }, true},
+		"somebody new, together":  {300 * ms, func(d *desk, b *tenant) { b.pace.beside, d.together = rate{}, true }, true},
+		"somebody new, too early": {300*ms - 1, func(d *desk, b *tenant) { b.pace.beside = rate{} }, false},
+		"one":                     {time.Minute, func(d *desk, b *tenant) { b.wants = false }, false},
+		"is measured":             {time.Minute, func(d *desk, b *tenant) { d.measured = b }, false},
+		"always in turns":         {time.Minute, func(d *desk, b *tenant) { d.Host.config.Turns = true }, false},
 		"for the first time":      {0, func(d *desk, b *tenant) { d.triedAt = 0 }, true},
+		"first, as if together":   {0, func(d *desk, b *tenant) { d.triedAt, d.together = 0, true }, true},
+		"first, at once":          {0, func(d *desk, b *tenant) { d.GPU.now, d.triedAt = ms, 0 }, true},
+		"nothing to compare with": {300 * ms, func(d *desk, b *tenant) { b.pace = pace{} }, false},
 	} {
 		d := newDesk(t, Config{}, 1)
 		a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
@@ -488,7 +511,7 @@ func TestTry(t *testing.T) {
 		d.triedAt, d.together = d.GPU.now-c.ago, false
 		c.change(d, b)
 		d.try()
-		if began := d.triedAt == d.GPU.now; began != c.want || began && (!d.together || !d.tried || a.pace.beside.seconds > tryTime.Seconds() || b.pace.beside.seconds > tryTime.Seconds()) {
+		if began := d.triedAt == d.GPU.now; began != c.want || began && (!d.together || !d.tried || a.pace.beside.seconds > 0.04 || b.pace.beside.seconds > 0.04) {
 			t.Errorf("%s: at %v, %+v", what, d.triedAt, a.pace)
 		}
 	}
@@ -504,7 +527,7 @@ func TestTries(t *testing.T) {
 		ago   time.Duration
 		known bool
 		want  bool
-	}{{0, true, true}, {tryTime - 1, true, true}, {tryTime, true, false}, {tryTime, false, true}, {3*tryTime - 1, false, true}, {3 * tryTime, false, false}} {
+	}{{0, true, true}, {40*ms - 1, true, true}, {40 * ms, true, false}, {40 * ms, false, true}, {120*ms - 1, false, true}, {120 * ms, false, false}} {
 		d.know()
 		if !c.known {
 			a.pace.beside = rate{}
@@ -526,9 +549,9 @@ func TestEase(t *testing.T) {
 		change func(d *desk, a *tenant)
 		want   bool
 	}{
-		"it is time":        {func(d *desk, a *tenant) { a.easedAt = d.GPU.now - easeAgain }, true},
+		"it is time":        {func(d *desk, a *tenant) { a.easedAt = d.GPU.now - 10*time.Second }, true},
 		"never tried":       {func(d *desk, a *tenant) { a.easedAt = 0 }, true},
-		"too early":         {func(d *desk, a *tenant) { a.easedAt = d.GPU.now - easeAgain + 1 }, false},
+		"too early":         {func(d *desk, a *tenant) { a.easedAt = d.GPU.now - 10*time.Second + 1 }, false},
 		"its pace is new":   {func(d *desk, a *tenant) { a.easedAt, a.pace.solo = 0, rate{} }, false},
 		"it rests":          {func(d *desk, a *tenant) { a.easedAt, a.wants = 0, false }, false},
 		"of no such class":  {func(d *desk, a *tenant) { a.easedAt, a.share.Class = 0, Normal }, false},
@@ -536,6 +559,7 @@ func TestEase(t *testing.T) {
 		"not known yet":     {func(d *desk, a *tenant) { a.eased, a.pace.beside = true, rate{} }, true},
 		"as good as alone":  {func(d *desk, a *tenant) { a.eased = true }, true},
 		"worse than alone":  {func(d *desk, a *tenant) { a.eased, a.pace.beside.launches = true, 0.89*2000 }, false},
+		"just good enough":  {func(d *desk, a *tenant) { a.eased, a.pace.solo, a.pace.beside = true, rate{1, 1}, rate{0.9, 1} }, true},
 		"as good, but late": {func(d *desk, a *tenant) {}, false},
 	} {
 		d := newDesk(t, Config{}, 1)
