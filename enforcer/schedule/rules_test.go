@@ -13,6 +13,26 @@ func ready(d *desk, name string, s Share) *tenant {
 	return x
 }
 
+// Who is ready has a session, wants to run, and may.
+func TestReady(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(*tenant)
+		want   bool
+	}{
+		"wants":         {func(*tenant) {}, true},
+		"with sessions": {func(x *tenant) { x.sessions = 3 }, true},
+		"gone":          {func(x *tenant) { x.sessions = 0 }, false},
+		"rests":         {func(x *tenant) { x.wants = false }, false},
+		"dry":           {func(x *tenant) { x.dry = true }, false},
+		"held":          {func(x *tenant) { x.share.Held = true }, false},
+	} {
+		x := ready(newDesk(t, Config{}, 1), "x", Share{})
+		if c.change(x); x.ready() != c.want {
+			t.Errorf("%s: ready %v", what, !c.want)
+		}
+	}
+}
+
 // Half a turn is longer where more than two tenants take turns, and twice as
 // long beside a gang.
 func TestHalf(t *testing.T) {
@@ -78,6 +98,10 @@ func TestRankOfGang(t *testing.T) {
 	x.lag = 4 * ms
 	if got := d.rankOf(x.unit); got != (rank{Normal, -ms}) || x.unit.lag() != -ms {
 		t.Errorf("%+v, %v", got, x.unit.lag())
+	}
+	x.wants = false // which leaves the one of the idle class
+	if got := d.rankOf(x.unit); got != (rank{Idle, -ms}) || x.unit.lag() != -ms {
+		t.Errorf("where the first rests: %+v, %v", got, x.unit.lag())
 	}
 }
 
