@@ -218,6 +218,11 @@ func TestMinimum(t *testing.T) {
 	d.pass(1).shows("pp")
 	d.drain("a")
 	d.decide().shows("pr")
+	d.pass(ms)
+	d.find("a").lag, d.find("b").lag = 50*ms, 0 // which began later
+	d.Report(d.at, "b", Usage{})
+	d.decide().pass(ms - 1).shows("pr")
+	d.pass(1).shows("pp")
 }
 
 // Turns mode: one at a time, half a turn ahead and half behind.

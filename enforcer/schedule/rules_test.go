@@ -215,6 +215,67 @@ func TestClear(t *testing.T) {
 	}
 }
 
+// A gang waits for those who drain on each of its GPUs on which it can.
+func TestClearOfGang(t *testing.T) {
+	for _, hurried := range []bool{true, false} {
+		d, other := gang(t)
+		d.Host.config.Turns = false
+		other.Join(0, "b", Share{})
+		a, b := d.find("a"), other.find("b")
+		b.wants, b.drains = true, true
+		a.wants, other.find("a").wants = true, true
+		if hurried { // on the first of its GPUs alone
+			a.share.Wait = ms
+		} else {
+			other.find("a").share.Wait = ms
+		}
+		if a.unit.clear() == hurried {
+			t.Errorf("hurried on the first GPU %v: clear %v", hurried, hurried)
+		}
+	}
+}
+
+// Who is paused is told nothing but that, and that is news.
+func TestPausedIsToldNothingElse(t *testing.T) {
+	d := two(t, Share{}, Share{})
+	d.join(Share{Class: Realtime, Limit: 0.5}, "c")
+	d.pass(10 * ms)
+	if s := d.State("a"); !s.Beside || !s.Urgent {
+		t.Fatalf("%+v", s)
+	}
+	d.find("a").state.Haste, d.find("a").state.End = true, d.at+ms
+	d.Changed()
+	d.want("c")
+	d.decide().shows("ppr")
+	for _, name := range []string{"a", "b"} {
+		if s := d.State(name); s != (State{Mode: Pause, Turn: s.Turn}) {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+	d.Changed()
+	a := d.find("a")
+	d.open(a, Run)
+	if !d.Changed() {
+		t.Error("nobody is told that a may launch")
+	}
+	if d.GPU.pause(a); !d.Changed() {
+		t.Error("nobody is told that a may not")
+	}
+}
+
+// Who is remembered, and gone, is in nobody's way, and asks for no decision.
+func TestGoneAsksForNothing(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	d.join(Share{}, "a")
+	d.join(Share{Limit: 0.5}, "b")
+	d.find("a").lag = -20 * ms
+	d.Leave(d.at, "a")
+	d.want("b")
+	if d.decide().shows("Pr"); d.wake == 0 || d.wake != d.State("b").End {
+		t.Errorf("to be called at %v, b ends at %v", d.wake, d.State("b").End)
+	}
+}
+
 // Those who run are told whether others do, and whether others wait.
 func TestFlags(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
@@ -263,6 +324,7 @@ func TestEnd(t *testing.T) {
 		"a has more":    {func() { a.part, b.part = 0.75, 0.25 }, 10*ms + 1},
 		"all of it":     {func() { a.part, b.part = 1, 0 }, 100*ms + 1},
 		"a is ahead":    {func() { a.part, b.part, a.lag = 0.5, 0.5, -3*ms }, 2*ms + 1},
+		"it is time":    {func() { a.part, b.part, a.lag = 0.5, 0.5, -5*ms }, 1},
 		"a is overdue":  {func() { a.part, b.part, a.lag = 0.5, 0.5, -8*ms }, 0},
 		"the minimum":   {func() { a.lag, a.opened = -8*ms, time.Second-ms }, ms},
 		"b rests":       {func() { b.wants = false }, -1},
@@ -277,7 +339,7 @@ func TestEnd(t *testing.T) {
 		x, y, u, v := *a, *b, *a.unit, *b.unit
 		a.state.Mode = Run
 		c.change()
-		if got := d.end(a); c.want < 0 && got != 0 || c.want >= 0 && off(got, time.Second+c.want) {
+		if got := d.end(a); c.want < 0 && got != 0 || c.want >= 0 && got != time.Second+c.want {
 			t.Errorf("%s: %v, not %v", what, got-time.Second, c.want)
 		}
 		*a, *b, *x.unit, *y.unit = x, y, u, v
@@ -331,6 +393,8 @@ func TestWake(t *testing.T) {
 		want   time.Duration // from now; 0 never
 	}{
 		"paused":           {func() {}, 0},
+		"paused and owed":  {func() { a.owed, a.lag, a.part = true, 3*ms, 0.5 }, 0},
+		"runs and rests":   {func() { a.state.Mode, a.state.End, a.wants, a.rested = Run, now(ms), false, now(-silence) }, 0},
 		"gone":             {func() { a.sessions, a.nudge = 0, now(ms) }, 0},
 		"nudged":           {func() { a.nudge = now(ms) }, ms},
 		"nudged long ago":  {func() { a.nudge = now(-ms) }, 10 * us},
@@ -351,6 +415,9 @@ func TestWake(t *testing.T) {
 		"runs":             {func() { a.state.Mode = Run }, 0},
 		"is owed":          {func() { a.state.Mode, a.owed, a.lag, a.part = Run, true, 3*ms, 0.5 }, 6*ms + 1},
 		"will be owed":     {func() { a.state.Mode, a.state.Beside, a.part, a.pace.beside = Run, true, 0.7, rate{} }, 10*ms + 1},
+		"is owed it all":   {func() { a.state.Mode, a.owed, a.lag, a.part = Run, true, 3*ms, 1 }, 0},
+		"has just enough":  {func() { a.state.Mode, a.state.Beside, a.part, a.pace.beside = Run, true, 0.5, rate{} }, 0},
+		"is never ahead":   {func() { a.state.Mode, a.unit.rank.class, a.part = Run, Realtime, 1 }, 0},
 		"has more":         {func() { a.state.Mode, a.state.Beside, a.part = Run, true, 0.7 }, 0},
 		"is measured":      {func() { a.state.Mode, d.measured, a.pace.tried = Run, a, now(-ms) }, measureTime - ms},
 		"tries":            {func() { a.state.Mode, d.triedAt = Run, now(-ms) }, tryTime - ms},
@@ -360,7 +427,7 @@ func TestWake(t *testing.T) {
 	} {
 		x, u, g := *a, *a.unit, *d.GPU
 		c.change()
-		if got := d.GPU.wake(); c.want == 0 && got != 0 || c.want != 0 && off(got, now(c.want)) {
+		if got := d.GPU.wake(); c.want == 0 && got != 0 || c.want != 0 && got != now(c.want) {
 			t.Errorf("%s: %v, not %v", what, got-time.Second, c.want)
 		}
 		*a, *x.unit, *d.GPU = x, u, g
