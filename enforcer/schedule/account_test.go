@@ -38,13 +38,19 @@ func TestParts(t *testing.T) {
 func TestLingers(t *testing.T) {
 	d := two(t, Share{}, Share{})
 	d.rest("b")
-	for ago, want := range map[time.Duration]float64{0: 0.5, linger - 1: 0.5, linger: 0, time.Second: 0} {
+	for ago, want := range map[time.Duration]float64{0: 0.5, 100*ms - 1: 0.5, 100 * ms: 0, time.Second: 0} {
 		d.find("b").rested, d.GPU.now = time.Minute-ago, time.Minute
 		if d.share(); d.find("b").part != want {
 			t.Errorf("%v later: %v", ago, d.find("b").part)
 		}
 	}
-	d.find("b").ever, d.find("b").rested = false, time.Minute
+	d = two(t, Share{}, Share{})
+	d.rest("b")
+	d.Look(d.at + 100*ms) // without a decision
+	if d.Look(d.at + 101*ms); d.find("a").part != 1 {
+		t.Errorf("a's part is %v while the other rests for good", d.find("a").part)
+	}
+	d.find("b").ever, d.find("b").rested = false, d.GPU.now
 	if d.share(); d.find("b").part != 0 {
 		t.Error("who never wanted anything counts")
 	}
@@ -107,7 +113,7 @@ func off(got, want time.Duration) bool { return max(got-want, want-got) > 2 }
 // Who sleeps earns nothing, and keeps what it is ahead by.
 func TestSleepEarnsNothing(t *testing.T) {
 	for _, c := range []struct{ sleep, lag, want time.Duration }{
-		{linger, 5 * ms, 5 * ms}, {linger + 1, 5 * ms, 0}, {time.Hour, -5 * ms, -5 * ms}, {ms, -5 * ms, -5 * ms},
+		{100 * ms, 5 * ms, 5 * ms}, {100*ms + 1, 5 * ms, 0}, {time.Hour, -5 * ms, -5 * ms}, {ms, -5 * ms, -5 * ms},
 	} {
 		d := newDesk(t, Config{Turns: true}, 1)
 		d.join(Share{}, "a", "b")
@@ -293,12 +299,12 @@ func TestLight(t *testing.T) {
 		since, now time.Duration
 		light      bool
 	}{
-		"brief":        {false, brief, seldom, false, 0, 0, true},
+		"brief":        {false, 3 * ms, 0.3, false, 0, 0, true},
 		"never":        {false, 0, 0, false, 0, 0, false},
-		"long":         {false, brief + 1, 0.1, false, 0, 0, false},
-		"often":        {false, ms, seldom + 0.001, false, 0, 0, false},
-		"at work":      {false, ms, 0.1, true, ms, ms + 2*brief, true},
-		"for too long": {false, ms, 0.1, true, ms, ms + 2*brief + 1, false},
+		"long":         {false, 3*ms + 1, 0.1, false, 0, 0, false},
+		"often":        {false, ms, 0.3001, false, 0, 0, false},
+		"at work":      {false, ms, 0.1, true, ms, 7 * ms, true},
+		"for too long": {false, ms, 0.1, true, ms, 7*ms + 1, false},
 		"at rest":      {false, ms, 0.1, false, ms, time.Hour, true},
 		"in turns":     {true, ms, 0.1, false, 0, 0, false},
 	} {
@@ -452,6 +458,32 @@ func TestAge(t *testing.T) {
 		d.age(x, 4*ms)
 		if x.lag != c.want || x.bill.wanted != 2*c.want || x.past.slot(0).due != c.want {
 			t.Errorf("%s: %v, %+v", what, x.lag, x.bill)
+		}
+	}
+}
+
+// Time makes up for what somebody had beyond its part while it wants nothing,
+// and takes nothing from who is owed.
+func TestRestMakesUp(t *testing.T) {
+	for what, c := range map[string]struct {
+		lag    time.Duration
+		change func(*tenant)
+		want   time.Duration
+	}{
+		"is ahead":        {-5 * ms, func(x *tenant) {}, -ms},
+		"is ahead little": {-2 * ms, func(x *tenant) {}, 0},
+		"is even":         {0, func(x *tenant) {}, 0},
+		"is owed":         {5 * ms, func(x *tenant) {}, 5 * ms},
+		"is open":         {-5 * ms, func(x *tenant) { x.wants, x.state.Mode = true, Open }, -5 * ms},
+		"is held":         {-5 * ms, func(x *tenant) { x.wants, x.share.Held = true, true }, -5 * ms},
+	} {
+		d := newDesk(t, Config{}, 1)
+		d.join(Share{}, "a")
+		x := d.find("a")
+		x.lag = c.lag
+		c.change(x)
+		if d.age(x, 4*ms); x.lag != c.want {
+			t.Errorf("who %s: %v, not %v", what, x.lag, c.want)
 		}
 	}
 }

@@ -97,6 +97,28 @@ func TestSlots(t *testing.T) {
 	}
 }
 
+// What passes without a look is booked in the slots that it passed in, and as
+// fast however long it was.
+func TestSlotsOfLongTimes(t *testing.T) {
+	for _, long := range []time.Duration{300 * ms, 2 * time.Second, 10 * time.Second, 10100 * ms, 20 * time.Second, 100 * 365 * 24 * time.Hour} {
+		d := newDesk(t, Config{Turns: true}, 1)
+		d.join(Share{Weight: 3}, "a")
+		d.join(Share{}, "b")
+		d.want("a", "b")
+		d.decide()
+		d.Look(long)
+		for i := range min(100, int(long/slotTime)) {
+			s := d.find("a").past.slot(long - time.Duration(i)*slotTime)
+			if s.served < 90*ms || s.served > 100*ms || off(s.due, 75*ms) {
+				t.Fatalf("of %v in the slot before the last %d: %+v", long, i, *s)
+			}
+		}
+		if a, due := d.Shares("a", 200*ms); a < 0.9 || a > 1 || !near(due, 0.75) {
+			t.Errorf("of %v: %v of %v", long, a, due)
+		}
+	}
+}
+
 func TestUnknown(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	if d.Stats("a") != (Stats{}) || d.Lag("a") != 0 || d.State("a") != (State{Mode: Pause}) || d.Wants("a") {
