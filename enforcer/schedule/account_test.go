@@ -45,6 +45,12 @@ func TestLingers(t *testing.T) {
 		}
 	}
 	d = two(t, Share{}, Share{})
+	d.find("b").lag = -20 * ms // so that it is remembered
+	d.Leave(d.at, "b")
+	if d.decide(); d.find("a").part != 1 || d.find("b").part != 0 {
+		t.Errorf("who is gone has a part of %v", d.find("b").part)
+	}
+	d = two(t, Share{}, Share{})
 	d.rest("b")
 	d.Look(d.at + 100*ms) // without a decision
 	if d.Look(d.at + 101*ms); d.find("a").part != 1 {
@@ -300,6 +306,7 @@ func TestLight(t *testing.T) {
 		light      bool
 	}{
 		"brief":        {false, 3 * ms, 0.3, false, 0, 0, true},
+		"a moment":     {false, 1, 0.3, false, 0, 0, true},
 		"never":        {false, 0, 0, false, 0, 0, false},
 		"long":         {false, 3*ms + 1, 0.1, false, 0, 0, false},
 		"often":        {false, ms, 0.3001, false, 0, 0, false},
@@ -406,6 +413,7 @@ func TestCharge(t *testing.T) {
 		{[]float64{0}, 1, []time.Duration{6 * ms, 6 * ms}, []time.Duration{12 * ms, 12 * ms}, 12 * ms, 12 * ms},
 		{[]float64{0, 0}, 0, []time.Duration{6 * ms, 6 * ms}, []time.Duration{6 * ms, 6 * ms}, 12 * ms, 6 * ms},
 		{[]float64{0.9, 0.6}, 0, []time.Duration{7200 * us, 4800 * us}, []time.Duration{10800 * us, 7200 * us}, 12 * ms, 10800 * us},
+		{[]float64{0.9, 0}, 0, []time.Duration{7714286, 4285714}, []time.Duration{10800 * us, 6 * ms}, 12 * ms, 10800 * us},
 		{[]float64{0.3, 0.3}, 0, []time.Duration{3600 * us, 3600 * us}, []time.Duration{3600 * us, 3600 * us}, 12 * ms, 3600 * us},
 		{[]float64{0.5, 0.5}, 1, []time.Duration{4 * ms, 4 * ms, 4 * ms}, []time.Duration{6 * ms, 6 * ms, 12 * ms}, 12 * ms, 6 * ms},
 		{[]float64{0.9, 0.9}, 2, []time.Duration{3 * ms, 3 * ms, 3 * ms, 3 * ms}, []time.Duration{10800 * us, 10800 * us, 12 * ms, 12 * ms}, 12 * ms, 10800 * us},
@@ -485,6 +493,34 @@ func TestRestMakesUp(t *testing.T) {
 		if d.age(x, 4*ms); x.lag != c.want {
 			t.Errorf("who %s: %v, not %v", what, x.lag, c.want)
 		}
+	}
+}
+
+// Who is light has its part of the time, whatever it gets, and nobody else has
+// less for it.
+func TestLightHasItsPart(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	d.join(Share{}, "a", "b")
+	a, b := d.find("a"), d.find("b")
+	for _, x := range []*tenant{a, b} {
+		x.wants, x.state.Mode = true, Run
+	}
+	b.burst, b.part = ms, 0.25
+	if d.serve(4 * ms); b.lag != -ms || b.bill.served != 4*ms || a.lag != -4*ms {
+		t.Errorf("a is owed %v, b %v for %v", a.lag, b.lag, b.bill.served)
+	}
+	if w := a.pace.window; w.solo != 4*ms || w.beside != 0 { // as if it were alone
+		t.Errorf("%+v", w)
+	}
+	if a.bucket != 0 || b.bucket != 0 { // neither has a limit
+		t.Errorf("of a limit %v and %v are gone", a.bucket, b.bucket)
+	}
+	if d.serve(16 * ms); a.bill.served != 10*ms || b.bill.served != 10*ms || a.stats.Served != 10*ms || b.stats.Served != 10*ms {
+		t.Errorf("of 20 ms but the latest 10 ms are counted: %v and %v", a.stats.Served, b.stats.Served)
+	}
+	b.burst = 0 // it is not light any more
+	if d.serve(2 * ms); a.pace.window.solo != 20*ms || a.pace.window.beside != 2*ms || a.pace.window.given != ms {
+		t.Errorf("%+v", a.pace.window)
 	}
 }
 
