@@ -197,3 +197,27 @@ func TestLate(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// What the limit stood against before a wait began is no part of the wait, and
+// no wait is counted twice.
+func TestLateBesideLimit(t *testing.T) {
+	for _, c := range []struct {
+		most, wait, before, during time.Duration
+		late                       uint64
+	}{
+		{5 * ms, 5 * ms, 0, 0, 0}, {5 * ms, 6 * ms, 0, 0, 1}, {5 * ms, 6 * ms, 100 * ms, 0, 1}, {5 * ms, 6 * ms, 100 * ms, ms, 0},
+		{5 * ms, 6*ms + 1, 100 * ms, ms, 1}, {1, 1, 0, 0, 0}, {1, 2, 0, 0, 1}, {0, time.Second, 0, 0, 0},
+	} {
+		d := newDesk(t, Config{}, 1)
+		a := ready(d, "a", Share{Wait: c.most})
+		d.GPU.now, a.stats.Throttled = time.Second, c.before
+		d.GPU.wait(a)
+		d.GPU.now += c.wait
+		a.stats.Throttled += c.during
+		for range 2 {
+			if d.waited(a); a.stats.Waited != c.wait || a.stats.Late != c.late {
+				t.Errorf("%+v: %+v", c, a.stats)
+			}
+		}
+	}
+}
