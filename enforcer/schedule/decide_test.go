@@ -355,12 +355,15 @@ func TestDecidesSeldom(t *testing.T) {
 // A host is to be called again when the first of its GPUs asks for it, whichever
 // that is, and whoever asks for nothing.
 func TestFirstWakeCounts(t *testing.T) {
-	for _, limits := range [][]float64{{0.5, 0.2, 1}, {0.2, 0.5, 1}, {1, 0.2, 0.5}, {1, 1, 0.2}, {1, 1, 1}} {
+	for i, limits := range [][]float64{{0.5, 0.05, 1}, {0.05, 0.5, 1}, {1, 0.05, 0.5}, {1, 1, 0.05}, {1, 1, 1}, {0.5, 0.05, 1}, {0.05, 0.5, 1}} {
 		h, now := hosts(Config{}, len(limits))
 		first := time.Duration(0)
-		for i, limit := range limits {
-			h.gpus[i].Join(0, "a", Share{Limit: limit})
-			h.gpus[i].Want(0, "a")
+		for n, limit := range limits {
+			h.gpus[n].Join(0, "a", Share{Limit: limit})
+			h.gpus[n].Want(0, "a")
+			if n > 0 && i > 4 { // decided on together
+				h.gpus[0].Link(0, h.gpus[n], "a")
+			}
 		}
 		wake := h.Decide(*now)
 		for _, g := range h.gpus {

@@ -16,6 +16,8 @@ func TestClean(t *testing.T) {
 		{Share{Weight: math.Inf(1), Limit: 2}, Share{Weight: 1e6, Limit: 1}},
 		{Share{Weight: 1e-9, Limit: 1e-9}, Share{Weight: 1e-3, Limit: 1e-3}},
 		{Share{Weight: 5, Limit: 0.5, Class: 7, Wait: ms, Held: true}, Share{Weight: 5, Limit: 0.5, Class: Realtime, Wait: ms, Held: true}},
+		{Share{Weight: 5, Limit: 0.5, Class: 1}, Share{Weight: 5, Limit: 0.5, Class: Realtime}},
+		{Share{Weight: 5, Limit: 1.5}, Share{Weight: 5, Limit: 1}},
 		{Share{Weight: 5, Class: -7}, Share{Weight: 5, Limit: 1, Class: Idle}},
 		{Share{Weight: 5, Class: Realtime}, Share{Weight: 5, Limit: 1}},
 	} {
@@ -28,6 +30,9 @@ func TestClean(t *testing.T) {
 func TestDefaults(t *testing.T) {
 	if c := New(Config{}).config; c != (Config{Turn: 10 * ms, Minimum: 2 * ms, Drain: 50 * ms}) {
 		t.Errorf("%+v", c)
+	}
+	if g := New(Config{}).Add(); !g.together { // until it is known better
+		t.Error("a new GPU's tenants take turns")
 	}
 	set := Config{Turn: 1, Minimum: 2, Drain: 3, Turns: true}
 	if c := New(set).config; c != set {
@@ -107,6 +112,49 @@ func TestDebtOutlivesTheSession(t *testing.T) {
 	d.join(Share{}, "b")
 	if d.Lag("b") != 0 {
 		t.Errorf("who comes anew is owed %v", d.Lag("b"))
+	}
+}
+
+// Who is gone, and remembered for what it owes, is told and asked nothing; time
+// makes up for it, and it is forgotten when somebody comes.
+func TestGoneIsRemembered(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	d.join(Share{}, "a")
+	d.find("a").lag = -5 * ms
+	d.Leave(0, "a")
+	d.Leave(0, "a")
+	d.want("a")
+	if a := d.find("a"); a == nil || a.wants || a.sessions != 0 {
+		t.Fatalf("%+v", a)
+	}
+	d.at = 4 * ms
+	if d.join(Share{}, "b"); d.find("a") == nil {
+		t.Error("forgotten too early")
+	}
+	d.at = 10 * ms
+	if d.join(Share{}, "c"); d.find("a") != nil {
+		t.Errorf("it is remembered for %v", d.Lag("a"))
+	}
+}
+
+// A wait ends where its tenant is held, and begins where it is held no more; any
+// other change leaves it as it is.
+func TestChangeAndWaits(t *testing.T) {
+	d := newDesk(t, Config{Turns: true}, 1)
+	d.join(Share{}, "a", "b")
+	d.want("a", "b")
+	d.decide().pass(3 * ms)
+	for i, c := range []struct {
+		share  Share
+		waited time.Duration // a millisecond later
+		waits  uint64
+	}{{Share{Weight: 2}, 4 * ms, 0}, {Share{Held: true}, 4 * ms, 1}, {Share{Held: true, Weight: 2}, 4 * ms, 1}, {Share{}, 5 * ms, 1}, {Share{Weight: 3}, 6 * ms, 1}} {
+		d.Change(d.at, "b", c.share)
+		d.at += ms
+		d.Look(d.at)
+		if s := d.Stats("b"); s.Waited != c.waited || s.Waits != c.waits {
+			t.Errorf("%d: %+v", i, s)
+		}
 	}
 }
 
