@@ -137,6 +137,71 @@ func TestGoneIsRemembered(t *testing.T) {
 	}
 }
 
+// What is said of rests holds at any time: for how long it wanted the GPU, what
+// it did, and that it is owed nothing any more at once.
+func TestRestLater(t *testing.T) {
+	for ago, burst := range map[time.Duration]time.Duration{0: 8 * ms, 3 * ms: 5 * ms, 8 * ms: 0, time.Hour: 0} {
+		d := newDesk(t, Config{Turns: true}, 1)
+		d.at = time.Second
+		d.join(Share{}, "a", "b")
+		d.want("a", "b")
+		d.decide()
+		d.at += 8 * ms
+		a := d.find("a")
+		a.owed = true
+		d.Rest(d.at, "a", Usage{Ago: ago, Solo: 80, SoloTime: 8 * ms})
+		if a.burst != burst || a.rested != time.Second+burst || a.owed || !near(a.pace.cost(), 0.0001) {
+			t.Errorf("%v ago: a burst of %v until %v, owed %v, %+v", ago, a.burst, a.rested, a.owed, a.pace)
+		}
+		a.lag = 5 * ms
+		if d.want("a"); a.lag != 5*ms {
+			t.Errorf("%v ago: it is owed %v", ago, a.lag)
+		}
+		d.rest("a")
+		d.at += 101 * ms
+		a.lag = 5 * ms
+		if d.want("a"); a.lag != 0 {
+			t.Errorf("long ago: it is owed %v", a.lag)
+		}
+	}
+}
+
+// Who drained a while ago has what was booked since taken back, up to when it
+// was paused.
+func TestDrainedAgo(t *testing.T) {
+	for ago, want := range map[time.Duration]time.Duration{0: 13 * ms, -ms: 13 * ms, 3 * ms: 10 * ms, 8 * ms: 5 * ms, time.Hour: 5 * ms} {
+		d := newDesk(t, Config{Turns: true}, 1)
+		d.at = time.Second
+		d.join(Share{}, "a", "b")
+		d.want("a", "b")
+		d.decide().pass(5*ms + 1).shows("pp").pass(8 * ms).shows("pp")
+		for range 2 { // of which the second says nothing new
+			d.Drained(d.at, "a", Usage{Ago: ago, Solo: 50, SoloTime: 5 * ms})
+			if s := d.Stats("a"); s.Served != want+1 || s.Charged != want+1 || d.find("a").drains {
+				t.Errorf("%v ago: %+v", ago, s)
+			}
+		}
+		if c := d.find("a").pace.cost(); !near(c, 0.0001) {
+			t.Errorf("a launch takes %v", c)
+		}
+	}
+}
+
+// Who is gone drains nothing, and no deadline of its is over.
+func TestGoneDrainsNothing(t *testing.T) {
+	d := newDesk(t, Config{Turns: true}, 1)
+	d.join(Share{}, "a", "b")
+	d.want("a", "b")
+	d.decide().pass(60 * ms).shows("pr")
+	a := d.find("a")
+	if !a.drains || !a.settled {
+		t.Fatalf("%+v", *a)
+	}
+	if d.Leave(d.at, "a"); a.drains || a.settled || a.nudge != 0 || a.pace != (pace{}) {
+		t.Errorf("%+v", *a)
+	}
+}
+
 // A wait ends where its tenant is held, and begins where it is held no more; any
 // other change leaves it as it is.
 func TestChangeAndWaits(t *testing.T) {
@@ -177,8 +242,9 @@ func TestSweep(t *testing.T) {
 	d.tenants[3].lag = -1
 	d.tenants[1].share.Limit, d.tenants[1].bucket = 0.5, 50*ms-1
 	d.tenants[2].share.Limit, d.tenants[2].bucket = 0.5, 50*ms
+	empty, full := d.tenants[1].name, d.tenants[2].name
 	d.join(Share{}, "new")
-	if len(d.tenants) != 4 || d.find("there") == nil || d.find("new") == nil {
+	if len(d.tenants) != 4 || d.find(empty) == nil || d.find(full) != nil || d.find("there") == nil || d.find("new") == nil {
 		t.Errorf("%d are remembered", len(d.tenants))
 	}
 }
