@@ -97,6 +97,25 @@ func TestSlots(t *testing.T) {
 	}
 }
 
+// No more than ten seconds are looked back on, and no less where there are.
+func TestSharesOfTenSeconds(t *testing.T) {
+	for at, want := range map[time.Duration]float64{
+		300 * ms: 1, 10 * time.Second: 1, 10100 * ms: 0.99, 15 * time.Second: 0.5, 19900 * ms: 0.01, 19999 * ms: 0.01, 20 * time.Second: 0,
+	} {
+		d := newDesk(t, Config{Turns: true}, 1)
+		d.join(Share{}, "a")
+		d.want("a")
+		d.decide()
+		if d.at = min(at, 10*time.Second); at > d.at {
+			d.rest("a")
+		}
+		d.Look(at)
+		if actual, due := d.Shares("a", time.Hour); !near(due, want) || actual < want-0.04 || actual > want+0.002 { // its last 10 ms are booked late
+			t.Errorf("at %v: %v of %v, not of %v", at, actual, due, want)
+		}
+	}
+}
+
 // What passes without a look is booked in the slots that it passed in, and as
 // fast however long it was.
 func TestSlotsOfLongTimes(t *testing.T) {
