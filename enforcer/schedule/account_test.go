@@ -38,13 +38,25 @@ func TestParts(t *testing.T) {
 func TestLingers(t *testing.T) {
 	d := two(t, Share{}, Share{})
 	d.rest("b")
-	for ago, want := range map[time.Duration]float64{0: 0.5, linger - 1: 0.5, linger: 0, time.Second: 0} {
+	for ago, want := range map[time.Duration]float64{0: 0.5, 100*ms - 1: 0.5, 100 * ms: 0, time.Second: 0} {
 		d.find("b").rested, d.GPU.now = time.Minute-ago, time.Minute
 		if d.share(); d.find("b").part != want {
 			t.Errorf("%v later: %v", ago, d.find("b").part)
 		}
 	}
-	d.find("b").ever, d.find("b").rested = false, time.Minute
+	d = two(t, Share{}, Share{})
+	d.find("b").lag = -20 * ms // so that it is remembered
+	d.Leave(d.at, "b")
+	if d.decide(); d.find("a").part != 1 || d.find("b").part != 0 {
+		t.Errorf("who is gone has a part of %v", d.find("b").part)
+	}
+	d = two(t, Share{}, Share{})
+	d.rest("b")
+	d.Look(d.at + 100*ms) // without a decision
+	if d.Look(d.at + 101*ms); d.find("a").part != 1 {
+		t.Errorf("a's part is %v while the other rests for good", d.find("a").part)
+	}
+	d.find("b").ever, d.find("b").rested = false, d.GPU.now
 	if d.share(); d.find("b").part != 0 {
 		t.Error("who never wanted anything counts")
 	}
@@ -104,10 +116,36 @@ func TestLagIsBounded(t *testing.T) {
 
 func off(got, want time.Duration) bool { return max(got-want, want-got) > 2 }
 
+// Only those who want the GPU, and share it, say what nobody had of what all
+// are owed.
+func TestWhatNobodyHad(t *testing.T) {
+	for what, c := range map[string]struct {
+		change  func(a, b, c *tenant)
+		a, b, c time.Duration
+	}{
+		"three":       {func(a, b, c *tenant) {}, 8 * ms, 18 * ms, 0},
+		"one rests":   {func(a, b, c *tenant) { c.wants = false }, 0, 10 * ms, 2 * ms},
+		"is ahead":    {func(a, b, c *tenant) { c.wants, c.lag = false, -ms }, 0, 10 * ms, -ms},
+		"one is held": {func(a, b, c *tenant) { c.part = 0 }, 0, 10 * ms, 2 * ms},
+		"only one":    {func(a, b, c *tenant) { a.wants, c.part = false, 0 }, 10 * ms, 20 * ms, 2 * ms},
+		"a moment":    {func(a, b, c *tenant) { c.lag = 1 }, 10*ms - 1, 20*ms - 1, 0},
+		"nothing":     {func(a, b, c *tenant) { c.lag = 0 }, 10 * ms, 20 * ms, 0},
+	} {
+		d := newDesk(t, Config{}, 1)
+		x, y, z := ready(d, "a", Share{}), ready(d, "b", Share{}), ready(d, "c", Share{})
+		x.lag, y.lag, z.lag = 10*ms, 20*ms, 2*ms
+		x.part, y.part, z.part = 0.3, 0.3, 0.4
+		c.change(x, y, z)
+		if d.forget(); x.lag != c.a || y.lag != c.b || z.lag != c.c {
+			t.Errorf("%s: a is owed %v, b %v, c %v", what, x.lag, y.lag, z.lag)
+		}
+	}
+}
+
 // Who sleeps earns nothing, and keeps what it is ahead by.
 func TestSleepEarnsNothing(t *testing.T) {
 	for _, c := range []struct{ sleep, lag, want time.Duration }{
-		{linger, 5 * ms, 5 * ms}, {linger + 1, 5 * ms, 0}, {time.Hour, -5 * ms, -5 * ms}, {ms, -5 * ms, -5 * ms},
+		{100 * ms, 5 * ms, 5 * ms}, {100*ms + 1, 5 * ms, 0}, {time.Hour, -5 * ms, -5 * ms}, {ms, -5 * ms, -5 * ms},
 	} {
 		d := newDesk(t, Config{Turns: true}, 1)
 		d.join(Share{}, "a", "b")
@@ -293,12 +331,13 @@ func TestLight(t *testing.T) {
 		since, now time.Duration
 		light      bool
 	}{
-		"brief":        {false, brief, seldom, false, 0, 0, true},
+		"brief":        {false, 3 * ms, 0.3, false, 0, 0, true},
+		"a moment":     {false, 1, 0.3, false, 0, 0, true},
 		"never":        {false, 0, 0, false, 0, 0, false},
-		"long":         {false, brief + 1, 0.1, false, 0, 0, false},
-		"often":        {false, ms, seldom + 0.001, false, 0, 0, false},
-		"at work":      {false, ms, 0.1, true, ms, ms + 2*brief, true},
-		"for too long": {false, ms, 0.1, true, ms, ms + 2*brief + 1, false},
+		"long":         {false, 3*ms + 1, 0.1, false, 0, 0, false},
+		"often":        {false, ms, 0.3001, false, 0, 0, false},
+		"at work":      {false, ms, 0.1, true, ms, 7 * ms, true},
+		"for too long": {false, ms, 0.1, true, ms, 7*ms + 1, false},
 		"at rest":      {false, ms, 0.1, false, ms, time.Hour, true},
 		"in turns":     {true, ms, 0.1, false, 0, 0, false},
 	} {
@@ -400,6 +439,7 @@ func TestCharge(t *testing.T) {
 		{[]float64{0}, 1, []time.Duration{6 * ms, 6 * ms}, []time.Duration{12 * ms, 12 * ms}, 12 * ms, 12 * ms},
 		{[]float64{0, 0}, 0, []time.Duration{6 * ms, 6 * ms}, []time.Duration{6 * ms, 6 * ms}, 12 * ms, 6 * ms},
 		{[]float64{0.9, 0.6}, 0, []time.Duration{7200 * us, 4800 * us}, []time.Duration{10800 * us, 7200 * us}, 12 * ms, 10800 * us},
+		{[]float64{0.9, 0}, 0, []time.Duration{7714286, 4285714}, []time.Duration{10800 * us, 6 * ms}, 12 * ms, 10800 * us},
 		{[]float64{0.3, 0.3}, 0, []time.Duration{3600 * us, 3600 * us}, []time.Duration{3600 * us, 3600 * us}, 12 * ms, 3600 * us},
 		{[]float64{0.5, 0.5}, 1, []time.Duration{4 * ms, 4 * ms, 4 * ms}, []time.Duration{6 * ms, 6 * ms, 12 * ms}, 12 * ms, 6 * ms},
 		{[]float64{0.9, 0.9}, 2, []time.Duration{3 * ms, 3 * ms, 3 * ms, 3 * ms}, []time.Duration{10800 * us, 10800 * us, 12 * ms, 12 * ms}, 12 * ms, 10800 * us},
@@ -452,6 +492,149 @@ func TestAge(t *testing.T) {
 		d.age(x, 4*ms)
 		if x.lag != c.want || x.bill.wanted != 2*c.want || x.past.slot(0).due != c.want {
 			t.Errorf("%s: %v, %+v", what, x.lag, x.bill)
+		}
+	}
+}
+
+// Time makes up for what somebody had beyond its part while it wants nothing,
+// and takes nothing from who is owed.
+func TestRestMakesUp(t *testing.T) {
+	for what, c := range map[string]struct {
+		lag    time.Duration
+		change func(*tenant)
+		want   time.Duration
+	}{
+		"is ahead":        {-5 * ms, func(x *tenant) {}, -ms},
+		"is ahead little": {-2 * ms, func(x *tenant) {}, 0},
+		"is even":         {0, func(x *tenant) {}, 0},
+		"is owed":         {5 * ms, func(x *tenant) {}, 5 * ms},
+		"is open":         {-5 * ms, func(x *tenant) { x.wants, x.state.Mode = true, Open }, -5 * ms},
+		"is held":         {-5 * ms, func(x *tenant) { x.wants, x.share.Held = true, true }, -5 * ms},
+	} {
+		d := newDesk(t, Config{}, 1)
+		d.join(Share{}, "a")
+		x := d.find("a")
+		x.lag = c.lag
+		c.change(x)
+		if d.age(x, 4*ms); x.lag != c.want {
+			t.Errorf("who %s: %v, not %v", what, x.lag, c.want)
+		}
+	}
+}
+
+// Who is light has its part of the time, whatever it gets, and nobody else has
+// less for it.
+func TestLightHasItsPart(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	d.join(Share{}, "a", "b")
+	a, b := d.find("a"), d.find("b")
+	for _, x := range []*tenant{a, b} {
+		x.wants, x.state.Mode = true, Run
+	}
+	b.burst, b.part = ms, 0.25
+	if d.serve(4 * ms); b.lag != -ms || b.bill.served != 4*ms || a.lag != -4*ms {
+		t.Errorf("a is owed %v, b %v for %v", a.lag, b.lag, b.bill.served)
+	}
+	if w := a.pace.window; w.solo != 4*ms || w.beside != 0 { // as if it were alone
+		t.Errorf("%+v", w)
+	}
+	if a.bucket != 0 || b.bucket != 0 { // neither has a limit
+		t.Errorf("of a limit %v and %v are gone", a.bucket, b.bucket)
+	}
+	if d.serve(16 * ms); a.bill.served != 10*ms || b.bill.served != 10*ms || a.stats.Served != 10*ms || b.stats.Served != 10*ms {
+		t.Errorf("of 20 ms but the latest 10 ms are counted: %v and %v", a.stats.Served, b.stats.Served)
+	}
+	b.burst = 0 // it is not light any more
+	if d.serve(2 * ms); a.pace.window.solo != 20*ms || a.pace.window.beside != 2*ms || a.pace.window.given != ms {
+		t.Errorf("%+v", a.pace.window)
+	}
+}
+
+// Where one did nothing for the latest while after all, the other was alone in
+// it, and had all of it.
+func TestOtherDidNothing(t *testing.T) {
+	for _, c := range []struct{ ago, solo, served time.Duration }{
+		{0, 0, 7200 * us}, {4 * ms, 4 * ms, 7600 * us}, {8 * ms, 8 * ms, 8 * ms}, {time.Hour, 8 * ms, 8 * ms},
+	} {
+		d := two(t, Share{}, Share{})
+		d.at = 8 * ms
+		d.Rest(d.at, "b", Usage{Ago: c.ago})
+		a := d.find("a")
+		if w := a.pace.window; off(w.solo, c.solo) || off(w.beside, 8*ms-c.solo) || off(w.given, w.beside*9/10) {
+			t.Errorf("%v ago: %+v", c.ago, w)
+		}
+		if off(a.bill.served, c.served) || off(a.lag, 4*ms-c.served) {
+			t.Errorf("%v ago: served %v, lag %v", c.ago, a.bill.served, a.lag)
+		}
+	}
+	d := two(t, Share{}, Share{})
+	a := d.find("a")
+	a.pace.window.solo, a.pace.window.beside, a.pace.window.given = 5*ms, 2*ms, ms
+	if a.unshare(4 * ms); a.pace.window.solo != 7*ms || a.pace.window.beside != 0 || a.lag != -ms || a.bill.served != ms {
+		t.Errorf("for longer than beside others: %+v, lag %v", a.pace.window, a.lag)
+	}
+}
+
+// The one that runs, but for the light, is known where there is but one.
+func TestOnly(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	a, b, c := ready(d, "a", Share{}), ready(d, "b", Share{}), ready(d, "c", Share{})
+	for what, x := range map[string]struct {
+		change func()
+		want   *tenant
+	}{
+		"nobody runs":     {func() {}, nil},
+		"a runs":          {func() { a.state.Mode = Run }, a},
+		"b runs":          {func() { b.state.Mode = Run }, b},
+		"c drains":        {func() { c.drains = true }, c},
+		"two":             {func() { a.state.Mode, c.state.Mode = Run, Run }, nil},
+		"three":           {func() { a.state.Mode, b.state.Mode, c.state.Mode = Run, Run, Run }, nil},
+		"one and a light": {func() { a.state.Mode, b.state.Mode, a.burst = Run, Run, ms }, b},
+		"a light one":     {func() { a.state.Mode, a.burst = Run, ms }, nil},
+	} {
+		k, l, m := *a, *b, *c
+		if x.change(); d.only() != x.want {
+			t.Errorf("%s: %+v", what, d.only())
+		}
+		*a, *b, *c = k, l, m
+	}
+}
+
+// All that is on a bill is counted in the end, to the last nanosecond, and what
+// is not on it is not taken back.
+func TestSettle(t *testing.T) {
+	d := two(t, Share{}, Share{})
+	a := d.find("a")
+	a.bill = bill{1, 1, 1}
+	a.settle(1)
+	if s := a.stats; s.Served != 0 || s.Charged != 0 || s.Wanted != 0 || a.bill != (bill{1, 1, 1}) {
+		t.Errorf("%+v is left of what can be taken back, %+v", a.bill, s)
+	}
+	a.settle(0)
+	if s := a.stats; s.Served != 1 || s.Charged != 1 || s.Wanted != 1 || a.bill != (bill{}) || a.past.slot(0).served != 1 {
+		t.Errorf("%+v, left %+v", s, a.bill)
+	}
+	for charged, want := range map[time.Duration]time.Duration{0: 0, -ms: 0, 1: 1, 3 * ms: 3 * ms, 7 * ms: 5 * ms} {
+		b := d.find("b")
+		b.bill, b.stats.Charged = bill{charged: charged}, 0
+		if b.unserve(5 * ms); max(charged, 0)-max(b.bill.charged, 0)-b.stats.Charged != want || charged <= 0 && b.bill.charged != charged {
+			t.Errorf("of %v charged %v and %v are left", charged, b.bill.charged, b.stats.Charged)
+		}
+	}
+}
+
+// A limit is charged for service and for the GPU's time, whichever is more.
+func TestLimitPaysForMore(t *testing.T) {
+	for _, c := range []struct {
+		limit, rate, charge float64
+		want                time.Duration
+	}{{0.5, 0.25, 0.5, 5 * ms}, {0.5, 0.5, 0.25, 5 * ms}, {0.5, 1, 1, 10 * ms}, {1, 0.5, 0.5, 0}} {
+		d := newDesk(t, Config{}, 1)
+		d.join(Share{Limit: c.limit}, "a")
+		a := d.find("a")
+		a.bucket = 20 * ms
+		if a.serve(10*ms, c.rate, c.charge, true); a.bucket != 20*ms-c.want {
+			t.Errorf("%+v: %v are gone", c, 20*ms-a.bucket)
 		}
 	}
 }

@@ -78,14 +78,14 @@ func (h *Host) decide(d *domain, now time.Duration) time.Duration {
 	}
 	for _, g := range d.gpus {
 		for _, t := range g.tenants {
-			if t.sessions > 0 {
+			if t.sessions > 0 { // mutant: equivalent because who has no session is paused
 				g.hold(t)
 			}
 		}
 	}
 	for _, g := range d.gpus {
 		for _, t := range g.tenants {
-			if t.sessions > 0 {
+			if t.sessions > 0 { // mutant: equivalent because who has no session drains nothing, and is in no gang
 				g.stir(t)
 			}
 		}

@@ -218,6 +218,11 @@ func TestMinimum(t *testing.T) {
 	d.pass(1).shows("pp")
 	d.drain("a")
 	d.decide().shows("pr")
+	d.pass(ms)
+	d.find("a").lag, d.find("b").lag = 50*ms, 0 // which began later
+	d.Report(d.at, "b", Usage{})
+	d.decide().pass(ms - 1).shows("pr")
+	d.pass(1).shows("pp")
 }
 
 // Turns mode: one at a time, half a turn ahead and half behind.
@@ -344,5 +349,154 @@ func TestDecidesSeldom(t *testing.T) {
 		if w.run(2 * time.Second); w.decides > 5000 {
 			t.Errorf("%v: %d decisions in 2 s", names, w.decides)
 		}
+	}
+}
+
+// A host is to be called again when the first of its GPUs asks for it, whichever
+// that is, and whoever asks for nothing.
+func TestFirstWakeCounts(t *testing.T) {
+	for i, limits := range [][]float64{{0.5, 0.05, 1}, {0.05, 0.5, 1}, {1, 0.05, 0.5}, {1, 1, 0.05}, {1, 1, 1}, {0.5, 0.05, 1}, {0.05, 0.5, 1}} {
+		h, now := hosts(Config{}, len(limits))
+		first := time.Duration(0)
+		for n, limit := range limits {
+			h.gpus[n].Join(0, "a", Share{Limit: limit})
+			h.gpus[n].Want(0, "a")
+			if n > 0 && i > 4 { // decided on together
+				h.gpus[0].Link(0, h.gpus[n], "a")
+			}
+		}
+		wake := h.Decide(*now)
+		for _, g := range h.gpus {
+			if w := g.wake(); w != 0 && (first == 0 || w < first) {
+				first = w
+			}
+		}
+		if wake != first || (wake == 0) != (limits[2] == 1 && limits[1] == 1) {
+			t.Errorf("%v: to be called at %v, not %v", limits, wake, first)
+		}
+	}
+}
+
+// Where there was no input, and nothing was to happen, nothing is decided.
+func TestNothingToDecide(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	d.join(Share{}, "a")
+	if d.decide(); d.wake != 0 || d.Decide(time.Second) != 0 || d.GPU.now != 0 {
+		t.Errorf("decided on as of %v, to be called at %v", d.GPU.now, d.wake)
+	}
+	d.Change(time.Second, "a", Share{Limit: 0.5})
+	d.Want(time.Second, "a")
+	wake := d.Decide(time.Second)
+	if d.Decide(wake-1) != wake || d.GPU.now != time.Second {
+		t.Errorf("decided on as of %v, before %v", d.GPU.now, wake)
+	}
+	if d.Decide(wake); d.GPU.now != wake {
+		t.Errorf("decided on as of %v, not %v", d.GPU.now, wake)
+	}
+}
+
+// A limit is used up when less than a tenth of a millisecond is left of it.
+func TestDregs(t *testing.T) {
+	for left, dry := range map[time.Duration]bool{100 * us: false, 100*us - 1: true, 0: true} {
+		d := newDesk(t, Config{}, 1)
+		d.join(Share{Limit: 0.5}, "a")
+		d.want("a")
+		d.find("a").bucket = left
+		if d.decide(); d.find("a").dry != dry {
+			t.Errorf("with %v left it is dry: %v", left, !dry)
+		}
+	}
+}
+
+// Those who lose by running together are let run one at a time, who is owed
+// most at first, though nobody is owed much.
+func TestTurnsWhereTogetherLoses(t *testing.T) {
+	for _, c := range []struct {
+		together bool
+		a, b     time.Duration
+		want     string
+	}{{true, 1, 0, "rr"}, {false, 1, 0, "rp"}, {false, 0, 1, "pr"}} {
+		d := two(t, Share{}, Share{})
+		d.pass(10 * ms).know()
+		d.together, d.dirty = c.together, true
+		d.find("a").lag, d.find("b").lag = c.a, c.b
+		d.decide().shows(c.want)
+	}
+}
+
+// A gang that may not run on another GPU is no reason to hold back who comes
+// after it, whatever it is owed.
+func TestGangThatMayNotRunBlocksNobody(t *testing.T) {
+	for _, owed := range []bool{false, true} {
+		d := newDesk(t, Config{}, 2)
+		other := d.Host.gpus[1]
+		other.Join(0, "a", Share{Limit: 0.5})
+		d.join(Share{}, "a")
+		d.join(Share{Class: Idle}, "b")
+		d.Link(0, other, "a")
+		other.find("a").bucket = 0 // its limit is used up there
+		d.want("a", "b")
+		other.Want(0, "a")
+		if d.know(); owed {
+			d.find("a").lag = time.Second
+		}
+		d.decide().shows("pr")
+	}
+}
+
+// News of others do not shorten the wait for who does not drain.
+func TestDrainHasItsTime(t *testing.T) {
+	d := newDesk(t, Config{Turns: true}, 1)
+	d.join(Share{}, "a", "b")
+	d.want("a", "b")
+	d.decide().pass(5*ms + 1).shows("pp")
+	for d.at < 55*ms {
+		d.Report(d.at, "b", Usage{})
+		if d.decide().shows("pp"); d.Stats("a").Overruns != 0 {
+			t.Fatalf("after %v: %+v", d.at-5*ms, d.Stats("a"))
+		}
+		d.pass(ms)
+	}
+	d.pass(1).shows("pr")
+}
+
+// Nor are the GPUs of who does not drain decided on together before it is taken
+// to wait for itself.
+func TestGangIsNotFoundTooEarly(t *testing.T) {
+	d := newDesk(t, Config{Turns: true}, 2)
+	other := d.Host.gpus[1]
+	for _, name := range []string{"a", "b"} {
+		d.join(Share{}, name)
+		other.Join(0, name, Share{})
+	}
+	d.want("a", "b")
+	other.Want(0, "a")
+	other.Want(0, "b")
+	other.find("b").lag = ms // so that a is held back there
+	d.decide().pass(5*ms + 1).shows("pp")
+	if modes(other) == "rp" {
+		t.Fatal("a is not held back on the other GPU")
+	}
+	for d.at < 15*ms {
+		if d.Report(d.at, "b", Usage{}); d.decide().domain == other.domain {
+			t.Fatalf("found after %v", d.at-5*ms)
+		}
+		d.pass(ms)
+	}
+	if d.pass(1); d.domain != other.domain {
+		t.Error("it is not found")
+	}
+}
+
+// A gang counts once among those who want the GPU, on however many it is: who
+// comes after it, and is owed as much, is not before it as well.
+func TestGangIsRankedOnce(t *testing.T) {
+	d, other := gang(t)
+	d.want("a", "b")
+	other.Want(0, "a")
+	d.find("a").lag, other.find("a").lag, d.find("b").lag = ms, ms, ms
+	d.find("b").owed = true // and that is not made up yet
+	if d.decide().shows("rp"); modes(other) != "r" || len(d.units) != 2 {
+		t.Errorf("on the other GPU: %s, of %d units", modes(other), len(d.units))
 	}
 }

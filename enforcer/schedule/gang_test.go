@@ -283,7 +283,7 @@ func TestPatience(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
 	a := d.find("a")
-	for _, c := range []struct{ says, want time.Duration }{{0, patience}, {ms, patience}, {4 * ms, 6 * ms}, {time.Hour, 1500 * ms}} {
+	for _, c := range []struct{ says, want time.Duration }{{0, 2 * ms}, {ms, 2 * ms}, {4 * ms, 6 * ms}, {time.Hour, 1500 * ms}} {
 		a.longest = 0
 		d.Report(d.at, "a", Usage{Longest: c.says})
 		if got := d.patience(a); got != c.want {
@@ -322,5 +322,101 @@ func TestConvoy(t *testing.T) {
 	was := d.Stats("a").Convoy
 	if d.pass(3 * ms); d.Stats("a").Convoy != was {
 		t.Errorf("held nowhere else: %+v", d.Stats("a"))
+	}
+}
+
+// Only those are taken for one gang that are there, held back, and not in it yet.
+func TestSuspect(t *testing.T) {
+	d, other := gang(t)
+	d.Host.Add() // where a is unknown
+	gone, found := d.Host.Add(), d.Host.Add()
+	for _, g := range []*GPU{gone, found} {
+		g.Join(0, "a", Share{})
+		g.find("a").wants = true
+	}
+	gone.find("a").sessions = 0
+	other.find("a").wants = true
+	d.suspect(d.find("a"))
+	if m := d.find("a").unit.members; len(m) != 3 || m[2] != found.find("a") || d.System().Gangs != 2 {
+		t.Errorf("%d members, %+v", len(m), d.System())
+	}
+}
+
+// Those who are decided on together from now on, or no more, are decided on
+// anew, all of them.
+func TestDomainsAreDecidedOnAnew(t *testing.T) {
+	d, other := gang(t)
+	third := d.Host.Add()
+	third.Join(0, "a", Share{})
+	d.decide()
+	if third.Link(0, d.GPU, "a"); !other.dirty {
+		t.Error("joined")
+	}
+	d.decide()
+	if d.Leave(0, "a"); !other.dirty || !third.dirty {
+		t.Error("taken apart")
+	}
+	d.decide()
+	was := d.domain
+	if d.Leave(0, "b"); d.domain != was { // which is in no gang
+		t.Error("there was nothing to take apart")
+	}
+}
+
+// When it is time to let launch who was paused, so that it can drain.
+func TestStuck(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	a := ready(d, "a", Share{})
+	d.GPU.now = time.Second
+	for what, c := range map[string]struct {
+		change func()
+		want   bool
+	}{
+		"waits":       {func() {}, true},
+		"runs":        {func() { a.state.Mode = Run }, false},
+		"may run":     {func() { a.unit.granted = true }, false},
+		"is held":     {func() { a.share.Held = true }, false},
+		"one session": {func() { a.sessions = 1 }, false},
+		"has drained": {func() { a.drains = false }, false},
+		"not so long": {func() { a.held = time.Second - 2*ms + 1 }, false},
+		"just enough": {func() { a.held = time.Second - 2*ms }, true},
+	} {
+		x, u := *a, *a.unit
+		a.sessions, a.drains = 2, true
+		if c.change(); a.stuck() != c.want {
+			t.Errorf("%s: stuck %v", what, !c.want)
+		}
+		*a, *a.unit = x, u
+	}
+}
+
+// Who is let launch so that it drains is paused again when its time is over,
+// and goes on when its turn comes.
+func TestNudgeEnds(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	a := ready(d, "a", Share{})
+	d.GPU.now = time.Second
+	for what, c := range map[string]struct {
+		nudge          time.Duration
+		granted        bool
+		mode           Mode
+		nudged, drains bool
+	}{
+		"goes on":  {time.Second + ms, false, Run, true, true},
+		"is over":  {time.Second, false, Pause, false, true},
+		"was over": {time.Second - ms, false, Pause, false, true},
+		"its turn": {time.Second, true, Run, false, false},
+	} {
+		x, u := *a, *a.unit
+		a.sessions, a.state.Mode, a.drains, a.settled, a.paused, a.held = 2, Run, true, true, 900*ms, 900*ms
+		a.nudge, a.unit.granted = c.nudge, c.granted
+		if d.stir(a); a.state.Mode != c.mode || (a.nudge != 0) != c.nudged || a.drains != c.drains || a.settled != c.drains || a.paused != 900*ms {
+			t.Errorf("%s: %+v, nudged until %v, drains %v, settled %v", what, a.state, a.nudge, a.drains, a.settled)
+		}
+		*a, *a.unit = x, u
+	}
+	a.state.Mode, a.nudge = Run, time.Second+ms // alone, and with nothing under way
+	if d.stir(a); a.state.Mode != Run {
+		t.Error("it has no time to launch")
 	}
 }

@@ -97,6 +97,47 @@ func TestSlots(t *testing.T) {
 	}
 }
 
+// No more than ten seconds are looked back on, and no less where there are.
+func TestSharesOfTenSeconds(t *testing.T) {
+	for at, want := range map[time.Duration]float64{
+		300 * ms: 1, 10 * time.Second: 1, 10100 * ms: 0.99, 15 * time.Second: 0.5, 19900 * ms: 0.01, 19999 * ms: 0.01, 20 * time.Second: 0,
+	} {
+		d := newDesk(t, Config{Turns: true}, 1)
+		d.join(Share{}, "a")
+		d.want("a")
+		d.decide()
+		if d.at = min(at, 10*time.Second); at > d.at {
+			d.rest("a")
+		}
+		d.Look(at)
+		if actual, due := d.Shares("a", time.Hour); !near(due, want) || actual < want-0.04 || actual > want+0.002 { // its last 10 ms are booked late
+			t.Errorf("at %v: %v of %v, not of %v", at, actual, due, want)
+		}
+	}
+}
+
+// What passes without a look is booked in the slots that it passed in, and as
+// fast however long it was.
+func TestSlotsOfLongTimes(t *testing.T) {
+	for _, long := range []time.Duration{300 * ms, 2 * time.Second, 10 * time.Second, 10100 * ms, 20 * time.Second, 100 * 365 * 24 * time.Hour} {
+		d := newDesk(t, Config{Turns: true}, 1)
+		d.join(Share{Weight: 3}, "a")
+		d.join(Share{}, "b")
+		d.want("a", "b")
+		d.decide()
+		d.Look(long)
+		for i := range min(100, int(long/slotTime)) {
+			s := d.find("a").past.slot(long - time.Duration(i)*slotTime)
+			if s.served < 90*ms || s.served > 100*ms || off(s.due, 75*ms) {
+				t.Fatalf("of %v in the slot before the last %d: %+v", long, i, *s)
+			}
+		}
+		if a, due := d.Shares("a", 200*ms); a < 0.9 || a > 1 || !near(due, 0.75) {
+			t.Errorf("of %v: %v of %v", long, a, due)
+		}
+	}
+}
+
 func TestUnknown(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	if d.Stats("a") != (Stats{}) || d.Lag("a") != 0 || d.State("a") != (State{Mode: Pause}) || d.Wants("a") {
@@ -173,5 +214,29 @@ func TestLate(t *testing.T) {
 	}
 	if s := d.Stats("a"); s.Late != 0 || s.Waited < 40*ms || s.Throttled < 40*ms {
 		t.Errorf("%+v", s)
+	}
+}
+
+// What the limit stood against before a wait began is no part of the wait, and
+// no wait is counted twice.
+func TestLateBesideLimit(t *testing.T) {
+	for _, c := range []struct {
+		most, wait, before, during time.Duration
+		late                       uint64
+	}{
+		{5 * ms, 5 * ms, 0, 0, 0}, {5 * ms, 6 * ms, 0, 0, 1}, {5 * ms, 6 * ms, 100 * ms, 0, 1}, {5 * ms, 6 * ms, 100 * ms, ms, 0},
+		{5 * ms, 6*ms + 1, 100 * ms, ms, 1}, {1, 1, 0, 0, 0}, {1, 2, 0, 0, 1}, {0, time.Second, 0, 0, 0},
+	} {
+		d := newDesk(t, Config{}, 1)
+		a := ready(d, "a", Share{Wait: c.most})
+		d.GPU.now, a.stats.Throttled = time.Second, c.before
+		d.GPU.wait(a)
+		d.GPU.now += c.wait
+		a.stats.Throttled += c.during
+		for range 2 {
+			if d.waited(a); a.stats.Waited != c.wait || a.stats.Late != c.late {
+				t.Errorf("%+v: %+v", c, a.stats)
+			}
+		}
 	}
 }

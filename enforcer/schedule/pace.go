@@ -32,7 +32,7 @@ func (r *rate) add(launches float64, over, memory time.Duration) {
 
 // fade leaves the rate no more weight than so much time has.
 func (r *rate) fade(to time.Duration) {
-	if r.seconds > to.Seconds() {
+	if r.seconds > to.Seconds() { // mutant: equivalent because what has just that weight is left as it is
 		r.launches *= to.Seconds() / r.seconds
 		r.seconds = to.Seconds()
 	}

@@ -14,11 +14,11 @@ func costs(seconds float64) rate { return rate{measured.Seconds() / seconds, mea
 // The cost of a launch is known after a while, and what is older counts less.
 func TestCost(t *testing.T) {
 	var p pace
-	p.solo.add(4, soloEnough-1, soloMemory)
+	p.solo.add(4, 4*ms-1, soloMemory)
 	if p.cost() != 0 {
-		t.Errorf("%v after less than %v", p.cost(), soloEnough)
+		t.Errorf("%v after less than 4 ms", p.cost())
 	}
-	if p.solo.add(0, 1, soloMemory); !near(p.cost(), soloEnough.Seconds()/4) {
+	if p.solo.add(0, 1, soloMemory); !near(p.cost(), 0.001) {
 		t.Errorf("%v", p.cost())
 	}
 	if p.solo.launches = 0; p.cost() != 0 {
@@ -33,9 +33,9 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// The rate beside others is known after 30 ms, and of no use without a cost.
+// The rate beside others is known after 15 ms, and of no use without a cost.
 func TestRate(t *testing.T) {
-	p := pace{beside: rate{1000 * besideEnough.Seconds() / 2, besideEnough.Seconds()}}
+	p := pace{beside: rate{7.5, 0.015}}
 	if _, known := p.rate(); known || p.rateOr(0.7) != 0.7 {
 		t.Error("known without a cost")
 	}
@@ -47,7 +47,7 @@ func TestRate(t *testing.T) {
 	if r, _ := p.rate(); !near(r, 1.2) {
 		t.Errorf("%v", r)
 	}
-	p.beside.seconds = besideEnough.Seconds() - 1e-6
+	p.beside.seconds = 0.015 - 1e-6
 	if r, known := p.rate(); known || r != 0 {
 		t.Errorf("%v is known", r)
 	}
@@ -69,15 +69,19 @@ func TestIdleTime(t *testing.T) {
 			t.Errorf("%v: %v, %+v", c.ago, got, w)
 		}
 	}
+	if p.ran(1, 1, false); p.idle(1) != 1 || p.window.beside != 0 { // a moment is no exception
+		t.Errorf("%+v", p.window)
+	}
 }
 
-// lessons has a run for so long alone and beside b, and then say what it
-// launched.
+// lessons has a run for so long alone and beside b, with so much service booked
+// for the latter.
 func lessons(t *testing.T, solo, beside, given time.Duration) (d *desk, a *tenant) {
 	d = two(t, Share{}, Share{})
 	a = d.find("a")
 	a.pace = pace{}
 	a.pace.window.solo, a.pace.window.beside, a.pace.window.given = solo, beside, given
+	a.bill.served = given
 	return d, a
 }
 
@@ -99,6 +103,10 @@ func TestLearnAlone(t *testing.T) {
 			t.Errorf("%+v: %+v", u, a.pace)
 		}
 	}
+	if d.Report(d.at+ms, "a", Usage{Solo: 100, SoloTime: 1}); a.pace.solo.launches != was.launches+100 {
+		t.Errorf("in a moment: %+v", a.pace)
+	}
+	a.pace.solo = was
 	if d.Report(d.at+ms, "a", Usage{Solo: 100, SoloTime: time.Hour}); !near(a.pace.solo.seconds, 1.03/2) {
 		t.Errorf("%+v", a.pace)
 	}
@@ -134,6 +142,52 @@ func TestLearnBeside(t *testing.T) {
 		if a.pace.window.solo+a.pace.window.beside+a.pace.window.given != 0 {
 			t.Errorf("%+v: the window goes on", c)
 		}
+		served := c.given - c.lag
+		if c.beside <= c.solo/8 { // nothing was learned
+			served = 0
+		}
+		if s := d.Stats("a"); s.Served != served {
+			t.Errorf("%+v: served %v, not %v", c, s.Served, served)
+		}
+	}
+	d, a := lessons(t, 0, 4*time.Second, 2*time.Second)
+	a.pace.solo = costs(0.001)
+	if d.Report(d.at, "a", Usage{Launched: 3000}); off(a.lag, -time.Second) {
+		t.Errorf("after long: lag %v", a.lag)
+	}
+}
+
+// What was launched beside others counts against a limit where it is more than
+// was booked, which was taken from the bucket already.
+func TestLearnBesideWithLimit(t *testing.T) {
+	for what, c := range map[string]struct {
+		limit    float64
+		launched uint64
+		want     time.Duration
+	}{
+		"more":       {0.5, 35, 15 * ms},
+		"as much":    {0.5, 20, 30 * ms},
+		"less":       {0.5, 5, 30 * ms},
+		"nothing":    {0.5, 0, 30 * ms},
+		"no limit":   {1, 35, 30 * ms},
+		"high limit": {0.999, 35, 15 * ms},
+	} {
+		d, a := lessons(t, 0, 40*ms, 20*ms)
+		a.share.Limit, a.bucket, a.pace.solo = c.limit, 30*ms, costs(0.001)
+		if d.Report(d.at, "a", Usage{Launched: c.launched}); a.bucket != c.want {
+			t.Errorf("%s: %v is left, not %v", what, a.bucket, c.want)
+		}
+	}
+}
+
+// Who says that it was busy tells nothing of its pace, however short that was.
+func TestBusyTellsNoPace(t *testing.T) {
+	for _, busy := range []time.Duration{1, ms} {
+		d, a := lessons(t, 0, 40*ms, 20*ms)
+		was := a.pace
+		if d.Report(d.at, "a", Usage{Launched: 30, Busy: busy}); a.pace != was || a.lag != 0 {
+			t.Errorf("busy for %v: lag %v, %+v", busy, a.lag, a.pace)
+		}
 	}
 }
 
@@ -143,10 +197,16 @@ func TestBesideIsForgotten(t *testing.T) {
 	if d.Report(d.at, "a", Usage{Launched: 100}); a.pace.beside != (rate{100, 0.2}) {
 		t.Errorf("%+v", a.pace.beside)
 	}
-	a.pace.window.beside = 400 * ms
-	if d.Report(d.at, "a", Usage{Launched: 20}); !near(a.pace.beside.launches, 60) || !near(a.pace.beside.seconds, 0.3) {
-		t.Errorf("%+v", a.pace.beside)
+	a.pace.window.beside = 300 * ms
+	if d.Report(d.at, "a", Usage{Launched: 20}); !near(a.pace.beside.launches, 120) || !near(a.pace.beside.seconds, 0.5) {
+		t.Errorf("half a second is too old: %+v", a.pace.beside)
 	}
+	a.pace.beside = rate{100, 0.2}
+	a.pace.window.beside = 300*ms + 1
+	if d.Report(d.at, "a", Usage{Launched: 20}); !near(a.pace.beside.launches, 60) || !near(a.pace.beside.seconds, 0.25) {
+		t.Errorf("more than half a second: %+v", a.pace.beside)
+	}
+	a.pace.beside = rate{60, 0.3}
 	if a.pace.beside.fade(300 * ms); !near(a.pace.beside.launches, 60) {
 		t.Errorf("%+v", a.pace.beside)
 	}
@@ -204,7 +264,7 @@ func TestMeasured(t *testing.T) {
 		t.Fatalf("%s", modes(d.GPU))
 	}
 	began := d.at
-	d.pass(measureTime - 1).shows("rp")
+	d.pass(30*ms - 1).shows("rp")
 	d.pass(1)
 	if d.measured != d.find("b") {
 		t.Error("b is not measured after a")
@@ -224,8 +284,8 @@ func TestMeasured(t *testing.T) {
 		lag   time.Duration // beside 0 of the other
 		want  bool
 	}{
-		{measured, 0, time.Second, 0, false}, {measured - ms, 0, time.Second, 0, true}, {ms, 0, measureGap, 0, false}, {ms, 0, measureGap + 1, 0, true},
-		{measured, staleTime, time.Second, 0, false}, {measured, staleTime + 1, time.Second, 0, true}, {measured, staleTime + 1, ms, 0, false},
+		{60 * ms, 0, time.Second, 0, false}, {60*ms - us, 0, time.Second, 0, true}, {ms, 0, 200 * ms, 0, false}, {ms, 0, 200*ms + 1, 0, true},
+		{60 * ms, 4 * time.Second, time.Second, 0, false}, {60 * ms, 4*time.Second + 1, time.Second, 0, true}, {60 * ms, 4*time.Second + 1, ms, 0, false},
 		{ms, 0, time.Second, -10 * ms, true}, {ms, 0, time.Second, -10*ms - 1, false}, {ms, 0, time.Second, ms, true},
 	} {
 		d.at = began + time.Minute
@@ -244,7 +304,7 @@ func TestMeasured(t *testing.T) {
 
 // A pace that was found long ago counts for little once it is measured again.
 func TestMeasuredAnew(t *testing.T) {
-	for since, want := range map[time.Duration]float64{staleTime: 0.01, staleTime + 1: soloEnough.Seconds()} {
+	for since, want := range map[time.Duration]float64{4 * time.Second: 0.01, 4*time.Second + 1: 0.004} {
 		d := two(t, Share{}, Share{})
 		d.at = time.Minute
 		d.Look(d.at)
@@ -259,7 +319,7 @@ func TestMeasuredAnew(t *testing.T) {
 
 // Who is ahead is measured all the same where nobody was of late.
 func TestMeasuredThoughAhead(t *testing.T) {
-	for ago, want := range map[time.Duration]bool{staleTime / 4: true, staleTime/4 - 1: false} {
+	for ago, want := range map[time.Duration]bool{time.Second: true, time.Second - 1: false} {
 		d := two(t, Share{}, Share{})
 		d.at = time.Minute
 		d.Look(d.at)

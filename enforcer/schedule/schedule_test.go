@@ -16,6 +16,8 @@ func TestClean(t *testing.T) {
 		{Share{Weight: math.Inf(1), Limit: 2}, Share{Weight: 1e6, Limit: 1}},
 		{Share{Weight: 1e-9, Limit: 1e-9}, Share{Weight: 1e-3, Limit: 1e-3}},
 		{Share{Weight: 5, Limit: 0.5, Class: 7, Wait: ms, Held: true}, Share{Weight: 5, Limit: 0.5, Class: Realtime, Wait: ms, Held: true}},
+		{Share{Weight: 5, Limit: 0.5, Class: 1}, Share{Weight: 5, Limit: 0.5, Class: Realtime}},
+		{Share{Weight: 5, Limit: 1.5}, Share{Weight: 5, Limit: 1}},
 		{Share{Weight: 5, Class: -7}, Share{Weight: 5, Limit: 1, Class: Idle}},
 		{Share{Weight: 5, Class: Realtime}, Share{Weight: 5, Limit: 1}},
 	} {
@@ -28,6 +30,9 @@ func TestClean(t *testing.T) {
 func TestDefaults(t *testing.T) {
 	if c := New(Config{}).config; c != (Config{Turn: 10 * ms, Minimum: 2 * ms, Drain: 50 * ms}) {
 		t.Errorf("%+v", c)
+	}
+	if g := New(Config{}).Add(); !g.together { // until it is known better
+		t.Error("a new GPU's tenants take turns")
 	}
 	set := Config{Turn: 1, Minimum: 2, Drain: 3, Turns: true}
 	if c := New(set).config; c != set {
@@ -110,6 +115,114 @@ func TestDebtOutlivesTheSession(t *testing.T) {
 	}
 }
 
+// Who is gone, and remembered for what it owes, is told and asked nothing; time
+// makes up for it, and it is forgotten when somebody comes.
+func TestGoneIsRemembered(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	d.join(Share{}, "a")
+	d.find("a").lag = -5 * ms
+	d.Leave(0, "a")
+	d.Leave(0, "a")
+	d.want("a")
+	if a := d.find("a"); a == nil || a.wants || a.sessions != 0 {
+		t.Fatalf("%+v", a)
+	}
+	d.at = 4 * ms
+	if d.join(Share{}, "b"); d.find("a") == nil {
+		t.Error("forgotten too early")
+	}
+	d.at = 10 * ms
+	if d.join(Share{}, "c"); d.find("a") != nil {
+		t.Errorf("it is remembered for %v", d.Lag("a"))
+	}
+}
+
+// What is said of rests holds at any time: for how long it wanted the GPU, what
+// it did, and that it is owed nothing any more at once.
+func TestRestLater(t *testing.T) {
+	for ago, burst := range map[time.Duration]time.Duration{0: 8 * ms, 3 * ms: 5 * ms, 8 * ms: 0, time.Hour: 0} {
+		d := newDesk(t, Config{Turns: true}, 1)
+		d.at = time.Second
+		d.join(Share{}, "a", "b")
+		d.want("a", "b")
+		d.decide()
+		d.at += 8 * ms
+		a := d.find("a")
+		a.owed = true
+		d.Rest(d.at, "a", Usage{Ago: ago, Solo: 80, SoloTime: 8 * ms})
+		if a.burst != burst || a.rested != time.Second+burst || a.owed || !near(a.pace.cost(), 0.0001) {
+			t.Errorf("%v ago: a burst of %v until %v, owed %v, %+v", ago, a.burst, a.rested, a.owed, a.pace)
+		}
+		a.lag = 5 * ms
+		if d.want("a"); a.lag != 5*ms {
+			t.Errorf("%v ago: it is owed %v", ago, a.lag)
+		}
+		d.rest("a")
+		d.at += 101 * ms
+		a.lag = 5 * ms
+		if d.want("a"); a.lag != 0 {
+			t.Errorf("long ago: it is owed %v", a.lag)
+		}
+	}
+}
+
+// Who drained a while ago has what was booked since taken back, up to when it
+// was paused.
+func TestDrainedAgo(t *testing.T) {
+	for ago, want := range map[time.Duration]time.Duration{0: 13 * ms, -ms: 13 * ms, 3 * ms: 10 * ms, 8 * ms: 5 * ms, time.Hour: 5 * ms} {
+		d := newDesk(t, Config{Turns: true}, 1)
+		d.at = time.Second
+		d.join(Share{}, "a", "b")
+		d.want("a", "b")
+		d.decide().pass(5*ms + 1).shows("pp").pass(8 * ms).shows("pp")
+		for range 2 { // of which the second says nothing new
+			d.Drained(d.at, "a", Usage{Ago: ago, Solo: 50, SoloTime: 5 * ms})
+			if s := d.Stats("a"); s.Served != want+1 || s.Charged != want+1 || d.find("a").drains {
+				t.Errorf("%v ago: %+v", ago, s)
+			}
+		}
+		if c := d.find("a").pace.cost(); !near(c, 0.0001) {
+			t.Errorf("a launch takes %v", c)
+		}
+	}
+}
+
+// Who is gone drains nothing, and no deadline of its is over.
+func TestGoneDrainsNothing(t *testing.T) {
+	d := newDesk(t, Config{Turns: true}, 1)
+	d.join(Share{}, "a", "b")
+	d.want("a", "b")
+	d.decide().pass(60 * ms).shows("pr")
+	a := d.find("a")
+	if !a.drains || !a.settled {
+		t.Fatalf("%+v", *a)
+	}
+	if d.Leave(d.at, "a"); a.drains || a.settled || a.nudge != 0 || a.pace != (pace{}) {
+		t.Errorf("%+v", *a)
+	}
+}
+
+// A wait ends where its tenant is held, and begins where it is held no more; any
+// other change leaves it as it is.
+func TestChangeAndWaits(t *testing.T) {
+	d := newDesk(t, Config{Turns: true}, 1)
+	d.join(Share{}, "a", "b")
+	d.want("a", "b")
+	d.decide().pass(3 * ms)
+	for i, c := range []struct {
+		share  Share
+		waited time.Duration // a millisecond later
+		waits  uint64
+	}{{Share{Weight: 2}, 4 * ms, 0}, {Share{Held: true}, 4 * ms, 1}, {Share{Held: true, Weight: 2}, 4 * ms, 1}, {Share{}, 5 * ms, 1}, {Share{Weight: 3}, 6 * ms, 1}} {
+		d.Change(d.at, "b", c.share)
+		d.at += ms
+		d.Look(d.at)
+		if s := d.Stats("b"); s.Waited != c.waited || s.Waits != c.waits {
+			t.Errorf("%d: %+v", i, s)
+		}
+	}
+}
+
 // What owes nothing is forgotten, and of what does there is no end but 256.
 func TestSweep(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
@@ -129,8 +242,9 @@ func TestSweep(t *testing.T) {
 	d.tenants[3].lag = -1
 	d.tenants[1].share.Limit, d.tenants[1].bucket = 0.5, 50*ms-1
 	d.tenants[2].share.Limit, d.tenants[2].bucket = 0.5, 50*ms
+	empty, full := d.tenants[1].name, d.tenants[2].name
 	d.join(Share{}, "new")
-	if len(d.tenants) != 4 || d.find("there") == nil || d.find("new") == nil {
+	if len(d.tenants) != 4 || d.find(empty) == nil || d.find(full) != nil || d.find("there") == nil || d.find("new") == nil {
 		t.Errorf("%d are remembered", len(d.tenants))
 	}
 }
