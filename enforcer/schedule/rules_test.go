@@ -631,6 +631,20 @@ func TestEase(t *testing.T) {
 	}
 }
 
+// What was found the last time is no verdict on the next.
+func TestEasedAnew(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	a := ready(d, "a", Share{Class: Realtime, Limit: 0.5})
+	d.GPU.now = time.Hour
+	d.know()
+	a.easedAt, a.pace.beside.launches = 0, 0.5*2000
+	for range 2 {
+		if d.ease(a); !a.eased {
+			t.Errorf("it bears nobody, as of %+v", a.pace.beside)
+		}
+	}
+}
+
 // A program that decodes goes first; who trains has what it leaves.
 func TestDecodingGoesFirst(t *testing.T) {
 	for _, c := range []struct {
