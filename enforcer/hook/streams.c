@@ -125,6 +125,8 @@ struct gs_thread *gs_thread_of_self(void)
 		struct gs_thread *t = &gs_threads[i];
 		if (atomic_load_explicit(&t->taken, memory_order_relaxed) || atomic_exchange(&t->taken, true))
 			continue;
+		atomic_store(&t->gpu, -1); /* before anybody looks at it */
+		atomic_store(&t->copies_gpu, -1);
 		unsigned used = atomic_load(&gs_threads_used);
 		while (used < i + 1 && !atomic_compare_exchange_weak(&gs_threads_used, &used, i + 1))
 			;
@@ -132,8 +134,6 @@ struct gs_thread *gs_thread_of_self(void)
 			atomic_store(&t->taken, false);
 			return NULL;
 		}
-		atomic_store(&t->gpu, -1);
-		atomic_store(&t->copies_gpu, -1);
 		return gs_self = t;
 	}
 	crowded = atomic_load(&ends) + 1;

@@ -100,6 +100,14 @@ static void who_runs_beside_others_tells_no_pace(void)
 	CHECK(u.launched == 5 && !u.solo && !u.solo_ns);
 }
 
+static bool unpaced(void)
+{
+	pthread_mutex_lock(&gs_gates[0].lock);
+	bool is = gs_gates[0].unpaced;
+	pthread_mutex_unlock(&gs_gates[0].lock);
+	return is;
+}
+
 /* What is under way when the others stop was slowed down by them, and what was
  * launched in OPEN is in no book: the pace begins after it. */
 static void what_was_launched_before_tells_no_pace(void)
@@ -107,7 +115,7 @@ static void what_was_launched_before_tells_no_pace(void)
 	fake_mode(0, GS_RUN, 1, GS_BESIDE);
 	fake_launch(10, false, NULL);
 	fake_mode(0, GS_RUN, 1, 0);
-	EVENTUALLY(gs_gates[0].unpaced);
+	EVENTUALLY(unpaced());
 	spin(100000000);
 	fake_finish(10);
 	struct gs_usage u = paces(3, 1);
@@ -116,7 +124,7 @@ static void what_was_launched_before_tells_no_pace(void)
 	EVENTUALLY(phase() == GS_UNGATED);
 	fake_launch(10, false, NULL);
 	fake_mode(0, GS_RUN, 3, 0);
-	EVENTUALLY(gs_gates[0].unpaced);
+	EVENTUALLY(unpaced());
 	spin(100000000);
 	fake_finish(10);
 	u = paces(3, 0);
