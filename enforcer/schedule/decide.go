@@ -66,8 +66,6 @@ func (h *Host) decide(d *domain, now time.Duration) time.Duration {
 		g.judge()
 		for _, t := range g.tenants {
 			g.ease(t)
-		}
-		for _, t := range g.tenants {
 			g.latch(t)
 		}
 	}
@@ -285,7 +283,7 @@ func (g *GPU) mayBegin(t *tenant) bool {
 }
 
 func (g *GPU) pause(t *tenant) {
-	t.state.Mode, t.state.Beside, t.state.Haste, t.state.Urgent, t.state.End = Pause, false, false, false, 0
+	t.state = State{Mode: Pause, Turn: t.state.Turn}
 	t.drains, t.settled, t.paused, t.held, t.nudge = t.wants, false, g.now, g.now, 0
 	g.changed = true
 	g.wait(t)
@@ -343,7 +341,7 @@ func (g *GPU) open(t *tenant, m Mode) {
 	if m == Open {
 		t.looked = g.now
 	}
-	t.state.Mode, t.state.Beside, t.state.Haste, t.state.Urgent, t.state.End = m, false, false, false, 0
+	t.state = State{Mode: m, Turn: t.state.Turn}
 	t.drains, t.settled, t.nudge = false, false, 0
 	g.changed = true
 }

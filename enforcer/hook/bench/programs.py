@@ -137,6 +137,18 @@ def axpys(_, launches=10, size=64 << 20):
     return Program(step)
 
 
+def descend(optimizer, forward):
+    """A step of training in mixed precision, and a wait for its loss."""
+    import torch
+
+    with torch.autocast("cuda", torch.bfloat16):
+        loss = forward()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    loss.item()
+
+
 def gpt2(_, batch=4, length=512):
     """GPT-2 small in training, by Hugging Face's model."""
     import torch
@@ -147,12 +159,7 @@ def gpt2(_, batch=4, length=512):
     tokens = torch.randint(model.config.vocab_size, (batch, length), device="cuda")
 
     def step():
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = model(input_ids=tokens, labels=tokens).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        loss.item()
+        descend(optimizer, lambda: model(input_ids=tokens, labels=tokens).loss)
 
     return Program(step)
 
@@ -208,12 +215,7 @@ def loader(_, batch=32):
 
     def step():
         images, labels = (t.to("cuda", non_blocking=True) for t in next(batches))
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = model(pixel_values=images, labels=labels).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        loss.item()
+        descend(optimizer, lambda: model(pixel_values=images, labels=labels).loss)
 
     return Program(step)
 
@@ -268,12 +270,7 @@ def ddp(gang, layers=6, width=4096, batch=8192):
     x = torch.randn(batch, width, device="cuda")
 
     def step():
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = model(x).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        loss.item()
+        descend(optimizer, lambda: model(x).square().mean())
 
     return Program(step)
 
