@@ -74,6 +74,22 @@ func TestIdleTime(t *testing.T) {
 	}
 }
 
+// Who rests shared nothing of late with the one that goes on, if it ran at all:
+// while it was paused, the other was alone in the books already.
+func TestRestGivesTheOtherItsTimeAlone(t *testing.T) {
+	for mode, want := range map[Mode]time.Duration{Run: 6 * ms, Pause: 10 * ms} {
+		d := two(t, Share{}, Share{})
+		d.at = 20 * ms
+		d.Look(d.at)
+		a, b := d.find("a"), d.find("b")
+		a.state.Mode, b.state.Mode, b.drains = Run, mode, false
+		a.pace.window.beside, a.pace.window.given, a.pace.window.solo = 10*ms, 5*ms, 0
+		if d.Rest(d.at, "b", Usage{Ago: 4 * ms}); a.pace.window.beside != want || a.pace.window.solo != 10*ms-want {
+			t.Errorf("mode %d: %v beside, %v alone", mode, a.pace.window.beside, a.pace.window.solo)
+		}
+	}
+}
+
 // lessons has a run for so long alone and beside b, with so much service booked
 // for the latter.
 func lessons(t *testing.T, solo, beside, given time.Duration) (d *desk, a *tenant) {

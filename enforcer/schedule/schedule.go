@@ -339,12 +339,13 @@ func (g *GPU) rest(t *tenant, ago time.Duration) {
 		return
 	}
 	g.waited(t)
+	ran := t.runs()
 	ago = min(max(ago, 0), g.now-t.began)
 	t.unwant(ago)
 	t.unserve(ago)
 	t.burst = g.now - ago - t.began
 	t.wants, t.owed, t.rested = false, false, g.now-ago
-	if o := g.only(); o != nil {
+	if o := g.only(); ran && o != nil {
 		o.unshare(ago)
 	}
 }
