@@ -15,7 +15,8 @@
 #define STALL_NS 5000000    /* work in flight that made no progress for so long may wait for what is held back */
 #define STALLED_NS 100000   /* the same for each launch after that, where so much is queued, */
 #define PASSING_NS 2000000  /* and for so long no launch waits for a turn: what is waited for may take several */
-#define STALL_MOST_NS 40000000 /* that doubles with each launch that passes for it, up to this */
+#define STALL_MOST_NS 40000000 /* that doubles with each launch that passes for it in vain, up to this, */
+#define HELPED_NS 500000    /* and is this once one has helped */
 #define SLOW 4              /* times slower than alone is work beside others, and makes progress still */
 
 #define ROUSE_NS 20000000   /* the helper does not sleep for so long while there is work */
@@ -72,6 +73,12 @@ static uint64_t cap_ns(const struct gs_stream *e, const struct gs_slot *slot)
 	return bound < most ? bound : most;
 }
 
+static void double_bound(struct gs_stream *e, const struct gs_slot *slot, uint64_t now)
+{
+	e->bound_ns = 2 * cap_ns(e, slot);
+	e->bound_set = now;
+}
+
 /* A program that waited for the bound, and then has hardly anything queued when
  * it launches again, could have queued more while it was faster than the GPU. */
 static void widen(struct gs_stream *e, const struct gs_slot *slot, uint64_t now)
@@ -82,8 +89,7 @@ static void widen(struct gs_stream *e, const struct gs_slot *slot, uint64_t now)
 	if (gs_marker_left(e, now) > DRY_NS)
 		return;
 	e->bounded = false;
-	e->bound_ns = 2 * cap_ns(e, slot);
-	e->bound_set = now;
+	double_bound(e, slot, now);
 }
 
 /* A launch waits for the bound. Who needed more a while ago may not now. */
@@ -196,6 +202,8 @@ static bool wait_queue(struct gs_stream *e, struct gs_launch *l, struct gs_page 
 			if (slow > SLOW * STALL_MOST_NS)
 				slow = SLOW * STALL_MOST_NS;
 			stalled = now > since && now - since > (slow > least ? slow : least);
+			if (stalled)
+				m->awaited_ns = now;
 		}
 	}
 	pthread_mutex_unlock(&g->lock);
@@ -219,11 +227,27 @@ static bool stalled(uint64_t since, uint64_t now)
 		if (least < atomic_load(&patience))
 			least = atomic_load(&patience);
 		bool is = gs_marker_any(g) && now > from && now - from >= least;
+		if (is)
+			gs_marker_await(g, now);
 		pthread_mutex_unlock(&g->lock);
 		if (is)
 			return true;
 	}
 	return false;
+}
+
+/* What is in flight while a launch waits may wait for that launch: how long it
+ * takes says nothing of its cost. */
+static void suspect(void)
+{
+	for (unsigned i = 0; i < GS_GPUS && i < gs_gpu_count(); i++) {
+		struct gs_gpu *g = &gs_gates[i];
+		if (!g->seated)
+			continue;
+		gs_gpu_lock(g);
+		gs_marker_suspect(g);
+		pthread_mutex_unlock(&g->lock);
+	}
 }
 
 /* Waits for the page to change. A launch passes all the same while work in
@@ -233,7 +257,7 @@ static bool wait_turn(struct gs_gpu *g, struct gs_page *page, uint32_t bell, uin
 {
 	uint64_t now = gs_now();
 
-	if (now - began >= STALL_NS && stalled(began, now)) {
+	if (now - began >= atomic_load(&patience) && stalled(began, now)) {
 		atomic_store(&passing, now + PASSING_NS);
 		uint64_t longer = 2 * atomic_load(&patience);
 		atomic_store(&patience, longer < STALL_MOST_NS ? longer : STALL_MOST_NS);
@@ -256,7 +280,7 @@ void gs_gate_slow(struct gs_launch *l)
 {
 	struct gs_thread *t = gs_thread_of_self();
 	uint64_t began = 0;
-	bool passes = false;
+	bool passes = false, waited = false;
 
 	l->entry = NULL;
 	l->crowd = NULL;
@@ -287,6 +311,9 @@ void gs_gate_slow(struct gs_launch *l)
 			continue;
 		if (!began)
 			began = gs_now();
+		if (v == HELD && !waited)
+			suspect();
+		waited = v == HELD;
 		passes = v == QUEUED ? wait_queue(e, l, page, bell, began) : wait_turn(e->gpu, page, bell, began);
 	}
 	l->counted = t != NULL;
@@ -331,6 +358,16 @@ void gs_gate_left(struct gs_launch *l, CUresult r)
 /* All work of a GPU has ended: whatever did not get on has. */
 void gs_gate_drained(void)
 {
-	atomic_store(&patience, STALL_NS);
+	if (atomic_load(&patience) > STALL_NS)
+		atomic_store(&patience, STALL_NS);
 	atomic_store(&passing, 0);
+}
+
+/* Where the bound was in the way, more may be queued from now on. */
+void gs_gate_helped(struct gs_stream *e, uint64_t now)
+{
+	atomic_store(&patience, HELPED_NS);
+	atomic_store(&passing, 0);
+	if (e->stalled)
+		double_bound(e, &atomic_load(&gs_page)->slot[gs_gpu_index(e->gpu)], now);
 }

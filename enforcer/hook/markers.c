@@ -12,7 +12,7 @@
 #define KERNEL_NS 100000     /* a kernel's cost while nothing is known of it */
 #define UNCOUNTED_NS 1000000000
 #define CHAIN_NS 10000000000 /* the driver's float of milliseconds is too coarse beyond */
-#define STALLED_NS 5000000   /* a marker that took so long may have waited for what was held back */
+#define HELPED_NS 4000000    /* what was passed so soon after a launch was let go by for it, had waited for that */
 #define GRAPH_SEEN 4         /* launches of a graph that are measured alone, */
 #define GRAPH_AGAIN 64       /* and again after so many */
 
@@ -271,14 +271,14 @@ static void account(struct gs_stream *e, const struct gs_marker *m, uint64_t at,
 	uint64_t from = e->passed_ns > m->first_ns && !e->stray ? e->passed_ns : m->first_ns;
 
 	e->queued -= m->cost < e->queued ? m->cost : e->queued;
+	if (m->awaited_ns && at < m->awaited_ns + HELPED_NS)
+		gs_gate_helped(e, at);
 	e->stalled = false;
-	if (at - m->recorded_ns > STALLED_NS)
-		gs_gate_drained(); /* what had stalled goes on: to let launches pass has helped */
 	g->progress_ns = at;
 	pace(g, m, at);
 	if (at > g->usage.last_ns)
 		g->usage.last_ns = at;
-	if (m->uneven || at < from || !sure)
+	if (m->uneven || m->awaited_ns || at < from || !sure) /* what it waited for is not its cost */
 		return;
 	if (m->launches == 1 && !(g->flags & GS_BESIDE) && at - from > g->usage.longest_ns) {
 		g->usage.longest_ns = at - from;
@@ -345,6 +345,20 @@ bool gs_marker_any(const struct gs_gpu *g)
 }
 
 struct gs_marker *gs_marker_oldest(struct gs_stream *e) { return e->pending ? ring_at(e, 0) : NULL; }
+
+void gs_marker_suspect(struct gs_gpu *g)
+{
+	for (struct gs_stream *e = g->streams; e; e = e->next)
+		if (e->pending)
+			ring_at(e, 0)->uneven = true;
+}
+
+void gs_marker_await(struct gs_gpu *g, uint64_t now)
+{
+	for (struct gs_stream *e = g->streams; e; e = e->next)
+		if (e->pending)
+			ring_at(e, 0)->awaited_ns = now;
+}
 
 uint64_t gs_marker_left(struct gs_stream *e, uint64_t now)
 {

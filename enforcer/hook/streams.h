@@ -35,6 +35,7 @@ struct gs_marker {
 	uint32_t launches; /* 0: there is nothing to mark */
 	uint32_t real;     /* of them, those that were made and are in the books: the rest stands for what is in none */
 	bool uneven;       /* says nothing of the cost of one: several kinds, or a gap between */
+	uint64_t awaited_ns; /* when a launch passed last because this had made no progress; 0 none did */
 	void *graph;       /* all were of this one; NULL kernels */
 };
 
@@ -184,6 +185,8 @@ void gs_marker_look(struct gs_stream *e); /* takes note of what the GPU has pass
 void gs_marker_reap(struct gs_gpu *g);    /* the same for all streams of the GPU */
 bool gs_marker_any(const struct gs_gpu *g);          /* is one not passed yet */
 struct gs_marker *gs_marker_oldest(struct gs_stream *e); /* NULL none */
+void gs_marker_suspect(struct gs_gpu *g); /* what is the oldest of each stream says nothing of costs */
+void gs_marker_await(struct gs_gpu *g, uint64_t now); /* a launch passes for what is the oldest of each stream */
 uint64_t gs_marker_left(struct gs_stream *e, uint64_t now); /* estimated work that the stream has to do, ns */
 uint64_t gs_marker_dearest(struct gs_gpu *g); /* cost of what the GPU may be at now, or has been at lately, at most, ns */
 void gs_marker_sound(struct gs_gpu *g, uint64_t now); /* in OPEN: marks where the streams are now */
@@ -210,6 +213,7 @@ void gs_turns_forked(void); /* without the lock */
 
 /* ---- gate.c ---- */
 void gs_gate_drained(void); /* no work of this process is under way on some GPU */
+void gs_gate_helped(struct gs_stream *e, uint64_t now); /* its work had made no progress, and went on soon after a launch passed */
 
 /* Waits until the page's bell is not what it was, or ns have gone by. */
 void gs_bell_wait(struct gs_page *page, uint32_t was, uint64_t ns);

@@ -85,10 +85,9 @@ static int depth(struct gs_stream *e)
 {
 	int n = 1;
 
+	spin(5000000); /* what passed did not help */
 	fake_finish(10);
-	pthread_mutex_lock(&gs_gates[0].lock);
-	gs_marker_reap(&gs_gates[0]); /* which took much too long */
-	pthread_mutex_unlock(&gs_gates[0].lock);
+	fake_reap(); /* which took much too long */
 	set_cost(10, 100000);
 	fake_launch(10, false, NULL);
 	for (uint64_t passed = gs_passed; gs_passed == passed; n++)
@@ -125,11 +124,52 @@ static void a_turn_that_ends_is_no_reason_to_queue_more(void)
 	CHECK(e && e->bounded);
 	fake_mode(0, GS_PAUSE, 1, 0);
 	EVENTUALLY(phase() == GS_DRAINING);
+	spin(5000000);
 	fake_finish(10);
 	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
 	fake_mode(0, GS_RUN, 2, 0);
 	fake_launch(10, false, NULL);
 	CHECK(!e->bounded && !e->bound_ns);
+}
+
+/* Work that goes on as soon as a launch passes had waited for it: the time that
+ * took is not its cost, the bound was in the way, and the next one does not
+ * stall for so long. */
+static void who_was_helped_waits_less(void)
+{
+	uint64_t took = UINT64_MAX;
+
+	fake_mode(0, GS_RUN, 1, 0);
+	fake_launch(10, false, NULL);
+	fake_finish(10);
+	set_cost(10, 300000);
+	uint64_t from = gs_now();
+	for (uint64_t n = gs_passed; gs_passed == n;)
+		fake_launch(10, false, NULL);
+	struct gs_stream *e = gs_self->entry;
+	uint64_t bound = e->bound_ns;
+	CHECK(gs_now() - from >= 5000000);
+	pthread_mutex_lock(&gs_gates[0].lock);
+	struct gs_marker *m = gs_marker_oldest(e);
+	CHECK(m && m->awaited_ns);
+	m->awaited_ns = gs_now(); /* the machine may have been busy elsewhere */
+	pthread_mutex_unlock(&gs_gates[0].lock);
+	fake_finish(10);
+	fake_reap();
+	CHECK(!e->stalled && e->cost <= 300000);
+	CHECK(!bound && e->bound_ns == 1500000);
+	for (int i = 0; i < 20 && took > 4000000; i++) {
+		fake_launch(11, false, NULL);
+		fake_mode(0, GS_PAUSE, 1, 0);
+		from = gs_now();
+		fake_launch(12, false, NULL);
+		took = gs_now() - from;
+		fake_finish(11);
+		fake_finish(12);
+		EVENTUALLY(phase() == GS_GIVEN);
+		fake_mode(0, GS_RUN, 2 + (uint64_t)i, 0);
+	}
+	CHECK(took <= 4000000);
 }
 
 /* A launch at a pause, behind work that never ends. Each one waits longer, but
@@ -167,6 +207,27 @@ static void a_stalled_launch_passes_a_pause(void)
 	EVENTUALLY(held() == 1);
 	spin(50000000);
 	CHECK(!fake[14].put && gs_passed == passed);
+	fake_mode(0, GS_RUN, 2, 0);
+	pthread_join(t, NULL);
+}
+
+/* What ends late while a launch waits for its turn may have waited for that. */
+static void who_is_waited_for_tells_no_cost(void)
+{
+	fake_mode(0, GS_RUN, 1, 0);
+	fake_launch(10, false, NULL);
+	fake_finish(10);
+	fake_reap();
+	set_cost(10, 10000000);
+	fake_launch(10, false, NULL);
+	struct gs_stream *e = gs_self->entry;
+	fake_mode(0, GS_PAUSE, 1, 0);
+	pthread_t t = launching(10);
+	EVENTUALLY(held() == 1);
+	spin(20000000);
+	fake_finish(10);
+	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
+	CHECK(e->cost == 10000000 && gs_gates[0].longest_ns < 20000000);
 	fake_mode(0, GS_RUN, 2, 0);
 	pthread_join(t, NULL);
 }
@@ -554,6 +615,8 @@ int main(int argc, char **argv)
 		CASE(a_stream_does_not_wait_for_another),
 		CASE(who_runs_dry_may_queue_more),
 		CASE(a_turn_that_ends_is_no_reason_to_queue_more),
+		CASE(who_was_helped_waits_less),
+		CASE(who_is_waited_for_tells_no_cost),
 		CASE(a_stalled_launch_passes_a_pause),
 		CASE(gpus_may_wait_for_one_another),
 		CASE(who_waits_long_asks_each_second),
