@@ -1,11 +1,16 @@
 package schedule
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // A pace is how fast a tenant gets on: alone, and beside others.
 type pace struct {
 	solo, beside rate
 	fresh, tried time.Duration // when it was found what it does alone, and when that was to be measured
+	old          float64       // its cost before that, where it was measured again; 0 not
+	confirmed    uint          // so many times it came to the same: it is believed twice as long each time
 	window       struct {      // since the last Usage
 		solo, beside time.Duration
 		given        time.Duration // service that was booked for the time beside others
@@ -46,12 +51,30 @@ func (p *pace) cost() float64 {
 	return p.solo.seconds / p.solo.launches
 }
 
+// stale says whether the lone pace was found too long ago.
+func (p *pace) stale(now time.Duration) bool { return now-p.fresh > staleTime<<p.confirmed }
+
 // age leaves a lone pace that was found long ago little weight: what comes now
 // counts, be it little.
 func (p *pace) age(now time.Duration) {
-	if now-p.fresh > staleTime {
+	if p.stale(now) {
+		p.old = p.cost()
 		p.solo.fade(soloEnough)
 	}
+}
+
+// confirm compares a lone pace that was measured again with the old one.
+func (p *pace) confirm() {
+	c := p.cost()
+	if p.old == 0 || c == 0 || p.solo.seconds < measured.Seconds() {
+		return
+	}
+	if math.Abs(c/p.old-1) > alike {
+		p.confirmed = 0
+	} else if p.confirmed < confirmedMost {
+		p.confirmed++
+	}
+	p.old = 0
 }
 
 // rate returns the part of its lone pace that the tenant has beside others.
@@ -117,6 +140,7 @@ func (g *GPU) learn(t *tenant, u Usage) {
 		p.age(g.now)
 		p.solo.add(float64(u.Solo), min(u.SoloTime, time.Second), soloMemory)
 		p.fresh = g.now
+		p.confirm()
 	}
 	if w.beside <= w.solo/8 { // a page's change and its notice lie a moment apart
 		return
@@ -142,10 +166,12 @@ func (g *GPU) learn(t *tenant, u Usage) {
 }
 
 const (
-	staleTime   = 4 * time.Second        // a lone pace that is older is measured again,
-	measureTime = 30 * time.Millisecond  // for so long; and until
-	measured    = 60 * time.Millisecond  // tell it,
-	measureGap  = 200 * time.Millisecond // so often
+	staleTime     = 4 * time.Second        // a lone pace that is older is measured again,
+	measureTime   = 30 * time.Millisecond  // for so long; and until
+	measured      = 60 * time.Millisecond  // tell it,
+	measureGap    = 200 * time.Millisecond // so often
+	alike         = 0.1                    // paces differ by less where the program does the same,
+	confirmedMost = 2                      // which is believed so often
 )
 
 // measure picks a tenant that is to run alone for a while, because it runs
@@ -171,7 +197,7 @@ func (g *GPU) measure() {
 			continue
 		}
 		p := &t.pace
-		known := p.solo.seconds >= measured.Seconds() && g.now-p.fresh <= staleTime
+		known := p.solo.seconds >= measured.Seconds() && !p.stale(g.now)
 		if next == nil && !known && (p.tried == 0 || g.now-p.tried > measureGap) {
 			next = t
 		}
@@ -216,7 +242,7 @@ func (g *GPU) try() {
 	g.triedAt, g.tried, g.together = g.now, true, true
 	for _, t := range g.tenants {
 		if t.contends(g.now) {
-			t.pace.beside.fade(tryTime)
+			t.pace.beside.fade(tryTime / 4) // which are of other times
 		}
 	}
 }
@@ -258,7 +284,7 @@ func (g *GPU) judge() {
 }
 
 const (
-	bearable  = 0.9 // of its lone pace is enough for who goes first
+	bearable  = 0.85 // of its lone pace is enough for who goes first
 	easeAgain = 10 * time.Second
 )
 

@@ -333,6 +333,36 @@ func TestMeasuredAnew(t *testing.T) {
 	}
 }
 
+// A lone pace that comes to the same again is believed longer, up to 16 s.
+func TestPaceConfirmed(t *testing.T) {
+	for _, c := range []struct {
+		cost      float64       // in turn, of before 1 ms
+		over      time.Duration // it was measured
+		confirmed uint
+		want      uint
+		believed  time.Duration
+	}{
+		{0.00109, 60 * ms, 0, 1, 8 * time.Second},
+		{0.00091, 60 * ms, 1, 2, 16 * time.Second},
+		{0.001, 60 * ms, 2, 2, 16 * time.Second},
+		{0.00111, time.Second, 2, 0, 4 * time.Second},
+		{0.00089, time.Second, 1, 0, 4 * time.Second},
+		{0.001, 30 * ms, 1, 1, 8 * time.Second},
+	} {
+		d, a := lessons(t, 40*ms, 0, 0)
+		a.pace.solo, a.pace.confirmed = rate{100, 0.1}, c.confirmed
+		a.pace.fresh = d.GPU.now - staleTime<<c.confirmed - 1
+		d.Report(d.at, "a", Usage{Solo: uint64(c.over.Seconds()/c.cost + 0.5), SoloTime: c.over})
+		if p := &a.pace; p.confirmed != c.want || p.stale(d.GPU.now+c.believed) || !p.stale(d.GPU.now+c.believed+1) {
+			t.Errorf("%+v: %d, stale %v", c, p.confirmed, p.stale(d.GPU.now+c.believed))
+		}
+		again := a.pace.confirmed // once measured it is not compared with itself
+		if d.Report(d.at, "a", Usage{Solo: 1000, SoloTime: time.Second}); a.pace.confirmed != again && c.over >= measured {
+			t.Errorf("%+v: confirmed again", c)
+		}
+	}
+}
+
 // Who is ahead is measured all the same where nobody was of late.
 func TestMeasuredThoughAhead(t *testing.T) {
 	for ago, want := range map[time.Duration]bool{time.Second: true, time.Second - 1: false} {

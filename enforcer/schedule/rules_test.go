@@ -614,8 +614,8 @@ func TestEase(t *testing.T) {
 		"with launch_wait":  {func(d *desk, a *tenant) { a.easedAt, a.share.Class, a.share.Wait = 0, Normal, ms }, true},
 		"not known yet":     {func(d *desk, a *tenant) { a.eased, a.pace.beside = true, rate{} }, true},
 		"as good as alone":  {func(d *desk, a *tenant) { a.eased = true }, true},
-		"worse than alone":  {func(d *desk, a *tenant) { a.eased, a.pace.beside.launches = true, 0.89*2000 }, false},
-		"just good enough":  {func(d *desk, a *tenant) { a.eased, a.pace.solo, a.pace.beside = true, rate{1, 1}, rate{0.9, 1} }, true},
+		"worse than alone":  {func(d *desk, a *tenant) { a.eased, a.pace.beside.launches = true, 0.84*2000 }, false},
+		"just good enough":  {func(d *desk, a *tenant) { a.eased, a.pace.solo, a.pace.beside = true, rate{1, 1}, rate{0.85, 1} }, true},
 		"as good, but late": {func(d *desk, a *tenant) {}, false},
 	} {
 		d := newDesk(t, Config{}, 1)
@@ -623,7 +623,7 @@ func TestEase(t *testing.T) {
 		d.GPU.now = time.Hour
 		d.know()
 		a.easedAt = d.GPU.now
-		a.pace.beside.launches = 0.91 * 2000
+		a.pace.beside.launches = 0.86 * 2000
 		c.change(d, a)
 		if d.ease(a); a.eased != c.want {
 			t.Errorf("%s: %v", what, a.eased)
