@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -84,7 +85,11 @@ func (p *pool) prepare(t *testing.T, roles ...role) {
 			if r.plain {
 				name = ""
 			}
-			p.workers[r.seat] = p.start(p.owner, name, "python3", filepath.Join(path(t, "GS_BENCH", "hook/bench"), "worker.py"))
+			ranks := 1 // as a worker that runs a gang does nothing else
+			if slices.Contains(gangs, r.kind) {
+				ranks = 2
+			}
+			p.workers[r.seat] = p.start(p.owner, name, "python3", filepath.Join(path(t, "GS_BENCH", "hook/bench"), "worker.py"), strconv.Itoa(ranks))
 		}
 		if !p.prepared[r] {
 			p.workers[r.seat].tell("prepare " + r.kind)
