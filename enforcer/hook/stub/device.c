@@ -26,8 +26,10 @@ static void in_child(void)
 	forked = initialised;
 }
 
+/* The real driver may wait in any call, at places where a thread is cancelled. */
 CUresult gs_enter(void)
 {
+	pthread_testcancel();
 	return initialised && !forked ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 

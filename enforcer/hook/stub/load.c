@@ -6,14 +6,17 @@
  *   alloc BYTES CODE             what could be allocated, and the error that ended it
  *   copied BYTES RATE            with --launch=copy, in all and per second
  *   total NS COMPLETED SECONDS   at the end, also after SIGTERM
- * A launch is a kernel, a graph, or a copy of --copy-kib, from the host (up), to
- * it (down) or within the GPU (in), as --copy-way says; or a step of a gang:
+ * A launch is a kernel, a graph, a kernel and an allocation of --alloc-step-mib
+ * that is freed at once, or a copy of --copy-kib, from the host (up), to it (down)
+ * or within the GPU (in), as --copy-way says; or a step of a gang:
  * --kernels kernels, and one that waits until all ranks have come to theirs:
  *   --launch=meet --gang=NUMBER --ranks=N --rank=R
  * of which at most --ahead, 4 if not said, are out. One rank is one process, on
  * whatever GPU, and one stream.
  * On a real card all are ready before any begins, with a file in /dev/shm. A
- * rank that ends leaves: the others go on without it. */
+ * rank that ends leaves: the others go on without it.
+ * With --cancel-ms, each so often a thread is cancelled in a launch, and another
+ * one takes its place; not with --burst-ms or --ahead. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -32,9 +35,9 @@
 #define AHEAD 64
 
 static struct {
-	double kernel_us, graph_us, burst_ms, sleep_ms, seconds, cpu_us, alloc_mib, alloc_step_mib, report_ms, rate, copy_kib;
+	double kernel_us, graph_us, burst_ms, sleep_ms, seconds, cpu_us, alloc_mib, alloc_step_mib, report_ms, rate, copy_kib, cancel_ms;
 	long sync_every, steps, streams, threads, gpu, gang, ranks, rank, kernels, ahead;
-	bool graph, copy, meet, wait;
+	bool graph, copy, meet, memory, wait;
 	const char *resolve, *kind, *way;
 } option = {.kernel_us = 100, .graph_us = 2000, .alloc_step_mib = 20, .report_ms = 100, .sync_every = 0, .streams = 1,
 	.threads = 1, .kernels = 4, .resolve = "dlsym", .kind = "native", .copy_kib = 1024, .way = "up"};
@@ -151,12 +154,23 @@ static CUresult step(uint64_t number, CUstream s)
 	return r ? r : launch_meet(gang, number, (uint64_t)option.rank, (uint64_t)option.ranks, s);
 }
 
+static CUresult take_and_free(CUstream s)
+{
+	CUresult r = launch_kernel(iterations, s);
+	CUdeviceptr at;
+
+	r = r ? r : cu.cuMemAlloc_v2(&at, (size_t)(option.alloc_step_mib * (1 << 20)));
+	return r ? r : cu.cuMemFree_v2(at);
+}
+
 static CUresult launch_on(const struct worker *w, CUstream s)
 {
 	if (option.meet)
 		return step(w->launched + 1, s);
 	if (option.copy)
 		return copy(s);
+	if (option.memory)
+		return take_and_free(s);
 	return option.graph ? cu.cuGraphLaunch(exec, s) : launch_kernel(iterations, s);
 }
 
@@ -303,6 +317,14 @@ static bool report(struct worker *w, bool speak)
 	return over;
 }
 
+/* Another thread goes on where one is cancelled. */
+static void replace(struct worker *w)
+{
+	pthread_cancel(w->thread);
+	pthread_join(w->thread, NULL);
+	pthread_create(&w->thread, NULL, work, w);
+}
+
 static struct worker *prepare(void)
 {
 	struct worker *w = calloc((size_t)option.threads, sizeof *w);
@@ -338,6 +360,7 @@ static bool parse(int argc, char **argv)
 		{"seconds", &option.seconds, 0, 0}, {"cpu-us", &option.cpu_us, 0, 0},
 		{"alloc-mib", &option.alloc_mib, 0, 0}, {"alloc-step-mib", &option.alloc_step_mib, 0, 0},
 		{"report-ms", &option.report_ms, 0, 0}, {"rate", &option.rate, 0, 0}, {"copy-kib", &option.copy_kib, 0, 0},
+		{"cancel-ms", &option.cancel_ms, 0, 0},
 		{"sync-every", 0, &option.sync_every, 0}, {"steps", 0, &option.steps, 0},
 		{"streams", 0, &option.streams, 0}, {"threads", 0, &option.threads, 0}, {"gpu", 0, &option.gpu, 0},
 		{"gang", 0, &option.gang, 0}, {"ranks", 0, &option.ranks, 0}, {"rank", 0, &option.rank, 0},
@@ -379,22 +402,24 @@ static bool parse(int argc, char **argv)
 	option.graph = !strcmp(how, "graph");
 	option.copy = !strcmp(how, "copy");
 	option.meet = !strcmp(how, "meet");
+	option.memory = !strcmp(how, "alloc");
 	if (option.meet && !option.ahead)
 		option.ahead = 4;
 	if (option.meet && (option.gang < 1 || option.ranks < 1 || option.ranks > RANKS || option.rank < 0
 		|| option.rank >= option.ranks || option.threads != 1 || option.streams != 1))
 		return false;
-	if (option.ahead < 0 || option.ahead > AHEAD)
+	if (option.ahead < 0 || option.ahead > AHEAD || (option.cancel_ms > 0 && (option.burst_ms > 0 || option.ahead)))
 		return false;
 	return option.streams > 0 && option.streams <= STREAMS && option.threads > 0 && option.kernel_us >= 0
-		&& option.copy_kib >= 1 / 1024. && (option.graph || option.copy || option.meet || !strcmp(how, "kernel"));
+		&& option.copy_kib >= 1 / 1024. && (option.graph || option.copy || option.meet || option.memory || !strcmp(how, "kernel"));
 }
 
 int main(int argc, char **argv)
 {
 	struct worker *w;
 	char line[16];
-	uint64_t spoken;
+	uint64_t spoken, cancelled;
+	long next = 0;
 
 	if (!parse(argc, argv)) {
 		fprintf(stderr, "load: see load.c for the options\n");
@@ -408,7 +433,7 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	if (option.wait && !fgets(line, sizeof line, stdin))
 		return stop ? 0 : 1;
-	began = spoken = now();
+	began = spoken = cancelled = now();
 	if (option.alloc_mib > 0)
 		fill(w[0].stream[0]);
 	for (long i = 0; i < option.threads; i++)
@@ -419,6 +444,10 @@ int main(int argc, char **argv)
 
 		if (!speak)
 			rest(left < 5 ? left : 5);
+		if (option.cancel_ms > 0 && (double)(now() - cancelled) >= option.cancel_ms * 1e6) {
+			replace(&w[next++ % option.threads]);
+			cancelled = now();
+		}
 		over = report(w, speak);
 		if (speak)
 			spoken += (uint64_t)(option.report_ms * 1e6);

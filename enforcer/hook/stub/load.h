@@ -33,6 +33,7 @@
 	X(cuEventSynchronize, cuEventSynchronize, CUevent) \
 	X(cuEventElapsedTime, cuEventElapsedTime, float *, CUevent, CUevent) \
 	X(cuMemAlloc_v2, cuMemAlloc, CUdeviceptr *, size_t) \
+	X(cuMemFree_v2, cuMemFree, CUdeviceptr) \
 	X(cuMemAllocManaged, cuMemAllocManaged, CUdeviceptr *, size_t, unsigned) \
 	X(cuMemAllocAsync, cuMemAllocAsync, CUdeviceptr *, size_t, CUstream) \
 	X(cuMemCreate, cuMemCreate, CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, \
