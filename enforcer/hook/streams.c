@@ -52,6 +52,8 @@ void gs_stream_settle(struct gs_thread *t, uint64_t now)
 	struct gs_stream *e = atomic_load(&t->entry);
 	uint64_t made = atomic_load(&t->seq) / 2, n = made - t->counted;
 
+	if (made < t->counted) /* by the launch that it is about to leave */
+		return;
 	t->counted = made;
 	if (!n || !e || !e->context || e->gpu->phase == GS_UNGATED)
 		return;

@@ -535,6 +535,19 @@ static void a_launch_of_a_crowd_is_waited_for(void)
 	CHECK(put_all() == 1);
 }
 
+/* The books of a thread are ahead of its seq until it has left the launch. */
+static void what_is_about_to_be_left_is_booked_once(void)
+{
+	fake_mode(0, GS_RUN, 1, 0);
+	fake_launch(10, false, NULL);
+	pthread_mutex_lock(&gs_gates[0].lock);
+	gs_self->counted = 2;
+	gs_stream_settle(gs_self, gs_now());
+	CHECK(gs_self->counted == 2 && gs_marker_outstanding(&gs_gates[0]) == 1);
+	gs_self->counted = 1;
+	pthread_mutex_unlock(&gs_gates[0].lock);
+}
+
 static void *launch_elsewhere(void *unused)
 {
 	fake_context = (CUcontext)0x7000000;
@@ -638,6 +651,7 @@ int main(int argc, char **argv)
 		CASE(threads_that_end_leave_nothing),
 		CASE(threads_without_room_are_governed_together),
 		CASE(a_launch_of_a_crowd_is_waited_for),
+		CASE(what_is_about_to_be_left_is_booked_once),
 		CASE(contexts_without_room_are_governed_together),
 #if !defined __SANITIZE_THREAD__ && !defined __SANITIZE_ADDRESS__ /* whose own locks a child of threads may inherit taken */
 		CASE(a_child_begins_afresh),
