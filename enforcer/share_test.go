@@ -108,6 +108,17 @@ func TestWorkConservation(t *testing.T) {
 	}))
 }
 
+// TestCancelledThreads holds that a tenant whose threads are cancelled inside
+// launches has no more than its share: the one that takes a cancelled thread's
+// place is governed as that one was.
+func TestCancelledThreads(t *testing.T) {
+	cancelled := kernels(20, 200)
+	cancelled.options = append(cancelled.options, "--threads=2", "--cancel-ms=20")
+	attempt(t, onStub(t, func() error {
+		return saturate(t, "threads are cancelled", true, 4, kernels(80, 200), cancelled).fair()
+	}))
+}
+
 // TestSmallKernels holds that tenants that are bound by their own processor
 // run together: turns would halve them.
 func TestSmallKernels(t *testing.T) {

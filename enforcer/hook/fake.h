@@ -64,12 +64,13 @@ uint64_t gs_now(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* ---- the driver ---- */
+/* ---- the driver: a thread may be cancelled wherever it is called ---- */
 
 static struct fake_stream *of(CUstream s)
 {
 	uintptr_t i = (uintptr_t)s;
 
+	pthread_testcancel();
 	if (i >= FAKE_STREAMS || atomic_load(&fake[i].destroyed)) {
 		atomic_fetch_add(&fake_bad, 1);
 		i = 0;
@@ -147,6 +148,7 @@ static inline CUresult exchange(int *mode)
 	static _Thread_local int now;
 	int was = now;
 
+	pthread_testcancel();
 	now = *mode;
 	*mode = was;
 	return 0;
@@ -154,6 +156,7 @@ static inline CUresult exchange(int *mode)
 
 static inline CUresult ctx_current(CUcontext *c)
 {
+	pthread_testcancel();
 	*c = fake_context;
 	return 0;
 }

@@ -28,6 +28,8 @@
 #define CREDIT_MOST 64      /* and so many launches, */
 #define DEAR_NS 100000      /* none of which costs so much */
 
+_Thread_local struct gs_launch gs_present;
+
 enum verdict { PASS, QUEUED, HELD, CHANGED };
 
 /* Of the process: its GPUs may wait for one another. */
@@ -278,15 +280,15 @@ static bool wait_turn(struct gs_gpu *g, struct gs_page *page, uint32_t bell, uin
 
 void gs_gate_slow(struct gs_launch *l)
 {
+	GS_UNCANCELLED;
 	struct gs_thread *t = gs_thread_of_self();
 	uint64_t began = 0;
 	bool passes = false, waited = false;
 
 	l->entry = NULL;
 	l->crowd = NULL;
-	l->counted = false;
-	if (t && atomic_load_explicit(&t->seq, memory_order_relaxed) & 1)
-		return; /* a launch within a launch: the driver's own */
+	l->seq = 0;
+	gs_launch_over(t);
 	struct gs_stream *e = gs_stream_of(t, l->stream);
 	if (!e || e->broken || (atomic_load(&gs_captures) && gs_stream_captures(l->stream)))
 		return;
@@ -316,7 +318,8 @@ void gs_gate_slow(struct gs_launch *l)
 		waited = v == HELD;
 		passes = v == QUEUED ? wait_queue(e, l, page, bell, began) : wait_turn(e->gpu, page, bell, began);
 	}
-	l->counted = t != NULL;
+	l->seq = t ? atomic_load_explicit(&t->seq, memory_order_relaxed) : 0;
+	gs_present = *l;
 	if (began) {
 		gs_gpu_lock(e->gpu);
 		e->gpu->usage.overhead_ns += gs_now() - began;
@@ -324,20 +327,21 @@ void gs_gate_slow(struct gs_launch *l)
 	}
 }
 
-/* The launch was made, or refused: it is marked where it has to be. */
-static void mark(struct gs_launch *l, CUresult r)
+/* The launch was made, or refused: it is booked, and marked where it has to be
+ * and the thread still can. */
+static void mark(const struct gs_launch *l, CUresult r, bool can)
 {
 	struct gs_stream *e = l->entry;
 	struct gs_gpu *g = e->gpu;
 	struct gs_context *c = e->stray ? gs_context_current() : e->context;
 
 	gs_gpu_lock(g);
-	if (l->counted)
-		gs_self->counted = atomic_load_explicit(&gs_self->seq, memory_order_relaxed) / 2 + 1;
+	if (l->seq)
+		gs_self->counted = l->seq / 2 + 1;
 	if (!r && c && (e->stray || e->stream == l->stream)) {
 		uint64_t now = gs_now();
 		gs_marker_add(e, c, l->graph, 1, l->cost, now);
-		if (gs_marker_due(e)) {
+		if (can && gs_marker_due(e)) {
 			gs_marker_look(e);
 			gs_marker_record(e, l->stream, now);
 		}
@@ -345,14 +349,38 @@ static void mark(struct gs_launch *l, CUresult r)
 	pthread_mutex_unlock(&g->lock);
 }
 
+static void crowd_left(struct gs_gpu *g)
+{
+	atomic_fetch_add(&g->crowd, 1);
+	atomic_fetch_sub_explicit(&g->crowded, 1, memory_order_release);
+}
+
 void gs_gate_left(struct gs_launch *l, CUresult r)
 {
+	GS_UNCANCELLED;
+	if (gs_present.seq != l->seq || gs_present.crowd != l->crowd)
+		return; /* it is settled, or this is the child of a fork in it */
+	gs_present = (struct gs_launch){ 0 };
 	if (l->entry)
-		mark(l, r);
-	if (l->crowd) {
-		atomic_fetch_add(&l->crowd->crowd, 1);
-		atomic_fetch_sub_explicit(&l->crowd->crowded, 1, memory_order_release);
-	}
+		mark(l, r, true);
+	if (l->crowd)
+		crowd_left(l->crowd);
+}
+
+void gs_launch_over(struct gs_thread *t)
+{
+	uint64_t seq = t ? atomic_load_explicit(&t->seq, memory_order_relaxed) : 0;
+
+	if (!(seq & 1) && !gs_present.crowd)
+		return;
+	struct gs_launch l = gs_present;
+	gs_present = (struct gs_launch){ 0 };
+	if (l.entry && (l.crowd || l.seq == seq))
+		mark(&l, 0, false);
+	if (l.crowd)
+		crowd_left(l.crowd);
+	if (seq & 1)
+		atomic_store_explicit(&t->seq, seq + 1, memory_order_release);
 }
 
 /* All work of a GPU has ended: whatever did not get on has. */

@@ -18,6 +18,7 @@
 #ifndef GPUSTEWARD_HOOK_H
 #define GPUSTEWARD_HOOK_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,6 +32,20 @@
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
 uint64_t gs_now(void); /* CLOCK_MONOTONIC, ns */
+
+/* Until the end of the block this thread is not cancelled: where the hook calls the
+ * driver with a lock held, or with books that are to follow it. */
+#define GS_UNCANCELLED int gs_was __attribute__((cleanup(gs_cancel_back), unused)) = gs_cancel_off()
+
+static inline int gs_cancel_off(void)
+{
+	int was;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &was);
+	return was;
+}
+
+static inline void gs_cancel_back(const int *was) { pthread_setcancelstate(*was, NULL); }
 
 /* ---- client.c ---- */
 
@@ -77,7 +92,11 @@ unsigned gs_gpu_count(void);
  *
  * stream is as the program gave it, per_thread says that NULL means the
  * thread's own stream (the _ptsz names), graph is the executable graph, NULL
- * for a kernel. enter may wait for a turn; leave marks. */
+ * for a kernel. enter may wait for a turn; leave marks.
+ *
+ * A thread may never come to leave: it is cancelled, ends or jumps away in the
+ * driver. Then its end or its next launch settles that one, as made; so does a
+ * launch within a launch, whose outer one finds at its leave that seq went on. */
 struct gs_stream; /* streams.h */
 struct gs_launch {
 	struct gs_stream *entry; /* to be marked; NULL where nothing is to be done */
@@ -85,7 +104,7 @@ struct gs_launch {
 	CUstream stream;
 	void *graph;
 	uint64_t cost; /* estimated, ns of the GPU */
-	bool counted;  /* the thread's seq was made odd */
+	uint64_t seq;  /* what the thread's was made, odd; 0 it was not */
 };
 
 /* One of a fixed number of places for the threads that launch; those beyond it
@@ -140,7 +159,7 @@ static inline void gs_gate_enter(struct gs_launch *l, CUstream stream, bool per_
 			   t->generation == atomic_load_explicit(&gs_generation, memory_order_relaxed))) {
 			l->entry = NULL;
 			l->crowd = NULL;
-			l->counted = true;
+			l->seq = seq + 1;
 			return;
 		}
 		atomic_store_explicit(&t->seq, seq, memory_order_relaxed);
@@ -154,17 +173,17 @@ static inline void gs_gate_leave(struct gs_launch *l, CUresult r)
 {
 	if (unlikely(l->entry || l->crowd))
 		gs_gate_left(l, r);
-	if (likely(l->counted)) {
-		struct gs_thread *t = gs_self;
+	struct gs_thread *t = gs_self;
+	if (likely(l->seq && t && atomic_load_explicit(&t->seq, memory_order_relaxed) == l->seq)) {
 		atomic_signal_fence(memory_order_seq_cst);
-		atomic_store_explicit(&t->seq, atomic_load_explicit(&t->seq, memory_order_relaxed) + 1, memory_order_relaxed);
+		atomic_store_explicit(&t->seq, l->seq + 1, memory_order_relaxed);
 	}
 }
 
 /* After gs_gate_leave: that was no launch that counts. */
 static inline void gs_gate_uncount(const struct gs_launch *l)
 {
-	if (l->counted)
+	if (l->seq && gs_self)
 		atomic_fetch_add_explicit(&gs_self->elsewhere, 1, memory_order_relaxed);
 }
 

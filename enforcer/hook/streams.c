@@ -83,11 +83,16 @@ bool gs_quiet(struct gs_gpu *g)
 
 static _Atomic uint64_t ends; /* of threads that had a place */
 
+static struct gs_thread none; /* stands for the place of a thread that has none */
+
 /* A thread's own streams go with it. */
 static void ended(void *value)
 {
 	struct gs_thread *t = value;
 
+	gs_launch_over(t != &none ? t : NULL);
+	if (t == &none)
+		return;
 	gs_copies_settle(t);
 	moves(t, -1);
 	for (unsigned i = 0; i < GS_GPUS; i++) {
@@ -139,6 +144,7 @@ struct gs_thread *gs_thread_of_self(void)
 		return gs_self = t;
 	}
 	crowded = atomic_load(&ends) + 1;
+	pthread_setspecific(ending, &none);
 	return NULL;
 }
 
@@ -391,6 +397,7 @@ void gs_gate_forked(void)
 	if (gs_self)
 		pthread_setspecific(ending, NULL);
 	gs_self = NULL;
+	gs_present = (struct gs_launch){ 0 };
 }
 
 uint64_t gs_gate_errors(void) { return atomic_load(&gs_errors); }

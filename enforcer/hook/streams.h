@@ -212,6 +212,12 @@ void gs_turns_begin(struct gs_gpu *g, enum gs_phase phase, uint64_t turn, uint32
 void gs_turns_forked(void); /* without the lock */
 
 /* ---- gate.c ---- */
+/* The thread's launch that nobody left, if there is one, is over, and counts as
+ * made. For that thread: it ends, or launches again. */
+void gs_launch_over(struct gs_thread *t); /* NULL: it has no place */
+/* The launch that this thread was let go on with by the slow path last, by which
+ * that is known, until it is left. */
+extern _Thread_local struct gs_launch gs_present;
 void gs_gate_drained(void); /* no work of this process is under way on some GPU */
 void gs_gate_helped(struct gs_stream *e, uint64_t now); /* its work had made no progress, and went on soon after a launch passed */
 

@@ -68,7 +68,7 @@ uint64_t gs_client_committed(unsigned gpu) { (void)gpu; return shared->committed
 int gs_gpu_of_device(CUdevice d) { return d == 0 ? 0 : -1; }
 void gs_client_start(void) { }
 void gs_turns_start(void) { }
-void gs_gate_slow(struct gs_launch *l) { l->entry = NULL; l->crowd = NULL; l->counted = false; }
+void gs_gate_slow(struct gs_launch *l) { l->entry = NULL; l->crowd = NULL; l->seq = 0; }
 void gs_gate_left(struct gs_launch *l, CUresult r) { (void)l, (void)r; }
 _Atomic unsigned gs_captures, gs_deep;
 _Atomic uint64_t gs_credits;

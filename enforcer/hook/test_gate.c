@@ -1,5 +1,7 @@
 /* The gate, against a driver and a broker that do what the test says. */
 #define _GNU_SOURCE
+#include <setjmp.h>
+
 #include "fake.h"
 
 static void an_open_gate_records_nothing(void)
@@ -535,6 +537,183 @@ static void a_launch_of_a_crowd_is_waited_for(void)
 	CHECK(put_all() == 1);
 }
 
+/* ---- launches that are never left ---- */
+
+static _Atomic unsigned inside;
+
+/* The launch is made, and the thread does not come back from the driver. */
+static void enter(uintptr_t stream)
+{
+	struct gs_launch l;
+
+	gs_gate_enter(&l, (CUstream)stream, false, NULL);
+	atomic_fetch_add(&of((CUstream)stream)->put, 1);
+	atomic_fetch_add(&inside, 1);
+}
+
+static void *enter_until_cancelled(void *stream)
+{
+	enter((uintptr_t)stream);
+	if (stream)
+		fake_context = NULL; /* the driver may let go of the thread before the hook does */
+	for (;;)
+		of(NULL);
+	return NULL;
+}
+
+static void cancel_in_a_launch(uintptr_t stream)
+{
+	unsigned before = inside;
+	pthread_t t;
+	void *r;
+
+	CHECK(!pthread_create(&t, NULL, enter_until_cancelled, (void *)stream));
+	EVENTUALLY(inside == before + 1);
+	CHECK(!gs_quiet(&gs_gates[0]));
+	pthread_cancel(t);
+	pthread_join(t, &r);
+	CHECK(r == PTHREAD_CANCELED && gs_quiet(&gs_gates[0]));
+}
+
+/* Whoever has the place now is governed, and what was launched is waited for. */
+static void governed_after(unsigned launches, uintptr_t stream)
+{
+	CHECK(gs_launches(&gs_gates[0]) == launches);
+	fake_mode(0, GS_PAUSE, 1, 0);
+	EVENTUALLY(phase() == GS_DRAINING || told(GS_YIELD, GS_UNDRAINED, 0));
+	CHECK(!told(GS_YIELD, GS_DRAINED, 0) && fake_launched < launches);
+	fake_finish(stream);
+	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
+	EVENTUALLY(fake_launched == launches);
+	pthread_t t = launching(11);
+	EVENTUALLY(held() == 1);
+	CHECK(!fake[11].put);
+	fake_mode(0, GS_RUN, 2, 0);
+	pthread_join(t, NULL);
+	CHECK(fake[11].put == 1 && gs_launches(&gs_gates[0]) == launches + 1 && gs_quiet(&gs_gates[0]) && !gs_passed && !gs_gate_errors());
+}
+
+static void a_cancelled_launch_counts_as_made(void)
+{
+	fake_mode(0, GS_RUN, 1, 0);
+	cancel_in_a_launch(10);
+	CHECK(atomic_load(&gs_threads_used) == 1 && atomic_load(&gs_threads[0].seq) == 2 && !gs_threads[0].taken);
+	governed_after(1, 10);
+}
+
+static void a_launch_cancelled_on_credit_counts_as_made(void)
+{
+	fake_mode(0, GS_RUN, 1, 0);
+	fake_launch(10, false, NULL);
+	fake_finish(10);
+	set_cost(10, 1000);
+	cancel_in_a_launch(10);
+	governed_after(2, 10);
+}
+
+static void a_cancelled_launch_of_a_crowd_counts_as_made(void)
+{
+	for (int i = 0; i < GS_THREADS; i++)
+		gs_threads[i].taken = true;
+	fake_mode(0, GS_RUN, 1, 0);
+	cancel_in_a_launch(0);
+	CHECK(gs_gates[0].crowd == 1 && !gs_gates[0].crowded);
+	governed_after(1, 0);
+}
+
+static void *jump_and_launch(void *unused)
+{
+	static _Thread_local jmp_buf back;
+
+	if (!setjmp(back)) {
+		enter(10);
+		longjmp(back, 1);
+	}
+	CHECK(!gs_quiet(&gs_gates[0]));
+	while (phase() != GS_DRAINING && !told(GS_YIELD, GS_UNDRAINED, 0))
+		sched_yield();
+	fake_launch(11, false, NULL);
+	return unused;
+}
+
+/* The thread goes on, with a launch that has to wait. */
+static void a_launch_that_was_jumped_out_of_counts_as_made(void)
+{
+	pthread_t t;
+
+	fake_mode(0, GS_RUN, 1, 0);
+	CHECK(!pthread_create(&t, NULL, jump_and_launch, NULL));
+	EVENTUALLY(inside == 1);
+	fake_finish(10);
+	fake_mode(0, GS_PAUSE, 1, 0);
+	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0) && held() == 1);
+	CHECK(!fake[11].put && fake_launched == 1 && gs_launches(&gs_gates[0]) == 1 && gs_quiet(&gs_gates[0]));
+	fake_mode(0, GS_RUN, 2, 0);
+	pthread_join(t, NULL);
+	CHECK(fake[11].put == 1 && gs_launches(&gs_gates[0]) == 2 && !gs_passed && !gs_gate_errors());
+}
+
+static void a_launch_within_a_launch_is_one_more(void)
+{
+	struct gs_launch outer;
+
+	fake_mode(0, GS_RUN, 1, 0);
+	fake[0].put = 1; /* which is never done */
+	for (int crowd = 0; crowd < 2; crowd++) {
+		gs_gate_enter(&outer, NULL, false, NULL);
+		fake_launch(0, false, NULL);
+		gs_gate_leave(&outer, 0);
+		CHECK(gs_quiet(&gs_gates[0]) && gs_launches(&gs_gates[0]) == 2 + 2 * (unsigned)crowd);
+		for (int i = 0; i < GS_THREADS; i++)
+			gs_threads[i].taken = true;
+		gs_self = NULL; /* one of the crowd from now on */
+	}
+	CHECK(gs_gates[0].crowd == 2 && !gs_gates[0].crowded);
+	pthread_mutex_lock(&gs_gates[0].lock);
+	CHECK(gs_threads[0].counted == 2 && gs_marker_outstanding(&gs_gates[0]) == 4);
+	pthread_mutex_unlock(&gs_gates[0].lock);
+}
+
+static void *launch_cancelled(void *stream)
+{
+	static struct gs_launch l; /* a sanitizer would have it that the cancelled thread's frame is still there */
+
+	if (inside)
+		pthread_cancel(pthread_self());
+	gs_gate_enter(&l, (CUstream)(uintptr_t)stream, false, NULL);
+	atomic_fetch_add(&fake[(uintptr_t)stream].put, 1);
+	pthread_cancel(pthread_self());
+	gs_gate_leave(&l, 0);
+	of(NULL);
+	CHECK(!"cancelled before");
+	return NULL;
+}
+
+/* The thread is to end, and asks the driver for what the hook wants to know, with
+ * the GPU locked. */
+static void a_thread_is_not_cancelled_in_the_hook(void)
+{
+	pthread_t t;
+
+	fake_mode(0, GS_RUN, 1, 0);
+	for (int i = 0; i < 2; i++, inside = 1) { /* in the driver; and before */
+		CHECK(!pthread_create(&t, NULL, launch_cancelled, (void *)10));
+		pthread_join(t, NULL);
+		CHECK(!pthread_mutex_trylock(&gs_gates[0].lock));
+		pthread_mutex_unlock(&gs_gates[0].lock);
+		CHECK(gs_quiet(&gs_gates[0]) && fake[10].put == 1u + (unsigned)i && gs_launches(&gs_gates[0]) == 1u + (unsigned)i);
+	}
+	CHECK(fake[10].records == 2);
+	fake_finish(10); /* nothing is in flight that could wait for the next */
+	fake_mode(0, GS_PAUSE, 1, 0);
+	EVENTUALLY(phase() == GS_GIVEN);
+	CHECK(!pthread_create(&t, NULL, launch_cancelled, (void *)11));
+	EVENTUALLY(held() == 1);
+	fake_mode(0, GS_RUN, 2, 0);
+	pthread_join(t, NULL);
+	CHECK(!held() && fake[11].put == 1 && fake[11].records == 1);
+}
+
 /* The books of a thread are ahead of its seq until it has left the launch. */
 static void what_is_about_to_be_left_is_booked_once(void)
 {
@@ -591,6 +770,33 @@ __attribute__((unused)) static void a_child_begins_afresh(void)
 	pthread_mutex_unlock(&gs_gates[0].lock);
 	int status;
 	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+}
+
+/* The thread that forks is in a launch, and leaves it in both. */
+__attribute__((unused)) static void a_child_leaves_no_launch_of_its_parent(void)
+{
+	struct gs_launch l;
+	int status;
+
+	fake_mode(0, GS_RUN, 1, 0);
+	for (int crowd = 0; crowd < 2; crowd++) {
+		gs_gate_enter(&l, (CUstream)10, false, NULL);
+		pid_t pid = fork();
+		CHECK(pid >= 0);
+		if (!pid) {
+			gs_gate_forked();
+			gs_gate_leave(&l, 0);
+			CHECK(!gs_self && !gs_gates[0].crowd && !gs_gates[0].crowded && !fake[10].records && gs_quiet(&gs_gates[0]));
+			_exit(0);
+		}
+		CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+		gs_gate_leave(&l, 0);
+		CHECK(gs_quiet(&gs_gates[0]) && gs_launches(&gs_gates[0]) == 1u + (unsigned)crowd);
+		fake[10].records = 0;
+		for (int i = 0; i < GS_THREADS; i++)
+			gs_threads[i].taken = true;
+		gs_self = NULL; /* one of the crowd from now on */
+	}
 }
 
 static void no_marker_is_recorded_into_a_capture(void)
@@ -651,10 +857,17 @@ int main(int argc, char **argv)
 		CASE(threads_that_end_leave_nothing),
 		CASE(threads_without_room_are_governed_together),
 		CASE(a_launch_of_a_crowd_is_waited_for),
+		CASE(a_cancelled_launch_counts_as_made),
+		CASE(a_launch_cancelled_on_credit_counts_as_made),
+		CASE(a_cancelled_launch_of_a_crowd_counts_as_made),
+		CASE(a_launch_that_was_jumped_out_of_counts_as_made),
+		CASE(a_launch_within_a_launch_is_one_more),
+		CASE(a_thread_is_not_cancelled_in_the_hook),
 		CASE(what_is_about_to_be_left_is_booked_once),
 		CASE(contexts_without_room_are_governed_together),
 #if !defined __SANITIZE_THREAD__ && !defined __SANITIZE_ADDRESS__ /* whose own locks a child of threads may inherit taken */
 		CASE(a_child_begins_afresh),
+		CASE(a_child_leaves_no_launch_of_its_parent),
 #endif
 	};
 
