@@ -112,6 +112,18 @@ func TestMemoryRace(t *testing.T) {
 	}
 }
 
+// TestCancelledAllocations cancels threads in allocations: the others, which want
+// all of the tenant's cap, get what a cancelled one was granted.
+func TestCancelledAllocations(t *testing.T) {
+	h := stub(t)
+	h.govern(t, terms{"tenant", broker.Quota{Weight: 1, Limit: 1, Memory: 4 * 8 * mib}})
+	w := h.load(t, "tenant", "--launch=alloc", "--alloc-step-mib=8", "--kernel-us=200", "--sync-every=1", "--threads=4",
+		"--cancel-ms=2", "--seconds=2")
+	ready(t, w)
+	w.tell("go")
+	w.hear(t, time.Minute, "total")
+}
+
 // TestDeathGivesMemoryBack kills a process that holds all of its tenant's
 // memory; a successor gets all of it.
 func TestDeathGivesMemoryBack(t *testing.T) {

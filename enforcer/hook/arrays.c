@@ -83,7 +83,7 @@ CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d)
 	struct gs_claim c;
 	CUarray a = NULL;
 
-	GS_NEED(cuArrayCreate_v2);
+	GS_WHOLE(cuArrayCreate_v2);
 	if (!array || !d)
 		return gs_real.cuArrayCreate_v2(array, d);
 	CUDA_ARRAY3D_DESCRIPTOR flat = {.Width = d->Width, .Height = d->Height, .Format = d->Format, .NumChannels = d->NumChannels};
@@ -101,7 +101,7 @@ CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d)
 	struct gs_claim c;
 	CUarray a = NULL;
 
-	GS_NEED(cuArray3DCreate_v2);
+	GS_WHOLE(cuArray3DCreate_v2);
 	if (!array || !d)
 		return gs_real.cuArray3DCreate_v2(array, d);
 	if (!gs_claim(&c, gs_claim_gpu(), GS_ARRAY, estimate(d, 1)))
@@ -118,7 +118,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
 	struct gs_claim c;
 	CUmipmappedArray a = NULL;
 
-	GS_NEED(cuMipmappedArrayCreate);
+	GS_WHOLE(cuMipmappedArrayCreate);
 	if (!array || !d)
 		return gs_real.cuMipmappedArrayCreate(array, d, levels);
 	if (!gs_claim(&c, gs_claim_gpu(), GS_ARRAY, estimate(d, levels)))
@@ -134,7 +134,7 @@ CUresult cuArrayDestroy(CUarray array)
 {
 	struct gs_entry e;
 
-	GS_NEED(cuArrayDestroy);
+	GS_WHOLE(cuArrayDestroy);
 	bool held = gs_table_take(&gs_held, GS_ARRAY_KEY(array), &e);
 	CUresult r = gs_real.cuArrayDestroy(array);
 	if (held)
@@ -146,7 +146,7 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
 {
 	struct gs_entry e;
 
-	GS_NEED(cuMipmappedArrayDestroy);
+	GS_WHOLE(cuMipmappedArrayDestroy);
 	bool held = gs_table_take(&gs_held, GS_ARRAY_KEY(array), &e);
 	CUresult r = gs_real.cuMipmappedArrayDestroy(array);
 	if (held)

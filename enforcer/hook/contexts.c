@@ -52,25 +52,25 @@ static CUresult created(CUresult r, CUcontext *c, CUdevice device)
 
 CUresult cuCtxCreate(CUcontext *c, unsigned flags, CUdevice device)
 {
-	GS_NEED(cuCtxCreate);
+	GS_WHOLE(cuCtxCreate);
 	return created(gs_real.cuCtxCreate(c, flags, device), c, device);
 }
 
 CUresult cuCtxCreate_v2(CUcontext *c, unsigned flags, CUdevice device)
 {
-	GS_NEED(cuCtxCreate_v2);
+	GS_WHOLE(cuCtxCreate_v2);
 	return created(gs_real.cuCtxCreate_v2(c, flags, device), c, device);
 }
 
 CUresult cuCtxCreate_v3(CUcontext *c, void *affinity, int count, unsigned flags, CUdevice device)
 {
-	GS_NEED(cuCtxCreate_v3);
+	GS_WHOLE(cuCtxCreate_v3);
 	return created(gs_real.cuCtxCreate_v3(c, affinity, count, flags, device), c, device);
 }
 
 CUresult cuCtxCreate_v4(CUcontext *c, void *params, unsigned flags, CUdevice device)
 {
-	GS_NEED(cuCtxCreate_v4);
+	GS_WHOLE(cuCtxCreate_v4);
 	return created(gs_real.cuCtxCreate_v4(c, params, flags, device), c, device);
 }
 
@@ -85,19 +85,19 @@ static CUresult destroy(CUresult (*real)(CUcontext), CUcontext c)
 
 CUresult cuCtxDestroy(CUcontext c)
 {
-	GS_NEED(cuCtxDestroy);
+	GS_WHOLE(cuCtxDestroy);
 	return destroy(gs_real.cuCtxDestroy, c);
 }
 
 CUresult cuCtxDestroy_v2(CUcontext c)
 {
-	GS_NEED(cuCtxDestroy_v2);
+	GS_WHOLE(cuCtxDestroy_v2);
 	return destroy(gs_real.cuCtxDestroy_v2, c);
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice device)
 {
-	GS_NEED(cuDevicePrimaryCtxRetain);
+	GS_WHOLE(cuDevicePrimaryCtxRetain);
 	CUresult r = gs_real.cuDevicePrimaryCtxRetain(c, device);
 	if (r != CUDA_SUCCESS || device < 0 || device >= DEVICES)
 		return r;
@@ -141,24 +141,24 @@ static CUresult let_go(CUresult (*real)(CUdevice), CUdevice device, bool reset)
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 {
-	GS_NEED(cuDevicePrimaryCtxRelease);
+	GS_WHOLE(cuDevicePrimaryCtxRelease);
 	return let_go(gs_real.cuDevicePrimaryCtxRelease, device, false);
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
-	GS_NEED(cuDevicePrimaryCtxRelease_v2);
+	GS_WHOLE(cuDevicePrimaryCtxRelease_v2);
 	return let_go(gs_real.cuDevicePrimaryCtxRelease_v2, device, false);
 }
 
 CUresult cuDevicePrimaryCtxReset(CUdevice device)
 {
-	GS_NEED(cuDevicePrimaryCtxReset);
+	GS_WHOLE(cuDevicePrimaryCtxReset);
 	return let_go(gs_real.cuDevicePrimaryCtxReset, device, true);
 }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
-	GS_NEED(cuDevicePrimaryCtxReset_v2);
+	GS_WHOLE(cuDevicePrimaryCtxReset_v2);
 	return let_go(gs_real.cuDevicePrimaryCtxReset_v2, device, true);
 }

@@ -124,7 +124,7 @@ CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node,
 {
 	struct gs_graph_memory m;
 
-	GS_NEED(cuGraphInstantiate);
+	GS_WHOLE(cuGraphInstantiate);
 	if (!instantiates(&m, graph))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	return instantiated(&m, exec, gs_real.cuGraphInstantiate(exec, graph, node, log, room));
@@ -134,7 +134,7 @@ CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *no
 {
 	struct gs_graph_memory m;
 
-	GS_NEED(cuGraphInstantiate_v2);
+	GS_WHOLE(cuGraphInstantiate_v2);
 	if (!instantiates(&m, graph))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	return instantiated(&m, exec, gs_real.cuGraphInstantiate_v2(exec, graph, node, log, room));
@@ -144,7 +144,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
 {
 	struct gs_graph_memory m;
 
-	GS_NEED(cuGraphInstantiateWithFlags);
+	GS_WHOLE(cuGraphInstantiateWithFlags);
 	if (!instantiates(&m, graph))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	return instantiated(&m, exec, gs_real.cuGraphInstantiateWithFlags(exec, graph, flags));
@@ -154,7 +154,7 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRA
 {
 	struct gs_graph_memory m;
 
-	GS_NEED(cuGraphInstantiateWithParams);
+	GS_WHOLE(cuGraphInstantiateWithParams);
 	if (!instantiates(&m, graph))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	return instantiated(&m, exec, gs_real.cuGraphInstantiateWithParams(exec, graph, params));
@@ -164,7 +164,7 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, CUD
 {
 	struct gs_graph_memory m;
 
-	GS_NEED(cuGraphInstantiateWithParams_ptsz);
+	GS_WHOLE(cuGraphInstantiateWithParams_ptsz);
 	if (!instantiates(&m, graph))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	return instantiated(&m, exec, gs_real.cuGraphInstantiateWithParams_ptsz(exec, graph, params));
@@ -174,14 +174,14 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, CUD
  * graph with memory nodes cannot be updated. */
 CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *node, int *result)
 {
-	GS_NEED(cuGraphExecUpdate);
+	GS_WHOLE(cuGraphExecUpdate);
 	gs_gate_graph_forget(exec);
 	return gs_real.cuGraphExecUpdate(exec, graph, node, result);
 }
 
 CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *result)
 {
-	GS_NEED(cuGraphExecUpdate_v2);
+	GS_WHOLE(cuGraphExecUpdate_v2);
 	gs_gate_graph_forget(exec);
 	return gs_real.cuGraphExecUpdate_v2(exec, graph, result);
 }
@@ -199,13 +199,13 @@ static CUresult upload(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec
 
 CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
 {
-	GS_NEED(cuGraphUpload);
+	GS_WHOLE(cuGraphUpload);
 	return upload(gs_real.cuGraphUpload, exec, stream);
 }
 
 CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream)
 {
-	GS_NEED(cuGraphUpload_ptsz);
+	GS_WHOLE(cuGraphUpload_ptsz);
 	return upload(gs_real.cuGraphUpload_ptsz, exec, stream);
 }
 
@@ -213,7 +213,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
 	struct gs_entry e;
 
-	GS_NEED(cuGraphExecDestroy);
+	GS_WHOLE(cuGraphExecDestroy);
 	gs_gate_graph_forget(exec);
 	if (atomic_load(&count) && gs_table_take(&graphs, (uintptr_t)exec, &e))
 		atomic_fetch_sub(&count, 1);
@@ -222,7 +222,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
 
 CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
-	GS_NEED(cuDeviceGraphMemTrim);
+	GS_WHOLE(cuDeviceGraphMemTrim);
 	CUresult r = gs_real.cuDeviceGraphMemTrim(device);
 	int gpu = atomic_load(&gs_counting) ? gs_gpu_of_device(device) : -1;
 	if (gpu >= 0) {

@@ -28,4 +28,10 @@ bool gs_intercept_off(void); /* GPUSTEWARD_OFF=1: nothing is substituted or coun
 			return CUDA_ERROR_NOT_FOUND;                                                         \
 	} while (0)
 
+/* The same of a call by which books change: it happens to its end, the driver's
+ * part and ours. */
+#define GS_WHOLE(name)  \
+	GS_NEED(name);  \
+	GS_UNCANCELLED
+
 #endif

@@ -50,13 +50,13 @@ static CUresult graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExe
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream s)
 {
-	GS_NEED(cuGraphLaunch);
+	GS_WHOLE(cuGraphLaunch);
 	return graph_launch(gs_real.cuGraphLaunch, exec, s, false);
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream s)
 {
-	GS_NEED(cuGraphLaunch_ptsz);
+	GS_WHOLE(cuGraphLaunch_ptsz);
 	return graph_launch(gs_real.cuGraphLaunch_ptsz, exec, s, true);
 }
 
@@ -64,7 +64,7 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream s)
 #define BEGIN(name, parameters, arguments, per_thread)                     \
 	CUresult name parameters                                           \
 	{                                                                  \
-		GS_NEED(name);                                             \
+		GS_WHOLE(name);                                            \
 		CUstream of = per_thread && !s ? CU_STREAM_PER_THREAD : s; \
 		gs_gate_capture(of, true);                                 \
 		CUresult r = gs_real.name arguments;                       \
@@ -84,7 +84,7 @@ BEGIN(cuStreamBeginCaptureToGraph_ptsz, (INTO), (s, graph, after, edges, count, 
 
 CUresult cuStreamEndCapture(CUstream s, CUgraph *graph)
 {
-	GS_NEED(cuStreamEndCapture);
+	GS_WHOLE(cuStreamEndCapture);
 	CUresult r = gs_real.cuStreamEndCapture(s, graph);
 	gs_gate_capture(s, false);
 	return r;
@@ -92,7 +92,7 @@ CUresult cuStreamEndCapture(CUstream s, CUgraph *graph)
 
 CUresult cuStreamEndCapture_ptsz(CUstream s, CUgraph *graph)
 {
-	GS_NEED(cuStreamEndCapture_ptsz);
+	GS_WHOLE(cuStreamEndCapture_ptsz);
 	CUresult r = gs_real.cuStreamEndCapture_ptsz(s, graph);
 	gs_gate_capture(s ? s : CU_STREAM_PER_THREAD, false);
 	return r;
@@ -100,14 +100,14 @@ CUresult cuStreamEndCapture_ptsz(CUstream s, CUgraph *graph)
 
 CUresult cuStreamDestroy(CUstream s)
 {
-	GS_NEED(cuStreamDestroy);
+	GS_WHOLE(cuStreamDestroy);
 	gs_gate_stream_destroyed(s);
 	return gs_real.cuStreamDestroy(s);
 }
 
 CUresult cuStreamDestroy_v2(CUstream s)
 {
-	GS_NEED(cuStreamDestroy_v2);
+	GS_WHOLE(cuStreamDestroy_v2);
 	gs_gate_stream_destroyed(s);
 	return gs_real.cuStreamDestroy_v2(s);
 }

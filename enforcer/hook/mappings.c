@@ -55,7 +55,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 	struct gs_claim c;
 	int gpu = -1;
 
-	GS_NEED(cuMemCreate);
+	GS_WHOLE(cuMemCreate);
 	if (prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE && atomic_load(&gs_counting))
 		gpu = gs_gpu_of_device(prop->location.id);
 	if (!gs_claim(&c, gpu, GS_VMM, bytes))
@@ -86,7 +86,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	struct gs_entry e;
 
-	GS_NEED(cuMemRelease);
+	GS_WHOLE(cuMemRelease);
 	pthread_mutex_lock(&lock);
 	CUresult r = gs_real.cuMemRelease(handle);
 	if (r == CUDA_SUCCESS && gs_table_take(&handles, handle, &e)) {
@@ -102,7 +102,7 @@ CUresult cuMemMap(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAlloca
 {
 	struct gs_entry e = {0};
 
-	GS_NEED(cuMemMap);
+	GS_WHOLE(cuMemMap);
 	pthread_mutex_lock(&lock);
 	CUresult r = gs_real.cuMemMap(p, bytes, offset, handle, flags);
 	if (r == CUDA_SUCCESS) {
@@ -121,7 +121,7 @@ CUresult cuMemUnmap(CUdeviceptr p, size_t bytes)
 {
 	struct gs_entry e;
 
-	GS_NEED(cuMemUnmap);
+	GS_WHOLE(cuMemUnmap);
 	pthread_mutex_lock(&lock);
 	CUresult r = gs_real.cuMemUnmap(p, bytes);
 	for (CUdeviceptr at = p; r == CUDA_SUCCESS && at - p < bytes && gs_table_take(&mapped, at, &e); at += e.bytes)
@@ -149,7 +149,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 	struct within w = {.address = (uintptr_t)address};
 	struct gs_entry e;
 
-	GS_NEED(cuMemRetainAllocationHandle);
+	GS_WHOLE(cuMemRetainAllocationHandle);
 	pthread_mutex_lock(&lock);
 	CUresult r = gs_real.cuMemRetainAllocationHandle(handle, address);
 	if (r == CUDA_SUCCESS) {
@@ -166,7 +166,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 /* The driver may answer a handle that is ours already. */
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type)
 {
-	GS_NEED(cuMemImportFromShareableHandle);
+	GS_WHOLE(cuMemImportFromShareableHandle);
 	pthread_mutex_lock(&lock);
 	CUresult r = gs_real.cuMemImportFromShareableHandle(handle, shared, type);
 	if (r == CUDA_SUCCESS)

@@ -21,7 +21,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t bytes)
 {
 	struct gs_claim c;
 
-	GS_NEED(cuMemAlloc_v2);
+	GS_WHOLE(cuMemAlloc_v2);
 	if (!gs_claim(&c, gs_claim_gpu(), GS_DEVICE, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult r = gs_real.cuMemAlloc_v2(p, bytes);
@@ -33,7 +33,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *p, size_t bytes, unsigned flags)
 {
 	struct gs_claim c;
 
-	GS_NEED(cuMemAllocManaged);
+	GS_WHOLE(cuMemAllocManaged);
 	if (!gs_claim(&c, gs_claim_gpu(), GS_MANAGED, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult r = gs_real.cuMemAllocManaged(p, bytes, flags);
@@ -49,7 +49,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *p, size_t *pitch, size_t width, size_t 
 	CUdeviceptr at = 0;
 	size_t row = 0;
 
-	GS_NEED(cuMemAllocPitch_v2);
+	GS_WHOLE(cuMemAllocPitch_v2);
 	if (!p || !pitch)
 		return gs_real.cuMemAllocPitch_v2(p, pitch, width, height, element);
 	if (!gs_claim(&c, gs_claim_gpu(), GS_DEVICE, gs_product(width > SIZE_MAX - 511 ? width : (width + 511) & ~(size_t)511, height)))
@@ -73,7 +73,7 @@ CUresult cuMemFree_v2(CUdeviceptr p)
 {
 	struct gs_entry e;
 
-	GS_NEED(cuMemFree_v2);
+	GS_WHOLE(cuMemFree_v2);
 	bool held = gs_table_take(&gs_held, p, &e);
 	CUresult r = gs_real.cuMemFree_v2(p);
 	if (held)

@@ -155,19 +155,19 @@ static CUresult allocate(const struct request *q)
 
 CUresult cuMemAllocAsync(CUdeviceptr *p, size_t bytes, CUstream stream)
 {
-	GS_NEED(cuMemAllocAsync);
+	GS_WHOLE(cuMemAllocAsync);
 	return allocate(&(struct request){.p = p, .bytes = bytes, .stream = stream});
 }
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *p, size_t bytes, CUstream stream)
 {
-	GS_NEED(cuMemAllocAsync_ptsz);
+	GS_WHOLE(cuMemAllocAsync_ptsz);
 	return allocate(&(struct request){.p = p, .bytes = bytes, .stream = stream, .per_thread = true});
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *p, size_t bytes, CUmemoryPool pool, CUstream stream)
 {
-	GS_NEED(cuMemAllocFromPoolAsync);
+	GS_WHOLE(cuMemAllocFromPoolAsync);
 	if (!pool)
 		return gs_real.cuMemAllocFromPoolAsync(p, bytes, pool, stream);
 	return allocate(&(struct request){.p = p, .bytes = bytes, .pool = pool, .stream = stream});
@@ -175,7 +175,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *p, size_t bytes, CUmemoryPool pool
 
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *p, size_t bytes, CUmemoryPool pool, CUstream stream)
 {
-	GS_NEED(cuMemAllocFromPoolAsync_ptsz);
+	GS_WHOLE(cuMemAllocFromPoolAsync_ptsz);
 	if (!pool)
 		return gs_real.cuMemAllocFromPoolAsync_ptsz(p, bytes, pool, stream);
 	return allocate(&(struct request){.p = p, .bytes = bytes, .pool = pool, .stream = stream, .per_thread = true});
@@ -196,19 +196,19 @@ static CUresult free_async(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr 
 
 CUresult cuMemFreeAsync(CUdeviceptr p, CUstream stream)
 {
-	GS_NEED(cuMemFreeAsync);
+	GS_WHOLE(cuMemFreeAsync);
 	return free_async(gs_real.cuMemFreeAsync, p, stream);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr p, CUstream stream)
 {
-	GS_NEED(cuMemFreeAsync_ptsz);
+	GS_WHOLE(cuMemFreeAsync_ptsz);
 	return free_async(gs_real.cuMemFreeAsync_ptsz, p, stream);
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 {
-	GS_NEED(cuMemPoolCreate);
+	GS_WHOLE(cuMemPoolCreate);
 	CUresult r = gs_real.cuMemPoolCreate(pool, props);
 	if (r == CUDA_SUCCESS && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE && atomic_load(&gs_counting))
 		follow(*pool, props->location.id);
@@ -223,7 +223,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 	struct gs_entry e;
 	uint64_t used = 0;
 
-	GS_NEED(cuMemPoolDestroy);
+	GS_WHOLE(cuMemPoolDestroy);
 	if (!gs_table_take(&pools, (uintptr_t)pool, &e))
 		return gs_real.cuMemPoolDestroy(pool);
 	struct gs_grower *g = e.owner, *before = gs_growers_lock(g->gpu);
@@ -249,7 +249,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
 	struct gs_entry e;
 
-	GS_NEED(cuMemPoolTrimTo);
+	GS_WHOLE(cuMemPoolTrimTo);
 	if (!gs_table_find(&pools, (uintptr_t)pool, &e))
 		return gs_real.cuMemPoolTrimTo(pool, keep);
 	struct gs_grower *g = e.owner;
@@ -264,7 +264,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
 {
 	struct gs_entry e;
 
-	GS_NEED(cuMemPoolSetAttribute);
+	GS_WHOLE(cuMemPoolSetAttribute);
 	if (!gs_table_find(&pools, (uintptr_t)pool, &e))
 		return gs_real.cuMemPoolSetAttribute(pool, attribute, value);
 	struct gs_grower *g = e.owner;

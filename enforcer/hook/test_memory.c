@@ -225,6 +225,137 @@ static void graphs(void)
 	OK(cuGraphDestroy(g));
 }
 
+/* ---- threads that are cancelled ---- */
+
+static CUcontext current;
+static _Atomic bool made;
+
+static __attribute__((noinline)) void set_current(void)
+{
+	DRIVER(cuCtxSetCurrent, CUcontext);
+	OK(cuCtxSetCurrent(current));
+}
+
+/* Makes a call in a thread that is to be cancelled wherever the driver lets it. */
+static void *to_be_cancelled(void *call)
+{
+	set_current();
+	pthread_cancel(pthread_self());
+	((void (*)(void))call)();
+	made = true;
+	pthread_testcancel();
+	return NULL;
+}
+
+static void cancelled_in(void (*call)(void))
+{
+	pthread_t t;
+	void *r;
+
+	made = false;
+	CHECK(!pthread_create(&t, NULL, to_be_cancelled, (void *)call) && !pthread_join(t, &r) && r == PTHREAD_CANCELED && made);
+	AGREE(truth());
+}
+
+static CUdeviceptr linear_at, managed_at, pitched_at, pooled_at, reserved_at;
+static CUmemGenericAllocationHandle created;
+static CUmemoryPool pool_made;
+static CUarray array_made;
+static CUmipmappedArray levels_made;
+static CUgraph graph_made;
+static CUgraphExec exec_made;
+static CUstream stream_made;
+static CUcontext context_made;
+
+static void take_linear(void) { OK(cuMemAlloc_v2(&linear_at, 3 * MIB)); }
+static void take_managed(void) { OK(cuMemAllocManaged(&managed_at, 3 * MIB, 1)); }
+static void take_pitched(void) { OK(cuMemAllocPitch_v2(&pitched_at, &(size_t){0}, 1000, 1000, 4)); }
+static void take_pooled(void) { OK(cuMemAllocAsync(&pooled_at, 3 * MIB, NULL)); }
+static void take_handle(void)
+{
+	OK(cuMemCreate(&created, 4 * MIB, &(CUmemAllocationProp){.type = 1, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}}, 0));
+}
+static void take_array(void)
+{
+	OK(cuArrayCreate_v2(&array_made, &(CUDA_ARRAY_DESCRIPTOR){.Width = 1024, .Height = 1024, .Format = 0x20, .NumChannels = 4}));
+}
+static void take_levels(void)
+{
+	OK(cuMipmappedArrayCreate(&levels_made, &(CUDA_ARRAY3D_DESCRIPTOR){.Width = 256, .Height = 256, .Depth = 16, .Format = 0x20, .NumChannels = 1}, 3));
+}
+static void take_graph(void) { OK(cuGraphInstantiateWithFlags(&exec_made, graph_made, 0)); }
+static void launch_graph(void) { OK(cuGraphLaunch(exec_made, NULL)); }
+static void map_handle(void) { OK(cuMemMap(reserved_at, 4 * MIB, 0, created, 0)); }
+static void make_pool(void)
+{
+	OK(cuMemPoolCreate(&pool_made, &(CUmemPoolProps){.allocType = 1, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}}));
+}
+static void take_from_pool(void) { OK(cuMemAllocFromPoolAsync(&pooled_at, 3 * MIB, pool_made, NULL)); }
+static void let_linear_go(void) { OK(cuMemFree_v2(linear_at)); }
+static void let_managed_go(void) { OK(cuMemFree_v2(managed_at)); }
+static void let_pitched_go(void) { OK(cuMemFree_v2(pitched_at)); }
+static void let_handle_go(void) { OK(cuMemRelease(created)); }
+static void unmap_handle(void) { OK(cuMemUnmap(reserved_at, 4 * MIB)); }
+static void let_array_go(void) { OK(cuArrayDestroy(array_made)); }
+static void let_levels_go(void) { OK(cuMipmappedArrayDestroy(levels_made)); }
+static void let_graph_go(void) { OK(cuGraphExecDestroy(exec_made)); }
+static void trim_graphs(void) { OK(cuDeviceGraphMemTrim(0)); }
+static void trim_pool(void) { OK(cuMemPoolTrimTo(pool_made, 0)); }
+static void let_pool_go(void) { OK(cuMemPoolDestroy(pool_made)); }
+static void begin_capture(void) { OK(cuStreamBeginCapture_v2(stream_made, CU_STREAM_CAPTURE_MODE_RELAXED)); }
+static void end_capture(void) { OK(cuStreamEndCapture(stream_made, &graph_made)); }
+
+static void destroy_stream(void) { OK(cuStreamDestroy_v2(stream_made)); }
+static void create_context(void) { OK(cuCtxCreate_v2(&context_made, 0, 0)); }
+static void destroy_context(void) { OK(cuCtxDestroy_v2(context_made)); }
+static void retain_primary(void) { OK(cuDevicePrimaryCtxRetain(&current, 0)); }
+static void release_primary(void) { OK(cuDevicePrimaryCtxRelease_v2(0)); }
+
+/* Whatever a thread is cancelled in, the books are the driver's, and no lock is
+ * left: the next call needs it. */
+static void cancelled(void)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = 1, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}}, .bytesize = 8 * MIB};
+	CUgraphNode n;
+
+	current = begin(256 * MIB);
+	DRIVER(cuMemAddressReserve, CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
+	DRIVER(cuStreamSynchronize, CUstream);
+	DRIVER(cuStreamCreate, CUstream *, unsigned);
+	DRIVER(cuGraphCreate, CUgraph *, unsigned);
+	DRIVER(cuGraphDestroy, CUgraph);
+	DRIVER(cuGraphAddMemAllocNode, CUgraphNode *, CUgraph, const CUgraphNode *, size_t, void *);
+	OK(cuMemAddressReserve(&reserved_at, 8 * MIB, 0, 0, 0));
+	OK(cuStreamCreate(&stream_made, 1));
+	OK(cuGraphCreate(&graph_made, 0));
+	OK(cuGraphAddMemAllocNode(&n, graph_made, NULL, 0, &params));
+	static void (*const take[])(void) = {take_linear, take_managed, take_pitched, take_pooled, take_handle, map_handle,
+		take_array, take_levels, take_graph, launch_graph};
+	for (size_t i = 0; i < sizeof take / sizeof *take; i++)
+		cancelled_in(take[i]);
+	OK(cuMemFreeAsync(pooled_at, NULL));
+	cancelled_in(make_pool);
+	cancelled_in(take_from_pool);
+	OK(cuMemFreeAsync(pooled_at, NULL));
+	OK(cuStreamSynchronize(NULL));
+	gs_memory_settle();
+	CHECK(truth() > 8 * MIB + 16 * MIB);
+	static void (*const let_go[])(void) = {let_linear_go, let_managed_go, let_pitched_go, let_handle_go, unmap_handle,
+		let_array_go, let_levels_go, let_graph_go, trim_graphs, trim_pool, let_pool_go};
+	for (size_t i = 0; i < sizeof let_go / sizeof *let_go; i++)
+		cancelled_in(let_go[i]);
+	AGREE(0);
+	OK(cuGraphDestroy(graph_made));
+	cancelled_in(begin_capture);
+	CHECK(captures == 1);
+	cancelled_in(end_capture);
+	CHECK(!captures);
+	OK(cuGraphDestroy(graph_made));
+	static void (*const rest[])(void) = {destroy_stream, create_context, destroy_context, retain_primary, release_primary};
+	for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
+		cancelled_in(rest[i]);
+}
+
 /* ---- the race ---- */
 
 static void *racer(void *with)
@@ -331,7 +462,7 @@ int main(void)
 {
 	static const struct { const char *name; void (*run)(void); } tests[] = {
 		{"linear", linear}, {"contexts", contexts}, {"handles", handles}, {"arrays", arrays}, {"pools", pools},
-		{"graphs", graphs}, {"forked", forked}, {"race", race}, {"cost", cost},
+		{"graphs", graphs}, {"cancelled", cancelled}, {"forked", forked}, {"race", race}, {"cost", cost},
 	};
 	char file[64];
 

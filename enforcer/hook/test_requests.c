@@ -31,6 +31,34 @@ static void memory(void)
 	peer_expect(&p, GS_ACQUIRE);
 }
 
+/* A thread that is cancelled while it waits has its answer all the same, and so
+ * has another, for which it may be reading. */
+static void cancelled(void)
+{
+	struct request r[2];
+	uint64_t reservation[2];
+
+	broker_listen();
+	struct peer p = start();
+	for (int i = 0; i < 20; i++) {
+		pthread_t t[2];
+		for (unsigned k = 0; k < 2; k++) {
+			t[k] = reserve_aside(1000);
+			r[k] = peer_expect(&p, GS_RESERVE);
+		}
+		CHECK(pthread_cancel(t[i % 2]) == 0);
+		for (unsigned k = 0; k < 2; k++)
+			peer_answer(&p, GS_GRANT, &r[k], 10 + k);
+		for (unsigned k = 0; k < 2; k++)
+			CHECK((reservation[k] = reserved(t[k])) && reservation[k] <= 2);
+		gs_client_commit(0, GS_DEVICE, reservation[0], 1000);
+		gs_client_abort(0, reservation[1]);
+		CHECK(peer_expect(&p, GS_COMMIT).memory.reservation == 10 && peer_expect(&p, GS_ABORT).memory.reservation == 11);
+		CHECK(gs_client_committed(0) == 1000 * (i + 1u));
+	}
+	CHECK(gs_client_connected());
+}
+
 /* Too many messages: the thread waits, the program sees nothing of it. */
 static void flood(void)
 {
@@ -184,6 +212,7 @@ int main(void)
 
 	begin_tests();
 	RUN(memory);
+	RUN(cancelled);
 	RUN(flood);
 	RUN(forked);
 	RUN(own_answers);
