@@ -464,6 +464,24 @@ static void no_launch_passes_a_pause_with_fences(void)
 	CHECK(!gs_self->entry); /* every launch takes the path with the fence */
 }
 
+/* Who waits for the helper's end is not cancelled in that: the process would go on. */
+__attribute__((unused)) static void a_thread_to_be_cancelled_can_exit(void)
+{
+	int status;
+	pid_t pid = fork();
+
+	CHECK(pid >= 0);
+	if (!pid) {
+		gs_gate_forked();
+		fake_begin();
+		fake_seat();
+		gs_turns_start();
+		pthread_cancel(pthread_self());
+		exit(7);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct fake_case cases[] = {
@@ -489,6 +507,9 @@ int main(int argc, char **argv)
 		BARE(a_context_that_was_not_seen_takes_a_seat_by_a_launch),
 		CASE(no_launch_passes_a_pause),
 		CASE(no_launch_passes_a_pause_with_fences),
+#if !defined __SANITIZE_THREAD__ && !defined __SANITIZE_ADDRESS__ /* whose own locks a child of threads may inherit taken */
+		CASE(a_thread_to_be_cancelled_can_exit),
+#endif
 	};
 
 	return fake_run(cases, sizeof cases / sizeof *cases, argc > 1 ? argv[1] : NULL);

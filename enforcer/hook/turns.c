@@ -444,6 +444,7 @@ static void *run(void *unused)
  * the driver, so the wait has a bound. */
 static void stop(void)
 {
+	GS_UNCANCELLED;
 	uint64_t until = gs_now() + EXIT_NS;
 	struct gs_page *page = atomic_load(&gs_page);
 
