@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"time"
 
 	"gpusteward/enforcer/gemini"
@@ -41,7 +42,7 @@ func checkGemini(list []GeminiConfig) error {
 func newGemini(f flags, list []GeminiConfig, log *slog.Logger) (servers []*gemini.Server, err error) {
 	for i, c := range list {
 		o := c.options()
-		o.ProcFS, o.Logger = f.procfs, log.With("gemini", i)
+		o.ProcFS, o.CgroupFS, o.Logger = f.procfs, filepath.Join(f.sysfs, "fs/cgroup"), log.With("gemini", i)
 		s, err := gemini.New(o)
 		if err != nil {
 			return nil, fmt.Errorf("gemini[%d]: %w", i, err)

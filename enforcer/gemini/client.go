@@ -7,12 +7,19 @@ import (
 	"time"
 )
 
+// An origin is where connections come from: a cgroup of this host, or another
+// host.
+type origin struct {
+	cgroup uint64
+	host   netip.Addr // where the kernel does not list the socket
+}
+
 // A key says which client a connection is of: the process, or where the kernel
-// does not know that, the host.
+// does not know that, all of one origin.
 type key struct {
 	name string
 	pid  int
-	host netip.Addr
+	origin
 }
 
 // A client is a process under a hook. Its connections come and go: some open
@@ -31,13 +38,15 @@ type client struct {
 // resolve finds out of which client a connection is, and what it may have. It
 // reports false where the name is unknown, or another cgroup's.
 func (s *Server) resolve(c *conn) bool {
-	if !c.sought {
-		c.sought = true
-		c.peer = s.seek(c)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.served = false
+	if s.tokens.find(c.name) != nil && !c.sought {
+		c.sought = true
+		s.mu.Unlock()
+		c.peer = s.seek(c)
+		s.mu.Lock()
+	}
 	n := s.tokens.find(c.name)
 	if n == nil {
 		s.tell(c, "the file does not have it")
@@ -57,7 +66,7 @@ func (s *Server) join(c *conn, n *tenant) bool {
 	}
 	id := key{name: c.name, pid: c.peer.pid}
 	if id.pid == 0 {
-		id.host = c.remote.Addr()
+		id.origin = c.from
 	}
 	k := s.clients[id]
 	if k != nil && id.pid != 0 && k.peer.gone() {
@@ -75,11 +84,11 @@ func (s *Server) join(c *conn, n *tenant) bool {
 	} else {
 		c.peer.close()
 	}
-	c.peer = peer{} // the client has it
+	c.peer = peer{socket: c.peer.socket} // the client has it
 	c.client = k
 	k.conns = append(k.conns, c)
 	if len(k.conns) > perClient {
-		s.evict(func(o *conn) bool { return o.client == k && o != c })
+		s.evict(func(o *conn) bool { return o.client == k && o != c && o.pending == 0 })
 	}
 	return true
 }
@@ -89,11 +98,8 @@ func (s *Server) objection(c *conn) string {
 	if len(s.clients) >= s.options.Connections {
 		return "there are too many clients"
 	}
-	if c.peer.pid == 0 {
-		return ""
-	}
 	for _, o := range s.clients {
-		if o.name == c.name && o.pid != 0 && o.peer.cgroup != c.peer.cgroup {
+		if o.name == c.name && o.peer.known() && !o.peer.beside(c.peer) {
 			return "it is bound to another cgroup"
 		}
 	}
@@ -102,11 +108,16 @@ func (s *Server) objection(c *conn) string {
 
 // seek returns the process at the other end, where this host can know it.
 func (s *Server) seek(c *conn) peer {
-	if !c.remote.Addr().IsLoopback() {
-		return peer{}
+	if c.peer.socket == (socket{}) {
+		return c.peer
 	}
+	defer s.finder.begin(c.peer.cgroup)()
 	var first []int
 	s.mu.Lock()
+	if _, there := s.conns[c]; !there || s.closed {
+		s.mu.Unlock()
+		return c.peer
+	}
 	for k := range s.clients {
 		if k.name == c.name && k.pid != 0 {
 			first = append(first, k.pid)
@@ -114,7 +125,7 @@ func (s *Server) seek(c *conn) peer {
 	}
 	s.mu.Unlock()
 	slices.Sort(first)
-	p, err := s.finder.find(c.local, c.remote, first)
+	p, err := s.finder.find(c.peer.socket, first)
 	if err != nil {
 		s.counts.unseen.Add(1)
 		s.log.Debug("the process of a connection is not known", "name", c.name, "err", err)
@@ -139,6 +150,9 @@ func (s *Server) drop(c *conn, byClient bool) {
 		return
 	}
 	delete(s.conns, c)
+	if s.origins[c.from]--; s.origins[c.from] == 0 {
+		delete(s.origins, c.from)
+	}
 	_ = c.tcp.Close()
 	k := c.client
 	if k == nil {

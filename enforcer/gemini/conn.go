@@ -29,6 +29,7 @@ type conn struct {
 	tcp           *net.TCPConn
 	raw           syscall.RawConn
 	local, remote netip.AddrPort
+	from          origin
 
 	name    string
 	sought  bool // the process was looked for
@@ -70,6 +71,11 @@ func newConn(s *Server, tcp *net.TCPConn) (*conn, error) {
 	c := &conn{s: s, tcp: tcp, raw: raw, out: make([]byte, 0, batch*ResponseSize)}
 	c.local = unmap(tcp.LocalAddr())
 	c.remote = unmap(tcp.RemoteAddr())
+	if c.peer.socket, err = lookup(c.remote, c.local); err == nil {
+		c.from.cgroup = c.peer.cgroup
+	} else {
+		c.from.host = c.remote.Addr()
+	}
 	c.used.Store(int64(s.now()))
 	c.write = func(fd uintptr) bool {
 		c.sent, c.err = unix.Write(int(fd), c.out)

@@ -1,6 +1,7 @@
 package gemini
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -99,5 +100,19 @@ func TestFullHouse(t *testing.T) {
 	_ = silent
 	if st := s.Stats(); st.Refused != 1 {
 		t.Errorf("%+v", st)
+	}
+}
+
+func TestIdleConnectionsOfACgroupDoNotLockOthersOut(t *testing.T) {
+	const idle = 4200
+	s := start(t, two, Options{})
+	spawnIn(t, realGroup(t, "idle"), s.address().String(), "GEMINI_TEST_IDLE="+strconv.Itoa(idle))
+	until(t, s, "the house is full", func(st Stats) bool { return st.Connections == 4096 && st.Refused > 50 })
+	for range 10 {
+		h := dial(t, s, "a")
+		if !h.call(take(1)).Granted {
+			t.Fatalf("refused: %+v", s.Stats())
+		}
+		defer h.call(take(1)) // it keeps its place
 	}
 }

@@ -37,7 +37,7 @@ func named[T ~int](v *T, text []byte, first, second string) error {
 }
 
 // Unknown is what happens to a name that the file does not have, or that is
-// bound to another cgroup.
+// bound to a cgroup which the client is not known to be in.
 type Unknown int
 
 // What happens to it.
@@ -62,6 +62,7 @@ type Options struct {
 	Connections int           // at most: 4096
 	Deadline    time.Duration // for the first frame, and for the rest of one: 10 s
 	ProcFS      string        // /proc
+	CgroupFS    string        // /sys/fs/cgroup
 	Logger      *slog.Logger
 }
 
@@ -106,6 +107,9 @@ func (o *Options) Check() error {
 	}
 	if o.ProcFS == "" {
 		o.ProcFS = "/proc"
+	}
+	if o.CgroupFS == "" {
+		o.CgroupFS = "/sys/fs/cgroup"
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

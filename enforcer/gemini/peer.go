@@ -1,12 +1,8 @@
 package gemini
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,122 +13,125 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of the search for a process.
-const (
-	mostSockets     = 16 << 20 // bytes of /proc/net/tcp
-	mostDescriptors = 1 << 16
-)
+// mostDescriptors bounds the search for a process: those of its own cgroup that
+// are looked at.
+const mostDescriptors = 1 << 16
 
 var errNobody = errors.New("no process is found that has the socket")
 
 // A peer is the process at the other end of a connection. The zero value is
 // one that is not known.
 type peer struct {
-	pid    int
-	pidfd  int // whoever has the peer closes it
-	cgroup string
+	socket
+	pid    int    // 0: it was not found
+	pidfd  int    // whoever has the peer closes it
+	groups string // its cgroups, as /proc has them
 }
 
-// A finder finds processes by their sockets, one search at a time.
+// known reports whether the kernel says in which cgroup the peer is.
+func (p peer) known() bool { return p.pid != 0 || p.cgroup > rootCgroup }
+
+// beside reports whether two peers are known to be in one cgroup.
+func (p peer) beside(o peer) bool {
+	unified := p.cgroup > rootCgroup && strings.Count(p.groups, "\n") < 2 && strings.Count(o.groups, "\n") < 2
+	return p.cgroup == o.cgroup && (unified || p.pid != 0 && o.pid != 0 && p.groups == o.groups)
+}
+
+// A finder finds processes by their sockets, one search at a time for each
+// cgroup: who has many descriptors keeps nobody else waiting.
 type finder struct {
-	procFS string
-	mu     sync.Mutex
+	procFS   string
+	cgroupFS string
+	mu       sync.Mutex
+	searches map[uint64]*search // by cgroup
 }
 
-// find returns who has the socket that is bound to remote and connected to
-// local. It looks at the processes in first before all others.
-func (f *finder) find(local, remote netip.AddrPort, first []int) (peer, error) {
+// A search is under way, or waited for.
+type search struct {
+	sync.Mutex
+	by int
+}
+
+// begin waits until no other search in the cgroup is under way, and returns
+// what ends this one.
+func (f *finder) begin(cgroup uint64) (end func()) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	inode, err := f.inode(remote, local)
-	if err != nil {
-		return peer{}, err
+	if f.searches == nil {
+		f.searches = map[uint64]*search{}
 	}
-	link := "socket:[" + inode + "]"
+	s := f.searches[cgroup]
+	if s == nil {
+		s = &search{}
+		f.searches[cgroup] = s
+	}
+	s.by++
+	f.mu.Unlock()
+	s.Lock()
+	return func() {
+		s.Unlock()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if s.by--; s.by == 0 {
+			delete(f.searches, cgroup)
+		}
+	}
+}
+
+// find returns who has the socket, between begin and its end. It looks at the processes in first before
+// all others, of which it looks at those in the socket's cgroup. With an error
+// it returns a peer whose process is not known.
+func (f *finder) find(s socket, first []int) (peer, error) {
+	link := fmt.Sprintf("socket:[%d]", s.inode)
 	budget := mostDescriptors
 	for _, pid := range first {
 		if fd, ok := f.has(pid, link, &budget); ok {
-			return f.open(pid, fd, link)
+			return f.open(s, pid, fd, link)
 		}
 	}
 	dir, err := os.Open(f.procFS)
 	if err != nil {
-		return peer{}, err
+		return peer{socket: s}, err
 	}
 	defer func() { _ = dir.Close() }()
 	for {
 		names, err := dir.Readdirnames(256)
 		for _, name := range names {
 			pid, err := strconv.Atoi(name)
-			if err != nil || slices.Contains(first, pid) {
+			if err != nil || slices.Contains(first, pid) || f.elsewhere(pid, s.cgroup) {
 				continue
 			}
 			if fd, ok := f.has(pid, link, &budget); ok {
-				return f.open(pid, fd, link)
+				return f.open(s, pid, fd, link)
 			}
 			if budget <= 0 {
-				return peer{}, fmt.Errorf("%w within %d descriptors", errNobody, mostDescriptors)
+				return peer{socket: s}, fmt.Errorf("%w within %d descriptors", errNobody, mostDescriptors)
 			}
 		}
 		if err != nil {
-			return peer{}, errNobody
+			return peer{socket: s}, errNobody
 		}
 	}
 }
 
-// inode returns the number of the socket of an established connection, as the
-// kernel lists it.
-func (f *finder) inode(own, other netip.AddrPort) (string, error) {
-	for _, list := range []string{"tcp", "tcp6"} {
-		file, err := os.Open(filepath.Join(f.procFS, "net", list))
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		} else if err != nil {
-			return "", err
-		}
-		text, err := io.ReadAll(io.LimitReader(file, mostSockets))
-		_ = file.Close()
-		if err != nil {
-			return "", err
-		}
-		for _, mapped := range []bool{list == "tcp6", false} {
-			if inode, ok := search(text, hexAddr(own, mapped)+" "+hexAddr(other, mapped)+" 01 "); ok {
-				return inode, nil
+// elsewhere reports whether a process is in another cgroup of version 2, as far
+// as can be told.
+func (f *finder) elsewhere(pid int, cgroup uint64) bool {
+	groups, err := os.ReadFile(filepath.Join(f.procFS, strconv.Itoa(pid), "cgroup"))
+	_, path, ok := strings.Cut("\n"+string(groups), "\n0::")
+	if err != nil || !ok {
+		return err != nil // it is gone
+	}
+	path, _, _ = strings.Cut(path, "\n")
+	seen := false
+	for _, mount := range []string{"", "unified"} { // the latter where both versions are mounted
+		var st unix.Stat_t
+		if unix.Stat(filepath.Join(f.cgroupFS, mount, path), &st) == nil {
+			if seen = true; st.Ino == cgroup {
+				return false
 			}
 		}
 	}
-	return "", fmt.Errorf("%w: the kernel does not list it", errNobody)
-}
-
-// search returns the inode in the line that has both addresses.
-func search(text []byte, addresses string) (string, bool) {
-	at := bytes.Index(text, []byte(" "+addresses))
-	if at < 0 {
-		return "", false
-	}
-	line, _, _ := bytes.Cut(text[at:], []byte("\n"))
-	fields := bytes.Fields(line)
-	if len(fields) < 9 || string(fields[8]) == "0" {
-		return "", false
-	}
-	return string(fields[8]), true
-}
-
-// hexAddr returns an address as the kernel lists it: words in the order of
-// this machine's bytes. As mapped, IPv4 looks as a socket of IPv6 has it.
-func hexAddr(a netip.AddrPort, mapped bool) string {
-	ip := a.Addr().Unmap()
-	raw := ip.AsSlice()
-	if ip.Is4() && mapped {
-		whole := ip.As16()
-		raw = whole[:]
-	}
-	var b strings.Builder
-	for word := range slices.Chunk(raw, 4) {
-		fmt.Fprintf(&b, "%08X", binary.NativeEndian.Uint32(word))
-	}
-	fmt.Fprintf(&b, ":%04X", a.Port())
-	return b.String()
+	return seen
 }
 
 // has returns the descriptor of the process that is the socket.
@@ -162,21 +161,23 @@ func (f *finder) has(pid int, link string, budget *int) (string, bool) {
 
 // open opens the process. It is the one that was found if it has the socket
 // still: a number's next owner does not.
-func (f *finder) open(pid int, fd, link string) (peer, error) {
+func (f *finder) open(s socket, pid int, fd, link string) (peer, error) {
 	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return peer{}, fmt.Errorf("open pidfd of %d: %w", pid, err)
+		return peer{socket: s}, fmt.Errorf("open pidfd of %d: %w", pid, err)
 	}
-	cgroup, err := os.ReadFile(filepath.Join(f.procFS, strconv.Itoa(pid), "cgroup"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	groups, err := os.ReadFile(filepath.Join(f.procFS, strconv.Itoa(pid), "cgroup"))
+	if err == nil || errors.Is(err, os.ErrNotExist) {
+		var target string
+		if target, err = os.Readlink(fd); err != nil || target != link {
+			err = errNobody
+		}
+	}
+	if err != nil {
 		_ = unix.Close(pidfd)
-		return peer{}, fmt.Errorf("read cgroup of %d: %w", pid, err)
+		return peer{socket: s}, fmt.Errorf("look at process %d: %w", pid, err)
 	}
-	if target, err := os.Readlink(fd); err != nil || target != link {
-		_ = unix.Close(pidfd)
-		return peer{}, errNobody
-	}
-	return peer{pid: pid, pidfd: pidfd, cgroup: string(cgroup)}, nil
+	return peer{socket: s, pid: pid, pidfd: pidfd, groups: string(groups)}, nil
 }
 
 // gone reports whether the process has ended.

@@ -3,9 +3,10 @@
 // one: as the pod manager that hooks connect to, or as the scheduler that pod
 // managers connect to.
 //
-// The protocol has no authentication. On loopback the kernel knows which
-// process a connection is, so that memory is accounted by process and a name
-// stays with one cgroup; elsewhere a name is all that there is.
+// The protocol has no authentication. Of connections of this host the kernel
+// knows the process and its cgroup, so that memory is accounted by process and a
+// name stays with one cgroup, as long as that has it; of those of other hosts
+// and network namespaces a name is all that there is.
 package gemini
 
 import (
@@ -50,6 +51,7 @@ type Server struct {
 	timer   *time.Timer
 	clients map[key]*client
 	conns   map[*conn]struct{}
+	origins map[origin]int // connections
 	closed  bool
 	next    uint64        // session of the ledger
 	told    time.Duration // of unknown names
@@ -61,8 +63,8 @@ func New(o Options) (*Server, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &Server{options: o, log: o.Logger, start: time.Now(), finder: finder{procFS: o.ProcFS},
-		clients: map[key]*client{}, conns: map[*conn]struct{}{}}
+	s := &Server{options: o, log: o.Logger, start: time.Now(), finder: finder{procFS: o.ProcFS, cgroupFS: o.CgroupFS},
+		clients: map[key]*client{}, conns: map[*conn]struct{}{}, origins: map[origin]int{}}
 	s.tokens = newTokens(o.Turn, s.grant)
 	s.timer = time.AfterFunc(time.Hour, s.wake)
 	s.timer.Stop()
@@ -74,6 +76,10 @@ func New(o Options) (*Server, error) {
 		return nil, fmt.Errorf("listen for clients: %w", err)
 	}
 	s.listen = l.(*net.TCPListener)
+	if _, err := lookup(s.address(), netip.AddrPort{}); err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("ask the kernel whose connections are (under systemd, RestrictAddressFamilies= must have AF_NETLINK): %w", err)
+	}
 	s.log.Info("programs under Gemini's hook are served", "address", s.address().String(), "file", o.File)
 	if !s.address().Addr().IsLoopback() {
 		s.log.Warn("clients of other hosts may claim any name: this protocol has no authentication", "address", s.address())
@@ -151,33 +157,44 @@ func (s *Server) accept(ctx context.Context, group *errgroup.Group) error {
 	}
 }
 
-// admit finds a place for a connection, nil where there is none. Where all are
-// taken, one ends that its client has others beside, and did not use for
-// longest: some clients open one for each request and never close any.
+// admit finds a place for a connection, nil where there is none.
 func (s *Server) admit(tcp *net.TCPConn) *conn {
 	c, err := newConn(s, tcp)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	full := len(s.conns) >= s.options.Connections
-	if full {
-		full = !s.evict(func(o *conn) bool { return o.client != nil && len(o.client.conns) > 1 })
-	}
-	if err != nil || full || s.closed {
+	if err != nil || s.closed || len(s.conns) >= s.options.Connections && !s.makePlace(c.from) {
 		s.counts.refused.Add(1)
 		_ = tcp.Close()
 		return nil
 	}
 	s.counts.accepted.Add(1)
 	s.conns[c] = struct{}{}
+	s.origins[c.from]++
 	return c
 }
 
-// evict ends the connection that was not used for longest, of those that
-// nothing waits on. The mutex is held.
+// makePlace ends a connection of whoever has most, for one of somebody who has
+// fewer. Among its own one ends that its client has others beside: some clients
+// open one for each request and never close any. The mutex is held.
+func (s *Server) makePlace(from origin) bool {
+	most := from
+	for o, n := range s.origins {
+		if n > max(s.origins[most], s.origins[from]+1) {
+			most = o
+		}
+	}
+	return s.evict(func(o *conn) bool {
+		return o.from == most && (most != from || o.pending == 0 && o.client != nil && len(o.client.conns) > 1)
+	})
+}
+
+// evict ends the connection that was not used for longest, before those that
+// wait for their turn. The mutex is held.
 func (s *Server) evict(may func(*conn) bool) bool {
 	var oldest *conn
 	for c := range s.conns {
-		if c.pending == 0 && may(c) && (oldest == nil || c.used.Load() < oldest.used.Load()) {
+		if may(c) && (oldest == nil || c.pending == 0 && oldest.pending > 0 ||
+			(c.pending == 0) == (oldest.pending == 0) && c.used.Load() < oldest.used.Load()) {
 			oldest = c
 		}
 	}
