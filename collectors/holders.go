@@ -26,23 +26,33 @@ func (h *Host) Index(uuid string) (int, bool) {
 	return all[i].Index, true
 }
 
-// Holds reports whether a process was on a GPU when the driver was last asked,
-// which may be a turn of the fast tier ago, or longer where the GPU does not
-// answer. false for a GPU that was never read.
-func (h *Host) Holds(uuid string, pid int) bool {
-	s := h.state.Load()
+// Holds returns how many bytes of a GPU's memory a process had when the driver
+// was last asked, which may be a turn of the fast tier ago, and whether it was
+// listed there. Where the GPU does not answer, or the driver does not say, the
+// bytes are not known, and it is listed if it last was.
+func (h *Host) Holds(uuid string, pid int) (bytes uint64, known, listed bool) {
+	now, s, fast := time.Now(), h.state.Load(), h.Beat()
 	for _, r := range s.shown() {
 		p := r.peer.Load()
 		if p == nil || p.UUID != uuid {
 			continue
 		}
-		if snap := s.snapshot(r); snap != nil {
-			return slices.ContainsFunc(snap.passes, func(p *pass) bool {
-				return slices.ContainsFunc(p.holders, func(x Holding) bool { return x.Process.PID == pid })
-			})
+		snap := s.snapshot(r)
+		if snap == nil {
+			continue
 		}
+		at := slices.IndexFunc(snap.passes, func(p *pass) bool { return p.collector.Name == processesName })
+		if at < 0 {
+			return 0, false, false
+		}
+		all := snap.passes[at].holders
+		known = snap.passes[at].failure == nvml.SUCCESS && snap.up(now, fast) && snap.passes[at].fresh(now)
+		if i := slices.IndexFunc(all, func(x Holding) bool { return x.Process.PID == pid }); i >= 0 {
+			return all[i].Memory, known && all[i].Known, true
+		}
+		return 0, known, false
 	}
-	return false
+	return 0, false, false
 }
 
 // Silent returns the GPUs of which nobody knows who is on them now, by UUID:

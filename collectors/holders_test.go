@@ -14,8 +14,9 @@ func TestHoldsIsWhatTheDriverLists(t *testing.T) {
 			pid  int
 			want bool
 		}{{first, vllmPID, true}, {second, vllmPID, false}, {first, 999999, false}, {"GPU-none", vllmPID, false}} {
-			if got := h.Holds(c.uuid, c.pid); got != c.want {
-				t.Errorf("Holds(%s, %d) = %v, want %v", c.uuid, c.pid, got, c.want)
+			bytes, known, got := h.Holds(c.uuid, c.pid)
+			if got != c.want || known != (c.uuid != "GPU-none") || (bytes > 0) != c.want {
+				t.Errorf("Holds(%s, %d) = %d, %v, %v, want %v", c.uuid, c.pid, bytes, known, got, c.want)
 			}
 		}
 		if !h.Knows(first) || !h.Knows(second) || h.Knows("GPU-none") {

@@ -106,7 +106,7 @@ faults:
 		if total, _, _, ok := h.Room(uuid); ok {
 			t.Errorf("the GPU hangs, and has %d bytes", total)
 		}
-		if !h.Holds(uuid, 1) {
+		if _, _, listed := h.Holds(uuid, 1); !listed {
 			t.Error("what was last known is forgotten")
 		}
 	})

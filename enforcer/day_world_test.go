@@ -303,6 +303,7 @@ func (d *day) connect(p *dayProcess) {
 	t.gpu.memory.Release(p.ended)
 	p.ended = 0
 	_ = t.gpu.memory.Adopt(t.name, p.session, p.told)
+	t.gpu.memory.Listed(p.told, p.session)
 	t.gpu.wake = max(t.gpu.now, 1)
 	t.unclear = max(t.unclear, d.now+35*time.Second)
 }

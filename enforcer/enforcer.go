@@ -109,7 +109,7 @@ func New(o Options) (*Enforcer, error) {
 	e.stats.Store(&wire.EnforcerStats{})
 	e.room.Store(&map[string]uint64{})
 	o.Broker.Policy, o.Broker.Enforcer = e, e.stats.Load
-	o.Broker.Room = func(uuid string) uint64 { return (*e.room.Load())[uuid] }
+	o.Broker.Room = e.roomOf
 	if e.broker, err = broker.New(o.Broker); err != nil {
 		unlock()
 		return nil, err
@@ -201,20 +201,30 @@ func (e *Enforcer) books(now time.Time) audit.Books {
 }
 
 // makeRoom finds how much of each GPU's memory tenants can have: what they
-// have, and what is free.
+// have, and what is free, but no more than there is.
 func (e *Enforcer) makeRoom(b audit.Books) {
 	room := map[string]uint64{}
 	for _, t := range b.Tenants {
 		room[t.GPU] += t.MemoryUsed + t.MemoryReserved
 	}
 	for uuid, used := range room {
-		if _, free, _, ok := e.Host.Room(uuid); ok {
-			room[uuid] = used + free
+		if total, free, kept, ok := e.Host.Room(uuid); ok {
+			room[uuid] = min(used+free, total-min(kept, total))
 		} else {
 			delete(room, uuid)
 		}
 	}
 	e.room.Store(&room)
+}
+
+// roomOf returns how much of a GPU's memory tenants can have: of one whose
+// books were not looked at yet, all but the driver's own.
+func (e *Enforcer) roomOf(uuid string) uint64 {
+	if room, known := (*e.room.Load())[uuid]; known {
+		return room
+	}
+	total, _, kept, _ := e.Host.Room(uuid)
+	return total - min(kept, total)
 }
 
 // pace lowers the limits of those whose kernels take more of the memory's

@@ -10,9 +10,6 @@ import (
 	"gpusteward/enforcer/wire"
 )
 
-// mostBytes is more memory than a GPU has: nobody resumes with more.
-const mostBytes = 1 << 44
-
 // hello opens a session: HELLO, or RESUME with what a session before had.
 func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal {
 	var hello wire.Hello
@@ -105,10 +102,12 @@ func (s *session) resume(hello *wire.Hello) {
 		if err := t.gpu.memory.Adopt(s.tenant, s.id, min(hello.Committed[i], mostBytes)); err != nil {
 			s.b.log.Warn("resumed memory not booked", "pid", s.facts.PID, "err", err)
 		}
+		t.gpu.memory.Listed(t.gpu.listed(s.facts.PID), s.id)
 	}
 	s.mu.Unlock()
 	s.b.mu.Lock()
 	old := s.b.sessions[hello.Old]
+	s.resumed = true
 	mine := old != nil && old != s && old.token != 0 && old.token == hello.Token && old.facts.PID == s.facts.PID
 	gone := mine && old.gone
 	if mine {

@@ -1,6 +1,14 @@
 package broker
 
-import "gpusteward/enforcer/wire"
+import (
+	"cmp"
+	"slices"
+
+	"gpusteward/enforcer/wire"
+)
+
+// mostBytes is more memory than a GPU has: nobody resumes with more.
+const mostBytes = 1 << 44
 
 // reserve answers on the connection's goroutine: the ledger has its own lock
 // and takes no time.
@@ -77,4 +85,45 @@ func (s *session) showMemory() {
 func (t *seat) showMemory(tenant string) {
 	u := t.gpu.memory.Usage(tenant)
 	t.s.page.setMemory(t.index, u.Committed+u.Reserved+u.Dead, u.Cap)
+}
+
+// listed returns how many bytes the driver lists for a process: where that is
+// not known, what there is for all.
+func (g *gpu) listed(pid int) uint64 {
+	if holds := g.b.options.Holds; holds != nil {
+		if bytes, known, _ := holds(g.uuid, pid); known {
+			return bytes
+		}
+	}
+	if room := g.b.options.Room; room != nil {
+		return cmp.Or(room(g.uuid), mostBytes)
+	}
+	return mostBytes
+}
+
+// recount books what sessions had before, as far as the driver lists it now for
+// their processes: of several of one process the latest first.
+func (b *Broker) recount() {
+	type holder struct {
+		gpu *gpu
+		pid int
+	}
+	resumed := map[holder][]uint64{}
+	b.mu.Lock()
+	for _, s := range b.sessions {
+		if !s.resumed {
+			continue
+		}
+		for _, t := range s.seats {
+			if t != nil {
+				h := holder{t.gpu, s.facts.PID}
+				resumed[h] = append(resumed[h], s.id)
+			}
+		}
+	}
+	b.mu.Unlock()
+	for h, ids := range resumed {
+		slices.SortFunc(ids, func(x, y uint64) int { return cmp.Compare(y, x) })
+		h.gpu.memory.Listed(h.gpu.listed(h.pid), slices.Compact(ids)...)
+	}
 }

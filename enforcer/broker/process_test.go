@@ -119,8 +119,8 @@ func (p *process) kill() {
 func TestKill(t *testing.T) {
 	var listed atomic.Bool
 	listed.Store(true)
-	b := start(t, Options{Holds: func(uuid string, pid int) bool {
-		return listed.Load() && strings.HasSuffix(uuid, "01") && pid > 1
+	b := start(t, Options{Holds: func(uuid string, pid int) (uint64, bool, bool) {
+		return 0, false, listed.Load() && strings.HasSuffix(uuid, "01") && pid > 1
 	}}, func(b *Broker) { b.timing.poll = 5 * time.Millisecond })
 	p := run(t, b, "a", 1, 70, "GS_CHILD=5")
 	d := dial(t, b, "b", 1)
@@ -144,7 +144,7 @@ func TestKill(t *testing.T) {
 // TestReleaseDeadline returns a dead process's memory though NVML lists it for
 // ever.
 func TestReleaseDeadline(t *testing.T) {
-	b := start(t, Options{Holds: func(string, int) bool { return true }}, func(b *Broker) { b.timing.release = 300 * time.Millisecond })
+	b := start(t, Options{Holds: func(string, int) (uint64, bool, bool) { return 0, false, true }}, func(b *Broker) { b.timing.release = 300 * time.Millisecond })
 	run(t, b, "a", 1, 70).kill()
 	took := eventually(t, "its memory is free", func() bool { return b.tenant("a").MemoryUsed == 0 })
 	if took < 100*time.Millisecond || took > 2*time.Second {
@@ -235,6 +235,41 @@ func TestRestart(t *testing.T) {
 	liar := connect(t, path)
 	liar.hello(wire.TypeResume, h)
 	liar.sync()
+}
+
+// TestResumeIsHeldAgainstTheDriver resumes with more than the driver lists for
+// the process, which it does from the first and each second anew.
+func TestResumeIsHeldAgainstTheDriver(t *testing.T) {
+	var listed atomic.Uint64
+	listed.Store(70)
+	b := start(t, Options{Policy: everybody(Quota{Memory: 60}), Holds: func(uuid string, pid int) (uint64, bool, bool) {
+		return listed.Load(), pid == os.Getpid(), true
+	}}, nil)
+	h := hello("a", 1)
+	h.Committed[0] = 1 << 63
+	used := func(what string, want uint64) {
+		t.Helper()
+		if got := b.tenant("a").MemoryUsed; got != want {
+			t.Errorf("%s: %d bytes, want %d", what, got, want)
+		}
+	}
+	c := connect(t, b.options.Socket)
+	c.hello(wire.TypeResume, h)
+	c.send(wire.TypeUsage, &wire.Usage{})
+	c.sync()
+	used("at once", 70)
+	listed.Store(50)
+	b.Refresh()
+	used("when the driver lists less", 50)
+	again := connect(t, b.options.Socket)
+	again.hello(wire.TypeResume, h)
+	b.Refresh()
+	used("with another session", 50)
+	listed.Store(0)
+	b.Refresh()
+	if typ, m := c.reserve(61); typ != wire.TypeDeny || m.Bytes != 60 {
+		t.Errorf("61 of 60: %s %+v", typ, m)
+	}
 }
 
 // TestChild has a forked child speak over its parent's connection.

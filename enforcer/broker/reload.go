@@ -32,7 +32,7 @@ func (b *Broker) Reload(p Policy) {
 // quotas change. No session is dropped: a process that the policy does not let
 // have the tenant it wished becomes one that wished none, and where that is
 // refused too, stays what it is. Where nothing changed nothing is written or
-// sent. It asks Options.Room, and is to be called each second.
+// sent. It asks Options.Room and Options.Holds, and is to be called each second.
 func (b *Broker) Refresh() {
 	b.reloads.Lock()
 	defer b.reloads.Unlock()
@@ -40,6 +40,7 @@ func (b *Broker) Refresh() {
 	for _, s := range b.begun() {
 		s.reconsider(p)
 	}
+	b.recount()
 	for _, g := range b.shared() {
 		g.refresh(p)
 		g.keep(p)

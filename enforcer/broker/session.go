@@ -58,6 +58,7 @@ type session struct {
 	cuda    uint32
 	exited  bool // guarded by the broker's mutex
 	gone    bool // guarded by the broker's mutex
+	resumed bool // with memory that it says it had; guarded by the broker's mutex
 	moved   bool // guarded by the broker's mutex: another session has what it had
 
 	mu     sync.Mutex // what follows, and that the ledgers agree with it
@@ -240,9 +241,11 @@ func (b *Broker) release(s *session, deadline time.Duration) {
 		if t == nil {
 			continue
 		}
-		if holds := b.options.Holds; holds != nil && b.clock.now() < deadline && holds(t.gpu.uuid, s.facts.PID) {
-			held = true
-			continue
+		if holds := b.options.Holds; holds != nil && b.clock.now() < deadline {
+			if _, _, listed := holds(t.gpu.uuid, s.facts.PID); listed {
+				held = true
+				continue
+			}
 		}
 		t.gpu.memory.Release(s.id)
 	}

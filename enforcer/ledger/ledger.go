@@ -221,8 +221,8 @@ func (l *Ledger) Abort(id, reservation uint64) error {
 	return err
 }
 
-// Free says that a session gave bytes back to the driver. Of more than it has
-// all that it has is freed, with an error.
+// Free says that a session gave bytes back to the driver, those first that it
+// was adopted with. Of more than it has all that it has is freed, with an error.
 func (l *Ledger) Free(id, bytes uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -230,12 +230,16 @@ func (l *Ledger) Free(id, bytes uint64) error {
 	if err != nil {
 		return err
 	}
-	n := min(bytes, s.committed)
-	s.committed -= n
-	s.tenant.Committed -= n
+	claimed := min(bytes, s.claimed)
+	s.claimed -= claimed
+	adopted := s.adopted - min(s.adopted, s.claimed)
+	s.adopted -= adopted
+	own := min(bytes-claimed, s.committed-adopted)
+	s.committed -= adopted + own
+	s.tenant.Committed -= adopted + own
 	l.changed(s.tenant)
-	if n < bytes {
-		return fmt.Errorf("free %d of %d bytes: %w", bytes, n, ErrBytes)
+	if claimed+own < bytes {
+		return fmt.Errorf("free %d of %d bytes: %w", bytes, claimed+own, ErrBytes)
 	}
 	return nil
 }

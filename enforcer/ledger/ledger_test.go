@@ -78,8 +78,8 @@ func TestWhatASessionGetsWrong(t *testing.T) {
 		{"free by nobody", l.Free(9, 1), ErrSession},
 		{"free of what is not committed", l.Free(1, 1), ErrBytes},
 		{"move of nobody", l.Move("b", 9), ErrSession},
-		{"adopt of what cannot be", l.Adopt("a", 1, math.MaxUint64), ErrBytes},
-		{"adopt as another", l.Adopt("b", 1, 1), ErrSession},
+		{"adopt of what cannot be", adopt(&l, "a", 1, math.MaxUint64), ErrBytes},
+		{"adopt as another", adopt(&l, "b", 1, 1), ErrSession},
 		{"commit", l.Commit(1, r, 40), nil},
 		{"commit again", l.Commit(1, r, 40), ErrReservation},
 		{"abort after commit", l.Abort(1, r), ErrReservation},
@@ -157,7 +157,7 @@ func TestDeadBytesStayUntilReleased(t *testing.T) {
 func TestAdoptMayExceedTheCap(t *testing.T) {
 	var l Ledger
 	l.SetCap("a", 100)
-	if err := l.Adopt("a", 1, 150); err != nil {
+	if err := adopt(&l, "a", 1, 150); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok, free := l.Reserve("a", 2, 1); ok || free != 0 {
@@ -180,7 +180,7 @@ func TestMove(t *testing.T) {
 	var l Ledger
 	l.SetCap("b", 10)
 	r, _, _ := l.Reserve("a", 1, 30)
-	l.Adopt("a", 1, 5)
+	adopt(&l, "a", 1, 5)
 	if err := l.Move("b", 1); err != nil {
 		t.Fatal(err)
 	}
@@ -200,10 +200,10 @@ func TestMove(t *testing.T) {
 func TestMoveOfOneOfTwo(t *testing.T) {
 	var l Ledger
 	l.SetRoom(100)
-	l.Adopt("a", 1, 20)
+	adopt(&l, "a", 1, 20)
 	l.Reserve("a", 1, 5)
 	l.Reserve("a", 2, 3)
-	l.Adopt("b", 3, 7)
+	adopt(&l, "b", 3, 7)
 	if err := l.Move("b", 1); err != nil {
 		t.Fatal(err)
 	}
@@ -242,11 +242,11 @@ func TestCountsDoNotOverflow(t *testing.T) {
 		{math.MaxUint64, ErrBytes},
 	} {
 		l := ledgerWith("a", committed, reserved, dead)
-		if err := l.Adopt("a", 9, c.more); !errors.Is(err, c.want) {
+		if err := adopt(l, "a", 9, c.more); !errors.Is(err, c.want) {
 			t.Errorf("adopt %d of %d: %v", c.more, uint64(left), err)
 		}
 		l = ledgerWith("a", committed, reserved, dead)
-		l.Adopt("b", 9, c.more-10)
+		adopt(l, "b", 9, c.more-10)
 		r, _, _ := l.Reserve("b", 9, 10)
 		if err := l.Move("a", 9); !errors.Is(err, c.want) {
 			t.Errorf("move %d to where %d are left: %v", c.more, uint64(left), err)
@@ -257,12 +257,19 @@ func TestCountsDoNotOverflow(t *testing.T) {
 	}
 }
 
+// adopt adopts a session whose process the driver lists with all that it says.
+func adopt(l *Ledger, name string, id, bytes uint64) error {
+	err := l.Adopt(name, id, bytes)
+	l.Listed(math.MaxUint64, id)
+	return err
+}
+
 // ledgerWith returns a ledger in which a tenant has so many bytes.
 func ledgerWith(name string, committed, reserved, dead uint64) *Ledger {
 	var l Ledger
-	l.Adopt(name, 1, committed)
+	adopt(&l, name, 1, committed)
 	l.Reserve(name, 1, reserved)
-	l.Adopt(name, 2, dead)
+	adopt(&l, name, 2, dead)
 	l.End(2)
 	return &l
 }
@@ -283,7 +290,7 @@ func TestNothingIsKeptOfWhoIsGone(t *testing.T) {
 	var l Ledger
 	for id := range uint64(1000) {
 		name := string(rune('a' + id%26))
-		l.Adopt(name, id, 1)
+		adopt(&l, name, id, 1)
 		l.End(id)
 		l.Release(id)
 	}
@@ -327,7 +334,7 @@ func TestReserved(t *testing.T) {
 	}
 	l.Abort(3, s)
 	// Others took more than there is: the driver may say no, the books do not.
-	l.Adopt("c", 4, 1000)
+	adopt(&l, "c", 4, 1000)
 	l.SetReserved("d", 50)
 	if r, ok, free = l.Reserve("d", 5, 20); !ok || free != 30 {
 		t.Errorf("20 of its own 50: %v, %d free", ok, free)
@@ -513,10 +520,10 @@ func (m *model) operate(t *testing.T, op, who, arg byte) (exceeds bool) {
 	case 11:
 		_, _, _ = m.l.Reserve("b", 9, bytes)
 	case 12:
-		_ = m.l.Adopt("b", 9, bytes)
+		_ = adopt(&m.l, "b", 9, bytes)
 		_ = m.l.Free(9, 2*bytes)
 	case 7:
-		if m.l.Adopt("a", id, bytes) == nil {
+		if adopt(&m.l, "a", id, bytes) == nil {
 			m.have[id] += bytes
 		}
 		exceeds = true
@@ -623,4 +630,50 @@ func BenchmarkReserveCommit(b *testing.B) {
 		r, _, _ := l.Reserve("a", 1, 1)
 		l.Commit(1, r, 1)
 	}
+}
+
+// What a session says that it had counts as far as the driver lists it for its
+// process, now and later.
+func TestWhatIsListedBoundsWhatIsAdopted(t *testing.T) {
+	var l Ledger
+	l.SetRoom(100)
+	have := func(what string, committed, dead, first, second uint64) {
+		t.Helper()
+		if u := l.Usage("a"); u.Committed != committed || u.Dead != dead || l.Session(1) != first || l.Session(2) != second || l.claims != committed+dead {
+			t.Errorf("%s: %+v, %d and %d, claims of %d", what, u, l.Session(1), l.Session(2), l.claims)
+		}
+	}
+	l.Adopt("a", 1, 1000)
+	have("not listed yet", 0, 0, 0, 0)
+	l.Listed(30, 1)
+	have("listed", 30, 0, 30, 0)
+	r, _, _ := l.Reserve("a", 1, 20)
+	l.Commit(1, r, 20)
+	l.Adopt("a", 2, 40)
+	l.Listed(50, 2, 1)
+	have("two of one process, and the latest has most", 70, 0, 30, 40)
+	l.Listed(200, 2)
+	have("no more than it said", 70, 0, 30, 40)
+	l.End(1)
+	l.Listed(90, 2, 1)
+	have("one has ended", 40, 70, 70, 40)
+	l.Listed(0, 2, 1)
+	have("the driver lists it no more", 0, 20, 20, 0)
+	l.Listed(25, 2)
+	if err := l.Free(2, 10); err != nil {
+		t.Error(err)
+	}
+	have("what it gives back was not booked yet", 25, 20, 20, 25)
+	if err := l.Free(2, 20); err != nil {
+		t.Error(err)
+	}
+	have("and some was", 10, 20, 20, 10)
+	if err := l.Free(2, 11); !errors.Is(err, ErrBytes) {
+		t.Error(err)
+	}
+	have("it gives back more than it has", 0, 20, 20, 0)
+	l.Release(1)
+	have("it is released", 0, 0, 0, 0)
+	l.Listed(5, 1, 2, 3)
+	have("nothing is left to book", 0, 0, 0, 0)
 }

@@ -10,6 +10,8 @@ type session struct {
 	tenant    *tenant
 	committed uint64
 	reserved  uint64
+	claimed   uint64 // what it was adopted with, and did not free
+	adopted   uint64 // of that, what is committed
 	ended     bool
 	next      uint64 // reservation, but for its slot
 	taken     uint64 // slots, a bit each
@@ -43,8 +45,8 @@ func (l *Ledger) live(id uint64) (*session, error) {
 	return nil, fmt.Errorf("session %d: %w", id, ErrSession)
 }
 
-// Adopt books what a session had before the broker knew it, whatever the cap
-// says.
+// Adopt takes note of what a session says that it had before the broker knew
+// it. It is Listed that books it.
 func (l *Ledger) Adopt(name string, id, bytes uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,14 +54,36 @@ func (l *Ledger) Adopt(name string, id, bytes uint64) error {
 	if s == nil {
 		return fmt.Errorf("session %d: %w", id, ErrSession)
 	}
-	t := s.tenant
-	if bytes > math.MaxUint64-t.Committed-t.Reserved-t.Dead {
+	if bytes > math.MaxUint64-max(s.tenant.used(), s.claimed) {
 		return fmt.Errorf("adopt %d bytes: %w", bytes, ErrBytes)
 	}
-	s.committed += bytes
-	t.Committed += bytes
-	l.changed(t)
+	s.claimed += bytes
 	return nil
+}
+
+// Listed says how many bytes the driver lists for a process. No more of what
+// its sessions were adopted with is booked, all together and those first that
+// come first; that much is, whatever the cap says.
+func (l *Ledger) Listed(bytes uint64, ids ...uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range ids {
+		s := l.sessions[id]
+		if s == nil {
+			continue
+		}
+		t := s.tenant
+		booked := min(s.claimed, bytes, math.MaxUint64-(t.used()-s.adopted))
+		in := &t.Committed
+		if s.ended {
+			in = &t.Dead
+		}
+		*in += booked - s.adopted // which may be less than before
+		s.committed += booked - s.adopted
+		s.adopted = booked
+		bytes -= min(bytes, s.committed+s.reserved)
+		l.changed(t)
+	}
 }
 
 // Session returns the bytes that a session has, reserved ones included; those

@@ -1,0 +1,156 @@
+package enforcer_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+	kernel "gpusteward/collectors/host"
+	"gpusteward/enforcer"
+	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/policy"
+	"gpusteward/enforcer/wire"
+)
+
+const gib = 1 << 30
+
+// A card is a GPU of 80 GiB that nobody is on.
+type card struct{}
+
+func (card) Holdings() []collectors.Holding      { return nil }
+func (card) Silent() map[string]bool             { return nil }
+func (card) Process(int) (kernel.Process, error) { return kernel.Process{}, os.ErrNotExist }
+func (card) Room(string) (total, free, reserved uint64, ok bool) {
+	return 80 * gib, 79 * gib, gib, true
+}
+func (card) Rates(string) (link, memory float64, ok bool)             { return 0, 0, false }
+func (card) holds(string, int) (bytes uint64, known bool, there bool) { return 0, true, false }
+
+// A speaker is a process that says to the broker whatever it likes.
+type speaker struct {
+	t       *testing.T
+	conn    *net.UnixConn
+	session uint64
+}
+
+// speak opens a session on the card, with bytes that it says it has.
+func speak(t *testing.T, socket, tenant string, bytes uint64) *speaker {
+	t.Helper()
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	s := &speaker{t: t, conn: conn}
+	hello := wire.Hello{GPUs: 1, UUID: [wire.GPUs][16]byte{{15: 1}}, Committed: [wire.GPUs]uint64{bytes}}
+	copy(hello.Tenant[:], tenant)
+	h, _ := s.ask(wire.TypeResume, &hello)
+	if h.Type != wire.TypeWelcome {
+		t.Fatalf("%s instead of welcome", h.Type)
+	}
+	s.session = h.Session
+	return s
+}
+
+func (s *speaker) send(typ wire.Type, m interface{ Append([]byte) []byte }) {
+	s.t.Helper()
+	if _, err := s.conn.Write(m.Append(wire.Header{Type: typ, Session: s.session}.Append(nil))); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *speaker) ask(typ wire.Type, m interface{ Append([]byte) []byte }) (wire.Header, []byte) {
+	s.t.Helper()
+	s.send(typ, m)
+	_ = s.conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	in := make([]byte, wire.FrameMax)
+	n, err := s.conn.Read(in)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	h, payload, err := wire.Decode(in[:n])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return h, payload
+}
+
+// take reserves bytes, as much as can be had, and returns how much that is.
+func (s *speaker) take(bytes uint64) uint64 {
+	s.t.Helper()
+	for {
+		h, payload := s.ask(wire.TypeReserve, &wire.Memory{Bytes: bytes})
+		var m wire.Memory
+		m.Decode(payload)
+		if h.Type == wire.TypeGrant || m.Bytes == 0 {
+			return m.Bytes
+		}
+		bytes = m.Bytes
+	}
+}
+
+// shared runs an enforcer of the card, half of which is kept for a tenant that
+// is not there, and returns its socket.
+func shared(t *testing.T) (e *enforcer.Enforcer, socket string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "room") // t.TempDir's names are too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	none := policy.Quota{Limit: 1, Bandwidth: 1}
+	kept := none
+	kept.Reserved = 40 * gib
+	rule := func(name string, q policy.Quota) policy.Rule {
+		return policy.Rule{Name: name, Terms: policy.Terms{Priority: policy.PriorityNormal, Quota: q}, Steps: quick(policy.Warn)}
+	}
+	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none}, Steps: quick(policy.Warn), Actions: 10,
+		Rules: []policy.Rule{rule("kept", kept), rule("liar", none), rule("third", none)}}
+	if err := table.Check(); err != nil {
+		t.Fatal(err)
+	}
+	socket = filepath.Join(dir, "s")
+	e, err = enforcer.New(enforcer.Options{Policy: policy.New(table, policy.HostView{}, nil), Dir: dir, Host: card{},
+		Broker: broker.Options{Socket: socket, Holds: card{}.holds}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- e.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return e, socket
+}
+
+// TestMemoryIsKeptFromTheFirst asks for all of a GPU that nobody shared before.
+func TestMemoryIsKeptFromTheFirst(t *testing.T) {
+	_, socket := shared(t)
+	if got := speak(t, socket, "third", 0).take(200 * gib); got != 39*gib {
+		t.Errorf("%d GiB are given, want 39 of 79 of which 40 are kept", got/gib)
+	}
+}
+
+// TestALieAboutMemoryTakesNothing has a tenant say that it holds more than any
+// card has, while another takes memory, and then that it gave that back.
+func TestALieAboutMemoryTakesNothing(t *testing.T) {
+	const lie = 16 << 40
+	e, socket := shared(t)
+	liar := speak(t, socket, "liar", lie)
+	poll(t, 10*time.Second, "the books are not compared", func() bool { return len(e.Stats().Enforcer.Quotas) > 0 })
+	if got := speak(t, socket, "third", 0).take(10 * gib); got != 10*gib {
+		t.Errorf("while one lies another is given %d of 10 GiB", got/gib)
+	}
+	liar.send(wire.TypeFree, &wire.Memory{Bytes: lie})
+	if got := liar.take(200 * gib); got != 29*gib {
+		t.Errorf("the liar is given %d GiB, want 29 of 79 of which 40 are kept and 10 taken", got/gib)
+	}
+}
