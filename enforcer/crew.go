@@ -1,9 +1,12 @@
 package enforcer
 
 import (
+	"bytes"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -171,8 +174,8 @@ func (e *Enforcer) TenantOf(uid int) (string, bool) {
 	return (*users)[uid], true
 }
 
-// papers are the facts of processes without a session, which are believed for
-// a while.
+// papers are the facts of processes without a session that do not end, which
+// are believed for a while.
 type papers struct {
 	procfs    string
 	simulated bool // the processes are: this host's of the same numbers are others
@@ -206,13 +209,33 @@ func (p *papers) of(now time.Time, who host.Process) (broker.Facts, bool) {
 	known, there := p.known[t]
 	if !there || now.Sub(known.read) > freshPaper {
 		f, err := broker.FactsOf(p.procfs, who.PID)
-		known = paper{f, err == nil, now}
+		known = paper{f, err == nil && !p.ends(who.PID), now}
 		if p.known == nil {
 			p.known = map[action.Target]paper{}
 		}
 		p.known[t] = known
 	}
 	return known.facts, known.ok
+}
+
+// pfExiting marks a thread that is about to end in field 9 of its stat
+// (linux/sched.h).
+const pfExiting = 0x00000004
+
+// ends reports whether a process is about to end, all its threads: its session
+// has ended then, and the driver may not have let go of what it had.
+func (p *papers) ends(pid int) bool {
+	dir := filepath.Join(p.procfs, strconv.Itoa(pid), "task")
+	threads, _ := os.ReadDir(dir) // it is gone, or these are those that were there
+	return !slices.ContainsFunc(threads, func(thread os.DirEntry) bool {
+		line, _ := os.ReadFile(filepath.Join(dir, thread.Name(), "stat"))
+		fields := bytes.Fields(line[bytes.LastIndexByte(line, ')')+1:]) // the name, in brackets, may contain anything
+		if len(fields) < 7 {
+			return false
+		}
+		flags, err := strconv.ParseUint(string(fields[6]), 10, 64)
+		return err == nil && flags&pfExiting == 0
+	})
 }
 
 // tenant returns whose the process of a holding is, by the policy; empty where

@@ -37,8 +37,9 @@ type governed struct {
 
 	mu       sync.Mutex
 	steps    []ladder.Step
-	hardware bool           // the GPU has a fault of its own
-	pids     map[int]string // workloads of processes that were started here
+	hardware bool              // the GPU has a fault of its own
+	pids     map[int]string    // workloads of processes that were started here
+	groups   map[string]string // the same of those in cgroups, by path
 }
 
 func (g *governed) record(s ladder.Step) {
@@ -91,7 +92,13 @@ func (g *governed) Process(pid int) (kernel.Process, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	p := kernel.Process{PID: pid, Start: f.Start, Began: f.Began, UID: f.UID, Comm: f.Comm}
-	if key := g.pids[pid]; key != "" {
+	key := g.pids[pid]
+	if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid)); err == nil && key == "" {
+		_, path, _ := strings.Cut("\n"+string(text), "\n0::")
+		path, _, _ = strings.Cut(path, "\n")
+		key = g.groups[path]
+	}
+	if key != "" {
 		p.Workload = &kernel.Workload{Key: key, Kind: kernel.KindUnit, UID: f.UID}
 	}
 	return p, err
@@ -106,7 +113,7 @@ func (g *governed) Rates(string) (link, memory float64, ok bool) { return 0, 0, 
 // underEnforcer starts an enforcer with the policy on a simulated GPU.
 func underEnforcer(t *testing.T, table policy.Table) *governed {
 	t.Helper()
-	g := &governed{host: stub(t), t: t, pids: map[int]string{}, copies: map[string]string{}}
+	g := &governed{host: stub(t), t: t, pids: map[int]string{}, groups: map[string]string{}, copies: map[string]string{}}
 	var err error
 	if g.proc, err = kernel.ProcFS("/proc"); err != nil {
 		t.Fatal(err)

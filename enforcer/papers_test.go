@@ -2,6 +2,10 @@ package enforcer
 
 import (
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,6 +27,13 @@ func TestWhoseAHoldingIs(t *testing.T) {
 		{Name: "program", Select: []policy.Selector{{Executables: []string{exe}}}, Terms: policy.Terms{Quota: all}},
 		{Name: "unit", Select: []policy.Selector{{Units: []string{"a.service"}}}, Terms: policy.Terms{Quota: all}},
 	}}, policy.HostView{}, nil)
+	zombie := exec.Command("true")
+	if err := zombie.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = zombie.Wait() }()
+	awaitZombie(t, zombie.Process.Pid)
+	headless := startHeadless(t)
 	unit := &host.Workload{Key: "unit:a.service", Kind: host.KindUnit, Unit: "a.service"}
 	user := &host.Workload{Key: "user:0", Kind: host.KindUser}
 	for name, c := range map[string]struct {
@@ -38,9 +49,50 @@ func TestWhoseAHoldingIs(t *testing.T) {
 		"simulated":           {papers{procfs: "/proc", simulated: true}, 1 << 30, unit, "unit"},
 		"simulated, not ours": {papers{procfs: "/proc", simulated: true}, os.Getpid(), user, policy.DefaultTenant},
 		"simulated, no name":  {papers{procfs: "/proc", simulated: true}, 1 << 30, nil, ""},
+		"ended":               {papers{procfs: "/proc"}, zombie.Process.Pid, user, ""},
+		"ended but a thread":  {papers{procfs: "/proc"}, headless, unit, "unit"},
 	} {
 		if got := c.papers.tenant(p, time.Now(), collectors.Holding{Process: host.Process{PID: c.pid, Workload: c.workload}}); got != c.want {
 			t.Errorf("%s: of %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// startHeadless starts a program whose first thread has ended, while another
+// goes on; it lives until the test ends.
+func startHeadless(t *testing.T) (pid int) {
+	t.Helper()
+	dir := t.TempDir()
+	source := `#include <pthread.h>
+#include <unistd.h>
+static void *go_on(void *none) { for (;;) pause(); }
+int main(void) { pthread_t other; pthread_create(&other, 0, go_on, 0); pthread_exit(0); }`
+	if err := os.WriteFile(filepath.Join(dir, "headless.c"), []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "headless")
+	if out, err := exec.Command("gcc", "-pthread", "-o", program, program+".c").CombinedOutput(); err != nil {
+		t.Fatalf("build it: %v %s", err, out)
+	}
+	cmd := exec.Command(program)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	awaitZombie(t, cmd.Process.Pid)
+	return cmd.Process.Pid
+}
+
+// awaitZombie waits until the first thread of a process has ended.
+func awaitZombie(t *testing.T, pid int) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+		if err == nil && strings.Contains(string(stat), ") Z ") {
+			return
+		}
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("it does not end: %s %v", stat, err)
 		}
 	}
 }

@@ -35,6 +35,7 @@ type world struct {
 	sampled   time.Time
 	lag       time.Duration // from the driver's newest sample to the books
 	blind     bool          // the driver samples nothing
+	young     bool          // it is asked for samples each second
 	deaf      bool          // the driver was not asked this second
 	audit     Audit
 }
@@ -82,7 +83,7 @@ func (w *world) pass(d time.Duration) {
 	before := w.now
 	w.now = w.now.Add(d)
 	to := w.now.Add(-w.lag)
-	ask := !w.blind && to.Sub(w.sampled) >= probe
+	ask := !w.blind && (w.young || to.Sub(w.sampled) >= probe)
 	for _, a := range w.processes {
 		if w.sampled.IsZero() {
 			a.SM, a.Busy = 0, 0
@@ -295,6 +296,54 @@ func TestWhoConnectsAgainDidNotLie(t *testing.T) {
 		a.session = true
 		if got := w.run(30); got != "" {
 			t.Errorf("lost its session after %d s: found %q", 30+lost, got)
+		}
+	}
+}
+
+// TestShortLivesAreJudgedTogether has a workload's processes go around the hook
+// for a moment each, so that none of them is there twice.
+func TestShortLivesAreJudgedTogether(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		every  int // seconds from one process to the next
+		change func(a *guest)
+		want   string
+	}{
+		{"all the time", 1, func(*guest) {}, "a/pod:x/GPU-a/unhooked"},
+		{"a third of the time", 3, func(*guest) {}, "a/pod:x/GPU-a/unhooked"},
+		{"a hundredth of the GPU", 3, func(a *guest) { a.rate = .03 }, ""},
+		{"under the hook", 1, func(a *guest) { a.session, a.charged = true, 1 }, ""},
+		{"ungoverned", 1, func(a *guest) { a.tenant = "" }, ""},
+	} {
+		w := newWorld()
+		w.young = true
+		w.quotas["a"] = policy.Quota{Limit: 1}
+		w.step()
+		found, wrong := 0, 0
+		for i := range 60 {
+			var a *guest
+			if i%c.every == 0 {
+				a = w.process("a", "pod:x", gpuA)
+				a.session, a.rate = false, 1
+				c.change(a)
+			}
+			got := w.step()
+			for _, v := range got.Violations {
+				if what := fmt.Sprintf("%s/%s/%s/%s", v.Tenant, v.Workload, v.GPU, v.Objective); what != c.want || !slices.Contains(v.PIDs, a.Process.PID) {
+					wrong++
+					t.Errorf("%s: found %+v", c.name, v)
+				}
+				found++
+			}
+			if c.want != "" && i >= 30 && got.Known[Subject{"a", "pod:x"}] {
+				t.Errorf("%s: after %d s it is clean", c.name, i)
+			}
+			if a != nil {
+				w.end(a)
+			}
+		}
+		if (found >= 60/c.every/2) != (c.want != "") {
+			t.Errorf("%s: found %d times in a minute", c.name, found)
 		}
 	}
 }

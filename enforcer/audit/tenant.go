@@ -113,13 +113,23 @@ func (t *auditedTenant) forget(now time.Time, crowded bool) {
 	})
 }
 
-// judgeProcesses finds the processes that go around the hook.
+// judgeProcesses finds the processes that go around the hook: each for itself
+// once that is sure, and those of a workload together by the time that they had,
+// so that to end before one is sure of does not help.
 func (t *auditedTenant) judgeProcesses(g *auditedGPU, found *Audited) {
 	for _, w := range t.works {
-		if n := len(w.now.sure); n > 0 {
-			w.accuse(found, t, Violation{GPU: g.uuid, Objective: Unhooked, Value: float64(n), PIDs: w.now.sure,
-				Text: fmt.Sprintf("%d of the workload's %d processes on the GPU go around the hook.", n, w.now.all)})
+		v := Violation{GPU: g.uuid, Objective: Unhooked, PIDs: w.now.sure}
+		switch {
+		case len(w.now.sure) > 0:
+			v.Text = fmt.Sprintf("%d of the workload's %d processes on the GPU go around the hook.", len(v.PIDs), w.now.all)
+		case len(w.now.without) > 0 && w.around > tolerance:
+			v.PIDs = w.now.without
+			v.Text = fmt.Sprintf("Processes of the workload that went around the hook, each for a moment, had %s of the GPU's time.", percentage(w.around))
+		default:
+			continue
 		}
+		v.Value = float64(len(v.PIDs))
+		w.accuse(found, t, v)
 	}
 }
 

@@ -40,6 +40,10 @@ func (t *auditedTenant) judgeTime(b *Books, g *auditedGPU, q policy.Quota, found
 func (t *auditedTenant) judgeWindow(g *auditedGPU, from, to reading, found *Audited) {
 	t.acquit()
 	long := to.at.Sub(from.at).Seconds()
+	for _, w := range t.works {
+		w.around = w.readings.since(from.at).unhooked / long
+		w.guilty = w.around > tolerance // whoever is there now
+	}
 	u := to.minus(from.used)
 	together := max(to.together.most-from.together.least, 0)
 	least, most := max(to.charged.least-from.charged.most, 0), to.charged.most-from.charged.least
@@ -82,7 +86,7 @@ func (t *auditedTenant) over(g *auditedGPU, ratio float64) Violation {
 // acquit ends what the window before said of the tenant's workloads.
 func (t *auditedTenant) acquit() {
 	for _, w := range t.works {
-		w.guilty, w.lied = false, false
+		w.guilty, w.lied, w.around = false, false, 0
 	}
 }
 

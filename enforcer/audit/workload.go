@@ -17,6 +17,7 @@ type auditedWorkload struct {
 	readings readings
 	guilty   bool              // by the last window: it is not clean until the next
 	lied     bool              // in that its hooks told of too little GPU time
+	around   float64           // part of the GPU's time in it that processes without a session had
 	counts   map[string]uint64 // audits that found a violation, by objective; never written again once it was handed out
 	now      auditedProcesses
 }

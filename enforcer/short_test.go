@@ -1,0 +1,91 @@
+package enforcer_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"gpusteward/enforcer/policy"
+)
+
+// ownGroup makes a cgroup of version 2, whose processes the enforcer takes for
+// a workload, and returns its directory. The test's end kills who is in it.
+func (g *governed) ownGroup(key string) string {
+	g.t.Helper()
+	root := "/sys/fs/cgroup"
+	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err != nil {
+		root = filepath.Join(root, "unified")
+	}
+	dir := filepath.Join(root, fmt.Sprintf("gs-enforcer-%d-%d", os.Getpid(), len(g.groups)))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		g.t.Skip("NOT TESTED: cgroups cannot be made here:", err)
+	}
+	g.t.Cleanup(func() {
+		_ = os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
+		for end := time.Now().Add(20 * time.Second); os.Remove(dir) != nil; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				g.t.Errorf("%s is not empty", dir)
+				return
+			}
+		}
+	})
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.groups["/"+filepath.Base(dir)] = key
+	return dir
+}
+
+// short starts programs that follow each other, each there for a second, in a
+// cgroup of their own.
+func (g *governed) short(key string, env []string) (dir string) {
+	g.t.Helper()
+	dir = g.ownGroup(key)
+	group, err := os.Open(dir)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer func() { _ = group.Close() }()
+	spawner := exec.Command("/bin/sh", "-c", `while "$0" --kernel-us=200 --seconds=0.8; do :; done`, path(g.t, "GS_LOAD", "hook/build/stub/load"))
+	spawner.Env = append(append(os.Environ(), g.driver...), env...)
+	spawner.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
+	if err := spawner.Start(); err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() { _ = spawner.Process.Kill(); _ = spawner.Wait() })
+	return dir
+}
+
+// TestShortLivesAreFrozen has programs that go around the hook follow each
+// other: their workload climbs the ladder, and is frozen with whoever starts
+// them. Beside them others do the same under the hook, and nothing happens.
+func TestShortLivesAreFrozen(t *testing.T) {
+	none := policy.Quota{Limit: 1, Bandwidth: 1}
+	steps := quick(policy.Pause)
+	steps.Hold = time.Minute
+	of := func(name string) policy.Rule {
+		return policy.Rule{Name: name, Select: []policy.Selector{{Workloads: []string{"unit:" + name + ".service"}}}, Terms: policy.Terms{Priority: policy.PriorityNormal, Quota: none}, Steps: steps}
+	}
+	g := underEnforcer(t, policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none}, Steps: quick(policy.Warn), Actions: 10,
+		Rules: []policy.Rule{of("around"), of("honest")}})
+	g.short("unit:honest.service", g.hook)
+	poll(t, 20*time.Second, "nobody has a session", func() bool { return g.it.Stats().Sessions["active"] > 0 })
+	dir := g.short("unit:around.service", nil)
+	took := poll(t, 2*time.Minute, "it is not paused", func() bool { return slices.Contains(g.told("around"), "pause done") })
+	fmt.Printf("short lives paused after %v\n", took)
+	poll(t, 10*time.Second, "its cgroup is not frozen", func() bool {
+		events, _ := os.ReadFile(filepath.Join(dir, "cgroup.events"))
+		return strings.Contains(string(events), "frozen 1")
+	})
+	if told := g.told("around"); !slices.Equal(told, []string{"warn done", "throttle done", "pause done"}) {
+		t.Errorf("the ladder did %q", told)
+	}
+	if told := g.told("honest"); told != nil {
+		t.Errorf("to those under the hook the ladder did %q", told)
+	}
+}
