@@ -153,3 +153,30 @@ func (a *Actor) unfreeze(p *Paused) {
 	})
 	a.release(p)
 }
+
+// frozenWith returns a crew's processes and whoever else is in the cgroups that
+// we froze of it, where these are the workload's alone.
+func (a *Actor) frozenWith(c Crew, spared map[int]string) []Target {
+	all := slices.Concat(c.Hooked, c.Unhooked)
+	p := a.paused[c.Subject]
+	if p == nil {
+		return all
+	}
+	for _, f := range p.Frozen {
+		g, err := a.reopen(f)
+		if err != nil {
+			continue // gone, and all that was in it
+		}
+		members, err := g.alone(spared, c.Check)
+		g.close()
+		if err != nil {
+			continue
+		}
+		for _, pid := range slices.Sorted(maps.Keys(members)) {
+			if s, err := a.status(pid); err == nil && !slices.Contains(all, Target{pid, s.start}) {
+				all = append(all, Target{pid, s.start})
+			}
+		}
+	}
+	return all
+}

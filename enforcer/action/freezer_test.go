@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -107,21 +108,24 @@ func TestPauseByFreezer(t *testing.T) {
 	})
 }
 
+// TestTerminateReachesWhoIsFrozen terminates a frozen crew, and beside it whoever
+// is in its cgroup: that one may start the next.
 func TestTerminateReachesWhoIsFrozen(t *testing.T) {
 	versions(t, func(t *testing.T, a *Actor, v1 bool) {
 		dir, _ := realGroup(t, a, v1)
-		cmd := child(t, "sleep", "1000")
+		cmd, starter := child(t, "sleep", "1000"), child(t, "sleep", "1000")
 		join(t, dir, cmd.Process.Pid)
+		join(t, dir, starter.Process.Pid)
 		c := crew(target(t, a, cmd.Process.Pid))
 		if result, detail := a.Pause(c, []string{byFreezer}); result != ladder.Done {
 			t.Fatal(detail)
 		}
 		defer a.Resume(c)
-		if result, detail := a.Terminate(time.Now(), c, time.Minute); result != ladder.Done {
+		if result, detail := a.Terminate(time.Now(), c, time.Minute); result != ladder.Done || detail != "SIGTERM: 2 done, 0 missed, 0 failed" {
 			t.Fatal(detail)
 		}
-		if got := signalOf(cmd); got != unix.SIGTERM {
-			t.Errorf("it ended by %v", got)
+		if got := [2]syscall.Signal{signalOf(cmd), signalOf(starter)}; got != [2]syscall.Signal{unix.SIGTERM, unix.SIGTERM} {
+			t.Errorf("they ended by %v", got)
 		}
 	})
 }

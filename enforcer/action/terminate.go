@@ -38,13 +38,14 @@ type Ending struct {
 	Outcomes []Outcome
 }
 
-// Terminate sends SIGTERM to all of a crew's processes, and undoes what Pause
-// did to them so that they can follow it. Continue sends SIGKILL to those that
+// Terminate sends SIGTERM to all of a crew's processes, and to those that were
+// frozen with them, who may start others; it undoes what Pause did to them so
+// that they can follow it. Continue sends SIGKILL to those that
 // are there after the grace. The result is Done if there is one to wait for.
 func (a *Actor) Terminate(now time.Time, c Crew, grace time.Duration) (result, detail string) {
 	spared := a.spared()
 	var all []Outcome
-	for _, t := range slices.Concat(c.Hooked, c.Unhooked) {
+	for _, t := range a.frozenWith(c, spared) {
 		if slices.ContainsFunc(a.dying, func(d *dying) bool { return d.Target == t }) {
 			all = append(all, Outcome{Target: t, Result: ladder.Done, Detail: "is being ended"})
 			continue
