@@ -442,6 +442,9 @@ func TestAuditComparesTime(t *testing.T) {
 		{"the larger one", policy.Quota{Limit: 1}, func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.charged = .2, .1, .4, .4 }, "a/pod:y/GPU-a/reports[1001]"},
 		{"together", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) { a.rate, a.charged, w.together[gpuA] = .9, .5, .36 }, ""},
 		{"together for too little", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) { a.rate, a.charged, w.together[gpuA] = .9, .5, .34 }, "a/pod:x/GPU-a/reports[1000]"},
+		{"charged nothing while others ran together", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) { a.rate, w.together[gpuA] = .9, .9 }, "a/pod:x/GPU-a/reports[1000]"},
+		{"a session that says nothing of the GPU, while others ran together", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) { a.rate, a.aside, w.together[gpuA] = .9, true, .9 },
+			"a/pod:x/GPU-a/reports[1000]"},
 
 		{"4.9 points above the limit", policy.Quota{Limit: .5}, func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.charged = .5, .48, .049, .03 }, ""},
 		{"5.1 points above it", policy.Quota{Limit: .5}, func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.charged = .5, .48, .051, .03 }, "a/pod:x/GPU-a/compute[1000]"},

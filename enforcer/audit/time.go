@@ -49,7 +49,11 @@ func (t *auditedTenant) judgeWindow(g *auditedGPU, from, to reading, found *Audi
 	least, most := max(to.charged.least-from.charged.most, 0), to.charged.most-from.charged.least
 
 	// What suits the tenant is believed: together with others it may have had
-	// the whole GPU, and be charged its part.
+	// the whole GPU, and be charged its part. Whoever is charged nothing was not
+	// one of them: its launches do not arrive.
+	if most < trace*long {
+		together = 0
+	}
 	drift, bus := max(u.hooked-most-together, 0)/long, u.busy/long
 	t.drift, t.bus = &drift, &bus
 	if !g.governed {
