@@ -202,11 +202,13 @@ func quick(mode policy.Rung) policy.Steps {
 	return policy.Steps{Mode: mode, Confirm: 2, Of: 3, Hold: 4 * time.Second, Throttle: .5, Pause: []string{"broker", "freezer", "signal"}, Grace: 2 * time.Second}
 }
 
-// moves reports whether a process has had the GPU within the last half second.
-func (g *governed) moves(w *worker) bool {
-	now := monotonic()
-	return g.truth.of(w.cmd.Process.Pid).work(now-5e8, now) > 0
+// moved reports whether a process has had the GPU since then.
+func (g *governed) moved(w *worker, since int64) bool {
+	return g.truth.of(w.cmd.Process.Pid).work(since, monotonic()) > 0
 }
+
+// moves reports whether it has within the last half second.
+func (g *governed) moves(w *worker) bool { return g.moved(w, monotonic()-5e8) }
 
 // TestEnforcer has a greedy tenant on a simulated GPU, beside one whose part is
 // guaranteed and a program that no quota is for. A process of it goes around
@@ -250,7 +252,8 @@ func TestEnforcer(t *testing.T) {
 	if !g.moves(guaranteed) || !g.moves(third) {
 		t.Error("the guaranteed tenant or the ungoverned program stands still too")
 	}
-	on := poll(t, 20*time.Second, "it does not go on", func() bool { return g.moves(greedy) && g.moves(evader) })
+	since := monotonic()
+	on := poll(t, 20*time.Second, "it does not go on", func() bool { return g.moved(greedy, since) && g.moved(evader, since) })
 	fmt.Printf("evader reported after %v, paused %v later, still after %v (half a second of it is the look), went on after %v\n", found, paused, still, on)
 	evader.kill()
 	poll(t, 40*time.Second, "it does not come down", func() bool {
