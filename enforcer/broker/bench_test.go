@@ -19,7 +19,7 @@ import (
 // BenchmarkReserve is a round trip over the real socket: from a client that
 // blocks in recv as the hook does, and from one in Go.
 func BenchmarkReserve(b *testing.B) {
-	br := start(b, Options{}, func(br *Broker) { br.timing.perSession, br.timing.perUser = 1e9, 1e9 })
+	br := start(b, Options{}, func(br *Broker) { br.timing.perSession, br.timing.perOwner = 1e9, 1e9 })
 	trip := func(b *testing.B, send func(frame []byte), receive func() wire.Header) {
 		took := make([]time.Duration, 0, b.N)
 		b.ResetTimer()

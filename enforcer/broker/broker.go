@@ -64,24 +64,33 @@ type Options struct {
 	Turn       time.Duration // of one of two equal tenants, and of work that a process may queue otherwise; 0 is 10 ms
 	FailClosed bool          // without a broker, launches wait
 
-	MaxSessions int    // 0 is 12000
-	MaxPerUID   int    // 0 is 4096
+	// Owner names whoever a process belongs to: all processes of one owner share
+	// what one may have of the broker. It is given what the kernel says at the
+	// connection: ids and cgroup. nil: all of a user in a cgroup belong together.
+	// It may be called concurrently and must not block.
+	Owner func(f Facts) string
+
+	MaxSessions int    // those that have not read to their end included; 0 is 12000, or as many as the limit of descriptors allows
+	MaxPerPID   int    // 0 is 16
 	ProcFS      string // empty is /proc
 	Logger      *slog.Logger
 }
 
 // timing are the protocol's time limits and rates.
 type timing struct {
-	hello, beat, stale, flood, release, poll time.Duration
+	hello, beat, stale, flood, release, poll, behind time.Duration
 
-	perSession, perUser int // messages a second
-	maxGPUs             int
+	perSession, perOwner         int // messages a second
+	callsOfProcess, callsOfOwner int // connections a second
+	asks                         int // for statistics, of an owner, a second
+	doubt                        time.Duration
+	maxGPUs                      int
 }
 
 var defaults = timing{
 	hello: 2 * time.Second, beat: 250 * time.Millisecond, stale: 3 * time.Second, flood: 10 * time.Second,
-	release: 2 * time.Second, poll: 100 * time.Millisecond,
-	perSession: 2000, perUser: 20_000, maxGPUs: 64,
+	release: 2 * time.Second, poll: 100 * time.Millisecond, behind: time.Second,
+	perSession: 2000, perOwner: 20_000, callsOfProcess: 32, callsOfOwner: 256, asks: 20, doubt: time.Minute, maxGPUs: 64,
 }
 
 // heartbeat is how often a process is to send PING.
@@ -93,6 +102,7 @@ type Broker struct {
 	timing   timing
 	log      *slog.Logger
 	listener *net.UnixListener
+	door     *os.File // the listener's, to accept on: that one makes more of a connection than most are worth
 	policy   atomic.Pointer[Policy]
 	clock    clock
 	counters counters
@@ -101,11 +111,16 @@ type Broker struct {
 	ended    chan struct{} // closed when Run ends
 	tasks    sync.WaitGroup
 	pidfd    func(fd, pid int) (int, error)
-	reloads  sync.Mutex // so that sessions are judged one policy after the other
+	starved  atomic.Int64 // clock: when it last could not serve somebody for want of something; 0 never
+	said     atomic.Int64 // clock: when that was last told
+	back     atomic.Int64 // clock: when it last came, or came round again after it stood still
+	reloads  sync.Mutex   // so that sessions are judged one policy after the other
 
 	mu       sync.Mutex
-	sessions map[uint64]*session // connected, or gone with memory that is still charged
-	users    map[uint32]*user
+	sessions map[uint64]*session   // connected, or gone with memory that is still charged, or with something unread
+	silent   map[*session]struct{} // stale and without memory
+	callers  map[int]*caller
+	owners   map[string]*owner
 	gpus     map[[16]byte]*gpu
 	last     uint64 // session's number
 }
@@ -118,11 +133,14 @@ func New(o Options) (*Broker, error) {
 	}
 	o.Turn = orElse(o.Turn, 10*time.Millisecond)
 	o.InFlight, o.ProcFS = orElse(o.InFlight, 750*time.Microsecond), orElse(o.ProcFS, "/proc")
-	o.MaxSessions, o.MaxPerUID = orElse(o.MaxSessions, 12000), orElse(o.MaxPerUID, 4096)
+	o.MaxSessions, o.MaxPerPID = mostOf(orElse(o.MaxSessions, 12000)), orElse(o.MaxPerPID, 16)
+	if o.Owner == nil {
+		o.Owner = inNameOf
+	}
 	b := &Broker{
 		options: o, timing: defaults, log: orElse(o.Logger, slog.New(slog.DiscardHandler)), listener: o.Listener,
 		clock: newClock(), ended: make(chan struct{}), pidfd: peerPidfd,
-		sessions: map[uint64]*session{}, users: map[uint32]*user{}, gpus: map[[16]byte]*gpu{},
+		sessions: map[uint64]*session{}, silent: map[*session]struct{}{}, callers: map[int]*caller{}, owners: map[string]*owner{}, gpus: map[[16]byte]*gpu{},
 	}
 	b.policy.Store(&o.Policy)
 	// Numbers of sessions differ from those of the broker before, so that a
@@ -134,12 +152,18 @@ func New(o Options) (*Broker, error) {
 			return nil, err
 		}
 	}
+	if b.door, err = b.listener.File(); err != nil {
+		_ = b.listener.Close()
+		return nil, fmt.Errorf("prepare broker socket: %w", err)
+	}
 	if b.exits, err = newExits(); err != nil {
 		_ = b.listener.Close()
+		_ = b.door.Close()
 		return nil, err
 	}
 	if b.times, err = newTimetable(b); err != nil {
 		_ = b.listener.Close()
+		_ = b.door.Close()
 		_ = b.exits.Close()
 		return nil, err
 	}
@@ -189,6 +213,7 @@ func listen(path string) (*net.UnixListener, error) {
 // Close gives up a broker that is not going to Run.
 func (b *Broker) Close() {
 	_ = b.listener.Close()
+	_ = b.door.Close()
 	_ = b.exits.Close()
 	_ = b.times.alarm.Close()
 }
@@ -229,32 +254,72 @@ func (b *Broker) over() bool {
 	}
 }
 
-// accept takes connections until ctx ends.
+// accept takes connections until ctx ends. Who connects too often costs no
+// more than the look at who that is.
 func (b *Broker) accept(ctx context.Context) error {
+	raw, err := b.door.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("accept on broker socket: %w", err)
+	}
+	begun := b.clock.now() // with those who wait
 	for {
-		conn, err := b.listener.AcceptUnix()
+		var fd uintptr
+		var errno syscall.Errno
+		err := raw.Read(func(l uintptr) bool {
+			fd, _, errno = unix.RawSyscall6(unix.SYS_ACCEPT4, l, 0, 0, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+			if errno == unix.EAGAIN {
+				begun = 0
+				return false
+			}
+			return true
+		})
+		now := b.clock.now()
+		if begun == 0 {
+			begun = now
+		}
 		switch {
 		case ctx.Err() != nil:
-			if err == nil {
-				_ = conn.Close()
+			if err == nil && errno == 0 {
+				_ = unix.Close(int(fd))
 			}
 			return nil
-		case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.ENOBUFS):
+		case err != nil:
+			return fmt.Errorf("accept on broker socket: %w", err)
+		case starving(errno):
 			// Who waits stays in the kernel's queue until a descriptor is free.
-			b.counters.starved.Add(1)
+			b.starve(fmt.Errorf("accept on broker socket: %w", errno))
 			select {
 			case <-ctx.Done():
 			case <-time.After(b.timing.poll):
 			}
 			continue
-		case errors.Is(err, syscall.ECONNABORTED):
+		case errno == unix.ECONNABORTED || errno == unix.EINTR:
 			continue
-		case err != nil:
-			return fmt.Errorf("accept on broker socket: %w", err)
+		case errno != 0:
+			return fmt.Errorf("accept on broker socket: %w", errno)
 		}
-		b.tasks.Add(1)
-		go b.serve(conn)
+		if now-begun > b.timing.behind {
+			begun = now
+			b.starve(errBehind)
+		}
+		b.meet(int(fd), now)
 	}
+}
+
+// meet begins to serve a connection.
+func (b *Broker) meet(fd int, now time.Duration) {
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	switch {
+	case err != nil:
+		b.turnAway(fd, refuse(wire.CodeDenied, fmt.Errorf("ask who connected: %w", err)))
+	case !b.calls(int(cred.Pid), now):
+		b.counters.count(0, int(wire.CodeLimit)) // and no answer, which would cost as much as all the rest
+	default:
+		b.tasks.Add(1)
+		go b.serve(fd, cred)
+		return
+	}
+	_ = unix.Close(fd)
 }
 
 // beat tells all pages that the broker lives, and finds who fell silent.
@@ -262,6 +327,7 @@ func (b *Broker) beat(ctx context.Context) error {
 	ticker := time.NewTicker(b.timing.beat)
 	defer ticker.Stop()
 	var all []*session
+	var last, swept time.Duration
 	for {
 		select {
 		case <-ctx.Done():
@@ -275,6 +341,13 @@ func (b *Broker) beat(ctx context.Context) error {
 		}
 		b.mu.Unlock()
 		now := b.clock.now()
+		if now-last > b.timing.stale { // it begins, or stood still: processes took it for dead
+			b.back.Store(int64(now))
+		}
+		if last = now; now-swept > b.timing.flood {
+			swept = now
+			b.sweep(now)
+		}
 		for _, s := range all {
 			s.beat(now)
 		}

@@ -191,7 +191,7 @@ func TestSilentClient(t *testing.T) {
 }
 
 func TestSlowClient(t *testing.T) {
-	b := start(t, Options{}, func(b *Broker) { b.timing.perSession, b.timing.perUser = 1e8, 1e8 })
+	b := start(t, Options{}, func(b *Broker) { b.timing.perSession, b.timing.perOwner = 1e8, 1e8 })
 	c := dial(t, b, "a", 1)
 	eventually(t, "who reads nothing is dropped", func() bool {
 		_, _ = c.conn.Write(c.frame(wire.TypePing, nil))
@@ -240,7 +240,7 @@ func TestBooksAreNotLost(t *testing.T) {
 }
 
 func TestLimitsOfSessions(t *testing.T) {
-	b := start(t, Options{MaxSessions: 3, MaxPerUID: 2}, nil)
+	b := start(t, Options{MaxSessions: 3, MaxPerPID: 2}, nil)
 	first := dial(t, b, "a", 1)
 	dial(t, b, "b", 1)
 	c := connect(t, b.options.Socket)

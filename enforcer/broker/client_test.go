@@ -59,10 +59,12 @@ func start(tb testing.TB, o Options, change func(*Broker)) *Broker {
 	if o.Policy == nil {
 		o.Policy = book{}
 	}
+	o.MaxPerPID = orElse(o.MaxPerPID, 1<<20) // a test is one process
 	b, err := New(o)
 	if err != nil {
 		tb.Fatal(err)
 	}
+	b.timing.callsOfProcess, b.timing.callsOfOwner = 1e6, 1e6
 	if change != nil {
 		change(b)
 	}

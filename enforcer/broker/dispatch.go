@@ -28,6 +28,9 @@ var (
 	refusedRate    = &refusal{wire.CodeLimit, "too many messages", false}
 	refusedChild   = &refusal{wire.CodeDenied, "this session is of another process", false}
 	refusedMany    = &refusal{wire.CodeLimit, "too many reservations", false}
+	refusedTwice   = &refusal{wire.CodeGPU, "a GPU is named twice", true}
+	refusedUnread  = &refusal{wire.CodeLimit, "the statistics before were not read", false}
+	refusedAsks    = &refusal{wire.CodeLimit, "statistics are asked for too often", false}
 	refusedGPU     = &refusal{wire.CodeGPU, "no such GPU in this session", false}
 )
 
@@ -120,14 +123,18 @@ func (s *session) check(m *mail, h wire.Header, err error, now time.Duration) *r
 	return nil
 }
 
-// limit takes a message from the session's and the user's rate. The books'
-// messages are taken late rather than never.
+// limit takes a message from the session's rate and its owner's. What is beyond
+// the owner's is only dealt with late: others may have used that up. Beyond the
+// session's own the books' messages are late, and the rest is refused.
 func (s *session) limit(h wire.Header, now time.Duration) *refusal {
 	t := &s.b.timing
-	if s.rate.take(now, t.perSession) && s.user.rate.take(now, t.perUser) {
+	if s.pause = min(s.owner.rate.owe(now, t.perOwner), time.Second); s.pause > 0 {
+		s.b.counters.slowed.Add(1)
+	}
+	if s.rate.take(now, t.perSession) {
 		return nil
 	}
-	s.pause = time.Second / time.Duration(t.perSession)
+	s.pause = max(s.pause, time.Second/time.Duration(t.perSession))
 	s.b.counters.slowed.Add(1)
 	if h.Type.Known() && operations[h.Type].books {
 		return nil

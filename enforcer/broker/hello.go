@@ -3,6 +3,7 @@ package broker
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,9 +24,12 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 	if err != nil {
 		return refuse(wire.CodeTenant, err)
 	}
+	if twice(hello.UUID[:hello.GPUs]) {
+		return refusedTwice
+	}
 	descriptor, err := s.page.open(s.id)
 	if err != nil {
-		return refuse(wire.CodeLimit, err)
+		return s.b.want(err)
 	}
 	defer func() { _ = unix.Close(descriptor) }()
 	s.tenant, s.token, s.since = tenant, max(random(), 1), time.Now()
@@ -40,14 +44,22 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 		w.FailClosed = 1
 	}
 	copy(w.Tenant[:len(w.Tenant)-1], tenant)
-	s.b.counters.count(h.Type, ok)
 	_ = s.conn.SetReadDeadline(time.Time{})
 	s.state.Store(int32(authenticated))
 	if s.b.policy.Load() != policy {
 		s.b.reload(s) // Reload may not have seen this session
 	}
-	s.fault = sendWith(fd, w.Append(wire.Header{Type: wire.TypeWelcome, Seq: h.Seq, Session: s.id}.Append(m.out[:0])), descriptor)
-	return nil
+	return s.hand(fd, h.Type, w.Append(wire.Header{Type: wire.TypeWelcome, Seq: h.Seq, Session: s.id}.Append(m.out[:0])), descriptor)
+}
+
+// twice reports whether a GPU is named twice: each has one seat.
+func twice(uuids [][16]byte) bool {
+	for i, uuid := range uuids {
+		if uuid != [16]byte{} && slices.Contains(uuids[:i], uuid) {
+			return true
+		}
+	}
+	return false
 }
 
 // sit reserves a seat on each of the session's GPUs and returns how many are
@@ -118,7 +130,7 @@ func (s *session) resume(hello *wire.Hello) {
 	case gone:
 		s.b.release(old, 0)
 	case mine:
-		_ = old.conn.Close()
+		old.hangUp()
 	}
 }
 
@@ -132,8 +144,10 @@ func (s *session) notice(text string) {
 // tell sends what nobody asked for.
 func (s *session) tell(h wire.Header, m interface{ Append([]byte) []byte }) {
 	h.Session = s.id
-	if err := sendOn(s.conn, m.Append(h.Append(nil))); errors.Is(err, errSlow) {
-		_ = s.conn.Close()
+	frame, sent := m.Append(h.Append(nil)), error(nil)
+	_ = s.raw.Control(func(fd uintptr) { sent = send(int(fd), frame) })
+	if errors.Is(sent, errSlow) {
+		s.hangUp()
 	}
 }
 

@@ -15,25 +15,29 @@ import (
 // errGone says that a process ended before the broker knew who it is.
 var errGone = errors.New("the process is gone")
 
-// peer returns who connected, as the kernel noted then, and a pidfd of it,
-// which the caller closes.
-func (b *Broker) peer(fd int) (Facts, int, error) {
-	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-	if err != nil {
-		return Facts{}, -1, fmt.Errorf("ask who connected: %w", err)
-	}
-	f := Facts{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid}
+// peer learns who connected, as the kernel noted then, and where that process
+// is now.
+func (b *Broker) peer(s *session, fd int, cred *unix.Ucred) (err error) {
+	f := &s.facts
+	f.PID, f.UID, f.GID = int(cred.Pid), cred.Uid, cred.Gid
 	if f.PID <= 0 {
-		return f, -1, errors.New("the process is not in the broker's pid namespace or below it")
+		return errors.New("the process is not in the broker's pid namespace or below it")
 	}
-	pidfd, err := b.pidfd(fd, f.PID)
+	// For who waited at systemd's socket: newer kernels decide at its connect.
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
+	s.pidfd, err = b.pidfd(fd, f.PID)
 	if errors.Is(err, unix.ENOPROTOOPT) {
-		pidfd, err = b.openPidfd(f)
+		s.pidfd, err = b.openPidfd(*f)
 	}
 	if err != nil {
-		return f, -1, fmt.Errorf("open pidfd of %d: %w", f.PID, err)
+		return fmt.Errorf("open pidfd of %d: %w", f.PID, err)
 	}
-	return f, pidfd, nil
+	cgroup, err := os.ReadFile(filepath.Join(b.options.ProcFS, strconv.Itoa(f.PID), "cgroup"))
+	if err != nil {
+		return fmt.Errorf("read cgroup of %d: %w", f.PID, err)
+	}
+	f.Cgroup = string(cgroup)
+	return nil
 }
 
 // peerPidfd asks the socket for the pidfd of who connected: Linux 6.5 knows.

@@ -1,8 +1,14 @@
 package broker
 
 import (
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/wire"
 )
 
 // A rate is a bucket of a second's messages, kept as the moment at which it
@@ -24,8 +30,204 @@ func (r *rate) take(now time.Duration, perSecond int) bool {
 	}
 }
 
-// A user is a uid's part of the broker.
-type user struct {
-	sessions int // guarded by the broker's mutex
-	rate     rate
+// owe takes one of perSecond in any case, and returns in how long it would have
+// been there: whoever waits for that keeps to the rate, in the order of asking.
+func (r *rate) owe(now time.Duration, perSecond int) time.Duration {
+	step := int64(time.Second) / int64(perSecond)
+	for {
+		old := r.at.Load()
+		next := max(old, int64(now-time.Second)) + step
+		if r.at.CompareAndSwap(old, next) {
+			return time.Duration(max(next-int64(now), 0))
+		}
+	}
+}
+
+// idle reports whether nothing was taken for a second.
+func (r *rate) idle(now time.Duration) bool { return r.at.Load() <= int64(now-time.Second) }
+
+// A caller is a PID's part of the broker. All but its rate is guarded by the
+// broker's mutex.
+type caller struct {
+	sessions int
+	calls    rate
+	refused  time.Duration // when it last could not have a session though it did nothing wrong; 0 never
+}
+
+// An owner is who processes belong to: what it has of the broker, all of them
+// have together. Its sessions are guarded by the broker's mutex.
+type owner struct {
+	sessions    int
+	calls, rate rate // connections and messages
+	asks        rate // for statistics
+}
+
+// inNameOf returns the owner of a process by who runs it and where.
+func inNameOf(f Facts) string { return fmt.Sprintf("%d %s", f.UID, f.Cgroup) }
+
+// caller returns a PID's part of the broker, whose mutex is locked.
+func (b *Broker) caller(pid int) *caller {
+	p := b.callers[pid]
+	if p == nil {
+		p = &caller{}
+		b.callers[pid] = p
+	}
+	return p
+}
+
+// calls reports whether a process may connect once more now.
+func (b *Broker) calls(pid int, now time.Duration) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.caller(pid).calls.take(now, b.timing.callsOfProcess)
+}
+
+// enter counts a session in. An owner has at most as many as are free: so
+// whoever takes all it can leaves as much to the others, and whoever has none
+// yet gets one. What a process can only have done itself is no excuse for being
+// without a session; see Refused.
+func (b *Broker) enter(s *session, name string) *refusal {
+	now := b.clock.now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p, o := b.caller(s.facts.PID), b.owners[name]
+	if o == nil {
+		o = &owner{}
+		b.owners[name] = o
+	}
+	switch {
+	case b.over():
+		return refuse(wire.CodeState, errors.New("the broker is about to end"))
+	case p.sessions >= b.options.MaxPerPID:
+		return refuse(wire.CodeLimit, fmt.Errorf("the process has %d sessions, those that it has not read to their end included", p.sessions))
+	case !o.calls.take(now, b.timing.callsOfOwner):
+		p.refused = now
+		return refuse(wire.CodeLimit, fmt.Errorf("the processes of its workload connect more than %d times a second", b.timing.callsOfOwner))
+	case !b.room(o):
+		p.refused = now
+		if free := b.options.MaxSessions - len(b.sessions); free > 0 {
+			return refuse(wire.CodeLimit, fmt.Errorf("its workload has %d sessions, and no more than these are free", o.sessions))
+		}
+		b.starve(fmt.Errorf("there are %d sessions", len(b.sessions)))
+		return refuse(wire.CodeLimit, fmt.Errorf("the broker has %d sessions", len(b.sessions)))
+	}
+	b.last++
+	s.id, s.caller, s.owner = b.last, p, o
+	b.sessions[s.id] = s
+	p.sessions++
+	o.sessions++
+	return nil
+}
+
+// room reports whether an owner may have one more session. Silent ones without
+// memory make room: nothing is lost with them. The broker's mutex is locked.
+func (b *Broker) room(o *owner) bool {
+	for s := range b.silent {
+		if o.sessions < b.options.MaxSessions-len(b.sessions) {
+			break
+		}
+		delete(b.silent, s)
+		s.moved = true // should it say meanwhile that it takes memory, that is not charged
+		s.hangUp()
+		if s.unread() == 0 { // else it counts until that is read
+			b.uncount(s)
+		}
+	}
+	return o.sessions < b.options.MaxSessions-len(b.sessions)
+}
+
+// uncount takes a session out. The broker's mutex is locked.
+func (b *Broker) uncount(s *session) {
+	if b.sessions[s.id] != s {
+		return
+	}
+	delete(b.sessions, s.id)
+	s.caller.sessions--
+	s.owner.sessions--
+}
+
+// sweep forgets the processes and owners that nothing is to be known of any
+// more.
+func (b *Broker) sweep(now time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for pid, p := range b.callers {
+		if p.sessions == 0 && p.calls.idle(now) && !b.lately(p.refused, now) {
+			delete(b.callers, pid)
+		}
+	}
+	for name, o := range b.owners {
+		if o.sessions == 0 && o.calls.idle(now) {
+			delete(b.owners, name)
+		}
+	}
+}
+
+// A fact of the last minute is held in favour of whoever it may have concerned.
+func (b *Broker) lately(at, now time.Duration) bool { return at != 0 && now-at < b.timing.doubt }
+
+// Refused reports whether a process may be without a session because of the
+// broker: in the last minute its limits refused the process, though that one
+// did nothing but belong to a workload that has too much, or it starved.
+func (b *Broker) Refused(pid int) bool {
+	now := b.clock.now()
+	if b.starves(now) {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := b.callers[pid]
+	return p != nil && b.lately(p.refused, now)
+}
+
+// Doubtful reports whether the broker's books may be wrong about anybody: in
+// the last minute it starved, or was not there.
+func (b *Broker) Doubtful() bool {
+	now := b.clock.now()
+	return b.starves(now) || b.lately(time.Duration(b.back.Load()), now)
+}
+
+// starves reports whether the broker starved in the last minute.
+func (b *Broker) starves(now time.Duration) bool {
+	return b.lately(time.Duration(b.starved.Load()), now)
+}
+
+// starve takes note that somebody could not be served for want of something,
+// and says so once a minute.
+func (b *Broker) starve(err error) {
+	b.counters.starved.Add(1)
+	now := b.clock.now()
+	b.starved.Store(int64(now))
+	if was := b.said.Load(); !b.lately(time.Duration(was), now) && b.said.CompareAndSwap(was, int64(now)) {
+		b.log.Error("the broker cannot serve everybody: for as long as that lasts nobody is found to go around the hook, and the ladder does no more than warn", "err", err)
+	}
+}
+
+// want refuses a message that cannot be answered for want of something.
+func (b *Broker) want(err error) *refusal {
+	if starving(err) {
+		b.starve(err)
+	}
+	return refuse(wire.CodeLimit, err)
+}
+
+// starving reports whether an error is a want of descriptors or memory.
+func starving(err error) bool {
+	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.ETOOMANYREFS} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// mostOf returns how many sessions there can be of those wanted: each takes two
+// descriptors, and may have two in flight, of which the kernel allows as many.
+func mostOf(want int) int {
+	const others = 256
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur > uint64(2*want+others) {
+		return want
+	}
+	return max((int(limit.Cur)-others)/2, 1)
 }

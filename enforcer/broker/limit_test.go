@@ -36,20 +36,23 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// TestRateOfUser has the sessions of a user share one rate.
-func TestRateOfUser(t *testing.T) {
-	b := start(t, Options{}, func(b *Broker) { b.timing.perUser = 50 })
+// TestRateOfOwner has one session of an owner use up what both may send: the
+// other is late, and is neither refused nor dropped for it.
+func TestRateOfOwner(t *testing.T) {
+	b := start(t, Options{}, func(b *Broker) { b.timing.perOwner, b.timing.flood = 200, 100*time.Millisecond })
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
-	refused := 0
-	for range 40 {
-		for _, x := range []*client{c, d} {
-			if typ, _ := x.ask(wire.TypePing, nil); typ == wire.TypeErr {
-				refused++
-			}
+	began := time.Now()
+	for range 400 {
+		c.send(wire.TypeUsage, &wire.Usage{})
+	}
+	for range 10 {
+		if typ, p := d.ask(wire.TypePing, nil); typ != wire.TypePong {
+			t.Fatalf("%s %q", typ, p)
 		}
 	}
-	if refused == 0 {
-		t.Error("80 messages passed at 50 a second")
+	c.sync()
+	if took := time.Since(began); took < 500*time.Millisecond || b.counters.slowed.Load() == 0 || b.counters.floods.Load() != 0 {
+		t.Errorf("410 messages at 200 a second took %v; %d were slowed, %d dropped", took, b.counters.slowed.Load(), b.counters.floods.Load())
 	}
 }
 
@@ -121,7 +124,7 @@ func TestReserveAllocatesNothing(t *testing.T) {
 	if raced {
 		t.Skip("the race detector allocates")
 	}
-	b := start(t, Options{}, func(b *Broker) { b.timing.perSession, b.timing.perUser, b.timing.beat = 1e9, 1e9, time.Hour })
+	b := start(t, Options{}, func(b *Broker) { b.timing.perSession, b.timing.perOwner, b.timing.beat = 1e9, 1e9, time.Hour })
 	c := dial(t, b, "a", 1)
 	file, err := c.conn.File()
 	if err != nil {

@@ -3,7 +3,6 @@ package broker
 import (
 	"errors"
 	"io"
-	"net"
 	"sync"
 	"unsafe"
 
@@ -78,16 +77,4 @@ func sent(err error) error {
 // sendWith sends a frame and a descriptor, which stays the caller's.
 func sendWith(fd int, frame []byte, descriptor int) error {
 	return sent(unix.Sendmsg(fd, frame, unix.UnixRights(descriptor), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL))
-}
-
-// sendOn sends a frame from another goroutine than the connection's.
-func sendOn(conn *net.UnixConn, frame []byte) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	if closed := raw.Control(func(fd uintptr) { err = send(int(fd), frame) }); closed != nil {
-		return closed
-	}
-	return err
 }

@@ -2,8 +2,7 @@ package broker
 
 import (
 	"errors"
-	"fmt"
-	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -16,7 +15,9 @@ import (
 
 // A state is where a session is in its life. A stale one fell silent: it gets
 // no turns and keeps its memory. A closing one is gone, and its memory is
-// charged until the driver has it back.
+// charged until the driver has it back. Of an unread one nothing is left but
+// what was sent to it: as long as nobody reads that or hangs up, it is in
+// flight on the broker's account.
 type state int32
 
 const (
@@ -26,10 +27,11 @@ const (
 	active                     // has spoken since
 	stale
 	closing
+	unread
 	states
 )
 
-var stateNames = [states]string{"connecting", "observing", "authenticated", "active", "stale", "closing"}
+var stateNames = [states]string{"connecting", "observing", "authenticated", "active", "stale", "closing", "unread"}
 
 // A session is a connection and what is known of its process. Its goroutine
 // reads; others write into its page, and to its socket without waiting.
@@ -37,11 +39,12 @@ type session struct {
 	b       *Broker
 	id      uint64
 	token   uint64 // 0 until WELCOME
-	conn    *net.UnixConn
+	conn    *os.File
 	raw     syscall.RawConn
 	facts   Facts
 	pidfd   int // see exits
-	user    *user
+	caller  *caller
+	owner   *owner
 	page    page
 	state   atomic.Int32
 	heard   atomic.Int64 // clock
@@ -72,18 +75,17 @@ var (
 	errFlood   = errors.New("asks too much")
 	errRefused = errors.New("was refused")
 	errBye     = errors.New("said bye")
+	errBehind  = errors.New("connections come faster than they can be taken")
 )
 
-// serve is the life of a connection.
-func (b *Broker) serve(conn *net.UnixConn) {
+// serve is the life of a connection, of a process as credentials have it.
+func (b *Broker) serve(fd int, cred *unix.Ucred) {
 	defer b.tasks.Done()
-	s, r := b.admit(conn)
-	if r != nil {
-		b.counters.count(0, int(r.code))
-		m := mails.Get().(*mail)
-		_ = sendOn(conn, m.refuse(wire.Header{}, r))
-		mails.Put(m)
-		_ = conn.Close()
+	s := &session{b: b, conn: os.NewFile(uintptr(fd), "session"), pidfd: -1}
+	s.raw, _ = s.conn.SyscallConn() // an open file has one
+	if r := b.admit(s, fd, cred); r != nil {
+		b.turnAway(fd, r)
+		_ = s.conn.Close()
 		return
 	}
 	err := s.read()
@@ -94,53 +96,37 @@ func (b *Broker) serve(conn *net.UnixConn) {
 	b.leave(s)
 }
 
-// admit makes a session of a connection, or says why not.
-func (b *Broker) admit(conn *net.UnixConn) (*session, *refusal) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return nil, refuse(wire.CodeDenied, err)
-	}
-	var facts Facts
-	var pidfd int
-	if closed := raw.Control(func(fd uintptr) {
-		// For who waited at systemd's socket: newer kernels decide at its connect.
-		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
-		facts, pidfd, err = b.peer(int(fd))
-	}); closed != nil || err != nil {
-		return nil, refuse(wire.CodeDenied, errors.Join(closed, err))
-	}
-	s := &session{b: b, conn: conn, raw: raw, facts: facts, pidfd: pidfd}
-	s.heard.Store(int64(b.clock.now()))
-	if r := b.enter(s); r != nil {
-		b.exits.drop(s)
-		return nil, r
-	}
-	if err := b.exits.add(s); err != nil {
-		b.leave(s)
-		return nil, refuse(wire.CodeDenied, err)
-	}
-	return s, nil
+// turnAway says on a connection why it becomes no session.
+func (b *Broker) turnAway(fd int, r *refusal) {
+	b.counters.count(0, int(r.code))
+	m := mails.Get().(*mail)
+	_ = send(fd, m.refuse(wire.Header{}, r))
+	mails.Put(m)
 }
 
-// enter counts a session in.
-func (b *Broker) enter(s *session) *refusal {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	u := orElse(b.users[s.facts.UID], &user{})
-	switch {
-	case b.over():
-		return refuse(wire.CodeState, errors.New("the broker is about to end"))
-	case len(b.sessions) >= b.options.MaxSessions:
-		return refuse(wire.CodeLimit, fmt.Errorf("the broker has %d sessions", b.options.MaxSessions))
-	case u.sessions >= b.options.MaxPerUID:
-		return refuse(wire.CodeLimit, fmt.Errorf("user %d has %d sessions", s.facts.UID, b.options.MaxPerUID))
+// admit finds out whose a connection is, and counts it, or says why not.
+func (b *Broker) admit(s *session, fd int, cred *unix.Ucred) *refusal {
+	s.heard.Store(int64(b.clock.now()))
+	err := b.peer(s, fd, cred)
+	if err == nil {
+		if r := b.enter(s, b.options.Owner(s.facts)); r != nil {
+			b.exits.drop(s)
+			return r
+		}
+		if err = b.exits.add(s); err != nil {
+			b.mu.Lock()
+			b.uncount(s)
+			b.mu.Unlock()
+		}
 	}
-	b.users[s.facts.UID] = u
-	u.sessions++
-	b.last++
-	s.user, s.id = u, b.last
-	b.sessions[s.id] = s
-	return nil
+	if err == nil {
+		return nil
+	}
+	b.exits.drop(s)
+	if starving(err) {
+		b.starve(err)
+	}
+	return refuse(wire.CodeDenied, err)
 }
 
 // read reads messages until the session ends, and says why it did.
@@ -165,7 +151,7 @@ func (s *session) read() error {
 // leave ends a session's part in everything but memory that is still held.
 func (b *Broker) leave(s *session) {
 	s.state.Store(int32(closing))
-	_ = s.conn.Close()
+	s.hangUp()
 	for _, t := range s.seats {
 		if t != nil {
 			t.gpu.do(func() {
@@ -186,6 +172,7 @@ func (b *Broker) leave(s *session) {
 	}
 	s.mu.Unlock()
 	b.mu.Lock()
+	delete(b.silent, s)
 	s.gone = true
 	exited, moved := s.exited, s.moved
 	b.mu.Unlock()
@@ -199,18 +186,30 @@ func (b *Broker) leave(s *session) {
 	}
 }
 
-// forget ends a session for good.
+// forget ends a session for good, once nothing that was sent to it is unread.
 func (b *Broker) forget(s *session) {
 	b.exits.drop(s)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.sessions[s.id] != s {
+	if b.sessions[s.id] == s && s.unread() > 0 {
+		s.state.Store(int32(unread))
 		return
 	}
-	delete(b.sessions, s.id)
-	if s.user.sessions--; s.user.sessions == 0 {
-		delete(b.users, s.facts.UID)
-	}
+	_ = s.conn.Close()
+	b.uncount(s)
+}
+
+// hangUp ends the connection, and with it the session. What was sent can be
+// read still.
+func (s *session) hangUp() {
+	_ = s.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+}
+
+// unread returns how much of what was sent the process has not read, in bytes
+// of the kernel's; 0 once it hung up.
+func (s *session) unread() (bytes int) {
+	_ = s.raw.Control(func(fd uintptr) { bytes, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+	return bytes
 }
 
 // exited is told that a session's process has ended, which ends the session
@@ -229,7 +228,7 @@ func (b *Broker) exited(id uint64) {
 	if gone {
 		b.release(s, b.clock.now()+b.timing.release)
 	} else {
-		_ = s.conn.Close()
+		s.hangUp()
 	}
 }
 
@@ -262,7 +261,7 @@ func (s *session) hear(now time.Duration) {
 	switch was := state(s.state.Load()); was {
 	case authenticated, stale:
 		if s.state.CompareAndSwap(int32(was), int32(active)) && was == stale {
-			s.quiet(false)
+			s.silence(false)
 		}
 	}
 }
@@ -271,6 +270,9 @@ func (s *session) hear(now time.Duration) {
 // in memory, and finds out whether it fell silent.
 func (s *session) beat(now time.Duration) {
 	was := state(s.state.Load())
+	if was == unread {
+		s.b.forget(s)
+	}
 	if was != authenticated && was != active && was != stale {
 		return
 	}
@@ -280,12 +282,21 @@ func (s *session) beat(now time.Duration) {
 		return
 	}
 	if s.state.CompareAndSwap(int32(was), int32(stale)) {
-		s.quiet(true)
+		s.silence(true)
 	}
 }
 
-// quiet tells the GPUs that a session fell silent or speaks again.
-func (s *session) quiet(quiet bool) {
+// silence tells the GPUs that a session fell silent or speaks again. While it
+// is silent and has no memory, it makes room for others.
+func (s *session) silence(quiet bool) {
+	s.mu.Lock()
+	memory := s.memory
+	s.mu.Unlock()
+	s.b.mu.Lock()
+	if delete(s.b.silent, s); quiet && !memory && !s.gone {
+		s.b.silent[s] = struct{}{}
+	}
+	s.b.mu.Unlock()
 	for _, t := range s.seats {
 		if t != nil {
 			t.gpu.do(func() { t.gpu.quiet(t, quiet) })

@@ -24,7 +24,7 @@ const (
 type counters struct {
 	requests  [wire.Types][wire.Codes + 1]atomic.Uint64 // by type, 0 unknown, and result
 	admission histogram
-	starved   atomic.Uint64 // accepts that found no descriptor
+	starved   atomic.Uint64 // times that something was wanting, see Broker.starve
 	slowed    atomic.Uint64 // messages beyond a rate
 	slow      atomic.Uint64 // sessions dropped because they do not read
 	floods    atomic.Uint64 // sessions dropped because they ask too much
@@ -80,6 +80,7 @@ func (h *histogram) read() wire.Durations {
 // to look at each session, and looks at each GPU once.
 func (b *Broker) Stats() wire.Stats {
 	all := wire.Stats{Sessions: map[string]int{}, Admission: b.counters.admission.read(), Requests: b.counters.read()}
+	all.Starved = b.starves(b.clock.now())
 	all.Faults = map[string]uint64{
 		"slow": b.counters.slow.Load(), "flood": b.counters.floods.Load(),
 		"slowed": b.counters.slowed.Load(), "starved": b.counters.starved.Load(),
@@ -178,10 +179,15 @@ func (s *session) stats(fd int, m *mail, h wire.Header, _ []byte) *refusal {
 	if s.state.CompareAndSwap(int32(connecting), int32(observing)) {
 		_ = s.conn.SetReadDeadline(time.Time{})
 	}
-	s.b.counters.count(h.Type, ok)
+	switch {
+	case s.unread() > 0:
+		return refusedUnread
+	case !s.owner.asks.take(s.b.clock.now(), s.b.timing.asks):
+		return refusedAsks
+	}
 	file, err := memfd("gpusteward-stats")
 	if err != nil {
-		return refuse(wire.CodeLimit, err)
+		return s.b.want(err)
 	}
 	out := os.NewFile(uintptr(file), "gpusteward-stats")
 	defer func() { _ = out.Close() }()
@@ -195,6 +201,18 @@ func (s *session) stats(fd int, m *mail, h wire.Header, _ []byte) *refusal {
 	if err != nil {
 		return refuse(wire.CodeLimit, err)
 	}
-	s.fault = sendWith(fd, wire.Header{Type: wire.TypeStatsReply, Seq: h.Seq, Session: s.id}.Append(m.out[:0]), file)
+	return s.hand(fd, h.Type, wire.Header{Type: wire.TypeStatsReply, Seq: h.Seq, Session: s.id}.Append(m.out[:0]), file)
+}
+
+// hand answers a message with a frame and a descriptor, which stays the
+// caller's. For want of another, or where too many are in flight, the session
+// ends.
+func (s *session) hand(fd int, t wire.Type, frame []byte, descriptor int) *refusal {
+	err := sendWith(fd, frame, descriptor)
+	if starving(err) {
+		return s.b.want(err)
+	}
+	s.b.counters.count(t, ok)
+	s.fault = err
 	return nil
 }

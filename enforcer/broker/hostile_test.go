@@ -1,0 +1,525 @@
+package broker
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/wire"
+)
+
+// TestStranger is no test but a process that means harm, or a broker that has
+// no rights: the test binary runs itself with GS_STRANGER set to what it does.
+// It says what it managed, and ends with its stdin.
+func TestStranger(t *testing.T) {
+	what, path := os.Getenv("GS_STRANGER"), os.Getenv("GS_SOCKET")
+	n, _ := strconv.Atoi(os.Getenv("GS_TIMES"))
+	switch what {
+	case "":
+		t.Skip("run by the other tests")
+	case "broker":
+		serveAlone(t, path, n)
+		return
+	case "unread", "statistics":
+		fmt.Println(leaveUnread(path, n, what == "statistics"))
+	case "idle":
+		fmt.Println(idle(t, path, n))
+	case "connect":
+		fmt.Println(connectOn(path, n))
+	case "hoard":
+		fmt.Println(hoard(n))
+	case "flood":
+		fmt.Println(flood(t, path, n))
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// serveAlone is a broker that may have n descriptors, and is nobody that the
+// kernel makes an exception for. It answers each line of stdin with whether it
+// starved and is to be doubted.
+func serveAlone(t *testing.T, path string, n int) {
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(n), Max: uint64(n)}); err != nil {
+		t.Fatal(err)
+	}
+	b, err := New(Options{Socket: path, Policy: book{}, Observer: func(uint32) bool { return true }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.timing.stale, b.timing.doubt = time.Second, 2*time.Second
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx) }()
+	fmt.Println("listens")
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		fmt.Println(b.Stats().Starved, b.Doubtful())
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// opens connects to a broker without anything that would close the socket
+// again; -1 where that fails.
+func opens(path string) int {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		_ = unix.Close(fd)
+		return -1
+	}
+	return fd
+}
+
+// leaveUnread opens n connections on each of which the broker sends a descriptor
+// that nobody takes, and leaves them there. It returns how many took it all.
+func leaveUnread(path string, n int, statistics bool) (all int) {
+	c := &client{}
+	for range n {
+		fd := opens(path)
+		if fd < 0 {
+			continue
+		}
+		message := c.frame(wire.TypeHello, hello("hostile", 1))
+		if statistics {
+			message = c.frame(wire.TypeStats, nil)
+		}
+		_, err := unix.Write(fd, message)
+		if statistics {
+			for range 9 {
+				_, _ = unix.Write(fd, message)
+			}
+		}
+		if _, bye := unix.Write(fd, c.frame(wire.TypeBye, nil)); err == nil && bye == nil {
+			all++
+		}
+	}
+	return all
+}
+
+// idle opens n sessions that speak as often as they must. It returns how many
+// it got.
+func idle(t *testing.T, path string, n int) int {
+	var all []*client
+	for range n {
+		c := connect(t, path)
+		_, _ = c.conn.Write(c.frame(wire.TypeHello, hello("hostile", 1))) // it may have been turned away already
+		h, _, err := c.next(patience)
+		if err != nil || h.Type != wire.TypeWelcome {
+			c.close()
+			continue
+		}
+		c.session = h.Session
+		_ = unix.Close(c.fd)
+		c.fd = -1
+		all = append(all, c)
+	}
+	go func() {
+		for range time.Tick(time.Second) {
+			for _, c := range all {
+				_, _ = c.conn.Write(c.frame(wire.TypePing, nil))
+				_, _, _ = c.next(patience)
+			}
+		}
+	}()
+	return len(all)
+}
+
+// connectOn connects n times and returns how often that came to an end at once.
+func connectOn(path string, n int) (closed int) {
+	c := client{}
+	for range n {
+		fd := opens(path)
+		if fd < 0 {
+			continue
+		}
+		_, err := unix.Write(fd, c.frame(wire.TypeHello, hello("hostile", 1)))
+		in := make([]byte, wire.FrameMax)
+		if read, lost := unix.Read(fd, in); err != nil || lost != nil || read == 0 {
+			closed++
+		}
+		_ = unix.Close(fd)
+	}
+	return closed
+}
+
+// hoard keeps n descriptors in flight, on the account of its user.
+func hoard(n int) (all int) {
+	for range n / 10 {
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return all
+		}
+		for range 10 {
+			if unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(0), nil, unix.MSG_DONTWAIT) == nil {
+				all++
+			}
+		}
+	}
+	return all
+}
+
+// flood asks over n sessions as fast as it is answered.
+func flood(t *testing.T, path string, n int) (all int) {
+	for range n {
+		c := connect(t, path)
+		c.send(wire.TypeHello, hello("hostile", 1))
+		if h, _, err := c.next(patience); err != nil || h.Type != wire.TypeWelcome {
+			continue
+		} else {
+			c.session = h.Session
+		}
+		all++
+		go func() {
+			for {
+				if _, err := c.conn.Write(c.frame(wire.TypePing, nil)); err != nil {
+					return
+				}
+				if _, _, err := c.next(patience); err != nil && !errors.Is(err, wire.ErrFrame) {
+					return
+				}
+			}
+		}()
+	}
+	return all
+}
+
+// A stranger is a process that TestStranger is.
+type stranger struct {
+	*exec.Cmd
+	in  io.Writer
+	out *bufio.Scanner
+}
+
+// strange runs TestStranger as a user, in a cgroup where that is not empty.
+func strange(t *testing.T, what, path string, times, uid int, cgroup string) *stranger {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can be others")
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestStranger$") // which others may run wherever it is
+	cmd.Env = append(os.Environ(), "GS_STRANGER="+what, "GS_SOCKET="+path, fmt.Sprintf("GS_TIMES=%d", times))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	if cgroup != "" {
+		dir, err := os.Open(cgroup)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dir.Close()
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
+	}
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return &stranger{cmd, in, bufio.NewScanner(out)}
+}
+
+// says returns the next line.
+func (s *stranger) says(t *testing.T) string {
+	t.Helper()
+	if !s.out.Scan() {
+		t.Fatalf("it ended: %v", s.out.Err())
+	}
+	return s.out.Text()
+}
+
+// says returns the next line as a number.
+func (s *stranger) number(t *testing.T) int {
+	t.Helper()
+	n, err := strconv.Atoi(s.says(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// open returns a path for a socket that everybody may reach.
+func open(t *testing.T) string {
+	t.Helper()
+	path := socket(t)
+	if err := os.Chmod(filepath.Dir(path), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// group makes a cgroup for the test, below the unified hierarchy.
+func group(t *testing.T, name string) string {
+	t.Helper()
+	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err != nil {
+			continue
+		}
+		dir := filepath.Join(root, fmt.Sprintf("%s-%d.service", name, os.Getpid()))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Skipf("no cgroup can be made: %v", err)
+		}
+		t.Cleanup(func() { eventually(t, dir+" is empty", func() bool { return os.Remove(dir) == nil }) })
+		return dir
+	}
+	t.Skip("no unified hierarchy of cgroups")
+	return ""
+}
+
+// TestUnread has a user leave thousands of descriptors unread: they are in
+// flight on the broker's account, of which the kernel allows so many. All
+// others are served.
+func TestUnread(t *testing.T) {
+	for _, what := range []string{"unread", "statistics"} {
+		t.Run(what, func(t *testing.T) {
+			path := open(t)
+			b := strange(t, "broker", path, 1000, 4711, "")
+			if line := b.says(t); line != "listens" {
+				t.Fatal(line)
+			}
+			var hostile []*stranger
+			for i := range 4 {
+				hostile = append(hostile, strange(t, what, path, 400, 4712+i%2, ""))
+			}
+			took := 0
+			for _, h := range hostile {
+				took += h.number(t)
+			}
+			served := 0
+			for range 10 {
+				c := connect(t, path)
+				c.send(wire.TypeHello, hello("honest", 1))
+				if h, _, err := c.next(patience); err == nil && h.Type == wire.TypeWelcome {
+					served++
+				}
+				c.close()
+			}
+			fmt.Fprintln(b.in)
+			if said := b.says(t); served < 10 || strings.HasPrefix(said, "true") {
+				t.Errorf("%d were left unread, %d of 10 others were served; starved, doubtful: %s", took, served, said)
+			}
+		})
+	}
+}
+
+// TestHoard has another process of the broker's own user use up what may be in
+// flight. Whoever cannot be served is told so, and the broker says it.
+func TestHoard(t *testing.T) {
+	path := open(t)
+	b := strange(t, "broker", path, 300, 4711, "")
+	b.says(t)
+	h := strange(t, "hoard", path, 600, 4711, "")
+	if n := h.number(t); n != 600 {
+		t.Fatalf("%d are in flight", n)
+	}
+	c := connect(t, path)
+	c.send(wire.TypeHello, hello("honest", 1))
+	c.refused(wire.CodeLimit)
+	c.gone()
+	fmt.Fprintln(b.in)
+	if said := b.says(t); said != "true true" {
+		t.Errorf("starved, doubtful: %s", said)
+	}
+	_ = h.Process.Kill()
+	_ = h.Wait()
+	connect(t, path).hello(wire.TypeHello, hello("honest", 1))
+	eventually(t, "it is well", func() bool { fmt.Fprintln(b.in); return b.says(t) == "false false" })
+}
+
+// TestAway stops a broker for longer than processes wait for its heart: it is
+// to be doubted for a while, as at its start.
+func TestAway(t *testing.T) {
+	b := strange(t, "broker", open(t), 300, 4711, "")
+	b.says(t)
+	doubtful := func() bool { fmt.Fprintln(b.in); return b.says(t) == "false true" }
+	eventually(t, "it is doubted", doubtful)
+	eventually(t, "it is not", func() bool { return !doubtful() })
+	_ = b.Process.Signal(unix.SIGSTOP)
+	time.Sleep(1200 * time.Millisecond) // it is dead for so long
+	_ = b.Process.Signal(unix.SIGCONT)
+	eventually(t, "it is doubted again", doubtful)
+}
+
+// TestSharesOfSessions has users take all the sessions that they can get. Each can have
+// as many as are free, and who comes late gets in; root in one cgroup is
+// another than root in the next.
+func TestSharesOfSessions(t *testing.T) {
+	b := start(t, Options{Socket: open(t), MaxSessions: 120}, nil)
+	for _, hostile := range []struct {
+		uid    int
+		cgroup string
+		want   int
+	}{{4711, "", 60}, {4712, "", 30}, {0, group(t, "a"), 15}, {0, group(t, "b"), 8}} {
+		if n := strange(t, "idle", b.options.Socket, 100, hostile.uid, hostile.cgroup).number(t); n != hostile.want {
+			t.Errorf("user %d in %q has %d sessions, want %d", hostile.uid, hostile.cgroup, n, hostile.want)
+		}
+	}
+	c := dial(t, b, "a", 1)
+	if b.Refused(os.Getpid()) || b.Stats().Starved {
+		t.Error("who was served passes for refused")
+	}
+	for range 3 {
+		look(t, b, "a", 1)
+	}
+	last := connect(t, b.options.Socket)
+	last.refused(wire.CodeLimit)
+	last.gone()
+	if !b.Refused(os.Getpid()) || b.Refused(1) || b.Stats().Starved {
+		t.Error("who was refused does not pass for that, or others do")
+	}
+	c.sync()
+}
+
+// TestFull fills a broker to the last session.
+func TestFull(t *testing.T) {
+	b := start(t, Options{MaxSessions: 1}, nil)
+	c := dial(t, b, "a", 1)
+	d := connect(t, b.options.Socket)
+	d.refused(wire.CodeLimit)
+	if !b.Stats().Starved || !b.Refused(1) {
+		t.Error("nobody says that it is full")
+	}
+	c.sync()
+}
+
+// TestFewSessionsOfAProcess refuses a process more than a few: that is its own
+// doing.
+func TestFewSessionsOfAProcess(t *testing.T) {
+	b := start(t, Options{Socket: open(t), MaxPerPID: 16}, nil)
+	h := strange(t, "idle", b.options.Socket, 20, 4711, "")
+	if n := h.number(t); n != 16 {
+		t.Errorf("a process has %d sessions", n)
+	}
+	if b.Refused(h.Process.Pid) {
+		t.Error("a process that has all that it may have passes for refused")
+	}
+	if n := strange(t, "idle", b.options.Socket, 1, 4711, "").number(t); n != 1 {
+		t.Error("another of its user is refused")
+	}
+}
+
+// TestCalls has a process connect again and again: it is served so often in a
+// second, and others always; a workload with many that do so is served less,
+// and who of it is refused for that has done nothing.
+func TestCalls(t *testing.T) {
+	b := start(t, Options{Socket: open(t)}, func(b *Broker) { b.timing.callsOfProcess, b.timing.callsOfOwner = 5, 8 })
+	began := time.Now()
+	h := strange(t, "connect", b.options.Socket, 100, 4711, "")
+	if n := h.number(t); n < 100-5*int(time.Since(began)/time.Second+2) {
+		t.Errorf("%d of 100 connections were turned away", n)
+	}
+	if b.Refused(h.Process.Pid) {
+		t.Error("it passes for refused")
+	}
+	dial(t, b, "a", 1)
+	refused := strange(t, "idle", b.options.Socket, 1, 4711, "")
+	for refused.number(t) == 1 && time.Since(began) < patience {
+		refused = strange(t, "idle", b.options.Socket, 1, 4711, "")
+	}
+	if !b.Refused(refused.Process.Pid) {
+		t.Error("one of a workload that connects too often does not pass for refused")
+	}
+}
+
+// TestSilentMakeRoom has sessions that fell silent go first when there is no
+// room, but those with memory.
+func TestSilentMakeRoom(t *testing.T) {
+	b := start(t, Options{Socket: open(t), MaxSessions: 8}, func(b *Broker) { b.timing.beat, b.timing.stale = 5*time.Millisecond, 300*time.Millisecond })
+	rich := dial(t, b, "a", 1)
+	rich.take(5)
+	var poor []*client
+	for range 3 {
+		poor = append(poor, dial(t, b, "a", 1))
+	}
+	eventually(t, "all are silent", func() bool { return b.Stats().Sessions["stale"] == 4 })
+	poor[0].sync() // speaks again
+	dial(t, b, "a", 1).sync()
+	gone := 0
+	for _, c := range poor[1:] {
+		if _, _, err := c.next(100 * time.Millisecond); errors.Is(err, io.EOF) {
+			gone++
+		}
+	}
+	rich.sync()
+	poor[0].sync()
+	if used := b.tenant("a").MemoryUsed; gone != 1 || used != 5 {
+		t.Errorf("%d silent sessions made room for one, and there are %d bytes of 5", gone, used)
+	}
+}
+
+// TestUnreadCounts has a session that ended count until what was sent to it is
+// read, or its process hangs up.
+func TestUnreadCounts(t *testing.T) {
+	b := start(t, Options{MaxPerPID: 2}, func(b *Broker) { b.timing.beat = 5 * time.Millisecond })
+	leave := func() *client {
+		c := connect(t, b.options.Socket)
+		c.send(wire.TypeHello, hello("a", 1))
+		c.send(wire.TypeBye, nil)
+		return c
+	}
+	c, d := leave(), leave()
+	sessions := func() int {
+		n := b.Stats().Sessions
+		return n["authenticated"] + n["active"] + n["closing"] + n["unread"]
+	}
+	eventually(t, "both have ended", func() bool { return b.Stats().Sessions["unread"] == 2 })
+	connect(t, b.options.Socket).refused(wire.CodeLimit)
+	c.close()
+	eventually(t, "one counts", func() bool { return sessions() == 1 })
+	if h, _ := d.receive(); h.Type != wire.TypeWelcome {
+		t.Error(h.Type)
+	}
+	d.gone()
+	eventually(t, "none counts", func() bool { return sessions() == 0 })
+	dial(t, b, "a", 1)
+}
+
+// TestUnreadStatistics asks again before the answer is read, and too often.
+func TestUnreadStatistics(t *testing.T) {
+	b := start(t, Options{}, func(b *Broker) { b.timing.asks = 2 })
+	c := connect(t, b.options.Socket)
+	for range 2 {
+		c.send(wire.TypeStats, nil)
+	}
+	if h, _ := c.receive(); h.Type != wire.TypeStatsReply {
+		t.Error(h.Type)
+	}
+	c.refused(wire.CodeLimit)
+	for range 3 {
+		c.send(wire.TypeStats, nil)
+		if h, p := c.receive(); h.Type == wire.TypeErr {
+			return
+		} else if h.Type != wire.TypeStatsReply {
+			t.Fatalf("%s %q", h.Type, p)
+		}
+	}
+	t.Error("statistics are given at will")
+}
+
+// TestTwice names a GPU twice in one HELLO.
+func TestTwice(t *testing.T) {
+	b := start(t, Options{}, nil)
+	c := connect(t, b.options.Socket)
+	c.send(wire.TypeHello, hello("a", 1, 2, 1))
+	c.refused(wire.CodeGPU)
+	c.gone()
+}
