@@ -63,6 +63,7 @@ type Options struct {
 	InFlight   time.Duration // of work that a process may queue beside one whose launches must not wait; 0 is 750 us
 	Turn       time.Duration // of one of two equal tenants, and of work that a process may queue otherwise; 0 is 10 ms
 	FailClosed bool          // without a broker, launches wait
+	Doubt      time.Duration // for how long after it starved, was away or refused a process that is held in favour of whoever it concerns; 0 is a minute
 
 	// Owner names whoever a process belongs to: all processes of one owner share
 	// what one may have of the broker. It is given what the kernel says at the
@@ -83,14 +84,13 @@ type timing struct {
 	perSession, perOwner         int // messages a second
 	callsOfProcess, callsOfOwner int // connections a second
 	asks                         int // for statistics, of an owner, a second
-	doubt                        time.Duration
 	maxGPUs                      int
 }
 
 var defaults = timing{
 	hello: 2 * time.Second, beat: 250 * time.Millisecond, stale: 3 * time.Second, flood: 10 * time.Second,
 	release: 2 * time.Second, poll: 100 * time.Millisecond, behind: time.Second,
-	perSession: 2000, perOwner: 20_000, callsOfProcess: 32, callsOfOwner: 256, asks: 20, doubt: time.Minute, maxGPUs: 64,
+	perSession: 2000, perOwner: 20_000, callsOfProcess: 32, callsOfOwner: 256, asks: 20, maxGPUs: 64,
 }
 
 // heartbeat is how often a process is to send PING.
@@ -133,6 +133,7 @@ func New(o Options) (*Broker, error) {
 	}
 	o.Turn = orElse(o.Turn, 10*time.Millisecond)
 	o.InFlight, o.ProcFS = orElse(o.InFlight, 750*time.Microsecond), orElse(o.ProcFS, "/proc")
+	o.Doubt = orElse(o.Doubt, time.Minute)
 	o.MaxSessions, o.MaxPerPID = mostOf(orElse(o.MaxSessions, 12000)), orElse(o.MaxPerPID, 16)
 	if o.Owner == nil {
 		o.Owner = inNameOf

@@ -53,11 +53,11 @@ func serveAlone(t *testing.T, path string, n int) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(n), Max: uint64(n)}); err != nil {
 		t.Fatal(err)
 	}
-	b, err := New(Options{Socket: path, Policy: book{}, Observer: func(uint32) bool { return true }})
+	b, err := New(Options{Socket: path, Policy: book{}, Observer: func(uint32) bool { return true }, Doubt: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.timing.stale, b.timing.doubt = time.Second, 2*time.Second
+	b.timing.stale = time.Second
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- b.Run(ctx) }()

@@ -163,11 +163,12 @@ func (b *Broker) sweep(now time.Duration) {
 	}
 }
 
-// A fact of the last minute is held in favour of whoever it may have concerned.
-func (b *Broker) lately(at, now time.Duration) bool { return at != 0 && now-at < b.timing.doubt }
+// lately reports whether something was so short a time ago that it is held in
+// favour of whoever it may have concerned.
+func (b *Broker) lately(at, now time.Duration) bool { return at != 0 && now-at < b.options.Doubt }
 
 // Refused reports whether a process may be without a session because of the
-// broker: in the last minute its limits refused the process, though that one
+// broker: of late its limits refused the process, though that one
 // did nothing but belong to a workload that has too much, or it starved.
 func (b *Broker) Refused(pid int) bool {
 	now := b.clock.now()
@@ -180,20 +181,20 @@ func (b *Broker) Refused(pid int) bool {
 	return p != nil && b.lately(p.refused, now)
 }
 
-// Doubtful reports whether the broker's books may be wrong about anybody: in
-// the last minute it starved, or was not there.
+// Doubtful reports whether the broker's books may be wrong about anybody: of
+// late it starved, or was not there.
 func (b *Broker) Doubtful() bool {
 	now := b.clock.now()
 	return b.starves(now) || b.lately(time.Duration(b.back.Load()), now)
 }
 
-// starves reports whether the broker starved in the last minute.
+// starves reports whether the broker starved of late.
 func (b *Broker) starves(now time.Duration) bool {
 	return b.lately(time.Duration(b.starved.Load()), now)
 }
 
 // starve takes note that somebody could not be served for want of something,
-// and says so once a minute.
+// and says so, but not each time.
 func (b *Broker) starve(err error) {
 	b.counters.starved.Add(1)
 	now := b.clock.now()

@@ -152,6 +152,24 @@ func (p *Policy) Whose(f broker.Facts, w *host.Workload) string {
 	return DefaultTenant
 }
 
+// Owner names whoever a process belongs to by its cgroup: a pod, container,
+// Slurm job, user, or a user within a unit. What is nested in one of them is the
+// same, so that nobody becomes many by making cgroups or job steps.
+func Owner(f broker.Facts) string {
+	w := host.ParseCgroup(f.Cgroup, int(f.UID))
+	switch user, _, nested := strings.Cut(w.Key, "/"); {
+	case w.PodUID != "":
+		return host.KindPod + ":" + w.PodUID
+	case w.Job != "":
+		return host.KindSlurm + ":" + w.Job
+	case w.Kind == host.KindUnit:
+		return fmt.Sprintf("%s:%d", w.Key, f.UID)
+	case w.Kind == host.KindContainer && nested: // below user.slice names are the user's own
+		return host.KindUser + strings.TrimPrefix(user, host.KindContainer)
+	}
+	return w.Key
+}
+
 // allows reports whether a process may be of a tenant: of one without
 // selectors everybody may.
 func (p *Policy) allows(tenant int, s *subject) bool {

@@ -324,3 +324,26 @@ func TestGuaranteesThatMeetOnOneGPUAreToldOf(t *testing.T) {
 		t.Errorf("it is said %d times: %s", n, &log)
 	}
 }
+
+// TestOwner has processes belong to whom their cgroup says, whatever they made
+// below it.
+func TestOwner(t *testing.T) {
+	id := strings.Repeat("ab", 32)
+	pod := "/kubepods.slice/kubepods-pod01234567_89ab_cdef_0123_456789abcdef.slice/"
+	for cgroup, want := range map[string]string{
+		"/": "user:7",
+		"/user.slice/user-9.slice/user@9.service/app.slice/a.service":      "user:9",
+		"/user.slice/user-9.slice/user@9.service/docker-" + id + ".scope":  "user:9",
+		"/system.slice/docker-" + id + ".scope":                            "container:" + id,
+		"/system.slice/docker-" + id + ".scope/system.slice/other.service": "container:" + id,
+		"/system.slice/hub.service":                                        "unit:hub.service:7",
+		"/system.slice/slurmstepd.scope/job_12/step_3/user/task_0":         "slurm:12",
+		"/system.slice/slurmstepd.scope/job_12/step_4":                     "slurm:12",
+		pod + "cri-containerd-" + id + ".scope":                            "pod:01234567-89ab-cdef-0123-456789abcdef",
+		pod + "cri-containerd-" + strings.Repeat("cd", 32) + ".scope/x":    "pod:01234567-89ab-cdef-0123-456789abcdef",
+	} {
+		if got := Owner(broker.Facts{UID: 7, Cgroup: "0::" + cgroup + "\n"}); got != want {
+			t.Errorf("%s is %s's, want %s", cgroup, got, want)
+		}
+	}
+}

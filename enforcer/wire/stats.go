@@ -8,8 +8,8 @@ type Stats struct {
 	Hooks     []HookStats       `json:"hooks"`    // those that sessions run
 	Requests  []RequestStats    `json:"requests"` // by operation and result
 	Admission Durations         `json:"admission"`
-	Faults    map[string]uint64 `json:"faults"` // by kind: slow and flood, for which sessions were dropped, starved of descriptors, ...
-	Starved   bool              `json:"starved"` // within the last minute: it could not serve somebody for want of something
+	Faults    map[string]uint64 `json:"faults"`  // by kind: slow and flood, for which sessions were dropped, starved of descriptors, ...
+	Starved   bool              `json:"starved"` // of late it could not serve somebody for want of something
 	GPUs      []GPUStats        `json:"gpus"`
 	Tenants   []TenantStats     `json:"tenants"` // one for each tenant and GPU that had a session
 	Enforcer  *EnforcerStats    `json:"enforcer,omitempty"`
