@@ -26,6 +26,7 @@ const (
 	oldHolding   = 5 * time.Second  // an older one says nothing about now
 	lapse        = 10 * time.Second // that who lost its session may take to connect again, or to end
 	lapseEvery   = time.Minute      // of so long, all lapses together
+	refusal      = time.Minute      // that a process which was refused a session excuses its tenant
 	oldSample    = 20 * time.Second // the driver stopped sampling
 	noSample     = 15 * time.Second // it never does
 	chargedEvery = 5 * time.Second  // how often charged time is judged where it never does
@@ -60,6 +61,11 @@ type Audited struct {
 	// found does not mean that there was none.
 	Known map[Subject]bool
 
+	// Refused has the tenants with a process that the broker refused a session,
+	// now or within the windows that are looked at: what the tenant used beyond
+	// its quota may be that process's, which nobody could hold.
+	Refused map[string]bool
+
 	// Partial says that there is a GPU of which nothing is known: who is not
 	// in Known may be there.
 	Partial bool
@@ -79,7 +85,7 @@ func (a *Audit) Look(b Books) Audited {
 	a.age = max(b.Now.Sub(a.began), 0) // by the monotonic clock
 	b.Now = b.Now.Round(0)             // the driver's times are the wall clock's
 	b.sessions(a.sessions)
-	found := Audited{Known: make(map[Subject]bool, len(a.last.Known))}
+	found := Audited{Known: make(map[Subject]bool, len(a.last.Known)), Refused: map[string]bool{}}
 
 	a.open(&b)
 	for i := range b.GPUs {
@@ -100,6 +106,9 @@ func (a *Audit) Look(b Books) Audited {
 		g.sample()
 		for _, t := range g.tenants {
 			t.judge(&b, g, &found)
+			if !t.refused.IsZero() && b.Now.Sub(t.refused) < refusal {
+				found.Refused[t.name] = true
+			}
 			t.forget(b.Now, crowded)
 		}
 		g.forget(&b)
@@ -155,15 +164,16 @@ func (a *Audit) enter(b *Books, h *collectors.Holding) {
 	}
 	p, young := g.process(h)
 	s, hooked := session(a.sessions, h)
+	refused := b.refused(h.Process.PID)
 	tenant, governed := s.Tenant, s.Tenant != policy.DefaultTenant && s.Tenant != ""
 	if !hooked {
 		tenant, governed = b.Tenant(*h)
 	}
 	if young {
 		_, had := session(a.earlier, h)
-		p.status, p.followed, p.lapsed = a.first(h, hooked, had), b.Now, b.Now
+		p.status, p.followed, p.lapsed = a.first(h, hooked, had || refused), b.Now, b.Now
 	} else {
-		p.follow(b.Now, hooked)
+		p.follow(b.Now, hooked, refused)
 	}
 	if g.fresh {
 		p.seen++
@@ -174,6 +184,9 @@ func (a *Audit) enter(b *Books, h *collectors.Holding) {
 	}
 	t := g.tenant(tenant)
 	t.seen = b.Now
+	if refused {
+		t.refused = b.Now
+	}
 	t.add(sum)
 	w := &t.nobody
 	if h.Process.Workload != nil {
@@ -188,8 +201,9 @@ func (a *Audit) enter(b *Books, h *collectors.Holding) {
 	w.enter(p, h, g)
 }
 
-// first returns how a process stands that was not here before. Who was there
-// before the audit may not have found the new broker yet.
+// first returns how a process stands that was not here before: had says that it
+// had a session, or was refused one. Who was there before the audit may not have
+// found the new broker yet.
 func (a *Audit) first(h *collectors.Holding, hooked, had bool) hookStatus {
 	switch {
 	case hooked:

@@ -34,6 +34,7 @@ type world struct {
 	silent    map[string]bool
 	sampled   time.Time
 	lag       time.Duration // from the driver's newest sample to the books
+	refused   map[int]bool  // PIDs that the broker refuses a session
 	blind     bool          // the driver samples nothing
 	young     bool          // it is asked for samples each second
 	deaf      bool          // the driver was not asked this second
@@ -118,7 +119,8 @@ func (w *world) tenant(name, gpu string) *wire.TenantStats {
 
 func (w *world) books() Books {
 	b := Books{Now: w.now, Silent: w.silent,
-		Quota: func(tenant, _ string) policy.Quota { return w.quotas[tenant] },
+		Quota:   func(tenant, _ string) policy.Quota { return w.quotas[tenant] },
+		Refused: func(pid int) bool { return w.refused[pid] },
 		Tenant: func(h collectors.Holding) (string, bool) {
 			for _, a := range w.processes {
 				if a.Process == h.Process {
@@ -268,6 +270,58 @@ func TestALostSessionIsLetPassForAWhile(t *testing.T) {
 	}
 	if got := w.step(); got.found() == "" {
 		t.Error("who never connects is not found")
+	}
+}
+
+// TestWhoIsRefusedGoesNotAroundTheHook has the broker refuse sessions: neither
+// who comes then nor who lost its own is found to be without one, and its tenant
+// is told of; who never asked for one is found.
+func TestWhoIsRefusedGoesNotAroundTheHook(t *testing.T) {
+	w := newWorld()
+	w.process("a", "pod:x", gpuA)
+	w.run(30)
+	lost, fresh, evader := w.processes[0], w.process("a", "pod:x", gpuA), w.process("b", "pod:y", gpuA)
+	w.quotas["a"], w.quotas["b"] = policy.Quota{Limit: 1}, policy.Quota{Limit: 1}
+	lost.session, fresh.session, evader.session = false, false, false
+	w.refused = map[int]bool{lost.Process.PID: true, fresh.Process.PID: true}
+	if got := w.run(100); got != "b/pod:y/GPU-a/unhooked[1002]" {
+		t.Errorf("found %q", got)
+	}
+	if got := w.step(); !got.Refused["a"] || got.Refused["b"] || got.Known[Subject{"a", "pod:x"}] {
+		t.Errorf("refused are %v, known %v", got.Refused, got.Known)
+	}
+	w.refused = nil
+	if got := w.run(8); got != "b/pod:y/GPU-a/unhooked[1002]" {
+		t.Errorf("%q before they can have connected", got)
+	}
+	if got := w.step(); !got.Refused["a"] {
+		t.Error("what they used without a session is held against their tenant")
+	}
+	w.run(60)
+	if got := w.step(); len(got.Refused) != 0 || got.found() != "a/pod:x/GPU-a/unhooked[1000 1001] b/pod:y/GPU-a/unhooked[1002]" {
+		t.Errorf("found %q", got.found())
+	}
+	if got := w.step(); len(got.Refused) != 0 {
+		t.Errorf("%v are excused for ever", got.Refused)
+	}
+}
+
+// TestManySessionsOfAProcess count together, in time that grows with their
+// number.
+func TestManySessionsOfAProcess(t *testing.T) {
+	b := Books{Sessions: []Session{{PID: 1, Tenant: "a", GPUs: []SessionGPU{{gpuA, 1}}}, {PID: 2, GPUs: []SessionGPU{{gpuA, 7}}}}}
+	for range 100_000 {
+		b.Sessions = append(b.Sessions, Session{PID: 1, Tenant: "a", Stale: true, GPUs: []SessionGPU{{gpuA, 1}, {gpuB, 1}}})
+	}
+	for range 2 { // the books stay as they were
+		index := map[int]Session{}
+		b.sessions(index) // of which each copied those before it, that would be half a terabyte
+		one, two := index[1], index[2]
+		onA, _ := one.on(gpuA)
+		onB, _ := one.on(gpuB)
+		if other, _ := two.on(gpuA); onA != 100_001 || onB != 100_000 || other != 7 || one.Stale {
+			t.Fatalf("%d and %d bytes, %d of another, stale %v", onA, onB, other, one.Stale)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"gpusteward/enforcer/policy"
+	"slices"
 	"time"
 
 	"gpusteward/collectors"
@@ -27,6 +28,12 @@ type Books struct {
 	// Quota returns what a tenant may use of a GPU. A limit or a bandwidth of 0
 	// is none, as 1 is.
 	Quota func(tenant, gpu string) policy.Quota
+
+	// Refused reports whether a process may be without a session because of the
+	// broker: its limits refused it in the last minute, or it has not what a
+	// session takes. Such a process is not found to go around the hook. Nil:
+	// none is.
+	Refused func(pid int) bool
 
 	// Punished reports whether the ladder holds a tenant, or part of it: what
 	// it does not get then is not the others' fault. Nil: nobody is.
@@ -65,18 +72,28 @@ func (s *Session) on(gpu string) (committed uint64, seated bool) {
 // has two for a moment: they count together, and the one that speaks says whose
 // it is.
 func (b *Books) sessions(index map[int]Session) {
+	several := map[int][]SessionGPU{} // of processes that have more than one
 	for _, s := range b.Sessions {
-		if o, two := index[s.PID]; two {
-			if o.Stale && !s.Stale {
-				o, s = s, o
-			}
-			gpus := make([]SessionGPU, 0, len(o.GPUs)+len(s.GPUs))
-			o.GPUs = append(append(gpus, o.GPUs...), s.GPUs...)
-			s = o
+		o, two := index[s.PID]
+		if !two {
+			index[s.PID] = s
+			continue
 		}
-		index[s.PID] = s
+		gpus, many := several[s.PID]
+		if !many {
+			gpus = slices.Clone(o.GPUs)
+		}
+		if o.Stale && !s.Stale {
+			o = s
+		}
+		o.GPUs = append(gpus, s.GPUs...)
+		index[s.PID], several[s.PID] = o, o.GPUs
 	}
 }
+
+// refused reports whether a process may be without a session because of the
+// broker.
+func (b *Books) refused(pid int) bool { return b.Refused != nil && b.Refused(pid) }
 
 // session returns the session of the process that a holding is of.
 func session(index map[int]Session, h *collectors.Holding) (Session, bool) {

@@ -18,7 +18,7 @@ type hookStatus int
 
 const (
 	isHooked   hookStatus = iota // it has a session
-	isLapsed                     // it had one a moment ago, or could not have one yet
+	isLapsed                     // it had one a moment ago, could not have one yet, or was refused one
 	isUnhooked                   // it goes around the hook
 )
 
@@ -44,8 +44,9 @@ type auditedProcess struct {
 
 // follow says how a process stands now. Who loses its session may be about to
 // end, or to connect again: the broker ended, a socket broke. That is let pass
-// for 10 s of a minute only, so that it is no way around the hook.
-func (p *auditedProcess) follow(now time.Time, hooked bool) {
+// for 10 s of a minute only, so that it is no way around the hook; not while
+// the broker refuses it one.
+func (p *auditedProcess) follow(now time.Time, hooked, refused bool) {
 	passed := min(max(now.Sub(p.followed), 0), lapse/2)
 	p.followed = now
 	switch {
@@ -53,6 +54,9 @@ func (p *auditedProcess) follow(now time.Time, hooked bool) {
 		if p.status != isHooked {
 			p.status, p.since = isHooked, now
 		}
+		return
+	case refused:
+		p.status, p.lapsed, p.spent = isLapsed, now, 0
 		return
 	case p.status == isUnhooked:
 		return

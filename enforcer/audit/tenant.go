@@ -10,8 +10,9 @@ import (
 
 // An auditedTenant is what an audit knows of a tenant on a GPU.
 type auditedTenant struct {
-	name string
-	seen time.Time
+	name    string
+	seen    time.Time
+	refused time.Time // when one of its processes was last known to be refused a session
 	used
 	looks    looks
 	readings readings
