@@ -45,6 +45,7 @@ type Findings struct {
 	Seen       map[audit.Subject]Sight
 	Partial    bool                             // there is a GPU of which nothing is known: who was not seen may be there
 	Excused    map[string]bool                  // UUIDs of GPUs with a hardware fault in the last minute: who is there is not judged
+	Doubted    func(tenant string) bool         // the broker may be at fault for what was found of it: nobody of it climbs beyond Warn; nil: none is
 	Steps      func(tenant string) policy.Steps // zero for one that the policy does not have
 	Actions    int                              // most that are done on this host in ten minutes
 }
@@ -94,6 +95,7 @@ func (l *Ladder) Judge(now time.Time, audit Findings) []Step {
 	for _, s := range l.order() {
 		st := l.on[s]
 		m := move{Step: Step{Subject: s, Time: now, From: st.rung}, steps: audit.Steps(s.Tenant), found: found[s], actions: audit.Actions}
+		m.doubted = audit.Doubted != nil && audit.Doubted(s.Tenant)
 		if l.judge(st, &m, audit.verdict(s, found), passed) {
 			moves = append(moves, m.Step)
 		}
@@ -145,6 +147,7 @@ type move struct {
 	steps   policy.Steps
 	found   []audit.Violation
 	actions int
+	doubted bool
 }
 
 // judge moves a subject and reports whether it did, or would have.
@@ -155,6 +158,9 @@ func (l *Ladder) judge(st *standing, m *move, v verdict, passed time.Duration) b
 	of, confirm := min(max(m.steps.Of, 1), 64), max(m.steps.Confirm, 1)
 	if v == bad && st.rung == policy.Pause && m.steps.Mode == policy.Pause && !st.shadow {
 		v = clean // who stands still can neither mend it nor do worse: it goes on after Hold, and is paused again if it must be
+	}
+	if v == bad && m.doubted && st.rung >= policy.Warn {
+		v = unknown
 	}
 	switch v {
 	case bad:

@@ -35,10 +35,12 @@ func newClimber() *climber {
 
 // audit returns findings of one letter for all subjects: x a violation, . none,
 // ? nobody knows, h a violation on a GPU with a fault, q none on it, g gone,
-// p not seen where not all was seen.
+// p not seen where not all was seen, d a violation that the broker may be at
+// fault for.
 func (c *climber) audit(letter rune, all ...audit.Subject) Findings {
 	f := Findings{Seen: map[audit.Subject]Sight{}, Excused: map[string]bool{faulty: true}, Actions: c.actions, Partial: letter == 'p',
-		Steps: func(string) policy.Steps { return c.steps }}
+		Doubted: func(string) bool { return letter == 'd' },
+		Steps:   func(string) policy.Steps { return c.steps }}
 	for _, s := range all {
 		gpu := "GPU-good"
 		if letter == 'h' || letter == 'q' {
@@ -47,7 +49,7 @@ func (c *climber) audit(letter rune, all ...audit.Subject) Findings {
 		if letter != 'g' && letter != 'p' {
 			f.Seen[s] = Sight{Known: letter != '?', GPUs: []string{gpu}}
 		}
-		if letter == 'x' || letter == 'h' {
+		if letter == 'x' || letter == 'h' || letter == 'd' {
 			f.Violations = append(f.Violations, audit.Violation{Subject: s, GPU: gpu, Objective: audit.Unhooked, PIDs: []int{7}, Text: "a process goes around the hook"})
 		}
 	}
@@ -107,6 +109,9 @@ func TestLadder(t *testing.T) {
 		{"one too few", "xx...xx..", "", nil},
 		{"k of n exactly", "x.x.x", "5 warn done", nil},
 		{"just outside of n", "x.x..x", "", nil},
+		{"in doubt", "ddd" + strings.Repeat("d", 70), "3 warn done", nil},
+		{"in doubt above warn", "xxxxxx" + strings.Repeat("d", 70) + "xxx", "3 warn done, 6 throttle done, 79 pause done", nil},
+		{"a doubt that ends", "xxxdddddxxx", "3 warn done, 11 throttle done", nil},
 		{"flapping at the edge", strings.Repeat("xx...", 20), "", nil},
 		{"each rung takes a confirmation of its own", "xxxxxxxxxxxx", "3 warn done, 6 throttle done, 9 pause done, 12 terminate done", nil},
 		{"no further than its mode", strings.Repeat("x", 30), "3 warn done, 6 throttle done", func(s *policy.Steps) { s.Mode = policy.Throttle }},
