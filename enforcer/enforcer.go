@@ -39,7 +39,7 @@ const (
 // may be called concurrently.
 type Options struct {
 	Policy    *policy.Policy
-	Broker    broker.Options // without what is the enforcer's to say: Policy, Room, Enforcer
+	Broker    broker.Options // without what is the enforcer's to say: Policy, Owner, Room, Enforcer
 	Dir       string         // of one enforcer only, made if it is not there
 	StateFile string         // of what outlives a restart: who is paused; empty: nothing does
 	Host      Host
@@ -108,7 +108,7 @@ func New(o Options) (*Enforcer, error) {
 	e.terms.Store(&terms{Policy: o.Policy, rates: o.Host.Rates})
 	e.stats.Store(&wire.EnforcerStats{})
 	e.room.Store(&map[string]uint64{})
-	o.Broker.Policy, o.Broker.Enforcer = e, e.stats.Load
+	o.Broker.Policy, o.Broker.Owner, o.Broker.Enforcer = e, policy.Owner, e.stats.Load
 	o.Broker.Room = e.roomOf
 	if e.broker, err = broker.New(o.Broker); err != nil {
 		unlock()
@@ -196,6 +196,7 @@ func (e *Enforcer) books(now time.Time) audit.Books {
 		tenant := e.papers.tenant(t.Policy, now, h)
 		return tenant, t.Governed(tenant)
 	}
+	b.Refused = e.broker.Refused
 	b.Punished = func(tenant string) bool { return t.punished(tenant) }
 	return b
 }

@@ -34,6 +34,7 @@ type governed struct {
 	it     *enforcer.Enforcer
 	dir    string
 	copies map[string]string // paths of the load generator by tenant
+	broker broker.Options    // what of it is not as in all tests
 
 	mu       sync.Mutex
 	steps    []ladder.Step
@@ -113,6 +114,14 @@ func (g *governed) Rates(string) (link, memory float64, ok bool) { return 0, 0, 
 // underEnforcer starts an enforcer with the policy on a simulated GPU.
 func underEnforcer(t *testing.T, table policy.Table) *governed {
 	t.Helper()
+	g := prepared(t, table)
+	g.run(table)
+	return g
+}
+
+// prepared is a simulated GPU for which an enforcer can run.
+func prepared(t *testing.T, table policy.Table) *governed {
+	t.Helper()
 	g := &governed{host: stub(t), t: t, pids: map[int]string{}, groups: map[string]string{}, copies: map[string]string{}}
 	var err error
 	if g.proc, err = kernel.ProcFS("/proc"); err != nil {
@@ -127,8 +136,12 @@ func underEnforcer(t *testing.T, table policy.Table) *governed {
 	if err := table.Check(); err != nil {
 		t.Fatal(err)
 	}
-	g.run(table)
-	t.Cleanup(g.stop)
+	g.broker = broker.Options{Socket: g.socket, Doubt: time.Second, Known: func(uuid string) bool { g.uuid = uuid; return true }, Logger: slog.New(slog.DiscardHandler)}
+	t.Cleanup(func() {
+		if g.cancel != nil {
+			g.stop()
+		}
+	})
 	return g
 }
 
@@ -140,7 +153,7 @@ func (g *governed) run(table policy.Table) {
 		Policy: policy.New(table, policy.HostView{Process: g.Process}, nil), Dir: g.dir, StateFile: filepath.Join(g.dir, "state", "enforcer.json"), Host: g,
 		Record:   g.record,
 		Hardware: func(string, time.Duration) bool { g.mu.Lock(); defer g.mu.Unlock(); return g.hardware },
-		Broker:   broker.Options{Socket: g.socket, Known: func(uuid string) bool { g.uuid = uuid; return true }, Logger: slog.New(slog.DiscardHandler)},
+		Broker:   g.broker,
 	})
 	if err != nil {
 		g.t.Fatal(err)

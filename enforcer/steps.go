@@ -17,6 +17,8 @@ func (e *Enforcer) judge(now time.Time, b audit.Books, found audit.Audited) {
 	t := e.terms.Load()
 	findings := ladder.Findings{Violations: found.Violations, Seen: map[audit.Subject]ladder.Sight{}, Partial: found.Partial,
 		Excused: map[string]bool{}, Actions: t.Actions(), Steps: e.steps}
+	doubtful := e.broker.Doubtful()
+	findings.Doubted = func(tenant string) bool { return doubtful || found.Refused[tenant] }
 	for s, known := range found.Known {
 		sight := ladder.Sight{Known: known}
 		if c := e.crews[s]; c != nil {
