@@ -1,13 +1,18 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"gpusteward/enforcer/wire"
 )
@@ -46,6 +51,46 @@ func TestRoles(t *testing.T) {
 		t.Errorf("exit status %d of the enforcer, want 0", status)
 	}
 	observer.sees("no broker", func(s series) bool { return s["gpusteward_broker_up"] == 0 })
+}
+
+// Another process of the broker's user keeps as many descriptors in flight as
+// the broker may: it cannot serve anybody, and that is seen.
+func TestAStarvedBrokerIsSeen(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("the limit is not for who may go beyond it, which is what root gives up here")
+	}
+	dir, err := os.MkdirTemp("", "roles")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	flags := []string{"--demo=testdata/scenario/two.yml", "--config.file=" + write(t, "enforcer: {enabled: true}\n"), "--runtime.dir=" + dir}
+	enforcer := spawn(t, nil, append(flags, "--role=enforce")...)
+	eventually(t, "it enforces", func() bool { return enforcer.log.find("gpusteward enforces") != nil || enforcer.hasEnded() })
+	observer := spawn(t, nil, append(flags, "--role=observe")...).ready()
+	observer.sees("the broker", func(s series) bool { return s["gpusteward_broker_up"] == 1 })
+
+	const most = 400
+	if err := unix.Prlimit(enforcer.pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}, nil); err != nil {
+		t.Fatal(err)
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = errors.Join(unix.Close(pair[0]), unix.Close(pair[1])) }()
+	for range 3 {
+		if err := unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(slices.Repeat([]int{pair[0]}, 200)...), nil, unix.MSG_DONTWAIT); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	observer.sees("that it starves", func(s series) bool {
+		return s["gpusteward_broker_up"] == 0 && s["gpusteward_broker_starved"] == 1 && slices.Contains(s.family("nvgpu_health_check_failing", `check="broker"`), 1)
+	})
+	t.Logf("seen after %v", time.Since(began))
+	eventually(t, "the log says so", func() bool { return strings.Contains(enforcer.log.String(), "the broker cannot serve everybody") })
 }
 
 func TestEnforceWithNothingToEnforce(t *testing.T) {

@@ -24,6 +24,7 @@ var renamed = map[string]string{"qos": "qos_bandwidth / qos_latency", "ib_port_f
 
 // added are checks beside those of the table, and why.
 var added = map[string]string{
+	"broker":             "who keeps quotas, and not what they are",
 	"driver_blocked":     "the second half of driver_hang: tasks in state D are the host's, and no GPU's",
 	"unhooked":           "quota_violation by processes that no book knows",
 	"quota_drift":        "the enforcer's own books, held against the driver's",

@@ -21,13 +21,14 @@ import (
 // What the broker says of itself and of what tenants have. A tenant is who a
 // quota is for; which workloads it is, the policy says.
 var (
-	BrokerUp               = HostGauge("gpusteward_broker_up", "Whether the broker answers; only where the enforcer is enabled.")
+	BrokerUp               = HostGauge("gpusteward_broker_up", "Whether the broker answers, and can serve whoever comes; only where the enforcer is enabled.")
+	BrokerStarved          = HostGauge("gpusteward_broker_starved", "Whether the broker could not serve somebody in the last minute for want of something: descriptors, memory, sessions, time to accept connections.")
 	BrokerSessions         = HostGauge("nvgpu_broker_sessions", "Sessions of hooked processes with the broker, by state.", "state")
 	BrokerHookInfo         = HostGauge("nvgpu_broker_hook_info", "A version of the hook that sessions run, always 1.", "hook_version", "abi")
 	BrokerRequests         = HostCounter("nvgpu_broker_requests_total", "Messages to the broker, by what they ask and what came of it.", "op", "result")
 	BrokerAdmissions       = HostCounter("nvgpu_broker_admissions_total", "Requests for memory that the broker has decided.")
 	BrokerAdmissionSeconds = HostCounter("nvgpu_broker_admission_seconds_total", "Time that the broker took to decide them.")
-	BrokerFaults           = HostCounter("nvgpu_broker_faults_total", "Things that went wrong between processes and the broker: sessions dropped because they did not read (slow) or asked too much (flood), messages beyond a rate (slowed), connections that found no descriptor (starved).", "kind")
+	BrokerFaults           = HostCounter("nvgpu_broker_faults_total", "Things that went wrong between processes and the broker: sessions dropped because they did not read (slow) or asked too much (flood), messages beyond a rate (slowed), times that something was wanting to serve somebody (starved).", "kind")
 	BrokerHandover         = Counter("nvgpu_broker_handover_seconds_total", "Time of the GPU that went into passing it from one tenant to the next.")
 	BrokerTogether         = Counter("nvgpu_broker_together_seconds_total", "Time in which several tenants ran on the GPU at once.")
 	BrokerGangs            = Counter("nvgpu_broker_gangs_total", "Tenants that were found to wait for themselves across GPUs: from then on they are held and let go on all of them together.")
@@ -71,7 +72,7 @@ var _ = Register(Collector{
 	Name: "broker",
 	Doc:  "Sessions, shares, service and memory of the tenants, as the broker has them, and what the enforcer beside it finds and does, where that is enabled.",
 	Tier: Fast,
-	Metrics: slices.Concat([]*Metric{BrokerUp, BrokerSessions, BrokerHookInfo, BrokerRequests, BrokerAdmissions, BrokerAdmissionSeconds, BrokerFaults, BrokerHandover, BrokerTogether, BrokerGangs,
+	Metrics: slices.Concat([]*Metric{BrokerUp, BrokerStarved, BrokerSessions, BrokerHookInfo, BrokerRequests, BrokerAdmissions, BrokerAdmissionSeconds, BrokerFaults, BrokerHandover, BrokerTogether, BrokerGangs,
 		QuotaSessions, QuotaLimit, QuotaTarget, QuotaShare, QuotaCompute, QuotaServed, QuotaWanted, QuotaLag, QuotaConvoy, QuotaLongest, QuotaGatePassed, QuotaGateErrors, QuotaTurns, QuotaOverrun, QuotaOverruns, QuotaWait, QuotaThrottled,
 		QuotaMemoryLimit, QuotaMemoryUsed, QuotaMemoryReserved, QuotaMemoryPeak, QuotaMemoryDenied, QuotaUncounted, QuotaCopied, QuotaLaunchWaits, QuotaLateWaits}, quotaMetrics),
 	Kernel: func(host.Kernel) func(out *Readings) {
@@ -85,7 +86,11 @@ var _ = Register(Collector{
 			if out.books == nil && out.config.Broker == "" {
 				return
 			}
-			out.Set(BrokerUp, Bool(err == nil))
+			starved := stats.Starved || errors.Is(err, errStarved)
+			out.Set(BrokerUp, Bool(err == nil && !starved))
+			if err == nil || starved {
+				out.Set(BrokerStarved, Bool(starved))
+			}
 			if err == nil {
 				out.broker(stats)
 			} else if !errors.Is(err, errNoBroker) {
@@ -178,6 +183,9 @@ func (r *Readings) tenant(t wire.TenantStats, index string) {
 // so, and no collector has failed.
 var errNoBroker = errors.New("no broker")
 
+// errStarved is that the broker cannot answer for want of something.
+var errStarved = errors.New("the broker starves")
+
 // A brokerClient asks the broker for its books over one connection, which it
 // opens again when the broker has closed it. It belongs to one goroutine.
 type brokerClient struct {
@@ -244,6 +252,9 @@ func (c *brokerClient) exchange(end time.Time) (s wire.Stats, err error) {
 	case h.Type == wire.TypeErr:
 		var refused wire.Err
 		refused.Decode(payload)
+		if refused.Code == wire.CodeLimit {
+			return s, fmt.Errorf("%w: %s", errStarved, wire.Text(refused.Text[:]))
+		}
 		return s, fmt.Errorf("the broker refuses: %v: %s", refused.Code, wire.Text(refused.Text[:]))
 	case h.Type != wire.TypeStatsReply || h.Seq != c.seq || file == nil:
 		return s, fmt.Errorf("the broker answers %v to stats", h.Type)

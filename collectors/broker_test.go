@@ -148,6 +148,7 @@ func TestBrokersBooksBecomeSeries(t *testing.T) {
 	}
 	for name, want := range map[string]float64{
 		"gpusteward_broker_up{}":                                                                       1,
+		"gpusteward_broker_starved{}":                                                                  0,
 		`nvgpu_broker_sessions{state="active"}`:                                                        3,
 		`nvgpu_broker_sessions{state="stale"}`:                                                         1,
 		`nvgpu_broker_hook_info{abi="1.0",hook_version="0.1"}`:                                         1,
@@ -257,6 +258,21 @@ func TestNoBrokerIsSaidWhereOneShouldBe(t *testing.T) {
 		out := readBroker(read, socket)
 		if got := series(out.samples); len(got) != 1 || got["gpusteward_broker_up{}"] != 0 || out.failure != nvml.SUCCESS {
 			t.Errorf("%s: %v, %v; want gpusteward_broker_up 0 alone", socket, got, out.failure)
+		}
+	}
+}
+
+// TestABrokerThatStarvesIsNotUp has a broker say so, or not even that.
+func TestABrokerThatStarvesIsNotUp(t *testing.T) {
+	says := func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), []byte(`{"starved": true}`)) }
+	refuses := func(c *net.UnixConn, h wire.Header) error {
+		_, err := c.Write((&wire.Err{Code: wire.CodeLimit, Type: uint32(h.Type)}).Append(wire.Header{Type: wire.TypeErr, Seq: h.Seq}.Append(nil)))
+		return err
+	}
+	for name, answer := range map[string]func(*net.UnixConn, wire.Header) error{"says so": says, "refuses": refuses} {
+		got := series(readBroker(brokerCollector(t), brokerThat(t, answer).socket).samples)
+		if up, there := got["gpusteward_broker_up{}"]; !there || up != 0 || got["gpusteward_broker_starved{}"] != 1 {
+			t.Errorf("a broker that %s: %v", name, got)
 		}
 	}
 }

@@ -1,6 +1,10 @@
 package health
 
-import "time"
+import (
+	"time"
+
+	"gpusteward/collectors"
+)
 
 var agentChecks = []*Check{
 	{
@@ -18,6 +22,17 @@ var agentChecks = []*Check{
 		Detail:  "{value} records were lost in 10 minutes.",
 		Action:  "gpusteward_telemetry_lost_total names the source: raise log_buf_len, free the disk of --state.dir.",
 		Cause:   "The kernel's ring was overrun, the journal could not be written, or the kernel and NVML disagree on an XID.",
+	},
+	{
+		ID: "broker", Alert: "BrokerDown",
+		Levels: []Level{
+			{Severity: Warning, When: Value(collectors.BrokerStarved).Is(1)},
+			{Severity: Warning, When: Value(collectors.BrokerUp).Is(0), For: of(3, 3)},
+		},
+		Summary: "The broker is not there, or cannot serve whoever comes.",
+		Detail:  "Programs that start now may run without a quota.",
+		Action:  "The log of the broker (gpusteward-broker.service) says what is wanting; nvgpu_broker_sessions by state says who holds it: sessions that are unread are of programs that do not take their answers.",
+		Cause:   "Without a session a program runs as if there were no quotas. It starves of descriptors (of its own, or in flight on its user's account), of memory, of sessions, or because connections come faster than it can take them. As long as it does, nobody is found to go around the hook, and the ladder does no more than warn.",
 	},
 }
 

@@ -142,6 +142,13 @@ var injections = map[string]func(c *chain){
 			put(collectors.UnderreportingProcesses, during(at, 5*time.Minute), "ml", "unit:train.service")
 		})
 	},
+	// The broker starves, or has ended.
+	"starved broker": func(c *chain) {
+		c.add(func(at time.Duration, put put) { put(collectors.BrokerStarved, during(at, 5*time.Minute)) })
+	},
+	"no broker": func(c *chain) {
+		c.add(func(at time.Duration, put put) { put(collectors.BrokerUp, 1-during(at, 5*time.Minute)) })
+	},
 	"paused":          func(c *chain) { c.ladder("pause", 0) },
 	"terminated":      func(c *chain) { c.ladder("terminate", 0) },
 	"would terminate": func(c *chain) { c.ladder("terminate", 1) },

@@ -221,6 +221,8 @@ func (h *healthyHost) ofHost() {
 	gpus := float64(len(h.gpus))
 	host(collectors.DriverUp, &h.driverUp)
 	host(collectors.Drained, &h.drainedNow)
+	host(collectors.BrokerUp, &h.one)
+	host(collectors.BrokerStarved, &h.zero)
 	host(collectors.DevicesExpected, &gpus)
 	host(collectors.PCIDevices, &gpus, "gpu")
 	host(collectors.DriverBlockedTasks, &h.blocked)
