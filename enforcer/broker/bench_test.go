@@ -179,3 +179,48 @@ func processor() (used struct {
 	used.user, used.system = time.Duration(u.Utime.Nano()), time.Duration(u.Stime.Nano())
 	return used
 }
+
+// BenchmarkSiege measures how long a process that comes waits for its WELCOME
+// while five users hold all the sessions that they can get, have left 20,000
+// sockets unread, and connect on and on.
+func BenchmarkSiege(b *testing.B) {
+	path := open(b)
+	br := start(b, Options{Socket: path}, func(br *Broker) { br.timing.callsOfOwner = 1e6 })
+	calls := func(n int) { br.mu.Lock(); defer br.mu.Unlock(); br.timing.callsOfProcess = n }
+	calls(1e6) // for the sake of who opens all of a user's sessions in one process
+	held := 0
+	for uid := 4711; uid < 4716; uid++ {
+		held += strange(b, "idle", path, 3000, uid, "").number(b)
+	}
+	calls(defaults.callsOfProcess)
+	var all []*stranger
+	for uid := 4711; uid < 4716; uid++ {
+		for range 4 {
+			all = append(all, strange(b, "unread", path, 1000, uid, ""))
+		}
+	}
+	for _, s := range all {
+		s.number(b)
+	}
+	for uid := 4711; uid < 4716; uid++ {
+		strange(b, "connect", path, 1<<30, uid, "")
+	}
+	time.Sleep(2 * time.Second) // until all are at it
+	before, began := processor(), time.Now()
+	var took []time.Duration
+	for time.Since(began) < 10*time.Second {
+		at := time.Now()
+		c := connect(b, path)
+		c.hello(wire.TypeHello, hello("honest", 1))
+		took = append(took, time.Since(at))
+		c.close()
+		time.Sleep(40 * time.Millisecond) // not too often
+	}
+	now := processor()
+	slices.Sort(took)
+	b.ReportMetric(float64(held), "sessions")
+	b.ReportMetric(took[len(took)/2].Seconds()*1e3, "ms/median")
+	b.ReportMetric(took[len(took)*99/100].Seconds()*1e3, "ms/p99")
+	b.ReportMetric(100*(now.user+now.system-before.user-before.system).Seconds()/time.Since(began).Seconds(), "%core")
+	b.ReportMetric(float64(br.requests("unknown", "limit")), "refused")
+}

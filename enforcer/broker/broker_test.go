@@ -240,7 +240,7 @@ func TestBooksAreNotLost(t *testing.T) {
 }
 
 func TestLimitsOfSessions(t *testing.T) {
-	b := start(t, Options{MaxSessions: 3, MaxPerPID: 2}, nil)
+	b := start(t, Options{MaxPerPID: 2}, nil)
 	first := dial(t, b, "a", 1)
 	dial(t, b, "b", 1)
 	c := connect(t, b.options.Socket)
