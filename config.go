@@ -77,7 +77,7 @@ func defaultConfig() Config {
 		Workloads: WorkloadsConfig{Docker: "/run/docker.sock", Podman: "/run/podman/podman.sock", PodLogs: "/var/log/containers",
 			Kubelet: "/var/lib/kubelet/pod-resources/kubelet.sock", HAMi: "/usr/local/vgpu"},
 		Enforcer: defaultEnforcerConfig(),
-		Web:      WebConfig{MaxScrapes: 8},
+		Web:      WebConfig{MaxScrapes: 1},
 	}
 }
 

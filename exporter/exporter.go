@@ -19,8 +19,10 @@ import (
 
 	"github.com/klauspost/compress/gzhttp"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/exporter-toolkit/web"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"gpusteward/collectors"
 )
@@ -35,7 +37,7 @@ type Options struct {
 	Note       string                     // said on the page and in the state
 	Hostname   string                     // empty: what the kernel says
 	Beat       func() time.Duration       // how often the samples change; 0: every scrape asks for them
-	MaxScrapes int                        // scrapes that may wait for an answer; more get 503 at once
+	MaxScrapes int                        // scrapes of chosen names that are rendered at a time; more wait
 	PProf      bool                       // serve /debug/pprof
 	Log        *slog.Logger
 }
@@ -63,7 +65,8 @@ func New(o Options) (*Server, error) {
 	if o.Beat == nil {
 		o.Beat = func() time.Duration { return 0 }
 	}
-	s.scrapes = &scrapes{render: compressed(s.pages()), beat: o.Beat, most: o.MaxScrapes, kept: map[string]*page{}}
+	s.scrapes = &scrapes{render: compressed(s.pages()), beat: o.Beat, kept: map[string]*page{}}
+	s.Configure(o.MaxScrapes)
 	page, err := newLivePage(o)
 	if err != nil {
 		return nil, fmt.Errorf("make the page: %w", err)
@@ -98,30 +101,32 @@ func New(o Options) (*Server, error) {
 func (s *Server) pages() http.Handler {
 	asDCGM := func() []collectors.Sample { return dcgm(s.options.Samples(), s.options.Hostname) }
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", s.families(&view{samples: s.options.Samples, self: s.self}, true))
-	mux.Handle("/metrics/dcgm", s.families(&view{samples: asDCGM, sparse: true}, false)) // OpenMetrics would have its counters end in _total
+	for path, v := range map[string]*view{
+		"/metrics":      {samples: s.options.Samples, self: s.self},
+		"/metrics/dcgm": {samples: asDCGM, sparse: true},
+	} {
+		mux.Handle(path, s.families(v, formats[path]))
+	}
 	mux.HandleFunc("/api/v1/state", s.state)
 	mux.Handle("/api/v1/history", &s.live.history)
 	return mux
 }
 
-// families renders what v gathers.
-func (s *Server) families(v *view, openMetrics bool) http.Handler {
+// families renders what v gathers, in one of the formats.
+func (s *Server) families(v *view, formats []expfmt.Format) http.Handler {
 	return promhttp.HandlerForTransactional(v, promhttp.HandlerOpts{
 		ErrorLog:           slog.NewLogLogger(s.options.Log.Handler(), slog.LevelError),
 		ErrorHandling:      promhttp.ContinueOnError,
 		Registry:           s.self.registry,
-		EnableOpenMetrics:  openMetrics,
+		AcceptedFormats:    formats,
 		DisableCompression: true, // of promhttp: three times as dear as gzhttp's
 	})
 }
 
-// Configure sets how many scrapes may wait for an answer, from now on. Safe
-// for concurrent use.
+// Configure sets how many scrapes of chosen names are rendered at a time, of
+// those that begin from now on. Safe for concurrent use.
 func (s *Server) Configure(maxScrapes int) {
-	s.scrapes.mu.Lock()
-	defer s.scrapes.mu.Unlock()
-	s.scrapes.most = maxScrapes
+	s.scrapes.places.Store(semaphore.NewWeighted(int64(maxScrapes)))
 }
 
 // Forget has the next scrape see what is known now, even where a page of this

@@ -5,36 +5,46 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/common/expfmt"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 )
 
-// Prometheus says in a header how long it waits; others wait this long.
+// Prometheus says in a header how long it waits; others wait this long. A
+// client has so much more time to take the answer.
 const (
 	scrapeTimeout   = "X-Prometheus-Scrape-Timeout-Seconds"
 	defaultPatience = 10 * time.Second
+	sendTimeout     = 10 * time.Second
 )
 
-// maxPages bounds the pages kept: one for each way of asking that is in use.
-const maxPages = 8
+// formats are those of the pages of metrics, the best first.
+var formats = map[string][]expfmt.Format{
+	"/metrics":      {expfmt.FmtOpenMetrics_1_0_0, expfmt.FmtOpenMetrics_0_0_1, expfmt.FmtProtoDelim, expfmt.FmtText},
+	"/metrics/dcgm": {expfmt.FmtProtoDelim, expfmt.FmtText}, // OpenMetrics would have its counters end in _total
+}
 
 // scrapes answers scrapes from pages that are rendered as seldom as the
 // readings change. The first scrape renders its page; as long as somebody
 // reads it, it is rendered again behind each beat of the readers, so that a
 // scrape costs a copy of bytes and the agent's cost does not grow with the
-// number of its readers.
+// number of its readers. There are 16 pages, however they are asked for; a
+// scrape of chosen names is rendered for itself, some of them at a time.
 type scrapes struct {
 	render http.Handler
 	beat   func() time.Duration // how often readings change, and how old a page may be; 0: keep none
 
-	flight  singleflight.Group
-	mu      sync.Mutex // guards what follows
-	most    int        // scrapes that may wait for a page
-	waiting int
-	kept    map[string]*page
+	flight singleflight.Group
+	places atomic.Pointer[semaphore.Weighted] // for scrapes of chosen names that are rendered
+	mu     sync.Mutex                         // guards what follows
+	kept   map[string]*page
 }
 
 // A page is a rendered answer. Its fields but read do not change.
@@ -57,13 +67,27 @@ func (p *page) send(w http.ResponseWriter) {
 		w.Header()[k] = v
 	}
 	w.Header().Set("Content-Length", strconv.Itoa(p.body.Len()))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(sendTimeout)) // not every writer has one
 	w.WriteHeader(p.status)
 	_, _ = w.Write(p.body.Bytes()) // whoever asked has left: nobody to tell
 }
 
-// key tells apart the requests whose answers differ.
-func key(r *http.Request) string {
-	return r.URL.Path + "\x00" + r.Header.Get("Accept") + "\x00" + r.Header.Get("Accept-Encoding") + "\x00" + r.URL.RawQuery
+// canonical returns the request that is answered in r's place: of what r says,
+// it has what makes a difference. Its key tells apart those whose answers
+// differ; chosen is whether it is for a part of the page that r chooses.
+func canonical(r *http.Request) (same *http.Request, key string, chosen bool) {
+	same = &http.Request{Method: http.MethodGet, URL: &url.URL{Path: r.URL.Path}, Header: http.Header{}}
+	if offered := formats[r.URL.Path]; offered != nil {
+		format, _, _ := strings.Cut(string(expfmt.NegotiateAccept(r.Header, offered...)), "; escaping=") // no name of ours needs any
+		same.Header.Set("Accept", format)
+		if names := r.URL.Query()["name[]"]; names != nil {
+			same.URL.RawQuery, chosen = url.Values{"name[]": names}.Encode(), true
+		}
+	}
+	if acceptsGzip(r) {
+		same.Header.Set("Accept-Encoding", "gzip")
+	}
+	return same, same.URL.Path + "\x00" + same.Header.Get("Accept") + "\x00" + same.Header.Get("Accept-Encoding"), chosen
 }
 
 // ServeHTTP answers one scrape, before the scraper stops waiting: with a page
@@ -78,45 +102,36 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		patience = time.Duration(seconds * .95 * float64(time.Second))
 	}
-	k := key(r)
-	if p := s.page(k); p != nil {
-		p.send(w)
-		return
-	}
-	if n, ok := s.wait(); !ok {
-		http.Error(w, fmt.Sprintf("as many scrapes as may wait (%d) are waiting; try again later", n), http.StatusServiceUnavailable)
-		return
-	}
-	defer s.done()
-	again := r.Clone(context.WithoutCancel(r.Context()))
-	made := s.flight.DoChan(k, func() (any, error) { return s.make(k, again), nil })
-	late := time.NewTimer(patience)
-	defer late.Stop()
-	select {
-	case result := <-made:
-		result.Val.(*page).send(w)
-	case <-late.C:
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	p := s.answer(ctx, r)
+	if p == nil { // if not late, the scraper has left: nobody to tell
 		http.Error(w, "the scrape took longer than the scraper waits", http.StatusServiceUnavailable)
-	case <-r.Context().Done():
+		return
 	}
+	p.send(w) // nothing is held meanwhile: who does not read is in nobody's way
 }
 
-// wait takes one of the places of those who wait, if there is one, and
-// returns how many there are.
-func (s *scrapes) wait() (places int, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.waiting >= s.most {
-		return s.most, false
+// answer returns the page that r asks for, nil if ctx ends before there is one.
+func (s *scrapes) answer(ctx context.Context, r *http.Request) *page {
+	same, k, chosen := canonical(r)
+	if chosen {
+		places := s.places.Load()
+		if places.Acquire(ctx, 1) != nil {
+			return nil
+		}
+		defer places.Release(1)
+		return s.rendered(same, 0)
 	}
-	s.waiting++
-	return s.most, true
-}
-
-func (s *scrapes) done() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.waiting--
+	if p := s.page(k); p != nil {
+		return p
+	}
+	select {
+	case result := <-s.flight.DoChan(k, func() (any, error) { return s.make(k, same), nil }):
+		return result.Val.(*page)
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // page returns the kept page, unless it is older than a beat.
@@ -133,16 +148,24 @@ func (s *scrapes) page(k string) *page {
 
 // make renders a page and keeps it, if it is one worth keeping.
 func (s *scrapes) make(k string, r *http.Request) *page {
-	p := &page{request: r, header: http.Header{}, status: http.StatusOK, made: time.Now()}
+	size := 0
 	if before := s.keptPage(k); before != nil {
-		p.body.Grow(before.body.Len() * 9 / 8)
+		size = before.body.Len() * 9 / 8
 	}
-	s.render.ServeHTTP(p, r)
+	p := s.rendered(r, size)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, again := s.kept[k]; p.status == http.StatusOK && s.beat() > 0 && (again || len(s.kept) < maxPages) {
+	if p.status == http.StatusOK && s.beat() > 0 {
 		s.kept[k] = p
 	}
+	return p
+}
+
+// rendered returns the answer to r, of about so many bytes.
+func (s *scrapes) rendered(r *http.Request, size int) *page {
+	p := &page{request: r, header: http.Header{}, status: http.StatusOK, made: time.Now()}
+	p.body.Grow(size)
+	s.render.ServeHTTP(p, r)
 	return p
 }
 

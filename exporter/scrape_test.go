@@ -84,35 +84,64 @@ func TestSlowScrapeIsAnsweredBeforeTheScraperLeaves(t *testing.T) {
 	}
 }
 
-func TestScrapesAreBoundedAndShareOneGather(t *testing.T) {
+func TestScrapesShareOneGather(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const most = 3
+		const scrapers = 300
 		g := newGate()
-		s := server(t, func(o *Options) { o.Samples, o.MaxScrapes = g.samples, most })
-		answers := make(chan *httptest.ResponseRecorder, most+1)
-		for range most {
-			go func() { answers <- request(s, http.MethodGet, "/metrics") }()
+		s := server(t, func(o *Options) { o.Samples, o.MaxScrapes = g.samples, 1 })
+		answers := make(chan *httptest.ResponseRecorder, scrapers)
+		for i := range scrapers {
+			go func() { answers <- request(s, http.MethodGet, fmt.Sprint("/metrics?x=", i)) }()
 		}
 		synctest.Wait()
-		began := time.Now()
-		wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusServiceUnavailable, "(3)")
 		wantAnswer(t, request(s, http.MethodGet, "/-/healthy"), http.StatusOK, "") // probes are not scrapes
-		if took := time.Since(began); took > 0 {
-			t.Errorf("refused after %v, not at once", took)
-		}
-		s.Configure(most + 1) // takes effect at once
-		go func() { answers <- request(s, http.MethodGet, "/metrics") }()
-		synctest.Wait()
 		close(g.opened)
-		for range most + 1 {
+		for range scrapers {
 			wantAnswer(t, <-answers, http.StatusOK, `nvgpu_up{gpu="0",uuid="GPU-a"} 1`)
 		}
 		if g.calls != 1 {
-			t.Errorf("%d scrapes at a time gathered %d times", most, g.calls)
+			t.Errorf("%d scrapes at a time gathered %d times", scrapers, g.calls)
 		}
 		wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, "nvgpu_up")
 		if g.calls != 2 {
 			t.Errorf("a scrape after them made it %d gathers, want 2", g.calls)
+		}
+	})
+}
+
+func TestScrapesOfChosenNamesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most, scrapers = 3, 10
+		g := newGate()
+		s := server(t, func(o *Options) { o.Samples, o.MaxScrapes = g.samples, most })
+		answers := make(chan *httptest.ResponseRecorder, scrapers)
+		scrape := func() {
+			go func() { answers <- request(s, http.MethodGet, "/metrics?name[]=nvgpu_up", scrapeTimeout, "10") }()
+			synctest.Wait()
+		}
+		for range scrapers - 1 {
+			scrape()
+		}
+		if g.calls != most {
+			t.Errorf("%d are rendered at a time, want %d", g.calls, most)
+		}
+		s.Configure(1) // takes effect at once
+		scrape()
+		if g.calls != most+1 {
+			t.Errorf("%d were rendered once one more might be, want %d", g.calls, most+1)
+		}
+		began := time.Now()
+		wantAnswer(t, request(s, http.MethodGet, "/metrics?name[]=nvgpu_up", scrapeTimeout, "2"), http.StatusServiceUnavailable, "took longer")
+		if took := time.Since(began); took != 1900*time.Millisecond {
+			t.Errorf("one that had to wait for too long was answered after %v", took)
+		}
+		close(g.opened)
+		for range scrapers {
+			w := <-answers
+			wantAnswer(t, w, http.StatusOK, "nvgpu_up")
+			if strings.Contains(w.Body.String(), "nvgpu_energy") {
+				t.Errorf("who chose nvgpu_up was answered with %s", w.Body)
+			}
 		}
 	})
 }
@@ -280,17 +309,20 @@ func TestPagesThatNobodyReadsAreForgotten(t *testing.T) {
 }
 
 func TestPagesAreToldApartAndBounded(t *testing.T) {
-	s, _, _ := newKept(t)
+	s, _, gathered := newKept(t)
 	if text, om := request(s, http.MethodGet, "/metrics"), request(s, http.MethodGet, "/metrics", "Accept", "application/openmetrics-text;version=1.0.0"); text.Body.String() == om.Body.String() {
 		t.Error("OpenMetrics was answered with the page for text")
 	}
-	if filtered := request(s, http.MethodGet, "/metrics?name[]=nvgpu_up").Body.String(); strings.Contains(filtered, "nvgpu_devices") {
-		t.Error("a filtered scrape was answered with the whole page")
+	if chosen := request(s, http.MethodGet, "/metrics?name[]=nvgpu_up").Body.String(); strings.Contains(chosen, "nvgpu_devices") {
+		t.Error("a scrape of chosen names was answered with the whole page")
 	}
+	*gathered = 0
 	for i := range 100 {
-		wantAnswer(t, request(s, http.MethodGet, "/metrics", "Accept", fmt.Sprint("text/plain;q=0.", i)), http.StatusOK, "nvgpu_devices")
+		w := request(s, http.MethodGet, fmt.Sprint("/metrics?x=", i), "Accept", fmt.Sprint("text/plain;q=0.", i), "Accept-Encoding", fmt.Sprint("x", i))
+		wantAnswer(t, w, http.StatusOK, "nvgpu_devices")
+		wantAnswer(t, request(s, http.MethodGet, fmt.Sprint("/metrics?name[]=", i)), http.StatusOK, "")
 	}
-	if n := len(s.scrapes.kept); n > maxPages {
-		t.Errorf("%d pages are kept, want at most %d", n, maxPages)
+	if n := len(s.scrapes.kept); *gathered != 100 || n != 2 { // those who choose are on their own
+		t.Errorf("100 ways to ask for the same, and 100 choices, made %d gathers and %d pages, want 100 and 2", *gathered, n)
 	}
 }

@@ -17,10 +17,9 @@ import (
 )
 
 const (
-	liveBeat      = time.Second
-	maxViewers    = 32               // at a time
-	viewerBehind  = 4                // messages that a viewer may be behind
-	viewerTimeout = 10 * time.Second // for a viewer to take what is written
+	liveBeat     = time.Second
+	maxViewers   = 32 // at a time
+	viewerBehind = 4  // messages that a viewer may be behind
 )
 
 // live streams the state to whoever looks, and keeps the history. A beat costs
@@ -244,7 +243,7 @@ func (s *sender) finish() {
 }
 
 func (s *sender) write(text []byte) error {
-	if err := s.control.SetWriteDeadline(time.Now().Add(viewerTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err := s.control.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
 	if _, err := s.to.Write(text); err != nil {
