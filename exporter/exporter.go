@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/pprof"
 	"os"
@@ -157,8 +158,7 @@ func (s *Server) Run(ctx context.Context) error {
 // Listen listens as flags say (addresses, TLS, authentication, socket
 // activation) and has h answer until ctx ends.
 func Listen(ctx context.Context, h http.Handler, flags *web.FlagConfig, log *slog.Logger) error {
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	server := newHTTPServer(h, log)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		err := web.ListenAndServe(server, flags, log)
@@ -182,6 +182,15 @@ func Listen(ctx context.Context, h http.Handler, flags *web.FlagConfig, log *slo
 		return nil
 	})
 	return group.Wait()
+}
+
+// newHTTPServer returns the server that answers clients whom nobody knows: none
+// holds it up by not writing, not reading, or opening connections.
+func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
+	open := &connections{open: map[net.Conn]connection{}}
+	return &http.Server{Handler: h, ConnState: open.changed, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: sendTimeout, IdleTimeout: 5 * time.Minute,
+		MaxHeaderBytes: 16 << 10, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 }
 
 // gzipLevel costs a sixth of the usual 6 and leaves a seventh more; its

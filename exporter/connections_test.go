@@ -1,0 +1,242 @@
+package exporter
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// pipes is a listener within this process, so that time can be the test's.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error   { close(p.closed); return nil }
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// A pipe is a server's end of one.
+type pipe struct {
+	net.Conn
+	from net.Addr
+}
+
+func (p pipe) RemoteAddr() net.Addr { return p.from }
+
+// dial returns the client's end of a connection from an address.
+func (p *pipes) dial(from string) net.Conn {
+	client, server := net.Pipe()
+	p.conns <- pipe{server, net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 4711))}
+	return client
+}
+
+// overPipes has h answer whoever dials, until the test ends.
+func overPipes(t *testing.T, h http.Handler) *pipes {
+	p := &pipes{make(chan net.Conn), make(chan struct{})}
+	server := newHTTPServer(h, slog.New(slog.DiscardHandler))
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(p) }()
+	t.Cleanup(func() { server.Close(); <-ended })
+	return p
+}
+
+// asked asks on c for a page, and returns the status of the answer.
+func asked(t *testing.T, c net.Conn, path string) int {
+	t.Helper()
+	if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode
+}
+
+// cutOff reports whether the server has closed c, a pipe.
+func cutOff(c net.Conn) bool {
+	return errors.Is(c.SetReadDeadline(time.Time{}), io.ErrClosedPipe)
+}
+
+func TestWhoDoesNotReadIsCutOff(t *testing.T) {
+	for _, path := range []string{"/metrics", "/metrics?name[]=nvgpu_up", "/api/v1/state", "/", "/none"} {
+		synctest.Test(t, func(t *testing.T) {
+			s := server(t, func(o *Options) { o.MaxScrapes = 1 })
+			p := overPipes(t, s)
+			deaf := p.dial("192.0.2.1")
+			if _, err := io.WriteString(deaf, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if began, status := time.Now(), asked(t, p.dial("192.0.2.2"), path); time.Since(began) > 0 || status/100 == 5 {
+				t.Errorf("beside who does not read %s, another is answered %d after %v", path, status, time.Since(began))
+			}
+			time.Sleep(sendTimeout)
+			synctest.Wait()
+			if !cutOff(deaf) {
+				t.Errorf("who does not read %s is not cut off after %v", path, sendTimeout)
+			}
+		})
+	}
+}
+
+// A scrape that had to wait has all the time to be sent.
+func TestSendingHasTimeOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		p := overPipes(t, server(t, func(o *Options) { o.Samples = g.samples }))
+		c := p.dial("192.0.2.1")
+		if _, err := io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: a\r\n"+scrapeTimeout+": 60\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * sendTimeout)
+		close(g.opened)
+		time.Sleep(sendTimeout / 2)
+		answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil || answer.StatusCode != http.StatusOK {
+			t.Errorf("a scrape that waited %v, and was read %v later: %v, %v", 2*sendTimeout, sendTimeout/2, answer, err)
+		}
+	})
+}
+
+func TestConnectionsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := overPipes(t, server(t, nil))
+		var others, many []net.Conn
+		for i := range 5 {
+			others = append(others, p.dial(netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)}).String()))
+		}
+		for range maxConnections - len(others) {
+			many = append(many, p.dial("198.51.100.7"))
+		}
+		busy := many[0]
+		if status := asked(t, busy, "/metrics"); status != http.StatusOK {
+			t.Errorf("within the bound, a scrape is answered %d", status)
+		}
+		for range 100 {
+			many = append(many, p.dial("198.51.100.7"))
+		}
+		honest := p.dial("203.0.113.1")
+		synctest.Wait()
+		cut := 0
+		for i, c := range many {
+			if !cutOff(c) {
+				continue
+			}
+			cut++
+			if i > 101 {
+				t.Errorf("connection %d of who has too many was cut off before those that were quiet for longer", i)
+			}
+		}
+		if cut != 101 {
+			t.Errorf("%d connections of who has too many were cut off, want 101", cut)
+		}
+		for _, c := range append(others, honest, busy) {
+			if status := asked(t, c, "/metrics"); status != http.StatusOK {
+				t.Errorf("beside who has too many, a scrape is answered %d", status)
+			}
+		}
+	})
+}
+
+func TestClientsAreToldApartByWhatTheyCannotChoose(t *testing.T) {
+	for address, want := range map[string]string{
+		"192.0.2.1": "192.0.2.1/32", "::ffff:192.0.2.1": "192.0.2.1/32", "127.0.0.1": "::1/128", "127.9.9.9": "::1/128", "::1": "::1/128",
+		"2001:db8:1:2:3:4:5:6": "2001:db8:1:2::/64", "fe80::1%eth0": "fe80::/64",
+	} {
+		from := net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(address), 4711))
+		if got := clientOf(pipe{from: from}).String(); got != want {
+			t.Errorf("%s is of %s, want %s", address, got, want)
+		}
+	}
+	if got := clientOf(pipe{from: &net.UnixAddr{}}); got.IsValid() {
+		t.Errorf("a Unix socket is of %s", got)
+	}
+}
+
+func TestStreamsOfAConnectionAreBounded(t *testing.T) {
+	var mu sync.Mutex
+	streams, most := map[string]int{}, 0
+	s := httptest.NewUnstartedServer(nil)
+	s.Config = newHTTPServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		streams[r.RemoteAddr]++
+		most = max(most, streams[r.RemoteAddr])
+		mu.Unlock()
+		time.Sleep(10 * time.Millisecond) // so that there are several
+		mu.Lock()
+		streams[r.RemoteAddr]--
+		mu.Unlock()
+	}), slog.New(slog.DiscardHandler))
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	defer s.Close()
+	var asking sync.WaitGroup
+	for range 10 * maxStreams {
+		asking.Go(func() {
+			answer, err := s.Client().Get(s.URL)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			answer.Body.Close()
+			if answer.ProtoMajor != 2 {
+				t.Errorf("answered by %s", answer.Proto)
+			}
+		})
+	}
+	asking.Wait()
+	if most > maxStreams {
+		t.Errorf("%d requests at a time on one connection, want at most %d", most, maxStreams)
+	}
+}
+
+func TestTheKernelHoldsLittleForWhoDoesNotRead(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	deaf, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer deaf.Close()
+	if err := deaf.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
+		t.Fatal(err)
+	}
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	(&connections{open: map[net.Conn]connection{}}).changed(c, http.StateNew)
+	if err := c.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Write(make([]byte, 32<<20)); err == nil || n > 4*maxUnsent {
+		t.Errorf("the kernel took %d bytes for a client that reads none, %v; want no more than %d", n, err, 4*maxUnsent)
+	}
+}
