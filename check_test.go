@@ -240,3 +240,32 @@ func TestNodeName(t *testing.T) {
 		})
 	}
 }
+
+// TestATenantsFaultsDrainNoNode has a workload cause XID 13 again and again, and
+// Slurm ask for the node's health.
+func TestATenantsFaultsDrainNoNode(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	a := start(t, "--demo="+write(t, healthy+"faults: [{at: 1s, every: 7s, kind: xid, gpu: 3, code: 13}]"), "--runtime.dir="+dir).ready()
+	for n := range 5 { // each comes within the patience that there is for one
+		eventually(t, fmt.Sprint(n+1, " times XID 13"), func() bool {
+			var answer struct{ Events []health.Event }
+			if _, text := a.get("/api/v1/events?kind=incident"); json.Unmarshal([]byte(text), &answer) != nil {
+				t.Fatal(text)
+			}
+			incidents := map[string]bool{} // each is told several times
+			for _, e := range answer.Events {
+				incidents[e.ID] = true
+			}
+			return len(incidents) > n
+		})
+	}
+	status, out := 0, ""
+	eventually(t, "its workload is warned of", func() bool {
+		status, out, _ = checks(t, "--runtime.dir="+dir)
+		return strings.Contains(out, "XIDs of an application")
+	})
+	if exit, called := healthcheck(t, fmt.Sprint(status), out, "IDLE"); status != 0 || exit != 0 || called != "" {
+		t.Errorf("check ends with %d, Slurm is told %q:\n%s", status, called, out)
+	}
+}

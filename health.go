@@ -54,12 +54,12 @@ func newJudgement(f flags, c HealthConfig, m *machine, h *collectors.Host) (*jud
 		Samples: h.Samples,
 		Beat:    h.Beat,
 		Kernel:  m.kernelLog,
-		Process: func(pid int, at time.Time) (comm, workload string) {
+		Process: func(pid int, at time.Time) (comm, workload, owner string) {
 			p, ok := m.options.Processes.Recall(pid, at)
 			if ok && p.Workload != nil {
-				workload = p.Workload.Key
+				workload, owner = p.Workload.Key, p.Owner()
 			}
-			return p.Comm, workload
+			return p.Comm, workload, owner
 		},
 		Record: j.journal.Append,
 		Tell:   j.notifier.Tell,

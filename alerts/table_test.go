@@ -16,6 +16,7 @@ import (
 var deviations = map[string]string{
 	"power_cap_ratio": "never alerts: it is a metric, nvgpu_clock_event_seconds_total",
 	"stale":           "the table's severity is unknown, which is the GPU's state; people see a warning",
+	"xid_repeat":      "an application's fault never condemns a GPU: a warning, where owners count and occurrences do not",
 	"quota_violation": "the ladder beyond a warning is the enforcer's",
 }
 

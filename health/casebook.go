@@ -19,11 +19,11 @@ const (
 // CasebookOptions are what a Casebook needs to know of its host. The functions
 // must not wait; each may be nil.
 type CasebookOptions struct {
-	Boot    string                                              // the kernel's boot id
-	Node    string                                              // name of the host
-	GPU     func(host.PCI) (Entity, bool)                       // the GPU at an address, also one that is lost
-	Process func(pid int, at time.Time) (comm, workload string) // who had a PID; empty if nobody knows
-	Works   func(source string, e Entity) bool                  // whether a source sees what happens to a GPU
+	Boot    string                                                     // the kernel's boot id
+	Node    string                                                     // name of the host
+	GPU     func(host.PCI) (Entity, bool)                              // the GPU at an address, also one that is lost
+	Process func(pid int, at time.Time) (comm, workload, owner string) // who had a PID; empty if nobody knows
+	Works   func(source string, e Entity) bool                         // whether a source sees what happens to a GPU
 }
 
 // A Casebook makes incidents of sightings: the same thing seen on the same
@@ -55,7 +55,7 @@ func NewCasebook(o CasebookOptions, now time.Time) *Casebook {
 		o.GPU = func(host.PCI) (Entity, bool) { return Entity{}, false }
 	}
 	if o.Process == nil {
-		o.Process = func(int, time.Time) (string, string) { return "", "" }
+		o.Process = func(int, time.Time) (string, string, string) { return "", "", "" }
 	}
 	if o.Works == nil {
 		o.Works = func(string, Entity) bool { return false }
@@ -169,9 +169,9 @@ func (c *Casebook) attribute(i *openCase) {
 	if i.PID == 0 || i.Workload != "" {
 		return
 	}
-	comm, workload := c.Process(i.PID, i.First)
+	comm, workload, owner := c.Process(i.PID, i.First)
 	if comm = cmp.Or(clean(comm, longestComm), i.Comm); comm != i.Comm || workload != "" {
-		i.Comm, i.Workload, i.news = comm, workload, true
+		i.Comm, i.Workload, i.Owner, i.news = comm, workload, owner, true
 	}
 }
 

@@ -32,12 +32,12 @@ func TestIncidentsOfASimulatedHost(t *testing.T) {
 		table := nv.Table(log)
 		d, start := newDesk(t), time.Now()
 		d.since = start
-		d.Process = func(pid int, at time.Time) (string, string) {
+		d.Process = func(pid int, at time.Time) (string, string, string) {
 			p, _ := table.Recall(pid, at)
 			if p.Workload == nil {
-				return p.Comm, ""
+				return p.Comm, "", ""
 			}
-			return p.Comm, p.Workload.Key
+			return p.Comm, p.Workload.Key, p.Owner()
 		}
 		var mu sync.Mutex
 		gpus := map[host.PCI]Entity{}

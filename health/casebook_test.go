@@ -111,8 +111,8 @@ const second = time.Second
 func TestARealCapture(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.Process = func(pid int, at time.Time) (string, string) {
-		return map[int]string{698: "python3", 745: "python3", 787: "python3"}[pid], fmt.Sprintf("slurm:%d", pid)
+	d.Process = func(pid int, at time.Time) (string, string, string) {
+		return map[int]string{698: "python3", 745: "python3", 787: "python3"}[pid], fmt.Sprintf("slurm:%d", pid), "user:1001"
 	}
 	log, err := host.OpenKernelLog("testdata/kmsg-xid.txt")
 	if err != nil {
@@ -205,11 +205,11 @@ func TestWhoseAProcessIs(t *testing.T) {
 	d := newDesk(t)
 	known := false
 	var asked time.Time
-	d.Process = func(pid int, at time.Time) (string, string) {
+	d.Process = func(pid int, at time.Time) (string, string, string) {
 		if asked = at; !known {
-			return "python3", ""
+			return "python3", "", ""
 		}
-		return "python3", "pod:a/b/c"
+		return "python3", "pod:a/b/c", "namespace:a"
 	}
 	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 31, pid=5, name=pytho, Ch")
 	if e := d.incidents()[0]; e.Comm != "python3" || e.Workload != "" || asked != d.start {
@@ -217,7 +217,7 @@ func TestWhoseAProcessIs(t *testing.T) {
 	}
 	known = true // names come a little later
 	d.to(2 * second)
-	if e := d.incidents()[0]; e.Workload != "pod:a/b/c" || e.Count != 1 {
+	if e := d.incidents()[0]; e.Workload != "pod:a/b/c" || e.Owner != "namespace:a" || e.Count != 1 {
 		t.Errorf("%+v", e)
 	}
 }

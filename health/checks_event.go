@@ -25,30 +25,36 @@ func severe(least Severity) func(*Event) bool {
 	}
 }
 
-// repeats returns how often the most frequent XID of its kind came: bursts are
-// one, and an application's XID needs to come more often than a GPU's own.
-func repeats(application bool) func([]*Event) float64 {
-	return func(events []*Event) float64 {
-		bursts := map[int]float64{}
-		last := map[int]time.Time{}
-		most := 0.
-		for _, e := range events {
-			gap := sameBurst
-			if e.Code == 31 {
-				gap = 3 * time.Minute
-			}
-			if (e.Class == ApplicationFault) == application && e.First.Sub(last[e.Code]) > gap {
-				bursts[e.Code]++
-				most = max(most, bursts[e.Code])
-			}
-			last[e.Code] = e.First
+// repeats returns how often the most frequent XID came: bursts are one.
+func repeats(events []*Event) float64 {
+	bursts, last, most := map[int]float64{}, map[int]time.Time{}, 0.
+	for _, e := range events {
+		if e.First.Sub(last[e.Code]) > sameBurst {
+			bursts[e.Code]++
+			most = max(most, bursts[e.Code])
 		}
-		return most
+		last[e.Code] = e.First
 	}
+	return most
 }
 
 // sameBurst is how close together XIDs are one burst.
 const sameBurst = 5 * time.Second
+
+// owners returns how many owners of workloads had the same XID. How often each
+// had it says nothing: they can have it at will. Those that nobody knows are
+// one.
+func owners(events []*Event) float64 {
+	had, most := map[int]map[string]bool{}, 0
+	for _, e := range events {
+		if had[e.Code] == nil {
+			had[e.Code] = map[string]bool{}
+		}
+		had[e.Code][e.Owner] = true
+		most = max(most, len(had[e.Code]))
+	}
+	return float64(most)
+}
 
 // onGPUs returns on how many GPUs the events were.
 func onGPUs(events []*Event) float64 {
@@ -76,18 +82,18 @@ var eventChecks = []*Check{
 		Summary: "A workload's own faults end its GPU work again and again.",
 		Detail:  "{entity} had {value} XIDs of an application in 10 minutes.",
 		Action:  "Tell the owner to check the application (compute-sanitizer); the GPU is well.",
-		Cause:   "XIDs 13, 31, 43, 69 and 137 with a process are mostly that program's error: a bad address, an illegal instruction.",
+		Cause:   "XIDs such as 13, 31, 43, 69 and 137 with a process are mostly that program's error: a bad address, an illegal instruction.",
 	},
 	{
 		ID: "xid_repeat", Alert: "GPUXIDRepeated", Class: HardwareFault,
 		Levels: []Level{
-			{Severity: Critical, When: Incidents{Name: "xid_repeat", Window: day, Match: severe(Warning), Count: repeats(false)}.Signal().AtLeast(2)},
-			{Severity: Critical, When: Incidents{Name: "xid_repeat_application", Window: day, Match: severe(Info), Count: repeats(true)}.Signal().AtLeast(5)},
+			{Severity: Warning, When: Incidents{Name: "xid_repeat_application", Window: day, Match: applications, Count: owners}.Signal().AtLeast(5)},
+			{Severity: Critical, When: Incidents{Name: "xid_repeat", Window: day, Match: hardwares, Count: repeats}.Signal().AtLeast(2)},
 		},
 		Summary: "The same XID came several times on one GPU within a day.",
-		Detail:  "{entity} had the same XID {value} times in 24 hours.",
+		Detail:  "{entity} had the same XID {value} times in 24 hours; one that applications cause counts once for each owner of workloads.",
 		Action:  "Run the field diagnostic; if the XID is an application's, see whether it follows the application.",
-		Cause:   "Twice is a pattern for a fault of the hardware, five times for one that applications cause. Bursts count once.",
+		Cause:   "Twice is a pattern for a fault of the hardware; a burst counts once. One that applications cause can be had at will: five owners (users, or namespaces of pods) who had it on this GPU are worth a warning, and how often each did says nothing.",
 	},
 	{
 		ID: "xid_spread", Alert: "GPUXIDSoftwarePattern", Class: ApplicationFault,
@@ -128,10 +134,18 @@ var eventChecks = []*Check{
 	},
 }
 
-// tenant matches XIDs that are a process's own fault.
-func tenant(e *Event) bool {
-	return e.What == xidName && e.PID > 0 && e.Follows == "" && XIDs()[e.Code].Tenant()
+// applications matches XIDs that a process can cause.
+func applications(e *Event) bool {
+	return severe(Info)(e) && XIDs()[e.Code].Tenant()
 }
+
+// hardwares matches XIDs that no process can cause.
+func hardwares(e *Event) bool {
+	return severe(Warning)(e) && !XIDs()[e.Code].Tenant()
+}
+
+// tenant matches XIDs that are a process's own fault.
+func tenant(e *Event) bool { return applications(e) && e.PID > 0 }
 
 // unknownXID matches XIDs that the table does not have.
 func unknownXID(e *Event) bool {

@@ -40,12 +40,12 @@ func (d *detection) chain(t *testing.T, nv *sim.Host) *chain {
 	c.events = func(e collectors.Event) { c.monitor.Event(e) }
 	c.options = Options{
 		Samples: func() []collectors.Sample { return c.host.Samples() },
-		Process: func(pid int, at time.Time) (comm, workload string) {
+		Process: func(pid int, at time.Time) (comm, workload, owner string) {
 			p, ok := c.table.Recall(pid, at)
 			if ok && p.Workload != nil {
-				workload = p.Workload.Key
+				workload, owner = p.Workload.Key, p.Owner()
 			}
-			return p.Comm, workload
+			return p.Comm, workload, owner
 		},
 		Kernel: nv.Follow, Record: c.record, Load: idle, Boot: boot, Node: "host", Log: log,
 	}

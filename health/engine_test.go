@@ -360,6 +360,47 @@ func TestIncidentsAreCounted(t *testing.T) {
 	}
 }
 
+// TestATenantsFaultsCondemnNoGPU has one workload, and a program that nobody
+// knows, provoke each XID that programs can cause, all day long.
+func TestATenantsFaultsCondemnNoGPU(t *testing.T) {
+	t.Parallel()
+	for code, x := range XIDs() {
+		if !x.Tenant() {
+			continue
+		}
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, Checks()...)
+			for n := range 200 {
+				of, unknown := happened(fmt.Sprint("a", n), xidName, code, "0", w.now), happened(fmt.Sprint("b", n), xidName, code, "0", w.now)
+				of.PID, of.Workload, of.Owner = 77, "pod:a/b/c", "namespace:a"
+				w.step(10*time.Second, []Event{of, unknown}, on("0", collectors.Up, 1))
+			}
+			if s := worst(w.engine.Findings(), func(Finding) bool { return true }); s >= Warning {
+				t.Errorf("XID %d, 400 times: %v: %s", code, s, w.failing())
+			}
+		})
+	}
+}
+
+func TestAFaultThatManyOwnersMeetIsAWarning(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Checks()...)
+	for n := range 5 {
+		if got := w.state("xid_repeat"); got != OK {
+			t.Errorf("after %d owners: %v", n, got)
+		}
+		for again := range 5 {
+			e := happened(fmt.Sprint(n, " ", again), xidName, 31, "0", w.now)
+			e.PID, e.Workload, e.Owner = 77, fmt.Sprintf("slurm:%d", 10*n+again), fmt.Sprintf("user:%d", 1000+n)
+			w.step(10*time.Second, []Event{e}, on("0", collectors.Up, 1))
+		}
+	}
+	if got := w.state("xid_repeat"); got != Degraded {
+		t.Errorf("after five owners: %v, want degraded", got)
+	}
+}
+
 func TestAnAckOfALatchedIncidentHolds(t *testing.T) {
 	t.Parallel()
 	up := on("0", collectors.Up, 1)

@@ -56,6 +56,7 @@ type Event struct {
 	PID      int    `json:"pid,omitempty"`
 	Comm     string `json:"comm,omitempty"`
 	Workload string `json:"workload,omitempty"` // whose the process is
+	Owner    string `json:"owner,omitempty"`    // whose the workload is: "user:1001", "namespace:serving"
 	GI       string `json:"gi,omitempty"`       // MIG GPU instance
 
 	Action   string `json:"action,omitempty"` // what to do, in a word

@@ -19,20 +19,20 @@ import (
 // Options are what a Monitor needs of the rest of the agent. The functions
 // must not wait; those that are nil are not needed.
 type Options struct {
-	Samples   func() []collectors.Sample                              // what was read
-	Beat      func() time.Duration                                    // how often that changes; nil: every second
-	Kernel    func(ctx context.Context, each func(host.Record)) error // follows the kernel's log until ctx ends
-	Process   func(pid int, at time.Time) (comm, workload string)     // whose a PID was
-	Record    func(Event)                                             // takes what happens, for the journal
-	Tell      func([]Alert)                                           // takes alerts that begin, go on and end
-	Lost      func() map[string]float64                               // what others lost, by where
-	Load      func() map[string]float64                               // what others use of what they may, by what
-	Forget    func(uuid string)                                       // forgets a GPU that was taken out
-	Store     Store                                                   // of what outlives a restart
-	Boot      string                                                  // the kernel's boot id
-	Node      string                                                  // name of the host
-	Simulated bool                                                    // nothing of it is real
-	Sharing   int                                                     // Monitors, each of another host, that share the process and what it uses; 0: it is this one's
+	Samples   func() []collectors.Sample                                 // what was read
+	Beat      func() time.Duration                                       // how often that changes; nil: every second
+	Kernel    func(ctx context.Context, each func(host.Record)) error    // follows the kernel's log until ctx ends
+	Process   func(pid int, at time.Time) (comm, workload, owner string) // whose a PID was
+	Record    func(Event)                                                // takes what happens, for the journal
+	Tell      func([]Alert)                                              // takes alerts that begin, go on and end
+	Lost      func() map[string]float64                                  // what others lost, by where
+	Load      func() map[string]float64                                  // what others use of what they may, by what
+	Forget    func(uuid string)                                          // forgets a GPU that was taken out
+	Store     Store                                                      // of what outlives a restart
+	Boot      string                                                     // the kernel's boot id
+	Node      string                                                     // name of the host
+	Simulated bool                                                       // nothing of it is real
+	Sharing   int                                                        // Monitors, each of another host, that share the process and what it uses; 0: it is this one's
 	Log       *slog.Logger
 }
 

@@ -50,10 +50,12 @@ func monitor(t *testing.T, dir string, s Settings) *monitored {
 				}
 			}
 		},
-		Process: func(pid int, _ time.Time) (comm, workload string) { return "python3", "pod:a/b/c" },
-		Record:  func(e Event) { m.mu.Lock(); defer m.mu.Unlock(); m.events = append(m.events, e) },
-		Tell:    func(a []Alert) { m.mu.Lock(); defer m.mu.Unlock(); m.told = append(m.told, a...) },
-		Store:   Store{Dir: dir}, Boot: "boot-1", Node: "node7", Log: slog.New(slog.DiscardHandler),
+		Process: func(pid int, _ time.Time) (comm, workload, owner string) {
+			return "python3", "pod:a/b/c", "namespace:a"
+		},
+		Record: func(e Event) { m.mu.Lock(); defer m.mu.Unlock(); m.events = append(m.events, e) },
+		Tell:   func(a []Alert) { m.mu.Lock(); defer m.mu.Unlock(); m.told = append(m.told, a...) },
+		Store:  Store{Dir: dir}, Boot: "boot-1", Node: "node7", Log: slog.New(slog.DiscardHandler),
 	}, s)
 	ctx, end := context.WithCancel(t.Context())
 	m.end = end

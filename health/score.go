@@ -99,7 +99,7 @@ func (d *Derivers) Fault(e Event, now time.Time) {
 	s.Score.decay(now, faultHalfLife)
 	s.Score.Value += weight * (1 + min(rowBonus*float64(s.Row), mostBonus))
 	s.Row, s.Last = s.Row+1, now
-	if e.Class != ApplicationFault { // a tenant's fault never condemns a GPU
+	if e.Class != ApplicationFault && (e.What != xidName || !XIDs()[e.Code].Tenant()) { // a tenant's fault never condemns a GPU
 		h.offend(weight, now)
 	}
 }

@@ -63,6 +63,9 @@ func TestLemonsAreNotMadeByTenants(t *testing.T) {
 	r.step(step, nil)
 	for i := range 12 { // two hours apart
 		fault(r, 0, fmt.Sprint("tenant", i), ApplicationFault, Critical)
+		nvlink := happened(fmt.Sprint("nvlink", i), xidName, 137, "", r.now) // of another class, and a tenant's
+		nvlink.Entity = Entity{UUID: r.gpus[0].uuid}
+		r.Fault(nvlink, r.now)
 		for k := range 5 { // what comes together is one offence
 			fault(r, 1, fmt.Sprint("hardware", i, k), HardwareFault, Severity(2+k%2))
 		}

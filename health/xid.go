@@ -24,9 +24,11 @@ type XID struct {
 	fault string // whose, by data/faults.tsv
 }
 
-// Tenant reports whether the XID is a process's own fault, given that there is
-// one: it never condemns the GPU.
-func (x XID) Tenant() bool { return x.fault == "tenant" }
+// Tenant reports whether the XID is a fault that a process can cause, by
+// mistake or at will: it never condemns the GPU, however often it comes.
+func (x XID) Tenant() bool {
+	return x.fault == "tenant" || x.fault == "" && (x.Class == ApplicationFault || strings.HasPrefix(x.WhoActs, "app owner"))
+}
 
 // Hardware reports whether the XID is a fault of the GPU or its driver: it
 // never punishes the process that met it.

@@ -54,8 +54,12 @@ func TestLookup(t *testing.T) {
 	if err != nil || p.PID != 1 || p.Start != 5 || p.UID != 1000 || p.User != "ada" || p.Comm != "python3" || p.Workload.Key != "unit:a.service" || p.Workload.UID != 1000 {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if second, _ := table.Lookup(2); second.User != "7" || second.Workload != p.Workload {
+	second, _ := table.Lookup(2)
+	if second.User != "7" || second.Workload != p.Workload {
 		t.Errorf("%+v is of another workload than %+v", second, p)
+	}
+	if of, other := p.Owner(), second.Owner(); of != "user:1000" || other != "user:7" {
+		t.Errorf("owners are %s and %s", of, other)
 	}
 	if _, err := table.Lookup(3); !errors.Is(err, ErrGone) {
 		t.Error(err)
@@ -237,6 +241,9 @@ func TestNameArrives(t *testing.T) {
 		p, _ := table.Lookup(2) // for which the answer is at hand
 		if w := p.Workload; docker.called() != 1 || w.Key != "pod:ml/train-0/main" || w.Namespace != "ml" || w.Pod != "train-0" || w.Container != "main" || w.ContainerID != id2 || w.PodUID != uid {
 			t.Errorf("%+v", w)
+		}
+		if owner := p.Owner(); owner != "namespace:ml" {
+			t.Errorf("the owner of a pod is %s", owner)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package host
 import (
 	"crypto/sha256"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -50,6 +51,15 @@ type Process struct {
 	User     string // UID's name in /etc/passwd, or its number
 	Comm     string
 	Workload *Workload // nil while its name is asked for, at most 2 s
+}
+
+// Owner returns whose p's workload is, by what whoever runs it cannot choose:
+// the namespace of a pod, else the user of p.
+func (p Process) Owner() string {
+	if w := p.Workload; w != nil && w.Namespace != "" {
+		return "namespace:" + w.Namespace
+	}
+	return "user:" + strconv.Itoa(p.UID)
 }
 
 const longest = 128 // bytes of a key or another field
