@@ -269,3 +269,38 @@ func TestATenantsFaultsDrainNoNode(t *testing.T) {
 		t.Errorf("check ends with %d, Slurm is told %q:\n%s", status, called, out)
 	}
 }
+
+// What an agent answers to an order, or claims to be one does, is text on
+// root's terminal and nothing else.
+func TestOrdersTrustNoAnswerBlindly(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{http.StatusOK, http.StatusConflict} {
+		dir := answers(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(status)
+			fmt.Fprint(w, "gone\x1b[2J\x1b]0;owned\a\u202e\u009b31m\r\nby now")
+		})
+		for _, order := range [][]string{{"drain"}, {"resume"}, {"ack", "gpu_lost", "3"}} {
+			var out, errs bytes.Buffer
+			run(t.Context(), append(order, "--runtime.dir="+dir), &out, &errs)
+			said := out.String() + errs.String()
+			if strings.ContainsAny(said, "\x1b\a\u202e\u009b\r") {
+				t.Errorf("%v, answered %d, says %q", order, status, said)
+			}
+			if passed := status != http.StatusOK || order[0] == "ack"; passed && said != "gone\ufffd[2J\ufffd]0;owned\ufffd\ufffd\ufffd31m\ufffd\nby now\n" {
+				t.Errorf("%v, answered %d, says %q: it left something out", order, status, said)
+			}
+		}
+	}
+}
+
+// Whoever names an agent's directory is told of that agent or of none.
+func TestStatusAsksNoOtherAgentThanTheOneThatIsNamed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var out, errs bytes.Buffer
+	status := run(t.Context(), []string{"status", "--runtime.dir=" + dir}, &out, &errs)
+	want := "no agent answers at " + filepath.Join(dir, exporter.ControlSocket) + ": is gpusteward running, with this --runtime.dir?"
+	if said := errs.String(); status != 1 || out.Len() > 0 || !strings.HasPrefix(said, want) || strings.Contains(said, exporter.DefaultURL) {
+		t.Errorf("exit status %d: %s%swant %s", status, &out, said, want)
+	}
+}

@@ -56,6 +56,7 @@ type flags struct {
 	role           role
 	stateDir       string
 	runtimeDir     string
+	runtimeGiven   bool
 	procfs, sysfs  string
 	pprof          bool
 	web            *web.FlagConfig
@@ -82,7 +83,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	app.Flag("log.format", "Format of the log: console or json; auto is console on a terminal.").Default("auto").EnumVar(&f.logFormat, "auto", "console", "json")
 
 	app.Flag("state.dir", "Directory of what the agent remembers: the GPUs that the host has.").Default("/var/lib/gpusteward").StringVar(&f.stateDir)
-	app.Flag("runtime.dir", "Directory of the sockets: agent/control.sock and broker/broker.sock.").Default("/run/gpusteward").StringVar(&f.runtimeDir)
+	app.Flag("runtime.dir", "Directory of the sockets: agent/control.sock and broker/broker.sock.").Default("/run/gpusteward").IsSetByUser(&f.runtimeGiven).StringVar(&f.runtimeDir)
 	app.Flag("path.procfs", "Where procfs is mounted.").Default("/proc").StringVar(&f.procfs)
 	app.Flag("path.sysfs", "Where sysfs is mounted.").Default("/sys").StringVar(&f.sysfs)
 
@@ -147,7 +148,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case installation.FullCommand():
 		err = install(*installed, f)
 	case status.FullCommand():
-		err = exporter.Status(ctx, exporter.StatusOptions{RuntimeDir: f.runtimeDir, URL: *address, Watch: *watch, JSON: *format == "json"}, stdout)
+		o := exporter.StatusOptions{RuntimeDir: f.runtimeDir, URL: *address, Watch: *watch, JSON: *format == "json"}
+		if !f.runtimeGiven { // who names an agent means no other
+			o.Else = exporter.DefaultURL
+		}
+		err = exporter.Status(ctx, o, stdout)
 	case drain.FullCommand(), resume.FullCommand():
 		if _, err = exporter.Order(ctx, f.runtimeDir, command, nil); err == nil {
 			fmt.Fprintln(stdout, map[string]string{"drain": "drained.", "resume": "resumed."}[command])

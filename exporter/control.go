@@ -228,7 +228,8 @@ func (c *Control) do(w http.ResponseWriter, r *http.Request, who peer, name stri
 }
 
 // Order has the agent of the runtime directory dir do an action, and returns
-// what it says of it. Its errors say what an operator can do.
+// what it says of it, which a terminal shows as it is. Its errors say what an
+// operator can do.
 func Order(ctx context.Context, dir, action string, arguments url.Values) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*controlTime)
 	defer cancel()
@@ -258,7 +259,11 @@ func Order(ctx context.Context, dir, action string, arguments url.Values) (strin
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", action, err)
 	}
-	said := strings.TrimSpace(string(text))
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	for i, line := range lines {
+		lines[i] = printable(line)
+	}
+	said := strings.Join(lines, "\n")
 	if answer.StatusCode/100 != 2 {
 		return "", errors.New(said)
 	}

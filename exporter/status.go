@@ -23,7 +23,8 @@ const DefaultURL = "http://localhost:9836"
 // StatusOptions say what Status shows, and of which agent.
 type StatusOptions struct {
 	RuntimeDir string // where the control socket is, which is asked first
-	URL        string // of an agent to ask instead; empty: DefaultURL, should the socket not answer
+	URL        string // of an agent to ask instead
+	Else       string // URL of an agent to ask should the socket not answer; empty: nobody is
 	Watch      bool   // go on, every second, until the context ends
 	JSON       bool   // as /api/v1/state has it, instead of a table
 }
@@ -97,8 +98,12 @@ func (o StatusOptions) ask(ctx context.Context) ([]byte, error) {
 			return text, nil
 		case errors.Is(err, context.DeadlineExceeded):
 			return nil, fmt.Errorf("the agent at %s does not answer: %w", socket, err)
+		case o.Else == "" && errors.Is(err, errRefused):
+			return nil, err
+		case o.Else == "":
+			return nil, fmt.Errorf("no agent answers at %s: is gpusteward running, with this --runtime.dir? --url asks one by its address (%w)", socket, err)
 		}
-		url, where = DefaultURL, socket+" or "+DefaultURL
+		url, where = o.Else, socket+" or "+o.Else
 	}
 	text, err := Ask(ctx, o.RuntimeDir, url, statePath)
 	if err != nil && !errors.Is(err, errRefused) {
