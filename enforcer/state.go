@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"os"
@@ -24,6 +25,34 @@ type saved struct {
 	Paused []action.Paused `json:"paused,omitempty"`
 }
 
+// A sealed is how it is written: a disk that lost a bit, and a hand that wrote
+// what it took for a state, are not believed.
+type sealed struct {
+	Checksum uint32          `json:"checksum"` // CRC-32 of State as it stands there
+	State    json.RawMessage `json:"state"`
+}
+
+// seal returns s as it is written.
+func (s saved) seal() ([]byte, error) {
+	state, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(sealed{crc32.ChecksumIEEE(state), state})
+}
+
+// unsealed returns what seal wrote.
+func unsealed(text []byte) (s saved, err error) {
+	var from sealed
+	if err := json.Unmarshal(text, &from); err != nil {
+		return s, err
+	}
+	if from.State == nil || crc32.ChecksumIEEE(from.State) != from.Checksum {
+		return s, errors.New("its checksum is of another state")
+	}
+	return s, json.Unmarshal(from.State, &s)
+}
+
 // restore takes up what an enforcer before this one left. Whom it paused and
 // who is not to be, goes on.
 func (e *Enforcer) restore() {
@@ -36,7 +65,7 @@ func (e *Enforcer) restore() {
 	}
 	var s saved
 	if err == nil {
-		err = json.Unmarshal(text, &s)
+		s, err = unsealed(text)
 	}
 	if err != nil {
 		e.spoiled = true
@@ -61,7 +90,7 @@ func (e *Enforcer) keep(paused []action.Paused) error {
 	if e.StateFile == "" {
 		return nil
 	}
-	text, err := json.Marshal(saved{e.ladder.Save(), paused})
+	text, err := saved{e.ladder.Save(), paused}.seal()
 	if err != nil || bytes.Equal(text, e.written) {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -51,7 +52,7 @@ func TestWhatCannotBeRememberedIsNotDone(t *testing.T) {
 
 func TestAStateThatCannotBeUsedIsSetAside(t *testing.T) {
 	t.Parallel()
-	for name, text := range map[string]string{"cut": `{"ladder": {"standing": [`, "another": `[3]`, "empty": ""} {
+	for name, text := range map[string]string{"cut": `{"ladder": {"standing": [`, "another": `[3]`, "empty": "", "null": "null", "nothing in it": "{}", "without a checksum": `{"ladder":{}}`} {
 		e, log := stateful(filepath.Join(t.TempDir(), "enforcer.json"))
 		if err := os.WriteFile(e.StateFile, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -71,6 +72,32 @@ func TestAStateThatCannotBeUsedIsSetAside(t *testing.T) {
 		again, log := stateful(e.StateFile)
 		if again.restore(); log.Len() > 0 && strings.Contains(log.String(), "forgotten") {
 			t.Errorf("%s: what was written then: %s", name, log)
+		}
+	}
+}
+
+// TestAStateWithAFlippedBitIsNotBelieved flips each bit of a state's file: what
+// is taken up then is what was written, or nothing.
+func TestAStateWithAFlippedBitIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "enforcer.json")
+	e, _ := stateful(file)
+	if err := e.keep([]action.Paused{{Tenant: "a", Workload: "unit:a.service", Stopped: []action.Target{{PID: 7000, Start: 8}}}}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good, err := unsealed(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for bit := range 8 * len(text) {
+		flipped := bytes.Clone(text)
+		flipped[bit/8] ^= 1 << (bit % 8)
+		if s, err := unsealed(flipped); err == nil && !reflect.DeepEqual(s, good) {
+			t.Errorf("of %s it takes %+v", flipped, s)
 		}
 	}
 }
