@@ -5,6 +5,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // A part is written as 0.3 or as 30 %.
@@ -37,6 +39,9 @@ func (s *size) UnmarshalText(text []byte) error {
 	if v *= unit; err != nil || !known || !(v >= 0 && v < math.MaxInt64) {
 		return fmt.Errorf("%q is not a size such as 4 GiB, 500 MiB or a number of bytes", text)
 	}
+	if v < 1 && strings.ContainsAny(string(text), "123456789") { // 0 is another thing, and 1e-400 is 0 to ParseFloat
+		return fmt.Errorf("%q is less than a byte: a size is such as 4 GiB, 500 MiB or a number of bytes", text)
+	}
 	*s = size(v)
 	return nil
 }
@@ -45,6 +50,14 @@ func (s *size) UnmarshalText(text []byte) error {
 type memory struct {
 	size size
 	part part
+}
+
+// UnmarshalYAML reads a size or a part, where a mapping would leave out both.
+func (m *memory) UnmarshalYAML(n *yaml.Node) error {
+	if n.Kind != yaml.ScalarNode {
+		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: cannot unmarshal %s into memory", n.Line, n.ShortTag())}}
+	}
+	return m.UnmarshalText([]byte(n.Value))
 }
 
 // UnmarshalText reads a size or a part; the part's range is not looked at.

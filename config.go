@@ -22,6 +22,10 @@ import (
 
 const defaultConfigFile = "/etc/gpusteward/gpusteward.yml"
 
+// longestConfig bounds what is read as configuration, or as a scenario, in
+// bytes: YAML takes some ten times as much memory.
+const longestConfig = 1 << 20
+
 // Config is the configuration file. Each key is explained in
 // deploy/gpusteward.yml, which a test holds against this type.
 type Config struct {
@@ -107,7 +111,7 @@ func (c Config) validate() (all []error) {
 // key.
 func loadConfig(path string) (Config, error) {
 	c := defaultConfig()
-	text, err := os.ReadFile(path)
+	text, err := host.ReadFile(path, longestConfig)
 	if err != nil {
 		return c, fmt.Errorf("read configuration: %w", host.Explain(err, host.Reads))
 	}

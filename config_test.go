@@ -211,3 +211,14 @@ func FuzzConfig(f *testing.F) {
 		}
 	})
 }
+
+func TestAConfigurationIsNoLongerThanItMayBe(t *testing.T) {
+	t.Parallel()
+	long := write(t, strings.Repeat("# a comment\n", 1<<20))
+	for _, args := range [][]string{{"config", "check", long}, {"--demo=" + long}} {
+		var out, errs bytes.Buffer
+		if status := run(t.Context(), append(args, ownDirectories(t, nil)...), &out, &errs); status == 0 || !strings.Contains(errs.String(), "it has more than 1048576 bytes") {
+			t.Errorf("%s: exit status %d: %s", args[0], status, &errs)
+		}
+	}
+}

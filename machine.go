@@ -148,7 +148,7 @@ func loadScenario(name string) (sim.Scenario, error) {
 		if !strings.ContainsAny(name, "./") {
 			return s, fmt.Errorf("--demo: %w", err)
 		}
-		if text, err = os.ReadFile(name); err != nil {
+		if text, err = host.ReadFile(name, longestConfig); err != nil {
 			return s, fmt.Errorf("--demo: %w", err)
 		}
 	}

@@ -119,6 +119,8 @@ func wanted(t string) string {
 		return "a number"
 	case t == "bool":
 		return "true or false"
+	case t == "memory":
+		return "a size such as 4 GiB, or a part such as 30 %"
 	case t == "string":
 		return "text"
 	}

@@ -30,9 +30,24 @@ func ReadTrusted(path string, most int64) ([]byte, error) {
 	case stat.Mode&0o022 != 0:
 		return nil, fmt.Errorf("%s: others than its owner may write it, so it is not believed: chmod go-w it", path)
 	}
+	return readAtMost(file, most)
+}
+
+// ReadFile returns the text of a file; one that is longer than so many bytes is
+// an error.
+func ReadFile(path string, most int64) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	return readAtMost(file, most)
+}
+
+func readAtMost(file *os.File, most int64) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(file, most+1))
 	if err == nil && int64(len(text)) > most {
-		err = fmt.Errorf("%s: it has more than %d bytes", path, most)
+		err = fmt.Errorf("%s: it has more than %d bytes", file.Name(), most)
 	}
 	return text, err
 }
