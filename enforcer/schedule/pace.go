@@ -69,7 +69,7 @@ func (p *pace) confirm() {
 	if p.old == 0 || c == 0 || p.solo.seconds < measured.Seconds() {
 		return
 	}
-	if math.Abs(c/p.old-1) > alike {
+	if math.Abs(c/p.old-1) > alike { // mutant: equivalent because no quotient is just that
 		p.confirmed = 0
 	} else if p.confirmed < confirmedMost {
 		p.confirmed++

@@ -363,6 +363,16 @@ func TestPaceConfirmed(t *testing.T) {
 	}
 }
 
+// What was measured for just long enough, at a second a launch.
+func TestConfirm(t *testing.T) {
+	for seconds, want := range map[float64]uint{measured.Seconds(): 1, measured.Seconds() - 1e-6: 0} {
+		p := pace{old: 1, solo: rate{seconds, seconds}}
+		if p.confirm(); p.confirmed != want || (p.old == 0) != (want == 1) {
+			t.Errorf("%v s: %+v", seconds, p)
+		}
+	}
+}
+
 // Who is ahead is measured all the same where nobody was of late.
 func TestMeasuredThoughAhead(t *testing.T) {
 	for ago, want := range map[time.Duration]bool{time.Second: true, time.Second - 1: false} {
