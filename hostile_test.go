@@ -18,6 +18,7 @@ import (
 func TestScrapesAmongHostileConnections(t *testing.T) {
 	const clients = 200
 	a := spawn(t, nil, "--demo").ready()
+	_, quiet := a.scrapes(300) // on a machine that may be busy with other things
 	var attack sync.WaitGroup
 	var asked atomic.Int64
 	t.Cleanup(attack.Wait)
@@ -28,8 +29,8 @@ func TestScrapesAmongHostileConnections(t *testing.T) {
 	for try := 1; ; try++ { // what else the machine does is measured as well
 		before := stolen(t)
 		p50, p99 := a.scrapes(300)
-		t.Logf("scrapes among %d hostile connections, %d of which were cut off: p50 %v, p99 %v", clients, asked.Load()-clients, p50, p99)
-		switch most := 50*time.Millisecond + stolen(t) - before; {
+		t.Logf("scrapes among %d hostile connections, %d of which were cut off: p50 %v, p99 %v; %v without them", clients, asked.Load()-clients, p50, p99, quiet)
+		switch most := 50*time.Millisecond + 2*quiet + stolen(t) - before; {
 		case p99 <= most:
 			return
 		case try == 3:
