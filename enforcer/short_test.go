@@ -41,9 +41,9 @@ func (g *governed) ownGroup(key string) string {
 	return dir
 }
 
-// short starts programs that follow each other, each there for a second, in a
-// cgroup of their own.
-func (g *governed) short(key string, env []string) (dir string) {
+// short starts programs that follow each other, each there for a second unless
+// the options say otherwise, in a cgroup of their own.
+func (g *governed) short(key string, env []string, options ...string) (dir string) {
 	g.t.Helper()
 	dir = g.ownGroup(key)
 	group, err := os.Open(dir)
@@ -51,7 +51,7 @@ func (g *governed) short(key string, env []string) (dir string) {
 		g.t.Fatal(err)
 	}
 	defer func() { _ = group.Close() }()
-	spawner := exec.Command("/bin/sh", "-c", `while "$0" --kernel-us=200 --seconds=0.8; do :; done`, path(g.t, "GS_LOAD", "hook/build/stub/load"))
+	spawner := exec.Command("/bin/sh", append([]string{"-c", `while "$0" --kernel-us=200 --seconds=0.8 "$@"; do :; done`, path(g.t, "GS_LOAD", "hook/build/stub/load")}, options...)...)
 	spawner.Env = append(append(os.Environ(), g.driver...), env...)
 	spawner.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
 	if err := spawner.Start(); err != nil {
@@ -88,4 +88,21 @@ func TestShortLivesAreFrozen(t *testing.T) {
 	if told := g.told("honest"); told != nil {
 		t.Errorf("to those under the hook the ladder did %q", told)
 	}
+}
+
+// TestShortLapsesAreFrozen has programs follow each other that begin under the
+// hook and then go on without it, each for less than is let pass.
+func TestShortLapsesAreFrozen(t *testing.T) {
+	none := policy.Quota{Limit: 1, Bandwidth: 1}
+	steps := quick(policy.Pause)
+	steps.Hold = time.Minute
+	of := policy.Rule{Name: "shed", Select: []policy.Selector{{Workloads: []string{"unit:shed.service"}}}, Terms: policy.Terms{Priority: policy.PriorityNormal, Quota: none}, Steps: steps}
+	g := underEnforcer(t, policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none}, Steps: quick(policy.Warn), Actions: 10, Rules: []policy.Rule{of}})
+	dir := g.short("unit:shed.service", g.hook, "--seconds=1.5", "--shed=7")
+	took := poll(t, 2*time.Minute, "it is not paused", func() bool { return slices.Contains(g.told("shed"), "pause done") })
+	fmt.Printf("short lapses paused after %v\n", took)
+	poll(t, 10*time.Second, "its cgroup is not frozen", func() bool {
+		events, _ := os.ReadFile(filepath.Join(dir, "cgroup.events"))
+		return strings.Contains(string(events), "frozen 1")
+	})
 }

@@ -25,7 +25,7 @@ const (
 
 	oldHolding   = 5 * time.Second  // an older one says nothing about now
 	lapse        = 10 * time.Second // that who lost its session may take to connect again, or to end
-	lapseEvery   = time.Minute      // of so long, all lapses together
+	lapseEvery   = time.Minute      // of so long, all lapses together; of a workload's processes, as much GPU time
 	refusal      = time.Minute      // that a process which was refused a session excuses its tenant
 	oldSample    = 20 * time.Second // the driver stopped sampling
 	noSample     = 15 * time.Second // it never does
@@ -124,7 +124,7 @@ func (a *Audit) Look(b Books) Audited {
 // open begins an audit of each GPU.
 func (a *Audit) open(b *Books) {
 	for _, g := range a.gpus {
-		g.begin()
+		g.begin(b.Now)
 	}
 	for i := range b.Holdings {
 		h := &b.Holdings[i]
@@ -171,14 +171,14 @@ func (a *Audit) enter(b *Books, h *collectors.Holding) {
 	}
 	if young {
 		_, had := session(a.earlier, h)
-		p.status, p.followed, p.lapsed = a.first(h, hooked, had || refused), b.Now, b.Now
+		p.status, p.followed, p.gone, p.lapsed = a.first(h, hooked, had || refused), b.Now, b.Now, b.Now
 	} else {
 		p.follow(b.Now, hooked, refused)
 	}
 	if g.fresh {
 		p.seen++
 	}
-	sum := p.sum(g, h, young)
+	sum, after := p.sum(g, h, young)
 	if !governed || tenant == policy.DefaultTenant {
 		return
 	}
@@ -194,6 +194,10 @@ func (a *Audit) enter(b *Books, h *collectors.Holding) {
 		w.seen = b.Now
 	}
 	w.add(sum)
+	w.now.lapsed += after
+	if p.status == isLapsed && h.At.After(p.gone) && w.spent >= lapse.Seconds() {
+		p.status = isUnhooked
+	}
 	if p.status == isHooked {
 		committed, seated := s.on(h.UUID)
 		p.remember(committed, seated)

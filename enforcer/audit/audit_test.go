@@ -402,6 +402,50 @@ func TestShortLivesAreJudgedTogether(t *testing.T) {
 	}
 }
 
+// TestLapsesAreTheWorkloads has a workload's processes follow each other, each
+// with a session to begin with and without one for less than is let pass.
+func TestLapsesAreTheWorkloads(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		hooked, long int // seconds with a session, and until it ends
+		young        bool
+		rate         float64 // without one
+		want         string
+	}{
+		{"a second with a session, 8 without", 1, 9, true, 1, "a/pod:x/GPU-a/unhooked"},
+		{"10 s with a session, 8 without", 10, 18, false, 1, "a/pod:x/GPU-a/unhooked"},
+		{"a hundredth of the GPU without", 1, 9, true, .01, ""},
+		{"listed for a second after the end", 1, 2, true, 0, ""},
+		{"listed for 3 s after the end", 4, 7, false, 0, ""},
+	} {
+		w := newWorld()
+		w.young = c.young
+		w.quotas["a"] = policy.Quota{Limit: 1}
+		w.step()
+		found := 0
+		for range 180 / c.long {
+			a := w.process("a", "pod:x", gpuA)
+			for i := range c.long {
+				a.session, a.rate, a.charged = i < c.hooked, 1, 1
+				if !a.session {
+					a.rate = c.rate
+				}
+				for _, v := range w.step().Violations {
+					if what := fmt.Sprintf("%s/%s/%s/%s", v.Tenant, v.Workload, v.GPU, v.Objective); what != c.want || !slices.Contains(v.PIDs, a.Process.PID) {
+						t.Errorf("%s: found %+v", c.name, v)
+					}
+					found++
+				}
+			}
+			w.end(a)
+		}
+		fmt.Printf("%s: found %d times in 3 minutes\n", c.name, found)
+		if (found >= 20) != (c.want != "") {
+			t.Errorf("%s: found %d times in 3 minutes", c.name, found)
+		}
+	}
+}
+
 func TestAProcessIsNotNewAfterSilence(t *testing.T) {
 	w := newWorld()
 	w.run(1)

@@ -29,7 +29,7 @@ type auditedGPU struct {
 
 // begin begins an audit. Processes of a GPU that tells nothing are kept: they
 // are not new when it answers again.
-func (g *auditedGPU) begin() {
+func (g *auditedGPU) begin(now time.Time) {
 	for key, p := range g.processes {
 		if !p.here && !g.dark {
 			delete(g.processes, key)
@@ -37,7 +37,7 @@ func (g *auditedGPU) begin() {
 		p.here = false
 	}
 	for _, t := range g.tenants {
-		t.begin()
+		t.begin(now, g.sampled.Sub(g.before))
 	}
 	g.fresh, g.listed, g.governed, g.before = false, false, false, g.sampled
 }

@@ -29,6 +29,7 @@ type auditedProcess struct {
 	status   hookStatus
 	since    time.Time     // when it got the session that it has; zero: it always had one
 	followed time.Time     // in the last audit
+	gone     time.Time     // when it was first seen without the session that it had
 	lapsed   time.Time     // when the minute began that spent is of
 	spent    time.Duration // without a session
 
@@ -56,14 +57,17 @@ func (p *auditedProcess) follow(now time.Time, hooked, refused bool) {
 		}
 		return
 	case refused:
-		p.status, p.lapsed, p.spent = isLapsed, now, 0
+		p.status, p.gone, p.lapsed, p.spent = isLapsed, now, now, 0
 		return
 	case p.status == isUnhooked:
 		return
 	case p.status == isLapsed:
 		p.spent += passed
-	case now.Sub(p.lapsed) >= lapseEvery:
-		p.lapsed, p.spent = now, 0
+	default:
+		p.gone = now
+		if now.Sub(p.lapsed) >= lapseEvery {
+			p.lapsed, p.spent = now, 0
+		}
 	}
 	p.status = isLapsed
 	if p.spent >= lapse {
@@ -71,10 +75,11 @@ func (p *auditedProcess) follow(now time.Time, hooked, refused bool) {
 	}
 }
 
-// sum returns what a process used since the last audit, as its status has it.
+// sum returns what a process used since the last audit, as its status has it,
+// and of it the seconds that it can only have had after its session was gone.
 // What it used before it was first seen on a GPU that had not been looked at
 // is not known.
-func (p *auditedProcess) sum(g *auditedGPU, h *collectors.Holding, young bool) (u used) {
+func (p *auditedProcess) sum(g *auditedGPU, h *collectors.Holding, young bool) (u used, after float64) {
 	from := p.sampled
 	if young {
 		from = g.before
@@ -82,11 +87,11 @@ func (p *auditedProcess) sum(g *auditedGPU, h *collectors.Holding, young bool) (
 	sm, busy := h.SM-p.sm, h.Busy-p.busy
 	p.sm, p.busy = h.SM, h.Busy
 	if h.Sampled.IsZero() {
-		return used{}
+		return used{}, 0
 	}
 	p.sampled = h.Sampled
 	if from.IsZero() {
-		return used{}
+		return used{}, 0
 	}
 	most := max(h.Sampled.Sub(from).Seconds(), 0) // of a GPU nobody has more than the whole
 	u.busy = min(max(busy, 0), most)
@@ -97,8 +102,11 @@ func (p *auditedProcess) sum(g *auditedGPU, h *collectors.Holding, young bool) (
 		u.hooked = sm
 	default:
 		u.lapsed = sm
+		if p.status == isLapsed {
+			after = max(sm-max(p.gone.Sub(from).Seconds(), 0), 0)
+		}
 	}
-	return u
+	return u, after
 }
 
 // remember notes what the books have for a process now.

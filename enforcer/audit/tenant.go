@@ -27,11 +27,11 @@ type auditedTenant struct {
 	drift, bus *float64 // of the last window
 }
 
-func (t *auditedTenant) begin() {
+func (t *auditedTenant) begin(now time.Time, sampled time.Duration) {
 	t.row, t.due = false, false
-	t.nobody.begin()
+	t.nobody.begin(now, sampled)
 	for _, w := range t.works {
-		w.begin()
+		w.begin(now, sampled)
 	}
 }
 

@@ -15,6 +15,8 @@ type auditedWorkload struct {
 	seen time.Time
 	used
 	readings readings
+	minute   time.Time         // when the one began that spent is of
+	spent    float64           // seconds of the GPU that its processes had after their sessions were gone
 	guilty   bool              // by the last window: it is not clean until the next
 	lied     bool              // in that its hooks told of too little GPU time
 	around   float64           // part of the GPU's time in it that processes without a session had
@@ -25,9 +27,10 @@ type auditedWorkload struct {
 // auditedProcesses are a workload's processes on a GPU in one audit.
 type auditedProcesses struct {
 	all, hooked int
-	seated      int  // of the hooked ones, those that said that they use the GPU
-	partial     bool // something is not known of them
-	blind       bool // that is how much memory one with a session has
+	seated      int     // of the hooked ones, those that said that they use the GPU
+	lapsed      float64 // seconds of the GPU after their sessions were gone, by the driver's new samples
+	partial     bool    // something is not known of them
+	blind       bool    // that is how much memory one with a session has
 	drift       float64
 	committed   uint64 // bytes, by the books
 	unhooked    uint64 // bytes of those without a session
@@ -43,8 +46,13 @@ type auditedProcesses struct {
 // should be.
 func (n *auditedProcesses) has() uint64 { return n.committed + n.unhooked + n.excess }
 
-func (w *auditedWorkload) begin() {
+// begin begins an audit; the driver's samples in the one before were of so long.
+func (w *auditedWorkload) begin(now time.Time, sampled time.Duration) {
 	n := &w.now
+	if past := now.Sub(w.minute); past < 0 || past >= lapseEvery {
+		w.minute, w.spent = now, 0
+	}
+	w.spent += min(n.lapsed, max(sampled.Seconds(), 0)) // the GPU's time passes for all of them at once
 	*n = auditedProcesses{pids: n.pids[:0], without: n.without[:0], under: n.under[:0], sure: n.sure[:0], accused: n.accused[:0]}
 }
 

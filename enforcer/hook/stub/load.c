@@ -16,7 +16,9 @@
  * On a real card all are ready before any begins, with a file in /dev/shm. A
  * rank that ends leaves: the others go on without it.
  * With --cancel-ms, each so often a thread is cancelled in a launch, and another
- * one takes its place; not with --burst-ms or --ahead. */
+ * one takes its place; not with --burst-ms or --ahead.
+ * With --shed=SECONDS it goes on for so long when it is over: as the same
+ * process, and without what was preloaded. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -35,7 +37,7 @@
 #define AHEAD 64
 
 static struct {
-	double kernel_us, graph_us, burst_ms, sleep_ms, seconds, cpu_us, alloc_mib, alloc_step_mib, report_ms, rate, copy_kib, cancel_ms;
+	double kernel_us, graph_us, burst_ms, sleep_ms, seconds, cpu_us, alloc_mib, alloc_step_mib, report_ms, rate, copy_kib, cancel_ms, shed;
 	long sync_every, steps, streams, threads, gpu, gang, ranks, rank, kernels, ahead;
 	bool graph, copy, meet, memory, wait;
 	const char *resolve, *kind, *way;
@@ -360,7 +362,7 @@ static bool parse(int argc, char **argv)
 		{"seconds", &option.seconds, 0, 0}, {"cpu-us", &option.cpu_us, 0, 0},
 		{"alloc-mib", &option.alloc_mib, 0, 0}, {"alloc-step-mib", &option.alloc_step_mib, 0, 0},
 		{"report-ms", &option.report_ms, 0, 0}, {"rate", &option.rate, 0, 0}, {"copy-kib", &option.copy_kib, 0, 0},
-		{"cancel-ms", &option.cancel_ms, 0, 0},
+		{"cancel-ms", &option.cancel_ms, 0, 0}, {"shed", &option.shed, 0, 0},
 		{"sync-every", 0, &option.sync_every, 0}, {"steps", 0, &option.steps, 0},
 		{"streams", 0, &option.streams, 0}, {"threads", 0, &option.threads, 0}, {"gpu", 0, &option.gpu, 0},
 		{"gang", 0, &option.gang, 0}, {"ranks", 0, &option.ranks, 0}, {"rank", 0, &option.rank, 0},
@@ -412,6 +414,20 @@ static bool parse(int argc, char **argv)
 		return false;
 	return option.streams > 0 && option.streams <= STREAMS && option.threads > 0 && option.kernel_us >= 0
 		&& option.copy_kib >= 1 / 1024. && (option.graph || option.copy || option.meet || option.memory || !strcmp(how, "kernel"));
+}
+
+static void shed(int argc, char **argv)
+{
+	char **again = calloc((size_t)argc + 3, sizeof *again), seconds[32];
+
+	snprintf(seconds, sizeof seconds, "--seconds=%g", option.shed);
+	check(again ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY, "shed");
+	memcpy(again, argv, (size_t)argc * sizeof *again);
+	again[argc] = seconds;
+	again[argc + 1] = "--shed=0";
+	unsetenv("LD_PRELOAD");
+	execv("/proc/self/exe", again);
+	check(CUDA_ERROR_UNKNOWN, "/proc/self/exe");
 }
 
 int main(int argc, char **argv)
@@ -466,6 +482,9 @@ int main(int argc, char **argv)
 			printf("copied %llu %.0f\n", (unsigned long long)(sum * copy_bytes()), (double)(sum * copy_bytes()) / seconds);
 		printf("total %llu %llu %.6f\n", (unsigned long long)now(), (unsigned long long)sum, seconds);
 	}
+	fflush(stdout);
 	pthread_mutex_unlock(&output);
+	if (option.shed > 0)
+		shed(argc, argv);
 	return 0;
 }
