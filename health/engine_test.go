@@ -401,6 +401,43 @@ func TestAFaultThatManyOwnersMeetIsAWarning(t *testing.T) {
 	}
 }
 
+// TestFaultsPushOutNobodyElses has a tenant cause an XID each 6 s for a working
+// day: what others met in the morning counts in the evening.
+func TestFaultsPushOutNobodyElses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Checks()...)
+	xid := func(id string, code int, owner string) Event {
+		e := happened(id, xidName, code, "0", w.now)
+		e.Owner = owner
+		return e
+	}
+	up := on("0", collectors.Up, 1)
+	early := []Event{xid("hardware", 92, "")}
+	for n := range 4 {
+		early = append(early, xid(fmt.Sprint("early", n), 31, fmt.Sprintf("user:%d", 1000+n)))
+	}
+	w.step(10*time.Second, early, up)
+	for n := range 480 { // a minute each
+		var all []Event
+		for i := range 10 {
+			all = append(all, xid(fmt.Sprint("flood", n, " ", i), 13, "user:2000"))
+		}
+		w.step(time.Minute, all, up)
+	}
+	m := w.engine.memory.incidents
+	if len(m) != mostIncidents || m[len(m)-1].ID != "flood479 9" || !slices.IsSortedFunc(m, func(a, b Event) int { return a.First.Compare(b.First) }) {
+		t.Fatalf("%d incidents, the last is %s", len(m), m[len(m)-1].ID)
+	}
+	w.step(10*time.Second, []Event{xid("late", 31, "user:1004")}, up)
+	if got := w.state("xid_repeat"); got != Degraded {
+		t.Errorf("after five owners: %v, want degraded", got)
+	}
+	w.step(10*time.Second, []Event{xid("again", 92, "")}, up)
+	if got := w.state("xid_repeat"); got != Unhealthy {
+		t.Errorf("after the hardware's second fault: %v, want unhealthy", got)
+	}
+}
+
 func TestAnAckOfALatchedIncidentHolds(t *testing.T) {
 	t.Parallel()
 	up := on("0", collectors.Up, 1)

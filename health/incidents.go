@@ -130,12 +130,49 @@ func (m *memory) remember(e Event) {
 	m.incidents = append(m.incidents, e)
 }
 
-// tidy drops what is too old to matter, and what is too much.
+// tidy drops what is too old to matter, and what is too much: of whoever's
+// fault on a GPU there is most, so that nobody's faults push out another's.
 func (m *memory) tidy() {
 	old := 0
-	for old < len(m.incidents) && (m.now.Sub(m.incidents[old].First) > longestWindow || len(m.incidents)-old > mostIncidents) {
+	for old < len(m.incidents) && m.now.Sub(m.incidents[old].First) > longestWindow {
 		old++
 	}
 	m.incidents = m.incidents[old:]
+	if excess := len(m.incidents) - mostIncidents; excess > 0 {
+		m.thin(excess)
+	}
 	maps.DeleteFunc(m.cleared, func(_ clearing, t time.Time) bool { return m.now.Sub(t) > longestWindow })
+}
+
+// A recurring fault is one owner's, on one GPU.
+type recurring struct {
+	Entity
+	what  string
+	code  int
+	owner string
+}
+
+func recurringOf(e *Event) recurring { return recurring{e.Entity.Parent(), e.What, e.Code, e.Owner} }
+
+// thin drops so many incidents: each the oldest of what came most often.
+func (m *memory) thin(excess int) {
+	counts, often := map[recurring]*int{}, make([]*int, len(m.incidents))
+	for i := range m.incidents {
+		f := recurringOf(&m.incidents[i])
+		if counts[f] == nil {
+			counts[f] = new(int)
+		}
+		*counts[f]++
+		often[i] = counts[f]
+	}
+	for range excess {
+		most := 0
+		for i, n := range often {
+			if *n > *often[most] {
+				most = i
+			}
+		}
+		*often[most]--
+		often, m.incidents = slices.Delete(often, most, most+1), slices.Delete(m.incidents, most, most+1)
+	}
 }
