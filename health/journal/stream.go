@@ -86,7 +86,11 @@ func (j *Journal) follow(w http.ResponseWriter, r *http.Request, f Filter) {
 		if _, err := w.Write([]byte(text)); err != nil {
 			return err
 		}
-		return control.Flush()
+		if err := control.Flush(); err != nil {
+			return err
+		}
+		_ = control.SetWriteDeadline(time.Time{}) // HTTP/2 ends a stream with its deadline, also where nothing is to be written
+		return nil
 	}
 	err := send("retry: 3000\n\n")
 	for i := 0; err == nil && i < len(events); i++ {

@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -272,5 +274,73 @@ func TestStreamsOverARealConnection(t *testing.T) {
 	end()
 	if got := next(); got != "EOF" {
 		t.Errorf("at the end of the agent: %q, want the end of the stream", got)
+	}
+}
+
+// pipes is a listener within this process, so that time can be the test's.
+type pipes chan net.Conn
+
+func (p pipes) Close() error   { close(p); return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (p pipes) Accept() (net.Conn, error) {
+	if c, open := <-p; open {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p pipes) dial(context.Context, string, string) (net.Conn, error) {
+	client, server := net.Pipe()
+	p <- server
+	return client, nil
+}
+
+// TestStreamsBearQuiet has nothing happen for minutes: a stream of either
+// protocol goes on, from a server whose answers are limited in time.
+func TestStreamsBearQuiet(t *testing.T) {
+	for _, version := range []int{1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			j, _, _, _ := testJournal(t, Options{})
+			var protocols http.Protocols
+			protocols.SetHTTP1(version == 1)
+			protocols.SetUnencryptedHTTP2(version == 2)
+			at, server := make(pipes), &http.Server{Handler: j, WriteTimeout: eventsTimeout, Protocols: &protocols}
+			ended := make(chan error)
+			go func() { ended <- server.Serve(at) }()
+			client := &http.Client{Transport: &http.Transport{DialContext: at.dial, Protocols: &protocols}}
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://agent/api/v1/events?follow=1", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer, err := client.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if answer.ProtoMajor != version {
+				t.Errorf("answered by %s", answer.Proto)
+			}
+			var told []string
+			read := make(chan error)
+			go func() {
+				lines := bufio.NewScanner(answer.Body)
+				for lines.Scan() {
+					told = append(told, ids(lines.Text())...)
+				}
+				read <- lines.Err()
+			}()
+			for n := range 3 {
+				time.Sleep(4*heartbeat - time.Second)
+				j.Append(incident(n))
+				synctest.Wait()
+			}
+			answer.Body.Close()
+			if err := <-read; !slices.Equal(told, []string{"i0", "i1", "i2"}) {
+				t.Errorf("HTTP/%d: a stream of events a minute apart told %q, and ended with %v", version, told, err)
+			}
+			client.CloseIdleConnections()
+			server.Close()
+			<-ended
+		})
 	}
 }
