@@ -143,8 +143,7 @@ func (s *Server) tell(c *conn, why string) {
 }
 
 // drop forgets a connection. Where its client ended it, with the last one goes
-// the turn, and unless its process is seen to live, the client. The mutex is
-// held.
+// the client, if that is gone. The mutex is held.
 func (s *Server) drop(c *conn, byClient bool) {
 	if _, there := s.conns[c]; !there {
 		return
@@ -168,13 +167,36 @@ func (s *Server) drop(c *conn, byClient bool) {
 	if k.pid == 0 { // what the connection took ended with it, as far as anybody knows
 		s.refund(k, c.net)
 	}
-	if len(k.conns) == 0 {
-		s.tokens.release(k)
-		if k.peer.gone() {
-			s.end(k)
-		}
+	if s.gone(k) {
+		s.end(k)
+	} else if len(k.conns) == 0 {
+		s.left[k] = struct{}{}
 	}
 	s.step(s.now())
+}
+
+// gone reports whether a client will not come back: it has no connection, and
+// its process has ended. Where that is not known it is gone with its turn: some
+// open a connection for each request, and have kernels on the GPU meanwhile.
+func (s *Server) gone(k *client) bool {
+	return len(k.conns) == 0 && k.peer.gone() && (k.pid != 0 || !s.tokens.holds(k))
+}
+
+// look ends those without a connection who are gone. It returns when it must be
+// called again, 0: not before somebody leaves. The mutex is held.
+func (s *Server) look(now time.Duration) time.Duration {
+	for k := range s.left {
+		switch {
+		case s.gone(k):
+			s.end(k)
+		case len(k.conns) > 0 || !s.tokens.holds(k):
+			delete(s.left, k) // sweep sees to who has no turn
+		}
+	}
+	if len(s.left) == 0 {
+		return 0
+	}
+	return now + lookTime
 }
 
 // refund frees what a connection took; what it gave back that another of the
@@ -212,6 +234,7 @@ func (s *Server) end(k *client) {
 		s.drop(c, false) // a child has them, which is another process
 	}
 	s.tokens.release(k)
+	delete(s.left, k)
 	s.memory.End(k.session)
 	s.memory.Release(k.session)
 	k.peer.close()
@@ -231,7 +254,7 @@ func (s *Server) sweep(ctx context.Context) {
 		}
 		s.mu.Lock()
 		for _, k := range s.clients {
-			if len(k.conns) == 0 && k.peer.gone() {
+			if s.gone(k) {
 				s.end(k)
 			}
 		}

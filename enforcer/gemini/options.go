@@ -58,7 +58,7 @@ type Options struct {
 	Role        Role
 	File        string // an absolute path, see Parse; read again when it changes
 	Unknown     Unknown
-	Turn        time.Duration // the longest while others want the GPU: 20 ms; alone it is 5 times that
+	Turn        time.Duration // of one of two equal clients: 20 ms; others have theirs by weight, and none is longer than 5 of it
 	Connections int           // at most: 4096
 	Deadline    time.Duration // for the first frame, and for the rest of one: 10 s
 	ProcFS      string        // /proc

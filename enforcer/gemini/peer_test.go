@@ -19,8 +19,8 @@ import (
 
 // TestMain is the test, or where it is told an address, a client's process
 // that takes 600 bytes as "a" and lives until its input ends. It may be told to
-// have many connections before that say something once; or for the address, to
-// have many files and no connection.
+// have many connections before that say something once; to have a turn instead
+// of memory; or for the address, to have many files and no connection.
 func TestMain(m *testing.M) {
 	address := os.Getenv("GEMINI_TEST_SERVER")
 	if address == "" {
@@ -50,7 +50,11 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		os.Exit(1)
 	}
-	b, _ := Request{Name: []byte("a"), Kind: MemoryUpdate, Bytes: 600, Allocate: true}.Append(nil)
+	r := Request{Name: []byte("a"), Kind: MemoryUpdate, Bytes: 600, Allocate: true}
+	if os.Getenv("GEMINI_TEST_TURN") != "" {
+		r = Request{Name: []byte("a"), Kind: Quota}
+	}
+	b, _ := r.Append(nil)
 	var answer [ResponseSize]byte
 	if _, err := c.Write(b); err != nil {
 		os.Exit(1)

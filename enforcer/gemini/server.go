@@ -28,9 +28,10 @@ import (
 
 // Bounds that are not for anybody to choose.
 const (
-	perClient = 64               // connections
-	sweepTime = time.Second      // from one look for ended processes to the next
-	tellTime  = 10 * time.Second // between two lines on unknown names
+	perClient = 64                   // connections
+	sweepTime = time.Second          // from one look for ended processes to the next
+	lookTime  = 5 * time.Millisecond // the same, for those who hold up others
+	tellTime  = 10 * time.Second     // between two lines on unknown names
 )
 
 // A Server serves one GPU. New makes it, Run runs it.
@@ -51,7 +52,8 @@ type Server struct {
 	timer   *time.Timer
 	clients map[key]*client
 	conns   map[*conn]struct{}
-	origins map[origin]int // connections
+	origins map[origin]int       // connections
+	left    map[*client]struct{} // who has a turn and no connection
 	closed  bool
 	next    uint64        // session of the ledger
 	told    time.Duration // of unknown names
@@ -64,7 +66,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{options: o, log: o.Logger, start: time.Now(), finder: finder{procFS: o.ProcFS, cgroupFS: o.CgroupFS},
-		clients: map[key]*client{}, conns: map[*conn]struct{}{}, origins: map[origin]int{}}
+		clients: map[key]*client{}, conns: map[*conn]struct{}{}, origins: map[origin]int{}, left: map[*client]struct{}{}}
 	s.tokens = newTokens(o.Turn, s.grant)
 	s.timer = time.AfterFunc(time.Hour, s.wake)
 	s.timer.Stop()
@@ -269,8 +271,12 @@ func (s *Server) step(now time.Duration) {
 	if s.closed {
 		return
 	}
-	if wake := s.tokens.step(now); wake != 0 {
-		s.timer.Reset(max(wake-s.now(), 0))
+	at := s.look(now)
+	if wake := s.tokens.step(now); wake != 0 && (at == 0 || wake < at) {
+		at = wake
+	}
+	if at != 0 {
+		s.timer.Reset(max(at-s.now(), 0))
 	}
 }
 

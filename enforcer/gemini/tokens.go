@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	rounds   = 5                     // turns that a tenant gets at once while nobody else wants the GPU
+	rounds   = 5                     // turns that a tenant gets at once, at most
 	crumb    = 2 * time.Millisecond  // less of a turn is not worth an answer
-	patience = 2 * time.Millisecond  // a client whose quota is over has to come back by itself
+	patience = time.Millisecond      // a client whose quota is over has to come back by itself
 	waitMost = 50 * time.Millisecond // for who is known to come back late
 )
 
@@ -107,10 +107,15 @@ func (t *tokens) ask(now time.Duration, w waiter, overuse time.Duration) {
 // want tells the schedule that somebody waits.
 func (t *tokens) want(now time.Duration, n *tenant) { t.gpu.Want(now, n.Name) }
 
+// holds says whether the client has a token of this turn.
+func (t *tokens) holds(c *client) bool {
+	return c.tenant != nil && c.token != 0 && c.token == c.tenant.turn
+}
+
 // release takes the client's token, if it has one of this turn.
 func (t *tokens) release(c *client) {
-	if n := c.tenant; n != nil && c.token != 0 && c.token == n.turn {
-		n.holders--
+	if t.holds(c) {
+		c.tenant.holders--
 	}
 	c.token = 0
 }
@@ -176,7 +181,7 @@ func (t *tokens) grant(now time.Duration, n *tenant) {
 		n.runs = true
 		quota := rounds * t.turn
 		if state.End != 0 {
-			quota = max(min(t.turn, state.End-now), min(t.turn, crumb))
+			quota = max(min(quota, state.End-now), min(t.turn, crumb))
 		}
 		t.turns++
 		n.turn, n.over, n.until = t.turns, now+quota, 0

@@ -23,10 +23,11 @@ type world struct {
 // A program is what runs in a client.
 type program struct {
 	client *client
-	at     time.Duration // when it asks next; 0 it waits
-	over   time.Duration // how late its kernels end
-	idle   time.Duration // how long it sleeps after each quota
-	never  bool          // it does not come back
+	at     time.Duration        // when it asks next; 0 it waits
+	over   time.Duration        // how late its kernels end
+	idle   time.Duration        // how long it sleeps after each quota
+	late   func() time.Duration // how long it takes to come back after each, if that is not the same; nil no time
+	never  bool                 // it does not come back
 	from   time.Duration
 	held   time.Duration // time that it had
 	quota  time.Duration
@@ -61,6 +62,9 @@ func (w *world) answer(of waiter, quota time.Duration) {
 	p.turns++
 	p.from, p.quota, p.until = w.now, quota, w.now+quota
 	p.at = w.now + quota + p.over + p.idle
+	if p.late != nil {
+		p.at += p.late()
+	}
 	if p.never {
 		p.at = math.MaxInt64
 	}
@@ -117,6 +121,45 @@ func TestSharesOfSaturatedClients(t *testing.T) {
 				t.Errorf("%d turns ended before the client came back", w.tokens.expired)
 			}
 		})
+	}
+}
+
+// Who comes back a little late says nothing meanwhile, and wants the GPU all the
+// same: its share is by its weight, and so is that of who is there.
+func TestSharesOfLateClients(t *testing.T) {
+	for _, shares := range [][]float64{{0.3, 0.7}, {0.1, 0.9}, {0.5, 0.5}, {0.2, 0.3, 0.5}} {
+		for name, late := range map[string]func(i int) time.Duration{
+			"by up to 5 ms":     func(int) time.Duration { return rand.N(5 * ms) },
+			"by 2 ms":           func(int) time.Duration { return 2 * ms },
+			"by 5 ms":           func(int) time.Duration { return 5 * ms },
+			"the first by 5 ms": func(i int) time.Duration { return 5 * ms * time.Duration(1-min(i, 1)) },
+			"the last by 5 ms":  func(i int) time.Duration { return 5 * ms * time.Duration(i/(len(shares)-1)) },
+		} {
+			t.Run(fmt.Sprint(shares, " ", name), func(t *testing.T) {
+				var entries []Entry
+				for i, s := range shares {
+					entries = append(entries, Entry{Name: fmt.Sprint(i), Request: s, Limit: 1})
+				}
+				w := newWorld(t, 20*ms, entries...)
+				var all []*program
+				for i := range shares {
+					all = append(all, w.add(fmt.Sprint(i), program{late: func() time.Duration { return late(i) }}))
+				}
+				w.run(10 * time.Second)
+				sum := time.Duration(0)
+				for _, p := range all {
+					sum += p.held
+				}
+				for i, p := range all {
+					if got := 100 * float64(p.held) / float64(sum); math.Abs(got-100*shares[i]) > 2 {
+						t.Errorf("client %d has %.1f %%, not %v", i, got, 100*shares[i])
+					}
+				}
+				if sum < 8500*ms {
+					t.Errorf("the GPU was used for %v of 10 s", sum)
+				}
+			})
+		}
 	}
 }
 
@@ -179,7 +222,7 @@ func TestSleeperLeavesTheGPUToOthers(t *testing.T) {
 	w.add("a", program{idle: 500 * ms})
 	b := w.add("b", program{})
 	w.run(10 * time.Second)
-	if got := b.held.Seconds() / 10; got < 0.9 {
+	if got := b.held.Seconds() / 10; got < 0.8 { // a has a turn of 100 ms each 600, by its weight
 		t.Errorf("beside one that sleeps b has %.2f", got)
 	}
 }

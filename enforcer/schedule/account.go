@@ -47,13 +47,15 @@ func (g *GPU) age(t *tenant, passed time.Duration) {
 	if t.duty *= 1 - weight; t.wants {
 		t.duty += weight
 	}
-	if t.wants && t.state.Mode != Open && !t.share.Held {
+	if t.expected(g.now) && t.state.Mode != Open && !t.share.Held {
 		due := time.Duration(t.part * float64(passed))
 		t.lag = min(t.lag+due, 10*g.half())
-		t.bill.wanted += passed
+		if t.wants {
+			t.bill.wanted += passed
+		}
 		t.past.slot(g.now).due += due
 		t.settle(late)
-	} else if !t.wants && t.lag < 0 { // time makes up for what it had, and earns nothing
+	} else if !t.expected(g.now) && t.lag < 0 { // time makes up for what it had, and earns nothing
 		t.lag = min(t.lag+passed, 0)
 	}
 	if t.share.Limit == 1 { // mutant: equivalent because nobody looks at the bucket then
@@ -92,6 +94,12 @@ func (g *GPU) share() {
 // active says whether t counts among those who share the GPU.
 func (t *tenant) active(now time.Duration) bool {
 	return t.sessions > 0 && !t.share.Held && (t.wants || t.ever && now-t.rested < linger)
+}
+
+// expected says whether t wants the GPU, or is taken to want it again in a
+// moment: who has turns says so only when it is back from the last one.
+func (t *tenant) expected(now time.Duration) bool {
+	return t.wants || t.gpu.host.config.Turns && t.active(now)
 }
 
 // runs says whether work of t may be on the GPU.
@@ -246,7 +254,7 @@ func (g *GPU) forget() {
 	least, several := first, 0
 	for _, t := range g.tenants {
 		t.lag = max(t.lag, -memory*g.host.config.Turn)
-		if t.wants && t.part > 0 {
+		if t.expected(g.now) && t.part > 0 {
 			least = min(least, t.lag)
 			several++
 		}
@@ -255,7 +263,7 @@ func (g *GPU) forget() {
 		return
 	}
 	for _, t := range g.tenants {
-		if t.wants && t.part > 0 {
+		if t.expected(g.now) && t.part > 0 {
 			t.lag -= least
 		}
 	}

@@ -375,7 +375,8 @@ func (g *GPU) flag() {
 	}
 }
 
-// end returns when others are expected to go before t: 0 where nobody waits.
+// end returns when others are expected to go before t: 0 where nobody waits, or
+// will in a moment.
 func (g *GPU) end(t *tenant) time.Duration {
 	if g.measured == t {
 		return t.pace.tried + measureTime
@@ -386,15 +387,19 @@ func (g *GPU) end(t *tenant) time.Duration {
 		end = g.now + max(time.Duration(float64(t.bucket)/(1-t.share.Limit)), dregs)
 	}
 	for _, o := range g.tenants {
-		if o == t || !o.ready() || o.state.Mode != Pause || o.unit.rank.class < t.unit.rank.class {
+		if o == t || !o.expected(g.now) || o.dry || o.share.Held || o.state.Mode != Pause || o.unit.rank.class < t.unit.rank.class {
 			continue
 		}
-		gap := t.unit.lag() + g.half() - o.unit.lag()
+		least, owed := g.host.config.Minimum, o.unit.lag()
+		if !o.wants { // t has its part of a round before o is back
+			least, owed = max(least, time.Duration(t.part*float64(2*g.host.config.Turn))), o.lag
+		}
+		gap := t.unit.lag() + g.half() - owed
 		at := g.now
 		if gap >= 0 {
 			at += time.Duration(float64(gap)/max(1+o.part-t.part, 0.05)) + 1
 		}
-		if at = max(at, t.opened+g.host.config.Minimum); end == 0 || at < end {
+		if at = max(at, t.opened+least); end == 0 || at < end {
 			end = at
 		}
 	}

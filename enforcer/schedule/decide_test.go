@@ -253,6 +253,33 @@ func TestTurns(t *testing.T) {
 	d.decide().shows("rP")
 }
 
+// Who has turns may be a little late for the next one. It is owed its part
+// meanwhile, and whoever runs then is expected to make room.
+func TestLateForATurn(t *testing.T) {
+	d := newDesk(t, Config{Turns: true}, 1)
+	d.join(Share{Weight: 4}, "a")
+	d.join(Share{}, "b")
+	d.want("a", "b")
+	d.decide()
+	d.find("a").lag, d.find("b").lag = 0, 0
+	d.rest("a")
+	d.decide().shows("Pr")
+	if s := d.State("b"); s.End != d.at+4*ms || s.Haste {
+		t.Errorf("with a fifth of a round of 20 ms: %+v", s)
+	}
+	d.Look(d.at + 5*ms)
+	if a, b := d.Lag("a"), d.Lag("b"); a != 4*ms || b != -4*ms {
+		t.Errorf("after 5 ms a is owed %v, b %v", a, b)
+	}
+	if s := d.Stats("a"); s.Wanted != 0 {
+		t.Errorf("a wanted the GPU for %v", s.Wanted)
+	}
+	d.pass(linger)
+	if s := d.State("b"); s.End != 0 {
+		t.Errorf("for who does not come back room is made until %v", s.End)
+	}
+}
+
 // A drain is waited for only so long, and what has not drained then is charged.
 func TestDrainDeadline(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 1)

@@ -62,7 +62,7 @@ type Config struct {
 	Turn    time.Duration // of one of two equal tenants that run in turns: 10 ms
 	Minimum time.Duration // nobody is interrupted sooner, but for a higher class: 2 ms
 	Drain   time.Duration // how long a paused tenant's last kernels are waited for: 50 ms
-	Turns   bool          // tenants never run together, and nobody runs without a bound
+	Turns   bool          // tenants never run together, and nobody runs without a bound; who wants the GPU says so only after its turn, if a little late
 }
 
 // Usage is what a tenant's processes say they did since the last Usage. It is a
