@@ -223,6 +223,7 @@ func (s *Server) ask(c *conn, now time.Duration, r *Request) error {
 		return ErrFrame
 	}
 	c.pending++
+	c.over = 0
 	s.tokens.ask(now, waiter{client: k, conn: c, id: r.ID, burst: duration(r.Burst)}, duration(r.Overuse))
 	s.step(now)
 	return nil
@@ -241,8 +242,8 @@ func (s *Server) end(k *client) {
 	delete(s.clients, k.key)
 }
 
-// sweep ends clients whose process ended while they had no connection, until
-// ctx ends.
+// sweep ends clients whose process ended while they had no connection, and
+// reminds those that say nothing, until ctx ends.
 func (s *Server) sweep(ctx context.Context) {
 	tick := time.NewTicker(sweepTime)
 	defer tick.Stop()
@@ -257,6 +258,9 @@ func (s *Server) sweep(ctx context.Context) {
 			if s.gone(k) {
 				s.end(k)
 			}
+		}
+		for c := range s.conns {
+			c.remind(s.now())
 		}
 		s.step(s.now())
 		s.mu.Unlock()

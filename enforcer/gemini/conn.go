@@ -40,9 +40,11 @@ type conn struct {
 	limit   uint64 // bytes
 	net     int64  // bytes that it took and did not give back
 
-	client  *client      // guarded by the server's mutex
-	pending int          // requests for time that wait; guarded by it too
-	used    atomic.Int64 // when the last frame came, since the server began
+	client   *client       // guarded by the server's mutex
+	pending  int           // requests for time that wait; guarded by it too
+	answered int32         // the last of them that does not; guarded by it too
+	over     time.Duration // when what it was given is; 0 it has asked since, or was reminded
+	used     atomic.Int64  // when the last frame came, since the server began
 
 	memory [memos]memo
 	next   int
@@ -234,6 +236,25 @@ func (c *conn) flush() error {
 	}
 	c.out = c.out[:0]
 	return err
+}
+
+// give answers a request for time. The server's mutex is held.
+func (c *conn) give(id int32, quota time.Duration) {
+	r := Response{ID: id, Kind: Quota, Quota: float64(quota) / float64(time.Millisecond)}
+	if err := c.send(r.Append(nil)); err != nil {
+		_ = c.tcp.Close() // its goroutine sees to the rest
+	}
+}
+
+// remind answers a pod manager again, once, that has long had its turn and asks
+// for no other: it may have nothing to do, or the answer was lost on it. What it
+// is given is not worth a turn: it asks for one then. The server's mutex is held.
+func (c *conn) remind(now time.Duration) {
+	if c.s.options.Role == Scheduler && c.over != 0 && now > c.over+remindTime {
+		c.over = 0
+		c.s.counts.reminded.Add(1)
+		c.give(c.answered, crumb)
+	}
 }
 
 // send sends an answer from another goroutine, without waiting either.

@@ -7,7 +7,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -342,6 +344,99 @@ func TestJunkInTime(t *testing.T) {
 		if a := h.receive(Quota); !(a.Quota > 0 && a.Quota <= 5) {
 			t.Errorf("%x: a quota of %v ms", junk, a.Quota)
 		}
+	}
+}
+
+// A manager asks for time as Gemini's pod manager does: it sends, begins to wait
+// a little later, and looks at what has come only when it is woken. What came
+// before is lost on it.
+type manager struct {
+	*hook
+	mu      sync.Mutex
+	woken   *sync.Cond
+	answers map[int32]bool
+}
+
+func newManager(h *hook) *manager {
+	m := &manager{hook: h, answers: map[int32]bool{}}
+	m.woken = sync.NewCond(&m.mu)
+	go func() {
+		var in [ResponseSize]byte
+		for {
+			if _, err := io.ReadFull(h.conn, in[:]); err != nil {
+				return
+			}
+			m.mu.Lock()
+			m.answers[DecodeResponse(Quota, &in).ID] = true
+			m.woken.Broadcast()
+			m.mu.Unlock()
+		}
+	}()
+	return m
+}
+
+// ask returns when it is woken with its answer, for which it begins to wait so
+// long after it asked.
+func (m *manager) ask(after time.Duration) {
+	m.id++
+	m.send(Request{ID: m.id, Kind: Quota})
+	for began := time.Now(); time.Since(began) < after; {
+		runtime.Gosched()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for m.woken.Wait(); !m.answers[m.id]; m.woken.Wait() {
+	}
+	delete(m.answers, m.id)
+}
+
+// Pod managers never wait for ever, each the only one of its scheduler, so that
+// answers come as soon as any.
+func TestAPodManagerNeverWaitsForEver(t *testing.T) {
+	const managers, requests = 16, 10_000
+	var group sync.WaitGroup
+	var reminded atomic.Uint64
+	done := make(chan struct{})
+	for range managers {
+		s := start(t, two, Options{Role: Scheduler})
+		m := newManager(dial(t, s, "a"))
+		group.Go(func() {
+			for range requests / managers {
+				m.ask(rand.N(100 * time.Microsecond))
+			}
+			reminded.Add(s.Stats().Reminded)
+		})
+	}
+	go func() { group.Wait(); close(done) }()
+	select {
+	case <-done:
+		t.Logf("%d answers were lost and sent again", reminded.Load())
+	case <-time.After(6 * soon):
+		t.Error("one waits for ever")
+	}
+}
+
+// An answer that is lost is sent again, once, and takes nobody's turn.
+func TestALostAnswerIsSentAgain(t *testing.T) {
+	s := start(t, two, Options{Role: Scheduler, Turn: time.Millisecond})
+	h := dial(t, s, "a")
+	h.send(Request{ID: 5, Kind: Quota})
+	first, second := h.receive(Quota), h.receive(Quota)
+	if first.ID != 5 || second.ID != 5 || second.Quota <= 0 || second.Quota > 2 {
+		t.Errorf("%+v, then %+v", first, second)
+	}
+	if st := s.Stats(); st.Reminded != 1 || st.Tenants[0].Turns != 1 {
+		t.Errorf("%+v", st)
+	}
+	h.send(Request{ID: 6, Kind: MemoryLimit})
+	if a := h.receive(MemoryLimit); a.ID != 6 {
+		t.Errorf("%+v comes a third time", a)
+	}
+	d := dial(t, start(t, two, Options{Turn: time.Millisecond}), "a") // a hook loses none
+	d.call(Request{Kind: Quota})
+	_ = d.conn.SetReadDeadline(time.Now().Add(2500 * time.Millisecond))
+	if n, err := d.conn.Read(d.in[:]); n != 0 || !os.IsTimeout(err) {
+		t.Errorf("a hook is answered again: %d bytes, %v", n, err)
 	}
 }
 

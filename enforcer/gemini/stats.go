@@ -10,7 +10,7 @@ type counts struct {
 	requests                                          [kinds]atomic.Uint64
 	accepted, refused, evicted                        atomic.Uint64
 	unknown, malformed, duplicates, overfreed, unseen atomic.Uint64
-	reloads, badReloads                               atomic.Uint64
+	reminded, reloads, badReloads                     atomic.Uint64
 }
 
 // Stats are what the server did since it began, and what there is now.
@@ -23,6 +23,7 @@ type Stats struct {
 	Malformed  uint64        // connections that ended by a frame that cannot be meant
 	Duplicates uint64        // changes of memory that were asked for again
 	Overfreed  uint64        // more memory was given back than taken
+	Reminded   uint64        // answers that were sent again
 	Unseen     uint64        // connections of this host whose process was not found
 	Reloads    uint64        // tables that came into force, the first one too
 	BadReloads uint64        // that did not
@@ -51,7 +52,7 @@ func (s *Server) Stats() Stats {
 	all := Stats{
 		Accepted: c.accepted.Load(), Refused: c.refused.Load(), Evicted: c.evicted.Load(),
 		Unknown: c.unknown.Load(), Malformed: c.malformed.Load(), Duplicates: c.duplicates.Load(),
-		Overfreed: c.overfreed.Load(), Unseen: c.unseen.Load(), Reloads: c.reloads.Load(), BadReloads: c.badReloads.Load(),
+		Overfreed: c.overfreed.Load(), Unseen: c.unseen.Load(), Reminded: c.reminded.Load(), Reloads: c.reloads.Load(), BadReloads: c.badReloads.Load(),
 	}
 	for i := range all.Requests {
 		all.Requests[i] = c.requests[i].Load()

@@ -22,6 +22,7 @@ type tokens struct {
 	host    *schedule.Host
 	gpu     *schedule.GPU
 	turn    time.Duration
+	delay   time.Duration // of an answer after its request, at least
 	tenants []*tenant
 	answer  func(waiter, time.Duration)
 	turns   uint64 // that were given out
@@ -45,6 +46,7 @@ type waiter struct {
 	conn   *conn
 	id     int32
 	burst  time.Duration
+	from   time.Duration // when it may be answered
 }
 
 func newTokens(turn time.Duration, answer func(waiter, time.Duration)) *tokens {
@@ -97,7 +99,7 @@ func (t *tokens) find(name string) *tenant {
 // ask takes note that a client wants time, which also says that all that it
 // launched before is done.
 func (t *tokens) ask(now time.Duration, w waiter, overuse time.Duration) {
-	w.client.late = overuse
+	w.client.late, w.from = overuse, now+t.delay
 	t.release(w.client)
 	n := w.client.tenant
 	n.waiting = append(n.waiting, w)
@@ -135,6 +137,11 @@ func (t *tokens) step(now time.Duration) time.Duration {
 			}
 		}
 		wake := t.host.Decide(now)
+		sooner := func(at time.Duration) {
+			if wake == 0 || at < wake {
+				wake = at
+			}
+		}
 		unused := false
 		for _, n := range t.tenants {
 			if n.runs && n.turn == 0 && t.gpu.State(n.Name).Mode == schedule.Pause {
@@ -142,12 +149,15 @@ func (t *tokens) step(now time.Duration) time.Duration {
 				t.gpu.Drained(now, n.Name, schedule.Usage{}) // none of its clients has a token
 			}
 			t.grant(now, n)
+			if len(n.waiting) > 0 && now < n.waiting[0].from {
+				sooner(n.waiting[0].from)
+			}
 			switch {
 			case n.turn == 0:
 			case n.holders == 0:
 				unused = true
-			case wake == 0 || n.until < wake:
-				wake = n.until
+			default:
+				sooner(n.until)
 			}
 		}
 		if !unused {
@@ -177,8 +187,11 @@ func (t *tokens) grant(now time.Duration, n *tenant) {
 	if state.Mode == schedule.Pause {
 		return
 	}
+	n.runs = true
+	if len(n.waiting) > 0 && now < n.waiting[0].from {
+		return
+	}
 	if n.turn == 0 {
-		n.runs = true
 		quota := rounds * t.turn
 		if state.End != 0 {
 			quota = max(min(quota, state.End-now), min(t.turn, crumb))
@@ -188,7 +201,7 @@ func (t *tokens) grant(now time.Duration, n *tenant) {
 	}
 	left := n.over - now
 	n.waiting = slices.DeleteFunc(n.waiting, func(w waiter) bool {
-		if n.holders > 0 && left < max(crumb, w.burst) {
+		if now < w.from || n.holders > 0 && left < max(crumb, w.burst) {
 			return false
 		}
 		if w.client.token != n.turn {

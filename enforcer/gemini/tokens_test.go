@@ -29,6 +29,7 @@ type program struct {
 	late   func() time.Duration // how long it takes to come back after each, if that is not the same; nil no time
 	never  bool                 // it does not come back
 	from   time.Duration
+	asked  time.Duration
 	held   time.Duration // time that it had
 	quota  time.Duration
 	turns  int
@@ -90,7 +91,7 @@ func (w *world) run(d time.Duration) {
 			if who.turns > 0 {
 				who.held += who.quota + who.over
 			}
-			who.at = 0
+			who.at, who.asked = 0, w.now
 			w.tokens.ask(w.now, waiter{client: who.client}, who.over)
 		}
 		if w.wake = w.tokens.step(w.now); w.wake != 0 && w.wake <= w.now {
@@ -159,6 +160,35 @@ func TestSharesOfLateClients(t *testing.T) {
 					t.Errorf("the GPU was used for %v of 10 s", sum)
 				}
 			})
+		}
+	}
+}
+
+// A scheduler's answers have to be late enough, which costs no share and little
+// time.
+func TestAnswersComeNotTooSoon(t *testing.T) {
+	for _, shares := range [][]float64{{1}, {0.3, 0.7}} {
+		var entries []Entry
+		for i, s := range shares {
+			entries = append(entries, Entry{Name: fmt.Sprint(i), Request: s, Limit: 1})
+		}
+		w := newWorld(t, 20*ms, entries...)
+		w.tokens.delay = 2 * ms
+		w.tokens.answer = func(of waiter, quota time.Duration) {
+			if w.now < w.clients[of.client].asked+2*ms {
+				t.Errorf("at %v an answer to what was asked at %v", w.now, w.clients[of.client].asked)
+			}
+			w.answer(of, quota)
+		}
+		var all []*program
+		for i := range shares {
+			all = append(all, w.add(fmt.Sprint(i), program{}))
+		}
+		w.run(10 * time.Second)
+		for i, p := range all {
+			if got := p.held.Seconds() / 10; got < shares[i]-0.03 || got > shares[i]+0.01 {
+				t.Errorf("of %v client %d has %.3f", shares, i, got)
+			}
 		}
 	}
 }
