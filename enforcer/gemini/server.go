@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,16 +59,17 @@ type Server struct {
 	text    []byte // of the table in force; reload's own
 	bad     string // what is wrong with the file's text since
 
-	mu      sync.Mutex
-	tokens  *tokens
-	timer   *time.Timer
-	clients map[key]*client
-	conns   map[*conn]struct{}
-	origins map[origin]int       // connections
-	left    map[*client]struct{} // who has a turn and no connection
-	closed  bool
-	next    uint64        // session of the ledger
-	told    time.Duration // of unknown names
+	mu       sync.Mutex
+	tokens   *tokens
+	timer    *time.Timer
+	clients  map[key]*client
+	conns    map[*conn]struct{}
+	origins  map[origin]int       // connections
+	left     map[*client]struct{} // who has a turn and no connection
+	closed   bool
+	next     uint64        // session of the ledger
+	badLines int           // of the table in force
+	told     time.Duration // of unknown names
 }
 
 // New reads the file and listens; both may fail. Run must be called to serve
@@ -241,17 +243,28 @@ func (s *Server) reload() error {
 	if s.text != nil && bytes.Equal(text, s.text) {
 		return nil
 	}
-	entries, warnings, err := Parse(text)
+	table, err := Parse(text)
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.options.File, err)
 	}
 	s.text = text
-	for _, w := range warnings {
-		s.log.Warn("table of clients was mended", "file", s.options.File, "what", w)
+	for _, w := range table.Warnings {
+		s.log.Warn("table of clients is not as it should be", "file", s.options.File, "what", w)
+	}
+	for _, b := range table.Bad {
+		s.log.Error("a line of the table of clients is bad: what its client had stays in force", "file", s.options.File, "err", b.Err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
+	entries := table.Entries
+	for _, b := range table.Bad {
+		n := s.tokens.find(b.Name)
+		if n != nil && !slices.ContainsFunc(entries, func(e Entry) bool { return e.Name == b.Name }) {
+			entries = append(entries, n.Entry)
+		}
+	}
+	s.badLines = len(table.Bad)
 	gone := s.tokens.replace(now, entries)
 	for _, n := range gone {
 		for _, w := range n.waiting {

@@ -27,6 +27,7 @@ type Stats struct {
 	Unseen     uint64        // connections of this host whose process was not found
 	Reloads    uint64        // tables that came into force, the first one too
 	BadReloads uint64        // that did not
+	BadLines   int           // of the table that is in force
 	Expired    uint64        // turns whose client did not come back in time
 
 	Connections int
@@ -59,7 +60,7 @@ func (s *Server) Stats() Stats {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all.Expired, all.Connections, all.Clients = s.tokens.expired, len(s.conns), len(s.clients)
+	all.Expired, all.Connections, all.Clients, all.BadLines = s.tokens.expired, len(s.conns), len(s.clients), s.badLines
 	for _, n := range s.tokens.tenants {
 		time, memory := s.tokens.gpu.Stats(n.Name), s.memory.Usage(n.Name)
 		all.Tenants = append(all.Tenants, TenantStats{Entry: n.Entry, Charged: time.Charged, Waited: time.Waited, Turns: time.Turns,

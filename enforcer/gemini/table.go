@@ -22,46 +22,62 @@ type Entry struct {
 	Memory  uint64  // bytes; 0 is none at all
 }
 
+// A Table is what a file says.
+type Table struct {
+	Entries  []Entry
+	Bad      []BadLine // the others hold
+	Warnings []string  // of what was mended, or not read; they name the line
+}
+
+// A BadLine says nothing that can be meant.
+type BadLine struct {
+	Name string // of the client, as far as the line says
+	Err  error  // names the line
+}
+
 // Parse reads a file's text: the number of clients, then as many lines of
 // name, REQUEST, LIMIT and bytes. KubeShare has LIMIT before REQUEST, which is
-// seen where the first of them is the larger one. What was mended is told in
-// warnings. Errors name the line.
-func Parse(text []byte) (entries []Entry, warnings []string, err error) {
+// seen where the first of them is the larger one. As Gemini's own parser it
+// reads nothing behind the last of those lines; one that ends before that may
+// be half written, which is an error. Errors name the line.
+func Parse(text []byte) (t Table, err error) {
 	lines := strings.Split(string(text), "\n")
 	count, err := strconv.ParseUint(strings.TrimSpace(lines[0]), 10, 31)
 	switch {
 	case err != nil:
-		return nil, nil, fmt.Errorf("line 1: %.40q is not the number of clients", lines[0])
+		return t, fmt.Errorf("line 1: %.40q is not the number of clients", lines[0])
 	case count > mostEntries:
-		return nil, nil, fmt.Errorf("line 1: %d clients are too many; at most %d", count, mostEntries)
+		return t, fmt.Errorf("line 1: %d clients are too many; at most %d", count, mostEntries)
 	}
 	seen := map[string]int{}
 	for i, line := range lines[1:] {
 		number := i + 2
 		fields := strings.Fields(line)
-		switch {
-		case len(fields) == 0:
+		if len(fields) == 0 {
 			continue
-		case len(entries) == int(count):
-			return nil, nil, fmt.Errorf("line %d: line 1 says that there are only %d clients", number, count)
+		}
+		if len(t.Entries)+len(t.Bad) == int(count) {
+			t.Warnings = append(t.Warnings, fmt.Sprintf("line %d: it is not read, nor is what follows, because line 1 says that there are %d clients", number, count))
+			return t, nil
 		}
 		e, warning, err := parseEntry(fields)
-		if err != nil {
-			return nil, nil, fmt.Errorf("line %d: %w", number, err)
+		if before := seen[e.Name]; err == nil && before != 0 {
+			err = fmt.Errorf("%q is in line %d too", e.Name, before)
 		}
-		if before := seen[e.Name]; before != 0 {
-			return nil, nil, fmt.Errorf("line %d: %q is in line %d too", number, e.Name, before)
+		if err != nil {
+			t.Bad = append(t.Bad, BadLine{fields[0], fmt.Errorf("line %d: %w", number, err)})
+			continue
 		}
 		if warning != "" {
-			warnings = append(warnings, fmt.Sprintf("line %d: %s", number, warning))
+			t.Warnings = append(t.Warnings, fmt.Sprintf("line %d: %s", number, warning))
 		}
 		seen[e.Name] = number
-		entries = append(entries, e)
+		t.Entries = append(t.Entries, e)
 	}
-	if len(entries) < int(count) {
-		return nil, nil, fmt.Errorf("line %d: the file ends after %d clients, and line 1 says that there are %d", len(lines), len(entries), count)
+	if found := len(t.Entries) + len(t.Bad); found < int(count) {
+		return Table{}, fmt.Errorf("line %d: the file ends after %d clients, and line 1 says that there are %d", len(lines), found, count)
 	}
-	return entries, warnings, nil
+	return t, nil
 }
 
 func parseEntry(fields []string) (e Entry, warning string, err error) {

@@ -52,6 +52,33 @@ func TestReload(t *testing.T) {
 	h.call(Request{Kind: Quota})
 }
 
+// A bad line changes nothing for its client, and the other lines hold.
+func TestReloadWithABadLine(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "table")
+	s := start(t, "3\na 0.5 1 1000\nb 0.5 1 2000\nc 0.5 1 1G\n", Options{File: file})
+	if st := s.Stats(); st.BadLines != 1 || len(st.Tenants) != 2 {
+		t.Errorf("at the start: %+v", st)
+	}
+	h := dial(t, s, "a")
+	h.call(take(900))
+	if err := os.WriteFile(file, []byte("3\na 0.5 1 5G\nb 0.5 1 6000\nc 0.5\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	until(t, s, "the others hold", func(st Stats) bool { return st.BadLines == 2 && st.Reloads == 2 })
+	for _, n := range s.Stats().Tenants {
+		if want := map[string]uint64{"a": 1000, "b": 6000}[n.Name]; n.Memory != want {
+			t.Errorf("%s may have %d, want %d", n.Name, n.Memory, want)
+		}
+	}
+	if a := h.call(Request{Kind: MemoryLimit}); a.Used != 900 || a.Limit != 1000 || s.Stats().BadReloads != 0 {
+		t.Errorf("%+v, %+v", a, s.Stats())
+	}
+	if err := os.WriteFile(file, []byte("2\na 0.5 1 5000\na 0.5 1 1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	until(t, s, "of two lines of one name the first holds", func(st Stats) bool { return len(st.Tenants) == 1 && st.Tenants[0].Memory == 5000 })
+}
+
 func TestReloadThroughALink(t *testing.T) {
 	dir := t.TempDir()
 	link := func(to, name string) {
