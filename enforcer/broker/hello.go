@@ -49,7 +49,17 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 	if s.b.policy.Load() != policy {
 		s.b.reload(s) // Reload may not have seen this session
 	}
-	return s.hand(fd, h.Type, w.Append(wire.Header{Type: wire.TypeWelcome, Seq: h.Seq, Session: s.id}.Append(m.out[:0])), descriptor)
+	descriptors := []int{descriptor}
+	if hello.Leases == 1 && s.unread() == 0 { // no more than two are in flight
+		leases, mapped, err := makeLeases()
+		if err != nil {
+			return s.b.want(err)
+		}
+		defer func() { _ = unix.Close(leases) }()
+		s.leases = mapped
+		descriptors = append(descriptors, leases)
+	}
+	return s.hand(fd, h.Type, w.Append(wire.Header{Type: wire.TypeWelcome, Seq: h.Seq, Session: s.id}.Append(m.out[:0])), descriptors...)
 }
 
 // twice reports whether a GPU is named twice: each has one seat.

@@ -74,7 +74,7 @@ func sent(err error) error {
 	return err
 }
 
-// sendWith sends a frame and a descriptor, which stays the caller's.
-func sendWith(fd int, frame []byte, descriptor int) error {
-	return sent(unix.Sendmsg(fd, frame, unix.UnixRights(descriptor), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL))
+// sendWith sends a frame and descriptors, which stay the caller's.
+func sendWith(fd int, frame []byte, descriptors ...int) error {
+	return sent(unix.Sendmsg(fd, frame, unix.UnixRights(descriptors...), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL))
 }

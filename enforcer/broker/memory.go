@@ -26,6 +26,9 @@ func (s *session) reserve(fd int, m *mail, h wire.Header, payload []byte) *refus
 		reservation, granted, free := t.gpu.memory.Reserve(s.tenant, s.id, ask.Bytes)
 		s.memory = true
 		s.mu.Unlock()
+		if granted && s.leases != nil && ask.Bytes <= wire.LeaseMax {
+			t.gpu.memory.Lend(s.id, s.leases.At(t.index))
+		}
 		if !granted && free >= ask.Bytes && free > 0 {
 			return refusedMany
 		}
@@ -49,11 +52,13 @@ func (s *session) book(_ int, _ *mail, h wire.Header, payload []byte) *refusal {
 		return r
 	}
 	var err error
-	switch memory := t.gpu.memory; h.Type {
-	case wire.TypeCommit:
+	switch memory := t.gpu.memory; {
+	case h.Type == wire.TypeCommit:
 		err = memory.Commit(s.id, m.Reservation, m.Bytes)
-	case wire.TypeAbort:
+	case h.Type == wire.TypeAbort && m.Reservation != 0:
 		err = memory.Abort(s.id, m.Reservation)
+	case h.Type == wire.TypeAbort:
+		err = memory.Failed(s.id, m.Bytes)
 	default:
 		err = memory.Free(s.id, m.Bytes)
 	}
@@ -84,7 +89,7 @@ func (s *session) showMemory() {
 
 func (t *seat) showMemory(tenant string) {
 	u := t.gpu.memory.Usage(tenant)
-	t.s.page.setMemory(t.index, u.Committed+u.Reserved+u.Dead, u.Cap)
+	t.s.page.setMemory(t.index, u.Committed+u.Reserved-u.Leased+u.Dead, u.Cap)
 }
 
 // listed returns how many bytes the driver lists for a process: where that is

@@ -45,13 +45,12 @@ func makePage(future int) (int, wire.Page, error) {
 		_ = unix.Close(fd)
 		return -1, nil, err
 	}
-	const size = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
-	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, size|future)
+	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sealSize|future)
 	if err == nil && future != 0 {
 		return fd, m, nil
 	}
 	if err != nil {
-		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, size)
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sealSize)
 	}
 	readable := -1
 	if err == nil {
@@ -66,6 +65,26 @@ func makePage(future int) (int, wire.Page, error) {
 		return -1, nil, fmt.Errorf("seal page: %w", err)
 	}
 	return readable, m, nil
+}
+
+// sealSize keeps the other side from resizing what is mapped here.
+const sealSize = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+// makeLeases maps new leases. Who gets the descriptor can write them.
+func makeLeases() (int, wire.Leases, error) {
+	fd, err := memfd("gpusteward-leases")
+	if err != nil {
+		return -1, nil, err
+	}
+	m, err := mapPage(fd)
+	if err == nil {
+		if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sealSize); err == nil {
+			return fd, wire.Leases(m), nil
+		}
+		_ = unix.Munmap(m)
+	}
+	_ = unix.Close(fd)
+	return -1, nil, err
 }
 
 func mapPage(fd int) (wire.Page, error) {

@@ -46,6 +46,7 @@ type session struct {
 	caller  *caller
 	owner   *owner
 	page    page
+	leases  wire.Leases // nil: its hook knows none; its goroutine's, and the ledgers' until the session ends there
 	state   atomic.Int32
 	heard   atomic.Int64 // clock
 	rate    rate
@@ -171,6 +172,9 @@ func (b *Broker) leave(s *session) {
 		}
 	}
 	s.mu.Unlock()
+	if s.leases != nil {
+		_ = unix.Munmap(s.leases)
+	}
 	b.mu.Lock()
 	delete(b.silent, s)
 	s.gone = true

@@ -117,7 +117,7 @@ func (b *Broker) Stats() wire.Stats {
 }
 
 // abi is the protocol's version: all sessions have the same major.
-const abi = "3.0"
+const abi = "3.1"
 
 // read returns the counters of what has happened at all.
 func (c *counters) read() []wire.RequestStats {
@@ -204,11 +204,11 @@ func (s *session) stats(fd int, m *mail, h wire.Header, _ []byte) *refusal {
 	return s.hand(fd, h.Type, wire.Header{Type: wire.TypeStatsReply, Seq: h.Seq, Session: s.id}.Append(m.out[:0]), file)
 }
 
-// hand answers a message with a frame and a descriptor, which stays the
+// hand answers a message with a frame and descriptors, which stay the
 // caller's. For want of another, or where too many are in flight, the session
 // ends.
-func (s *session) hand(fd int, t wire.Type, frame []byte, descriptor int) *refusal {
-	err := sendWith(fd, frame, descriptor)
+func (s *session) hand(fd int, t wire.Type, frame []byte, descriptors ...int) *refusal {
+	err := sendWith(fd, frame, descriptors...)
 	if starving(err) {
 		return s.b.want(err)
 	}

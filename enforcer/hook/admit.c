@@ -3,7 +3,11 @@
  * With a session the broker decides, and these sums are what RESUME declares.
  * Without one they decide, by the cap of the process's own page. Either way a
  * reservation is counted here from before the driver is asked, so that the cap
- * holds while threads race and while sessions come and go. */
+ * holds while threads race and while sessions come and go.
+ *
+ * The broker is not asked for each few bytes: it lends some, and what is freed
+ * can be taken again. It sees what is left of them, and takes that back when
+ * another process needs it. */
 #define _GNU_SOURCE
 #include "client.h"
 
@@ -16,7 +20,7 @@ static struct reservation {
 	bool taken;
 	unsigned gpu;
 	uint64_t bytes;
-	uint64_t number; /* the broker's */
+	uint64_t number; /* the broker's; 0 it is of the lease */
 	uint64_t epoch;  /* of the session that granted it; 0 none */
 } reservations[GS_RESERVATIONS];
 
@@ -80,6 +84,50 @@ static void release(struct reservation *r)
 	gs_futex_wake(&released, 1);
 }
 
+/* ---- the lease ---- */
+
+static uint64_t *lease(unsigned gpu)
+{
+	return gs_client_governs(gpu) && gs_client.leases ? &gs_client.leases->idle[gpu] : NULL;
+}
+
+static bool lease_take(struct reservation *r)
+{
+	uint64_t *word = lease(r->gpu), was = word ? __atomic_load_n(word, __ATOMIC_ACQUIRE) : 0;
+
+	do
+		if (!(was & GS_LEASE_OPEN) || (was & ~GS_LEASE_OPEN) < r->bytes)
+			return false;
+	while (!__atomic_compare_exchange_n(word, &was, was - r->bytes, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+	r->epoch = gs_client_epoch();
+	return true;
+}
+
+/* Puts there what is free, and answers what the broker is to be told that it has
+ * back: where the lease is full, enough that it does not have to be told soon again. */
+static uint64_t lease_put(unsigned gpu, uint64_t bytes)
+{
+	uint64_t *word = lease(gpu), was = word ? __atomic_load_n(word, __ATOMIC_ACQUIRE) : 0, idle, left;
+
+	do {
+		if (!(was & GS_LEASE_OPEN))
+			return bytes;
+		idle = (was & ~GS_LEASE_OPEN) + bytes;
+		left = idle <= GS_LEASE_MAX ? idle : GS_LEASE_MAX / 2;
+	} while (!__atomic_compare_exchange_n(word, &was, GS_LEASE_OPEN | left, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+	return idle - left;
+}
+
+static void give_back(unsigned gpu, enum gs_kind kind, uint64_t bytes)
+{
+	struct gs_memory m = {.gpu = gpu, .kind = kind, .bytes = lease_put(gpu, bytes)};
+
+	if (m.bytes && gs_client_governs(gpu))
+		gs_client_send(GS_FREE, &m, sizeof(m));
+}
+
+/* ---- reservations ---- */
+
 /* The broker's answer: GS_GRANT, GS_DENY, or 0 where there is none. A session
  * that sends too much is told so, and waits: the program did nothing wrong. */
 static int ask(struct reservation *r, enum gs_kind kind)
@@ -127,7 +175,7 @@ enum gs_type gs_client_reserve(unsigned gpu, enum gs_kind kind, uint64_t bytes, 
 	int was = gs_client_lock();
 	struct reservation *r = take(gpu, bytes);
 	if (r) {
-		int said = ask(r, kind);
+		int said = lease_take(r) ? GS_GRANT : ask(r, kind);
 		answer = (enum gs_type)(said ? said : decide(r));
 		if (answer == GS_GRANT)
 			*reservation = (uint64_t)(r - reservations) + 1;
@@ -145,12 +193,18 @@ static struct reservation *find(uint64_t reservation)
 	return &reservations[reservation - 1];
 }
 
-/* Tells the broker what became of a reservation, if it is this session's. */
+/* Tells the broker what became of a reservation, if it is this session's. What
+ * was lent and taken it sees; it is told of what the driver did not have. */
 static void conclude(const struct reservation *r, enum gs_type type, unsigned gpu, enum gs_kind kind, uint64_t bytes)
 {
 	if (!gs_client_governs(gpu))
 		return;
-	if (r && r->epoch == gs_client_epoch() && bytes <= r->bytes) {
+	bool known = r && r->epoch == gs_client_epoch() && bytes <= r->bytes;
+	if (known && !r->number && type == GS_COMMIT) {
+		give_back(gpu, kind, r->bytes - bytes);
+	} else if (known) {
+		if (!r->number)
+			bytes = r->bytes;
 		struct gs_memory m = {.gpu = gpu, .kind = kind, .reservation = r->number, .bytes = bytes};
 		gs_client_send(type, &m, sizeof(m));
 	} else if (bytes) {
@@ -190,9 +244,9 @@ void gs_client_free(unsigned gpu, enum gs_kind kind, uint64_t bytes)
 		return;
 	int was = gs_client_lock();
 	uint64_t held = committed[gpu];
-	struct gs_memory m = {.gpu = gpu, .kind = kind, .bytes = bytes < held ? bytes : held};
-	hold(gpu, held - m.bytes);
-	if (m.bytes && gs_client_governs(gpu))
-		gs_client_send(GS_FREE, &m, sizeof(m));
+	if (bytes > held)
+		bytes = held;
+	hold(gpu, held - bytes);
+	give_back(gpu, kind, bytes);
 	gs_client_unlock(was);
 }

@@ -176,6 +176,7 @@ static void forked(void)
 	gs_link_close(&gs_client.link);
 	atomic_store_explicit(&gs_page, &gs_own, memory_order_release);
 	gs_link_unmap(gs_client.page);
+	gs_link_unmap_leases(gs_client.leases);
 	gs_client = fresh;
 	gs_gpus.count = 0;
 	gs_admit_forked();

@@ -81,8 +81,9 @@ struct gs_frame {
 int gs_link_open(struct gs_link *l, const char *path);
 int gs_link_send(const struct gs_link *l, const struct gs_header *h, const void *payload);
 /* Reads one frame; EAGAIN where there is none, at once or after 50 ms.
- * fd is for the descriptor that may come with a WELCOME, NULL elsewhere. */
-int gs_link_receive(const struct gs_link *l, struct gs_frame *f, bool wait, int *fd);
+ * fds are for the descriptors that may come with a WELCOME, NULL elsewhere. */
+#define GS_FDS 2 /* the page's and the leases' */
+int gs_link_receive(const struct gs_link *l, struct gs_frame *f, bool wait, int fds[GS_FDS]);
 void gs_link_shut(const struct gs_link *l); /* whoever reads gets the end of file */
 void gs_link_close(struct gs_link *l);
 
@@ -91,6 +92,9 @@ void gs_link_close(struct gs_link *l);
  * NULL and why where it is not a page. */
 struct gs_page *gs_link_map(int fd, const struct gs_welcome *w, struct gs_page *at, const char **why);
 void gs_link_unmap(struct gs_page *p);
+/* The same for the leases; NULL where they are of another kind. */
+struct gs_leases *gs_link_map_leases(int fd);
+void gs_link_unmap_leases(struct gs_leases *l);
 
 /* ---- client.c: all below is called under the lock ---- */
 
@@ -124,6 +128,7 @@ extern struct gs_client {
 	uint64_t retry_at, retry_after; /* ns; retry_at 0: at once */
 	uint64_t read_at, ping_at, ping_every;
 	struct gs_page *page; /* the broker's; stays mapped after the session */
+	struct gs_leases *leases; /* the last session's; NULL: it had none */
 } gs_client;
 
 /* Which devices the process sees, in the order of CUDA_VISIBLE_DEVICES. */

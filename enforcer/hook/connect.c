@@ -11,7 +11,7 @@
 
 static int send_hello(void)
 {
-	struct gs_hello hello = {.pid = (uint32_t)getpid(), .gpus = gs_gpus.count, .hook = GS_VERSION,
+	struct gs_hello hello = {.pid = (uint32_t)getpid(), .gpus = gs_gpus.count, .leases = 1, .hook = GS_VERSION,
 				 .old_session = gs_client.session, .token = gs_client.token};
 	struct gs_header h = {.magic = GS_MAGIC, .major = GS_MAJOR, .minor = GS_MINOR, .type = GS_HELLO,
 			      .length = sizeof(hello), .seq = ++gs_client.seq};
@@ -67,12 +67,14 @@ static bool settle(void)
 	return true;
 }
 
-static void welcomed(const struct gs_frame *f, int fd)
+static void welcomed(const struct gs_frame *f, const int fds[GS_FDS])
 {
 	const struct gs_welcome *w = &f->welcome;
 	const char *why;
-	struct gs_page *page = gs_link_map(fd, w, gs_client.page, &why);
+	struct gs_page *page = gs_link_map(fds[0], w, gs_client.page, &why);
 
+	gs_link_unmap_leases(gs_client.leases);
+	gs_client.leases = gs_link_map_leases(fds[1]);
 	if (!page) {
 		gs_client_fail(why);
 		return;
@@ -119,14 +121,15 @@ static void refused(const struct gs_err *e)
 void gs_connect_await(void)
 {
 	struct gs_frame f;
-	int fd = -1, err = gs_link_receive(&gs_client.link, &f, false, &fd);
+	int fds[GS_FDS] = {-1, -1}, err = gs_link_receive(&gs_client.link, &f, false, fds);
 
 	if (!err && f.header.type == GS_WELCOME) {
-		welcomed(&f, fd);
+		welcomed(&f, fds);
 		return;
 	}
-	if (fd >= 0)
-		close(fd);
+	for (int i = 0; i < GS_FDS; i++)
+		if (fds[i] >= 0)
+			close(fds[i]);
 	if (err == EAGAIN && gs_now() < gs_client.deadline)
 		return;
 	if (err == EAGAIN)

@@ -133,16 +133,16 @@ static int check(const struct gs_frame *f, size_t n)
 	return f->header.length == want && n == sizeof(f->header) + want ? 0 : EBADMSG;
 }
 
-int gs_link_receive(const struct gs_link *l, struct gs_frame *f, bool wait, int *fd)
+int gs_link_receive(const struct gs_link *l, struct gs_frame *f, bool wait, int fds[GS_FDS])
 {
 	union {
 		struct cmsghdr align;
-		char room[CMSG_SPACE(sizeof(int))];
+		char room[CMSG_SPACE(GS_FDS * sizeof(int))];
 	} control;
 	struct iovec part = {f, sizeof(*f)};
-	/* Room for exactly one descriptor; without any, the kernel keeps them. */
-	struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = fd ? &control : NULL,
-			   .msg_controllen = fd ? CMSG_LEN(sizeof(int)) : 0};
+	/* Room for exactly so many descriptors; of more, the kernel keeps the rest. */
+	struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = fds ? &control : NULL,
+			   .msg_controllen = fds ? CMSG_LEN(GS_FDS * sizeof(int)) : 0};
 
 	if (!ours(l))
 		return EBADF;
@@ -155,9 +155,9 @@ int gs_link_receive(const struct gs_link *l, struct gs_frame *f, bool wait, int 
 		n = recvmsg(l->fd, &m, MSG_CMSG_CLOEXEC);
 	if (n < 0)
 		return errno == EINTR ? EAGAIN : errno;
-	struct cmsghdr *c = fd ? CMSG_FIRSTHDR(&m) : NULL;
-	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(int)))
-		memcpy(fd, CMSG_DATA(c), sizeof(int));
+	struct cmsghdr *c = fds ? CMSG_FIRSTHDR(&m) : NULL;
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len <= CMSG_LEN(GS_FDS * sizeof(int)))
+		memcpy(fds, CMSG_DATA(c), c->cmsg_len - CMSG_LEN(0));
 	if (n == 0)
 		return ECONNRESET;
 	return check(f, (size_t)n);
@@ -165,14 +165,14 @@ int gs_link_receive(const struct gs_link *l, struct gs_frame *f, bool wait, int 
 
 /* ---- the page ---- */
 
-static const char *unfit(int fd, const struct gs_welcome *w)
+static const char *unfit(int fd, uint64_t size)
 {
 	struct stat st;
 	int seals = fcntl(fd, F_GET_SEALS);
 
 	if (seals < 0 || !(seals & F_SEAL_SHRINK))
 		return "its page could shrink under the reader";
-	if (look(fd, &st) || w->page_bytes < sizeof(struct gs_page) || (uint64_t)st.st_size < w->page_bytes)
+	if (look(fd, &st) || (uint64_t)st.st_size < size)
 		return "its page is too short";
 	return NULL;
 }
@@ -186,7 +186,7 @@ struct gs_page *gs_link_map(int fd, const struct gs_welcome *w, struct gs_page *
 		*why = "no descriptor for its page came: are there any left?";
 		return NULL;
 	}
-	*why = unfit(fd, w);
+	*why = w->page_bytes < size ? "its page is too short" : unfit(fd, w->page_bytes);
 	if (!*why)
 		p = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
 	close(fd);
@@ -213,4 +213,20 @@ void gs_link_unmap(struct gs_page *p)
 {
 	if (p)
 		munmap(p, sizeof(*p));
+}
+
+struct gs_leases *gs_link_map_leases(int fd)
+{
+	size_t size = sizeof(struct gs_leases);
+	void *l = fd < 0 || unfit(fd, size) ? MAP_FAILED : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	if (fd >= 0)
+		close(fd);
+	return l == MAP_FAILED ? NULL : l;
+}
+
+void gs_link_unmap_leases(struct gs_leases *l)
+{
+	if (l)
+		munmap(l, sizeof(*l));
 }

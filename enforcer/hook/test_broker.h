@@ -74,21 +74,26 @@ struct peer {
 	struct gs_page *page;
 };
 
-static void peer_send(const struct peer *p, enum gs_type type, uint64_t seq, const void *payload, uint32_t length, int with)
+static void peer_send_with(const struct peer *p, enum gs_type type, uint64_t seq, const void *payload, uint32_t length, const int *with, size_t n)
 {
 	struct gs_header h = {.magic = GS_MAGIC, .major = GS_MAJOR, .type = (uint16_t)type, .length = length, .seq = seq, .session = 7};
 	struct iovec parts[2] = {{&h, sizeof(h)}, {(void *)payload, length}};
-	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {0};
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))] = {0};
 	struct msghdr m = {.msg_iov = parts, .msg_iovlen = length ? 2 : 1};
 
-	if (with >= 0) {
+	if (n) {
 		struct cmsghdr *c = (struct cmsghdr *)control;
-		*c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
-		memcpy(CMSG_DATA(c), &with, sizeof(int));
+		*c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(n * sizeof(int))};
+		memcpy(CMSG_DATA(c), with, n * sizeof(int));
 		m.msg_control = control;
-		m.msg_controllen = sizeof(control);
+		m.msg_controllen = CMSG_SPACE(n * sizeof(int));
 	}
 	CHECK(sendmsg(p->fd, &m, MSG_NOSIGNAL) >= 0);
+}
+
+static void peer_send(const struct peer *p, enum gs_type type, uint64_t seq, const void *payload, uint32_t length, int with)
+{
+	peer_send_with(p, type, seq, payload, length, &with, with >= 0);
 }
 
 static struct peer peer_accept(void)

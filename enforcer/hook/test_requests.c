@@ -74,6 +74,118 @@ static void flood(void)
 	CHECK(reserved(t));
 }
 
+/* ---- the lease ---- */
+
+static struct gs_leases *leases;
+
+/* A session whose broker lends bytes, and sends a descriptor too many. */
+static struct peer start_lent(uint64_t bytes)
+{
+	int with[3] = {-1, memfd_create("leases", MFD_CLOEXEC | MFD_ALLOW_SEALING), 1};
+	pthread_t t;
+
+	CHECK(with[1] >= 0 && ftruncate(with[1], 4096) == 0 && fcntl(with[1], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+	leases = mmap(NULL, sizeof(*leases), PROT_READ | PROT_WRITE, MAP_SHARED, with[1], 0);
+	CHECK(leases != MAP_FAILED);
+	leases->idle[0] = GS_LEASE_OPEN | bytes;
+	broker_listen();
+	CHECK(pthread_create(&t, NULL, run_start, NULL) == 0);
+	struct peer p = peer_accept();
+	struct request r = peer_expect(&p, GS_HELLO);
+	CHECK(r.hello.leases == 1 && fcntl(p.memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+	with[0] = p.memfd;
+	peer_send_with(&p, GS_WELCOME, r.header.seq, &WELCOME, sizeof(WELCOME), with, 3);
+	CHECK(pthread_join(t, NULL) == 0 && gs_client_connected());
+	return p;
+}
+
+static uint64_t idle(void) { return __atomic_load_n(&leases->idle[0], __ATOMIC_RELAXED) ^ GS_LEASE_OPEN; }
+
+/* What was lent is taken and put back without a word. */
+static void lent(void)
+{
+	struct peer p = start_lent(1000);
+	uint64_t r[2];
+
+	CHECK(gs_client_reserve(0, GS_DEVICE, 600, &r[0]) == GS_GRANT && idle() == 400);
+	CHECK(gs_client_reserve(0, GS_POOL, 400, &r[1]) == GS_GRANT && idle() == 0);
+	gs_client_commit(0, GS_DEVICE, r[0], 600);
+	gs_client_commit(0, GS_POOL, r[1], 150); /* and the rest is there again */
+	CHECK(idle() == 250 && gs_client_committed(0) == 750);
+	gs_client_free(0, GS_DEVICE, 600);
+	CHECK(idle() == 850 && gs_client_committed(0) == 150);
+	gs_client_free(0, GS_DEVICE, 5000); /* more than it has */
+	CHECK(idle() == 1000 && gs_client_committed(0) == 0);
+
+	/* What the driver did not have the broker is told of, and gets. */
+	CHECK(gs_client_reserve(0, GS_DEVICE, 1000, &r[0]) == GS_GRANT);
+	gs_client_abort(0, r[0]);
+	struct request got = peer_expect(&p, GS_ABORT);
+	CHECK(got.memory.reservation == 0 && got.memory.bytes == 1000 && idle() == 0);
+
+	/* More than there is is asked for. */
+	leases->idle[0] = GS_LEASE_OPEN | 10;
+	gs_client_commit(0, GS_DEVICE, grant(&p, 11, 41), 11);
+	CHECK(peer_expect(&p, GS_COMMIT).memory.reservation == 41 && idle() == 10);
+
+	/* Too much for the lease goes back, and half of what may be there. */
+	gs_client_commit(0, GS_DEVICE, grant(&p, 2 * GS_LEASE_MAX, 42), 2 * GS_LEASE_MAX);
+	peer_expect(&p, GS_COMMIT);
+	gs_client_free(0, GS_DEVICE, 2 * GS_LEASE_MAX);
+	CHECK(peer_expect(&p, GS_FREE).memory.bytes == 2 * GS_LEASE_MAX + 10 - GS_LEASE_MAX / 2 && idle() == GS_LEASE_MAX / 2);
+
+	/* What the broker took out is not there, and nothing is put there. */
+	leases->idle[0] = 0;
+	gs_client_free(0, GS_DEVICE, 11);
+	CHECK(peer_expect(&p, GS_FREE).memory.bytes == 11 && leases->idle[0] == 0);
+	gs_client_abort(0, grant(&p, 1, 43));
+	CHECK(peer_expect(&p, GS_ABORT).memory.reservation == 43);
+}
+
+/* A lease goes with its session: what was taken of it is declared in the next. */
+static void lent_and_lost(void)
+{
+	struct peer p = start_lent(1000);
+	struct request r;
+	uint64_t before, meanwhile;
+
+	CHECK(gs_client_reserve(0, GS_DEVICE, 300, &before) == GS_GRANT && gs_client_reserve(0, GS_DEVICE, 200, &meanwhile) == GS_GRANT);
+	gs_client_commit(0, GS_DEVICE, before, 300);
+	close(p.fd);
+	AWAIT((gs_client_poll(), !gs_client_connected()));
+	gs_client_free(0, GS_DEVICE, 100);
+	CHECK(idle() == 500);
+	start_helper();
+	p = peer_welcomed(&r, GS_RESUME);
+	CHECK(r.hello.committed[0] == 200);
+	AWAIT(gs_client_connected());
+	gs_client_commit(0, GS_DEVICE, meanwhile, 200);
+	CHECK(!peer_read(&p, &r));
+	p = peer_welcomed(&r, GS_RESUME);
+	CHECK(r.hello.committed[0] == 400);
+	AWAIT(gs_client_connected());
+	gs_client_free(0, GS_DEVICE, 400); /* this one lends nothing */
+	CHECK(peer_expect(&p, GS_FREE).memory.bytes == 400 && idle() == 500);
+}
+
+/* A child has none of its parent's. */
+static void lent_and_forked(void)
+{
+	struct peer p = start_lent(1000);
+	uint64_t reservation;
+	int status;
+
+	pid_t child = fork();
+	if (child == 0) {
+		CHECK(gs_client_reserve(0, GS_DEVICE, 600, &reservation) == GS_GRANT);
+		gs_client_commit(0, GS_DEVICE, reservation, 600);
+		_exit(idle() == 1000 ? 0 : 1);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0 && idle() == 1000);
+	CHECK(gs_client_reserve(0, GS_DEVICE, 600, &reservation) == GS_GRANT && idle() == 400);
+	close(p.fd);
+}
+
 /* ---- fork ---- */
 
 static void fork_child(const struct peer *p)
@@ -214,6 +326,9 @@ int main(void)
 	RUN(memory);
 	RUN(cancelled);
 	RUN(flood);
+	RUN(lent);
+	RUN(lent_and_lost);
+	RUN(lent_and_forked);
 	RUN(forked);
 	RUN(own_answers);
 	RUN(local_race);

@@ -8,13 +8,13 @@
 
 #define GS_MAGIC 0x57535047u /* "GPSW" */
 #define GS_MAJOR 3
-#define GS_MINOR 0
+#define GS_MINOR 1
 #define GS_FRAME_MAX 4096 /* bytes, header and payload */
 #define GS_GPUS 16        /* most GPUs of one session */
 
 enum gs_type {
 	GS_HELLO = 1,      /* struct gs_hello; first of a session */
-	GS_WELCOME,        /* struct gs_welcome, and the page's descriptor */
+	GS_WELCOME,        /* struct gs_welcome, the page's descriptor, and perhaps that of struct gs_leases */
 	GS_RESUME,         /* struct gs_hello, with what the session had */
 	GS_PING,           /* empty */
 	GS_PONG,           /* empty; seq is the PING's */
@@ -22,7 +22,7 @@ enum gs_type {
 	GS_GRANT,          /* struct gs_memory */
 	GS_DENY,           /* struct gs_memory; bytes is what could be had */
 	GS_COMMIT,         /* struct gs_memory; no answer */
-	GS_ABORT,          /* struct gs_memory; no answer */
+	GS_ABORT,          /* struct gs_memory; no answer; reservation 0: bytes of the lease, which are the broker's again */
 	GS_FREE,           /* struct gs_memory; no answer */
 	GS_ACQUIRE,        /* struct gs_acquire: there is work; the page says whether it may be launched */
 	GS_YIELD,          /* struct gs_usage: nothing is left to do, or what was paused has drained */
@@ -49,7 +49,7 @@ struct gs_hello {
 	uint32_t pid; /* as the process sees itself: a hint for logs */
 	uint32_t gpus;
 	uint32_t cuda; /* cuDriverGetVersion */
-	uint32_t reserved0;
+	uint32_t leases; /* since 3.1: 1: it knows leases */
 	char hook[16];                /* version, NUL-padded */
 	char tenant[64];              /* wished for, NUL-padded; empty: whatever the policy says */
 	uint8_t uuid[GS_GPUS][16];    /* cuDeviceGetUuid; the index is the session's GPU number */
@@ -158,6 +158,16 @@ struct gs_slot {
 
 #define GS_BESIDE 1u /* RUN while others do: send USAGE every 10 ms */
 #define GS_HASTE 2u  /* RUN while others wait: YIELD as soon as there is nothing to do */
+
+/* What the process may take without RESERVE and COMMIT, and where it puts what
+ * it frees: bytes, and GS_LEASE_OPEN. Both sides change a word at any time, at
+ * once; the broker closes it by writing 0 when others need the bytes. */
+struct gs_leases {
+	uint64_t idle[GS_GPUS];
+};
+
+#define GS_LEASE_OPEN (1ull << 63)
+#define GS_LEASE_MAX (1ull << 29) /* bytes: more goes back to the broker when it is freed, until half of it is left */
 
 struct gs_page {
 	uint32_t magic;

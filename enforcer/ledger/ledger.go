@@ -44,10 +44,11 @@ type Ledger struct {
 type Usage struct {
 	Committed  uint64 // taken by sessions that live
 	Reserved   uint64 // promised
+	Leased     uint64 // of Reserved, what is idle in leases
 	Dead       uint64 // of sessions that ended and may hold it still
 	Cap        uint64 // 0: none
 	Guaranteed uint64 // kept for it
-	Peak       uint64 // most that was taken at once, Dead included
+	Peak       uint64 // most that was seen taken at once, Dead included
 	Denied     uint64 // reservations refused
 	Asked      uint64 // reservations that what it is guaranteed covers
 	Missed     uint64 // of them, those that were refused, or given back because the driver had none
@@ -56,7 +57,8 @@ type Usage struct {
 type tenant struct {
 	Usage
 	sessions int
-	claim    uint64 // as it is in the ledger's sum
+	lessees  []*session // whose leases are open
+	claim    uint64     // as it is in the ledger's sum
 }
 
 // mostBytes bounds a claim, so that no sum of claims overflows: it is more than
@@ -68,22 +70,30 @@ func (t *tenant) used() uint64 { return t.Committed + t.Reserved + t.Dead }
 // free returns what the tenant may still have: below its cap, and within what
 // it is guaranteed or what the others' claims leave of the room.
 func (l *Ledger) free(t *tenant) uint64 {
-	limit, used := t.Cap, t.used()
+	limit := l.limit(t, l.claims-t.claim)
+	return limit - min(t.used(), limit)
+}
+
+// limit returns what the tenant may have beside what others claim.
+func (l *Ledger) limit(t *tenant, others uint64) uint64 {
+	limit := t.Cap
 	if limit == 0 {
 		limit = math.MaxUint64
 	}
 	if l.room != 0 {
-		others := l.claims - t.claim
 		limit = min(limit, max(t.Guaranteed, l.room-min(others, l.room)))
 	}
-	return limit - min(used, limit)
+	return limit
 }
+
+// claims returns what the tenant claims while it uses so much.
+func (t *tenant) claims(used uint64) uint64 { return min(max(used, t.Guaranteed), mostBytes) }
 
 // changed takes note of what the tenant has now, and claims: what it uses, or
 // what it is guaranteed where that is more.
 func (l *Ledger) changed(t *tenant) {
 	t.Peak = max(t.Peak, t.Committed+t.Dead)
-	claim := min(max(t.used(), t.Guaranteed), mostBytes)
+	claim := t.claims(t.used())
 	l.claims += claim - t.claim
 	t.claim = claim
 }
@@ -107,7 +117,10 @@ func (l *Ledger) tenant(name string) *tenant {
 func (l *Ledger) SetCap(name string, bytes uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tenant(name).Cap = bytes
+	t := l.tenant(name)
+	if t.Cap = bytes; bytes != 0 && t.used() > bytes {
+		l.recallAll(t)
+	}
 	l.forget(name)
 }
 
@@ -137,7 +150,7 @@ func (l *Ledger) forget(name string) {
 }
 
 // Reserve promises bytes to a session of the tenant: the driver may be asked
-// for them. It returns the reservation, never 0, and what is left; or false,
+// for them. Leases that are in the way are closed. It returns the reservation, never 0, and what is left; or false,
 // and what could be had. A session belongs to the tenant that it first named.
 func (l *Ledger) Reserve(name string, id, bytes uint64) (reservation uint64, ok bool, free uint64) {
 	l.mu.Lock()
@@ -147,7 +160,11 @@ func (l *Ledger) Reserve(name string, id, bytes uint64) (reservation uint64, ok 
 		return 0, false, 0
 	}
 	t := s.tenant
-	free = l.free(t)
+	l.look(s)
+	if free = l.free(t); bytes > free {
+		l.collect(t, bytes)
+		free = l.free(t)
+	}
 	if s.taken == math.MaxUint64 {
 		t.Denied++
 		return 0, false, free
@@ -197,6 +214,7 @@ func (l *Ledger) close(id, reservation, actual uint64) (t *tenant, covered bool,
 	t.Reserved -= slot.bytes
 	s.committed += actual
 	t.Committed += actual
+	s.early = min(s.early-s.give(min(s.early, actual)), s.reserved-s.leased)
 	l.changed(t)
 	return t, s.covered&(1<<i) != 0, nil
 }
@@ -230,16 +248,15 @@ func (l *Ledger) Free(id, bytes uint64) error {
 	if err != nil {
 		return err
 	}
-	claimed := min(bytes, s.claimed)
-	s.claimed -= claimed
-	adopted := s.adopted - min(s.adopted, s.claimed)
-	s.adopted -= adopted
-	own := min(bytes-claimed, s.committed-adopted)
-	s.committed -= adopted + own
-	s.tenant.Committed -= adopted + own
+	l.look(s)
+	return l.giveBack(s, bytes)
+}
+
+func (l *Ledger) giveBack(s *session, bytes uint64) error {
+	freed := s.give(bytes)
 	l.changed(s.tenant)
-	if claimed+own < bytes {
-		return fmt.Errorf("free %d of %d bytes: %w", bytes, claimed+own, ErrBytes)
+	if freed < bytes {
+		return fmt.Errorf("free %d of %d bytes: %w", bytes, freed, ErrBytes)
 	}
 	return nil
 }
@@ -249,6 +266,7 @@ func (l *Ledger) Usage(name string) Usage {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if t := l.tenants[name]; t != nil {
+		l.lookAll(t)
 		return t.Usage
 	}
 	return Usage{}

@@ -9,7 +9,10 @@ type session struct {
 	name      string
 	tenant    *tenant
 	committed uint64
-	reserved  uint64
+	reserved  uint64 // with what is in its lease
+	lease     Lease  // nil where it is closed
+	leased    uint64 // of reserved, what is in it
+	early     uint64 // freed, though the COMMIT was not read yet
 	claimed   uint64 // what it was adopted with, and did not free
 	adopted   uint64 // of that, what is committed
 	ended     bool
@@ -72,6 +75,7 @@ func (l *Ledger) Listed(bytes uint64, ids ...uint64) {
 		if s == nil {
 			continue
 		}
+		l.look(s)
 		t := s.tenant
 		booked := min(s.claimed, bytes, math.MaxUint64-(t.used()-s.adopted))
 		in := &t.Committed
@@ -81,20 +85,37 @@ func (l *Ledger) Listed(bytes uint64, ids ...uint64) {
 		*in += booked - s.adopted // which may be less than before
 		s.committed += booked - s.adopted
 		s.adopted = booked
-		bytes -= min(bytes, s.committed+s.reserved)
+		bytes -= min(bytes, s.committed+s.reserved-s.leased)
 		l.changed(t)
+		if s.adopted < s.claimed {
+			l.recall(s)
+		}
 	}
 }
 
-// Session returns the bytes that a session has, reserved ones included; those
-// of one that ended until it is released.
+// Session returns the bytes that a session has, reserved ones included but for
+// those in its lease; those of one that ended until it is released.
 func (l *Ledger) Session(id uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if s := l.sessions[id]; s != nil {
-		return s.committed + s.reserved
+		l.look(s)
+		return s.committed + s.reserved - s.leased
 	}
 	return 0
+}
+
+// give takes bytes that were freed out of the books, those first that the
+// session was adopted with, and returns how many it had.
+func (s *session) give(bytes uint64) uint64 {
+	claimed := min(bytes, s.claimed)
+	s.claimed -= claimed
+	adopted := s.adopted - min(s.adopted, s.claimed)
+	s.adopted -= adopted
+	own := min(bytes-claimed, s.committed-adopted)
+	s.committed -= adopted + own
+	s.tenant.Committed -= adopted + own
+	return claimed + own
 }
 
 // End says that the session's process died or went. What it had stays charged
@@ -107,6 +128,7 @@ func (l *Ledger) End(id uint64) {
 	if err != nil {
 		return
 	}
+	l.recall(s)
 	s.ended = true
 	s.tenant.Committed -= s.committed
 	s.tenant.Reserved -= s.reserved
@@ -140,6 +162,7 @@ func (l *Ledger) Move(name string, id uint64) error {
 	if err != nil {
 		return err
 	}
+	l.recall(s)
 	to, from := l.tenant(name), s.tenant
 	if s.committed+s.reserved > math.MaxUint64-to.Committed-to.Reserved-to.Dead {
 		l.forget(name)

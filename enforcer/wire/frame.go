@@ -14,7 +14,7 @@ import (
 const (
 	Magic = 0x57535047 // "GPSW"
 	Major = 3
-	Minor = 0
+	Minor = 1
 )
 
 // Sizes, bytes unless it says otherwise.
@@ -31,7 +31,7 @@ type Type uint16
 // payload is.
 const (
 	TypeHello         Type = iota + 1 // process: Hello
-	TypeWelcome                       // broker: Welcome, and the page's descriptor
+	TypeWelcome                       // broker: Welcome, the page's descriptor, and perhaps the leases'
 	TypeResume                        // process: Hello
 	TypePing                          // process: none
 	TypePong                          // broker: none

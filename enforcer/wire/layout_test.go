@@ -37,6 +37,8 @@ type pageC struct {
 	Slot               [GPUs]slotC
 }
 
+type leasesC struct{ Idle [GPUs]uint64 }
+
 type headerC struct {
 	Magic        uint32
 	Major, Minor uint8
@@ -48,7 +50,7 @@ type headerC struct {
 
 var mirrors = map[string]any{
 	"gs_header": headerC{}, "gs_hello": Hello{}, "gs_welcome": Welcome{}, "gs_memory": Memory{}, "gs_acquire": Acquire{},
-	"gs_usage": Usage{}, "gs_notice": Notice{}, "gs_err": Err{}, "gs_slot": slotC{}, "gs_page": pageC{},
+	"gs_usage": Usage{}, "gs_notice": Notice{}, "gs_err": Err{}, "gs_slot": slotC{}, "gs_page": pageC{}, "gs_leases": leasesC{},
 }
 
 // constants are the enumerators of wire.h and its numbers.
@@ -66,6 +68,7 @@ var constants = map[string]int{
 	"GS_E_TENANT": int(CodeTenant), "GS_E_LIMIT": int(CodeLimit), "GS_E_GPU": int(CodeGPU), "GS_E_DENIED": int(CodeDenied),
 	"GS_OPEN": int(ModeOpen), "GS_RUN": int(ModeRun), "GS_PAUSE": int(ModePause), "GS_KILL": int(ModeKill),
 	"GS_MAGIC": Magic, "GS_MAJOR": Major, "GS_MINOR": Minor, "GS_FRAME_MAX": FrameMax, "GS_GPUS": GPUs, "GS_BESIDE": int(Beside), "GS_HASTE": int(Haste),
+	"GS_LEASE_OPEN": LeaseOpen - 1<<64, "GS_LEASE_MAX": LeaseMax,
 }
 
 var (

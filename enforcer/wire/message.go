@@ -16,10 +16,10 @@ const (
 // A Hello opens a session, or a Resume a session's successor. The last three
 // fields are a Resume's only.
 type Hello struct {
-	PID       uint32 // as the process sees itself: a hint for logs
-	GPUs      uint32 // how many of UUID are meant
-	CUDA      uint32 // cuDriverGetVersion
-	_         uint32
+	PID       uint32         // as the process sees itself: a hint for logs
+	GPUs      uint32         // how many of UUID are meant
+	CUDA      uint32         // cuDriverGetVersion
+	Leases    uint32         // since 3.1: 1: it knows leases
 	Hook      [16]byte       // version, NUL-padded
 	Tenant    [64]byte       // wished for, NUL-padded; empty: whatever the policy says
 	UUID      [GPUs][16]byte // the index is the session's number of the GPU
@@ -57,7 +57,7 @@ const (
 type Memory struct {
 	GPU         uint32 // the session's number
 	Kind        Kind
-	Reservation uint64 // in GRANT, COMMIT and ABORT
+	Reservation uint64 // in GRANT, COMMIT and ABORT; since 3.1 in ABORT 0: of the lease
 	Bytes       uint64 // wanted, reserved, really taken, returned; in DENY what could be had
 	_           [8]byte
 }

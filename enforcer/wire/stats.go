@@ -156,9 +156,9 @@ type TenantStats struct {
 	Waits            uint64     `json:"waits"`             // times that it waited for a turn
 	LateWaits        uint64     `json:"late_waits"`        // of them, those that were longer than its objective
 
-	MemoryCap      uint64 `json:"memory_cap"`  // bytes; 0 none
-	MemoryUsed     uint64 `json:"memory_used"` // bytes committed, those of dead sessions included
-	MemoryReserved uint64 `json:"memory_reserved"`
+	MemoryCap      uint64 `json:"memory_cap"`      // bytes; 0 none
+	MemoryUsed     uint64 `json:"memory_used"`     // bytes committed, those of dead sessions included
+	MemoryReserved uint64 `json:"memory_reserved"` // granted and not taken yet, with what is idle in leases
 	MemoryPeak     uint64 `json:"memory_peak"`
 	MemoryDenied   uint64 `json:"memory_denied"` // requests that were refused
 	MemoryAsked    uint64 `json:"memory_asked"`  // requests that its guarantee covers

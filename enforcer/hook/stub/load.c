@@ -7,7 +7,7 @@
  *   copied BYTES RATE            with --launch=copy, in all and per second
  *   total NS COMPLETED SECONDS   at the end, also after SIGTERM
  * A launch is a kernel, a graph, a kernel and an allocation of --alloc-step-mib
- * that is freed at once, or a copy of --copy-kib, from the host (up), to it (down)
+ * that is freed at once (no kernel with --kernel-us=0), or a copy of --copy-kib, from the host (up), to it (down)
  * or within the GPU (in), as --copy-way says; or a step of a gang:
  * --kernels kernels, and one that waits until all ranks have come to theirs:
  *   --launch=meet --gang=NUMBER --ranks=N --rank=R
@@ -158,7 +158,7 @@ static CUresult step(uint64_t number, CUstream s)
 
 static CUresult take_and_free(CUstream s)
 {
-	CUresult r = launch_kernel(iterations, s);
+	CUresult r = option.kernel_us > 0 ? launch_kernel(iterations, s) : CUDA_SUCCESS;
 	CUdeviceptr at;
 
 	r = r ? r : cu.cuMemAlloc_v2(&at, (size_t)(option.alloc_step_mib * (1 << 20)));

@@ -1,0 +1,325 @@
+package ledger
+
+import (
+	"errors"
+	"sync"
+	"testing"
+)
+
+// A purse is a lease: bytes that may be taken as long as it is open.
+type purse struct {
+	mu    sync.Mutex
+	open  bool
+	bytes uint64
+}
+
+func (p *purse) Idle() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.bytes
+}
+
+func (p *purse) Add(bytes uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.open = true
+	p.bytes += bytes
+}
+
+func (p *purse) Close() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	was := p.bytes
+	p.open, p.bytes = false, 0
+	return was
+}
+
+func (p *purse) take(bytes uint64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.open || bytes > p.bytes {
+		return false
+	}
+	p.bytes -= bytes
+	return true
+}
+
+func (p *purse) put(bytes uint64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.open {
+		p.bytes += bytes
+	}
+	return p.open
+}
+
+// have commits bytes.
+func have(t *testing.T, l *Ledger, name string, id, bytes uint64) {
+	t.Helper()
+	r, ok, free := l.Reserve(name, id, bytes)
+	if !ok {
+		t.Fatalf("%d bytes are refused to %s, %d are free", bytes, name, free)
+	}
+	if err := l.Commit(id, r, bytes); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLeasesShrinkTowardsTheCap(t *testing.T) {
+	var l Ledger
+	var p purse
+	l.SetCap("a", 1000)
+	have(t, &l, "a", 1, 200)
+	l.Lend(1, &p)
+	if u := l.Usage("a"); !p.open || p.bytes != 100 || u.Committed != 200 || u.Leased != 100 || u.Reserved != 100 {
+		t.Errorf("%d of 800 free bytes are lent: %+v", p.bytes, u)
+	}
+	p.take(60)
+	if u := l.Usage("a"); u.Committed != 260 || u.Leased != 40 || u.Peak != 260 || l.Session(1) != 260 {
+		t.Errorf("with 60 of them taken: %+v", u)
+	}
+	have(t, &l, "a", 2, 700)
+	have(t, &l, "a", 1, 40) // what was idle
+	l.Lend(1, &p)
+	if u := l.Usage("a"); p.bytes != 0 || u.Committed != 1000 || u.Leased != 0 {
+		t.Errorf("at the cap %d bytes are lent: %+v", p.bytes, u)
+	}
+	p.put(30) // which it may take again, though it is at its cap
+	if u := l.Usage("a"); u.Committed != 970 || u.Leased != 30 || u.Peak != 1000 {
+		t.Errorf("with 30 freed: %+v", u)
+	}
+	have(t, &l, "a", 2, 30)
+	if p.open || p.put(1) {
+		t.Error("what another took can be taken from the lease")
+	}
+	l.SetCap("huge", 1<<50)
+	have(t, &l, "huge", 3, 1)
+	var most purse
+	if l.Lend(3, &most); most.bytes != leaseMax {
+		t.Errorf("%d bytes are lent of very many", most.bytes)
+	}
+}
+
+// TestNobodyIsRefusedWhatIsIdle has tenants want what others were lent.
+func TestNobodyIsRefusedWhatIsIdle(t *testing.T) {
+	var l Ledger
+	var a, b purse
+	l.SetRoom(1000)
+	l.SetReserved("b", 300)
+	have(t, &l, "a", 1, 60)
+	l.Lend(1, &a)
+	have(t, &l, "b", 2, 250)
+	l.Lend(2, &b)
+	if a.bytes != 80 || b.bytes != 76 {
+		t.Fatalf("%d and %d bytes are lent", a.bytes, b.bytes)
+	}
+	for _, bytes := range []uint64{641, 1 << 60} { // b keeps 300
+		if _, ok, free := l.Reserve("c", 3, bytes); ok || free != 1000-140-326 || !a.open || !b.open {
+			t.Errorf("%d of 640 bytes: %v, %d are free; open %v %v", bytes, ok, free, a.open, b.open)
+		}
+	}
+	if _, ok, _ := l.Reserve("c", 3, 640); !ok || a.open || b.open {
+		t.Errorf("the last 640 bytes: %v; open %v %v", ok, a.open, b.open)
+	}
+	if u := l.Usage("b"); u.Committed != 250 || u.Reserved != 0 || u.Denied != 0 || l.Usage("c").Denied != 2 {
+		t.Errorf("%+v", u)
+	}
+}
+
+func TestALeaseEndsWithItsSession(t *testing.T) {
+	for what, end := range map[string]func(*Ledger){
+		"it ends":                 func(l *Ledger) { l.End(1) },
+		"it is another tenant's":  func(l *Ledger) { _ = l.Move("b", 1); _ = l.Move("a", 1) },
+		"the cap is lowered":      func(l *Ledger) { l.SetCap("a", 100) },
+		"another needs the bytes": func(l *Ledger) { l.Reserve("a", 2, 850); l.End(2); l.Release(2) },
+	} {
+		var l Ledger
+		var p purse
+		l.SetCap("a", 1000)
+		have(t, &l, "a", 1, 200)
+		l.Lend(1, &p)
+		p.take(10)
+		p.put(160) // 150 of the 200, and those 10
+		end(&l)
+		if u := l.Usage("a"); p.open || u.Committed+u.Dead != 50 || u.Reserved != 0 || u.Leased != 0 {
+			t.Errorf("%s: open %v, %+v", what, p.open, u)
+		}
+	}
+}
+
+// TestFreedBeforeItsCommitIsRead closes a lease that holds what the ledger takes
+// for reserved still.
+func TestFreedBeforeItsCommitIsRead(t *testing.T) {
+	for commit, left := range map[uint64]uint64{50: 10, 0: 0} { // 0 is a lie
+		var l Ledger
+		var p purse
+		l.SetCap("a", 100)
+		have(t, &l, "a", 1, 10)
+		l.Lend(1, &p)
+		r, _, _ := l.Reserve("a", 1, 50)
+		p.put(50)
+		l.Reserve("a", 2, 35) // which needs the lease's 11
+		if p.open {
+			t.Fatal("the lease is open")
+		}
+		if err := l.Commit(1, r, commit); err != nil {
+			t.Error(err)
+		}
+		if u := l.Usage("a"); u.Committed != left || u.Reserved != 35 {
+			t.Errorf("commit of %d: %+v", commit, u)
+		}
+		have(t, &l, "a", 1, 20)
+		if u := l.Usage("a"); u.Committed != left+20 {
+			t.Errorf("commit of %d: what is taken later counts as freed: %+v", commit, u)
+		}
+	}
+}
+
+// TestALieInALeaseIsNoMoreThanAFree puts more into a lease than there is.
+func TestALieInALeaseIsNoMoreThanAFree(t *testing.T) {
+	var l Ledger
+	var p purse
+	l.SetCap("a", 1000)
+	have(t, &l, "a", 1, 200)
+	have(t, &l, "a", 2, 300)
+	l.Lend(1, &p)
+	p.put(1 << 62)
+	if u := l.Usage("a"); u.Committed != 300 || u.Leased != 262 || l.Session(1) != 0 {
+		t.Errorf("%+v", u)
+	}
+	have(t, &l, "a", 2, 600)
+	if u := l.Usage("a"); u.Committed != 900 || u.Reserved != 0 {
+		t.Errorf("closed: %+v", u)
+	}
+}
+
+func TestWhatTheDriverDidNotGiveIsMissed(t *testing.T) {
+	var l Ledger
+	var p purse
+	l.SetReserved("a", 500)
+	l.SetCap("a", 1000)
+	have(t, &l, "a", 1, 200)
+	l.Lend(1, &p)
+	p.take(50)
+	if err := l.Failed(1, 50); err != nil {
+		t.Error(err)
+	}
+	if u := l.Usage("a"); u.Committed != 200 || u.Asked != 2 || u.Missed != 1 {
+		t.Errorf("%+v", u)
+	}
+	if err := l.Failed(1, 201); !errors.Is(err, ErrBytes) {
+		t.Errorf("more than it has: %v", err)
+	}
+	if err := l.Failed(9, 1); !errors.Is(err, ErrSession) {
+		t.Errorf("nobody's: %v", err)
+	}
+}
+
+// TestAdoptedMemoryIsLent lends to a session that had memory before, once all of
+// it is booked.
+func TestAdoptedMemoryIsLent(t *testing.T) {
+	var l Ledger
+	var p purse
+	l.SetCap("a", 1000)
+	if err := adopt(&l, "a", 1, 400); err != nil {
+		t.Fatal(err)
+	}
+	l.Listed(300, 1)
+	if l.Lend(1, &p); p.open {
+		t.Error("more could be put there than is booked")
+	}
+	l.Listed(400, 1)
+	l.Lend(1, &p)
+	p.put(100)
+	if u := l.Usage("a"); !p.open || u.Committed != 300 || u.Leased != 175 {
+		t.Errorf("%+v", u)
+	}
+	l.Listed(200, 1)
+	if u := l.Usage("a"); p.open || u.Committed != 200 || u.Reserved != 0 {
+		t.Errorf("with 200 listed: open %v, %+v", p.open, u)
+	}
+}
+
+func TestLeasesAreBounded(t *testing.T) {
+	var l Ledger
+	purses := make([]purse, Leases+1)
+	for i := range purses {
+		have(t, &l, "a", uint64(i), 1)
+		l.Lend(uint64(i), &purses[i])
+	}
+	if purses[Leases].open {
+		t.Error("one more is open than there may be")
+	}
+	l.End(0)
+	if l.Lend(Leases, &purses[Leases]); !purses[Leases].open {
+		t.Error("none is open in place of one that ended")
+	}
+}
+
+// TestRaceWithLeases has sessions take what they are lent and what they ask for,
+// and free it again, all at once.
+func TestRaceWithLeases(t *testing.T) {
+	const limit, sessions, rounds = 1000, 16, 5000
+	var l Ledger
+	l.SetCap("a", limit)
+	var mu sync.Mutex
+	var used, most uint64
+	took := func(bytes uint64) {
+		mu.Lock()
+		defer mu.Unlock()
+		used += bytes
+		most = max(most, used)
+	}
+	freed := func(bytes uint64) {
+		mu.Lock()
+		defer mu.Unlock()
+		used -= bytes
+	}
+	var all sync.WaitGroup
+	lent := make([]int, sessions)
+	for id := range uint64(sessions) {
+		all.Go(func() {
+			var p purse
+			have := uint64(0)
+			for i := range uint64(rounds) {
+				bytes := 1 + (i*7+id*13)%90
+				if p.take(bytes) {
+					lent[id]++
+					took(bytes)
+					have += bytes
+				} else if r, ok, _ := l.Reserve("a", id, bytes); ok {
+					took(bytes)
+					have += bytes
+					if l.Commit(id, r, bytes) != nil {
+						t.Error("no commit")
+					}
+					l.Lend(id, &p)
+				}
+				if i%2 == 0 || have == 0 {
+					continue
+				}
+				freed(have)
+				if !p.put(have) {
+					if err := l.Free(id, have); err != nil {
+						t.Error(err)
+					}
+				}
+				have = 0
+			}
+			freed(have)
+			if !p.put(have) {
+				if err := l.Free(id, have); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	taken := 0
+	for _, n := range lent {
+		taken += n
+	}
+	if u := l.Usage("a"); most > limit || u.Committed != 0 || u.Reserved != u.Leased || taken == 0 {
+		t.Errorf("%d of %d bytes at once, %d times from leases, and at the end %+v", most, limit, taken, u)
+	}
+}
