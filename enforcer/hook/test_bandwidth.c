@@ -81,14 +81,14 @@ static double copied_of(unsigned threads, const uint64_t *sizes, uint64_t rate)
 	return (double)moved / ((double)(gs_now() - from) / 1e9) / (double)rate;
 }
 
-/* Never more than the rate; less than it up to twice, where other work took the
+/* Never more than the rate; less than it a few times, where other work took the
  * CPU for longer than the bucket keeps anything. */
 static void hold(unsigned threads, const uint64_t *sizes, uint64_t rate)
 {
 	double part = 0;
 
 	rates(0, rate, 0);
-	for (int i = 0; i < 3 && part < 0.97; i++) {
+	for (int i = 0; i < 8 && part < 0.97; i++) {
 		uint64_t before = sum(0);
 		part = copied_of(threads, sizes, rate);
 		if (part < 0.97)

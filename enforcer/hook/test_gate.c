@@ -149,17 +149,19 @@ static void who_was_helped_waits_less(void)
 	for (uint64_t n = gs_passed; gs_passed == n;)
 		fake_launch(10, false, NULL);
 	struct gs_stream *e = gs_self->entry;
-	uint64_t bound = e->bound_ns;
 	CHECK(gs_now() - from >= 5000000);
 	pthread_mutex_lock(&gs_gates[0].lock);
+	uint64_t bound = e->bound_ns;
 	struct gs_marker *m = gs_marker_oldest(e);
 	CHECK(m && m->awaited_ns);
 	m->awaited_ns = gs_now(); /* the machine may have been busy elsewhere */
 	pthread_mutex_unlock(&gs_gates[0].lock);
 	fake_finish(10);
 	fake_reap();
+	pthread_mutex_lock(&gs_gates[0].lock);
 	CHECK(!e->stalled && e->cost <= 300000);
 	CHECK(!bound && e->bound_ns == 1500000);
+	pthread_mutex_unlock(&gs_gates[0].lock);
 	for (int i = 0; i < 20 && took > 4000000; i++) {
 		fake_launch(11, false, NULL);
 		fake_mode(0, GS_PAUSE, 1, 0);
@@ -229,7 +231,9 @@ static void who_is_waited_for_tells_no_cost(void)
 	spin(20000000);
 	fake_finish(10);
 	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
+	pthread_mutex_lock(&gs_gates[0].lock);
 	CHECK(e->cost == 10000000 && gs_gates[0].longest_ns < 20000000);
+	pthread_mutex_unlock(&gs_gates[0].lock);
 	fake_mode(0, GS_RUN, 2, 0);
 	pthread_join(t, NULL);
 }
