@@ -21,6 +21,7 @@ const (
 
 	tolerance        = 0.05 // of the GPU's time, that the driver's samples may be wrong by: they are whole percents of sixths of a second
 	chargedTolerance = 0.02 // that what was charged may be above a limit: a long kernel is not interrupted
+	company          = 2    // times what is charged, for each process of others, that the driver may count beyond it while they run together
 	trace            = 0.01 // less of the GPU's time than this is nobody's fault
 
 	oldHolding   = 5 * time.Second  // an older one says nothing about now
@@ -179,11 +180,16 @@ func (a *Audit) enter(b *Books, h *collectors.Holding) {
 		p.seen++
 	}
 	sum, after := p.sum(g, h, young)
+	ran := 0
+	if sum.sm() > 0 {
+		ran = 1
+	}
+	g.ran += ran
 	if !governed || tenant == policy.DefaultTenant {
 		return
 	}
 	t := g.tenant(tenant)
-	t.seen = b.Now
+	t.seen, t.ran = b.Now, t.ran+ran
 	if refused {
 		t.refused = b.Now
 	}
@@ -230,6 +236,7 @@ func (a *Audit) read(b *Books) {
 	for _, g := range a.gpus {
 		for _, t := range g.tenants {
 			t.look(b.Now, g.together)
+			t.others = max(t.others, g.ran-t.ran)
 		}
 	}
 }

@@ -439,7 +439,6 @@ func TestLapsesAreTheWorkloads(t *testing.T) {
 			}
 			w.end(a)
 		}
-		fmt.Printf("%s: found %d times in 3 minutes\n", c.name, found)
 		if (found >= 20) != (c.want != "") {
 			t.Errorf("%s: found %d times in 3 minutes", c.name, found)
 		}
@@ -541,6 +540,20 @@ func TestAuditComparesTime(t *testing.T) {
 		{"together", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) { a.rate, a.charged, w.together[gpuA] = .9, .5, .36 }, ""},
 		{"together for too little", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) { a.rate, a.charged, w.together[gpuA] = .9, .5, .34 }, "a/pod:x/GPU-a/reports[1000]"},
 		{"charged nothing while others ran together", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) { a.rate, w.together[gpuA] = .9, .9 }, "a/pod:x/GPU-a/reports[1000]"},
+		{"charged a little while others ran together", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) {
+			a.rate, a.charged, w.together[gpuA] = .9, .05, .9
+			for range 3 {
+				b := w.process("b", "pod:z", gpuA)
+				b.rate, b.charged = .05, .05
+			}
+		}, "a/pod:x/GPU-a/reports[1000]"},
+		{"charged a seventh of it among four", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) {
+			a.rate, a.charged, w.together[gpuA] = .8, .12, .9
+			for range 3 {
+				b := w.process("b", "pod:z", gpuA)
+				b.rate, b.charged = .2, .2
+			}
+		}, ""},
 		{"a session that says nothing of the GPU, while others ran together", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) { a.rate, a.aside, w.together[gpuA] = .9, true, .9 },
 			"a/pod:x/GPU-a/reports[1000]"},
 

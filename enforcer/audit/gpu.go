@@ -18,6 +18,7 @@ type auditedGPU struct {
 	listed   bool      // somebody is there
 	governed bool      // by the broker
 	together float64   // seconds that tenants ran together
+	ran      int       // processes that used it, by the driver's new samples
 
 	sampled, before time.Time // by the driver, and as of the last audit
 	read            time.Time // of the last reading
@@ -39,7 +40,7 @@ func (g *auditedGPU) begin(now time.Time) {
 	for _, t := range g.tenants {
 		t.begin(now, g.sampled.Sub(g.before))
 	}
-	g.fresh, g.listed, g.governed, g.before = false, false, false, g.sampled
+	g.fresh, g.listed, g.governed, g.ran, g.before = false, false, false, 0, g.sampled
 }
 
 // restart begins the windows anew, after the clock was set back.

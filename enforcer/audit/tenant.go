@@ -21,6 +21,8 @@ type auditedTenant struct {
 	rules    [2]float64         // limit and bandwidth that the windows are of
 	row      bool               // the broker has books of it
 	charged  float64            // seconds, by them
+	ran      int                // its processes that used the GPU, by the driver's new samples
+	others   int                // most of others' that did, since the last reading
 	works    []*auditedWorkload // by key
 	nobody   auditedWorkload    // processes whose workload's name is not known yet: they count for the tenant
 
@@ -28,7 +30,7 @@ type auditedTenant struct {
 }
 
 func (t *auditedTenant) begin(now time.Time, sampled time.Duration) {
-	t.row, t.due = false, false
+	t.row, t.due, t.ran = false, false, 0
 	t.nobody.begin(now, sampled)
 	for _, w := range t.works {
 		w.begin(now, sampled)
@@ -80,7 +82,7 @@ func (t *auditedTenant) sample(at time.Time) {
 	if !ok {
 		return
 	}
-	t.readings, t.due = t.readings.add(reading{at, t.used, charged, together}), true
+	t.readings, t.due, t.others = t.readings.add(reading{at, t.used, charged, together, t.others}), true, 0
 	for _, w := range t.works {
 		w.readings = w.readings.add(reading{at: at, used: w.used})
 	}

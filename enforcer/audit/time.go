@@ -49,11 +49,9 @@ func (t *auditedTenant) judgeWindow(g *auditedGPU, from, to reading, found *Audi
 	least, most := max(to.charged.least-from.charged.most, 0), to.charged.most-from.charged.least
 
 	// What suits the tenant is believed: together with others it may have had
-	// the whole GPU, and be charged its part. Whoever is charged nothing was not
-	// one of them: its launches do not arrive.
-	if most < trace*long {
-		together = 0
-	}
+	// the whole GPU, and be charged its part. That is in proportion to how many
+	// processes there were: the launches of who is charged less do not arrive.
+	together = min(together, company*float64(t.readings.others(from.at))*most)
 	drift, bus := max(u.hooked-most-together, 0)/long, u.busy/long
 	t.drift, t.bus = &drift, &bus
 	if !g.governed {

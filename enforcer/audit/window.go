@@ -41,6 +41,7 @@ type reading struct {
 	at time.Time
 	used
 	charged, together bound
+	others            int // processes of others that used the GPU since the reading before
 }
 
 // readings are the latest of somebody, oldest first.
@@ -81,6 +82,18 @@ func (r readings) since(from time.Time) used {
 		}
 	}
 	return r[len(r)-1].used
+}
+
+// others returns how many processes of others used the GPU since a moment: one
+// at least.
+func (r readings) others(from time.Time) int {
+	most := 1
+	for _, one := range r {
+		if one.at.After(from) {
+			most = max(most, one.others)
+		}
+	}
+	return most
 }
 
 // A look is what the broker's books said at a moment, seconds.

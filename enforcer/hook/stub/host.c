@@ -123,7 +123,7 @@ static void bury(struct gs_gpu *g, uint64_t now)
 		return;
 	g->buried = now;
 	for (uint32_t i = 0; i < g->procs; i++)
-		if (g->proc[i].pid && own[g - gs_host->gpu] != (int)i + 1 && lock_byte(F_GETLK, F_WRLCK, byte_of(g, (int)i)))
+		if (g->proc[i].pid && g->proc[i].pid != getpid() && lock_byte(F_GETLK, F_WRLCK, byte_of(g, (int)i)))
 			gs_proc_leave(g, (int)i);
 }
 

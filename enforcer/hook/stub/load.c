@@ -17,6 +17,9 @@
  * rank that ends leaves: the others go on without it.
  * With --cancel-ms, each so often a thread is cancelled in a launch, and another
  * one takes its place; not with --burst-ms or --ahead.
+ * With --resolve=dlmopen it loads the driver in a namespace of its own, where
+ * nothing that was preloaded is asked; with --trickle-ms, beside one that it has
+ * as others do, and on which it launches a kernel each so often.
  * With --shed=SECONDS it goes on for so long when it is over: as the same
  * process, and without what was preloaded. */
 #define _GNU_SOURCE
@@ -37,7 +40,7 @@
 #define AHEAD 64
 
 static struct {
-	double kernel_us, graph_us, burst_ms, sleep_ms, seconds, cpu_us, alloc_mib, alloc_step_mib, report_ms, rate, copy_kib, cancel_ms, shed;
+	double kernel_us, graph_us, burst_ms, sleep_ms, seconds, cpu_us, alloc_mib, alloc_step_mib, report_ms, rate, copy_kib, cancel_ms, shed, trickle_ms;
 	long sync_every, steps, streams, threads, gpu, gang, ranks, rank, kernels, ahead;
 	bool graph, copy, meet, memory, wait;
 	const char *resolve, *kind, *way;
@@ -71,6 +74,14 @@ static void on_term(int signal)
 	(void)signal;
 	stop = 1;
 }
+
+/* The driver that the trickle is launched on. */
+static struct {
+	struct calls cu;
+	CUcontext context;
+	CUfunction kernel;
+	pthread_t thread;
+} first;
 
 static uint64_t now(void)
 {
@@ -363,6 +374,7 @@ static bool parse(int argc, char **argv)
 		{"alloc-mib", &option.alloc_mib, 0, 0}, {"alloc-step-mib", &option.alloc_step_mib, 0, 0},
 		{"report-ms", &option.report_ms, 0, 0}, {"rate", &option.rate, 0, 0}, {"copy-kib", &option.copy_kib, 0, 0},
 		{"cancel-ms", &option.cancel_ms, 0, 0}, {"shed", &option.shed, 0, 0},
+		{"trickle-ms", &option.trickle_ms, 0, 0},
 		{"sync-every", 0, &option.sync_every, 0}, {"steps", 0, &option.steps, 0},
 		{"streams", 0, &option.streams, 0}, {"threads", 0, &option.threads, 0}, {"gpu", 0, &option.gpu, 0},
 		{"gang", 0, &option.gang, 0}, {"ranks", 0, &option.ranks, 0}, {"rank", 0, &option.rank, 0},
@@ -416,6 +428,20 @@ static bool parse(int argc, char **argv)
 		&& option.copy_kib >= 1 / 1024. && (option.graph || option.copy || option.meet || option.memory || !strcmp(how, "kernel"));
 }
 
+static void *trickle(void *none)
+{
+	uint64_t n = (uint64_t)(option.kernel_us * 1000 * per_ns);
+	void *params[] = {&n};
+
+	check(first.cu.cuCtxSetCurrent(first.context), "cuCtxSetCurrent");
+	while (!stop) {
+		check(first.cu.cuLaunchKernel(first.kernel, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL), "launch");
+		check(first.cu.cuStreamSynchronize(NULL), "cuStreamSynchronize");
+		rest(option.trickle_ms);
+	}
+	return none;
+}
+
 static void shed(int argc, char **argv)
 {
 	char **again = calloc((size_t)argc + 3, sizeof *again), seconds[32];
@@ -442,6 +468,14 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_term}, NULL);
+	if (option.trickle_ms > 0) {
+		resolve("dlsym");
+		open_gpu((int)option.gpu, option.rate);
+		first.cu = cu;
+		first.context = context;
+		first.kernel = kernels.spin;
+		pthread_create(&first.thread, NULL, trickle, NULL);
+	}
 	resolve(option.resolve);
 	open_gpu((int)option.gpu, option.rate);
 	w = prepare();
@@ -471,6 +505,10 @@ int main(int argc, char **argv)
 	for (long i = 0; i < option.threads; i++)
 		pthread_join(w[i].thread, NULL);
 	report(w, true);
+	if (option.trickle_ms > 0) {
+		stop = 1;
+		pthread_join(first.thread, NULL);
+	}
 	pthread_mutex_lock(&output);
 	{
 		uint64_t sum = 0;

@@ -60,7 +60,7 @@ extern struct kernels kernels;
 extern double per_ns; /* iterations of a kernel that last one nanosecond */
 extern bool simulated;
 
-void resolve(const char *how); /* "link", "dlsym" or "procaddress"; exits where it cannot */
+void resolve(const char *how); /* "link", "dlsym", "procaddress", or "dlmopen", in a namespace of its own; exits where it cannot */
 void open_gpu(int ordinal, double rate); /* context and kernel; measures per_ns where rate is 0 */
 void check(CUresult r, const char *what); /* exits on an error */
 CUgraphExec graph_of(uint64_t iterations, int kernels);

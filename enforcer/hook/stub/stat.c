@@ -15,11 +15,22 @@ static void print(uint32_t gpu)
 
 	printf("%llu %u 0 %llu %llu 0\n", (unsigned long long)g->now, gpu, (unsigned long long)g->switching,
 		(unsigned long long)g->used);
-	for (uint32_t i = 0; i < g->procs; i++)
-		if (g->proc[i].pid)
+	for (uint32_t i = 0; i < g->procs; i++) {
+		uint64_t busy = 0, used = 0, peak = 0;
+		bool told = false;
+
+		for (uint32_t k = 0; k < g->procs; k++) { /* a process may have loaded the driver more than once */
+			if (g->proc[k].pid != g->proc[i].pid)
+				continue;
+			told |= k < i;
+			busy += g->proc[k].busy;
+			used += g->proc[k].used;
+			peak += g->proc[k].peak;
+		}
+		if (g->proc[i].pid && !told)
 			printf("%llu %u %d %llu %llu %llu\n", (unsigned long long)g->now, gpu, g->proc[i].pid,
-				(unsigned long long)g->proc[i].busy, (unsigned long long)g->proc[i].used,
-				(unsigned long long)g->proc[i].peak);
+				(unsigned long long)busy, (unsigned long long)used, (unsigned long long)peak);
+	}
 	gs_gpu_unlock(g);
 }
 

@@ -111,7 +111,8 @@ void check(CUresult r, const char *what)
 
 void resolve(const char *how)
 {
-	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+	void *library = strcmp(how, "dlmopen") ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL)
+		: dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW);
 	CUresult (*address)(const char *, void **, int, cuuint64_t, int *) = NULL;
 	void *from = strcmp(how, "link") ? library : RTLD_DEFAULT, *f;
 
