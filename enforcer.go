@@ -94,7 +94,7 @@ func (c EnforcerConfig) brokerSocket(runtimeDir string) string {
 // Gemini's hook beside it; its zero value enforces nothing.
 type enforcement struct {
 	enforcer *enforcer.Enforcer
-	gemini   []*gemini.Server
+	gemini   gemini.Servers
 	listed   []GeminiConfig // what they were made from
 	mps      bool           // as it was at the start
 	files    *tenantFiles
@@ -131,7 +131,7 @@ func newEnforcement(f flags, c EnforcerConfig, m *machine, gpus *collectors.Host
 		return enforcement{}, err
 	}
 	o := enforcer.Options{
-		Policy: policy.New(c.table(files), e.view, log), Refused: e.files.refusals, Dir: f.runtimeDir, Host: sights{gpus, m.options.Processes}, Hardware: hardware,
+		Policy: policy.New(c.table(files), e.view, log), Refused: e.files.refusals, Gemini: e.gemini.Books, Dir: f.runtimeDir, Host: sights{gpus, m.options.Processes}, Hardware: hardware,
 		Record: func(s ladder.Step) { record(enforced(s)) }, Simulated: !m.real, CgroupFS: filepath.Join(f.sysfs, "fs/cgroup"),
 		Broker: broker.Options{Socket: socket, Listener: listener, Observer: f.isObserver, Holds: gpus.Holds, Known: gpus.Knows, InFlight: c.InFlight, Turn: c.Turn, FailClosed: c.Fail == "closed", ProcFS: f.procfs, Logger: log},
 	}

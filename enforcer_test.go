@@ -169,6 +169,14 @@ func TestAgentServesGemini(t *testing.T) {
 		t.Errorf("the answer is %+v", r)
 	}
 
+	a.sees("what it did", func(s series) bool {
+		return s[`nvgpu_gemini_requests_total{listen="`+address+`",op="quota"}`] == 1 && s[`nvgpu_quota_turns_total{gpu="",tenant="gemini:pod/a",uuid="GPU-0"}`] == 1
+	})
+	var shown bytes.Buffer
+	if status := run(t.Context(), []string{"status", "--runtime.dir=" + dir}, &shown, &shown); status != 0 || !strings.Contains(shown.String(), "\ngemini:pod/a  ") {
+		t.Errorf("gpusteward status: exit status %d, no line of the client:\n%s", status, &shown)
+	}
+
 	other := write(t, config(true, address))
 	second := spawn(t, nil, "--demo=h100", "--config.file="+other)
 	eventually(t, "the second one ends", second.hasEnded)

@@ -39,7 +39,7 @@ func checkGemini(list []GeminiConfig) error {
 }
 
 // newGemini returns a server for each entry, listening already.
-func newGemini(f flags, list []GeminiConfig, log *slog.Logger) (servers []*gemini.Server, err error) {
+func newGemini(f flags, list []GeminiConfig, log *slog.Logger) (servers gemini.Servers, err error) {
 	for i, c := range list {
 		o := c.options()
 		o.ProcFS, o.CgroupFS, o.Logger = f.procfs, filepath.Join(f.sysfs, "fs/cgroup"), log.With("gemini", i)

@@ -32,7 +32,7 @@ var layers = map[string][]string{
 	"enforcer/action":   {"enforcer/audit", "enforcer/ladder"},                                     // all that touches other processes
 	"enforcer/backend":  {"collectors/gpu", "collectors/host", "enforcer/policy", "enforcer/wire"}, // what holds quotas beside the hook
 	"enforcer/broker":   {"enforcer/wire", "enforcer/schedule", "enforcer/ledger"},
-	"enforcer/gemini":   {"enforcer/schedule", "enforcer/ledger"},
+	"enforcer/gemini":   {"enforcer/schedule", "enforcer/ledger", "enforcer/wire"},
 	"enforcer/wire":     {}, // frames and books: what the broker and who asks it have in common
 	"enforcer/schedule": {},
 	"enforcer/ledger":   {},

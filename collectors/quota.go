@@ -17,7 +17,7 @@ var (
 	QuotaBandwidthLimit  = Gauge("nvgpu_quota_bandwidth_limit_ratio", "Most of the memory's bandwidth that the tenant may have; absent where it has no limit.", "tenant")
 	QuotaBandwidth       = Gauge("nvgpu_quota_bandwidth_ratio", "Part of the memory's bandwidth that the tenant had in the audit's last window.", "tenant")
 	QuotaChargeDrift     = Gauge("nvgpu_quota_charge_drift_ratio", "Time that the tenant's kernels had the GPU by the driver's samples beyond what it was charged for, as a part of the GPU's time; below 0 where it was charged for more.", "tenant").signed()
-	QuotaBackend         = Gauge("nvgpu_quota_backend_info", "The backend that holds the tenant to a resource's quota (hook, mps, kernel or none), always 1.", "tenant", "resource", "backend")
+	QuotaBackend         = Gauge("nvgpu_quota_backend_info", "The backend that holds the tenant to a resource's quota (hook, mps, kernel, gemini or none), always 1.", "tenant", "resource", "backend")
 
 	QoSWindows    = Counter("nvgpu_qos_windows_total", "Windows in which the tenant wanted what its quota guarantees, by objective.", "tenant", "objective")
 	QoSViolations = Counter("nvgpu_qos_violations_total", "Windows in which the tenant did not get what its quota guarantees, by objective.", "tenant", "objective")
@@ -33,6 +33,11 @@ var (
 
 	TenantFilesRefused = HostGauge("gpusteward_tenant_files_refused", "Files of enforcer.tenants_dirs that are bad: their tenants of before stay. The log says why.")
 
+	GeminiClients  = HostGauge("nvgpu_gemini_clients", "Processes under Gemini's hook, by the address that serves them.", "listen")
+	GeminiRequests = HostCounter("nvgpu_gemini_requests_total", "Requests of programs under Gemini's hook, by what they ask: quota, memory_limit or memory_update.", "listen", "op")
+	GeminiFaults   = HostCounter("nvgpu_gemini_faults_total", "Things that went wrong between programs under Gemini's hook and their server: connections refused, evicted for others or malformed, requests of unknown names, duplicate ones, memory overfreed, processes unseen, turns expired, answers sent again to who says nothing (reminded), tables that did not come into force (table).", "listen", "kind")
+	GeminiBadLines = HostGauge("nvgpu_gemini_bad_lines", "Lines of the table for programs under Gemini's hook that are bad: what their clients had before stays. The log says why.", "listen")
+
 	MPSServers = HostGauge("nvgpu_mps_servers", "Servers of CUDA MPS.")
 	MPSClients = HostGauge("nvgpu_mps_clients", "Clients of the user's MPS servers; tenant is whom they serve, empty where that is none.", "uid", "tenant")
 	MPSThreads = HostGauge("nvgpu_mps_active_thread_ratio", "Part of the GPU's threads that the next clients of the user's MPS servers get; of several servers the most.", "uid", "tenant")
@@ -41,7 +46,7 @@ var (
 // quotaMetrics are those that the enforcer says.
 var quotaMetrics = []*Metric{QuotaGuarantee, QuotaMemoryGuarantee, QuotaLaunchObjective, QuotaBandwidthLimit, QuotaBandwidth, QuotaChargeDrift, QuotaBackend,
 	QoSWindows, QoSViolations, QuotaViolations, UnhookedProcesses, UnderreportingProcesses, QuotaLedgerDrift,
-	QuotaRung, QuotaShadow, QuotaActions, TenantFilesRefused, MPSServers, MPSClients, MPSThreads}
+	QuotaRung, QuotaShadow, QuotaActions, TenantFilesRefused, GeminiClients, GeminiRequests, GeminiFaults, GeminiBadLines, MPSServers, MPSClients, MPSThreads}
 
 // Rungs are the names of the ladder's rungs, from the lowest on.
 var Rungs = []string{"observe", "warn", "throttle", "pause", "terminate"}
@@ -111,6 +116,42 @@ func (r *Readings) quotas(s *wire.EnforcerStats, index map[string]string) {
 		for objective, n := range w.Violations {
 			put(QuotaViolations, float64(n), objective)
 		}
+	}
+	for _, g := range s.Gemini {
+		r.gemini(g, index)
+	}
+}
+
+// gemini puts what a server for Gemini's hook says, of its clients what their
+// protocol tells.
+func (r *Readings) gemini(g wire.GeminiStats, index map[string]string) {
+	r.Set(GeminiClients, float64(g.Clients), g.Listen)
+	r.Set(GeminiBadLines, float64(g.BadLines), g.Listen)
+	for op, n := range g.Requests {
+		r.Set(GeminiRequests, float64(n), g.Listen, op)
+	}
+	for kind, n := range g.Faults {
+		r.Set(GeminiFaults, float64(n), g.Listen, kind)
+	}
+	for _, t := range g.Tenants {
+		put := func(m *Metric, v float64, labels ...string) {
+			r.Set(m, v, append([]string{index[t.GPU], t.GPU, t.Tenant}, labels...)...)
+		}
+		put(QuotaSessions, float64(t.Sessions))
+		put(QuotaGuarantee, t.Guarantee)
+		if t.Limit < 1 {
+			put(QuotaLimit, t.Limit)
+		}
+		put(QuotaTarget, t.Share10s.Target, "10s")
+		put(QuotaShare, t.Share10s.Actual, "10s")
+		put(QuotaCompute, t.ChargedSeconds)
+		put(QuotaTurns, float64(t.Turns))
+		put(QuotaWait, t.WaitSeconds)
+		put(QuotaMemoryLimit, float64(t.MemoryCap))
+		put(QuotaMemoryUsed, float64(t.MemoryUsed))
+		put(QuotaMemoryDenied, float64(t.MemoryDenied))
+		put(QuotaBackend, 1, "compute", "gemini")
+		put(QuotaBackend, 1, "memory", "gemini")
 	}
 }
 

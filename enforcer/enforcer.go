@@ -47,6 +47,7 @@ type Options struct {
 	Hardware  func(uuid string, within time.Duration) bool // whether the GPU had a fault of its own; nil: none is known of
 	Backends  []backend.Backend                            // beside the hook
 	Servers   func() []wire.MPSStats                       // of MPS; nil: none
+	Gemini    func() []wire.GeminiStats                    // of the servers beside it; nil: none
 	Refused   func() int                                   // files of tenants that are bad; nil: none
 	Simulated bool                                         // the GPUs are: nothing is done to a process
 	CgroupFS  string                                       // /sys/fs/cgroup

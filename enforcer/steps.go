@@ -160,6 +160,9 @@ func (e *Enforcer) publish(b audit.Books, found audit.Audited) {
 	if e.Servers != nil {
 		s.MPS = e.Servers()
 	}
+	if e.Gemini != nil {
+		s.Gemini = e.Gemini()
+	}
 	hooked := map[place]bool{}
 	for _, row := range b.Tenants {
 		hooked[place{row.Tenant, row.GPU}] = row.Sessions > 0

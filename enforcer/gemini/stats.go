@@ -1,8 +1,12 @@
 package gemini
 
 import (
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
+
+	"gpusteward/enforcer/wire"
 )
 
 // counts are what the server did. They only grow.
@@ -67,4 +71,43 @@ func (s *Server) Stats() Stats {
 			Waiting: len(n.waiting), Used: memory.Committed + memory.Reserved + memory.Dead, Denied: memory.Denied})
 	}
 	return all
+}
+
+// Servers are those of a host.
+type Servers []*Server
+
+// Books returns those of each.
+func (all Servers) Books() (books []wire.GeminiStats) {
+	for _, s := range all {
+		books = append(books, s.Books())
+	}
+	return books
+}
+
+// Books returns the statistics as the broker's have theirs. The GPU is the one
+// that the table is named after, as KubeShare does. It is safe for concurrent
+// use.
+func (s *Server) Books() wire.GeminiStats {
+	all := s.Stats()
+	b := wire.GeminiStats{Listen: s.address().String(), Clients: all.Clients, BadLines: all.BadLines,
+		Requests: map[string]uint64{"quota": all.Requests[Quota], "memory_limit": all.Requests[MemoryLimit], "memory_update": all.Requests[MemoryUpdate]},
+		Faults: map[string]uint64{"refused": all.Refused, "evicted": all.Evicted, "unknown": all.Unknown, "malformed": all.Malformed, "duplicate": all.Duplicates,
+			"overfreed": all.Overfreed, "unseen": all.Unseen, "reminded": all.Reminded, "expired": all.Expired, "table": all.BadReloads}}
+	if name := filepath.Base(s.options.File); strings.HasPrefix(name, "GPU-") || strings.HasPrefix(name, "MIG-") {
+		b.GPU = name
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	processes := map[string]int{}
+	for k := range s.clients {
+		processes[k.name]++
+	}
+	s.tokens.host.Look(s.now())
+	for _, n := range all.Tenants {
+		actual, target := s.tokens.gpu.Shares(n.Name, 10*time.Second)
+		b.Tenants = append(b.Tenants, wire.GeminiTenant{Guarantee: n.Request, TenantStats: wire.TenantStats{Tenant: "gemini:" + n.Name, GPU: b.GPU,
+			Sessions: processes[n.Name], Limit: n.Limit, Share10s: wire.ShareStats{Target: target, Actual: actual},
+			ChargedSeconds: n.Charged.Seconds(), WaitSeconds: n.Waited.Seconds(), Turns: n.Turns, MemoryCap: n.Memory, MemoryUsed: n.Used, MemoryDenied: n.Denied}})
+	}
+	return b
 }

@@ -23,7 +23,25 @@ type EnforcerStats struct {
 	Ladder    []LadderStats   `json:"ladder"`    // who is on it, or was in the last hour
 	Actions   []ActionStats   `json:"actions"`
 	MPS       []MPSStats      `json:"mps,omitempty"` // servers
-	Refused   int             `json:"refused"`       // files of tenants that are bad
+	Gemini    []GeminiStats   `json:"gemini,omitempty"`
+	Refused   int             `json:"refused"` // files of tenants that are bad
+}
+
+// GeminiStats are one server for programs under Gemini's hook.
+type GeminiStats struct {
+	Listen   string            `json:"listen"`  // its address
+	GPU      string            `json:"gpu"`     // UUID; empty where it is not known
+	Clients  int               `json:"clients"` // processes
+	BadLines int               `json:"bad_lines"`
+	Requests map[string]uint64 `json:"requests"` // by operation: quota, memory_limit, memory_update
+	Faults   map[string]uint64 `json:"faults"`   // by kind
+	Tenants  []GeminiTenant    `json:"tenants"`
+}
+
+// A GeminiTenant is a name of its table, with gemini: before it.
+type GeminiTenant struct {
+	TenantStats         // those that the protocol tells; Sessions are processes
+	Guarantee   float64 `json:"guarantee"` // of the GPU's time, 0 to 1
 }
 
 // QuotaStats are what a tenant was promised of one GPU. Ratios are 0 to 1.
