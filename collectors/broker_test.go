@@ -51,7 +51,7 @@ var books = wire.Stats{
 		Actions: []wire.ActionStats{{Tenant: "a", Workload: "unit:w", Action: "pause", Result: "shadow", Count: 3}},
 		MPS:     []wire.MPSStats{{PID: 1, UID: 1001, Tenant: "a", Threads: 0.25, Clients: 2}, {PID: 2, UID: 1001, Tenant: "a", Threads: 0.5, Clients: 3}, {PID: 3, UID: 0}},
 		Gemini: []wire.GeminiStats{{Listen: "127.0.0.1:50052", GPU: "GPU-a", Clients: 2, BadLines: 1, Requests: map[string]uint64{"quota": 41}, Faults: map[string]uint64{"expired": 42},
-			Tenants: []wire.GeminiTenant{{Guarantee: 0.1, TenantStats: wire.TenantStats{Tenant: "gemini:a", GPU: "GPU-a", Sessions: 2, Limit: 0.9, Share10s: wire.ShareStats{Target: 0.1, Actual: 0.11},
+			Tenants: []wire.GeminiTenant{{Guarantee: 0.1, Charge: at(0.9), TenantStats: wire.TenantStats{Tenant: "gemini:a", GPU: "GPU-a", Sessions: 2, Limit: 0.9, Share10s: wire.ShareStats{Target: 0.1, Actual: 0.11},
 				ChargedSeconds: 43, WaitSeconds: 44, Turns: 45, MemoryCap: 46, MemoryUsed: 47, MemoryDenied: 48}}}}},
 	},
 }
@@ -218,6 +218,7 @@ func TestBrokersBooksBecomeSeries(t *testing.T) {
 		`nvgpu_mps_clients{tenant="a",uid="1001"}`:                                                     5,
 		`nvgpu_mps_active_thread_ratio{tenant="a",uid="1001"}`:                                         0.5,
 		`nvgpu_mps_clients{tenant="",uid="0"}`:                                                         0,
+		`nvgpu_quota_charge_drift_ratio{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                       0.9,
 		`nvgpu_gemini_clients{listen="127.0.0.1:50052"}`:                                               2,
 		`nvgpu_gemini_bad_lines{listen="127.0.0.1:50052"}`:                                             1,
 		`nvgpu_gemini_requests_total{listen="127.0.0.1:50052",op="quota"}`:                             41,

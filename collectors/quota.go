@@ -150,6 +150,9 @@ func (r *Readings) gemini(g wire.GeminiStats, index map[string]string) {
 		put(QuotaMemoryLimit, float64(t.MemoryCap))
 		put(QuotaMemoryUsed, float64(t.MemoryUsed))
 		put(QuotaMemoryDenied, float64(t.MemoryDenied))
+		if t.Charge != nil {
+			put(QuotaChargeDrift, *t.Charge)
+		}
 		put(QuotaBackend, 1, "compute", "gemini")
 		put(QuotaBackend, 1, "memory", "gemini")
 	}

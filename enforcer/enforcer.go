@@ -77,6 +77,7 @@ type Enforcer struct {
 
 	// What follows is Run's.
 	audit   audit.Audit
+	beside  besideAudit
 	qos     audit.QoS
 	ladder  ladder.Ladder
 	actor   action.Actor

@@ -162,6 +162,7 @@ func (e *Enforcer) publish(b audit.Books, found audit.Audited) {
 	}
 	if e.Gemini != nil {
 		s.Gemini = e.Gemini()
+		e.beside.look(b, s.Gemini)
 	}
 	hooked := map[place]bool{}
 	for _, row := range b.Tenants {

@@ -73,6 +73,9 @@ func (s *Server) Stats() Stats {
 	return all
 }
 
+// tenantPrefix keeps the names of a table apart from those of tenants.
+const tenantPrefix = "gemini:"
+
 // Servers are those of a host.
 type Servers []*Server
 
@@ -99,13 +102,17 @@ func (s *Server) Books() wire.GeminiStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	processes := map[string]int{}
-	for k := range s.clients {
+	b.Processes = map[int]string{}
+	for _, k := range s.clients {
 		processes[k.name]++
+		if k.pid != 0 && s.options.Role == PodManager {
+			b.Processes[k.pid] = tenantPrefix + k.name
+		}
 	}
 	s.tokens.host.Look(s.now())
 	for _, n := range all.Tenants {
 		actual, target := s.tokens.gpu.Shares(n.Name, 10*time.Second)
-		b.Tenants = append(b.Tenants, wire.GeminiTenant{Guarantee: n.Request, TenantStats: wire.TenantStats{Tenant: "gemini:" + n.Name, GPU: b.GPU,
+		b.Tenants = append(b.Tenants, wire.GeminiTenant{Guarantee: n.Request, TenantStats: wire.TenantStats{Tenant: tenantPrefix + n.Name, GPU: b.GPU,
 			Sessions: processes[n.Name], Limit: n.Limit, Share10s: wire.ShareStats{Target: target, Actual: actual},
 			ChargedSeconds: n.Charged.Seconds(), WaitSeconds: n.Waited.Seconds(), Turns: n.Turns, MemoryCap: n.Memory, MemoryUsed: n.Used, MemoryDenied: n.Denied}})
 	}

@@ -36,12 +36,15 @@ type GeminiStats struct {
 	Requests map[string]uint64 `json:"requests"` // by operation: quota, memory_limit, memory_update
 	Faults   map[string]uint64 `json:"faults"`   // by kind
 	Tenants  []GeminiTenant    `json:"tenants"`
+
+	Processes map[int]string `json:"-"` // under the hook, as far as they are known, by PID: the tenant
 }
 
 // A GeminiTenant is a name of its table, with gemini: before it.
 type GeminiTenant struct {
-	TenantStats         // those that the protocol tells; Sessions are processes
-	Guarantee   float64 `json:"guarantee"` // of the GPU's time, 0 to 1
+	TenantStats          // those that the protocol tells; Sessions are processes
+	Guarantee   float64  `json:"guarantee"`        // of the GPU's time, 0 to 1
+	Charge      *float64 `json:"charge,omitempty"` // as a quota's
 }
 
 // QuotaStats are what a tenant was promised of one GPU. Ratios are 0 to 1.

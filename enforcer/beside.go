@@ -1,0 +1,70 @@
+package enforcer
+
+import (
+	"maps"
+	"slices"
+
+	"gpusteward/collectors"
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/policy"
+	"gpusteward/enforcer/wire"
+)
+
+// A besideAudit compares what programs under Gemini's hook were charged with
+// the driver's samples of them, as the audit does for tenants: some of these
+// hooks launch whether they have a turn or not. The ladder does nothing about
+// them. Its zero value is ready; one goroutine may use it.
+type besideAudit struct {
+	audit audit.Audit
+	gpus  map[string]string // UUID by address, of servers whose tables do not say it
+}
+
+// look adds to the servers' statistics what an audit finds. Processes that a
+// server does not know, because they are behind a pod manager or in another
+// network namespace, are not compared: nothing is said against those.
+func (a *besideAudit) look(b audit.Books, servers []wire.GeminiStats) {
+	own := audit.Books{Now: b.Now, Holdings: b.Holdings, Silent: b.Silent,
+		Tenant: func(collectors.Holding) (string, bool) { return policy.DefaultTenant, false },
+		Quota:  func(string, string) policy.Quota { return policy.Quota{} }}
+	for i := range servers {
+		s := &servers[i]
+		a.place(s, b.Holdings)
+		own.GPUs = append(own.GPUs, wire.GPUStats{GPU: s.GPU})
+		for pid, tenant := range s.Processes {
+			own.Sessions = append(own.Sessions, audit.Session{PID: pid, Tenant: tenant, GPUs: []audit.SessionGPU{{UUID: s.GPU}}})
+		}
+		for j := range s.Tenants {
+			t := &s.Tenants[j]
+			t.GPU = s.GPU
+			own.Tenants, own.Names = append(own.Tenants, t.TenantStats), append(own.Names, t.Tenant)
+		}
+	}
+	drift := map[place]*float64{}
+	for _, q := range a.audit.Look(own).Quotas {
+		drift[place{q.Tenant, q.GPU}] = q.Charge
+	}
+	for _, s := range servers {
+		known := slices.Collect(maps.Values(s.Processes))
+		for j := range s.Tenants {
+			if t := &s.Tenants[j]; slices.Contains(known, t.Tenant) {
+				t.Charge = drift[place{t.Tenant, t.GPU}]
+			}
+		}
+	}
+}
+
+// place finds the GPU of a server by where its processes are, for good.
+func (a *besideAudit) place(s *wire.GeminiStats, holdings []collectors.Holding) {
+	if s.GPU != "" {
+		return
+	}
+	if a.gpus == nil {
+		a.gpus = map[string]string{}
+	}
+	for _, h := range holdings {
+		if _, served := s.Processes[h.Process.PID]; served && a.gpus[s.Listen] == "" {
+			a.gpus[s.Listen] = h.UUID
+		}
+	}
+	s.GPU = a.gpus[s.Listen]
+}
