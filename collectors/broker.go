@@ -28,7 +28,7 @@ var (
 	BrokerRequests         = HostCounter("nvgpu_broker_requests_total", "Messages to the broker, by what they ask and what came of it.", "op", "result")
 	BrokerAdmissions       = HostCounter("nvgpu_broker_admissions_total", "Requests for memory that the broker has decided.")
 	BrokerAdmissionSeconds = HostCounter("nvgpu_broker_admission_seconds_total", "Time that the broker took to decide them.")
-	BrokerFaults           = HostCounter("nvgpu_broker_faults_total", "Things that went wrong between processes and the broker: sessions dropped because they did not read (slow) or asked too much (flood), messages beyond a rate (slowed), times that something was wanting to serve somebody (starved).", "kind")
+	BrokerFaults           = HostCounter("nvgpu_broker_faults_total", "Things that went wrong between processes and the broker: sessions dropped because they did not read (slow) or asked too much (flood), messages beyond a rate (slowed), times that something was wanting to serve somebody (starved), sessions with GPUs that the broker does not know, where no quota holds (ungoverned).", "kind")
 	BrokerHandover         = Counter("nvgpu_broker_handover_seconds_total", "Time of the GPU that went into passing it from one tenant to the next.")
 	BrokerTogether         = Counter("nvgpu_broker_together_seconds_total", "Time in which several tenants ran on the GPU at once.")
 	BrokerGangs            = Counter("nvgpu_broker_gangs_total", "Tenants that were found to wait for themselves across GPUs: from then on they are held and let go on all of them together.")

@@ -45,9 +45,11 @@ type Options struct {
 	// process had is not given away before the driver has it back. It must not
 	// block, and may be nil.
 	Holds func(uuid string, pid int) (bytes uint64, known, listed bool)
-	// Known reports whether the host has a GPU of that UUID , written
+	// Known reports whether the host has a GPU of that UUID, written
 	// GPU-12345678-...; nil is yes. Others are not governed, so that a process
-	// cannot use up the broker's GPUs with invented ones. It must not block.
+	// cannot use up the broker's GPUs with invented ones: it is told, and the log
+	// and the statistics say so. A session that has one which becomes known is
+	// ended, so that its process begins another. It must not block.
 	Known func(uuid string) bool
 	// Room returns how many bytes of a GPU's memory all tenants together can
 	// have, what they have included; 0 is unknown, and then no memory is kept
@@ -62,7 +64,7 @@ type Options struct {
 	Enforcer   func() *wire.EnforcerStats
 	InFlight   time.Duration // of work that a process may queue beside one whose launches must not wait; 0 is 750 us
 	Turn       time.Duration // of one of two equal tenants, and of work that a process may queue otherwise; 0 is 10 ms
-	FailClosed bool          // without a broker, launches wait
+	FailClosed bool          // without a broker, and on GPUs that are not governed, launches wait
 	Doubt      time.Duration // for how long after it starved, was away or refused a process that is held in favour of whoever it concerns; 0 is a minute
 
 	// Owner names whoever a process belongs to: all processes of one owner share
@@ -113,6 +115,7 @@ type Broker struct {
 	pidfd    func(fd, pid int) (int, error)
 	starved  atomic.Int64 // clock: when it last could not serve somebody for want of something; 0 never
 	said     atomic.Int64 // clock: when that was last told
+	met      atomic.Int64 // clock: when it was last told that somebody has a GPU that is not governed
 	back     atomic.Int64 // clock: when it last came, or came round again after it stood still
 	reloads  sync.Mutex   // so that sessions are judged one policy after the other
 

@@ -3,9 +3,12 @@ package broker
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -181,6 +184,68 @@ func TestUngoverned(t *testing.T) {
 	}
 	if d.page.Turn(0).Mode != wire.ModeOpen || d.page.Gated() {
 		t.Error("a GPU that is not governed is gated")
+	}
+}
+
+// TestUngovernedLoud has the log and the statistics say that a session has GPUs
+// of which no quota holds, each session counted and the log told once.
+func TestUngovernedLoud(t *testing.T) {
+	var said log
+	b := start(t, Options{Known: func(uuid string) bool { return !strings.HasSuffix(uuid, "02") }, Logger: slog.New(slog.NewTextHandler(&said, nil))}, nil)
+	dial(t, b, "a", 1)
+	if n := b.Stats().Faults["ungoverned"]; n != 0 || said.String() != "" {
+		t.Errorf("a GPU that is known: %d, %s", n, said.String())
+	}
+	dial(t, b, "a", 1, 2)
+	dial(t, b, "b", 2)
+	if n := b.Stats().Faults["ungoverned"]; n != 2 {
+		t.Errorf("%d sessions are counted that have GPUs which are not governed", n)
+	}
+	text := said.String()
+	if strings.Count(text, "no quota holds") != 1 || !strings.Contains(text, "00000002]") || !strings.Contains(text, fmt.Sprintf("pid=%d", os.Getpid())) || !strings.Contains(text, "tenant=a") {
+		t.Errorf("the log says: %s", text)
+	}
+}
+
+// TestUngovernedClosed has a GPU that the broker does not know be closed where
+// it fails closed: nothing is launched there, and no memory is given.
+func TestUngovernedClosed(t *testing.T) {
+	b := start(t, Options{FailClosed: true, Known: func(uuid string) bool { return !strings.HasSuffix(uuid, "02") }}, nil)
+	c := dial(t, b, "a", 1, 2)
+	if c.page.Turn(1).Mode != wire.ModePause || !c.page.Gated() {
+		t.Error("a GPU that is not governed is open")
+	}
+	c.send(wire.TypeAcquire, &wire.Acquire{GPU: 1})
+	typ, payload := c.ask(wire.TypeReserve, &wire.Memory{GPU: 1, Bytes: 1 << 20})
+	var m wire.Memory
+	if m.Decode(payload); typ != wire.TypeDeny || m.Bytes != 0 {
+		t.Errorf("it gives memory: %s, %d bytes", typ, m.Bytes)
+	}
+	c.sync()
+	if c.page.Turn(1).Mode != wire.ModePause {
+		t.Error("it opens to who asks")
+	}
+	if typ, _ := c.reserve(1 << 20); typ != wire.TypeGrant {
+		t.Errorf("the GPU that is known is closed too: %s", typ)
+	}
+}
+
+// TestUngovernedLater has a GPU that is seen after the session began be governed
+// from the process's next session on, which it begins at once.
+func TestUngovernedLater(t *testing.T) {
+	var seen atomic.Bool
+	b := start(t, Options{Known: func(uuid string) bool { return !strings.HasSuffix(uuid, "02") || seen.Load() }}, nil)
+	c, d := dial(t, b, "a", 2), dial(t, b, "a", 1)
+	b.Refresh()
+	c.sync()
+	seen.Store(true)
+	b.Refresh()
+	c.gone()
+	d.sync()
+	e := dial(t, b, "a", 2)
+	b.Refresh()
+	if e.sync(); e.welcome.GPUs != 1 {
+		t.Error("it is not governed though it is known")
 	}
 }
 

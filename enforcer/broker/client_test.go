@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -49,6 +51,24 @@ func (b book) Tenants() []string { return slices.Collect(maps.Keys(b.quotas)) }
 
 // everybody has a book in which everybody has a quota.
 func everybody(q Quota) book { return book{quotas: map[string]Quota{"": q}} }
+
+// A log is what a broker said.
+type log struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
 
 // start runs a broker until the test ends; change may be nil.
 func start(tb testing.TB, o Options, change func(*Broker)) *Broker {

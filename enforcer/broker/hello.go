@@ -34,6 +34,9 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 	defer func() { _ = unix.Close(descriptor) }()
 	s.tenant, s.token, s.since = tenant, max(random(), 1), time.Now()
 	governed := s.sit(&hello, *policy)
+	if len(s.strange) > 0 {
+		s.b.strangers(s)
+	}
 	if h.Type == wire.TypeResume {
 		s.resume(&hello)
 	}
@@ -74,12 +77,17 @@ func twice(uuids [][16]byte) bool {
 
 // sit reserves a seat on each of the session's GPUs and returns how many are
 // governed. It is taken, and the page says what may be launched, when the
-// process makes a context there.
+// process makes a context there. What is not governed may be used at will, or
+// where the broker fails closed not at all.
 func (s *session) sit(hello *wire.Hello, p Policy) (governed uint32) {
 	s.seats = make([]*seat, hello.GPUs)
 	for i, uuid := range hello.UUID[:hello.GPUs] {
 		g := s.b.gpu(uuid)
 		if g == nil {
+			s.strange = append(s.strange, uuid)
+			if s.b.options.FailClosed {
+				s.page.set(i, wire.Turn{Mode: wire.ModePause})
+			}
 			continue
 		}
 		g.first.Do(func() {
@@ -109,6 +117,25 @@ func (b *Broker) gpu(uuid [16]byte) *gpu {
 	g = b.times.add(uuid)
 	b.gpus[uuid] = g
 	return g
+}
+
+// strangers takes note that a session has GPUs that are not governed, and says
+// so, but not each time: a process can invent as many as it likes.
+func (b *Broker) strangers(s *session) {
+	b.counters.ungoverned.Add(1)
+	now := b.clock.now()
+	if was := b.met.Load(); b.lately(time.Duration(was), now) || !b.met.CompareAndSwap(was, int64(now)) {
+		return
+	}
+	names := make([]string, len(s.strange))
+	for i, uuid := range s.strange {
+		names[i] = written(uuid)
+	}
+	what := "no quota holds on GPUs that this host is not known to have: their programs run at will"
+	if b.options.FailClosed {
+		what = "GPUs that this host is not known to have are closed: their programs wait, and get no memory there"
+	}
+	b.log.Warn(what, "pid", s.facts.PID, "uid", s.facts.UID, "tenant", s.tenant, "gpus", names)
 }
 
 // resume books what the process held in the session before. That one ends, if

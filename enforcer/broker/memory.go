@@ -21,7 +21,10 @@ func (s *session) reserve(fd int, m *mail, h wire.Header, payload []byte) *refus
 	}
 	began := s.b.clock.now()
 	answer, result := wire.TypeGrant, ok
-	if t != nil {
+	switch {
+	case t == nil && s.b.options.FailClosed:
+		answer, result, ask.Bytes = wire.TypeDeny, denied, 0
+	case t != nil:
 		s.mu.Lock()
 		reservation, granted, free := t.gpu.memory.Reserve(s.tenant, s.id, ask.Bytes)
 		s.memory = true

@@ -31,14 +31,19 @@ func (b *Broker) Reload(p Policy) {
 // tenants the quotas that hold now: who a process is may be learnt late, and
 // quotas change. No session is dropped: a process that the policy does not let
 // have the tenant it wished becomes one that wished none, and where that is
-// refused too, stays what it is. Where nothing changed nothing is written or
-// sent. It asks Options.Room and Options.Holds, and is to be called each second.
+// refused too, stays what it is; but a session that has a GPU which is known only
+// now ends, so that the next one is governed there. Where nothing changed nothing is written or
+// sent. It asks Options.Known, Options.Room and Options.Holds, and is to be called
+// each second.
 func (b *Broker) Refresh() {
 	b.reloads.Lock()
 	defer b.reloads.Unlock()
 	p := *b.policy.Load()
 	for _, s := range b.begun() {
 		s.reconsider(p)
+		if slices.ContainsFunc(s.strange, func(uuid [16]byte) bool { return b.gpu(uuid) != nil }) {
+			s.hangUp() // its next one has a seat there
+		}
 	}
 	b.recount()
 	for _, g := range b.shared() {

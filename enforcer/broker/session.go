@@ -55,6 +55,7 @@ type session struct {
 	pause   time.Duration // that it is slowed down by before the next message
 	fault   error         // why it ends
 	seats   []*seat       // by the session's number of the GPU; nil: not governed
+	strange [][16]byte    // the GPUs that are not
 	wished  string
 	hook    string
 	since   time.Time

@@ -28,6 +28,8 @@ type counters struct {
 	slowed    atomic.Uint64 // messages beyond a rate
 	slow      atomic.Uint64 // sessions dropped because they do not read
 	floods    atomic.Uint64 // sessions dropped because they ask too much
+
+	ungoverned atomic.Uint64 // sessions with GPUs that are not governed
 }
 
 func (c *counters) count(t wire.Type, result int) {
@@ -84,6 +86,7 @@ func (b *Broker) Stats() wire.Stats {
 	all.Faults = map[string]uint64{
 		"slow": b.counters.slow.Load(), "flood": b.counters.floods.Load(),
 		"slowed": b.counters.slowed.Load(), "starved": b.counters.starved.Load(),
+		"ungoverned": b.counters.ungoverned.Load(),
 	}
 	for _, name := range stateNames {
 		all.Sessions[name] = 0

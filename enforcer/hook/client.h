@@ -122,6 +122,7 @@ extern struct gs_client {
 	unsigned governed; /* GPUs */
 	bool closed;       /* without a broker launches wait */
 	bool said;         /* that there is no broker */
+	bool told;         /* that it does not know all GPUs */
 	uint64_t session, token;        /* the last one's, for RESUME */
 	uint64_t declared[GS_GPUS];     /* bytes, in this RESUME */
 	uint64_t deadline;              /* of WELCOME */

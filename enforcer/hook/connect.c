@@ -67,6 +67,16 @@ static bool settle(void)
 	return true;
 }
 
+/* A process that believes itself within a quota must know where there is none. */
+static void tell_ungoverned(const struct gs_welcome *w)
+{
+	if (w->gpus >= gs_gpus.count || gs_client.told)
+		return;
+	gs_client.told = true;
+	gs_log("the broker at %s does not know %u of %u GPUs: %s", gs_settings.socket, gs_gpus.count - w->gpus, gs_gpus.count,
+	       w->fail_closed ? "launches wait there, and no memory is given" : "no quota holds there");
+}
+
 static void welcomed(const struct gs_frame *f, const int fds[GS_FDS])
 {
 	const struct gs_welcome *w = &f->welcome;
@@ -84,7 +94,8 @@ static void welcomed(const struct gs_frame *f, const int fds[GS_FDS])
 	gs_client.page = page;
 	gs_client.session = f->header.session;
 	gs_client.token = w->token;
-	gs_client.governed = w->gpus ? gs_gpus.count : 0; /* Which they are it does not say, and answers for all. */
+	/* Which they are it does not say, and answers for all. */
+	gs_client.governed = w->gpus || w->fail_closed ? gs_gpus.count : 0;
 	gs_client.closed = gs_settings.closed || w->fail_closed;
 	gs_client.ping_every = beat < 5 * GS_SECOND ? beat : 5 * GS_SECOND;
 	gs_client.ping_at = gs_now() + gs_client.ping_every;
@@ -98,6 +109,7 @@ static void welcomed(const struct gs_frame *f, const int fds[GS_FDS])
 	if (gs_client.state != GS_ACTIVE)
 		return;
 	gs_client.said = false;
+	tell_ungoverned(w);
 	atomic_fetch_add(&gs_client.epoch, 1);
 	atomic_store_explicit(&gs_page, page, memory_order_release);
 	atomic_store(&gs_client.connected, true);

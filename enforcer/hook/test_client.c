@@ -328,6 +328,58 @@ static void fail_closed(void)
 	AWAIT(__atomic_load_n(&gs_own.slot[0].mode, __ATOMIC_ACQUIRE) == GS_PAUSE);
 }
 
+/* A WELCOME that governs so many of the two GPUs, from a broker that is closed or not. */
+static struct peer governs(uint32_t gpus, uint32_t closed)
+{
+	struct gs_welcome w = WELCOME;
+	struct peer p = peer_accept();
+	struct request hello;
+
+	w.gpus = gpus;
+	w.fail_closed = closed;
+	CHECK_LOG(peer_read(&p, &hello));
+	CHECK_LOG(fcntl(p.memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+	peer_send(&p, GS_WELCOME, hello.header.seq, &w, sizeof(w), p.memfd);
+	return p;
+}
+
+/* The program is told where no quota holds, once, though nobody asked for a log. */
+static void ungoverned(void)
+{
+	pthread_t t;
+
+	capture_log();
+	broker_listen();
+	CHECK_LOG(pthread_create(&t, NULL, run_start, NULL) == 0);
+	struct peer p = governs(1, 0);
+	CHECK_LOG(pthread_join(t, NULL) == 0 && gs_client_connected());
+	const char *line = strstr(captured(), "does not know 1 of 2 GPUs: no quota holds there");
+	CHECK_LOG(line);
+	start_helper();
+	close(p.fd);
+	AWAIT(!gs_client_connected());
+	p = governs(0, 1);
+	AWAIT(gs_client_connected());
+	CHECK_LOG(!strstr(strstr(captured(), "does not know") + 1, "does not know"));
+}
+
+/* Of a GPU that a closed broker does not know it is asked all the same. */
+static void ungoverned_closed(void)
+{
+	pthread_t t;
+
+	capture_log();
+	broker_listen();
+	CHECK_LOG(pthread_create(&t, NULL, run_start, NULL) == 0);
+	struct peer p = governs(0, 1);
+	CHECK_LOG(pthread_join(t, NULL) == 0 && gs_client_connected());
+	CHECK_LOG(strstr(captured(), "does not know 2 of 2 GPUs: launches wait there"));
+	pthread_t asks = reserve_aside(4096);
+	struct request r = peer_expect(&p, GS_RESERVE);
+	peer_answer(&p, GS_DENY, &r, 0);
+	CHECK_LOG(reserved(asks) == 0);
+}
+
 int main(void)
 {
 	bool ok = true;
@@ -355,5 +407,7 @@ int main(void)
 	RUN(exhausted);
 	RUN(exhausted_by_one);
 	RUN(fail_closed);
+	RUN(ungoverned);
+	RUN(ungoverned_closed);
 	return end_tests(ok);
 }

@@ -61,10 +61,10 @@ struct gs_hello {
 
 struct gs_welcome {
 	uint64_t token;
-	uint32_t gpus;         /* that are governed; the others' slots stay OPEN */
+	uint32_t gpus;         /* that are governed; the others' slots stay OPEN, or PAUSE with fail_closed */
 	uint32_t heartbeat_ms; /* how often to send PING */
 	uint32_t page_bytes;
-	uint32_t fail_closed; /* 1: without a broker, launches wait instead of running */
+	uint32_t fail_closed; /* 1: without a broker, and on GPUs that are not governed, launches wait instead of running */
 	char tenant[64];
 	uint8_t reserved[40];
 };

@@ -32,10 +32,10 @@ type Hello struct {
 // A Welcome answers a Hello; the page's descriptor comes with it.
 type Welcome struct {
 	Token      uint64 // for RESUME
-	GPUs       uint32 // that are governed; the others' slots stay OPEN
+	GPUs       uint32 // that are governed; the others' slots stay OPEN, or PAUSE with FailClosed
 	Heartbeat  uint32 // how often to send PING, ms
 	PageBytes  uint32
-	FailClosed uint32 // 1: without a broker, launches wait instead of running
+	FailClosed uint32 // 1: without a broker, and on GPUs that are not governed, launches wait instead of running
 	Tenant     [64]byte
 	_          [40]byte
 }
