@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -149,6 +150,49 @@ func TestDeathGivesMemoryBack(t *testing.T) {
 		t.Errorf("memory came back after %v, goal 2 s", back)
 	}
 	take()
+}
+
+// TestStopped stops one of two saturated tenants: the other one waits for it
+// once, has the GPU, and shares it again when the first goes on.
+func TestStopped(t *testing.T) {
+	h := stub(t)
+	h.govern(t, tenant("stopped", 50), tenant("other", 50))
+	stopped, other := h.load(t, "stopped", "--kernel-us=200", "--seconds=60"), h.load(t, "other", "--kernel-us=200", "--seconds=60")
+	ready(t, stopped, other)
+	for _, w := range []*worker{stopped, other} {
+		w.begin(200e-6)
+		w.tell("go")
+	}
+	took := func(name string) func() bool {
+		from := books(stats(t, h.broker), name).Turns
+		return func() bool { return books(stats(t, h.broker), name).Turns > from+20 }
+	}
+	poll(t, 20*time.Second, "they do not take turns", took("stopped"))
+	before := books(stats(t, h.broker), "stopped")
+	if err := stopped.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, 20*time.Second, "the broker holds it for alive", func() bool { return stats(t, h.broker).Sessions["stale"] == 1 })
+	after := books(stats(t, h.broker), "stopped")
+	fmt.Printf("a stopped tenant: %d overruns until it is stale\n", after.Overruns-before.Overruns)
+	if n := after.Overruns - before.Overruns; n > 2 {
+		t.Errorf("the other one waited for it %d times", n)
+	}
+	if err := stopped.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, 20*time.Second, "it has no turns again", took("stopped"))
+
+	// And for so short a while that it is never held for stale.
+	if err := stopped.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	was := books(stats(t, h.broker), "stopped").Overruns
+	poll(t, 20*time.Second, "it is not waited for", func() bool { return books(stats(t, h.broker), "stopped").Overruns > was })
+	if err := stopped.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, 20*time.Second, "it has no turns again", took("stopped"))
 }
 
 func TestBrokerKilled(t *testing.T) { brokerKilled(t, stub(t), time.Second) }

@@ -164,6 +164,11 @@ func (s *session) seat(number uint32) (*seat, *refusal) {
 
 func (s *session) ping(fd int, m *mail, h wire.Header, _ []byte) *refusal {
 	s.b.counters.count(h.Type, ok)
+	for _, t := range s.seats {
+		if t != nil && t.mute.Swap(false) {
+			t.gpu.do(func() { t.gpu.hear(t) })
+		}
+	}
 	s.fault = send(fd, wire.Header{Type: wire.TypePong, Seq: h.Seq, Session: s.id}.Append(m.out[:0]))
 	return nil
 }

@@ -145,6 +145,7 @@ func (g *gpu) show(p *party) {
 		turn.Flags |= wire.Haste
 	}
 	for _, t := range p.seats {
+		t.mute.Store(state.Mute)
 		t.show(turn)
 	}
 }
@@ -183,6 +184,14 @@ func (g *gpu) acquire(t *seat) {
 	if p := t.party; !t.quiet && !p.wants {
 		p.wants = true
 		g.schedule.Want(g.now(), p.name)
+	}
+}
+
+// hear takes note that a process of a tenant that the schedule takes for stopped
+// is there.
+func (g *gpu) hear(t *seat) {
+	if t.party != nil {
+		g.schedule.Hear(g.now(), t.party.name)
 	}
 }
 

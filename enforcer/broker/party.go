@@ -43,6 +43,7 @@ type seat struct {
 	shown wire.Turn
 	rates [2]uint64   // that the page says: over the link, within the GPU
 	ranks []uint64    // communicators that the process is a rank of with this GPU
+	mute  atomic.Bool // the schedule wants to know when the process says something
 	asked atomic.Bool // wants is true for sure, or will be: asking again says nothing
 	said  [3]uint64   // passed, errors and uncounted, as the process said them last
 }

@@ -211,6 +211,25 @@ func TestDrainDeadline(t *testing.T) {
 	eventually(t, "it is charged", func() bool { return b.tenant("a").OverrunSeconds > 0.005 })
 }
 
+// TestSilentTurn gives who says nothing in its turn, as one that was stopped, no
+// other one until it is heard of, though it has missed its turn and says
+// nothing of it.
+func TestSilentTurn(t *testing.T) {
+	b := start(t, Options{}, nil)
+	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
+	d.queue(0)
+	c.mode(0, wire.ModePause)
+	d.mode(0, wire.ModeRun)
+	turns := b.tenant("a").Turns
+	end := time.Now().Add(500 * time.Millisecond)
+	drain(t, "half a second has passed", func() bool { return time.Now().After(end) }, place{d, 0})
+	if s := b.tenant("a"); s.Turns != turns || s.Overruns != 1 {
+		t.Errorf("who says nothing had %d turns, and was waited for %d times", s.Turns-turns, s.Overruns)
+	}
+	c.sync()
+	drain(t, "who is heard of has a turn", place{c, 0}.runs, place{d, 0})
+}
+
 // TestDeath ends the connection of who does not drain: the other one has the
 // GPU at once.
 func TestDeath(t *testing.T) {

@@ -47,7 +47,7 @@ func (g *GPU) age(t *tenant, passed time.Duration) {
 	if t.duty *= 1 - weight; t.wants {
 		t.duty += weight
 	}
-	if t.expected(g.now) && t.state.Mode != Open && !t.share.Held {
+	if t.expected(g.now) && t.state.Mode != Open && !t.share.Held && !t.mute {
 		due := time.Duration(t.part * float64(passed))
 		t.lag = min(t.lag+due, 10*g.half())
 		if t.wants {
@@ -93,7 +93,7 @@ func (g *GPU) share() {
 
 // active says whether t counts among those who share the GPU.
 func (t *tenant) active(now time.Duration) bool {
-	return t.sessions > 0 && !t.share.Held && (t.wants || t.ever && now-t.rested < linger)
+	return t.sessions > 0 && !t.share.Held && !t.mute && (t.wants || t.ever && now-t.rested < linger)
 }
 
 // expected says whether t wants the GPU, or is taken to want it again in a
@@ -288,7 +288,7 @@ func (g *GPU) wait(t *tenant) { t.asked, t.barred = g.now, t.stats.Throttled }
 // waiting returns how long t has waited to be let run; less than 0 where it
 // does not wait.
 func (g *GPU) waiting(t *tenant) time.Duration {
-	if !t.wants || t.share.Held || t.state.Mode != Pause {
+	if !t.wants || t.share.Held || t.mute || t.state.Mode != Pause {
 		return -1
 	}
 	return g.now - t.asked

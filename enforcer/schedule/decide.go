@@ -127,7 +127,7 @@ func (g *GPU) latch(t *tenant) {
 func (g *GPU) owing() time.Duration { return g.half() * 2 / 5 }
 
 // ready says whether t wants to run and may.
-func (t *tenant) ready() bool { return t.sessions > 0 && t.wants && !t.dry && !t.share.Held }
+func (t *tenant) ready() bool { return t.sessions > 0 && t.wants && !t.dry && !t.share.Held && !t.mute }
 
 // overrun ends the wait for who did not drain in time: the others go on, and
 // it is charged for as long as it has work on the GPU. Where the same tenant is
@@ -145,6 +145,10 @@ func (g *GPU) overrun() {
 		if passed >= g.host.config.Drain && !t.settled {
 			t.settled = true
 			t.stats.Overruns++
+			if !t.answered && len(t.unit.members) == 1 {
+				g.waited(t)
+				t.mute, t.state.Mute, g.changed = true, true, true
+			}
 		}
 	}
 }
@@ -342,7 +346,7 @@ func (g *GPU) open(t *tenant, m Mode) {
 		t.looked = g.now
 	}
 	t.state = State{Mode: m, Turn: t.state.Turn}
-	t.drains, t.settled, t.nudge = false, false, 0
+	t.drains, t.settled, t.nudge, t.answered, t.mute = false, false, 0, false, false
 	g.changed = true
 }
 

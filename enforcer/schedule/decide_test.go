@@ -305,6 +305,80 @@ func TestDrainDeadline(t *testing.T) {
 	}
 }
 
+// A tenant that is stopped in its turn costs the others one drain, and has its
+// part again when it goes on.
+func TestStopped(t *testing.T) {
+	a := &program{name: "a", kernel: 100 * us, cpu: 5 * us, count: 10, ahead: true}
+	b := &program{name: "b", kernel: 100 * us, cpu: 5 * us, count: 10, ahead: true, stops: 1 * time.Second, goes: 3 * time.Second}
+	w := newWorld(t, false, nil, a, b)
+	g := w.machines[0].g
+	w.run(1 * time.Second)
+	before, done := g.Stats("b").Overruns, a.ranks[0].done
+	w.run(2 * time.Second)
+	if n := g.Stats("b").Overruns - before; n != 1 {
+		t.Errorf("a tenant that is stopped overran %d times", n)
+	}
+	if got := a.ranks[0].done - done; got < 1900*ms {
+		t.Errorf("the other one had the GPU for %v of 2 s", got)
+	}
+	if waited := g.Stats("b").Waited; waited > time.Second {
+		t.Errorf("that it was stopped counts as a wait of %v", waited)
+	}
+	done = b.ranks[0].done
+	w.run(1 * time.Second)
+	if got := b.ranks[0].done - done; got < 400*ms || got > 600*ms {
+		t.Errorf("when it goes on it has %v of 1 s", got)
+	}
+}
+
+// Whoever says something while it is waited for, as one that works on a long
+// kernel does, is let run again; whoever said nothing, from when it is heard.
+func TestMute(t *testing.T) {
+	d := newDesk(t, Config{Turns: true}, 1)
+	d.join(Share{}, "a", "b")
+	d.want("a", "b")
+	// turn has the one who runs have his turn, and drain, until the other runs.
+	turn := func(runs, other string) {
+		t.Helper()
+		for range 200 {
+			if d.pass(ms); d.State(other).Mode == Run {
+				return
+			}
+			if d.State(runs).Mode == Pause && d.find(runs).drains {
+				d.drain(runs)
+				d.decide()
+			}
+		}
+		t.Fatalf("%s is not let run", other)
+	}
+	d.decide().pass(5*ms + 1).shows("pp")
+	d.Report(d.at, "a", Usage{})
+	d.pass(50 * ms).shows("pr")
+	if d.State("a").Mute || d.Stats("a").Overruns != 1 {
+		t.Error("who answered is taken for stopped")
+	}
+	d.drain("a")
+	turn("b", "a")
+	for range 40 { // and now it is stopped
+		d.pass(5 * ms)
+		d.Report(d.at, "b", Usage{})
+	}
+	lag := d.find("a").lag
+	if d.shows("pr"); !d.State("a").Mute || d.Stats("a").Overruns != 2 {
+		t.Errorf("what it said before its turn counts: %+v, %+v", d.State("a"), d.Stats("a"))
+	}
+	d.pass(500 * ms).shows("pr")
+	if now := d.find("a").lag; now > lag || d.waiting(d.find("a")) >= 0 || d.Stats("a").Overruns != 2 {
+		t.Errorf("it is owed %v, and was owed %v", now, lag)
+	}
+	d.Changed()
+	d.Hear(d.at, "a")
+	if !d.Changed() || d.State("a").Mute || d.waiting(d.find("a")) != 0 || d.find("a").drains {
+		t.Errorf("heard: %+v", d.State("a"))
+	}
+	turn("b", "a")
+}
+
 // Nobody who wants the GPU waits for ever.
 func TestNobodyStarves(t *testing.T) {
 	for n := 2; n <= 8; n++ {

@@ -111,9 +111,9 @@ func (g *GPU) stir(t *tenant) {
 
 // nudge lets t launch for a while; that it drains is held against it as before.
 func (g *GPU) nudge(t *tenant, d time.Duration) {
-	paused, drains, settled := t.paused, t.drains, t.settled
+	paused, drains, settled, answered := t.paused, t.drains, t.settled, t.answered
 	g.open(t, Run)
-	t.nudge, t.paused, t.drains, t.settled = g.now+d, paused, drains, settled
+	t.nudge, t.paused, t.drains, t.settled, t.answered = g.now+d, paused, drains, settled, answered
 }
 
 // waits says whether t does not drain, and may wait for what is held back.

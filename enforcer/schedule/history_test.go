@@ -51,7 +51,10 @@ func TestSharesForget(t *testing.T) {
 		d.join(Share{Limit: 0.999}, "a")
 		d.want("a")
 		d.decide()
-		d.pass(900 * ms)
+		for range 90 {
+			d.pass(10 * ms)
+			d.Report(d.at, "a", Usage{}) // it is there
+		}
 		if a, due := d.Shares("a", time.Second); a < 0.9 || a > 1 || due < 0.99 || due > 1 {
 			t.Errorf("%v of %v", a, due)
 		}

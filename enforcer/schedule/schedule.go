@@ -92,6 +92,7 @@ type State struct {
 	Beside bool          // others run as well: Report every 10 ms
 	Haste  bool          // others wait: Rest as soon as there is nothing to do
 	Urgent bool          // others must not wait when they come: queue little
+	Mute   bool          // it said nothing in its last turn, nor since: Hear when it is there again
 	Turn   uint64        // a new number each time that it may launch again
 	End    time.Duration // when others are expected to go first; 0 open
 }
@@ -100,7 +101,7 @@ type State struct {
 // from any monotonic clock; one that is earlier than the last is taken for the
 // last.
 //
-// Inputs (Join, Leave, Change, Want, Rest, Drained, Report) only take note:
+// Inputs (Join, Leave, Change, Hear, Want, Rest, Drained, Report) only take note:
 // Decide draws the conclusions, and State then says them.
 type Host struct {
 	config Config
@@ -165,6 +166,9 @@ type tenant struct {
 	nudge   time.Duration // until when it may launch though it drains; 0 it may not
 	settled bool          // its drain had its time, and others go on
 
+	answered bool // it said something since it was let run last
+	mute     bool // it did not, and gets no turn until it does: nobody waits again for a process that was stopped
+
 	lag    time.Duration // owed; below 0 ahead
 	owed   bool          // it was owed too much, and that is not made up yet
 	part   float64       // of the time, by weight among who is active
@@ -222,6 +226,28 @@ func (g *GPU) input(now time.Duration, name string) *tenant {
 		return t
 	}
 	return nil
+}
+
+// Hear says that a tenant which is mute is there again, though it says nothing
+// of its work: it may not have seen its last turn, and is not waited for.
+func (g *GPU) Hear(now time.Duration, name string) {
+	if t := g.find(name); t != nil && t.mute {
+		g.hear(now, name)
+		t.drains, t.settled = false, false
+	}
+}
+
+// hear is input for news that a tenant's processes told themselves.
+func (g *GPU) hear(now time.Duration, name string) *tenant {
+	t := g.input(now, name)
+	if t == nil {
+		return nil
+	}
+	if t.answered = true; t.mute {
+		t.mute, t.state.Mute, g.changed = false, false, true
+		g.wait(t)
+	}
+	return t
 }
 
 // Join says that a session of the tenant came. The share holds for all its
@@ -307,7 +333,7 @@ func (g *GPU) sweep() {
 
 // Want says that the tenant has work, or launches that wait.
 func (g *GPU) Want(now time.Duration, name string) {
-	if t := g.input(now, name); t != nil && !t.wants {
+	if t := g.hear(now, name); t != nil && !t.wants {
 		g.want(t)
 	}
 }
@@ -324,7 +350,7 @@ func (g *GPU) want(t *tenant) {
 // Rest says that no session of the tenant has work outstanding or launches that
 // wait, and what they did: it wants no more.
 func (g *GPU) Rest(now time.Duration, name string, u Usage) {
-	t := g.input(now, name)
+	t := g.hear(now, name)
 	if t == nil {
 		return
 	}
@@ -353,7 +379,7 @@ func (g *GPU) rest(t *tenant, ago time.Duration) {
 // Drained says that all sessions of the tenant, which was paused, have no work
 // outstanding, and what they did.
 func (g *GPU) Drained(now time.Duration, name string, u Usage) {
-	if t := g.input(now, name); t != nil {
+	if t := g.hear(now, name); t != nil {
 		if t.drains {
 			t.unserve(min(max(u.Ago, 0), g.now-t.paused))
 		}
@@ -370,7 +396,7 @@ func (g *GPU) drained(t *tenant) {
 
 // Report says what the sessions of the tenant did since the last Usage.
 func (g *GPU) Report(now time.Duration, name string, u Usage) {
-	if t := g.input(now, name); t != nil {
+	if t := g.hear(now, name); t != nil {
 		g.learn(t, u)
 	}
 }

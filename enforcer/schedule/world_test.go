@@ -35,6 +35,8 @@ type program struct {
 	from   time.Duration // when it comes
 	stuck  bool          // its hook never says that it has drained
 	mute   bool          // its hook says that it launched nothing
+	stops  time.Duration // when it is stopped, 0 never, and
+	goes   time.Duration // when it goes on
 
 	ranks []*rank1
 	steps []time.Duration // when each step ended, on its first GPU
@@ -172,8 +174,12 @@ func (w *world) decide() {
 // play is a step of a process and its hook; it says whether the broker was told
 // something.
 func (w *world) play(r *rank1) (told bool) {
-	if w.now < r.p.from {
+	if w.now < r.p.from || r.p.stops != 0 && w.now >= r.p.stops && w.now < r.p.goes {
 		return false
+	}
+	if r.p.stops != 0 && w.now == r.p.goes { // the hook has missed its turns
+		r.gpu.g.Hear(w.now, r.p.name) // PING
+		told = true
 	}
 	if w.plain {
 		r.seen.Mode = Open
