@@ -1,6 +1,7 @@
 /* What the parts of libgpusteward.so know of each other.
  *
  *   intercept.c  dlsym, cuGetProcAddress, the exported names: which calls are ours
+ *   entries.h    every entry of the driver, and what becomes of it
  *   cuda.h       our own few types of the driver's interface (no CUDA headers)
  *   client.c     the broker: connect, HELLO, RESUME, requests, the failure policy;
  *                its own parts are in client.h

@@ -1,0 +1,160 @@
+package test
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var (
+	suffix   = regexp.MustCompile(`(_v\d+)?(_ptsz|_ptds)?$`)
+	remark   = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*`)
+	declared = regexp.MustCompile(`\bCUDAAPI\s+(cu[A-Z]\w*)\s*\(`)
+	renamed  = regexp.MustCompile(`(?m)^\s*#\s*define\s+(cu[A-Z]\w*)\s+(?:__CUDA_API_(PT[DS][SZ])\((\w+)\)|(cu[A-Z]\w*))`)
+)
+
+// base returns the name that stands for all versions of an entry.
+func base(name string) string {
+	return name[:suffix.FindStringIndex(name)[0]]
+}
+
+// entries returns the classes of entries.h by the entries' names.
+func entries(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(hook, "entries.h"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	classes, last := map[string]string{}, ""
+	for _, line := range strings.Split(remark.ReplaceAllString(string(text), ""), "\n") {
+		if line == "" {
+			continue
+		}
+		m := regexp.MustCompile(`^GS_ENTRY\((cu[A-Z]\w*), (gated|copied|admitted|followed|harmless|audit)(?:, "([^"]+)")?\)$`).FindStringSubmatch(line)
+		if m == nil {
+			t.Fatalf("entries.h: %q is not GS_ENTRY(name, class) with the reason of an audit", line)
+		}
+		if (m[2] == "audit") != (m[3] != "") {
+			t.Errorf("entries.h: %s is %s: an audit has a reason, and nothing else has", m[1], m[2])
+		}
+		if m[1] <= last {
+			t.Errorf("entries.h: %s comes after %s: sort the lines", m[1], last)
+		}
+		classes[m[1]], last = m[2], m[1]
+	}
+	return classes
+}
+
+// wrappers returns the exported names of calls.h that are wrapped.
+func wrappers(t *testing.T) map[string]bool {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(hook, "calls.h"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^GS_WRAP\((\w+),`).FindAllStringSubmatch(string(text), -1) {
+		names[m[1]] = true
+	}
+	return names
+}
+
+// TestEntries holds the table of the driver's entries against what is wrapped.
+func TestEntries(t *testing.T) {
+	classes := entries(t)
+	if len(classes) < 444 { // of CUDA 13.0
+		t.Errorf("the table has %d entries", len(classes))
+	}
+	wrapped := map[string]bool{}
+	for name := range wrappers(t) {
+		wrapped[base(name)] = true
+	}
+	for name, class := range classes {
+		if governed := class != "harmless" && class != "audit"; governed != wrapped[name] {
+			t.Errorf("%s is %s in entries.h; wrapped in calls.h: %t", name, class, wrapped[name])
+		}
+	}
+	for name := range wrapped {
+		if classes[name] == "" {
+			t.Errorf("calls.h wraps %s, which is not in entries.h", name)
+		}
+	}
+}
+
+// gaps returns what a header of the driver has and we do not: entries that are
+// not in the table, and the present versions of wrapped ones that are not.
+func gaps(header string, classes map[string]string, wrapped map[string]bool) []string {
+	header = remark.ReplaceAllString(header, "")
+	missing := map[string]bool{}
+	governed := func(name string) bool {
+		class := classes[base(name)]
+		return class != "" && class != "harmless" && class != "audit"
+	}
+	for _, m := range declared.FindAllStringSubmatch(header, -1) {
+		if classes[base(m[1])] == "" {
+			missing[base(m[1])] = true
+		}
+	}
+	for _, m := range renamed.FindAllStringSubmatch(header, -1) {
+		name := m[3] + m[4]
+		if !governed(m[1]) || base(name) != base(m[1]) {
+			continue
+		}
+		versions := []string{name}
+		if m[2] != "" {
+			versions = append(versions, name+"_"+strings.ToLower(m[2]))
+		}
+		for _, v := range versions {
+			if !wrapped[v] {
+				missing[v] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(missing))
+}
+
+// TestHeader reads the header of a CUDA toolkit where there is one.
+func TestHeader(t *testing.T) {
+	var headers []string
+	for _, dir := range []string{os.Getenv("CUDA_HOME"), os.Getenv("CUDA_PATH"), "/usr/local/cuda*", "/usr/lib/cuda", "/usr"} {
+		found, _ := filepath.Glob(filepath.Join(dir, "include", "cuda.h"))
+		headers = append(headers, found...)
+	}
+	if len(headers) == 0 {
+		t.Skip("no cuda.h in CUDA_HOME, CUDA_PATH or /usr/local/cuda: nothing holds entries.h against a toolkit's header")
+	}
+	classes, wrapped := entries(t), wrappers(t)
+	for _, path := range headers {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := gaps(string(text), classes, wrapped); len(found) > 0 {
+			t.Errorf("%s: give these a line in entries.h, or a wrapper in calls.h: %v", path, found)
+		}
+	}
+}
+
+// TestGaps reads a header that has more than we know.
+func TestGaps(t *testing.T) {
+	const header = `
+#define cuMemFree                       cuMemFree_v2
+#define cuCtxCreate                     cuCtxCreate_v99
+    #define cuMemcpyHtoD                __CUDA_API_PTDS(cuMemcpyHtoD_v2)
+    #define cuMemcpyHtoDAsync           __CUDA_API_PTSZ(cuMemcpyHtoDAsync_v9)
+#define cuGraphAddNode                  cuGraphAddNode_v7
+/* CUresult CUDAAPI cuOfARemark(void); */
+CUresult CUDAAPI cuMemFree(CUdeviceptr dptr);
+CUresult CUDAAPI cuBrandNew(void);
+CUresult CUDAAPI cuBrandNew_v2_ptsz(void);
+typedef void (CUDA_CB *CUstreamCallback)(CUstream hStream);
+`
+	want := []string{"cuBrandNew", "cuCtxCreate_v99", "cuMemcpyHtoDAsync_v9", "cuMemcpyHtoDAsync_v9_ptsz"}
+	if got := gaps(header, entries(t), wrappers(t)); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
