@@ -6,7 +6,11 @@
 #ifndef GS_GLIBC_H
 #define GS_GLIBC_H
 
+#if defined __aarch64__ /* its glibc begins with 2.17 */
+#define GS_SINCE(symbol, version) __asm__(".symver " #symbol "," #symbol "@GLIBC_2.17")
+#else
 #define GS_SINCE(symbol, version) __asm__(".symver " #symbol "," #symbol "@GLIBC_" version)
+#endif
 GS_SINCE(dladdr, "2.2.5");
 GS_SINCE(dlinfo, "2.3.3");
 GS_SINCE(dlopen, "2.2.5");
