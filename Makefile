@@ -86,13 +86,15 @@ sizing: tools
 	@go test -tags servers,bench -run '^TestSizing$$' -v -count=1 -timeout 1h . | grep -v -e '^=== ' -e '^ *--- '; exit $${PIPESTATUS[0]}
 
 # What the tests hold the output against, as command:Debian package: Prometheus
-# and Alertmanager with their tools, a browser and what drives it, and what
-# judges and takes the packages, units and manifests. No daemon is started: for
-# as long as the installation takes, a policy denies it, unless the host has a
-# policy of its own.
+# and Alertmanager with their tools, a browser and what drives it, what judges
+# and takes the packages, units and manifests, and what makes and runs the hook
+# for aarch64 (whose C library has no command, and comes with the compiler). No
+# daemon is started: for as long as the installation takes, a policy denies it,
+# unless the host has a policy of its own.
 TOOLS := promtool:prometheus prometheus-alertmanager:prometheus-alertmanager amtool:prometheus-alertmanager chromium:chromium node:nodejs npm:npm \
 	systemd-analyze:systemd strace:strace lintian:lintian rpm:rpm mandoc:mandoc zsh:zsh ip:iproute2 mmdebstrap:mmdebstrap \
-	slurmctld:slurmctld slurmd:slurmd sbatch:slurm-client munged:munge buildah:buildah runc:runc
+	slurmctld:slurmctld slurmd:slurmd sbatch:slurm-client munged:munge buildah:buildah runc:runc \
+	qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc:libc6-dev-arm64-cross
 PAGE_TESTS := exporter/page/test
 tools:
 	@wanted=""; for t in $(TOOLS); do type $${t%%:*} >/dev/null 2>&1 || wanted="$$wanted $${t##*:}"; done; \

@@ -1,6 +1,6 @@
 /* What a program gets from dlsym and cuGetProcAddress under the hook. It is run
- * as it is, with the parts linked in; and with libgpusteward.so preloaded, when
- * it is told so, by test_ordinary.sh. */
+ * as it is, with the parts linked in; and with libgpusteward.so preloaded, as
+ * TestPreloaded does. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

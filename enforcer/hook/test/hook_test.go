@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"debug/elf"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,53 +23,137 @@ import (
 // hook is the directory of the library's sources.
 const hook = ".."
 
-// build makes the library and the simulated driver, once.
-var build = sync.OnceValues(func() (string, error) {
-	out, err := exec.Command("make", "-s", "--no-print-directory", "-C", hook, "all", "stub").CombinedOutput()
-	return string(out), err
-})
+// A machine is one that the hook is made for.
+type machine struct {
+	name   string
+	prefix string   // of make's targets for it
+	build  string   // where they put what they make
+	tools  []string // that make it
+	runner []string // what runs its programs here; none: they run by themselves
+	make   func() (string, error)
+}
 
-// library returns the paths of the library and of the simulated driver's
-// directory.
-func library(t *testing.T) (so, stub string) {
+// machines are the one that the tests run on, and aarch64.
+var machines = []*machine{
+	{name: "here", build: "build", tools: []string{"make", "gcc"}},
+	{name: "aarch64", prefix: "arm-", build: "build/arm", tools: []string{"make", "aarch64-linux-gnu-gcc", "qemu-aarch64"},
+		runner: []string{"qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"}},
+}
+
+func init() {
+	for _, m := range machines {
+		m.make = sync.OnceValues(func() (string, error) {
+			out, err := exec.Command("make", "-s", "--no-print-directory", "-C", hook, m.prefix+"preloaded").CombinedOutput()
+			return string(out), err
+		})
+	}
+}
+
+// onEach runs a test for each machine that there are tools for.
+func onEach(t *testing.T, test func(*testing.T, *machine)) {
+	for _, m := range machines {
+		t.Run(m.name, func(t *testing.T) { test(t, m) })
+	}
+}
+
+// library makes the library, the simulated driver and what finds the one
+// preloaded, once, and returns where they lie.
+func (m *machine) library(t *testing.T) (so, stub string) {
 	t.Helper()
-	for _, tool := range []string{"make", "gcc"} {
+	for _, tool := range m.tools {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skip(err)
 		}
 	}
-	if out, err := build(); err != nil || out != "" {
+	if out, err := m.make(); err != nil || out != "" {
 		t.Fatalf("make: %v\n%s", err, out)
 	}
-	dir, err := filepath.Abs(filepath.Join(hook, "build"))
+	dir, err := filepath.Abs(filepath.Join(hook, m.build))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return filepath.Join(dir, "libgpusteward.so"), filepath.Join(dir, "stub")
 }
 
+// run runs a program under the hook, on a simulated GPU of its own.
+func (m *machine) run(t *testing.T, env []string, argv ...string) (stdout, stderr string) {
+	t.Helper()
+	so, stub := m.library(t)
+	env = append([]string{"LD_PRELOAD=" + so, "LD_LIBRARY_PATH=" + stub, "GS_STUB_FILE=" + filepath.Join(t.TempDir(), "gpu")}, env...)
+	own := append([]string{"PATH=" + os.Getenv("PATH")}, env...)
+	if m.runner != nil { // which is no program of that machine itself
+		own = own[:1]
+		argv = slices.Concat(m.runner, []string{"-E", strings.Join(env, ",")}, argv)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	var out, errs bytes.Buffer
+	cmd.Env, cmd.Stdout, cmd.Stderr = own, &out, &errs
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v\n%s", err, &errs)
+	}
+	return out.String(), errs.String()
+}
+
 // TestPrograms runs every test_*.c: plain, under AddressSanitizer and
-// UndefinedBehaviorSanitizer, and under ThreadSanitizer.
+// UndefinedBehaviorSanitizer, and under ThreadSanitizer; and for aarch64.
 func TestPrograms(t *testing.T) {
-	library(t)
-	for _, target := range []string{"test", "asan", "tsan"} {
+	programs := func(t *testing.T, target string) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		out, err := exec.CommandContext(ctx, "make", "-ks", "-C", hook, target).CombinedOutput()
+		if err != nil {
+			t.Errorf("make %s: %v\n%s", target, err, out)
+		}
+		t.Logf("%s", out)
+	}
+	onEach(t, func(t *testing.T, m *machine) {
+		m.library(t)
+		programs(t, m.prefix+"test")
+	})
+	for _, target := range []string{"asan", "tsan"} {
 		t.Run(target, func(t *testing.T) {
-			if target != "test" && testing.Short() {
+			machines[0].library(t)
+			if testing.Short() {
 				t.Skip("sanitizers take a while")
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-			defer cancel()
-			if out, err := exec.CommandContext(ctx, "make", "-ks", "-C", hook, target).CombinedOutput(); err != nil {
-				t.Errorf("make %s: %v\n%s", target, err, out)
-			}
+			programs(t, target)
 		})
 	}
 }
 
+// TestPreloaded runs the test of the interception under the preloaded library:
+// what dlsym passes on, libc must take for the program's own call.
+func TestPreloaded(t *testing.T) {
+	onEach(t, func(t *testing.T, m *machine) {
+		so, _ := m.library(t)
+		m.run(t, nil, filepath.Join(filepath.Dir(so), "preloaded"))
+	})
+}
+
+// TestLimit has a program launch kernels and allocate, by either way to the
+// driver's calls: under the hook it gets what its limit has room for.
+func TestLimit(t *testing.T) {
+	onEach(t, func(t *testing.T, m *machine) {
+		_, stub := m.library(t)
+		for _, way := range []string{"dlsym", "link", "procaddress"} {
+			out, _ := m.run(t, []string{"GPUSTEWARD_SOCKET=/none", "GPUSTEWARD_MEMORY_LIMIT=64m"},
+				filepath.Join(stub, "load"), "--resolve", way, "--kernel-us", "10", "--steps", "10", "--alloc-mib", "100")
+			// 20 MiB a piece; the error is CUDA_ERROR_OUT_OF_MEMORY.
+			if !strings.Contains(out, "\nalloc 62914560 2\n") || !regexp.MustCompile(`\ntotal \d+ 10 `).MatchString(out) {
+				t.Errorf("%s: under 64 MiB, in steps of 20, a program said\n%s", way, out)
+			}
+		}
+	})
+}
+
 // TestExports holds the names that the library defines for others against the
 // lists of what it wraps: one more could come between a program and its own.
-func TestExports(t *testing.T) {
-	so, _ := library(t)
+func TestExports(t *testing.T) { onEach(t, exports) }
+
+func exports(t *testing.T, m *machine) {
+	so, _ := m.library(t)
 	list, err := os.ReadFile(filepath.Join(hook, "calls.h"))
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +177,7 @@ func TestExports(t *testing.T) {
 	}
 	var got []string
 	for _, s := range symbols {
-		if s.Section != elf.SHN_UNDEF {
+		if s.Section != elf.SHN_UNDEF && elf.ST_BIND(s.Info) != elf.STB_LOCAL {
 			got = append(got, s.Name)
 		}
 	}
@@ -111,12 +196,23 @@ func TestExports(t *testing.T) {
 			t.Errorf("needs %s", name)
 		}
 	}
+	imports, err := file.ImportedSymbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range imports {
+		var minor int
+		if fmt.Sscanf(s.Version, "GLIBC_2.%d", &minor); minor > 17 {
+			t.Errorf("needs %s of %s: glibc.h lacks it", s.Name, s.Version)
+		}
+	}
 }
 
 // TestQuiet runs programs under the hook without a broker: none of them has a
 // line more on its standard error, unless its user asked for a broker.
 func TestQuiet(t *testing.T) {
-	so, stub := library(t)
+	here := machines[0]
+	_, stub := here.library(t)
 	load := filepath.Join(stub, "load")
 	absent := filepath.Join(t.TempDir(), "broker.sock")
 	for _, test := range []struct {
@@ -134,17 +230,9 @@ func TestQuiet(t *testing.T) {
 		{name: "off", argv: []string{load, "--kernel-us", "10", "--steps", "10"}, env: []string{"GPUSTEWARD_SOCKET=" + absent, "GPUSTEWARD_OFF=1"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			cmd := exec.CommandContext(ctx, test.argv[0], test.argv[1:]...)
-			cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "LD_PRELOAD=" + so, "LD_LIBRARY_PATH=" + stub}, test.env...)
-			var stderr bytes.Buffer
-			cmd.Stderr = &stderr
-			if err := cmd.Run(); err != nil {
-				t.Fatalf("%v\n%s", err, &stderr)
-			}
-			if got := strings.Count(stderr.String(), "\n"); got != test.lines {
-				t.Errorf("%d lines on standard error, want %d:\n%s", got, test.lines, &stderr)
+			_, stderr := here.run(t, test.env, test.argv...)
+			if got := strings.Count(stderr, "\n"); got != test.lines {
+				t.Errorf("%d lines on standard error, want %d:\n%s", got, test.lines, stderr)
 			}
 		})
 	}
