@@ -74,7 +74,6 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 		return conf.reloadOn(ctx, reload, func(c Config) {
 			host.Configure(m.config(c))
 			judgement.configure(c.Health)
-			n.server.Configure(int(c.Web.MaxScrapes))
 			enforcement.configure(c.Enforcer)
 		})
 	})
@@ -108,17 +107,16 @@ func newNode(f flags, c Config, m *machine, more func() []collectors.Sample) (*n
 		return nil, err
 	}
 	n.server, err = exporter.New(exporter.Options{
-		Samples:    func() []collectors.Sample { return slices.Concat(n.host.Samples(), more(), n.judgement.samples()) },
-		Events:     n.judgement.journal,
-		Health:     n.judgement.monitor,
-		Faults:     n.judgement.faults,
-		Ready:      n.host.Ready,
-		Hostname:   m.name,
-		Beat:       n.host.Beat,
-		Note:       m.note,
-		MaxScrapes: int(c.Web.MaxScrapes),
-		PProf:      f.pprof,
-		Log:        m.options.Log,
+		Samples:  func() []collectors.Sample { return slices.Concat(n.host.Samples(), more(), n.judgement.samples()) },
+		Events:   n.judgement.journal,
+		Health:   n.judgement.monitor,
+		Faults:   n.judgement.faults,
+		Ready:    n.host.Ready,
+		Hostname: m.name,
+		Beat:     n.host.Beat,
+		Note:     m.note,
+		PProf:    f.pprof,
+		Log:      m.options.Log,
 	})
 	return n, err
 }

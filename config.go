@@ -58,7 +58,7 @@ type WorkloadsConfig struct {
 	HAMi    string `yaml:"hami"`
 }
 
-// WebConfig bounds the HTTP server.
+// WebConfig is what older files say of the HTTP server: nothing comes of it.
 type WebConfig struct {
 	MaxScrapes count `yaml:"max_scrapes"`
 }
@@ -143,6 +143,9 @@ func (f *configFile) load() (Config, error) {
 	c, err := loadConfig(f.path)
 	if f.optional && errors.Is(err, fs.ErrNotExist) {
 		c, err = defaultConfig(), nil
+	}
+	if err == nil && c.Web != defaultConfig().Web {
+		f.log.Warn("web.max_scrapes has no effect any more: remove it from the configuration", "config", f.path)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -166,6 +167,19 @@ func TestReferenceConfigNamesEveryCollectorThatIsOff(t *testing.T) {
 	for _, c := range collectors.All() {
 		if c.OptIn && !bytes.Contains(source, []byte(c.Name)) {
 			t.Errorf("%s does not name %s where it explains enable", reference, c.Name)
+		}
+	}
+}
+
+// TestOlderFilesAreTaken has a file set what has no effect any more: that is
+// said, and the file is in force.
+func TestOlderFilesAreTaken(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{"web: {max_scrapes: 1}\n": false, "web: {max_scrapes: 8}\n": true, "": false} {
+		var log strings.Builder
+		conf := &configFile{path: write(t, text), log: slog.New(slog.NewTextHandler(&log, nil))}
+		if _, err := conf.load(); err != nil || strings.Contains(log.String(), "web.max_scrapes has no effect any more: remove it") != want {
+			t.Errorf("%q: %v, logged %q", text, err, log.String())
 		}
 	}
 }

@@ -135,7 +135,7 @@ func (f fakeDriver) spawn() *agent {
 	return spawn(f.t, f.environment(), f.flags()...)
 }
 
-const twiceASecond = "collectors: {fast: 500ms, medium: 500ms}\nweb: {max_scrapes: 64}\n"
+const twiceASecond = "collectors: {fast: 500ms, medium: 500ms}\n"
 
 // Return codes of nvmlInit, and what an operator is to be told about them.
 var driverFailures = map[string]struct {

@@ -2,6 +2,7 @@ package exporter
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -47,7 +48,7 @@ func newHost(tb testing.TB, name string) *collectors.Host {
 func BenchmarkScrape(b *testing.B) {
 	for _, name := range []string{"h100", "mixed", "sixteen"} {
 		h := newHost(b, name)
-		s, err := New(Options{Samples: h.Samples, Ready: h.Ready, MaxScrapes: 8, Log: slog.New(slog.DiscardHandler)})
+		s, err := New(Options{Samples: h.Samples, Ready: h.Ready, Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -69,10 +70,25 @@ func BenchmarkScrape(b *testing.B) {
 	}
 }
 
+// What a scrape of chosen names costs beside others.
+func BenchmarkChosen(b *testing.B) {
+	h := newHost(b, "mixed")
+	s, err := New(Options{Samples: h.Samples, Ready: h.Ready, Beat: func() time.Duration { return time.Second }, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for n := 0; b.Loop(); n++ {
+		if w := request(s, http.MethodGet, fmt.Sprint("/metrics?name[]=nvgpu_up&name[]=n", n)); w.Code != 200 {
+			b.Fatal(w.Code, w.Body)
+		}
+	}
+}
+
 // What a beat costs where somebody reads the other pages: of eight GPUs.
 func BenchmarkPages(b *testing.B) {
 	h := newHost(b, "mixed")
-	s, err := New(Options{Samples: h.Samples, Ready: h.Ready, MaxScrapes: 8, Log: slog.New(slog.DiscardHandler)})
+	s, err := New(Options{Samples: h.Samples, Ready: h.Ready, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -83,7 +83,7 @@ func cutOff(c net.Conn) bool {
 func TestWhoDoesNotReadIsCutOff(t *testing.T) {
 	for _, path := range []string{"/metrics", "/metrics?name[]=nvgpu_up", "/api/v1/state", "/", "/none"} {
 		synctest.Test(t, func(t *testing.T) {
-			s := server(t, func(o *Options) { o.MaxScrapes = 1 })
+			s := server(t, nil)
 			p := overPipes(t, s)
 			deaf := p.dial("192.0.2.1")
 			if _, err := io.WriteString(deaf, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {

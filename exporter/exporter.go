@@ -23,24 +23,22 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/exporter-toolkit/web"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sync/semaphore"
 
 	"gpusteward/collectors"
 )
 
 // Options are what a Server needs of the rest of the agent.
 type Options struct {
-	Samples    func() []collectors.Sample // what is known now; must not block
-	Events     http.Handler               // what happened, at /api/v1/events; nil: there is no such page
-	Health     http.Handler               // how the node fares, at /api/v1/health; nil: there is no such page
-	Faults     func() []Fault             // what health finds, the worst first; nil: nobody judges
-	Ready      func() error               // nil, or why the agent is not ready
-	Note       string                     // said on the page and in the state
-	Hostname   string                     // empty: what the kernel says
-	Beat       func() time.Duration       // how often the samples change; 0: every scrape asks for them
-	MaxScrapes int                        // scrapes of chosen names that are rendered at a time; more wait
-	PProf      bool                       // serve /debug/pprof
-	Log        *slog.Logger
+	Samples  func() []collectors.Sample // what is known now; must not block
+	Events   http.Handler               // what happened, at /api/v1/events; nil: there is no such page
+	Health   http.Handler               // how the node fares, at /api/v1/health; nil: there is no such page
+	Faults   func() []Fault             // what health finds, the worst first; nil: nobody judges
+	Ready    func() error               // nil, or why the agent is not ready
+	Note     string                     // said on the page and in the state
+	Hostname string                     // empty: what the kernel says
+	Beat     func() time.Duration       // how often the samples change; 0: every scrape asks for them
+	PProf    bool                       // serve /debug/pprof
+	Log      *slog.Logger
 }
 
 // A Server answers HTTP.
@@ -67,7 +65,6 @@ func New(o Options) (*Server, error) {
 		o.Beat = func() time.Duration { return 0 }
 	}
 	s.scrapes = &scrapes{render: compressed(s.pages()), beat: o.Beat, kept: map[string]*page{}}
-	s.Configure(o.MaxScrapes)
 	page, err := newLivePage(o)
 	if err != nil {
 		return nil, fmt.Errorf("make the page: %w", err)
@@ -122,12 +119,6 @@ func (s *Server) families(v *view, formats []expfmt.Format) http.Handler {
 		AcceptedFormats:    formats,
 		DisableCompression: true, // of promhttp: three times as dear as gzhttp's
 	})
-}
-
-// Configure sets how many scrapes of chosen names are rendered at a time, of
-// those that begin from now on. Safe for concurrent use.
-func (s *Server) Configure(maxScrapes int) {
-	s.scrapes.places.Store(semaphore.NewWeighted(int64(maxScrapes)))
 }
 
 // Forget has the next scrape see what is known now, even where a page of this

@@ -23,10 +23,9 @@ import (
 func server(t testing.TB, change func(o *Options)) *Server {
 	t.Helper()
 	o := Options{
-		Samples:    func() []collectors.Sample { return twoGPUs },
-		Ready:      func() error { return nil },
-		MaxScrapes: 8,
-		Log:        slog.New(slog.DiscardHandler),
+		Samples: func() []collectors.Sample { return twoGPUs },
+		Ready:   func() error { return nil },
+		Log:     slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
 		change(&o)
@@ -170,6 +169,43 @@ func TestProcessMetricsComeFromTheTimer(t *testing.T) {
 			t.Errorf("nothing new after %v", selfInterval)
 		}
 	})
+}
+
+// TestChosenNames has each family of each format be chosen for itself: together
+// they are the page.
+func TestChosenNames(t *testing.T) {
+	samples := newHost(t, "mixed").Samples()
+	s := server(t, func(o *Options) { o.Samples = func() []collectors.Sample { return samples } })
+	for path, offered := range formats {
+		for _, format := range offered {
+			page := request(s, http.MethodGet, path, "Accept", string(format))
+			whole, kind := page.Body.String(), page.Header().Get("Content-Type")
+			end, found := "", 0
+			if strings.HasSuffix(whole, "# EOF\n") {
+				end = "# EOF\n"
+			}
+			left := strings.TrimSuffix(whole, end)
+			for name := range parse(t, request(s, http.MethodGet, path).Body) {
+				w := request(s, http.MethodGet, path+"?name[]="+name, "Accept", string(format), "Accept-Encoding", "gzip")
+				one, ended := strings.CutSuffix(w.Body.String(), end)
+				if got := w.Header().Get("Content-Type"); got != kind || w.Header().Get("Content-Encoding") != "" || !ended {
+					t.Errorf("%s as %s is answered as %s, and its end is there: %v", name, format, got, ended)
+				}
+				if strings.Count(left, one) != 1 || one == "" {
+					t.Errorf("%s of %s as %s: %q", name, path, format, one)
+					continue
+				}
+				left = strings.Replace(left, one, "", 1)
+				found++
+			}
+			if left != "" || found < 15 {
+				t.Errorf("%d names of %s as %s do not choose %q", found, path, format, left)
+			}
+			if none := request(s, http.MethodGet, path+"?name[]=none", "Accept", string(format)).Body.String(); none != end {
+				t.Errorf("a name that is not there chooses %q of %s as %s", none, path, format)
+			}
+		}
+	}
 }
 
 func TestNameFilter(t *testing.T) {

@@ -9,11 +9,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/common/expfmt"
-	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 )
 
@@ -35,15 +33,14 @@ var formats = map[string][]expfmt.Format{
 // readings change. The first scrape renders its page; as long as somebody
 // reads it, it is rendered again behind each beat of the readers, so that a
 // scrape costs a copy of bytes and the agent's cost does not grow with the
-// number of its readers. There are 16 pages, however they are asked for; a
-// scrape of chosen names is rendered for itself, some of them at a time.
+// number of its readers. There are 16 pages, however they are asked for: a
+// scrape of chosen names is answered with what one says of them.
 type scrapes struct {
 	render http.Handler
 	beat   func() time.Duration // how often readings change, and how old a page may be; 0: keep none
 
 	flight singleflight.Group
-	places atomic.Pointer[semaphore.Weighted] // for scrapes of chosen names that are rendered
-	mu     sync.Mutex                         // guards what follows
+	mu     sync.Mutex // guards what follows
 	kept   map[string]*page
 }
 
@@ -54,6 +51,7 @@ type page struct {
 	header              http.Header
 	status              int
 	body                bytes.Buffer
+	parts               func() []part // of a page of metrics that is not compressed
 	made                time.Time
 	read                bool // since it was made
 }
@@ -74,20 +72,19 @@ func (p *page) send(w http.ResponseWriter) {
 
 // canonical returns the request that is answered in r's place: of what r says,
 // it has what makes a difference. Its key tells apart those whose answers
-// differ; chosen is whether it is for a part of the page that r chooses.
-func canonical(r *http.Request) (same *http.Request, key string, chosen bool) {
+// differ; names are of the families that r chooses, of a page that is not
+// compressed; nil: it is for the whole page.
+func canonical(r *http.Request) (same *http.Request, key string, names []string) {
 	same = &http.Request{Method: http.MethodGet, URL: &url.URL{Path: r.URL.Path}, Header: http.Header{}}
 	if offered := formats[r.URL.Path]; offered != nil {
 		format, _, _ := strings.Cut(string(expfmt.NegotiateAccept(r.Header, offered...)), "; escaping=") // no name of ours needs any
 		same.Header.Set("Accept", format)
-		if names := r.URL.Query()["name[]"]; names != nil {
-			same.URL.RawQuery, chosen = url.Values{"name[]": names}.Encode(), true
-		}
+		names = r.URL.Query()["name[]"]
 	}
-	if acceptsGzip(r) {
+	if names == nil && acceptsGzip(r) {
 		same.Header.Set("Accept-Encoding", "gzip")
 	}
-	return same, same.URL.Path + "\x00" + same.Header.Get("Accept") + "\x00" + same.Header.Get("Accept-Encoding"), chosen
+	return same, same.URL.Path + "\x00" + same.Header.Get("Accept") + "\x00" + same.Header.Get("Accept-Encoding"), names
 }
 
 // ServeHTTP answers one scrape, before the scraper stops waiting: with a page
@@ -114,24 +111,20 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // answer returns the page that r asks for, nil if ctx ends before there is one.
 func (s *scrapes) answer(ctx context.Context, r *http.Request) *page {
-	same, k, chosen := canonical(r)
-	if chosen {
-		places := s.places.Load()
-		if places.Acquire(ctx, 1) != nil {
+	same, k, names := canonical(r)
+	p := s.page(k)
+	if p == nil {
+		select {
+		case result := <-s.flight.DoChan(k, func() (any, error) { return s.make(k, same), nil }):
+			p = result.Val.(*page)
+		case <-ctx.Done():
 			return nil
 		}
-		defer places.Release(1)
-		return s.rendered(same, 0)
 	}
-	if p := s.page(k); p != nil {
-		return p
+	if names != nil {
+		return p.chosen(names)
 	}
-	select {
-	case result := <-s.flight.DoChan(k, func() (any, error) { return s.make(k, same), nil }):
-		return result.Val.(*page)
-	case <-ctx.Done():
-		return nil
-	}
+	return p
 }
 
 // page returns the kept page, unless it is older than a beat.
@@ -165,6 +158,7 @@ func (s *scrapes) make(k string, r *http.Request) *page {
 func (s *scrapes) rendered(r *http.Request, size int) *page {
 	p := &page{request: r, header: http.Header{}, status: http.StatusOK, made: time.Now()}
 	p.body.Grow(size)
+	p.parts = sync.OnceValue(p.split)
 	s.render.ServeHTTP(p, r)
 	return p
 }

@@ -88,7 +88,7 @@ func TestScrapesShareOneGather(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const scrapers = 300
 		g := newGate()
-		s := server(t, func(o *Options) { o.Samples, o.MaxScrapes = g.samples, 1 })
+		s := server(t, func(o *Options) { o.Samples = g.samples })
 		answers := make(chan *httptest.ResponseRecorder, scrapers)
 		for i := range scrapers {
 			go func() { answers <- request(s, http.MethodGet, fmt.Sprint("/metrics?x=", i)) }()
@@ -109,39 +109,17 @@ func TestScrapesShareOneGather(t *testing.T) {
 	})
 }
 
-func TestScrapesOfChosenNamesAreBounded(t *testing.T) {
+// TestScrapesOfChosenNamesShareAPage has many choose names of their own: they
+// are cut out of a page that is rendered once.
+func TestScrapesOfChosenNamesShareAPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const most, scrapers = 3, 10
-		g := newGate()
-		s := server(t, func(o *Options) { o.Samples, o.MaxScrapes = g.samples, most })
-		answers := make(chan *httptest.ResponseRecorder, scrapers)
-		scrape := func() {
-			go func() { answers <- request(s, http.MethodGet, "/metrics?name[]=nvgpu_up", scrapeTimeout, "10") }()
-			synctest.Wait()
+		s, _, gathered := newKept(t)
+		for i := range 1000 {
+			w := request(s, http.MethodGet, fmt.Sprintf("/metrics?name[]=nvgpu_devices&name[]=n%d", i), scrapeTimeout, "10", "Accept-Encoding", "gzip")
+			wantAnswer(t, w, http.StatusOK, "nvgpu_devices 0\n")
 		}
-		for range scrapers - 1 {
-			scrape()
-		}
-		if g.calls != most {
-			t.Errorf("%d are rendered at a time, want %d", g.calls, most)
-		}
-		s.Configure(1) // takes effect at once
-		scrape()
-		if g.calls != most+1 {
-			t.Errorf("%d were rendered once one more might be, want %d", g.calls, most+1)
-		}
-		began := time.Now()
-		wantAnswer(t, request(s, http.MethodGet, "/metrics?name[]=nvgpu_up", scrapeTimeout, "2"), http.StatusServiceUnavailable, "took longer")
-		if took := time.Since(began); took != 1900*time.Millisecond {
-			t.Errorf("one that had to wait for too long was answered after %v", took)
-		}
-		close(g.opened)
-		for range scrapers {
-			w := <-answers
-			wantAnswer(t, w, http.StatusOK, "nvgpu_up")
-			if strings.Contains(w.Body.String(), "nvgpu_energy") {
-				t.Errorf("who chose nvgpu_up was answered with %s", w.Body)
-			}
+		if n := len(s.scrapes.kept); *gathered != 1 || n != 1 {
+			t.Errorf("1000 choices made %d gathers and %d pages, want one", *gathered, n)
 		}
 	})
 }
@@ -322,7 +300,7 @@ func TestPagesAreToldApartAndBounded(t *testing.T) {
 		wantAnswer(t, w, http.StatusOK, "nvgpu_devices")
 		wantAnswer(t, request(s, http.MethodGet, fmt.Sprint("/metrics?name[]=", i)), http.StatusOK, "")
 	}
-	if n := len(s.scrapes.kept); *gathered != 100 || n != 2 { // those who choose are on their own
-		t.Errorf("100 ways to ask for the same, and 100 choices, made %d gathers and %d pages, want 100 and 2", *gathered, n)
+	if n := len(s.scrapes.kept); *gathered != 0 || n != 2 {
+		t.Errorf("100 ways to ask for the same, and 100 choices, made %d gathers and %d pages, want none and 2", *gathered, n)
 	}
 }
