@@ -35,9 +35,8 @@ func TestAnotherDriverIsFound(t *testing.T) {
 	for _, row := range g.it.Stats().Tenants {
 		charged[row.Tenant] = row.ChargedSeconds
 	}
-	together := g.it.Stats().GPUs[0].TogetherSeconds
-	if charged["alone"] > 0 || charged["beside"] == 0 || charged["beside"] > together/10 {
-		t.Errorf("charged are %v, of %.1f s together: this is not what was to be found", charged, together)
+	if charged["alone"] > 0 || charged["beside"] == 0 {
+		t.Errorf("charged are %v: this is not what was to be found", charged)
 	}
 	for _, name := range []string{"honest", "another"} {
 		if found := g.found(name); len(found) > 0 || g.told(name) != nil {
