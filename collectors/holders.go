@@ -28,31 +28,36 @@ func (h *Host) Index(uuid string) (int, bool) {
 
 // Holds returns how many bytes of a GPU's memory a process had when the driver
 // was last asked, which may be a turn of the fast tier ago, and whether it was
-// listed there. Where the GPU does not answer, or the driver does not say, the
-// bytes are not known, and it is listed if it last was.
-func (h *Host) Holds(uuid string, pid int) (bytes uint64, known, listed bool) {
+// listed there. It was asked at that time; where the GPU does not answer, or the
+// driver does not say, the bytes are not known and the time is zero, and the
+// process is listed if it last was.
+func (h *Host) Holds(uuid string, pid int) (bytes uint64, at time.Time, listed bool) {
 	now, s, fast := time.Now(), h.state.Load(), h.Beat()
 	for _, r := range s.shown() {
-		p := r.peer.Load()
-		if p == nil || p.UUID != uuid {
+		if p := r.peer.Load(); p == nil || p.UUID != uuid {
 			continue
 		}
 		snap := s.snapshot(r)
 		if snap == nil {
 			continue
 		}
-		at := slices.IndexFunc(snap.passes, func(p *pass) bool { return p.collector.Name == processesName })
-		if at < 0 {
-			return 0, false, false
+		i := slices.IndexFunc(snap.passes, func(p *pass) bool { return p.collector.Name == processesName })
+		if i < 0 {
+			return 0, at, false
 		}
-		all := snap.passes[at].holders
-		known = snap.passes[at].failure == nvml.SUCCESS && snap.up(now, fast) && snap.passes[at].fresh(now)
-		if i := slices.IndexFunc(all, func(x Holding) bool { return x.Process.PID == pid }); i >= 0 {
-			return all[i].Memory, known && all[i].Known, true
+		p := snap.passes[i]
+		if p.failure == nvml.SUCCESS && snap.up(now, fast) && p.fresh(now) {
+			at = p.began
 		}
-		return 0, known, false
+		if i := slices.IndexFunc(p.holders, func(x Holding) bool { return x.Process.PID == pid }); i >= 0 {
+			if !p.holders[i].Known {
+				at = time.Time{}
+			}
+			return p.holders[i].Memory, at, true
+		}
+		return 0, at, false
 	}
-	return 0, false, false
+	return 0, at, false
 }
 
 // Silent returns the GPUs of which nobody knows who is on them now, by UUID:

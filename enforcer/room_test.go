@@ -27,8 +27,10 @@ func (card) Process(int) (kernel.Process, error) { return kernel.Process{}, os.E
 func (card) Room(string) (total, free, reserved uint64, ok bool) {
 	return 80 * gib, 79 * gib, gib, true
 }
-func (card) Rates(string) (link, memory float64, ok bool)             { return 0, 0, false }
-func (card) holds(string, int) (bytes uint64, known bool, there bool) { return 0, true, false }
+func (card) Rates(string) (link, memory float64, ok bool) { return 0, 0, false }
+func (card) holds(string, int) (bytes uint64, at time.Time, there bool) {
+	return 0, time.Now(), false
+}
 
 // A speaker is a process that says to the broker whatever it likes.
 type speaker struct {

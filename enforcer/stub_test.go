@@ -65,6 +65,23 @@ type monitor struct {
 	held map[int]uint64  // bytes by process, as it looked last
 	used uint64          // bytes in use, all processes
 	peak uint64          // the most of it that was seen
+
+	listed, next map[int]uint64 // bytes by process that is there: when it looked before, and as far as it has looked since
+	asked, began int64          // when that was
+}
+
+// holds is what a driver says that needs half a GiB itself for each process: see
+// broker.Options.
+func (m *monitor) holds(_ string, pid int) (bytes uint64, at time.Time, listed bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.asked == 0 {
+		return 0, at, false
+	}
+	if bytes, listed = m.listed[pid]; listed {
+		bytes += 512 * mib
+	}
+	return bytes, time.Now().Add(time.Duration(m.asked - monotonic())), listed
 }
 
 func watch(t *testing.T, stat string, env []string) *monitor {
@@ -103,7 +120,10 @@ func (m *monitor) read(out io.Reader) {
 		m.mu.Lock()
 		if pid == 0 {
 			m.at, m.used, m.peak = at, used, max(m.peak, used)
+			m.listed, m.asked = m.next, m.began
+			m.next, m.began = map[int]uint64{}, at
 		} else {
+			m.next[pid] = used
 			if m.busy[pid] == nil {
 				m.busy[pid] = &series{cost: 1e-9}
 			}

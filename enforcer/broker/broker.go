@@ -40,11 +40,11 @@ type Options struct {
 	Listener *net.UnixListener // of SOCK_SEQPACKET, instead of Socket; the broker closes it
 	Policy   Policy
 	// Holds returns how many bytes of the GPU's memory NVML lists for the
-	// process, if that is known, and whether it lists it at all: no more is
-	// believed of what a session says that it had before, and what a dead
-	// process had is not given away before the driver has it back. It must not
-	// block, and may be nil.
-	Holds func(uuid string, pid int) (bytes uint64, known, listed bool)
+	// process, when it was asked, zero where that is not known, and whether it
+	// lists it at all: no more is believed of what a session says that it had
+	// before, and what a dead process had is not given away before the driver has
+	// it back. It must not block, and may be nil.
+	Holds func(uuid string, pid int) (bytes uint64, at time.Time, listed bool)
 	// Known reports whether the host has a GPU of that UUID, written
 	// GPU-12345678-...; nil is yes. Others are not governed, so that a process
 	// cannot use up the broker's GPUs with invented ones: it is told, and the log

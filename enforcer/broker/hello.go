@@ -151,7 +151,8 @@ func (s *session) resume(hello *wire.Hello) {
 		if err := t.gpu.memory.Adopt(s.tenant, s.id, min(hello.Committed[i], mostBytes)); err != nil {
 			s.b.log.Warn("resumed memory not booked", "pid", s.facts.PID, "err", err)
 		}
-		t.gpu.memory.Listed(t.gpu.listed(s.facts.PID), s.id)
+		bytes, _ := t.gpu.listed(s.facts.PID)
+		t.gpu.memory.Listed(bytes, s.id)
 	}
 	s.mu.Unlock()
 	s.b.mu.Lock()

@@ -3,6 +3,7 @@ package broker
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"gpusteward/enforcer/wire"
 )
@@ -95,43 +96,79 @@ func (t *seat) showMemory(tenant string) {
 	t.s.page.setMemory(t.index, u.Committed+u.Reserved-u.Leased+u.Dead, u.Cap)
 }
 
-// listed returns how many bytes the driver lists for a process: where that is
-// not known, what there is for all.
-func (g *gpu) listed(pid int) uint64 {
+// listed returns how many bytes the driver lists for a process, and when it was
+// asked: where that is not known, what there is for all, and the zero time.
+func (g *gpu) listed(pid int) (bytes uint64, at time.Time) {
 	if holds := g.b.options.Holds; holds != nil {
-		if bytes, known, _ := holds(g.uuid, pid); known {
-			return bytes
+		if bytes, at, _ := holds(g.uuid, pid); !at.IsZero() {
+			return bytes, at
 		}
 	}
 	if room := g.b.options.Room; room != nil {
-		return cmp.Or(room(g.uuid), mostBytes)
+		return cmp.Or(room(g.uuid), mostBytes), at
 	}
-	return mostBytes
+	return mostBytes, at
 }
 
-// recount books what sessions had before, as far as the driver lists it now for
-// their processes: of several of one process the latest first.
+// abandon takes note that a session went and its process did not: it began
+// another program, or closed what it found. What the driver lists for it decides
+// from now on, but for what it needs itself for a process: so much it lists
+// beside what the books have, where no other session may have it.
+func (b *Broker) abandon(s *session) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, t := range s.seats {
+		if t == nil || s.caller.sessions > 1 {
+			continue
+		}
+		if bytes, at := t.gpu.listed(s.facts.PID); !at.IsZero() {
+			t.beside = bytes - min(bytes, t.gpu.memory.Session(s.id))
+		}
+	}
+	s.left = time.Now()
+}
+
+// recount books what sessions had before, and what those had that left a living
+// process, as far as the driver lists it now for their processes: of several of
+// one process the latest first.
 func (b *Broker) recount() {
 	type holder struct {
 		gpu *gpu
 		pid int
 	}
-	resumed := map[holder][]uint64{}
+	had := map[holder][]*seat{}
+	left := map[int]bool{} // by process
+	var gone []*session
 	b.mu.Lock()
 	for _, s := range b.sessions {
-		if !s.resumed {
-			continue
+		if !s.left.IsZero() && !s.exited {
+			left[s.facts.PID] = true
+			gone = append(gone, s)
 		}
+	}
+	for _, s := range b.sessions {
 		for _, t := range s.seats {
-			if t != nil {
+			if t != nil && (s.resumed || left[s.facts.PID]) {
 				h := holder{t.gpu, s.facts.PID}
-				resumed[h] = append(resumed[h], s.id)
+				had[h] = append(had[h], t)
 			}
 		}
 	}
 	b.mu.Unlock()
-	for h, ids := range resumed {
-		slices.SortFunc(ids, func(x, y uint64) int { return cmp.Compare(y, x) })
-		h.gpu.memory.Listed(h.gpu.listed(h.pid), slices.Compact(ids)...)
+	for h, seats := range had {
+		slices.SortFunc(seats, func(x, y *seat) int { return cmp.Compare(y.s.id, x.s.id) })
+		bytes, at := h.gpu.listed(h.pid)
+		beside, ids := uint64(0), []uint64(nil)
+		for _, t := range seats {
+			if t.s.left.IsZero() || at.After(t.s.left) { // else it was asked before
+				beside, ids = max(beside, t.beside), append(ids, t.s.id)
+			}
+		}
+		h.gpu.memory.Listed(bytes-min(bytes, beside), ids...)
+	}
+	for _, s := range gone {
+		if !slices.ContainsFunc(s.seats, func(t *seat) bool { return t != nil && t.gpu.memory.Session(s.id) > 0 }) {
+			b.release(s, 0)
+		}
 	}
 }

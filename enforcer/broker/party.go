@@ -46,6 +46,8 @@ type seat struct {
 	mute  atomic.Bool // the schedule wants to know when the process says something
 	asked atomic.Bool // wants is true for sure, or will be: asking again says nothing
 	said  [3]uint64   // passed, errors and uncounted, as the process said them last
+
+	beside uint64 // bytes that the driver lists for the process and the books do not have; guarded by the broker's mutex
 }
 
 // A longest is the longest launch of the last minute or two.

@@ -119,8 +119,8 @@ func (p *process) kill() {
 func TestKill(t *testing.T) {
 	var listed atomic.Bool
 	listed.Store(true)
-	b := start(t, Options{Holds: func(uuid string, pid int) (uint64, bool, bool) {
-		return 0, false, listed.Load() && strings.HasSuffix(uuid, "01") && pid > 1
+	b := start(t, Options{Holds: func(uuid string, pid int) (uint64, time.Time, bool) {
+		return 0, time.Time{}, listed.Load() && strings.HasSuffix(uuid, "01") && pid > 1
 	}}, func(b *Broker) { b.timing.poll = 5 * time.Millisecond })
 	p := run(t, b, "a", 1, 70, "GS_CHILD=5")
 	d := dial(t, b, "b", 1)
@@ -144,7 +144,7 @@ func TestKill(t *testing.T) {
 // TestReleaseDeadline returns a dead process's memory though NVML lists it for
 // ever.
 func TestReleaseDeadline(t *testing.T) {
-	b := start(t, Options{Holds: func(string, int) (uint64, bool, bool) { return 0, false, true }}, func(b *Broker) { b.timing.release = 300 * time.Millisecond })
+	b := start(t, Options{Holds: func(string, int) (uint64, time.Time, bool) { return 0, time.Time{}, true }}, func(b *Broker) { b.timing.release = 300 * time.Millisecond })
 	run(t, b, "a", 1, 70).kill()
 	took := eventually(t, "its memory is free", func() bool { return b.tenant("a").MemoryUsed == 0 })
 	if took < 100*time.Millisecond || took > 2*time.Second {
@@ -237,13 +237,56 @@ func TestRestart(t *testing.T) {
 	liar.sync()
 }
 
+// TestHangUpOfALivingProcess has a process hang up that holds memory: what the
+// driver lists for it after that decides how much.
+func TestHangUpOfALivingProcess(t *testing.T) {
+	const own = 20 // that the driver needs itself
+	var listed, asked atomic.Int64
+	listed.Store(70 + own)
+	asked.Store(time.Now().UnixNano())
+	b := start(t, Options{Policy: everybody(Quota{Memory: 100}), Holds: func(string, int) (uint64, time.Time, bool) {
+		return uint64(listed.Load()), time.Unix(0, asked.Load()), listed.Load() > 0
+	}}, nil)
+	c := dial(t, b, "a", 1)
+	c.take(70)
+	c.close()
+	eventually(t, "the session is closing", func() bool { return b.Stats().Sessions["closing"] == 1 })
+	d := dial(t, b, "a", 1)
+	for _, step := range []struct {
+		what   string
+		after  time.Duration
+		listed int64
+		want   uint64
+	}{
+		{"asked before it hung up", -time.Hour, 0, 70},
+		{"it has all still", time.Hour, 70 + own, 70},
+		{"it gave some back", time.Hour, 40 + own, 40},
+		{"another session's", time.Hour, 90 + own, 40},
+		{"nothing is left but what the driver needs", time.Hour, own, 0},
+	} {
+		asked.Store(time.Now().Add(step.after).UnixNano())
+		listed.Store(step.listed)
+		b.Refresh()
+		if got := b.tenant("a").MemoryUsed; got != step.want {
+			t.Errorf("%s: %d bytes, want %d", step.what, got, step.want)
+		}
+	}
+	if n := b.Stats().Sessions["closing"]; n != 0 {
+		t.Errorf("%d sessions are closing", n)
+	}
+	d.take(100)
+}
+
 // TestResumeIsHeldAgainstTheDriver resumes with more than the driver lists for
 // the process, which it does from the first and each second anew.
 func TestResumeIsHeldAgainstTheDriver(t *testing.T) {
 	var listed atomic.Uint64
 	listed.Store(70)
-	b := start(t, Options{Policy: everybody(Quota{Memory: 60}), Holds: func(uuid string, pid int) (uint64, bool, bool) {
-		return listed.Load(), pid == os.Getpid(), true
+	b := start(t, Options{Policy: everybody(Quota{Memory: 60}), Holds: func(uuid string, pid int) (bytes uint64, at time.Time, there bool) {
+		if pid == os.Getpid() {
+			at = time.Now()
+		}
+		return listed.Load(), at, true
 	}}, nil)
 	h := hello("a", 1)
 	h.Committed[0] = 1 << 63

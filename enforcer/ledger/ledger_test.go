@@ -656,22 +656,24 @@ func TestWhatIsListedBoundsWhatIsAdopted(t *testing.T) {
 	have("no more than it said", 70, 0, 30, 40)
 	l.End(1)
 	l.Listed(90, 2, 1)
-	have("one has ended", 40, 70, 70, 40)
+	have("one has ended", 40, 50, 50, 40)
 	l.Listed(0, 2, 1)
-	have("the driver lists it no more", 0, 20, 20, 0)
+	have("the driver lists it no more", 0, 0, 0, 0)
+	l.Listed(90, 2, 1)
+	have("it has nothing again", 40, 0, 0, 40)
 	l.Listed(25, 2)
 	if err := l.Free(2, 10); err != nil {
 		t.Error(err)
 	}
-	have("what it gives back was not booked yet", 25, 20, 20, 25)
+	have("what it gives back was not booked yet", 25, 0, 0, 25)
 	if err := l.Free(2, 20); err != nil {
 		t.Error(err)
 	}
-	have("and some was", 10, 20, 20, 10)
+	have("and some was", 10, 0, 0, 10)
 	if err := l.Free(2, 11); !errors.Is(err, ErrBytes) {
 		t.Error(err)
 	}
-	have("it gives back more than it has", 0, 20, 20, 0)
+	have("it gives back more than it has", 0, 0, 0, 0)
 	l.Release(1)
 	have("it is released", 0, 0, 0, 0)
 	l.Listed(5, 1, 2, 3)

@@ -65,8 +65,9 @@ func (l *Ledger) Adopt(name string, id, bytes uint64) error {
 }
 
 // Listed says how many bytes the driver lists for a process. No more of what
-// its sessions were adopted with is booked, all together and those first that
-// come first; that much is, whatever the cap says.
+// its sessions were adopted with, or had when they ended, is booked, all together
+// and those first that come first; that much is, whatever the cap says. What one
+// that ended has becomes less, never more.
 func (l *Ledger) Listed(bytes uint64, ids ...uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,7 +85,9 @@ func (l *Ledger) Listed(bytes uint64, ids ...uint64) {
 		}
 		*in += booked - s.adopted // which may be less than before
 		s.committed += booked - s.adopted
-		s.adopted = booked
+		if s.adopted = booked; s.ended {
+			s.claimed = booked
+		}
 		bytes -= min(bytes, s.committed+s.reserved-s.leased)
 		l.changed(t)
 		if s.adopted < s.claimed {
@@ -132,7 +135,10 @@ func (l *Ledger) End(id uint64) {
 	s.ended = true
 	s.tenant.Committed -= s.committed
 	s.tenant.Reserved -= s.reserved
-	s.tenant.Dead += s.committed + s.reserved
+	s.claimed += s.committed - s.adopted + s.reserved
+	s.committed += s.reserved
+	s.reserved, s.adopted = 0, s.committed
+	s.tenant.Dead += s.committed
 	l.changed(s.tenant)
 }
 

@@ -15,6 +15,8 @@
  * whatever GPU, and one stream.
  * On a real card all are ready before any begins, with a file in /dev/shm. A
  * rank that ends leaves: the others go on without it.
+ * With --then-mib, in the end the process begins the program anew, to take so much
+ * memory and hold it.
  * With --cancel-ms, each so often a thread is cancelled in a launch, and another
  * one takes its place; not with --burst-ms or --ahead.
  * With --resolve=dlmopen it loads the driver in a namespace of its own, where
@@ -42,6 +44,7 @@
 static struct {
 	double kernel_us, graph_us, burst_ms, sleep_ms, seconds, cpu_us, alloc_mib, alloc_step_mib, report_ms, rate, copy_kib, cancel_ms, shed, trickle_ms;
 	long sync_every, steps, streams, threads, gpu, gang, ranks, rank, kernels, ahead;
+	double then_mib;
 	bool graph, copy, meet, memory, wait;
 	const char *resolve, *kind, *way;
 } option = {.kernel_us = 100, .graph_us = 2000, .alloc_step_mib = 20, .report_ms = 100, .sync_every = 0, .streams = 1,
@@ -338,6 +341,16 @@ static void replace(struct worker *w)
 	pthread_create(&w->thread, NULL, work, w);
 }
 
+/* What it holds goes with the program, and the process stays. */
+static void begin_anew(char *self)
+{
+	char most[64], step[64];
+
+	snprintf(most, sizeof most, "--alloc-mib=%g", option.then_mib);
+	snprintf(step, sizeof step, "--alloc-step-mib=%g", option.alloc_step_mib);
+	execl("/proc/self/exe", self, most, step, "--wait-start", "--burst-ms=0.1", "--sleep-ms=600000", (char *)NULL);
+}
+
 static struct worker *prepare(void)
 {
 	struct worker *w = calloc((size_t)option.threads, sizeof *w);
@@ -374,7 +387,7 @@ static bool parse(int argc, char **argv)
 		{"alloc-mib", &option.alloc_mib, 0, 0}, {"alloc-step-mib", &option.alloc_step_mib, 0, 0},
 		{"report-ms", &option.report_ms, 0, 0}, {"rate", &option.rate, 0, 0}, {"copy-kib", &option.copy_kib, 0, 0},
 		{"cancel-ms", &option.cancel_ms, 0, 0}, {"shed", &option.shed, 0, 0},
-		{"trickle-ms", &option.trickle_ms, 0, 0},
+		{"trickle-ms", &option.trickle_ms, 0, 0}, {"then-mib", &option.then_mib, 0, 0},
 		{"sync-every", 0, &option.sync_every, 0}, {"steps", 0, &option.steps, 0},
 		{"streams", 0, &option.streams, 0}, {"threads", 0, &option.threads, 0}, {"gpu", 0, &option.gpu, 0},
 		{"gang", 0, &option.gang, 0}, {"ranks", 0, &option.ranks, 0}, {"rank", 0, &option.rank, 0},
@@ -521,6 +534,8 @@ int main(int argc, char **argv)
 		printf("total %llu %llu %.6f\n", (unsigned long long)now(), (unsigned long long)sum, seconds);
 	}
 	fflush(stdout);
+	if (option.then_mib > 0)
+		begin_anew(argv[0]);
 	pthread_mutex_unlock(&output);
 	if (option.shed > 0)
 		shed(argc, argv);
