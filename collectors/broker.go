@@ -25,6 +25,7 @@ var (
 	BrokerStarved          = HostGauge("gpusteward_broker_starved", "Whether the broker could not serve somebody in the last minute for want of something: descriptors, memory, sessions, time to accept connections.")
 	BrokerSessions         = HostGauge("nvgpu_broker_sessions", "Sessions of hooked processes with the broker, by state.", "state")
 	BrokerHookInfo         = HostGauge("nvgpu_broker_hook_info", "A version of the hook that sessions run, always 1.", "hook_version", "abi")
+	BrokerHookUnknown      = HostGauge("nvgpu_broker_hook_unknown_entries", "Entries of the driver that a program was given by the time its session began, and that its hook does not know, the most of one session: the driver is newer than the hook.", "hook_version")
 	BrokerRequests         = HostCounter("nvgpu_broker_requests_total", "Messages to the broker, by what they ask and what came of it.", "op", "result")
 	BrokerAdmissions       = HostCounter("nvgpu_broker_admissions_total", "Requests for memory that the broker has decided.")
 	BrokerAdmissionSeconds = HostCounter("nvgpu_broker_admission_seconds_total", "Time that the broker took to decide them.")
@@ -72,7 +73,7 @@ var _ = Register(Collector{
 	Name: "broker",
 	Doc:  "Sessions, shares, service and memory of the tenants, as the broker has them, and what the enforcer beside it finds and does, where that is enabled.",
 	Tier: Fast,
-	Metrics: slices.Concat([]*Metric{BrokerUp, BrokerStarved, BrokerSessions, BrokerHookInfo, BrokerRequests, BrokerAdmissions, BrokerAdmissionSeconds, BrokerFaults, BrokerHandover, BrokerTogether, BrokerGangs,
+	Metrics: slices.Concat([]*Metric{BrokerUp, BrokerStarved, BrokerSessions, BrokerHookInfo, BrokerHookUnknown, BrokerRequests, BrokerAdmissions, BrokerAdmissionSeconds, BrokerFaults, BrokerHandover, BrokerTogether, BrokerGangs,
 		QuotaSessions, QuotaLimit, QuotaTarget, QuotaShare, QuotaCompute, QuotaServed, QuotaWanted, QuotaLag, QuotaConvoy, QuotaLongest, QuotaGatePassed, QuotaGateErrors, QuotaTurns, QuotaOverrun, QuotaOverruns, QuotaWait, QuotaThrottled,
 		QuotaMemoryLimit, QuotaMemoryUsed, QuotaMemoryReserved, QuotaMemoryPeak, QuotaMemoryDenied, QuotaUncounted, QuotaCopied, QuotaLaunchWaits, QuotaLateWaits}, quotaMetrics),
 	Kernel: func(host.Kernel) func(out *Readings) {
@@ -107,6 +108,7 @@ func (r *Readings) broker(s wire.Stats) {
 	}
 	for _, h := range s.Hooks {
 		r.Set(BrokerHookInfo, 1, h.Version, h.ABI)
+		r.Set(BrokerHookUnknown, float64(h.Unknown), h.Version)
 	}
 	for _, q := range s.Requests {
 		r.Set(BrokerRequests, float64(q.Count), q.Op, q.Result)

@@ -24,7 +24,7 @@ import (
 // one that the driver does not list.
 var books = wire.Stats{
 	Sessions:  map[string]int{"active": 3, "stale": 1},
-	Hooks:     []wire.HookStats{{Version: "0.1", ABI: "1.0", Sessions: 4}},
+	Hooks:     []wire.HookStats{{Version: "0.1", ABI: "1.0", Sessions: 4, Unknown: 2}},
 	Requests:  []wire.RequestStats{{Op: "reserve", Result: "ok", Count: 7}, {Op: "hello", Result: "tenant", Count: 2}},
 	Admission: wire.Durations{Bounds: []float64{1e-5}, Counts: []uint64{6, 1}, Seconds: 0.5},
 	Faults:    map[string]uint64{"flood": 3},
@@ -155,6 +155,7 @@ func TestBrokersBooksBecomeSeries(t *testing.T) {
 		`nvgpu_broker_sessions{state="active"}`:                                                        3,
 		`nvgpu_broker_sessions{state="stale"}`:                                                         1,
 		`nvgpu_broker_hook_info{abi="1.0",hook_version="0.1"}`:                                         1,
+		`nvgpu_broker_hook_unknown_entries{hook_version="0.1"}`:                                        2,
 		`nvgpu_broker_requests_total{op="reserve",result="ok"}`:                                        7,
 		`nvgpu_broker_requests_total{op="hello",result="tenant"}`:                                      2,
 		"nvgpu_broker_admissions_total{}":                                                              7,

@@ -13,6 +13,7 @@ var unshown = map[string]string{
 	"nvgpu_quota_backend_info":                                "who holds a quota changes only with the configuration",
 	"gpusteward_tenant_files_refused":                         "the log says which and why",
 	"nvgpu_broker_hook_info":                                  "a version, for gpusteward status",
+	"nvgpu_broker_hook_unknown_entries":                       "changes only with the driver and the hook",
 	"nvgpu_compute_mode":                                      "a setting; nvgpu_config_drift says when it differs",
 	"nvgpu_edpp_multiplier_ratio":                             "a setting of a few boards",
 	"nvgpu_power_smoothing_enabled":                           "a setting of a few boards",

@@ -170,7 +170,7 @@ func look(tb testing.TB, b *Broker, tenant string, gpus ...byte) *client {
 }
 
 func hello(tenant string, gpus ...byte) *wire.Hello {
-	h := &wire.Hello{PID: uint32(os.Getpid()), GPUs: uint32(len(gpus)), CUDA: 13000}
+	h := &wire.Hello{PID: uint32(os.Getpid()), GPUs: uint32(len(gpus)), CUDA: 13000, Unknown: 2}
 	copy(h.Hook[:], "0.1")
 	copy(h.Tenant[:], tenant)
 	for i, g := range gpus {

@@ -61,6 +61,7 @@ type session struct {
 	since   time.Time
 	denied  bool // the policy does not let it have what it wished; guarded by the broker's reloads
 	cuda    uint32
+	unknown uint16    // entries of the driver, to its hook
 	exited  bool      // guarded by the broker's mutex
 	gone    bool      // guarded by the broker's mutex
 	resumed bool      // with memory that it says it had; guarded by the broker's mutex

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -91,20 +92,19 @@ func (b *Broker) Stats() wire.Stats {
 	for _, name := range stateNames {
 		all.Sessions[name] = 0
 	}
-	hooks := map[string]int{}
+	hooks := map[string]wire.HookStats{}
 	b.mu.Lock()
 	for _, s := range b.sessions {
 		at := state(s.state.Load())
 		all.Sessions[stateNames[at]]++
 		if at >= authenticated && at < closing {
-			hooks[s.hook]++
+			h := hooks[s.hook]
+			hooks[s.hook] = wire.HookStats{Version: s.hook, ABI: abi, Sessions: h.Sessions + 1, Unknown: max(h.Unknown, uint32(s.unknown))}
 		}
 	}
 	b.mu.Unlock()
 	gpus := b.shared()
-	for version, n := range hooks {
-		all.Hooks = append(all.Hooks, wire.HookStats{Version: version, ABI: abi, Sessions: n})
-	}
+	all.Hooks = slices.AppendSeq(all.Hooks, maps.Values(hooks))
 	slices.SortFunc(all.Hooks, func(x, y wire.HookStats) int { return cmp.Compare(x.Version, y.Version) })
 	slices.SortFunc(gpus, func(x, y *gpu) int { return cmp.Compare(x.uuid, y.uuid) })
 	b.times.do(func() { b.times.host.Look(b.times.now) })

@@ -11,7 +11,8 @@
 
 static int send_hello(void)
 {
-	struct gs_hello hello = {.pid = (uint32_t)getpid(), .gpus = gs_gpus.count, .leases = 1, .hook = GS_VERSION,
+	uint32_t unknown = gs_entries_unknown();
+	struct gs_hello hello = {.pid = (uint32_t)getpid(), .gpus = gs_gpus.count, .leases = 1, .unknown = unknown < UINT16_MAX ? (uint16_t)unknown : UINT16_MAX, .hook = GS_VERSION,
 				 .old_session = gs_client.session, .token = gs_client.token};
 	struct gs_header h = {.magic = GS_MAGIC, .major = GS_MAJOR, .minor = GS_MINOR, .type = GS_HELLO,
 			      .length = sizeof(hello), .seq = ++gs_client.seq};

@@ -17,12 +17,19 @@ CUresult cuInit(unsigned flags)
 	return r;
 }
 
+static void give(const char *name, void **address)
+{
+	if (*address && !gs_intercept_off())
+		gs_entry_given(name);
+	*address = gs_substitute(*address);
+}
+
 CUresult cuGetProcAddress(const char *name, void **address, int version, uint64_t flags)
 {
 	GS_NEED(cuGetProcAddress);
 	CUresult r = gs_real.cuGetProcAddress(name, address, version, flags);
 	if (r == CUDA_SUCCESS && address)
-		*address = gs_substitute(*address);
+		give(name, address);
 	return r;
 }
 
@@ -31,6 +38,6 @@ CUresult cuGetProcAddress_v2(const char *name, void **address, int version, uint
 	GS_NEED(cuGetProcAddress_v2);
 	CUresult r = gs_real.cuGetProcAddress_v2(name, address, version, flags, status);
 	if (r == CUDA_SUCCESS && address)
-		*address = gs_substitute(*address);
+		give(name, address);
 	return r;
 }

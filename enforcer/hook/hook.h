@@ -1,7 +1,8 @@
 /* What the parts of libgpusteward.so know of each other.
  *
  *   intercept.c  dlsym, cuGetProcAddress, the exported names: which calls are ours
- *   entries.h    every entry of the driver, and what becomes of it
+ *   entries.h    every entry of the driver, and what becomes of it; entries.c those
+ *                that are missing there
  *   cuda.h       our own few types of the driver's interface (no CUDA headers)
  *   client.c     the broker: connect, HELLO, RESUME, requests, the failure policy;
  *                its own parts are in client.h
@@ -269,6 +270,11 @@ void gs_turns_start(void);
 void gs_memory_settle(void); /* frees in the books by what pools shrank; for the helper, each second */
 uint64_t gs_memory_uncounted(void); /* allocations that could not be booked, since the start */
 void gs_memory_forked(void); /* in a child: what is held is the parent's */
+
+/* ---- entries.c ---- */
+bool gs_entry_known(const char *name);  /* whether entries.h has it, whatever its version */
+void gs_entry_given(const char *name);  /* to the program, as the driver's own */
+uint32_t gs_entries_unknown(void);      /* how many of them entries.h does not have */
 
 /* ---- intercept.c ---- */
 extern struct gs_real { /* the driver's own functions, by name, NULL where it has none */

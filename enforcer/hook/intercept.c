@@ -4,7 +4,8 @@
  * The driver is asked first and its answer is looked at, so that its own rules
  * of versions and variants hold: an address that is the driver's entry of a
  * call in calls.h becomes the address of our wrapper of it, and no other
- * address and no other name is touched. There is no constructor: in a program
+ * address and no other name is touched; those that entries.h does not have are
+ * counted. There is no constructor: in a program
  * that never speaks of CUDA nothing of this runs but a comparison of names. */
 #define _GNU_SOURCE
 #include "intercept.h"
@@ -234,12 +235,18 @@ void *gs_resolve(void *handle, const char *name, void *caller)
 	if (!name || name[0] != 'c' || name[1] != 'u' || name[2] < 'A' || name[2] > 'Z')
 		return PASS;
 	const struct call *c = wrapped(name);
-	if (!c || off)
+	if (off || (!c && gs_entry_known(name)))
 		return PASS;
 	void *base = __atomic_load_n(&driver_base, __ATOMIC_ACQUIRE);
 	if (base && dladdr(caller, &at) && at.dli_fbase == base)
 		return PASS;
 	bool loaded = load(false);
+	if (!c) {
+		void *given = loaded ? gs_real_dlsym(handle, name) : NULL;
+		if (given && given == gs_real_dlsym(driver, name))
+			gs_entry_given(name);
+		return PASS;
+	}
 	/* The last thing is libc's dlsym, for dlerror tells of that. Where the
 	 * search began with us, it goes on behind us: a program that only asks
 	 * whether there is a driver must not take us for one. */

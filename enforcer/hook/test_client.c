@@ -45,11 +45,13 @@ static void hello(void)
 
 	broker_listen();
 	setenv("GPUSTEWARD_TENANT", "blue", 1);
+	gs_entry_given("cuMemAlloc_v2");
+	gs_entry_given("cuUnheardOf");
 	CHECK(pthread_create(&t, NULL, run_start, NULL) == 0);
 	struct peer p = peer_welcomed(&r, GS_HELLO);
 	CHECK(pthread_join(t, NULL) == 0);
 	CHECK(r.header.session == 0 && r.header.length == sizeof(r.hello) && r.header.flags == 0);
-	CHECK(r.hello.pid == (uint32_t)getpid() && r.hello.gpus == 2 && r.hello.cuda == 13000);
+	CHECK(r.hello.pid == (uint32_t)getpid() && r.hello.gpus == 2 && r.hello.cuda == 13000 && r.hello.unknown == 1);
 	CHECK(strcmp(r.hello.tenant, "blue") == 0 && strcmp(r.hello.hook, GS_VERSION) == 0);
 	CHECK(r.hello.uuid[0][0] == 'a' && r.hello.uuid[1][15] == 'b' && r.hello.uuid[2][0] == 0);
 	CHECK(r.hello.old_session == 0 && r.hello.token == 0 && r.hello.committed[0] == 0);

@@ -166,6 +166,27 @@ static void turned_off(void)
 	CHECK(driver && drivers(dlsym(driver, "cuMemAlloc_v2")) && drivers(ask("cuLaunchKernel", 12000, 1)));
 }
 
+/* What the driver has and the table has not is counted once, by whichever way
+ * and in whatever version the program was given it. */
+static void unheard_of(void)
+{
+#ifndef PRELOADED
+	static const char *const known[] = {"cuMemAlloc_v2", "cuMemAlloc", "cuStreamQuery_ptsz", "cuMemcpyHtoD_v2_ptds", "cuDeviceGetUuid_v2",
+					    "cuStreamWaitValue32_v2_ptsz", "cuArray3DCreate_v2", "cuZ", "cuda"};
+
+	driver = dlopen("libcuda.so.1", RTLD_NOW);
+	for (size_t i = 0; i < COUNT(known); i++)
+		CHECK(gs_entry_known(known[i]) == (i < COUNT(known) - 2));
+	by_name();
+	by_address();
+	CHECK(!dlsym(driver, "cuUnheardOf") && dlerror() && !dlsym(RTLD_DEFAULT, "cuUnheardOf_v2") && dlerror());
+	CHECK(gs_entries_unknown() == 0);
+	void *p = dlsym(driver, "cuUnheardOf_v2");
+	CHECK(drivers(p) && ask("cuUnheardOf", 12000, 1) == p && dlsym(driver, "cuUnheardOf_v2") == p);
+	CHECK(gs_entries_unknown() == 1);
+#endif
+}
+
 /* A program that is linked with the driver's names calls no dlsym at all. */
 static void linked(void)
 {
@@ -188,7 +209,7 @@ static void all(void)
 
 int main(void)
 {
-	static void (*const tests[])(void) = {all, at_once, turned_off, linked};
+	static void (*const tests[])(void) = {all, at_once, turned_off, linked, unheard_of};
 	char file[64];
 
 	snprintf(file, sizeof file, "/dev/shm/gpusteward-intercept-%d", (int)getpid());

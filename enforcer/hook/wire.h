@@ -49,7 +49,8 @@ struct gs_hello {
 	uint32_t pid; /* as the process sees itself: a hint for logs */
 	uint32_t gpus;
 	uint32_t cuda; /* cuDriverGetVersion */
-	uint32_t leases; /* since 3.1: 1: it knows leases */
+	uint16_t leases; /* since 3.1: 1: it knows leases */
+	uint16_t unknown; /* entries of the driver that the program was given so far and the hook does not know */
 	char hook[16];                /* version, NUL-padded */
 	char tenant[64];              /* wished for, NUL-padded; empty: whatever the policy says */
 	uint8_t uuid[GS_GPUS][16];    /* cuDeviceGetUuid; the index is the session's GPU number */

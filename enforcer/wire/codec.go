@@ -6,7 +6,9 @@ package wire
 
 // Append appends m.
 func (m *Hello) Append(b []byte) []byte {
-	b = append32(b, m.PID, m.GPUs, m.CUDA, m.Leases)
+	b = append32(b, m.PID, m.GPUs, m.CUDA)
+	b = le.AppendUint16(b, m.Leases)
+	b = le.AppendUint16(b, m.Unknown)
 	b = append(b, m.Hook[:]...)
 	b = append(b, m.Tenant[:]...)
 	for i := range m.UUID {
@@ -20,7 +22,8 @@ func (m *Hello) Append(b []byte) []byte {
 // Decode reads m from p.
 func (m *Hello) Decode(p []byte) {
 	_ = p[HelloSize-1]
-	m.PID, m.GPUs, m.CUDA, m.Leases = le.Uint32(p), le.Uint32(p[4:]), le.Uint32(p[8:]), le.Uint32(p[12:])
+	m.PID, m.GPUs, m.CUDA = le.Uint32(p), le.Uint32(p[4:]), le.Uint32(p[8:])
+	m.Leases, m.Unknown = le.Uint16(p[12:]), le.Uint16(p[14:])
 	copy(m.Hook[:], p[16:])
 	copy(m.Tenant[:], p[32:])
 	for i := range m.UUID {

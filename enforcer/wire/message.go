@@ -19,7 +19,8 @@ type Hello struct {
 	PID       uint32         // as the process sees itself: a hint for logs
 	GPUs      uint32         // how many of UUID are meant
 	CUDA      uint32         // cuDriverGetVersion
-	Leases    uint32         // since 3.1: 1: it knows leases
+	Leases    uint16         // since 3.1: 1: it knows leases
+	Unknown   uint16         // entries of the driver that the program was given so far and the hook does not know
 	Hook      [16]byte       // version, NUL-padded
 	Tenant    [64]byte       // wished for, NUL-padded; empty: whatever the policy says
 	UUID      [GPUs][16]byte // the index is the session's number of the GPU

@@ -117,6 +117,7 @@ type HookStats struct {
 	Version  string `json:"version"` // as HELLO says it, printable
 	ABI      string `json:"abi"`     // of the protocol: "1.0"
 	Sessions int    `json:"sessions"`
+	Unknown  uint32 `json:"unknown"` // entries of the driver that it does not know and that a session was given, most
 }
 
 // RequestStats counts the requests with one operation and result.

@@ -7,6 +7,7 @@
 	X(cuDriverGetVersion, 2020, cuDriverGetVersion, cuDriverGetVersion) \
 	X(cuGetProcAddress, 11030, cuGetProcAddress, cuGetProcAddress) \
 	X(cuGetProcAddress, 12000, cuGetProcAddress_v2, cuGetProcAddress_v2) \
+	X(cuUnheardOf, 12000, cuUnheardOf_v2, cuUnheardOf_v2_ptsz) \
 	X(cuGetErrorString, 6000, cuGetErrorString, cuGetErrorString) \
 	X(cuGetErrorName, 6000, cuGetErrorName, cuGetErrorName) \
 	X(cuDeviceGet, 2000, cuDeviceGet, cuDeviceGet) \
