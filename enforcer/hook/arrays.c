@@ -10,7 +10,7 @@ static uint64_t up(uint64_t n, uint64_t unit)
 
 /* Bytes of one texel, after CUarray_format. Whatever is not known counts 4
  * bytes a channel, and so does what is compressed, which takes less. */
-static uint64_t texel(int format, unsigned channels)
+uint64_t gs_texel(int format, unsigned channels)
 {
 	switch (format) {
 	case 0x01: case 0x08: case 0xb0: /* 8-bit integers, NV12 */
@@ -27,7 +27,7 @@ static uint64_t estimate(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels)
 {
 	const uint64_t most = gs_product(UINT64_MAX, 1);
 	uint64_t sum = 0, w = d->Width, h = d->Height, n = d->Depth ? d->Depth : 1;
-	uint64_t unit = texel(d->Format, d->NumChannels);
+	uint64_t unit = gs_texel(d->Format, d->NumChannels);
 
 	if (d->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
 		return 0; /* memory is mapped to it later, see mappings.c */

@@ -42,6 +42,7 @@ void gs_hold(const struct gs_claim *c, uint64_t key, uint64_t bytes);
 void gs_let_go(const struct gs_entry *e, CUresult r);
 void gs_context_gone(CUcontext c); /* all that it held is free */
 
+uint64_t gs_texel(int format, unsigned channels); /* bytes of an element of an array */
 uint64_t gs_product(uint64_t a, uint64_t b); /* no more than 2^62 */
 
 #endif

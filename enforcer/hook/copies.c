@@ -69,6 +69,38 @@ static uint64_t bytes_of_batch(const CUdeviceptr *to, const CUdeviceptr *from, c
 	return n;
 }
 
+/* The bytes that one of the extent of a copy stands for. */
+static uint64_t unit(const CUDA_MEMCPY3D_BATCH_OP *p)
+{
+	const CUmemcpy3DOperand *side = p->src.type == CU_MEMCPY_OPERAND_TYPE_ARRAY ? &p->src : &p->dst;
+	CUDA_ARRAY3D_DESCRIPTOR d;
+
+	if (side->type != CU_MEMCPY_OPERAND_TYPE_ARRAY || !gs_real.cuArray3DGetDescriptor_v2 ||
+	    gs_real.cuArray3DGetDescriptor_v2(&d, side->op.array.array))
+		return 1;
+	return gs_texel(d.Format, d.NumChannels);
+}
+
+static uint64_t bytes_of_boxes(const CUDA_MEMCPY3D_BATCH_OP *p, size_t count)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; p && i < count; i++)
+		n = gs_product(n + gs_product(gs_product(gs_product(p[i].width, p[i].height), p[i].depth), unit(&p[i])), 1);
+	return n;
+}
+
+static uint64_t bytes_of_ranges(const CUdeviceptr *at, const size_t *sizes, size_t count) { return bytes_of_batch(at, at, sizes, count); }
+
+static uint64_t bytes_decompressed(const CUmemDecompressParams *p, size_t count)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; p && i < count; i++)
+		n = gs_product(n + gs_product(p[i].dstNumBytes, 1), 1);
+	return n;
+}
+
 /* The device whose memory lies there, -1 the host's. */
 static int device_of(CUdeviceptr p)
 {
@@ -108,6 +140,13 @@ static enum gs_way way_3d(const CUDA_MEMCPY3D *p) { return way(SIDES(p)); }
 static enum gs_way way_peer(CUcontext to, CUcontext from) { return to == from ? GS_WITHIN : GS_LINK; }
 static enum gs_way way_3d_peer(const CUDA_MEMCPY3D *p) { return way_peer(p->dstContext, p->srcContext) == GS_LINK ? GS_LINK : way_3d(p); }
 
+static int operand_type(const CUmemcpy3DOperand *o) { return o->type == CU_MEMCPY_OPERAND_TYPE_ARRAY ? CU_MEMORYTYPE_ARRAY : CU_MEMORYTYPE_UNIFIED; }
+
+static enum gs_way way_boxes(const CUDA_MEMCPY3D_BATCH_OP *p, size_t count)
+{
+	return p && count ? way(operand_type(&p->dst), p->dst.op.ptr.ptr, operand_type(&p->src), p->src.op.ptr.ptr) : GS_LINK;
+}
+
 /* ---- the wrappers ---- */
 
 BOTH(cuMemcpy, cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t n), (to, from, n), n, between(to, from))
@@ -135,6 +174,22 @@ BOTH(cuMemcpy3DPeer, cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D *p), (p), bytes_3
 ASYNC(cuMemcpyBatchAsync, (BATCH, size_t *failed), (BATCHED, failed),
       bytes_of_batch(to, from, sizes, count), between(to[0], from[0]))
 ASYNC(cuMemcpyBatchAsync_v2, (BATCH), (BATCHED), bytes_of_batch(to, from, sizes, count), between(to[0], from[0]))
+
+ASYNC(cuMemcpy3DBatchAsync, (size_t count, CUDA_MEMCPY3D_BATCH_OP *ops, size_t *failed, unsigned long long flags), (count, ops, failed, flags),
+      bytes_of_boxes(ops, count), way_boxes(ops, count))
+ASYNC(cuMemcpy3DBatchAsync_v2, (size_t count, CUDA_MEMCPY3D_BATCH_OP *ops, unsigned long long flags), (count, ops, flags),
+      bytes_of_boxes(ops, count), way_boxes(ops, count))
+
+/* Pages that move to where they are asked for. Those that are there already
+ * count too: nobody tells which. */
+ASYNC(cuMemPrefetchAsync, (CUdeviceptr at, size_t n, CUdevice to), (at, n, to), n, GS_LINK)
+ASYNC(cuMemPrefetchAsync_v2, (CUdeviceptr at, size_t n, CUmemLocation to, unsigned flags), (at, n, to, flags), n, GS_LINK)
+ASYNC(cuMemPrefetchBatchAsync,
+      (CUdeviceptr *at, size_t *sizes, size_t count, CUmemLocation *to, size_t *begin, size_t places, unsigned long long flags),
+      (at, sizes, count, to, begin, places, flags), bytes_of_ranges(at, sizes, count), GS_LINK)
+
+ASYNC(cuMemBatchDecompressAsync, (CUmemDecompressParams *p, size_t count, unsigned flags, size_t *failed), (p, count, flags, failed),
+      bytes_decompressed(p, count), GS_WITHIN)
 
 /* Fills: a number of elements, or rows of them. */
 BOTH(cuMemsetD8_v2, cuMemsetD8Async, (CUdeviceptr to, unsigned char value, size_t n), (to, value, n), n, GS_WITHIN)

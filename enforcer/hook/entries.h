@@ -7,7 +7,8 @@
  *   admitted  what it takes or gives back of the GPU's memory is booked
  *   followed  it keeps what the hook knows true: contexts, captures, graphs
  *   harmless  takes none of the GPU's time or memory that another entry, or the
- *             next launch, does not account for; is not wrapped
+ *             next launch, does not account for; is not wrapped. (What
+ *             discards pages moves none of their bytes.)
  *   audit     could, and is not wrapped: what the driver's own counters show
  *             against the books governs it. The reason says what goes unseen.
  *
@@ -316,9 +317,9 @@ GS_ENTRY(cuMemAllocFromPoolAsync, admitted)
 GS_ENTRY(cuMemAllocHost, harmless)
 GS_ENTRY(cuMemAllocManaged, admitted)
 GS_ENTRY(cuMemAllocPitch, admitted)
-GS_ENTRY(cuMemBatchDecompressAsync, audit, "its bytes go unseen")
+GS_ENTRY(cuMemBatchDecompressAsync, copied)
 GS_ENTRY(cuMemCreate, admitted)
-GS_ENTRY(cuMemDiscardAndPrefetchBatchAsync, audit, "a page that is moved to the GPU takes the link, unseen")
+GS_ENTRY(cuMemDiscardAndPrefetchBatchAsync, harmless)
 GS_ENTRY(cuMemDiscardBatchAsync, harmless)
 GS_ENTRY(cuMemExportToShareableHandle, harmless)
 GS_ENTRY(cuMemFree, admitted)
@@ -351,8 +352,8 @@ GS_ENTRY(cuMemPoolImportPointer, audit, "memory of a process that ended is in no
 GS_ENTRY(cuMemPoolSetAccess, harmless)
 GS_ENTRY(cuMemPoolSetAttribute, admitted)
 GS_ENTRY(cuMemPoolTrimTo, admitted)
-GS_ENTRY(cuMemPrefetchAsync, audit, "a page that is moved to the GPU takes the link, unseen")
-GS_ENTRY(cuMemPrefetchBatchAsync, audit, "a page that is moved to the GPU takes the link, unseen")
+GS_ENTRY(cuMemPrefetchAsync, copied)
+GS_ENTRY(cuMemPrefetchBatchAsync, copied)
 GS_ENTRY(cuMemRangeGetAttribute, harmless)
 GS_ENTRY(cuMemRangeGetAttributes, harmless)
 GS_ENTRY(cuMemRelease, admitted)
@@ -366,7 +367,7 @@ GS_ENTRY(cuMemcpy2DAsync, copied)
 GS_ENTRY(cuMemcpy2DUnaligned, copied)
 GS_ENTRY(cuMemcpy3D, copied)
 GS_ENTRY(cuMemcpy3DAsync, copied)
-GS_ENTRY(cuMemcpy3DBatchAsync, audit, "its bytes go unseen")
+GS_ENTRY(cuMemcpy3DBatchAsync, copied)
 GS_ENTRY(cuMemcpy3DPeer, copied)
 GS_ENTRY(cuMemcpy3DPeerAsync, copied)
 GS_ENTRY(cuMemcpy3DWithAttributesAsync, audit, "newer than what is wrapped: its bytes go unseen")

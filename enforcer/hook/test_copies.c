@@ -120,6 +120,40 @@ static void boxes(void)
 	BOTH(cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz, (&peer, S), 1200, GS_LINK);
 }
 
+static CUresult descriptor(CUDA_ARRAY3D_DESCRIPTOR *d, CUarray array)
+{
+	(void)array;
+	*d = (CUDA_ARRAY3D_DESCRIPTOR){.Format = 0x20, .NumChannels = 4}; /* floats */
+	return CUDA_SUCCESS;
+}
+
+static void batches_and_pages(void)
+{
+	char h[1] = {0};
+	CUDA_MEMCPY3D_BATCH_OP in[2] = {
+		{.src = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr.ptr = b}, .dst = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr.ptr = a},
+		 .width = 10, .height = 2, .depth = 3}};
+	CUDA_MEMCPY3D_BATCH_OP up = in[0], texels = in[0];
+	CUmemLocation to = {.type = CU_MEM_LOCATION_TYPE_DEVICE};
+	CUmemDecompressParams packed[2] = {{.srcNumBytes = 1, .dstNumBytes = 60}, {.srcNumBytes = 1, .dstNumBytes = 40}};
+
+	in[1] = in[0];
+	up.src.op.ptr.ptr = (uintptr_t)h;
+	texels.dst = (CUmemcpy3DOperand){.type = CU_MEMCPY_OPERAND_TYPE_ARRAY};
+	gs_real.cuArray3DGetDescriptor_v2 = descriptor;
+	BOTH(cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync_ptsz, (2, in, NULL, 0, S), 120, GS_WITHIN);
+	BOTH(cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync_v2_ptsz, (1, &up, 0, S), 60, GS_LINK);
+	BOTH(cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync_v2_ptsz, (1, &texels, 0, S), 960, GS_WITHIN);
+	BOTH(cuMemPrefetchAsync, cuMemPrefetchAsync_ptsz, (a, 100, 0, S), 100, GS_LINK);
+	BOTH(cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz, (a, 100, to, 0, S), 100, GS_LINK);
+	BOTH(cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync_ptsz, ((CUdeviceptr[]){a, b}, (size_t[]){60, 40}, 2, &to, (size_t[]){0}, 1, 0, S),
+	     100, GS_LINK);
+	BOTH(cuMemBatchDecompressAsync, cuMemBatchDecompressAsync_ptsz, (packed, 2, 0, NULL, S), 100, GS_WITHIN);
+	CHECK(cuMemcpy3DBatchAsync_v2(1, NULL, 0, NULL) == CUDA_ERROR_INVALID_VALUE);
+	CHECK(cuMemPrefetchBatchAsync(NULL, NULL, 1, NULL, NULL, 0, 0, NULL) == CUDA_ERROR_INVALID_VALUE);
+	CHECK(cuMemBatchDecompressAsync(NULL, 1, 0, NULL, NULL) == CUDA_ERROR_INVALID_VALUE);
+}
+
 static void fills(void)
 {
 	BOTH(cuMemsetD8_v2, cuMemsetD8_v2_ptds, (a, 0, 100), 100, GS_WITHIN);
@@ -144,6 +178,7 @@ static void every_call_is_counted_its_way(void)
 	arrays();
 	boxes();
 	fills();
+	batches_and_pages();
 }
 
 /* What the driver refuses it refuses under the hook too, with its own error,

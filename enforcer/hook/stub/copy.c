@@ -100,6 +100,35 @@ BOTH(cuMemcpy3DPeer, cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER *p),
 ASYNC(cuMemcpyBatchAsync, (BATCH, UNUSED size_t *failed), to && from ? between(to[0], from[0]) : 0, to && from && sizes && count, sum(sizes, count))
 ASYNC(cuMemcpyBatchAsync_v2, (BATCH), to && from ? between(to[0], from[0]) : 0, to && from && sizes && count, sum(sizes, count))
 
+static uint64_t boxes(const CUDA_MEMCPY3D_BATCH_OP *p, size_t count)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < count; i++)
+		n += p[i].width * p[i].height * p[i].depth;
+	return n;
+}
+
+static uint64_t unpacked(const CUmemDecompressParams *p, size_t count)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < count; i++)
+		n += p[i].dstNumBytes;
+	return n;
+}
+
+ASYNC(cuMemcpy3DBatchAsync, (size_t count, CUDA_MEMCPY3D_BATCH_OP *p, UNUSED size_t *failed, UNUSED unsigned long long flags),
+	GS_ENGINE_LINK, p && count, boxes(p, count))
+ASYNC(cuMemcpy3DBatchAsync_v2, (size_t count, CUDA_MEMCPY3D_BATCH_OP *p, UNUSED unsigned long long flags),
+	GS_ENGINE_LINK, p && count, boxes(p, count))
+ASYNC(cuMemPrefetchAsync, (CUdeviceptr at, size_t n, UNUSED CUdevice to), GS_ENGINE_LINK, at, n)
+ASYNC(cuMemPrefetchAsync_v2, (CUdeviceptr at, size_t n, UNUSED CUmemLocation to, UNUSED unsigned flags), GS_ENGINE_LINK, at, n)
+ASYNC(cuMemPrefetchBatchAsync, (CUdeviceptr *at, size_t *sizes, size_t count, CUmemLocation *to, UNUSED size_t *begin,
+	UNUSED size_t places, UNUSED unsigned long long flags), GS_ENGINE_LINK, at && sizes && count && to, sum(sizes, count))
+ASYNC(cuMemBatchDecompressAsync, (CUmemDecompressParams *p, size_t count, UNUSED unsigned flags, UNUSED size_t *failed),
+	GS_ENGINE_MEMORY, p && count, unpacked(p, count))
+
 #define FILLS(bits, type) \
 	BOTH(cuMemsetD##bits##_v2, cuMemsetD##bits##Async, (CUdeviceptr to, UNUSED type value, size_t n), \
 		GS_ENGINE_MEMORY, to, n * bits / 8) \

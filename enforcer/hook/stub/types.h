@@ -215,6 +215,27 @@ typedef struct {
 	size_t dstPitch, dstHeight, WidthInBytes, Height, Depth;
 } CUDA_MEMCPY3D_PEER;
 typedef CUDA_MEMCPY3D_PEER CUDA_MEMCPY3D; /* with reserved members in place of the contexts */
+typedef struct {
+	int type; /* 1 pointer, 2 array */
+	union {
+		struct { CUdeviceptr ptr; size_t rowLength, layerHeight; CUmemLocation locHint; } ptr;
+		struct { CUarray array; size_t x, y, z; } array;
+	} op;
+} CUmemcpy3DOperand;
+typedef struct {
+	CUmemcpy3DOperand src, dst;
+	size_t width, height, depth;
+	int srcAccessOrder;
+	unsigned flags;
+} CUDA_MEMCPY3D_BATCH_OP;
+typedef struct {
+	size_t srcNumBytes, dstNumBytes;
+	unsigned *dstActBytes;
+	const void *src;
+	void *dst;
+	int algo;
+	unsigned char padding[20];
+} CUmemDecompressParams;
 typedef struct { size_t Width, Height; CUarray_format Format; unsigned NumChannels; } CUDA_ARRAY_DESCRIPTOR;
 typedef struct { size_t Width, Height, Depth; CUarray_format Format; unsigned NumChannels, Flags; } CUDA_ARRAY3D_DESCRIPTOR;
 typedef struct { size_t size, alignment; unsigned reserved[4]; } CUDA_ARRAY_MEMORY_REQUIREMENTS;
