@@ -186,6 +186,23 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdate
 	return gs_real.cuGraphExecUpdate_v2(exec, graph, result);
 }
 
+/* And so may a node of it that is changed. What a graph costs is learnt anew. */
+#define ALTER(name, parameters, arguments)       \
+	CUresult name parameters                 \
+	{                                        \
+		GS_WHOLE(name);                  \
+		gs_gate_graph_forget(exec);      \
+		return gs_real.name arguments;   \
+	}
+
+ALTER(cuGraphExecNodeSetParams, (CUgraphExec exec, CUgraphNode node, void *p), (exec, node, p))
+ALTER(cuGraphExecKernelNodeSetParams, (CUgraphExec exec, CUgraphNode node, const void *p), (exec, node, p))
+ALTER(cuGraphExecKernelNodeSetParams_v2, (CUgraphExec exec, CUgraphNode node, const void *p), (exec, node, p))
+ALTER(cuGraphExecMemcpyNodeSetParams, (CUgraphExec exec, CUgraphNode node, const void *p, CUcontext c), (exec, node, p, c))
+ALTER(cuGraphExecMemsetNodeSetParams, (CUgraphExec exec, CUgraphNode node, const void *p, CUcontext c), (exec, node, p, c))
+ALTER(cuGraphExecChildGraphNodeSetParams, (CUgraphExec exec, CUgraphNode node, CUgraph child), (exec, node, child))
+ALTER(cuGraphNodeSetEnabled, (CUgraphExec exec, CUgraphNode node, unsigned enabled), (exec, node, enabled))
+
 static CUresult upload(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream)
 {
 	struct gs_graph_memory m;

@@ -18,6 +18,7 @@
 
 #ifndef PRELOADED
 #include "intercept.h"
+#include "streams.h"
 #endif
 
 static const char *const wrapped[] = {
@@ -166,6 +167,37 @@ static void turned_off(void)
 	CHECK(driver && drivers(dlsym(driver, "cuMemAlloc_v2")) && drivers(ask("cuLaunchKernel", 12000, 1)));
 }
 
+#ifndef PRELOADED
+static CUresult node_set(CUgraphExec x, CUgraphNode n, const void *p) { return !x || n || p; }
+static CUresult node_set_any(CUgraphExec x, CUgraphNode n, void *p) { return !x || n || p; }
+static CUresult node_set_in(CUgraphExec x, CUgraphNode n, const void *p, CUcontext c) { return !x || n || p || c; }
+static CUresult node_set_child(CUgraphExec x, CUgraphNode n, CUgraph g) { return !x || n || g; }
+static CUresult node_enable(CUgraphExec x, CUgraphNode n, unsigned on) { return !x || n || on; }
+
+/* What a graph was seen to take does not hold for what it becomes. */
+#define FORGETS(name, by, ...) do { \
+	struct gs_graph *graph = &gs_gates[0].graphs[(0x1000 >> 4) % GS_GRAPHS]; \
+	*graph = (struct gs_graph){.exec = exec, .cost = 1000, .seen = 10}; \
+	gs_real.name = by; \
+	CHECK(!name(exec, NULL, __VA_ARGS__) && !graph->exec && !graph->cost && !graph->seen); \
+} while (0)
+#endif
+
+static void altered_graphs(void)
+{
+#ifndef PRELOADED
+	CUgraphExec exec = (CUgraphExec)0x1000;
+
+	FORGETS(cuGraphExecNodeSetParams, node_set_any, NULL);
+	FORGETS(cuGraphExecKernelNodeSetParams, node_set, NULL);
+	FORGETS(cuGraphExecKernelNodeSetParams_v2, node_set, NULL);
+	FORGETS(cuGraphExecMemcpyNodeSetParams, node_set_in, NULL, NULL);
+	FORGETS(cuGraphExecMemsetNodeSetParams, node_set_in, NULL, NULL);
+	FORGETS(cuGraphExecChildGraphNodeSetParams, node_set_child, NULL);
+	FORGETS(cuGraphNodeSetEnabled, node_enable, 0);
+#endif
+}
+
 /* What the driver has and the table has not is counted once, by whichever way
  * and in whatever version the program was given it. */
 static void unheard_of(void)
@@ -209,7 +241,7 @@ static void all(void)
 
 int main(void)
 {
-	static void (*const tests[])(void) = {all, at_once, turned_off, linked, unheard_of};
+	static void (*const tests[])(void) = {all, at_once, turned_off, linked, altered_graphs, unheard_of};
 	char file[64];
 
 	snprintf(file, sizeof file, "/dev/shm/gpusteward-intercept-%d", (int)getpid());
