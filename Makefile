@@ -39,7 +39,7 @@ LONG := ^(TestLargestFleet|TestFleetIsNotDegraded|TestDetection|TestEveryRowIsDe
 
 # Times that are promised: without the race detector, and without other tests
 # beside them.
-TIMED := ^(TestScrapesBesideAHangAreFast|TestScrapesAmongHostileConnections|TestXIDsArriveWithinASecond|TestAttributionIsCheap)$$
+TIMED := ^(TestScrapesBesideAHangAreFast|TestScrapesAmongHostileConnections|TestXIDsArriveWithinASecond|TestAttributionIsCheap|TestAdversary)$$
 
 # Everything that needs no GPU; what needs one is compiled, so that it stays whole.
 test: tools

@@ -19,6 +19,7 @@
  *	loaded             nvmlInit no longer fails with INIT
  *	processes.<i>      lines of: pid bytes [mps|graphics]
  *	utilization.<i>    lines of: pid sm memory encoder decoder (percent)
+ *	memory.<i>         bytes in all and in use: 80000 and 30000 if not given
  *	energy.<i>         millijoules
  *	replays.<i>        PCIe replays
  *
@@ -355,9 +356,14 @@ result nvmlDeviceGetTemperature(device d, int sensor, unsigned *celsius)
 
 result nvmlDeviceGetMemoryInfo(device d, memory *m)
 {
+	char s[64];
 	GPU(d);
 	m->total = 80000;
-	m->used = there("garbage") ? -1ull : 30000;
+	m->used = 30000;
+	if (content(s, sizeof s, "memory.%d", gpu))
+		sscanf(s, "%llu %llu", &m->total, &m->used);
+	if (there("garbage"))
+		m->used = -1ull;
 	m->free = m->total - m->used;
 	return SUCCESS;
 }
