@@ -300,6 +300,38 @@ func TestDocumentsCommands(t *testing.T) {
 	}
 }
 
+// TestDocumentsTests wants each test that a page names to exist.
+func TestDocumentsTests(t *testing.T) {
+	t.Parallel()
+	known := map[string]bool{}
+	for _, pattern := range []string{"*_test.go", "*/*_test.go", "*/*/*_test.go", "*/*/*/*_test.go"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range files {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz)\w+)\(`).FindAllStringSubmatch(string(text), -1) {
+				known[f[1]] = true
+			}
+		}
+	}
+	n := 0
+	for path, text := range documents(t) {
+		for _, name := range regexp.MustCompile(`\b(?:Test|Benchmark|Fuzz)[A-Z]\w+`).FindAllString(text, -1) {
+			if n++; !known[name] {
+				t.Errorf("%s: there is no %s", path, name)
+			}
+		}
+	}
+	if n < 40 {
+		t.Errorf("%d names, want more: are they found?", n)
+	}
+}
+
 // TestTroubleshootingQuotes wants what docs/troubleshooting.md says that the
 // programs say, the quoted lines, to be in their source: of a line each part
 // between dots.
