@@ -96,6 +96,7 @@ func (s *session) sit(hello *wire.Hello, p Policy) (governed uint32) {
 			g.keep(*s.b.policy.Load())
 		})
 		g.cap(s.tenant, p.Quota(s.tenant, g.uuid).Memory)
+		g.memory.Enter(s.tenant)
 		s.seats[i] = &seat{s: s, index: i, gpu: g}
 		governed++
 	}

@@ -93,7 +93,7 @@ func (s *session) showMemory() {
 
 func (t *seat) showMemory(tenant string) {
 	u := t.gpu.memory.Usage(tenant)
-	t.s.page.setMemory(t.index, u.Committed+u.Reserved-u.Leased+u.Dead, u.Cap)
+	t.s.page.setMemory(t.index, u.Committed+u.Reserved-u.Leased+u.Dead, u.Cap, u.Processes)
 }
 
 // listed returns how many bytes the driver lists for a process, and when it was

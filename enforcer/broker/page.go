@@ -122,12 +122,13 @@ func (p *page) set(slot int, t wire.Turn) {
 	}
 }
 
-// setMemory writes what a tenant has of a GPU's memory.
-func (p *page) setMemory(slot int, used, limit uint64) {
+// setMemory writes what a tenant has of a GPU's memory, and how many have it.
+func (p *page) setMemory(slot int, used, limit uint64, processes uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.m != nil {
 		p.m.SetMemory(slot, used, limit)
+		p.m.SetProcesses(slot, processes)
 	}
 }
 

@@ -106,7 +106,12 @@ func (s *session) reconsider(p Policy) {
 	old := s.tenant
 	s.tenant = tenant
 	for _, t := range s.seats {
-		if t != nil && s.memory && old != tenant {
+		if t == nil || s.away || old == tenant {
+			continue
+		}
+		t.gpu.memory.Leave(old)
+		t.gpu.memory.Enter(tenant)
+		if s.memory {
 			if err := t.gpu.memory.Move(tenant, s.id); err != nil {
 				s.b.log.Warn("memory not moved to another tenant", "pid", s.facts.PID, "err", err)
 			}

@@ -71,6 +71,7 @@ type session struct {
 	mu     sync.Mutex // what follows, and that the ledgers agree with it
 	tenant string
 	memory bool // it may have some
+	away   bool // it counts no more as its tenant's
 }
 
 // Why sessions end from the broker's side.
@@ -167,9 +168,11 @@ func (b *Broker) leave(s *session) {
 	s.page.close()
 	s.mu.Lock()
 	memory := s.memory
-	if memory {
-		for _, t := range s.seats {
-			if t != nil {
+	s.away = true
+	for _, t := range s.seats {
+		if t != nil {
+			t.gpu.memory.Leave(s.tenant)
+			if memory {
 				t.gpu.memory.End(s.id)
 			}
 		}

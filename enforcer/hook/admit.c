@@ -36,6 +36,16 @@ void gs_admit_declare(uint64_t held[GS_GPUS])
 		held[i] = committed[i];
 }
 
+uint64_t gs_admit_granted(unsigned gpu)
+{
+	uint64_t sum = committed[gpu];
+
+	for (unsigned i = 0; i < GS_RESERVATIONS; i++)
+		if (reservations[i].taken && reservations[i].gpu == gpu && reservations[i].epoch == gs_client_epoch())
+			sum += reservations[i].bytes;
+	return sum;
+}
+
 void gs_admit_forked(void)
 {
 	for (unsigned i = 0; i < GS_GPUS; i++) {
@@ -158,9 +168,7 @@ static int ask(struct reservation *r, enum gs_kind kind)
 /* By the own page's cap. r itself is in the sums. */
 static int decide(const struct reservation *r)
 {
-	uint64_t cap = gs_local_cap(r->gpu);
-
-	return !cap || committed[r->gpu] + reserved[r->gpu] <= cap ? GS_GRANT : GS_DENY;
+	return committed[r->gpu] + reserved[r->gpu] <= gs_local_most(r->gpu) ? GS_GRANT : GS_DENY;
 }
 
 enum gs_type gs_client_reserve(unsigned gpu, enum gs_kind kind, uint64_t bytes, uint64_t *reservation)

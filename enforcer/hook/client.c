@@ -82,8 +82,8 @@ void gs_client_lose(const char *why)
 	if (gs_client.state != GS_ACTIVE)
 		return;
 	atomic_store(&gs_client.connected, false);
-	atomic_fetch_add(&gs_client.epoch, 1);
 	gs_local_take_over(gs_client.page, gs_client.closed);
+	atomic_fetch_add(&gs_client.epoch, 1);
 	atomic_store_explicit(&gs_page, &gs_own, memory_order_release);
 	gs_page_wake(gs_client.page);
 	gs_client_drop();

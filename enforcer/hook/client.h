@@ -54,7 +54,7 @@ void gs_local_begin(bool closed);
 void gs_local_take_over(const struct gs_page *last, bool closed);
 void gs_local_step_down(void);
 uint64_t gs_local_tick(uint64_t now); /* moves the duty cycle on; when it wants to be called again */
-uint64_t gs_local_cap(unsigned gpu);
+uint64_t gs_local_most(unsigned gpu); /* bytes that this process may have; UINT64_MAX no limit */
 void gs_local_used(unsigned gpu, uint64_t bytes);
 
 /* ---- link.c ---- */
@@ -168,6 +168,7 @@ void gs_waiter_wake(struct gs_waiter *w);
 /* ---- admit.c ---- */
 
 void gs_admit_declare(uint64_t held[GS_GPUS]); /* what is committed */
+uint64_t gs_admit_granted(unsigned gpu); /* what is committed, or reserved in this session */
 void gs_admit_forked(void);
 
 #endif

@@ -23,6 +23,10 @@ struct gs_settings gs_settings;
 struct gs_page gs_own = {.magic = GS_MAGIC, .version = 1};
 _Atomic(struct gs_page *) gs_page = &gs_own;
 
+/* Bytes of the cap that are not this process's to have: the others of its tenant
+ * have them, or may. */
+static uint64_t elsewhere[GS_GPUS];
+
 static struct {
 	uint64_t since, until; /* until 0: there is none */
 	bool gpu[GS_GPUS];
@@ -155,11 +159,29 @@ void gs_local_begin(bool closed)
 	memset(&cycle, 0, sizeof(cycle));
 	for (int i = 0; i < GS_GPUS; i++) {
 		store64(&gs_own.slot[i].cap, gs_settings.memory);
+		elsewhere[i] = 0;
+		gs_local_used((unsigned)i, gs_client_committed((unsigned)i));
 		set_rates(&gs_own.slot[i], 0, 0);
 		set_mode(&gs_own.slot[i], closed ? GS_PAUSE : GS_OPEN, 0);
 	}
 	store64(&gs_own.heartbeat_ns, gs_now());
 	publish();
+}
+
+/* What the tenant had left when the broker went is divided among its processes,
+ * none of which knows the others; fail closed, nobody has more than he had. The
+ * page may be a heartbeat behind the others. */
+static void divide(unsigned gpu, const struct gs_slot *last, bool closed)
+{
+	uint64_t cap = __atomic_load_n(&last->cap, __ATOMIC_RELAXED), used = __atomic_load_n(&last->used, __ATOMIC_RELAXED);
+	uint64_t here = gs_admit_granted(gpu), processes = __atomic_load_n(&last->processes, __ATOMIC_RELAXED);
+
+	if (used < here)
+		used = here;
+	uint64_t part = closed || used >= cap ? 0 : (cap - used) / (processes ? processes : 1);
+	elsewhere[gpu] = here + part < cap ? cap - here - part : 0;
+	store64(&gs_own.slot[gpu].cap, cap ? cap : gs_settings.memory);
+	gs_local_used(gpu, gs_client_committed(gpu));
 }
 
 /* Goes on from the broker's last page: the caps stay, and who had to share
@@ -176,9 +198,8 @@ void gs_local_take_over(const struct gs_page *last, bool closed)
 		struct gs_slot *s = &gs_own.slot[i];
 		uint32_t mode = __atomic_load_n(&l->mode, __ATOMIC_ACQUIRE);
 		uint32_t share = __atomic_load_n(&l->share_permille, __ATOMIC_RELAXED);
-		uint64_t cap = __atomic_load_n(&l->cap, __ATOMIC_RELAXED);
 
-		store64(&s->cap, cap ? cap : gs_settings.memory);
+		divide((unsigned)i, l, closed);
 		__atomic_store_n(&s->inflight_us, __atomic_load_n(&l->inflight_us, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 		__atomic_store_n(&s->share_permille, share, __ATOMIC_RELAXED);
 		if (mode == GS_KILL)
@@ -235,6 +256,12 @@ void gs_local_step_down(void)
 	publish();
 }
 
-uint64_t gs_local_cap(unsigned gpu) { return gs_own.slot[gpu].cap; }
+uint64_t gs_local_most(unsigned gpu)
+{
+	uint64_t cap = gs_own.slot[gpu].cap;
 
-void gs_local_used(unsigned gpu, uint64_t bytes) { store64(&gs_own.slot[gpu].used, bytes); }
+	return cap ? cap - elsewhere[gpu] : UINT64_MAX;
+}
+
+/* The page's is the tenant's, so that what is left is what this process may have. */
+void gs_local_used(unsigned gpu, uint64_t bytes) { store64(&gs_own.slot[gpu].used, elsewhere[gpu] + bytes); }

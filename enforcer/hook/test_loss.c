@@ -197,6 +197,43 @@ static void closed_under(void)
 
 /* ---- what goes on after a loss ---- */
 
+/* A process that has 1000 of the 4000 that three have, of which 2500 are used;
+ * 500 of the 1000 are granted and not committed yet. */
+static void lose_one_of_three(bool closed)
+{
+	if (closed)
+		setenv("GPUSTEWARD_FAIL", "closed", 1);
+	broker_listen();
+	struct peer p = start();
+	gs_client_commit(0, GS_DEVICE, grant(&p, 500, 1), 500);
+	peer_expect(&p, GS_COMMIT);
+	uint64_t granted = grant(&p, 500, 2);
+	p.page->slot[0].cap = 4000;
+	p.page->slot[0].used = 2500;
+	p.page->slot[0].processes = 3;
+	close(p.fd);
+	unlink(path);
+	AWAIT((gs_client_poll(), !gs_client_connected()));
+	gs_client_commit(0, GS_DEVICE, granted, 500);
+}
+
+static void rest_is_divided(void)
+{
+	lose_one_of_three(false);
+	CHECK(gs_page->slot[0].cap == 4000 && gs_page->slot[0].used == 3500);
+	CHECK(!reserved(reserve_aside(501)) && reserved(reserve_aside(500)));
+	gs_client_free(0, GS_DEVICE, 1000); /* what was its own, it may take again */
+	CHECK(gs_page->slot[0].used == 2500 && !reserved(reserve_aside(1001)) && reserved(reserve_aside(1000)));
+}
+
+static void growth_is_frozen(void)
+{
+	lose_one_of_three(true);
+	CHECK(gs_page->slot[0].cap == 4000 && gs_page->slot[0].used == 4000 && !reserved(reserve_aside(1)));
+	gs_client_free(0, GS_DEVICE, 300);
+	CHECK(!reserved(reserve_aside(301)) && reserved(reserve_aside(300)));
+}
+
 static void duty_cycle(void)
 {
 	struct gs_page last = {0};
@@ -278,6 +315,8 @@ int main(void)
 	RUN(heart_stopped);
 	RUN(pinged);
 	RUN(closed_under);
+	RUN(rest_is_divided);
+	RUN(growth_is_frozen);
 	RUN(duty_cycle);
 	RUN(rates_of_copies);
 	RUN(rates_outlive_the_broker);

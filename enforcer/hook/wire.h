@@ -154,7 +154,8 @@ struct gs_slot {
 	uint32_t share_permille; /* to go on with when the broker dies */
 	uint64_t link;         /* bytes a second that this process may copy over the link; 0 at will */
 	uint64_t copy;         /* bytes a second that it may copy within the GPU; 0 at will */
-	uint8_t reserved[64];
+	uint32_t processes;    /* of the tenant; since 3.1 */
+	uint8_t reserved[60];
 };
 
 #define GS_BESIDE 1u /* RUN while others do: send USAGE every 10 ms */

@@ -52,6 +52,7 @@ type Usage struct {
 	Denied     uint64 // reservations refused
 	Asked      uint64 // reservations that what it is guaranteed covers
 	Missed     uint64 // of them, those that were refused, or given back because the driver had none
+	Processes  uint32 // that are there, with memory or without
 }
 
 type tenant struct {
@@ -143,8 +144,23 @@ func (l *Ledger) SetRoom(bytes uint64) {
 	l.room = bytes
 }
 
+// Enter and Leave count a tenant's processes.
+func (l *Ledger) Enter(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tenant(name).Processes++
+}
+
+// Leave undoes an Enter.
+func (l *Ledger) Leave(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tenant(name).Processes--
+	l.forget(name)
+}
+
 func (l *Ledger) forget(name string) {
-	if t := l.tenants[name]; t != nil && t.Cap == 0 && t.Guaranteed == 0 && t.sessions == 0 {
+	if t := l.tenants[name]; t != nil && t.Cap == 0 && t.Guaranteed == 0 && t.sessions == 0 && t.Processes == 0 {
 		delete(l.tenants, name)
 	}
 }

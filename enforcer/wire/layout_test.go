@@ -26,7 +26,8 @@ type slotC struct {
 	Turn, End, Used, Cap uint64
 	InFlight, Share      uint32
 	Link, Copy           uint64
-	_                    [64]byte
+	Processes            uint32
+	_                    [60]byte
 }
 
 type pageC struct {

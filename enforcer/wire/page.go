@@ -59,6 +59,7 @@ const (
 	slotShare     = 44
 	slotLink      = 48
 	slotCopy      = 56
+	slotProcesses = 64
 )
 
 func (p Page) word(at int) *uint32   { return (*uint32)(unsafe.Pointer(&p[at : at+4][0])) }
@@ -125,6 +126,13 @@ func (p Page) SetMemory(gpu int, used, limit uint64) {
 func (p Page) Memory(gpu int) (used, limit uint64) {
 	return atomic.LoadUint64(p.double(slot(gpu) + slotUsed)), atomic.LoadUint64(p.double(slot(gpu) + slotCap))
 }
+
+// SetProcesses writes how many processes of the tenant there are on a GPU: who is
+// left without a broker may have an equal part of what is free.
+func (p Page) SetProcesses(gpu int, n uint32) { atomic.StoreUint32(p.word(slot(gpu)+slotProcesses), n) }
+
+// Processes returns what SetProcesses wrote.
+func (p Page) Processes(gpu int) uint32 { return atomic.LoadUint32(p.word(slot(gpu) + slotProcesses)) }
 
 // SetRates writes how many bytes a second the process may copy over the GPU's
 // link, and within it: 0 at will.
