@@ -111,7 +111,7 @@ func newEnforcement(f flags, c EnforcerConfig, m *machine, gpus *collectors.Host
 		return enforcement{}, nil
 	}
 	log := m.options.Log
-	e := enforcement{listed: c.Gemini, mps: c.MPS, view: policy.HostView{Process: m.options.Processes.Lookup, Index: gpus.Index, Memory: total(gpus)}, log: log,
+	e := enforcement{listed: c.Gemini, mps: c.MPS, view: policy.HostView{Process: m.options.Processes.Lookup, Names: gpus.Names, Memory: total(gpus)}, log: log,
 		files: &tenantFiles{log: log}, config: new(atomic.Pointer[EnforcerConfig])}
 	e.config.Store(&c)
 	files, _ := e.files.look(c, true)

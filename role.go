@@ -106,7 +106,8 @@ func enforce(ctx context.Context, f flags, log *slog.Logger) error {
 		return fmt.Errorf("--state.dir: %w", err)
 	}
 	host := collectors.NewHost(m.options)
-	enforcement, err := newEnforcement(f, c.Enforcer, m, host, blame.hardware, book.Append)
+	enforcement, err := newEnforcement(f, c.Enforcer, m, host,
+		func(uuid string, within time.Duration) bool { return blame.hardware(host.Parent(uuid), within) }, book.Append)
 	if err != nil {
 		return fmt.Errorf("enforcer: %w", err)
 	}

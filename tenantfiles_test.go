@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -207,7 +208,7 @@ func TestBindingTenant(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := policy.New(d.c.table(files), policy.HostView{
-		Index:  func(uuid string) (int, bool) { return len(uuid), true },
+		Names:  func(uuid string) []string { return []string{strconv.Itoa(len(uuid)), uuid} },
 		Memory: func(string) (uint64, bool) { return 80 << 30, true },
 	}, nil)
 	job := broker.Facts{PID: 1, Cgroup: "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n"}

@@ -76,7 +76,7 @@ type TenantLadder struct {
 
 // GPUConfig has other terms for some GPUs.
 type GPUConfig struct {
-	GPU        []string `yaml:"gpu"` // indices or UUIDs
+	GPU        []string `yaml:"gpu"` // indices, GPU instances of MIG (0:1) or UUIDs
 	QuotaTerms `yaml:",inline"`
 }
 

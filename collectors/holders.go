@@ -2,6 +2,8 @@ package collectors
 
 import (
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -9,21 +11,72 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// Knows reports whether this host has a GPU of that UUID, or was ever seen to.
-// Where there is no driver to say so now, any GPU may be.
+// Knows reports whether this host has a GPU of that UUID, or was ever seen to,
+// or a MIG device of that. Where there is no driver to say so now, any GPU may be.
 func (h *Host) Knows(uuid string) bool {
-	return h.Driver() != nil || slices.ContainsFunc(h.inventory.all(), func(id gpu.ID) bool { return id.UUID == uuid })
+	if _, is := h.mig(uuid); is {
+		return true
+	}
+	return !isMIG(uuid) && (h.Driver() != nil || slices.ContainsFunc(h.inventory.all(), func(id gpu.ID) bool { return id.UUID == uuid }))
 }
 
-// Index returns the driver's index of a GPU; false for one that this host was
-// never seen to have.
-func (h *Host) Index(uuid string) (int, bool) {
+// Names returns what a GPU is called, the closest last: the driver's index, as
+// 0, and the UUID. A MIG device is called as its GPU is, then as its GPU
+// instance, as 0:1, and by its own UUID. One that this host was never seen to
+// have has no names.
+func (h *Host) Names(uuid string) []string {
+	if m, is := h.mig(uuid); is {
+		return []string{m.index, m.parent, m.index + ":" + m.gi, uuid}
+	}
 	all := h.inventory.all()
 	i := slices.IndexFunc(all, func(id gpu.ID) bool { return id.UUID == uuid })
 	if i < 0 {
-		return 0, false
+		return nil
 	}
-	return all[i].Index, true
+	return []string{strconv.Itoa(all[i].Index), uuid}
+}
+
+// Parent returns the UUID of the GPU that a MIG device is on; of any other, its
+// own.
+func (h *Host) Parent(uuid string) string {
+	if m, is := h.mig(uuid); is {
+		return m.parent
+	}
+	return uuid
+}
+
+// A slice is a MIG device, as it was last seen.
+type slice struct{ index, parent, gi string }
+
+// isMIG reports whether a UUID is a MIG device's.
+func isMIG(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") }
+
+// mig returns the MIG device of that UUID, if there is one, or was: what holds
+// there does not change while the GPU does not answer.
+func (h *Host) mig(uuid string) (m slice, is bool) {
+	if !isMIG(uuid) {
+		return m, false
+	}
+	now, s, fast := time.Now(), h.state.Load(), h.Beat()
+	for _, r := range s.shown() {
+		for _, p := range s.snapshot(r).fresh(now, fast) {
+			if !slices.Contains(p.collector.Metrics, MIGInfo) {
+				continue
+			}
+			for _, x := range p.samples {
+				if x.Metric == MIGInfo && x.Labels[2] == uuid {
+					m = slice{x.Labels[0], x.Labels[1], x.Labels[3]}
+					h.slices.Store(uuid, m)
+					return m, true
+				}
+			}
+		}
+	}
+	known, is := h.slices.Load(uuid)
+	if is {
+		m = known.(slice)
+	}
+	return m, is
 }
 
 // Holds returns how many bytes of a GPU's memory a process had when the driver
@@ -32,9 +85,10 @@ func (h *Host) Index(uuid string) (int, bool) {
 // driver does not say, the bytes are not known and the time is zero, and the
 // process is listed if it last was.
 func (h *Host) Holds(uuid string, pid int) (bytes uint64, at time.Time, listed bool) {
-	now, s, fast := time.Now(), h.state.Load(), h.Beat()
+	now, s, fast, parent := time.Now(), h.state.Load(), h.Beat(), h.Parent(uuid)
 	for _, r := range s.shown() {
-		if p := r.peer.Load(); p == nil || p.UUID != uuid {
+		p := r.peer.Load()
+		if p == nil || p.UUID != parent {
 			continue
 		}
 		snap := s.snapshot(r)
@@ -45,15 +99,15 @@ func (h *Host) Holds(uuid string, pid int) (bytes uint64, at time.Time, listed b
 		if i < 0 {
 			return 0, at, false
 		}
-		p := snap.passes[i]
-		if p.failure == nvml.SUCCESS && snap.up(now, fast) && p.fresh(now) {
-			at = p.began
+		last := snap.passes[i]
+		if last.failure == nvml.SUCCESS && snap.up(now, fast) && last.fresh(now) {
+			at = last.began
 		}
-		if i := slices.IndexFunc(p.holders, func(x Holding) bool { return x.Process.PID == pid }); i >= 0 {
-			if !p.holders[i].Known {
+		if i := slices.IndexFunc(last.holders, func(x Holding) bool { return x.Process.PID == pid && x.UUID == uuid }); i >= 0 {
+			if !last.holders[i].Known {
 				at = time.Time{}
 			}
-			return p.holders[i].Memory, at, true
+			return last.holders[i].Memory, at, true
 		}
 		return 0, at, false
 	}
@@ -61,7 +115,8 @@ func (h *Host) Holds(uuid string, pid int) (bytes uint64, at time.Time, listed b
 }
 
 // Silent returns the GPUs of which nobody knows who is on them now, by UUID:
-// those that do not answer, and those that the driver said nothing of.
+// those that do not answer, and those that the driver said nothing of, with
+// their MIG devices.
 func (h *Host) Silent() map[string]bool {
 	now, s, fast, all := time.Now(), h.state.Load(), h.Beat(), map[string]bool{}
 	for _, r := range s.shown() {
@@ -69,9 +124,19 @@ func (h *Host) Silent() map[string]bool {
 		if p == nil {
 			continue
 		}
-		all[p.UUID] = !slices.ContainsFunc(s.snapshot(r).fresh(now, fast), func(p *pass) bool {
+		silent := !slices.ContainsFunc(s.snapshot(r).fresh(now, fast), func(p *pass) bool {
 			return p.collector.Name == processesName && p.failure == nvml.SUCCESS
 		})
+		all[p.UUID] = silent
+		if snap := s.snapshot(r); snap != nil {
+			for _, p := range snap.passes {
+				for _, x := range p.samples {
+					if x.Metric == MIGInfo {
+						all[x.Labels[2]] = silent
+					}
+				}
+			}
+		}
 	}
 	return all
 }

@@ -1,6 +1,7 @@
 package collectors
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -28,6 +29,61 @@ func TestHoldsIsWhatTheDriverLists(t *testing.T) {
 		}
 		if !h.Knows("GPU-none") {
 			t.Error("without a driver a GPU is said not to be there")
+		}
+	})
+}
+
+// TestMIG has each MIG device be a GPU of its own, that knows where it is.
+func TestMIG(t *testing.T) {
+	in(t, "gpus:\n- {load: full}\n- {load: inference, mig: [1g.10gb, 2g.20gb, 1g.10gb]}\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(12 * time.Second)
+		whole, parent := told(h, Up, "gpu", "0")["uuid"], told(h, Up, "gpu", "1")["uuid"]
+		seen := map[string]bool{}
+		for _, s := range h.Samples() {
+			if s.Metric != MIGInfo {
+				continue
+			}
+			uuid, gi := s.Labels[2], s.Labels[3]
+			seen[uuid] = true
+			if names := h.Names(uuid); !slices.Equal(names, []string{"1", parent, "1:" + gi, uuid}) {
+				t.Errorf("it is called %q", names)
+			}
+			if !h.Knows(uuid) || h.Knows("GPU"+uuid[len("MIG"):]) || h.Parent(uuid) != parent || h.Silent()[uuid] {
+				t.Errorf("%s is not known as what it is", uuid)
+			}
+			total, free, reserved, ok := h.Room(uuid)
+			if want, _ := get(t, h, MIGMemoryAll, "1", gi); !ok || float64(total) != want || free == 0 || free+reserved > total {
+				t.Errorf("it has %d bytes, %d free, %d kept; want %v in all", total, free, reserved, want)
+			}
+			if _, _, ok := h.Rates(uuid); ok {
+				t.Error("nobody knows what an instance can move")
+			}
+		}
+		if len(seen) != 3 || h.Parent(whole) != whole || h.Knows("MIG-none") || h.Names("MIG-none") != nil {
+			t.Errorf("there are %d MIG devices", len(seen))
+		}
+		held := map[string]int{}
+		for _, x := range h.Holdings() {
+			if held[x.UUID]++; x.UUID == whole {
+				continue
+			}
+			if bytes, known, listed := h.Holds(x.UUID, x.Process.PID); !seen[x.UUID] || !listed || !known || bytes != x.Memory {
+				t.Errorf("%+v: %d bytes, %v, %v", x, bytes, known, listed)
+			}
+			if _, _, listed := h.Holds(parent, x.Process.PID); listed {
+				t.Errorf("process %d is on its GPU too", x.Process.PID)
+			}
+		}
+		if held[whole] == 0 || len(held) != 4 {
+			t.Errorf("processes are on %v", held)
+		}
+		if err := h.Drain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for uuid := range seen {
+			if names := h.Names(uuid); len(names) != 4 || !h.Knows(uuid) {
+				t.Errorf("without a driver it is called %q", names)
+			}
 		}
 	})
 }

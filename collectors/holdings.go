@@ -1,18 +1,20 @@
 package collectors
 
 import (
+	"slices"
 	"time"
 
+	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/host"
 )
 
 // A Holding is a process on a GPU, as the driver and the kernel say.
 type Holding struct {
-	UUID    string       // of the GPU
+	UUID    string       // of the GPU, or of its MIG device
 	Process host.Process // its workload is nil while its name is asked for; of an unknown one there is the PID alone
 	Unknown bool         // the kernel does not know the PID: it has ended, or is of another PID namespace
 	Kind    string       // compute, graphics, mps (a client) or server: one that is called like the server of MPS, as any process can call itself
-	Memory  uint64       // bytes; of all its MIG instances
+	Memory  uint64       // bytes
 	Known   bool         // Memory is
 	SM      float64      // seconds that its kernels had the GPU, since it was first seen; from the driver's samples
 	Busy    float64      // seconds that it read or wrote the GPU's memory, likewise; both begin again at 0 when the driver is opened again
@@ -29,7 +31,8 @@ const KindServer = "server"
 // cuts it.
 const serverComm = "nvidia-cuda-mps"
 
-// Holdings returns the processes on the GPUs, each once for each GPU, as of the
+// Holdings returns the processes on the GPUs, each once for each GPU or MIG
+// device, as of the
 // last pass of the fast tier. Those of a GPU that has not answered for two
 // intervals of the tier are left out: nobody knows what is there.
 func (h *Host) Holdings() []Holding {
@@ -70,13 +73,18 @@ func (u *users) tally(holders []*holder, used map[uint32]spent, counted bool) {
 	u.tallies = all
 }
 
-// holdings are the holders, those of several instances put together.
-func (u *users) holdings(uuid string, now time.Time, holders []*holder) []Holding {
-	all, place := make([]Holding, 0, len(holders)), make(map[uint32]int, len(holders))
+// holdings are the holders, with the MIG devices that they are on.
+func (u *users) holdings(g *gpu.Device, now time.Time, holders []*holder) []Holding {
+	type seat struct {
+		uuid string
+		pid  uint32
+	}
+	all, place := make([]Holding, 0, len(holders)), make(map[seat]int, len(holders))
 	for _, h := range holders {
-		i, more := place[h.pid]
+		uuid := where(g, h)
+		i, more := place[seat{uuid, h.pid}]
 		if !more {
-			i, place[h.pid] = len(all), len(all)
+			i, place[seat{uuid, h.pid}] = len(all), len(all)
 			t := u.tallies[h.pid]
 			all = append(all, Holding{UUID: uuid, Process: h.process, Unknown: h.unknown, Kind: h.kind, Known: true,
 				SM: t.used[sm], Busy: t.used[busy], Sampled: t.until, At: now})
@@ -92,4 +100,20 @@ func (u *users) holdings(uuid string, now time.Time, holders []*holder) []Holdin
 		all[i].Memory += h.memory
 	}
 	return all
+}
+
+// where returns the UUID of the MIG device that a holder is on: the GPU's where
+// there is none, or none that is known.
+func where(g *gpu.Device, h *holder) string {
+	if h.gi == noInstance {
+		return g.UUID
+	}
+	on := func(m *gpu.MIG) bool { return uint32(m.GI) == h.gi && uint32(m.CI) == h.ci }
+	if !slices.ContainsFunc(g.Instances(), on) {
+		g.RefreshInstances() // it is newer than the last look
+	}
+	if i := slices.IndexFunc(g.Instances(), on); i >= 0 {
+		return g.Instances()[i].UUID
+	}
+	return g.UUID
 }

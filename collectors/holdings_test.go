@@ -165,7 +165,7 @@ func TestHoldingOfAnUnknownProcess(t *testing.T) {
 	})
 }
 
-// In several instances of MIG it is one process.
+// In several instances of MIG that nobody knows it is one process on the GPU.
 func TestHoldingInSeveralInstances(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := func(pid, gi uint32, memory uint64) nvml.ProcessInfo {
@@ -185,16 +185,17 @@ func TestHoldingInSeveralInstances(t *testing.T) {
 	})
 }
 
-func TestIndex(t *testing.T) {
+func TestNames(t *testing.T) {
 	in(t, "workloads", DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(2 * time.Second)
 		for want := range 2 {
-			if i, ok := h.Index(told(h, Up, "gpu", fmt.Sprint(want))["uuid"]); i != want || !ok {
-				t.Errorf("GPU %d has the index %d (known: %v)", want, i, ok)
+			uuid := told(h, Up, "gpu", fmt.Sprint(want))["uuid"]
+			if names := h.Names(uuid); !slices.Equal(names, []string{fmt.Sprint(want), uuid}) {
+				t.Errorf("GPU %d is called %q", want, names)
 			}
 		}
-		if i, ok := h.Index("GPU-none"); ok {
-			t.Errorf("a GPU that is not there has the index %d", i)
+		if names := h.Names("GPU-none"); names != nil {
+			t.Errorf("a GPU that is not there is called %q", names)
 		}
 	})
 }

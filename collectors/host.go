@@ -50,6 +50,7 @@ type Host struct {
 	calls     gpu.Calls
 	caller    gpu.Caller // that opens and closes the driver
 	inventory inventory
+	slices    sync.Map    // MIG devices by UUID, as they were last looked for and found
 	kernel    []*reader   // of what needs no driver, one for each collector
 	reopen    chan string // why the driver should be opened again
 	wake      chan struct{}

@@ -110,7 +110,7 @@ func (u *users) read(g *gpu.Device, out *Readings) {
 	u.identify(holders, out)
 	workloads := group(holders)
 	u.account(out, holders, workloads, window)
-	out.holders = u.holdings(g.UUID, out.Now, holders)
+	out.holders = u.holdings(g, out.Now, holders)
 	u.put(out, workloads, ret != nvml.SUCCESS)
 	u.allocations(g, out, workloads, window)
 	if out.config.PerProcess {

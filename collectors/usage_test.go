@@ -32,6 +32,7 @@ func (b *board) open(t testing.TB) *gpu.Device {
 		GetUUIDFunc:        func() (string, nvml.Return) { return "GPU-a", nvml.SUCCESS },
 		GetPciInfoFunc:     func() (nvml.PciInfo, nvml.Return) { return nvml.PciInfo{}, nvml.ERROR_NOT_SUPPORTED },
 		GetMinorNumberFunc: func() (int, nvml.Return) { return 0, nvml.SUCCESS },
+		GetMigModeFunc:     func() (int, int, nvml.Return) { return 0, 0, nvml.ERROR_NOT_SUPPORTED },
 		GetPowerUsageFunc:  func() (uint32, nvml.Return) { return boardWatts * 1000, nvml.SUCCESS },
 
 		GetComputeRunningProcessesFunc:    func() ([]nvml.ProcessInfo, nvml.Return) { return b.compute, nvml.SUCCESS },

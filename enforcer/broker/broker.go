@@ -46,7 +46,8 @@ type Options struct {
 	// it back. It must not block, and may be nil.
 	Holds func(uuid string, pid int) (bytes uint64, at time.Time, listed bool)
 	// Known reports whether the host has a GPU of that UUID, written
-	// GPU-12345678-...; nil is yes. Others are not governed, so that a process
+	// GPU-12345678-..., or a MIG device, written MIG-12345678-...; nil is that all
+	// are GPUs that it has. Others are not governed, so that a process
 	// cannot use up the broker's GPUs with invented ones: it is told, and the log
 	// and the statistics say so. A session that has one which becomes known is
 	// ended, so that its process begins another. It must not block.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -246,6 +247,50 @@ func TestUngovernedLater(t *testing.T) {
 	b.Refresh()
 	if e.sync(); e.welcome.GPUs != 1 {
 		t.Error("it is not governed though it is known")
+	}
+}
+
+// TestMIG governs a MIG device as a GPU of its own, by its own name.
+func TestMIG(t *testing.T) {
+	known := func(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") == strings.HasSuffix(uuid, "02") }
+	b := start(t, Options{Known: known, Policy: everybody(Quota{Memory: 100})}, nil)
+	c, d := dial(t, b, "a", 1, 2), dial(t, b, "a", 2)
+	if c.welcome.GPUs != 2 || d.welcome.GPUs != 1 {
+		t.Errorf("%d and %d GPUs are governed", c.welcome.GPUs, d.welcome.GPUs)
+	}
+	c.take(100)
+	d.take(60)
+	if typ, _ := d.reserve(50); typ != wire.TypeDeny {
+		t.Errorf("110 bytes of 100: %s", typ)
+	}
+	var names []string
+	for _, g := range b.Stats().GPUs {
+		names = append(names, g.GPU)
+	}
+	if !slices.Equal(names, []string{"GPU-00000000-0000-0000-0000-000000000001", "MIG-00000000-0000-0000-0000-000000000002"}) {
+		t.Errorf("the GPUs are %q", names)
+	}
+	if b.counters.ungoverned.Load() != 0 {
+		t.Error("a MIG device is said not to be known")
+	}
+}
+
+// TestMIGLater has a MIG device that was taken for a GPU, while there was no
+// driver to ask, have its own name from the process's next session on.
+func TestMIGLater(t *testing.T) {
+	var driver atomic.Bool
+	b := start(t, Options{Known: func(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") == driver.Load() }}, nil)
+	c := dial(t, b, "a", 2)
+	b.Refresh()
+	c.sync()
+	driver.Store(true)
+	b.Refresh()
+	c.gone()
+	d := dial(t, b, "a", 2)
+	b.Refresh()
+	d.sync()
+	if gpus := b.Stats().GPUs; len(gpus) != 1 || !strings.HasPrefix(gpus[0].GPU, "MIG-") {
+		t.Errorf("the GPUs are %+v", gpus)
 	}
 }
 

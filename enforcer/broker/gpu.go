@@ -25,9 +25,10 @@ type timetable struct {
 	alarm *alarm
 }
 
-// A gpu is one that is shared.
+// A gpu is one that is shared, or a MIG device, which is shared by itself.
 type gpu struct {
 	uuid   string
+	bytes  [16]byte // of the UUID, as processes say it
 	b      *Broker
 	memory *ledger.Ledger
 	first  sync.Once         // somebody sits down
@@ -49,17 +50,17 @@ func newTimetable(b *Broker) (*timetable, error) {
 }
 
 // add returns a GPU that nobody shares yet.
-func (t *timetable) add(uuid [16]byte) *gpu {
+func (t *timetable) add(name string, uuid [16]byte) *gpu {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	g := &gpu{uuid: written(uuid), b: t.b, memory: &ledger.Ledger{}, schedule: t.host.Add(), capped: map[string]struct{}{}}
+	g := &gpu{uuid: name, bytes: uuid, b: t.b, memory: &ledger.Ledger{}, schedule: t.host.Add(), capped: map[string]struct{}{}}
 	t.gpus = append(t.gpus, g)
 	return g
 }
 
-// written returns a UUID as NVML writes it.
-func written(uuid [16]byte) string {
-	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", uuid[:4], uuid[4:6], uuid[6:8], uuid[8:10], uuid[10:])
+// written returns the UUID of a GPU or of a MIG device as NVML writes it.
+func written(kind string, uuid [16]byte) string {
+	return fmt.Sprintf("%s-%x-%x-%x-%x-%x", kind, uuid[:4], uuid[4:6], uuid[6:8], uuid[8:10], uuid[10:])
 }
 
 // do has news told, and returns when the pages say what follows from it.

@@ -112,12 +112,47 @@ func (b *Broker) gpu(uuid [16]byte) *gpu {
 	if g != nil || uuid == [16]byte{} || b.over() || len(b.gpus) >= b.timing.maxGPUs {
 		return g
 	}
-	if known := b.options.Known; known != nil && !known(written(uuid)) {
+	name, known := b.name(uuid)
+	if !known {
 		return nil
 	}
-	g = b.times.add(uuid)
+	g = b.times.add(name, uuid)
 	b.gpus[uuid] = g
 	return g
+}
+
+// name returns a UUID as NVML writes it, and whether the host has such a GPU or
+// MIG device: the UUID alone does not tell which it is.
+func (b *Broker) name(uuid [16]byte) (name string, known bool) {
+	is := b.options.Known
+	if mig := written("MIG", uuid); is != nil && is(mig) {
+		return mig, true
+	}
+	name = written("GPU", uuid)
+	return name, is == nil || is(name)
+}
+
+// rename gives up the MIG devices that were taken for GPUs, because there was no
+// driver yet to say what they are.
+func (b *Broker) rename() {
+	for _, g := range b.shared() {
+		if name, known := b.name(g.bytes); known && name != g.uuid {
+			b.mu.Lock()
+			delete(b.gpus, g.bytes)
+			b.mu.Unlock()
+		}
+	}
+}
+
+// misplaced reports whether a session has a GPU that is governed only now, or
+// was given up: its process's next session has the right one.
+func (b *Broker) misplaced(s *session) bool {
+	if slices.ContainsFunc(s.strange, func(uuid [16]byte) bool { return b.gpu(uuid) != nil }) {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.ContainsFunc(s.seats, func(t *seat) bool { return t != nil && b.gpus[t.gpu.bytes] != t.gpu })
 }
 
 // strangers takes note that a session has GPUs that are not governed, and says
@@ -130,7 +165,7 @@ func (b *Broker) strangers(s *session) {
 	}
 	names := make([]string, len(s.strange))
 	for i, uuid := range s.strange {
-		names[i] = written(uuid)
+		names[i] = written("GPU", uuid)
 	}
 	what := "no quota holds on GPUs that this host is not known to have: their programs run at will"
 	if b.options.FailClosed {

@@ -39,10 +39,11 @@ func (b *Broker) Refresh() {
 	b.reloads.Lock()
 	defer b.reloads.Unlock()
 	p := *b.policy.Load()
+	b.rename()
 	for _, s := range b.begun() {
 		s.reconsider(p)
-		if slices.ContainsFunc(s.strange, func(uuid [16]byte) bool { return b.gpu(uuid) != nil }) {
-			s.hangUp() // its next one has a seat there
+		if b.misplaced(s) {
+			s.hangUp()
 		}
 	}
 	b.recount()

@@ -178,9 +178,8 @@ func (p *Policy) explainQuotas(w io.Writer, r *Rule) {
 	sets := map[terms][]string{}
 	gpus := p.table.gpus()
 	for _, gpu := range append(gpus[1:], "") {
-		means := func(name string) bool { return name == gpu }
-		t := terms{Quota: r.quota(means)}
-		t.weight, t.class, _ = p.weight(r, means)
+		t := terms{Quota: r.quota(lineage(gpu))}
+		t.weight, t.class, _ = p.weight(r, lineage(gpu))
 		if sets[t] == nil {
 			order = append(order, t)
 		}

@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
+	"strings"
 	"time"
 )
 
 // An Override has other terms for some GPUs; what is nil stays, as far as it
 // still can beside the others: a guarantee is at most the limit.
 type Override struct {
-	GPUs       []string // indices or UUIDs; what is said of a UUID counts more
+	GPUs       []string // indices, UUIDs, or MIG devices by either: what is closest to a GPU's own UUID counts most
 	Guarantee  *float64
 	Limit      *float64
 	Memory     *uint64
@@ -21,19 +21,29 @@ type Override struct {
 	Bandwidth  *float64
 }
 
-// uuid is what a GPU's UUID looks like.
-var uuid = regexp.MustCompile(`^GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+// gpuName is what GPUs are called: 0, 0:1 for the MIG devices of GPU instance 1
+// on it, or a UUID.
+var gpuName = regexp.MustCompile(`^((0|[1-9][0-9]{0,4})(:(0|[1-9][0-9]?))?|(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$`)
+
+// lineage returns what a name of the table is below, and itself: a GPU's index
+// goes before those of its GPU instances. Whose a UUID is the table cannot know.
+func lineage(name string) []string {
+	if index, _, below := strings.Cut(name, ":"); below {
+		return []string{index, name}
+	}
+	return []string{name}
+}
 
 func (r *Rule) checkGPUs() error {
 	seen := map[string]int{}
 	for i := range r.GPUs {
 		o, key := &r.GPUs[i], fmt.Sprintf("gpus[%d]", i)
 		if len(o.GPUs) == 0 {
-			return fmt.Errorf("%s.gpu: on which GPUs? A list of indices or UUIDs", key)
+			return fmt.Errorf("%s.gpu: on which GPUs? A list of indices, GPU instances (0:1) or UUIDs", key)
 		}
 		for _, name := range o.GPUs {
-			if n, err := strconv.ParseUint(name, 10, 16); (err != nil || strconv.FormatUint(n, 10) != name) && !uuid.MatchString(name) {
-				return fmt.Errorf("%s.gpu: %q is neither an index, such as 0, nor a UUID as nvidia-smi -L gives it", key, name)
+			if !gpuName.MatchString(name) {
+				return fmt.Errorf("%s.gpu: %q is neither an index, such as 0, nor a GPU instance of MIG, such as 0:1, nor a UUID as nvidia-smi -L gives it", key, name)
 			}
 			if first, twice := seen[name]; twice {
 				return fmt.Errorf("%s.gpu: %q is in gpus[%d] already: make one entry of it", key, name, first)
@@ -81,13 +91,14 @@ func (o *Override) yield(q *Quota) {
 	}
 }
 
-// quota returns what holds on a GPU, given what tells its names.
-func (r *Rule) quota(means func(name string) bool) Quota {
+// quota returns what holds on a GPU of these names, of which the last counts
+// most.
+func (r *Rule) quota(names []string) Quota {
 	q := r.Quota
 	if len(r.GPUs) > 0 {
-		for _, byUUID := range []bool{false, true} {
+		for _, name := range names {
 			for i := range r.GPUs {
-				if slices.ContainsFunc(r.GPUs[i].GPUs, func(name string) bool { return (name[0] == 'G') == byUUID && means(name) }) {
+				if slices.Contains(r.GPUs[i].GPUs, name) {
 					q = r.GPUs[i].Of(q)
 				}
 			}

@@ -23,7 +23,7 @@ const DefaultTenant = "default"
 // much memory it has.
 type HostView struct {
 	Process func(pid int) (host.Process, error) // who runs now; its workload is nil as long as its name is asked for
-	Index   func(uuid string) (int, bool)       // of a GPU
+	Names   func(uuid string) []string          // of a GPU: its index, its UUID; of a MIG device after those of its GPU: 0:1, its UUID
 	Memory  func(uuid string) (uint64, bool)    // of a GPU, bytes, all of it
 }
 

@@ -242,11 +242,8 @@ func TestTermsOfAGPU(t *testing.T) {
 		}
 	})
 	urgent := with(row("urgent"), func(r *Rule) { r.Priority, r.Limit = PriorityRealtime, .1 })
-	index := func(gpu string) (int, bool) {
-		n, err := strconv.Atoi(gpu[len(gpu)-1:])
-		return n, err == nil
-	}
-	p := policy(t, HostView{Index: index}, serving, urgent)
+	names := func(gpu string) []string { return []string{gpu[len(gpu)-1:], gpu} }
+	p := policy(t, HostView{Names: names}, serving, urgent)
 	for name, c := range map[string]struct {
 		tenant, gpu string
 		want        Quota
@@ -307,6 +304,48 @@ func TestWeights(t *testing.T) {
 	}
 }
 
+// What is said of a MIG device counts more than what is said of its GPU.
+func TestMIG(t *testing.T) {
+	mig := "MIG" + strings.TrimPrefix(uuidOf(7), "GPU")
+	part := func(f float64) *float64 { return &f }
+	names := func(gpu string) []string {
+		switch gpu {
+		case mig:
+			return []string{"0", uuidOf(0), "0:1", mig}
+		case "MIG-other":
+			return []string{"0", uuidOf(0), "0:2", gpu}
+		}
+		return []string{"1", gpu}
+	}
+	p := policy(t, HostView{Names: names},
+		with(row("a"), func(r *Rule) {
+			r.GPUs = []Override{{GPUs: []string{mig}, Bandwidth: part(.5)}, {GPUs: []string{"0:1"}, Limit: part(.4)}, {GPUs: []string{"0"}, Limit: part(.8), Guarantee: part(.3)}}
+		}),
+		with(row("b"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{"0:1"}, Guarantee: part(.7)}} }))
+	for _, c := range []struct {
+		gpu                         string
+		guarantee, limit, bandwidth float64
+	}{{mig, .3, .4, .5}, {"MIG-other", .3, .8, 1}, {uuidOf(1), 0, 1, 1}} {
+		if q := p.Quota("a", c.gpu); q.Guarantee != c.guarantee || q.Limit != c.limit || q.Bandwidth != c.bandwidth {
+			t.Errorf("on %s: %+v, want %+v", c.gpu, q, c)
+		}
+	}
+	if a, _ := p.Weight("a", mig); a != .3 {
+		t.Errorf("a weighs %v, want .3", a)
+	}
+	over := table(with(row("a"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{"0"}, Guarantee: part(.6)}} }),
+		with(row("b"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{"0:1"}, Guarantee: part(.5)}} }))
+	if err := over.Check(); err == nil || !strings.Contains(err.Error(), "on GPU 0:1 a (60 %), b (50 %)") {
+		t.Errorf("more than an instance is guaranteed: %v", err)
+	}
+	for _, name := range []string{"0:", ":1", "0:1:2", "01", "0:01", "MIG-1", "0:100", "100000"} {
+		bad := table(with(row("a"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{name}, Limit: part(.5)}} }))
+		if err := bad.Check(); err == nil || !strings.Contains(err.Error(), "gpus[0].gpu") {
+			t.Errorf("%q is taken for a GPU: %v", name, err)
+		}
+	}
+}
+
 // An index and a UUID may be the same GPU, which only the host knows.
 func TestGuaranteesThatMeetOnOneGPUAreToldOf(t *testing.T) {
 	most := .7
@@ -314,7 +353,7 @@ func TestGuaranteesThatMeetOnOneGPUAreToldOf(t *testing.T) {
 	p := New(table(
 		with(row("a"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{"0"}, Guarantee: &most}} }),
 		with(row("b"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{uuidOf(0)}, Guarantee: &most}} }),
-	), HostView{Index: func(string) (int, bool) { return 0, true }}, slog.New(slog.NewTextHandler(&log, nil)))
+	), HostView{Names: func(gpu string) []string { return []string{"0", gpu} }}, slog.New(slog.NewTextHandler(&log, nil)))
 	for range 2 {
 		if a, _ := p.Weight("a", uuidOf(0)); a != .7 {
 			t.Errorf("a weighs %v, want .7", a)

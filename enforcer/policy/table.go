@@ -157,7 +157,7 @@ func (t Table) checkSums() error {
 		var who []string
 		for i := range t.Rules {
 			r := &t.Rules[i]
-			g := r.quota(func(name string) bool { return name == gpu }).Guarantee
+			g := r.quota(lineage(gpu)).Guarantee
 			if g == 0 {
 				continue
 			}

@@ -1,10 +1,6 @@
 package policy
 
-import (
-	"strconv"
-
-	"gpusteward/enforcer/schedule"
-)
+import "gpusteward/enforcer/schedule"
 
 // leastWeight is the weight of who is guaranteed nothing and gets no part of
 // the rest: some turn comes some day.
@@ -15,7 +11,7 @@ const leastWeight = 1e-3
 // guaranteed. A part of its memory is in bytes too once the host knows how much
 // there is, which is a second after the GPU was found; until then it is no cap.
 func (p *Policy) Quota(tenant, gpu string) Quota {
-	q := p.rule(tenant).quota(p.means(gpu))
+	q := p.rule(tenant).quota(p.names(gpu))
 	if q.MemoryPart == 0 || p.host.Memory == nil {
 		return q
 	}
@@ -26,22 +22,21 @@ func (p *Policy) Quota(tenant, gpu string) Quota {
 	return q
 }
 
-// means returns what tells whether a name, an index or a UUID, is that GPU's.
-func (p *Policy) means(gpu string) func(name string) bool {
-	index := ""
-	if p.host.Index != nil && gpu != "" {
-		if i, ok := p.host.Index(gpu); ok {
-			index = strconv.Itoa(i)
+// names returns what the table may call a GPU, the closest last.
+func (p *Policy) names(gpu string) []string {
+	if p.host.Names != nil && gpu != "" {
+		if names := p.host.Names(gpu); len(names) > 0 {
+			return names
 		}
 	}
-	return func(name string) bool { return name != "" && (name == gpu || name == index) }
+	return []string{gpu}
 }
 
 // Weight returns a tenant's part of a GPU's time beside the others who want it,
 // in proportion to theirs, and who goes first: what it is guaranteed, and of
 // what nobody is guaranteed a part by its priority.
 func (p *Policy) Weight(tenant, gpu string) (float64, schedule.Class) {
-	weight, class, guaranteed := p.weight(p.rule(tenant), p.means(gpu))
+	weight, class, guaranteed := p.weight(p.rule(tenant), p.names(gpu))
 	if guaranteed > whole { // Check does not know which index a UUID has
 		p.excess.Do(func() {
 			p.log.Warn("more than a whole gpu is guaranteed: an index and a uuid of the table are the same gpu", "gpu", gpu, "guaranteed", guaranteed)
@@ -50,15 +45,15 @@ func (p *Policy) Weight(tenant, gpu string) (float64, schedule.Class) {
 	return weight, class
 }
 
-// weight also returns what all tenants are guaranteed of the GPU, given what
-// tells its names.
-func (p *Policy) weight(r *Rule, means func(name string) bool) (weight float64, class schedule.Class, guaranteed float64) {
+// weight also returns what all tenants are guaranteed of the GPU, given its
+// names.
+func (p *Policy) weight(r *Rule, names []string) (weight float64, class schedule.Class, guaranteed float64) {
 	claimed := claims[p.table.Default.Priority]
 	for i := range p.table.Rules {
-		guaranteed += p.table.Rules[i].quota(means).Guarantee
+		guaranteed += p.table.Rules[i].quota(names).Guarantee
 		claimed += claims[p.table.Rules[i].Priority]
 	}
-	weight = r.quota(means).Guarantee
+	weight = r.quota(names).Guarantee
 	if claimed > 0 {
 		weight += max(0, 1-guaranteed) * claims[r.Priority] / claimed
 	}
