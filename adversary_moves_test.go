@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -22,42 +21,42 @@ import (
 type move struct {
 	name   string
 	weight int
-	peer   func(p *peer)
+	peer   func(p *hostilePeer)
 	siege  func(s *siege)
 }
 
 // moves are all that there are. What is honest must come to its end; what is
 // hostile may do what it can.
 var moves = []move{
-	{"sessions that end unread", 4, func(p *peer) {
+	{"sessions that end unread", 4, func(p *hostilePeer) {
 		p.many(30, func(c *line) { c.hello(wire.TypeHello, "", p.gpu); c.send(wire.TypeBye, nil) })
 	}, nil},
-	{"statistics that are not read", 3, func(p *peer) {
+	{"statistics that are not read", 3, func(p *hostilePeer) {
 		p.many(10, func(c *line) {
 			for range 10 {
 				c.send(wire.TypeStats, nil)
 			}
 		})
 	}, nil},
-	{"many sessions of a process", 4, func(p *peer) { p.many(40, func(c *line) { c.opens("") }) }, nil},
-	{"sessions that come and go", 3, func(p *peer) {
+	{"many sessions of a process", 4, func(p *hostilePeer) { p.many(40, func(c *line) { c.opens("") }) }, nil},
+	{"sessions that come and go", 3, func(p *hostilePeer) {
 		p.busy(func() { c := p.dial(); c.hello(wire.TypeHello, "", p.gpu); c.close() })
 	}, nil},
-	{"connections without end", 3, func(p *peer) { p.busy(func() { p.dial().close() }) }, nil},
-	{"connections that say nothing", 2, func(p *peer) { p.many(30, func(*line) {}) }, nil},
-	{"half a frame", 2, func(p *peer) {
+	{"connections without end", 3, func(p *hostilePeer) { p.busy(func() { p.dial().close() }) }, nil},
+	{"connections that say nothing", 2, func(p *hostilePeer) { p.many(30, func(*line) {}) }, nil},
+	{"half a frame", 2, func(p *hostilePeer) {
 		p.many(30, func(c *line) { c.write(c.frame(wire.TypeHello, p.says("", p.gpu))[:p.IntN(500)]) })
 	}, nil},
-	{"a flood of frames", 4, func(p *peer) {
+	{"a flood of frames", 4, func(p *hostilePeer) {
 		c := p.keep(p.dial().opens(""))
 		p.busy(func() { c.any(p) })
 	}, nil},
-	{"floods over many sessions", 3, func(p *peer) {
+	{"floods over many sessions", 3, func(p *hostilePeer) {
 		var all []*line
 		p.many(10, func(c *line) { all = append(all, c.opens("")) })
 		p.busy(func() { all[p.IntN(len(all))].any(p) })
 	}, nil},
-	{"frames that cannot be read", 4, func(p *peer) {
+	{"frames that cannot be read", 4, func(p *hostilePeer) {
 		p.busy(func() {
 			c := p.dial()
 			for _, f := range [][]byte{c.frame(wire.TypeHello, p.says("", p.gpu)), c.frame(wire.Type(1+p.IntN(wire.Types-1)), nil)} {
@@ -69,19 +68,22 @@ var moves = []move{
 			c.close()
 		})
 	}, nil},
-	{"descriptors for the broker", 2, func(p *peer) {
+	{"descriptors for the broker", 2, func(p *hostilePeer) {
 		p.many(5, func(c *line) {
 			_ = unix.Sendmsg(c.fd, c.frame(wire.TypeHello, p.says("", p.gpu)), unix.UnixRights(make([]int, 200)...), nil, unix.MSG_DONTWAIT)
 		})
 	}, nil},
-	{"memory that nobody has", 4, func(p *peer) {
+	{"memory that nobody has", 4, func(p *hostilePeer) {
 		c := p.keep(p.dial())
 		lie := p.says("", p.gpu)
 		lie.Old, lie.Token, lie.Committed[0] = p.Uint64N(1000), p.Uint64(), 16<<40
 		c.send(wire.TypeResume, lie)
 		c.hears()
+		keeps := p.IntN(2) == 0
 		for range 20 {
-			c.send(wire.TypeFree, &wire.Memory{Bytes: 16 << 40})
+			if !keeps {
+				c.send(wire.TypeFree, &wire.Memory{Bytes: 16 << 40})
+			}
 			c.send(wire.TypeReserve, &wire.Memory{Bytes: 1 << p.IntN(45), Kind: wire.Kind(p.IntN(8))})
 			if h, payload := c.hears(); h.Type == wire.TypeGrant {
 				var m wire.Memory
@@ -91,19 +93,19 @@ var moves = []move{
 			}
 		}
 	}, nil},
-	{"one GPU many times", 2, func(p *peer) {
+	{"one GPU many times", 2, func(p *hostilePeer) {
 		p.many(5, func(c *line) { c.hello(wire.TypeHello, "", p.gpu, p.gpu, p.gpu, p.gpu, p.gpu, p.gpu) })
 	}, nil},
-	{"GPUs that nobody has", 2, func(p *peer) {
+	{"GPUs that nobody has", 2, func(p *hostilePeer) {
 		p.many(5, func(c *line) {
 			var invented [wire.GPUs][16]byte
 			for i := range invented {
-				binary.LittleEndian.PutUint64(invented[i][:], p.Uint64())
+				copy(invented[i][:], fmt.Sprintf("%016x", p.Uint64()))
 			}
 			c.hello(wire.TypeHello, "", invented[:]...)
 		})
 	}, nil},
-	{"the names of others", 2, func(p *peer) {
+	{"the names of others", 2, func(p *hostilePeer) {
 		for _, honest := range []string{"serving", "batch"} {
 			c := p.dial()
 			c.hello(wire.TypeHello, honest, p.gpu)
@@ -116,23 +118,23 @@ var moves = []move{
 			c.close()
 		}
 	}, nil},
-	{"lets go of connections", 3, func(p *peer) { p.let(len(p.held) / 2) }, nil},
-	{"scrapes that are never read", 3, func(p *peer) {
+	{"lets go of connections", 3, func(p *hostilePeer) { p.let(len(p.held) / 2) }, nil},
+	{"scrapes that are never read", 3, func(p *hostilePeer) {
 		for range 10 {
 			ask := strings.Repeat(fmt.Sprintf("GET /metrics?x=%d HTTP/1.1\r\nHost: agent\r\n\r\n", p.Uint64()), 40)
 			p.asks(p.web, ask)
 		}
 	}, nil},
-	{"scrapes of a chosen name", 2, func(p *peer) {
+	{"scrapes of a chosen name", 2, func(p *hostilePeer) {
 		p.busy(func() { p.asks(p.web, fmt.Sprintf("GET /metrics?name[]=n%d HTTP/1.0\r\n\r\n", p.Uint64())) })
 		p.let(len(p.held) / 2)
 	}, nil},
-	{"half a request", 1, func(p *peer) {
+	{"half a request", 1, func(p *hostilePeer) {
 		for range 10 {
 			p.asks(p.web, "GET /metrics HTTP/1.1\r\nHost: ")
 		}
 	}, nil},
-	{"connections of Gemini", 3, func(p *peer) {
+	{"connections of Gemini", 3, func(p *hostilePeer) {
 		for range 20 {
 			noise := make([]byte, p.IntN(200))
 			for i := range noise {
@@ -141,7 +143,7 @@ var moves = []move{
 			p.asks(p.gemini, string(noise))
 		}
 	}, nil},
-	{"lies about turns", 0, func(p *peer) {
+	{"lies about turns", 0, func(p *hostilePeer) {
 		c := p.keep(p.dial().opens(""))
 		for range 50 {
 			c.send(wire.TypeAcquire, &wire.Acquire{GPU: uint32(p.IntN(2))})
@@ -151,7 +153,7 @@ var moves = []move{
 			time.Sleep(5 * time.Millisecond)
 		}
 	}, nil},
-	{"wants a turn and does nothing with it", 0, func(p *peer) {
+	{"wants a turn and does nothing with it", 0, func(p *hostilePeer) {
 		p.keep(p.dial().opens("")).send(wire.TypeAcquire, &wire.Acquire{})
 	}, nil},
 	{"kill -9", 3, nil, func(s *siege) { s.respawn(s.IntN(len(s.peers))) }},
@@ -177,9 +179,9 @@ var moves = []move{
 // the addresses of the broker, the observer and Gemini's server.
 const asPeer = "GPUSTEWARD_TEST_AS_PEER"
 
-// A peer is a process that means harm, or an honest one that comes again and
+// A hostilePeer is a process that means harm, or an honest one that comes again and
 // again: this one.
-type peer struct {
+type hostilePeer struct {
 	*rand.Rand
 	socket, web, gemini string
 	gpu                 [16]byte
@@ -190,7 +192,7 @@ type peer struct {
 // seed, and says when it has. It ends with its input.
 func besiege(addresses string) {
 	f := strings.Split(addresses, ",")
-	p := &peer{socket: f[0], web: f[1], gemini: f[2], gpu: stubGPU}
+	p := &hostilePeer{socket: f[0], web: f[1], gemini: f[2], gpu: stubGPU}
 	if f[3] == "honest" {
 		p.comes()
 	}
@@ -209,7 +211,7 @@ func besiege(addresses string) {
 
 // comes opens a session four times a second, and says how long each took, in
 // milliseconds, and how often it was refused meanwhile.
-func (p *peer) comes() {
+func (p *hostilePeer) comes() {
 	go func() {
 		_, _ = os.Stdin.Read(make([]byte, 1)) // its end
 		os.Exit(0)
@@ -232,7 +234,7 @@ func (p *peer) comes() {
 }
 
 // let closes the n connections that were kept for longest.
-func (p *peer) let(n int) {
+func (p *hostilePeer) let(n int) {
 	n = max(n, 0)
 	for _, closes := range p.held[:n] {
 		closes()
@@ -241,26 +243,26 @@ func (p *peer) let(n int) {
 }
 
 // busy does something as often as it can for a fifth of a second.
-func (p *peer) busy(do func()) {
+func (p *hostilePeer) busy(do func()) {
 	for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); {
 		do()
 	}
 }
 
 // many keeps n connections to the broker, with each of which something is done.
-func (p *peer) many(n int, do func(c *line)) {
+func (p *hostilePeer) many(n int, do func(c *line)) {
 	for range n {
 		do(p.keep(p.dial()))
 	}
 }
 
-func (p *peer) keep(c *line) *line {
+func (p *hostilePeer) keep(c *line) *line {
 	p.held = append(p.held, c.close)
 	return c
 }
 
 // asks keeps a connection over TCP on which something is said and nothing read.
-func (p *peer) asks(address, text string) {
+func (p *hostilePeer) asks(address, text string) {
 	c, err := net.DialTimeout("tcp", address, 100*time.Millisecond)
 	if err != nil {
 		return
@@ -271,7 +273,7 @@ func (p *peer) asks(address, text string) {
 }
 
 // says returns a HELLO.
-func (p *peer) says(tenant string, gpus ...[16]byte) *wire.Hello {
+func (p *hostilePeer) says(tenant string, gpus ...[16]byte) *wire.Hello {
 	h := &wire.Hello{PID: 1, GPUs: uint32(len(gpus)), CUDA: 13000}
 	copy(h.Tenant[:], tenant)
 	copy(h.UUID[:], gpus)
@@ -281,18 +283,18 @@ func (p *peer) says(tenant string, gpus ...[16]byte) *wire.Hello {
 // A line is a connection to the broker. Nothing waits on it but who hears, for a
 // second at most.
 type line struct {
-	*peer
+	*hostilePeer
 	fd      int
 	session uint64
 }
 
-func (p *peer) dial() *line {
+func (p *hostilePeer) dial() *line {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err == nil {
 		_ = unix.Connect(fd, &unix.SockaddrUnix{Name: p.socket})
 		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1})
 	}
-	return &line{peer: p, fd: fd}
+	return &line{hostilePeer: p, fd: fd}
 }
 
 func (c *line) close() { _ = unix.Close(c.fd) }
@@ -344,7 +346,7 @@ func (c *line) opens(tenant string) *line {
 }
 
 // any sends one of the messages that a session may.
-func (c *line) any(p *peer) {
+func (c *line) any(p *hostilePeer) {
 	switch p.IntN(5) {
 	case 0:
 		c.send(wire.TypePing, nil)

@@ -18,12 +18,13 @@ var (
 	adversarySeed    = flag.Uint64("adversary.seed", 0, "what the adversary's moves follow from; 0 is another each time")
 )
 
-// Nobody honest is slowed by more than this part of what is guaranteed, over a
-// window, nor waits longer for a session; and no process takes more than this.
+// Nobody honest has less than this part of its guarantee over a window, nor waits
+// longer for a session; and no process takes more than this.
 const (
 	leastPace       = .95
 	window          = 5 * time.Second
 	longestRefusal  = time.Second
+	mostSessions    = 16 // of a process; honest ones together have fewer than twice that
 	mostMemory      = 256 << 20
 	mostDescriptors = 1500
 )
@@ -181,6 +182,9 @@ func (s *siege) look() {
 	}
 	if used := sum(now.family("nvgpu_quota_memory_used_bytes")) + sum(now.family("nvgpu_quota_memory_reserved_bytes")); used > 80<<30 {
 		s.broken("%v bytes of 80 GiB are charged", used)
+	}
+	if n := sum(now.family("nvgpu_broker_sessions")) - sum(now.family("nvgpu_broker_sessions", `state="connecting"`)); n > float64(mostSessions*(len(s.peers)+2)) {
+		s.broken("there are %v sessions", n)
 	}
 	for _, a := range []*agent{s.enforcer, s.observer} {
 		if memory, descriptors := s.taken(a); memory > mostMemory || descriptors > mostDescriptors || a.hasEnded() {

@@ -319,7 +319,7 @@ func (p program) killAfter(d time.Duration) { time.AfterFunc(d, func() { _ = p.P
 
 // Priorities: what is honest goes before whatever else the machine does, and
 // the adversary's own after it.
-const first, last = -15, 19
+const first, last = -15, 5
 
 // at has the processes that start begins run at a priority.
 func (s *siege) at(priority int, start func()) {

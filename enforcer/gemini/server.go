@@ -40,7 +40,7 @@ const (
 // manager sends, and then begins to wait on a condition without a look at what
 // has come: an answer that is there before is lost on it, and its hooks wait
 // for ever. That takes it 100 us. Of answers at once, a program with its threads
-// lost 2 of 1,000 on an idle machine of two processors; of those after 1 ms, 1 of
+// lost 2 of 1,000 on a machine of two processors; of those after 1 ms, 1 of
 // 11,000 where others kept the processors busy; of those after 2 ms none of
 // 13,000. It costs who is alone 2 % of the GPU's time. conn.remind is for what is
 // lost all the same.
