@@ -123,7 +123,9 @@ static void a_turn_that_ends_is_no_reason_to_queue_more(void)
 	fake_mode(0, GS_RUN, 1, 0);
 	launch_many(10, 11, NULL);
 	struct gs_stream *e = gs_self->entry;
+	pthread_mutex_lock(&gs_gates[0].lock);
 	CHECK(e && e->bounded);
+	pthread_mutex_unlock(&gs_gates[0].lock);
 	fake_mode(0, GS_PAUSE, 1, 0);
 	EVENTUALLY(phase() == GS_DRAINING);
 	spin(5000000);
