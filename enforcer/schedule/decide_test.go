@@ -340,7 +340,7 @@ func TestMute(t *testing.T) {
 	// turn has the one who runs have his turn, and drain, until the other runs.
 	turn := func(runs, other string) {
 		t.Helper()
-		for range 200 {
+		for range 1000 {
 			if d.pass(ms); d.State(other).Mode == Run {
 				return
 			}

@@ -165,6 +165,7 @@ type tenant struct {
 	held    time.Duration // the same, or since it was nudged last
 	nudge   time.Duration // until when it may launch though it drains; 0 it may not
 	settled bool          // its drain had its time, and others go on
+	overran time.Duration // how long the others waited for it to drain last
 
 	answered bool // it said something since it was let run last
 	mute     bool // it did not, and gets no turn until it does: nobody waits again for a process that was stopped

@@ -325,6 +325,21 @@ func TestBadHooks(t *testing.T) {
 	}
 }
 
+// Whose kernels are so long that others wait for them owes that time.
+func TestLongKernels(t *testing.T) {
+	const long = 10 * time.Second
+	for weight, least := range map[float64]float64{30: 0.68, 10: 0.87} {
+		for _, kernel := range []time.Duration{40 * ms, 100 * ms} {
+			a, b := kind("queue", weight), kind("queue", 100-weight)
+			a.name, b.name, a.kernel, a.count = "a", "b", kernel, 1
+			newWorld(t, false, nil, a, b).run(long)
+			if part := b.rate(begin, long) / alone(t, "queue").lone; part < least {
+				t.Errorf("%g %% beside kernels of %v: %.3f, at least %.2f", 100-weight, kernel, part, least)
+			}
+		}
+	}
+}
+
 // A newcomer gets its part at once, and who was alone owes nothing for it.
 func TestNewcomerStartsFair(t *testing.T) {
 	a, b := kind("queue", 1), kind("queue", 1)
