@@ -177,7 +177,7 @@ func (s *siege) look() {
 			s.broken("%s %v", key, v)
 		}
 	}
-	if charged, passed := sum(now.family("nvgpu_quota_compute_seconds_total"))-1e9, time.Since(s.enforced).Seconds(); charged > passed {
+	if charged, passed := sum(now.family("nvgpu_quota_compute_seconds_total")), time.Since(s.enforced).Seconds(); charged > passed {
 		s.broken("%.2f s of the GPU are charged in %.2f s", charged, passed)
 	}
 	if used := sum(now.family("nvgpu_quota_memory_used_bytes")) + sum(now.family("nvgpu_quota_memory_reserved_bytes")); used > 80<<30 {

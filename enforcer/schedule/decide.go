@@ -344,6 +344,8 @@ func (g *GPU) open(t *tenant, m Mode) {
 	}
 	if m == Open {
 		t.looked = g.now
+	} else if t.state.Mode == Open {
+		t.closed = g.now
 	}
 	t.state = State{Mode: m, Turn: t.state.Turn}
 	t.drains, t.settled, t.nudge, t.answered, t.mute = false, false, 0, false, false

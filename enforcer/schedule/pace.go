@@ -125,9 +125,12 @@ func (p *pace) idle(ago time.Duration) (service time.Duration) {
 func (g *GPU) learn(t *tenant, u Usage) {
 	p, n := &t.pace, float64(u.Launched)
 	t.longest = max(t.longest-t.longest/16, min(u.Longest, time.Second))
-	if t.state.Mode == Open || u.Busy > 0 {
-		busy := min(max(u.Busy, 0), g.now-t.looked)
-		t.looked = g.now
+	until := g.now
+	if t.state.Mode != Open {
+		until = t.closed
+	}
+	if busy := min(max(u.Busy, 0), until-t.looked); t.state.Mode == Open || busy > 0 {
+		t.looked = until
 		t.bill.charged += busy
 		t.bill.served += busy
 		t.stats.Wanted += busy

@@ -200,6 +200,7 @@ func TestLearnBesideWithLimit(t *testing.T) {
 func TestBusyTellsNoPace(t *testing.T) {
 	for _, busy := range []time.Duration{1, ms} {
 		d, a := lessons(t, 0, 40*ms, 20*ms)
+		a.looked, a.closed = d.at-ms, d.at // it was alone until now
 		was := a.pace
 		if d.Report(d.at, "a", Usage{Launched: 30, Busy: busy}); a.pace != was || a.lag != 0 {
 			t.Errorf("busy for %v: lag %v, %+v", busy, a.lag, a.pace)
@@ -266,6 +267,13 @@ func TestLearnOpen(t *testing.T) {
 	d.Report(d.at, "a", Usage{Launched: 100, Busy: 70 * ms}) // of the time before
 	if s := d.Stats("a"); s.Charged != 70*ms {
 		t.Errorf("%+v", s)
+	}
+	for range 100 { // and since then it is the clock that tells
+		d.at += ms
+		d.Report(d.at, "a", Usage{Launched: 1, Busy: time.Hour})
+	}
+	if a, b := d.Stats("a").Charged, d.Stats("b").Charged; a+b > d.at {
+		t.Errorf("%v and %v are charged in %v", a, b, d.at)
 	}
 }
 

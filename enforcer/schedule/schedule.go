@@ -160,6 +160,7 @@ type tenant struct {
 	state   State
 	opened  time.Duration // when it was let run last
 	looked  time.Duration // up to when it was told for how long it was busy, nobody else being active
+	closed  time.Duration // when that ended: it may tell of the time before a little later
 	drains  bool          // it was paused, and may have work outstanding
 	paused  time.Duration // since when
 	held    time.Duration // the same, or since it was nudged last
