@@ -121,6 +121,12 @@ static enum gs_way between(CUdeviceptr to, CUdeviceptr from)
 	return device >= 0 && device == device_of(from) ? GS_WITHIN : GS_LINK;
 }
 
+/* A batch that names nothing is for the driver to refuse. */
+static enum gs_way between_first(const CUdeviceptr *to, const CUdeviceptr *from, size_t count)
+{
+	return to && from && count ? between(to[0], from[0]) : GS_LINK;
+}
+
 /* One side of a copy in two or three dimensions. */
 static bool on_device(int type, CUdeviceptr p)
 {
@@ -135,10 +141,10 @@ static enum gs_way way(int to_type, CUdeviceptr to, int from_type, CUdeviceptr f
 }
 
 #define SIDES(p) p->dstMemoryType, p->dstDevice, p->srcMemoryType, p->srcDevice
-static enum gs_way way_2d(const CUDA_MEMCPY2D *p) { return way(SIDES(p)); }
-static enum gs_way way_3d(const CUDA_MEMCPY3D *p) { return way(SIDES(p)); }
+static enum gs_way way_2d(const CUDA_MEMCPY2D *p) { return p ? way(SIDES(p)) : GS_LINK; }
+static enum gs_way way_3d(const CUDA_MEMCPY3D *p) { return p ? way(SIDES(p)) : GS_LINK; }
 static enum gs_way way_peer(CUcontext to, CUcontext from) { return to == from ? GS_WITHIN : GS_LINK; }
-static enum gs_way way_3d_peer(const CUDA_MEMCPY3D *p) { return way_peer(p->dstContext, p->srcContext) == GS_LINK ? GS_LINK : way_3d(p); }
+static enum gs_way way_3d_peer(const CUDA_MEMCPY3D *p) { return !p || way_peer(p->dstContext, p->srcContext) == GS_LINK ? GS_LINK : way_3d(p); }
 
 static int operand_type(const CUmemcpy3DOperand *o) { return o->type == CU_MEMCPY_OPERAND_TYPE_ARRAY ? CU_MEMORYTYPE_ARRAY : CU_MEMORYTYPE_UNIFIED; }
 
@@ -172,8 +178,8 @@ BOTH(cuMemcpy3DPeer, cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D *p), (p), bytes_3
 #define BATCH CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes, size_t *begin, size_t kinds
 #define BATCHED to, from, sizes, count, attributes, begin, kinds
 ASYNC(cuMemcpyBatchAsync, (BATCH, size_t *failed), (BATCHED, failed),
-      bytes_of_batch(to, from, sizes, count), between(to[0], from[0]))
-ASYNC(cuMemcpyBatchAsync_v2, (BATCH), (BATCHED), bytes_of_batch(to, from, sizes, count), between(to[0], from[0]))
+      bytes_of_batch(to, from, sizes, count), between_first(to, from, count))
+ASYNC(cuMemcpyBatchAsync_v2, (BATCH), (BATCHED), bytes_of_batch(to, from, sizes, count), between_first(to, from, count))
 
 ASYNC(cuMemcpy3DBatchAsync, (size_t count, CUDA_MEMCPY3D_BATCH_OP *ops, size_t *failed, unsigned long long flags), (count, ops, failed, flags),
       bytes_of_boxes(ops, count), way_boxes(ops, count))

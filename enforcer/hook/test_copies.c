@@ -191,8 +191,9 @@ static void wrong_arguments_pass(void)
 
 	CHECK(cuMemcpyHtoD_v2(1, h, 1) == CUDA_ERROR_NOT_INITIALIZED);
 	begin(1);
-	gs_own.slot[0].link = gs_own.slot[0].copy = 1;
-	for (int rated = 1; rated >= 0; rated--) {
+	for (int kind = 0; kind < 3; kind++) { /* the rate holds, nothing does, launches are gated */
+		gs_own.slot[0].link = gs_own.slot[0].copy = kind == 0;
+		__atomic_store_n(&gs_own.gated, kind == 2, __ATOMIC_RELEASE);
 		uint64_t from = gs_now();
 		CHECK(cuMemcpyHtoD_v2(0, h, SIZE_MAX) == CUDA_ERROR_INVALID_VALUE);
 		CHECK(cuMemcpyHtoD_v2(0, h, 1 << 20) == CUDA_ERROR_INVALID_VALUE);
@@ -204,7 +205,6 @@ static void wrong_arguments_pass(void)
 		CHECK(cuMemcpy2D_v2(&nonsense) == CUDA_ERROR_INVALID_VALUE);
 		CHECK(cuMemcpyHtoD_v2(a, h, 0) == CUDA_SUCCESS);
 		CHECK(gs_now() - from < 500000000 && !gs_copies_sum(&gs_gates[0]));
-		gs_own.slot[0].link = gs_own.slot[0].copy = 0;
 	}
 }
 
