@@ -159,7 +159,7 @@ func (s *siege) look() {
 	now := parse(s.sees("/metrics"))
 	for key, v := range now {
 		name, labels, _ := strings.Cut(key, "{")
-		honest := !strings.Contains(labels, `tenant="hostile"`)
+		honest := !strings.Contains(labels, `tenant="hostile"`) && !strings.Contains(labels, `tenant="gemini:`) // whose clients are all hostile
 		var bad bool
 		switch name {
 		case "nvgpu_quota_rung":
@@ -246,7 +246,11 @@ func (s *siege) truce(meanwhile func()) {
 			if name == "nvgpu_quota_memory_used_bytes" && (strings.Contains(labels, `tenant="serving"`) || strings.Contains(labels, `tenant="batch"`)) {
 				want = 1 << 30
 			}
-			if v != want {
+			lent := 0.0 // to the one program of each tenant that is left
+			if name == "nvgpu_quota_memory_reserved_bytes" {
+				lent = 256 << 20
+			}
+			if v < want || v > want+lent {
 				return fmt.Sprint(key, " ", v)
 			}
 		}
