@@ -15,8 +15,7 @@
 #define STALL_NS 5000000    /* work in flight that made no progress for so long may wait for what is held back */
 #define STALLED_NS 100000   /* the same for each launch after that, where so much is queued, */
 #define PASSING_NS 2000000  /* and for so long no launch waits for a turn: what is waited for may take several */
-#define STALL_MOST_NS 40000000 /* that doubles with each launch that passes for it in vain, up to this, */
-#define HELPED_NS 500000    /* and is this once one has helped */
+#define STALL_MOST_NS 40000000 /* that doubles with each launch that passes for it in vain, up to this */
 #define SLOW 4              /* times slower than alone is work beside others, and makes progress still */
 
 #define ROUSE_NS 20000000   /* the helper does not sleep for so long while there is work */
@@ -238,7 +237,7 @@ static bool stalled(uint64_t since, uint64_t now)
 	return false;
 }
 
-/* What is in flight while a launch waits may wait for that launch: how long it
+/* What did not get on while a launch waited may wait for that launch: how long it
  * takes says nothing of its cost. */
 static void suspect(void)
 {
@@ -247,6 +246,7 @@ static void suspect(void)
 		if (!g->seated)
 			continue;
 		gs_gpu_lock(g);
+		gs_marker_reap(g);
 		gs_marker_suspect(g);
 		pthread_mutex_unlock(&g->lock);
 	}
@@ -313,13 +313,13 @@ void gs_gate_slow(struct gs_launch *l)
 			continue;
 		if (!began)
 			began = gs_now();
-		if (v == HELD && !waited)
-			suspect();
-		waited = v == HELD;
+		waited = waited || v == HELD;
 		passes = v == QUEUED ? wait_queue(e, l, page, bell, began) : wait_turn(e->gpu, page, bell, began);
 	}
 	l->seq = t ? atomic_load_explicit(&t->seq, memory_order_relaxed) : 0;
 	gs_present = *l;
+	if (waited)
+		suspect();
 	if (began) {
 		gs_gpu_lock(e->gpu);
 		e->gpu->usage.overhead_ns += gs_now() - began;
@@ -394,7 +394,7 @@ void gs_gate_drained(void)
 /* Where the bound was in the way, more may be queued from now on. */
 void gs_gate_helped(struct gs_stream *e, uint64_t now)
 {
-	atomic_store(&patience, HELPED_NS);
+	atomic_store(&patience, STALL_NS);
 	atomic_store(&passing, 0);
 	if (e->stalled)
 		double_bound(e, &atomic_load(&gs_page)->slot[gs_gpu_index(e->gpu)], now);
