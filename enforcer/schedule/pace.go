@@ -245,7 +245,7 @@ func (g *GPU) try() {
 	g.triedAt, g.tried, g.together = g.now, true, true
 	for _, t := range g.tenants {
 		if t.contends(g.now) {
-			t.pace.beside.fade(tryTime / 4) // which are of other times
+			t.pace.beside.fade(tryTime)
 		}
 	}
 }
