@@ -1,11 +1,11 @@
 package audit
 
 import (
-	"gpusteward/enforcer/policy"
 	"slices"
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/enforcer/policy"
 	"gpusteward/enforcer/wire"
 )
 

@@ -88,8 +88,8 @@ func (b *Broker) calls(pid int, now time.Duration) bool {
 const part = 16
 
 // enter counts a session in, as long as its owner has less than its part of
-// those that are free; whoever has none yet gets one. What a process can only have done itself is no excuse for being
-// without a session; see Refused.
+// those that are free; whoever has none yet gets one. What a process can only
+// have done itself is no excuse for being without a session; see Refused.
 func (b *Broker) enter(s *session, name string) *refusal {
 	now := b.clock.now()
 	b.mu.Lock()
@@ -173,8 +173,8 @@ func (b *Broker) sweep(now time.Duration) {
 func (b *Broker) lately(at, now time.Duration) bool { return at != 0 && now-at < b.options.Doubt }
 
 // Refused reports whether a process may be without a session because of the
-// broker: of late its limits refused the process, though that one
-// did nothing but belong to a workload that has too much, or it starved.
+// broker: of late its limits refused the process, though that one did nothing but
+// belong to a workload that has too much, or it starved.
 func (b *Broker) Refused(pid int) bool {
 	now := b.clock.now()
 	if b.starves(now) {

@@ -166,8 +166,8 @@ func (l *Ledger) forget(name string) {
 }
 
 // Reserve promises bytes to a session of the tenant: the driver may be asked
-// for them. Leases that are in the way are closed. It returns the reservation, never 0, and what is left; or false,
-// and what could be had. A session belongs to the tenant that it first named.
+// for them. Leases that are in the way are closed. It returns the reservation,
+// never 0, and what is left; or false, and what could be had. A session belongs to the tenant that it first named.
 func (l *Ledger) Reserve(name string, id, bytes uint64) (reservation uint64, ok bool, free uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -253,7 +253,10 @@ func (t *tenant) settle(but time.Duration) {
 func (g *GPU) forget() {
 	least, several := first, 0
 	for _, t := range g.tenants {
-		t.lag = max(t.lag, -memory*(g.host.config.Turn+g.beyond(t)))
+		if t.drains { // no work beside others, which is forgiven: they all wait for it
+			t.overran = min(g.now-t.paused, g.host.config.Drain)
+		}
+		t.lag = max(t.lag, -memory*(g.host.config.Turn+t.overran))
 		if t.expected(g.now) && t.part > 0 {
 			least = min(least, t.lag)
 			several++
@@ -267,15 +270,6 @@ func (g *GPU) forget() {
 			t.lag -= least
 		}
 	}
-}
-
-// beyond returns for how long t went on after its last turn, all the others
-// waiting: that is no work beside others, which is forgiven, but theirs.
-func (g *GPU) beyond(t *tenant) time.Duration {
-	if t.drains {
-		t.overran = min(g.now-t.paused, g.host.config.Drain)
-	}
-	return t.overran
 }
 
 // brim returns what fits into the bucket of t's limit.
