@@ -31,7 +31,6 @@ type program struct {
 	from   time.Duration
 	asked  time.Duration
 	held   time.Duration // time that it had
-	quota  time.Duration
 	turns  int
 	until  time.Duration // its quota's end
 }
@@ -61,7 +60,7 @@ func (w *world) answer(of waiter, quota time.Duration) {
 		}
 	}
 	p.turns++
-	p.from, p.quota, p.until = w.now, quota, w.now+quota
+	p.from, p.until = w.now, w.now+quota
 	p.at = w.now + quota + p.over + p.idle
 	if p.late != nil {
 		p.at += p.late()
@@ -83,14 +82,16 @@ func (w *world) run(d time.Duration) {
 		if w.wake != 0 && w.wake < next {
 			next, who = w.wake, nil
 		}
+		for _, p := range w.clients {
+			if p.turns > 0 {
+				p.held += max(min(next, p.until+p.over)-max(w.now, p.from), 0)
+			}
+		}
 		w.now = next
 		if who == nil && next == end {
 			return
 		}
 		if who != nil {
-			if who.turns > 0 {
-				who.held += who.quota + who.over
-			}
 			who.at, who.asked = 0, w.now
 			w.tokens.ask(w.now, waiter{client: who.client}, who.over)
 		}
