@@ -22,5 +22,6 @@ var rightlyEmpty = map[string]string{
 	"gpusteward-workloads, Allocated and idle": "allocations are the kubelet's or those of Slurm's cgroups, and the simulated host has neither",
 	"gpusteward-agent, Attribution":            "whoever is asked for names answers",
 
-	"gpusteward-quotas, MPS": "the simulated host has no daemon of MPS that serves clients",
+	"gpusteward-quotas, Gemini": "the simulated host serves no programs under Gemini's hook",
+	"gpusteward-quotas, MPS":    "the simulated host has no daemon of MPS that serves clients",
 }
