@@ -56,11 +56,11 @@ func TestPage(t *testing.T) {
 		hosts  []string // scenarios, one agent each
 	}{
 		{"figures", []string{"gpus: [{model: h100, load: training, count: 8}]\n"}}, // first, alone
-		{"fault", []string{four + "faults: [{at: 15s, kind: lost, gpu: 2}]\n"}},
+		{"fault", []string{four + "faults: [{at: 45s, kind: lost, gpu: 2}]\n"}},
 		{"look", []string{four}},
 		{"policy", []string{four}},
 		{"cut", []string{four, "gpus: [{model: h100, load: training, count: 3}]\n"}},
-		{"vanish", []string{four + "faults: [{at: 15s, kind: hot_remove, gpu: 1}]\n"}},
+		{"vanish", []string{four + "faults: [{at: 45s, kind: hot_remove, gpu: 1}]\n"}},
 		{"crowd", []string{crowded()}},
 	} {
 		t.Run(c.script, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestPage(t *testing.T) {
 // drive runs one of the scripts.
 func drive(t *testing.T, browser, script string, args ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "node", append([]string{script + ".mjs"}, args...)...)
 	cmd.Dir, cmd.WaitDelay = pageTests, ending // a browser that is left over ends by itself
