@@ -58,7 +58,7 @@ func (g *GPU) age(t *tenant, passed time.Duration) {
 	} else if !t.expected(g.now) && t.lag < 0 { // time makes up for what it had, and earns nothing
 		t.lag = min(t.lag+passed, 0)
 	}
-	if t.share.Limit == 1 { // mutant: equivalent because nobody looks at the bucket then
+	if t.share.Limit == 1 {
 		return
 	}
 	t.bucket = min(t.bucket+time.Duration(t.share.Limit*float64(passed)), g.brim(t))

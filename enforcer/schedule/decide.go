@@ -76,14 +76,14 @@ func (h *Host) decide(d *domain, now time.Duration) time.Duration {
 	}
 	for _, g := range d.gpus {
 		for _, t := range g.tenants {
-			if t.sessions > 0 { // mutant: equivalent because who has no session is paused
+			if t.sessions > 0 {
 				g.hold(t)
 			}
 		}
 	}
 	for _, g := range d.gpus {
 		for _, t := range g.tenants {
-			if t.sessions > 0 { // mutant: equivalent because who has no session drains nothing, and is in no gang
+			if t.sessions > 0 {
 				g.stir(t)
 			}
 		}

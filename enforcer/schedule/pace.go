@@ -37,7 +37,7 @@ func (r *rate) add(launches float64, over, memory time.Duration) {
 
 // fade leaves the rate no more weight than so much time has.
 func (r *rate) fade(to time.Duration) {
-	if r.seconds > to.Seconds() { // mutant: equivalent because what has just that weight is left as it is
+	if r.seconds > to.Seconds() {
 		r.launches *= to.Seconds() / r.seconds
 		r.seconds = to.Seconds()
 	}
@@ -69,7 +69,7 @@ func (p *pace) confirm() {
 	if p.old == 0 || c == 0 || p.solo.seconds < measured.Seconds() {
 		return
 	}
-	if math.Abs(c/p.old-1) > alike { // mutant: equivalent because no quotient is just that
+	if math.Abs(c/p.old-1) > alike {
 		p.confirmed = 0
 	} else if p.confirmed < confirmedMost {
 		p.confirmed++

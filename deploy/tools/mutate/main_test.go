@@ -1,22 +1,59 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 )
 
 // What lives, what is killed, what runs for ever, what does not compile, and
-// what is not looked at; a mark without a reason is none.
+// what is known to live or no longer there.
 func Example() {
 	here, _ = os.Getwd()
 	temp, _ = os.MkdirTemp("", "mutate")
 	defer os.RemoveAll(temp)
-	score(filepath.Join(here, "testdata", "half"), []string{"half.go"})
+	const half = "testdata/half/half.go"
+	all, stale := candidates([]string{filepath.Join(here, half)}, map[survivor]string{
+		{half, "if a > b {", "a > b is a >= b"}:      "what is the same may be swapped",
+		{half, "if a > b {", "a > b is a == b"}:      "there is no such change",
+		{"other.go", "if a > b {", "a > b is a < b"}: "another file is not looked at",
+	})
+	score(all)
+	fmt.Println(stale)
 	// Output:
-	// testdata/half/half.go:13:16: true is false
-	// testdata/half/half.go:21:9: a + b is *new(string)
-	// testdata/half/half.go:19:3: without a, b = b, a
-	// testdata/half/half.go:27:9: !false is *new(bool)
-	// testdata/half/half.go:27:10: false is true
-	// testdata/half: 64.3 %: 9 of 14 mutants were noticed, 2 of them by the time limit; of others 1 do not compile and 2 are marked as equivalent
+	// testdata/half/half.go:11:36: l is *new(Limit)
+	// testdata/half/half.go:18:30: without 1
+	// testdata/half/half.go:18:19: .5 is 0.65
+	// testdata/half/half.go:18:19: .5 is 0.35
+	// testdata/half/half.go:18:27: 3 is 2
+	// testdata/half/half.go:18:30: 1 is 2
+	// testdata/half/half.go:18:30: 1 is 0
+	// testdata/half/half.go:26:16: true is false
+	// testdata/half/half.go:34:9: a + b is *new(string)
+	// testdata/half/half.go:31:7: a > b is a <= b
+	// testdata/half/half.go:32:3: without a, b = b, a
+	// testdata/half/half.go:38:28: !false is *new(bool)
+	// testdata/half/half.go:38:29: false is true
+	// testdata/half: 50.0 %: 13 of 26 mutants were noticed, 2 of them by the time limit; 5 others do not compile
+	// altogether: 50.0 %: 13 of 26 mutants were noticed, 2 of them by the time limit; 5 others do not compile
+	// [{testdata/half/half.go if a > b { a > b is a == b}]
+}
+
+// A sample is the same for the same seed, and in the order of the code.
+func Example_sample() {
+	here, _ = os.Getwd()
+	path := filepath.Join(here, "testdata", "half", "half.go")
+	*sample = 5
+	defer func() { *sample = 0 }()
+	first, _ := candidates([]string{path}, nil)
+	again, _ := candidates([]string{path}, nil)
+	for i, m := range first {
+		fmt.Println(m, m.String() == again[i].String())
+	}
+	// Output:
+	// testdata/half/half.go:15:27: 0 is (0 + 1) true
+	// testdata/half/half.go:18:30: 1 is 0 true
+	// testdata/half/half.go:24:8: count++ is count-- true
+	// testdata/half/half.go:26:16: true is false true
+	// testdata/half/half.go:32:3: without a, b = b, a true
 }

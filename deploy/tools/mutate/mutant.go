@@ -1,18 +1,20 @@
 package main
 
 import (
+	_ "embed"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"os"
-	"regexp"
+	"strconv"
 	"strings"
 )
 
 // A mutant is a file with one change.
 type mutant struct {
 	path, what string
+	line       string // that it changes, without the space around it
 	at         token.Position
 	source     []byte
 }
@@ -21,7 +23,32 @@ func (m mutant) String() string {
 	return fmt.Sprintf("%s:%d:%d: %s", strings.TrimPrefix(m.path, here+"/"), m.at.Line, m.at.Column, m.what)
 }
 
-var marked = regexp.MustCompile(`^// mutant: equivalent because \S`)
+// survivor returns what m is in survivors.tsv.
+func (m mutant) survivor() survivor {
+	return survivor{strings.TrimPrefix(m.path, here+"/"), m.line, m.what}
+}
+
+// A survivor is a mutant wherever its line stands in the file.
+type survivor struct{ path, line, what string }
+
+//go:embed survivors.tsv
+var survivors string
+
+// known returns the survivors that there is a reason for, with that.
+func known() map[survivor]string {
+	all := map[survivor]string{}
+	for row := range strings.Lines(survivors) {
+		f := strings.Split(strings.TrimSuffix(row, "\n"), "\t")
+		if f[0] == "file" {
+			continue
+		}
+		if len(f) != 4 || f[3] == "" {
+			check(fmt.Errorf("survivors.tsv: %q: a row is file, line, change and reason", row))
+		}
+		all[survivor{f[0], f[1], f[2]}] = f[3]
+	}
+	return all
+}
 
 // swaps is what stands in for what; operators that end in = as their own do.
 var swaps = map[string][]string{
@@ -29,44 +56,32 @@ var swaps = map[string][]string{
 	"+": {"-"}, "-": {"+"}, "*": {"/"}, "/": {"*"}, "%": {"*"}, "&": {"|"}, "|": {"&"}, "^": {"&"}, "&^": {"&"}, "<<": {">>"}, ">>": {"<<"},
 	"+=": {"-="}, "-=": {"+="}, "*=": {"/="}, "/=": {"*="}, "|=": {"&^="}, "&=": {"|="}, "&^=": {"|="}, "<<=": {">>="}, ">>=": {"<<="},
 	"++": {"--"}, "--": {"++"}, "break": {"continue"}, "continue": {"break"},
+	"Above": {"AtLeast", "Below"}, "AtLeast": {"Above", "AtMost"}, "Below": {"AtMost", "Above"}, "AtMost": {"Below", "AtLeast"}, "Is": {"Not"}, "Not": {"Is"},
 	"min": {"max"}, "max": {"min"}, "Min": {"Max"}, "Max": {"Min"}, "true": {"false"}, "false": {"true"},
 }
 
 // A finder finds the mutants of one file.
 type finder struct {
-	path, src  string
-	file       *token.File
-	equivalent map[int]bool // lines
-	skipped    int
-	found      []mutant
+	path, src string
+	lines     []string
+	file      *token.File
+	data      bool // it is in a declaration of the package
+	found     []mutant
 }
 
-// mutants returns those of one file, and how many more are marked as equivalent.
-func mutants(path string) (all []mutant, skipped int) {
+// mutants returns those of one file.
+func mutants(path string) []mutant {
 	src, err := os.ReadFile(path)
 	check(err)
 	set := token.NewFileSet()
-	tree, err := parser.ParseFile(set, path, src, parser.ParseComments|parser.SkipObjectResolution)
+	tree, err := parser.ParseFile(set, path, src, parser.SkipObjectResolution)
 	check(err)
-	f := finder{path: path, src: string(src), file: set.File(tree.Pos()), equivalent: map[int]bool{}}
-	for _, group := range tree.Comments {
-		for _, c := range group.List {
-			if marked.MatchString(c.Text) {
-				f.mark(c, group)
-			}
-		}
+	f := finder{path: path, src: string(src), lines: strings.Split(string(src), "\n"), file: set.File(tree.Pos())}
+	for _, d := range tree.Decls {
+		_, f.data = d.(*ast.GenDecl)
+		ast.Inspect(d, f.visit)
 	}
-	ast.Inspect(tree, f.visit)
-	return f.found, f.skipped
-}
-
-// mark has the comment's line not be changed, or where it is alone the next.
-func (f *finder) mark(c *ast.Comment, group *ast.CommentGroup) {
-	line := f.file.Line(c.Pos())
-	if before := f.src[f.file.Offset(f.file.LineStart(line)):f.file.Offset(c.Pos())]; strings.TrimSpace(before) == "" {
-		line = f.file.Line(group.End()) + 1
-	}
-	f.equivalent[line] = true
+	return f.found
 }
 
 func (f *finder) text(n ast.Node) string {
@@ -77,16 +92,12 @@ func (f *finder) text(n ast.Node) string {
 // from at on.
 func (f *finder) change(n ast.Node, at token.Pos, was, with string) {
 	p, start := f.file.Position(at), f.file.Offset(at)
-	if f.equivalent[p.Line] {
-		f.skipped++
-		return
-	}
 	old, within := f.text(n), start-f.file.Offset(n.Pos())
 	what := "without " + short(old)
-	if changed := old[:within] + with + old[within+len(was):]; changed != "" {
+	if changed := old[:within] + with + old[min(within+len(was), len(old)):]; changed != "" {
 		what = short(old) + " is " + short(changed)
 	}
-	f.found = append(f.found, mutant{f.path, what, p, []byte(f.src[:start] + with + f.src[start+len(was):])})
+	f.found = append(f.found, mutant{f.path, what, strings.TrimSpace(f.lines[p.Line-1]), p, []byte(f.src[:start] + with + f.src[start+len(was):])})
 }
 
 func short(s string) string {
@@ -128,6 +139,10 @@ func (f *finder) visit(n ast.Node) bool {
 		f.swap(n, n.TokPos, n.Tok.String())
 	case *ast.Ident: // min and max where they are called; elsewhere it does not compile
 		f.swap(n, n.Pos(), n.Name)
+	case *ast.CallExpr:
+		if s, ok := n.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "And" {
+			f.without(n.Args)
+		}
 	case *ast.BasicLit:
 		f.number(n)
 	case *ast.FuncDecl:
@@ -138,14 +153,49 @@ func (f *finder) visit(n ast.Node) bool {
 	return true
 }
 
-// number has a constant be one more, and zero.
+// without drops each of the conditions that hold together.
+func (f *finder) without(conditions []ast.Expr) {
+	for i, c := range conditions {
+		end := c.End()
+		if i+1 < len(conditions) {
+			end = conditions[i+1].Pos()
+		}
+		f.change(c, c.Pos(), f.src[f.file.Offset(c.Pos()):f.file.Offset(end)], "")
+	}
+}
+
+// number has a constant be one more, and zero. What the package declares is 30 %
+// more, and 30 % less, by one at least where it counts something.
 func (f *finder) number(n *ast.BasicLit) {
-	if n.Kind == token.INT || n.Kind == token.FLOAT {
+	switch {
+	case n.Kind != token.INT && n.Kind != token.FLOAT:
+	case f.data:
+		for _, with := range off(n) {
+			f.replace(n, with)
+		}
+	default:
 		f.replace(n, "("+n.Value+" + 1)")
 		if n.Value != "0" {
 			f.replace(n, "0")
 		}
 	}
+}
+
+// off returns what stands in for a number that is declared.
+func off(n *ast.BasicLit) []string {
+	if i, err := strconv.ParseInt(n.Value, 0, 64); err == nil {
+		by := max(1, i*3/10)
+		if i == 0 {
+			return []string{"1"}
+		}
+		return []string{fmt.Sprint(i + by), fmt.Sprint(i - by)}
+	}
+	v, err := strconv.ParseFloat(n.Value, 64)
+	check(err, n.Value)
+	if v == 0 {
+		return []string{"1."}
+	}
+	return []string{strconv.FormatFloat(v*1.3, 'g', 12, 64), strconv.FormatFloat(v*.7, 'g', 12, 64)}
 }
 
 // returns has each value that a function returns be zero, but for what is, or

@@ -10,3 +10,9 @@ func TestCount(t *testing.T) {
 	}
 	Join("b", "a")
 }
+
+func TestLimit(t *testing.T) {
+	if limit < 2 || limit > 3.5 {
+		t.Error(limit)
+	}
+}
