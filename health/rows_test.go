@@ -1,0 +1,254 @@
+package health
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A promise is a row of the runbook: when it says that a level of a check is
+// entered, and when it is over.
+type promise struct {
+	severity Severity
+	words    []string // of its signal, and of those beside it
+	Condition
+	Persistence
+}
+
+var (
+	inWords    = regexp.MustCompile(`^(.+) (above|at least|below|at most|is not|is) (\S+)$`)
+	frequency  = regexp.MustCompile(`^(\d+) of (\d+) in (\d+)([dhms])$`)
+	comparison = map[string]string{"above": ">", "at least": ">=", "below": "<", "at most": "<=", "is": "==", "is not": "!="}
+	units      = map[string]time.Duration{"d": 24 * time.Hour, "h": time.Hour, "m": time.Minute, "s": time.Second}
+)
+
+// promises returns what the runbook says of each alert. The signals are not in
+// there: words stand for them.
+func promises(t *testing.T) map[string][]promise {
+	t.Helper()
+	text, err := os.ReadFile("../alerts/RUNBOOK.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, alert := map[string][]promise{}, ""
+	for line := range strings.Lines(string(text)) {
+		if heading, ok := strings.CutPrefix(line, "## "); ok {
+			alert = strings.TrimSpace(heading)
+		}
+		cells := strings.Split(strings.ReplaceAll(strings.Trim(line, "| \n"), `\|`, "\x00"), " | ")
+		if len(cells) == 4 && slices.Contains(severities, cells[0]) {
+			p, err := readPromise(cells)
+			if err != nil {
+				t.Fatalf("%s: %q: %v", alert, line, err)
+			}
+			all[alert] = append(all[alert], p)
+		}
+	}
+	return all
+}
+
+// readPromise reads the cells of a row: severity, when, how often, over.
+func readPromise(cells []string) (p promise, err error) {
+	if err := p.severity.UnmarshalText([]byte(cells[0])); err != nil {
+		return p, err
+	}
+	for i, part := range strings.Split(strings.ReplaceAll(cells[1], "\x00", "|"), ", while ") {
+		f := inWords.FindStringSubmatch(part)
+		if f == nil {
+			return p, fmt.Errorf("%q is no condition", part)
+		}
+		v, err := strconv.ParseFloat(f[3], 64)
+		if err != nil {
+			return p, err
+		}
+		c := Condition{Op: comparison[f[2]], Threshold: v, Clear: v}
+		p.words = append(p.words, f[1])
+		if i == 0 {
+			p.Condition = c
+		} else {
+			p.While = append(p.While, c)
+		}
+	}
+	if text, ok := strings.CutPrefix(cells[3], "at "); ok {
+		if p.Clear, err = strconv.ParseFloat(text, 64); err != nil {
+			return p, err
+		}
+	}
+	if p.K, p.N = 1, 1; cells[2] != "at once" {
+		f := frequency.FindStringSubmatch(cells[2])
+		if f == nil {
+			return p, fmt.Errorf("%q is not how often", cells[2])
+		}
+		p.K, _ = strconv.Atoi(f[1])
+		p.N, _ = strconv.Atoi(f[2])
+		long, _ := strconv.Atoi(f[3])
+		p.Every = time.Duration(long) * units[f[4]] / time.Duration(p.N)
+	}
+	return p, nil
+}
+
+// meant gives the promise the signals that its words stand for; false where
+// they are not the condition's.
+func (p *promise) meant(c Condition) bool {
+	signals := []*Signal{c.Signal}
+	for _, w := range c.While {
+		signals = append(signals, w.Signal)
+	}
+	same := slices.EqualFunc(p.words, signals, func(words string, g *Signal) bool { return words == g.Words() })
+	for i := range min(len(signals)-1, len(p.While)) {
+		p.While[i].Signal = signals[i+1]
+	}
+	p.Signal = c.Signal
+	return same
+}
+
+// A row is a level of a check on the host of a test, by itself.
+type row struct {
+	promise
+	engine *Engine
+	now    time.Time
+	shown  map[string]float64 // counters do not begin again
+}
+
+func (p promise) row(c *Check, l Level) *row {
+	alone := *c
+	alone.Levels = []Level{l}
+	return &row{promise: p, engine: NewEngine([]*Check{&alone}, birth), now: birth, shown: map[string]float64{}}
+}
+
+// apart is the time between two looks, at least: two for each sample, but for
+// what is judged at each look.
+func (r *row) apart() time.Duration {
+	if r.Every == 0 {
+		return max(step, r.Signal.window/64)
+	}
+	return r.Every / 2
+}
+
+// show shows examples, as they are before the moment or from it on, for so
+// long, and returns the state at the end of it. If until is not OK it ends when
+// the state is that, and returns after how long that was.
+func (r *row) show(examples []Example, before bool, long time.Duration, until State) (State, time.Duration) {
+	j, apart := r.engine.judges[0], max(r.apart(), long/256)
+	base := map[string]float64{}
+	for passed := time.Duration(0); passed < long; passed += apart {
+		now := slices.Clone(examples)
+		for i := range now {
+			x := &now[i]
+			id := x.Metric.Name + fmt.Sprint(x.Labels)
+			if passed == 0 {
+				base[id] = max(r.shown[id], x.Before)
+			}
+			switch {
+			case x.Again != 0 && before:
+				x.After = base[id]
+			case x.Again != 0:
+				x.After = base[id] + x.At(passed) - x.Before
+				r.shown[id] = x.After
+			case before:
+				x.After = x.Before
+			}
+			x.Again = 0
+		}
+		r.engine.memory.now = r.now
+		r.engine.judge(j, shownBy(now, passed))
+		r.now = r.now.Add(apart)
+		if r.state() == until && until != OK {
+			return until, passed
+		}
+	}
+	return r.state(), long
+}
+
+func (r *row) state() State {
+	worst := OK
+	for _, st := range r.engine.judges[0].order {
+		worst = max(worst, st.state)
+	}
+	return worst
+}
+
+// ever is for how long a level is looked at that is not to be entered: as long
+// as it takes, and until a counter rises again.
+func (r *row) ever() time.Duration { return max(r.Signal.window, r.soon()) }
+
+// soon is how long it takes to enter a level, or to see that it is clear.
+func (r *row) soon() time.Duration { return time.Duration(r.N+1)*r.spelled().Every + 2*r.apart() }
+
+// aWhile is for how long one is looked at that is to be left.
+func (r *row) aWhile() time.Duration { return r.Signal.window*5/4 + holdFirst + r.soon() }
+
+// enter has the level entered.
+func (r *row) enter(e Entity) (after time.Duration) {
+	r.show(r.Example(e), true, r.soon(), OK)
+	_, after = r.show(r.Example(e), false, r.soon(), r.severity.State())
+	return after
+}
+
+// TestRowsAreAsTheRunbookSays holds each level of each check to what people
+// read of it: on either side of each threshold, with as many samples as it
+// takes and one fewer, and without what it looks at beside its signal.
+func TestRowsAreAsTheRunbookSays(t *testing.T) {
+	t.Parallel()
+	said := promises(t)
+	for _, c := range Checks() {
+		if len(said[c.Alert]) != len(c.Levels) {
+			t.Errorf("%s has %d levels, and the runbook %d: make generate writes it", c.ID, len(c.Levels), len(said[c.Alert]))
+			continue
+		}
+		for i, l := range c.Levels {
+			t.Run(fmt.Sprintf("%s/%d", c.ID, i+1), func(t *testing.T) {
+				t.Parallel()
+				p := said[c.Alert][i]
+				if !p.meant(l.When) {
+					t.Fatalf("it is %q, and the runbook has %q: make generate writes it", l.When.Words(), p.words)
+				}
+				p.test(t, c, l)
+			})
+		}
+	}
+}
+
+func (p promise) test(t *testing.T, c *Check, l Level) {
+	e := someone(p.Signal)
+	r := p.row(c, l)
+	if after, want := r.enter(e), time.Duration(p.K-1)*p.Every; after != want || r.state() != p.severity.State() {
+		t.Fatalf("%v after %v, want %v after %v", r.state(), after, p.severity.State(), want)
+	}
+	if p.Clear != p.Threshold {
+		held, over := Condition{Op: p.Op, Threshold: p.Clear}.sides()
+		if got, _ := r.show(p.example(e, held, held, -1), false, r.aWhile(), OK); got != p.severity.State() {
+			t.Errorf("held at %g: %v", held, got)
+		}
+		if got, _ := r.show(p.example(e, over, over, -1), false, r.aWhile(), OK); got != OK && !c.Latched {
+			t.Errorf("cleared at %g: %v", over, got)
+		}
+	} else if got, _ := r.show(p.Example(e), true, r.aWhile(), OK); (got == OK) == c.Latched {
+		t.Errorf("no longer so: %v, and it is latched: %v", got, c.Latched)
+	}
+	for n, examples := range p.Counterexamples(func() Entity { return e }) {
+		r := p.row(c, l)
+		r.show(examples, true, r.apart(), OK)
+		if got, _ := r.show(examples, false, r.ever(), p.severity.State()); got != OK && got != Unknown {
+			t.Errorf("where %d is not so: %v, with %v", n, got, examples)
+		}
+	}
+	for n, w := range p.While {
+		less := p.Condition
+		less.While = slices.Delete(slices.Clone(p.While), n, n+1)
+		examples := less.Example(e)
+		if len(readings(w.Signal, newMemory(birth), shownBy(examples, 0))) > 0 {
+			continue // its signal is of the same series
+		}
+		r := p.row(c, l)
+		r.show(examples, true, r.apart(), OK)
+		if got, _ := r.show(examples, false, r.ever(), p.severity.State()); got != OK && got != Unknown {
+			t.Errorf("without %s: %v", w.Signal, got)
+		}
+	}
+}
