@@ -371,13 +371,13 @@ func TestATenantsFaultsCondemnNoGPU(t *testing.T) {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, Checks()...)
-			for n := range 200 {
+			for n := range 100 {
 				of, unknown := happened(fmt.Sprint("a", n), xidName, code, "0", w.now), happened(fmt.Sprint("b", n), xidName, code, "0", w.now)
 				of.PID, of.Workload, of.Owner = 77, "pod:a/b/c", "namespace:a"
 				w.step(10*time.Second, []Event{of, unknown}, on("0", collectors.Up, 1))
 			}
 			if s := worst(w.engine.Findings(), func(Finding) bool { return true }); s >= Warning {
-				t.Errorf("XID %d, 400 times: %v: %s", code, s, w.failing())
+				t.Errorf("XID %d, 200 times: %v: %s", code, s, w.failing())
 			}
 		})
 	}

@@ -1,0 +1,278 @@
+package health
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// lostBoth is a world whose two GPUs were lost, one after the other, and
+// answer again.
+func lostBoth(t *testing.T) *world {
+	w := newWorld(t, lostCheck)
+	w.steps(1, energies(100, 100)...)
+	w.steps(1, append(energies(110, 110), on("0", collectors.WorkerStuck, 1, "gpu_is_lost"))...)
+	w.steps(1, append(energies(120, 120), on("1", collectors.WorkerStuck, 1, "gpu_is_lost"))...)
+	w.steps(100, energies(130, 130)...)
+	return w
+}
+
+func energies(first, second float64) []collectors.Sample {
+	return []collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 1), on("0", collectors.Energy, first, "gpu"), on("1", collectors.Energy, second, "gpu")}
+}
+
+const lostFirst, lostSecond = "lost gpu=0 failed", "lost gpu=1 failed"
+
+// TestAResetIsOfOneGPU holds that the latch of a GPU ends with what happens to
+// it, and that nothing but a reset is one.
+func TestAResetIsOfOneGPU(t *testing.T) {
+	t.Parallel()
+	action := func(gpu string, v float64) collectors.Sample { return on(gpu, collectors.RecoveryAction, v) }
+	for name, c := range map[string]struct {
+		passes [][]collectors.Sample
+		want   string
+	}{
+		"nothing":                    {[][]collectors.Sample{energies(130, 131)}, lostFirst + "; " + lostSecond},
+		"the first GPU is reset":     {[][]collectors.Sample{energies(0, 140)}, lostSecond},
+		"the second GPU is reset":    {[][]collectors.Sample{energies(140, 0)}, lostFirst},
+		"its memory's energy is new": {[][]collectors.Sample{append(energies(140, 140), on("0", collectors.Energy, 200, "memory")), append(energies(150, 150), on("0", collectors.Energy, 1, "memory"))}, lostFirst + "; " + lostSecond},
+		"the driver is content": {[][]collectors.Sample{append(energies(140, 140), action("0", 0), action("1", 1)), append(energies(150, 150), action("0", 0), action("1", 0))},
+			lostFirst},
+		"the driver wants less": {[][]collectors.Sample{append(energies(140, 140), action("1", 2)), append(energies(150, 150), action("1", 1))}, lostFirst + "; " + lostSecond},
+		"the driver wants something": {[][]collectors.Sample{append(energies(140, 140), action("1", 0)), append(energies(150, 150), action("1", 1)), energies(160, 160)},
+			lostFirst + "; " + lostSecond},
+		"the driver's word comes later": {[][]collectors.Sample{append(energies(140, 140), action("1", 1)), energies(150, 150), append(energies(160, 160), action("1", 0))}, lostFirst},
+	} {
+		w := lostBoth(t)
+		if got := w.failing(); got != lostFirst+"; "+lostSecond {
+			t.Fatalf("%s, before: %q", name, got)
+		}
+		for _, samples := range c.passes {
+			w.steps(1, samples...)
+		}
+		if got := w.failing(); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// TestAnAckIsOfOneEntity has operators name what they mean in every way, and
+// what there is not.
+func TestAnAckIsOfOneEntity(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		entity Entity
+		want   string
+		fails  bool
+	}{
+		{Entity{GPU: "0"}, lostSecond, false},
+		{Entity{GPU: "1"}, lostFirst, false},
+		{Entity{UUID: "GPU-1"}, lostFirst, false},
+		{Entity{GPU: "1", UUID: "GPU-1"}, lostFirst, false},
+		{Entity{GPU: "0", UUID: "GPU-1"}, lostFirst + "; " + lostSecond, true},
+		{Entity{GPU: "2"}, lostFirst + "; " + lostSecond, true},
+		{Entity{UUID: "GPU-2"}, lostFirst + "; " + lostSecond, true},
+		{Entity{GPU: "0", Link: "1"}, lostFirst + "; " + lostSecond, true},
+		{Entity{Device: "0"}, lostFirst + "; " + lostSecond, true},
+	} {
+		w := lostBoth(t)
+		ev, err := w.engine.Ack("lost", c.entity, w.now)
+		if errors.Is(err, ErrNotLatched) != c.fails || (err != nil) != c.fails {
+			t.Errorf("%+v: %v", c.entity, err)
+		}
+		if err == nil && (ev.Kind != KindAck || ev.From != Failed || ev.To != OK || ev.Latched || !ev.Time.Equal(w.now)) {
+			t.Errorf("%+v: %+v", c.entity, ev)
+		}
+		if got := w.failing(); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.entity, got, c.want)
+		}
+	}
+}
+
+// TestWhatIsReadAfterAnAckMayBeFromBefore holds that an acknowledgement is not
+// undone by the last readings of what it is about, and is by newer ones.
+func TestWhatIsReadAfterAnAckMayBeFromBefore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, lostCheck)
+	w.steps(1, lost()...)
+	if _, err := w.engine.Ack("lost", Entity{GPU: "0"}, w.now); err != nil {
+		t.Fatal(err)
+	}
+	if w.steps(1, lost()...); w.state("lost") != OK {
+		t.Errorf("10 s after the ack: %v", w.state("lost"))
+	}
+	if w.steps(1, lost()...); w.state("lost") != Failed {
+		t.Errorf("20 s after the ack, and still lost: %v", w.state("lost"))
+	}
+}
+
+var slowCheck = &Check{ID: "slow", Alert: "Slow", Summary: "It is slow.", Levels: []Level{
+	{Severity: Warning, When: Value(collectors.TemperatureMargin).AtMost(0, 3), For: of(50, 60)},
+}}
+
+// TestLeavingTakesAsManySamplesAsEntering holds that neither the hold-down alone
+// ends a state, nor clear samples with others between them.
+func TestLeavingTakesAsManySamplesAsEntering(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, hotCheck)
+	w.steps(3, hotAt(-1))
+	w.steps(60, hotAt(2)) // neither, for longer than the hold-down
+	w.steps(3, hotAt(20))
+	w.steps(1, hotAt(2))
+	if w.steps(3, hotAt(20)); w.state("hot") != Recovering {
+		t.Errorf("three clear samples in a row: %v", w.state("hot"))
+	}
+	if w.steps(1, hotAt(20)); w.state("hot") != OK {
+		t.Errorf("four: %v", w.state("hot"))
+	}
+	w = newWorld(t, slowCheck)
+	w.steps(60, hotAt(-1))
+	if w.steps(59, hotAt(20)); w.state("slow") != Recovering {
+		t.Errorf("59 clear samples of 60, and the hold-down is over: %v", w.state("slow"))
+	}
+	if w.steps(1, hotAt(20)); w.state("slow") != OK {
+		t.Errorf("60: %v", w.state("slow"))
+	}
+}
+
+// TestWithoutDataAStateEndsWithTheHoldDown is of a workload that ended while it
+// failed: there will be no clear samples.
+func TestWithoutDataAStateEndsWithTheHoldDown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slowCheck)
+	w.steps(60, hotAt(-1))
+	if w.steps(2); w.state("slow") != Degraded {
+		t.Errorf("20 s without data: %v", w.state("slow"))
+	}
+	if w.steps(27); w.state("slow") != Unknown || len(w.engine.Alerts(nil)) != 1 {
+		t.Errorf("290 s without data: %v, %d alerts", w.state("slow"), len(w.engine.Alerts(nil)))
+	}
+	if w.steps(1); w.state("slow") != Unknown || len(w.engine.Alerts(nil)) != 0 {
+		t.Errorf("300 s without data: %v, %d alerts", w.state("slow"), len(w.engine.Alerts(nil)))
+	}
+	if w.steps(330); w.state("slow") != Unknown {
+		t.Errorf("an hour without data: %v", w.state("slow"))
+	}
+	if w.steps(1); len(w.engine.Findings()) != 0 {
+		t.Errorf("more than an hour without data: %v", w.engine.Findings())
+	}
+}
+
+// TestALatchOutlivesItsData holds that a latched fault is not forgotten with
+// the GPU that has it.
+func TestALatchOutlivesItsData(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, lostCheck)
+	w.steps(1, lost()...)
+	w.steps(1000)
+	if f := w.engine.Findings(); len(f) != 1 || f[0].State != Failed || !f[0].Latched {
+		t.Errorf("%+v", f)
+	}
+}
+
+// TestWhatWasDerivedOfADeadGPUIsGone is about the looks between the steps in
+// which metrics are derived: what is shown of a GPU then is as old as they are.
+func TestWhatWasDerivedOfADeadGPUIsGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	read := func(up ...float64) (all []collectors.Sample) {
+		for i, v := range up {
+			gpu := string(rune('0' + i))
+			all = append(all, on(gpu, collectors.Up, v), on(gpu, collectors.MemoryBytes, 10, "used"), on(gpu, collectors.MemoryBytes, 10, "free"), on(gpu, collectors.Temperature, 40, "gpu"))
+		}
+		slices.SortStableFunc(all, func(a, b collectors.Sample) int { return len(a.Metric.Name) - len(b.Metric.Name) })
+		return all
+	}
+	of := func(m *collectors.Metric, samples []collectors.Sample) (gpus string) {
+		w.now = w.now.Add(time.Second)
+		s := NewSnapshot(samples)
+		w.engine.Eval(s, nil, w.now)
+		all := map[string]bool{}
+		for _, x := range s.Of(m) {
+			all[x.Labels[0]] = true
+		}
+		for _, gpu := range slices.Sorted(maps.Keys(all)) {
+			gpus += gpu
+		}
+		return gpus
+	}
+	w.steps(2, read(1, 1)...)
+	for _, c := range []struct {
+		metric *collectors.Metric
+		up     []float64
+		want   string
+	}{{MemoryPressure, []float64{1, 1}, "01"}, {MemoryPressure, []float64{1, 0}, "0"}, {MemoryPressure, []float64{0, 1}, "1"}, {MemoryPressure, nil, ""},
+		{FaultScore, []float64{1, 0}, "01"}, {LemonScore, []float64{0, 1}, "01"}} {
+		if got := of(c.metric, read(c.up...)); got != c.want {
+			t.Errorf("%s of GPUs that answer %v: of %q, want %q", c.metric.Name, c.up, got, c.want)
+		}
+	}
+}
+
+// TestAnIncidentCountsOnce has one told again and again, before and after a
+// restart, and along with another.
+func TestAnIncidentCountsOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Checks()...)
+	up := on("0", collectors.Up, 1)
+	total := func(events ...Event) (n float64) {
+		w.now = w.now.Add(time.Second)
+		s := NewSnapshot([]collectors.Sample{up})
+		w.engine.Eval(s, events, w.now)
+		for _, x := range s.Of(IncidentsTotal) {
+			if x.Labels[0] == "0" {
+				n += x.Value
+			}
+		}
+		return n
+	}
+	first, second := happened("a", xidName, 79, "0", w.now), happened("b", xidName, 31, "0", w.now)
+	along := happened("c", xidName, 45, "0", w.now)
+	along.Follows = "b"
+	transition := happened("d", xidName, 79, "0", w.now)
+	transition.Kind = KindTransition
+	for i, c := range []struct {
+		events []Event
+		want   float64
+	}{{nil, 0}, {[]Event{first}, 1}, {[]Event{first}, 1}, {[]Event{second, first, second}, 2}, {[]Event{along, transition}, 2}} {
+		if got := total(c.events...); got != c.want {
+			t.Errorf("pass %d: %v incidents, want %v", i, got, c.want)
+		}
+	}
+	w.restart("same")
+	if got := total(first, second); got != 0 {
+		t.Errorf("told again after a restart: %v", got)
+	}
+	if got := total(happened("e", xidName, 79, "0", w.now)); got != 1 {
+		t.Errorf("another after a restart: %v", got)
+	}
+}
+
+// TestCompanionsRaiseNothing has each XID of the table come along with another
+// incident, and by itself: what follows another is none of its own.
+func TestCompanionsRaiseNothing(t *testing.T) {
+	t.Parallel()
+	up := on("0", collectors.Up, 1)
+	for code, x := range XIDs() {
+		raised := func(follows string) string {
+			w := newWorld(t, eventChecks...)
+			for _, id := range []string{"a", "b", "c"} {
+				e := happened(id, xidName, code, "0", w.now.Add(time.Minute))
+				e.Follows, e.PID, e.Workload = follows, 77, "pod:a"
+				w.step(time.Minute, []Event{e}, up)
+			}
+			return w.failing()
+		}
+		if got := raised("other"); got != "" {
+			t.Errorf("XID %d along with another: %s", code, got)
+		}
+		if got := raised(""); x.Severity >= Critical && !strings.Contains(got, "xid_fatal gpu=0 "+x.Severity.State().String()) {
+			t.Errorf("XID %d, which is %v, by itself: %q", code, x.Severity, got)
+		}
+	}
+}
