@@ -241,6 +241,7 @@ func execCommand(app *kingpin.Application) (*kingpin.CmdClause, *enforcer.ExecOp
 	c.Flag("tenant", "Tenant whose quota it draws on, of those that the policy allows it; by default the first one.").PlaceHolder("NAME").StringVar(&o.Tenant)
 	c.Flag("socket", "Socket of the broker; by default $GPUSTEWARD_SOCKET, or broker/broker.sock in --runtime.dir.").PlaceHolder("PATH").StringVar(&o.Socket)
 	c.Flag("library", "The hook; by default $GPUSTEWARD_LIBRARY, or libgpusteward.so where it is installed.").PlaceHolder("PATH").StringVar(&o.Library)
+	c.Flag("require-broker", "Exit with status 125 instead of starting the program where no broker takes it: by default that is said, and the program runs without a quota.").BoolVar(&o.Require)
 	c.Arg("COMMAND", "The program and its arguments, after --.").Required().StringsVar(&o.Command)
 	return c, o
 }

@@ -248,6 +248,8 @@ func TestExecCommand(t *testing.T) {
 		{[]string{"exec", "--runtime.dir=/r", "--library=" + library, "--", "sh", "-c", script}, 7, library + "  /r/broker/broker.sock \n"},
 		{[]string{"exec", "--library=" + library, "--", "gs-no-such-command"}, 127, "gpusteward: execute gs-no-such-command: "},
 		{[]string{"exec", "--library=" + dir + "/none", "--", "true"}, 125, "gpusteward: the hook is not there"},
+		{[]string{"exec", "--runtime.dir=/r", "--library=" + library, "--", "true"}, 0, "gpusteward: no broker at /r/broker/broker.sock: no such file or directory: no quota holds"},
+		{[]string{"exec", "--runtime.dir=/r", "--library=" + library, "--require-broker", "--", "true"}, 125, "gpusteward: no broker at /r/broker/broker.sock: no such file or directory; --require-broker"},
 		{[]string{"exec", "--library=" + library}, exitUsage, "COMMAND"},
 	} {
 		cmd := exec.Command(os.Args[0], c.args...)

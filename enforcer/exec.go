@@ -7,12 +7,16 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
+	"time"
+
+	"gpusteward/enforcer/wire"
 )
 
 // Library is the file name of the hook.
@@ -23,13 +27,14 @@ const (
 	envTenant  = "GPUSTEWARD_TENANT"
 	envSocket  = "GPUSTEWARD_SOCKET"
 	envLibrary = "GPUSTEWARD_LIBRARY" // read here: which hook
+	envFail    = "GPUSTEWARD_FAIL"    // and here: what follows where there is no broker
 	envPreload = "LD_PRELOAD"
 )
 
 // Exit statuses of Exec where there is no program to give one, as env(1) has
 // them.
 const (
-	exitOurs     = 125 // no hook, or one that cannot be loaded
+	exitOurs     = 125 // no hook, or one that cannot be loaded; no broker, where one is required
 	exitUnusable = 126 // the program is there and cannot be executed
 	exitNotFound = 127
 )
@@ -39,6 +44,7 @@ type ExecOptions struct {
 	Tenant  string // to ask for; empty: whichever the policy says
 	Socket  string // of the broker
 	Library string // the hook; empty: it is looked for
+	Require bool   // a broker that takes the program
 	Command []string
 }
 
@@ -61,6 +67,15 @@ func Exec(o ExecOptions, stderr io.Writer) (status int, err error) {
 	if why := unhookable(path); why != "" {
 		fmt.Fprintf(stderr, "gpusteward: %s %s: the hook cannot see it, it runs without a quota\n", path, why)
 	}
+	asks := cmp.Or(o.Tenant, os.Getenv(envTenant))
+	switch err := taken(o.Socket, asks, o.Require); {
+	case err != nil && o.Require:
+		return exitOurs, fmt.Errorf("%w; --require-broker: start it, or name the right --socket and --tenant", err)
+	case err != nil && os.Getenv(envFail) == "closed":
+		fmt.Fprintf(stderr, "gpusteward: %v: what the program launches waits until that changes\n", err)
+	case err != nil:
+		fmt.Fprintf(stderr, "gpusteward: %v: no quota holds until that changes\n", err)
+	}
 	env := environment(os.Environ(), library, o.Tenant, o.Socket)
 	signal.Reset() // those that were ignored when we began are ignored by the program too
 	err = syscall.Exec(path, o.Command, env)
@@ -71,6 +86,69 @@ func Exec(o ExecOptions, stderr io.Writer) (status int, err error) {
 		return exitNotFound, fmt.Errorf("execute %s: its interpreter: %w", path, err)
 	}
 	return exitUnusable, fmt.Errorf("execute %s: %w", path, err)
+}
+
+// How long the broker may take to answer, where the program is started either
+// way, and where it is not.
+const (
+	patience         = time.Second
+	patienceRequired = 10 * time.Second
+)
+
+// taken returns why the hook would have no session in a program of this process,
+// nil where it would. The broker is asked for one, as a process without GPUs; it
+// ends at once.
+func taken(socket, tenant string, required bool) error {
+	end := time.Now().Add(patience)
+	if required {
+		end = time.Now().Add(patienceRequired)
+	}
+	conn, err := net.DialTimeout("unixpacket", socket, time.Until(end))
+	for errors.Is(err, syscall.EAGAIN) && time.Now().Before(end) { // many connect
+		time.Sleep(10 * time.Millisecond)
+		conn, err = net.DialTimeout("unixpacket", socket, time.Until(end))
+	}
+	if err != nil {
+		return fmt.Errorf("no broker at %s: %w", socket, root(err))
+	}
+	defer func() { _ = conn.Close() }()
+	hello := wire.Hello{PID: uint32(os.Getpid())}
+	copy(hello.Tenant[:len(hello.Tenant)-1], tenant)
+	frame := make([]byte, wire.FrameMax)
+	_ = conn.SetDeadline(end) // of an open connection
+	_, err = conn.Write(hello.Append(wire.Header{Type: wire.TypeHello}.Append(nil)))
+	n := 0
+	if err == nil {
+		n, err = conn.Read(frame) // the page's descriptor is not taken
+	}
+	if err != nil {
+		return fmt.Errorf("no broker at %s: no answer: %w", socket, root(err))
+	}
+	h, payload, err := wire.Decode(frame[:n])
+	switch {
+	case err != nil:
+		return fmt.Errorf("no broker at %s: its answer: %w", socket, err)
+	case h.Type == wire.TypeErr:
+		var refused wire.Err
+		refused.Decode(payload)
+		return fmt.Errorf("the broker at %s refuses: %s", socket, wire.Text(refused.Text[:]))
+	case h.Type != wire.TypeWelcome:
+		return fmt.Errorf("no broker at %s: its answer is no WELCOME", socket)
+	}
+	return nil
+}
+
+// root returns an error of a connection without what was done and where.
+func root(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		err = op.Err
+	}
+	var call *os.SyscallError
+	if errors.As(err, &call) {
+		err = call.Err
+	}
+	return err
 }
 
 // environment returns env with what the hook needs.

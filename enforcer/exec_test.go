@@ -3,10 +3,13 @@ package enforcer
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"debug/elf"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +17,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/wire"
 )
 
 // TestExecProcess is no test: it becomes what the environment says, in a
@@ -33,9 +42,56 @@ func TestExecProcess(t *testing.T) {
 	os.Exit(status)
 }
 
-// executing returns a command that is not started, which calls Exec.
+// An onlyTenant is a policy: every process is of that tenant, whichever it asks for.
+type onlyTenant string
+
+func (o onlyTenant) Tenant(_ broker.Facts, wished string) (string, error) {
+	if wished != "" && wished != string(o) {
+		return "", errors.New("there is no such tenant")
+	}
+	return string(o), nil
+}
+func (o onlyTenant) Quota(string, string) broker.Quota { return broker.Quota{} }
+func (o onlyTenant) Tenants() []string                 { return []string{string(o)} }
+
+// socketOf returns a path that is short enough for a socket.
+func socketOf(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return filepath.Join(dir, "s")
+}
+
+// brokerOf starts a broker of one tenant, and returns it with its socket.
+func brokerOf(t *testing.T, tenant string) (b *broker.Broker, socket string) {
+	t.Helper()
+	socket = socketOf(t)
+	b, err := broker.New(broker.Options{Socket: socket, Policy: onlyTenant(tenant), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return b, socket
+}
+
+// executing returns a command that is not started, which calls Exec; where no
+// socket is named there is a broker.
 func executing(t *testing.T, o ExecOptions, env ...string) *exec.Cmd {
 	t.Helper()
+	if o.Socket == "" {
+		_, o.Socket = brokerOf(t, cmp.Or(o.Tenant, "a"))
+	}
 	text, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
@@ -82,6 +138,7 @@ func hook(t *testing.T) string {
 func TestExecLoadsTheHookAndSaysWhereTheBrokerIs(t *testing.T) {
 	t.Parallel()
 	library := hook(t)
+	_, socket := brokerOf(t, "a")
 	const script = `echo "$LD_PRELOAD|$GPUSTEWARD_TENANT|$GPUSTEWARD_SOCKET|$1 $2"; grep -c "$0" /proc/self/maps`
 	command := []string{"sh", "-c", script, library, "a b", "--tenant"}
 	other := build(t, "other.so", "int other;", "-shared", "-fPIC")
@@ -89,14 +146,14 @@ func TestExecLoadsTheHookAndSaysWhereTheBrokerIs(t *testing.T) {
 	for name, c := range map[string]struct{ tenant, before, preload, after string }{
 		"alone":             {"", "", library, ""},
 		"with a tenant":     {"a", "GPUSTEWARD_TENANT=b", library, "a"},
-		"of the caller's":   {"", "GPUSTEWARD_TENANT=b", library, "b"},
+		"of the caller's":   {"", "GPUSTEWARD_TENANT=a", library, "a"},
 		"beside another":    {"", "LD_PRELOAD=" + other, library + ":" + other, ""},
 		"and not twice":     {"", "LD_PRELOAD=" + other + " " + library, library + ":" + other, ""},
 		"instead of an old": {"", "LD_PRELOAD=" + old + ":" + other + ":", library + ":" + other, ""},
 	} {
-		status, out, errs := executed(t, ExecOptions{Tenant: c.tenant, Socket: "/s", Library: library, Command: command}, cmp.Or(c.before, "X=1"), "GPUSTEWARD_SOCKET=/old")
+		status, out, errs := executed(t, ExecOptions{Tenant: c.tenant, Socket: socket, Library: library, Command: command}, cmp.Or(c.before, "X=1"), "GPUSTEWARD_SOCKET=/old")
 		lines := strings.Split(out, "\n")
-		if want := c.preload + "|" + c.after + "|/s|a b --tenant"; status != 0 || errs != "" || len(lines) != 3 || lines[0] != want || lines[1] == "0" {
+		if want := c.preload + "|" + c.after + "|" + socket + "|a b --tenant"; status != 0 || errs != "" || len(lines) != 3 || lines[0] != want || lines[1] == "0" {
 			t.Errorf("%s: exit status %d, %q %q; want %q and the library in the process", name, status, out, errs, want)
 		}
 	}
@@ -270,5 +327,84 @@ func TestExecWarnsOfWhatTheHookCannotSee(t *testing.T) {
 		if status, _, errs := executed(t, o); status != 5 || !strings.Contains(errs, c.says) || (c.says == "") != (errs == "") {
 			t.Errorf("%+v: exit status %d, %q", c, status, errs)
 		}
+	}
+}
+
+// A program is started whether there is a broker or not, unless one is
+// required; where none takes it, that is said.
+func TestExecSaysWhereNoQuotaHolds(t *testing.T) {
+	t.Parallel()
+	library, none := hook(t), socketOf(t)
+	b, socket := brokerOf(t, "a")
+	silent, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socketOf(t), Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	for name, c := range map[string]struct {
+		socket, tenant string
+		require        bool
+		env            string
+		status         int
+		says           string
+	}{
+		"a broker":              {socket, "a", false, "X=1", 5, ""},
+		"a broker, required":    {socket, "", true, "X=1", 5, ""},
+		"no broker":             {none, "", false, "X=1", 5, "no broker at " + none + ": no such file or directory: no quota holds"},
+		"no broker, closed":     {none, "", false, "GPUSTEWARD_FAIL=closed", 5, "no broker at " + none + ": no such file or directory: what the program launches waits"},
+		"no broker, required":   {none, "", true, "X=1", 125, "no broker at " + none + ": no such file or directory; --require-broker"},
+		"no answer":             {silent.Addr().String(), "", false, "X=1", 5, "no answer: i/o timeout: no quota holds"},
+		"not of it":             {socket, "b", false, "X=1", 5, "the broker at " + socket + " refuses: there is no such tenant: no quota holds"},
+		"not of it, by its own": {socket, "", false, "GPUSTEWARD_TENANT=b", 5, "refuses: there is no such tenant: no quota holds"},
+		"not of it, required":   {socket, "b", true, "X=1", 125, "refuses: there is no such tenant; --require-broker"},
+	} {
+		o := ExecOptions{Tenant: c.tenant, Socket: c.socket, Library: library, Require: c.require, Command: []string{"sh", "-c", "exit 5"}}
+		status, _, errs := executed(t, o, c.env)
+		if status != c.status || !strings.Contains(errs, c.says) || (c.says == "") != (errs == "") || strings.Count(errs, "\n") > 1 {
+			t.Errorf("%s: exit status %d, %q; want %d and %q", name, status, errs, c.status, c.says)
+		}
+	}
+	sessions := func() (n int) {
+		for _, count := range b.Stats().Sessions {
+			n += count
+		}
+		return n
+	}
+	for end := time.Now().Add(time.Minute); sessions() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("programs that ended have sessions: %v", b.Stats().Sessions)
+		}
+	}
+}
+
+// Where the broker's queue of connections is full there is one: it is waited for.
+func TestExecWaitsForABusyBroker(t *testing.T) {
+	t.Parallel()
+	path := socketOf(t)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		err = errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	first, err := net.Dial("unixpacket", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = first.Close() }()
+	if _, err := net.Dial("unixpacket", path); !errors.Is(err, unix.EAGAIN) {
+		t.Fatalf("the queue takes a second one: %v", err)
+	}
+	go func() {
+		for range 2 {
+			if c, _, err := unix.Accept(fd); err == nil {
+				_ = unix.Send(c, (&wire.Welcome{}).Append(wire.Header{Type: wire.TypeWelcome}.Append(nil)), 0)
+			}
+		}
+	}()
+	if err := taken(path, "", true); err != nil {
+		t.Error(err)
 	}
 }
