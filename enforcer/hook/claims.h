@@ -31,6 +31,9 @@ bool gs_claim_commit(struct gs_claim *c, uint64_t bytes);
 void gs_claim_abort(struct gs_claim *c);
 int gs_claim_gpu(void); /* where the calling thread's allocations go; -1 not counted */
 
+/* What the GPU's tenant may have, 0 without a cap, and has. */
+uint64_t gs_cap_of(int gpu, uint64_t *used);
+
 /* Pointers of every kind, with the context that they belong to. Arrays have
  * odd keys: they are addresses of the host, and even. */
 extern struct gs_table gs_held;

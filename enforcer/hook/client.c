@@ -21,6 +21,14 @@ bool gs_client_connected(void) { return atomic_load_explicit(&gs_client.connecte
 uint64_t gs_client_epoch(void) { return atomic_load_explicit(&gs_client.epoch, memory_order_acquire); }
 unsigned gs_gpu_count(void) { return gs_gpus.count; }
 
+int gs_gpu_of_uuid(const CUuuid *uuid)
+{
+	for (unsigned i = 0; i < gs_gpus.count; i++)
+		if (!memcmp(&gs_gpus.uuid[i], uuid, sizeof(*uuid)))
+			return (int)i;
+	return -1;
+}
+
 int gs_gpu_of_device(CUdevice device)
 {
 	for (unsigned i = 0; i < gs_gpus.count; i++)
@@ -179,22 +187,37 @@ static void forked(void)
 	gs_link_unmap_leases(gs_client.leases);
 	gs_client = fresh;
 	gs_gpus.count = 0;
+	gs_look_forked();
 	gs_admit_forked();
 	gs_local_begin(false);
 	gs_gate_forked();
 	gs_memory_forked();
 }
 
+static pthread_once_t atfork = PTHREAD_ONCE_INIT;
 static void register_fork(void) { pthread_atfork(NULL, NULL, forked); }
+
+struct gs_settings gs_client_settings(void)
+{
+	int was = gs_client_lock();
+
+	if (!gs_client.started && !gs_client.set) {
+		gs_client.set = true;
+		pthread_once(&atfork, register_fork);
+		gs_settings_read();
+	}
+	struct gs_settings s = gs_settings;
+	gs_client_unlock(was);
+	return s;
+}
 
 void gs_client_start(void)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	int was = gs_client_lock();
 
 	if (!gs_client.started) {
 		gs_client.started = true;
-		pthread_once(&once, register_fork);
+		pthread_once(&atfork, register_fork);
 		gs_settings_read();
 		if (!gs_settings.off) {
 			gs_client.closed = gs_settings.closed;

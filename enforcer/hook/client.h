@@ -6,6 +6,7 @@
  *   admit.c    bytes that this process holds, and that it is about to take
  *   link.c     one connection: the socket, its frames, the page
  *   local.c    the settings, the log, and the process's own page
+ *   look.c     a look at what a tenant has, without a session
  */
 #ifndef GPUSTEWARD_CLIENT_H
 #define GPUSTEWARD_CLIENT_H
@@ -28,7 +29,7 @@
 /* ---- local.c ---- */
 
 /* The environment, read once. */
-extern struct gs_settings {
+struct gs_settings {
 	char socket[108];
 	char tenant[64];
 	uint64_t memory; /* bytes per GPU, 0 no limit */
@@ -36,7 +37,8 @@ extern struct gs_settings {
 	bool closed; /* GPUSTEWARD_FAIL=closed */
 	bool log;
 	bool asked; /* for a broker: its absence is worth a line */
-} gs_settings;
+};
+extern struct gs_settings gs_settings;
 void gs_settings_read(void);
 
 /* One line on standard error. */
@@ -112,6 +114,7 @@ struct gs_waiter {
 extern struct gs_client {
 	pthread_mutex_t lock;
 	bool started;
+	bool set; /* the settings were read, by whoever wanted them before the start */
 	enum { GS_CLOSED, GS_CONNECTING, GS_ACTIVE } state;
 	_Atomic bool connected; /* state is GS_ACTIVE, for those without the lock */
 	_Atomic uint64_t epoch;
@@ -148,6 +151,11 @@ void gs_client_lose(const char *why); /* ends the session, where there is one */
  * that is how books are put right that may differ from the broker's. */
 void gs_client_again(const char *why);
 void gs_client_fail(const char *why); /* there is no session, and there was none to lose */
+
+/* ---- look.c ---- */
+
+struct gs_settings gs_client_settings(void); /* in client.c, which takes the lock */
+void gs_look_forked(void);
 
 /* ---- connect.c ---- */
 

@@ -13,6 +13,7 @@
  *   bucket.c     bytes that fill at a rate
  *   copies.c     the copies themselves: how many bytes, and which way
  *   memory.c     admission: what was taken, for which pointer or handle
+ *   nvml.c       what NVML says of the GPU's memory
  *   pools.c      the same for stream-ordered pools and graphs' memory
  *
  * Nothing here aborts, exits, or prints on the launch path. What fails inside
@@ -78,9 +79,16 @@ void gs_client_usage(enum gs_type type, const struct gs_usage *u); /* GS_YIELD o
  * and safe from any thread; never waits. Returns when it wants to be called again, gs_now() time. */
 uint64_t gs_client_poll(void);
 
+/* What the tenant may have of a GPU and has, in a process that need not have a
+ * session there: by the broker's word of a second ago at most, or by the limit
+ * that holds without a broker. Waits for a broker that does not answer 250 ms at
+ * most, once in five seconds. False: there is no cap. */
+bool gs_client_look(const CUuuid *uuid, uint64_t *cap, uint64_t *used);
+
 /* The session's GPU of the calling thread's current context, or -1. */
 int gs_gpu_current(void);
 int gs_gpu_of_device(CUdevice device);
+int gs_gpu_of_uuid(const CUuuid *uuid);
 unsigned gs_gpu_count(void);
 
 /* ---- gate.c ---- */

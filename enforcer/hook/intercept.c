@@ -9,6 +9,7 @@
  * that never speaks of CUDA nothing of this runs but a comparison of names. */
 #define _GNU_SOURCE
 #include "intercept.h"
+#include "nvml.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -204,6 +205,12 @@ static bool load(bool open)
 	return true;
 }
 
+void *gs_dlsym(void *handle, const char *name)
+{
+	find_dlsym();
+	return gs_real_dlsym(handle, name);
+}
+
 bool gs_look_up(void *real)
 {
 	find_dlsym();
@@ -232,6 +239,10 @@ void *gs_resolve(void *handle, const char *name, void *caller)
 
 	if (__atomic_load_n((void **)&gs_real_dlsym, __ATOMIC_ACQUIRE) == (void *)no_dlsym)
 		find_dlsym();
+	if (name && name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l') {
+		void *answer;
+		return gs_nvml_resolve(handle, name, &answer) ? answer : PASS;
+	}
 	if (!name || name[0] != 'c' || name[1] != 'u' || name[2] < 'A' || name[2] > 'Z')
 		return PASS;
 	const struct call *c = wrapped(name);

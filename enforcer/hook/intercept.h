@@ -17,6 +17,9 @@
  * False where the driver, or this function of it, is not there. */
 bool gs_look_up(void *real);
 
+/* libc's dlsym. */
+void *gs_dlsym(void *handle, const char *name);
+
 /* The wrapper of what lies at the driver's address, or the address itself. */
 void *gs_substitute(void *address);
 bool gs_intercept_off(void); /* GPUSTEWARD_OFF=1: nothing is substituted or counted */

@@ -81,9 +81,9 @@ CUresult cuMemFree_v2(CUdeviceptr p)
 	return r;
 }
 
-/* What the GPU's tenant may have, 0 without a cap, and has. The page knows
- * other processes, and may be a moment behind; this process knows itself. */
-static uint64_t cap_of(int gpu, uint64_t *used)
+/* The page knows other processes, and may be a moment behind; this process knows
+ * itself. */
+uint64_t gs_cap_of(int gpu, uint64_t *used)
 {
 	if (gpu < 0 || gpu >= GS_GPUS || !atomic_load(&gs_counting))
 		return 0;
@@ -101,7 +101,7 @@ CUresult cuMemGetInfo_v2(size_t *left, size_t *total)
 
 	GS_NEED(cuMemGetInfo_v2);
 	CUresult r = gs_real.cuMemGetInfo_v2(left, total);
-	if (r != CUDA_SUCCESS || !(cap = cap_of(gs_claim_gpu(), &used)))
+	if (r != CUDA_SUCCESS || !(cap = gs_cap_of(gs_claim_gpu(), &used)))
 		return r;
 	uint64_t rest = cap > used ? cap - used : 0;
 	if (total && *total > cap)
@@ -117,7 +117,7 @@ CUresult cuDeviceTotalMem_v2(size_t *total, CUdevice device)
 
 	GS_NEED(cuDeviceTotalMem_v2);
 	CUresult r = gs_real.cuDeviceTotalMem_v2(total, device);
-	if (r == CUDA_SUCCESS && (cap = cap_of(gs_gpu_of_device(device), &used)) && *total > cap)
+	if (r == CUDA_SUCCESS && (cap = gs_cap_of(gs_gpu_of_device(device), &used)) && *total > cap)
 		*total = cap;
 	return r;
 }

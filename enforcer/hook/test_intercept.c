@@ -18,6 +18,7 @@
 
 #ifndef PRELOADED
 #include "intercept.h"
+#include "nvml.h"
 #include "streams.h"
 #endif
 
@@ -229,6 +230,41 @@ static void linked(void)
 #endif
 }
 
+/* NVML tells a program that uses CUDA the same as CUDA does. */
+static void same_card(void)
+{
+#ifndef PRELOADED
+	struct gs_nvml_memory m;
+	struct gs_nvml_memory_v2 w = {.version = sizeof w | 2u << 24};
+	int (*init)(void), (*by_index)(unsigned, void **), (*mig)(void *, unsigned, void **);
+	size_t left, total;
+	CUdeviceptr p;
+	CUcontext c;
+	void *d;
+
+	setenv("GPUSTEWARD_SOCKET", "/none", 1);
+	setenv("GPUSTEWARD_MEMORY_LIMIT", "1g", 1);
+	CHECK(nvmlDeviceGetMemoryInfo(NULL, &m) == 1); /* not initialised: its own error */
+	void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+	CHECK(nvml);
+	*(void **)&init = dlsym(nvml, "nvmlInit_v2");
+	*(void **)&by_index = dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2");
+	*(void **)&mig = dlsym(nvml, "nvmlDeviceGetMigDeviceHandleByIndex");
+	CHECK(dlsym(nvml, "nvmlDeviceGetMemoryInfo") == (void *)nvmlDeviceGetMemoryInfo);
+	CHECK(!dlsym(nvml, "nvmlDeviceGetMemoryInfo_v3") && dlerror());
+	CHECK(!init() && !by_index(0, &d));
+	CHECK(!cuInit(0) && !cuDevicePrimaryCtxRetain(&c, 0));
+	CHECK(!gs_real.cuCtxPushCurrent_v2(c) && !cuMemAlloc_v2(&p, 100 << 20) && !cuMemGetInfo_v2(&left, &total));
+	CHECK(total == 1 << 30 && left == total - (100 << 20));
+	CHECK(!nvmlDeviceGetMemoryInfo(d, &m) && m.total == total && m.left == left && m.used == 100 << 20);
+	CHECK(!nvmlDeviceGetMemoryInfo_v2(d, &w) && w.total == total && w.left == left && w.used == 100 << 20 && !w.reserved);
+	w.version = 1;
+	CHECK(nvmlDeviceGetMemoryInfo_v2(d, &w) == 2 && w.total == total); /* its own error */
+	setenv("GS_STUB_MIG", "1", 1);
+	CHECK(!mig(d, 0, &d) && !nvmlDeviceGetMemoryInfo(d, &m) && m.total == total && m.used == 100 << 20);
+#endif
+}
+
 static void all(void)
 {
 	before_the_driver();
@@ -241,7 +277,7 @@ static void all(void)
 
 int main(void)
 {
-	static void (*const tests[])(void) = {all, at_once, turned_off, linked, altered_graphs, unheard_of};
+	static void (*const tests[])(void) = {all, at_once, turned_off, linked, altered_graphs, unheard_of, same_card};
 	char file[64];
 
 	snprintf(file, sizeof file, "/dev/shm/gpusteward-intercept-%d", (int)getpid());

@@ -148,6 +148,39 @@ func TestLimit(t *testing.T) {
 	})
 }
 
+// TestNVML has a program that does not use CUDA ask NVML for the GPU's memory,
+// without a broker: under a limit it is told of a card of that size.
+func TestNVML(t *testing.T) {
+	onEach(t, func(t *testing.T, m *machine) {
+		_, stub := m.library(t)
+		const cardV1, cardV2 = "0 85899345920 85899345920 0 -\n", "0 85899345920 85630910464 0 268435456\n"
+		const limit, none, off = "GPUSTEWARD_MEMORY_LIMIT=8g", "GPUSTEWARD_SOCKET=/none", "GPUSTEWARD_OFF=1"
+		for _, c := range []struct {
+			env  []string
+			args string
+			want string
+		}{
+			{[]string{none}, "link v1 gpu", cardV1},
+			{[]string{none}, "dlsym v1 gpu", cardV1},
+			{[]string{none}, "link v2 gpu", cardV2},
+			{[]string{none}, "dlsym v2 gpu", cardV2},
+			{[]string{none, limit}, "link v1 gpu", "0 8589934592 8589934592 0 -\n"},
+			{[]string{none, limit}, "dlsym v1 gpu", "0 8589934592 8589934592 0 -\n"},
+			{[]string{none, limit}, "link v2 gpu", "0 8589934592 8589934592 0 0\n"},
+			{[]string{none, limit}, "dlsym v2 gpu", "0 8589934592 8589934592 0 0\n"},
+			{[]string{none, limit, "GS_STUB_MIG=1"}, "dlsym v1 mig", "0 8589934592 8589934592 0 -\n"},
+			{[]string{none, limit, off}, "link v1 gpu", cardV1},
+			{[]string{none, limit, off}, "dlsym v2 gpu", cardV2},
+			{[]string{none, "GPUSTEWARD_MEMORY_LIMIT=90g"}, "dlsym v2 gpu", cardV2},
+		} {
+			argv := append([]string{filepath.Join(stub, "smi")}, strings.Fields(c.args)...)
+			if out, errs := m.run(t, c.env, argv...); out != c.want || errs != "" {
+				t.Errorf("%v %s: %q %q, want %q", c.env, c.args, out, errs, c.want)
+			}
+		}
+	})
+}
+
 // TestExports holds the names that the library defines for others against the
 // lists of what it wraps: one more could come between a program and its own.
 func TestExports(t *testing.T) { onEach(t, exports) }
@@ -162,8 +195,12 @@ func exports(t *testing.T, m *machine) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	nvml, err := os.ReadFile(filepath.Join(hook, "nvml.h"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := []string{"dlsym"}
-	for _, m := range regexp.MustCompile(`(?m)^(?:GS_WRAP\(|EXPORT int )(\w+)[,(]`).FindAllSubmatch(slices.Concat(list, nccl), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^(?:GS_WRAP\(|EXPORT int |GS_NVML )(\w+)[,(]`).FindAllSubmatch(slices.Concat(list, nccl, nvml), -1) {
 		want = append(want, string(m[1]))
 	}
 	file, err := elf.Open(so)
