@@ -25,7 +25,7 @@ var (
 	BrokerStarved          = HostGauge("gpusteward_broker_starved", "Whether the broker could not serve somebody in the last minute for want of something: descriptors, memory, sessions, time to accept connections.")
 	BrokerSessions         = HostGauge("nvgpu_broker_sessions", "Sessions of hooked processes with the broker, by state.", "state")
 	BrokerHookInfo         = HostGauge("nvgpu_broker_hook_info", "A version of the hook that sessions run, always 1.", "hook_version", "abi")
-	BrokerHookUnknown      = HostGauge("nvgpu_broker_hook_unknown_entries", "Entries of the driver that a program was given by the time its session began, and that its hook does not know, the most of one session: the driver is newer than the hook.", "hook_version")
+	BrokerHookUnknown      = HostGauge("nvgpu_broker_hook_unknown_entries", "Entries of the driver that a program was given and that its hook does not know, the most of one session: the driver is newer than the hook.", "hook_version")
 	BrokerRequests         = HostCounter("nvgpu_broker_requests_total", "Messages to the broker, by what they ask and what came of it.", "op", "result")
 	BrokerAdmissions       = HostCounter("nvgpu_broker_admissions_total", "Requests for memory that the broker has decided.")
 	BrokerAdmissionSeconds = HostCounter("nvgpu_broker_admission_seconds_total", "Time that the broker took to decide them.")

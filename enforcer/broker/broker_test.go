@@ -42,6 +42,16 @@ func TestSession(t *testing.T) {
 	if h := b.Stats().Hooks; len(h) != 1 || h[0] != (wire.HookStats{Version: "0.1", ABI: "3.1", Sessions: 1, Unknown: 2}) {
 		t.Errorf("hooks: %+v", h)
 	}
+	for _, later := range []uint32{5, 0} { // an older hook's PING says nothing of them
+		c.seq++
+		c.write(wire.Header{Type: wire.TypePing, Flags: later, Seq: c.seq, Session: c.session}.Append(nil))
+		if h, _ := c.receive(); h.Type != wire.TypePong || h.Flags != 0 {
+			t.Errorf("%+v instead of pong", h)
+		}
+		if h := b.Stats().Hooks; len(h) != 1 || h[0].Unknown != 5 {
+			t.Errorf("hooks, after the program was given more entries: %+v", h)
+		}
+	}
 	c.send(wire.TypeBye, nil)
 	c.gone()
 	eventually(t, "no session", func() bool { n := b.Stats().Sessions; return n["active"] == 0 && n["closing"] == 0 })

@@ -164,6 +164,7 @@ func (s *session) seat(number uint32) (*seat, *refusal) {
 
 func (s *session) ping(fd int, m *mail, h wire.Header, _ []byte) *refusal {
 	s.b.counters.count(h.Type, ok)
+	s.unknown.Store(max(s.unknown.Load(), h.Flags))
 	for _, t := range s.seats {
 		if t != nil && t.mute.Swap(false) {
 			t.gpu.do(func() { t.gpu.hear(t) })

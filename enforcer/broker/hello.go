@@ -18,7 +18,8 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 	if err := s.b.complete(s); err != nil {
 		return refuse(wire.CodeDenied, err)
 	}
-	s.wished, s.cuda, s.unknown, s.hook = wire.Text(hello.Tenant[:]), hello.CUDA, hello.Unknown, printable(hello.Hook[:])
+	s.wished, s.cuda, s.hook = wire.Text(hello.Tenant[:]), hello.CUDA, printable(hello.Hook[:])
+	s.unknown.Store(uint32(hello.Unknown))
 	policy := s.b.policy.Load()
 	tenant, err := (*policy).Tenant(s.facts, s.wished)
 	if err != nil {

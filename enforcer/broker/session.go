@@ -61,12 +61,12 @@ type session struct {
 	since   time.Time
 	denied  bool // the policy does not let it have what it wished; guarded by the broker's reloads
 	cuda    uint32
-	unknown uint16    // entries of the driver, to its hook
-	exited  bool      // guarded by the broker's mutex
-	gone    bool      // guarded by the broker's mutex
-	resumed bool      // with memory that it says it had; guarded by the broker's mutex
-	moved   bool      // guarded by the broker's mutex: another session has what it had
-	left    time.Time // when it went and its process did not; guarded by the broker's mutex
+	unknown atomic.Uint32 // entries of the driver, to its hook
+	exited  bool          // guarded by the broker's mutex
+	gone    bool          // guarded by the broker's mutex
+	resumed bool          // with memory that it says it had; guarded by the broker's mutex
+	moved   bool          // guarded by the broker's mutex: another session has what it had
+	left    time.Time     // when it went and its process did not; guarded by the broker's mutex
 
 	mu     sync.Mutex // what follows, and that the ledgers agree with it
 	tenant string

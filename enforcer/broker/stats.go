@@ -99,7 +99,7 @@ func (b *Broker) Stats() wire.Stats {
 		all.Sessions[stateNames[at]]++
 		if at >= authenticated && at < closing {
 			h := hooks[s.hook]
-			hooks[s.hook] = wire.HookStats{Version: s.hook, ABI: abi, Sessions: h.Sessions + 1, Unknown: max(h.Unknown, uint32(s.unknown))}
+			hooks[s.hook] = wire.HookStats{Version: s.hook, ABI: abi, Sessions: h.Sessions + 1, Unknown: max(h.Unknown, s.unknown.Load())}
 		}
 	}
 	b.mu.Unlock()

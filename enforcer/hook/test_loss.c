@@ -166,9 +166,11 @@ static void pinged(void)
 
 	broker_listen();
 	struct peer p = start();
+	gs_entry_given("cuUnheardOf"); /* after HELLO */
 	AWAIT(gs_now() >= gs_client.ping_at);
 	CHECK(gs_client_poll() > gs_now());
 	r = peer_expect(&p, GS_PING);
+	CHECK(r.header.flags == 1);
 	peer_send(&p, GS_PONG, r.header.seq, NULL, 0, -1);
 	peer_send(&p, GS_NOTICE, 0, &(struct gs_notice){.text = "hello"}, sizeof(struct gs_notice), -1);
 	peer_send(&p, GS_BYE, 0, NULL, 0, -1);

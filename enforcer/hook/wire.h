@@ -40,7 +40,7 @@ struct gs_header {
 	uint8_t major, minor;
 	uint16_t type;
 	uint32_t length; /* of the payload, bytes */
-	uint32_t flags;  /* 0 */
+	uint32_t flags;  /* of PING, since 3.1: as gs_hello.unknown, by now; else 0 */
 	uint64_t seq;
 	uint64_t session; /* 0 until WELCOME */
 };

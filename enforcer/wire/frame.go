@@ -105,6 +105,7 @@ var (
 // follow from the type.
 type Header struct {
 	Type    Type
+	Flags   uint32 // of a PING, since 3.1: entries of the driver as in Hello.Unknown, by now; else 0
 	Seq     uint64 // the sender's choice; an answer has that of its question
 	Session uint64 // 0 until WELCOME
 }
@@ -118,7 +119,7 @@ func (h Header) Append(b []byte) []byte {
 	b = append(b, Major, Minor)
 	b = le.AppendUint16(b, uint16(h.Type))
 	b = le.AppendUint32(b, uint32(types[h.Type].size))
-	b = le.AppendUint32(b, 0)
+	b = le.AppendUint32(b, h.Flags)
 	b = le.AppendUint64(b, h.Seq)
 	return le.AppendUint64(b, h.Session)
 }
@@ -131,7 +132,7 @@ func Decode(frame []byte) (h Header, payload []byte, err error) {
 	if len(frame) < HeaderSize || len(frame) > FrameMax || le.Uint32(frame) != Magic {
 		return h, nil, ErrFrame
 	}
-	h = Header{Type: Type(le.Uint16(frame[6:])), Seq: le.Uint64(frame[16:]), Session: le.Uint64(frame[24:])}
+	h = Header{Type: Type(le.Uint16(frame[6:])), Flags: le.Uint32(frame[12:]), Seq: le.Uint64(frame[16:]), Session: le.Uint64(frame[24:])}
 	payload = frame[HeaderSize:]
 	switch {
 	case frame[4] != Major:

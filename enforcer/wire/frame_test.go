@@ -77,19 +77,19 @@ func TestGoldenFrames(t *testing.T) {
 		m    message
 		want string
 	}{
-		{"ping", Header{TypePing, 7, 9}, nil,
-			"47505357" + "0301" + "0400" + "00000000" + "00000000" + "0700000000000000" + "0900000000000000"},
-		{"reserve", Header{TypeReserve, 1, 2}, &Memory{GPU: 3, Kind: KindVMM, Bytes: 0x1122334455},
+		{"ping", Header{TypePing, 3, 7, 9}, nil,
+			"47505357" + "0301" + "0400" + "00000000" + "03000000" + "0700000000000000" + "0900000000000000"},
+		{"reserve", Header{TypeReserve, 0, 1, 2}, &Memory{GPU: 3, Kind: KindVMM, Bytes: 0x1122334455},
 			"47505357" + "0301" + "0600" + "20000000" + "00000000" + "0100000000000000" + "0200000000000000" +
 				"03000000" + "03000000" + zeros(8) + "5544332211000000" + zeros(8)},
-		{"acquire", Header{TypeAcquire, 0, 2}, &Acquire{GPU: 1},
+		{"acquire", Header{TypeAcquire, 0, 0, 2}, &Acquire{GPU: 1},
 			"47505357" + "0301" + "0c00" + "20000000" + "00000000" + zeros(8) + "0200000000000000" +
 				"01000000" + zeros(28)},
-		{"yield", Header{TypeYield, 0, 2}, &Usage{GPU: 1, Why: WhyDrained, Turn: 4, Last: 6, Launched: 7, Busy: 8, Solo: 9, SoloTime: 10, Longest: 11, Overhead: 12, Copied: 13, Group: 14, Passed: 15, Errors: 16, Uncounted: 17},
+		{"yield", Header{TypeYield, 0, 0, 2}, &Usage{GPU: 1, Why: WhyDrained, Turn: 4, Last: 6, Launched: 7, Busy: 8, Solo: 9, SoloTime: 10, Longest: 11, Overhead: 12, Copied: 13, Group: 14, Passed: 15, Errors: 16, Uncounted: 17},
 			"47505357" + "0301" + "0d00" + "70000000" + "00000000" + zeros(8) + "0200000000000000" +
 				"01000000" + "02000000" + "0400000000000000" + "0600000000000000" + "0700000000000000" + "0800000000000000" +
 				"0900000000000000" + "0a00000000000000" + "0b00000000000000" + "0c00000000000000" + "0d00000000000000" + "0e00000000000000" + "0f00000000000000" + "1000000000000000" + "1100000000000000"},
-		{"err", Header{TypeErr, 1, 2}, &e,
+		{"err", Header{TypeErr, 0, 1, 2}, &e,
 			"47505357" + "0301" + "1200" + "80000000" + "00000000" + "0100000000000000" + "0200000000000000" +
 				"05000000" + "06000000" + "66756c6c" + zeros(116)},
 	} {
