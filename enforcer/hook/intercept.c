@@ -230,6 +230,10 @@ void *gs_substitute(void *address)
 
 #define PASS ((void *)-1)
 
+/* Our dlsym, whatever the loader takes that name for. Whoever asks for libc's gets
+ * this one: what it passes on it passes with the caller's return address. */
+__attribute__((visibility("hidden"))) extern char gs_own_dlsym[];
+
 /* The answer of dlsym where it is ours to give: NULL and libc's error where
  * there is no such name, PASS where we have nothing to say. */
 EARLY __attribute__((visibility("hidden")))
@@ -239,6 +243,10 @@ void *gs_resolve(void *handle, const char *name, void *caller)
 
 	if (__atomic_load_n((void **)&gs_real_dlsym, __ATOMIC_ACQUIRE) == (void *)no_dlsym)
 		find_dlsym();
+	if (name && name[0] == 'd' && name[1] == 'l' && name[2] == 's' && name[3] == 'y' && name[4] == 'm' && !name[5] && !gs_intercept_off()) {
+		void *found = gs_real_dlsym(handle, name);
+		return (void *)gs_real_dlsym == found ? (void *)gs_own_dlsym : PASS;
+	}
 	if (name && name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l') {
 		void *answer;
 		return gs_nvml_resolve(handle, name, &answer) ? answer : PASS;
@@ -275,7 +283,10 @@ void *gs_resolve(void *handle, const char *name, void *caller)
 #if defined __x86_64__
 __asm__(".text\n"
 	".globl dlsym\n"
+	".globl gs_own_dlsym\n"
+	".hidden gs_own_dlsym\n"
 	".type dlsym, @function\n"
+	"gs_own_dlsym:\n"
 	"dlsym:\n"
 	".cfi_startproc\n"
 	"	endbr64\n"
@@ -302,7 +313,10 @@ __asm__(".text\n"
 #elif defined __aarch64__
 __asm__(".text\n"
 	".globl dlsym\n"
+	".globl gs_own_dlsym\n"
+	".hidden gs_own_dlsym\n"
 	".type dlsym, %function\n"
+	"gs_own_dlsym:\n"
 	"dlsym:\n"
 	".cfi_startproc\n"
 	"	hint #34\n" /* bti c */

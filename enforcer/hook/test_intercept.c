@@ -161,11 +161,31 @@ static void true_caller(void)
 #endif
 }
 
+/* Who asks the C library for its dlsym gets the driver's calls by that one, too. */
+static void by_dlsym(void)
+{
+	static const char *const files[] = {"libc.so.6", "libdl.so.2"};
+	void *(*found)(void *, const char *);
+	unsigned n = 0;
+
+	for (size_t i = 0; i <= COUNT(files); i++) {
+		void *from = i < COUNT(files) ? dlopen(files[i], RTLD_NOW) : RTLD_NEXT;
+		if (!from || !(*(void **)&found = dlsym(from, "dlsym")))
+			continue; /* it is in one of both, by the C library's age */
+		CHECK(!drivers((void *)found(driver, "cuMemAlloc_v2")) && found(driver, "cuMemAlloc_v2") == dlsym(driver, "cuMemAlloc_v2"));
+		CHECK(found(RTLD_DEFAULT, "getpid") == (void *)getpid && !found(driver, "cuNothingOfTheKind") && dlerror());
+		n++;
+	}
+	CHECK(n >= 2);
+	CHECK(dlsym(RTLD_DEFAULT, "dlsym") == (void *)dlsym);
+}
+
 static void turned_off(void)
 {
 	setenv("GPUSTEWARD_OFF", "1", 1);
 	driver = dlopen("libcuda.so.1", RTLD_NOW);
 	CHECK(driver && drivers(dlsym(driver, "cuMemAlloc_v2")) && drivers(ask("cuLaunchKernel", 12000, 1)));
+	CHECK(dlsym(dlopen("libc.so.6", RTLD_NOW), "dlsym") != (void *)dlsym);
 }
 
 #ifndef PRELOADED
@@ -272,6 +292,7 @@ static void all(void)
 	CHECK(driver);
 	by_name();
 	by_address();
+	by_dlsym();
 	true_caller();
 }
 
