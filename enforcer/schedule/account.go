@@ -56,7 +56,11 @@ func (g *GPU) age(t *tenant, passed time.Duration) {
 		t.past.slot(g.now).due += due
 		t.settle(late)
 	} else if !t.expected(g.now) && t.lag < 0 { // time makes up for what it had, and earns nothing
-		t.lag = min(t.lag+passed, 0)
+		rate := 1.0
+		if t.tarries() { // no sooner than if it went on
+			rate = t.share.Weight / (t.share.Weight + g.weights)
+		}
+		t.lag = min(t.lag+time.Duration(rate*float64(passed)), 0)
 	}
 	if t.share.Limit == 1 {
 		return
@@ -74,6 +78,7 @@ func (g *GPU) age(t *tenant, passed time.Duration) {
 // active.
 func (g *GPU) share() {
 	weights, least := 0.0, Idle
+	defer func() { g.weights = weights }()
 	for _, t := range g.tenants {
 		t.part = 0
 		if !t.active(g.now) || t.share.Class < least {
@@ -253,13 +258,18 @@ func (t *tenant) settle(but time.Duration) {
 func (g *GPU) forget() {
 	least, several := first, 0
 	for _, t := range g.tenants {
-		if t.drains { // no work beside others, which is forgiven: they all wait for it
-			t.overran = min(g.now-t.paused, g.host.config.Drain)
+		if t.lag >= 0 {
+			t.overran = 0
+		} else if t.drains { // no work beside others, which is forgiven: they all wait for it
+			t.overran = max(t.overran, min(g.now-t.paused, g.host.config.Drain))
 		}
 		t.lag = max(t.lag, -memory*(g.host.config.Turn+t.overran))
 		if t.expected(g.now) && t.part > 0 {
 			least = min(least, t.lag)
 			several++
+		}
+		if t.tarries() { // the others are owed what it had
+			least = 0
 		}
 	}
 	if least <= 0 || several < 2 {
@@ -271,6 +281,11 @@ func (g *GPU) forget() {
 		}
 	}
 }
+
+// tarries says whether t is ahead, and others have waited for it to drain for so
+// long that it owes them that: it has nothing before it is made up for, nor does
+// time that it rests make up for more than time that it wants.
+func (t *tenant) tarries() bool { return t.lag < 0 && t.overran >= late }
 
 // brim returns what fits into the bucket of t's limit.
 func (g *GPU) brim(t *tenant) time.Duration {

@@ -250,7 +250,7 @@ func conflict(a, b *tenant) bool {
 	case a.light(g.now) || b.light(g.now):
 		return false
 	}
-	return !g.together || a.owed || b.owed
+	return !g.together || a.owed || b.owed || a.tarries() || b.tarries()
 }
 
 // hold pauses t where others go first. Who wants nothing may begin at once, if

@@ -116,9 +116,10 @@ func (g *GPU) nudge(t *tenant, d time.Duration) {
 	t.nudge, t.paused, t.drains, t.settled, t.answered = g.now+d, paused, drains, settled, answered
 }
 
-// waits says whether t does not drain, and may wait for what is held back.
+// waits says whether t does not drain, and may wait for what is held back. On one
+// GPU it has its next turn for that once the others go on: they wait no longer.
 func (t *tenant) waits() bool {
-	return t.drains && t.gpu.now-t.held >= t.gpu.host.patience(t)
+	return t.drains && (!t.settled || len(t.unit.members) > 1) && t.gpu.now-t.held >= t.gpu.host.patience(t)
 }
 
 // stuck says whether it is time to let t launch, so that its unit can drain.

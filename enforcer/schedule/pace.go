@@ -196,7 +196,7 @@ func (g *GPU) measure() {
 	var next *tenant
 	for _, t := range g.tenants {
 		// Who comes anew again and again, and is ahead by that, gains little.
-		if !t.contends(g.now) || t.lag < most-g.host.config.Turn && g.now-g.measuredAt < staleTime/4 {
+		if !t.contends(g.now) || t.tarries() || t.lag < most-g.host.config.Turn && g.now-g.measuredAt < staleTime/4 {
 			continue
 		}
 		p := &t.pace

@@ -116,6 +116,7 @@ type GPU struct {
 	domain     *domain
 	now        time.Duration
 	tenants    []*tenant     // by name
+	weights    float64       // of those who are active
 	dirty      bool          // there was an input since the last Decide
 	changed    bool          // a state did, since Changed was asked
 	together   bool          // those who contend gain by running together, as far as is known; else they take turns
@@ -166,7 +167,7 @@ type tenant struct {
 	held    time.Duration // the same, or since it was nudged last
 	nudge   time.Duration // until when it may launch though it drains; 0 it may not
 	settled bool          // its drain had its time, and others go on
-	overran time.Duration // how long the others waited for it to drain last
+	overran time.Duration // how long the others waited for it to drain, the longest since it was not ahead last
 
 	answered bool // it said something since it was let run last
 	mute     bool // it did not, and gets no turn until it does: nobody waits again for a process that was stopped
@@ -368,7 +369,7 @@ func (g *GPU) rest(t *tenant, ago time.Duration) {
 	}
 	g.waited(t)
 	ran := t.runs()
-	ago = min(max(ago, 0), g.now-t.began)
+	ago = min(max(ago, 0), g.now-t.began, late)
 	t.unwant(ago)
 	t.unserve(ago)
 	t.burst = g.now - ago - t.began
@@ -383,7 +384,7 @@ func (g *GPU) rest(t *tenant, ago time.Duration) {
 func (g *GPU) Drained(now time.Duration, name string, u Usage) {
 	if t := g.hear(now, name); t != nil {
 		if t.drains {
-			t.unserve(min(max(u.Ago, 0), g.now-t.paused))
+			t.unserve(min(max(u.Ago, 0), g.now-t.paused, late))
 		}
 		g.learn(t, u)
 		g.drained(t)

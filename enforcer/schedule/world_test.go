@@ -35,6 +35,7 @@ type program struct {
 	from   time.Duration // when it comes
 	stuck  bool          // its hook never says that it has drained
 	mute   bool          // its hook says that it launched nothing
+	lie    func(l *liar) // it is no hook, and says what it likes
 	stops  time.Duration // when it is stopped, 0 never, and
 	goes   time.Duration // when it goes on
 
@@ -74,6 +75,7 @@ type rank1 struct {
 	outstand   time.Duration
 	done       time.Duration // GPU time
 	completed  int
+	liar       liar
 }
 
 type shown struct {
@@ -209,6 +211,9 @@ func (w *world) play(r *rank1) (told bool) {
 		if r.seen.Mode == Run && was.Mode == Open {
 			r.told, r.busy, r.said, r.reported = false, w.now, r.launched-uint64(len(r.queue)), w.now // the broker takes it to have work
 		}
+	}
+	if r.p.lie != nil {
+		return w.lies(r)
 	}
 	w.launch(r)
 	if len(r.queue) > 0 {
