@@ -172,7 +172,10 @@ func (a *Audit) enter(b *Books, h *collectors.Holding) {
 	}
 	if young {
 		_, had := session(a.earlier, h)
-		p.status, p.followed, p.gone, p.lapsed = a.first(h, hooked, had || refused), b.Now, b.Now, b.Now
+		p.status, p.followed, p.gone = a.first(h, hooked, had || refused), b.Now, b.Now
+		if p.status == isLapsed {
+			p.lapsed = b.Now
+		}
 	} else {
 		p.follow(b.Now, hooked, refused)
 	}

@@ -273,6 +273,32 @@ func TestALostSessionIsLetPassForAWhile(t *testing.T) {
 	}
 }
 
+// TestLapsesAddUp has a process end its session and begin another each second, so
+// that it is never without one for longer than between two audits: it is found
+// in each minute, and who connects again for the first time is not.
+func TestLapsesAddUp(t *testing.T) {
+	w := newWorld()
+	w.quotas["a"] = policy.Quota{Limit: 1}
+	a, honest := w.process("a", "pod:x", gpuA), w.process("b", "pod:y", gpuA)
+	w.run(70)
+	for minute := range 3 {
+		found := 0
+		for i := range 60 {
+			a.session, honest.session = i%2 == 0, i > 8
+			switch got := w.step().found(); got {
+			case "a/pod:x/GPU-a/unhooked[1000]":
+				found++
+			case "":
+			default:
+				t.Fatalf("found %q", got)
+			}
+		}
+		if found < 10 {
+			t.Errorf("minute %d: 30 lapses are found %d times", minute, found)
+		}
+	}
+}
+
 // TestWhoIsRefusedGoesNotAroundTheHook has the broker refuse sessions: neither
 // who comes then nor who lost its own is found to be without one, and its tenant
 // is told of; who never asked for one is found.

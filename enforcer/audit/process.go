@@ -30,7 +30,7 @@ type auditedProcess struct {
 	since    time.Time     // when it got the session that it has; zero: it always had one
 	followed time.Time     // in the last audit
 	gone     time.Time     // when it was first seen without the session that it had
-	lapsed   time.Time     // when the minute began that spent is of
+	lapsed   time.Time     // when the minute began that spent is of; zero: it always had a session
 	spent    time.Duration // without a session
 
 	sampled  time.Time // until when sm and busy are counted
@@ -67,6 +67,8 @@ func (p *auditedProcess) follow(now time.Time, hooked, refused bool) {
 		p.gone = now
 		if now.Sub(p.lapsed) >= lapseEvery {
 			p.lapsed, p.spent = now, 0
+		} else { // one that is over before the next audit counts too
+			p.spent += passed
 		}
 	}
 	p.status = isLapsed
