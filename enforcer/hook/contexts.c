@@ -37,16 +37,20 @@ int gs_gpu_current(void)
 	return gs_gpu_of_device(device);
 }
 
-static CUresult created(CUresult r, CUcontext *c, CUdevice device)
+/* A context is made on a device. Answers the session's GPU, -1 none. */
+static int on(CUdevice device)
 {
-	int gpu, none = NONE;
+	int gpu = gs_gpu_of_device(device), none = NONE;
 
-	if (r != CUDA_SUCCESS)
-		return r;
-	gpu = gs_gpu_of_device(device);
 	if (!atomic_compare_exchange_strong(&only, &none, gpu < 0 ? SEVERAL : gpu) && none != gpu)
 		atomic_store(&only, SEVERAL);
-	gs_gate_context_created(*c, gpu);
+	return gpu;
+}
+
+static CUresult created(CUresult r, CUcontext *c, CUdevice device)
+{
+	if (r == CUDA_SUCCESS)
+		gs_gate_context_created(*c, on(device));
 	return r;
 }
 
@@ -93,6 +97,28 @@ CUresult cuCtxDestroy_v2(CUcontext c)
 {
 	GS_WHOLE(cuCtxDestroy_v2);
 	return destroy(gs_real.cuCtxDestroy_v2, c);
+}
+
+/* A green context is a part of its device's primary one, under a handle of its
+ * own; the gate knows it from the first launch. Its memory is the primary's and
+ * stays with that. */
+CUresult cuGreenCtxCreate(CUgreenCtx *g, void *description, CUdevice device, unsigned flags)
+{
+	GS_WHOLE(cuGreenCtxCreate);
+	CUresult r = gs_real.cuGreenCtxCreate(g, description, device, flags);
+	if (r == CUDA_SUCCESS)
+		on(device);
+	return r;
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx g)
+{
+	CUcontext c = NULL;
+
+	GS_WHOLE(cuGreenCtxDestroy);
+	if (g && gs_real.cuCtxFromGreenCtx && gs_real.cuCtxFromGreenCtx(&c, g) == CUDA_SUCCESS)
+		gs_gate_context_destroyed(c);
+	return gs_real.cuGreenCtxDestroy(g);
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice device)

@@ -22,6 +22,7 @@ typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUarray_st *CUarray;
 typedef struct CUmipmappedArray_st *CUmipmappedArray;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef struct CUgreenCtx_st *CUgreenCtx;
 
 typedef struct CUuuid_st {
 	char bytes[16];
@@ -58,8 +59,19 @@ typedef struct CUlaunchConfig_st {
 	unsigned numAttrs;
 } CUlaunchConfig;
 
+typedef struct CUDA_LAUNCH_PARAMS_st {
+	CUfunction function;
+	unsigned gridDimX, gridDimY, gridDimZ;
+	unsigned blockDimX, blockDimY, blockDimZ;
+	unsigned sharedMemBytes;
+	CUstream hStream;
+	void **kernelParams;
+} CUDA_LAUNCH_PARAMS;
+_Static_assert(sizeof(CUDA_LAUNCH_PARAMS) == 56, "as the driver has it");
+
 /* Memory by handle, and pools of it. */
 enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
+enum { CU_MEM_ALLOCATION_TYPE_MANAGED = 2 };
 
 typedef struct CUmemLocation_st {
 	int type;

@@ -33,6 +33,45 @@ LAUNCH(cuLaunch, (CUfunction f), (f), NULL, false)
 LAUNCH(cuLaunchGrid, (CUfunction f, int w, int h), (f, w, h), NULL, false)
 LAUNCH(cuLaunchGridAsync, (CUfunction f, int w, int h, CUstream s), (f, w, h, s), s, false)
 
+/* The stream's context becomes the current one, which tells the GPU. */
+static bool go_to(CUstream s)
+{
+	CUcontext c;
+
+	return gs_real.cuStreamGetCtx && gs_real.cuCtxPushCurrent_v2 && gs_real.cuCtxPopCurrent_v2 &&
+	       gs_real.cuStreamGetCtx(s, &c) == CUDA_SUCCESS && gs_real.cuCtxPushCurrent_v2(c) == CUDA_SUCCESS;
+}
+
+static void come_back(bool gone)
+{
+	CUcontext c;
+
+	if (gone)
+		gs_real.cuCtxPopCurrent_v2(&c);
+}
+
+/* One kernel for each of several GPUs, which begin together: it waits for one
+ * after the other. All but the last are booked as made when the next one is
+ * waited for, without a marker. */
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned count, unsigned flags)
+{
+	struct gs_launch l;
+
+	GS_WHOLE(cuLaunchCooperativeKernelMultiDevice);
+	if (!list || !count)
+		return gs_real.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
+	for (unsigned i = 0; i < count; i++) {
+		bool gone = go_to(list[i].hStream);
+		gs_gate_enter(&l, list[i].hStream, false, NULL);
+		come_back(gone);
+	}
+	CUresult r = gs_real.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
+	bool gone = go_to(list[count - 1].hStream);
+	gs_gate_leave(&l, r);
+	come_back(gone);
+	return r;
+}
+
 static CUresult graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream s, bool per_thread)
 {
 	struct gs_graph_memory m;
@@ -81,6 +120,28 @@ BEGIN(cuStreamBeginCapture_v2, (CUstream s, int mode), (s, mode), false)
 BEGIN(cuStreamBeginCapture_v2_ptsz, (CUstream s, int mode), (s, mode), true)
 BEGIN(cuStreamBeginCaptureToGraph, (INTO), (s, graph, after, edges, count, mode), false)
 BEGIN(cuStreamBeginCaptureToGraph_ptsz, (INTO), (s, graph, after, edges, count, mode), true)
+
+#define ANEW CUstream s, int mode, CUgraph graph, void *callback, void *data
+BEGIN(cuStreamBeginRecaptureToGraph, (ANEW), (s, mode, graph, callback, data), false)
+BEGIN(cuStreamBeginRecaptureToGraph_ptsz, (ANEW), (s, mode, graph, callback, data), true)
+BEGIN(cuStreamBeginCaptureToCig, (CUstream s, void *params), (s, params), false)
+BEGIN(cuStreamBeginCaptureToCig_ptsz, (CUstream s, void *params), (s, params), true)
+
+CUresult cuStreamEndCaptureToCig(CUstream s)
+{
+	GS_WHOLE(cuStreamEndCaptureToCig);
+	CUresult r = gs_real.cuStreamEndCaptureToCig(s);
+	gs_gate_capture(s, false);
+	return r;
+}
+
+CUresult cuStreamEndCaptureToCig_ptsz(CUstream s)
+{
+	GS_WHOLE(cuStreamEndCaptureToCig_ptsz);
+	CUresult r = gs_real.cuStreamEndCaptureToCig_ptsz(s);
+	gs_gate_capture(s ? s : CU_STREAM_PER_THREAD, false);
+	return r;
+}
 
 CUresult cuStreamEndCapture(CUstream s, CUgraph *graph)
 {

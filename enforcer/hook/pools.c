@@ -206,13 +206,38 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr p, CUstream stream)
 	return free_async(gs_real.cuMemFreeAsync_ptsz, p, stream);
 }
 
+/* The program was given a pool. Managed memory is charged where it is taken, as
+ * cuMemAllocManaged's is, wherever the pool says that it prefers to be. */
+static CUresult given(CUresult r, const CUmemoryPool *pool, const CUmemLocation *at, int type)
+{
+	CUdevice device = at ? at->id : 0;
+	struct gs_entry e;
+
+	if (r != CUDA_SUCCESS || !at || !atomic_load(&gs_counting) || gs_table_find(&pools, (uintptr_t)*pool, &e))
+		return r;
+	if (at->type == CU_MEM_LOCATION_TYPE_DEVICE ||
+	    (type == CU_MEM_ALLOCATION_TYPE_MANAGED && gs_real.cuCtxGetDevice && gs_real.cuCtxGetDevice(&device) == CUDA_SUCCESS))
+		follow(*pool, device);
+	return r;
+}
+
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 {
 	GS_WHOLE(cuMemPoolCreate);
 	CUresult r = gs_real.cuMemPoolCreate(pool, props);
-	if (r == CUDA_SUCCESS && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE && atomic_load(&gs_counting))
-		follow(*pool, props->location.id);
-	return r;
+	return r == CUDA_SUCCESS ? given(r, pool, &props->location, props->allocType) : r;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *at, int type)
+{
+	GS_WHOLE(cuMemGetDefaultMemPool);
+	return given(gs_real.cuMemGetDefaultMemPool(pool, at, type), pool, at, type);
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *at, int type)
+{
+	GS_WHOLE(cuMemGetMemPool);
+	return given(gs_real.cuMemGetMemPool(pool, at, type), pool, at, type);
 }
 
 /* What is still in use when a pool is destroyed stays on the card until it is

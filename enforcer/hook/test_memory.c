@@ -194,6 +194,33 @@ static void pools(void)
 	AGREE(0);
 }
 
+/* Pools of managed memory, which may prefer to be anywhere. */
+static void managed_pools(void)
+{
+	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED};
+	CUmemLocation nowhere = {0}, device = {.type = CU_MEM_LOCATION_TYPE_DEVICE};
+	CUmemoryPool pool[4];
+	CUdeviceptr p, untouched = 77;
+
+	begin(128 * MIB);
+	DRIVER(cuStreamSynchronize, CUstream);
+	CHECK(cuMemPoolCreate(&pool[0], &props) == CUDA_SUCCESS);
+	OK(cuMemGetDefaultMemPool(&pool[1], &nowhere, CU_MEM_ALLOCATION_TYPE_MANAGED));
+	OK(cuMemGetMemPool(&pool[2], &nowhere, CU_MEM_ALLOCATION_TYPE_MANAGED));
+	OK(cuMemGetDefaultMemPool(&pool[3], &device, 1));
+	CHECK(cuMemGetMemPool(&pool[3], &(CUmemLocation){.type = 2}, 1) != CUDA_SUCCESS);
+	for (int i = 0; i < 4; i++) {
+		CHECK(cuMemAllocFromPoolAsync(&untouched, 200 * MIB, pool[i], NULL) == CUDA_ERROR_OUT_OF_MEMORY && untouched == 77);
+		OK(cuMemAllocFromPoolAsync(&p, 100 * MIB, pool[i], NULL));
+		CHECK(truth() >= 100 * MIB);
+		AGREE(truth());
+		OK(cuMemFreeAsync(p, NULL));
+		OK(cuStreamSynchronize(NULL));
+		gs_memory_settle();
+		AGREE(0);
+	}
+}
+
 static void graphs(void)
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = 1, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}}};
@@ -461,7 +488,7 @@ static void cost(void)
 int main(void)
 {
 	static const struct { const char *name; void (*run)(void); } tests[] = {
-		{"linear", linear}, {"contexts", contexts}, {"handles", handles}, {"arrays", arrays}, {"pools", pools},
+		{"linear", linear}, {"contexts", contexts}, {"handles", handles}, {"arrays", arrays}, {"pools", pools}, {"managed pools", managed_pools},
 		{"graphs", graphs}, {"cancelled", cancelled}, {"forked", forked}, {"race", race}, {"cost", cost},
 	};
 	char file[64];

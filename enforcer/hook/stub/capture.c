@@ -278,3 +278,31 @@ GS_API cuStreamGetCaptureInfo_v3_ptsz(CUstream s, CUstreamCaptureStatus *status,
 {
 	return cuStreamGetCaptureInfo_v3(GS_PTSZ(s), status, id, graph, dependencies, edges, count_out);
 }
+
+/* It is not held against the graph that was. */
+GS_API cuStreamBeginRecaptureToGraph(CUstream s, CUstreamCaptureMode mode, CUgraph g, void *callback, void *data)
+{
+	(void)callback, (void)data;
+	return g ? cuStreamBeginCapture_v2(s, mode) : CUDA_ERROR_INVALID_VALUE;
+}
+
+GS_API cuStreamBeginRecaptureToGraph_ptsz(CUstream s, CUstreamCaptureMode mode, CUgraph g, void *callback, void *data)
+{
+	return cuStreamBeginRecaptureToGraph(GS_PTSZ(s), mode, g, callback, data);
+}
+
+/* Into a command list of graphics, which nobody runs here. */
+GS_API cuStreamBeginCaptureToCig(CUstream s, const void *params)
+{
+	return params ? cuStreamBeginCapture_v2(s, CU_STREAM_CAPTURE_MODE_RELAXED) : CUDA_ERROR_INVALID_VALUE;
+}
+
+GS_API cuStreamEndCaptureToCig(CUstream s)
+{
+	CUgraph g;
+
+	return cuStreamEndCapture(s, &g);
+}
+
+GS_API cuStreamBeginCaptureToCig_ptsz(CUstream s, const void *params) { return cuStreamBeginCaptureToCig(GS_PTSZ(s), params); }
+GS_API cuStreamEndCaptureToCig_ptsz(CUstream s) { return cuStreamEndCaptureToCig(GS_PTSZ(s)); }

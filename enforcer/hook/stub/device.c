@@ -240,6 +240,8 @@ GS_API cuDevicePrimaryCtxSetFlags_v2(CUdevice d, unsigned flags)
 GS_API cuCtxPushCurrent_v2(CUcontext c)
 {
 	GS_TRY(gs_enter());
+	if (c && c->gone)
+		abort(); /* as the real one may */
 	if (!c || depth == DEPTH)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	stack[depth++] = c;
@@ -283,6 +285,32 @@ GS_API cuCtxDestroy_v2(CUcontext c)
 	pthread_mutex_lock(&gs_process);
 	unmake(c);
 	pthread_mutex_unlock(&gs_process);
+	return CUDA_SUCCESS;
+}
+
+/* A green context is a context; its memory, which is the primary one's with the
+ * real driver, goes with it here. */
+GS_API cuGreenCtxCreate(CUgreenCtx *g, const void *description, CUdevice d, unsigned flags)
+{
+	(void)description, (void)flags;
+	GS_TRY(gs_device(d));
+	pthread_mutex_lock(&gs_process);
+	*g = make(d);
+	pthread_mutex_unlock(&gs_process);
+	return *g ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+GS_API cuCtxFromGreenCtx(CUcontext *c, CUgreenCtx g)
+{
+	GS_TRY(gs_enter());
+	*c = g;
+	return g ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+GS_API cuGreenCtxDestroy(CUgreenCtx g)
+{
+	GS_TRY(cuCtxDestroy_v2(g));
+	g->gone = true;
 	return CUDA_SUCCESS;
 }
 

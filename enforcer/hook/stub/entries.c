@@ -43,6 +43,10 @@
 	X(cuLaunchKernel, 4000, cuLaunchKernel, cuLaunchKernel_ptsz) \
 	X(cuLaunchKernelEx, 11060, cuLaunchKernelEx, cuLaunchKernelEx_ptsz) \
 	X(cuLaunchCooperativeKernel, 9000, cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz) \
+	X(cuLaunchCooperativeKernelMultiDevice, 9000, cuLaunchCooperativeKernelMultiDevice, cuLaunchCooperativeKernelMultiDevice) \
+	X(cuGreenCtxCreate, 12040, cuGreenCtxCreate, cuGreenCtxCreate) \
+	X(cuGreenCtxDestroy, 12040, cuGreenCtxDestroy, cuGreenCtxDestroy) \
+	X(cuCtxFromGreenCtx, 12040, cuCtxFromGreenCtx, cuCtxFromGreenCtx) \
 	X(cuStreamCreate, 2000, cuStreamCreate, cuStreamCreate) \
 	X(cuStreamCreateWithPriority, 5050, cuStreamCreateWithPriority, cuStreamCreateWithPriority) \
 	X(cuStreamDestroy, 4000, cuStreamDestroy_v2, cuStreamDestroy_v2) \
@@ -61,6 +65,9 @@
 	X(cuStreamBeginCapture, 10000, cuStreamBeginCapture, cuStreamBeginCapture_ptsz) \
 	X(cuStreamBeginCapture, 10010, cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz) \
 	X(cuStreamEndCapture, 10000, cuStreamEndCapture, cuStreamEndCapture_ptsz) \
+	X(cuStreamBeginRecaptureToGraph, 13030, cuStreamBeginRecaptureToGraph, cuStreamBeginRecaptureToGraph_ptsz) \
+	X(cuStreamBeginCaptureToCig, 13030, cuStreamBeginCaptureToCig, cuStreamBeginCaptureToCig_ptsz) \
+	X(cuStreamEndCaptureToCig, 13030, cuStreamEndCaptureToCig, cuStreamEndCaptureToCig_ptsz) \
 	X(cuStreamIsCapturing, 10000, cuStreamIsCapturing, cuStreamIsCapturing_ptsz) \
 	X(cuStreamGetCaptureInfo, 11030, cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2_ptsz) \
 	X(cuStreamGetCaptureInfo, 12030, cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz) \
@@ -143,6 +150,8 @@
 	X(cuMemAllocFromPoolAsync, 11020, cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz) \
 	X(cuMemFreeAsync, 11020, cuMemFreeAsync, cuMemFreeAsync_ptsz) \
 	X(cuMemPoolCreate, 11020, cuMemPoolCreate, cuMemPoolCreate) \
+	X(cuMemGetDefaultMemPool, 13000, cuMemGetDefaultMemPool, cuMemGetDefaultMemPool) \
+	X(cuMemGetMemPool, 13000, cuMemGetMemPool, cuMemGetMemPool) \
 	X(cuMemPoolDestroy, 11020, cuMemPoolDestroy, cuMemPoolDestroy) \
 	X(cuMemPoolTrimTo, 11020, cuMemPoolTrimTo, cuMemPoolTrimTo) \
 	X(cuMemPoolGetAttribute, 11020, cuMemPoolGetAttribute, cuMemPoolGetAttribute) \

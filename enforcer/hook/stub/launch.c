@@ -154,3 +154,21 @@ GS_API cuLaunchKernelEx_ptsz(const CUlaunchConfig *c, CUfunction f, void **param
 	(void)extra;
 	return c ? launch(f, GS_PTSZ(c->hStream), params) : CUDA_ERROR_INVALID_VALUE;
 }
+
+typedef struct {
+	CUfunction function;
+	unsigned grid[3], block[3], shared;
+	CUstream hStream;
+	void **kernelParams;
+} CUDA_LAUNCH_PARAMS;
+
+/* Each on its stream; they do not begin together here. */
+GS_API cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned count, unsigned flags)
+{
+	(void)flags;
+	if (!list || !count)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (unsigned i = 0; i < count; i++)
+		GS_TRY(launch(list[i].function, list[i].hStream, list[i].kernelParams));
+	return CUDA_SUCCESS;
+}

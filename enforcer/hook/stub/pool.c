@@ -19,6 +19,7 @@ struct CUmemPoolHandle_st {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static CUmemoryPool pools;
+static CUmemoryPool managed; /* the default one for managed memory */
 static CUmemoryPool standard[GS_STUB_GPUS_MAX], current[GS_STUB_GPUS_MAX];
 
 static uint64_t up(uint64_t bytes, uint64_t unit)
@@ -174,9 +175,11 @@ GS_API cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream s) { return cuMemFreeAsync(a
 
 GS_API cuMemPoolCreate(CUmemoryPool *p, const CUmemPoolProps *props)
 {
-	GS_TRY(gs_device(props->location.id));
+	CUdevice d = props->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? props->location.id : 0;
+
+	GS_TRY(gs_device(d));
 	pthread_mutex_lock(&lock);
-	*p = make(props->location.id);
+	*p = make(d);
 	pthread_mutex_unlock(&lock);
 	return *p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -261,6 +264,25 @@ GS_API cuDeviceGetMemPool(CUmemoryPool *p, CUdevice d)
 	*p = current[d] ? current[d] : standard_of(d);
 	pthread_mutex_unlock(&lock);
 	return *p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Managed memory is on the first GPU, all of it; on the host there are no pools. */
+GS_API cuMemGetDefaultMemPool(CUmemoryPool *p, CUmemLocation *at, CUmemAllocationType type)
+{
+	if (type != CU_MEM_ALLOCATION_TYPE_MANAGED)
+		return at->type == CU_MEM_LOCATION_TYPE_DEVICE ? cuDeviceGetDefaultMemPool(p, at->id) : CUDA_ERROR_NOT_SUPPORTED;
+	GS_TRY(gs_enter());
+	pthread_mutex_lock(&lock);
+	if (!managed && (managed = make(0)))
+		managed->own = true;
+	*p = managed;
+	pthread_mutex_unlock(&lock);
+	return *p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+GS_API cuMemGetMemPool(CUmemoryPool *p, CUmemLocation *at, CUmemAllocationType type)
+{
+	return cuMemGetDefaultMemPool(p, at, type);
 }
 
 GS_API cuDeviceSetMemPool(CUdevice d, CUmemoryPool p)

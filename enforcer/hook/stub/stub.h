@@ -20,7 +20,7 @@ struct CUctx_st {
 	uint32_t number;
 	struct gs_gpu *g;
 	CUstream legacy;
-	bool primary;
+	bool primary, gone;
 };
 
 struct gs_capture {

@@ -1,0 +1,218 @@
+/* What makes launches other than one kernel on one stream, and what changes where
+ * they may be marked: on the simulated driver, with the process's own page. */
+#define _GNU_SOURCE
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "client.h"
+#include "intercept.h"
+#include "streams.h"
+
+#define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
+#define OK(x) do { CUresult ok = (x); if (ok) { fprintf(stderr, "%s:%d: %s: %d\n", __FILE__, __LINE__, #x, ok); exit(1); } } while (0)
+/* Or the test's own alarm. */
+#define EVENTUALLY(x) do { while (!(x)) sched_yield(); } while (0)
+
+static void *address(const char *name)
+{
+	void *f = NULL;
+	int status;
+
+	OK(cuGetProcAddress_v2(name, &f, 13030, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &status));
+	CHECK(f);
+	return f;
+}
+#define DRIVER(name, ...) CUresult (*name)(__VA_ARGS__) = (CUresult (*)(__VA_ARGS__))address(#name)
+
+static CUcontext context[2];
+static CUstream stream[2];
+static CUfunction spin;
+
+static void begin(int gpus)
+{
+	CUmodule m;
+
+	setenv("GS_STUB_GPUS", gpus == 2 ? "2" : "1", 1);
+	gs_client.said = true; /* that there is no broker */
+	OK(cuInit(0));
+	DRIVER(cuCtxSetCurrent, CUcontext);
+	DRIVER(cuStreamCreate, CUstream *, unsigned);
+	DRIVER(cuModuleLoadData, CUmodule *, const void *);
+	DRIVER(cuModuleGetFunction, CUfunction *, CUmodule, const char *);
+	for (int d = gpus - 1; d >= 0; d--) {
+		OK(cuDevicePrimaryCtxRetain(&context[d], d));
+		OK(cuCtxSetCurrent(context[d]));
+		OK(cuStreamCreate(&stream[d], 1));
+	}
+	OK(cuModuleLoadData(&m, "an image"));
+	OK(cuModuleGetFunction(&spin, m, "spin"));
+}
+
+static void mode(int gpu, enum gs_mode to)
+{
+	__atomic_store_n(&gs_own.slot[gpu].mode, (uint32_t)to, __ATOMIC_RELEASE);
+	__atomic_store_n(&gs_own.gated, gs_own.slot[0].mode != GS_OPEN || gs_own.slot[1].mode != GS_OPEN, __ATOMIC_RELEASE);
+	__atomic_add_fetch(&gs_own.bell, 1, __ATOMIC_RELEASE);
+	gs_page_wake(&gs_own);
+}
+
+static uint64_t launches(int gpu)
+{
+	gs_gpu_lock(&gs_gates[gpu]);
+	uint64_t n = gs_launches(&gs_gates[gpu]);
+	pthread_mutex_unlock(&gs_gates[gpu].lock);
+	return n;
+}
+
+static uint32_t waiting(int gpu)
+{
+	gs_gpu_lock(&gs_gates[gpu]);
+	uint32_t n = gs_gates[gpu].waiting;
+	pthread_mutex_unlock(&gs_gates[gpu].lock);
+	return n;
+}
+
+static uint64_t ns = 1000;
+static void *params[] = {&ns};
+static unsigned kernels;
+static _Atomic bool made;
+
+static void *on_both(void *none)
+{
+	CUDA_LAUNCH_PARAMS list[2] = {{.function = spin, .hStream = stream[0], .kernelParams = params},
+				      {.function = spin, .hStream = stream[1], .kernelParams = params}};
+	DRIVER(cuCtxSetCurrent, CUcontext);
+
+	OK(cuCtxSetCurrent(context[0]));
+	OK(cuLaunchCooperativeKernelMultiDevice(list, kernels, 0));
+	made = true;
+	EVENTUALLY(!made); /* so long its launches are this thread's */
+	return none;
+}
+
+/* The launch waits for each GPU that it is on, and is counted on each. */
+static void several_gpus(void)
+{
+	begin(2);
+	for (int held = 0; held < 2; held++) {
+		for (kernels = 1 + held; kernels <= 2; kernels++) {
+			pthread_t t;
+			uint64_t before[2] = {launches(0), launches(1)};
+			mode(held, GS_PAUSE);
+			CHECK(!pthread_create(&t, NULL, on_both, NULL));
+			EVENTUALLY(waiting(held));
+			CHECK(!made && launches(held) == before[held]);
+			mode(held, GS_OPEN);
+			EVENTUALLY(made);
+			CHECK(launches(0) == before[0] + 1 && launches(1) == before[1] + (kernels == 2));
+			made = false;
+			CHECK(!pthread_join(t, NULL));
+		}
+	}
+	CHECK(cuLaunchCooperativeKernelMultiDevice(NULL, 2, 0) == CUDA_ERROR_INVALID_VALUE);
+	CHECK(cuLaunchCooperativeKernelMultiDevice(&(CUDA_LAUNCH_PARAMS){0}, 0, 0) == CUDA_ERROR_INVALID_VALUE);
+}
+
+/* Whatever makes a stream capture is heard of until it ends. */
+static void captures(void)
+{
+	CUgraph graph;
+	CUstream own = stream[0];
+
+	begin(1);
+	own = stream[0];
+	DRIVER(cuGraphCreate, CUgraph *, unsigned);
+	OK(cuGraphCreate(&graph, 0));
+	CHECK(cuStreamBeginRecaptureToGraph(own, 0, NULL, NULL, NULL) == CUDA_ERROR_INVALID_VALUE && gs_captures == 0);
+	OK(cuStreamBeginRecaptureToGraph(own, 0, graph, NULL, NULL));
+	CHECK(gs_captures == 1);
+	OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, own, params, NULL));
+	OK(cuStreamEndCapture(own, &graph));
+	CHECK(gs_captures == 0);
+	OK(cuStreamBeginRecaptureToGraph_ptsz(NULL, 0, graph, NULL, NULL));
+	CHECK(gs_captures == 1);
+	OK(cuStreamEndCapture_ptsz(NULL, &graph));
+	CHECK(cuStreamBeginCaptureToCig(own, NULL) == CUDA_ERROR_INVALID_VALUE && gs_captures == 0);
+	OK(cuStreamBeginCaptureToCig(own, "a list"));
+	CHECK(gs_captures == 1);
+	OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, own, params, NULL));
+	OK(cuStreamEndCaptureToCig(own));
+	CHECK(gs_captures == 0);
+	OK(cuStreamBeginCaptureToCig_ptsz(NULL, "a list"));
+	CHECK(gs_captures == 1);
+	OK(cuStreamEndCaptureToCig_ptsz(NULL));
+	CHECK(gs_captures == 0);
+}
+
+/* A green context that is gone is not touched, and leaves its place; what was
+ * launched from it was counted on its own GPU. */
+static void green(void)
+{
+	CUgreenCtx g;
+	CUcontext c;
+
+	begin(2);
+	DRIVER(cuCtxSetCurrent, CUcontext);
+	DRIVER(cuCtxSynchronize, void);
+	for (int i = 0; i < 1000; i++) {
+		uint64_t before = launches(i % 2);
+		OK(cuGreenCtxCreate(&g, NULL, i % 2, 0));
+		OK(gs_real.cuCtxFromGreenCtx(&c, g));
+		OK(cuCtxSetCurrent(c));
+		OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+		CHECK(launches(i % 2) == before + 1);
+		struct gs_context *place = gs_context_current();
+		CHECK(place && place->handle == c);
+		OK(cuCtxSynchronize());
+		OK(cuGreenCtxDestroy(g));
+		CHECK(place->handle != c);
+	}
+}
+
+/* One GPU is enough to learn which GPU a thread works on. */
+static void green_first(void)
+{
+	CUgreenCtx g;
+	CUcontext c;
+
+	setenv("GS_STUB_GPUS", "2", 1);
+	gs_client.said = true;
+	OK(cuInit(0));
+	OK(cuDevicePrimaryCtxRetain(&context[0], 0));
+	OK(cuGreenCtxCreate(&g, NULL, 1, 0));
+	OK(gs_real.cuCtxFromGreenCtx(&c, g));
+	DRIVER(cuCtxSetCurrent, CUcontext);
+	OK(cuCtxSetCurrent(c));
+	CHECK(gs_gpu_current() == 1);
+	OK(cuCtxSetCurrent(context[0]));
+	CHECK(gs_gpu_current() == 0);
+}
+
+int main(void)
+{
+	static void (*const tests[])(void) = {several_gpus, captures, green, green_first};
+	char file[64];
+
+	snprintf(file, sizeof file, "/dev/shm/gpusteward-launches-%d", (int)getpid());
+	setenv("GS_STUB_FILE", file, 1);
+	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+		int status;
+		pid_t child = fork();
+		if (!child) {
+			alarm(60);
+			tests[i]();
+			_exit(0); /* the driver keeps what it made */
+		}
+		CHECK(waitpid(child, &status, 0) == child);
+		unlink(file);
+		if (status) {
+			fprintf(stderr, "test_launches: %zu failed (%x)\n", i, status);
+			return 1;
+		}
+	}
+	return 0;
+}
