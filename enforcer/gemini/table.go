@@ -37,9 +37,10 @@ type BadLine struct {
 
 // Parse reads a file's text: the number of clients, then as many lines of
 // name, REQUEST, LIMIT and bytes. KubeShare has LIMIT before REQUEST, which is
-// seen where the first of them is the larger one. As Gemini's own parser it
-// reads nothing behind the last of those lines; one that ends before that may
-// be half written, which is an error. Errors name the line.
+// seen where the first of them is the larger one. As with Gemini's own parser,
+// of two lines of a name the last one holds, and nothing is read behind as many
+// lines as there are clients; a file that ends before that may be half written,
+// which is an error. Errors name the line.
 func Parse(text []byte) (t Table, err error) {
 	lines := strings.Split(string(text), "\n")
 	count, err := strconv.ParseUint(strings.TrimSpace(lines[0]), 10, 31)
@@ -49,21 +50,20 @@ func Parse(text []byte) (t Table, err error) {
 	case count > mostEntries:
 		return t, fmt.Errorf("line 1: %d clients are too many; at most %d", count, mostEntries)
 	}
-	seen := map[string]int{}
+	type place struct{ line, entry int }
+	seen, found := map[string]place{}, 0
 	for i, line := range lines[1:] {
 		number := i + 2
 		fields := strings.Fields(line)
 		if len(fields) == 0 {
 			continue
 		}
-		if len(t.Entries)+len(t.Bad) == int(count) {
+		if found == int(count) {
 			t.Warnings = append(t.Warnings, fmt.Sprintf("line %d: it is not read, nor is what follows, because line 1 says that there are %d clients", number, count))
 			return t, nil
 		}
+		found++
 		e, warning, err := parseEntry(fields)
-		if before := seen[e.Name]; err == nil && before != 0 {
-			err = fmt.Errorf("%q is in line %d too", e.Name, before)
-		}
 		if err != nil {
 			t.Bad = append(t.Bad, BadLine{fields[0], fmt.Errorf("line %d: %w", number, err)})
 			continue
@@ -71,10 +71,16 @@ func Parse(text []byte) (t Table, err error) {
 		if warning != "" {
 			t.Warnings = append(t.Warnings, fmt.Sprintf("line %d: %s", number, warning))
 		}
-		seen[e.Name] = number
+		if before, twice := seen[e.Name]; twice {
+			t.Warnings = append(t.Warnings, fmt.Sprintf("line %d: %q is in line %d too, which does not hold", number, e.Name, before.line))
+			t.Entries[before.entry] = e
+			seen[e.Name] = place{number, before.entry}
+			continue
+		}
+		seen[e.Name] = place{number, len(t.Entries)}
 		t.Entries = append(t.Entries, e)
 	}
-	if found := len(t.Entries) + len(t.Bad); found < int(count) {
+	if found < int(count) {
 		return Table{}, fmt.Errorf("line %d: the file ends after %d clients, and line 1 says that there are %d", len(lines), found, count)
 	}
 	return t, nil
