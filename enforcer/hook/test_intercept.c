@@ -17,6 +17,7 @@
 #define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
 
 #ifndef PRELOADED
+#include "client.h"
 #include "intercept.h"
 #include "nvml.h"
 #include "streams.h"
@@ -264,6 +265,7 @@ static void same_card(void)
 
 	setenv("GPUSTEWARD_SOCKET", "/none", 1);
 	setenv("GPUSTEWARD_MEMORY_LIMIT", "1g", 1);
+	gs_client.said = true; /* that there is no broker */
 	CHECK(nvmlDeviceGetMemoryInfo(NULL, &m) == 1); /* not initialised: its own error */
 	void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
 	CHECK(nvml);
