@@ -55,6 +55,7 @@ func monitor(t *testing.T, dir string, s Settings) *monitored {
 		},
 		Record: func(e Event) { m.mu.Lock(); defer m.mu.Unlock(); m.events = append(m.events, e) },
 		Tell:   func(a []Alert) { m.mu.Lock(); defer m.mu.Unlock(); m.told = append(m.told, a...) },
+		Load:   idle, // what the tests beside it use is not the agent's
 		Store:  Store{Dir: dir}, Boot: "boot-1", Node: "node7", Log: slog.New(slog.DiscardHandler),
 	}, s)
 	ctx, end := context.WithCancel(t.Context())

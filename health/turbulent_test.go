@@ -1,0 +1,218 @@
+package health
+
+import (
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/gpu"
+)
+
+// A turbulence makes everything go wrong on a host of two GPUs that can: each
+// level of each check begins and ends, the kernel and the driver say all that
+// they know to say, operators acknowledge, the agent and the host are
+// restarted. What happens is drawn from a seed.
+type turbulence struct {
+	*monitored
+	rnd      *rand.Rand
+	levels   []rough
+	lines    []string // of the kernel
+	codes    []int    // of XIDs
+	sequence uint64
+	digests  map[string]*digest
+}
+
+// A rough level is one that begins and ends, whatever the others do.
+type rough struct {
+	examples []Example
+	rnd      *rand.Rand
+	left     int // looks for which it holds; negative since it does not
+}
+
+// A digest is of what was told under one name. The order within a moment does
+// not matter to it.
+type digest struct {
+	n    int
+	hash uint32
+}
+
+func (u *turbulence) note(name string, what ...any) {
+	d := u.digests[name]
+	if d == nil {
+		d = &digest{}
+		u.digests[name] = d
+	}
+	h := fnv.New32a()
+	fmt.Fprint(h, what...)
+	d.n, d.hash = d.n+1, d.hash+h.Sum32()
+}
+
+func newTurbulence(t *testing.T, seed uint64) *turbulence {
+	u := &turbulence{rnd: rand.New(rand.NewPCG(seed, 2)), digests: map[string]*digest{}, codes: slices.Sorted(maps.Keys(XIDs()))}
+	for _, c := range Checks() {
+		for i, l := range c.Levels {
+			if l.When.Signal.counts != nil {
+				continue // what is counted is what happens
+			}
+			for _, gpu := range []string{"0", "1"} {
+				e := someone(l.When.Signal)
+				if e.GPU != "" {
+					e.GPU, e.UUID = gpu, "GPU-"+gpu
+				}
+				h := fnv.New64a()
+				fmt.Fprint(h, c.ID, i, gpu)
+				u.levels = append(u.levels, rough{l.When.Example(e), rand.New(rand.NewPCG(seed, h.Sum64())), -30})
+			}
+		}
+	}
+	for _, l := range lines(t) {
+		u.lines = append(u.lines, strings.ReplaceAll(l[1], `\x0a`, "\n"))
+	}
+	return u
+}
+
+// show has the host be as it is for the next look.
+func (u *turbulence) show(look int) {
+	var all []collectors.Sample
+	seen := map[string]int{}
+	put := func(s collectors.Sample) {
+		id := s.Metric.Name + fmt.Sprint(s.Labels)
+		if at, twice := seen[id]; twice {
+			all[at] = s
+			return
+		}
+		seen[id] = len(all)
+		all = append(all, s)
+	}
+	for _, gpu := range []string{"0", "1"} {
+		put(on(gpu, collectors.Up, 1))
+		put(on(gpu, collectors.PCIDevicePresent, 1, "0000:9"+gpu+":00.0", "gpu"))
+		put(on(gpu, collectors.Energy, float64(100+look), "gpu"))
+	}
+	for i := range u.levels {
+		l, passed := &u.levels[i], -step
+		if l.left--; l.left < -30 && l.rnd.IntN(30) == 0 {
+			l.left = 1 + l.rnd.IntN(20)
+		}
+		if l.left >= 0 {
+			passed = time.Duration(look) * step
+		}
+		for _, x := range l.examples {
+			v := x.At(passed)
+			if x.Again != 0 && l.left >= 0 { // a counter goes on from where it is
+				v = x.Before + (x.After-x.Before)*float64(look/4)
+			}
+			if !math.IsNaN(v) {
+				put(collectors.Sample{Metric: x.Metric, Labels: x.Labels, Value: v})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b collectors.Sample) int { return strings.Compare(a.Metric.Name, b.Metric.Name) })
+	u.is(all...)
+}
+
+// happen has something be logged or told, or nothing.
+func (u *turbulence) happen() {
+	bus := u.rnd.IntN(2)
+	id := gpu.ID{Index: bus, UUID: fmt.Sprintf("GPU-%d", bus)}
+	code := u.codes[u.rnd.IntN(len(u.codes))]
+	if u.rnd.IntN(2) == 0 {
+		code = []int{13, 31, 45, 48, 63, 64, 74, 79, 94, 95, 154, 998}[u.rnd.IntN(12)]
+	}
+	line := fmt.Sprintf("NVRM: Xid (PCI:0000:9%d:00): %d, pid=%d, name=python3, Ch 0000000%d", bus, code, 100+u.rnd.IntN(3), u.rnd.IntN(9))
+	switch u.rnd.IntN(12) {
+	case 0, 1, 2:
+		u.sequence++
+		u.logs(u.sequence, line)
+	case 3:
+		u.Event(collectors.Event{Time: time.Now(), GPU: id, Type: "xid", Code: uint64(code)})
+		u.pass(time.Duration(u.rnd.IntN(8)) * time.Second)
+		u.sequence++
+		u.logs(u.sequence, line)
+	case 4:
+		names := slices.Sorted(maps.Keys(events()))
+		u.Event(collectors.Event{Time: time.Now(), GPU: id, Type: names[u.rnd.IntN(len(names))], Code: uint64(u.rnd.IntN(4))})
+	case 5:
+		u.sequence++
+		u.logs(u.sequence, u.lines[u.rnd.IntN(len(u.lines))])
+	case 6:
+		for _, f := range u.Verdict().Findings {
+			if f.Latched {
+				u.note("ack", time.Now().Unix(), f.Check, f.Entity, u.Ack(u.t.Context(), f.Check, f.Entity, "uid 0") == nil)
+				break
+			}
+		}
+	}
+}
+
+// take notes what the monitor says now.
+func (u *turbulence) take() {
+	v := u.Verdict()
+	u.note("verdict", v.Status, v.GPUs, v.Reason)
+	for _, f := range v.Findings {
+		u.note("finding "+f.Check, v.Time.Unix(), f.Entity, f.Severity, f.State, f.Since.Unix(), f.Latched, f.Shadow, rounded(f.Value))
+	}
+	for _, s := range u.Samples() {
+		if strings.HasPrefix(s.Metric.Name, "nvgpu") {
+			u.note("metric "+s.Metric.Name, v.Time.Unix(), s.Labels, rounded(s.Value))
+		}
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, e := range u.events {
+		what := []any{e.Time.Unix(), e.Entity, e.Code, e.Severity, e.From, e.To, e.Latched, e.Follows != "", e.Sources, e.Count, e.First.Unix(), rounded(e.Value), e.Threshold, e.PID, e.Comm, e.Workload, e.Owner, e.Class}
+		if e.Kind == KindIncident {
+			what = append(what, e.Check, e.Action, e.Last.Unix())
+		}
+		u.note(string(e.Kind)+" "+e.Check+" "+e.What, what...)
+	}
+	for _, a := range u.told {
+		u.note("alert "+a.Labels["alertname"]+" "+a.Labels["severity"], a.Labels, a.Starts.Unix(), a.Ends.Unix(), a.Annotations["pid"], a.Annotations["sources"], a.Annotations["value"])
+	}
+	u.events, u.told = nil, nil
+}
+
+func rounded(v float64) string { return fmt.Sprintf("%.6g", v) }
+
+// TestWhatIsSaidOfATurbulentTime holds what a monitor says of it against
+// testdata/turbulent.tsv: how often, and a sum of hashes of what, but for the
+// texts. A
+// change of what is judged shows here: read of what it is, and write the table
+// with go test ./health -run TestWhatIsSaidOfATurbulentTime -update.
+func TestWhatIsSaidOfATurbulentTime(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		u := newTurbulence(t, 3)
+		settings := Settings{Page: []string{"temp_outlier"}, Labels: map[string]string{"cluster": "a"}}
+		u.monitored = monitor(t, dir, settings)
+		for look := range 100 {
+			u.show(look)
+			u.happen()
+			u.pass(step)
+			if look%5 == 0 {
+				u.take()
+			}
+			if look%40 == 39 {
+				u.stop()
+				u.take()
+				u.monitored = monitor(t, dir, settings)
+			}
+		}
+		u.stop()
+		var out strings.Builder
+		out.WriteString("what\ttimes\thash\n")
+		for _, name := range slices.Sorted(maps.Keys(u.digests)) {
+			fmt.Fprintf(&out, "%s\t%d\t%08x\n", name, u.digests[name].n, u.digests[name].hash)
+		}
+		golden(t, "testdata/turbulent.tsv", out.String())
+	})
+}
