@@ -12,6 +12,9 @@ var uncorrected = Increase(collectors.ECCErrors, 5*time.Minute, "severity", "unc
 // newRows are the rows that were replaced after uncorrectable errors within a week.
 var newRows = Increase(collectors.RemappedRows, 7*24*time.Hour, "cause", "uncorrectable", "state", "active").Lifetime()
 
+// grown is that workloads took more than what they started with.
+var grown = Value(MemoryGrown).AtLeast(.05)
+
 var memoryChecks = []*Check{
 	{
 		ID: "ecc_uncorrectable", Alert: "GPUECCUncorrectable", Class: MemoryFault,
@@ -117,14 +120,14 @@ var memoryChecks = []*Check{
 	{
 		ID: "mem_pressure", Alert: "GPUMemoryPressure", Shadow: true,
 		Levels: []Level{
-			{Severity: Info, When: Value(MemoryPressure).Above(.75, .70), For: of(3, 3)},
-			{Severity: Warning, When: Value(MemoryPressure).Above(.85, .80), For: of(3, 3)},
-			{Severity: Critical, When: Value(MemoryPressure).Above(.95, .90), For: of(3, 3)},
+			{Severity: Info, When: Value(MemoryPressure).Above(.75, .70).And(grown), For: of(3, 3)},
+			{Severity: Warning, When: Value(MemoryPressure).Above(.85, .80).And(grown), For: of(3, 3)},
+			{Severity: Critical, When: Value(MemoryPressure).Above(.95, .90).And(grown), For: of(3, 3)},
 		},
 		Summary: "GPU memory is nearly full.",
 		Detail:  "{entity} has {percent} of its memory in use.",
 		Action:  "See which workload holds it; move or limit one.",
-		Cause:   "Frameworks that take all memory at their start are meant to be here: turn this on where workloads share a GPU.",
+		Cause:   "Workloads grew into what is left: by a twentieth of the memory and more after their first 10 minutes. What frameworks take at their start they are meant to have. Turn this on where workloads share a GPU.",
 	},
 	{
 		ID: "orphan_memory", Alert: "GPUOrphanMemory", Class: DriverCrash,
@@ -132,6 +135,6 @@ var memoryChecks = []*Check{
 		Summary: "GPU memory is in use and no process that uses it is to be seen.",
 		Detail:  "{entity} has {value} bytes in use that belong to no process.",
 		Action:  "Look for a process in another PID namespace; if there is none, reset the GPU.",
-		Cause:   "A process that was killed in the kernel may leave its memory behind, until the GPU is reset.",
+		Cause:   "A process that was killed in the kernel may leave its memory behind, until the GPU is reset. Not judged where the GPU's memory is a node of the host's (GH200 and its like): there the kernel uses it too.",
 	},
 }

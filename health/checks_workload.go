@@ -31,7 +31,7 @@ var workloadChecks = []*Check{
 		Summary: "A workload's GPU memory grows and will fill the GPU within an hour.",
 		Detail:  "{entity} will have filled the GPU's memory in {value} seconds.",
 		Action:  "Tell the owner; limit the workload.",
-		Cause:   "The trend of 15 minutes (Theil-Sen), and its confidence interval excludes that it does not grow.",
+		Cause:   "The trend of an hour (Theil-Sen), and its confidence interval excludes that it does not grow. It rose in each third of the hour, does not level off, and the workload gave back no tenth of the memory that it could have within three hours: caches, KV caches and data sets fill a GPU as fast, but are full within the hour or follow their requests. What fills the GPU in less than that hour is not foreseen.",
 	},
 	{
 		ID: "tenant_stall", Alert: "TenantStalled", Class: ApplicationFault,

@@ -95,7 +95,6 @@ func (d *Derivers) Derive(s *Snapshot, now time.Time) {
 	for _, c := range d.cards {
 		d.anomalies(c)
 		d.peers(c)
-		d.gauges(c)
 		c.sum()
 		d.histories[c.uuid].sum(c)
 	}
@@ -105,6 +104,7 @@ func (d *Derivers) Derive(s *Snapshot, now time.Time) {
 	d.readResidents(s, now)
 	d.readTenants(s, now)
 	for _, c := range d.cards {
+		d.gauges(c)
 		h := d.histories[c.uuid]
 		if each {
 			c.drift.advance()
@@ -142,7 +142,7 @@ func (d *Derivers) steady(now time.Time) time.Time {
 var derived = []*collectors.Metric{
 	AnomalyZScore, AnomalyRobustZScore, AnomalyActive, PeerZScore, PeerDeviationCelsius, PeerDeviationRatio, PeerClockRatio, PeerLinkZScore, PeerLinkDeviationRatio, DriftCUSUM,
 	ECCCorrectablePerHour, ECCCorrectableCUSUM, PCIeCorrectableCUSUM, MemoryExhaustion, ThermalLimit, SpareRowsExhaustion, QuotaMemoryExhaustion, QuotaGuaranteeExhaustion,
-	ForecastConfidence, FaultScore, LemonScore, MemoryPressure, PCIeReplayExcess, WorkloadLag,
+	ForecastConfidence, FaultScore, LemonScore, MemoryPressure, MemoryGrown, Traffic, PCIeReplayExcess, WorkloadLag,
 }
 
 // put adds a sample, unless its value is no number.

@@ -2,6 +2,7 @@ package health
 
 import (
 	_ "embed"
+	"math"
 	"strconv"
 	"strings"
 
@@ -12,6 +13,8 @@ import (
 var (
 	MemoryPressure   = collectors.Gauge("nvgpu_memory_pressure_ratio", "Memory in use, of what the driver leaves for use.")
 	PCIeReplayExcess = collectors.Gauge("nvgpu_pcie_replay_excess_ratio", "PCIe replays in the last minute, of as many as a bit error ratio of 1e-12 allows the link.")
+	MemoryGrown      = collectors.Gauge("nvgpu_memory_grown_ratio", "Memory that workloads took after their first 10 minutes here, of what the driver leaves for use.")
+	Traffic          = collectors.Gauge("nvgpu_traffic_bytes_per_second", "What the GPU moves over PCIe and NVLink, both directions, in the last 10 seconds.")
 	WorkloadLag      = collectors.Gauge("nvgpu_workload_lag_ratio", "By how much a workload on several GPUs uses this one less than that which it uses most.", "workload")
 )
 
@@ -46,7 +49,21 @@ type replays struct {
 func (d *Derivers) gauges(c *card) {
 	if all := c.now[memoryUsed] + c.now[memoryFree]; all > 0 {
 		d.put(MemoryPressure, c.labels, c.now[memoryUsed]/all)
+		grown := 0.
+		for _, t := range c.residents {
+			if t.seen.Equal(d.last) {
+				grown += t.grown
+			}
+		}
+		d.put(MemoryGrown, c.labels, grown/all)
 	}
+	traffic := math.NaN()
+	for i := pcieRX; i <= nvlinkTX; i++ {
+		if usable(c.now[i]) {
+			traffic = plus(traffic, c.now[i])
+		}
+	}
+	d.put(Traffic, c.labels, traffic)
 	rate, known := pcieRates[c.now[pcieGeneration]]
 	allowed := rate * 1e9 * c.now[pcieLanes] * bitErrors * d.passed.Seconds()
 	if rise := c.rose[pcieReplays]; known && usable(rise) && allowed > 0 {

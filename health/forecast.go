@@ -2,6 +2,7 @@ package health
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -11,7 +12,7 @@ import (
 // Where trends lead. A forecast is there only while the trend is certain, and
 // goes on: what starts up and levels off has none.
 var (
-	MemoryExhaustion    = collectors.Gauge("nvgpu_workload_memory_exhaustion_seconds", "Time until the workload has taken the GPU memory that is free, by the trend of a quarter of an hour.", "workload")
+	MemoryExhaustion    = collectors.Gauge("nvgpu_workload_memory_exhaustion_seconds", "Time until the workload has taken the GPU memory that is free, by the trend of an hour.", "workload")
 	ThermalLimit        = collectors.Gauge("nvgpu_thermal_limit_seconds", "Time until the GPU is so hot that it slows down, by the trend of a quarter of an hour.")
 	SpareRowsExhaustion = collectors.Gauge("nvgpu_spare_rows_exhaustion_seconds", "Time until as many rows of memory are replaced as can be, by the trend of two weeks.")
 	ForecastConfidence  = collectors.Gauge("nvgpu_forecast_confidence_ratio", "Part of a forecast's trend that is certain: the lower end of its 95 % interval, of the trend.", "forecast", "workload", "tenant")
@@ -21,6 +22,10 @@ var (
 const (
 	trendSize   = 30
 	memoryEvery = 30 * time.Second // a quarter of an hour
+	leakEvery   = 2 * time.Minute  // an hour: what fills a cache or loads data is mostly done by then
+	mostDrop    = 0.1              // of what a trend rose by, or a workload could have: what gives back more follows its work, and does not leak
+	cycle       = 3 * time.Hour    // in which a workload that gives memory back takes it again
+	startFor    = 10 * time.Minute // in which a workload takes what it is meant to have
 	rowsEvery   = 12 * time.Hour   // two weeks
 	rowsLeast   = 10               // points
 	inRow       = 12               // looks in a row that find a leak, so that chance is none
@@ -69,12 +74,23 @@ func (t *trend) add(now time.Time, v float64) bool {
 	return true
 }
 
+// drop returns the most by which the series fell below what it was before.
+func (t *trend) drop() (most float64) {
+	peak := math.Inf(-1)
+	for _, v := range t.Values {
+		peak = max(peak, v)
+		most = max(most, peak-v)
+	}
+	return most
+}
+
 // A forecast is what a trend was last found to lead to.
 type forecast struct {
 	seconds, confidence float64
 	ok                  bool
 	row                 int      // looks in a row that found it
 	least, rows         int      // points that it takes, and looks in a row
+	keeps               bool     // it gives nothing back of what it took
 	labels              []string // of ForecastConfidence
 }
 
@@ -95,6 +111,10 @@ func (f *forecast) look(t *trend, distance float64, room []float64) {
 	if slices.Min(rose[:]) <= 0 {
 		f.row = 0
 		return // most series, and this costs nothing
+	}
+	if f.keeps && t.drop() > mostDrop*(t.Values[n-1]-t.Values[0]) {
+		f.row = 0
+		return
 	}
 	slope, low, _ := theilSen(t.Times, t.Values, room)
 	lately := min(slope, rose[2]/took[2])
@@ -119,7 +139,12 @@ func (f *forecast) look(t *trend, distance float64, room []float64) {
 type resident struct {
 	name, gi string
 	seen     time.Time
-	turn     int // which of six calls its forecast is made in
+	began    time.Time // when it was first seen; zero: before there was anybody to see it
+	peak     float64   // the most that it had since it last gave much back
+	gave     time.Time // when that was
+	base     float64   // the least memory that it had since its start was over
+	grown    float64   // what it took since
+	turn     int       // which of six calls its forecast is made in
 	free     float64
 	memory   trend
 	forecast
@@ -138,6 +163,7 @@ func (d *Derivers) readResidents(s *Snapshot, now time.Time) {
 			if t.gi == "" {
 				t.free = c.now[memoryFree]
 			}
+			t.grow(sample.Value, now)
 		}
 	}
 	for _, sample := range s.Of(collectors.MIGMemory) {
@@ -162,12 +188,34 @@ func (c *card) resident(name, gi string, now time.Time) *resident {
 		if len(c.residents) >= mostWorkloads {
 			return nil
 		}
-		t := &resident{name: name, gi: gi, turn: len(c.residents), memory: trend{every: memoryEvery}, exhaustion: []string{c.gpu, c.uuid, name}}
-		t.forecast = forecast{least: trendSize, rows: inRow, labels: []string{c.gpu, c.uuid, "memory_exhaustion", name, ""}}
+		t := &resident{name: name, gi: gi, turn: len(c.residents), memory: trend{every: leakEvery}, base: math.NaN(), exhaustion: []string{c.gpu, c.uuid, name}}
+		t.forecast = forecast{least: trendSize, rows: inRow, keeps: true, labels: []string{c.gpu, c.uuid, "memory_exhaustion", name, ""}}
+		if now.Sub(c.began) > time.Minute {
+			t.began = now
+		}
 		c.residents = slices.Insert(c.residents, i, t)
 	}
 	c.residents[i].seen = now
 	return c.residents[i]
+}
+
+// resides reports whether a workload is on a GPU, or was in the last minutes.
+func (d *Derivers) resides(workload string) bool {
+	return slices.ContainsFunc(d.cards, func(c *card) bool {
+		return slices.ContainsFunc(c.residents, func(t *resident) bool { return t.name == workload })
+	})
+}
+
+// grow notes what the workload took beyond what it started with, and whether it
+// gave any back.
+func (t *resident) grow(bytes float64, now time.Time) {
+	if now.Sub(t.began) < startFor || !(t.base <= bytes) {
+		t.base = bytes
+	}
+	t.grown = bytes - t.base
+	if t.peak = max(t.peak, bytes); t.peak-bytes > mostDrop*(t.peak+t.free) {
+		t.peak, t.gave = bytes, now
+	}
 }
 
 // turns are the calls in which it is the turn of each trend once: a minute's.
@@ -190,7 +238,7 @@ func (d *Derivers) forecasts(c *card, h *history, now time.Time) {
 		if (d.calls+t.turn)%turns == 0 {
 			t.look(&t.memory, t.free, d.room)
 		}
-		if t.ok && t.seen.Equal(now) && (soonest == nil || t.seconds < soonest.seconds) {
+		if t.ok && t.seen.Equal(now) && now.Sub(t.gave) > cycle && (soonest == nil || t.seconds < soonest.seconds) {
 			soonest = t
 		}
 		if last := i+1 == len(c.residents) || c.residents[i+1].name != t.name; last && soonest != nil {

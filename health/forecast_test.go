@@ -43,11 +43,13 @@ func TestALeakIsForeseenAndAStartIsNot(t *testing.T) {
 		{"a late start", func(s float64) float64 { return min(max(0, s-600), 300) / 10 * gib }, false},
 		{"a cache that fills", func(s float64) float64 { return 30 * gib * (1 - math.Exp(-s/150)) }, false},
 		{"up and down", func(s float64) float64 { return (10 + 3*math.Sin(s/90)) * gib }, false},
+		{"half an hour of data", func(s float64) float64 { return min(s, 1800) / 60 * gib }, false},
+		{"a leak in a workload that gives back", func(s float64) float64 { return s/60*gib - 9*gib*math.Floor(s/2400) }, false},
 		{"less and less", func(s float64) float64 { return 40*gib - s/60*gib }, false},
 	} {
 		r := newRig(1)
 		seconds, leaks := 0.0, 0
-		r.step(40*time.Minute, func() {
+		r.step(100*time.Minute, func() {
 			seconds += step.Seconds()
 			r.extra = []collectors.Sample{residing(r.gpus[0], "job", c.bytes(seconds))}
 			if seconds > step.Seconds() && usable(r.get(MemoryExhaustion, 0, "job")) {
@@ -55,7 +57,7 @@ func TestALeakIsForeseenAndAStartIsNot(t *testing.T) {
 			}
 		})
 		if !c.leak && leaks > 0 || c.leak && leaks < 70 {
-			t.Errorf("%s: foreseen in %d of 240 calls; a leak: %v", c.name, leaks, c.leak)
+			t.Errorf("%s: foreseen in %d of 600 calls; a leak: %v", c.name, leaks, c.leak)
 		}
 		eta, confidence := r.get(MemoryExhaustion, 0, "job"), r.get(ForecastConfidence, 0, "memory_exhaustion", "job")
 		if want := 45e9 / gib * 60; c.leak && (math.Abs(eta-want) > want/4 || confidence < .8 || confidence > 1) {
@@ -73,10 +75,10 @@ func TestACacheThatFillsIsNoLeak(t *testing.T) {
 	for seed := range uint64(runs) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		share := .5 + .35*rnd.Float64()
-		f := forecast{least: trendSize, rows: inRow}
-		memory, room, grown, row, alarmed := trend{every: memoryEvery}, make([]float64, 0, 500), 0., 0, false
+		f := forecast{least: trendSize, rows: inRow, keeps: true}
+		memory, room, grown, row, alarmed := trend{every: leakEvery}, make([]float64, 0, 500), 0., 0, false
 		now := time.Unix(0, 0)
-		for at := range 720 { // two hours of 10 s
+		for at := range 1440 { // four hours of 10 s
 			if now = now.Add(step); rnd.Float64() < 20/float64(20+at) {
 				grown += .15 * rnd.Float64() * (.95 - share - grown)
 			}
@@ -103,7 +105,7 @@ func TestAnInstanceIsFullBeforeTheGPU(t *testing.T) {
 	r := newRig(1)
 	g := r.gpus[0]
 	bytes := 0.0
-	r.step(30*time.Minute, func() {
+	r.step(80*time.Minute, func() {
 		bytes += 1e8 // 10 MB/s
 		small := residing(g, "job", bytes)
 		small.Labels[3] = "2"

@@ -6,8 +6,18 @@ import "gpusteward/collectors"
 var OrphanMemory = collectors.Gauge("nvgpu_orphan_memory_bytes", "Device memory in use that belongs to no process and no virtual GPU that is to be seen.")
 
 // orphans adds OrphanMemory to s, for GPUs whose processes are known. Where a
-// process's memory is not known it may have all of it.
+// process's memory is not known it may have all of it. Memory that is a node of
+// the host's, as that of a GPU which shares its addresses with a Grace CPU is,
+// is used by the kernel for whatever it likes: it has no owners that could be
+// missed.
 func orphans(s *Snapshot) {
+	ofHost := map[Entity]bool{}
+	for _, mode := range s.Of(collectors.AddressingMode) {
+		ofHost[entityOf(mode, nil)] = mode.Labels[2] == "ats" && mode.Value == 1
+	}
+	for _, link := range s.Of(collectors.C2CUp) {
+		ofHost[entityOf(link, nil)] = true
+	}
 	owned := map[Entity]float64{}
 	running := map[Entity]float64{}
 	for _, m := range []*collectors.Metric{collectors.WorkloadMemory, collectors.VGPUMemoryUsed} {
@@ -21,7 +31,7 @@ func orphans(s *Snapshot) {
 	for _, sample := range s.Of(collectors.MemoryBytes) {
 		gpu := entityOf(sample, nil)
 		n, known := running[gpu]
-		if !known || sample.Labels[2] != "used" {
+		if !known || ofHost[gpu] || sample.Labels[2] != "used" {
 			continue
 		}
 		orphan := 0.

@@ -1,0 +1,499 @@
+package health
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// A stage is a host of eight GPUs under one job, as a scene changes it from
+// step to step.
+type stage struct {
+	at                  time.Duration // since the first step
+	gpus                []*actor
+	driverUp, drained   float64
+	events              []Event
+	lines               []string // that the kernel logs
+	model, addressing   string
+	expected, happening int
+}
+
+// An actor is one of its GPUs.
+type actor struct {
+	gpu, stuck, bound    string // stuck is why it does not answer, bound its driver
+	listed               bool
+	busy, mem, watts     float64
+	clock, margin, limit float64
+	links, mode          float64
+	used, processes      float64
+	pcie, nvlink         float64 // bytes a second
+	sentPCIe, sentNVLink float64
+	hot                  bool // it says its temperature
+	held                 map[string]float64
+}
+
+const gib = 1 << 30
+
+func newStage(n int) *stage {
+	s := &stage{driverUp: 1, model: "NVIDIA H100 80GB HBM3", addressing: "none", expected: n}
+	for i := range n {
+		s.gpus = append(s.gpus, &actor{gpu: fmt.Sprint(i), bound: "nvidia", listed: true, busy: 1, mem: .4, watts: 600, clock: 1.7e9, margin: 25, limit: 700, links: 18, hot: true,
+			pcie: 50e6, nvlink: 20e9, processes: 1, held: map[string]float64{"slurm:1": 60 * gib}})
+	}
+	return s
+}
+
+// each changes all GPUs.
+func (s *stage) each(f func(*actor)) {
+	for _, g := range s.gpus {
+		f(g)
+	}
+}
+
+// during returns whether the step is within a time.
+func (s *stage) during(from, to time.Duration) bool { return s.at >= from && s.at < to }
+
+// xid has a GPU report an XID, of a process of an owner if there is one.
+func (s *stage) xid(code, gpu int, owner string) {
+	s.happening++
+	e := happened(fmt.Sprint("xid-", s.happening), xidName, code, fmt.Sprint(gpu), birth.Add(s.at))
+	if owner != "" {
+		e.PID, e.Owner, e.Workload = 4000+s.happening, owner, "slurm:"+fmt.Sprint(s.happening)
+	}
+	s.events = append(s.events, e)
+}
+
+func (s *stage) samples() (all []collectors.Sample) {
+	node := func(m *collectors.Metric, v float64, labels ...string) {
+		all = append(all, collectors.Sample{Metric: m, Labels: labels, Value: v})
+	}
+	node(collectors.DriverUp, s.driverUp)
+	node(collectors.Drained, s.drained)
+	node(collectors.DevicesExpected, float64(s.expected))
+	node(collectors.PCIDevices, float64(len(s.gpus)), "gpu")
+	listed := 0
+	for _, g := range s.gpus {
+		all = append(all, on(g.gpu, collectors.PCIDeviceBound, collectors.Bool(g.bound != ""), "0000:0"+g.gpu+":00.0", "gpu", g.bound))
+		if s.driverUp == 1 && g.listed {
+			listed++
+		}
+	}
+	if s.drained == 0 {
+		node(collectors.Devices, float64(listed))
+	}
+	for _, g := range s.gpus {
+		put := func(m *collectors.Metric, v float64, labels ...string) { all = append(all, on(g.gpu, m, v, labels...)) }
+		stuck := g.stuck
+		switch {
+		case s.drained == 1:
+			continue
+		case s.driverUp == 0:
+			stuck = "driver_not_loaded"
+		case !g.listed:
+			stuck = "not_listed"
+		}
+		put(collectors.Up, collectors.Bool(stuck == ""))
+		g.sentPCIe += g.pcie * step.Seconds()
+		g.sentNVLink += g.nvlink * step.Seconds()
+		if stuck != "" {
+			put(collectors.WorkerStuck, 1, stuck)
+			continue
+		}
+		info := make([]string, len(collectors.Info.Labels)-2)
+		info[slices.Index(collectors.Info.Labels, "name")-2] = s.model
+		put(collectors.Info, 1, info...)
+		put(collectors.AddressingMode, 1, s.addressing)
+		put(collectors.Utilization, g.busy, "gpu")
+		put(collectors.Utilization, g.mem, "memory")
+		put(collectors.Power, g.watts, "average", "gpu")
+		put(collectors.PowerLimit, g.limit, "enforced")
+		put(collectors.Clock, g.clock, "sm")
+		put(collectors.ClockMax, 1.98e9, "sm")
+		put(collectors.TemperatureMargin, g.margin)
+		if g.hot {
+			put(collectors.Temperature, 87-g.margin, "gpu")
+		}
+		put(collectors.NVLinkUp, g.links, "all")
+		put(collectors.ComputeMode, g.mode)
+		put(collectors.PCIeBytes, g.sentPCIe/2, "rx")
+		put(collectors.PCIeBytes, g.sentPCIe/2, "tx")
+		put(collectors.NVLinkBytes, g.sentNVLink, "rx", "data", "all")
+		used := g.used
+		for _, workload := range slices.Sorted(keys(g.held)) {
+			used += g.held[workload]
+			put(collectors.WorkloadMemory, g.held[workload], workload, "")
+		}
+		put(collectors.MemoryBytes, used, "used")
+		put(collectors.MemoryBytes, 80*gib-used, "free")
+		put(collectors.Processes, g.processes, "compute")
+	}
+	return all
+}
+
+func keys(m map[string]float64) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// A scene is what happens on a stage, and what is to be found of it: by the
+// check, this bad and within this time of the beginning; by no check at all
+// where the severity is none.
+type scene struct {
+	check, name string
+	gpus        int // 8 if 0
+	length      time.Duration
+	pace        time.Duration // between steps; 10 s if 0
+	play        func(s *stage)
+	want        Severity
+	within      time.Duration
+}
+
+// TestCauses has each check be silent where what it looks for has a cause that
+// is no fault, and find the fault beside it.
+func TestCauses(t *testing.T) {
+	t.Parallel()
+	for _, c := range scenes() {
+		t.Run(c.check+"/"+c.name, func(t *testing.T) {
+			t.Parallel()
+			n := c.gpus
+			if n == 0 {
+				n = 8
+			}
+			pace := max(c.pace, step)
+			w, s, worst, found := newWorld(t, Checks()...), newStage(n), None, time.Duration(-1)
+			for ; s.at < c.length; s.at += pace {
+				s.events = nil
+				c.play(s)
+				for _, e := range w.step(pace, s.events, s.samples()...) {
+					switch {
+					case e.Check == c.check && e.Severity > worst:
+						worst, found = e.Severity, s.at
+					case e.Severity >= Warning && e.To != Recovering && e.Check != c.check && !shadowed(e.Check):
+						t.Errorf("%v: found as well: %s of %s, %v: %s", s.at, e.Check, e.Entity, e.Severity, e.Message)
+					}
+				}
+			}
+			switch {
+			case c.want == None && worst >= Warning:
+				t.Errorf("found after %v, %v, though it is no fault", found, worst)
+			case c.want != None && worst != c.want:
+				t.Errorf("%v, want %v", worst, c.want)
+			case c.want != None && found > c.within:
+				t.Errorf("found after %v, want %v at most", found, c.within)
+			}
+			t.Logf("%v after %v", worst, found)
+		})
+	}
+}
+
+// shadowed reports whether a check does not alert.
+func shadowed(id string) bool {
+	return slices.ContainsFunc(Checks(), func(c *Check) bool { return c.ID == id && c.Shadow })
+}
+
+// scenes returns all scenes.
+func scenes() []scene {
+	return slices.Concat(memoryScenes)
+}
+
+// jitter is a noise that needs no state: from -1 to 1.
+func jitter(at time.Duration, phase float64) float64 { return math.Sin(at.Seconds()*0.73 + phase*1.9) }
+
+var kernelScenes = []scene{
+	{check: "hung_kernel", name: "clocks that are locked low", length: time.Hour, play: func(s *stage) {
+		s.each(func(g *actor) { g.mem, g.clock, g.watts, g.pcie, g.nvlink = .01, 345e6, 112+3*jitter(s.at, 0), 30e6, 0 })
+	}},
+	{check: "hung_kernel", name: "a small model that is bound by its launches", length: time.Hour, gpus: 1, play: func(s *stage) {
+		s.each(func(g *actor) {
+			g.mem, g.clock, g.watts, g.pcie, g.nvlink = .01, 1.98e9, 115+4*jitter(s.at, 0), 25e6, 0
+		})
+	}},
+	{check: "hung_kernel", name: "steps that are bound by communication", length: time.Hour, play: func(s *stage) {
+		s.each(func(g *actor) {
+			g.mem, g.clock, g.watts, g.pcie, g.nvlink = .01, 1.98e9, 140+2*jitter(s.at, 0), 4e6, 60e9
+		})
+	}},
+	{check: "hung_kernel", name: "a collective that waits for a rank that is gone", length: 40 * time.Minute, want: Warning, within: 20*time.Minute + 10*time.Minute + 4*time.Minute, play: func(s *stage) {
+		if s.at < 20*time.Minute {
+			return
+		}
+		s.each(func(g *actor) { g.mem, g.clock, g.watts, g.pcie, g.nvlink = 0, 1.98e9, 130, 4e6, 0 })
+		s.gpus[3].busy, s.gpus[3].watts, s.gpus[3].clock = 0, 90, 1.98e9
+	}},
+	{check: "hung_kernel", name: "a kernel that spins on a GPU with locked clocks", length: 40 * time.Minute, gpus: 1, want: Warning, within: 20*time.Minute + 10*time.Minute + 4*time.Minute, play: func(s *stage) {
+		s.each(func(g *actor) { g.clock = 1e9 })
+		if s.at >= 20*time.Minute {
+			s.each(func(g *actor) { g.mem, g.watts, g.pcie, g.nvlink = 0, 110, 4e6, 0 })
+		}
+	}},
+}
+
+var agentScenes = []scene{
+	{check: "stale", name: "an agent that does not get to run", length: time.Hour, play: func(s *stage) {
+		starved := s.at%(20*time.Minute) >= 10*time.Minute && s.at%(20*time.Minute) < 10*time.Minute+50*time.Second
+		s.each(func(g *actor) {
+			if g.stuck = ""; starved {
+				g.stuck = "late"
+			}
+		})
+	}},
+	{check: "stale", name: "an agent that does not get to run, on a host with one GPU", gpus: 1, length: time.Hour, play: func(s *stage) {
+		s.each(func(g *actor) {
+			if g.stuck = ""; s.during(10*time.Minute, 10*time.Minute+50*time.Second) {
+				g.stuck = "late"
+			}
+		})
+	}},
+	{check: "agent_self", name: "an agent that does not get to run for minutes", length: 20 * time.Minute, want: Warning, within: 10*time.Minute + 130*time.Second, play: func(s *stage) {
+		if s.at >= 10*time.Minute {
+			s.each(func(g *actor) { g.stuck = "late" })
+			s.gpus[2].stuck = "nvmlDeviceGetFieldValues" // where its reader was when it was last seen
+		}
+	}},
+	{check: "stale", name: "one reader that is held up", length: 20 * time.Minute, want: Warning, within: 10*time.Minute + 80*time.Second, play: func(s *stage) {
+		if s.at >= 10*time.Minute {
+			s.gpus[5].stuck = "late"
+		}
+	}},
+}
+
+var driverScenes = []scene{
+	{check: "driver_hang", name: "another tool that holds the driver's lock", length: time.Hour, play: func(s *stage) {
+		s.each(func(g *actor) {
+			if g.stuck = ""; s.during(10*time.Minute, 10*time.Minute+50*time.Second) {
+				g.stuck = "nvmlDeviceGetMemoryInfo_v2"
+			}
+		})
+	}},
+	{check: "driver_hang", name: "one GPU that answers late once", length: 30 * time.Minute, play: func(s *stage) {
+		if s.gpus[1].stuck = ""; s.during(10*time.Minute, 10*time.Minute+50*time.Second) {
+			s.gpus[1].stuck = "nvmlDeviceGetFieldValues"
+		}
+	}},
+	{check: "driver_hang", name: "a call that does not return", length: 30 * time.Minute, want: Critical, within: 10*time.Minute + 80*time.Second, play: func(s *stage) {
+		if s.at >= 10*time.Minute {
+			s.gpus[1].stuck = "nvmlDeviceGetFieldValues"
+		}
+	}},
+	{check: "driver_unbound", name: "a driver that is loaded anew, without a drain", length: time.Hour, play: func(s *stage) {
+		s.driverUp = collectors.Bool(!s.during(20*time.Minute, 25*time.Minute))
+		s.each(func(g *actor) {
+			if g.bound = "nvidia"; s.during(20*time.Minute, 24*time.Minute) {
+				g.bound = ""
+			}
+			g.links = min(18, max(0, (s.at-25*time.Minute).Seconds()/8)) // they train
+			if s.at < 20*time.Minute {
+				g.links = 18
+			}
+		})
+	}},
+	{check: "driver_unbound", name: "all GPUs are handed to virtual machines", length: time.Hour, play: func(s *stage) {
+		if s.at >= 20*time.Minute {
+			s.driverUp = 0
+			s.each(func(g *actor) { g.bound = "vfio-pci" })
+		}
+	}},
+	{check: "driver_unbound", name: "a driver that was unloaded and does not come back", length: time.Hour, want: Critical, within: 20*time.Minute + 12*time.Minute, play: func(s *stage) {
+		if s.at >= 20*time.Minute {
+			s.driverUp = 0
+			s.each(func(g *actor) { g.bound = "" })
+		}
+	}},
+	{check: "driver_unbound", name: "a driver that no longer answers for what it drives", length: time.Hour, want: Critical, within: 20*time.Minute + 5*time.Minute, play: func(s *stage) {
+		if s.at >= 20*time.Minute {
+			s.driverUp = 0
+		}
+	}},
+	{check: "gpu_missing", name: "a GPU that is handed to a virtual machine", length: 2 * time.Hour, play: func(s *stage) {
+		away := s.during(20*time.Minute, 80*time.Minute)
+		s.gpus[6].listed, s.gpus[6].bound = !away, "nvidia"
+		if away {
+			s.gpus[6].bound = "vfio-pci"
+		}
+	}},
+	{check: "gpu_missing", name: "a GPU that is gone while another is handed to a virtual machine", length: time.Hour, want: Emergency, within: 40*time.Minute + 30*time.Second, play: func(s *stage) {
+		if s.at >= 20*time.Minute {
+			s.gpus[6].listed, s.gpus[6].bound = false, "vfio-pci"
+		}
+		s.gpus[2].listed = s.at < 40*time.Minute
+	}},
+	{check: "config_drift", name: "a prolog that sets the compute mode, and an epilog that sets it back", length: 2 * time.Hour, play: func(s *stage) {
+		job := int(s.at / (30 * time.Minute))
+		for i, g := range s.gpus {
+			g.mode = collectors.Bool(i < 2*(job%3)) * 3
+			g.held = map[string]float64{fmt.Sprint("slurm:", job): 60 * gib}
+		}
+	}},
+	{check: "config_drift", name: "an admin caps all GPUs while they work", length: time.Hour, play: func(s *stage) {
+		for i, g := range s.gpus {
+			if s.at >= 20*time.Minute+time.Duration(i)*step {
+				g.limit = 500
+			}
+		}
+	}},
+	{check: "config_drift", name: "an admin caps a GPU that is idle", length: time.Hour, play: func(s *stage) {
+		if g := s.gpus[2]; s.at >= 20*time.Minute {
+			g.limit, g.processes, g.busy, g.held = 500, 0, 0, nil
+		}
+	}},
+	{check: "config_drift", name: "a driver that is loaded anew has its defaults", gpus: 2, length: time.Hour, play: func(s *stage) {
+		s.drained = collectors.Bool(s.during(20*time.Minute, 25*time.Minute))
+		s.driverUp = 1 - s.drained
+		s.each(func(g *actor) {
+			if g.limit = 500; s.at >= 20*time.Minute {
+				g.limit = 700
+			}
+		})
+	}},
+	{check: "config_drift", name: "a limit that falls under a job", length: time.Hour, want: Warning, within: 20*time.Minute + 150*time.Second, play: func(s *stage) {
+		if s.at >= 20*time.Minute {
+			s.gpus[2].limit = 350
+		}
+	}},
+	{check: "config_drift", name: "a reset that loses one GPU's cap", length: time.Hour, want: Warning, within: 24*time.Minute + 150*time.Second, play: func(s *stage) {
+		s.each(func(g *actor) { g.limit = 500 })
+		g := s.gpus[2]
+		if s.at >= 20*time.Minute {
+			g.limit, g.processes, g.held = 700, 0, nil
+		}
+		if g.stuck = ""; s.during(20*time.Minute, 22*time.Minute) {
+			g.stuck = "gpu_in_reset"
+		}
+	}},
+}
+
+var linkScenes = []scene{
+	{check: "nvlink_down", name: "links that train again after a drain", length: time.Hour, play: func(s *stage) {
+		s.drained = collectors.Bool(s.during(20*time.Minute, 30*time.Minute))
+		s.driverUp = 1 - s.drained
+		s.each(func(g *actor) {
+			if g.links = 18; s.at >= 30*time.Minute && s.at < 33*time.Minute {
+				g.links = math.Floor(6 * (s.at - 30*time.Minute).Minutes())
+			}
+		})
+	}},
+	{check: "nvlink_down", name: "a link that does not come back after a drain", length: time.Hour, want: Critical, within: 36 * time.Minute, play: func(s *stage) {
+		s.drained = collectors.Bool(s.during(20*time.Minute, 30*time.Minute))
+		s.driverUp = 1 - s.drained
+		if s.at >= 30*time.Minute {
+			s.gpus[4].links = 17
+		}
+	}},
+	{check: "nvlink_down", name: "a link that goes down under a job", length: 30 * time.Minute, want: Critical, within: 20*time.Minute + 30*time.Second, play: func(s *stage) {
+		if s.at >= 20*time.Minute {
+			s.gpus[4].links = 17
+		}
+	}},
+}
+
+var xidScenes = []scene{
+	{check: "xid_repeat", name: "a busy queue whose jobs crash and are killed, everywhere", length: 24 * time.Hour, pace: time.Minute, play: func(s *stage) {
+		if s.at%(5*time.Minute) != 0 {
+			return
+		}
+		n := int(s.at / (5 * time.Minute))
+		s.xid([]int{45, 31, 13, 43, 45}[n%5], (n*7/5)%8, fmt.Sprint("user:", 1000+n*5%17))
+	}},
+	{check: "xid_repeat", name: "jobs that are killed, of which nobody knows whose", length: 24 * time.Hour, pace: time.Minute, play: func(s *stage) {
+		if s.at%(30*time.Minute) == 0 {
+			s.xid(45, 3, "")
+		}
+	}},
+	{check: "xid_repeat", name: "five users on one GPU, and nobody on the others", length: 12 * time.Hour, pace: time.Minute, want: Warning, within: 8*time.Hour + time.Minute, play: func(s *stage) {
+		if s.at%(2*time.Hour) == 0 {
+			s.xid(31, 3, fmt.Sprint("user:", s.at/time.Hour))
+		}
+	}},
+	{check: "xid_repeat", name: "the hardware's, twice", length: 3 * time.Hour, pace: time.Minute, want: Critical, within: 2*time.Hour + time.Minute, play: func(s *stage) {
+		if s.at == time.Hour || s.at == 2*time.Hour {
+			s.xid(92, 3, "")
+		}
+	}},
+	{check: "gpu_lemon", name: "a GPU on which many tenants' programs fail", length: 48 * time.Hour, pace: 5 * time.Minute, play: func(s *stage) {
+		for i, code := range []int{8, 11, 13, 25, 31, 32, 39, 43, 45, 69, 137} {
+			if s.at%(3*time.Hour) == time.Duration(i)*15*time.Minute {
+				for gpu := range s.gpus {
+					s.xid(code, gpu, fmt.Sprint("user:", i))
+				}
+			}
+		}
+	}},
+}
+
+var memoryScenes = []scene{
+	{check: "mem_leak", gpus: 2, name: "a cache that fills and stays full", length: 4 * time.Hour, play: func(s *stage) {
+		s.each(func(g *actor) { g.held["slurm:1"] = 20*gib + min(50*gib, s.at.Minutes()*gib) })
+	}},
+	{check: "mem_leak", gpus: 2, name: "a cache that fills ever more slowly", length: 4 * time.Hour, play: func(s *stage) {
+		s.each(func(g *actor) { g.held["slurm:1"] = 16*gib + 60*gib*(1-math.Exp(-s.at.Minutes()/40)) })
+	}},
+	{check: "mem_leak", gpus: 2, name: "a KV cache that follows the requests", length: 6 * time.Hour, play: func(s *stage) {
+		s.each(func(g *actor) { g.held["slurm:1"] = 45*gib + 28*gib*math.Sin(s.at.Minutes()/35) })
+	}},
+	{check: "mem_leak", gpus: 2, name: "data that are loaded for most of an hour", length: 3 * time.Hour, play: func(s *stage) {
+		s.each(func(g *actor) { g.held["slurm:1"] = 8*gib + min(68*gib, s.at.Minutes()*1.4*gib) })
+	}},
+	{check: "mem_leak", gpus: 2, name: "a leak of 12 GiB an hour", length: 6 * time.Hour, want: Warning, within: 5*time.Hour + 10*time.Minute, play: func(s *stage) {
+		s.gpus[1].held["slurm:1"] = min(79.9*gib, 8*gib+12*gib*s.at.Hours())
+	}},
+	{check: "mem_leak", gpus: 2, name: "a leak in steps of 2 GiB", length: 3 * time.Hour, want: Warning, within: 100 * time.Minute, play: func(s *stage) {
+		s.gpus[1].held["slurm:1"] = min(79.9*gib, 20*gib+2*gib*math.Floor(s.at.Minutes()/5))
+	}},
+	{check: "orphan_memory", name: "memory that is a node of the host's", length: time.Hour, play: func(s *stage) {
+		s.model, s.addressing = "NVIDIA GH200 480GB", "ats"
+		s.each(func(g *actor) { g.held, g.processes, g.busy, g.used = nil, 0, 0, 9*gib })
+	}},
+	{check: "orphan_memory", name: "memory that a process left behind", length: time.Hour, want: Warning, within: 20*time.Minute + 50*time.Second, play: func(s *stage) {
+		if s.at >= 20*time.Minute {
+			g := s.gpus[0]
+			g.held, g.processes, g.busy, g.used = nil, 0, 0, 9*gib
+		}
+	}},
+	{check: "mem_pressure", gpus: 2, name: "frameworks that take all memory at their start", length: 3 * time.Hour, play: func(s *stage) {
+		s.each(func(g *actor) {
+			if g.held = nil; s.at < 10*time.Minute {
+				return // the agent was there before
+			}
+			g.held = map[string]float64{fmt.Sprint("pod:", int(s.at/time.Hour)): min(76*gib, 10*gib+gib*8*math.Mod(s.at.Minutes(), 60))}
+		})
+	}},
+	{check: "mem_pressure", gpus: 2, name: "workloads that grow into one another", length: 2 * time.Hour, want: Critical, within: 75 * time.Minute, play: func(s *stage) {
+		s.gpus[0].held = map[string]float64{"pod:a": 40 * gib, "pod:b": 20*gib + min(19*gib, max(0, s.at.Minutes()-45)*gib)}
+	}},
+}
+
+var heatScenes = []scene{
+	{check: "thermal_margin", name: "a hot aisle", length: time.Hour, play: func(s *stage) {
+		for i, g := range s.gpus {
+			g.margin = 25
+			if s.at >= 20*time.Minute {
+				g.margin = math.Round(max(float64(i%3), 25-(s.at-20*time.Minute).Minutes()))
+			}
+		}
+	}},
+	{check: "thermal_margin", name: "one GPU without airflow", length: time.Hour, want: Warning, within: 20*time.Minute + 50*time.Second, play: func(s *stage) {
+		if s.at >= 20*time.Minute {
+			s.gpus[5].margin = -1
+		}
+	}},
+	{check: "thermal_margin", name: "a host's only GPU", gpus: 1, length: time.Hour, want: Warning, within: 20*time.Minute + 50*time.Second, play: func(s *stage) {
+		if s.at >= 20*time.Minute {
+			s.gpus[0].margin = 0
+		}
+	}},
+	{check: "sensor_lost", name: "a reading that fails once", length: time.Hour, play: func(s *stage) {
+		s.gpus[5].hot = !s.during(20*time.Minute, 21*time.Minute)
+	}},
+	{check: "sensor_lost", name: "a sensor that is gone", length: time.Hour, want: Warning, within: 20*time.Minute + 130*time.Second, play: func(s *stage) {
+		s.gpus[5].hot = s.at < 20*time.Minute
+	}},
+}
