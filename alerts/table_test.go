@@ -14,6 +14,8 @@ import (
 // deviations are the rows of the table of checks that are made otherwise, and
 // why.
 var deviations = map[string]string{
+	"agent_self":      "an agent that does not get to run for half a minute is worth knowing: info before a warning",
+	"driver_hang":     "a call may wait for a minute while another tool holds the driver's lock: info before critical",
 	"power_cap_ratio": "never alerts: it is a metric, nvgpu_clock_event_seconds_total",
 	"stale":           "the table's severity is unknown, which is the GPU's state; people see a warning",
 	"xid_repeat":      "an application's fault never condemns a GPU: a warning, where owners count and occurrences do not",

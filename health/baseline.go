@@ -10,7 +10,7 @@ import (
 )
 
 // ConfigDrift says which settings are not what they were.
-var ConfigDrift = collectors.Gauge("nvgpu_config_drift", "Whether the setting differs from what it was when the GPU was first seen or last acknowledged, or from what most GPUs of its model here have.", "setting")
+var ConfigDrift = collectors.Gauge("nvgpu_config_drift", "Whether the setting was changed under a workload since the GPU was first seen or last acknowledged, and not on all GPUs of its model here, or is not what most of those have.", "setting")
 
 // A baseline is the settings of a GPU that an operator knows of.
 type baseline map[string]string
@@ -18,9 +18,29 @@ type baseline map[string]string
 // baselines are those of all GPUs, by UUID.
 type baselines map[string]baseline
 
-// drift adds ConfigDrift to s. A GPU that is new begins with what it has.
-func (b baselines) drift(s *Snapshot) {
-	now := settings(s)
+// An observation is what a setting was when it was last read, and who used the
+// GPU then.
+type observation struct {
+	value     string
+	workloads []string
+}
+
+// observed are those of all GPUs' settings.
+type observed map[string]map[string]observation // by UUID and setting
+
+// byAdmin are the settings that schedulers and admins change for some GPUs of
+// a host and not for others.
+var byAdmin = []string{"compute_mode", "power_limit", "mig"}
+
+// drift adds ConfigDrift to s. A GPU that is new begins with what it has. What
+// is changed on all GPUs of a model, by a reset, or while no workload runs that
+// ran before, is changed on purpose, and is what the GPU should have from then
+// on; a setting that changes under a workload is not.
+func (b baselines) drift(s *Snapshot, before observed) {
+	now, workloads, settling := settings(s), workloadsOf(s), map[Entity]bool{}
+	for _, sample := range s.Of(Settling) {
+		settling[entityOf(sample, nil)] = sample.Value == 1
+	}
 	for _, gpu := range slices.SortedFunc(maps.Keys(now), Entity.compare) {
 		mine := now[gpu]
 		pinned := b[gpu.UUID]
@@ -28,20 +48,55 @@ func (b baselines) drift(s *Snapshot) {
 			pinned = baseline{}
 			b[gpu.UUID] = pinned
 		}
+		if before[gpu.UUID] == nil && pinned != nil {
+			before[gpu.UUID] = map[string]observation{}
+		}
 		for _, name := range slices.Sorted(maps.Keys(mine)) {
 			if name == "model" || pinned == nil {
 				continue
 			}
-			if _, known := pinned[name]; !known {
-				pinned[name] = mine[name]
+			v, was := mine[name], before[gpu.UUID][name]
+			before[gpu.UUID][name] = observation{v, workloads[gpu]}
+			switch _, known := pinned[name]; {
+			case !known, uniform(now, mine["model"], name):
+				pinned[name] = v
+			case was.value == v || was.value == "" && name != "compute_mode":
+			case settling[gpu]:
+				pinned[name] = v
+			case !slices.ContainsFunc(workloads[gpu], func(w string) bool { return slices.Contains(was.workloads, w) }):
+				if pinned[name] = v; slices.Contains(byAdmin, name) {
+					pinned[name+" accepted"] = v
+				}
 			}
-			differs := pinned[name] != mine[name]
-			if usual, ok := common(now, mine["model"], name); ok && name != "mig" { // some GPUs whole and some in parts is what hosts are for
-				differs = differs || mine[name] != usual && pinned[name+" accepted"] != mine[name]
+			differs := pinned[name] != v
+			if usual, ok := common(now, mine["model"], name); ok && name != "mig" && name != "compute_mode" { // some GPUs whole and some in parts, some shared and some not is what hosts are for
+				differs = differs || v != usual && pinned[name+" accepted"] != v
 			}
 			s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{gpu.GPU, gpu.UUID, name}, Value: collectors.Bool(differs)})
 		}
 	}
+}
+
+// workloadsOf returns the workloads on each GPU.
+func workloadsOf(s *Snapshot) map[Entity][]string {
+	all := map[Entity][]string{}
+	for _, sample := range s.Of(collectors.WorkloadMemory) {
+		gpu := entityOf(sample, nil)
+		all[gpu] = append(all[gpu], sample.Labels[2])
+	}
+	return all
+}
+
+// uniform reports whether all GPUs of a model, two at least, have the same set.
+func uniform(all map[Entity]baseline, model, name string) bool {
+	values, n := map[string]bool{}, 0
+	for _, b := range all {
+		if v, ok := b[name]; ok && b["model"] == model {
+			values[v] = true
+			n++
+		}
+	}
+	return n > 1 && len(values) == 1
 }
 
 // accept makes what a GPU has now its baseline.

@@ -11,7 +11,7 @@ import (
 // siblings have; but some GPUs whole and some in parts is no drift.
 func TestConfigDrift(t *testing.T) {
 	t.Parallel()
-	host := func(mode string, on func(gpu int) float64) *Snapshot {
+	host := func(mode, workload string, on func(gpu int) float64) *Snapshot {
 		var all []collectors.Sample
 		for i := range 8 {
 			gpu, uuid := fmt.Sprint(i), fmt.Sprint("GPU-", i)
@@ -21,31 +21,43 @@ func TestConfigDrift(t *testing.T) {
 			}
 			all = append(all, collectors.Sample{Metric: collectors.Info, Labels: info, Value: 1},
 				collectors.Sample{Metric: collectors.ModeEnabled, Labels: []string{gpu, uuid, mode}, Value: on(i)})
+			if workload != "" {
+				all = append(all, collectors.Sample{Metric: collectors.WorkloadMemory, Labels: []string{gpu, uuid, workload, ""}, Value: 1e9})
+			}
 		}
 		return NewSnapshot(all)
 	}
 	odd := func(gpu int) float64 { return collectors.Bool(gpu == 7) }
 	none := func(int) float64 { return 0 }
+	all := func(int) float64 { return 1 }
 	for _, c := range []struct {
 		mode          string
 		before, after func(int) float64
+		was, is       string // the workload on the GPUs
 		drifts        bool
 	}{
-		{"ecc", odd, odd, true},
-		{"mig", odd, odd, false},
-		{"mig", none, odd, true},
-		{"ecc", none, none, false},
+		{"ecc", odd, odd, "", "", true},
+		{"mig", odd, odd, "", "", false},
+		{"mig", none, odd, "job", "job", true},
+		{"mig", none, odd, "", "", false},
+		{"mig", none, odd, "job", "other", false},
+		{"persistence", none, odd, "", "", true}, // unlike its peers
+		{"persistence", none, all, "job", "job", false},
+		{"ecc", none, none, "job", "job", false},
 	} {
-		b := baselines{}
-		b.drift(host(c.mode, c.before))
-		s := host(c.mode, c.after)
-		b.drift(s)
+		b, seen := baselines{}, observed{}
+		b.drift(host(c.mode, c.was, c.before), seen)
+		for range 2 { // what drifted stays so
+			b.drift(host(c.mode, c.is, c.after), seen)
+		}
+		s := host(c.mode, "", c.after)
+		b.drift(s, seen)
 		found := false
 		for _, sample := range s.Of(ConfigDrift) {
 			found = found || sample.Value == 1
 		}
 		if found != c.drifts {
-			t.Errorf("%s: drift %v, want %v", c.mode, found, c.drifts)
+			t.Errorf("%s of %q, then %q: drift %v, want %v", c.mode, c.was, c.is, found, c.drifts)
 		}
 	}
 }

@@ -202,7 +202,7 @@ func shadowed(id string) bool {
 
 // scenes returns all scenes.
 func scenes() []scene {
-	return slices.Concat(memoryScenes)
+	return slices.Concat(agentScenes, driverScenes, linkScenes, memoryScenes)
 }
 
 // jitter is a noise that needs no state: from -1 to 1.

@@ -9,11 +9,15 @@ import (
 var agentChecks = []*Check{
 	{
 		ID: "agent_self", Alert: "AgentDegraded",
-		Levels:  []Level{{Severity: Warning, When: Value(Pressure).Above(1, .8), For: of(3, 3)}},
+		Levels: []Level{
+			{Severity: Warning, When: Value(Pressure).Above(1, .8), For: of(3, 3)},
+			{Severity: Info, When: Value(Starved).Is(1), For: of(3, 3)},
+			{Severity: Warning, When: Value(Starved).Is(1), For: of(13, 13)},
+		},
 		Summary: "The agent itself is not well.",
-		Detail:  "One of the agent's resources is at {value} times its limit.",
-		Action:  "gpusteward_pressure_ratio names the resource; look at the agent's log, restart it.",
-		Cause:   "Memory, processor time, goroutines, its event queue: more than the agent should ever need; or a --state.dir that cannot be written (state).",
+		Detail:  "The agent needs too much of a resource, or does not get to run: {value} of what is allowed.",
+		Action:  "gpusteward_pressure_ratio names the resource; look at the agent's log, restart it. With gpusteward_starved at 1 the host is overloaded: give the agent CPUWeight, or a processor.",
+		Cause:   "Memory, processor time, goroutines, its event queue: more than the agent should ever need; or a --state.dir that cannot be written (state). Or the data of all GPUs are old at once, because the agent does not get to run: info after half a minute, a warning after two.",
 	},
 	{
 		ID: "telemetry_loss", Alert: "TelemetryLoss",

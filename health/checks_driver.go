@@ -9,10 +9,15 @@ import (
 var (
 	open    = Value(collectors.DriverUp).Is(1)
 	drained = Value(collectors.Drained)
+	present = Value(Away).Is(0) // no virtual machine has the GPU
 )
 
 // stuck is 1 for a GPU that does not answer for this reason.
 func stuck(reason string) *Signal { return Value(collectors.WorkerStuck, "reason", reason).OrZero() }
+
+// hangs is that a driver call does not return, and not for want of the agent's
+// own time.
+var hangs = stuck("nvml.*").Is(1).And(Value(Starved).Is(0))
 
 var driverChecks = []*Check{
 	{
@@ -29,8 +34,8 @@ var driverChecks = []*Check{
 	{
 		ID: "gpu_lost", Alert: "GPULost", Class: HardwareFault, Latched: true,
 		Levels: []Level{
-			{Severity: Emergency, When: stuck("gpu_is_lost").Is(1), For: of(2, 2)},                              // one that is unbound says so for a moment
-			{Severity: Emergency, When: Value(collectors.PCIDevicePresent, "kind", "gpu").Is(0), For: of(2, 2)}, // and one that is reset
+			{Severity: Emergency, When: stuck("gpu_is_lost").Is(1), For: of(2, 2)},                                           // one that is unbound says so for a moment
+			{Severity: Emergency, When: Value(collectors.PCIDevicePresent, "kind", "gpu").Is(0).And(present), For: of(2, 2)}, // and one that is reset
 			{Severity: Emergency, When: Incidents{Name: "gpu_lost", Window: 5 * time.Minute, Match: either(saying("gpu_lost"), xids(79))}.Signal().Above(0)},
 		},
 		Summary: "The GPU has fallen off the bus.",
@@ -40,21 +45,23 @@ var driverChecks = []*Check{
 	{
 		ID: missingCheck, Alert: "GPUMissing", Class: HardwareFault, Accepts: true,
 		Levels: []Level{
-			{Severity: Emergency, When: stuck("not_listed").Is(1).And(open), For: of(3, 3)},
-			{Severity: Emergency, When: Sub(Value(collectors.DevicesExpected), Value(collectors.Devices)).Above(0).And(open), For: of(3, 3)},
+			{Severity: Emergency, When: stuck("not_listed").Is(1).And(open, present), For: of(3, 3)},
+			{Severity: Emergency, When: Sub(Sub(Value(collectors.DevicesExpected), Value(collectors.Devices)), Value(DevicesAway)).Above(0).And(open), For: of(3, 3)},
 		},
 		Summary: "A GPU that the host should have is missing.",
 		Action:  "Reboot; if it stays away, check its seat and its power. If it was taken out for good: gpusteward ack gpu_missing and the GPU.",
-		Cause:   "The driver lists fewer GPUs than the host was seen to have, or than the configuration says.",
+		Cause:   "The driver lists fewer GPUs than the host was seen to have, or than the configuration says. One that is bound to vfio-pci is away, and not missing: a virtual machine has it.",
 	},
 	{
 		ID: "driver_hang", Alert: "GPUDriverHang", Class: DriverCrash,
 		Levels: []Level{
-			{Severity: Critical, When: stuck("nvml.*").Is(1), For: of(3, 3)},
+			{Severity: Info, When: hangs, For: of(3, 3)},
+			{Severity: Critical, When: hangs.And(Incidents{Name: "driver_fault", Window: 5 * time.Minute, Match: ofDriver}.Signal().Above(0)), For: of(3, 3)},
+			{Severity: Critical, When: hangs, For: of(7, 7)}, // whoever else holds the driver's lock lets go of it within a minute
 		},
 		Summary: "A driver call on the GPU does not return.",
 		Action:  "End what uses the GPU and reset it; if it does not end, reboot.",
-		Cause:   "The label reason of gpusteward_worker_stuck names the call. Other GPUs are read on.",
+		Cause:   "The label reason of gpusteward_worker_stuck names the call. Other GPUs are read on. A call also waits while another tool holds the driver's lock, but for less than a minute: it is a hang after that, or at once where the driver reported a fault of its own or of the GPU meanwhile.",
 	},
 	{
 		ID: "driver_blocked", Alert: "GPUDriverTasksBlocked", Class: DriverCrash,
@@ -66,25 +73,30 @@ var driverChecks = []*Check{
 	},
 	{
 		ID: "driver_unbound", Alert: "GPUDriverUnbound", Class: DriverCrash,
-		Levels: []Level{{Severity: Critical, When: Value(collectors.PCIDevices, "kind", "gpu").Above(0).And(Value(collectors.DriverUp).Is(0), drained.Is(0)),
+		Levels: []Level{{Severity: Critical, When: Sub(Value(collectors.PCIDevices, "kind", "gpu"), Value(DevicesAway)).Above(0).And(Value(collectors.DriverUp).Is(0), drained.Is(0), Value(Reloading).Is(0)),
 			For: of(7, 7)}},
 		Summary: "The host has NVIDIA GPUs and no driver answers for them.",
 		Detail:  "The PCI bus has {value} GPUs, and no driver answers for them.",
 		Action:  "Load the driver: modprobe nvidia; /-/ready of the agent says what it met.",
-		Cause:   "The driver is not loaded, its library does not fit it, or it crashed. Not while the agent is drained.",
+		Cause:   "The driver is not loaded, its library does not fit it, or it crashed. Not while the agent is drained, nor while a driver that answered may be loaded anew: for 10 minutes after it was unloaded, for 3 where it still has the GPUs. GPUs that virtual machines have do not count.",
 	},
 	{
 		ID: driftCheck, Alert: "GPUConfigDrift", Accepts: true,
-		Levels:  []Level{{Severity: Warning, When: Value(ConfigDrift).Is(1), For: of(3, 3)}},
+		Levels:  []Level{{Severity: Warning, When: Value(ConfigDrift).Is(1), For: of(13, 13)}}, // settings are read each minute, one GPU after the other
 		Summary: "The GPU is not configured as it was, or as its peers are.",
 		Action:  "Set it as it should be; if it is meant to be so: gpusteward ack config_drift and the GPU.",
-		Cause:   "nvgpu_config_drift names the setting: ECC, persistence, MIG, power limit, VBIOS, driver.",
+		Cause:   "nvgpu_config_drift names the setting: ECC, persistence, MIG, power limit, compute mode, VBIOS. A change on all GPUs of a model, by a reset, or while no workload ran on the GPU is meant to be. One under a workload is not; nor is a GPU unlike most of its peers, but for its compute mode and MIG, and for a power limit that was set while it was idle.",
 	},
 	{
 		ID: "stale", Alert: "MetricsStale",
-		Levels:  []Level{{Severity: Warning, When: stuck("late").Is(1), For: of(3, 3)}},
+		Levels:  []Level{{Severity: Warning, When: stuck("late").Is(1).And(Value(Starved).Is(0)), For: of(7, 7)}}, // a host with one GPU does not show that the agent starves: that mostly ends within a minute
 		Summary: "The GPU's data is old, and no driver call explains it.",
 		Action:  "See whether the host is overloaded; look at the agent's log.",
-		Cause:   "What is known of the GPU is unknown, and not well, until it is read again.",
+		Cause:   "What is known of the GPU is unknown, and not well, until it is read again. Where the data of all GPUs are old at once, it is the agent that does not get to run: AgentDegraded says so.",
 	},
+}
+
+// ofDriver matches what the driver reports of itself, or of a GPU that fails.
+func ofDriver(e *Event) bool {
+	return e.Kind == KindIncident && e.Follows == "" && e.Severity >= Critical && e.isHardware()
 }

@@ -54,11 +54,11 @@ var linkChecks = []*Check{
 	},
 	{
 		ID: "nvlink_down", Alert: "NVLinkDown", Class: InterconnectFault,
-		Levels:  []Level{{Severity: Critical, When: Fell(collectors.NVLinkUp, "by", "link").Above(0), For: of(3, 3)}},
+		Levels:  []Level{{Severity: Critical, When: Fell(collectors.NVLinkUp, "by", "link").Above(0).And(Value(Settling).Is(0)), For: of(3, 3)}},
 		Summary: "An NVLink that was up is down.",
 		Detail:  "{entity} has {value} NVLinks fewer than it had in this boot.",
 		Action:  "Reset the GPUs at both of its ends; if it stays down, look at the baseboard.",
-		Cause:   "Jobs go on over PCIe, many times slower, or fail. Links that were never up, as on a GPU without a bridge, are no fault.",
+		Cause:   "Jobs go on over PCIe, many times slower, or fail. Links that were never up, as on a GPU without a bridge, are no fault. Nor are those that train for the first five minutes after the driver was loaded anew or the GPU was reset.",
 	},
 	{
 		ID: "nvlink_unstable", Alert: "NVLinkUnstable", Class: InterconnectFault,

@@ -17,7 +17,9 @@ type Engine struct {
 	stepped  int64               // the last step
 	judges   []*judge
 	resets   resets
+	plans    plans
 	normal   baselines
+	settings observed // of the GPUs, at the last step
 	latest   *Snapshot
 	page     []string                     // checks in shadow mode that alert
 	totals   map[Entity]map[Class]float64 // incidents
@@ -37,7 +39,7 @@ const mostStatuses = 4096
 
 // NewEngine returns an engine that has seen nothing yet.
 func NewEngine(checks []*Check, now time.Time) *Engine {
-	e := &Engine{memory: newMemory(now), derivers: NewDerivers(), every: step, stepped: -1, resets: resets{}, normal: baselines{}, totals: map[Entity]map[Class]float64{}}
+	e := &Engine{memory: newMemory(now), derivers: NewDerivers(), every: step, stepped: -1, resets: resets{}, normal: baselines{}, settings: observed{}, totals: map[Entity]map[Class]float64{}}
 	for _, c := range checks {
 		required := slices.ContainsFunc(c.Levels, func(l Level) bool { return !l.When.Signal.comesAndGoes() })
 		e.judges = append(e.judges, &judge{Check: c, optional: !required, sampled: slices.Repeat([]int64{-1}, len(c.Levels)), statuses: map[Entity]*status{}})
@@ -56,17 +58,22 @@ func (e *Engine) Eval(s *Snapshot, events []Event, now time.Time) (changes []Eve
 	}
 	m.tidy()
 	m.count(s)
+	reset := e.resets.seen(s)
+	for _, gpu := range reset {
+		e.plans.reset(gpu, now)
+	}
 	if at := m.index(e.every); at != e.stepped {
 		e.stepped = at
 		before := len(s.added)
 		e.derivers.Derive(s, now)
+		e.plans.explain(s, now)
 		orphans(s)
-		e.normal.drift(s)
+		e.normal.drift(s, e.settings)
 		e.derived = slices.Clone(s.added[before:])
 	} else {
 		s.Add(slices.DeleteFunc(slices.Clone(e.derived), s.outlived)...)
 	}
-	for _, gpu := range e.resets.seen(s) {
+	for _, gpu := range reset {
 		changes = append(changes, e.clear(gpu)...)
 	}
 	for _, j := range e.judges {

@@ -69,7 +69,7 @@ func (j *Judgement) Narrow(checks, gpus []string) {
 	}
 	for i, g := range j.GPUs {
 		state := worst(j.Findings, func(f Finding) bool { return f.Entity.Parent() == Entity{GPU: g.GPU, UUID: g.UUID} }).State()
-		if state < Degraded && (g.Status == Unknown || g.Reason != "") {
+		if state < Degraded && (g.Status == Unknown || g.Reason != "" && g.Status != OK) {
 			state = Unknown
 		}
 		j.GPUs[i].Status = state

@@ -65,7 +65,7 @@ func (s *Snapshot) answers(gpu Entity) bool {
 // stays.
 func (s *Snapshot) outlived(sample collectors.Sample) bool {
 	gpu := entityOf(sample, nil)
-	return gpu != (Entity{}) && sample.Metric != FaultScore && sample.Metric != LemonScore && !s.answers(gpu)
+	return gpu != (Entity{}) && sample.Metric != FaultScore && sample.Metric != LemonScore && sample.Metric != Away && !s.answers(gpu)
 }
 
 // entityOf returns the entity that a sample is about: by its gpu and uuid, and

@@ -48,10 +48,18 @@ func (m *Monitor) verdict(s *Snapshot, now time.Time) Verdict {
 			down[entityOf(stuck, nil)] = "does not answer: " + strings.ReplaceAll(reason, "_", " ")
 		}
 	}
+	away := map[Entity]bool{}
+	for _, sample := range s.Of(Away) {
+		away[entityOf(sample, nil)] = sample.Value == 1
+	}
 	for _, up := range s.Of(collectors.Up) {
 		gpu := entityOf(up, nil)
 		its := func(f Finding) bool { return f.Entity.Parent() == gpu }
 		state := worst(v.Findings, its).State()
+		if away[gpu] && state < Degraded {
+			v.GPUs = append(v.GPUs, Health{gpu.GPU, gpu.UUID, OK, "is away: a virtual machine has it"})
+			continue
+		}
 		if state < Degraded && (up.Value == 0 || slices.ContainsFunc(v.Findings, func(f Finding) bool { return its(f) && f.State == Unknown })) {
 			state = Unknown
 		}
