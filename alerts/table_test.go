@@ -16,6 +16,7 @@ import (
 var deviations = map[string]string{
 	"agent_self":      "an agent that does not get to run for half a minute is worth knowing: info before a warning",
 	"driver_hang":     "a call may wait for a minute while another tool holds the driver's lock: info before critical",
+	"thermal_margin":  "where nearly all GPUs of the host are as hot it is the room's air, and no GPU: info",
 	"power_cap_ratio": "never alerts: it is a metric, nvgpu_clock_event_seconds_total",
 	"stale":           "the table's severity is unknown, which is the GPU's state; people see a warning",
 	"xid_repeat":      "an application's fault never condemns a GPU: a warning, where owners count and occurrences do not",

@@ -202,7 +202,7 @@ func shadowed(id string) bool {
 
 // scenes returns all scenes.
 func scenes() []scene {
-	return slices.Concat(agentScenes, driverScenes, linkScenes, memoryScenes)
+	return slices.Concat(kernelScenes, agentScenes, driverScenes, linkScenes, memoryScenes, heatScenes)
 }
 
 // jitter is a noise that needs no state: from -1 to 1.

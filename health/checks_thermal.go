@@ -10,6 +10,7 @@ var (
 	gpuBusy       = Value(collectors.Utilization, "engine", "gpu")
 	thermalMargin = Value(collectors.TemperatureMargin)
 	hot           = Value(collectors.Temperature, "sensor", "gpu")
+	hottest       = Value(collectors.TemperatureThreshold, "threshold", "gpu_max")
 	slowdown      = Value(collectors.TemperatureThreshold, "threshold", "slowdown")
 	braked        = Value(collectors.ClockEventActive, "reason", "hw_power_brake")
 	holding       = Value(collectors.ClockEventActive, "reason", "hw_slowdown|hw_thermal|sw_thermal|hw_power_brake|sync_boost|app_clocks")
@@ -27,15 +28,17 @@ var thermalChecks = []*Check{
 	{
 		ID: "thermal_margin", Alert: "GPUThermalMargin", Class: HardwareFault,
 		Levels: []Level{
-			{Severity: Warning, When: thermalMargin.AtMost(0, 3), For: of(6, 6)},
-			{Severity: Warning, When: Sub(hot, Value(collectors.TemperatureThreshold, "threshold", "gpu_max")).AtLeast(0, -3), For: of(6, 6)},
+			{Severity: Info, When: thermalMargin.AtMost(0, 3), For: of(6, 6)},
+			{Severity: Info, When: Sub(hot, hottest).AtLeast(0, -3), For: of(6, 6)},
+			{Severity: Warning, When: thermalMargin.AtMost(0, 3).And(Value(HotAisle).Is(0)), For: of(6, 6)},
+			{Severity: Warning, When: Sub(hot, hottest).AtLeast(0, -3).And(Value(HotAisle).Is(0)), For: of(6, 6)},
 			{Severity: Critical, When: Sub(thermalMargin, Value(collectors.TemperatureTLimit, "threshold", "slowdown")).AtMost(0, 2), For: of(3, 3)},
 			{Severity: Critical, When: Sub(hot, slowdown).AtLeast(0, -2), For: of(3, 3)},
 		},
 		Summary: "The GPU has no thermal margin left.",
 		Detail:  "{entity} is {value} degrees Celsius from its limit.",
 		Action:  "Check fans, the inlet's temperature and the airflow.",
-		Cause:   "At the limit the GPU slows itself down; critical where the hardware's own slowdown begins.",
+		Cause:   "At the limit the GPU slows itself down; critical where the hardware's own slowdown begins. Info where three quarters of the host's GPUs are as hot (nvgpu_hot_aisle): then it is the room's air, and no GPU.",
 	},
 	{
 		ID: "thermal_throttle_ratio", Alert: "GPUThermalThrottle", Class: HardwareFault,
@@ -95,21 +98,21 @@ var thermalChecks = []*Check{
 	},
 	{
 		ID: "hung_kernel", Alert: "GPUKernelHangSuspected", Class: ComputeTimeout,
-		Levels: []Level{{Severity: Warning, When: drawn.Below(.40, .45).And(gpuBusy.AtLeast(.99), Value(collectors.Utilization, "engine", "memory").AtMost(.01)),
+		Levels: []Level{{Severity: Warning, When: Div(drawn, ofMaxClock).Below(.40, .45).And(gpuBusy.AtLeast(.99), Value(collectors.Utilization, "engine", "memory").AtMost(.01), Value(Traffic).AtMost(8e6)),
 			For: of(60, 60)}},
 		Summary: "A kernel seems to hang: the GPU is busy for minutes and does next to nothing.",
-		Detail:  "{entity} is 100 % busy at {percent} of its power limit, without memory traffic.",
+		Detail:  "{entity} is 100 % busy at {percent} of the power that it may draw at its clock, and moves no data.",
 		Action:  "Ask the owner of the workload; py-spy or cuda-gdb show where it waits.",
-		Cause:   "Mostly a collective operation that waits for a rank that is gone. A kernel that only spins looks the same.",
+		Cause:   "Mostly a collective operation that waits for a rank that is gone. A kernel that only spins looks the same. Small models, steps that are bound by communication and clocks that are locked low draw as little, but they move data (8 MB a second is twice what an idle GPU and its agent exchange), or as much as their clock allows: power is compared with the limit times the clock's part of its highest. Where the driver counts no traffic it cannot be told.",
 	},
 	{
 		ID: "sensor_lost", Alert: "GPUSensorLost", Class: HardwareFault,
 		Levels: []Level{
-			{Severity: Warning, When: Lost(collectors.Temperature, "sensor", "gpu").Is(1), For: of(3, 3)},
-			{Severity: Warning, When: Lost(collectors.Power, "scope", "gpu").Is(1), For: of(3, 3)},
+			{Severity: Warning, When: Lost(collectors.Temperature, "sensor", "gpu").Is(1), For: of(13, 13)}, // a reading that fails may not be tried again for a minute
+			{Severity: Warning, When: Lost(collectors.Power, "scope", "gpu").Is(1), For: of(13, 13)},
 		},
 		Summary: "The GPU no longer says its temperature or its power.",
 		Action:  "Reset the GPU when its work has ended.",
-		Cause:   "The GPU answers, but reading a sensor fails that it had before.",
+		Cause:   "The GPU answers, but reading a sensor fails that it had before, for two minutes: one reading that fails is no sensor that is lost.",
 	},
 }
