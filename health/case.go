@@ -14,6 +14,14 @@ const (
 	recoveryName = "recovery_action"
 )
 
+// Names of rows of data/kernel.tsv that are judged by what else is known.
+const (
+	oomName        = "oom"
+	hungName       = "hung_task"
+	hungDriverName = "hung_driver_task"
+	stackName      = "driver_stack"
+)
+
 const (
 	recoveryXID   = 154 // which tells of a new recovery action
 	recoveryCheck = "gpu_recovery_action"

@@ -75,6 +75,10 @@ func (c *Casebook) Add(s Sighting, now time.Time) []Event {
 		}
 	}
 	var told []Event
+	if s.What == stackName {
+		c.trace(s)
+		return c.tell(c.open, now, false)
+	}
 	i := c.take(s)
 	if i == nil {
 		if len(c.open) == mostOpen {
@@ -94,6 +98,18 @@ func (c *Casebook) Add(s Sighting, now time.Time) []Event {
 		c.relate(i)
 	}
 	return append(told, c.tell(c.open, now, false)...)
+}
+
+// trace takes a line of a stack that leads through the driver: a task that
+// hangs there is the driver's matter. Elsewhere a task waits for a disk or a
+// file server, which is nobody's fault here; and a stack alone says nothing.
+func (c *Casebook) trace(s Sighting) {
+	for _, i := range slices.Backward(c.open) {
+		if driver := happenings()[hungDriverName]; i.What == hungName && i.includes(s) && i.Check != driver.check {
+			i.title, i.Class, i.Severity, i.Check, i.news = driver.text, driver.class, driver.severity, driver.check, true
+			return
+		}
+	}
 }
 
 // take takes the incident that s is of out of those that are open; nil if it

@@ -95,7 +95,7 @@ func TestIncidentsOfASimulatedHost(t *testing.T) {
 			`40s gpu=0 ecc_sbe_storm 0 [nvml] pid=false  after=""`,
 			`50s gpu=1 xid 79 [kmsg] pid=false  after=""`, // the driver cannot be asked any more
 			`50s gpu=1 gpu_fallen_off 0 [kmsg] pid=false  after="xid"`,
-			`1m0s gpu= mce 0 [kmsg] pid=false  after=""`,
+			`1m0s gpu= mce_corrected 0 [kmsg] pid=false  after=""`,
 		}
 		slices.Sort(got) // who comes first at one moment is left to chance
 		slices.Sort(want)

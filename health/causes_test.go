@@ -202,7 +202,7 @@ func shadowed(id string) bool {
 
 // scenes returns all scenes.
 func scenes() []scene {
-	return slices.Concat(kernelScenes, agentScenes, driverScenes, linkScenes, memoryScenes, heatScenes)
+	return slices.Concat(kernelScenes, agentScenes, driverScenes, linkScenes, xidScenes, memoryScenes, heatScenes)
 }
 
 // jitter is a noise that needs no state: from -1 to 1.

@@ -7,6 +7,9 @@ import (
 
 const day = 24 * time.Hour
 
+// hostCheck is the check of what the kernel logs of the host.
+const hostCheck = "host_kernel"
+
 // named matches incidents of these kinds.
 func named(what ...string) func(*Event) bool {
 	return func(e *Event) bool { return slices.Contains(what, e.What) }
@@ -26,7 +29,7 @@ func severe(least Severity) func(*Event) bool {
 }
 
 // repeats returns how often the most frequent XID came: bursts are one.
-func repeats(events []*Event) float64 {
+func repeats(events []*Event, _ [][]*Event) float64 {
 	bursts, last, most := map[int]float64{}, map[int]time.Time{}, 0.
 	for _, e := range events {
 		if e.First.Sub(last[e.Code]) > sameBurst {
@@ -41,23 +44,39 @@ func repeats(events []*Event) float64 {
 // sameBurst is how close together XIDs are one burst.
 const sameBurst = 5 * time.Second
 
-// owners returns how many owners of workloads had the same XID. How often each
-// had it says nothing: they can have it at will. Those that nobody knows are
-// one.
-func owners(events []*Event) float64 {
-	had, most := map[int]map[string]bool{}, 0
+// owners returns how many owners of workloads had the same XID, beyond twice as
+// many as on the host's other GPUs: where all have them, programs are to blame.
+// How often each owner had it says nothing: they can have it at will. Those that
+// nobody knows are one.
+func owners(events []*Event, elsewhere [][]*Event) (most float64) {
+	for code, here := range ownersOf(events) {
+		usual := make([]float64, len(elsewhere))
+		for i := range elsewhere {
+			usual[i] = float64(len(ownersOf(elsewhere[i])[code]))
+		}
+		beyond := float64(len(here))
+		if len(usual) > 0 {
+			beyond -= 2 * median(usual)
+		}
+		most = max(most, beyond)
+	}
+	return most
+}
+
+// ownersOf returns who had each XID.
+func ownersOf(events []*Event) map[int]map[string]bool {
+	had := map[int]map[string]bool{}
 	for _, e := range events {
 		if had[e.Code] == nil {
 			had[e.Code] = map[string]bool{}
 		}
 		had[e.Code][e.Owner] = true
-		most = max(most, len(had[e.Code]))
 	}
-	return float64(most)
+	return had
 }
 
 // onGPUs returns on how many GPUs the events were.
-func onGPUs(events []*Event) float64 {
+func onGPUs(events []*Event, _ [][]*Event) float64 {
 	gpus := map[Entity]bool{}
 	for _, e := range events {
 		gpus[e.Entity.Parent()] = true
@@ -91,9 +110,9 @@ var eventChecks = []*Check{
 			{Severity: Critical, When: Incidents{Name: "xid_repeat", Window: day, Match: hardwares, Count: repeats}.Signal().AtLeast(2)},
 		},
 		Summary: "The same XID came several times on one GPU within a day.",
-		Detail:  "{entity} had the same XID {value} times in 24 hours; one that applications cause counts once for each owner of workloads.",
+		Detail:  "{entity} had the same XID {value} times in 24 hours; one that applications cause counts once for each owner of workloads, beyond what the other GPUs had.",
 		Action:  "Run the field diagnostic; if the XID is an application's, see whether it follows the application.",
-		Cause:   "Twice is a pattern for a fault of the hardware; a burst counts once. One that applications cause can be had at will: five owners (users, or namespaces of pods) who had it on this GPU are worth a warning, and how often each did says nothing.",
+		Cause:   "Twice is a pattern for a fault of the hardware; a burst counts once. One that applications cause can be had at will: five owners (users, or namespaces of pods) who had it on this GPU, beyond twice as many as on the host's other GPUs, are worth a warning, and how often each did says nothing. It is never critical for the GPU.",
 	},
 	{
 		ID: "xid_spread", Alert: "GPUXIDSoftwarePattern", Class: ApplicationFault,
@@ -118,11 +137,11 @@ var eventChecks = []*Check{
 		Cause:   "SXids are the NVSwitch driver's XIDs; health/data/sxid.tsv says which are fatal.",
 	},
 	{
-		ID: "host_kernel", Alert: "HostKernelFault",
-		Levels:  []Level{{Severity: Warning, When: Incidents{Name: "host_kernel", Window: 30 * time.Minute, Node: true, Match: saying("host_kernel")}.Signal().Above(0)}},
+		ID: hostCheck, Alert: "HostKernelFault",
+		Levels:  []Level{{Severity: Warning, When: Incidents{Name: "host_kernel", Window: 30 * time.Minute, Node: true, Match: saying(hostCheck)}.Signal().Above(0)}},
 		Summary: "The kernel logged a fault of the host that can harm GPU work.",
 		Action:  "Read the message; machine checks and IOMMU faults ask for a look at the hardware.",
-		Cause:   "Machine checks, IOMMU faults, soft lockups, hung tasks and the OOM killer.",
+		Cause:   "Hardware errors that were not corrected, IOMMU faults, lockups, tasks that hang in the driver, and the OOM killer where it ended a workload on a GPU. Errors that were corrected, tasks that wait for a disk or a file server, and the end of others for want of memory are noted in /api/v1/events, and raise nothing.",
 	},
 	{
 		ID: "gpu_lemon", Alert: "GPULemon", Class: HardwareFault,

@@ -53,6 +53,7 @@ func (e *Engine) Eval(s *Snapshot, events []Event, now time.Time) (changes []Eve
 	m := e.memory
 	m.now, e.latest = now, s
 	for _, ev := range events {
+		ev = e.weigh(ev)
 		e.account(ev)
 		m.remember(ev)
 	}
@@ -81,6 +82,15 @@ func (e *Engine) Eval(s *Snapshot, events []Event, now time.Time) (changes []Eve
 	}
 	e.report(s)
 	return changes
+}
+
+// weigh returns an incident as bad as it is on this host: that the host had no
+// memory left harms who was killed for it. That matters here if it was on a GPU.
+func (e *Engine) weigh(ev Event) Event {
+	if ev.What == oomName && ev.Workload != "" && e.derivers.resides(ev.Workload) {
+		ev.Check, ev.Severity = hostCheck, Warning
+	}
+	return ev
 }
 
 // account counts an incident that is new and comes along with no other.

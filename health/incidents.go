@@ -26,9 +26,9 @@ type Incidents struct {
 	Name   string        // of the count: the check's, mostly
 	Window time.Duration // in which
 	Match  func(e *Event) bool
-	Per    string                        // label that is part of the entity beside the GPU: workload or device
-	Node   bool                          // they count for the node, whichever GPU had them
-	Count  func(events []*Event) float64 // of those that match; their number if nil
+	Per    string                                              // label that is part of the entity beside the GPU: workload or device
+	Node   bool                                                // they count for the node, whichever GPU had them
+	Count  func(events []*Event, elsewhere [][]*Event) float64 // of those that match, and those of each other GPU; their number if nil
 }
 
 // Signal returns the number of incidents as a signal. It is a gauge of the
@@ -88,7 +88,13 @@ func (m *memory) count(s *Snapshot) {
 		for e, events := range found {
 			n := float64(len(events))
 			if i.Count != nil {
-				n = i.Count(events)
+				var elsewhere [][]*Event
+				for other, events := range found {
+					if other != e {
+						elsewhere = append(elsewhere, events)
+					}
+				}
+				n = i.Count(events, elsewhere)
 			}
 			all = append(all, collectors.Sample{Metric: RecentIncidents, Labels: []string{e.GPU, e.UUID, i.Name, e.Workload, e.Device}, Value: n})
 		}

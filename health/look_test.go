@@ -86,7 +86,7 @@ func TestALookFindsFaults(t *testing.T) {
 		"remap_failed":        {sim.Fault{Kind: "row_remap", Severity: "uncorrected", Failure: true, GPU: 1}, Failed, ""},
 		"power_brake":         {sim.Fault{Kind: "power_brake", GPU: 1}, Degraded, ""},
 		"xid_unknown":         {sim.Fault{Kind: "kernel_line", Line: "NVRM: Xid (PCI:{pci}): 998, pid=1, name=x", GPU: 1}, Degraded, ""},
-		"host_kernel":         {sim.Fault{Kind: "kernel_line", Line: "mce: [Hardware Error]: Machine check events logged"}, Degraded, ""},
+		"host_kernel":         {sim.Fault{Kind: "kernel_line", Line: "{1}[Hardware Error]: event severity: fatal"}, Degraded, ""},
 	} {
 		t.Run(check, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
