@@ -82,7 +82,7 @@ func description(c *health.Check, l health.Level, value, percent string, label f
 	for _, name := range l.When.Signal.Labels() {
 		*map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "tenant": &e.Tenant, "workload": &e.Workload, "device": &e.Device}[name] = label(name)
 	}
-	return strings.NewReplacer("{value}", value, "{percent}", percent, "{entity}", e.Name()).Replace(c.Detail)
+	return strings.NewReplacer("{value}", value, "{percent}", percent, "{entity}", e.Name(), "{labels}", "").Replace(c.Detail)
 }
 
 // longRange finds what reads raw samples of an hour and more: too many to do

@@ -10,7 +10,7 @@ import (
 )
 
 // ConfigDrift says which settings are not what they were.
-var ConfigDrift = collectors.Gauge("nvgpu_config_drift", "Whether the setting was changed under a workload since the GPU was first seen or last acknowledged, and not on all GPUs of its model here, or is not what most of those have.", "setting")
+var ConfigDrift = collectors.Gauge("nvgpu_config_drift", "Whether the setting was changed under a workload since the GPU was first seen or last acknowledged, and not on all GPUs of its model here, or is not what most of those have; with the value that it has and the one that it should have.", "setting", "value", "expected")
 
 // A baseline is the settings of a GPU that an operator knows of.
 type baseline map[string]string
@@ -68,11 +68,13 @@ func (b baselines) drift(s *Snapshot, before observed) {
 					pinned[name+" accepted"] = v
 				}
 			}
-			differs := pinned[name] != v
+			expected := pinned[name]
 			if usual, ok := common(now, mine["model"], name); ok && name != "mig" && name != "compute_mode" { // some GPUs whole and some in parts, some shared and some not is what hosts are for
-				differs = differs || v != usual && pinned[name+" accepted"] != v
+				if expected == v && pinned[name+" accepted"] != v {
+					expected = usual
+				}
 			}
-			s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{gpu.GPU, gpu.UUID, name}, Value: collectors.Bool(differs)})
+			s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{gpu.GPU, gpu.UUID, name, v, expected}, Value: collectors.Bool(expected != v)})
 		}
 	}
 }

@@ -84,8 +84,9 @@ var driverChecks = []*Check{
 		ID: driftCheck, Alert: "GPUConfigDrift", Accepts: true,
 		Levels:  []Level{{Severity: Warning, When: Value(ConfigDrift).Is(1), For: of(13, 13)}}, // settings are read each minute, one GPU after the other
 		Summary: "The GPU is not configured as it was, or as its peers are.",
+		Detail:  "{entity} is not configured as it was, or as its peers are{labels}.",
 		Action:  "Set it as it should be; if it is meant to be so: gpusteward ack config_drift and the GPU.",
-		Cause:   "nvgpu_config_drift names the setting: ECC, persistence, MIG, power limit, compute mode, VBIOS. A change on all GPUs of a model, by a reset, or while no workload ran on the GPU is meant to be. One under a workload is not; nor is a GPU unlike most of its peers, but for its compute mode and MIG, and for a power limit that was set while it was idle.",
+		Cause:   "nvgpu_config_drift names the setting (ECC, persistence, MIG, accounting, compute mode, power limit, VBIOS), its value and the one that was expected. A change on all GPUs of a model, by a reset, or while no workload ran on the GPU is meant to be. One under a workload is not; nor is a GPU unlike most of its peers, but for its compute mode and MIG, and for a power limit that was set while it was idle.",
 	},
 	{
 		ID: "stale", Alert: "MetricsStale",

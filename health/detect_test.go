@@ -37,6 +37,7 @@ type finding struct {
 	Within   sim.Duration `yaml:"within"` // since the first fault began
 	Over     sim.Duration `yaml:"over"`   // since then too: when all is well again
 	Stays    sim.Duration `yaml:"stays"`  // since then too: until when it is not
+	Says     string       `yaml:"says"`   // what the message has
 }
 
 // begin returns when the first fault begins.
@@ -136,6 +137,9 @@ func (d *detection) follow(t *testing.T, tr *trace, e Event, at time.Duration) {
 	}
 	switch {
 	case own && e.Severity > tr.worst:
+		if !strings.Contains(e.Message, d.Find.Says) {
+			t.Errorf("%q does not say %q", e.Message, d.Find.Says)
+		}
 		tr.found, tr.worst, tr.over = at, e.Severity, -1
 	case own && e.To == OK:
 		tr.over = at

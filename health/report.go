@@ -167,12 +167,45 @@ func (e *Engine) message(j *judge, st *status) string {
 		text = "Over: " + j.Summary
 	case j.Detail != "":
 		value := st.value(j.Check)
-		text = strings.NewReplacer("{value}", fmt.Sprintf("%.4g", value), "{percent}", fmt.Sprintf("%.3g %%", 100*value), "{entity}", st.Name()).Replace(j.Detail)
+		text = strings.NewReplacer("{value}", fmt.Sprintf("%.4g", value), "{percent}", fmt.Sprintf("%.3g %%", 100*value), "{entity}", st.Name(), "{labels}", e.labels(j, st)).Replace(j.Detail)
 	}
 	if ev := e.evidence(j, st); ev != nil {
 		text += " " + ev.Message
 	}
 	return text
+}
+
+// labels says of what the worst value is, where a check's gauge has several
+// series for an entity: ": setting persistence, value 0, expected 1".
+func (e *Engine) labels(j *judge, st *status) string {
+	var all []string
+	for i, l := range st.levels {
+		src := j.Levels[i].When.Signal.source
+		if src == nil || !l.active {
+			continue
+		}
+		src.each(e.latest, func(s collectors.Sample) {
+			if entityOf(s, src.by) == st.Entity && s.Value == l.value {
+				all = append(all, src.rest(s))
+			}
+		})
+	}
+	if all == nil {
+		return ""
+	}
+	return ": " + strings.Join(slices.Compact(all), "; ")
+}
+
+// rest names the labels of a sample that make no entity and that nobody asked
+// for by name.
+func (src source) rest(s collectors.Sample) string {
+	var all []string
+	for i, l := range s.Metric.Labels {
+		if l != "gpu" && l != "uuid" && !slices.Contains(src.by, l) && !slices.ContainsFunc(src.matches, func(m match) bool { return m.at == i }) {
+			all = append(all, l+" "+s.Labels[i])
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 // Name returns the entity as it stands in a sentence: "link 7 of GPU 3".

@@ -23,6 +23,7 @@ type Signal struct {
 	lifetime bool          // its counters go on while the agent is down: what they rose by then counts
 	optional bool          // that there is none of it says nothing: a GPU may have no peers
 	counts   *Incidents    // what it counts, if it does
+	source   *source       // where it is a gauge's value: its series say what it is of
 	read     func(m *memory, s *Snapshot, put func(Entity, float64))
 	example  func(e Entity, before, after float64) []Example
 	excused  func(e Entity) [][]Example // series that look like the example and give no value
@@ -157,6 +158,7 @@ func (src source) signal(query, words string) *Signal {
 func Value(m *collectors.Metric, where ...string) *Signal {
 	src := from(m, where)
 	g := src.signal(src.collapsed("max", src.selector()), src.words())
+	g.source = &src
 	g.read = func(_ *memory, s *Snapshot, put func(Entity, float64)) {
 		gather(src, s, func(a, b float64) float64 { return max(a, b) }, put)
 	}
