@@ -28,6 +28,8 @@ var renamed = map[string]string{"qos": "qos_bandwidth / qos_latency", "ib_port_f
 
 // added are checks beside those of the table, and why.
 var added = map[string]string{
+	"driver_mismatch":    "driver_unbound by its name",
+	"gsp":                "xid_fatal where no XID comes",
 	"broker":             "who keeps quotas, and not what they are",
 	"driver_blocked":     "the second half of driver_hang: tasks in state D are the host's, and no GPU's",
 	"unhooked":           "quota_violation by processes that no book knows",

@@ -25,7 +25,7 @@ var unitless = []string{
 	"nvgpu_vgpu_encoder_sessions", "nvgpu_vgpu_host_mode", "nvgpu_processes", "nvgpu_workload_processes", "gpusteward_drained", "nvgpu_cc_state", "nvgpu_cc_ready",
 	"gpusteward_collect_success", "gpusteward_unsupported", "gpusteward_worker_stuck", "gpusteward_missing_symbol",
 	"nvgpu_pci_devices", "nvgpu_pci_device_present", "nvgpu_pci_device_bound", "nvgpu_ib_port_up", "nvgpu_driver_blocked_tasks",
-	"nvgpu_broker_sessions", "nvgpu_broker_hook_unknown_entries", "nvgpu_quota_sessions", "gpusteward_broker_up", "gpusteward_broker_starved",
+	"nvgpu_broker_sessions", "nvgpu_broker_hook_unknown_entries", "nvgpu_quota_sessions", "gpusteward_broker_up", "gpusteward_broker_starved", "gpusteward_driver_mismatch",
 	"nvgpu_unhooked_processes", "nvgpu_underreporting_processes", "nvgpu_quota_rung", "nvgpu_quota_shadow", "nvgpu_mps_servers", "nvgpu_mps_clients", "nvgpu_gemini_clients", "nvgpu_gemini_bad_lines",
 	"gpusteward_nvml_generation", "gpusteward_driver_up", "gpusteward_config_reload_success", "gpusteward_tenant_files_refused",
 }

@@ -27,6 +27,7 @@ var (
 	MissingSymbol   = HostGauge("gpusteward_missing_symbol", "1 for a function that the installed driver library lacks.", "symbol")
 	NVMLGeneration  = HostGauge("gpusteward_nvml_generation", "How many times the driver has been opened.")
 	DriverUp        = HostGauge("gpusteward_driver_up", "Whether the driver is open.")
+	DriverMismatch  = HostGauge("gpusteward_driver_mismatch", "1 while the driver's library is of another version than its kernel module, so that no call works; with both versions, as far as they are known.", "module", "library")
 	Drained         = HostGauge("gpusteward_drained", "1 while the driver is let go of on request (gpusteward drain).")
 	SeriesDropped   = HostCounter("gpusteward_series_dropped_total", "Samples left out because a collector had too many.", "family")
 )
@@ -89,6 +90,11 @@ func (h *Host) self(out []Sample, s *state, collected standings) []Sample {
 	add(DevicesExpected, float64(h.expected()))
 	add(Drained, Bool(drained))
 	add(DriverUp, Bool(h.Driver() == nil))
+	if gpu.ReturnOf(s.err) == nvml.ERROR_LIB_RM_VERSION_MISMATCH {
+		add(DriverMismatch, 1, h.Kernel.Driver().Version, h.Kernel.Library())
+	} else {
+		add(DriverMismatch, 0, "", "")
+	}
 	add(NVMLGeneration, float64(s.generation))
 	for c, e := range collected {
 		add(CollectDuration, e.took.Seconds(), c.Name)
@@ -149,5 +155,5 @@ var (
 // selfMetrics are those that no collector puts.
 var selfMetrics = []*Metric{
 	Up, Devices, DevicesExpected, CollectSuccess, Unsupported, SnapshotAge, WorkerStuck, CollectDuration, CollectErrors, NVMLCalls,
-	MissingSymbol, NVMLGeneration, DriverUp, Drained, SeriesDropped, ConfigReloadSuccess, ConfigReloadTime,
+	MissingSymbol, NVMLGeneration, DriverUp, DriverMismatch, Drained, SeriesDropped, ConfigReloadSuccess, ConfigReloadTime,
 }

@@ -32,6 +32,9 @@ const (
 	longestComm    = 64  // bytes
 )
 
+// ownChecks are the checks that tell of an XID, where xid_fatal does not.
+var ownChecks = map[int]string{64: "remap_failed", 79: "gpu_lost"}
+
 // A key is what sightings of one incident have in common.
 type key struct {
 	entity Entity
@@ -128,6 +131,8 @@ func (i *openCase) judge() {
 		case !known:
 			i.title = fmt.Sprintf("XID %d, which is not in the table of XIDs", i.Code)
 			i.Severity, i.Check = Warning, "xid_unknown"
+		case ownChecks[i.Code] != "":
+			i.Check = ownChecks[i.Code]
 		case x.Severity >= Critical:
 			i.Check = "xid_fatal"
 		}

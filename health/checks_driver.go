@@ -73,12 +73,20 @@ var driverChecks = []*Check{
 	},
 	{
 		ID: "driver_unbound", Alert: "GPUDriverUnbound", Class: DriverCrash,
-		Levels: []Level{{Severity: Critical, When: Sub(Value(collectors.PCIDevices, "kind", "gpu"), Value(DevicesAway)).Above(0).And(Value(collectors.DriverUp).Is(0), drained.Is(0), Value(Reloading).Is(0)),
+		Levels: []Level{{Severity: Critical, When: Sub(Value(collectors.PCIDevices, "kind", "gpu"), Value(DevicesAway)).Above(0).And(Value(collectors.DriverUp).Is(0), drained.Is(0), Value(Reloading).Is(0), Value(collectors.DriverMismatch).Is(0)),
 			For: of(7, 7)}},
 		Summary: "The host has NVIDIA GPUs and no driver answers for them.",
 		Detail:  "The PCI bus has {value} GPUs, and no driver answers for them.",
 		Action:  "Load the driver: modprobe nvidia; /-/ready of the agent says what it met.",
-		Cause:   "The driver is not loaded, its library does not fit it, or it crashed. Not while the agent is drained, nor while a driver that answered may be loaded anew: for 10 minutes after it was unloaded, for 3 where it still has the GPUs. GPUs that virtual machines have do not count.",
+		Cause:   "The driver is not loaded, or it crashed. Not where its library does not fit it (GPUDriverMismatch), nor while the agent is drained, nor while a driver that answered may be loaded anew: for 10 minutes after it was unloaded, for 3 where it still has the GPUs. GPUs that virtual machines have do not count.",
+	},
+	{
+		ID: "driver_mismatch", Alert: "GPUDriverMismatch", Class: DriverCrash,
+		Levels:  []Level{{Severity: Critical, When: Value(collectors.DriverMismatch).Is(1), For: of(7, 7)}}, // an upgrade has one for a moment
+		Summary: "The driver's library and its kernel module are of different versions.",
+		Detail:  "The driver's library does not fit its kernel module{labels}.",
+		Action:  "Load the module of the installed driver: end what uses the GPUs, gpusteward drain, rmmod nvidia and modprobe nvidia; or reboot.",
+		Cause:   "The driver was upgraded and the old module is still loaded, or the other way round. No CUDA program can start until both are of one version.",
 	},
 	{
 		ID: driftCheck, Alert: "GPUConfigDrift", Accepts: true,

@@ -28,6 +28,11 @@ func severe(least Severity) func(*Event) bool {
 	}
 }
 
+// fatal matches XIDs that are this bad or worse, and that no other check tells of.
+func fatal(least Severity) func(*Event) bool {
+	return func(e *Event) bool { return severe(least)(e) && ownChecks[e.Code] == "" }
+}
+
 // repeats returns how often the most frequent XID came: bursts are one.
 func repeats(events []*Event, _ [][]*Event) float64 {
 	bursts, last, most := map[int]float64{}, map[int]time.Time{}, 0.
@@ -88,8 +93,8 @@ var eventChecks = []*Check{
 	{
 		ID: "xid_fatal", Alert: "GPUXIDCritical", Class: HardwareFault,
 		Levels: []Level{
-			{Severity: Critical, When: Incidents{Name: "xid_critical", Window: 5 * time.Minute, Match: severe(Critical)}.Signal().Above(0)},
-			{Severity: Emergency, When: Incidents{Name: "xid_fatal", Window: 5 * time.Minute, Match: severe(Emergency)}.Signal().Above(0)},
+			{Severity: Critical, When: Incidents{Name: "xid_critical", Window: 5 * time.Minute, Match: fatal(Critical)}.Signal().Above(0)},
+			{Severity: Emergency, When: Incidents{Name: "xid_fatal", Window: 5 * time.Minute, Match: fatal(Emergency)}.Signal().Above(0)},
 		},
 		Summary: "The GPU had a critical XID error.",
 		Action:  "Do what NVIDIA's catalogue says for the code.",
@@ -135,6 +140,14 @@ var eventChecks = []*Check{
 		Summary: "An NVSwitch had a fatal SXid error.",
 		Action:  "Reset the fabric: end all work, reset all GPUs and switches, restart the fabric manager.",
 		Cause:   "SXids are the NVSwitch driver's XIDs; health/data/sxid.tsv says which are fatal.",
+	},
+	{
+		ID: "gsp", Alert: "GPUGSPFault", Class: DriverCrash,
+		Levels: []Level{{Severity: Critical, When: Incidents{Name: "gsp", Window: 5 * time.Minute, Match: saying("gsp")}.Signal().Optional().Above(0).And(
+			Incidents{Name: "gsp_xid", Window: 10 * time.Minute, Node: true, Match: xids(119, 120)}.Signal().Is(0))}}, // which xid_fatal tells of
+		Summary: "The GPU's system processor (GSP) does not answer the driver, and no XID says so.",
+		Action:  "End what uses the GPU and reset it; if that fails, reboot. NVIDIA's release notes say which driver mends what.",
+		Cause:   "The driver's own half on the GPU timed out or crashed: calls on the GPU fail or hang from then on. Mostly XID 119 or 120 comes with it, and then GPUXIDCritical tells of it. A line that names no GPU is told of for the node.",
 	},
 	{
 		ID: hostCheck, Alert: "HostKernelFault",

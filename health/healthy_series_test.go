@@ -220,6 +220,7 @@ func (h *healthyHost) ofHost() {
 	}
 	gpus := float64(len(h.gpus))
 	host(collectors.DriverUp, &h.driverUp)
+	host(collectors.DriverMismatch, &h.zero, "", "")
 	host(collectors.Drained, &h.drainedNow)
 	host(collectors.BrokerUp, &h.one)
 	host(collectors.BrokerStarved, &h.zero)

@@ -3,6 +3,7 @@ package host
 import (
 	"fmt"
 	"io/fs"
+	"regexp"
 	"strings"
 	"syscall"
 )
@@ -43,6 +44,22 @@ func (d Driver) Differs(before Driver) string {
 		return fmt.Sprintf("the kernel module's version is %q instead of %q", d.Version, before.Version)
 	case d.GPUs != before.GPUs:
 		return fmt.Sprintf("the kernel drives %d GPUs, some of them newly bound, instead of %d", len(strings.Fields(d.GPUs)), len(strings.Fields(before.GPUs)))
+	}
+	return ""
+}
+
+// library is the driver's library among the files that a process has mapped.
+var library = regexp.MustCompile(`/libnvidia-ml\.so\.(\d+(?:\.\d+)+)\b`)
+
+// Library returns the version of the driver's library that this process has
+// loaded, by the name of its file; empty if that is not known.
+func (k Kernel) Library() string {
+	maps, err := fs.ReadFile(k.proc(), "self/maps")
+	if err != nil {
+		return ""
+	}
+	if m := library.FindSubmatch(maps); m != nil {
+		return string(m[1])
 	}
 	return ""
 }
