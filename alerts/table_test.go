@@ -29,6 +29,7 @@ var renamed = map[string]string{"qos": "qos_bandwidth / qos_latency", "ib_port_f
 // added are checks beside those of the table, and why.
 var added = map[string]string{
 	"driver_mismatch":    "driver_unbound by its name",
+	"ghost_process":      "orphan_memory of a process that the driver still lists",
 	"gsp":                "xid_fatal where no XID comes",
 	"broker":             "who keeps quotas, and not what they are",
 	"driver_blocked":     "the second half of driver_hang: tasks in state D are the host's, and no GPU's",

@@ -100,7 +100,7 @@ func TestEveryMetricHasOneCollector(t *testing.T) {
 var notSimulated = []*Metric{
 	EDPPMultiplier, PowerSmoothing, MMAStall, C2CUp, C2CBandwidth, C2CErrors, C2CPowerState, GPMC2C, CCReady, CCKeyRotation,
 	RetiredPages, RetiredPagesPending, KernelXIDMessages, NVSwitchSXIDs,
-	AllocationInfo, AllocatedIdle, HAMiMemoryLimit, HAMiMemoryUsed, HAMiSMLimit, AttributionErrors,
+	AllocationInfo, AllocatedIdle, HAMiMemoryLimit, HAMiMemoryUsed, HAMiSMLimit, AttributionErrors, UnknownMemory,
 }
 
 // TestCollectorsPutWhatTheyDeclare runs everything, opt-ins too, over every

@@ -2,6 +2,7 @@ package collectors
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"slices"
 	"strconv"
@@ -28,6 +29,8 @@ var (
 	WorkloadUse        = Gauge("nvgpu_workload_utilization_ratio", "Utilization of the engine by the workload, over the driver's last window.", "workload", "engine")
 	WorkloadEnergy     = Counter("nvgpu_workload_energy_joules_total", "Energy of the GPU by the workload's share of SM time: an estimate; what an idle GPU draws is nobody's.", "workload")
 
+	UnknownMemory = Gauge("nvgpu_unknown_process_memory_bytes", "GPU memory of a process that the driver lists and the kernel does not know.", "pid")
+
 	ProcessInfo   = Gauge("nvgpu_process_info", "A process on the GPU, always 1.", "pid", "comm", "user", "workload", "type", "gi", "ci")
 	ProcessMemory = Gauge("nvgpu_process_memory_used_bytes", "GPU memory that the process holds.", "pid")
 	ProcessUse    = Gauge("nvgpu_process_utilization_ratio", "Utilization of the engine by the process, over the driver's last window.", "pid", "engine")
@@ -45,7 +48,7 @@ var _ = Register(Collector{
 	Doc:  "Who uses the GPU: memory, engine time and energy by workload, and by process with per_process.",
 	Tier: Fast,
 	Metrics: []*Metric{Processes, WorkloadMemory, WorkloadProcesses, WorkloadSM, WorkloadMemoryBusy, WorkloadEncoder, WorkloadDecoder,
-		WorkloadUse, WorkloadEnergy, AllocationInfo, AllocatedIdle, ProcessInfo, ProcessMemory, ProcessUse},
+		WorkloadUse, WorkloadEnergy, UnknownMemory, AllocationInfo, AllocatedIdle, ProcessInfo, ProcessMemory, ProcessUse},
 	Open: func(*gpu.Device) Read {
 		u := &users{usage: usage{young: map[uint32]time.Time{}}, pending: map[uint32]spent{}, present: map[string]time.Time{}}
 		return u.read
@@ -73,6 +76,7 @@ type holder struct {
 	process  host.Process
 	workload string // "" while it is not known
 	unknown  bool   // to the kernel
+	gone     bool   // the kernel says that there is none
 }
 
 const unknownMemory = ^uint64(0) // NVML_VALUE_NOT_AVAILABLE
@@ -112,6 +116,7 @@ func (u *users) read(g *gpu.Device, out *Readings) {
 	u.account(out, holders, workloads, window)
 	out.holders = u.holdings(g, out.Now, holders)
 	u.put(out, workloads, ret != nvml.SUCCESS)
+	putUnknown(out, holders)
 	u.allocations(g, out, workloads, window)
 	if out.config.PerProcess {
 		putProcesses(out, holders, ret != nvml.SUCCESS)
@@ -154,6 +159,7 @@ func (u *users) identify(holders []*holder, out *Readings) {
 	for _, h := range holders {
 		p, err := out.processes.Lookup(int(h.pid))
 		if h.unknown = err != nil; h.unknown {
+			h.gone = errors.Is(err, host.ErrGone)
 			continue // it has ended, or is of a PID namespace that is not ours
 		}
 		h.process = p
@@ -274,6 +280,24 @@ func putProcesses(out *Readings, holders []*holder, noUse bool) {
 	}
 	for pid, bytes := range memory {
 		out.Set(ProcessMemory, bytes, strconv.Itoa(int(pid)))
+	}
+}
+
+// putUnknown shows the processes that the kernel does not know. Where it knows
+// none of all processes, it is asked in a PID namespace that is not the host's.
+func putUnknown(out *Readings, holders []*holder) {
+	memory := map[uint32]uint64{}
+	for _, h := range holders {
+		if h.gone && h.memory != unknownMemory {
+			memory[h.pid] += h.memory
+		}
+	}
+	if len(memory) == 0 || !out.processes.Whole() {
+		return
+	}
+	pids := slices.SortedFunc(maps.Keys(memory), func(a, b uint32) int { return cmp.Or(cmp.Compare(memory[b], memory[a]), cmp.Compare(a, b)) })
+	for _, pid := range pids[:min(len(pids), maxHolders)] {
+		out.Set(UnknownMemory, float64(memory[pid]), strconv.Itoa(int(pid)))
 	}
 }
 

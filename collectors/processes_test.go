@@ -50,6 +50,23 @@ func simulated(t *testing.T, h *Host, index int) nvml.Device {
 
 const mebibyte = 1 << 20
 
+// TestProcessesThatTheKernelDoesNotKnowAreShown has the driver list one that
+// has ended. In a PID namespace of its own the agent knows none of them, and
+// PID 2 is no thread of the kernel.
+func TestProcessesThatTheKernelDoesNotKnowAreShown(t *testing.T) {
+	const ghost = "faults: [{kind: ghost, count: 40000, at: 1s, for: 20s}]\n"
+	in(t, "gpus: [{load: full}]\n"+ghost, DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(5 * time.Second)
+		want(t, h, 40000*mebibyte, UnknownMemory, "0", "400000")
+		advance(20 * time.Second)
+		wantNone(t, h, UnknownMemory, "0", "400000")
+	})
+	in(t, "gpus: [{load: full, processes: [{pid: 2, memory: 100}]}]\n"+ghost, DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(5 * time.Second)
+		wantNone(t, h, UnknownMemory, "0", "400000")
+	})
+}
+
 func TestWorkloadsHaveTheMemoryOfTheirProcesses(t *testing.T) {
 	source := `gpus:
 - load: full

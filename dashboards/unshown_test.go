@@ -3,6 +3,7 @@ package dashboards
 // unshown are families that no dashboard shows, and why.
 var unshown = map[string]string{
 	"gpusteward_driver_mismatch":                              "the check driver_mismatch says it",
+	"nvgpu_unknown_process_memory_bytes":                      "the check ghost_process says it",
 	"gpusteward_broker_starved":                               "gpusteward_broker_up is 0 then, and the check broker says the rest",
 	"nvgpu_addressing_mode_info":                              "never changes; the GPU's row of nvgpu_info is shown",
 	"nvgpu_inforom_info":                                      "never changes",

@@ -137,4 +137,12 @@ var memoryChecks = []*Check{
 		Action:  "Look for a process in another PID namespace; if there is none, reset the GPU.",
 		Cause:   "A process that was killed in the kernel may leave its memory behind, until the GPU is reset. Not judged where the GPU's memory is a node of the host's (GH200 and its like): there the kernel uses it too.",
 	},
+	{
+		ID: "ghost_process", Alert: "GPUGhostProcess", Class: DriverCrash,
+		Levels:  []Level{{Severity: Warning, When: Value(collectors.UnknownMemory).OrZero().Above(500 << 20), For: of(6, 6)}}, // as orphan_memory; what has just ended is listed for a moment
+		Summary: "The driver lists a process with GPU memory that the kernel does not know.",
+		Detail:  "{entity} has {value} bytes in use by a process that is gone{labels}.",
+		Action:  "Reset the GPU when its other work has ended.",
+		Cause:   "The process has ended and the driver did not let go of what it had: nobody can end it any more. Where the agent is in a PID namespace of its own (a container without hostPID) it cannot tell, and says nothing.",
+	},
 }

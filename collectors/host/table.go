@@ -103,6 +103,13 @@ func (t *Table) Lookup(pid int) (Process, error) {
 	return e.process(now), nil
 }
 
+// Whole reports whether PIDs are those of the whole host: in a PID namespace of
+// its own a process sees no threads of the kernel.
+func (t *Table) Whole() bool {
+	p, err := t.Lookup(2)
+	return err == nil && p.Comm == "kthreadd"
+}
+
 // open begins to know a process.
 func (t *Table) open(pid int, now time.Time) (*entry, error) {
 	if now.Sub(t.swept) >= sweepEach {

@@ -22,7 +22,7 @@ type Fault struct {
 	Severity   string  `yaml:"severity"`   // ecc, row_remap: corrected or uncorrected; pcie_aer: correctable, nonfatal or fatal
 	Device     string  `yaml:"device"`     // ib_down: the port, mlx5_0/1 by default
 	Location   string  `yaml:"location"`   // ecc: dram or sram
-	Count      uint64  `yaml:"count"`      // ecc, row_remap, spare_rows, nvlink_errors, pcie_aer: how many, 1 by default; leak, orphan_memory: MiB
+	Count      uint64  `yaml:"count"`      // ecc, row_remap, spare_rows, nvlink_errors, pcie_aer: how many, 1 by default; leak, orphan_memory, ghost: MiB
 	Pending    bool    `yaml:"pending"`    // row_remap: a reset is due, until the window ends
 	Failure    bool    `yaml:"failure"`    // row_remap: the remapping failed, until the window ends
 	Link       int     `yaml:"link"`       // nvlink_down, nvlink_errors: NVLink index
@@ -95,6 +95,8 @@ var kinds = map[string]kind{
 	"leak": {keys: []string{"count"}, begin: (*gpu).leakBegin, end: (*gpu).leakEnd},
 	// Memory stays in use, count MiB, whose process has ended.
 	"orphan_memory": {keys: []string{"count"}, begin: (*gpu).orphanLeft, end: (*gpu).orphanEnd},
+	// A process has ended, and the driver still lists it with count MiB.
+	"ghost": {keys: []string{"count"}, begin: (*gpu).ghostLeft, end: (*gpu).ghostEnd},
 	// A mode is off that was on.
 	"mode": {keys: []string{"value"}, begin: (*gpu).modeDrift, end: (*gpu).modeBack},
 	// Banks of memory have few spare rows, or none.

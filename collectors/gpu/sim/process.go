@@ -20,6 +20,7 @@ type process struct {
 	mode   nvml.ProcessMode
 	memory uint64  // bytes
 	hidden bool    // the memory, by the driver
+	ghost  bool    // it has ended, and the driver does not know
 	own    float64 // weight of its part of the work
 	share  float64 // the same while a tenant's fault moves parts
 	gi, ci uint32
@@ -192,7 +193,7 @@ func (g *gpu) find(pid int, now time.Duration) (process, bool) {
 	defer g.mu.Unlock()
 	g.advance(now)
 	for _, p := range g.procs {
-		if p.pid == pid {
+		if p.pid == pid && !p.ghost {
 			return p, true
 		}
 	}

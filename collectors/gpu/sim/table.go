@@ -11,6 +11,9 @@ import (
 func (h *Host) Table(log *slog.Logger) *host.Table {
 	proc := func(pid int) (host.Facts, map[string]string, bool) {
 		p, ok := h.Process(pid)
+		if !ok && pid == 2 {
+			return host.Facts{Comm: "kthreadd"}, nil, true
+		}
 		return host.Facts{Start: p.Start, Began: p.Began, UID: p.UID, Comm: p.Comm, Cgroup: p.Cgroup}, p.Environ, ok
 	}
 	names := host.NamesMap{}

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -37,6 +38,17 @@ func (g *gpu) modeDrift(f *Fault)  { g.switchMode(f, true) }
 func (g *gpu) spareRows(f *Fault)  { g.rows.spare(f.Value, uint32(f.Count)) }
 func (g *gpu) spareBack(f *Fault)  { g.rows.spare(f.Value, 0) }
 func (g *gpu) orphanLeft(f *Fault) { g.trouble.orphan = min(f.Count<<20, g.free()) }
+
+// ghostPID is the PID of what is left of a process on the first GPU.
+const ghostPID = 400_000
+
+func (g *gpu) ghostLeft(f *Fault) {
+	g.procs = append(g.procs, process{pid: ghostPID + g.index, memory: min(f.Count<<20, g.free()), ghost: true, gi: noInstance, ci: noInstance})
+}
+
+func (g *gpu) ghostEnd(*Fault) {
+	g.procs = slices.DeleteFunc(g.procs, func(p process) bool { return p.ghost })
+}
 
 // leakEnd is the end of the process that leaked, and its beginning anew.
 func (g *gpu) leakEnd(*Fault) {

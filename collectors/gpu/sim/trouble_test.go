@@ -82,6 +82,15 @@ var troubles = []struct {
 			s.expect("no process has it", p.UsedGpuMemory>>20 < 1200)
 		},
 		func(s struck) { s.expect("the memory is back", s.used() < 1200) }},
+	{"ghost", Fault{Kind: "ghost", Count: 700},
+		func(s struck) {
+			all := must[[]nvml.ProcessInfo](s)(s.device.GetComputeRunningProcesses())
+			s.expect("the driver lists it", len(all) == 2 && all[1].UsedGpuMemory == 700<<20)
+			_, known := s.host.Process(int(all[1].Pid))
+			s.expect("the kernel does not know it", !known)
+			s.expect("the memory is in use", near(float64(s.used()), 1139+700, 20))
+		},
+		func(s struck) { s.expect("the memory is back", s.used() < 1200) }},
 	{"mode persistence", Fault{Kind: "mode", Value: "persistence"},
 		func(s struck) {
 			s.expect("it is off", must[nvml.EnableState](s)(s.device.GetPersistenceMode()) == nvml.FEATURE_DISABLED)
