@@ -27,8 +27,12 @@ func soon(forecast *Signal) Condition { return forecast.Optional().Below(3600, 7
 var workloadChecks = []*Check{
 	{
 		ID: "mem_leak", Alert: "GPUMemoryLeak", Class: ApplicationFault,
-		Levels:  []Level{{Severity: Warning, When: Value(MemoryExhaustion, "by", "workload").Optional().Below(3600, 7200), For: of(6, 6)}},
-		Summary: "A workload's GPU memory grows and will fill the GPU within an hour.",
+		Levels: []Level{
+			{Severity: Warning, When: Value(MemoryExhaustion, "by", "workload").Optional().Below(3600, 7200), For: of(6, 6)},
+			// So full, any growth that lasts ends the job, and hours are what its owner needs; with more room most growth ends by itself.
+			{Severity: Warning, When: Value(MemoryExhaustion, "by", "workload").Optional().Below(6*3600, 8*3600).And(Value(MemoryPressure).Above(.95)), For: of(6, 6)},
+		},
+		Summary: "A workload's GPU memory grows and will fill the GPU within an hour, or within six where it is nearly full.",
 		Detail:  "{entity} will have filled the GPU's memory in {value} seconds.",
 		Action:  "Tell the owner; limit the workload.",
 		Cause:   "The trend of an hour (Theil-Sen), and its confidence interval excludes that it does not grow. It rose in each third of the hour, does not level off, and the workload gave back no tenth of the memory that it could have within three hours: caches, KV caches and data sets fill a GPU as fast, but are full within the hour or follow their requests. What fills the GPU in less than that hour is not foreseen.",
