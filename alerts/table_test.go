@@ -28,6 +28,13 @@ var renamed = map[string]string{"qos": "qos_bandwidth / qos_latency", "ib_port_f
 
 // added are checks beside those of the table, and why.
 var added = map[string]string{
+	"clock_outlier":      "slow_gpu among GPUs that do the same job, which needs no shadow mode",
+	"work_outlier":       "the same by what a GPU gets done",
+	"memory_clock":       "clock_stuck for memory",
+	"hw_slowdown":        "power_brake and thermal_throttle_ratio where the driver names neither",
+	"fan_stopped":        "thermal_margin before it is too late",
+	"nvlink_missing":     "nvlink_down where the link never was up",
+	"nvlink_slow":        "nvlink_down in part",
 	"driver_mismatch":    "driver_unbound by its name",
 	"ghost_process":      "orphan_memory of a process that the driver still lists",
 	"gsp":                "xid_fatal where no XID comes",

@@ -4,6 +4,10 @@ package dashboards
 var unshown = map[string]string{
 	"gpusteward_driver_mismatch":                              "the check driver_mismatch says it",
 	"nvgpu_unknown_process_memory_bytes":                      "the check ghost_process says it",
+	"nvgpu_pcie_link_shortfall":                               "generation and width are shown; the check pcie_degraded says the rest",
+	"nvgpu_fans_stopped":                                      "the speeds of the fans are shown",
+	"nvgpu_peer_link_speed_ratio":                             "the check nvlink_slow says it",
+	"nvgpu_peer_links_missing":                                "the links that are up are shown",
 	"gpusteward_broker_starved":                               "gpusteward_broker_up is 0 then, and the check broker says the rest",
 	"nvgpu_addressing_mode_info":                              "never changes; the GPU's row of nvgpu_info is shown",
 	"nvgpu_inforom_info":                                      "never changes",

@@ -34,10 +34,11 @@ var linkChecks = []*Check{
 		Levels: []Level{
 			{Severity: Critical, When: belowMax(collectors.PCIeGeneration).Above(0).And(gpuBusy.Above(.10)), For: of(6, 6)},
 			{Severity: Critical, When: belowMax(collectors.PCIeWidth).Above(0).And(gpuBusy.Above(.10)), For: of(6, 6)},
+			{Severity: Critical, When: Value(PCIeShortfall).Optional().Above(0)}, // the derivation asks for twelve looks
 		},
 		Summary: "The PCIe link of a busy GPU is slower or narrower than its slot.",
 		Action:  "Reseat the board; reset the GPU.",
-		Cause:   "An idle GPU lowers its link to save power; a busy one does not.",
+		Cause:   "An idle GPU lowers its link to save power; a busy one does not. Of a GPU that works little, or now and then, the last twelve looks at it while it worked count: nvgpu_pcie_link_shortfall.",
 	},
 	{
 		ID: "pcie_aer", Alert: "GPUPCIeErrors", Class: InterconnectFault,
@@ -59,6 +60,24 @@ var linkChecks = []*Check{
 		Detail:  "{entity} has {value} NVLinks fewer than it had in this boot.",
 		Action:  "Reset the GPUs at both of its ends; if it stays down, look at the baseboard.",
 		Cause:   "Jobs go on over PCIe, many times slower, or fail. Links that were never up, as on a GPU without a bridge, are no fault. Nor are those that train for the first five minutes after the driver was loaded anew or the GPU was reset.",
+	},
+	{
+		ID: "nvlink_missing", Alert: "NVLinkMissing", Class: InterconnectFault,
+		Levels: []Level{{Severity: Critical, When: Value(PeerLinksMissing, "by", "link").Optional().Above(0).And(Fell(collectors.NVLinkUp, "by", "link").Is(0)),
+			For: of(18, 18)}}, // links train for a minute or two after the driver is loaded
+		Summary: "An NVLink of the GPU was down from the start, and its peers have it up.",
+		Detail:  "{entity} has {value} NVLinks fewer up than most GPUs of its model on this host.",
+		Action:  "Reset the GPUs at both of its ends; if it stays down, look at the baseboard.",
+		Cause:   "A link that did not train when the host was booted was never up, so that nothing falls: what its peers have shows it. Needs four GPUs of the model, of which more than two thirds agree. A GPU without any link that is up has no bridge.",
+	},
+	{
+		ID: "nvlink_slow", Alert: "NVLinkSlow", Class: InterconnectFault,
+		Levels: []Level{{Severity: Warning, When: Value(PeerLinkSpeedRatio, "by", "link").Optional().Below(.99, .995), // one of 36 links at half its speed takes .014 from the mean
+			For: of(18, 18)}}, // as above
+		Summary: "An NVLink is up and slower than those of the GPU's peers.",
+		Detail:  "{entity}: NVLinks run at {percent} of the speed that the fastest of the GPU's model have.",
+		Action:  "Reset the GPUs at both of its ends; collectors.per_link shows which link it is.",
+		Cause:   "A link that trained at a lower rate or with fewer lanes. Links of one model run at one speed; a collective is as slow as the slowest of them.",
 	},
 	{
 		ID: "nvlink_unstable", Alert: "NVLinkUnstable", Class: InterconnectFault,

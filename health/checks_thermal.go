@@ -13,6 +13,7 @@ var (
 	hottest       = Value(collectors.TemperatureThreshold, "threshold", "gpu_max")
 	slowdown      = Value(collectors.TemperatureThreshold, "threshold", "slowdown")
 	braked        = Value(collectors.ClockEventActive, "reason", "hw_power_brake")
+	slowed        = Value(collectors.ClockEventActive, "reason", "hw_slowdown")
 	holding       = Value(collectors.ClockEventActive, "reason", "hw_slowdown|hw_thermal|sw_thermal|hw_power_brake|sync_boost|app_clocks")
 	ofMaxClock    = Div(Value(collectors.Clock, "clock", "sm"), Value(collectors.ClockMax, "clock", "sm"))
 	drawn         = Div(Value(collectors.Power, "kind", "average", "scope", "gpu"), Value(collectors.PowerLimit, "limit", "enforced"))
@@ -22,6 +23,12 @@ var (
 // hotterBy holds where one of a GPU's sensors is far from its peers'.
 func hotterBy(signal string) Condition {
 	return Value(PeerDeviationCelsius, "signal", signal).Optional().AtLeast(8, 5).And(Value(PeerZScore, "signal", signal).AtLeast(5))
+}
+
+// belowPartners holds where a GPU has less of something than those that do the
+// same job.
+func belowPartners(signal string, set, clear float64) Condition {
+	return Value(PeerDeviationRatio, "signal", signal).Optional().AtMost(set, clear).And(Value(PeerZScore, "signal", signal).AtMost(-5))
 }
 
 var thermalChecks = []*Check{
@@ -45,6 +52,8 @@ var thermalChecks = []*Check{
 		Levels: []Level{
 			{Severity: Warning, When: heated.AtLeast(.05, .03), For: of(3, 3)},
 			{Severity: Critical, When: heated.AtLeast(.25, .20), For: of(3, 3)},
+			// The hardware's own slowdown is far above where a cooled GPU gets; one hot spell leaves five minutes, and eight of ten are a pattern.
+			{Severity: Warning, When: Rate(collectors.ClockEventSeconds, 5*time.Minute, "reason", "hw_thermal").AtLeast(.01, .005), For: of(8, 10).every(time.Minute)},
 		},
 		Summary: "Heat holds the GPU's clocks down.",
 		Detail:  "{entity} was slowed down by heat for {percent} of 5 minutes.",
@@ -55,11 +64,22 @@ var thermalChecks = []*Check{
 		ID: "power_brake", Alert: "GPUPowerBrake", Class: HardwareFault,
 		Levels: []Level{
 			{Severity: Warning, When: braked.Is(1), For: of(3, 3)},
+			// One that comes and goes: a quarter of five minutes where it is only seen, and a tenth of the time for as long where it is counted.
+			{Severity: Warning, When: braked.Is(1), For: of(8, 30)},
+			{Severity: Warning, When: Rate(collectors.ClockEventSeconds, 2*time.Minute, "reason", "hw_power_brake").AtLeast(.10, .05), For: of(24, 30)},
 			{Severity: Critical, When: Rate(collectors.ClockEventSeconds, 10*time.Minute, "reason", "hw_power_brake").AtLeast(.5, .4)},
 		},
 		Summary: "The server's power supply holds the GPU's clocks down.",
 		Action:  "Look at the power supplies and the rack's power.",
 		Cause:   "The power brake is a signal from outside of the GPU: a supply failed or is overloaded.",
+	},
+	{
+		ID: "hw_slowdown", Alert: "GPUHardwareSlowdown", Class: HardwareFault,
+		Levels: []Level{{Severity: Warning, When: slowed.Is(1).And(gpuBusy.Above(.10), Value(collectors.ClockEventActive, "reason", "hw_thermal|hw_power_brake").Is(0)),
+			For: of(9, 30)}}, // NVML says that a change of clocks may show it for a moment; a third of five minutes is none
+		Summary: "The hardware halves the GPU's clocks or worse, and says neither heat nor power brake.",
+		Action:  "Look at the power supply and the power connectors of the GPU; then reset it.",
+		Cause:   "The reason hw_slowdown without hw_thermal and hw_power_brake: the board's fast protection against too much power, or a sensor that is wrong.",
 	},
 	{
 		ID: "temp_outlier", Alert: "GPUTemperatureOutlier", Class: HardwareFault, Shadow: true,
@@ -89,6 +109,33 @@ var thermalChecks = []*Check{
 		Cause:   "One slow GPU holds up a whole job that waits for all of them.",
 	},
 	{
+		ID: "clock_outlier", Alert: "GPUClockOutlier", Class: HardwareFault,
+		Levels: []Level{{Severity: Warning, When: belowPartners(partnerSignals[paced], -.05, -.03), // boards differ by 4 % at their power limit, and not at all under it
+			For: of(20, 24)}},
+		Summary: "The GPU's clock is lower than that of the GPUs that do the same job.",
+		Detail:  "{entity}: SM clock {percent} from the median of the GPUs at the same job.",
+		Action:  "See what holds its clock (nvidia-smi -q -d PERFORMANCE,CLOCK), and whether it is locked; run a diagnostic under load.",
+		Cause:   "One slow GPU holds up a whole job that waits for all of them. Compared with GPUs of the same model and power limit on this host that are as busy with the same workloads and hold as much memory; needs four. A GPU at its power limit is compared with those that are at theirs with the same activity.",
+	},
+	{
+		ID: "memory_clock", Alert: "GPUMemoryClockLow", Class: HardwareFault,
+		Levels: []Level{{Severity: Warning, When: belowPartners(partnerSignals[memoryPaced], -.05, -.03), // memory has few clocks, and the next one is further than that
+			For: of(6, 6)}},
+		Summary: "The GPU's memory clock is lower than that of the GPUs that do the same job.",
+		Detail:  "{entity}: memory clock {percent} from the median of the GPUs at the same job.",
+		Action:  "See whether it is locked (nvidia-smi -rmc); else reset the GPU.",
+		Cause:   "A GPU that works runs its memory at one clock, which all of its model have; compared as for GPUClockOutlier.",
+	},
+	{
+		ID: "work_outlier", Alert: "GPUWorkOutlier", Class: HardwareFault,
+		Levels: []Level{{Severity: Warning, When: belowPartners(partnerSignals[worked], -.30, -.20), // ranks of a job differ by less, and what waits for a peer is over sooner
+			For: of(54, 60)}},
+		Summary: "The GPU does much less than those that do the same job, at the same clock.",
+		Detail:  "{entity}: SM activity and power {percent} from the median of the GPUs at the same job, or less.",
+		Action:  "See what it waits for: PCIe, the CPU and memory of its NUMA node, its rank of the job; then run a diagnostic under load.",
+		Cause:   "It is as busy as the others and its clock is no lower, and both its SMs and its power say that it gets less done. Compared as for GPUClockOutlier.",
+	},
+	{
 		ID: "clock_stuck", Alert: "GPUClockStuck", Class: HardwareFault,
 		Levels:  []Level{{Severity: Warning, When: ofMaxClock.Below(.30, .40).And(gpuBusy.Above(.5), holding.Is(0)), For: of(6, 6)}},
 		Summary: "The GPU works at the clock of an idle one, and nothing says why.",
@@ -104,6 +151,15 @@ var thermalChecks = []*Check{
 		Detail:  "{entity} is 100 % busy at {percent} of the power that it may draw at its clock, and moves no data.",
 		Action:  "Ask the owner of the workload; py-spy or cuda-gdb show where it waits.",
 		Cause:   "Mostly a collective operation that waits for a rank that is gone. A kernel that only spins looks the same. Small models, steps that are bound by communication and clocks that are locked low draw as little, but they move data (8 MB a second is twice what an idle GPU and its agent exchange), or as much as their clock allows: power is compared with the limit times the clock's part of its highest. Where the driver counts no traffic it cannot be told.",
+	},
+	{
+		ID: "fan_stopped", Alert: "GPUFanStopped", Class: HardwareFault,
+		Levels: []Level{{Severity: Critical, When: Value(FansStopped).Optional().Above(0).And(hot.AtLeast(65)), // boards that stop their fans on purpose start them by 60 degrees
+			For: of(6, 6)}},
+		Summary: "A fan of the GPU stands still although the GPU is hot.",
+		Detail:  "{entity}: {value} fans at 0 %.",
+		Action:  "End its work; check the fan and its cable, or give the fans back to the driver (nvidia-settings, GPUFanControlState=0).",
+		Cause:   "The GPU slows down and then shuts off. Boards without fans of their own, such as SXM modules and passive cards, have none to stop.",
 	},
 	{
 		ID: "sensor_lost", Alert: "GPUSensorLost", Class: HardwareFault,

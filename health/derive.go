@@ -44,7 +44,9 @@ type card struct {
 	seen             time.Time
 	labels           []string         // gpu and uuid
 	watched          [power + 1]watch // by input
-	classes          [][]string       // labels of each fault class
+	partnered        [len(partnerSignals)][]string
+	jobs             []string   // workloads that are here
+	classes          [][]string // labels of each fault class
 	counters         [inputCount]counter
 	now, or          [inputCount]float64 // NaN for what is not there
 	rose             [inputCount]float64 // counters, since the call before
@@ -55,12 +57,14 @@ type card struct {
 	load             window // utilizations
 	drift            drift
 	replays          replays
+	narrow, slow     shortfall // of PCIe lanes and generations
 	links            []*link
 	residents        []*resident
 	tenancies        []*tenancy
 	headroom         trend // of memory that is free and nobody's guarantee
 	headroomForecast forecast
-	whole            link // all links
+	whole            link     // all links
+	together         [1]*link // whole
 	heat             trend
 	heatForecast     forecast
 	rowsForecast     forecast
@@ -92,16 +96,18 @@ func (d *Derivers) Derive(s *Snapshot, now time.Time) {
 
 	d.read(s, now)
 	d.forget(now)
+	d.readResidents(s, now)
 	for _, c := range d.cards {
 		d.anomalies(c)
 		d.peers(c)
+		d.partners(c)
+		d.shortfalls(c, now)
 		c.sum()
 		d.histories[c.uuid].sum(c)
 	}
 	if each {
 		d.readLinks(s, now)
 	}
-	d.readResidents(s, now)
 	d.readTenants(s, now)
 	for _, c := range d.cards {
 		d.gauges(c)
@@ -116,6 +122,7 @@ func (d *Derivers) Derive(s *Snapshot, now time.Time) {
 		d.scores(c, h, now)
 	}
 	d.links()
+	d.fans(s)
 	d.lag(s)
 	n := 0
 	for _, samples := range d.out {
@@ -142,7 +149,8 @@ func (d *Derivers) steady(now time.Time) time.Time {
 var derived = []*collectors.Metric{
 	AnomalyZScore, AnomalyRobustZScore, AnomalyActive, PeerZScore, PeerDeviationCelsius, PeerDeviationRatio, PeerClockRatio, PeerLinkZScore, PeerLinkDeviationRatio, DriftCUSUM,
 	ECCCorrectablePerHour, ECCCorrectableCUSUM, PCIeCorrectableCUSUM, MemoryExhaustion, ThermalLimit, SpareRowsExhaustion, QuotaMemoryExhaustion, QuotaGuaranteeExhaustion,
-	ForecastConfidence, FaultScore, LemonScore, MemoryPressure, MemoryGrown, Traffic, PCIeReplayExcess, WorkloadLag,
+	ForecastConfidence, FaultScore, LemonScore, MemoryPressure, MemoryGrown, Traffic, PCIeReplayExcess, PCIeShortfall, FansStopped, WorkloadLag,
+	PeerLinkSpeedRatio, PeerLinksMissing,
 }
 
 // put adds a sample, unless its value is no number.
@@ -180,9 +188,15 @@ func (d *Derivers) card(labels []string, now time.Time) *card {
 	for i := range c.watched {
 		c.watched[i].labels = []string{gpu, uuid, watches[i].name}
 	}
+	for i, name := range partnerSignals {
+		c.partnered[i] = []string{gpu, uuid, name}
+	}
 	for _, class := range Classes {
 		c.classes = append(c.classes, []string{gpu, uuid, string(class)})
 	}
+	c.narrow.labels, c.slow.labels = []string{gpu, uuid, "lanes"}, []string{gpu, uuid, "generation"}
+	c.whole.name, c.whole.wired, c.together[0] = allLinks, []string{gpu, uuid, allLinks}, &c.whole
+	c.whole.unread()
 	c.whole.errors.labels = []string{gpu, uuid, "nvlink_errors"}
 	c.heat.every = memoryEvery
 	c.heatForecast = forecast{least: trendSize, rows: inRow, labels: []string{gpu, uuid, "thermal_limit", "", ""}}
@@ -211,12 +225,12 @@ func (d *Derivers) forget(now time.Time) {
 func (d *Derivers) Size() int {
 	n := int(unsafe.Sizeof(*d)) + 8*cap(d.room)
 	for _, c := range d.cards {
-		n += int(unsafe.Sizeof(*c)) + labelled*(len(watches)+len(c.classes)+3) + 8*(cap(c.links)+cap(c.residents)+cap(c.tenancies)) + c.heat.size() + c.headroom.size()
+		n += int(unsafe.Sizeof(*c)) + labelled*(len(watches)+len(c.classes)+len(c.partnered)+7) + 16*cap(c.jobs) + 8*(cap(c.links)+cap(c.residents)+cap(c.tenancies)) + c.heat.size() + c.headroom.size()
 		if c.drift.learning != nil {
 			n += int(unsafe.Sizeof(*c.drift.learning))
 		}
 		for _, l := range c.links {
-			n += int(unsafe.Sizeof(*l)) + 2*labelled
+			n += int(unsafe.Sizeof(*l)) + 3*labelled
 		}
 		for _, t := range c.residents {
 			n += int(unsafe.Sizeof(*t)) + 2*labelled + len(t.name) + t.memory.size()

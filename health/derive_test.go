@@ -37,7 +37,7 @@ func newRig(n int) *rig {
 		g.values = [inputCount]float64{
 			smClock: 1980e6, coreTemperature: 60, memoryTemperature: 55, memoryUsed: 40e9, pcieRX: 1e12, pcieTX: 1e12, nvlinkRX: 1e12, nvlinkTX: 1e12,
 			power: 500, utilization: .95, memoryUtilization: .4, smActivity: .8, tensorActivity: .4, memoryActivity: .3, memoryFree: 45e9, powerLimit: 700,
-			margin: 27, pcieGeneration: 5, pcieLanes: 16,
+			margin: 27, pcieGeneration: 5, pcieLanes: 16, mostGeneration: 5, mostLanes: 16, memoryClock: 2619e6,
 		}
 		r.gpus = append(r.gpus, g)
 	}

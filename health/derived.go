@@ -3,8 +3,10 @@ package health
 import (
 	_ "embed"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"gpusteward/collectors"
 )
@@ -15,6 +17,8 @@ var (
 	PCIeReplayExcess = collectors.Gauge("nvgpu_pcie_replay_excess_ratio", "PCIe replays in the last minute, of as many as a bit error ratio of 1e-12 allows the link.")
 	MemoryGrown      = collectors.Gauge("nvgpu_memory_grown_ratio", "Memory that workloads took after their first 10 minutes here, of what the driver leaves for use.")
 	Traffic          = collectors.Gauge("nvgpu_traffic_bytes_per_second", "What the GPU moves over PCIe and NVLink, both directions, in the last 10 seconds.")
+	PCIeShortfall    = collectors.Gauge("nvgpu_pcie_link_shortfall", "By how much the PCIe link was at least below the most that it can be, in the last samples in which the GPU worked: generations, or lanes.", "of")
+	FansStopped      = collectors.Gauge("nvgpu_fans_stopped", "Fans of the board that do not turn.")
 	WorkloadLag      = collectors.Gauge("nvgpu_workload_lag_ratio", "By how much a workload on several GPUs uses this one less than that which it uses most.", "workload")
 )
 
@@ -75,6 +79,58 @@ func (d *Derivers) gauges(c *card) {
 				seen, allowed = seen+r.seen[i], allowed+r.allowed[i]
 			}
 			d.put(PCIeReplayExcess, c.labels, seen/allowed)
+		}
+	}
+}
+
+// A shortfall is by how much a link was below the most that it can be, when it
+// was last looked at while the GPU worked. An idle GPU lowers its link to save
+// power, and one that works now and then may be read in between: only what was
+// so each time is the link's fault.
+type shortfall struct {
+	by     [worksLeast]float64
+	at     [worksLeast]time.Time
+	n      int
+	labels []string
+}
+
+const (
+	worksLeast  = 12              // looks at a GPU that works
+	worksWithin = 5 * time.Minute // no longer ago
+	// A link is as wide as it was trained, whatever the GPU does. Its generation
+	// follows the work, and a desktop or a small decoder asks for little.
+	widthFrom      = idleTo
+	generationFrom = 0.10
+)
+
+// shortfalls puts how the PCIe link fares while the GPU works.
+func (d *Derivers) shortfalls(c *card, now time.Time) {
+	d.shortfall(&c.narrow, c.now[mostLanes]-c.now[pcieLanes], c.now[utilization] > widthFrom, now)
+	d.shortfall(&c.slow, c.now[mostGeneration]-c.now[pcieGeneration], c.now[utilization] > generationFrom, now)
+}
+
+func (d *Derivers) shortfall(f *shortfall, by float64, works bool, now time.Time) {
+	if works && usable(by) {
+		f.by[f.n%worksLeast], f.at[f.n%worksLeast] = by, now
+		f.n++
+	}
+	if oldest := f.at[f.n%worksLeast]; f.n >= worksLeast && now.Sub(oldest) <= worksWithin {
+		d.put(PCIeShortfall, f.labels, slices.Min(f.by[:]))
+	}
+}
+
+// fans puts how many fans of each board do not turn.
+func (d *Derivers) fans(s *Snapshot) {
+	for _, c := range d.cards {
+		stopped, any := 0, false
+		for _, sample := range s.Of(collectors.FanSpeed) {
+			if sample.Labels[1] == c.uuid {
+				any = true
+				stopped += int(collectors.Bool(sample.Value == 0))
+			}
+		}
+		if any {
+			d.put(FansStopped, c.labels, float64(stopped))
 		}
 	}
 }

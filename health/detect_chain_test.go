@@ -179,6 +179,52 @@ var injections = map[string]func(c *chain){
 			put(collectors.QuotaShare, max(.1, .9-.01*at.Minutes()), "ml", "10s")
 		})
 	},
+	// One of 18 links of GPU 2 runs at half its speed.
+	"slow link": func(c *chain) {
+		c.alter("2", 10*time.Minute, func(_ time.Duration, s *collectors.Sample) {
+			if s.Metric == collectors.NVLinkSpeed {
+				s.Value *= 17.5 / 18
+			}
+		})
+	},
+	// GPU 2 does half of what others do at the same clock.
+	"half the work": func(c *chain) {
+		c.alter("2", 20*time.Minute, func(_ time.Duration, s *collectors.Sample) {
+			if s.Metric == collectors.GPMActivity || s.Metric == collectors.Power {
+				s.Value /= 2
+			}
+		})
+	},
+	"low memory clock": func(c *chain) {
+		c.alter("2", 10*time.Minute, func(_ time.Duration, s *collectors.Sample) {
+			if s.Metric == collectors.Clock && s.Labels[2] == "memory" {
+				s.Value = 1593e6
+			}
+		})
+	},
+	// The hardware slows GPU 2 down for 20 s of each 40.
+	"slowdown": func(c *chain) {
+		c.alter("2", 10*time.Minute, func(at time.Duration, s *collectors.Sample) {
+			if s.Metric == collectors.ClockEventActive && s.Labels[2] == "hw_slowdown" {
+				s.Value = collectors.Bool(at%(40*time.Second) < 20*time.Second)
+			}
+		})
+	},
+	// It is so hot that the hardware slows it down for 2 s of each minute.
+	"hot spells": func(c *chain) {
+		c.alter("2", time.Hour, func(at time.Duration, s *collectors.Sample) {
+			if s.Metric == collectors.ClockEventSeconds && s.Labels[2] == "hw_thermal" {
+				s.Value += heldFor(at, 2*time.Second, time.Minute)
+			}
+		})
+	},
+	"stopped fan": func(c *chain) {
+		c.alter("2", 10*time.Minute, func(_ time.Duration, s *collectors.Sample) {
+			if s.Metric == collectors.FanSpeed || s.Metric == collectors.FanRPM {
+				s.Value = 0
+			}
+		})
+	},
 	"memory": func(c *chain) {
 		c.options.Load = func() map[string]float64 {
 			load := idle()
@@ -218,6 +264,22 @@ func (c *chain) add(more func(at time.Duration, put put)) {
 					}
 					all = append(all, collectors.Sample{Metric: m, Labels: labels, Value: v})
 				})
+			}
+		}
+		return all
+	}
+}
+
+// alter changes what is read of a GPU, for a length of time since the
+// injection.
+func (c *chain) alter(gpu string, length time.Duration, change func(at time.Duration, s *collectors.Sample)) {
+	read := c.options.Samples
+	c.options.Samples = func() []collectors.Sample {
+		all := slices.Clone(read())
+		for i := range all {
+			s := &all[i]
+			if at := c.since(); at > 0 && at < length && len(s.Labels) > 1 && s.Metric.Labels[0] == "gpu" && s.Labels[0] == gpu {
+				change(at, s)
 			}
 		}
 		return all

@@ -177,6 +177,14 @@ func (d *Derivers) readResidents(s *Snapshot, now time.Time) {
 			}
 		}
 	}
+	for _, c := range d.cards {
+		c.jobs = c.jobs[:0]
+		for _, t := range c.residents {
+			if t.seen.Equal(now) {
+				c.jobs = append(c.jobs, t.name)
+			}
+		}
+	}
 }
 
 // resident returns a workload by its name; nil where there are too many.

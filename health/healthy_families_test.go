@@ -18,6 +18,7 @@ import (
 // here shows, with why.
 var notHealthy = map[string]string{
 	"RetiredPages":   "of GPUs before Ampere",
+	"FanSpeed":       "of boards with fans of their own",
 	"UnknownMemory":  "of processes that have ended",
 	"VGPUMemoryUsed": "of hosts that give out virtual GPUs",
 }

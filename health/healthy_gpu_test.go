@@ -53,7 +53,7 @@ type healthyGPU struct {
 type vitals struct {
 	up                                        float64
 	utilization, memoryUtilization            float64
-	clock, average, instant                   float64
+	clock, memoryClock, average, instant      float64
 	core, hbm, margin                         float64
 	used, free, reserved                      float64
 	sm, tensor, dram                          float64
@@ -148,9 +148,10 @@ func (g *healthyGPU) draw(h *healthyHost) float64 {
 	dynamic := (limit*0.992 - n["power_w.active"]) / (full * full) * g.draws
 	intensity := 0.25*g.want.sm + 0.6*v.tensor/0.92 + 0.15*v.dram/0.256
 	static, clock := n["power_w.active"], most*min(1, g.runs)
-	v.capped, v.idle = 0, 0
+	v.capped, v.idle, v.memoryClock = 0, 0, 1e6*n["clock_mhz.memory"]
 	if g.want.busy < 0.005 && !g.busyLately {
 		static, clock, intensity, v.idle = n["power_w.idle"], n["clock_mhz.idle_low"], 0, 1
+		v.memoryClock = 1e6 * n["clock_mhz.memory_idle"]
 		if r.Float64() < 0.2 {
 			clock = n["clock_mhz.idle_high"]
 		}

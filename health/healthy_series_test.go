@@ -74,6 +74,7 @@ func (h *healthyHost) ofGPU(g *healthyGPU) {
 	h.add(g, collectors.Energy, &v.energy, "gpu")
 	h.add(g, collectors.Clock, &v.clock, "sm")
 	h.add(g, collectors.Clock, &v.clock, "graphics")
+	h.add(g, collectors.Clock, &v.memoryClock, "memory")
 	h.always(g, collectors.ClockMax, 1e6*n["clock_mhz.max"], "sm")
 	h.always(g, collectors.RecoveryAction, 0)
 	h.always(g, collectors.ComputeMode, 0)
@@ -173,12 +174,14 @@ func (h *healthyHost) ofLinks(g *healthyGPU) {
 	if !h.perLink {
 		h.link(g, 0, allLinks)
 		h.always(g, collectors.NVLinkUp, n["nvlink.links"], allLinks)
+		h.always(g, collectors.NVLinkSpeed, 1e6*n["nvlink.speed_mbps"]*n["nvlink.links"], allLinks)
 		return
 	}
 	for i := range int(n["nvlink.links"]) {
 		name := strconv.Itoa(i)
 		h.link(g, i, name)
 		h.always(g, collectors.NVLinkUp, 1, name)
+		h.always(g, collectors.NVLinkSpeed, 1e6*n["nvlink.speed_mbps"], name)
 		h.always(g, collectors.NVLinkInfo, 1, name, "4", "switch", "")
 		if g.has("nvlink5") {
 			h.add(g, collectors.NVLinkBER, &v.linkBER[i], "effective", name)

@@ -39,6 +39,9 @@ const (
 	margin
 	pcieGeneration
 	pcieLanes
+	mostGeneration
+	mostLanes
+	memoryClock
 	pcieReplays
 	pcieCorrectable
 	eccCorrected
@@ -67,6 +70,9 @@ var inputs = [inputCount]input{
 	margin:            {collectors.TemperatureMargin, nil, nil},
 	pcieGeneration:    {collectors.PCIeGeneration, []string{"current"}, nil},
 	pcieLanes:         {collectors.PCIeWidth, []string{"current"}, nil},
+	mostGeneration:    {collectors.PCIeGeneration, []string{"max"}, nil},
+	mostLanes:         {collectors.PCIeWidth, []string{"max"}, nil},
+	memoryClock:       {collectors.Clock, []string{"memory"}, nil},
 	pcieReplays:       {collectors.PCIeReplays, nil, nil},
 	pcieCorrectable:   {collectors.PCIeErrors, []string{"correctable"}, nil},
 	eccCorrected:      {collectors.ECCErrors, []string{"corrected", "volatile"}, nil},

@@ -18,6 +18,13 @@ var (
 	PeerLinkDeviationRatio = collectors.Gauge("nvgpu_peer_link_deviation_ratio", "How many times as much the link has on top of the median of the GPU's other links; of bytes whichever of both has more.", "link", "signal")
 )
 
+// A link against those of the other GPUs of its model on this host, which are
+// wired as it is. For link="all" these are the links that are up together.
+var (
+	PeerLinkSpeedRatio = collectors.Gauge("nvgpu_peer_link_speed_ratio", "Speed of the link that is up, of the fastest of the GPU's model on this host; for link=\"all\" the mean of those that are up.", "link")
+	PeerLinksMissing   = collectors.Gauge("nvgpu_peer_links_missing", "Links that are down and that most GPUs of the model on this host have up.", "link")
+)
+
 // Of links.
 const (
 	allLinks    = "all" // label of a sum over a GPU's links
@@ -32,7 +39,10 @@ const (
 type link struct {
 	name, remote string // remote is what it leads to
 	seen         time.Time
-	sent, failed float64 // what the counters show; NaN where they do not
+	sent, failed float64  // what the counters show; NaN where they do not
+	up, speed    float64  // how many are up, and how fast they are together; NaN where that is not known
+	pace, gone   float64  // of PeerLinkSpeedRatio and PeerLinksMissing; NaN where there is nobody to compare with
+	wired        []string // labels of both
 	sentCounter  counter
 	failCounter  counter
 	failures     [spell]float64 // in each of the last minutes
@@ -65,11 +75,14 @@ var uncounted = []string{"symbol", "effective"}
 // readLinks reads each GPU's links and compares them, as is done each minute.
 func (d *Derivers) readLinks(s *Snapshot, now time.Time) {
 	for _, c := range d.cards {
-		c.whole.sent, c.whole.failed, c.whole.seen = math.NaN(), math.NaN(), now
+		c.whole.unread()
+		c.whole.seen = now
 		for _, l := range c.links {
-			l.sent, l.failed = math.NaN(), math.NaN()
+			l.unread()
 		}
 	}
+	d.eachLink(s, collectors.NVLinkUp, now, func(l *link, _ []string, v float64) { l.up = plus(l.up, v) })
+	d.eachLink(s, collectors.NVLinkSpeed, now, func(l *link, _ []string, v float64) { l.speed = plus(l.speed, v) })
 	d.eachLink(s, collectors.NVLinkBytes, now, func(l *link, labels []string, v float64) {
 		if labels[3] == "data" {
 			l.sent = plus(l.sent, v)
@@ -99,6 +112,11 @@ func (d *Derivers) readLinks(s *Snapshot, now time.Time) {
 	for _, c := range d.cards {
 		d.compareLinks(c)
 	}
+}
+
+// unread forgets what was read.
+func (l *link) unread() {
+	l.sent, l.failed, l.up, l.speed, l.pace, l.gone = math.NaN(), math.NaN(), math.NaN(), math.NaN(), math.NaN(), math.NaN()
 }
 
 // eachLink hands take the samples of m with their link, and with all links.
@@ -170,6 +188,50 @@ func (d *Derivers) compareLinks(c *card) {
 		}
 	}
 	c.whole.errors.compare(others, floorErrors)
+	for _, l := range c.wires() {
+		d.compareWire(c, l)
+	}
+}
+
+// wires returns the links of c that have series of their own, or all as one.
+func (c *card) wires() []*link {
+	if len(c.links) > 0 {
+		return c.links
+	}
+	return c.together[:]
+}
+
+// compareWire compares a link of c with those of the GPUs of its model, which
+// behind switches are wired alike. A GPU of which no link is up has no bridge,
+// or is not meant to use it.
+func (d *Derivers) compareWire(c *card, l *link) {
+	l.pace, l.gone = math.NaN(), math.NaN()
+	if c.model == "" || !(c.whole.up > 0) || !usable(l.up) {
+		return
+	}
+	fastest, votes, n := 0., map[float64]int{}, 0
+	for _, o := range d.cards {
+		if o.model != c.model {
+			continue
+		}
+		for _, w := range o.wires() {
+			if w.up > 0 && usable(w.speed) {
+				fastest = max(fastest, w.speed/w.up)
+			}
+			if w.name == l.name && usable(w.up) {
+				votes[w.up]++
+				n++
+			}
+		}
+	}
+	if l.up > 0 && fastest > 0 {
+		l.pace = l.speed / l.up / fastest
+	}
+	for up, gpus := range votes {
+		if n > leastPeers && 3*gpus > 2*n {
+			l.gone = max(0, up-l.up)
+		}
+	}
 }
 
 // links puts what the last comparison found.
@@ -178,6 +240,12 @@ func (d *Derivers) links() {
 		if e := &c.whole.errors; e.ok {
 			d.put(PeerZScore, e.labels, e.z)
 			d.put(PeerDeviationRatio, e.labels, e.ratio)
+		}
+		for _, l := range c.wires() {
+			if l.seen.Equal(c.whole.seen) {
+				d.put(PeerLinkSpeedRatio, l.wired, l.pace)
+				d.put(PeerLinksMissing, l.wired, l.gone)
+			}
 		}
 		for _, l := range c.links {
 			for _, p := range [...]*peer{&l.bytes, &l.errors} {
@@ -197,7 +265,8 @@ func (c *card) link(name string, now time.Time) *link {
 		if len(c.links) >= mostLinks {
 			return nil
 		}
-		l := &link{name: name, sent: math.NaN(), failed: math.NaN()}
+		l := &link{name: name, wired: []string{c.gpu, c.uuid, name}}
+		l.unread()
 		l.bytes.labels = []string{c.gpu, c.uuid, name, "bytes"}
 		l.errors.labels = []string{c.gpu, c.uuid, name, "errors"}
 		c.links = slices.Insert(c.links, i, l)

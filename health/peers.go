@@ -56,11 +56,20 @@ func (d *Derivers) among(c *card, input int, siblings func(*card) bool) (center,
 		return 0, 0, false
 	}
 	center = median(others)
-	floor := watches[input].floor
-	if input != power { // a GPU is some degrees hotter by where it sits
-		floor = placeCelsius
+	return center, robustZ(c.now[input], center, mad(others, center), floor(input, center)), true
+}
+
+// floor is the least standard deviation of an input between GPUs.
+func floor(input int, center float64) float64 {
+	switch input {
+	case smClock, memoryClock:
+		return siliconClock * center
+	case smActivity:
+		return likeLoad / 2
+	case power:
+		return watches[power].floor
 	}
-	return center, robustZ(c.now[input], center, mad(others, center), floor), true
+	return placeCelsius // a GPU is some degrees hotter by where it sits
 }
 
 // same reports whether two GPUs are of one model and may draw as much.

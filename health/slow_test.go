@@ -1,0 +1,296 @@
+package health
+
+import (
+	"math"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// A slow fault is one that comes slowly, or in part: on GPU 3 of an H100 host
+// whose other seven are well and do the same job. It begins after half an hour.
+type slowFault struct {
+	name    string
+	perLink bool
+	place   func(h *healthyHost)                             // other work than a training job on all GPUs
+	all     bool                                             // every GPU is altered
+	alter   func(h *healthyHost, at time.Duration, s *shown) // what GPU 3 shows, that long since the fault began
+	check   string                                           // that finds it; empty: nothing may be found
+	on      string                                           // gpu=3, if empty
+	within  time.Duration                                    // after the fault began; how long there must be silence, if nothing may be found
+	says    string                                           // what the message must have
+}
+
+// shown is a sample that may be altered.
+type shown struct {
+	*collectors.Sample
+}
+
+func (s *shown) is(m *collectors.Metric, labels ...string) bool {
+	return s.Metric == m && matches(s.Labels[2:], labels)
+}
+
+const slowGPU = "3"
+
+// pulse is whether it is the time, d of each.
+func pulse(at, d, each time.Duration) bool { return at%each < d }
+
+// heldFor is how long a reason held that holds for d of each.
+func heldFor(at, d, each time.Duration) float64 {
+	return (time.Duration(at/each)*d + min(at%each, d)).Seconds()
+}
+
+// load has all GPUs do one job of a kind.
+func load(d demand, share float64) func(h *healthyHost) {
+	return func(h *healthyHost) {
+		j := h.job(func(h *healthyHost, j *job) { j.ask(h, d, share) }, "slurm", h.gpus...)
+		for i := range j.bias {
+			j.bias[i] = 1 + 0.004*h.r.NormFloat64()
+		}
+	}
+}
+
+var (
+	matmul = demand{busy: 1, sm: .9, tensor: .6, dram: .3, nvlink: 5e10, rx: 2e8} // at the power limit
+	light  = demand{busy: .95, sm: .4, tensor: .1, dram: .2, rx: 2e8}             // far below it
+)
+
+var slowFaults = []slowFault{
+	{name: "one of 18 NVLinks at half its speed", check: "nvlink_slow", on: "gpu=3,link=all", within: 5 * time.Minute, says: "97.2 %",
+		alter: func(_ *healthyHost, _ time.Duration, s *shown) {
+			if s.is(collectors.NVLinkSpeed) {
+				s.Value *= 17.5 / 18
+			}
+		}},
+	{name: "one NVLink of which each has series, at half its speed", perLink: true, check: "nvlink_slow", on: "gpu=3,link=7", within: 5 * time.Minute,
+		alter: func(_ *healthyHost, _ time.Duration, s *shown) {
+			if s.is(collectors.NVLinkSpeed, "7") {
+				s.Value /= 2
+			}
+		}},
+	{name: "a clock 8 % below seven siblings at their power limit", place: load(matmul, .7), check: "clock_outlier", within: 6 * time.Minute, says: "SM clock -[78]",
+		alter: slower},
+	{name: "a clock 8 % below seven siblings, and the power that goes with it", place: load(matmul, .7), check: "clock_outlier", within: 6 * time.Minute,
+		alter: func(h *healthyHost, at time.Duration, s *shown) {
+			slower(h, at, s)
+			switch {
+			case s.is(collectors.Power):
+				s.Value *= .87
+			case s.is(collectors.ClockEventActive, "sw_power_cap"):
+				s.Value = 0
+			}
+		}},
+	{name: "a clock 8 % below seven siblings that are not at their limit", place: load(light, .3), check: "clock_outlier", within: 6 * time.Minute,
+		alter: slower},
+	{name: "half the SM activity and power at the same clock", place: load(matmul, .7), check: "work_outlier", within: 14 * time.Minute,
+		alter: func(_ *healthyHost, _ time.Duration, s *shown) {
+			if s.is(collectors.GPMActivity) || s.is(collectors.Power) {
+				s.Value /= 2
+			}
+		}},
+	{name: "a memory clock that is stuck low", place: load(matmul, .7), check: "memory_clock", within: 2 * time.Minute,
+		alter: func(_ *healthyHost, _ time.Duration, s *shown) {
+			if s.is(collectors.Clock, "memory") {
+				s.Value = 1593e6
+			}
+		}},
+	{name: "hardware slowdown half of the time", check: "hw_slowdown", within: 5 * time.Minute,
+		alter: func(_ *healthyHost, at time.Duration, s *shown) {
+			if s.is(collectors.ClockEventActive, "hw_slowdown") {
+				s.Value = collectors.Bool(pulse(at, 20*time.Second, 40*time.Second))
+			}
+		}},
+	{name: "hardware thermal slowdown 2 s of each minute", check: "thermal_throttle_ratio", within: 12 * time.Minute,
+		alter: func(_ *healthyHost, at time.Duration, s *shown) {
+			if s.is(collectors.ClockEventSeconds, "hw_thermal") {
+				s.Value = heldFor(at, 2*time.Second, time.Minute)
+			}
+		}},
+	{name: "power brake 10 s of each 30, counted", check: "power_brake", within: 5 * time.Minute,
+		alter: func(_ *healthyHost, at time.Duration, s *shown) {
+			if s.is(collectors.ClockEventSeconds, "hw_power_brake") {
+				s.Value = heldFor(at, 10*time.Second, 30*time.Second)
+			}
+		}},
+	{name: "power brake 10 s of each 30, as it is read", check: "power_brake", within: 5 * time.Minute,
+		alter: func(_ *healthyHost, at time.Duration, s *shown) {
+			if s.is(collectors.ClockEventActive, "hw_power_brake") || s.is(collectors.ClockEventActive, "hw_slowdown") {
+				s.Value = collectors.Bool(pulse(at, 10*time.Second, 30*time.Second))
+			}
+		}},
+	{name: "PCIe of half the lanes at 8 % utilization", place: load(demand{busy: .08, sm: .05, dram: .02}, .3), check: "pcie_degraded", within: 3 * time.Minute, alter: narrowed},
+	{name: "PCIe of half the lanes, busy 40 % in every other sample", check: "pcie_degraded", within: 6 * time.Minute, alter: func(h *healthyHost, at time.Duration, s *shown) {
+		narrowed(h, at, s)
+		if s.is(collectors.Utilization, "gpu") {
+			s.Value = .4 * collectors.Bool(pulse(at, step, 2*step))
+		}
+	}},
+	{name: "a leak of 1 % an hour from 96.5 %", check: "mem_leak", on: "gpu=3,workload=slurm:1", within: 2 * time.Hour, place: load(matmul, .965),
+		alter: leaks(func(at time.Duration) float64 { return .01 * at.Hours() })},
+	{name: "a leak of 30 % an hour in steps of 2 GiB", check: "mem_leak", on: "gpu=3,workload=slurm:1", within: 100 * time.Minute, place: load(matmul, .4),
+		alter: leaks(func(at time.Duration) float64 { return math.Floor(.3*at.Hours()*80/2) * 2 / 80 })},
+	{name: "a memory setting of an older day", check: driftCheck, within: time.Minute, says: "setting power_limit, value 500, expected 700",
+		alter: func(_ *healthyHost, _ time.Duration, s *shown) {
+			if s.is(collectors.PowerLimit, "enforced") {
+				s.Value = 500
+			}
+		}},
+
+	// What looks like it and is none.
+	{name: "clocks that are locked on all GPUs", within: time.Hour, place: load(matmul, .7), all: true, alter: func(_ *healthyHost, _ time.Duration, s *shown) {
+		if s.is(collectors.Clock, "sm") {
+			s.Value = 1200e6
+		}
+	}},
+	{name: "heterogeneous jobs", within: 6 * time.Hour, place: func(h *healthyHost) {
+		for i, g := range h.gpus {
+			j := h.job(batch, "slurm", g)
+			j.alike = batches[i%len(batches)]
+		}
+	}},
+	{name: "a job on four of eight GPUs", within: 3 * time.Hour, place: func(h *healthyHost) { h.trains(h.gpus[:4]...) }},
+	{name: "a job on each half, one of them slower", within: 3 * time.Hour, place: func(h *healthyHost) {
+		h.trains(h.gpus[:4]...)
+		h.job(func(h *healthyHost, j *job) { j.ask(h, light, .3) }, "slurm", h.gpus[4:]...)
+	}},
+	{name: "an idle link of generation 1", within: 2 * time.Hour, place: load(demand{}, 0), alter: func(_ *healthyHost, _ time.Duration, s *shown) {
+		if s.is(collectors.PCIeGeneration, "current") {
+			s.Value = 1
+		}
+	}},
+	{name: "a link that is raised for moments of work", within: 2 * time.Hour, place: load(demand{}, .3), alter: func(_ *healthyHost, at time.Duration, s *shown) {
+		switch {
+		case s.is(collectors.Utilization, "gpu"):
+			s.Value = .4 * collectors.Bool(pulse(at, step, 3*step))
+		case s.is(collectors.PCIeGeneration, "current"): // read a moment later, mostly
+			s.Value = 1 + 4*collectors.Bool(pulse(at+time.Duration(7*at/5), 2*step, 5*step))
+		}
+	}},
+	{name: "a data set that grows, and fits", within: 3 * time.Hour, place: load(matmul, .3),
+		alter: leaks(func(at time.Duration) float64 { return min(.12*at.Hours(), .25) })},
+	{name: "a cache that fills up to nearly all", within: 3 * time.Hour, place: load(matmul, .3),
+		alter: leaks(func(at time.Duration) float64 { return .65 * -math.Expm1(-at.Minutes()/12) })},
+	{name: "hot for a moment", within: time.Hour, alter: func(_ *healthyHost, at time.Duration, s *shown) {
+		if s.is(collectors.ClockEventSeconds, "hw_thermal") {
+			s.Value = min(at, 8*time.Second).Seconds()
+		}
+	}},
+	{name: "a power brake for a moment", within: time.Hour, alter: func(_ *healthyHost, at time.Duration, s *shown) {
+		if s.is(collectors.ClockEventSeconds, "hw_power_brake") {
+			s.Value = min(at, 12*time.Second).Seconds()
+		}
+	}},
+	{name: "clocks that change, and say so", within: time.Hour, alter: func(_ *healthyHost, at time.Duration, s *shown) {
+		if s.is(collectors.ClockEventActive, "hw_slowdown") {
+			s.Value = collectors.Bool(pulse(at, step, 2*time.Minute))
+		}
+	}},
+}
+
+// slower has GPU 3 at a clock 8 % below its siblings'.
+func slower(h *healthyHost, _ time.Duration, s *shown) {
+	if s.is(collectors.Clock, "sm") || s.is(collectors.Clock, "graphics") {
+		var others []float64
+		for _, g := range h.gpus {
+			if g.gpu != slowGPU {
+				others = append(others, g.seen.clock)
+			}
+		}
+		s.Value = math.Round(.92*median(others)/15e6) * 15e6
+	}
+}
+
+func narrowed(_ *healthyHost, _ time.Duration, s *shown) {
+	if s.is(collectors.PCIeWidth, "current") {
+		s.Value = 8
+	}
+}
+
+// leaks has the job on GPU 3 hold more of the memory.
+func leaks(part func(at time.Duration) float64) func(*healthyHost, time.Duration, *shown) {
+	return func(h *healthyHost, at time.Duration, s *shown) {
+		g := h.gpus[3]
+		all := g.number["memory_bytes"] - g.number["reserved_bytes"]
+		more := min(math.Round(part(at)*all/(2<<20))*(2<<20), all-g.seen.used)
+		switch {
+		case s.Metric == collectors.WorkloadMemory, s.is(collectors.MemoryBytes, "used"):
+			s.Value += more
+		case s.is(collectors.MemoryBytes, "free"):
+			s.Value -= more
+		}
+	}
+}
+
+// TestSlowFaults has each found in time, by the check that is for it and by no
+// other, and nothing found where nothing is wrong.
+func TestSlowFaults(t *testing.T) {
+	t.Parallel()
+	for _, f := range slowFaults {
+		t.Run(strings.ReplaceAll(f.name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			f.test(t)
+		})
+	}
+}
+
+const slowBegins = 30 * time.Minute
+
+func (f *slowFault) test(t *testing.T) {
+	h := busyHost(f.perLink)
+	h.jobs, h.numbered, h.era, h.hall, h.quotas = nil, 0, 1<<40, 0, false
+	if f.place == nil {
+		f.place = load(matmul, .7)
+	}
+	f.place(h)
+	found, on := time.Duration(-1), "gpu="+slowGPU
+	if f.on != "" {
+		on = f.on
+	}
+	e := NewEngine(Checks(), h.now())
+	for at := -slowBegins; at <= f.within; at += step {
+		samples := h.calm()
+		if at >= 0 && f.alter != nil {
+			for i := range samples {
+				if s := (&shown{Sample: &samples[i]}); len(s.Labels) >= 2 && (f.all || s.Labels[0] == slowGPU) && s.Metric.Labels[0] == "gpu" {
+					f.alter(h, at, s)
+				}
+			}
+		}
+		for _, c := range e.Eval(NewSnapshot(samples), nil, h.now()) {
+			own := c.Check == f.check && c.Entity.String() == on
+			switch {
+			case c.Severity < Warning:
+			case own && at >= 0 && found < 0:
+				found = at
+				t.Logf("found after %v: %s", at, c.Message)
+				if ok, err := regexp.MatchString(f.says, c.Message); err != nil || !ok {
+					t.Errorf("%q does not say %q: %v", c.Message, f.says, err)
+				}
+			case !own && c.Check != "slow_gpu" && c.Check != "mem_pressure": // in shadow mode
+				t.Errorf("found as well after %v: %s of %s, %v: %s", at, c.Check, c.Entity, c.Severity, c.Message)
+			}
+		}
+	}
+	if f.check != "" && found < 0 {
+		t.Errorf("%s of %s says nothing within %v", f.check, on, f.within)
+	}
+}
+
+// calm is step without mishaps.
+func (h *healthyHost) calm() []collectors.Sample {
+	h.n++
+	h.weather()
+	for _, g := range h.gpus {
+		g.want, g.residents, g.used = demand{}, 0, 0
+	}
+	for _, j := range h.jobs {
+		j.run(h, j)
+	}
+	for _, g := range h.gpus {
+		g.advance(h)
+	}
+	return h.show()
+}
