@@ -64,8 +64,7 @@ var thermalChecks = []*Check{
 		ID: "power_brake", Alert: "GPUPowerBrake", Class: HardwareFault,
 		Levels: []Level{
 			{Severity: Warning, When: braked.Is(1), For: of(3, 3)},
-			// One that comes and goes: a quarter of five minutes where it is only seen, and a tenth of the time for as long where it is counted.
-			{Severity: Warning, When: braked.Is(1), For: of(8, 30)},
+			// One that comes and goes is missed by samples: a tenth of the time, for most of five minutes. One spell of a minute is over sooner.
 			{Severity: Warning, When: Rate(collectors.ClockEventSeconds, 2*time.Minute, "reason", "hw_power_brake").AtLeast(.10, .05), For: of(24, 30)},
 			{Severity: Critical, When: Rate(collectors.ClockEventSeconds, 10*time.Minute, "reason", "hw_power_brake").AtLeast(.5, .4)},
 		},

@@ -139,9 +139,8 @@ const (
 )
 
 func (e *errorRate) add(rise float64) {
-	if usable(rise) {
-		e.Seen = true
-		e.Minute += rise
+	if sum := e.Minute + rise; usable(sum) {
+		e.Seen, e.Minute = true, sum
 	}
 }
 

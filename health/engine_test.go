@@ -339,7 +339,7 @@ func TestIncidentsAreCounted(t *testing.T) {
 		run  func(w *world)
 		want string
 	}{
-		"XID 79":                  {func(w *world) { w.step(time.Second, []Event{happened("a", "xid", 79, "1", w.now)}, up...) }, "gpu_lost gpu=1 failed; xid_fatal gpu=1 failed"},
+		"XID 79":                  {func(w *world) { w.step(time.Second, []Event{happened("a", "xid", 79, "1", w.now)}, up...) }, "gpu_lost gpu=1 failed"},
 		"an unknown XID":          {func(w *world) { w.step(time.Second, []Event{happened("a", "xid", 998, "1", w.now)}, up...) }, "xid_unknown gpu=1 degraded"},
 		"a tenant's, twice":       {func(w *world) { w.step(time.Second, []Event{tenants("a", w), tenants("b", w)}, up...) }, ""},
 		"a tenant's, three times": {func(w *world) { w.step(time.Second, []Event{tenants("a", w), tenants("b", w), tenants("c", w)}, up...) }, "xid_tenant gpu=0,workload=pod:a degraded"},

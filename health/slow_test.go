@@ -109,16 +109,10 @@ var slowFaults = []slowFault{
 				s.Value = heldFor(at, 2*time.Second, time.Minute)
 			}
 		}},
-	{name: "power brake 10 s of each 30, counted", check: "power_brake", within: 5 * time.Minute,
+	{name: "power brake 10 s of each 30", check: "power_brake", within: 5 * time.Minute,
 		alter: func(_ *healthyHost, at time.Duration, s *shown) {
 			if s.is(collectors.ClockEventSeconds, "hw_power_brake") {
 				s.Value = heldFor(at, 10*time.Second, 30*time.Second)
-			}
-		}},
-	{name: "power brake 10 s of each 30, as it is read", check: "power_brake", within: 5 * time.Minute,
-		alter: func(_ *healthyHost, at time.Duration, s *shown) {
-			if s.is(collectors.ClockEventActive, "hw_power_brake") || s.is(collectors.ClockEventActive, "hw_slowdown") {
-				s.Value = collectors.Bool(pulse(at, 10*time.Second, 30*time.Second))
 			}
 		}},
 	{name: "PCIe of half the lanes at 8 % utilization", place: load(demand{busy: .08, sm: .05, dram: .02}, .3), check: "pcie_degraded", within: 3 * time.Minute, alter: narrowed},
