@@ -64,6 +64,9 @@ type users struct {
 	swept   time.Time
 
 	allocated time.Time // until when allocations are counted
+
+	stays []Stay    // immutable
+	asked time.Time // when the driver last said who is here
 }
 
 // A holder is a process that holds memory on the GPU or an instance of it.
@@ -96,6 +99,7 @@ func (u *users) read(g *gpu.Device, out *Readings) {
 	holders, ret := list(g)
 	if ret != nvml.SUCCESS {
 		out.Put(Processes, 0, ret, "")
+		out.stays = u.stays
 		return
 	}
 	counts := map[string]int{}
@@ -112,6 +116,7 @@ func (u *users) read(g *gpu.Device, out *Readings) {
 		out.Fail(ret)
 	}
 	u.identify(holders, out)
+	out.stays = u.stay(out.Now, holders)
 	workloads := group(holders)
 	u.account(out, holders, workloads, window)
 	out.holders = u.holdings(g, out.Now, holders)

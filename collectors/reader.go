@@ -219,7 +219,7 @@ func (s *session) pass(c *Collector, t *turn) error {
 		return gpu.Err(c.Name, ret)
 	}
 	p := &pass{collector: c, began: out.Now, took: time.Since(out.Now), due: s.config.interval(c.Tier),
-		samples: out.samples, failure: out.failure, unsupported: out.unsupported, holders: out.holders}
+		samples: out.samples, failure: out.failure, unsupported: out.unsupported, holders: out.holders, stays: out.stays}
 	if len(p.samples) == 0 && len(p.unsupported) > 0 && p.failure == nvml.SUCCESS && c.Tier != Static {
 		p.due = s.config.Slow // this GPU has none of it: ask again now and then
 	}

@@ -24,6 +24,7 @@ type pass struct {
 	failure     nvml.Return
 	unsupported []*Metric
 	holders     []Holding // of the collector that lists them
+	stays       []Stay    // likewise
 }
 
 // fresh reports whether p may be shown: at most two intervals old.

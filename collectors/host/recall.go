@@ -1,6 +1,7 @@
 package host
 
 import (
+	"os"
 	"slices"
 	"time"
 )
@@ -26,6 +27,17 @@ func (t *Table) Recall(pid int, at time.Time) (Process, bool) {
 		}
 	}
 	return Process{}, false
+}
+
+// initialPIDs is how the kernel calls the initial PID namespace everywhere
+// (PROC_PID_INIT_INO).
+const initialPIDs = "pid:[4026531836]"
+
+// InitialPIDs reports whether this process is in the initial PID namespace:
+// whether PIDs are for it what they are in the kernel's log.
+func InitialPIDs() bool {
+	name, err := os.Readlink("/proc/self/ns/pid")
+	return err == nil && name == initialPIDs
 }
 
 // remember keeps an entry that is no longer known. The oldest makes room.

@@ -1,0 +1,82 @@
+package collectors
+
+import (
+	"slices"
+	"time"
+
+	"gpusteward/collectors/host"
+)
+
+// A Stay is a process on a GPU, and when it was there.
+type Stay struct {
+	Process host.Process // of one that the kernel does not know there is the PID alone
+	After   time.Time    // when the driver did not list it yet; zero where it was never asked before
+	Until   time.Time    // when the driver no longer listed it; zero while it does
+}
+
+// Of stays that ended.
+const (
+	keepStays = 3 * time.Minute // while what the kernel logs late may be theirs
+	mostStays = 1024
+)
+
+// stay notes who is on a GPU now, who came and who left.
+func (u *users) stay(now time.Time, holders []*holder) []Stay {
+	there, all := make(map[int]host.Process, len(holders)), make([]Stay, 0, len(u.stays))
+	for _, h := range holders {
+		p := h.process
+		p.PID = int(h.pid)
+		there[p.PID] = p
+	}
+	for _, s := range u.stays {
+		p, listed := there[s.Process.PID]
+		switch {
+		case !s.Until.IsZero():
+			if now.Sub(s.Until) > keepStays {
+				continue
+			}
+		case listed && (p.Start == s.Process.Start || p.Start == 0 || s.Process.Start == 0):
+			if delete(there, p.PID); p.Start != 0 {
+				s.Process = p // its workload may be known by now
+			}
+		default:
+			s.Until = now
+		}
+		all = append(all, s)
+	}
+	for _, h := range holders {
+		if p, came := there[int(h.pid)]; came {
+			delete(there, p.PID)
+			all = append(all, Stay{Process: p, After: u.asked})
+		}
+	}
+	for i := 0; len(all) > mostStays && i < len(all); {
+		if all[i].Until.IsZero() {
+			i++
+			continue
+		}
+		all = slices.Delete(all, i, i+1)
+	}
+	u.stays, u.asked = all, now
+	return all
+}
+
+// Stays returns who is on a GPU, and who was within the last minutes, as of
+// the last time that the driver said so. The slice must not be changed.
+func (h *Host) Stays(uuid string) []Stay {
+	s := h.state.Load()
+	for _, r := range s.shown() {
+		p := r.peer.Load()
+		if p == nil || p.UUID != uuid {
+			continue
+		}
+		snap := s.snapshot(r)
+		if snap == nil {
+			return nil
+		}
+		if i := slices.IndexFunc(snap.passes, func(p *pass) bool { return p.collector.Name == processesName }); i >= 0 {
+			return snap.passes[i].stays
+		}
+	}
+	return nil
+}
