@@ -6,13 +6,14 @@ import (
 	"log/slog"
 	"maps"
 	"net/url"
+	"os"
 	"slices"
-	"time"
 
 	promconfig "github.com/prometheus/common/config"
 	"golang.org/x/sync/errgroup"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/host"
 	"gpusteward/exporter"
 	"gpusteward/health"
 	"gpusteward/health/journal"
@@ -54,15 +55,12 @@ func newJudgement(f flags, c HealthConfig, m *machine, h *collectors.Host) (*jud
 		Samples: h.Samples,
 		Beat:    h.Beat,
 		Kernel:  m.kernelLog,
-		Process: func(pid int, at time.Time) (comm, workload, owner string) {
-			p, ok := m.options.Processes.Recall(pid, at)
-			if ok && p.Workload != nil {
-				workload, owner = p.Workload.Key, p.Owner()
-			}
-			return p.Comm, workload, owner
-		},
-		Record: j.journal.Append,
-		Tell:   j.notifier.Tell,
+		Process: m.options.Processes.Recall,
+		Stays:   h.Stays,
+		Self:    os.Getpid(),
+		Foreign: m.real && !host.InitialPIDs(),
+		Record:  j.journal.Append,
+		Tell:    j.notifier.Tell,
 		Lost: func() map[string]float64 {
 			return map[string]float64{"journal": float64(j.journal.Lost() + j.journal.Late()), "kernel_log": m.overruns()}
 		},

@@ -54,15 +54,16 @@ func keyOf(s Sighting) key {
 // An openCase is an incident that may still be seen again.
 type openCase struct {
 	Event
-	key     key
-	title   string    // what it is, for people
-	text    string    // of the kernel's first line
-	cause   *openCase // that it is a companion of
-	began   time.Time // when it was opened, which may be long after First
-	touched time.Time // when a sighting came last
-	fair    bool      // both sources should see it, and have not been compared
-	news    bool      // since it was told
-	told    int       // Count when it was told
+	key      key
+	title    string    // what it is, for people
+	mentions []mention // processes in the kernel's lines of an XID
+	text     string    // of the kernel's first line
+	cause    *openCase // that it is a companion of
+	began    time.Time // when it was opened, which may be long after First
+	touched  time.Time // when a sighting came last
+	fair     bool      // both sources should see it, and have not been compared
+	news     bool      // since it was told
+	told     int       // Count when it was told
 }
 
 // includes reports whether s may be of i: it is close in time, or the first of
@@ -84,7 +85,8 @@ func (i *openCase) other() string {
 }
 
 // add takes what a sighting says of i beyond what is known. What is known
-// stays: of several processes the first is the one.
+// stays: of several processes the first is the one, of an XID the first that
+// was on the GPU.
 func (i *openCase) add(s Sighting) {
 	i.Count++
 	if s.Time.After(i.Last) {
@@ -96,7 +98,11 @@ func (i *openCase) add(s Sighting) {
 	if !slices.Contains(i.Sources, s.Source) {
 		i.Sources, i.news = append(i.Sources, s.Source), true
 	}
-	if i.PID == 0 && s.PID > 0 {
+	switch known := slices.ContainsFunc(i.mentions, func(n mention) bool { return n.pid == s.PID }); {
+	case s.PID <= 0 || known || len(i.mentions) == mostMentions:
+	case i.isCode():
+		i.mentions = append(i.mentions, mention{s.PID, clean(s.Comm, longestComm), s.Time})
+	case i.PID == 0:
 		i.PID, i.Comm, i.news = s.PID, clean(s.Comm, longestComm), true
 	}
 	if i.GI == "" && s.GI != "" {
@@ -114,10 +120,14 @@ func (i *openCase) add(s Sighting) {
 	}
 }
 
-// tenants reports whether i is an XID that a process is to blame for.
+// tenants reports whether i is an XID that a process is to blame for, known or
+// not.
 func (i *openCase) tenants() bool {
-	return i.What == xidName && i.PID > 0 && XIDs()[i.Code].Tenant()
+	return i.What == xidName && len(i.mentions) > 0 && XIDs()[i.Code].Tenant()
 }
+
+// isCode reports whether i is an XID or an SXid.
+func (i *openCase) isCode() bool { return i.What == xidName || i.What == sxidName }
 
 // judge fills in what the tables say. A code that they do not have is neither
 // well nor known to be ill.
@@ -163,9 +173,9 @@ func (i *openCase) decide(verdict action) {
 
 // message returns what i is, in a line.
 func (i *openCase) message() string {
-	end := ""
+	end := clean(i.whose(), longestMessage/2)
 	if r := i.root(); r != i {
-		end = ", follows " + r.What
+		end += ", follows " + r.What
 		if r.Code != 0 {
 			end += fmt.Sprintf(" %d", r.Code)
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"gpusteward/collectors"
 	"gpusteward/collectors/host"
 )
 
@@ -19,11 +20,14 @@ const (
 // CasebookOptions are what a Casebook needs to know of its host. The functions
 // must not wait; each may be nil.
 type CasebookOptions struct {
-	Boot    string                                                     // the kernel's boot id
-	Node    string                                                     // name of the host
-	GPU     func(host.PCI) (Entity, bool)                              // the GPU at an address, also one that is lost
-	Process func(pid int, at time.Time) (comm, workload, owner string) // who had a PID; empty if nobody knows
-	Works   func(source string, e Entity) bool                         // whether a source sees what happens to a GPU
+	Boot    string                                           // the kernel's boot id
+	Node    string                                           // name of the host
+	GPU     func(host.PCI) (Entity, bool)                    // the GPU at an address, also one that is lost
+	Process func(pid int, at time.Time) (host.Process, bool) // who had a PID
+	Stays   func(uuid string) []collectors.Stay              // who is on a GPU, and who was within the last minutes
+	Self    int                                              // the agent's own PID, which is to blame for nothing
+	Foreign bool                                             // the PIDs are not those of the kernel's log: the agent is in another PID namespace
+	Works   func(source string, e Entity) bool               // whether a source sees what happens to a GPU
 }
 
 // A Casebook makes incidents of sightings: the same thing seen on the same
@@ -55,7 +59,10 @@ func NewCasebook(o CasebookOptions, now time.Time) *Casebook {
 		o.GPU = func(host.PCI) (Entity, bool) { return Entity{}, false }
 	}
 	if o.Process == nil {
-		o.Process = func(int, time.Time) (string, string, string) { return "", "", "" }
+		o.Process = func(int, time.Time) (host.Process, bool) { return host.Process{}, false }
+	}
+	if o.Stays == nil {
+		o.Stays = func(string) []collectors.Stay { return nil }
 	}
 	if o.Works == nil {
 		o.Works = func(string, Entity) bool { return false }
@@ -178,17 +185,6 @@ func (c *Casebook) begin(s Sighting, now time.Time) *openCase {
 	i.judge()
 	i.fair = !s.Time.Before(c.since) && c.Works(SourceNVML, s.Entity) && c.Works(SourceKernel, s.Entity)
 	return i
-}
-
-// attribute finds out whose the process is, for as long as nobody knows.
-func (c *Casebook) attribute(i *openCase) {
-	if i.PID == 0 || i.Workload != "" {
-		return
-	}
-	comm, workload, owner := c.Process(i.PID, i.First)
-	if comm = cmp.Or(clean(comm, longestComm), i.Comm); comm != i.Comm || workload != "" {
-		i.Comm, i.Workload, i.Owner, i.news = comm, workload, owner, true
-	}
 }
 
 // tell returns those of which there is news. That only more of the same came

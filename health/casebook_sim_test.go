@@ -32,13 +32,7 @@ func TestIncidentsOfASimulatedHost(t *testing.T) {
 		table := nv.Table(log)
 		d, start := newDesk(t), time.Now()
 		d.since = start
-		d.Process = func(pid int, at time.Time) (string, string, string) {
-			p, _ := table.Recall(pid, at)
-			if p.Workload == nil {
-				return p.Comm, "", ""
-			}
-			return p.Comm, p.Workload.Key, p.Owner()
-		}
+		d.Process = table.Recall
 		var mu sync.Mutex
 		gpus := map[host.PCI]Entity{}
 		d.GPU = func(at host.PCI) (Entity, bool) { e, ok := gpus[at]; return e, ok }
@@ -51,6 +45,7 @@ func TestIncidentsOfASimulatedHost(t *testing.T) {
 		}
 		h := collectors.NewHost(collectors.Options{NVML: nv, Config: collectors.DefaultConfig(), Processes: table, Log: log,
 			Events: func(e collectors.Event) { take(Seen(e)) }})
+		d.Stays = h.Stays
 		d.Works = func(source string, e Entity) bool {
 			return source == SourceKernel || slices.ContainsFunc(h.Samples(), func(s collectors.Sample) bool {
 				return s.Metric == collectors.Up && s.Value == 1 && entityOf(s, nil) == e

@@ -40,14 +40,9 @@ func (d *detection) chain(t *testing.T, nv *sim.Host) *chain {
 	c.events = func(e collectors.Event) { c.monitor.Event(e) }
 	c.options = Options{
 		Samples: func() []collectors.Sample { return c.host.Samples() },
-		Process: func(pid int, at time.Time) (comm, workload, owner string) {
-			p, ok := c.table.Recall(pid, at)
-			if ok && p.Workload != nil {
-				workload, owner = p.Workload.Key, p.Owner()
-			}
-			return p.Comm, workload, owner
-		},
-		Kernel: nv.Follow, Record: c.record, Load: idle, Boot: boot, Node: "host", Log: log,
+		Process: c.table.Recall,
+		Stays:   func(uuid string) []collectors.Stay { return c.host.Stays(uuid) },
+		Kernel:  nv.Follow, Record: c.record, Load: idle, Boot: boot, Node: "host", Log: log,
 	}
 	if d.Inject != "" {
 		injections[d.Inject](c)

@@ -53,11 +53,12 @@ type Event struct {
 	Threshold float64 `json:"threshold,omitempty"`
 	Window    string  `json:"window,omitempty"` // "6 of 6 in 1m"
 
-	PID      int    `json:"pid,omitempty"`
-	Comm     string `json:"comm,omitempty"`
-	Workload string `json:"workload,omitempty"` // whose the process is
-	Owner    string `json:"owner,omitempty"`    // whose the workload is: "user:1001", "namespace:serving"
-	GI       string `json:"gi,omitempty"`       // MIG GPU instance
+	PID      int      `json:"pid,omitempty"`
+	Comm     string   `json:"comm,omitempty"`
+	Workload string   `json:"workload,omitempty"` // whose the process is
+	Owner    string   `json:"owner,omitempty"`    // whose the workload is: "user:1001", "namespace:serving"
+	GI       string   `json:"gi,omitempty"`       // MIG GPU instance
+	Present  []Holder `json:"present,omitempty"`  // on the GPU then, where it is not known whose doing an XID was
 
 	Action   string `json:"action,omitempty"` // what to do, in a word
 	Driver   string `json:"driver,omitempty"` // version

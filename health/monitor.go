@@ -19,20 +19,23 @@ import (
 // Options are what a Monitor needs of the rest of the agent. The functions
 // must not wait; those that are nil are not needed.
 type Options struct {
-	Samples   func() []collectors.Sample                                 // what was read
-	Beat      func() time.Duration                                       // how often that changes; nil: every second
-	Kernel    func(ctx context.Context, each func(host.Record)) error    // follows the kernel's log until ctx ends
-	Process   func(pid int, at time.Time) (comm, workload, owner string) // whose a PID was
-	Record    func(Event)                                                // takes what happens, for the journal
-	Tell      func([]Alert)                                              // takes alerts that begin, go on and end
-	Lost      func() map[string]float64                                  // what others lost, by where
-	Load      func() map[string]float64                                  // what others use of what they may, by what
-	Forget    func(uuid string)                                          // forgets a GPU that was taken out
-	Store     Store                                                      // of what outlives a restart
-	Boot      string                                                     // the kernel's boot id
-	Node      string                                                     // name of the host
-	Simulated bool                                                       // nothing of it is real
-	Sharing   int                                                        // Monitors, each of another host, that share the process and what it uses; 0: it is this one's
+	Samples   func() []collectors.Sample                              // what was read
+	Beat      func() time.Duration                                    // how often that changes; nil: every second
+	Kernel    func(ctx context.Context, each func(host.Record)) error // follows the kernel's log until ctx ends
+	Process   func(pid int, at time.Time) (host.Process, bool)        // who had a PID
+	Stays     func(uuid string) []collectors.Stay                     // who is on a GPU, and who was within the last minutes
+	Self      int                                                     // the agent's own PID
+	Foreign   bool                                                    // PIDs are not those of the kernel's log: the agent is in another PID namespace
+	Record    func(Event)                                             // takes what happens, for the journal
+	Tell      func([]Alert)                                           // takes alerts that begin, go on and end
+	Lost      func() map[string]float64                               // what others lost, by where
+	Load      func() map[string]float64                               // what others use of what they may, by what
+	Forget    func(uuid string)                                       // forgets a GPU that was taken out
+	Store     Store                                                   // of what outlives a restart
+	Boot      string                                                  // the kernel's boot id
+	Node      string                                                  // name of the host
+	Simulated bool                                                    // nothing of it is real
+	Sharing   int                                                     // Monitors, each of another host, that share the process and what it uses; 0: it is this one's
 	Log       *slog.Logger
 }
 
@@ -216,6 +219,9 @@ func (m *Monitor) begin(now time.Time) {
 	m.casebook = NewCasebook(CasebookOptions{Boot: m.Boot, Node: m.Node,
 		GPU:     func(at host.PCI) (Entity, bool) { e, ok := m.gpus[at]; return e, ok },
 		Process: m.Process,
+		Stays:   m.Stays,
+		Self:    m.Self,
+		Foreign: m.Foreign,
 		Works:   m.works,
 	}, now)
 	m.record(Event{Kind: KindAgent, ID: fmt.Sprintf("agent-%d", now.UnixNano()), Time: now, Message: "The agent starts."})

@@ -50,8 +50,9 @@ func monitor(t *testing.T, dir string, s Settings) *monitored {
 				}
 			}
 		},
-		Process: func(pid int, _ time.Time) (comm, workload, owner string) {
-			return "python3", "pod:a/b/c", "namespace:a"
+		Process: func(pid int, at time.Time) (host.Process, bool) { return process(pid, "python3", "pod:a/b/c"), true },
+		Stays: func(string) []collectors.Stay {
+			return []collectors.Stay{{Process: process(1234, "python3", "pod:a/b/c")}}
 		},
 		Record: func(e Event) { m.mu.Lock(); defer m.mu.Unlock(); m.events = append(m.events, e) },
 		Tell:   func(a []Alert) { m.mu.Lock(); defer m.mu.Unlock(); m.told = append(m.told, a...) },

@@ -1,0 +1,250 @@
+package health
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/host"
+)
+
+// agentPID is the agent's own in these tests.
+const agentPID = 631
+
+// line is what the driver logs of an XID 13 with a process.
+func line(pid int, comm string) string {
+	return fmt.Sprintf("NVRM: Xid (PCI:0000:00:06): 13, pid=%d, name=%s, Graphics Exception: channel 0x0000000a", pid, comm)
+}
+
+// TestAProcessIsBelievedOnlyIfItWasOnTheGPU holds who is named, of lines that
+// come at a time t, and who was there.
+func TestAProcessIsBelievedOnlyIfItWasOnTheGPU(t *testing.T) {
+	t.Parallel()
+	type stay struct {
+		pid          int
+		began        time.Duration // the process, before the line
+		after, until time.Duration // it was not on the GPU yet, and not any more; before the line, 0 for none
+	}
+	for name, c := range map[string]struct {
+		stays   []stay
+		lines   []int // PIDs
+		now     map[int]uint64
+		foreign bool
+		want    int
+		present []int // where nobody is believed
+	}{
+		"one of several":          {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, 0}, {7, time.Hour, time.Minute, 0}}, lines: []int{7}, want: 7},
+		"ended a second before":   {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, second}}, lines: []int{6}, want: 6},
+		"ended long before":       {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, lingers + second}}, lines: []int{6}, present: []int{5}},
+		"ended after":             {stays: []stay{{5, time.Hour, time.Minute, -second / 10}}, lines: []int{5}, want: 5},
+		"listed after, and begun": {stays: []stay{{5, second, second / 10, 0}}, lines: []int{5}, want: 5},
+		"came after":              {stays: []stay{{5, second, -second / 10, 0}}, lines: []int{5}},
+		"the agent":               {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, 0}}, lines: []int{agentPID}, present: []int{5, 6}},
+		"the agent has a context": {stays: []stay{{agentPID, time.Hour, 0, 0}, {6, time.Hour, 0, 0}}, lines: []int{agentPID}, present: []int{6}},
+		"the agent, then another": {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, 0}}, lines: []int{agentPID, 8, 6}, want: 6},
+		"of two the first":        {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, 0}}, lines: []int{5, 6}, want: 5},
+		"a bystander":             {stays: []stay{{5, time.Hour, 0, 0}}, lines: []int{8}, present: []int{5}},
+		"nobody is there":         {lines: []int{8}},
+		"another has the PID now": {stays: []stay{{5, time.Hour, 0, second}}, lines: []int{5}, now: map[int]uint64{5: 99}, present: []int{5}},
+		"the same has the PID":    {stays: []stay{{5, time.Hour, 0, second}}, lines: []int{5}, now: map[int]uint64{5: 5}, want: 5},
+		"both had the PID":        {stays: []stay{{5, time.Hour, 0, time.Minute}, {5, 2 * second, second, 0}}, lines: []int{5}, want: 5},
+		"PIDs of another space":   {stays: []stay{{5, time.Hour, 0, 0}}, lines: []int{5}, foreign: true, present: []int{5}},
+		"before the first look":   {stays: []stay{{5, time.Hour, 0, 0}}, lines: []int{5}, want: 5},
+		"begun after the line":    {stays: []stay{{5, -time.Minute, 0, 0}}, lines: []int{5}},
+		"no process is named":     {stays: []stay{{5, time.Hour, 0, 0}}, lines: []int{0}, present: []int{5}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t)
+			d.Self, d.Foreign = agentPID, c.foreign
+			d.Process = func(pid int, _ time.Time) (host.Process, bool) {
+				start, known := c.now[pid]
+				return host.Process{PID: pid, Comm: "other", Start: start}, known
+			}
+			d.to(10 * second)
+			before := func(ago time.Duration) time.Time {
+				if ago == 0 {
+					return time.Time{}
+				}
+				return d.now.Add(-ago)
+			}
+			for _, s := range c.stays {
+				p := process(s.pid, fmt.Sprint("job-", s.pid), fmt.Sprint("slurm:", s.pid))
+				p.Began = d.now.Add(-s.began)
+				d.stays = append(d.stays, collectors.Stay{Process: p, After: before(s.after), Until: before(s.until)})
+			}
+			for i, pid := range c.lines {
+				text := line(pid, "gpusteward")
+				if pid == 0 {
+					text = "NVRM: Xid (PCI:0000:00:06): 13, Graphics Exception: ESR 0x519730=0xf"
+				}
+				d.kernel(uint64(i+1), text)
+			}
+			d.to(20 * second)
+			e := d.incidents()[0]
+			var present []int
+			for _, h := range e.Present {
+				present = append(present, h.PID)
+			}
+			if e.PID != c.want || !slices.Equal(present, c.present) {
+				t.Errorf("the process is %d, and there were %v; want %d, %v", e.PID, present, c.want, c.present)
+			}
+			unknown := ", by an unknown process"
+			for i, pid := range c.present {
+				unknown += []string{"; on the GPU: ", ", "}[min(i, 1)] + fmt.Sprintf("job-%d (pid %[1]d)", pid)
+			}
+			switch {
+			case c.want == 0 && (e.Comm != "" || e.Workload != "" || !strings.HasSuffix(e.Message, unknown)):
+				t.Errorf("%+v; want no names, and %q", e, unknown)
+			case c.want != 0 && (strings.Contains(e.Message, "unknown") || c.now == nil && (e.Comm != fmt.Sprint("job-", c.want) || e.Workload != fmt.Sprint("slurm:", c.want))):
+				t.Errorf("%+v; want it to be of job-%d", e, c.want)
+			}
+			if strings.Contains(e.Message+e.Comm, "gpusteward") {
+				t.Errorf("the agent is named: %+v", e)
+			}
+		})
+	}
+}
+
+// TestAProcessIsNamedOnceItIsSeen holds a fault before the driver was ever
+// asked who is on the GPU.
+func TestAProcessIsNamedOnceItIsSeen(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.kernel(1, line(5, "python3"))
+	if e := d.incidents()[0]; e.PID != 0 || e.Comm != "" || e.Check != "xid_tenant" {
+		t.Errorf("%+v", e)
+	}
+	d.stays = []collectors.Stay{{Process: process(5, "python3", "slurm:5")}}
+	d.to(second)
+	if e := d.incidents()[0]; e.PID != 5 || e.Workload != "slurm:5" || e.Count != 1 || strings.Contains(e.Message, "unknown") {
+		t.Errorf("%+v", e)
+	}
+}
+
+// TestWhatTheKernelSaysOfItsOwnStays holds a process that a line is about,
+// which needs no GPU for it.
+func TestWhatTheKernelSaysOfItsOwnStays(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.kernel(1, "Out of memory: Killed process 77 (python3) total-vm:1kB")
+	if all := d.incidents(); len(all) != 1 || all[0].PID != 77 || all[0].Comm != "python3" {
+		t.Errorf("%+v", all)
+	}
+}
+
+// A guest is a program with a context on a GPU for a time.
+type guest struct {
+	process  host.Process
+	gpu      Entity
+	from, to time.Duration // of its context; to is 0 while it goes on
+}
+
+// listed returns what an agent that asks the driver so often knows of jobs.
+func listed(guests []guest, gpu string, every, now time.Duration, start time.Time) (all []collectors.Stay) {
+	at := func(d time.Duration) time.Time { return start.Add(d) }
+	for _, j := range guests {
+		seen := (j.from + every - 1) / every * every // the first time that it was asked
+		if j.gpu.UUID != gpu || seen > now || j.to != 0 && seen >= j.to {
+			continue
+		}
+		s := collectors.Stay{Process: j.process}
+		if seen > 0 {
+			s.After = at(seen - every)
+		}
+		if left := (j.to + every - 1) / every * every; j.to != 0 && left <= now {
+			s.Until = at(left)
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// TestTwoHundredFaults generates faults of programs that share GPUs, in lines
+// that name them, the agent, bystanders or who has a PID again. No name may be
+// wrong, whatever the pace of the agent; with ten looks a second 95 % are right.
+func TestTwoHundredFaults(t *testing.T) {
+	t.Parallel()
+	const faults = 200
+	for _, every := range []time.Duration{second / 10, second} {
+		r := rand.New(rand.NewPCG(17, uint64(every)))
+		between := func(a, b time.Duration) time.Duration { return a + time.Duration(r.Int64N(int64(b-a))) }
+		right, unknown, wrong := 0, 0, 0
+		for n := range faults {
+			d := newDesk(t)
+			d.Self = agentPID
+			var guests []guest
+			add := func(pid int, gpu Entity, from, to time.Duration) guest {
+				p := process(pid, fmt.Sprintf("job-%d", pid), fmt.Sprintf("slurm:%d", pid))
+				p.Start, p.Began = uint64(1000*n+len(guests)+1), d.start.Add(from-between(0, second/2))
+				guests = append(guests, guest{p, gpu, from, to})
+				return guests[len(guests)-1]
+			}
+			for i := range 3 + r.IntN(3) {
+				add(100+i, gpu0, 0, 0)
+				add(200+i, gpu1, 0, 0)
+			}
+			fault := between(6*second, 12*second)
+			culprit := &guests[2*r.IntN(3)]
+			if r.IntN(3) > 0 { // one that has run for a moment
+				add(300+n, gpu0, fault-between(second/4, 3*second), 0)
+				culprit = &guests[len(guests)-1]
+			}
+			culprit.to = fault + between(5*second/1000, second/5)
+			said := fault
+			if r.IntN(10) == 0 { // the driver says it late
+				said += second
+			}
+			by := *culprit
+			d.Process = func(pid int, at time.Time) (host.Process, bool) {
+				i := slices.IndexFunc(guests, func(j guest) bool { return j.process.PID == pid && !j.process.Began.After(at.Add(exact)) })
+				if i < 0 {
+					return host.Process{}, false
+				}
+				return guests[i].process, true
+			}
+			pids := []int{by.process.PID}
+			switch k := r.IntN(40); {
+			case k < 12: // a second line knows better
+				pids = []int{agentPID, by.process.PID}
+			case k < 14:
+				pids = []int{200, by.process.PID} // who works on the other GPU
+			case k < 16:
+				pids = []int{999, by.process.PID} // nvidia-smi
+			case k == 16:
+				pids = []int{agentPID}
+			}
+			for tick := time.Duration(0); tick <= said+8*second; tick += second / 10 {
+				d.Stays = func(uuid string) []collectors.Stay { return listed(guests, uuid, every, tick, d.start) }
+				if tick >= said && len(pids) > 0 {
+					for i, pid := range pids {
+						s, ok := ParseLine(host.Record{Sequence: uint64(i + 1), Time: d.start.Add(said), Text: line(pid, "gpusteward")})
+						if !ok {
+							t.Fatal("no fault")
+						}
+						d.hear(d.Add(s, d.start.Add(tick)))
+					}
+					pids = nil
+				}
+				d.hear(d.Tick(d.start.Add(tick)))
+			}
+			switch e := d.incidents()[0]; {
+			case e.PID == 0 && e.Comm == "" && e.Workload == "":
+				unknown++
+			case e.PID == by.process.PID && e.Comm == by.process.Comm && e.Workload == by.process.Workload.Key:
+				right++
+			default:
+				wrong++
+				t.Errorf("asked every %v, fault %d: of %s (pid %d), told as %+v", every, n, by.process.Comm, by.process.PID, e)
+			}
+		}
+		t.Logf("asked every %v: of %d faults %d right, %d unknown, %d wrong", every, faults, right, unknown, wrong)
+		if every == second/10 && right*100 < faults*95 {
+			t.Errorf("%d of %d names are right, want 95 %%", right, faults)
+		}
+	}
+}
