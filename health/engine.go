@@ -59,6 +59,7 @@ func (e *Engine) Eval(s *Snapshot, events []Event, now time.Time) (changes []Eve
 	}
 	m.tidy()
 	m.count(s)
+	m.fell(s)
 	reset := e.resets.seen(s)
 	for _, gpu := range reset {
 		e.plans.reset(gpu, now)

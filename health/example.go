@@ -95,11 +95,6 @@ func (src source) noLoss(e Entity) [][]Example {
 	return [][]Example{never, unsupported}
 }
 
-// fall is the example of a gauge that falls by so much.
-func (src source) fall(e Entity, _, after float64) []Example {
-	return src.gauge(e, after+1, 1)
-}
-
 // Example returns series with which the condition holds for the entity, from
 // the moment on.
 func (c Condition) Example(e Entity) []Example {

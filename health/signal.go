@@ -304,14 +304,18 @@ func Lost(m *collectors.Metric, where ...string) *Signal {
 }
 
 // Fell is by how much a gauge is below the most that it was in this boot: links
-// that were up, ports that had a carrier. For Prometheus it is the last day.
+// that were up, ports that had a carrier. It is a gauge of the host, for
+// Prometheus too, because the host remembers a boot and Prometheus looks back
+// for as long as a query says.
 func Fell(m *collectors.Metric, where ...string) *Signal {
 	own := Value(m, where...)
-	src := from(m, where)
-	g := &Signal{node: own.node, by: own.by, uses: own.uses, window: 24 * time.Hour, example: src.fall}
-	g.query, g.words = fmt.Sprintf("(%s - %s)", src.peak(), own), "the fall of "+src.words()
-	g.read = func(m *memory, s *Snapshot, put func(Entity, float64)) {
-		own.read(m, s, func(e Entity, v float64) { put(e, m.most(g, e, v)-v) })
+	src := from(BelowPeak, []string{"metric", m.Name})
+	src.by = own.by
+	g := src.signal(src.collapsed("max", src.selector()), "the fall of "+from(m, where).words())
+	g.node, g.uses, g.window = own.node, append(g.uses, m), day // a boot: no look of a moment can say
+	falls = append(falls, &fall{m.Name, own})
+	g.read = func(_ *memory, s *Snapshot, put func(Entity, float64)) {
+		gather(src, s, func(a, b float64) float64 { return max(a, b) }, put)
 	}
 	return g
 }
