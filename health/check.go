@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"regexp"
@@ -25,7 +26,7 @@ type Check struct {
 	Shadow  bool // its threshold is a judgement: no alerts until it is turned on
 
 	Summary string // one sentence, the same for every entity
-	Detail  string // a sentence with {value} and {entity} in it
+	Detail  string // a sentence with {value} or {percent}, {entity} and {xids} in it
 	Action  string // what to do
 	Cause   string // for the runbook: what it means and how to find out more
 }
@@ -35,6 +36,7 @@ type Level struct {
 	Severity Severity
 	When     Condition
 	For      Persistence // how often in how many samples; the zero value is at once
+	Detail   string      // in place of the check's, where its value is another
 }
 
 // Persistence is in how many of the last samples a condition must hold.
@@ -138,6 +140,17 @@ func (c Condition) holds(v, threshold float64) bool {
 	return v != threshold
 }
 
+// worse reports whether v is further on the wrong side of the threshold than w.
+func (c Condition) worse(v, w float64) bool {
+	switch c.Op {
+	case ">", ">=":
+		return v > w
+	case "<", "<=":
+		return v < w
+	}
+	return v != w // there is no further: the latest counts
+}
+
 // String returns the condition as PromQL, for its series that meet it.
 func (c Condition) String() string {
 	var b strings.Builder
@@ -178,6 +191,9 @@ func number(v float64) string {
 	}
 	return strconv.FormatFloat(v, 'f', -1, 64)
 }
+
+// Detailed returns the sentence about a level, with its placeholders.
+func (c *Check) Detailed(l Level) string { return cmp.Or(l.Detail, c.Detail, c.Summary) }
 
 // Metrics returns the metrics that the check looks at; some may be there twice.
 func (c *Check) Metrics() (all []*collectors.Metric) {

@@ -68,7 +68,7 @@ var driverChecks = []*Check{
 		Levels:  []Level{{Severity: Critical, When: Value(collectors.DriverBlockedTasks).Above(0), For: of(13, 13)}},
 		Summary: "Tasks of the driver wait in the kernel and cannot be killed.",
 		Detail:  "{value} tasks of the driver are in uninterruptible sleep.",
-		Action:  "Reboot when the work that still runs has ended.",
+		Action:  "Drain the host, and reboot it: nothing else ends them.",
 		Cause:   "The driver's kernel threads, or nvidia-smi and its like, in state D for two minutes.",
 	},
 	{

@@ -97,6 +97,7 @@ var eventChecks = []*Check{
 			{Severity: Emergency, When: Incidents{Name: "xid_fatal", Window: 5 * time.Minute, Match: fatal(Emergency)}.Signal().Above(0)},
 		},
 		Summary: "The GPU had a critical XID error.",
+		Detail:  "{entity} had {xids} within 5 minutes.",
 		Action:  "Do what NVIDIA's catalogue says for the code.",
 		Cause:   "An XID is the driver's report of a fault. What each code means and asks for is in health/data/xid.tsv, from NVIDIA's catalogue.",
 	},

@@ -46,7 +46,7 @@ var linkChecks = []*Check{
 			{Severity: Critical, When: aer("fatal", 5*time.Minute).Above(0)},
 			{Severity: Warning, When: aer("nonfatal", 5*time.Minute).Above(0)},
 			{Severity: Info, When: aer("correctable", time.Hour).Above(600, 300)},
-			{Severity: Info, When: Value(PCIeCorrectableCUSUM).Above(5, 2)},
+			{Severity: Info, When: Value(PCIeCorrectableCUSUM).Above(5, 2), Detail: "{entity} has more corrected PCIe errors than its own past explains."},
 		},
 		Summary: "The PCIe bus reports errors of the GPU.",
 		Detail:  "{entity} had {value} PCIe errors.",

@@ -18,7 +18,7 @@ var grown = Value(MemoryGrown).AtLeast(.05)
 var memoryChecks = []*Check{
 	{
 		ID: "ecc_uncorrectable", Alert: "GPUECCUncorrectable", Class: MemoryFault,
-		Levels:  []Level{{Severity: Critical, When: uncorrected.Above(0)}},
+		Levels:  []Level{{Severity: Warning, When: uncorrected.Above(0)}}, // its action waits for the work to end; what cannot wait is an XID of its own
 		Summary: "GPU memory had an uncorrectable ECC error.",
 		Detail:  "{entity} had {value} uncorrectable ECC errors in the last 5 minutes.",
 		Action:  "Reset the GPU when its work has ended; rows are replaced at the reset.",
@@ -88,7 +88,7 @@ var memoryChecks = []*Check{
 		ID: "remap_spare", Alert: "GPURowRemapSpareLow", Class: MemoryFault,
 		Levels: []Level{
 			{Severity: Warning, When: Sum(collectors.RowRemapBanks, "availability", "low|none").AtLeast(1)},
-			{Severity: Critical, When: Value(collectors.RowRemapBanks, "availability", "none").Above(0)},
+			{Severity: Critical, When: Value(collectors.RowRemapBanks, "availability", "none").Above(0), Detail: "{entity} has {value} banks without a spare row."},
 		},
 		Summary: "Banks of GPU memory run out of spare rows.",
 		Detail:  "{entity} has {value} banks with few spare rows or none.",
@@ -110,7 +110,8 @@ var memoryChecks = []*Check{
 		ID: "retired_pages", Alert: "GPURetiredPages", Class: MemoryFault,
 		Levels: []Level{
 			{Severity: Critical, When: Sum(collectors.RetiredPages, "cause", "single_bit|double_bit").AtLeast(63)},
-			{Severity: Critical, When: Increase(collectors.RetiredPages, 7*24*time.Hour, "cause", "double_bit").Lifetime().Above(1).And(Value(collectors.RetiredPages, "cause", "double_bit").Above(15))},
+			{Severity: Critical, When: Increase(collectors.RetiredPages, 7*24*time.Hour, "cause", "double_bit").Lifetime().Above(1).And(Value(collectors.RetiredPages, "cause", "double_bit").Above(15)),
+				Detail: "{entity} retired {value} pages after double-bit errors within a week, and had many."},
 		},
 		Summary: "The GPU retired so many pages of memory that it should be replaced.",
 		Detail:  "{entity} retired {value} pages.",

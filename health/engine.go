@@ -128,7 +128,7 @@ func (e *Engine) judge(j *judge, s *Snapshot) (changes []Event) {
 				return // incidents say when they were, readings do not
 			}
 			pass := open(entity)
-			st.levels[i].sample(v, pass && l.When.holds(v, l.When.Threshold), !pass || !l.When.holds(v, l.When.Clear), m.now)
+			st.levels[i].sample(l, v, pass && l.When.holds(v, l.When.Threshold), !pass || !l.When.holds(v, l.When.Clear), m.now)
 		})
 	}
 	if !due {

@@ -38,6 +38,7 @@ type Event struct {
 	From     State    `json:"from"` // of a transition
 	To       State    `json:"to"`
 	Latched  bool     `json:"latched,omitempty"`
+	Shadow   bool     `json:"shadow,omitempty"`  // of a transition: nobody is told, and nobody acts on it
 	Follows  string   `json:"follows,omitempty"` // ID of the incident that this one comes along with: it is none of its own
 
 	Was    string `json:"was,omitempty"`    // of an enforcement: the rung before, "warn"

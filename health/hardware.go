@@ -29,7 +29,7 @@ func (m *Monitor) Hardware(uuid string, since time.Duration) bool {
 func (e *Event) isHardware() bool {
 	switch {
 	case e.Kind == KindTransition:
-		return e.Severity >= Critical && e.To == e.Severity.State() && slices.Contains(hardwareChecks, e.Check)
+		return e.Severity >= Warning && e.To == e.Severity.State() && slices.Contains(hardwareChecks, e.Check)
 	case e.Kind != KindIncident || e.Follows != "":
 		return false
 	case e.What == xidName && e.Code == recoveryXID:

@@ -338,13 +338,17 @@ func (m *Monitor) record(e Event) {
 	}
 }
 
-// say logs a change of state.
+// say logs a change of state: as a warning where somebody is to act on it.
 func (m *Monitor) say(e Event) {
-	level := slog.LevelInfo
-	if e.Severity >= Warning && e.To != Recovering {
+	level, more := slog.LevelInfo, []any(nil)
+	if e.Severity >= Warning && e.To != Recovering && !e.Shadow {
 		level = slog.LevelWarn
 	}
-	m.Log.Log(context.Background(), level, "health changed", "check", e.Check, "entity", e.Entity.String(), "from", e.From.String(), "to", e.To.String(), "message", e.Message)
+	if e.Shadow {
+		more = []any{"shadow", true}
+	}
+	m.Log.Log(context.Background(), level, "health changed",
+		append([]any{"check", e.Check, "entity", e.Entity.String(), "from", e.From.String(), "to", e.To.String(), "finding", e.Message}, more...)...)
 }
 
 // show publishes the judgement.

@@ -1,9 +1,13 @@
 package health
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -191,6 +195,58 @@ func TestALatchedFaultOutlivesTheAgentAndEndsWithAnAck(t *testing.T) {
 			t.Errorf("lost again: %q", m.alerts())
 		}
 	})
+}
+
+// TestTheLogNamesEachThingOnce holds the lines about changes of health: no key
+// is there twice, and what is in shadow mode is no warning.
+func TestTheLogNamesEachThingOnce(t *testing.T) {
+	t.Parallel()
+	for _, page := range [][]string{nil, {"slow"}} {
+		var log bytes.Buffer
+		m := NewMonitor(Options{Log: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.MessageKey {
+				a.Key = "message" // as the agent's logger has it
+			}
+			return a
+		}}))}, Settings{})
+		real, shadow := *hotCheck, *hotCheck
+		shadow.ID, shadow.Shadow = "slow", true
+		w := newWorld(t, &real, &shadow)
+		w.engine.Page(page)
+		for _, e := range w.steps(3, hotAt(-1)) {
+			if e.Shadow != (e.Check == "slow" && page == nil) {
+				t.Errorf("page %v: the event %+v", page, e)
+			}
+			m.say(e)
+		}
+		levels := map[string]string{}
+		for line := range strings.Lines(log.String()) {
+			keys := map[string]bool{}
+			for _, key := range regexp.MustCompile(`"(\w+)":`).FindAllStringSubmatch(line, -1) {
+				if keys[key[1]] {
+					t.Errorf("the key %s is there twice: %s", key[1], line)
+				}
+				keys[key[1]] = true
+			}
+			var l struct{ Level, Check, Finding, Message string }
+			if err := json.Unmarshal([]byte(line), &l); err != nil || l.Message != "health changed" || l.Finding != "GPU 0 has -1 left." {
+				t.Errorf("%v: %s", err, line)
+			}
+			levels[l.Check] = l.Level
+		}
+		want := map[string]string{"hot": "WARN", "slow": "INFO"}
+		if page != nil {
+			want["slow"] = "WARN"
+		}
+		if !maps.Equal(levels, want) {
+			t.Errorf("page %v: the levels are %v, want %v", page, levels, want)
+		}
+		for _, f := range w.engine.Findings() {
+			if f.Shadow != (f.Check == "slow" && page == nil) {
+				t.Errorf("page %v: %+v", page, f)
+			}
+		}
+	}
 }
 
 func TestShadowChecksAlertWhenTheyAreTurnedOn(t *testing.T) {

@@ -40,7 +40,7 @@ func (e *Engine) report(s *Snapshot) {
 			}
 		}
 		for _, st := range j.order {
-			all[st.Parent()] = all[st.Parent()].with(j, st)
+			all[st.Parent()] = all[st.Parent()].with(j, st, !e.shadows(j))
 			for i := range st.levels {
 				for n := range firing[first:] {
 					if f := &firing[first+n]; st.levels[i].active && f.Labels[1] == j.Levels[i].Severity.String() {
@@ -72,8 +72,9 @@ func (e *Engine) report(s *Snapshot) {
 	s.Add(e.incidents(s)...)
 }
 
-// with adds what a check says of the GPU, or of what is on it.
-func (g *standing) with(j *judge, st *status) *standing {
+// with adds what a check says of the GPU, or of what is on it, and whether it
+// is the worse for it.
+func (g *standing) with(j *judge, st *status, counts bool) *standing {
 	if g == nil {
 		g = &standing{}
 	}
@@ -90,7 +91,7 @@ func (g *standing) with(j *judge, st *status) *standing {
 	default:
 		g.known = true
 	}
-	if !j.Shadow {
+	if counts {
 		g.worst = max(g.worst, severity)
 	}
 	return g
@@ -127,8 +128,10 @@ type Finding struct {
 	State    State     `json:"state"`
 	Since    time.Time `json:"since"`
 	Latched  bool      `json:"latched,omitempty"`
-	Shadow   bool      `json:"shadow,omitempty"` // it does not alert
-	Value    float64   `json:"value"`
+	Shadow   bool      `json:"shadow,omitempty"`  // it does not alert
+	Value    float64   `json:"value"`             // the last reading
+	Worst    float64   `json:"worst"`             // of this fault
+	WorstAt  time.Time `json:"worst_at,omitzero"` // when that was
 	Message  string    `json:"message"`
 	Action   string    `json:"action"`
 }
@@ -140,13 +143,11 @@ func (e *Engine) Findings() (all []Finding) {
 			if st.state == OK {
 				continue
 			}
-			severity := st.severity(j.Check)
-			f := Finding{Check: j.ID, Alert: j.Alert, Entity: st.Entity, Severity: severity, State: st.state, Since: e.dated(st.since), Latched: st.latched,
-				Shadow: j.Shadow, Value: st.value(j.Check), Message: e.message(j, st), Action: e.action(j, st)}
-			for i, l := range st.levels {
-				if l.active && j.Levels[i].Severity == severity {
-					f.Since = e.dated(l.since)
-				}
+			l := &st.levels[st.told(j.Check)]
+			f := Finding{Check: j.ID, Alert: j.Alert, Entity: st.Entity, Severity: st.severity(j.Check), State: st.state, Since: e.dated(st.since), Latched: st.latched,
+				Shadow: e.shadows(j), Value: l.value, Worst: l.worst, WorstAt: e.dated(l.when), Message: e.message(j, st), Action: e.action(j, st)}
+			if l.active {
+				f.Since = e.dated(l.since)
 			}
 			all = append(all, f)
 		}
@@ -157,131 +158,15 @@ func (e *Engine) Findings() (all []Finding) {
 	return all
 }
 
-// message says what is wrong, in a sentence.
-func (e *Engine) message(j *judge, st *status) string {
-	text := j.Summary
-	switch severity := st.severity(j.Check); {
-	case severity == None && st.state == Unknown:
-		text = "There is no data any more to judge " + j.ID + " by."
-	case severity == None:
-		text = "Over: " + j.Summary
-	case j.Detail != "":
-		value := st.value(j.Check)
-		text = strings.NewReplacer("{value}", fmt.Sprintf("%.4g", value), "{percent}", fmt.Sprintf("%.3g %%", 100*value), "{entity}", st.Name(), "{labels}", e.labels(j, st)).Replace(j.Detail)
-	}
-	if ev := e.evidence(j, st); ev != nil {
-		text += " " + ev.Message
-	}
-	return text
-}
-
-// labels says of what the worst value is, where a check's gauge has several
-// series for an entity: ": setting persistence, value 0, expected 1".
-func (e *Engine) labels(j *judge, st *status) string {
-	var all []string
-	for i, l := range st.levels {
-		src := j.Levels[i].When.Signal.source
-		if src == nil || !l.active {
-			continue
-		}
-		src.each(e.latest, func(s collectors.Sample) {
-			if entityOf(s, src.by) == st.Entity && s.Value == l.value {
-				all = append(all, src.rest(s))
-			}
-		})
-	}
-	if all == nil {
-		return ""
-	}
-	return ": " + strings.Join(slices.Compact(all), "; ")
-}
-
-// rest names the labels of a sample that make no entity and that nobody asked
-// for by name.
-func (src source) rest(s collectors.Sample) string {
-	var all []string
-	for i, l := range s.Metric.Labels {
-		if l != "gpu" && l != "uuid" && !slices.Contains(src.by, l) && !slices.ContainsFunc(src.matches, func(m match) bool { return m.at == i }) {
-			all = append(all, l+" "+s.Labels[i])
-		}
-	}
-	return strings.Join(all, ", ")
-}
-
-// Name returns the entity as it stands in a sentence: "link 7 of GPU 3".
-func (e Entity) Name() string {
-	switch {
-	case e.Device != "":
-		return e.Device
-	case e.Link != "":
-		return "link " + e.Link + " of GPU " + e.GPU
-	case e.Workload != "" || e.Tenant != "":
-		return e.who() + e.where()
-	case e.GPU != "":
-		return "GPU " + e.GPU
-	case e.UUID != "":
-		return "GPU " + e.UUID
-	}
-	return "the node"
-}
-
-// who names the workload, the tenant, or the workload as one of the tenant's.
-func (e Entity) who() string {
-	switch {
-	case e.Tenant == "":
-		return e.Workload
-	case e.Workload == "":
-		return "tenant " + e.Tenant
-	}
-	return e.Workload + " of tenant " + e.Tenant
-}
-
-// where says which GPU it is that e is on, if it is one.
-func (e Entity) where() string {
-	if e.GPU == "" {
-		return ""
-	}
-	return " on GPU " + e.GPU
-}
-
-// action says what to do; of an incident also in the catalogue's word.
-func (e *Engine) action(j *judge, st *status) string {
-	if ev := e.evidence(j, st); ev != nil && ev.Action != "" {
-		return strings.TrimSuffix(j.Action, ".") + ": " + ev.Action + "."
-	}
-	return j.Action
-}
-
-// evidence returns the newest incident that the check counted, if it counts any.
-func (e *Engine) evidence(j *judge, st *status) *Event {
-	if st.severity(j.Check) == None {
-		return nil
-	}
-	for i, l := range st.levels {
-		counted := j.Levels[i].When.Signal.counts
-		if counted == nil || !l.active {
-			continue
-		}
-		for n := len(e.memory.incidents) - 1; n >= 0; n-- {
-			ev := &e.memory.incidents[n]
-			if entity, ok := counted.entity(ev); ok && entity == st.Entity && counted.Match(ev) {
-				return ev
-			}
-		}
-	}
-	return nil
-}
-
 // transition describes a change of state.
 func (e *Engine) transition(j *judge, st *status, from State) Event {
 	now := e.memory.now
 	ev := Event{Version: EventVersion, Kind: KindTransition, ID: fmt.Sprintf("%s/%s/%d", j.ID, st.Entity, now.UnixNano()), Time: now,
-		Entity: st.Entity, Check: j.ID, Class: j.Class, Severity: st.severity(j.Check), From: from, To: st.state, Latched: st.latched,
+		Entity: st.Entity, Check: j.ID, Class: j.Class, Severity: st.severity(j.Check), From: from, To: st.state, Latched: st.latched, Shadow: e.shadows(j),
 		Workload: st.Workload, Message: e.message(j, st)}
-	for i, l := range st.levels {
-		if l.active {
-			ev.Value, ev.Threshold, ev.Window, ev.First = l.value, j.Levels[i].When.Threshold, j.Levels[i].For.String(), e.dated(l.since)
-		}
+	if i := st.told(j.Check); st.levels[i].active {
+		ev.Threshold, ev.Window, ev.First = j.Levels[i].When.Threshold, j.Levels[i].For.String(), e.dated(st.levels[i].since)
+		ev.Value, _ = st.says(i)
 	}
 	if ev.Severity != None {
 		ev.Action = e.action(j, st)
@@ -297,9 +182,10 @@ func (e *Engine) transition(j *judge, st *status, from State) Event {
 func (e *Engine) Page(checks []string) { e.page = checks }
 
 // pages reports whether a check alerts.
-func (e *Engine) pages(j *judge) bool {
-	return j.Alert != "" && (!j.Shadow || slices.Contains(e.page, j.ID))
-}
+func (e *Engine) pages(j *judge) bool { return j.Alert != "" && !e.shadows(j) }
+
+// shadows reports whether a check is in shadow mode, and was not turned on.
+func (e *Engine) shadows(j *judge) bool { return j.Shadow && !slices.Contains(e.page, j.ID) }
 
 // Alerts returns the alerts that fire, with labels beside their own.
 func (e *Engine) Alerts(labels map[string]string) (all []Alert) {
@@ -310,7 +196,7 @@ func (e *Engine) Alerts(labels map[string]string) (all []Alert) {
 		for _, st := range j.order {
 			for i, l := range st.levels {
 				if l.active {
-					all = append(all, e.alert(j, st, j.Levels[i].Severity, l, labels))
+					all = append(all, e.alert(j, st, i, labels))
 				}
 			}
 		}
@@ -322,20 +208,27 @@ func (e *Engine) Alerts(labels map[string]string) (all []Alert) {
 // case are added.
 const Runbook = "https://github.com/gpusteward/gpusteward/blob/main/alerts/RUNBOOK.md"
 
-func (e *Engine) alert(j *judge, st *status, severity Severity, l level, labels map[string]string) Alert {
-	a := Alert{Starts: e.dated(l.since), Labels: maps.Clone(labels), Annotations: map[string]string{
-		"summary": j.Summary, "description": e.message(j, st), "action": e.action(j, st), "runbook_url": Runbook + "#" + strings.ToLower(j.Alert),
-		"value": fmt.Sprintf("%.4g", l.value),
+// alert returns the alert of a level.
+func (e *Engine) alert(j *judge, st *status, level int, labels map[string]string) Alert {
+	value, _ := st.says(level)
+	where := st.place(labels["node"])
+	a := Alert{Starts: e.dated(st.levels[level].since), Labels: maps.Clone(labels), Annotations: map[string]string{
+		"summary": where + j.Summary, "description": e.sentences(j, st, level), "action": e.action(j, st), "runbook_url": Runbook + "#" + strings.ToLower(j.Alert),
+		"value": fmt.Sprintf("%.4g", value),
 	}}
 	if a.Labels == nil {
 		a.Labels = map[string]string{}
 	}
-	maps.Copy(a.Labels, map[string]string{"alertname": j.Alert, "severity": severity.String(), "check": j.ID, "source": "gpusteward"})
+	maps.Copy(a.Labels, map[string]string{"alertname": j.Alert, "severity": j.Levels[level].Severity.String(), "check": j.ID, "source": "gpusteward"})
 	for _, p := range st.parts() {
 		a.Labels[p[0]] = p[1]
 	}
 	if ev := e.evidence(j, st); ev != nil {
-		for name, v := range map[string]string{"pid": fmt.Sprint(ev.PID), "comm": ev.Comm, "workload": ev.Workload, "sources": strings.Join(ev.Sources, ", ")} {
+		xid := 0
+		if ev.What == xidName {
+			xid = ev.Code
+		}
+		for name, v := range map[string]string{"xid": fmt.Sprint(xid), "pid": fmt.Sprint(ev.PID), "comm": ev.Comm, "workload": ev.Workload, "sources": strings.Join(ev.Sources, ", ")} {
 			if v != "" && v != "0" {
 				a.Annotations[name] = v
 			}

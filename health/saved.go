@@ -41,6 +41,8 @@ type savedLevel struct {
 	Since    time.Time `json:"since"`
 	Bad      time.Time `json:"bad"`
 	Value    float64   `json:"value"`
+	Worst    float64   `json:"worst,omitempty"`
+	When     time.Time `json:"when,omitzero"` // the worst was
 }
 
 type savedClearing struct {
@@ -96,7 +98,7 @@ func (e *Engine) Save(boot string) (Saved, error) {
 			f := savedFault{Check: j.ID, Entity: st.Entity, State: st.state, Since: e.dated(st.since), Hold: st.hold, Latched: st.latched}
 			for i, l := range st.levels {
 				if l.active {
-					f.Levels = append(f.Levels, savedLevel{i, j.Levels[i].Severity, e.dated(l.since), e.dated(l.bad), l.value})
+					f.Levels = append(f.Levels, savedLevel{i, j.Levels[i].Severity, e.dated(l.since), e.dated(l.bad), l.value, l.worst, e.dated(l.when)})
 				}
 			}
 			s.Faults = append(s.Faults, f)
@@ -154,7 +156,7 @@ func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []Event, 
 		st.state, st.since, st.hold, st.latched = f.State, restored(f.Since), f.Hold, f.Latched
 		for _, l := range f.Levels {
 			if l.Level >= 0 && l.Level < len(j.Levels) && j.Levels[l.Level].Severity == l.Severity { // else the check has changed
-				st.levels[l.Level] = level{active: true, since: restored(l.Since), bad: restored(l.Bad), value: l.Value}
+				st.levels[l.Level] = level{active: true, since: restored(l.Since), bad: restored(l.Bad), value: l.Value, worst: l.Worst, when: restored(l.When)}
 			}
 		}
 		if f.Latched && s.Boot != boot {

@@ -39,19 +39,34 @@ type level struct {
 	since  time.Time // when it became active
 	bad    time.Time // when a sample was last bad
 	value  float64   // of the last sample
+	worst  float64   // of the bad samples of this fault, or of one that was just left
+	when   time.Time // the first of them came that was as bad; zero where there is none
 }
 
-// sample takes one sample. One between the thresholds is neither bad nor clear.
-func (l *level) sample(v float64, bad, clear bool, now time.Time) {
-	l.bits = l.bits<<1 | uint64(collectors.Bool(bad))
+// sample takes one sample of a level that enters and leaves as of says. One
+// between the thresholds is neither bad nor clear.
+func (l *level) sample(of Level, v float64, bad, clear bool, now time.Time) {
+	l.bits = (l.bits<<1 | uint64(collectors.Bool(bad))) & (1<<of.For.spelled().N - 1)
 	l.value = v
-	if bad {
+	switch {
+	case bad:
 		l.bad = now
+		if l.when.IsZero() || of.When.worse(v, l.worst) {
+			l.worst, l.when = v, now
+		}
+	case !l.active && l.bits == 0:
+		l.worst, l.when, l.bad = 0, time.Time{}, time.Time{}
 	}
 	if l.clear++; !clear {
 		l.clear = 0
 	}
 }
+
+// leave ends the level. What it was is known until the next sample.
+func (l *level) leave() { *l = level{value: l.value, bad: l.bad, worst: l.worst, when: l.when} }
+
+// isLeft reports whether the level was left since the last sample.
+func (l *level) isLeft() bool { return !l.active && l.bits == 0 && !l.when.IsZero() }
 
 // holds reports whether K of the last N samples were bad.
 func (l *level) holds(p Persistence) bool {
@@ -76,7 +91,7 @@ func (st *status) settle(c *Check, now time.Time) bool {
 			l.active, l.since = true, now
 			st.latched = st.latched || c.Latched
 		case l.active && !st.latched && now.Sub(l.bad) >= st.hold && (l.clear >= p.N || quiet >= st.hold):
-			*l = level{value: l.value}
+			l.leave()
 			st.left = now
 		}
 	}
@@ -127,21 +142,10 @@ func (st *status) severity(c *Check) (worst Severity) {
 	return worst
 }
 
-// value returns the last sample of the level that makes the severity.
-func (st *status) value(c *Check) float64 {
-	severity := st.severity(c)
-	for i := range st.levels {
-		if st.levels[i].active && c.Levels[i].Severity == severity {
-			return st.levels[i].value
-		}
-	}
-	return st.levels[0].value
-}
-
 // clear ends what is latched, and all else that fails.
 func (st *status) clear(now time.Time) {
 	for i := range st.levels {
-		st.levels[i] = level{value: st.levels[i].value}
+		st.levels[i].leave()
 	}
 	st.latched, st.left, st.cleared = false, now, now
 	st.become(OK, now)

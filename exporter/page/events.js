@@ -59,6 +59,7 @@ export class Events {
   }
 
   #severity(e) {
+    if (e.shadow && e.to !== "ok") return "info"; // nobody is to act on it
     if (e.from !== e.to && e.to) return e.to === "ok" ? "ok" : rank(e.severity) ? e.severity : "warning";
     return rank(e.severity) ? e.severity : "info";
   }

@@ -98,7 +98,7 @@ func Open(o Options) (*Journal, []health.Event, error) {
 		o.Log.Error("journal not read: what happened before is not shown", "err", err)
 	}
 	for i, e := range repairs {
-		o.Log.Warn("journal repaired", "what", e.What, "message", e.Message)
+		o.Log.Warn("journal repaired", "what", e.What, "event", e.Message)
 		repairs[i] = j.append(e)
 	}
 	return j, repairs, nil

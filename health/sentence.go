@@ -1,0 +1,225 @@
+package health
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// told returns the index of the level that is told of: of those that fail the
+// worst, and of these one whose fault is there now; where none fails, of
+// those that were just left.
+func (st *status) told(c *Check) (index int) {
+	most := -1
+	for i := range st.levels {
+		l, rank := &st.levels[i], -1
+		switch weight := 2 * int(c.Levels[i].Severity); {
+		case l.active && l.clear == 0:
+			rank = 2*int(Emergency) + weight + 1
+		case l.active:
+			rank = 2*int(Emergency) + weight
+		case l.isLeft():
+			rank = weight
+		}
+		if rank > most {
+			index, most = i, rank
+		}
+	}
+	return index
+}
+
+// says returns the value that is told of a level: what it is now, while that
+// is a fault, and else the worst that it was, which is past.
+func (st *status) says(index int) (v float64, past bool) {
+	l := &st.levels[index]
+	if past = !l.active || l.clear > 0 || st.state == Recovering || st.state == Unknown; past && !l.when.IsZero() {
+		return l.worst, true
+	}
+	return l.value, past
+}
+
+// message says what is wrong.
+func (e *Engine) message(j *judge, st *status) string { return e.sentences(j, st, st.told(j.Check)) }
+
+// sentences say what is wrong by a level of the check, and what is known of
+// how it came about. What is over is told as past, with the worst that it was.
+func (e *Engine) sentences(j *judge, st *status, level int) string {
+	l, severity := &st.levels[level], st.severity(j.Check)
+	switch {
+	case severity == None && st.state == Unknown:
+		return "There is no data any more to judge " + j.ID + " by."
+	case severity == None && !l.isLeft():
+		return "There is data again to judge " + j.ID + " by."
+	}
+	detail := strings.ReplaceAll(j.Detailed(j.Levels[level]), "{labels}", e.labels(j, st))
+	value, past := st.says(level)
+	text, counts := fill(detail, st.Name(), value, e.xids(j, st)), strings.Contains(detail, "{value}") || strings.Contains(detail, "{percent}")
+	switch {
+	case past && counts && !l.when.IsZero(): // of what an older version kept that is not known
+		text = "At its worst, at " + e.clock(l.when) + ": " + text
+	case past && !l.bad.IsZero():
+		text = "Until " + e.clock(l.bad) + ": " + text
+	case counts && !past && j.Levels[level].When.worse(l.worst, value):
+		of := "{value}"
+		if strings.Contains(detail, "{percent}") {
+			of = "{percent}"
+		}
+		text += " At worst: " + fill(of, "", l.worst, "") + ", at " + e.clock(l.when) + "."
+	}
+	switch {
+	case severity == None:
+		text = "Over. " + text
+	case st.state == Recovering:
+		text = "Recovering. " + text
+	case st.state == Unknown:
+		text = "There is no data any more. " + text
+	case past && st.latched:
+		text = "Latched. " + text
+	}
+	if ev := e.evidence(j, st); ev != nil {
+		text += " " + ev.Message
+	}
+	return text
+}
+
+// fill puts an entity's name, a value and XIDs into a check's detail.
+func fill(detail, name string, value float64, xids string) string {
+	return strings.NewReplacer("{value}", fmt.Sprintf("%.4g", value), "{percent}", fmt.Sprintf("%.3g %%", 100*value), "{entity}", name, "{xids}", xids).Replace(detail)
+}
+
+// labels says of what the worst value is, where a check's gauge has several
+// series for an entity: ": setting persistence, value 0, expected 1".
+func (e *Engine) labels(j *judge, st *status) string {
+	var all []string
+	for i, l := range st.levels {
+		src := j.Levels[i].When.Signal.source
+		if src == nil || !l.active {
+			continue
+		}
+		src.each(e.latest, func(s collectors.Sample) {
+			if entityOf(s, src.by) == st.Entity && s.Value == l.value {
+				all = append(all, src.rest(s))
+			}
+		})
+	}
+	if all == nil {
+		return ""
+	}
+	return ": " + strings.Join(slices.Compact(all), "; ")
+}
+
+// rest names the labels of a sample that make no entity and that nobody asked
+// for by name.
+func (src source) rest(s collectors.Sample) string {
+	var all []string
+	for i, l := range s.Metric.Labels {
+		if l != "gpu" && l != "uuid" && !slices.Contains(src.by, l) && !slices.ContainsFunc(src.matches, func(m match) bool { return m.at == i }) {
+			all = append(all, l+" "+s.Labels[i])
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// xids names those that a check counted: "XID 48, 94".
+func (e *Engine) xids(j *judge, st *status) string {
+	newest := e.evidence(j, st)
+	if newest == nil || newest.What != xidName {
+		return "an XID"
+	}
+	codes := []int{newest.Code}
+	for i, l := range st.levels {
+		counted := j.Levels[i].When.Signal.counts
+		for n := range e.memory.incidents {
+			ev := &e.memory.incidents[n]
+			if counted == nil || !l.active || newest.First.Sub(ev.First) > counted.Window || ev.What != xidName || slices.Contains(codes, ev.Code) {
+				continue
+			}
+			if entity, ok := counted.entity(ev); ok && entity == st.Entity && counted.Match(ev) {
+				codes = append(codes, ev.Code)
+			}
+		}
+	}
+	slices.Sort(codes)
+	return "XID " + strings.Trim(strings.ReplaceAll(fmt.Sprint(codes), " ", ", "), "[]")
+}
+
+// clock writes a time as it stands in a sentence.
+func (e *Engine) clock(t time.Time) string { return e.dated(t).UTC().Format("2006-01-02 15:04:05 UTC") }
+
+// place is where the entity is, as a summary begins with it: "node7, GPU 3: ".
+func (e Entity) place(node string) string {
+	switch {
+	case e == Entity{}:
+		return strings.TrimPrefix(node+": ", ": ")
+	case node == "":
+		return e.Name() + ": "
+	}
+	return node + ", " + e.Name() + ": "
+}
+
+// Name returns the entity as it stands in a sentence: "link 7 of GPU 3".
+func (e Entity) Name() string {
+	switch {
+	case e.Device != "":
+		return e.Device
+	case e.Link != "":
+		return "link " + e.Link + " of GPU " + e.GPU
+	case e.Workload != "" || e.Tenant != "":
+		return e.who() + e.where()
+	case e.GPU != "":
+		return "GPU " + e.GPU
+	case e.UUID != "":
+		return "GPU " + e.UUID
+	}
+	return "the node"
+}
+
+// who names the workload, the tenant, or the workload as one of the tenant's.
+func (e Entity) who() string {
+	switch {
+	case e.Tenant == "":
+		return e.Workload
+	case e.Workload == "":
+		return "tenant " + e.Tenant
+	}
+	return e.Workload + " of tenant " + e.Tenant
+}
+
+// where says which GPU it is that e is on, if it is one.
+func (e Entity) where() string {
+	if e.GPU == "" {
+		return ""
+	}
+	return " on GPU " + e.GPU
+}
+
+// action says what to do; of an incident also in the catalogue's word.
+func (e *Engine) action(j *judge, st *status) string {
+	if ev := e.evidence(j, st); ev != nil && ev.Action != "" {
+		return strings.TrimSuffix(j.Action, ".") + ": " + ev.Action + "."
+	}
+	return j.Action
+}
+
+// evidence returns the newest incident that the check counted, if it counts any.
+func (e *Engine) evidence(j *judge, st *status) *Event {
+	if st.severity(j.Check) == None {
+		return nil
+	}
+	for i, l := range st.levels {
+		counted := j.Levels[i].When.Signal.counts
+		if counted == nil || !l.active {
+			continue
+		}
+		for n := len(e.memory.incidents) - 1; n >= 0; n-- {
+			ev := &e.memory.incidents[n]
+			if entity, ok := counted.entity(ev); ok && entity == st.Entity && counted.Match(ev) {
+				return ev
+			}
+		}
+	}
+	return nil
+}

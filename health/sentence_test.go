@@ -1,0 +1,243 @@
+package health
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A told is a check of one level whose signal reads what the test says, and
+// what it says of it.
+type told struct {
+	*world
+	check  *Check
+	entity Entity
+	value  float64 // NaN for none
+	every  time.Duration
+	last   []Event // changes of the last sample
+}
+
+// alone returns a level of a check with a signal of the test's. Whatever goes
+// along with it holds.
+func alone(t *testing.T, c *Check, index int) *told {
+	l := c.Levels[index]
+	s := &told{check: new(Check), value: math.NaN(), every: max(l.For.spelled().Every, step)}
+	for _, name := range l.When.Signal.Labels() {
+		*map[string]*string{"gpu": &s.entity.GPU, "uuid": &s.entity.UUID, "link": &s.entity.Link, "tenant": &s.entity.Tenant, "workload": &s.entity.Workload, "device": &s.entity.Device}[name] = "some-" + name
+	}
+	l.When.Signal = &Signal{read: func(_ *memory, _ *Snapshot, put func(Entity, float64)) {
+		if !math.IsNaN(s.value) {
+			put(s.entity, s.value)
+		}
+	}}
+	l.When.While = nil
+	*s.check = *c
+	s.check.Levels = []Level{l}
+	s.world = newWorld(t, s.check)
+	return s
+}
+
+// reads has the signal read v so often.
+func (s *told) reads(v float64, times int) {
+	s.value = v
+	for range times {
+		s.last = s.step(s.every, nil)
+	}
+}
+
+// finding returns what the engine says now.
+func (s *told) finding() Finding {
+	s.t.Helper()
+	all := s.engine.Findings()
+	if len(all) != 1 {
+		s.t.Fatalf("%d findings, want 1: %+v", len(all), all)
+	}
+	return all[0]
+}
+
+var clocks = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC`)
+
+// holds reports an error unless a sentence says one of the beginnings, the
+// check's detail with the value in it, and no other number than worst and the
+// time at.
+func (s *told) holds(when, sentence, begins string, value, worst float64, at time.Time) {
+	s.t.Helper()
+	detail, percent := s.check.Detailed(s.check.Levels[0]), 1.
+	if strings.Contains(detail, "{percent}") {
+		percent = 100
+	}
+	wrong := func(format string, args ...any) {
+		s.t.Helper()
+		s.t.Errorf("%s, %s, %s: %q %s", s.check.ID, s.check.Levels[0].Severity, when, sentence, fmt.Sprintf(format, args...))
+	}
+	if !strings.HasPrefix(sentence, begins) {
+		wrong("does not begin with %q", begins)
+	}
+	pattern := strings.NewReplacer(`\{value\}`, `(-?[0-9][0-9.e+-]*)`, `\{percent\}`, `(-?[0-9][0-9.e+-]*) %`, `\{xids\}`, `an XID`, `\{entity\}`, regexp.QuoteMeta(s.entity.Name())).Replace(regexp.QuoteMeta(detail))
+	m := regexp.MustCompile(pattern).FindStringSubmatch(sentence)
+	if m == nil {
+		wrong("does not say %q", detail)
+		return
+	}
+	near := func(text string, v float64) bool {
+		got, err := strconv.ParseFloat(text, 64)
+		return err == nil && math.Abs(got-v*percent) <= .006*math.Abs(v*percent)
+	}
+	if len(m) > 1 && !near(m[1], value) {
+		wrong("says %s of what read %v", m[1], value)
+	}
+	rest := strings.Replace(sentence, m[0], "", 1)
+	for _, text := range clocks.FindAllString(rest, -1) {
+		if text != at.UTC().Format("2006-01-02 15:04:05 UTC") {
+			wrong("has another time than %v", at)
+		}
+	}
+	if n := len(clocks.FindAllString(rest, -1)); (n > 0) != !at.IsZero() {
+		wrong("has %d times", n)
+	}
+	for _, text := range regexp.MustCompile(`-?[0-9][0-9.e+-]*`).FindAllString(clocks.ReplaceAllString(rest, ""), -1) {
+		if !near(strings.TrimRight(text, "."), worst) {
+			wrong("has the number %s beside the worst, %v", text, worst)
+		}
+	}
+	if said := len(m) > 1 && strings.Contains(rest, "At worst: "); said != !math.IsNaN(worst) {
+		wrong("says the worst: %v", said)
+	}
+}
+
+// TestEachSentenceIsTrue has every level of every check begin, become worse
+// and better, recover and end, and holds each number that is said against
+// what was read.
+func TestEachSentenceIsTrue(t *testing.T) {
+	t.Parallel()
+	for _, c := range Checks() {
+		for i := range c.Levels {
+			s := alone(t, c, i)
+			l := s.check.Levels[0]
+			entry, fails := l.When.sides()
+			worst, clear := entry+3*(entry-fails), l.When.Clear-(entry-fails)
+			if l.When.Op == "==" || l.When.Op == "!=" {
+				worst, clear = entry, fails
+			}
+			detail := s.check.Detailed(l)
+			counts := strings.Contains(detail, "{value}") || strings.Contains(detail, "{percent}")
+			past, worse := "Until ", math.NaN()
+			if counts {
+				past = "At its worst, at "
+			}
+			first := strings.Split(detail, "{")[0]
+
+			s.reads(clear, 1)
+			s.reads(entry, l.For.spelled().N)
+			s.holds("at the beginning", s.finding().Message, first, entry, math.NaN(), time.Time{})
+			began := s.now.Add(-time.Duration(l.For.spelled().N-1) * s.every)
+			s.reads(worst, 1)
+			at := s.now
+			s.holds("at its worst", s.finding().Message, first, worst, math.NaN(), time.Time{})
+			s.reads(entry, 1)
+			bad, told := s.now, time.Time{}
+			if counts && worst != entry {
+				told, worse = at, worst
+			}
+			s.holds("after the worst", s.finding().Message, first, entry, worse, told)
+			if at == bad || worst == entry {
+				at = began
+			}
+			if !counts {
+				at = bad
+			}
+			s.reads(clear, 1)
+			held, from := s.finding(), "Recovering. "
+			if c.Latched {
+				from = "Latched. "
+			}
+			s.holds("while it recovers", held.Message, from+past, worst, math.NaN(), at)
+			if held.Value != clear || held.Worst != worst || held.State == Recovering == c.Latched {
+				t.Errorf("%s: %+v; want the value %v and the worst %v", c.ID, held, clear, worst)
+			}
+			if s.engine.Page([]string{c.ID}); c.Alert != "" {
+				a := s.engine.Alerts(nil)[0].Annotations
+				s.holds("in its alert", a["description"], from+past, worst, math.NaN(), at)
+				if want := fmt.Sprintf("%.4g", worst); a["value"] != want {
+					t.Errorf("%s: the alert's value is %s, want the worst, %s", c.ID, a["value"], want)
+				}
+			}
+			end := Event{}
+			if c.Latched {
+				end, _ = s.engine.Ack(c.ID, s.entity, s.now)
+			}
+			for n := 0; end.To != OK || end.ID == ""; n++ {
+				if n > 1000 {
+					t.Fatalf("%s: it does not end", c.ID)
+				}
+				s.reads(clear, 1)
+				if i := slices.IndexFunc(s.last, func(e Event) bool { return e.To == OK }); i >= 0 {
+					end = s.last[i]
+				}
+			}
+			s.holds("at the end", end.Message, "Over. "+past, worst, math.NaN(), at)
+		}
+	}
+}
+
+// TestALevelThatIsHeldIsToldAsPast holds what is said while a lower level of
+// a check is all that is left of a fault.
+func TestALevelThatIsHeldIsToldAsPast(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, hotCheck)
+	w.steps(2, hotAt(-12))
+	worst := w.now.Add(-step)
+	w.steps(4, hotAt(-1))
+	f := w.engine.Findings()[0]
+	if want := "At its worst, at " + worst.Format("2006-01-02 15:04:05 UTC") + ": GPU 0 has -12 left."; f.State != Unhealthy || f.Message != want {
+		t.Errorf("%v, %q; want %q", f.State, f.Message, want)
+	}
+	for _, a := range w.engine.Alerts(nil) {
+		if got := a.Annotations["description"]; a.Labels["severity"] == "warning" && !strings.HasPrefix(got, "GPU 0 has -1 left. At worst: -12, at ") {
+			t.Errorf("the warning, which is still so, says %q", got)
+		}
+	}
+}
+
+// TestDataThatComesBackEndsNoFault holds what is said where there was none.
+func TestDataThatComesBackEndsNoFault(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, hotCheck)
+	w.steps(3, hotAt(20))
+	w.steps(3)
+	changes := w.steps(1, hotAt(20))
+	if len(changes) != 1 || changes[0].To != OK || changes[0].Message != "There is data again to judge hot by." {
+		t.Errorf("%+v", changes)
+	}
+	w.steps(4, hotAt(-1))
+	changes = w.steps(3)
+	if n := len(changes); n != 1 || changes[0].To != Unknown || !strings.HasPrefix(changes[0].Message, "There is no data any more. At its worst, at ") {
+		t.Errorf("a fault without data: %+v", changes)
+	}
+}
+
+// TestTheWorstSurvivesARestart holds what is said of a fault that recovers
+// while the agent is restarted.
+func TestTheWorstSurvivesARestart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, hotCheck)
+	w.steps(3, hotAt(-5))
+	w.steps(1, hotAt(20))
+	before := w.engine.Findings()[0]
+	saved, err := w.engine.Save("boot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.engine = NewEngine([]*Check{hotCheck}, w.now)
+	if _, err := w.engine.Restore(saved, "boot", w.now); err != nil {
+		t.Fatal(err)
+	}
+	if after := w.engine.Findings()[0]; after.Message != before.Message || after.Worst != -5 || !after.WorstAt.Equal(before.WorstAt) {
+		t.Errorf("after a restart: %+v; want %+v", after, before)
+	}
+}
