@@ -31,13 +31,13 @@ var lowMargin = fmt.Sprintf("count by (job, cluster, rack) (min by (job, cluster
 var fleet = []fleetRule{
 	{
 		rule: rule{
-			alert: "GPUStewardDown", severity: health.Critical, wait: 2 * time.Minute,
+			alert: "GPUStewardDown", severity: health.Critical, wait: 15 * time.Minute, // a GPU host takes minutes to boot
 			expr:        fmt.Sprintf("up{job=%q} == 0", job),
-			summary:     "A GPU host's agent does not answer Prometheus.",
+			summary:     "{{ $labels.instance }}: The agent of a GPU host does not answer Prometheus.",
 			description: "{{ $labels.instance }} cannot be scraped: nobody watches its GPUs.",
 			action:      "See whether the host is up, then systemctl status gpusteward and its log.",
 		},
-		cause: "The host or its network is down, or the agent is. Until it answers, what is said of the host is old, and silenced.",
+		cause: "The host or its network is down, or the agent is. Until it answers, what is said of the host is old, and silenced. A host that boots is back within a quarter of an hour.",
 		scenes: []scene{{
 			shows: []shown{up(0, 1, 0), up(1, 1, 1)},
 			want:  [][2]string{{"instance", "host-0:9836"}, {"job", job}},

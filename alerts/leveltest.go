@@ -145,8 +145,12 @@ func (h host) firing(c *health.Check, alerts []health.Alert) (all []firing) {
 		value, _ := strconv.ParseFloat(a.Annotations["value"], 64)
 		for _, r := range checkRules(c) {
 			if r.severity.String() == labels["severity"] {
-				level := c.Levels[slices.IndexFunc(c.Levels, func(l health.Level) bool { return l.Severity == r.severity })]
-				r.description = description(c, level, humanize(value), fmt.Sprintf("%.4g%%", value*100), func(name string) string { return labels[name] })
+				levels := slices.DeleteFunc(slices.Clone(c.Levels), func(l health.Level) bool { return l.Severity != r.severity })
+				label := func(name string) string { return labels[name] }
+				r.description = description(c, levels, humanize(value), fmt.Sprintf("%.4g%%", value*100), "an XID", label)
+				for name, v := range labels {
+					r.summary = strings.ReplaceAll(r.summary, ofLabel(name), v)
+				}
 				f.annotations = r.annotations()
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"gpusteward/collectors"
 	"gpusteward/health"
 )
 
@@ -46,9 +47,9 @@ func checkRules(c *health.Check) (all []rule) {
 		if len(levels) == 0 {
 			continue
 		}
-		r := rule{alert: c.Alert, severity: s, check: c.ID, class: c.Class, summary: c.Summary, action: c.Action}
+		r := rule{alert: c.Alert, severity: s, check: c.ID, class: c.Class, summary: place(levels) + c.Summary, action: c.Action}
 		r.expr, r.wait = either(levels)
-		r.description = description(c, levels[0], "{{ $value | humanize }}", "{{ $value | humanizePercentage }}", func(label string) string { return "{{ $labels." + label + " }}" })
+		r.description = description(c, levels, "{{ $value | humanize }}", "{{ $value | humanizePercentage }}", lastXIDs, ofLabel)
 		all = append(all, r)
 	}
 	return all
@@ -73,16 +74,40 @@ func either(levels []health.Level) (expr string, wait time.Duration) {
 	return strings.Join(all, "\nor\n"), wait
 }
 
-// description returns the check's detail with its placeholders filled in.
-func description(c *health.Check, l health.Level, value, percent string, label func(name string) string) string {
-	if c.Detail == "" {
+// lastXIDs is a template that names the GPU's XIDs of the last five minutes.
+var lastXIDs = fmt.Sprintf("{{ with query (printf `max by (xid) (%s{uuid=%%q}) > time() - 300` $labels.uuid) }}XID{{ range $i, $x := . }}{{ if $i }},{{ end }} {{ $x.Labels.xid }}{{ end }}{{ else }}an XID{{ end }}", collectors.XIDLast)
+
+// ofLabel is the template of a label.
+func ofLabel(name string) string { return "{{ $labels." + name + " }}" }
+
+// place is a template that says where an alert is from: the host, and what of
+// it where the levels have that in common.
+func place(levels []health.Level) string {
+	e := entityBy(levels[0], ofLabel)
+	differ := slices.ContainsFunc(levels, func(l health.Level) bool { return entityBy(l, ofLabel) != e })
+	if e != (health.Entity{}) && !differ {
+		return ofLabel("instance") + ", " + e.Name() + ": "
+	}
+	return ofLabel("instance") + ": "
+}
+
+// description returns the detail of a check's levels with its placeholders
+// filled in. One rule for levels that differ in it says what they have in
+// common.
+func description(c *health.Check, levels []health.Level, value, percent, xids string, label func(name string) string) string {
+	detail := c.Detailed(levels[0])
+	if slices.ContainsFunc(levels, func(l health.Level) bool { return c.Detailed(l) != detail }) {
 		return c.Summary
 	}
-	var e health.Entity
+	return strings.NewReplacer("{value}", value, "{percent}", percent, "{xids}", xids, "{entity}", entityBy(levels[0], label).Name(), "{labels}", "").Replace(detail)
+}
+
+// entityBy returns the entity of a level by its labels.
+func entityBy(l health.Level, label func(name string) string) (e health.Entity) {
 	for _, name := range l.When.Signal.Labels() {
 		*map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "tenant": &e.Tenant, "workload": &e.Workload, "device": &e.Device}[name] = label(name)
 	}
-	return strings.NewReplacer("{value}", value, "{percent}", percent, "{entity}", e.Name(), "{labels}", "").Replace(c.Detail)
+	return e
 }
 
 // longRange finds what reads raw samples of an hour and more: too many to do

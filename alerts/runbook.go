@@ -70,7 +70,7 @@ func fleetSection(b *strings.Builder, f fleetRule) {
 	if f.wait > 0 {
 		often = "for " + promDuration(f.wait)
 	}
-	fmt.Fprintf(b, "## %s\n%s\n\n| severity | how often |\n|---|---|\n| %s | %s |\n", f.alert, f.summary, f.severity, often)
+	fmt.Fprintf(b, "## %s\n%s\n\n| severity | how often |\n|---|---|\n| %s | %s |\n", f.alert, strings.TrimPrefix(f.summary, ofLabel("instance")+": "), f.severity, often)
 	section(b, f.cause, f.action, "Only Prometheus sees this: the rule is in fleet.rules.yml.", "By itself.", f.metrics(), []string{f.expr})
 }
 

@@ -49,7 +49,7 @@ func TestRunbookSaysAll(t *testing.T) {
 		"GPULost":          {"**What it means.**", "**What to do.**", "**How to look.**", "gpusteward status", "gpusteward ack gpu_lost", "| emergency |", "nvgpu_pci_device_present"},
 		"GPUMemoryLeak":    {"By itself.", "nvgpu_workload_memory_exhaustion_seconds` below 3600 | 6 of 6 in 1m", "at 7200"},
 		"GPUSlowOutlier":   {"judgement", "20 of 24 in 4m"},
-		"GPUStewardDown":   {"up{job=\"gpusteward\"} == 0", "| critical | for 2m |"},
+		"GPUStewardDown":   {"up{job=\"gpusteward\"} == 0", "| critical | for 15m |"},
 		"FleetGPUsMissing": {"`nvgpu_devices`", "`nvgpu_devices_expected`", "`gpusteward_drained`"},
 	} {
 		_, section, _ := strings.Cut(text, "## "+alert+"\n")

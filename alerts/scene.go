@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -56,6 +57,9 @@ func (sc scene) test(r rule) ruleTest {
 		t.series = append(t.series, line)
 	}
 	r.description = sc.says
+	for _, l := range sc.want {
+		r.summary = strings.ReplaceAll(r.summary, ofLabel(l[0]), l[1])
+	}
 	t.alerts[1].firing = []firing{{slices.Concat(sc.want, r.labels()), r.annotations()}}
 	return t
 }
