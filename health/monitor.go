@@ -366,7 +366,8 @@ func (m *Monitor) tell(now time.Time) {
 	labels["node"] = m.Node
 	firing := map[string]Alert{}
 	var all []Alert
-	for _, a := range m.engine.Alerts(labels) {
+	told := func(a Alert) bool { return m.firing[a.Identity()].Labels != nil }
+	for _, a := range unsilenced(m.engine.Alerts(labels), told) {
 		if id := a.Identity(); firing[id].Labels == nil {
 			firing[id] = a
 			all = append(all, a)

@@ -1,0 +1,145 @@
+package health
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"gpusteward/collectors"
+)
+
+// firing returns an alert of a check on a GPU.
+func firingOf(check string, severity Severity, uuid string) Alert {
+	return Alert{Labels: map[string]string{"alertname": check, "check": check, "severity": severity.String(), "uuid": uuid, "node": "n", "source": "gpusteward"}}
+}
+
+// TestAlertmanagerSilencesAlike holds the rules that are shipped for
+// Alertmanager against what the agent does: for every check, of every
+// severity, beside every other one.
+func TestAlertmanagerSilencesAlike(t *testing.T) {
+	t.Parallel()
+	var shipped struct {
+		Rules []struct {
+			Source []string `yaml:"source_matchers"`
+			Target []string `yaml:"target_matchers"`
+			Equal  []string `yaml:"equal"`
+		} `yaml:"inhibit_rules"`
+	}
+	text, err := os.ReadFile("../deploy/alertmanager.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(text, &shipped); err != nil {
+		t.Fatal(err)
+	}
+	matcher := regexp.MustCompile(`^(\w+) (=|!=|=~|!~) "(.*)"$`)
+	matches := func(a Alert, all []string) bool {
+		for _, text := range all {
+			m := matcher.FindStringSubmatch(text)
+			if m == nil {
+				t.Fatalf("matcher %q", text)
+			}
+			is := a.Labels[m[1]] == m[3]
+			if strings.HasSuffix(m[2], "~") {
+				is = regexp.MustCompile("^(?:" + m[3] + ")$").MatchString(a.Labels[m[1]])
+			}
+			if is == strings.HasPrefix(m[2], "!") {
+				return false
+			}
+		}
+		return true
+	}
+	silences := func(a, b Alert) bool {
+		for _, r := range shipped.Rules {
+			same := !slices.ContainsFunc(r.Equal, func(label string) bool { return a.Labels[label] != b.Labels[label] })
+			if same && matches(a, r.Source) && matches(b, r.Target) {
+				return true
+			}
+		}
+		return false
+	}
+	var all []Alert
+	for _, c := range Checks() {
+		for _, l := range c.Levels {
+			a := firingOf(c.ID, l.Severity, "GPU-0")
+			a.Labels["alertname"] = c.Alert
+			all = append(all, a)
+		}
+	}
+	pairs := 0
+	for _, a := range all {
+		for _, b := range all {
+			want := a.silences(b)
+			if got := silences(a, b); got != want {
+				t.Errorf("%s of %s beside %s of %s: Alertmanager silences it: %v, the agent: %v", a.Labels["severity"], a.Labels["check"], b.Labels["severity"], b.Labels["check"], got, want)
+			}
+			if want {
+				pairs++
+			}
+			other := firingOf(b.Labels["check"], severityOf(b), "GPU-1")
+			if a.silences(other) {
+				t.Errorf("%s silences %s of another GPU", a.Labels["check"], b.Labels["check"])
+			}
+			if b.Labels["check"] != a.Labels["check"] && severityOf(b) > severityOf(a) && want {
+				t.Errorf("%s silences %s, which is worse", a.Labels["check"], b.Labels["check"])
+			}
+		}
+	}
+	if pairs < 50 {
+		t.Errorf("%d pairs are silenced", pairs)
+	}
+	for _, i := range Inhibitions {
+		for _, id := range append(slices.Clone(i.Effects), i.Cause) {
+			if !slices.ContainsFunc(Checks(), func(c *Check) bool { return c.ID == id }) {
+				t.Errorf("%q is no check", id)
+			}
+		}
+	}
+}
+
+// TestAFailedRemapIsToldOnce holds what is told of one fault that four checks
+// see, and that nothing which was told before is taken back.
+func TestAFailedRemapIsToldOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Checks()...)
+	m := &Monitor{engine: w.engine, firing: map[string]Alert{}}
+	m.Configure(Settings{})
+	var told []Alert
+	m.Tell = func(all []Alert) { told = all }
+	fires := func() (all []string) {
+		m.tell(w.now)
+		for _, a := range told {
+			if a.Ends.IsZero() {
+				all = append(all, a.Labels["check"]+"/"+a.Labels["severity"])
+			}
+		}
+		slices.Sort(all)
+		return all
+	}
+	incident := func(n, code int, check string) Event {
+		x := XIDs()[code]
+		return Event{Kind: KindIncident, ID: fmt.Sprint("i-", n), Entity: Entity{GPU: "0", UUID: "GPU-0"}, What: xidName, Code: code, Class: x.Class, Severity: x.Severity, Check: check, First: w.now, Last: w.now, Count: 1}
+	}
+	recovery := incident(2, recoveryXID, recoveryCheck)
+	recovery.Severity = Critical
+	up := on("0", collectors.Up, 1)
+	w.step(step, []Event{incident(1, 64, "remap_failed"), recovery}, up, on("0", collectors.RowRemapFailure, 1), on("0", collectors.RowRemapPending, 1), on("0", collectors.RecoveryAction, 1))
+	all := len(w.engine.Alerts(nil))
+	if got := fires(); !slices.Equal(got, []string{"remap_failed/emergency"}) || all < 4 {
+		t.Errorf("of %d alerts are told %v, want the cause alone", all, got)
+	}
+
+	w = newWorld(t, Checks()...)
+	m.engine, m.firing = w.engine, map[string]Alert{}
+	w.step(step, nil, up, on("0", collectors.RecoveryAction, 1))
+	before := fires()
+	w.step(step, nil, up, on("0", collectors.RecoveryAction, 1), on("0", collectors.RowRemapFailure, 1))
+	if got := fires(); !slices.Equal(before, []string{recoveryCheck + "/critical"}) || !slices.Equal(got, []string{recoveryCheck + "/critical", "remap_failed/emergency"}) {
+		t.Errorf("told %v, and with the cause %v: what was told stays", before, got)
+	}
+}
