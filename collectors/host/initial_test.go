@@ -1,0 +1,61 @@
+package host
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+const asStranger = "GPUSTEWARD_TEST_IN_A_PID_NAMESPACE"
+
+// TestPIDsOfAnotherNamespaceAreToldApart has a process ask in a PID namespace
+// of its own, where its PID is none of the kernel's log. From outside it is
+// known by the PID that the kernel logs. It needs root.
+func TestPIDsOfAnotherNamespaceAreToldApart(t *testing.T) {
+	if os.Getenv(asStranger) != "" {
+		os.Stdout.WriteString("in it " + strconv.FormatBool(InitialPIDs()) + " " + strconv.Itoa(os.Getpid()) + "\n")
+		_, _ = os.Stdin.Read(make([]byte, 1)) // until it is told to end
+		os.Exit(0)
+	}
+	if os.Getuid() != 0 {
+		t.Skip("it needs root")
+	}
+	name, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil || InitialPIDs() != (name == "pid:[4026531836]") {
+		t.Errorf("in %s: %v, %v", name, InitialPIDs(), err)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), asStranger+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line := make([]byte, 100)
+	n, _ := stdout.Read(line)
+	if got := string(bytes.TrimSpace(line[:n])); got != "in it false 1" {
+		t.Errorf("the stranger says %q, want that it is process 1 of another namespace", got)
+	}
+	proc, err := ProcFS("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err := NewTable(Options{Proc: proc}).Lookup(cmd.Process.Pid); err != nil || !strings.HasPrefix("host.test", p.Comm) {
+		t.Errorf("from outside it is %+v, %v", p, err)
+	}
+	stdin.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
