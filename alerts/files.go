@@ -81,6 +81,9 @@ func ofChecks(shadow bool) (rules []rule, tests []ruleTest) {
 		for i := range c.Levels {
 			tests = append(tests, levelTest(c, i))
 		}
+		if strings.Contains(c.Detail, "{xids}") {
+			tests = append(tests, xidTest(c))
+		}
 	}
 	return rules, tests
 }

@@ -44,6 +44,34 @@ func levelTest(c *health.Check, index int) ruleTest {
 	return t
 }
 
+// xidTest returns the test of a rule's description that names XIDs: those of
+// the GPU within five minutes, and no others.
+func xidTest(c *health.Check) ruleTest {
+	const where = `instance="host-0:9836",job="` + job + `"`
+	t := ruleTest{name: c.ID + ", which XIDs", pace: seconds}
+	at, recent := t.pace.moment(), c.Levels[0].When.Example(entity(c.Levels[0].When.Signal, 0))
+	h := host{name: "host-0:9836"}
+	for _, x := range recent {
+		t.series = append(t.series, h.series(x, t.pace, at))
+	}
+	for labels, when := range map[string]float64{`gpu="0",uuid="GPU-00000000",xid="48"`: 50, `gpu="0",uuid="GPU-00000000",xid="63"`: 55,
+		`gpu="0",uuid="GPU-00000000",xid="13"`: longAgo, `gpu="1",uuid="GPU-00000001",xid="79"`: 55} {
+		line := series{name: fmt.Sprintf("%s{%s,%s}", collectors.XIDLast, labels, where)}
+		t.pace.steps(at, func(time.Duration) { line.values = append(line.values, when) })
+		t.series = append(t.series, line)
+	}
+	slices.SortFunc(t.series, func(a, b series) int { return strings.Compare(a.name, b.name) })
+	h.examples = recent
+	fires := h.firing(c, h.judged(c, t.pace, []time.Duration{at})[0])
+	for i := range fires {
+		for n, a := range fires[i].annotations {
+			fires[i].annotations[n][1] = strings.ReplaceAll(a[1], "an XID", "XID 48, 63")
+		}
+	}
+	t.alerts = []expectation{{at: at, alert: c.Alert, firing: fires}}
+	return t
+}
+
 // hosts returns those of a test: the first entity has the fault, the others
 // lack something of it. They are on one host if nothing in the condition is
 // about a whole host.

@@ -75,7 +75,7 @@ func either(levels []health.Level) (expr string, wait time.Duration) {
 }
 
 // lastXIDs is a template that names the GPU's XIDs of the last five minutes.
-var lastXIDs = fmt.Sprintf("{{ with query (printf `max by (xid) (%s{uuid=%%q}) > time() - 300` $labels.uuid) }}XID{{ range $i, $x := . }}{{ if $i }},{{ end }} {{ $x.Labels.xid }}{{ end }}{{ else }}an XID{{ end }}", collectors.XIDLast)
+var lastXIDs = fmt.Sprintf("{{ with printf `max by (xid) (%s{uuid=%%q}) > time() - 300` $labels.uuid | query | sortByLabel \"xid\" }}XID{{ range $i, $x := . }}{{ if $i }},{{ end }} {{ $x.Labels.xid }}{{ end }}{{ else }}an XID{{ end }}", collectors.XIDLast)
 
 // ofLabel is the template of a label.
 func ofLabel(name string) string { return "{{ $labels." + name + " }}" }

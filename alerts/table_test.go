@@ -14,13 +14,14 @@ import (
 // deviations are the rows of the table of checks that are made otherwise, and
 // why.
 var deviations = map[string]string{
-	"agent_self":      "an agent that does not get to run for half a minute is worth knowing: info before a warning",
-	"driver_hang":     "a call may wait for a minute while another tool holds the driver's lock: info before critical",
-	"thermal_margin":  "where nearly all GPUs of the host are as hot it is the room's air, and no GPU: info",
-	"power_cap_ratio": "never alerts: it is a metric, nvgpu_clock_event_seconds_total",
-	"stale":           "the table's severity is unknown, which is the GPU's state; people see a warning",
-	"xid_repeat":      "an application's fault never condemns a GPU: a warning, where owners count and occurrences do not",
-	"quota_violation": "the ladder beyond a warning is the enforcer's",
+	"ecc_uncorrectable": "its action waits for the end of the work: nobody is to be woken for it, and what cannot wait is an XID of its own",
+	"agent_self":        "an agent that does not get to run for half a minute is worth knowing: info before a warning",
+	"driver_hang":       "a call may wait for a minute while another tool holds the driver's lock: info before critical",
+	"thermal_margin":    "where nearly all GPUs of the host are as hot it is the room's air, and no GPU: info",
+	"power_cap_ratio":   "never alerts: it is a metric, nvgpu_clock_event_seconds_total",
+	"stale":             "the table's severity is unknown, which is the GPU's state; people see a warning",
+	"xid_repeat":        "an application's fault never condemns a GPU: a warning, where owners count and occurrences do not",
+	"quota_violation":   "the ladder beyond a warning is the enforcer's",
 }
 
 // renamed are checks whose row has another id, or that share one.
