@@ -40,17 +40,7 @@ func TestHealthyHostsShowAllThatIsJudged(t *testing.T) {
 			}
 		}
 	}
-	names := map[string]string{} // by variable
-	for _, file := range glob(t, "../collectors/*.go") {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range declaration.FindAllStringSubmatch(string(text), -1) {
-			names[m[1]] = m[2]
-		}
-	}
-	judged := judgedFamilies(t)
+	names, judged := familyNames(t), judgedFamilies(t)
 	if len(judged) < 40 {
 		t.Fatalf("health reads %d families only: %v", len(judged), judged)
 	}
@@ -65,6 +55,22 @@ func TestHealthyHostsShowAllThatIsJudged(t *testing.T) {
 			t.Errorf("%s is not shown by healthy hosts", m)
 		}
 	}
+}
+
+// familyNames returns the names of package collectors' families by variable.
+func familyNames(t *testing.T) map[string]string {
+	t.Helper()
+	names := map[string]string{}
+	for _, file := range glob(t, "../collectors/*.go") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range declaration.FindAllStringSubmatch(string(text), -1) {
+			names[m[1]] = m[2]
+		}
+	}
+	return names
 }
 
 func glob(t *testing.T, pattern string) []string {

@@ -1,0 +1,237 @@
+package health
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/host"
+)
+
+// A site is a host whose GPUs are well and whose days are rough, as those of
+// fleets are. What it has and does is a row of testdata/world/styles.tsv. The
+// same style and seed make the same site.
+type site struct {
+	r      *rand.Rand
+	style  worldRow
+	boards []*board
+	slots  []*slot
+	gauges []gauge
+	out    []collectors.Sample
+
+	clock time.Duration // that nobody sets
+	shift time.Duration // of the clock that people read
+	boot  int
+	later []timer
+	fine  time.Duration // until then the agent passes every 2 s
+
+	driver, drained bool
+	generation      float64
+	starved         time.Duration // until then the agent hardly runs
+	warm            float64       // degrees, of the aisle
+	starts          []string      // what ended the agent before this pass: "upgrade" or "reboot"
+
+	seen     []func(*Monitor) // what happens until the next pass
+	sequence uint64
+	pid      int
+	jobs     int
+	people   map[int][3]string // by PID: comm, workload, owner
+	profiled bool              // another tool has the counters of the pipes
+
+	ports  []port
+	broken []*breakage
+	blocks float64
+	one    float64
+}
+
+// A port is one of an RDMA adapter.
+type port struct{ up, downed float64 }
+
+// A timer is something that is to happen.
+type timer struct {
+	at time.Duration
+	do func()
+}
+
+// sitesBegin is when every site does.
+var sitesBegin = time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
+
+// newSite returns a site before its first pass.
+func newSite(style worldRow, seed uint64) *site {
+	s := &site{r: rand.New(rand.NewPCG(seed, 17)), style: style, driver: true, generation: 1, pid: 2000, people: map[int][3]string{}, one: 1}
+	s.clock = time.Duration(s.r.IntN(24)) * time.Hour
+	kinds := strings.Fields(style["boards"])
+	row := worldRowOf("boards", "board", kinds[seed%uint64(len(kinds))])
+	for i := range 8 {
+		s.boards = append(s.boards, newBoard(s.r, row, i, seed))
+	}
+	if row.has("ib") {
+		s.ports = make([]port, 8)
+		for i := range s.ports {
+			s.ports[i] = port{1, float64(s.r.IntN(5))}
+		}
+	}
+	s.shown()
+	s.employ(style["work"])
+	for _, habits := range []string{worldTable("styles")[0]["habits"], style["habits"]} {
+		for habit := range strings.FieldsSeq(habits) {
+			name, rate, _ := strings.Cut(habit, "=")
+			weekly, err := strconv.ParseFloat(rate, 64)
+			if err != nil || habitsOf[name] == nil {
+				panic("health: styles.tsv: " + habit)
+			}
+			if weekly == 0 { // it is always so
+				habitsOf[name](s)
+				continue
+			}
+			s.often(weekly, habitsOf[name])
+		}
+	}
+	return s
+}
+
+// now is the time by the clock that people read.
+func (s *site) now() time.Time { return sitesBegin.Add(s.clock + s.shift) }
+
+// bootID is the kernel's.
+func (s *site) bootID() string { return fmt.Sprintf("boot-%d", s.boot) }
+
+// after has something happen.
+func (s *site) after(d time.Duration, do func()) { s.later = append(s.later, timer{s.clock + d, do}) }
+
+// often has something happen so many times in a week.
+func (s *site) often(weekly float64, do func(*site)) {
+	s.after(time.Duration(s.r.ExpFloat64()/weekly*float64(7*day)), func() {
+		do(s)
+		s.often(weekly, do)
+	})
+}
+
+// some is a time between two.
+func (s *site) some(least, most time.Duration) time.Duration {
+	return least + time.Duration(s.r.Float64()*float64(most-least))
+}
+
+// chance reports whether what happens in so many of hundred cases happens.
+func (s *site) chance(percent float64) bool { return 100*s.r.Float64() < percent }
+
+// any returns one of the boards.
+func (s *site) any() *board { return s.boards[s.r.IntN(len(s.boards))] }
+
+// aisle is how much warmer the air is than it was: by the hour, and by what
+// the hall's cooling does.
+func (s *site) aisle() float64 {
+	return s.warm + math.Sin(2*math.Pi*(s.hour()-9)/24)
+}
+
+// hour is the time of the day.
+func (s *site) hour() float64 { return math.Mod(s.clock.Hours(), 24) }
+
+// pass lets time go by until the agent's next pass, and returns what it reads
+// then. The samples are good until the next pass. An agent passes each second;
+// where nothing happens each tenth is enough.
+func (s *site) pass() []collectors.Sample {
+	gap := step - s.clock%step
+	switch {
+	case s.clock < s.starved:
+		gap = s.some(3*time.Second, 14*time.Second)
+	case s.clock < s.fine:
+		gap = min(gap, 2*time.Second)
+	}
+	end := s.clock + gap
+	for {
+		at, n := end, -1
+		for i, t := range s.later {
+			if t.at <= at {
+				at, n = t.at, i
+			}
+		}
+		if n < 0 {
+			break
+		}
+		do := s.later[n].do
+		s.later = append(s.later[:n], s.later[n+1:]...)
+		s.goOn(max(at, s.clock))
+		do()
+		end = max(end, s.clock)
+	}
+	s.goOn(end)
+	return s.show()
+}
+
+// goOn lets time go by until at.
+func (s *site) goOn(at time.Duration) {
+	dt := at - s.clock
+	if dt <= 0 {
+		return
+	}
+	s.clock = at
+	for _, b := range s.boards {
+		b.want, b.held, b.residents = need{}, 0, 0
+	}
+	for _, l := range s.slots {
+		l.work(s, dt)
+	}
+	for _, b := range s.boards {
+		b.advance(s, dt)
+	}
+}
+
+// attend has the agent pass often for a while, for what is over within
+// seconds.
+func (s *site) attend(d time.Duration) { s.fine = max(s.fine, s.clock+d) }
+
+// log has the kernel log the lines of a name, which may say whose they are.
+func (s *site) log(name string, b *board, words ...string) {
+	for _, row := range worldTable("lines") {
+		if row["lines"] == name {
+			s.line(row["text"], b, words...)
+		}
+	}
+}
+
+// line has the kernel log a line.
+func (s *site) line(text string, b *board, words ...string) {
+	if b != nil {
+		words = append(words, "{pci}", b.pci)
+	}
+	s.sequence++
+	r := host.Record{Priority: 4, Sequence: s.sequence, Time: s.now(), Text: strings.NewReplacer(words...).Replace(text)}
+	s.seen = append(s.seen, func(m *Monitor) { m.line(r) })
+}
+
+// xid has a board report an XID, to the driver's listeners and in the kernel's
+// log.
+func (s *site) xid(code int, b *board, pid int, comm string) {
+	name := fmt.Sprint("xid ", code)
+	words := []string{"{pid}", fmt.Sprint(pid), "{comm}", comm, "{code}", fmt.Sprint(code)}
+	if worldLines[name] {
+		s.log(name, b, words...)
+	} else {
+		s.log("xid", b, words...)
+	}
+	s.event("xid", uint64(code), b)
+}
+
+// worldLines are the names of lines.
+var worldLines = func() map[string]bool {
+	all := map[string]bool{}
+	for _, row := range worldTable("lines") {
+		all[row["lines"]] = true
+	}
+	return all
+}()
+
+// event has the driver tell its listeners of something, if the agent is one.
+func (s *site) event(kind string, code uint64, b *board) {
+	index, _ := strconv.Atoi(b.gpu)
+	e := collectors.Event{Time: s.now(), GPU: gpu.ID{Index: index, UUID: b.uuid, PCI: b.pci}, Type: kind, Code: code}
+	if s.driver && b.silent == "" && b.away == "" {
+		s.seen = append(s.seen, func(m *Monitor) { m.Event(e) })
+	}
+}

@@ -1,0 +1,71 @@
+package health
+
+import (
+	"embed"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// What is known of boards, of work, of hosts and of the kernel's lines is in
+// tables.
+//
+//go:embed testdata/world
+var worldFiles embed.FS
+
+// A worldRow is a row of one of these tables, by column.
+type worldRow map[string]string
+
+// worldTable returns a table of testdata/world, whose first column is a name.
+var worldTable = func() func(name string) []worldRow {
+	var mu sync.Mutex
+	read := map[string][]worldRow{}
+	return func(name string) []worldRow {
+		mu.Lock()
+		defer mu.Unlock()
+		if read[name] == nil {
+			read[name] = readWorldTable(name)
+		}
+		return read[name]
+	}
+}()
+
+func readWorldTable(name string) (all []worldRow) {
+	text, err := worldFiles.ReadFile("testdata/world/" + name + ".tsv")
+	if err != nil {
+		panic(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	columns := strings.Split(lines[0], "\t")
+	for _, line := range lines[1:] {
+		row := worldRow{}
+		for i, v := range strings.Split(line, "\t") {
+			row[columns[i]] = v
+		}
+		all = append(all, row)
+	}
+	return all
+}
+
+// worldRowOf returns the row of a table whose column has a value.
+func worldRowOf(table, column, value string) worldRow {
+	for _, row := range worldTable(table) {
+		if row[column] == value {
+			return row
+		}
+	}
+	panic(fmt.Sprintf("health: %s.tsv has no %s %q", table, column, value))
+}
+
+// number returns a column as a number.
+func (r worldRow) number(column string) float64 {
+	v, err := strconv.ParseFloat(r[column], 64)
+	if err != nil {
+		panic(fmt.Sprintf("health: column %s: %v", column, err))
+	}
+	return v
+}
+
+// has reports whether a word is in the column has.
+func (r worldRow) has(word string) bool { return strings.Contains(" "+r["has"]+" ", " "+word+" ") }

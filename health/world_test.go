@@ -1,0 +1,226 @@
+package health
+
+import (
+	"hash/fnv"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// TestSitesAreTheirSeeds has two sites of a style and seed be the same, and
+// one of another seed be another.
+func TestSitesAreTheirSeeds(t *testing.T) {
+	t.Parallel()
+	print := func(style worldRow, seed uint64) uint64 {
+		s, sum := newSite(style, seed), fnv.New64()
+		var last []collectors.Sample
+		for range 60 {
+			last = s.pass()
+		}
+		for _, o := range last {
+			_, _ = sum.Write([]byte(o.Metric.Name + strings.Join(o.Labels, ",") + strconv.FormatFloat(o.Value, 'g', -1, 64)))
+		}
+		return sum.Sum64()
+	}
+	for _, style := range worldTable("styles")[1:] {
+		one := print(style, 3)
+		if one != print(style, 3) {
+			t.Errorf("%s is not the same again", style["style"])
+		}
+		if one == print(style, 4) {
+			t.Errorf("%s is the same with another seed", style["style"])
+		}
+	}
+}
+
+// notInSites are the families that health looks at and that no site shows, by
+// variable, with why. Who has a check look at another one adds it to the sites.
+var notInSites = map[string]string{
+	"RetiredPages": "of boards before Ampere", "VGPUMemoryUsed": "of hosts that give out virtual GPUs",
+	"NVLinkBER": "of each link", "NVLinkInfo": "of each link", "SRAMAddresses": "off by default",
+}
+
+// ofEnforcer are the beginnings of the enforcer's: the other healthy hosts
+// have tenants.
+var ofEnforcer = []string{"Quota", "QoS", "Broker", "Unhooked", "Underreporting"}
+
+// TestSitesShowAllThatIsJudged holds that no check is quiet because no site
+// shows what it looks at.
+func TestSitesShowAllThatIsJudged(t *testing.T) {
+	t.Parallel()
+	shown := map[string]bool{}
+	for _, style := range worldTable("styles")[1:] {
+		s := newSite(style, 1)
+		s.silence("late", 4*time.Second, s.boards[0])
+		for range 30 {
+			for _, o := range s.pass() {
+				if len(o.Labels) != len(o.Metric.Labels) {
+					t.Fatalf("%s has labels %q", o.Metric, o.Labels)
+				}
+				shown[o.Metric.Name] = true
+			}
+		}
+	}
+	names := familyNames(t)
+	for _, variable := range judgedFamilies(t) {
+		name, is := names[variable]
+		if slices.ContainsFunc(ofEnforcer, func(s string) bool { return strings.HasPrefix(variable, s) }) {
+			continue
+		}
+		if reason := notInSites[variable]; is && shown[name] == (reason != "") {
+			t.Errorf("collectors.%s (%s) is shown by sites: %v; reason why not: %q", variable, name, shown[name], reason)
+		}
+	}
+}
+
+// TestBoardsAreTheRecordings compares boards, idle and loaded, with what a
+// real H100 showed.
+func TestBoardsAreTheRecordings(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../collectors/gpu/sim/testdata/nvml-calls-h100.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	recorded := map[string][2]float64{} // idle and loaded
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Split(strings.TrimSpace(line), "\t"); len(f) == 8 {
+			idle, err := strconv.ParseFloat(f[6], 64)
+			loaded, lerr := strconv.ParseFloat(f[7], 64)
+			if err == nil && lerr == nil {
+				recorded[f[0]] = [2]float64{idle, loaded}
+			}
+		}
+	}
+	for loaded, wants := range []need{{}, {busy: 1, heat: 1, sm: 0.95, tensor: 0.92, dram: 0.256}} {
+		s := newSite(worldRow{"style": "recording", "boards": "h100"}, 1)
+		var watts, mhz, celsius, n float64
+		for i := range 90 {
+			for _, b := range s.boards {
+				b.want, b.place, b.draws = wants, 0, 1
+				b.residents = float64(loaded)
+				b.advance(s, step)
+				if i >= 60 {
+					watts, mhz, celsius, n = watts+b.v.average, mhz+b.v.clock/1e6, celsius+b.v.core, n+1
+				}
+			}
+			s.clock += step
+		}
+		for _, c := range []struct {
+			what, call   string
+			got, per, by float64
+		}{{"W", "PowerUsage", 1000 * watts / n, 0.04, 0}, {"MHz", "ClockSM", mhz / n, 0.05, 600 * float64(1-loaded)}, {"C", "Temperature", celsius / n, 0, 5}} {
+			if want := recorded[c.call][loaded]; want == 0 || math.Abs(c.got-want) > c.per*want+c.by {
+				t.Errorf("loaded %d: %g %s, a real one has %g", loaded, c.got, c.what, want)
+			}
+		}
+	}
+}
+
+// TestWorldTables holds that all that the tables of the world name is there,
+// and that nothing in them is of no use.
+func TestWorldTables(t *testing.T) {
+	t.Parallel()
+	used := map[string]bool{}
+	for _, style := range worldTable("styles") {
+		for habit := range strings.FieldsSeq(style["habits"]) {
+			name, _, _ := strings.Cut(habit, "=")
+			used["habit "+name] = true
+		}
+		for board := range strings.FieldsSeq(style["boards"]) {
+			used["board "+board] = true
+		}
+		for work := range strings.FieldsSeq(style["work"]) {
+			kind, _, _ := strings.Cut(work, ":")
+			if n, rest, many := strings.Cut(kind, "x"); many && len(n) < 3 {
+				kind = rest
+			}
+			used["kind "+kind] = true
+			used["program "+worldRowOf("kinds", "kind", kind)["program"]] = true
+		}
+		if style["boards"] != "" {
+			newSite(style, 1)
+		}
+	}
+	for name := range habitsOf {
+		if !used["habit "+name] {
+			t.Errorf("no style has the habit %s", name)
+		}
+	}
+	for _, table := range []string{"board", "kind"} {
+		for _, row := range worldTable(table + "s") {
+			if !used[table+" "+row[table]] {
+				t.Errorf("no style has the %s %s", table, row[table])
+			}
+		}
+	}
+}
+
+// TestLinksTrainAfterAReload has links come up one after the other, once the
+// driver is there again.
+func TestLinksTrainAfterAReload(t *testing.T) {
+	t.Parallel()
+	s := newSite(worldRowOf("styles", "style", "dense training"), 1)
+	s.later = nil
+	s.reload(true, 30*time.Second)
+	seen := map[float64]bool{}
+	for s.pass(); s.clock < s.boards[0].trained || !s.driver; s.pass() {
+		if s.driver {
+			seen[s.boards[0].v.links] = true
+		}
+	}
+	if len(seen) < 4 || s.boards[0].v.links != s.boards[0].number("links") {
+		t.Errorf("%v links were seen, and then %g", seen, s.boards[0].v.links)
+	}
+}
+
+// TestSitesAreRough holds a few of the styles to what they are there for.
+func TestSitesAreRough(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		style string
+		what  string
+		rough func(s *site, samples []collectors.Sample) bool
+	}{
+		{"starved agent", "an agent that passes and has read no board", func(s *site, samples []collectors.Sample) bool {
+			return !slices.ContainsFunc(samples, func(o collectors.Sample) bool { return o.Metric == collectors.Up && o.Value == 1 })
+		}},
+		{"slow nvml", "a board that hangs in a call", func(s *site, samples []collectors.Sample) bool {
+			return slices.ContainsFunc(samples, func(o collectors.Sample) bool {
+				return o.Metric == collectors.WorkerStuck && strings.HasPrefix(o.Labels[2], "nvml")
+			})
+		}},
+		{"handed to virtual machines", "a board that another driver has", func(s *site, samples []collectors.Sample) bool {
+			return slices.ContainsFunc(samples, func(o collectors.Sample) bool {
+				return o.Metric == collectors.PCIDeviceBound && o.Labels[4] == "vfio-pci"
+			})
+		}},
+		{"locked clocks", "a board that is busy at less than a fifth of its power", func(s *site, _ []collectors.Sample) bool {
+			return slices.ContainsFunc(s.boards, func(b *board) bool { return b.v.utilization > 0.9 && b.v.average < 0.2*b.number("w_limit") })
+		}},
+		{"warm aisle", "a board near its limit", func(s *site, _ []collectors.Sample) bool {
+			return slices.ContainsFunc(s.boards, func(b *board) bool { return b.v.margin < 15 })
+		}},
+		{"gh200", "memory that no process has", func(s *site, _ []collectors.Sample) bool {
+			return slices.ContainsFunc(s.boards, func(b *board) bool { return b.v.used > 10<<30 && b.residents == 0 })
+		}},
+	} {
+		t.Run(c.style, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(8) {
+				s := newSite(worldRowOf("styles", "style", c.style), seed)
+				for begin := s.clock; s.clock-begin < day; {
+					if c.rough(s, s.pass()) {
+						return
+					}
+				}
+			}
+			t.Errorf("there never was %s", c.what)
+		})
+	}
+}

@@ -1,0 +1,237 @@
+package health
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// A sentry is an agent on a site: its monitor, and what that said.
+type sentry struct {
+	site    *site
+	monitor *Monitor
+	samples []collectors.Sample
+	worst   map[string]Severity // by check and entity, now
+	cries   []cry
+	passes  int
+}
+
+// A cry is a finding that began, or became worse.
+type cry struct {
+	style, check string
+	severity     Severity
+	shadow       bool
+	entity       Entity
+	at           time.Duration
+	text         string
+}
+
+var (
+	worldDays  = flag.Int("world.days", 3, "host-days that TestWorldIsQuiet simulates")
+	truthStyle = flag.String("truth.style", "", "the one style of hosts that TestWorldIsQuiet simulates; empty: all")
+)
+
+// shadows are the checks, and whether they are in shadow mode.
+var shadows = sync.OnceValue(func() map[string]bool {
+	all := map[string]bool{}
+	for _, c := range Checks() {
+		all[c.ID] = c.Shadow
+	}
+	return all
+})
+
+// guard starts an agent on a site.
+func guard(s *site) *sentry {
+	w := &sentry{site: s, worst: map[string]Severity{}}
+	w.start(nil)
+	return w
+}
+
+// start starts the agent, with what it kept.
+func (w *sentry) start(kept []byte) {
+	s := w.site
+	m := NewMonitor(Options{
+		Samples: func() []collectors.Sample { return w.samples },
+		Process: func(pid int, _ time.Time) (comm, workload, owner string) {
+			p := s.people[pid]
+			return p[0], p[1], p[2]
+		},
+		Record: w.note, Load: idle, Boot: s.bootID(), Node: "site", Log: slog.New(slog.DiscardHandler),
+	}, Settings{})
+	m.begin(s.now())
+	m.following.Store(true)
+	if kept != nil {
+		var saved Saved
+		if err := json.Unmarshal(kept, &saved); err != nil {
+			panic(err)
+		}
+		if _, err := m.engine.Restore(saved, s.bootID(), s.now()); err != nil {
+			panic(err)
+		}
+		m.cursor, m.gpus = w.monitor.cursor, w.monitor.gpus
+	}
+	w.monitor = m
+}
+
+// pass has the agent pass once.
+func (w *sentry) pass() {
+	s, boot := w.site, w.site.bootID()
+	w.samples = s.pass()
+	if len(s.starts) > 0 {
+		s.starts = nil
+		saved, err := w.monitor.engine.Save(boot)
+		if err != nil {
+			panic(err)
+		}
+		text, err := json.Marshal(saved)
+		if err != nil {
+			panic(err)
+		}
+		w.start(text)
+	}
+	for _, tell := range s.seen {
+		tell(w.monitor)
+	}
+	s.seen = s.seen[:0]
+	w.monitor.judge(w.monitor.waiting(), s.now())
+	w.passes++
+}
+
+// note takes what the monitor says.
+func (w *sentry) note(e Event) {
+	if e.Kind != KindTransition {
+		return
+	}
+	key := e.Check + " " + e.Entity.String()
+	if e.Severity > w.worst[key] {
+		w.cries = append(w.cries, cry{w.site.style["style"], e.Check, e.Severity, shadows()[e.Check], e.Entity, w.site.clock, e.Message})
+	}
+	w.worst[key] = e.Severity
+}
+
+// tally is what the sites of a style, or of all, made the agent say.
+type tally struct {
+	name   string
+	days   float64
+	hosts  int
+	silent int // hosts of which nothing was said
+	cries  []cry
+}
+
+// weekly returns how many findings of a severity there were in a host-week;
+// for Critical those that are worse too.
+func (t *tally) weekly(severity Severity) float64 {
+	n := 0
+	for _, c := range t.cries {
+		if !c.shadow && (c.severity == severity || severity == Critical && c.severity > Critical) {
+			n++
+		}
+	}
+	return float64(n) / t.days * 7
+}
+
+// checks returns how often each check cried, the most first.
+func (t *tally) checks(shadow bool) string {
+	counts := map[string]int{}
+	for _, c := range t.cries {
+		if c.shadow == shadow && c.severity >= Warning {
+			counts[fmt.Sprintf("%s %s", c.check, c.severity)]++
+		}
+	}
+	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return 10000*(counts[b]-counts[a]) + strings.Compare(a, b) })
+	var all []string
+	for _, name := range names {
+		all = append(all, fmt.Sprintf("%s %.2f", name, float64(counts[name])/t.days*7))
+	}
+	return strings.Join(all, ", ")
+}
+
+// judgeWorld judges sites of all styles for so many days together. The tallies
+// are by style, in the order of the table; the last is of all.
+func judgeWorld(days int, seed uint64) (all []*tally) {
+	styles := slices.DeleteFunc(slices.Clone(worldTable("styles")[1:]), func(r worldRow) bool { return *truthStyle != "" && r["style"] != *truthStyle })
+	for _, style := range styles {
+		all = append(all, &tally{name: style["style"]})
+	}
+	total := &tally{name: "all"}
+	share := time.Duration(days) * day / time.Duration(len(styles))
+	hosts := max(1, min(4, int(share/day)), int(share/(7*day)))
+	each := share / time.Duration(hosts)
+	var mu sync.Mutex
+	var wait sync.WaitGroup
+	jobs := make(chan int)
+	for range 2 {
+		wait.Go(func() {
+			for i := range jobs {
+				t := all[i%len(styles)]
+				w := guard(newSite(styles[i%len(styles)], seed+uint64(i)))
+				begin := w.site.clock
+				for w.site.clock-begin < each {
+					w.pass()
+				}
+				mu.Lock()
+				for _, to := range []*tally{t, total} {
+					to.days += each.Hours() / 24
+					to.hosts++
+					if !slices.ContainsFunc(w.cries, func(c cry) bool { return !c.shadow && c.severity >= Warning }) {
+						to.silent++
+					}
+					to.cries = append(to.cries, w.cries...)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for i := range hosts * len(styles) {
+		jobs <- i
+	}
+	close(jobs)
+	wait.Wait()
+	return append(all, total)
+}
+
+// ceilings are what the world may be told at most in a host-week today. The
+// goal is one warning and 0.02 criticals.
+const (
+	worldWarnings  = 90
+	worldCriticals = 40
+)
+
+// TestWorldIsQuiet is the figure of the agent's truth on hosts that somebody
+// else made up than who wrote the checks, by style. make truth DAYS=2000 asks
+// for more days.
+func TestWorldIsQuiet(t *testing.T) {
+	began := time.Now()
+	all := judgeWorld(*worldDays, *truthSeed)
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\nstyle\thost-days\twarnings a host-week\tcriticals a host-week\thosts without any\tby check, a host-week")
+	for _, a := range all {
+		fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.2f\t%d of %d\t%s\n", a.name, a.days, a.weekly(Warning), a.weekly(Critical), a.silent, a.hosts, a.checks(false))
+	}
+	_ = w.Flush()
+	t.Log(text.String())
+	total := all[len(all)-1]
+	t.Logf("shadow: %s", total.checks(true))
+	t.Logf("%.0f host-days in %s", total.days, time.Since(began).Round(time.Second))
+	slices.SortStableFunc(total.cries, func(a, b cry) int { return strings.Compare(a.style, b.style) })
+	told := slices.DeleteFunc(total.cries, func(c cry) bool { return c.shadow || c.severity < Warning })
+	for i, c := range told {
+		if i < *truthShow || *truthShow < 0 {
+			t.Logf("%s, %s: %s %s of %s: %s", c.style, c.at.Round(time.Second), c.check, c.severity, c.entity, c.text)
+		}
+	}
+	if w, c := total.weekly(Warning), total.weekly(Critical); *truthStyle == "" && (w > worldWarnings || c > worldCriticals) {
+		t.Errorf("%.1f warnings and %.1f criticals a host-week are more than %d and %d", w, c, worldWarnings, worldCriticals)
+	}
+}
