@@ -1,0 +1,289 @@
+package health
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"math"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/gpu/sim"
+)
+
+// A worldFault is an element of testdata/world/faults.yml, which says what its
+// keys are.
+type worldFault struct {
+	Fault  string       `yaml:"fault"`
+	Board  string       `yaml:"board"`
+	Work   string       `yaml:"work"`
+	Find   string       `yaml:"find"`
+	Least  Severity     `yaml:"least"` // Warning, if it is not given
+	Within sim.Duration `yaml:"within"`
+	Acts   []act        `yaml:"acts"`
+}
+
+// An act is a part of a fault.
+type act struct {
+	At     sim.Duration `yaml:"at"`
+	Every  sim.Duration `yaml:"every"`
+	Times  int          `yaml:"times"`
+	Board  string       `yaml:"board"`
+	XID    int          `yaml:"xid"`
+	Event  string       `yaml:"event"`
+	Line   string       `yaml:"line"`
+	Metric string       `yaml:"metric"`
+	Where  []string     `yaml:"where"`
+	To     *float64     `yaml:"to"`
+	By     float64      `yaml:"by"`
+	Rises  float64      `yaml:"rises"`
+	Gone   bool         `yaml:"gone"`
+	Period sim.Duration `yaml:"period"`
+	On     sim.Duration `yaml:"on"`
+	Silent string       `yaml:"silent"`
+	Do     string       `yaml:"do"`
+}
+
+// acts are what changes the site, by name. The board is the one at fault.
+var acts = map[string]func(*site, *board){
+	"flap": func(s *site, _ *board) {
+		p := &s.ports[2]
+		p.up, p.downed = 0, p.downed+1
+		s.attend(10 * time.Second)
+		s.after(6*time.Second, func() { p.up = 1 })
+	},
+	"port down": func(s *site, _ *board) { s.ports[2].up, s.ports[2].downed = 0, s.ports[2].downed+1 },
+	"ports down": func(s *site, _ *board) {
+		for i := range s.ports {
+			s.ports[i].up, s.ports[i].downed = 0, s.ports[i].downed+1
+		}
+	},
+	"reload": func(s *site, _ *board) { s.reload(true, 40*time.Second) },
+	"other firmware": func(s *site, b *board) {
+		b.vbios = "96.00.A5.00.01"
+		reboot(s)
+	},
+	"lowest limit": func(s *site, b *board) {
+		s.reload(true, 30*time.Second)
+		s.after(45*time.Second, func() { b.limit = b.number("w_min") })
+	},
+	"unload": func(s *site, _ *board) { s.driver = false },
+	"one fewer": func(s *site, b *board) {
+		reboot(s)
+		b.away = "nobody"
+		s.broken = append(s.broken, &breakage{board: b, metric: collectors.PCIDevicePresent, change: func(float64, float64) float64 { return math.NaN() }},
+			&breakage{board: b, metric: collectors.PCIDeviceBound, change: func(float64, float64) float64 { return math.NaN() }},
+			&breakage{metric: collectors.PCIDevices, change: func(v, _ float64) float64 { return v - 1 }})
+	},
+	"leave memory": func(s *site, b *board) {
+		for _, l := range s.slots {
+			if slices.Contains(l.boards, b) {
+				l.stop(s)
+				l.next = math.MaxInt64
+			}
+		}
+		b.cache = 40 << 30
+	},
+	"leak": func(s *site, b *board) {
+		for _, l := range s.slots {
+			if t := l.task; t != nil && slices.Contains(l.boards, b) {
+				old, began := t.program, s.clock
+				t.ends = math.MaxInt64
+				t.program = func(age, dt time.Duration) (need, float64) {
+					wants, memory := old(age, dt)
+					return wants, min(1, memory+0.3*(s.clock-began).Hours())
+				}
+			}
+		}
+	},
+}
+
+// metricByName returns a family of the catalogue.
+func metricByName(t *testing.T, name string) *collectors.Metric {
+	t.Helper()
+	for _, m := range collectors.Metrics() {
+		if m.Name == name {
+			return m
+		}
+	}
+	t.Fatalf("faults.yml: no metric is called %s", name)
+	return nil
+}
+
+// inject has an act begin.
+func (a act) inject(t *testing.T, s *site) {
+	boards := []*board{s.boards[3]}
+	switch a.Board {
+	case "all":
+		boards = s.boards
+	case "host":
+		boards = []*board{nil}
+	case "":
+	default:
+		i, err := strconv.Atoi(a.Board)
+		if err != nil {
+			t.Fatalf("faults.yml: board %q", a.Board)
+		}
+		boards = s.boards[i : i+1]
+	}
+	for _, b := range boards {
+		switch {
+		case a.XID != 0:
+			s.xid(a.XID, b, s.pid, "python3")
+		case a.Event != "":
+			s.event(a.Event, 1, b)
+		case a.Line != "":
+			s.line(a.Line, b)
+		case a.Silent != "":
+			b.silent = a.Silent
+		case a.Do != "":
+			if acts[a.Do] == nil {
+				t.Fatalf("faults.yml: no act is called %q", a.Do)
+			}
+			acts[a.Do](s, b)
+		default:
+			s.broken = append(s.broken, &breakage{board: b, metric: metricByName(t, a.Metric), where: a.Where, change: a.change, from: s.clock,
+				period: time.Duration(a.Period), on: time.Duration(a.On)})
+		}
+	}
+}
+
+// change is what an act makes of a value.
+func (a act) change(v, hours float64) float64 {
+	switch {
+	case a.Gone:
+		return math.NaN()
+	case a.To != nil:
+		return *a.To
+	case a.By != 0:
+		return a.By * v
+	}
+	return math.Floor(v + a.Rises*hours)
+}
+
+// found is what became of a fault.
+type found struct {
+	*worldFault
+	after  time.Duration // when it was found under a name of its own; -1: never
+	shadow bool          // only by a check in shadow mode
+	names  []string      // of all that was found
+	alerts int           // warnings and worse that were told
+}
+
+// find puts a fault into a site that is well, after a while.
+func (f *worldFault) find(t *testing.T) *found {
+	style := worldRow{"style": f.Fault, "boards": f.Board, "work": f.Work}
+	s := newSite(style, 7)
+	w := guard(s)
+	for _, l := range s.slots { // work that goes on
+		l.next = s.clock
+	}
+	settled := s.clock + 40*time.Minute
+	for s.clock < settled {
+		w.pass()
+		for _, l := range s.slots {
+			if l.task != nil {
+				l.task.ends, l.task.end = settled+day, "done"
+			}
+		}
+	}
+	for _, c := range w.cries {
+		if !c.shadow && c.severity >= Warning {
+			t.Errorf("%s: before the fault: %s of %s: %s", f.Fault, c.check, c.entity, c.text)
+		}
+	}
+	w.cries = nil
+	begin := s.clock
+	for _, a := range f.Acts {
+		for i := range max(1, a.Times) {
+			s.after(time.Duration(a.At)+time.Duration(i)*time.Duration(a.Every), func() {
+				s.attend(5 * time.Second)
+				a.inject(t, s)
+			})
+		}
+	}
+	for s.clock-begin < time.Duration(f.Within)+2*step {
+		w.pass()
+	}
+	r := &found{worldFault: f, after: -1}
+	name := regexp.MustCompile("(?i)" + f.Find)
+	told := map[string]bool{}
+	for _, c := range w.cries {
+		if c.severity < cmp.Or(f.Least, Warning) {
+			continue
+		}
+		if key := c.check + " of " + c.entity.String(); !told[key] {
+			told[key] = true
+			if !c.shadow && c.severity >= Warning {
+				r.alerts++
+			}
+			r.names = append(r.names, fmt.Sprintf("%s %s%s", c.check, c.severity, map[bool]string{true: " (shadow)"}[c.shadow]))
+		}
+		at := c.at - begin
+		if name.MatchString(strings.Join([]string{c.check, c.text}, " ")) && at <= time.Duration(f.Within) && (r.after < 0 || r.shadow && !c.shadow) {
+			r.after, r.shadow = at, c.shadow
+		}
+	}
+	return r
+}
+
+// foundToday are the faults that are found. The goal is 95 of a hundred.
+const foundToday = 50
+
+// TestWorldFaultsAreFound has faults that others thought of found, each under
+// the name that people have for it, in time.
+func TestWorldFaultsAreFound(t *testing.T) {
+	text, err := os.ReadFile("testdata/world/faults.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var faults []*worldFault
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(&faults); err != nil {
+		t.Fatal(err)
+	}
+	all := make([]*found, len(faults))
+	t.Run("each", func(t *testing.T) {
+		for i, f := range faults {
+			t.Run(f.Fault, func(t *testing.T) {
+				t.Parallel()
+				all[i] = f.find(t)
+			})
+		}
+	})
+	var table strings.Builder
+	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\nfault\tfound after\twithin\talerts\tby")
+	right, said, once := 0, 0, 0
+	for _, r := range all {
+		after := "NOTHING SAID"
+		switch {
+		case r.after >= 0 && !r.shadow:
+			right++
+			once += int(collectors.Bool(r.alerts == 1))
+			after = r.after.Round(time.Second).String()
+		case r.after >= 0:
+			after = "shadow only"
+		case r.alerts > 0:
+			after = "other name"
+		}
+		said += int(collectors.Bool(len(r.names) > 0))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", r.Fault, after, time.Duration(r.Within), r.alerts, strings.Join(slices.Compact(slices.Sorted(slices.Values(r.names))), ", "))
+	}
+	_ = w.Flush()
+	t.Log(table.String())
+	if right < foundToday {
+		t.Errorf("only %d faults were found, and there were %d", right, foundToday)
+	}
+	t.Logf("%d of %d faults were found under their name in time, %d of them by one alert; of %d something was said", right, len(all), once, said)
+}
