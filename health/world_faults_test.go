@@ -257,10 +257,15 @@ func TestWorldFaultsAreFound(t *testing.T) {
 		for i, f := range faults {
 			t.Run(f.Fault, func(t *testing.T) {
 				t.Parallel()
-				all[i] = f.find(t)
+				r := f.find(t)
+				t.Logf("found after %v of %v, %d alerts: %q", r.after, time.Duration(f.Within), r.alerts, r.names)
+				all[i] = r
 			})
 		}
 	})
+	if slices.Contains(all, nil) {
+		return // the command line chose some of them
+	}
 	var table strings.Builder
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "\nfault\tfound after\twithin\talerts\tby")
