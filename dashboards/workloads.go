@@ -70,7 +70,7 @@ var workloads = dashboard{
 				description: "GPU memory that each workload holds.",
 				queries:     one(by("sum", perWorkload, ofWork.of(collectors.WorkloadMemory)), "{{workload}}")},
 			{kind: lines, title: "Time until memory is full", unit: "s", none: "nobody is on the way there", link: toWorkload,
-				description: "Until the workload has taken the GPU memory that is free, by the trend of a quarter of an hour. Most workloads have none.",
+				description: "Until the workload has taken the GPU memory that is free, by the trend of an hour. Most workloads have none.",
 				queries:     one(by("min", perGPU+", workload", ofWork.of(health.MemoryExhaustion)), "{{workload}} GPU {{gpu}}")},
 		}},
 		{title: "Energy and waste", panels: []panel{

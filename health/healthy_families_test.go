@@ -17,6 +17,9 @@ import (
 // notHealthy are the families that health looks at and that no healthy host
 // here shows, with why.
 var notHealthy = map[string]string{
+	"AddressingMode": "says which memory is the host's: TestCauses shows it",
+	"C2CUp":          "as AddressingMode",
+	"PCIDeviceBound": "says which GPUs virtual machines have: TestCauses shows it",
 	"RetiredPages":   "of GPUs before Ampere",
 	"FanSpeed":       "of boards with fans of their own",
 	"UnknownMemory":  "of processes that have ended",
