@@ -16,8 +16,7 @@ import (
 
 // A move is something that happens in a siege, as often as its weight says
 // beside the others': by a peer, which is a process of the adversary, or by
-// whoever runs it all. No move takes longer than a moment. One without a weight
-// is known to hurt (docs/security.md), and made only where it is named.
+// whoever runs it all. No move takes longer than a moment.
 type move struct {
 	name   string
 	weight int
@@ -143,7 +142,7 @@ var moves = []move{
 			p.asks(p.gemini, string(noise))
 		}
 	}, nil},
-	{"lies about turns", 0, func(p *hostilePeer) {
+	{"lies about turns", 3, func(p *hostilePeer) {
 		c := p.keep(p.dial().opens(""))
 		for range 50 {
 			c.send(wire.TypeAcquire, &wire.Acquire{GPU: uint32(p.IntN(2))})
@@ -153,7 +152,7 @@ var moves = []move{
 			time.Sleep(5 * time.Millisecond)
 		}
 	}, nil},
-	{"wants a turn and does nothing with it", 0, func(p *hostilePeer) {
+	{"wants a turn and does nothing with it", 3, func(p *hostilePeer) {
 		p.keep(p.dial().opens("")).send(wire.TypeAcquire, &wire.Acquire{})
 	}, nil},
 	{"kill -9", 3, nil, func(s *siege) { s.respawn(s.IntN(len(s.peers))) }},

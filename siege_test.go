@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -174,7 +175,7 @@ type truth struct {
 	switching time.Duration            // lost to switches, ever
 	busy      map[string]time.Duration // ever
 	pids      map[int]*onGPU           // that are there
-	waited    time.Duration            // of honest ones and the enforcer for a processor, ever
+	waited    map[string]time.Duration // of honest ones for a processor, ever; the enforcer's and what a hypervisor took under ""
 }
 
 type onGPU struct {
@@ -196,7 +197,7 @@ func watch(t *testing.T, stat string, env ...string) *truth {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr := &truth{busy: map[string]time.Duration{}, pids: map[int]*onGPU{}}
+	tr := &truth{busy: map[string]time.Duration{}, pids: map[int]*onGPU{}, waited: map[string]time.Duration{}}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -248,23 +249,24 @@ func groupOf(pid int) string {
 func (tr *truth) now() span {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	return span{time.Now(), maps.Clone(tr.busy), tr.switching, tr.at, tr.waited}
+	return span{time.Now(), maps.Clone(tr.busy), tr.switching, tr.at, maps.Clone(tr.waited)}
 }
 
 // feed has the driver say what the GPU did, until the test ends.
 func (s *siege) feed() {
 	before, waits := map[int]time.Duration{}, map[string]time.Duration{}
 	var last time.Duration
+	took := stolen(s.T)
 	for tick := time.Tick(250 * time.Millisecond); s.Context().Err() == nil; <-tick {
 		var processes, utilization strings.Builder
 		s.truth.mu.Lock()
 		used, now := uint64(1<<30), map[int]time.Duration{}
-		var pids []int
+		steady := map[int]string{}
 		for pid, p := range s.truth.pids {
 			const own = 300 << 20 // a context's
 			used += p.used + own
-			if _, steady := guaranteed[p.group]; steady {
-				pids = append(pids, pid)
+			if guaranteed[p.group] > 0 {
+				steady[pid] = p.group
 			}
 			now[pid] = p.busy
 			fmt.Fprintf(&processes, "%d %d\n", pid, p.used+own)
@@ -275,9 +277,12 @@ func (s *siege) feed() {
 		before, last = now, s.truth.at
 		s.truth.mu.Unlock()
 		if s.enforcer != nil {
-			pids = append(pids, s.enforcer.pid)
+			steady[s.enforcer.pid] = ""
 		}
-		s.wait(pids, waits)
+		s.wait(steady, waits)
+		was := took
+		took = stolen(s.T)
+		s.truth.add("", took-was)
 		for name, text := range map[string]string{"processes.0": processes.String(), "utilization.0": utilization.String(), "memory.0": fmt.Sprint(80<<30, " ", used)} {
 			path := s.f.path(name)
 			if os.WriteFile(path+".next", []byte(text), 0o644) == nil {
@@ -289,9 +294,8 @@ func (s *siege) feed() {
 
 // wait adds up how long processes have waited for a processor since it was looked
 // at last, each as long as one of its threads, whose times are in waits.
-func (s *siege) wait(pids []int, waits map[string]time.Duration) {
-	sum := time.Duration(0)
-	for _, pid := range pids {
+func (s *siege) wait(groups map[int]string, waits map[string]time.Duration) {
+	for pid, group := range groups {
 		longest := time.Duration(0)
 		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 		for _, path := range threads {
@@ -302,11 +306,14 @@ func (s *siege) wait(pids []int, waits map[string]time.Duration) {
 				waits[path] = waited
 			}
 		}
-		sum += longest
+		s.truth.add(group, longest)
 	}
-	s.truth.mu.Lock()
-	defer s.truth.mu.Unlock()
-	s.truth.waited += sum
+}
+
+func (tr *truth) add(group string, waited time.Duration) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.waited[group] += waited
 }
 
 // A program runs in a cgroup.
@@ -552,25 +559,58 @@ type span struct {
 	began         time.Time
 	busy          map[string]time.Duration // by cgroup
 	switching, at time.Duration            // lost to switches; of the simulation
-	waited        time.Duration            // for processors
+	waited        map[string]time.Duration // for processors, by cgroup
 }
 
 // pace returns what honest tenants had of their guarantees since then, of the
 // time that programs around the hook left them, which are the audit's to find.
-// It says nothing where they or the enforcer waited for a processor: on a
-// simulated GPU that is time in which nobody gives it work.
-func (s *siege) pace(from span) (all map[string]float64, measured bool) {
+// On a simulated GPU nobody gives it work while he waits for a processor, and
+// others have what is not used: what a tenant waited is taken for its own. As
+// much of the time in which the GPU had no work as the enforcer waited is left
+// out. Where that is half of the time, or of what a tenant should have, its pace
+// says nothing.
+func (s *siege) pace(from span) (all map[string]float64, judged bool) {
 	to := s.truth.now()
 	left := to.at - from.at
-	measured = to.waited-from.waited < left/20
+	idle := left - (to.switching - from.switching)
+	for name, busy := range to.busy {
+		idle -= busy - from.busy[name]
+	}
 	if around := to.busy["around"] - from.busy["around"] + to.busy[""] - from.busy[""]; around > 0 {
 		left -= around + to.switching - from.switching
 	}
+	enforcer := max(min(to.waited[""]-from.waited[""], idle), 0)
+	judged = enforcer < left/2
+	left -= enforcer
 	all = map[string]float64{}
 	for name, part := range guaranteed {
-		all[name] = (to.busy[name] - from.busy[name]).Seconds() / left.Seconds() / part
+		due, waited := left.Seconds()*part, (to.waited[name] - from.waited[name]).Seconds()
+		all[name] = ((to.busy[name] - from.busy[name]).Seconds() + waited) / due
+		judged = judged && waited < due/2
 	}
-	return all, measured
+	return all, judged
+}
+
+// where says where the GPU's time went since then.
+func (s *siege) where(from span) string {
+	to := s.truth.now()
+	var b strings.Builder
+	rest := to.at - from.at
+	tell := func(what, whose string, d time.Duration) {
+		if d > 0 {
+			fmt.Fprintf(&b, "%s %s %.2f s, ", whose, what, d.Seconds())
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(to.busy)) {
+		rest -= to.busy[name] - from.busy[name]
+		tell("had", name, to.busy[name]-from.busy[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(to.waited)) {
+		tell("waited for a processor", name, to.waited[name]-from.waited[name])
+	}
+	tell("", "switching", to.switching-from.switching)
+	fmt.Fprintf(&b, "idle %.2f s", (rest - to.switching + from.switching).Seconds())
+	return b.String()
 }
 
 // taken returns what a process has: memory in bytes, and descriptors.
