@@ -11,8 +11,9 @@ import (
 )
 
 // enforcing are the capabilities that --role=enforce keeps: to stop and end
-// others' processes, and to read whose they are and what they run.
-var enforcing = []int{unix.CAP_KILL, unix.CAP_SYS_PTRACE}
+// others' processes, to read whose they are and what they run, and to hand out
+// descriptors whatever other processes of root have in flight.
+var enforcing = []int{unix.CAP_KILL, unix.CAP_SYS_PTRACE, unix.CAP_SYS_RESOURCE}
 
 // confine gives up all capabilities but those, for good: this process begins
 // anew, because capabilities are each thread's own and a program that has C in

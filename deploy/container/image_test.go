@@ -394,7 +394,7 @@ func TestImage(t *testing.T) {
 		if err := errors.Join(os.Chmod(host, 0o755), os.MkdirAll(in("run/broker"), 0o755), os.Mkdir(in("run/agent"), 0o755), os.Chown(in("run/agent"), nonroot, nonroot), os.Mkdir(in("state"), 0o755)); err != nil {
 			t.Fatal(err)
 		}
-		broker := container{root: root, env: c.Env, capabilities: []string{"CAP_KILL", "CAP_SYS_PTRACE"}, mounts: map[string]string{"/run/gpusteward": in("run"), "/etc/gpusteward": in("etc"), "/state": in("state")}}
+		broker := container{root: root, env: c.Env, capabilities: []string{"CAP_KILL", "CAP_SYS_PTRACE", "CAP_SYS_RESOURCE"}, mounts: map[string]string{"/run/gpusteward": in("run"), "/etc/gpusteward": in("etc"), "/state": in("state")}}
 		_, end := broker.begins(t, "--role=enforce", "--demo", "--state.dir=/state")
 		observer := container{root: root, env: c.Env, uid: nonroot, mounts: map[string]string{"/run/gpusteward/agent": in("run/agent"), "/run/gpusteward/broker": in("run/broker"), "/etc/gpusteward": in("etc")}}
 		observer.serves(t, func(url, _ string) {

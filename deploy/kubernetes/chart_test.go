@@ -153,7 +153,7 @@ func TestManifests(t *testing.T) {
 // Each container has what docs/kubernetes.md says that it needs, and no more.
 func TestRights(t *testing.T) {
 	t.Parallel()
-	added := map[string][]corev1.Capability{"install": {"CHOWN"}, "broker": {"KILL", "SYS_PTRACE"}}
+	added := map[string][]corev1.Capability{"install": {"CHOWN"}, "broker": {"KILL", "SYS_PTRACE", "SYS_RESOURCE"}}
 	for _, file := range []string{"", "testdata/broker.yaml", "testdata/npd.yaml", "testdata/everything.yaml"} {
 		for _, d := range decode[appsv1.DaemonSet](t, render(t, file), "DaemonSet") {
 			pod := d.Spec.Template.Spec
