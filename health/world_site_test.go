@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,8 +41,8 @@ type site struct {
 	sequence uint64
 	pid      int
 	jobs     int
-	people   map[int][3]string // by PID: comm, workload, owner
-	profiled bool              // another tool has the counters of the pipes
+	people   map[int]*person // by PID
+	profiled bool            // another tool has the counters of the pipes
 
 	ports  []port
 	broken []*breakage
@@ -51,6 +52,24 @@ type site struct {
 
 // A port is one of an RDMA adapter.
 type port struct{ up, downed float64 }
+
+// A person is a process of somebody's, for a while after its end too.
+type person struct {
+	host.Process
+	boards []*board
+	until  time.Time // when it left them; zero while it has them
+}
+
+// stays are those on a board.
+func (s *site) stays(uuid string) (all []collectors.Stay) {
+	for _, p := range s.people {
+		if slices.ContainsFunc(p.boards, func(b *board) bool { return b.uuid == uuid }) {
+			all = append(all, collectors.Stay{Process: p.Process, Until: p.until})
+		}
+	}
+	slices.SortFunc(all, func(a, b collectors.Stay) int { return a.Process.PID - b.Process.PID })
+	return all
+}
 
 // A timer is something that is to happen.
 type timer struct {
@@ -63,7 +82,7 @@ var sitesBegin = time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
 
 // newSite returns a site before its first pass.
 func newSite(style worldRow, seed uint64) *site {
-	s := &site{r: rand.New(rand.NewPCG(seed, 17)), style: style, driver: true, generation: 1, pid: 2000, people: map[int][3]string{}, one: 1}
+	s := &site{r: rand.New(rand.NewPCG(seed, 17)), style: style, driver: true, generation: 1, pid: 2000, people: map[int]*person{}, one: 1}
 	s.clock = time.Duration(s.r.IntN(24)) * time.Hour
 	kinds := strings.Fields(style["boards"])
 	row := worldRowOf("boards", "board", kinds[seed%uint64(len(kinds))])

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/host"
 )
 
 // A sentry is an agent on a site: its monitor, and what that said.
@@ -62,10 +63,13 @@ func (w *sentry) start(kept []byte) {
 	s := w.site
 	m := NewMonitor(Options{
 		Samples: func() []collectors.Sample { return w.samples },
-		Process: func(pid int, _ time.Time) (comm, workload, owner string) {
-			p := s.people[pid]
-			return p[0], p[1], p[2]
+		Process: func(pid int, _ time.Time) (host.Process, bool) {
+			if p := s.people[pid]; p != nil {
+				return p.Process, true
+			}
+			return host.Process{}, false
 		},
+		Stays:  s.stays,
 		Record: w.note, Load: idle, Boot: s.bootID(), Node: "site", Log: slog.New(slog.DiscardHandler),
 	}, Settings{})
 	m.begin(s.now())

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"gpusteward/collectors/host"
 )
 
 // A slot is a place for work: on boards, or on a part of one.
@@ -21,13 +23,13 @@ type slot struct {
 
 // A task is a job, a container or a session of somebody.
 type task struct {
-	workload, owner, comm string
-	pid                   int
-	began, ends           time.Duration
-	end                   string // how: done, killed or crashed
-	program               program
-	bias                  []float64 // by board
-	held, use             []float64
+	comm, workload string
+	pid            int
+	began, ends    time.Duration
+	end            string // how: done, killed or crashed
+	program        program
+	bias           []float64 // by board
+	held, use      []float64
 }
 
 // A program returns what it needs of each board at an age, and which part of
@@ -128,15 +130,17 @@ func (l *slot) start(s *site) {
 		t.end, length = "killed", time.Duration(s.r.Float64()*float64(length))
 	}
 	t.ends = s.clock + max(length, 5*time.Second)
+	who := host.Process{PID: t.pid, Start: uint64(t.pid), Comm: t.comm, UID: 1000, Workload: &host.Workload{}}
 	switch k["by"] {
 	case "slurm":
-		t.workload, t.owner = fmt.Sprintf("slurm:%d.0", 40000+s.jobs), fmt.Sprintf("user:%d", 1000+s.r.IntN(30))
+		t.workload, who.UID = fmt.Sprintf("slurm:%d.0", 40000+s.jobs), 1000+s.r.IntN(30)
 	case "pod":
-		t.workload, t.owner = fmt.Sprintf("pod:serving/%s-%d", k["kind"], s.jobs), "namespace:serving"
+		t.workload, who.Workload.Namespace = fmt.Sprintf("pod:serving/%s-%d", k["kind"], s.jobs), "serving"
 	default:
-		user := fmt.Sprintf("user:%d", 1000+s.r.IntN(12))
-		t.workload, t.owner = user, user
+		who.UID = 1000 + s.r.IntN(12)
+		t.workload = fmt.Sprintf("user:%d", who.UID)
 	}
+	who.Workload.Key = t.workload
 	n := len(l.boards)
 	t.bias, t.held, t.use = make([]float64, n), make([]float64, n), make([]float64, n)
 	for i := range t.bias {
@@ -150,7 +154,7 @@ func (l *slot) start(s *site) {
 		name = []string{"dense", "loader", "small", "hpc", "grow", "hog"}[s.r.IntN(6)]
 	}
 	t.program = programs[name](s)
-	s.people[t.pid] = [3]string{t.comm, t.workload, t.owner}
+	s.people[t.pid] = &person{Process: who, boards: l.boards}
 	l.task = t
 }
 
@@ -183,6 +187,7 @@ func (l *slot) stop(s *site) {
 	if t := l.task; t != nil {
 		l.task = nil
 		pid := t.pid
+		s.people[pid].until = s.now()
 		s.after(2*time.Minute, func() { delete(s.people, pid) })
 	}
 	gap := time.Duration(l.kind.number("gap_min") * s.r.ExpFloat64() * float64(time.Minute))
