@@ -168,7 +168,7 @@ func TestAGPUThatHangsHarmsNoOther(t *testing.T) {
 	w := observe(a, 1, func(s series) string { return s.ill(0, 1, 3) })
 	f.set("hang.2", "")
 	a.sees("the call that hangs is named", func(s series) bool { return s.down("nvmlDeviceGetTemperature", 2) })
-	about := []string{"gpusteward_snapshot_age_seconds", "gpusteward_worker_stuck", "nvgpu_up", // and what is known of its past
+	about := []string{"gpusteward_snapshot_age_seconds", "gpusteward_worker_stuck", "nvgpu_up", "nvgpu_away", // and what is known of its past
 		"nvgpu_fault_score", "nvgpu_health_check_failing", "nvgpu_health_checks_unknown", "nvgpu_incidents_total", "nvgpu_lemon_score", "nvgpu_recent_incidents"}
 	a.sees("nothing is left that was read of the GPU", func(s series) bool {
 		return !slices.ContainsFunc(s.families(2), func(name string) bool { return !slices.Contains(about, name) })

@@ -93,6 +93,9 @@ func fill(detail, name string, value float64, xids string) string {
 // labels says of what the worst value is, where a check's gauge has several
 // series for an entity: ": setting persistence, value 0, expected 1".
 func (e *Engine) labels(j *judge, st *status) string {
+	if e.latest == nil { // there was no look since the agent's start
+		return ""
+	}
 	var all []string
 	for i, l := range st.levels {
 		src := j.Levels[i].When.Signal.source

@@ -219,6 +219,7 @@ func (s *site) show() []collectors.Sample {
 		s.showsHost(put)
 	}
 	put(collectors.DriverUp, collectors.Bool(s.driver))
+	put(collectors.DriverMismatch, 0, "", "")
 	put(collectors.Drained, collectors.Bool(s.drained))
 	put(collectors.NVMLGeneration, s.generation)
 	put(collectors.DevicesExpected, float64(len(s.boards)))
