@@ -105,3 +105,17 @@ func BenchmarkCasebook(b *testing.B) {
 		book.Add(Sighting{Time: now, Source: SourceKernel, Entity: gpu0, What: xidName, Code: i & 255}, now)
 	}
 }
+
+func TestWhereNobodyKnowsWhoSeesNothingIsMissed(t *testing.T) {
+	t.Parallel()
+	c := NewCasebook(CasebookOptions{}, birth)
+	for i := range 3 {
+		c.Add(Sighting{Time: birth, Source: SourceNVML, What: xidName, Code: 79 + i, Entity: gpuEntity("0")}, birth)
+	}
+	for passed := time.Duration(0); passed < 5*time.Minute; passed += time.Second {
+		c.Tick(birth.Add(passed))
+	}
+	if l := c.Losses(); l != (Losses{}) || len(c.open) != 0 {
+		t.Errorf("%+v, %d open", l, len(c.open))
+	}
+}

@@ -16,6 +16,7 @@ import (
 type promise struct {
 	severity Severity
 	words    []string // of its signal, and of those beside it
+	often    string
 	Condition
 	Persistence
 }
@@ -27,19 +28,21 @@ var (
 	units      = map[string]time.Duration{"d": 24 * time.Hour, "h": time.Hour, "m": time.Minute, "s": time.Second}
 )
 
-// promises returns what the runbook says of each alert. The signals are not in
-// there: words stand for them.
-func promises(t *testing.T) map[string][]promise {
+// promises returns what the runbook says of each alert, and its section. The
+// signals are not in there: words stand for them.
+func promises(t *testing.T) (all map[string][]promise, sections map[string]string) {
 	t.Helper()
 	text, err := os.ReadFile("../alerts/RUNBOOK.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, alert := map[string][]promise{}, ""
+	all, sections = map[string][]promise{}, map[string]string{}
+	alert := ""
 	for line := range strings.Lines(string(text)) {
 		if heading, ok := strings.CutPrefix(line, "## "); ok {
 			alert = strings.TrimSpace(heading)
 		}
+		sections[alert] += line
 		cells := strings.Split(strings.ReplaceAll(strings.Trim(line, "| \n"), `\|`, "\x00"), " | ")
 		if len(cells) == 4 && slices.Contains(severities, cells[0]) {
 			p, err := readPromise(cells)
@@ -49,7 +52,7 @@ func promises(t *testing.T) map[string][]promise {
 			all[alert] = append(all[alert], p)
 		}
 	}
-	return all
+	return all, sections
 }
 
 // readPromise reads the cells of a row: severity, when, how often, over.
@@ -79,10 +82,11 @@ func readPromise(cells []string) (p promise, err error) {
 			return p, err
 		}
 	}
-	if p.K, p.N = 1, 1; cells[2] != "at once" {
-		f := frequency.FindStringSubmatch(cells[2])
+	p.often = cells[2]
+	if p.K, p.N = 1, 1; p.often != "at once" {
+		f := frequency.FindStringSubmatch(p.often)
 		if f == nil {
-			return p, fmt.Errorf("%q is not how often", cells[2])
+			return p, fmt.Errorf("%q is not how often", p.often)
 		}
 		p.K, _ = strconv.Atoi(f[1])
 		p.N, _ = strconv.Atoi(f[2])
@@ -195,7 +199,7 @@ func (r *row) enter(e Entity) (after time.Duration) {
 // takes and one fewer, and without what it looks at beside its signal.
 func TestRowsAreAsTheRunbookSays(t *testing.T) {
 	t.Parallel()
-	said := promises(t)
+	said, sections := promises(t)
 	for _, c := range Checks() {
 		if len(said[c.Alert]) != len(c.Levels) {
 			t.Errorf("%s has %d levels, and the runbook %d: make generate writes it", c.ID, len(c.Levels), len(said[c.Alert]))
@@ -205,8 +209,11 @@ func TestRowsAreAsTheRunbookSays(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", c.ID, i+1), func(t *testing.T) {
 				t.Parallel()
 				p := said[c.Alert][i]
-				if !p.meant(l.When) {
-					t.Fatalf("it is %q, and the runbook has %q: make generate writes it", l.When.Words(), p.words)
+				if !p.meant(l.When) || p.often != l.For.String() {
+					t.Fatalf("it is %q, %s, and the runbook has %q, %s: make generate writes it", l.When.Words(), l.For, p.words, p.often)
+				}
+				if expr := l.Expr(); !strings.Contains(sections[c.Alert], expr) {
+					t.Errorf("for Prometheus it is %s, which the runbook does not have: make generate writes it", expr)
 				}
 				p.test(t, c, l)
 			})
@@ -220,6 +227,7 @@ func (p promise) test(t *testing.T, c *Check, l Level) {
 	if after, want := r.enter(e), time.Duration(p.K-1)*p.Every; after != want || r.state() != p.severity.State() {
 		t.Fatalf("%v after %v, want %v after %v", r.state(), after, p.severity.State(), want)
 	}
+	p.gaps(t, c, l, e)
 	if p.Clear != p.Threshold {
 		held, over := Condition{Op: p.Op, Threshold: p.Clear}.sides()
 		if got, _ := r.show(p.example(e, held, held, -1), false, r.aWhile(), OK); got != p.severity.State() {
@@ -249,6 +257,25 @@ func (p promise) test(t *testing.T, c *Check, l Level) {
 		r.show(examples, true, r.apart(), OK)
 		if got, _ := r.show(examples, false, r.ever(), p.severity.State()); got != OK && got != Unknown {
 			t.Errorf("without %s: %v", w.Signal, got)
+		}
+	}
+}
+
+// gaps has bad samples be interrupted: K of N last ones enter the level, and one
+// fewer of as many do not.
+func (p promise) gaps(t *testing.T, c *Check, l Level, e Entity) {
+	bad := p.Example(e)
+	if p.K == 1 || slices.ContainsFunc(bad, func(x Example) bool { return x.Again != 0 }) {
+		return // a counter's window has gaps of its own
+	}
+	for more := range 2 {
+		r := p.row(c, l)
+		r.show(bad, true, r.soon(), OK)
+		r.show(bad, false, time.Duration(p.K-1)*p.Every, OK)
+		r.show(bad, true, time.Duration(p.N-p.K+more)*p.Every, OK)
+		got, _ := r.show(bad, false, p.Every, OK)
+		if want := []State{p.severity.State(), OK}[more]; got != want {
+			t.Errorf("bad again after %d samples: %v, want %v", p.N-p.K+more, got, want)
 		}
 	}
 }
