@@ -65,7 +65,7 @@ test-gpu:
 # Small changes of code that its tests do not notice: less than 95 % noticed
 # fails, of health's 90 %. Of the enforcer's pure packages all changes are tried
 # (ledger: 80 s; schedule: half an hour), of health's MUTANTS that are drawn by
-# SEED, by the tests that are quick (some 6 s each).
+# SEED, by the tests that are quick (a quarter of a minute of a core each).
 MUTANTS     ?= 128
 SEED        ?= 1
 MUTATE      := nice go -C deploy/tools run ./mutate -C $(CURDIR)

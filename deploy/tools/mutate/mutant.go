@@ -213,7 +213,7 @@ func (f *finder) returns(t *ast.FuncType, body *ast.BlockStmt) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		if r, ok := n.(*ast.ReturnStmt); ok && len(r.Results) == len(types) {
 			for i, value := range r.Results {
-				if text := f.text(value); text != "nil" && text != "true" && text != "false" && text != types[i]+"{}" && strings.Trim(text, "0123456789.") != "" {
+				if text := f.text(value); text != "nil" && text != "true" && text != "false" && text != `""` && text != types[i]+"{}" && strings.Trim(text, "0123456789.") != "" {
 					f.replace(value, "*new("+types[i]+")")
 				}
 			}
