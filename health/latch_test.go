@@ -259,8 +259,8 @@ func TestCompanionsRaiseNothing(t *testing.T) {
 	t.Parallel()
 	up := on("0", collectors.Up, 1)
 	for code, x := range XIDs() {
-		raised := func(follows string) string {
-			w := newWorld(t, eventChecks...)
+		raised := func(follows string, checks []*Check) string {
+			w := newWorld(t, checks...)
 			for _, id := range []string{"a", "b", "c"} {
 				e := happened(id, xidName, code, "0", w.now.Add(time.Minute))
 				e.Follows, e.PID, e.Workload = follows, 77, "pod:a"
@@ -268,10 +268,10 @@ func TestCompanionsRaiseNothing(t *testing.T) {
 			}
 			return w.failing()
 		}
-		if got := raised("other"); got != "" {
+		if got := raised("other", eventChecks); got != "" {
 			t.Errorf("XID %d along with another: %s", code, got)
 		}
-		if got := raised(""); x.Severity >= Critical && !strings.Contains(got, "xid_fatal gpu=0 "+x.Severity.State().String()) {
+		if got := raised("", Checks()); x.Severity >= Critical && !strings.Contains(got, " gpu=0 "+x.Severity.State().String()) {
 			t.Errorf("XID %d, which is %v, by itself: %q", code, x.Severity, got)
 		}
 	}

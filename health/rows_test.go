@@ -159,8 +159,9 @@ func (r *row) show(examples []Example, before bool, long time.Duration, until St
 			}
 			x.Again = 0
 		}
-		r.engine.memory.now = r.now
-		r.engine.judge(j, shownBy(now, passed))
+		s := shownBy(now, passed)
+		r.engine.memory.now, r.engine.latest = r.now, s
+		r.engine.judge(j, s)
 		r.now = r.now.Add(apart)
 		if r.state() == until && until != OK {
 			return until, passed
