@@ -72,6 +72,7 @@ func (s *stage) samples() (all []collectors.Sample) {
 		all = append(all, collectors.Sample{Metric: m, Labels: labels, Value: v})
 	}
 	node(collectors.DriverUp, s.driverUp)
+	node(collectors.DriverMismatch, 0, "", "")
 	node(collectors.Drained, s.drained)
 	node(collectors.DevicesExpected, float64(s.expected))
 	node(collectors.PCIDevices, float64(len(s.gpus)), "gpu")

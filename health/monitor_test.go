@@ -254,7 +254,7 @@ func TestShadowChecksAlertWhenTheyAreTurnedOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{})
 		defer m.stop()
-		m.is(on("0", collectors.Up, 1), on("0", collectors.MemoryBytes, 97, "used"), on("0", collectors.MemoryBytes, 3, "free"), on("0", collectors.TemperatureMargin, 20))
+		m.is(on("0", collectors.Up, 1), on("0", collectors.MemoryBytes, 97, "used"), on("0", collectors.MemoryBytes, 3, "free"), on("0", MemoryGrown, .2), on("0", collectors.TemperatureMargin, 20))
 		m.pass(2 * time.Minute)
 		if f := m.Verdict().Findings; len(f) == 0 || f[0].Check != "mem_pressure" || !f[0].Shadow || m.alerts() != "" || m.Verdict().Status > Suspect {
 			t.Errorf("in shadow: %+v, %q, %v", f, m.alerts(), m.Verdict().Status)

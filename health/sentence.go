@@ -90,28 +90,25 @@ func fill(detail, name string, value float64, xids string) string {
 	return strings.NewReplacer("{value}", fmt.Sprintf("%.4g", value), "{percent}", fmt.Sprintf("%.3g %%", 100*value), "{entity}", name, "{xids}", xids).Replace(detail)
 }
 
-// labels says of what the worst value is, where a check's gauge has several
+// labels says of what a value is a fault now, where a check's gauge has several
 // series for an entity: ": setting persistence, value 0, expected 1".
 func (e *Engine) labels(j *judge, st *status) string {
-	if e.latest == nil { // there was no look since the agent's start
-		return ""
-	}
 	var all []string
 	for i, l := range st.levels {
 		src := j.Levels[i].When.Signal.source
-		if src == nil || !l.active {
+		if src == nil || !l.active || l.clear > 0 {
 			continue
 		}
 		src.each(e.latest, func(s collectors.Sample) {
-			if entityOf(s, src.by) == st.Entity && s.Value == l.value {
-				all = append(all, src.rest(s))
+			if rest := src.rest(s); rest != "" && entityOf(s, src.by) == st.Entity && s.Value == l.value && !slices.Contains(all, rest) {
+				all = append(all, rest)
 			}
 		})
 	}
 	if all == nil {
 		return ""
 	}
-	return ": " + strings.Join(slices.Compact(all), "; ")
+	return ": " + strings.Join(all, "; ")
 }
 
 // rest names the labels of a sample that make no entity and that nobody asked
@@ -119,7 +116,7 @@ func (e *Engine) labels(j *judge, st *status) string {
 func (src source) rest(s collectors.Sample) string {
 	var all []string
 	for i, l := range s.Metric.Labels {
-		if l != "gpu" && l != "uuid" && !slices.Contains(src.by, l) && !slices.ContainsFunc(src.matches, func(m match) bool { return m.at == i }) {
+		if s.Labels[i] != "" && l != "gpu" && l != "uuid" && !slices.Contains(src.by, l) && !slices.ContainsFunc(src.matches, func(m match) bool { return m.at == i }) {
 			all = append(all, l+" "+s.Labels[i])
 		}
 	}

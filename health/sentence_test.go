@@ -78,7 +78,7 @@ func (s *told) holds(when, sentence, begins string, value, worst float64, at tim
 	if !strings.HasPrefix(sentence, begins) {
 		wrong("does not begin with %q", begins)
 	}
-	pattern := strings.NewReplacer(`\{value\}`, `(-?[0-9][0-9.e+-]*)`, `\{percent\}`, `(-?[0-9][0-9.e+-]*) %`, `\{xids\}`, `an XID`, `\{entity\}`, regexp.QuoteMeta(s.entity.Name())).Replace(regexp.QuoteMeta(detail))
+	pattern := strings.NewReplacer(`\{value\}`, `(-?[0-9][0-9.e+-]*)`, `\{percent\}`, `(-?[0-9][0-9.e+-]*) %`, `\{xids\}`, `an XID`, `\{entity\}`, regexp.QuoteMeta(s.entity.Name()), `\{labels\}`, `(?:: [^.]+)?`).Replace(regexp.QuoteMeta(detail))
 	m := regexp.MustCompile(pattern).FindStringSubmatch(sentence)
 	if m == nil {
 		wrong("does not say %q", detail)
