@@ -2,6 +2,15 @@ package dashboards
 
 // unshown are families that no dashboard shows, and why.
 var unshown = map[string]string{
+	"gpusteward_starved":                                      "the check agent_self says it",
+	"nvgpu_away":                                              "the GPU's verdict says that a virtual machine has it",
+	"nvgpu_below_peak":                                        "the links and ports that are up are shown; the checks nvlink_down and ib_port say the rest",
+	"nvgpu_devices_away":                                      "the GPUs' verdicts say that virtual machines have them",
+	"nvgpu_driver_reloading":                                  "of minutes; gpusteward_driver_up is shown",
+	"nvgpu_hot_aisle":                                         "the temperatures are shown; the check thermal_margin says the rest",
+	"nvgpu_memory_grown_ratio":                                "the memory of workloads is shown",
+	"nvgpu_settling":                                          "of minutes after a reset",
+	"nvgpu_traffic_bytes_per_second":                          "PCIe and NVLink are shown apart",
 	"gpusteward_driver_mismatch":                              "the check driver_mismatch says it",
 	"nvgpu_unknown_process_memory_bytes":                      "the check ghost_process says it",
 	"nvgpu_pcie_link_shortfall":                               "generation and width are shown; the check pcie_degraded says the rest",
