@@ -52,11 +52,11 @@ var thermalChecks = []*Check{
 		Levels: []Level{
 			{Severity: Warning, When: heated.AtLeast(.05, .03), For: of(3, 3)},
 			{Severity: Critical, When: heated.AtLeast(.25, .20), For: of(3, 3)},
-			// The hardware's own slowdown is far above where a cooled GPU gets; one hot spell leaves five minutes, and eight of ten are a pattern.
-			{Severity: Warning, When: Rate(collectors.ClockEventSeconds, 5*time.Minute, "reason", "hw_thermal").AtLeast(.01, .005), For: of(8, 10).every(time.Minute)},
+			// The hardware's own slowdown is far above where a cooled GPU gets: moments of it add up.
+			{Severity: Warning, When: Rate(collectors.ClockEventSeconds, 15*time.Minute, "reason", "hw_thermal").AtLeast(.02, .01)},
 		},
 		Summary: "Heat holds the GPU's clocks down.",
-		Detail:  "{entity} was slowed down by heat for {percent} of 5 minutes.",
+		Detail:  "{entity} was slowed down by heat for {percent} of the last minutes.",
 		Action:  "Check fans, the inlet's temperature and the airflow.",
 		Cause:   "A moment of it is normal at full load; a share of the time is lost work.",
 	},
@@ -64,8 +64,8 @@ var thermalChecks = []*Check{
 		ID: "power_brake", Alert: "GPUPowerBrake", Class: HardwareFault,
 		Levels: []Level{
 			{Severity: Warning, When: braked.Is(1), For: of(3, 3)},
-			// One that comes and goes is missed by samples: a tenth of the time, for most of five minutes. One spell of a minute is over sooner.
-			{Severity: Warning, When: Rate(collectors.ClockEventSeconds, 2*time.Minute, "reason", "hw_power_brake").AtLeast(.10, .05), For: of(24, 30)},
+			// One that comes and goes is missed by samples.
+			{Severity: Warning, When: Rate(collectors.ClockEventSeconds, 5*time.Minute, "reason", "hw_power_brake").AtLeast(.25, .15)},
 			{Severity: Critical, When: Rate(collectors.ClockEventSeconds, 10*time.Minute, "reason", "hw_power_brake").AtLeast(.5, .4)},
 		},
 		Summary: "The server's power supply holds the GPU's clocks down.",
