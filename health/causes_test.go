@@ -409,9 +409,25 @@ var xidScenes = []scene{
 			s.xid(45, 3, "")
 		}
 	}},
-	{check: "xid_repeat", name: "five users on one GPU, and nobody on the others", length: 12 * time.Hour, pace: time.Minute, want: Warning, within: 8*time.Hour + time.Minute, play: func(s *stage) {
+	{check: "xid_repeat", name: "a queue on one GPU whose users' jobs crash, and other work on the others", length: 12 * time.Hour, pace: time.Minute, want: Info, within: 8*time.Hour + time.Minute, play: func(s *stage) {
 		if s.at%(2*time.Hour) == 0 {
 			s.xid(31, 3, fmt.Sprint("user:", s.at/time.Hour))
+		}
+	}},
+	{check: "xid_repeat", name: "five users on one GPU that replaced a row of its memory", length: 12 * time.Hour, pace: time.Minute, want: Warning, within: 8*time.Hour + time.Minute, play: func(s *stage) {
+		if s.at%(2*time.Hour) == 0 {
+			s.xid(31, 3, fmt.Sprint("user:", s.at/time.Hour))
+		}
+		if s.at == time.Hour {
+			s.xid(63, 3, "")
+		}
+	}},
+	{check: "xid_repeat", name: "five users on one GPU, and a row that another replaced", length: 12 * time.Hour, pace: time.Minute, want: Info, within: 8*time.Hour + time.Minute, play: func(s *stage) {
+		if s.at%(2*time.Hour) == 0 {
+			s.xid(31, 3, fmt.Sprint("user:", s.at/time.Hour))
+		}
+		if s.at == time.Hour {
+			s.xid(63, 4, "")
 		}
 	}},
 	{check: "xid_repeat", name: "the hardware's, twice", length: 3 * time.Hour, pace: time.Minute, want: Critical, within: 2*time.Hour + time.Minute, play: func(s *stage) {

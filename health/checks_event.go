@@ -33,6 +33,12 @@ func fatal(least Severity) func(*Event) bool {
 	return func(e *Event) bool { return severe(least)(e) && ownChecks[e.Code] == "" }
 }
 
+// byOwners is that many owners had an XID on a GPU that programs can cause.
+var byOwners = Incidents{Name: "xid_repeat_application", Window: day, Match: applications, Count: owners}.Signal().AtLeast(5)
+
+// ofHardware matches faults of a GPU that nobody on it is to blame for.
+func ofHardware(e *Event) bool { return e.Entity.GPU != "" && e.isHardware() }
+
 // repeats returns how often the most frequent XID came: bursts are one.
 func repeats(events []*Event, _ [][]*Event) float64 {
 	bursts, last, most := map[int]float64{}, map[int]time.Time{}, 0.
@@ -112,13 +118,14 @@ var eventChecks = []*Check{
 	{
 		ID: "xid_repeat", Alert: "GPUXIDRepeated", Class: HardwareFault,
 		Levels: []Level{
-			{Severity: Warning, When: Incidents{Name: "xid_repeat_application", Window: day, Match: applications, Count: owners}.Signal().AtLeast(5)},
+			{Severity: Info, When: byOwners},
+			{Severity: Warning, When: byOwners.And(Incidents{Name: "xid_repeat_hardware", Window: day, Match: ofHardware}.Signal().Above(0))},
 			{Severity: Critical, When: Incidents{Name: "xid_repeat", Window: day, Match: hardwares, Count: repeats}.Signal().AtLeast(2)},
 		},
 		Summary: "The same XID came several times on one GPU within a day.",
 		Detail:  "{entity} had the same XID {value} times in 24 hours; one that applications cause counts once for each owner of workloads, beyond what the other GPUs had.",
 		Action:  "Run the field diagnostic; if the XID is an application's, see whether it follows the application.",
-		Cause:   "Twice is a pattern for a fault of the hardware; a burst counts once. One that applications cause can be had at will: five owners (users, or namespaces of pods) who had it on this GPU, beyond twice as many as on the host's other GPUs, are worth a warning, and how often each did says nothing. It is never critical for the GPU.",
+		Cause:   "Twice is a pattern for a fault of the hardware; a burst counts once. One that applications cause can be had at will: it counts where five owners (users, or namespaces of pods) had it on this GPU, beyond twice as many as on the host's other GPUs, and how often each did says nothing. A queue whose jobs crash or are killed does the same where other GPUs have other work, or none: so it is info, and a warning only where the hardware had a fault of its own on the same GPU within the day. It is never critical for the GPU.",
 	},
 	{
 		ID: "xid_spread", Alert: "GPUXIDSoftwarePattern", Class: ApplicationFault,

@@ -383,7 +383,7 @@ func TestATenantsFaultsCondemnNoGPU(t *testing.T) {
 	}
 }
 
-func TestAFaultThatManyOwnersMeetIsAWarning(t *testing.T) {
+func TestAFaultThatManyOwnersMeetIsAWarningWhereTheHardwareHadItsOwn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
 	for n := range 5 {
@@ -396,8 +396,12 @@ func TestAFaultThatManyOwnersMeetIsAWarning(t *testing.T) {
 			w.step(10*time.Second, []Event{e}, on("0", collectors.Up, 1))
 		}
 	}
+	if got := w.state("xid_repeat"); got != Suspect {
+		t.Errorf("after five owners: %v, want suspect", got)
+	}
+	w.step(10*time.Second, []Event{happened("row", xidName, 63, "0", w.now)}, on("0", collectors.Up, 1))
 	if got := w.state("xid_repeat"); got != Degraded {
-		t.Errorf("after five owners: %v, want degraded", got)
+		t.Errorf("after a fault of the hardware: %v, want degraded", got)
 	}
 }
 
