@@ -459,10 +459,10 @@ var memoryScenes = []scene{
 	{check: "mem_leak", gpus: 2, name: "data that are loaded for most of an hour", length: 3 * time.Hour, play: func(s *stage) {
 		s.each(func(g *actor) { g.held["slurm:1"] = 8*gib + min(68*gib, s.at.Minutes()*1.4*gib) })
 	}},
-	{check: "mem_leak", gpus: 2, name: "a leak of 12 GiB an hour", length: 6 * time.Hour, want: Warning, within: 5*time.Hour + 10*time.Minute, play: func(s *stage) {
+	{check: "mem_leak", gpus: 2, name: "a leak of 12 GiB an hour", length: 6 * time.Hour, want: Warning, within: 5*time.Hour + 55*time.Minute, play: func(s *stage) {
 		s.gpus[1].held["slurm:1"] = min(79.9*gib, 8*gib+12*gib*s.at.Hours())
 	}},
-	{check: "mem_leak", gpus: 2, name: "a leak in steps of 2 GiB", length: 3 * time.Hour, want: Warning, within: 100 * time.Minute, play: func(s *stage) {
+	{check: "mem_leak", gpus: 2, name: "a leak in steps of 2 GiB", length: 3 * time.Hour, want: Warning, within: 152 * time.Minute, play: func(s *stage) {
 		s.gpus[1].held["slurm:1"] = min(79.9*gib, 20*gib+2*gib*math.Floor(s.at.Minutes()/5))
 	}},
 	{check: "orphan_memory", name: "memory that is a node of the host's", length: time.Hour, play: func(s *stage) {

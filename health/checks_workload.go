@@ -28,14 +28,14 @@ var workloadChecks = []*Check{
 	{
 		ID: "mem_leak", Alert: "GPUMemoryLeak", Class: ApplicationFault,
 		Levels: []Level{
-			{Severity: Warning, When: Value(MemoryExhaustion, "by", "workload").Optional().Below(3600, 7200), For: of(6, 6)},
-			// So full, any growth that lasts ends the job, and hours are what its owner needs; with more room most growth ends by itself.
-			{Severity: Warning, When: Value(MemoryExhaustion, "by", "workload").Optional().Below(6*3600, 8*3600).And(Value(MemoryPressure).Above(.95)), For: of(6, 6)},
+			{Severity: Info, When: Value(MemoryExhaustion, "by", "workload").Optional().Below(3600, 7200), For: of(6, 6)},
+			// What fills a GPU by design leaves some of it free: what still grows so late does not mean to end.
+			{Severity: Warning, When: Value(MemoryExhaustion, "by", "workload").Optional().Below(6*3600, 8*3600).And(Value(MemoryPressure).Above(.975)), For: of(6, 6)},
 		},
 		Summary: "A workload's GPU memory grows and will fill the GPU within an hour, or within six where it is nearly full.",
 		Detail:  "{entity} will have filled the GPU's memory in {value} seconds.",
 		Action:  "Tell the owner; limit the workload.",
-		Cause:   "The trend of an hour (Theil-Sen), and its confidence interval excludes that it does not grow. It rose in each third of the hour, does not level off, and the workload gave back no tenth of the memory that it could have within three hours: caches, KV caches and data sets fill a GPU as fast, but are full within the hour or follow their requests. What fills the GPU in less than that hour is not foreseen.",
+		Cause:   "The trend of an hour (Theil-Sen), and its confidence interval excludes that it does not grow. It rose in each third of the hour, does not level off, and the workload gave back no tenth of the memory that it could have within three hours: caches, KV caches and data sets fill a GPU as fast, but are full within the hour or follow their requests. Those that take hours grow just as a leak does, until they end: they leave some of the GPU free, so a leak is info until 97.5 % of the memory is in use, and a warning from then on, which may be minutes before the end. What fills the GPU in less than that hour is not foreseen.",
 	},
 	{
 		ID: "tenant_stall", Alert: "TenantStalled", Class: ApplicationFault,

@@ -124,7 +124,7 @@ var slowFaults = []slowFault{
 	}},
 	{name: "a leak of 1 % an hour from 96.5 %", check: "mem_leak", on: "gpu=3,workload=slurm:1", within: 2 * time.Hour, place: load(matmul, .965),
 		alter: leaks(func(at time.Duration) float64 { return .01 * at.Hours() })},
-	{name: "a leak of 30 % an hour in steps of 2 GiB", check: "mem_leak", on: "gpu=3,workload=slurm:1", within: 100 * time.Minute, place: load(matmul, .4),
+	{name: "a leak of 30 % an hour in steps of 2 GiB", check: "mem_leak", on: "gpu=3,workload=slurm:1", within: 125 * time.Minute, place: load(matmul, .4),
 		alter: leaks(func(at time.Duration) float64 { return math.Floor(.3*at.Hours()*80/2) * 2 / 80 })},
 	{name: "a memory setting of an older day", check: driftCheck, within: 195 * time.Second, says: "setting power_limit, value 500, expected 700",
 		alter: func(_ *healthyHost, _ time.Duration, s *shown) {
