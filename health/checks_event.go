@@ -158,6 +158,13 @@ var eventChecks = []*Check{
 		Cause:   "The driver's own half on the GPU timed out or crashed: calls on the GPU fail or hang from then on. Mostly XID 119 or 120 comes with it, and then GPUXIDCritical tells of it. A line that names no GPU is told of for the node.",
 	},
 	{
+		ID: "driver_error", Alert: "GPUDriverError", Class: DriverCrash,
+		Levels:  []Level{{Severity: Critical, When: Incidents{Name: "driver_error", Window: 5 * time.Minute, Match: saying("driver_error")}.Signal().Optional().Above(0)}},
+		Summary: "The driver met a fault that it does not get over, and no XID says so.",
+		Action:  "The message says which. A GPU that could not be initialised: reset it, and see whether its power and its seat are well. Unified memory: reboot, no CUDA program can start until then.",
+		Cause:   "Lines of the kernel: RmInitAdapter failed, or a fatal error of unified memory (nvidia-uvm). Where an XID, a GPU off the bus or GSP trouble is what they follow, that is what is told. A line that names no GPU is told of for the node.",
+	},
+	{
 		ID: hostCheck, Alert: "HostKernelFault",
 		Levels:  []Level{{Severity: Warning, When: Incidents{Name: "host_kernel", Window: 30 * time.Minute, Node: true, Match: saying(hostCheck)}.Signal().Above(0)}},
 		Summary: "The kernel logged a fault of the host that can harm GPU work.",
