@@ -227,6 +227,28 @@ func TestALatchEndsOnlyWithAResetARebootOrAnAck(t *testing.T) {
 	}
 }
 
+// TestLinksTrainAfterABoot has no link be lost that was up when the host
+// booted and trains for a moment, and one that stays down.
+func TestLinksTrainAfterABoot(t *testing.T) {
+	t.Parallel()
+	check := Checks()[slices.IndexFunc(Checks(), func(c *Check) bool { return c.ID == "nvlink_down" })]
+	for boot, want := range map[string]State{"same": Unhealthy, "other": OK} {
+		w := newWorld(t, check)
+		links := func(up float64) []collectors.Sample {
+			return []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.NVLinkUp, up, "all")}
+		}
+		w.steps(3, links(18)...)
+		w.restart(boot)
+		w.steps(1, links(18)...)
+		if w.steps(12, links(5)...); w.state("nvlink_down") != want {
+			t.Errorf("after a restart in the %s boot: %v, want %v", boot, w.state("nvlink_down"), want)
+		}
+		if w.steps(30, links(17)...); w.state("nvlink_down") != Unhealthy {
+			t.Errorf("a link that stays down in the %s boot: %v", boot, w.state("nvlink_down"))
+		}
+	}
+}
+
 // restart has a new engine go on, by way of JSON.
 func (w *world) restart(boot string) []Event {
 	w.t.Helper()

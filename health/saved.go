@@ -136,6 +136,8 @@ func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []Event, 
 		for _, p := range s.Peaks {
 			m.peaks[p.peak] = p.Value
 		}
+	} else if s.Boot != "" {
+		e.plans.begun = true // all GPUs are new then: their links train
 	}
 	if s.Normal != nil {
 		e.normal = s.Normal
