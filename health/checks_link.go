@@ -20,6 +20,9 @@ func unlikeSiblings(signal string) Condition {
 	return Value(PeerLinkDeviationRatio, "signal", signal, "by", "link").Optional().AtLeast(1, .5).And(Value(PeerLinkZScore, "signal", signal, "by", "link").AtLeast(5))
 }
 
+// lostLinks is that links are down that were up, and do not train.
+var lostLinks = Fell(collectors.NVLinkUp, "by", "link").Above(0).And(Value(Settling).Is(0))
+
 var linkChecks = []*Check{
 	{
 		ID: "pcie_replay", Alert: "GPUPCIeReplay", Class: InterconnectFault,
@@ -46,20 +49,24 @@ var linkChecks = []*Check{
 			{Severity: Critical, When: aer("fatal", 5*time.Minute).Above(0)},
 			{Severity: Warning, When: aer("nonfatal", 5*time.Minute).Above(0)},
 			{Severity: Info, When: aer("correctable", time.Hour).Above(600, 300)},
+			{Severity: Warning, When: aer("correctable", 2*time.Minute).Above(200, 100), For: of(8, 10).every(time.Minute)}, // a burst, as of a link that trains, is over sooner
 			{Severity: Info, When: Value(PCIeCorrectableCUSUM).Above(5, 2), Detail: "{entity} has more corrected PCIe errors than its own past explains."},
 		},
 		Summary: "The PCIe bus reports errors of the GPU.",
 		Detail:  "{entity} had {value} PCIe errors.",
 		Action:  "Reseat the board or the riser; check the retimers.",
-		Cause:   "Counted by the kernel (AER). Corrected ones lose nothing: more than one in six seconds, or more than the link's own past explains, is worth knowing.",
+		Cause:   "Counted by the kernel (AER). Corrected ones lose nothing: more than one in six seconds, or more than the link's own past explains, is worth knowing. A warning of more than a hundred a minute in most of ten minutes: the link spends its time on them, and uncorrected ones are next.",
 	},
 	{
 		ID: "nvlink_down", Alert: "NVLinkDown", Class: InterconnectFault,
-		Levels:  []Level{{Severity: Critical, When: Fell(collectors.NVLinkUp, "by", "link").Above(0).And(Value(Settling).Is(0)), For: of(3, 3)}},
-		Summary: "An NVLink that was up is down.",
+		Levels: []Level{
+			{Severity: Critical, When: lostLinks, For: of(3, 3)},
+			{Severity: Warning, When: lostLinks, For: of(4, 30)}, // one that comes back each time
+		},
+		Summary: "An NVLink that was up is down, or goes down again and again.",
 		Detail:  "{entity} has {value} NVLinks fewer than it had in this boot.",
 		Action:  "Reset the GPUs at both of its ends; if it stays down, look at the baseboard.",
-		Cause:   "Jobs go on over PCIe, many times slower, or fail. Links that were never up, as on a GPU without a bridge, are no fault. Nor are those that train for the first five minutes after the driver was loaded anew or the GPU was reset.",
+		Cause:   "Jobs go on over PCIe, many times slower, or fail. Links that were never up, as on a GPU without a bridge, are no fault. Nor are those that train for the first five minutes after the host was booted, the driver was loaded anew or the GPU was reset. A warning where a link comes back each time within half a minute: each time the job on it waits, or fails.",
 	},
 	{
 		ID: "nvlink_missing", Alert: "NVLinkMissing", Class: InterconnectFault,

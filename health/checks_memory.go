@@ -100,11 +100,13 @@ var memoryChecks = []*Check{
 		Levels: []Level{
 			{Severity: Warning, When: Value(collectors.RemappedRows, "cause", "uncorrectable", "state", "active").AtLeast(512)},
 			{Severity: Warning, When: newRows.Above(4)},
+			{Severity: Info, When: Incidents{Name: "remap_count", Window: day, Match: xids(63), Count: repeats}.Signal().AtLeast(3),
+				Detail: "{entity} had rows of memory replaced {value} times in 24 hours."},
 		},
 		Summary: "Many rows of GPU memory were replaced.",
 		Detail:  "{entity} had {value} rows replaced after uncorrectable errors.",
 		Action:  "Plan the replacement of the board.",
-		Cause:   "512 rows are the board's limit; more than four in a week are a trend.",
+		Cause:   "512 rows are the board's limit; more than four in a week are a trend, and three times in a day (XID 63) may be the beginning of one.",
 	},
 	{
 		ID: "retired_pages", Alert: "GPURetiredPages", Class: MemoryFault,
