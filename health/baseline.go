@@ -41,6 +41,11 @@ func (b baselines) drift(s *Snapshot, before observed) {
 	for _, sample := range s.Of(Settling) {
 		settling[entityOf(sample, nil)] = sample.Value == 1
 	}
+	off, had := b.unpersistent(now)
+	if had {
+		trains := slices.Contains(slices.Collect(maps.Values(settling)), true)
+		s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{"", "", persistence, "0", "1"}, Value: collectors.Bool(off && !trains)})
+	}
 	for _, gpu := range slices.SortedFunc(maps.Keys(now), Entity.compare) {
 		mine := now[gpu]
 		pinned := b[gpu.UUID]
@@ -58,6 +63,9 @@ func (b baselines) drift(s *Snapshot, before observed) {
 			v, was := mine[name], before[gpu.UUID][name]
 			before[gpu.UUID][name] = observation{v, workloads[gpu]}
 			switch _, known := pinned[name]; {
+			case name == persistence && off && pinned[name] == "1": // all of them: it is the node's, and not meant to be
+				s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{gpu.GPU, gpu.UUID, name, v, v}, Value: 0})
+				continue
 			case !known, uniform(now, mine["model"], name):
 				pinned[name] = v
 			case was.value == v || was.value == "" && name != "compute_mode":
@@ -77,6 +85,24 @@ func (b baselines) drift(s *Snapshot, before observed) {
 			s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{gpu.GPU, gpu.UUID, name, v, expected}, Value: collectors.Bool(expected != v)})
 		}
 	}
+}
+
+// persistence is the setting that a daemon of the host keeps on all GPUs.
+const persistence = "persistence"
+
+// unpersistent reports whether persistence mode is off on all GPUs, of which
+// most had it on; known is whether there was one that had. Nobody means it: the
+// daemon is down, or did not come back after the driver was loaded anew.
+func (b baselines) unpersistent(all map[Entity]baseline) (off, known bool) {
+	had := 0
+	off = len(all) > 0
+	for gpu, mine := range all {
+		if b[gpu.UUID][persistence] == "1" {
+			had++
+		}
+		off = off && mine[persistence] == "0"
+	}
+	return off && 2*had > len(all), had > 0
 }
 
 // workloadsOf returns the workloads on each GPU.
@@ -101,9 +127,16 @@ func uniform(all map[Entity]baseline, model, name string) bool {
 	return n > 1 && len(values) == 1
 }
 
-// accept makes what a GPU has now its baseline.
+// accept makes what a GPU has now its baseline, or each GPU of the node.
 func (b baselines) accept(gpu Entity, s *Snapshot) {
-	mine := settings(s)[gpu]
+	all := settings(s)
+	if gpu == (Entity{}) {
+		for each := range all {
+			b.accept(each, s)
+		}
+		return
+	}
+	mine := all[gpu]
 	if mine == nil || b[gpu.UUID] == nil {
 		return
 	}

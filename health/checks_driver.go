@@ -19,6 +19,10 @@ func stuck(reason string) *Signal { return Value(collectors.WorkerStuck, "reason
 // own time.
 var hangs = stuck("nvml.*").Is(1).And(Value(Starved).Is(0))
 
+// undriven is that the host has GPUs and no driver that answers, and nobody
+// said that this would be so.
+var undriven = Sub(Value(collectors.PCIDevices, "kind", "gpu"), Value(DevicesAway)).Above(0).And(Value(collectors.DriverUp).Is(0), drained.Is(0), Value(collectors.DriverMismatch).Is(0))
+
 var driverChecks = []*Check{
 	{
 		ID: "gpu_recovery_action", Alert: "GPURecoveryActionRequired", Class: HardwareFault,
@@ -73,12 +77,14 @@ var driverChecks = []*Check{
 	},
 	{
 		ID: "driver_unbound", Alert: "GPUDriverUnbound", Class: DriverCrash,
-		Levels: []Level{{Severity: Critical, When: Sub(Value(collectors.PCIDevices, "kind", "gpu"), Value(DevicesAway)).Above(0).And(Value(collectors.DriverUp).Is(0), drained.Is(0), Value(Reloading).Is(0), Value(collectors.DriverMismatch).Is(0)),
-			For: of(7, 7)}},
+		Levels: []Level{
+			{Severity: Critical, When: undriven.And(Value(Reloading).Is(0)), For: of(7, 7)},
+			{Severity: Warning, When: undriven, For: of(27, 27)}, // to load one that is built takes no four minutes
+		},
 		Summary: "The host has NVIDIA GPUs and no driver answers for them.",
 		Detail:  "The PCI bus has {value} GPUs, and no driver answers for them.",
 		Action:  "Load the driver: modprobe nvidia; /-/ready of the agent says what it met.",
-		Cause:   "The driver is not loaded, or it crashed. Not where its library does not fit it (GPUDriverMismatch), nor while the agent is drained, nor while a driver that answered may be loaded anew: for 10 minutes after it was unloaded, for 3 where it still has the GPUs. GPUs that virtual machines have do not count.",
+		Cause:   "The driver is not loaded, or it crashed. Not where its library does not fit it (GPUDriverMismatch), nor while the agent is drained, nor while a driver that answered may be loaded anew: for 10 minutes after it was unloaded, for 3 where it still has the GPUs. A warning after four and a half: a driver that was built before is back by then, and nobody may know that it is gone. GPUs that virtual machines have do not count.",
 	},
 	{
 		ID: "driver_mismatch", Alert: "GPUDriverMismatch", Class: DriverCrash,
@@ -94,7 +100,7 @@ var driverChecks = []*Check{
 		Summary: "The GPU is not configured as it was, or as its peers are.",
 		Detail:  "{entity} is not configured as it was, or as its peers are{labels}.",
 		Action:  "Set it as it should be; if it is meant to be so: gpusteward ack config_drift and the GPU.",
-		Cause:   "nvgpu_config_drift names the setting (ECC, persistence, MIG, accounting, compute mode, power limit, VBIOS), its value and the one that was expected. A change on all GPUs of a model, by a reset, or while no workload ran on the GPU is meant to be. One under a workload is not; nor is a GPU unlike most of its peers, but for its compute mode and MIG, and for a power limit that was set while it was idle.",
+		Cause:   "nvgpu_config_drift names the setting (ECC, persistence, MIG, accounting, compute mode, power limit, VBIOS), its value and the one that was expected. A change on all GPUs of a model, by a reset, or while no workload ran on the GPU is meant to be, but for persistence mode that was on and is off on all GPUs: its daemon (nvidia-persistenced) is down, or did not come back within five minutes after the driver was loaded anew, and the node is told of. One under a workload is not; nor is a GPU unlike most of its peers, but for its compute mode and MIG, and for a power limit that was set while it was idle.",
 	},
 	{
 		ID: "stale", Alert: "MetricsStale",
