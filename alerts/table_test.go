@@ -39,6 +39,7 @@ var added = map[string]string{
 	"driver_mismatch":    "driver_unbound by its name",
 	"ghost_process":      "orphan_memory of a process that the driver still lists",
 	"gsp":                "xid_fatal where no XID comes",
+	"busy_idle":          "hung_kernel with no process to ask about",
 	"driver_error":       "xid_fatal where no XID comes, for all but the GSP",
 	"broker":             "who keeps quotas, and not what they are",
 	"driver_blocked":     "the second half of driver_hang: tasks in state D are the host's, and no GPU's",

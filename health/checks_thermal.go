@@ -8,9 +8,12 @@ import (
 
 var (
 	gpuBusy       = Value(collectors.Utilization, "engine", "gpu")
+	onIt          = Sum(collectors.Processes) // of all types
 	thermalMargin = Value(collectors.TemperatureMargin)
 	hot           = Value(collectors.Temperature, "sensor", "gpu")
 	hottest       = Value(collectors.TemperatureThreshold, "threshold", "gpu_max")
+	hotMemory     = Value(collectors.Temperature, "sensor", "memory")
+	hottestMemory = Value(collectors.TemperatureThreshold, "threshold", "memory_max")
 	slowdown      = Value(collectors.TemperatureThreshold, "threshold", "slowdown")
 	braked        = Value(collectors.ClockEventActive, "reason", "hw_power_brake")
 	slowed        = Value(collectors.ClockEventActive, "reason", "hw_slowdown")
@@ -39,13 +42,15 @@ var thermalChecks = []*Check{
 			{Severity: Info, When: Sub(hottest, hot).AtMost(0, 3), For: of(6, 6)},
 			{Severity: Warning, When: thermalMargin.AtMost(0, 3).And(Value(HotAisle).Is(0)), For: of(6, 6)},
 			{Severity: Warning, When: Sub(hottest, hot).AtMost(0, 3).And(Value(HotAisle).Is(0)), For: of(6, 6)},
+			{Severity: Warning, When: Sub(hottestMemory, hotMemory).AtMost(0, 3), For: of(30, 30), // boards run theirs up to the limit, and none over it for minutes
+				Detail: "The memory of {entity} is {value} degrees Celsius from its limit."},
 			{Severity: Critical, When: Sub(thermalMargin, Value(collectors.TemperatureTLimit, "threshold", "slowdown")).AtMost(0, 2), For: of(3, 3)},
 			{Severity: Critical, When: Sub(slowdown, hot).AtMost(0, 2), For: of(3, 3)},
 		},
 		Summary: "The GPU has no thermal margin left.",
 		Detail:  "{entity} is {value} degrees Celsius from its limit.",
 		Action:  "Check fans, the inlet's temperature and the airflow.",
-		Cause:   "At the limit the GPU slows itself down; critical where the hardware's own slowdown begins. Info where three quarters of the host's GPUs are as hot (nvgpu_hot_aisle): then it is the room's air, and no GPU.",
+		Cause:   "At the limit the GPU slows itself down; critical where the hardware's own slowdown begins. The memory has a limit of its own. Info where three quarters of the host's GPUs are as hot (nvgpu_hot_aisle): then it is the room's air, and no GPU.",
 	},
 	{
 		ID: "thermal_throttle_ratio", Alert: "GPUThermalThrottle", Class: HardwareFault,
@@ -127,12 +132,14 @@ var thermalChecks = []*Check{
 	},
 	{
 		ID: "work_outlier", Alert: "GPUWorkOutlier", Class: HardwareFault,
-		Levels: []Level{{Severity: Warning, When: belowPartners(partnerSignals[worked], -.30, -.20), // ranks of a job differ by less, and what waits for a peer is over sooner
-			For: of(54, 60)}},
+		Levels: []Level{
+			{Severity: Warning, When: belowPartners(partnerSignals[worked], -.30, -.20), For: of(54, 60)},                         // ranks of a job differ by less, and what waits for a peer is over sooner
+			{Severity: Warning, When: belowPartners(partnerSignals[behind], -.30, -.20), For: of(54, 60).every(30 * time.Second)}, // requests are spread unevenly for minutes
+		},
 		Summary: "The GPU does much less than those that do the same job, at the same clock.",
 		Detail:  "{entity}: SM activity and power {percent} from the median of the GPUs at the same job, or less.",
 		Action:  "See what it waits for: PCIe, the CPU and memory of its NUMA node, its rank of the job; then run a diagnostic under load.",
-		Cause:   "It is as busy as the others and its clock is no lower, and both its SMs and its power say that it gets less done. Compared as for GPUClockOutlier.",
+		Cause:   "Its clock is no lower than the others', and both its SMs and its power say that it gets less done: for ten minutes while it is as busy as they are, for half an hour where it is less busy. Compared as for GPUClockOutlier.",
 	},
 	{
 		ID: "clock_stuck", Alert: "GPUClockStuck", Class: HardwareFault,
@@ -144,12 +151,21 @@ var thermalChecks = []*Check{
 	},
 	{
 		ID: "hung_kernel", Alert: "GPUKernelHangSuspected", Class: ComputeTimeout,
-		Levels: []Level{{Severity: Warning, When: Div(drawn, ofMaxClock).Below(.40, .45).And(gpuBusy.AtLeast(.99), Value(collectors.Utilization, "engine", "memory").AtMost(.01), Value(Traffic).AtMost(8e6)),
+		Levels: []Level{{Severity: Warning, When: Div(drawn, ofMaxClock).Below(.40, .45).And(gpuBusy.AtLeast(.99), Value(collectors.Utilization, "engine", "memory").AtMost(.01), Value(Traffic).AtMost(8e6), onIt.Above(0)),
 			For: of(60, 60)}},
 		Summary: "A kernel seems to hang: the GPU is busy for minutes and does next to nothing.",
 		Detail:  "{entity} is 100 % busy at {percent} of the power that it may draw at its clock, and moves no data.",
 		Action:  "Ask the owner of the workload; py-spy or cuda-gdb show where it waits.",
-		Cause:   "Mostly a collective operation that waits for a rank that is gone. A kernel that only spins looks the same. Small models, steps that are bound by communication and clocks that are locked low draw as little, but they move data (8 MB a second is twice what an idle GPU and its agent exchange), or as much as their clock allows: power is compared with the limit times the clock's part of its highest. Where the driver counts no traffic it cannot be told.",
+		Cause:   "Mostly a collective operation that waits for a rank that is gone. A kernel that only spins looks the same. Small models, steps that are bound by communication and clocks that are locked low draw as little, but they move data (8 MB a second is twice what an idle GPU and its agent exchange), or as much as their clock allows: power is compared with the limit times the clock's part of its highest. Where the driver counts no traffic it cannot be told; where no process is on the GPU, GPUBusyWithoutProcess tells of it.",
+	},
+	{
+		ID: "busy_idle", Alert: "GPUBusyWithoutProcess", Class: DriverCrash,
+		Levels: []Level{{Severity: Warning, When: gpuBusy.AtLeast(.99).And(onIt.Is(0), drawn.Below(.45)),
+			For: of(60, 60)}}, // what has just ended is over by then
+		Summary: "The GPU is busy for minutes, and no process is on it.",
+		Detail:  "{entity} is {percent} busy without a process, and draws little.",
+		Action:  "Look for a process in a container or a virtual machine that the driver does not list; if there is none, reset the GPU.",
+		Cause:   "Work of a process that was killed still runs, or the driver's own count is stuck: no job gets its part of such a GPU.",
 	},
 	{
 		ID: "fan_stopped", Alert: "GPUFanStopped", Class: HardwareFault,

@@ -190,6 +190,33 @@ var injections = map[string]func(c *chain){
 			}
 		})
 	},
+	// GPU 2 waits for its data for half of the time.
+	"half as busy": func(c *chain) {
+		c.alter("2", 40*time.Minute, func(_ time.Duration, s *collectors.Sample) {
+			if s.Metric == collectors.GPMActivity || s.Metric == collectors.Power || s.Metric == collectors.Utilization {
+				s.Value /= 2
+			}
+		})
+	},
+	"hot memory": func(c *chain) {
+		c.alter("2", 20*time.Minute, func(_ time.Duration, s *collectors.Sample) {
+			if s.Metric == collectors.Temperature && s.Labels[2] == "memory" {
+				s.Value = 97
+			}
+		})
+		c.add(func(_ time.Duration, put put) { put(collectors.TemperatureThreshold, 95, "memory_max") })
+	},
+	// Nobody is on GPU 2.
+	"busy": func(c *chain) {
+		c.alter("2", 20*time.Minute, func(_ time.Duration, s *collectors.Sample) {
+			switch {
+			case s.Metric == collectors.Utilization && s.Labels[2] == "gpu":
+				s.Value = 1
+			case s.Metric == collectors.Clock && s.Labels[2] == "sm":
+				s.Value = 1980e6
+			}
+		})
+	},
 	"low memory clock": func(c *chain) {
 		c.alter("2", 10*time.Minute, func(_ time.Duration, s *collectors.Sample) {
 			if s.Metric == collectors.Clock && s.Labels[2] == "memory" {

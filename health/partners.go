@@ -6,12 +6,13 @@ import "slices"
 // with as much memory, and all are busy. What one of them has less of is not
 // explained by what it was asked for. Their signals of PeerZScore and
 // PeerDeviationRatio are these.
-var partnerSignals = [...]string{paced: "sm_clock", memoryPaced: "memory_clock", worked: "work"}
+var partnerSignals = [...]string{paced: "sm_clock", memoryPaced: "memory_clock", worked: "work", behind: "work_behind"}
 
 const (
 	paced       = iota // SM clock
 	memoryPaced        // memory clock
 	worked             // power and SM activity, whichever of both is closer to the partners'
+	behind             // the same, also of a GPU that is less busy than they are
 )
 
 // siliconClock is the least standard deviation between partners' clocks, of
@@ -22,12 +23,19 @@ const siliconClock = 0.01
 func (d *Derivers) partners(c *card) {
 	d.partnered(c, paced, d.beyond(c, smClock, c.paces))
 	d.partnered(c, memoryPaced, d.beyond(c, memoryClock, c.shares))
-	work := d.beyond(c, power, c.couldWork)
-	if usable(c.now[smActivity]) { // who does less shows it in both
-		activity := d.beyond(c, smActivity, c.couldWork)
+	d.partnered(c, worked, d.less(c, c.couldWork))
+	d.partnered(c, behind, d.less(c, c.isBehind))
+}
+
+// less returns how far power and SM activity of c are from its partners': who
+// does less shows it in both.
+func (d *Derivers) less(c *card, partners func(*card) bool) deviation {
+	work := d.beyond(c, power, partners)
+	if usable(c.now[smActivity]) {
+		activity := d.beyond(c, smActivity, partners)
 		work = deviation{max(work.z, activity.z), max(work.ratio, activity.ratio), work.ok && activity.ok}
 	}
-	d.partnered(c, worked, work)
+	return work
 }
 
 // A deviation is how far a GPU is from its partners; negative below.
@@ -52,9 +60,13 @@ func (d *Derivers) partnered(c *card, signal int, by deviation) {
 
 // shares reports whether o does the same job as c.
 func (c *card) shares(o *card) bool {
+	return c.employed(o) && c.busy() && o.busy() && within(c.smooth[utilization], o.smooth[utilization], likeLoad)
+}
+
+// employed reports whether o is there for the same job as c, whatever it does.
+func (c *card) employed(o *card) bool {
 	all := c.now[memoryUsed] + c.now[memoryFree]
-	return c.settled && o.settled && c.same(o) && c.busy() && o.busy() && within(c.smooth[utilization], o.smooth[utilization], likeLoad) &&
-		within(c.now[memoryUsed], o.now[memoryUsed], likeLoad*all) && slices.Equal(c.jobs, o.jobs)
+	return c.settled && o.settled && c.same(o) && within(c.now[memoryUsed], o.now[memoryUsed], likeLoad*all) && slices.Equal(c.jobs, o.jobs)
 }
 
 // paces reports whether o, which does the same job, should be as fast as c.
@@ -68,4 +80,10 @@ func (c *card) paces(o *card) bool {
 // its clock is no lower.
 func (c *card) couldWork(o *card) bool {
 	return c.shares(o) && o.now[smClock] <= (1+likeClock)*c.now[smClock]
+}
+
+// isBehind reports whether c, which works, should do as much as o, which is
+// there for the same job and is busy.
+func (c *card) isBehind(o *card) bool {
+	return len(c.jobs) > 0 && c.employed(o) && !c.idle() && o.busy() && o.now[smClock] <= (1+likeClock)*c.now[smClock]
 }
