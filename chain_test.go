@@ -117,7 +117,7 @@ func TestChainByRules(t *testing.T) {
 	// Of what ends while it is silenced, Alertmanager says nothing: it is gone.
 	within(t, "nothing fires", func() bool { return len(alertsAt(t, c.alertmanager)) == 0 })
 
-	team, page := []string{"GPUPowerBrake", "UnhookedProcess"}, []string{"GPUECCUncorrectable", "GPULost", "GPUMissing"}
+	team, page := []string{"GPUPowerBrake", "UnhookedProcess", "GPUECCUncorrectable"}, []string{"GPULost", "GPUMissing"}
 	for _, m := range c.told.all() {
 		name := m.GroupLabels["alertname"]
 		if name == "AgentDegraded" {
@@ -160,14 +160,17 @@ func TestChainByPush(t *testing.T) {
 	a := c.pushing("--runtime.dir=" + dir)
 	startPrometheus(t, c.alertmanager, a.url, false)
 	c.becomes(map[string]string{"GPULost": "1 firing"})
-	if by := c.suppressed(func(a known) bool { return a.Labels["alertname"] == "GPUXIDCritical" }); by[0] != "GPULost" {
-		t.Errorf("the XID of the lost GPU is silenced by %q", by)
-	}
 	if status := run(t.Context(), []string{"ack", "gpu_lost", "1", "--runtime.dir=" + dir}, io.Discard, a.log); status != 0 {
 		t.Fatalf("the fault is not acknowledged: %d", status)
 	}
 	c.becomes(map[string]string{"GPULost": "1 resolved"})
 	for _, m := range c.told.all() {
+		if m.GroupLabels["alertname"] == "AgentDegraded" {
+			continue // hurried, it has little patience with a machine that has much else to do
+		}
+		if m.GroupLabels["alertname"] != "GPULost" {
+			t.Errorf("a GPU that is lost is told of as %s too", m.GroupLabels["alertname"])
+		}
 		for _, a := range m.Alerts {
 			if m.Receiver != "page" || m.GroupLabels["node"] != hostName() || m.GroupLabels["instance"] != "" || a.Labels["source"] != "gpusteward" || a.Annotations["summary"] == "" || a.Annotations["runbook_url"] == "" {
 				t.Errorf("told %+v", m)

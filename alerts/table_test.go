@@ -16,14 +16,14 @@ import (
 var deviations = map[string]string{
 	"ecc_uncorrectable": "its action waits for the end of the work: nobody is to be woken for it, and what cannot wait is an XID of its own",
 	"agent_self":        "an agent that does not get to run for half a minute is worth knowing: info before a warning",
-	"driver_unbound":    "a driver that was built before is loaded again within four minutes: a warning before critical",
+	"mem_leak":          "what fills a GPU on purpose grows as a leak does, until it is full: info before a warning",
 	"nvlink_down":       "a link that comes back each time is no link that is lost: a warning",
 	"remap_count":       "three remaps in a day may be the beginning of a trend: info",
 	"driver_hang":       "a call may wait for a minute while another tool holds the driver's lock: info before critical",
 	"thermal_margin":    "where nearly all GPUs of the host are as hot it is the room's air, and no GPU: info",
 	"power_cap_ratio":   "never alerts: it is a metric, nvgpu_clock_event_seconds_total",
 	"stale":             "the table's severity is unknown, which is the GPU's state; people see a warning",
-	"xid_repeat":        "an application's fault never condemns a GPU: a warning, where owners count and occurrences do not",
+	"xid_repeat":        "an application's fault never condemns a GPU: info where many owners have it, and a warning where the GPU had a fault of its own too",
 	"quota_violation":   "the ladder beyond a warning is the enforcer's",
 }
 

@@ -77,14 +77,11 @@ var driverChecks = []*Check{
 	},
 	{
 		ID: "driver_unbound", Alert: "GPUDriverUnbound", Class: DriverCrash,
-		Levels: []Level{
-			{Severity: Critical, When: undriven.And(Value(Reloading).Is(0)), For: of(7, 7)},
-			{Severity: Warning, When: undriven, For: of(27, 27)}, // to load one that is built takes no four minutes
-		},
+		Levels:  []Level{{Severity: Critical, When: undriven.And(Value(Reloading).Is(0)), For: of(7, 7)}},
 		Summary: "The host has NVIDIA GPUs and no driver answers for them.",
 		Detail:  "The PCI bus has {value} GPUs, and no driver answers for them.",
 		Action:  "Load the driver: modprobe nvidia; /-/ready of the agent says what it met.",
-		Cause:   "The driver is not loaded, or it crashed. Not where its library does not fit it (GPUDriverMismatch), nor while the agent is drained, nor while a driver that answered may be loaded anew: for 10 minutes after it was unloaded, for 3 where it still has the GPUs. A warning after four and a half: a driver that was built before is back by then, and nobody may know that it is gone. GPUs that virtual machines have do not count.",
+		Cause:   "The driver is not loaded, or it crashed. Not where its library does not fit it (GPUDriverMismatch), nor while the agent is drained, nor while a driver that answered may be loaded anew: for 10 minutes after it was unloaded, for 3 where it still has the GPUs. GPUs that virtual machines have do not count.",
 	},
 	{
 		ID: "driver_mismatch", Alert: "GPUDriverMismatch", Class: DriverCrash,

@@ -49,7 +49,8 @@ var linkChecks = []*Check{
 			{Severity: Critical, When: aer("fatal", 5*time.Minute).Above(0)},
 			{Severity: Warning, When: aer("nonfatal", 5*time.Minute).Above(0)},
 			{Severity: Info, When: aer("correctable", time.Hour).Above(600, 300)},
-			{Severity: Warning, When: aer("correctable", 2*time.Minute).Above(200, 100), For: of(8, 10).every(time.Minute)}, // a burst, as of a link that trains, is over sooner
+			{Severity: Warning, When: aer("correctable", 2*time.Minute).Above(200, 100), For: of(8, 10).every(time.Minute), // a burst, as of a link that trains, is over sooner
+				Detail: "{entity} has hundreds of corrected PCIe errors a minute."},
 			{Severity: Info, When: Value(PCIeCorrectableCUSUM).Above(5, 2), Detail: "{entity} has more corrected PCIe errors than its own past explains."},
 		},
 		Summary: "The PCIe bus reports errors of the GPU.",
