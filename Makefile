@@ -45,8 +45,8 @@ TIMED := ^(TestScrapesBesideAHangAreFast|TestScrapesAmongHostileConnections|Test
 test: tools
 	@test -z "$$(gofmt -l .)" || { echo "gofmt wants changes in:"; gofmt -l .; exit 1; }
 	@go vet ./... && go vet -tags gpu ./... && go vet -tags bench . && go vet -tags kubelet ./... && go vet -tags servers,bench . ./dashboards && go vet -tags pictures . && go vet -tags deploy ./deploy/...
-	@go test -race -shuffle=on -skip '$(LONG)|$(TIMED)' ./...
-	@go test -run '$(LONG)' . ./health ./enforcer/audit ./enforcer ./enforcer/schedule
+	@go test -race -timeout 20m -shuffle=on -skip '$(LONG)|$(TIMED)' ./...
+	@go test -timeout 20m -run '$(LONG)' . ./health ./enforcer/audit ./enforcer ./enforcer/schedule
 	@go test -run '$(TIMED)' -p 1 . ./collectors ./health/notifier
 	@go test -race -tags kubelet -run Kubelet ./collectors/host
 	@$(MAKE) --no-print-directory rules test-servers test-shares test-deploy
