@@ -35,7 +35,7 @@ demo: build
 
 # Hours and days of simulated time, and hundreds of hosts: without the race
 # detector, which would make minutes of each.
-LONG := ^(TestLargestFleet|TestFleetIsNotDegraded|TestDetection|TestEveryRowIsDetected|TestLongWindows|TestHealthyHostsAreQuiet|TestWorldIsQuiet|TestWorldFaultsAreFound|TestSitesAreRough|TestMemoryOfWindows|TestAnObedientWorldIsNotAccused|TestDay|TestLiars)$$
+LONG := ^(TestLargestFleet|TestCauses|TestSlowFaults|TestFleetIsNotDegraded|TestDetection|TestEveryRowIsDetected|TestLongWindows|TestHealthyHostsAreQuiet|TestWorldIsQuiet|TestWorldFaultsAreFound|TestSitesAreRough|TestMemoryOfWindows|TestAnObedientWorldIsNotAccused|TestDay|TestLiars)$$
 
 # Times that are promised: without the race detector, and without other tests
 # beside them.
