@@ -27,7 +27,7 @@ func fewDays() int {
 	if raceEnabled {
 		return 2
 	}
-	return 12
+	return 6
 }
 
 // An alarm is a level of a check that a healthy host entered.
