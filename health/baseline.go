@@ -159,7 +159,7 @@ func settings(s *Snapshot) map[Entity]baseline {
 		all[gpu][name] = v
 	}
 	for _, sample := range s.Of(collectors.ModeEnabled) {
-		if name := sample.Labels[2]; slices.Contains([]string{"ecc", "persistence", "mig", "accounting"}, name) {
+		if name := sample.Labels[2]; slices.Contains([]string{"ecc", persistence, "mig", "accounting"}, name) {
 			note(sample, name, strconv.FormatFloat(sample.Value, 'g', -1, 64))
 		}
 	}

@@ -19,10 +19,6 @@ func stuck(reason string) *Signal { return Value(collectors.WorkerStuck, "reason
 // own time.
 var hangs = stuck("nvml.*").Is(1).And(Value(Starved).Is(0))
 
-// undriven is that the host has GPUs and no driver that answers, and nobody
-// said that this would be so.
-var undriven = Sub(Value(collectors.PCIDevices, "kind", "gpu"), Value(DevicesAway)).Above(0).And(Value(collectors.DriverUp).Is(0), drained.Is(0), Value(collectors.DriverMismatch).Is(0))
-
 var driverChecks = []*Check{
 	{
 		ID: "gpu_recovery_action", Alert: "GPURecoveryActionRequired", Class: HardwareFault,
@@ -77,7 +73,8 @@ var driverChecks = []*Check{
 	},
 	{
 		ID: "driver_unbound", Alert: "GPUDriverUnbound", Class: DriverCrash,
-		Levels:  []Level{{Severity: Critical, When: undriven.And(Value(Reloading).Is(0)), For: of(7, 7)}},
+		Levels: []Level{{Severity: Critical, When: Sub(Value(collectors.PCIDevices, "kind", "gpu"), Value(DevicesAway)).Above(0).And(
+			Value(collectors.DriverUp).Is(0), drained.Is(0), Value(collectors.DriverMismatch).Is(0), Value(Reloading).Is(0)), For: of(7, 7)}},
 		Summary: "The host has NVIDIA GPUs and no driver answers for them.",
 		Detail:  "The PCI bus has {value} GPUs, and no driver answers for them.",
 		Action:  "Load the driver: modprobe nvidia; /-/ready of the agent says what it met.",

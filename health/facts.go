@@ -15,7 +15,12 @@ var facts embed.FS
 // readFacts calls each with the rows of a table of facts, by column. What is
 // wrong with a table is a mistake of ours, which tests find: it panics.
 func readFacts(table string, each func(row map[string]string) error) {
-	text, err := facts.ReadFile("data/" + table + ".tsv")
+	readTable(facts, "data/"+table+".tsv", each)
+}
+
+// readTable is readFacts for a table of other files.
+func readTable(files embed.FS, table string, each func(row map[string]string) error) {
+	text, err := files.ReadFile(table)
 	if err != nil {
 		panic(err)
 	}
@@ -24,14 +29,14 @@ func readFacts(table string, each func(row map[string]string) error) {
 	for n, line := range lines[1:] {
 		values := strings.Split(line, "\t")
 		if len(values) != len(columns) {
-			panic(fmt.Sprintf("%s.tsv:%d: %d columns instead of %d", table, n+2, len(values), len(columns)))
+			panic(fmt.Sprintf("%s:%d: %d columns instead of %d", table, n+2, len(values), len(columns)))
 		}
 		row := map[string]string{}
 		for i, c := range columns {
 			row[c] = values[i]
 		}
 		if err := each(row); err != nil {
-			panic(fmt.Sprintf("%s.tsv:%d: %v", table, n+2, err))
+			panic(fmt.Sprintf("%s:%d: %v", table, n+2, err))
 		}
 	}
 }

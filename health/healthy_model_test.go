@@ -71,14 +71,15 @@ func TestHealthyModelsAreTheSimulators(t *testing.T) {
 	}
 }
 
-// TestHealthyLevelsAreTheRecordings compares eight GPUs, idle and loaded, with
-// what a real H100 showed.
-func TestHealthyLevelsAreTheRecordings(t *testing.T) {
+// recordedLevels returns what calls of NVML answered on a real H100, idle and
+// loaded.
+func recordedLevels(t *testing.T) map[string][2]float64 {
+	t.Helper()
 	text, err := os.ReadFile("../collectors/gpu/sim/testdata/nvml-calls-h100.tsv")
 	if err != nil {
 		t.Fatal(err)
 	}
-	recorded := map[string][2]float64{} // idle and loaded
+	recorded := map[string][2]float64{}
 	for line := range strings.Lines(string(text)) {
 		if f := strings.Split(strings.TrimSpace(line), "\t"); len(f) == 8 {
 			idle, err := strconv.ParseFloat(f[6], 64)
@@ -88,6 +89,13 @@ func TestHealthyLevelsAreTheRecordings(t *testing.T) {
 			}
 		}
 	}
+	return recorded
+}
+
+// TestHealthyLevelsAreTheRecordings compares eight GPUs, idle and loaded, with
+// what a real H100 showed.
+func TestHealthyLevelsAreTheRecordings(t *testing.T) {
+	recorded := recordedLevels(t)
 	for loaded, work := range []demand{{}, {busy: 1, sm: 0.95, tensor: 0.93, dram: 0.258}} {
 		h := busyHost(false)
 		h.jobs, h.era, h.hall = nil, 1<<40, 0

@@ -32,19 +32,10 @@ var worldTable = func() func(name string) []worldRow {
 }()
 
 func readWorldTable(name string) (all []worldRow) {
-	text, err := worldFiles.ReadFile("testdata/world/" + name + ".tsv")
-	if err != nil {
-		panic(err)
-	}
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	columns := strings.Split(lines[0], "\t")
-	for _, line := range lines[1:] {
-		row := worldRow{}
-		for i, v := range strings.Split(line, "\t") {
-			row[columns[i]] = v
-		}
+	readTable(worldFiles, "testdata/world/"+name+".tsv", func(row map[string]string) error {
 		all = append(all, row)
-	}
+		return nil
+	})
 	return all
 }
 

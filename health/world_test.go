@@ -3,7 +3,6 @@ package health
 import (
 	"hash/fnv"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,20 +84,7 @@ func TestSitesShowAllThatIsJudged(t *testing.T) {
 // real H100 showed.
 func TestBoardsAreTheRecordings(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../collectors/gpu/sim/testdata/nvml-calls-h100.tsv")
-	if err != nil {
-		t.Fatal(err)
-	}
-	recorded := map[string][2]float64{} // idle and loaded
-	for line := range strings.Lines(string(text)) {
-		if f := strings.Split(strings.TrimSpace(line), "\t"); len(f) == 8 {
-			idle, err := strconv.ParseFloat(f[6], 64)
-			loaded, lerr := strconv.ParseFloat(f[7], 64)
-			if err == nil && lerr == nil {
-				recorded[f[0]] = [2]float64{idle, loaded}
-			}
-		}
-	}
+	recorded := recordedLevels(t)
 	for loaded, wants := range []need{{}, {busy: 1, heat: 1, sm: 0.95, tensor: 0.92, dram: 0.256}} {
 		s := newSite(worldRow{"style": "recording", "boards": "h100"}, 1)
 		var watts, mhz, celsius, n float64
