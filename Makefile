@@ -1,4 +1,5 @@
-# Two commands: make run, make test. The rest is for those who change things.
+# Two commands: make run, make test; CI runs make test-all. The rest is for those
+# who change things.
 SHELL       := /bin/bash
 VERSION     ?= $(shell deploy/package/version.sh)
 REVISION    := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
@@ -10,8 +11,10 @@ export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 BENCHTIME   ?= 1s
 DAYS        ?= 1000
 HOURS       ?= 24
+# The tests of the whole program.
+WHOLE       := ./internal/integration
 
-.PHONY: build hook run test test-shares test-gpu mutants mutants-health truth day bench sizing lint rules generate check clean tools page test-servers test-deploy package image demo pictures pictures-dashboards
+.PHONY: build hook run test test-all test-timed test-shares test-gpu mutants mutants-health truth day bench sizing lint rules generate check clean tools page test-servers test-deploy package image demo pictures pictures-dashboards
 
 build:
 	@go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o gpusteward .
@@ -33,34 +36,42 @@ run: build hook
 demo: build
 	@exec deploy/demo/demo.sh
 
-# Hours and days of simulated time, and hundreds of hosts: without the race
-# detector, which would make minutes of each.
-LONG := ^(TestLargestFleet|TestCauses|TestSlowFaults|TestFleetIsNotDegraded|TestDetection|TestEveryRowIsDetected|TestLongWindows|TestHealthyHostsAreQuiet|TestWorldIsQuiet|TestWorldFaultsAreFound|TestSitesAreRough|TestMemoryOfWindows|TestAnObedientWorldIsNotAccused|TestDay|TestLiars)$$
+# A lane is the tests in the files that carry its build tag, *_LANE_test.go:
+#   long    hours and days of simulated time, hundreds of hosts, sanitizers
+#   timed   promised times and shares of true time: alone, without the race detector
+#   tools   what Prometheus's and Alertmanager's own programs judge
+in    = find . -name '*_$(1)_test.go'
+names = ^($(shell sed -nE 's/^func (Test[A-Za-z0-9_]*).*/\1/p' `$(in)` | sort -u | paste -sd'|'))$$
+lane  = go test -tags $(1) -timeout 30m -run '$(names)' $$($(in) -printf '%h\n' | sort -u)
 
-# Times that are promised: without the race detector, and without other tests
-# beside them.
-TIMED := ^(TestScrapesBesideAHangAreFast|TestScrapesAmongHostileConnections|TestXIDsArriveWithinASecond|TestAttributionIsCheap|TestAdversary)$$
-
-# Everything that needs no GPU; what needs one is compiled, so that it stays whole.
-test: tools
+# The tests that anyone runs: without a GPU, without root, without other programs.
+test:
 	@test -z "$$(gofmt -l .)" || { echo "gofmt wants changes in:"; gofmt -l .; exit 1; }
-	@go vet ./... && go vet -tags gpu ./... && go vet -tags bench . && go vet -tags kubelet ./... && go vet -tags servers,bench . ./dashboards && go vet -tags pictures . && go vet -tags deploy ./deploy/...
-	@go test -race -timeout 20m -shuffle=on -skip '$(LONG)|$(TIMED)' ./...
-	@go test -timeout 20m -run '$(LONG)' . ./health ./enforcer/audit ./enforcer ./enforcer/schedule
-	@go test -run '$(TIMED)' -p 1 . ./collectors ./health/notifier
-	@go test -race -tags kubelet -run Kubelet ./collectors/host
-	@$(MAKE) --no-print-directory rules test-servers test-shares test-deploy
+	@go vet ./...
+	@go test -race -timeout 20m -shuffle=on ./...
 
-# Shares of true time and memory, on a simulated GPU that real processes share:
-# alone, because what else runs takes time from them.
+# Everything that needs no GPU; what needs one is compiled, so that it stays
+# whole. Installs what it needs.
+test-all: tools test
+	@go vet -tags gpu ./... && go vet -tags long,timed,tools ./... && go vet -tags bench $(WHOLE) && go vet -tags kubelet ./... && go vet -tags servers,bench $(WHOLE) ./dashboards && go vet -tags pictures $(WHOLE) && go vet -tags deploy ./deploy/...
+	@$(call lane,long)
+	@$(call lane,tools) -race
+	@go test -race -tags kubelet -run Kubelet ./collectors/host
+	@$(MAKE) --no-print-directory rules test-servers test-timed test-deploy
+
+# Promised times, and shares of true time and memory on a simulated GPU that real
+# processes share: alone, because other work takes time from them.
+test-timed:
+	@$(call lane,timed) -count=1 -p 1 -v | grep -v -e '^=== ' -e '^ *--- PASS'; exit $${PIPESTATUS[0]}
+
+# The same of the enforcer alone: shares, deaths, gangs.
 test-shares:
-	@go test -count=1 -timeout 20m -p 1 -v -run '^(TestShares|TestWorkConservation|TestSmallKernels|TestDeath.*|TestMemoryRace|TestBrokerKilled|TestEnforcer.*|TestPausedOverRestart|TestGangs|TestNothingHangs)$$' ./enforcer \
-		| grep -v -e '^=== ' -e '^ *--- PASS'; exit $${PIPESTATUS[0]}
+	@go test -tags timed -timeout 30m -run '$(call names,timed)' -count=1 -v ./enforcer | grep -v -e '^=== ' -e '^ *--- PASS'; exit $${PIPESTATUS[0]}
 
 # On a machine with an NVIDIA GPU.
 test-gpu:
 	@$(MAKE) --no-print-directory hook
-	@go test -tags gpu -run '^TestGPU' -v -count=1 -timeout 60m -p 1 . ./collectors ./enforcer
+	@go test -tags gpu -run '^TestGPU' -v -count=1 -timeout 60m -p 1 $(WHOLE) ./collectors ./health/diag ./enforcer
 
 # Small changes of code that its tests do not notice: less than 95 % noticed
 # fails, of health's 90 %. Of the enforcer's pure packages all changes are tried
@@ -68,32 +79,32 @@ test-gpu:
 # SEED, by the tests that are quick (a quarter of a minute of a core each).
 MUTANTS     ?= 128
 SEED        ?= 1
-MUTATE      := nice go -C deploy/tools run ./mutate -C $(CURDIR)
+MUTATE      := go -C deploy/tools run ./mutate -C $(CURDIR)
 mutants: mutants-health
 	@$(MUTATE) -min=95 ./enforcer/schedule ./enforcer/ledger
 
 mutants-health:
-	@$(MUTATE) -min=90 -n=$(MUTANTS) -seed=$(SEED) -skip='$(LONG)|$(TIMED)' ./health/...
+	@$(MUTATE) -min=90 -n=$(MUTANTS) -seed=$(SEED) ./health/...
 
 # False alarms of so many simulated days of healthy hosts, by check, and of so
 # many of rough ones by another author, by style: STYLE is one of them.
 STYLE ?=
 truth:
-	@GOGC=400 go test -count=1 -timeout 24h -run '^(TestHealthyHostsAreQuiet|TestWorldIsQuiet)$$' -v ./health -args -truth.days=$(DAYS) -world.days=$(DAYS) -truth.style='$(STYLE)'
+	@GOGC=400 go test -tags long -count=1 -timeout 24h -run '^(TestHealthyHostsAreQuiet|TestWorldIsQuiet)$$' -v ./health -args -truth.days=$(DAYS) -world.days=$(DAYS) -truth.style='$(STYLE)'
 
 # The enforcer over 100 simulated tenants, for so many hours.
 day:
-	@go test -count=1 -timeout 24h -run '^TestDay$$' -v ./enforcer -args -day.hours=$(HOURS)
+	@go test -tags long -count=1 -timeout 24h -run '^TestDay$$' -v ./enforcer -args -day.hours=$(HOURS)
 
 bench:
 	@go test -run '^$$' -bench . -benchtime $(BENCHTIME) -benchmem ./collectors/... ./exporter ./health ./enforcer/...
 	@$(MAKE) --no-print-directory -s -C enforcer/hook bench
-	@go test -tags bench -run TestFigures -v -count=1 . | grep -v -e "^=== " -e "^--- "
+	@go test -tags bench -run TestFigures -v -count=1 $(WHOLE) | grep -v -e "^=== " -e "^--- "
 
 # What one Prometheus needs for 200 hosts, for docs/fleet.md: 20 minutes, of 2
 # cores and 4 GiB.
 sizing: tools
-	@go test -tags servers,bench -run '^TestSizing$$' -v -count=1 -timeout 1h . | grep -v -e '^=== ' -e '^ *--- '; exit $${PIPESTATUS[0]}
+	@go test -tags servers,bench -run '^TestSizing$$' -v -count=1 -timeout 1h $(WHOLE) | grep -v -e '^=== ' -e '^ *--- '; exit $${PIPESTATUS[0]}
 
 # What the tests hold the output against, as command:Debian package: Prometheus
 # and Alertmanager with their tools, a browser and what drives it, what judges
@@ -120,7 +131,7 @@ tools:
 AFTER ?= 15m
 pictures: tools
 	@echo "the pictures are made after $(AFTER) of the simulated host"
-	@go test -tags pictures -run '^TestPictures$$' -count=1 -timeout 1h . -args -pictures.after=$(AFTER) && ls -l docs/page-*.png
+	@go test -tags pictures -run '^TestPictures$$' -count=1 -timeout 1h $(WHOLE) -args -pictures.after=$(AFTER) && ls -l docs/page-*.png
 
 lint:
 	@go tool -modfile=deploy/tools/go.mod golangci-lint run ./...
@@ -137,7 +148,7 @@ rules:
 # chain from a fault to a receiver, make demo, the page in a browser. Alone, because it takes its time
 # from whatever else is measured. The first time builds Prometheus 3: minutes.
 test-servers:
-	@PROMETHEUS_3=$$(go tool -modfile=deploy/tools/go.mod -n prometheus) go test -count=1 -tags servers -run '^(TestQueries|TestChain.*|TestHurried.*|TestDemo.*|TestPage)$$' -p 1 . ./dashboards
+	@PROMETHEUS_3=$$(go tool -modfile=deploy/tools/go.mod -n prometheus) go test -count=1 -tags servers -run '^(TestQueries|TestChain.*|TestHurried.*|TestDemo.*|TestPage)$$' -p 1 $(WHOLE) ./dashboards
 
 # The Debian and the RPM package, in dist/: two builds of one commit are the same.
 package: build hook
@@ -159,7 +170,7 @@ test-deploy: package
 generate: build
 	@go generate ./...
 	@go test -count=1 -run 'TestReference|TestGolden' ./collectors ./alerts ./dashboards ./exporter -update >/dev/null
-	@go test -count=1 -run 'TestReference' . -update >/dev/null
+	@go test -count=1 -run 'TestReference' $(WHOLE) -update >/dev/null
 	@go -C deploy/kubernetes test -count=1 -run 'TestManifests' . -update >/dev/null
 	@git --no-pager diff --stat
 
@@ -177,7 +188,7 @@ pictures-dashboards: build
 
 check: lint generate
 	@git diff --exit-code >/dev/null || { echo "generated files were stale; commit them"; exit 1; }
-	@$(MAKE) test
+	@$(MAKE) test-all
 
 clean:
 	@rm -rf gpusteward dist

@@ -1,8 +1,6 @@
 package alerts
 
 import (
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,25 +10,6 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/health"
 )
-
-// TestPromtool has Prometheus's own tool check the rules and run their tests.
-func TestPromtool(t *testing.T) {
-	t.Parallel()
-	for pattern, command := range map[string]string{"*.rules.yml": "check", "*.rules.test.yml": "test"} {
-		files, err := filepath.Glob(pattern)
-		if err != nil || len(files) < 3 {
-			t.Fatalf("%s: %q, %v", pattern, files, err)
-		}
-		for _, name := range files {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				if out, err := exec.Command("promtool", command, "rules", name).CombinedOutput(); err != nil {
-					t.Errorf("promtool (make tools installs it): %v\n%s", err, out)
-				}
-			})
-		}
-	}
-}
 
 // TestTestsTest holds what the tests of levels expect, which comes from the
 // agent's engine: nothing of the level's severity just before, and the first

@@ -1,6 +1,7 @@
 // Package alerts writes Prometheus's alerting rules, their tests and the
 // runbook from the rows of health.Checks and from the table of what takes more
-// than one host to see. It is run by go generate; nothing imports it.
+// than one host to see. Its golden test writes them under -update (make
+// generate); nothing imports it.
 package alerts
 
 import (

@@ -10,17 +10,23 @@ import (
 
 const runbookHead = `# Runbook
 
-What each alert means and what to do about it. Written by make generate from the checks (health/checks_*.go) and the fleet's
-rules (alerts/fleet.go); do not edit.
+This page explains each alert and what to do about it. ` + "`make generate`" + ` writes it from the checks (health/checks_*.go) and the
+fleet rules (alerts/fleet.go); do not edit it.
 
-Severities: **emergency** is out of service, **critical** is for now, **warning** for working hours, **info** is worth knowing.
+| severity | meaning |
+|---|---|
+| emergency | out of service |
+| critical | act now |
+| warning | act within working hours |
+| info | no action needed |
 
-An alert comes from the agent itself, where an Alertmanager is configured, or from Prometheus with alerts/gpusteward.rules.yml: one
-way per site. The agent's alerts have the label source="gpusteward" and say more: the XID, the process, the workload.
+Alerts come from one of two sources per site: from the agent itself if an Alertmanager is configured, or from Prometheus with
+alerts/gpusteward.rules.yml. The agent's alerts have the label source="gpusteward" and more detail: the XID, the process and
+the workload.
 
-How alerts end: the agent holds one until its condition was over for as many samples as it takes to begin, and for 5 minutes; for longer
-where it comes back within an hour: twice as long each time, at most an hour. Prometheus holds each for 5 minutes. A **latched** alert
-of the agent stays until the GPU was reset, the host was rebooted, or an operator says so with ` + "`gpusteward ack`" + `; Prometheus knows no latch.
+The agent ends an alert after as many clear samples as it takes to begin one, and at least 5 minutes. If the condition comes
+back within an hour, that time doubles, up to an hour. Prometheus holds each alert for 5 minutes. A **latched** alert of the
+agent stays until the GPU is reset, the host is rebooted, or an operator runs ` + "`gpusteward ack`" + `; Prometheus has no latch.
 
 `
 
@@ -28,6 +34,7 @@ of the agent stays until the GPU was reset, the host was rebooted, or an operato
 func runbook() string {
 	var b strings.Builder
 	b.WriteString(runbookHead)
+	b.WriteString(contents())
 	for _, c := range alerting() {
 		checkSection(&b, c)
 	}
@@ -37,10 +44,26 @@ func runbook() string {
 	return strings.TrimRight(b.String(), "\n") + "\n"
 }
 
+// contents returns links to the sections.
+func contents() string {
+	var names []string
+	for _, c := range alerting() {
+		names = append(names, c.Alert)
+	}
+	for _, f := range fleet {
+		names = append(names, f.alert)
+	}
+	var b strings.Builder
+	for _, name := range names {
+		fmt.Fprintf(&b, "- [%s](#%s)\n", name, strings.ToLower(name))
+	}
+	return b.String() + "\n"
+}
+
 func checkSection(b *strings.Builder, c *health.Check) {
-	fmt.Fprintf(b, "## %s\n%s\n\n| severity | when | how often | over |\n|---|---|---|---|\n", c.Alert, c.Summary)
+	fmt.Fprintf(b, "## %s\n\n%s\n\n| severity | condition | samples | clears |\n|---|---|---|---|\n", c.Alert, c.Summary)
 	for _, l := range c.Levels {
-		over := "when it is no longer so"
+		over := "when the condition ends"
 		if w := l.When; w.Clear != w.Threshold {
 			over = fmt.Sprintf("at %g", w.Clear)
 		}
@@ -52,7 +75,8 @@ func checkSection(b *strings.Builder, c *health.Check) {
 		clears = fmt.Sprintf("Latched: by a reset, a reboot, or `gpusteward ack %s gpu=N` as root.", c.ID)
 	}
 	if c.Shadow {
-		look += " **Off by default.** Its threshold is a judgement: it does not alert until gpusteward-judgement.rules.yml is loaded, or `health.page` in the agent's configuration names it."
+		look += " **Off by default**, because its threshold is a matter of judgement. Load gpusteward-judgement.rules.yml, " +
+			"or name it in `health.page` of the agent's configuration, to enable the alert."
 	}
 	var metrics []string
 	for _, m := range c.Metrics() {
@@ -70,7 +94,7 @@ func fleetSection(b *strings.Builder, f fleetRule) {
 	if f.wait > 0 {
 		often = "for " + promDuration(f.wait)
 	}
-	fmt.Fprintf(b, "## %s\n%s\n\n| severity | how often |\n|---|---|\n| %s | %s |\n", f.alert, strings.TrimPrefix(f.summary, ofLabel("instance")+": "), f.severity, often)
+	fmt.Fprintf(b, "## %s\n\n%s\n\n| severity | duration |\n|---|---|\n| %s | %s |\n", f.alert, strings.TrimPrefix(f.summary, ofLabel("instance")+": "), f.severity, often)
 	section(b, f.cause, f.action, "Only Prometheus sees this: the rule is in fleet.rules.yml.", "By itself.", f.metrics(), []string{f.expr})
 }
 

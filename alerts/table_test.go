@@ -21,6 +21,7 @@ var deviations = map[string]string{
 	"remap_count":       "three remaps in a day may be the beginning of a trend: info",
 	"driver_hang":       "a call may wait for a minute while another tool holds the driver's lock: info before critical",
 	"thermal_margin":    "where nearly all GPUs of the host are as hot it is the room's air, and no GPU: info",
+	"mem_pressure":      "never alerts: it is a metric, nvgpu_memory_pressure_ratio; frameworks take all memory on purpose, and mem_leak and the quotas tell of who takes what it should not",
 	"power_cap_ratio":   "never alerts: it is a metric, nvgpu_clock_event_seconds_total",
 	"stale":             "the table's severity is unknown, which is the GPU's state; people see a warning",
 	"xid_repeat":        "an application's fault never condemns a GPU: info where many owners have it, and a warning where the GPU had a fault of its own too",
@@ -35,6 +36,7 @@ var added = map[string]string{
 	"clock_outlier":      "slow_gpu among GPUs that do the same job, which needs no shadow mode",
 	"work_outlier":       "the same by what a GPU gets done",
 	"memory_clock":       "clock_stuck for memory",
+	"temp_rise":          "temp_outlier against the GPU's own past: where it sits in the chassis is no fault",
 	"hw_slowdown":        "power_brake and thermal_throttle_ratio where the driver names neither",
 	"fan_stopped":        "thermal_margin before it is too late",
 	"nvlink_missing":     "nvlink_down where the link never was up",
@@ -55,11 +57,11 @@ var added = map[string]string{
 	"nvlink_gpu_outlier": "nvlink_outlier where links have no series of their own: the sum of a GPU against its peers",
 }
 
-// TestTable holds the checks against testdata/health-checks.tsv: their ids, the
-// names of their alerts and the severities.
+// TestTable holds the checks against the table from which they were made: their
+// ids, the names of their alerts and the severities.
 func TestTable(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("testdata/health-checks.tsv")
+	text, err := os.ReadFile("../health/testdata/health-checks.tsv")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gpusteward/collectors/host"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // What the broker says of itself and of what tenants have. A tenant is who a
@@ -41,7 +41,7 @@ var (
 	QuotaCompute     = Counter("nvgpu_quota_compute_seconds_total", "Time in which the tenant's work was on the GPU; what several ran at once is divided.", "tenant")
 	QuotaServed      = Counter("nvgpu_quota_served_seconds_total", "Time that the tenant would have needed alone on the GPU for what it did there: what guarantees are kept in.", "tenant")
 	QuotaWanted      = Counter("nvgpu_quota_wanted_seconds_total", "Time in which the tenant had work for the GPU, or launches that waited.", "tenant")
-	QuotaLag         = Gauge("nvgpu_quota_lag_seconds", "Service that the tenant is owed; below 0 it is ahead.", "tenant").signed()
+	QuotaLag         = Gauge("nvgpu_quota_lag_seconds", "Service that the tenant is owed; below 0 it is ahead.", "tenant").Signed()
 	QuotaConvoy      = Counter("nvgpu_quota_convoy_seconds_total", "Time in which the tenant's work on this GPU waited for its work on another, where it was held back.", "tenant")
 	QuotaLongest     = Gauge("nvgpu_quota_longest_launch_seconds", "Longest launch of the tenant in the last minutes: nobody beside it can be sure to wait for less.", "tenant")
 	QuotaGatePassed  = Counter("nvgpu_quota_gate_passed_total", "Launches of the tenant that were let pass because what they waited for did not come in time.", "tenant")

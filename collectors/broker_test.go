@@ -17,7 +17,8 @@ import (
 
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/host"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/quota"
+	"gpusteward/internal/wire"
 )
 
 // books are what a broker might say: one tenant on a known GPU, another on
@@ -38,10 +39,10 @@ var books = wire.Stats{
 	},
 	Enforcer: &wire.EnforcerStats{
 		Quotas: []wire.QuotaStats{
-			{Tenant: "a", GPU: "GPU-a", Guarantee: 0.3, Bandwidth: 0.6, MemoryReserved: 50, LaunchWait: 0.02, Charge: at(-0.04), Bus: at(0.2),
+			{Tenant: "a", GPU: "GPU-a", Quota: quota.Quota{Guarantee: 0.3, Bandwidth: 0.6, Reserved: 50, LaunchWait: quota.Wait(20 * time.Millisecond)}, Charge: at(-0.04), Bus: at(0.2),
 				QoS:     []wire.QoSStats{{Objective: "compute", Windows: 21, Violations: 2}, {Objective: "memory", Windows: 22, Violations: 0}},
 				Holders: []wire.Holder{{Resource: "compute", Backend: "hook"}, {Resource: "memory", Backend: "kernel"}}},
-			{Tenant: "b", GPU: "GPU-unknown", Bandwidth: 1},
+			{Tenant: "b", GPU: "GPU-unknown", Quota: quota.Free()},
 		},
 		Workloads: []wire.WorkloadStats{
 			{Tenant: "a", Workload: "unit:w", GPU: "GPU-a", Processes: 4, Unhooked: 2, Under: 1, Drift: at(-4096), Violations: map[string]uint64{"memory": 31, "unhooked": 32}},
@@ -375,10 +376,33 @@ func TestManyTenantsAreBounded(t *testing.T) {
 	}
 }
 
+// A term needs its row, and nothing here.
+func TestATermIsTold(t *testing.T) { // not parallel: the table is everybody's
+	before := termMetrics
+	defer func() { termMetrics = before }()
+	term := &quota.Term{Key: "patience", At: func(q *quota.Quota) quota.Value { return &q.LaunchWait }}
+	patience := new(Metric)
+	*patience = *QuotaLaunchObjective // not declared: no other test knows it
+	patience.Name = "nvgpu_quota_patience_seconds"
+	termMetrics = append(before[:len(before):len(before)], termMetric{term, patience})
+	patient, free := quota.Free(), quota.Free()
+	patient.LaunchWait = quota.Wait(7 * time.Second)
+	out := &Readings{Now: time.Now(), known: func() []gpu.ID { return nil }}
+	rows := []wire.QuotaStats{{Tenant: "a", GPU: "GPU-a", Quota: patient}, {Tenant: "b", GPU: "GPU-a", Quota: free}}
+	out.broker(wire.Stats{Enforcer: &wire.EnforcerStats{Quotas: rows}})
+	got := series(out.samples)
+	if v := got[`nvgpu_quota_patience_seconds{gpu="",tenant="a",uuid="GPU-a"}`]; v != 7 {
+		t.Errorf("it is told as %v", v)
+	}
+	if v, told := got[`nvgpu_quota_patience_seconds{gpu="",tenant="b",uuid="GPU-a"}`]; told {
+		t.Errorf("where nothing is written it is told as %v", v)
+	}
+}
+
 // Whoever can begin workloads cannot crowd out the tenants, and of the ladder
 // the highest are shown.
 func TestManyWorkloadsAreBounded(t *testing.T) {
-	e := &wire.EnforcerStats{Quotas: []wire.QuotaStats{{Tenant: "a", GPU: "GPU-a", Guarantee: 0.5, Bandwidth: 1}}}
+	e := &wire.EnforcerStats{Quotas: []wire.QuotaStats{{Tenant: "a", GPU: "GPU-a", Quota: quota.Quota{Guarantee: 0.5, Bandwidth: 1}}}}
 	for i := range 5000 {
 		name := fmt.Sprint("unit:", i)
 		e.Workloads = append(e.Workloads, wire.WorkloadStats{Tenant: "a", Workload: name, GPU: "GPU-a", Violations: map[string]uint64{"memory": 1}})

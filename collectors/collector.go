@@ -76,7 +76,6 @@ type Config struct {
 	PerProcess         bool     // series for each process beside those of its workload
 	Devices            int      // GPUs that the host should have; 0: as many as were ever seen
 	XIDs               []int    // XID codes whose counters exist from the start
-	KernelLog          string   // the kernel's log, /dev/kmsg; none where the GPUs are not this host's
 	HAMi               string   // HAMi's directory, where its containers' regions are; empty: none are read
 	Broker             string   // the broker's socket; empty: the enforcer is not enabled
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/gpu/sim"
 	"gpusteward/collectors/host"
@@ -338,22 +336,4 @@ func BenchmarkAttribution(b *testing.B) {
 		n++
 	}
 	b.ReportMetric(float64(spentCPU(b)-before)/float64(n)/1e6, "cpu-ms/op")
-}
-
-func TestAttributionIsCheap(t *testing.T) {
-	if built, _ := debug.ReadBuildInfo(); slices.Contains(built.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-		t.Skip("the race detector costs more")
-	}
-	pass := aCrowd(t)
-	pass()
-	before := spentCPU(t)
-	const turns, most = 200, 5 * time.Millisecond
-	for range turns {
-		pass()
-	}
-	if each := (spentCPU(t) - before) / turns; each > most {
-		t.Errorf("a turn with 512 processes takes %v of CPU, at most %v", each, most)
-	} else {
-		t.Logf("a turn with 512 processes takes %v of CPU", each)
-	}
 }

@@ -64,7 +64,7 @@ func (r *Readings) region(file host.RegionFile, region host.Region, users []host
 			}
 			seen[claim] = true
 			put := func(m *Metric, v float64, claimed bool) {
-				if claimed && m.plausible(v) {
+				if claimed && m.Plausible(v) {
 					r.Set(m, v, strconv.Itoa(g.Index), g.UUID, workload)
 				}
 			}

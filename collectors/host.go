@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -13,7 +14,7 @@ import (
 
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/host"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // Waits of the host.
@@ -28,14 +29,15 @@ type Options struct {
 	NVML        nvml.Interface
 	Config      Config // must be valid
 	Processes   *host.Table
-	Allocations func() []host.Allocation        // known now; nil: none ever are
-	Books       func() (wire.Stats, error)      // the broker's, in place of those that its socket gives; nil: ask there
-	Kernel      host.Kernel                     // what the kernel knows of the driver and of devices
-	StateDir    string                          // where the inventory is kept; empty: it is forgotten
-	ReadOnly    bool                            // the inventory is not written
-	Pooled      bool                            // readers need no thread of their own: no call leaves Go, as with simulated GPUs
-	Renew       func(ctx context.Context) error // begins a new process where this one cannot load a replaced library; nil: never
-	Events      func(Event)                     // called for each of the driver's events by the reader that took it: it must not wait; nil: nobody listens
+	Allocations func() []host.Allocation                                // known now; nil: none ever are
+	Books       func() (wire.Stats, error)                              // the broker's, in place of those that its socket gives; nil: ask there
+	Kernel      host.Kernel                                             // what the kernel knows of the driver and of devices
+	KernelLog   func(ctx context.Context, each func(host.Record)) error // follows the kernel's log until ctx ends; nil: there is none
+	StateDir    string                                                  // where the inventory is kept; empty: it is forgotten
+	ReadOnly    bool                                                    // the inventory is not written
+	Pooled      bool                                                    // readers need no thread of their own: no call leaves Go, as with simulated GPUs
+	Renew       func(ctx context.Context) error                         // begins a new process where this one cannot load a replaced library; nil: never
+	Events      func(Event)                                             // called for each of the driver's events by the reader that took it: it must not wait; nil: nobody listens
 	Log         *slog.Logger
 }
 
@@ -50,6 +52,7 @@ type Host struct {
 	calls     gpu.Calls
 	caller    gpu.Caller // that opens and closes the driver
 	inventory inventory
+	faults    kernelFaults
 	slices    sync.Map    // MIG devices by UUID, as they were last looked for and found
 	kernel    []*reader   // of what needs no driver, one for each collector
 	reopen    chan string // why the driver should be opened again
@@ -94,6 +97,9 @@ func NewHost(o Options) *Host {
 	if h.Events == nil {
 		h.Events = func(Event) {}
 	}
+	if h.KernelLog == nil {
+		h.faults.failed = fs.ErrNotExist
+	}
 	h.config.Store(&o.Config)
 	h.inventory.load(o.StateDir, o.Log)
 	if o.ReadOnly {
@@ -112,6 +118,9 @@ func (h *Host) Configure(c Config) { h.config.Store(&c) }
 // returns nil, also where a driver call never came back: only the end of the
 // process ends that.
 func (h *Host) Run(ctx context.Context) error {
+	if h.KernelLog != nil {
+		go h.faults.follow(ctx, h.KernelLog)
+	}
 	for _, r := range h.kernel {
 		go r.readKernel(ctx)
 	}

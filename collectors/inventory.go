@@ -136,11 +136,11 @@ func (v *inventory) save(log *slog.Logger) {
 	}
 	var err error
 	if v.spoiled {
-		err = SetAside(v.path)
+		err = host.SetAside(v.path)
 	}
 	if err == nil {
 		v.spoiled = false
-		err = ReplaceFile(v.path, StateMode, inventoryFile{v.all()}.write)
+		err = host.ReplaceFile(v.path, host.StateMode, inventoryFile{v.all()}.write)
 	}
 	switch told := !v.failed.IsZero(); {
 	case err == nil && told:

@@ -1,12 +1,10 @@
 package collectors
 
 import (
-	"errors"
-	"os"
+	"context"
 	"strconv"
-	"strings"
-
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"sync"
+	"time"
 
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/host"
@@ -26,13 +24,14 @@ var _ = Register(Collector{
 	Metrics: []*Metric{KernelXIDMessages},
 	Open: func(g *gpu.Device) Read {
 		own, known := host.ParsePCI(g.PCI)
-		l := &faultCounter{metric: KernelXIDMessages, labels: func(f host.Fault) []string {
-			if !known || f.Switch || f.Device != own {
-				return nil
-			}
-			return []string{strconv.Itoa(f.Code)}
-		}}
-		return func(_ *gpu.Device, out *Readings) { l.read(out) }
+		return func(_ *gpu.Device, out *Readings) {
+			out.faults.put(out, KernelXIDMessages, func(f faulted) []string {
+				if !known || f.nvswitch != "" || f.device != own {
+					return nil
+				}
+				return []string{f.code}
+			})
+		}
 	},
 })
 
@@ -42,59 +41,85 @@ var _ = Register(Collector{
 	Tier:    Medium,
 	Metrics: []*Metric{NVSwitchSXIDs},
 	Host: func(*gpu.Library) func(out *Readings) {
-		l := &faultCounter{metric: NVSwitchSXIDs, labels: func(f host.Fault) []string {
-			if !f.Switch {
-				return nil
-			}
-			return []string{f.Address, strconv.Itoa(f.Code)}
-		}}
-		return l.read
+		return func(out *Readings) {
+			out.faults.put(out, NVSwitchSXIDs, func(f faulted) []string {
+				if f.nvswitch == "" {
+					return nil
+				}
+				return []string{f.nvswitch, f.code}
+			})
+		}
 	},
 })
 
-// A faultCounter counts the kernel's lines about faults, by labels; none are
-// for somebody else's.
-type faultCounter struct {
-	metric *Metric
-	labels func(f host.Fault) []string
-	log    *host.KernelLog
-	seen   map[string][]string
+// A faulted is a device with a code that the kernel logged of it.
+type faulted struct {
+	device   host.PCI // a GPU
+	nvswitch string   // or an NVSwitch, as the kernel writes its address
+	code     string
 }
 
-func (c *faultCounter) read(out *Readings) {
-	if c.log == nil {
-		log, err := host.OpenKernelLog(out.config.KernelLog)
-		switch {
-		case errors.Is(err, os.ErrNotExist):
-			out.Put(c.metric, 0, nvml.ERROR_NOT_SUPPORTED)
+// kernelFaults counts the kernel's lines about faults, once for all collectors.
+// It is safe for concurrent use.
+type kernelFaults struct {
+	mu     sync.Mutex
+	lines  map[faulted]float64
+	next   uint64 // sequence of the first record that is not counted
+	failed error  // why the log cannot be read
+}
+
+// Waits for a log that cannot be read.
+const followFirst, followMost = time.Second, time.Minute
+
+// follow counts until ctx ends. What log hands over again, because it failed
+// and is followed anew, is not counted again.
+func (k *kernelFaults) follow(ctx context.Context, log func(ctx context.Context, each func(host.Record)) error) {
+	for wait := followFirst; ; wait = min(2*wait, followMost) {
+		err := log(ctx, k.line)
+		k.mu.Lock()
+		k.failed = err
+		k.mu.Unlock()
+		if !sleep(ctx, wait) {
 			return
-		case err != nil:
-			out.Fail(nvml.ERROR_NO_PERMISSION)
-			return
-		}
-		c.log, c.seen = log, map[string][]string{}
-	}
-	counts := map[string]float64{}
-	for {
-		r, more, err := c.log.Next()
-		if err != nil {
-			out.Fail(nvml.ERROR_OPERATING_SYSTEM)
-			break
-		}
-		if !more {
-			break
-		}
-		if !r.Kernel() {
-			continue // anybody may have written it
-		}
-		if f, ok := host.ParseFault(r.Text); ok {
-			if labels := c.labels(f); labels != nil && (len(c.seen) < maxSeries || c.seen[strings.Join(labels, " ")] != nil) {
-				c.seen[strings.Join(labels, " ")] = labels
-				counts[strings.Join(labels, " ")]++
-			}
 		}
 	}
-	for key, labels := range c.seen {
-		out.Add(c.metric, counts[key], labels...)
+}
+
+// line counts a record.
+func (k *kernelFaults) line(r host.Record) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.failed = nil
+	if r.Sequence < k.next {
+		return
+	}
+	k.next = r.Sequence + 1
+	f, ok := host.ParseFault(r.Text)
+	if !ok || !r.Kernel() { // anybody may have written it
+		return
+	}
+	key := faulted{device: f.Device, code: strconv.Itoa(f.Code)}
+	if f.Switch {
+		key.device, key.nvswitch = host.PCI{}, f.Address
+	}
+	if k.lines == nil {
+		k.lines = map[faulted]float64{}
+	}
+	if k.lines[key] > 0 || len(k.lines) < maxSeries {
+		k.lines[key]++
+	}
+}
+
+// put puts the count of lines by labels; those without are somebody else's.
+func (k *kernelFaults) put(out *Readings, m *Metric, labels func(f faulted) []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.failed != nil {
+		out.Put(m, 0, ofKernel(k.failed))
+	}
+	for f, n := range k.lines {
+		if l := labels(f); l != nil {
+			out.Set(m, n, l...)
+		}
 	}
 }

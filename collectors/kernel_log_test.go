@@ -1,25 +1,34 @@
 package collectors
 
 import (
+	"context"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"gpusteward/collectors/host"
 )
 
 func TestKernelLogIsCountedForItsGPU(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kmsg")
+	sequence := 0
 	say := func(line string) {
 		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		if !strings.HasPrefix(line, "12,") {
-			line = "4,1,1,-;" + line // the kernel's
+		priority := 4 // the kernel's
+		if text, ok := strings.CutPrefix(line, "user: "); ok {
+			priority, line = 12, text
 		}
-		if _, err := f.WriteString(line + "\n"); err != nil {
+		sequence++
+		if _, err := fmt.Fprintf(f, "%d,%d,1,-;%s\n", priority, sequence, line); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -28,10 +37,9 @@ func TestKernelLogIsCountedForItsGPU(t *testing.T) {
 	say("NVRM: Xid (PCI:0000:1b:00): 13, pid=787, name=python3, Graphics Exception")
 	say("NVRM: Xid (PCI:0000:ff:00): 79, GPU has fallen off the bus.")
 	// A user can write to the kernel's log, but not as the kernel.
-	say("12,1,1,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.")
-	c := DefaultConfig()
-	c.KernelLog = path
-	in(t, "gpus: [{model: h100}]\n", c, func(t *testing.T, h *Host) {
+	say("user: NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.")
+	with(t, "gpus: [{model: h100}]\n", func(o *Options) { o.KernelLog = host.NewKernelLog(path).Follow }, func(t *testing.T, h *Host) {
+		advance(11 * time.Second)
 		for _, s := range h.Samples() {
 			if s.Metric == Info && s.Labels[6] != "00000000:1B:00.0" {
 				t.Fatalf("the simulated GPU is at %s", s.Labels[6])
@@ -49,14 +57,50 @@ func TestKernelLogIsCountedForItsGPU(t *testing.T) {
 	})
 }
 
+// TestKernelLogIsCountedOnce has the driver opened again, and the log fail and
+// be followed again from the start of the kernel's ring.
+func TestKernelLogIsCountedOnce(t *testing.T) {
+	ring := []host.Record{
+		{Sequence: 3, Text: "NVRM: Xid (PCI:0000:1b:00): 13, Graphics Exception"},
+		{Sequence: 4, Text: "NVRM: Xid (PCI:0000:1b:00): 13, Graphics Exception"},
+	}
+	fail := make(chan error)
+	follow := func(ctx context.Context, each func(host.Record)) error {
+		for _, r := range ring {
+			each(r)
+		}
+		select {
+		case err := <-fail:
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	with(t, "gpus: [{model: h100}]\n", func(o *Options) { fail, o.KernelLog = make(chan error), follow }, func(t *testing.T, h *Host) {
+		advance(11 * time.Second)
+		want(t, h, 2, KernelXIDMessages, "0", "13")
+		h.again("the test says so")
+		advance(11 * time.Second)
+		want(t, h, 2, KernelXIDMessages, "0", "13")
+		ring = append(ring, host.Record{Sequence: 5, Text: "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus."})
+		fail <- syscall.EIO
+		advance(11 * time.Second)
+		want(t, h, 2, KernelXIDMessages, "0", "13")
+		want(t, h, 1, KernelXIDMessages, "0", "79")
+		want(t, h, 1, CollectSuccess, "", "kernel_xid")
+	})
+}
+
 func TestKernelLogThatCannotBeRead(t *testing.T) {
 	in(t, "gpus: [{model: h100}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
 		want(t, h, 1, Unsupported, "0", KernelXIDMessages.Name)
 	})
-	c := DefaultConfig()
-	c.KernelLog = filepath.Join(os.DevNull, "kmsg") // not a directory: an error that is not absence
-	in(t, "gpus: [{model: h100}]\n", c, func(t *testing.T, h *Host) {
+	denied := func(context.Context, func(host.Record)) error { return &fs.PathError{Err: syscall.EPERM} }
+	with(t, "gpus: [{model: h100}]\n", func(o *Options) { o.KernelLog = denied }, func(t *testing.T, h *Host) {
+		advance(11 * time.Second)
 		want(t, h, 0, CollectSuccess, "", "kernel_xid")
-		want(t, h, 1, CollectErrors, "", "kernel_xid", "no_permission")
+		if n, ok := get(t, h, CollectErrors, "", "kernel_xid", "no_permission"); !ok || n < 1 {
+			t.Errorf("%v failures for want of a permission", n)
+		}
 	})
 }

@@ -5,18 +5,41 @@ import (
 	"slices"
 	"strconv"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/quota"
+	"gpusteward/internal/wire"
 )
+
+// A termMetric is the metric of a term of a quota.
+type termMetric struct {
+	*quota.Term
+	metric *Metric
+}
+
+// termMetrics are those of all terms that have one, in the table's order.
+var termMetrics = func() (all []termMetric) {
+	for _, t := range quota.Terms {
+		if t.Metric.Name != "" {
+			all = append(all, termMetric{t, Gauge(t.Metric.Name, t.Metric.Help, "tenant")})
+		}
+	}
+	return all
+}()
+
+// ofTerm returns the metric of a key.
+func ofTerm(key string) *Metric {
+	at := slices.IndexFunc(termMetrics, func(t termMetric) bool { return t.Key == key })
+	return termMetrics[at].metric
+}
 
 // What the enforcer says of quotas, through the broker: what they promise, what
 // the audit finds, and what the ladder does. A workload is the tenant's.
 var (
-	QuotaGuarantee       = Gauge("nvgpu_quota_compute_guarantee_ratio", "Part of what the tenant does alone on the GPU that it gets whenever it wants it.", "tenant")
-	QuotaMemoryGuarantee = Gauge("nvgpu_quota_memory_guarantee_bytes", "GPU memory that is kept for the tenant.", "tenant")
-	QuotaLaunchObjective = Gauge("nvgpu_quota_launch_wait_objective_seconds", "Time that 99 of 100 waits of the tenant until it is let run should not exceed; absent where it has no objective.", "tenant")
-	QuotaBandwidthLimit  = Gauge("nvgpu_quota_bandwidth_limit_ratio", "Most of the memory's bandwidth that the tenant may have; absent where it has no limit.", "tenant")
+	QuotaGuarantee       = ofTerm("guarantee")
+	QuotaMemoryGuarantee = ofTerm("memory_guarantee")
+	QuotaLaunchObjective = ofTerm("launch_wait")
+	QuotaBandwidthLimit  = ofTerm("bandwidth")
 	QuotaBandwidth       = Gauge("nvgpu_quota_bandwidth_ratio", "Part of the memory's bandwidth that the tenant had in the audit's last window.", "tenant")
-	QuotaChargeDrift     = Gauge("nvgpu_quota_charge_drift_ratio", "Time that the tenant's kernels had the GPU by the driver's samples beyond what it was charged for, as a part of the GPU's time; below 0 where it was charged for more.", "tenant").signed()
+	QuotaChargeDrift     = Gauge("nvgpu_quota_charge_drift_ratio", "Time that the tenant's kernels had the GPU by the driver's samples beyond what it was charged for, as a part of the GPU's time; below 0 where it was charged for more.", "tenant").Signed()
 	QuotaBackend         = Gauge("nvgpu_quota_backend_info", "The backend that holds the tenant to a resource's quota (hook, mps, kernel, gemini or none), always 1.", "tenant", "resource", "backend")
 
 	QoSWindows    = Counter("nvgpu_qos_windows_total", "Windows in which the tenant wanted what its quota guarantees, by objective.", "tenant", "objective")
@@ -25,7 +48,7 @@ var (
 	QuotaViolations         = Counter("nvgpu_quota_violations_total", "Audits that found the workload beyond what its quota allows, by objective.", "tenant", "workload", "objective")
 	UnhookedProcesses       = Gauge("nvgpu_unhooked_processes", "Processes of the workload on the GPU that have no session with the broker.", "tenant", "workload")
 	UnderreportingProcesses = Gauge("nvgpu_underreporting_processes", "Processes of the workload on the GPU whose hook says less than the driver.", "tenant", "workload")
-	QuotaLedgerDrift        = Gauge("nvgpu_quota_ledger_drift_bytes", "GPU memory that the driver counts beyond the broker's books, of the workload's processes with a session; below 0 where it counts less.", "tenant", "workload").signed()
+	QuotaLedgerDrift        = Gauge("nvgpu_quota_ledger_drift_bytes", "GPU memory that the driver counts beyond the broker's books, of the workload's processes with a session; below 0 where it counts less.", "tenant", "workload").Signed()
 
 	QuotaRung    = HostGauge("nvgpu_quota_rung", "Rung of the ladder on which the workload stands: 1 for that, 0 for the others.", "tenant", "workload", "rung")
 	QuotaShadow  = HostGauge("nvgpu_quota_shadow", "Whether beyond warn it is only said what would be done about the workload.", "tenant", "workload")
@@ -44,9 +67,15 @@ var (
 )
 
 // quotaMetrics are those that the enforcer says.
-var quotaMetrics = []*Metric{QuotaGuarantee, QuotaMemoryGuarantee, QuotaLaunchObjective, QuotaBandwidthLimit, QuotaBandwidth, QuotaChargeDrift, QuotaBackend,
-	QoSWindows, QoSViolations, QuotaViolations, UnhookedProcesses, UnderreportingProcesses, QuotaLedgerDrift,
-	QuotaRung, QuotaShadow, QuotaActions, TenantFilesRefused, GeminiClients, GeminiRequests, GeminiFaults, GeminiBadLines, MPSServers, MPSClients, MPSThreads}
+var quotaMetrics = func() (all []*Metric) {
+	for _, t := range termMetrics {
+		all = append(all, t.metric)
+	}
+	return append(all, QuotaBandwidth, QuotaChargeDrift, QuotaBackend,
+		QoSWindows, QoSViolations, QuotaViolations, UnhookedProcesses, UnderreportingProcesses, QuotaLedgerDrift,
+		QuotaRung, QuotaShadow, QuotaActions, TenantFilesRefused, GeminiClients, GeminiRequests, GeminiFaults, GeminiBadLines,
+		MPSServers, MPSClients, MPSThreads)
+}()
 
 // Rungs are the names of the ladder's rungs, from the lowest on.
 var Rungs = []string{"observe", "warn", "throttle", "pause", "terminate"}
@@ -163,13 +192,10 @@ func (r *Readings) quota(q wire.QuotaStats, index string) {
 	put := func(m *Metric, v float64, labels ...string) {
 		r.Set(m, v, append([]string{index, q.GPU, q.Tenant}, labels...)...)
 	}
-	put(QuotaGuarantee, q.Guarantee)
-	put(QuotaMemoryGuarantee, float64(q.MemoryReserved))
-	if q.LaunchWait > 0 {
-		put(QuotaLaunchObjective, q.LaunchWait)
-	}
-	if q.Bandwidth < 1 {
-		put(QuotaBandwidthLimit, q.Bandwidth)
+	for _, t := range termMetrics {
+		if v, told := t.Told(&q.Quota); told {
+			put(t.metric, v)
+		}
 	}
 	if q.Bus != nil {
 		put(QuotaBandwidth, *q.Bus)

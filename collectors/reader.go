@@ -213,7 +213,7 @@ func (s *session) count() {
 
 // pass runs one collector. The error is one that ends the session.
 func (s *session) pass(c *Collector, t *turn) error {
-	out := &Readings{Now: time.Now(), config: s.config, processes: s.host.Processes, gpus: s.host.peers, known: s.host.inventory.all, allocations: s.host.Allocations, books: s.host.Books, events: s.host.Events, prefix: s.prefix, totals: t.totals}
+	out := &Readings{Now: time.Now(), config: s.config, processes: s.host.Processes, gpus: s.host.peers, known: s.host.inventory.all, allocations: s.host.Allocations, books: s.host.Books, events: s.host.Events, faults: &s.host.faults, prefix: s.prefix, totals: t.totals}
 	s.read(c, t, out)
 	if ret := out.failure; gpu.DriverGone(ret) || gpu.Lost(ret) {
 		return gpu.Err(c.Name, ret)

@@ -9,7 +9,7 @@ import (
 
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/host"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // maxSeries bounds the samples that one collector may put in one pass.
@@ -27,6 +27,7 @@ type Readings struct {
 	allocations func() []host.Allocation
 	books       func() (wire.Stats, error) // of a broker that is not asked by its socket; nil: it is
 	events      func(Event)
+	faults      *kernelFaults
 	prefix      []string // gpu and uuid, or nothing for the host
 	samples     []Sample
 	failure     nvml.Return // the first that is neither success nor an answer
@@ -49,7 +50,7 @@ func (r *Readings) Put(m *Metric, v float64, ret nvml.Return, labels ...string) 
 	case ret != nvml.SUCCESS:
 		r.Fail(ret)
 		return
-	case !m.plausible(v):
+	case !m.Plausible(v):
 		r.Fail(nvml.ERROR_NO_DATA)
 		return
 	case len(r.samples) == maxSeries:
@@ -163,4 +164,15 @@ func (r *Readings) fields(g *gpu.Device, fields []field) {
 		}
 		r.Put(f.metric, scaled(v, f.scale), ret, f.labels...)
 	}
+}
+
+// maxLabel bounds a label's value, in bytes.
+const maxLabel = 128
+
+// label makes s fit to be a label's value: valid UTF-8, at most maxLabel bytes.
+func label(s string) string {
+	if len(s) > maxLabel {
+		s = s[:maxLabel]
+	}
+	return strings.ToValidUTF8(s, "")
 }

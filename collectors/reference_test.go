@@ -13,13 +13,13 @@ func TestReference(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(`# Metrics
 
-Written from the catalogue by ` + "`make generate`" + `; do not edit.
+` + "`make generate`" + ` writes this page from the catalogue; do not edit it.
 
-Every series of a GPU carries ` + "`gpu`" + ` (NVML's index) and ` + "`uuid`" + `; the table names the labels beside them. What never changes is on
-` + "`nvgpu_info`" + `: join it with ` + "`* on(uuid) group_left(name)`" + `. What a GPU does not have is absent, never 0, and listed in
-` + "`gpusteward_unsupported`" + `; what failed or is older than two intervals is absent too.
+Every series of a GPU has the labels ` + "`gpu`" + ` (NVML's index) and ` + "`uuid`" + `; the tables list further labels. Constant facts are labels of
+` + "`nvgpu_info`" + `: join it with ` + "`* on(uuid) group_left(name)`" + `. A value that a GPU does not have is absent, never 0, and is listed in
+` + "`gpusteward_unsupported`" + `. A value that could not be read, or is older than two intervals, is absent too.
 
-A collector's tier says how often it reads (` + "`collectors.fast`, `medium`, `slow`" + ` in the configuration; static: once for each time the
+The tier of a collector is its read interval (` + "`collectors.fast`, `medium`, `slow`" + ` in the configuration; static: once each time the
 driver is opened). Opt-in collectors read nothing until ` + "`collectors.enable`" + ` names them.
 
 `)
@@ -35,13 +35,14 @@ driver is opened). Opt-in collectors read nothing until ` + "`collectors.enable`
 		if c.OptIn {
 			optIn = ", opt-in"
 		}
-		fmt.Fprintf(&b, "## %s\n%s (%v%s)\n\n| metric | type | labels | |\n|---|---|---|---|\n", c.Name, c.Doc, c.Tier, optIn)
+		fmt.Fprintf(&b, "## %s\n\n%s (%v%s)\n\n| metric | type | labels | description |\n|---|---|---|---|\n", c.Name, c.Doc, c.Tier, optIn)
 		for _, m := range c.Metrics {
 			row(m)
 		}
 		b.WriteString("\n")
 	}
-	b.WriteString("## The agent itself\nBeside these: `gpusteward_build_info`, `go_*`, `process_*`, `promhttp_*`.\n\n| metric | type | labels | |\n|---|---|---|---|\n")
+	b.WriteString("## The agent itself\n\nThe agent also has `gpusteward_build_info`, `go_*`, `process_*` and `promhttp_*`.\n\n" +
+		"| metric | type | labels | description |\n|---|---|---|---|\n")
 	for _, m := range selfMetrics {
 		row(m)
 	}

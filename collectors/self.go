@@ -146,7 +146,7 @@ func (h *Host) expected() int {
 	return len(h.inventory.all())
 }
 
-// Of the configuration; main keeps their values.
+// Of the configuration; internal/config keeps their values.
 var (
 	ConfigReloadSuccess = HostGauge("gpusteward_config_reload_success", "Whether the last configuration read was good; a bad one never replaces a good one.")
 	ConfigReloadTime    = HostGauge("gpusteward_config_last_reload_success_timestamp_seconds", "When a good configuration was last read, as a Unix time.")

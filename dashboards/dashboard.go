@@ -1,6 +1,6 @@
 // Package dashboards writes Grafana's dashboards from rows: what a panel shows,
-// from which metrics, and why one would look at it. It is run by go generate;
-// nothing imports it.
+// from which metrics, and why one would look at it. Its golden test writes them
+// under -update (make generate); nothing imports it.
 package dashboards
 
 // A dashboard is a page of Grafana's.

@@ -53,7 +53,7 @@ var fleet = dashboard{
 					{title: "GPUs", expr: by("sum", perHost, hosts.of(collectors.Devices)), unit: "short"},
 					{title: "Alerts", expr: by("sum", perHost, hosts.of(health.AlertFiring)), unit: "short", steps: anyWarns},
 					{title: "Load", expr: by("avg", perHost, hosts.of(collectors.Utilization, `engine="gpu"`)), unit: "percentunit", gauge: true, steps: plain},
-					{title: "Memory", expr: by("max", perHost, hosts.of(health.MemoryPressure)), unit: "percentunit", gauge: true, steps: rising("mem_pressure")},
+					{title: "Memory", expr: by("max", perHost, hosts.of(health.MemoryPressure)), unit: "percentunit", gauge: true, steps: plain},
 					{title: "Power", expr: by("sum", perHost, hosts.of(collectors.Power, `kind="average"`, `scope="gpu"`)), unit: "watt"},
 					{title: "Hottest", expr: by("max", perHost, hosts.of(collectors.Temperature, `sensor="gpu"`)), unit: "celsius"},
 					{title: "Margin", expr: by("min", perHost, hosts.of(collectors.TemperatureMargin)), unit: "celsius", steps: falling("thermal_margin")},

@@ -7,7 +7,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/policy"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // A besideAudit compares what programs under Gemini's hook were charged with

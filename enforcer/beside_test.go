@@ -8,7 +8,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/audit"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // Two programs under Gemini's hook, one of which launches whatever it is given

@@ -64,7 +64,7 @@ func TestBrokerProcess(t *testing.T) {
 	inFlight, _ := time.ParseDuration(os.Getenv("GS_IN_FLIGHT"))
 	b, err := broker.New(broker.Options{
 		Socket: socket, InFlight: inFlight, // GS_IN_FLIGHT tries another
-		Policy: tenants,
+		Policy: tenants, FailClosed: os.Getenv("GS_TEST_FAIL") == "closed",
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {

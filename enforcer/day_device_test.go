@@ -7,7 +7,7 @@ import (
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/ledger"
 	"gpusteward/enforcer/schedule"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // Of the simulated GPUs.

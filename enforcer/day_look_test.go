@@ -103,7 +103,7 @@ func (d *day) restart() {
 // apply has a tenant's terms hold.
 func (d *day) apply(t *dayTenant) {
 	q := d.enforcer.Quota(t.name, t.gpu.uuid)
-	t.share = schedule.Share{Weight: q.Weight, Limit: q.Limit, Class: q.Class, Wait: q.Wait, Held: q.Held}
+	t.share = schedule.Share{Weight: q.Weight, Limit: q.Limit, Class: q.Class, Wait: time.Duration(q.LaunchWait), Held: q.Held}
 	t.gpu.turns.Change(t.gpu.now, t.name, t.share)
 	t.gpu.memory.SetCap(t.name, q.Memory)
 	t.gpu.memory.SetReserved(t.name, q.Reserved)

@@ -10,6 +10,7 @@ import (
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/policy"
 	"gpusteward/enforcer/schedule"
+	"gpusteward/internal/quota"
 )
 
 const (
@@ -194,16 +195,22 @@ func (d *day) rule(i int, gpu string, promised *float64) (policy.Rule, policy.Qu
 			q.Limit = max(.05, q.Guarantee+(.9-q.Guarantee)*d.random.Float64())
 		}
 		if q.Guarantee > .05 && kind < 7 { // whoever is guaranteed next to nothing waits for long now and then
-			q.LaunchWait = time.Second
+			q.LaunchWait = quota.Wait(time.Second)
 		}
 	}
 	*promised += q.Guarantee
 	if d.random.IntN(4) == 0 {
 		q.Bandwidth = .2 + .4*d.random.Float64()
 	}
-	o := policy.Override{GPUs: []string{gpu}, Limit: &q.Limit, Memory: &q.Memory, Reserved: &q.Reserved, Bandwidth: &q.Bandwidth, LaunchWait: &q.LaunchWait}
-	if r.Priority != policy.PriorityRealtime {
-		o.Guarantee = &q.Guarantee
+	o := policy.Override{GPUs: []string{gpu}}
+	for key, value := range map[string]any{"guarantee": q.Guarantee, "limit": q.Limit, "memory": q.Memory, "memory_guarantee": q.Reserved,
+		"launch_wait": q.LaunchWait, "bandwidth": q.Bandwidth} {
+		if r.Priority == policy.PriorityRealtime && key == "guarantee" {
+			continue
+		}
+		if err := o.Set(key, fmt.Sprint(value)); err != nil {
+			panic(err)
+		}
 	}
 	r.GPUs = []policy.Override{o}
 	confirm := 1 + d.random.IntN(5)

@@ -26,7 +26,7 @@ import (
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/ladder"
 	"gpusteward/enforcer/policy"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // How often, and for how long.

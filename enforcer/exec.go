@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // Library is the file name of the hook.

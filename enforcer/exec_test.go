@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gpusteward/enforcer/broker"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // TestExecProcess is no test: it becomes what the environment says, in a

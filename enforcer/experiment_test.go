@@ -15,7 +15,7 @@ import (
 
 	"github.com/prometheus/procfs"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 var shareSeconds = flag.Float64("share.seconds", 12, "`seconds` that shares are measured for, in each experiment")

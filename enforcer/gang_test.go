@@ -40,40 +40,8 @@ func (h *host) together(t *testing.T, a, b string, gpus int) float64 {
 	return sum
 }
 
-// TestGangs holds that two tenants, each with a rank on each of two GPUs that
-// wait for one another, do not wait for themselves: that costs three in four
-// steps where each GPU is shared on its own.
-func TestGangs(t *testing.T) {
-	t.Setenv("GS_STUB_GPUS", "2")
-	attempt(t, onStub(t, func() error {
-		h := stub(t)
-		h.govern(t, tenant("a", 50), tenant("b", 50))
-		plain, governed := h.together(t, "", "", 2), h.together(t, "a", "b", 2)
-		gangs := uint64(0)
-		for _, g := range stats(t, h.broker).GPUs {
-			gangs += g.Gangs
-		}
-		fmt.Printf("two gangs on two GPUs: %.1f steps/s, ungoverned %.1f; %d gangs found\n", governed, plain, gangs)
-		if gangs == 0 || governed < 0.75*plain {
-			return fmt.Errorf("two gangs reach %.0f %% of what they do ungoverned, goal 75 %%; %d gangs found", 100*governed/plain, gangs)
-		}
-		return nil
-	}))
-}
-
 // rounds of each recipe: what a tenant does at first tells little of its pace.
 var rounds = map[string]int{"peer": 600, "waitvalue": 600, "hostfunc": 600, "cross": 600, "two": 100}
-
-// TestNothingHangs runs programs whose work waits for work that they launch
-// later, beside another tenant.
-func TestNothingHangs(t *testing.T) {
-	for recipe := range rounds {
-		t.Run(recipe, func(t *testing.T) {
-			t.Setenv("GS_STUB_GPUS", "2")
-			attempt(t, onStub(t, func() error { return nothingHangs(t, stub(t), recipe) }))
-		})
-	}
-}
 
 // nothingHangs runs a recipe alone and beside another program, then both under
 // the hook, with a guarantee near what the recipe has beside the other without

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 
-	"gpusteward/collectors"
 	"gpusteward/collectors/host"
 )
 
@@ -124,7 +123,7 @@ func replace(path string, text []byte, mode fs.FileMode) error {
 			return nil
 		}
 	}
-	return collectors.ReplaceFile(path, mode, func(w io.Writer) error { _, err := w.Write(text); return err })
+	return host.ReplaceFile(path, mode, func(w io.Writer) error { _, err := w.Write(text); return err })
 }
 
 // give makes dir, and gives it and the files in it to a user. They may be

@@ -19,7 +19,8 @@ import (
 
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/schedule"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/quota"
+	"gpusteward/internal/wire"
 )
 
 // GS_MATRIX_OUT names a file that gets one JSON object for each cell as soon as
@@ -146,7 +147,7 @@ func (m *matrix) progress(format string, args ...any) {
 // terms are those of a cell: all others are there, and of no consequence.
 func (m *matrix) terms(cell []member) (all []terms) {
 	for name := range m.members {
-		quota := broker.Quota{Weight: 1, Limit: 1}
+		quota := broker.Quota{Quota: quota.Quota{Limit: 1}, Weight: 1}
 		for _, a := range cell {
 			if a.Tenant == name {
 				quota.Weight = a.Weight

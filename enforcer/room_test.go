@@ -13,7 +13,7 @@ import (
 	"gpusteward/enforcer"
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/policy"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 const gib = 1 << 30

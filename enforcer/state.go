@@ -11,7 +11,6 @@ import (
 	"os"
 	"time"
 
-	"gpusteward/collectors"
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/action"
 	"gpusteward/enforcer/audit"
@@ -95,12 +94,12 @@ func (e *Enforcer) keep(paused []action.Paused) error {
 		return err
 	}
 	if e.spoiled {
-		if err := collectors.SetAside(e.StateFile); err != nil {
+		if err := host.SetAside(e.StateFile); err != nil {
 			return fmt.Errorf("keep who is paused: %w", err)
 		}
 		e.spoiled = false
 	}
-	if err := collectors.ReplaceFile(e.StateFile, collectors.StateMode, func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+	if err := host.ReplaceFile(e.StateFile, host.StateMode, func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
 		return fmt.Errorf("keep who is paused: %w", err)
 	}
 	e.written = text

@@ -9,7 +9,7 @@ import (
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/ladder"
 	"gpusteward/enforcer/policy"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // judge moves who is to move on the ladder, and does what that means.

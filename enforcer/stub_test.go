@@ -29,9 +29,6 @@ var made = sync.OnceValue(func() error {
 // stub returns a simulated GPU that nobody else uses, watched by a monitor.
 func stub(t *testing.T) *host {
 	t.Helper()
-	if raceEnabled {
-		t.Skip("the race detector slows the broker, and this measures it")
-	}
 	if err := made(); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +61,7 @@ type monitor struct {
 	busy map[int]*series // GPU time by process
 	held map[int]uint64  // bytes by process, as it looked last
 	used uint64          // bytes in use, all processes
-	peak uint64          // the most of it that was seen
+	peak uint64          // the most of it that there ever was
 
 	listed, next map[int]uint64 // bytes by process that is there: when it looked before, and as far as it has looked since
 	asked, began int64          // when that was
@@ -119,7 +116,7 @@ func (m *monitor) read(out io.Reader) {
 		}
 		m.mu.Lock()
 		if pid == 0 {
-			m.at, m.used, m.peak = at, used, max(m.peak, used)
+			m.at, m.used, m.peak = at, used, max(m.peak, peak)
 			m.listed, m.asked = m.next, m.began
 			m.next, m.began = map[int]uint64{}, at
 		} else {
@@ -145,7 +142,7 @@ func (m *monitor) of(pid int) *series {
 	return &s
 }
 
-// memory returns the bytes in use now, and the most that was seen.
+// memory returns the bytes in use now, and the most that ever were.
 func (m *monitor) memory(t *testing.T) (used, peak uint64) {
 	t.Helper()
 	now := monotonic()

@@ -44,8 +44,8 @@ func (e *Enforcer) Quota(tenant, gpu string) broker.Quota {
 	t := e.terms.Load()
 	q := t.Quota(tenant, gpu)
 	weight, class := t.Weight(tenant, gpu)
-	b := broker.Quota{Weight: weight, Limit: t.paced.limit(place{tenant, gpu}, q), Class: class, Wait: q.LaunchWait,
-		Memory: q.Memory, Reserved: q.Reserved, Held: t.held[tenant]}
+	b := broker.Quota{Quota: q, Weight: weight, Class: class, Held: t.held[tenant]}
+	b.Limit = t.paced.limit(place{tenant, gpu}, q)
 	if part, ok := t.throttled[tenant]; ok {
 		b.Weight *= part
 		b.Limit *= part

@@ -55,16 +55,16 @@ type Action struct {
 func (a Action) check(arguments url.Values) error {
 	for _, name := range a.Takes {
 		if n := len(arguments[name]); n != 1 || arguments.Get(name) == "" {
-			return fmt.Errorf("it takes %s, each once; %s is missing, empty or there twice", strings.Join(a.Takes, " and "), name)
+			return fmt.Errorf("it requires %s, each once; %s is missing, empty or repeated", strings.Join(a.Takes, " and "), name)
 		}
 	}
 	for name := range arguments {
 		switch {
 		case slices.Contains(a.Takes, name):
 		case len(a.Takes) == 0:
-			return fmt.Errorf("it takes no arguments, and no %q", name)
+			return fmt.Errorf("it takes no arguments, but was given %q", name)
 		default:
-			return fmt.Errorf("it takes %s, and no %q", strings.Join(a.Takes, " and "), name)
+			return fmt.Errorf("it takes %s, but was given %q", strings.Join(a.Takes, " and "), name)
 		}
 	}
 	return nil
@@ -107,7 +107,7 @@ func (c *Control) listen() (net.Listener, error) {
 	}
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode().Type() != fs.ModeSocket {
-			return nil, fmt.Errorf("%s is there and is no socket", path)
+			return nil, fmt.Errorf("%s exists and is not a socket", path)
 		}
 		conn, err := net.Dial("unix", path)
 		if err == nil {
@@ -137,7 +137,7 @@ type peer struct {
 type peerKey struct{}
 
 func peerOf(conn net.Conn) peer {
-	p := peer{err: errors.New("no unix socket")}
+	p := peer{err: errors.New("not a unix socket")}
 	u, ok := conn.(*net.UnixConn)
 	if !ok {
 		return p
@@ -183,7 +183,7 @@ func (c *Control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !ok:
 		known := strings.Join(slices.Sorted(maps.Keys(c.Actions)), ", ")
-		http.Error(w, fmt.Sprintf("this agent cannot %q; it can %s", name, known), http.StatusNotFound)
+		http.Error(w, fmt.Sprintf("this agent has no order %q; its orders are %s", name, known), http.StatusNotFound)
 		return
 	case r.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)

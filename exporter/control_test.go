@@ -122,16 +122,16 @@ func TestWhatTheControlSocketAnswers(t *testing.T) {
 		{"GET", "/drain", 200, "read /drain"}, // a read, and the agent has none of that name
 		{"POST", "/drain", 204, ""},
 		{"PUT", "/drain", 405, "drain is done by POST"},
-		{"POST", "/api/v1/state", 404, `this agent cannot "api/v1/state"; it can ack, drain`},
-		{"POST", "/drain/../drain", 404, "it can ack, drain"},
-		{"DELETE", "/", 404, "it can ack, drain"},
+		{"POST", "/api/v1/state", 404, `this agent has no order "api/v1/state"; its orders are ack, drain`},
+		{"POST", "/drain/../drain", 404, "its orders are ack, drain"},
+		{"DELETE", "/", 404, "its orders are ack, drain"},
 		{"POST", "/ack?check=a&entity=node", 204, ""},
-		{"POST", "/ack", 400, "ack: it takes check and entity, each once; check is missing"},
+		{"POST", "/ack", 400, "ack: it requires check and entity, each once; check is missing"},
 		{"POST", "/ack?check=a", 400, "entity is missing"},
 		{"POST", "/ack?check=&entity=node", 400, "check is missing, empty"},
-		{"POST", "/ack?check=a&check=b&entity=node", 400, "check is missing, empty or there twice"},
-		{"POST", "/ack?check=a&entity=node&all=1", 400, `it takes check and entity, and no "all"`},
-		{"POST", "/drain?gpu=1", 400, `it takes no arguments, and no "gpu"`},
+		{"POST", "/ack?check=a&check=b&entity=node", 400, "check is missing, empty or repeated"},
+		{"POST", "/ack?check=a&entity=node&all=1", 400, `it takes check and entity, but was given "all"`},
+		{"POST", "/drain?gpu=1", 400, `it takes no arguments, but was given "gpu"`},
 		{"POST", "/ack?check=%zz", 400, "ack: invalid URL escape"},
 	} {
 		r, err := http.NewRequest(c.method, "http://agent"+c.path, nil)
@@ -230,7 +230,7 @@ func TestSocketsInTheWay(t *testing.T) {
 			t.Fatal(err)
 		}
 		log, _ := control(t, dir, drain)
-		if text, err := os.ReadFile(file); err != nil || string(text) != "kept" || !strings.Contains(log.String(), "is no socket") {
+		if text, err := os.ReadFile(file); err != nil || string(text) != "kept" || !strings.Contains(log.String(), "is not a socket") {
 			t.Errorf("the file: %q, %v; log %s", text, err, log)
 		}
 	})

@@ -79,9 +79,10 @@ func New(o Options) (*Server, error) {
 	mux.Handle("GET /{$}", page)
 	mux.Handle("GET /page/", page)
 	mux.Handle("GET /api/v1/live", s.live)
-	for _, path := range []string{"/metrics", "/metrics/dcgm", "/api/v1/state", "/api/v1/history"} {
-		mux.Handle("GET "+path, s.scrapes)
-	}
+	mux.Handle("GET /metrics", s.scrapes)
+	mux.Handle("GET /metrics/dcgm", s.scrapes)
+	mux.Handle("GET /api/v1/state", s.scrapes)
+	mux.Handle("GET /api/v1/history", s.scrapes)
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "gpusteward is healthy.") })
 	mux.HandleFunc("GET /-/ready", s.ready)
 	if o.PProf {

@@ -78,11 +78,12 @@ func (s *State) fill(samples []collectors.Sample) {
 			note(gpus[id], sample)
 		}
 	}
-	s.GPUs, s.Workloads, s.Tenants = []GPU{}, []Workload{}, tenants.all()
-	s.Ladder = ladder.above(s.Tenants)
+	s.GPUs, s.Workloads = []GPU{}, []Workload{}
 	for _, g := range gpus {
 		s.GPUs = append(s.GPUs, g.whole())
 	}
+	s.Tenants = tenants.all(s.GPUs)
+	s.Ladder = ladder.above(s.Tenants)
 	for _, w := range workloads {
 		s.Workloads = append(s.Workloads, *w)
 	}

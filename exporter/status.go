@@ -73,7 +73,7 @@ func (o StatusOptions) text(ctx context.Context, st style) (string, error) {
 	}
 	var state State
 	if err := json.Unmarshal(answer, &state); err != nil || state.Time.IsZero() {
-		return "", fmt.Errorf("the answer is no state of a host (%w): is that gpusteward?", cmp.Or(err, errors.New("it has no time")))
+		return "", fmt.Errorf("the answer is not the state of a host (%w): is that gpusteward?", cmp.Or(err, errors.New("it has no timestamp")))
 	}
 	if !o.JSON {
 		return st.table(state), nil
@@ -101,7 +101,7 @@ func (o StatusOptions) ask(ctx context.Context) ([]byte, error) {
 		case o.Else == "" && errors.Is(err, errRefused):
 			return nil, err
 		case o.Else == "":
-			return nil, fmt.Errorf("no agent answers at %s: is gpusteward running, with this --runtime.dir? --url asks one by its address (%w)", socket, err)
+			return nil, fmt.Errorf("no agent answers at %s: is gpusteward running, with this --runtime.dir? --url takes the address of another one (%w)", socket, err)
 		}
 		url, where = o.Else, socket+" or "+o.Else
 	}
@@ -151,7 +151,7 @@ func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 	case http.StatusOK:
 		return text, err
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return nil, fmt.Errorf("%w by %s, which wants to know who asks: as root this asks the control socket instead, and --url=http://USER:PASSWORD@HOST:PORT says who you are", errRefused, r.URL.Redacted())
+		return nil, fmt.Errorf("%w by %s, which requires authentication: as root the command uses the control socket instead, or give --url=http://USER:PASSWORD@HOST:PORT", errRefused, r.URL.Redacted())
 	}
 	return nil, fmt.Errorf("%w by %s: %s: %.200s", errRefused, r.URL.Redacted(), printable(answer.Status), printable(string(bytes.TrimSpace(text))))
 }

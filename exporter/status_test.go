@@ -77,14 +77,14 @@ func TestStatusErrorsSayWhatToDo(t *testing.T) {
 	}{
 		{nowhere(t), []string{"no agent answers at http://127.0.0.1:", "is gpusteward running? --url takes another address", "refused"}},
 		{"http://[::1", []string{"no agent answers at http://[::1", "missing ']'"}},
-		{secret, []string{"wants to know who asks", "as root", "me:xxxxx@"}},
-		{answers(403, ""), []string{"wants to know who asks"}},
+		{secret, []string{"requires authentication", "as root", "me:xxxxx@"}},
+		{answers(403, ""), []string{"requires authentication"}},
 		{answers(404, "404 page not found\n"), []string{"refused by http://", "404 Not Found: 404 page not found"}},
 		{answers(503, "as many scrapes as may wait (8) are waiting"), []string{"503", "as many scrapes as may wait"}},
-		{answers(200, "<html>"), []string{"is no state", "is that gpusteward?"}},
-		{answers(200, ""), []string{"is no state"}},
-		{answers(200, "null"), []string{"is no state", "is that gpusteward?"}},
-		{answers(200, `{"status":"ok"}`), []string{"is no state", "is that gpusteward?"}},
+		{answers(200, "<html>"), []string{"is not the state", "is that gpusteward?"}},
+		{answers(200, ""), []string{"is not the state"}},
+		{answers(200, "null"), []string{"is not the state", "is that gpusteward?"}},
+		{answers(200, `{"status":"ok"}`), []string{"is not the state", "is that gpusteward?"}},
 		{answers(500, "\x1b[2J"), []string{"500", "\ufffd[2J"}},
 	} {
 		var out bytes.Buffer

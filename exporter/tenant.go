@@ -14,7 +14,8 @@ import (
 // GPU's time, over the last 10 s.
 type Tenant struct {
 	Name        string   `json:"tenant"`
-	GPU         *int     `json:"gpu,omitempty"` // its index; nil where the driver does not list it
+	GPU         *int     `json:"gpu,omitempty"` // its index, or that of the one its MIG device is on; nil where the driver does not list it
+	GI          string   `json:"gi,omitempty"`  // of a MIG device: its GPU instance
 	UUID        string   `json:"uuid"`
 	Sessions    int      `json:"sessions"` // of hooked processes
 	Target      *float64 `json:"target_ratio,omitempty"`
@@ -68,10 +69,14 @@ func (seen seenTenants) of(s collectors.Sample) *Tenant {
 	return seen[id]
 }
 
-// all returns the tenants by GPU, those with the largest share first.
-func (seen seenTenants) all() (all []Tenant) {
+// all returns the tenants by GPU, those with the largest share first. Where
+// their MIG devices are, the GPUs say.
+func (seen seenTenants) all(gpus []GPU) (all []Tenant) {
 	for _, t := range seen {
 		all = append(all, *t)
+	}
+	for i := range all {
+		all[i].locate(gpus)
 	}
 	index := func(t Tenant) int {
 		if t.GPU == nil {
@@ -80,9 +85,32 @@ func (seen seenTenants) all() (all []Tenant) {
 		return *t.GPU
 	}
 	slices.SortFunc(all, func(a, b Tenant) int {
-		return cmp.Or(cmp.Compare(index(a), index(b)), cmp.Compare(a.UUID, b.UUID), cmp.Compare(known(b.Share), known(a.Share)), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(index(a), index(b)), cmp.Compare(number(a.GI), number(b.GI)), cmp.Compare(a.UUID, b.UUID), cmp.Compare(known(b.Share), known(a.Share)), cmp.Compare(a.Name, b.Name))
 	})
 	return all
+}
+
+// locate finds the MIG device that t is on, if it is on one.
+func (t *Tenant) locate(gpus []GPU) {
+	for _, g := range gpus {
+		for _, m := range g.MIG {
+			if m.UUID == t.UUID {
+				t.GPU, t.GI = &g.Index, m.GI
+			}
+		}
+	}
+}
+
+// place is the GPU as the table of quotas may call it: 0, or 0:1 of a GPU
+// instance.
+func (t *Tenant) place() string {
+	switch {
+	case t.GPU == nil:
+		return "?"
+	case t.GI != "":
+		return fmt.Sprintf("%d:%s", *t.GPU, t.GI)
+	}
+	return strconv.Itoa(*t.GPU)
 }
 
 // shownTenants bounds the lines of tenants in a status.
@@ -93,8 +121,12 @@ const roomy = 100
 
 // tenants writes a line for each tenant and GPU.
 func (st style) tenants(b *strings.Builder, all []Tenant) {
+	wide := len("GPU")
+	for _, t := range all {
+		wide = max(wide, len(t.place()))
+	}
 	row := func(paint, name, gpu, sessions, share, target, quota, memory, backends string, rung cell) {
-		cells := []cell{{name, st.width - 66, paint}, {gpu, -3, paint}, {sessions, -4, paint}, {share, -5, paint},
+		cells := []cell{{name, st.width - 63 - wide, paint}, {gpu, -wide, paint}, {sessions, -4, paint}, {share, -5, paint},
 			{quota, -7, paint}, {memory, -11, paint}, {backends, 11, paint}, rung}
 		if st.width >= roomy {
 			cells[0].width -= 7
@@ -108,14 +140,11 @@ func (st style) tenants(b *strings.Builder, all []Tenant) {
 			b.WriteString(st.line(cell{text: fmt.Sprintf("and %d more", len(all)-i), paint: dim}))
 			break
 		}
-		gpu, memory := "?", show("%.1f", known(t.MemoryUsed)/(1<<30))
-		if t.GPU != nil {
-			gpu = strconv.Itoa(*t.GPU)
-		}
+		memory := show("%.1f", known(t.MemoryUsed)/(1<<30))
 		if memory != "" && t.MemoryLimit != nil {
 			memory += show("/%.1f", *t.MemoryLimit/(1<<30))
 		}
-		row("", t.Name, gpu, strconv.Itoa(t.Sessions), show("%.0f%%", 100*known(t.Share)), show("%.0f%%", 100*known(t.Target)),
+		row("", t.Name, t.place(), strconv.Itoa(t.Sessions), show("%.0f%%", 100*known(t.Share)), show("%.0f%%", 100*known(t.Target)),
 			t.quota(), memory, strings.Join(t.Backends, "+"), standing(t.Rung, t.Shadow, 18))
 	}
 }

@@ -2,6 +2,7 @@ package exporter
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
 )
 
@@ -24,5 +25,29 @@ func TestStateHasTheTenants(t *testing.T) {
 		`{"tenant":"stray","uuid":"GPU-","sessions":2,"target_ratio":0.5,"share_ratio":0,"memory_used_bytes":0}]`
 	if string(text) != want {
 		t.Errorf("%s\nwant\n%s", text, want)
+	}
+}
+
+// TestTenantsOnMIG has tenants on MIG devices: they are named as the table of
+// quotas may name them.
+func TestTenantsOnMIG(t *testing.T) {
+	t.Parallel()
+	var s samples
+	s.mig("3")
+	s.tenant("4", "a", 1, 1, 0, 0)
+	var tenants samples
+	tenants.tenant("", "a", .5, .5, 0, 0)
+	for _, device := range []string{"MIG-gone", "MIG-b", "MIG-c"} {
+		for _, x := range tenants {
+			x.Labels = append([]string{"", device}, x.Labels[2:]...)
+			s = append(s, x)
+		}
+	}
+	var places []string
+	for _, x := range s.state(nil).Tenants {
+		places = append(places, x.UUID+" "+x.place())
+	}
+	if want := []string{"MIG-c 3:9", "MIG-b 3:10", "GPU-4 4", "MIG-gone ?"}; !slices.Equal(places, want) {
+		t.Errorf("%q, want %q", places, want)
 	}
 }

@@ -5,12 +5,13 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"gpusteward/collectors"
 )
 
 // ConfigDrift says which settings are not what they were.
-var ConfigDrift = collectors.Gauge("nvgpu_config_drift", "Whether the setting was changed under a workload since the GPU was first seen or last acknowledged, and not on all GPUs of its model here, or is not what most of those have; with the value that it has and the one that it should have.", "setting", "value", "expected")
+var ConfigDrift = collectors.Gauge("nvgpu_config_drift", "Whether the setting was changed under a workload, and for no job, since the GPU was first seen or last acknowledged, and not on all GPUs of its model here, or is not what most of those have; with the value that it has and the one that it should have.", "setting", "value", "expected")
 
 // A baseline is the settings of a GPU that an operator knows of.
 type baseline map[string]string
@@ -18,26 +19,53 @@ type baseline map[string]string
 // baselines are those of all GPUs, by UUID.
 type baselines map[string]baseline
 
-// An observation is what a setting was when it was last read, and who used the
-// GPU then.
+// An observation is what a setting was when it was last read, who used the GPU
+// then, and since when it was so for a job.
 type observation struct {
 	value     string
 	workloads []string
+	since     time.Time
 }
 
-// observed are those of all GPUs' settings.
-type observed map[string]map[string]observation // by UUID and setting
+// observed are those of all GPUs' settings, and when jobs came or went.
+type observed struct {
+	settings map[string]map[string]observation // by UUID and setting
+	jobs     []string                          // on the host; nil: nobody has looked yet
+	turned   time.Time                         // when one last came or went
+}
+
+// watch notes which workloads are on the host.
+func (o *observed) watch(workloads map[Entity][]string, now time.Time) {
+	jobs := []string{}
+	for _, w := range workloads {
+		jobs = append(jobs, w...)
+	}
+	slices.Sort(jobs)
+	if jobs = slices.Compact(jobs); o.jobs != nil && !slices.Equal(jobs, o.jobs) {
+		o.turned = now
+	}
+	o.jobs = jobs
+}
 
 // byAdmin are the settings that schedulers and admins change for some GPUs of
 // a host and not for others.
 var byAdmin = []string{"compute_mode", "power_limit", "mig"}
 
+// Of settings that the prolog of a job changes, and its epilog sets back.
+const (
+	turnover = time.Hour     // in which jobs come and go where prologs run
+	lentFor  = 4 * time.Hour // a setting is a job's for no longer: that it stays is no plan
+)
+
 // drift adds ConfigDrift to s. A GPU that is new begins with what it has. What
-// is changed on all GPUs of a model, by a reset, or while no workload runs that
-// ran before, is changed on purpose, and is what the GPU should have from then
-// on; a setting that changes under a workload is not.
-func (b baselines) drift(s *Snapshot, before observed) {
+// is changed on all GPUs of a model, by a reset, while no workload runs that
+// ran before, or back to what it was before or most siblings have, is changed
+// on purpose, and is what the GPU should have from then on. A setting that
+// changes under a workload is not; but where jobs come and go it may be lent to
+// one, beside that workload, until its end.
+func (b baselines) drift(s *Snapshot, before *observed, at time.Time) {
 	now, workloads, settling := settings(s), workloadsOf(s), map[Entity]bool{}
+	before.watch(workloads, at)
 	for _, sample := range s.Of(Settling) {
 		settling[entityOf(sample, nil)] = sample.Value == 1
 	}
@@ -53,15 +81,19 @@ func (b baselines) drift(s *Snapshot, before observed) {
 			pinned = baseline{}
 			b[gpu.UUID] = pinned
 		}
-		if before[gpu.UUID] == nil && pinned != nil {
-			before[gpu.UUID] = map[string]observation{}
+		if before.settings[gpu.UUID] == nil && pinned != nil {
+			before.settings[gpu.UUID] = map[string]observation{}
 		}
 		for _, name := range slices.Sorted(maps.Keys(mine)) {
 			if name == "model" || pinned == nil {
 				continue
 			}
-			v, was := mine[name], before[gpu.UUID][name]
-			before[gpu.UUID][name] = observation{v, workloads[gpu]}
+			v, was, admin := mine[name], before.settings[gpu.UUID][name], slices.Contains(byAdmin, name)
+			if was.value != v {
+				was.since = at
+			}
+			before.settings[gpu.UUID][name] = observation{v, workloads[gpu], was.since}
+			usual, agreed := common(now, mine["model"], name)
 			switch _, known := pinned[name]; {
 			case name == persistence && off && pinned[name] == "1": // all of them: it is the node's, and not meant to be
 				s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{gpu.GPU, gpu.UUID, name, v, v}, Value: 0})
@@ -71,20 +103,36 @@ func (b baselines) drift(s *Snapshot, before observed) {
 			case was.value == v || was.value == "" && name != "compute_mode":
 			case settling[gpu]:
 				pinned[name] = v
+			case admin && (v == pinned[name+" before"] || agreed && v == usual):
+				pinned.accept(name, v)
 			case !slices.ContainsFunc(workloads[gpu], func(w string) bool { return slices.Contains(was.workloads, w) }):
-				if pinned[name] = v; slices.Contains(byAdmin, name) {
-					pinned[name+" accepted"] = v
+				if admin {
+					pinned.accept(name, v)
 				}
+				pinned[name] = v
+			case admin && v != pinned[name] && !before.turned.IsZero() && at.Sub(before.turned) <= turnover:
+				pinned[name+" lent"] = v
 			}
 			expected := pinned[name]
-			if usual, ok := common(now, mine["model"], name); ok && name != "mig" && name != "compute_mode" { // some GPUs whole and some in parts, some shared and some not is what hosts are for
+			if agreed && name != "mig" && name != "compute_mode" { // some GPUs whole and some in parts, some shared and some not is what hosts are for
 				if expected == v && pinned[name+" accepted"] != v {
 					expected = usual
 				}
 			}
-			s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{gpu.GPU, gpu.UUID, name, v, expected}, Value: collectors.Bool(expected != v)})
+			lent := pinned[name+" lent"] == v && at.Sub(was.since) < lentFor
+			s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{gpu.GPU, gpu.UUID, name, v, expected}, Value: collectors.Bool(expected != v && !lent)})
 		}
 	}
+}
+
+// accept makes a setting of the GPU what it should have, whatever its siblings
+// have.
+func (b baseline) accept(name, v string) {
+	if old := b[name]; old != v {
+		b[name+" before"] = old
+	}
+	b[name], b[name+" accepted"] = v, v
+	delete(b, name+" lent")
 }
 
 // persistence is the setting that a daemon of the host keeps on all GPUs.

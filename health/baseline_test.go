@@ -3,6 +3,7 @@ package health
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"gpusteward/collectors"
 )
@@ -45,13 +46,13 @@ func TestConfigDrift(t *testing.T) {
 		{"persistence", none, all, "job", "job", false},
 		{"ecc", none, none, "job", "job", false},
 	} {
-		b, seen := baselines{}, observed{}
-		b.drift(host(c.mode, c.was, c.before), seen)
+		b, seen := baselines{}, &observed{settings: map[string]map[string]observation{}}
+		b.drift(host(c.mode, c.was, c.before), seen, birth)
 		for range 2 { // what drifted stays so
-			b.drift(host(c.mode, c.is, c.after), seen)
+			b.drift(host(c.mode, c.is, c.after), seen, birth)
 		}
 		s := host(c.mode, "", c.after)
-		b.drift(s, seen)
+		b.drift(s, seen, birth)
 		found := false
 		for _, sample := range s.Of(ConfigDrift) {
 			found = found || sample.Value == 1
@@ -59,5 +60,23 @@ func TestConfigDrift(t *testing.T) {
 		if found != c.drifts {
 			t.Errorf("%s of %q, then %q: drift %v, want %v", c.mode, c.was, c.is, found, c.drifts)
 		}
+	}
+}
+
+// A job that others come and go beside may have had a setting changed.
+func TestSettingsAreLentWhereJobsComeAndGo(t *testing.T) {
+	t.Parallel()
+	o := observed{settings: map[string]map[string]observation{}}
+	at := func(minutes int, jobs ...string) time.Time {
+		o.watch(map[Entity][]string{{GPU: "0"}: jobs}, birth.Add(time.Duration(minutes)*time.Minute))
+		return o.turned
+	}
+	for i, jobs := range [][]string{{"a"}, {"a"}, {"a", "a"}} {
+		if got := at(i, jobs...); !got.IsZero() {
+			t.Errorf("%q at %d: turned at %v", jobs, i, got)
+		}
+	}
+	if got := at(3, "b", "a"); !got.Equal(birth.Add(3 * time.Minute)) {
+		t.Errorf("one came: turned at %v", got)
 	}
 }

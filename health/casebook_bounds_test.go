@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
@@ -34,6 +35,77 @@ func TestSourcesThatDisagree(t *testing.T) {
 		if d.to(time.Minute); d.Losses() != (Losses{}) {
 			t.Errorf("%+v", d.Losses())
 		}
+	}
+}
+
+// TestTheOtherSourceMayBeLate has the driver raise an XID long after the kernel
+// logged it: for two minutes it is the same, and is told at once.
+func TestTheOtherSourceMayBeLate(t *testing.T) {
+	t.Parallel()
+	for after, want := range map[time.Duration]int{119 * second: 1, 121 * second: 2} {
+		d := newDesk(t)
+		for i := range uint64(4) { // so that one more is no news
+			d.kernel(i, "NVRM: Xid (PCI:0000:00:06): 79, x")
+		}
+		d.to(after)
+		before := d.tellings
+		d.nvml(0, "xid", 79)
+		all := d.incidents()
+		if len(all) != want || d.tellings != before+1 || len(all[0].Sources) != 3-want {
+			t.Errorf("after %v: %d incidents, of %v, told %d times more; want %d", after, len(all), all[0].Sources, d.tellings-before, want)
+		}
+	}
+}
+
+// TestAStackThroughTheDriverIsTheDrivers holds that a task which hangs is the
+// driver's matter where its stack leads through that, and nobody's else.
+func TestAStackThroughTheDriverIsTheDrivers(t *testing.T) {
+	t.Parallel()
+	const hangs, other, through = "INFO: task python3:77 blocked for more than 120 seconds.", "INFO: task cp:78 blocked for more than 120 seconds.", " nvidia_ioctl+0x1/0x2 [nvidia]"
+	for name, c := range map[string]struct {
+		lines []string
+		apart time.Duration
+		want  []Severity
+	}{
+		"no stack":               {[]string{hangs}, 0, []Severity{Info}},
+		"a stack":                {[]string{through}, 0, nil},
+		"a task and its stack":   {[]string{hangs, through, through}, second, []Severity{Warning}},
+		"a stack long after":     {[]string{hangs, through}, 6 * second, []Severity{Info}},
+		"the second of two":      {[]string{hangs, other, through}, 6 * second, []Severity{Info, Info}},
+		"two tasks, two stacks":  {[]string{hangs, through, hangs, through}, second, []Severity{Warning}},
+		"another fault's":        {[]string{"NVRM: Xid (PCI:0000:00:06): 79, x", through}, second, []Severity{Emergency}},
+		"a task, a fault, stack": {[]string{hangs, "NVRM: Xid (PCI:0000:00:06): 79, x", through}, second, []Severity{Warning, Emergency}},
+	} {
+		d := newDesk(t)
+		for i, line := range c.lines {
+			d.to(d.now.Sub(d.start)+c.apart).kernel(uint64(i+1), line)
+		}
+		var got []Severity
+		for _, e := range d.incidents() {
+			got = append(got, e.Severity)
+			if e.What == hungName && (e.Check == hostCheck) != (e.Severity == Warning) {
+				t.Errorf("%s: %+v", name, e)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// TestASightingMayBeOfBefore has the lines of a fault come in another order
+// than that of their times.
+func TestASightingMayBeOfBefore(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	at := d.start.Add(time.Minute)
+	for i, after := range []time.Duration{0, -4 * second, 3 * second, -8 * second, second} {
+		d.hear(d.Add(Sighting{Time: at.Add(after), Source: SourceKernel, Entity: gpu0, What: xidName, Code: 48, Sequence: uint64(i)}, at))
+	}
+	d.now = at
+	d.to(5 * time.Minute)
+	if all := d.incidents(); len(all) != 1 || all[0].Count != 5 || !all[0].First.Equal(at.Add(-8*second)) || !all[0].Last.Equal(at.Add(3*second)) {
+		t.Errorf("%+v", all)
 	}
 }
 

@@ -128,20 +128,9 @@ func TestARealCapture(t *testing.T) {
 	for _, pid := range []int{698, 745, 787} {
 		d.stays = append(d.stays, collectors.Stay{Process: process(pid, "python3", fmt.Sprintf("slurm:%d", pid))})
 	}
-	log, err := host.OpenKernelLog("testdata/kmsg-xid.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
 	boot := time.Time{}
 	event := 0
-	for {
-		r, ok, err := log.Next()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !ok {
-			break
-		}
+	_, err := host.NewKernelLog("testdata/kmsg-xid.txt").Replay(t.Context(), 0, func(r host.Record) {
 		if boot.IsZero() {
 			boot = r.Time.Add(-second)
 		}
@@ -157,6 +146,9 @@ func TestARealCapture(t *testing.T) {
 			d.nvml(0, "xid", codes[event])
 			event++
 		}
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	d.to(5 * time.Minute)
 	all := d.incidents()

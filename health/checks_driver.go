@@ -50,7 +50,7 @@ var driverChecks = []*Check{
 		},
 		Summary: "A GPU that the host should have is missing.",
 		Action:  "Reboot; if it stays away, check its seat and its power. If it was taken out for good: gpusteward ack gpu_missing and the GPU.",
-		Cause:   "The driver lists fewer GPUs than the host was seen to have, or than the configuration says. One that is bound to vfio-pci is away, and not missing: a virtual machine has it.",
+		Cause:   "The driver lists fewer GPUs than the host was seen to have, or than the configuration says. A GPU that is bound to vfio-pci is not missing: a virtual machine has it.",
 	},
 	{
 		ID: "driver_hang", Alert: "GPUDriverHang", Class: DriverCrash,
@@ -61,7 +61,7 @@ var driverChecks = []*Check{
 		},
 		Summary: "A driver call on the GPU does not return.",
 		Action:  "End what uses the GPU and reset it; if it does not end, reboot.",
-		Cause:   "The label reason of gpusteward_worker_stuck names the call. Other GPUs are read on. A call also waits while another tool holds the driver's lock, but for less than a minute: it is a hang after that, or at once where the driver reported a fault of its own or of the GPU meanwhile.",
+		Cause:   "The label reason of gpusteward_worker_stuck names the call. Other GPUs are still read. A call also waits while another tool holds the driver's lock, but for less than a minute. It counts as a hang after that, or at once if the driver reported a fault of its own or of the GPU meanwhile.",
 	},
 	{
 		ID: "driver_blocked", Alert: "GPUDriverTasksBlocked", Class: DriverCrash,
@@ -69,7 +69,7 @@ var driverChecks = []*Check{
 		Summary: "Tasks of the driver wait in the kernel and cannot be killed.",
 		Detail:  "{value} tasks of the driver are in uninterruptible sleep.",
 		Action:  "Drain the host, and reboot it: nothing else ends them.",
-		Cause:   "The driver's kernel threads, or nvidia-smi and its like, in state D for two minutes.",
+		Cause:   "The driver's kernel threads, or tools such as nvidia-smi, were in state D for two minutes.",
 	},
 	{
 		ID: "driver_unbound", Alert: "GPUDriverUnbound", Class: DriverCrash,
@@ -78,7 +78,7 @@ var driverChecks = []*Check{
 		Summary: "The host has NVIDIA GPUs and no driver answers for them.",
 		Detail:  "The PCI bus has {value} GPUs, and no driver answers for them.",
 		Action:  "Load the driver: modprobe nvidia; /-/ready of the agent says what it met.",
-		Cause:   "The driver is not loaded, or it crashed. Not where its library does not fit it (GPUDriverMismatch), nor while the agent is drained, nor while a driver that answered may be loaded anew: for 10 minutes after it was unloaded, for 3 where it still has the GPUs. GPUs that virtual machines have do not count.",
+		Cause:   "The driver is not loaded, or it crashed. The alert does not apply if the library does not fit the driver (GPUDriverMismatch), while the agent is drained, or while the driver may be reloading: for 10 minutes after it was unloaded, or for 3 if it still has the GPUs or they had work until a minute before, because an operator ends the work before unloading a driver. GPUs of virtual machines do not count.",
 	},
 	{
 		ID: "driver_mismatch", Alert: "GPUDriverMismatch", Class: DriverCrash,
@@ -94,14 +94,14 @@ var driverChecks = []*Check{
 		Summary: "The GPU is not configured as it was, or as its peers are.",
 		Detail:  "{entity} is not configured as it was, or as its peers are{labels}.",
 		Action:  "Set it as it should be; if it is meant to be so: gpusteward ack config_drift and the GPU.",
-		Cause:   "nvgpu_config_drift names the setting (ECC, persistence, MIG, accounting, compute mode, power limit, VBIOS), its value and the one that was expected. A change on all GPUs of a model, by a reset, or while no workload ran on the GPU is meant to be, but for persistence mode that was on and is off on all GPUs: its daemon (nvidia-persistenced) is down, or did not come back within five minutes after the driver was loaded anew, and the node is told of. One under a workload is not; nor is a GPU unlike most of its peers, but for its compute mode and MIG, and for a power limit that was set while it was idle.",
+		Cause:   "nvgpu_config_drift names the setting (ECC, persistence, MIG, accounting, compute mode, power limit, VBIOS), its value and the one that was expected. A change on all GPUs of a model, by a reset, or while no workload ran on the GPU is meant to be, but for persistence mode that was on and is off on all GPUs: its daemon (nvidia-persistenced) is down, or did not come back within five minutes after the driver was loaded anew, and the node is told of. One back to what it was before, or to what most of its peers have, is too. One under a workload is not: told within minutes where no job came or went on the host for an hour, and after four hours where jobs do, because a prolog may have made it for a job beside that workload, and its epilog takes it back. Nor is a GPU meant to be unlike most of its peers, but for its compute mode and MIG, and for a power limit that was set while it was idle.",
 	},
 	{
 		ID: "stale", Alert: "MetricsStale",
 		Levels:  []Level{{Severity: Warning, When: stuck("late").Is(1).And(Value(Starved).Is(0)), For: of(7, 7)}}, // a host with one GPU does not show that the agent starves: that mostly ends within a minute
 		Summary: "The GPU's data is old, and no driver call explains it.",
 		Action:  "See whether the host is overloaded; look at the agent's log.",
-		Cause:   "What is known of the GPU is unknown, and not well, until it is read again. Where the data of all GPUs are old at once, it is the agent that does not get to run: AgentDegraded says so.",
+		Cause:   "What is known of the GPU is unknown, and not well, until it is read again. If the data of all GPUs are old at once, the agent gets no processor time, and AgentDegraded reports that.",
 	},
 }
 

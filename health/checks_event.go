@@ -125,7 +125,7 @@ var eventChecks = []*Check{
 		Summary: "The same XID came several times on one GPU within a day.",
 		Detail:  "{entity} had the same XID {value} times in 24 hours; one that applications cause counts once for each owner of workloads, beyond what the other GPUs had.",
 		Action:  "Run the field diagnostic; if the XID is an application's, see whether it follows the application.",
-		Cause:   "Twice is a pattern for a fault of the hardware; a burst counts once. One that applications cause can be had at will: it counts where five owners (users, or namespaces of pods) had it on this GPU, beyond twice as many as on the host's other GPUs, and how often each did says nothing. A queue whose jobs crash or are killed does the same where other GPUs have other work, or none: so it is info, and a warning only where the hardware had a fault of its own on the same GPU within the day. It is never critical for the GPU.",
+		Cause:   "A hardware XID that occurs twice is a pattern; a burst counts once. An application can cause some XIDs at will. Such an XID counts by its owners (users, or namespaces of pods) on this GPU, less twice as many as the host's other GPUs have: five raise the alert, and the frequency for each owner is ignored. A queue of crashing or killed jobs looks the same if other GPUs have other work or none. The severity is therefore info, and a warning only if the hardware had a fault of its own on the same GPU within the day. It is never critical for the GPU.",
 	},
 	{
 		ID: "xid_spread", Alert: "GPUXIDSoftwarePattern", Class: ApplicationFault,
@@ -140,7 +140,7 @@ var eventChecks = []*Check{
 		Levels:  []Level{{Severity: Warning, When: Incidents{Name: "xid_unknown", Window: 30 * time.Minute, Match: unknownXID}.Signal().Above(0)}},
 		Summary: "The GPU had an XID that is not in the table.",
 		Action:  "Look the code up in NVIDIA's XID catalogue, and report it so that the table gets it.",
-		Cause:   "A newer driver may have codes that this version does not know. It is neither well nor known to be ill.",
+		Cause:   "A newer driver may have codes that this version does not know. The GPU is then known neither to be healthy nor to be faulty.",
 	},
 	{
 		ID: "sxid_fatal", Alert: "NVSwitchSXIDFatal", Class: InterconnectFault,
@@ -153,28 +153,28 @@ var eventChecks = []*Check{
 		ID: "gsp", Alert: "GPUGSPFault", Class: DriverCrash,
 		Levels: []Level{{Severity: Critical, When: Incidents{Name: "gsp", Window: 5 * time.Minute, Match: saying("gsp")}.Signal().Optional().Above(0).And(
 			Incidents{Name: "gsp_xid", Window: 10 * time.Minute, Node: true, Match: xids(119, 120)}.Signal().Is(0))}}, // which xid_fatal tells of
-		Summary: "The GPU's system processor (GSP) does not answer the driver, and no XID says so.",
+		Summary: "The GPU's system processor (GSP) does not answer the driver, and no XID reports it.",
 		Action:  "End what uses the GPU and reset it; if that fails, reboot. NVIDIA's release notes say which driver mends what.",
-		Cause:   "The driver's own half on the GPU timed out or crashed: calls on the GPU fail or hang from then on. Mostly XID 119 or 120 comes with it, and then GPUXIDCritical tells of it. A line that names no GPU is told of for the node.",
+		Cause:   "The driver's firmware on the GPU timed out or crashed: calls on the GPU fail or hang from then on. Usually XID 119 or 120 accompanies it, and GPUXIDCritical reports that. A kernel message that names no GPU is reported for the node.",
 	},
 	{
 		ID: "driver_error", Alert: "GPUDriverError", Class: DriverCrash,
 		Levels:  []Level{{Severity: Critical, When: Incidents{Name: "driver_error", Window: 5 * time.Minute, Match: saying("driver_error")}.Signal().Optional().Above(0)}},
-		Summary: "The driver met a fault that it does not get over, and no XID says so.",
+		Summary: "The driver had a fault from which it does not recover, and no XID reports it.",
 		Action:  "The message says which. A GPU that could not be initialised: reset it, and see whether its power and its seat are well. Unified memory: reboot, no CUDA program can start until then.",
-		Cause:   "Lines of the kernel: RmInitAdapter failed, or a fatal error of unified memory (nvidia-uvm). Where an XID, a GPU off the bus or GSP trouble is what they follow, that is what is told. A line that names no GPU is told of for the node.",
+		Cause:   "The kernel logged that RmInitAdapter failed, or a fatal error of unified memory (nvidia-uvm). If the message follows an XID, a GPU off the bus or a GSP fault, only that cause is reported. A kernel message that names no GPU is reported for the node.",
 	},
 	{
 		ID: hostCheck, Alert: "HostKernelFault",
 		Levels:  []Level{{Severity: Warning, When: Incidents{Name: "host_kernel", Window: 30 * time.Minute, Node: true, Match: saying(hostCheck)}.Signal().Above(0)}},
 		Summary: "The kernel logged a fault of the host that can harm GPU work.",
 		Action:  "Read the message; machine checks and IOMMU faults ask for a look at the hardware.",
-		Cause:   "Hardware errors that were not corrected, IOMMU faults, lockups, tasks that hang in the driver, and the OOM killer where it ended a workload on a GPU. Errors that were corrected, tasks that wait for a disk or a file server, and the end of others for want of memory are noted in /api/v1/events, and raise nothing.",
+		Cause:   "These are uncorrected hardware errors, IOMMU faults, lockups, tasks that hang in the driver, and the OOM killer if it ended a workload on a GPU. Corrected errors, tasks that wait for a disk or a file server, and other victims of the OOM killer appear in /api/v1/events, and raise no alert.",
 	},
 	{
 		ID: "gpu_lemon", Alert: "GPULemon", Class: HardwareFault,
 		Levels:  []Level{{Severity: Warning, When: Value(LemonScore).Above(5, 4)}},
-		Summary: "The GPU had more faults in 30 days than a good one has.",
+		Summary: "The GPU had more faults in 30 days than a healthy one has.",
 		Detail:  "{entity} has a score of {value}.",
 		Action:  "Drain it, and run the field diagnostic.",
 		Cause:   "Each fault of the hardware counts by its severity and fades over 30 days. Applications' faults do not count.",

@@ -92,11 +92,13 @@ var linkChecks = []*Check{
 		Levels: []Level{
 			{Severity: Warning, When: Increase(collectors.NVLinkErrors, 2*time.Minute, "type", "replay|recovery", "by", "link").Above(0), For: of(16, 30).every(time.Minute)},
 			{Severity: Warning, When: Increase(collectors.NVLinkRecoveries, 2*time.Minute, "by", "link").Above(0), For: of(16, 30).every(time.Minute)}, // NVLink 5
+			{Severity: Warning, When: Increase(collectors.NVLinkErrors, 2*time.Minute, "type", "crc", "by", "link").Above(20, 10), For: of(16, 30).every(time.Minute), // healthy links have a few a day
+				Detail: "{entity} has more than ten packets a minute that are corrupted and sent again."},
 		},
 		Summary: "An NVLink has errors in most minutes.",
 		Detail:  "{entity} had {value} replays and recoveries in 2 minutes.",
 		Action:  "Reset the GPU; reseat it if that does not help.",
-		Cause:   "A few errors over a link's life are normal. Errors in more than half of the minutes are not.",
+		Cause:   "A few errors over a link's life are normal. Errors in more than half of the minutes are not; of corrupted packets (CRC) it takes ten a minute.",
 	},
 	{
 		ID: "nvlink_outlier", Alert: "NVLinkOutlier", Class: InterconnectFault, Shadow: true,
@@ -132,7 +134,7 @@ var linkChecks = []*Check{
 			{Severity: Critical, When: Value(collectors.FabricHealth, "check", "registration|degraded_bw|route_recovery|route_unhealthy|access_timeout_recovery|incorrect_configuration").Is(1), For: of(3, 3)},
 			{Severity: Critical, When: Value(collectors.FabricState, "state", "not_started|in_progress").Is(1), For: of(30, 30)},
 		},
-		Summary: "The GPU is not well in its NVLink fabric.",
+		Summary: "The GPU is unhealthy in its NVLink fabric.",
 		Action:  "Look at the fabric manager: systemctl status nvidia-fabricmanager.",
 		Cause:   "Without the fabric, CUDA does not start on GPUs behind NVSwitches.",
 	},

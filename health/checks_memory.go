@@ -12,9 +12,6 @@ var uncorrected = Increase(collectors.ECCErrors, 5*time.Minute, "severity", "unc
 // newRows are the rows that were replaced after uncorrectable errors within a week.
 var newRows = Increase(collectors.RemappedRows, 7*24*time.Hour, "cause", "uncorrectable", "state", "active").Lifetime()
 
-// grown is that workloads took more than what they started with.
-var grown = Value(MemoryGrown).AtLeast(.05)
-
 var memoryChecks = []*Check{
 	{
 		ID: "ecc_uncorrectable", Alert: "GPUECCUncorrectable", Class: MemoryFault,
@@ -25,12 +22,12 @@ var memoryChecks = []*Check{
 		Cause:   "Data was lost: the job that used it got XID 48 or 94 (contained) or 95 (the GPU is unusable until a reset). One error in a board's life is no reason to replace it; see GPURowRemapFailed and GPURowRemapSpareLow.",
 	},
 	{
-		ID: "ecc_correctable_rate", Alert: "GPUECCCorrectableRate", Class: MemoryFault, Shadow: true,
-		Levels:  []Level{{Severity: Warning, When: Value(ECCCorrectablePerHour).Above(100, 50).And(Value(ECCCorrectableCUSUM).Above(5))}},
+		ID: "ecc_correctable_rate", Alert: "GPUECCCorrectableRate", Class: MemoryFault,
+		Levels:  []Level{{Severity: Warning, When: Value(ECCCorrectablePerHour).Above(100, 50).And(Value(ECCCorrectableCUSUM).Above(5)), For: of(8, 8).every(10 * time.Minute)}}, // one burst is out of the hour by then
 		Summary: "GPU memory has far more corrected ECC errors than it used to.",
 		Detail:  "{entity} has {value} corrected ECC errors an hour, more than its own past explains.",
 		Action:  "Watch it; plan a reset, so that the rows are replaced.",
-		Cause:   "Corrected errors lose nothing. A rise that lasts is how rows that will fail show themselves.",
+		Cause:   "Corrected errors lose nothing. A rise that lasts is how rows that will fail show themselves; a burst that is over within the hour says nothing.",
 	},
 	{
 		ID: "ecc_storm", Alert: "GPUECCStorm", Class: MemoryFault,
@@ -121,21 +118,9 @@ var memoryChecks = []*Check{
 		Cause:   "GPUs before Ampere retire pages, 64 at most.",
 	},
 	{
-		ID: "mem_pressure", Alert: "GPUMemoryPressure", Shadow: true,
-		Levels: []Level{
-			{Severity: Info, When: Value(MemoryPressure).Above(.75, .70).And(grown), For: of(3, 3)},
-			{Severity: Warning, When: Value(MemoryPressure).Above(.85, .80).And(grown), For: of(3, 3)},
-			{Severity: Critical, When: Value(MemoryPressure).Above(.95, .90).And(grown), For: of(3, 3)},
-		},
-		Summary: "GPU memory is nearly full.",
-		Detail:  "{entity} has {percent} of its memory in use.",
-		Action:  "See which workload holds it; move or limit one.",
-		Cause:   "Workloads grew into what is left: by a twentieth of the memory and more after their first 10 minutes. What frameworks take at their start they are meant to have. Turn this on where workloads share a GPU.",
-	},
-	{
 		ID: "orphan_memory", Alert: "GPUOrphanMemory", Class: DriverCrash,
 		Levels:  []Level{{Severity: Warning, When: Value(OrphanMemory).Above(500 << 20), For: of(6, 6)}},
-		Summary: "GPU memory is in use and no process that uses it is to be seen.",
+		Summary: "GPU memory is in use, but no process uses it.",
 		Detail:  "{entity} has {value} bytes in use that belong to no process.",
 		Action:  "Look for a process in another PID namespace; if there is none, reset the GPU.",
 		Cause:   "A process that was killed in the kernel may leave its memory behind, until the GPU is reset. Not judged where the GPU's memory is a node of the host's (GH200 and its like): there the kernel uses it too.",

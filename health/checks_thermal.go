@@ -19,9 +19,15 @@ var (
 	slowed        = Value(collectors.ClockEventActive, "reason", "hw_slowdown")
 	holding       = Value(collectors.ClockEventActive, "reason", "hw_slowdown|hw_thermal|sw_thermal|hw_power_brake|sync_boost|app_clocks")
 	ofMaxClock    = Div(Value(collectors.Clock, "clock", "sm"), Value(collectors.ClockMax, "clock", "sm"))
+	ofMaxMemory   = Div(Value(collectors.Clock, "clock", "memory"), Value(collectors.ClockMax, "clock", "memory"))
 	drawn         = Div(Value(collectors.Power, "kind", "average", "scope", "gpu"), Value(collectors.PowerLimit, "limit", "enforced"))
+	belowLimit    = Div(Value(collectors.Power, "scope", "gpu"), Value(collectors.PowerLimit, "limit", "enforced")).Below(.75)
 	heated        = Rate(collectors.ClockEventSeconds, 5*time.Minute, "reason", "hw_thermal|sw_thermal")
 )
+
+// ownHeat is that neither the room's air nor the place in the chassis explains
+// how hot a GPU is.
+var ownHeat = []Condition{Value(HotAisle).Is(0), Value(HotPlace).Is(0)}
 
 // hotterBy holds where one of a GPU's sensors is far from its peers'.
 func hotterBy(signal string) Condition {
@@ -40,8 +46,8 @@ var thermalChecks = []*Check{
 		Levels: []Level{
 			{Severity: Info, When: thermalMargin.AtMost(0, 3), For: of(6, 6)},
 			{Severity: Info, When: Sub(hottest, hot).AtMost(0, 3), For: of(6, 6)},
-			{Severity: Warning, When: thermalMargin.AtMost(0, 3).And(Value(HotAisle).Is(0)), For: of(6, 6)},
-			{Severity: Warning, When: Sub(hottest, hot).AtMost(0, 3).And(Value(HotAisle).Is(0)), For: of(6, 6)},
+			{Severity: Warning, When: thermalMargin.AtMost(0, 3).And(ownHeat...), For: of(6, 6)},
+			{Severity: Warning, When: Sub(hottest, hot).AtMost(0, 3).And(ownHeat...), For: of(6, 6)},
 			{Severity: Warning, When: Sub(hottestMemory, hotMemory).AtMost(0, 3), For: of(30, 30), // boards run theirs up to the limit, and none over it for minutes
 				Detail: "The memory of {entity} is {value} degrees Celsius from its limit."},
 			{Severity: Critical, When: Sub(thermalMargin, Value(collectors.TemperatureTLimit, "threshold", "slowdown")).AtMost(0, 2), For: of(3, 3)},
@@ -50,7 +56,7 @@ var thermalChecks = []*Check{
 		Summary: "The GPU has no thermal margin left.",
 		Detail:  "{entity} is {value} degrees Celsius from its limit.",
 		Action:  "Check fans, the inlet's temperature and the airflow.",
-		Cause:   "At the limit the GPU slows itself down; critical where the hardware's own slowdown begins. The memory has a limit of its own. Info where three quarters of the host's GPUs are as hot (nvgpu_hot_aisle): then it is the room's air, and no GPU.",
+		Cause:   "At the limit the GPU slows itself down; critical where the hardware's own slowdown begins. The memory has a limit of its own. Info where three quarters of the host's GPUs are as hot (nvgpu_hot_aisle): then it is the room's air, and no GPU; and where the GPU is as hot as it used to be at its power (nvgpu_hot_place): then it is where it sits, and GPUThermalThrottle says if that costs work.",
 	},
 	{
 		ID: "thermal_throttle_ratio", Alert: "GPUThermalThrottle", Class: HardwareFault,
@@ -81,7 +87,7 @@ var thermalChecks = []*Check{
 		ID: "hw_slowdown", Alert: "GPUHardwareSlowdown", Class: HardwareFault,
 		Levels: []Level{{Severity: Warning, When: slowed.Is(1).And(gpuBusy.Above(.10), Value(collectors.ClockEventActive, "reason", "hw_thermal|hw_power_brake").Is(0)),
 			For: of(9, 30)}}, // NVML says that a change of clocks may show it for a moment; a third of five minutes is none
-		Summary: "The hardware halves the GPU's clocks or worse, and says neither heat nor power brake.",
+		Summary: "The hardware halves the GPU's clocks or worse, and reports neither heat nor the power brake as the reason.",
 		Action:  "Look at the power supply and the power connectors of the GPU; then reset it.",
 		Cause:   "The reason hw_slowdown without hw_thermal and hw_power_brake: the board's fast protection against too much power, or a sensor that is wrong.",
 	},
@@ -92,6 +98,14 @@ var thermalChecks = []*Check{
 		Detail:  "{entity} is {value} degrees Celsius above its peers.",
 		Action:  "Look at its airflow, its heat sink and the thermal paste.",
 		Cause:   "Compared with GPUs of the same model, power cap and load on this host; needs four.",
+	},
+	{
+		ID: "temp_rise", Alert: "GPUTemperatureRise", Class: HardwareFault,
+		Levels:  []Level{{Severity: Warning, When: Value(TemperatureRise).Optional().AtLeast(8, 5), For: of(30, 30)}}, // what starts or stops is warm or cool within minutes
+		Summary: "The GPU is much hotter than it used to be at the same power, and the host's other GPUs are not.",
+		Detail:  "{entity} is {value} degrees Celsius hotter than it used to be at the power that it draws, beyond what the other GPUs are.",
+		Action:  "Look at its airflow, its heat sink, the thermal paste and its fans.",
+		Cause:   "How hot a GPU is at each power is learned: ten minutes make a mean, which then follows ever more slowly, by two degrees a day once it is a day old. It has to be hotter than at any power before. The host's other GPUs say what the air does; so a host's only GPU is not judged. A GPU that sits in warm air has always done so: GPUTemperatureOutlier is about those.",
 	},
 	{
 		ID: "power_outlier", Alert: "GPUPowerOutlier", Class: HardwareFault, Shadow: true,
@@ -124,11 +138,12 @@ var thermalChecks = []*Check{
 	{
 		ID: "memory_clock", Alert: "GPUMemoryClockLow", Class: HardwareFault,
 		Levels: []Level{{Severity: Warning, When: belowPartners(partnerSignals[memoryPaced], -.05, -.03), // memory has few clocks, and the next one is further than that
-			For: of(6, 6)}},
-		Summary: "The GPU's memory clock is lower than that of the GPUs that do the same job.",
+			For: of(6, 6)},
+			{Severity: Warning, When: ofMaxMemory.Below(.30, .40).And(gpuBusy.Above(.5), onIt.Above(0)), For: of(6, 6), Detail: "{entity} runs its memory at {percent} of its highest clock under load."}},
+		Summary: "The GPU's memory clock is lower than that of the GPUs that do the same job, or than under load.",
 		Detail:  "{entity}: memory clock {percent} from the median of the GPUs at the same job.",
 		Action:  "See whether it is locked (nvidia-smi -rmc); else reset the GPU.",
-		Cause:   "A GPU that works runs its memory at one clock, which all of its model have; compared as for GPUClockOutlier.",
+		Cause:   "A GPU that works runs its memory at one clock, which all of its model have; compared as for GPUClockOutlier. With nobody to compare, the clock of an idle GPU is what is looked for: less than a third of the highest.",
 	},
 	{
 		ID: "work_outlier", Alert: "GPUWorkOutlier", Class: HardwareFault,
@@ -143,11 +158,11 @@ var thermalChecks = []*Check{
 	},
 	{
 		ID: "clock_stuck", Alert: "GPUClockStuck", Class: HardwareFault,
-		Levels:  []Level{{Severity: Warning, When: ofMaxClock.Below(.30, .40).And(gpuBusy.Above(.5), holding.Is(0)), For: of(6, 6)}},
-		Summary: "The GPU works at the clock of an idle one, and nothing says why.",
+		Levels:  []Level{{Severity: Warning, When: ofMaxClock.Below(.30, .40).And(gpuBusy.Above(.5), holding.Is(0), belowLimit), For: of(6, 6)}},
+		Summary: "The GPU works at the clock of an idle one, without a reported reason.",
 		Detail:  "{entity} runs at {percent} of its highest clock under load.",
 		Action:  "See whether its clocks were locked (nvidia-smi -rgc); else reset it.",
-		Cause:   "Neither heat nor power nor a setting of the application holds the clock.",
+		Cause:   "Neither heat nor a setting of the application holds the clock, nor does power: the GPU draws less than three quarters of its limit.",
 	},
 	{
 		ID: "hung_kernel", Alert: "GPUKernelHangSuspected", Class: ComputeTimeout,
@@ -182,7 +197,7 @@ var thermalChecks = []*Check{
 			{Severity: Warning, When: Lost(collectors.Temperature, "sensor", "gpu").Is(1), For: of(13, 13)}, // a reading that fails may not be tried again for a minute
 			{Severity: Warning, When: Lost(collectors.Power, "scope", "gpu").Is(1), For: of(13, 13)},
 		},
-		Summary: "The GPU no longer says its temperature or its power.",
+		Summary: "The GPU no longer reports its temperature or its power.",
 		Action:  "Reset the GPU when its work has ended.",
 		Cause:   "The GPU answers, but reading a sensor fails that it had before, for two minutes: one reading that fails is no sensor that is lost.",
 	},

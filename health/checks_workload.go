@@ -29,13 +29,14 @@ var workloadChecks = []*Check{
 		ID: "mem_leak", Alert: "GPUMemoryLeak", Class: ApplicationFault,
 		Levels: []Level{
 			{Severity: Info, When: Value(MemoryExhaustion, "by", "workload").Optional().Below(3600, 7200), For: of(6, 6)},
+			{Severity: Warning, When: Value(MemoryExhaustion, "by", "workload").Optional().Below(2*3600, 4*3600).And(Value(MemoryCreeps, "by", "workload").Is(1)), For: of(6, 6)},
 			// What fills a GPU by design leaves some of it free: what still grows so late does not mean to end.
 			{Severity: Warning, When: Value(MemoryExhaustion, "by", "workload").Optional().Below(6*3600, 8*3600).And(Value(MemoryPressure).Above(.975)), For: of(6, 6)},
 		},
-		Summary: "A workload's GPU memory grows and will fill the GPU within an hour, or within six where it is nearly full.",
+		Summary: "A workload's GPU memory grows and will fill the GPU: within an hour, within two where it grows evenly after it had all that it needed, or within six where the GPU is nearly full.",
 		Detail:  "{entity} will have filled the GPU's memory in {value} seconds.",
 		Action:  "Tell the owner; limit the workload.",
-		Cause:   "The trend of an hour (Theil-Sen), and its confidence interval excludes that it does not grow. It rose in each third of the hour, does not level off, and the workload gave back no tenth of the memory that it could have within three hours: caches, KV caches and data sets fill a GPU as fast, but are full within the hour or follow their requests. Those that take hours grow just as a leak does, until they end: they leave some of the GPU free, so a leak is info until 97.5 % of the memory is in use, and a warning from then on, which may be minutes before the end. What fills the GPU in less than that hour is not foreseen.",
+		Cause:   "The trend of an hour (Theil-Sen), and its confidence interval excludes that it does not grow. It rose in each third of the hour, does not level off, and the workload gave back no tenth of the memory that it could have within three hours: caches, KV caches and data sets fill a GPU as fast, but are full within the hour or follow their requests. Those that take hours grow just as a leak does, until they end: they leave some of the GPU free, so such a leak is info until 97.5 % of the memory is in use, and a warning from then on, which may be minutes before the end. One of a workload that had the same memory for half an hour, and then took evenly more than it ever had for another hour, is a warning at once. What fills the GPU in less than that hour is not foreseen.",
 	},
 	{
 		ID: "tenant_stall", Alert: "TenantStalled", Class: ApplicationFault,
@@ -43,7 +44,7 @@ var workloadChecks = []*Check{
 		Summary: "A workload does nothing on one of its GPUs while the others work.",
 		Detail:  "{entity} is {percent} less busy than on its busiest GPU.",
 		Action:  "Ask the owner whether a rank died.",
-		Cause:   "Ten minutes of it are no pause between two steps.",
+		Cause:   "Ten minutes are too long for a pause between two steps.",
 	},
 	{
 		ID: "qos", Alert: "QuotaQoSViolation",
@@ -55,7 +56,7 @@ var workloadChecks = []*Check{
 		Summary: "A tenant does not get what its quota guarantees.",
 		Detail:  "{entity} missed its guarantee in {percent} of the windows.",
 		Action:  "Throttle who takes more than its share, or lower the guarantees.",
-		Cause:   "Counted only while the tenant wanted what it is guaranteed, for each objective: its part of the GPU's time (compute), how long it waits for a turn (launch_wait), its memory.",
+		Cause:   "Windows count only while the tenant wanted what it is guaranteed, for each objective: its part of the GPU's time (compute), how long it waits for a turn (launch_wait), its memory.",
 	},
 	{
 		ID: "quota_convoy", Alert: "QuotaConvoy",
@@ -63,7 +64,7 @@ var workloadChecks = []*Check{
 		Summary: "A job waits for itself across GPUs because its processes are held at different times.",
 		Detail:  "{entity} loses {percent} of the GPU's time waiting for its work on another GPU.",
 		Action:  "Give the tenant the same guarantee on all GPUs that its job spans, or GPUs of its own; throttle who shares only some of them with it.",
-		Cause:   "Processes on several GPUs wait for one another (collectives): work that is on one GPU stands still for as long as its partner is held back on another. A tenant that is found to do so is held and let go on all of its GPUs together (nvgpu_broker_gangs_total), which should leave little of it. The driver says that such a GPU is busy: its kernels spin, and others get less.",
+		Cause:   "Processes on several GPUs wait for one another (collectives): work that is on one GPU stands still for as long as its partner is held back on another. The broker holds back and releases such a tenant on all of its GPUs together (nvgpu_broker_gangs_total), which should leave little of this effect. The driver reports such a GPU as busy: its kernels spin, and other tenants get less.",
 	},
 	{
 		ID: "quota_violation", Alert: "QuotaViolation",
@@ -71,15 +72,15 @@ var workloadChecks = []*Check{
 		Summary: "A workload takes more than its quota allows.",
 		Detail:  "{entity} was found to take more than its quota in {value} audits in 5 minutes.",
 		Action:  "See what the enforcer did: nvgpu_quota_rung and nvgpu_quota_actions_total, and /api/v1/events?kind=enforcement.",
-		Cause:   "The ladder of the enforcer handles it; this tells people. The label objective of nvgpu_quota_violations_total says what was taken. One audit alone may be the edge of a measurement: it takes three.",
+		Cause:   "The ladder of the enforcer handles it; this alert informs people. The label objective of nvgpu_quota_violations_total names the resource. A single audit may be a measurement error, so the alert takes three.",
 	},
 	{
 		ID: "unhooked", Alert: "UnhookedProcess",
 		Levels:  []Level{{Severity: Warning, When: Sum(collectors.UnhookedProcesses, "by", "tenant", "by", "workload").Above(0), For: of(3, 3)}},
-		Summary: "Processes of a workload with a quota go around the hook.",
+		Summary: "Processes of a workload with a quota bypass the hook.",
 		Detail:  "{entity} has {value} processes without a session with the broker.",
 		Action:  "See that the workload runs under the hook: gpusteward exec, or its LD_PRELOAD; until then only the kernel or MPS can hold it.",
-		Cause:   "The driver says that they use the GPU, and the broker does not know them: statically linked, an environment that was cleared, or on purpose.",
+		Cause:   "The driver lists these processes on the GPU, and the broker does not know them. They are statically linked, their environment was cleared, or they bypass the hook on purpose.",
 	},
 	{
 		ID: "quota_drift", Alert: "QuotaDrift",
@@ -90,7 +91,7 @@ var workloadChecks = []*Check{
 		Summary: "The books of the enforcer and the driver disagree on what a tenant uses.",
 		Detail:  "The driver says that {entity} uses more than it is charged for.",
 		Action:  "See nvgpu_quota_charge_drift_ratio and nvgpu_quota_ledger_drift_bytes; nvgpu_underreporting_processes names the workload. Restart it under this version's hook.",
-		Cause:   "More than 5 points of the GPU's time for a minute, or a process whose hook says less than the driver: work that the hook does not see, or a hook that was tampered with.",
+		Cause:   "The difference is more than 5 points of the GPU's time for a minute, or the hook of a process reports less than the driver. The hook does not see some of the work, or was tampered with.",
 	},
 	{
 		ID: "quota_action", Alert: "QuotaEnforced", Class: ApplicationFault,
@@ -101,7 +102,7 @@ var workloadChecks = []*Check{
 		Summary: "The enforcer paused or ended a workload that takes more than its quota.",
 		Detail:  "{entity} was paused or ended by the enforcer.",
 		Action:  "Tell the owner; /api/v1/events?kind=enforcement has the evidence.",
-		Cause:   "The ladder came to its last rungs: info is pause, warning is terminate. In shadow mode there is no alert, because nothing was done.",
+		Cause:   "The workload reached the last levels of the ladder: info is pause, warning is terminate. In shadow mode there is no alert, because nothing was done.",
 	},
 	{
 		ID: "quota_forecast", Alert: "QuotaMemoryForecast",
@@ -117,7 +118,7 @@ var workloadChecks = []*Check{
 			{Severity: Warning, When: soon(Value(QuotaGuaranteeExhaustion, "objective", "memory", "by", "tenant")), For: of(6, 6)},
 			{Severity: Warning, When: soon(Value(QuotaGuaranteeExhaustion, "objective", "compute", "by", "tenant")), For: of(6, 6)},
 		},
-		Summary: "If it goes on like this, a tenant cannot have what it is guaranteed within an hour.",
+		Summary: "At the current trend, a tenant's guarantee cannot be kept within an hour.",
 		Detail:  "{entity} cannot have what it is guaranteed in {value} seconds.",
 		Action:  "See who takes it: memory by nvgpu_workload_memory_used_bytes, time by nvgpu_unhooked_processes and nvgpu_quota_overrun_seconds_total.",
 		Cause:   "Memory: what is free beyond the guarantees that are not used yet runs out. Compute: the share falls ever further behind what is due, while the tenant wants the GPU. nvgpu_forecast_confidence_ratio says how certain the trend is.",

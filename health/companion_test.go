@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,37 @@ func TestCompanions(t *testing.T) {
 	d.to(6*second).kernel(2, xid(first, 45, ""))
 	if all := d.incidents(); all[1].Follows != "" {
 		t.Errorf("%+v follows what was long before", all[1])
+	}
+}
+
+// TestWhatFollowsAnyXIDFollowsEach has what comes along with any XID come after
+// each of them: of a fault and of what follows it, the fault is the cause.
+func TestWhatFollowsAnyXIDFollowsEach(t *testing.T) {
+	t.Parallel()
+	for follower, but := range map[Sighting][]int{
+		{What: xidName, Code: 45}:        {45, recoveryXID},
+		{What: xidName, Code: 154}:       {recoveryXID},
+		{What: recoveryName, Code: 1}:    {45},
+		{What: "gsp"}:                    {45, recoveryXID},
+		{What: "gpu_init_failed"}:        {45, recoveryXID},
+		{What: "ecc_dbe"}:                nil, // of any it follows none
+		{What: xidName, Code: 999999999}: nil,
+	} {
+		for code := range XIDs() {
+			d := newDesk(t)
+			cause := Sighting{Time: d.now, Source: SourceKernel, Entity: gpu0, What: xidName, Code: code, Sequence: 1}
+			d.hear(d.Add(cause, d.now))
+			d.to(second)
+			s := follower
+			s.Time, s.Source, s.Entity, s.Sequence = d.now, SourceKernel, gpu0, 2
+			d.hear(d.Add(s, d.now))
+			want := but != nil && !slices.Contains(but, code) || s.What == "ecc_dbe" && slices.Contains([]int{48, 94, 95}, code)
+			if all := d.incidents(); s.Code != code && (all[1].Follows == all[0].ID) != want {
+				t.Errorf("%s %d follows XID %d: %v, want %v", s.What, s.Code, code, !want, want)
+			} else if text := fmt.Sprintf(", follows xid %d", code); s.Code != code && strings.HasSuffix(all[1].Message, text) != want {
+				t.Errorf("%q, want it to end in %q: %v", all[1].Message, text, want)
+			}
+		}
 	}
 }
 

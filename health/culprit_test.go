@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -123,6 +124,42 @@ func TestAProcessIsNamedOnceItIsSeen(t *testing.T) {
 	d.to(second)
 	if e := d.incidents()[0]; e.PID != 5 || e.Workload != "slurm:5" || e.Count != 1 || strings.Contains(e.Message, "unknown") {
 		t.Errorf("%+v", e)
+	}
+}
+
+// TestAProcessOfUnknownAgeIsBelieved is about a process on the GPU whose start
+// nobody has read: that another has its PID by now cannot be known then.
+func TestAProcessOfUnknownAgeIsBelieved(t *testing.T) {
+	t.Parallel()
+	for start, want := range map[uint64]int{0: 5, 1: 0, 99: 5} {
+		d := newDesk(t)
+		p := process(5, "job", "slurm:5")
+		p.Start = start
+		d.stays = []collectors.Stay{{Process: p}}
+		d.Process = func(pid int, _ time.Time) (host.Process, bool) {
+			return host.Process{PID: pid, Comm: "job", Start: 99, Workload: p.Workload}, true
+		}
+		d.kernel(1, line(5, "job"))
+		if e := d.incidents()[0]; e.PID != want {
+			t.Errorf("a process with start %d, and one with 99 now: PID %d, want %d", start, e.PID, want)
+		}
+	}
+}
+
+// TestAProcessOfNoWorkloadIsToldOnce holds that looking again, and finding the
+// same, is no news; another name of it is.
+func TestAProcessOfNoWorkloadIsToldOnce(t *testing.T) {
+	t.Parallel()
+	for comm, want := range map[string]int{"python3": 1, "": 1, "train": 2} {
+		d := newDesk(t)
+		known := ""
+		d.Process = func(pid int, _ time.Time) (host.Process, bool) { return host.Process{PID: pid, Comm: known}, true }
+		d.kernel(1, "Out of memory: Killed process 77 (python3) total-vm:1kB")
+		known = comm
+		d.to(4 * second)
+		if e := d.incidents()[0]; d.tellings != want || e.PID != 77 || e.Comm != cmp.Or(comm, "python3") {
+			t.Errorf("called %q later: %s, told %d times, want %d", comm, e.Comm, d.tellings, want)
+		}
 	}
 }
 

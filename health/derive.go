@@ -68,7 +68,8 @@ type card struct {
 	heat             trend
 	heatForecast     forecast
 	rowsForecast     forecast
-	rows             bool // the trend of rows was looked at
+	rows             bool    // the trend of rows was looked at
+	rise             float64 // degrees by which the GPU is hotter than its past
 }
 
 // NewDerivers returns Derivers that have seen nothing.
@@ -105,6 +106,7 @@ func (d *Derivers) Derive(s *Snapshot, now time.Time) {
 		c.sum()
 		d.histories[c.uuid].sum(c)
 	}
+	d.places()
 	if each {
 		d.readLinks(s, now)
 	}
@@ -113,6 +115,7 @@ func (d *Derivers) Derive(s *Snapshot, now time.Time) {
 		d.gauges(c)
 		h := d.histories[c.uuid]
 		if each {
+			d.settles(c)
 			c.drift.advance()
 			h.advance(now)
 		}
@@ -147,9 +150,9 @@ func (d *Derivers) steady(now time.Time) time.Time {
 
 // derived are all that Derive adds, in the order in which it does.
 var derived = []*collectors.Metric{
-	AnomalyZScore, AnomalyRobustZScore, AnomalyActive, PeerZScore, PeerDeviationCelsius, PeerDeviationRatio, PeerClockRatio, PeerLinkZScore, PeerLinkDeviationRatio, DriftCUSUM,
-	ECCCorrectablePerHour, ECCCorrectableCUSUM, PCIeCorrectableCUSUM, MemoryExhaustion, ThermalLimit, SpareRowsExhaustion, QuotaMemoryExhaustion, QuotaGuaranteeExhaustion,
-	ForecastConfidence, FaultScore, LemonScore, MemoryPressure, MemoryGrown, Traffic, PCIeReplayExcess, PCIeShortfall, FansStopped, WorkloadLag,
+	AnomalyZScore, AnomalyRobustZScore, AnomalyActive, PeerZScore, PeerDeviationCelsius, PeerDeviationRatio, PeerClockRatio, TemperatureRise, HotPlace, PeerLinkZScore, PeerLinkDeviationRatio, DriftCUSUM,
+	ECCCorrectablePerHour, ECCCorrectableCUSUM, PCIeCorrectableCUSUM, MemoryExhaustion, MemoryCreeps, ThermalLimit, SpareRowsExhaustion, QuotaMemoryExhaustion, QuotaGuaranteeExhaustion,
+	ForecastConfidence, FaultScore, LemonScore, MemoryPressure, Traffic, PCIeReplayExcess, PCIeShortfall, FansStopped, WorkloadLag,
 	PeerLinkSpeedRatio, PeerLinksMissing,
 }
 
@@ -240,7 +243,7 @@ func (d *Derivers) Size() int {
 		}
 	}
 	for uuid, h := range d.histories {
-		n += len(uuid) + int(unsafe.Sizeof(*h)) + h.Rows.size()
+		n += len(uuid) + int(unsafe.Sizeof(*h)) + h.Rows.size() + h.Place.size()
 	}
 	for _, samples := range d.out {
 		n += cap(samples) * int(unsafe.Sizeof(collectors.Sample{}))

@@ -131,6 +131,46 @@ func TestAnomaliesAreThoseThatLast(t *testing.T) {
 	}
 }
 
+// TestWhatIsOddMatters moves each watched input by a little less, and a little
+// more, than the least that matters of it. What never moved has the resolution
+// of its sensor for a standard deviation.
+func TestWhatIsOddMatters(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		input              int
+		usual, odd, sensor float64 // of counters a second
+	}{
+		{smClock, 1980e6, 198e6, 15e6}, {smClock, 600e6, 90e6, 15e6}, // six of the sensor's steps
+		{coreTemperature, 60, 8, 1}, {memoryTemperature, 90, 8, 1},
+		{memoryUsed, 40e9, 4e9, 1 << 26}, {memoryUsed, 5e9, 1 << 30, 1 << 26},
+		{pcieRX, 1e8, 1e8, 1e6}, {pcieRX, 4e8, 2e8, 1e6}, {pcieTX, 1e8, 1e8, 1e6}, {pcieTX, 4e8, 2e8, 1e6},
+		{nvlinkRX, 1e9, 1e9, 1e6}, {nvlinkRX, 4e9, 2e9, 1e6}, {nvlinkTX, 1e9, 1e9, 1e6}, {nvlinkTX, 4e9, 2e9, 1e6},
+		{power, 500, 50, 2}, {power, 90, 12, 2}, // six of the sensor's steps
+	} {
+		name := watches[c.input].name
+		for by, want := range map[float64]float64{.99: 0, 1.01: 1} {
+			r := newRig(1)
+			total := 0.
+			show := func(v float64) func() {
+				return func() {
+					total += 10 * v
+					if r.gpus[0].values[c.input] = v; inputs[c.input].metric.Type == collectors.CounterType {
+						r.gpus[0].values[c.input] = total
+					}
+				}
+			}
+			r.step(10*time.Minute, show(c.usual))
+			r.step(time.Minute, show(c.usual+by*c.odd))
+			if got := r.get(AnomalyActive, 0, name); got != want {
+				t.Errorf("%s, %g after %g: %g, want %g", name, c.usual+by*c.odd, c.usual, got, want)
+			}
+			if got, want := r.get(AnomalyRobustZScore, 0, name), by*c.odd/c.sensor; math.Abs(got-want) > 1e-3*want {
+				t.Errorf("%s, %g after %g: a score of %g, want %g", name, c.usual+by*c.odd, c.usual, got, want)
+			}
+		}
+	}
+}
+
 func TestAnotherLoadIsNoAnomaly(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)

@@ -15,7 +15,6 @@ import (
 var (
 	MemoryPressure   = collectors.Gauge("nvgpu_memory_pressure_ratio", "Memory in use, of what the driver leaves for use.")
 	PCIeReplayExcess = collectors.Gauge("nvgpu_pcie_replay_excess_ratio", "PCIe replays in the last minute, of as many as a bit error ratio of 1e-12 allows the link.")
-	MemoryGrown      = collectors.Gauge("nvgpu_memory_grown_ratio", "Memory that workloads took after their first 10 minutes here, of what the driver leaves for use.")
 	Traffic          = collectors.Gauge("nvgpu_traffic_bytes_per_second", "What the GPU moves over PCIe and NVLink, both directions, in the last 10 seconds.")
 	PCIeShortfall    = collectors.Gauge("nvgpu_pcie_link_shortfall", "By how much the PCIe link was at least below the most that it can be, in the last samples in which the GPU worked: generations, or lanes.", "of")
 	FansStopped      = collectors.Gauge("nvgpu_fans_stopped", "Fans of the board that do not turn.")
@@ -53,13 +52,6 @@ type replays struct {
 func (d *Derivers) gauges(c *card) {
 	if all := c.now[memoryUsed] + c.now[memoryFree]; all > 0 {
 		d.put(MemoryPressure, c.labels, c.now[memoryUsed]/all)
-		grown := 0.
-		for _, t := range c.residents {
-			if t.seen.Equal(d.last) {
-				grown += t.grown
-			}
-		}
-		d.put(MemoryGrown, c.labels, grown/all)
 	}
 	traffic := math.NaN()
 	for i := pcieRX; i <= nvlinkTX; i++ {
@@ -91,6 +83,7 @@ type shortfall struct {
 	by     [worksLeast]float64
 	at     [worksLeast]time.Time
 	n      int
+	found  bool // in looks that were recent
 	labels []string
 }
 
@@ -114,8 +107,14 @@ func (d *Derivers) shortfall(f *shortfall, by float64, works bool, now time.Time
 		f.by[f.n%worksLeast], f.at[f.n%worksLeast] = by, now
 		f.n++
 	}
-	if oldest := f.at[f.n%worksLeast]; f.n >= worksLeast && now.Sub(oldest) <= worksWithin {
-		d.put(PCIeShortfall, f.labels, slices.Min(f.by[:]))
+	if f.n < worksLeast {
+		return
+	}
+	least := slices.Min(f.by[:])
+	recent := now.Sub(f.at[f.n%worksLeast]) <= worksWithin
+	// What was found holds while the GPU rests, as long as the link stays below.
+	if f.found = least > 0 && (recent || f.found && by > 0); recent || f.found {
+		d.put(PCIeShortfall, f.labels, least)
 	}
 }
 

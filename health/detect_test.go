@@ -8,11 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.yaml.in/yaml/v3"
-
 	"gpusteward/collectors/gpu/sim"
 )
 
@@ -79,18 +77,6 @@ func detections(t *testing.T) (all []*detection) {
 	return all
 }
 
-// TestDetection has each fault found in time, by the check that is for it, and
-// by no other.
-func TestDetection(t *testing.T) {
-	t.Parallel()
-	for _, d := range detections(t) {
-		t.Run(strings.ReplaceAll(d.Row, " / ", "+")+"/"+d.Name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, d.test)
-		})
-	}
-}
-
 // A trace is what became of a detection.
 type trace struct {
 	worst       Severity        // of the finding that is wanted
@@ -149,35 +135,4 @@ func (d *detection) follow(t *testing.T, tr *trace, e Event, at time.Duration) {
 		t.Errorf("found as well: %s", text)
 	}
 	tr.warned[e.Check] = tr.warned[e.Check] || !own && e.Severity >= Warning
-}
-
-// TestEveryRowIsDetected holds that no row of the table of checks is without a
-// scenario, and says which are tested through the whole chain.
-func TestEveryRowIsDetected(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile("testdata/health-checks.tsv")
-	if err != nil {
-		t.Fatal(err)
-	}
-	whole, finds, tested := map[string]bool{}, map[string]bool{}, 0
-	for _, d := range detections(t) {
-		whole[d.Row], finds[d.Find.Check] = true, true
-	}
-	rows := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")[1:]
-	for _, row := range rows {
-		id, _, _ := strings.Cut(row, "\t")
-		if whole[id] {
-			tested++
-		} else if byHand[id] == "" {
-			t.Errorf("%s has no scenario", id)
-		}
-	}
-	for _, c := range Checks() {
-		if !finds[c.ID] && byHand[c.ID] == "" {
-			t.Errorf("no scenario is found by %s", c.ID)
-		}
-	}
-	if t.Logf("%d of %d rows are tested through the whole chain", tested, len(rows)); tested < 40 {
-		t.Error("which is too few")
-	}
 }

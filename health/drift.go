@@ -33,6 +33,9 @@ type mean struct {
 	n   int
 }
 
+// value returns the mean; NaN of none.
+func (m mean) value() float64 { return m.sum / float64(m.n) }
+
 // learning is the hour that a baseline is made of.
 type learning [capped]window
 
@@ -50,7 +53,7 @@ func (c *card) sum() {
 func (f *drift) advance() {
 	var minute [capped]float64
 	for i, m := range f.mean {
-		minute[i] = m.sum / float64(m.n) // NaN of none
+		minute[i] = m.value()
 	}
 	clear(f.mean[:])
 	switch {

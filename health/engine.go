@@ -39,7 +39,7 @@ const mostStatuses = 4096
 
 // NewEngine returns an engine that has seen nothing yet.
 func NewEngine(checks []*Check, now time.Time) *Engine {
-	e := &Engine{memory: newMemory(now), latest: NewSnapshot(nil), derivers: NewDerivers(), every: step, stepped: -1, resets: resets{}, normal: baselines{}, settings: observed{}, totals: map[Entity]map[Class]float64{}}
+	e := &Engine{memory: newMemory(now), latest: NewSnapshot(nil), derivers: NewDerivers(), every: step, stepped: -1, resets: resets{}, normal: baselines{}, settings: observed{settings: map[string]map[string]observation{}}, totals: map[Entity]map[Class]float64{}}
 	for _, c := range checks {
 		required := slices.ContainsFunc(c.Levels, func(l Level) bool { return !l.When.Signal.comesAndGoes() })
 		e.judges = append(e.judges, &judge{Check: c, optional: !required, sampled: slices.Repeat([]int64{-1}, len(c.Levels)), statuses: map[Entity]*status{}})
@@ -70,7 +70,7 @@ func (e *Engine) Eval(s *Snapshot, events []Event, now time.Time) (changes []Eve
 		e.derivers.Derive(s, now)
 		e.plans.explain(s, now)
 		orphans(s)
-		e.normal.drift(s, e.settings)
+		e.normal.drift(s, &e.settings, now)
 		e.derived = slices.Clone(s.added[before:])
 	} else {
 		s.Add(slices.DeleteFunc(slices.Clone(e.derived), s.outlived)...)

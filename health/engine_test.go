@@ -121,6 +121,34 @@ func TestFlapsAreHeldLonger(t *testing.T) {
 	}
 }
 
+func TestALevelWithoutASignalEndsWhateverTheOthersHave(t *testing.T) {
+	t.Parallel()
+	either := &Check{ID: "either", Alert: "Either", Summary: "One of two.", Levels: []Level{
+		{Severity: Warning, When: Value(collectors.TemperatureMargin).AtMost(0, 3), For: of(3, 4)},
+		{Severity: Warning, When: Value(collectors.PerformanceState).Is(8), For: of(2, 2)},
+		{Severity: Critical, When: Value(collectors.Power, "scope", "gpu").Above(900), For: of(2, 2).every(10 * time.Minute)},
+	}}
+	w := newWorld(t, either)
+	wanting := on("0", collectors.PerformanceState, 0)
+	w.steps(3, hotAt(-1), wanting)
+	w.steps(2, wanting)
+	if got := w.state("either"); got != Degraded {
+		t.Errorf("two samples after the signal went: %v", got)
+	}
+	w.steps(1, wanting)
+	if got := w.state("either"); got != Recovering {
+		t.Errorf("three samples after the signal went: %v", got)
+	}
+	w.steps(28, wanting)
+	if got := w.state("either"); got != OK {
+		t.Errorf("the hold-down after the signal went: %v", got)
+	}
+	w.steps(180, wanting, on("0", collectors.Power, 950, "average", "gpu")) // it is looked at each ten minutes, and no less there in between
+	if got := w.state("either"); got != Unhealthy {
+		t.Errorf("a level that is sampled each ten minutes: %v", got)
+	}
+}
+
 func TestNoDataIsUnknownAndNotWell(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, hotCheck)

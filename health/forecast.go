@@ -13,6 +13,7 @@ import (
 // goes on: what starts up and levels off has none.
 var (
 	MemoryExhaustion    = collectors.Gauge("nvgpu_workload_memory_exhaustion_seconds", "Time until the workload has taken the GPU memory that is free, by the trend of an hour.", "workload")
+	MemoryCreeps        = collectors.Gauge("nvgpu_workload_memory_creeps", "1 for a workload that had the same memory for half an hour, and has evenly taken more and more since, for an hour.", "workload")
 	ThermalLimit        = collectors.Gauge("nvgpu_thermal_limit_seconds", "Time until the GPU is so hot that it slows down, by the trend of a quarter of an hour.")
 	SpareRowsExhaustion = collectors.Gauge("nvgpu_spare_rows_exhaustion_seconds", "Time until as many rows of memory are replaced as can be, by the trend of two weeks.")
 	ForecastConfidence  = collectors.Gauge("nvgpu_forecast_confidence_ratio", "Part of a forecast's trend that is certain: the lower end of its 95 % interval, of the trend.", "forecast", "workload", "tenant")
@@ -25,9 +26,11 @@ const (
 	leakEvery   = 2 * time.Minute  // an hour: what fills a cache or loads data is mostly done by then
 	mostDrop    = 0.1              // of what a trend rose by, or a workload could have: what gives back more follows its work, and does not leak
 	cycle       = 3 * time.Hour    // in which a workload that gives memory back takes it again
-	startFor    = 10 * time.Minute // in which a workload takes what it is meant to have
 	rowsEvery   = 12 * time.Hour   // two weeks
 	rowsLeast   = 10               // points
+	restsFor    = 30 * time.Minute // in which a workload that has all that it is meant to have takes no more
+	restsWithin = 0.001            // of what it has: a cache that fills slowly at night does not rest
+	evenWithin  = 0.05             // of what a trend rose by: no point is further from its line
 	inRow       = 12               // looks in a row that find a leak, so that chance is none
 	mostRows    = 512              // that can be replaced (NVIDIA, GPU Memory Error Management: row remapping)
 )
@@ -84,6 +87,16 @@ func (t *trend) drop() (most float64) {
 	return most
 }
 
+// strays returns how far the series is at most from a line of a slope.
+func (t *trend) strays(slope float64) (most float64) {
+	off := make([]float64, len(t.Times))
+	for i := range off {
+		off[i] = t.Values[i] - slope*(t.Times[i]-t.Times[0])
+	}
+	center := median(off)
+	return max(slices.Max(off)-center, center-slices.Min(off))
+}
+
 // A forecast is what a trend was last found to lead to.
 type forecast struct {
 	seconds, confidence float64
@@ -91,6 +104,7 @@ type forecast struct {
 	row                 int      // looks in a row that found it
 	least, rows         int      // points that it takes, and looks in a row
 	keeps               bool     // it gives nothing back of what it took
+	even                bool     // it rises along a line
 	labels              []string // of ForecastConfidence
 }
 
@@ -132,6 +146,7 @@ func (f *forecast) look(t *trend, distance float64, room []float64) {
 	if f.row++; f.row < f.rows {
 		return
 	}
+	f.even = t.strays(slope) <= evenWithin*(t.Values[n-1]-t.Values[0])
 	f.ok, f.seconds, f.confidence = true, max(distance, 0)/lately, low/slope
 }
 
@@ -139,11 +154,11 @@ func (f *forecast) look(t *trend, distance float64, room []float64) {
 type resident struct {
 	name, gi string
 	seen     time.Time
-	began    time.Time // when it was first seen; zero: before there was anybody to see it
 	peak     float64   // the most that it had since it last gave much back
 	gave     time.Time // when that was
-	base     float64   // the least memory that it had since its start was over
-	grown    float64   // what it took since
+	rest     float64   // the most that it had before it last took more
+	rested   time.Time // since when it had that
+	crept    time.Time // when it took more after it had rested; zero: it did not
 	turn     int       // which of six calls its forecast is made in
 	free     float64
 	memory   trend
@@ -196,11 +211,8 @@ func (c *card) resident(name, gi string, now time.Time) *resident {
 		if len(c.residents) >= mostWorkloads {
 			return nil
 		}
-		t := &resident{name: name, gi: gi, turn: len(c.residents), memory: trend{every: leakEvery}, base: math.NaN(), exhaustion: []string{c.gpu, c.uuid, name}}
+		t := &resident{name: name, gi: gi, turn: len(c.residents), memory: trend{every: leakEvery}, exhaustion: []string{c.gpu, c.uuid, name}}
 		t.forecast = forecast{least: trendSize, rows: inRow, keeps: true, labels: []string{c.gpu, c.uuid, "memory_exhaustion", name, ""}}
-		if now.Sub(c.began) > time.Minute {
-			t.began = now
-		}
 		c.residents = slices.Insert(c.residents, i, t)
 	}
 	c.residents[i].seen = now
@@ -217,13 +229,24 @@ func (d *Derivers) resides(workload string) bool {
 // grow notes what the workload took beyond what it started with, and whether it
 // gave any back.
 func (t *resident) grow(bytes float64, now time.Time) {
-	if now.Sub(t.began) < startFor || !(t.base <= bytes) {
-		t.base = bytes
+	switch {
+	case bytes > (1+restsWithin)*t.rest:
+		if !t.rested.IsZero() && now.Sub(t.rested) >= restsFor {
+			t.crept = now
+		}
+		t.rest, t.rested = bytes, now
+	case bytes < (1-restsWithin)*t.rest: // what it gave back it may take again
+		t.rested = now
 	}
-	t.grown = bytes - t.base
 	if t.peak = max(t.peak, bytes); t.peak-bytes > mostDrop*(t.peak+t.free) {
 		t.peak, t.gave = bytes, now
 	}
+}
+
+// creeps reports whether all of the trend is of memory that the workload took
+// after it had rested, along a line.
+func (t *resident) creeps() bool {
+	return t.even && !t.crept.IsZero() && len(t.memory.Times) > 0 && t.memory.Times[0] >= float64(t.crept.Unix())-leakEvery.Seconds()
 }
 
 // turns are the calls in which it is the turn of each trend once: a minute's.
@@ -251,6 +274,7 @@ func (d *Derivers) forecasts(c *card, h *history, now time.Time) {
 		}
 		if last := i+1 == len(c.residents) || c.residents[i+1].name != t.name; last && soonest != nil {
 			d.foretell(MemoryExhaustion, soonest.exhaustion, &soonest.forecast) // of a workload's instances, the one that is full first
+			d.put(MemoryCreeps, soonest.exhaustion, collectors.Bool(soonest.creeps()))
 			soonest = nil
 		}
 	}

@@ -100,6 +100,33 @@ func TestACacheThatFillsIsNoLeak(t *testing.T) {
 	}
 }
 
+// TestWhatLeaksGivesLittleBack has memory grow by 100 MB in two minutes, and once
+// fall by a part of what it grows by altogether: by a tenth it is no leak.
+func TestWhatLeaksGivesLittleBack(t *testing.T) {
+	t.Parallel()
+	const each = 100e6
+	for _, c := range []struct {
+		falls       float64
+		keeps, want bool
+	}{{0, true, true}, {.05, true, true}, {.09, true, true}, {.11, true, false}, {.11, false, true}} {
+		series, last := trend{every: leakEvery}, trendSize-1
+		for i := range trendSize {
+			v := 1e9 + float64(i)*each
+			if grows := float64(last-1) * each / (1 + c.falls); i > last/2 {
+				v -= each + c.falls*grows
+			}
+			series.add(birth.Add(time.Duration(i)*leakEvery), v)
+		}
+		if got, want := series.drop(), c.falls*(series.Values[last]-series.Values[0]); math.Abs(got-want) > 1 {
+			t.Fatalf("%+v: it falls by %g, want %g", c, got, want)
+		}
+		f := forecast{least: trendSize, rows: 1, keeps: c.keeps}
+		if f.look(&series, 1e9, nil); f.ok != c.want {
+			t.Errorf("%+v: a leak: %v", c, f.ok)
+		}
+	}
+}
+
 func TestAnInstanceIsFullBeforeTheGPU(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)

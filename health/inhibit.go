@@ -20,8 +20,22 @@ var Inhibitions = []Inhibition{
 	{"remap_failed", []string{"xid_fatal", recoveryCheck, "ecc_uncorrectable", "remap_pending", "remap_spare"}},
 	{"sram_threshold", []string{"xid_fatal", recoveryCheck, "ecc_uncorrectable", "sram_unique_unc"}},
 	{recoveryCheck, []string{"xid_fatal", "ecc_uncorrectable"}}, // the driver's verdict on the XID
-	{"xid_fatal", []string{"ecc_uncorrectable"}},
+	{"xid_fatal", []string{"ecc_uncorrectable", "driver_hang"}},
 	{"driver_hang", []string{"stale", "sensor_lost"}},
+	{"fan_stopped", []string{"thermal_margin", "thermal_throttle_ratio", "temp_rise", "temp_outlier"}},
+	{"thermal_margin", []string{"thermal_throttle_ratio", "temp_rise", "temp_outlier"}},
+	{"temp_rise", []string{"temp_outlier"}},
+	{"power_brake", slow},
+	{"thermal_throttle_ratio", slow},
+	{"clock_stuck", slow},
+}
+
+// slow are the checks by which a GPU is slow, whatever for.
+var slow = []string{"clock_outlier", "memory_clock", "slow_gpu", "work_outlier"}
+
+// silences reports whether a check is silenced while the cause is told.
+func (i Inhibition) silences(check string) bool {
+	return slices.Contains(i.Effects, check) || i.Effects == nil && !slices.Contains(gone, check)
 }
 
 // gone are the checks by which a GPU is gone: neither silences the other.
@@ -37,10 +51,7 @@ func (a Alert) silences(b Alert) bool {
 		return false
 	}
 	return slices.ContainsFunc(Inhibitions, func(i Inhibition) bool {
-		if i.Cause != a.Labels["check"] {
-			return false
-		}
-		return slices.Contains(i.Effects, b.Labels["check"]) || i.Effects == nil && !slices.Contains(gone, b.Labels["check"])
+		return i.Cause == a.Labels["check"] && i.silences(b.Labels["check"])
 	})
 }
 

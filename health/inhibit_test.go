@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -80,6 +81,14 @@ func TestAlertmanagerSilencesAlike(t *testing.T) {
 			}
 			if want {
 				pairs++
+			}
+			for _, label := range []string{"node", "instance", "gpu", "uuid", "link", "tenant", "workload", "device"} {
+				part := Alert{Labels: maps.Clone(b.Labels)}
+				part.Labels[label] = "another"
+				elsewhere := label == "node" || label == "instance" || label == "uuid"
+				if same := a.Labels["check"] == b.Labels["check"]; (same || elsewhere) && silences(a, part) {
+					t.Errorf("%s of %s: Alertmanager silences %s of %s where %s is another", a.Labels["severity"], a.Labels["check"], b.Labels["severity"], b.Labels["check"], label)
+				}
 			}
 			other := firingOf(b.Labels["check"], severityOf(b), "GPU-1")
 			if a.silences(other) {

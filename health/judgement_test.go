@@ -135,6 +135,16 @@ func TestALongLineIsCutWhereACharacterEnds(t *testing.T) {
 	}
 }
 
+// TestNodeProblemDetectorKeepsWhatIsSaid holds that a line for it is as long as
+// it may be: 80 bytes unless it is configured, which it counts by itself.
+func TestNodeProblemDetectorKeepsWhatIsSaid(t *testing.T) {
+	t.Parallel()
+	j := judged(Finding{Check: "gpu_lost", Entity: gpuEntity("1"), Severity: Emergency, State: Failed, Message: strings.Repeat("a", 200)})
+	if text, _ := j.Report("npd", Warning); len(strings.TrimSuffix(text, "\n")) != 80 {
+		t.Errorf("%d bytes: %q", len(text), text)
+	}
+}
+
 func TestAnsweredVerdicts(t *testing.T) {
 	t.Parallel()
 	v := judged(Finding{Check: "gpu_lost", Entity: gpuEntity("1"), Severity: Emergency, State: Failed, Message: "It is gone."}).Verdict

@@ -36,7 +36,7 @@ func (m *Monitor) save(now time.Time) {
 	slices.SortFunc(k.GPUs, func(a, b keptGPU) int { return a.Entity.compare(b.Entity) })
 	var err error
 	if k.Engine, err = m.engine.Save(m.Boot); err == nil && m.spoiled {
-		err = collectors.SetAside(m.Store.path(keptName))
+		err = host.SetAside(m.Store.path(keptName))
 		m.spoiled = err != nil
 	}
 	if err == nil {

@@ -94,6 +94,24 @@ func TestAnAckIsOfOneEntity(t *testing.T) {
 	}
 }
 
+// TestAnAckInVainSaysWhatThereIs holds what an operator reads who named what
+// there is not.
+func TestAnAckInVainSaysWhatThereIs(t *testing.T) {
+	t.Parallel()
+	none, both := newWorld(t, lostCheck), lostBoth(t)
+	for _, c := range []struct {
+		w           *world
+		check, want string
+	}{
+		{none, "lost", "; to be acknowledged are none"}, {none, "found", "; to be acknowledged are none"},
+		{both, "lost", "; to be acknowledged are lost gpu=0, lost gpu=1"}, {both, "found", "; to be acknowledged are lost gpu=0, lost gpu=1"},
+	} {
+		if _, err := c.w.engine.Ack(c.check, Entity{GPU: "7"}, c.w.now); err == nil || !strings.HasSuffix(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.check, err, c.want)
+		}
+	}
+}
+
 // TestWhatIsReadAfterAnAckMayBeFromBefore holds that an acknowledgement is not
 // undone by the last readings of what it is about, and is by newer ones.
 func TestWhatIsReadAfterAnAckMayBeFromBefore(t *testing.T) {

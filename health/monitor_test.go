@@ -254,13 +254,13 @@ func TestShadowChecksAlertWhenTheyAreTurnedOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{})
 		defer m.stop()
-		m.is(on("0", collectors.Up, 1), on("0", collectors.MemoryBytes, 97, "used"), on("0", collectors.MemoryBytes, 3, "free"), on("0", MemoryGrown, .2), on("0", collectors.TemperatureMargin, 20))
+		m.is(on("0", collectors.Up, 1), on("0", PeerClockRatio, .5), on("0", collectors.TemperatureMargin, 20))
 		m.pass(2 * time.Minute)
-		if f := m.Verdict().Findings; len(f) == 0 || f[0].Check != "mem_pressure" || !f[0].Shadow || m.alerts() != "" || m.Verdict().Status > Suspect {
+		if f := m.Verdict().Findings; len(f) == 0 || f[0].Check != "slow_gpu" || !f[0].Shadow || m.alerts() != "" || m.Verdict().Status > Suspect {
 			t.Errorf("in shadow: %+v, %q, %v", f, m.alerts(), m.Verdict().Status)
 		}
-		m.Configure(Settings{Page: []string{"mem_pressure"}})
-		if m.pass(time.Second); !strings.Contains(m.alerts(), "GPUMemoryPressure/critical") {
+		m.Configure(Settings{Page: []string{"slow_gpu"}})
+		if m.pass(time.Second); !strings.Contains(m.alerts(), "GPUSlowOutlier/critical") {
 			t.Errorf("turned on: %q", m.alerts())
 		}
 		m.Configure(Settings{})
@@ -301,6 +301,36 @@ func TestWithoutAKernelLogTheDriverIsEnough(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 	})
+}
+
+// TestTheKernelsLogWaitsForTheGPUs holds that the kernel's lines are read once
+// it is known which GPU is where, or after a while if none ever is.
+func TestTheKernelsLogWaitsForTheGPUs(t *testing.T) {
+	t.Parallel()
+	for there, want := range map[time.Duration]time.Duration{0: beat, 2 * beat: 3 * beat, time.Hour: warmUp} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, end := context.WithTimeout(t.Context(), 2*warmUp)
+			defer end()
+			began, read := time.Now(), time.Duration(-1)
+			m := NewMonitor(Options{
+				Samples: func() []collectors.Sample {
+					if time.Since(began) < there {
+						return nil
+					}
+					return []collectors.Sample{on("0", collectors.Up, 1)}
+				},
+				Kernel: func(ctx context.Context, _ func(host.Record)) error {
+					read = time.Since(began)
+					<-ctx.Done()
+					return nil
+				},
+				Log: slog.New(slog.DiscardHandler),
+			}, Settings{})
+			if err := m.Run(ctx); err != nil || read < want-beat || read > want+beat/5 {
+				t.Errorf("a GPU is there after %v: the log is read after %v, want about %v (%v)", there, read, want, err)
+			}
+		})
+	}
 }
 
 func TestNothingKnownIsUnknown(t *testing.T) {

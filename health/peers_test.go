@@ -27,6 +27,14 @@ func TestPeersAreComparedByLikeLoad(t *testing.T) {
 		{"work that is not known", 4, func(_ int, g *rigGPU) { g.values[smActivity] = math.NaN() }, true, true, map[int]float64{}},
 		{"another clock", 4, func(_ int, g *rigGPU) { g.values[smClock] = 1500e6 }, true, false, map[int]float64{}},
 		{"less power", 4, func(_ int, g *rigGPU) { g.values[power] = 300 }, false, true, map[int]float64{}},
+		{"a clock that is nearly as high", 4, func(_ int, g *rigGPU) { g.values[smClock] *= .955 }, true, true, map[int]float64{}},
+		{"a clock that is not", 4, func(_ int, g *rigGPU) { g.values[smClock] *= .945 }, true, false, map[int]float64{}},
+		{"a little less used", 4, func(_ int, g *rigGPU) { g.values[utilization] -= .095 }, true, true, map[int]float64{}},
+		{"not as much used", 4, func(_ int, g *rigGPU) { g.values[utilization] -= .105 }, false, false, map[int]float64{}},
+		{"a little other work", 4, func(_ int, g *rigGPU) { g.values[memoryActivity] += .095 }, true, true, map[int]float64{}},
+		{"work that is not as much", 4, func(_ int, g *rigGPU) { g.values[memoryActivity] += .105 }, false, false, map[int]float64{}},
+		{"a little less power", 4, func(_ int, g *rigGPU) { g.values[power] = 492 }, true, true, map[int]float64{}},
+		{"not as much power", 4, func(_ int, g *rigGPU) { g.values[power] = 488 }, false, true, map[int]float64{}},
 		{"one of four is other", 5, func(i int, g *rigGPU) { g.model += strings.Repeat("x", count(i == 1)) }, true, true, map[int]float64{}},
 	} {
 		r := newRig(c.gpus)

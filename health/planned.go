@@ -14,7 +14,7 @@ var (
 	Away        = collectors.Gauge("nvgpu_away", "1 for a GPU that is handed to a virtual machine: bound to vfio-pci or its like.")
 	DevicesAway = collectors.HostGauge("nvgpu_devices_away", "GPUs that are handed to virtual machines.")
 	Settling    = collectors.Gauge("nvgpu_settling", "1 for the first 5 minutes after the GPU was reset or its driver loaded anew: its links train.")
-	Reloading   = collectors.HostGauge("nvgpu_driver_reloading", "1 after the driver was unloaded, for 10 minutes, or ceased to answer for GPUs that it drives, for 3: to load it anew may take that long.")
+	Reloading   = collectors.HostGauge("nvgpu_driver_reloading", "1 after the driver was unloaded, for 10 minutes, or ceased to answer for GPUs that it drives or that had work a minute before, for 3: to load it anew may take that long.")
 	HotAisle    = collectors.HostGauge("nvgpu_hot_aisle", "1 while three quarters of the GPUs that answer, two at least, are within 5 degrees of their limit: the air is too warm, and no GPU of its own.")
 	Starved     = collectors.HostGauge("gpusteward_starved", "1 while the data of all GPUs, two at least, are old, and not each for a driver call: the agent itself does not get to run.")
 )
@@ -24,6 +24,7 @@ const (
 	settleFor = 5 * time.Minute  // the links of eight GPUs and their switches train
 	reloadFor = 10 * time.Minute // a driver is built for this kernel, and loaded
 	reopenFor = 3 * time.Minute  // a driver that is loaded initialises each GPU
+	restFirst = time.Minute      // without work, before a driver is unloaded on purpose and for long
 )
 
 // handing are the drivers that hand a device to a virtual machine.
@@ -36,6 +37,7 @@ type plans struct {
 	here  map[Entity]bool      // GPUs that the driver has, whether or not they answer
 	fresh map[Entity]time.Time // since when, of those that came lately or were reset
 	open  time.Time            // when the driver last answered; zero: never
+	works time.Time            // when there last was work on a GPU
 }
 
 // reset notes that a GPU was reset.
@@ -54,13 +56,16 @@ func (p *plans) explain(s *Snapshot, now time.Time) {
 	}
 	driven := hand(s)
 	p.settle(s, reasons, now)
+	if len(s.Of(collectors.WorkloadMemory)) > 0 {
+		p.works = now
+	}
 	for _, up := range s.Of(collectors.DriverUp) {
 		patience := reloadFor
-		if driven > 0 {
-			patience = reopenFor
-		}
 		if up.Value == 1 {
 			p.open = now
+		}
+		if driven > 0 || p.open.Sub(p.works) < restFirst {
+			patience = reopenFor
 		}
 		reloading := up.Value == 0 && !p.open.IsZero() && now.Sub(p.open) <= patience
 		s.Add(collectors.Sample{Metric: Reloading, Value: collectors.Bool(reloading)})

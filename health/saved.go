@@ -158,7 +158,7 @@ func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []Event, 
 		st.state, st.since, st.hold, st.latched = f.State, restored(f.Since), f.Hold, f.Latched
 		for _, l := range f.Levels {
 			if l.Level >= 0 && l.Level < len(j.Levels) && j.Levels[l.Level].Severity == l.Severity { // else the check has changed
-				st.levels[l.Level] = level{active: true, since: restored(l.Since), bad: restored(l.Bad), value: l.Value, worst: l.Worst, when: restored(l.When)}
+				st.levels[l.Level] = level{active: true, read: now, since: restored(l.Since), bad: restored(l.Bad), value: l.Value, worst: l.Worst, when: restored(l.When)}
 			}
 		}
 		if f.Latched && s.Boot != boot {

@@ -45,6 +45,8 @@ type history struct {
 	ECC  errorRate `json:"ecc"`
 	PCIe errorRate `json:"pcie"`
 	Rows trend     `json:"rows"`
+
+	Place place `json:"place,omitempty"`
 }
 
 // A streak scores the faults of a class.
@@ -138,7 +140,7 @@ func (d *Derivers) history(uuid string, now time.Time) *history {
 		if len(d.histories) >= mostHistories {
 			return nil
 		}
-		h = &history{Faults: map[Class]*streak{}, Rows: trend{every: rowsEvery}}
+		h = &history{Faults: map[Class]*streak{}, Rows: trend{every: rowsEvery}, Place: place{}}
 		d.histories[uuid] = h
 	}
 	h.Seen = now
@@ -215,6 +217,7 @@ func (d *Derivers) restore(text json.RawMessage, at func(time.Time) time.Time) e
 			h.Rows = h.Rows.moved(at(last).Sub(last).Seconds())
 		}
 		h.Rows.every = rowsEvery
+		h.Place = h.Place.valid()
 		d.histories[uuid] = h.at(at)
 	}
 	return nil

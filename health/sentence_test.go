@@ -205,6 +205,21 @@ func TestALevelThatIsHeldIsToldAsPast(t *testing.T) {
 }
 
 // TestDataThatComesBackEndsNoFault holds what is said where there was none.
+// TestAWildSampleIsForgotten holds that the worst of a fault is none that came
+// long before it: a sample counts for as many as the level looks at.
+func TestAWildSampleIsForgotten(t *testing.T) {
+	t.Parallel()
+	for clear, want := range map[int]float64{1: -50, 3: -50, 4: -1, 10: -1} {
+		w := newWorld(t, hotCheck)
+		w.steps(1, hotAt(-50))
+		w.steps(clear, hotAt(20))
+		w.steps(3, hotAt(-1))
+		if got := w.engine.judges[0].order[0].levels[0].worst; got != want {
+			t.Errorf("a sample of -50, %d clear ones and three of -1: the worst is %g, want %g", clear, got, want)
+		}
+	}
+}
+
 func TestDataThatComesBackEndsNoFault(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, hotCheck)

@@ -136,8 +136,28 @@ func TestTheilSenFindsTheTrend(t *testing.T) {
 	if wild > 0 {
 		t.Errorf("a fifth of wild points moved %d of %d slopes", wild, runs)
 	}
+	if slope, low, high := theilSen([]float64{0, 1, 2}, []float64{0, 3, 6}, nil); slope != 3 || low != 3 || high != 3 {
+		t.Errorf("of three points: %g in [%g, %g], want 3", slope, low, high)
+	}
 	if slope, _, _ := theilSen([]float64{1, 1}, []float64{1, 2}, nil); !math.IsNaN(slope) {
 		t.Errorf("two points at one time have slope %g", slope)
+	}
+}
+
+// TestTheVarianceOfASeriesWithoutATrend holds Kendall's formula, (n(n-1)(2n+5) -
+// the same of each tie) / 18.
+func TestTheVarianceOfASeriesWithoutATrend(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		values []float64
+		want   float64
+	}{
+		{[]float64{1}, 0}, {[]float64{2, 1}, 1}, {[]float64{3, 1, 2}, 66. / 18}, {[]float64{4, 2, 1, 3, 5}, 300. / 18},
+		{[]float64{1, 1, 2}, 48. / 18}, {[]float64{1, 2, 1, 2, 1}, (300. - 66 - 18) / 18}, {[]float64{7, 7, 7, 7}, 0},
+	} {
+		if got := kendallVariance(c.values); math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("%v: %g, want %g", c.values, got, c.want)
+		}
 	}
 }
 

@@ -36,6 +36,7 @@ type level struct {
 	bits   uint64 // the last samples, the newest lowest: 1 is bad
 	clear  int    // clear samples in a row
 	active bool
+	read   time.Time // when there last was a sample
 	since  time.Time // when it became active
 	bad    time.Time // when a sample was last bad
 	value  float64   // of the last sample
@@ -47,7 +48,7 @@ type level struct {
 // between the thresholds is neither bad nor clear.
 func (l *level) sample(of Level, v float64, bad, clear bool, now time.Time) {
 	l.bits = (l.bits<<1 | uint64(collectors.Bool(bad))) & (1<<of.For.spelled().N - 1)
-	l.value = v
+	l.value, l.read = v, now
 	switch {
 	case bad:
 		l.bad = now
@@ -63,7 +64,15 @@ func (l *level) sample(of Level, v float64, bad, clear bool, now time.Time) {
 }
 
 // leave ends the level. What it was is known until the next sample.
-func (l *level) leave() { *l = level{value: l.value, bad: l.bad, worst: l.worst, when: l.when} }
+func (l *level) leave() {
+	*l = level{value: l.value, read: l.read, bad: l.bad, worst: l.worst, when: l.when}
+}
+
+// gone reports whether a level has no signal any more, whatever the others of
+// its row have.
+func (l *level) gone(of Level, now time.Time) bool {
+	return now.Sub(l.read) >= silent*max(step, of.For.spelled().Every)
+}
 
 // isLeft reports whether the level was left since the last sample.
 func (l *level) isLeft() bool { return !l.active && l.bits == 0 && !l.when.IsZero() }
@@ -84,18 +93,18 @@ func (st *status) settle(c *Check, now time.Time) bool {
 		l, p := &st.levels[i], c.Levels[i].For.spelled()
 		interval = max(interval, p.Every)
 		switch {
-		case !l.active && quiet == 0 && l.holds(p):
+		case !l.active && now.Equal(l.read) && l.holds(p):
 			if st.severity(c) == None {
 				st.enter(now)
 			}
 			l.active, l.since = true, now
 			st.latched = st.latched || c.Latched
-		case l.active && !st.latched && now.Sub(l.bad) >= st.hold && (l.clear >= p.N || quiet >= st.hold):
+		case l.active && !st.latched && now.Sub(l.bad) >= st.hold && (l.clear >= p.N || now.Sub(l.read) >= st.hold && l.gone(c.Levels[i], now)):
 			l.leave()
 			st.left = now
 		}
 	}
-	return st.become(st.now(c, quiet >= silent*interval), now)
+	return st.become(st.now(c, quiet >= silent*interval, now), now)
 }
 
 // enter sets for how long what begins now is held: longer if it flaps.
@@ -108,10 +117,11 @@ func (st *status) enter(now time.Time) {
 }
 
 // now returns the state; gone is that there is no data any more.
-func (st *status) now(c *Check, gone bool) State {
+func (st *status) now(c *Check, gone bool, now time.Time) State {
 	severity, failing := st.severity(c), st.latched
 	for i := range st.levels {
-		failing = failing || st.levels[i].active && st.levels[i].clear == 0 && !gone
+		l := &st.levels[i]
+		failing = failing || l.active && l.clear == 0 && !gone && !l.gone(c.Levels[i], now)
 	}
 	switch {
 	case severity != None && failing:

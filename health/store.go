@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"reflect"
 
-	"gpusteward/collectors"
 	"gpusteward/collectors/host"
 )
 
@@ -49,7 +48,7 @@ func (s Store) Save(name string, v any) error {
 	if len(text) > maxStored {
 		return fmt.Errorf("keep the state %s: its %d bytes are more than the %d that are read back", name, len(text), maxStored)
 	}
-	return collectors.ReplaceFile(s.path(name), collectors.StateMode, func(w io.Writer) error {
+	return host.ReplaceFile(s.path(name), host.StateMode, func(w io.Writer) error {
 		_, err := w.Write(text)
 		return err
 	})

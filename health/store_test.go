@@ -84,3 +84,20 @@ func TestStateThatCannotBeUsedIsMovedAside(t *testing.T) {
 		})
 	}
 }
+
+// TestStateThatCannotBeReadIsAnError has a directory be where the state was: it
+// opens, and cannot be read, and is nobody's to move.
+func TestStateThatCannotBeReadIsAnError(t *testing.T) {
+	t.Parallel()
+	s := Store{Dir: t.TempDir()}
+	if err := os.Mkdir(s.path("health"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	got := remembered{Count: 7}
+	if err := s.Load("health", &got); err == nil || !strings.HasPrefix(err.Error(), "read the state: ") || got.Count != 7 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if info, err := os.Stat(s.path("health")); err != nil || !info.IsDir() {
+		t.Errorf("the directory is %v, %v", info, err)
+	}
+}

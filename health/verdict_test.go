@@ -1,6 +1,10 @@
 package health
 
-import "testing"
+import (
+	"testing"
+
+	"gpusteward/collectors"
+)
 
 // What a workload or a tenant does makes neither its GPU nor the node ill.
 func TestTenantsDoNotCondemn(t *testing.T) {
@@ -24,6 +28,86 @@ func TestTenantsDoNotCondemn(t *testing.T) {
 		v.sum()
 		if v.Status != c.want {
 			t.Errorf("%s fault: the node is %v, want %v", name, v.Status, c.want)
+		}
+	}
+}
+
+// TestAVerdictOfAGPU holds what is said of a GPU by what is read of it and found
+// on it: margin is what its check looks at.
+func TestAVerdictOfAGPU(t *testing.T) {
+	t.Parallel()
+	const cool, warm, hot, none = 50, -1, -20, 1000
+	for name, c := range map[string]struct {
+		up     float64
+		away   bool
+		stuck  string
+		margin float64
+		want   Health
+		node   string
+	}{
+		"it is well":              {up: 1, margin: cool, want: Health{Status: OK}},
+		"it is warm":              {up: 1, margin: warm, want: Health{Status: Degraded}},
+		"it is hot":               {up: 1, margin: hot, want: Health{Status: Unhealthy}},
+		"nothing is read of it":   {up: 1, margin: none, want: Health{Status: Unknown}, node: noData},
+		"it hangs":                {stuck: "nvmlDeviceGetTemperature", margin: cool, want: Health{Status: Unknown, Reason: "hangs in nvmlDeviceGetTemperature"}, node: "GPU 0 hangs in nvmlDeviceGetTemperature"},
+		"it is lost":              {stuck: "gpu_is_lost", margin: cool, want: Health{Status: Unknown, Reason: "does not answer: gpu is lost"}, node: "GPU 0 does not answer: gpu is lost"},
+		"it is lost, and hot":     {stuck: "gpu_is_lost", margin: hot, want: Health{Status: Unhealthy, Reason: "does not answer: gpu is lost"}},
+		"it is down, and unsaid":  {margin: cool, want: Health{Status: Unknown}, node: noData},
+		"it is away":              {away: true, stuck: "not_listed", margin: cool, want: Health{Status: OK, Reason: "is away: a virtual machine has it"}},
+		"it is away, and was hot": {away: true, stuck: "not_listed", margin: hot, want: Health{Status: Unhealthy, Reason: "does not answer: not listed"}},
+	} {
+		w := newWorld(t, hotCheck)
+		w.steps(1, hotAt(cool))
+		if c.margin != none {
+			w.steps(3, hotAt(c.margin))
+		} else {
+			w.steps(3)
+		}
+		samples := []collectors.Sample{on("0", collectors.Up, c.up), on("0", Away, collectors.Bool(c.away))}
+		if c.stuck != "" {
+			samples = append(samples, on("0", collectors.WorkerStuck, 1, c.stuck))
+		}
+		m := &Monitor{engine: w.engine}
+		v := m.verdict(NewSnapshot(samples), w.now)
+		c.want.GPU, c.want.UUID = "0", "GPU-0"
+		if len(v.GPUs) != 1 || v.GPUs[0] != c.want || v.Status != c.want.Status || v.Reason != c.node {
+			t.Errorf("%s: %+v, and the node %v, %q; want %+v, %q", name, v.GPUs, v.Status, v.Reason, c.want, c.node)
+		}
+	}
+}
+
+// TestAVerdictOfANode holds what is said of a host by its own findings, and
+// where it shows no GPU.
+func TestAVerdictOfANode(t *testing.T) {
+	t.Parallel()
+	gpus := []Health{{GPU: "0", UUID: "GPU-0"}}
+	gpu := Entity{GPU: "0", UUID: "GPU-0"}
+	for name, c := range map[string]struct {
+		v      Verdict
+		want   State
+		reason string
+	}{
+		"nothing is found":                                      {Verdict{GPUs: gpus}, OK, ""},
+		"something is unknown of it":                            {Verdict{GPUs: gpus, Findings: []Finding{{State: Unknown}}}, Unknown, noData},
+		"something is unknown of a GPU, of which more is known": {Verdict{GPUs: gpus, Findings: []Finding{{Entity: gpu, State: Unknown}}}, OK, ""},
+		"it recovers":                                           {Verdict{GPUs: gpus, Findings: []Finding{{State: Recovering, Severity: Warning}}}, Degraded, ""},
+		"unknown, and worse":                                    {Verdict{GPUs: gpus, Findings: []Finding{{State: Unknown}, {Entity: gpu, State: Unhealthy, Severity: Critical}}}, Unhealthy, ""},
+		"it is worth knowing":                                   {Verdict{GPUs: gpus, Findings: []Finding{{State: Suspect, Severity: Info}}}, Suspect, ""},
+		"it is a shadow":                                        {Verdict{GPUs: gpus, Findings: []Finding{{State: Failed, Severity: Emergency, Shadow: true}}}, OK, ""},
+		"no GPU":                                                {Verdict{}, Unknown, "no GPU is known"},
+		"no GPU, and why":                                       {Verdict{Reason: "drained"}, Unknown, "drained"},
+		"no GPU, and a fault":                                   {Verdict{Findings: []Finding{{State: Failed, Severity: Emergency}}}, Failed, ""},
+		"of two GPUs the first is unknown":                      {Verdict{GPUs: []Health{{GPU: "0", Status: Unknown, Reason: "is late"}, {GPU: "1", Status: Unknown}}}, Unknown, "GPU 0 is late"},
+	} {
+		c.v.sum()
+		if c.v.Status != c.want || c.v.Reason != c.reason {
+			t.Errorf("%s: %v, %q; want %v, %q", name, c.v.Status, c.v.Reason, c.want, c.reason)
+		}
+	}
+	for drained, want := range map[float64]string{0: "no GPU is known", 1: "drained: gpusteward resume takes the driver again"} {
+		m := &Monitor{engine: newWorld(t).engine}
+		if v := m.verdict(NewSnapshot([]collectors.Sample{{Metric: collectors.Drained, Value: drained}}), birth); v.Status != Unknown || v.Reason != want {
+			t.Errorf("drained %v: %v, %q", drained, v.Status, v.Reason)
 		}
 	}
 }

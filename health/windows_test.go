@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"testing"
 	"time"
+	"unsafe"
 
 	"gpusteward/collectors"
 )
@@ -48,8 +49,58 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 	for i := range 5000 {
 		r.Fault(Event{Kind: KindIncident, ID: fmt.Sprint(i), Class: HardwareFault, Severity: Info, Entity: Entity{UUID: fmt.Sprint("GPU-", i)}}, r.now)
 	}
+	if told := len(r.told); told != mostHistories-len(r.cards) {
+		t.Errorf("%d incidents of GPUs that there is room for", told)
+	}
+	for i := range 2 * mostTold {
+		r.Fault(Event{Kind: KindIncident, ID: fmt.Sprint("own-", i), Class: HardwareFault, Severity: Info, Entity: Entity{UUID: c.uuid}}, r.now)
+	}
+	if last := fmt.Sprint("own-", 2*mostTold-1); len(r.told) != mostTold || r.told[mostTold-1] != last {
+		t.Errorf("%d incidents, the last %s", len(r.told), r.told[len(r.told)-1])
+	}
 	if len(r.histories) != mostHistories || len(r.told) > mostTold {
 		t.Errorf("%d histories, %d incidents", len(r.histories), len(r.told))
+	}
+}
+
+// TestEachThingThatIsHeldIsCounted holds that Size tells what each of the things
+// takes that come and go, with the labels of its series.
+func TestEachThingThatIsHeldIsCounted(t *testing.T) {
+	t.Parallel()
+	points := trend{Times: make([]float64, 30), Values: make([]float64, 30)}
+	const ofPoints, labels, name = 2 * 30 * 8, uintptr(labelled), "a name that takes forty-two bytes of memory"
+	for what, c := range map[string]struct {
+		add   func(d *Derivers, c *card)
+		takes uintptr
+	}{
+		"a GPU":  {func(d *Derivers, _ *card) { d.cards = append(d.cards, &card{}) }, unsafe.Sizeof(card{}) + labels*uintptr(len(watches)+len(partnerSignals)+7)},
+		"a link": {func(_ *Derivers, c *card) { c.links = append(c.links, &link{}) }, unsafe.Sizeof(link{}) + 3*labels},
+		"a workload": {func(_ *Derivers, c *card) { c.residents = append(c.residents, &resident{name: name, memory: points}) },
+			unsafe.Sizeof(resident{}) + 2*labels + ofPoints + uintptr(len(name))},
+		"a tenant": {func(_ *Derivers, c *card) {
+			c.tenancies = append(c.tenancies, &tenancy{name: name, memory: points, deficit: points})
+		},
+			unsafe.Sizeof(tenancy{}) + 6*labels + 2*ofPoints + uintptr(len(name))},
+		"a trend of heat":     {func(_ *Derivers, c *card) { c.heat = points }, ofPoints},
+		"a trend of headroom": {func(_ *Derivers, c *card) { c.headroom = points }, ofPoints},
+		"what is learned":     {func(_ *Derivers, c *card) { c.drift.learning = &learning{} }, unsafe.Sizeof(learning{})},
+		"a history":           {func(d *Derivers, _ *card) { d.histories[name] = &history{Rows: points} }, unsafe.Sizeof(history{}) + ofPoints + uintptr(len(name))},
+		"an incident":         {func(d *Derivers, _ *card) { d.told = append(d.told, name) }, uintptr(len(name)) + unsafe.Sizeof(name)},
+		"samples":             {func(d *Derivers, _ *card) { d.out[Traffic] = make([]collectors.Sample, 0, 100) }, 100 * unsafe.Sizeof(collectors.Sample{})},
+		"room":                {func(d *Derivers, _ *card) { d.room = make([]float64, 2*cap(d.room)) }, trendSize * (trendSize - 1) / 2 * 8},
+		"jobs":                {func(_ *Derivers, c *card) { c.jobs = make([]string, 0, 10) }, 10 * unsafe.Sizeof(name)},
+	} {
+		r := newRig(1)
+		if n := r.Size(); n < int(unsafe.Sizeof(Derivers{})) {
+			t.Fatalf("nothing takes %d bytes", n)
+		}
+		r.step(step, nil)
+		r.cards[0].heat, r.cards[0].drift.learning = trend{}, nil
+		before := r.Size()
+		c.add(r.Derivers, r.cards[0])
+		if got := r.Size() - before; got < int(c.takes) || got > int(c.takes)+64 { // a slice may have room for some
+			t.Errorf("%s takes %d bytes, and Size tells %d", what, c.takes, got)
+		}
 	}
 }
 

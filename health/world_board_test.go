@@ -133,7 +133,7 @@ func (b *board) power(dt float64) float64 {
 	most *= min(1, b.runs)
 	dynamic := (b.number("w_limit") - b.number("w_active")) / (full * full) * b.draws
 	clock, static := most, b.number("w_active")
-	v.idle, v.cap, v.app, v.lockedNow, v.pstate, v.memoryClock = 0, 0, 0, 0, 0, b.number("mhz_memory")
+	v.idle, v.cap, v.app, v.lockedNow, v.pstate, v.memoryClock = 0, 0, 0, 0, 0, 1e6*b.number("mhz_memory")
 	if b.locked > 0 && b.locked < clock {
 		clock, v.app, v.lockedNow = b.locked, 1, 1
 	}
@@ -145,7 +145,7 @@ func (b *board) power(dt float64) float64 {
 			clock = low
 		}
 		if b.has("p8") && b.residents == 0 {
-			v.pstate, v.memoryClock = 8, b.number("mhz_memory_idle")
+			v.pstate, v.memoryClock = 8, 1e6*b.number("mhz_memory_idle")
 		}
 	}
 	if asked := dynamic * b.want.heat; asked > 0 {

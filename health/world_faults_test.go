@@ -1,20 +1,16 @@
 package health
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"text/tabwriter"
 	"time"
-
-	"go.yaml.in/yaml/v3"
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu/sim"
@@ -176,7 +172,8 @@ type found struct {
 	after  time.Duration // when it was found under a name of its own; -1: never
 	shadow bool          // only by a check in shadow mode
 	names  []string      // of all that was found
-	alerts int           // warnings and worse that were told
+	alerts int           // checks and entities of which a warning or worse was told
+	pages  int           // messages of that: Alertmanager makes one of the alerts of a name on a host
 }
 
 // find puts a fault into a site that is well, after a while.
@@ -201,7 +198,7 @@ func (f *worldFault) find(t *testing.T) *found {
 			t.Errorf("%s: before the fault: %s of %s: %s", f.Fault, c.check, c.entity, c.text)
 		}
 	}
-	w.cries = nil
+	w.cries, w.told = nil, map[string]cry{}
 	begin := s.clock
 	for _, a := range f.Acts {
 		for i := range max(1, a.Times) {
@@ -216,8 +213,11 @@ func (f *worldFault) find(t *testing.T) *found {
 	}
 	r := &found{worldFault: f, after: -1}
 	name := regexp.MustCompile("(?i)" + f.Find)
-	told := map[string]bool{}
-	for _, c := range w.cries {
+	told, paged := map[string]bool{}, map[string]bool{}
+	all := slices.SortedFunc(maps.Values(w.told), func(a, b cry) int {
+		return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.check, b.check), a.entity.compare(b.entity), cmp.Compare(b.severity, a.severity))
+	})
+	for _, c := range append(all, slices.DeleteFunc(w.cries, func(c cry) bool { return !c.shadow })...) {
 		if c.severity < cmp.Or(f.Least, Warning) {
 			continue
 		}
@@ -225,6 +225,7 @@ func (f *worldFault) find(t *testing.T) *found {
 			told[key] = true
 			if !c.shadow && c.severity >= Warning {
 				r.alerts++
+				paged[c.check] = true
 			}
 			r.names = append(r.names, fmt.Sprintf("%s %s%s", c.check, c.severity, map[bool]string{true: " (shadow)"}[c.shadow]))
 		}
@@ -233,62 +234,9 @@ func (f *worldFault) find(t *testing.T) *found {
 			r.after, r.shadow = at, c.shadow
 		}
 	}
+	r.pages = len(paged)
 	return r
 }
 
-// foundToday are the faults that are found. The goal is 95 of a hundred.
-const foundToday = 63
-
-// TestWorldFaultsAreFound has faults that others thought of found, each under
-// the name that people have for it, in time.
-func TestWorldFaultsAreFound(t *testing.T) {
-	text, err := os.ReadFile("testdata/world/faults.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var faults []*worldFault
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	d.KnownFields(true)
-	if err := d.Decode(&faults); err != nil {
-		t.Fatal(err)
-	}
-	all := make([]*found, len(faults))
-	t.Run("each", func(t *testing.T) {
-		for i, f := range faults {
-			t.Run(f.Fault, func(t *testing.T) {
-				t.Parallel()
-				r := f.find(t)
-				t.Logf("found after %v of %v, %d alerts: %q", r.after, time.Duration(f.Within), r.alerts, r.names)
-				all[i] = r
-			})
-		}
-	})
-	if slices.Contains(all, nil) {
-		return // the command line chose some of them
-	}
-	var table strings.Builder
-	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\nfault\tfound after\twithin\talerts\tby")
-	right, said, once := 0, 0, 0
-	for _, r := range all {
-		after := "NOTHING SAID"
-		switch {
-		case r.after >= 0 && !r.shadow:
-			right++
-			once += int(collectors.Bool(r.alerts == 1))
-			after = r.after.Round(time.Second).String()
-		case r.after >= 0:
-			after = "shadow only"
-		case r.alerts > 0:
-			after = "other name"
-		}
-		said += int(collectors.Bool(len(r.names) > 0))
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", r.Fault, after, time.Duration(r.Within), r.alerts, strings.Join(slices.Compact(slices.Sorted(slices.Values(r.names))), ", "))
-	}
-	_ = w.Flush()
-	t.Log(table.String())
-	if right < foundToday {
-		t.Errorf("only %d faults were found, and there were %d", right, foundToday)
-	}
-	t.Logf("%d of %d faults were found under their name in time, %d of them by one alert; of %d something was said", right, len(all), once, said)
-}
+// foundToday are the faults that are found at least: the goal, 95 of a hundred.
+const foundToday = 68

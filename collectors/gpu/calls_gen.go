@@ -7,94 +7,45 @@ import "github.com/NVIDIA/go-nvml/pkg/nvml"
 // calls lists every NVML call that this package can make: its name, and the
 // symbols that must be in the library ("|" any of, "&" all of).
 var calls = [...]struct{ name, symbols string }{
-	{"nvmlDeviceGetAPIRestriction", "nvmlDeviceGetAPIRestriction"},
-	{"nvmlDeviceGetAccountingBufferSize", "nvmlDeviceGetAccountingBufferSize"},
 	{"nvmlDeviceGetAccountingMode", "nvmlDeviceGetAccountingMode"},
-	{"nvmlDeviceGetAccountingPids", "nvmlDeviceGetAccountingPids"},
-	{"nvmlDeviceGetAccountingStats", "nvmlDeviceGetAccountingStats"},
-	{"nvmlDeviceGetAccountingStats_v2", "nvmlDeviceGetAccountingStats_v2"},
 	{"nvmlDeviceGetActiveVgpus", "nvmlDeviceGetActiveVgpus"},
-	{"nvmlDeviceGetAdaptiveClockInfoStatus", "nvmlDeviceGetAdaptiveClockInfoStatus"},
 	{"nvmlDeviceGetAddressingMode", "nvmlDeviceGetAddressingMode"},
-	{"nvmlDeviceGetApplicationsClock", "nvmlDeviceGetApplicationsClock"},
 	{"nvmlDeviceGetArchitecture", "nvmlDeviceGetArchitecture"},
 	{"nvmlDeviceGetAttributes", "nvmlDeviceGetAttributes|nvmlDeviceGetAttributes_v2"},
 	{"nvmlDeviceGetAutoBoostedClocksEnabled", "nvmlDeviceGetAutoBoostedClocksEnabled"},
 	{"nvmlDeviceGetBAR1MemoryInfo", "nvmlDeviceGetBAR1MemoryInfo"},
-	{"nvmlDeviceGetBBXTimeData_v1", "nvmlDeviceGetBBXTimeData_v1"},
-	{"nvmlDeviceGetBoardId", "nvmlDeviceGetBoardId"},
 	{"nvmlDeviceGetBoardPartNumber", "nvmlDeviceGetBoardPartNumber"},
 	{"nvmlDeviceGetBrand", "nvmlDeviceGetBrand"},
-	{"nvmlDeviceGetBridgeChipInfo", "nvmlDeviceGetBridgeChipInfo"},
-	{"nvmlDeviceGetBusType", "nvmlDeviceGetBusType"},
-	{"nvmlDeviceGetCapabilities", "nvmlDeviceGetCapabilities"},
-	{"nvmlDeviceGetClkMonStatus", "nvmlDeviceGetClkMonStatus"},
 	{"nvmlDeviceGetClock", "nvmlDeviceGetClock"},
 	{"nvmlDeviceGetClockInfo", "nvmlDeviceGetClockInfo"},
-	{"nvmlDeviceGetClockOffsets", "nvmlDeviceGetClockOffsets"},
 	{"nvmlDeviceGetComputeInstanceId", "nvmlDeviceGetComputeInstanceId"},
 	{"nvmlDeviceGetComputeMode", "nvmlDeviceGetComputeMode"},
 	{"nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetComputeRunningProcesses|nvmlDeviceGetComputeRunningProcesses_v2|nvmlDeviceGetComputeRunningProcesses_v3"},
-	{"nvmlDeviceGetConfComputeGpuAttestationReport", "nvmlDeviceGetConfComputeGpuAttestationReport"},
-	{"nvmlDeviceGetConfComputeGpuCertificate", "nvmlDeviceGetConfComputeGpuCertificate"},
-	{"nvmlDeviceGetConfComputeMemSizeInfo", "nvmlDeviceGetConfComputeMemSizeInfo"},
 	{"nvmlDeviceGetConfComputeProtectedMemoryUsage", "nvmlDeviceGetConfComputeProtectedMemoryUsage"},
-	{"nvmlDeviceGetCoolerInfo", "nvmlDeviceGetCoolerInfo"},
-	{"nvmlDeviceGetCpuAffinity", "nvmlDeviceGetCpuAffinity"},
-	{"nvmlDeviceGetCpuAffinityWithinScope", "nvmlDeviceGetCpuAffinityWithinScope"},
-	{"nvmlDeviceGetCreatableVgpus", "nvmlDeviceGetCreatableVgpus"},
 	{"nvmlDeviceGetCudaComputeCapability", "nvmlDeviceGetCudaComputeCapability"},
 	{"nvmlDeviceGetCurrPcieLinkGeneration", "nvmlDeviceGetCurrPcieLinkGeneration"},
 	{"nvmlDeviceGetCurrPcieLinkWidth", "nvmlDeviceGetCurrPcieLinkWidth"},
-	{"nvmlDeviceGetCurrentClockFreqs", "nvmlDeviceGetCurrentClockFreqs"},
 	{"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksEventReasons"},
 	{"nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"},
 	{"nvmlDeviceGetDecoderUtilization", "nvmlDeviceGetDecoderUtilization"},
-	{"nvmlDeviceGetDefaultApplicationsClock", "nvmlDeviceGetDefaultApplicationsClock"},
-	{"nvmlDeviceGetDefaultEccMode", "nvmlDeviceGetDefaultEccMode"},
-	{"nvmlDeviceGetDetailedEccErrors", "nvmlDeviceGetDetailedEccErrors"},
-	{"nvmlDeviceGetDeviceHandleFromMigDeviceHandle", "nvmlDeviceGetDeviceHandleFromMigDeviceHandle"},
 	{"nvmlDeviceGetDisplayActive", "nvmlDeviceGetDisplayActive"},
-	{"nvmlDeviceGetDisplayMode", "nvmlDeviceGetDisplayMode"},
 	{"nvmlDeviceGetDramEncryptionMode", "nvmlDeviceGetDramEncryptionMode"},
-	{"nvmlDeviceGetDriverModel", "nvmlDeviceGetDriverModel|nvmlDeviceGetDriverModel_v2"},
-	{"nvmlDeviceGetDriverModel_v2", "nvmlDeviceGetDriverModel_v2"},
-	{"nvmlDeviceGetDynamicPstatesInfo", "nvmlDeviceGetDynamicPstatesInfo"},
 	{"nvmlDeviceGetEccMode", "nvmlDeviceGetEccMode"},
-	{"nvmlDeviceGetEncoderCapacity", "nvmlDeviceGetEncoderCapacity"},
-	{"nvmlDeviceGetEncoderSessions", "nvmlDeviceGetEncoderSessions"},
 	{"nvmlDeviceGetEncoderStats", "nvmlDeviceGetEncoderStats"},
 	{"nvmlDeviceGetEncoderUtilization", "nvmlDeviceGetEncoderUtilization"},
 	{"nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetEnforcedPowerLimit"},
-	{"nvmlDeviceGetFBCSessions", "nvmlDeviceGetFBCSessions"},
 	{"nvmlDeviceGetFBCStats", "nvmlDeviceGetFBCStats"},
-	{"nvmlDeviceGetFanControlPolicy_v2", "nvmlDeviceGetFanControlPolicy_v2"},
-	{"nvmlDeviceGetFanSpeed", "nvmlDeviceGetFanSpeed"},
 	{"nvmlDeviceGetFanSpeedRPM", "nvmlDeviceGetFanSpeedRPM"},
 	{"nvmlDeviceGetFanSpeed_v2", "nvmlDeviceGetFanSpeed_v2"},
 	{"nvmlDeviceGetFieldValues", "nvmlDeviceGetFieldValues"},
-	{"nvmlDeviceGetGpcClkMinMaxVfOffset", "nvmlDeviceGetGpcClkMinMaxVfOffset"},
-	{"nvmlDeviceGetGpcClkVfOffset", "nvmlDeviceGetGpcClkVfOffset"},
-	{"nvmlDeviceGetGpuFabricInfo", "nvmlDeviceGetGpuFabricInfo"},
 	{"nvmlDeviceGetGpuInstanceById", "nvmlDeviceGetGpuInstanceById"},
 	{"nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetGpuInstanceId"},
-	{"nvmlDeviceGetGpuInstancePossiblePlacements", "nvmlDeviceGetGpuInstancePossiblePlacements|nvmlDeviceGetGpuInstancePossiblePlacements_v2"},
-	{"nvmlDeviceGetGpuInstanceProfileInfo", "nvmlDeviceGetGpuInstanceProfileInfo"},
-	{"nvmlDeviceGetGpuInstanceRemainingCapacity", "nvmlDeviceGetGpuInstanceRemainingCapacity"},
-	{"nvmlDeviceGetGpuInstances", "nvmlDeviceGetGpuInstances"},
 	{"nvmlDeviceGetGpuMaxPcieLinkGeneration", "nvmlDeviceGetGpuMaxPcieLinkGeneration"},
-	{"nvmlDeviceGetGpuOperationMode", "nvmlDeviceGetGpuOperationMode"},
 	{"nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses|nvmlDeviceGetGraphicsRunningProcesses_v2|nvmlDeviceGetGraphicsRunningProcesses_v3"},
-	{"nvmlDeviceGetGridLicensableFeatures", "nvmlDeviceGetGridLicensableFeatures|nvmlDeviceGetGridLicensableFeatures_v2|nvmlDeviceGetGridLicensableFeatures_v3|nvmlDeviceGetGridLicensableFeatures_v4"},
-	{"nvmlDeviceGetGspFirmwareMode", "nvmlDeviceGetGspFirmwareMode"},
 	{"nvmlDeviceGetGspFirmwareVersion", "nvmlDeviceGetGspFirmwareVersion"},
 	{"nvmlDeviceGetHostVgpuMode", "nvmlDeviceGetHostVgpuMode"},
-	{"nvmlDeviceGetHostname_v1", "nvmlDeviceGetHostname_v1"},
-	{"nvmlDeviceGetIndex", "nvmlDeviceGetIndex"},
-	{"nvmlDeviceGetInforomConfigurationChecksum", "nvmlDeviceGetInforomConfigurationChecksum"},
 	{"nvmlDeviceGetInforomImageVersion", "nvmlDeviceGetInforomImageVersion"},
 	{"nvmlDeviceGetInforomVersion", "nvmlDeviceGetInforomVersion"},
-	{"nvmlDeviceGetIrqNum", "nvmlDeviceGetIrqNum"},
 	{"nvmlDeviceGetJpgUtilization", "nvmlDeviceGetJpgUtilization"},
 	{"nvmlDeviceGetLastBBXFlushTime", "nvmlDeviceGetLastBBXFlushTime"},
 	{"nvmlDeviceGetMPSComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses|nvmlDeviceGetMPSComputeRunningProcesses_v2|nvmlDeviceGetMPSComputeRunningProcesses_v3"},
@@ -104,128 +55,64 @@ var calls = [...]struct{ name, symbols string }{
 	{"nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMaxMigDeviceCount"},
 	{"nvmlDeviceGetMaxPcieLinkGeneration", "nvmlDeviceGetMaxPcieLinkGeneration"},
 	{"nvmlDeviceGetMaxPcieLinkWidth", "nvmlDeviceGetMaxPcieLinkWidth"},
-	{"nvmlDeviceGetMemClkMinMaxVfOffset", "nvmlDeviceGetMemClkMinMaxVfOffset"},
-	{"nvmlDeviceGetMemClkVfOffset", "nvmlDeviceGetMemClkVfOffset"},
-	{"nvmlDeviceGetMemoryAffinity", "nvmlDeviceGetMemoryAffinity"},
 	{"nvmlDeviceGetMemoryBusWidth", "nvmlDeviceGetMemoryBusWidth"},
 	{"nvmlDeviceGetMemoryErrorCounter", "nvmlDeviceGetMemoryErrorCounter"},
 	{"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo"},
 	{"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo_v2"},
 	{"nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetMigDeviceHandleByIndex"},
 	{"nvmlDeviceGetMigMode", "nvmlDeviceGetMigMode"},
-	{"nvmlDeviceGetMinMaxClockOfPState", "nvmlDeviceGetMinMaxClockOfPState"},
-	{"nvmlDeviceGetMinMaxFanSpeed", "nvmlDeviceGetMinMaxFanSpeed"},
 	{"nvmlDeviceGetMinorNumber", "nvmlDeviceGetMinorNumber"},
 	{"nvmlDeviceGetModuleId", "nvmlDeviceGetModuleId"},
-	{"nvmlDeviceGetMultiGpuBoard", "nvmlDeviceGetMultiGpuBoard"},
 	{"nvmlDeviceGetName", "nvmlDeviceGetName"},
 	{"nvmlDeviceGetNumFans", "nvmlDeviceGetNumFans"},
-	{"nvmlDeviceGetNumGpuCores", "nvmlDeviceGetNumGpuCores"},
 	{"nvmlDeviceGetNumaNodeId", "nvmlDeviceGetNumaNodeId"},
-	{"nvmlDeviceGetNvLinkCapability", "nvmlDeviceGetNvLinkCapability"},
 	{"nvmlDeviceGetNvLinkErrorCounter", "nvmlDeviceGetNvLinkErrorCounter"},
 	{"nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetNvLinkRemoteDeviceType"},
 	{"nvmlDeviceGetNvLinkRemotePciInfo", "nvmlDeviceGetNvLinkRemotePciInfo|nvmlDeviceGetNvLinkRemotePciInfo_v2"},
 	{"nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkState"},
-	{"nvmlDeviceGetNvLinkUtilizationControl", "nvmlDeviceGetNvLinkUtilizationControl"},
-	{"nvmlDeviceGetNvLinkUtilizationCounter", "nvmlDeviceGetNvLinkUtilizationCounter"},
 	{"nvmlDeviceGetNvLinkVersion", "nvmlDeviceGetNvLinkVersion"},
-	{"nvmlDeviceGetNvlinkBwMode", "nvmlDeviceGetNvlinkBwMode"},
-	{"nvmlDeviceGetNvlinkSupportedBwModes", "nvmlDeviceGetNvlinkSupportedBwModes"},
 	{"nvmlDeviceGetOfaUtilization", "nvmlDeviceGetOfaUtilization"},
 	{"nvmlDeviceGetP2PStatus", "nvmlDeviceGetP2PStatus"},
 	{"nvmlDeviceGetPciInfo", "nvmlDeviceGetPciInfo|nvmlDeviceGetPciInfo_v2|nvmlDeviceGetPciInfo_v3"},
-	{"nvmlDeviceGetPciInfoExt", "nvmlDeviceGetPciInfoExt"},
-	{"nvmlDeviceGetPcieLinkMaxSpeed", "nvmlDeviceGetPcieLinkMaxSpeed"},
 	{"nvmlDeviceGetPcieReplayCounter", "nvmlDeviceGetPcieReplayCounter"},
-	{"nvmlDeviceGetPcieSpeed", "nvmlDeviceGetPcieSpeed"},
 	{"nvmlDeviceGetPcieThroughput", "nvmlDeviceGetPcieThroughput"},
-	{"nvmlDeviceGetPdi", "nvmlDeviceGetPdi"},
-	{"nvmlDeviceGetPerformanceModes", "nvmlDeviceGetPerformanceModes"},
 	{"nvmlDeviceGetPerformanceState", "nvmlDeviceGetPerformanceState"},
 	{"nvmlDeviceGetPersistenceMode", "nvmlDeviceGetPersistenceMode"},
-	{"nvmlDeviceGetPgpuMetadataString", "nvmlDeviceGetPgpuMetadataString"},
 	{"nvmlDeviceGetPlatformInfo", "nvmlDeviceGetPlatformInfo"},
-	{"nvmlDeviceGetPowerManagementDefaultLimit", "nvmlDeviceGetPowerManagementDefaultLimit"},
-	{"nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetPowerManagementLimit"},
-	{"nvmlDeviceGetPowerManagementLimitConstraints", "nvmlDeviceGetPowerManagementLimitConstraints"},
-	{"nvmlDeviceGetPowerManagementMode", "nvmlDeviceGetPowerManagementMode"},
-	{"nvmlDeviceGetPowerMizerMode_v1", "nvmlDeviceGetPowerMizerMode_v1"},
 	{"nvmlDeviceGetPowerSource", "nvmlDeviceGetPowerSource"},
-	{"nvmlDeviceGetPowerState", "nvmlDeviceGetPowerState"},
 	{"nvmlDeviceGetPowerUsage", "nvmlDeviceGetPowerUsage"},
 	{"nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessUtilization"},
-	{"nvmlDeviceGetProcessesUtilizationInfo", "nvmlDeviceGetProcessesUtilizationInfo"},
 	{"nvmlDeviceGetRemappedRows", "nvmlDeviceGetRemappedRows"},
-	{"nvmlDeviceGetRemappedRows_v2", "nvmlDeviceGetRemappedRows_v2"},
 	{"nvmlDeviceGetRepairStatus", "nvmlDeviceGetRepairStatus"},
 	{"nvmlDeviceGetRetiredPages", "nvmlDeviceGetRetiredPages"},
 	{"nvmlDeviceGetRetiredPagesPendingStatus", "nvmlDeviceGetRetiredPagesPendingStatus"},
-	{"nvmlDeviceGetRetiredPages_v2", "nvmlDeviceGetRetiredPages_v2"},
 	{"nvmlDeviceGetRowRemapperHistogram", "nvmlDeviceGetRowRemapperHistogram"},
-	{"nvmlDeviceGetRunningProcessDetailList", "nvmlDeviceGetRunningProcessDetailList"},
 	{"nvmlDeviceGetSamples", "nvmlDeviceGetSamples"},
 	{"nvmlDeviceGetSerial", "nvmlDeviceGetSerial"},
 	{"nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetSramEccErrorStatus"},
 	{"nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts", "nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts"},
 	{"nvmlDeviceGetSupportedClocksEventReasons", "nvmlDeviceGetSupportedClocksEventReasons"},
-	{"nvmlDeviceGetSupportedClocksThrottleReasons", "nvmlDeviceGetSupportedClocksThrottleReasons"},
 	{"nvmlDeviceGetSupportedEventTypes", "nvmlDeviceGetSupportedEventTypes"},
-	{"nvmlDeviceGetSupportedGraphicsClocks", "nvmlDeviceGetSupportedGraphicsClocks"},
-	{"nvmlDeviceGetSupportedMemoryClocks", "nvmlDeviceGetSupportedMemoryClocks"},
-	{"nvmlDeviceGetSupportedPerformanceStates", "nvmlDeviceGetSupportedPerformanceStates"},
-	{"nvmlDeviceGetSupportedVgpus", "nvmlDeviceGetSupportedVgpus"},
 	{"nvmlDeviceGetTargetFanSpeed", "nvmlDeviceGetTargetFanSpeed"},
 	{"nvmlDeviceGetTemperature", "nvmlDeviceGetTemperature"},
 	{"nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetTemperatureThreshold"},
-	{"nvmlDeviceGetThermalSettings", "nvmlDeviceGetThermalSettings"},
 	{"nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetTopologyCommonAncestor"},
-	{"nvmlDeviceGetTopologyNearestGpus", "nvmlDeviceGetTopologyNearestGpus"},
 	{"nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetTotalEccErrors"},
-	{"nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetTotalEnergyConsumption"},
 	{"nvmlDeviceGetUUID", "nvmlDeviceGetUUID"},
 	{"nvmlDeviceGetUnrepairableMemoryFlag_v1", "nvmlDeviceGetUnrepairableMemoryFlag_v1"},
 	{"nvmlDeviceGetUtilizationRates", "nvmlDeviceGetUtilizationRates"},
 	{"nvmlDeviceGetVbiosVersion", "nvmlDeviceGetVbiosVersion"},
-	{"nvmlDeviceGetVgpuCapabilities", "nvmlDeviceGetVgpuCapabilities"},
-	{"nvmlDeviceGetVgpuHeterogeneousMode", "nvmlDeviceGetVgpuHeterogeneousMode"},
-	{"nvmlDeviceGetVgpuInstancesUtilizationInfo", "nvmlDeviceGetVgpuInstancesUtilizationInfo"},
-	{"nvmlDeviceGetVgpuMetadata", "nvmlDeviceGetVgpuMetadata"},
-	{"nvmlDeviceGetVgpuProcessUtilization", "nvmlDeviceGetVgpuProcessUtilization"},
-	{"nvmlDeviceGetVgpuProcessesUtilizationInfo", "nvmlDeviceGetVgpuProcessesUtilizationInfo"},
-	{"nvmlDeviceGetVgpuSchedulerCapabilities", "nvmlDeviceGetVgpuSchedulerCapabilities"},
-	{"nvmlDeviceGetVgpuSchedulerLog", "nvmlDeviceGetVgpuSchedulerLog"},
-	{"nvmlDeviceGetVgpuSchedulerLog_v2", "nvmlDeviceGetVgpuSchedulerLog_v2"},
 	{"nvmlDeviceGetVgpuSchedulerState", "nvmlDeviceGetVgpuSchedulerState"},
-	{"nvmlDeviceGetVgpuSchedulerState_v2", "nvmlDeviceGetVgpuSchedulerState_v2"},
 	{"nvmlDeviceGetVgpuUtilization", "nvmlDeviceGetVgpuUtilization"},
-	{"nvmlDeviceGetViolationStatus", "nvmlDeviceGetViolationStatus"},
 	{"nvmlDeviceGetVirtualizationMode", "nvmlDeviceGetVirtualizationMode"},
 	{"nvmlGpmMigSampleGet", "nvmlGpmMigSampleGet"},
 	{"nvmlGpmQueryDeviceSupport", "nvmlGpmQueryDeviceSupport"},
-	{"nvmlGpmQueryIfStreamingEnabled", "nvmlGpmQueryIfStreamingEnabled"},
 	{"nvmlGpmSampleGet", "nvmlGpmSampleGet"},
-	{"nvmlDeviceIsMigDeviceHandle", "nvmlDeviceIsMigDeviceHandle"},
 	{"nvmlDeviceRegisterEvents", "nvmlDeviceRegisterEvents"},
 	{"nvmlDeviceValidateInforom", "nvmlDeviceValidateInforom"},
-	{"nvmlVgpuInstanceGetAccountingMode", "nvmlVgpuInstanceGetAccountingMode"},
-	{"nvmlVgpuInstanceGetAccountingPids", "nvmlVgpuInstanceGetAccountingPids"},
-	{"nvmlVgpuInstanceGetAccountingStats", "nvmlVgpuInstanceGetAccountingStats"},
-	{"nvmlVgpuInstanceGetEccMode", "nvmlVgpuInstanceGetEccMode"},
-	{"nvmlVgpuInstanceGetEncoderCapacity", "nvmlVgpuInstanceGetEncoderCapacity"},
-	{"nvmlVgpuInstanceGetEncoderSessions", "nvmlVgpuInstanceGetEncoderSessions"},
 	{"nvmlVgpuInstanceGetEncoderStats", "nvmlVgpuInstanceGetEncoderStats"},
-	{"nvmlVgpuInstanceGetFBCSessions", "nvmlVgpuInstanceGetFBCSessions"},
-	{"nvmlVgpuInstanceGetFBCStats", "nvmlVgpuInstanceGetFBCStats"},
 	{"nvmlVgpuInstanceGetFbUsage", "nvmlVgpuInstanceGetFbUsage"},
-	{"nvmlVgpuInstanceGetFrameRateLimit", "nvmlVgpuInstanceGetFrameRateLimit"},
-	{"nvmlVgpuInstanceGetGpuInstanceId", "nvmlVgpuInstanceGetGpuInstanceId"},
-	{"nvmlVgpuInstanceGetGpuPciId", "nvmlVgpuInstanceGetGpuPciId"},
 	{"nvmlVgpuInstanceGetLicenseInfo", "nvmlVgpuInstanceGetLicenseInfo|nvmlVgpuInstanceGetLicenseInfo_v2"},
-	{"nvmlVgpuInstanceGetLicenseStatus", "nvmlVgpuInstanceGetLicenseStatus"},
-	{"nvmlVgpuInstanceGetMdevUUID", "nvmlVgpuInstanceGetMdevUUID"},
-	{"nvmlVgpuInstanceGetMetadata", "nvmlVgpuInstanceGetMetadata"},
-	{"nvmlVgpuInstanceGetRuntimeStateSize", "nvmlVgpuInstanceGetRuntimeStateSize"},
 	{"nvmlVgpuInstanceGetType", "nvmlVgpuInstanceGetType"},
 	{"nvmlVgpuInstanceGetUUID", "nvmlVgpuInstanceGetUUID"},
 	{"nvmlVgpuInstanceGetVmDriverVersion", "nvmlVgpuInstanceGetVmDriverVersion"},
@@ -252,2397 +139,1267 @@ var calls = [...]struct{ name, symbols string }{
 }
 
 const (
-	callFabricInfo  = 239
-	callSampleFree  = 240
-	callTemperature = 241
+	callFabricInfo  = 126
+	callSampleFree  = 127
+	callTemperature = 128
 )
-
-// GetAPIRestriction calls nvmlDeviceGetAPIRestriction.
-func (d *Device) GetAPIRestriction(a0 nvml.RestrictedAPI) (r0 nvml.EnableState, ret nvml.Return) {
-	if ret = d.enter(0); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetAPIRestriction(a0)
-	d.leave(0, ret)
-	return
-}
-
-// GetAccountingBufferSize calls nvmlDeviceGetAccountingBufferSize.
-func (d *Device) GetAccountingBufferSize() (r0 int, ret nvml.Return) {
-	if ret = d.enter(1); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetAccountingBufferSize()
-	d.leave(1, ret)
-	return
-}
 
 // GetAccountingMode calls nvmlDeviceGetAccountingMode.
 func (d *Device) GetAccountingMode() (r0 nvml.EnableState, ret nvml.Return) {
-	if ret = d.enter(2); ret != nvml.SUCCESS {
+	if ret = d.enter(0); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetAccountingMode()
-	d.leave(2, ret)
-	return
-}
-
-// GetAccountingPids calls nvmlDeviceGetAccountingPids.
-func (d *Device) GetAccountingPids() (r0 []int, ret nvml.Return) {
-	if ret = d.enter(3); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetAccountingPids()
-	d.leave(3, ret)
-	return
-}
-
-// GetAccountingStats calls nvmlDeviceGetAccountingStats.
-func (d *Device) GetAccountingStats(a0 uint32) (r0 nvml.AccountingStats, ret nvml.Return) {
-	if ret = d.enter(4); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetAccountingStats(a0)
-	d.leave(4, ret)
-	return
-}
-
-// GetAccountingStats_v2 calls nvmlDeviceGetAccountingStats_v2.
-func (d *Device) GetAccountingStats_v2(a0 uint32) (r0 nvml.AccountingStats_v2, ret nvml.Return) {
-	if ret = d.enter(5); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetAccountingStats_v2(a0)
-	d.leave(5, ret)
+	d.leave(0, ret)
 	return
 }
 
 // GetActiveVgpus calls nvmlDeviceGetActiveVgpus.
 func (d *Device) GetActiveVgpus() (r0 []nvml.VgpuInstance, ret nvml.Return) {
-	if ret = d.enter(6); ret != nvml.SUCCESS {
+	if ret = d.enter(1); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetActiveVgpus()
-	d.leave(6, ret)
-	return
-}
-
-// GetAdaptiveClockInfoStatus calls nvmlDeviceGetAdaptiveClockInfoStatus.
-func (d *Device) GetAdaptiveClockInfoStatus() (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(7); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetAdaptiveClockInfoStatus()
-	d.leave(7, ret)
+	d.leave(1, ret)
 	return
 }
 
 // GetAddressingMode calls nvmlDeviceGetAddressingMode.
 func (d *Device) GetAddressingMode() (r0 nvml.DeviceAddressingMode, ret nvml.Return) {
-	if ret = d.enter(8); ret != nvml.SUCCESS {
+	if ret = d.enter(2); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetAddressingMode()
-	d.leave(8, ret)
-	return
-}
-
-// GetApplicationsClock calls nvmlDeviceGetApplicationsClock.
-func (d *Device) GetApplicationsClock(a0 nvml.ClockType) (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(9); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetApplicationsClock(a0)
-	d.leave(9, ret)
+	d.leave(2, ret)
 	return
 }
 
 // GetArchitecture calls nvmlDeviceGetArchitecture.
 func (d *Device) GetArchitecture() (r0 nvml.DeviceArchitecture, ret nvml.Return) {
-	if ret = d.enter(10); ret != nvml.SUCCESS {
+	if ret = d.enter(3); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetArchitecture()
-	d.leave(10, ret)
+	d.leave(3, ret)
 	return
 }
 
 // GetAttributes calls nvmlDeviceGetAttributes.
 func (d *Device) GetAttributes() (r0 nvml.DeviceAttributes, ret nvml.Return) {
-	if ret = d.enter(11); ret != nvml.SUCCESS {
+	if ret = d.enter(4); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetAttributes()
-	d.leave(11, ret)
+	d.leave(4, ret)
 	return
 }
 
 // GetAutoBoostedClocksEnabled calls nvmlDeviceGetAutoBoostedClocksEnabled.
 func (d *Device) GetAutoBoostedClocksEnabled() (r0 nvml.EnableState, r1 nvml.EnableState, ret nvml.Return) {
-	if ret = d.enter(12); ret != nvml.SUCCESS {
+	if ret = d.enter(5); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, ret = d.nv.GetAutoBoostedClocksEnabled()
-	d.leave(12, ret)
+	d.leave(5, ret)
 	return
 }
 
 // GetBAR1MemoryInfo calls nvmlDeviceGetBAR1MemoryInfo.
 func (d *Device) GetBAR1MemoryInfo() (r0 nvml.BAR1Memory, ret nvml.Return) {
-	if ret = d.enter(13); ret != nvml.SUCCESS {
+	if ret = d.enter(6); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetBAR1MemoryInfo()
-	d.leave(13, ret)
-	return
-}
-
-// GetBBXTimeData_v1 calls nvmlDeviceGetBBXTimeData_v1.
-func (d *Device) GetBBXTimeData_v1() (r0 nvml.BBXTimeData_v1, ret nvml.Return) {
-	if ret = d.enter(14); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetBBXTimeData_v1()
-	d.leave(14, ret)
-	return
-}
-
-// GetBoardId calls nvmlDeviceGetBoardId.
-func (d *Device) GetBoardId() (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(15); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetBoardId()
-	d.leave(15, ret)
+	d.leave(6, ret)
 	return
 }
 
 // GetBoardPartNumber calls nvmlDeviceGetBoardPartNumber.
 func (d *Device) GetBoardPartNumber() (r0 string, ret nvml.Return) {
-	if ret = d.enter(16); ret != nvml.SUCCESS {
+	if ret = d.enter(7); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetBoardPartNumber()
-	d.leave(16, ret)
+	d.leave(7, ret)
 	return
 }
 
 // GetBrand calls nvmlDeviceGetBrand.
 func (d *Device) GetBrand() (r0 nvml.BrandType, ret nvml.Return) {
-	if ret = d.enter(17); ret != nvml.SUCCESS {
+	if ret = d.enter(8); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetBrand()
-	d.leave(17, ret)
-	return
-}
-
-// GetBridgeChipInfo calls nvmlDeviceGetBridgeChipInfo.
-func (d *Device) GetBridgeChipInfo() (r0 nvml.BridgeChipHierarchy, ret nvml.Return) {
-	if ret = d.enter(18); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetBridgeChipInfo()
-	d.leave(18, ret)
-	return
-}
-
-// GetBusType calls nvmlDeviceGetBusType.
-func (d *Device) GetBusType() (r0 nvml.BusType, ret nvml.Return) {
-	if ret = d.enter(19); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetBusType()
-	d.leave(19, ret)
-	return
-}
-
-// GetCapabilities calls nvmlDeviceGetCapabilities.
-func (d *Device) GetCapabilities() (r0 nvml.DeviceCapabilities, ret nvml.Return) {
-	if ret = d.enter(20); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetCapabilities()
-	d.leave(20, ret)
-	return
-}
-
-// GetClkMonStatus calls nvmlDeviceGetClkMonStatus.
-func (d *Device) GetClkMonStatus() (r0 nvml.ClkMonStatus, ret nvml.Return) {
-	if ret = d.enter(21); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetClkMonStatus()
-	d.leave(21, ret)
+	d.leave(8, ret)
 	return
 }
 
 // GetClock calls nvmlDeviceGetClock.
 func (d *Device) GetClock(a0 nvml.ClockType, a1 nvml.ClockId) (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(22); ret != nvml.SUCCESS {
+	if ret = d.enter(9); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetClock(a0, a1)
-	d.leave(22, ret)
+	d.leave(9, ret)
 	return
 }
 
 // GetClockInfo calls nvmlDeviceGetClockInfo.
 func (d *Device) GetClockInfo(a0 nvml.ClockType) (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(23); ret != nvml.SUCCESS {
+	if ret = d.enter(10); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetClockInfo(a0)
-	d.leave(23, ret)
-	return
-}
-
-// GetClockOffsets calls nvmlDeviceGetClockOffsets.
-func (d *Device) GetClockOffsets() (r0 nvml.ClockOffset, ret nvml.Return) {
-	if ret = d.enter(24); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetClockOffsets()
-	d.leave(24, ret)
+	d.leave(10, ret)
 	return
 }
 
 // GetComputeInstanceId calls nvmlDeviceGetComputeInstanceId.
 func (d *Device) GetComputeInstanceId() (r0 int, ret nvml.Return) {
-	if ret = d.enter(25); ret != nvml.SUCCESS {
+	if ret = d.enter(11); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetComputeInstanceId()
-	d.leave(25, ret)
+	d.leave(11, ret)
 	return
 }
 
 // GetComputeMode calls nvmlDeviceGetComputeMode.
 func (d *Device) GetComputeMode() (r0 nvml.ComputeMode, ret nvml.Return) {
-	if ret = d.enter(26); ret != nvml.SUCCESS {
+	if ret = d.enter(12); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetComputeMode()
-	d.leave(26, ret)
+	d.leave(12, ret)
 	return
 }
 
 // GetComputeRunningProcesses calls nvmlDeviceGetComputeRunningProcesses.
 func (d *Device) GetComputeRunningProcesses() (r0 []nvml.ProcessInfo, ret nvml.Return) {
-	if ret = d.enter(27); ret != nvml.SUCCESS {
+	if ret = d.enter(13); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetComputeRunningProcesses()
-	d.leave(27, ret)
-	return
-}
-
-// GetConfComputeGpuAttestationReport calls nvmlDeviceGetConfComputeGpuAttestationReport.
-func (d *Device) GetConfComputeGpuAttestationReport(a0 *nvml.ConfComputeGpuAttestationReport) (ret nvml.Return) {
-	if ret = d.enter(28); ret != nvml.SUCCESS {
-		return
-	}
-	ret = d.nv.GetConfComputeGpuAttestationReport(a0)
-	d.leave(28, ret)
-	return
-}
-
-// GetConfComputeGpuCertificate calls nvmlDeviceGetConfComputeGpuCertificate.
-func (d *Device) GetConfComputeGpuCertificate() (r0 nvml.ConfComputeGpuCertificate, ret nvml.Return) {
-	if ret = d.enter(29); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetConfComputeGpuCertificate()
-	d.leave(29, ret)
-	return
-}
-
-// GetConfComputeMemSizeInfo calls nvmlDeviceGetConfComputeMemSizeInfo.
-func (d *Device) GetConfComputeMemSizeInfo() (r0 nvml.ConfComputeMemSizeInfo, ret nvml.Return) {
-	if ret = d.enter(30); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetConfComputeMemSizeInfo()
-	d.leave(30, ret)
+	d.leave(13, ret)
 	return
 }
 
 // GetConfComputeProtectedMemoryUsage calls nvmlDeviceGetConfComputeProtectedMemoryUsage.
 func (d *Device) GetConfComputeProtectedMemoryUsage() (r0 nvml.Memory, ret nvml.Return) {
-	if ret = d.enter(31); ret != nvml.SUCCESS {
+	if ret = d.enter(14); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetConfComputeProtectedMemoryUsage()
-	d.leave(31, ret)
-	return
-}
-
-// GetCoolerInfo calls nvmlDeviceGetCoolerInfo.
-func (d *Device) GetCoolerInfo() (r0 nvml.CoolerInfo, ret nvml.Return) {
-	if ret = d.enter(32); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetCoolerInfo()
-	d.leave(32, ret)
-	return
-}
-
-// GetCpuAffinity calls nvmlDeviceGetCpuAffinity.
-func (d *Device) GetCpuAffinity(a0 int) (r0 []uint, ret nvml.Return) {
-	if ret = d.enter(33); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetCpuAffinity(a0)
-	d.leave(33, ret)
-	return
-}
-
-// GetCpuAffinityWithinScope calls nvmlDeviceGetCpuAffinityWithinScope.
-func (d *Device) GetCpuAffinityWithinScope(a0 int, a1 nvml.AffinityScope) (r0 []uint, ret nvml.Return) {
-	if ret = d.enter(34); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetCpuAffinityWithinScope(a0, a1)
-	d.leave(34, ret)
-	return
-}
-
-// GetCreatableVgpus calls nvmlDeviceGetCreatableVgpus.
-func (d *Device) GetCreatableVgpus() (r0 []nvml.VgpuTypeId, ret nvml.Return) {
-	if ret = d.enter(35); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetCreatableVgpus()
-	d.leave(35, ret)
+	d.leave(14, ret)
 	return
 }
 
 // GetCudaComputeCapability calls nvmlDeviceGetCudaComputeCapability.
 func (d *Device) GetCudaComputeCapability() (r0 int, r1 int, ret nvml.Return) {
-	if ret = d.enter(36); ret != nvml.SUCCESS {
+	if ret = d.enter(15); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, ret = d.nv.GetCudaComputeCapability()
-	d.leave(36, ret)
+	d.leave(15, ret)
 	return
 }
 
 // GetCurrPcieLinkGeneration calls nvmlDeviceGetCurrPcieLinkGeneration.
 func (d *Device) GetCurrPcieLinkGeneration() (r0 int, ret nvml.Return) {
-	if ret = d.enter(37); ret != nvml.SUCCESS {
+	if ret = d.enter(16); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetCurrPcieLinkGeneration()
-	d.leave(37, ret)
+	d.leave(16, ret)
 	return
 }
 
 // GetCurrPcieLinkWidth calls nvmlDeviceGetCurrPcieLinkWidth.
 func (d *Device) GetCurrPcieLinkWidth() (r0 int, ret nvml.Return) {
-	if ret = d.enter(38); ret != nvml.SUCCESS {
+	if ret = d.enter(17); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetCurrPcieLinkWidth()
-	d.leave(38, ret)
-	return
-}
-
-// GetCurrentClockFreqs calls nvmlDeviceGetCurrentClockFreqs.
-func (d *Device) GetCurrentClockFreqs() (r0 nvml.DeviceCurrentClockFreqs, ret nvml.Return) {
-	if ret = d.enter(39); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetCurrentClockFreqs()
-	d.leave(39, ret)
+	d.leave(17, ret)
 	return
 }
 
 // GetCurrentClocksEventReasons calls nvmlDeviceGetCurrentClocksEventReasons.
 func (d *Device) GetCurrentClocksEventReasons() (r0 uint64, ret nvml.Return) {
-	if ret = d.enter(40); ret != nvml.SUCCESS {
+	if ret = d.enter(18); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetCurrentClocksEventReasons()
-	d.leave(40, ret)
+	d.leave(18, ret)
 	return
 }
 
 // GetCurrentClocksThrottleReasons calls nvmlDeviceGetCurrentClocksThrottleReasons.
 func (d *Device) GetCurrentClocksThrottleReasons() (r0 uint64, ret nvml.Return) {
-	if ret = d.enter(41); ret != nvml.SUCCESS {
+	if ret = d.enter(19); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetCurrentClocksThrottleReasons()
-	d.leave(41, ret)
+	d.leave(19, ret)
 	return
 }
 
 // GetDecoderUtilization calls nvmlDeviceGetDecoderUtilization.
 func (d *Device) GetDecoderUtilization() (r0 uint32, r1 uint32, ret nvml.Return) {
-	if ret = d.enter(42); ret != nvml.SUCCESS {
+	if ret = d.enter(20); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, ret = d.nv.GetDecoderUtilization()
-	d.leave(42, ret)
-	return
-}
-
-// GetDefaultApplicationsClock calls nvmlDeviceGetDefaultApplicationsClock.
-func (d *Device) GetDefaultApplicationsClock(a0 nvml.ClockType) (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(43); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetDefaultApplicationsClock(a0)
-	d.leave(43, ret)
-	return
-}
-
-// GetDefaultEccMode calls nvmlDeviceGetDefaultEccMode.
-func (d *Device) GetDefaultEccMode() (r0 nvml.EnableState, ret nvml.Return) {
-	if ret = d.enter(44); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetDefaultEccMode()
-	d.leave(44, ret)
-	return
-}
-
-// GetDetailedEccErrors calls nvmlDeviceGetDetailedEccErrors.
-func (d *Device) GetDetailedEccErrors(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType) (r0 nvml.EccErrorCounts, ret nvml.Return) {
-	if ret = d.enter(45); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetDetailedEccErrors(a0, a1)
-	d.leave(45, ret)
-	return
-}
-
-// GetDeviceHandleFromMigDeviceHandle calls nvmlDeviceGetDeviceHandleFromMigDeviceHandle.
-func (d *Device) GetDeviceHandleFromMigDeviceHandle() (r0 nvml.Device, ret nvml.Return) {
-	if ret = d.enter(46); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetDeviceHandleFromMigDeviceHandle()
-	d.leave(46, ret)
+	d.leave(20, ret)
 	return
 }
 
 // GetDisplayActive calls nvmlDeviceGetDisplayActive.
 func (d *Device) GetDisplayActive() (r0 nvml.EnableState, ret nvml.Return) {
-	if ret = d.enter(47); ret != nvml.SUCCESS {
+	if ret = d.enter(21); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetDisplayActive()
-	d.leave(47, ret)
-	return
-}
-
-// GetDisplayMode calls nvmlDeviceGetDisplayMode.
-func (d *Device) GetDisplayMode() (r0 nvml.EnableState, ret nvml.Return) {
-	if ret = d.enter(48); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetDisplayMode()
-	d.leave(48, ret)
+	d.leave(21, ret)
 	return
 }
 
 // GetDramEncryptionMode calls nvmlDeviceGetDramEncryptionMode.
 func (d *Device) GetDramEncryptionMode() (r0 nvml.DramEncryptionInfo, r1 nvml.DramEncryptionInfo, ret nvml.Return) {
-	if ret = d.enter(49); ret != nvml.SUCCESS {
+	if ret = d.enter(22); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, ret = d.nv.GetDramEncryptionMode()
-	d.leave(49, ret)
-	return
-}
-
-// GetDriverModel calls nvmlDeviceGetDriverModel.
-func (d *Device) GetDriverModel() (r0 nvml.DriverModel, r1 nvml.DriverModel, ret nvml.Return) {
-	if ret = d.enter(50); ret != nvml.SUCCESS {
-		return
-	}
-	r0, r1, ret = d.nv.GetDriverModel()
-	d.leave(50, ret)
-	return
-}
-
-// GetDriverModel_v2 calls nvmlDeviceGetDriverModel_v2.
-func (d *Device) GetDriverModel_v2() (r0 nvml.DriverModel, r1 nvml.DriverModel, ret nvml.Return) {
-	if ret = d.enter(51); ret != nvml.SUCCESS {
-		return
-	}
-	r0, r1, ret = d.nv.GetDriverModel_v2()
-	d.leave(51, ret)
-	return
-}
-
-// GetDynamicPstatesInfo calls nvmlDeviceGetDynamicPstatesInfo.
-func (d *Device) GetDynamicPstatesInfo() (r0 nvml.GpuDynamicPstatesInfo, ret nvml.Return) {
-	if ret = d.enter(52); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetDynamicPstatesInfo()
-	d.leave(52, ret)
+	d.leave(22, ret)
 	return
 }
 
 // GetEccMode calls nvmlDeviceGetEccMode.
 func (d *Device) GetEccMode() (r0 nvml.EnableState, r1 nvml.EnableState, ret nvml.Return) {
-	if ret = d.enter(53); ret != nvml.SUCCESS {
+	if ret = d.enter(23); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, ret = d.nv.GetEccMode()
-	d.leave(53, ret)
-	return
-}
-
-// GetEncoderCapacity calls nvmlDeviceGetEncoderCapacity.
-func (d *Device) GetEncoderCapacity(a0 nvml.EncoderType) (r0 int, ret nvml.Return) {
-	if ret = d.enter(54); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetEncoderCapacity(a0)
-	d.leave(54, ret)
-	return
-}
-
-// GetEncoderSessions calls nvmlDeviceGetEncoderSessions.
-func (d *Device) GetEncoderSessions() (r0 []nvml.EncoderSessionInfo, ret nvml.Return) {
-	if ret = d.enter(55); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetEncoderSessions()
-	d.leave(55, ret)
+	d.leave(23, ret)
 	return
 }
 
 // GetEncoderStats calls nvmlDeviceGetEncoderStats.
 func (d *Device) GetEncoderStats() (r0 int, r1 uint32, r2 uint32, ret nvml.Return) {
-	if ret = d.enter(56); ret != nvml.SUCCESS {
+	if ret = d.enter(24); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, r2, ret = d.nv.GetEncoderStats()
-	d.leave(56, ret)
+	d.leave(24, ret)
 	return
 }
 
 // GetEncoderUtilization calls nvmlDeviceGetEncoderUtilization.
 func (d *Device) GetEncoderUtilization() (r0 uint32, r1 uint32, ret nvml.Return) {
-	if ret = d.enter(57); ret != nvml.SUCCESS {
+	if ret = d.enter(25); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, ret = d.nv.GetEncoderUtilization()
-	d.leave(57, ret)
+	d.leave(25, ret)
 	return
 }
 
 // GetEnforcedPowerLimit calls nvmlDeviceGetEnforcedPowerLimit.
 func (d *Device) GetEnforcedPowerLimit() (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(58); ret != nvml.SUCCESS {
+	if ret = d.enter(26); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetEnforcedPowerLimit()
-	d.leave(58, ret)
-	return
-}
-
-// GetFBCSessions calls nvmlDeviceGetFBCSessions.
-func (d *Device) GetFBCSessions() (r0 []nvml.FBCSessionInfo, ret nvml.Return) {
-	if ret = d.enter(59); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetFBCSessions()
-	d.leave(59, ret)
+	d.leave(26, ret)
 	return
 }
 
 // GetFBCStats calls nvmlDeviceGetFBCStats.
 func (d *Device) GetFBCStats() (r0 nvml.FBCStats, ret nvml.Return) {
-	if ret = d.enter(60); ret != nvml.SUCCESS {
+	if ret = d.enter(27); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetFBCStats()
-	d.leave(60, ret)
-	return
-}
-
-// GetFanControlPolicy_v2 calls nvmlDeviceGetFanControlPolicy_v2.
-func (d *Device) GetFanControlPolicy_v2(a0 int) (r0 nvml.FanControlPolicy, ret nvml.Return) {
-	if ret = d.enter(61); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetFanControlPolicy_v2(a0)
-	d.leave(61, ret)
-	return
-}
-
-// GetFanSpeed calls nvmlDeviceGetFanSpeed.
-func (d *Device) GetFanSpeed() (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(62); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetFanSpeed()
-	d.leave(62, ret)
+	d.leave(27, ret)
 	return
 }
 
 // GetFanSpeedRPM calls nvmlDeviceGetFanSpeedRPM.
 func (d *Device) GetFanSpeedRPM() (r0 nvml.FanSpeedInfo, ret nvml.Return) {
-	if ret = d.enter(63); ret != nvml.SUCCESS {
+	if ret = d.enter(28); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetFanSpeedRPM()
-	d.leave(63, ret)
+	d.leave(28, ret)
 	return
 }
 
 // GetFanSpeed_v2 calls nvmlDeviceGetFanSpeed_v2.
 func (d *Device) GetFanSpeed_v2(a0 int) (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(64); ret != nvml.SUCCESS {
+	if ret = d.enter(29); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetFanSpeed_v2(a0)
-	d.leave(64, ret)
+	d.leave(29, ret)
 	return
 }
 
 // GetFieldValues calls nvmlDeviceGetFieldValues.
 func (d *Device) GetFieldValues(a0 []nvml.FieldValue) (ret nvml.Return) {
-	if ret = d.enter(65); ret != nvml.SUCCESS {
+	if ret = d.enter(30); ret != nvml.SUCCESS {
 		return
 	}
 	ret = d.nv.GetFieldValues(a0)
-	d.leave(65, ret)
-	return
-}
-
-// GetGpcClkMinMaxVfOffset calls nvmlDeviceGetGpcClkMinMaxVfOffset.
-func (d *Device) GetGpcClkMinMaxVfOffset() (r0 int, r1 int, ret nvml.Return) {
-	if ret = d.enter(66); ret != nvml.SUCCESS {
-		return
-	}
-	r0, r1, ret = d.nv.GetGpcClkMinMaxVfOffset()
-	d.leave(66, ret)
-	return
-}
-
-// GetGpcClkVfOffset calls nvmlDeviceGetGpcClkVfOffset.
-func (d *Device) GetGpcClkVfOffset() (r0 int, ret nvml.Return) {
-	if ret = d.enter(67); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetGpcClkVfOffset()
-	d.leave(67, ret)
-	return
-}
-
-// GetGpuFabricInfo calls nvmlDeviceGetGpuFabricInfo.
-func (d *Device) GetGpuFabricInfo() (r0 nvml.GpuFabricInfo, ret nvml.Return) {
-	if ret = d.enter(68); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetGpuFabricInfo()
-	d.leave(68, ret)
+	d.leave(30, ret)
 	return
 }
 
 // GetGpuInstanceById calls nvmlDeviceGetGpuInstanceById.
 func (d *Device) GetGpuInstanceById(a0 int) (r0 nvml.GpuInstance, ret nvml.Return) {
-	if ret = d.enter(69); ret != nvml.SUCCESS {
+	if ret = d.enter(31); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetGpuInstanceById(a0)
-	d.leave(69, ret)
+	d.leave(31, ret)
 	return
 }
 
 // GetGpuInstanceId calls nvmlDeviceGetGpuInstanceId.
 func (d *Device) GetGpuInstanceId() (r0 int, ret nvml.Return) {
-	if ret = d.enter(70); ret != nvml.SUCCESS {
+	if ret = d.enter(32); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetGpuInstanceId()
-	d.leave(70, ret)
-	return
-}
-
-// GetGpuInstancePossiblePlacements calls nvmlDeviceGetGpuInstancePossiblePlacements.
-func (d *Device) GetGpuInstancePossiblePlacements(a0 *nvml.GpuInstanceProfileInfo) (r0 []nvml.GpuInstancePlacement, ret nvml.Return) {
-	if ret = d.enter(71); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetGpuInstancePossiblePlacements(a0)
-	d.leave(71, ret)
-	return
-}
-
-// GetGpuInstanceProfileInfo calls nvmlDeviceGetGpuInstanceProfileInfo.
-func (d *Device) GetGpuInstanceProfileInfo(a0 int) (r0 nvml.GpuInstanceProfileInfo, ret nvml.Return) {
-	if ret = d.enter(72); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetGpuInstanceProfileInfo(a0)
-	d.leave(72, ret)
-	return
-}
-
-// GetGpuInstanceRemainingCapacity calls nvmlDeviceGetGpuInstanceRemainingCapacity.
-func (d *Device) GetGpuInstanceRemainingCapacity(a0 *nvml.GpuInstanceProfileInfo) (r0 int, ret nvml.Return) {
-	if ret = d.enter(73); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetGpuInstanceRemainingCapacity(a0)
-	d.leave(73, ret)
-	return
-}
-
-// GetGpuInstances calls nvmlDeviceGetGpuInstances.
-func (d *Device) GetGpuInstances(a0 *nvml.GpuInstanceProfileInfo) (r0 []nvml.GpuInstance, ret nvml.Return) {
-	if ret = d.enter(74); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetGpuInstances(a0)
-	d.leave(74, ret)
+	d.leave(32, ret)
 	return
 }
 
 // GetGpuMaxPcieLinkGeneration calls nvmlDeviceGetGpuMaxPcieLinkGeneration.
 func (d *Device) GetGpuMaxPcieLinkGeneration() (r0 int, ret nvml.Return) {
-	if ret = d.enter(75); ret != nvml.SUCCESS {
+	if ret = d.enter(33); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetGpuMaxPcieLinkGeneration()
-	d.leave(75, ret)
-	return
-}
-
-// GetGpuOperationMode calls nvmlDeviceGetGpuOperationMode.
-func (d *Device) GetGpuOperationMode() (r0 nvml.GpuOperationMode, r1 nvml.GpuOperationMode, ret nvml.Return) {
-	if ret = d.enter(76); ret != nvml.SUCCESS {
-		return
-	}
-	r0, r1, ret = d.nv.GetGpuOperationMode()
-	d.leave(76, ret)
+	d.leave(33, ret)
 	return
 }
 
 // GetGraphicsRunningProcesses calls nvmlDeviceGetGraphicsRunningProcesses.
 func (d *Device) GetGraphicsRunningProcesses() (r0 []nvml.ProcessInfo, ret nvml.Return) {
-	if ret = d.enter(77); ret != nvml.SUCCESS {
+	if ret = d.enter(34); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetGraphicsRunningProcesses()
-	d.leave(77, ret)
-	return
-}
-
-// GetGridLicensableFeatures calls nvmlDeviceGetGridLicensableFeatures.
-func (d *Device) GetGridLicensableFeatures() (r0 nvml.GridLicensableFeatures, ret nvml.Return) {
-	if ret = d.enter(78); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetGridLicensableFeatures()
-	d.leave(78, ret)
-	return
-}
-
-// GetGspFirmwareMode calls nvmlDeviceGetGspFirmwareMode.
-func (d *Device) GetGspFirmwareMode() (r0 bool, r1 bool, ret nvml.Return) {
-	if ret = d.enter(79); ret != nvml.SUCCESS {
-		return
-	}
-	r0, r1, ret = d.nv.GetGspFirmwareMode()
-	d.leave(79, ret)
+	d.leave(34, ret)
 	return
 }
 
 // GetGspFirmwareVersion calls nvmlDeviceGetGspFirmwareVersion.
 func (d *Device) GetGspFirmwareVersion() (r0 string, ret nvml.Return) {
-	if ret = d.enter(80); ret != nvml.SUCCESS {
+	if ret = d.enter(35); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetGspFirmwareVersion()
-	d.leave(80, ret)
+	d.leave(35, ret)
 	return
 }
 
 // GetHostVgpuMode calls nvmlDeviceGetHostVgpuMode.
 func (d *Device) GetHostVgpuMode() (r0 nvml.HostVgpuMode, ret nvml.Return) {
-	if ret = d.enter(81); ret != nvml.SUCCESS {
+	if ret = d.enter(36); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetHostVgpuMode()
-	d.leave(81, ret)
-	return
-}
-
-// GetHostname_v1 calls nvmlDeviceGetHostname_v1.
-func (d *Device) GetHostname_v1() (r0 string, ret nvml.Return) {
-	if ret = d.enter(82); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetHostname_v1()
-	d.leave(82, ret)
-	return
-}
-
-// GetIndex calls nvmlDeviceGetIndex.
-func (d *Device) GetIndex() (r0 int, ret nvml.Return) {
-	if ret = d.enter(83); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetIndex()
-	d.leave(83, ret)
-	return
-}
-
-// GetInforomConfigurationChecksum calls nvmlDeviceGetInforomConfigurationChecksum.
-func (d *Device) GetInforomConfigurationChecksum() (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(84); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetInforomConfigurationChecksum()
-	d.leave(84, ret)
+	d.leave(36, ret)
 	return
 }
 
 // GetInforomImageVersion calls nvmlDeviceGetInforomImageVersion.
 func (d *Device) GetInforomImageVersion() (r0 string, ret nvml.Return) {
-	if ret = d.enter(85); ret != nvml.SUCCESS {
+	if ret = d.enter(37); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetInforomImageVersion()
-	d.leave(85, ret)
+	d.leave(37, ret)
 	return
 }
 
 // GetInforomVersion calls nvmlDeviceGetInforomVersion.
 func (d *Device) GetInforomVersion(a0 nvml.InforomObject) (r0 string, ret nvml.Return) {
-	if ret = d.enter(86); ret != nvml.SUCCESS {
+	if ret = d.enter(38); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetInforomVersion(a0)
-	d.leave(86, ret)
-	return
-}
-
-// GetIrqNum calls nvmlDeviceGetIrqNum.
-func (d *Device) GetIrqNum() (r0 int, ret nvml.Return) {
-	if ret = d.enter(87); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetIrqNum()
-	d.leave(87, ret)
+	d.leave(38, ret)
 	return
 }
 
 // GetJpgUtilization calls nvmlDeviceGetJpgUtilization.
 func (d *Device) GetJpgUtilization() (r0 uint32, r1 uint32, ret nvml.Return) {
-	if ret = d.enter(88); ret != nvml.SUCCESS {
+	if ret = d.enter(39); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, ret = d.nv.GetJpgUtilization()
-	d.leave(88, ret)
+	d.leave(39, ret)
 	return
 }
 
 // GetLastBBXFlushTime calls nvmlDeviceGetLastBBXFlushTime.
 func (d *Device) GetLastBBXFlushTime() (r0 uint64, r1 uint, ret nvml.Return) {
-	if ret = d.enter(89); ret != nvml.SUCCESS {
+	if ret = d.enter(40); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, ret = d.nv.GetLastBBXFlushTime()
-	d.leave(89, ret)
+	d.leave(40, ret)
 	return
 }
 
 // GetMPSComputeRunningProcesses calls nvmlDeviceGetMPSComputeRunningProcesses.
 func (d *Device) GetMPSComputeRunningProcesses() (r0 []nvml.ProcessInfo, ret nvml.Return) {
-	if ret = d.enter(90); ret != nvml.SUCCESS {
+	if ret = d.enter(41); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetMPSComputeRunningProcesses()
-	d.leave(90, ret)
+	d.leave(41, ret)
 	return
 }
 
 // GetMarginTemperature calls nvmlDeviceGetMarginTemperature.
 func (d *Device) GetMarginTemperature() (r0 nvml.MarginTemperature, ret nvml.Return) {
-	if ret = d.enter(91); ret != nvml.SUCCESS {
+	if ret = d.enter(42); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetMarginTemperature()
-	d.leave(91, ret)
+	d.leave(42, ret)
 	return
 }
 
 // GetMaxClockInfo calls nvmlDeviceGetMaxClockInfo.
 func (d *Device) GetMaxClockInfo(a0 nvml.ClockType) (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(92); ret != nvml.SUCCESS {
+	if ret = d.enter(43); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetMaxClockInfo(a0)
-	d.leave(92, ret)
+	d.leave(43, ret)
 	return
 }
 
 // GetMaxCustomerBoostClock calls nvmlDeviceGetMaxCustomerBoostClock.
 func (d *Device) GetMaxCustomerBoostClock(a0 nvml.ClockType) (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(93); ret != nvml.SUCCESS {
+	if ret = d.enter(44); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetMaxCustomerBoostClock(a0)
-	d.leave(93, ret)
+	d.leave(44, ret)
 	return
 }
 
 // GetMaxMigDeviceCount calls nvmlDeviceGetMaxMigDeviceCount.
 func (d *Device) GetMaxMigDeviceCount() (r0 int, ret nvml.Return) {
-	if ret = d.enter(94); ret != nvml.SUCCESS {
+	if ret = d.enter(45); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetMaxMigDeviceCount()
-	d.leave(94, ret)
+	d.leave(45, ret)
 	return
 }
 
 // GetMaxPcieLinkGeneration calls nvmlDeviceGetMaxPcieLinkGeneration.
 func (d *Device) GetMaxPcieLinkGeneration() (r0 int, ret nvml.Return) {
-	if ret = d.enter(95); ret != nvml.SUCCESS {
+	if ret = d.enter(46); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetMaxPcieLinkGeneration()
-	d.leave(95, ret)
+	d.leave(46, ret)
 	return
 }
 
 // GetMaxPcieLinkWidth calls nvmlDeviceGetMaxPcieLinkWidth.
 func (d *Device) GetMaxPcieLinkWidth() (r0 int, ret nvml.Return) {
-	if ret = d.enter(96); ret != nvml.SUCCESS {
+	if ret = d.enter(47); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetMaxPcieLinkWidth()
-	d.leave(96, ret)
-	return
-}
-
-// GetMemClkMinMaxVfOffset calls nvmlDeviceGetMemClkMinMaxVfOffset.
-func (d *Device) GetMemClkMinMaxVfOffset() (r0 int, r1 int, ret nvml.Return) {
-	if ret = d.enter(97); ret != nvml.SUCCESS {
-		return
-	}
-	r0, r1, ret = d.nv.GetMemClkMinMaxVfOffset()
-	d.leave(97, ret)
-	return
-}
-
-// GetMemClkVfOffset calls nvmlDeviceGetMemClkVfOffset.
-func (d *Device) GetMemClkVfOffset() (r0 int, ret nvml.Return) {
-	if ret = d.enter(98); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetMemClkVfOffset()
-	d.leave(98, ret)
-	return
-}
-
-// GetMemoryAffinity calls nvmlDeviceGetMemoryAffinity.
-func (d *Device) GetMemoryAffinity(a0 int, a1 nvml.AffinityScope) (r0 []uint, ret nvml.Return) {
-	if ret = d.enter(99); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetMemoryAffinity(a0, a1)
-	d.leave(99, ret)
+	d.leave(47, ret)
 	return
 }
 
 // GetMemoryBusWidth calls nvmlDeviceGetMemoryBusWidth.
 func (d *Device) GetMemoryBusWidth() (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(100); ret != nvml.SUCCESS {
+	if ret = d.enter(48); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetMemoryBusWidth()
-	d.leave(100, ret)
+	d.leave(48, ret)
 	return
 }
 
 // GetMemoryErrorCounter calls nvmlDeviceGetMemoryErrorCounter.
 func (d *Device) GetMemoryErrorCounter(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType, a2 nvml.MemoryLocation) (r0 uint64, ret nvml.Return) {
-	if ret = d.enter(101); ret != nvml.SUCCESS {
+	if ret = d.enter(49); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetMemoryErrorCounter(a0, a1, a2)
-	d.leave(101, ret)
+	d.leave(49, ret)
 	return
 }
 
 // GetMemoryInfo calls nvmlDeviceGetMemoryInfo.
 func (d *Device) GetMemoryInfo() (r0 nvml.Memory, ret nvml.Return) {
-	if ret = d.enter(102); ret != nvml.SUCCESS {
+	if ret = d.enter(50); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetMemoryInfo()
-	d.leave(102, ret)
+	d.leave(50, ret)
 	return
 }
 
 // GetMemoryInfo_v2 calls nvmlDeviceGetMemoryInfo_v2.
 func (d *Device) GetMemoryInfo_v2() (r0 nvml.Memory_v2, ret nvml.Return) {
-	if ret = d.enter(103); ret != nvml.SUCCESS {
+	if ret = d.enter(51); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetMemoryInfo_v2()
-	d.leave(103, ret)
+	d.leave(51, ret)
 	return
 }
 
 // GetMigDeviceHandleByIndex calls nvmlDeviceGetMigDeviceHandleByIndex.
 func (d *Device) GetMigDeviceHandleByIndex(a0 int) (r0 nvml.Device, ret nvml.Return) {
-	if ret = d.enter(104); ret != nvml.SUCCESS {
+	if ret = d.enter(52); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetMigDeviceHandleByIndex(a0)
-	d.leave(104, ret)
+	d.leave(52, ret)
 	return
 }
 
 // GetMigMode calls nvmlDeviceGetMigMode.
 func (d *Device) GetMigMode() (r0 int, r1 int, ret nvml.Return) {
-	if ret = d.enter(105); ret != nvml.SUCCESS {
+	if ret = d.enter(53); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, ret = d.nv.GetMigMode()
-	d.leave(105, ret)
-	return
-}
-
-// GetMinMaxClockOfPState calls nvmlDeviceGetMinMaxClockOfPState.
-func (d *Device) GetMinMaxClockOfPState(a0 nvml.ClockType, a1 nvml.Pstates) (r0 uint32, r1 uint32, ret nvml.Return) {
-	if ret = d.enter(106); ret != nvml.SUCCESS {
-		return
-	}
-	r0, r1, ret = d.nv.GetMinMaxClockOfPState(a0, a1)
-	d.leave(106, ret)
-	return
-}
-
-// GetMinMaxFanSpeed calls nvmlDeviceGetMinMaxFanSpeed.
-func (d *Device) GetMinMaxFanSpeed() (r0 int, r1 int, ret nvml.Return) {
-	if ret = d.enter(107); ret != nvml.SUCCESS {
-		return
-	}
-	r0, r1, ret = d.nv.GetMinMaxFanSpeed()
-	d.leave(107, ret)
+	d.leave(53, ret)
 	return
 }
 
 // GetMinorNumber calls nvmlDeviceGetMinorNumber.
 func (d *Device) GetMinorNumber() (r0 int, ret nvml.Return) {
-	if ret = d.enter(108); ret != nvml.SUCCESS {
+	if ret = d.enter(54); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetMinorNumber()
-	d.leave(108, ret)
+	d.leave(54, ret)
 	return
 }
 
 // GetModuleId calls nvmlDeviceGetModuleId.
 func (d *Device) GetModuleId() (r0 int, ret nvml.Return) {
-	if ret = d.enter(109); ret != nvml.SUCCESS {
+	if ret = d.enter(55); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetModuleId()
-	d.leave(109, ret)
-	return
-}
-
-// GetMultiGpuBoard calls nvmlDeviceGetMultiGpuBoard.
-func (d *Device) GetMultiGpuBoard() (r0 int, ret nvml.Return) {
-	if ret = d.enter(110); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetMultiGpuBoard()
-	d.leave(110, ret)
+	d.leave(55, ret)
 	return
 }
 
 // GetName calls nvmlDeviceGetName.
 func (d *Device) GetName() (r0 string, ret nvml.Return) {
-	if ret = d.enter(111); ret != nvml.SUCCESS {
+	if ret = d.enter(56); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetName()
-	d.leave(111, ret)
+	d.leave(56, ret)
 	return
 }
 
 // GetNumFans calls nvmlDeviceGetNumFans.
 func (d *Device) GetNumFans() (r0 int, ret nvml.Return) {
-	if ret = d.enter(112); ret != nvml.SUCCESS {
+	if ret = d.enter(57); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetNumFans()
-	d.leave(112, ret)
-	return
-}
-
-// GetNumGpuCores calls nvmlDeviceGetNumGpuCores.
-func (d *Device) GetNumGpuCores() (r0 int, ret nvml.Return) {
-	if ret = d.enter(113); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetNumGpuCores()
-	d.leave(113, ret)
+	d.leave(57, ret)
 	return
 }
 
 // GetNumaNodeId calls nvmlDeviceGetNumaNodeId.
 func (d *Device) GetNumaNodeId() (r0 int, ret nvml.Return) {
-	if ret = d.enter(114); ret != nvml.SUCCESS {
+	if ret = d.enter(58); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetNumaNodeId()
-	d.leave(114, ret)
-	return
-}
-
-// GetNvLinkCapability calls nvmlDeviceGetNvLinkCapability.
-func (d *Device) GetNvLinkCapability(a0 int, a1 nvml.NvLinkCapability) (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(115); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetNvLinkCapability(a0, a1)
-	d.leave(115, ret)
+	d.leave(58, ret)
 	return
 }
 
 // GetNvLinkErrorCounter calls nvmlDeviceGetNvLinkErrorCounter.
 func (d *Device) GetNvLinkErrorCounter(a0 int, a1 nvml.NvLinkErrorCounter) (r0 uint64, ret nvml.Return) {
-	if ret = d.enter(116); ret != nvml.SUCCESS {
+	if ret = d.enter(59); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetNvLinkErrorCounter(a0, a1)
-	d.leave(116, ret)
+	d.leave(59, ret)
 	return
 }
 
 // GetNvLinkRemoteDeviceType calls nvmlDeviceGetNvLinkRemoteDeviceType.
 func (d *Device) GetNvLinkRemoteDeviceType(a0 int) (r0 nvml.IntNvLinkDeviceType, ret nvml.Return) {
-	if ret = d.enter(117); ret != nvml.SUCCESS {
+	if ret = d.enter(60); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetNvLinkRemoteDeviceType(a0)
-	d.leave(117, ret)
+	d.leave(60, ret)
 	return
 }
 
 // GetNvLinkRemotePciInfo calls nvmlDeviceGetNvLinkRemotePciInfo.
 func (d *Device) GetNvLinkRemotePciInfo(a0 int) (r0 nvml.PciInfo, ret nvml.Return) {
-	if ret = d.enter(118); ret != nvml.SUCCESS {
+	if ret = d.enter(61); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetNvLinkRemotePciInfo(a0)
-	d.leave(118, ret)
+	d.leave(61, ret)
 	return
 }
 
 // GetNvLinkState calls nvmlDeviceGetNvLinkState.
 func (d *Device) GetNvLinkState(a0 int) (r0 nvml.EnableState, ret nvml.Return) {
-	if ret = d.enter(119); ret != nvml.SUCCESS {
+	if ret = d.enter(62); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetNvLinkState(a0)
-	d.leave(119, ret)
-	return
-}
-
-// GetNvLinkUtilizationControl calls nvmlDeviceGetNvLinkUtilizationControl.
-func (d *Device) GetNvLinkUtilizationControl(a0 int, a1 int) (r0 nvml.NvLinkUtilizationControl, ret nvml.Return) {
-	if ret = d.enter(120); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetNvLinkUtilizationControl(a0, a1)
-	d.leave(120, ret)
-	return
-}
-
-// GetNvLinkUtilizationCounter calls nvmlDeviceGetNvLinkUtilizationCounter.
-func (d *Device) GetNvLinkUtilizationCounter(a0 int, a1 int) (r0 uint64, r1 uint64, ret nvml.Return) {
-	if ret = d.enter(121); ret != nvml.SUCCESS {
-		return
-	}
-	r0, r1, ret = d.nv.GetNvLinkUtilizationCounter(a0, a1)
-	d.leave(121, ret)
+	d.leave(62, ret)
 	return
 }
 
 // GetNvLinkVersion calls nvmlDeviceGetNvLinkVersion.
 func (d *Device) GetNvLinkVersion(a0 int) (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(122); ret != nvml.SUCCESS {
+	if ret = d.enter(63); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetNvLinkVersion(a0)
-	d.leave(122, ret)
-	return
-}
-
-// GetNvlinkBwMode calls nvmlDeviceGetNvlinkBwMode.
-func (d *Device) GetNvlinkBwMode() (r0 nvml.NvlinkGetBwMode, ret nvml.Return) {
-	if ret = d.enter(123); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetNvlinkBwMode()
-	d.leave(123, ret)
-	return
-}
-
-// GetNvlinkSupportedBwModes calls nvmlDeviceGetNvlinkSupportedBwModes.
-func (d *Device) GetNvlinkSupportedBwModes() (r0 nvml.NvlinkSupportedBwModes, ret nvml.Return) {
-	if ret = d.enter(124); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetNvlinkSupportedBwModes()
-	d.leave(124, ret)
+	d.leave(63, ret)
 	return
 }
 
 // GetOfaUtilization calls nvmlDeviceGetOfaUtilization.
 func (d *Device) GetOfaUtilization() (r0 uint32, r1 uint32, ret nvml.Return) {
-	if ret = d.enter(125); ret != nvml.SUCCESS {
+	if ret = d.enter(64); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, ret = d.nv.GetOfaUtilization()
-	d.leave(125, ret)
+	d.leave(64, ret)
 	return
 }
 
 // GetP2PStatus calls nvmlDeviceGetP2PStatus.
 func (d *Device) GetP2PStatus(a0 nvml.Device, a1 nvml.GpuP2PCapsIndex) (r0 nvml.GpuP2PStatus, ret nvml.Return) {
-	if ret = d.enter(126); ret != nvml.SUCCESS {
+	if ret = d.enter(65); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetP2PStatus(a0, a1)
-	d.leave(126, ret)
+	d.leave(65, ret)
 	return
 }
 
 // GetPciInfo calls nvmlDeviceGetPciInfo.
 func (d *Device) GetPciInfo() (r0 nvml.PciInfo, ret nvml.Return) {
-	if ret = d.enter(127); ret != nvml.SUCCESS {
+	if ret = d.enter(66); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetPciInfo()
-	d.leave(127, ret)
-	return
-}
-
-// GetPciInfoExt calls nvmlDeviceGetPciInfoExt.
-func (d *Device) GetPciInfoExt() (r0 nvml.PciInfoExt, ret nvml.Return) {
-	if ret = d.enter(128); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetPciInfoExt()
-	d.leave(128, ret)
-	return
-}
-
-// GetPcieLinkMaxSpeed calls nvmlDeviceGetPcieLinkMaxSpeed.
-func (d *Device) GetPcieLinkMaxSpeed() (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(129); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetPcieLinkMaxSpeed()
-	d.leave(129, ret)
+	d.leave(66, ret)
 	return
 }
 
 // GetPcieReplayCounter calls nvmlDeviceGetPcieReplayCounter.
 func (d *Device) GetPcieReplayCounter() (r0 int, ret nvml.Return) {
-	if ret = d.enter(130); ret != nvml.SUCCESS {
+	if ret = d.enter(67); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetPcieReplayCounter()
-	d.leave(130, ret)
-	return
-}
-
-// GetPcieSpeed calls nvmlDeviceGetPcieSpeed.
-func (d *Device) GetPcieSpeed() (r0 int, ret nvml.Return) {
-	if ret = d.enter(131); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetPcieSpeed()
-	d.leave(131, ret)
+	d.leave(67, ret)
 	return
 }
 
 // GetPcieThroughput calls nvmlDeviceGetPcieThroughput.
 func (d *Device) GetPcieThroughput(a0 nvml.PcieUtilCounter) (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(132); ret != nvml.SUCCESS {
+	if ret = d.enter(68); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetPcieThroughput(a0)
-	d.leave(132, ret)
-	return
-}
-
-// GetPdi calls nvmlDeviceGetPdi.
-func (d *Device) GetPdi() (r0 nvml.Pdi, ret nvml.Return) {
-	if ret = d.enter(133); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetPdi()
-	d.leave(133, ret)
-	return
-}
-
-// GetPerformanceModes calls nvmlDeviceGetPerformanceModes.
-func (d *Device) GetPerformanceModes() (r0 nvml.DevicePerfModes, ret nvml.Return) {
-	if ret = d.enter(134); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetPerformanceModes()
-	d.leave(134, ret)
+	d.leave(68, ret)
 	return
 }
 
 // GetPerformanceState calls nvmlDeviceGetPerformanceState.
 func (d *Device) GetPerformanceState() (r0 nvml.Pstates, ret nvml.Return) {
-	if ret = d.enter(135); ret != nvml.SUCCESS {
+	if ret = d.enter(69); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetPerformanceState()
-	d.leave(135, ret)
+	d.leave(69, ret)
 	return
 }
 
 // GetPersistenceMode calls nvmlDeviceGetPersistenceMode.
 func (d *Device) GetPersistenceMode() (r0 nvml.EnableState, ret nvml.Return) {
-	if ret = d.enter(136); ret != nvml.SUCCESS {
+	if ret = d.enter(70); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetPersistenceMode()
-	d.leave(136, ret)
-	return
-}
-
-// GetPgpuMetadataString calls nvmlDeviceGetPgpuMetadataString.
-func (d *Device) GetPgpuMetadataString() (r0 string, ret nvml.Return) {
-	if ret = d.enter(137); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetPgpuMetadataString()
-	d.leave(137, ret)
+	d.leave(70, ret)
 	return
 }
 
 // GetPlatformInfo calls nvmlDeviceGetPlatformInfo.
 func (d *Device) GetPlatformInfo() (r0 nvml.PlatformInfo, ret nvml.Return) {
-	if ret = d.enter(138); ret != nvml.SUCCESS {
+	if ret = d.enter(71); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetPlatformInfo()
-	d.leave(138, ret)
-	return
-}
-
-// GetPowerManagementDefaultLimit calls nvmlDeviceGetPowerManagementDefaultLimit.
-func (d *Device) GetPowerManagementDefaultLimit() (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(139); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetPowerManagementDefaultLimit()
-	d.leave(139, ret)
-	return
-}
-
-// GetPowerManagementLimit calls nvmlDeviceGetPowerManagementLimit.
-func (d *Device) GetPowerManagementLimit() (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(140); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetPowerManagementLimit()
-	d.leave(140, ret)
-	return
-}
-
-// GetPowerManagementLimitConstraints calls nvmlDeviceGetPowerManagementLimitConstraints.
-func (d *Device) GetPowerManagementLimitConstraints() (r0 uint32, r1 uint32, ret nvml.Return) {
-	if ret = d.enter(141); ret != nvml.SUCCESS {
-		return
-	}
-	r0, r1, ret = d.nv.GetPowerManagementLimitConstraints()
-	d.leave(141, ret)
-	return
-}
-
-// GetPowerManagementMode calls nvmlDeviceGetPowerManagementMode.
-func (d *Device) GetPowerManagementMode() (r0 nvml.EnableState, ret nvml.Return) {
-	if ret = d.enter(142); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetPowerManagementMode()
-	d.leave(142, ret)
-	return
-}
-
-// GetPowerMizerMode_v1 calls nvmlDeviceGetPowerMizerMode_v1.
-func (d *Device) GetPowerMizerMode_v1() (r0 nvml.DevicePowerMizerModes_v1, ret nvml.Return) {
-	if ret = d.enter(143); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetPowerMizerMode_v1()
-	d.leave(143, ret)
+	d.leave(71, ret)
 	return
 }
 
 // GetPowerSource calls nvmlDeviceGetPowerSource.
 func (d *Device) GetPowerSource() (r0 nvml.PowerSource, ret nvml.Return) {
-	if ret = d.enter(144); ret != nvml.SUCCESS {
+	if ret = d.enter(72); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetPowerSource()
-	d.leave(144, ret)
-	return
-}
-
-// GetPowerState calls nvmlDeviceGetPowerState.
-func (d *Device) GetPowerState() (r0 nvml.Pstates, ret nvml.Return) {
-	if ret = d.enter(145); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetPowerState()
-	d.leave(145, ret)
+	d.leave(72, ret)
 	return
 }
 
 // GetPowerUsage calls nvmlDeviceGetPowerUsage.
 func (d *Device) GetPowerUsage() (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(146); ret != nvml.SUCCESS {
+	if ret = d.enter(73); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetPowerUsage()
-	d.leave(146, ret)
+	d.leave(73, ret)
 	return
 }
 
 // GetProcessUtilization calls nvmlDeviceGetProcessUtilization.
 func (d *Device) GetProcessUtilization(a0 uint64) (r0 []nvml.ProcessUtilizationSample, ret nvml.Return) {
-	if ret = d.enter(147); ret != nvml.SUCCESS {
+	if ret = d.enter(74); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetProcessUtilization(a0)
-	d.leave(147, ret)
-	return
-}
-
-// GetProcessesUtilizationInfo calls nvmlDeviceGetProcessesUtilizationInfo.
-func (d *Device) GetProcessesUtilizationInfo() (r0 nvml.ProcessesUtilizationInfo, ret nvml.Return) {
-	if ret = d.enter(148); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetProcessesUtilizationInfo()
-	d.leave(148, ret)
+	d.leave(74, ret)
 	return
 }
 
 // GetRemappedRows calls nvmlDeviceGetRemappedRows.
 func (d *Device) GetRemappedRows() (r0 int, r1 int, r2 bool, r3 bool, ret nvml.Return) {
-	if ret = d.enter(149); ret != nvml.SUCCESS {
+	if ret = d.enter(75); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, r2, r3, ret = d.nv.GetRemappedRows()
-	d.leave(149, ret)
-	return
-}
-
-// GetRemappedRows_v2 calls nvmlDeviceGetRemappedRows_v2.
-func (d *Device) GetRemappedRows_v2() (r0 nvml.RemappedRowsInfo_v2, ret nvml.Return) {
-	if ret = d.enter(150); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetRemappedRows_v2()
-	d.leave(150, ret)
+	d.leave(75, ret)
 	return
 }
 
 // GetRepairStatus calls nvmlDeviceGetRepairStatus.
 func (d *Device) GetRepairStatus() (r0 nvml.RepairStatus, ret nvml.Return) {
-	if ret = d.enter(151); ret != nvml.SUCCESS {
+	if ret = d.enter(76); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetRepairStatus()
-	d.leave(151, ret)
+	d.leave(76, ret)
 	return
 }
 
 // GetRetiredPages calls nvmlDeviceGetRetiredPages.
 func (d *Device) GetRetiredPages(a0 nvml.PageRetirementCause) (r0 []uint64, ret nvml.Return) {
-	if ret = d.enter(152); ret != nvml.SUCCESS {
+	if ret = d.enter(77); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetRetiredPages(a0)
-	d.leave(152, ret)
+	d.leave(77, ret)
 	return
 }
 
 // GetRetiredPagesPendingStatus calls nvmlDeviceGetRetiredPagesPendingStatus.
 func (d *Device) GetRetiredPagesPendingStatus() (r0 nvml.EnableState, ret nvml.Return) {
-	if ret = d.enter(153); ret != nvml.SUCCESS {
+	if ret = d.enter(78); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetRetiredPagesPendingStatus()
-	d.leave(153, ret)
-	return
-}
-
-// GetRetiredPages_v2 calls nvmlDeviceGetRetiredPages_v2.
-func (d *Device) GetRetiredPages_v2(a0 nvml.PageRetirementCause) (r0 []uint64, r1 []uint64, ret nvml.Return) {
-	if ret = d.enter(154); ret != nvml.SUCCESS {
-		return
-	}
-	r0, r1, ret = d.nv.GetRetiredPages_v2(a0)
-	d.leave(154, ret)
+	d.leave(78, ret)
 	return
 }
 
 // GetRowRemapperHistogram calls nvmlDeviceGetRowRemapperHistogram.
 func (d *Device) GetRowRemapperHistogram() (r0 nvml.RowRemapperHistogramValues, ret nvml.Return) {
-	if ret = d.enter(155); ret != nvml.SUCCESS {
+	if ret = d.enter(79); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetRowRemapperHistogram()
-	d.leave(155, ret)
-	return
-}
-
-// GetRunningProcessDetailList calls nvmlDeviceGetRunningProcessDetailList.
-func (d *Device) GetRunningProcessDetailList() (r0 nvml.ProcessDetailList, ret nvml.Return) {
-	if ret = d.enter(156); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetRunningProcessDetailList()
-	d.leave(156, ret)
+	d.leave(79, ret)
 	return
 }
 
 // GetSamples calls nvmlDeviceGetSamples.
 func (d *Device) GetSamples(a0 nvml.SamplingType, a1 uint64) (r0 nvml.ValueType, r1 []nvml.Sample, ret nvml.Return) {
-	if ret = d.enter(157); ret != nvml.SUCCESS {
+	if ret = d.enter(80); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, ret = d.nv.GetSamples(a0, a1)
-	d.leave(157, ret)
+	d.leave(80, ret)
 	return
 }
 
 // GetSerial calls nvmlDeviceGetSerial.
 func (d *Device) GetSerial() (r0 string, ret nvml.Return) {
-	if ret = d.enter(158); ret != nvml.SUCCESS {
+	if ret = d.enter(81); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetSerial()
-	d.leave(158, ret)
+	d.leave(81, ret)
 	return
 }
 
 // GetSramEccErrorStatus calls nvmlDeviceGetSramEccErrorStatus.
 func (d *Device) GetSramEccErrorStatus() (r0 nvml.EccSramErrorStatus, ret nvml.Return) {
-	if ret = d.enter(159); ret != nvml.SUCCESS {
+	if ret = d.enter(82); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetSramEccErrorStatus()
-	d.leave(159, ret)
+	d.leave(82, ret)
 	return
 }
 
 // GetSramUniqueUncorrectedEccErrorCounts calls nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts.
 func (d *Device) GetSramUniqueUncorrectedEccErrorCounts(a0 *nvml.EccSramUniqueUncorrectedErrorCounts) (ret nvml.Return) {
-	if ret = d.enter(160); ret != nvml.SUCCESS {
+	if ret = d.enter(83); ret != nvml.SUCCESS {
 		return
 	}
 	ret = d.nv.GetSramUniqueUncorrectedEccErrorCounts(a0)
-	d.leave(160, ret)
+	d.leave(83, ret)
 	return
 }
 
 // GetSupportedClocksEventReasons calls nvmlDeviceGetSupportedClocksEventReasons.
 func (d *Device) GetSupportedClocksEventReasons() (r0 uint64, ret nvml.Return) {
-	if ret = d.enter(161); ret != nvml.SUCCESS {
+	if ret = d.enter(84); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetSupportedClocksEventReasons()
-	d.leave(161, ret)
-	return
-}
-
-// GetSupportedClocksThrottleReasons calls nvmlDeviceGetSupportedClocksThrottleReasons.
-func (d *Device) GetSupportedClocksThrottleReasons() (r0 uint64, ret nvml.Return) {
-	if ret = d.enter(162); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetSupportedClocksThrottleReasons()
-	d.leave(162, ret)
+	d.leave(84, ret)
 	return
 }
 
 // GetSupportedEventTypes calls nvmlDeviceGetSupportedEventTypes.
 func (d *Device) GetSupportedEventTypes() (r0 uint64, ret nvml.Return) {
-	if ret = d.enter(163); ret != nvml.SUCCESS {
+	if ret = d.enter(85); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetSupportedEventTypes()
-	d.leave(163, ret)
-	return
-}
-
-// GetSupportedGraphicsClocks calls nvmlDeviceGetSupportedGraphicsClocks.
-func (d *Device) GetSupportedGraphicsClocks(a0 int) (r0 int, r1 uint32, ret nvml.Return) {
-	if ret = d.enter(164); ret != nvml.SUCCESS {
-		return
-	}
-	r0, r1, ret = d.nv.GetSupportedGraphicsClocks(a0)
-	d.leave(164, ret)
-	return
-}
-
-// GetSupportedMemoryClocks calls nvmlDeviceGetSupportedMemoryClocks.
-func (d *Device) GetSupportedMemoryClocks() (r0 int, r1 uint32, ret nvml.Return) {
-	if ret = d.enter(165); ret != nvml.SUCCESS {
-		return
-	}
-	r0, r1, ret = d.nv.GetSupportedMemoryClocks()
-	d.leave(165, ret)
-	return
-}
-
-// GetSupportedPerformanceStates calls nvmlDeviceGetSupportedPerformanceStates.
-func (d *Device) GetSupportedPerformanceStates() (r0 []nvml.Pstates, ret nvml.Return) {
-	if ret = d.enter(166); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetSupportedPerformanceStates()
-	d.leave(166, ret)
-	return
-}
-
-// GetSupportedVgpus calls nvmlDeviceGetSupportedVgpus.
-func (d *Device) GetSupportedVgpus() (r0 []nvml.VgpuTypeId, ret nvml.Return) {
-	if ret = d.enter(167); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetSupportedVgpus()
-	d.leave(167, ret)
+	d.leave(85, ret)
 	return
 }
 
 // GetTargetFanSpeed calls nvmlDeviceGetTargetFanSpeed.
 func (d *Device) GetTargetFanSpeed(a0 int) (r0 int, ret nvml.Return) {
-	if ret = d.enter(168); ret != nvml.SUCCESS {
+	if ret = d.enter(86); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetTargetFanSpeed(a0)
-	d.leave(168, ret)
+	d.leave(86, ret)
 	return
 }
 
 // GetTemperature calls nvmlDeviceGetTemperature.
 func (d *Device) GetTemperature(a0 nvml.TemperatureSensors) (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(169); ret != nvml.SUCCESS {
+	if ret = d.enter(87); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetTemperature(a0)
-	d.leave(169, ret)
+	d.leave(87, ret)
 	return
 }
 
 // GetTemperatureThreshold calls nvmlDeviceGetTemperatureThreshold.
 func (d *Device) GetTemperatureThreshold(a0 nvml.TemperatureThresholds) (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(170); ret != nvml.SUCCESS {
+	if ret = d.enter(88); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetTemperatureThreshold(a0)
-	d.leave(170, ret)
-	return
-}
-
-// GetThermalSettings calls nvmlDeviceGetThermalSettings.
-func (d *Device) GetThermalSettings(a0 uint32) (r0 nvml.GpuThermalSettings, ret nvml.Return) {
-	if ret = d.enter(171); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetThermalSettings(a0)
-	d.leave(171, ret)
+	d.leave(88, ret)
 	return
 }
 
 // GetTopologyCommonAncestor calls nvmlDeviceGetTopologyCommonAncestor.
 func (d *Device) GetTopologyCommonAncestor(a0 nvml.Device) (r0 nvml.GpuTopologyLevel, ret nvml.Return) {
-	if ret = d.enter(172); ret != nvml.SUCCESS {
+	if ret = d.enter(89); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetTopologyCommonAncestor(a0)
-	d.leave(172, ret)
-	return
-}
-
-// GetTopologyNearestGpus calls nvmlDeviceGetTopologyNearestGpus.
-func (d *Device) GetTopologyNearestGpus(a0 nvml.GpuTopologyLevel) (r0 []nvml.Device, ret nvml.Return) {
-	if ret = d.enter(173); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetTopologyNearestGpus(a0)
-	d.leave(173, ret)
+	d.leave(89, ret)
 	return
 }
 
 // GetTotalEccErrors calls nvmlDeviceGetTotalEccErrors.
 func (d *Device) GetTotalEccErrors(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType) (r0 uint64, ret nvml.Return) {
-	if ret = d.enter(174); ret != nvml.SUCCESS {
+	if ret = d.enter(90); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetTotalEccErrors(a0, a1)
-	d.leave(174, ret)
-	return
-}
-
-// GetTotalEnergyConsumption calls nvmlDeviceGetTotalEnergyConsumption.
-func (d *Device) GetTotalEnergyConsumption() (r0 uint64, ret nvml.Return) {
-	if ret = d.enter(175); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetTotalEnergyConsumption()
-	d.leave(175, ret)
+	d.leave(90, ret)
 	return
 }
 
 // GetUUID calls nvmlDeviceGetUUID.
 func (d *Device) GetUUID() (r0 string, ret nvml.Return) {
-	if ret = d.enter(176); ret != nvml.SUCCESS {
+	if ret = d.enter(91); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetUUID()
-	d.leave(176, ret)
+	d.leave(91, ret)
 	return
 }
 
 // GetUnrepairableMemoryFlag_v1 calls nvmlDeviceGetUnrepairableMemoryFlag_v1.
 func (d *Device) GetUnrepairableMemoryFlag_v1() (r0 nvml.UnrepairableMemoryStatus_v1, ret nvml.Return) {
-	if ret = d.enter(177); ret != nvml.SUCCESS {
+	if ret = d.enter(92); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetUnrepairableMemoryFlag_v1()
-	d.leave(177, ret)
+	d.leave(92, ret)
 	return
 }
 
 // GetUtilizationRates calls nvmlDeviceGetUtilizationRates.
 func (d *Device) GetUtilizationRates() (r0 nvml.Utilization, ret nvml.Return) {
-	if ret = d.enter(178); ret != nvml.SUCCESS {
+	if ret = d.enter(93); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetUtilizationRates()
-	d.leave(178, ret)
+	d.leave(93, ret)
 	return
 }
 
 // GetVbiosVersion calls nvmlDeviceGetVbiosVersion.
 func (d *Device) GetVbiosVersion() (r0 string, ret nvml.Return) {
-	if ret = d.enter(179); ret != nvml.SUCCESS {
+	if ret = d.enter(94); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetVbiosVersion()
-	d.leave(179, ret)
-	return
-}
-
-// GetVgpuCapabilities calls nvmlDeviceGetVgpuCapabilities.
-func (d *Device) GetVgpuCapabilities(a0 nvml.DeviceVgpuCapability) (r0 bool, ret nvml.Return) {
-	if ret = d.enter(180); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetVgpuCapabilities(a0)
-	d.leave(180, ret)
-	return
-}
-
-// GetVgpuHeterogeneousMode calls nvmlDeviceGetVgpuHeterogeneousMode.
-func (d *Device) GetVgpuHeterogeneousMode() (r0 nvml.VgpuHeterogeneousMode, ret nvml.Return) {
-	if ret = d.enter(181); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetVgpuHeterogeneousMode()
-	d.leave(181, ret)
-	return
-}
-
-// GetVgpuInstancesUtilizationInfo calls nvmlDeviceGetVgpuInstancesUtilizationInfo.
-func (d *Device) GetVgpuInstancesUtilizationInfo() (r0 nvml.VgpuInstancesUtilizationInfo, ret nvml.Return) {
-	if ret = d.enter(182); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetVgpuInstancesUtilizationInfo()
-	d.leave(182, ret)
-	return
-}
-
-// GetVgpuMetadata calls nvmlDeviceGetVgpuMetadata.
-func (d *Device) GetVgpuMetadata() (r0 nvml.VgpuPgpuMetadata, ret nvml.Return) {
-	if ret = d.enter(183); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetVgpuMetadata()
-	d.leave(183, ret)
-	return
-}
-
-// GetVgpuProcessUtilization calls nvmlDeviceGetVgpuProcessUtilization.
-func (d *Device) GetVgpuProcessUtilization(a0 uint64) (r0 []nvml.VgpuProcessUtilizationSample, ret nvml.Return) {
-	if ret = d.enter(184); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetVgpuProcessUtilization(a0)
-	d.leave(184, ret)
-	return
-}
-
-// GetVgpuProcessesUtilizationInfo calls nvmlDeviceGetVgpuProcessesUtilizationInfo.
-func (d *Device) GetVgpuProcessesUtilizationInfo() (r0 nvml.VgpuProcessesUtilizationInfo, ret nvml.Return) {
-	if ret = d.enter(185); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetVgpuProcessesUtilizationInfo()
-	d.leave(185, ret)
-	return
-}
-
-// GetVgpuSchedulerCapabilities calls nvmlDeviceGetVgpuSchedulerCapabilities.
-func (d *Device) GetVgpuSchedulerCapabilities() (r0 nvml.VgpuSchedulerCapabilities, ret nvml.Return) {
-	if ret = d.enter(186); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetVgpuSchedulerCapabilities()
-	d.leave(186, ret)
-	return
-}
-
-// GetVgpuSchedulerLog calls nvmlDeviceGetVgpuSchedulerLog.
-func (d *Device) GetVgpuSchedulerLog() (r0 nvml.VgpuSchedulerLog, ret nvml.Return) {
-	if ret = d.enter(187); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetVgpuSchedulerLog()
-	d.leave(187, ret)
-	return
-}
-
-// GetVgpuSchedulerLog_v2 calls nvmlDeviceGetVgpuSchedulerLog_v2.
-func (d *Device) GetVgpuSchedulerLog_v2(a0 nvml.VgpuSchedulerLogInfo_v2) (r0 nvml.VgpuSchedulerLogInfo_v2, ret nvml.Return) {
-	if ret = d.enter(188); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetVgpuSchedulerLog_v2(a0)
-	d.leave(188, ret)
+	d.leave(94, ret)
 	return
 }
 
 // GetVgpuSchedulerState calls nvmlDeviceGetVgpuSchedulerState.
 func (d *Device) GetVgpuSchedulerState() (r0 nvml.VgpuSchedulerGetState, ret nvml.Return) {
-	if ret = d.enter(189); ret != nvml.SUCCESS {
+	if ret = d.enter(95); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetVgpuSchedulerState()
-	d.leave(189, ret)
-	return
-}
-
-// GetVgpuSchedulerState_v2 calls nvmlDeviceGetVgpuSchedulerState_v2.
-func (d *Device) GetVgpuSchedulerState_v2(a0 nvml.VgpuSchedulerStateInfo_v2) (r0 nvml.VgpuSchedulerStateInfo_v2, ret nvml.Return) {
-	if ret = d.enter(190); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetVgpuSchedulerState_v2(a0)
-	d.leave(190, ret)
+	d.leave(95, ret)
 	return
 }
 
 // GetVgpuUtilization calls nvmlDeviceGetVgpuUtilization.
 func (d *Device) GetVgpuUtilization(a0 uint64) (r0 nvml.ValueType, r1 []nvml.VgpuInstanceUtilizationSample, ret nvml.Return) {
-	if ret = d.enter(191); ret != nvml.SUCCESS {
+	if ret = d.enter(96); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, ret = d.nv.GetVgpuUtilization(a0)
-	d.leave(191, ret)
-	return
-}
-
-// GetViolationStatus calls nvmlDeviceGetViolationStatus.
-func (d *Device) GetViolationStatus(a0 nvml.PerfPolicyType) (r0 nvml.ViolationTime, ret nvml.Return) {
-	if ret = d.enter(192); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetViolationStatus(a0)
-	d.leave(192, ret)
+	d.leave(96, ret)
 	return
 }
 
 // GetVirtualizationMode calls nvmlDeviceGetVirtualizationMode.
 func (d *Device) GetVirtualizationMode() (r0 nvml.GpuVirtualizationMode, ret nvml.Return) {
-	if ret = d.enter(193); ret != nvml.SUCCESS {
+	if ret = d.enter(97); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetVirtualizationMode()
-	d.leave(193, ret)
+	d.leave(97, ret)
 	return
 }
 
 // GpmMigSampleGet calls nvmlGpmMigSampleGet.
 func (d *Device) GpmMigSampleGet(a0 int, a1 nvml.GpmSample) (ret nvml.Return) {
-	if ret = d.enter(194); ret != nvml.SUCCESS {
+	if ret = d.enter(98); ret != nvml.SUCCESS {
 		return
 	}
 	ret = d.nv.GpmMigSampleGet(a0, a1)
-	d.leave(194, ret)
+	d.leave(98, ret)
 	return
 }
 
 // GpmQueryDeviceSupport calls nvmlGpmQueryDeviceSupport.
 func (d *Device) GpmQueryDeviceSupport() (r0 nvml.GpmSupport, ret nvml.Return) {
-	if ret = d.enter(195); ret != nvml.SUCCESS {
+	if ret = d.enter(99); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GpmQueryDeviceSupport()
-	d.leave(195, ret)
-	return
-}
-
-// GpmQueryIfStreamingEnabled calls nvmlGpmQueryIfStreamingEnabled.
-func (d *Device) GpmQueryIfStreamingEnabled() (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(196); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GpmQueryIfStreamingEnabled()
-	d.leave(196, ret)
+	d.leave(99, ret)
 	return
 }
 
 // GpmSampleGet calls nvmlGpmSampleGet.
 func (d *Device) GpmSampleGet(a0 nvml.GpmSample) (ret nvml.Return) {
-	if ret = d.enter(197); ret != nvml.SUCCESS {
+	if ret = d.enter(100); ret != nvml.SUCCESS {
 		return
 	}
 	ret = d.nv.GpmSampleGet(a0)
-	d.leave(197, ret)
-	return
-}
-
-// IsMigDeviceHandle calls nvmlDeviceIsMigDeviceHandle.
-func (d *Device) IsMigDeviceHandle() (r0 bool, ret nvml.Return) {
-	if ret = d.enter(198); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.IsMigDeviceHandle()
-	d.leave(198, ret)
+	d.leave(100, ret)
 	return
 }
 
 // RegisterEvents calls nvmlDeviceRegisterEvents.
 func (d *Device) RegisterEvents(a0 uint64, a1 nvml.EventSet) (ret nvml.Return) {
-	if ret = d.enter(199); ret != nvml.SUCCESS {
+	if ret = d.enter(101); ret != nvml.SUCCESS {
 		return
 	}
 	ret = d.nv.RegisterEvents(a0, a1)
-	d.leave(199, ret)
+	d.leave(101, ret)
 	return
 }
 
 // ValidateInforom calls nvmlDeviceValidateInforom.
 func (d *Device) ValidateInforom() (ret nvml.Return) {
-	if ret = d.enter(200); ret != nvml.SUCCESS {
+	if ret = d.enter(102); ret != nvml.SUCCESS {
 		return
 	}
 	ret = d.nv.ValidateInforom()
-	d.leave(200, ret)
-	return
-}
-
-// GetAccountingMode calls nvmlVgpuInstanceGetAccountingMode.
-func (d VGPU) GetAccountingMode() (r0 nvml.EnableState, ret nvml.Return) {
-	if ret = d.enter(201); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetAccountingMode()
-	d.leave(201, ret)
-	return
-}
-
-// GetAccountingPids calls nvmlVgpuInstanceGetAccountingPids.
-func (d VGPU) GetAccountingPids() (r0 []int, ret nvml.Return) {
-	if ret = d.enter(202); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetAccountingPids()
-	d.leave(202, ret)
-	return
-}
-
-// GetAccountingStats calls nvmlVgpuInstanceGetAccountingStats.
-func (d VGPU) GetAccountingStats(a0 int) (r0 nvml.AccountingStats, ret nvml.Return) {
-	if ret = d.enter(203); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetAccountingStats(a0)
-	d.leave(203, ret)
-	return
-}
-
-// GetEccMode calls nvmlVgpuInstanceGetEccMode.
-func (d VGPU) GetEccMode() (r0 nvml.EnableState, ret nvml.Return) {
-	if ret = d.enter(204); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetEccMode()
-	d.leave(204, ret)
-	return
-}
-
-// GetEncoderCapacity calls nvmlVgpuInstanceGetEncoderCapacity.
-func (d VGPU) GetEncoderCapacity() (r0 int, ret nvml.Return) {
-	if ret = d.enter(205); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetEncoderCapacity()
-	d.leave(205, ret)
-	return
-}
-
-// GetEncoderSessions calls nvmlVgpuInstanceGetEncoderSessions.
-func (d VGPU) GetEncoderSessions() (r0 int, r1 nvml.EncoderSessionInfo, ret nvml.Return) {
-	if ret = d.enter(206); ret != nvml.SUCCESS {
-		return
-	}
-	r0, r1, ret = d.nv.GetEncoderSessions()
-	d.leave(206, ret)
+	d.leave(102, ret)
 	return
 }
 
 // GetEncoderStats calls nvmlVgpuInstanceGetEncoderStats.
 func (d VGPU) GetEncoderStats() (r0 int, r1 uint32, r2 uint32, ret nvml.Return) {
-	if ret = d.enter(207); ret != nvml.SUCCESS {
+	if ret = d.enter(103); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, r2, ret = d.nv.GetEncoderStats()
-	d.leave(207, ret)
-	return
-}
-
-// GetFBCSessions calls nvmlVgpuInstanceGetFBCSessions.
-func (d VGPU) GetFBCSessions() (r0 int, r1 nvml.FBCSessionInfo, ret nvml.Return) {
-	if ret = d.enter(208); ret != nvml.SUCCESS {
-		return
-	}
-	r0, r1, ret = d.nv.GetFBCSessions()
-	d.leave(208, ret)
-	return
-}
-
-// GetFBCStats calls nvmlVgpuInstanceGetFBCStats.
-func (d VGPU) GetFBCStats() (r0 nvml.FBCStats, ret nvml.Return) {
-	if ret = d.enter(209); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetFBCStats()
-	d.leave(209, ret)
+	d.leave(103, ret)
 	return
 }
 
 // GetFbUsage calls nvmlVgpuInstanceGetFbUsage.
 func (d VGPU) GetFbUsage() (r0 uint64, ret nvml.Return) {
-	if ret = d.enter(210); ret != nvml.SUCCESS {
+	if ret = d.enter(104); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetFbUsage()
-	d.leave(210, ret)
-	return
-}
-
-// GetFrameRateLimit calls nvmlVgpuInstanceGetFrameRateLimit.
-func (d VGPU) GetFrameRateLimit() (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(211); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetFrameRateLimit()
-	d.leave(211, ret)
-	return
-}
-
-// GetGpuInstanceId calls nvmlVgpuInstanceGetGpuInstanceId.
-func (d VGPU) GetGpuInstanceId() (r0 int, ret nvml.Return) {
-	if ret = d.enter(212); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetGpuInstanceId()
-	d.leave(212, ret)
-	return
-}
-
-// GetGpuPciId calls nvmlVgpuInstanceGetGpuPciId.
-func (d VGPU) GetGpuPciId() (r0 string, ret nvml.Return) {
-	if ret = d.enter(213); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetGpuPciId()
-	d.leave(213, ret)
+	d.leave(104, ret)
 	return
 }
 
 // GetLicenseInfo calls nvmlVgpuInstanceGetLicenseInfo.
 func (d VGPU) GetLicenseInfo() (r0 nvml.VgpuLicenseInfo, ret nvml.Return) {
-	if ret = d.enter(214); ret != nvml.SUCCESS {
+	if ret = d.enter(105); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetLicenseInfo()
-	d.leave(214, ret)
-	return
-}
-
-// GetLicenseStatus calls nvmlVgpuInstanceGetLicenseStatus.
-func (d VGPU) GetLicenseStatus() (r0 int, ret nvml.Return) {
-	if ret = d.enter(215); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetLicenseStatus()
-	d.leave(215, ret)
-	return
-}
-
-// GetMdevUUID calls nvmlVgpuInstanceGetMdevUUID.
-func (d VGPU) GetMdevUUID() (r0 string, ret nvml.Return) {
-	if ret = d.enter(216); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetMdevUUID()
-	d.leave(216, ret)
-	return
-}
-
-// GetMetadata calls nvmlVgpuInstanceGetMetadata.
-func (d VGPU) GetMetadata() (r0 nvml.VgpuMetadata, ret nvml.Return) {
-	if ret = d.enter(217); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetMetadata()
-	d.leave(217, ret)
-	return
-}
-
-// GetRuntimeStateSize calls nvmlVgpuInstanceGetRuntimeStateSize.
-func (d VGPU) GetRuntimeStateSize() (r0 nvml.VgpuRuntimeState, ret nvml.Return) {
-	if ret = d.enter(218); ret != nvml.SUCCESS {
-		return
-	}
-	r0, ret = d.nv.GetRuntimeStateSize()
-	d.leave(218, ret)
+	d.leave(105, ret)
 	return
 }
 
 // GetType calls nvmlVgpuInstanceGetType.
 func (d VGPU) GetType() (r0 nvml.VgpuTypeId, ret nvml.Return) {
-	if ret = d.enter(219); ret != nvml.SUCCESS {
+	if ret = d.enter(106); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetType()
-	d.leave(219, ret)
+	d.leave(106, ret)
 	return
 }
 
 // GetUUID calls nvmlVgpuInstanceGetUUID.
 func (d VGPU) GetUUID() (r0 string, ret nvml.Return) {
-	if ret = d.enter(220); ret != nvml.SUCCESS {
+	if ret = d.enter(107); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetUUID()
-	d.leave(220, ret)
+	d.leave(107, ret)
 	return
 }
 
 // GetVmDriverVersion calls nvmlVgpuInstanceGetVmDriverVersion.
 func (d VGPU) GetVmDriverVersion() (r0 string, ret nvml.Return) {
-	if ret = d.enter(221); ret != nvml.SUCCESS {
+	if ret = d.enter(108); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetVmDriverVersion()
-	d.leave(221, ret)
+	d.leave(108, ret)
 	return
 }
 
 // GetVmID calls nvmlVgpuInstanceGetVmID.
 func (d VGPU) GetVmID() (r0 string, r1 nvml.VgpuVmIdType, ret nvml.Return) {
-	if ret = d.enter(222); ret != nvml.SUCCESS {
+	if ret = d.enter(109); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, ret = d.nv.GetVmID()
-	d.leave(222, ret)
+	d.leave(109, ret)
 	return
 }
 
 // GetName calls nvmlVgpuTypeGetName.
 func (d VGPUType) GetName() (r0 string, ret nvml.Return) {
-	if ret = d.enter(223); ret != nvml.SUCCESS {
+	if ret = d.enter(110); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetName()
-	d.leave(223, ret)
+	d.leave(110, ret)
 	return
 }
 
 // GetInfo calls nvmlGpuInstanceGetInfo.
 func (d Instance) GetInfo() (r0 nvml.GpuInstanceInfo, ret nvml.Return) {
-	if ret = d.enter(224); ret != nvml.SUCCESS {
+	if ret = d.enter(111); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetInfo()
-	d.leave(224, ret)
+	d.leave(111, ret)
 	return
 }
 
 // Free calls nvmlEventSetFree.
 func (d EventSet) Free() (ret nvml.Return) {
-	if ret = d.enter(225); ret != nvml.SUCCESS {
+	if ret = d.enter(112); ret != nvml.SUCCESS {
 		return
 	}
 	ret = d.nv.Free()
-	d.leave(225, ret)
+	d.leave(112, ret)
 	return
 }
 
 // Wait calls nvmlEventSetWait.
 func (d EventSet) Wait(a0 uint32) (r0 nvml.EventData, ret nvml.Return) {
-	if ret = d.enter(226); ret != nvml.SUCCESS {
+	if ret = d.enter(113); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.Wait(a0)
-	d.leave(226, ret)
+	d.leave(113, ret)
 	return
 }
 
 // DeviceGetCount calls nvmlDeviceGetCount.
 func (d *Library) DeviceGetCount() (r0 int, ret nvml.Return) {
-	if ret = d.enter(227); ret != nvml.SUCCESS {
+	if ret = d.enter(114); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.DeviceGetCount()
-	d.leave(227, ret)
+	d.leave(114, ret)
 	return
 }
 
 // DeviceGetHandleByIndex calls nvmlDeviceGetHandleByIndex.
 func (d *Library) DeviceGetHandleByIndex(a0 int) (r0 nvml.Device, ret nvml.Return) {
-	if ret = d.enter(228); ret != nvml.SUCCESS {
+	if ret = d.enter(115); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.DeviceGetHandleByIndex(a0)
-	d.leave(228, ret)
+	d.leave(115, ret)
 	return
 }
 
 // EventSetCreate calls nvmlEventSetCreate.
 func (d *Library) EventSetCreate() (r0 nvml.EventSet, ret nvml.Return) {
-	if ret = d.enter(229); ret != nvml.SUCCESS {
+	if ret = d.enter(116); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.EventSetCreate()
-	d.leave(229, ret)
+	d.leave(116, ret)
 	return
 }
 
 // GpmMetricsGet calls nvmlGpmMetricsGet.
 func (d *Library) GpmMetricsGet(a0 *nvml.GpmMetricsGetType) (ret nvml.Return) {
-	if ret = d.enter(230); ret != nvml.SUCCESS {
+	if ret = d.enter(117); ret != nvml.SUCCESS {
 		return
 	}
 	ret = d.nv.GpmMetricsGet(a0)
-	d.leave(230, ret)
+	d.leave(117, ret)
 	return
 }
 
 // GpmSampleAlloc calls nvmlGpmSampleAlloc.
 func (d *Library) GpmSampleAlloc() (r0 nvml.GpmSample, ret nvml.Return) {
-	if ret = d.enter(231); ret != nvml.SUCCESS {
+	if ret = d.enter(118); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GpmSampleAlloc()
-	d.leave(231, ret)
+	d.leave(118, ret)
 	return
 }
 
 // SystemGetConfComputeGpusReadyState calls nvmlSystemGetConfComputeGpusReadyState.
 func (d *Library) SystemGetConfComputeGpusReadyState() (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(232); ret != nvml.SUCCESS {
+	if ret = d.enter(119); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.SystemGetConfComputeGpusReadyState()
-	d.leave(232, ret)
+	d.leave(119, ret)
 	return
 }
 
 // SystemGetConfComputeKeyRotationThresholdInfo calls nvmlSystemGetConfComputeKeyRotationThresholdInfo.
 func (d *Library) SystemGetConfComputeKeyRotationThresholdInfo() (r0 nvml.ConfComputeGetKeyRotationThresholdInfo, ret nvml.Return) {
-	if ret = d.enter(233); ret != nvml.SUCCESS {
+	if ret = d.enter(120); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.SystemGetConfComputeKeyRotationThresholdInfo()
-	d.leave(233, ret)
+	d.leave(120, ret)
 	return
 }
 
 // SystemGetConfComputeState calls nvmlSystemGetConfComputeState.
 func (d *Library) SystemGetConfComputeState() (r0 nvml.ConfComputeSystemState, ret nvml.Return) {
-	if ret = d.enter(234); ret != nvml.SUCCESS {
+	if ret = d.enter(121); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.SystemGetConfComputeState()
-	d.leave(234, ret)
+	d.leave(121, ret)
 	return
 }
 
 // SystemGetCudaDriverVersion calls nvmlSystemGetCudaDriverVersion.
 func (d *Library) SystemGetCudaDriverVersion() (r0 int, ret nvml.Return) {
-	if ret = d.enter(235); ret != nvml.SUCCESS {
+	if ret = d.enter(122); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.SystemGetCudaDriverVersion()
-	d.leave(235, ret)
+	d.leave(122, ret)
 	return
 }
 
 // SystemGetDriverBranch calls nvmlSystemGetDriverBranch.
 func (d *Library) SystemGetDriverBranch() (r0 nvml.SystemDriverBranchInfo, ret nvml.Return) {
-	if ret = d.enter(236); ret != nvml.SUCCESS {
+	if ret = d.enter(123); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.SystemGetDriverBranch()
-	d.leave(236, ret)
+	d.leave(123, ret)
 	return
 }
 
 // SystemGetDriverVersion calls nvmlSystemGetDriverVersion.
 func (d *Library) SystemGetDriverVersion() (r0 string, ret nvml.Return) {
-	if ret = d.enter(237); ret != nvml.SUCCESS {
+	if ret = d.enter(124); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.SystemGetDriverVersion()
-	d.leave(237, ret)
+	d.leave(124, ret)
 	return
 }
 
 // SystemGetNVMLVersion calls nvmlSystemGetNVMLVersion.
 func (d *Library) SystemGetNVMLVersion() (r0 string, ret nvml.Return) {
-	if ret = d.enter(238); ret != nvml.SUCCESS {
+	if ret = d.enter(125); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.SystemGetNVMLVersion()
-	d.leave(238, ret)
+	d.leave(125, ret)
 	return
 }

@@ -1,8 +1,10 @@
 //go:build ignore
 
-// Writes calls_gen.go, the guarded NVML calls of this package, and
+// Writes calls_gen.go, the guarded NVML calls that the program makes, and
 // sim/unsupported_gen.go, a device that supports nothing, from the source of
-// the go-nvml version that go.mod pins. Run it with go generate.
+// the go-nvml version that go.mod pins. A call that is new in the code of the
+// program has its wrapper after the next run. Run it with go generate; an
+// argument is the folder to write to.
 package main
 
 import (
@@ -10,9 +12,12 @@ import (
 	"fmt"
 	"go/ast"
 	"go/format"
+	"go/importer"
 	"go/parser"
 	"go/printer"
 	"go/token"
+	"go/types"
+	"io"
 	"log"
 	"os"
 	"os/exec"
@@ -21,7 +26,8 @@ import (
 	"strings"
 )
 
-// reads are the prefixes of methods that only read. Nothing else is wrapped,
+// reads are the prefixes of methods that only read. Nothing else of a device,
+// of a vGPU or of a MIG instance is wrapped,
 // so the agent cannot change a GPU's settings; a cgroup's memory limit, which
 // is none, is written by hand in limits.go.
 var reads = []string{"Get", "GpmMigSample", "GpmQuery", "GpmSample", "IsMig", "RegisterEvents", "ValidateInforom"}
@@ -34,22 +40,28 @@ var extra = []struct{ name, symbol string }{
 	{"callTemperature", "nvmlDeviceGetTemperatureV"},
 }
 
-// wrapped lists go-nvml's interfaces, the receiver that guards each, and,
-// where not everything is wanted, the methods.
+// wrapped lists go-nvml's interfaces, our type that guards each, and what its
+// methods that may be called begin with.
 var wrapped = []struct {
-	iface, impl, receiver string
-	only                  []string
+	iface, impl, pointer, typ string
+	begin                     []string
 }{
-	{"Device", "nvmlDevice", "(d *Device)", nil},
-	{"VgpuInstance", "nvmlVgpuInstance", "(d VGPU)", nil},
-	{"VgpuTypeId", "nvmlVgpuTypeId", "(d VGPUType)", []string{"GetName"}},
-	{"GpuInstance", "nvmlGpuInstance", "(d Instance)", []string{"GetInfo"}},
-	{"EventSet", "nvmlEventSet", "(d EventSet)", []string{"Free", "Wait"}},
-	{"Interface", "library", "(d *Library)", []string{
-		"DeviceGetCount", "DeviceGetHandleByIndex", "EventSetCreate", "GpmMetricsGet", "GpmSampleAlloc",
-		"SystemGetConfComputeGpusReadyState", "SystemGetConfComputeKeyRotationThresholdInfo", "SystemGetConfComputeState",
-		"SystemGetCudaDriverVersion", "SystemGetDriverBranch", "SystemGetDriverVersion", "SystemGetNVMLVersion",
-	}},
+	{"Device", "nvmlDevice", "*", "Device", reads},
+	{"VgpuInstance", "nvmlVgpuInstance", "", "VGPU", reads},
+	{"VgpuTypeId", "nvmlVgpuTypeId", "", "VGPUType", reads},
+	{"GpuInstance", "nvmlGpuInstance", "", "Instance", reads},
+	{"EventSet", "nvmlEventSet", "", "EventSet", []string{"Free", "Wait"}},
+	{"Interface", "library", "*", "Library", []string{"DeviceGetCount", "DeviceGetHandleByIndex", "EventSetCreate", "Gpm", "SystemGet"}},
+}
+
+// A wrapper is a guarded call that could be generated.
+type wrapper struct {
+	method  string // "Device.GetName"
+	head    string // up to its body
+	label   string // the call's name
+	needs   string // the symbols that it needs
+	results string
+	call    string
 }
 
 func main() {
@@ -151,8 +163,8 @@ func main() {
 		return out
 	}
 
-	var calls, base bytes.Buffer
-	var table []string
+	var base bytes.Buffer
+	var all []wrapper
 	for _, w := range wrapped {
 		for _, m := range ifaces[w.iface].Methods.List {
 			name := m.Names[0].Name
@@ -173,18 +185,15 @@ func main() {
 				outs = append(outs, v+" "+qualified(fset, r.Type))
 				zeros = append(zeros, v)
 			}
+			signature := fmt.Sprintf("%s(%s) (%s)", name, strings.Join(params, ", "), strings.Join(outs, ", "))
 			if w.iface == "Device" {
 				body := "return " + strings.Join(zeros, ", ")
 				if isReturn {
 					body = "ret = nvml.ERROR_NOT_SUPPORTED; " + body
 				}
-				fmt.Fprintf(&base, "func (unsupported) %s(%s) (%s) { %s }\n", name, strings.Join(params, ", "), strings.Join(outs, ", "), body)
+				fmt.Fprintf(&base, "func (unsupported) %s { %s }\n", signature, body)
 			}
-			wanted := isReturn && slices.ContainsFunc(reads, func(p string) bool { return strings.HasPrefix(name, p) })
-			if w.only != nil {
-				wanted = slices.Contains(w.only, name)
-			}
-			if !wanted {
+			if !isReturn || !slices.ContainsFunc(w.begin, func(p string) bool { return strings.HasPrefix(name, p) }) {
 				continue
 			}
 			syms := symbols(w.impl+"."+name, map[string]bool{})
@@ -204,31 +213,111 @@ func main() {
 			if i := strings.LastIndex(label, "_v"); i > 0 && !strings.HasSuffix(name, label[i:]) {
 				label = label[:i]
 			}
-			fmt.Fprintf(&calls, `
-// %[2]s calls %[3]s.
-func %[1]s %[2]s(%[4]s) (%[5]s) {
-	if ret = d.enter(%[6]d); ret != nvml.SUCCESS {
-		return
-	}
-	%[7]s = d.nv.%[2]s(%[8]s)
-	d.leave(%[6]d, ret)
-	return
-}
-`, w.receiver, name, label, strings.Join(params, ", "), strings.Join(outs, ", "), len(table), strings.Join(zeros, ", "), strings.Join(args, ", "))
-			table = append(table, fmt.Sprintf("{%q, %q},", label, strings.Join(needs, "&")))
+			all = append(all, wrapper{
+				method: w.typ + "." + name, head: fmt.Sprintf("func (d %s%s) %s", w.pointer, w.typ, signature),
+				label: label, needs: strings.Join(needs, "&"),
+				results: strings.Join(zeros, ", "), call: fmt.Sprintf("%s(%s)", name, strings.Join(args, ", ")),
+			})
 		}
 	}
-	var names []string
+	to := "."
+	if len(os.Args) > 1 {
+		to = os.Args[1]
+	}
+	write(filepath.Join(to, "calls_gen.go"), guarded(called(all)))
+	write(filepath.Join(to, "sim/unsupported_gen.go"), "package sim\n\nimport \"github.com/NVIDIA/go-nvml/pkg/nvml\"\n\n"+
+		"// unsupported is an nvml.Device that answers \"not supported\" to everything.\ntype unsupported struct{}\n\nvar _ nvml.Device = unsupported{}\n\n"+base.String())
+}
+
+// guarded returns the source of the wrappers, and of the table of their calls.
+func guarded(all []wrapper) string {
+	var methods bytes.Buffer
+	var table, names []string
+	for i, w := range all {
+		_, name, _ := strings.Cut(w.method, ".")
+		fmt.Fprintf(&methods, `
+// %[1]s calls %[2]s.
+%[3]s {
+	if ret = d.enter(%[4]d); ret != nvml.SUCCESS {
+		return
+	}
+	%[5]s = d.nv.%[6]s
+	d.leave(%[4]d, ret)
+	return
+}
+`, name, w.label, w.head, i, w.results, w.call)
+		table = append(table, fmt.Sprintf("{%q, %q},", w.label, w.needs))
+	}
 	for _, e := range extra {
 		names = append(names, fmt.Sprintf("%s = %d", e.name, len(table)))
 		table = append(table, fmt.Sprintf("{%q, %q},", e.symbol, e.symbol))
 	}
-	write("calls_gen.go", "package gpu\n\nimport \"github.com/NVIDIA/go-nvml/pkg/nvml\"\n\n"+
-		"// calls lists every NVML call that this package can make: its name, and the\n// symbols that must be in the library (\"|\" any of, \"&\" all of).\n"+
-		"var calls = [...]struct{ name, symbols string }{\n"+strings.Join(table, "\n")+"\n}\n\nconst (\n"+strings.Join(names, "\n")+"\n)\n"+calls.String())
-	write("sim/unsupported_gen.go", "package sim\n\nimport \"github.com/NVIDIA/go-nvml/pkg/nvml\"\n\n"+
-		"// unsupported is an nvml.Device that answers \"not supported\" to everything.\ntype unsupported struct{}\n\nvar _ nvml.Device = unsupported{}\n\n"+base.String())
+	return "package gpu\n\nimport \"github.com/NVIDIA/go-nvml/pkg/nvml\"\n\n" +
+		"// calls lists every NVML call that this package can make: its name, and the\n// symbols that must be in the library (\"|\" any of, \"&\" all of).\n" +
+		"var calls = [...]struct{ name, symbols string }{\n" + strings.Join(table, "\n") + "\n}\n\nconst (\n" + strings.Join(names, "\n") + "\n)\n" + methods.String()
 }
+
+// called returns those of all that the program calls. It reads the program's
+// packages as they would be with all wrappers; what else is wrong with them is
+// the compiler's to say.
+func called(all []wrapper) (some []wrapper) {
+	const own = "gpusteward/collectors/gpu"
+	const format = "{{.ImportPath}}\t{{.Export}}\t{{.Dir}}\t{{.GoFiles}}"
+	list, err := exec.Command("go", "list", "-e", "-deps", "-export", "-f", format, "gpusteward").Output()
+	if err != nil {
+		log.Fatalf("list the program's packages: %v", err)
+	}
+	exports, packages := map[string]string{}, map[string]*types.Package{}
+	fset := token.NewFileSet()
+	export := func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) }
+	compiled := importer.ForCompiler(fset, "gc", export)
+	used := map[string]bool{}
+	for line := range strings.Lines(string(list)) { // each after those that it imports
+		f := strings.Split(strings.TrimSpace(line), "\t")
+		path, names := f[0], strings.Fields(strings.Trim(f[3], "[]"))
+		exports[path] = f[1]
+		if !strings.HasPrefix(path, "gpusteward/") || path == own+"/sim" {
+			continue
+		}
+		var files []*ast.File
+		for _, name := range names {
+			if name == "calls_gen.go" {
+				continue
+			}
+			tree, err := parser.ParseFile(fset, filepath.Join(f[2], name), nil, parser.SkipObjectResolution)
+			if err != nil {
+				log.Fatal(err)
+			}
+			files = append(files, tree)
+		}
+		if path == own {
+			tree, err := parser.ParseFile(fset, "calls_gen.go", guarded(all), parser.SkipObjectResolution)
+			if err != nil {
+				log.Fatal(err)
+			}
+			files = append(files, tree)
+		}
+		info := types.Info{Uses: map[*ast.Ident]types.Object{}}
+		conf := types.Config{Error: func(error) {}, Importer: importerFunc(func(path string) (*types.Package, error) {
+			if p := packages[path]; p != nil {
+				return p, nil
+			}
+			return compiled.Import(path)
+		})}
+		packages[path], _ = conf.Check(path, fset, files, &info)
+		for _, object := range info.Uses {
+			if f, ok := object.(*types.Func); ok && f.Pkg() != nil && f.Pkg().Path() == own {
+				used[strings.NewReplacer(own+".", "", "(", "", ")", "", "*", "").Replace(f.FullName())] = true
+			}
+		}
+	}
+	return slices.DeleteFunc(all, func(w wrapper) bool { return !used[w.method] })
+}
+
+// An importerFunc is a types.Importer.
+type importerFunc func(path string) (*types.Package, error)
+
+func (f importerFunc) Import(path string) (*types.Package, error) { return f(path) }
 
 // qualified prints a type of package nvml as another package names it.
 func qualified(fset *token.FileSet, t ast.Expr) string {

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -20,7 +19,7 @@ import (
 type Record struct {
 	Priority int       // severity, 0 to 7, and facility times 8: see Kernel
 	Sequence uint64    // of the record since boot; some are missing after an overrun
-	Time     time.Time // see KernelLog
+	Time     time.Time // see recordReader
 	Text     string    // as /dev/kmsg has it: what is not printable is \x and two digits
 }
 
@@ -28,76 +27,82 @@ type Record struct {
 // /dev/kmsg can log as any facility but the kernel's, which is 0.
 func (r Record) Kernel() bool { return r.Priority>>3 == 0 }
 
-// A KernelLog reads /dev/kmsg from the start of the kernel's ring, so that
+// A recordReader reads /dev/kmsg from the start of the kernel's ring, so that
 // what was logged before the agent started is not lost. It belongs to one
-// goroutine, but for Overruns, and is closed when nobody holds it any more.
+// goroutine.
 //
 // The kernel stamps a record with microseconds of its own clock, which begins
-// at boot and goes a little wrong: some seconds a day. So a record that Follow
+// at boot and goes a little wrong: some seconds a day. So a record that follow
 // waited for is taken to be of the moment at which it came, and tells what
 // that clock reads then; others are dated from the last that did, or from
 // CLOCK_MONOTONIC while there was none.
-type KernelLog struct {
-	file     *os.File
-	raw      syscall.RawConn
-	sysRead  func(fd int, p []byte) (int, error)
-	buffer   [8192]byte // the kernel's records are shorter
-	rest     []byte     // of buffer: what was read and not returned yet
-	waited   bool       // for what is in rest
-	zero     time.Time  // when the kernel's clock read 0
-	overruns atomic.Uint64
+type recordReader struct {
+	file    *os.File
+	raw     syscall.RawConn
+	sysRead func(fd int, p []byte) (int, error)
+	buffer  [8192]byte     // the kernel's records are shorter
+	rest    []byte         // of buffer: what was read and not returned yet
+	waited  bool           // for what is in rest
+	zero    time.Time      // when the kernel's clock read 0
+	next    uint64         // sequence after the last record; 0 before the first
+	overran bool           // the kernel dropped records that were not read yet
+	lost    func(n uint64) // told how many those were
 }
 
 // lookAgain is how often the end of a log is looked at that is a plain file.
 const lookAgain = time.Second
 
-// OpenKernelLog opens the log at path; a plain file or a pipe of records will
-// do.
-func OpenKernelLog(path string) (*KernelLog, error) {
+// openRecords opens the log at path; a plain file or a pipe of records will do.
+// The caller closes it.
+func openRecords(path string) (*recordReader, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	raw, err := file.SyscallConn()
 	if err != nil {
+		file.Close()
 		return nil, fmt.Errorf("open kernel log: %w", err)
 	}
-	l := &KernelLog{file: file, raw: raw, sysRead: syscall.Read}
+	l := &recordReader{file: file, raw: raw, sysRead: syscall.Read, lost: func(uint64) {}}
 	var up unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &up); err != nil {
+		file.Close()
 		return nil, fmt.Errorf("read the clock: %w", err)
 	}
 	l.zero = time.Now().Add(-time.Duration(up.Nano()))
 	return l, nil
 }
 
-// Overruns returns how often the kernel dropped records that were not read
-// yet. It is safe for concurrent use.
-func (l *KernelLog) Overruns() uint64 { return l.overruns.Load() }
-
-// Next returns the next record; false where there is none yet. It never waits.
-func (l *KernelLog) Next() (Record, bool, error) {
-	r, err := l.next(false)
-	if errors.Is(err, io.EOF) || errors.Is(err, syscall.EAGAIN) {
-		return Record{}, false, nil
+// each calls take with every record that there is. It never waits.
+func (l *recordReader) each(ctx context.Context, take func(Record)) error {
+	for ctx.Err() == nil {
+		r, err := l.record(false)
+		switch {
+		case err == nil:
+			take(r)
+		case errors.Is(err, io.EOF), errors.Is(err, syscall.EAGAIN):
+			return nil
+		default:
+			return fmt.Errorf("read kernel log: %w", err)
+		}
 	}
-	return r, err == nil, err
+	return nil
 }
 
-// Follow calls each with every record that there is and will be, as soon as
-// the kernel logs it, until ctx ends (nil) or the log cannot be read. It ends
-// the log.
-func (l *KernelLog) Follow(ctx context.Context, each func(Record)) error {
+// follow calls take with every record that there is and will be, as soon as
+// the kernel logs it, until ctx ends (nil) or the log cannot be read.
+func (l *recordReader) follow(ctx context.Context, take func(Record)) error {
 	// A plain file has no deadlines, and no reads that wait either.
 	stop := context.AfterFunc(ctx, func() { _ = l.file.SetReadDeadline(time.Now()) })
 	defer stop()
 	for {
-		r, err := l.next(true)
+		r, err := l.record(true)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil:
-			each(r)
+			take(r)
 			continue
 		case !errors.Is(err, io.EOF):
 			return fmt.Errorf("read kernel log: %w", err)
@@ -110,9 +115,9 @@ func (l *KernelLog) Follow(ctx context.Context, each func(Record)) error {
 	}
 }
 
-// next returns the next record. At the end of the log the error is io.EOF
+// record returns the next record. At the end of the log the error is io.EOF
 // where there is nothing to wait for, and EAGAIN where wait is false.
-func (l *KernelLog) next(wait bool) (Record, error) {
+func (l *recordReader) record(wait bool) (Record, error) {
 	for {
 		for {
 			line, rest, whole := bytes.Cut(l.rest, []byte("\n"))
@@ -121,6 +126,7 @@ func (l *KernelLog) next(wait bool) (Record, error) {
 			}
 			l.rest = rest
 			if r, ok := l.parse(line); ok {
+				l.account(r)
 				return r, nil
 			}
 		}
@@ -132,7 +138,7 @@ func (l *KernelLog) next(wait bool) (Record, error) {
 
 // read reads more. /dev/kmsg gives one whole record; what else there is may
 // end within one, whose beginning is kept.
-func (l *KernelLog) read(wait bool) error {
+func (l *recordReader) read(wait bool) error {
 	kept := copy(l.buffer[:], l.rest)
 	if kept == len(l.buffer) {
 		kept = 0 // no record is that long
@@ -151,7 +157,7 @@ func (l *KernelLog) read(wait bool) error {
 	case e != nil:
 		return e
 	case errors.Is(err, syscall.EPIPE):
-		l.overruns.Add(1) // and the next read goes on with the oldest that is left
+		l.overran = true // and the next read goes on with the oldest that is left
 		return nil
 	case errors.Is(err, syscall.EINTR):
 		return nil
@@ -164,9 +170,22 @@ func (l *KernelLog) read(wait bool) error {
 	return nil
 }
 
+// account counts what the kernel dropped before r. How much it dropped before
+// the first record nobody knows: that counts as one.
+func (l *recordReader) account(r Record) {
+	switch {
+	case !l.overran:
+	case l.next == 0:
+		l.lost(1)
+	case r.Sequence > l.next:
+		l.lost(r.Sequence - l.next)
+	}
+	l.next, l.overran = max(l.next, r.Sequence+1), false
+}
+
 // parse reads "priority,sequence,microseconds,flags;text". Lines that begin
 // with a space belong to the record before.
-func (l *KernelLog) parse(line []byte) (Record, bool) {
+func (l *recordReader) parse(line []byte) (Record, bool) {
 	head, text, ok := bytes.Cut(line, []byte(";"))
 	fields := bytes.SplitN(head, []byte(","), 4)
 	if !ok || len(fields) < 3 {

@@ -2,7 +2,9 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,8 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// next returns the next record; false where there is none yet.
+func next(l *recordReader) (Record, bool, error) {
+	r, err := l.record(false)
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.EAGAIN) {
+		return Record{}, false, nil
+	}
+	return r, err == nil, err
+}
+
 func TestKernelLogOfARealHost(t *testing.T) {
-	l, err := OpenKernelLog("testdata/kmsg.txt")
+	l, err := openRecords("testdata/kmsg.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +39,7 @@ func TestKernelLogOfARealHost(t *testing.T) {
 	var got []seen
 	records := 0
 	for {
-		r, ok, err := l.Next()
+		r, ok, err := next(l)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +75,7 @@ func TestKernelLogGoesOnWhereItEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	l, err := OpenKernelLog(path)
+	l, err := openRecords(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,14 +85,14 @@ func TestKernelLogGoesOnWhereItEnded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if r, ok, err := l.Next(); err != nil || ok != (line != "") || r.Text != line {
-			t.Errorf("Next() = %q, %v, %v; want %q", r.Text, ok, err, line)
+		if r, ok, err := next(l); err != nil || ok != (line != "") || r.Text != line {
+			t.Errorf("%q, %v, %v; want %q", r.Text, ok, err, line)
 		}
 	}
 }
 
 func TestKernelLogThatIsNotThere(t *testing.T) {
-	if _, err := OpenKernelLog(filepath.Join(t.TempDir(), "none")); !os.IsNotExist(err) {
+	if _, err := openRecords(filepath.Join(t.TempDir(), "none")); !os.IsNotExist(err) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -111,13 +122,13 @@ func TestRecordsSayWhoLoggedThemAndWhen(t *testing.T) {
 	if err := os.WriteFile(path, []byte(lines), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := OpenKernelLog(path)
+	l, err := openRecords(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, ok1, _ := l.Next()
-	second, ok2, _ := l.Next()
-	if third, ok, err := l.Next(); !ok1 || !ok2 || ok || err != nil {
+	first, ok1, _ := next(l)
+	second, ok2, _ := next(l)
+	if third, ok, err := next(l); !ok1 || !ok2 || ok || err != nil {
 		t.Fatalf("%v, %v, and then %+v, %v", ok1, ok2, third, err)
 	}
 	if first.Text != "kernel" || !first.Kernel() || first.Sequence != 7 || second.Kernel() || second.Priority != 12 {
@@ -129,13 +140,13 @@ func TestRecordsSayWhoLoggedThemAndWhen(t *testing.T) {
 }
 
 // pipe returns a log that is a pipe, and what writes to it.
-func pipe(t *testing.T) (*KernelLog, func(string)) {
+func pipe(t *testing.T) (*recordReader, func(string)) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kmsg")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := OpenKernelLog(path)
+	l, err := openRecords(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +175,7 @@ func TestFollowComesAtOnce(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	records, ended := make(chan Record), make(chan error, 1)
-	go func() { ended <- l.Follow(ctx, func(r Record) { records <- r }) }()
+	go func() { ended <- l.follow(ctx, func(r Record) { records <- r }) }()
 	if r := <-records; r.Text != "before" {
 		t.Errorf("%+v", r)
 	}
@@ -193,13 +204,13 @@ func TestFollowAPlainFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer w.Close()
-		l, err := OpenKernelLog(w.Name())
+		l, err := openRecords(w.Name())
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		records, ended := make(chan Record), make(chan error, 1)
-		go func() { ended <- l.Follow(ctx, func(r Record) { records <- r }) }()
+		go func() { ended <- l.follow(ctx, func(r Record) { records <- r }) }()
 		for i := range 3 {
 			synctest.Wait() // until it waits at the end of the file
 			fmt.Fprintf(w, "4,%d,1,-;x\n", i)
@@ -214,22 +225,38 @@ func TestFollowAPlainFile(t *testing.T) {
 	})
 }
 
-func TestOverrunsAreCounted(t *testing.T) {
+func TestWhatTheKernelDroppedIsCounted(t *testing.T) {
 	l, say := pipe(t)
-	overran := false
-	l.sysRead = func(fd int, p []byte) (int, error) {
-		if !overran {
-			overran = true
-			return -1, syscall.EPIPE
+	lost := uint64(0)
+	l.lost = func(n uint64) { lost += n }
+	overrun := func(before int) { // the read after so many others finds that the kernel was faster
+		l.sysRead = func(fd int, p []byte) (int, error) {
+			if before--; before == -1 {
+				return -1, syscall.EPIPE
+			}
+			return syscall.Read(fd, p)
 		}
-		return syscall.Read(fd, p)
 	}
-	say("4,900,1,-;the oldest that is left\n")
-	if r, ok, err := l.Next(); !ok || err != nil || r.Sequence != 900 || l.Overruns() != 1 {
-		t.Errorf("%+v, %v, %v with %d overruns", r, ok, err, l.Overruns())
+	for _, c := range []struct {
+		line     string
+		sequence uint64
+		lost     uint64 // with all before
+	}{
+		{"4,900,1,-;the oldest that is left\n", 900, 1}, // how many there were before, nobody knows
+		{"4,907,1,-;six later\n", 907, 7},
+	} {
+		overrun(0)
+		say(c.line)
+		if r, ok, err := next(l); !ok || err != nil || r.Sequence != c.sequence || lost != c.lost {
+			t.Errorf("%+v, %v, %v after %d that are lost, want %+v", r, ok, err, lost, c)
+		}
+	}
+	say("4,950,1,-;the kernel leaves some numbers out\n")
+	if _, ok, err := next(l); !ok || err != nil || lost != 7 {
+		t.Errorf("%v, %v and %d lost without an overrun", ok, err, lost)
 	}
 	l.sysRead = func(int, []byte) (int, error) { return -1, syscall.EIO }
-	if err := l.Follow(t.Context(), func(Record) {}); err == nil || !strings.Contains(err.Error(), "read kernel log") {
+	if err := l.follow(t.Context(), func(Record) {}); err == nil || !strings.Contains(err.Error(), "read kernel log") {
 		t.Error(err)
 	}
 }
@@ -237,25 +264,25 @@ func TestOverrunsAreCounted(t *testing.T) {
 func TestALineThatNeverEndsIsDropped(t *testing.T) {
 	l, say := pipe(t)
 	say("4,1,1,-;" + strings.Repeat("x", 20_000) + "\n4,2,1,-;good\n")
-	if r, ok, err := l.Next(); !ok || err != nil || r.Text != "good" {
+	if r, ok, err := next(l); !ok || err != nil || r.Text != "good" {
 		t.Errorf("%.40q, %v, %v", r.Text, ok, err)
 	}
 }
 
 func TestKernelLogOfThisHost(t *testing.T) {
-	l, err := OpenKernelLog("/dev/kmsg")
+	l, err := openRecords("/dev/kmsg")
 	if os.IsPermission(err) || os.IsNotExist(err) {
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, ok, err := l.Next()
+	first, ok, err := next(l)
 	if !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	for {
-		r, ok, err := l.Next()
+		r, ok, err := next(l)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -269,7 +296,7 @@ func TestKernelLogOfThisHost(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := l.Follow(ctx, func(Record) {}); err != nil {
+	if err := l.follow(ctx, func(Record) {}); err != nil {
 		t.Error(err)
 	}
 }

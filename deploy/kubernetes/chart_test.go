@@ -141,12 +141,14 @@ func TestManifests(t *testing.T) {
 			}
 		}
 	}
-	example, err := os.ReadFile("pod.yaml")
-	if err == nil {
-		err = validate(string(example))
-	}
-	if err != nil {
-		t.Errorf("pod.yaml: %v", err)
+	for _, example := range []string{"pod.yaml", "diag.yaml"} {
+		text, err := os.ReadFile(example)
+		if err == nil {
+			err = validate(string(text))
+		}
+		if err != nil {
+			t.Errorf("%s: %v", example, err)
+		}
 	}
 }
 

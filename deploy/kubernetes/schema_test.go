@@ -24,6 +24,7 @@ import (
 	// What is read below, so that go.mod has it.
 	_ "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	_ "k8s.io/api/apps/v1"
+	_ "k8s.io/api/batch/v1"
 	_ "k8s.io/api/networking/v1"
 	_ "k8s.io/api/rbac/v1"
 )
@@ -33,6 +34,7 @@ import (
 var apis = map[string]string{
 	"v1":                           "k8s.io/api/core/v1",
 	"apps/v1":                      "k8s.io/api/apps/v1",
+	"batch/v1":                     "k8s.io/api/batch/v1",
 	"networking.k8s.io/v1":         "k8s.io/api/networking/v1",
 	"rbac.authorization.k8s.io/v1": "k8s.io/api/rbac/v1",
 	"monitoring.coreos.com/v1":     "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1",

@@ -116,7 +116,7 @@ func commandPage(text string) string {
 	does = strings.TrimSpace(does)
 	text = regexp.MustCompile(`(?m)^(\.SS\n.*\n)\.PP\n`).ReplaceAllString(text, "$1") // a section begins a paragraph
 	text = strings.NewReplacer("-", `\-`, "\n\n", "\n").Replace(text)
-	return title("gpusteward", "1", "reads, judges and shares out a host's NVIDIA GPUs") +
+	return title("gpusteward", "1", "monitors, checks and shares the NVIDIA GPUs of a host") +
 		".SH SYNOPSIS\n.B gpusteward\n[<flags>] <command> [<args> ...]\n.SH DESCRIPTION\n" + roff(does) + "\n.SH OPTIONS\n" + text +
 		".SH FILES\n.TP\n/etc/gpusteward/gpusteward.yml\nThe configuration: gpusteward.yml(5).\n" +
 		".TP\n/etc/default/gpusteward\nFlags of the agent that systemd starts, as GPUSTEWARD_OPTS.\n" +
@@ -140,8 +140,8 @@ func configPage(path string) string {
 		fmt.Fprintf(&b, ".SH %s\n%s\n", strings.ToUpper(name), roff(comment(top[i].HeadComment)))
 		keys(&b, top[i+1].Content, name)
 	}
-	b.WriteString(".SH FILES\n.TP\n/etc/gpusteward/gpusteward.yml\nWhat is in force.\n" +
-		".TP\n/usr/share/doc/gpusteward/gpusteward.yml\nWhat stands here, as a file with every key at its default.\n.SH SEE ALSO\n.BR gpusteward (1)\n")
+	b.WriteString(".SH FILES\n.TP\n/etc/gpusteward/gpusteward.yml\nThe configuration in force.\n" +
+		".TP\n/usr/share/doc/gpusteward/gpusteward.yml\nThis reference as a file with every key at its default.\n.SH SEE ALSO\n.BR gpusteward (1)\n")
 	return b.String()
 }
 

@@ -11,7 +11,7 @@
 # whoever repaired it. Arguments go to gpusteward check.
 set -u
 
-verdict=$(gpusteward check "$@")
+verdict=$(gpusteward "${GPUSTEWARD_VERDICT:-check}" "$@") # or diag, for diag.sh
 case $?:$verdict in
 2:CRITICAL*) ;;
 *) exit 0 ;; # a Go program that crashes ends with 2 as well; slurmd may wait for 0 before it registers the node

@@ -22,7 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 const patience = 20 * time.Second

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // What an audit allows for.
@@ -269,8 +269,8 @@ func (a *Audit) list(b *Books, found *Audited) {
 				continue
 			}
 			q := b.Quota(name, uuid)
-			row := wire.QuotaStats{Tenant: name, GPU: uuid, Guarantee: q.Guarantee, Bandwidth: part(q.Bandwidth),
-				MemoryReserved: q.Reserved, LaunchWait: q.LaunchWait.Seconds()}
+			q.Bandwidth = part(q.Bandwidth)
+			row := wire.QuotaStats{Tenant: name, GPU: uuid, Quota: q}
 			if g != nil {
 				if t := g.names[name]; t != nil {
 					row.Charge, row.Bus = t.drift, t.bus

@@ -6,7 +6,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/enforcer/policy"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // Books are what an audit looks at, once a second: what the driver and the

@@ -3,6 +3,7 @@ package audit
 import (
 	"fmt"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/quota"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -10,7 +11,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 const (
@@ -236,7 +237,7 @@ func (o *obedient) step() Audited {
 // hostBooks are those of a large host: 8 GPUs, 100 tenants, 1,000 processes.
 func hostBooks() Books {
 	b := Books{Quota: func(string, string) policy.Quota {
-		return policy.Quota{Guarantee: .01, Limit: .5, Memory: 40 * gib, Reserved: gib, LaunchWait: time.Millisecond}
+		return policy.Quota{Guarantee: .01, Limit: .5, Memory: 40 * gib, Reserved: gib, LaunchWait: quota.Wait(time.Millisecond)}
 	}, Tenant: func(h collectors.Holding) (string, bool) { return "t" + h.Process.User, true }}
 	for t := range 100 {
 		b.Names = append(b.Names, fmt.Sprint("t", t))

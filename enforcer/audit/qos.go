@@ -1,22 +1,13 @@
 package audit
 
 import (
-	"gpusteward/enforcer/policy"
 	"slices"
 	"time"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/enforcer/policy"
+	"gpusteward/internal/quota"
+	"gpusteward/internal/wire"
 )
-
-// Objectives whose windows are counted.
-const (
-	qosCompute = iota
-	qosMemory
-	qosWait
-	qosObjectives
-)
-
-var qosNames = [qosObjectives]string{"compute", "memory", "launch_wait"}
 
 const (
 	qosWindow = 10 * time.Second
@@ -50,21 +41,14 @@ type QoS struct {
 type qosKey struct{ tenant, gpu string }
 
 type qosTenant struct {
-	quota    qosQuota
+	quota    quota.Quota
 	open     bool // there is a window
 	began    time.Time
 	from     qosBooks // as of then
 	last     qosBooks // as of the last look
 	seen     time.Time
-	windows  [qosObjectives]uint64
-	violated [qosObjectives]uint64
-}
-
-// qosQuota is what a tenant was promised.
-type qosQuota struct {
-	guarantee float64
-	reserved  uint64
-	wait      time.Duration
+	windows  [quota.Objectives]uint64
+	violated [quota.Objectives]uint64
 }
 
 // qosBooks are the broker's counters that windows are made of.
@@ -96,7 +80,7 @@ func (q *QoS) Look(b Books, rows []wire.QuotaStats) {
 		t.look(b.Now, row, b.Quota(row.Tenant, row.GPU), b.Punished != nil && b.Punished(row.Tenant))
 		t.seen = b.Now
 	}
-	all := make([]wire.QoSStats, 0, len(rows)*qosObjectives)
+	all := make([]wire.QoSStats, 0, len(rows)*int(quota.Objectives))
 	for i := range rows {
 		r := &rows[i]
 		t := q.tenants[qosKey{r.Tenant, r.GPU}]
@@ -106,9 +90,9 @@ func (q *QoS) Look(b Books, rows []wire.QuotaStats) {
 			t.open, t.seen = false, b.Now
 		}
 		from := len(all)
-		for o, promised := range [qosObjectives]bool{r.Guarantee > 0, r.MemoryReserved > 0, r.LaunchWait > 0} {
-			if promised || t.windows[o] > 0 {
-				all = append(all, wire.QoSStats{Objective: qosNames[o], Windows: t.windows[o], Violations: t.violated[o]})
+		for o := range quota.Objectives {
+			if r.Promises(o) || t.windows[o] > 0 {
+				all = append(all, wire.QoSStats{Objective: o.String(), Windows: t.windows[o], Violations: t.violated[o]})
 			}
 		}
 		r.QoS = slices.Clip(all[from:])
@@ -132,9 +116,8 @@ func (q *QoS) tenant(key qosKey) *qosTenant {
 }
 
 // look ends the window where it is time to.
-func (t *qosTenant) look(now time.Time, row *wire.TenantStats, quota policy.Quota, punished bool) {
+func (t *qosTenant) look(now time.Time, row *wire.TenantStats, promise quota.Quota, punished bool) {
 	books := qosBooks{row.ServedSeconds, row.WantedSeconds, row.Waits, row.LateWaits, row.MemoryAsked, row.MemoryMissed}
-	promise := qosQuota{quota.Guarantee, quota.Reserved, quota.LaunchWait}
 	long := now.Sub(t.began)
 	switch {
 	case row.Sessions == 0 || punished:
@@ -154,19 +137,19 @@ func (t *qosTenant) look(now time.Time, row *wire.TenantStats, quota policy.Quot
 func (t *qosTenant) count(long float64, now qosBooks) {
 	served, waits := now.served-t.from.served, now.waits-t.from.waits
 	wanted := min(now.wanted-t.from.wanted, long)
-	if g := t.quota.guarantee; g > 0 && wanted >= g*long {
-		t.tell(qosCompute, served < g*wanted-qosSlack*long)
+	if g := t.quota.Guarantee; g > 0 && wanted >= g*long {
+		t.tell(quota.Compute, served < g*wanted-qosSlack*long)
 	}
-	if t.quota.wait > 0 && waits > 0 && served <= t.quota.guarantee*long {
-		t.tell(qosWait, float64(now.late-t.from.late) > qosLate*float64(waits))
+	if t.quota.LaunchWait > 0 && waits > 0 && served <= t.quota.Guarantee*long {
+		t.tell(quota.LaunchWait, float64(now.late-t.from.late) > qosLate*float64(waits))
 	}
-	if t.quota.reserved > 0 && now.asked > t.from.asked {
-		t.tell(qosMemory, now.missed > t.from.missed)
+	if t.quota.Reserved > 0 && now.asked > t.from.asked {
+		t.tell(quota.Memory, now.missed > t.from.missed)
 	}
 }
 
 // tell counts a window.
-func (t *qosTenant) tell(objective int, violated bool) {
+func (t *qosTenant) tell(objective quota.Objective, violated bool) {
 	t.windows[objective]++
 	if violated {
 		t.violated[objective]++

@@ -3,15 +3,16 @@ package audit
 import (
 	"fmt"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/quota"
 	"testing"
 	"time"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // A window of a tenant, and what it counts for.
 func TestQoSWindows(t *testing.T) {
-	all := policy.Quota{Guarantee: .3, Reserved: gib, LaunchWait: time.Millisecond}
+	all := policy.Quota{Guarantee: .3, Reserved: gib, LaunchWait: quota.Wait(time.Millisecond)}
 	rate := func(served, wanted float64) func(r *wire.TenantStats) {
 		return func(r *wire.TenantStats) { r.ServedSeconds += served; r.WantedSeconds += wanted }
 	}
@@ -92,7 +93,7 @@ func (s *service) run(seconds int, add func(r *wire.TenantStats)) {
 		if !s.absent {
 			b.Tenants = []wire.TenantStats{s.row}
 		}
-		s.rows = []wire.QuotaStats{{Tenant: "a", GPU: gpuA, Guarantee: s.quota.Guarantee, MemoryReserved: s.quota.Reserved, LaunchWait: s.quota.LaunchWait.Seconds()}}
+		s.rows = []wire.QuotaStats{{Tenant: "a", GPU: gpuA, Quota: s.quota}}
 		s.qos.Look(b, s.rows)
 		s.now = s.now.Add(time.Second)
 		add(&s.row)
@@ -105,8 +106,8 @@ func (s *service) counts() string {
 		windows[o.Objective], violations[o.Objective] = o.Windows, o.Violations
 	}
 	text := ""
-	for _, name := range qosNames {
-		text += fmt.Sprintf(" %d/%d", windows[name], violations[name])
+	for o := range quota.Objectives {
+		text += fmt.Sprintf(" %d/%d", windows[o.String()], violations[o.String()])
 	}
 	return text[1:]
 }
@@ -203,7 +204,7 @@ func BenchmarkQoS(b *testing.B) {
 	books := hostBooks()
 	var rows []wire.QuotaStats
 	for _, t := range books.Tenants {
-		rows = append(rows, wire.QuotaStats{Tenant: t.Tenant, GPU: t.GPU, Guarantee: .01, MemoryReserved: gib, LaunchWait: .001})
+		rows = append(rows, wire.QuotaStats{Tenant: t.Tenant, GPU: t.GPU, Quota: quota.Quota{Guarantee: .01, Reserved: gib, LaunchWait: quota.Wait(time.Millisecond)}})
 	}
 	var q QoS
 	var at time.Duration

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // An auditedWorkload is what an audit knows of a tenant's workload on a GPU.

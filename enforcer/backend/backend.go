@@ -9,7 +9,7 @@ import (
 
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/policy"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // Resources that a backend can hold, as wire.Holder has them.

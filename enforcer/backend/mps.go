@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"gpusteward/collectors/host"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 const (

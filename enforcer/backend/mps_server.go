@@ -6,7 +6,7 @@ import (
 	"math"
 	"slices"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // An mpsServerID is a server, and never another that has its PID later.

@@ -15,7 +15,7 @@ import (
 
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/policy"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // A daemon is the control daemon of testdata/mps-control.sh, and an MPS that

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // BenchmarkReserve is a round trip over the real socket: from a client that

@@ -15,7 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/quota"
+	"gpusteward/internal/wire"
 )
 
 func TestSession(t *testing.T) {
@@ -24,7 +25,7 @@ func TestSession(t *testing.T) {
 			t.Errorf("the facts are %+v", f)
 		}
 		return wished, nil
-	}, map[string]Quota{"a": {Weight: 2, Memory: 1000}}}}, nil)
+	}, map[string]Quota{"a": {Quota: quota.Quota{Memory: 1000}, Weight: 2}}}}, nil)
 	c := dial(t, b, "a", 1)
 	if w := c.welcome; w.GPUs != 1 || w.Heartbeat != 1000 || w.FailClosed != 1 || wire.Text(w.Tenant[:]) != "a" || w.Token == 0 {
 		t.Errorf("the welcome is %+v", w)
@@ -58,7 +59,7 @@ func TestSession(t *testing.T) {
 }
 
 func TestMemory(t *testing.T) {
-	b := start(t, Options{Policy: everybody(Quota{Memory: 100})}, nil)
+	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 100}})}, nil)
 	c, d := dial(t, b, "a", 1), dial(t, b, "a", 1)
 	c.take(60)
 	if used, _ := c.page.Memory(0); used != 60 {
@@ -263,7 +264,7 @@ func TestUngovernedLater(t *testing.T) {
 // TestMIG governs a MIG device as a GPU of its own, by its own name.
 func TestMIG(t *testing.T) {
 	known := func(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") == strings.HasSuffix(uuid, "02") }
-	b := start(t, Options{Known: known, Policy: everybody(Quota{Memory: 100})}, nil)
+	b := start(t, Options{Known: known, Policy: everybody(Quota{Quota: quota.Quota{Memory: 100}})}, nil)
 	c, d := dial(t, b, "a", 1, 2), dial(t, b, "a", 2)
 	if c.welcome.GPUs != 2 || d.welcome.GPUs != 1 {
 		t.Errorf("%d and %d GPUs are governed", c.welcome.GPUs, d.welcome.GPUs)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // A refusal is why a message is answered with ERR.
@@ -226,6 +226,7 @@ func (s *session) time(t *seat, tell func()) {
 			t.gpu.join(t, tenant, (*s.b.policy.Load()).Quota(tenant, t.gpu.uuid))
 		}
 		if t.party != nil {
+			t.gpu.quiet(t, false)
 			tell()
 		}
 	})

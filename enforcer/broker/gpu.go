@@ -8,7 +8,7 @@ import (
 
 	"gpusteward/enforcer/ledger"
 	"gpusteward/enforcer/schedule"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // A timetable shares the time of all GPUs: a tenant may wait for itself across
@@ -145,8 +145,11 @@ func (g *gpu) show(p *party) {
 	if state.Haste {
 		turn.Flags |= wire.Haste
 	}
+	if state.Late && !was.Late {
+		p.omit()
+	}
 	for _, t := range p.seats {
-		t.mute.Store(state.Mute)
+		t.mute.Store(state.Mute || t.quiet)
 		t.show(turn)
 	}
 }
@@ -188,9 +191,10 @@ func (g *gpu) acquire(t *seat) {
 	}
 }
 
-// hear takes note that a process of a tenant that the schedule takes for stopped
-// is there.
+// hear takes note that a process which was stopped is there again, or one of a
+// tenant that the schedule takes for stopped.
 func (g *gpu) hear(t *seat) {
+	g.quiet(t, false)
 	if t.party != nil {
 		g.schedule.Hear(g.now(), t.party.name)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // hello opens a session: HELLO, or RESUME with what a session before had.

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // TestStranger is no test but a process that means harm, or a broker that has

@@ -76,17 +76,27 @@ func (b *Broker) started(f Facts) (uint64, error) {
 	if err := unix.Stat(path, &st); err != nil {
 		return 0, err
 	}
-	line, err := os.ReadFile(path)
+	fields, err := statOf(path)
 	if err != nil {
 		return 0, err
 	}
-	// The name, in brackets, may contain anything; 19 fields are between it
-	// and the start.
-	fields := bytes.Fields(line[bytes.LastIndexByte(line, ')')+1:])
 	if len(fields) < 20 || st.Uid != f.UID && st.Uid != 0 {
 		return 0, errGone
 	}
 	return strconv.ParseUint(string(fields[19]), 10, 64)
+}
+
+// stopped reports whether a signal or a debugger has stopped the process.
+func (s *session) stopped() bool {
+	fields, err := statOf(filepath.Join(s.b.options.ProcFS, strconv.Itoa(s.facts.PID), "stat"))
+	return err == nil && len(fields) > 0 && bytes.EqualFold(fields[0], []byte("T")) // of one that is gone nothing is known
+}
+
+// statOf returns the fields of a process's stat behind its name, which is in
+// brackets and may contain anything: the state is 0, the start 19.
+func statOf(path string) ([][]byte, error) {
+	line, err := os.ReadFile(path)
+	return bytes.Fields(line[bytes.LastIndexByte(line, ')')+1:]), err
 }
 
 // FactsOf returns what the kernel says of the process that has a PID now, under

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // mostBytes is more memory than a GPU has: nobody resumes with more.

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // A page is the broker's side of a credit page. What is written after close,

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/schedule"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // A party is a tenant on a GPU: its sessions run and wait together.
@@ -38,7 +38,7 @@ type seat struct {
 	party *party // nil until the process has a context, and once the session left
 	left  bool
 	wants bool // said that it has work, and not that it has none
-	quiet bool // is stale: it gets nothing
+	quiet bool // is stale, or was stopped while it was waited for: it gets nothing
 	owes  bool // was paused, and did not drain yet
 	shown wire.Turn
 	rates [2]uint64   // that the page says: over the link, within the GPU
@@ -204,6 +204,17 @@ func (g *gpu) quiet(t *seat, quiet bool) {
 	t.owes = false
 	if !g.rests(t.party, schedule.Usage{}) {
 		g.drained(t.party, schedule.Usage{})
+	}
+}
+
+// omit has those of a tenant's processes that were stopped, as the kernel says,
+// hold up neither the others of it nor its neighbours: they get nothing until
+// they are heard of.
+func (p *party) omit() {
+	for _, t := range p.seats {
+		if t.wants && !t.quiet && t.s.stopped() {
+			t.quiet, t.owes, p.dirty = true, false, true
+		}
 	}
 }
 

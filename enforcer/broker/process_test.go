@@ -16,7 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/quota"
+	"gpusteward/internal/wire"
 )
 
 // TestProcess is no test but a process under the hook: the test binary runs
@@ -173,7 +174,7 @@ func TestStop(t *testing.T) {
 // TestConnectionLost keeps the memory of a process that lives charged, until
 // it resumes.
 func TestConnectionLost(t *testing.T) {
-	b := start(t, Options{Policy: everybody(Quota{Memory: 100})}, nil)
+	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 100}})}, nil)
 	c := dial(t, b, "a", 1)
 	c.take(70)
 	c.close()
@@ -208,7 +209,7 @@ func TestConnectionLost(t *testing.T) {
 // TestRestart resumes sessions at the next broker, whatever the cap says.
 func TestRestart(t *testing.T) {
 	path := socket(t)
-	policy := everybody(Quota{Memory: 100})
+	policy := everybody(Quota{Quota: quota.Quota{Memory: 100}})
 	var h *wire.Hello
 	t.Run("before", func(t *testing.T) {
 		c := dial(t, start(t, Options{Socket: path, Policy: policy}, nil), "a", 1)
@@ -244,7 +245,7 @@ func TestHangUpOfALivingProcess(t *testing.T) {
 	var listed, asked atomic.Int64
 	listed.Store(70 + own)
 	asked.Store(time.Now().UnixNano())
-	b := start(t, Options{Policy: everybody(Quota{Memory: 100}), Holds: func(string, int) (uint64, time.Time, bool) {
+	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 100}}), Holds: func(string, int) (uint64, time.Time, bool) {
 		return uint64(listed.Load()), time.Unix(0, asked.Load()), listed.Load() > 0
 	}}, nil)
 	c := dial(t, b, "a", 1)
@@ -282,7 +283,7 @@ func TestHangUpOfALivingProcess(t *testing.T) {
 func TestResumeIsHeldAgainstTheDriver(t *testing.T) {
 	var listed atomic.Uint64
 	listed.Store(70)
-	b := start(t, Options{Policy: everybody(Quota{Memory: 60}), Holds: func(uuid string, pid int) (bytes uint64, at time.Time, there bool) {
+	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 60}}), Holds: func(uuid string, pid int) (bytes uint64, at time.Time, there bool) {
 		if pid == os.Getpid() {
 			at = time.Now()
 		}

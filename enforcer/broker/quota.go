@@ -4,20 +4,19 @@ import (
 	"time"
 
 	"gpusteward/enforcer/schedule"
+	"gpusteward/internal/quota"
 )
 
 // A Quota is what a tenant's processes may use of one GPU together, as it
-// holds now.
+// holds now: the terms, and what follows from them beside the other tenants'.
+// Of its zero value nothing is limited.
 type Quota struct {
-	Weight   float64        // its part of the GPU's time beside the others who want it, in proportion to theirs; 0 is 1
-	Limit    float64        // most of the GPU's time, 0 to 1; 0 and 1 none
-	Class    schedule.Class // who goes first
-	Wait     time.Duration  // a wait for a turn that is longer counts as late; 0 none does
-	Memory   uint64         // most of the GPU's memory, bytes; 0 no cap
-	Reserved uint64         // memory that is kept for it, bytes
-	Link     uint64         // bytes a second that it may copy over the link; 0 at will
-	Copy     uint64         // bytes a second that it may copy within the GPU; 0 at will
-	Held     bool           // it gets no turns
+	quota.Quota
+	Weight float64        // its part of the GPU's time beside the others who want it, in proportion to theirs; 0 is 1
+	Class  schedule.Class // who goes first
+	Link   uint64         // bytes a second that it may copy over the link; 0 at will
+	Copy   uint64         // bytes a second that it may copy within the GPU; 0 at will
+	Held   bool           // it gets no turns
 }
 
 func (q Quota) weight() float64 {
@@ -28,5 +27,6 @@ func (q Quota) weight() float64 {
 }
 
 func (q Quota) share() schedule.Share {
-	return schedule.Share{Weight: q.Weight, Limit: q.Limit, Class: q.Class, Wait: q.Wait, Held: q.Held}
+	wait := time.Duration(q.LaunchWait)
+	return schedule.Share{Weight: q.Weight, Limit: q.Limit, Class: q.Class, Wait: wait, Held: q.Held}
 }

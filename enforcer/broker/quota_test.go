@@ -12,7 +12,8 @@ import (
 
 	"gpusteward/enforcer/ledger"
 	"gpusteward/enforcer/schedule"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/quota"
+	"gpusteward/internal/wire"
 )
 
 // A live policy is one that changes without a Reload.
@@ -82,7 +83,7 @@ func TestHeldBesideAnother(t *testing.T) {
 // nobody else wants it.
 func TestIdleWaits(t *testing.T) {
 	b := start(t, Options{Turn: time.Millisecond, Policy: book{quotas: map[string]Quota{
-		"a": {}, "b": {Class: schedule.Idle, Weight: 1e-3, Wait: time.Nanosecond},
+		"a": {}, "b": {Quota: quota.Quota{LaunchWait: quota.Wait(time.Nanosecond)}, Class: schedule.Idle, Weight: 1e-3},
 	}}}, nil)
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
 	if turn := d.page.Turn(0); turn.Share != 1 {
@@ -149,7 +150,7 @@ func TestRates(t *testing.T) {
 func TestReserved(t *testing.T) {
 	var room atomic.Uint64
 	room.Store(100)
-	p := alive(map[string]Quota{"a": {}, "b": {Reserved: 40}})
+	p := alive(map[string]Quota{"a": {}, "b": {Quota: quota.Quota{Reserved: 40}}})
 	b := start(t, Options{Policy: p, Room: func(uuid string) uint64 {
 		if !strings.HasSuffix(uuid, "01") {
 			t.Errorf("the room of %s is asked", uuid)
@@ -187,7 +188,7 @@ func TestRefresh(t *testing.T) {
 	b := start(t, Options{Policy: p}, nil)
 	c := dial(t, b, "a", 1)
 	c.take(70)
-	p.Store(&book{func(Facts, string) (string, error) { return "pod", nil }, map[string]Quota{"pod": {Memory: 100, Weight: 2}}})
+	p.Store(&book{func(Facts, string) (string, error) { return "pod", nil }, map[string]Quota{"pod": {Quota: quota.Quota{Memory: 100}, Weight: 2}}})
 	b.Refresh()
 	limits := func(want uint64) {
 		t.Helper()
@@ -204,7 +205,7 @@ func TestRefresh(t *testing.T) {
 	if s := b.tenant("pod"); s.Sessions != 1 || s.MemoryUsed != 70 || s.Weight != 2 {
 		t.Errorf("%+v", s)
 	}
-	p.Store(&book{p.Load().who, map[string]Quota{"pod": {Memory: 80}}})
+	p.Store(&book{p.Load().who, map[string]Quota{"pod": {Quota: quota.Quota{Memory: 80}}}})
 	b.Refresh()
 	limits(80)
 	if typ, m := c.reserve(11); typ != wire.TypeDeny || m.Bytes != 10 {
@@ -215,7 +216,7 @@ func TestRefresh(t *testing.T) {
 // TestRefreshOfNothing writes and sends nothing, and tells nobody twice that
 // it is refused.
 func TestRefreshOfNothing(t *testing.T) {
-	p := alive(map[string]Quota{"a": {Memory: 100, Link: 5}})
+	p := alive(map[string]Quota{"a": {Quota: quota.Quota{Memory: 100}, Link: 5}})
 	b := start(t, Options{Policy: p}, nil)
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
 	p.Store(&book{func(_ Facts, wished string) (string, error) {
@@ -284,13 +285,13 @@ func TestNotice(t *testing.T) {
 // TestTenantsThatComeAndGo has 300 tenants for a moment each, as the jobs of a
 // batch system are: nothing of them is left. Who may come back keeps its books.
 func TestTenantsThatComeAndGo(t *testing.T) {
-	stays := map[string]Quota{"stays": {Memory: 1 << 30}}
+	stays := map[string]Quota{"stays": {Quota: quota.Quota{Memory: 1 << 30}}}
 	p := alive(stays)
 	b := start(t, Options{Policy: p}, nil)
 	dial(t, b, "stays", 1).close()
 	for i := range 300 {
 		name := fmt.Sprint("job-", i)
-		p.Store(&book{quotas: map[string]Quota{"stays": stays["stays"], name: {Memory: 1 << 20, Reserved: 1 << 10}}})
+		p.Store(&book{quotas: map[string]Quota{"stays": stays["stays"], name: {Quota: quota.Quota{Memory: 1 << 20, Reserved: 1 << 10}}}})
 		b.Refresh()
 		c := dial(t, b, name, 1)
 		if i%2 == 0 { // its session ends first, or its tenant

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // A Policy says whose a process is, and what tenants may use. It may be called

@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"gpusteward/enforcer/schedule"
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/quota"
+	"gpusteward/internal/wire"
 )
 
 // endless has who is paused be waited for as long as it takes to drain.
@@ -59,7 +60,7 @@ func TestTurns(t *testing.T) {
 // Little may be queued beside one whose launches must not wait, be it idle; what
 // it may queue itself is another matter.
 func TestUrgent(t *testing.T) {
-	b := start(t, Options{InFlight: 300 * time.Microsecond, Turn: 5 * time.Millisecond, Policy: book{quotas: map[string]Quota{"a": {}, "b": {Wait: time.Millisecond}}}}, nil)
+	b := start(t, Options{InFlight: 300 * time.Microsecond, Turn: 5 * time.Millisecond, Policy: book{quotas: map[string]Quota{"a": {}, "b": {Quota: quota.Quota{LaunchWait: quota.Wait(time.Millisecond)}}}}}, nil)
 	c := dial(t, b, "a", 1)
 	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen || turn.InFlight != 5_000 {
 		t.Errorf("alone: %+v", turn)
@@ -380,7 +381,7 @@ func TestReload(t *testing.T) {
 			return "a2", nil
 		}
 		return "", errors.New("not you") // whatever b wishes
-	}, map[string]Quota{"a2": {Weight: 3, Memory: 100}}})
+	}, map[string]Quota{"a2": {Quota: quota.Quota{Memory: 100}, Weight: 3}}})
 	h, payload := c.receive()
 	var m wire.Memory
 	if h.Type == wire.TypeLimitsChanged {

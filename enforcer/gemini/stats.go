@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // counts are what the server did. They only grow.

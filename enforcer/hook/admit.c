@@ -27,6 +27,7 @@ static struct reservation {
 static _Atomic uint64_t committed[GS_GPUS];
 static uint64_t reserved[GS_GPUS];
 static _Atomic uint32_t released; /* counts; threads without a reservation wait on it */
+static unsigned waiting;          /* such threads */
 
 uint64_t gs_client_committed(unsigned gpu) { return gpu < GS_GPUS ? atomic_load(&committed[gpu]) : 0; }
 
@@ -55,6 +56,7 @@ void gs_admit_forked(void)
 	}
 	for (unsigned i = 0; i < GS_RESERVATIONS; i++)
 		reservations[i].taken = false;
+	waiting = 0;
 }
 
 static void hold(unsigned gpu, uint64_t bytes)
@@ -79,7 +81,9 @@ static struct reservation *take(unsigned gpu, uint64_t bytes)
 	while (!(r = find_free())) {
 		if ((now = gs_now()) >= deadline)
 			return NULL;
+		waiting++;
 		gs_client_park(&released, released, deadline - now);
+		waiting--;
 	}
 	*r = (struct reservation){.taken = true, .gpu = gpu, .bytes = bytes};
 	reserved[gpu] += bytes;
@@ -91,7 +95,8 @@ static void release(struct reservation *r)
 	reserved[r->gpu] -= r->bytes;
 	r->taken = false;
 	atomic_fetch_add(&released, 1);
-	gs_futex_wake(&released, 1);
+	if (waiting)
+		gs_futex_wake(&released, 1);
 }
 
 /* ---- the lease ---- */

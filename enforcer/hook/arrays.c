@@ -78,40 +78,28 @@ static CUresult created(struct gs_claim *c, CUresult r, void *array, bool mipmap
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d)
-{
-	struct gs_claim c;
-	CUarray a = NULL;
-
-	GS_WHOLE(cuArrayCreate_v2);
-	if (!array || !d)
-		return gs_real.cuArrayCreate_v2(array, d);
-	CUDA_ARRAY3D_DESCRIPTOR flat = {.Width = d->Width, .Height = d->Height, .Format = d->Format, .NumChannels = d->NumChannels};
-	if (!gs_claim(&c, gs_claim_gpu(), GS_ARRAY, estimate(&flat, 1)))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult r = gs_real.cuArrayCreate_v2(&a, d);
-	r = created(&c, r, a, false);
-	if (r == CUDA_SUCCESS)
-		*array = a;
-	return r;
-}
-
-CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d)
-{
-	struct gs_claim c;
-	CUarray a = NULL;
-
-	GS_WHOLE(cuArray3DCreate_v2);
-	if (!array || !d)
-		return gs_real.cuArray3DCreate_v2(array, d);
-	if (!gs_claim(&c, gs_claim_gpu(), GS_ARRAY, estimate(d, 1)))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult r = gs_real.cuArray3DCreate_v2(&a, d);
-	r = created(&c, r, a, false);
-	if (r == CUDA_SUCCESS)
-		*array = a;
-	return r;
-}
+#define CREATE(name, descriptor, depth, flags)                                                           \
+	CUresult name(CUarray *array, const descriptor *d)                                               \
+	{                                                                                                \
+		struct gs_claim c;                                                                       \
+		CUarray a = NULL;                                                                        \
+                                                                                                         \
+		GS_WHOLE(name);                                                                          \
+		if (!array || !d)                                                                        \
+			return gs_real.name(array, d);                                                   \
+		CUDA_ARRAY3D_DESCRIPTOR asked = {d->Width, d->Height, depth, d->Format, d->NumChannels, flags}; \
+		if (!gs_claim(&c, gs_claim_gpu(), GS_ARRAY, estimate(&asked, 1)))                        \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                                 \
+		CUresult r = gs_real.name(&a, d);                                                        \
+		r = created(&c, r, a, false);                                                            \
+		if (r == CUDA_SUCCESS)                                                                   \
+			*array = a;                                                                      \
+		return r;                                                                                \
+	}
+CREATE(cuArrayCreate, CUDA_ARRAY_DESCRIPTOR_v1, 0, 0)
+CREATE(cuArrayCreate_v2, CUDA_ARRAY_DESCRIPTOR, 0, 0)
+CREATE(cuArray3DCreate, CUDA_ARRAY3D_DESCRIPTOR_v1, d->Depth, d->Flags)
+CREATE(cuArray3DCreate_v2, CUDA_ARRAY3D_DESCRIPTOR, d->Depth, d->Flags)
 
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels)
 {

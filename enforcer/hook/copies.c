@@ -211,3 +211,32 @@ BOTH(cuMemsetD32_v2, cuMemsetD32Async, (CUdeviceptr to, unsigned value, size_t n
 BOTH(cuMemsetD2D32_v2, cuMemsetD2D32Async, (CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height),
       (to, pitch, value, width, height),
       gs_product(gs_product(width, height), 4), GS_WITHIN)
+
+/* ---- of the first interface: one default stream, and one GPU a context ---- */
+
+#define FLAT_v1(p) ((p) ? gs_product((p)->WidthInBytes, (p)->Height) : 0)
+#define DEEP_v1(p) ((p) ? gs_product(gs_product((p)->WidthInBytes, (p)->Height), (p)->Depth) : 0)
+#define ON_v1(type) ((type) == CU_MEMORYTYPE_DEVICE || (type) == CU_MEMORYTYPE_ARRAY)
+#define WAY_v1(p) ((p) && ON_v1((p)->dstMemoryType) && ON_v1((p)->srcMemoryType) ? GS_WITHIN : GS_LINK)
+#define WAITS_v1(name, parameters, arguments, bytes, way) COPY(name, parameters, arguments, NULL, bytes, way)
+#define BOTH_v1(waits, async, parameters, arguments, bytes, way)   \
+	WAITS_v1(waits, parameters, arguments, bytes, way)         \
+	COPY(async, (BARE parameters, CUstream s), (BARE arguments, s), s, bytes, way)
+
+BOTH_v1(cuMemcpyHtoD, cuMemcpyHtoDAsync, (CUdeviceptr_v1 to, const void *from, unsigned n), (to, from, n), n, GS_LINK)
+BOTH_v1(cuMemcpyDtoH, cuMemcpyDtoHAsync, (void *to, CUdeviceptr_v1 from, unsigned n), (to, from, n), n, GS_LINK)
+BOTH_v1(cuMemcpyDtoD, cuMemcpyDtoDAsync, (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned n), (to, from, n), n, GS_WITHIN)
+BOTH_v1(cuMemcpyHtoA, cuMemcpyHtoAAsync, (CUarray to, unsigned at, const void *from, unsigned n), (to, at, from, n), n, GS_LINK)
+BOTH_v1(cuMemcpyAtoH, cuMemcpyAtoHAsync, (void *to, CUarray from, unsigned at, unsigned n), (to, from, at, n), n, GS_LINK)
+WAITS_v1(cuMemcpyDtoA, (CUarray to, unsigned at, CUdeviceptr_v1 from, unsigned n), (to, at, from, n), n, GS_WITHIN)
+WAITS_v1(cuMemcpyAtoD, (CUdeviceptr_v1 to, CUarray from, unsigned at, unsigned n), (to, from, at, n), n, GS_WITHIN)
+WAITS_v1(cuMemcpyAtoA, (CUarray to, unsigned at, CUarray from, unsigned begin, unsigned n), (to, at, from, begin, n), n, GS_WITHIN)
+BOTH_v1(cuMemcpy2D, cuMemcpy2DAsync, (const CUDA_MEMCPY2D_v1 *p), (p), FLAT_v1(p), WAY_v1(p))
+WAITS_v1(cuMemcpy2DUnaligned, (const CUDA_MEMCPY2D_v1 *p), (p), FLAT_v1(p), WAY_v1(p))
+BOTH_v1(cuMemcpy3D, cuMemcpy3DAsync, (const CUDA_MEMCPY3D_v1 *p), (p), DEEP_v1(p), WAY_v1(p))
+WAITS_v1(cuMemsetD8, (CUdeviceptr_v1 to, unsigned char value, unsigned n), (to, value, n), n, GS_WITHIN)
+WAITS_v1(cuMemsetD16, (CUdeviceptr_v1 to, unsigned short value, unsigned n), (to, value, n), gs_product(n, 2), GS_WITHIN)
+WAITS_v1(cuMemsetD32, (CUdeviceptr_v1 to, unsigned value, unsigned n), (to, value, n), gs_product(n, 4), GS_WITHIN)
+WAITS_v1(cuMemsetD2D8, (CUdeviceptr_v1 to, unsigned pitch, unsigned char value, unsigned width, unsigned height), (to, pitch, value, width, height), gs_product(width, height), GS_WITHIN)
+WAITS_v1(cuMemsetD2D16, (CUdeviceptr_v1 to, unsigned pitch, unsigned short value, unsigned width, unsigned height), (to, pitch, value, width, height), gs_product(gs_product(width, height), 2), GS_WITHIN)
+WAITS_v1(cuMemsetD2D32, (CUdeviceptr_v1 to, unsigned pitch, unsigned value, unsigned width, unsigned height), (to, pitch, value, width, height), gs_product(gs_product(width, height), 4), GS_WITHIN)

@@ -132,6 +132,56 @@ typedef struct CUDA_ARRAY_MEMORY_REQUIREMENTS_st {
 	unsigned reserved[4];
 } CUDA_ARRAY_MEMORY_REQUIREMENTS;
 
+/* Of the first interface, before CUDA 3.2: sizes and addresses of 32 bits, in
+ * contexts that the first cuCtxCreate made. */
+typedef unsigned CUdeviceptr_v1;
+
+typedef struct CUDA_ARRAY_DESCRIPTOR_v1_st {
+	unsigned Width, Height;
+	int Format;
+	unsigned NumChannels;
+} CUDA_ARRAY_DESCRIPTOR_v1;
+
+typedef struct CUDA_ARRAY3D_DESCRIPTOR_v1_st {
+	unsigned Width, Height, Depth;
+	int Format;
+	unsigned NumChannels, Flags;
+} CUDA_ARRAY3D_DESCRIPTOR_v1;
+
+typedef struct CUDA_MEMCPY2D_v1_st {
+	unsigned srcXInBytes, srcY;
+	int srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr_v1 srcDevice;
+	CUarray srcArray;
+	unsigned srcPitch;
+	unsigned dstXInBytes, dstY;
+	int dstMemoryType;
+	void *dstHost;
+	CUdeviceptr_v1 dstDevice;
+	CUarray dstArray;
+	unsigned dstPitch;
+	unsigned WidthInBytes, Height;
+} CUDA_MEMCPY2D_v1;
+
+typedef struct CUDA_MEMCPY3D_v1_st {
+	unsigned srcXInBytes, srcY, srcZ, srcLOD;
+	int srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr_v1 srcDevice;
+	CUarray srcArray;
+	void *reserved0;
+	unsigned srcPitch, srcHeight;
+	unsigned dstXInBytes, dstY, dstZ, dstLOD;
+	int dstMemoryType;
+	void *dstHost;
+	CUdeviceptr_v1 dstDevice;
+	CUarray dstArray;
+	void *reserved1;
+	unsigned dstPitch, dstHeight;
+	unsigned WidthInBytes, Height, Depth;
+} CUDA_MEMCPY3D_v1;
+
 /* Copies. A side of one is of the kind that its memory type says. */
 enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE = 2, CU_MEMORYTYPE_ARRAY = 3, CU_MEMORYTYPE_UNIFIED = 4 };
 enum { CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9 };

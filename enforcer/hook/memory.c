@@ -17,17 +17,32 @@ static bool booked(struct gs_claim *c, CUresult r, uint64_t key, uint64_t bytes)
 	return true;
 }
 
-CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t bytes)
+/* Addresses of 32 bits are those of one context; another one has them too. */
+static uint64_t key_of(CUdeviceptr p)
 {
-	struct gs_claim c;
+	CUcontext context = NULL;
 
-	GS_WHOLE(cuMemAlloc_v2);
-	if (!gs_claim(&c, gs_claim_gpu(), GS_DEVICE, bytes))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult r = gs_real.cuMemAlloc_v2(p, bytes);
-	booked(&c, r, r == CUDA_SUCCESS ? *p : 0, bytes);
-	return r;
+	if (p > UINT32_MAX || !gs_real.cuCtxGetCurrent)
+		return p;
+	gs_real.cuCtxGetCurrent(&context);
+	return p ^ (uint64_t)(uintptr_t)context << 16;
 }
+
+/* Defines an allocation by its parameters' types: the first interface's have 32 bits. */
+#define ALLOCATE(name, address, size)                                        \
+	CUresult name(address *p, size bytes)                                \
+	{                                                                    \
+		struct gs_claim c;                                           \
+                                                                             \
+		GS_WHOLE(name);                                              \
+		if (!gs_claim(&c, gs_claim_gpu(), GS_DEVICE, bytes))         \
+			return CUDA_ERROR_OUT_OF_MEMORY;                     \
+		CUresult r = gs_real.name(p, bytes);                         \
+		booked(&c, r, r == CUDA_SUCCESS ? key_of(*p) : 0, bytes);    \
+		return r;                                                    \
+	}
+ALLOCATE(cuMemAlloc, CUdeviceptr_v1, unsigned)
+ALLOCATE(cuMemAlloc_v2, CUdeviceptr, size_t)
 
 CUresult cuMemAllocManaged(CUdeviceptr *p, size_t bytes, unsigned flags)
 {
@@ -37,49 +52,56 @@ CUresult cuMemAllocManaged(CUdeviceptr *p, size_t bytes, unsigned flags)
 	if (!gs_claim(&c, gs_claim_gpu(), GS_MANAGED, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult r = gs_real.cuMemAllocManaged(p, bytes, flags);
-	booked(&c, r, r == CUDA_SUCCESS ? *p : 0, bytes);
+	booked(&c, r, r == CUDA_SUCCESS ? key_of(*p) : 0, bytes);
 	return r;
 }
 
 /* The driver chooses the pitch. It is the width rounded up to 512 bytes on all
  * GPUs so far, and if it is more the rest is asked for afterwards. */
-CUresult cuMemAllocPitch_v2(CUdeviceptr *p, size_t *pitch, size_t width, size_t height, unsigned element)
-{
-	struct gs_claim c;
-	CUdeviceptr at = 0;
-	size_t row = 0;
-
-	GS_WHOLE(cuMemAllocPitch_v2);
-	if (!p || !pitch)
-		return gs_real.cuMemAllocPitch_v2(p, pitch, width, height, element);
-	if (!gs_claim(&c, gs_claim_gpu(), GS_DEVICE, gs_product(width > SIZE_MAX - 511 ? width : (width + 511) & ~(size_t)511, height)))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult r = gs_real.cuMemAllocPitch_v2(&at, &row, width, height, element);
-	if (!booked(&c, r, at, gs_product(row, height))) {
-		gs_real.cuMemFree_v2(at);
-		return CUDA_ERROR_OUT_OF_MEMORY;
+#define ALLOCATE_PITCH(name, address, size, release)                                                               \
+	CUresult name(address *p, size *pitch, size width, size height, unsigned element)                          \
+	{                                                                                                          \
+		struct gs_claim c;                                                                                 \
+		address at = 0;                                                                                    \
+		size row = 0;                                                                                      \
+                                                                                                                   \
+		GS_WHOLE(name);                                                                                    \
+		if (!p || !pitch)                                                                                  \
+			return gs_real.name(p, pitch, width, height, element);                                     \
+		if (!gs_claim(&c, gs_claim_gpu(), GS_DEVICE, gs_product(pitched(width), height)))                  \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                                           \
+		CUresult r = gs_real.name(&at, &row, width, height, element);                                      \
+		if (!booked(&c, r, r == CUDA_SUCCESS ? key_of(at) : 0, gs_product(row, height))) {                 \
+			gs_real.release(at);                                                                       \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                                           \
+		}                                                                                                  \
+		if (r == CUDA_SUCCESS) {                                                                           \
+			*p = at;                                                                                   \
+			*pitch = row;                                                                              \
+		}                                                                                                  \
+		return r;                                                                                          \
 	}
-	if (r == CUDA_SUCCESS) {
-		*p = at;
-		*pitch = row;
-	}
-	return r;
-}
+static uint64_t pitched(uint64_t width) { return width > UINT64_MAX - 511 ? width : (width + 511) & ~(uint64_t)511; }
+ALLOCATE_PITCH(cuMemAllocPitch, CUdeviceptr_v1, unsigned, cuMemFree)
+ALLOCATE_PITCH(cuMemAllocPitch_v2, CUdeviceptr, size_t, cuMemFree_v2)
 
 /* A pointer that is not ours (a pool's, an imported one, no pointer at all) is
  * the driver's affair. Ours leaves the table before the driver frees it: as
  * soon as that is done another thread may be given the same address. */
-CUresult cuMemFree_v2(CUdeviceptr p)
-{
-	struct gs_entry e;
-
-	GS_WHOLE(cuMemFree_v2);
-	bool held = gs_table_take(&gs_held, p, &e);
-	CUresult r = gs_real.cuMemFree_v2(p);
-	if (held)
-		gs_let_go(&e, r);
-	return r;
-}
+#define FREE(name, address)                                              \
+	CUresult name(address p)                                         \
+	{                                                                \
+		struct gs_entry e;                                       \
+                                                                         \
+		GS_WHOLE(name);                                          \
+		bool held = gs_table_take(&gs_held, key_of(p), &e);      \
+		CUresult r = gs_real.name(p);                            \
+		if (held)                                                \
+			gs_let_go(&e, r);                                \
+		return r;                                                \
+	}
+FREE(cuMemFree, CUdeviceptr_v1)
+FREE(cuMemFree_v2, CUdeviceptr)
 
 /* The page knows other processes, and may be a moment behind; this process knows
  * itself. */
@@ -95,29 +117,35 @@ uint64_t gs_cap_of(int gpu, uint64_t *used)
 	return __atomic_load_n(&slot->cap, __ATOMIC_RELAXED);
 }
 
-CUresult cuMemGetInfo_v2(size_t *left, size_t *total)
-{
-	uint64_t used = 0, cap;
+#define GET_INFO(name, size)                                                       \
+	CUresult name(size *left, size *total)                                     \
+	{                                                                          \
+		uint64_t used = 0, cap;                                            \
+                                                                                   \
+		GS_NEED(name);                                                     \
+		CUresult r = gs_real.name(left, total);                            \
+		if (r != CUDA_SUCCESS || !(cap = gs_cap_of(gs_claim_gpu(), &used)))\
+			return r;                                                  \
+		uint64_t rest = cap > used ? cap - used : 0;                       \
+		if (total && *total > cap)                                         \
+			*total = (size)cap;                                        \
+		if (left && *left > rest)                                          \
+			*left = (size)rest;                                        \
+		return r;                                                          \
+	}
+GET_INFO(cuMemGetInfo, unsigned)
+GET_INFO(cuMemGetInfo_v2, size_t)
 
-	GS_NEED(cuMemGetInfo_v2);
-	CUresult r = gs_real.cuMemGetInfo_v2(left, total);
-	if (r != CUDA_SUCCESS || !(cap = gs_cap_of(gs_claim_gpu(), &used)))
-		return r;
-	uint64_t rest = cap > used ? cap - used : 0;
-	if (total && *total > cap)
-		*total = cap;
-	if (left && *left > rest)
-		*left = rest;
-	return r;
-}
-
-CUresult cuDeviceTotalMem_v2(size_t *total, CUdevice device)
-{
-	uint64_t used, cap;
-
-	GS_NEED(cuDeviceTotalMem_v2);
-	CUresult r = gs_real.cuDeviceTotalMem_v2(total, device);
-	if (r == CUDA_SUCCESS && (cap = gs_cap_of(gs_gpu_of_device(device), &used)) && *total > cap)
-		*total = cap;
-	return r;
-}
+#define TOTAL_MEM(name, size)                                                                        \
+	CUresult name(size *total, CUdevice device)                                                  \
+	{                                                                                            \
+		uint64_t used, cap;                                                                  \
+                                                                                                     \
+		GS_NEED(name);                                                                       \
+		CUresult r = gs_real.name(total, device);                                            \
+		if (r == CUDA_SUCCESS && (cap = gs_cap_of(gs_gpu_of_device(device), &used)) && *total > cap) \
+			*total = (size)cap;                                                          \
+		return r;                                                                            \
+	}
+TOTAL_MEM(cuDeviceTotalMem, unsigned)
+TOTAL_MEM(cuDeviceTotalMem_v2, size_t)

@@ -81,6 +81,24 @@ static void linear(void)
 	BOTH(cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz, (a, context, b, context, 100, S), 100, GS_WITHIN);
 }
 
+static void first_interface(void)
+{
+	const CUDA_MEMCPY2D_v1 plane = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .dstMemoryType = CU_MEMORYTYPE_ARRAY, .WidthInBytes = 20, .Height = 30};
+	CUdeviceptr_v1 to;
+	CUcontext own;
+	char h[1] = {0};
+
+	OK(cuCtxCreate(&own, 0, 0));
+	OK(cuMemAlloc(&to, 1000));
+	MOVES(cuMemcpyHtoD(to, h, 100), 100, GS_LINK);
+	MOVES(cuMemcpyDtoDAsync(to, to, 100, S), 100, GS_WITHIN);
+	MOVES(cuMemsetD32(to, 7, 100), 400, GS_WITHIN);
+	CHECK(cuMemcpy2D(&plane) == CUDA_ERROR_NOT_FOUND); /* the simulated driver has none */
+	OK(cuCtxDestroy_v2(own));
+	DRIVER(cuCtxSetCurrent, CUcontext);
+	OK(cuCtxSetCurrent(context));
+}
+
 static void arrays(void)
 {
 	CUDA_ARRAY_DESCRIPTOR d = {.Width = 1000, .Height = 1, .Format = 1, .NumChannels = 1};
@@ -175,6 +193,7 @@ static void every_call_is_counted_its_way(void)
 	begin(1);
 	gs_own.slot[0].link = gs_own.slot[0].copy = MUCH;
 	linear();
+	first_interface();
 	arrays();
 	boxes();
 	fills();

@@ -83,6 +83,50 @@ static void linear(void)
 	AGREE(0);
 }
 
+/* The interface before CUDA 3.2, which drivers still have: in two contexts of it
+ * two allocations have one address. */
+static void first_interface(void)
+{
+	const CUDA_ARRAY_DESCRIPTOR_v1 flat = {.Width = 1024, .Height = 1024, .Format = 0x20, .NumChannels = 4};
+	const CUDA_ARRAY3D_DESCRIPTOR_v1 deep = {.Width = 256, .Height = 256, .Depth = 16, .Format = 0x20, .NumChannels = 1};
+	CUdeviceptr_v1 a, b, none = 77;
+	unsigned left, total, pitch;
+	CUcontext one, two;
+	CUarray x, y;
+
+	begin(64 * MIB);
+	OK(cuCtxCreate(&one, 0, 0));
+	OK(cuMemAlloc(&a, 20 * MIB));
+	OK(cuCtxCreate(&two, 0, 0)); /* is current now */
+	OK(cuMemAlloc(&b, 30 * MIB));
+	CHECK(a == b);
+	AGREE(50 * MIB);
+	CHECK(cuMemAlloc(&none, 20 * MIB) == CUDA_ERROR_OUT_OF_MEMORY && none == 77);
+	CHECK(cuMemAllocPitch(&none, &pitch, MIB, 20, 4) == CUDA_ERROR_OUT_OF_MEMORY && none == 77);
+	OK(cuMemGetInfo(&left, &total));
+	CHECK(left == 14 * MIB && total == 64 * MIB);
+	OK(cuDeviceTotalMem(&total, 0));
+	CHECK(total == 64 * MIB);
+	OK(cuMemFree(b));
+	AGREE(20 * MIB);
+	CHECK(cuMemFree(b + 512) == CUDA_ERROR_INVALID_VALUE);
+	OK(cuArrayCreate(&x, &flat));
+	OK(cuArray3DCreate(&y, &deep));
+	AGREE(40 * MIB);
+	CHECK(cuArrayCreate(&x, &(CUDA_ARRAY_DESCRIPTOR_v1){.Width = 1024, .Height = 8192, .Format = 0x20, .NumChannels = 4}) == CUDA_ERROR_OUT_OF_MEMORY);
+	OK(cuArrayDestroy(y));
+	AGREE(36 * MIB);
+	OK(cuArrayDestroy(x));
+	OK(cuMemAllocPitch(&b, &pitch, 1000, 1024, 4));
+	AGREE(21 * MIB);
+	OK(cuCtxDestroy_v2(two));
+	AGREE(20 * MIB);
+	DRIVER(cuCtxSetCurrent, CUcontext);
+	OK(cuCtxSetCurrent(one));
+	OK(cuMemFree(a));
+	AGREE(0);
+}
+
 static void contexts(void)
 {
 	CUcontext primary = begin(64 * MIB), own;
@@ -488,7 +532,7 @@ static void cost(void)
 int main(void)
 {
 	static const struct { const char *name; void (*run)(void); } tests[] = {
-		{"linear", linear}, {"contexts", contexts}, {"handles", handles}, {"arrays", arrays}, {"pools", pools}, {"managed pools", managed_pools},
+		{"linear", linear}, {"the first interface", first_interface}, {"contexts", contexts}, {"handles", handles}, {"arrays", arrays}, {"pools", pools}, {"managed pools", managed_pools},
 		{"graphs", graphs}, {"cancelled", cancelled}, {"forked", forked}, {"race", race}, {"cost", cost},
 	};
 	char file[64];

@@ -1,4 +1,4 @@
-/* The native protocol and the page, as the hook sees them. enforcer/wire is the
+/* The native protocol and the page, as the hook sees them. internal/wire is the
  * Go side; a test there compiles this file and compares every offset.
  * All is little endian; reserved fields are 0 when sent and ignored when read. */
 #ifndef GPUSTEWARD_WIRE_H

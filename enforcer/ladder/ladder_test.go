@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 const faulty = "GPU-faulty" // has a hardware fault

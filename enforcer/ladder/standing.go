@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // A standing is a subject's place on the ladder.

@@ -190,22 +190,8 @@ func (p *Policy) explainQuotas(w io.Writer, r *Rule) {
 		if t.class != schedule.Idle {
 			part = percent(t.weight) + " of a full GPU that every tenant is on"
 		}
-		fmt.Fprintf(w, "  on %s: guarantee %s, limit %s, priority %s (%s)%s\n", where(sets[t], len(sets[t]) == len(gpus)),
-			percent(t.Guarantee), percent(t.Limit), r.Priority, part, t.others())
+		said := []string{"guarantee " + percent(t.Guarantee), "limit " + percent(t.Limit), fmt.Sprintf("priority %s (%s)", r.Priority, part)}
+		said = append(said, t.Explain()...)
+		fmt.Fprintf(w, "  on %s: %s\n", where(sets[t], len(sets[t]) == len(gpus)), strings.Join(said, ", "))
 	}
-}
-
-// others returns the terms that are there beside the GPU's time.
-func (q Quota) others() (text string) {
-	add := func(name, value string, said bool) {
-		if said {
-			text += ", " + name + " " + value
-		}
-	}
-	add("memory", amount(q.Memory), q.Memory > 0)
-	add("memory", percent(q.MemoryPart)+" of the GPU's", q.MemoryPart > 0)
-	add("memory kept for it", amount(q.Reserved), q.Reserved > 0)
-	add("99 of 100 waits for a turn at most", q.LaunchWait.String(), q.LaunchWait > 0)
-	add("bandwidth", percent(q.Bandwidth), q.Bandwidth < 1)
-	return text
 }

@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"gpusteward/enforcer/broker"
+	"gpusteward/internal/quota"
 )
 
 func TestExplain(t *testing.T) {
-	none := 0.
 	serving := with(row("serving", Selector{Units: []string{"x.service"}}, Selector{Pods: []string{"inference/*"}, Containers: []string{"server"}}), func(r *Rule) {
 		r.Priority = PriorityHigh
-		r.Quota = Quota{Guarantee: .5, Limit: .8, Memory: 40 << 30, Reserved: 20 << 30, LaunchWait: 20 * time.Millisecond, Bandwidth: .6}
-		r.GPUs = []Override{{GPUs: []string{"0", uuidOf(1)}, Guarantee: &none}}
+		r.Quota = Quota{Guarantee: .5, Limit: .8, Memory: 40 << 30, Reserved: 20 << 30, LaunchWait: quota.Wait(20 * time.Millisecond), Bandwidth: .6}
+		r.GPUs = []Override{{GPUs: []string{"0", uuidOf(1)}, Written: written("guarantee", "0")}}
 		r.Steps.Mode, r.Steps.Shadow = Terminate, false
 	})
 	p := policy(t, HostView{}, serving,

@@ -5,20 +5,15 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
+
+	"gpusteward/internal/quota"
 )
 
-// An Override has other terms for some GPUs; what is nil stays, as far as it
-// still can beside the others: a guarantee is at most the limit.
+// An Override has other terms for some GPUs; what is not written stays, as far as
+// it still can beside the others: a guarantee is at most the limit.
 type Override struct {
-	GPUs       []string // indices, UUIDs, or MIG devices by either: what is closest to a GPU's own UUID counts most
-	Guarantee  *float64
-	Limit      *float64
-	Memory     *uint64
-	MemoryPart float64 // counts where Memory is there
-	Reserved   *uint64
-	LaunchWait *time.Duration
-	Bandwidth  *float64
+	GPUs []string // indices, UUIDs, or MIG devices by either: what is closest to a GPU's own UUID counts most
+	quota.Written
 }
 
 // gpuName is what GPUs are called: 0, 0:1 for the MIG devices of GPU instance 1
@@ -50,45 +45,12 @@ func (r *Rule) checkGPUs() error {
 			}
 			seen[name] = i
 		}
-		q := o.Of(r.Quota)
-		o.yield(&q)
-		if err := q.check(r.Priority); err != nil {
+		there := Terms{r.Priority, o.Over(r.Quota).Fit(o.Written)}
+		if err := there.check(); err != nil {
 			return fmt.Errorf("%s.%w", key, err)
 		}
 	}
 	return nil
-}
-
-// Of returns q with what the override says.
-func (o Override) Of(q Quota) Quota {
-	replace(&q.Guarantee, o.Guarantee)
-	replace(&q.Limit, o.Limit)
-	if o.Memory != nil {
-		q.Memory, q.MemoryPart = *o.Memory, o.MemoryPart
-	}
-	replace(&q.Reserved, o.Reserved)
-	replace(&q.LaunchWait, o.LaunchWait)
-	replace(&q.Bandwidth, o.Bandwidth)
-	return q
-}
-
-func replace[T any](value *T, by *T) {
-	if by != nil {
-		*value = *by
-	}
-}
-
-// yield makes what the override does not say give way to what it says.
-func (o *Override) yield(q *Quota) {
-	if o.Guarantee == nil {
-		q.Guarantee = min(q.Guarantee, q.Limit)
-	}
-	if o.Reserved == nil && q.Memory > 0 {
-		q.Reserved = min(q.Reserved, q.Memory)
-	}
-	if o.LaunchWait == nil && q.Guarantee == 0 {
-		q.LaunchWait = 0
-	}
 }
 
 // quota returns what holds on a GPU of these names, of which the last counts
@@ -99,7 +61,7 @@ func (r *Rule) quota(names []string) Quota {
 		for _, name := range names {
 			for i := range r.GPUs {
 				if slices.Contains(r.GPUs[i].GPUs, name) {
-					q = r.GPUs[i].Of(q)
+					q = r.GPUs[i].Over(q)
 				}
 			}
 		}
@@ -107,6 +69,5 @@ func (r *Rule) quota(names []string) Quota {
 	if r.Priority == PriorityRealtime {
 		q.Guarantee = q.Limit
 	}
-	new(Override).yield(&q)
-	return q
+	return q.Fit(quota.Written{})
 }

@@ -15,6 +15,7 @@ import (
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/schedule"
+	"gpusteward/internal/quota"
 )
 
 // anyone and ladder are terms and steps with nothing special about them.
@@ -30,6 +31,16 @@ func row(name string, selectors ...Selector) Rule {
 func with(r Rule, change func(*Rule)) Rule {
 	change(&r)
 	return r
+}
+
+// written returns the terms of keys and texts, by turns.
+func written(pairs ...string) (w quota.Written) {
+	for i := 0; i < len(pairs); i += 2 {
+		if err := w.Set(pairs[i], pairs[i+1]); err != nil {
+			panic(err)
+		}
+	}
+	return w
 }
 
 func guaranteed(name string, part float64) Rule {
@@ -230,15 +241,13 @@ func TestNamesOfUsersAndGroupsAreLookedUp(t *testing.T) {
 }
 
 func TestTermsOfAGPU(t *testing.T) {
-	half, none, wait := .5, 0., time.Millisecond
-	small, no := uint64(10), uint64(0)
 	serving := with(row("serving"), func(r *Rule) {
 		r.Priority = PriorityHigh
-		r.Quota = Quota{Guarantee: .6, Limit: .8, Memory: 40, Reserved: 20, LaunchWait: 20 * time.Millisecond, Bandwidth: .6}
+		r.Quota = Quota{Guarantee: .6, Limit: .8, Memory: 40, Reserved: 20, LaunchWait: quota.Wait(20 * time.Millisecond), Bandwidth: .6}
 		r.GPUs = []Override{
-			{GPUs: []string{"0", "3"}, Guarantee: &none, Memory: &small},
-			{GPUs: []string{uuidOf(1)}, Limit: &half, LaunchWait: &wait, Memory: &no},
-			{GPUs: []string{uuidOf(3)}, Bandwidth: &half},
+			{GPUs: []string{"0", "3"}, Written: written("guarantee", "0", "memory", "10")},
+			{GPUs: []string{uuidOf(1)}, Written: written("limit", "50 %", "launch_wait", "1ms", "memory", "0")},
+			{GPUs: []string{uuidOf(3)}, Written: written("bandwidth", ".5")},
 		}
 	})
 	urgent := with(row("urgent"), func(r *Rule) { r.Priority, r.Limit = PriorityRealtime, .1 })
@@ -251,7 +260,7 @@ func TestTermsOfAGPU(t *testing.T) {
 		"where nothing else is said":        {"serving", uuidOf(2), serving.Quota},
 		"of no GPU":                         {"serving", "", serving.Quota},
 		"by index":                          {"serving", uuidOf(0), Quota{Guarantee: 0, Limit: .8, Memory: 10, Reserved: 10, Bandwidth: .6}},
-		"by UUID":                           {"serving", uuidOf(1), Quota{Guarantee: .5, Limit: .5, Reserved: 20, LaunchWait: wait, Bandwidth: .6}},
+		"by UUID":                           {"serving", uuidOf(1), Quota{Guarantee: .5, Limit: .5, Reserved: 20, LaunchWait: quota.Wait(time.Millisecond), Bandwidth: .6}},
 		"by both":                           {"serving", uuidOf(3), Quota{Guarantee: 0, Limit: .8, Memory: 10, Reserved: 10, Bandwidth: .5}},
 		"realtime has its limit guaranteed": {"urgent", uuidOf(0), Quota{Guarantee: .1, Limit: .1, Bandwidth: 1}},
 		"whom no tenant is for":             {DefaultTenant, uuidOf(0), Quota{Limit: 1, Bandwidth: 1}},
@@ -273,8 +282,7 @@ func TestWeights(t *testing.T) {
 	low := with(row("low"), func(r *Rule) { r.Priority = PriorityLow })
 	high := with(row("high"), func(r *Rule) { r.Priority, r.Guarantee = PriorityHigh, .3 })
 	realtime := with(row("realtime"), func(r *Rule) { r.Priority, r.Limit = PriorityRealtime, .2 })
-	all := .8
-	here := with(row("here"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{uuidOf(1)}, Guarantee: &all}} })
+	here := with(row("here"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{uuidOf(1)}, Written: written("guarantee", ".8")}} })
 	for name, c := range map[string]struct {
 		rules []Rule
 		gpu   string
@@ -307,7 +315,6 @@ func TestWeights(t *testing.T) {
 // What is said of a MIG device counts more than what is said of its GPU.
 func TestMIG(t *testing.T) {
 	mig := "MIG" + strings.TrimPrefix(uuidOf(7), "GPU")
-	part := func(f float64) *float64 { return &f }
 	names := func(gpu string) []string {
 		switch gpu {
 		case mig:
@@ -319,9 +326,9 @@ func TestMIG(t *testing.T) {
 	}
 	p := policy(t, HostView{Names: names},
 		with(row("a"), func(r *Rule) {
-			r.GPUs = []Override{{GPUs: []string{mig}, Bandwidth: part(.5)}, {GPUs: []string{"0:1"}, Limit: part(.4)}, {GPUs: []string{"0"}, Limit: part(.8), Guarantee: part(.3)}}
+			r.GPUs = []Override{{GPUs: []string{mig}, Written: written("bandwidth", ".5")}, {GPUs: []string{"0:1"}, Written: written("limit", ".4")}, {GPUs: []string{"0"}, Written: written("limit", ".8", "guarantee", ".3")}}
 		}),
-		with(row("b"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{"0:1"}, Guarantee: part(.7)}} }))
+		with(row("b"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{"0:1"}, Written: written("guarantee", ".7")}} }))
 	for _, c := range []struct {
 		gpu                         string
 		guarantee, limit, bandwidth float64
@@ -333,13 +340,13 @@ func TestMIG(t *testing.T) {
 	if a, _ := p.Weight("a", mig); a != .3 {
 		t.Errorf("a weighs %v, want .3", a)
 	}
-	over := table(with(row("a"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{"0"}, Guarantee: part(.6)}} }),
-		with(row("b"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{"0:1"}, Guarantee: part(.5)}} }))
+	over := table(with(row("a"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{"0"}, Written: written("guarantee", ".6")}} }),
+		with(row("b"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{"0:1"}, Written: written("guarantee", ".5")}} }))
 	if err := over.Check(); err == nil || !strings.Contains(err.Error(), "on GPU 0:1 a (60 %), b (50 %)") {
 		t.Errorf("more than an instance is guaranteed: %v", err)
 	}
 	for _, name := range []string{"0:", ":1", "0:1:2", "01", "0:01", "MIG-1", "0:100", "100000"} {
-		bad := table(with(row("a"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{name}, Limit: part(.5)}} }))
+		bad := table(with(row("a"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{name}, Written: written("limit", ".5")}} }))
 		if err := bad.Check(); err == nil || !strings.Contains(err.Error(), "gpus[0].gpu") {
 			t.Errorf("%q is taken for a GPU: %v", name, err)
 		}
@@ -348,11 +355,10 @@ func TestMIG(t *testing.T) {
 
 // An index and a UUID may be the same GPU, which only the host knows.
 func TestGuaranteesThatMeetOnOneGPUAreToldOf(t *testing.T) {
-	most := .7
 	var log bytes.Buffer
 	p := New(table(
-		with(row("a"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{"0"}, Guarantee: &most}} }),
-		with(row("b"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{uuidOf(0)}, Guarantee: &most}} }),
+		with(row("a"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{"0"}, Written: written("guarantee", ".7")}} }),
+		with(row("b"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{uuidOf(0)}, Written: written("guarantee", ".7")}} }),
 	), HostView{Names: func(gpu string) []string { return []string{"0", gpu} }}, slog.New(slog.NewTextHandler(&log, nil)))
 	for range 2 {
 		if a, _ := p.Weight("a", uuidOf(0)); a != .7 {

@@ -6,18 +6,12 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"gpusteward/internal/quota"
 )
 
 // A Quota is what a tenant may use of one GPU: all its processes together.
-type Quota struct {
-	Guarantee  float64       // of the GPU's time, that it gets whenever it wants it; 0 to 1
-	Limit      float64       // most of the GPU's time, also where nobody else wants it; 1 is no limit
-	Memory     uint64        // most of the GPU's memory, bytes; 0 is no cap
-	MemoryPart float64       // the same as a part of it, 0 to 1; 0 is that Memory says it
-	Reserved   uint64        // of the GPU's memory, that is kept for it, bytes
-	LaunchWait time.Duration // that 99 of 100 waits for a turn should not be longer than; 0 is no objective
-	Bandwidth  float64       // most of the bandwidth of the GPU's memory and link; 1 is no limit
-}
+type Quota = quota.Quota
 
 // A Priority says who gets what nobody is guaranteed.
 type Priority int
@@ -102,28 +96,19 @@ type Steps struct {
 var pauseWays = []string{"broker", "freezer", "signal"}
 
 // check reports the first term that cannot be, by its key.
-func (q Quota) check(p Priority) error {
+func (t Terms) check() error {
+	q := t.Quota
+	if t.Priority == PriorityRealtime {
+		q.Guarantee = max(q.Guarantee, min(q.Limit, 1))
+	}
+	if err := q.Check(); err != nil {
+		return err
+	}
 	switch {
-	case !(q.Limit > 0 && q.Limit <= 1):
-		return fmt.Errorf("limit: %v is not a part of the GPU's time, above 0 and at most 1; 1 is no limit", q.Limit)
-	case !(q.Guarantee >= 0 && q.Guarantee <= 1):
-		return fmt.Errorf("guarantee: %v is not a part of the GPU's time, from 0 to 1", q.Guarantee)
-	case q.Guarantee > q.Limit:
-		return fmt.Errorf("guarantee: %s is more than the limit, %s: lower it, or raise the limit", percent(q.Guarantee), percent(q.Limit))
-	case p == PriorityRealtime && q.Limit == 1:
+	case t.Priority == PriorityRealtime && t.Limit == 1:
 		return errors.New("limit: who is realtime goes before everybody, so it needs a limit below 100 %, which counts as its guarantee")
-	case p == PriorityIdle && q.Guarantee > 0:
+	case t.Priority == PriorityIdle && t.Guarantee > 0:
 		return errors.New("guarantee: who is idle gets what nobody else wants, so it is guaranteed nothing: leave it out, or make the priority low")
-	case !(q.MemoryPart >= 0 && q.MemoryPart <= 1):
-		return fmt.Errorf("memory: %s is not a part of the GPU's memory, above 0 %% and at most 100 %%", percent(q.MemoryPart))
-	case q.Memory > 0 && q.Reserved > q.Memory:
-		return fmt.Errorf("memory_guarantee: %s is more than memory, the cap of %s: lower it, or raise the cap", amount(q.Reserved), amount(q.Memory))
-	case q.LaunchWait < 0:
-		return fmt.Errorf("launch_wait: %v is no time to wait; 0 is no objective", q.LaunchWait)
-	case q.LaunchWait > 0 && q.Guarantee == 0 && p != PriorityRealtime:
-		return errors.New("launch_wait: nobody can be held to it without a guarantee: give one, or leave it out")
-	case !(q.Bandwidth > 0 && q.Bandwidth <= 1):
-		return fmt.Errorf("bandwidth: %v is not a part of the bandwidth, above 0 and at most 1; 1 is no limit", q.Bandwidth)
 	}
 	return nil
 }
@@ -158,17 +143,4 @@ func (s Steps) check() error {
 }
 
 // percent writes a part as configuration does.
-func percent(part float64) string { return fmt.Sprintf("%.4g %%", 100*part) }
-
-// amount writes a size as configuration does.
-func amount(n uint64) string {
-	for _, unit := range []struct {
-		name string
-		size uint64
-	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
-		if n >= unit.size {
-			return fmt.Sprintf("%.4g %s", float64(n)/float64(unit.size), unit.name)
-		}
-	}
-	return fmt.Sprintf("%d B", n)
-}
+func percent(part float64) string { return quota.Part(part).String() }

@@ -42,7 +42,7 @@ type Table struct {
 // Check reports the first key that cannot work, as tenants[2].limit. It looks
 // names of users and groups up.
 func (t Table) Check() error {
-	if err := t.Default.check(t.Default.Priority); err != nil {
+	if err := t.Default.check(); err != nil {
 		return fmt.Errorf("default.%w", err)
 	}
 	if t.Default.Priority == PriorityRealtime {
@@ -115,7 +115,7 @@ func (r *Rule) check() error {
 			return below(fmt.Sprintf("select[%d]", i), err)
 		}
 	}
-	if err := r.Terms.check(r.Priority); err != nil {
+	if err := r.Terms.check(); err != nil {
 		return err
 	}
 	if err := r.Steps.check(); err != nil {

@@ -11,16 +11,16 @@ import (
 
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/broker"
+	"gpusteward/internal/quota"
 )
 
-// What a configuration file can hold besides is in testdata/config/invalid of
-// the program.
+// What a configuration file can hold besides is in testdata/invalid of
+// internal/config.
 func TestCheckNamesTheKeyAndTheFix(t *testing.T) {
 	terms := func(change func(*Rule)) Table { return table(row("first"), with(row("a"), change)) }
 	selects := func(s ...Selector) Table { return table(row("first"), row("a", s...)) }
 	climbs := func(change func(*Steps)) Table { return terms(func(r *Rule) { change(&r.Steps) }) }
 	on := func(o ...Override) Table { return terms(func(r *Rule) { r.Limit, r.Memory, r.GPUs = .8, 100, o }) }
-	most, negative, memory, wait := .9, -.1, uint64(200), time.Second
 	many := make([]Rule, mostTenants+1)
 	for i := range many {
 		many[i] = row(fmt.Sprint("t", i))
@@ -44,8 +44,8 @@ func TestCheckNamesTheKeyAndTheFix(t *testing.T) {
 		"tenants[1].guarantee: 60 % is more than the limit":  terms(func(r *Rule) { r.Guarantee, r.Limit = .6, .5 }),
 		"tenants[1].guarantee: who is idle":                  terms(func(r *Rule) { r.Guarantee, r.Priority = .6, PriorityIdle }),
 		"tenants[1].memory_guarantee: 2 KiB is more":         terms(func(r *Rule) { r.Reserved, r.Memory = 2048, 1024 }),
-		"tenants[1].launch_wait: nobody can be held":         terms(func(r *Rule) { r.LaunchWait = time.Second }),
-		"tenants[1].launch_wait: -1s is no time":             terms(func(r *Rule) { r.LaunchWait, r.Guarantee = -time.Second, .5 }),
+		"tenants[1].launch_wait: nobody can be held":         terms(func(r *Rule) { r.LaunchWait = quota.Wait(time.Second) }),
+		"tenants[1].launch_wait: -1s is no time":             terms(func(r *Rule) { r.LaunchWait, r.Guarantee = quota.Wait(-time.Second), .5 }),
 		"tenants[1].bandwidth: 0 is not":                     terms(func(r *Rule) { r.Bandwidth = 0 }),
 		"tenants[1].ladder.confirm: 6 is not between 1 and":  climbs(func(s *Steps) { s.Confirm = 6 }),
 		"tenants[1].ladder.confirm: 0 is not between 1 and":  climbs(func(s *Steps) { s.Confirm = 0 }),
@@ -61,10 +61,10 @@ func TestCheckNamesTheKeyAndTheFix(t *testing.T) {
 		`tenants[1].gpus[0].gpu: "00" is neither`:            on(Override{GPUs: []string{"00"}}),
 		`tenants[1].gpus[0].gpu: "GPU-1" is neither`:         on(Override{GPUs: []string{"0", "GPU-1"}}),
 		`tenants[1].gpus[1].gpu: "0" is in gpus[0] already`:  on(Override{GPUs: []string{"0"}}, Override{GPUs: []string{"1", "0"}}),
-		"tenants[1].gpus[0].guarantee: 90 % is more than":    on(Override{GPUs: []string{"0"}, Guarantee: &most}),
-		"tenants[1].gpus[0].limit: -0.1 is not":              on(Override{GPUs: []string{"0"}, Limit: &negative}),
-		"tenants[1].gpus[0].memory_guarantee: 200 B is more": on(Override{GPUs: []string{"0"}, Reserved: &memory}),
-		"tenants[1].gpus[0].launch_wait: nobody":             on(Override{GPUs: []string{"0"}, LaunchWait: &wait}),
+		"tenants[1].gpus[0].guarantee: 90 % is more than":    on(Override{GPUs: []string{"0"}, Written: written("guarantee", ".9")}),
+		"tenants[1].gpus[0].limit: -0.1 is not":              on(Override{GPUs: []string{"0"}, Written: written("limit", "-.1")}),
+		"tenants[1].gpus[0].memory_guarantee: 200 B is more": on(Override{GPUs: []string{"0"}, Written: written("memory_guarantee", "200")}),
+		"tenants[1].gpus[0].launch_wait: nobody":             on(Override{GPUs: []string{"0"}, Written: written("launch_wait", "1s")}),
 		"tenants[1].select: 33 are too many":                 selects(make([]Selector, 33)...),
 		"tenants[1].select[0]: it has no key":                selects(Selector{}),
 		"tenants[1].select[0].units: an empty list":          selects(Selector{Units: []string{}}),
@@ -97,7 +97,9 @@ func TestCheckNamesTheKeyAndTheFix(t *testing.T) {
 func TestMoreThanAGPUIsNotGuaranteed(t *testing.T) {
 	half, none := .5, 0.
 	on := func(name string, guarantee, there float64) Rule {
-		return with(guaranteed(name, guarantee), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{"0", "2"}, Guarantee: &there}} })
+		return with(guaranteed(name, guarantee), func(r *Rule) {
+			r.GPUs = []Override{{GPUs: []string{"0", "2"}, Written: written("guarantee", fmt.Sprint(there))}}
+		})
 	}
 	realtime := with(row("urgent"), func(r *Rule) { r.Priority, r.Limit = PriorityRealtime, .4 })
 	for want, rules := range map[string][]Rule{

@@ -145,9 +145,13 @@ func (g *GPU) overrun() {
 		if passed >= g.host.config.Drain && !t.settled {
 			t.settled = true
 			t.stats.Overruns++
-			if !t.answered && len(t.unit.members) == 1 {
+			if len(t.unit.members) > 1 {
+				continue
+			}
+			t.state.Late, g.changed = true, true
+			if !t.answered {
 				g.waited(t)
-				t.mute, t.state.Mute, g.changed = true, true, true
+				t.mute, t.state.Mute = true, true
 			}
 		}
 	}

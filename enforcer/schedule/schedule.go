@@ -92,6 +92,7 @@ type State struct {
 	Beside bool          // others run as well: Report every 10 ms
 	Haste  bool          // others wait: Rest as soon as there is nothing to do
 	Urgent bool          // others must not wait when they come: queue little
+	Late   bool          // it has not drained by the deadline, and is on this GPU alone
 	Mute   bool          // it said nothing in its last turn, nor since: Hear when it is there again
 	Turn   uint64        // a new number each time that it may launch again
 	End    time.Duration // when others are expected to go first; 0 open

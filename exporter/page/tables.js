@@ -102,6 +102,9 @@ function meter() {
   return el("td", { class: "wide" }, track);
 }
 
+// place names a GPU, or a GPU instance of MIG as 0:1.
+const place = (t) => (t.gpu === undefined ? "?" : `${t.gpu}${t.gi === undefined ? "" : `:${t.gi}`}`);
+
 export function tenants() {
   const table = new Table("tenants", {
     key: (t) => `${t.uuid}\n${t.tenant}`,
@@ -122,14 +125,14 @@ export function tenants() {
       attribute(track, "data-target", t.target_ratio === undefined ? null : "");
       attribute(track, "aria-label", `share ${percent(t.share_ratio)}, target ${percent(t.target_ratio)}, quota ${quota(t)}`);
       text(node.cells[0], t.tenant);
-      text(node.cells[1], t.gpu === undefined ? "?" : `${t.gpu}`);
+      text(node.cells[1], place(t));
       text(node.cells[3], percent(t.share_ratio));
       text(node.cells[4], quota(t));
       text(node.cells[5], ofMemory(t.memory_used_bytes, t.memory_limit_bytes));
       text(node.cells[6], (t.backends ?? []).join(" + ") || unknown);
       text(node.cells[7], rung(t.rung, t.shadow));
     },
-    words: (t) => [t.tenant, `gpu ${t.gpu}`, t.rung, ...(t.backends ?? [])],
+    words: (t) => [t.tenant, `gpu ${t.gpu}`, `gpu ${place(t)}`, t.rung, ...(t.backends ?? [])],
   });
   return { show: (state) => table.show(state.tenants ?? []), filter: (words) => table.filter(words) };
 }

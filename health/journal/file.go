@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gpusteward/collectors"
+	"gpusteward/collectors/host"
 )
 
 // errLocked is the failure of a second agent on one directory.
@@ -180,7 +180,7 @@ func (f *journalFile) rotate() error {
 	if err := f.begin(); err != nil {
 		return err
 	}
-	return collectors.SyncDir(f.dir)
+	return host.SyncDir(f.dir)
 }
 
 // measure counts the bytes of all files.

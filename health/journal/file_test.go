@@ -68,3 +68,56 @@ func TestReadingEndsWithTheFirstFailure(t *testing.T) {
 		}
 	}
 }
+
+// TestTheFileStaysOpen holds that a journal goes on in the file that it has
+// open, and in another where that was taken away or has another's name.
+func TestTheFileStaysOpen(t *testing.T) {
+	t.Parallel()
+	f := &journalFile{dir: t.TempDir(), most: 1 << 20, keep: 2}
+	defer f.close()
+	write := func() *os.File {
+		if n, err := f.append([]line{{text: []byte("{}\n")}}); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		return f.file
+	}
+	first := write()
+	if again := write(); again != first {
+		t.Error("the file was opened anew")
+	}
+	if err := os.Remove(f.name(0)); err != nil {
+		t.Fatal(err)
+	}
+	second := write()
+	if err := os.Rename(f.name(0), f.name(1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(f.name(0), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	third := write()
+	if text, err := os.ReadFile(f.name(0)); second == first || third == second || string(text) != "{}\n" {
+		t.Errorf("a file that was taken away is still written to: there is %q, %v", text, err)
+	}
+}
+
+// TestALineBeginsALine has a file end within a line: what is written ends that,
+// once, and so it does where the file was closed in between.
+func TestALineBeginsALine(t *testing.T) {
+	t.Parallel()
+	f := &journalFile{dir: t.TempDir(), most: 1 << 20, keep: 2}
+	defer f.close()
+	if err := os.WriteFile(f.name(0), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	record := line{text: []byte("{}\n")}
+	for range 2 {
+		if n, err := f.append([]line{record, record}); n != 2 || err != nil {
+			t.Fatal(n, err)
+		}
+		f.close()
+	}
+	if text, err := os.ReadFile(f.name(0)); err != nil || string(text) != "{\n{}\n{}\n{}\n{}\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+}

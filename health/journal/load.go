@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"gpusteward/collectors"
+	"gpusteward/collectors/host"
 	"gpusteward/health"
 )
 
@@ -94,7 +94,7 @@ func repair(file *os.File, path string) error {
 	if info, err := bad.Stat(); err == nil {
 		room -= info.Size()
 	}
-	return collectors.ReplaceFile(path, collectors.StateMode, func(w io.Writer) error {
+	return host.ReplaceFile(path, host.StateMode, func(w io.Writer) error {
 		good := bufio.NewWriter(w)
 		err := readLines(file, func(text []byte, _ health.Event) error {
 			_, err := good.Write(append(text, '\n'))

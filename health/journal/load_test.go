@@ -116,6 +116,23 @@ func TestDamageThatCannotBeMoved(t *testing.T) {
 	}
 }
 
+// TestAFileThatCannotBeReadAgainIsNotRepaired holds that a repair which could not
+// begin is none.
+func TestAFileThatCannotBeReadAgainIsNotRepaired(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "events.jsonl")
+	file, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := repair(file, path); err == nil {
+		t.Error("it was repaired")
+	}
+}
+
 // FuzzReadLines holds that no damage takes away a record that was written
 // before it, that what is good and what is bad are all that there was, and
 // that what is left of a repaired file needs no repair.

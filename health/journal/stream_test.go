@@ -344,3 +344,25 @@ func TestStreamsBearQuiet(t *testing.T) {
 		})
 	}
 }
+
+// A timeless answer cannot bound how long writing takes.
+type timeless struct{ *httptest.ResponseRecorder }
+
+func (timeless) SetWriteDeadline(time.Time) error { return errors.New("no deadlines") }
+
+// TestAStreamThatCannotBeBoundedEnds holds that nobody is streamed to who might
+// hold the stream up for ever.
+func TestAStreamThatCannotBeBoundedEnds(t *testing.T) {
+	t.Parallel()
+	j, _, err := Open(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	w := timeless{httptest.NewRecorder()}
+	j.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/v1/events?follow=1", nil))
+	if ctx.Err() != nil || w.Body.Len() > 0 {
+		t.Errorf("it ended with %v, after %q", ctx.Err(), w.Body)
+	}
+}

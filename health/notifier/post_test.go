@@ -100,3 +100,32 @@ func TestPostableIsValidWhateverTheClockDid(t *testing.T) {
 		}
 	}
 }
+
+// TestAnAlertmanagerThatStaysHasANewPassword holds that one which is talked to
+// otherwise from now on is, though nothing else of it is new.
+func TestAnAlertmanagerThatStaysHasANewPassword(t *testing.T) {
+	t.Parallel()
+	users := make(chan string, 100)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, _, _ := r.BasicAuth()
+		users <- user
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte("{}"))
+	}))
+	defer server.Close()
+	as := func(user string) string { return strings.Replace(server.URL, "://", "://"+user+":secret@", 1) }
+	n := runNotifier(t, defaultTimings, as("one"))
+	for _, user := range []string{"one", "two"} {
+		if err := n.Reconfigure(Options{URLs: []string{as(user)}}); err != nil {
+			t.Fatal(err)
+		}
+		n.Tell([]health.Alert{firing("Of"+user, "critical")})
+		for got := ""; got != user; {
+			select {
+			case got = <-users:
+			case <-time.After(30 * time.Second):
+				t.Fatalf("nothing is sent as %s", user)
+			}
+		}
+	}
+}

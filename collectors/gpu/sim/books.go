@@ -3,6 +3,8 @@ package sim
 import (
 	"slices"
 	"time"
+
+	"gpusteward/internal/quota"
 )
 
 // books are those of one tenant on one GPU, from the time on that the GPU has
@@ -27,8 +29,8 @@ type books struct {
 	waits, late       float64
 	held, peak        uint64 // bytes
 	denied            float64
-	window            window    // that is open
-	windows, missed   [3]uint64 // by objective
+	window            window // that is open
+	windows, missed   [quota.Objectives]uint64
 }
 
 // share is what a tenant had of a step, and what was its.
@@ -36,9 +38,6 @@ type share struct{ target, actual float64 }
 
 // window is what is judged at its end, every 10 s as the enforcer's.
 type window struct{ used, wanted, waits, late float64 }
-
-// Objectives of windows.
-var objectives = [...]string{"compute", "memory", "launch_wait"}
 
 const (
 	auditEvery = 10 * second // steps of a window

@@ -10,7 +10,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/wire"
 )
 
 // shared has a server and a small one share a GPU, with what goes wrong.
@@ -21,8 +21,9 @@ func shared(faults ...Fault) Scenario {
 			{PID: 13, Share: 0.1, Memory: 1000, Cgroup: "/system.slice/other.service"},
 		}}},
 		Tenants: []Tenant{
-			{Name: "big", Workloads: []string{"unit:big.service"}, Guarantee: 0.7, Memory: 50000, MemoryGuarantee: 41000, LaunchWait: Duration(5 * time.Millisecond)},
-			{Name: "small", Workloads: []string{"unit:small.*"}, Limit: 0.2, Memory: 1200, Ladder: "throttle"},
+			{Name: "big", Workloads: []string{"unit:big.service"},
+				Terms: map[string]string{"guarantee": "0.7", "memory": "50000", "memory_guarantee": "41000", "launch_wait": "5ms"}},
+			{Name: "small", Workloads: []string{"unit:small.*"}, Terms: map[string]string{"limit": "0.2", "memory": "1200"}, Ladder: "throttle"},
 			{Name: "absent", Workloads: []string{"unit:absent.service"}},
 		},
 		Faults: faults,

@@ -1,6 +1,10 @@
 package sim
 
-import "slices"
+import (
+	"slices"
+
+	"gpusteward/internal/quota"
+)
 
 // A standing is a workload's on the ladder, by what it did on one GPU.
 type standing struct {
@@ -35,9 +39,9 @@ func (b *books) audit() {
 	if b.members == 0 {
 		w = window{}
 	}
-	b.judge(0, b.Guarantee > 0 && w.wanted > 0.01, w.used < min(w.wanted, b.Guarantee)-0.01)
-	b.judge(1, b.MemoryGuarantee > 0 && b.members > 0 && w.used > 0, false)
-	b.judge(2, b.LaunchWait > 0 && w.waits > 0, w.late > 0.01*w.waits)
+	b.judge(quota.Compute, b.Promises(quota.Compute) && w.wanted > 0.01, w.used < min(w.wanted, b.Guarantee)-0.01)
+	b.judge(quota.Memory, b.Promises(quota.Memory) && b.members > 0 && w.used > 0, false)
+	b.judge(quota.LaunchWait, b.Promises(quota.LaunchWait) && w.waits > 0, w.late > 0.01*w.waits)
 	if b.greedy && b.Memory > 0 && b.members > 0 {
 		b.denied++
 	}
@@ -54,7 +58,7 @@ func (b *books) audit() {
 }
 
 // judge counts a window of an objective.
-func (b *books) judge(objective int, wanted, missed bool) {
+func (b *books) judge(objective quota.Objective, wanted, missed bool) {
 	if !wanted {
 		return
 	}

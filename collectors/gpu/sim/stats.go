@@ -6,7 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"gpusteward/enforcer/wire"
+	"gpusteward/internal/quota"
+	"gpusteward/internal/wire"
 )
 
 // Tenants reports whether the scenario has tenants, and so Books anything to say.
@@ -59,7 +60,7 @@ func (g *gpu) tenantStats(b *books) wire.TenantStats {
 		ServedSeconds: b.served, WantedSeconds: b.wants, LagSeconds: lag, LongestSeconds: 0.0005 + 0.003*ratio(hash(2, uint64(len(b.Name)))),
 		ChargedSeconds: b.seconds, Turns: uint64(b.turns), OverrunSeconds: b.overrun, WaitSeconds: b.wait, ThrottledSeconds: b.throttled,
 		Launches: uint64(b.launches), CopiedBytes: uint64(b.copied), Waits: uint64(b.waits), LateWaits: uint64(b.late),
-		MemoryCap: b.Memory << 20, MemoryUsed: b.held, MemoryPeak: b.peak, MemoryDenied: uint64(b.denied),
+		MemoryCap: b.Memory, MemoryUsed: b.held, MemoryPeak: b.peak, MemoryDenied: uint64(b.denied),
 	}
 }
 
@@ -76,11 +77,10 @@ func (g *gpu) shareOf(b *books, n int64) (s wire.ShareStats) {
 // quotaStats are what a tenant was promised, and how it was kept.
 func (g *gpu) quotaStats(b *books) wire.QuotaStats {
 	drift, bus := 0.003*g.noise(hash(0, uint64(len(b.Name)))), b.dram
-	q := wire.QuotaStats{Tenant: b.Name, GPU: g.uuid("GPU", 0), Guarantee: b.Guarantee, Bandwidth: b.Bandwidth,
-		MemoryReserved: b.MemoryGuarantee << 20, LaunchWait: time.Duration(b.LaunchWait).Seconds(), Charge: &drift, Bus: &bus}
-	for o, promised := range [...]bool{b.Guarantee > 0, b.MemoryGuarantee > 0, b.LaunchWait > 0} {
-		if promised {
-			q.QoS = append(q.QoS, wire.QoSStats{Objective: objectives[o], Windows: b.windows[o], Violations: b.missed[o]})
+	q := wire.QuotaStats{Tenant: b.Name, GPU: g.uuid("GPU", 0), Quota: b.Quota, Charge: &drift, Bus: &bus}
+	for o := range quota.Objectives {
+		if q.Promises(o) {
+			q.QoS = append(q.QoS, wire.QoSStats{Objective: o.String(), Windows: b.windows[o], Violations: b.missed[o]})
 		}
 	}
 	if b.sessions > 0 {

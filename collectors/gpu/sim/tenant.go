@@ -3,52 +3,55 @@ package sim
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 
 	"gpusteward/collectors/host"
+	"gpusteward/internal/quota"
 )
 
 // A Tenant is whom a quota is for on a simulated host, as if its processes ran
 // under the hook and a broker kept the books. Only GPUs without MIG have tenants.
 type Tenant struct {
-	Name            string   `yaml:"name"`
-	Workloads       []string `yaml:"workloads"`        // whose they are: keys or patterns of them, such as pod:serving/*/vllm
-	Guarantee       float64  `yaml:"guarantee"`        // part of the GPU's time, 0 to 1
-	Limit           float64  `yaml:"limit"`            // most of the GPU's time, 1 by default
-	Memory          uint64   `yaml:"memory"`           // cap, MiB; none if 0
-	MemoryGuarantee uint64   `yaml:"memory_guarantee"` // MiB
-	Bandwidth       float64  `yaml:"bandwidth"`        // most of the memory's bandwidth, 1 by default
-	LaunchWait      Duration `yaml:"launch_wait"`      // objective; none if 0
-	Ladder          string   `yaml:"ladder"`           // highest rung: observe, warn (default), throttle
-	Confirm         int      `yaml:"confirm"`          // violations in a row that bring it a rung up, 3 by default
-	Shadow          bool     `yaml:"shadow"`           // beyond warn it is only said what would be done
+	Name      string            `yaml:"name"`
+	Workloads []string          `yaml:"workloads"` // whose they are: keys or patterns of them, such as pod:serving/*/vllm
+	Terms     map[string]string `yaml:",inline"`   // of its quota: keys of quota.Terms; a number of memory is MiB
+	Ladder    string            `yaml:"ladder"`    // highest rung: observe, warn (default), throttle
+	Confirm   int               `yaml:"confirm"`   // violations in a row that bring it a rung up, 3 by default
+	Shadow    bool              `yaml:"shadow"`    // beyond warn it is only said what would be done
+
+	quota.Quota `yaml:"-"` // what Terms say
 }
 
 // rungs are the rungs of the ladder that are simulated, the lowest first.
 var rungs = []string{"observe", "warn", "throttle"}
 
-// check fills the defaults of t; its errors begin with the key.
+// check fills the defaults of t, and its quota; its errors begin with the key.
 func (t *Tenant) check() error {
-	t.Limit, t.Bandwidth = cmp.Or(t.Limit, 1), cmp.Or(t.Bandwidth, 1)
 	t.Ladder, t.Confirm = cmp.Or(t.Ladder, "warn"), cmp.Or(t.Confirm, 3)
 	switch {
 	case t.Name == "" || len(t.Workloads) == 0:
 		return fmt.Errorf("name: %q: want a name, and workloads", t.Name)
-	case !(t.Limit > 0 && t.Limit <= 1):
-		return fmt.Errorf("limit: %v: want more than 0 and at most 1", t.Limit)
-	case !(t.Guarantee >= 0 && t.Guarantee <= t.Limit):
-		return fmt.Errorf("guarantee: %v: want 0 to the limit, %v", t.Guarantee, t.Limit)
-	case !(t.Bandwidth > 0 && t.Bandwidth <= 1):
-		return fmt.Errorf("bandwidth: %v: want more than 0 and at most 1", t.Bandwidth)
-	case t.Memory > 0 && t.MemoryGuarantee > t.Memory:
-		return fmt.Errorf("memory_guarantee: %d: want at most the cap, %d MiB", t.MemoryGuarantee, t.Memory)
-	case t.LaunchWait < 0:
-		return fmt.Errorf("launch_wait: negative duration")
 	case !slices.Contains(rungs, t.Ladder):
 		return fmt.Errorf("ladder: %q: want one of %q", t.Ladder, rungs)
 	case t.Confirm < 0:
 		return fmt.Errorf("confirm: %d: want 1 or more", t.Confirm)
+	}
+	var w quota.Written
+	for _, key := range slices.Sorted(maps.Keys(t.Terms)) {
+		if w.Set(key, t.Terms[key]+" MiB") == nil {
+			continue
+		}
+		if err := w.Set(key, t.Terms[key]); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	if t.Quota = w.Over(quota.Free()); t.MemoryPart > 0 {
+		return fmt.Errorf("memory: %s: want MiB", t.Terms["memory"])
+	}
+	if err := t.Quota.Check(); err != nil {
+		return err
 	}
 	for i, pattern := range t.Workloads {
 		if _, err := path.Match(pattern, ""); err != nil {

@@ -3,6 +3,10 @@
 // tree stays as it is. A change that no test notices is printed; one that does
 // not compile is not counted; code that no test runs is.
 //
+// Changes of functions and of what the package declares as composite literals
+// are compiled together, into one test binary that is told which of them it has:
+// compiling takes longer than most tests do. The tests that are quick run first.
+//
 // survivors.tsv lists the changes that nothing can notice, or nothing should
 // have to, each with the reason; they are not tried. A row that fits no change
 // any more is an error.
@@ -10,7 +14,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -153,70 +156,113 @@ func summary(count map[string]int) string {
 // tryAll tries mutants of one package, prints those that live and counts the
 // verdicts.
 func tryAll(dir string, all []mutant) map[string]int {
-	limit := unchanged(dir)
+	tests := unchanged(dir)
 	count := map[string]int{}
 	var mu sync.Mutex
-	var wg sync.WaitGroup
-	next := make(chan mutant)
-	for worker := range max(*workers, 1) {
-		wg.Go(func() {
-			for m := range next {
-				verdict := try(dir, m, limit, filepath.Join(temp, strconv.Itoa(worker)))
-				mu.Lock()
-				if count[verdict]++; verdict == "lives" {
-					fmt.Println(m)
+	for some := range slices.Chunk(all, 256) {
+		next := make(chan int)
+		var wg sync.WaitGroup
+		choice := together(dir, some)
+		for worker := range max(*workers, 1) {
+			wg.Go(func() {
+				for i := range next {
+					verdict := tests.try(dir, some[i], choice, i, filepath.Join(temp, strconv.Itoa(worker)))
+					mu.Lock()
+					if count[verdict]++; verdict == "lives" {
+						fmt.Println(some[i])
+					}
+					mu.Unlock()
 				}
-				mu.Unlock()
-			}
-		})
+			})
+		}
+		for i := range some {
+			next <- i
+		}
+		close(next)
+		wg.Wait()
 	}
-	for _, m := range all {
-		next <- m
-	}
-	close(next)
-	wg.Wait()
 	return count
 }
 
+// Tests are those of a package.
+type tests struct {
+	slow  string        // those that are run where the others notice nothing: a regular expression
+	limit time.Duration // for a mutant
+}
+
+var passed = regexp.MustCompile(`(?m)^ *--- PASS: (\w+)\S* \((.+)s\)$`)
+
 // unchanged runs the tests of the code as it is, thrice, because a test that
-// fails at times would kill what lives. It returns how long a mutant's may take.
-func unchanged(dir string) (limit time.Duration) {
+// fails at times would kill what lives.
+func unchanged(dir string) tests {
 	bin := filepath.Join(temp, "unchanged")
-	out, err := exec.Command("go", "test", "-c", "-o", bin, dir).CombinedOutput()
-	check(err, string(out))
+	check(compile(dir, bin))
 	began := time.Now()
-	out, err = test(context.Background(), dir, bin, "-test.count=3").CombinedOutput()
+	out, err := test(context.Background(), dir, bin, "-test.count=3", "-test.v", "-test.skip="+*skip).CombinedOutput()
 	check(err, "with nothing changed:", string(out))
-	return 5*time.Second + 2*time.Since(began)
+	var all float64
+	seconds := map[string]float64{}
+	for _, m := range passed.FindAllStringSubmatch(string(out), -1) {
+		took, _ := strconv.ParseFloat(m[2], 64)
+		seconds[m[1]] += took
+		all += took
+	}
+	slow := "none"
+	for name, took := range seconds {
+		if took > all/50 {
+			slow += "|" + name
+		}
+	}
+	return tests{"^(" + slow + ")$", 5*time.Second + 2*time.Since(began)}
+}
+
+// compile compiles the tests of a package.
+func compile(dir, bin string, flags ...string) error {
+	args := append([]string{"go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-o", bin}, append(flags, dir)...)
+	if out, err := exec.Command("nice", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
 }
 
 // test runs a test binary, with 8 GiB at most: some mutants append for ever.
-func test(ctx context.Context, dir, bin, flag string) *exec.Cmd {
-	c := exec.CommandContext(ctx, "sh", "-c", `ulimit -v 8388608; exec nice "$0" "$@"`, bin, flag, "-test.skip="+*skip)
+func test(ctx context.Context, dir, bin string, flags ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, "sh", append([]string{"-c", `ulimit -v 8388608; exec nice "$0" "$@"`, bin}, flags...)...)
 	c.Dir, c.WaitDelay = dir, time.Second
 	return c
 }
 
-// try compiles the tests with one change, into files that begin with path, and
-// runs them.
-func try(dir string, m mutant, limit time.Duration, path string) (verdict string) {
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{m.path: path + ".go"}})
-	check(errors.Join(err, os.WriteFile(path+".go", m.source, 0o600), os.WriteFile(path+".json", overlay, 0o600)))
-	out, err := exec.Command("nice", "go", "test", "-c", "-ldflags=-s -w", "-overlay", path+".json", "-o", path+".test", dir).CombinedOutput()
-	if err != nil && misspelt.Match(out) {
+// try runs the tests with one change, the quick ones first. What is no choice is
+// compiled by itself, into files that begin with path.
+func (t tests) try(dir string, m mutant, all choice, number int, path string) (verdict string) {
+	if all.misspelt[number] {
 		return "does not compile"
 	}
-	check(err, m, string(out))
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	var exit *exec.ExitError
-	switch err := test(ctx, dir, path+".test", "-test.failfast").Run(); {
-	case err == nil:
-		return "lives"
-	case ctx.Err() != nil:
-		return "timed out"
-	case !errors.As(err, &exit) || exit.ExitCode() >= 126: // it was not run
-		check(err, m)
+	bin := all.bin
+	if m.place.end == 0 {
+		bin = path + ".test"
+		flag := overlay(path, map[string]string{m.path: m.source()})
+		if err := compile(dir, bin, flag); err != nil && misspelt.MatchString(err.Error()) {
+			return "does not compile"
+		} else {
+			check(err, m)
+		}
 	}
-	return "killed"
+	ctx, cancel := context.WithTimeout(context.Background(), t.limit)
+	defer cancel()
+	for _, which := range [][]string{{"-test.skip=" + strings.TrimPrefix(*skip+"|"+t.slow, "|")}, {"-test.skip=" + *skip, "-test.run=" + t.slow}} {
+		c := test(ctx, dir, bin, append(which, "-test.failfast")...)
+		c.Env = append(os.Environ(), fmt.Sprint(chosen, "=", number+1))
+		var exit *exec.ExitError
+		switch err := c.Run(); {
+		case ctx.Err() != nil:
+			return "timed out"
+		case err == nil:
+			continue
+		case !errors.As(err, &exit) || exit.ExitCode() >= 126: // it was not run
+			check(err, m)
+		}
+		return "killed"
+	}
+	return "lives"
 }

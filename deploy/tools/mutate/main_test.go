@@ -28,14 +28,16 @@ func Example() {
 	// testdata/half/half.go:18:27: 3 is 2
 	// testdata/half/half.go:18:30: 1 is 2
 	// testdata/half/half.go:18:30: 1 is 0
-	// testdata/half/half.go:26:16: true is false
-	// testdata/half/half.go:34:9: a + b is *new(string)
-	// testdata/half/half.go:31:7: a > b is a <= b
-	// testdata/half/half.go:32:3: without a, b = b, a
-	// testdata/half/half.go:38:28: !false is *new(bool)
-	// testdata/half/half.go:38:29: false is true
-	// testdata/half: 50.0 %: 13 of 26 mutants were noticed, 2 of them by the time limit; 5 others do not compile
-	// altogether: 50.0 %: 13 of 26 mutants were noticed, 2 of them by the time limit; 5 others do not compile
+	// testdata/half/half.go:21:25: 6 is 7
+	// testdata/half/half.go:21:25: 6 is 5
+	// testdata/half/half.go:29:16: true is false
+	// testdata/half/half.go:37:9: a + b is *new(string)
+	// testdata/half/half.go:34:7: a > b is a <= b
+	// testdata/half/half.go:35:3: without a, b = b, a
+	// testdata/half/half.go:41:28: !false is *new(bool)
+	// testdata/half/half.go:41:29: false is true
+	// testdata/half: 50.0 %: 15 of 30 mutants were noticed, 2 of them by the time limit; 5 others do not compile
+	// altogether: 50.0 %: 15 of 30 mutants were noticed, 2 of them by the time limit; 5 others do not compile
 	// [{testdata/half/half.go if a > b { a > b is a == b}]
 }
 
@@ -52,8 +54,8 @@ func Example_sample() {
 	}
 	// Output:
 	// testdata/half/half.go:15:27: 0 is (0 + 1) true
-	// testdata/half/half.go:18:30: 1 is 0 true
-	// testdata/half/half.go:24:8: count++ is count-- true
-	// testdata/half/half.go:26:16: true is false true
-	// testdata/half/half.go:32:3: without a, b = b, a true
+	// testdata/half/half.go:18:27: without 3 true
+	// testdata/half/half.go:18:13: Above is Below true
+	// testdata/half/half.go:21:25: 6 is 5 true
+	// testdata/half/half.go:25:2: without n = min(n, Most) true
 }

@@ -16,8 +16,14 @@ type mutant struct {
 	path, what string
 	line       string // that it changes, without the space around it
 	at         token.Position
-	source     []byte
+	old        *finder // what it changes, from start to end
+	start, end int
+	with       string
+	place      place // that it is in
 }
+
+// source returns the file.
+func (m mutant) source() string { return m.old.src[:m.start] + m.with + m.old.src[m.end:] }
 
 func (m mutant) String() string {
 	return fmt.Sprintf("%s:%d:%d: %s", strings.TrimPrefix(m.path, here+"/"), m.at.Line, m.at.Column, m.what)
@@ -63,9 +69,11 @@ var swaps = map[string][]string{
 // A finder finds the mutants of one file.
 type finder struct {
 	path, src string
+	name      string // of the package
 	lines     []string
 	file      *token.File
 	data      bool // it is in a declaration of the package
+	place     place
 	found     []mutant
 }
 
@@ -76,7 +84,7 @@ func mutants(path string) []mutant {
 	set := token.NewFileSet()
 	tree, err := parser.ParseFile(set, path, src, parser.SkipObjectResolution)
 	check(err)
-	f := finder{path: path, src: string(src), lines: strings.Split(string(src), "\n"), file: set.File(tree.Pos())}
+	f := &finder{path: path, src: string(src), name: tree.Name.Name, lines: strings.Split(string(src), "\n"), file: set.File(tree.Pos())}
 	for _, d := range tree.Decls {
 		_, f.data = d.(*ast.GenDecl)
 		ast.Inspect(d, f.visit)
@@ -97,7 +105,11 @@ func (f *finder) change(n ast.Node, at token.Pos, was, with string) {
 	if changed := old[:within] + with + old[min(within+len(was), len(old)):]; changed != "" {
 		what = short(old) + " is " + short(changed)
 	}
-	f.found = append(f.found, mutant{f.path, what, strings.TrimSpace(f.lines[p.Line-1]), p, []byte(f.src[:start] + with + f.src[start+len(was):])})
+	m := mutant{f.path, what, strings.TrimSpace(f.lines[p.Line-1]), p, f, start, start + len(was), with, place{}}
+	if f.place.start <= start && start < f.place.end {
+		m.place = f.place
+	}
+	f.found = append(f.found, m)
 }
 
 func short(s string) string {
@@ -114,6 +126,7 @@ func (f *finder) swap(n ast.Node, at token.Pos, what string) {
 }
 
 func (f *finder) visit(n ast.Node) bool {
+	f.enter(n)
 	switch n := n.(type) {
 	case *ast.BinaryExpr:
 		f.swap(n, n.OpPos, n.Op.String())

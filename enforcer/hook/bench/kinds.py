@@ -24,6 +24,10 @@ KINDS = {
     "gpt2": "programs.gpt2",
     "decode": "programs.decode",
     "loader": "programs.loader",
+    "alloc64k": "programs.alloc64k",
+    "alloc1m": "programs.alloc1m",
+    "alloc20m": "programs.alloc20m",
+    "alloc512m": "programs.alloc512m",
     "tick": "programs.tick",
     "silent": "programs.silent",
     # Programs with a process on each of several GPUs.

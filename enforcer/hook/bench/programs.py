@@ -137,6 +137,47 @@ def axpys(_, launches=10, size=64 << 20):
     return Program(step)
 
 
+def allocating(size):
+    """An allocation of the driver and its release, without a framework."""
+    import ctypes
+
+    cu = ctypes.CDLL("libcuda.so.1")
+
+    def check(code, what):
+        if code:
+            raise RuntimeError(f"{what}: error {code}")
+
+    context, at = ctypes.c_void_p(), ctypes.c_uint64()
+    check(cu.cuInit(0), "cuInit")
+    check(cu.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), "cuDevicePrimaryCtxRetain")
+    check(cu.cuCtxSetCurrent(context), "cuCtxSetCurrent")
+    allocate, release = cu.cuMemAlloc_v2, cu.cuMemFree_v2
+    allocate.argtypes, release.argtypes = (ctypes.c_void_p, ctypes.c_size_t), (ctypes.c_uint64,)
+    there = ctypes.byref(at)
+
+    def step():
+        check(allocate(there, size), "cuMemAlloc")
+        check(release(at), "cuMemFree")
+
+    return Program(step)
+
+
+def alloc64k(_):
+    return allocating(64 << 10)
+
+
+def alloc1m(_):
+    return allocating(1 << 20)
+
+
+def alloc20m(_):
+    return allocating(20 << 20)
+
+
+def alloc512m(_):
+    return allocating(512 << 20)
+
+
 def descend(optimizer, forward):
     """A step of training in mixed precision, and a wait for its loss."""
     import torch

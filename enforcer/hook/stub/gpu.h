@@ -96,7 +96,7 @@ struct gs_slot_proc {
 
 struct gs_gpu {
 	pthread_mutex_t mutex; /* robust, shared by processes */
-	uint64_t memory, used; /* bytes */
+	uint64_t memory, used, peak; /* bytes */
 	uint64_t now;          /* simulated up to here, CLOCK_MONOTONIC ns */
 	uint64_t buried;       /* when the dead were last looked for */
 	uint64_t slice_end, switched;

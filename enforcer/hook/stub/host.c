@@ -10,7 +10,7 @@
 
 #include "gpu.h"
 
-#define MAGIC 0x3347505742555453ull /* changes with struct gs_host */
+#define MAGIC 0x3447505742555453ull /* changes with struct gs_host */
 #define BURY_EVERY 1000000ull        /* ns */
 
 struct gs_host *gs_host;
@@ -183,6 +183,8 @@ bool gs_memory_take(struct gs_gpu *g, int proc, uint64_t bytes)
 	if (fits) {
 		g->used += bytes;
 		p->used += bytes;
+		if (g->peak < g->used)
+			g->peak = g->used;
 		if (p->peak < p->used)
 			p->peak = p->used;
 	}

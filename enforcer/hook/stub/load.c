@@ -15,10 +15,15 @@
  * whatever GPU, and one stream.
  * On a real card all are ready before any begins, with a file in /dev/shm. A
  * rank that ends leaves: the others go on without it.
- * With --then-mib, in the end the process begins the program anew, to take so much
- * memory and hold it.
+ * With --then-mib, in the end the program begins anew, to take so much memory and
+ * hold it; with --then-times=N, N times, of which all but the last hold it until
+ * the next begins. With --then=exec that is the same process; with fork, vfork or
+ * spawn a child, beside which it goes on holding what it has; with left it is the
+ * same process, of which a child stays that has all its descriptors.
  * With --cancel-ms, each so often a thread is cancelled in a launch, and another
  * one takes its place; not with --burst-ms or --ahead.
+ * With --resolve=dlvsym it finds the driver's functions by the C library's own
+ * dlsym; with the path of a file it loads the driver from there.
  * With --resolve=dlmopen it loads the driver in a namespace of its own, where
  * nothing that was preloaded is asked; with --trickle-ms, beside one that it has
  * as others do, and on which it launches a kernel each so often.
@@ -28,10 +33,12 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -45,10 +52,11 @@ static struct {
 	double kernel_us, graph_us, burst_ms, sleep_ms, seconds, cpu_us, alloc_mib, alloc_step_mib, report_ms, rate, copy_kib, cancel_ms, shed, trickle_ms;
 	long sync_every, steps, streams, threads, gpu, gang, ranks, rank, kernels, ahead;
 	double then_mib;
+	long then_times;
 	bool graph, copy, meet, memory, wait;
-	const char *resolve, *kind, *way;
+	const char *resolve, *kind, *way, *then;
 } option = {.kernel_us = 100, .graph_us = 2000, .alloc_step_mib = 20, .report_ms = 100, .sync_every = 0, .streams = 1,
-	.threads = 1, .kernels = 4, .resolve = "dlsym", .kind = "native", .copy_kib = 1024, .way = "up"};
+	.threads = 1, .kernels = 4, .resolve = "dlsym", .kind = "native", .copy_kib = 1024, .way = "up", .then = "exec", .then_times = 1};
 
 /* One thread's launches. Marks are put in by the thread and taken out by the
  * reporter, so that a launch is counted even while the thread is blocked. */
@@ -341,14 +349,32 @@ static void replace(struct worker *w)
 	pthread_create(&w->thread, NULL, work, w);
 }
 
-/* What it holds goes with the program, and the process stays. */
+/* What a process holds goes with its program. */
 static void begin_anew(char *self)
 {
-	char most[64], step[64];
+	char most[64], step[64], then[64], times[64];
+	char *last[] = {self, most, step, "--wait-start", "--burst-ms=0.1", "--sleep-ms=600000", NULL};
+	char *next[] = {self, most, step, "--kernel-us=100", "--steps=1", then, times, NULL};
+	char **argv = option.then_times > 1 ? next : last;
+	const char *how = option.then;
+	pid_t child = 0;
 
 	snprintf(most, sizeof most, "--alloc-mib=%g", option.then_mib);
 	snprintf(step, sizeof step, "--alloc-step-mib=%g", option.alloc_step_mib);
-	execl("/proc/self/exe", self, most, step, "--wait-start", "--burst-ms=0.1", "--sleep-ms=600000", (char *)NULL);
+	snprintf(then, sizeof then, "--then-mib=%g", option.then_mib);
+	snprintf(times, sizeof times, "--then-times=%ld", option.then_times - 1);
+	if (!strcmp(how, "spawn"))
+		check(posix_spawn(&child, "/proc/self/exe", NULL, NULL, argv, environ) ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS, how);
+	else if (!strcmp(how, "vfork"))
+		child = vfork();
+	else if (strcmp(how, "exec"))
+		child = fork();
+	if (!strcmp(how, "left") && !child)
+		pause();
+	if (strcmp(how, "left") && child)
+		waitpid(child, NULL, 0);
+	else
+		execv("/proc/self/exe", argv);
 }
 
 static struct worker *prepare(void)
@@ -388,6 +414,7 @@ static bool parse(int argc, char **argv)
 		{"report-ms", &option.report_ms, 0, 0}, {"rate", &option.rate, 0, 0}, {"copy-kib", &option.copy_kib, 0, 0},
 		{"cancel-ms", &option.cancel_ms, 0, 0}, {"shed", &option.shed, 0, 0},
 		{"trickle-ms", &option.trickle_ms, 0, 0}, {"then-mib", &option.then_mib, 0, 0},
+		{"then-times", 0, &option.then_times, 0}, {"then", 0, 0, &option.then},
 		{"sync-every", 0, &option.sync_every, 0}, {"steps", 0, &option.steps, 0},
 		{"streams", 0, &option.streams, 0}, {"threads", 0, &option.threads, 0}, {"gpu", 0, &option.gpu, 0},
 		{"gang", 0, &option.gang, 0}, {"ranks", 0, &option.ranks, 0}, {"rank", 0, &option.rank, 0},

@@ -1,5 +1,7 @@
-/* NVML of the simulated GPUs: what it says of their memory, and by which UUIDs.
- * With GS_STUB_MIG=1 each GPU has one MIG device, which is what CUDA sees. */
+/* NVML of the simulated GPUs: what it says of their memory, of who is there, and
+ * by which UUIDs. With GS_STUB_MIG=N each GPU has N MIG devices, which are what
+ * CUDA sees; it sees all of them, the real one shows a process one. What is left
+ * over when simulated GPUs are dealt out so is none of NVML's. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,19 +10,27 @@
 #include "gpu.h"
 
 #define API __attribute__((visibility("default"))) int
-enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6 };
+enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, INSUFFICIENT_SIZE };
+#define NONE UINT32_MAX /* of GPU instances and compute instances */
 
+/* Simulated GPUs, from the first on; of a MIG device which GPU instance it is, 0
+ * of none. */
 struct device {
-	uint32_t gpu;
-	bool mig;
+	uint32_t first, count, gi;
 };
 static struct device devices[2][GS_STUB_GPUS_MAX];
 
-static bool mig(void)
+/* MIG devices of a GPU, 0 without MIG. */
+static uint32_t slices(void)
 {
 	const char *set = getenv("GS_STUB_MIG");
 
-	return set && !strcmp(set, "1");
+	return set ? (uint32_t)strtoul(set, NULL, 10) : 0;
+}
+
+static uint32_t each(void)
+{
+	return slices() ? slices() : 1;
 }
 
 API nvmlInit_v2(void)
@@ -37,7 +47,7 @@ API nvmlDeviceGetCount_v2(unsigned *n)
 {
 	if (!gs_host)
 		return UNINITIALIZED;
-	*n = gs_host->gpus;
+	*n = gs_host->gpus / each();
 	return SUCCESS;
 }
 
@@ -45,35 +55,95 @@ API nvmlDeviceGetHandleByIndex_v2(unsigned i, struct device **d)
 {
 	if (!gs_host)
 		return UNINITIALIZED;
-	if (i >= gs_host->gpus)
+	if (i >= gs_host->gpus / each())
 		return INVALID_ARGUMENT;
 	*d = &devices[0][i];
-	**d = (struct device){.gpu = i};
+	**d = (struct device){.first = i * each(), .count = each()};
 	return SUCCESS;
 }
 
-API nvmlDeviceGetMigDeviceHandleByIndex(struct device *of, unsigned i, struct device **d)
+API nvmlDeviceGetMigMode(const struct device *d, unsigned *now, unsigned *next)
 {
-	if (!mig())
+	if (d->gi)
+		return INVALID_ARGUMENT;
+	*now = *next = slices() > 0;
+	return SUCCESS;
+}
+
+API nvmlDeviceGetMaxMigDeviceCount(const struct device *d, unsigned *n)
+{
+	*n = d->gi ? 0 : slices();
+	return SUCCESS;
+}
+
+API nvmlDeviceGetMigDeviceHandleByIndex(const struct device *of, unsigned i, struct device **d)
+{
+	if (!slices())
 		return NOT_SUPPORTED;
-	if (i)
+	if (i >= of->count)
 		return NOT_FOUND;
-	*d = &devices[1][of->gpu];
-	**d = (struct device){.gpu = of->gpu, .mig = true};
+	*d = &devices[1][of->first + i];
+	**d = (struct device){.first = of->first + i, .count = 1, .gi = i + 1};
+	return SUCCESS;
+}
+
+API nvmlDeviceGetGpuInstanceId(const struct device *d, unsigned *id)
+{
+	*id = d->gi;
+	return d->gi ? SUCCESS : INVALID_ARGUMENT;
+}
+
+API nvmlDeviceGetComputeInstanceId(const struct device *d, unsigned *id)
+{
+	*id = 0;
+	return d->gi ? SUCCESS : INVALID_ARGUMENT;
+}
+
+API nvmlDeviceGetName(const struct device *d, char *text, unsigned length)
+{
+	snprintf(text, length, "gpusteward stub%s", d->gi ? " MIG 1g" : "");
 	return SUCCESS;
 }
 
 /* As CUDA's, which are the MIG devices' where there are some: see device.c. */
-API nvmlDeviceGetUUID(struct device *d, char *text, unsigned length)
+API nvmlDeviceGetUUID(const struct device *d, char *text, unsigned length)
 {
 	unsigned char u[16] = "gpusteward-stub";
 
-	u[15] = (unsigned char)d->gpu;
-	if (mig() && !d->mig)
+	u[15] = (unsigned char)(d->first / (d->gi ? 1 : each()));
+	if (slices() && !d->gi)
 		u[0] = 'G';
-	snprintf(text, length, "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", d->mig ? "MIG" : "GPU",
+	snprintf(text, length, "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", d->gi ? "MIG" : "GPU",
 		u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
 	return SUCCESS;
+}
+
+struct process {
+	unsigned pid;
+	unsigned long long used;
+	unsigned gi, ci;
+};
+
+API nvmlDeviceGetComputeRunningProcesses_v3(const struct device *d, unsigned *n, struct process *all)
+{
+	unsigned room = *n;
+
+	if (!gs_host)
+		return UNINITIALIZED;
+	*n = 0;
+	for (uint32_t i = 0; i < d->count; i++) {
+		uint32_t gi = d->gi ? d->gi : slices() ? i + 1 : NONE;
+		struct gs_gpu *g = gs_gpu_lock(d->first + i);
+		for (uint32_t p = 0; p < g->procs; p++) {
+			if (!g->proc[p].pid)
+				continue;
+			if (*n < room)
+				all[*n] = (struct process){(unsigned)g->proc[p].pid, g->proc[p].used, gi, gi == NONE ? NONE : 0};
+			++*n;
+		}
+		gs_gpu_unlock(g);
+	}
+	return *n > room ? INSUFFICIENT_SIZE : SUCCESS;
 }
 
 #define RESERVED (256ull << 20)
@@ -82,11 +152,14 @@ API nvmlDeviceGetMemoryInfo(const struct device *d, unsigned long long m[3])
 {
 	if (!gs_host)
 		return UNINITIALIZED;
-	struct gs_gpu *g = gs_gpu_lock(d->gpu);
-	m[0] = g->memory;
-	m[1] = g->memory - g->used;
-	m[2] = g->used;
-	gs_gpu_unlock(g);
+	memset(m, 0, 3 * sizeof *m);
+	for (uint32_t i = 0; i < d->count; i++) {
+		struct gs_gpu *g = gs_gpu_lock(d->first + i);
+		m[0] += g->memory;
+		m[1] += g->memory - g->used;
+		m[2] += g->used;
+		gs_gpu_unlock(g);
+	}
 	return SUCCESS;
 }
 

@@ -1,7 +1,7 @@
 /* What the simulated GPUs of GS_STUB_FILE do, as no program under test can
  * bend it. Each line:
  *   NS GPU PID BUSY_NS USED_BYTES PEAK_BYTES
- * and for the GPU itself, with pid 0: time lost to switches, bytes in use, 0.
+ * and for the GPU itself, with pid 0, the time lost to switches is its BUSY_NS.
  *   stat [EVERY_MS] prints once, or every so often until it is killed. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +13,8 @@ static void print(uint32_t gpu)
 {
 	struct gs_gpu *g = gs_gpu_lock(gpu);
 
-	printf("%llu %u 0 %llu %llu 0\n", (unsigned long long)g->now, gpu, (unsigned long long)g->switching,
-		(unsigned long long)g->used);
+	printf("%llu %u 0 %llu %llu %llu\n", (unsigned long long)g->now, gpu, (unsigned long long)g->switching,
+		(unsigned long long)g->used, (unsigned long long)g->peak);
 	for (uint32_t i = 0; i < g->procs; i++) {
 		uint64_t busy = 0, used = 0, peak = 0;
 		bool told = false;

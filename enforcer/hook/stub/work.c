@@ -111,14 +111,22 @@ void check(CUresult r, const char *what)
 
 void resolve(const char *how)
 {
-	void *library = strcmp(how, "dlmopen") ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL)
+	void *library = strchr(how, '/') ? dlopen(how, RTLD_NOW) : strcmp(how, "dlmopen") ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL)
 		: dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW);
 	CUresult (*address)(const char *, void **, int, cuuint64_t, int *) = NULL;
+	void *(*find)(void *, const char *) = dlsym;
 	void *from = strcmp(how, "link") ? library : RTLD_DEFAULT, *f;
 
 	if (!library) {
 		fprintf(stderr, "%s: %s\n", program, dlerror());
 		exit(1);
+	}
+	if (!strcmp(how, "dlvsym")) { /* the C library's own dlsym, of glibc 2.34 or before */
+		f = dlvsym(RTLD_DEFAULT, "dlsym", "GLIBC_2.34");
+		if (!f)
+			f = dlvsym(RTLD_DEFAULT, "dlsym", "GLIBC_2.2.5");
+		check(f ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND, "dlsym");
+		memcpy(&find, &f, sizeof f);
 	}
 	if (!strcmp(how, "procaddress")) {
 		f = dlsym(library, "cuGetProcAddress_v2");
@@ -129,7 +137,7 @@ void resolve(const char *how)
 	if (address) \
 		address(#base, &f, 12000, 0, NULL); \
 	else \
-		f = dlsym(from, #name); \
+		f = find(from, #name); \
 	memcpy(&cu.name, &f, sizeof f); \
 	check(f ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND, #name);
 	CALLS

@@ -14,6 +14,7 @@ var (
 	suffix   = regexp.MustCompile(`(_v\d+)?(_ptsz|_ptds)?$`)
 	remark   = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*`)
 	declared = regexp.MustCompile(`\bCUresult\s+(?:CUDAAPI\s+)?(cu[A-Z]\w*)\s*\(`) // CUDAAPI is nothing, and gone where it was preprocessed
+	inline   = regexp.MustCompile(`\binline\s+CUresult\s+(\w+)`)                   // the program's own
 	renamed  = regexp.MustCompile(`(?m)^\s*#\s*define\s+(cu[A-Z]\w*)\s+(?:__CUDA_API_(PT[DS][SZ])\((\w+)\)|(cu[A-Z]\w*))`)
 )
 
@@ -114,6 +115,10 @@ func gaps(header string, classes map[string]string, wrapped map[string]bool) []s
 			}
 		}
 	}
+	for _, m := range inline.FindAllStringSubmatch(header, -1) {
+		delete(missing, base(m[1]))
+		delete(missing, m[1])
+	}
 	return slices.Sorted(maps.Keys(missing))
 }
 
@@ -142,6 +147,31 @@ func TestHeader(t *testing.T) {
 	}
 }
 
+// TestNamesOfADriver holds both tables against the names that a driver exports: what
+// governs one version of a call and not another can be walked around.
+func TestNamesOfADriver(t *testing.T) {
+	classes, wrapped := entries(t), wrappers(t)
+	text, err := os.ReadFile("testdata/exports-580.159.txt") // nm -D --defined-only libcuda.so.580.159.04, those that begin with cu[A-Z]
+	if err != nil {
+		t.Fatal(err)
+	}
+	exports := strings.Fields(string(text))
+	if len(exports) < 600 {
+		t.Fatalf("the driver exports %d names", len(exports))
+	}
+	for _, name := range exports {
+		switch classes[base(name)] {
+		case "":
+			t.Errorf("%s is not in entries.h", name)
+		case "harmless", "audit":
+		default:
+			if !wrapped[name] {
+				t.Errorf("%s is not wrapped, though %s is %s", name, base(name), classes[base(name)])
+			}
+		}
+	}
+}
+
 // TestGaps reads a header that has more than we know.
 func TestGaps(t *testing.T) {
 	const header = `
@@ -149,12 +179,15 @@ func TestGaps(t *testing.T) {
 #define cuCtxCreate                     cuCtxCreate_v99
     #define cuMemcpyHtoD                __CUDA_API_PTDS(cuMemcpyHtoD_v2)
     #define cuMemcpyHtoDAsync           __CUDA_API_PTSZ(cuMemcpyHtoDAsync_v9)
+#define cuGetProcAddress_v2             cuGetProcAddress_v2_ptsz
 #define cuGraphAddNode                  cuGraphAddNode_v7
 /* CUresult CUDAAPI cuOfARemark(void); */
 CUresult CUDAAPI cuMemFree(CUdeviceptr dptr);
 CUresult CUDAAPI cuBrandNew(void);
 CUresult CUDAAPI cuBrandNew_v2_ptsz(void);
 CUresult cuPreprocessed(int);
+static inline CUresult cuGetProcAddress_v2_ptsz(const char *symbol) {
+static inline CUresult cuOfTheProgram(int);
 typedef void (CUDA_CB *CUstreamCallback)(CUstream hStream);
 `
 	want := []string{"cuBrandNew", "cuCtxCreate_v99", "cuMemcpyHtoDAsync_v9", "cuMemcpyHtoDAsync_v9_ptsz", "cuPreprocessed"}

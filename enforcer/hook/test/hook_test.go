@@ -96,33 +96,6 @@ func (m *machine) run(t *testing.T, env []string, argv ...string) (stdout, stder
 	return out.String(), errs.String()
 }
 
-// TestPrograms runs every test_*.c: plain, under AddressSanitizer and
-// UndefinedBehaviorSanitizer, and under ThreadSanitizer; and for aarch64.
-func TestPrograms(t *testing.T) {
-	programs := func(t *testing.T, target string) {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-		defer cancel()
-		out, err := exec.CommandContext(ctx, "make", "-ks", "-C", hook, target).CombinedOutput()
-		if err != nil {
-			t.Errorf("make %s: %v\n%s", target, err, out)
-		}
-		t.Logf("%s", out)
-	}
-	onEach(t, func(t *testing.T, m *machine) {
-		m.library(t)
-		programs(t, m.prefix+"test")
-	})
-	for _, target := range []string{"asan", "tsan"} {
-		t.Run(target, func(t *testing.T) {
-			machines[0].library(t)
-			if testing.Short() {
-				t.Skip("sanitizers take a while")
-			}
-			programs(t, target)
-		})
-	}
-}
-
 // TestPreloaded runs the test of the interception under the preloaded library:
 // what dlsym passes on, libc must take for the program's own call.
 func TestPreloaded(t *testing.T) {

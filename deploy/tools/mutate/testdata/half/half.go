@@ -17,6 +17,9 @@ func (l Limit) And(others ...Limit) Limit {
 
 var limit = Above(.5).And(3, 1)
 
+// steps is declared with its type, so that a copy of it can stand beside it.
+var steps = &[]Limit{4, 6}
+
 // Count returns n, or Most where that is less.
 func Count(n int) (count int, ok bool) {
 	n = min(n, Most)

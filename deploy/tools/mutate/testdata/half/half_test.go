@@ -12,7 +12,7 @@ func TestCount(t *testing.T) {
 }
 
 func TestLimit(t *testing.T) {
-	if limit < 2 || limit > 3.5 {
-		t.Error(limit)
+	if limit < 2 || limit > 3.5 || (*steps)[0] != 4 {
+		t.Error(limit, *steps)
 	}
 }

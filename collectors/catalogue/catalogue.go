@@ -1,0 +1,94 @@
+// Package catalogue knows every family of metrics: its name, its type, its labels
+// and what its values can be.
+package catalogue
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+)
+
+// A Type says how a metric's values behave.
+type Type int
+
+// The types that a metric can have.
+const (
+	GaugeType   Type = iota // goes up and down
+	CounterType             // only rises, but for a reset
+)
+
+func (t Type) String() string { return [...]string{"gauge", "counter"}[t] }
+
+// A Metric is one row of the catalogue: all that the code, the rules, the
+// dashboards and the reference know about one family. Published names are
+// frozen.
+type Metric struct {
+	Name, Help string
+	Type       Type
+	Labels     []string // of a GPU's metric, the first two are gpu and uuid
+
+	least, most float64 // what hardware of this world can show
+}
+
+// limits are what a unit's values can be, whatever a driver says. They are
+// wide: a fan may run at 110 % of its speed.
+var limits = []struct {
+	ending      string
+	least, most float64
+}{
+	{"_ratio", 0, 10}, {"_celsius", -273, 1000}, {"_watts", 0, 1e6}, {"_hertz", 0, 1e12}, {"_bytes", 0, 1 << 60}, {"", math.Inf(-1), math.Inf(1)},
+}
+
+// Plausible reports whether v can be true.
+func (m *Metric) Plausible(v float64) bool {
+	return !math.IsInf(v, 0) && v >= m.least && v <= m.most
+}
+
+// String returns the name, so that a Metric formats into PromQL.
+func (m *Metric) String() string { return m.Name }
+
+// Gauge declares a family that each GPU has, with labels beside gpu and uuid.
+func Gauge(name, help string, labels ...string) *Metric {
+	return declare(&Metric{Name: name, Help: help, Type: GaugeType, Labels: append([]string{"gpu", "uuid"}, labels...)})
+}
+
+// Counter declares a family that each GPU has and that only rises; its name
+// ends in _total.
+func Counter(name, help string, labels ...string) *Metric {
+	return declare(&Metric{Name: name, Help: help, Type: CounterType, Labels: append([]string{"gpu", "uuid"}, labels...)})
+}
+
+// HostGauge declares a family of the host or the agent: no gpu, no uuid.
+func HostGauge(name, help string, labels ...string) *Metric {
+	return declare(&Metric{Name: name, Help: help, Type: GaugeType, Labels: labels})
+}
+
+// HostCounter declares a family of the host or the agent that only rises.
+func HostCounter(name, help string, labels ...string) *Metric {
+	return declare(&Metric{Name: name, Help: help, Type: CounterType, Labels: labels})
+}
+
+// Signed lets values be below zero.
+func (m *Metric) Signed() *Metric {
+	m.least = -m.most
+	return m
+}
+
+var declared []*Metric
+
+func declare(m *Metric) *Metric {
+	for _, l := range limits {
+		if strings.HasSuffix(m.Name, l.ending) {
+			m.least, m.most = l.least, l.most
+			break
+		}
+	}
+	declared = append(declared, m)
+	return m
+}
+
+// All returns the whole catalogue, sorted by name.
+func All() []*Metric {
+	return slices.SortedFunc(slices.Values(declared), func(a, b *Metric) int { return cmp.Compare(a.Name, b.Name) })
+}

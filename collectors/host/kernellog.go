@@ -1,0 +1,177 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+)
+
+// mostWaiting is how many records wait for a follower at most. One that has
+// more to take is behind, and reads them in the kernel's ring once it has time.
+const mostWaiting = 256
+
+// A KernelLog hands the records of the kernel's log to all who follow it. One
+// goroutine reads for all of them, for as long as there are any. Records that
+// the kernel did not log itself are left out: users can write to its log. Its
+// methods are safe for concurrent use.
+type KernelLog struct {
+	open func() (*recordReader, error)
+	lost atomic.Uint64
+
+	mu   sync.Mutex
+	feed *feed // nil while nobody follows
+}
+
+// A feed is the log, opened once.
+type feed struct {
+	followers map[*follower]bool // guarded by the KernelLog's mu
+	stop      context.CancelFunc
+	ended     chan struct{}
+	err       error // why it ended, to be read after that
+}
+
+// A follower takes records from a feed.
+type follower struct {
+	records chan Record
+	behind  atomic.Bool // there was no room in records: the feed leaves it alone
+}
+
+// NewKernelLog returns the log at path, which is /dev/kmsg or a plain file of
+// records.
+func NewKernelLog(path string) *KernelLog {
+	return &KernelLog{open: func() (*recordReader, error) { return openRecords(path) }}
+}
+
+// Lost returns how many records were missed: the kernel dropped them before
+// they were read. It is at most that many for each follower.
+func (l *KernelLog) Lost() uint64 { return l.lost.Load() }
+
+// Follow calls each with every record that the kernel's ring holds and with
+// every one to come, as soon as the kernel logs it, until ctx ends (nil) or
+// the log cannot be read. Whatever time each takes, no other follower waits.
+func (l *KernelLog) Follow(ctx context.Context, each func(Record)) error {
+	me := &follower{records: make(chan Record, mostWaiting)}
+	f, err := l.join(me)
+	if err != nil {
+		return err
+	}
+	defer l.leave(f, me)
+	next, err := l.Replay(ctx, 0, each)
+	for err == nil {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-f.ended:
+			return f.err
+		case r := <-me.records:
+			if r.Sequence >= next { // others were in the ring when it was read
+				next = r.Sequence + 1
+				each(r)
+			}
+		}
+		if len(me.records) == 0 && me.behind.Swap(false) {
+			next, err = l.Replay(ctx, next, each)
+		}
+	}
+	return err
+}
+
+// Replay calls each with every record that the kernel's ring holds now from
+// the sequence next on, and returns the one after the last.
+func (l *KernelLog) Replay(ctx context.Context, next uint64, each func(Record)) (uint64, error) {
+	r, err := l.reader()
+	if err != nil {
+		return next, err
+	}
+	defer r.file.Close()
+	r.next, r.overran = next, next > 0 // what the ring no longer holds is lost
+	err = r.each(ctx, func(r Record) {
+		if r.Sequence >= next {
+			next = r.Sequence + 1
+			if r.Kernel() {
+				each(r)
+			}
+		}
+	})
+	return next, err
+}
+
+// reader opens the log.
+func (l *KernelLog) reader() (*recordReader, error) {
+	r, err := l.open()
+	if err != nil {
+		return nil, Explain(err, Reads)
+	}
+	r.lost = func(n uint64) { l.lost.Add(n) }
+	return r, nil
+}
+
+// join has me take all that the kernel logs from now on. The first to
+// join opens the log.
+func (l *KernelLog) join(me *follower) (*feed, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.feed == nil {
+		r, err := l.reader()
+		if err != nil {
+			return nil, err
+		}
+		if _, err := r.file.Seek(0, io.SeekEnd); err != nil {
+			r.file.Close()
+			return nil, fmt.Errorf("find the end of the kernel log: %w", err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		l.feed = &feed{followers: map[*follower]bool{}, stop: cancel, ended: make(chan struct{})}
+		go l.read(ctx, l.feed, r)
+	}
+	l.feed.followers[me] = true
+	return l.feed, nil
+}
+
+// leave ends what join began. The last to leave closes the log.
+func (l *KernelLog) leave(f *feed, me *follower) {
+	l.mu.Lock()
+	delete(f.followers, me)
+	last := len(f.followers) == 0
+	if last && l.feed == f {
+		l.feed = nil
+	}
+	l.mu.Unlock()
+	if last {
+		f.stop()
+		<-f.ended
+	}
+}
+
+// read hands on what r reads until ctx ends or the log cannot be read.
+func (l *KernelLog) read(ctx context.Context, f *feed, r *recordReader) {
+	defer close(f.ended)
+	defer r.file.Close()
+	f.err = r.follow(ctx, func(r Record) { l.hand(f, r) })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.feed == f {
+		l.feed = nil
+	}
+}
+
+// hand gives r to every follower that is not behind.
+func (l *KernelLog) hand(f *feed, r Record) {
+	if !r.Kernel() {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for one := range f.followers {
+		if one.behind.Load() {
+			continue
+		}
+		select {
+		case one.records <- r:
+		default:
+			one.behind.Store(true)
+		}
+	}
+}

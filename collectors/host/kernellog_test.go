@@ -1,0 +1,281 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// A written is a plain file in place of the kernel's log.
+type written struct {
+	t        *testing.T
+	path     string
+	sequence int
+}
+
+func newWritten(t *testing.T) *written {
+	return &written{t: t, path: filepath.Join(t.TempDir(), "kmsg")}
+}
+
+// say has the kernel log n lines.
+func (w *written) say(n int) {
+	w.t.Helper()
+	for range n {
+		w.write(fmt.Sprintf("4,%d,1,-;line %d\n", w.sequence, w.sequence))
+		w.sequence++
+	}
+}
+
+func (w *written) write(text string) {
+	w.t.Helper()
+	f, err := os.OpenFile(w.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString(text); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// keep has the kernel drop all but the last n lines.
+func (w *written) keep(n int) {
+	w.t.Helper()
+	text, err := os.ReadFile(w.path)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	lines := strings.SplitAfter(string(text), "\n")
+	if err := os.Rename(w.path, w.path+".old"); err != nil { // who has it open reads on
+		w.t.Fatal(err)
+	}
+	w.write(strings.Join(lines[len(lines)-1-n:], ""))
+}
+
+// opened returns how many of this process's descriptors are of the file.
+func (w *written) opened() (n int) {
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if at, _ := os.Readlink("/proc/self/fd/" + fd.Name()); at == w.path {
+			n++
+		}
+	}
+	return n
+}
+
+// A listener notes what it is given.
+type listener struct {
+	seen  []uint64
+	ended chan error
+	leave context.CancelFunc
+}
+
+// listen follows log until the listener leaves; before each record it does
+// what first says.
+func listen(t *testing.T, log *KernelLog, first func()) *listener {
+	ctx, cancel := context.WithCancel(t.Context())
+	l := &listener{ended: make(chan error, 1), leave: cancel}
+	go func() {
+		l.ended <- log.Follow(ctx, func(r Record) {
+			first()
+			l.seen = append(l.seen, r.Sequence)
+		})
+	}()
+	synctest.Wait() // until it waits for more
+	return l
+}
+
+func atOnce() {}
+
+// end has l leave, and returns what it has seen.
+func (l *listener) end(t *testing.T) []uint64 {
+	t.Helper()
+	l.leave()
+	if err := <-l.ended; err != nil {
+		t.Error(err)
+	}
+	return l.seen
+}
+
+// upTo returns 0 to n-1.
+func upTo(n int) (all []uint64) {
+	for i := range n {
+		all = append(all, uint64(i))
+	}
+	return all
+}
+
+// look has the end of the log looked at once more, in the bubble's time.
+func look() {
+	time.Sleep(2 * lookAgain)
+	synctest.Wait()
+}
+
+func TestOneReaderServesAllFollowers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWritten(t)
+		w.say(3)
+		log := NewKernelLog(w.path)
+		var all []*listener
+		for range 4 { // each comes later than the one before
+			all = append(all, listen(t, log, atOnce))
+			w.say(2)
+			if n := w.opened(); n != 1 {
+				t.Errorf("%d followers have the log open %d times", len(all), n)
+			}
+		}
+		w.write("12,99,1,-;a user's\n")
+		look()
+		for i, l := range all {
+			if got := l.end(t); !slices.Equal(got, upTo(11)) {
+				t.Errorf("follower %d saw %v, want all 11 once", i, got)
+			}
+		}
+		if n := w.opened(); n != 0 || log.Lost() != 0 {
+			t.Errorf("without a follower the log is open %d times; %d lost", n, log.Lost())
+		}
+		if got := listen(t, log, atOnce).end(t); !slices.Equal(got, upTo(11)) {
+			t.Errorf("the first after all had left saw %v", got)
+		}
+	})
+}
+
+// TestASlowFollowerDelaysNobody has one follower be busy while the kernel logs
+// more than waits for it. It reads the rest in the ring, and what the ring no
+// longer holds is counted.
+func TestASlowFollowerDelaysNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWritten(t)
+		w.say(1)
+		log := NewKernelLog(w.path)
+		hold := make(chan struct{})
+		wait := atOnce
+		slow, quick := listen(t, log, func() { wait() }), listen(t, log, atOnce)
+		wait = func() { <-hold }
+		flood := func(n int) {
+			w.say(1) // which the slow one takes, and is busy with
+			look()
+			w.say(n)
+			look()
+		}
+		const most, dropped = 2 * mostWaiting, 10
+		flood(most)
+		if n := len(quick.seen); n != most+2 {
+			t.Errorf("the quick one saw %d records of %d", n, most+2)
+		}
+		close(hold)
+		look()
+		if got := slow.seen; !slices.Equal(got, upTo(most+2)) || log.Lost() != 0 {
+			t.Errorf("the slow one saw %d records of %d, %d lost", len(got), most+2, log.Lost())
+		}
+		hold = make(chan struct{})
+		flood(most)
+		w.keep(most - mostWaiting - dropped)
+		close(hold)
+		look()
+		if got := slow.end(t); len(got) != 2*most+3-dropped || log.Lost() != dropped {
+			t.Errorf("the slow one saw %d records, %d lost, want %d and %d", len(got), log.Lost(), 2*most+3-dropped, dropped)
+		}
+		if got := quick.end(t); !slices.Equal(got, upTo(2*most+3)) {
+			t.Errorf("the quick one saw %d records of %d", len(got), 2*most+3)
+		}
+	})
+}
+
+// TestALogThatFailsIsOpenedAnew has a read fail while there are followers: all
+// are told, and who comes back misses nothing of what was logged meanwhile.
+func TestALogThatFailsIsOpenedAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWritten(t)
+		w.say(2)
+		log := NewKernelLog(w.path)
+		var fails atomic.Bool
+		open := log.open
+		log.open = func() (*recordReader, error) {
+			r, err := open()
+			r.sysRead = func(fd int, p []byte) (int, error) {
+				if fails.Load() {
+					return -1, syscall.EIO
+				}
+				return syscall.Read(fd, p)
+			}
+			return r, err
+		}
+		one, other := listen(t, log, atOnce), listen(t, log, atOnce)
+		fails.Store(true)
+		w.say(2)
+		look()
+		for _, l := range []*listener{one, other} {
+			if err := <-l.ended; err == nil || !strings.Contains(err.Error(), "read kernel log") {
+				t.Errorf("a follower is told %v", err)
+			}
+		}
+		if err := log.Follow(t.Context(), func(Record) {}); err == nil {
+			t.Error("who comes back too early is not told")
+		}
+		if n := w.opened(); n != 0 {
+			t.Errorf("a log that failed is open %d times", n)
+		}
+		fails.Store(false)
+		again := listen(t, log, atOnce)
+		w.say(1)
+		look()
+		if got := again.end(t); !slices.Equal(got, upTo(5)) {
+			t.Errorf("who comes back saw %v, want all 5", got)
+		}
+	})
+}
+
+func TestALogThatIsNotThere(t *testing.T) {
+	log := NewKernelLog(filepath.Join(t.TempDir(), "none"))
+	if err := log.Follow(t.Context(), func(Record) {}); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+// TestKernelLogOfThisHostIsShared follows the log of the kernel that runs this.
+func TestKernelLogOfThisHostIsShared(t *testing.T) {
+	log := NewKernelLog("/dev/kmsg")
+	last := uint64(0)
+	_, err := log.Replay(t.Context(), 0, func(r Record) { last = r.Sequence })
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
+		t.Skip(err)
+	}
+	if err != nil || last == 0 {
+		t.Fatal(last, err)
+	}
+	var group errgroup.Group
+	for range 3 {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		group.Go(func() error {
+			before := uint64(0)
+			return log.Follow(ctx, func(r Record) {
+				if r.Sequence <= before && before > 0 {
+					t.Errorf("record %d after %d", r.Sequence, before)
+				}
+				if before = r.Sequence; before >= last {
+					cancel()
+				}
+			})
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Error(err)
+	}
+}

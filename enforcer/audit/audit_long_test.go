@@ -1,0 +1,37 @@
+//go:build long
+
+package audit
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+)
+
+// An obedient world: processes come and go, run and sleep, take turns within
+// their limits or run together; the driver samples sixths of a second and tells
+// whole percents, late. Nobody is ever accused.
+func TestAnObedientWorldIsNotAccused(t *testing.T) {
+	t.Parallel()
+	const worlds, steps = 4, 250_000
+	for seed := range worlds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			o, known := newObedient(rand.New(rand.NewPCG(6, uint64(seed)))), 0
+			for i := range steps {
+				got := o.step()
+				if len(got.Violations) > 0 {
+					t.Fatalf("step %d: %s: %s", i, got.found(), got.Violations[0].Text)
+				}
+				for _, k := range got.Known {
+					if k {
+						known++
+					}
+				}
+			}
+			if known < steps {
+				t.Errorf("subjects were known %d times only in %d steps", known, steps)
+			}
+		})
+	}
+}

@@ -1,0 +1,35 @@
+//go:build long
+
+package broker
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gpusteward/internal/wire"
+)
+
+// TestReserveAllocates nothing, so that a flood makes no work for the
+// collector of garbage.
+func TestReserveAllocatesNothing(t *testing.T) {
+	b := start(t, Options{}, func(b *Broker) { b.timing.perSession, b.timing.perOwner, b.timing.beat = 1e9, 1e9, time.Hour })
+	c := dial(t, b, "a", 1)
+	file, err := c.conn.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	fd := int(file.Fd())
+	m := &wire.Memory{Bytes: 1}
+	if n := testing.AllocsPerRun(1000, func() {
+		_, _ = unix.Write(fd, m.Append(wire.Header{Type: wire.TypeReserve, Session: c.session}.Append(c.out[:0])))
+		n, _ := unix.Read(fd, c.in[:])
+		_, payload, _ := wire.Decode(c.in[:n])
+		m.Decode(payload)
+		_, _ = unix.Write(fd, m.Append(wire.Header{Type: wire.TypeCommit, Session: c.session}.Append(c.out[:0])))
+		m.Reservation = 0
+	}); n > 0.1 {
+		t.Errorf("%v allocations for a RESERVE and a COMMIT", n)
+	}
+}

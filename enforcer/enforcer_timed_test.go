@@ -1,0 +1,139 @@
+//go:build timed
+
+package enforcer_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"gpusteward/enforcer"
+	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/policy"
+	"gpusteward/internal/wire"
+)
+
+// TestEnforcer has a greedy tenant on a simulated GPU, beside one whose part is
+// guaranteed and a program that no quota is for. A process of it goes around
+// the hook: that is found, warned of, throttled, paused, and let go on, and
+// nobody else is touched.
+func TestEnforcer(t *testing.T) {
+	none := policy.Quota{Limit: 1, Bandwidth: 1}
+	with := func(edit func(*policy.Quota)) policy.Quota { q := none; edit(&q); return q }
+	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none}, Steps: quick(policy.Warn), Actions: 10, Rules: []policy.Rule{
+		byPath("guaranteed", with(func(q *policy.Quota) { q.Guarantee = .7 }), quick(policy.Warn)),
+		byPath("greedy", with(func(q *policy.Quota) { q.Guarantee, q.Limit, q.Memory = .3, .3, 1<<30 }), quick(policy.Pause)),
+	}}
+	g := underEnforcer(t, table)
+	guaranteed := g.job("guaranteed", true, "--kernel-us=200", "--seconds=180")
+	greedy := g.job("greedy", true, "--kernel-us=200", "--seconds=180")
+	third := g.job("third", false, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=180")
+	poll(t, 20*time.Second, "somebody does not work", func() bool { return g.moves(guaranteed) && g.moves(greedy) && g.moves(third) })
+
+	from := monotonic() + int64(settle)
+	poll(t, time.Minute, "the books are not compared", func() bool {
+		return slices.ContainsFunc(g.stats().Quotas, func(q wire.QuotaStats) bool { return q.Tenant == "greedy" && q.Charge != nil })
+	})
+	attempt(t, onStub(t, func() error {
+		poll(t, 20*time.Second, "no 10 s pass", func() bool { return monotonic() > from+int64(10*time.Second) })
+		both := []*series{g.truth.of(guaranteed.cmd.Process.Pid), g.truth.of(greedy.cmd.Process.Pid)}
+		part := shares(both, from, from+int64(10*time.Second))
+		from = monotonic()
+		if len(part) != 2 || part[0] < .69 || part[1] > .31 {
+			return fmt.Errorf("they have %.3f of the GPU's time, want 0.7 and 0.3", part)
+		}
+		return nil
+	}))
+
+	evader := g.job("greedy", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=180")
+	poll(t, 20*time.Second, "the evader does not work", func() bool { return g.moves(evader) })
+	found := poll(t, 10*time.Second, "the evader is not reported", func() bool {
+		return slices.ContainsFunc(g.stats().Workloads, func(w wire.WorkloadStats) bool { return w.Tenant == "greedy" && w.Unhooked == 1 && w.Processes == 2 })
+	})
+	paused := poll(t, 30*time.Second, "the workload is not paused", func() bool { return slices.Contains(g.told("greedy"), "pause done") })
+	still := poll(t, 5*time.Second, "its processes do not stand still", func() bool { return !g.moves(greedy) && !g.moves(evader) })
+	if !g.moves(guaranteed) || !g.moves(third) {
+		t.Error("the guaranteed tenant or the ungoverned program stands still too")
+	}
+	since := monotonic()
+	on := poll(t, 20*time.Second, "it does not go on", func() bool { return g.moved(greedy, since) && g.moved(evader, since) })
+	fmt.Printf("evader reported after %v, paused %v later, still after %v (half a second of it is the look), went on after %v\n", found, paused, still, on)
+	evader.kill()
+	poll(t, 40*time.Second, "it does not come down", func() bool {
+		told := g.told("greedy")
+		return told[len(told)-1] == "observe done"
+	})
+	want := []string{"warn done", "throttle done", "pause done", "throttle done"}
+	if told := g.told("greedy"); !slices.Equal(told[:4], want) {
+		t.Errorf("the ladder did %q, want %q to begin with", told, want)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, s := range g.steps {
+		if s.Tenant != "greedy" {
+			t.Errorf("the ladder moved for %+v", s)
+		}
+		if s.To > s.From && (len(s.Evidence) == 0 || !slices.Contains(s.Evidence[0].PIDs, evader.cmd.Process.Pid)) {
+			t.Errorf("no evidence, or not of the evader: %+v", s)
+		}
+	}
+}
+
+// TestEnforcerTerminates ends a program that goes around the hook where the
+// policy says so, and no other; not while the GPU itself is at fault.
+func TestEnforcerTerminates(t *testing.T) {
+	none := policy.Quota{Limit: 1, Bandwidth: 1}
+	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none}, Steps: quick(policy.Warn), Actions: 10, Rules: []policy.Rule{
+		byPath("doomed", none, quick(policy.Terminate)), byPath("shadowed", none, func() policy.Steps { s := quick(policy.Terminate); s.Shadow = true; return s }()),
+	}}
+	g := underEnforcer(t, table)
+	g.hardware = true
+	anchor := g.job("third", true, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=180") // so that there is a broker's GPU
+	doomed := g.job("doomed", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=180")
+	shadowed := g.job("shadowed", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=180")
+	poll(t, 20*time.Second, "somebody does not work", func() bool { return g.moves(doomed) && g.moves(shadowed) && g.moves(anchor) })
+	poll(t, 20*time.Second, "they are not reported", func() bool {
+		n := uint64(0)
+		for _, w := range g.stats().Workloads {
+			n += w.Violations["unhooked"]
+		}
+		return n >= 8
+	})
+	if told := g.told("doomed"); told != nil {
+		t.Errorf("while the GPU was at fault: %q", told)
+	}
+	g.mu.Lock()
+	g.hardware = false
+	g.mu.Unlock()
+	poll(t, 60*time.Second, "it is not terminated", func() bool { return slices.Contains(g.told("doomed"), "terminate done") })
+	poll(t, 10*time.Second, "it runs on", func() bool { return over(doomed) })
+	poll(t, 60*time.Second, "the other is not at the top in shadow", func() bool { return slices.Contains(g.told("shadowed"), "terminate shadow") })
+	if !g.moves(shadowed) || !g.moves(anchor) {
+		t.Error("a program in shadow or an ungoverned one was touched")
+	}
+}
+
+// TestPausedOverRestart ends an enforcer while a workload is paused: it goes on
+// until the next enforcer, which pauses it again. A second one beside the first
+// is refused.
+func TestPausedOverRestart(t *testing.T) {
+	none := policy.Quota{Limit: 1, Bandwidth: 1}
+	slow := quick(policy.Pause)
+	slow.Hold = time.Minute
+	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none}, Steps: quick(policy.Warn), Actions: 10, Rules: []policy.Rule{byPath("paused", none, slow)}}
+	g := underEnforcer(t, table)
+	anchor := g.job("third", true, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=180")
+	w := g.job("paused", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=180")
+	poll(t, 20*time.Second, "somebody does not work", func() bool { return g.moves(w) && g.moves(anchor) })
+	poll(t, 60*time.Second, "it is not paused", func() bool { return slices.Contains(g.told("paused"), "pause done") && !g.moves(w) })
+	_, err := enforcer.New(enforcer.Options{Policy: policy.New(table, policy.HostView{}, nil), Dir: g.dir, Host: g, Broker: broker.Options{Socket: g.socket + "2"}})
+	if err == nil {
+		t.Fatal("a second enforcer begins beside the first")
+	}
+	fmt.Println("a second enforcer is refused:", err)
+	g.stop()
+	poll(t, 5*time.Second, "it stands still without an enforcer", func() bool { return g.moves(w) })
+	g.run(table)
+	poll(t, 20*time.Second, "it is not paused again", func() bool { return !g.moves(w) })
+}

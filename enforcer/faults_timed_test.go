@@ -1,0 +1,211 @@
+//go:build timed
+
+package enforcer_test
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"gpusteward/enforcer/broker"
+	"gpusteward/internal/quota"
+)
+
+// TestDeathGivesShareBack kills a tenant that holds nine tenths of the GPU,
+// ten times, and looks at what the other one lost: with the whole GPU from the
+// first moment it would complete as much work as time passes.
+func TestDeathGivesShareBack(t *testing.T) {
+	const span = 100 * time.Millisecond
+	attempt(t, onStub(t, func() error {
+		h := stub(t)
+		h.govern(t, tenant("heir", 10), tenant("victim", 90))
+		heir := h.load(t, "heir", "--kernel-us=200", "--seconds=60")
+		ready(t, heir)
+		heir.tell("go")
+		var lost []float64
+		for range 10 {
+			victim := h.load(t, "victim", "--kernel-us=200", "--seconds=60")
+			ready(t, victim)
+			victim.tell("go")
+			if !victim.until(10*time.Second, func(s *series) bool { return len(s.steps) > 0 && s.steps[len(s.steps)-1] > 1000 }) {
+				t.Fatal("the victim got no GPU time")
+			}
+			died := monotonic()
+			victim.kill()
+			if !heir.until(10*time.Second, func(s *series) bool { return s.at[len(s.at)-1] > died+int64(span) }) {
+				t.Fatal("the heir stands still after the victim's death")
+			}
+			got := h.truth.of(heir.cmd.Process.Pid).work(died, died+int64(span))
+			lost = append(lost, 1e3*(span.Seconds()-got))
+		}
+		fmt.Printf("death of a client: share back after %.1f ms median, %.1f ms worst\n", percentile(lost, 0.5), slices.Max(lost))
+		if slices.Max(lost) > 10 {
+			return fmt.Errorf("a dead client's share came back after %.1f ms, goal 10 ms", slices.Max(lost))
+		}
+		return nil
+	}))
+}
+
+// TestMemoryRace lets 64 processes of one tenant, which take memory in four
+// ways, want four times its cap at once.
+func TestMemoryRace(t *testing.T) {
+	const limit = 1024 * mib
+	h := stub(t)
+	h.govern(t, terms{"race", broker.Quota{Quota: quota.Quota{Limit: 1, Memory: limit}, Weight: 1}})
+	var all []*worker
+	for i := range 64 {
+		kind := []string{"native", "async", "vmm", "managed"}[i%4]
+		all = append(all, h.load(t, "race", hoard(64, 2, kind)...))
+	}
+	ready(t, all...)
+	for _, w := range all {
+		w.tell("go")
+	}
+	sum := uint64(0)
+	for _, w := range all {
+		sum += taken(t, w)
+	}
+	used, peak := h.truth.memory(t)
+	ledger := books(stats(t, h.broker), "race").MemoryPeak
+	over := max(0, int64(sum)-limit, int64(peak)-limit, int64(ledger)-limit)
+	fmt.Printf("memory race of 64: %d MiB taken of %d, in use on the GPU %d, peak %d, in the ledger %d, %d bytes over\n",
+		sum/mib, limit/mib, used/mib, peak/mib, ledger/mib, over)
+	if over != 0 {
+		t.Errorf("%d bytes over the cap", over)
+	}
+	if sum < limit*95/100 {
+		t.Errorf("64 processes could take %d MiB of %d", sum/mib, limit/mib)
+	}
+}
+
+// TestCancelledAllocations cancels threads in allocations: the others, which want
+// all of the tenant's cap, get what a cancelled one was granted.
+func TestCancelledAllocations(t *testing.T) {
+	h := stub(t)
+	h.govern(t, terms{"tenant", broker.Quota{Quota: quota.Quota{Limit: 1, Memory: 4 * 8 * mib}, Weight: 1}})
+	w := h.load(t, "tenant", "--launch=alloc", "--alloc-step-mib=8", "--kernel-us=200", "--sync-every=1", "--threads=4",
+		"--cancel-ms=2", "--seconds=2")
+	ready(t, w)
+	w.tell("go")
+	w.hear(t, time.Minute, "total")
+}
+
+// TestDeathGivesMemoryBack kills a process that holds all of its tenant's
+// memory; a successor gets all of it.
+func TestDeathGivesMemoryBack(t *testing.T) {
+	const limit = 1024 * mib
+	h := stub(t)
+	h.govern(t, terms{"tenant", broker.Quota{Quota: quota.Quota{Limit: 1, Memory: limit}, Weight: 1}})
+	take := func() *worker {
+		w := h.load(t, "tenant", hoard(2048, 32, "native")...)
+		ready(t, w)
+		w.tell("go")
+		if got := taken(t, w); got != limit {
+			t.Fatalf("took %d MiB of %d", got/mib, limit/mib)
+		}
+		return w
+	}
+	w := take()
+	died := time.Now()
+	w.kill()
+	poll(t, 10*time.Second, "memory is charged to a dead process", func() bool { return books(stats(t, h.broker), "tenant").MemoryUsed == 0 })
+	back := time.Since(died)
+	fmt.Printf("death of a client: memory back after %v\n", back.Round(time.Millisecond))
+	if back > 2*time.Second {
+		t.Errorf("memory came back after %v, goal 2 s", back)
+	}
+	take()
+}
+
+// TestStopped stops one of two saturated tenants: the other one waits for it
+// once, has the GPU, and shares it again when the first goes on.
+func TestStopped(t *testing.T) {
+	h := stub(t)
+	h.govern(t, tenant("stopped", 50), tenant("other", 50))
+	stopped, other := h.load(t, "stopped", "--kernel-us=200", "--seconds=60"), h.load(t, "other", "--kernel-us=200", "--seconds=60")
+	ready(t, stopped, other)
+	for _, w := range []*worker{stopped, other} {
+		w.begin(200e-6)
+		w.tell("go")
+	}
+	took := func(name string) func() bool {
+		from := books(stats(t, h.broker), name).Turns
+		return func() bool { return books(stats(t, h.broker), name).Turns > from+20 }
+	}
+	poll(t, 20*time.Second, "they do not take turns", took("stopped"))
+	before := books(stats(t, h.broker), "stopped")
+	if err := stopped.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, 20*time.Second, "the broker holds it for alive", func() bool { return stats(t, h.broker).Sessions["stale"] == 1 })
+	after := books(stats(t, h.broker), "stopped")
+	fmt.Printf("a stopped tenant: %d overruns until it is stale\n", after.Overruns-before.Overruns)
+	if n := after.Overruns - before.Overruns; n > 2 {
+		t.Errorf("the other one waited for it %d times", n)
+	}
+	if err := stopped.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, 20*time.Second, "it has no turns again", took("stopped"))
+
+	// And for so short a while that it is never held for stale.
+	if err := stopped.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	was := books(stats(t, h.broker), "stopped").Overruns
+	poll(t, 20*time.Second, "it is not waited for", func() bool { return books(stats(t, h.broker), "stopped").Overruns > was })
+	if err := stopped.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, 20*time.Second, "it has no turns again", took("stopped"))
+}
+
+func TestBrokerKilled(t *testing.T) { brokerKilled(t, stub(t), time.Second) }
+
+// TestOneOfTwoStopped stops one of two processes of a tenant in the midst of its
+// work, several times, for less than it takes to be held for stale: the other one
+// goes on with what is the tenant's.
+func TestOneOfTwoStopped(t *testing.T) {
+	attempt(t, onStub(t, func() error {
+		const times, span = 5, int64(time.Second)
+		h := stub(t)
+		h.govern(t, tenant("two", 50), tenant("other", 50))
+		stopped, beside := h.load(t, "two", "--kernel-us=200", "--seconds=60"), h.load(t, "two", "--kernel-us=200", "--seconds=60")
+		other := h.load(t, "other", "--kernel-us=200", "--seconds=60")
+		all := []*worker{stopped, beside, other}
+		ready(t, all...)
+		for _, w := range all {
+			w.begin(200e-6)
+			w.tell("go")
+		}
+		works := func(all ...*worker) {
+			t.Helper()
+			for _, w := range all {
+				from := monotonic()
+				poll(t, 20*time.Second, w.name+" stands still", func() bool { return h.truth.of(w.cmd.Process.Pid).work(from, monotonic()) > .02 })
+			}
+		}
+		works(all...)
+		mine, its := 0., 0.
+		for range times {
+			from := monotonic()
+			if err := stopped.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			poll(t, 20*time.Second, "no second passes", func() bool { return monotonic() > from+span })
+			mine += h.truth.of(beside.cmd.Process.Pid).work(from, from+span) / times
+			its += h.truth.of(other.cmd.Process.Pid).work(from, from+span) / times
+			if err := stopped.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			works(all...)
+		}
+		fmt.Printf("one of two processes is stopped: the other one has %.3f of the GPU, the other tenant %.3f\n", mine, its)
+		if mine < .35 || its < .4 {
+			return fmt.Errorf("beside a process that is stopped its tenant has %.3f of the GPU and the other one %.3f", mine, its)
+		}
+		return nil
+	}))
+}

@@ -1,0 +1,34 @@
+//go:build long
+
+package test
+
+import (
+	"context"
+	"os/exec"
+	"testing"
+	"time"
+)
+
+// TestPrograms runs every test_*.c: plain, under AddressSanitizer and
+// UndefinedBehaviorSanitizer, and under ThreadSanitizer; and for aarch64.
+func TestPrograms(t *testing.T) {
+	programs := func(t *testing.T, target string) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		out, err := exec.CommandContext(ctx, "make", "-ks", "-C", hook, target).CombinedOutput()
+		if err != nil {
+			t.Errorf("make %s: %v\n%s", target, err, out)
+		}
+		t.Logf("%s", out)
+	}
+	onEach(t, func(t *testing.T, m *machine) {
+		m.library(t)
+		programs(t, m.prefix+"test")
+	})
+	for _, target := range []string{"asan", "tsan"} {
+		t.Run(target, func(t *testing.T) {
+			machines[0].library(t)
+			programs(t, target)
+		})
+	}
+}

@@ -1,0 +1,61 @@
+//go:build timed
+
+package enforcer_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMIG runs the agent as a host does on a GPU in MIG mode, with what its
+// table says of one of the two MIG devices: there its tenants have their memory
+// to the byte and their parts of the time, and nobody else is touched.
+func TestMIG(t *testing.T) {
+	for name, roles := range map[string][]string{"0:1": {"all"}, slice(0): {"enforce", "observe"}} {
+		t.Run(name, func(t *testing.T) { onMIG(t, name, roles) })
+	}
+}
+
+// TestUnknownMIG has a program on a MIG device that NVML does not tell of, as of
+// a driver that is newer than the agent. Its quota cannot hold there: that is
+// said to all who care, and where the broker fails closed nothing goes.
+func TestUnknownMIG(t *testing.T) {
+	for fail, c := range map[string]struct {
+		told, logged string
+		bytes        uint64
+		runs         bool
+	}{
+		"open":   {"no quota holds there", "no quota holds on GPUs", 128 * mib, true},
+		"closed": {"launches wait there, and no memory is given", "are closed", 0, false},
+	} {
+		t.Run(fail, func(t *testing.T) {
+			a := startAgent(t, 3, fail, `
+    - {name: a, select: [{executables: ["*/a"]}], memory: 64 MiB}
+    - {name: c, select: [{executables: ["*/c"]}]}
+`, "all")
+			anchor := a.anchor("c", 1)
+			w := a.job("a", 2, "--alloc-mib=128", "--alloc-step-mib=1", "--kernel-us=200", "--seconds=600")
+			if told := w.hear(t, time.Minute, "gpusteward: "); !strings.Contains(told, "does not know 1 of 3 GPUs: "+c.told) {
+				t.Errorf("the program is told %q", told)
+			}
+			ready(t, w)
+			w.tell("go")
+			if got := taken(t, w); got != c.bytes {
+				t.Errorf("it takes %d bytes, want %d", got, c.bytes)
+			}
+			from := monotonic()
+			poll(t, 20*time.Second, "nobody has the GPU for a second", func() bool { return a.truth.of(anchor.cmd.Process.Pid).work(from, monotonic()) > 1 })
+			if runs := a.truth.of(w.cmd.Process.Pid).work(from, monotonic()) > 0; runs != c.runs {
+				t.Errorf("it works: %t", runs)
+			}
+			if m := regexp.MustCompile(`nvgpu_broker_faults_total{kind="ungoverned"} [1-9]`); !m.MatchString(a.ask("/metrics")) {
+				t.Error("no metric counts it")
+			}
+			if log := a.log("all"); !strings.Contains(log, c.logged) || !strings.Contains(log, strings.TrimPrefix(slice(2), "MIG")) {
+				t.Errorf("the log does not name it:\n%s", log)
+			}
+		})
+	}
+}

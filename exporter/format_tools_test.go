@@ -1,0 +1,31 @@
+//go:build tools
+
+package exporter
+
+import (
+	"bytes"
+	"net/http"
+	"os/exec"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+)
+
+func TestLint(t *testing.T) {
+	for _, scenario := range scenarios {
+		s, _ := fixed(t, scenario)
+		text := request(s, http.MethodGet, "/metrics").Body.Bytes()
+		problems, err := promlint.New(bytes.NewReader(text)).Lint()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range problems {
+			t.Errorf("%s: promlint: %s: %s", scenario, p.Metric, p.Text)
+		}
+		tool := exec.Command("promtool", "check", "metrics")
+		tool.Stdin = bytes.NewReader(text)
+		if out, err := tool.CombinedOutput(); err != nil || len(bytes.TrimSpace(out)) > 0 {
+			t.Errorf("%s: promtool check metrics (make tools installs it): %v\n%s", scenario, err, out)
+		}
+	}
+}

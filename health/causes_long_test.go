@@ -1,0 +1,46 @@
+//go:build long
+
+package health
+
+import (
+	"testing"
+	"time"
+)
+
+// TestCauses has each check be silent where what it looks for has a cause that
+// is no fault, and find the fault beside it.
+func TestCauses(t *testing.T) {
+	t.Parallel()
+	for _, c := range scenes() {
+		t.Run(c.check+"/"+c.name, func(t *testing.T) {
+			t.Parallel()
+			n := c.gpus
+			if n == 0 {
+				n = 8
+			}
+			pace := max(c.pace, step)
+			w, s, worst, found := newWorld(t, Checks()...), newStage(n), None, time.Duration(-1)
+			for ; s.at < c.length; s.at += pace {
+				s.events = nil
+				c.play(s)
+				for _, e := range w.step(pace, s.events, s.samples()...) {
+					switch {
+					case e.Check == c.check && e.Severity > worst:
+						worst, found = e.Severity, s.at
+					case e.Severity >= Warning && e.To != Recovering && e.Check != c.check && !shadowed(e.Check) && !follows(e.Check, c.check):
+						t.Errorf("%v: found as well: %s of %s, %v: %s", s.at, e.Check, e.Entity, e.Severity, e.Message)
+					}
+				}
+			}
+			switch {
+			case c.want == None && worst >= Warning:
+				t.Errorf("found after %v, %v, though it is no fault", found, worst)
+			case c.want != None && worst != c.want:
+				t.Errorf("%v, want %v", worst, c.want)
+			case c.want != None && found > c.within:
+				t.Errorf("found after %v, want %v at most", found, c.within)
+			}
+			t.Logf("%v after %v", worst, found)
+		})
+	}
+}

@@ -1,0 +1,98 @@
+package health
+
+import (
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// TestALevelForPrometheus holds what rules are made of: the expression, how
+// long it must hold before Prometheus fires, and how long the agent takes.
+func TestALevelForPrometheus(t *testing.T) {
+	t.Parallel()
+	const hot = "nvgpu_temperature_margin_celsius < 5"
+	when := Value(collectors.TemperatureMargin).Below(5, 8)
+	for _, c := range []struct {
+		l           Level
+		says, expr  string
+		wait, delay time.Duration
+	}{
+		{Level{When: when}, "at once", hot, 0, 0},
+		{Level{When: when, For: of(6, 6)}, "6 of 6 in 1m", hot, 50 * time.Second, 50 * time.Second},
+		{Level{When: when, For: of(3, 3).every(time.Minute)}, "3 of 3 in 3m", hot, 2 * time.Minute, 2 * time.Minute},
+		{Level{When: when, For: of(3, 5)}, "3 of 5 in 50s", "nvgpu_temperature_margin_celsius and (count_over_time((" + hot + ")[50s:10s]) >= 3)", 0, 20 * time.Second},
+		{Level{When: when, For: of(2, 90).every(time.Minute)}, "2 of 90 in 90m", "nvgpu_temperature_margin_celsius and (count_over_time((" + hot + ")[90m:1m]) >= 2)", 0, time.Minute},
+		{Level{When: when.And(Value(collectors.Up).Not(0))}, "at once", hot + " and (nvgpu_up != 0)", 0, 0},
+		{Level{When: when.And(Value(collectors.DriverUp).Is(1))}, "at once", hot + " and ignoring (gpu, uuid) (gpusteward_driver_up == 1)", 0, 0},
+		{Level{When: Value(collectors.NVLinkUp, "by", "link").AtMost(.5).And(Value(collectors.Up).AtLeast(1))}, "at once", "nvgpu_nvlink_up <= 0.5 and ignoring (link) (nvgpu_up >= 1)", 0, 0},
+	} {
+		if says, expr := c.l.For.String(), c.l.Expr(); says != c.says || expr != c.expr || c.l.Wait() != c.wait || c.l.Delay() != c.delay {
+			t.Errorf("%q, %q, %v, %v; want %+v", says, expr, c.l.Wait(), c.l.Delay(), c)
+		}
+	}
+}
+
+// TestConditions holds each comparison on both sides of its thresholds, and
+// what is worse.
+func TestConditions(t *testing.T) {
+	t.Parallel()
+	g := Value(collectors.TemperatureMargin)
+	for _, c := range []struct {
+		Condition
+		words      string
+		yes, no    []float64
+		worst      float64 // of 4, 6 and 5, in this order
+		set, clear float64
+	}{
+		{g.Above(5, 3), "above 5", []float64{5.1, 9}, []float64{5, 4}, 6, 5, 3},
+		{g.AtLeast(5), "at least 5", []float64{5, 9}, []float64{4.9, 4}, 6, 5, 5},
+		{g.Below(5, 7), "below 5", []float64{4.9, -1}, []float64{5, 6}, 4, 5, 7},
+		{g.AtMost(5), "at most 5", []float64{5, -1}, []float64{5.1, 6}, 4, 5, 5},
+		{g.Is(5), "is 5", []float64{5}, []float64{4.9, 5.1}, 5, 5, 5},
+		{g.Not(5), "is not 5", []float64{4.9, 5.1}, []float64{5}, 5, 5, 5},
+	} {
+		if want := "`nvgpu_temperature_margin_celsius` " + c.words; c.Words() != want {
+			t.Errorf("%q, want %q", c.Words(), want)
+		}
+		for want, values := range map[bool][]float64{true: c.yes, false: c.no} {
+			for _, v := range values {
+				if c.holds(v, c.Threshold) != want {
+					t.Errorf("%s of %g: %v", c.words, v, !want)
+				}
+			}
+		}
+		worst := 4.
+		for _, v := range []float64{6, 5} {
+			if c.worse(v, worst) {
+				worst = v
+			}
+		}
+		if worst != c.worst || c.worse(worst, worst) || c.Threshold != c.set || c.Clear != c.clear {
+			t.Errorf("%s: the worst of 4, 6 and 5 is %g; %+v", c.words, worst, c.Condition)
+		}
+	}
+	if got, want := g.Above(1).And(g.Below(.00002)).Words(), "`nvgpu_temperature_margin_celsius` above 1, while `nvgpu_temperature_margin_celsius` below 2e-05"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := g.Above(123456789).Words(); got != "`nvgpu_temperature_margin_celsius` above 123456789" {
+		t.Errorf("a large number: %q", got)
+	}
+}
+
+// TestACheckLooksAtItsMetrics holds that those of what it asks for beside its
+// signal count, of each level.
+func TestACheckLooksAtItsMetrics(t *testing.T) {
+	t.Parallel()
+	c := &Check{Levels: []Level{
+		{When: Value(collectors.TemperatureMargin).Below(5).And(Value(collectors.Up).Is(1).And(Value(collectors.Power, "scope", "gpu").Above(9)))},
+		{When: Value(collectors.Temperature).Above(5)},
+	}}
+	got := ""
+	for _, m := range c.Metrics() {
+		got += m.Name + " "
+	}
+	if want := "nvgpu_temperature_margin_celsius nvgpu_up nvgpu_power_watts nvgpu_temperature_celsius "; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

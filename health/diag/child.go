@@ -1,0 +1,155 @@
+package diag
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// A child is a process that works on the driver's side. A call of the driver
+// may hang where no signal reaches it, and may take the process with it.
+type child struct {
+	command *exec.Cmd
+	orders  io.WriteCloser
+	answers *json.Decoder
+	said    tail // on standard error
+	gone    error
+}
+
+// A tail keeps the end of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+const longestTail = 2000
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, b...)
+	t.text = t.text[max(0, len(t.text)-longestTail):]
+	return len(b), nil
+}
+
+// line returns the first whole line that is kept: of a crash, what it was.
+func (t *tail) line() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	line, _, _ := strings.Cut(strings.TrimSpace(string(t.text)), "\n")
+	return line
+}
+
+// begin starts a child.
+func begin(command *exec.Cmd) (*child, error) {
+	c := &child{command: command}
+	command.Stderr = &c.said
+	// A terminal's Ctrl-C is for the parent alone; a child without one ends.
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	orders, err := command.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	answers, err := command.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	c.orders, c.answers = orders, json.NewDecoder(answers)
+	return c, command.Start()
+}
+
+// errHangs says that a child did not answer in time.
+var errHangs = errors.New("did not finish")
+
+// errEnded says that somebody ended the test.
+var errEnded = errors.New("the test was ended")
+
+// do has the child do o, and waits for at most so long. A child that fails to
+// answer is killed, and does nothing any more.
+func (c *child) do(ctx context.Context, o Order, most time.Duration) (Reading, error) {
+	if c.gone != nil {
+		return Reading{}, c.gone
+	}
+	type result struct {
+		Reading
+		err error
+	}
+	answered := make(chan result, 1)
+	go func() {
+		var r result
+		if r.err = json.NewEncoder(c.orders).Encode(o); r.err == nil {
+			r.err = c.answers.Decode(&r.Reading)
+		}
+		answered <- r
+	}()
+	late := time.NewTimer(most)
+	defer late.Stop()
+	select {
+	case r := <-answered:
+		switch {
+		case r.err == nil:
+			return r.Reading, nil
+		case ctx.Err() == nil:
+			c.gone = fmt.Errorf("its process ended in %s: %w", o.Step, c.ended(r.err))
+			return Reading{}, c.gone
+		}
+	case <-late.C:
+		return Reading{}, c.kill(fmt.Errorf("the GPU %w %s in %v", errHangs, o.Step, most.Round(time.Second/10)))
+	case <-ctx.Done():
+	}
+	return Reading{}, c.kill(errEnded)
+}
+
+// parting is how long a process may take to end: the driver clears its memory.
+const parting = 5 * time.Second
+
+// wait waits for the process to end. The error says how it did.
+func (c *child) wait() (ended bool, how error) {
+	done := make(chan error, 1)
+	go func() { done <- c.command.Wait() }()
+	select {
+	case how = <-done:
+		return true, how
+	case <-time.After(parting):
+		return false, nil
+	}
+}
+
+// kill ends the child, for which err is the reason. One that hangs in the
+// driver cannot end: it is left behind.
+func (c *child) kill(err error) error {
+	c.gone = err
+	_ = c.command.Process.Kill()
+	if ended, _ := c.wait(); !ended {
+		c.gone = fmt.Errorf("%w, and its process cannot be killed", err)
+	}
+	return c.gone
+}
+
+// ended says why a child closed its end.
+func (c *child) ended(err error) error {
+	_, how := c.wait()
+	if line := c.said.line(); line != "" {
+		return errors.New(line)
+	}
+	return cmp.Or(how, err)
+}
+
+// close lets the child end by itself, and kills one that does not.
+func (c *child) close() {
+	if c.gone != nil {
+		return
+	}
+	_ = c.orders.Close()
+	if ended, _ := c.wait(); !ended {
+		_ = c.command.Process.Kill()
+	}
+}

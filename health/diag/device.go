@@ -1,0 +1,126 @@
+package diag
+
+import "time"
+
+// A Driver is the host's GPUs, as one process sees them. It belongs to one
+// goroutine, and its calls may hang.
+type Driver interface {
+	GPUs() ([]GPU, error)                                      // what there is, and who is on it
+	Open(uuid string) (Device, error)                          // for work
+	Between(from, to Device, most time.Duration) (Rate, error) // copies from one GPU's memory to the other's; errNoPeer
+}
+
+// A Device is a GPU that is tested: what tests are made of. It belongs to its
+// driver's goroutine, but Vitals may be called beside another call.
+type Device interface {
+	Facts() Facts
+	Reserve() (bytes uint64, err error)                                   // takes most of the free memory, for Pattern
+	Pattern(p Pattern, injure bool) (Misread, error)                      // writes it there and reads it back
+	Release() error                                                       // gives the memory back
+	Products(u Unit, seed uint64, rounds int, injured int) (Tally, error) // one launch, on all SMs
+	Copy(way Way, most time.Duration) (Rate, error)
+	Vitals() Vitals
+	Record() Record
+}
+
+// A GPU is one that the host has.
+type GPU struct {
+	Index int
+	UUID  string
+	PCI   string
+	Name  string
+	Users []int  // processes on it
+	Alone bool   // one process at a time may use it
+	Taken uint64 // bytes of memory, where nobody is seen who has them
+	Unfit string // why it cannot be tested, which is somebody's wish
+	Fault string // why it does not answer
+}
+
+// Facts are what a GPU is.
+type Facts struct {
+	SMs        int
+	Capability int    // of compute: 90 is 9.0
+	Memory     uint64 // bytes
+}
+
+// Misread is what one pass over memory found.
+type Misread struct {
+	Bytes  uint64    // that were written and read
+	Errors uint64    // words that differ
+	First  []BadWord // some of them
+}
+
+// A BadWord is a word of memory that did not hold what was written.
+type BadWord struct {
+	Address   uint64 // in the test's address space
+	Want, Got uint64
+}
+
+// A Tally is what a launch of products came to.
+type Tally struct {
+	Took time.Duration
+	Of   map[int]Sums // by SM
+}
+
+// Sums are what an SM computed.
+type Sums struct {
+	Tiles, Wrong uint64
+	Got, Want    uint64 // the bits of one that is wrong
+}
+
+// A Way is a kind of copy.
+type Way string
+
+// The ways.
+const (
+	FromHost Way = "host to GPU"
+	ToHost   Way = "GPU to host"
+	Within   Way = "memory" // reads and writes it
+)
+
+// Rate is how fast a copy went.
+type Rate struct {
+	Bytes uint64
+	Took  time.Duration
+}
+
+// PerSecond returns bytes a second.
+func (r Rate) PerSecond() float64 {
+	if r.Took <= 0 {
+		return 0
+	}
+	return float64(r.Bytes) / r.Took.Seconds()
+}
+
+// Vitals are what NVML says of a GPU at a moment. What it does not say is 0.
+type Vitals struct {
+	Clock, MostClock           float64 // of the SMs, Hz
+	Power, Limit               float64 // watts
+	Celsius                    float64
+	Reasons                    uint64 // why clocks are as they are: NVML's bits
+	Generation, MostGeneration int    // of PCIe
+	Width, MostWidth           int    // lanes
+}
+
+// A Record is what NVML knows of a GPU's past, and of its links.
+type Record struct {
+	Links    []Link            // that are up
+	Counters map[string]uint64 // of errors; without those that the GPU does not have
+	XIDs     []uint64          // that the driver told since the last record
+}
+
+// A Link is an NVLink.
+type Link struct {
+	Remote string  // PCI address of the GPU at its end; empty: a switch, or unknown
+	Rate   float64 // bytes a second one way
+}
+
+// unable is why something cannot be tested, which is no fault.
+type unable string
+
+func (u unable) Error() string { return string(u) }
+
+const (
+	errNoCUDA = unable("the CUDA driver is not there") // beside NVML's
+	errNoPeer = unable("the GPUs cannot reach each other's memory")
+)

@@ -1,0 +1,316 @@
+// Package diag tests GPUs that nobody uses: memory, arithmetic, copies, links,
+// clocks and power. Its kernels are PTX, which the driver compiles, so nothing
+// of a CUDA toolkit is needed. All work for the driver is done by children: one
+// that hangs or crashes costs a verdict, not the program. Nothing of a GPU is
+// changed but what its memory holds.
+package diag
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"gpusteward/health"
+)
+
+// Options are what to test, and how.
+type Options struct {
+	Level    int              // of Levels
+	GPUs     []string         // indices or UUIDs; none is all
+	Busy     bool             // test GPUs that somebody uses, too
+	Node     string           // name of the host
+	Command  func() *exec.Cmd // a child, which calls Work
+	Patience time.Duration    // what a step may take beside its plan; 0: as long as a slow host needs
+	Fault    Fault            // put in on purpose, on the first GPU
+}
+
+// A test is under way.
+type test struct {
+	Options
+	Plan
+	begun time.Time
+	cards []*card
+	pairs []pair
+}
+
+// A card is a GPU that is tested, and what was found.
+type card struct {
+	GPU
+	child    *child
+	skipped  string // why it was not tested
+	failed   error  // why the test could not go on, in step
+	in       Step
+	readings map[Step]Reading
+}
+
+// A pair is a copy from one GPU to another.
+type pair struct {
+	from, to *card
+	Reading
+	err error
+}
+
+// Run tests, and returns what was found. It returns when ctx ends, too.
+func Run(ctx context.Context, o Options) *Report {
+	t := &test{Options: o, Plan: Levels[o.Level], begun: time.Now()}
+	if t.Patience == 0 {
+		t.Patience = patience
+	}
+	defer t.close()
+	if err := t.survey(ctx); err != nil {
+		return t.Unknown(err)
+	}
+	peers := t.peers(ctx)
+	t.together(ctx, Open, 0, 0)
+	opened := <-peers
+	defer opened.close()
+	t.together(ctx, Memory, t.Memory, t.Memory)
+	t.together(ctx, Compute, t.Unit, t.Unit*time.Duration(len(Units)))
+	t.together(ctx, Load, t.Load, t.Load)
+	t.together(ctx, Bandwidth, t.Copy, t.Copy)
+	for _, c := range t.working() {
+		t.step(ctx, c, Copies, t.Copy, 2*t.Copy)
+	}
+	t.across(ctx, opened)
+	t.together(ctx, Close, 0, 0)
+	return t.report()
+}
+
+// close ends the children.
+func (t *test) close() {
+	var all sync.WaitGroup
+	for _, c := range t.cards {
+		if c.child != nil {
+			all.Go(c.child.close)
+		}
+	}
+	all.Wait()
+}
+
+// unprepared are variables of the environment that change what CUDA sees, or
+// that leave something behind.
+var unprepared = []string{"CUDA_VISIBLE_DEVICES=", "CUDA_DEVICE_ORDER=", "CUDA_CACHE_DISABLE=", "CUDA_LAUNCH_BLOCKING=",
+	"CUDA_DISABLE_PTX_JIT=", "CUDA_FORCE_PTX_JIT="}
+
+// spawn starts a child that sees every GPU.
+func (t *test) spawn() (*child, error) {
+	command := t.Command()
+	if command.Env == nil {
+		command.Env = os.Environ()
+	}
+	command.Env = append(slices.DeleteFunc(command.Env, func(v string) bool {
+		return slices.ContainsFunc(unprepared, func(name string) bool { return strings.HasPrefix(v, name) })
+	}), "CUDA_CACHE_DISABLE=1")
+	c, err := begin(command)
+	if err != nil {
+		return nil, fmt.Errorf("start a child: %w", err)
+	}
+	return c, nil
+}
+
+// survey finds the GPUs that are to be tested, and starts a child for each.
+func (t *test) survey(ctx context.Context) error {
+	gpus, err := t.look(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range t.Options.GPUs {
+		if !slices.ContainsFunc(gpus, func(g GPU) bool { return g.named(name) }) {
+			return fmt.Errorf("GPU %s is not there", name)
+		}
+	}
+	for _, g := range gpus {
+		c := &card{GPU: g, readings: map[Step]Reading{}}
+		t.cards = append(t.cards, c)
+		switch {
+		case g.Fault != "":
+			c.failed, c.in = errors.New(g.Fault), Survey
+		case g.Unfit != "":
+			c.skipped = g.Unfit
+		case g.use() != "" && !t.Busy:
+			c.skipped = g.use()
+		default:
+			if c.child, err = t.spawn(); err != nil {
+				return err
+			}
+		}
+	}
+	if len(t.cards) == 0 {
+		return errors.New("there is no GPU")
+	}
+	return nil
+}
+
+// settle is how long the driver may go on to list a process that has ended, and
+// its memory.
+const settle = 3 * time.Second
+
+// look returns the GPUs that are meant, once nobody is on them or does not go.
+func (t *test) look(ctx context.Context) ([]GPU, error) {
+	c, err := t.spawn()
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	for end := time.Now().Add(settle); ; {
+		r, err := c.do(ctx, Order{Step: Survey}, t.Patience)
+		if err = cmp.Or(err, r.failure()); err != nil {
+			return nil, err
+		}
+		gpus := slices.DeleteFunc(r.GPUs, func(g GPU) bool {
+			return len(t.Options.GPUs) > 0 && !slices.ContainsFunc(t.Options.GPUs, g.named)
+		})
+		if t.Busy || time.Now().After(end) || !slices.ContainsFunc(gpus, func(g GPU) bool { return g.use() != "" }) {
+			return gpus, nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(settle / 10):
+		}
+	}
+}
+
+// unseen is how many bytes of a GPU's memory may be taken by nobody: less than
+// the smallest context of CUDA.
+const unseen = 64 << 20
+
+// use says who uses the GPU, or nothing.
+func (g GPU) use() string {
+	switch {
+	case len(g.Users) > 0:
+		return "it is in use by " + processes(g.Users)
+	case g.Taken > unseen:
+		return fmt.Sprintf("it is in use: somebody who cannot be seen from here has %d MiB of its memory", g.Taken>>20)
+	}
+	return ""
+}
+
+// named reports whether the GPU is called so.
+func (g GPU) named(name string) bool { return name == strconv.Itoa(g.Index) || name == g.UUID }
+
+// processes lists some of the processes.
+func processes(pids []int) string {
+	text := make([]string, 0, 4)
+	for i, pid := range pids {
+		if i == 3 {
+			text = append(text, fmt.Sprintf("%d more", len(pids)-i))
+			break
+		}
+		text = append(text, strconv.Itoa(pid))
+	}
+	if len(pids) == 1 {
+		return "process " + text[0]
+	}
+	return "processes " + strings.Join(text, ", ")
+}
+
+// working returns the cards whose test goes on.
+func (t *test) working() (all []*card) {
+	for _, c := range t.cards {
+		if c.child != nil && c.failed == nil {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// together has all GPUs take a step at the same time.
+func (t *test) together(ctx context.Context, s Step, most, planned time.Duration) {
+	var all sync.WaitGroup
+	for _, c := range t.working() {
+		all.Go(func() { t.step(ctx, c, s, most, planned) })
+	}
+	all.Wait()
+}
+
+// step has one GPU take a step.
+func (t *test) step(ctx context.Context, c *card, s Step, most, planned time.Duration) {
+	o := Order{Step: s, GPU: c.UUID, For: most}
+	if c == t.cards[0] && (t.Fault != Hang || s == Compute) {
+		o.Fault = t.Fault
+	}
+	r, err := c.child.do(ctx, o, deadline(planned, t.Patience))
+	c.readings[s], err = r, cmp.Or(err, r.failure())
+	if r.Skipped != "" {
+		c.child.close()
+		c.child, c.skipped = nil, r.Skipped
+	}
+	if err != nil {
+		c.failed, c.in = err, s
+	}
+}
+
+// opened is a child that has a context on each GPU, for copies between them.
+type opened struct {
+	*child
+	Reading // why it has not, where that is nobody's fault
+	err     error
+}
+
+func (o opened) close() {
+	if o.child != nil {
+		o.child.close()
+	}
+}
+
+// peers has such a child begin, where there are several GPUs.
+func (t *test) peers(ctx context.Context) <-chan opened {
+	told := make(chan opened, 1)
+	cards := t.working()
+	if len(cards) < 2 {
+		told <- opened{}
+		return told
+	}
+	if slices.ContainsFunc(cards, func(c *card) bool { return c.Alone }) {
+		told <- opened{Reading: Reading{Skipped: "a compute mode of exclusive processes keeps the copying one out"}}
+		return told
+	}
+	go func() {
+		var o opened
+		o.child, o.err = t.spawn()
+		for _, c := range cards {
+			if o.err == nil && o.Skipped == "" {
+				o.Reading, o.err = o.do(ctx, Order{Step: Open, GPU: c.UUID}, deadline(0, t.Patience))
+				o.err = cmp.Or(o.err, o.failure())
+			}
+		}
+		told <- o
+	}()
+	return told
+}
+
+// across copies from each GPU to each other, one after the other.
+func (t *test) across(ctx context.Context, o opened) {
+	cards := t.working()
+	most := t.Plan.pair(len(cards) * (len(cards) - 1) / 2)
+	for _, from := range cards {
+		for _, to := range cards {
+			if from == to {
+				continue
+			}
+			p := pair{from: from, to: to, Reading: o.Reading, err: o.err}
+			if p.err == nil && p.Skipped == "" {
+				p.Reading, p.err = o.do(ctx, Order{Step: Pairs, GPU: from.UUID, Peer: to.UUID, For: most}, deadline(most, t.Patience))
+				p.err = cmp.Or(p.err, p.failure())
+			}
+			t.pairs = append(t.pairs, p)
+		}
+	}
+}
+
+// Unknown is the report of a test that could not begin.
+func (o Options) Unknown(why error) *Report {
+	r := &Report{Level: o.Level, Judgement: health.NoVerdict(Source, o.Node, why), Results: []Result{}}
+	if errors.Is(why, errHangs) {
+		r.Status = health.Unhealthy
+	}
+	return r
+}

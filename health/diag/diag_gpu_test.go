@@ -1,0 +1,148 @@
+//go:build gpu
+
+package diag
+
+import (
+	"encoding/binary"
+	"flag"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/health"
+)
+
+var (
+	level = flag.Int("diag.level", 1, "level of TestGPUDiag")
+	runs  = flag.Int("diag.runs", 1, "how often TestGPUDiag tests")
+)
+
+// this is the host that the test runs on.
+var this = host{Real: true}
+
+// TestGPUDiag wants this host's GPUs, which nobody uses, to be well each time,
+// and the level to take no longer than it says.
+func TestGPUDiag(t *testing.T) {
+	longest := map[int]time.Duration{1: 10 * time.Second, 2: time.Minute, 3: 10 * time.Minute}[*level]
+	for run := range *runs {
+		r := tested(t, this, Options{Level: *level})
+		text, status := r.Report("text", health.Warning)
+		if status != 0 {
+			t.Errorf("run %d: exit status %d", run+1, status)
+		}
+		if took := time.Duration(r.Seconds * float64(time.Second)); took > longest {
+			t.Errorf("run %d took %v", run+1, took)
+		}
+		t.Logf("run %d\n%s", run+1, text)
+	}
+}
+
+// TestGPUDiagFaults wants each fault that is put in to be found, on the GPU that
+// has it, and nothing else; and the GPU to be well after it.
+func TestGPUDiagFaults(t *testing.T) {
+	units := make([]string, len(Units))
+	for i, u := range Units {
+		units[i] = u.Name + ":0"
+	}
+	for _, c := range []struct {
+		fault Fault
+		want  []string
+		says  string
+	}{
+		{WrongSM, units, "SM " + strconv.Itoa(injuredSM) + ": "},
+		{WrongBit, []string{"memory:0"}, "(0x807060504030201 instead of 0x"},
+		{LowClock, []string{"clock:0"}, "without a reason"},
+		{Hang, []string{"compute:0"}, "the GPU did not finish compute in "},
+		{"", nil, "no fault"},
+	} {
+		t.Run(string(c.fault), func(t *testing.T) {
+			r := tested(t, this, Options{Fault: c.fault, Patience: 5 * time.Second})
+			text, _ := r.Report("text", health.Warning)
+			if got := r.failures(); !slices.Equal(got, c.want) || !strings.Contains(text, c.says) {
+				t.Errorf("failures %q, want %q, and %q in\n%s", got, c.want, c.says, text)
+			}
+			t.Logf("%.1f s", r.Seconds)
+		})
+	}
+}
+
+// TestGPUDiagRefuses wants a GPU that another process has to be left alone, and
+// to be tested as soon as that is gone.
+func TestGPUDiagRefuses(t *testing.T) {
+	user, err := begin(this.command(t)())
+	if err != nil {
+		t.Fatal(err)
+	}
+	gpus, err := user.do(t.Context(), Order{Step: Survey}, time.Minute)
+	if err != nil || len(gpus.GPUs) == 0 {
+		t.Fatalf("%+v, %v", gpus, err)
+	}
+	if r, err := user.do(t.Context(), Order{Step: Open, GPU: gpus.GPUs[0].UUID}, time.Minute); err != nil || r.Error != "" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	o := Options{GPUs: []string{"0"}}
+	text, status := tested(t, this, o).Report("text", health.Warning)
+	if status != 3 || !strings.Contains(text, "GPU 0 was not tested: it is in use ") {
+		t.Errorf("exit status %d\n%s", status, text)
+	}
+	t.Log(strings.SplitN(text, "\n", 2)[0])
+	user.close()
+	if text, status := tested(t, this, o).Report("text", health.Warning); status != 0 {
+		t.Errorf("after its user ended: exit status %d\n%s", status, text)
+	}
+}
+
+// TestGPUDiagKernels wants the kernels to do what Go does: a word that is
+// changed is found, and what should be there is what Pattern says; sums of the
+// SM that is told to fail are wrong, and no others.
+func TestGPUDiagKernels(t *testing.T) {
+	runtime.LockOSThread()
+	driver, err := OpenDriver()
+	if err != nil {
+		t.Fatal(err)
+	}
+	gpus, err := driver.GPUs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := driver.Open(gpus[0].UUID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	size, err := d.Reserve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	injury := binary.LittleEndian.Uint64([]byte{1, 2, 3, 4, 5, 6, 7, 8})
+	for _, p := range cycle(3) {
+		begin := time.Now()
+		m, err := d.Pattern(p, true)
+		if err != nil || m.Bytes != size || m.Errors != 1 || len(m.First) != 1 {
+			t.Fatalf("%+v: %+v, %v", p, m, err)
+		}
+		if w := m.First[0]; w.Got != injury || w.Want != p.Word(size/8/2, w.Address) {
+			t.Errorf("%+v: %#x, want %#x instead of %#x", p, w, p.Word(size/8/2, w.Address), injury)
+		}
+		t.Logf("%+v: %.0f GB/s", p, 2*float64(size)/1e9/time.Since(begin).Seconds())
+	}
+	if err := d.Release(); err != nil {
+		t.Fatal(err)
+	}
+	facts := d.Facts()
+	for _, u := range Units {
+		for injured := -1; injured < facts.SMs; injured += 7 {
+			tally, err := d.Products(u, uint64(injured), 8, injured)
+			if err != nil || len(tally.Of) != facts.SMs {
+				t.Fatalf("%s: %d of %d SMs, %v", u.Name, len(tally.Of), facts.SMs, err)
+			}
+			for sm, s := range tally.Of {
+				if s.Tiles == 0 || (s.Wrong > 0) != (sm == injured) {
+					t.Errorf("%s with a fault in SM %d: SM %d has %+v", u.Name, injured, sm, s)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package diag
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/health"
+)
+
+// quick is a plan for GPUs that are simulated.
+func init() {
+	Levels[0] = Plan{Memory: time.Millisecond, Unit: time.Millisecond, Load: 80 * time.Millisecond, Copy: time.Millisecond, Pairs: time.Millisecond}
+}
+
+// tested returns the report on a host.
+func tested(t *testing.T, h host, o Options) *Report {
+	t.Helper()
+	o.Command, o.Node = h.command(t), "node7"
+	if o.Patience == 0 {
+		o.Patience = time.Minute
+	}
+	return Run(t.Context(), o)
+}
+
+// failures returns what failed, as test:GPU.
+func (r *Report) failures() (all []string) {
+	for _, one := range r.Results {
+		if one.Verdict == Fail {
+			name := one.Test + ":" + one.GPU
+			if one.Peer != "" {
+				name += ">" + one.Peer
+			}
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+func TestWhatIsFound(t *testing.T) {
+	t.Parallel()
+	of := func(change func(*host)) host {
+		h := h200s(3)
+		change(&h)
+		return h
+	}
+	for name, c := range map[string]struct {
+		host   host
+		want   []string // failures
+		status int
+		says   string
+	}{
+		"healthy":         {h200s(3), nil, 0, "OK - node7: 3 GPUs, no fault\n"},
+		"wrong SM":        {of(func(h *host) { h.WrongSM, h.WrongUnit = map[int]int{1: 2}, "fma_f64" }), []string{"fma_f64:1"}, 2, "FP64: SM 2: "},
+		"stuck bit":       {of(func(h *host) { h.StuckBit = map[int]uint64{2: 500} }), []string{"memory:2"}, 2, "0x7f0000000fa0"},
+		"unreached":       {of(func(h *host) { h.Unreached = map[int]bool{0: true} }), []string{"tensor_f16:0", "tensor_bf16:0", "tensor_s8:0", "tensor_f64:0", "fma_f64:0", "fma_f32:0"}, 1, "only 3 of 4 SMs were reached"},
+		"slow pair":       {of(func(h *host) { h.SlowPair = [2]int{0, 2} }), []string{"peer:0>2"}, 1, "copies to GPU 2 reach 120.0 GB/s"},
+		"slow memory":     {of(func(h *host) { h.SlowMemory = map[int]bool{1: true} }), []string{"memory_bandwidth:1"}, 1, "memory: 3000.0 GB/s"},
+		"slow host":       {of(func(h *host) { h.SlowHost = map[int]bool{1: true} }), []string{"from_host:1", "to_host:1"}, 1, "host to GPU: 12.0 GB/s"},
+		"narrow link":     {of(func(h *host) { h.Narrow = map[int]bool{1: true} }), []string{"pcie_link:1"}, 1, "8 of 16 lanes"},
+		"low clock":       {of(func(h *host) { h.LowClock = map[int]float64{2: 1.2e9} }), []string{"clock:2"}, 1, "1200 of 1980 MHz under load, without a reason"},
+		"of its peers":    {of(func(h *host) { h.LowClock = map[int]float64{2: 1.83e9} }), []string{"clock:2"}, 1, "its peers have 1980"},
+		"power limit":     {of(func(h *host) { h.LowClock, h.Reasons, h.Watts = map[int]float64{2: 1.2e9}, 0x4, 690 }), nil, 0, "the power limit holds it: 690 of 700 W"},
+		"heat":            {of(func(h *host) { h.LowClock, h.Reasons = map[int]float64{2: 1.2e9}, 0x40 }), []string{"clock:2"}, 1, "hardware thermal slowdown"},
+		"an XID":          {of(func(h *host) { h.XIDs = map[int][]uint64{1: {94}} }), []string{"errors:1"}, 2, "XID 94"},
+		"few ECC":         {of(func(h *host) { h.New = map[string]uint64{"corrected ECC errors": 2} }), nil, 0, "2 corrected ECC errors"},
+		"ECC":             {of(func(h *host) { h.New = map[string]uint64{"uncorrected ECC errors": 1} }), []string{"errors:0", "errors:1", "errors:2"}, 2, "1 uncorrected ECC errors"},
+		"no peers":        {of(func(h *host) { h.NoPeer = true }), nil, 0, "skipped"},
+		"crash":           {of(func(h *host) { h.Dies = map[int]Step{1: Memory} }), []string{"memory:1"}, 2, "its process ended in memory: panic: the driver crashed"},
+		"no driver":       {host{NoDriver: true}, nil, 3, "UNKNOWN - node7: nvmlInit: library_not_found"},
+		"no CUDA":         {of(func(h *host) { h.NoCUDA = true }), nil, 3, "the CUDA driver is not there"},
+		"in use":          {of(func(h *host) { h.Users = map[int][]int{1: {4711, 4712}} }), nil, 3, "GPU 1 was not tested: it is in use by processes 4711, 4712"},
+		"ended":           {of(func(h *host) { h.Users, h.Brief = map[int][]int{1: {4711}}, true }), nil, 0, "OK - node7: 3 GPUs"},
+		"in use unseen":   {of(func(h *host) { h.Taken = map[int]uint64{1: 500 << 20} }), nil, 3, "somebody who cannot be seen from here has 500 MiB"},
+		"driver's memory": {of(func(h *host) { h.Taken = map[int]uint64{1: 4 << 20} }), nil, 0, "OK - node7: 3 GPUs"},
+		"exclusive":       {of(func(h *host) { h.Alone = true }), nil, 0, "a compute mode of exclusive processes"},
+		"killed":          {of(func(h *host) { h.Killed = map[int]Step{2: Compute} }), []string{"compute:2"}, 2, "its process ended in compute: signal: killed"},
+		"MIG":             {of(func(h *host) { h.Unfit = map[int]string{0: "MIG is on"} }), nil, 3, "GPU 0 was not tested: MIG is on"},
+		"full":            {of(func(h *host) { h.Full = map[int]bool{1: true} }), nil, 3, "GPU 1 was not tested: only 12 MiB"},
+		"old":             {of(func(h *host) { h.Old = map[int]bool{1: true} }), nil, 3, "GPU 1 was not tested: its compute capability is 6.1"},
+		"lost":            {of(func(h *host) { h.Lost = map[int]string{1: "nvmlDeviceGetHandleByIndex: gpu_is_lost"} }), []string{"survey:1"}, 2, "gpu_is_lost"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := tested(t, c.host, Options{})
+			if got := r.failures(); !slices.Equal(got, c.want) {
+				t.Errorf("failures %q, want %q", got, c.want)
+			}
+			text, status := r.Report("text", health.Warning)
+			if status != c.status || !strings.Contains(text, c.says) {
+				t.Errorf("exit status %d, want %d, and %q in\n%s", status, c.status, c.says, text)
+			}
+		})
+	}
+}
+
+var update = flag.Bool("update", false, "write the golden file anew")
+
+// counts are what depends on how fast a test runs.
+var counts = regexp.MustCompile(`\d+( passes over| sums are wrong)`)
+
+// TestJSON holds the form of what is written for programs.
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	h := h200s(3)
+	h.WrongSM, h.WrongUnit, h.Unfit = map[int]int{0: 2}, "fma_f64", map[int]string{2: "MIG is on: its instances are no whole GPU"}
+	r := tested(t, h, Options{})
+	if r.Seconds > 60 || time.Since(r.Time) > time.Minute {
+		t.Errorf("%.1f s, at %v", r.Seconds, r.Time)
+	}
+	r.Time, r.Seconds = time.Unix(0, 0).UTC(), 1
+	for i := range r.Findings {
+		r.Findings[i].Since, r.Findings[i].WorstAt = r.Time, r.Time
+	}
+	text, _ := r.Report("json", health.Warning)
+	text = counts.ReplaceAllString(text, "N$1")
+	const golden = "testdata/report.json"
+	if *update {
+		if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want, err := os.ReadFile(golden); err != nil || string(want) != text {
+		t.Errorf("the report differs from %s (%v); go test -update writes it:\n%s", golden, err, text)
+	}
+	var back Report
+	if err := json.Unmarshal([]byte(text), &back); err != nil || !slices.Equal(back.failures(), r.failures()) {
+		t.Errorf("read back: %v, %q, want %q", err, back.failures(), r.failures())
+	}
+}

@@ -1,0 +1,307 @@
+package diag
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// An Order is what a worker is to do next.
+type Order struct {
+	Step  Step
+	GPU   string        // UUID
+	Peer  string        // of a pair
+	For   time.Duration // about how long, of each kind
+	Fault Fault
+}
+
+// A Fault is put in on purpose, to see it found: in tests.
+type Fault string
+
+// The faults.
+const (
+	WrongSM  Fault = "wrong-sm"  // SM 1 computes wrong sums
+	WrongBit Fault = "wrong-bit" // a word of memory changes
+	LowClock Fault = "low-clock" // clocks are read as half of what they are
+	Hang     Fault = "hang"      // Compute never ends
+)
+
+// injuredSM is the SM of WrongSM.
+const injuredSM = 1
+
+// A Reading is what a step measured, on one GPU.
+type Reading struct {
+	GPUs    []GPU                 `json:",omitempty"`
+	Facts   *Facts                `json:",omitempty"`
+	Record  *Record               `json:",omitempty"`
+	Memory  *MemoryReading        `json:",omitempty"`
+	Units   map[string]*UnitTally `json:",omitempty"` // by name
+	Load    []Vitals              `json:",omitempty"` // over time
+	Rates   map[Way]Rate          `json:",omitempty"`
+	Link    *Vitals               `json:",omitempty"` // under load
+	Skipped string                `json:",omitempty"` // why it could not be done, which is nobody's fault
+	Between *Rate                 `json:",omitempty"`
+	Error   string                `json:",omitempty"`
+}
+
+// failure is why the step could not be done, as an error.
+func (r Reading) failure() error {
+	if r.Error == "" {
+		return nil
+	}
+	return errors.New(r.Error)
+}
+
+// MemoryReading is what patterns found.
+type MemoryReading struct {
+	Bytes  uint64 // of memory
+	Passes int
+	Errors uint64
+	First  []BadWord
+	In     Pattern // of First
+}
+
+// A UnitTally is what an arithmetic came to on a GPU.
+type UnitTally struct {
+	Took       time.Duration
+	Operations float64
+	Of         map[int]Sums
+}
+
+// Work does orders, each a line of JSON, until there are no more, and answers
+// each with a Reading. It is the child's part: where the driver hangs or
+// crashes, whoever gave the orders goes on.
+func Work(orders io.Reader, answers io.Writer, open func() (Driver, error)) error {
+	runtime.LockOSThread() // a CUDA context is a thread's
+	w := worker{open: open, devices: map[string]Device{}}
+	in, out := json.NewDecoder(orders), json.NewEncoder(answers)
+	for {
+		var o Order
+		if err := in.Decode(&o); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read an order: %w", err)
+		}
+		r, err := w.do(o)
+		switch {
+		case errors.As(err, new(unable)):
+			r.Skipped = err.Error()
+		case err != nil:
+			r.Error = err.Error()
+		}
+		if err := out.Encode(r); err != nil {
+			return fmt.Errorf("answer: %w", err)
+		}
+	}
+}
+
+// A worker is a process's use of the driver.
+type worker struct {
+	open    func() (Driver, error)
+	driver  Driver
+	devices map[string]Device
+}
+
+func (w *worker) do(o Order) (r Reading, err error) {
+	if w.driver == nil {
+		if w.driver, err = w.open(); err != nil {
+			return r, err
+		}
+	}
+	if o.Step == Survey {
+		r.GPUs, err = w.driver.GPUs()
+		return r, err
+	}
+	d, ok := w.devices[o.GPU]
+	if !ok {
+		if d, err = w.driver.Open(o.GPU); err != nil {
+			return r, err
+		}
+		w.devices[o.GPU] = d
+	}
+	switch o.Step {
+	case Open:
+		facts, record := d.Facts(), d.Record()
+		r.Facts, r.Record = &facts, &record
+		if facts.Capability < oldest {
+			err = unable(fmt.Sprintf("its compute capability is %d.%d, the kernels need %d.%d", facts.Capability/10, facts.Capability%10, oldest/10, oldest%10))
+		}
+	case Memory:
+		r.Memory, err = patterns(d, o)
+	case Compute:
+		r.Units = map[string]*UnitTally{}
+		for _, u := range Units {
+			if u.Capability <= d.Facts().Capability {
+				tally, wrong := sums(d, u, o)
+				r.Units[u.Name], err = tally, errors.Join(err, wrong)
+			}
+		}
+	case Load:
+		r.Units = map[string]*UnitTally{}
+		r.Load, r.Units[Units[0].Name], err = load(d, o)
+	case Bandwidth:
+		r.Rates, _, err = copies(d, o.For, Within)
+	case Copies:
+		r.Rates, r.Link, err = copies(d, o.For, FromHost, ToHost)
+	case Pairs:
+		var rate Rate
+		rate, err = w.between(d, o)
+		r.Between = &rate
+	case Close:
+		record := d.Record()
+		r.Record = &record
+	}
+	return r, err
+}
+
+// oldest is the compute capability that the kernels are for.
+const oldest = 70
+
+// between copies from one GPU to another.
+func (w *worker) between(from Device, o Order) (Rate, error) {
+	to, ok := w.devices[o.Peer]
+	if !ok {
+		return Rate{}, fmt.Errorf("%s was not opened", o.Peer)
+	}
+	return w.driver.Between(from, to, o.For)
+}
+
+// patterns writes and reads cycles of patterns until the time is over, one at
+// least.
+func patterns(d Device, o Order) (m *MemoryReading, err error) {
+	m = new(MemoryReading)
+	if m.Bytes, err = d.Reserve(); err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, d.Release()) }()
+	begin := time.Now()
+	for n := uint64(0); n == 0 || time.Since(begin) < o.For; n++ {
+		for _, p := range cycle(n) {
+			found, err := d.Pattern(p, o.Fault == WrongBit && n == 0 && p.Kind == Walking)
+			if err != nil {
+				return m, err
+			}
+			m.Passes++
+			if m.Errors += found.Errors; len(m.First) == 0 && len(found.First) > 0 {
+				m.First, m.In = found.First, p
+			}
+		}
+	}
+	return m, nil
+}
+
+// A launch of products is as long as a clock can measure well, and short
+// enough to be waited for.
+const launch = 20 * time.Millisecond
+
+// sums has a unit work until the time is over, each launch with numbers of its
+// own.
+func sums(d Device, u Unit, o Order) (*UnitTally, error) {
+	t := &UnitTally{Of: map[int]Sums{}}
+	injured := -1
+	if o.Fault == WrongSM {
+		injured = injuredSM
+	}
+	rounds, begin := 256, time.Now()
+	if o.Fault == Hang {
+		rounds = math.MaxUint32
+	}
+	for n := uint64(0); n < 3 || time.Since(begin) < o.For; n++ {
+		one, err := d.Products(u, n, rounds, injured)
+		if err != nil {
+			return t, err
+		}
+		t.add(u, one, rounds)
+		if one.Took > 0 {
+			rounds = max(1, min(1<<24, int(float64(rounds)*float64(launch)/float64(one.Took))))
+		}
+	}
+	return t, nil
+}
+
+// add counts a launch. How fast it was is known of those after the first,
+// which is short.
+func (t *UnitTally) add(u Unit, one Tally, rounds int) {
+	for _, sm := range slices.Sorted(maps.Keys(one.Of)) {
+		s := one.Of[sm]
+		all := t.Of[sm]
+		if all.Wrong == 0 {
+			all.Got, all.Want = s.Got, s.Want
+		}
+		all.Tiles, all.Wrong = all.Tiles+s.Tiles, all.Wrong+s.Wrong
+		t.Of[sm] = all
+		if one.Took > launch/4 {
+			t.Operations += float64(s.Tiles) * u.operations(rounds)
+		}
+	}
+	if one.Took > launch/4 {
+		t.Took += one.Took
+	}
+}
+
+// glances is how often a GPU under load is looked at, at least; slowly is how
+// long it may go without.
+const (
+	glances = 8
+	slowly  = time.Second / 4
+)
+
+// load has the tensor cores work, and reads clocks and power meanwhile.
+func load(d Device, o Order) (seen []Vitals, t *UnitTally, err error) {
+	ended, enough, looked := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(looked)
+		tick := time.NewTicker(min(slowly, o.For/glances))
+		defer tick.Stop()
+		for {
+			select {
+			case <-ended:
+				return
+			case <-tick.C:
+				v := d.Vitals()
+				if o.Fault == LowClock {
+					v.Clock /= 2
+				}
+				if seen = append(seen, v); len(seen) == glances {
+					close(enough)
+				}
+			}
+		}
+	}()
+	for done := false; !done && err == nil; {
+		var more *UnitTally
+		more, err = sums(d, Units[0], o)
+		t = t.and(more)
+		select {
+		case <-enough:
+			done = true
+		default:
+			o.For /= glances
+		}
+	}
+	close(ended)
+	<-looked
+	return seen, t, err
+}
+
+// copies measures copies each way, and the link under the last of them.
+func copies(d Device, most time.Duration, ways ...Way) (map[Way]Rate, *Vitals, error) {
+	rates := map[Way]Rate{}
+	var link Vitals
+	for _, way := range ways {
+		rate, err := d.Copy(way, most)
+		if err != nil {
+			return rates, nil, fmt.Errorf("copy, %s: %w", strings.ToLower(string(way)), err)
+		}
+		rates[way] = rate
+		link = d.Vitals() // a link that saves power has not slowed down yet
+	}
+	return rates, &link, nil
+}

@@ -1,0 +1,276 @@
+package health
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// TestTrafficIsWhatIsKnownOfIt holds the sum of both directions of both kinds.
+func TestTrafficIsWhatIsKnownOfIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(3)
+	r.step(time.Minute, func() {
+		for _, i := range []int{nvlinkRX, nvlinkTX} {
+			r.gpus[1].values[i] = math.NaN()
+		}
+		for _, i := range []int{pcieRX, pcieTX, nvlinkRX, nvlinkTX} {
+			r.gpus[2].values[i] = math.NaN()
+		}
+		r.gpus[0].values[nvlinkTX] += 3e9
+	})
+	if all, without, none := r.get(Traffic, 0), r.get(Traffic, 1), r.get(Traffic, 2); all != 7e8 || without != 2e8 || usable(none) {
+		t.Errorf("traffic is %g, %g without NVLinks and %g where nothing is known", all, without, none)
+	}
+}
+
+// TestALinkIsJudgedWhileItsGPUWorks lets a link be narrow, or slow, at every
+// so many looks at a GPU that works so much.
+func TestALinkIsJudgedWhileItsGPUWorks(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		utilization       float64
+		every, looks      int // it works at each so many of so many looks
+		lanes, generation float64
+		narrow, slow      float64
+		recovers          bool // within the last looks
+	}{
+		{utilization: .5, every: 1, looks: 12, lanes: 8, generation: 3, narrow: 8, slow: 2},
+		{utilization: .5, every: 1, looks: 12, lanes: 16, generation: 5, narrow: 0, slow: 0},
+		{utilization: .5, every: 1, looks: 11, lanes: 8, generation: 3, narrow: -1, slow: -1},
+		{utilization: .11, every: 1, looks: 12, lanes: 8, generation: 3, narrow: 8, slow: 2},
+		{utilization: .10, every: 1, looks: 12, lanes: 8, generation: 3, narrow: 8, slow: -1},
+		{utilization: .03, every: 1, looks: 12, lanes: 8, generation: 3, narrow: 8, slow: -1},
+		{utilization: .02, every: 1, looks: 12, lanes: 8, generation: 3, narrow: -1, slow: -1},
+		{utilization: .5, every: 2, looks: 23, lanes: 8, generation: 3, narrow: 8, slow: 2},
+		{utilization: .5, every: 3, looks: 34, lanes: 8, generation: 3, narrow: -1, slow: -1}, // too long ago
+		{utilization: .5, every: 1, looks: 30, lanes: 8, generation: 3, narrow: 0, slow: 0, recovers: true},
+	} {
+		r := newRig(1)
+		v := &r.gpus[0].values
+		for n := range c.looks {
+			v[utilization], v[pcieLanes], v[pcieGeneration] = 0, 1, 1 // as a GPU that does nothing has it
+			if n%c.every == 0 {
+				v[utilization], v[pcieLanes], v[pcieGeneration] = c.utilization, c.lanes, c.generation
+			}
+			if c.recovers && n == c.looks-12 {
+				v[pcieLanes], v[pcieGeneration] = 16, 5
+			}
+			r.step(step, nil)
+		}
+		narrow, slow := r.get(PCIeShortfall, 0, "lanes"), r.get(PCIeShortfall, 0, "generation")
+		if !same(narrow, c.narrow) || !same(slow, c.slow) {
+			t.Errorf("%+v: %g lanes and %g generations fewer", c, narrow, slow)
+		}
+	}
+}
+
+// TestALinkThatIsShortStaysShortWhileTheGPURests has a GPU find its link short,
+// and rest for an hour: that holds until the link is as wide as it can be.
+func TestALinkThatIsShortStaysShortWhileTheGPURests(t *testing.T) {
+	t.Parallel()
+	r := newRig(1)
+	v := &r.gpus[0].values
+	look := func(works, lanes float64, n int) float64 {
+		for range n {
+			v[utilization], v[pcieLanes], v[pcieGeneration] = works, lanes, 5
+			r.step(step, nil)
+		}
+		return r.get(PCIeShortfall, 0, "lanes")
+	}
+	if got := look(.5, 8, worksLeast); got != 8 {
+		t.Fatalf("%g lanes fewer while it works, want 8", got)
+	}
+	if got := look(0, 8, 360); got != 8 {
+		t.Errorf("%g lanes fewer after an hour's rest, want 8", got)
+	}
+	if got := look(0, 16, 1); usable(got) {
+		t.Errorf("%g lanes fewer although it has all", got)
+	}
+	if got := look(0, 8, 1); usable(got) {
+		t.Errorf("%g lanes fewer, which only a rest shows", got)
+	}
+}
+
+// same compares with a value that -1 stands for none of.
+func same(got, want float64) bool { return got == want || want == -1 && !usable(got) }
+
+// TestFansThatDoNotTurnAreCounted has boards with fans, of which some stand,
+// and one without.
+func TestFansThatDoNotTurnAreCounted(t *testing.T) {
+	t.Parallel()
+	r := newRig(4)
+	for gpu, speeds := range [][]float64{{.3, .3}, {0, .3, 0}, {.001}} {
+		for fan, v := range speeds {
+			r.extra = append(r.extra, collectors.Sample{Metric: collectors.FanSpeed, Labels: []string{r.gpus[gpu].gpu, r.gpus[gpu].uuid, strconv.Itoa(fan)}, Value: v})
+		}
+	}
+	r.step(step, nil)
+	for gpu, want := range []float64{0, 2, 0, -1} {
+		if got := r.get(FansStopped, gpu); !same(got, want) {
+			t.Errorf("GPU %d: %g fans stand, want %g", gpu, got, want)
+		}
+	}
+}
+
+// TestMemoryWithoutAnOwner holds whose memory is nobody's.
+func TestMemoryWithoutAnOwner(t *testing.T) {
+	t.Parallel()
+	const used = 10e9
+	processes := func(n float64) collectors.Sample { return on("0", collectors.Processes, n, "compute") }
+	workload := func(v float64) collectors.Sample { return on("0", collectors.WorkloadMemory, v, "a", "") }
+	for name, c := range map[string]struct {
+		samples []collectors.Sample
+		want    float64 // -1: none
+	}{
+		"no process":                         {[]collectors.Sample{processes(0)}, used},
+		"a process":                          {[]collectors.Sample{processes(1)}, 0},
+		"processes of another type":          {[]collectors.Sample{processes(0), on("0", collectors.Processes, 1, "graphics")}, 0},
+		"one after another":                  {[]collectors.Sample{on("0", collectors.Processes, 1, "graphics"), processes(0)}, 0},
+		"processes are not known":            {nil, -1},
+		"a workload without processes":       {[]collectors.Sample{processes(0), workload(4e9)}, used - 4e9},
+		"two workloads":                      {[]collectors.Sample{processes(0), workload(4e9), on("0", collectors.WorkloadMemory, 3e9, "b", "")}, used - 7e9},
+		"a workload that has more":           {[]collectors.Sample{processes(0), workload(11e9)}, 0},
+		"a virtual GPU":                      {[]collectors.Sample{processes(0), on("0", collectors.VGPUMemoryUsed, 9e9, "7")}, used - 9e9},
+		"another GPU's":                      {[]collectors.Sample{processes(0), on("1", collectors.WorkloadMemory, 9e9, "a", "")}, used},
+		"it is the host's":                   {[]collectors.Sample{processes(0), on("0", collectors.AddressingMode, 1, "ats")}, -1},
+		"it is not the host's":               {[]collectors.Sample{processes(0), on("0", collectors.AddressingMode, 1, "hmm")}, used},
+		"it is not the host's as one thinks": {[]collectors.Sample{processes(0), on("0", collectors.AddressingMode, 0, "ats")}, used},
+		"it has a link to its processor":     {[]collectors.Sample{processes(0), on("0", collectors.C2CUp, 1, "0")}, -1},
+		"that is down":                       {[]collectors.Sample{processes(0), on("0", collectors.C2CUp, 0, "0")}, -1},
+	} {
+		s := NewSnapshot(append(c.samples, on("0", collectors.MemoryBytes, 70e9, "free"), on("0", collectors.MemoryBytes, used, "used"), on("0", collectors.MemoryBytes, 80e9, "total")))
+		if orphans(s); valueOf(s, OrphanMemory, "0") != c.want || len(s.Of(OrphanMemory)) > 1 {
+			t.Errorf("%s: %v", name, s.Of(OrphanMemory))
+		}
+	}
+}
+
+// TestALinkAgainstThoseOfOtherGPUs has GPUs whose links are up, and run, as a
+// row says; the first is the one that is looked at.
+func TestALinkAgainstThoseOfOtherGPUs(t *testing.T) {
+	t.Parallel()
+	const full = 25e9
+	type gpu struct {
+		up, speed float64 // of its links together; each has the speed
+		model     string
+	}
+	sound := gpu{18, full, ""}
+	for name, c := range map[string]struct {
+		gpus       []gpu
+		pace, gone float64 // -1: none
+	}{
+		"all are well":                    {[]gpu{sound, sound, sound, sound}, 1, 0},
+		"slower":                          {[]gpu{{18, full / 2, ""}, sound, sound, sound}, .5, 0},
+		"slower, beside one":              {[]gpu{{18, full / 2, ""}, sound}, .5, -1},
+		"faster than most":                {[]gpu{sound, {18, full / 2, ""}, {18, full / 2, ""}, {18, full / 2, ""}}, 1, 0},
+		"two are down":                    {[]gpu{{16, full, ""}, sound, sound, sound}, 1, 2},
+		"two more are up":                 {[]gpu{{20, full, ""}, sound, sound, sound}, 1, 0},
+		"two are down beside two":         {[]gpu{{16, full, ""}, sound, sound}, 1, -1},
+		"two of six disagree":             {[]gpu{{16, full, ""}, {17, full, ""}, sound, sound, sound, sound}, 1, -1},
+		"two of seven disagree":           {[]gpu{{16, full, ""}, {17, full, ""}, sound, sound, sound, sound, sound}, 1, 2},
+		"another model":                   {[]gpu{{16, full / 2, "other"}, sound, sound, sound}, 1, -1},
+		"among others of another model":   {[]gpu{{16, full / 2, ""}, {18, full, "other"}, {18, full, "other"}, {18, full, "other"}}, 1, -1},
+		"none is up: it has no bridge":    {[]gpu{{0, math.NaN(), ""}, sound, sound, sound}, -1, -1},
+		"its speed is not known":          {[]gpu{{18, math.NaN(), ""}, sound, sound, sound}, -1, 0},
+		"whether they are up is not told": {[]gpu{{math.NaN(), full, ""}, sound, sound, sound}, -1, -1},
+	} {
+		for _, each := range []bool{false, true} { // whether links have series of their own
+			r := newRig(len(c.gpus))
+			for i, g := range c.gpus {
+				if g.model != "" {
+					r.gpus[i].model = g.model
+				}
+				put := func(link string, up, speed float64) {
+					labels := []string{r.gpus[i].gpu, r.gpus[i].uuid, link}
+					if usable(up) {
+						r.extra = append(r.extra, collectors.Sample{Metric: collectors.NVLinkUp, Labels: labels, Value: up})
+					}
+					if usable(speed) {
+						r.extra = append(r.extra, collectors.Sample{Metric: collectors.NVLinkSpeed, Labels: labels, Value: speed})
+					}
+				}
+				if !each {
+					put(allLinks, g.up, g.up*g.speed)
+					continue
+				}
+				for n := range 20 {
+					up, speed := collectors.Bool(float64(n) < g.up), math.NaN()
+					if up == 1 {
+						speed = g.speed
+					}
+					if !usable(g.up) {
+						up = math.NaN()
+					}
+					put(strconv.Itoa(n), up, speed)
+				}
+			}
+			r.step(2*time.Minute, nil)
+			first, last, want := allLinks, allLinks, c.gone
+			if each {
+				first, last, want = "0", "17", min(want, 1) // of those that sound GPUs have up
+			}
+			if pace, gone := r.get(PeerLinkSpeedRatio, 0, first), r.get(PeerLinksMissing, 0, last); !same(pace, c.pace) || !same(gone, want) {
+				t.Errorf("%s, each by itself %v: pace %g, want %g; %g are missing, want %g", name, each, pace, c.pace, gone, want)
+			}
+		}
+	}
+}
+
+// TestWhatLeavesAGPUIsForgotten holds that a link, a workload and a tenant that
+// are not shown any more are forgotten after ten minutes, and not before.
+func TestWhatLeavesAGPUIsForgotten(t *testing.T) {
+	t.Parallel()
+	r := newRig(1)
+	tenant := collectors.Sample{Metric: collectors.QuotaMemoryUsed, Labels: []string{r.gpus[0].gpu, r.gpus[0].uuid, "ml"}, Value: 1e9}
+	r.extra = append(linkSamples(r.gpus[0], 4, 0, 0), residing(r.gpus[0], "a", 1e9), tenant)
+	r.step(2*time.Minute, nil)
+	stays := linkSamples(r.gpus[0], 1, 0, 0)
+	r.extra = append(stays, residing(r.gpus[0], "b", 1e9))
+	r.step(9*time.Minute, nil)
+	if c := r.cards[0]; len(c.links) != 4 || len(c.residents) != 2 || len(c.tenancies) != 1 || !r.resides("a") {
+		t.Errorf("after 9 minutes: %d links, %d workloads, %d tenants", len(c.links), len(c.residents), len(c.tenancies))
+	}
+	r.step(2*time.Minute, nil)
+	if c := r.cards[0]; len(c.links) != 1 || len(c.residents) != 1 || len(c.tenancies) != 0 || r.resides("a") || !r.resides("b") {
+		t.Errorf("after 11 minutes: %d links, %d workloads, %d tenants", len(c.links), len(c.residents), len(c.tenancies))
+	}
+}
+
+// TestWhoWasKilledForWantOfMemoryMatters holds that the host's want of memory is
+// a warning where it was on a GPU that it hit, and that no other incident is.
+func TestWhoWasKilledForWantOfMemoryMatters(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		what, workload string
+		want           string
+	}{
+		{oomName, "pod:a", hostCheck}, {oomName, "pod:b", ""}, {oomName, "", ""}, {"oom_cgroup", "pod:a", ""}, {hungName, "pod:a", ""},
+	} {
+		w := newWorld(t, Checks()...)
+		there := []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.WorkloadMemory, 1e9, "pod:a", "")}
+		w.steps(2, there...)
+		e := Event{Kind: KindIncident, ID: "x", What: c.what, Class: ApplicationFault, Severity: Info, Workload: c.workload, First: w.now, Last: w.now, Count: 1}
+		w.step(second, []Event{e}, there...)
+		w.steps(3, there...)
+		if got := w.state(hostCheck); (got == Degraded) != (c.want != "") || got != Degraded && got != OK {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
+// TestAMalformedTableIsNoTable holds that a mistake in a table of facts is
+// found by whoever reads it, with its line.
+func TestAMalformedTableIsNoTable(t *testing.T) {
+	t.Parallel()
+	defer func() {
+		if got, want := fmt.Sprint(recover()), "data/actions.tsv:2: no"; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}()
+	readFacts("actions", func(map[string]string) error { return fmt.Errorf("no") })
+}

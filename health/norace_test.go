@@ -1,6 +1,0 @@
-//go:build !race
-
-package health
-
-// raceEnabled says that everything takes ten times as long.
-const raceEnabled = false

@@ -1,0 +1,148 @@
+//go:build tools
+
+package notifier
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/prometheus/alertmanager/api/v2/models"
+	"gpusteward/health"
+)
+
+func TestShippedAlertmanagerConfig(t *testing.T) {
+	amtool := tool(t, "amtool")
+	if out, err := exec.Command(amtool, "check-config", shippedConfig).CombinedOutput(); err != nil {
+		t.Errorf("amtool check-config: %v\n%s", err, out)
+	}
+	for severity, want := range map[string]string{"emergency": "page", "critical": "page", "warning": "team", "info": "nobody"} {
+		out, err := exec.Command(amtool, "config", "routes", "test", "--config.file="+shippedConfig, "--verify.receivers="+want, "alertname=A", "severity="+severity).CombinedOutput()
+		if err != nil {
+			t.Errorf("%s goes to %s, want %s", severity, out, want)
+		}
+	}
+}
+
+// An alert fires, arrives with all that it says, and is resolved, through the
+// shipped configuration; only its receivers' address and the five minutes
+// between messages of a group are others.
+func TestAlertArrives(t *testing.T) {
+	t.Parallel()
+	type message struct {
+		path   string
+		Alerts []struct {
+			Status              string
+			Labels, Annotations map[string]string
+		}
+	}
+	messages := make(chan message, 100)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		m := message{path: r.URL.Path}
+		if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
+			t.Error(err)
+		}
+		messages <- m
+	}))
+	defer receiver.Close()
+	am := startAlertmanager(t, configured(t, "http://127.0.0.1:5001", receiver.URL, "group_interval: 5m", "group_interval: 1s"))
+	n := runNotifier(t, defaultTimings, am.url.String())
+	a := pushed("GPUECCUncorrectable", "critical", "ecc_uncorrectable", "GPU-1")
+	for _, status := range []string{"firing", "resolved"} {
+		if status == "resolved" {
+			a = resolved(a)
+		}
+		n.Tell([]health.Alert{a})
+		select {
+		case m := <-messages:
+			if got := m.Alerts[0]; m.path != "/page" || len(m.Alerts) != 1 || got.Status != status || !maps.Equal(got.Labels, a.Labels) || !maps.Equal(got.Annotations, a.Annotations) {
+				t.Errorf("%+v, want %s %+v", m, status, a)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatalf("no message that it is %s", status)
+		}
+	}
+}
+
+// The rules of who silences whom, as shipped: those that are pushed have the
+// label node, those of Prometheus instance.
+func TestShippedInhibition(t *testing.T) {
+	t.Parallel()
+	am := startAlertmanager(t, configured(t, "http://127.0.0.1:5001", "http://127.0.0.1:1"))
+	n := runNotifier(t, defaultTimings, am.url.String())
+	with := func(a health.Alert, labels ...string) health.Alert {
+		for i := 0; i < len(labels); i += 2 {
+			a.Labels[labels[i]] = labels[i+1]
+		}
+		return a
+	}
+	prometheus := func(a health.Alert, instance string) health.Alert {
+		return with(a, "source", "", "node", "", "instance", instance)
+	}
+	cases := []struct {
+		a    health.Alert
+		want bool // it is silenced
+	}{
+		{pushed("GPULost", "emergency", "gpu_lost", "GPU-1"), false},
+		{pushed("GPUMissing", "emergency", "gpu_missing", "GPU-1"), false},
+		{pushed("OfTheLost", "critical", "other", "GPU-1"), true},
+		{pushed("OfAnother", "critical", "other", "GPU-2"), false},
+		{with(pushed("OfTheNode", "critical", "other", ""), "gpu", ""), false},
+
+		{pushed("Emergency", "emergency", "x", "GPU-3"), false},
+		{pushed("Critical", "critical", "x", "GPU-3"), true},
+		{pushed("Warning", "warning", "y", "GPU-3"), false},
+		{pushed("Info", "info", "y", "GPU-3"), true},
+		{with(pushed("OfALink", "info", "y", "GPU-3"), "link", "1"), false},
+		{with(pushed("OfNoCheck", "info", "", "GPU-3"), "gpu", "0"), false},
+		{pushed("PressureCritical", "critical", "p", "GPU-4"), false},
+		{pushed("PressureWarning", "warning", "p", "GPU-4"), true},
+
+		{prometheus(pushed("GPULost", "emergency", "gpu_lost", "GPU-5"), "n2:9836"), false},
+		{prometheus(pushed("OfTheLostToo", "critical", "other", "GPU-5"), "n2:9836"), true},
+		{prometheus(pushed("GPUStewardDown", "critical", "", ""), "n3:9836"), false},
+		{prometheus(pushed("OfTheDead", "critical", "z", "GPU-6"), "n3:9836"), true},
+		{prometheus(pushed("OfTheLiving", "critical", "z", "GPU-7"), "n4:9836"), false},
+		{with(prometheus(pushed("GPUStewardDown", "critical", "", ""), "n5:9836"), "node", "n5"), false},
+		{with(pushed("OfTheDeadToo", "critical", "z", "GPU-8"), "node", "n5"), true},
+
+		{pushed("Both", "critical", "b", "GPU-9"), false},
+		{prometheus(pushed("Both", "critical", "b", "GPU-9"), "n1:9836"), true},
+		{prometheus(pushed("Both", "critical", "b", "GPU-10"), "n1:9836"), false},
+		{with(pushed("Tenant", "warning", "t", "GPU-11"), "tenant", "a"), false},
+		{with(prometheus(pushed("Tenant", "warning", "t", "GPU-11"), "n1:9836"), "tenant", "a"), true},
+		{with(prometheus(pushed("Tenant", "warning", "t", "GPU-11"), "n1:9836"), "tenant", "b"), false},
+		{with(pushed("BothNode", "critical", "b", ""), "gpu", ""), false},
+		{with(prometheus(pushed("BothNode", "critical", "b", ""), "n1:9836"), "gpu", "", "node", "n1"), true},
+		{with(prometheus(pushed("BothNode", "critical", "b", ""), "n6:9836"), "gpu", "", "node", "n6"), false},
+	}
+	var all []health.Alert
+	for i := range cases {
+		all = append(all, with(cases[i].a, "case", fmt.Sprint(i)))
+	}
+	n.Tell(all)
+	var wrong []string
+	defer func() {
+		if t.Failed() {
+			t.Logf("wrong: %q", wrong)
+		}
+	}()
+	eventually(t, "what is silenced is as it should be", 20*time.Second, func() bool {
+		got := map[string]*models.GettableAlert{}
+		for _, a := range am.alerts("") {
+			got[a.Labels["case"]] = a
+		}
+		wrong = nil
+		for i, c := range cases {
+			if a := got[fmt.Sprint(i)]; a == nil || *a.Status.State == "unprocessed" || len(a.Status.InhibitedBy) > 0 != c.want {
+				wrong = append(wrong, fmt.Sprint(i, " ", c.a.Labels["alertname"]))
+			}
+		}
+		return wrong == nil
+	})
+}

@@ -1,0 +1,123 @@
+//go:build tools
+
+package notifier
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"testing"
+	"time"
+
+	"gpusteward/health"
+)
+
+// Two real Alertmanagers and one that is dead, on a way that is wrong now and
+// then. In the middle of 10,000 transitions one is killed, and starts anew,
+// without memory, ten minutes later. All times are a sixtieth of the real
+// ones, since Alertmanager's clock cannot be set: ten minutes are 10 s.
+func TestNothingIsLost(t *testing.T) {
+	t.Parallel()
+	scaled := timings{gather: time.Millisecond, resend: time.Second, lapse: 4 * time.Second, keep: 15 * time.Second,
+		first: 2 * time.Millisecond, most: 83 * time.Millisecond, timeout: 250 * time.Millisecond, flush: 33 * time.Millisecond}
+	const transitions, outage, pace = 10_000, 10 * time.Second, 1800 * time.Microsecond
+	config := configured(t, "http://127.0.0.1:5001", "http://127.0.0.1:1")
+	ams := []*server{startAlertmanager(t, config), startAlertmanager(t, config)}
+	proxies := []*proxy{{to: ams[0].url.String()}, {to: ams[1].url.String()}, {}}
+	var urls []string
+	for i, p := range proxies {
+		p.faulty.Store(true)
+		p.dead.Store(i == 2)
+		server := httptest.NewServer(p)
+		t.Cleanup(server.Close)
+		urls = append(urls, server.URL)
+	}
+	n := runNotifier(t, scaled, urls...)
+
+	r := rand.New(rand.NewPCG(3, 4))
+	fires := map[string]health.Alert{}
+	var back time.Time
+	began := time.Now()
+	for i := range transitions {
+		if i == transitions/4 {
+			proxies[1].down.Store(true)
+			ams[1].kill()
+			back = time.Now().Add(outage)
+		}
+		if proxies[1].down.Load() && time.Now().After(back) {
+			ams[1].start()
+			proxies[1].down.Store(false)
+			t.Logf("it is back at transition %d", i)
+		}
+		name := fmt.Sprint("A", r.IntN(200))
+		a, on := fires[name]
+		if delete(fires, name); on {
+			a = resolved(a)
+		} else {
+			a = pushed(name, "warning", "check", "GPU-"+name)
+			fires[name] = a
+		}
+		n.Tell([]health.Alert{a})
+		time.Sleep(time.Until(began.Add(time.Duration(i) * pace)))
+	}
+	if proxies[1].down.Load() {
+		t.Fatal("it was down until the end: the transitions took no time")
+	}
+	for _, p := range proxies {
+		p.faulty.Store(false)
+	}
+
+	want := slices.Sorted(maps.Keys(fires))
+	equal := func() bool {
+		return slices.Equal(ams[0].firing(), want) && slices.Equal(ams[1].firing(), want)
+	}
+	ended := time.Now()
+	eventually(t, "what fires here fires there, and nothing else", 15*time.Second, equal)
+	t.Logf("%d transitions in %v; %d alerts fire on both %v after the last", transitions, ended.Sub(began), len(want), time.Since(ended))
+	for time.Since(ended) < scaled.lapse+2*scaled.resend {
+		if !equal() {
+			t.Fatalf("%v after the end fire\n%q and\n%q, want\n%q", time.Since(ended), ams[0].firing(), ams[1].firing(), want)
+		}
+		time.Sleep(scaled.resend / 10)
+	}
+	for i, url := range urls {
+		t.Logf("instance %d: %v sent, %v failed, %v rejected, %v queued", i, valueOf(t, n, AlertNotifications, url, "sent"), valueOf(t, n, AlertNotifications, url, "failed"),
+			valueOf(t, n, AlertNotifications, url, "rejected"), valueOf(t, n, AlertQueueLength, url))
+	}
+	if valueOf(t, n, AlertmanagerUp, urls[1]) != 1 || valueOf(t, n, AlertmanagerUp, urls[2]) != 0 {
+		t.Error("what is up is not said to be")
+	}
+}
+
+// The time from Tell until a real Alertmanager's API shows it.
+func TestDelay(t *testing.T) {
+	const transitions, limit = 1000, time.Second
+	am := startAlertmanager(t, configured(t, "http://127.0.0.1:5001", "http://127.0.0.1:1"))
+	n := runNotifier(t, defaultTimings, am.url.String())
+	fires := map[string]health.Alert{}
+	var delays []time.Duration
+	for i := range transitions {
+		name := fmt.Sprint("A", i*7%50)
+		a, on := fires[name]
+		if delete(fires, name); on {
+			a = resolved(a)
+		} else {
+			a = pushed(name, "critical", "check", "GPU-"+name)
+			fires[name] = a
+		}
+		query := "?filter=" + url.QueryEscape(`alertname="`+name+`"`)
+		told := time.Now()
+		n.Tell([]health.Alert{a})
+		eventually(t, "the API shows it", 10*time.Second, func() bool { return len(am.alerts(query)) > 0 != on })
+		delays = append(delays, time.Since(told))
+	}
+	slices.Sort(delays)
+	p50, p99 := delays[transitions/2], delays[transitions*99/100]
+	t.Logf("%d transitions: p50 %v, p99 %v, most %v", transitions, p50, p99, delays[transitions-1])
+	if p99 > limit {
+		t.Errorf("p99 is %v, more than %v", p99, limit)
+	}
+}

@@ -1,0 +1,204 @@
+package health
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// valueOf returns the value of the only sample of a metric with these labels
+// after the GPU's; -1 where there is none.
+func valueOf(s *Snapshot, m *collectors.Metric, gpu string, labels ...string) float64 {
+	for _, x := range s.Of(m) {
+		if (gpu == "" || x.Labels[0] == gpu) && slices.Equal(x.Labels[min(len(x.Labels), 2):], labels) {
+			return x.Value
+		}
+	}
+	return -1
+}
+
+// TestWhoIsHandedToAVirtualMachine holds that a GPU is away by the driver that
+// is bound to it, and that nothing else is.
+func TestWhoIsHandedToAVirtualMachine(t *testing.T) {
+	t.Parallel()
+	type device struct {
+		kind, driver string
+		bound        float64
+	}
+	for _, c := range []struct {
+		device
+		away         float64
+		devices, has int
+	}{
+		{device{"gpu", "nvidia", 1}, 0, 0, 1},
+		{device{"gpu", "nvidia", 0}, 0, 0, 0},
+		{device{"gpu", "", 0}, 0, 0, 0},
+		{device{"gpu", "nouveau", 1}, 0, 0, 0},
+		{device{"gpu", "vfio-pci", 1}, 1, 1, 0},
+		{device{"gpu", "nvgrace_gpu_vfio_pci", 1}, 1, 1, 0},
+		{device{"gpu", "nvgrace-gpu-vfio-pci", 1}, 1, 1, 0},
+		{device{"gpu", "pci-stub", 1}, 1, 1, 0},
+		{device{"gpu", "pciback", 1}, 1, 1, 0},
+		{device{"gpu", "uio_pci_generic", 1}, 1, 1, 0},
+		{device{"nvswitch", "vfio-pci", 1}, 0, 0, 0},
+		{device{"gpu", "vfio-pci", 0}, 0, 0, 0},
+	} {
+		bound := on("1", collectors.PCIDeviceBound, c.bound, "0000:07:00.0", c.kind, c.driver)
+		s := NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 0), bound})
+		driven := hand(s)
+		if driven != c.has || valueOf(s, Away, "1") != c.away || valueOf(s, Away, "0") != 0 || valueOf(s, DevicesAway, "") != float64(c.devices) {
+			t.Errorf("%+v: away %v, %v of the host, %d driven, and the other is %v", c.device, valueOf(s, Away, "1"), valueOf(s, DevicesAway, ""), driven, valueOf(s, Away, "0"))
+		}
+	}
+}
+
+// TestAGPUThatComesSettles holds for how long the links of a GPU train, which
+// comes back for one reason or another. Times are seconds; a GPU is "up", or
+// the reason why it is not, or "" where it is not listed.
+func TestAGPUThatComesSettles(t *testing.T) {
+	t.Parallel()
+	type look struct {
+		at   int
+		gpu  string
+		want float64
+	}
+	for name, looks := range map[string][]look{
+		"there from the beginning":   {{0, "up", 0}, {10, "up", 0}},
+		"not there at the beginning": {{0, "", -1}, {10, "up", 1}, {300, "up", 1}, {309, "up", 1}, {310, "up", 0}, {320, "up", 0}},
+		"was late":                   {{0, "up", 0}, {10, "late", 0}, {20, "up", 0}},
+		"hung in a call":             {{0, "up", 0}, {10, "nvmlDeviceGetPowerUsage", 0}, {20, "up", 0}},
+		"was lost":                   {{0, "up", 0}, {10, "gpu_is_lost", -1}, {20, "up", 1}, {319, "up", 1}, {320, "up", 0}},
+		"was not listed":             {{0, "up", 0}, {10, "not_listed", -1}, {20, "up", 1}},
+		"lost, late and up":          {{0, "up", 0}, {10, "gpu_is_lost", -1}, {20, "late", -1}, {30, "up", 1}},
+		"late since it came":         {{0, "", -1}, {10, "up", 1}, {20, "late", 1}, {310, "up", 0}},
+		"came twice":                 {{0, "", -1}, {10, "up", 1}, {200, "gpu_is_lost", -1}, {210, "up", 1}, {310, "up", 1}, {509, "up", 1}, {510, "up", 0}},
+	} {
+		var p plans
+		for _, l := range looks {
+			samples := []collectors.Sample{on("0", collectors.Up, 1)}
+			switch l.gpu {
+			case "":
+			case "up":
+				samples = append(samples, on("1", collectors.Up, 1))
+			default:
+				samples = append(samples, on("1", collectors.Up, 0), on("1", collectors.WorkerStuck, 1, l.gpu))
+			}
+			s := NewSnapshot(samples)
+			p.explain(s, birth.Add(time.Duration(l.at)*second))
+			if got := valueOf(s, Settling, "1"); got != l.want || valueOf(s, Settling, "0") != 0 {
+				t.Errorf("%s: %s after %d s: settling %v, want %v; the other %v, want 0", name, l.gpu, l.at, got, l.want, valueOf(s, Settling, "0"))
+			}
+		}
+	}
+	var p plans
+	gpu := on("0", collectors.Up, 1)
+	p.reset(entityOf(gpu, nil), birth)
+	for after, want := range map[time.Duration]float64{second: 1, settleFor - second: 1, settleFor: 0} {
+		p := plans{begun: true, here: map[Entity]bool{entityOf(gpu, nil): true}, fresh: maps.Clone(p.fresh)}
+		s := NewSnapshot([]collectors.Sample{gpu})
+		if p.explain(s, birth.Add(after)); valueOf(s, Settling, "0") != want {
+			t.Errorf("%v after a reset: settling %v, want %v", after, valueOf(s, Settling, "0"), want)
+		}
+	}
+}
+
+// TestADriverThatReloadsHasItsTime holds for how long a driver that does not
+// answer is taken to be loaded anew.
+func TestADriverThatReloadsHasItsTime(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		before, driven float64
+		after          time.Duration
+		want           float64
+	}{
+		{1, 0, 0, 1}, {1, 0, 9 * time.Minute, 1}, {1, 0, 10 * time.Minute, 1}, {1, 0, 10*time.Minute + second, 0},
+		{1, 1, 2 * time.Minute, 1}, {1, 1, 3 * time.Minute, 1}, {1, 1, 3*time.Minute + second, 0},
+		{0, 0, second, 0}, {0, 1, second, 0}, // it never answered
+	} {
+		var p plans
+		look := func(up float64, at time.Duration) float64 {
+			s := NewSnapshot([]collectors.Sample{{Metric: collectors.DriverUp, Value: up}, on("0", collectors.PCIDeviceBound, c.driven, "0000:07:00.0", "gpu", "nvidia")})
+			p.explain(s, birth.Add(at))
+			return valueOf(s, Reloading, "")
+		}
+		if got := look(c.before, 0); got != 0 {
+			t.Errorf("%+v: reloading %v at the beginning", c, got)
+		}
+		if got := look(0, c.after); got != c.want {
+			t.Errorf("%+v: reloading %v", c, got)
+		}
+	}
+}
+
+// TestWarmAirIsThatOfMostGPUs holds when the room is too hot, and no GPU: by
+// what GPUs say of their margin, or else of their temperature and its limit.
+func TestWarmAirIsThatOfMostGPUs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		margins []float64
+		want    float64
+	}{
+		{[]float64{5, 5, 5, 20}, 1}, {[]float64{5, 5, 6, 20}, 0}, {[]float64{6, 6, 6, 6}, 0}, {[]float64{-3, 0, 5, 5}, 1},
+		{[]float64{5, 5}, 1}, {[]float64{5, 20}, 0}, {[]float64{1}, 0},
+	} {
+		for _, byLimit := range []bool{false, true} {
+			var all []collectors.Sample
+			for i, margin := range c.margins {
+				gpu := fmt.Sprint(i)
+				all = append(all, on(gpu, collectors.Up, 1))
+				if !byLimit {
+					all = append(all, on(gpu, collectors.TemperatureMargin, margin))
+					margin = 50 // what it says itself counts for more
+				}
+				all = append(all, on(gpu, collectors.Temperature, 90-margin, "gpu"), on(gpu, collectors.Temperature, 10, "memory"),
+					on(gpu, collectors.TemperatureThreshold, 90, "gpu_max"), on(gpu, collectors.TemperatureThreshold, 200, "shutdown"))
+			}
+			slices.SortStableFunc(all, func(a, b collectors.Sample) int { return len(a.Metric.Name) - len(b.Metric.Name) })
+			s := NewSnapshot(all)
+			new(plans).explain(s, birth)
+			if got := valueOf(s, HotAisle, ""); got != c.want {
+				t.Errorf("margins %v, by the limit %v: %v, want %v", c.margins, byLimit, got, c.want)
+			}
+		}
+	}
+	s := NewSnapshot([]collectors.Sample{on("0", collectors.Temperature, 90, "gpu"), on("1", collectors.Temperature, 90, "gpu")})
+	if hotAisle(s) {
+		t.Error("GPUs that do not say how hot they may become are hot")
+	}
+}
+
+// TestAnAgentThatDoesNotRun holds when all that is old is the agent's own
+// fault.
+func TestAnAgentThatDoesNotRun(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		gpus []string // "up", or why not
+		want float64
+	}{
+		{[]string{"late", "late"}, 1}, {[]string{"late", "nvmlDeviceGetPowerUsage"}, 1}, {[]string{"late", "late", "gpu_is_lost"}, 1},
+		{[]string{"late"}, 0}, {[]string{"late", "up"}, 0}, {[]string{"up", "late", "late"}, 0}, {[]string{"nvmlInit", "nvmlInit"}, 0},
+		{[]string{"late", "gpu_is_lost"}, 0}, {[]string{"gpu_is_lost", "not_listed"}, 0}, {[]string{"up", "up"}, 0},
+	} {
+		var all []collectors.Sample
+		for i, reason := range c.gpus {
+			all = append(all, on(fmt.Sprint(i), collectors.Up, collectors.Bool(reason == "up")))
+		}
+		for i, reason := range c.gpus {
+			if reason != "up" {
+				all = append(all, on(fmt.Sprint(i), collectors.WorkerStuck, 1, reason))
+			}
+		}
+		s := NewSnapshot(all)
+		if new(plans).explain(s, birth); valueOf(s, Starved, "") != c.want {
+			t.Errorf("%q: starved %v, want %v", c.gpus, valueOf(s, Starved, ""), c.want)
+		}
+	}
+	s := NewSnapshot(nil)
+	if new(plans).explain(s, birth); valueOf(s, Starved, "") != -1 || valueOf(s, HotAisle, "") != -1 || valueOf(s, Reloading, "") != -1 || valueOf(s, DevicesAway, "") != 0 {
+		t.Errorf("of a host without GPUs is said what nobody knows")
+	}
+}

@@ -1,0 +1,159 @@
+package health
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"gpusteward/collectors"
+)
+
+// TestEachSettingUnlikeThePeersIsNamed has one GPU of eight differ in one
+// setting, and wants that and nothing else named, with what the peers have.
+func TestEachSettingUnlikeThePeersIsNamed(t *testing.T) {
+	t.Parallel()
+	mode := func(name string) func(odd bool) collectors.Sample {
+		return func(odd bool) collectors.Sample {
+			return collectors.Sample{Metric: collectors.ModeEnabled, Labels: []string{"", "", name}, Value: collectors.Bool(!odd)}
+		}
+	}
+	shows := map[string]func(odd bool) collectors.Sample{
+		"ecc": mode("ecc"), "persistence": mode("persistence"), "accounting": mode("accounting"),
+		"power_limit": func(odd bool) collectors.Sample {
+			return collectors.Sample{Metric: collectors.PowerLimit, Labels: []string{"", "", "enforced"}, Value: 700 - 100*collectors.Bool(odd)}
+		},
+		"vbios": func(odd bool) collectors.Sample {
+			labels := make([]string, len(collectors.Info.Labels))
+			labels[slices.Index(collectors.Info.Labels, "name")] = "H100"
+			labels[slices.Index(collectors.Info.Labels, "vbios")] = map[bool]string{false: "96.00", true: "96.01"}[odd]
+			return collectors.Sample{Metric: collectors.Info, Labels: labels, Value: 1}
+		},
+	}
+	want := map[string][2]string{"ecc": {"0", "1"}, "persistence": {"0", "1"}, "accounting": {"0", "1"}, "power_limit": {"600", "700"}, "vbios": {"96.01", "96.00"}}
+	for odd, has := range want {
+		var all []collectors.Sample
+		for gpu := range 8 {
+			for name, show := range shows {
+				sample := show(name == odd && gpu == 7)
+				sample.Labels[0], sample.Labels[1] = fmt.Sprint(gpu), fmt.Sprint("GPU-", gpu)
+				all = append(all, sample)
+			}
+		}
+		s := NewSnapshot(all)
+		baselines{}.drift(s, &observed{settings: map[string]map[string]observation{}}, birth)
+		looked := 0
+		for _, sample := range s.Of(ConfigDrift) {
+			gpu, name, value, expected := sample.Labels[0], sample.Labels[2], sample.Labels[3], sample.Labels[4]
+			if gpu == "" {
+				continue // the node's persistence
+			}
+			looked++
+			drifts := gpu == "7" && name == odd
+			if (sample.Value == 1) != drifts || drifts && [2]string{value, expected} != has {
+				t.Errorf("%s differs: %s of GPU %s is %s, expected %s: %v", odd, name, gpu, value, expected, sample.Value)
+			}
+		}
+		if looked != 8*len(want) {
+			t.Errorf("%s differs: %d settings were looked at", odd, looked)
+		}
+	}
+}
+
+// TestWhatASettingWasOutlivesTheAgent has a setting be changed while the agent
+// is down: it is not what it was.
+func TestWhatASettingWasOutlivesTheAgent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Checks()...)
+	drift := func(ecc float64) float64 {
+		s := NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.ModeEnabled, ecc, "ecc"), on("0", collectors.WorkloadMemory, 1e9, "pod:a", "")})
+		w.now = w.now.Add(step)
+		w.engine.Eval(s, nil, w.now)
+		return valueOf(s, ConfigDrift, "0", "ecc", fmt.Sprint(ecc), "1")
+	}
+	before := drift(1)
+	w.restart("same")
+	if after := drift(0); before != 0 || after != 1 {
+		t.Errorf("drift %v, and after a restart %v", before, after)
+	}
+}
+
+// TestWhatIsAcknowledgedIsNormal has an operator take the drift of one GPU, or
+// that of the node, for what is meant to be.
+func TestWhatIsAcknowledgedIsNormal(t *testing.T) {
+	t.Parallel()
+	for entity, want := range map[Entity]string{{GPU: "0"}: " 1", {GPU: "1"}: " 0", {}: ""} {
+		w := newWorld(t, Checks()...)
+		drifting := func(ecc, n float64) (gpus string) {
+			for range int(n) {
+				w.now = w.now.Add(step)
+				var all []collectors.Sample
+				for gpu, v := range map[string]float64{"0": ecc, "1": ecc, "2": 1} {
+					all = append(all, on(gpu, collectors.Up, 1), on(gpu, collectors.ModeEnabled, v, "ecc"), on(gpu, collectors.WorkloadMemory, 1e9, "pod:a", ""))
+				}
+				slices.SortStableFunc(all, func(a, b collectors.Sample) int { return len(a.Metric.Name) - len(b.Metric.Name) })
+				s := NewSnapshot(all)
+				w.engine.Eval(s, nil, w.now)
+				gpus = ""
+				for _, gpu := range []string{"0", "1", "2"} {
+					if valueOf(s, ConfigDrift, gpu, "ecc", "0", "1") == 1 {
+						gpus += " " + gpu
+					}
+				}
+			}
+			return gpus
+		}
+		if before, after := drifting(1, 2), drifting(0, 20); before != "" || after != " 0 1" {
+			t.Fatalf("of GPUs %q, and after the change of %q", before, after)
+		}
+		if entity == (Entity{}) { // of the node's own drift, which it has none of here
+			w.engine.normal.accept(entity, w.engine.latest)
+		} else if ev, err := w.engine.Ack(driftCheck, entity, w.now); err != nil || ev.Kind != KindAck {
+			t.Errorf("%v: %+v, %v", entity, ev, err)
+		}
+		if got := drifting(0, 20); got != want {
+			t.Errorf("%v was acknowledged: of GPUs %q, want %q", entity, got, want)
+		}
+	}
+}
+
+// TestPersistenceIsTheNodes holds when the node is told that persistence mode
+// is off: on all GPUs, of which most had it on.
+func TestPersistenceIsTheNodes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		before, after string  // by GPU: on, off, or not known
+		want          float64 // -1: nothing is said
+	}{
+		{"1", "0", 1}, {"1", "1", 0}, {"0", "0", -1}, {"11", "00", 1}, {"11", "01", 0}, {"10", "00", 0}, {"110", "000", 1}, {"1100", "0000", 0},
+		{"1110", "0000", 1}, {"11", "0 ", 0}, {"11", "  ", 0},
+	} {
+		b, seen := baselines{}, &observed{settings: map[string]map[string]observation{}}
+		look := func(modes string) float64 {
+			var all []collectors.Sample
+			for i, mode := range modes {
+				labels := make([]string, len(collectors.Info.Labels))
+				labels[0], labels[1], labels[slices.Index(collectors.Info.Labels, "name")] = fmt.Sprint(i), fmt.Sprint("GPU-", i), "H100"
+				all = append(all, collectors.Sample{Metric: collectors.Info, Labels: labels, Value: 1})
+				if mode != ' ' {
+					all = append(all, on(fmt.Sprint(i), collectors.ModeEnabled, float64(mode-'0'), "persistence"))
+				}
+			}
+			s := NewSnapshot(all)
+			b.drift(s, seen, birth)
+			told := map[string]float64{}
+			for _, x := range s.Of(ConfigDrift) {
+				if gpu := x.Labels[0]; gpu != "" && x.Labels[2] == persistence {
+					if _, twice := told[gpu]; twice || x.Value == 1 && c.want == 1 && c.before[gpu[0]-'0'] == '1' {
+						t.Errorf("%q, then %q: it is GPU %s's too", c.before, c.after, gpu)
+					}
+					told[gpu] = x.Value
+				}
+			}
+			return valueOf(s, ConfigDrift, "", persistence, "0", "1")
+		}
+		look(c.before)
+		if got := look(c.after); got != c.want {
+			t.Errorf("%q, then %q: %v, want %v", c.before, c.after, got, c.want)
+		}
+	}
+}

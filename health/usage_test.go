@@ -1,0 +1,86 @@
+package health
+
+import (
+	"log/slog"
+	"math"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestWhatTheAgentUsesOfWhatItMay holds the parts of its limits that the agent
+// shows of itself: 256 MiB, a quarter of a core, 2000 goroutines.
+func TestWhatTheAgentUsesOfWhatItMay(t *testing.T) {
+	m := NewMonitor(Options{Log: slog.New(slog.DiscardHandler)}, Settings{})
+	now := time.Now()
+	m.begin(now)
+	load := func() map[string]float64 {
+		all := map[string]float64{}
+		for _, s := range m.account(now) {
+			if s.Metric == Pressure {
+				all[s.Labels[0]] = s.Value
+			}
+		}
+		return all
+	}
+	first := load()
+	if used := first["memory"] * (256 << 20) / float64(fromSystem()); math.Abs(used-1) > .1 {
+		t.Errorf("memory: %g of what is used", used)
+	}
+	if n := first["goroutines"] * 2000; n < 1 || n > 1000 || n != math.Round(n) {
+		t.Errorf("%g goroutines", n)
+	}
+	if _, known := first["processor"]; known || first["state"] != 0 || first["events"] != 0 {
+		t.Errorf("at first: %v", first)
+	}
+	var r syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+		t.Fatal(err)
+	}
+	m.unsaved, m.usage = true, usage{now.Add(-100 * time.Hour), time.Duration(r.Utime.Nano()+r.Stime.Nano()) - 10*time.Hour}
+	for range cap(m.sightings) / 2 {
+		m.sightings <- Sighting{}
+	}
+	if got := load(); math.Abs(got["processor"]-.4) > .01 || got["state"] != 2 || math.Abs(got["events"]-.5) > .01 {
+		t.Errorf("10 hours of 100, half of a queue, and what is not kept: %v", got)
+	}
+}
+
+// TestStateThatCouldNotBeMovedIsMovedLater has the place where spoiled state
+// goes be taken: nothing is written over it until it is not.
+func TestStateThatCouldNotBeMovedIsMovedLater(t *testing.T) {
+	t.Parallel()
+	s := Store{Dir: t.TempDir()}
+	path := s.path(keptName)
+	if err := os.WriteFile(path, []byte("spoiled"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(path+".bad/taken", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m := NewMonitor(Options{Store: s, Log: slog.New(slog.DiscardHandler)}, Settings{})
+	m.begin(birth)
+	for _, step := range []struct {
+		free bool
+		want string
+	}{{false, "spoiled"}, {true, "kept"}} {
+		if step.free {
+			if err := os.RemoveAll(path + ".bad"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m.save(birth)
+		text, err := os.ReadFile(path)
+		if kept := string(text) != "spoiled"; err != nil || kept != step.free || m.unsaved == step.free {
+			t.Errorf("its place is free: %v: there is %q, %v, not kept: %v; want what is %s", step.free, text, err, m.unsaved, step.want)
+		}
+	}
+	if text, err := os.ReadFile(path + ".bad"); string(text) != "spoiled" {
+		t.Errorf("moved aside: %q, %v", text, err)
+	}
+	m.save(birth)
+	if text, err := os.ReadFile(path + ".bad"); string(text) != "spoiled" {
+		t.Errorf("moved aside again: %q, %v", text, err)
+	}
+}

@@ -1,0 +1,72 @@
+//go:build long
+
+package health
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+	"gpusteward/collectors"
+)
+
+// TestWorldFaultsAreFound has faults that others thought of found, each under
+// the name that people have for it, in time.
+func TestWorldFaultsAreFound(t *testing.T) {
+	text, err := os.ReadFile("testdata/world/faults.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var faults []*worldFault
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(&faults); err != nil {
+		t.Fatal(err)
+	}
+	all := make([]*found, len(faults))
+	t.Run("each", func(t *testing.T) {
+		for i, f := range faults {
+			t.Run(f.Fault, func(t *testing.T) {
+				t.Parallel()
+				r := f.find(t)
+				t.Logf("found after %v of %v, %d alerts: %q", r.after, time.Duration(f.Within), r.alerts, r.names)
+				all[i] = r
+			})
+		}
+	})
+	if slices.Contains(all, nil) {
+		return // the command line chose some of them
+	}
+	var table strings.Builder
+	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\nfault\tfound after\twithin\talerts\tmessages\tby")
+	right, said, once, one := 0, 0, 0, 0
+	for _, r := range all {
+		after := "NOTHING SAID"
+		switch {
+		case r.after >= 0 && !r.shadow:
+			right++
+			once += int(collectors.Bool(r.alerts == 1 || r.Least == Info && r.alerts == 0))
+			one += int(collectors.Bool(r.pages == 1 || r.Least == Info && r.pages == 0))
+			after = r.after.Round(time.Second).String()
+		case r.after >= 0:
+			after = "shadow only"
+		case r.alerts > 0:
+			after = "other name"
+		}
+		said += int(collectors.Bool(len(r.names) > 0))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\n", r.Fault, after, time.Duration(r.Within), r.alerts, r.pages, strings.Join(slices.Compact(slices.Sorted(slices.Values(r.names))), ", "))
+	}
+	_ = w.Flush()
+	t.Log(table.String())
+	if right < foundToday {
+		t.Errorf("only %d faults were found, and there were %d", right, foundToday)
+	}
+	t.Logf("%d of %d faults were found under their name in time, %d of them by one alert, %d by one message; of %d something was said", right, len(all), once, one, said)
+}

@@ -1,0 +1,75 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// enforcing are the capabilities that --role=enforce keeps: to stop and end
+// others' processes, to read whose they are and what they run, and to hand out
+// descriptors whatever other processes of root have in flight.
+var enforcing = []int{unix.CAP_KILL, unix.CAP_SYS_PTRACE, unix.CAP_SYS_RESOURCE}
+
+// confine gives up all capabilities but those, for good: this process begins
+// anew, because capabilities are each thread's own and a program that has C in
+// it cannot change those of all its threads. It returns nil where there is
+// nothing to give up, as in the process that has begun anew.
+func confine(keep []int) error {
+	runtime.LockOSThread() // until the program begins anew, or ends because it cannot
+	kept := mask(keep)
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData // of the lower and the upper 32
+	if err := unix.Capget(&head, &sets[0]); err != nil {
+		return fmt.Errorf("read capabilities: %w", err)
+	}
+	var bounding []int // beyond what is kept
+	for c := 0; ; c++ {
+		has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c), 0, 0, 0)
+		if err != nil {
+			break // there are no more
+		}
+		if has == 1 && !slices.Contains(keep, c) {
+			bounding = append(bounding, c)
+		}
+	}
+	confined := sets[0].Permitted&^kept == 0 && sets[1].Permitted == 0
+	may := sets[0].Effective&(1<<unix.CAP_SETPCAP) != 0
+	if confined && (len(bounding) == 0 || !may) {
+		runtime.UnlockOSThread()
+		return nil
+	}
+	if may {
+		for _, c := range bounding {
+			if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil {
+				return fmt.Errorf("give up capability %d: %w", c, err)
+			}
+		}
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("give up capabilities for good: %w", err)
+	}
+	sets[0].Permitted &= kept
+	sets[0].Effective, sets[0].Inheritable = sets[0].Permitted, sets[0].Permitted
+	sets[1] = unix.CapUserData{}
+	if err := unix.Capset(&head, &sets[0]); err != nil {
+		return fmt.Errorf("give up capabilities: %w", err)
+	}
+	for _, c := range keep { // who is not root keeps them through the new beginning by this
+		if sets[0].Permitted&(1<<c) != 0 {
+			_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, uintptr(c), 0, 0)
+		}
+	}
+	return fmt.Errorf("begin anew with fewer capabilities: %w", syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
+}
+
+func mask(capabilities []int) (m uint32) {
+	for _, c := range capabilities {
+		m |= 1 << c
+	}
+	return m
+}

@@ -1,0 +1,192 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+
+	"gpusteward/exporter"
+	"gpusteward/health"
+	"gpusteward/internal/config"
+)
+
+// checkMistaken is the exit status of gpusteward check where it was called
+// wrongly: nothing is known, and nobody should drain a node for a typing error.
+const checkMistaken = 3
+
+// checkFlags are those of gpusteward check.
+type checkFlags struct {
+	url        string
+	standalone bool
+	child      bool
+	timeout    time.Duration
+	format     string
+	least      string
+	only, gpus string
+}
+
+func checkCommand(app *kingpin.Application, f *flags) (*kingpin.CmdClause, *checkFlags) {
+	c := new(checkFlags)
+	cmd := app.Command("check", "Check the health of the host once. The command prints the agent's verdict. If no agent "+
+		"answers, it opens the driver and observes the GPUs for some seconds. The exit status is 0 for healthy, 1 for "+
+		"a warning, 2 for critical or worse, and 3 for unknown or a usage error. Informational findings and checks in "+
+		"shadow mode are shown, but do not affect it. For Slurm, /usr/libexec/gpusteward/healthcheck.sh as "+
+		"HealthCheckProgram drains a critical node. For node-problem-detector, --format=npd prints one line of at "+
+		"most 80 characters, and exits with 0, with 1 for a problem or with 2 for unknown; "+
+		"/usr/share/gpusteward/kubernetes/npd-gpusteward.json runs it.")
+	cmd.Flag("url", "Address of an agent, such as http://node7:9836. No other agent is asked, and the driver "+
+		"is not opened.").StringVar(&c.url)
+	cmd.Flag("standalone", "Open the driver without asking an agent.").BoolVar(&c.standalone)
+	cmd.Flag("timeout", "Time limit without an agent, at least 5s. A driver that hangs is reported by then.").
+		Default("20s").DurationVar(&c.timeout)
+	cmd.Flag("format", "Format: "+strings.Join(health.Formats, ", ")+".").Default("text").EnumVar(&c.format, health.Formats...)
+	cmd.Flag("fail-on", "Minimum severity of a failure: warning or critical.").
+		Default("warning").EnumVar(&c.least, "warning", "critical")
+	cmd.Flag("only", "Comma-separated checks to consider.").PlaceHolder("CHECK,...").StringVar(&c.only)
+	cmd.Flag("gpu", "Comma-separated indices or UUIDs of GPUs to consider, besides the node itself.").
+		PlaceHolder("GPU,...").StringVar(&c.gpus)
+	cmd.Flag("child", "Look, and hand the verdict to the parent.").Hidden().BoolVar(&c.child)
+	f.ofMachine(cmd)
+	cmd.Validate(func(*kingpin.CmdClause) error { return c.validate() })
+	return cmd, c
+}
+
+func (c *checkFlags) validate() error {
+	if c.timeout < health.LookLeast {
+		return fmt.Errorf("--timeout=%v is too short; at least %v", c.timeout, health.LookLeast)
+	}
+	for _, id := range list(c.only) {
+		if checks := health.Checks(); !slices.ContainsFunc(checks, func(k *health.Check) bool { return k.ID == id }) {
+			var ids []string
+			for _, k := range checks {
+				ids = append(ids, k.ID)
+			}
+			return fmt.Errorf("--only: there is no check %q; the checks are %s", id, strings.Join(ids, ", "))
+		}
+	}
+	return nil
+}
+
+// list returns what stands between commas.
+func list(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return strings.Split(s, ",")
+}
+
+// run checks, and returns the exit status.
+func (c *checkFlags) run(ctx context.Context, f flags, args []string, stdout io.Writer) int {
+	if c.child {
+		if json.NewEncoder(stdout).Encode(c.look(ctx, f)) != nil {
+			return checkMistaken
+		}
+		return 0
+	}
+	j := c.judge(ctx, f, args)
+	j.Narrow(list(c.only), list(c.gpus))
+	var least health.Severity
+	if err := least.UnmarshalText([]byte(c.least)); err != nil {
+		return checkMistaken
+	}
+	text, status := j.Report(c.format, least)
+	if _, err := io.WriteString(stdout, text); err != nil {
+		return checkMistaken
+	}
+	return status
+}
+
+// judge asks the agent, or looks without one.
+func (c *checkFlags) judge(ctx context.Context, f flags, args []string) health.Judgement {
+	var unasked error
+	if !c.standalone {
+		answer, err := exporter.Ask(ctx, f.runtimeDir, c.url, "/api/v1/health")
+		if err == nil {
+			var j health.Judgement
+			if j, err = health.Answered(answer, time.Now()); err == nil {
+				return j
+			}
+		}
+		if unasked = fmt.Errorf("no agent answers: %w", err); c.url != "" {
+			return health.NoVerdict(health.FromAgent, "", unasked)
+		}
+	}
+	look := c.look
+	if !f.demoGiven {
+		look = func(ctx context.Context, _ flags) health.Judgement { return c.away(ctx, args) }
+	}
+	j := look(ctx, f)
+	if unasked != nil {
+		j.Notes = append(j.Notes, unasked.Error())
+	}
+	return j
+}
+
+// away has a child look. A call of the driver may hang where no signal reaches
+// it, and then the process that made it cannot end: that is the child, which
+// is left behind.
+func (c *checkFlags) away(ctx context.Context, args []string) health.Judgement {
+	fail := func(err error) health.Judgement {
+		return health.NoVerdict(health.Standalone, hostName(), err)
+	}
+	child := exec.Command("/proc/self/exe", append(slices.Clone(args), "--child")...)
+	pipe, err := child.StdoutPipe()
+	if err == nil {
+		err = child.Start()
+	}
+	if err != nil {
+		return fail(fmt.Errorf("begin to look: %w", err))
+	}
+	var j health.Judgement
+	told := make(chan error, 1)
+	go func() { told <- json.NewDecoder(pipe).Decode(&j) }()
+	late := time.NewTimer(c.timeout)
+	defer late.Stop()
+	select {
+	case err = <-told:
+		if err != nil {
+			return fail(fmt.Errorf("look: %w", err))
+		}
+		return j
+	case <-late.C:
+		err = fmt.Errorf("the driver hangs: no verdict within %v", c.timeout)
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	return fail(errors.Join(err, child.Process.Kill()))
+}
+
+// look opens the driver and judges. It only reads what an agent left.
+func (c *checkFlags) look(ctx context.Context, f flags) health.Judgement {
+	log := slog.New(slog.DiscardHandler) // the verdict says what there is to say
+	node := hostName()
+	conf := &config.File{Path: f.config, Optional: !f.configGiven, Log: log}
+	settings, err := conf.Load()
+	if err != nil {
+		return health.NoVerdict(health.Standalone, node, fmt.Errorf("--config.file: %w", err))
+	}
+	settings.Collectors.Medium = settings.Collectors.Fast // what is read once only says nothing of persistence
+	m, err := newMachine(f, settings, log)
+	if err != nil {
+		return health.NoVerdict(health.Standalone, node, err)
+	}
+	boot, err := m.options.Kernel.BootID()
+	l := health.Look{Host: m.options, Kernel: m.kernelLog, Boot: boot, Node: node, Timeout: c.timeout}
+	if m.real {
+		l.Store.Dir = f.stateDir
+	}
+	j := l.Judge(ctx)
+	if err != nil {
+		j.Notes = append(j.Notes, err.Error())
+	}
+	return j
+}

@@ -1,0 +1,207 @@
+// Package agent is the program: its commands, its roles, and the wiring of all
+// parts, which it alone names.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/common/version"
+	"github.com/prometheus/exporter-toolkit/web"
+	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
+
+	"gpusteward/collectors/gpu/sim"
+	"gpusteward/exporter"
+	"gpusteward/internal/config"
+)
+
+// Main runs the command line until it is done or a signal ends it, and returns
+// the exit status.
+func Main() int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	return Run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+}
+
+// Exit statuses where starting again is of no use until somebody has changed
+// something, as sysexits.h has them: the units name them. Of Go a crash is 2.
+const (
+	exitUsage  = 64
+	exitConfig = 78
+)
+
+// misconfigured is an error of what the operator wrote.
+type misconfigured struct{ error }
+
+func (m misconfigured) Unwrap() error { return m.error }
+
+// flags are the command line's.
+type flags struct {
+	config         string
+	configGiven    bool
+	demo           string
+	demoGiven      bool
+	demoSeed       uint64
+	demoHosts      int
+	demoHostsGiven bool
+	requireDriver  bool
+	role           role
+	stateDir       string
+	runtimeDir     string
+	runtimeGiven   bool
+	procfs, sysfs  string
+	pprof          bool
+	web            *web.FlagConfig
+	logLevel       string
+	logFormat      string
+}
+
+// ofMachine adds the flags that say which host c is about, and what is read of it.
+func (f *flags) ofMachine(c *kingpin.CmdClause) {
+	c.Flag("config.file", "Configuration file.").
+		Default(config.DefaultFile).IsSetByUser(&f.configGiven).StringVar(&f.config)
+	c.Flag("demo", "Simulate a host: --demo[=SCENARIO], with the name of a scenario or a YAML file. The scenarios "+
+		"are "+strings.Join(sim.Scenarios(), ", ")+".").
+		PlaceHolder("SCENARIO").IsSetByUser(&f.demoGiven).StringVar(&f.demo)
+	c.Flag("demo.seed", "Seed of the simulated host. The same seed produces the same values.").
+		Default("1").Uint64Var(&f.demoSeed)
+}
+
+// Run is the program: it returns when ctx ends, with the exit status.
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var f flags
+	app := kingpin.New("gpusteward", "Monitors the NVIDIA GPUs of a host, checks their health and enforces quotas of tenants.")
+	app.UsageTemplate(kingpin.LongHelpTemplate).UsageWriter(stdout).ErrorWriter(stderr).HelpFlag.Short('h')
+	ended := false
+	app.Terminate(func(int) { ended = true })
+	app.Version(version.Print("gpusteward")).VersionFlag.Short('V')
+	app.Flag("log.level", "Minimum severity of logged messages: debug, info, warn or error.").
+		Default("info").EnumVar(&f.logLevel, "debug", "info", "warn", "error")
+	app.Flag("log.format", "Log format: console, json, or auto, which is console on a terminal and json otherwise.").
+		Default("auto").EnumVar(&f.logFormat, "auto", "console", "json")
+
+	app.Flag("state.dir", "Directory for the agent's state: known GPUs, latched faults and the journal.").
+		Default("/var/lib/gpusteward").StringVar(&f.stateDir)
+	app.Flag("runtime.dir", "Directory for the sockets agent/control.sock and broker/broker.sock.").
+		Default("/run/gpusteward").IsSetByUser(&f.runtimeGiven).StringVar(&f.runtimeDir)
+	app.Flag("path.procfs", "Mount point of procfs.").Default("/proc").StringVar(&f.procfs)
+	app.Flag("path.sysfs", "Mount point of sysfs.").Default("/sys").StringVar(&f.sysfs)
+
+	agent := app.Command("agent", "Run the agent (the default).").Default()
+	f.ofMachine(agent)
+	agent.Flag("role", "Role of this process: all; observe, which does everything except enforcement and "+
+		"needs no privileges; or enforce, which does only enforcement and drops the capabilities that it does "+
+		"not need. The two find each other by --runtime.dir.").
+		Default("all").EnumVar((*string)(&f.role), "all", "observe", "enforce")
+	agent.Flag("demo.hosts", fmt.Sprintf("Number of hosts to simulate with --demo, 1 to %d. Each is served "+
+		"below /hosts/NAME/, and /sd lists them for Prometheus's HTTP service discovery.", maxHosts)).
+		PlaceHolder("N").IsSetByUser(&f.demoHostsGiven).IntVar(&f.demoHosts)
+	agent.Flag("require-driver", "Exit with status 1 if there is no NVIDIA driver.").BoolVar(&f.requireDriver)
+	agent.Flag("web.pprof", "Serve profiles of the agent at /debug/pprof.").BoolVar(&f.pprof)
+	f.web = kingpinflag.AddFlags(app, ":9836")
+
+	judge, judging := checkCommand(app, &f)
+	diagnosis, diagnosing := diagCommand(app)
+
+	config := app.Command("config", "Work with configuration files.")
+	check := config.Command("check", "Check a configuration file. The exit status is 0 if it is valid.")
+	checked := check.Arg("FILE", "Configuration file.").Required().String()
+	explained := check.Flag("explain", "Explain which quota this file gives to a running process, and why.").
+		PlaceHolder("PID").String()
+
+	status := app.Command("status", "Show the GPUs and workloads of a running agent.")
+	watch := status.Flag("watch", "Refresh every second.").Bool()
+	format := status.Flag("format", "Format: text or json.").Default("text").Enum("text", "json")
+	address := status.Flag("url", "Address of an agent, such as http://node7:9836. The default is the agent "+
+		"at the control socket.").String()
+
+	drain := app.Command("drain", "Release the driver and every GPU, for a GPU reset, a MIG change or a "+
+		"driver upgrade. Requires root.")
+	resume := app.Command("resume", "Let a drained agent use the driver again. Requires root.")
+
+	ack := app.Command("ack", "Acknowledge a fault: clear a latched fault, accept a setting that drifted, or "+
+		"forget a GPU that was removed. Requires root.")
+	acked := url.Values{"check": {""}, "entity": {""}}
+	ack.Arg("CHECK", "Check, such as gpu_lost; gpusteward check prints it.").Required().StringVar(&acked["check"][0])
+	ack.Arg("ENTITY", "Entity that failed the check: node, a GPU's index or UUID, gpu=3,link=7, "+
+		"workload=NAME, tenant=NAME or device=NAME.").
+		Required().StringVar(&acked["entity"][0])
+
+	execution, program := execCommand(app)
+	installation, installed := installCommand(app)
+
+	probe := app.Command(probeCommand, "Open and close the driver.").Hidden()
+
+	// --demo takes a value or none, which kingpin's flags cannot.
+	args = slices.Clone(args)
+	for i, a := range args {
+		if a == "--demo" {
+			args[i] = "--demo=mixed"
+		}
+	}
+	command, err := app.Parse(args)
+	switch {
+	case ended: // --help, --version
+		return 0
+	case err != nil:
+		fmt.Fprintf(stderr, "gpusteward: %v; see gpusteward --help\n", err)
+		for _, c := range []*kingpin.CmdClause{judge, diagnosis} {
+			if i := slices.Index(args, c.FullCommand()); i >= 0 && !slices.Contains(args[:i], "config") {
+				return checkMistaken // 2 would be a verdict
+			}
+		}
+		return exitUsage
+	}
+	switch command {
+	case check.FullCommand():
+		err = checkConfig(ctx, f, *checked, *explained, stdout)
+	case judge.FullCommand():
+		return judging.run(ctx, f, args, stdout)
+	case diagnosis.FullCommand():
+		return diagnosing.run(ctx, os.Stdin, stdout)
+	case execution.FullCommand():
+		return execute(*program, f, stderr)
+	case installation.FullCommand():
+		err = install(*installed, f)
+	case status.FullCommand():
+		o := exporter.StatusOptions{RuntimeDir: f.runtimeDir, URL: *address, Watch: *watch, JSON: *format == "json"}
+		if !f.runtimeGiven { // who names an agent means no other
+			o.Else = exporter.DefaultURL
+		}
+		err = exporter.Status(ctx, o, stdout)
+	case drain.FullCommand(), resume.FullCommand():
+		if _, err = exporter.Order(ctx, f.runtimeDir, command, nil); err == nil {
+			fmt.Fprintln(stdout, map[string]string{"drain": "drained.", "resume": "resumed."}[command])
+		}
+	case ack.FullCommand():
+		var said string
+		if said, err = exporter.Order(ctx, f.runtimeDir, command, acked); err == nil {
+			fmt.Fprintln(stdout, said)
+		}
+	case probe.FullCommand():
+		err = probeDriver()
+	default:
+		log := newLogger(stderr, f.logLevel, f.logFormat)
+		if err := f.role.serve(ctx, f, log); err != nil {
+			log.Error("gpusteward ends", "err", err)
+			if errors.As(err, new(misconfigured)) {
+				return exitConfig
+			}
+			return 1
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		return 1
+	}
+	return 0
+}

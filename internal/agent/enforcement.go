@@ -1,0 +1,259 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+	"golang.org/x/sync/errgroup"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/host"
+	"gpusteward/enforcer"
+	"gpusteward/enforcer/backend"
+	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/gemini"
+	"gpusteward/enforcer/ladder"
+	"gpusteward/enforcer/policy"
+	"gpusteward/exporter"
+	"gpusteward/health"
+	"gpusteward/internal/config"
+)
+
+// An enforcement is the enforcer within this process, and the servers for
+// Gemini's hook beside it; its zero value enforces nothing.
+type enforcement struct {
+	enforcer *enforcer.Enforcer
+	gemini   gemini.Servers
+	listed   []config.Gemini // what they were made from
+	mps      bool            // as it was at the start
+	files    *config.TenantFiles
+	config   *atomic.Pointer[config.Enforcer] // in force
+	view     policy.HostView
+	log      *slog.Logger
+}
+
+// newEnforcement returns what c says, listening already. The host says which
+// GPUs there are and who is on them; hardware whether a GPU itself was at
+// fault of late; record takes what the ladder does.
+func newEnforcement(f flags, c config.Enforcer, m *machine, gpus *collectors.Host, hardware func(uuid string, within time.Duration) bool, record func(health.Event)) (enforcement, error) {
+	if !c.Enabled {
+		return enforcement{}, nil
+	}
+	log := m.options.Log
+	e := enforcement{listed: c.Gemini, mps: c.MPS, view: policy.HostView{Process: m.options.Processes.Lookup, Names: gpus.Names, Memory: total(gpus)}, log: log,
+		files: &config.TenantFiles{Log: log}, config: new(atomic.Pointer[config.Enforcer])}
+	e.config.Store(&c)
+	files, _ := e.files.Look(c, true)
+	socket := c.BrokerSocket(f.runtimeDir)
+	listener, err := f.brokerListener()
+	switch {
+	case err != nil:
+		return enforcement{}, err
+	case listener == nil:
+		if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
+			return enforcement{}, host.Explain(fmt.Errorf("make the broker's directory: %w", err), host.Reads|host.Writes)
+		}
+	case listener.Addr().String() != socket:
+		log.Warn("systemd's socket of the broker is not at the path that programs and agents use",
+			"socket", listener.Addr().String(), "enforcer.socket", socket)
+	}
+	if e.gemini, err = newGemini(f, c.Gemini, log); err != nil {
+		return enforcement{}, err
+	}
+	o := enforcer.Options{
+		Policy: policy.New(c.Table(files), e.view, log), Refused: e.files.Refusals, Gemini: e.gemini.Books, Dir: f.runtimeDir, Host: sights{gpus, m.options.Processes}, Hardware: hardware,
+		Record: func(s ladder.Step) { record(enforced(s)) }, Simulated: !m.real, CgroupFS: filepath.Join(f.sysfs, "fs/cgroup"),
+		Broker: broker.Options{Socket: socket, Listener: listener, Observer: f.isObserver, Holds: gpus.Holds, Known: gpus.Knows, InFlight: c.InFlight, Turn: c.Turn, FailClosed: c.Fail == "closed", ProcFS: f.procfs, Logger: log},
+	}
+	if m.real {
+		o.StateFile = filepath.Join(f.stateDir, "enforcer.json")
+		o.Backends = []backend.Backend{backend.NewKernelMemory(backend.KernelMemoryOptions{Limit: gpu.Limits{NV: m.options.NVML, Calls: new(gpu.Calls)}.Limit, Proc: m.proc, Cgroups: o.CgroupFS, Log: log})}
+	}
+	if m.real && c.MPS {
+		mps := backend.NewMPS(backend.MPSOptions{Proc: m.proc, Log: log, Tenant: func(uid int) (string, bool) { return e.enforcer.TenantOf(uid) }})
+		o.Backends, o.Servers = append(o.Backends, mps), mps.Servers
+	}
+	e.enforcer, err = enforcer.New(o)
+	return e, host.Explain(err, host.Reads|host.Writes)
+}
+
+// newGemini returns a server for each entry, listening already.
+func newGemini(f flags, list []config.Gemini, log *slog.Logger) (servers gemini.Servers, err error) {
+	for i, c := range list {
+		o := c.Options()
+		o.ProcFS, o.CgroupFS, o.Logger = f.procfs, filepath.Join(f.sysfs, "fs/cgroup"), log.With("gemini", i)
+		s, err := gemini.New(o)
+		if err != nil {
+			return nil, fmt.Errorf("gemini[%d]: %w", i, err)
+		}
+		servers = append(servers, s)
+	}
+	return servers, nil
+}
+
+// isObserver reports whether a user is whom the agent observes as: the
+// directory of the control socket is that user's, in one that is root's.
+func (f flags) isObserver(uid uint32) bool {
+	info, err := os.Lstat(filepath.Join(f.runtimeDir, filepath.Dir(exporter.ControlSocket)))
+	if err != nil {
+		return false
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	return ok && owner.Uid == uid
+}
+
+// total returns what tells how much memory a GPU has.
+func total(gpus *collectors.Host) func(uuid string) (uint64, bool) {
+	return func(uuid string) (uint64, bool) {
+		all, _, _, ok := gpus.Room(uuid)
+		return all, ok
+	}
+}
+
+// sights are what the enforcer asks of a host.
+type sights struct {
+	*collectors.Host
+	processes *host.Table
+}
+
+func (s sights) Process(pid int) (host.Process, error) { return s.processes.Lookup(pid) }
+
+// enforced returns a step of the ladder as the journal has it.
+func enforced(s ladder.Step) health.Event {
+	e := health.Event{Kind: health.KindEnforcement, Time: s.Time, Entity: health.Entity{Tenant: s.Tenant, Workload: s.Workload},
+		Was: s.From.String(), Now: s.To.String(), Result: s.Result, Severity: health.Info, Message: s.Why, Action: s.Detail}
+	if s.To > s.From && s.Result != ladder.Shadowed {
+		e.Severity = health.Warning
+	}
+	for _, v := range s.Evidence {
+		e.Message += fmt.Sprintf("; %s on %s: %s", v.Objective, v.GPU, v.Text)
+	}
+	if len(s.Evidence) > 0 {
+		first := s.Evidence[0]
+		e.Value, e.Threshold, e.Count = first.Value, first.Allowed, len(s.Evidence)
+		if len(first.PIDs) > 0 {
+			e.PID = first.PIDs[0]
+		}
+	}
+	return e
+}
+
+// run serves until ctx ends.
+func (e enforcement) run(ctx context.Context) error {
+	if e.enforcer == nil {
+		return nil
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return e.enforcer.Run(ctx) })
+	group.Go(func() error {
+		for tick := time.Tick(lookEach); ; {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick:
+				e.look(false)
+			}
+		}
+	})
+	for _, s := range e.gemini {
+		group.Go(func() error { return s.Run(ctx) })
+	}
+	return group.Wait()
+}
+
+// lookEach is how often files of tenants are looked at.
+const lookEach = time.Second
+
+// look has all sessions judged by another table where the files of tenants
+// changed, or the configuration did.
+func (e enforcement) look(again bool) {
+	c := *e.config.Load()
+	if files, changed := e.files.Look(c, again); changed || again {
+		e.enforcer.Configure(policy.New(c.Table(files), e.view, e.log))
+	}
+}
+
+// configure has all sessions judged by another table. The rest of c is for the
+// next start.
+func (e enforcement) configure(c config.Enforcer) {
+	if e.enforcer == nil {
+		return
+	}
+	e.config.Store(&c)
+	e.look(true)
+	if !slices.Equal(c.Gemini, e.listed) {
+		e.log.Warn("enforcer.gemini has changed, which requires a restart: the previous entries stay in force")
+	}
+	if c.MPS != e.mps {
+		e.log.Warn("enforcer.mps has changed, which requires a restart")
+	}
+}
+
+// execCommand adds the command that starts programs under the hook.
+func execCommand(app *kingpin.Application) (*kingpin.CmdClause, *enforcer.ExecOptions) {
+	o := new(enforcer.ExecOptions)
+	c := app.Command("exec",
+		"Run a program under the hook, so that quotas apply to it: gpusteward exec -- python3 train.py.")
+	c.Flag("tenant", "Tenant to run as, of those that the quota table allows. The default is the first one.").
+		PlaceHolder("NAME").StringVar(&o.Tenant)
+	c.Flag("socket", "Socket of the broker. The default is $GPUSTEWARD_SOCKET, or broker/broker.sock in "+
+		"--runtime.dir.").
+		PlaceHolder("PATH").StringVar(&o.Socket)
+	libraryFlag(c, &o.Library)
+	c.Flag("require-broker", "Exit with status 125 if no broker accepts the program. By default it runs "+
+		"without a quota, after a message.").BoolVar(&o.Require)
+	c.Arg("COMMAND", "The program and its arguments, after --.").Required().StringsVar(&o.Command)
+	return c, o
+}
+
+// libraryFlag adds the flag that names the hook to a command.
+func libraryFlag(c *kingpin.CmdClause, path *string) {
+	c.Flag("library", "Path of the hook. The default is $GPUSTEWARD_LIBRARY, or the installed libgpusteward.so.").
+		PlaceHolder("PATH").StringVar(path)
+}
+
+// execute becomes the program; it returns the exit status where that fails.
+func execute(o enforcer.ExecOptions, f flags, stderr io.Writer) int {
+	o.Socket = cmp.Or(o.Socket, os.Getenv("GPUSTEWARD_SOCKET"), config.Enforcer{}.BrokerSocket(f.runtimeDir))
+	status, err := enforcer.Exec(o, stderr)
+	fmt.Fprintf(stderr, "gpusteward: %v\n", err)
+	return status
+}
+
+// installCommand adds the command that gives a host what its containers need.
+func installCommand(app *kingpin.Application) (*kingpin.CmdClause, *enforcer.InstallOptions) {
+	o := new(enforcer.InstallOptions)
+	c := app.Command("install", "Copy this program and the hook to a directory that containers of this host "+
+		"can mount, and create the directories of an agent in a container: gpusteward install "+
+		"--cdi=/var/run/cdi /usr/local/lib/gpusteward. It replaces only what is missing or outdated, and "+
+		"never changes a file in use.")
+	c.Flag("cdi", "Directory of CDI specifications, /etc/cdi or /var/run/cdi, for the device "+
+		"gpusteward.dev/hook=hook.").
+		PlaceHolder("DIR").StringVar(&o.CDI)
+	libraryFlag(c, &o.Library)
+	c.Flag("owner", "User of an unprivileged agent in a container. It becomes the owner of --state.dir with "+
+		"its contents, and of the control socket's directory in --runtime.dir.").
+		PlaceHolder("UID").IntVar(&o.Owner)
+	c.Arg("DIR", "Destination directory; created if it does not exist.").StringVar(&o.Dir)
+	return c, o
+}
+
+// install gives the host what o says.
+func install(o enforcer.InstallOptions, f flags) error {
+	if o.Owner != 0 {
+		o.Own = []string{f.stateDir, filepath.Dir(filepath.Join(f.runtimeDir, exporter.ControlSocket))}
+	}
+	o.Socket = config.Enforcer{}.BrokerSocket(f.runtimeDir)
+	return enforcer.Install(o)
+}

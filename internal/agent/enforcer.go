@@ -1,0 +1,97 @@
+package agent
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/health"
+	"gpusteward/health/journal"
+	"gpusteward/internal/config"
+)
+
+// assembleEnforcer puts together what only enforces: the broker, who sees to it
+// that its word counts, and of the collectors what these need. It serves no
+// metrics: whoever observes asks the broker's socket for them.
+func assembleEnforcer(f flags, conf *config.File, c config.Config) (a assembly, err error) {
+	if !c.Enforcer.Enabled {
+		return a, misconfigured{fmt.Errorf(
+			"--role=enforce: enforcer.enabled is false in %s: there is nothing to enforce", conf.Origin())}
+	}
+	f.stateDir = filepath.Join(f.stateDir, "enforcer") // beside what who observes keeps
+	m, err := newMachine(f, c, conf.Log)
+	if err != nil {
+		return a, err
+	}
+	var blame blame
+	m.options.Events, m.options.Allocations, m.options.KernelLog = blame.event, nil, nil
+	m.options.Config = only(m.options.Config, needed)
+	boot, _ := m.options.Kernel.BootID() // unknown is empty
+	dir := f.stateDir
+	if !m.real {
+		dir = ""
+	}
+	book, _, err := journal.Open(journal.Options{Dir: dir, Node: m.name, Boot: boot, Log: conf.Log})
+	if err != nil {
+		return a, fmt.Errorf("--state.dir: %w", err)
+	}
+	host := collectors.NewHost(m.options)
+	enforcement, err := newEnforcement(f, c.Enforcer, m, host,
+		func(uuid string, within time.Duration) bool { return blame.hardware(host.Parent(uuid), within) }, book.Append)
+	if err != nil {
+		return a, fmt.Errorf("enforcer: %w", err)
+	}
+	return assembly{
+		starts: "gpusteward enforces",
+		tasks:  []task{host.Run, m.options.Processes.Run, book.Run, enforcement.run},
+		host:   host,
+		configure: func(c config.Config) {
+			host.Configure(only(m.config(c), needed))
+			enforcement.configure(c.Enforcer)
+		},
+	}, nil
+}
+
+// needed are the collectors that the enforcer needs.
+var needed = []string{"processes", "memory", "mig", "memory_bandwidth", "pcie_link", "workload_info", "events"}
+
+// only returns c with all other collectors off.
+func only(c collectors.Config, names []string) collectors.Config {
+	c.Disable, c.Broker, c.HAMi = nil, "", ""
+	for _, one := range collectors.All() {
+		if !slices.Contains(names, one.Name) && !one.OptIn {
+			c.Disable = append(c.Disable, one.Name)
+		}
+	}
+	c.Enable = nil
+	return c
+}
+
+// blame remembers which GPUs had faults of their own, by the driver's events.
+type blame struct {
+	mu   sync.Mutex
+	last map[string]time.Time // by UUID
+}
+
+func (b *blame) event(e collectors.Event) {
+	s, ok := health.Seen(e)
+	if !ok || s.What == "xid" && !health.XIDs()[s.Code].Hardware() {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.last == nil {
+		b.last = map[string]time.Time{}
+	}
+	b.last[e.GPU.UUID] = e.Time
+}
+
+func (b *blame) hardware(uuid string, within time.Duration) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, ok := b.last[uuid]
+	return ok && time.Since(at) <= within
+}

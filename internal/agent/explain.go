@@ -1,0 +1,99 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"gpusteward/collectors/host"
+	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/policy"
+	"gpusteward/internal/config"
+)
+
+// named is how long names are waited for, as the agent does.
+const named = 2 * time.Second
+
+// checkConfig says whether a file is good; and of a process, unless pid is
+// empty, what the file means for it.
+func checkConfig(ctx context.Context, f flags, path, pid string, stdout io.Writer) error {
+	c, err := config.Load(path)
+	if err != nil {
+		return err
+	}
+	files := config.TenantFiles{Log: slog.New(slog.DiscardHandler)}
+	more, _ := files.Look(c.Enforcer, true)
+	if err := files.Problems(); err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "%s is good.\n", path)
+	for _, f := range more {
+		fmt.Fprintf(stdout, "%s is good.\n", f.Path)
+	}
+	table := c.Enforcer.Table(more)
+	for _, stranger := range table.Unknown() {
+		if strings.HasPrefix(stranger, "tenants[") {
+			stranger = "enforcer." + stranger
+		}
+		fmt.Fprintf(stdout, "warning: %s\n", stranger)
+	}
+	if pid == "" {
+		return nil
+	}
+	n, err := strconv.Atoi(pid)
+	if err != nil || n <= 0 {
+		return fmt.Errorf("--explain=%s: a PID is above 0", pid)
+	}
+	facts, err := broker.FactsOf(f.procfs, n)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = errors.New("there is no such process")
+	}
+	if err != nil {
+		return fmt.Errorf("--explain=%s: %w", pid, err)
+	}
+	w, err := workloadOf(ctx, f, c, n)
+	if err != nil {
+		return fmt.Errorf("--explain=%s: %w", pid, err)
+	}
+	if fmt.Fprintln(stdout); !c.Enforcer.Enabled {
+		fmt.Fprintln(stdout, "enforcer.enabled is false: nobody is held to any of this.")
+	}
+	policy.New(table, policy.HostView{}, nil).Explain(stdout, facts, w)
+	return nil
+}
+
+// workloadOf asks who runs a process, and waits for the names as the agent
+// does. With the names that did not come its workload is as the cgroup says.
+func workloadOf(ctx context.Context, f flags, c config.Config, pid int) (*host.Workload, error) {
+	m, err := newMachine(f, c, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, named)
+	defer cancel()
+	go func() { _ = m.options.Processes.Run(ctx) }() // it fails never
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		p, err := m.options.Processes.Lookup(pid)
+		switch {
+		case errors.Is(err, host.ErrGone):
+			return nil, errors.New("the process has ended")
+		case err != nil:
+			return nil, fmt.Errorf("look the process up: %w", err)
+		case p.Workload != nil && (p.Workload.Kind != host.KindSlurm || p.Workload.User != ""):
+			return p.Workload, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return p.Workload, nil
+		}
+	}
+}

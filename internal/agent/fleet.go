@@ -1,0 +1,160 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/prometheus/common/version"
+	"github.com/prometheus/exporter-toolkit/web"
+
+	"gpusteward/collectors/gpu/sim"
+	"gpusteward/exporter"
+	"gpusteward/internal/config"
+)
+
+// A simulated fleet is made of clusters, these of racks.
+const (
+	maxHosts       = 1000
+	hostsOfCluster = 100
+	hostsOfRack    = 10
+)
+
+// ailments are what some hosts of each cluster have beside their scenario, by
+// their places in it: so that rules over many hosts have something to find.
+var ailments = []struct {
+	places []int
+	fault  sim.Fault
+}{
+	{[]int{3, 33, 63, 93}, sim.Fault{Kind: "xid", Code: 119, At: since(10 * time.Second), Every: since(10 * time.Minute)}}, // a driver that is bad for some
+	{[]int{21, 24, 27}, sim.Fault{Kind: "thermal", At: since(20 * time.Second)}},                                           // a rack whose cooling fails
+	{[]int{45}, sim.Fault{Kind: "lost", At: since(20 * time.Second)}},
+	{[]int{56}, sim.Fault{Kind: "wedge", At: since(3 * time.Minute), For: since(2 * time.Minute), Every: since(10 * time.Minute)}},
+	{[]int{78}, sim.Fault{Kind: "driver_gone", At: since(6 * time.Minute), For: since(time.Minute)}},
+}
+
+func since(d time.Duration) sim.Duration { return sim.Duration(d) }
+
+// A fleet is many simulated hosts in one process. Each is served as an agent of
+// its own would, below /hosts/NAME/.
+type fleet []*node
+
+// assembleFleet puts f.demoHosts simulated hosts together. c is not read again,
+// and there is no control socket: a fleet is to be looked at.
+func assembleFleet(f flags, conf *config.File, c config.Config) (a assembly, err error) {
+	hosts, err := newFleet(f, conf, c)
+	if err != nil {
+		return a, fmt.Errorf("--demo.hosts=%d: %w", f.demoHosts, err)
+	}
+	handler, err := hosts.handler()
+	if err != nil {
+		return a, err
+	}
+	a = assembly{starts: "gpusteward starts", about: []any{"hosts", len(hosts)}}
+	for _, n := range hosts {
+		a.tasks = append(a.tasks, n.run)
+	}
+	a.tasks = append(a.tasks, func(ctx context.Context) error { return exporter.Listen(ctx, handler, f.web, conf.Log) })
+	return a, nil
+}
+
+// newFleet returns the hosts that f says, which differ by their seed.
+func newFleet(f flags, conf *config.File, c config.Config) (fleet, error) {
+	switch {
+	case !f.demoGiven:
+		return nil, errors.New("simulated hosts require --demo[=SCENARIO]")
+	case f.demoHosts < 1 || f.demoHosts > maxHosts:
+		return nil, fmt.Errorf("the number of hosts is 1 to %d", maxHosts)
+	}
+	scenario, err := loadScenario(f.demo)
+	if err != nil {
+		return nil, err
+	}
+	conf.Log.Warn("these hosts are simulated", "hosts", f.demoHosts, "scenario", scenario.Name, "doc", scenario.Doc)
+	// Read as seldom as it does for scrapes every 15 s, and without a broker.
+	c.Collectors.Fast, c.Collectors.Medium = max(c.Collectors.Fast, 10*time.Second), max(c.Collectors.Medium, 15*time.Second)
+	c.Collectors.Slow, c.Enforcer.Enabled = max(c.Collectors.Slow, c.Collectors.Medium), false
+	var all fleet
+	for i := range f.demoHosts {
+		name := fmt.Sprintf("node-%03d", i+1)
+		m := bareMachine(f, c, name, slog.New(slog.DiscardHandler)) // what happens to so many is in their journals
+		m.options.Pooled, m.sharing = true, f.demoHosts
+		s := scenario
+		s.Faults = slices.Clone(s.Faults)
+		for _, a := range ailments {
+			if slices.Contains(a.places, i%hostsOfCluster) {
+				s.Faults = append(s.Faults, a.fault)
+			}
+		}
+		if err := m.simulated(f, s, f.demoSeed+uint64(i)); err != nil {
+			return nil, err
+		}
+		n, err := newNode(f, c.Health, m, conf.Samples)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, n)
+	}
+	return all, nil
+}
+
+// handler returns what serves the fleet: each host's pages, the list of the
+// hosts for Prometheus, and for people.
+func (all fleet) handler() (http.Handler, error) {
+	mux := http.NewServeMux()
+	landing := web.LandingConfig{Name: "gpusteward", Version: version.Version, Profiling: "false",
+		Description: fmt.Sprintf("%d simulated hosts", len(all)),
+		Links:       []web.LandingLinks{{Address: "sd", Text: "Targets", Description: "for http_sd_configs of Prometheus"}}}
+	for _, n := range all {
+		mux.Handle("/hosts/"+n.name+"/", http.StripPrefix("/hosts/"+n.name, n.server))
+		landing.Links = append(landing.Links, web.LandingLinks{Address: "hosts/" + n.name + "/", Text: n.name})
+	}
+	page, err := web.NewLandingPage(landing)
+	if err != nil {
+		return nil, fmt.Errorf("make the list of hosts: %w", err)
+	}
+	mux.Handle("GET /{$}", page)
+	mux.HandleFunc("GET /sd", all.targets)
+	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "gpusteward is healthy.") })
+	mux.HandleFunc("GET /-/ready", all.ready)
+	return mux, nil
+}
+
+// A targetGroup is one of Prometheus's HTTP service discovery.
+type targetGroup struct {
+	Targets []string          `json:"targets"`
+	Labels  map[string]string `json:"labels"`
+}
+
+// targets lists the hosts, at the address at which they were asked for.
+func (all fleet) targets(w http.ResponseWriter, r *http.Request) {
+	scheme := "http"
+	if r.TLS != nil {
+		scheme = "https"
+	}
+	var groups []targetGroup
+	for i, n := range all {
+		groups = append(groups, targetGroup{[]string{r.Host}, map[string]string{
+			"__scheme__": scheme, "__metrics_path__": "/hosts/" + n.name + "/metrics", "instance": n.name,
+			"cluster": fmt.Sprintf("cluster-%d", i/hostsOfCluster+1), "rack": fmt.Sprintf("rack-%02d", i%hostsOfCluster/hostsOfRack+1),
+		}})
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(groups) // whoever asked has left: nobody to tell
+}
+
+// ready says whether all hosts are.
+func (all fleet) ready(w http.ResponseWriter, _ *http.Request) {
+	for _, n := range all {
+		if err := n.host.Ready(); err != nil {
+			http.Error(w, fmt.Sprintf("gpusteward is not ready: %s: %v", n.name, err), http.StatusServiceUnavailable)
+			return
+		}
+	}
+	fmt.Fprintln(w, "gpusteward is ready.")
+}

@@ -1,0 +1,126 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/host"
+	"gpusteward/exporter"
+	"gpusteward/health"
+	"gpusteward/health/journal"
+	"gpusteward/health/notifier"
+	"gpusteward/internal/config"
+)
+
+// judgement is the agent's health: who judges, who keeps what happened, and
+// who tells Alertmanagers.
+type judgement struct {
+	monitor  *health.Monitor
+	journal  *journal.Journal
+	notifier *notifier.Notifier
+	log      *slog.Logger
+}
+
+// newJudgement returns the judgement on a host, which m is.
+func newJudgement(f flags, c config.Health, m *machine, h *collectors.Host) (*judgement, error) {
+	j := &judgement{log: m.options.Log}
+	boot, err := m.options.Kernel.BootID()
+	if err != nil {
+		j.log.Warn("a reboot cannot be distinguished from a restart of the agent: latched faults stay", "err", err)
+	}
+	dir := f.stateDir
+	if !m.real {
+		dir = "" // what is simulated is not remembered
+	}
+	if j.journal, _, err = journal.Open(journal.Options{Dir: dir, Node: m.name, Boot: boot, Log: j.log}); err != nil {
+		return nil, fmt.Errorf("--state.dir=%s: %w", dir, err)
+	}
+	o, err := c.Notifier()
+	if err != nil {
+		return nil, fmt.Errorf("health.%w", err)
+	}
+	o.Log = j.log
+	if j.notifier, err = notifier.New(o); err != nil {
+		return nil, fmt.Errorf("health.%w", err)
+	}
+	j.monitor = health.NewMonitor(health.Options{
+		Samples: h.Samples,
+		Beat:    h.Beat,
+		Kernel:  m.kernelLog,
+		Process: m.options.Processes.Recall,
+		Stays:   h.Stays,
+		Self:    os.Getpid(),
+		Foreign: m.real && !host.InitialPIDs(),
+		Record:  j.journal.Append,
+		Tell:    j.notifier.Tell,
+		Lost: func() map[string]float64 {
+			return map[string]float64{"journal": float64(j.journal.Lost() + j.journal.Late()), "kernel_log": float64(m.missed())}
+		},
+		Forget:    func(uuid string) { h.Forget(uuid) },
+		Store:     health.Store{Dir: dir},
+		Boot:      boot,
+		Node:      m.name,
+		Simulated: !m.real,
+		Sharing:   m.sharing,
+		Log:       j.log,
+	}, c.Settings())
+	return j, nil
+}
+
+// configure applies another configuration; one that cannot work leaves all as
+// it was.
+func (j *judgement) configure(c config.Health) {
+	j.monitor.Configure(c.Settings())
+	o, err := c.Notifier()
+	if err == nil {
+		err = j.notifier.Reconfigure(o)
+	}
+	if err != nil {
+		j.log.Error("the previous Alertmanagers stay in force", "err", err)
+	}
+}
+
+// samples returns what health adds to what is read.
+func (j *judgement) samples() []collectors.Sample {
+	return slices.Concat(j.monitor.Samples(), j.journal.Samples(), j.notifier.Samples())
+}
+
+// faults returns what fails now, as gpusteward status shows it.
+func (j *judgement) faults() (all []exporter.Fault) {
+	for _, f := range j.monitor.Verdict().Findings {
+		if f.Severity > health.None && !f.Shadow {
+			all = append(all, exporter.Fault{UUID: f.Entity.UUID, What: f.Message, Check: f.Check, Severity: f.Severity.String(), Last: &f.Since})
+		}
+	}
+	return all
+}
+
+// run judges, keeps and tells until ctx ends.
+func (j *judgement) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return j.monitor.Run(ctx) })
+	group.Go(func() error { return j.journal.Run(ctx) })
+	group.Go(func() error { return j.notifier.Run(ctx) })
+	return group.Wait()
+}
+
+// ack is the order to acknowledge a fault.
+func (j *judgement) ack() exporter.Action {
+	return exporter.Action{Takes: []string{"check", "entity"}, Do: func(ctx context.Context, a url.Values) (string, error) {
+		entity, err := health.ParseEntity(a.Get("entity"))
+		if err != nil {
+			return "", err
+		}
+		if err := j.monitor.Ack(ctx, a.Get("check"), entity, exporter.OrderedBy(ctx)); err != nil {
+			return "", err
+		}
+		return fmt.Sprintf("%s of %s is acknowledged; if it is still there, it comes back.", a.Get("check"), entity), nil
+	}}
+}

@@ -1,0 +1,92 @@
+package agent
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+)
+
+func TestLogLevelHidesWhatIsLess(t *testing.T) {
+	t.Parallel()
+	levels := []string{"debug", "info", "warn", "error"}
+	for i, least := range levels {
+		var out bytes.Buffer
+		log := newLogger(&out, least, "json")
+		log.Debug("debug")
+		log.Info("info")
+		log.Warn("warn")
+		log.Error("error", "err", os.ErrNotExist)
+		for k, level := range levels {
+			if got := strings.Contains(out.String(), `"message":"`+level+`"`); got != (k >= i) {
+				t.Errorf("--log.level=%s: %s is shown: %v", least, level, got)
+			}
+		}
+		if !strings.Contains(out.String(), `"err":"file does not exist"`) {
+			t.Errorf("an error is not its text:\n%s", &out)
+		}
+	}
+}
+
+func TestConsoleFormatIsForTerminals(t *testing.T) {
+	t.Parallel()
+	line := func(w *os.File, r *bufio.Reader, format string) string {
+		newLogger(w, "info", format).Info("here I am")
+		text, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(text)
+	}
+	reader, pipe, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	defer pipe.Close()
+	screen, terminal := openTerminal(t)
+	for _, c := range []struct {
+		where  string
+		w      *os.File
+		r      *bufio.Reader
+		format string
+		json   bool
+	}{
+		{"a pipe", pipe, bufio.NewReader(reader), "auto", true},
+		{"a pipe", pipe, bufio.NewReader(reader), "console", false},
+		{"a terminal", terminal, screen, "auto", false},
+		{"a terminal", terminal, screen, "json", true},
+	} {
+		text := line(c.w, c.r, c.format)
+		if got := json.Valid([]byte(text)); got != c.json || !strings.Contains(text, "here I am") {
+			t.Errorf("--log.format=%s on %s is JSON: %v, want %v: %q", c.format, c.where, got, c.json, text)
+		}
+	}
+}
+
+// openTerminal returns the program's end of a new terminal, and what it shows.
+func openTerminal(t *testing.T) (*bufio.Reader, *os.File) {
+	t.Helper()
+	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { screen.Close() })
+	var locked, number int32
+	for request, p := range map[uintptr]*int32{syscall.TIOCSPTLCK: &locked, syscall.TIOCGPTN: &number} {
+		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, screen.Fd(), request, uintptr(unsafe.Pointer(p))); errno != 0 {
+			t.Fatal(errno)
+		}
+	}
+	terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { terminal.Close() })
+	return bufio.NewReader(screen), terminal
+}

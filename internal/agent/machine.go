@@ -1,0 +1,149 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/gpu/sim"
+	"gpusteward/collectors/host"
+	"gpusteward/internal/config"
+)
+
+// A machine is where the agent runs: this host, or a simulated one.
+type machine struct {
+	name        string // the host's; unknown is empty
+	options     collectors.Options
+	allocations *host.Allocations
+	kernelLog   func(ctx context.Context, each func(host.Record)) error // follows it; nil: there is none
+	missed      func() uint64                                           // records of the kernel's log that nobody read
+	note        string                                                  // said on the landing page
+	broker      string                                                  // its socket; empty: the enforcer is not enabled
+	proc        host.Proc                                               // this host's processes; nil where it is simulated
+	real        bool
+	sharing     int // simulated hosts in this process; 0 where it is the only one
+}
+
+// hostName returns what this host is called: what NODE_NAME says, since in a pod
+// the kernel has the pod's name, and else the kernel's word. Unknown is empty.
+func hostName() string {
+	name, _ := os.Hostname()
+	return cmp.Or(os.Getenv("NODE_NAME"), name)
+}
+
+// newMachine returns what --demo says, or this host.
+func newMachine(f flags, c config.Config, log *slog.Logger) (*machine, error) {
+	m := bareMachine(f, c, hostName(), log)
+	if m.real {
+		return m, m.thisHost(f, c)
+	}
+	scenario, err := loadScenario(f.demo)
+	if err != nil {
+		return nil, err
+	}
+	log.Warn("these GPUs are simulated", "scenario", scenario.Name, "doc", scenario.Doc)
+	return m, m.simulated(f, scenario, f.demoSeed)
+}
+
+// bareMachine returns what this host and simulated ones have in common.
+func bareMachine(f flags, c config.Config, name string, log *slog.Logger) *machine {
+	m := &machine{name: name, real: !f.demoGiven}
+	if c.Enforcer.Enabled {
+		m.broker = c.Enforcer.BrokerSocket(f.runtimeDir)
+	}
+	m.options.Log = log
+	m.options.Config = m.config(c)
+	m.options.Allocations = func() []host.Allocation { return m.allocations.Now() }
+	return m
+}
+
+// config returns what the collectors need of c. What is in this host's files
+// is not about simulated GPUs.
+func (m *machine) config(c config.Config) collectors.Config {
+	part := c.Collectors.Config()
+	part.Broker = m.broker // as it was at the start: so is the broker
+	if m.real {
+		part.HAMi = c.Workloads.HAMi
+	}
+	return part
+}
+
+func (m *machine) thisHost(f flags, c config.Config) error {
+	proc, err := host.ProcFS(f.procfs)
+	if err != nil {
+		return fmt.Errorf("--path.procfs: %w", err)
+	}
+	log, w := m.options.Log, c.Workloads
+	m.proc = proc
+	if err := host.Hidden(f.procfs); err != nil {
+		log.Warn("workloads of others will not be known", "err", err)
+	}
+	m.options.NVML = nvml.New()
+	m.options.Kernel = host.Kernel{Proc: os.DirFS(f.procfs), Sys: os.DirFS(f.sysfs), Dev: "/dev"}
+	m.options.StateDir = f.stateDir
+	m.options.Renew = newRenewal(log).renew
+	var names []host.Names
+	for _, s := range []struct {
+		path string
+		of   func(path string) host.Names
+	}{{w.Docker, host.Docker}, {w.Podman, host.Podman}, {w.PodLogs, host.KubeletLogs}} {
+		if s.path != "" {
+			names = append(names, s.of(s.path))
+		}
+	}
+	m.options.Processes = host.NewTable(host.Options{Proc: proc, Names: names, Jobs: filepath.Join(f.runtimeDir, "slurm"), Log: log})
+	kernel := host.NewKernelLog("/dev/kmsg")
+	m.kernelLog, m.missed, m.options.KernelLog = kernel.Follow, kernel.Lost, kernel.Follow
+	m.allocations = host.NewAllocations(m.options.Processes, w.Kubelet, filepath.Join(f.sysfs, "fs/cgroup"))
+	return nil
+}
+
+// simulated serves a scenario of collectors/gpu/sim.
+func (m *machine) simulated(f flags, scenario sim.Scenario, seed uint64) error {
+	s, err := sim.New(scenario, sim.Options{Seed: seed})
+	if err != nil {
+		return fmt.Errorf("--demo=%s: %w", f.demo, err)
+	}
+	m.options.NVML, m.options.Kernel = s, s.Kernel()
+	m.options.Processes = s.Table(m.options.Log)
+	m.kernelLog, m.missed = s.Follow, func() uint64 { return 0 }
+	m.allocations = host.NewAllocations(m.options.Processes, "", "")
+	if s.Tenants() && m.broker == "" { // the books of a broker that runs are worth more
+		m.options.Books = s.Books
+	}
+	m.note = "This host is simulated (--demo=" + f.demo + ")."
+	return nil
+}
+
+// loadScenario reads a scenario of the simulated host, by name or from a file.
+func loadScenario(name string) (sim.Scenario, error) {
+	var s sim.Scenario
+	text, err := sim.Source(name)
+	if err != nil {
+		if !strings.ContainsAny(name, "./") {
+			return s, fmt.Errorf("--demo: %w", err)
+		}
+		if text, err = host.ReadFile(name, config.Longest); err != nil {
+			return s, fmt.Errorf("--demo: %w", err)
+		}
+	}
+	return s, config.Decode(name, text, &s)
+}
+
+// probeDriver opens and closes the driver: what a process would find that has not
+// loaded its library yet.
+func probeDriver() error {
+	lib, err := gpu.Open(nvml.New(), new(gpu.Calls), new(gpu.Caller))
+	if err != nil {
+		return err
+	}
+	return lib.Close()
+}

@@ -1,0 +1,57 @@
+package agent
+
+import (
+	"context"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"gpusteward/collectors"
+	"gpusteward/exporter"
+	"gpusteward/internal/config"
+)
+
+// A node is one host: what is read of it, what is judged of that, and the
+// pages that say so.
+type node struct {
+	*machine
+	host      *collectors.Host
+	judgement *judgement
+	server    *exporter.Server
+}
+
+// newNode returns the node that m is. The samples of more are served beside
+// what is read and judged.
+func newNode(f flags, c config.Health, m *machine, more func() []collectors.Sample) (*node, error) {
+	n := &node{machine: m}
+	m.options.Events = func(e collectors.Event) { n.judgement.monitor.Event(e) }
+	n.host = collectors.NewHost(m.options)
+	var err error
+	if n.judgement, err = newJudgement(f, c, m, n.host); err != nil {
+		return nil, err
+	}
+	n.server, err = exporter.New(exporter.Options{
+		Samples:  func() []collectors.Sample { return slices.Concat(n.host.Samples(), more(), n.judgement.samples()) },
+		Events:   n.judgement.journal,
+		Health:   n.judgement.monitor,
+		Faults:   n.judgement.faults,
+		Ready:    n.host.Ready,
+		Hostname: m.name,
+		Beat:     n.host.Beat,
+		Note:     m.note,
+		PProf:    f.pprof,
+		Log:      m.options.Log,
+	})
+	return n, err
+}
+
+// run reads, judges and keeps the pages up to date, until ctx ends.
+func (n *node) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return n.host.Run(ctx) })
+	group.Go(func() error { return n.options.Processes.Run(ctx) })
+	group.Go(func() error { return n.allocations.Run(ctx) })
+	group.Go(func() error { return n.judgement.run(ctx) })
+	group.Go(func() error { return n.server.Run(ctx) })
+	return group.Wait()
+}

@@ -1,0 +1,88 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/exporter"
+	"gpusteward/internal/config"
+)
+
+// assembleObserver puts together what reads, judges and serves, and in the role
+// of all what enforces.
+func (r role) assembleObserver(f flags, conf *config.File, c config.Config) (a assembly, err error) {
+	m, err := newMachine(f, c, conf.Log)
+	if err != nil {
+		return a, err
+	}
+	n, err := newNode(f, c.Health, m, conf.Samples)
+	if err != nil {
+		return a, err
+	}
+	host, judgement := n.host, n.judgement
+	enforcement, err := newEnforcement(f, r.brokers(c.Enforcer), m, host,
+		judgement.monitor.Hardware, judgement.journal.Append)
+	if err != nil {
+		return a, fmt.Errorf("enforcer: %w", err)
+	}
+	control := &exporter.Control{
+		Dir: f.runtimeDir,
+		Actions: map[string]exporter.Action{
+			"drain":  {Do: silent(host.Drain)},
+			"resume": {Do: silent(host.Resume)},
+			"ack":    judgement.ack(),
+		},
+		Done:  n.server.Forget,
+		Reads: n.server,
+		Log:   conf.Log,
+	}
+	listen := func(ctx context.Context) error { return exporter.Listen(ctx, n.server, f.web, conf.Log) }
+	a = assembly{
+		starts: "gpusteward starts",
+		tasks:  []task{n.run, enforcement.run, listen, control.Run},
+		host:   host,
+		configure: func(c config.Config) {
+			host.Configure(m.config(c))
+			judgement.configure(c.Health)
+			enforcement.configure(c.Enforcer)
+		},
+	}
+	if f.requireDriver {
+		a.tasks = append(a.tasks, func(ctx context.Context) error { return requireDriver(ctx, host) })
+	}
+	return a, nil
+}
+
+// brokers returns what a process of this role brokers of c.
+func (r role) brokers(c config.Enforcer) config.Enforcer {
+	if r == roleObserve {
+		c.Enabled = false
+	}
+	return c
+}
+
+// silent returns act as an order that takes no arguments and says nothing.
+func silent(act func(context.Context) error) func(context.Context, url.Values) (string, error) {
+	return func(ctx context.Context, _ url.Values) (string, error) { return "", act(ctx) }
+}
+
+// requireDriver fails once it is plain that there is no driver.
+func requireDriver(ctx context.Context, host *collectors.Host) error {
+	for {
+		switch err := host.Driver(); {
+		case err == nil:
+			return nil
+		case !errors.Is(err, collectors.ErrOpening):
+			return fmt.Errorf("--require-driver: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}

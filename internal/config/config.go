@@ -1,0 +1,128 @@
+// Package config reads the configuration file, the files of tenants beside it and
+// the scenarios of simulated hosts: it alone knows YAML, and hands each subsystem
+// its own part.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/host"
+	"gpusteward/health"
+)
+
+// DefaultFile is where the configuration is unless --config.file says so.
+const DefaultFile = "/etc/gpusteward/gpusteward.yml"
+
+// Longest bounds what is read as configuration, or as a scenario, in bytes: YAML
+// takes some ten times as much memory.
+const Longest = 1 << 20
+
+// Config is the configuration file. Each key is explained in
+// deploy/gpusteward.yml, which a test holds against this type.
+type Config struct {
+	Collectors Collectors `yaml:"collectors"`
+	Workloads  Workloads  `yaml:"workloads"`
+	Health     Health     `yaml:"health"`
+	Enforcer   Enforcer   `yaml:"enforcer"`
+	Web        Web        `yaml:"web"`
+}
+
+// Load reads and checks a file. Errors name the file, the line and the
+// key.
+func Load(path string) (Config, error) {
+	c := Defaults()
+	text, err := host.ReadFile(path, Longest)
+	if err != nil {
+		return c, fmt.Errorf("read configuration: %w", host.Explain(err, host.Reads))
+	}
+	var root yaml.Node
+	if err := decodeStrict(path, text, &c, &root); err != nil {
+		return c, err
+	}
+	all := c.validate()
+	for i, err := range all {
+		key, _, _ := strings.Cut(err.Error(), ":")
+		all[i] = fmt.Errorf("%s:%d: %w", path, lineOf(&root, strings.NewReplacer("[", ".", "]", "").Replace(key)), err)
+	}
+	return c, errors.Join(all...)
+}
+
+// Defaults returns the configuration of an empty file.
+func Defaults() Config {
+	d := collectors.DefaultConfig()
+	return Config{
+		Collectors: Collectors{Fast: d.Fast, Medium: d.Medium, Slow: d.Slow},
+		Workloads: Workloads{Docker: "/run/docker.sock", Podman: "/run/podman/podman.sock", PodLogs: "/var/log/containers",
+			Kubelet: "/var/lib/kubelet/pod-resources/kubelet.sock", HAMi: "/usr/local/vgpu"},
+		Enforcer: defaultEnforcer(),
+		Web:      Web{MaxScrapes: 1},
+	}
+}
+
+// validate returns what cannot work: the first of each part.
+func (c Config) validate() (all []error) {
+	all = append(all, c.Collectors.Config().Validate())
+	w := c.Workloads
+	for _, of := range []struct{ key, path string }{{"docker", w.Docker}, {"podman", w.Podman}, {"pod_logs", w.PodLogs}, {"kubelet", w.Kubelet}, {"hami", w.HAMi}} {
+		if of.path != "" && !filepath.IsAbs(of.path) {
+			all = append(all, fmt.Errorf("workloads.%s: %q is not an absolute path; \"\" disables it", of.key, of.path))
+		}
+	}
+	all = append(all, c.Health.validate(), c.Enforcer.validate())
+	if c.Web.MaxScrapes < 1 || c.Web.MaxScrapes > 1000 {
+		all = append(all, fmt.Errorf("web.max_scrapes: %d is not between 1 and 1000", c.Web.MaxScrapes))
+	}
+	return slices.DeleteFunc(all, func(err error) bool { return err == nil })
+}
+
+// Collectors says what is read, and how often.
+type Collectors struct {
+	Fast         time.Duration `yaml:"fast"`
+	Medium       time.Duration `yaml:"medium"`
+	Slow         time.Duration `yaml:"slow"`
+	Enable       []string      `yaml:"enable"`
+	Disable      []string      `yaml:"disable"`
+	PerLink      bool          `yaml:"per_link"`
+	PerProcess   bool          `yaml:"per_process"`
+	ExpectedGPUs count         `yaml:"expected_gpus"`
+}
+
+// Config returns what the collectors need.
+func (c Collectors) Config() collectors.Config {
+	return collectors.Config{Fast: c.Fast, Medium: c.Medium, Slow: c.Slow, Enable: c.Enable, Disable: c.Disable,
+		PerLink: c.PerLink, PerProcess: c.PerProcess, Devices: int(c.ExpectedGPUs), XIDs: health.AlertableXIDs()}
+}
+
+// Workloads says who is asked what a workload is called, and what it was
+// given. An empty path asks nobody.
+type Workloads struct {
+	Docker  string `yaml:"docker"`
+	Podman  string `yaml:"podman"`
+	PodLogs string `yaml:"pod_logs"`
+	Kubelet string `yaml:"kubelet"`
+	HAMi    string `yaml:"hami"`
+}
+
+// Web is what older files say of the HTTP server: nothing comes of it.
+type Web struct {
+	MaxScrapes count `yaml:"max_scrapes"`
+}
+
+// A count is a whole number; YAML's decoder alone would cut 1.5 down to 1.
+type count int
+
+// UnmarshalYAML decodes a number without a fraction.
+func (c *count) UnmarshalYAML(n *yaml.Node) error {
+	if n.ShortTag() == "!!float" {
+		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: cannot unmarshal !!float `%s` into int", n.Line, n.Value)}}
+	}
+	return n.Decode((*int)(c))
+}

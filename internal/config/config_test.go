@@ -1,0 +1,243 @@
+package config
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"gpusteward/collectors"
+)
+
+const reference = "../../deploy/gpusteward.yml"
+
+// problems returns what is wrong with a file, nothing if it is good.
+func problems(path string) string {
+	if _, err := Load(path); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func TestAcceptsAGoodFile(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{reference, "testdata/quick.yml", write(t, ""), write(t, "# nothing\n"), write(t, "collectors:\n")} {
+		if _, err := Load(path); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+func TestRefusesWithFileLineAndKey(t *testing.T) {
+	t.Parallel()
+	paths, err := filepath.Glob("testdata/invalid/*.yml")
+	if err != nil || len(paths) < 20 {
+		t.Fatalf("%d files, %v", len(paths), err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".yml"), func(t *testing.T) {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			first, _, _ := strings.Cut(string(text), "\n")
+			want, ok := strings.CutPrefix(first, "# want: ")
+			if !ok {
+				t.Fatalf("%s does not begin with what its error says, as # want: ...", path)
+			}
+			errors := problems(path)
+			if !strings.HasPrefix(errors, path+":") || !strings.Contains(errors, want) {
+				t.Errorf("%q, want %s: with %s", errors, path, want)
+			}
+			for _, inside := range []string{"config.", "time.Duration", "!!", "yaml: "} {
+				if strings.Contains(errors, inside) {
+					t.Errorf("the message speaks of %q, which is no business of who writes YAML:\n%s", inside, errors)
+				}
+			}
+		})
+	}
+}
+
+func TestReportsEveryWrongType(t *testing.T) {
+	t.Parallel()
+	errors := problems("testdata/invalid/every_problem.yml")
+	for _, want := range []string{":3: collectors.per_link:", ":5: web.max_scrapes:"} {
+		if !strings.Contains(errors, want) {
+			t.Errorf("the message lacks %s\n%s", want, errors)
+		}
+	}
+}
+
+func TestReportsEachPartThatCannotWork(t *testing.T) {
+	t.Parallel()
+	errors := problems(write(t, "collectors: {fast: 1h}\nworkloads: {docker: a, podman: b}\nhealth: {page: [x]}\nenforcer: {fail: y}\nweb: {max_scrapes: 0}\n"))
+	at := 0
+	for _, want := range []string{":1: collectors.fast:", ":2: workloads.docker:", ":2: workloads.podman:", ":3: health.page[0]:", ":4: enforcer.fail:", ":5: web.max_scrapes:"} {
+		i := strings.Index(errors, want)
+		if i < at {
+			t.Errorf("the message lacks %s, or it stands elsewhere\n%s", want, errors)
+		}
+		at = i
+	}
+}
+
+func TestReferenceConfigIsTheDefaults(t *testing.T) {
+	t.Parallel()
+	c, err := Load(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := func(c Config) string {
+		b, err := yaml.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	if got, want := text(c), text(Defaults()); got != want {
+		t.Errorf("%s:\n%s\nthe defaults:\n%s", reference, got, want)
+	}
+}
+
+func TestReferenceConfigExplainsEveryKey(t *testing.T) {
+	t.Parallel()
+	source, err := os.ReadFile(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var root yaml.Node
+	if err := yaml.Unmarshal(source, &root); err != nil {
+		t.Fatal(err)
+	}
+	explained(t, reflect.TypeFor[Config](), root.Content[0], "")
+}
+
+// explained checks that a mapping has every key of a type, each under a
+// comment; and where it is a setting, with its unit, default and cost.
+func explained(t *testing.T, typ reflect.Type, n *yaml.Node, path string) {
+	t.Helper()
+	nodes := map[string][2]*yaml.Node{}
+	for i := 0; i < len(n.Content); i += 2 {
+		nodes[n.Content[i].Value] = [2]*yaml.Node{n.Content[i], n.Content[i+1]}
+	}
+	for i := range typ.NumField() {
+		name, _, _ := strings.Cut(typ.Field(i).Tag.Get("yaml"), ",")
+		node, ok := nodes[name]
+		switch {
+		case !ok:
+			t.Errorf("%s lacks the key %s%s: add it with its default", reference, path, name)
+			continue
+		case node[0].HeadComment == "":
+			t.Errorf("%s: %s%s has no comment above it", reference, path, name)
+		}
+		if typ.Field(i).Type.Kind() == reflect.Struct {
+			explained(t, typ.Field(i).Type, node[1], path+name+".")
+			continue
+		}
+		values := []string{node[1].Value}
+		if len(node[1].Content) > 0 {
+			values = nil
+		}
+		for _, element := range node[1].Content {
+			values = append(values, element.Value)
+		}
+		value := cmp.Or(strings.Join(values, ", "), "none")
+		for _, want := range []string{"Unit: ", "Default: " + value + ".", "Cost: "} {
+			if !strings.Contains(strings.ReplaceAll(node[0].HeadComment, "\n# ", " "), want) {
+				t.Errorf("%s: the comment of %s%s does not say %q", reference, path, name, want)
+			}
+		}
+	}
+}
+
+func TestReferenceConfigNamesEveryCollectorThatIsOff(t *testing.T) {
+	t.Parallel()
+	source, err := os.ReadFile(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range collectors.All() {
+		if c.OptIn && !bytes.Contains(source, []byte(c.Name)) {
+			t.Errorf("%s does not name %s where it explains enable", reference, c.Name)
+		}
+	}
+}
+
+// TestOlderFilesAreTaken has a file set what has no effect any more: that is
+// said, and the file is in force.
+func TestOlderFilesAreTaken(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{"web: {max_scrapes: 1}\n": false, "web: {max_scrapes: 8}\n": true, "": false} {
+		var log strings.Builder
+		conf := &File{Path: write(t, text), Log: slog.New(slog.NewTextHandler(&log, nil))}
+		if _, err := conf.Load(); err != nil || strings.Contains(log.String(), "web.max_scrapes no longer has an effect: remove it") != want {
+			t.Errorf("%q: %v, logged %q", text, err, log.String())
+		}
+	}
+}
+
+func TestAGivenFileThatDisappearsIsABadOne(t *testing.T) {
+	t.Parallel()
+	path := write(t, "")
+	conf := &File{Path: path}
+	if _, err := conf.Load(); err != nil {
+		t.Fatal(err)
+	}
+	os.Remove(path)
+	if _, err := conf.Load(); err == nil || conf.Samples()[0].Value != 0 {
+		t.Errorf("loaded %s, which is gone: %v", path, err)
+	}
+	conf.Optional = true // the default path
+	if c, err := conf.Load(); err != nil || c.Collectors.Fast != Defaults().Collectors.Fast {
+		t.Errorf("no file at the default path: %v, %v", c, err)
+	}
+}
+
+// write returns the path of a new file with that text.
+func write(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "gpusteward.yml")
+	rewrite(t, path, text)
+	return path
+}
+
+func rewrite(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// FuzzConfig holds that any text is either a configuration that works or an
+// error that names the file, and never a panic.
+func FuzzConfig(f *testing.F) {
+	for _, path := range []string{reference, "testdata/invalid/every_problem.yml", "testdata/invalid/two_documents.yml"} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Add([]byte("a: &a [*a]"))
+	f.Add([]byte("collectors: &c {fast: 1s, <<: *c}"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		path := filepath.Join(t.TempDir(), "f.yml")
+		rewrite(t, path, string(text))
+		c, err := Load(path)
+		if err == nil {
+			err = errors.Join(c.validate()...)
+		} else if strings.HasPrefix(err.Error(), path+":") {
+			return
+		}
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	})
+}

@@ -1,0 +1,73 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"gpusteward/enforcer/policy"
+)
+
+// Enforcer says whether GPUs are shared out by the broker, and who gets
+// how much.
+type Enforcer struct {
+	Enabled     bool          `yaml:"enabled"`
+	Socket      string        `yaml:"socket"`
+	Turn        time.Duration `yaml:"turn"`
+	InFlight    time.Duration `yaml:"in_flight"`
+	Fail        string        `yaml:"fail"`
+	MPS         bool          `yaml:"mps"`
+	Default     Default       `yaml:"default"`
+	Ladder      Ladder        `yaml:"ladder"`
+	Tenants     []Tenant      `yaml:"tenants"`
+	TenantsDirs []string      `yaml:"tenants_dirs"` // of files with more: see TenantFiles
+	Gemini      []Gemini      `yaml:"gemini"`
+}
+
+func defaultEnforcer() Enforcer {
+	return Enforcer{Turn: 10 * time.Millisecond, InFlight: 750 * time.Microsecond, Fail: "open",
+		Default: Default{Priority: policy.PriorityNormal, Limit: 1},
+		Ladder: Ladder{Mode: policy.Warn, Shadow: true, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: 0.5,
+			Pause: []string{"broker", "freezer", "signal"}, Grace: 30 * time.Second, Actions: 10},
+		TenantsDirs: []string{"/etc/gpusteward/tenants.d", "/run/gpusteward/tenants.d"},
+	}
+}
+
+func (c Enforcer) validate() error {
+	switch {
+	case c.Socket != "" && !filepath.IsAbs(c.Socket):
+		return fmt.Errorf("enforcer.socket: %q is not an absolute path; \"\" means broker/broker.sock in --runtime.dir", c.Socket)
+	case len(c.Socket) > maxSocket:
+		return fmt.Errorf("enforcer.socket: the path of a socket has at most %d bytes, and this one has %d", maxSocket, len(c.Socket))
+	case c.Turn < 2*time.Millisecond || c.Turn > 100*time.Millisecond:
+		return fmt.Errorf("enforcer.turn: %v is not between 2ms and 100ms", c.Turn)
+	case c.InFlight < 100*time.Microsecond || c.InFlight > c.Turn:
+		return fmt.Errorf("enforcer.in_flight: %v is not between 100us and the turn (%v)", c.InFlight, c.Turn)
+	case c.Fail != "open" && c.Fail != "closed":
+		return fmt.Errorf("enforcer.fail: %q is neither open nor closed", c.Fail)
+	}
+	for i, dir := range c.TenantsDirs {
+		if !filepath.IsAbs(dir) {
+			return fmt.Errorf("enforcer.tenants_dirs[%d]: %q is not an absolute path", i, dir)
+		}
+		if slices.Contains(c.TenantsDirs[:i], dir) {
+			return fmt.Errorf("enforcer.tenants_dirs[%d]: %q is listed twice", i, dir)
+		}
+	}
+	if err := c.checkWith(); err != nil {
+		return err
+	}
+	return checkGemini(c.Gemini)
+}
+
+// maxSocket is how long the path of a Unix socket may be, in bytes.
+const maxSocket = 107
+
+// BrokerSocket returns where the broker of this configuration listens. Its
+// directory is the broker's, and holds nothing else: programs in containers are
+// given that, and neither the control socket nor the enforcer's lock.
+func (c Enforcer) BrokerSocket(runtimeDir string) string {
+	return cmp.Or(c.Socket, filepath.Join(runtimeDir, "broker", "broker.sock"))
+}

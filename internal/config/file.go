@@ -1,0 +1,85 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"gpusteward/collectors"
+)
+
+// A File is the file in force. A bad file never replaces a good one.
+type File struct {
+	Path     string
+	Optional bool // it may be absent: then everything is at its default
+	Log      *slog.Logger
+
+	mu   sync.Mutex
+	good bool      // the last read
+	when time.Time // of the last good read
+	now  Config    // the last good one
+}
+
+// Load reads the file; a good one is in force from then on.
+func (f *File) Load() (Config, error) {
+	c, err := Load(f.Path)
+	if f.Optional && errors.Is(err, fs.ErrNotExist) {
+		c, err = Defaults(), nil
+	}
+	if err == nil && c.Web != Defaults().Web {
+		f.Log.Warn("web.max_scrapes no longer has an effect: remove it from the configuration", "config", f.Path)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.good = err == nil; f.good {
+		f.when, f.now = time.Now(), c
+	}
+	return c, err
+}
+
+// Fast returns the interval of the fast tier in force.
+func (f *File) Fast() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.now.Collectors.Fast
+}
+
+// Origin says where the configuration comes from.
+func (f *File) Origin() string {
+	if _, err := os.Stat(f.Path); err != nil {
+		return "defaults (no " + f.Path + ")"
+	}
+	return f.Path
+}
+
+// ReloadOn reads the file again at every signal, until ctx ends.
+func (f *File) ReloadOn(ctx context.Context, signals <-chan os.Signal, apply func(Config)) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-signals:
+			c, err := f.Load()
+			if err != nil {
+				f.Log.Error("configuration not reloaded, the previous one stays in force", "err", err)
+				continue
+			}
+			apply(c)
+			f.Log.Info("configuration reloaded", "config", f.Origin())
+		}
+	}
+}
+
+// Samples says how the last read went.
+func (f *File) Samples() []collectors.Sample {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return []collectors.Sample{
+		{Metric: collectors.ConfigReloadSuccess, Value: collectors.Bool(f.good)},
+		{Metric: collectors.ConfigReloadTime, Value: float64(f.when.UnixMilli()) / 1e3},
+	}
+}

@@ -1,0 +1,213 @@
+package config
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/policy"
+)
+
+// drops are files of tenants beside a configuration.
+type drops struct {
+	t   *testing.T
+	dir string
+	c   Enforcer
+	TenantFiles
+}
+
+func newDrops(t *testing.T, tenants ...Tenant) *drops {
+	d := &drops{t: t, dir: t.TempDir(), c: defaultEnforcer()}
+	d.c.Tenants, d.c.TenantsDirs, d.Log = tenants, []string{d.dir, filepath.Join(d.dir, "none")}, slog.New(slog.DiscardHandler)
+	return d
+}
+
+func (d *drops) path(name string) string { return filepath.Join(d.dir, name) }
+
+// put writes a file as another one in its place, as programs do; no text
+// removes it.
+func (d *drops) put(name, text string) {
+	d.t.Helper()
+	if text == "" {
+		os.Remove(d.path(name))
+		return
+	}
+	rewrite(d.t, d.path("."+name), text)
+	if err := os.Rename(d.path("."+name), d.path(name)); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// names returns the tenants that are in force, and why which files are refused.
+func (d *drops) names() (names, refused string) {
+	files, _ := d.Look(d.c, false)
+	if err := d.Problems(); err != nil {
+		refused = strings.ReplaceAll(err.Error(), d.dir+"/", "")
+	}
+	return strings.Join(policy.New(d.c.Table(files), policy.HostView{}, nil).Tenants(), " "), refused
+}
+
+func TestTenantFiles(t *testing.T) {
+	t.Parallel()
+	d := newDrops(t, Tenant{Name: "own"})
+	for i, step := range []struct{ file, text, want, refused string }{
+		{"", "", "own", ""},
+		{"b.yml", "- {name: b, guarantee: 30 %}\n", "own b", ""},
+		{"a.yml", "- name: a1\n- {name: a2, guarantee: 40 %}\n", "own a1 a2 b", ""},
+		{"notes.txt", "- name: c\n", "own a1 a2 b", ""},
+		{".hidden.yml", "- name: c\n", "own a1 a2 b", ""},
+		// What is bad does not replace what is good.
+		{"b.yml", "- {name: b, guarantee: 70 %}\n", "own a1 a2 b", "b.yml:1: [0].guarantee: on every GPU a2 (40 %), b (70 %) are guaranteed 110 % together, more than 100 %: lower one of them"},
+		{"b.yml", "- name: b\n- name: x\n  limt: 5\n", "own a1 a2 b", `b.yml:3: unknown key "limt"; known here: name,`},
+		{"b.yml", "- name: b\n- name: x\n  limit: lots\n", "own a1 a2 b", `b.yml:3: [1].limit: "lots" is not a part`},
+		{"b.yml", "name: b\n", "own a1 a2 b", "b.yml:1: want a list"},
+		{"b.yml", "- name: b\n- name: b3\n", "own a1 a2 b b3", ""},
+		// A name that is taken.
+		{"c.yml", "# by me\n\n- name: c\n- name: a2\n", "own a1 a2 b b3", `c.yml:4: [1].name: "a2" is a.yml[1] too`},
+		{"c.yml", "- name: own\n", "own a1 a2 b b3", `c.yml:1: [0].name: "own" is tenants[0] too`},
+		{"0.yml", "- name: a2\n", "own a1 a2 b b3", `0.yml:1: [0].name: "a2" is a.yml[1] too`},
+		{"a.yml", "- name: a1\n", "own a2 a1 b b3", "c.yml:1:"},
+		{"c.yml", "", "own a2 a1 b b3", ""},
+		{"0.yml", "", "own a1 b b3", ""},
+		// Two that trade at once.
+		{"a.yml", "- {name: a1, select: [{users: [7]}]}\n", "own a1 b b3", ""},
+		{"c.yml", "- {name: c, select: [{users: [7]}]}\n", "own a1 b b3", "c.yml:1: [0].select[0]: a process of users 7 is of c by it and of a1 by a.yml[0].select[0], and neither is more specific"},
+		{"a.yml", "", "own b b3 c", ""},
+		{"b.yml", "# nobody any more\n", "own c", ""},
+	} {
+		if step.file != "" {
+			d.put(step.file, step.text)
+		}
+		got, refused := d.names()
+		if got != step.want || refused != step.refused && (step.refused == "" || !strings.HasPrefix(refused, step.refused)) {
+			t.Errorf("step %d: %q, refused %q; want %q, %q", i, got, refused, step.want, step.refused)
+		}
+	}
+}
+
+// Whose a file is and who may write it counts; a directory, a pipe and a link
+// to nothing are no files.
+func TestTenantFilesOfOthers(t *testing.T) {
+	t.Parallel()
+	d := newDrops(t)
+	d.put("a.yml", "- name: a\n")
+	d.put("b.yml", "- name: b\n")
+	if err := os.Chmod(d.path("b.yml"), 0o620); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(d.path("c.yml"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("a.yml", d.path("d.yml")); err != nil { // the same again
+		t.Fatal(err)
+	}
+	want := []string{"b.yml: others than its owner may write it", "c.yml: it is no regular file", `d.yml:1: [0].name: "a" is a.yml[0] too`}
+	if os.Getuid() == 0 {
+		d.put("e.yml", "- name: e\n")
+		if err := os.Chown(d.path("e.yml"), 1000, 0); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, "e.yml: it belongs to user 1000, and only root's files are believed")
+	}
+	names, refused := d.names()
+	lines := strings.Split(refused, "\n")
+	if names != "a" || len(lines) != len(want) || d.Refusals() != len(want) {
+		t.Fatalf("%q, refused\n%s", names, refused)
+	}
+	for i := range want {
+		if !strings.HasPrefix(lines[i], want[i]) {
+			t.Errorf("%q, want %q", lines[i], want[i])
+		}
+	}
+	if err := os.Chmod(d.path("b.yml"), 0o600); err != nil { // which no text tells
+		t.Fatal(err)
+	}
+	if names, _ := d.names(); names != "a b" {
+		t.Errorf("%q after the file is root's alone", names)
+	}
+}
+
+// Another configuration counts more than the files.
+func TestTenantFilesBesideAnotherConfiguration(t *testing.T) {
+	t.Parallel()
+	d := newDrops(t)
+	d.put("a.yml", "- name: a\n")
+	d.put("b.yml", "- name: b\n")
+	d.names()
+	d.c.Tenants = []Tenant{{Name: "a"}}
+	files, changed := d.Look(d.c, true)
+	if !changed || len(files) != 1 || files[0].Path != d.path("b.yml") || d.Refusals() != 1 {
+		t.Errorf("%v are in force, changed %v, %v", files, changed, d.Problems())
+	}
+	if _, changed := d.Look(d.c, false); changed {
+		t.Error("nothing changed, and it is said to have")
+	}
+}
+
+func TestTenantFilesAreBounded(t *testing.T) {
+	t.Parallel()
+	d := newDrops(t)
+	for i := range mostTenantFiles + 1 {
+		d.put(fmt.Sprintf("%04d.yml", i), "# none\n")
+	}
+	d.put("0000.yml", strings.Repeat("#", longestTenantFile+1))
+	_, refused := d.names()
+	if !strings.Contains(refused, "more than 1024 files are not read") || !strings.Contains(refused, "0000.yml: it has more than 262144 bytes") {
+		t.Error(refused)
+	}
+}
+
+// As many tenants as there may be come in files of their own, and one more is
+// refused; the others are not.
+func TestOneTenantTooMany(t *testing.T) {
+	t.Parallel()
+	d := newDrops(t, Tenant{Name: "own"})
+	for i := range 255 {
+		d.put(fmt.Sprintf("slurm-%d.yml", i), fmt.Sprintf("- {name: slurm-%d, select: [{workloads: [\"slurm:%d\", \"slurm:%d.*\"]}]}\n", i, i, i))
+	}
+	if names, refused := d.names(); len(strings.Fields(names)) != 256 || refused != "" {
+		t.Fatalf("%d tenants, refused %s", len(strings.Fields(names)), refused)
+	}
+	d.put("0.yml", "- name: more\n")
+	if names, refused := d.names(); len(strings.Fields(names)) != 256 || !strings.Contains(refused, "257 are too many") {
+		t.Fatalf("%d tenants, refused %s", len(strings.Fields(names)), refused)
+	}
+}
+
+// Who is of a binding tenant has no way to another, not even one that is for
+// whoever asks; and the tenant's memory is a part of what the GPU has.
+func TestBindingTenant(t *testing.T) {
+	t.Parallel()
+	d := newDrops(t, Tenant{Name: "anybody"})
+	d.put("job.yml", "- {name: slurm-7, select: [{workloads: [\"slurm:7\", \"slurm:7.*\"]}], binding: true, limit: 1 %, memory: 1 MiB, gpus: [{gpu: [\"2\"], limit: 25 %, memory: 25 %}]}\n")
+	files, _ := d.Look(d.c, false)
+	if err := d.Problems(); err != nil {
+		t.Fatal(err)
+	}
+	p := policy.New(d.c.Table(files), policy.HostView{
+		Names:  func(uuid string) []string { return []string{strconv.Itoa(len(uuid)), uuid} },
+		Memory: func(string) (uint64, bool) { return 80 << 30, true },
+	}, nil)
+	job := broker.Facts{PID: 1, Cgroup: "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n"}
+	for wished, want := range map[string]string{"": "slurm-7", "slurm-7": "slurm-7", "anybody": "", "default": "", "other": ""} {
+		if got, err := p.Tenant(job, wished); got != want || (err != nil) != (want == "") {
+			t.Errorf("asking for %q it is of %q, %v; want %q", wished, got, err, want)
+		}
+	}
+	other := job
+	other.Cgroup = "0::/system.slice/slurmstepd.scope/job_77/step_0/user/task_0\n"
+	if got, err := p.Tenant(other, "anybody"); got != "anybody" || err != nil {
+		t.Errorf("another job asks for anybody and is of %q, %v", got, err)
+	}
+	if q := p.Quota("slurm-7", "xx"); q.Memory != 20<<30 || q.Limit != .25 {
+		t.Errorf("on the GPU that it was given: %+v", q)
+	}
+	if q := p.Quota("slurm-7", "x"); q.Memory != 1<<20 || q.Limit != .01 {
+		t.Errorf("on another one: %+v", q)
+	}
+}

@@ -1,0 +1,134 @@
+package config
+
+import (
+	"fmt"
+	"time"
+
+	"gpusteward/enforcer/policy"
+	"gpusteward/internal/quota"
+)
+
+// Default is what whoever no tenant is for may have of each GPU.
+type Default struct {
+	Priority policy.Priority `yaml:"priority"`
+	Limit    quota.Part      `yaml:"limit"`
+	Memory   quota.Size      `yaml:"memory"`
+}
+
+// Ladder says what is done about workloads that violate their quota.
+type Ladder struct {
+	Mode     policy.Rung   `yaml:"mode"`
+	Shadow   bool          `yaml:"shadow"`
+	Confirm  count         `yaml:"confirm"`
+	Of       count         `yaml:"of"`
+	Hold     time.Duration `yaml:"hold"`
+	Throttle quota.Part    `yaml:"throttle"`
+	Pause    []string      `yaml:"pause"`
+	Grace    time.Duration `yaml:"grace"`
+	Actions  count         `yaml:"actions"`
+}
+
+// Tenant says who a tenant is, and what it may have of each GPU.
+type Tenant struct {
+	Name     string           `yaml:"name"`
+	Select   []Selector       `yaml:"select"`
+	Binding  bool             `yaml:"binding"`
+	Priority *policy.Priority `yaml:"priority"` // nil is normal
+	Terms    terms            `yaml:",inline"`
+	Ladder   TenantLadder     `yaml:"ladder"`
+	GPUs     []GPU            `yaml:"gpus"`
+
+	written quota.Written
+}
+
+// Selector is policy.Selector.
+type Selector struct {
+	Units         []string `yaml:"units"`
+	Slices        []string `yaml:"slices"`
+	Pods          []string `yaml:"pods"`
+	Containers    []string `yaml:"containers"`
+	SlurmUsers    []string `yaml:"slurm_users"`
+	SlurmAccounts []string `yaml:"slurm_accounts"`
+	Users         []string `yaml:"users"`
+	Groups        []string `yaml:"groups"`
+	Executables   []string `yaml:"executables"`
+	Workloads     []string `yaml:"workloads"`
+}
+
+// TenantLadder is Ladder for one tenant; nil is as there.
+type TenantLadder struct {
+	Mode     *policy.Rung   `yaml:"mode"`
+	Shadow   *bool          `yaml:"shadow"`
+	Confirm  *count         `yaml:"confirm"`
+	Of       *count         `yaml:"of"`
+	Hold     *time.Duration `yaml:"hold"`
+	Throttle *quota.Part    `yaml:"throttle"`
+	Pause    []string       `yaml:"pause"`
+	Grace    *time.Duration `yaml:"grace"`
+}
+
+// GPU has other terms for some GPUs.
+type GPU struct {
+	GPU   []string `yaml:"gpu"` // indices, GPU instances of MIG (0:1) or UUIDs
+	Terms terms    `yaml:",inline"`
+
+	written quota.Written
+}
+
+// Table returns what the enforcer needs of c, and of files beside it.
+func (c Enforcer) Table(files []*TenantFile) policy.Table {
+	t := policy.Table{
+		Default: policy.Terms{Priority: c.Default.Priority, Quota: quota.Free()},
+		Steps:   TenantLadder{}.steps(c.Ladder),
+		Actions: int(c.Ladder.Actions),
+	}
+	t.Default.Limit, t.Default.Memory = float64(c.Default.Limit), uint64(c.Default.Memory)
+	for _, tenant := range c.Tenants {
+		t.Rules = append(t.Rules, tenant.rule(c.Ladder))
+	}
+	for _, f := range files {
+		for i, tenant := range f.tenants {
+			r := tenant.rule(c.Ladder)
+			r.Key = fmt.Sprintf("%s[%d]", f.Path, i)
+			t.Rules = append(t.Rules, r)
+		}
+	}
+	return t
+}
+
+// rule returns what the enforcer needs of a tenant, given everybody's ladder.
+func (t Tenant) rule(all Ladder) policy.Rule {
+	r := policy.Rule{Name: t.Name, Binding: t.Binding, Terms: policy.Terms{Priority: policy.PriorityNormal}, Steps: t.Ladder.steps(all)}
+	set(&r.Priority, t.Priority)
+	r.Quota = t.written.Over(quota.Free())
+	for _, s := range t.Select {
+		r.Select = append(r.Select, policy.Selector(s))
+	}
+	for _, g := range t.GPUs {
+		r.GPUs = append(r.GPUs, policy.Override{GPUs: g.GPU, Written: g.written})
+	}
+	return r
+}
+
+// steps returns the tenant's ladder, given everybody's.
+func (l TenantLadder) steps(all Ladder) policy.Steps {
+	set(&all.Mode, l.Mode)
+	set(&all.Shadow, l.Shadow)
+	set(&all.Confirm, l.Confirm)
+	set(&all.Of, l.Of)
+	set(&all.Hold, l.Hold)
+	set(&all.Throttle, l.Throttle)
+	set(&all.Grace, l.Grace)
+	if l.Pause != nil {
+		all.Pause = l.Pause
+	}
+	return policy.Steps{Mode: all.Mode, Shadow: all.Shadow, Confirm: int(all.Confirm), Of: int(all.Of), Hold: all.Hold,
+		Throttle: float64(all.Throttle), Pause: all.Pause, Grace: all.Grace}
+}
+
+// set sets value to what a key says, where it is there.
+func set[T any](value, key *T) {
+	if key != nil {
+		*value = *key
+	}
+}

@@ -1,0 +1,61 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+
+	"gpusteward/internal/quota"
+)
+
+// terms are the keys of a mapping that its type has no field for: those of
+// quota.Terms.
+type terms map[string]yaml.Node
+
+// UnmarshalYAML reads a tenant with the terms of its quota.
+func (t *Tenant) UnmarshalYAML(decode func(any) error) (err error) {
+	type plain Tenant
+	err = decode((*plain)(t))
+	t.written, err = t.Terms.written(*t, err)
+	return err
+}
+
+// UnmarshalYAML reads an entry for some GPUs with its terms.
+func (g *GPU) UnmarshalYAML(decode func(any) error) (err error) {
+	type plain GPU
+	err = decode((*plain)(g))
+	g.written, err = g.Terms.written(*g, err)
+	return err
+}
+
+// written returns what the terms of owner say. An error is as YAML's decoder has
+// it, and has all that the decoder found wrong with owner, err, before.
+func (t terms) written(owner any, err error) (w quota.Written, _ error) {
+	wrong := new(yaml.TypeError)
+	if err != nil && !errors.As(err, &wrong) {
+		return w, err
+	}
+	for _, key := range slices.Sorted(maps.Keys(t)) {
+		n := t[key]
+		if n.Kind == yaml.AliasNode {
+			n = *n.Alias
+		}
+		term, tag := quota.Find(key), n.ShortTag()
+		if term == nil {
+			wrong.Errors = append(wrong.Errors, fmt.Sprintf("line %d: field %s not found in type %T", n.Line, key, owner))
+		} else if n.Kind != yaml.ScalarNode {
+			wrong.Errors = append(wrong.Errors, fmt.Sprintf("line %d: cannot unmarshal %s into %s", n.Line, tag, term.Form()))
+		} else if tag == "!!null" {
+			continue
+		} else if err := w.Set(key, n.Value); err != nil {
+			wrong.Errors = append(wrong.Errors, err.Error())
+		}
+	}
+	if len(wrong.Errors) == 0 {
+		return w, nil
+	}
+	return w, wrong
+}

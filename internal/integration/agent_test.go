@@ -1,0 +1,296 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	entry "gpusteward/internal/agent"
+)
+
+// asAgent is the environment variable that makes the test binary the agent,
+// for tests that need a process of its own.
+const asAgent = "GPUSTEWARD_TEST_AS_AGENT"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asAgent) != "" {
+		os.Exit(entry.Main())
+	}
+	if addresses := os.Getenv(asPeer); addresses != "" {
+		besiege(addresses)
+		os.Exit(0)
+	}
+	if _, err := os.Stat("go.mod"); err != nil { // paths begin at the root, where a built test may be run too
+		if err := os.Chdir("../.."); err != nil {
+			panic(err)
+		}
+	}
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil { // most tests wait for an agent
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// run is the program: it returns the exit status.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return entry.Run(ctx, args, stdout, stderr)
+}
+
+const loopback = "--web.listen-address=127.0.0.1:0"
+
+// patience is how long anything may take before a test gives up; an agent
+// that is told to end has ending.
+const patience, ending = time.Minute, 20 * time.Second
+
+// eventually waits until cond holds.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !cond(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v still not: %s", patience, what)
+		}
+	}
+}
+
+// A transcript is what a program wrote. Safe for concurrent use.
+type transcript struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *transcript) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *transcript) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// find returns the first line of the log with that message, nil without one.
+func (l *transcript) find(message string) map[string]any {
+	for line := range strings.Lines(l.String()) {
+		var entry map[string]any
+		if json.Unmarshal([]byte(line), &entry) == nil && entry["message"] == message {
+			return entry
+		}
+	}
+	return nil
+}
+
+// An agent is one that runs, in this process or as a child.
+type agent struct {
+	t      *testing.T
+	log    *transcript
+	end    func()
+	ended  chan struct{} // closed when it has
+	status int           // its exit status, then
+	pid    int           // of a child
+	client *http.Client
+	url    string
+}
+
+// ownDirectories gives an agent directories that are no other's, unless it has
+// its own.
+func ownDirectories(t *testing.T, args []string) []string {
+	var own []string
+	for _, flag := range []string{"--state.dir=", "--runtime.dir="} {
+		if !slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, flag) }) {
+			own = append(own, flag+t.TempDir())
+		}
+	}
+	return own
+}
+
+// start runs the program's entry in this process.
+func start(t *testing.T, args ...string) *agent {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	a := &agent{t: t, log: new(transcript), end: cancel, ended: make(chan struct{})}
+	go func() {
+		defer close(a.ended)
+		a.status = run(ctx, append(args, append(ownDirectories(t, args), loopback)...), io.Discard, a.log)
+	}()
+	a.begin()
+	return a
+}
+
+// spawn runs the program as a child process, with additions to its
+// environment.
+func spawn(t *testing.T, environment []string, args ...string) *agent {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], append(args, loopback)...)
+	cmd.Env = append(os.Environ(), environment...)
+	return launch(t, cmd)
+}
+
+// launch is spawn for a command that is already made up.
+func launch(t *testing.T, cmd *exec.Cmd) *agent {
+	t.Helper()
+	a := &agent{t: t, log: new(transcript), ended: make(chan struct{})}
+	cmd.Args = append(cmd.Args, ownDirectories(t, cmd.Args)...)
+	cmd.Env = append(cmd.Env, asAgent+"=1", "GORACE=atexit_sleep_ms=0")
+	cmd.Stderr = a.log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	a.pid = cmd.Process.Pid
+	a.end = func() { cmd.Process.Signal(syscall.SIGTERM) }
+	go func() {
+		defer close(a.ended)
+		cmd.Wait()
+		a.status = cmd.ProcessState.ExitCode()
+	}()
+	t.Cleanup(func() { cmd.Process.Kill() }) // if it has not ended when told to
+	a.begin()
+	return a
+}
+
+func (a *agent) begin() {
+	a.client = &http.Client{Timeout: ending, Transport: &http.Transport{DisableKeepAlives: true}}
+	a.t.Cleanup(func() {
+		a.stop()
+		if a.t.Failed() {
+			a.t.Logf("log of the agent:\n%s", a.log)
+		}
+	})
+}
+
+// listening waits for the agent's address.
+func (a *agent) listening() *agent {
+	a.t.Helper()
+	var entry map[string]any
+	eventually(a.t, "the agent listens", func() bool {
+		entry = a.log.find("Listening on")
+		return entry != nil || a.hasEnded()
+	})
+	if entry == nil {
+		a.t.Fatalf("the agent ended with status %d before it listened", a.status)
+	}
+	a.url = "http://" + entry["address"].(string)
+	return a
+}
+
+func (a *agent) hasEnded() bool {
+	select {
+	case <-a.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// stop tells the agent to end and returns its exit status.
+func (a *agent) stop() int {
+	a.t.Helper()
+	a.end()
+	return a.wait()
+}
+
+// wait returns the agent's exit status; it must end soon.
+func (a *agent) wait() int {
+	a.t.Helper()
+	select {
+	case <-a.ended:
+		return a.status
+	case <-time.After(ending):
+		a.t.Errorf("the agent did not end within %v", ending)
+		return -1
+	}
+}
+
+// fetch returns the status and the body of a page.
+func (a *agent) fetch(path string) (int, string, error) {
+	response, err := a.client.Get(a.url + path)
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(body), err
+}
+
+func (a *agent) get(path string) (int, string) {
+	a.t.Helper()
+	status, body, err := a.fetch(path)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return status, body
+}
+
+// ready waits for /-/ready to say so.
+func (a *agent) ready() *agent {
+	a.t.Helper()
+	a.listening()
+	eventually(a.t, "the agent is ready", func() bool { status, _ := a.get("/-/ready"); return status == http.StatusOK })
+	return a
+}
+
+// scrape returns /metrics by series.
+func (a *agent) scrape() series {
+	a.t.Helper()
+	status, body := a.get("/metrics")
+	if status != http.StatusOK {
+		a.t.Fatalf("/metrics: %d %s", status, body)
+	}
+	return parse(body)
+}
+
+// series are values by name and labels, as they stand in the exposition.
+type series map[string]float64
+
+func parse(exposition string) series {
+	s := series{}
+	for line := range strings.Lines(exposition) {
+		at := strings.LastIndexByte(line, ' ')
+		if v, err := strconv.ParseFloat(strings.TrimSpace(line[at+1:]), 64); line[0] != '#' && err == nil {
+			s[line[:at]] = v
+		}
+	}
+	return s
+}
+
+// family returns the values of the series of a family that have all labels,
+// each as name="value".
+func (s series) family(name string, labels ...string) (values []float64) {
+	for key, v := range s {
+		n, rest, _ := strings.Cut(key, "{")
+		if n == name && !slices.ContainsFunc(labels, func(l string) bool { return !strings.Contains(rest, l) }) {
+			values = append(values, v)
+		}
+	}
+	return values
+}
+
+// write returns the path of a new file with that text.
+func write(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "gpusteward.yml")
+	rewrite(t, path, text)
+	return path
+}
+
+func rewrite(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,211 @@
+package integration
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"gpusteward/health"
+)
+
+// routers are the functions that register what the agent answers.
+var routers = map[string][]string{
+	"exporter/exporter.go":    {"New"},
+	"internal/agent/fleet.go": {"handler"},
+}
+
+// startOf returns the string that an expression is, or that begins it.
+func startOf(e ast.Expr) (text string, whole bool) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		text, err := strconv.Unquote(e.Value)
+		return text, err == nil
+	case *ast.BinaryExpr:
+		text, _ := startOf(e.X)
+		return text, false
+	}
+	return "", false
+}
+
+// routes returns the patterns that a file registers in one of the functions. A
+// pattern that ends in a variable counts with what stands before it, a path.
+func routes(t *testing.T, file string, functions []string) (all []string) {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range f.Decls {
+		if fn, ok := d.(*ast.FuncDecl); !ok || !slices.Contains(functions, fn.Name.Name) {
+			continue
+		}
+		ast.Inspect(d, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			to, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || to.Sel.Name != "Handle" && to.Sel.Name != "HandleFunc" {
+				return true
+			}
+			pattern, whole := startOf(call.Args[0])
+			if !whole && !strings.HasSuffix(pattern, "/") {
+				t.Errorf("%s: the path of a route is not written there: it begins with %q", file, pattern)
+			}
+			all = append(all, pattern)
+			return true
+		})
+	}
+	return all
+}
+
+// orders returns what the control socket takes: the keys of maps to actions.
+func orders(t *testing.T, file string) (all []string) {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		literal, ok := n.(*ast.CompositeLit)
+		if !ok {
+			return true
+		}
+		m, ok := literal.Type.(*ast.MapType)
+		if !ok {
+			return true
+		}
+		if of, ok := m.Value.(*ast.SelectorExpr); ok && of.Sel.Name == "Action" {
+			for _, e := range literal.Elts {
+				name, _ := startOf(e.(*ast.KeyValueExpr).Key)
+				all = append(all, "POST /"+name)
+			}
+		}
+		return true
+	})
+	return all
+}
+
+// endpoint is a row of docs/api.md.
+var endpoint = regexp.MustCompile("(?m)^\\| `((?:GET |POST )?/[^`]*)` \\|")
+
+// TestAPIReference wants docs/api.md to have each endpoint, and none besides.
+func TestAPIReference(t *testing.T) {
+	t.Parallel()
+	var registered []string
+	for file, functions := range routers {
+		registered = append(registered, routes(t, file, functions)...)
+	}
+	own, err := filepath.Glob("internal/agent/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range own {
+		registered = append(registered, orders(t, file)...)
+	}
+	if len(registered) < 20 {
+		t.Fatalf("%d endpoints, want more: are they found? %q", len(registered), registered)
+	}
+	var told []string
+	for _, row := range endpoint.FindAllStringSubmatch(documents(t)["docs/api.md"], -1) {
+		if slices.Contains(told, row[1]) {
+			t.Errorf("docs/api.md has %s twice", row[1])
+		}
+		told = append(told, row[1])
+	}
+	for _, r := range registered {
+		if !slices.Contains(told, r) {
+			t.Errorf("docs/api.md does not have %s", r)
+		}
+	}
+	for _, r := range told {
+		if !slices.Contains(registered, r) {
+			t.Errorf("docs/api.md has %s, which nobody answers", r)
+		}
+	}
+}
+
+// keysOf returns the keys of the map that a variable of a file is.
+func keysOf(t *testing.T, file, variable string) (all []string) {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok || spec.Names[0].Name != variable {
+			return true
+		}
+		for _, e := range spec.Values[0].(*ast.CompositeLit).Elts {
+			key, _ := startOf(e.(*ast.KeyValueExpr).Key)
+			all = append(all, key)
+		}
+		return false
+	})
+	return all
+}
+
+// TestAPIParameters wants docs/api.md to have each parameter of /api/v1/events,
+// the kinds and the classes that it takes, and no other parameter.
+func TestAPIParameters(t *testing.T) {
+	t.Parallel()
+	_, table, _ := strings.Cut(documents(t)["docs/api.md"], "| parameter | selects |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	var told []string
+	for line := range strings.Lines(table) {
+		names, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " |")
+		for _, name := range codeSpan.FindAllString(names, -1) {
+			told = append(told, strings.Trim(name, "`"))
+		}
+	}
+	takes := append(keysOf(t, "health/journal/filter.go", "parameters"), "follow")
+	if slices.Sort(told); !slices.Equal(told, slices.Sorted(slices.Values(takes))) || len(takes) < 8 {
+		t.Errorf("docs/api.md has the parameters %q, want %q", told, takes)
+	}
+	values := []string{string(health.KindIncident), string(health.KindTransition), string(health.KindAck), string(health.KindAgent), string(health.KindEnforcement)}
+	for _, class := range health.Classes {
+		values = append(values, string(class))
+	}
+	for _, v := range values {
+		if !strings.Contains(table, "`"+v+"`") {
+			t.Errorf("docs/api.md does not have %s among the values of parameters", v)
+		}
+	}
+}
+
+// TestRoutersAreKnown wants endpoints to be registered where TestAPIReference
+// looks for them.
+func TestRoutersAreKnown(t *testing.T) {
+	t.Parallel()
+	err := filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && path != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "node_modules") {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "deploy/") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		makes := strings.Contains(string(text), "http.NewServeMux()")
+		if _, known := routers[path]; makes != known {
+			t.Errorf("%s makes a router: %v, and TestAPIReference looks there: %v", path, makes, known)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

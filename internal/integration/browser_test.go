@@ -1,0 +1,93 @@
+//go:build servers || pictures
+
+package integration
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// pageTests is where the scripts are that look at the live page with a browser.
+const pageTests = "exporter/page/test"
+
+// needBrowser skips where there is no browser; `make tools` installs what it
+// needs. It returns the browser's path.
+func needBrowser(t *testing.T) string {
+	t.Helper()
+	browser, err := exec.LookPath("chromium")
+	if err == nil {
+		_, err = exec.LookPath("node")
+	}
+	if err == nil {
+		_, err = os.Stat(filepath.Join(pageTests, "node_modules"))
+	}
+	if err != nil {
+		t.Skipf("the live page is NOT tested in a browser: %v (make tools installs what it needs)", err)
+	}
+	return browser
+}
+
+// crowded is a host with 200 workloads, some of whose names are markup.
+func crowded() string {
+	var s strings.Builder
+	s.WriteString("gpus:\n- model: h100\n  load: inference\n  processes:\n")
+	for i := range 198 {
+		fmt.Fprintf(&s, "  - {pid: %d, name: job, memory: 100, share: 0.01, cgroup: /system.slice/job-%03d.service}\n", 1000+i, i)
+	}
+	s.WriteString(`  - {pid: 2001, name: x, memory: 100, share: 0.01, cgroup: "/system.slice/<img src=x onerror=alert(1)>.service"}
+  - {pid: 2002, name: x, memory: 100, share: 0.01, cgroup: "/system.slice/docker-{id}.scope", container: {name: "<b>bold</b>", image: "<script>alert(2)</script>"}}
+`)
+	return s.String()
+}
+
+// TestPage looks at the live page with a real browser: each script is a test,
+// with agents of its own.
+func TestPage(t *testing.T) {
+	browser := needBrowser(t)
+	const four = "gpus: [{model: h100, load: training, count: 4}]\n"
+	for _, c := range []struct {
+		script string
+		hosts  []string // scenarios, one agent each
+	}{
+		{"figures", []string{"gpus: [{model: h100, load: training, count: 8}]\n"}}, // first, alone
+		{"fault", []string{four + "faults: [{at: 45s, kind: lost, gpu: 2}]\n"}},
+		{"look", []string{four}},
+		{"policy", []string{four}},
+		{"cut", []string{four, "gpus: [{model: h100, load: training, count: 3}]\n"}},
+		{"vanish", []string{four + "faults: [{at: 45s, kind: hot_remove, gpu: 1}]\n"}},
+		{"crowd", []string{crowded()}},
+	} {
+		t.Run(c.script, func(t *testing.T) {
+			if c.script != "figures" {
+				t.Parallel()
+			}
+			var urls []string
+			for _, host := range c.hosts {
+				scenario := filepath.Join(t.TempDir(), "scenario.yml")
+				rewrite(t, scenario, host)
+				urls = append(urls, spawn(t, nil, "--demo="+scenario).ready().url)
+			}
+			drive(t, browser, c.script, urls...)
+		})
+	}
+}
+
+// drive runs one of the scripts.
+func drive(t *testing.T, browser, script string, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "node", append([]string{script + ".mjs"}, args...)...)
+	cmd.Dir, cmd.WaitDelay = pageTests, ending // a browser that is left over ends by itself
+	cmd.Env = append(os.Environ(), "CHROMIUM="+browser)
+	out, err := cmd.CombinedOutput()
+	if t.Logf("%s", out); err != nil {
+		t.Error(err)
+	}
+}

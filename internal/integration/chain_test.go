@@ -1,0 +1,226 @@
+//go:build servers
+
+package integration
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// often has everything read as often as it can be: the chain is tested, and
+// not the patience of who tests.
+const often = "collectors: {fast: 500ms, medium: 500ms, slow: 500ms}\n"
+
+// farther is how long what goes through three servers may take: faults of half
+// a minute, and alerts that fire on after them.
+const farther = 80 * time.Second
+
+// within waits until cond holds, for as long as it takes through the chain.
+func within(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(farther); !cond(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("after %v still not: %s", farther, what)
+		}
+	}
+}
+
+// A chain is an agent, Prometheus and Alertmanager, and who is told.
+type chain struct {
+	*testing.T
+	told         *receiver
+	alertmanager string
+}
+
+func newChain(t *testing.T) chain {
+	t.Parallel()
+	installed(t, "prometheus", "prometheus-alertmanager")
+	c := chain{T: t}
+	c.told, c.alertmanager = startReceiver(t)
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, m := range c.told.all() {
+				t.Logf("told: %+v", m)
+			}
+		}
+	})
+	return c
+}
+
+// becomes waits until the last word on each alert is as wanted: by its name,
+// whom it is of and the status.
+func (c chain) becomes(want map[string]string) {
+	c.Helper()
+	missing := map[string]string{}
+	defer func() {
+		if c.Failed() {
+			c.Logf("not so: %v", missing)
+		}
+	}()
+	within(c.T, fmt.Sprint("told of ", want), func() bool {
+		clear(missing)
+		for name, state := range want {
+			if got := c.told.state(name); got != state {
+				missing[name] = got
+			}
+		}
+		return len(missing) == 0
+	})
+}
+
+// suppressed waits until Alertmanager has an alert of a GPU that is silenced by
+// others, and returns the names of these, each once.
+func (c chain) suppressed(which func(a known) bool) (by []string) {
+	c.Helper()
+	within(c.T, "the alert is silenced", func() bool {
+		all, names := alertsAt(c.T, c.alertmanager), map[string]string{}
+		for _, a := range all {
+			names[a.Fingerprint] = a.Labels["alertname"]
+		}
+		by = nil
+		for _, a := range all {
+			if which(a) && a.Status.State == "suppressed" {
+				for _, f := range a.Status.InhibitedBy {
+					by = append(by, names[f])
+				}
+			}
+		}
+		return len(by) > 0
+	})
+	return by
+}
+
+// TestChainByRules has the faults of a scenario go all the way: from the
+// agent, by TLS and with a password, to Prometheus with the shipped rules, to
+// Alertmanager with the shipped configuration, to who is to be told.
+func TestChainByRules(t *testing.T) {
+	c := newChain(t)
+	web := write(t, "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\nbasic_auth_users: {prometheus: "+sesame+"}\n")
+	tlsFiles(t, filepath.Dir(web))
+	a := start(t, "--demo=testdata/scenario/chain.yml", "--config.file="+write(t, often), "--web.config.file="+web).listening()
+	startPrometheus(t, c.alertmanager, a.url, true, "scheme: https",
+		"tls_config: {ca_file: "+filepath.Join(filepath.Dir(web), "cert.pem")+"}", "basic_auth: {username: prometheus, password: open sesame}")
+	c.becomes(map[string]string{"GPUPowerBrake": "1 firing, 2 firing", "UnhookedProcess": "0 triton firing", "GPUECCUncorrectable": "3 firing"})
+	c.becomes(map[string]string{"GPUMissing": " firing, 3 firing"}) // of the node, and of the GPU
+	by := c.suppressed(func(a known) bool { return a.Labels["alertname"] == "GPUECCUncorrectable" && a.Labels["gpu"] == "3" })
+	if !slices.ContainsFunc(by, func(name string) bool { return name == "GPUMissing" || name == "GPULost" }) {
+		t.Errorf("the GPU that is gone has its ECC errors silenced by %q", by)
+	}
+	c.becomes(map[string]string{"GPUPowerBrake": "1 resolved, 2 resolved", "UnhookedProcess": "0 triton resolved",
+		"GPUMissing": " resolved, 3 resolved", "GPULost": "3 resolved"})
+	// Of what ends while it is silenced, Alertmanager says nothing: it is gone.
+	within(t, "nothing fires", func() bool { return len(alertsAt(t, c.alertmanager)) == 0 })
+
+	team, page := []string{"GPUPowerBrake", "UnhookedProcess", "GPUECCUncorrectable"}, []string{"GPULost", "GPUMissing"}
+	for _, m := range c.told.all() {
+		name := m.GroupLabels["alertname"]
+		if name == "AgentDegraded" {
+			continue // hurried, it has little patience with a machine that has much else to do
+		}
+		if m.Receiver == "team" && !slices.Contains(team, name) || m.Receiver == "page" && !slices.Contains(page, name) || m.GroupLabels["instance"] == "" || m.GroupLabels["node"] != hostName() {
+			t.Errorf("%s of %v is told to %s", name, m.GroupLabels, m.Receiver)
+		}
+		if name == "GPUPowerBrake" && len(m.Alerts) != 2 {
+			t.Errorf("the GPUs that are slowed down come in a message of %d alerts, want both in one", len(m.Alerts))
+		}
+		for _, a := range m.Alerts {
+			for _, what := range []string{"summary", "description", "action", "runbook_url"} {
+				if a.Annotations[what] == "" || strings.Contains(a.Annotations[what], "{{") {
+					t.Errorf("%s has the %s %q", name, what, a.Annotations[what])
+				}
+			}
+			if a.Labels["source"] != "" || a.Labels["check"] == "" || a.Labels["severity"] == "" {
+				t.Errorf("%s has the labels %v", name, a.Labels)
+			}
+		}
+	}
+	if ecc := c.told.last("GPUECCUncorrectable")["3"]; ecc.Annotations["description"] != "GPU 3 had 1 uncorrectable ECC errors in the last 5 minutes." {
+		t.Errorf("it says %q", ecc.Annotations["description"])
+	}
+}
+
+// pushing starts an agent that tells Alertmanager itself of a GPU that is lost.
+func (c chain) pushing(args ...string) *agent {
+	c.Helper()
+	config := write(c.T, often+"health: {alertmanagers: ["+c.alertmanager+"]}\n")
+	return start(c.T, append(args, "--demo=testdata/scenario/chain_push.yml", "--config.file="+config)...).listening()
+}
+
+// TestChainByPush has the agent tell Alertmanager itself, while Prometheus
+// scrapes it without the rules. The fault is latched: it ends by a word.
+func TestChainByPush(t *testing.T) {
+	c := newChain(t)
+	dir := t.TempDir()
+	a := c.pushing("--runtime.dir=" + dir)
+	startPrometheus(t, c.alertmanager, a.url, false)
+	c.becomes(map[string]string{"GPULost": "1 firing"})
+	if status := run(t.Context(), []string{"ack", "gpu_lost", "1", "--runtime.dir=" + dir}, io.Discard, a.log); status != 0 {
+		t.Fatalf("the fault is not acknowledged: %d", status)
+	}
+	c.becomes(map[string]string{"GPULost": "1 resolved"})
+	for _, m := range c.told.all() {
+		if m.GroupLabels["alertname"] == "AgentDegraded" {
+			continue // hurried, it has little patience with a machine that has much else to do
+		}
+		if m.GroupLabels["alertname"] != "GPULost" {
+			t.Errorf("a GPU that is lost is told of as %s too", m.GroupLabels["alertname"])
+		}
+		for _, a := range m.Alerts {
+			if m.Receiver != "page" || m.GroupLabels["node"] != hostName() || m.GroupLabels["instance"] != "" || a.Labels["source"] != "gpusteward" || a.Annotations["summary"] == "" || a.Annotations["runbook_url"] == "" {
+				t.Errorf("told %+v", m)
+			}
+		}
+	}
+}
+
+// TestChainByBoth has the agent push and Prometheus evaluate the rules, which
+// nobody should configure: what Prometheus says is silenced where the agent
+// says the same.
+func TestChainByBoth(t *testing.T) {
+	c := newChain(t)
+	startPrometheus(t, c.alertmanager, c.pushing().url, true)
+	by := c.suppressed(func(a known) bool { return a.Labels["alertname"] == "GPULost" && a.Labels["source"] == "" })
+	if slices.Compact(by)[0] != "GPULost" {
+		t.Errorf("what Prometheus says of the lost GPU is silenced by %q", by)
+	}
+	c.becomes(map[string]string{"GPULost": "1 firing"})
+	for _, m := range c.told.all() {
+		for _, a := range m.Alerts {
+			if a.Labels["alertname"] == "GPULost" && a.Labels["source"] != "gpusteward" {
+				t.Errorf("told twice: %+v", m)
+			}
+		}
+	}
+}
+
+// state returns the last word on alerts of a name as text, by GPU and tenant.
+func (r *receiver) state(name string) string {
+	last := r.last(name)
+	var all []string
+	for _, of := range slices.Sorted(maps.Keys(last)) {
+		all = append(all, of+" "+last[of].Status)
+	}
+	return strings.Join(all, ", ")
+}
+
+// Hurried rules ask for the same, in a part of the time.
+func TestHurriedRulesAreTheShippedOnes(t *testing.T) {
+	t.Parallel()
+	for from, to := range map[string]string{
+		"    interval: 10s\n":                          "    interval: 500ms\n",
+		"        keep_firing_for: 5m\n":                "        keep_firing_for: 15000ms\n",
+		"        for: 9m50s\n":                         "        for: 29500ms\n",
+		"rate(x[10m]) > 10 and y[1d:10m]":              "rate(x[30000ms]) > 10 and y[4320000ms:30000ms]",
+		"        summary: \"For: 5m of [a range].\"\n": "        summary: \"For: 5m of [a range].\"\n",
+	} {
+		if got := hurried(t, from); got != to {
+			t.Errorf("%q becomes %q, want %q", from, got, to)
+		}
+	}
+}

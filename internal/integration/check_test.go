@@ -1,0 +1,308 @@
+package integration
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/exporter"
+	"gpusteward/health"
+)
+
+// healthy is a scenario in which nothing is wrong; what is appended is.
+const healthy = "name: test\ndoc: A host.\ngpus: [{model: h100, load: training, count: 8}]\n"
+
+// checks runs gpusteward check in this process. It must be told of a demo or
+// an agent: alone it would have this program look, which is a test.
+func checks(t *testing.T, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	args = append([]string{"check"}, args...)
+	status = run(t.Context(), append(args, ownDirectories(t, args)...), &out, &errs)
+	return status, out.String(), errs.String()
+}
+
+func TestCheckWithoutAnAgent(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		faults string
+		args   []string
+		status int
+		want   []string
+	}{
+		"well":        {"", nil, 0, []string{"OK - ", ": 8 GPUs, no fault\n", "note: without an agent ", "no agent answers"}},
+		"lost":        {"faults: [{at: 0s, kind: lost, gpu: 3}]", nil, 2, []string{"CRITICAL - ", "\nemergency gpu=3 GPULost: The GPU has fallen off the bus.", "gpusteward ack gpu_lost gpu=3"}},
+		"wedge":       {"faults: [{at: 0s, kind: wedge, gpu: 6}]", nil, 2, []string{": GPU 6 hangs in nvml", "\ncritical  gpu=6 GPUDriverHang"}},
+		"no driver":   {"faults: [{at: 0s, for: 1h, kind: driver_gone}]", nil, 2, []string{"driver_not_loaded", "modprobe nvidia"}},
+		"warning":     {"faults: [{at: 0s, kind: power_brake, gpu: 1}]", nil, 1, []string{"WARNING - ", "gpu=1 power_brake: "}},
+		"not that":    {"faults: [{at: 0s, kind: power_brake, gpu: 1}]", []string{"--fail-on=critical"}, 0, []string{"WARNING - ", "gpu=1 power_brake: "}},
+		"another GPU": {"faults: [{at: 0s, kind: power_brake, gpu: 1}]", []string{"--gpu=0,2"}, 0, []string{"OK - ", ": 2 GPUs, no fault"}},
+		"other check": {"faults: [{at: 0s, kind: power_brake, gpu: 1}]", []string{"--only=gpu_lost,driver_hang"}, 0, []string{"OK - "}},
+		"its check":   {"faults: [{at: 0s, kind: power_brake, gpu: 1}]", []string{"--only=power_brake", "--gpu=1"}, 1, []string{"WARNING - "}},
+		"npd, well":   {"", []string{"--format=npd"}, 0, []string{"8 GPUs, no fault\n"}},
+		"npd, lost":   {"faults: [{at: 0s, kind: lost, gpu: 3}]", []string{"--format=npd"}, 1, []string{"fallen off the bus"}},
+		"npd, absent": {"", []string{"--format=npd", "--gpu=9"}, 2, []string{"GPU 9 is not there\n"}},
+		"bad config":  {"", []string{"--config.file=internal/config/testdata/invalid/unknown_key.yml"}, 3, []string{"UNKNOWN - ", "unknown_key.yml:3"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			began := time.Now()
+			status, out, errs := checks(t, append(c.args, "--demo="+write(t, healthy+c.faults))...)
+			if took := time.Since(began); took > patience/2 {
+				t.Errorf("it took %v", took)
+			}
+			if status != c.status || errs != "" {
+				t.Errorf("exit status %d, want %d: %s%s", status, c.status, out, errs)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(out, want) {
+					t.Errorf("the output lacks %q:\n%s", want, out)
+				}
+			}
+		})
+	}
+}
+
+func TestCheckAsJSON(t *testing.T) {
+	t.Parallel()
+	status, out, _ := checks(t, "--standalone", "--format=json", "--demo="+write(t, healthy))
+	var j health.Judgement
+	if err := json.Unmarshal([]byte(out), &j); err != nil || status != 0 || j.Source != health.Standalone || j.Status != health.OK || len(j.GPUs) != 8 || len(j.Unjudged) == 0 {
+		t.Errorf("exit status %d, %v:\n%s", status, err, out)
+	}
+}
+
+func TestCheckAsksTheAgent(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	a := start(t, "--demo="+write(t, healthy+"faults: [{at: 0s, kind: lost, gpu: 3}]"), "--runtime.dir="+dir).ready()
+	for _, from := range []string{"--runtime.dir=" + dir, "--url=" + a.url} {
+		var j health.Judgement
+		eventually(t, "the agent has judged", func() bool {
+			status, out, _ := checks(t, "--format=json", from)
+			if err := json.Unmarshal([]byte(out), &j); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			return status == 2 && slices.ContainsFunc(j.Findings, func(f health.Finding) bool { return f.Check == "gpu_lost" && f.Entity.GPU == "3" })
+		})
+		if j.Source != health.FromAgent {
+			t.Errorf("%s: source %q, %+v", from, j.Source, j.Findings)
+		}
+	}
+	if status := a.stop(); status != 0 {
+		t.Errorf("exit status %d, want 0", status)
+	}
+}
+
+// answers serves h at the control socket of the directory that it returns.
+func answers(t *testing.T, h http.HandlerFunc) string {
+	t.Helper()
+	dir := t.TempDir()
+	socket := filepath.Join(dir, exporter.ControlSocket)
+	if err := os.Mkdir(filepath.Dir(socket), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: h}}
+	s.Start()
+	t.Cleanup(s.Close)
+	return dir
+}
+
+func TestCheckTrustsNoAnswerBlindly(t *testing.T) {
+	t.Parallel()
+	hostile := "job\x1b[2J\u202e\r\nOK - all is well"
+	verdict := func(old time.Duration) string {
+		v := health.Verdict{Node: "node7", Time: time.Now().Add(-old), Status: health.Degraded, GPUs: []health.Health{{GPU: "0", UUID: "GPU-0"}}, Findings: []health.Finding{
+			{Check: "mem_leak", Entity: health.Entity{GPU: "0", UUID: "GPU-0", Device: hostile}, Severity: health.Warning, State: health.Degraded, Message: hostile + " grows"}}}
+		text, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	for name, c := range map[string]struct {
+		answer string
+		status int
+		want   string
+	}{
+		"hostile": {verdict(0), 1, "WARNING - node7: gpu=0,device=job [2J"},
+		"stale":   {verdict(time.Minute), 3, "UNKNOWN - node7: the agent's last verdict is 1m"},
+		"another": {"<html>", 0, "OK - "}, // it looks for itself
+	} {
+		dir := answers(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/api/v1/health" {
+				t.Errorf("%s is asked for", r.URL.Path)
+			}
+			fmt.Fprint(w, c.answer)
+		})
+		status, out, _ := checks(t, "--runtime.dir="+dir, "--demo="+write(t, healthy))
+		if status != c.status || !strings.HasPrefix(out, c.want) || strings.ContainsAny(out, "\x1b\u202e\r") || strings.Contains(out, "\nOK") {
+			t.Errorf("%s: exit status %d, want %d and %q: %q", name, status, c.status, c.want, out)
+		}
+	}
+	status, out, _ := checks(t, "--url=http://127.0.0.1:1")
+	if status != 3 || !strings.HasPrefix(out, "UNKNOWN - ") || !strings.Contains(out, "no agent answers") {
+		t.Errorf("nobody at --url: exit status %d: %s", status, out)
+	}
+}
+
+func TestCheckLooksWhereTheAgentHangs(t *testing.T) {
+	t.Parallel()
+	dir := answers(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	status, out, _ := checks(t, "--runtime.dir="+dir, "--demo="+write(t, healthy))
+	if status != 0 || !strings.Contains(out, "no agent answers") || !strings.Contains(out, "8 GPUs, no fault") {
+		t.Errorf("exit status %d: %s", status, out)
+	}
+}
+
+func TestMistakesOfCheckAreNoVerdict(t *testing.T) {
+	t.Parallel()
+	for arg, want := range map[string]string{"--bogus": "--bogus", "--format=xml": "xml", "--only=gpu_lots": "gpu_lost", "--timeout=1s": "at least 5s", "--fail-on=info": "info", "extra": "extra"} {
+		status, out, errs := checks(t, arg)
+		if status != 3 || out != "" || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit status %d, want 3, stdout %q: %s", arg, status, out, errs)
+		}
+	}
+}
+
+// checks runs gpusteward check as a process of its own, beside this driver.
+func (f fakeDriver) checks(args ...string) (status int, out string) {
+	f.t.Helper()
+	cmd := exec.Command(os.Args[0], append(append([]string{"check"}, f.flags()...), args...)...)
+	cmd.Env = append(append(os.Environ(), f.environment()...), asAgent+"=1")
+	text, err := cmd.Output()
+	if cmd.ProcessState == nil {
+		f.t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), string(text)
+}
+
+func TestCheckWithADriver(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(t *testing.T){}
+	for name, c := range map[string]struct {
+		driver func(t *testing.T) fakeDriver
+		set    [2]string
+		status int
+		want   []string
+	}{
+		"none":          {noDriver, [2]string{"x", ""}, 3, []string{"UNKNOWN", "library_not_found", "install the NVIDIA driver"}},
+		"well":          {func(t *testing.T) fakeDriver { return newDriver(t) }, [2]string{"gpus", "2"}, 0, []string{"OK", "2 GPUs, no fault"}},
+		"one GPU hangs": {func(t *testing.T) fakeDriver { return newDriver(t) }, [2]string{"hang.0", ""}, 2, []string{"CRITICAL", "GPU 0 hangs in nvmlDeviceGetTemperature"}},
+		"opening hangs": {func(t *testing.T) fakeDriver { return newDriver(t) }, [2]string{"hang", "nvmlInit_v2"}, 3, []string{"UNKNOWN", "nvmlInit has not returned"}},
+	} {
+		tests[name] = func(t *testing.T) {
+			f := c.driver(t)
+			f.set(c.set[0], c.set[1])
+			began := time.Now()
+			status, out := f.checks("--timeout=8s")
+			if took := time.Since(began); status != c.status || took > patience/2 {
+				t.Errorf("exit status %d after %v, want %d: %s", status, took, c.status, out)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(out, want) {
+					t.Errorf("the output lacks %q:\n%s", want, out)
+				}
+			}
+			if _, err := os.Stat(f.path("state")); err == nil {
+				t.Error("the state directory was written")
+			}
+		}
+	}
+	together(t, tests)
+}
+
+// In a pod the kernel has the pod's name, and Kubernetes the node's.
+func TestNodeName(t *testing.T) {
+	t.Setenv("NODE_NAME", "node7")
+	if status, out, errs := checks(t, "--demo="+write(t, healthy)); status != 0 || !strings.Contains(out, "node7") || errs != "" {
+		t.Errorf("exit status %d: %s%s", status, out, errs)
+	}
+	a := start(t, "--demo="+write(t, healthy)).listening()
+	for _, path := range []string{"/", "/api/v1/state", "/api/v1/health"} {
+		eventually(t, path+" says node7", func() bool {
+			_, body := a.get(path)
+			return strings.Contains(body, "node7")
+		})
+	}
+}
+
+// TestATenantsFaultsDrainNoNode has a workload cause XID 13 again and again, and
+// Slurm ask for the node's health.
+func TestATenantsFaultsDrainNoNode(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	// A process of its own: the agents of other tests are no burden of this one.
+	a := spawn(t, nil, "--demo="+write(t, healthy+"faults: [{at: 1s, every: 7s, kind: xid, gpu: 3, code: 13}]"),
+		"--runtime.dir="+dir).ready()
+	for n := range 5 { // each comes within the patience that there is for one
+		eventually(t, fmt.Sprint(n+1, " times XID 13"), func() bool {
+			var answer struct{ Events []health.Event }
+			if _, text := a.get("/api/v1/events?kind=incident"); json.Unmarshal([]byte(text), &answer) != nil {
+				t.Fatal(text)
+			}
+			incidents := map[string]bool{} // each is told several times
+			for _, e := range answer.Events {
+				incidents[e.ID] = true
+			}
+			return len(incidents) > n
+		})
+	}
+	status, out := 0, ""
+	eventually(t, "its workload is warned of", func() bool {
+		status, out, _ = checks(t, "--runtime.dir="+dir)
+		return strings.Contains(out, "XIDs of an application")
+	})
+	if exit, called := healthcheck(t, fmt.Sprint(status), out, "IDLE"); status != 0 || exit != 0 || called != "" {
+		t.Errorf("check ends with %d, Slurm is told %q:\n%s", status, called, out)
+	}
+}
+
+// What an agent answers to an order, or claims to be one does, is text on
+// root's terminal and nothing else.
+func TestOrdersTrustNoAnswerBlindly(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{http.StatusOK, http.StatusConflict} {
+		dir := answers(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(status)
+			fmt.Fprint(w, "gone\x1b[2J\x1b]0;owned\a\u202e\u009b31m\r\nby now")
+		})
+		for _, order := range [][]string{{"drain"}, {"resume"}, {"ack", "gpu_lost", "3"}} {
+			var out, errs bytes.Buffer
+			run(t.Context(), append(order, "--runtime.dir="+dir), &out, &errs)
+			said := out.String() + errs.String()
+			if strings.ContainsAny(said, "\x1b\a\u202e\u009b\r") {
+				t.Errorf("%v, answered %d, says %q", order, status, said)
+			}
+			if passed := status != http.StatusOK || order[0] == "ack"; passed && said != "gone\ufffd[2J\ufffd]0;owned\ufffd\ufffd\ufffd31m\ufffd\nby now\n" {
+				t.Errorf("%v, answered %d, says %q: it left something out", order, status, said)
+			}
+		}
+	}
+}
+
+// Whoever names an agent's directory is told of that agent or of none.
+func TestStatusAsksNoOtherAgentThanTheOneThatIsNamed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var out, errs bytes.Buffer
+	status := run(t.Context(), []string{"status", "--runtime.dir=" + dir}, &out, &errs)
+	want := "no agent answers at " + filepath.Join(dir, exporter.ControlSocket) + ": is gpusteward running, with this --runtime.dir?"
+	if said := errs.String(); status != 1 || out.Len() > 0 || !strings.HasPrefix(said, want) || strings.Contains(said, exporter.DefaultURL) {
+		t.Errorf("exit status %d: %s%swant %s", status, &out, said, want)
+	}
+}

@@ -1,0 +1,137 @@
+//go:build servers
+
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A demonstration is make demo's script while it runs.
+type demonstration struct {
+	*testing.T
+	cmd       *exec.Cmd
+	said      *transcript
+	tmp       string
+	addresses map[string]string // by server
+	ended     chan error
+}
+
+// demonstrate starts the script on addresses that are free, but for those given.
+func demonstrate(t *testing.T, environment ...string) *demonstration {
+	t.Helper()
+	d := &demonstration{T: t, said: new(transcript), tmp: t.TempDir(), ended: make(chan error, 1), addresses: map[string]string{}}
+	d.cmd = exec.Command("/bin/bash", "deploy/demo/demo.sh")
+	d.cmd.Env = append(os.Environ(), asAgent+"=1", "GORACE=atexit_sleep_ms=0", "GPUSTEWARD="+os.Args[0], "TMPDIR="+d.tmp)
+	for _, name := range []string{"DEMO_AGENT", "DEMO_PROMETHEUS", "DEMO_ALERTMANAGER"} {
+		d.addresses[name] = freeAddress(t)
+		d.cmd.Env = append(d.cmd.Env, name+"="+d.addresses[name])
+	}
+	d.cmd.Env = append(d.cmd.Env, environment...)
+	d.cmd.Stdout, d.cmd.Stderr = d.said, d.said
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that it is interrupted as from a terminal
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { d.ended <- d.cmd.Wait() }()
+	t.Cleanup(func() {
+		_ = syscall.Kill(-d.cmd.Process.Pid, syscall.SIGKILL)
+		if t.Failed() {
+			t.Logf("the demo said:\n%s", d.said)
+		}
+	})
+	return d
+}
+
+// end waits until the script has ended, and for its exit status. Nothing of it
+// may be left.
+func (d *demonstration) end(status int) {
+	d.Helper()
+	var err error
+	select {
+	case err = <-d.ended:
+	case <-time.After(patience):
+		d.Fatal("the demo does not end")
+	}
+	if got := d.cmd.ProcessState.ExitCode(); got != status {
+		d.Errorf("exit status %d (%v), want %d", got, err, status)
+	}
+	if err := syscall.Kill(-d.cmd.Process.Pid, 0); !errors.Is(err, syscall.ESRCH) {
+		d.Errorf("processes are left: %v", err)
+	}
+	if left, err := os.ReadDir(d.tmp); err != nil || len(left) > 0 {
+		d.Errorf("files are left: %v, %v", left, err)
+	}
+}
+
+func (d *demonstration) says(what ...string) {
+	d.Helper()
+	for _, text := range what {
+		if !strings.Contains(d.said.String(), text) {
+			d.Errorf("it does not say %q", text)
+		}
+	}
+}
+
+// TestDemo has all three servers answer within patience, and nothing left of
+// them after Ctrl-C.
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	installed(t, "prometheus", "prometheus-alertmanager")
+	d := demonstrate(t)
+	eventually(t, "the demo runs", func() bool { return strings.Contains(d.said.String(), "Ctrl-C") })
+	links := regexp.MustCompile(`http://\S+`).FindAllString(d.said.String(), -1)
+	if len(links) != len(d.addresses) {
+		t.Fatalf("it has the links %q", links)
+	}
+	for _, link := range append(links, "http://"+d.addresses["DEMO_ALERTMANAGER"]+"/api/v2/alerts") {
+		r, err := http.Get(link)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		if r.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s", link, r.Status)
+		}
+	}
+	eventually(t, "Prometheus scrapes the agent", func() bool {
+		return strings.Contains(body(t, "http://"+d.addresses["DEMO_PROMETHEUS"]+"/api/v1/query?query=nvgpu_quota_sessions"), `"tenant":"serving"`)
+	})
+	if rules := body(t, "http://"+d.addresses["DEMO_PROMETHEUS"]+"/api/v1/rules"); !strings.Contains(rules, "GPULost") || !strings.Contains(rules, "GPUStewardDown") {
+		t.Error("Prometheus has not the shipped rules")
+	}
+	if err := syscall.Kill(-d.cmd.Process.Pid, syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	d.end(0)
+}
+
+// TestDemoSaysWhoDied has Alertmanager find its port taken.
+func TestDemoSaysWhoDied(t *testing.T) {
+	t.Parallel()
+	installed(t, "prometheus", "prometheus-alertmanager")
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	d := demonstrate(t, fmt.Sprint("DEMO_ALERTMANAGER=", taken.Addr()))
+	d.end(1)
+	d.says("alertmanager ended by itself", "address already in use")
+}
+
+func TestDemoSaysWhatToInstall(t *testing.T) {
+	t.Parallel()
+	d := demonstrate(t, "PATH="+t.TempDir())
+	d.end(1)
+	d.says("make tools", "prometheus")
+}

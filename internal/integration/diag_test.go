@@ -1,0 +1,70 @@
+package integration
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"gpusteward/health"
+	"gpusteward/health/diag"
+)
+
+// diags runs gpusteward diag as a process of its own, beside this driver, which
+// has no CUDA.
+func (f fakeDriver) diags(env []string, args ...string) (status int, out string) {
+	f.t.Helper()
+	f.set("libcuda.so.1", "")
+	cmd := exec.Command(os.Args[0], append([]string{"diag"}, args...)...)
+	cmd.Env = append(append(append(os.Environ(), f.environment()...), asAgent+"=1"), env...)
+	text, err := cmd.Output()
+	if cmd.ProcessState == nil {
+		f.t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), string(text)
+}
+
+func TestDiagWithADriver(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		driver    func(t *testing.T) fakeDriver
+		env, args []string
+		want      string
+	}{
+		"none":        {noDriver, nil, nil, "library_not_found"},
+		"no CUDA":     {func(t *testing.T) fakeDriver { return newDriver(t) }, nil, nil, "GPU 0 was not tested: the CUDA driver is not there"},
+		"another GPU": {func(t *testing.T) fakeDriver { return newDriver(t) }, nil, []string{"--gpus=0,17"}, "GPU 17 is not there"},
+		"a quota":     {noDriver, []string{"LD_PRELOAD=/nonexistent/libgpusteward.so"}, nil, "a quota would be tested"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			status, out := c.driver(t).diags(c.env, c.args...)
+			if status != 3 || !strings.HasPrefix(out, "UNKNOWN - ") || !strings.Contains(out, c.want) {
+				t.Errorf("exit status %d, want 3 and %q:\n%s", status, c.want, out)
+			}
+		})
+	}
+}
+
+func TestDiagAsJSON(t *testing.T) {
+	t.Parallel()
+	f := newDriver(t)
+	f.has(2)
+	status, out := f.diags(nil, "--json", "--level=3")
+	var r diag.Report
+	if err := json.Unmarshal([]byte(out), &r); err != nil || status != 3 || r.Source != diag.Source || r.Status != health.Unknown || r.Level != 3 || len(r.GPUs) != 2 || len(r.Results) != 2 {
+		t.Errorf("exit status %d, %v:\n%s", status, err, out)
+	}
+}
+
+func TestMistakesOfDiagAreNoVerdict(t *testing.T) {
+	t.Parallel()
+	for arg, want := range map[string]string{"--bogus": "--bogus", "--level=4": "'4'", "--busy=perhaps": "perhaps", "--fail-on=info": "info", "extra": "extra"} {
+		var out, errs bytes.Buffer
+		if status := run(t.Context(), []string{"diag", arg}, &out, &errs); status != 3 || out.Len() > 0 || !strings.Contains(errs.String(), want) {
+			t.Errorf("%s: exit status %d, want 3, stdout %q: %s", arg, status, &out, &errs)
+		}
+	}
+}

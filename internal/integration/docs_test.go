@@ -1,0 +1,355 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"gpusteward/collectors"
+	"gpusteward/internal/config"
+)
+
+// documents returns the pages that people read, by path.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	docs, err := filepath.Glob("docs/*.md")
+	if err != nil || len(docs) < 7 {
+		t.Fatalf("docs/*.md: %q, %v", docs, err)
+	}
+	all := map[string]string{}
+	for _, path := range append(docs, "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "alerts/RUNBOOK.md", "collectors/METRICS.md") {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[path] = string(text)
+	}
+	return all
+}
+
+var (
+	fence    = regexp.MustCompile("(?ms)^ *```([a-z]*)\n(.*?)^ *```$")
+	codeSpan = regexp.MustCompile("`[^`\n]+`")
+	link     = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading  = regexp.MustCompile(`(?m)^#+ (.*)$`)
+)
+
+// anchors are what a link to a page may end in, as GitHub makes them.
+func anchors(page string) (all []string) {
+	for _, h := range heading.FindAllStringSubmatch(fence.ReplaceAllString(page, ""), -1) {
+		slug := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(h[1]), "")
+		all = append(all, strings.ReplaceAll(slug, " ", "-"))
+	}
+	return all
+}
+
+// TestDocumentsLink wants each link from page to page to lead somewhere.
+func TestDocumentsLink(t *testing.T) {
+	t.Parallel()
+	pages := documents(t)
+	n := 0
+	for path, text := range pages {
+		for _, l := range link.FindAllStringSubmatch(codeSpan.ReplaceAllString(fence.ReplaceAllString(text, ""), ""), -1) {
+			to, anchor, anchored := strings.Cut(l[1], "#")
+			if strings.Contains(to, "://") {
+				continue
+			}
+			n++
+			target := path
+			if to != "" {
+				target = filepath.Join(filepath.Dir(path), to)
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s links to %s: %v", path, l[1], err)
+			} else if page, ok := pages[target]; anchored && ok && !slices.Contains(anchors(page), anchor) {
+				t.Errorf("%s links to %s: %s has no such heading; it has %q", path, l[1], target, anchors(page))
+			}
+		}
+	}
+	if n < 40 {
+		t.Errorf("%d links, want more: are they found?", n)
+	}
+}
+
+var (
+	relative = regexp.MustCompile(`(?:^|[.:;] |\*\* )(?i:who|whoever|whom|whose)\b[^?]*$`)
+	indented = regexp.MustCompile(`^(?: {4}|\t)`)
+)
+
+// TestDocumentsAreEasyToRead wants of pages that people write: lines of 120
+// characters outside of tables and blocks, a table of contents in long ones, and
+// sentences that begin with what they are about.
+func TestDocumentsAreEasyToRead(t *testing.T) {
+	t.Parallel()
+	for path, text := range documents(t) {
+		if path == "alerts/RUNBOOK.md" || path == "collectors/METRICS.md" {
+			continue // programs write these
+		}
+		prose := fence.ReplaceAllString(text, "")
+		for line := range strings.Lines(prose) {
+			line = strings.TrimRight(line, "\n")
+			if indented.MatchString(line) || strings.HasPrefix(line, ">") { // blocks, and what programs say
+				continue
+			}
+			if n := len([]rune(line)); n > 120 && !strings.HasPrefix(line, "|") {
+				t.Errorf("%s: a line of %d characters: %s", path, n, line)
+			}
+			for _, cell := range strings.Split(line, " | ") {
+				if relative.MatchString(strings.Trim(cell, "| ")) {
+					t.Errorf("%s: a sentence begins with a relative clause: %s", path, line)
+				}
+			}
+		}
+		if long := strings.Count(text, "\n") > 100; long && !regexp.MustCompile(`(?m)^- .*\]\(#`).MatchString(prose) {
+			t.Errorf("%s has more than 100 lines, and no table of contents", path)
+		}
+	}
+}
+
+var ownPath = regexp.MustCompile("^(?:alerts|collectors|dashboards|deploy|docs|enforcer|exporter|health|internal|testdata)/[\\w./*-]+$")
+
+// TestDocumentsPaths wants each file and folder that a page names to exist.
+func TestDocumentsPaths(t *testing.T) {
+	t.Parallel()
+	n := 0
+	for page, text := range documents(t) {
+		for _, span := range codeSpan.FindAllString(fence.ReplaceAllString(text, ""), -1) {
+			name := strings.Trim(span, "`")
+			if !ownPath.MatchString(name) || strings.Contains(name, "NAME") {
+				continue
+			}
+			n++
+			if found, err := filepath.Glob(name); err != nil || len(found) == 0 {
+				t.Errorf("%s names %s, which is not there: %v", page, name, err)
+			}
+		}
+	}
+	if n < 70 {
+		t.Errorf("%d paths, want more: are they found?", n)
+	}
+}
+
+var (
+	metricName = regexp.MustCompile(`\b(?:nvgpu|gpusteward)_[a-z][a-z0-9_]*\*?`)
+	selector   = regexp.MustCompile(`\b((?:nvgpu|gpusteward)_[a-z0-9_]+)\{([^}]*)\}`)
+	matcher    = regexp.MustCompile(`([a-z_]+)(?:=~|!=|!~|=)"`)
+)
+
+// targets are labels that Prometheus gives every series.
+var targets = []string{"cluster", "job", "instance"}
+
+// TestDocumentsMetrics wants each metric that a page names to exist, with the
+// labels that it selects by.
+func TestDocumentsMetrics(t *testing.T) {
+	t.Parallel()
+	known := map[string][]string{"gpusteward_build_info": {"version", "revision", "goversion"}}
+	for _, m := range collectors.Metrics() {
+		known[m.Name] = m.Labels
+	}
+	exists := func(name string) bool {
+		prefix, some := strings.CutSuffix(name, "*")
+		if !some && !strings.HasSuffix(name, "_") {
+			_, ok := known[name]
+			return ok
+		}
+		for n := range known {
+			if strings.HasPrefix(n, prefix) {
+				return true
+			}
+		}
+		return false
+	}
+	rules, err := os.ReadFile("alerts/recording.rules.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var recorded []string // names of recording rules, which metrics' are within
+	for _, m := range regexp.MustCompile(`record: (\S+)`).FindAllStringSubmatch(string(rules), -1) {
+		recorded = append(recorded, m[1], "")
+	}
+	n := 0
+	for path, text := range documents(t) {
+		text = strings.NewReplacer(recorded...).Replace(text)
+		for _, name := range metricName.FindAllString(text, -1) {
+			if n++; !exists(name) {
+				t.Errorf("%s: there is no metric %s", path, name)
+			}
+		}
+		for _, s := range selector.FindAllStringSubmatch(text, -1) {
+			for _, m := range matcher.FindAllStringSubmatch(s[2], -1) {
+				if !slices.Contains(known[s[1]], m[1]) && !slices.Contains(targets, m[1]) {
+					t.Errorf("%s: %s has no label %s", path, s[1], m[1])
+				}
+			}
+		}
+	}
+	if n < 500 {
+		t.Errorf("%d names, want more: are they found?", n)
+	}
+}
+
+// TestDocumentsConfigurations wants each piece of our configuration in a page to
+// be good.
+func TestDocumentsConfigurations(t *testing.T) {
+	t.Parallel()
+	ours := regexp.MustCompile(`(?m)^(collectors|workloads|health|enforcer|web):`)
+	n := 0
+	for path, text := range documents(t) {
+		for _, b := range fence.FindAllStringSubmatch(text, -1) {
+			if b[1] != "yaml" || !ours.MatchString(b[2]) {
+				continue
+			}
+			n++
+			if _, err := config.Load(write(t, b[2])); err != nil {
+				t.Errorf("%s: %v in\n%s", path, err, b[2])
+			}
+		}
+	}
+	if n < 3 {
+		t.Errorf("%d configurations, want more: are they found?", n)
+	}
+}
+
+// promql returns the expressions of a page's blocks of PromQL: between them is
+// an empty line.
+func promql(page string) (all []string) {
+	for _, b := range fence.FindAllStringSubmatch(page, -1) {
+		if b[1] == "promql" {
+			for _, expr := range strings.Split(strings.TrimSpace(b[2]), "\n\n") {
+				lines := slices.DeleteFunc(strings.Split(expr, "\n"), func(l string) bool { return strings.HasPrefix(l, "#") })
+				all = append(all, strings.Join(strings.Fields(strings.Join(lines, " ")), " "))
+			}
+		}
+	}
+	return all
+}
+
+// promtool runs Prometheus's tool over a file of that text.
+func promtool(t *testing.T, text string, args ...string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "docs.yml")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("promtool", append(args, file)...).CombinedOutput(); err != nil {
+		t.Errorf("promtool (make tools installs it): %v\n%s", err, out)
+	}
+}
+
+// notAnswered are metrics of which these hosts have nothing: what is not
+// simulated, and faults.
+var notAnswered = []string{"nvgpu_hami_", "nvgpu_retired_pages", "nvgpu_c2c_", "nvgpu_gpm_c2c_", "nvgpu_edpp_multiplier_ratio",
+	"nvgpu_xid_last_timestamp_seconds", "gpusteward_collect_errors_total"}
+
+var (
+	command = regexp.MustCompile("(?m)(?:^ *(?:\\$ )?|`)(?:sudo |systemd-run .*-- )?(?:\\./)?gpusteward((?: [^`#\n|]*)?)")
+	option  = regexp.MustCompile(`--(?:\[no-\])?[a-z][a-z.-]*`)
+)
+
+// TestDocumentsCommands wants the flags and subcommands of the command lines in
+// pages to exist.
+func TestDocumentsCommands(t *testing.T) {
+	t.Parallel()
+	var help bytes.Buffer
+	if status := run(context.Background(), []string{"--help"}, &help, &help); status != 0 {
+		t.Fatalf("--help ends with %d", status)
+	}
+	flags := map[string]bool{}
+	for _, f := range option.FindAllString(help.String(), -1) {
+		flags[strings.Replace(f, "[no-]", "", 1)] = true
+	}
+	n := 0
+	for path, text := range documents(t) {
+		for _, c := range command.FindAllStringSubmatch(text, -1) {
+			n++
+			line, _, _ := strings.Cut(c[1]+" ", " -- ")
+			for _, f := range option.FindAllString(line, -1) {
+				if !flags[f] {
+					t.Errorf("%s: gpusteward%s: there is no flag %s", path, line, f)
+				}
+			}
+			word := strings.Fields(line + " agent")[0]
+			if !strings.HasPrefix(word, "-") && regexp.MustCompile(`^[a-z]+$`).MatchString(word) && !strings.Contains(help.String(), "\n"+word+" ") && !strings.Contains(help.String(), "\n"+word+"\n") {
+				t.Errorf("%s: gpusteward%s: there is no command %s", path, line, word)
+			}
+		}
+	}
+	if n < 40 {
+		t.Errorf("%d commands, want more: are they found?", n)
+	}
+}
+
+// TestDocumentsTests wants each test that a page names to exist.
+func TestDocumentsTests(t *testing.T) {
+	t.Parallel()
+	known := map[string]bool{}
+	for _, pattern := range []string{"*_test.go", "*/*_test.go", "*/*/*_test.go", "*/*/*/*_test.go"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range files {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz)\w+)\(`).FindAllStringSubmatch(string(text), -1) {
+				known[f[1]] = true
+			}
+		}
+	}
+	n := 0
+	for path, text := range documents(t) {
+		for _, name := range regexp.MustCompile(`\b(?:Test|Benchmark|Fuzz)[A-Z]\w+`).FindAllString(text, -1) {
+			if n++; !known[name] {
+				t.Errorf("%s: there is no %s", path, name)
+			}
+		}
+	}
+	if n < 40 {
+		t.Errorf("%d names, want more: are they found?", n)
+	}
+}
+
+// TestTroubleshootingQuotes wants what docs/troubleshooting.md says that the
+// programs say, the quoted lines, to be in their source: of a line each part
+// between dots.
+func TestTroubleshootingQuotes(t *testing.T) {
+	t.Parallel()
+	var source strings.Builder
+	for _, pattern := range []string{"*.go", "*/*.go", "*/*/*.go", "*/*/*/*.go", "enforcer/hook/*.c"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range files {
+			if text, err := os.ReadFile(name); err == nil && !strings.HasSuffix(name, "_test.go") {
+				source.Write(text)
+			}
+		}
+	}
+	n := 0
+	for line := range strings.Lines(documents(t)["docs/troubleshooting.md"]) {
+		quote, ok := strings.CutPrefix(line, "> - `")
+		if !ok {
+			continue
+		}
+		for _, part := range strings.Split(strings.TrimSuffix(strings.TrimSpace(quote), "`"), "...") {
+			if part = strings.TrimSpace(part); part == "" {
+				continue
+			}
+			if n++; !strings.Contains(source.String(), part) {
+				t.Errorf("docs/troubleshooting.md: nothing says %q", part)
+			}
+		}
+	}
+	if n < 15 {
+		t.Errorf("%d quotes, want more: are they found?", n)
+	}
+}

@@ -1,0 +1,84 @@
+//go:build tools
+
+package integration
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestDocumentsPromQL has Prometheus parse each expression.
+func TestDocumentsPromQL(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	b.WriteString("groups:\n  - name: docs\n    rules:\n")
+	n := 0
+	for path, text := range documents(t) {
+		for _, expr := range promql(text) {
+			fmt.Fprintf(&b, "      - {record: 'docs:%d', expr: %q} # %s\n", n, expr, path)
+			n++
+		}
+	}
+	if n < 80 {
+		t.Errorf("%d expressions, want more: are they found?", n)
+	}
+	promtool(t, b.String(), "check", "rules")
+}
+
+// TestMigrationAnswers asks for what docs/migration.tsv says of other
+// exporters' names, over the pages of simulated hosts: each expression must
+// find series.
+func TestMigrationAnswers(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("docs/migration.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := start(t, "--demo=workloads", "--config.file="+write(t, "collectors: {per_process: true, per_link: true, enable: [clocks_app, gpm_media]}")).ready()
+	eventually(t, "the agent has judged, and has differences of GPM's samples", func() bool {
+		s := a.scrape()
+		return s.family("nvgpu_health_status") != nil && s.family("nvgpu_gpm_media_activity_ratio") != nil && s.family("nvgpu_gpm_nvlink_bytes_per_second") != nil
+	})
+	_, page := a.get("/metrics")
+	pages := []string{page}
+	for _, golden := range []string{"models", "mig", "vgpu"} {
+		page, err := os.ReadFile("collectors/testdata/" + golden + ".prom")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, string(page))
+	}
+	var b strings.Builder
+	b.WriteString("evaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n")
+	for i, page := range pages {
+		for key, v := range parse(page) {
+			name, labels, _ := strings.Cut(key, "{")
+			if !strings.HasPrefix(name, "nvgpu_") && !strings.HasPrefix(name, "gpusteward_collect") {
+				continue
+			}
+			labels = strings.Trim(strings.TrimSuffix(labels, "}")+fmt.Sprintf(",instance=%q", fmt.Sprint(i)), ",")
+			more := 0
+			if strings.HasSuffix(name, "_total") {
+				more = 1
+			}
+			fmt.Fprintf(&b, "      - {series: %q, values: '%v+%dx5'}\n", name+"{"+labels+"}", v, more)
+		}
+	}
+	b.WriteString("    promql_expr_test:\n")
+	n := 0
+	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n")[1:] {
+		expr := strings.Split(line, "\t")[2]
+		if expr == "" || slices.ContainsFunc(notAnswered, func(name string) bool { return strings.Contains(expr, name) }) {
+			continue
+		}
+		n++
+		fmt.Fprintf(&b, "      - {expr: %q, eval_time: 5m, exp_samples: [{labels: '{}', value: 1}]}\n", "count("+expr+") > bool 0")
+	}
+	if n < 170 {
+		t.Errorf("%d expressions, want more: are they found?", n)
+	}
+	promtool(t, b.String(), "test", "rules")
+}

@@ -1,0 +1,245 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"gpusteward/exporter"
+)
+
+// command runs a command of the program beside the driver's agent; it returns
+// its exit status and what it said.
+func (f fakeDriver) command(name string) (int, string) {
+	f.t.Helper()
+	var said bytes.Buffer
+	cmd := exec.Command(os.Args[0], name, "--runtime.dir="+f.path("run"))
+	cmd.Env = append(append(os.Environ(), f.environment()...), asAgent+"=1")
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Run(); cmd.ProcessState == nil {
+		f.t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), said.String()
+}
+
+// does runs a command that succeeds, within limit.
+func (f fakeDriver) does(name string, limit time.Duration) {
+	f.t.Helper()
+	began := time.Now()
+	status, said := f.command(name)
+	took := time.Since(began)
+	f.t.Logf("%s took %v", name, took.Round(time.Millisecond))
+	if status != 0 || took > limit {
+		f.t.Errorf("%s: exit status %d after %v: %s", name, status, took, said)
+	}
+}
+
+// drained holds that NVML was let go of, and that the agent says so.
+func (f fakeDriver) drained(a *agent) {
+	f.t.Helper()
+	if n := f.number("sessions"); n != 0 {
+		f.t.Errorf("%d sessions of NVML while drained", n)
+	}
+	a.sees("drained", func(s series) bool {
+		well := len(s.family("nvgpu_health_status")) + len(s.family("nvgpu_node_health_status")) // of which nothing is known
+		return s["gpusteward_drained"] == 1 && len(s.family("nvgpu_up")) == 0 && len(s.family("nvgpu_temperature_celsius")) == 0 && well == 0
+	})
+	if status, why := a.get("/-/ready"); status != http.StatusServiceUnavailable || !strings.Contains(why, "drained") {
+		f.t.Errorf("/-/ready: %d %s", status, why)
+	}
+}
+
+func TestDrainAndResume(t *testing.T) {
+	t.Parallel()
+	f := newDriver(t)
+	f.has(2)
+	a := f.spawn().ready()
+	a.well(0, 1)
+	before := a.threads()
+	for range 2 {
+		for range 2 {
+			f.does("drain", 2*time.Second)
+			f.drained(a)
+		}
+		reloaded := a.scrape()["gpusteward_config_last_reload_success_timestamp_seconds"]
+		syscall.Kill(a.pid, syscall.SIGHUP)
+		a.sees("the configuration is read again", func(s series) bool {
+			return s["gpusteward_config_last_reload_success_timestamp_seconds"] > reloaded
+		})
+		f.drained(a)
+		f.clear(filepath.Dir(slot(1)), module) // as a reset or a new driver does
+		f.has(2)
+		for range 2 {
+			f.does("resume", 5*time.Second)
+			a.back(time.Now(), 0, 1)
+		}
+		if n, sessions := a.scrape()["gpusteward_drained"], f.number("sessions"); n != 0 || sessions != 1 {
+			t.Errorf("gpusteward_drained %v, %d sessions; want 0 and 1", n, sessions)
+		}
+	}
+	for _, want := range []string{"drain", "resume"} {
+		if !strings.Contains(a.log.String(), want) {
+			t.Errorf("the log does not tell of %s", want)
+		}
+	}
+	if now := a.threads(); now > before+slack {
+		t.Errorf("%d threads grew to %d", before, now)
+	}
+	f.does("drain", 2*time.Second)
+	if status := a.stop(); status != 0 {
+		t.Errorf("exit status %d while drained, want 0", status)
+	}
+	if status, said := f.command("drain"); status != 1 || !strings.Contains(said, f.path("run")) {
+		t.Errorf("drain without an agent: exit status %d: %s", status, said)
+	}
+}
+
+func TestADrainThatIsHeldUp(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(t *testing.T){}
+	for name, c := range map[string]struct {
+		file, call string
+		says       []string
+	}{
+		"temperature": {"hang.1", "", []string{"gpu 1", "nvmlDeviceGetTemperature"}},
+		"count":       {"hang", "nvmlDeviceGetCount_v2", []string{"nvmlDeviceGetCount"}},
+		"shutdown":    {"hang", "nvmlShutdown", []string{"nvmlShutdown"}},
+	} {
+		tests[name] = func(t *testing.T) {
+			f := newDriver(t)
+			f.has(2)
+			a := f.spawn().ready()
+			a.well(0, 1)
+			f.set(c.file, c.call)
+			if name != "shutdown" {
+				eventually(t, "it hangs", func() bool { return f.number("stuck") == 1 })
+			}
+			status, said := f.command("drain")
+			for _, want := range c.says {
+				if status != 1 || !strings.Contains(said, want) {
+					t.Errorf("exit status %d, without %q: %s", status, want, said)
+				}
+			}
+			if n := f.number("sessions"); n != 1 {
+				t.Errorf("%d sessions while a call hangs", n)
+			}
+			f.clear(c.file)
+			eventually(t, "the drain is done", func() bool { return f.number("sessions") == 0 })
+			f.drained(a)
+			f.does("resume", 5*time.Second)
+			a.back(time.Now(), 0, 1)
+			if status := a.stop(); status != 0 {
+				t.Errorf("exit status %d, want 0", status)
+			}
+		}
+	}
+	tests["resumed before it was done"] = func(t *testing.T) {
+		f := newDriver(t)
+		f.has(2)
+		a := f.spawn().ready()
+		f.set("hang.1", "")
+		a.sees("it hangs", func(s series) bool { return s.down("nvmlDeviceGetTemperature", 1) })
+		if status, said := f.command("drain"); status != 1 {
+			t.Errorf("drain: exit status %d: %s", status, said)
+		}
+		if status, said := f.command("resume"); status != 1 || !strings.Contains(said, "nvmlDeviceGetTemperature") {
+			t.Errorf("resume: exit status %d: %s", status, said)
+		}
+		f.clear("hang.1")
+		a.back(time.Now(), 0, 1)
+	}
+	tests["without a driver"] = func(t *testing.T) {
+		f := newDriver(t)
+		f.set("unloaded", "")
+		a := f.spawn().listening()
+		a.unready("driver_not_loaded")
+		f.does("drain", 2*time.Second)
+		f.drained(a)
+		if status, said := f.command("resume"); status != 1 || !strings.Contains(said, "driver_not_loaded") {
+			t.Errorf("resume: exit status %d: %s", status, said)
+		}
+		f.clear("unloaded")
+		a.back(time.Now(), 0)
+	}
+	tests["while it opens"] = func(t *testing.T) {
+		f := newDriver(t)
+		f.set("hang", "nvmlInit_v2")
+		a := f.spawn().listening()
+		eventually(t, "it hangs", func() bool { return f.number("stuck") == 1 })
+		if status, said := f.command("drain"); status != 1 || !strings.Contains(said, "nvmlInit") {
+			t.Errorf("drain: exit status %d: %s", status, said)
+		}
+		f.clear("hang")
+		a.unready("drained")
+		f.drained(a)
+		if up := a.scrape().family("nvgpu_up"); len(up) != 0 || slices.Contains(up, 1) {
+			t.Errorf("nvgpu_up = %v", up)
+		}
+	}
+	together(t, tests)
+}
+
+func TestADriverIsReplacedWhileDrained(t *testing.T) {
+	t.Parallel()
+	f := newDriver(t)
+	f.has(2)
+	a := f.spawn().ready()
+	a.well(0, 1)
+	f.does("drain", 2*time.Second)
+	f.clear(filepath.Dir(module), slots)
+	f.set("unloaded", "")
+	f.install(`-DVERSION="999.2"`)
+	f.set("kernel", "999.2")
+	f.has(2)
+	f.set(module, "999.2\n")
+	f.clear("unloaded")
+	f.drained(a)
+	replaced := time.Now()
+	f.does("resume", recovery)
+	a.address(2)
+	a.back(replaced, 0, 1)
+	if s := a.scrape(); len(s.family("nvgpu_driver_info", `driver_version="999.2"`)) != 1 || s["gpusteward_drained"] != 0 {
+		t.Error("999.2 is not served")
+	}
+	f.does("drain", 2*time.Second)
+	f.drained(a)
+}
+
+func TestOrdersThatCross(t *testing.T) {
+	t.Parallel()
+	f := newDriver(t)
+	f.has(2)
+	a := f.spawn().ready()
+	before := a.threads()
+	var running sync.WaitGroup
+	for i := range 32 {
+		running.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second) // one that is overtaken waits
+			defer cancel()
+			_, err := exporter.Order(ctx, f.path("run"), []string{"drain", "resume"}[i%2], nil)
+			if err != nil && strings.Contains(err.Error(), "%!") {
+				t.Error(err)
+			}
+		})
+	}
+	running.Wait()
+	f.does("drain", 2*time.Second)
+	f.drained(a)
+	f.does("resume", 5*time.Second)
+	a.back(time.Now(), 0, 1)
+	if n, now := f.number("sessions"), a.threads(); n != 1 || now > before+slack {
+		t.Errorf("%d sessions, want 1; %d threads, %d before", n, now, before)
+	}
+	if status := a.stop(); status != 0 {
+		t.Errorf("exit status %d, want 0", status)
+	}
+}

@@ -1,0 +1,266 @@
+package integration
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"gpusteward/enforcer/gemini"
+	"gpusteward/internal/config"
+	"gpusteward/internal/wire"
+)
+
+// A hooked is a process under the hook, as far as the broker can tell: this
+// one.
+type hooked struct {
+	t    *testing.T
+	conn *net.UnixConn
+}
+
+// hello opens a session on a GPU, and returns the tenant that it is of.
+func hello(t *testing.T, socket, uuid, wished string) (h hooked, tenant string) {
+	t.Helper()
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	h = hooked{t, conn}
+	m := wire.Hello{PID: uint32(os.Getpid()), GPUs: 1, CUDA: 13000}
+	copy(m.Hook[:], "0.1")
+	copy(m.Tenant[:], wished)
+	if _, err := hex.Decode(m.UUID[0][:], []byte(strings.ReplaceAll(strings.TrimPrefix(uuid, "GPU-"), "-", ""))); err != nil {
+		t.Fatalf("%s: %v", uuid, err)
+	}
+	if _, err := conn.Write(m.Append(wire.Header{Type: wire.TypeHello, Seq: 1}.Append(nil))); err != nil {
+		t.Fatal(err)
+	}
+	welcome, payload := h.answered(wire.TypeWelcome)
+	var w wire.Welcome
+	w.Decode(payload)
+	var seat wire.Usage // as when a context is made
+	if _, err := conn.Write(seat.Append(wire.Header{Type: wire.TypeUsage, Seq: 2, Session: welcome.Session}.Append(nil))); err != nil {
+		t.Fatal(err)
+	}
+	return h, wire.Text(w.Tenant[:])
+}
+
+// hears returns the payload of the next frame of a type.
+func (h hooked) hears(want wire.Type) []byte {
+	h.t.Helper()
+	_, payload := h.answered(want)
+	return payload
+}
+
+// answered returns the next frame of a type.
+func (h hooked) answered(want wire.Type) (wire.Header, []byte) {
+	h.t.Helper()
+	if err := h.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		h.t.Fatal(err)
+	}
+	for {
+		frame := make([]byte, wire.FrameMax)
+		n, _, _, _, err := h.conn.ReadMsgUnix(frame, make([]byte, 64)) // the page's descriptor is left in the control data
+		if err != nil {
+			h.t.Fatalf("waiting for %v: %v", want, err)
+		}
+		if header, payload, err := wire.Decode(frame[:n]); err != nil || header.Type == want {
+			if err != nil {
+				h.t.Fatal(err)
+			}
+			return header, payload
+		}
+	}
+}
+
+// The agent with the enforcer enabled is a broker, shows what that does, and
+// takes another table without dropping a session.
+func TestAgentShares(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "share") // t.TempDir's names are too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "broker/broker.sock")
+	config := func(memory string) string {
+		return fmt.Sprintf("enforcer:\n  enabled: true\n  tenants:\n    - {name: tests, select: [{users: [%d]}], guarantee: 30 %%, limit: 50 %%, memory: %s}\n    - {name: batch}\n", os.Getuid(), memory)
+	}
+	path := write(t, config("4 GiB"))
+	a := spawn(t, nil, "--demo=testdata/scenario/two.yml", "--config.file="+path, "--runtime.dir="+dir).ready()
+	a.sees("the broker", func(s series) bool { return s["gpusteward_broker_up"] == 1 })
+	_, page := a.get("/metrics")
+	_, rest, _ := strings.Cut(page, `nvgpu_up{gpu="1",uuid="`)
+	uuid, _, _ := strings.Cut(rest, `"`)
+
+	first, tenant := hello(t, socket, uuid, "")
+	if tenant != "tests" {
+		t.Errorf("this process is of %q, want tests", tenant)
+	}
+	if _, tenant := hello(t, socket, uuid, "batch"); tenant != "batch" {
+		t.Errorf("who asks for batch is of %q", tenant)
+	}
+	tests := fmt.Sprintf(`{gpu="1",tenant="tests",uuid="%s"}`, uuid)
+	a.sees("the sessions", func(s series) bool {
+		return s["nvgpu_quota_sessions"+tests] == 1 && s["nvgpu_quota_memory_limit_bytes"+tests] == 4<<30 && s["nvgpu_quota_compute_limit_ratio"+tests] == .5 &&
+			s[`nvgpu_broker_sessions{state="active"}`]+s[`nvgpu_broker_sessions{state="authenticated"}`] == 2
+	})
+	var table bytes.Buffer
+	if status := run(t.Context(), []string{"status", "--runtime.dir=" + dir}, &table, &table); status != 0 || !strings.Contains(table.String(), "\ntests  ") {
+		t.Errorf("gpusteward status: exit status %d, no line of the tenant tests:\n%s", status, &table)
+	}
+	rewrite(t, path, config("2 GiB"))
+	if err := syscall.Kill(a.pid, syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	var m wire.Memory
+	if m.Decode(first.hears(wire.TypeLimitsChanged)); m.Bytes != 2<<30 {
+		t.Errorf("the cap is now %d bytes, want 2 GiB", m.Bytes)
+	}
+	a.sees("the new cap", func(s series) bool {
+		return s["nvgpu_quota_memory_limit_bytes"+tests] == 2<<30 && s["nvgpu_quota_sessions"+tests] == 1
+	})
+	if status := a.stop(); status != 0 {
+		t.Errorf("exit status %d, want 0", status)
+	}
+}
+
+// The agent answers who is under Gemini's hook, says where it cannot listen,
+// and that another list needs a restart.
+func TestAgentServesGemini(t *testing.T) {
+	t.Parallel()
+	table := filepath.Join(t.TempDir(), "GPU-0")
+	rewrite(t, table, "1\npod/a 0.5 1.0 1000\n")
+	config := func(enabled bool, listen string) string {
+		return fmt.Sprintf("enforcer:\n  enabled: %v\n  gemini:\n    - {role: pod-manager, listen: %q, file: %s, unknown: deny}\n", enabled, listen, table)
+	}
+	path := write(t, config(true, "127.0.0.1:0"))
+	dir := t.TempDir()
+	a := spawn(t, nil, "--demo=h100", "--config.file="+path, "--runtime.dir="+dir).ready()
+	address := a.log.find("programs under Gemini's hook are served")["address"].(string)
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	question, err := gemini.Request{Name: []byte("pod/a"), ID: 7, Kind: gemini.Quota}.Append(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write(question); err != nil {
+		t.Fatal(err)
+	}
+	var frame [gemini.ResponseSize]byte
+	if _, err := io.ReadFull(conn, frame[:]); err != nil {
+		t.Fatal(err)
+	}
+	if r := gemini.DecodeResponse(gemini.Quota, &frame); r.ID != 7 || r.Quota != 100 { // five turns of 20 ms: it is alone
+		t.Errorf("the answer is %+v", r)
+	}
+
+	a.sees("what it did", func(s series) bool {
+		return s[`nvgpu_gemini_requests_total{listen="`+address+`",op="quota"}`] == 1 && s[`nvgpu_quota_turns_total{gpu="",tenant="gemini:pod/a",uuid="GPU-0"}`] == 1
+	})
+	var shown bytes.Buffer
+	if status := run(t.Context(), []string{"status", "--runtime.dir=" + dir}, &shown, &shown); status != 0 || !strings.Contains(shown.String(), "\ngemini:pod/a  ") {
+		t.Errorf("gpusteward status: exit status %d, no line of the client:\n%s", status, &shown)
+	}
+
+	other := write(t, config(true, address))
+	second := spawn(t, nil, "--demo=h100", "--config.file="+other)
+	eventually(t, "the second one ends", second.hasEnded)
+	if status := second.status; status == 0 || !strings.Contains(second.log.String(), "enforcer: gemini[0]: listen for clients: listen tcp "+address+": bind: address already in use") {
+		t.Errorf("where the address is taken: exit status %d, %s", status, second.log)
+	}
+	off := spawn(t, nil, "--demo=h100", "--config.file="+write(t, config(false, address))).ready()
+	if off.log.find("programs under Gemini's hook are served") != nil {
+		t.Error("it serves without being enabled")
+	}
+
+	rewrite(t, path, config(true, address))
+	if err := syscall.Kill(a.pid, syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a restart is asked for", func() bool {
+		return strings.Contains(a.log.String(), "enforcer.gemini has changed, which requires a restart")
+	})
+	if status := a.stop(); status != 0 {
+		t.Errorf("exit status %d, want 0", status)
+	}
+}
+
+func TestWithoutTheEnforcerThereIsNoBroker(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	a := start(t, "--demo=h100", "--runtime.dir="+dir).ready()
+	if s := a.scrape(); len(s.family("gpusteward_broker_up"))+len(s.family("nvgpu_broker_sessions")) > 0 {
+		t.Error("something is said of a broker")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "broker")); err == nil {
+		t.Error("there is a broker's socket")
+	}
+}
+
+// Hook, unit and agent mean the same socket where nobody says another.
+func TestOneSocketByDefault(t *testing.T) {
+	t.Parallel()
+	socket := config.Enforcer{}.BrokerSocket("/run/gpusteward")
+	for path, line := range map[string]string{
+		"enforcer/hook/local.c":                   "#define GS_DEFAULT_SOCKET \"" + socket + "\"\n",
+		"deploy/systemd/gpusteward-broker.socket": "\nListenSequentialPacket=" + socket + "\n",
+		"deploy/systemd/gpusteward.tmpfiles":      "\nd " + filepath.Dir(socket) + " ",
+	} {
+		if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), line) {
+			t.Errorf("%s has no %q (%v)", path, line, err)
+		}
+	}
+}
+
+// gpusteward exec passes on what stands after --, and the program's exit
+// status.
+func TestExecCommand(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	library := filepath.Join(dir, "libgpusteward.so")
+	gcc := exec.Command("gcc", "-shared", "-fPIC", "-x", "c", "-o", library, "-")
+	gcc.Stdin = strings.NewReader("int gs_none;")
+	if out, err := gcc.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	script := `echo "$LD_PRELOAD $GPUSTEWARD_TENANT $GPUSTEWARD_SOCKET $1"; exit 7`
+	for _, c := range []struct {
+		args   []string
+		status int
+		says   string
+	}{
+		{[]string{"exec", "--tenant=a", "--socket=/s", "--library=" + library, "--", "sh", "-c", script, "sh", "--tenant"}, 7, library + " a /s --tenant\n"},
+		{[]string{"exec", "--runtime.dir=/r", "--library=" + library, "--", "sh", "-c", script}, 7, library + "  /r/broker/broker.sock \n"},
+		{[]string{"exec", "--library=" + library, "--", "gs-no-such-command"}, 127, "gpusteward: execute gs-no-such-command: "},
+		{[]string{"exec", "--library=" + dir + "/none", "--", "true"}, 125, "gpusteward: the hook is not there"},
+		{[]string{"exec", "--runtime.dir=/r", "--library=" + library, "--", "true"}, 0, "gpusteward: no broker at /r/broker/broker.sock: no such file or directory: no quota holds"},
+		{[]string{"exec", "--runtime.dir=/r", "--library=" + library, "--require-broker", "--", "true"}, 125, "gpusteward: no broker at /r/broker/broker.sock: no such file or directory; --require-broker"},
+		{[]string{"exec", "--library=" + library}, exitUsage, "COMMAND"},
+	} {
+		cmd := exec.Command(os.Args[0], c.args...)
+		cmd.Env = append(os.Environ(), asAgent+"=1", "GPUSTEWARD_TENANT=", "GPUSTEWARD_SOCKET=")
+		out, err := cmd.CombinedOutput()
+		if cmd.ProcessState == nil {
+			t.Fatal(err)
+		}
+		if got := cmd.ProcessState.ExitCode(); got != c.status || !strings.Contains(string(out), c.says) {
+			t.Errorf("%q: exit status %d, %q; want %d and %q", c.args, got, out, c.status, c.says)
+		}
+	}
+}

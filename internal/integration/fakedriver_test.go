@@ -1,0 +1,462 @@
+package integration
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"gpusteward/collectors"
+)
+
+// A fakeDriver is a directory with a libnvidia-ml.so.1 made from
+// testdata/nvml.c, which says what files in the directory make it do, and with
+// the directories that its agents use.
+type fakeDriver struct {
+	t   *testing.T
+	dir string
+}
+
+// noDriver returns a directory with a libnvidia-ml.so.1 that cannot be
+// loaded, so that the tests see no driver even where there is one.
+func noDriver(t *testing.T) fakeDriver {
+	t.Helper()
+	f := fakeDriver{t, t.TempDir()}
+	f.set("libnvidia-ml.so.1", "")
+	return f
+}
+
+// newDriver returns a driver built with the given -D flags.
+func newDriver(t *testing.T, defines ...string) fakeDriver {
+	t.Helper()
+	f := noDriver(t)
+	f.install(defines...)
+	return f
+}
+
+func (f fakeDriver) install(defines ...string) {
+	f.t.Helper()
+	build := filepath.Join(f.t.TempDir(), "nvml.so")
+	args := append([]string{"-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", build, "testdata/nvml.c"}, defines...)
+	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+		f.t.Fatalf("gcc %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	if err := os.Rename(build, filepath.Join(f.dir, "libnvidia-ml.so.1")); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f fakeDriver) path(name string) string { return filepath.Join(f.dir, name) }
+
+// set gives a file new contents, whole: the driver may be reading it.
+func (f fakeDriver) set(name, contents string) {
+	f.t.Helper()
+	path := f.path(name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		f.t.Fatal(err)
+	}
+	rewrite(f.t, path+".next", contents)
+	if err := os.Rename(path+".next", path); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// clear takes files away, and directories with what is in them.
+func (f fakeDriver) clear(names ...string) {
+	f.t.Helper()
+	for _, name := range names {
+		if err := os.RemoveAll(f.path(name)); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
+// number returns what the driver counts: sessions that are open, calls that
+// are stuck; 0 before there was any.
+func (f fakeDriver) number(name string) int {
+	text, _ := os.ReadFile(f.path(name))
+	n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	return n
+}
+
+// module and slots are where the kernel tells of the driver.
+const module, slots = "sys/module/nvidia/version", "proc/driver/nvidia/gpus/"
+
+// slot returns where the kernel tells of a GPU that is bound to the driver.
+func slot(gpu int) string { return fmt.Sprintf("%s0000:%02x:00.0/information", slots, 0x9b+gpu) }
+
+// has makes gpus the number of GPUs, for the kernel and the library.
+func (f fakeDriver) has(gpus int) {
+	f.t.Helper()
+	f.set(module, "999.1\n")
+	for i := range 16 {
+		if i < gpus {
+			f.set(slot(i), "")
+		} else {
+			f.clear(filepath.Dir(slot(i)))
+		}
+	}
+	f.set("gpus", strconv.Itoa(gpus))
+}
+
+// environment has an agent load this driver, and end without the second that
+// the race detector takes for it.
+func (f fakeDriver) environment() []string {
+	return []string{"LD_LIBRARY_PATH=" + f.dir, "FAKE_DRIVER=" + f.dir, "GORACE=atexit_sleep_ms=0"}
+}
+
+// flags have an agent read its GPUs twice a second, and keep what it keeps
+// beside the driver.
+func (f fakeDriver) flags() []string {
+	f.t.Helper()
+	if _, err := os.Stat(f.path("config.yml")); err != nil {
+		f.set("config.yml", twiceASecond)
+	}
+	if err := os.MkdirAll(f.path("proc"), 0o755); err != nil {
+		f.t.Fatal(err)
+	}
+	return []string{"--config.file=" + f.path("config.yml"), "--runtime.dir=" + f.path("run"),
+		"--state.dir=" + f.path("state"), "--path.procfs=" + f.path("proc"), "--path.sysfs=" + f.path("sys")}
+}
+
+// spawn runs an agent with those flags that loads this driver.
+func (f fakeDriver) spawn() *agent {
+	f.t.Helper()
+	return spawn(f.t, f.environment(), f.flags()...)
+}
+
+const twiceASecond = "collectors: {fast: 500ms, medium: 500ms}\n"
+
+// Return codes of nvmlInit, and what an operator is to be told about them.
+var driverFailures = map[string]struct {
+	define string
+	want   []string
+}{
+	"no library":       {"", []string{"library_not_found", "install the NVIDIA driver"}},
+	"not loaded":       {"-DINIT=9", []string{"driver_not_loaded", "modprobe nvidia"}},
+	"no permission":    {"-DINIT=4", []string{"no_permission", "/dev/nvidia", "run as root or join the group"}},
+	"version mismatch": {"-DINIT=18", []string{"lib_rm_version_mismatch", "different versions", "reboot"}},
+}
+
+func failing(t *testing.T, define string) fakeDriver {
+	t.Helper()
+	if define == "" {
+		return noDriver(t)
+	}
+	return newDriver(t, define)
+}
+
+func TestADriverWithFewFunctionsIsServed(t *testing.T) {
+	t.Parallel()
+	var optIn []string
+	for _, c := range collectors.All() {
+		if c.OptIn {
+			optIn = append(optIn, c.Name)
+		}
+	}
+	everything := write(t, "collectors:\n  fast: 100ms\n  enable: ["+strings.Join(optIn, ", ")+"]\n")
+	a := spawn(t, newDriver(t).environment(), "--config.file="+everything).ready()
+	s := a.scrape()
+	for series, want := range map[string]float64{
+		`nvgpu_up{gpu="0",uuid="GPU-fake"}`:                                           1,
+		`nvgpu_temperature_celsius{gpu="0",sensor="gpu",uuid="GPU-fake"}`:             42,
+		`nvgpu_power_watts{gpu="0",kind="instant",scope="gpu",uuid="GPU-fake"}`:       123.456,
+		`nvgpu_memory_bytes{gpu="0",state="used",uuid="GPU-fake"}`:                    30000,
+		`gpusteward_missing_symbol{symbol="nvmlDeviceGetFieldValues"}`:                1,
+		`gpusteward_missing_symbol{symbol="nvmlDeviceGetEccMode"}`:                    1,
+		`gpusteward_unsupported{feature="nvgpu_clock_hertz",gpu="0",uuid="GPU-fake"}`: 1,
+		`gpusteward_collect_success{collector="temperature"}`:                         1,
+		`gpusteward_driver_up`: 1,
+	} {
+		if got := s[series]; got != want {
+			t.Errorf("%s = %v, want %v", series, got, want)
+		}
+	}
+	if n := len(s.family("nvgpu_info", `name="Fake GPU"`, `pci_bus_id="00000000:9B:00.0"`, `minor="3"`)); n != 1 {
+		t.Errorf("%d nvgpu_info with the GPU's identity, want one", n)
+	}
+	if n := len(s.family("gpusteward_missing_symbol")); n < 30 {
+		t.Errorf("%d missing symbols; every collector should have met one", n)
+	}
+	if n := len(s.family("gpusteward_collect_errors_total")); n != 0 {
+		t.Errorf("a missing function counts as a failure of %d collectors", n)
+	}
+	turns := func() float64 {
+		return a.scrape()[`gpusteward_nvml_calls_total{call="nvmlDeviceGetTemperature",return="success"}`]
+	}
+	eventually(t, "many turns", func() bool { return turns() > 10 })
+	if status := a.stop(); status != 0 {
+		t.Errorf("exit status %d, want 0 (127: an unguarded call)", status)
+	}
+}
+
+func TestWithoutADriverTheAgentWaitsAndSaysWhy(t *testing.T) {
+	t.Parallel()
+	for name, c := range driverFailures {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newManager(t)
+			a := spawn(t, append(failing(t, c.define).environment(), m.environment(0)...)).listening()
+			eventually(t, "READY=1, so that a boot does not wait for a driver", func() bool { return m.count("READY=1") == 1 })
+			status, why := a.get("/-/ready")
+			if status != http.StatusServiceUnavailable {
+				t.Errorf("/-/ready: status %d, want 503", status)
+			}
+			log, _ := a.log.find("no driver, trying again")["err"].(string)
+			for _, want := range c.want {
+				if !strings.Contains(why, want) || !strings.Contains(log, want) {
+					t.Errorf("%q is not in both /-/ready: %s\nand the log: %s", want, why, log)
+				}
+			}
+			eventually(t, "systemd is told why", func() bool { return m.count("STATUS=nvmlInit: "+c.want[0]) == 1 })
+			s := a.scrape()
+			if up, known := s["gpusteward_driver_up"]; up != 0 || !known || len(s.family("gpusteward_build_info")) != 1 || len(s.family("nvgpu_up")) != 0 {
+				t.Errorf("gpusteward_driver_up %v (%v); want 0, the agent's own metrics and no GPU", up, known)
+			}
+			missing := name == "no library" || name == "not loaded"
+			if said := strings.Contains(a.log.String(), "--demo serves a simulated host"); said != missing {
+				t.Errorf("the log proposes --demo: %v, want %v", said, missing)
+			}
+			if status := a.stop(); status != 0 {
+				t.Errorf("exit status %d, want 0", status)
+			}
+		})
+	}
+}
+
+func TestADriverThatComesLaterNeedsNoRestart(t *testing.T) {
+	t.Parallel()
+	for name, come := range map[string]func(fakeDriver){
+		"library": func(f fakeDriver) { f.install() },
+		"module":  func(f fakeDriver) { f.set("loaded", "") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := failing(t, map[string]string{"module": "-DINIT=9"}[name])
+			m := newManager(t)
+			a := spawn(t, append(f.environment(), m.environment(0)...)).listening()
+			eventually(t, "the agent has looked for a driver", func() bool { return m.count("STATUS=nvmlInit: ") == 1 })
+			if status, why := a.get("/-/ready"); status == http.StatusOK {
+				t.Errorf("ready without a driver: %s", why)
+			}
+			come(f)
+			a.ready()
+			if up := a.scrape().family("nvgpu_up"); !slices.Equal(up, []float64{1}) {
+				t.Errorf("nvgpu_up = %v, want 1 of one GPU", up)
+			}
+			eventually(t, "systemd is told that all is well now", func() bool { return m.count("STATUS=reading GPUs") == 1 })
+			if status := a.stop(); status != 0 {
+				t.Errorf("exit status %d, want 0", status)
+			}
+		})
+	}
+}
+
+func TestRequireDriverEndsWithoutOne(t *testing.T) {
+	t.Parallel()
+	for name, c := range driverFailures {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := spawn(t, failing(t, c.define).environment(), "--require-driver")
+			if status := a.wait(); status != 1 {
+				t.Errorf("exit status %d, want 1", status)
+			}
+			for _, want := range append(c.want, "--require-driver") {
+				if !strings.Contains(a.log.String(), want) {
+					t.Errorf("the log lacks %q", want)
+				}
+			}
+		})
+	}
+}
+
+func TestRequireDriverRunsWithOne(t *testing.T) {
+	t.Parallel()
+	a := spawn(t, newDriver(t).environment(), "--require-driver").ready()
+	if status := a.stop(); status != 0 {
+		t.Errorf("exit status %d, want 0", status)
+	}
+}
+
+func TestACallThatHangsInTheDriverStopsNoScrape(t *testing.T) {
+	t.Parallel()
+	f := newDriver(t)
+	a := spawn(t, f.environment(), "--config.file=internal/config/testdata/quick.yml").ready()
+	f.set("hang", "")
+	stuck := func() []float64 {
+		return a.scrape().family("gpusteward_worker_stuck", `reason="nvmlDeviceGetTemperature"`)
+	}
+	eventually(t, "the call that hangs is named", func() bool { return slices.Equal(stuck(), []float64{1}) })
+	s := a.scrape()
+	if up := s.family("nvgpu_up"); !slices.Equal(up, []float64{0}) || len(s.family("nvgpu_temperature_celsius")) != 0 {
+		t.Errorf("nvgpu_up = %v and temperatures %v; want 0 and nothing stale", up, s.family("nvgpu_temperature_celsius"))
+	}
+	if status := a.stop(); status != 0 {
+		t.Errorf("exit status %d, want 0", status)
+	}
+}
+
+// format holds that /metrics is valid, and returns its series.
+func (a *agent) format() series {
+	a.t.Helper()
+	status, body := a.get("/metrics")
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	if _, err := parser.TextToMetricFamilies(strings.NewReader(body)); err != nil || status != http.StatusOK || !utf8.ValidString(body) {
+		a.t.Errorf("/metrics: status %d, %v, UTF-8: %v", status, err, utf8.ValidString(body))
+	}
+	return parse(body)
+}
+
+// absurd returns the series of GPUs that cannot be.
+func (s series) absurd() (wrong []string) {
+	for key, v := range s {
+		name, _, _ := strings.Cut(key, "{")
+		most := map[string]float64{"nvgpu_temperature_celsius": 200, "nvgpu_power_watts": 1e5, "nvgpu_memory_bytes": 1e15,
+			"nvgpu_memory_total_bytes": 1e15, "nvgpu_processes": 1e5, "nvgpu_process_memory_used_bytes": 1e15}[name]
+		if strings.HasSuffix(name, "_ratio") {
+			most = 1
+		}
+		if strings.HasPrefix(name, "nvgpu_") && (math.IsNaN(v) || v < 0 || most > 0 && v > most) {
+			wrong = append(wrong, fmt.Sprint(key, " ", v))
+		}
+	}
+	slices.Sort(wrong)
+	return wrong
+}
+
+func TestReadingsThatCannotBeAreNotShown(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(t *testing.T){}
+	for name, first := range map[string]bool{"from the start": true, "later": false} {
+		tests[name] = func(t *testing.T) {
+			f := newDriver(t, "-DFIELDS")
+			f.set("gpus", "2")
+			f.set("uuid.1", "GPU-\xff\n\"\\")
+			f.set("processes.0", "4711 1000\n")
+			f.set("utilization.0", "4711 10 10 10 10\n")
+			if first {
+				f.set("garbage", "")
+			}
+			a := f.spawn().ready()
+			if !first {
+				a.well(0, 1)
+				f.set("garbage", "")
+				a.sees("the garbage is read", func(s series) bool { return s.ill(0, 1) != "" })
+			}
+			for range 3 {
+				a.turns(1)
+				s := a.format()
+				if wrong := s.absurd(); len(wrong) > 0 {
+					t.Errorf("shown: %s", strings.Join(wrong, "\n"))
+				}
+				if up := s.family("nvgpu_up"); !slices.Equal(up, []float64{1, 1}) {
+					t.Errorf("nvgpu_up = %v of two GPUs that answer", up)
+				}
+			}
+			f.clear("garbage")
+			a.well(0, 1)
+			if status := a.stop(); status != 0 {
+				t.Errorf("exit status %d, want 0", status)
+			}
+		}
+	}
+	together(t, tests)
+}
+
+func TestASlowDriverIsServed(t *testing.T) {
+	t.Parallel()
+	f := newDriver(t)
+	f.set("gpus", "4")
+	f.set("slow", "3000")
+	a := f.spawn().ready()
+	a.well(0, 1, 2, 3)
+	w := observe(a, 1, func(s series) string { return s.ill(0, 1, 2, 3) })
+	a.turns(4)
+	w.saw(t)
+	if status := a.stop(); status != 0 {
+		t.Errorf("exit status %d, want 0", status)
+	}
+}
+
+// TestCountersAreWhatTheDriverSays holds that those that the driver keeps are
+// shown as they are, also where they fall: Prometheus takes that for a reset.
+func TestCountersAreWhatTheDriverSays(t *testing.T) {
+	t.Parallel()
+	f := newDriver(t, "-DFIELDS")
+	a := f.spawn()
+	for i, c := range []struct {
+		millijoules, replays string
+		want                 [2]float64 // joules, replays
+	}{
+		{"1000000", "4294967295", [2]float64{1000, 4294967295}},
+		{"1000500", "0", [2]float64{1000.5, 0}}, // 32 bits of replays are full
+		{"500", "1", [2]float64{.5, 1}},         // the driver was loaded again
+		{"0", "0", [2]float64{0, 0}},
+		{"18446744073709551615", "1", [2]float64{18446744073709551.615, 1}}, // unsigned, to the last bit
+	} {
+		f.set("energy.0", c.millijoules)
+		f.set("replays.0", c.replays)
+		if i == 0 {
+			a.ready()
+		}
+		a.sees(fmt.Sprint(c), func(s series) bool {
+			return s[`nvgpu_energy_joules_total{gpu="0",scope="gpu",uuid="GPU-fake"}`] == c.want[0] &&
+				s[`nvgpu_pcie_replays_total{gpu="0",uuid="GPU-fake"}`] == c.want[1]
+		})
+		a.format()
+	}
+}
+
+func TestAProcessThatTheDriverHasNoSamplesOfIsIdle(t *testing.T) {
+	t.Parallel()
+	f := newDriver(t)
+	f.has(1)
+	for _, name := range []string{strconv.Itoa(os.Getpid()), "stat", "self", "uptime"} {
+		if err := os.Symlink("/proc/"+name, f.path("proc/"+name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.set("processes.0", fmt.Sprintf("%d 1000\n", os.Getpid()))
+	a := f.spawn().ready()
+	use := func(want float64) func(s series) bool {
+		return func(s series) bool {
+			return slices.Equal(s.family("nvgpu_workload_utilization_ratio", `engine="sm"`), []float64{want}) &&
+				len(s.family("nvgpu_workload_sm_seconds_total")) == 1 && s[`gpusteward_collect_success{collector="processes"}`] == 1
+		}
+	}
+	a.sees("it is idle", use(0))
+	f.set("utilization.0", fmt.Sprintf("%d 60 30 0 0\n", os.Getpid()))
+	a.sees("it is busy", use(.6))
+	f.clear("utilization.0")
+	a.sees("it is idle again", use(0))
+	if s := a.format(); sum(s.family("nvgpu_workload_sm_seconds_total")) <= 0 || len(s.absurd()) > 0 {
+		t.Errorf("its time is %v; absurd: %v", s.family("nvgpu_workload_sm_seconds_total"), s.absurd())
+	}
+}
+
+func TestACallThatFailsLeavesTheOthers(t *testing.T) {
+	t.Parallel()
+	f := newDriver(t)
+	a := f.spawn().ready()
+	a.well(0)
+	f.set("return.nvmlDeviceGetTemperature", "12345")
+	a.sees("the failure is counted", func(s series) bool {
+		return s[`gpusteward_collect_errors_total{collector="temperature",return="code_12345"}`] > 1
+	})
+	s := a.format()
+	if len(s.family("nvgpu_temperature_celsius")) != 0 || len(s.family("nvgpu_power_watts")) == 0 || !slices.Equal(s.family("nvgpu_up"), []float64{1}) {
+		t.Errorf("nvgpu_up %v, temperature %v, power %v", s.family("nvgpu_up"), s.family("nvgpu_temperature_celsius"), s.family("nvgpu_power_watts"))
+	}
+	f.clear("return.nvmlDeviceGetTemperature")
+	a.well(0)
+}

@@ -1,0 +1,178 @@
+//go:build gpu
+
+package integration
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"strings"
+	"testing"
+	"time"
+)
+
+// matmul loads the GPU as fully as one process can.
+const matmul = `
+import torch
+a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+while True:
+    for _ in range(50): a @ a
+    torch.cuda.synchronize()
+`
+
+// load runs the load until the test ends; it returns once the GPU is busy.
+func load(t *testing.T, m *measured) {
+	t.Helper()
+	cmd := exec.Command("python3", "-c", matmul)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start the load (it needs PyTorch): %v", err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(200 * time.Millisecond) {
+		for line := range strings.Lines(m.scrape()) {
+			if strings.HasPrefix(line, `nvgpu_utilization_ratio{engine="gpu",gpu="0"`) && strings.HasSuffix(strings.TrimSpace(line), " 1") {
+				return
+			}
+		}
+	}
+	t.Fatal("the GPU is not busy after a minute of load")
+}
+
+// TestGPUFigures measures what the agent costs beside a real GPU, idle and
+// under load, scraped twice a second at default tiers.
+func TestGPUFigures(t *testing.T) {
+	m := startMeasured(t, binary(t))
+	idle := m.run(500*time.Millisecond, 20*time.Second)
+	fmt.Println("idle:             ", idle)
+	load(t, m)
+	loaded := m.run(500*time.Millisecond, 40*time.Second)
+	fmt.Println("loaded:           ", loaded)
+	fmt.Println("loaded, no scrape:", m.run(0, 15*time.Second))
+	var lines []string
+	for line := range strings.Lines(m.scrape()) {
+		if strings.HasPrefix(line, "gpusteward_collect_duration_seconds{") {
+			var seconds float64
+			name := strings.Split(line, `"`)[1]
+			fmt.Sscan(line[strings.LastIndexByte(strings.TrimSpace(line), ' ')+1:], &seconds)
+			lines = append(lines, fmt.Sprintf("%8.0f us %s", seconds*1e6, name))
+		}
+	}
+	sort.Sort(sort.Reverse(sort.StringSlice(lines)))
+	fmt.Println("last passes:\n" + strings.Join(lines[:min(16, len(lines))], "\n"))
+	for name, over := range map[string]bool{
+		"p50 over 1 ms":           ms(loaded.p50) > 1,
+		"p99 over 5 ms":           ms(loaded.p99) > 5,
+		"more than 1 % of a core": loaded.cpu > .01,
+		"RSS over 55 MiB":         loaded.peak > 55, // 30 was the goal; NVML alone takes 20
+		"ready after 500 ms":      loaded.ready > 500*time.Millisecond,
+	} {
+		if over {
+			t.Errorf("%s: %v", name, loaded)
+		}
+	}
+}
+
+const faulty = `
+__global__ void misaligned(char *p) { *(int *)(p + 1) = 1; }
+__global__ void illegal(int *p) { *p = 1; }
+int main(int argc, char **argv) {
+	char *d;
+	cudaMalloc(&d, 64);
+	if (argc > 1) illegal<<<1, 1>>>((int *)0x7000000000); else misaligned<<<1, 1>>>(d);
+	return cudaDeviceSynchronize() == cudaSuccess;
+}
+`
+
+// TestGPUXID has a program fault on the GPU, twice, and looks for the XIDs.
+func TestGPUXID(t *testing.T) {
+	dir := t.TempDir()
+	source, program := filepath.Join(dir, "faulty.cu"), filepath.Join(dir, "faulty")
+	if err := os.WriteFile(source, []byte(faulty), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("nvcc", "-o", program, source).CombinedOutput(); err != nil {
+		t.Fatalf("nvcc: %v\n%s", err, out)
+	}
+	m := startMeasured(t, binary(t))
+	for xid, args := range map[string][]string{"13": nil, "31": {"illegal"}} {
+		if out, err := exec.Command(program, args...).CombinedOutput(); err != nil {
+			t.Fatalf("the faulty program: %v\n%s", err, out)
+		}
+		// The driver's event within seconds, the kernel's lines at the next
+		// pass over its log.
+		for family, within := range map[string]time.Duration{"nvgpu_xid_errors_total{": 5 * time.Second, "nvgpu_kernel_xid_messages_total{": 12 * time.Second} {
+			seen := false
+			for began := time.Now(); !seen && time.Since(began) < within; time.Sleep(100 * time.Millisecond) {
+				for line := range strings.Lines(m.scrape()) {
+					seen = seen || strings.HasPrefix(line, family) && strings.Contains(line, `xid="`+xid+`"`) && !strings.HasSuffix(line, " 0\n")
+				}
+			}
+			if !seen {
+				t.Errorf("XID %s was not in %s...} within %v", xid, family, within)
+			}
+		}
+	}
+}
+
+// TestGPUFloor prints what the driver's library takes in a program that only
+// opens it: no agent in this process can be smaller.
+func TestGPUFloor(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "floor")
+	if out, err := exec.Command("cc", "-O1", "-o", program, "testdata/floor.c", "-ldl").CombinedOutput(); err != nil {
+		t.Fatalf("cc: %v\n%s", err, out)
+	}
+	out, err := exec.Command(program).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	fmt.Printf("nvmlInit alone, in C:\n%s", out)
+}
+
+// peer copies 64 GiB from the first GPU to the second and says so.
+const peer = `
+import torch
+a = torch.empty(1 << 30, dtype=torch.uint8, device="cuda:0")
+b = torch.empty(1 << 30, dtype=torch.uint8, device="cuda:1")
+torch.cuda.can_device_access_peer(0, 1)
+for _ in range(64): b.copy_(a)
+torch.cuda.synchronize(0); torch.cuda.synchronize(1)
+print(64 << 30)
+`
+
+// TestGPUNVLink copies a known amount between two GPUs and looks for it in
+// both ends' counters. With one GPU, or none linked, there is nothing to do.
+func TestGPUNVLink(t *testing.T) {
+	m := startMeasured(t, binary(t))
+	sent := func(gpu, direction string) (v float64) {
+		for line := range strings.Lines(m.scrape()) {
+			if strings.HasPrefix(line, `nvgpu_nvlink_bytes_total{direction="`+direction+`",gpu="`+gpu+`",kind="data"`) {
+				fmt.Sscan(line[strings.LastIndexByte(strings.TrimSpace(line), ' ')+1:], &v)
+			}
+		}
+		return v
+	}
+	if !strings.Contains(m.scrape(), `nvgpu_nvlink_up{gpu="1"`) {
+		fmt.Println("fewer than two linked GPUs here: nothing measured")
+		return
+	}
+	tx, rx := sent("0", "tx"), sent("1", "rx")
+	out, err := exec.Command("python3", "-c", peer).Output()
+	if err != nil {
+		t.Fatalf("copy between the GPUs (it needs PyTorch): %v", err)
+	}
+	var copied float64
+	fmt.Sscan(string(out), &copied)
+	for began := time.Now(); time.Since(began) < 15*time.Second && sent("1", "rx") < rx+copied; {
+		time.Sleep(200 * time.Millisecond)
+	}
+	tx, rx = sent("0", "tx")-tx, sent("1", "rx")-rx
+	fmt.Printf("copied %.0f bytes: GPU 0 counted %.0f out (%+.2f %%), GPU 1 %.0f in (%+.2f %%)\n", copied, tx, (tx/copied-1)*100, rx, (rx/copied-1)*100)
+	for end, v := range map[string]float64{"GPU 0 tx": tx, "GPU 1 rx": rx} {
+		if v < copied || v > copied*1.1 {
+			t.Errorf("%s counted %.0f bytes of %.0f", end, v, copied)
+		}
+	}
+}

@@ -1,0 +1,25 @@
+//go:build long
+
+package integration
+
+import (
+	"fmt"
+	"testing"
+)
+
+// TestFleetIsNotDegraded holds that the agents of a fleet do not take what all of
+// them use for their own.
+func TestFleetIsNotDegraded(t *testing.T) {
+	t.Parallel()
+	const hosts = 60
+	a := start(t, "--demo=h100", fmt.Sprint("--demo.hosts=", hosts)).ready()
+	var pressure []float64 // of 2000
+	eventually(t, "a host says what its agent uses", func() bool {
+		_, page := a.get("/hosts/node-001/metrics")
+		pressure = parse(page).family("gpusteward_pressure_ratio", `resource="goroutines"`)
+		return len(pressure) > 0
+	})
+	if own := pressure[0] * 2000; own < 10 || own > 100 {
+		t.Errorf("one of %d hosts has %v goroutines", hosts, own)
+	}
+}

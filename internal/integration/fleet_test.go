@@ -1,0 +1,155 @@
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// A targetGroup is one of Prometheus's HTTP service discovery.
+type targetGroup struct {
+	Targets []string
+	Labels  map[string]string
+}
+
+// targets returns the hosts that a fleet lists.
+func (a *agent) targets() (all []targetGroup) {
+	a.t.Helper()
+	status, body := a.get("/sd")
+	if err := json.Unmarshal([]byte(body), &all); err != nil || status != http.StatusOK {
+		a.t.Fatalf("/sd: %d %v: %s", status, err, body)
+	}
+	return all
+}
+
+// TestFleetListsItsHosts has Prometheus's discovery and people find every host
+// where they asked for the list.
+func TestFleetListsItsHosts(t *testing.T) {
+	t.Parallel()
+	a := start(t, "--demo=h100", "--demo.hosts=101").ready()
+	all := a.targets()
+	if len(all) != 101 {
+		t.Fatalf("%d hosts are listed", len(all))
+	}
+	_, list := a.get("/")
+	for i, want := range map[int]string{0: "node-001 cluster-1 rack-01", 9: "node-010 cluster-1 rack-01", 10: "node-011 cluster-1 rack-02", 99: "node-100 cluster-1 rack-10", 100: "node-101 cluster-2 rack-01"} {
+		l := all[i].Labels
+		if got := fmt.Sprint(l["instance"], " ", l["cluster"], " ", l["rack"]); got != want {
+			t.Errorf("host %d is %s, want %s", i, got, want)
+		}
+		if "http://"+all[i].Targets[0] != a.url || l["__scheme__"] != "http" {
+			t.Errorf("host %d is at %s://%s, want %s", i, l["__scheme__"], all[i].Targets[0], a.url)
+		}
+		if status, body := a.get(l["__metrics_path__"]); status != http.StatusOK || !strings.Contains(body, "\nnvgpu_up{") {
+			t.Errorf("%s: %d", l["__metrics_path__"], status)
+		}
+		if page := "/hosts/" + l["instance"] + "/"; !strings.Contains(list, page) {
+			t.Errorf("the list of hosts lacks %s", page)
+		} else if _, body := a.get(page); !strings.Contains(body, `<h1 data-field="host">`+l["instance"]+"<") {
+			t.Errorf("%s is not that host's page", page)
+		}
+	}
+	if status, _ := a.get("/hosts/node-102/metrics"); status != http.StatusNotFound {
+		t.Errorf("a host that is not there answers with %d", status)
+	}
+	if status := a.stop(); status != 0 {
+		t.Errorf("exit status %d", status)
+	}
+}
+
+// TestFleetHostsDiffer holds that no two hosts have the same GPU, and that a
+// host of a fleet is the host that an agent of its own would simulate.
+func TestFleetHostsDiffer(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	info := func(a *agent, path string) (line string) {
+		eventually(t, "it says what GPU it has", func() bool {
+			_, body := a.get(path)
+			_, line, _ = strings.Cut(body, "\nnvgpu_info{")
+			line, _, _ = strings.Cut(line, "\n")
+			return line != ""
+		})
+		return line
+	}
+	a := start(t, "--demo=h100", "--demo.hosts=4", "--demo.seed=7").ready()
+	for _, target := range a.targets() {
+		seen[info(a, target.Labels["__metrics_path__"])] = true
+	}
+	if len(seen) != 4 {
+		t.Errorf("four hosts have %d different GPUs", len(seen))
+	}
+	if one := info(start(t, "--demo=h100", "--demo.seed=8").ready(), "/metrics"); !seen[one] {
+		t.Errorf("the agent of the second host has %s, which no host of the fleet has: %v", one, seen)
+	}
+}
+
+// TestFilesOfTargets has Prometheus's own tool read the shipped list of hosts.
+func TestFilesOfTargets(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("deploy/prometheus/file_sd.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, err := filepath.Abs("deploy/prometheus/targets.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := write(t, strings.ReplaceAll(string(text), "/etc/prometheus/gpusteward/*.yml", here))
+	out, err := exec.Command("promtool", "check", "service-discovery", "--timeout=2s", config, "gpusteward").Output()
+	var found []struct{ Labels map[string]string }
+	if err != nil || json.Unmarshal(out, &found) != nil || len(found) != 4 {
+		t.Fatalf("promtool (make tools installs it): %v\n%s", err, out)
+	}
+	for _, f := range found {
+		if l := f.Labels; l["instance"]+":9836" != l["__address__"] || l["job"] != "gpusteward" || l["cluster"] == "" || l["rack"] == "" {
+			t.Errorf("a host has the labels %v", l)
+		}
+	}
+}
+
+// What Prometheus is told of the agents is the same however it finds them.
+func TestScrapeConfigsAgree(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("deploy/prometheus/*_sd.yml")
+	if err != nil || len(files) != 2 {
+		t.Fatal(files, err)
+	}
+	var first string
+	for _, name := range append(files, "deploy/prometheus/kubernetes.yml") {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var config map[string]any
+		if err := yaml.Unmarshal(text, &config); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		jobs := config["scrape_configs"].([]any)
+		job := jobs[0].(map[string]any)
+		for key := range job {
+			if strings.HasSuffix(key, "_sd_configs") || key == "relabel_configs" {
+				delete(job, key)
+			}
+		}
+		if said := fmt.Sprint(config); first == "" {
+			first = said
+		} else if said != first {
+			t.Errorf("%s says %s, want %s", name, said, first)
+		}
+		for _, rule := range config["rule_files"].([]any) {
+			if _, err := os.Stat(filepath.Join("alerts", filepath.Base(rule.(string)))); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	if !strings.Contains(first, "job_name:gpusteward") || !strings.Contains(first, "scrape_interval:15s") || !strings.Contains(first, "sample_limit:") {
+		t.Errorf("they say %s", first)
+	}
+}

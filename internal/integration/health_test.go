@@ -1,0 +1,107 @@
+package integration
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"gpusteward/health"
+)
+
+// falls is a host of which a GPU falls off the bus, says the kernel, and is
+// well all the same.
+const falls = "faults: [{at: 6s, kind: kernel_line, gpu: 3, line: 'NVRM: Xid (PCI:{pci}): 79, pid=1, name=a, GPU has fallen off the bus.'}]"
+
+// fakeAlertmanager keeps what was posted to it.
+type fakeAlertmanager struct {
+	*httptest.Server
+	mu     sync.Mutex
+	firing map[string]map[string]string // labels by alertname
+}
+
+func newFakeAlertmanager(t *testing.T) *fakeAlertmanager {
+	f := &fakeAlertmanager{firing: map[string]map[string]string{}}
+	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var alerts []struct {
+			Labels map[string]string
+			EndsAt time.Time
+		}
+		if err := json.NewDecoder(r.Body).Decode(&alerts); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, a := range alerts {
+			if delete(f.firing, a.Labels["alertname"]); a.EndsAt.After(time.Now()) {
+				f.firing[a.Labels["alertname"]] = a.Labels
+			}
+		}
+	}))
+	t.Cleanup(f.Close)
+	return f
+}
+
+// fires returns the labels of an alert; nil while it does not fire.
+func (f *fakeAlertmanager) fires(name string) map[string]string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.firing[name]
+}
+
+// TestAFaultIsToldAndAcknowledged follows a fault through the whole agent: to
+// an Alertmanager, the journal, the metrics and status, until an operator
+// acknowledges it.
+func TestAFaultIsToldAndAcknowledged(t *testing.T) {
+	t.Parallel()
+	am := newFakeAlertmanager(t)
+	config := write(t, fmt.Sprintf("health:\n  alertmanagers: [%s]\n  labels: {cluster: a}\n", am.URL))
+	runtime := "--runtime.dir=" + t.TempDir()
+	a := start(t, "--demo="+write(t, healthy+falls), "--config.file="+config, runtime).ready()
+	order := func(args ...string) (int, string) {
+		var out bytes.Buffer
+		status := run(t.Context(), append(args, runtime), &out, &out)
+		return status, out.String()
+	}
+	if status, out := order("ack", "gpu_lost", "3"); status == 0 || !strings.Contains(out, "nothing to acknowledge") {
+		t.Errorf("an ack of what has not happened: status %d, %s", status, out)
+	}
+	eventually(t, "the alert is there", func() bool { return am.fires("GPULost") != nil })
+	if l := am.fires("GPULost"); l["gpu"] != "3" || l["cluster"] != "a" || l["severity"] != "emergency" || l["source"] != "gpusteward" || l["node"] == "" {
+		t.Errorf("its labels are %v", l)
+	}
+	eventually(t, "the metrics say so", func() bool {
+		s := a.scrape()
+		return slices.Contains(s.family("nvgpu_health_check_failing", `check="gpu_lost"`, `gpu="3"`), 1) && slices.Contains(s.family("nvgpu_alert_firing", `alert="GPULost"`), 1) &&
+			slices.Contains(s.family("nvgpu_health_status", `gpu="3"`), 2) && slices.Contains(s.family("nvgpu_health_status", `gpu="2"`), 0)
+	})
+	if _, out := order("status"); !strings.Contains(out, "emergency, for ") || !strings.Contains(out, "fallen off the bus") {
+		t.Errorf("status does not show it:\n%s", out)
+	}
+	if _, text := a.get("/api/v1/events?kind=incident&gpu=3"); !strings.Contains(text, `"code":79`) || !strings.Contains(text, `"injected":true`) {
+		t.Errorf("the journal has no incident of it: %s", text)
+	}
+	for want, args := range map[string][]string{`no check is called "gpu_last"`: {"gpu_last", "3"}, `entity "GPU3"`: {"gpu_lost", "GPU3"}, "acknowledged are gpu_lost gpu=3": {"gpu_lost", "5"}} {
+		if status, out := order(append([]string{"ack"}, args...)...); status == 0 || !strings.Contains(out, want) {
+			t.Errorf("ack %v: status %d, %s; want an error with %s", args, status, out, want)
+		}
+	}
+	if status, out := order("ack", "gpu_lost", "3"); status != 0 || !strings.Contains(out, "acknowledged") {
+		t.Errorf("the ack: status %d, %s", status, out)
+	}
+	eventually(t, "the alert is resolved", func() bool { return am.fires("GPULost") == nil })
+	if _, text := a.get("/api/v1/events?kind=ack"); !strings.Contains(text, "Acknowledged by uid ") {
+		t.Errorf("the journal does not say who acknowledged it: %s", text)
+	}
+	var v health.Verdict
+	if _, text := a.get("/api/v1/health"); json.Unmarshal([]byte(text), &v) != nil || slices.ContainsFunc(v.Findings, func(f health.Finding) bool { return f.Check == "gpu_lost" }) {
+		t.Errorf("after the ack: %s", text)
+	}
+}

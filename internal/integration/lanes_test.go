@@ -1,0 +1,46 @@
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestLanes holds that a file is in the lane that its name says: make finds the
+// lane's tests by the name, and Go builds them by the tag.
+func TestLanes(t *testing.T) {
+	t.Parallel()
+	name, tag := regexp.MustCompile(`_(long|timed|tools)_test\.go$`), regexp.MustCompile(`(?m)^//go:build (long|timed|tools)$`)
+	lanes := map[string]int{}
+	err := filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		named, tagged := "", ""
+		if m := name.FindStringSubmatch(path); m != nil {
+			named = m[1]
+		}
+		if m := tag.FindStringSubmatch(string(text)); m != nil {
+			tagged = m[1]
+		}
+		if named != tagged {
+			t.Errorf("%s: the name says lane %q, the build tag %q", path, named, tagged)
+		}
+		lanes[named]++
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, lane := range []string{"long", "timed", "tools"} {
+		if lanes[lane] == 0 {
+			t.Errorf("lane %s has no file", lane)
+		}
+	}
+}

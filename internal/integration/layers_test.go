@@ -1,0 +1,297 @@
+package integration
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// layers is the table of ARCHITECTURE.md: each package directory, and which of our
+// own packages it may import. A new package needs a line here, and a reason.
+// Tests may import what they like.
+var layers = map[string][]string{
+	".":                    {"internal/agent"},
+	"internal/agent":       {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/host", "exporter", "health", "health/diag", "health/journal", "health/notifier", "enforcer", "enforcer/backend", "enforcer/broker", "enforcer/gemini", "enforcer/ladder", "enforcer/policy", "internal/config"},
+	"internal/integration": {},                                                                                                                     // tests alone
+	"internal/config":      {"collectors", "collectors/host", "health", "health/notifier", "enforcer/gemini", "enforcer/policy", "internal/quota"}, // the only reader of YAML
+
+	"exporter":        {"collectors", "collectors/gpu", "collectors/host"},
+	"health":          {"collectors", "collectors/gpu", "collectors/host"},
+	"health/diag":     {"collectors/gpu", "health"},                // works on GPUs, where health only looks
+	"health/journal":  {"collectors", "collectors/host", "health"}, // files and HTTP: the judgement has neither
+	"health/notifier": {"collectors", "health"},                    // the Alertmanager client and its 32 modules
+
+	"enforcer": {"collectors", "collectors/host", "enforcer/action", "enforcer/audit", "enforcer/backend", "enforcer/broker", "enforcer/ladder", "enforcer/policy", "internal/wire"},
+
+	"enforcer/policy":   {"collectors/host", "enforcer/broker", "enforcer/schedule", "internal/quota"}, // the operator's word, and nothing that acts on it
+	"enforcer/audit":    {"collectors", "enforcer/policy", "internal/quota", "internal/wire"},          // pure: what is true of whom
+	"enforcer/ladder":   {"enforcer/audit", "enforcer/policy", "internal/wire"},                        // pure: what follows from it
+	"enforcer/action":   {"enforcer/audit", "enforcer/ladder"},                                         // all that touches other processes
+	"enforcer/backend":  {"collectors/gpu", "collectors/host", "enforcer/policy", "internal/wire"},     // what holds quotas beside the hook
+	"enforcer/broker":   {"internal/quota", "internal/wire", "enforcer/schedule", "enforcer/ledger"},
+	"enforcer/gemini":   {"enforcer/schedule", "enforcer/ledger", "internal/wire"},
+	"internal/wire":     {"internal/quota"}, // frames and books: what the broker and who asks it have in common
+	"enforcer/schedule": {},
+	"internal/quota":    {}, // the terms, for all that hold, keep or tell them
+	"enforcer/ledger":   {},
+
+	"collectors":           {"collectors/catalogue", "collectors/gpu", "collectors/host", "internal/quota", "internal/wire"},
+	"collectors/catalogue": {}, // what families there are: nothing that reads
+	"collectors/host":      {},
+	"collectors/gpu":       {},
+	"collectors/gpu/sim":   {"collectors/gpu", "collectors/host", "internal/quota", "internal/wire"}, // the books of simulated tenants
+
+	"alerts":     {"health", "collectors"}, // generators; nobody imports them
+	"dashboards": {"health", "collectors"},
+}
+
+// owners says which directories alone may import a library, by the start of
+// its path.
+var owners = map[string][]string{
+	"github.com/alecthomas/kingpin":                          {"internal/agent"},
+	"github.com/prometheus/exporter-toolkit/web/kingpinflag": {"internal/agent"},
+	"go.yaml.in/yaml":                                        {"internal/config"},
+	"github.com/rs/zerolog":                                  {"internal/agent"},
+	"github.com/coreos/go-systemd":                           {"internal/agent"},
+	"github.com/prometheus/alertmanager":                     {"health/notifier"},
+	"github.com/grafana/grafana-foundation-sdk":              {"dashboards"},
+	"github.com/NVIDIA/go-nvml":                              {"internal/agent", "collectors", "collectors/gpu", "collectors/gpu/sim", "health/diag"},
+}
+
+// openers may open and close NVML; sim is what is opened.
+var openers = []string{"collectors/gpu", "collectors/gpu/sim"}
+
+// sources returns the parsed Go files that are built, tests aside, by path.
+func sources(t *testing.T) map[string]*ast.File {
+	t.Helper()
+	files := map[string]*ast.File{}
+	err := filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir() && path != "." && (strings.HasPrefix(e.Name(), ".") || e.Name() == "testdata" || path == filepath.Join("deploy", "tools")):
+			return fs.SkipDir
+		case e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		for _, group := range f.Comments {
+			if group.Pos() < f.Package && strings.Contains(group.List[0].Text, "//go:build ignore") {
+				return nil
+			}
+		}
+		files[filepath.ToSlash(path)] = f
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// violations returns what f, a file of the package in dir, must not do.
+func violations(dir string, f *ast.File) (all []string) {
+	allowed, known := layers[dir]
+	if !known {
+		return []string{fmt.Sprintf("package directory %s is not in the table of layers: add it to layers in layers_test.go and to ARCHITECTURE.md with a reason, or put the file where it belongs", dir)}
+	}
+	nvml := false
+	for _, i := range f.Imports {
+		path, _ := strconv.Unquote(i.Path.Value)
+		nvml = nvml || strings.HasPrefix(path, "github.com/NVIDIA/go-nvml")
+		if own, ok := strings.CutPrefix(path, "gpusteward/"); ok && !slices.Contains(allowed, own) {
+			all = append(all, fmt.Sprintf("%s may not import %s, only %q: have internal/agent hand it a function or a channel, or change the table in layers_test.go and ARCHITECTURE.md", dir, own, allowed))
+		}
+		for library, by := range owners {
+			if under(path, library) && !slices.Contains(by, dir) {
+				all = append(all, fmt.Sprintf("%s may not import %s, only %q may: do there what needs it", dir, path, by))
+			}
+		}
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		s, ok := call.Fun.(*ast.SelectorExpr)
+		if ok && nvml && !slices.Contains(openers, dir) && (s.Sel.Name == "Init" || s.Sel.Name == "InitWithFlags" || s.Sel.Name == "Shutdown") {
+			all = append(all, fmt.Sprintf("%s calls %s: only collectors/gpu opens and closes NVML, use gpu.Open and Library.Close", dir, s.Sel.Name))
+		}
+		return true
+	})
+	return all
+}
+
+// under reports whether an import path is root, a version of it, or below it.
+func under(path, root string) bool {
+	rest, ok := strings.CutPrefix(path, root)
+	return ok && (rest == "" || rest[0] == '/')
+}
+
+func TestLayersHold(t *testing.T) {
+	t.Parallel()
+	files := sources(t)
+	for path, f := range files {
+		for _, v := range violations(filepath.ToSlash(filepath.Dir(path)), f) {
+			t.Errorf("%s: %s", path, v)
+		}
+	}
+	for _, path := range []string{"main.go", "internal/agent/role.go", "exporter/exporter.go", "collectors/collector.go", "collectors/gpu/library.go", "collectors/gpu/sim/host.go"} {
+		if files[path] == nil {
+			t.Errorf("%s was not looked at", path)
+		}
+	}
+}
+
+// TestTopLevelStaysEmpty holds that the root has a folder for each subject and
+// the program's entry, and nothing else that is built.
+func TestTopLevelStaysEmpty(t *testing.T) {
+	t.Parallel()
+	const folders = " alerts collectors dashboards deploy dist docs enforcer exporter health internal testdata "
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		name := e.Name()
+		if e.IsDir() && !strings.HasPrefix(name, ".") && !strings.Contains(folders, " "+name+" ") {
+			t.Errorf("the folder %s is new at the top: put it below internal", name)
+		}
+		if strings.HasSuffix(name, ".go") && name != "main.go" {
+			t.Errorf("%s lies at the top: put it below internal", name)
+		}
+	}
+	if entry, err := os.ReadFile("main.go"); err != nil || strings.Count(string(entry), "\n") > 30 {
+		t.Errorf("main.go has more than 30 lines, or cannot be read: %v", err)
+	}
+}
+
+// TestNoDataIsThereTwice holds that each file of data has one home. Others read
+// it there, or are links to it.
+func TestNoDataIsThereTwice(t *testing.T) {
+	t.Parallel()
+	const data = " .csv .json .prom .svg .tmpl .toml .tsv .txt .yaml .yml "
+	homes, files := map[string]string{}, 0
+	err := filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir() && path != "." && (strings.HasPrefix(e.Name(), ".") || slices.Contains([]string{"build", "dist", "node_modules"}, e.Name())):
+			return fs.SkipDir
+		case !e.Type().IsRegular() || !strings.Contains(data, " "+filepath.Ext(path)+" "):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		files++
+		if home := homes[string(text)]; home != "" && len(text) > 100 {
+			t.Errorf("%s is %s again: read it there", path, home)
+		}
+		homes[string(text)] = path
+		return nil
+	})
+	if err != nil || files < 100 {
+		t.Errorf("%d files of data: %v", files, err)
+	}
+}
+
+func TestLayersAreInLayers(t *testing.T) {
+	t.Parallel()
+	for dir, allowed := range layers {
+		for _, own := range allowed {
+			if _, ok := layers[own]; !ok || own == "alerts" || own == "dashboards" || slices.Contains(layers[own], dir) {
+				t.Errorf("layers: %s may import %s, which is not in the table, or imports it back", dir, own)
+			}
+		}
+	}
+}
+
+// TestFoldersHaveNoCircle holds that of two folders one is below the other.
+// What lies in internal is a folder of its own.
+func TestFoldersHaveNoCircle(t *testing.T) {
+	t.Parallel()
+	folder := func(dir string) string {
+		parts := strings.SplitN(dir, "/", 3)
+		if parts[0] == "internal" {
+			return parts[0] + "/" + parts[1]
+		}
+		return parts[0]
+	}
+	below := map[string]map[string]bool{} // the folders that a folder imports
+	for dir, allowed := range layers {
+		if below[folder(dir)] == nil {
+			below[folder(dir)] = map[string]bool{}
+		}
+		for _, own := range allowed {
+			if folder(own) != folder(dir) {
+				below[folder(dir)][folder(own)] = true
+			}
+		}
+	}
+	for len(below) > 0 { // take away those that import none of the others
+		var bottom []string
+		for name, all := range below {
+			if len(all) == 0 {
+				bottom = append(bottom, name)
+			}
+		}
+		if len(bottom) == 0 {
+			t.Fatalf("these folders import each other in a circle, or those that do: %v", below)
+		}
+		for _, name := range bottom {
+			delete(below, name)
+			for _, all := range below {
+				delete(all, name)
+			}
+		}
+	}
+}
+
+func TestLayersCatchViolations(t *testing.T) {
+	t.Parallel()
+	const nvml = `"github.com/NVIDIA/go-nvml/pkg/nvml"`
+	for _, c := range []struct{ dir, source, want string }{
+		{"health", `import "gpusteward/exporter"`, "health may not import exporter"},
+		{"exporter", `import "gpusteward/collectors/gpu/sim"`, "exporter may not import collectors/gpu/sim"},
+		{"collectors/gpu", `import "gpusteward/collectors"`, "collectors/gpu may not import collectors"},
+		{"enforcer/ledger", `import "gpusteward/enforcer/schedule"`, "enforcer/ledger may not import"},
+		{"exporter", `import "gpusteward/dashboards"`, "exporter may not import dashboards"},
+		{"utils", ``, "utils is not in the table of layers"},
+		{"exporter", `import "github.com/alecthomas/kingpin/v2"`, "exporter may not import github.com/alecthomas/kingpin/v2"},
+		{"exporter", `import "github.com/prometheus/exporter-toolkit/web/kingpinflag"`, "kingpinflag"},
+		{"collectors", `import yaml "go.yaml.in/yaml/v3"`, "go.yaml.in/yaml/v3"},
+		{"collectors", `import _ "github.com/rs/zerolog/log"`, "zerolog"},
+		{"enforcer/broker", `import . "github.com/coreos/go-systemd/v22/daemon"`, "go-systemd"},
+		{"alerts", `import "github.com/grafana/grafana-foundation-sdk/go/dashboard"`, "grafana-foundation-sdk"},
+		{"exporter", "import _ " + nvml, "go-nvml"},
+		{"collectors", "import " + nvml + "\nvar _ = nvml.New().Init()", "collectors calls Init"},
+		{"collectors", "import " + nvml + "\nfunc f() { defer nvml.Shutdown() }", "collectors calls Shutdown"},
+		{"internal/agent", "import " + nvml + "\nfunc f(n nvml.Interface) { n.InitWithFlags(0) }", "internal/agent calls InitWithFlags"},
+		{"collectors/gpu", "import " + nvml + "\nvar _ = nvml.New().Init()", ""},
+		{"exporter", `import "net/http"` + "\nfunc f(s *http.Server) { s.Shutdown(nil) }", ""},
+		{"internal/agent", `import "gpusteward/exporter"; import "github.com/rs/zerolog"`, ""},
+		{".", `import "gpusteward/exporter"`, ". may not import exporter"},
+	} {
+		f, err := parser.ParseFile(token.NewFileSet(), "x.go", "package x\n"+c.source, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := violations(c.dir, f)
+		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
+			t.Errorf("%s with %s: %q, want %q", c.dir, c.source, got, c.want)
+		}
+	}
+}

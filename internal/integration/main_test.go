@@ -1,0 +1,177 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/collectors/gpu/sim"
+)
+
+func TestDemoServesEightGPUs(t *testing.T) {
+	t.Parallel()
+	a := start(t, "--demo").ready()
+	if up := a.scrape().family("nvgpu_up"); !slices.Equal(up, []float64{1, 1, 1, 1, 1, 1, 1, 1}) {
+		t.Errorf("nvgpu_up = %v, want 1 of eight GPUs", up)
+	}
+	if entry := a.log.find("these GPUs are simulated"); entry["scenario"] != "mixed" || entry["level"] != "warn" {
+		t.Errorf("--demo is not announced as mixed: %v", entry)
+	}
+	if _, page := a.get("/"); !strings.Contains(page, "simulated") {
+		t.Error("the landing page does not say that the host is simulated")
+	}
+	if status := a.stop(); status != 0 {
+		t.Errorf("exit status %d, want 0", status)
+	}
+}
+
+// The simulated host's tenants have books, unless a broker runs that has its own.
+func TestDemoHasTenants(t *testing.T) {
+	t.Parallel()
+	simulated := start(t, "--demo").ready()
+	eventually(t, "there are books of tenants", func() bool {
+		s := simulated.scrape()
+		return s["gpusteward_broker_up"] == 1 && len(s.family("nvgpu_quota_compute_share_ratio", `tenant="serving"`, `window="10s"`)) == 2 &&
+			len(s.family("nvgpu_qos_windows_total", `tenant="research"`, `objective="compute"`)) == 3 && len(s.family("nvgpu_unhooked_processes", `workload="unit:triton.service"`)) == 2
+	})
+	real := start(t, "--demo", "--config.file="+write(t, "enforcer: {enabled: true}\n")).ready()
+	eventually(t, "the broker answers", func() bool { return real.scrape()["gpusteward_broker_up"] == 1 })
+	if s := real.scrape().family("nvgpu_quota_sessions"); len(s) > 0 {
+		t.Errorf("beside a broker that runs there are simulated books: %v", s)
+	}
+}
+
+func TestDemoTakesAFile(t *testing.T) {
+	t.Parallel()
+	a := start(t, "--demo=testdata/scenario/two.yml").ready()
+	if up := a.scrape().family("nvgpu_up"); !slices.Equal(up, []float64{1, 1}) {
+		t.Errorf("nvgpu_up = %v, want 1 of two GPUs", up)
+	}
+}
+
+func TestDemoSeedDecidesTheGPUs(t *testing.T) {
+	t.Parallel()
+	uuid := func(seed string) string {
+		_, body := start(t, "--demo=h100", "--demo.seed="+seed).ready().get("/metrics")
+		_, rest, _ := strings.Cut(body, `nvgpu_up{gpu="0",uuid="`)
+		id, _, _ := strings.Cut(rest, `"`)
+		return id
+	}
+	if one, again, two := uuid("1"), uuid("1"), uuid("2"); one == "" || one != again || one == two {
+		t.Errorf("seeds 1, 1 and 2 give %q, %q and %q", one, again, two)
+	}
+}
+
+func TestProfilesAreServedOnlyOnDemand(t *testing.T) {
+	t.Parallel()
+	for flag, want := range map[string]int{"--web.pprof": http.StatusOK, "--no-web.pprof": http.StatusNotFound} {
+		if status, _ := start(t, "--demo=h100", flag).listening().get("/debug/pprof/cmdline"); status != want {
+			t.Errorf("%s: status %d, want %d", flag, status, want)
+		}
+	}
+}
+
+func TestHelpAndVersionGoToStandardOutput(t *testing.T) {
+	t.Parallel()
+	for flag, want := range map[string]string{"--help": "--demo", "-h": "--config.file", "--version": "gpusteward, version", "-V": "go version"} {
+		var out, errors bytes.Buffer
+		if status := run(t.Context(), []string{flag}, &out, &errors); status != 0 || !strings.Contains(out.String(), want) || errors.Len() > 0 {
+			t.Errorf("%s: status %d, stdout %q, stderr %q; want 0 and %q", flag, status, &out, &errors, want)
+		}
+	}
+}
+
+// The exit statuses that the units name: starting again is of no use.
+const exitUsage, exitConfig = 64, 78
+
+func TestMistakesOnTheCommandLineEndWithAdvice(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { taken.Close() })
+	for name, c := range map[string]struct {
+		status int
+		args   []string
+		want   []string
+	}{
+		"unknown flag":         {exitUsage, []string{"--bogus"}, []string{"--bogus", "gpusteward --help"}},
+		"unknown command":      {exitUsage, []string{"bogus"}, []string{"bogus", "gpusteward --help"}},
+		"flag given twice":     {exitUsage, []string{"--config.file=a", "--config.file=b"}, []string{"config.file", "cannot be repeated"}},
+		"demo given twice":     {exitUsage, []string{"--demo", "--demo=h100"}, []string{"demo", "cannot be repeated"}},
+		"log level":            {exitUsage, []string{"--log.level=loud"}, []string{"loud", "debug,info,warn,error"}},
+		"seed":                 {exitUsage, []string{"--demo", "--demo.seed=x"}, []string{`"x"`}},
+		"command half given":   {exitUsage, []string{"config"}, []string{"subcommand of 'config'"}},
+		"check without a file": {exitUsage, []string{"config", "check"}, []string{"FILE"}},
+		"unknown scenario":     {1, []string{"--demo=nope"}, append(sim.Scenarios(), "--demo", `"nope"`)},
+		"empty scenario":       {1, []string{"--demo="}, append(sim.Scenarios(), "--demo")},
+		"scenario not there":   {1, []string{"--demo=testdata/none.yml"}, []string{"--demo", "testdata/none.yml", "no such file"}},
+		"key of a scenario":    {1, []string{"--demo=testdata/scenario/bad_key.yml"}, []string{"testdata/scenario/bad_key.yml:5", `"modle"`, "model, load"}},
+		"value of a scenario":  {1, []string{"--demo=testdata/scenario/bad_value.yml"}, []string{"bad_value.yml", "gpus[0].model", "h1000", "h200"}},
+		"hosts without demo":   {1, []string{"--demo.hosts=3"}, []string{"--demo.hosts=3", "require --demo"}},
+		"no hosts":             {1, []string{"--demo", "--demo.hosts=0"}, []string{"--demo.hosts=0", "1 to 1000"}},
+		"too many hosts":       {1, []string{"--demo", "--demo.hosts=1001"}, []string{"--demo.hosts=1001", "1 to 1000"}},
+		"hosts that enforce":   {1, []string{"--demo", "--demo.hosts=3", "--role=enforce"}, []string{"--demo.hosts", "--role=enforce"}},
+		"hosts of what":        {1, []string{"--demo=nope", "--demo.hosts=3"}, []string{"--demo", `"nope"`}},
+		"config not there":     {exitConfig, []string{"--config.file=testdata/none.yml"}, []string{"--config.file", "testdata/none.yml", "no such file"}},
+		"config unreadable":    {exitConfig, []string{"--config.file=testdata"}, []string{"--config.file", "testdata", "is a directory"}},
+		"config wrong":         {exitConfig, []string{"--config.file=internal/config/testdata/invalid/unknown_key.yml"}, []string{"unknown_key.yml:3", `"fats"`}},
+		"web config not there": {exitConfig, []string{"--web.config.file=testdata/none.yml", "--demo"}, []string{"--web.config.file", "testdata/none.yml"}},
+		"port taken":           {1, []string{"--demo", "--web.listen-address=" + taken.Addr().String()}, []string{"--web.listen-address", taken.Addr().String(), "another gpusteward"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			if !strings.Contains(fmt.Sprint(c.args), "listen-address") {
+				c.args = append(c.args, loopback)
+			}
+			var out bytes.Buffer
+			log := new(transcript)
+			if status := run(ctx, c.args, &out, log); status != c.status {
+				t.Errorf("exit status %d, want %d", status, c.status)
+			}
+			text := strings.ReplaceAll(log.String(), `\"`, `"`)
+			for _, want := range c.want {
+				if !strings.Contains(text, want) {
+					t.Errorf("the message lacks %q:\n%s", want, text)
+				}
+			}
+			if strings.Contains(text, "goroutine ") || out.Len() > 0 {
+				t.Errorf("a trace, or something on standard output:\n%s%s", text, &out)
+			}
+		})
+	}
+}
+
+func TestLogOfARunIsJSON(t *testing.T) {
+	t.Parallel()
+	a := start(t, "--demo=h100", "--log.format=json", "--log.level=debug").ready()
+	a.stop()
+	lines := 0
+	for line := range strings.Lines(a.log.String()) {
+		var entry struct {
+			Level, Message string
+			Time           time.Time
+		}
+		decoder := json.NewDecoder(strings.NewReader(line))
+		if err := decoder.Decode(&entry); err != nil || decoder.More() {
+			t.Errorf("not a line of JSON: %v: %s", err, line)
+		}
+		if entry.Message == "" || !slices.Contains([]string{"debug", "info", "warn", "error"}, entry.Level) || time.Since(entry.Time).Abs() > time.Minute {
+			t.Errorf("a line without message, level or time: %s", line)
+		}
+		lines++
+	}
+	if lines < 4 {
+		t.Errorf("%d lines, want at least those of start, driver, listening and end:\n%s", lines, a.log)
+	}
+}

@@ -1,0 +1,30 @@
+//go:build pictures
+
+package integration
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// picturesAfter is how long the simulated host runs first: its charts show the
+// last 15 minutes.
+var picturesAfter = flag.Duration("pictures.after", 15*time.Minute, "how long the host runs before its pictures are made")
+
+// TestPictures makes the live page's pictures.
+func TestPictures(t *testing.T) {
+	browser := needBrowser(t)
+	docs, err := filepath.Abs("docs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(docs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	a := spawn(t, nil, "--demo=mixed").ready()
+	time.Sleep(*picturesAfter)
+	drive(t, browser, "pictures", a.url, docs)
+}

@@ -1,0 +1,307 @@
+package integration
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// recovery is how long it may take until all is well again.
+const recovery = 10 * time.Second
+
+// back holds that GPUs are well, and the agent ready, soon after they were
+// mended.
+func (a *agent) back(mended time.Time, gpus ...int) {
+	a.t.Helper()
+	eventually(a.t, "the agent is ready again", func() bool { status, _ := a.get("/-/ready"); return status == http.StatusOK })
+	a.well(gpus...)
+	took := time.Since(mended)
+	a.t.Logf("back after %v", took.Round(10*time.Millisecond))
+	if took > recovery {
+		a.t.Errorf("back after %v, want at most %v", took, recovery)
+	}
+}
+
+// begun returns how often the program was begun in the agent's process.
+func (a *agent) begun() int { return strings.Count(a.log.String(), `"message":"gpusteward starts"`) }
+
+// unready waits until /-/ready says why the agent is not.
+func (a *agent) unready(why string) {
+	a.t.Helper()
+	eventually(a.t, "/-/ready says "+why, func() bool {
+		status, said := a.get("/-/ready")
+		return status == http.StatusServiceUnavailable && strings.Contains(said, why)
+	})
+}
+
+func noDriverUp(s series) bool {
+	up, known := s["gpusteward_driver_up"]
+	return known && up == 0 && len(s.family("nvgpu_temperature_celsius")) == 0
+}
+
+func TestFaultsThatPassNeedNoRestart(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(t *testing.T){}
+	for name, c := range map[string]struct {
+		files map[string]string
+		seen  func(s series) bool
+		why   string // of /-/ready
+		well  []int  // all the time
+	}{
+		"lost":           {map[string]string{"lost.1": ""}, func(s series) bool { return s.down("gpu_is_lost", 1) }, "", []int{0, 2}},
+		"reset required": {map[string]string{"reset.1": ""}, func(s series) bool { return s.down("reset_required", 1) }, "", []int{0, 2}},
+		"all lost": {map[string]string{"lost.0": "", "lost.1": "", "lost.2": ""},
+			func(s series) bool { return s.down("gpu_is_lost", 0, 1, 2) }, "", nil},
+		"nodes gone": {map[string]string{"nodes": ""}, func(s series) bool { return s.down("unknown", 0, 1, 2) }, "", nil},
+		"nodes gone, and none to open": {map[string]string{"nodes": "", "return.nvmlInit_v2": "999"},
+			noDriverUp, "nvmlInit: unknown", nil},
+		"unloaded": {map[string]string{"unloaded": ""}, noDriverUp, "driver_not_loaded", nil},
+		"version":  {map[string]string{"kernel": "999.2"}, noDriverUp, "lib_rm_version_mismatch", nil},
+		"opens, but no more": {map[string]string{"return.nvmlDeviceGetTemperature": "1"}, // UNINITIALIZED
+			func(s series) bool { return s["gpusteward_nvml_generation"] >= 3 }, "", nil},
+	} {
+		tests[name] = func(t *testing.T) {
+			f := newDriver(t)
+			f.has(3)
+			a := f.spawn().ready()
+			a.well(0, 1, 2)
+			began := a.scrape()["process_start_time_seconds"]
+			w := observe(a, 1, func(s series) string { return s.ill(c.well...) })
+			for file, contents := range c.files {
+				f.set(file, contents)
+			}
+			a.sees("the fault", c.seen)
+			if c.why != "" {
+				a.unready(c.why)
+				if n := f.number("sessions"); n != 0 {
+					t.Errorf("%d sessions of NVML without a driver", n)
+				}
+				// It goes on trying, and does not begin anew for nothing.
+				a.sees("the driver was tried again", func(s series) bool {
+					return s[`gpusteward_nvml_calls_total{call="nvmlInit",return="success"}`] == 1 && sum(s.family("gpusteward_nvml_calls_total", `call="nvmlInit"`)) > 3
+				})
+			}
+			mended := time.Now()
+			for file := range c.files {
+				f.clear(file)
+			}
+			a.back(mended, 0, 1, 2)
+			w.saw(t)
+			if now := a.scrape()["process_start_time_seconds"]; now != began || a.begun() != 1 {
+				t.Errorf("the program was begun %d times, in a process of %v and one of %v", a.begun(), began, now)
+			}
+			if n := f.number("sessions"); n != 1 {
+				t.Errorf("%d sessions of NVML, want 1", n)
+			}
+			if status := a.stop(); status != 0 {
+				t.Errorf("exit status %d, want 0", status)
+			}
+		}
+	}
+	together(t, tests)
+}
+
+func sum(values []float64) (total float64) {
+	for _, v := range values {
+		total += v
+	}
+	return total
+}
+
+// address waits until the agent has begun n times, and takes its new address.
+func (a *agent) address(n int) {
+	a.t.Helper()
+	const listening = `"message":"Listening on"`
+	eventually(a.t, "the agent listens again", func() bool { return strings.Count(a.log.String(), listening) >= n || a.hasEnded() })
+	for line := range strings.Lines(a.log.String()) {
+		var entry struct{ Address, Message string }
+		if json.Unmarshal([]byte(line), &entry) == nil && entry.Message == "Listening on" {
+			a.url = "http://" + entry.Address
+		}
+	}
+}
+
+func TestAReplacedLibraryIsTakenByTheSameProcess(t *testing.T) {
+	t.Parallel()
+	f := newDriver(t)
+	f.has(2)
+	a := f.spawn().ready()
+	a.well(0, 1)
+	version := func(v string) bool {
+		return len(a.scrape().family("nvgpu_driver_info", `driver_version="`+v+`"`)) == 1
+	}
+	if !version("999.1") {
+		t.Error("not 999.1 to begin with")
+	}
+	began := a.scrape()["process_start_time_seconds"]
+	for n, v := range []string{"999.2", "999.3", "999.4"} {
+		under := v == "999.3" // a call that hangs: nothing can be closed until it returns
+		if under {
+			f.set("hang.1", "")
+			a.sees("it hangs", func(s series) bool { return s.down("nvmlDeviceGetTemperature", 1) })
+		}
+		f.install(`-DVERSION="` + v + `"`)
+		f.set("kernel", v)
+		f.set(module, v+"\n")
+		if under {
+			a.unready("gpu 1 hangs in nvmlDeviceGetTemperature")
+			a.sees("no driver", noDriverUp)
+		}
+		replaced := time.Now()
+		f.clear("hang.1")
+		a.address(n + 2)
+		a.back(replaced, 0, 1)
+		if !version(v) {
+			t.Errorf("%s is not served", v)
+		}
+		if now := a.scrape()["process_start_time_seconds"]; now != began || a.hasEnded() {
+			t.Errorf("it is another process: begun at %v, not %v", now, began)
+		}
+	}
+	if n := a.begun(); n != 4 {
+		t.Errorf("the program was begun %d times, want 4", n)
+	}
+	if status := a.stop(); status != 0 {
+		t.Errorf("exit status %d, want 0", status)
+	}
+}
+
+// TestSystemdsSocketOutlivesTheOldLibrary holds that whoever connects while the
+// process begins anew waits, and is not turned away.
+func TestSystemdsSocketOutlivesTheOldLibrary(t *testing.T) {
+	t.Parallel()
+	f := newDriver(t)
+	f.has(2)
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	file, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	cmd := activated([]*os.File{file}, append([]string{"--web.systemd-socket"}, f.flags()...)...)
+	cmd.Env = append(cmd.Env, f.environment()...)
+	a := launch(t, cmd)
+	a.url = "http://" + l.Addr().String()
+	a.well(0, 1)
+	for n, v := range []string{"999.2", "999.3"} {
+		f.install(`-DVERSION="` + v + `"`)
+		f.set("kernel", v)
+		eventually(t, "it began anew", func() bool { return a.begun() == n+2 })
+		a.back(time.Now(), 0, 1)
+		if len(a.scrape().family("nvgpu_driver_info", `driver_version="`+v+`"`)) != 1 {
+			t.Errorf("%s is not served", v)
+		}
+	}
+	if status := a.stop(); status != 0 {
+		t.Errorf("exit status %d, want 0", status)
+	}
+}
+
+func TestGPUsThatComeAndGoAreSeen(t *testing.T) {
+	t.Parallel()
+	f := newDriver(t)
+	f.has(2)
+	a := f.spawn().ready()
+	a.well(0, 1)
+	w := observe(a, 1, func(s series) string { return s.ill(0, 1) })
+	devices := func(listed, expected float64) func(s series) bool {
+		return func(s series) bool { return s["nvgpu_devices"] == listed && s["nvgpu_devices_expected"] == expected }
+	}
+	f.has(4)
+	a.back(time.Now(), 0, 1, 2, 3)
+	a.sees("four GPUs", devices(4, 4))
+	f.has(3)
+	a.sees("one is missed", devices(3, 4))
+	a.sees("it is named", func(s series) bool { return s.down("not_listed", 3) })
+	a.well(2)
+	f.has(4)
+	a.back(time.Now(), 0, 1, 2, 3)
+	a.sees("four GPUs", devices(4, 4))
+	w.saw(t)
+	if n := a.begun(); n != 1 {
+		t.Errorf("the program was begun %d times", n)
+	}
+}
+
+func TestTheInventoryOutlivesTheAgent(t *testing.T) {
+	t.Parallel()
+	f := newDriver(t)
+	with := func(gpus int, check func(a *agent)) {
+		t.Helper()
+		f.has(gpus)
+		a := f.spawn().ready()
+		check(a)
+		if status := a.stop(); status != 0 {
+			t.Errorf("exit status %d, want 0", status)
+		}
+	}
+	with(4, func(a *agent) { a.well(0, 1, 2, 3) })
+	if _, err := os.Stat(f.path("state/inventory.json")); err != nil {
+		t.Error(err)
+	}
+	f.set("hang.2", "nvmlDeviceGetHandleByIndex_v2")
+	with(4, func(a *agent) {
+		a.well(0, 1, 3)
+		a.sees("the one that hangs is known", func(s series) bool {
+			return len(s.family("nvgpu_up", `gpu="2"`, `uuid="GPU-fake-2"`)) == 1 && s.down("nvmlDeviceGetHandleByIndex", 2) && s["nvgpu_devices_expected"] == 4
+		})
+		f.clear("hang.2")
+	})
+	with(3, func(a *agent) {
+		a.well(0, 1, 2)
+		a.sees("the fourth is missed", func(s series) bool {
+			up, known := s[`nvgpu_up{gpu="3",uuid="GPU-fake-3"}`]
+			return known && up == 0 && s.down("not_listed", 3) && s["nvgpu_devices"] == 3 && s["nvgpu_devices_expected"] == 4
+		})
+	})
+	f.set("uuid.3", "GPU-new")
+	with(4, func(a *agent) {
+		a.well(0, 1, 2, 3)
+		if s := a.scrape(); s["nvgpu_devices_expected"] != 4 || len(s.family("nvgpu_up", "GPU-fake-3")) != 0 {
+			t.Errorf("of the GPU whose place was taken there is %v", s.family("nvgpu_up", "GPU-fake-3"))
+		}
+	})
+}
+
+func TestABadInventoryIsToldOfAndBegunAnew(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(t *testing.T){}
+	for name, spoil := range map[string]func(f fakeDriver){
+		"corrupt":    func(f fakeDriver) { f.set("state/inventory.json", `{"gpus": [{"uuid"`) },
+		"other":      func(f fakeDriver) { f.set("state/inventory.json", `[3]`) },
+		"unreadable": func(f fakeDriver) { f.set("state/inventory.json/file", "") },
+		"unwritable": func(f fakeDriver) { f.set("state", "") },
+	} {
+		tests[name] = func(t *testing.T) {
+			f := newDriver(t)
+			spoil(f)
+			a := f.spawn().ready()
+			a.well(0)
+			eventually(t, "a warning", func() bool { return strings.Contains(a.log.String(), "inventory") })
+			if n := a.scrape()["nvgpu_devices_expected"]; n != 1 {
+				t.Errorf("%v GPUs expected, want 1", n)
+			}
+			if name != "unwritable" {
+				eventually(t, "a good inventory", func() bool {
+					kept, _ := os.ReadFile(f.path("state/inventory.json"))
+					return strings.Contains(string(kept), `"GPU-fake"`)
+				})
+				if _, err := os.Stat(f.path("state/inventory.json.bad")); err != nil {
+					t.Errorf("the bad one is not kept aside: %v", err)
+				}
+			}
+			if status := a.stop(); status != 0 {
+				t.Errorf("exit status %d, want 0", status)
+			}
+		}
+	}
+	together(t, tests)
+}

@@ -1,0 +1,49 @@
+package integration
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"gpusteward/collectors"
+)
+
+var update = flag.Bool("update", false, "write the reference instead of holding it against what is")
+
+// TestReferenceOfHealth holds health/METRICS.md against what health declares
+// beside the collectors' metrics, or writes it under -update.
+func TestReferenceOfHealth(t *testing.T) {
+	t.Parallel()
+	read, err := os.ReadFile("collectors/METRICS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	b.WriteString("# Metrics of health\n\n`make generate` writes this page from the catalogue; do not edit it. These metrics are derived from the readings in\n" +
+		"[collectors/METRICS.md](../collectors/METRICS.md). Families whose name begins with `nvgpu_peer`, `nvgpu_anomaly` or\n" +
+		"`nvgpu_drift`, and forecasts, are absent if there is nothing to compare with or no trend.\n\n" +
+		"| metric | type | labels | description |\n|---|---|---|---|\n")
+	n := 0
+	for _, m := range collectors.Metrics() {
+		if !strings.Contains(string(read), "`"+m.Name+"`") {
+			fmt.Fprintf(&b, "| `%s` | %v | %s | %s |\n", m, m.Type, strings.Join(m.Labels, ", "), strings.ReplaceAll(m.Help, "|", "\\|"))
+			n++
+		}
+	}
+	if n < 30 {
+		t.Errorf("%d metrics of health; are they linked in?", n)
+	}
+	const path = "health/METRICS.md"
+	if *update {
+		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	stands, err := os.ReadFile(path)
+	if err != nil || string(stands) != b.String() {
+		t.Errorf("%s is not what health declares (%v); make generate", path, err)
+	}
+}

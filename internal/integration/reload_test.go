@@ -1,0 +1,83 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// A prober scrapes without a pause and remembers what went wrong.
+type prober struct {
+	stop    func()
+	scrapes int
+	wrong   []string
+}
+
+// probe scrapes until stop; every scrape must be answered and have every GPU
+// up.
+func probe(a *agent, gpus int) *prober {
+	p := new(prober)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	p.stop = func() { cancel(); running.Wait() }
+	running.Go(func() {
+		for ; ctx.Err() == nil; p.scrapes++ {
+			status, body, err := a.fetch("/metrics")
+			up := parse(body).family("nvgpu_up")
+			if err != nil || status != http.StatusOK || len(up) != gpus || strings.Contains(fmt.Sprint(up), "0") {
+				p.wrong = append(p.wrong, fmt.Sprintf("status %d, %v, nvgpu_up %v", status, err, up))
+			}
+		}
+	})
+	return p
+}
+
+func TestReloadAppliesAGoodFileAndRefusesABadOne(t *testing.T) {
+	t.Parallel()
+	const tiers = "collectors:\n  fast: 500ms\n  medium: 500ms\n"
+	path := write(t, tiers)
+	a := spawn(t, nil, "--demo=testdata/scenario/two.yml", "--config.file="+path).ready()
+	fabric := func() bool { return len(a.scrape().family("nvgpu_fabric_state")) > 0 }
+	success := func() float64 { return a.scrape()["gpusteward_config_reload_success"] }
+	reload := func(text string) {
+		rewrite(t, path, text)
+		syscall.Kill(a.pid, syscall.SIGHUP)
+	}
+	eventually(t, "the fabric is read", fabric)
+	at := a.scrape()["gpusteward_config_last_reload_success_timestamp_seconds"]
+	p := probe(a, 2)
+	defer p.stop()
+
+	reload(tiers + "  disable: [fabric]\n")
+	eventually(t, "the fabric is no longer read", func() bool { return !fabric() })
+	good := a.scrape()["gpusteward_config_last_reload_success_timestamp_seconds"]
+	if success() != 1 || good <= at {
+		t.Errorf("after a good file: success %v, at %v after %v", success(), good, at)
+	}
+
+	reload(tiers + "  disabel: []\n")
+	eventually(t, "the bad file is reported", func() bool { return success() == 0 })
+	if entry := a.log.find("configuration not reloaded, the previous one stays in force"); entry == nil || !strings.Contains(entry["err"].(string), path+":4: unknown key") {
+		t.Errorf("the log does not say what is wrong with the file: %v", entry)
+	}
+	if fabric() {
+		t.Error("a bad file replaced the good one")
+	}
+	if kept := a.scrape()["gpusteward_config_last_reload_success_timestamp_seconds"]; kept != good {
+		t.Errorf("a bad file moved the time of the last good one from %v to %v", good, kept)
+	}
+
+	reload(tiers)
+	eventually(t, "the repaired file is in force", func() bool { return success() == 1 && fabric() })
+	p.stop()
+	if p.scrapes < 3 || len(p.wrong) > 0 { // one for each reload, on a machine that is slow
+		t.Errorf("of %d scrapes during the reloads %d went wrong: %v", p.scrapes, len(p.wrong), p.wrong)
+	}
+	if status := a.stop(); status != 0 {
+		t.Errorf("exit status %d, want 0", status)
+	}
+}

@@ -1,0 +1,284 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/wire"
+)
+
+// Two processes, one that only enforces and one that only observes, are what
+// one process is that does both.
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "roles") // t.TempDir's names are too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	config := write(t, fmt.Sprintf("enforcer:\n  enabled: true\n  tenants:\n    - {name: tests, select: [{users: [%d]}], guarantee: 40 %%}\n", os.Getuid()))
+	flags := []string{"--demo=testdata/scenario/two.yml", "--config.file=" + config, "--runtime.dir=" + dir}
+	enforcer := spawn(t, nil, append(flags, "--role=enforce")...)
+	eventually(t, "it enforces", func() bool { return enforcer.log.find("gpusteward enforces") != nil || enforcer.hasEnded() })
+	observer := spawn(t, nil, append(flags, "--role=observe")...).ready()
+	observer.sees("the broker", func(s series) bool { return s["gpusteward_broker_up"] == 1 })
+	_, page := observer.get("/metrics")
+	_, rest, _ := strings.Cut(page, `nvgpu_up{gpu="1",uuid="`)
+	uuid, _, _ := strings.Cut(rest, `"`)
+	if _, tenant := hello(t, filepath.Join(dir, "broker/broker.sock"), uuid, ""); tenant != "tests" {
+		t.Errorf("this process is of %q, want tests", tenant)
+	}
+	observer.sees("what the enforcer says", func(s series) bool {
+		return s[fmt.Sprintf(`nvgpu_quota_compute_guarantee_ratio{gpu="1",tenant="tests",uuid="%s"}`, uuid)] == .4
+	})
+	if os.Getuid() == 0 {
+		const enforcing = 1<<unix.CAP_KILL | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_SYS_RESOURCE
+		if has := permitted(t, enforcer.pid); has != permitted(t, 0)&enforcing {
+			t.Errorf("the enforcer has other than CAP_KILL, CAP_SYS_PTRACE and CAP_SYS_RESOURCE: %x", has)
+		}
+	}
+	if status := enforcer.stop(); status != 0 {
+		t.Errorf("exit status %d of the enforcer, want 0", status)
+	}
+	observer.sees("no broker", func(s series) bool { return s["gpusteward_broker_up"] == 0 })
+}
+
+// divided starts an enforcer, and an observer that sees it, and returns the
+// broker's socket.
+func divided(t *testing.T) (enforcer, observer *agent, socket string) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("only root may limit others")
+	}
+	dir, err := os.MkdirTemp("", "roles")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	flags := []string{"--demo=testdata/scenario/two.yml", "--config.file=" + write(t, "enforcer: {enabled: true}\n"), "--runtime.dir=" + dir}
+	enforcer = spawn(t, nil, append(flags, "--role=enforce")...)
+	eventually(t, "it enforces", func() bool { return enforcer.log.find("gpusteward enforces") != nil || enforcer.hasEnded() })
+	observer = spawn(t, nil, append(flags, "--role=observe")...).ready()
+	observer.sees("the broker", func(s series) bool { return s["gpusteward_broker_up"] == 1 })
+	return enforcer, observer, filepath.Join(dir, "broker/broker.sock")
+}
+
+// crowd keeps more descriptors in flight, as a process of the enforcer's user,
+// than the enforcer may have.
+func crowd(t *testing.T, enforcer *agent) {
+	t.Helper()
+	const most = 400
+	if err := unix.Prlimit(enforcer.pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}, nil); err != nil {
+		t.Fatal(err)
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = errors.Join(unix.Close(pair[0]), unix.Close(pair[1])) })
+	for range 3 {
+		if err := unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(slices.Repeat([]int{pair[0]}, 200)...), nil, unix.MSG_DONTWAIT); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// permitted returns the capabilities that a process may have, this one's for 0:
+// root in a container lacks some.
+func permitted(t *testing.T, pid int) uint64 {
+	t.Helper()
+	var sets [2]unix.CapUserData // of the lower and the upper 32
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3, Pid: int32(pid)}, &sets[0]); err != nil {
+		t.Fatal(err)
+	}
+	return uint64(sets[1].Permitted)<<32 | uint64(sets[0].Permitted)
+}
+
+// mayExceed says whether the limit of descriptors in flight does not hold for
+// the enforcer.
+func mayExceed(t *testing.T) bool { return permitted(t, 0)&(1<<unix.CAP_SYS_RESOURCE) != 0 }
+
+// A broker that may have no more descriptors in flight cannot serve anybody, and
+// that is seen.
+func TestAStarvedBrokerIsSeen(t *testing.T) {
+	t.Parallel()
+	if mayExceed(t) {
+		t.Skip("root has CAP_SYS_RESOURCE here, so that the broker does not starve: TestRootInAContainerStarvesNobody")
+	}
+	enforcer, observer, _ := divided(t)
+	crowd(t, enforcer)
+	began := time.Now()
+	observer.sees("that it starves", func(s series) bool {
+		return s["gpusteward_broker_up"] == 0 && s["gpusteward_broker_starved"] == 1 && slices.Contains(s.family("nvgpu_health_check_failing", `check="broker"`), 1)
+	})
+	t.Logf("seen after %v", time.Since(began))
+	eventually(t, "the log says so", func() bool { return strings.Contains(enforcer.log.String(), "the broker cannot serve everybody") })
+}
+
+// Another process of root keeps more descriptors in flight than the broker may
+// have: the broker serves who comes all the same.
+func TestRootInAContainerStarvesNobody(t *testing.T) {
+	t.Parallel()
+	if !mayExceed(t) {
+		t.Skip("NOT TESTED: root lacks CAP_SYS_RESOURCE here")
+	}
+	enforcer, observer, socket := divided(t)
+	crowd(t, enforcer)
+	_, page := observer.get("/metrics")
+	_, rest, _ := strings.Cut(page, `nvgpu_up{gpu="1",uuid="`)
+	uuid, _, _ := strings.Cut(rest, `"`)
+	for range 5 {
+		hello(t, socket, uuid, "")
+	}
+	asked := observer.scrape()[`nvgpu_broker_requests_total{op="stats",result="ok"}`]
+	observer.sees("statistics", func(s series) bool {
+		return s[`nvgpu_broker_requests_total{op="stats",result="ok"}`] > asked+1 && s["gpusteward_broker_up"] == 1
+	})
+	if strings.Contains(enforcer.log.String(), "the broker cannot serve everybody") {
+		t.Errorf("it starved:\n%s", enforcer.log)
+	}
+}
+
+func TestEnforceWithNothingToEnforce(t *testing.T) {
+	t.Parallel()
+	a := spawn(t, nil, "--role=enforce", "--demo=h100", "--config.file="+write(t, ""))
+	eventually(t, "it ends", a.hasEnded)
+	if a.status != exitConfig || !strings.Contains(a.log.String(), "--role=enforce: enforcer.enabled is false in ") {
+		t.Errorf("exit status %d, %s", a.status, a.log)
+	}
+}
+
+// activated returns the command of an agent that is given these files as
+// systemd's sockets. systemd names the process that they are for, which only
+// exists once it has been started.
+func activated(files []*os.File, args ...string) *exec.Cmd {
+	cmd := exec.Command("sh", append([]string{"-c", `LISTEN_PID=$$ exec "$0" "$@"`, os.Args[0]}, args...)...)
+	cmd.Env = append(os.Environ(), fmt.Sprintf("LISTEN_FDS=%d", len(files)))
+	cmd.ExtraFiles = files
+	return cmd
+}
+
+// asks has a client connect to the broker's socket and ask for statistics; it
+// returns what waits for the answer.
+func asks(t *testing.T, socket string) (answered func()) {
+	t.Helper()
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if _, err := conn.Write(wire.Header{Type: wire.TypeStats, Seq: 1}.Append(nil)); err != nil {
+		t.Fatal(err)
+	}
+	return func() { t.Helper(); hooked{t, conn}.hears(wire.TypeStatsReply) }
+}
+
+// systemd's socket is the broker's: who connects before it runs, or while it
+// restarts, is answered, and the file stays the same.
+func TestTheBrokerTakesSystemdsSocket(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "activated") // t.TempDir's names are too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "broker/broker.sock")
+	if err := os.Mkdir(filepath.Dir(socket), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	file, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	before, err := os.Stat(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := write(t, "enforcer: {enabled: true}\n")
+	for _, role := range []string{"enforce", "enforce", "all"} {
+		answered := asks(t, socket)
+		a := launch(t, activated([]*os.File{file}, "--demo=testdata/scenario/two.yml", "--config.file="+config, "--runtime.dir="+dir, "--role="+role, loopback))
+		answered()
+		answered = asks(t, socket)
+		answered()
+		if status := a.stop(); status != 0 {
+			t.Errorf("exit status %d, want 0", status)
+		}
+		if strings.Contains(a.log.String(), "is not where") {
+			t.Errorf("it says that the socket is elsewhere: %s", a.log)
+		}
+	}
+	if after, err := os.Stat(socket); err != nil || !os.SameFile(before, after) {
+		t.Errorf("the socket is not what it was: %v", err)
+	}
+
+	elsewhere := launch(t, activated([]*os.File{file}, "--demo=testdata/scenario/two.yml", "--config.file="+config, "--role=enforce"))
+	asks(t, socket)()
+	eventually(t, "it says that nobody looks for it there", func() bool {
+		return elsewhere.log.find("systemd's socket of the broker is not at the path that programs and agents use")["socket"] == socket
+	})
+}
+
+func TestTheBrokerRefusesOtherSockets(t *testing.T) {
+	t.Parallel()
+	tcp, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	var files []*os.File
+	take := func(l interface{ File() (*os.File, error) }) *os.File {
+		file, err := l.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+		return file
+	}
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	unix := func(network string) *os.File {
+		l, err := net.ListenUnix(network, &net.UnixAddr{Net: network}) // the kernel names it
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		return take(l)
+	}
+	datagrams, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer datagrams.Close()
+	config := write(t, "enforcer: {enabled: true}\n")
+	for want, given := range map[string][]*os.File{
+		"received tcp " + tcp.Addr().String(): {take(tcp)},
+		"received unix @":                     {unix("unix")},
+		"received none that listens":          {take(datagrams)},
+		"received unixpacket @":               {unix("unixpacket"), unix("unixpacket")},
+	} {
+		a := launch(t, activated(given, "--demo=h100", "--config.file="+config, "--role=enforce"))
+		if status := a.wait(); status != exitConfig || !strings.Contains(a.log.String(), want) || !strings.Contains(a.log.String(), "ListenSequentialPacket=") {
+			t.Errorf("%s: exit status %d: %s", want, status, a.log)
+		}
+	}
+}

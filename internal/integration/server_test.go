@@ -1,0 +1,312 @@
+//go:build servers
+
+package integration
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// freeAddress returns an address of loopback that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// installed skips a test, and says so, where a server is not installed that it
+// needs.
+func installed(t *testing.T, programs ...string) {
+	t.Helper()
+	for _, name := range programs {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("NOT TESTED: %v; make tools installs it", err)
+		}
+	}
+}
+
+// startServer starts a server that ends with the test, and waits until it is ready.
+// It returns its URL.
+func startServer(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	address, log := freeAddress(t), new(transcript)
+	cmd := exec.Command(program, append(args, "--web.listen-address="+address, "--log.level=warn")...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("%s:\n%.4000s", program, log)
+		}
+	})
+	eventually(t, program+" is ready", func() bool {
+		r, err := http.Get("http://" + address + "/-/ready")
+		if err == nil {
+			r.Body.Close()
+		}
+		return err == nil && r.StatusCode == http.StatusOK
+	})
+	return "http://" + address
+}
+
+// scale is by how much rules are hurried: their waits are of minutes.
+const scale = 20
+
+var (
+	waits     = regexp.MustCompile(`(?m)^( *(?:for|keep_firing_for|interval): )(\w+)$`)
+	ranges    = regexp.MustCompile(`\[(\d\w*)(?::(\w+))?\]`)
+	promUnits = regexp.MustCompile(`(\d+)([dhms])`)
+)
+
+// asksFor returns a Prometheus's answer to a query, by the values of a label: the
+// last where several have one.
+func asksFor(t *testing.T, prometheus, query, label string) map[string]float64 {
+	t.Helper()
+	var answer struct {
+		Error string
+		Data  struct {
+			Result []struct {
+				Metric map[string]string
+				Value  [2]any
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(body(t, prometheus+"/api/v1/query?query="+url.QueryEscape(query))), &answer); err != nil || answer.Error != "" {
+		t.Fatalf("%s: %v%s", query, err, answer.Error)
+	}
+	all := map[string]float64{}
+	for _, r := range answer.Data.Result {
+		v, err := strconv.ParseFloat(fmt.Sprint(r.Value[1]), 64)
+		if err != nil {
+			t.Fatalf("%s: %v", query, err)
+		}
+		all[r.Metric[label]] = v
+	}
+	return all
+}
+
+// body returns what is at a URL.
+func body(t *testing.T, url string) string {
+	t.Helper()
+	r, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// startOverFleet starts a Prometheus with the shipped configuration for HTTP
+// discovery, which finds the hosts of a fleet.
+func startOverFleet(t *testing.T, fleet string, args ...string) string {
+	t.Helper()
+	text, err := os.ReadFile("deploy/prometheus/http_sd.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := filepath.Abs("alerts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := string(text)
+	for from, to := range map[string]string{"http://localhost:9836": fleet, "/usr/share/gpusteward/alerts": rules} {
+		if !strings.Contains(config, from) {
+			t.Fatalf("deploy/prometheus/http_sd.yml has no %q", from)
+		}
+		config = strings.ReplaceAll(config, from, to)
+	}
+	dir := t.TempDir()
+	rewrite(t, filepath.Join(dir, "prometheus.yml"), config)
+	return startServer(t, "prometheus", append(args, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"))...)
+}
+
+// hurried returns rules with every duration divided by scale: how long an
+// expression must hold, how far back it looks, and how often that is done. What
+// they ask for, and what they say, is as shipped.
+func hurried(t *testing.T, rules string) string {
+	t.Helper()
+	shorter := func(text string) string {
+		if text == "" {
+			return ""
+		}
+		sum := time.Duration(0)
+		for _, part := range promUnits.FindAllStringSubmatch(text, -1) {
+			unit := map[string]time.Duration{"d": 24 * time.Hour, "h": time.Hour, "m": time.Minute, "s": time.Second}[part[2]]
+			n := 0
+			fmt.Sscan(part[1], &n)
+			sum += time.Duration(n) * unit
+		}
+		if promUnits.ReplaceAllString(text, "") != "" || sum == 0 {
+			t.Fatalf("%q is no duration", text)
+		}
+		return fmt.Sprintf("%dms", (sum / scale).Milliseconds())
+	}
+	rules = waits.ReplaceAllStringFunc(rules, func(line string) string {
+		m := waits.FindStringSubmatch(line)
+		return m[1] + shorter(m[2])
+	})
+	return ranges.ReplaceAllStringFunc(rules, func(r string) string {
+		m := ranges.FindStringSubmatch(r)
+		if m[2] == "" {
+			return "[" + shorter(m[1]) + "]"
+		}
+		return "[" + shorter(m[1]) + ":" + shorter(m[2]) + "]"
+	})
+}
+
+// hostName returns what the agent says that this host is called.
+func hostName() string {
+	name, _ := os.Hostname()
+	return cmp.Or(os.Getenv("NODE_NAME"), name)
+}
+
+// startPrometheus starts one that scrapes an agent every second and evaluates
+// the shipped rules, those of alerts that are on by default, hurried. Of scrape
+// the lines are added to the agent's job.
+func startPrometheus(t *testing.T, alertmanager, agent string, rules bool, scrape ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	var b strings.Builder
+	am, _ := url.Parse(alertmanager)
+	at, _ := url.Parse(agent)
+	fmt.Fprintf(&b, "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\n"+
+		"alerting: {alertmanagers: [{static_configs: [{targets: [%q]}]}]}\n", am.Host)
+	if rules {
+		b.WriteString("rule_files: [gpusteward.rules.yml, fleet.rules.yml]\n")
+		for _, name := range []string{"gpusteward.rules.yml", "fleet.rules.yml"} {
+			text, err := os.ReadFile(filepath.Join("alerts", name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			rewrite(t, filepath.Join(dir, name), hurried(t, string(text)))
+		}
+	}
+	fmt.Fprintf(&b, "scrape_configs:\n- job_name: gpusteward\n  static_configs: [{targets: [%q], labels: {node: %q}}]\n", at.Host, hostName())
+	for _, line := range scrape {
+		b.WriteString("  " + line + "\n")
+	}
+	rewrite(t, filepath.Join(dir, "prometheus.yml"), b.String())
+	return startServer(t, "prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"))
+}
+
+// A message is what Alertmanager sends to a webhook.
+type message struct {
+	Receiver    string
+	GroupLabels map[string]string
+	Alerts      []arrived
+}
+
+// An arrived alert is one in a message.
+type arrived struct {
+	Status              string
+	Labels, Annotations map[string]string
+}
+
+// A receiver takes Alertmanager's messages.
+type receiver struct {
+	mu       sync.Mutex
+	messages []message
+}
+
+// startReceiver starts a webhook, and an Alertmanager with the shipped
+// configuration that sends to it; its waits for more of a group are a second.
+func startReceiver(t *testing.T) (r *receiver, alertmanager string) {
+	t.Helper()
+	r = new(receiver)
+	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+		var m message
+		if err := json.NewDecoder(q.Body).Decode(&m); err != nil {
+			t.Error(err)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.messages = append(r.messages, m)
+	}))
+	t.Cleanup(hook.Close)
+	text, err := os.ReadFile("deploy/alertmanager.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := string(text)
+	for from, to := range map[string]string{"http://127.0.0.1:5001": hook.URL, "group_wait: 30s": "group_wait: 1s", "group_wait: 5s": "group_wait: 1s", "group_interval: 5m": "group_interval: 1s"} {
+		if !strings.Contains(config, from) {
+			t.Fatalf("deploy/alertmanager.yml has no %q", from)
+		}
+		config = strings.ReplaceAll(config, from, to)
+	}
+	dir := t.TempDir()
+	rewrite(t, filepath.Join(dir, "alertmanager.yml"), config)
+	alertmanager = startServer(t, "prometheus-alertmanager", "--config.file="+filepath.Join(dir, "alertmanager.yml"), "--storage.path="+filepath.Join(dir, "data"), "--cluster.listen-address=")
+	return r, alertmanager
+}
+
+// all returns what has arrived.
+func (r *receiver) all() []message {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.messages)
+}
+
+// last returns the last that was said of alerts of a name, by GPU and tenant.
+func (r *receiver) last(name string) map[string]arrived {
+	all := map[string]arrived{}
+	for _, m := range r.all() {
+		for _, a := range m.Alerts {
+			if a.Labels["alertname"] == name {
+				all[strings.TrimSpace(a.Labels["gpu"]+" "+a.Labels["tenant"])] = a
+			}
+		}
+	}
+	return all
+}
+
+// A known alert is one that Alertmanager has.
+type known struct {
+	Labels map[string]string
+	Status struct {
+		State       string
+		InhibitedBy []string
+	}
+	Fingerprint string
+}
+
+// alertsAt returns what an Alertmanager has that fires.
+func alertsAt(t *testing.T, alertmanager string) (all []known) {
+	t.Helper()
+	r, err := http.Get(alertmanager + "/api/v2/alerts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	if err := json.NewDecoder(r.Body).Decode(&all); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}

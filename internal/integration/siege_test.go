@@ -1,0 +1,626 @@
+package integration
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+)
+
+// stubGPU is the UUID of the simulated GPU.
+var stubGPU = [16]byte([]byte("gpusteward-stub\x00"))
+
+// A siege is a host: an observer and an enforcer on a simulated GPU, with honest
+// tenants, two of whom always want it, and peers of an adversary. Each cgroup is
+// a tenant's: serving's, batch's and jobs', and two of the one that is hostile,
+// in one of which nobody is under the hook.
+type siege struct {
+	*rand.Rand
+	*testing.T
+	f                  fakeDriver
+	dir                string // that every user can look into
+	config             string
+	groups             map[string]string // directories, by name
+	observer, enforcer *agent
+	env                []string // of programs on the GPU
+	truth              *truth
+	enforced, began    time.Time
+	stolen             time.Duration // when it was looked at last
+	peers              []*besieger
+	reloads            int
+	weights            []int // of moves up to each
+
+	mu      sync.Mutex
+	log     []string // the last moves
+	count   map[string]float64
+	came    []time.Duration // how long honest processes waited for a session
+	comes   time.Time       // when that was, last
+	working sync.WaitGroup  // honest jobs
+}
+
+// guaranteed are the parts of the GPU of those who always want it. The rest is
+// guaranteed too, to jobs and to the hostile tenant, of which a program always
+// wants more: so nobody gets what is not wanted elsewhere, and all that is taken
+// is seen.
+var guaranteed = map[string]float64{"serving": .5, "batch": .38}
+
+// newSiege starts all that is honest.
+func newSiege(t *testing.T, seed uint64) *siege {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("NOT TESTED: only root can be others")
+	}
+	for _, dir := range []string{"enforcer/hook", "enforcer/hook/stub"} {
+		if out, err := exec.Command("make", "-s", "-C", dir).CombinedOutput(); err != nil {
+			t.Fatalf("make -C %s: %v\n%s", dir, err, out)
+		}
+	}
+	s := &siege{T: t, Rand: rand.New(rand.NewPCG(seed, 0)), f: newDriver(t), groups: map[string]string{}, count: map[string]float64{}}
+	for _, name := range []string{"serving", "batch", "jobs", "hostile", "around"} {
+		s.groups[name] = ownGroup(t, name)
+	}
+	s.place()
+	s.at(first, func() {
+		s.truth = watch(t, filepath.Join(s.dir, "stat"), s.env[0], s.env[1])
+	})
+	s.f.set("uuid.0", "GPU-67707573-7465-7761-7264-2d7374756200")
+	go s.feed()
+
+	s.config = write(t, s.table())
+	flags := []string{"--config.file=" + s.config, "--runtime.dir=" + filepath.Join(s.dir, "run"), "--state.dir=" + filepath.Join(s.dir, "state")}
+	s.enforced = time.Now()
+	s.at(first, func() { s.enforcer = spawn(t, s.f.environment(), append(flags, "--role=enforce")...) })
+	eventually(t, "it enforces", func() bool { return s.enforcer.log.find("gpusteward enforces") != nil || s.enforcer.hasEnded() })
+	s.observer = spawn(t, s.f.environment(), append(flags, "--role=observe")...).ready()
+	s.observer.sees("the broker", func(s series) bool { return s["gpusteward_broker_up"] == 1 })
+	for _, name := range []string{"serving", "batch"} {
+		s.load(name, true, "--kernel-us=500", "--alloc-mib=1024", "--alloc-step-mib=64", "--seconds=1e9")
+	}
+	s.wants()
+	s.observer.sees("both at work", func(m series) bool {
+		return len(m.family("nvgpu_quota_sessions", `tenant="serving"`)) == 1 && len(m.family("nvgpu_quota_sessions", `tenant="batch"`)) == 1
+	})
+	return s
+}
+
+// table is the configuration. A cap of the hostile tenant differs each time.
+func (s *siege) table() string {
+	if err := os.WriteFile(filepath.Join(s.dir, "gemini"), []byte("1\npod/a 0.5 1.0 1000\n"), 0o644); err != nil {
+		s.Fatal(err)
+	}
+	unit := func(name string) string { return filepath.Base(s.groups[name]) }
+	return fmt.Sprintf(`
+collectors: {fast: 500ms, medium: 500ms}
+enforcer:
+  enabled: true
+  ladder: {mode: terminate, shadow: false, confirm: 2, of: 3, hold: 5s, grace: 2s, actions: 100}
+  gemini: [{role: pod-manager, listen: "127.0.0.1:0", file: %s, unknown: deny}]
+  tenants:
+    - {name: serving, select: [{units: [%s]}], guarantee: 50 %%, memory: 4 GiB, memory_guarantee: 4 GiB}
+    - {name: batch, select: [{units: [%s]}], guarantee: 38 %%, memory: 4 GiB, memory_guarantee: 4 GiB}
+    - {name: jobs, select: [{units: [%s]}], guarantee: 2 %%, memory: 60 GiB, memory_guarantee: 60 GiB}
+    - {name: hostile, select: [{units: [%s, %s]}], guarantee: 10 %%, memory: %d GiB}
+`, filepath.Join(s.dir, "gemini"), unit("serving"), unit("batch"), unit("jobs"), unit("hostile"), unit("around"), 8+s.reloads%2)
+}
+
+// ownGroup makes a cgroup of version 2, as of a unit, whose processes end with
+// the test.
+func ownGroup(t *testing.T, name string) string {
+	t.Helper()
+	root := "/sys/fs/cgroup"
+	if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err != nil {
+		root = filepath.Join(root, "unified")
+	}
+	dir := filepath.Join(root, fmt.Sprintf("gs-siege-%s-%d.service", name, os.Getpid()))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Skip("NOT TESTED: cgroups cannot be made here:", err)
+	}
+	t.Cleanup(func() {
+		_ = os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
+		eventually(t, dir+" is empty", func() bool { return os.Remove(dir) == nil })
+	})
+	return dir
+}
+
+// place puts the hook and the simulated driver where all users can run them.
+func (s *siege) place() {
+	s.Helper()
+	dir, err := os.MkdirTemp("", "siege") // t.TempDir's are the user's own, and too long for a socket
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { _ = os.RemoveAll(dir) })
+	s.dir = dir
+	for _, name := range []string{"libgpusteward.so", "stub/libcuda.so.1", "stub/load", "stub/stat"} {
+		program, err := os.ReadFile(filepath.Join("enforcer/hook/build", name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, filepath.Base(name)), program, 0o755)
+		}
+		if err != nil {
+			s.Fatal(err)
+		}
+	}
+	if err := os.Symlink("libcuda.so.1", filepath.Join(dir, "libcuda.so")); err != nil {
+		s.Fatal(err)
+	}
+	s.env = []string{"LD_LIBRARY_PATH=" + dir, "GS_STUB_FILE=" + filepath.Join(dir, "gpu")}
+}
+
+func (s *siege) socket() string { return filepath.Join(s.dir, "run/broker/broker.sock") }
+
+// A truth is what the simulated GPU did, which nothing under test can bend: by
+// the cgroup of who is on it.
+type truth struct {
+	mu        sync.Mutex
+	at        time.Duration            // of the simulation, when it was looked at last
+	switching time.Duration            // lost to switches, ever
+	busy      map[string]time.Duration // ever
+	pids      map[int]*onGPU           // that are there
+	waited    map[string]time.Duration // of honest ones for a processor, ever; the enforcer's and what a hypervisor took under ""
+}
+
+type onGPU struct {
+	group string
+	busy  time.Duration
+	used  uint64
+	seen  time.Duration
+}
+
+// watch reads what the program stat prints, until the test ends.
+func watch(t *testing.T, stat string, env ...string) *truth {
+	t.Helper()
+	cmd := exec.Command(stat, "20")
+	cmd.Env, cmd.Stderr = append(os.Environ(), env...), os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &truth{busy: map[string]time.Duration{}, pids: map[int]*onGPU{}, waited: map[string]time.Duration{}}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			tr.read(lines.Text())
+		}
+	}()
+	t.Cleanup(func() { _ = cmd.Process.Kill(); <-ended; _ = cmd.Wait() })
+	eventually(t, "there is a GPU", func() bool { return tr.now().at > 0 })
+	if err := os.Chmod(strings.TrimPrefix(env[1], "GS_STUB_FILE="), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
+
+func (tr *truth) read(text string) {
+	var at, busy int64
+	var gpu, pid int
+	var used, peak uint64
+	if _, err := fmt.Sscan(text, &at, &gpu, &pid, &busy, &used, &peak); err != nil {
+		return
+	}
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if pid == 0 {
+		maps.DeleteFunc(tr.pids, func(_ int, p *onGPU) bool { return p.seen < tr.at })
+		tr.at, tr.switching = time.Duration(at), time.Duration(busy)
+		return
+	}
+	p := tr.pids[pid]
+	if p == nil {
+		p = &onGPU{group: groupOf(pid)}
+		tr.pids[pid] = p
+	}
+	tr.busy[p.group] += time.Duration(busy) - p.busy
+	p.busy, p.used, p.seen = time.Duration(busy), used, tr.at
+}
+
+// groupOf returns the part of a siege's cgroup that tells it from the others;
+// empty for who is in none.
+func groupOf(pid int) string {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	_, rest, _ := strings.Cut(string(text), "/gs-siege-")
+	name, _, _ := strings.Cut(rest, "-")
+	return name
+}
+
+// now returns what was so far.
+func (tr *truth) now() span {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return span{time.Now(), maps.Clone(tr.busy), tr.switching, tr.at, maps.Clone(tr.waited)}
+}
+
+// feed has the driver say what the GPU did, until the test ends.
+func (s *siege) feed() {
+	before, waits := map[int]time.Duration{}, map[string]time.Duration{}
+	var last time.Duration
+	took := stolen(s.T)
+	for tick := time.Tick(250 * time.Millisecond); s.Context().Err() == nil; <-tick {
+		var processes, utilization strings.Builder
+		s.truth.mu.Lock()
+		used, now := uint64(1<<30), map[int]time.Duration{}
+		steady := map[int]string{}
+		for pid, p := range s.truth.pids {
+			const own = 300 << 20 // a context's
+			used += p.used + own
+			if guaranteed[p.group] > 0 {
+				steady[pid] = p.group
+			}
+			now[pid] = p.busy
+			fmt.Fprintf(&processes, "%d %d\n", pid, p.used+own)
+			if span := s.truth.at - last; span > 0 {
+				fmt.Fprintf(&utilization, "%d %d 0 0 0\n", pid, (100*(p.busy-before[pid])+span/2)/span)
+			}
+		}
+		before, last = now, s.truth.at
+		s.truth.mu.Unlock()
+		if s.enforcer != nil {
+			steady[s.enforcer.pid] = ""
+		}
+		s.wait(steady, waits)
+		was := took
+		took = stolen(s.T)
+		s.truth.add("", took-was)
+		for name, text := range map[string]string{"processes.0": processes.String(), "utilization.0": utilization.String(), "memory.0": fmt.Sprint(80<<30, " ", used)} {
+			path := s.f.path(name)
+			if os.WriteFile(path+".next", []byte(text), 0o644) == nil {
+				_ = os.Rename(path+".next", path)
+			}
+		}
+	}
+}
+
+// wait adds up how long processes have waited for a processor since it was looked
+// at last, each as long as one of its threads, whose times are in waits.
+func (s *siege) wait(groups map[int]string, waits map[string]time.Duration) {
+	for pid, group := range groups {
+		longest := time.Duration(0)
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+		for _, path := range threads {
+			text, _ := os.ReadFile(path)
+			var ran, waited time.Duration
+			if _, err := fmt.Sscan(string(text), &ran, &waited); err == nil {
+				longest = max(longest, waited-waits[path])
+				waits[path] = waited
+			}
+		}
+		s.truth.add(group, longest)
+	}
+}
+
+func (tr *truth) add(group string, waited time.Duration) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.waited[group] += waited
+}
+
+// A program runs in a cgroup.
+type program struct {
+	*exec.Cmd
+	out *transcript
+}
+
+func (p program) killAfter(d time.Duration) { time.AfterFunc(d, func() { _ = p.Process.Kill() }) }
+
+// Priorities: what is honest goes before whatever else the machine does, and
+// the adversary's own after it.
+const first, last = -15, 5
+
+// at has the processes that start begins run at a priority.
+func (s *siege) at(priority int, start func()) {
+	s.Helper()
+	runtime.LockOSThread() // it is the thread's, and whom it starts inherits it
+	defer runtime.UnlockOSThread()
+	for _, p := range []struct {
+		priority int
+		then     func()
+	}{{priority, start}, {0, func() {}}} {
+		if err := unix.Setpriority(unix.PRIO_PROCESS, 0, p.priority); err != nil {
+			s.Fatal(err)
+		}
+		p.then()
+	}
+}
+
+// begin starts a command as a user in a cgroup.
+func (s *siege) begin(cmd *exec.Cmd, group string, uid int) {
+	s.Helper()
+	dir, err := os.Open(s.groups[group])
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer func() { _ = dir.Close() }()
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd()), Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	if err := cmd.Start(); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// load starts the load generator in a cgroup, under the hook or not. It ends
+// with the test, if not before.
+func (s *siege) load(group string, hooked bool, options ...string) program {
+	s.Helper()
+	p := s.loads(group, hooked, options...)
+	go func() { _ = p.Wait() }()
+	return p
+}
+
+func (s *siege) loads(group string, hooked bool, options ...string) program {
+	s.Helper()
+	p := program{exec.Command(filepath.Join(s.dir, "load"), append(options, "--report-ms=1000")...), new(transcript)}
+	p.Dir, p.Env = "/", append(os.Environ(), s.env...)
+	if hooked {
+		p.Env = append(p.Env, "LD_PRELOAD="+filepath.Join(s.dir, "libgpusteward.so"), "GPUSTEWARD_SOCKET="+s.socket())
+	}
+	p.Stdout, p.Stderr = p.out, p.out
+	s.at(first, func() {
+		s.begin(p.Cmd, group, map[string]int{"serving": 5001, "batch": 0, "jobs": 5002, "hostile": 0, "around": 5001}[group])
+	})
+	return p
+}
+
+// wants has a program of the hostile tenant want all of the GPU, always: where the
+// ladder ended it there is another.
+func (s *siege) wants() {
+	go func() {
+		for s.Context().Err() == nil {
+			_ = s.loads("hostile", true, "--kernel-us=500", "--seconds=1e9").Wait()
+		}
+	}()
+}
+
+// job runs a job, which gets its memory and comes to its end.
+func (s *siege) job(mib int) {
+	p := s.loads("jobs", true, fmt.Sprintf("--alloc-mib=%d", mib), "--alloc-step-mib=64", "--kernel-us=200", "--sync-every=8", "--seconds=1")
+	s.working.Go(func() {
+		err := p.Wait()
+		if text := p.out.String(); err != nil || !strings.Contains(text, fmt.Sprintf("alloc %d 0\n", mib<<20)) || !strings.Contains(text, "total ") {
+			s.broken("a job that wanted %d MiB ended with %v: %s", mib, err, text)
+		}
+	})
+}
+
+// reload has both processes read the configuration again.
+func (s *siege) reload() {
+	s.reloads++
+	rewrite(s.T, s.config, s.table())
+	for _, a := range []*agent{s.enforcer, s.observer} {
+		if err := syscall.Kill(a.pid, syscall.SIGHUP); err != nil {
+			s.broken("a process is gone: %v", err)
+		}
+	}
+}
+
+// sees asks for a page, which must be answered. All programs of this host are
+// one client of the observer, which may cut off any of them: then it is asked
+// again.
+func (s *siege) sees(path string) string {
+	status, body, err := s.observer.fetch(path)
+	for range 2 {
+		if err != nil {
+			status, body, err = s.observer.fetch(path)
+		}
+	}
+	if err != nil || status != http.StatusOK {
+		s.broken("%s is answered %d, %v", path, status, err)
+	}
+	return body
+}
+
+// A besieger is a peer's process, with the moves that it has yet to make.
+type besieger struct {
+	*exec.Cmd
+	pid   int
+	in    io.WriteCloser
+	free  chan struct{} // as many as moves can be waiting
+	since time.Time     // it was told of one last
+}
+
+// besiegers are who peers are: of one user as somebody honest, and of others.
+var besiegers = []struct {
+	uid   int
+	group string
+}{{0, "hostile"}, {5001, "hostile"}, {6001, "hostile"}, {6002, "hostile"}, {0, "around"}, {6001, "around"}}
+
+// peer starts a process that asks the broker for sessions: the adversary's have
+// processor time where nobody else wants it, since what they take of it is the
+// kernel's to bound; what others do for them counts.
+func (s *siege) peer(uid int, group, how string) (cmd *exec.Cmd, in io.WriteCloser, out io.Reader) {
+	s.Helper()
+	cmd = exec.Command("/proc/self/exe") // which others may run wherever it is
+	gemini, _ := s.enforcer.log.find("programs under Gemini's hook are served")["address"].(string)
+	cmd.Env = append(os.Environ(), asPeer+"="+strings.Join([]string{s.socket(), strings.TrimPrefix(s.observer.url, "http://"), gemini, how}, ","))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		out, err = cmd.StdoutPipe()
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.at(map[string]int{"honest": first, "hostile": last}[how], func() { s.begin(cmd, group, uid) })
+	return cmd, in, out
+}
+
+// end kills a peer, if it is there.
+func (s *siege) end(i int) {
+	if p := s.peers[i]; p != nil {
+		_ = p.Process.Kill()
+		go func() { _ = p.Wait() }()
+	}
+}
+
+// respawn kills a peer, if it is there, and starts it again.
+func (s *siege) respawn(i int) {
+	s.end(i)
+	p := &besieger{free: make(chan struct{}, 4)}
+	for range cap(p.free) {
+		p.free <- struct{}{}
+	}
+	var out io.Reader
+	p.Cmd, p.in, out = s.peer(besiegers[i].uid, besiegers[i].group, "hostile")
+	p.pid = p.Process.Pid
+	go func() {
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			if lines.Text() != "done" {
+				s.broken("a hostile process %s", lines.Text())
+			}
+			p.free <- struct{}{}
+		}
+	}()
+	s.peers[i] = p
+}
+
+// moveTo puts a peer into another cgroup.
+func (s *siege) moveTo(pid int, group string) {
+	_ = os.WriteFile(filepath.Join(s.groups[group], "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
+}
+
+// come has an honest process open one session after the other.
+func (s *siege) come() {
+	s.comes = time.Now()
+	_, in, out := s.peer(5001, "serving", "honest")
+	s.Cleanup(func() { _ = in.Close() })
+	go func() {
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			var ms int64
+			var refused int
+			if _, err := fmt.Sscan(lines.Text(), &ms, &refused); err != nil {
+				s.broken("an honest process says %q", lines.Text())
+				return
+			}
+			s.mu.Lock()
+			s.came, s.comes = append(s.came, time.Duration(ms)*time.Millisecond), time.Now()
+			s.mu.Unlock()
+			if refused > 0 {
+				s.tell("an honest process was refused %d times, and had a session after %d ms", refused, ms)
+			}
+		}
+	}()
+}
+
+// eventually waits until nothing is wrong any more.
+func (s *siege) eventually(what string, wrong func() string) {
+	s.Helper()
+	said := ""
+	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		if said = wrong(); said == "" {
+			return
+		}
+		if time.Now().After(end) {
+			s.broken("after %v still not: %s: %s", patience, what, said)
+			return
+		}
+	}
+}
+
+// tell puts a line into the log of moves.
+func (s *siege) tell(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.log = append(s.log, fmt.Sprintf("%8.3f s  ", time.Since(s.began).Seconds())+fmt.Sprintf(format, args...))
+	s.log = s.log[max(0, len(s.log)-60):]
+}
+
+// broken says that something honest was hurt, and what was done before.
+func (s *siege) broken(format string, args ...any) {
+	s.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.Context().Err() == nil && !s.Failed() {
+		s.Errorf("after %.1f s: %s\nthe last moves:\n%s", time.Since(s.began).Seconds(), fmt.Sprintf(format, args...), strings.Join(s.log, "\n"))
+	}
+}
+
+// A span begins at a moment, or is what was before it.
+type span struct {
+	began         time.Time
+	busy          map[string]time.Duration // by cgroup
+	switching, at time.Duration            // lost to switches; of the simulation
+	waited        map[string]time.Duration // for processors, by cgroup
+}
+
+// pace returns what honest tenants had of their guarantees since then, of the
+// time that programs around the hook left them, which are the audit's to find.
+// On a simulated GPU nobody gives it work while he waits for a processor, and
+// others have what is not used: what a tenant waited is taken for its own. As
+// much of the time in which the GPU had no work as the enforcer waited is left
+// out. Where that is half of the time, or of what a tenant should have, its pace
+// says nothing.
+func (s *siege) pace(from span) (all map[string]float64, judged bool) {
+	to := s.truth.now()
+	left := to.at - from.at
+	idle := left - (to.switching - from.switching)
+	for name, busy := range to.busy {
+		idle -= busy - from.busy[name]
+	}
+	if around := to.busy["around"] - from.busy["around"] + to.busy[""] - from.busy[""]; around > 0 {
+		left -= around + to.switching - from.switching
+	}
+	enforcer := max(min(to.waited[""]-from.waited[""], idle), 0)
+	judged = enforcer < left/2
+	left -= enforcer
+	all = map[string]float64{}
+	for name, part := range guaranteed {
+		due, waited := left.Seconds()*part, (to.waited[name] - from.waited[name]).Seconds()
+		all[name] = ((to.busy[name] - from.busy[name]).Seconds() + waited) / due
+		judged = judged && waited < due/2
+	}
+	return all, judged
+}
+
+// where says where the GPU's time went since then.
+func (s *siege) where(from span) string {
+	to := s.truth.now()
+	var b strings.Builder
+	rest := to.at - from.at
+	tell := func(what, whose string, d time.Duration) {
+		if d > 0 {
+			fmt.Fprintf(&b, "%s %s %.2f s, ", whose, what, d.Seconds())
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(to.busy)) {
+		rest -= to.busy[name] - from.busy[name]
+		tell("had", name, to.busy[name]-from.busy[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(to.waited)) {
+		tell("waited for a processor", name, to.waited[name]-from.waited[name])
+	}
+	tell("", "switching", to.switching-from.switching)
+	fmt.Fprintf(&b, "idle %.2f s", (rest - to.switching + from.switching).Seconds())
+	return b.String()
+}
+
+// taken returns what a process has: memory in bytes, and descriptors.
+func (s *siege) taken(a *agent) (memory uint64, descriptors int) {
+	p, err := procfs.NewProc(a.pid)
+	if err != nil {
+		s.broken("a process is gone: %v", err)
+		return 0, 0
+	}
+	status, _ := p.NewStatus()
+	descriptors, _ = p.FileDescriptorsLen()
+	return status.VmRSS, descriptors
+}

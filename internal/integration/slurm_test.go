@@ -1,0 +1,335 @@
+package integration
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A slurmd runs deploy/slurm's scripts as Slurm's daemon does, on a node7 of
+// which a scontrol and a squeue of the test tell.
+type slurmd struct {
+	t   *testing.T
+	bin string // of scontrol, squeue and logger
+	run string // /run/gpusteward
+	env []string
+}
+
+func newSlurmd(t *testing.T) *slurmd {
+	dir := t.TempDir()
+	s := &slurmd{t: t, bin: filepath.Join(dir, "bin"), run: filepath.Join(dir, "run")}
+	s.env = []string{"PATH=" + s.bin + ":/usr/bin:/bin", "DIR=" + dir, "GPUSTEWARD_RUN=" + s.run, "GPUSTEWARD_SLURM_CONF=" + dir + "/ours.conf", "SLURM_CONF=" + dir + "/slurm.conf", "SLURMD_NODENAME=node7"}
+	for name, script := range map[string]string{
+		"logger": `shift 4; echo "$*" >>"$DIR/logged"`,
+		"squeue": `cat "$DIR/squeue"`,
+		"scontrol": `case "$*" in
+*"show job 7") cat "$DIR/job" ;;
+*"show node node7") cat "$DIR/node" ;;
+"show hostnames node[6-7]") printf 'node6\nnode7\n' ;;
+"show hostnames "*) echo "$3" ;;
+*) exit 1 ;;
+esac`,
+	} {
+		s.put("bin/"+name, "#!/bin/sh\n"+script+"\n")
+	}
+	return s
+}
+
+func (s *slurmd) path(name string) string { return filepath.Join(filepath.Dir(s.bin), name) }
+
+func (s *slurmd) put(name, text string) {
+	s.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(s.path(name)), 0o755); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.WriteFile(s.path(name), []byte(text), 0o755); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// read returns the text of a file, and what it is called where there is none.
+func (s *slurmd) read(name string) string {
+	text, err := os.ReadFile(s.path(name))
+	if err != nil {
+		return "no " + name
+	}
+	return string(text)
+}
+
+// script runs one of the scripts and returns what it says. It must end well,
+// whatever happens: Slurm would drain the node.
+func (s *slurmd) script(name string, env ...string) string {
+	s.t.Helper()
+	path, err := filepath.Abs("deploy/slurm/" + name)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cmd := exec.Command(path)
+	cmd.Env = slices.Concat(s.env, env)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		s.t.Errorf("%s: %v\n%s", name, err, out)
+	}
+	return string(out)
+}
+
+var job7 = []string{"SLURM_JOB_ID=7", "SLURM_JOB_USER=ada", "SLURM_JOB_UID=1000", "SLURM_JOB_ACCOUNT=lab", "SLURM_JOB_PARTITION=gpu", "SLURM_JOB_GPUS=0"}
+
+func TestPrologWritesARecord(t *testing.T) {
+	t.Parallel()
+	s := newSlurmd(t)
+	s.put("slurm.conf", "GresTypes=gpu\n")
+	if said := s.script("prolog.sh", job7...); said != "" || s.read("logged") != "no logged" {
+		t.Errorf("it says %q and logs %q", said, s.read("logged"))
+	}
+	if got, want := s.read("run/slurm/7"), "JOB=7\nUSER=ada\nUID=1000\nACCOUNT=lab\nPARTITION=gpu\nGPUS=0\n"; got != want {
+		t.Errorf("the record is\n%s, want\n%s", got, want)
+	}
+	if got := s.read("run/tenants.d/slurm-7.yml"); got != "no run/tenants.d/slurm-7.yml" {
+		t.Errorf("without shards it has a quota: %s", got)
+	}
+	if info, err := os.Stat(s.path("run/slurm/7")); err != nil || info.Mode().Perm() != 0o644 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+
+	// What the user writes adds no line.
+	s.script("prolog.sh", "SLURM_JOB_ID=8", "SLURM_JOB_USER=eve", "SLURM_JOB_ACCOUNT=x\nUSER=root\nGPUS=0,1", "SLURM_JOB_PARTITION=$(reboot)`id`")
+	if got, want := s.read("run/slurm/8"), "JOB=8\nUSER=eve\nUID=\nACCOUNT=x?USER=root?GPUS=0,1\nPARTITION=$(reboot)`id`\nGPUS=\n"; got != want {
+		t.Errorf("the record is\n%s, want\n%s", got, want)
+	}
+	s.script("prolog.sh", "SLURM_JOB_ID=../../x")
+	if got := s.read("logged"); !strings.Contains(got, "Slurm did not start this") {
+		t.Errorf("of a number that is none it logs %q", got)
+	}
+	s.script("epilog.sh", job7...)
+	if got := s.read("run/slurm/7"); got != "no run/slurm/7" {
+		t.Errorf("after the job there is %s", got)
+	}
+}
+
+// What Slurm granted is a quota that the configuration takes.
+func TestPrologGivesShards(t *testing.T) {
+	t.Parallel()
+	const node = "NodeName=node7 Gres=gpu:h100:2,shard:h100:8 GresDrain=N/A GresUsed=x\n"
+	job := func(gres string) string {
+		return "JobId=7 JOB_GRES=shard:9 Nodes=node5 CPU_IDs=0 Mem=0 GRES=shard:4(IDX:1) Nodes=node[6-7] CPU_IDs=0 Mem=0 GRES=" + gres + " MinCPUsNode=1\n"
+	}
+	for name, c := range map[string]struct {
+		gpus, node, gres, ours string
+		want                   []string // of --explain
+	}{
+		"shards":                 {gres: "shard:h100:3(IDX:1)", gpus: "1", want: []string{"on GPU 1: guarantee 75 %, limit 75 %, priority normal", "memory 75 % of the GPU's", "on every other GPU: guarantee 0 %, limit 1 %", "memory 1 MiB", "can ask for no other"}},
+		"untyped":                {gres: "shard:1(IDX:0)", gpus: "0", node: "NodeName=node7 Gres=gpu:4(S:0-1),shard:12\n", want: []string{"on GPU 0: guarantee 33.33 %, limit 33.33 %"}},
+		"of several GPUs":        {gres: "gpu:h100:1(IDX:1),shard:h100:6(3/4,1/4,2/4)", gpus: "0,1,2", want: []string{"on GPU 0: guarantee 75 %", "on GPU 1: guarantee 25 %", "on GPU 2: guarantee 50 %"}},
+		"of GPUs that are a set": {gres: "shard:h100:5(IDX:0-1,3)", gpus: "0,1,3", want: []string{"on GPU 0, 1, 3: guarantee 41.66 %"}},
+		"more than there are":    {gres: "shard:h100:9(IDX:0)", gpus: "0", want: []string{"on GPU 0: guarantee 100 %"}},
+		"our number of shards":   {gres: "shard:h100:3(IDX:1)", gpus: "1", ours: "shards=12\n", want: []string{"on GPU 1: guarantee 25 %"}},
+		"our terms":              {gres: "shard:h100:2(IDX:1)", gpus: "1", ours: "tenant='priority: low, ladder: {mode: pause}'\nquota() { [ -z \"$part\" ] || echo \"guarantee: $part, memory: 10 GiB, limit: 100 %\"; }\n", want: []string{"on GPU 1: guarantee 50 %, limit 100 %, priority low", "memory 10 GiB", "ladder: up to pause"}},
+		"our terms of a GPU":     {gres: "gpu:h100:1(IDX:0)", gpus: "0", ours: "quota() { case $SLURM_JOB_PARTITION in gpu) echo 'limit: 40 %' ;; esac; }\n", want: []string{"on GPU 0: guarantee 0 %, limit 40 %"}},
+		"the page's terms":       {gres: "shard:h100:2(IDX:1)", gpus: "1", ours: example(t), want: []string{"on GPU 1: guarantee 50 %, limit 100 %, priority low", "memory 50 % of the GPU's", "ladder: up to pause\n"}},
+		"the page's partition":   {gres: "gpu:h100:1(IDX:1)", gpus: "1", ours: "SLURM_JOB_PARTITION=interactive\n" + example(t), want: []string{"on GPU 1: guarantee 0 %, limit 50 %", "memory 20 GiB"}},
+		"a whole GPU":            {gres: "gpu:h100:1(IDX:0)", gpus: "0"},
+		"nothing":                {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSlurmd(t)
+			s.put("slurm.conf", "ClusterName=x\nGresTypes=gpu,shard\n")
+			s.put("job", job(c.gres))
+			s.put("node", node)
+			if c.node != "" {
+				s.put("node", c.node)
+			}
+			if c.ours != "" {
+				s.put("ours.conf", c.ours)
+			}
+			s.script("prolog.sh", append(slices.Clone(job7), "SLURM_JOB_GPUS="+c.gpus)...)
+			if got := s.read("logged"); got != "no logged" {
+				t.Errorf("it logs %q", got)
+			}
+			text := s.read("run/tenants.d/slurm-7.yml")
+			if c.want == nil {
+				if !strings.HasPrefix(text, "no run/") {
+					t.Errorf("it has a quota: %s", text)
+				}
+				return
+			}
+			out := s.explain(text)
+			for _, want := range append(c.want, "so it is of slurm-7") {
+				if !strings.Contains(out, want) {
+					t.Errorf("it does not say %q:\n%s\n%s", want, text, out)
+				}
+			}
+			s.script("epilog.sh", job7...)
+			if got := s.read("run/tenants.d/slurm-7.yml"); got != "no run/tenants.d/slurm-7.yml" {
+				t.Errorf("after the job it has a quota: %s", got)
+			}
+		})
+	}
+}
+
+// example returns what docs/slurm.md has for /etc/gpusteward/slurm.conf.
+func example(t *testing.T) string {
+	t.Helper()
+	page, err := os.ReadFile("docs/slurm.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(page), "```sh\n")
+	if text, _, _ = strings.Cut(text, "```"); !found {
+		t.Fatal("there is none")
+	}
+	return text
+}
+
+// explain says what a file of tenants means for a process of the job: for this
+// one, which is of no job, with the workload that it is of in the job's place.
+func (s *slurmd) explain(text string) string {
+	s.t.Helper()
+	s.put("run/tenants.d/slurm-7.yml", regexp.MustCompile(`workloads: \["slurm:7", "slurm:7\.\*"\]`).ReplaceAllString(text, fmt.Sprintf("users: [%d]", os.Getuid())))
+	if !strings.Contains(text, `"slurm:7.*"`) {
+		s.t.Errorf("it is not for the job: %s", text)
+	}
+	s.put("gpusteward.yml", fmt.Sprintf("enforcer: {tenants_dirs: [%s/tenants.d]}\n", s.run))
+	status, out, errors := explainPID(s.t, s.path("gpusteward.yml"), fmt.Sprint(os.Getpid()))
+	if status != 0 {
+		s.t.Errorf("status %d, %s\n%s", status, errors, text)
+	}
+	return out
+}
+
+// Whatever is wrong, the prolog ends well, within its time, and says so in the
+// log.
+func TestPrologNeverFailsAJob(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		ours, slurm string
+		logged      string
+	}{
+		"Slurm does not answer":     {slurm: "exit 1", logged: "Slurm does not say how many shards it has"},
+		"Slurm hangs":               {slurm: "exec sleep 1000", logged: "it failed, or took longer than 10 s"},
+		"ours is no shell":          {ours: "quota() {\n", logged: "it failed"},
+		"ours ends":                 {ours: "exit 3\n", logged: "it failed"},
+		"ours is about nothing":     {ours: "nothing\n", logged: "not found"},
+		"nothing can be written":    {logged: "cannot be written"},
+		"nobody takes what it logs": {slurm: "exit 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSlurmd(t)
+			s.put("slurm.conf", "GresTypes=gpu,shard\n")
+			s.put("job", "")
+			if c.slurm != "" {
+				s.put("bin/scontrol", "#!/bin/sh\n"+c.slurm+"\n")
+			}
+			if c.ours != "" {
+				s.put("ours.conf", c.ours)
+			}
+			switch name {
+			case "nothing can be written":
+				s.put("run", "a file\n")
+			case "nobody takes what it logs":
+				s.put("bin/logger", "#!/bin/sh\nexit 1\n")
+			}
+			began := time.Now()
+			s.script("prolog.sh", job7...)
+			if took := time.Since(began); took > 14*time.Second {
+				t.Errorf("it takes %v", took)
+			}
+			if got := s.read("logged"); !strings.Contains(got, c.logged) {
+				t.Errorf("it logs %q, want %q", got, c.logged)
+			}
+			if got := s.read("run/slurm/7"); name != "nothing can be written" && !strings.HasPrefix(got, "JOB=7\n") {
+				t.Errorf("there is %s", got)
+			}
+		})
+	}
+}
+
+// What an epilog that was killed has left is removed when it is a day old and
+// Slurm does not know the job any more; not where Slurm does not answer.
+func TestEpilogRemovesWhatIsStale(t *testing.T) {
+	t.Parallel()
+	s := newSlurmd(t)
+	files := []string{"run/slurm/1", "run/tenants.d/slurm-1.yml", "run/slurm/2", "run/tenants.d/slurm-2.yml", "run/slurm/3", "run/slurm/.4.new", "run/tenants.d/site.yml"}
+	for _, name := range files {
+		s.put(name, "x\n")
+		if name != "run/slurm/3" { // is of today
+			if err := os.Chtimes(s.path(name), time.Now(), time.Now().Add(-25*time.Hour)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	left := func() (all []string) {
+		for _, name := range files {
+			if _, err := os.Stat(s.path(name)); err == nil {
+				all = append(all, name)
+			}
+		}
+		return all
+	}
+	s.put("bin/squeue", "#!/bin/sh\nexit 1\n")
+	if s.script("epilog.sh", "SLURM_JOB_ID=9"); len(left()) != len(files) {
+		t.Errorf("Slurm does not answer, and there are only %q", left())
+	}
+	s.put("bin/squeue", "#!/bin/sh\necho \"$@\" >>\"$DIR/asked\"; printf '2\\n22\\n'\n")
+	s.script("epilog.sh", "SLURM_JOB_ID=9")
+	if got, want := fmt.Sprint(left()), "[run/slurm/2 run/tenants.d/slurm-2.yml run/slurm/3 run/tenants.d/site.yml]"; got != want {
+		t.Errorf("there are %s, want %s", got, want)
+	}
+	s.script("epilog.sh", "SLURM_JOB_ID=9")
+	if got := s.read("asked"); got != "--noheader --nodelist=node7 --format=%A\n" {
+		t.Errorf("Slurm is asked %q, want once a day", got)
+	}
+}
+
+// The hook is for jobs with GPUs, where there are a hook and a broker.
+func TestTaskPrologPutsTheHookIn(t *testing.T) {
+	t.Parallel()
+	s := newSlurmd(t)
+	dir, err := os.MkdirTemp("", "task") // t.TempDir's names are too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	library, socket := filepath.Join(dir, "libgpusteward.so"), filepath.Join(dir, "broker.sock")
+	env := func(more ...string) []string {
+		return append([]string{"GPUSTEWARD_LIBRARY=" + library, "GPUSTEWARD_SOCKET=" + socket}, more...)
+	}
+	if said := s.script("taskprolog.sh", env("SLURM_JOB_GPUS=0")...); said != "" {
+		t.Errorf("without a hook: %q", said)
+	}
+	const other = "/lib/x86_64-linux-gnu/libm.so.6" // what the loader can load
+	text, err := os.ReadFile(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rewrite(t, library, string(text))
+	if said := s.script("taskprolog.sh", env("SLURM_JOB_GPUS=0")...); said != "" {
+		t.Errorf("without a broker: %q", said)
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for want, more := range map[string][]string{
+		"":                                    nil,
+		"export LD_PRELOAD=" + library + "\n": {"SLURM_JOB_GPUS=0"},
+		"export LD_PRELOAD=" + library + ":" + other + "\n": {"CUDA_VISIBLE_DEVICES=0", "LD_PRELOAD=" + other},
+	} {
+		if said := s.script("taskprolog.sh", env(more...)...); said != want {
+			t.Errorf("%q: %q, want %q", more, said, want)
+		}
+	}
+	if said := s.script("taskprolog.sh", env("SLURM_JOB_GPUS=0", "LD_PRELOAD="+library)...); said != "" {
+		t.Errorf("a step of a job that has it: %q", said)
+	}
+}

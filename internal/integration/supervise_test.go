@@ -1,0 +1,169 @@
+package integration
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A manager is systemd's end of the notification socket.
+type manager struct {
+	path string
+	mu   sync.Mutex
+	got  []string
+	last time.Time // of the last WATCHDOG=1
+}
+
+func newManager(t *testing.T) *manager {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "notify") // t.TempDir is too long for a socket's address
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	m := &manager{path: filepath.Join(dir, "s")}
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: m.path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	t.Cleanup(func() { socket.Close(); running.Wait() })
+	running.Go(func() {
+		for b := make([]byte, 4096); ; {
+			n, err := socket.Read(b)
+			if err != nil {
+				return
+			}
+			m.mu.Lock()
+			m.got = append(m.got, string(b[:n]))
+			if string(b[:n]) == "WATCHDOG=1" {
+				m.last = time.Now()
+			}
+			m.mu.Unlock()
+		}
+	})
+	return m
+}
+
+// count returns how many messages contain text.
+func (m *manager) count(text string) (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.got {
+		if strings.Contains(s, text) {
+			n++
+		}
+	}
+	return n
+}
+
+// quiet returns for how long no WATCHDOG=1 has come.
+func (m *manager) quiet() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return time.Since(m.last)
+}
+
+// environment is what systemd gives a service; a watchdog of 0 is none.
+func (m *manager) environment(watchdog time.Duration) []string {
+	env := []string{"NOTIFY_SOCKET=" + m.path}
+	if watchdog > 0 {
+		env = append(env, fmt.Sprintf("WATCHDOG_USEC=%d", watchdog.Microseconds()))
+	}
+	return env
+}
+
+func TestSystemdIsToldReadyOnceEveryGPUWasRead(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	a := spawn(t, m.environment(0), "--demo=testdata/scenario/late.yml").listening()
+	waited := 0
+	eventually(t, "READY=1", func() bool {
+		told := m.count("READY=1") > 0 // before asking: it must not be ahead of the answer
+		if status, why := a.get("/-/ready"); status != http.StatusOK {
+			waited++
+			if told {
+				t.Errorf("READY=1 while /-/ready says %q", why)
+			}
+		}
+		return told
+	})
+	if status, why := a.get("/-/ready"); status != http.StatusOK || waited == 0 {
+		t.Errorf("after READY=1 /-/ready is %d %q, and was not ready %d times before", status, why, waited)
+	}
+	if n := m.count("STATUS=reading GPUs"); n != 1 {
+		t.Errorf("%d times STATUS=reading GPUs, want it once: %q", n, m.got)
+	}
+	if m.count("STOPPING=1") != 0 || m.count("WATCHDOG=1") != 0 {
+		t.Errorf("told to stop or to feed a watchdog that nobody asked for: %q", m.got)
+	}
+	if status := a.stop(); status != 0 {
+		t.Errorf("exit status %d, want 0", status)
+	}
+	eventually(t, "STOPPING=1", func() bool { return m.count("STOPPING=1") == 1 })
+	if n := m.count("READY=1"); n != 1 {
+		t.Errorf("READY=1 came %d times", n)
+	}
+}
+
+func TestWatchdogIsFedAsLongAsAReaderMoves(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		scenario, fast string
+		stuck          int // GPUs that do not answer
+		watchdog       time.Duration
+	}{
+		{"two", "100ms", 0, 2 * time.Second},
+		{"two", "8s", 0, 2 * time.Second},
+		{"wedged_one", "100ms", 1, 2 * time.Second},
+		{"lost_all", "100ms", 1, 7 * time.Second}, // looked for every 5 s
+		{"empty", "100ms", 0, 2 * time.Second},
+	} {
+		t.Run(c.scenario+" "+c.fast, func(t *testing.T) {
+			t.Parallel()
+			m := newManager(t)
+			a := spawn(t, m.environment(c.watchdog), "--demo=testdata/scenario/"+c.scenario+".yml", "--config.file="+write(t, "collectors: {fast: "+c.fast+"}")).ready()
+			eventually(t, "GPUs are stuck", func() bool { return len(a.scrape().family("gpusteward_worker_stuck")) == c.stuck })
+			eventually(t, "WATCHDOG=1", func() bool { return m.count("WATCHDOG=1") > 0 })
+			before := m.count("WATCHDOG=1")
+			eventually(t, "eight more WATCHDOG=1", func() bool {
+				if quiet := m.quiet(); quiet > c.watchdog {
+					t.Fatalf("no WATCHDOG=1 for %v: systemd would have killed the agent", quiet)
+				}
+				return m.count("WATCHDOG=1") >= before+8
+			})
+		})
+	}
+}
+
+// A restart would not bring the GPU back, and a process with a thread in the
+// driver cannot even end.
+func TestWatchdogIsFedWhenEveryGPUHangs(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	const watchdog = 2 * time.Second
+	a := spawn(t, m.environment(watchdog), "--demo=testdata/scenario/wedged_all.yml", "--config.file="+write(t, "collectors: {fast: 100ms, medium: 100ms, slow: 500ms}")).ready()
+	eventually(t, "WATCHDOG=1", func() bool { return m.count("WATCHDOG=1") > 0 })
+	eventually(t, "the GPU hangs", func() bool { return slices.Equal(a.scrape().family("nvgpu_up"), []float64{0}) })
+	before := m.count("WATCHDOG=1")
+	eventually(t, "eight more WATCHDOG=1", func() bool {
+		if quiet := m.quiet(); quiet > watchdog {
+			t.Fatalf("no WATCHDOG=1 for %v: systemd would have killed the agent", quiet)
+		}
+		return m.count("WATCHDOG=1") >= before+8
+	})
+	if status, _ := a.get("/-/healthy"); status != http.StatusOK {
+		t.Errorf("/-/healthy is %d while a GPU hangs; HTTP has nothing to do with it", status)
+	}
+	if status := a.stop(); status != 0 {
+		t.Errorf("exit status %d, want 0", status)
+	}
+	eventually(t, "STOPPING=1", func() bool { return m.count("STOPPING=1") == 1 })
+}

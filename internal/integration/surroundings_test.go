@@ -1,0 +1,200 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// drives makes the kernel tell of a GPU with the device node /dev/nvidiaMINOR.
+func (f fakeDriver) drives(gpu, minor int) {
+	f.t.Helper()
+	f.set(module, "999.1\n")
+	f.set(slot(gpu), fmt.Sprintf("Model: \t\t Fake GPU\nDevice Minor: \t %d\nGPU Excluded:\t No\n", minor))
+}
+
+// noNodes skips a test where the device nodes of a driver are.
+func noNodes(t *testing.T) {
+	t.Helper()
+	if nodes, _ := filepath.Glob("/dev/nvidia*"); nodes != nil {
+		t.Skip("this host has", nodes)
+	}
+}
+
+// TestMissingDeviceNodes has the answers of a driver, 580.159.04, whose device
+// nodes are not there: OPERATING_SYSTEM, or success and no GPU.
+func TestMissingDeviceNodes(t *testing.T) {
+	t.Parallel()
+	noNodes(t)
+	for name, c := range map[string]struct {
+		defines []string
+		gpus    string
+		call    string
+	}{
+		"no /dev/nvidiactl": {[]string{"-DINIT=17"}, "1", "nvmlInit: operating_system"},
+		"an older driver":   {[]string{"-DINIT=9"}, "1", "nvmlInit: driver_not_loaded"},
+		"no /dev/nvidia3":   {nil, "0", "the driver lists no GPU"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, m := newDriver(t, c.defines...), newManager(t)
+			f.drives(0, 3)
+			f.set("gpus", c.gpus)
+			a := spawn(t, append(f.environment(), m.environment(0)...), f.flags()...).listening()
+			const logged = "no driver, trying again"
+			eventually(t, "it is logged", func() bool { return a.log.find(logged) != nil })
+			said, _ := a.log.find(logged)["err"].(string)
+			for _, want := range []string{c.call, "/dev/nvidiactl, /dev/nvidia3 not there, though the kernel module is loaded", "nvidia-modprobe -c 255 -c 3 as root", "NoNewPrivileges", "--gpus all"} {
+				if !strings.Contains(said, want) {
+					t.Errorf("%q is not in the log: %s", want, said)
+				}
+			}
+			if status, why := a.get("/-/ready"); status != http.StatusServiceUnavailable || !strings.Contains(why, said) {
+				t.Errorf("/-/ready: %d %s", status, why)
+			}
+			eventually(t, "systemd is told", func() bool { return m.count("STATUS="+said) == 1 })
+			check := exec.Command(os.Args[0], append([]string{"check", "--standalone"}, f.flags()...)...)
+			check.Env = append(append(os.Environ(), f.environment()...), asAgent+"=1")
+			if out, err := check.Output(); check.ProcessState.ExitCode() != 3 || !strings.Contains(string(out), said) {
+				t.Errorf("gpusteward check: %v, %s", err, out)
+			}
+			a.sees("the driver was tried again", func(s series) bool { return sum(s.family("gpusteward_nvml_calls_total", `call="nvmlInit"`)) > 3 })
+			if n := strings.Count(a.log.String(), said); n != 1 {
+				t.Errorf("it is logged %d times", n)
+			}
+			f.clear(filepath.Dir(filepath.Dir(slot(0))), module) // nothing lacks any more
+			f.set("loaded", "")
+			f.set("gpus", "1")
+			a.ready()
+			a.well(0)
+			if status := a.stop(); status != 0 {
+				t.Errorf("exit status %d, want 0", status)
+			}
+		})
+	}
+}
+
+// TestADeviceNodeOfOneGPUIsMissing has the others read.
+func TestADeviceNodeOfOneGPUIsMissing(t *testing.T) {
+	t.Parallel()
+	noNodes(t)
+	f := newDriver(t)
+	f.drives(0, 3)
+	f.drives(1, 4)
+	f.set("gpus", "1")
+	a := f.spawn().ready()
+	a.well(0)
+	a.turns(3)
+	const told = "the driver lists the GPUs alone that it has device nodes of"
+	if why, _ := a.log.find(told)["err"].(string); !strings.Contains(why, "/dev/nvidia4") || strings.Count(a.log.String(), told) != 1 {
+		t.Errorf("%q, told %d times", why, strings.Count(a.log.String(), told))
+	}
+	f.clear(filepath.Dir(slot(0)), filepath.Dir(slot(1)), module)
+	f.set("gpus", "2")
+	a.well(0, 1)
+}
+
+// A stateDirectory that cannot be used, and how it is mended.
+type stateDirectory struct {
+	spoil, mend func(t *testing.T, dir string)
+	uid         int
+	want        []string // in the log
+}
+
+// TestAStateDirectoryThatCannotBeWritten holds that GPUs are read all the same,
+// that it is told once, and that what was learnt is written when it can be.
+func TestAStateDirectoryThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("only root can mount, and be another")
+	}
+	must := func(t *testing.T, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	mount := func(flags uintptr, data string) func(t *testing.T, dir string) {
+		return func(t *testing.T, dir string) {
+			if err := syscall.Mount("tmpfs", dir, "tmpfs", flags, data); err != nil {
+				t.Fatal(err)
+			}
+			if flags&syscall.MS_REMOUNT == 0 {
+				t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
+			}
+		}
+	}
+	for name, c := range map[string]stateDirectory{
+		"read-only": {mount(syscall.MS_RDONLY, ""), mount(syscall.MS_REMOUNT, ""), 0, []string{"read-only file system", "ReadWritePaths="}},
+		"full": {func(t *testing.T, dir string) {
+			mount(0, "size=4k")(t, dir)
+			must(t, os.WriteFile(filepath.Join(dir, "large"), make([]byte, 4096), 0o600))
+		}, func(t *testing.T, dir string) {
+			must(t, os.Remove(filepath.Join(dir, "large")))
+			mount(syscall.MS_REMOUNT, "size=1m")(t, dir)
+		},
+			0, []string{"no space left on device", "df -i"}},
+		"another's": {func(t *testing.T, dir string) { must(t, os.Chmod(dir, 0o700)) },
+			func(t *testing.T, dir string) { must(t, os.Chown(dir, 65534, 65534)) }, 65534, []string{"permission denied", "is root's, group root, mode 0700", "chown or chmod it"}},
+		"not to be made": {func(t *testing.T, dir string) { must(t, os.Remove(dir)); must(t, os.Chown(filepath.Dir(dir), 0, 0)) },
+			func(t *testing.T, dir string) { must(t, os.Mkdir(dir, 0o755)); must(t, os.Chown(dir, 65534, 65534)) }, 65534, []string{"permission denied", "is root's, group root, mode 0755"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			// Not t.TempDir, which is closed to others.
+			dir, err := os.MkdirTemp("", "state")
+			must(t, err)
+			t.Cleanup(func() { os.RemoveAll(dir) })
+			must(t, os.Chmod(dir, 0o755))
+			f := fakeDriver{t, dir}
+			f.install()
+			f.has(1)
+			args := append(f.flags(), loopback)
+			must(t, exec.Command("chown", "-R", fmt.Sprint(c.uid), dir).Run())
+			state := f.path("state")
+			must(t, os.Mkdir(state, 0o755))
+			c.spoil(t, state)
+			cmd := exec.Command("/proc/self/exe", args...)
+			cmd.Env = append(os.Environ(), f.environment()...)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(c.uid), Gid: uint32(c.uid)}}
+			a := launch(t, cmd).ready()
+			a.well(0)
+			const inventory, health, journal = "inventory not kept, trying again: a GPU that is missing at the next start will not be missed",
+				"what health knows is not kept, trying again: a restart of the agent will forget latched faults", "journal not written: events are kept in memory, it is tried again"
+			for _, message := range []string{inventory, health, journal} {
+				eventually(t, message, func() bool { return a.log.find(message) != nil })
+				why, _ := a.log.find(message)["err"].(string)
+				for _, want := range c.want {
+					if !strings.Contains(why, want) || !strings.Contains(why, state) {
+						t.Errorf("%s: %s; want %q and the path", message, why, want)
+					}
+				}
+			}
+			a.sees("the agent is under pressure, and its journal late", func(s series) bool {
+				return s[`gpusteward_pressure_ratio{resource="state"}`] == 2 && sum(s.family("gpusteward_journal_late_total")) > 0
+			})
+			a.turns(2)
+			c.mend(t, state)
+			for _, file := range []string{"inventory.json", "health.json", "events.jsonl"} {
+				eventually(t, file+" is written", func() bool { info, err := os.Stat(filepath.Join(state, file)); return err == nil && info.Size() > 0 })
+			}
+			a.sees("no pressure", func(s series) bool { return s[`gpusteward_pressure_ratio{resource="state"}`] == 0 })
+			if events, err := os.ReadFile(filepath.Join(state, "events.jsonl")); err != nil || !strings.Contains(string(events), "The agent starts.") {
+				t.Errorf("the first event was lost: %v\n%s", err, events)
+			}
+			for _, message := range []string{inventory, health, journal} {
+				if n := strings.Count(a.log.String(), message); n != 1 {
+					t.Errorf("%q is told %d times", message, n)
+				}
+			}
+			if status := a.stop(); status != 0 {
+				t.Errorf("exit status %d, want 0", status)
+			}
+		})
+	}
+}

@@ -1,0 +1,92 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The agent takes files of tenants that come, change and go while it runs, says
+// how many are bad, and has nothing left of tenants that are no more.
+func TestAgentTakesTenantFiles(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "files") // t.TempDir's names are too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	drops := t.TempDir()
+	put := func(name, text string) {
+		t.Helper()
+		rewrite(t, filepath.Join(drops, "."+name), text)
+		if err := os.Rename(filepath.Join(drops, "."+name), filepath.Join(drops, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take := func(name string) { os.Remove(filepath.Join(drops, name)) }
+	socket := filepath.Join(dir, "broker.sock")
+	config := write(t, fmt.Sprintf("enforcer:\n  enabled: true\n  socket: %s\n  tenants_dirs: [%s]\n  tenants:\n    - {name: own, guarantee: 10 %%}\n", socket, drops))
+	a := spawn(t, nil, "--demo=testdata/scenario/two.yml", "--config.file="+config, "--runtime.dir="+dir).ready()
+	a.sees("the broker", func(s series) bool { return s["gpusteward_broker_up"] == 1 })
+	_, page := a.get("/metrics")
+	_, rest, _ := strings.Cut(page, `nvgpu_up{gpu="1",uuid="`)
+	uuid, _, _ := strings.Cut(rest, `"`)
+	if _, tenant := hello(t, socket, uuid, ""); tenant != "default" {
+		t.Errorf("before there is a file it is of %q", tenant)
+	}
+	put("mine.yml", fmt.Sprintf("- {name: mine, select: [{users: [%d]}], memory: 50 %%}\n", os.Getuid()))
+	of := func(tenant string) string { return fmt.Sprintf(`{gpu="1",tenant="%s",uuid="%s"}`, tenant, uuid) }
+	total := a.scrape()[fmt.Sprintf(`nvgpu_memory_total_bytes{gpu="1",uuid="%s"}`, uuid)]
+	a.sees("the session that was there is of the new tenant", func(s series) bool {
+		return s["nvgpu_quota_sessions"+of("mine")] == 1 && total > 0 && s["nvgpu_quota_memory_limit_bytes"+of("mine")] == total/2
+	})
+	put("mine.yml", "- {name: mine, limit: 200 %}\n")
+	a.sees("the bad file", func(s series) bool {
+		return s["gpusteward_tenant_files_refused"] == 1 && s["nvgpu_quota_sessions"+of("mine")] == 1
+	})
+	if entry := a.log.find("file of tenants refused, its previous tenants stay in force"); entry == nil || !strings.Contains(fmt.Sprint(entry["err"]), filepath.Join(drops, "mine.yml")+":1: [0].limit: 2 is not") {
+		t.Errorf("the log says %v", entry)
+	}
+	take("mine.yml")
+	a.sees("it is gone", func(s series) bool {
+		return s["gpusteward_tenant_files_refused"] == 0 && s["nvgpu_quota_sessions"+of("default")] == 1 && s["nvgpu_quota_compute_guarantee_ratio"+of("own")] == .1
+	})
+
+	// 200 jobs in batches, the last ones of each with a session, as many as one
+	// process may have: nothing is left of any.
+	for batch := range 2 {
+		var sessions []hooked
+		for i := range 100 {
+			name := fmt.Sprintf("slurm-%d", 100*batch+i)
+			put(name+".yml", fmt.Sprintf("- {name: %s, memory: 10 %%}\n", name))
+		}
+		last := fmt.Sprintf("slurm-%d", 100*batch+99)
+		a.sees("the jobs' tenants", func(s series) bool {
+			_, there := s["nvgpu_quota_compute_guarantee_ratio"+of(last)]
+			return there
+		})
+		for i := 88; i < 100; i++ {
+			h, tenant := hello(t, socket, uuid, fmt.Sprintf("slurm-%d", 100*batch+i))
+			if tenant != fmt.Sprintf("slurm-%d", 100*batch+i) {
+				t.Fatalf("it is of %q", tenant)
+			}
+			sessions = append(sessions, h)
+		}
+		a.sees("the jobs' sessions", func(s series) bool { return s["nvgpu_quota_sessions"+of(last)] == 1 })
+		for _, h := range sessions {
+			h.conn.Close()
+		}
+		for i := range 100 {
+			take(fmt.Sprintf("slurm-%d.yml", 100*batch+i))
+		}
+	}
+	eventually(t, "nothing is left of the jobs", func() bool {
+		_, page := a.get("/metrics")
+		return !strings.Contains(page, `"slurm-`)
+	})
+	if status := a.stop(); status != 0 {
+		t.Errorf("exit status %d, want 0", status)
+	}
+}

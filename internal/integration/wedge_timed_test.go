@@ -1,0 +1,31 @@
+//go:build timed
+
+package integration
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// Not in parallel with others, since it measures.
+func TestScrapesBesideAHangAreFast(t *testing.T) {
+	f := newDriver(t)
+	f.set("gpus", "4")
+	a := f.spawn().ready()
+	a.well(2)
+	f.set("hang.2", "")
+	a.sees("the hang", func(s series) bool { return s.down("nvmlDeviceGetTemperature", 2) })
+	took := make([]time.Duration, 200)
+	before := stolen(t)
+	for i := range took {
+		began := time.Now()
+		a.get("/metrics")
+		took[i] = time.Since(began)
+	}
+	slices.Sort(took)
+	t.Logf("scrapes beside a GPU that hangs: p50 %v, p99 %v", took[100], took[198])
+	if most := 50*time.Millisecond + stolen(t) - before; took[198] > most {
+		t.Errorf("p99 of a scrape is %v, at most %v", took[198], most)
+	}
+}

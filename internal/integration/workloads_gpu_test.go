@@ -1,0 +1,229 @@
+//go:build gpu
+
+package integration
+
+import (
+	"bufio"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// tenant holds argv[2] GiB and keeps the GPU busy for argv[1] of the time.
+const tenant = `
+import sys, time, torch
+duty, gib = float(sys.argv[1]), int(sys.argv[2])
+held = torch.empty(gib << 30, dtype=torch.uint8, device="cuda")
+a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+a @ a; torch.cuda.synchronize()
+print("started", flush=True)
+while True:
+    began = time.time()
+    while time.time() - began < 0.1 * duty:
+        for _ in range(4): a @ a
+        torch.cuda.synchronize()
+    time.sleep(max(0, 0.1 * (1 - duty)))
+`
+
+// run starts a tenant in a cgroup such as systemd makes for a service, and
+// returns its PID once it holds its memory.
+func (m *measured) tenant(unit, duty, gib string) int {
+	t := m.t
+	t.Helper()
+	group := "/sys/fs/cgroup/system.slice/" + unit
+	if err := os.MkdirAll(group, 0o755); err != nil {
+		t.Fatalf("make a cgroup (it needs root and cgroup v2): %v", err)
+	}
+	cmd := exec.Command("sh", "-c", `echo $$ > "$0/cgroup.procs"; exec python3 -c "$1" "$2" "$3"`, group, tenant, duty, gib)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+		for began := time.Now(); os.Remove(group) != nil && time.Since(began) < 5*time.Second; {
+			time.Sleep(50 * time.Millisecond)
+		}
+	})
+	if !bufio.NewScanner(out).Scan() {
+		t.Fatal("the tenant did not start (it needs PyTorch)")
+	}
+	return cmd.Process.Pid
+}
+
+// value returns the one series that begins with family and holds all pieces.
+func (m *measured) value(family string, pieces ...string) (v float64, ok bool) {
+	for line := range strings.Lines(m.scrape()) {
+		holds := strings.HasPrefix(line, family+"{")
+		for _, p := range pieces {
+			holds = holds && strings.Contains(line, p)
+		}
+		if holds {
+			v, _ := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(strings.TrimSpace(line), ' '):]), 64)
+			return v, true
+		}
+	}
+	return 0, false
+}
+
+// pmon returns what nvidia-smi says of each process over so many seconds: the
+// average of its SM column, as a ratio.
+func pmon(t *testing.T, seconds int) map[int]float64 {
+	out, err := exec.Command("nvidia-smi", "pmon", "-i", "0", "-s", "u", "-c", strconv.Itoa(seconds)).Output()
+	if err != nil {
+		t.Fatalf("nvidia-smi pmon: %v", err)
+	}
+	sums := map[int]float64{}
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		if len(f) < 4 || f[0] == "#" {
+			continue
+		}
+		pid, err := strconv.Atoi(f[1])
+		if err != nil {
+			continue
+		}
+		sm, _ := strconv.ParseFloat(f[3], 64) // "-" is nothing
+		sums[pid] += sm / 100 / float64(seconds)
+	}
+	return sums
+}
+
+// TestGPUWorkloads has two tenants with different loads on one GPU, in cgroups
+// of their own, and holds what the agent says of them against nvidia-smi.
+func TestGPUWorkloads(t *testing.T) {
+	m := startMeasured(t, binary(t))
+	pids := map[string]int{"unit:gpst-a.service": m.tenant("gpst-a.service", "1", "1"), "unit:gpst-b.service": m.tenant("gpst-b.service", "0.3", "3")}
+	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
+		seen := 0
+		for name := range pids {
+			if v, _ := m.value("nvgpu_workload_sm_seconds_total", name); v > 0 {
+				seen++
+			}
+		}
+		if seen == len(pids) {
+			break
+		}
+		if time.Since(began) > 30*time.Second {
+			t.Fatalf("%d of %d tenants are seen using the GPU", seen, len(pids))
+		}
+	}
+	count := func() map[string]float64 {
+		// The driver is asked every few seconds: count from one answer to another.
+		first, _ := m.value("nvgpu_workload_sm_seconds_total", "gpst-a")
+		for v := first; v == first; time.Sleep(20 * time.Millisecond) {
+			v, _ = m.value("nvgpu_workload_sm_seconds_total", "gpst-a")
+		}
+		all := map[string]float64{}
+		for name := range pids {
+			all[name], _ = m.value("nvgpu_workload_sm_seconds_total", name)
+			all[name+" J"], _ = m.value("nvgpu_workload_energy_joules_total", name)
+		}
+		all["J"], _ = m.value("nvgpu_energy_joules_total", `gpu="0"`)
+		return all
+	}
+	const seconds = 60
+	before := count()
+	began := time.Now()
+	smi := pmon(t, seconds)
+	after := count()
+	took := time.Since(began).Seconds()
+	for name, pid := range pids {
+		ours := (after[name] - before[name]) / took
+		fmt.Printf("%s: SM %.1f %%, nvidia-smi pmon %.1f %%, over %.0f s\n", name, ours*100, smi[pid]*100, took)
+		if math.Abs(ours-smi[pid]) > .05 {
+			t.Errorf("%s: SM time differs from nvidia-smi's by more than 5 points", name)
+		}
+	}
+	a, b, all := after["unit:gpst-a.service J"]-before["unit:gpst-a.service J"], after["unit:gpst-b.service J"]-before["unit:gpst-b.service J"], after["J"]-before["J"]
+	fmt.Printf("energy: %.0f J and %.0f J of the GPU's %.0f J\n", a, b, all)
+	if sum := a + b; sum < .85*all || sum > 1.1*all {
+		t.Errorf("the workloads' energy is %.2f of the GPU's", sum/all)
+	}
+	m.holdsMemory(pids)
+	m.drains(pids)
+}
+
+// holdsMemory holds the workloads' memory against nvidia-smi's, which is in MiB.
+func (m *measured) holdsMemory(pids map[string]int) {
+	out, err := exec.Command("nvidia-smi", "-i", "0", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits").Output()
+	if err != nil {
+		m.t.Fatalf("nvidia-smi: %v", err)
+	}
+	for name, pid := range pids {
+		want := 0.0
+		for line := range strings.Lines(string(out)) {
+			var p int
+			var mib float64
+			if n, _ := fmt.Sscanf(line, "%d, %f", &p, &mib); n == 2 && p == pid {
+				want = mib
+			}
+		}
+		got, _ := m.value("nvgpu_workload_memory_used_bytes", name)
+		fmt.Printf("%s: memory %.0f MiB, nvidia-smi %.0f MiB\n", name, got/(1<<20), want)
+		if got != want*(1<<20) || want == 0 {
+			m.t.Errorf("%s: %.0f bytes, nvidia-smi says %.0f MiB", name, got, want)
+		}
+	}
+}
+
+// drains has the agent let go of the driver and take it again, and looks at
+// what it holds meanwhile.
+func (m *measured) drains(pids map[string]int) {
+	control := func(command string) time.Duration {
+		began := time.Now()
+		if out, err := exec.Command(m.cmd.Path, command, "--runtime.dir="+m.runtime).CombinedOutput(); err != nil {
+			m.t.Fatalf("%s: %v: %s", command, err, out)
+		}
+		return time.Since(began)
+	}
+	held := func() (n int) {
+		fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", m.cmd.Process.Pid))
+		if err != nil || len(fds) == 0 {
+			m.t.Fatal("no descriptors to be seen", err)
+		}
+		for _, fd := range fds {
+			if to, _ := os.Readlink(fd); strings.HasPrefix(to, "/dev/nvidia") {
+				n++
+			}
+		}
+		return n
+	}
+	until := func(what string, is func() bool) time.Duration {
+		began := time.Now()
+		for !is() {
+			if time.Sleep(50 * time.Millisecond); time.Since(began) > 10*time.Second {
+				m.t.Fatalf("after 10 s still not: %s", what)
+			}
+		}
+		return time.Since(began)
+	}
+	with, drained := held(), control("drain")
+	without := held()
+	until("nothing is said of GPUs", func() bool { _, shown := m.value("nvgpu_up", `gpu="0"`); return !shown })
+	resumed := control("resume")
+	back := until("the GPU is back", func() bool { up, _ := m.value("nvgpu_up", `gpu="0"`); return up == 1 })
+	fmt.Printf("drain took %v, of %d open device files %d were left; resume took %v, a scrape showed the GPU %v later\n", drained, with, without, resumed, back)
+	if with == 0 || without != 0 || drained > 2*time.Second {
+		m.t.Error("the drain did not let go of the driver in 2 s")
+	}
+	for name, pid := range pids {
+		p, err := os.FindProcess(pid)
+		if err != nil || p.Kill() != nil {
+			m.t.Fatalf("%s cannot be killed", name)
+		}
+		gone := until(name+" has left", func() bool { _, there := m.value("nvgpu_workload_memory_used_bytes", name); return !there })
+		fmt.Printf("%s ended %v after it was killed\n", name, gone.Truncate(time.Millisecond))
+	}
+}

@@ -1,0 +1,150 @@
+package quota
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// write returns what is written by keys and texts, by turns.
+func write(t *testing.T, pairs ...string) (w Written) {
+	t.Helper()
+	for i := 0; i < len(pairs); i += 2 {
+		if err := w.Set(pairs[i], pairs[i+1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+// withTerm runs a test with one more term, a row and nothing else.
+func withTerm(t *testing.T, extra *Term) {
+	t.Helper()
+	before := Terms
+	Terms = append(Terms[:len(Terms):len(Terms)], extra)
+	t.Cleanup(func() { Terms = before })
+}
+
+func TestATermIsARow(t *testing.T) { // not parallel: the table is everybody's
+	withTerm(t, &Term{
+		Key: "patience", At: func(q *Quota) Value { return &q.LaunchWait },
+		Check: func(q Quota) string {
+			if q.LaunchWait > Wait(time.Minute) {
+				return "nobody has more than a minute"
+			}
+			return ""
+		},
+		Yield:  func(q Quota) Quota { q.LaunchWait = min(q.LaunchWait, Wait(10*time.Second)); return q },
+		Says:   "patience of",
+		Metric: Metric{Name: "nvgpu_quota_patience_seconds", Help: "How long it waits."},
+	})
+	var w Written
+	if err := w.Set("patience", "long"); err == nil || err.Error() != `"long" is not a duration such as 10s or 1m` {
+		t.Errorf("a text of another unit: %v", err)
+	}
+	w = write(t, "guarantee", "10 %", "patience", "90s")
+	q := w.Over(Free())
+	if err := q.Check(); err == nil || err.Error() != "patience: nobody has more than a minute" {
+		t.Errorf("it is not checked: %v", err)
+	}
+	if q = w.Over(Free()).Fit(w); q.LaunchWait != Wait(90*time.Second) {
+		t.Errorf("what is written gives way: %v", q.LaunchWait)
+	}
+	if q = q.Fit(Written{}); q.LaunchWait != Wait(10*time.Second) {
+		t.Errorf("what is not written does not give way: %v", q.LaunchWait)
+	}
+	if said := strings.Join(q.Explain(), ", "); !strings.Contains(said, "patience of 10s") {
+		t.Errorf("it is not explained: %s", said)
+	}
+	if v, ok := Find("patience").Told(&q); v != 10 || !ok {
+		t.Errorf("it is told as %v, %v", v, ok)
+	}
+	none := Free()
+	if _, ok := Find("patience").Told(&none); ok {
+		t.Error("it is told where nothing is written")
+	}
+	if err := w.Set("impatience", "1s"); err == nil || !strings.HasSuffix(err.Error(), "bandwidth, patience") {
+		t.Errorf("another key: %v", err)
+	}
+}
+
+// Each row writes a field of its own, and each field of a quota has a row.
+func TestEachFieldHasARow(t *testing.T) {
+	t.Parallel()
+	texts := map[string]string{"a part such as 0.3 or 30 %": "30 %", "a size such as 4 GiB, 500 MiB or a number of bytes": "4 GiB",
+		"a size such as 4 GiB, or a part such as 30 %": "30 %", "a duration such as 10s or 1m": "10s"}
+	written := map[string]string{}
+	for _, term := range Terms {
+		q := write(t, term.Key, texts[term.Form()]).Over(Quota{Memory: 1})
+		if term.Check == nil {
+			t.Errorf("%s has no check", term.Key)
+		}
+		if named := term.Metric.Name != ""; named != (term.Metric.Help != "") {
+			t.Errorf("%s has half a metric", term.Key)
+		}
+		if text := term.At(&q).String(); !strings.HasPrefix(text, strings.TrimSuffix(texts[term.Form()], " %")) {
+			t.Errorf("%s is shown as %s", term.Key, text)
+		}
+		for i := range reflect.TypeFor[Quota]().NumField() {
+			if before := reflect.ValueOf(Quota{Memory: 1}).Field(i).Interface(); reflect.ValueOf(q).Field(i).Interface() != before {
+				field := reflect.TypeFor[Quota]().Field(i).Name
+				if written[field] != "" {
+					t.Errorf("%s and %s both write %s", written[field], term.Key, field)
+				}
+				written[field] = term.Key
+			}
+		}
+	}
+	if fields := reflect.TypeFor[Quota]().NumField(); len(written) != fields {
+		t.Errorf("of %d fields some have no row: %v", fields, written)
+	}
+}
+
+func TestWhatIsWrittenStandsOverTheRest(t *testing.T) {
+	t.Parallel()
+	base := Quota{Guarantee: .5, Limit: .8, Memory: 100, Reserved: 50, LaunchWait: 7, Bandwidth: 1}
+	for name, c := range map[string]struct {
+		written []string
+		change  func(*Quota) // of base
+	}{
+		"nothing":               {nil, func(*Quota) {}},
+		"the same twice":        {[]string{"limit", "1", "limit", ".6"}, func(q *Quota) { q.Limit = .6 }},
+		"a limit below":         {[]string{"limit", ".3"}, func(q *Quota) { q.Guarantee, q.Limit = .3, .3 }},
+		"no guarantee":          {[]string{"guarantee", "0"}, func(q *Quota) { q.Guarantee, q.LaunchWait = 0, 0 }},
+		"a cap below":           {[]string{"memory", "20"}, func(q *Quota) { q.Memory, q.Reserved = 20, 20 }},
+		"no cap":                {[]string{"memory", "0"}, func(q *Quota) { q.Memory = 0 }},
+		"a part instead":        {[]string{"memory", "30 %"}, func(q *Quota) { q.Memory, q.MemoryPart = 0, .3 }},
+		"a size, after a part":  {[]string{"memory", "30 %", "memory", "60"}, func(q *Quota) { q.Memory = 60 }},
+		"a wait, and bandwidth": {[]string{"launch_wait", "1s", "bandwidth", "60 %"}, func(q *Quota) { q.LaunchWait, q.Bandwidth = Wait(time.Second), .6 }},
+	} {
+		w, want := write(t, c.written...), base
+		c.change(&want)
+		if got := w.Over(base).Fit(w); got != want {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
+	}
+}
+
+// The broker of another version may answer: what it says is a contract.
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	q := Quota{Guarantee: .5, Limit: .8, Memory: 100, Reserved: 50, LaunchWait: Wait(20 * time.Millisecond), Bandwidth: .6}
+	text, err := json.Marshal(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"guarantee":0.5,`, `"limit":0.8,`, `"memory":100,`, `"memory_reserved":50,`, `"launch_wait":0.02,`, `"bandwidth":0.6`} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%s, want %s", text, want)
+		}
+	}
+	var back Quota
+	if err := json.Unmarshal(text, &back); err != nil || back != q {
+		t.Errorf("%+v, %v; want %+v", back, err, q)
+	}
+	if err := json.Unmarshal([]byte(`{"launch_wait":"20ms"}`), &back); err == nil {
+		t.Error("a wait that is no number")
+	}
+}

@@ -1,0 +1,143 @@
+package quota
+
+import "fmt"
+
+// A Term is a row: all that is known of a key of a quota.
+type Term struct {
+	Key    string               // as configuration calls it
+	At     func(q *Quota) Value // its field
+	Check  func(q Quota) string // says what cannot be and what to do about it; nothing where all is well
+	Yield  func(q Quota) Quota  // q, in which it gives way to the other terms; nil where it need not
+	Says   string               // what an explanation calls it; nothing where another sentence tells it
+	Metric Metric               // what Prometheus calls it
+}
+
+// A Metric is a gauge of a term, in base units. It has no name where the broker's
+// books tell the term, as the ladder leaves it.
+type Metric struct {
+	Name, Help string
+	Always     bool // also where nothing is written
+}
+
+// Terms are all terms. Nobody may change them.
+var Terms = []*Term{
+	{
+		Key: "guarantee", At: func(q *Quota) Value { return (*Part)(&q.Guarantee) },
+		Check: func(q Quota) string {
+			switch {
+			case !(q.Guarantee >= 0 && q.Guarantee <= 1):
+				return fmt.Sprintf("%v is not a part of the GPU's time, from 0 to 1", q.Guarantee)
+			case q.Limit > 0 && q.Guarantee > q.Limit:
+				return fmt.Sprintf("%v is more than the limit, %v: lower it, or raise the limit", Part(q.Guarantee), Part(q.Limit))
+			}
+			return ""
+		},
+		Yield: func(q Quota) Quota {
+			q.Guarantee = max(min(q.Guarantee, q.Limit), 0)
+			return q
+		},
+		Metric: Metric{"nvgpu_quota_compute_guarantee_ratio", "Part of what the tenant does alone on the GPU that it gets whenever " +
+			"it wants it.", true},
+	},
+	{
+		Key: "limit", At: func(q *Quota) Value { return (*Part)(&q.Limit) },
+		Check: func(q Quota) string {
+			if q.Limit > 0 && q.Limit <= 1 {
+				return ""
+			}
+			return fmt.Sprintf("%v is not a part of the GPU's time, above 0 and at most 1; 1 is no limit", q.Limit)
+		},
+	},
+	{
+		Key: "memory", At: func(q *Quota) Value { return (*capacity)(q) },
+		Check: func(q Quota) string {
+			if q.MemoryPart >= 0 && q.MemoryPart <= 1 {
+				return ""
+			}
+			return fmt.Sprintf("%v is not a part of the GPU's memory, above 0 %% and at most 100 %%", Part(q.MemoryPart))
+		},
+		Says: "memory",
+	},
+	{
+		Key: "memory_guarantee", At: func(q *Quota) Value { return (*Size)(&q.Reserved) },
+		Check: func(q Quota) string {
+			if q.Memory == 0 || q.Reserved <= q.Memory {
+				return ""
+			}
+			return fmt.Sprintf("%v is more than memory, the cap of %v: lower it, or raise the cap", Size(q.Reserved), Size(q.Memory))
+		},
+		Yield: func(q Quota) Quota {
+			if q.Memory > 0 {
+				q.Reserved = min(q.Reserved, q.Memory)
+			}
+			return q
+		},
+		Says:   "memory kept for it",
+		Metric: Metric{"nvgpu_quota_memory_guarantee_bytes", "GPU memory that is kept for the tenant.", true},
+	},
+	{
+		Key: "launch_wait", At: func(q *Quota) Value { return &q.LaunchWait },
+		Check: func(q Quota) string {
+			switch {
+			case q.LaunchWait < 0:
+				return fmt.Sprintf("%v is no time to wait; 0 is no objective", q.LaunchWait)
+			case q.LaunchWait > 0 && q.Guarantee == 0:
+				return "nobody can be held to it without a guarantee: give one, or leave it out"
+			}
+			return ""
+		},
+		Yield: func(q Quota) Quota {
+			if q.Guarantee == 0 {
+				q.LaunchWait = 0
+			}
+			return q
+		},
+		Says: "99 of 100 waits for a turn at most",
+		Metric: Metric{"nvgpu_quota_launch_wait_objective_seconds", "Time that 99 of 100 waits of the tenant until it is let run " +
+			"should not exceed; absent where it has no objective.", false},
+	},
+	{
+		Key: "bandwidth", At: func(q *Quota) Value { return (*Part)(&q.Bandwidth) },
+		Check: func(q Quota) string {
+			if q.Bandwidth > 0 && q.Bandwidth <= 1 {
+				return ""
+			}
+			return fmt.Sprintf("%v is not a part of the bandwidth, above 0 and at most 1; 1 is no limit", q.Bandwidth)
+		},
+		Says: "bandwidth",
+		Metric: Metric{"nvgpu_quota_bandwidth_limit_ratio", "Most of the memory's bandwidth that the tenant may have; absent where it " +
+			"has no limit.", false},
+	},
+}
+
+// Find returns the term of a key, nil where there is none.
+func Find(key string) *Term {
+	for _, t := range Terms {
+		if t.Key == key {
+			return t
+		}
+	}
+	return nil
+}
+
+// Keys returns the keys of all terms.
+func Keys() []string {
+	keys := make([]string, len(Terms))
+	for i, t := range Terms {
+		keys[i] = t.Key
+	}
+	return keys
+}
+
+// Form returns what is written under the key, by examples.
+func (t *Term) Form() string { return t.At(new(Quota)).Form() }
+
+// free is what holds where nothing is written.
+var free = Free()
+
+// holds reports whether q has more to say of the term than where nothing is
+// written.
+func (t *Term) holds(q *Quota) bool { return t.At(q).Number() != t.At(&free).Number() }
+
+// Told returns the value of the term's metric, and whether there is one now.
+func (t *Term) Told(q *Quota) (float64, bool) { return t.At(q).Number(), t.Metric.Always || t.holds(q) }

@@ -1,0 +1,37 @@
+package quota
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Written is what is written of a quota: some of its terms. Its zero value is
+// none of them.
+type Written struct {
+	quota Quota
+	terms []*Term // those that quota has
+}
+
+// Set takes what is written under a key, which is one of Keys.
+func (w *Written) Set(key, text string) error {
+	t := Find(key)
+	if t == nil {
+		return fmt.Errorf("%q is no term of a quota; terms are %s", key, strings.Join(Keys(), ", "))
+	}
+	if err := t.At(&w.quota).UnmarshalText([]byte(text)); err != nil {
+		return err
+	}
+	if !slices.Contains(w.terms, t) {
+		w.terms = append(w.terms, t)
+	}
+	return nil
+}
+
+// Over returns q with what is written instead.
+func (w Written) Over(q Quota) Quota {
+	for _, t := range w.terms {
+		t.At(&q).take(t.At(&w.quota))
+	}
+	return q
+}

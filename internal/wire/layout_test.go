@@ -1,0 +1,235 @@
+package wire
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"unsafe"
+)
+
+// A message is what every message can do.
+type message interface {
+	Append([]byte) []byte
+	Decode([]byte)
+}
+
+// page and slotC mirror the page in C, as messages mirror theirs.
+type slotC struct {
+	Mode, Flags          uint32
+	Turn, End, Used, Cap uint64
+	InFlight, Share      uint32
+	Link, Copy           uint64
+	Processes            uint32
+	_                    [60]byte
+}
+
+type pageC struct {
+	Magic, Version     uint32
+	Session, Heartbeat uint64
+	Bell, Gated        uint32
+	_                  [96]byte
+	Slot               [GPUs]slotC
+}
+
+type leasesC struct{ Idle [GPUs]uint64 }
+
+type headerC struct {
+	Magic        uint32
+	Major, Minor uint8
+	Type         uint16
+	Length       uint32
+	Flags        uint32
+	Seq, Session uint64
+}
+
+var mirrors = map[string]any{
+	"gs_header": headerC{}, "gs_hello": Hello{}, "gs_welcome": Welcome{}, "gs_memory": Memory{}, "gs_acquire": Acquire{},
+	"gs_usage": Usage{}, "gs_notice": Notice{}, "gs_err": Err{}, "gs_slot": slotC{}, "gs_page": pageC{}, "gs_leases": leasesC{},
+}
+
+// constants are the enumerators of wire.h and its numbers.
+var constants = map[string]int{
+	"GS_HELLO": int(TypeHello), "GS_WELCOME": int(TypeWelcome), "GS_RESUME": int(TypeResume), "GS_PING": int(TypePing),
+	"GS_PONG": int(TypePong), "GS_RESERVE": int(TypeReserve), "GS_GRANT": int(TypeGrant), "GS_DENY": int(TypeDeny),
+	"GS_COMMIT": int(TypeCommit), "GS_ABORT": int(TypeAbort), "GS_FREE": int(TypeFree), "GS_ACQUIRE": int(TypeAcquire),
+	"GS_YIELD": int(TypeYield), "GS_USAGE": int(TypeUsage), "GS_NOTICE": int(TypeNotice),
+	"GS_LIMITS_CHANGED": int(TypeLimitsChanged), "GS_BYE": int(TypeBye), "GS_ERR": int(TypeErr),
+	"GS_STATS": int(TypeStats), "GS_STATS_REPLY": int(TypeStatsReply),
+	"GS_DEVICE": int(KindDevice), "GS_MANAGED": int(KindManaged), "GS_ARRAY": int(KindArray), "GS_VMM": int(KindVMM),
+	"GS_POOL": int(KindPool), "GS_GRAPH": int(KindGraph),
+	"GS_IDLE": int(WhyIdle), "GS_DRAINED": int(WhyDrained), "GS_UNDRAINED": int(WhyUndrained),
+	"GS_E_VERSION": int(CodeVersion), "GS_E_FRAME": int(CodeFrame), "GS_E_STATE": int(CodeState),
+	"GS_E_TENANT": int(CodeTenant), "GS_E_LIMIT": int(CodeLimit), "GS_E_GPU": int(CodeGPU), "GS_E_DENIED": int(CodeDenied),
+	"GS_OPEN": int(ModeOpen), "GS_RUN": int(ModeRun), "GS_PAUSE": int(ModePause), "GS_KILL": int(ModeKill),
+	"GS_MAGIC": Magic, "GS_MAJOR": Major, "GS_MINOR": Minor, "GS_FRAME_MAX": FrameMax, "GS_GPUS": GPUs, "GS_BESIDE": int(Beside), "GS_HASTE": int(Haste),
+	"GS_LEASE_OPEN": LeaseOpen - 1<<64, "GS_LEASE_MAX": LeaseMax,
+}
+
+var (
+	structs     = regexp.MustCompile(`(?s)struct (gs_\w+) \{\n(.*?)\n\};`)
+	enums       = regexp.MustCompile(`(?s)enum gs_\w+ \{(.*?)\};`)
+	declaration = regexp.MustCompile(`(?m)^\s*(?:uint\w+|char|struct \w+) ([^;]+);`)
+	remark      = regexp.MustCompile(`(?s)/\*.*?\*/`)
+	enumerator  = regexp.MustCompile(`\bGS_\w+`)
+	number      = regexp.MustCompile(`#define (GS_\w+) \S`)
+	dimension   = regexp.MustCompile(`\[.*\]`)
+)
+
+// TestHeader compiles wire.h and compares the place and size of every field,
+// and every number, with this package's.
+func TestHeader(t *testing.T) {
+	header, err := filepath.Abs("../../enforcer/hook/wire.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile(header)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := remark.ReplaceAllString(string(source), "")
+	var program, want strings.Builder
+	fmt.Fprintf(&program, "#include <stddef.h>\n#include <stdio.h>\n#include %q\nint main(void) {\n", header)
+	found := structs.FindAllStringSubmatch(plain, -1)
+	if len(found) != len(mirrors) {
+		t.Errorf("wire.h has %d structs, the test knows %d", len(found), len(mirrors))
+	}
+	for _, s := range found {
+		layout(t, &program, &want, s[1], s[2])
+	}
+	names := number.FindAllStringSubmatch(plain, -1)
+	for _, e := range enums.FindAllStringSubmatch(plain, -1) {
+		for _, name := range enumerator.FindAllString(e[1], -1) {
+			names = append(names, []string{"", name})
+		}
+	}
+	if len(names) != len(constants) {
+		t.Errorf("wire.h has %d numbers, the test knows %d", len(names), len(constants))
+	}
+	for _, n := range names {
+		value, known := constants[n[1]]
+		if !known {
+			t.Errorf("%s is not known", n[1])
+		}
+		fmt.Fprintf(&program, "printf(\"%s %%ld\\n\", (long)%s);\n", n[1], n[1])
+		fmt.Fprintf(&want, "%s %d\n", n[1], value)
+	}
+	program.WriteString("return 0; }\n")
+	if got := runC(t, program.String()); got != want.String() {
+		for i, line := range strings.Split(got, "\n") {
+			if w := strings.Split(want.String(), "\n"); i < len(w) && w[i] != line {
+				t.Errorf("C has %q, Go %q", line, w[i])
+			}
+		}
+	}
+}
+
+// layout adds to program what prints the fields of the C struct, and to want
+// what they must be.
+func layout(t *testing.T, program, want *strings.Builder, name, body string) {
+	t.Helper()
+	mirror, known := mirrors[name]
+	if !known {
+		t.Errorf("struct %s is not known", name)
+		return
+	}
+	typ, index := reflect.TypeOf(mirror), 0
+	for _, d := range declaration.FindAllStringSubmatch(body, -1) {
+		for _, field := range strings.Split(d[1], ",") {
+			field = dimension.ReplaceAllString(strings.TrimSpace(field), "")
+			fmt.Fprintf(program, "printf(\"%s.%s %%zu %%zu\\n\", offsetof(struct %s, %s), sizeof(((struct %s *)0)->%s));\n",
+				name, field, name, field, name, field)
+			if index < typ.NumField() {
+				f := typ.Field(index)
+				fmt.Fprintf(want, "%s.%s %d %d\n", name, field, f.Offset, f.Type.Size())
+			}
+			index++
+		}
+	}
+	if index != typ.NumField() {
+		t.Errorf("struct %s has %d fields in C, %d in Go", name, index, typ.NumField())
+	}
+	fmt.Fprintf(program, "printf(\"%s %%zu\\n\", sizeof(struct %s));\n", name, name)
+	fmt.Fprintf(want, "%s %d\n", name, typ.Size())
+}
+
+func runC(t *testing.T, source string) string {
+	t.Helper()
+	dir := t.TempDir()
+	file, binary := filepath.Join(dir, "layout.c"), filepath.Join(dir, "layout")
+	if err := os.WriteFile(file, []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-o", binary, file).CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, out)
+	}
+	out, err := exec.Command(binary).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// fill fills v with random bytes, its blank fields too.
+func fill[M any](r *rand.Rand, v *M) []byte {
+	memory := unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
+	for i := range memory {
+		memory[i] = byte(r.Uint32())
+	}
+	return memory
+}
+
+// checkCodec compares what Append writes with the memory of the struct, whose
+// layout is that of C, and reads it back.
+func checkCodec[M any, P interface {
+	*M
+	message
+}](t *testing.T, r *rand.Rand) {
+	t.Helper()
+	var m, back, blank M
+	memory := fill(r, &m)
+	encoded := P(&m).Append(nil)
+	P(&back).Decode(encoded)
+	if !sameFields(m, back) {
+		t.Fatalf("%T: %+v came back as %+v", m, m, back)
+	}
+	// The reserved bytes are 0 when sent, whatever was in memory.
+	typ := reflect.TypeOf(blank)
+	for i := range typ.NumField() {
+		if f := typ.Field(i); f.Name == "_" {
+			clear(memory[f.Offset : f.Offset+f.Type.Size()])
+		}
+	}
+	if !bytes.Equal(encoded, memory) {
+		t.Fatalf("%T: encoded as\n%x, in memory it is\n%x", m, encoded, memory)
+	}
+}
+
+func sameFields(a, b any) bool {
+	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
+	for i := range x.NumField() {
+		if x.Type().Field(i).Name != "_" && !reflect.DeepEqual(x.Field(i).Interface(), y.Field(i).Interface()) {
+			return false
+		}
+	}
+	return true
+}
+
+func TestCodecIsTheStructInMemory(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 100 {
+		checkCodec[Hello](t, r)
+		checkCodec[Welcome](t, r)
+		checkCodec[Memory](t, r)
+		checkCodec[Acquire](t, r)
+		checkCodec[Usage](t, r)
+		checkCodec[Notice](t, r)
+		checkCodec[Err](t, r)
+	}
+}
