@@ -344,7 +344,7 @@ func (d *board) Vitals() (v Vitals) {
 	return v
 }
 
-func (d *board) Record() Record { return Record{d.links(), d.counters(), d.xids()} }
+func (d *board) Record() Record { return Record{d.links(), d.counters(), d.xids(), !d.told} }
 
 // links returns the NVLinks that are up.
 func (d *board) links() (all []Link) {

@@ -106,7 +106,8 @@ type Vitals struct {
 type Record struct {
 	Links    []Link            // that are up
 	Counters map[string]uint64 // of errors; without those that the GPU does not have
-	XIDs     []uint64          // that the driver told since the last record
+	XIDs     []uint64          // that the driver reported since the last record
+	Deaf     bool              // the driver reports no XIDs here
 }
 
 // A Link is an NVLink.

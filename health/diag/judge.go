@@ -312,8 +312,11 @@ func (t *test) copies(c *card) (all []Result) {
 		return all
 	}
 	r := c.result("pcie_link").measured(float64(link.Width), float64(link.MostWidth), "lanes")
-	r.Detail = fmt.Sprintf("generation %d of %d, %d of %d lanes", link.Generation, link.MostGeneration, link.Width, link.MostWidth)
-	if r.Verdict == Fail || link.Generation < link.MostGeneration {
+	r.Detail = fmt.Sprintf("%d of %d lanes", link.Width, link.MostWidth)
+	if link.Generation != 0 {
+		r.Detail = fmt.Sprintf("generation %d of %d, %s", link.Generation, link.MostGeneration, r.Detail)
+	}
+	if r.Verdict == Fail || link.Generation != 0 && link.Generation < link.MostGeneration {
 		r = r.fails(health.Warning, "the PCIe link under load is of %s", r.Detail)
 	}
 	return append(all, r)
@@ -363,6 +366,9 @@ func (c *card) errors() []Result {
 		return []Result{r.fails(severity, "the driver told during the test: %s", strings.Join(bad, ", "))}
 	}
 	r.Detail = cmp.Or(strings.Join(few, ", "), "none new")
+	if after.Deaf {
+		r.Verdict, r.Detail = Skipped, "the driver reports no XIDs here; of the counted errors: "+r.Detail
+	}
 	return []Result{r}
 }
 

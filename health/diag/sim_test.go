@@ -42,6 +42,8 @@ type host struct {
 	SlowMemory map[int]bool
 	SlowHost   map[int]bool
 	Narrow     map[int]bool // half its PCIe lanes
+	NoSpeed    bool         // the PCIe generation cannot be read
+	Deaf       bool         // XIDs are not reported
 	LowClock   map[int]float64
 	Reasons    uint64
 	Watts      float64
@@ -270,11 +272,14 @@ func (g *simulatedGPU) Vitals() Vitals {
 	if g.Narrow[g.i] {
 		v.Width = 8
 	}
+	if g.NoSpeed {
+		v.Generation = 0
+	}
 	return v
 }
 
 func (g *simulatedGPU) Record() Record {
-	r := Record{Counters: map[string]uint64{"uncorrected ECC errors": 3, "corrected ECC errors": 100}}
+	r := Record{Deaf: g.Deaf, Counters: map[string]uint64{"uncorrected ECC errors": 3, "corrected ECC errors": 100}}
 	for range 18 {
 		r.Links = append(r.Links, Link{Rate: 25e9})
 	}
