@@ -23,11 +23,14 @@ import (
 // wrongly: nothing is known, and nobody should drain a node for a typing error.
 const checkMistaken = 3
 
+// handOver is how long before the timeout a child has its verdict.
+const handOver = 500 * time.Millisecond
+
 // checkFlags are those of gpusteward check.
 type checkFlags struct {
 	url        string
 	standalone bool
-	child      bool
+	child      int64 // Unix time, ns, by which the parent wants the verdict; 0: this is no child
 	timeout    time.Duration
 	format     string
 	least      string
@@ -54,7 +57,7 @@ func checkCommand(app *kingpin.Application, f *flags) (*kingpin.CmdClause, *chec
 	cmd.Flag("only", "Comma-separated checks to consider.").PlaceHolder("CHECK,...").StringVar(&c.only)
 	cmd.Flag("gpu", "Comma-separated indices or UUIDs of GPUs to consider, besides the node itself.").
 		PlaceHolder("GPU,...").StringVar(&c.gpus)
-	cmd.Flag("child", "Look, and hand the verdict to the parent.").Hidden().BoolVar(&c.child)
+	cmd.Flag("child", "Look, and hand the verdict to the parent by this time.").Hidden().Int64Var(&c.child)
 	f.ofMachine(cmd)
 	cmd.Validate(func(*kingpin.CmdClause) error { return c.validate() })
 	return cmd, c
@@ -86,7 +89,7 @@ func list(s string) []string {
 
 // run checks, and returns the exit status.
 func (c *checkFlags) run(ctx context.Context, f flags, args []string, stdout io.Writer) int {
-	if c.child {
+	if c.child != 0 {
 		if json.NewEncoder(stdout).Encode(c.look(ctx, f)) != nil {
 			return checkMistaken
 		}
@@ -138,7 +141,8 @@ func (c *checkFlags) away(ctx context.Context, args []string) health.Judgement {
 	fail := func(err error) health.Judgement {
 		return health.NoVerdict(health.Standalone, hostName(), err)
 	}
-	child := exec.Command("/proc/self/exe", append(slices.Clone(args), "--child")...)
+	deadline := time.Now().Add(c.timeout)
+	child := exec.Command("/proc/self/exe", append(slices.Clone(args), fmt.Sprintf("--child=%d", deadline.Add(-handOver).UnixNano()))...)
 	pipe, err := child.StdoutPipe()
 	if err == nil {
 		err = child.Start()
@@ -149,7 +153,7 @@ func (c *checkFlags) away(ctx context.Context, args []string) health.Judgement {
 	var j health.Judgement
 	told := make(chan error, 1)
 	go func() { told <- json.NewDecoder(pipe).Decode(&j) }()
-	late := time.NewTimer(c.timeout)
+	late := time.NewTimer(time.Until(deadline))
 	defer late.Stop()
 	select {
 	case err = <-told:
@@ -181,6 +185,9 @@ func (c *checkFlags) look(ctx context.Context, f flags) health.Judgement {
 	}
 	boot, err := m.options.Kernel.BootID()
 	l := health.Look{Host: m.options, Kernel: m.kernelLog, Boot: boot, Node: node, Timeout: c.timeout}
+	if c.child != 0 { // the time that the child took to start is part of the timeout
+		l.Timeout = time.Until(time.Unix(0, c.child))
+	}
 	if m.real {
 		l.Store.Dir = f.stateDir
 	}

@@ -209,7 +209,7 @@ func TestCheckWithADriver(t *testing.T) {
 			f := c.driver(t)
 			f.set(c.set[0], c.set[1])
 			began := time.Now()
-			status, out := f.checks("--timeout=8s")
+			status, out := f.checks("--timeout=15s")
 			if took := time.Since(began); status != c.status || took > patience/2 {
 				t.Errorf("exit status %d after %v, want %d: %s", status, took, c.status, out)
 			}
