@@ -83,7 +83,7 @@ func TestAStackThroughTheDriverIsTheDrivers(t *testing.T) {
 		var got []Severity
 		for _, e := range d.incidents() {
 			got = append(got, e.Severity)
-			if e.What == hungName && (e.Check == hostCheck) != (e.Severity == Warning) {
+			if e.What == hungName && (e.Check == "host_kernel") != (e.Severity == Warning) {
 				t.Errorf("%s: %+v", name, e)
 			}
 		}
@@ -180,12 +180,13 @@ func BenchmarkCasebook(b *testing.B) {
 
 func TestWhereNobodyKnowsWhoSeesNothingIsMissed(t *testing.T) {
 	t.Parallel()
-	c := NewCasebook(CasebookOptions{}, birth)
+	start := time.Unix(1e9, 0)
+	c := NewCasebook(CasebookOptions{}, start)
 	for i := range 3 {
-		c.Add(Sighting{Time: birth, Source: SourceNVML, What: xidName, Code: 79 + i, Entity: gpuEntity("0")}, birth)
+		c.Add(Sighting{Time: start, Source: SourceNVML, What: xidName, Code: 79 + i, Entity: gpu0}, start)
 	}
 	for passed := time.Duration(0); passed < 5*time.Minute; passed += time.Second {
-		c.Tick(birth.Add(passed))
+		c.Tick(start.Add(passed))
 	}
 	if l := c.Losses(); l != (Losses{}) || len(c.open) != 0 {
 		t.Errorf("%+v, %d open", l, len(c.open))

@@ -107,5 +107,5 @@ var driverChecks = []*Check{
 
 // ofDriver matches what the driver reports of itself, or of a GPU that fails.
 func ofDriver(e *Event) bool {
-	return e.Kind == KindIncident && e.Follows == "" && e.Severity >= Critical && e.isHardware()
+	return e.Kind == KindIncident && e.Follows == "" && e.Severity >= Critical && isHardware(e)
 }

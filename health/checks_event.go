@@ -37,7 +37,7 @@ func fatal(least Severity) func(*Event) bool {
 var byOwners = Incidents{Name: "xid_repeat_application", Window: day, Match: applications, Count: owners}.Signal().AtLeast(5)
 
 // ofHardware matches faults of a GPU that nobody on it is to blame for.
-func ofHardware(e *Event) bool { return e.Entity.GPU != "" && e.isHardware() }
+func ofHardware(e *Event) bool { return e.Entity.GPU != "" && isHardware(e) }
 
 // repeats returns how often the most frequent XID came: bursts are one.
 func repeats(events []*Event, _ [][]*Event) float64 {

@@ -3,8 +3,11 @@ package health
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+
+	"gpusteward/collectors"
 )
 
 // An Entity is what a check judges: the node (the zero Entity), a GPU, one of
@@ -47,10 +50,75 @@ func (e Entity) String() string {
 	return strings.Join(s, ",")
 }
 
+// Name returns the entity as it stands in a sentence: "link 7 of GPU 3".
+func (e Entity) Name() string {
+	switch {
+	case e.Device != "":
+		return e.Device
+	case e.Link != "":
+		return "link " + e.Link + " of GPU " + e.GPU
+	case e.Workload != "" || e.Tenant != "":
+		return e.who() + e.where()
+	case e.GPU != "":
+		return "GPU " + e.GPU
+	case e.UUID != "":
+		return "GPU " + e.UUID
+	}
+	return "the node"
+}
+
+// who names the workload, the tenant, or the workload as one of the tenant's.
+func (e Entity) who() string {
+	switch {
+	case e.Tenant == "":
+		return e.Workload
+	case e.Workload == "":
+		return "tenant " + e.Tenant
+	}
+	return e.Workload + " of tenant " + e.Tenant
+}
+
+// where says which GPU it is that e is on, if it is one.
+func (e Entity) where() string {
+	if e.GPU == "" {
+		return ""
+	}
+	return " on GPU " + e.GPU
+}
+
 // compare orders entities: by GPU, then by what is below it.
 func (e Entity) compare(o Entity) int {
 	return cmp.Or(cmp.Compare(len(e.GPU), len(o.GPU)), cmp.Compare(e.GPU, o.GPU), cmp.Compare(e.UUID, o.UUID), cmp.Compare(len(e.Link), len(o.Link)),
 		cmp.Compare(e.Link, o.Link), cmp.Compare(e.Tenant, o.Tenant), cmp.Compare(e.Workload, o.Workload), cmp.Compare(e.Device, o.Device))
+}
+
+// entityOf returns the entity that a sample is about: by its gpu and uuid, and
+// those of its labels link, tenant, workload and device that are in by.
+func entityOf(s collectors.Sample, by []string) (e Entity) {
+	for i, name := range s.Metric.Labels {
+		v := s.Labels[i]
+		switch name {
+		case "gpu":
+			e.GPU = v
+		case "uuid":
+			e.UUID = v
+		default:
+			if !slices.Contains(by, name) {
+				continue
+			}
+			switch name {
+			case "link":
+				e.Link = v
+			case "tenant":
+				e.Tenant = v
+			case "workload":
+				e.Workload = v
+			default:
+				e.Device = v
+			}
+		}
+	}
+	return e
 }
 
 // ParseEntity reads an entity as String writes it, and a GPU by its index or

@@ -3,6 +3,7 @@ package health
 import (
 	"embed"
 	"fmt"
+	"io/fs"
 	"strings"
 )
 
@@ -19,8 +20,8 @@ func readFacts(table string, each func(row map[string]string) error) {
 }
 
 // readTable is readFacts for a table of other files.
-func readTable(files embed.FS, table string, each func(row map[string]string) error) {
-	text, err := files.ReadFile(table)
+func readTable(files fs.FS, table string, each func(row map[string]string) error) {
+	text, err := fs.ReadFile(files, table)
 	if err != nil {
 		panic(err)
 	}

@@ -26,7 +26,7 @@ func (m *Monitor) Hardware(uuid string, since time.Duration) bool {
 
 // isHardware reports whether an event says that the GPU, and nobody on it, is
 // at fault.
-func (e *Event) isHardware() bool {
+func isHardware(e *Event) bool {
 	switch {
 	case e.Kind == KindTransition:
 		return e.Severity >= Warning && e.To == e.Severity.State() && slices.Contains(hardwareChecks, e.Check)
@@ -45,7 +45,7 @@ func (m *Monitor) blame(events ...Event) {
 	var all map[string]time.Time // nil while there is none: mostly
 	for i := range events {
 		e := &events[i]
-		if e.Entity.UUID == "" || !e.isHardware() {
+		if e.Entity.UUID == "" || !isHardware(e) {
 			continue
 		}
 		if all == nil {

@@ -16,7 +16,7 @@ func TestWhatIsTheHardwaresFault(t *testing.T) {
 		x := XIDs()[code]
 		return Event{Kind: KindIncident, What: xidName, Code: code, Class: x.Class, Severity: max(x.Severity, s)}
 	}
-	incident := func(what string, c Class, s Severity) Event {
+	fault := func(what string, c Class, s Severity) Event {
 		return Event{Kind: KindIncident, What: what, Class: c, Severity: s}
 	}
 	follower := xid(79, None)
@@ -26,24 +26,24 @@ func TestWhatIsTheHardwaresFault(t *testing.T) {
 		want  bool
 	}{
 		"fallen off the bus, by XID":     {xid(79, None), true},
-		"fallen off the bus, by a line":  {incident("gpu_fallen_off", HardwareFault, Emergency), true},
-		"an uncorrectable error":         {incident("ecc_dbe", MemoryFault, Critical), true},
+		"fallen off the bus, by a line":  {fault("gpu_fallen_off", HardwareFault, Emergency), true},
+		"an uncorrectable error":         {fault("ecc_dbe", MemoryFault, Critical), true},
 		"a program's bad address":        {xid(31, None), false},
 		"a program that was ended":       {xid(43, None), false},
 		"an XID that nobody knows":       {xid(9999, Warning), false},
 		"what follows another":           {follower, false},
 		"a reset that the driver wants":  {xid(recoveryXID, Critical), true},
 		"nothing that the driver wants":  {xid(recoveryXID, None), false},
-		"recovery is wanted":             {incident(recoveryName, DriverCrash, Critical), true},
-		"recovery is not wanted":         {incident(recoveryName, DriverCrash, Info), false},
-		"a container without memory":     {incident("oom_cgroup", ApplicationFault, Info), false},
+		"recovery is wanted":             {fault(recoveryName, DriverCrash, Critical), true},
+		"recovery is not wanted":         {fault(recoveryName, DriverCrash, Info), false},
+		"a container without memory":     {fault("oom_cgroup", ApplicationFault, Info), false},
 		"a check that found a hang":      {Event{Kind: KindTransition, Check: "driver_hang", Severity: Critical, To: Unhealthy}, true},
 		"a check that finds it over":     {Event{Kind: KindTransition, Check: "driver_hang", Severity: Critical, To: Recovering}, false},
 		"a check of what programs did":   {Event{Kind: KindTransition, Check: "xid_repeat", Severity: Critical, To: Unhealthy}, false},
 		"a step of the enforcer's":       {Event{Kind: KindEnforcement, Severity: Critical, Class: HardwareFault}, false},
 		"an operator's word about a GPU": {Event{Kind: KindAck, Check: "gpu_lost", Severity: Emergency, To: Failed}, false},
 	} {
-		if got := c.event.isHardware(); got != c.want {
+		if got := isHardware(&c.event); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -130,14 +130,14 @@ func TestAFailedRemapIsToldOnce(t *testing.T) {
 		slices.Sort(all)
 		return all
 	}
-	incident := func(n, code int, check string) Event {
+	fault := func(n, code int, check string) Event {
 		x := XIDs()[code]
 		return Event{Kind: KindIncident, ID: fmt.Sprint("i-", n), Entity: Entity{GPU: "0", UUID: "GPU-0"}, What: xidName, Code: code, Class: x.Class, Severity: x.Severity, Check: check, First: w.now, Last: w.now, Count: 1}
 	}
-	recovery := incident(2, recoveryXID, recoveryCheck)
+	recovery := fault(2, recoveryXID, recoveryCheck)
 	recovery.Severity = Critical
 	up := on("0", collectors.Up, 1)
-	w.step(step, []Event{incident(1, 64, "remap_failed"), recovery}, up, on("0", collectors.RowRemapFailure, 1), on("0", collectors.RowRemapPending, 1), on("0", collectors.RecoveryAction, 1))
+	w.step(step, []Event{fault(1, 64, "remap_failed"), recovery}, up, on("0", collectors.RowRemapFailure, 1), on("0", collectors.RowRemapPending, 1), on("0", collectors.RecoveryAction, 1))
 	all := len(w.engine.Alerts(nil))
 	if got := fires(); !slices.Equal(got, []string{"remap_failed/emergency"}) || all < 4 {
 		t.Errorf("of %d alerts are told %v, want the cause alone", all, got)

@@ -1,7 +1,6 @@
 package health
 
 import (
-	"fmt"
 	"math"
 	"strconv"
 	"testing"
@@ -255,22 +254,10 @@ func TestWhoWasKilledForWantOfMemoryMatters(t *testing.T) {
 		there := []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.WorkloadMemory, 1e9, "pod:a", "")}
 		w.steps(2, there...)
 		e := Event{Kind: KindIncident, ID: "x", What: c.what, Class: ApplicationFault, Severity: Info, Workload: c.workload, First: w.now, Last: w.now, Count: 1}
-		w.step(second, []Event{e}, there...)
+		w.step(time.Second, []Event{e}, there...)
 		w.steps(3, there...)
 		if got := w.state(hostCheck); (got == Degraded) != (c.want != "") || got != Degraded && got != OK {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}
-}
-
-// TestAMalformedTableIsNoTable holds that a mistake in a table of facts is
-// found by whoever reads it, with its line.
-func TestAMalformedTableIsNoTable(t *testing.T) {
-	t.Parallel()
-	defer func() {
-		if got, want := fmt.Sprint(recover()), "data/actions.tsv:2: no"; got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}()
-	readFacts("actions", func(map[string]string) error { return fmt.Errorf("no") })
 }

@@ -54,9 +54,9 @@ func monitor(t *testing.T, dir string, s Settings) *monitored {
 				}
 			}
 		},
-		Process: func(pid int, at time.Time) (host.Process, bool) { return process(pid, "python3", "pod:a/b/c"), true },
+		Process: func(pid int, at time.Time) (host.Process, bool) { return python(pid), true },
 		Stays: func(string) []collectors.Stay {
-			return []collectors.Stay{{Process: process(1234, "python3", "pod:a/b/c")}}
+			return []collectors.Stay{{Process: python(1234)}}
 		},
 		Record: func(e Event) { m.mu.Lock(); defer m.mu.Unlock(); m.events = append(m.events, e) },
 		Tell:   func(a []Alert) { m.mu.Lock(); defer m.mu.Unlock(); m.told = append(m.told, a...) },
@@ -69,6 +69,11 @@ func monitor(t *testing.T, dir string, s Settings) *monitored {
 	time.Sleep(4 * time.Second) // of synctest's clock: the kernel's log is read by now
 	synctest.Wait()
 	return m
+}
+
+// python returns a process of a pod.
+func python(pid int) host.Process {
+	return host.Process{PID: pid, Comm: "python3", Start: uint64(pid), Workload: &host.Workload{Key: "pod:a/b/c", Kind: host.KindPod, Namespace: "a"}}
 }
 
 // is sets what is read of the host.

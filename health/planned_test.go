@@ -88,7 +88,7 @@ func TestAGPUThatComesSettles(t *testing.T) {
 				samples = append(samples, on("1", collectors.Up, 0), on("1", collectors.WorkerStuck, 1, l.gpu))
 			}
 			s := NewSnapshot(samples)
-			p.explain(s, birth.Add(time.Duration(l.at)*second))
+			p.explain(s, birth.Add(time.Duration(l.at)*time.Second))
 			if got := valueOf(s, Settling, "1"); got != l.want || valueOf(s, Settling, "0") != 0 {
 				t.Errorf("%s: %s after %d s: settling %v, want %v; the other %v, want 0", name, l.gpu, l.at, got, l.want, valueOf(s, Settling, "0"))
 			}
@@ -97,7 +97,7 @@ func TestAGPUThatComesSettles(t *testing.T) {
 	var p plans
 	gpu := on("0", collectors.Up, 1)
 	p.reset(entityOf(gpu, nil), birth)
-	for after, want := range map[time.Duration]float64{second: 1, settleFor - second: 1, settleFor: 0} {
+	for after, want := range map[time.Duration]float64{time.Second: 1, settleFor - time.Second: 1, settleFor: 0} {
 		p := plans{begun: true, here: map[Entity]bool{entityOf(gpu, nil): true}, fresh: maps.Clone(p.fresh)}
 		s := NewSnapshot([]collectors.Sample{gpu})
 		if p.explain(s, birth.Add(after)); valueOf(s, Settling, "0") != want {
@@ -115,9 +115,9 @@ func TestADriverThatReloadsHasItsTime(t *testing.T) {
 		after          time.Duration
 		want           float64
 	}{
-		{1, 0, 0, 1}, {1, 0, 9 * time.Minute, 1}, {1, 0, 10 * time.Minute, 1}, {1, 0, 10*time.Minute + second, 0},
-		{1, 1, 2 * time.Minute, 1}, {1, 1, 3 * time.Minute, 1}, {1, 1, 3*time.Minute + second, 0},
-		{0, 0, second, 0}, {0, 1, second, 0}, // it never answered
+		{1, 0, 0, 1}, {1, 0, 9 * time.Minute, 1}, {1, 0, 10 * time.Minute, 1}, {1, 0, 10*time.Minute + time.Second, 0},
+		{1, 1, 2 * time.Minute, 1}, {1, 1, 3 * time.Minute, 1}, {1, 1, 3*time.Minute + time.Second, 0},
+		{0, 0, time.Second, 0}, {0, 1, time.Second, 0}, // it never answered
 	} {
 		var p plans
 		look := func(up float64, at time.Duration) float64 {

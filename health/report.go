@@ -59,14 +59,14 @@ func (e *Engine) report(s *Snapshot) {
 		checks = append(checks, g.checks...)
 		unknown = append(unknown, collectors.Sample{Metric: CheckUnknown, Labels: labels, Value: float64(g.unknown)})
 		if gpu != (Entity{}) && g.known && (s.answers(gpu) || g.worst > Info) {
-			status = append(status, collectors.Sample{Metric: Status, Labels: labels, Value: g.worst.status()})
+			status = append(status, collectors.Sample{Metric: Status, Labels: labels, Value: statusOf(g.worst)})
 		}
 	}
 	s.Add(checks...)
 	s.Add(unknown...)
 	s.Add(status...)
 	if s.answers(Entity{}) || worst > Info {
-		s.Add(collectors.Sample{Metric: NodeStatus, Value: worst.status()})
+		s.Add(collectors.Sample{Metric: NodeStatus, Value: statusOf(worst)})
 	}
 	s.Add(firing...)
 	s.Add(e.incidents(s)...)
@@ -108,8 +108,8 @@ func (e *Engine) incidents(s *Snapshot) (all []collectors.Sample) {
 	return all
 }
 
-// status is the value of Status.
-func (s Severity) status() float64 {
+// statusOf is the value of Status.
+func statusOf(s Severity) float64 {
 	switch {
 	case s >= Critical:
 		return 2
@@ -211,7 +211,7 @@ const Runbook = "https://github.com/gpusteward/gpusteward/blob/main/alerts/RUNBO
 // alert returns the alert of a level.
 func (e *Engine) alert(j *judge, st *status, level int, labels map[string]string) Alert {
 	value, _ := st.says(level)
-	where := st.place(labels["node"])
+	where := locate(labels["node"], st.Entity)
 	a := Alert{Starts: e.dated(st.levels[level].since), Labels: maps.Clone(labels), Annotations: map[string]string{
 		"summary": where + j.Summary, "description": e.sentences(j, st, level), "action": e.action(j, st), "runbook_url": Runbook + "#" + strings.ToLower(j.Alert),
 		"value": fmt.Sprintf("%.4g", value),

@@ -149,8 +149,8 @@ func (e *Engine) xids(j *judge, st *status) string {
 // clock writes a time as it stands in a sentence.
 func (e *Engine) clock(t time.Time) string { return e.dated(t).UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// place is where the entity is, as a summary begins with it: "node7, GPU 3: ".
-func (e Entity) place(node string) string {
+// locate is where an entity is, as a summary begins with it: "node7, GPU 3: ".
+func locate(node string, e Entity) string {
 	switch {
 	case e == Entity{}:
 		return strings.TrimPrefix(node+": ", ": ")
@@ -158,42 +158,6 @@ func (e Entity) place(node string) string {
 		return e.Name() + ": "
 	}
 	return node + ", " + e.Name() + ": "
-}
-
-// Name returns the entity as it stands in a sentence: "link 7 of GPU 3".
-func (e Entity) Name() string {
-	switch {
-	case e.Device != "":
-		return e.Device
-	case e.Link != "":
-		return "link " + e.Link + " of GPU " + e.GPU
-	case e.Workload != "" || e.Tenant != "":
-		return e.who() + e.where()
-	case e.GPU != "":
-		return "GPU " + e.GPU
-	case e.UUID != "":
-		return "GPU " + e.UUID
-	}
-	return "the node"
-}
-
-// who names the workload, the tenant, or the workload as one of the tenant's.
-func (e Entity) who() string {
-	switch {
-	case e.Tenant == "":
-		return e.Workload
-	case e.Workload == "":
-		return "tenant " + e.Tenant
-	}
-	return e.Workload + " of tenant " + e.Tenant
-}
-
-// where says which GPU it is that e is on, if it is one.
-func (e Entity) where() string {
-	if e.GPU == "" {
-		return ""
-	}
-	return " on GPU " + e.GPU
 }
 
 // action says what to do; of an incident also in the catalogue's word.

@@ -1,10 +1,6 @@
 package health
 
-import (
-	"slices"
-
-	"gpusteward/collectors"
-)
+import "gpusteward/collectors"
 
 // A Snapshot is what is known at one moment: the samples by metric, those
 // that were read and those that health derives from them.
@@ -66,33 +62,4 @@ func (s *Snapshot) answers(gpu Entity) bool {
 func (s *Snapshot) outlived(sample collectors.Sample) bool {
 	gpu := entityOf(sample, nil)
 	return gpu != (Entity{}) && sample.Metric != FaultScore && sample.Metric != LemonScore && sample.Metric != Away && !s.answers(gpu)
-}
-
-// entityOf returns the entity that a sample is about: by its gpu and uuid, and
-// those of its labels link, tenant, workload and device that are in by.
-func entityOf(s collectors.Sample, by []string) (e Entity) {
-	for i, name := range s.Metric.Labels {
-		v := s.Labels[i]
-		switch name {
-		case "gpu":
-			e.GPU = v
-		case "uuid":
-			e.UUID = v
-		default:
-			if !slices.Contains(by, name) {
-				continue
-			}
-			switch name {
-			case "link":
-				e.Link = v
-			case "tenant":
-				e.Tenant = v
-			case "workload":
-				e.Workload = v
-			default:
-				e.Device = v
-			}
-		}
-	}
-	return e
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -25,6 +26,7 @@ type turbulence struct {
 	rnd      *rand.Rand
 	levels   []rough
 	lines    []string // of the kernel
+	kinds    []string // of the driver's events
 	codes    []int    // of XIDs
 	sequence uint64
 	digests  map[string]*digest
@@ -73,9 +75,18 @@ func newTurbulence(t *testing.T, seed uint64) *turbulence {
 			}
 		}
 	}
-	for _, l := range lines(t) {
-		u.lines = append(u.lines, strings.ReplaceAll(l[1], `\x0a`, "\n"))
+	logged, err := os.ReadFile("testdata/kernel-lines.tsv")
+	if err != nil {
+		t.Fatal(err)
 	}
+	for l := range strings.Lines(string(logged)) {
+		u.lines = append(u.lines, strings.ReplaceAll(strings.Split(l, "\t")[1], `\x0a`, "\n"))
+	}
+	readTable(os.DirFS("data"), "events.tsv", func(row map[string]string) error {
+		u.kinds = append(u.kinds, row["name"])
+		return nil
+	})
+	slices.Sort(u.kinds)
 	return u
 }
 
@@ -138,8 +149,7 @@ func (u *turbulence) happen() {
 		u.sequence++
 		u.logs(u.sequence, line)
 	case 4:
-		names := slices.Sorted(maps.Keys(events()))
-		u.Event(collectors.Event{Time: time.Now(), GPU: id, Type: names[u.rnd.IntN(len(names))], Code: uint64(u.rnd.IntN(4))})
+		u.Event(collectors.Event{Time: time.Now(), GPU: id, Type: u.kinds[u.rnd.IntN(len(u.kinds))], Code: uint64(u.rnd.IntN(4))})
 	case 5:
 		u.sequence++
 		u.logs(u.sequence, u.lines[u.rnd.IntN(len(u.lines))])

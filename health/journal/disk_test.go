@@ -22,14 +22,14 @@ func TestAFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j, _, log, _ := testJournal(t, Options{Dir: dir})
 		for n := range 3 {
-			j.Append(incident(n))
+			j.Append(happened(n))
 			time.Sleep(10 * retryAfter)
 		}
 		wantCodes(t, j, Filter{}, 2, 1, 0)
 		if j.Lost() != 0 || j.Late() != 3 || journalSample(t, j, LateTotal, "no_space") != 3 || journalSample(t, j, QueueLength) != 3 || log.count("journal not written") != 1 {
 			t.Errorf("lost %d, log %s", j.Lost(), &log.text)
 		}
-		long := incident(3) // fills the queue
+		long := happened(3) // fills the queue
 		long.Message = strings.Repeat("x", maxLine-1000)
 		for range maxQueue/(maxLine-1000) + 10 {
 			j.Append(long)
@@ -53,7 +53,7 @@ func TestAFullDisk(t *testing.T) {
 		if queuedBytes(j) != 0 || log.count("journal written again") != 1 || journalSample(t, j, QueueLength) != 0 {
 			t.Errorf("queue %d bytes, log %s", queuedBytes(j), &log.text)
 		}
-		j.Append(incident(7))
+		j.Append(happened(7))
 		synctest.Wait()
 		if n := len(j.Events(Filter{Kind: health.KindAgent})); n != 1 {
 			t.Errorf("the gap is told of %d times", n)
@@ -70,7 +70,7 @@ func TestAFileSystemThatFills(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j, _, log, end := testJournal(t, Options{Dir: dir})
 		long := func(n int) health.Event {
-			e := incident(n)
+			e := happened(n)
 			e.Message = strings.Repeat("x", 5000)
 			return e
 		}
@@ -99,12 +99,12 @@ func TestDirectoriesThatComeAndGo(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "state")
 		synctest.Test(t, func(t *testing.T) {
 			j, _, _, _ := testJournal(t, Options{Dir: dir})
-			j.Append(incident(1))
+			j.Append(happened(1))
 			synctest.Wait()
 			if err := os.RemoveAll(dir); err != nil {
 				t.Fatal(err)
 			}
-			j.Append(incident(2))
+			j.Append(happened(2))
 			synctest.Wait()
 			if codes := fileCodes(t, dir, 0); fmt.Sprint(codes) != "[2]" || j.Lost() != 0 {
 				t.Errorf("file holds %v", codes)
@@ -118,7 +118,7 @@ func TestDirectoriesThatComeAndGo(t *testing.T) {
 		}
 		synctest.Test(t, func(t *testing.T) {
 			j, _, log, _ := testJournal(t, Options{Dir: dir})
-			j.Append(incident(1))
+			j.Append(happened(1))
 			time.Sleep(3 * retryAfter)
 			if log.count("journal not written") != 1 {
 				t.Errorf("log %s", &log.text)
@@ -136,13 +136,13 @@ func TestDirectoriesThatComeAndGo(t *testing.T) {
 	t.Run("never", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			j, _, log, end := testJournal(t, Options{Dir: "/proc/no/such"})
-			j.Append(incident(1))
+			j.Append(happened(1))
 			end()
 			wantCodes(t, j, Filter{}, 1)
 			if j.Lost() != 1 || log.count("journal ends with records that are not written") != 1 {
 				t.Errorf("lost %d, log %s", j.Lost(), &log.text)
 			}
-			if j.Append(incident(2)); journalSample(t, j, LostTotal, "ended") != 1 {
+			if j.Append(happened(2)); journalSample(t, j, LostTotal, "ended") != 1 {
 				t.Error("what comes after the end is not counted")
 			}
 		})

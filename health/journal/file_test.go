@@ -19,7 +19,7 @@ func TestFilesAreForTheAgentsUserAndGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &journalFile{dir: dir}
-	text := "damage\n" + journalText(t, incident(1))
+	text := "damage\n" + journalText(t, happened(1))
 	for i := range 5 {
 		if err := os.WriteFile(f.name(i), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -51,7 +51,7 @@ func TestFilesAreForTheAgentsUserAndGroup(t *testing.T) {
 // moved aside: what could not be written must not count as moved.
 func TestReadingEndsWithTheFirstFailure(t *testing.T) {
 	t.Parallel()
-	text := journalText(t, incident(1)) + "damage\n" + journalText(t, incident(2))
+	text := journalText(t, happened(1)) + "damage\n" + journalText(t, happened(2))
 	full := errors.New("no space left")
 	var good, bad int
 	count := func(n *int, most int) error {

@@ -59,8 +59,8 @@ func testJournal(t *testing.T, o Options) (j *Journal, repairs []health.Event, l
 	return j, repairs, log, end
 }
 
-// incident returns an event with its number as ID, code and second.
-func incident(n int) health.Event {
+// happened returns an incident with its number as ID, code and second.
+func happened(n int) health.Event {
 	return health.Event{ID: fmt.Sprint("i", n), Kind: health.KindIncident, What: "xid", Code: n, Severity: health.Warning, Time: time.Unix(1e9+int64(n), 0).UTC()}
 }
 
@@ -118,9 +118,9 @@ func TestTheNewestOfAnIDIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, n := range []int{1, 2, 3} {
-		j.Append(incident(n))
+		j.Append(happened(n))
 	}
-	again := incident(1)
+	again := happened(1)
 	again.Count = 5
 	j.Append(again)
 	wantCodes(t, j, Filter{}, 1, 3, 2)
@@ -128,7 +128,7 @@ func TestTheNewestOfAnIDIsKept(t *testing.T) {
 		t.Errorf("%+v, want the second record, with what it lacked", e)
 	}
 	for n := range maxRecent {
-		j.Append(incident(100 + n))
+		j.Append(happened(100 + n))
 	}
 	if all := j.Events(Filter{Limit: maxRecent}); len(all) != maxRecent || all[0].Code != 99+maxRecent || len(j.recent.byID) != maxRecent {
 		t.Errorf("%d events, %d IDs, the newest %d", len(all), len(j.recent.byID), all[0].Code)
@@ -161,7 +161,7 @@ func TestEventsSurviveARestart(t *testing.T) {
 		o := Options{Dir: dir, MaxBytes: 2000, Files: 3}
 		j, _, _, end := testJournal(t, o)
 		for n := range 40 {
-			j.Append(incident(n))
+			j.Append(happened(n))
 			synctest.Wait()
 		}
 		newest := fileCodes(t, dir, 0)
@@ -189,7 +189,7 @@ func TestEventsSurviveARestart(t *testing.T) {
 		if _, err := os.Stat(j.file.name(3)); err == nil {
 			t.Error("a file too many")
 		}
-		again := incident(38)
+		again := happened(38)
 		again.Count = 9
 		j.Append(again)
 		end()
@@ -216,7 +216,7 @@ func TestEventsSurviveARestart(t *testing.T) {
 			t.Errorf("%v are left where one file is kept", left)
 		}
 		for n := range 30 {
-			j.Append(incident(100 + n))
+			j.Append(happened(100 + n))
 		}
 		synctest.Wait()
 		if codes := fileCodes(t, dir, 0); codes[len(codes)-1] != 129 || len(codes) > 20 {
@@ -257,12 +257,12 @@ func TestWhatIsNotSafelyOnTheDiskIsLate(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		j, _, _, _ := testJournal(t, Options{Dir: dir})
-		j.Append(incident(1))
+		j.Append(happened(1))
 		synctest.Wait()
 		if j.Late() != 0 || journalSample(t, j, QueueLength) != 0 {
 			t.Errorf("a warning: %d late", j.Late())
 		}
-		bad := incident(2)
+		bad := happened(2)
 		bad.Severity = health.Critical
 		j.Append(bad)
 		synctest.Wait()
@@ -277,7 +277,7 @@ func TestWhatIsLeftAtTheEndIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for n := range 50 { // the end and the event come at once, in either order
 			j, _, _, end := testJournal(t, Options{Dir: dir})
-			j.Append(incident(n))
+			j.Append(happened(n))
 			end()
 			if j.Lost() != 0 {
 				t.Fatal("the last event is lost")
@@ -296,7 +296,7 @@ func TestOneAgentOnADirectory(t *testing.T) {
 		if _, _, err := Open(Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), "another agent writes it; --state.dir takes another directory") {
 			t.Errorf("a second agent: %v", err)
 		}
-		first.Append(incident(1))
+		first.Append(happened(1))
 		end()
 		second, _, _, _ := testJournal(t, Options{Dir: dir})
 		wantCodes(t, second, Filter{}, 1)
@@ -310,7 +310,7 @@ func TestAppendNeverWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range maxQueue / 100 {
-		j.Append(incident(n))
+		j.Append(happened(n))
 	}
 	if j.Lost() == 0 || journalSample(t, j, LostTotal, "queue") != float64(j.Lost()) || queuedBytes(j) > maxQueue {
 		t.Errorf("lost %d, queue %d bytes", j.Lost(), queuedBytes(j))
@@ -323,7 +323,7 @@ func BenchmarkAppend(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	e := incident(1)
+	e := happened(1)
 	e.Message = strings.Repeat("x", 300)
 	text, _ := json.Marshal(e)
 	b.SetBytes(int64(len(text)))

@@ -25,7 +25,7 @@ func journalText(t testing.TB, events ...health.Event) string {
 }
 
 func TestDamageIsRepaired(t *testing.T) {
-	one, two := journalText(t, incident(1)), journalText(t, incident(2))
+	one, two := journalText(t, happened(1)), journalText(t, happened(2))
 	for name, c := range map[string]struct {
 		text string
 		bad  string // what is moved aside
@@ -65,7 +65,7 @@ func TestDamageIsRepaired(t *testing.T) {
 				case c.bad != "" && (len(repairs) != 1 || len(told) != 1 || told[0].ID != repairs[0].ID || told[0].What != "journal_repaired" || log.count("journal repaired") != 1):
 					t.Errorf("told %+v, returned %+v, log %s", told, repairs, &log.text)
 				}
-				j.Append(incident(3))
+				j.Append(happened(3))
 				end()
 				j, repairs, _, _ = testJournal(t, Options{Dir: dir})
 				wantCodes(t, j, Filter{Kind: health.KindIncident}, append([]int{3}, c.want...)...)
@@ -82,7 +82,7 @@ func TestWhatIsMovedAsideIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "events.jsonl")
 	for range 3 {
-		text := strings.Repeat(strings.Repeat("x", 1000)+"\n", 700) + journalText(t, incident(1))
+		text := strings.Repeat(strings.Repeat("x", 1000)+"\n", 700) + journalText(t, happened(1))
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +103,7 @@ func TestDamageThatCannotBeMoved(t *testing.T) {
 	if err := os.Symlink("/dev/full", filepath.Join(dir, "events.bad")); err != nil {
 		t.Fatal(err)
 	}
-	text := "junk\n" + journalText(t, incident(1))
+	text := "junk\n" + journalText(t, happened(1))
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func FuzzReadLines(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00"), uint16(10))
 	f.Add([]byte("{\"id\":\"\n"), uint16(400))
 	f.Add([]byte(strings.Repeat("x", maxLine+5)), uint16(0))
-	events := []health.Event{incident(1), incident(2), incident(3)}
+	events := []health.Event{happened(1), happened(2), happened(3)}
 	whole := journalText(f, events...)
 	f.Fuzz(func(t *testing.T, noise []byte, at uint16) {
 		text := append([]byte(whole[:min(int(at), len(whole))]), noise...)
@@ -173,11 +173,11 @@ func FuzzReadLines(f *testing.F) {
 
 func BenchmarkLoad(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "events.jsonl")
-	e := incident(1)
+	e := happened(1)
 	e.Message = strings.Repeat("x", 300)
 	var text bytes.Buffer
 	for n := 0; text.Len() < 8<<20; n++ {
-		e.ID = incident(n).ID
+		e.ID = happened(n).ID
 		text.WriteString(journalText(b, e))
 	}
 	if err := os.WriteFile(path, text.Bytes(), 0o600); err != nil {

@@ -34,7 +34,7 @@ func TestEventsOverHTTP(t *testing.T) {
 		t.Errorf("of no events: %q, %v", w.Body, w.Header())
 	}
 	for n := range 5 {
-		j.Append(incident(n))
+		j.Append(happened(n))
 	}
 	j.lost["io"] = 7
 	w := get("?limit=2&severity=warning&follow=0")
@@ -125,15 +125,15 @@ func ids(text string) (ids []string) {
 func TestStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j, _, _, _ := testJournal(t, Options{})
-		j.Append(incident(0))
+		j.Append(happened(0))
 		c, leave, ended := follow(t, j, "severity=warning", "", nil)
 		if got := c.read(); got != "retry: 3000\n\n" || c.header.Get("Content-Type") != "text/event-stream" {
 			t.Errorf("a stream begins with %q, %v", got, c.header)
 		}
-		quiet := incident(1)
+		quiet := happened(1)
 		quiet.Severity = health.Info
 		j.Append(quiet)
-		j.Append(incident(2))
+		j.Append(happened(2))
 		want := "id: i2\nevent: incident\ndata: " + strings.TrimSpace(journalText(t, j.Events(Filter{Limit: 1})...)) + "\n\n"
 		if got := c.read(); got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -161,9 +161,9 @@ func TestStreamsGoOnWhereTheyBroke(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j, _, _, _ := testJournal(t, Options{})
 		for n := range 5 {
-			j.Append(incident(n))
+			j.Append(happened(n))
 		}
-		j.Append(incident(2)) // seen by then, or not
+		j.Append(happened(2)) // seen by then, or not
 		for _, c := range []struct{ query, last, want string }{
 			{"", "", "[]"},
 			{"", "i3", "[i4 i2]"},
@@ -181,7 +181,7 @@ func TestStreamsGoOnWhereTheyBroke(t *testing.T) {
 			<-ended
 		}
 		for n := range 2 * defaultLimit {
-			j.Append(incident(100 + n))
+			j.Append(happened(100 + n))
 		}
 		client, _, _ := follow(t, j, "", "i3", nil)
 		if got := ids(client.read()); len(got) != 2*defaultLimit+2 {
@@ -197,7 +197,7 @@ func TestASlowClientIsDropped(t *testing.T) {
 		slow, _, ended := follow(t, j, "", "", stall)
 		quick, _, _ := follow(t, j, "", "", nil)
 		for n := range maxBehind + 10 {
-			j.Append(incident(n))
+			j.Append(happened(n))
 			synctest.Wait()
 		}
 		if n := journalSample(t, j, Streams); n != 1 {
@@ -267,7 +267,7 @@ func TestStreamsOverARealConnection(t *testing.T) {
 	}
 	for n := range 3 {
 		<-time.After(40 * time.Millisecond)
-		if j.Append(incident(n)); next() != fmt.Sprintf("id: i%d\n", n) {
+		if j.Append(happened(n)); next() != fmt.Sprintf("id: i%d\n", n) {
 			t.Fatal("the stream broke")
 		}
 	}
@@ -331,7 +331,7 @@ func TestStreamsBearQuiet(t *testing.T) {
 			}()
 			for n := range 3 {
 				time.Sleep(4*heartbeat - time.Second)
-				j.Append(incident(n))
+				j.Append(happened(n))
 				synctest.Wait()
 			}
 			answer.Body.Close()

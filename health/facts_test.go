@@ -1,0 +1,18 @@
+package health
+
+import (
+	"fmt"
+	"testing"
+)
+
+// TestAMalformedTableIsNoTable holds that a mistake in a table of facts is
+// found by whoever reads it, with its line.
+func TestAMalformedTableIsNoTable(t *testing.T) {
+	t.Parallel()
+	defer func() {
+		if got, want := fmt.Sprint(recover()), "data/actions.tsv:2: no"; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}()
+	readFacts("actions", func(map[string]string) error { return fmt.Errorf("no") })
+}
