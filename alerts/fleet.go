@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
-	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 const fleetHead = `# Alerting rules for what takes more than one host to see, and for agents that
@@ -31,7 +31,7 @@ var lowMargin = fmt.Sprintf("count by (job, cluster, rack) (min by (job, cluster
 var fleet = []fleetRule{
 	{
 		rule: rule{
-			alert: "GPUStewardDown", severity: health.Critical, wait: 15 * time.Minute, // a GPU host takes minutes to boot
+			alert: "GPUStewardDown", severity: incident.Critical, wait: 15 * time.Minute, // a GPU host takes minutes to boot
 			expr:        fmt.Sprintf("up{job=%q} == 0", job),
 			summary:     "{{ $labels.instance }}: The agent of a GPU host does not answer Prometheus.",
 			description: "{{ $labels.instance }} cannot be scraped: nobody watches its GPUs.",
@@ -46,7 +46,7 @@ var fleet = []fleetRule{
 	},
 	{
 		rule: rule{
-			alert: "GPUStewardAbsent", severity: health.Critical, wait: 10 * time.Minute,
+			alert: "GPUStewardAbsent", severity: incident.Critical, wait: 10 * time.Minute,
 			expr:        fmt.Sprintf("absent(up{job=%q})", job),
 			summary:     "Prometheus knows no agent at all.",
 			description: "Prometheus has no target of the job {{ $labels.job }}: nobody watches any GPU.",
@@ -61,13 +61,13 @@ var fleet = []fleetRule{
 	},
 	{
 		rule: rule{
-			alert: "FleetXIDBurst", severity: health.Warning,
+			alert: "FleetXIDBurst", severity: incident.Warning,
 			expr:        fmt.Sprintf("count by (job, cluster, xid) (max by (job, cluster, instance, xid) (%s) > time() - 3600) >= 3", collectors.XIDLast),
 			summary:     "The same XID came on several hosts within an hour.",
 			description: "{{ $value }} hosts had XID {{ $labels.xid }} within an hour.",
 			action:      "Look for what they share: a job, an image, a new driver, a switch, a power feed.",
 		},
-		cause: "GPUs do not fail together by chance. health/data/xid.tsv says what the code means.",
+		cause: "GPUs do not fail together by chance. health/incident/data/xid.tsv says what the code means.",
 		scenes: []scene{{
 			shows: append(append(on([]int{0, 1, 2}, collectors.XIDLast, `gpu="0",uuid="GPU-0",xid="79",`, longAgo, 60),
 				on([]int{0, 1}, collectors.XIDLast, `gpu="0",uuid="GPU-0",xid="31",`, longAgo, 60)...),
@@ -78,7 +78,7 @@ var fleet = []fleetRule{
 	},
 	{
 		rule: rule{
-			alert: "FleetGPUsMissing", severity: health.Critical, wait: 5 * time.Minute,
+			alert: "FleetGPUsMissing", severity: incident.Critical, wait: 5 * time.Minute,
 			expr: fmt.Sprintf("1 - (sum by (job, cluster) (%s) or 0 * sum by (job, cluster) (%s)) / sum by (job, cluster) (%[2]s unless on (job, instance) %s == 1) > 0.05",
 				collectors.Devices, collectors.DevicesExpected, collectors.Drained),
 			summary:     "More than one in twenty of the fleet's GPUs is missing.",
@@ -100,7 +100,7 @@ var fleet = []fleetRule{
 	},
 	{
 		rule: rule{
-			alert: "FleetThermal", severity: health.Warning, wait: 5 * time.Minute,
+			alert: "FleetThermal", severity: incident.Warning, wait: 5 * time.Minute,
 			expr: lowMargin + " >= 3\nand\n" + lowMargin +
 				fmt.Sprintf(" / count by (job, cluster, rack) (min by (job, cluster, rack, instance) (%s)) > 0.25", collectors.TemperatureMargin),
 			summary:     "Many hosts are about to slow down for heat.",
@@ -122,7 +122,7 @@ var fleet = []fleetRule{
 	},
 	{
 		rule: rule{
-			alert: "FleetDriverVersionsMixed", severity: health.Info, wait: 24 * time.Hour,
+			alert: "FleetDriverVersionsMixed", severity: incident.Info, wait: 24 * time.Hour,
 			expr:        fmt.Sprintf("count by (job, cluster) (count by (job, cluster, driver_version) (%s)) > 1", collectors.DriverInfo),
 			summary:     "Hosts have had different versions of the driver for a day.",
 			description: "{{ $value }} versions of the driver are in use.",

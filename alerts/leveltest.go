@@ -11,6 +11,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // A host is a target of Prometheus in a test, with what it shows.
@@ -77,7 +78,7 @@ func xidTest(c *health.Check) ruleTest {
 // about a whole host.
 func hosts(c health.Condition) (all []host) {
 	others := 0
-	sets := slices.Concat([][]health.Example{c.Example(entity(c.Signal, 0))}, c.Counterexamples(func() health.Entity {
+	sets := slices.Concat([][]health.Example{c.Example(entity(c.Signal, 0))}, c.Counterexamples(func() incident.Entity {
 		others++
 		return entity(c.Signal, others)
 	}))
@@ -97,7 +98,7 @@ func ofHost(c health.Condition) bool {
 }
 
 // entity returns the nth entity of a test.
-func entity(s *health.Signal, n int) (e health.Entity) {
+func entity(s *health.Signal, n int) (e incident.Entity) {
 	for _, label := range s.Labels() {
 		switch label {
 		case "gpu":

@@ -13,15 +13,16 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // A rule is an alerting rule of Prometheus.
 type rule struct {
 	alert, expr                  string
 	wait                         time.Duration // its "for"
-	severity                     health.Severity
+	severity                     incident.Severity
 	check                        string // empty for a fleet's rule
-	class                        health.Class
+	class                        incident.Class
 	summary, description, action string
 }
 
@@ -43,7 +44,7 @@ func anchor(alert string) string { return strings.ToLower(alert) }
 
 // checkRules returns the rules of a check: one for each severity.
 func checkRules(c *health.Check) (all []rule) {
-	for s := health.Info; s <= health.Emergency; s++ {
+	for s := incident.Info; s <= incident.Emergency; s++ {
 		levels := slices.DeleteFunc(slices.Clone(c.Levels), func(l health.Level) bool { return l.Severity != s })
 		if len(levels) == 0 {
 			continue
@@ -86,7 +87,7 @@ func ofLabel(name string) string { return "{{ $labels." + name + " }}" }
 func place(levels []health.Level) string {
 	e := entityBy(levels[0], ofLabel)
 	differ := slices.ContainsFunc(levels, func(l health.Level) bool { return entityBy(l, ofLabel) != e })
-	if e != (health.Entity{}) && !differ {
+	if e != (incident.Entity{}) && !differ {
 		return ofLabel("instance") + ", " + e.Name() + ": "
 	}
 	return ofLabel("instance") + ": "
@@ -104,7 +105,7 @@ func description(c *health.Check, levels []health.Level, value, percent, xids st
 }
 
 // entityBy returns the entity of a level by its labels.
-func entityBy(l health.Level, label func(name string) string) (e health.Entity) {
+func entityBy(l health.Level, label func(name string) string) (e incident.Entity) {
 	for _, name := range l.When.Signal.Labels() {
 		*map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "tenant": &e.Tenant, "workload": &e.Workload, "device": &e.Device}[name] = label(name)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // A variable is one of a dashboard's, that the reader of it sets.
@@ -106,7 +107,7 @@ func levels(check string) []health.Level {
 }
 
 // severityColors are what severities look like.
-var severityColors = map[health.Severity]string{health.Info: blue, health.Warning: yellow, health.Critical: orange, health.Emergency: red}
+var severityColors = map[incident.Severity]string{incident.Info: blue, incident.Warning: yellow, incident.Critical: orange, incident.Emergency: red}
 
 // Metrics of the agent that its libraries make, and Prometheus's own. The
 // journal is no package of the generators': its rows are repeated here, and a

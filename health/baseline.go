@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // ConfigDrift says which settings are not what they were.
@@ -35,7 +36,7 @@ type observed struct {
 }
 
 // watch notes which workloads are on the host.
-func (o *observed) watch(workloads map[Entity][]string, now time.Time) {
+func (o *observed) watch(workloads map[incident.Entity][]string, now time.Time) {
 	jobs := []string{}
 	for _, w := range workloads {
 		jobs = append(jobs, w...)
@@ -64,17 +65,17 @@ const (
 // changes under a workload is not; but where jobs come and go it may be lent to
 // one, beside that workload, until its end.
 func (b baselines) drift(s *Snapshot, before *observed, at time.Time) {
-	now, workloads, settling := settings(s), workloadsOf(s), map[Entity]bool{}
+	now, workloads, settling := settings(s), workloadsOf(s), map[incident.Entity]bool{}
 	before.watch(workloads, at)
 	for _, sample := range s.Of(Settling) {
-		settling[entityOf(sample, nil)] = sample.Value == 1
+		settling[incident.EntityOf(sample, nil)] = sample.Value == 1
 	}
 	off, had := b.unpersistent(now)
 	if had {
 		trains := slices.Contains(slices.Collect(maps.Values(settling)), true)
 		s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{"", "", persistence, "0", "1"}, Value: collectors.Bool(off && !trains)})
 	}
-	for _, gpu := range slices.SortedFunc(maps.Keys(now), Entity.compare) {
+	for _, gpu := range slices.SortedFunc(maps.Keys(now), incident.Entity.Compare) {
 		mine := now[gpu]
 		pinned := b[gpu.UUID]
 		if pinned == nil && len(b) < mostGPUs {
@@ -141,7 +142,7 @@ const persistence = "persistence"
 // unpersistent reports whether persistence mode is off on all GPUs, of which
 // most had it on; known is whether there was one that had. Nobody means it: the
 // daemon is down, or did not come back after the driver was loaded anew.
-func (b baselines) unpersistent(all map[Entity]baseline) (off, known bool) {
+func (b baselines) unpersistent(all map[incident.Entity]baseline) (off, known bool) {
 	had := 0
 	off = len(all) > 0
 	for gpu, mine := range all {
@@ -154,17 +155,17 @@ func (b baselines) unpersistent(all map[Entity]baseline) (off, known bool) {
 }
 
 // workloadsOf returns the workloads on each GPU.
-func workloadsOf(s *Snapshot) map[Entity][]string {
-	all := map[Entity][]string{}
+func workloadsOf(s *Snapshot) map[incident.Entity][]string {
+	all := map[incident.Entity][]string{}
 	for _, sample := range s.Of(collectors.WorkloadMemory) {
-		gpu := entityOf(sample, nil)
+		gpu := incident.EntityOf(sample, nil)
 		all[gpu] = append(all[gpu], sample.Labels[2])
 	}
 	return all
 }
 
 // uniform reports whether all GPUs of a model, two at least, have the same set.
-func uniform(all map[Entity]baseline, model, name string) bool {
+func uniform(all map[incident.Entity]baseline, model, name string) bool {
 	values, n := map[string]bool{}, 0
 	for _, b := range all {
 		if v, ok := b[name]; ok && b["model"] == model {
@@ -176,9 +177,9 @@ func uniform(all map[Entity]baseline, model, name string) bool {
 }
 
 // accept makes what a GPU has now its baseline, or each GPU of the node.
-func (b baselines) accept(gpu Entity, s *Snapshot) {
+func (b baselines) accept(gpu incident.Entity, s *Snapshot) {
 	all := settings(s)
-	if gpu == (Entity{}) {
+	if gpu == (incident.Entity{}) {
 		for each := range all {
 			b.accept(each, s)
 		}
@@ -197,10 +198,10 @@ func (b baselines) accept(gpu Entity, s *Snapshot) {
 const mostGPUs = 64
 
 // settings returns what an operator sets, by GPU.
-func settings(s *Snapshot) map[Entity]baseline {
-	all := map[Entity]baseline{}
+func settings(s *Snapshot) map[incident.Entity]baseline {
+	all := map[incident.Entity]baseline{}
 	note := func(sample collectors.Sample, name, v string) {
-		gpu := entityOf(sample, nil)
+		gpu := incident.EntityOf(sample, nil)
 		if all[gpu] == nil {
 			all[gpu] = baseline{}
 		}
@@ -234,7 +235,7 @@ func settings(s *Snapshot) map[Entity]baseline {
 
 // common returns what more than two thirds of at least four GPUs of a model
 // have set; false where they do not agree.
-func common(all map[Entity]baseline, model, name string) (string, bool) {
+func common(all map[incident.Entity]baseline, model, name string) (string, bool) {
 	votes, n := map[string]int{}, 0
 	for _, b := range all {
 		if v, ok := b[name]; ok && b["model"] == model {

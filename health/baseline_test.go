@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // A GPU drifts where a setting of it is no longer what it was, or not what its
@@ -68,7 +69,7 @@ func TestSettingsAreLentWhereJobsComeAndGo(t *testing.T) {
 	t.Parallel()
 	o := observed{settings: map[string]map[string]observation{}}
 	at := func(minutes int, jobs ...string) time.Time {
-		o.watch(map[Entity][]string{{GPU: "0"}: jobs}, birth.Add(time.Duration(minutes)*time.Minute))
+		o.watch(map[incident.Entity][]string{{GPU: "0"}: jobs}, birth.Add(time.Duration(minutes)*time.Minute))
 		return o.turned
 	}
 	for i, jobs := range [][]string{{"a"}, {"a"}, {"a", "a"}} {

@@ -3,6 +3,7 @@
 package health
 
 import (
+	"gpusteward/health/incident"
 	"testing"
 	"time"
 )
@@ -19,7 +20,7 @@ func TestCauses(t *testing.T) {
 				n = 8
 			}
 			pace := max(c.pace, step)
-			w, s, worst, found := newWorld(t, Checks()...), newStage(n), None, time.Duration(-1)
+			w, s, worst, found := newWorld(t, Checks()...), newStage(n), incident.None, time.Duration(-1)
 			for ; s.at < c.length; s.at += pace {
 				s.events = nil
 				c.play(s)
@@ -27,17 +28,17 @@ func TestCauses(t *testing.T) {
 					switch {
 					case e.Check == c.check && e.Severity > worst:
 						worst, found = e.Severity, s.at
-					case e.Severity >= Warning && e.To != Recovering && e.Check != c.check && !shadowed(e.Check) && !follows(e.Check, c.check):
+					case e.Severity >= incident.Warning && e.To != incident.Recovering && e.Check != c.check && !shadowed(e.Check) && !follows(e.Check, c.check):
 						t.Errorf("%v: found as well: %s of %s, %v: %s", s.at, e.Check, e.Entity, e.Severity, e.Message)
 					}
 				}
 			}
 			switch {
-			case c.want == None && worst >= Warning:
+			case c.want == incident.None && worst >= incident.Warning:
 				t.Errorf("found after %v, %v, though it is no fault", found, worst)
-			case c.want != None && worst != c.want:
+			case c.want != incident.None && worst != c.want:
 				t.Errorf("%v, want %v", worst, c.want)
-			case c.want != None && found > c.within:
+			case c.want != incident.None && found > c.within:
 				t.Errorf("found after %v, want %v at most", found, c.within)
 			}
 			t.Logf("%v after %v", worst, found)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // A stage is a host of eight GPUs under one job, as a scene changes it from
@@ -15,7 +16,7 @@ type stage struct {
 	at                  time.Duration // since the first step
 	gpus                []*actor
 	driverUp, drained   float64
-	events              []Event
+	events              []incident.Event
 	lines               []string // that the kernel logs
 	model, addressing   string
 	expected, happening int
@@ -66,7 +67,7 @@ func (s *stage) during(from, to time.Duration) bool { return s.at >= from && s.a
 // xid has a GPU report an XID, of a process of an owner if there is one.
 func (s *stage) xid(code, gpu int, owner string) {
 	s.happening++
-	e := happened(fmt.Sprint("xid-", s.happening), xidName, code, fmt.Sprint(gpu), birth.Add(s.at))
+	e := happened(fmt.Sprint("xid-", s.happening), incident.WhatXID, code, fmt.Sprint(gpu), birth.Add(s.at))
 	if owner != "" {
 		e.PID, e.Owner, e.Workload = 4000+s.happening, owner, "slurm:"+fmt.Sprint(s.happening)
 	}
@@ -160,7 +161,7 @@ type scene struct {
 	length      time.Duration
 	pace        time.Duration // between steps; 10 s if 0
 	play        func(s *stage)
-	want        Severity
+	want        incident.Severity
 	within      time.Duration
 }
 
@@ -196,14 +197,14 @@ var kernelScenes = []scene{
 			g.mem, g.clock, g.watts, g.pcie, g.nvlink = .01, 1.98e9, 140+2*jitter(s.at, 0), 4e6, 60e9
 		})
 	}},
-	{check: "hung_kernel", name: "a collective that waits for a rank that is gone", length: 40 * time.Minute, want: Warning, within: 20*time.Minute + 10*time.Minute + 4*time.Minute, play: func(s *stage) {
+	{check: "hung_kernel", name: "a collective that waits for a rank that is gone", length: 40 * time.Minute, want: incident.Warning, within: 20*time.Minute + 10*time.Minute + 4*time.Minute, play: func(s *stage) {
 		if s.at < 20*time.Minute {
 			return
 		}
 		s.each(func(g *actor) { g.mem, g.clock, g.watts, g.pcie, g.nvlink = 0, 1.98e9, 130, 4e6, 0 })
 		s.gpus[3].busy, s.gpus[3].watts, s.gpus[3].clock = 0, 90, 1.98e9
 	}},
-	{check: "hung_kernel", name: "a kernel that spins on a GPU with locked clocks", length: 40 * time.Minute, gpus: 1, want: Warning, within: 20*time.Minute + 10*time.Minute + 4*time.Minute, play: func(s *stage) {
+	{check: "hung_kernel", name: "a kernel that spins on a GPU with locked clocks", length: 40 * time.Minute, gpus: 1, want: incident.Warning, within: 20*time.Minute + 10*time.Minute + 4*time.Minute, play: func(s *stage) {
 		s.each(func(g *actor) { g.clock = 1e9 })
 		if s.at >= 20*time.Minute {
 			s.each(func(g *actor) { g.mem, g.watts, g.pcie, g.nvlink = 0, 110, 4e6, 0 })
@@ -227,13 +228,13 @@ var agentScenes = []scene{
 			}
 		})
 	}},
-	{check: "agent_self", name: "an agent that does not get to run for minutes", length: 20 * time.Minute, want: Warning, within: 10*time.Minute + 130*time.Second, play: func(s *stage) {
+	{check: "agent_self", name: "an agent that does not get to run for minutes", length: 20 * time.Minute, want: incident.Warning, within: 10*time.Minute + 130*time.Second, play: func(s *stage) {
 		if s.at >= 10*time.Minute {
 			s.each(func(g *actor) { g.stuck = "late" })
 			s.gpus[2].stuck = "nvmlDeviceGetFieldValues" // where its reader was when it was last seen
 		}
 	}},
-	{check: "stale", name: "one reader that is held up", length: 20 * time.Minute, want: Warning, within: 10*time.Minute + 80*time.Second, play: func(s *stage) {
+	{check: "stale", name: "one reader that is held up", length: 20 * time.Minute, want: incident.Warning, within: 10*time.Minute + 80*time.Second, play: func(s *stage) {
 		if s.at >= 10*time.Minute {
 			s.gpus[5].stuck = "late"
 		}
@@ -253,7 +254,7 @@ var driverScenes = []scene{
 			s.gpus[1].stuck = "nvmlDeviceGetFieldValues"
 		}
 	}},
-	{check: "driver_hang", name: "a call that does not return", length: 30 * time.Minute, want: Critical, within: 10*time.Minute + 80*time.Second, play: func(s *stage) {
+	{check: "driver_hang", name: "a call that does not return", length: 30 * time.Minute, want: incident.Critical, within: 10*time.Minute + 80*time.Second, play: func(s *stage) {
 		if s.at >= 10*time.Minute {
 			s.gpus[1].stuck = "nvmlDeviceGetFieldValues"
 		}
@@ -281,7 +282,7 @@ var driverScenes = []scene{
 			}
 		})
 	}},
-	{check: "driver_unbound", name: "a driver that was unloaded under work, and does not come back", length: 30 * time.Minute, want: Critical, within: 25 * time.Minute, play: func(s *stage) {
+	{check: "driver_unbound", name: "a driver that was unloaded under work, and does not come back", length: 30 * time.Minute, want: incident.Critical, within: 25 * time.Minute, play: func(s *stage) {
 		if s.at >= 20*time.Minute {
 			s.driverUp = 0
 			s.each(func(g *actor) { g.bound = "" })
@@ -293,7 +294,7 @@ var driverScenes = []scene{
 			s.each(func(g *actor) { g.bound = "vfio-pci" })
 		}
 	}},
-	{check: "driver_unbound", name: "a driver that was unloaded and does not come back", length: time.Hour, want: Critical, within: 20*time.Minute + 12*time.Minute, play: func(s *stage) {
+	{check: "driver_unbound", name: "a driver that was unloaded and does not come back", length: time.Hour, want: incident.Critical, within: 20*time.Minute + 12*time.Minute, play: func(s *stage) {
 		if s.at >= 18*time.Minute {
 			s.each(func(g *actor) { g.held = nil })
 		}
@@ -302,7 +303,7 @@ var driverScenes = []scene{
 			s.each(func(g *actor) { g.bound = "" })
 		}
 	}},
-	{check: "driver_unbound", name: "a driver that no longer answers for what it drives", length: time.Hour, want: Critical, within: 20*time.Minute + 5*time.Minute, play: func(s *stage) {
+	{check: "driver_unbound", name: "a driver that no longer answers for what it drives", length: time.Hour, want: incident.Critical, within: 20*time.Minute + 5*time.Minute, play: func(s *stage) {
 		if s.at >= 20*time.Minute {
 			s.driverUp = 0
 		}
@@ -314,7 +315,7 @@ var driverScenes = []scene{
 			s.gpus[6].bound = "vfio-pci"
 		}
 	}},
-	{check: "gpu_missing", name: "a GPU that is gone while another is handed to a virtual machine", length: time.Hour, want: Emergency, within: 40*time.Minute + 30*time.Second, play: func(s *stage) {
+	{check: "gpu_missing", name: "a GPU that is gone while another is handed to a virtual machine", length: time.Hour, want: incident.Emergency, within: 40*time.Minute + 30*time.Second, play: func(s *stage) {
 		if s.at >= 20*time.Minute {
 			s.gpus[6].listed, s.gpus[6].bound = false, "vfio-pci"
 		}
@@ -347,7 +348,7 @@ var driverScenes = []scene{
 			}
 		}
 	}},
-	{check: "config_drift", name: "a cap beside the jobs of a queue that stays", length: 5 * time.Hour, want: Warning, within: 20*time.Minute + lentFor + 150*time.Second, play: func(s *stage) {
+	{check: "config_drift", name: "a cap beside the jobs of a queue that stays", length: 5 * time.Hour, want: incident.Warning, within: 20*time.Minute + lentFor + 150*time.Second, play: func(s *stage) {
 		s.queue()
 		if s.at >= 20*time.Minute {
 			s.gpus[2].limit = 350
@@ -374,12 +375,12 @@ var driverScenes = []scene{
 			}
 		})
 	}},
-	{check: "config_drift", name: "a limit that falls under a job", length: time.Hour, want: Warning, within: 20*time.Minute + 150*time.Second, play: func(s *stage) {
+	{check: "config_drift", name: "a limit that falls under a job", length: time.Hour, want: incident.Warning, within: 20*time.Minute + 150*time.Second, play: func(s *stage) {
 		if s.at >= 20*time.Minute {
 			s.gpus[2].limit = 350
 		}
 	}},
-	{check: "config_drift", name: "a reset that loses one GPU's cap", length: time.Hour, want: Warning, within: 24*time.Minute + 150*time.Second, play: func(s *stage) {
+	{check: "config_drift", name: "a reset that loses one GPU's cap", length: time.Hour, want: incident.Warning, within: 24*time.Minute + 150*time.Second, play: func(s *stage) {
 		s.each(func(g *actor) { g.limit = 500 })
 		g := s.gpus[2]
 		if s.at >= 20*time.Minute {
@@ -401,14 +402,14 @@ var linkScenes = []scene{
 			}
 		})
 	}},
-	{check: "nvlink_down", name: "a link that does not come back after a drain", length: time.Hour, want: Critical, within: 36 * time.Minute, play: func(s *stage) {
+	{check: "nvlink_down", name: "a link that does not come back after a drain", length: time.Hour, want: incident.Critical, within: 36 * time.Minute, play: func(s *stage) {
 		s.drained = collectors.Bool(s.during(20*time.Minute, 30*time.Minute))
 		s.driverUp = 1 - s.drained
 		if s.at >= 30*time.Minute {
 			s.gpus[4].links = 17
 		}
 	}},
-	{check: "nvlink_down", name: "a link that goes down under a job", length: 30 * time.Minute, want: Critical, within: 20*time.Minute + 30*time.Second, play: func(s *stage) {
+	{check: "nvlink_down", name: "a link that goes down under a job", length: 30 * time.Minute, want: incident.Critical, within: 20*time.Minute + 30*time.Second, play: func(s *stage) {
 		if s.at >= 20*time.Minute {
 			s.gpus[4].links = 17
 		}
@@ -428,12 +429,12 @@ var xidScenes = []scene{
 			s.xid(45, 3, "")
 		}
 	}},
-	{check: "xid_repeat", name: "a queue on one GPU whose users' jobs crash, and other work on the others", length: 12 * time.Hour, pace: time.Minute, want: Info, within: 8*time.Hour + time.Minute, play: func(s *stage) {
+	{check: "xid_repeat", name: "a queue on one GPU whose users' jobs crash, and other work on the others", length: 12 * time.Hour, pace: time.Minute, want: incident.Info, within: 8*time.Hour + time.Minute, play: func(s *stage) {
 		if s.at%(2*time.Hour) == 0 {
 			s.xid(31, 3, fmt.Sprint("user:", s.at/time.Hour))
 		}
 	}},
-	{check: "xid_repeat", name: "five users on one GPU that replaced a row of its memory", length: 12 * time.Hour, pace: time.Minute, want: Warning, within: 8*time.Hour + time.Minute, play: func(s *stage) {
+	{check: "xid_repeat", name: "five users on one GPU that replaced a row of its memory", length: 12 * time.Hour, pace: time.Minute, want: incident.Warning, within: 8*time.Hour + time.Minute, play: func(s *stage) {
 		if s.at%(2*time.Hour) == 0 {
 			s.xid(31, 3, fmt.Sprint("user:", s.at/time.Hour))
 		}
@@ -441,7 +442,7 @@ var xidScenes = []scene{
 			s.xid(63, 3, "")
 		}
 	}},
-	{check: "xid_repeat", name: "five users on one GPU, and a row that another replaced", length: 12 * time.Hour, pace: time.Minute, want: Info, within: 8*time.Hour + time.Minute, play: func(s *stage) {
+	{check: "xid_repeat", name: "five users on one GPU, and a row that another replaced", length: 12 * time.Hour, pace: time.Minute, want: incident.Info, within: 8*time.Hour + time.Minute, play: func(s *stage) {
 		if s.at%(2*time.Hour) == 0 {
 			s.xid(31, 3, fmt.Sprint("user:", s.at/time.Hour))
 		}
@@ -449,7 +450,7 @@ var xidScenes = []scene{
 			s.xid(63, 4, "")
 		}
 	}},
-	{check: "xid_repeat", name: "the hardware's, twice", length: 3 * time.Hour, pace: time.Minute, want: Critical, within: 2*time.Hour + time.Minute, play: func(s *stage) {
+	{check: "xid_repeat", name: "the hardware's, twice", length: 3 * time.Hour, pace: time.Minute, want: incident.Critical, within: 2*time.Hour + time.Minute, play: func(s *stage) {
 		if s.at == time.Hour || s.at == 2*time.Hour {
 			s.xid(92, 3, "")
 		}
@@ -490,20 +491,20 @@ var memoryScenes = []scene{
 			s.gpus[1].held["slurm:1"] = min(75*gib, 32.5*gib+12*gib*(s.at-time.Hour).Hours())
 		}
 	}},
-	{check: "mem_leak", gpus: 2, name: "a leak that begins when all is loaded", length: 5 * time.Hour, want: Warning, within: time.Hour + 80*time.Minute, play: func(s *stage) {
+	{check: "mem_leak", gpus: 2, name: "a leak that begins when all is loaded", length: 5 * time.Hour, want: incident.Warning, within: time.Hour + 80*time.Minute, play: func(s *stage) {
 		s.gpus[1].held["slurm:1"] = min(79.9*gib, 20*gib+20*gib*max(0, s.at-time.Hour).Hours())
 	}},
-	{check: "mem_leak", gpus: 2, name: "a leak of 12 GiB an hour", length: 6 * time.Hour, want: Warning, within: 5*time.Hour + 55*time.Minute, play: func(s *stage) {
+	{check: "mem_leak", gpus: 2, name: "a leak of 12 GiB an hour", length: 6 * time.Hour, want: incident.Warning, within: 5*time.Hour + 55*time.Minute, play: func(s *stage) {
 		s.gpus[1].held["slurm:1"] = min(79.9*gib, 8*gib+12*gib*s.at.Hours())
 	}},
-	{check: "mem_leak", gpus: 2, name: "a leak in steps of 2 GiB", length: 3 * time.Hour, want: Warning, within: 152 * time.Minute, play: func(s *stage) {
+	{check: "mem_leak", gpus: 2, name: "a leak in steps of 2 GiB", length: 3 * time.Hour, want: incident.Warning, within: 152 * time.Minute, play: func(s *stage) {
 		s.gpus[1].held["slurm:1"] = min(79.9*gib, 20*gib+2*gib*math.Floor(s.at.Minutes()/5))
 	}},
 	{check: "orphan_memory", name: "memory that is a node of the host's", length: time.Hour, play: func(s *stage) {
 		s.model, s.addressing = "NVIDIA GH200 480GB", "ats"
 		s.each(func(g *actor) { g.held, g.processes, g.busy, g.used = nil, 0, 0, 9*gib })
 	}},
-	{check: "orphan_memory", name: "memory that a process left behind", length: time.Hour, want: Warning, within: 20*time.Minute + 50*time.Second, play: func(s *stage) {
+	{check: "orphan_memory", name: "memory that a process left behind", length: time.Hour, want: incident.Warning, within: 20*time.Minute + 50*time.Second, play: func(s *stage) {
 		if s.at >= 20*time.Minute {
 			g := s.gpus[0]
 			g.held, g.processes, g.busy, g.used = nil, 0, 0, 9*gib
@@ -536,20 +537,20 @@ var heatScenes = []scene{
 			g.margin = math.Round(50 - g.watts/20 - 2*float64(i) - 6*math.Sin(2*math.Pi*s.at.Hours()/24))
 		}
 	}},
-	{check: "temp_rise", name: "a heat sink that comes off slowly", length: 3 * time.Hour, want: Warning, within: 40*time.Minute + 80*time.Minute, play: func(s *stage) {
+	{check: "temp_rise", name: "a heat sink that comes off slowly", length: 3 * time.Hour, want: incident.Warning, within: 40*time.Minute + 80*time.Minute, play: func(s *stage) {
 		s.gpus[3].margin = math.Round(40 - 8*max(0, s.at.Hours()-40./60))
 	}},
-	{check: "temp_rise", name: "one GPU that is hotter from one minute to the next", length: 2 * time.Hour, want: Warning, within: 40*time.Minute + 7*time.Minute, play: func(s *stage) {
+	{check: "temp_rise", name: "one GPU that is hotter from one minute to the next", length: 2 * time.Hour, want: incident.Warning, within: 40*time.Minute + 7*time.Minute, play: func(s *stage) {
 		if s.at > 40*time.Minute {
 			s.gpus[3].margin = 9
 		}
 	}},
-	{check: "thermal_margin", name: "one GPU without airflow", length: time.Hour, want: Warning, within: 20*time.Minute + 50*time.Second, play: func(s *stage) {
+	{check: "thermal_margin", name: "one GPU without airflow", length: time.Hour, want: incident.Warning, within: 20*time.Minute + 50*time.Second, play: func(s *stage) {
 		if s.at >= 20*time.Minute {
 			s.gpus[5].margin = -1
 		}
 	}},
-	{check: "thermal_margin", name: "a host's only GPU", gpus: 1, length: time.Hour, want: Warning, within: 20*time.Minute + 50*time.Second, play: func(s *stage) {
+	{check: "thermal_margin", name: "a host's only GPU", gpus: 1, length: time.Hour, want: incident.Warning, within: 20*time.Minute + 50*time.Second, play: func(s *stage) {
 		if s.at >= 20*time.Minute {
 			s.gpus[0].margin = 0
 		}
@@ -557,7 +558,7 @@ var heatScenes = []scene{
 	{check: "sensor_lost", name: "a reading that fails once", length: time.Hour, play: func(s *stage) {
 		s.gpus[5].hot = !s.during(20*time.Minute, 21*time.Minute)
 	}},
-	{check: "sensor_lost", name: "a sensor that is gone", length: time.Hour, want: Warning, within: 20*time.Minute + 130*time.Second, play: func(s *stage) {
+	{check: "sensor_lost", name: "a sensor that is gone", length: time.Hour, want: incident.Warning, within: 20*time.Minute + 130*time.Second, play: func(s *stage) {
 		s.gpus[5].hot = s.at < 20*time.Minute
 	}},
 }

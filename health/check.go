@@ -11,15 +11,16 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // A Check says when something is wrong with an entity: a row of Checks. From
 // one row come the judgement on the host, the rules of Prometheus with their
 // tests, and the page of the runbook.
 type Check struct {
-	ID      string // "thermal_margin"
-	Alert   string // name of its alerts: "GPUThermalMargin"
-	Class   Class  // of the fault; empty where it is none of a GPU
+	ID      string         // "thermal_margin"
+	Alert   string         // name of its alerts: "GPUThermalMargin"
+	Class   incident.Class // of the fault; empty where it is none of a GPU
 	Levels  []Level
 	Latched bool // stays until a reset, a reboot or an operator's word
 	Accepts bool // an operator's word makes what is now the normal
@@ -33,7 +34,7 @@ type Check struct {
 
 // A Level is when a check fails, and how badly.
 type Level struct {
-	Severity Severity
+	Severity incident.Severity
 	When     Condition
 	For      Persistence // how often in how many samples; the zero value is at once
 	Detail   string      // in place of the check's, where its value is another

@@ -4,15 +4,16 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 var agentChecks = []*Check{
 	{
 		ID: "agent_self", Alert: "AgentDegraded",
 		Levels: []Level{
-			{Severity: Warning, When: Value(Pressure).Above(1, .8), For: of(3, 3)},
-			{Severity: Info, When: Value(Starved).Is(1), For: of(3, 3)},
-			{Severity: Warning, When: Value(Starved).Is(1), For: of(13, 13)},
+			{Severity: incident.Warning, When: Value(Pressure).Above(1, .8), For: of(3, 3)},
+			{Severity: incident.Info, When: Value(Starved).Is(1), For: of(3, 3)},
+			{Severity: incident.Warning, When: Value(Starved).Is(1), For: of(13, 13)},
 		},
 		Summary: "The agent itself is unhealthy.",
 		Detail:  "The agent uses too much of a resource, or gets no processor time: {value} of what is allowed.",
@@ -21,7 +22,7 @@ var agentChecks = []*Check{
 	},
 	{
 		ID: "telemetry_loss", Alert: "TelemetryLoss",
-		Levels:  []Level{{Severity: Warning, When: Increase(TelemetryLost, 10*time.Minute).Above(0)}},
+		Levels:  []Level{{Severity: incident.Warning, When: Increase(TelemetryLost, 10*time.Minute).Above(0)}},
 		Summary: "Events may have been missed or lost.",
 		Detail:  "{value} records were lost in 10 minutes.",
 		Action:  "gpusteward_telemetry_lost_total names the source: raise log_buf_len, free the disk of --state.dir.",
@@ -30,8 +31,8 @@ var agentChecks = []*Check{
 	{
 		ID: "broker", Alert: "BrokerDown",
 		Levels: []Level{
-			{Severity: Warning, When: Value(collectors.BrokerStarved).Is(1)},
-			{Severity: Warning, When: Value(collectors.BrokerUp).Is(0), For: of(3, 3)},
+			{Severity: incident.Warning, When: Value(collectors.BrokerStarved).Is(1)},
+			{Severity: incident.Warning, When: Value(collectors.BrokerUp).Is(0), For: of(3, 3)},
 		},
 		Summary: "The broker is down, or cannot serve its clients.",
 		Detail:  "Programs that start now may run without a quota.",

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 var (
@@ -21,59 +22,59 @@ var hangs = stuck("nvml.*").Is(1).And(Value(Starved).Is(0))
 
 var driverChecks = []*Check{
 	{
-		ID: "gpu_recovery_action", Alert: "GPURecoveryActionRequired", Class: HardwareFault,
+		ID: "gpu_recovery_action", Alert: "GPURecoveryActionRequired", Class: incident.HardwareFault,
 		Levels: []Level{
-			{Severity: Critical, When: Value(collectors.RecoveryAction).Above(0)},
-			{Severity: Critical, When: Incidents{Name: "gpu_recovery_action", Window: 5 * time.Minute, Match: recoveryWanted}.Signal().Above(0)},
-			{Severity: Emergency, When: Value(collectors.RecoveryAction).Is(2)},
+			{Severity: incident.Critical, When: Value(collectors.RecoveryAction).Above(0)},
+			{Severity: incident.Critical, When: Incidents{Name: "gpu_recovery_action", Window: 5 * time.Minute, Match: recoveryWanted}.Signal().Above(0)},
+			{Severity: incident.Emergency, When: Value(collectors.RecoveryAction).Is(2)},
 		},
 		Summary: "The driver asks for a recovery of the GPU.",
 		Action:  "Do what nvgpu_recovery_action asks for: 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover the IMEX domain.",
 		Cause:   "The driver's own verdict (field 230, event 0x8000, XID 154).",
 	},
 	{
-		ID: "gpu_lost", Alert: "GPULost", Class: HardwareFault, Latched: true,
+		ID: "gpu_lost", Alert: "GPULost", Class: incident.HardwareFault, Latched: true,
 		Levels: []Level{
-			{Severity: Emergency, When: stuck("gpu_is_lost").Is(1), For: of(2, 2)},                                           // one that is unbound says so for a moment
-			{Severity: Emergency, When: Value(collectors.PCIDevicePresent, "kind", "gpu").Is(0).And(present), For: of(2, 2)}, // and one that is reset
-			{Severity: Emergency, When: Incidents{Name: "gpu_lost", Window: 5 * time.Minute, Match: either(saying("gpu_lost"), xids(79))}.Signal().Above(0)},
+			{Severity: incident.Emergency, When: stuck("gpu_is_lost").Is(1), For: of(2, 2)},                                           // one that is unbound says so for a moment
+			{Severity: incident.Emergency, When: Value(collectors.PCIDevicePresent, "kind", "gpu").Is(0).And(present), For: of(2, 2)}, // and one that is reset
+			{Severity: incident.Emergency, When: Incidents{Name: "gpu_lost", Window: 5 * time.Minute, Match: either(saying("gpu_lost"), xids(79))}.Signal().Above(0)},
 		},
 		Summary: "The GPU has fallen off the bus.",
 		Action:  "Power-cycle the host; if the GPU is lost again, have the board and the slot checked.",
 		Cause:   "The GPU no longer answers on PCIe (XID 79, config space all ones). Latched: a reset, a reboot or gpusteward ack gpu_lost clears it.",
 	},
 	{
-		ID: missingCheck, Alert: "GPUMissing", Class: HardwareFault, Accepts: true,
+		ID: missingCheck, Alert: "GPUMissing", Class: incident.HardwareFault, Accepts: true,
 		Levels: []Level{
-			{Severity: Emergency, When: stuck("not_listed").Is(1).And(open, present), For: of(3, 3)},
-			{Severity: Emergency, When: Sub(Sub(Value(collectors.DevicesExpected), Value(collectors.Devices)), Value(DevicesAway)).Above(0).And(open), For: of(3, 3)},
+			{Severity: incident.Emergency, When: stuck("not_listed").Is(1).And(open, present), For: of(3, 3)},
+			{Severity: incident.Emergency, When: Sub(Sub(Value(collectors.DevicesExpected), Value(collectors.Devices)), Value(DevicesAway)).Above(0).And(open), For: of(3, 3)},
 		},
 		Summary: "A GPU that the host should have is missing.",
 		Action:  "Reboot; if it stays away, check its seat and its power. If it was taken out for good: gpusteward ack gpu_missing and the GPU.",
 		Cause:   "The driver lists fewer GPUs than the host was seen to have, or than the configuration says. A GPU that is bound to vfio-pci is not missing: a virtual machine has it.",
 	},
 	{
-		ID: "driver_hang", Alert: "GPUDriverHang", Class: DriverCrash,
+		ID: "driver_hang", Alert: "GPUDriverHang", Class: incident.DriverCrash,
 		Levels: []Level{
-			{Severity: Info, When: hangs, For: of(3, 3)},
-			{Severity: Critical, When: hangs.And(Incidents{Name: "driver_fault", Window: 5 * time.Minute, Match: ofDriver}.Signal().Above(0)), For: of(3, 3)},
-			{Severity: Critical, When: hangs, For: of(7, 7)}, // whoever else holds the driver's lock lets go of it within a minute
+			{Severity: incident.Info, When: hangs, For: of(3, 3)},
+			{Severity: incident.Critical, When: hangs.And(Incidents{Name: "driver_fault", Window: 5 * time.Minute, Match: ofDriver}.Signal().Above(0)), For: of(3, 3)},
+			{Severity: incident.Critical, When: hangs, For: of(7, 7)}, // whoever else holds the driver's lock lets go of it within a minute
 		},
 		Summary: "A driver call on the GPU does not return.",
 		Action:  "End what uses the GPU and reset it; if it does not end, reboot.",
 		Cause:   "The label reason of gpusteward_worker_stuck names the call. Other GPUs are still read. A call also waits while another tool holds the driver's lock, but for less than a minute. It counts as a hang after that, or at once if the driver reported a fault of its own or of the GPU meanwhile.",
 	},
 	{
-		ID: "driver_blocked", Alert: "GPUDriverTasksBlocked", Class: DriverCrash,
-		Levels:  []Level{{Severity: Critical, When: Value(collectors.DriverBlockedTasks).Above(0), For: of(13, 13)}},
+		ID: "driver_blocked", Alert: "GPUDriverTasksBlocked", Class: incident.DriverCrash,
+		Levels:  []Level{{Severity: incident.Critical, When: Value(collectors.DriverBlockedTasks).Above(0), For: of(13, 13)}},
 		Summary: "Tasks of the driver wait in the kernel and cannot be killed.",
 		Detail:  "{value} tasks of the driver are in uninterruptible sleep.",
 		Action:  "Drain the host, and reboot it: nothing else ends them.",
 		Cause:   "The driver's kernel threads, or tools such as nvidia-smi, were in state D for two minutes.",
 	},
 	{
-		ID: "driver_unbound", Alert: "GPUDriverUnbound", Class: DriverCrash,
-		Levels: []Level{{Severity: Critical, When: Sub(Value(collectors.PCIDevices, "kind", "gpu"), Value(DevicesAway)).Above(0).And(
+		ID: "driver_unbound", Alert: "GPUDriverUnbound", Class: incident.DriverCrash,
+		Levels: []Level{{Severity: incident.Critical, When: Sub(Value(collectors.PCIDevices, "kind", "gpu"), Value(DevicesAway)).Above(0).And(
 			Value(collectors.DriverUp).Is(0), drained.Is(0), Value(collectors.DriverMismatch).Is(0), Value(Reloading).Is(0)), For: of(7, 7)}},
 		Summary: "The host has NVIDIA GPUs and no driver answers for them.",
 		Detail:  "The PCI bus has {value} GPUs, and no driver answers for them.",
@@ -81,8 +82,8 @@ var driverChecks = []*Check{
 		Cause:   "The driver is not loaded, or it crashed. The alert does not apply if the library does not fit the driver (GPUDriverMismatch), while the agent is drained, or while the driver may be reloading: for 10 minutes after it was unloaded, or for 3 if it still has the GPUs or they had work until a minute before, because an operator ends the work before unloading a driver. GPUs of virtual machines do not count.",
 	},
 	{
-		ID: "driver_mismatch", Alert: "GPUDriverMismatch", Class: DriverCrash,
-		Levels:  []Level{{Severity: Critical, When: Value(collectors.DriverMismatch).Is(1), For: of(7, 7)}}, // an upgrade has one for a moment
+		ID: "driver_mismatch", Alert: "GPUDriverMismatch", Class: incident.DriverCrash,
+		Levels:  []Level{{Severity: incident.Critical, When: Value(collectors.DriverMismatch).Is(1), For: of(7, 7)}}, // an upgrade has one for a moment
 		Summary: "The driver's library and its kernel module are of different versions.",
 		Detail:  "The driver's library does not fit its kernel module{labels}.",
 		Action:  "Load the module of the installed driver: end what uses the GPUs, gpusteward drain, rmmod nvidia and modprobe nvidia; or reboot.",
@@ -90,7 +91,7 @@ var driverChecks = []*Check{
 	},
 	{
 		ID: driftCheck, Alert: "GPUConfigDrift", Accepts: true,
-		Levels:  []Level{{Severity: Warning, When: Value(ConfigDrift).Is(1), For: of(13, 13)}}, // settings are read each minute, one GPU after the other
+		Levels:  []Level{{Severity: incident.Warning, When: Value(ConfigDrift).Is(1), For: of(13, 13)}}, // settings are read each minute, one GPU after the other
 		Summary: "The GPU is not configured as it was, or as its peers are.",
 		Detail:  "{entity} is not configured as it was, or as its peers are{labels}.",
 		Action:  "Set it as it should be; if it is meant to be so: gpusteward ack config_drift and the GPU.",
@@ -98,7 +99,7 @@ var driverChecks = []*Check{
 	},
 	{
 		ID: "stale", Alert: "MetricsStale",
-		Levels:  []Level{{Severity: Warning, When: stuck("late").Is(1).And(Value(Starved).Is(0)), For: of(7, 7)}}, // a host with one GPU does not show that the agent starves: that mostly ends within a minute
+		Levels:  []Level{{Severity: incident.Warning, When: stuck("late").Is(1).And(Value(Starved).Is(0)), For: of(7, 7)}}, // a host with one GPU does not show that the agent starves: that mostly ends within a minute
 		Summary: "The GPU's data is old, and no driver call explains it.",
 		Action:  "See whether the host is overloaded; look at the agent's log.",
 		Cause:   "What is known of the GPU is unknown, and not well, until it is read again. If the data of all GPUs are old at once, the agent gets no processor time, and AgentDegraded reports that.",
@@ -106,6 +107,6 @@ var driverChecks = []*Check{
 }
 
 // ofDriver matches what the driver reports of itself, or of a GPU that fails.
-func ofDriver(e *Event) bool {
-	return e.Kind == KindIncident && e.Follows == "" && e.Severity >= Critical && isHardware(e)
+func ofDriver(e *incident.Event) bool {
+	return e.Kind == incident.KindIncident && e.Follows == "" && e.Severity >= incident.Critical && isHardware(e)
 }

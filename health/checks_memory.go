@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // uncorrected are the uncorrectable ECC errors since the driver was loaded.
@@ -14,78 +15,78 @@ var newRows = Increase(collectors.RemappedRows, 7*24*time.Hour, "cause", "uncorr
 
 var memoryChecks = []*Check{
 	{
-		ID: "ecc_uncorrectable", Alert: "GPUECCUncorrectable", Class: MemoryFault,
-		Levels:  []Level{{Severity: Warning, When: uncorrected.Above(0)}}, // its action waits for the work to end; what cannot wait is an XID of its own
+		ID: "ecc_uncorrectable", Alert: "GPUECCUncorrectable", Class: incident.MemoryFault,
+		Levels:  []Level{{Severity: incident.Warning, When: uncorrected.Above(0)}}, // its action waits for the work to end; what cannot wait is an XID of its own
 		Summary: "GPU memory had an uncorrectable ECC error.",
 		Detail:  "{entity} had {value} uncorrectable ECC errors in the last 5 minutes.",
 		Action:  "Reset the GPU when its work has ended; rows are replaced at the reset.",
 		Cause:   "Data was lost: the job that used it got XID 48 or 94 (contained) or 95 (the GPU is unusable until a reset). One error in a board's life is no reason to replace it; see GPURowRemapFailed and GPURowRemapSpareLow.",
 	},
 	{
-		ID: "ecc_correctable_rate", Alert: "GPUECCCorrectableRate", Class: MemoryFault,
-		Levels:  []Level{{Severity: Warning, When: Value(ECCCorrectablePerHour).Above(100, 50).And(Value(ECCCorrectableCUSUM).Above(5)), For: of(8, 8).every(10 * time.Minute)}}, // one burst is out of the hour by then
+		ID: "ecc_correctable_rate", Alert: "GPUECCCorrectableRate", Class: incident.MemoryFault,
+		Levels:  []Level{{Severity: incident.Warning, When: Value(ECCCorrectablePerHour).Above(100, 50).And(Value(ECCCorrectableCUSUM).Above(5)), For: of(8, 8).every(10 * time.Minute)}}, // one burst is out of the hour by then
 		Summary: "GPU memory has far more corrected ECC errors than it used to.",
 		Detail:  "{entity} has {value} corrected ECC errors an hour, more than its own past explains.",
 		Action:  "Watch it; plan a reset, so that the rows are replaced.",
 		Cause:   "Corrected errors lose nothing. A rise that lasts is how rows that will fail show themselves; a burst that is over within the hour says nothing.",
 	},
 	{
-		ID: "ecc_storm", Alert: "GPUECCStorm", Class: MemoryFault,
-		Levels:  []Level{{Severity: Warning, When: Incidents{Name: "ecc_storm", Window: 10 * time.Minute, Match: saying("ecc_storm")}.Signal().Above(0)}},
+		ID: "ecc_storm", Alert: "GPUECCStorm", Class: incident.MemoryFault,
+		Levels:  []Level{{Severity: incident.Warning, When: Incidents{Name: "ecc_storm", Window: 10 * time.Minute, Match: saying("ecc_storm")}.Signal().Above(0)}},
 		Summary: "The driver reports a storm of corrected ECC errors.",
 		Action:  "Reset the GPU in the next maintenance window.",
 		Cause:   "The driver raises this when corrected errors come so fast that it stops to report each (NVML event 0x200).",
 	},
 	{
-		ID: "sram_threshold", Alert: "GPUSRAMThreshold", Class: MemoryFault, Latched: true,
-		Levels:  []Level{{Severity: Critical, When: Value(collectors.SRAMThreshold).Is(1)}},
+		ID: "sram_threshold", Alert: "GPUSRAMThreshold", Class: incident.MemoryFault, Latched: true,
+		Levels:  []Level{{Severity: incident.Critical, When: Value(collectors.SRAMThreshold).Is(1)}},
 		Summary: "Uncorrectable SRAM errors passed the limit for replacement.",
 		Action:  "Take the GPU out of service, run the field diagnostic, and have it replaced.",
 		Cause:   "SRAM has no spare rows: the driver's own limit says that the board should be replaced.",
 	},
 	{
-		ID: "sram_unique_unc", Alert: "GPUSRAMUniqueErrors", Class: MemoryFault,
-		Levels:  []Level{{Severity: Critical, When: Value(collectors.SRAMAddresses).AtLeast(4)}},
+		ID: "sram_unique_unc", Alert: "GPUSRAMUniqueErrors", Class: incident.MemoryFault,
+		Levels:  []Level{{Severity: incident.Critical, When: Value(collectors.SRAMAddresses).AtLeast(4)}},
 		Summary: "Uncorrectable SRAM errors happened at several addresses.",
 		Detail:  "{entity} had uncorrectable SRAM errors at {value} addresses.",
 		Action:  "Have the board reviewed for replacement.",
 		Cause:   "Errors at four addresses and more are not one weak cell. Needs the collector sram_addresses.",
 	},
 	{
-		ID: "poison", Alert: "GPUPoison", Class: MemoryFault,
+		ID: "poison", Alert: "GPUPoison", Class: incident.MemoryFault,
 		Levels: []Level{
-			{Severity: Warning, When: Incidents{Name: "poison", Window: 5 * time.Minute, Match: named("poison_nonfatal", "poison_fatal")}.Signal().Above(0)},
-			{Severity: Critical, When: Incidents{Name: "poison_fatal", Window: 5 * time.Minute, Match: named("poison_fatal")}.Signal().Above(0)},
+			{Severity: incident.Warning, When: Incidents{Name: "poison", Window: 5 * time.Minute, Match: named("poison_nonfatal", "poison_fatal")}.Signal().Above(0)},
+			{Severity: incident.Critical, When: Incidents{Name: "poison_fatal", Window: 5 * time.Minute, Match: named("poison_fatal")}.Signal().Above(0)},
 		},
 		Summary: "The GPU met poisoned data.",
 		Action:  "Non-fatal: restart the application that failed. Fatal: reset the GPU.",
 		Cause:   "Data that ECC could not correct is marked as poison; who uses it is ended (NVML events 0x1000 and 0x2000).",
 	},
 	{
-		ID: "remap_pending", Alert: "GPURowRemapPending", Class: MemoryFault,
+		ID: "remap_pending", Alert: "GPURowRemapPending", Class: incident.MemoryFault,
 		Levels: []Level{
-			{Severity: Info, When: Value(collectors.RowRemapPending).Above(0)},
-			{Severity: Warning, When: Value(collectors.RowRemapPending).Above(0), For: of(25, 25).every(time.Hour)},
+			{Severity: incident.Info, When: Value(collectors.RowRemapPending).Above(0)},
+			{Severity: incident.Warning, When: Value(collectors.RowRemapPending).Above(0), For: of(25, 25).every(time.Hour)},
 		},
 		Summary: "Rows of GPU memory wait for a reset to be replaced.",
 		Action:  "Reset the GPU when it is idle.",
 		Cause:   "A row failed and a spare one takes its place at the next reset. Until then the row is not used. A warning when that is a day old.",
 	},
 	{
-		ID: "remap_failed", Alert: "GPURowRemapFailed", Class: MemoryFault, Latched: true,
+		ID: "remap_failed", Alert: "GPURowRemapFailed", Class: incident.MemoryFault, Latched: true,
 		Levels: []Level{
-			{Severity: Emergency, When: Value(collectors.RowRemapFailure).Above(0)},
-			{Severity: Emergency, When: Incidents{Name: "remap_failed", Window: 5 * time.Minute, Match: either(saying("remap_failed"), xids(64))}.Signal().Above(0)},
+			{Severity: incident.Emergency, When: Value(collectors.RowRemapFailure).Above(0)},
+			{Severity: incident.Emergency, When: Incidents{Name: "remap_failed", Window: 5 * time.Minute, Match: either(saying("remap_failed"), xids(64))}.Signal().Above(0)},
 		},
 		Summary: "A row of GPU memory could not be replaced.",
 		Action:  "Take the GPU out of service and have it replaced.",
 		Cause:   "No spare row is left where one is needed (XID 64).",
 	},
 	{
-		ID: "remap_spare", Alert: "GPURowRemapSpareLow", Class: MemoryFault,
+		ID: "remap_spare", Alert: "GPURowRemapSpareLow", Class: incident.MemoryFault,
 		Levels: []Level{
-			{Severity: Warning, When: Sum(collectors.RowRemapBanks, "availability", "low|none").AtLeast(1)},
-			{Severity: Critical, When: Value(collectors.RowRemapBanks, "availability", "none").Above(0), Detail: "{entity} has {value} banks without a spare row."},
+			{Severity: incident.Warning, When: Sum(collectors.RowRemapBanks, "availability", "low|none").AtLeast(1)},
+			{Severity: incident.Critical, When: Value(collectors.RowRemapBanks, "availability", "none").Above(0), Detail: "{entity} has {value} banks without a spare row."},
 		},
 		Summary: "Banks of GPU memory run out of spare rows.",
 		Detail:  "{entity} has {value} banks with few spare rows or none.",
@@ -93,11 +94,11 @@ var memoryChecks = []*Check{
 		Cause:   "A bank has eight spare rows at most. With none left, the next failure is GPURowRemapFailed.",
 	},
 	{
-		ID: "remap_count", Alert: "GPURowRemapCount", Class: MemoryFault,
+		ID: "remap_count", Alert: "GPURowRemapCount", Class: incident.MemoryFault,
 		Levels: []Level{
-			{Severity: Warning, When: Value(collectors.RemappedRows, "cause", "uncorrectable", "state", "active").AtLeast(512)},
-			{Severity: Warning, When: newRows.Above(4)},
-			{Severity: Info, When: Incidents{Name: "remap_count", Window: day, Match: xids(63), Count: repeats}.Signal().AtLeast(3),
+			{Severity: incident.Warning, When: Value(collectors.RemappedRows, "cause", "uncorrectable", "state", "active").AtLeast(512)},
+			{Severity: incident.Warning, When: newRows.Above(4)},
+			{Severity: incident.Info, When: Incidents{Name: "remap_count", Window: day, Match: xids(63), Count: repeats}.Signal().AtLeast(3),
 				Detail: "{entity} had rows of memory replaced {value} times in 24 hours."},
 		},
 		Summary: "Many rows of GPU memory were replaced.",
@@ -106,10 +107,10 @@ var memoryChecks = []*Check{
 		Cause:   "512 rows are the board's limit; more than four in a week are a trend, and three times in a day (XID 63) may be the beginning of one.",
 	},
 	{
-		ID: "retired_pages", Alert: "GPURetiredPages", Class: MemoryFault,
+		ID: "retired_pages", Alert: "GPURetiredPages", Class: incident.MemoryFault,
 		Levels: []Level{
-			{Severity: Critical, When: Sum(collectors.RetiredPages, "cause", "single_bit|double_bit").AtLeast(63)},
-			{Severity: Critical, When: Increase(collectors.RetiredPages, 7*24*time.Hour, "cause", "double_bit").Lifetime().Above(1).And(Value(collectors.RetiredPages, "cause", "double_bit").Above(15)),
+			{Severity: incident.Critical, When: Sum(collectors.RetiredPages, "cause", "single_bit|double_bit").AtLeast(63)},
+			{Severity: incident.Critical, When: Increase(collectors.RetiredPages, 7*24*time.Hour, "cause", "double_bit").Lifetime().Above(1).And(Value(collectors.RetiredPages, "cause", "double_bit").Above(15)),
 				Detail: "{entity} retired {value} pages after double-bit errors within a week, and had many."},
 		},
 		Summary: "The GPU retired so many pages of memory that it should be replaced.",
@@ -118,16 +119,16 @@ var memoryChecks = []*Check{
 		Cause:   "GPUs before Ampere retire pages, 64 at most.",
 	},
 	{
-		ID: "orphan_memory", Alert: "GPUOrphanMemory", Class: DriverCrash,
-		Levels:  []Level{{Severity: Warning, When: Value(OrphanMemory).Above(500 << 20), For: of(6, 6)}},
+		ID: "orphan_memory", Alert: "GPUOrphanMemory", Class: incident.DriverCrash,
+		Levels:  []Level{{Severity: incident.Warning, When: Value(OrphanMemory).Above(500 << 20), For: of(6, 6)}},
 		Summary: "GPU memory is in use, but no process uses it.",
 		Detail:  "{entity} has {value} bytes in use that belong to no process.",
 		Action:  "Look for a process in another PID namespace; if there is none, reset the GPU.",
 		Cause:   "A process that was killed in the kernel may leave its memory behind, until the GPU is reset. Not judged where the GPU's memory is a node of the host's (GH200 and its like): there the kernel uses it too.",
 	},
 	{
-		ID: "ghost_process", Alert: "GPUGhostProcess", Class: DriverCrash,
-		Levels:  []Level{{Severity: Warning, When: Value(collectors.UnknownMemory).OrZero().Above(500 << 20), For: of(6, 6)}}, // as orphan_memory; what has just ended is listed for a moment
+		ID: "ghost_process", Alert: "GPUGhostProcess", Class: incident.DriverCrash,
+		Levels:  []Level{{Severity: incident.Warning, When: Value(collectors.UnknownMemory).OrZero().Above(500 << 20), For: of(6, 6)}}, // as orphan_memory; what has just ended is listed for a moment
 		Summary: "The driver lists a process with GPU memory that the kernel does not know.",
 		Detail:  "{entity} has {value} bytes in use by a process that is gone{labels}.",
 		Action:  "Reset the GPU when its other work has ended.",

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 var (
@@ -42,16 +43,16 @@ func belowPartners(signal string, set, clear float64) Condition {
 
 var thermalChecks = []*Check{
 	{
-		ID: "thermal_margin", Alert: "GPUThermalMargin", Class: HardwareFault,
+		ID: "thermal_margin", Alert: "GPUThermalMargin", Class: incident.HardwareFault,
 		Levels: []Level{
-			{Severity: Info, When: thermalMargin.AtMost(0, 3), For: of(6, 6)},
-			{Severity: Info, When: Sub(hottest, hot).AtMost(0, 3), For: of(6, 6)},
-			{Severity: Warning, When: thermalMargin.AtMost(0, 3).And(ownHeat...), For: of(6, 6)},
-			{Severity: Warning, When: Sub(hottest, hot).AtMost(0, 3).And(ownHeat...), For: of(6, 6)},
-			{Severity: Warning, When: Sub(hottestMemory, hotMemory).AtMost(0, 3), For: of(30, 30), // boards run theirs up to the limit, and none over it for minutes
+			{Severity: incident.Info, When: thermalMargin.AtMost(0, 3), For: of(6, 6)},
+			{Severity: incident.Info, When: Sub(hottest, hot).AtMost(0, 3), For: of(6, 6)},
+			{Severity: incident.Warning, When: thermalMargin.AtMost(0, 3).And(ownHeat...), For: of(6, 6)},
+			{Severity: incident.Warning, When: Sub(hottest, hot).AtMost(0, 3).And(ownHeat...), For: of(6, 6)},
+			{Severity: incident.Warning, When: Sub(hottestMemory, hotMemory).AtMost(0, 3), For: of(30, 30), // boards run theirs up to the limit, and none over it for minutes
 				Detail: "The memory of {entity} is {value} degrees Celsius from its limit."},
-			{Severity: Critical, When: Sub(thermalMargin, Value(collectors.TemperatureTLimit, "threshold", "slowdown")).AtMost(0, 2), For: of(3, 3)},
-			{Severity: Critical, When: Sub(slowdown, hot).AtMost(0, 2), For: of(3, 3)},
+			{Severity: incident.Critical, When: Sub(thermalMargin, Value(collectors.TemperatureTLimit, "threshold", "slowdown")).AtMost(0, 2), For: of(3, 3)},
+			{Severity: incident.Critical, When: Sub(slowdown, hot).AtMost(0, 2), For: of(3, 3)},
 		},
 		Summary: "The GPU has no thermal margin left.",
 		Detail:  "{entity} is {value} degrees Celsius from its limit.",
@@ -59,12 +60,12 @@ var thermalChecks = []*Check{
 		Cause:   "At the limit the GPU slows itself down; critical where the hardware's own slowdown begins. The memory has a limit of its own. Info where three quarters of the host's GPUs are as hot (nvgpu_hot_aisle): then it is the room's air, and no GPU; and where the GPU is as hot as it used to be at its power (nvgpu_hot_place): then it is where it sits, and GPUThermalThrottle says if that costs work.",
 	},
 	{
-		ID: "thermal_throttle_ratio", Alert: "GPUThermalThrottle", Class: HardwareFault,
+		ID: "thermal_throttle_ratio", Alert: "GPUThermalThrottle", Class: incident.HardwareFault,
 		Levels: []Level{
-			{Severity: Warning, When: heated.AtLeast(.05, .03), For: of(3, 3)},
-			{Severity: Critical, When: heated.AtLeast(.25, .20), For: of(3, 3)},
+			{Severity: incident.Warning, When: heated.AtLeast(.05, .03), For: of(3, 3)},
+			{Severity: incident.Critical, When: heated.AtLeast(.25, .20), For: of(3, 3)},
 			// The hardware's own slowdown is far above where a cooled GPU gets: moments of it add up.
-			{Severity: Warning, When: Rate(collectors.ClockEventSeconds, 15*time.Minute, "reason", "hw_thermal").AtLeast(.02, .01)},
+			{Severity: incident.Warning, When: Rate(collectors.ClockEventSeconds, 15*time.Minute, "reason", "hw_thermal").AtLeast(.02, .01)},
 		},
 		Summary: "Heat holds the GPU's clocks down.",
 		Detail:  "{entity} was slowed down by heat for {percent} of the last minutes.",
@@ -72,54 +73,54 @@ var thermalChecks = []*Check{
 		Cause:   "A moment of it is normal at full load; a share of the time is lost work.",
 	},
 	{
-		ID: "power_brake", Alert: "GPUPowerBrake", Class: HardwareFault,
+		ID: "power_brake", Alert: "GPUPowerBrake", Class: incident.HardwareFault,
 		Levels: []Level{
-			{Severity: Warning, When: braked.Is(1), For: of(3, 3)},
+			{Severity: incident.Warning, When: braked.Is(1), For: of(3, 3)},
 			// One that comes and goes is missed by samples.
-			{Severity: Warning, When: Rate(collectors.ClockEventSeconds, 5*time.Minute, "reason", "hw_power_brake").AtLeast(.25, .15)},
-			{Severity: Critical, When: Rate(collectors.ClockEventSeconds, 10*time.Minute, "reason", "hw_power_brake").AtLeast(.5, .4)},
+			{Severity: incident.Warning, When: Rate(collectors.ClockEventSeconds, 5*time.Minute, "reason", "hw_power_brake").AtLeast(.25, .15)},
+			{Severity: incident.Critical, When: Rate(collectors.ClockEventSeconds, 10*time.Minute, "reason", "hw_power_brake").AtLeast(.5, .4)},
 		},
 		Summary: "The server's power supply holds the GPU's clocks down.",
 		Action:  "Look at the power supplies and the rack's power.",
 		Cause:   "The power brake is a signal from outside of the GPU: a supply failed or is overloaded.",
 	},
 	{
-		ID: "hw_slowdown", Alert: "GPUHardwareSlowdown", Class: HardwareFault,
-		Levels: []Level{{Severity: Warning, When: slowed.Is(1).And(gpuBusy.Above(.10), Value(collectors.ClockEventActive, "reason", "hw_thermal|hw_power_brake").Is(0)),
+		ID: "hw_slowdown", Alert: "GPUHardwareSlowdown", Class: incident.HardwareFault,
+		Levels: []Level{{Severity: incident.Warning, When: slowed.Is(1).And(gpuBusy.Above(.10), Value(collectors.ClockEventActive, "reason", "hw_thermal|hw_power_brake").Is(0)),
 			For: of(9, 30)}}, // NVML says that a change of clocks may show it for a moment; a third of five minutes is none
 		Summary: "The hardware halves the GPU's clocks or worse, and reports neither heat nor the power brake as the reason.",
 		Action:  "Look at the power supply and the power connectors of the GPU; then reset it.",
 		Cause:   "The reason hw_slowdown without hw_thermal and hw_power_brake: the board's fast protection against too much power, or a sensor that is wrong.",
 	},
 	{
-		ID: "temp_outlier", Alert: "GPUTemperatureOutlier", Class: HardwareFault, Shadow: true,
-		Levels:  []Level{{Severity: Warning, When: hotterBy("temperature"), For: of(9, 10)}, {Severity: Warning, When: hotterBy("temperature_memory"), For: of(9, 10)}},
+		ID: "temp_outlier", Alert: "GPUTemperatureOutlier", Class: incident.HardwareFault, Shadow: true,
+		Levels:  []Level{{Severity: incident.Warning, When: hotterBy("temperature"), For: of(9, 10)}, {Severity: incident.Warning, When: hotterBy("temperature_memory"), For: of(9, 10)}},
 		Summary: "The GPU is much hotter than its peers under the same load.",
 		Detail:  "{entity} is {value} degrees Celsius above its peers.",
 		Action:  "Look at its airflow, its heat sink and the thermal paste.",
 		Cause:   "Compared with GPUs of the same model, power cap and load on this host; needs four.",
 	},
 	{
-		ID: "temp_rise", Alert: "GPUTemperatureRise", Class: HardwareFault,
-		Levels:  []Level{{Severity: Warning, When: Value(TemperatureRise).Optional().AtLeast(8, 5), For: of(30, 30)}}, // what starts or stops is warm or cool within minutes
+		ID: "temp_rise", Alert: "GPUTemperatureRise", Class: incident.HardwareFault,
+		Levels:  []Level{{Severity: incident.Warning, When: Value(TemperatureRise).Optional().AtLeast(8, 5), For: of(30, 30)}}, // what starts or stops is warm or cool within minutes
 		Summary: "The GPU is much hotter than it used to be at the same power, and the host's other GPUs are not.",
 		Detail:  "{entity} is {value} degrees Celsius hotter than it used to be at the power that it draws, beyond what the other GPUs are.",
 		Action:  "Look at its airflow, its heat sink, the thermal paste and its fans.",
 		Cause:   "How hot a GPU is at each power is learned: ten minutes make a mean, which then follows ever more slowly, by two degrees a day once it is a day old. It has to be hotter than at any power before. The host's other GPUs say what the air does; so a host's only GPU is not judged. A GPU that sits in warm air has always done so: GPUTemperatureOutlier is about those.",
 	},
 	{
-		ID: "power_outlier", Alert: "GPUPowerOutlier", Class: HardwareFault, Shadow: true,
-		Levels:  []Level{{Severity: Warning, When: Value(PeerDeviationRatio, "signal", "power").Optional().AtLeast(.10, .05).And(Value(PeerZScore, "signal", "power").AtLeast(5), gpuBusy.Above(.5)), For: of(9, 10)}},
+		ID: "power_outlier", Alert: "GPUPowerOutlier", Class: incident.HardwareFault, Shadow: true,
+		Levels:  []Level{{Severity: incident.Warning, When: Value(PeerDeviationRatio, "signal", "power").Optional().AtLeast(.10, .05).And(Value(PeerZScore, "signal", "power").AtLeast(5), gpuBusy.Above(.5)), For: of(9, 10)}},
 		Summary: "The GPU draws much more power than its peers under the same load and clock.",
 		Detail:  "{entity} draws {percent} more than its peers.",
 		Action:  "Inspect it; compare its voltage and its temperature.",
 		Cause:   "A GPU that needs more power for the same work runs hot or is worn.",
 	},
 	{
-		ID: "slow_gpu", Alert: "GPUSlowOutlier", Class: HardwareFault, Shadow: true,
+		ID: "slow_gpu", Alert: "GPUSlowOutlier", Class: incident.HardwareFault, Shadow: true,
 		Levels: []Level{
-			{Severity: Warning, When: Value(PeerClockRatio).Optional().AtMost(.90, .93), For: of(20, 24)},
-			{Severity: Critical, When: Value(PeerClockRatio).Optional().AtMost(.75, .80), For: of(6, 6)},
+			{Severity: incident.Warning, When: Value(PeerClockRatio).Optional().AtMost(.90, .93), For: of(20, 24)},
+			{Severity: incident.Critical, When: Value(PeerClockRatio).Optional().AtMost(.75, .80), For: of(6, 6)},
 		},
 		Summary: "The GPU is slower than its peers under the same load.",
 		Detail:  "{entity} runs at {percent} of its peers' clock.",
@@ -127,8 +128,8 @@ var thermalChecks = []*Check{
 		Cause:   "One slow GPU holds up a whole job that waits for all of them.",
 	},
 	{
-		ID: "clock_outlier", Alert: "GPUClockOutlier", Class: HardwareFault,
-		Levels: []Level{{Severity: Warning, When: belowPartners(partnerSignals[paced], -.05, -.03), // boards differ by 4 % at their power limit, and not at all under it
+		ID: "clock_outlier", Alert: "GPUClockOutlier", Class: incident.HardwareFault,
+		Levels: []Level{{Severity: incident.Warning, When: belowPartners(partnerSignals[paced], -.05, -.03), // boards differ by 4 % at their power limit, and not at all under it
 			For: of(20, 24)}},
 		Summary: "The GPU's clock is lower than that of the GPUs that do the same job.",
 		Detail:  "{entity}: SM clock {percent} from the median of the GPUs at the same job.",
@@ -136,20 +137,20 @@ var thermalChecks = []*Check{
 		Cause:   "One slow GPU holds up a whole job that waits for all of them. Compared with GPUs of the same model and power limit on this host that are as busy with the same workloads and hold as much memory; needs four. A GPU at its power limit is compared with those that are at theirs with the same activity.",
 	},
 	{
-		ID: "memory_clock", Alert: "GPUMemoryClockLow", Class: HardwareFault,
-		Levels: []Level{{Severity: Warning, When: belowPartners(partnerSignals[memoryPaced], -.05, -.03), // memory has few clocks, and the next one is further than that
+		ID: "memory_clock", Alert: "GPUMemoryClockLow", Class: incident.HardwareFault,
+		Levels: []Level{{Severity: incident.Warning, When: belowPartners(partnerSignals[memoryPaced], -.05, -.03), // memory has few clocks, and the next one is further than that
 			For: of(6, 6)},
-			{Severity: Warning, When: ofMaxMemory.Below(.30, .40).And(gpuBusy.Above(.5), onIt.Above(0)), For: of(6, 6), Detail: "{entity} runs its memory at {percent} of its highest clock under load."}},
+			{Severity: incident.Warning, When: ofMaxMemory.Below(.30, .40).And(gpuBusy.Above(.5), onIt.Above(0)), For: of(6, 6), Detail: "{entity} runs its memory at {percent} of its highest clock under load."}},
 		Summary: "The GPU's memory clock is lower than that of the GPUs that do the same job, or than under load.",
 		Detail:  "{entity}: memory clock {percent} from the median of the GPUs at the same job.",
 		Action:  "See whether it is locked (nvidia-smi -rmc); else reset the GPU.",
 		Cause:   "A GPU that works runs its memory at one clock, which all of its model have; compared as for GPUClockOutlier. With nobody to compare, the clock of an idle GPU is what is looked for: less than a third of the highest.",
 	},
 	{
-		ID: "work_outlier", Alert: "GPUWorkOutlier", Class: HardwareFault,
+		ID: "work_outlier", Alert: "GPUWorkOutlier", Class: incident.HardwareFault,
 		Levels: []Level{
-			{Severity: Warning, When: belowPartners(partnerSignals[worked], -.30, -.20), For: of(54, 60)},                         // ranks of a job differ by less, and what waits for a peer is over sooner
-			{Severity: Warning, When: belowPartners(partnerSignals[behind], -.30, -.20), For: of(54, 60).every(30 * time.Second)}, // requests are spread unevenly for minutes
+			{Severity: incident.Warning, When: belowPartners(partnerSignals[worked], -.30, -.20), For: of(54, 60)},                         // ranks of a job differ by less, and what waits for a peer is over sooner
+			{Severity: incident.Warning, When: belowPartners(partnerSignals[behind], -.30, -.20), For: of(54, 60).every(30 * time.Second)}, // requests are spread unevenly for minutes
 		},
 		Summary: "The GPU does much less than those that do the same job, at the same clock.",
 		Detail:  "{entity}: SM activity and power {percent} from the median of the GPUs at the same job, or less.",
@@ -157,16 +158,16 @@ var thermalChecks = []*Check{
 		Cause:   "Its clock is no lower than the others', and both its SMs and its power say that it gets less done: for ten minutes while it is as busy as they are, for half an hour where it is less busy. Compared as for GPUClockOutlier.",
 	},
 	{
-		ID: "clock_stuck", Alert: "GPUClockStuck", Class: HardwareFault,
-		Levels:  []Level{{Severity: Warning, When: ofMaxClock.Below(.30, .40).And(gpuBusy.Above(.5), holding.Is(0), belowLimit), For: of(6, 6)}},
+		ID: "clock_stuck", Alert: "GPUClockStuck", Class: incident.HardwareFault,
+		Levels:  []Level{{Severity: incident.Warning, When: ofMaxClock.Below(.30, .40).And(gpuBusy.Above(.5), holding.Is(0), belowLimit), For: of(6, 6)}},
 		Summary: "The GPU works at the clock of an idle one, without a reported reason.",
 		Detail:  "{entity} runs at {percent} of its highest clock under load.",
 		Action:  "See whether its clocks were locked (nvidia-smi -rgc); else reset it.",
 		Cause:   "Neither heat nor a setting of the application holds the clock, nor does power: the GPU draws less than three quarters of its limit.",
 	},
 	{
-		ID: "hung_kernel", Alert: "GPUKernelHangSuspected", Class: ComputeTimeout,
-		Levels: []Level{{Severity: Warning, When: Div(drawn, ofMaxClock).Below(.40, .45).And(gpuBusy.AtLeast(.99), Value(collectors.Utilization, "engine", "memory").AtMost(.01), Value(Traffic).AtMost(8e6), onIt.Above(0)),
+		ID: "hung_kernel", Alert: "GPUKernelHangSuspected", Class: incident.ComputeTimeout,
+		Levels: []Level{{Severity: incident.Warning, When: Div(drawn, ofMaxClock).Below(.40, .45).And(gpuBusy.AtLeast(.99), Value(collectors.Utilization, "engine", "memory").AtMost(.01), Value(Traffic).AtMost(8e6), onIt.Above(0)),
 			For: of(60, 60)}},
 		Summary: "A kernel seems to hang: the GPU is busy for minutes and does next to nothing.",
 		Detail:  "{entity} is 100 % busy at {percent} of the power that it may draw at its clock, and moves no data.",
@@ -174,8 +175,8 @@ var thermalChecks = []*Check{
 		Cause:   "Mostly a collective operation that waits for a rank that is gone. A kernel that only spins looks the same. Small models, steps that are bound by communication and clocks that are locked low draw as little, but they move data (8 MB a second is twice what an idle GPU and its agent exchange), or as much as their clock allows: power is compared with the limit times the clock's part of its highest. Where the driver counts no traffic it cannot be told; where no process is on the GPU, GPUBusyWithoutProcess tells of it.",
 	},
 	{
-		ID: "busy_idle", Alert: "GPUBusyWithoutProcess", Class: DriverCrash,
-		Levels: []Level{{Severity: Warning, When: gpuBusy.AtLeast(.99).And(onIt.Is(0), drawn.Below(.45)),
+		ID: "busy_idle", Alert: "GPUBusyWithoutProcess", Class: incident.DriverCrash,
+		Levels: []Level{{Severity: incident.Warning, When: gpuBusy.AtLeast(.99).And(onIt.Is(0), drawn.Below(.45)),
 			For: of(60, 60)}}, // what has just ended is over by then
 		Summary: "The GPU is busy for minutes, and no process is on it.",
 		Detail:  "{entity} is {percent} busy without a process, and draws little.",
@@ -183,8 +184,8 @@ var thermalChecks = []*Check{
 		Cause:   "Work of a process that was killed still runs, or the driver's own count is stuck: no job gets its part of such a GPU.",
 	},
 	{
-		ID: "fan_stopped", Alert: "GPUFanStopped", Class: HardwareFault,
-		Levels: []Level{{Severity: Critical, When: Value(FansStopped).Optional().Above(0).And(hot.AtLeast(65)), // boards that stop their fans on purpose start them by 60 degrees
+		ID: "fan_stopped", Alert: "GPUFanStopped", Class: incident.HardwareFault,
+		Levels: []Level{{Severity: incident.Critical, When: Value(FansStopped).Optional().Above(0).And(hot.AtLeast(65)), // boards that stop their fans on purpose start them by 60 degrees
 			For: of(6, 6)}},
 		Summary: "A fan of the GPU stands still although the GPU is hot.",
 		Detail:  "{entity}: {value} fans at 0 %.",
@@ -192,10 +193,10 @@ var thermalChecks = []*Check{
 		Cause:   "The GPU slows down and then shuts off. Boards without fans of their own, such as SXM modules and passive cards, have none to stop.",
 	},
 	{
-		ID: "sensor_lost", Alert: "GPUSensorLost", Class: HardwareFault,
+		ID: "sensor_lost", Alert: "GPUSensorLost", Class: incident.HardwareFault,
 		Levels: []Level{
-			{Severity: Warning, When: Lost(collectors.Temperature, "sensor", "gpu").Is(1), For: of(13, 13)}, // a reading that fails may not be tried again for a minute
-			{Severity: Warning, When: Lost(collectors.Power, "scope", "gpu").Is(1), For: of(13, 13)},
+			{Severity: incident.Warning, When: Lost(collectors.Temperature, "sensor", "gpu").Is(1), For: of(13, 13)}, // a reading that fails may not be tried again for a minute
+			{Severity: incident.Warning, When: Lost(collectors.Power, "scope", "gpu").Is(1), For: of(13, 13)},
 		},
 		Summary: "The GPU no longer reports its temperature or its power.",
 		Action:  "Reset the GPU when its work has ended.",

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // missing is that a tenant did not get what its quota guarantees in more than
@@ -26,12 +27,12 @@ func soon(forecast *Signal) Condition { return forecast.Optional().Below(3600, 7
 
 var workloadChecks = []*Check{
 	{
-		ID: "mem_leak", Alert: "GPUMemoryLeak", Class: ApplicationFault,
+		ID: "mem_leak", Alert: "GPUMemoryLeak", Class: incident.ApplicationFault,
 		Levels: []Level{
-			{Severity: Info, When: Value(MemoryExhaustion, "by", "workload").Optional().Below(3600, 7200), For: of(6, 6)},
-			{Severity: Warning, When: Value(MemoryExhaustion, "by", "workload").Optional().Below(2*3600, 4*3600).And(Value(MemoryCreeps, "by", "workload").Is(1)), For: of(6, 6)},
+			{Severity: incident.Info, When: Value(MemoryExhaustion, "by", "workload").Optional().Below(3600, 7200), For: of(6, 6)},
+			{Severity: incident.Warning, When: Value(MemoryExhaustion, "by", "workload").Optional().Below(2*3600, 4*3600).And(Value(MemoryCreeps, "by", "workload").Is(1)), For: of(6, 6)},
 			// What fills a GPU by design leaves some of it free: what still grows so late does not mean to end.
-			{Severity: Warning, When: Value(MemoryExhaustion, "by", "workload").Optional().Below(6*3600, 8*3600).And(Value(MemoryPressure).Above(.975)), For: of(6, 6)},
+			{Severity: incident.Warning, When: Value(MemoryExhaustion, "by", "workload").Optional().Below(6*3600, 8*3600).And(Value(MemoryPressure).Above(.975)), For: of(6, 6)},
 		},
 		Summary: "A workload's GPU memory grows and will fill the GPU: within an hour, within two where it grows evenly after it had all that it needed, or within six where the GPU is nearly full.",
 		Detail:  "{entity} will have filled the GPU's memory in {value} seconds.",
@@ -39,8 +40,8 @@ var workloadChecks = []*Check{
 		Cause:   "The trend of an hour (Theil-Sen), and its confidence interval excludes that it does not grow. It rose in each third of the hour, does not level off, and the workload gave back no tenth of the memory that it could have within three hours: caches, KV caches and data sets fill a GPU as fast, but are full within the hour or follow their requests. Those that take hours grow just as a leak does, until they end: they leave some of the GPU free, so such a leak is info until 97.5 % of the memory is in use, and a warning from then on, which may be minutes before the end. One of a workload that had the same memory for half an hour, and then took evenly more than it ever had for another hour, is a warning at once. What fills the GPU in less than that hour is not foreseen.",
 	},
 	{
-		ID: "tenant_stall", Alert: "TenantStalled", Class: ApplicationFault,
-		Levels:  []Level{{Severity: Info, When: Value(WorkloadLag, "by", "workload").Above(.5, .3), For: of(60, 60)}},
+		ID: "tenant_stall", Alert: "TenantStalled", Class: incident.ApplicationFault,
+		Levels:  []Level{{Severity: incident.Info, When: Value(WorkloadLag, "by", "workload").Above(.5, .3), For: of(60, 60)}},
 		Summary: "A workload does nothing on one of its GPUs while the others work.",
 		Detail:  "{entity} is {percent} less busy than on its busiest GPU.",
 		Action:  "Ask the owner whether a rank died.",
@@ -49,9 +50,9 @@ var workloadChecks = []*Check{
 	{
 		ID: "qos", Alert: "QuotaQoSViolation",
 		Levels: []Level{
-			{Severity: Warning, When: missing("compute"), For: of(3, 3)},
-			{Severity: Warning, When: missing("launch_wait"), For: of(3, 3)},
-			{Severity: Warning, When: missing("memory"), For: of(3, 3)},
+			{Severity: incident.Warning, When: missing("compute"), For: of(3, 3)},
+			{Severity: incident.Warning, When: missing("launch_wait"), For: of(3, 3)},
+			{Severity: incident.Warning, When: missing("memory"), For: of(3, 3)},
 		},
 		Summary: "A tenant does not get what its quota guarantees.",
 		Detail:  "{entity} missed its guarantee in {percent} of the windows.",
@@ -60,7 +61,7 @@ var workloadChecks = []*Check{
 	},
 	{
 		ID: "quota_convoy", Alert: "QuotaConvoy",
-		Levels:  []Level{{Severity: Warning, When: Rate(collectors.QuotaConvoy, 5*time.Minute, "by", "tenant").Above(.05, .03), For: of(6, 6)}},
+		Levels:  []Level{{Severity: incident.Warning, When: Rate(collectors.QuotaConvoy, 5*time.Minute, "by", "tenant").Above(.05, .03), For: of(6, 6)}},
 		Summary: "A job waits for itself across GPUs because its processes are held at different times.",
 		Detail:  "{entity} loses {percent} of the GPU's time waiting for its work on another GPU.",
 		Action:  "Give the tenant the same guarantee on all GPUs that its job spans, or GPUs of its own; throttle who shares only some of them with it.",
@@ -68,7 +69,7 @@ var workloadChecks = []*Check{
 	},
 	{
 		ID: "quota_violation", Alert: "QuotaViolation",
-		Levels:  []Level{{Severity: Warning, When: Increase(collectors.QuotaViolations, 5*time.Minute, "by", "tenant", "by", "workload").AtLeast(3), For: of(3, 3)}},
+		Levels:  []Level{{Severity: incident.Warning, When: Increase(collectors.QuotaViolations, 5*time.Minute, "by", "tenant", "by", "workload").AtLeast(3), For: of(3, 3)}},
 		Summary: "A workload takes more than its quota allows.",
 		Detail:  "{entity} was found to take more than its quota in {value} audits in 5 minutes.",
 		Action:  "See what the enforcer did: nvgpu_quota_rung and nvgpu_quota_actions_total, and /api/v1/events?kind=enforcement.",
@@ -76,7 +77,7 @@ var workloadChecks = []*Check{
 	},
 	{
 		ID: "unhooked", Alert: "UnhookedProcess",
-		Levels:  []Level{{Severity: Warning, When: Sum(collectors.UnhookedProcesses, "by", "tenant", "by", "workload").Above(0), For: of(3, 3)}},
+		Levels:  []Level{{Severity: incident.Warning, When: Sum(collectors.UnhookedProcesses, "by", "tenant", "by", "workload").Above(0), For: of(3, 3)}},
 		Summary: "Processes of a workload with a quota bypass the hook.",
 		Detail:  "{entity} has {value} processes without a session with the broker.",
 		Action:  "See that the workload runs under the hook: gpusteward exec, or its LD_PRELOAD; until then only the kernel or MPS can hold it.",
@@ -85,8 +86,8 @@ var workloadChecks = []*Check{
 	{
 		ID: "quota_drift", Alert: "QuotaDrift",
 		Levels: []Level{
-			{Severity: Warning, When: Value(collectors.QuotaChargeDrift, "by", "tenant").Above(.05, .03), For: of(6, 6)},
-			{Severity: Warning, When: Sum(collectors.UnderreportingProcesses, "by", "tenant").Above(0), For: of(6, 6)},
+			{Severity: incident.Warning, When: Value(collectors.QuotaChargeDrift, "by", "tenant").Above(.05, .03), For: of(6, 6)},
+			{Severity: incident.Warning, When: Sum(collectors.UnderreportingProcesses, "by", "tenant").Above(0), For: of(6, 6)},
 		},
 		Summary: "The books of the enforcer and the driver disagree on what a tenant uses.",
 		Detail:  "The driver says that {entity} uses more than it is charged for.",
@@ -94,10 +95,10 @@ var workloadChecks = []*Check{
 		Cause:   "The difference is more than 5 points of the GPU's time for a minute, or the hook of a process reports less than the driver. The hook does not see some of the work, or was tampered with.",
 	},
 	{
-		ID: "quota_action", Alert: "QuotaEnforced", Class: ApplicationFault,
+		ID: "quota_action", Alert: "QuotaEnforced", Class: incident.ApplicationFault,
 		Levels: []Level{
-			{Severity: Info, When: onRung("pause")},
-			{Severity: Warning, When: onRung("terminate")},
+			{Severity: incident.Info, When: onRung("pause")},
+			{Severity: incident.Warning, When: onRung("terminate")},
 		},
 		Summary: "The enforcer paused or ended a workload that takes more than its quota.",
 		Detail:  "{entity} was paused or ended by the enforcer.",
@@ -106,7 +107,7 @@ var workloadChecks = []*Check{
 	},
 	{
 		ID: "quota_forecast", Alert: "QuotaMemoryForecast",
-		Levels:  []Level{{Severity: Warning, When: soon(Value(QuotaMemoryExhaustion, "by", "tenant")), For: of(6, 6)}},
+		Levels:  []Level{{Severity: incident.Warning, When: soon(Value(QuotaMemoryExhaustion, "by", "tenant")), For: of(6, 6)}},
 		Summary: "A tenant's GPU memory grows and will reach its cap within an hour.",
 		Detail:  "{entity} will have reached its cap in {value} seconds.",
 		Action:  "Tell the owner: allocations beyond the cap fail. Raise the cap, if it may have more.",
@@ -115,8 +116,8 @@ var workloadChecks = []*Check{
 	{
 		ID: "guarantee_forecast", Alert: "QuotaGuaranteeForecast",
 		Levels: []Level{
-			{Severity: Warning, When: soon(Value(QuotaGuaranteeExhaustion, "objective", "memory", "by", "tenant")), For: of(6, 6)},
-			{Severity: Warning, When: soon(Value(QuotaGuaranteeExhaustion, "objective", "compute", "by", "tenant")), For: of(6, 6)},
+			{Severity: incident.Warning, When: soon(Value(QuotaGuaranteeExhaustion, "objective", "memory", "by", "tenant")), For: of(6, 6)},
+			{Severity: incident.Warning, When: soon(Value(QuotaGuaranteeExhaustion, "objective", "compute", "by", "tenant")), For: of(6, 6)},
 		},
 		Summary: "At the current trend, a tenant's guarantee cannot be kept within an hour.",
 		Detail:  "{entity} cannot have what it is guaranteed in {value} seconds.",

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // set returns t as it would be had somebody set the wall clock, before it was
@@ -58,7 +59,7 @@ func (w *world) dates() {
 		for _, at := range h.Rows.Times {
 			all["rows "+uuid] = time.UnixMilli(int64(at * 1000))
 		}
-		if s := h.Faults[HardwareFault]; s != nil {
+		if s := h.Faults[incident.HardwareFault]; s != nil {
 			all["score "+uuid], all["scored "+uuid] = s.Last, s.Score.At
 		}
 	}
@@ -84,7 +85,7 @@ func TestAClockThatIsSetWhileTheAgentRuns(t *testing.T) {
 		w.now = set(time.Now(), years[0])
 		w.engine = NewEngine(append(Checks(), hotCheck), w.now)
 		w.steps(6, samples(20)...)
-		w.step(step, []Event{happened("a", "xid", 79, "0", w.now)}, samples(20)...)
+		w.step(step, []incident.Event{happened("a", "xid", 79, "0", w.now)}, samples(20)...)
 		w.steps(6, samples(-1)...)
 		before := w.failing()
 		if !strings.Contains(before, "gpu_lost gpu=0 failed") || !strings.Contains(before, "hot gpu=0 degraded") {
@@ -121,7 +122,7 @@ func TestAStateOfAnotherClock(t *testing.T) {
 		w.now = set(time.Now(), years[0])
 		w.engine = NewEngine(append(Checks(), hotCheck), w.now)
 		w.steps(3, up...)
-		w.step(step, []Event{happened("a", "xid", 79, "0", w.now)}, up...)
+		w.step(step, []incident.Event{happened("a", "xid", 79, "0", w.now)}, up...)
 		w.steps(3, append(up, hotAt(-1))...)
 		w.now = set(w.now, years[1])
 		// JSON has no monotonic readings: what the wall clock said is all that there is.

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // Bounds of what is remembered.
@@ -194,7 +195,7 @@ func (d *Derivers) card(labels []string, now time.Time) *card {
 	for i, name := range partnerSignals {
 		c.partnered[i] = []string{gpu, uuid, name}
 	}
-	for _, class := range Classes {
+	for _, class := range incident.Classes {
 		c.classes = append(c.classes, []string{gpu, uuid, string(class)})
 	}
 	c.narrow.labels, c.slow.labels = []string{gpu, uuid, "lanes"}, []string{gpu, uuid, "generation"}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
@@ -230,8 +231,8 @@ func TestStatisticsOfAnEventfulDay(t *testing.T) {
 				h.now = h.now.Add(-7 * time.Minute) // the clock is set back
 			case rnd < 4:
 				i := h.rnd.IntN(len(h.rig.gpus))
-				class := Classes[h.rnd.IntN(len(Classes))]
-				h.Fault(Event{Kind: KindIncident, ID: fmt.Sprint(h.steps), Class: class, Severity: Severity(1 + h.rnd.IntN(4)), Entity: Entity{GPU: h.rig.gpus[i].gpu, UUID: h.rig.gpus[i].uuid}}, h.now)
+				class := incident.Classes[h.rnd.IntN(len(incident.Classes))]
+				h.Fault(incident.Event{Kind: incident.KindIncident, ID: fmt.Sprint(h.steps), Class: class, Severity: incident.Severity(1 + h.rnd.IntN(4)), Entity: incident.Entity{GPU: h.rig.gpus[i].gpu, UUID: h.rig.gpus[i].uuid}}, h.now)
 			}
 			h.pass()
 			for _, m := range derived {

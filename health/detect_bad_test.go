@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // quiet fails the test if something is found that is a warning or worse.
 func quiet(t *testing.T, e *Engine, when string) {
 	t.Helper()
 	for _, f := range e.Findings() {
-		if f.Severity >= Warning {
+		if f.Severity >= incident.Warning {
 			t.Errorf("%s: %s of %s, %v: %s", when, f.Check, f.Entity, f.Severity, f.Message)
 		}
 	}
@@ -28,7 +29,7 @@ func TestAClockThatIsSetIsNoFault(t *testing.T) {
 			t.Parallel()
 			h := newHealthyHost(3)
 			e := NewEngine(Checks(), h.now())
-			steps := func(n int, events ...Event) {
+			steps := func(n int, events ...incident.Event) {
 				for range n {
 					samples, own := h.step()
 					e.Eval(NewSnapshot(samples), append(own, events...), h.now())
@@ -42,10 +43,10 @@ func TestAClockThatIsSetIsNoFault(t *testing.T) {
 				steps(60)
 				quiet(t, e, fmt.Sprint("by now ", h.shift))
 			}
-			steps(1, happened("a", xidName, 119, h.gpus[2].gpu, h.now()))
+			steps(1, happened("a", incident.WhatXID, 119, h.gpus[2].gpu, h.now()))
 			found := false
 			for _, f := range e.Findings() {
-				found = found || f.Check == "xid_fatal" && f.Severity == Critical
+				found = found || f.Check == "xid_fatal" && f.Severity == incident.Critical
 			}
 			if !found {
 				t.Error("an XID is not found any more")
@@ -126,16 +127,16 @@ func TestWhatIsReadAfterAResetMayBeFromBefore(t *testing.T) {
 	board := func(joules, exceeded float64) []collectors.Sample {
 		return []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.Energy, joules, "gpu"), on("0", collectors.SRAMThreshold, exceeded)}
 	}
-	for later, want := range map[float64]State{0: OK, 1: Unhealthy} {
+	for later, want := range map[float64]incident.State{0: incident.OK, 1: incident.Unhealthy} {
 		w := newWorld(t, Checks()...)
 		w.steps(2, board(100, 0)...)
 		w.steps(1, board(110, 1)...)
 		w.steps(60, board(120, 0)...)
-		if got := w.state("sram_threshold"); got != Unhealthy {
+		if got := w.state("sram_threshold"); got != incident.Unhealthy {
 			t.Fatalf("before the reset: %v", got)
 		}
 		w.steps(2, board(5, 1)...)
-		if got := w.state("sram_threshold"); got != OK {
+		if got := w.state("sram_threshold"); got != incident.OK {
 			t.Errorf("after the reset: %v", got)
 		}
 		w.steps(2, board(6, later)...)
@@ -155,7 +156,7 @@ func TestThePowerCapIsNoFault(t *testing.T) {
 			on("0", collectors.Clock, 1.4e9, "sm"), on("0", collectors.ClockMax, 1.98e9, "sm"),
 			on("0", collectors.ClockEventActive, 1, "sw_power_cap"), on("0", collectors.ClockEventSeconds, float64(n)*step.Seconds(), "sw_power_cap"))
 		for _, f := range w.engine.Findings() {
-			if f.Severity != None {
+			if f.Severity != incident.None {
 				t.Fatalf("after %d steps: %s, %v", n, f.Check, f.Severity)
 			}
 		}

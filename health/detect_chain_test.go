@@ -13,6 +13,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu/sim"
 	"gpusteward/collectors/host"
+	"gpusteward/health/incident"
 )
 
 // A chain is all that is between a GPU and an alert: the readers, the kernel's
@@ -26,7 +27,7 @@ type chain struct {
 	events  func(collectors.Event)
 
 	mu   sync.Mutex
-	told []Event
+	told []incident.Event
 }
 
 // chain returns what d asks for, on a simulated host.
@@ -48,7 +49,7 @@ func (d *detection) chain(t *testing.T, nv *sim.Host) *chain {
 		injections[d.Inject](c)
 	}
 	config := collectors.DefaultConfig()
-	config.Enable, config.PerLink, config.XIDs = d.Enable, d.PerLink, AlertableXIDs()
+	config.Enable, config.PerLink, config.XIDs = d.Enable, d.PerLink, incident.AlertableXIDs()
 	c.host = collectors.NewHost(collectors.Options{NVML: nv, Kernel: nv.Kernel(), Config: config, Processes: c.table, Log: log,
 		Events: func(e collectors.Event) { c.events(e) }})
 	c.monitor = NewMonitor(c.options, Settings{})
@@ -57,7 +58,7 @@ func (d *detection) chain(t *testing.T, nv *sim.Host) *chain {
 
 // run runs d's host for a length of the bubble's time, and returns what the
 // chain told of.
-func (d *detection) run(t *testing.T, length time.Duration) []Event {
+func (d *detection) run(t *testing.T, length time.Duration) []incident.Event {
 	nv, err := sim.New(d.Scenario, sim.Options{Seed: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +81,7 @@ func (d *detection) run(t *testing.T, length time.Duration) []Event {
 	return c.told
 }
 
-func (c *chain) record(e Event) {
+func (c *chain) record(e incident.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.told = append(c.told, e)

@@ -12,6 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	"gpusteward/collectors/gpu/sim"
+	"gpusteward/health/incident"
 )
 
 // A detection is a fault of a simulated host, and what must be found of it: an
@@ -29,13 +30,13 @@ type detection struct {
 // A finding is what is to be found: by which check, of what, how bad and how
 // soon. No severity is that nothing may be found at all.
 type finding struct {
-	Check    string       `yaml:"check"` // the row's, unless it is another
-	On       string       `yaml:"on"`
-	Severity Severity     `yaml:"severity"`
-	Within   sim.Duration `yaml:"within"` // since the first fault began
-	Over     sim.Duration `yaml:"over"`   // since then too: when all is well again
-	Stays    sim.Duration `yaml:"stays"`  // since then too: until when it is not
-	Says     string       `yaml:"says"`   // what the message has
+	Check    string            `yaml:"check"` // the row's, unless it is another
+	On       string            `yaml:"on"`
+	Severity incident.Severity `yaml:"severity"`
+	Within   sim.Duration      `yaml:"within"` // since the first fault began
+	Over     sim.Duration      `yaml:"over"`   // since then too: when all is well again
+	Stays    sim.Duration      `yaml:"stays"`  // since then too: until when it is not
+	Says     string            `yaml:"says"`   // what the message has
 }
 
 // begin returns when the first fault begins.
@@ -79,16 +80,16 @@ func detections(t *testing.T) (all []*detection) {
 
 // A trace is what became of a detection.
 type trace struct {
-	worst       Severity        // of the finding that is wanted
-	found, over time.Duration   // when it became so bad, and when it ended; -1 for never
-	warned      map[string]bool // checks that had a warning or worse
+	worst       incident.Severity // of the finding that is wanted
+	found, over time.Duration     // when it became so bad, and when it ended; -1 for never
+	warned      map[string]bool   // checks that had a warning or worse
 }
 
 func (d *detection) test(t *testing.T) {
 	f, begin, start := d.Find, d.begin(), time.Now()
 	tr := trace{found: -1, over: -1, warned: map[string]bool{}}
 	for _, e := range d.run(t, begin+time.Duration(max(f.Within, f.Over, f.Stays))+2*beat) {
-		if e.Kind == KindTransition {
+		if e.Kind == incident.KindTransition {
 			d.follow(t, &tr, e, e.Time.Sub(start)-begin)
 		}
 	}
@@ -100,7 +101,7 @@ func (d *detection) test(t *testing.T) {
 	switch {
 	case tr.worst != f.Severity:
 		t.Errorf("%s of %s: %v, want %v", f.Check, f.On, tr.worst, f.Severity)
-	case tr.worst != None && (tr.found < 0 || tr.found > time.Duration(f.Within)):
+	case tr.worst != incident.None && (tr.found < 0 || tr.found > time.Duration(f.Within)):
 		t.Errorf("found after %v, want at most %v", tr.found, time.Duration(f.Within))
 	}
 	switch {
@@ -109,16 +110,16 @@ func (d *detection) test(t *testing.T) {
 	case f.Over > 0 && (tr.over < 0 || tr.over > time.Duration(f.Over)):
 		t.Errorf("over after %v, want within %v", tr.over, time.Duration(f.Over))
 	}
-	if tr.worst != None {
+	if tr.worst != incident.None {
 		t.Logf("found after %v of %v, over after %v", tr.found, time.Duration(f.Within), tr.over)
 	}
 }
 
 // follow takes a transition, at a time since the fault began.
-func (d *detection) follow(t *testing.T, tr *trace, e Event, at time.Duration) {
-	own := e.Check == d.Find.Check && e.Entity.String() == d.Find.On && d.Find.Severity != None
+func (d *detection) follow(t *testing.T, tr *trace, e incident.Event, at time.Duration) {
+	own := e.Check == d.Find.Check && e.Entity.String() == d.Find.On && d.Find.Severity != incident.None
 	text := fmt.Sprintf("%7v %s of %s: %v, %v: %s", at, e.Check, e.Entity, e.Severity, e.To, e.Message)
-	if e.Severity != None {
+	if e.Severity != incident.None {
 		t.Log(text)
 	}
 	switch {
@@ -127,12 +128,12 @@ func (d *detection) follow(t *testing.T, tr *trace, e Event, at time.Duration) {
 			t.Errorf("%q does not say %q", e.Message, d.Find.Says)
 		}
 		tr.found, tr.worst, tr.over = at, e.Severity, -1
-	case own && e.To == OK:
+	case own && e.To == incident.OK:
 		tr.over = at
-	case own && e.Severity != None:
+	case own && e.Severity != incident.None:
 		tr.over = -1
-	case !own && e.Severity >= Warning && !slices.Contains(d.Also, e.Check) && !tr.warned[e.Check]:
+	case !own && e.Severity >= incident.Warning && !slices.Contains(d.Also, e.Check) && !tr.warned[e.Check]:
 		t.Errorf("found as well: %s", text)
 	}
-	tr.warned[e.Check] = tr.warned[e.Check] || !own && e.Severity >= Warning
+	tr.warned[e.Check] = tr.warned[e.Check] || !own && e.Severity >= incident.Warning
 }

@@ -1,3 +1,6 @@
+// Package health judges what the collectors read: checks over metrics and
+// events, one state for each check and entity, alerts, and a journal of what
+// happened. It never asks the driver anything.
 package health
 
 import (
@@ -5,6 +8,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // An Engine judges snapshots: one state for each check and entity. It is pure:
@@ -21,8 +25,8 @@ type Engine struct {
 	normal   baselines
 	settings observed // of the GPUs, at the last step
 	latest   *Snapshot
-	page     []string                     // checks in shadow mode that alert
-	totals   map[Entity]map[Class]float64 // incidents
+	page     []string                                       // checks in shadow mode that alert
+	totals   map[incident.Entity]map[incident.Class]float64 // incidents
 }
 
 // A judge has the states of one check.
@@ -30,7 +34,7 @@ type judge struct {
 	*Check
 	optional bool    // none of its signals has to be there
 	sampled  []int64 // when each level took its last sample
-	statuses map[Entity]*status
+	statuses map[incident.Entity]*status
 	order    []*status // by entity
 }
 
@@ -39,17 +43,17 @@ const mostStatuses = 4096
 
 // NewEngine returns an engine that has seen nothing yet.
 func NewEngine(checks []*Check, now time.Time) *Engine {
-	e := &Engine{memory: newMemory(now), latest: NewSnapshot(nil), derivers: NewDerivers(), every: step, stepped: -1, resets: resets{}, normal: baselines{}, settings: observed{settings: map[string]map[string]observation{}}, totals: map[Entity]map[Class]float64{}}
+	e := &Engine{memory: newMemory(now), latest: NewSnapshot(nil), derivers: NewDerivers(), every: step, stepped: -1, resets: resets{}, normal: baselines{}, settings: observed{settings: map[string]map[string]observation{}}, totals: map[incident.Entity]map[incident.Class]float64{}}
 	for _, c := range checks {
 		required := slices.ContainsFunc(c.Levels, func(l Level) bool { return !l.When.Signal.comesAndGoes() })
-		e.judges = append(e.judges, &judge{Check: c, optional: !required, sampled: slices.Repeat([]int64{-1}, len(c.Levels)), statuses: map[Entity]*status{}})
+		e.judges = append(e.judges, &judge{Check: c, optional: !required, sampled: slices.Repeat([]int64{-1}, len(c.Levels)), statuses: map[incident.Entity]*status{}})
 	}
 	return e
 }
 
 // Eval judges what is known at now, and returns what changed. Events are the
 // incidents since the last call. It adds to s what it derives from it.
-func (e *Engine) Eval(s *Snapshot, events []Event, now time.Time) (changes []Event) {
+func (e *Engine) Eval(s *Snapshot, events []incident.Event, now time.Time) (changes []incident.Event) {
 	m := e.memory
 	m.now, e.latest = now, s
 	for _, ev := range events {
@@ -87,28 +91,28 @@ func (e *Engine) Eval(s *Snapshot, events []Event, now time.Time) (changes []Eve
 
 // weigh returns an incident as bad as it is on this host: that the host had no
 // memory left harms who was killed for it. That matters here if it was on a GPU.
-func (e *Engine) weigh(ev Event) Event {
-	if ev.What == oomName && ev.Workload != "" && e.derivers.resides(ev.Workload) {
-		ev.Check, ev.Severity = hostCheck, Warning
+func (e *Engine) weigh(ev incident.Event) incident.Event {
+	if ev.What == incident.WhatOOM && ev.Workload != "" && e.derivers.resides(ev.Workload) {
+		ev.Check, ev.Severity = hostCheck, incident.Warning
 	}
 	return ev
 }
 
 // account counts an incident that is new and comes along with no other.
-func (e *Engine) account(ev Event) {
-	if ev.Kind != KindIncident || ev.Follows != "" || e.memory.knows(ev.ID) {
+func (e *Engine) account(ev incident.Event) {
+	if ev.Kind != incident.KindIncident || ev.Follows != "" || e.memory.knows(ev.ID) {
 		return
 	}
 	e.derivers.Fault(ev, e.memory.now)
 	gpu := ev.Entity.Parent()
 	if e.totals[gpu] == nil {
-		e.totals[gpu] = map[Class]float64{}
+		e.totals[gpu] = map[incident.Class]float64{}
 	}
 	e.totals[gpu][ev.Class]++
 }
 
 // judge takes the samples of a check that are due.
-func (e *Engine) judge(j *judge, s *Snapshot) (changes []Event) {
+func (e *Engine) judge(j *judge, s *Snapshot) (changes []incident.Event) {
 	m, due := e.memory, false
 	for i, l := range j.Levels {
 		p := l.For.spelled()
@@ -118,7 +122,7 @@ func (e *Engine) judge(j *judge, s *Snapshot) (changes []Event) {
 		}
 		j.sampled[i], due = at, true
 		open := m.gates(l.When, s)
-		l.When.Signal.read(m, s, func(entity Entity, v float64) {
+		l.When.Signal.read(m, s, func(entity incident.Entity, v float64) {
 			st := j.status(entity, m.now)
 			if st == nil {
 				return
@@ -150,12 +154,12 @@ func (e *Engine) judge(j *judge, s *Snapshot) (changes []Event) {
 }
 
 // status returns the state of an entity; nil where there are too many.
-func (j *judge) status(entity Entity, now time.Time) *status {
+func (j *judge) status(entity incident.Entity, now time.Time) *status {
 	st := j.statuses[entity]
 	if st == nil && len(j.order) < mostStatuses {
 		st = &status{Entity: entity, levels: make([]level, len(j.Levels)), since: now, read: now, passing: entity.Workload != "" || entity.Tenant != "" || j.optional}
 		j.statuses[entity] = st
-		at, _ := slices.BinarySearchFunc(j.order, entity, func(st *status, e Entity) int { return st.compare(e) })
+		at, _ := slices.BinarySearchFunc(j.order, entity, func(st *status, e incident.Entity) int { return st.Compare(e) })
 		j.order = slices.Insert(j.order, at, st)
 	}
 	return st
@@ -167,18 +171,18 @@ func (m *memory) index(d time.Duration) int64 { return int64(m.now.Sub(m.start) 
 
 // gates returns whether the conditions beside c's signal hold for an entity:
 // its own, its GPU's, or the node's.
-func (m *memory) gates(c Condition, s *Snapshot) func(Entity) bool {
+func (m *memory) gates(c Condition, s *Snapshot) func(incident.Entity) bool {
 	type gate struct {
 		Condition
 		answers
 		next    int // where the next entity asked for should be
-		further func(Entity) bool
+		further func(incident.Entity) bool
 	}
 	var all []gate
 	for _, w := range c.While {
 		all = append(all, gate{w, readings(w.Signal, m, s), 0, m.gates(w, s)})
 	}
-	return func(entity Entity) bool {
+	return func(entity incident.Entity) bool {
 		for i := range all {
 			g := &all[i]
 			v, next, ok := g.from(g.next, entity)
@@ -186,7 +190,7 @@ func (m *memory) gates(c Condition, s *Snapshot) func(Entity) bool {
 				v, ok = g.of(entity.Parent())
 			}
 			if !ok && g.Signal.node {
-				v, ok = g.of(Entity{})
+				v, ok = g.of(incident.Entity{})
 			}
 			if !ok || !g.holds(v, g.Threshold) || !g.further(entity) {
 				return false

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 var birth = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -26,26 +27,26 @@ func newWorld(t *testing.T, checks ...*Check) *world {
 }
 
 // step evaluates once, d after the time before.
-func (w *world) step(d time.Duration, events []Event, samples ...collectors.Sample) []Event {
+func (w *world) step(d time.Duration, events []incident.Event, samples ...collectors.Sample) []incident.Event {
 	w.now = w.now.Add(d)
 	return w.engine.Eval(NewSnapshot(samples), events, w.now)
 }
 
 // steps evaluates n times, 10 s apart, and returns all changes.
-func (w *world) steps(n int, samples ...collectors.Sample) (all []Event) {
+func (w *world) steps(n int, samples ...collectors.Sample) (all []incident.Event) {
 	for range n {
 		all = append(all, w.step(step, nil, samples...)...)
 	}
 	return all
 }
 
-func (w *world) state(check string) State {
+func (w *world) state(check string) incident.State {
 	for _, f := range w.engine.Findings() {
 		if f.Check == check {
 			return f.State
 		}
 	}
-	return OK
+	return incident.OK
 }
 
 func on(gpu string, m *collectors.Metric, v float64, labels ...string) collectors.Sample {
@@ -55,8 +56,8 @@ func on(gpu string, m *collectors.Metric, v float64, labels ...string) collector
 func hotAt(v float64) collectors.Sample { return on("0", collectors.TemperatureMargin, v) }
 
 var hotCheck = &Check{ID: "hot", Alert: "Hot", Summary: "It is hot.", Detail: "{entity} has {value} left.", Levels: []Level{
-	{Severity: Warning, When: Value(collectors.TemperatureMargin).AtMost(0, 3), For: of(3, 4)},
-	{Severity: Critical, When: Value(collectors.TemperatureMargin).AtMost(-10, -8), For: of(2, 2)},
+	{Severity: incident.Warning, When: Value(collectors.TemperatureMargin).AtMost(0, 3), For: of(3, 4)},
+	{Severity: incident.Critical, When: Value(collectors.TemperatureMargin).AtMost(-10, -8), For: of(2, 2)},
 }}
 
 func TestEnterNeedsKOfN(t *testing.T) {
@@ -64,8 +65,8 @@ func TestEnterNeedsKOfN(t *testing.T) {
 	w := newWorld(t, hotCheck)
 	for i, c := range []struct {
 		margin float64
-		want   State
-	}{{9, OK}, {-1, OK}, {0, OK}, {5, OK}, {-1, Degraded}, {-11, Degraded}, {-12, Unhealthy}} {
+		want   incident.State
+	}{{9, incident.OK}, {-1, incident.OK}, {0, incident.OK}, {5, incident.OK}, {-1, incident.Degraded}, {-11, incident.Degraded}, {-12, incident.Unhealthy}} {
 		w.steps(1, hotAt(c.margin))
 		if got := w.state("hot"); got != c.want {
 			t.Fatalf("sample %d, %v: %v, want %v", i, c.margin, got, c.want)
@@ -78,19 +79,19 @@ func TestLeaveNeedsTheClearThresholdAndTheHoldDown(t *testing.T) {
 	w := newWorld(t, hotCheck)
 	w.steps(3, hotAt(-1))
 	w.steps(60, hotAt(2)) // above the threshold that sets it, below the one that clears it
-	if got := w.state("hot"); got != Degraded {
+	if got := w.state("hot"); got != incident.Degraded {
 		t.Fatalf("between the thresholds for 10 minutes: %v", got)
 	}
 	w.steps(3, hotAt(-1))
 	w.steps(29, hotAt(20))
-	if got := w.state("hot"); got != Recovering {
+	if got := w.state("hot"); got != incident.Recovering {
 		t.Fatalf("clear for less than the hold-down: %v, want recovering", got)
 	}
 	if len(w.engine.Alerts(nil)) != 1 {
 		t.Error("the alert ended before the hold-down did")
 	}
 	changes := w.steps(1, hotAt(20))
-	if len(changes) != 1 || changes[0].To != OK || changes[0].From != Recovering || len(w.engine.Alerts(nil)) != 0 {
+	if len(changes) != 1 || changes[0].To != incident.OK || changes[0].From != incident.Recovering || len(w.engine.Alerts(nil)) != 0 {
 		t.Errorf("after the hold-down: %+v, %d alerts", changes, len(w.engine.Alerts(nil)))
 	}
 }
@@ -98,7 +99,7 @@ func TestLeaveNeedsTheClearThresholdAndTheHoldDown(t *testing.T) {
 // held is for how many samples a fault that comes once is held.
 func (w *world) heldFor() (n int) {
 	w.steps(3, hotAt(-1))
-	for w.state("hot") != OK {
+	for w.state("hot") != incident.OK {
 		w.steps(1, hotAt(20))
 		n++
 	}
@@ -124,27 +125,27 @@ func TestFlapsAreHeldLonger(t *testing.T) {
 func TestALevelWithoutASignalEndsWhateverTheOthersHave(t *testing.T) {
 	t.Parallel()
 	either := &Check{ID: "either", Alert: "Either", Summary: "One of two.", Levels: []Level{
-		{Severity: Warning, When: Value(collectors.TemperatureMargin).AtMost(0, 3), For: of(3, 4)},
-		{Severity: Warning, When: Value(collectors.PerformanceState).Is(8), For: of(2, 2)},
-		{Severity: Critical, When: Value(collectors.Power, "scope", "gpu").Above(900), For: of(2, 2).every(10 * time.Minute)},
+		{Severity: incident.Warning, When: Value(collectors.TemperatureMargin).AtMost(0, 3), For: of(3, 4)},
+		{Severity: incident.Warning, When: Value(collectors.PerformanceState).Is(8), For: of(2, 2)},
+		{Severity: incident.Critical, When: Value(collectors.Power, "scope", "gpu").Above(900), For: of(2, 2).every(10 * time.Minute)},
 	}}
 	w := newWorld(t, either)
 	wanting := on("0", collectors.PerformanceState, 0)
 	w.steps(3, hotAt(-1), wanting)
 	w.steps(2, wanting)
-	if got := w.state("either"); got != Degraded {
+	if got := w.state("either"); got != incident.Degraded {
 		t.Errorf("two samples after the signal went: %v", got)
 	}
 	w.steps(1, wanting)
-	if got := w.state("either"); got != Recovering {
+	if got := w.state("either"); got != incident.Recovering {
 		t.Errorf("three samples after the signal went: %v", got)
 	}
 	w.steps(28, wanting)
-	if got := w.state("either"); got != OK {
+	if got := w.state("either"); got != incident.OK {
 		t.Errorf("the hold-down after the signal went: %v", got)
 	}
 	w.steps(180, wanting, on("0", collectors.Power, 950, "average", "gpu")) // it is looked at each ten minutes, and no less there in between
-	if got := w.state("either"); got != Unhealthy {
+	if got := w.state("either"); got != incident.Unhealthy {
 		t.Errorf("a level that is sampled each ten minutes: %v", got)
 	}
 }
@@ -155,11 +156,11 @@ func TestNoDataIsUnknownAndNotWell(t *testing.T) {
 	up := on("0", collectors.Up, 1)
 	w.steps(5, up, hotAt(20))
 	w.steps(2, up)
-	if got := w.state("hot"); got != OK {
+	if got := w.state("hot"); got != incident.OK {
 		t.Errorf("after two samples without data: %v", got)
 	}
 	changes := w.steps(1, up)
-	if len(changes) != 1 || changes[0].To != Unknown {
+	if len(changes) != 1 || changes[0].To != incident.Unknown {
 		t.Fatalf("after three: %+v", changes)
 	}
 	s := NewSnapshot([]collectors.Sample{up})
@@ -171,21 +172,21 @@ func TestNoDataIsUnknownAndNotWell(t *testing.T) {
 	if got := s.Of(CheckUnknown); !slices.ContainsFunc(got, func(s collectors.Sample) bool { return s.Labels[0] == "0" && s.Value == 1 }) {
 		t.Errorf("checks that are unknown: %+v", got)
 	}
-	if w.steps(1, up, hotAt(20)); w.state("hot") != OK {
+	if w.steps(1, up, hotAt(20)); w.state("hot") != incident.OK {
 		t.Error("data is back, and the state is not")
 	}
 }
 
 func TestAWorkloadThatEndsIsNotUnknown(t *testing.T) {
 	t.Parallel()
-	check := &Check{ID: "busy", Alert: "Busy", Summary: "Busy.", Levels: []Level{{Severity: Warning, When: Value(collectors.WorkloadUse, "engine", "sm", "by", "workload").Above(.5)}}}
+	check := &Check{ID: "busy", Alert: "Busy", Summary: "Busy.", Levels: []Level{{Severity: incident.Warning, When: Value(collectors.WorkloadUse, "engine", "sm", "by", "workload").Above(.5)}}}
 	w := newWorld(t, check)
 	w.steps(1, on("0", collectors.WorkloadUse, .1, "pod:a", "sm"), on("0", collectors.WorkloadUse, .9, "pod:b", "sm"))
 	if f := w.engine.Findings(); len(f) != 1 || f[0].Entity.Workload != "pod:b" {
 		t.Fatalf("%+v", f)
 	}
 	w.steps(10)
-	if got := w.state("busy"); got != Recovering {
+	if got := w.state("busy"); got != incident.Recovering {
 		t.Errorf("a workload that ended while it failed: %v", got)
 	}
 	if w.steps(30); len(w.engine.Findings()) != 0 {
@@ -195,10 +196,10 @@ func TestAWorkloadThatEndsIsNotUnknown(t *testing.T) {
 
 func TestATenantThatEndsIsNotUnknown(t *testing.T) {
 	t.Parallel()
-	check := &Check{ID: "drift", Levels: []Level{{Severity: Warning, When: Value(collectors.QuotaChargeDrift, "by", "tenant").Above(.5)}}}
+	check := &Check{ID: "drift", Levels: []Level{{Severity: incident.Warning, When: Value(collectors.QuotaChargeDrift, "by", "tenant").Above(.5)}}}
 	w := newWorld(t, check)
 	w.steps(1, on("0", collectors.QuotaChargeDrift, .1, "a"), on("0", collectors.QuotaChargeDrift, .9, "b"))
-	if f := w.engine.Findings(); len(f) != 1 || f[0].Entity != (Entity{GPU: "0", UUID: "GPU-0", Tenant: "b"}) {
+	if f := w.engine.Findings(); len(f) != 1 || f[0].Entity != (incident.Entity{GPU: "0", UUID: "GPU-0", Tenant: "b"}) {
 		t.Fatalf("%+v", f)
 	}
 	w.steps(40)
@@ -208,7 +209,7 @@ func TestATenantThatEndsIsNotUnknown(t *testing.T) {
 }
 
 var lostCheck = &Check{ID: "lost", Alert: "Lost", Summary: "It is lost.", Latched: true, Levels: []Level{
-	{Severity: Emergency, When: stuck("gpu_is_lost").Is(1)},
+	{Severity: incident.Emergency, When: stuck("gpu_is_lost").Is(1)},
 }}
 
 func lost() []collectors.Sample {
@@ -227,7 +228,7 @@ func TestALatchEndsOnlyWithAResetARebootOrAnAck(t *testing.T) {
 			w.steps(1, append(energy(201), on("0", collectors.RecoveryAction, 0))...)
 		},
 		"an acknowledgement": func(w *world) {
-			if _, err := w.engine.Ack("lost", Entity{GPU: "0"}, w.now); err != nil {
+			if _, err := w.engine.Ack("lost", incident.Entity{GPU: "0"}, w.now); err != nil {
 				t.Error(err)
 			}
 		},
@@ -239,17 +240,17 @@ func TestALatchEndsOnlyWithAResetARebootOrAnAck(t *testing.T) {
 		w.steps(1000, energy(150)...)
 		w.restart("same")
 		w.steps(1, energy(151)...)
-		if got := w.state("lost"); got != Failed {
+		if got := w.state("lost"); got != incident.Failed {
 			t.Errorf("before %s: %v, want failed: latched, also over a restart of the agent", name, got)
 		}
-		if end(w); w.state("lost") != OK {
+		if end(w); w.state("lost") != incident.OK {
 			t.Errorf("after %s: %v", name, w.state("lost"))
 		}
 		w.restart("other")
-		if w.steps(5, energy(1)...); w.state("lost") != OK {
+		if w.steps(5, energy(1)...); w.state("lost") != incident.OK {
 			t.Errorf("after %s and a restart: %v: what was cleared came back", name, w.state("lost"))
 		}
-		if w.steps(1, lost()...); w.state("lost") != Failed {
+		if w.steps(1, lost()...); w.state("lost") != incident.Failed {
 			t.Errorf("lost again after %s: %v", name, w.state("lost"))
 		}
 	}
@@ -260,7 +261,7 @@ func TestALatchEndsOnlyWithAResetARebootOrAnAck(t *testing.T) {
 func TestLinksTrainAfterABoot(t *testing.T) {
 	t.Parallel()
 	check := Checks()[slices.IndexFunc(Checks(), func(c *Check) bool { return c.ID == "nvlink_down" })]
-	for boot, want := range map[string]State{"same": Unhealthy, "other": OK} {
+	for boot, want := range map[string]incident.State{"same": incident.Unhealthy, "other": incident.OK} {
 		w := newWorld(t, check)
 		links := func(up float64) []collectors.Sample {
 			return []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.NVLinkUp, up, "all")}
@@ -271,14 +272,14 @@ func TestLinksTrainAfterABoot(t *testing.T) {
 		if w.steps(12, links(5)...); w.state("nvlink_down") != want {
 			t.Errorf("after a restart in the %s boot: %v, want %v", boot, w.state("nvlink_down"), want)
 		}
-		if w.steps(30, links(17)...); w.state("nvlink_down") != Unhealthy {
+		if w.steps(30, links(17)...); w.state("nvlink_down") != incident.Unhealthy {
 			t.Errorf("a link that stays down in the %s boot: %v", boot, w.state("nvlink_down"))
 		}
 	}
 }
 
 // restart has a new engine go on, by way of JSON.
-func (w *world) restart(boot string) []Event {
+func (w *world) restart(boot string) []incident.Event {
 	w.t.Helper()
 	saved, err := w.engine.Save("same")
 	if err != nil {
@@ -320,24 +321,24 @@ func TestARestartRaisesNothingAgain(t *testing.T) {
 
 func TestALifetimeCounterAboveZeroIsNoIncident(t *testing.T) {
 	t.Parallel()
-	check := &Check{ID: "ecc", Alert: "ECC", Summary: "ECC.", Levels: []Level{{Severity: Critical,
+	check := &Check{ID: "ecc", Alert: "ECC", Summary: "ECC.", Levels: []Level{{Severity: incident.Critical,
 		When: Increase(collectors.ECCErrors, 5*time.Minute, "severity", "uncorrected", "scope", "volatile").Lifetime().Above(0)}}}
 	count := func(n float64) collectors.Sample { return on("0", collectors.ECCErrors, n, "uncorrected", "volatile") }
 	w := newWorld(t, check)
-	if w.steps(3, count(7)); w.state("ecc") != OK {
+	if w.steps(3, count(7)); w.state("ecc") != incident.OK {
 		t.Fatal("7 errors that were there at the start are an incident")
 	}
-	if w.steps(1, count(2)); w.state("ecc") != OK {
+	if w.steps(1, count(2)); w.state("ecc") != incident.OK {
 		t.Fatal("a counter that fell is an incident")
 	}
-	if w.steps(1, count(3)); w.state("ecc") != Unhealthy {
+	if w.steps(1, count(3)); w.state("ecc") != incident.Unhealthy {
 		t.Fatal("one more error is none")
 	}
-	if w.steps(70, count(3)); w.state("ecc") != OK {
+	if w.steps(70, count(3)); w.state("ecc") != incident.OK {
 		t.Fatalf("long after: %v", w.state("ecc"))
 	}
 	w.restart("same")
-	if w.steps(1, count(4)); w.state("ecc") != Unhealthy {
+	if w.steps(1, count(4)); w.state("ecc") != incident.Unhealthy {
 		t.Error("an error while the agent was down was missed")
 	}
 }
@@ -347,22 +348,22 @@ func TestClockJumpsDoNoHarm(t *testing.T) {
 	w := newWorld(t, hotCheck)
 	w.steps(5, hotAt(20))
 	w.now = w.now.Add(-48 * time.Hour)
-	if w.steps(5, hotAt(20)); w.state("hot") != OK {
+	if w.steps(5, hotAt(20)); w.state("hot") != incident.OK {
 		t.Errorf("after the clock was set back: %v", w.state("hot"))
 	}
-	if w.steps(4, hotAt(-1)); w.state("hot") != Degraded {
+	if w.steps(4, hotAt(-1)); w.state("hot") != incident.Degraded {
 		t.Errorf("hot after the clock was set back: %v", w.state("hot"))
 	}
 	w.now = w.now.Add(48 * time.Hour)
-	if w.steps(2, hotAt(20)); w.state("hot") == Unknown {
+	if w.steps(2, hotAt(20)); w.state("hot") == incident.Unknown {
 		t.Error("after the clock was set forward: unknown")
 	}
 }
 
-func happened(id, what string, code int, gpu string, at time.Time) Event {
-	e := Event{Version: EventVersion, ID: id, Kind: KindIncident, What: what, Code: code, First: at, Last: at, Time: at, Count: 1, Severity: XIDs()[code].Severity, Class: XIDs()[code].Class}
+func happened(id, what string, code int, gpu string, at time.Time) incident.Event {
+	e := incident.Event{Version: incident.EventVersion, ID: id, Kind: incident.KindIncident, What: what, Code: code, First: at, Last: at, Time: at, Count: 1, Severity: incident.XIDs()[code].Severity, Class: incident.XIDs()[code].Class}
 	if gpu != "" {
-		e.Entity = Entity{GPU: gpu, UUID: "GPU-" + gpu}
+		e.Entity = incident.Entity{GPU: gpu, UUID: "GPU-" + gpu}
 	}
 	return e
 }
@@ -380,7 +381,7 @@ func (w *world) failing() string {
 func TestIncidentsAreCounted(t *testing.T) {
 	t.Parallel()
 	up := []collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 1), {Metric: collectors.DriverUp, Value: 1}}
-	tenants := func(id string, w *world) Event {
+	tenants := func(id string, w *world) incident.Event {
 		e := happened(id, "xid", 31, "0", w.now)
 		e.PID, e.Workload = 77, "pod:a"
 		return e
@@ -389,16 +390,20 @@ func TestIncidentsAreCounted(t *testing.T) {
 		run  func(w *world)
 		want string
 	}{
-		"XID 79":                  {func(w *world) { w.step(time.Second, []Event{happened("a", "xid", 79, "1", w.now)}, up...) }, "gpu_lost gpu=1 failed"},
-		"an unknown XID":          {func(w *world) { w.step(time.Second, []Event{happened("a", "xid", 998, "1", w.now)}, up...) }, "xid_unknown gpu=1 degraded"},
-		"a tenant's, twice":       {func(w *world) { w.step(time.Second, []Event{tenants("a", w), tenants("b", w)}, up...) }, ""},
-		"a tenant's, three times": {func(w *world) { w.step(time.Second, []Event{tenants("a", w), tenants("b", w), tenants("c", w)}, up...) }, "xid_tenant gpu=0,workload=pod:a degraded"},
-		"the same, told twice":    {func(w *world) { w.step(time.Second, []Event{tenants("a", w), tenants("a", w), tenants("a", w)}, up...) }, ""},
+		"XID 79":            {func(w *world) { w.step(time.Second, []incident.Event{happened("a", "xid", 79, "1", w.now)}, up...) }, "gpu_lost gpu=1 failed"},
+		"an unknown XID":    {func(w *world) { w.step(time.Second, []incident.Event{happened("a", "xid", 998, "1", w.now)}, up...) }, "xid_unknown gpu=1 degraded"},
+		"a tenant's, twice": {func(w *world) { w.step(time.Second, []incident.Event{tenants("a", w), tenants("b", w)}, up...) }, ""},
+		"a tenant's, three times": {func(w *world) {
+			w.step(time.Second, []incident.Event{tenants("a", w), tenants("b", w), tenants("c", w)}, up...)
+		}, "xid_tenant gpu=0,workload=pod:a degraded"},
+		"the same, told twice": {func(w *world) {
+			w.step(time.Second, []incident.Event{tenants("a", w), tenants("a", w), tenants("a", w)}, up...)
+		}, ""},
 		"one on each of two GPUs": {func(w *world) {
-			w.step(time.Second, []Event{happened("a", "xid", 13, "0", w.now), happened("b", "xid", 31, "1", w.now)}, up...)
+			w.step(time.Second, []incident.Event{happened("a", "xid", 13, "0", w.now), happened("b", "xid", 31, "1", w.now)}, up...)
 		}, "xid_spread node suspect"},
 		"from before, of the kernel's ring": {func(w *world) {
-			w.step(time.Second, []Event{happened("a", "xid", 79, "1", w.now.Add(-time.Hour))}, up...)
+			w.step(time.Second, []incident.Event{happened("a", "xid", 79, "1", w.now.Add(-time.Hour))}, up...)
 		}, ""},
 	} {
 		w := newWorld(t, Checks()...)
@@ -414,7 +419,7 @@ func TestIncidentsAreCounted(t *testing.T) {
 // knows, provoke each XID that programs can cause, all day long.
 func TestATenantsFaultsCondemnNoGPU(t *testing.T) {
 	t.Parallel()
-	for code, x := range XIDs() {
+	for code, x := range incident.XIDs() {
 		if !x.Tenant() {
 			continue
 		}
@@ -422,11 +427,11 @@ func TestATenantsFaultsCondemnNoGPU(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, Checks()...)
 			for n := range 100 {
-				of, unknown := happened(fmt.Sprint("a", n), xidName, code, "0", w.now), happened(fmt.Sprint("b", n), xidName, code, "0", w.now)
+				of, unknown := happened(fmt.Sprint("a", n), incident.WhatXID, code, "0", w.now), happened(fmt.Sprint("b", n), incident.WhatXID, code, "0", w.now)
 				of.PID, of.Workload, of.Owner = 77, "pod:a/b/c", "namespace:a"
-				w.step(10*time.Second, []Event{of, unknown}, on("0", collectors.Up, 1))
+				w.step(10*time.Second, []incident.Event{of, unknown}, on("0", collectors.Up, 1))
 			}
-			if s := worst(w.engine.Findings(), func(Finding) bool { return true }); s >= Warning {
+			if s := worst(w.engine.Findings(), func(Finding) bool { return true }); s >= incident.Warning {
 				t.Errorf("XID %d, 200 times: %v: %s", code, s, w.failing())
 			}
 		})
@@ -437,20 +442,20 @@ func TestAFaultThatManyOwnersMeetIsAWarningWhereTheHardwareHadItsOwn(t *testing.
 	t.Parallel()
 	w := newWorld(t, Checks()...)
 	for n := range 5 {
-		if got := w.state("xid_repeat"); got != OK {
+		if got := w.state("xid_repeat"); got != incident.OK {
 			t.Errorf("after %d owners: %v", n, got)
 		}
 		for again := range 5 {
-			e := happened(fmt.Sprint(n, " ", again), xidName, 31, "0", w.now)
+			e := happened(fmt.Sprint(n, " ", again), incident.WhatXID, 31, "0", w.now)
 			e.PID, e.Workload, e.Owner = 77, fmt.Sprintf("slurm:%d", 10*n+again), fmt.Sprintf("user:%d", 1000+n)
-			w.step(10*time.Second, []Event{e}, on("0", collectors.Up, 1))
+			w.step(10*time.Second, []incident.Event{e}, on("0", collectors.Up, 1))
 		}
 	}
-	if got := w.state("xid_repeat"); got != Suspect {
+	if got := w.state("xid_repeat"); got != incident.Suspect {
 		t.Errorf("after five owners: %v, want suspect", got)
 	}
-	w.step(10*time.Second, []Event{happened("row", xidName, 63, "0", w.now)}, on("0", collectors.Up, 1))
-	if got := w.state("xid_repeat"); got != Degraded {
+	w.step(10*time.Second, []incident.Event{happened("row", incident.WhatXID, 63, "0", w.now)}, on("0", collectors.Up, 1))
+	if got := w.state("xid_repeat"); got != incident.Degraded {
 		t.Errorf("after a fault of the hardware: %v, want degraded", got)
 	}
 }
@@ -460,34 +465,34 @@ func TestAFaultThatManyOwnersMeetIsAWarningWhereTheHardwareHadItsOwn(t *testing.
 func TestFaultsPushOutNobodyElses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
-	xid := func(id string, code int, owner string) Event {
-		e := happened(id, xidName, code, "0", w.now)
+	xid := func(id string, code int, owner string) incident.Event {
+		e := happened(id, incident.WhatXID, code, "0", w.now)
 		e.Owner = owner
 		return e
 	}
 	up := on("0", collectors.Up, 1)
-	early := []Event{xid("hardware", 92, "")}
+	early := []incident.Event{xid("hardware", 92, "")}
 	for n := range 4 {
 		early = append(early, xid(fmt.Sprint("early", n), 31, fmt.Sprintf("user:%d", 1000+n)))
 	}
 	w.step(10*time.Second, early, up)
 	for n := range 480 { // a minute each
-		var all []Event
+		var all []incident.Event
 		for i := range 10 {
 			all = append(all, xid(fmt.Sprint("flood", n, " ", i), 13, "user:2000"))
 		}
 		w.step(time.Minute, all, up)
 	}
 	m := w.engine.memory.incidents
-	if len(m) != mostIncidents || m[len(m)-1].ID != "flood479 9" || !slices.IsSortedFunc(m, func(a, b Event) int { return a.First.Compare(b.First) }) {
+	if len(m) != mostIncidents || m[len(m)-1].ID != "flood479 9" || !slices.IsSortedFunc(m, func(a, b incident.Event) int { return a.First.Compare(b.First) }) {
 		t.Fatalf("%d incidents, the last is %s", len(m), m[len(m)-1].ID)
 	}
-	w.step(10*time.Second, []Event{xid("late", 31, "user:1004")}, up)
-	if got := w.state("xid_repeat"); got != Degraded {
+	w.step(10*time.Second, []incident.Event{xid("late", 31, "user:1004")}, up)
+	if got := w.state("xid_repeat"); got != incident.Degraded {
 		t.Errorf("after five owners: %v, want degraded", got)
 	}
-	w.step(10*time.Second, []Event{xid("again", 92, "")}, up)
-	if got := w.state("xid_repeat"); got != Unhealthy {
+	w.step(10*time.Second, []incident.Event{xid("again", 92, "")}, up)
+	if got := w.state("xid_repeat"); got != incident.Unhealthy {
 		t.Errorf("after the hardware's second fault: %v, want unhealthy", got)
 	}
 }
@@ -496,21 +501,21 @@ func TestAnAckOfALatchedIncidentHolds(t *testing.T) {
 	t.Parallel()
 	up := on("0", collectors.Up, 1)
 	w := newWorld(t, Checks()...)
-	w.step(time.Second, []Event{happened("a", "xid", 79, "0", w.now)}, up)
-	if _, err := w.engine.Ack("gpu_lost", Entity{GPU: "0"}, w.now); err != nil {
+	w.step(time.Second, []incident.Event{happened("a", "xid", 79, "0", w.now)}, up)
+	if _, err := w.engine.Ack("gpu_lost", incident.Entity{GPU: "0"}, w.now); err != nil {
 		t.Fatal(err)
 	}
 	w.restart("same")
 	if w.steps(2, up); strings.Contains(w.failing(), "gpu_lost") {
 		t.Errorf("what was acknowledged came back: %s", w.failing())
 	}
-	if _, err := w.engine.Ack("gpu_lost", Entity{GPU: "0"}, w.now); err == nil {
+	if _, err := w.engine.Ack("gpu_lost", incident.Entity{GPU: "0"}, w.now); err == nil {
 		t.Error("an ack of what is not latched is taken")
 	}
-	if _, err := w.engine.Ack("gpu_list", Entity{GPU: "0"}, w.now); err == nil || !strings.Contains(err.Error(), "gpu_list") {
+	if _, err := w.engine.Ack("gpu_list", incident.Entity{GPU: "0"}, w.now); err == nil || !strings.Contains(err.Error(), "gpu_list") {
 		t.Errorf("an ack of no check: %v", err)
 	}
-	if w.step(step, []Event{happened("b", "xid", 79, "0", w.now)}, up); !strings.Contains(w.failing(), "gpu_lost gpu=0 failed") {
+	if w.step(step, []incident.Event{happened("b", "xid", 79, "0", w.now)}, up); !strings.Contains(w.failing(), "gpu_lost gpu=0 failed") {
 		t.Errorf("lost again: %s", w.failing())
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // An Example is a series around the moment from which a signal has a certain
@@ -32,7 +33,7 @@ func (x Example) At(passed time.Duration) float64 {
 
 // Example returns series of which the signal is before, and then after, for
 // the entity. What is counted is nothing before, whatever is asked for.
-func (g *Signal) Example(e Entity, before, after float64) []Example {
+func (g *Signal) Example(e incident.Entity, before, after float64) []Example {
 	return g.example(e, before, after)
 }
 
@@ -40,7 +41,7 @@ func (g *Signal) Example(e Entity, before, after float64) []Example {
 const someBase = 1000
 
 // labels returns an example's labels for an entity.
-func (src source) labels(e Entity) []string {
+func (src source) labels(e incident.Entity) []string {
 	labels := make([]string, len(src.metric.Labels))
 	for i, name := range src.metric.Labels {
 		switch {
@@ -67,19 +68,19 @@ func (src source) labels(e Entity) []string {
 }
 
 // gauge is the example of a gauge.
-func (src source) gauge(e Entity, before, after float64) []Example {
+func (src source) gauge(e incident.Entity, before, after float64) []Example {
 	return []Example{{Metric: src.metric, Labels: src.labels(e), Before: before, After: after}}
 }
 
 // counter returns the example of what counters rise by in a window, in units of so much.
-func (src source) counter(window time.Duration, unit float64) func(Entity, float64, float64) []Example {
-	return func(e Entity, _, after float64) []Example {
+func (src source) counter(window time.Duration, unit float64) func(incident.Entity, float64, float64) []Example {
+	return func(e incident.Entity, _, after float64) []Example {
 		return []Example{{Metric: src.metric, Labels: src.labels(e), After: after * unit, Again: window}}
 	}
 }
 
 // loss is the example of a reading that is lost, if after is 1.
-func (src source) loss(e Entity, _, after float64) []Example {
+func (src source) loss(e incident.Entity, _, after float64) []Example {
 	gone := someBase * (1 - after)
 	if after == 1 {
 		gone = math.NaN()
@@ -89,7 +90,7 @@ func (src source) loss(e Entity, _, after float64) []Example {
 
 // noLoss are the examples of readings that are not there and were not lost: the
 // GPU never had them, or the driver says that it has none.
-func (src source) noLoss(e Entity) [][]Example {
+func (src source) noLoss(e incident.Entity) [][]Example {
 	never := append(src.gauge(e, math.NaN(), math.NaN()), from(collectors.Up, nil).gauge(e, 1, 1)...)
 	unsupported := append(src.loss(e, 0, 1), from(collectors.Unsupported, []string{"feature", src.metric.Name}).gauge(e, math.NaN(), 1)...)
 	return [][]Example{never, unsupported}
@@ -97,7 +98,7 @@ func (src source) noLoss(e Entity) [][]Example {
 
 // Example returns series with which the condition holds for the entity, from
 // the moment on.
-func (c Condition) Example(e Entity) []Example {
+func (c Condition) Example(e incident.Entity) []Example {
 	holds, fails := c.sides()
 	return c.example(e, fails, holds, -1)
 }
@@ -105,14 +106,14 @@ func (c Condition) Example(e Entity) []Example {
 // Counterexamples returns series with which the condition never holds: one set
 // for each thing that it asks for, with all others as they must be. Each is of
 // the next entity.
-func (c Condition) Counterexamples(next func() Entity) (all [][]Example) {
+func (c Condition) Counterexamples(next func() incident.Entity) (all [][]Example) {
 	holds, fails := c.sides()
 	all = append(all, c.example(next(), fails, fails, -1))
 	for i := range c.While {
 		all = append(all, c.example(next(), fails, holds, i))
 	}
 	if c.Signal.excused != nil {
-		for i := range c.Signal.excused(Entity{}) {
+		for i := range c.Signal.excused(incident.Entity{}) {
 			all = append(all, c.Signal.excused(next())[i])
 		}
 	}
@@ -121,7 +122,7 @@ func (c Condition) Counterexamples(next func() Entity) (all [][]Example) {
 
 // example returns series of which the signal is before and then after, while
 // all other conditions hold but the one with the index failing.
-func (c Condition) example(e Entity, before, after float64, failing int) []Example {
+func (c Condition) example(e incident.Entity, before, after float64, failing int) []Example {
 	all := c.Signal.Example(e, before, after)
 	for i, w := range c.While {
 		v, fails := w.sides()

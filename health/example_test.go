@@ -9,10 +9,11 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // someone is an entity of a signal's kind.
-func someone(g *Signal) (e Entity) {
+func someone(g *Signal) (e incident.Entity) {
 	for _, l := range g.Labels() {
 		*map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "tenant": &e.Tenant, "workload": &e.Workload, "device": &e.Device}[l] = "1"
 	}
@@ -87,7 +88,9 @@ func TestExamplesOfConditions(t *testing.T) {
 					m.now = m.now.Add(step)
 					s, met := shownBy(examples, at), false
 					open := m.gates(l.When, s)
-					l.When.Signal.read(m, s, func(read Entity, v float64) { met = met || read == e && l.When.holds(v, l.When.Threshold) && open(e) })
+					l.When.Signal.read(m, s, func(read incident.Entity, v float64) {
+						met = met || read == e && l.When.holds(v, l.When.Threshold) && open(e)
+					})
 					if at == passed {
 						return met
 					}
@@ -98,7 +101,7 @@ func TestExamplesOfConditions(t *testing.T) {
 			if examples := l.When.Example(e); holds(examples, -step) || !holds(examples, 0) {
 				t.Errorf("%s: its example holds before, or not after: %v", name, examples)
 			}
-			counter := l.When.Counterexamples(func() Entity { return e })
+			counter := l.When.Counterexamples(func() incident.Entity { return e })
 			if len(counter) < 1+len(l.When.While) {
 				t.Errorf("%s: %d counterexamples", name, len(counter))
 			}

@@ -1,6 +1,9 @@
 package health
 
-import "gpusteward/collectors"
+import (
+	"gpusteward/collectors"
+	"gpusteward/health/incident"
+)
 
 // BelowPeak is what checks know of falls.
 var BelowPeak = collectors.Gauge("nvgpu_below_peak", "By how much the metric is below the most that it was in this boot: links and ports that were up and are down, also from before the agent was restarted.", "metric", "link", "device")
@@ -18,7 +21,7 @@ var falls []*fall
 func (m *memory) fell(s *Snapshot) {
 	var all []collectors.Sample
 	for _, f := range falls {
-		f.of.read(m, s, func(e Entity, v float64) {
+		f.of.read(m, s, func(e incident.Entity, v float64) {
 			all = append(all, collectors.Sample{Metric: BelowPeak, Labels: []string{e.GPU, e.UUID, f.name, e.Link, e.Device}, Value: m.most(f.of, e, v) - v})
 		})
 	}

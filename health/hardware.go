@@ -1,6 +1,7 @@
 package health
 
 import (
+	"gpusteward/health/incident"
 	"maps"
 	"slices"
 	"time"
@@ -8,7 +9,7 @@ import (
 
 // hardwareChecks are the checks that say of readings, not of incidents, that
 // a GPU or its driver has failed.
-var hardwareChecks = []string{recoveryCheck, "gpu_lost", "driver_hang", "ecc_uncorrectable", "sram_threshold"}
+var hardwareChecks = []string{incident.RecoveryCheck, "gpu_lost", "driver_hang", "ecc_uncorrectable", "sram_threshold"}
 
 // Hardware reports whether the GPU with the UUID had a fault of its hardware
 // or driver within the time until now: an XID that the catalogue does not
@@ -26,22 +27,22 @@ func (m *Monitor) Hardware(uuid string, since time.Duration) bool {
 
 // isHardware reports whether an event says that the GPU, and nobody on it, is
 // at fault.
-func isHardware(e *Event) bool {
+func isHardware(e *incident.Event) bool {
 	switch {
-	case e.Kind == KindTransition:
-		return e.Severity >= Warning && e.To == e.Severity.State() && slices.Contains(hardwareChecks, e.Check)
-	case e.Kind != KindIncident || e.Follows != "":
+	case e.Kind == incident.KindTransition:
+		return e.Severity >= incident.Warning && e.To == e.Severity.State() && slices.Contains(hardwareChecks, e.Check)
+	case e.Kind != incident.KindIncident || e.Follows != "":
 		return false
-	case e.What == xidName && e.Code == recoveryXID:
-		return e.Severity >= Critical // else the driver says that it needs nothing more
-	case e.What == xidName:
-		return XIDs()[e.Code].Hardware()
+	case e.What == incident.WhatXID && e.Code == incident.RecoveryXID:
+		return e.Severity >= incident.Critical // else the driver says that it needs nothing more
+	case e.What == incident.WhatXID:
+		return incident.XIDs()[e.Code].Hardware()
 	}
-	return e.Severity >= Warning && e.Class != "" && e.Class != ApplicationFault
+	return e.Severity >= incident.Warning && e.Class != "" && e.Class != incident.ApplicationFault
 }
 
 // blame notes the faults of the hardware among events.
-func (m *Monitor) blame(events ...Event) {
+func (m *Monitor) blame(events ...incident.Event) {
 	var all map[string]time.Time // nil while there is none: mostly
 	for i := range events {
 		e := &events[i]

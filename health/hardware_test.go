@@ -7,41 +7,42 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu"
+	"gpusteward/health/incident"
 )
 
 // TestWhatIsTheHardwaresFault says which events excuse whoever was on a GPU.
 func TestWhatIsTheHardwaresFault(t *testing.T) {
 	t.Parallel()
-	xid := func(code int, s Severity) Event {
-		x := XIDs()[code]
-		return Event{Kind: KindIncident, What: xidName, Code: code, Class: x.Class, Severity: max(x.Severity, s)}
+	xid := func(code int, s incident.Severity) incident.Event {
+		x := incident.XIDs()[code]
+		return incident.Event{Kind: incident.KindIncident, What: incident.WhatXID, Code: code, Class: x.Class, Severity: max(x.Severity, s)}
 	}
-	fault := func(what string, c Class, s Severity) Event {
-		return Event{Kind: KindIncident, What: what, Class: c, Severity: s}
+	fault := func(what string, c incident.Class, s incident.Severity) incident.Event {
+		return incident.Event{Kind: incident.KindIncident, What: what, Class: c, Severity: s}
 	}
-	follower := xid(79, None)
+	follower := xid(79, incident.None)
 	follower.Follows = "another"
 	for name, c := range map[string]struct {
-		event Event
+		event incident.Event
 		want  bool
 	}{
-		"fallen off the bus, by XID":     {xid(79, None), true},
-		"fallen off the bus, by a line":  {fault("gpu_fallen_off", HardwareFault, Emergency), true},
-		"an uncorrectable error":         {fault("ecc_dbe", MemoryFault, Critical), true},
-		"a program's bad address":        {xid(31, None), false},
-		"a program that was ended":       {xid(43, None), false},
-		"an XID that nobody knows":       {xid(9999, Warning), false},
+		"fallen off the bus, by XID":     {xid(79, incident.None), true},
+		"fallen off the bus, by a line":  {fault("gpu_fallen_off", incident.HardwareFault, incident.Emergency), true},
+		"an uncorrectable error":         {fault("ecc_dbe", incident.MemoryFault, incident.Critical), true},
+		"a program's bad address":        {xid(31, incident.None), false},
+		"a program that was ended":       {xid(43, incident.None), false},
+		"an XID that nobody knows":       {xid(9999, incident.Warning), false},
 		"what follows another":           {follower, false},
-		"a reset that the driver wants":  {xid(recoveryXID, Critical), true},
-		"nothing that the driver wants":  {xid(recoveryXID, None), false},
-		"recovery is wanted":             {fault(recoveryName, DriverCrash, Critical), true},
-		"recovery is not wanted":         {fault(recoveryName, DriverCrash, Info), false},
-		"a container without memory":     {fault("oom_cgroup", ApplicationFault, Info), false},
-		"a check that found a hang":      {Event{Kind: KindTransition, Check: "driver_hang", Severity: Critical, To: Unhealthy}, true},
-		"a check that finds it over":     {Event{Kind: KindTransition, Check: "driver_hang", Severity: Critical, To: Recovering}, false},
-		"a check of what programs did":   {Event{Kind: KindTransition, Check: "xid_repeat", Severity: Critical, To: Unhealthy}, false},
-		"a step of the enforcer's":       {Event{Kind: KindEnforcement, Severity: Critical, Class: HardwareFault}, false},
-		"an operator's word about a GPU": {Event{Kind: KindAck, Check: "gpu_lost", Severity: Emergency, To: Failed}, false},
+		"a reset that the driver wants":  {xid(incident.RecoveryXID, incident.Critical), true},
+		"nothing that the driver wants":  {xid(incident.RecoveryXID, incident.None), false},
+		"recovery is wanted":             {fault(incident.WhatRecovery, incident.DriverCrash, incident.Critical), true},
+		"recovery is not wanted":         {fault(incident.WhatRecovery, incident.DriverCrash, incident.Info), false},
+		"a container without memory":     {fault("oom_cgroup", incident.ApplicationFault, incident.Info), false},
+		"a check that found a hang":      {incident.Event{Kind: incident.KindTransition, Check: "driver_hang", Severity: incident.Critical, To: incident.Unhealthy}, true},
+		"a check that finds it over":     {incident.Event{Kind: incident.KindTransition, Check: "driver_hang", Severity: incident.Critical, To: incident.Recovering}, false},
+		"a check of what programs did":   {incident.Event{Kind: incident.KindTransition, Check: "xid_repeat", Severity: incident.Critical, To: incident.Unhealthy}, false},
+		"a step of the enforcer's":       {incident.Event{Kind: incident.KindEnforcement, Severity: incident.Critical, Class: incident.HardwareFault}, false},
+		"an operator's word about a GPU": {incident.Event{Kind: incident.KindAck, Check: "gpu_lost", Severity: incident.Emergency, To: incident.Failed}, false},
 	} {
 		if got := isHardware(&c.event); got != c.want {
 			t.Errorf("%s: %v", name, got)
@@ -87,9 +88,9 @@ func TestFaultsAreBounded(t *testing.T) {
 	}
 	now := time.Now()
 	for i := range 2 * mostHistories {
-		m.blame(Event{Kind: KindIncident, Class: MemoryFault, Severity: Critical, Time: now, Entity: Entity{UUID: string(rune('a' + i))}})
+		m.blame(incident.Event{Kind: incident.KindIncident, Class: incident.MemoryFault, Severity: incident.Critical, Time: now, Entity: incident.Entity{UUID: string(rune('a' + i))}})
 	}
-	m.blame(Event{Kind: KindIncident, Class: MemoryFault, Severity: Critical, Time: now}) // nobody knows which GPU
+	m.blame(incident.Event{Kind: incident.KindIncident, Class: incident.MemoryFault, Severity: incident.Critical, Time: now}) // nobody knows which GPU
 	if n := len(*m.faults.Load()); n != mostHistories {
 		t.Errorf("%d GPUs are remembered, want %d", n, mostHistories)
 	}

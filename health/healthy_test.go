@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // A healthyHost makes up what a host with eight GPUs shows that are well,
@@ -92,7 +93,7 @@ func (h *healthyHost) now() time.Time {
 
 // step advances by 10 s and returns what is known then. The samples are good
 // until the next call.
-func (h *healthyHost) step() (samples []collectors.Sample, events []Event) {
+func (h *healthyHost) step() (samples []collectors.Sample, events []incident.Event) {
 	h.n++
 	events = h.mishaps()
 	h.weather()
@@ -141,7 +142,7 @@ func (h *healthyHost) chance(times float64, steps int) bool {
 }
 
 // mishaps are what happens to hosts that are well.
-func (h *healthyHost) mishaps() []Event {
+func (h *healthyHost) mishaps() []incident.Event {
 	h.restart = h.chance(1, stepsDay)
 	if h.restart {
 		h.tenants = nil // the broker's counters begin again with the agent's
@@ -200,15 +201,15 @@ func (h *healthyHost) reload() {
 }
 
 // tenantXIDs are the faults of programs, as developers have them.
-func (h *healthyHost) tenantXIDs() []Event {
+func (h *healthyHost) tenantXIDs() []incident.Event {
 	if len(h.jobs) == 0 || h.away > 0 || !h.chance(0.4, stepsDay) {
 		return nil
 	}
 	j := h.jobs[h.r.IntN(len(h.jobs))]
 	g := j.gpus[h.r.IntN(len(j.gpus))]
 	code := []int{13, 31, 43}[h.r.IntN(3)]
-	x := XIDs()[code]
+	x := incident.XIDs()[code]
 	h.xids++
-	return []Event{{Version: EventVersion, Kind: KindIncident, ID: fmt.Sprintf("xid-%d", h.xids), Time: h.now(), Entity: Entity{GPU: g.gpu, UUID: g.uuid},
-		What: xidName, Code: code, Class: x.Class, Severity: x.Severity, Count: 1, First: h.now(), Last: h.now(), PID: 4000 + h.xids, Workload: j.name}}
+	return []incident.Event{{Version: incident.EventVersion, Kind: incident.KindIncident, ID: fmt.Sprintf("xid-%d", h.xids), Time: h.now(), Entity: incident.Entity{GPU: g.gpu, UUID: g.uuid},
+		What: incident.WhatXID, Code: code, Class: x.Class, Severity: x.Severity, Count: 1, First: h.now(), Last: h.now(), PID: 4000 + h.xids, Workload: j.name}}
 }

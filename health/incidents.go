@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // Of incidents.
@@ -25,10 +26,10 @@ const (
 type Incidents struct {
 	Name   string        // of the count: the check's, mostly
 	Window time.Duration // in which
-	Match  func(e *Event) bool
-	Per    string                                              // label that is part of the entity beside the GPU: workload or device
-	Node   bool                                                // they count for the node, whichever GPU had them
-	Count  func(events []*Event, elsewhere [][]*Event) float64 // of those that match, and those of each other GPU; their number if nil
+	Match  func(e *incident.Event) bool
+	Per    string                                                                // label that is part of the entity beside the GPU: workload or device
+	Node   bool                                                                  // they count for the node, whichever GPU had them
+	Count  func(events []*incident.Event, elsewhere [][]*incident.Event) float64 // of those that match, and those of each other GPU; their number if nil
 }
 
 // Signal returns the number of incidents as a signal. It is a gauge of the
@@ -42,15 +43,15 @@ func (i Incidents) Signal() *Signal {
 	src := from(RecentIncidents, []string{"count", i.Name})
 	src.by = g.by
 	g.query, g.words = src.collapsed("max", src.selector()), fmt.Sprintf("the incidents %s in %s", i.Name, promDuration(i.Window))
-	g.example = func(e Entity, before, after float64) []Example {
+	g.example = func(e incident.Entity, before, after float64) []Example {
 		if i.Node {
-			e = Entity{}
+			e = incident.Entity{}
 		}
 		return src.gauge(e, before, after)
 	}
 	g.counts = &i
 	counts = append(counts, &i)
-	g.read = func(_ *memory, s *Snapshot, put func(Entity, float64)) {
+	g.read = func(_ *memory, s *Snapshot, put func(incident.Entity, float64)) {
 		gather(src, s, func(a, b float64) float64 { return max(a, b) }, put)
 	}
 	return g
@@ -63,13 +64,13 @@ var counts []*Incidents
 func (m *memory) count(s *Snapshot) {
 	var all []collectors.Sample
 	for _, i := range counts {
-		found := map[Entity][]*Event{}
+		found := map[incident.Entity][]*incident.Event{}
 		switch {
 		case i.Node:
-			found[Entity{}] = nil
+			found[incident.Entity{}] = nil
 		case i.Per == "":
 			for _, up := range s.Of(collectors.Up) {
-				found[entityOf(up, nil)] = nil
+				found[incident.EntityOf(up, nil)] = nil
 			}
 		}
 		for n := range m.incidents {
@@ -88,7 +89,7 @@ func (m *memory) count(s *Snapshot) {
 		for e, events := range found {
 			n := float64(len(events))
 			if i.Count != nil {
-				var elsewhere [][]*Event
+				var elsewhere [][]*incident.Event
 				for other, events := range found {
 					if other != e {
 						elsewhere = append(elsewhere, events)
@@ -103,11 +104,11 @@ func (m *memory) count(s *Snapshot) {
 }
 
 // entity returns what e counts for; false if for nothing.
-func (i Incidents) entity(e *Event) (Entity, bool) {
+func (i Incidents) entity(e *incident.Event) (incident.Entity, bool) {
 	entity := e.Entity.Parent()
 	switch {
 	case i.Node:
-		entity = Entity{}
+		entity = incident.Entity{}
 	case i.Per == "workload":
 		entity.Workload = e.Workload
 		return entity, e.Workload != ""
@@ -119,12 +120,12 @@ func (i Incidents) entity(e *Event) (Entity, bool) {
 
 // knows reports whether there is an incident with the ID.
 func (m *memory) knows(id string) bool {
-	return slices.ContainsFunc(m.incidents, func(e Event) bool { return e.ID == id })
+	return slices.ContainsFunc(m.incidents, func(e incident.Event) bool { return e.ID == id })
 }
 
 // remember takes an incident: a new one, or more of one that is known.
-func (m *memory) remember(e Event) {
-	if e.Kind != KindIncident {
+func (m *memory) remember(e incident.Event) {
+	if e.Kind != incident.KindIncident {
 		return
 	}
 	for i := len(m.incidents) - 1; i >= 0; i-- {
@@ -152,13 +153,15 @@ func (m *memory) tidy() {
 
 // A recurring fault is one owner's, on one GPU.
 type recurring struct {
-	Entity
+	incident.Entity
 	what  string
 	code  int
 	owner string
 }
 
-func recurringOf(e *Event) recurring { return recurring{e.Entity.Parent(), e.What, e.Code, e.Owner} }
+func recurringOf(e *incident.Event) recurring {
+	return recurring{e.Entity.Parent(), e.What, e.Code, e.Owner}
+}
 
 // thin drops so many incidents: each the oldest of what came most often.
 func (m *memory) thin(excess int) {

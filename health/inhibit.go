@@ -1,6 +1,7 @@
 package health
 
 import (
+	"gpusteward/health/incident"
 	"maps"
 	"slices"
 )
@@ -17,9 +18,9 @@ type Inhibition struct {
 var Inhibitions = []Inhibition{
 	{"gpu_lost", nil},
 	{missingCheck, nil},
-	{"remap_failed", []string{"xid_fatal", recoveryCheck, "ecc_uncorrectable", "remap_pending", "remap_spare"}},
-	{"sram_threshold", []string{"xid_fatal", recoveryCheck, "ecc_uncorrectable", "sram_unique_unc"}},
-	{recoveryCheck, []string{"xid_fatal", "ecc_uncorrectable"}}, // the driver's verdict on the XID
+	{"remap_failed", []string{"xid_fatal", incident.RecoveryCheck, "ecc_uncorrectable", "remap_pending", "remap_spare"}},
+	{"sram_threshold", []string{"xid_fatal", incident.RecoveryCheck, "ecc_uncorrectable", "sram_unique_unc"}},
+	{incident.RecoveryCheck, []string{"xid_fatal", "ecc_uncorrectable"}}, // the driver's verdict on the XID
 	{"xid_fatal", []string{"ecc_uncorrectable", "driver_hang"}},
 	{"driver_hang", []string{"stale", "sensor_lost"}},
 	{"fan_stopped", []string{"thermal_margin", "thermal_throttle_ratio", "temp_rise", "temp_outlier"}},
@@ -63,7 +64,7 @@ func unlike(labels map[string]string) map[string]string {
 }
 
 // severityOf returns what an alert's label says.
-func severityOf(a Alert) (s Severity) {
+func severityOf(a Alert) (s incident.Severity) {
 	_ = s.UnmarshalText([]byte(a.Labels["severity"])) // every alert has one
 	return s
 }

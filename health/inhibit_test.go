@@ -12,10 +12,11 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // firing returns an alert of a check on a GPU.
-func firingOf(check string, severity Severity, uuid string) Alert {
+func firingOf(check string, severity incident.Severity, uuid string) Alert {
 	return Alert{Labels: map[string]string{"alertname": check, "check": check, "severity": severity.String(), "uuid": uuid, "node": "n", "source": "gpusteward"}}
 }
 
@@ -130,14 +131,14 @@ func TestAFailedRemapIsToldOnce(t *testing.T) {
 		slices.Sort(all)
 		return all
 	}
-	fault := func(n, code int, check string) Event {
-		x := XIDs()[code]
-		return Event{Kind: KindIncident, ID: fmt.Sprint("i-", n), Entity: Entity{GPU: "0", UUID: "GPU-0"}, What: xidName, Code: code, Class: x.Class, Severity: x.Severity, Check: check, First: w.now, Last: w.now, Count: 1}
+	fault := func(n, code int, check string) incident.Event {
+		x := incident.XIDs()[code]
+		return incident.Event{Kind: incident.KindIncident, ID: fmt.Sprint("i-", n), Entity: incident.Entity{GPU: "0", UUID: "GPU-0"}, What: incident.WhatXID, Code: code, Class: x.Class, Severity: x.Severity, Check: check, First: w.now, Last: w.now, Count: 1}
 	}
-	recovery := fault(2, recoveryXID, recoveryCheck)
-	recovery.Severity = Critical
+	recovery := fault(2, incident.RecoveryXID, incident.RecoveryCheck)
+	recovery.Severity = incident.Critical
 	up := on("0", collectors.Up, 1)
-	w.step(step, []Event{fault(1, 64, "remap_failed"), recovery}, up, on("0", collectors.RowRemapFailure, 1), on("0", collectors.RowRemapPending, 1), on("0", collectors.RecoveryAction, 1))
+	w.step(step, []incident.Event{fault(1, 64, "remap_failed"), recovery}, up, on("0", collectors.RowRemapFailure, 1), on("0", collectors.RowRemapPending, 1), on("0", collectors.RecoveryAction, 1))
 	all := len(w.engine.Alerts(nil))
 	if got := fires(); !slices.Equal(got, []string{"remap_failed/emergency"}) || all < 4 {
 		t.Errorf("of %d alerts are told %v, want the cause alone", all, got)
@@ -148,7 +149,7 @@ func TestAFailedRemapIsToldOnce(t *testing.T) {
 	w.step(step, nil, up, on("0", collectors.RecoveryAction, 1))
 	before := fires()
 	w.step(step, nil, up, on("0", collectors.RecoveryAction, 1), on("0", collectors.RowRemapFailure, 1))
-	if got := fires(); !slices.Equal(before, []string{recoveryCheck + "/critical"}) || !slices.Equal(got, []string{recoveryCheck + "/critical", "remap_failed/emergency"}) {
+	if got := fires(); !slices.Equal(before, []string{incident.RecoveryCheck + "/critical"}) || !slices.Equal(got, []string{incident.RecoveryCheck + "/critical", "remap_failed/emergency"}) {
 		t.Errorf("told %v, and with the cause %v: what was told stays", before, got)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"gpusteward/health/incident"
 	"slices"
 	"strings"
 	"time"
@@ -31,7 +32,7 @@ type Judgement struct {
 
 // NoVerdict is a judgement on a host of which nothing can be said but why.
 func NoVerdict(source, node string, why error) Judgement {
-	return Judgement{Source: source, Verdict: Verdict{Node: node, Time: time.Now(), Status: Unknown, Reason: why.Error(), GPUs: []Health{}, Findings: []Finding{}}}
+	return Judgement{Source: source, Verdict: Verdict{Node: node, Time: time.Now(), Status: incident.Unknown, Reason: why.Error(), GPUs: []Health{}, Findings: []Finding{}}}
 }
 
 // Answered is the judgement in an agent's answer to a GET of /api/v1/health.
@@ -56,21 +57,21 @@ func (j *Judgement) Narrow(checks, gpus []string) {
 		return len(names) > 0 && !slices.ContainsFunc(name, func(n string) bool { return slices.Contains(names, n) })
 	}
 	j.Findings = slices.DeleteFunc(j.Findings, func(f Finding) bool {
-		return unnamed(checks, f.Check) || f.Entity.Parent() != (Entity{}) && unnamed(gpus, f.Entity.GPU, f.Entity.UUID)
+		return unnamed(checks, f.Check) || f.Entity.Parent() != (incident.Entity{}) && unnamed(gpus, f.Entity.GPU, f.Entity.UUID)
 	})
 	if len(j.GPUs) > 0 {
 		all := j.GPUs
 		j.GPUs = slices.DeleteFunc(slices.Clone(all), func(g Health) bool { return unnamed(gpus, g.GPU, g.UUID) })
 		for _, name := range gpus {
 			if !slices.ContainsFunc(all, func(g Health) bool { return name == g.GPU || name == g.UUID }) {
-				j.GPUs = append(j.GPUs, Health{GPU: name, Status: Unknown, Reason: "is not there"})
+				j.GPUs = append(j.GPUs, Health{GPU: name, Status: incident.Unknown, Reason: "is not there"})
 			}
 		}
 	}
 	for i, g := range j.GPUs {
-		state := worst(j.Findings, func(f Finding) bool { return f.Entity.Parent() == Entity{GPU: g.GPU, UUID: g.UUID} }).State()
-		if state < Degraded && (g.Status == Unknown || g.Reason != "" && g.Status != OK) {
-			state = Unknown
+		state := worst(j.Findings, func(f Finding) bool { return f.Entity.Parent() == incident.Entity{GPU: g.GPU, UUID: g.UUID} }).State()
+		if state < incident.Degraded && (g.Status == incident.Unknown || g.Reason != "" && g.Status != incident.OK) {
+			state = incident.Unknown
 		}
 		j.GPUs[i].Status = state
 	}
@@ -84,10 +85,10 @@ var Formats = []string{"text", "json", "npd"}
 // critical or worse, 3 unknown, and for node-problem-detector 0, 1 for a
 // problem, 2 for unknown. Where least is Critical, warnings are no failure.
 // What others chose, such as names of workloads, is made safe to print.
-func (j Judgement) Report(format string, least Severity) (text string, status int) {
+func (j Judgement) Report(format string, least incident.Severity) (text string, status int) {
 	j.tidy()
-	status = map[State]int{OK: 0, Suspect: 0, Degraded: 1, Unhealthy: 2, Failed: 2, Unknown: 3}[j.Status]
-	if j.Status == Degraded && least > Warning {
+	status = map[incident.State]int{incident.OK: 0, incident.Suspect: 0, incident.Degraded: 1, incident.Unhealthy: 2, incident.Failed: 2, incident.Unknown: 3}[j.Status]
+	if j.Status == incident.Degraded && least > incident.Warning {
 		status = 0
 	}
 	switch format {
@@ -113,11 +114,11 @@ func shorten(text string, most int) string {
 	if len(text) <= most {
 		return text
 	}
-	return clean(text, most-3) + "..."
+	return incident.Clean(text, most-3) + "..."
 }
 
 // words are the states as monitoring plugins say them.
-var words = map[State]string{OK: "OK", Suspect: "OK", Degraded: "WARNING", Unhealthy: "CRITICAL", Failed: "CRITICAL", Unknown: "UNKNOWN"}
+var words = map[incident.State]string{incident.OK: "OK", incident.Suspect: "OK", incident.Degraded: "WARNING", incident.Unhealthy: "CRITICAL", incident.Failed: "CRITICAL", incident.Unknown: "UNKNOWN"}
 
 // text is the verdict in a line, and a line for each finding.
 func (j Judgement) text() string {
@@ -128,7 +129,7 @@ func (j Judgement) text() string {
 		if !f.Since.IsZero() {
 			fmt.Fprintf(&b, " [since %s]", f.Since.UTC().Format(time.RFC3339))
 		}
-		if f.Severity != None && f.Action != "" {
+		if f.Severity != incident.None && f.Action != "" {
 			fmt.Fprintf(&b, " Do: %s", f.Action)
 		}
 		if f.Latched {
@@ -137,8 +138,8 @@ func (j Judgement) text() string {
 		b.WriteByte('\n')
 	}
 	for _, g := range j.GPUs {
-		if g.Status == Unknown {
-			fmt.Fprintf(&b, "%-9s gpu=%s %s\n", Unknown, g.GPU, cmp.Or(g.Reason, noData))
+		if g.Status == incident.Unknown {
+			fmt.Fprintf(&b, "%-9s gpu=%s %s\n", incident.Unknown, g.GPU, cmp.Or(g.Reason, noData))
 		}
 	}
 	if n := len(j.Unjudged); n > 0 {
@@ -153,7 +154,7 @@ func (j Judgement) text() string {
 // label is the finding's severity, or what else it is.
 func (f Finding) label() string {
 	switch {
-	case f.Severity == None:
+	case f.Severity == incident.None:
 		return f.State.String()
 	case f.Shadow:
 		return "shadow" // whatever its severity, nobody acts on it
@@ -163,10 +164,10 @@ func (f Finding) label() string {
 
 // headline says in a line what j comes down to.
 func (j Judgement) headline() string {
-	if j.Status == Unknown {
+	if j.Status == incident.Unknown {
 		return cmp.Or(j.Reason, noData)
 	}
-	bad := slices.DeleteFunc(slices.Clone(j.Findings), func(f Finding) bool { return f.Shadow || f.Severity < Warning })
+	bad := slices.DeleteFunc(slices.Clone(j.Findings), func(f Finding) bool { return f.Shadow || f.Severity < incident.Warning })
 	if len(bad) == 0 {
 		if len(j.GPUs) == 1 {
 			return "1 GPU, no fault"
@@ -175,14 +176,14 @@ func (j Judgement) headline() string {
 	}
 	first := bad[0]
 	for _, f := range bad { // of a GPU, if one is as bad: that says more
-		if f.Severity == bad[0].Severity && f.Entity.Parent() != (Entity{}) {
+		if f.Severity == bad[0].Severity && f.Entity.Parent() != (incident.Entity{}) {
 			first = f
 			break
 		}
 	}
 	text := fmt.Sprintf("%s %s: %s", first.Entity, first.Check, first.Message)
 	for _, g := range j.GPUs {
-		if g.Reason != "" && first.Entity.Parent() == (Entity{GPU: g.GPU, UUID: g.UUID}) {
+		if g.Reason != "" && first.Entity.Parent() == (incident.Entity{GPU: g.GPU, UUID: g.UUID}) {
 			text = fmt.Sprintf("GPU %s %s: %s", g.GPU, g.Reason, first.Message)
 		}
 	}
@@ -195,21 +196,21 @@ func (j Judgement) headline() string {
 // tidy makes every text in j one that can be shown, in copies of what is
 // shared.
 func (j *Judgement) tidy() {
-	j.Node, j.Reason = clean(j.Node, longestMessage), clean(j.Reason, longestMessage)
+	j.Node, j.Reason = incident.Clean(j.Node, incident.LongestMessage), incident.Clean(j.Reason, incident.LongestMessage)
 	j.Findings, j.GPUs, j.Notes = slices.Clone(j.Findings), slices.Clone(j.GPUs), slices.Clone(j.Notes)
 	for i := range j.Findings {
 		f := &j.Findings[i]
 		for _, s := range []*string{&f.Check, &f.Alert, &f.Entity.GPU, &f.Entity.UUID, &f.Entity.Link, &f.Entity.Tenant, &f.Entity.Workload, &f.Entity.Device} {
-			*s = clean(*s, longestName)
+			*s = incident.Clean(*s, longestName)
 		}
-		f.Message, f.Action = clean(f.Message, 2*longestMessage), clean(f.Action, longestMessage)
+		f.Message, f.Action = incident.Clean(f.Message, 2*incident.LongestMessage), incident.Clean(f.Action, incident.LongestMessage)
 	}
 	for i := range j.GPUs {
 		g := &j.GPUs[i]
-		g.GPU, g.UUID, g.Reason = clean(g.GPU, longestName), clean(g.UUID, longestName), clean(g.Reason, longestMessage)
+		g.GPU, g.UUID, g.Reason = incident.Clean(g.GPU, longestName), incident.Clean(g.UUID, longestName), incident.Clean(g.Reason, incident.LongestMessage)
 	}
 	for i, note := range j.Notes {
-		j.Notes[i] = clean(note, 2*longestMessage)
+		j.Notes[i] = incident.Clean(note, 2*incident.LongestMessage)
 	}
 }
 

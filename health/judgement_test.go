@@ -3,6 +3,7 @@ package health
 import (
 	"encoding/json"
 	"errors"
+	"gpusteward/health/incident"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +12,9 @@ import (
 	"unicode/utf8"
 )
 
-func gpuEntity(index string) Entity { return Entity{GPU: index, UUID: "GPU-" + index} }
+func gpuEntity(index string) incident.Entity {
+	return incident.Entity{GPU: index, UUID: "GPU-" + index}
+}
 
 // judged is a judgement on two GPUs with these findings.
 func judged(findings ...Finding) Judgement {
@@ -22,13 +25,13 @@ func judged(findings ...Finding) Judgement {
 
 func TestExitStatus(t *testing.T) {
 	t.Parallel()
-	found := func(s Severity) Finding {
+	found := func(s incident.Severity) Finding {
 		return Finding{Check: "hot", Entity: gpuEntity("1"), Severity: s, State: s.State()}
 	}
-	shadow := found(Critical)
+	shadow := found(incident.Critical)
 	shadow.Shadow = true
 	lost := judged()
-	lost.GPUs[1].Status, lost.GPUs[1].Reason = Unknown, "hangs in nvmlDeviceGetTemperature"
+	lost.GPUs[1].Status, lost.GPUs[1].Reason = incident.Unknown, "hangs in nvmlDeviceGetTemperature"
 	lost.Narrow(nil, nil)
 	for name, c := range map[string]struct {
 		j                 Judgement
@@ -36,17 +39,17 @@ func TestExitStatus(t *testing.T) {
 		word              string
 	}{
 		"well":      {judged(), 0, 0, 0, "OK - node7: 2 GPUs, no fault"},
-		"info":      {judged(found(Info)), 0, 0, 0, "OK"},
+		"info":      {judged(found(incident.Info)), 0, 0, 0, "OK"},
 		"shadow":    {judged(shadow), 0, 0, 0, "OK"},
-		"warning":   {judged(found(Warning)), 1, 0, 1, "WARNING"},
-		"critical":  {judged(found(Critical)), 2, 2, 1, "CRITICAL"},
-		"emergency": {judged(found(Warning), found(Emergency)), 2, 2, 1, "CRITICAL"},
+		"warning":   {judged(found(incident.Warning)), 1, 0, 1, "WARNING"},
+		"critical":  {judged(found(incident.Critical)), 2, 2, 1, "CRITICAL"},
+		"emergency": {judged(found(incident.Warning), found(incident.Emergency)), 2, 2, 1, "CRITICAL"},
 		"unknown":   {lost, 3, 3, 2, "UNKNOWN - node7: GPU 1 hangs in nvmlDeviceGetTemperature"},
 		"nothing":   {NoVerdict(Standalone, "node7", errors.New("why")), 3, 3, 2, "UNKNOWN - node7: why"},
 	} {
-		text, status := c.j.Report("text", Warning)
-		_, strict := c.j.Report("json", Critical)
-		_, npd := c.j.Report("npd", Warning)
+		text, status := c.j.Report("text", incident.Warning)
+		_, strict := c.j.Report("json", incident.Critical)
+		_, npd := c.j.Report("npd", incident.Warning)
 		if status != c.text || strict != c.strict || npd != c.npd || !strings.HasPrefix(text, c.word) {
 			t.Errorf("%s: exit status %d, %d, %d, want %d, %d, %d:\n%s", name, status, strict, npd, c.text, c.strict, c.npd, text)
 		}
@@ -55,12 +58,12 @@ func TestExitStatus(t *testing.T) {
 
 func TestReportsSayWhatIsFound(t *testing.T) {
 	t.Parallel()
-	j := judged(Finding{Check: "host_kernel", Severity: Emergency, State: Failed, Message: "It is the node."},
-		Finding{Check: "gpu_lost", Alert: "GPULost", Entity: gpuEntity("1"), Severity: Emergency, State: Failed, Since: birth, Latched: true, Message: "It is gone.", Action: "Reboot."},
-		Finding{Check: "slow_gpu", Alert: "GPUSlowOutlier", Entity: gpuEntity("0"), Severity: Warning, State: Degraded, Shadow: true, Message: "It is slow."},
-		Finding{Check: "hot", Entity: Entity{}, Severity: Warning, State: Degraded, Message: "It is hot."})
+	j := judged(Finding{Check: "host_kernel", Severity: incident.Emergency, State: incident.Failed, Message: "It is the node."},
+		Finding{Check: "gpu_lost", Alert: "GPULost", Entity: gpuEntity("1"), Severity: incident.Emergency, State: incident.Failed, Since: birth, Latched: true, Message: "It is gone.", Action: "Reboot."},
+		Finding{Check: "slow_gpu", Alert: "GPUSlowOutlier", Entity: gpuEntity("0"), Severity: incident.Warning, State: incident.Degraded, Shadow: true, Message: "It is slow."},
+		Finding{Check: "hot", Entity: incident.Entity{}, Severity: incident.Warning, State: incident.Degraded, Message: "It is hot."})
 	j.Unjudged, j.Notes = []string{"mem_leak"}, []string{"The kernel's log cannot be read."}
-	text, _ := j.Report("text", Warning)
+	text, _ := j.Report("text", incident.Warning)
 	for _, want := range []string{
 		"CRITICAL - node7: gpu=1 gpu_lost: It is gone. (and 2 more)\n",
 		"\nemergency gpu=1 GPULost: It is gone. [since 2026-01-01T00:00:00Z] Do: Reboot. Once that is done: gpusteward ack gpu_lost gpu=1\n",
@@ -70,12 +73,12 @@ func TestReportsSayWhatIsFound(t *testing.T) {
 			t.Errorf("the text lacks %q:\n%s", want, text)
 		}
 	}
-	encoded, _ := j.Report("json", Warning)
+	encoded, _ := j.Report("json", incident.Warning)
 	var back Judgement
-	if err := json.Unmarshal([]byte(encoded), &back); err != nil || back.Source != FromAgent || back.Status != Failed || len(back.Findings) != 4 || back.Unjudged[0] != "mem_leak" {
+	if err := json.Unmarshal([]byte(encoded), &back); err != nil || back.Source != FromAgent || back.Status != incident.Failed || len(back.Findings) != 4 || back.Unjudged[0] != "mem_leak" {
 		t.Errorf("%v: %+v", err, back)
 	}
-	if npd, _ := j.Report("npd", Warning); npd != "gpu=1 gpu_lost: It is gone. (and 2 more)\n" {
+	if npd, _ := j.Report("npd", incident.Warning); npd != "gpu=1 gpu_lost: It is gone. (and 2 more)\n" {
 		t.Errorf("npd: %q", npd)
 	}
 }
@@ -85,11 +88,11 @@ const hostileName = "job\x1b[2J\n\r\u202e\u0085\x00\xff$(reboot)\"'"
 
 func TestReportsAreSafeToPrint(t *testing.T) {
 	t.Parallel()
-	f := Finding{Check: "mem_leak", Entity: Entity{GPU: "0", UUID: "GPU-0", Workload: hostileName}, Severity: Warning, State: Degraded, Message: hostileName + " grows", Action: hostileName}
+	f := Finding{Check: "mem_leak", Entity: incident.Entity{GPU: "0", UUID: "GPU-0", Workload: hostileName}, Severity: incident.Warning, State: incident.Degraded, Message: hostileName + " grows", Action: hostileName}
 	j := judged(f)
 	j.GPUs[1].Reason, j.Notes = hostileName, []string{hostileName}
 	for _, format := range Formats {
-		text, _ := j.Report(format, Warning)
+		text, _ := j.Report(format, incident.Warning)
 		if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) || strings.Contains(text, `\u`) {
 			t.Errorf("%s is not safe to print: %q", format, text)
 		}
@@ -110,7 +113,7 @@ func FuzzLineForNPD(f *testing.F) {
 	f.Add("short")
 	f.Add(strings.Repeat("a", 50) + hostileName + "\U0001F600" + strings.Repeat("b", 50))
 	f.Fuzz(func(t *testing.T, message string) {
-		text, _ := judged(Finding{Check: "c", Entity: gpuEntity("0"), Severity: Warning, State: Degraded, Message: message}).Report("npd", Warning)
+		text, _ := judged(Finding{Check: "c", Entity: gpuEntity("0"), Severity: incident.Warning, State: incident.Degraded, Message: message}).Report("npd", incident.Warning)
 		line, ok := strings.CutSuffix(text, "\n")
 		if !ok || len(line) > 80 || !utf8.ValidString(line) || strings.Contains(line, "\n") {
 			t.Fatalf("%d bytes, %d characters: %q", len(line), utf8.RuneCountInString(line), line)
@@ -139,25 +142,25 @@ func TestALongLineIsCutWhereACharacterEnds(t *testing.T) {
 // it may be: 80 bytes unless it is configured, which it counts by itself.
 func TestNodeProblemDetectorKeepsWhatIsSaid(t *testing.T) {
 	t.Parallel()
-	j := judged(Finding{Check: "gpu_lost", Entity: gpuEntity("1"), Severity: Emergency, State: Failed, Message: strings.Repeat("a", 200)})
-	if text, _ := j.Report("npd", Warning); len(strings.TrimSuffix(text, "\n")) != 80 {
+	j := judged(Finding{Check: "gpu_lost", Entity: gpuEntity("1"), Severity: incident.Emergency, State: incident.Failed, Message: strings.Repeat("a", 200)})
+	if text, _ := j.Report("npd", incident.Warning); len(strings.TrimSuffix(text, "\n")) != 80 {
 		t.Errorf("%d bytes: %q", len(text), text)
 	}
 }
 
 func TestAnsweredVerdicts(t *testing.T) {
 	t.Parallel()
-	v := judged(Finding{Check: "gpu_lost", Entity: gpuEntity("1"), Severity: Emergency, State: Failed, Message: "It is gone."}).Verdict
+	v := judged(Finding{Check: "gpu_lost", Entity: gpuEntity("1"), Severity: incident.Emergency, State: incident.Failed, Message: "It is gone."}).Verdict
 	answer, err := json.Marshal(v)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for age, want := range map[time.Duration]State{0: Failed, 30 * time.Second: Failed, 31 * time.Second: Unknown, -time.Minute: Failed} {
+	for age, want := range map[time.Duration]incident.State{0: incident.Failed, 30 * time.Second: incident.Failed, 31 * time.Second: incident.Unknown, -time.Minute: incident.Failed} {
 		j, err := Answered(answer, birth.Add(age))
 		if err != nil || j.Status != want || j.Node != "node7" || j.Source != FromAgent {
 			t.Errorf("%v old: %v, %v, want %v", age, err, j.Status, want)
 		}
-		if want == Unknown && (!strings.Contains(j.Reason, "31s old") || len(j.Findings)+len(j.GPUs) > 0) {
+		if want == incident.Unknown && (!strings.Contains(j.Reason, "31s old") || len(j.Findings)+len(j.GPUs) > 0) {
 			t.Errorf("what is stale is shown: %+v", j)
 		}
 	}
@@ -165,7 +168,7 @@ func TestAnsweredVerdicts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if j, err := Answered(starting, birth); err != nil || j.Status != Unknown || j.Reason != "the agent is starting" {
+	if j, err := Answered(starting, birth); err != nil || j.Status != incident.Unknown || j.Reason != "the agent is starting" {
 		t.Errorf("an agent that starts: %v, %+v", err, j)
 	}
 	for _, answer := range []string{"", "<html>", "{}", "null", `{"status":"ok"}`, `{"status":"fine","gpus":[]}`} {
@@ -177,28 +180,28 @@ func TestAnsweredVerdicts(t *testing.T) {
 
 func TestNarrow(t *testing.T) {
 	t.Parallel()
-	finding := func(check, gpu string, s Severity) Finding {
+	finding := func(check, gpu string, s incident.Severity) Finding {
 		f := Finding{Check: check, Severity: s, State: s.State(), Message: check}
 		if gpu != "" {
 			f.Entity = gpuEntity(gpu)
 		}
 		return f
 	}
-	all := []Finding{finding("gpu_lost", "1", Emergency), finding("hot", "0", Warning), finding("host_kernel", "", Warning)}
+	all := []Finding{finding("gpu_lost", "1", incident.Emergency), finding("hot", "0", incident.Warning), finding("host_kernel", "", incident.Warning)}
 	for name, c := range map[string]struct {
 		checks, gpus []string
-		want         State
+		want         incident.State
 		left         []string
 		reason       string
 	}{
-		"all":               {nil, nil, Failed, []string{"gpu_lost", "hot", "host_kernel"}, ""},
-		"the other GPU":     {nil, []string{"0"}, Degraded, []string{"hot", "host_kernel"}, ""},
-		"by UUID":           {nil, []string{"GPU-1"}, Failed, []string{"gpu_lost", "host_kernel"}, ""},
-		"a check":           {[]string{"hot"}, nil, Degraded, []string{"hot"}, ""},
-		"a check and a GPU": {[]string{"hot"}, []string{"0"}, Degraded, []string{"hot"}, ""},
-		"neither":           {[]string{"gpu_lost"}, []string{"0"}, OK, nil, ""},
-		"a GPU that is not": {[]string{"gpu_lost"}, []string{"0", "7"}, Unknown, nil, "GPU 7 is not there"},
-		"one that is down":  {[]string{"hot"}, []string{"1"}, Unknown, nil, "GPU 1 does not answer: gpu is lost"},
+		"all":               {nil, nil, incident.Failed, []string{"gpu_lost", "hot", "host_kernel"}, ""},
+		"the other GPU":     {nil, []string{"0"}, incident.Degraded, []string{"hot", "host_kernel"}, ""},
+		"by UUID":           {nil, []string{"GPU-1"}, incident.Failed, []string{"gpu_lost", "host_kernel"}, ""},
+		"a check":           {[]string{"hot"}, nil, incident.Degraded, []string{"hot"}, ""},
+		"a check and a GPU": {[]string{"hot"}, []string{"0"}, incident.Degraded, []string{"hot"}, ""},
+		"neither":           {[]string{"gpu_lost"}, []string{"0"}, incident.OK, nil, ""},
+		"a GPU that is not": {[]string{"gpu_lost"}, []string{"0", "7"}, incident.Unknown, nil, "GPU 7 is not there"},
+		"one that is down":  {[]string{"hot"}, []string{"1"}, incident.Unknown, nil, "GPU 1 does not answer: gpu is lost"},
 	} {
 		j := judged(slices.Clone(all)...)
 		j.GPUs[1].Reason = "does not answer: gpu is lost"
@@ -213,7 +216,7 @@ func TestNarrow(t *testing.T) {
 	}
 	none := NoVerdict(Standalone, "", errors.New("no driver"))
 	none.Narrow(nil, []string{"0"})
-	if none.Status != Unknown || none.Reason != "no driver" {
+	if none.Status != incident.Unknown || none.Reason != "no driver" {
 		t.Errorf("where there is nothing: %v, %q", none.Status, none.Reason)
 	}
 }

@@ -10,18 +10,19 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
+	"gpusteward/health/incident"
 )
 
 // kept is what a Monitor keeps over restarts.
 type kept struct {
-	Cursor Cursor    `json:"cursor"` // of the kernel's log
-	GPUs   []keptGPU `json:"gpus"`
-	Engine Saved     `json:"engine"`
+	Cursor incident.Cursor `json:"cursor"` // of the kernel's log
+	GPUs   []keptGPU       `json:"gpus"`
+	Engine Saved           `json:"engine"`
 }
 
 type keptGPU struct {
-	At     host.PCI `json:"at"`
-	Entity Entity   `json:"entity"`
+	At     host.PCI        `json:"at"`
+	Entity incident.Entity `json:"entity"`
 }
 
 const keptName = "health"
@@ -33,7 +34,7 @@ func (m *Monitor) save(now time.Time) {
 	for at, e := range m.gpus {
 		k.GPUs = append(k.GPUs, keptGPU{at, e})
 	}
-	slices.SortFunc(k.GPUs, func(a, b keptGPU) int { return a.Entity.compare(b.Entity) })
+	slices.SortFunc(k.GPUs, func(a, b keptGPU) int { return a.Entity.Compare(b.Entity) })
 	var err error
 	if k.Engine, err = m.engine.Save(m.Boot); err == nil && m.spoiled {
 		err = host.SetAside(m.Store.path(keptName))

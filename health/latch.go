@@ -8,24 +8,25 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // resets are what shows that a GPU was reset: its energy counter began again,
 // or the driver asks for nothing more.
-type resets map[Entity]resetSign
+type resets map[incident.Entity]resetSign
 
 type resetSign struct{ joules, action float64 }
 
 // seen returns the GPUs that were reset since it was last called.
-func (r resets) seen(s *Snapshot) (all []Entity) {
-	energy, action := map[Entity]float64{}, map[Entity]float64{}
+func (r resets) seen(s *Snapshot) (all []incident.Entity) {
+	energy, action := map[incident.Entity]float64{}, map[incident.Entity]float64{}
 	for _, sample := range s.Of(collectors.Energy) {
 		if sample.Labels[2] == "gpu" {
-			energy[entityOf(sample, nil)] = sample.Value
+			energy[incident.EntityOf(sample, nil)] = sample.Value
 		}
 	}
 	for _, sample := range s.Of(collectors.RecoveryAction) {
-		action[entityOf(sample, nil)] = sample.Value
+		action[incident.EntityOf(sample, nil)] = sample.Value
 	}
 	for gpu, joules := range energy {
 		before, known := r[gpu]
@@ -38,12 +39,12 @@ func (r resets) seen(s *Snapshot) (all []Entity) {
 		}
 		r[gpu] = now
 	}
-	slices.SortFunc(all, Entity.compare)
+	slices.SortFunc(all, incident.Entity.Compare)
 	return all
 }
 
 // clear ends the latched faults of a GPU, and what they were counted from.
-func (e *Engine) clear(gpu Entity) (changes []Event) {
+func (e *Engine) clear(gpu incident.Entity) (changes []incident.Event) {
 	for _, j := range e.judges {
 		for _, st := range j.order {
 			if st.latched && st.Parent() == gpu {
@@ -55,7 +56,7 @@ func (e *Engine) clear(gpu Entity) (changes []Event) {
 }
 
 // unlatch ends a latched fault. If it is still there, the next samples say so.
-func (e *Engine) unlatch(j *judge, st *status) Event {
+func (e *Engine) unlatch(j *judge, st *status) incident.Event {
 	from := st.state
 	st.clear(e.memory.now)
 	e.memory.cleared[clearing{j.ID, st.Entity}] = e.memory.now
@@ -74,11 +75,11 @@ var ErrNotLatched = errors.New("there is nothing to acknowledge")
 // Ack clears a latched fault on an operator's word, and returns the event that
 // says so. The entity may leave out the GPU's UUID or its index. The error
 // wraps ErrNotLatched, or names the checks.
-func (e *Engine) Ack(check string, entity Entity, now time.Time) (Event, error) {
+func (e *Engine) Ack(check string, entity incident.Entity, now time.Time) (incident.Event, error) {
 	e.memory.now = now
 	at := slices.IndexFunc(e.judges, func(j *judge) bool { return j.ID == check })
 	if at < 0 {
-		return Event{}, fmt.Errorf("no check is called %q; to be acknowledged are %s", check, e.latched())
+		return incident.Event{}, fmt.Errorf("no check is called %q; to be acknowledged are %s", check, e.latched())
 	}
 	j := e.judges[at]
 	for _, st := range j.order {
@@ -89,16 +90,16 @@ func (e *Engine) Ack(check string, entity Entity, now time.Time) (Event, error) 
 		if entity.GPU == "" {
 			same.GPU = ""
 		}
-		if same == entity && (st.latched || j.Accepts && st.severity(j.Check) != None) {
+		if same == entity && (st.latched || j.Accepts && st.severity(j.Check) != incident.None) {
 			if j.ID == driftCheck {
 				e.normal.accept(st.Parent(), e.latest)
 			}
 			ev := e.unlatch(j, st)
-			ev.Kind = KindAck
+			ev.Kind = incident.KindAck
 			return ev, nil
 		}
 	}
-	return Event{}, fmt.Errorf("%s of %s: %w; to be acknowledged are %s", check, entity, ErrNotLatched, e.latched())
+	return incident.Event{}, fmt.Errorf("%s of %s: %w; to be acknowledged are %s", check, entity, ErrNotLatched, e.latched())
 }
 
 // latched lists what an operator can clear.
@@ -106,7 +107,7 @@ func (e *Engine) latched() string {
 	var all []string
 	for _, j := range e.judges {
 		for _, st := range j.order {
-			if st.latched || j.Accepts && st.severity(j.Check) != None {
+			if st.latched || j.Accepts && st.severity(j.Check) != incident.None {
 				all = append(all, j.ID+" "+st.String())
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // lostBoth is a world whose two GPUs were lost, one after the other, and
@@ -66,26 +67,26 @@ func TestAResetIsOfOneGPU(t *testing.T) {
 func TestAnAckIsOfOneEntity(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		entity Entity
+		entity incident.Entity
 		want   string
 		fails  bool
 	}{
-		{Entity{GPU: "0"}, lostSecond, false},
-		{Entity{GPU: "1"}, lostFirst, false},
-		{Entity{UUID: "GPU-1"}, lostFirst, false},
-		{Entity{GPU: "1", UUID: "GPU-1"}, lostFirst, false},
-		{Entity{GPU: "0", UUID: "GPU-1"}, lostFirst + "; " + lostSecond, true},
-		{Entity{GPU: "2"}, lostFirst + "; " + lostSecond, true},
-		{Entity{UUID: "GPU-2"}, lostFirst + "; " + lostSecond, true},
-		{Entity{GPU: "0", Link: "1"}, lostFirst + "; " + lostSecond, true},
-		{Entity{Device: "0"}, lostFirst + "; " + lostSecond, true},
+		{incident.Entity{GPU: "0"}, lostSecond, false},
+		{incident.Entity{GPU: "1"}, lostFirst, false},
+		{incident.Entity{UUID: "GPU-1"}, lostFirst, false},
+		{incident.Entity{GPU: "1", UUID: "GPU-1"}, lostFirst, false},
+		{incident.Entity{GPU: "0", UUID: "GPU-1"}, lostFirst + "; " + lostSecond, true},
+		{incident.Entity{GPU: "2"}, lostFirst + "; " + lostSecond, true},
+		{incident.Entity{UUID: "GPU-2"}, lostFirst + "; " + lostSecond, true},
+		{incident.Entity{GPU: "0", Link: "1"}, lostFirst + "; " + lostSecond, true},
+		{incident.Entity{Device: "0"}, lostFirst + "; " + lostSecond, true},
 	} {
 		w := lostBoth(t)
 		ev, err := w.engine.Ack("lost", c.entity, w.now)
 		if errors.Is(err, ErrNotLatched) != c.fails || (err != nil) != c.fails {
 			t.Errorf("%+v: %v", c.entity, err)
 		}
-		if err == nil && (ev.Kind != KindAck || ev.From != Failed || ev.To != OK || ev.Latched || !ev.Time.Equal(w.now)) {
+		if err == nil && (ev.Kind != incident.KindAck || ev.From != incident.Failed || ev.To != incident.OK || ev.Latched || !ev.Time.Equal(w.now)) {
 			t.Errorf("%+v: %+v", c.entity, ev)
 		}
 		if got := w.failing(); got != c.want {
@@ -106,7 +107,7 @@ func TestAnAckInVainSaysWhatThereIs(t *testing.T) {
 		{none, "lost", "; to be acknowledged are none"}, {none, "found", "; to be acknowledged are none"},
 		{both, "lost", "; to be acknowledged are lost gpu=0, lost gpu=1"}, {both, "found", "; to be acknowledged are lost gpu=0, lost gpu=1"},
 	} {
-		if _, err := c.w.engine.Ack(c.check, Entity{GPU: "7"}, c.w.now); err == nil || !strings.HasSuffix(err.Error(), c.want) {
+		if _, err := c.w.engine.Ack(c.check, incident.Entity{GPU: "7"}, c.w.now); err == nil || !strings.HasSuffix(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.check, err, c.want)
 		}
 	}
@@ -118,19 +119,19 @@ func TestWhatIsReadAfterAnAckMayBeFromBefore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, lostCheck)
 	w.steps(1, lost()...)
-	if _, err := w.engine.Ack("lost", Entity{GPU: "0"}, w.now); err != nil {
+	if _, err := w.engine.Ack("lost", incident.Entity{GPU: "0"}, w.now); err != nil {
 		t.Fatal(err)
 	}
-	if w.steps(1, lost()...); w.state("lost") != OK {
+	if w.steps(1, lost()...); w.state("lost") != incident.OK {
 		t.Errorf("10 s after the ack: %v", w.state("lost"))
 	}
-	if w.steps(1, lost()...); w.state("lost") != Failed {
+	if w.steps(1, lost()...); w.state("lost") != incident.Failed {
 		t.Errorf("20 s after the ack, and still lost: %v", w.state("lost"))
 	}
 }
 
 var slowCheck = &Check{ID: "slow", Alert: "Slow", Summary: "It is slow.", Levels: []Level{
-	{Severity: Warning, When: Value(collectors.TemperatureMargin).AtMost(0, 3), For: of(50, 60)},
+	{Severity: incident.Warning, When: Value(collectors.TemperatureMargin).AtMost(0, 3), For: of(50, 60)},
 }}
 
 // TestLeavingTakesAsManySamplesAsEntering holds that neither the hold-down alone
@@ -142,18 +143,18 @@ func TestLeavingTakesAsManySamplesAsEntering(t *testing.T) {
 	w.steps(60, hotAt(2)) // neither, for longer than the hold-down
 	w.steps(3, hotAt(20))
 	w.steps(1, hotAt(2))
-	if w.steps(3, hotAt(20)); w.state("hot") != Recovering {
+	if w.steps(3, hotAt(20)); w.state("hot") != incident.Recovering {
 		t.Errorf("three clear samples in a row: %v", w.state("hot"))
 	}
-	if w.steps(1, hotAt(20)); w.state("hot") != OK {
+	if w.steps(1, hotAt(20)); w.state("hot") != incident.OK {
 		t.Errorf("four: %v", w.state("hot"))
 	}
 	w = newWorld(t, slowCheck)
 	w.steps(60, hotAt(-1))
-	if w.steps(59, hotAt(20)); w.state("slow") != Recovering {
+	if w.steps(59, hotAt(20)); w.state("slow") != incident.Recovering {
 		t.Errorf("59 clear samples of 60, and the hold-down is over: %v", w.state("slow"))
 	}
-	if w.steps(1, hotAt(20)); w.state("slow") != OK {
+	if w.steps(1, hotAt(20)); w.state("slow") != incident.OK {
 		t.Errorf("60: %v", w.state("slow"))
 	}
 }
@@ -164,16 +165,16 @@ func TestWithoutDataAStateEndsWithTheHoldDown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, slowCheck)
 	w.steps(60, hotAt(-1))
-	if w.steps(2); w.state("slow") != Degraded {
+	if w.steps(2); w.state("slow") != incident.Degraded {
 		t.Errorf("20 s without data: %v", w.state("slow"))
 	}
-	if w.steps(27); w.state("slow") != Unknown || len(w.engine.Alerts(nil)) != 1 {
+	if w.steps(27); w.state("slow") != incident.Unknown || len(w.engine.Alerts(nil)) != 1 {
 		t.Errorf("290 s without data: %v, %d alerts", w.state("slow"), len(w.engine.Alerts(nil)))
 	}
-	if w.steps(1); w.state("slow") != Unknown || len(w.engine.Alerts(nil)) != 0 {
+	if w.steps(1); w.state("slow") != incident.Unknown || len(w.engine.Alerts(nil)) != 0 {
 		t.Errorf("300 s without data: %v, %d alerts", w.state("slow"), len(w.engine.Alerts(nil)))
 	}
-	if w.steps(330); w.state("slow") != Unknown {
+	if w.steps(330); w.state("slow") != incident.Unknown {
 		t.Errorf("an hour without data: %v", w.state("slow"))
 	}
 	if w.steps(1); len(w.engine.Findings()) != 0 {
@@ -188,7 +189,7 @@ func TestALatchOutlivesItsData(t *testing.T) {
 	w := newWorld(t, lostCheck)
 	w.steps(1, lost()...)
 	w.steps(1000)
-	if f := w.engine.Findings(); len(f) != 1 || f[0].State != Failed || !f[0].Latched {
+	if f := w.engine.Findings(); len(f) != 1 || f[0].State != incident.Failed || !f[0].Latched {
 		t.Errorf("%+v", f)
 	}
 }
@@ -238,7 +239,7 @@ func TestAnIncidentCountsOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
 	up := on("0", collectors.Up, 1)
-	total := func(events ...Event) (n float64) {
+	total := func(events ...incident.Event) (n float64) {
 		w.now = w.now.Add(time.Second)
 		s := NewSnapshot([]collectors.Sample{up})
 		w.engine.Eval(s, events, w.now)
@@ -249,15 +250,15 @@ func TestAnIncidentCountsOnce(t *testing.T) {
 		}
 		return n
 	}
-	first, second := happened("a", xidName, 79, "0", w.now), happened("b", xidName, 31, "0", w.now)
-	along := happened("c", xidName, 45, "0", w.now)
+	first, second := happened("a", incident.WhatXID, 79, "0", w.now), happened("b", incident.WhatXID, 31, "0", w.now)
+	along := happened("c", incident.WhatXID, 45, "0", w.now)
 	along.Follows = "b"
-	transition := happened("d", xidName, 79, "0", w.now)
-	transition.Kind = KindTransition
+	transition := happened("d", incident.WhatXID, 79, "0", w.now)
+	transition.Kind = incident.KindTransition
 	for i, c := range []struct {
-		events []Event
+		events []incident.Event
 		want   float64
-	}{{nil, 0}, {[]Event{first}, 1}, {[]Event{first}, 1}, {[]Event{second, first, second}, 2}, {[]Event{along, transition}, 2}} {
+	}{{nil, 0}, {[]incident.Event{first}, 1}, {[]incident.Event{first}, 1}, {[]incident.Event{second, first, second}, 2}, {[]incident.Event{along, transition}, 2}} {
 		if got := total(c.events...); got != c.want {
 			t.Errorf("pass %d: %v incidents, want %v", i, got, c.want)
 		}
@@ -266,7 +267,7 @@ func TestAnIncidentCountsOnce(t *testing.T) {
 	if got := total(first, second); got != 0 {
 		t.Errorf("told again after a restart: %v", got)
 	}
-	if got := total(happened("e", xidName, 79, "0", w.now)); got != 1 {
+	if got := total(happened("e", incident.WhatXID, 79, "0", w.now)); got != 1 {
 		t.Errorf("another after a restart: %v", got)
 	}
 }
@@ -276,20 +277,20 @@ func TestAnIncidentCountsOnce(t *testing.T) {
 func TestCompanionsRaiseNothing(t *testing.T) {
 	t.Parallel()
 	up := on("0", collectors.Up, 1)
-	for code, x := range XIDs() {
+	for code, x := range incident.XIDs() {
 		raised := func(follows string, checks []*Check) string {
 			w := newWorld(t, checks...)
 			for _, id := range []string{"a", "b", "c"} {
-				e := happened(id, xidName, code, "0", w.now.Add(time.Minute))
+				e := happened(id, incident.WhatXID, code, "0", w.now.Add(time.Minute))
 				e.Follows, e.PID, e.Workload = follows, 77, "pod:a"
-				w.step(time.Minute, []Event{e}, up)
+				w.step(time.Minute, []incident.Event{e}, up)
 			}
 			return w.failing()
 		}
 		if got := raised("other", eventChecks); got != "" {
 			t.Errorf("XID %d along with another: %s", code, got)
 		}
-		if got := raised("", Checks()); x.Severity >= Critical && !strings.Contains(got, " gpu=0 "+x.Severity.State().String()) {
+		if got := raised("", Checks()); x.Severity >= incident.Critical && !strings.Contains(got, " gpu=0 "+x.Severity.State().String()) {
 			t.Errorf("XID %d, which is %v, by itself: %q", code, x.Severity, got)
 		}
 	}

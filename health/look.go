@@ -9,6 +9,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
+	"gpusteward/health/incident"
 )
 
 // A Look judges a host without an agent: it opens the driver itself, reads
@@ -43,8 +44,8 @@ func (l Look) Judge(ctx context.Context) Judgement {
 	var h *collectors.Host
 	m := NewMonitor(Options{
 		Samples: func() []collectors.Sample { return h.Samples() },
-		Record: func(e Event) {
-			if e.Kind == KindAgent && e.Severity != None {
+		Record: func(e incident.Event) {
+			if e.Kind == incident.KindAgent && e.Severity != incident.None {
 				notes = append(notes, e.Message)
 			}
 		},
@@ -90,7 +91,7 @@ func (l Look) Judge(ctx context.Context) Judgement {
 // explain says why there is no driver, or why a GPU is not read, where that is
 // what j comes down to.
 func (j *Judgement) explain(err error) {
-	if j.Status == Unknown {
+	if j.Status == incident.Unknown {
 		j.Reason = err.Error()
 	}
 	for i, f := range j.Findings {

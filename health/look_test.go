@@ -17,6 +17,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu/sim"
 	"gpusteward/collectors/host"
+	"gpusteward/health/incident"
 )
 
 // newLook returns a look at a simulated host of two GPUs with these faults.
@@ -57,7 +58,7 @@ func (j Judgement) found(check string) (Finding, bool) {
 func TestALookAtAHealthyHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newLook(t).judge(t, LookLeast)
-		if j.Status != OK || len(j.GPUs) != 2 || len(j.Notes) > 0 {
+		if j.Status != incident.OK || len(j.GPUs) != 2 || len(j.Notes) > 0 {
 			t.Errorf("%+v", j)
 		}
 		for _, f := range j.Findings {
@@ -77,16 +78,16 @@ func TestALookAtAHealthyHost(t *testing.T) {
 func TestALookFindsFaults(t *testing.T) {
 	for check, c := range map[string]struct {
 		fault  sim.Fault
-		status State
+		status incident.State
 		reason string
 	}{
-		"gpu_lost":            {sim.Fault{Kind: "lost", GPU: 1}, Failed, "does not answer: gpu is lost"},
-		"driver_hang":         {sim.Fault{Kind: "wedge", GPU: 1, For: sim.Duration(time.Minute)}, Unhealthy, "hangs in nvml"},
-		"gpu_recovery_action": {sim.Fault{Kind: "recovery_action", Value: "reset", GPU: 1}, Unhealthy, ""},
-		"remap_failed":        {sim.Fault{Kind: "row_remap", Severity: "uncorrected", Failure: true, GPU: 1}, Failed, ""},
-		"power_brake":         {sim.Fault{Kind: "power_brake", GPU: 1}, Degraded, ""},
-		"xid_unknown":         {sim.Fault{Kind: "kernel_line", Line: "NVRM: Xid (PCI:{pci}): 998, pid=1, name=x", GPU: 1}, Degraded, ""},
-		"host_kernel":         {sim.Fault{Kind: "kernel_line", Line: "{1}[Hardware Error]: event severity: fatal"}, Degraded, ""},
+		"gpu_lost":            {sim.Fault{Kind: "lost", GPU: 1}, incident.Failed, "does not answer: gpu is lost"},
+		"driver_hang":         {sim.Fault{Kind: "wedge", GPU: 1, For: sim.Duration(time.Minute)}, incident.Unhealthy, "hangs in nvml"},
+		"gpu_recovery_action": {sim.Fault{Kind: "recovery_action", Value: "reset", GPU: 1}, incident.Unhealthy, ""},
+		"remap_failed":        {sim.Fault{Kind: "row_remap", Severity: "uncorrected", Failure: true, GPU: 1}, incident.Failed, ""},
+		"power_brake":         {sim.Fault{Kind: "power_brake", GPU: 1}, incident.Degraded, ""},
+		"xid_unknown":         {sim.Fault{Kind: "kernel_line", Line: "NVRM: Xid (PCI:{pci}): 998, pid=1, name=x", GPU: 1}, incident.Degraded, ""},
+		"host_kernel":         {sim.Fault{Kind: "kernel_line", Line: "{1}[Hardware Error]: event severity: fatal"}, incident.Degraded, ""},
 	} {
 		t.Run(check, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -106,11 +107,11 @@ func TestALookFindsFaults(t *testing.T) {
 func TestALookWithoutADriver(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault  sim.Fault
-		status State
+		status incident.State
 		why    string
 	}{
-		"not loaded": {sim.Fault{Kind: "driver_gone", For: sim.Duration(time.Hour)}, Unhealthy, "driver_not_loaded"},
-		"no nodes":   {sim.Fault{Kind: "nodes_gone", For: sim.Duration(time.Hour)}, Unhealthy, "nvmlInit: unknown"},
+		"not loaded": {sim.Fault{Kind: "driver_gone", For: sim.Duration(time.Hour)}, incident.Unhealthy, "driver_not_loaded"},
+		"no nodes":   {sim.Fault{Kind: "nodes_gone", For: sim.Duration(time.Hour)}, incident.Unhealthy, "nvmlInit: unknown"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -141,11 +142,11 @@ func TestALookThatHangsEndsInTime(t *testing.T) {
 		s := stuckInit{l.Host.NVML.(*sim.Host), make(chan struct{})}
 		l.Host.NVML = s
 		j := l.judge(t, l.Timeout)
-		if text, status := j.Report("text", Warning); status != 2 || !strings.Contains(text, "nvmlInit has not returned") {
+		if text, status := j.Report("text", incident.Warning); status != 2 || !strings.Contains(text, "nvmlInit has not returned") {
 			t.Errorf("exit status %d: %s", status, text)
 		}
 		j.Narrow([]string{"gpu_lost"}, nil)
-		if j.Status != Unknown || j.Reason == "" {
+		if j.Status != incident.Unknown || j.Reason == "" {
 			t.Errorf("but for that: %v, %q", j.Status, j.Reason)
 		}
 		close(s.release)
@@ -160,7 +161,7 @@ func TestALookWaitsForASlowDriver(t *testing.T) {
 		s := stuckInit{l.Host.NVML.(*sim.Host), make(chan struct{})}
 		l.Host.NVML = s
 		time.AfterFunc(8*time.Second, func() { close(s.release) })
-		if j := l.judge(t, 8*time.Second+LookLeast); j.Status != OK {
+		if j := l.judge(t, 8*time.Second+LookLeast); j.Status != incident.OK {
 			t.Errorf("%v: %q, %+v", j.Status, j.Reason, j.Findings)
 		}
 	})
@@ -171,7 +172,7 @@ func TestALookThatIsInterruptedKnowsNothing(t *testing.T) {
 		l := newLook(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
-		if j := l.Judge(ctx); j.Status != Unknown || j.Reason == "" {
+		if j := l.Judge(ctx); j.Status != incident.Unknown || j.Reason == "" {
 			t.Errorf("%+v", j)
 		}
 	})
@@ -219,7 +220,7 @@ func TestALookGoesByWhatAnAgentLeft(t *testing.T) {
 			l.Host.StateDir = l.Store.Dir
 			before := contents(t, l.Store.Dir)
 			j := l.judge(t, LookLeast)
-			if f, ok := j.found("sram_threshold"); ok != want || f.Latched != want || (j.Status == Unhealthy) != want {
+			if f, ok := j.found("sram_threshold"); ok != want || f.Latched != want || (j.Status == incident.Unhealthy) != want {
 				t.Errorf("of %s: %v, %+v", boot, j.Status, j.Findings)
 			}
 			if after := contents(t, l.Store.Dir); len(after) != len(before) || after["health.json"] != before["health.json"] {
@@ -254,7 +255,7 @@ func TestAHurriedEngineStillWaits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
 	w.engine.hurry()
-	for n, want := range []State{OK, OK, Degraded} {
+	for n, want := range []incident.State{incident.OK, incident.OK, incident.Degraded} {
 		used := map[bool]float64{true: 1e9}[n == 0]
 		w.step(glance, nil, on("0", collectors.Up, 1), hotAt(-1), on("0", collectors.RowRemapPending, 1),
 			on("0", collectors.Processes, 0, "compute"), on("0", collectors.MemoryBytes, used, "used"), collectors.Sample{Metric: Pressure, Labels: []string{"memory"}, Value: 9})
@@ -263,11 +264,11 @@ func TestAHurriedEngineStillWaits(t *testing.T) {
 		}
 	}
 	for _, id := range []string{"orphan_memory", "agent_self"} {
-		if got := w.state(id); got != OK {
+		if got := w.state(id); got != incident.OK {
 			t.Errorf("%s is %v: memory was free again after a second, and there is no agent", id, got)
 		}
 	}
-	if got := w.state("remap_pending"); got != Suspect {
+	if got := w.state("remap_pending"); got != incident.Suspect {
 		t.Errorf("rows that wait since 3 s are %v", got)
 	}
 	for _, c := range Checks() {

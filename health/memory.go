@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // memory is what an engine remembers of signals from one evaluation to the
@@ -16,7 +17,7 @@ type memory struct {
 	peaks      map[peak]float64       // the most that signals were in this boot
 	kept       map[string]float64     // lifetime counters before the agent was restarted, by query and labels
 	cleared    map[clearing]time.Time // faults that were latched: what was before no longer counts
-	incidents  []Event                // of the last 30 days, the oldest first
+	incidents  []incident.Event       // of the last 30 days, the oldest first
 }
 
 func newMemory(now time.Time) *memory {
@@ -24,7 +25,7 @@ func newMemory(now time.Time) *memory {
 }
 
 // most remembers the most that g was for e in this boot.
-func (m *memory) most(g *Signal, e Entity, v float64) float64 {
+func (m *memory) most(g *Signal, e incident.Entity, v float64) float64 {
 	k := peak{g.query, e}
 	before, known := m.peaks[k]
 	if len(m.peaks) < mostSeries && (!known || v > before) {
@@ -35,8 +36,8 @@ func (m *memory) most(g *Signal, e Entity, v float64) float64 {
 
 // peak is of what a signal's peak is remembered.
 type peak struct {
-	Query  string `json:"query"`
-	Entity Entity `json:"entity"`
+	Query  string          `json:"query"`
+	Entity incident.Entity `json:"entity"`
 }
 
 // buckets is into how many parts a window is divided.
@@ -48,7 +49,7 @@ type counted struct {
 	signal *Signal
 	width  time.Duration
 	last   map[string]*lastSeen // by labels
-	sums   map[Entity]*increases
+	sums   map[incident.Entity]*increases
 	order  []*increases // as they came
 	key    []byte       // labels of the one at hand
 	swept  time.Time    // when what had gone was forgotten
@@ -63,7 +64,7 @@ type lastSeen struct {
 
 // increases are those of an entity in the last window, by parts of it.
 type increases struct {
-	Entity
+	incident.Entity
 	part [buckets]float64
 	at   int64 // the part that now is in
 	seen time.Time
@@ -72,7 +73,7 @@ type increases struct {
 func (m *memory) counters(g *Signal, src source) *counted {
 	c := m.counted[g]
 	if c == nil {
-		c = &counted{source: src, signal: g, width: g.window / buckets, last: map[string]*lastSeen{}, sums: map[Entity]*increases{}}
+		c = &counted{source: src, signal: g, width: g.window / buckets, last: map[string]*lastSeen{}, sums: map[incident.Entity]*increases{}}
 		m.counted[g] = c
 	}
 	return c
@@ -80,12 +81,12 @@ func (m *memory) counters(g *Signal, src source) *counted {
 
 // read takes the counters' increases since it was last called, and puts those
 // of the window.
-func (c *counted) read(m *memory, s *Snapshot, put func(Entity, float64)) {
+func (c *counted) read(m *memory, s *Snapshot, put func(incident.Entity, float64)) {
 	at := int64(m.now.Sub(m.start) / c.width)
 	c.each(s, func(sample collectors.Sample) {
 		l := c.counter(m, sample)
 		if l.sum == nil {
-			l.sum = c.sum(entityOf(sample, c.by), at)
+			l.sum = c.sum(incident.EntityOf(sample, c.by), at)
 		}
 		l.sum.advance(at)
 		l.sum.seen = m.now
@@ -126,7 +127,7 @@ func (c *counted) counter(m *memory, sample collectors.Sample) *lastSeen {
 }
 
 // sum returns the increases of an entity.
-func (c *counted) sum(e Entity, at int64) *increases {
+func (c *counted) sum(e incident.Entity, at int64) *increases {
 	in := c.sums[e]
 	if in == nil {
 		in = &increases{Entity: e, at: at}

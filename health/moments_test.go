@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // TestTrafficIsWhatIsKnownOfIt holds the sum of both directions of both kinds.
@@ -248,15 +249,15 @@ func TestWhoWasKilledForWantOfMemoryMatters(t *testing.T) {
 		what, workload string
 		want           string
 	}{
-		{oomName, "pod:a", hostCheck}, {oomName, "pod:b", ""}, {oomName, "", ""}, {"oom_cgroup", "pod:a", ""}, {hungName, "pod:a", ""},
+		{incident.WhatOOM, "pod:a", hostCheck}, {incident.WhatOOM, "pod:b", ""}, {incident.WhatOOM, "", ""}, {"oom_cgroup", "pod:a", ""}, {incident.WhatHungTask, "pod:a", ""},
 	} {
 		w := newWorld(t, Checks()...)
 		there := []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.WorkloadMemory, 1e9, "pod:a", "")}
 		w.steps(2, there...)
-		e := Event{Kind: KindIncident, ID: "x", What: c.what, Class: ApplicationFault, Severity: Info, Workload: c.workload, First: w.now, Last: w.now, Count: 1}
-		w.step(time.Second, []Event{e}, there...)
+		e := incident.Event{Kind: incident.KindIncident, ID: "x", What: c.what, Class: incident.ApplicationFault, Severity: incident.Info, Workload: c.workload, First: w.now, Last: w.now, Count: 1}
+		w.step(time.Second, []incident.Event{e}, there...)
 		w.steps(3, there...)
-		if got := w.state(hostCheck); (got == Degraded) != (c.want != "") || got != Degraded && got != OK {
+		if got := w.state(hostCheck); (got == incident.Degraded) != (c.want != "") || got != incident.Degraded && got != incident.OK {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}

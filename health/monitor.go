@@ -14,6 +14,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
+	"gpusteward/health/incident"
 )
 
 // Options are what a Monitor needs of the rest of the agent. The functions
@@ -26,7 +27,7 @@ type Options struct {
 	Stays     func(uuid string) []collectors.Stay                     // who is on a GPU, and who was within the last minutes
 	Self      int                                                     // the agent's own PID
 	Foreign   bool                                                    // PIDs are not those of the kernel's log: the agent is in another PID namespace
-	Record    func(Event)                                             // takes what happens, for the journal
+	Record    func(incident.Event)                                    // takes what happens, for the journal
 	Tell      func([]Alert)                                           // takes alerts that begin, go on and end
 	Lost      func() map[string]float64                               // what others lost, by where
 	Load      func() map[string]float64                               // what others use of what they may, by what
@@ -83,7 +84,7 @@ const (
 type Monitor struct {
 	Options
 	settings  atomic.Pointer[Settings]
-	sightings chan Sighting
+	sightings chan incident.Sighting
 	dropped   atomic.Uint64 // sightings for which there was no room
 	following atomic.Bool   // the kernel's log is read
 	acks      chan ack
@@ -92,11 +93,11 @@ type Monitor struct {
 
 	// What follows belongs to Run.
 	engine   *Engine
-	casebook *Casebook
-	cursor   Cursor
-	gpus     map[host.PCI]Entity // those that were ever seen
-	up       map[Entity]bool     // GPUs that answer
-	firing   map[string]Alert    // by identity
+	casebook *incident.Casebook
+	cursor   incident.Cursor
+	gpus     map[host.PCI]incident.Entity // those that were ever seen
+	up       map[incident.Entity]bool     // GPUs that answer
+	firing   map[string]Alert             // by identity
 	usage    usage
 	saved    time.Time
 	unsaved  bool // keeping the state failed, and that was told
@@ -112,9 +113,9 @@ type view struct {
 
 // NewMonitor returns a monitor that Run runs.
 func NewMonitor(o Options, s Settings) *Monitor {
-	m := &Monitor{Options: o, sightings: make(chan Sighting, mostQueue), acks: make(chan ack), gpus: map[host.PCI]Entity{}, up: map[Entity]bool{}, firing: map[string]Alert{}}
+	m := &Monitor{Options: o, sightings: make(chan incident.Sighting, mostQueue), acks: make(chan ack), gpus: map[host.PCI]incident.Entity{}, up: map[incident.Entity]bool{}, firing: map[string]Alert{}}
 	m.Configure(s)
-	m.view.Store(&view{verdict: Verdict{Status: Unknown, Reason: "the agent is starting"}})
+	m.view.Store(&view{verdict: Verdict{Status: incident.Unknown, Reason: "the agent is starting"}})
 	return m
 }
 
@@ -123,19 +124,19 @@ func (m *Monitor) Configure(s Settings) { m.settings.Store(&s) }
 
 // Event takes an event of the driver.
 func (m *Monitor) Event(e collectors.Event) {
-	if s, ok := Seen(e); ok {
+	if s, ok := incident.Seen(e); ok {
 		m.sight(s)
 	}
 }
 
 // line takes a record of the kernel's log.
 func (m *Monitor) line(r host.Record) {
-	if s, ok := ParseLine(r); ok {
+	if s, ok := incident.ParseLine(r); ok {
 		m.sight(s)
 	}
 }
 
-func (m *Monitor) sight(s Sighting) {
+func (m *Monitor) sight(s incident.Sighting) {
 	select {
 	case m.sightings <- s:
 	default:
@@ -157,7 +158,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 		tick := time.NewTimer(m.wait())
 		defer tick.Stop()
 		for {
-			var seen []Sighting
+			var seen []incident.Sighting
 			select {
 			case <-ctx.Done():
 				m.save(time.Now())
@@ -184,8 +185,8 @@ func (m *Monitor) wait() time.Duration {
 }
 
 // more waits a moment for what comes along with s: incidents come in company.
-func (m *Monitor) more(ctx context.Context, s Sighting) []Sighting {
-	all := []Sighting{s}
+func (m *Monitor) more(ctx context.Context, s incident.Sighting) []incident.Sighting {
+	all := []incident.Sighting{s}
 	t := time.NewTimer(company)
 	defer t.Stop()
 	for len(all) < mostQueue {
@@ -202,7 +203,7 @@ func (m *Monitor) more(ctx context.Context, s Sighting) []Sighting {
 }
 
 // waiting returns what was seen and is not judged yet.
-func (m *Monitor) waiting() (all []Sighting) {
+func (m *Monitor) waiting() (all []incident.Sighting) {
 	for {
 		select {
 		case s := <-m.sightings:
@@ -216,20 +217,20 @@ func (m *Monitor) waiting() (all []Sighting) {
 // begin goes on where the agent ended.
 func (m *Monitor) begin(now time.Time) {
 	m.engine = NewEngine(Checks(), now)
-	m.casebook = NewCasebook(CasebookOptions{Boot: m.Boot, Node: m.Node,
-		GPU:     func(at host.PCI) (Entity, bool) { e, ok := m.gpus[at]; return e, ok },
+	m.casebook = incident.NewCasebook(incident.CasebookOptions{Boot: m.Boot, Node: m.Node,
+		GPU:     func(at host.PCI) (incident.Entity, bool) { e, ok := m.gpus[at]; return e, ok },
 		Process: m.Process,
 		Stays:   m.Stays,
 		Self:    m.Self,
 		Foreign: m.Foreign,
 		Works:   m.works,
 	}, now)
-	m.record(Event{Kind: KindAgent, ID: fmt.Sprintf("agent-%d", now.UnixNano()), Time: now, Message: "The agent starts."})
+	m.record(incident.Event{Kind: incident.KindAgent, ID: fmt.Sprintf("agent-%d", now.UnixNano()), Time: now, Message: "The agent starts."})
 	var kept kept
 	if err := m.Store.Load(keptName, &kept); err != nil {
 		m.spoiled = !m.Store.ReadOnly
 		m.Log.Warn("health begins anew: latched faults are forgotten", "err", err)
-		m.record(Event{Kind: KindAgent, ID: fmt.Sprintf("state-%d", now.UnixNano()), Time: now, Severity: Warning, Message: "What health remembered was lost: " + err.Error()})
+		m.record(incident.Event{Kind: incident.KindAgent, ID: fmt.Sprintf("state-%d", now.UnixNano()), Time: now, Severity: incident.Warning, Message: "What health remembered was lost: " + err.Error()})
 		return
 	}
 	m.cursor = kept.Cursor
@@ -274,23 +275,23 @@ func (m *Monitor) follow(ctx context.Context) {
 }
 
 // works reports whether a source sees what happens to a GPU.
-func (m *Monitor) works(source string, gpu Entity) bool {
+func (m *Monitor) works(source string, gpu incident.Entity) bool {
 	switch source {
-	case SourceNVML:
+	case incident.SourceNVML:
 		return m.up[gpu]
-	case SourceKernel:
+	case incident.SourceKernel:
 		return m.following.Load()
 	}
 	return false
 }
 
 // judge takes what was seen, and what is read now.
-func (m *Monitor) judge(seen []Sighting, now time.Time) {
+func (m *Monitor) judge(seen []incident.Sighting, now time.Time) {
 	s := NewSnapshot(m.Options.Samples())
 	m.meet(s)
-	var incidents []Event
+	var incidents []incident.Event
 	for _, sighting := range seen {
-		if sighting.Source != SourceKernel || m.cursor.Pass(m.Boot, host.Record{Sequence: sighting.Sequence}) {
+		if sighting.Source != incident.SourceKernel || m.cursor.Pass(m.Boot, host.Record{Sequence: sighting.Sequence}) {
 			incidents = append(incidents, m.casebook.Add(sighting, now)...)
 		}
 	}
@@ -319,29 +320,29 @@ func (m *Monitor) meet(s *Snapshot) {
 	for _, metric := range []*collectors.Metric{collectors.PCIDevicePresent, collectors.Info} {
 		at := slices.Index(metric.Labels, "pci_bus_id")
 		for _, sample := range s.Of(metric) {
-			if pci, ok := host.ParsePCI(sample.Labels[at]); ok && sample.Labels[1] != "" && (len(m.gpus) < mostGPUs || m.gpus[pci] != Entity{}) {
-				m.gpus[pci] = entityOf(sample, nil)
+			if pci, ok := host.ParsePCI(sample.Labels[at]); ok && sample.Labels[1] != "" && (len(m.gpus) < mostGPUs || m.gpus[pci] != incident.Entity{}) {
+				m.gpus[pci] = incident.EntityOf(sample, nil)
 			}
 		}
 	}
 	clear(m.up)
 	for _, sample := range s.Of(collectors.Up) {
-		m.up[entityOf(sample, nil)] = sample.Value == 1
+		m.up[incident.EntityOf(sample, nil)] = sample.Value == 1
 	}
 }
 
 // record completes an event and hands it on.
-func (m *Monitor) record(e Event) {
-	e.Version, e.Boot, e.Node, e.Injected = EventVersion, m.Boot, m.Node, m.Simulated
+func (m *Monitor) record(e incident.Event) {
+	e.Version, e.Boot, e.Node, e.Injected = incident.EventVersion, m.Boot, m.Node, m.Simulated
 	if m.Record != nil {
 		m.Record(e)
 	}
 }
 
 // say logs a change of state: as a warning where somebody is to act on it.
-func (m *Monitor) say(e Event) {
+func (m *Monitor) say(e incident.Event) {
 	level, more := slog.LevelInfo, []any(nil)
-	if e.Severity >= Warning && e.To != Recovering && !e.Shadow {
+	if e.Severity >= incident.Warning && e.To != incident.Recovering && !e.Shadow {
 		level = slog.LevelWarn
 	}
 	if e.Shadow {
@@ -388,7 +389,7 @@ func (m *Monitor) tell(now time.Time) {
 // An ack is an operator's word.
 type ack struct {
 	check  string
-	entity Entity
+	entity incident.Entity
 	who    string
 	result chan error
 }
@@ -396,7 +397,7 @@ type ack struct {
 // Ack clears a latched fault, or takes a setting or a missing GPU for what is
 // meant to be. It is for whom the kernel says is root: the caller checks, and
 // says who that is.
-func (m *Monitor) Ack(ctx context.Context, check string, entity Entity, who string) error {
+func (m *Monitor) Ack(ctx context.Context, check string, entity incident.Entity, who string) error {
 	a := ack{check, entity, who, make(chan error, 1)}
 	select {
 	case m.acks <- a:

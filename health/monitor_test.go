@@ -18,6 +18,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/host"
+	"gpusteward/health/incident"
 )
 
 // monitored is a monitor over a host that is as the test says.
@@ -28,7 +29,7 @@ type monitored struct {
 
 	mu      sync.Mutex
 	samples []collectors.Sample
-	events  []Event
+	events  []incident.Event
 	told    []Alert
 	end     context.CancelFunc
 	ended   chan struct{}
@@ -58,7 +59,7 @@ func monitor(t *testing.T, dir string, s Settings) *monitored {
 		Stays: func(string) []collectors.Stay {
 			return []collectors.Stay{{Process: python(1234)}}
 		},
-		Record: func(e Event) { m.mu.Lock(); defer m.mu.Unlock(); m.events = append(m.events, e) },
+		Record: func(e incident.Event) { m.mu.Lock(); defer m.mu.Unlock(); m.events = append(m.events, e) },
 		Tell:   func(a []Alert) { m.mu.Lock(); defer m.mu.Unlock(); m.told = append(m.told, a...) },
 		Load:   idle, // what the tests beside it use is not the agent's
 		Store:  Store{Dir: dir}, Boot: "boot-1", Node: "node7", Log: slog.New(slog.DiscardHandler),
@@ -119,7 +120,7 @@ func (m *monitored) alerts() string {
 }
 
 // of returns the events that match.
-func (m *monitored) of(f func(Event) bool) (all []Event) {
+func (m *monitored) of(f func(incident.Event) bool) (all []incident.Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, e := range m.events {
@@ -145,9 +146,9 @@ func TestAFaultIsToldWithinAMoment(t *testing.T) {
 		}
 		m.Event(collectors.Event{Time: time.Now(), GPU: gpu.ID{Index: 0, UUID: "GPU-0"}, Type: "xid", Code: 79})
 		m.pass(10 * time.Second)
-		incidents := m.of(func(e Event) bool { return e.Kind == KindIncident })
+		incidents := m.of(func(e incident.Event) bool { return e.Kind == incident.KindIncident })
 		last := incidents[len(incidents)-1]
-		if ids := slices.CompactFunc(incidents, func(a, b Event) bool { return a.ID == b.ID }); len(ids) != 1 || len(last.Sources) != 2 || last.PID != 1234 || last.Workload != "pod:a/b/c" || last.Node != "node7" || last.Boot != "boot-1" {
+		if ids := slices.CompactFunc(incidents, func(a, b incident.Event) bool { return a.ID == b.ID }); len(ids) != 1 || len(last.Sources) != 2 || last.PID != 1234 || last.Workload != "pod:a/b/c" || last.Node != "node7" || last.Boot != "boot-1" {
 			t.Errorf("%+v", incidents)
 		}
 		m.mu.Lock()
@@ -174,18 +175,18 @@ func TestALatchedFaultOutlivesTheAgentAndEndsWithAnAck(t *testing.T) {
 		if got := m.alerts(); got != "GPULost/emergency" {
 			t.Errorf("10 minutes after a restart: %q", got)
 		}
-		if e := m.of(func(e Event) bool { return e.Kind == KindIncident }); len(e) != 0 {
+		if e := m.of(func(e incident.Event) bool { return e.Kind == incident.KindIncident }); len(e) != 0 {
 			t.Errorf("what the ring had before is an incident again: %+v", e)
 		}
-		if err := m.Ack(t.Context(), "gpu_lost", Entity{GPU: "0"}, "uid 0"); err != nil {
+		if err := m.Ack(t.Context(), "gpu_lost", incident.Entity{GPU: "0"}, "uid 0"); err != nil {
 			t.Fatal(err)
 		}
 		m.pass(time.Second)
-		acks := m.of(func(e Event) bool { return e.Kind == KindAck })
-		if len(acks) != 1 || !strings.Contains(acks[0].Message, "uid 0") || m.alerts() != "" || m.Verdict().Status != OK {
+		acks := m.of(func(e incident.Event) bool { return e.Kind == incident.KindAck })
+		if len(acks) != 1 || !strings.Contains(acks[0].Message, "uid 0") || m.alerts() != "" || m.Verdict().Status != incident.OK {
 			t.Errorf("after the ack: %+v, %q, %v", acks, m.alerts(), m.Verdict().Status)
 		}
-		if err := m.Ack(t.Context(), "gpu_lost", Entity{GPU: "0"}, "uid 0"); !errors.Is(err, ErrNotLatched) {
+		if err := m.Ack(t.Context(), "gpu_lost", incident.Entity{GPU: "0"}, "uid 0"); !errors.Is(err, ErrNotLatched) {
 			t.Errorf("a second ack: %v", err)
 		}
 		m.stop()
@@ -261,7 +262,7 @@ func TestShadowChecksAlertWhenTheyAreTurnedOn(t *testing.T) {
 		defer m.stop()
 		m.is(on("0", collectors.Up, 1), on("0", PeerClockRatio, .5), on("0", collectors.TemperatureMargin, 20))
 		m.pass(2 * time.Minute)
-		if f := m.Verdict().Findings; len(f) == 0 || f[0].Check != "slow_gpu" || !f[0].Shadow || m.alerts() != "" || m.Verdict().Status > Suspect {
+		if f := m.Verdict().Findings; len(f) == 0 || f[0].Check != "slow_gpu" || !f[0].Shadow || m.alerts() != "" || m.Verdict().Status > incident.Suspect {
 			t.Errorf("in shadow: %+v, %q, %v", f, m.alerts(), m.Verdict().Status)
 		}
 		m.Configure(Settings{Page: []string{"slow_gpu"}})
@@ -284,7 +285,7 @@ func TestAFloodIsCountedAndHarmsNobody(t *testing.T) {
 			m.Event(collectors.Event{Time: time.Now(), GPU: gpu.ID{Index: 0, UUID: "GPU-0"}, Type: "xid", Code: uint64(13 + i%2)})
 		}
 		m.pass(5 * time.Second)
-		if e := m.of(func(e Event) bool { return e.Kind == KindIncident }); len(e) == 0 || len(e) > 100 {
+		if e := m.of(func(e incident.Event) bool { return e.Kind == incident.KindIncident }); len(e) == 0 || len(e) > 100 {
 			t.Errorf("%d records of two incidents", len(e))
 		}
 		if !strings.Contains(m.alerts(), "TelemetryLoss") {
@@ -341,21 +342,21 @@ func TestTheKernelsLogWaitsForTheGPUs(t *testing.T) {
 func TestNothingKnownIsUnknown(t *testing.T) {
 	t.Parallel()
 	m := NewMonitor(Options{}, Settings{})
-	if v := m.Verdict(); v.Status != Unknown || v.Reason == "" {
+	if v := m.Verdict(); v.Status != incident.Unknown || v.Reason == "" {
 		t.Errorf("before the first look: %+v", v)
 	}
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{})
 		defer m.stop()
-		if v := m.Verdict(); v.Status != OK {
+		if v := m.Verdict(); v.Status != incident.OK {
 			t.Errorf("a GPU that is well: %+v", v)
 		}
 		m.is(on("0", collectors.Up, 0), on("0", collectors.WorkerStuck, 1, "late"))
-		if m.pass(2 * time.Second); m.Verdict().Status != Unknown || m.Verdict().GPUs[0].Status != Unknown {
+		if m.pass(2 * time.Second); m.Verdict().Status != incident.Unknown || m.Verdict().GPUs[0].Status != incident.Unknown {
 			t.Errorf("a GPU that does not answer: %+v", m.Verdict())
 		}
 		m.is()
-		if m.pass(2 * time.Second); m.Verdict().Status != Unknown {
+		if m.pass(2 * time.Second); m.Verdict().Status != incident.Unknown {
 			t.Errorf("no GPU: %+v", m.Verdict())
 		}
 	})

@@ -1,6 +1,9 @@
 package health
 
-import "gpusteward/collectors"
+import (
+	"gpusteward/collectors"
+	"gpusteward/health/incident"
+)
 
 // OrphanMemory is memory without an owner.
 var OrphanMemory = collectors.Gauge("nvgpu_orphan_memory_bytes", "Device memory in use that belongs to no process and no virtual GPU that is to be seen.")
@@ -11,25 +14,25 @@ var OrphanMemory = collectors.Gauge("nvgpu_orphan_memory_bytes", "Device memory 
 // is used by the kernel for whatever it likes: it has no owners that could be
 // missed.
 func orphans(s *Snapshot) {
-	ofHost := map[Entity]bool{}
+	ofHost := map[incident.Entity]bool{}
 	for _, mode := range s.Of(collectors.AddressingMode) {
-		ofHost[entityOf(mode, nil)] = mode.Labels[2] == "ats" && mode.Value == 1
+		ofHost[incident.EntityOf(mode, nil)] = mode.Labels[2] == "ats" && mode.Value == 1
 	}
 	for _, link := range s.Of(collectors.C2CUp) {
-		ofHost[entityOf(link, nil)] = true
+		ofHost[incident.EntityOf(link, nil)] = true
 	}
-	owned := map[Entity]float64{}
-	running := map[Entity]float64{}
+	owned := map[incident.Entity]float64{}
+	running := map[incident.Entity]float64{}
 	for _, m := range []*collectors.Metric{collectors.WorkloadMemory, collectors.VGPUMemoryUsed} {
 		for _, sample := range s.Of(m) {
-			owned[entityOf(sample, nil)] += sample.Value
+			owned[incident.EntityOf(sample, nil)] += sample.Value
 		}
 	}
 	for _, sample := range s.Of(collectors.Processes) {
-		running[entityOf(sample, nil)] += sample.Value
+		running[incident.EntityOf(sample, nil)] += sample.Value
 	}
 	for _, sample := range s.Of(collectors.MemoryBytes) {
-		gpu := entityOf(sample, nil)
+		gpu := incident.EntityOf(sample, nil)
 		n, known := running[gpu]
 		if !known || ofHost[gpu] || sample.Labels[2] != "used" {
 			continue

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // What explains that something is not as it was, and is no fault.
@@ -34,25 +35,25 @@ var handing = []string{"vfio-pci", "nvgrace_gpu_vfio_pci", "nvgrace-gpu-vfio-pci
 // were reset. What there is at the beginning is not new.
 type plans struct {
 	begun bool
-	here  map[Entity]bool      // GPUs that the driver has, whether or not they answer
-	fresh map[Entity]time.Time // since when, of those that came lately or were reset
-	open  time.Time            // when the driver last answered; zero: never
-	works time.Time            // when there last was work on a GPU
+	here  map[incident.Entity]bool      // GPUs that the driver has, whether or not they answer
+	fresh map[incident.Entity]time.Time // since when, of those that came lately or were reset
+	open  time.Time                     // when the driver last answered; zero: never
+	works time.Time                     // when there last was work on a GPU
 }
 
 // reset notes that a GPU was reset.
-func (p *plans) reset(gpu Entity, now time.Time) {
+func (p *plans) reset(gpu incident.Entity, now time.Time) {
 	if p.fresh == nil {
-		p.fresh = map[Entity]time.Time{}
+		p.fresh = map[incident.Entity]time.Time{}
 	}
 	p.fresh[gpu] = now
 }
 
 // explain adds to s what is planned.
 func (p *plans) explain(s *Snapshot, now time.Time) {
-	reasons := map[Entity]string{}
+	reasons := map[incident.Entity]string{}
 	for _, stuck := range s.Of(collectors.WorkerStuck) {
-		reasons[entityOf(stuck, nil)] = stuck.Labels[2]
+		reasons[incident.EntityOf(stuck, nil)] = stuck.Labels[2]
 	}
 	driven := hand(s)
 	p.settle(s, reasons, now)
@@ -77,19 +78,19 @@ func (p *plans) explain(s *Snapshot, now time.Time) {
 
 // hand adds which GPUs are handed on, and returns how many NVIDIA's driver has.
 func hand(s *Snapshot) (driven int) {
-	away, n := map[Entity]bool{}, 0
+	away, n := map[incident.Entity]bool{}, 0
 	for _, bound := range s.Of(collectors.PCIDeviceBound) {
 		switch kind, driver := bound.Labels[3], bound.Labels[4]; {
 		case kind != "gpu" || bound.Value == 0:
 		case driver == "nvidia":
 			driven++
 		case slices.Contains(handing, driver):
-			away[entityOf(bound, nil)] = true
+			away[incident.EntityOf(bound, nil)] = true
 			n++
 		}
 	}
 	for _, up := range s.Of(collectors.Up) {
-		s.Add(collectors.Sample{Metric: Away, Labels: up.Labels, Value: collectors.Bool(away[entityOf(up, nil)])})
+		s.Add(collectors.Sample{Metric: Away, Labels: up.Labels, Value: collectors.Bool(away[incident.EntityOf(up, nil)])})
 	}
 	s.Add(collectors.Sample{Metric: DevicesAway, Value: float64(n)})
 	return driven
@@ -97,18 +98,18 @@ func hand(s *Snapshot) (driven int) {
 
 // settle adds which GPUs came lately. One whose data are late, or whose driver
 // call hangs, has not gone.
-func (p *plans) settle(s *Snapshot, reasons map[Entity]string, now time.Time) {
-	here := map[Entity]bool{}
+func (p *plans) settle(s *Snapshot, reasons map[incident.Entity]string, now time.Time) {
+	here := map[incident.Entity]bool{}
 	for _, up := range s.Of(collectors.Up) {
-		gpu := entityOf(up, nil)
+		gpu := incident.EntityOf(up, nil)
 		if here[gpu] = up.Value == 1 || p.here[gpu] && held(reasons[gpu]); here[gpu] && p.begun && !p.here[gpu] {
 			p.reset(gpu, now)
 		}
 	}
 	p.here, p.begun = here, true
-	maps.DeleteFunc(p.fresh, func(_ Entity, since time.Time) bool { return now.Sub(since) >= settleFor })
+	maps.DeleteFunc(p.fresh, func(_ incident.Entity, since time.Time) bool { return now.Sub(since) >= settleFor })
 	for _, up := range s.Of(collectors.Up) {
-		if gpu := entityOf(up, nil); here[gpu] {
+		if gpu := incident.EntityOf(up, nil); here[gpu] {
 			s.Add(collectors.Sample{Metric: Settling, Labels: up.Labels, Value: collectors.Bool(!p.fresh[gpu].IsZero())})
 		}
 	}
@@ -121,10 +122,10 @@ func held(reason string) bool { return reason == "late" || strings.HasPrefix(rea
 // starved reports whether the agent does not get to run: all that it reads is
 // late at once. A reader that is held up in a driver call is no proof against
 // it, for it may have been put to sleep there.
-func starved(s *Snapshot, reasons map[Entity]string) bool {
+func starved(s *Snapshot, reasons map[incident.Entity]string) bool {
 	late, all := 0, 0
 	for _, up := range s.Of(collectors.Up) {
-		switch reason := reasons[entityOf(up, nil)]; {
+		switch reason := reasons[incident.EntityOf(up, nil)]; {
 		case up.Value == 1:
 			return false
 		case reason == "late":
@@ -143,19 +144,19 @@ const nearLimit = 5
 // hotAisle reports whether nearly all GPUs are hot. Those that do not say their
 // margin say their temperature and their limit.
 func hotAisle(s *Snapshot) bool {
-	margins, limits := map[Entity]float64{}, map[Entity]float64{}
+	margins, limits := map[incident.Entity]float64{}, map[incident.Entity]float64{}
 	for _, limit := range s.Of(collectors.TemperatureThreshold) {
 		if limit.Labels[2] == "gpu_max" {
-			limits[entityOf(limit, nil)] = limit.Value
+			limits[incident.EntityOf(limit, nil)] = limit.Value
 		}
 	}
 	for _, t := range s.Of(collectors.Temperature) {
-		if limit, known := limits[entityOf(t, nil)]; known && t.Labels[2] == "gpu" {
-			margins[entityOf(t, nil)] = limit - t.Value
+		if limit, known := limits[incident.EntityOf(t, nil)]; known && t.Labels[2] == "gpu" {
+			margins[incident.EntityOf(t, nil)] = limit - t.Value
 		}
 	}
 	for _, margin := range s.Of(collectors.TemperatureMargin) {
-		margins[entityOf(margin, nil)] = margin.Value
+		margins[incident.EntityOf(margin, nil)] = margin.Value
 	}
 	hot := 0
 	for _, margin := range margins {

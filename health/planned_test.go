@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // valueOf returns the value of the only sample of a metric with these labels
@@ -96,9 +97,9 @@ func TestAGPUThatComesSettles(t *testing.T) {
 	}
 	var p plans
 	gpu := on("0", collectors.Up, 1)
-	p.reset(entityOf(gpu, nil), birth)
+	p.reset(incident.EntityOf(gpu, nil), birth)
 	for after, want := range map[time.Duration]float64{time.Second: 1, settleFor - time.Second: 1, settleFor: 0} {
-		p := plans{begun: true, here: map[Entity]bool{entityOf(gpu, nil): true}, fresh: maps.Clone(p.fresh)}
+		p := plans{begun: true, here: map[incident.Entity]bool{incident.EntityOf(gpu, nil): true}, fresh: maps.Clone(p.fresh)}
 		s := NewSnapshot([]collectors.Sample{gpu})
 		if p.explain(s, birth.Add(after)); valueOf(s, Settling, "0") != want {
 			t.Errorf("%v after a reset: settling %v, want %v", after, valueOf(s, Settling, "0"), want)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // What the engine says of its judgement.
@@ -24,13 +25,13 @@ var (
 type standing struct {
 	known   bool
 	unknown int
-	worst   Severity
+	worst   incident.Severity
 	checks  []collectors.Sample // whether each fails
 }
 
 // report adds the judgement to s.
 func (e *Engine) report(s *Snapshot) {
-	all := map[Entity]*standing{{}: {known: true}}
+	all := map[incident.Entity]*standing{{}: {known: true}}
 	firing := make([]collectors.Sample, 0, 2*len(e.judges))
 	for _, j := range e.judges {
 		first := len(firing)
@@ -51,21 +52,21 @@ func (e *Engine) report(s *Snapshot) {
 		}
 	}
 	var checks, unknown, status []collectors.Sample
-	worst := None
-	for _, gpu := range slices.SortedFunc(maps.Keys(all), Entity.compare) {
+	worst := incident.None
+	for _, gpu := range slices.SortedFunc(maps.Keys(all), incident.Entity.Compare) {
 		g := all[gpu]
 		worst = max(worst, g.worst)
 		labels := []string{gpu.GPU, gpu.UUID}
 		checks = append(checks, g.checks...)
 		unknown = append(unknown, collectors.Sample{Metric: CheckUnknown, Labels: labels, Value: float64(g.unknown)})
-		if gpu != (Entity{}) && g.known && (s.answers(gpu) || g.worst > Info) {
+		if gpu != (incident.Entity{}) && g.known && (s.answers(gpu) || g.worst > incident.Info) {
 			status = append(status, collectors.Sample{Metric: Status, Labels: labels, Value: statusOf(g.worst)})
 		}
 	}
 	s.Add(checks...)
 	s.Add(unknown...)
 	s.Add(status...)
-	if s.answers(Entity{}) || worst > Info {
+	if s.answers(incident.Entity{}) || worst > incident.Info {
 		s.Add(collectors.Sample{Metric: NodeStatus, Value: statusOf(worst)})
 	}
 	s.Add(firing...)
@@ -82,11 +83,11 @@ func (g *standing) with(j *judge, st *status, counts bool) *standing {
 	if n := len(g.checks); n == 0 || g.checks[n-1].Labels[2] != j.ID {
 		g.checks = append(g.checks, collectors.Sample{Metric: CheckFailing, Labels: []string{st.GPU, st.UUID, j.ID}})
 	}
-	if severity != None {
+	if severity != incident.None {
 		g.checks[len(g.checks)-1].Value = 1
 	}
 	switch {
-	case severity == None && st.state == Unknown:
+	case severity == incident.None && st.state == incident.Unknown:
 		g.unknown++
 	default:
 		g.known = true
@@ -100,8 +101,8 @@ func (g *standing) with(j *judge, st *status, counts bool) *standing {
 // incidents returns how many incidents each GPU had, by class.
 func (e *Engine) incidents(s *Snapshot) (all []collectors.Sample) {
 	for _, up := range s.Of(collectors.Up) {
-		gpu := entityOf(up, nil)
-		for _, class := range Classes {
+		gpu := incident.EntityOf(up, nil)
+		for _, class := range incident.Classes {
 			all = append(all, collectors.Sample{Metric: IncidentsTotal, Labels: []string{gpu.GPU, gpu.UUID, string(class)}, Value: e.totals[gpu][class]})
 		}
 	}
@@ -109,11 +110,11 @@ func (e *Engine) incidents(s *Snapshot) (all []collectors.Sample) {
 }
 
 // statusOf is the value of Status.
-func statusOf(s Severity) float64 {
+func statusOf(s incident.Severity) float64 {
 	switch {
-	case s >= Critical:
+	case s >= incident.Critical:
 		return 2
-	case s == Warning:
+	case s == incident.Warning:
 		return 1
 	}
 	return 0
@@ -121,26 +122,26 @@ func statusOf(s Severity) float64 {
 
 // A Finding is one fault that an engine sees now.
 type Finding struct {
-	Check    string    `json:"check"`
-	Alert    string    `json:"alert,omitempty"`
-	Entity   Entity    `json:"entity"`
-	Severity Severity  `json:"severity"`
-	State    State     `json:"state"`
-	Since    time.Time `json:"since"`
-	Latched  bool      `json:"latched,omitempty"`
-	Shadow   bool      `json:"shadow,omitempty"`  // it does not alert
-	Value    float64   `json:"value"`             // the last reading
-	Worst    float64   `json:"worst"`             // of this fault
-	WorstAt  time.Time `json:"worst_at,omitzero"` // when that was
-	Message  string    `json:"message"`
-	Action   string    `json:"action"`
+	Check    string            `json:"check"`
+	Alert    string            `json:"alert,omitempty"`
+	Entity   incident.Entity   `json:"entity"`
+	Severity incident.Severity `json:"severity"`
+	State    incident.State    `json:"state"`
+	Since    time.Time         `json:"since"`
+	Latched  bool              `json:"latched,omitempty"`
+	Shadow   bool              `json:"shadow,omitempty"`  // it does not alert
+	Value    float64           `json:"value"`             // the last reading
+	Worst    float64           `json:"worst"`             // of this fault
+	WorstAt  time.Time         `json:"worst_at,omitzero"` // when that was
+	Message  string            `json:"message"`
+	Action   string            `json:"action"`
 }
 
 // Findings returns what fails, and what is unknown, the worst first.
 func (e *Engine) Findings() (all []Finding) {
 	for _, j := range e.judges {
 		for _, st := range j.order {
-			if st.state == OK {
+			if st.state == incident.OK {
 				continue
 			}
 			l := &st.levels[st.told(j.Check)]
@@ -153,22 +154,22 @@ func (e *Engine) Findings() (all []Finding) {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Finding) int {
-		return cmp.Or(-cmp.Compare(a.Severity, b.Severity), a.Entity.compare(b.Entity), cmp.Compare(a.Check, b.Check))
+		return cmp.Or(-cmp.Compare(a.Severity, b.Severity), a.Entity.Compare(b.Entity), cmp.Compare(a.Check, b.Check))
 	})
 	return all
 }
 
 // transition describes a change of state.
-func (e *Engine) transition(j *judge, st *status, from State) Event {
+func (e *Engine) transition(j *judge, st *status, from incident.State) incident.Event {
 	now := e.memory.now
-	ev := Event{Version: EventVersion, Kind: KindTransition, ID: fmt.Sprintf("%s/%s/%d", j.ID, st.Entity, now.UnixNano()), Time: now,
+	ev := incident.Event{Version: incident.EventVersion, Kind: incident.KindTransition, ID: fmt.Sprintf("%s/%s/%d", j.ID, st.Entity, now.UnixNano()), Time: now,
 		Entity: st.Entity, Check: j.ID, Class: j.Class, Severity: st.severity(j.Check), From: from, To: st.state, Latched: st.latched, Shadow: e.shadows(j),
 		Workload: st.Workload, Message: e.message(j, st)}
 	if i := st.told(j.Check); st.levels[i].active {
 		ev.Threshold, ev.Window, ev.First = j.Levels[i].When.Threshold, j.Levels[i].For.String(), e.dated(st.levels[i].since)
 		ev.Value, _ = st.says(i)
 	}
-	if ev.Severity != None {
+	if ev.Severity != incident.None {
 		ev.Action = e.action(j, st)
 	}
 	if cause := e.evidence(j, st); cause != nil {
@@ -220,12 +221,12 @@ func (e *Engine) alert(j *judge, st *status, level int, labels map[string]string
 		a.Labels = map[string]string{}
 	}
 	maps.Copy(a.Labels, map[string]string{"alertname": j.Alert, "severity": j.Levels[level].Severity.String(), "check": j.ID, "source": "gpusteward"})
-	for _, p := range st.parts() {
+	for _, p := range st.Parts() {
 		a.Labels[p[0]] = p[1]
 	}
 	if ev := e.evidence(j, st); ev != nil {
 		xid := 0
-		if ev.What == xidName {
+		if ev.What == incident.WhatXID {
 			xid = ev.Code
 		}
 		for name, v := range map[string]string{"xid": fmt.Sprint(xid), "pid": fmt.Sprint(ev.PID), "comm": ev.Comm, "workload": ev.Workload, "sources": strings.Join(ev.Sources, ", ")} {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // TestWhatMetricsSayOfHealth holds the metrics of the judgement on a host with
@@ -17,7 +18,7 @@ func TestWhatMetricsSayOfHealth(t *testing.T) {
 	checks := func() []*Check {
 		shadow := *hotCheck
 		shadow.ID, shadow.Alert, shadow.Shadow = "shadow", "Shadow", true
-		early := &Check{ID: "early", Alert: "Early", Levels: []Level{{Severity: Info, When: Value(collectors.TemperatureMargin).Below(10), For: of(3, 3)}}}
+		early := &Check{ID: "early", Alert: "Early", Levels: []Level{{Severity: incident.Info, When: Value(collectors.TemperatureMargin).Below(10), For: of(3, 3)}}}
 		return []*Check{hotCheck, &shadow, early}
 	}
 	for name, c := range map[string]struct {

@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"gpusteward/health/incident"
 	"os"
 	"regexp"
 	"slices"
@@ -14,7 +15,7 @@ import (
 // A promise is a row of the runbook: when it says that a level of a check is
 // entered, and when it is over.
 type promise struct {
-	severity Severity
+	severity incident.Severity
 	words    []string // of its signal, and of those beside it
 	often    string
 	Condition
@@ -44,7 +45,7 @@ func promises(t *testing.T) (all map[string][]promise, sections map[string]strin
 		}
 		sections[alert] += line
 		cells := strings.Split(strings.ReplaceAll(strings.Trim(line, "| \n"), `\|`, "\x00"), " | ")
-		if len(cells) == 4 && new(Severity).UnmarshalText([]byte(cells[0])) == nil {
+		if len(cells) == 4 && new(incident.Severity).UnmarshalText([]byte(cells[0])) == nil {
 			p, err := readPromise(cells)
 			if err != nil {
 				t.Fatalf("%s: %q: %v", alert, line, err)
@@ -137,7 +138,7 @@ func (r *row) apart() time.Duration {
 // show shows examples, as they are before the moment or from it on, for so
 // long, and returns the state at the end of it. If until is not OK it ends when
 // the state is that, and returns after how long that was.
-func (r *row) show(examples []Example, before bool, long time.Duration, until State) (State, time.Duration) {
+func (r *row) show(examples []Example, before bool, long time.Duration, until incident.State) (incident.State, time.Duration) {
 	j, apart := r.engine.judges[0], max(r.apart(), long/256)
 	base := map[string]float64{}
 	for passed := time.Duration(0); passed < long; passed += apart {
@@ -163,15 +164,15 @@ func (r *row) show(examples []Example, before bool, long time.Duration, until St
 		r.engine.memory.now, r.engine.latest = r.now, s
 		r.engine.judge(j, s)
 		r.now = r.now.Add(apart)
-		if r.state() == until && until != OK {
+		if r.state() == until && until != incident.OK {
 			return until, passed
 		}
 	}
 	return r.state(), long
 }
 
-func (r *row) state() State {
-	worst := OK
+func (r *row) state() incident.State {
+	worst := incident.OK
 	for _, st := range r.engine.judges[0].order {
 		worst = max(worst, st.state)
 	}
@@ -189,8 +190,8 @@ func (r *row) soon() time.Duration { return time.Duration(r.N+1)*r.spelled().Eve
 func (r *row) aWhile() time.Duration { return r.Signal.window*5/4 + holdFirst + r.soon() }
 
 // enter has the level entered.
-func (r *row) enter(e Entity) (after time.Duration) {
-	r.show(r.Example(e), true, r.soon(), OK)
+func (r *row) enter(e incident.Entity) (after time.Duration) {
+	r.show(r.Example(e), true, r.soon(), incident.OK)
 	_, after = r.show(r.Example(e), false, r.soon(), r.severity.State())
 	return after
 }
@@ -231,19 +232,19 @@ func (p promise) test(t *testing.T, c *Check, l Level) {
 	p.gaps(t, c, l, e)
 	if p.Clear != p.Threshold {
 		held, over := Condition{Op: p.Op, Threshold: p.Clear}.sides()
-		if got, _ := r.show(p.example(e, held, held, -1), false, r.aWhile(), OK); got != p.severity.State() {
+		if got, _ := r.show(p.example(e, held, held, -1), false, r.aWhile(), incident.OK); got != p.severity.State() {
 			t.Errorf("held at %g: %v", held, got)
 		}
-		if got, _ := r.show(p.example(e, over, over, -1), false, r.aWhile(), OK); got != OK && !c.Latched {
+		if got, _ := r.show(p.example(e, over, over, -1), false, r.aWhile(), incident.OK); got != incident.OK && !c.Latched {
 			t.Errorf("cleared at %g: %v", over, got)
 		}
-	} else if got, _ := r.show(p.Example(e), true, r.aWhile(), OK); (got == OK) == c.Latched {
+	} else if got, _ := r.show(p.Example(e), true, r.aWhile(), incident.OK); (got == incident.OK) == c.Latched {
 		t.Errorf("no longer so: %v, and it is latched: %v", got, c.Latched)
 	}
-	for n, examples := range p.Counterexamples(func() Entity { return e }) {
+	for n, examples := range p.Counterexamples(func() incident.Entity { return e }) {
 		r := p.row(c, l)
-		r.show(examples, true, r.apart(), OK)
-		if got, _ := r.show(examples, false, r.ever(), p.severity.State()); got != OK && got != Unknown {
+		r.show(examples, true, r.apart(), incident.OK)
+		if got, _ := r.show(examples, false, r.ever(), p.severity.State()); got != incident.OK && got != incident.Unknown {
 			t.Errorf("where %d is not so: %v, with %v", n, got, examples)
 		}
 	}
@@ -255,8 +256,8 @@ func (p promise) test(t *testing.T, c *Check, l Level) {
 			continue // its signal is of the same series
 		}
 		r := p.row(c, l)
-		r.show(examples, true, r.apart(), OK)
-		if got, _ := r.show(examples, false, r.ever(), p.severity.State()); got != OK && got != Unknown {
+		r.show(examples, true, r.apart(), incident.OK)
+		if got, _ := r.show(examples, false, r.ever(), p.severity.State()); got != incident.OK && got != incident.Unknown {
 			t.Errorf("without %s: %v", w.Signal, got)
 		}
 	}
@@ -264,18 +265,18 @@ func (p promise) test(t *testing.T, c *Check, l Level) {
 
 // gaps has bad samples be interrupted: K of N last ones enter the level, and one
 // fewer of as many do not.
-func (p promise) gaps(t *testing.T, c *Check, l Level, e Entity) {
+func (p promise) gaps(t *testing.T, c *Check, l Level, e incident.Entity) {
 	bad := p.Example(e)
 	if p.K == 1 || slices.ContainsFunc(bad, func(x Example) bool { return x.Again != 0 }) {
 		return // a counter's window has gaps of its own
 	}
 	for more := range 2 {
 		r := p.row(c, l)
-		r.show(bad, true, r.soon(), OK)
-		r.show(bad, false, time.Duration(p.K-1)*p.Every, OK)
-		r.show(bad, true, time.Duration(p.N-p.K+more)*p.Every, OK)
-		got, _ := r.show(bad, false, p.Every, OK)
-		if want := []State{p.severity.State(), OK}[more]; got != want {
+		r.show(bad, true, r.soon(), incident.OK)
+		r.show(bad, false, time.Duration(p.K-1)*p.Every, incident.OK)
+		r.show(bad, true, time.Duration(p.N-p.K+more)*p.Every, incident.OK)
+		got, _ := r.show(bad, false, p.Every, incident.OK)
+		if want := []incident.State{p.severity.State(), incident.OK}[more]; got != want {
 			t.Errorf("bad again after %d samples: %v, want %v", p.N-p.K+more, got, want)
 		}
 	}

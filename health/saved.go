@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gpusteward/collectors/host"
+	"gpusteward/health/incident"
 )
 
 // Saved is what an engine must not forget over a restart of the agent.
@@ -15,7 +16,7 @@ type Saved struct {
 	Time      time.Time          `json:"time"`
 	Faults    []savedFault       `json:"faults"`    // what fails
 	Cleared   []savedClearing    `json:"cleared"`   // what was latched
-	Incidents []Event            `json:"incidents"` // of the last 30 days
+	Incidents []incident.Event   `json:"incidents"` // of the last 30 days
 	Counters  map[string]float64 `json:"counters"`  // lifetime counters
 	Peaks     []savedPeak        `json:"peaks"`     // of signals, in this boot
 	Normal    baselines          `json:"normal"`    // settings
@@ -26,23 +27,23 @@ type Saved struct {
 const savedVersion = 1
 
 type savedFault struct {
-	Check   string        `json:"check"`
-	Entity  Entity        `json:"entity"`
-	State   State         `json:"state"`
-	Since   time.Time     `json:"since"`
-	Hold    time.Duration `json:"hold_ns"`
-	Latched bool          `json:"latched,omitempty"`
-	Levels  []savedLevel  `json:"levels"`
+	Check   string          `json:"check"`
+	Entity  incident.Entity `json:"entity"`
+	State   incident.State  `json:"state"`
+	Since   time.Time       `json:"since"`
+	Hold    time.Duration   `json:"hold_ns"`
+	Latched bool            `json:"latched,omitempty"`
+	Levels  []savedLevel    `json:"levels"`
 }
 
 type savedLevel struct {
-	Level    int       `json:"level"` // of the check's
-	Severity Severity  `json:"severity"`
-	Since    time.Time `json:"since"`
-	Bad      time.Time `json:"bad"`
-	Value    float64   `json:"value"`
-	Worst    float64   `json:"worst,omitempty"`
-	When     time.Time `json:"when,omitzero"` // the worst was
+	Level    int               `json:"level"` // of the check's
+	Severity incident.Severity `json:"severity"`
+	Since    time.Time         `json:"since"`
+	Bad      time.Time         `json:"bad"`
+	Value    float64           `json:"value"`
+	Worst    float64           `json:"worst,omitempty"`
+	When     time.Time         `json:"when,omitzero"` // the worst was
 }
 
 type savedClearing struct {
@@ -77,8 +78,8 @@ func restoring(saved, now time.Time) func(time.Time) time.Time {
 }
 
 // each returns the events as f has their times.
-func each(events []Event, f func(time.Time) time.Time) []Event {
-	all := make([]Event, 0, len(events))
+func each(events []incident.Event, f func(time.Time) time.Time) []incident.Event {
+	all := make([]incident.Event, 0, len(events))
 	for _, e := range events {
 		e.Time, e.First, e.Last = f(e.Time), f(e.First), f(e.Last)
 		all = append(all, e)
@@ -92,7 +93,7 @@ func (e *Engine) Save(boot string) (Saved, error) {
 	s := Saved{Version: savedVersion, Boot: boot, Time: e.memory.now, Incidents: each(e.memory.incidents, e.dated), Counters: maps.Clone(e.memory.kept), Normal: e.normal}
 	for _, j := range e.judges {
 		for _, st := range j.order {
-			if st.severity(j.Check) == None {
+			if st.severity(j.Check) == incident.None {
 				continue
 			}
 			f := savedFault{Check: j.ID, Entity: st.Entity, State: st.state, Since: e.dated(st.since), Hold: st.hold, Latched: st.latched}
@@ -124,7 +125,7 @@ func (e *Engine) Save(boot string) (Saved, error) {
 
 // Restore has a new engine go on where s was saved. What was latched in
 // another boot is over: the events say so.
-func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []Event, err error) {
+func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []incident.Event, err error) {
 	m := e.memory
 	restored := restoring(s.Time, now)
 	m.now, m.incidents = now, each(s.Incidents, restored)
@@ -176,6 +177,6 @@ func (e *Engine) dated(t time.Time) time.Time { return host.Rebased(t, e.memory.
 
 // clearing is a fault that was latched and cleared.
 type clearing struct {
-	Check  string `json:"check"`
-	Entity Entity `json:"entity"`
+	Check  string          `json:"check"`
+	Entity incident.Entity `json:"entity"`
 }

@@ -10,6 +10,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
+	"gpusteward/health/incident"
 )
 
 // How much has happened to a GPU.
@@ -31,13 +32,13 @@ const (
 )
 
 // severityWeight is what a fault counts by its severity.
-var severityWeight = [...]float64{None: 0, Info: 0.1, Warning: 0.5, Critical: 1, Emergency: 2}
+var severityWeight = [...]float64{incident.None: 0, incident.Info: 0.1, incident.Warning: 0.5, incident.Critical: 1, incident.Emergency: 2}
 
 // A history is what is kept of a GPU beyond a restart.
 type history struct {
-	Seen   time.Time         `json:"seen"`
-	Faults map[Class]*streak `json:"faults,omitempty"`
-	Lemon  decaying          `json:"lemon"`
+	Seen   time.Time                  `json:"seen"`
+	Faults map[incident.Class]*streak `json:"faults,omitempty"`
+	Lemon  decaying                   `json:"lemon"`
 	// The offence that Lemon last counted, to which what follows soon belongs.
 	Offence float64   `json:"offence,omitempty"`
 	Began   time.Time `json:"began,omitzero"`
@@ -74,12 +75,12 @@ func (v *decaying) decay(now time.Time, halfLife time.Duration) float64 {
 // Fault counts an incident of a GPU. An incident that is told again, under the
 // same ID, counts once. What is no incident, of no GPU or of no class is none
 // of the scores' business.
-func (d *Derivers) Fault(e Event, now time.Time) {
+func (d *Derivers) Fault(e incident.Event, now time.Time) {
 	uuid := e.Entity.UUID
 	if i := slices.IndexFunc(d.cards, func(c *card) bool { return c.gpu == e.Entity.GPU }); uuid == "" && i >= 0 {
 		uuid = d.cards[i].uuid
 	}
-	if e.Kind != KindIncident || uuid == "" || !slices.Contains(Classes, e.Class) || e.ID != "" && slices.Contains(d.told, e.ID) {
+	if e.Kind != incident.KindIncident || uuid == "" || !slices.Contains(incident.Classes, e.Class) || e.ID != "" && slices.Contains(d.told, e.ID) {
 		return
 	}
 	h := d.history(uuid, now)
@@ -89,7 +90,7 @@ func (d *Derivers) Fault(e Event, now time.Time) {
 	if e.ID != "" {
 		d.told = append(d.told[max(0, len(d.told)+1-mostTold):], e.ID)
 	}
-	weight := severityWeight[min(max(e.Severity, None), Emergency)]
+	weight := severityWeight[min(max(e.Severity, incident.None), incident.Emergency)]
 	s := h.Faults[e.Class]
 	if s == nil {
 		s = &streak{}
@@ -101,7 +102,7 @@ func (d *Derivers) Fault(e Event, now time.Time) {
 	s.Score.decay(now, faultHalfLife)
 	s.Score.Value += weight * (1 + min(rowBonus*float64(s.Row), mostBonus))
 	s.Row, s.Last = s.Row+1, now
-	if e.Class != ApplicationFault && (e.What != xidName || !XIDs()[e.Code].Tenant()) { // a tenant's fault never condemns a GPU
+	if e.Class != incident.ApplicationFault && (e.What != incident.WhatXID || !incident.XIDs()[e.Code].Tenant()) { // a tenant's fault never condemns a GPU
 		h.offend(weight, now)
 	}
 }
@@ -118,7 +119,7 @@ func (h *history) offend(weight float64, now time.Time) {
 
 // scores puts the scores: 0 for what never happened.
 func (d *Derivers) scores(c *card, h *history, now time.Time) {
-	for i, class := range Classes {
+	for i, class := range incident.Classes {
 		score := 0.0
 		if s := h.Faults[class]; s != nil {
 			score = s.Score.decay(now, faultHalfLife)
@@ -140,7 +141,7 @@ func (d *Derivers) history(uuid string, now time.Time) *history {
 		if len(d.histories) >= mostHistories {
 			return nil
 		}
-		h = &history{Faults: map[Class]*streak{}, Rows: trend{every: rowsEvery}, Place: place{}}
+		h = &history{Faults: map[incident.Class]*streak{}, Rows: trend{every: rowsEvery}, Place: place{}}
 		d.histories[uuid] = h
 	}
 	h.Seen = now
@@ -181,7 +182,7 @@ func (d *Derivers) Save(now time.Time) Derived {
 func (h *history) at(f func(time.Time) time.Time) *history {
 	c := *h
 	c.Seen, c.Began, c.Lemon.At = f(h.Seen), f(h.Began), f(h.Lemon.At)
-	c.Faults = map[Class]*streak{}
+	c.Faults = map[incident.Class]*streak{}
 	for class, s := range h.Faults {
 		s := *s
 		s.Score.At, s.Last = f(s.Score.At), f(s.Last)
@@ -203,9 +204,11 @@ func (d *Derivers) restore(text json.RawMessage, at func(time.Time) time.Time) e
 			continue
 		}
 		if h.Faults == nil {
-			h.Faults = map[Class]*streak{}
+			h.Faults = map[incident.Class]*streak{}
 		}
-		maps.DeleteFunc(h.Faults, func(class Class, s *streak) bool { return s == nil || !slices.Contains(Classes, class) })
+		maps.DeleteFunc(h.Faults, func(class incident.Class, s *streak) bool {
+			return s == nil || !slices.Contains(incident.Classes, class)
+		})
 		for _, e := range []*errorRate{&h.ECC, &h.PCIe} {
 			e.Next = min(max(e.Next, 0), windowSize-1)
 		}

@@ -3,56 +3,57 @@ package health
 import (
 	"encoding/json"
 	"fmt"
+	"gpusteward/health/incident"
 	"math"
 	"testing"
 	"time"
 )
 
 // incident is an incident of a rig's GPU.
-func fault(r *rig, gpu int, id string, class Class, severity Severity) {
-	r.Fault(Event{Kind: KindIncident, ID: id, Class: class, Severity: severity, Entity: Entity{GPU: r.gpus[gpu].gpu, UUID: r.gpus[gpu].uuid}}, r.now)
+func fault(r *rig, gpu int, id string, class incident.Class, severity incident.Severity) {
+	r.Fault(incident.Event{Kind: incident.KindIncident, ID: id, Class: class, Severity: severity, Entity: incident.Entity{GPU: r.gpus[gpu].gpu, UUID: r.gpus[gpu].uuid}}, r.now)
 }
 
 func TestFaultScores(t *testing.T) {
 	t.Parallel()
 	r := newRig(2)
 	r.step(step, nil)
-	for _, class := range Classes {
+	for _, class := range incident.Classes {
 		if got := r.get(FaultScore, 0, string(class)); got != 0 {
 			t.Errorf("%s before any fault: %g, want 0", class, got)
 		}
 	}
-	score := func(class Class) float64 { return r.get(FaultScore, 0, string(class)) }
-	fault(r, 0, "a", MemoryFault, Critical)
-	fault(r, 0, "a", MemoryFault, Critical) // told again
-	r.Fault(Event{Kind: KindTransition, ID: "t", Class: MemoryFault, Severity: Critical, Entity: Entity{UUID: r.gpus[0].uuid}}, r.now)
-	r.Fault(Event{Kind: KindIncident, ID: "n", Class: MemoryFault, Severity: Critical}, r.now) // of the node
+	score := func(class incident.Class) float64 { return r.get(FaultScore, 0, string(class)) }
+	fault(r, 0, "a", incident.MemoryFault, incident.Critical)
+	fault(r, 0, "a", incident.MemoryFault, incident.Critical) // told again
+	r.Fault(incident.Event{Kind: incident.KindTransition, ID: "t", Class: incident.MemoryFault, Severity: incident.Critical, Entity: incident.Entity{UUID: r.gpus[0].uuid}}, r.now)
+	r.Fault(incident.Event{Kind: incident.KindIncident, ID: "n", Class: incident.MemoryFault, Severity: incident.Critical}, r.now) // of the node
 	r.step(step, nil)
-	if got := score(MemoryFault); math.Abs(got-1) > .01 {
+	if got := score(incident.MemoryFault); math.Abs(got-1) > .01 {
 		t.Errorf("one critical fault: %g, want 1", got)
 	}
 	r.step(time.Hour, nil)
-	if got := score(MemoryFault); math.Abs(got-.5) > .01 {
+	if got := score(incident.MemoryFault); math.Abs(got-.5) > .01 {
 		t.Errorf("an hour later: %g, want half", got)
 	}
 	r.step(time.Hour, nil) // no longer in a row
 	for i := range 3 {
-		fault(r, 0, fmt.Sprint("row", i), HardwareFault, Critical)
-		fault(r, 0, fmt.Sprint("warning", i), DriverCrash, Warning)
+		fault(r, 0, fmt.Sprint("row", i), incident.HardwareFault, incident.Critical)
+		fault(r, 0, fmt.Sprint("warning", i), incident.DriverCrash, incident.Warning)
 	}
 	r.step(step, nil)
-	if got := score(HardwareFault); math.Abs(got-3.75) > .01 {
+	if got := score(incident.HardwareFault); math.Abs(got-3.75) > .01 {
 		t.Errorf("three faults in a row: %g, want 1 + 1.25 + 1.5", got)
 	}
-	if got := score(DriverCrash); math.Abs(got-3.75/2) > .01 {
+	if got := score(incident.DriverCrash); math.Abs(got-3.75/2) > .01 {
 		t.Errorf("three warnings in a row: %g, want half of that", got)
 	}
-	if got := r.get(FaultScore, 1, string(HardwareFault)); got != 0 {
+	if got := r.get(FaultScore, 1, string(incident.HardwareFault)); got != 0 {
 		t.Errorf("the other GPU has %g", got)
 	}
-	r.Fault(Event{Kind: KindIncident, ID: "i", Class: ComputeTimeout, Severity: Critical, Entity: Entity{GPU: "1"}}, r.now) // known by its index
+	r.Fault(incident.Event{Kind: incident.KindIncident, ID: "i", Class: incident.ComputeTimeout, Severity: incident.Critical, Entity: incident.Entity{GPU: "1"}}, r.now) // known by its index
 	r.step(step, nil)
-	if got := r.get(FaultScore, 1, string(ComputeTimeout)); math.Abs(got-1) > .01 {
+	if got := r.get(FaultScore, 1, string(incident.ComputeTimeout)); math.Abs(got-1) > .01 {
 		t.Errorf("a fault of the GPU with index 1: %g", got)
 	}
 }
@@ -62,12 +63,12 @@ func TestLemonsAreNotMadeByTenants(t *testing.T) {
 	r := newRig(2)
 	r.step(step, nil)
 	for i := range 12 { // two hours apart
-		fault(r, 0, fmt.Sprint("tenant", i), ApplicationFault, Critical)
-		nvlink := happened(fmt.Sprint("nvlink", i), xidName, 137, "", r.now) // of another class, and a tenant's
-		nvlink.Entity = Entity{UUID: r.gpus[0].uuid}
+		fault(r, 0, fmt.Sprint("tenant", i), incident.ApplicationFault, incident.Critical)
+		nvlink := happened(fmt.Sprint("nvlink", i), incident.WhatXID, 137, "", r.now) // of another class, and a tenant's
+		nvlink.Entity = incident.Entity{UUID: r.gpus[0].uuid}
 		r.Fault(nvlink, r.now)
 		for k := range 5 { // what comes together is one offence
-			fault(r, 1, fmt.Sprint("hardware", i, k), HardwareFault, Severity(2+k%2))
+			fault(r, 1, fmt.Sprint("hardware", i, k), incident.HardwareFault, incident.Severity(2+k%2))
 		}
 		r.now = r.now.Add(2 * time.Hour)
 		r.step(step, nil)
@@ -90,7 +91,7 @@ func TestScoresOutliveARestart(t *testing.T) {
 		g.values[eccCorrected] = 0
 	}
 	r.step(5*time.Minute, func() { r.gpus[0].values[eccCorrected] += 2 })
-	fault(r, 0, "a", MemoryFault, Emergency)
+	fault(r, 0, "a", incident.MemoryFault, incident.Emergency)
 	r.step(step, nil)
 	text, err := json.Marshal(r.Save(r.now))
 	if err != nil {
@@ -101,9 +102,9 @@ func TestScoresOutliveARestart(t *testing.T) {
 	if err := again.restore(text, restoring(r.now, r.now)); err != nil {
 		t.Fatal(err)
 	}
-	fault(again, 0, "a", MemoryFault, Emergency) // the journal tells it again
+	fault(again, 0, "a", incident.MemoryFault, incident.Emergency) // the journal tells it again
 	again.step(step, nil)
-	if got := again.get(FaultScore, 0, string(MemoryFault)); math.Abs(got-2) > .02 {
+	if got := again.get(FaultScore, 0, string(incident.MemoryFault)); math.Abs(got-2) > .02 {
 		t.Errorf("the fault score is %g, want 2", got)
 	}
 	if got := again.get(LemonScore, 0); math.Abs(got-2) > .02 {
@@ -131,10 +132,10 @@ func TestAClockThatGoesBackChangesNoScore(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)
 	r.step(step, nil)
-	fault(r, 0, "a", MemoryFault, Critical)
+	fault(r, 0, "a", incident.MemoryFault, incident.Critical)
 	r.now = r.now.Add(-24 * time.Hour)
 	r.step(time.Hour, nil)
-	if got := r.get(FaultScore, 0, string(MemoryFault)); math.Abs(got-.5) > .01 {
+	if got := r.get(FaultScore, 0, string(incident.MemoryFault)); math.Abs(got-.5) > .01 {
 		t.Errorf("an hour after the clock went back a day: %g, want half", got)
 	}
 }
@@ -143,8 +144,8 @@ func TestAClockThatLeapsForgetsNoGPUThatIsThere(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)
 	r.step(step, nil)
-	fault(r, 0, "a", MemoryFault, Emergency)
-	r.Fault(Event{Kind: KindIncident, ID: "b", Class: MemoryFault, Severity: Critical, Entity: Entity{UUID: "GPU-gone"}}, r.now)
+	fault(r, 0, "a", incident.MemoryFault, incident.Emergency)
+	r.Fault(incident.Event{Kind: incident.KindIncident, ID: "b", Class: incident.MemoryFault, Severity: incident.Critical, Entity: incident.Entity{UUID: "GPU-gone"}}, r.now)
 	r.gpus = append(r.gpus, newRig(2).gpus[1])
 	r.now = r.now.Add(100 * 24 * time.Hour)
 	r.step(step, nil)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // told returns the index of the level that is told of: of those that fail the
@@ -18,9 +19,9 @@ func (st *status) told(c *Check) (index int) {
 		l, rank := &st.levels[i], -1
 		switch weight := 2 * int(c.Levels[i].Severity); {
 		case l.active && l.clear == 0:
-			rank = 2*int(Emergency) + weight + 1
+			rank = 2*int(incident.Emergency) + weight + 1
 		case l.active:
-			rank = 2*int(Emergency) + weight
+			rank = 2*int(incident.Emergency) + weight
 		case l.isLeft():
 			rank = weight
 		}
@@ -35,7 +36,7 @@ func (st *status) told(c *Check) (index int) {
 // is a fault, and else the worst that it was, which is past.
 func (st *status) says(index int) (v float64, past bool) {
 	l := &st.levels[index]
-	if past = !l.active || l.clear > 0 || st.state == Recovering || st.state == Unknown; past && !l.when.IsZero() {
+	if past = !l.active || l.clear > 0 || st.state == incident.Recovering || st.state == incident.Unknown; past && !l.when.IsZero() {
 		return l.worst, true
 	}
 	return l.value, past
@@ -49,9 +50,9 @@ func (e *Engine) message(j *judge, st *status) string { return e.sentences(j, st
 func (e *Engine) sentences(j *judge, st *status, level int) string {
 	l, severity := &st.levels[level], st.severity(j.Check)
 	switch {
-	case severity == None && st.state == Unknown:
+	case severity == incident.None && st.state == incident.Unknown:
 		return "There is no data any more to judge " + j.ID + " by."
-	case severity == None && !l.isLeft():
+	case severity == incident.None && !l.isLeft():
 		return "There is data again to judge " + j.ID + " by."
 	}
 	detail := strings.ReplaceAll(j.Detailed(j.Levels[level]), "{labels}", e.labels(j, st))
@@ -70,11 +71,11 @@ func (e *Engine) sentences(j *judge, st *status, level int) string {
 		text += " At worst: " + fill(of, "", l.worst, "") + ", at " + e.clock(l.when) + "."
 	}
 	switch {
-	case severity == None:
+	case severity == incident.None:
 		text = "Over. " + text
-	case st.state == Recovering:
+	case st.state == incident.Recovering:
 		text = "Recovering. " + text
-	case st.state == Unknown:
+	case st.state == incident.Unknown:
 		text = "There is no data any more. " + text
 	case past && st.latched:
 		text = "Latched. " + text
@@ -100,7 +101,7 @@ func (e *Engine) labels(j *judge, st *status) string {
 			continue
 		}
 		src.each(e.latest, func(s collectors.Sample) {
-			if rest := src.rest(s); rest != "" && entityOf(s, src.by) == st.Entity && s.Value == l.value && !slices.Contains(all, rest) {
+			if rest := src.rest(s); rest != "" && incident.EntityOf(s, src.by) == st.Entity && s.Value == l.value && !slices.Contains(all, rest) {
 				all = append(all, rest)
 			}
 		})
@@ -126,7 +127,7 @@ func (src source) rest(s collectors.Sample) string {
 // xids names those that a check counted: "XID 48, 94".
 func (e *Engine) xids(j *judge, st *status) string {
 	newest := e.evidence(j, st)
-	if newest == nil || newest.What != xidName {
+	if newest == nil || newest.What != incident.WhatXID {
 		return "an XID"
 	}
 	codes := []int{newest.Code}
@@ -134,7 +135,7 @@ func (e *Engine) xids(j *judge, st *status) string {
 		counted := j.Levels[i].When.Signal.counts
 		for n := range e.memory.incidents {
 			ev := &e.memory.incidents[n]
-			if counted == nil || !l.active || newest.First.Sub(ev.First) > counted.Window || ev.What != xidName || slices.Contains(codes, ev.Code) {
+			if counted == nil || !l.active || newest.First.Sub(ev.First) > counted.Window || ev.What != incident.WhatXID || slices.Contains(codes, ev.Code) {
 				continue
 			}
 			if entity, ok := counted.entity(ev); ok && entity == st.Entity && counted.Match(ev) {
@@ -150,9 +151,9 @@ func (e *Engine) xids(j *judge, st *status) string {
 func (e *Engine) clock(t time.Time) string { return e.dated(t).UTC().Format("2006-01-02 15:04:05 UTC") }
 
 // locate is where an entity is, as a summary begins with it: "node7, GPU 3: ".
-func locate(node string, e Entity) string {
+func locate(node string, e incident.Entity) string {
 	switch {
-	case e == Entity{}:
+	case e == incident.Entity{}:
 		return strings.TrimPrefix(node+": ", ": ")
 	case node == "":
 		return e.Name() + ": "
@@ -169,8 +170,8 @@ func (e *Engine) action(j *judge, st *status) string {
 }
 
 // evidence returns the newest incident that the check counted, if it counts any.
-func (e *Engine) evidence(j *judge, st *status) *Event {
-	if st.severity(j.Check) == None {
+func (e *Engine) evidence(j *judge, st *status) *incident.Event {
+	if st.severity(j.Check) == incident.None {
 		return nil
 	}
 	for i, l := range st.levels {

@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"gpusteward/health/incident"
 	"math"
 	"regexp"
 	"slices"
@@ -16,10 +17,10 @@ import (
 type told struct {
 	*world
 	check  *Check
-	entity Entity
+	entity incident.Entity
 	value  float64 // NaN for none
 	every  time.Duration
-	last   []Event // changes of the last sample
+	last   []incident.Event // changes of the last sample
 }
 
 // alone returns a level of a check with a signal of the test's. Whatever goes
@@ -30,7 +31,7 @@ func alone(t *testing.T, c *Check, index int) *told {
 	for _, name := range l.When.Signal.Labels() {
 		*map[string]*string{"gpu": &s.entity.GPU, "uuid": &s.entity.UUID, "link": &s.entity.Link, "tenant": &s.entity.Tenant, "workload": &s.entity.Workload, "device": &s.entity.Device}[name] = "some-" + name
 	}
-	l.When.Signal = &Signal{read: func(_ *memory, _ *Snapshot, put func(Entity, float64)) {
+	l.When.Signal = &Signal{read: func(_ *memory, _ *Snapshot, put func(incident.Entity, float64)) {
 		if !math.IsNaN(s.value) {
 			put(s.entity, s.value)
 		}
@@ -157,7 +158,7 @@ func TestEachSentenceIsTrue(t *testing.T) {
 				from = "Latched. "
 			}
 			s.holds("while it recovers", held.Message, from+past, worst, math.NaN(), at)
-			if held.Value != clear || held.Worst != worst || held.State == Recovering == c.Latched {
+			if held.Value != clear || held.Worst != worst || held.State == incident.Recovering == c.Latched {
 				t.Errorf("%s: %+v; want the value %v and the worst %v", c.ID, held, clear, worst)
 			}
 			if s.engine.Page([]string{c.ID}); c.Alert != "" {
@@ -167,16 +168,16 @@ func TestEachSentenceIsTrue(t *testing.T) {
 					t.Errorf("%s: the alert's value is %s, want the worst, %s", c.ID, a["value"], want)
 				}
 			}
-			end := Event{}
+			end := incident.Event{}
 			if c.Latched {
 				end, _ = s.engine.Ack(c.ID, s.entity, s.now)
 			}
-			for n := 0; end.To != OK || end.ID == ""; n++ {
+			for n := 0; end.To != incident.OK || end.ID == ""; n++ {
 				if n > 1000 {
 					t.Fatalf("%s: it does not end", c.ID)
 				}
 				s.reads(clear, 1)
-				if i := slices.IndexFunc(s.last, func(e Event) bool { return e.To == OK }); i >= 0 {
+				if i := slices.IndexFunc(s.last, func(e incident.Event) bool { return e.To == incident.OK }); i >= 0 {
 					end = s.last[i]
 				}
 			}
@@ -194,7 +195,7 @@ func TestALevelThatIsHeldIsToldAsPast(t *testing.T) {
 	worst := w.now.Add(-step)
 	w.steps(4, hotAt(-1))
 	f := w.engine.Findings()[0]
-	if want := "At its worst, at " + worst.Format("2006-01-02 15:04:05 UTC") + ": GPU 0 has -12 left."; f.State != Unhealthy || f.Message != want {
+	if want := "At its worst, at " + worst.Format("2006-01-02 15:04:05 UTC") + ": GPU 0 has -12 left."; f.State != incident.Unhealthy || f.Message != want {
 		t.Errorf("%v, %q; want %q", f.State, f.Message, want)
 	}
 	for _, a := range w.engine.Alerts(nil) {
@@ -226,12 +227,12 @@ func TestDataThatComesBackEndsNoFault(t *testing.T) {
 	w.steps(3, hotAt(20))
 	w.steps(3)
 	changes := w.steps(1, hotAt(20))
-	if len(changes) != 1 || changes[0].To != OK || changes[0].Message != "There is data again to judge hot by." {
+	if len(changes) != 1 || changes[0].To != incident.OK || changes[0].Message != "There is data again to judge hot by." {
 		t.Errorf("%+v", changes)
 	}
 	w.steps(4, hotAt(-1))
 	changes = w.steps(3)
-	if n := len(changes); n != 1 || changes[0].To != Unknown || !strings.HasPrefix(changes[0].Message, "There is no data any more. At its worst, at ") {
+	if n := len(changes); n != 1 || changes[0].To != incident.Unknown || !strings.HasPrefix(changes[0].Message, "There is no data any more. At its worst, at ") {
 		t.Errorf("a fault without data: %+v", changes)
 	}
 }

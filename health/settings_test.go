@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // TestEachSettingUnlikeThePeersIsNamed has one GPU of eight differ in one
@@ -81,7 +82,7 @@ func TestWhatASettingWasOutlivesTheAgent(t *testing.T) {
 // that of the node, for what is meant to be.
 func TestWhatIsAcknowledgedIsNormal(t *testing.T) {
 	t.Parallel()
-	for entity, want := range map[Entity]string{{GPU: "0"}: " 1", {GPU: "1"}: " 0", {}: ""} {
+	for entity, want := range map[incident.Entity]string{{GPU: "0"}: " 1", {GPU: "1"}: " 0", {}: ""} {
 		w := newWorld(t, Checks()...)
 		drifting := func(ecc, n float64) (gpus string) {
 			for range int(n) {
@@ -105,9 +106,9 @@ func TestWhatIsAcknowledgedIsNormal(t *testing.T) {
 		if before, after := drifting(1, 2), drifting(0, 20); before != "" || after != " 0 1" {
 			t.Fatalf("of GPUs %q, and after the change of %q", before, after)
 		}
-		if entity == (Entity{}) { // of the node's own drift, which it has none of here
+		if entity == (incident.Entity{}) { // of the node's own drift, which it has none of here
 			w.engine.normal.accept(entity, w.engine.latest)
-		} else if ev, err := w.engine.Ack(driftCheck, entity, w.now); err != nil || ev.Kind != KindAck {
+		} else if ev, err := w.engine.Ack(driftCheck, entity, w.now); err != nil || ev.Kind != incident.KindAck {
 			t.Errorf("%v: %+v, %v", entity, ev, err)
 		}
 		if got := drifting(0, 20); got != want {

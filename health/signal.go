@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // A Signal is what a check looks at: a number for each entity. It is read
@@ -24,9 +25,9 @@ type Signal struct {
 	optional bool          // that there is none of it says nothing: a GPU may have no peers
 	counts   *Incidents    // what it counts, if it does
 	source   *source       // where it is a gauge's value: its series say what it is of
-	read     func(m *memory, s *Snapshot, put func(Entity, float64))
-	example  func(e Entity, before, after float64) []Example
-	excused  func(e Entity) [][]Example // series that look like the example and give no value
+	read     func(m *memory, s *Snapshot, put func(incident.Entity, float64))
+	example  func(e incident.Entity, before, after float64) []Example
+	excused  func(e incident.Entity) [][]Example // series that look like the example and give no value
 }
 
 // String returns the signal as PromQL.
@@ -159,7 +160,7 @@ func Value(m *collectors.Metric, where ...string) *Signal {
 	src := from(m, where)
 	g := src.signal(src.collapsed("max", src.selector()), src.words())
 	g.source = &src
-	g.read = func(_ *memory, s *Snapshot, put func(Entity, float64)) {
+	g.read = func(_ *memory, s *Snapshot, put func(incident.Entity, float64)) {
 		gather(src, s, func(a, b float64) float64 { return max(a, b) }, put)
 	}
 	return g
@@ -169,20 +170,22 @@ func Value(m *collectors.Metric, where ...string) *Signal {
 func Sum(m *collectors.Metric, where ...string) *Signal {
 	src := from(m, where)
 	g := src.signal(src.collapsed("sum", src.selector()), "the sum of "+src.words())
-	g.read = func(_ *memory, s *Snapshot, put func(Entity, float64)) {
+	g.read = func(_ *memory, s *Snapshot, put func(incident.Entity, float64)) {
 		gather(src, s, func(a, b float64) float64 { return a + b }, put)
 	}
 	return g
 }
 
 // gather puts one value for each entity.
-func gather(src source, s *Snapshot, merge func(a, b float64) float64, put func(Entity, float64)) {
+func gather(src source, s *Snapshot, merge func(a, b float64) float64, put func(incident.Entity, float64)) {
 	if src.alone() {
-		src.each(s, func(sample collectors.Sample) { put(entityOf(sample, src.by), sample.Value) })
+		src.each(s, func(sample collectors.Sample) { put(incident.EntityOf(sample, src.by), sample.Value) })
 		return
 	}
 	var all answers
-	src.each(s, func(sample collectors.Sample) { all = all.merge(entityOf(sample, src.by), sample.Value, merge) })
+	src.each(s, func(sample collectors.Sample) {
+		all = all.merge(incident.EntityOf(sample, src.by), sample.Value, merge)
+	})
 	for _, r := range all {
 		put(r.Entity, r.value)
 	}
@@ -197,7 +200,7 @@ func Increase(m *collectors.Metric, window time.Duration, where ...string) *Sign
 	rise := src.collapsed("sum", fmt.Sprintf("increase(%s[%s])", src.selector(), promDuration(window)))
 	g := src.signal("round("+rise+")", "the increase of "+src.words()+" in "+promDuration(window))
 	g.window, g.example = window, src.counter(window, 1)
-	g.read = func(m *memory, s *Snapshot, put func(Entity, float64)) { m.counters(g, src).read(m, s, put) }
+	g.read = func(m *memory, s *Snapshot, put func(incident.Entity, float64)) { m.counters(g, src).read(m, s, put) }
 	return g
 }
 
@@ -223,14 +226,14 @@ func (g *Signal) comesAndGoes() bool { return g.optional || g.counts != nil && g
 // is there only while something is wrong.
 func (g *Signal) OrZero() *Signal {
 	read := g.read
-	g.read = func(m *memory, s *Snapshot, put func(Entity, float64)) {
+	g.read = func(m *memory, s *Snapshot, put func(incident.Entity, float64)) {
 		var has answers
-		read(m, s, func(e Entity, v float64) {
+		read(m, s, func(e incident.Entity, v float64) {
 			has = append(has, reading{e, v})
 			put(e, v)
 		})
 		for _, up := range s.Of(collectors.Up) {
-			if e := entityOf(up, nil); !slices.ContainsFunc(has, func(r reading) bool { return r.Entity == e }) {
+			if e := incident.EntityOf(up, nil); !slices.ContainsFunc(has, func(r reading) bool { return r.Entity == e }) {
 				put(e, 0)
 			}
 		}
@@ -243,8 +246,8 @@ func Rate(m *collectors.Metric, window time.Duration, where ...string) *Signal {
 	src := from(m, where)
 	g := src.signal(src.collapsed("sum", fmt.Sprintf("rate(%s[%s])", src.selector(), promDuration(window))), "the rate of "+src.words()+" over "+promDuration(window))
 	g.window, g.example = window, src.counter(window, window.Seconds())
-	g.read = func(m *memory, s *Snapshot, put func(Entity, float64)) {
-		m.counters(g, src).read(m, s, func(e Entity, v float64) { put(e, v/window.Seconds()) })
+	g.read = func(m *memory, s *Snapshot, put func(incident.Entity, float64)) {
+		m.counters(g, src).read(m, s, func(e incident.Entity, v float64) { put(e, v/window.Seconds()) })
 	}
 	return g
 }
@@ -263,12 +266,12 @@ func Sub(a, b *Signal) *Signal {
 // for a value of it.
 func combine(a, b *Signal, op string, f func(x, y float64) (float64, bool), back func(v, y float64) float64) *Signal {
 	g := &Signal{query: fmt.Sprintf("(%s %s %s)", a, op, b), words: fmt.Sprintf("%s %s %s", a.words, op, b.words), node: a.node, by: a.by, uses: append(slices.Clone(a.uses), b.uses...), window: max(a.window, b.window)}
-	g.example = func(e Entity, before, after float64) []Example {
+	g.example = func(e incident.Entity, before, after float64) []Example {
 		return append(a.Example(e, back(before, someBase), back(after, someBase)), b.Example(e, someBase, someBase)...)
 	}
-	g.read = func(m *memory, s *Snapshot, put func(Entity, float64)) {
+	g.read = func(m *memory, s *Snapshot, put func(incident.Entity, float64)) {
 		right, at := readings(b, m, s), 0
-		a.read(m, s, func(e Entity, x float64) {
+		a.read(m, s, func(e incident.Entity, x float64) {
 			y, next, ok := right.from(at, e)
 			if at = next; ok {
 				if v, ok := f(x, y); ok {
@@ -289,10 +292,10 @@ func Lost(m *collectors.Metric, where ...string) *Signal {
 	g.query = fmt.Sprintf("((%s == 1) and (%s) unless (%s) unless ignoring (feature) %s{feature=%q})",
 		collectors.Up, src.peak(), src.collapsed("max", src.selector()), collectors.Unsupported, m.Name)
 	own, lacks := Value(m, where...), Value(collectors.Unsupported, "feature", m.Name)
-	g.read = func(mem *memory, s *Snapshot, put func(Entity, float64)) {
+	g.read = func(mem *memory, s *Snapshot, put func(incident.Entity, float64)) {
 		present, none := readings(own, mem, s), readings(lacks, mem, s)
 		for _, up := range s.Of(collectors.Up) {
-			e := entityOf(up, nil)
+			e := incident.EntityOf(up, nil)
 			_, has := present.of(e)
 			_, unsupported := none.of(e)
 			if mem.most(g, e, collectors.Bool(has)) == 1 && up.Value == 1 && !unsupported {
@@ -314,7 +317,7 @@ func Fell(m *collectors.Metric, where ...string) *Signal {
 	g := src.signal(src.collapsed("max", src.selector()), "the fall of "+from(m, where).words())
 	g.node, g.uses, g.window = own.node, append(g.uses, m), day // a boot: no look of a moment can say
 	falls = append(falls, &fall{m.Name, own})
-	g.read = func(_ *memory, s *Snapshot, put func(Entity, float64)) {
+	g.read = func(_ *memory, s *Snapshot, put func(incident.Entity, float64)) {
 		gather(src, s, func(a, b float64) float64 { return max(a, b) }, put)
 	}
 	return g
@@ -322,7 +325,7 @@ func Fell(m *collectors.Metric, where ...string) *Signal {
 
 // reading is a signal's value for an entity.
 type reading struct {
-	Entity
+	incident.Entity
 	value float64
 }
 
@@ -330,18 +333,18 @@ type reading struct {
 type answers []reading
 
 func readings(g *Signal, m *memory, s *Snapshot) (all answers) {
-	g.read(m, s, func(e Entity, v float64) { all = append(all, reading{e, v}) })
+	g.read(m, s, func(e incident.Entity, v float64) { all = append(all, reading{e, v}) })
 	return all
 }
 
-func (r answers) of(e Entity) (float64, bool) {
+func (r answers) of(e incident.Entity) (float64, bool) {
 	v, _, ok := r.from(0, e)
 	return v, ok
 }
 
 // from looks for e from a place on, and returns where to look for the next:
 // who asks for many does so in about the order in which they came.
-func (r answers) from(at int, e Entity) (v float64, next int, ok bool) {
+func (r answers) from(at int, e incident.Entity) (v float64, next int, ok bool) {
 	for n := range r {
 		if i := (at + n) % len(r); r[i].Entity == e {
 			return r[i].value, i + 1, true
@@ -352,7 +355,7 @@ func (r answers) from(at int, e Entity) (v float64, next int, ok bool) {
 
 // merge puts v where e has no value yet, else what f makes of both. Mostly e
 // is the last.
-func (r answers) merge(e Entity, v float64, f func(a, b float64) float64) answers {
+func (r answers) merge(e incident.Entity, v float64, f func(a, b float64) float64) answers {
 	for i := len(r) - 1; i >= 0; i-- {
 		if r[i].Entity == e {
 			r[i].value = f(r[i].value, v)

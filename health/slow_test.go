@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // A slow fault is one that comes slowly, or in part: on GPU 3 of an H100 host
@@ -243,7 +244,7 @@ func (f *slowFault) test(t *testing.T) {
 		for _, c := range e.Eval(NewSnapshot(samples), nil, h.now()) {
 			own := c.Check == f.check && c.Entity.String() == on
 			switch {
-			case c.Severity < Warning:
+			case c.Severity < incident.Warning:
 			case own && at >= 0 && found < 0:
 				found = at
 				t.Logf("found after %v: %s", at, c.Message)

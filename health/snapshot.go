@@ -1,6 +1,9 @@
 package health
 
-import "gpusteward/collectors"
+import (
+	"gpusteward/collectors"
+	"gpusteward/health/incident"
+)
 
 // A Snapshot is what is known at one moment: the samples by metric, those
 // that were read and those that health derives from them.
@@ -44,10 +47,10 @@ func (s *Snapshot) Of(m *collectors.Metric) []collectors.Sample { return s.sampl
 // answers reports whether the GPU does. The node, the zero Entity, does when
 // it has GPUs, and all answer. While the agent is drained, or there is no
 // driver, nobody does: what was known then is not known now.
-func (s *Snapshot) answers(gpu Entity) bool {
+func (s *Snapshot) answers(gpu incident.Entity) bool {
 	some := false
 	for _, up := range s.Of(collectors.Up) {
-		if gpu == (Entity{}) || entityOf(up, nil) == gpu {
+		if gpu == (incident.Entity{}) || incident.EntityOf(up, nil) == gpu {
 			if some = up.Value == 1; !some {
 				return false
 			}
@@ -60,6 +63,6 @@ func (s *Snapshot) answers(gpu Entity) bool {
 // answers: what was derived from its data is as old as that is. Its history
 // stays.
 func (s *Snapshot) outlived(sample collectors.Sample) bool {
-	gpu := entityOf(sample, nil)
-	return gpu != (Entity{}) && sample.Metric != FaultScore && sample.Metric != LemonScore && sample.Metric != Away && !s.answers(gpu)
+	gpu := incident.EntityOf(sample, nil)
+	return gpu != (incident.Entity{}) && sample.Metric != FaultScore && sample.Metric != LemonScore && sample.Metric != Away && !s.answers(gpu)
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // How long a state is held.
@@ -19,9 +20,9 @@ const (
 // A status is the state machine of one check and entity. Each level of the
 // check is entered and left by itself; the state is that of the worst.
 type status struct {
-	Entity
+	incident.Entity
 	levels  []level
-	state   State
+	state   incident.State
 	since   time.Time     // of the state
 	read    time.Time     // when there last was data
 	cleared time.Time     // when it was last cleared
@@ -94,7 +95,7 @@ func (st *status) settle(c *Check, now time.Time) bool {
 		interval = max(interval, p.Every)
 		switch {
 		case !l.active && now.Equal(l.read) && l.holds(p):
-			if st.severity(c) == None {
+			if st.severity(c) == incident.None {
 				st.enter(now)
 			}
 			l.active, l.since = true, now
@@ -117,24 +118,24 @@ func (st *status) enter(now time.Time) {
 }
 
 // now returns the state; gone is that there is no data any more.
-func (st *status) now(c *Check, gone bool, now time.Time) State {
+func (st *status) now(c *Check, gone bool, now time.Time) incident.State {
 	severity, failing := st.severity(c), st.latched
 	for i := range st.levels {
 		l := &st.levels[i]
 		failing = failing || l.active && l.clear == 0 && !gone && !l.gone(c.Levels[i], now)
 	}
 	switch {
-	case severity != None && failing:
+	case severity != incident.None && failing:
 		return severity.State()
 	case gone && !st.passing:
-		return Unknown
-	case severity != None:
-		return Recovering
+		return incident.Unknown
+	case severity != incident.None:
+		return incident.Recovering
 	}
-	return OK
+	return incident.OK
 }
 
-func (st *status) become(to State, now time.Time) bool {
+func (st *status) become(to incident.State, now time.Time) bool {
 	if to == st.state {
 		return false
 	}
@@ -143,7 +144,7 @@ func (st *status) become(to State, now time.Time) bool {
 }
 
 // severity returns how badly the check fails.
-func (st *status) severity(c *Check) (worst Severity) {
+func (st *status) severity(c *Check) (worst incident.Severity) {
 	for i := range st.levels {
 		if st.levels[i].active {
 			worst = max(worst, c.Levels[i].Severity)
@@ -158,11 +159,11 @@ func (st *status) clear(now time.Time) {
 		st.levels[i].leave()
 	}
 	st.latched, st.left, st.cleared = false, now, now
-	st.become(OK, now)
+	st.become(incident.OK, now)
 }
 
 // over reports whether nothing was heard of the entity for long.
 func (st *status) over(c *Check, now time.Time) bool {
 	quiet := now.Sub(st.read)
-	return !st.latched && (quiet > forgotten || st.passing && quiet >= silent*step && st.severity(c) == None)
+	return !st.latched && (quiet > forgotten || st.passing && quiet >= silent*step && st.severity(c) == incident.None)
 }

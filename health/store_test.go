@@ -2,6 +2,7 @@ package health
 
 import (
 	"bytes"
+	"gpusteward/health/incident"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,7 +10,7 @@ import (
 )
 
 type remembered struct {
-	Latched []Entity
+	Latched []incident.Entity
 	Count   int
 }
 
@@ -20,7 +21,7 @@ func TestStateSurvivesARestart(t *testing.T) {
 	if err := s.Load("health", &got); err != nil || got.Count != 7 {
 		t.Errorf("where nothing was kept: %+v, %v; want it as it was", got, err)
 	}
-	want := remembered{[]Entity{{GPU: "3", UUID: "GPU-x"}}, 2}
+	want := remembered{[]incident.Entity{{GPU: "3", UUID: "GPU-x"}}, 2}
 	for range 2 {
 		if err := s.Save("health", want); err != nil {
 			t.Fatal(err)

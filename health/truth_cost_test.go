@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // BenchmarkEval is the cost of one judgement over eight GPUs by all checks,
@@ -85,7 +86,7 @@ func TestCountersThatAreGoneAreForgotten(t *testing.T) {
 	t.Parallel()
 	g := Increase(collectors.QoSViolations, 5*time.Minute, "by", "tenant")
 	now := time.Unix(1, 0)
-	e := NewEngine([]*Check{{ID: "missed", Levels: []Level{{Severity: Warning, When: g.Above(0)}}}}, now)
+	e := NewEngine([]*Check{{ID: "missed", Levels: []Level{{Severity: incident.Warning, When: g.Above(0)}}}}, now)
 	for i := range 600 {
 		now = now.Add(time.Minute)
 		e.Eval(NewSnapshot([]collectors.Sample{{Metric: collectors.QoSViolations, Labels: []string{"0", "GPU-0", strconv.Itoa(i), "compute"}, Value: 7}}), nil, now)

@@ -3,6 +3,7 @@
 package health
 
 import (
+	"gpusteward/health/incident"
 	"slices"
 	"testing"
 	"time"
@@ -15,15 +16,15 @@ func TestHealthyHostsAreQuiet(t *testing.T) {
 	began := time.Now()
 	v := judgeAll(t, *truthDays)
 	weeks := float64(v.evaluations) / stepsWeek
-	paged := map[Severity]int{}
+	paged := map[incident.Severity]int{}
 	for a, n := range v.alarms {
 		if !a.shadow && !slices.Contains(trueAlarms, a.check) {
 			paged[a.severity] += n
 		}
 	}
 	t.Log(v.table(weeks, time.Since(began)))
-	t.Logf("%d false warnings in %.1f host-weeks, %d false critical ones", paged[Warning], weeks, paged[Critical]+paged[Emergency])
-	if paged[Critical]+paged[Emergency] > 0 || float64(paged[Warning]) > weeks {
+	t.Logf("%d false warnings in %.1f host-weeks, %d false critical ones", paged[incident.Warning], weeks, paged[incident.Critical]+paged[incident.Emergency])
+	if paged[incident.Critical]+paged[incident.Emergency] > 0 || float64(paged[incident.Warning]) > weeks {
 		t.Error("at most one false warning in a host-week is good, and no false critical")
 	}
 	slices.Sort(v.told)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 var (
@@ -28,7 +29,7 @@ const fewDays = 6
 // An alarm is a level of a check that a healthy host entered.
 type alarm struct {
 	check    string
-	severity Severity
+	severity incident.Severity
 	shadow   bool
 }
 
@@ -157,7 +158,7 @@ func TestAnIllHostIsNotQuiet(t *testing.T) {
 		}
 	}
 	v := judgeHost(t, 0, h, stepsHour)
-	for _, want := range []alarm{{"thermal_margin", Critical, false}, {"remap_failed", Emergency, false}} {
+	for _, want := range []alarm{{"thermal_margin", incident.Critical, false}, {"remap_failed", incident.Emergency, false}} {
 		if v.alarms[want] == 0 {
 			t.Errorf("no %s %s; there are %v", want.check, want.severity, v.alarms)
 		}
@@ -184,7 +185,7 @@ func (v *verdict) table(weeks float64, took time.Duration) string {
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		row := names[name]
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%.3f\n", name, row[Info], row[Warning], row[Critical], row[Emergency], float64(row[Warning]+row[Critical]+row[Emergency])/weeks)
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%.3f\n", name, row[incident.Info], row[incident.Warning], row[incident.Critical], row[incident.Emergency], float64(row[incident.Warning]+row[incident.Critical]+row[incident.Emergency])/weeks)
 	}
 	_ = w.Flush() // into memory
 	cores := runtime.GOMAXPROCS(0)

@@ -15,6 +15,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu"
+	"gpusteward/health/incident"
 )
 
 // A turbulence makes everything go wrong on a host of two GPUs that can: each
@@ -58,7 +59,7 @@ func (u *turbulence) note(name string, what ...any) {
 }
 
 func newTurbulence(t *testing.T, seed uint64) *turbulence {
-	u := &turbulence{rnd: rand.New(rand.NewPCG(seed, 2)), digests: map[string]*digest{}, codes: slices.Sorted(maps.Keys(XIDs()))}
+	u := &turbulence{rnd: rand.New(rand.NewPCG(seed, 2)), digests: map[string]*digest{}, codes: slices.Sorted(maps.Keys(incident.XIDs()))}
 	for _, c := range Checks() {
 		for i, l := range c.Levels {
 			if l.When.Signal.counts != nil {
@@ -75,14 +76,14 @@ func newTurbulence(t *testing.T, seed uint64) *turbulence {
 			}
 		}
 	}
-	logged, err := os.ReadFile("testdata/kernel-lines.tsv")
+	logged, err := os.ReadFile("incident/testdata/kernel-lines.tsv")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for l := range strings.Lines(string(logged)) {
 		u.lines = append(u.lines, strings.ReplaceAll(strings.Split(l, "\t")[1], `\x0a`, "\n"))
 	}
-	readTable(os.DirFS("data"), "events.tsv", func(row map[string]string) error {
+	incident.ReadTable(os.DirFS("incident"), "data/events.tsv", func(row map[string]string) error {
 		u.kinds = append(u.kinds, row["name"])
 		return nil
 	})
@@ -179,7 +180,7 @@ func (u *turbulence) take() {
 	defer u.mu.Unlock()
 	for _, e := range u.events {
 		what := []any{e.Time.Unix(), e.Entity, e.Code, e.Severity, e.From, e.To, e.Latched, e.Follows != "", e.Sources, e.Count, e.First.Unix(), rounded(e.Value), e.Threshold, e.PID, e.Comm, e.Workload, e.Owner, e.Class}
-		if e.Kind == KindIncident {
+		if e.Kind == incident.KindIncident {
 			what = append(what, e.Check, e.Action, e.Last.Unix())
 		}
 		u.note(string(e.Kind)+" "+e.Check+" "+e.What, what...)

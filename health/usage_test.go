@@ -1,6 +1,7 @@
 package health
 
 import (
+	"gpusteward/health/incident"
 	"log/slog"
 	"math"
 	"os"
@@ -40,7 +41,7 @@ func TestWhatTheAgentUsesOfWhatItMay(t *testing.T) {
 	}
 	m.unsaved, m.usage = true, usage{now.Add(-100 * time.Hour), time.Duration(r.Utime.Nano()+r.Stime.Nano()) - 10*time.Hour}
 	for range cap(m.sightings) / 2 {
-		m.sightings <- Sighting{}
+		m.sightings <- incident.Sighting{}
 	}
 	if got := load(); math.Abs(got["processor"]-.4) > .01 || got["state"] != 2 || math.Abs(got["events"]-.5) > .01 {
 		t.Errorf("10 hours of 100, half of a queue, and what is not kept: %v", got)

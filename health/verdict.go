@@ -9,24 +9,25 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // A Verdict is how a node fares at one moment, in a word and with reasons.
 type Verdict struct {
-	Node     string    `json:"node"`
-	Time     time.Time `json:"time"`
-	Status   State     `json:"status"` // of the node: the worst of its GPUs' and its own
-	Reason   string    `json:"reason,omitempty"`
-	GPUs     []Health  `json:"gpus"`
-	Findings []Finding `json:"findings"` // the worst first
+	Node     string         `json:"node"`
+	Time     time.Time      `json:"time"`
+	Status   incident.State `json:"status"` // of the node: the worst of its GPUs' and its own
+	Reason   string         `json:"reason,omitempty"`
+	GPUs     []Health       `json:"gpus"`
+	Findings []Finding      `json:"findings"` // the worst first
 }
 
 // Health is how a GPU fares.
 type Health struct {
-	GPU    string `json:"gpu"`
-	UUID   string `json:"uuid"`
-	Status State  `json:"status"`
-	Reason string `json:"reason,omitempty"` // why it does not answer
+	GPU    string         `json:"gpu"`
+	UUID   string         `json:"uuid"`
+	Status incident.State `json:"status"`
+	Reason string         `json:"reason,omitempty"` // why it does not answer
 }
 
 // noData is why a node is unknown where nothing says more.
@@ -39,29 +40,29 @@ func (m *Monitor) verdict(s *Snapshot, now time.Time) Verdict {
 	if v.Findings == nil {
 		v.Findings = []Finding{}
 	}
-	down := map[Entity]string{}
+	down := map[incident.Entity]string{}
 	for _, stuck := range s.Of(collectors.WorkerStuck) {
 		reason := stuck.Labels[2]
 		if strings.HasPrefix(reason, "nvml") {
-			down[entityOf(stuck, nil)] = "hangs in " + reason
+			down[incident.EntityOf(stuck, nil)] = "hangs in " + reason
 		} else {
-			down[entityOf(stuck, nil)] = "does not answer: " + strings.ReplaceAll(reason, "_", " ")
+			down[incident.EntityOf(stuck, nil)] = "does not answer: " + strings.ReplaceAll(reason, "_", " ")
 		}
 	}
-	away := map[Entity]bool{}
+	away := map[incident.Entity]bool{}
 	for _, sample := range s.Of(Away) {
-		away[entityOf(sample, nil)] = sample.Value == 1
+		away[incident.EntityOf(sample, nil)] = sample.Value == 1
 	}
 	for _, up := range s.Of(collectors.Up) {
-		gpu := entityOf(up, nil)
+		gpu := incident.EntityOf(up, nil)
 		its := func(f Finding) bool { return f.Entity.Parent() == gpu }
 		state := worst(v.Findings, its).State()
-		if away[gpu] && state < Degraded {
-			v.GPUs = append(v.GPUs, Health{gpu.GPU, gpu.UUID, OK, "is away: a virtual machine has it"})
+		if away[gpu] && state < incident.Degraded {
+			v.GPUs = append(v.GPUs, Health{gpu.GPU, gpu.UUID, incident.OK, "is away: a virtual machine has it"})
 			continue
 		}
-		if state < Degraded && (up.Value == 0 || slices.ContainsFunc(v.Findings, func(f Finding) bool { return its(f) && f.State == Unknown })) {
-			state = Unknown
+		if state < incident.Degraded && (up.Value == 0 || slices.ContainsFunc(v.Findings, func(f Finding) bool { return its(f) && f.State == incident.Unknown })) {
+			state = incident.Unknown
 		}
 		v.GPUs = append(v.GPUs, Health{gpu.GPU, gpu.UUID, state, down[gpu]})
 	}
@@ -76,7 +77,7 @@ func (m *Monitor) verdict(s *Snapshot, now time.Time) Verdict {
 // have findings and make nobody ill; nor does what is a workload's or a
 // tenant's own: a GPU is none the worse for it, and a node that is taken out
 // of service for it would punish the others.
-func worst(findings []Finding, some func(Finding) bool) (s Severity) {
+func worst(findings []Finding, some func(Finding) bool) (s incident.Severity) {
 	for _, f := range findings {
 		if !f.Shadow && f.Entity.Workload == "" && f.Entity.Tenant == "" && some(f) {
 			s = max(s, f.Severity)
@@ -90,7 +91,7 @@ func worst(findings []Finding, some func(Finding) bool) (s Severity) {
 func (v *Verdict) sum() {
 	why := ""
 	for _, g := range v.GPUs {
-		if g.Status == Unknown && why == "" {
+		if g.Status == incident.Unknown && why == "" {
 			why = noData
 			if g.Reason != "" {
 				why = "GPU " + g.GPU + " " + g.Reason
@@ -100,12 +101,12 @@ func (v *Verdict) sum() {
 	switch {
 	case len(v.GPUs) == 0:
 		why = cmp.Or(v.Reason, "no GPU is known")
-	case slices.ContainsFunc(v.Findings, func(f Finding) bool { return f.State == Unknown && f.Entity.Parent() == Entity{} }):
+	case slices.ContainsFunc(v.Findings, func(f Finding) bool { return f.State == incident.Unknown && f.Entity.Parent() == incident.Entity{} }):
 		why = cmp.Or(why, noData)
 	}
 	v.Status, v.Reason = worst(v.Findings, func(Finding) bool { return true }).State(), ""
-	if v.Status < Degraded && why != "" {
-		v.Status, v.Reason = Unknown, why
+	if v.Status < incident.Degraded && why != "" {
+		v.Status, v.Reason = incident.Unknown, why
 	}
 }
 

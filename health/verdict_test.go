@@ -4,25 +4,26 @@ import (
 	"testing"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // What a workload or a tenant does makes neither its GPU nor the node ill.
 func TestTenantsDoNotCondemn(t *testing.T) {
 	t.Parallel()
-	gpu := Entity{GPU: "0", UUID: "GPU-0"}
-	of := func(edit func(*Entity)) Finding {
+	gpu := incident.Entity{GPU: "0", UUID: "GPU-0"}
+	of := func(edit func(*incident.Entity)) Finding {
 		e := gpu
 		edit(&e)
-		return Finding{Entity: e, Severity: Critical, State: Unhealthy}
+		return Finding{Entity: e, Severity: incident.Critical, State: incident.Unhealthy}
 	}
 	for name, c := range map[string]struct {
 		found Finding
-		want  State
+		want  incident.State
 	}{
-		"a workload's": {of(func(e *Entity) { e.Workload = "pod:a" }), OK},
-		"a tenant's":   {of(func(e *Entity) { e.Tenant = "a" }), OK},
-		"the GPU's":    {of(func(*Entity) {}), Unhealthy},
-		"a link's":     {of(func(e *Entity) { e.Link = "3" }), Unhealthy},
+		"a workload's": {of(func(e *incident.Entity) { e.Workload = "pod:a" }), incident.OK},
+		"a tenant's":   {of(func(e *incident.Entity) { e.Tenant = "a" }), incident.OK},
+		"the GPU's":    {of(func(*incident.Entity) {}), incident.Unhealthy},
+		"a link's":     {of(func(e *incident.Entity) { e.Link = "3" }), incident.Unhealthy},
 	} {
 		v := Verdict{GPUs: []Health{{GPU: "0", UUID: "GPU-0"}}, Findings: []Finding{c.found}}
 		v.sum()
@@ -45,16 +46,16 @@ func TestAVerdictOfAGPU(t *testing.T) {
 		want   Health
 		node   string
 	}{
-		"it is well":              {up: 1, margin: cool, want: Health{Status: OK}},
-		"it is warm":              {up: 1, margin: warm, want: Health{Status: Degraded}},
-		"it is hot":               {up: 1, margin: hot, want: Health{Status: Unhealthy}},
-		"nothing is read of it":   {up: 1, margin: none, want: Health{Status: Unknown}, node: noData},
-		"it hangs":                {stuck: "nvmlDeviceGetTemperature", margin: cool, want: Health{Status: Unknown, Reason: "hangs in nvmlDeviceGetTemperature"}, node: "GPU 0 hangs in nvmlDeviceGetTemperature"},
-		"it is lost":              {stuck: "gpu_is_lost", margin: cool, want: Health{Status: Unknown, Reason: "does not answer: gpu is lost"}, node: "GPU 0 does not answer: gpu is lost"},
-		"it is lost, and hot":     {stuck: "gpu_is_lost", margin: hot, want: Health{Status: Unhealthy, Reason: "does not answer: gpu is lost"}},
-		"it is down, and unsaid":  {margin: cool, want: Health{Status: Unknown}, node: noData},
-		"it is away":              {away: true, stuck: "not_listed", margin: cool, want: Health{Status: OK, Reason: "is away: a virtual machine has it"}},
-		"it is away, and was hot": {away: true, stuck: "not_listed", margin: hot, want: Health{Status: Unhealthy, Reason: "does not answer: not listed"}},
+		"it is well":              {up: 1, margin: cool, want: Health{Status: incident.OK}},
+		"it is warm":              {up: 1, margin: warm, want: Health{Status: incident.Degraded}},
+		"it is hot":               {up: 1, margin: hot, want: Health{Status: incident.Unhealthy}},
+		"nothing is read of it":   {up: 1, margin: none, want: Health{Status: incident.Unknown}, node: noData},
+		"it hangs":                {stuck: "nvmlDeviceGetTemperature", margin: cool, want: Health{Status: incident.Unknown, Reason: "hangs in nvmlDeviceGetTemperature"}, node: "GPU 0 hangs in nvmlDeviceGetTemperature"},
+		"it is lost":              {stuck: "gpu_is_lost", margin: cool, want: Health{Status: incident.Unknown, Reason: "does not answer: gpu is lost"}, node: "GPU 0 does not answer: gpu is lost"},
+		"it is lost, and hot":     {stuck: "gpu_is_lost", margin: hot, want: Health{Status: incident.Unhealthy, Reason: "does not answer: gpu is lost"}},
+		"it is down, and unsaid":  {margin: cool, want: Health{Status: incident.Unknown}, node: noData},
+		"it is away":              {away: true, stuck: "not_listed", margin: cool, want: Health{Status: incident.OK, Reason: "is away: a virtual machine has it"}},
+		"it is away, and was hot": {away: true, stuck: "not_listed", margin: hot, want: Health{Status: incident.Unhealthy, Reason: "does not answer: not listed"}},
 	} {
 		w := newWorld(t, hotCheck)
 		w.steps(1, hotAt(cool))
@@ -81,23 +82,23 @@ func TestAVerdictOfAGPU(t *testing.T) {
 func TestAVerdictOfANode(t *testing.T) {
 	t.Parallel()
 	gpus := []Health{{GPU: "0", UUID: "GPU-0"}}
-	gpu := Entity{GPU: "0", UUID: "GPU-0"}
+	gpu := incident.Entity{GPU: "0", UUID: "GPU-0"}
 	for name, c := range map[string]struct {
 		v      Verdict
-		want   State
+		want   incident.State
 		reason string
 	}{
-		"nothing is found":                                      {Verdict{GPUs: gpus}, OK, ""},
-		"something is unknown of it":                            {Verdict{GPUs: gpus, Findings: []Finding{{State: Unknown}}}, Unknown, noData},
-		"something is unknown of a GPU, of which more is known": {Verdict{GPUs: gpus, Findings: []Finding{{Entity: gpu, State: Unknown}}}, OK, ""},
-		"it recovers":                                           {Verdict{GPUs: gpus, Findings: []Finding{{State: Recovering, Severity: Warning}}}, Degraded, ""},
-		"unknown, and worse":                                    {Verdict{GPUs: gpus, Findings: []Finding{{State: Unknown}, {Entity: gpu, State: Unhealthy, Severity: Critical}}}, Unhealthy, ""},
-		"it is worth knowing":                                   {Verdict{GPUs: gpus, Findings: []Finding{{State: Suspect, Severity: Info}}}, Suspect, ""},
-		"it is a shadow":                                        {Verdict{GPUs: gpus, Findings: []Finding{{State: Failed, Severity: Emergency, Shadow: true}}}, OK, ""},
-		"no GPU":                                                {Verdict{}, Unknown, "no GPU is known"},
-		"no GPU, and why":                                       {Verdict{Reason: "drained"}, Unknown, "drained"},
-		"no GPU, and a fault":                                   {Verdict{Findings: []Finding{{State: Failed, Severity: Emergency}}}, Failed, ""},
-		"of two GPUs the first is unknown":                      {Verdict{GPUs: []Health{{GPU: "0", Status: Unknown, Reason: "is late"}, {GPU: "1", Status: Unknown}}}, Unknown, "GPU 0 is late"},
+		"nothing is found":                                      {Verdict{GPUs: gpus}, incident.OK, ""},
+		"something is unknown of it":                            {Verdict{GPUs: gpus, Findings: []Finding{{State: incident.Unknown}}}, incident.Unknown, noData},
+		"something is unknown of a GPU, of which more is known": {Verdict{GPUs: gpus, Findings: []Finding{{Entity: gpu, State: incident.Unknown}}}, incident.OK, ""},
+		"it recovers":                                           {Verdict{GPUs: gpus, Findings: []Finding{{State: incident.Recovering, Severity: incident.Warning}}}, incident.Degraded, ""},
+		"unknown, and worse":                                    {Verdict{GPUs: gpus, Findings: []Finding{{State: incident.Unknown}, {Entity: gpu, State: incident.Unhealthy, Severity: incident.Critical}}}, incident.Unhealthy, ""},
+		"it is worth knowing":                                   {Verdict{GPUs: gpus, Findings: []Finding{{State: incident.Suspect, Severity: incident.Info}}}, incident.Suspect, ""},
+		"it is a shadow":                                        {Verdict{GPUs: gpus, Findings: []Finding{{State: incident.Failed, Severity: incident.Emergency, Shadow: true}}}, incident.OK, ""},
+		"no GPU":                                                {Verdict{}, incident.Unknown, "no GPU is known"},
+		"no GPU, and why":                                       {Verdict{Reason: "drained"}, incident.Unknown, "drained"},
+		"no GPU, and a fault":                                   {Verdict{Findings: []Finding{{State: incident.Failed, Severity: incident.Emergency}}}, incident.Failed, ""},
+		"of two GPUs the first is unknown":                      {Verdict{GPUs: []Health{{GPU: "0", Status: incident.Unknown, Reason: "is late"}, {GPU: "1", Status: incident.Unknown}}}, incident.Unknown, "GPU 0 is late"},
 	} {
 		c.v.sum()
 		if c.v.Status != c.want || c.v.Reason != c.reason {
@@ -106,7 +107,7 @@ func TestAVerdictOfANode(t *testing.T) {
 	}
 	for drained, want := range map[float64]string{0: "no GPU is known", 1: "drained: gpusteward resume takes the driver again"} {
 		m := &Monitor{engine: newWorld(t).engine}
-		if v := m.verdict(NewSnapshot([]collectors.Sample{{Metric: collectors.Drained, Value: drained}}), birth); v.Status != Unknown || v.Reason != want {
+		if v := m.verdict(NewSnapshot([]collectors.Sample{{Metric: collectors.Drained, Value: drained}}), birth); v.Status != incident.Unknown || v.Reason != want {
 			t.Errorf("drained %v: %v, %q", drained, v.Status, v.Reason)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 func TestWhatLeavesIsForgotten(t *testing.T) {
@@ -47,13 +48,13 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 		t.Errorf("%d GPUs, %d workloads, %d links", len(r.cards), len(c.residents), len(c.links))
 	}
 	for i := range 5000 {
-		r.Fault(Event{Kind: KindIncident, ID: fmt.Sprint(i), Class: HardwareFault, Severity: Info, Entity: Entity{UUID: fmt.Sprint("GPU-", i)}}, r.now)
+		r.Fault(incident.Event{Kind: incident.KindIncident, ID: fmt.Sprint(i), Class: incident.HardwareFault, Severity: incident.Info, Entity: incident.Entity{UUID: fmt.Sprint("GPU-", i)}}, r.now)
 	}
 	if told := len(r.told); told != mostHistories-len(r.cards) {
 		t.Errorf("%d incidents of GPUs that there is room for", told)
 	}
 	for i := range 2 * mostTold {
-		r.Fault(Event{Kind: KindIncident, ID: fmt.Sprint("own-", i), Class: HardwareFault, Severity: Info, Entity: Entity{UUID: c.uuid}}, r.now)
+		r.Fault(incident.Event{Kind: incident.KindIncident, ID: fmt.Sprint("own-", i), Class: incident.HardwareFault, Severity: incident.Info, Entity: incident.Entity{UUID: c.uuid}}, r.now)
 	}
 	if last := fmt.Sprint("own-", 2*mostTold-1); len(r.told) != mostTold || r.told[mostTold-1] != last {
 		t.Errorf("%d incidents, the last %s", len(r.told), r.told[len(r.told)-1])

@@ -14,6 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	"gpusteward/collectors"
+	"gpusteward/health/incident"
 )
 
 // TestWorldFaultsAreFound has faults that others thought of found, each under
@@ -52,8 +53,8 @@ func TestWorldFaultsAreFound(t *testing.T) {
 		switch {
 		case r.after >= 0 && !r.shadow:
 			right++
-			once += int(collectors.Bool(r.alerts == 1 || r.Least == Info && r.alerts == 0))
-			one += int(collectors.Bool(r.pages == 1 || r.Least == Info && r.pages == 0))
+			once += int(collectors.Bool(r.alerts == 1 || r.Least == incident.Info && r.alerts == 0))
+			one += int(collectors.Bool(r.pages == 1 || r.Least == incident.Info && r.pages == 0))
 			after = r.after.Round(time.Second).String()
 		case r.after >= 0:
 			after = "shadow only"

@@ -14,18 +14,19 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu/sim"
+	"gpusteward/health/incident"
 )
 
 // A worldFault is an element of testdata/world/faults.yml, which says what its
 // keys are.
 type worldFault struct {
-	Fault  string       `yaml:"fault"`
-	Board  string       `yaml:"board"`
-	Work   string       `yaml:"work"`
-	Find   string       `yaml:"find"`
-	Least  Severity     `yaml:"least"` // Warning, if it is not given
-	Within sim.Duration `yaml:"within"`
-	Acts   []act        `yaml:"acts"`
+	Fault  string            `yaml:"fault"`
+	Board  string            `yaml:"board"`
+	Work   string            `yaml:"work"`
+	Find   string            `yaml:"find"`
+	Least  incident.Severity `yaml:"least"` // Warning, if it is not given
+	Within sim.Duration      `yaml:"within"`
+	Acts   []act             `yaml:"acts"`
 }
 
 // An act is a part of a fault.
@@ -194,7 +195,7 @@ func (f *worldFault) find(t *testing.T) *found {
 		}
 	}
 	for _, c := range w.cries {
-		if !c.shadow && c.severity >= Warning {
+		if !c.shadow && c.severity >= incident.Warning {
 			t.Errorf("%s: before the fault: %s of %s: %s", f.Fault, c.check, c.entity, c.text)
 		}
 	}
@@ -215,15 +216,15 @@ func (f *worldFault) find(t *testing.T) *found {
 	name := regexp.MustCompile("(?i)" + f.Find)
 	told, paged := map[string]bool{}, map[string]bool{}
 	all := slices.SortedFunc(maps.Values(w.told), func(a, b cry) int {
-		return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.check, b.check), a.entity.compare(b.entity), cmp.Compare(b.severity, a.severity))
+		return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.check, b.check), a.entity.Compare(b.entity), cmp.Compare(b.severity, a.severity))
 	})
 	for _, c := range append(all, slices.DeleteFunc(w.cries, func(c cry) bool { return !c.shadow })...) {
-		if c.severity < cmp.Or(f.Least, Warning) {
+		if c.severity < cmp.Or(f.Least, incident.Warning) {
 			continue
 		}
 		if key := c.check + " of " + c.entity.String(); !told[key] {
 			told[key] = true
-			if !c.shadow && c.severity >= Warning {
+			if !c.shadow && c.severity >= incident.Warning {
 				r.alerts++
 				paged[c.check] = true
 			}

@@ -3,6 +3,7 @@ package health
 import (
 	"embed"
 	"fmt"
+	"gpusteward/health/incident"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,7 +33,7 @@ var worldTable = func() func(name string) []worldRow {
 }()
 
 func readWorldTable(name string) (all []worldRow) {
-	readTable(worldFiles, "testdata/world/"+name+".tsv", func(row map[string]string) error {
+	incident.ReadTable(worldFiles, "testdata/world/"+name+".tsv", func(row map[string]string) error {
 		all = append(all, row)
 		return nil
 	})

@@ -4,6 +4,7 @@ package health
 
 import (
 	"fmt"
+	"gpusteward/health/incident"
 	"slices"
 	"strings"
 	"testing"
@@ -21,7 +22,7 @@ func TestWorldIsQuiet(t *testing.T) {
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "\nstyle\thost-days\twarnings a host-week\tcriticals a host-week\thosts without any\tby check, a host-week")
 	for _, a := range all {
-		fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.2f\t%d of %d\t%s\n", a.name, a.days, a.weekly(Warning), a.weekly(Critical), a.silent, a.hosts, a.checks(false))
+		fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.2f\t%d of %d\t%s\n", a.name, a.days, a.weekly(incident.Warning), a.weekly(incident.Critical), a.silent, a.hosts, a.checks(false))
 	}
 	_ = w.Flush()
 	t.Log(text.String())
@@ -29,13 +30,13 @@ func TestWorldIsQuiet(t *testing.T) {
 	t.Logf("shadow: %s", total.checks(true))
 	t.Logf("%.0f host-days in %s", total.days, time.Since(began).Round(time.Second))
 	slices.SortStableFunc(total.cries, func(a, b cry) int { return strings.Compare(a.style, b.style) })
-	told := slices.DeleteFunc(total.cries, func(c cry) bool { return c.shadow || c.severity < Warning })
+	told := slices.DeleteFunc(total.cries, func(c cry) bool { return c.shadow || c.severity < incident.Warning })
 	for i, c := range told {
 		if i < *truthShow || *truthShow < 0 {
 			t.Logf("%s, %s: %s %s of %s: %s", c.style, c.at.Round(time.Second), c.check, c.severity, c.entity, c.text)
 		}
 	}
-	if w, c := total.weekly(Warning), total.weekly(Critical); *truthStyle == "" && (w > worldWarnings || c > worldCriticals) {
+	if w, c := total.weekly(incident.Warning), total.weekly(incident.Critical); *truthStyle == "" && (w > worldWarnings || c > worldCriticals) {
 		t.Errorf("%.1f warnings and %.1f criticals a host-week are more than %d and %d", w, c, worldWarnings, worldCriticals)
 	}
 }

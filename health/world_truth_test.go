@@ -13,6 +13,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
+	"gpusteward/health/incident"
 )
 
 // A sentry is an agent on a site: its monitor, and what that said.
@@ -20,7 +21,7 @@ type sentry struct {
 	site    *site
 	monitor *Monitor
 	samples []collectors.Sample
-	worst   map[string]Severity // by check and entity, now
+	worst   map[string]incident.Severity // by check and entity, now
 	cries   []cry
 	told    map[string]cry // the alerts, by identity, as they were first told
 	passes  int
@@ -29,9 +30,9 @@ type sentry struct {
 // A cry is a finding that began, or became worse.
 type cry struct {
 	style, check string
-	severity     Severity
+	severity     incident.Severity
 	shadow       bool
-	entity       Entity
+	entity       incident.Entity
 	at           time.Duration
 	text         string
 }
@@ -52,7 +53,7 @@ var shadows = sync.OnceValue(func() map[string]bool {
 
 // guard starts an agent on a site.
 func guard(s *site) *sentry {
-	w := &sentry{site: s, worst: map[string]Severity{}, told: map[string]cry{}}
+	w := &sentry{site: s, worst: map[string]incident.Severity{}, told: map[string]cry{}}
 	w.start(nil)
 	return w
 }
@@ -111,8 +112,8 @@ func (w *sentry) pass() {
 }
 
 // note takes what the monitor says.
-func (w *sentry) note(e Event) {
-	if e.Kind != KindTransition {
+func (w *sentry) note(e incident.Event) {
+	if e.Kind != incident.KindTransition {
 		return
 	}
 	key := e.Check + " " + e.Entity.String()
@@ -126,7 +127,7 @@ func (w *sentry) note(e Event) {
 func (w *sentry) hear(all []Alert) {
 	for _, a := range all {
 		if id := a.Identity(); w.told[id].check == "" {
-			entity := Entity{GPU: a.Labels["gpu"], UUID: a.Labels["uuid"], Link: a.Labels["link"], Workload: a.Labels["workload"], Device: a.Labels["device"]}
+			entity := incident.Entity{GPU: a.Labels["gpu"], UUID: a.Labels["uuid"], Link: a.Labels["link"], Workload: a.Labels["workload"], Device: a.Labels["device"]}
 			w.told[id] = cry{w.site.style["style"], a.Labels["check"], severityOf(a), false, entity, w.site.clock, a.Annotations["description"]}
 		}
 	}
@@ -143,10 +144,10 @@ type tally struct {
 
 // weekly returns how many findings of a severity there were in a host-week;
 // for Critical those that are worse too.
-func (t *tally) weekly(severity Severity) float64 {
+func (t *tally) weekly(severity incident.Severity) float64 {
 	n := 0
 	for _, c := range t.cries {
-		if !c.shadow && (c.severity == severity || severity == Critical && c.severity > Critical) {
+		if !c.shadow && (c.severity == severity || severity == incident.Critical && c.severity > incident.Critical) {
 			n++
 		}
 	}
@@ -157,7 +158,7 @@ func (t *tally) weekly(severity Severity) float64 {
 func (t *tally) checks(shadow bool) string {
 	counts := map[string]int{}
 	for _, c := range t.cries {
-		if c.shadow == shadow && c.severity >= Warning {
+		if c.shadow == shadow && c.severity >= incident.Warning {
 			counts[fmt.Sprintf("%s %s", c.check, c.severity)]++
 		}
 	}
@@ -196,7 +197,7 @@ func judgeWorld(days int, seed uint64) (all []*tally) {
 				for _, to := range []*tally{t, total} {
 					to.days += each.Hours() / 24
 					to.hosts++
-					if !slices.ContainsFunc(w.cries, func(c cry) bool { return !c.shadow && c.severity >= Warning }) {
+					if !slices.ContainsFunc(w.cries, func(c cry) bool { return !c.shadow && c.severity >= incident.Warning }) {
 						to.silent++
 					}
 					to.cries = append(to.cries, w.cries...)

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // tethered returns what starts children on the host, and a file that reads a
@@ -51,7 +51,7 @@ func TestHangs(t *testing.T) {
 			h.Hangs = map[int]Step{1: s}
 			command, said := h.tethered(t)
 			r := Run(t.Context(), Options{Node: "node7", Command: command, Patience: 6 * time.Second})
-			text, status := r.Report("text", health.Warning)
+			text, status := r.Report("text", incident.Warning)
 			if want := "the GPU did not finish " + string(s) + " in 6"; status != 2 || !strings.Contains(text, want) {
 				t.Errorf("exit status %d and no %q in\n%s", status, want, text)
 			}
@@ -95,7 +95,7 @@ func TestIsEnded(t *testing.T) {
 		end()
 	}()
 	r := Run(ctx, Options{Node: "node7", Command: command, Patience: time.Hour})
-	text, status := r.Report("text", health.Warning)
+	text, status := r.Report("text", incident.Warning)
 	if got := r.failures(); len(got) != 0 || status != 3 || !strings.Contains(text, " was not tested: the test was ended") {
 		t.Errorf("failures %q, exit status %d\n%s", got, status, text)
 	}
@@ -130,7 +130,7 @@ func TestChildrenEndWithTheirParent(t *testing.T) {
 func TestNoChild(t *testing.T) {
 	t.Parallel()
 	r := Run(t.Context(), Options{Node: "node7", Command: func() *exec.Cmd { return exec.Command("/nonexistent") }})
-	if text, status := r.Report("text", health.Warning); status != 3 || !strings.Contains(text, "start a child: ") {
+	if text, status := r.Report("text", incident.Warning); status != 3 || !strings.Contains(text, "start a child: ") {
 		t.Errorf("exit status %d\n%s", status, text)
 	}
 }

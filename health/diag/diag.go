@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // Options are what to test, and how.
@@ -310,7 +311,7 @@ func (t *test) across(ctx context.Context, o opened) {
 func (o Options) Unknown(why error) *Report {
 	r := &Report{Level: o.Level, Judgement: health.NoVerdict(Source, o.Node, why), Results: []Result{}}
 	if errors.Is(why, errHangs) {
-		r.Status = health.Unhealthy
+		r.Status = incident.Unhealthy
 	}
 	return r
 }

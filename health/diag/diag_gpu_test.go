@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 var (
@@ -29,7 +29,7 @@ func TestGPUDiag(t *testing.T) {
 	longest := map[int]time.Duration{1: 10 * time.Second, 2: time.Minute, 3: 10 * time.Minute}[*level]
 	for run := range *runs {
 		r := tested(t, this, Options{Level: *level})
-		text, status := r.Report("text", health.Warning)
+		text, status := r.Report("text", incident.Warning)
 		if status != 0 {
 			t.Errorf("run %d: exit status %d", run+1, status)
 		}
@@ -60,7 +60,7 @@ func TestGPUDiagFaults(t *testing.T) {
 	} {
 		t.Run(string(c.fault), func(t *testing.T) {
 			r := tested(t, this, Options{Fault: c.fault, Patience: 5 * time.Second})
-			text, _ := r.Report("text", health.Warning)
+			text, _ := r.Report("text", incident.Warning)
 			if got := r.failures(); !slices.Equal(got, c.want) || !strings.Contains(text, c.says) {
 				t.Errorf("failures %q, want %q, and %q in\n%s", got, c.want, c.says, text)
 			}
@@ -84,13 +84,13 @@ func TestGPUDiagRefuses(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	o := Options{GPUs: []string{"0"}}
-	text, status := tested(t, this, o).Report("text", health.Warning)
+	text, status := tested(t, this, o).Report("text", incident.Warning)
 	if status != 3 || !strings.Contains(text, "GPU 0 was not tested: it is in use ") {
 		t.Errorf("exit status %d\n%s", status, text)
 	}
 	t.Log(strings.SplitN(text, "\n", 2)[0])
 	user.close()
-	if text, status := tested(t, this, o).Report("text", health.Warning); status != 0 {
+	if text, status := tested(t, this, o).Report("text", incident.Warning); status != 0 {
 		t.Errorf("after its user ended: exit status %d\n%s", status, text)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // quick is a plan for GPUs that are simulated.
@@ -94,7 +94,7 @@ func TestWhatIsFound(t *testing.T) {
 			if got := r.failures(); !slices.Equal(got, c.want) {
 				t.Errorf("failures %q, want %q", got, c.want)
 			}
-			text, status := r.Report("text", health.Warning)
+			text, status := r.Report("text", incident.Warning)
 			if status != c.status || !strings.Contains(text, c.says) {
 				t.Errorf("exit status %d, want %d, and %q in\n%s", status, c.status, c.says, text)
 			}
@@ -120,7 +120,7 @@ func TestJSON(t *testing.T) {
 	for i := range r.Findings {
 		r.Findings[i].Since, r.Findings[i].WorstAt = r.Time, r.Time
 	}
-	text, _ := r.Report("json", health.Warning)
+	text, _ := r.Report("json", incident.Warning)
 	text = counts.ReplaceAllString(text, "N$1")
 	const golden = "testdata/report.json"
 	if *update {

@@ -15,6 +15,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // Source says in a Judgement that it is of a test.
@@ -33,16 +34,16 @@ const (
 
 // A Result is one thing that was tested.
 type Result struct {
-	Test     string          `json:"test"`
-	GPU      string          `json:"gpu"`
-	UUID     string          `json:"uuid,omitempty"`
-	Peer     string          `json:"peer,omitempty"` // where copies went to
-	Verdict  Verdict         `json:"verdict"`
-	Severity health.Severity `json:"severity"` // of a failure
-	Value    float64         `json:"value"`
-	Least    float64         `json:"least,omitempty"` // that passes
-	Unit     string          `json:"unit,omitempty"`
-	Detail   string          `json:"detail,omitempty"`
+	Test     string            `json:"test"`
+	GPU      string            `json:"gpu"`
+	UUID     string            `json:"uuid,omitempty"`
+	Peer     string            `json:"peer,omitempty"` // where copies went to
+	Verdict  Verdict           `json:"verdict"`
+	Severity incident.Severity `json:"severity"` // of a failure
+	Value    float64           `json:"value"`
+	Least    float64           `json:"least,omitempty"` // that passes
+	Unit     string            `json:"unit,omitempty"`
+	Detail   string            `json:"detail,omitempty"`
 }
 
 // result begins a result of c that passes.
@@ -51,7 +52,7 @@ func (c *card) result(test string) Result {
 }
 
 // fails makes r a failure.
-func (r Result) fails(s health.Severity, format string, args ...any) Result {
+func (r Result) fails(s incident.Severity, format string, args ...any) Result {
 	r.Verdict, r.Severity, r.Detail = Fail, s, fmt.Sprintf(format, args...)
 	return r
 }
@@ -63,7 +64,7 @@ func (r Result) measured(value, least float64, unit string) Result {
 	case least == 0:
 		r.Verdict = Measured
 	case value < least:
-		return r.fails(health.Warning, "")
+		return r.fails(incident.Warning, "")
 	}
 	return r
 }
@@ -87,9 +88,9 @@ func (t *test) results() (all []Result) {
 
 // stopped is the result of a step that did not come to its end.
 func (c *card) stopped() Result {
-	r := c.result(string(c.in)).fails(health.Critical, "%v", c.failed)
+	r := c.result(string(c.in)).fails(incident.Critical, "%v", c.failed)
 	if errors.Is(c.failed, errEnded) {
-		r.Verdict, r.Severity = Skipped, health.None
+		r.Verdict, r.Severity = Skipped, incident.None
 	}
 	return r
 }
@@ -109,7 +110,7 @@ func (c *card) memory() []Result {
 	for _, w := range m.First[:min(3, len(m.First))] {
 		where = append(where, fmt.Sprintf("%#x (%#x instead of %#x, %d bits)", w.Address, w.Got, w.Want, bits.OnesCount64(w.Got^w.Want)))
 	}
-	return []Result{r.fails(health.Critical, "%d words in %d passes did not hold what was written, such as %s", m.Errors, m.Passes, strings.Join(where, ", "))}
+	return []Result{r.fails(incident.Critical, "%d words in %d passes did not hold what was written, such as %s", m.Errors, m.Passes, strings.Join(where, ", "))}
 }
 
 // arithmetic judges the sums of each unit, SM by SM.
@@ -168,11 +169,11 @@ func (t *UnitTally) judge(r Result, u Unit, sms int) Result {
 	}
 	switch n := len(wrong); {
 	case n > 3:
-		return r.fails(health.Critical, "%s: %s; and %d SMs more", u.Words, strings.Join(wrong[:3], "; "), n-3)
+		return r.fails(incident.Critical, "%s: %s; and %d SMs more", u.Words, strings.Join(wrong[:3], "; "), n-3)
 	case n > 0:
-		return r.fails(health.Critical, "%s: %s", u.Words, strings.Join(wrong, "; "))
+		return r.fails(incident.Critical, "%s: %s", u.Words, strings.Join(wrong, "; "))
 	case len(t.Of) < sms:
-		return r.fails(health.Warning, "%s: only %d of %d SMs were reached", u.Words, len(t.Of), sms)
+		return r.fails(incident.Warning, "%s: only %d of %d SMs were reached", u.Words, len(t.Of), sms)
 	}
 	r.Detail = fmt.Sprintf("every sum right on %d SMs", sms)
 	return r
@@ -216,25 +217,25 @@ func (t *test) load(c *card) []Result {
 	r := c.result("clock").measured(clock, floors["clock"]*most, "Hz")
 	r.Detail = fmt.Sprintf("at %.0f of %.0f W, %.0f °C", power, limit, seen[len(seen)-1].Celsius)
 	if r.Verdict == Fail {
-		r = r.fails(health.Warning, "%.0f of %.0f MHz under load, without a reason that the driver tells (%.0f of %.0f W)", clock/1e6, most/1e6, power, limit)
+		r = r.fails(incident.Warning, "%.0f of %.0f MHz under load, without a reason that the driver tells (%.0f of %.0f W)", clock/1e6, most/1e6, power, limit)
 		if held(nvml.ClocksEventReasonSwPowerCap) && limit > 0 {
-			r.Verdict, r.Severity, r.Detail = Pass, health.None, fmt.Sprintf("the power limit holds it: %.0f of %.0f W", power, limit)
+			r.Verdict, r.Severity, r.Detail = Pass, incident.None, fmt.Sprintf("the power limit holds it: %.0f of %.0f W", power, limit)
 			if power < floors["power"]*limit {
-				r = r.fails(health.Warning, "%.0f of %.0f MHz under load: the power limit holds it at %.0f of %.0f W", clock/1e6, most/1e6, power, limit)
+				r = r.fails(incident.Warning, "%.0f of %.0f MHz under load: the power limit holds it at %.0f of %.0f W", clock/1e6, most/1e6, power, limit)
 			}
 		}
 		for _, why := range reasons {
 			if !held(why.bit) {
 				continue
 			}
-			if r = r.fails(health.Warning, "%.0f of %.0f MHz under load: held by %s", clock/1e6, most/1e6, why.words); !why.wrong {
-				r.Verdict, r.Severity = Pass, health.None
+			if r = r.fails(incident.Warning, "%.0f of %.0f MHz under load: held by %s", clock/1e6, most/1e6, why.words); !why.wrong {
+				r.Verdict, r.Severity = Pass, incident.None
 			}
 			break
 		}
 	}
 	if least := floors["peers_clock"] * t.median(c, (*card).steady); r.Verdict == Pass && clock < least && !held(nvml.ClocksEventReasonSwPowerCap) {
-		r = r.fails(health.Warning, "%.0f MHz under load, its peers have %.0f", clock/1e6, least/floors["peers_clock"]/1e6)
+		r = r.fails(incident.Warning, "%.0f MHz under load, its peers have %.0f", clock/1e6, least/floors["peers_clock"]/1e6)
 		r.Least = least
 	}
 	p := c.result("power").measured(power, 0, "W")
@@ -317,7 +318,7 @@ func (t *test) copies(c *card) (all []Result) {
 		r.Detail = fmt.Sprintf("generation %d of %d, %s", link.Generation, link.MostGeneration, r.Detail)
 	}
 	if r.Verdict == Fail || link.Generation != 0 && link.Generation < link.MostGeneration {
-		r = r.fails(health.Warning, "the PCIe link under load is of %s", r.Detail)
+		r = r.fails(incident.Warning, "the PCIe link under load is of %s", r.Detail)
 	}
 	return append(all, r)
 }
@@ -326,15 +327,15 @@ func (t *test) copies(c *card) (all []Result) {
 var counted = []struct {
 	name     string
 	least    uint64
-	severity health.Severity
+	severity incident.Severity
 }{
-	{"uncorrected ECC errors", 1, health.Critical},
-	{"failed row remaps", 1, health.Critical},
-	{"pending row remaps", 1, health.Warning},
-	{"remapped rows", 1, health.Warning},
-	{"retired pages", 1, health.Warning},
-	{"corrected ECC errors", 10, health.Warning},
-	{"PCIe replays", 1000, health.Warning},
+	{"uncorrected ECC errors", 1, incident.Critical},
+	{"failed row remaps", 1, incident.Critical},
+	{"pending row remaps", 1, incident.Warning},
+	{"remapped rows", 1, incident.Warning},
+	{"retired pages", 1, incident.Warning},
+	{"corrected ECC errors", 10, incident.Warning},
+	{"PCIe replays", 1000, incident.Warning},
 }
 
 // errors judges what the driver counted during the test.
@@ -346,9 +347,9 @@ func (c *card) errors() []Result {
 	r := c.result("errors").measured(float64(len(after.XIDs)), 0, "XIDs")
 	r.Verdict = Pass
 	var few, bad []string
-	severity := health.None
+	severity := incident.None
 	for _, xid := range after.XIDs {
-		bad, severity = append(bad, fmt.Sprintf("XID %d", xid)), health.Critical
+		bad, severity = append(bad, fmt.Sprintf("XID %d", xid)), incident.Critical
 	}
 	for _, k := range counted {
 		n, ok := after.Counters[k.name]
@@ -388,7 +389,7 @@ func (t *test) between() (all []Result) {
 		case errors.Is(p.err, errEnded):
 			r.Verdict, r.Detail = Skipped, p.err.Error()
 		case p.err != nil:
-			r = r.fails(health.Critical, "%v", p.err)
+			r = r.fails(incident.Critical, "%v", p.err)
 		case p.Skipped != "":
 			r.Verdict, r.Detail = Skipped, p.Skipped
 		default:
@@ -445,22 +446,22 @@ func (t *test) report() *Report {
 	r.Judgement = health.Judgement{Source: Source, Verdict: health.Verdict{Node: t.Node, Time: time.Now(), GPUs: []health.Health{}, Findings: []health.Finding{}}}
 	for _, c := range t.cards {
 		g := health.Health{GPU: strconv.Itoa(c.Index), UUID: c.UUID}
-		worst := health.None
+		worst := incident.None
 		for _, one := range r.Results {
 			if one.Verdict == Fail && one.GPU == g.GPU {
 				worst = max(worst, one.Severity)
 				r.Findings = append(r.Findings, one.finding(t.begun))
 			}
 		}
-		if g.Status = worst.State(); worst == health.None && (c.skipped != "" || c.failed != nil) {
-			g.Status, g.Reason = health.Unknown, cmp.Or(c.skipped, fmt.Sprint(c.failed))
+		if g.Status = worst.State(); worst == incident.None && (c.skipped != "" || c.failed != nil) {
+			g.Status, g.Reason = incident.Unknown, cmp.Or(c.skipped, fmt.Sprint(c.failed))
 		}
 		r.GPUs = append(r.GPUs, g)
 	}
 	slices.SortStableFunc(r.Findings, func(a, b health.Finding) int { return -cmp.Compare(a.Severity, b.Severity) })
 	for _, g := range r.GPUs {
-		if g.Status == health.Unknown && r.Status <= health.OK {
-			r.Status, r.Reason = health.Unknown, fmt.Sprintf("GPU %s was not tested: %s", g.GPU, g.Reason)
+		if g.Status == incident.Unknown && r.Status <= incident.OK {
+			r.Status, r.Reason = incident.Unknown, fmt.Sprintf("GPU %s was not tested: %s", g.GPU, g.Reason)
 		}
 	}
 	if len(r.Findings) > 0 {
@@ -471,7 +472,7 @@ func (t *test) report() *Report {
 
 // finding is a failure as checks tell theirs.
 func (r Result) finding(since time.Time) health.Finding {
-	return health.Finding{Check: Source + "_" + r.Test, Entity: health.Entity{GPU: r.GPU, UUID: r.UUID}, Severity: r.Severity, State: r.Severity.State(),
+	return health.Finding{Check: Source + "_" + r.Test, Entity: incident.Entity{GPU: r.GPU, UUID: r.UUID}, Severity: r.Severity, State: r.Severity.State(),
 		Since: since, Value: r.Value, Worst: r.Value, WorstAt: since, Message: r.Detail, Action: cmp.Or(actions[r.Test], replace)}
 }
 

@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 
 	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // A Report is what a test came to: a judgement as gpusteward check gives it,
@@ -21,7 +22,7 @@ type Report struct {
 
 // Report returns r in a format of health.Formats, and the exit status of
 // health's Judgement.
-func (r *Report) Report(format string, least health.Severity) (text string, status int) {
+func (r *Report) Report(format string, least incident.Severity) (text string, status int) {
 	text, status = r.Judgement.Report(format, least)
 	switch format {
 	case "json":

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 func TestAFullDisk(t *testing.T) {
@@ -47,7 +47,7 @@ func TestAFullDisk(t *testing.T) {
 		if fmt.Sprint(codes[:4]) != "[0 1 2 3]" || codes[len(codes)-1] != 0 {
 			t.Errorf("written when there is room again: %v", codes)
 		}
-		if e := j.Events(Filter{Kind: health.KindAgent})[0]; e.What != "journal_lost" || e.Count != int(lost) || e.Severity != health.Warning {
+		if e := j.Events(Filter{Kind: incident.KindAgent})[0]; e.What != "journal_lost" || e.Count != int(lost) || e.Severity != incident.Warning {
 			t.Errorf("%+v, want a record of the gap", e)
 		}
 		if queuedBytes(j) != 0 || log.count("journal written again") != 1 || journalSample(t, j, QueueLength) != 0 {
@@ -55,7 +55,7 @@ func TestAFullDisk(t *testing.T) {
 		}
 		j.Append(happened(7))
 		synctest.Wait()
-		if n := len(j.Events(Filter{Kind: health.KindAgent})); n != 1 {
+		if n := len(j.Events(Filter{Kind: incident.KindAgent})); n != 1 {
 			t.Errorf("the gap is told of %d times", n)
 		}
 	})
@@ -69,7 +69,7 @@ func TestAFileSystemThatFills(t *testing.T) {
 	defer syscall.Unmount(dir, syscall.MNT_DETACH)
 	synctest.Test(t, func(t *testing.T) {
 		j, _, log, end := testJournal(t, Options{Dir: dir})
-		long := func(n int) health.Event {
+		long := func(n int) incident.Event {
 			e := happened(n)
 			e.Message = strings.Repeat("x", 5000)
 			return e

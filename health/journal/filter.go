@@ -8,19 +8,19 @@ import (
 	"strconv"
 	"time"
 
-	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // A Filter says which events are wanted. What is empty lets all through.
 type Filter struct {
 	Since, Until time.Time // by the record's time; Until itself is out
-	Kind         health.Kind
+	Kind         incident.Kind
 	Check        string
-	Severity     health.Severity // at least
-	GPU          string          // index or UUID
-	Tenant       string          // that the event is about, or whose workload
-	Workload     string          // whose the process is, or that the event is about
-	Class        health.Class
+	Severity     incident.Severity // at least
+	GPU          string            // index or UUID
+	Tenant       string            // that the event is about, or whose workload
+	Workload     string            // whose the process is, or that the event is about
+	Class        incident.Class
 	Limit        int // 0: 100; at most 4096
 }
 
@@ -29,7 +29,7 @@ const defaultLimit = 100
 
 func (f Filter) limit() int { return min(cmp.Or(f.Limit, defaultLimit), maxRecent) }
 
-func (f Filter) match(e *health.Event) bool {
+func (f Filter) match(e *incident.Event) bool {
 	return !e.Time.Before(f.Since) && (f.Until.IsZero() || e.Time.Before(f.Until)) &&
 		(f.Kind == "" || e.Kind == f.Kind) && (f.Check == "" || e.Check == f.Check) && e.Severity >= f.Severity &&
 		(f.GPU == "" || e.Entity.GPU == f.GPU || e.Entity.UUID == f.GPU) &&
@@ -38,7 +38,7 @@ func (f Filter) match(e *health.Event) bool {
 }
 
 // kinds are all five.
-var kinds = []health.Kind{health.KindIncident, health.KindTransition, health.KindAck, health.KindAgent, health.KindEnforcement}
+var kinds = []incident.Kind{incident.KindIncident, incident.KindTransition, incident.KindAck, incident.KindAgent, incident.KindEnforcement}
 
 // parameters are what a query may have. Each sets what its text says, or
 // returns what it may be.
@@ -46,10 +46,10 @@ var parameters = map[string]func(f *Filter, text string) string{
 	"since": func(f *Filter, s string) string { return setTime(&f.Since, s) },
 	"until": func(f *Filter, s string) string { return setTime(&f.Until, s) },
 	"kind":  func(f *Filter, s string) string { return setName(&f.Kind, s, kinds) },
-	"class": func(f *Filter, s string) string { return setName(&f.Class, s, health.Classes) },
+	"class": func(f *Filter, s string) string { return setName(&f.Class, s, incident.Classes) },
 	"severity": func(f *Filter, s string) string {
 		if f.Severity.UnmarshalText([]byte(s)) != nil {
-			return fmt.Sprintf("one of %v", []health.Severity{health.None, health.Info, health.Warning, health.Critical, health.Emergency})
+			return fmt.Sprintf("one of %v", []incident.Severity{incident.None, incident.Info, incident.Warning, incident.Critical, incident.Emergency})
 		}
 		return ""
 	},

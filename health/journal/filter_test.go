@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 func TestFilters(t *testing.T) {
@@ -17,13 +17,13 @@ func TestFilters(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := func(n int) time.Time { return time.Unix(1e9+int64(n), 0) }
-	for n, e := range []health.Event{
-		{Kind: health.KindAgent, Severity: health.Info},
-		{Kind: health.KindIncident, Severity: health.Critical, Entity: health.Entity{GPU: "3", UUID: "GPU-c"}, Class: health.HardwareFault},
-		{Kind: health.KindIncident, Severity: health.Warning, Entity: health.Entity{GPU: "3", UUID: "GPU-c"}, Class: health.ApplicationFault, Workload: "pod/a"},
-		{Kind: health.KindTransition, Severity: health.Warning, Entity: health.Entity{GPU: "13", Workload: "pod/a"}, Check: "memory_pressure"},
-		{Kind: health.KindAck, Severity: health.Emergency, Check: "gpu_lost"},
-		{Kind: health.KindEnforcement, Entity: health.Entity{Tenant: "batch", Workload: "pod/b"}, Was: "warn", Now: "throttle", Result: "done"},
+	for n, e := range []incident.Event{
+		{Kind: incident.KindAgent, Severity: incident.Info},
+		{Kind: incident.KindIncident, Severity: incident.Critical, Entity: incident.Entity{GPU: "3", UUID: "GPU-c"}, Class: incident.HardwareFault},
+		{Kind: incident.KindIncident, Severity: incident.Warning, Entity: incident.Entity{GPU: "3", UUID: "GPU-c"}, Class: incident.ApplicationFault, Workload: "pod/a"},
+		{Kind: incident.KindTransition, Severity: incident.Warning, Entity: incident.Entity{GPU: "13", Workload: "pod/a"}, Check: "memory_pressure"},
+		{Kind: incident.KindAck, Severity: incident.Emergency, Check: "gpu_lost"},
+		{Kind: incident.KindEnforcement, Entity: incident.Entity{Tenant: "batch", Workload: "pod/b"}, Was: "warn", Now: "throttle", Result: "done"},
 	} {
 		e.Code, e.Time = n, at(n)
 		j.Append(e)
@@ -37,22 +37,22 @@ func TestFilters(t *testing.T) {
 		{Filter{Since: at(3)}, []int{5, 4, 3}},
 		{Filter{Until: at(2)}, []int{1, 0}},
 		{Filter{Since: at(1), Until: at(2)}, []int{1}},
-		{Filter{Kind: health.KindIncident}, []int{2, 1}},
+		{Filter{Kind: incident.KindIncident}, []int{2, 1}},
 		{Filter{Check: "gpu_lost"}, []int{4}},
-		{Filter{Severity: health.Critical}, []int{4, 1}},
+		{Filter{Severity: incident.Critical}, []int{4, 1}},
 		{Filter{GPU: "3"}, []int{2, 1}},
-		{Filter{GPU: "GPU-c", Severity: health.Critical}, []int{1}},
+		{Filter{GPU: "GPU-c", Severity: incident.Critical}, []int{1}},
 		{Filter{Workload: "pod/a"}, []int{3, 2}},
-		{Filter{Kind: health.KindEnforcement}, []int{5}},
+		{Filter{Kind: incident.KindEnforcement}, []int{5}},
 		{Filter{Tenant: "batch"}, []int{5}},
 		{Filter{Tenant: "batch", Workload: "pod/a"}, []int{}},
-		{Filter{Class: health.HardwareFault}, []int{1}},
-		{Filter{Class: health.MemoryFault}, []int{}},
+		{Filter{Class: incident.HardwareFault}, []int{1}},
+		{Filter{Class: incident.MemoryFault}, []int{}},
 	} {
 		wantCodes(t, j, c.filter, c.want...)
 	}
 	for range 2 * defaultLimit {
-		j.Append(health.Event{Kind: health.KindAgent})
+		j.Append(incident.Event{Kind: incident.KindAgent})
 	}
 	if n := len(j.Events(Filter{})); n != defaultLimit {
 		t.Errorf("%d events unless asked for more, want %d", n, defaultLimit)
@@ -71,7 +71,7 @@ func TestFiltersAreRead(t *testing.T) {
 			"since=1769860800.5": {Since: noon.Add(time.Second / 2)},
 			"since=15m":          {Since: time.Now().Add(-15 * time.Minute)},
 			"kind=ack&check=gpu_lost&severity=warning&gpu=3&tenant=batch&workload=pod/a&class=memory-fault&limit=4096": {
-				Kind: health.KindAck, Check: "gpu_lost", Severity: health.Warning, GPU: "3", Tenant: "batch", Workload: "pod/a", Class: health.MemoryFault, Limit: 4096},
+				Kind: incident.KindAck, Check: "gpu_lost", Severity: incident.Warning, GPU: "3", Tenant: "batch", Workload: "pod/a", Class: incident.MemoryFault, Limit: 4096},
 		} {
 			values, err := url.ParseQuery(query)
 			if err != nil {

@@ -16,7 +16,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
-	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // What the journal says of itself.
@@ -79,7 +79,7 @@ var (
 // records. What it repaired is in the journal, and returned. Where there can
 // be no files it says so in the log and goes on without: the error is that
 // another agent uses the directory.
-func Open(o Options) (*Journal, []health.Event, error) {
+func Open(o Options) (*Journal, []incident.Event, error) {
 	o.MaxBytes, o.Files = cmp.Or(o.MaxBytes, 8<<20), cmp.Or(o.Files, 4)
 	j := &Journal{options: o, wake: make(chan struct{}, 1), recent: newRecent(), streams: map[*stream]struct{}{}, lost: map[string]uint64{}, late: map[string]uint64{}}
 	if o.Dir == "" {
@@ -106,13 +106,13 @@ func Open(o Options) (*Journal, []health.Event, error) {
 
 // Append takes one record. What it lacks of version, ID, time, node and boot
 // is filled in. It never waits for the disk.
-func (j *Journal) Append(e health.Event) { j.append(e) }
+func (j *Journal) Append(e incident.Event) { j.append(e) }
 
-func (j *Journal) append(e health.Event) health.Event {
+func (j *Journal) append(e incident.Event) incident.Event {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.events++
-	e.Version = health.EventVersion
+	e.Version = incident.EventVersion
 	if e.Time.IsZero() {
 		e.Time = time.Now().UTC()
 	}
@@ -132,7 +132,7 @@ func (j *Journal) append(e health.Event) health.Event {
 	for s := range j.streams {
 		j.tell(s, e)
 	}
-	j.enqueue(line{text: append(text, '\n'), sync: e.Severity >= health.Critical || e.Latched || e.Kind == health.KindAck || e.Kind == health.KindEnforcement})
+	j.enqueue(line{text: append(text, '\n'), sync: e.Severity >= incident.Critical || e.Latched || e.Kind == incident.KindAck || e.Kind == incident.KindEnforcement})
 	return e
 }
 
@@ -254,13 +254,13 @@ func (j *Journal) settle(n int, err error) {
 		j.options.Log.Info("journal written again", "lost", lost)
 	}
 	if gap > 0 {
-		j.Append(health.Event{Kind: health.KindAgent, What: "journal_lost", Severity: health.Warning, Entity: health.Entity{Device: "journal"}, Count: int(gap),
+		j.Append(incident.Event{Kind: incident.KindAgent, What: "journal_lost", Severity: incident.Warning, Entity: incident.Entity{Device: "journal"}, Count: int(gap),
 			Message: fmt.Sprintf("%d records before this one could not be written", gap)})
 	}
 }
 
 // Events returns what f lets through of the last 4096 events, the newest first.
-func (j *Journal) Events(f Filter) []health.Event {
+func (j *Journal) Events(f Filter) []incident.Event {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.recent.matching(f)

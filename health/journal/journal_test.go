@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
-	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // A journalLog is a log that may be read while it is written.
@@ -38,7 +38,7 @@ func (l *journalLog) count(s string) int {
 }
 
 // testJournal opens a journal and runs it until end is called or the test is over.
-func testJournal(t *testing.T, o Options) (j *Journal, repairs []health.Event, log *journalLog, end func()) {
+func testJournal(t *testing.T, o Options) (j *Journal, repairs []incident.Event, log *journalLog, end func()) {
 	t.Helper()
 	log = new(journalLog)
 	o.Log = slog.New(slog.NewTextHandler(log, nil))
@@ -60,8 +60,8 @@ func testJournal(t *testing.T, o Options) (j *Journal, repairs []health.Event, l
 }
 
 // happened returns an incident with its number as ID, code and second.
-func happened(n int) health.Event {
-	return health.Event{ID: fmt.Sprint("i", n), Kind: health.KindIncident, What: "xid", Code: n, Severity: health.Warning, Time: time.Unix(1e9+int64(n), 0).UTC()}
+func happened(n int) incident.Event {
+	return incident.Event{ID: fmt.Sprint("i", n), Kind: incident.KindIncident, What: "xid", Code: n, Severity: incident.Warning, Time: time.Unix(1e9+int64(n), 0).UTC()}
 }
 
 // wantCodes fails unless the journal's events have these codes, the newest first.
@@ -103,7 +103,7 @@ func fileCodes(t *testing.T, dir string, i int) (codes []int) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	err = readLines(file, func(_ []byte, e health.Event) error { codes = append(codes, e.Code); return nil },
+	err = readLines(file, func(_ []byte, e incident.Event) error { codes = append(codes, e.Code); return nil },
 		func(piece []byte) error { return fmt.Errorf("no record: %q", piece) })
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func TestTheNewestOfAnIDIsKept(t *testing.T) {
 	again.Count = 5
 	j.Append(again)
 	wantCodes(t, j, Filter{}, 1, 3, 2)
-	if e := j.Events(Filter{Limit: 1})[0]; e.Count != 5 || e.Node != "n1" || e.Boot != "b1" || e.Version != health.EventVersion {
+	if e := j.Events(Filter{Limit: 1})[0]; e.Count != 5 || e.Node != "n1" || e.Boot != "b1" || e.Version != incident.EventVersion {
 		t.Errorf("%+v, want the second record, with what it lacked", e)
 	}
 	for n := range maxRecent {
@@ -133,8 +133,8 @@ func TestTheNewestOfAnIDIsKept(t *testing.T) {
 	if all := j.Events(Filter{Limit: maxRecent}); len(all) != maxRecent || all[0].Code != 99+maxRecent || len(j.recent.byID) != maxRecent {
 		t.Errorf("%d events, %d IDs, the newest %d", len(all), len(j.recent.byID), all[0].Code)
 	}
-	j.Append(health.Event{Kind: health.KindAgent, Value: math.NaN(), Threshold: math.Inf(1)})
-	j.Append(health.Event{Kind: health.KindAgent})
+	j.Append(incident.Event{Kind: incident.KindAgent, Value: math.NaN(), Threshold: math.Inf(1)})
+	j.Append(incident.Event{Kind: incident.KindAgent})
 	two := j.Events(Filter{Limit: 2})
 	if two[0].ID == "" || two[0].ID == two[1].ID || two[0].Time.IsZero() || two[1].Value != 0 {
 		t.Errorf("%+v: want IDs and times of their own, and no NaN", two)
@@ -148,8 +148,8 @@ func TestWhatCannotBeEncodedIsCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	j.Append(health.Event{ID: "long", Kind: health.KindIncident, Message: strings.Repeat("x", maxLine)})
-	j.Append(health.Event{ID: "year", Kind: health.KindIncident, Time: time.Unix(1<<50, 0)})
+	j.Append(incident.Event{ID: "long", Kind: incident.KindIncident, Message: strings.Repeat("x", maxLine)})
+	j.Append(incident.Event{ID: "year", Kind: incident.KindIncident, Time: time.Unix(1<<50, 0)})
 	if j.Lost() != 2 || journalSample(t, j, LostTotal, "encoding") != 2 || len(j.Events(Filter{})) != 0 || log.count("event lost") != 2 {
 		t.Errorf("lost %d, events %v", j.Lost(), j.Events(Filter{}))
 	}
@@ -232,16 +232,16 @@ func TestWhatHasToBeOnTheDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		event health.Event
+		event incident.Event
 		want  bool
 	}{
-		{health.Event{Kind: health.KindIncident, Severity: health.Warning}, false},
-		{health.Event{Kind: health.KindIncident, Severity: health.Critical}, true},
-		{health.Event{Kind: health.KindTransition, Severity: health.Emergency}, true},
-		{health.Event{Kind: health.KindTransition, Latched: true}, true},
-		{health.Event{Kind: health.KindTransition}, false},
-		{health.Event{Kind: health.KindAck}, true},
-		{health.Event{Kind: health.KindEnforcement}, true},
+		{incident.Event{Kind: incident.KindIncident, Severity: incident.Warning}, false},
+		{incident.Event{Kind: incident.KindIncident, Severity: incident.Critical}, true},
+		{incident.Event{Kind: incident.KindTransition, Severity: incident.Emergency}, true},
+		{incident.Event{Kind: incident.KindTransition, Latched: true}, true},
+		{incident.Event{Kind: incident.KindTransition}, false},
+		{incident.Event{Kind: incident.KindAck}, true},
+		{incident.Event{Kind: incident.KindEnforcement}, true},
 	} {
 		j.Append(c.event)
 		if got := j.queue[len(j.queue)-1].sync; got != c.want {
@@ -263,7 +263,7 @@ func TestWhatIsNotSafelyOnTheDiskIsLate(t *testing.T) {
 			t.Errorf("a warning: %d late", j.Late())
 		}
 		bad := happened(2)
-		bad.Severity = health.Critical
+		bad.Severity = incident.Critical
 		j.Append(bad)
 		synctest.Wait()
 		if journalSample(t, j, LateTotal, "io") != 1 || journalSample(t, j, QueueLength) != 1 {

@@ -13,7 +13,7 @@ import (
 	"slices"
 
 	"gpusteward/collectors/host"
-	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // maxLine bounds a record, in bytes, with its end.
@@ -24,7 +24,7 @@ const maxBad = 1 << 20
 
 // load adds the last records of the files to last, and returns what it
 // repaired. Files older than what fits in memory are not read.
-func (f *journalFile) load(last *recent) (repairs []health.Event, err error) {
+func (f *journalFile) load(last *recent) (repairs []incident.Event, err error) {
 	var files []*recent // the newest first
 	for i, n := 0, 0; i < f.keep && n < maxRecent; i++ {
 		events, repaired, failed := loadFile(f.name(i))
@@ -45,7 +45,7 @@ func (f *journalFile) load(last *recent) (repairs []health.Event, err error) {
 
 // loadFile returns the last records of one file. Lines that are none are
 // moved to events.bad.
-func loadFile(path string) (events *recent, repaired *health.Event, err error) {
+func loadFile(path string) (events *recent, repaired *incident.Event, err error) {
 	events = newRecent()
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,14 +63,14 @@ func loadFile(path string) (events *recent, repaired *health.Event, err error) {
 	}
 	defer func() { _ = file.Close() }() // it was only read
 	var bad, size int
-	if err := readLines(file, func(_ []byte, e health.Event) error { events.add(e); return nil },
+	if err := readLines(file, func(_ []byte, e incident.Event) error { events.add(e); return nil },
 		func(piece []byte) error { bad++; size += len(piece); return nil }); err != nil {
 		return events, nil, fmt.Errorf("read the journal: %w", err)
 	}
 	if bad == 0 {
 		return events, nil, nil
 	}
-	e := health.Event{Kind: health.KindAgent, What: "journal_repaired", Severity: health.Warning, Entity: health.Entity{Device: "journal"},
+	e := incident.Event{Kind: incident.KindAgent, What: "journal_repaired", Severity: incident.Warning, Entity: incident.Entity{Device: "journal"},
 		Message: fmt.Sprintf("%s held %d bytes that are no record; they are now in events.bad", filepath.Base(path), size)}
 	if err := repair(file, path); err != nil {
 		e.What = "journal_damaged"
@@ -96,7 +96,7 @@ func repair(file *os.File, path string) error {
 	}
 	return host.ReplaceFile(path, host.StateMode, func(w io.Writer) error {
 		good := bufio.NewWriter(w)
-		err := readLines(file, func(text []byte, _ health.Event) error {
+		err := readLines(file, func(text []byte, _ incident.Event) error {
 			_, err := good.Write(append(text, '\n'))
 			return err
 		}, func(piece []byte) error {
@@ -111,7 +111,7 @@ func repair(file *os.File, path string) error {
 
 // readLines hands each record of r to good, with its line, and what is none to
 // bad, in pieces. Both are valid until they return; their errors end it.
-func readLines(r io.Reader, good func(text []byte, e health.Event) error, bad func(piece []byte) error) error {
+func readLines(r io.Reader, good func(text []byte, e incident.Event) error, bad func(piece []byte) error) error {
 	lines := bufio.NewReaderSize(r, maxLine)
 	for long := false; ; {
 		piece, err := lines.ReadSlice('\n')
@@ -137,7 +137,7 @@ func readLines(r io.Reader, good func(text []byte, e health.Event) error, bad fu
 }
 
 // parseLine reads one record.
-func parseLine(text []byte) (e health.Event, ok bool) {
+func parseLine(text []byte) (e incident.Event, ok bool) {
 	if len(text) == 0 || text[0] != '{' {
 		return e, false
 	}

@@ -9,11 +9,11 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // journalText returns events as the journal writes them.
-func journalText(t testing.TB, events ...health.Event) string {
+func journalText(t testing.TB, events ...incident.Event) string {
 	t.Helper()
 	var text strings.Builder
 	for _, e := range events {
@@ -53,12 +53,12 @@ func TestDamageIsRepaired(t *testing.T) {
 			}
 			synctest.Test(t, func(t *testing.T) {
 				j, repairs, log, end := testJournal(t, Options{Dir: dir})
-				wantCodes(t, j, Filter{Kind: health.KindIncident}, c.want...)
+				wantCodes(t, j, Filter{Kind: incident.KindIncident}, c.want...)
 				moved, _ := os.ReadFile(filepath.Join(dir, "events.bad"))
 				if string(moved) != c.bad {
 					t.Errorf("moved aside %q, want %q", moved, c.bad)
 				}
-				told := j.Events(Filter{Kind: health.KindAgent})
+				told := j.Events(Filter{Kind: incident.KindAgent})
 				switch {
 				case c.bad == "" && (len(repairs) > 0 || len(told) > 0 || log.count("level=") > 0):
 					t.Errorf("nothing was bad, but: %+v, log %s", repairs, &log.text)
@@ -68,7 +68,7 @@ func TestDamageIsRepaired(t *testing.T) {
 				j.Append(happened(3))
 				end()
 				j, repairs, _, _ = testJournal(t, Options{Dir: dir})
-				wantCodes(t, j, Filter{Kind: health.KindIncident}, append([]int{3}, c.want...)...)
+				wantCodes(t, j, Filter{Kind: incident.KindIncident}, append([]int{3}, c.want...)...)
 				if len(repairs) > 0 {
 					t.Errorf("repaired again: %+v", repairs)
 				}
@@ -140,13 +140,13 @@ func FuzzReadLines(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00"), uint16(10))
 	f.Add([]byte("{\"id\":\"\n"), uint16(400))
 	f.Add([]byte(strings.Repeat("x", maxLine+5)), uint16(0))
-	events := []health.Event{happened(1), happened(2), happened(3)}
+	events := []incident.Event{happened(1), happened(2), happened(3)}
 	whole := journalText(f, events...)
 	f.Fuzz(func(t *testing.T, noise []byte, at uint16) {
 		text := append([]byte(whole[:min(int(at), len(whole))]), noise...)
 		read := func(text []byte) (found map[string]bool, good, bad []byte) {
 			found = map[string]bool{}
-			if err := readLines(bytes.NewReader(text), func(line []byte, e health.Event) error {
+			if err := readLines(bytes.NewReader(text), func(line []byte, e incident.Event) error {
 				found[e.ID], good = true, append(append(good, line...), '\n')
 				return nil
 			}, func(piece []byte) error { bad = append(bad, piece...); return nil }); err != nil {

@@ -4,7 +4,7 @@ import (
 	"container/list"
 	"slices"
 
-	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // maxRecent bounds the records that are kept in memory.
@@ -20,14 +20,14 @@ type recent struct {
 
 // A record is an event with its place in the order of arrival.
 type record struct {
-	event           health.Event
+	event           incident.Event
 	sequence, first uint64 // of this record, and of the first one with its ID
 }
 
 func newRecent() *recent { return &recent{records: list.New(), byID: map[string]*list.Element{}} }
 
 // add makes e the newest. One with the same ID gives way to it.
-func (r *recent) add(e health.Event) {
+func (r *recent) add(e incident.Event) {
 	r.sequence++
 	n := record{e, r.sequence, r.sequence}
 	if before, ok := r.byID[e.ID]; ok {
@@ -40,12 +40,12 @@ func (r *recent) add(e health.Event) {
 }
 
 // matching returns what f lets through, the newest first.
-func (r *recent) matching(f Filter) []health.Event { return r.after(0, f) }
+func (r *recent) matching(f Filter) []incident.Event { return r.after(0, f) }
 
 // since returns what f lets through of what may have come after the event id
 // was last seen, the oldest first: an ID that was told of twice may have been
 // seen the first time. All that there is, where the ID is not known.
-func (r *recent) since(id string, f Filter) []health.Event {
+func (r *recent) since(id string, f Filter) []incident.Event {
 	var seen uint64
 	if e, ok := r.byID[id]; ok {
 		seen = e.Value.(record).first
@@ -56,8 +56,8 @@ func (r *recent) since(id string, f Filter) []health.Event {
 }
 
 // after returns what came after the record of that sequence, the newest first.
-func (r *recent) after(sequence uint64, f Filter) []health.Event {
-	events := []health.Event{} // in JSON a list, also when it is empty
+func (r *recent) after(sequence uint64, f Filter) []incident.Event {
+	events := []incident.Event{} // in JSON a list, also when it is empty
 	for at := r.records.Back(); at != nil && len(events) < f.limit(); at = at.Prev() {
 		n := at.Value.(record)
 		if n.sequence <= sequence {
@@ -71,4 +71,4 @@ func (r *recent) after(sequence uint64, f Filter) []health.Event {
 }
 
 // all returns the events, the oldest first.
-func (r *recent) all() []health.Event { return r.since("", Filter{Limit: maxRecent}) }
+func (r *recent) all() []incident.Event { return r.since("", Filter{Limit: maxRecent}) }

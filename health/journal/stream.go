@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 // A stream is a client that follows the events.
 type stream struct {
 	filter Filter
-	events chan health.Event // closed when the client is too slow, or the journal ends
+	events chan incident.Event // closed when the client is too slow, or the journal ends
 }
 
 // ServeHTTP answers GET /api/v1/events: the events that the query asks for, as
@@ -45,8 +45,8 @@ func (j *Journal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(eventsTimeout)) // not every writer has one
 	_ = json.NewEncoder(w).Encode(struct {                                            // a client that left is told nothing
-		Events []health.Event `json:"events"`
-		Lost   uint64         `json:"lost"`
+		Events []incident.Event `json:"events"`
+		Lost   uint64           `json:"lost"`
 	}{j.Events(f), j.Lost()})
 }
 
@@ -114,7 +114,7 @@ func (j *Journal) follow(w http.ResponseWriter, r *http.Request, f Filter) {
 }
 
 // message returns e as a server-sent event.
-func message(e health.Event) string {
+func message(e incident.Event) string {
 	text, _ := json.Marshal(e) // as Append did
 	oneLine := strings.NewReplacer("\n", " ", "\r", " ", "\x00", " ")
 	return "id: " + oneLine.Replace(e.ID) + "\nevent: " + oneLine.Replace(string(e.Kind)) + "\ndata: " + string(text) + "\n\n"
@@ -122,13 +122,13 @@ func message(e health.Event) string {
 
 // begin adds a stream, and returns what it is to begin with. It returns nil
 // where there are too many.
-func (j *Journal) begin(f Filter, lastID string) (*stream, []health.Event) {
+func (j *Journal) begin(f Filter, lastID string) (*stream, []incident.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.streams == nil || len(j.streams) == maxStreams {
 		return nil, nil
 	}
-	s := &stream{f, make(chan health.Event, maxBehind)}
+	s := &stream{f, make(chan incident.Event, maxBehind)}
 	j.streams[s] = struct{}{}
 	if f.Limit == 0 {
 		f.Limit = maxRecent
@@ -141,7 +141,7 @@ func (j *Journal) begin(f Filter, lastID string) (*stream, []health.Event) {
 
 // tell hands e to a stream. A client that is too far behind is dropped: it
 // comes again and says what it saw last. Callers hold mu.
-func (j *Journal) tell(s *stream, e health.Event) {
+func (j *Journal) tell(s *stream, e incident.Event) {
 	if !s.filter.match(&e) {
 		return
 	}

@@ -16,7 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 func TestEventsOverHTTP(t *testing.T) {
@@ -39,7 +39,7 @@ func TestEventsOverHTTP(t *testing.T) {
 	j.lost["io"] = 7
 	w := get("?limit=2&severity=warning&follow=0")
 	var answer struct {
-		Events []health.Event
+		Events []incident.Event
 		Lost   int
 	}
 	if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil || len(answer.Events) != 2 || answer.Events[0].Code != 4 || answer.Lost != 7 {
@@ -131,7 +131,7 @@ func TestStreams(t *testing.T) {
 			t.Errorf("a stream begins with %q, %v", got, c.header)
 		}
 		quiet := happened(1)
-		quiet.Severity = health.Info
+		quiet.Severity = incident.Info
 		j.Append(quiet)
 		j.Append(happened(2))
 		want := "id: i2\nevent: incident\ndata: " + strings.TrimSpace(journalText(t, j.Events(Filter{Limit: 1})...)) + "\n\n"
@@ -142,7 +142,7 @@ func TestStreams(t *testing.T) {
 		if got := c.read(); got != ": nothing new\n\n: nothing new\n\n" {
 			t.Errorf("in 31 s: %q, want two heartbeats", got)
 		}
-		j.Append(health.Event{ID: "a\nid: b", Kind: "x\ny", Severity: health.Warning, Message: "two\nlines"})
+		j.Append(incident.Event{ID: "a\nid: b", Kind: "x\ny", Severity: incident.Warning, Message: "two\nlines"})
 		if got := c.read(); !strings.HasPrefix(got, "id: a id: b\nevent: x y\ndata: {") || strings.Count(got, "\n") != 4 {
 			t.Errorf("of an event with line ends: %q", got)
 		}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"gpusteward/collectors/host"
-	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // TestXIDsArriveWithinASecond measures the whole way of an XID: from the
@@ -56,7 +56,7 @@ func TestXIDsArriveWithinASecond(t *testing.T) {
 		eventually(t, "all GPUs that were lost are in the API", 10*time.Second, look)
 		for _, h := range all {
 			for i := range gpus {
-				if err := h.Ack(t.Context(), "gpu_lost", health.Entity{GPU: strconv.Itoa(i)}, "the test"); err != nil {
+				if err := h.Ack(t.Context(), "gpu_lost", incident.Entity{GPU: strconv.Itoa(i)}, "the test"); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -16,6 +16,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // What the notifier tells of itself. The url has no credentials.
@@ -74,7 +75,7 @@ type Notifier struct {
 // held is one alert that is held.
 type held struct {
 	health.Alert
-	severity health.Severity
+	severity incident.Severity
 	version  uint64    // of its last transition
 	since    time.Time // when that was told; unlike Ends, no clock that is set changes it
 }
@@ -234,7 +235,7 @@ func (n *Notifier) Samples() []collectors.Sample {
 
 // severityOf returns what the alert's label says; a label that says nothing
 // known is None.
-func severityOf(a health.Alert) (s health.Severity) {
+func severityOf(a health.Alert) (s incident.Severity) {
 	_ = s.UnmarshalText([]byte(a.Labels["severity"]))
 	return s
 }

@@ -11,6 +11,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // quickTries are made before a queue only looks now and then whether its
@@ -45,7 +46,7 @@ type queue struct {
 // An entry is an alert as it is sent.
 type entry struct {
 	health.Alert
-	severity health.Severity
+	severity incident.Severity
 	id       string
 	version  uint64
 }

@@ -16,6 +16,7 @@ import (
 
 	"gpusteward/exporter"
 	"gpusteward/health"
+	"gpusteward/health/incident"
 	"gpusteward/internal/config"
 )
 
@@ -97,7 +98,7 @@ func (c *checkFlags) run(ctx context.Context, f flags, args []string, stdout io.
 	}
 	j := c.judge(ctx, f, args)
 	j.Narrow(list(c.only), list(c.gpus))
-	var least health.Severity
+	var least incident.Severity
 	if err := least.UnmarshalText([]byte(c.least)); err != nil {
 		return checkMistaken
 	}

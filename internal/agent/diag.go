@@ -12,8 +12,8 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 
 	"gpusteward/enforcer"
-	"gpusteward/health"
 	"gpusteward/health/diag"
+	"gpusteward/health/incident"
 )
 
 // diagFlags are those of gpusteward diag.
@@ -49,7 +49,7 @@ func (d *diagFlags) run(ctx context.Context, stdin io.Reader, stdout io.Writer) 
 		}
 		return 0
 	}
-	var least health.Severity
+	var least incident.Severity
 	level, err := strconv.Atoi(d.level)
 	if errors.Join(err, least.UnmarshalText([]byte(d.least))) != nil {
 		return checkMistaken

@@ -26,7 +26,7 @@ import (
 	"gpusteward/enforcer/ladder"
 	"gpusteward/enforcer/policy"
 	"gpusteward/exporter"
-	"gpusteward/health"
+	"gpusteward/health/incident"
 	"gpusteward/internal/config"
 )
 
@@ -46,7 +46,7 @@ type enforcement struct {
 // newEnforcement returns what c says, listening already. The host says which
 // GPUs there are and who is on them; hardware whether a GPU itself was at
 // fault of late; record takes what the ladder does.
-func newEnforcement(f flags, c config.Enforcer, m *machine, gpus *collectors.Host, hardware func(uuid string, within time.Duration) bool, record func(health.Event)) (enforcement, error) {
+func newEnforcement(f flags, c config.Enforcer, m *machine, gpus *collectors.Host, hardware func(uuid string, within time.Duration) bool, record func(incident.Event)) (enforcement, error) {
 	if !c.Enabled {
 		return enforcement{}, nil
 	}
@@ -130,11 +130,11 @@ type sights struct {
 func (s sights) Process(pid int) (host.Process, error) { return s.processes.Lookup(pid) }
 
 // enforced returns a step of the ladder as the journal has it.
-func enforced(s ladder.Step) health.Event {
-	e := health.Event{Kind: health.KindEnforcement, Time: s.Time, Entity: health.Entity{Tenant: s.Tenant, Workload: s.Workload},
-		Was: s.From.String(), Now: s.To.String(), Result: s.Result, Severity: health.Info, Message: s.Why, Action: s.Detail}
+func enforced(s ladder.Step) incident.Event {
+	e := incident.Event{Kind: incident.KindEnforcement, Time: s.Time, Entity: incident.Entity{Tenant: s.Tenant, Workload: s.Workload},
+		Was: s.From.String(), Now: s.To.String(), Result: s.Result, Severity: incident.Info, Message: s.Why, Action: s.Detail}
 	if s.To > s.From && s.Result != ladder.Shadowed {
-		e.Severity = health.Warning
+		e.Severity = incident.Warning
 	}
 	for _, v := range s.Evidence {
 		e.Message += fmt.Sprintf("; %s on %s: %s", v.Objective, v.GPU, v.Text)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
-	"gpusteward/health"
+	"gpusteward/health/incident"
 	"gpusteward/health/journal"
 	"gpusteward/internal/config"
 )
@@ -77,8 +77,8 @@ type blame struct {
 }
 
 func (b *blame) event(e collectors.Event) {
-	s, ok := health.Seen(e)
-	if !ok || s.What == "xid" && !health.XIDs()[s.Code].Hardware() {
+	s, ok := incident.Seen(e)
+	if !ok || s.What == "xid" && !incident.XIDs()[s.Code].Hardware() {
 		return
 	}
 	b.mu.Lock()

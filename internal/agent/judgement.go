@@ -14,6 +14,7 @@ import (
 	"gpusteward/collectors/host"
 	"gpusteward/exporter"
 	"gpusteward/health"
+	"gpusteward/health/incident"
 	"gpusteward/health/journal"
 	"gpusteward/health/notifier"
 	"gpusteward/internal/config"
@@ -95,7 +96,7 @@ func (j *judgement) samples() []collectors.Sample {
 // faults returns what fails now, as gpusteward status shows it.
 func (j *judgement) faults() (all []exporter.Fault) {
 	for _, f := range j.monitor.Verdict().Findings {
-		if f.Severity > health.None && !f.Shadow {
+		if f.Severity > incident.None && !f.Shadow {
 			all = append(all, exporter.Fault{UUID: f.Entity.UUID, What: f.Message, Check: f.Check, Severity: f.Severity.String(), Last: &f.Since})
 		}
 	}
@@ -114,7 +115,7 @@ func (j *judgement) run(ctx context.Context) error {
 // ack is the order to acknowledge a fault.
 func (j *judgement) ack() exporter.Action {
 	return exporter.Action{Takes: []string{"check", "entity"}, Do: func(ctx context.Context, a url.Values) (string, error) {
-		entity, err := health.ParseEntity(a.Get("entity"))
+		entity, err := incident.ParseEntity(a.Get("entity"))
 		if err != nil {
 			return "", err
 		}

@@ -15,7 +15,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
-	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // DefaultFile is where the configuration is unless --config.file says so.
@@ -98,7 +98,7 @@ type Collectors struct {
 // Config returns what the collectors need.
 func (c Collectors) Config() collectors.Config {
 	return collectors.Config{Fast: c.Fast, Medium: c.Medium, Slow: c.Slow, Enable: c.Enable, Disable: c.Disable,
-		PerLink: c.PerLink, PerProcess: c.PerProcess, Devices: int(c.ExpectedGPUs), XIDs: health.AlertableXIDs()}
+		PerLink: c.PerLink, PerProcess: c.PerProcess, Devices: int(c.ExpectedGPUs), XIDs: incident.AlertableXIDs()}
 }
 
 // Workloads says who is asked what a workload is called, and what it was

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // routers are the functions that register what the agent answers.
@@ -170,8 +170,8 @@ func TestAPIParameters(t *testing.T) {
 	if slices.Sort(told); !slices.Equal(told, slices.Sorted(slices.Values(takes))) || len(takes) < 8 {
 		t.Errorf("docs/api.md has the parameters %q, want %q", told, takes)
 	}
-	values := []string{string(health.KindIncident), string(health.KindTransition), string(health.KindAck), string(health.KindAgent), string(health.KindEnforcement)}
-	for _, class := range health.Classes {
+	values := []string{string(incident.KindIncident), string(incident.KindTransition), string(incident.KindAck), string(incident.KindAgent), string(incident.KindEnforcement)}
+	for _, class := range incident.Classes {
 		values = append(values, string(class))
 	}
 	for _, v := range values {

@@ -17,6 +17,7 @@ import (
 
 	"gpusteward/exporter"
 	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // healthy is a scenario in which nothing is wrong; what is appended is.
@@ -77,7 +78,7 @@ func TestCheckAsJSON(t *testing.T) {
 	t.Parallel()
 	status, out, _ := checks(t, "--standalone", "--format=json", "--demo="+write(t, healthy))
 	var j health.Judgement
-	if err := json.Unmarshal([]byte(out), &j); err != nil || status != 0 || j.Source != health.Standalone || j.Status != health.OK || len(j.GPUs) != 8 || len(j.Unjudged) == 0 {
+	if err := json.Unmarshal([]byte(out), &j); err != nil || status != 0 || j.Source != health.Standalone || j.Status != incident.OK || len(j.GPUs) != 8 || len(j.Unjudged) == 0 {
 		t.Errorf("exit status %d, %v:\n%s", status, err, out)
 	}
 }
@@ -126,8 +127,8 @@ func TestCheckTrustsNoAnswerBlindly(t *testing.T) {
 	t.Parallel()
 	hostile := "job\x1b[2J\u202e\r\nOK - all is well"
 	verdict := func(old time.Duration) string {
-		v := health.Verdict{Node: "node7", Time: time.Now().Add(-old), Status: health.Degraded, GPUs: []health.Health{{GPU: "0", UUID: "GPU-0"}}, Findings: []health.Finding{
-			{Check: "mem_leak", Entity: health.Entity{GPU: "0", UUID: "GPU-0", Device: hostile}, Severity: health.Warning, State: health.Degraded, Message: hostile + " grows"}}}
+		v := health.Verdict{Node: "node7", Time: time.Now().Add(-old), Status: incident.Degraded, GPUs: []health.Health{{GPU: "0", UUID: "GPU-0"}}, Findings: []health.Finding{
+			{Check: "mem_leak", Entity: incident.Entity{GPU: "0", UUID: "GPU-0", Device: hostile}, Severity: incident.Warning, State: incident.Degraded, Message: hostile + " grows"}}}
 		text, err := json.Marshal(v)
 		if err != nil {
 			t.Fatal(err)
@@ -251,7 +252,7 @@ func TestATenantsFaultsDrainNoNode(t *testing.T) {
 		"--runtime.dir="+dir).ready()
 	for n := range 5 { // each comes within the patience that there is for one
 		eventually(t, fmt.Sprint(n+1, " times XID 13"), func() bool {
-			var answer struct{ Events []health.Event }
+			var answer struct{ Events []incident.Event }
 			if _, text := a.get("/api/v1/events?kind=incident"); json.Unmarshal([]byte(text), &answer) != nil {
 				t.Fatal(text)
 			}

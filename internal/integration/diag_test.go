@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"gpusteward/health"
 	"gpusteward/health/diag"
+	"gpusteward/health/incident"
 )
 
 // diags runs gpusteward diag as a process of its own, beside this driver, which
@@ -54,7 +54,7 @@ func TestDiagAsJSON(t *testing.T) {
 	f.has(2)
 	status, out := f.diags(nil, "--json", "--level=3")
 	var r diag.Report
-	if err := json.Unmarshal([]byte(out), &r); err != nil || status != 3 || r.Source != diag.Source || r.Status != health.Unknown || r.Level != 3 || len(r.GPUs) != 2 || len(r.Results) != 2 {
+	if err := json.Unmarshal([]byte(out), &r); err != nil || status != 3 || r.Source != diag.Source || r.Status != incident.Unknown || r.Level != 3 || len(r.GPUs) != 2 || len(r.Results) != 2 {
 		t.Errorf("exit status %d, %v:\n%s", status, err, out)
 	}
 }

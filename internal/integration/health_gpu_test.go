@@ -18,6 +18,7 @@ import (
 
 	"gpusteward/collectors/host"
 	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 // wrong does what its first argument says that a kernel must not do; steady
@@ -54,14 +55,14 @@ func compiled(t *testing.T) string {
 }
 
 // incidents returns what the agent's journal has.
-func (m *measured) incidents() (all []health.Event) {
+func (m *measured) incidents() (all []incident.Event) {
 	m.t.Helper()
 	r, err := http.Get(m.url + "/api/v1/events?kind=incident&limit=1000")
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	defer r.Body.Close()
-	var answer struct{ Events []health.Event }
+	var answer struct{ Events []incident.Event }
 	if err := json.NewDecoder(r.Body).Decode(&answer); err != nil {
 		m.t.Fatal(err)
 	}
@@ -88,9 +89,9 @@ func TestGPUIncidents(t *testing.T) {
 		if err != nil {
 			t.Fatalf("the wrong program ended well: %v\n%s", err, out)
 		}
-		var found []health.Event
+		var found []incident.Event
 		for end := time.Now().Add(8 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) { // as long as more may come
-			found = slices.DeleteFunc(m.incidents(), func(e health.Event) bool { return e.First.Before(began) || e.Follows != "" })
+			found = slices.DeleteFunc(m.incidents(), func(e incident.Event) bool { return e.First.Before(began) || e.Follows != "" })
 		}
 		if len(found) != 1 {
 			t.Errorf("XID %d: %d incidents, want 1: %+v", code, len(found), found)
@@ -105,7 +106,7 @@ func TestGPUIncidents(t *testing.T) {
 		}
 	}
 	for _, f := range m.verdict().Findings { // three in ten minutes are a finding about the tenant
-		if f.Severity > health.Info && !f.Shadow && f.Entity.Workload == "" {
+		if f.Severity > incident.Info && !f.Shadow && f.Entity.Workload == "" {
 			t.Errorf("tenants' faults made the GPU ill: %+v", f)
 		}
 	}
@@ -144,10 +145,10 @@ func TestGPUFaultsNameTheirProcesses(t *testing.T) {
 			t.Fatalf("the wrong program ended well: %v\n%s", err, out)
 		}
 		last[code] = time.Now()
-		var e *health.Event
+		var e *incident.Event
 		for end := time.Now().Add(2 * time.Second); time.Now().Before(end) && (e == nil || e.PID == 0); time.Sleep(50 * time.Millisecond) {
 			all := m.incidents()
-			if i := slices.IndexFunc(all, func(e health.Event) bool { return e.Code == code && !e.First.Before(began) }); i >= 0 {
+			if i := slices.IndexFunc(all, func(e incident.Event) bool { return e.Code == code && !e.First.Before(began) }); i >= 0 {
 				e = &all[i]
 			}
 		}
@@ -189,7 +190,7 @@ func TestGPUIsWell(t *testing.T) {
 	m := startMeasured(t, binary(t))
 	look := func(what string, length time.Duration) {
 		for end := time.Now().Add(length); time.Now().Before(end); time.Sleep(time.Second) {
-			if v := m.verdict(); v.Status != health.OK && v.Status != health.Suspect {
+			if v := m.verdict(); v.Status != incident.OK && v.Status != incident.Suspect {
 				t.Fatalf("%s: %v, %s %+v", what, v.Status, v.Reason, v.Findings)
 			}
 		}

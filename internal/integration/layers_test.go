@@ -19,15 +19,16 @@ import (
 // Tests may import what they like.
 var layers = map[string][]string{
 	".":                    {"internal/agent"},
-	"internal/agent":       {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/host", "exporter", "health", "health/diag", "health/journal", "health/notifier", "enforcer", "enforcer/backend", "enforcer/broker", "enforcer/gemini", "enforcer/ladder", "enforcer/policy", "internal/config"},
-	"internal/integration": {},                                                                                                                     // tests alone
-	"internal/config":      {"collectors", "collectors/host", "health", "health/notifier", "enforcer/gemini", "enforcer/policy", "internal/quota"}, // the only reader of YAML
+	"internal/agent":       {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/host", "exporter", "health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend", "enforcer/broker", "enforcer/gemini", "enforcer/ladder", "enforcer/policy", "internal/config"},
+	"internal/integration": {},                                                                                                                                        // tests alone
+	"internal/config":      {"collectors", "collectors/host", "health", "health/incident", "health/notifier", "enforcer/gemini", "enforcer/policy", "internal/quota"}, // the only reader of YAML
 
 	"exporter":        {"collectors", "collectors/gpu", "collectors/host"},
-	"health":          {"collectors", "collectors/gpu", "collectors/host"},
-	"health/diag":     {"collectors/gpu", "health"},                // works on GPUs, where health only looks
-	"health/journal":  {"collectors", "collectors/host", "health"}, // files and HTTP: the judgement has neither
-	"health/notifier": {"collectors", "health"},                    // the Alertmanager client and its 32 modules
+	"health":          {"collectors", "collectors/gpu", "collectors/host", "health/incident"},
+	"health/incident": {"collectors", "collectors/host"},                    // what happened, before a check judges it
+	"health/diag":     {"collectors/gpu", "health", "health/incident"},      // works on GPUs, where health only looks
+	"health/journal":  {"collectors", "collectors/host", "health/incident"}, // files and HTTP: the judgement has neither
+	"health/notifier": {"collectors", "health", "health/incident"},          // the Alertmanager client and its 32 modules
 
 	"enforcer": {"collectors", "collectors/host", "enforcer/action", "enforcer/audit", "enforcer/backend", "enforcer/broker", "enforcer/ladder", "enforcer/policy", "internal/wire"},
 
@@ -49,8 +50,8 @@ var layers = map[string][]string{
 	"collectors/gpu":       {},
 	"collectors/gpu/sim":   {"collectors/gpu", "collectors/host", "internal/quota", "internal/wire"}, // the books of simulated tenants
 
-	"alerts":     {"health", "collectors"}, // generators; nobody imports them
-	"dashboards": {"health", "collectors"},
+	"alerts":     {"health", "health/incident", "collectors"}, // generators; nobody imports them
+	"dashboards": {"health", "health/incident", "collectors"},
 }
 
 // owners says which directories alone may import a library, by the start of

@@ -1,4 +1,4 @@
-package health
+package incident
 
 import (
 	"fmt"
@@ -9,31 +9,31 @@ import (
 
 // Names of what there are tables of codes for.
 const (
-	xidName      = "xid"
-	sxidName     = "sxid"
-	recoveryName = "recovery_action"
+	WhatXID      = "xid"
+	WhatSXid     = "sxid"
+	WhatRecovery = "recovery_action"
 )
 
 // Names of rows of data/kernel.tsv that are judged by what else is known.
 const (
-	oomName        = "oom"
-	hungName       = "hung_task"
-	hungDriverName = "hung_driver_task"
-	stackName      = "driver_stack"
+	WhatOOM            = "oom"
+	WhatHungTask       = "hung_task"
+	whatHungDriverTask = "hung_driver_task"
+	whatDriverStack    = "driver_stack"
 )
 
 const (
-	recoveryXID   = 154 // which tells of a new recovery action
-	recoveryCheck = "gpu_recovery_action"
+	RecoveryXID   = 154 // which tells of a new recovery action
+	RecoveryCheck = "gpu_recovery_action"
 )
 
 const (
-	longestMessage = 300 // bytes
+	LongestMessage = 300 // bytes
 	longestComm    = 64  // bytes
 )
 
 // ownChecks are the checks that tell of an XID, where xid_fatal does not.
-var ownChecks = map[int]string{64: "remap_failed", 79: "gpu_lost"}
+var OwnChecks = map[int]string{64: "remap_failed", 79: "gpu_lost"}
 
 // A key is what sightings of one incident have in common.
 type key struct {
@@ -75,7 +75,7 @@ func (i *openCase) includes(s Sighting) bool {
 
 // other returns the source that has not seen i and should; empty if none.
 func (i *openCase) other() string {
-	if _, known := XIDs()[i.Code]; i.What != xidName || !known || i.Entity.UUID == "" || len(i.Sources) != 1 {
+	if _, known := XIDs()[i.Code]; i.What != WhatXID || !known || i.Entity.UUID == "" || len(i.Sources) != 1 {
 		return ""
 	}
 	if i.Sources[0] == SourceNVML {
@@ -101,9 +101,9 @@ func (i *openCase) add(s Sighting) {
 	switch known := slices.ContainsFunc(i.mentions, func(n mention) bool { return n.pid == s.PID }); {
 	case s.PID <= 0 || known || len(i.mentions) == mostMentions:
 	case i.isCode():
-		i.mentions = append(i.mentions, mention{s.PID, clean(s.Comm, longestComm), s.Time})
+		i.mentions = append(i.mentions, mention{s.PID, Clean(s.Comm, longestComm), s.Time})
 	case i.PID == 0:
-		i.PID, i.Comm, i.news = s.PID, clean(s.Comm, longestComm), true
+		i.PID, i.Comm, i.news = s.PID, Clean(s.Comm, longestComm), true
 	}
 	if i.GI == "" && s.GI != "" {
 		i.GI, i.news = s.GI, true
@@ -123,17 +123,17 @@ func (i *openCase) add(s Sighting) {
 // tenants reports whether i is an XID that a process is to blame for, known or
 // not.
 func (i *openCase) tenants() bool {
-	return i.What == xidName && len(i.mentions) > 0 && XIDs()[i.Code].Tenant()
+	return i.What == WhatXID && len(i.mentions) > 0 && XIDs()[i.Code].Tenant()
 }
 
 // isCode reports whether i is an XID or an SXid.
-func (i *openCase) isCode() bool { return i.What == xidName || i.What == sxidName }
+func (i *openCase) isCode() bool { return i.What == WhatXID || i.What == WhatSXid }
 
 // judge fills in what the tables say. A code that they do not have is neither
 // well nor known to be ill.
 func (i *openCase) judge() {
 	switch i.What {
-	case xidName:
+	case WhatXID:
 		x, known := XIDs()[i.Code]
 		i.title = fmt.Sprintf("XID %d, %s (%s)", i.Code, x.Description, x.Mnemonic)
 		i.Class, i.Severity, i.Action = x.Class, x.Severity, x.Action
@@ -141,12 +141,12 @@ func (i *openCase) judge() {
 		case !known:
 			i.title = fmt.Sprintf("XID %d, which is not in the table of XIDs", i.Code)
 			i.Severity, i.Check = Warning, "xid_unknown"
-		case ownChecks[i.Code] != "":
-			i.Check = ownChecks[i.Code]
+		case OwnChecks[i.Code] != "":
+			i.Check = OwnChecks[i.Code]
 		case x.Severity >= Critical:
 			i.Check = "xid_fatal"
 		}
-	case sxidName:
+	case WhatSXid:
 		x, known := SXids()[i.Code]
 		i.title = fmt.Sprintf("SXid %d, %s", i.Code, x.Name)
 		i.Class, i.Severity = InterconnectFault, x.Severity
@@ -168,12 +168,12 @@ func (i *openCase) judge() {
 
 // decide makes the driver's verdict that of i, which tells of one.
 func (i *openCase) decide(verdict action) {
-	i.Action, i.Severity, i.Check, i.news = verdict.name, max(i.Severity, verdict.severity), recoveryCheck, true
+	i.Action, i.Severity, i.Check, i.news = verdict.name, max(i.Severity, verdict.severity), RecoveryCheck, true
 }
 
 // message returns what i is, in a line.
 func (i *openCase) message() string {
-	end := clean(i.whose(), longestMessage/2)
+	end := Clean(i.whose(), LongestMessage/2)
 	if r := i.root(); r != i {
 		end += ", follows " + r.What
 		if r.Code != 0 {
@@ -184,5 +184,5 @@ func (i *openCase) message() string {
 	if i.text != "" {
 		text += ": " + strings.TrimSuffix(i.text, ".")
 	}
-	return clean(text, longestMessage-len(end)) + end
+	return Clean(text, LongestMessage-len(end)) + end
 }

@@ -1,4 +1,4 @@
-package health
+package incident
 
 import (
 	"context"
@@ -48,7 +48,7 @@ func TestIncidentsOfASimulatedHost(t *testing.T) {
 		d.Stays = h.Stays
 		d.Works = func(source string, e Entity) bool {
 			return source == SourceKernel || slices.ContainsFunc(h.Samples(), func(s collectors.Sample) bool {
-				return s.Metric == collectors.Up && s.Value == 1 && entityOf(s, nil) == e
+				return s.Metric == collectors.Up && s.Value == 1 && EntityOf(s, nil) == e
 			})
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -59,7 +59,7 @@ func TestIncidentsOfASimulatedHost(t *testing.T) {
 		for _, s := range h.Samples() {
 			if s.Metric == collectors.Info {
 				pci, _ := host.ParsePCI(s.Labels[slices.Index(s.Metric.Labels, "pci_bus_id")])
-				gpus[pci] = entityOf(s, nil)
+				gpus[pci] = EntityOf(s, nil)
 			}
 		}
 		running.Go(func() { _ = nv.Follow(ctx, func(r host.Record) { take(ParseLine(r)) }) })

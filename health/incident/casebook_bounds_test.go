@@ -1,4 +1,4 @@
-package health
+package incident
 
 import (
 	"fmt"
@@ -83,7 +83,7 @@ func TestAStackThroughTheDriverIsTheDrivers(t *testing.T) {
 		var got []Severity
 		for _, e := range d.incidents() {
 			got = append(got, e.Severity)
-			if e.What == hungName && (e.Check == "host_kernel") != (e.Severity == Warning) {
+			if e.What == WhatHungTask && (e.Check == "host_kernel") != (e.Severity == Warning) {
 				t.Errorf("%s: %+v", name, e)
 			}
 		}
@@ -100,7 +100,7 @@ func TestASightingMayBeOfBefore(t *testing.T) {
 	d := newDesk(t)
 	at := d.start.Add(time.Minute)
 	for i, after := range []time.Duration{0, -4 * second, 3 * second, -8 * second, second} {
-		d.hear(d.Add(Sighting{Time: at.Add(after), Source: SourceKernel, Entity: gpu0, What: xidName, Code: 48, Sequence: uint64(i)}, at))
+		d.hear(d.Add(Sighting{Time: at.Add(after), Source: SourceKernel, Entity: gpu0, What: WhatXID, Code: 48, Sequence: uint64(i)}, at))
 	}
 	d.now = at
 	d.to(5 * time.Minute)
@@ -145,7 +145,7 @@ func TestALongHistoryIsNoLoss(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	for i := range uint64(2 * mostOpen) {
-		d.hear(d.Add(Sighting{Time: d.start.Add(time.Duration(i)*time.Minute - 100*time.Hour), Source: SourceKernel, Entity: gpu0, What: xidName, Code: 48, Sequence: i}, d.now))
+		d.hear(d.Add(Sighting{Time: d.start.Add(time.Duration(i)*time.Minute - 100*time.Hour), Source: SourceKernel, Entity: gpu0, What: WhatXID, Code: 48, Sequence: i}, d.now))
 	}
 	d.to(5 * time.Minute)
 	if len(d.ids) != 2*mostOpen || d.Losses() != (Losses{}) || len(d.open) != 0 {
@@ -170,11 +170,11 @@ func BenchmarkCasebook(b *testing.B) {
 	now := time.Unix(1e9, 0)
 	book := NewCasebook(CasebookOptions{}, now)
 	for i := range mostOpen {
-		book.Add(Sighting{Time: now, Source: SourceKernel, What: sxidName, Code: i}, now)
+		book.Add(Sighting{Time: now, Source: SourceKernel, What: WhatSXid, Code: i}, now)
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		book.Add(Sighting{Time: now, Source: SourceKernel, Entity: gpu0, What: xidName, Code: i & 255}, now)
+		book.Add(Sighting{Time: now, Source: SourceKernel, Entity: gpu0, What: WhatXID, Code: i & 255}, now)
 	}
 }
 
@@ -183,7 +183,7 @@ func TestWhereNobodyKnowsWhoSeesNothingIsMissed(t *testing.T) {
 	start := time.Unix(1e9, 0)
 	c := NewCasebook(CasebookOptions{}, start)
 	for i := range 3 {
-		c.Add(Sighting{Time: start, Source: SourceNVML, What: xidName, Code: 79 + i, Entity: gpu0}, start)
+		c.Add(Sighting{Time: start, Source: SourceNVML, What: WhatXID, Code: 79 + i, Entity: gpu0}, start)
 	}
 	for passed := time.Duration(0); passed < 5*time.Minute; passed += time.Second {
 		c.Tick(start.Add(passed))

@@ -1,4 +1,4 @@
-package health
+package incident
 
 import (
 	"fmt"
@@ -66,17 +66,17 @@ func TestCompanions(t *testing.T) {
 func TestWhatFollowsAnyXIDFollowsEach(t *testing.T) {
 	t.Parallel()
 	for follower, but := range map[Sighting][]int{
-		{What: xidName, Code: 45}:        {45, recoveryXID},
-		{What: xidName, Code: 154}:       {recoveryXID},
-		{What: recoveryName, Code: 1}:    {45},
-		{What: "gsp"}:                    {45, recoveryXID},
-		{What: "gpu_init_failed"}:        {45, recoveryXID},
+		{What: WhatXID, Code: 45}:        {45, RecoveryXID},
+		{What: WhatXID, Code: 154}:       {RecoveryXID},
+		{What: WhatRecovery, Code: 1}:    {45},
+		{What: "gsp"}:                    {45, RecoveryXID},
+		{What: "gpu_init_failed"}:        {45, RecoveryXID},
 		{What: "ecc_dbe"}:                nil, // of any it follows none
-		{What: xidName, Code: 999999999}: nil,
+		{What: WhatXID, Code: 999999999}: nil,
 	} {
 		for code := range XIDs() {
 			d := newDesk(t)
-			cause := Sighting{Time: d.now, Source: SourceKernel, Entity: gpu0, What: xidName, Code: code, Sequence: 1}
+			cause := Sighting{Time: d.now, Source: SourceKernel, Entity: gpu0, What: WhatXID, Code: code, Sequence: 1}
 			d.hear(d.Add(cause, d.now))
 			d.to(second)
 			s := follower

@@ -1,4 +1,4 @@
-package health
+package incident
 
 import (
 	"math"
@@ -36,11 +36,11 @@ type Sighting struct {
 // Seen returns what an event of the driver is a sign of; false if it is one of
 // those that are no incident, such as a change of power.
 func Seen(e collectors.Event) (Sighting, bool) {
-	if _, ok := events()[e.Type]; !ok && e.Type != xidName {
+	if _, ok := events()[e.Type]; !ok && e.Type != WhatXID {
 		return Sighting{}, false
 	}
 	s := Sighting{Time: e.Time, Source: SourceNVML, Entity: Entity{GPU: strconv.Itoa(e.GPU.Index), UUID: e.GPU.UUID}, What: e.Type, GI: e.GI}
-	if e.Type == xidName || e.Type == recoveryName {
+	if e.Type == WhatXID || e.Type == WhatRecovery {
 		s.Code = int(min(e.Code, math.MaxInt32))
 	}
 	return s, true
@@ -48,7 +48,7 @@ func Seen(e collectors.Event) (Sighting, bool) {
 
 // clean returns text as it may be shown: valid UTF-8 of at most most bytes
 // that a reader can see, in one line.
-func clean(text string, most int) string {
+func Clean(text string, most int) string {
 	text = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '

@@ -1,7 +1,4 @@
-// Package health judges what the collectors read: checks over metrics and
-// events, one state for each check and entity, alerts, and a journal of what
-// happened. It never asks the driver anything.
-package health
+package incident
 
 import (
 	"fmt"

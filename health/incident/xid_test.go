@@ -1,4 +1,4 @@
-package health
+package incident
 
 import (
 	"slices"
@@ -95,7 +95,7 @@ func TestFactsHangTogether(t *testing.T) {
 		return nil
 	})
 	for name, h := range happenings() {
-		if name == xidName || name == sxidName {
+		if name == WhatXID || name == WhatSXid {
 			continue
 		}
 		if !slices.Contains(Classes, h.class) || h.severity == None || h.text == "" {
@@ -107,7 +107,7 @@ func TestFactsHangTogether(t *testing.T) {
 			if _, ok := happenings()[p.what]; !ok {
 				t.Errorf("companions.tsv: there is no %q", p.what)
 			}
-			if _, ok := XIDs()[p.code]; !ok && p.what == xidName && p.code != anyCode {
+			if _, ok := XIDs()[p.code]; !ok && p.what == WhatXID && p.code != anyCode {
 				t.Errorf("companions.tsv: there is no XID %d", p.code)
 			}
 		}

@@ -1,4 +1,4 @@
-package health
+package incident
 
 import (
 	"cmp"
@@ -83,7 +83,7 @@ func (c *Casebook) culprit(stays []collectors.Stay, m mention) (host.Process, bo
 func (c *Casebook) present(stays []collectors.Stay, at time.Time) (all []Holder) {
 	for _, s := range stays {
 		if wasThere(s, at) && s.Process.PID != c.Self && len(all) < mostPresent {
-			h := Holder{PID: s.Process.PID, Comm: clean(s.Process.Comm, longestComm)}
+			h := Holder{PID: s.Process.PID, Comm: Clean(s.Process.Comm, longestComm)}
 			if s.Process.Workload != nil {
 				h.Workload = s.Process.Workload.Key
 			}
@@ -96,7 +96,7 @@ func (c *Casebook) present(stays []collectors.Stay, at time.Time) (all []Holder)
 // blame makes p the process of i; comm is what it is called where p does not
 // say.
 func (i *openCase) blame(p host.Process, comm string) {
-	comm = cmp.Or(clean(p.Comm, longestComm), comm)
+	comm = cmp.Or(Clean(p.Comm, longestComm), comm)
 	if i.PID != p.PID || i.Comm != comm || p.Workload != nil {
 		i.PID, i.Comm, i.Present, i.news = p.PID, comm, nil, true
 	}
@@ -117,7 +117,7 @@ func (i *openCase) wanted() bool { return len(i.mentions) > 0 || XIDs()[i.Code].
 
 // whose says that nobody knows whose doing i was, and who was there.
 func (i *openCase) whose() string {
-	if i.What != xidName || i.PID != 0 || !i.wanted() {
+	if i.What != WhatXID || i.PID != 0 || !i.wanted() {
 		return ""
 	}
 	text := ", by an unknown process"

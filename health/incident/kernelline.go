@@ -1,4 +1,4 @@
-package health
+package incident
 
 import (
 	"regexp"
@@ -83,7 +83,7 @@ func ParseLine(r host.Record) (Sighting, bool) {
 			continue
 		}
 		s := Sighting{Time: r.Time, Source: SourceKernel, What: h.name, Text: r.Text, Sequence: r.Sequence}
-		if h.name == xidName || h.name == sxidName {
+		if h.name == WhatXID || h.name == WhatSXid {
 			return s.fault()
 		}
 		for i, group := range h.expression.SubexpNames() {

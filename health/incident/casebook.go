@@ -1,4 +1,8 @@
-package health
+// Package incident makes incidents of what the driver's events and the kernel's
+// lines are signs of: which device has which fault, how bad it is, who caused
+// it and what to do. It defines what all of health speaks of: entities, events,
+// severities and states.
+package incident
 
 import (
 	"cmp"
@@ -82,7 +86,7 @@ func (c *Casebook) Add(s Sighting, now time.Time) []Event {
 		}
 	}
 	var told []Event
-	if s.What == stackName {
+	if s.What == whatDriverStack {
 		c.trace(s)
 		return c.tell(c.open, now, false)
 	}
@@ -112,7 +116,7 @@ func (c *Casebook) Add(s Sighting, now time.Time) []Event {
 // file server, which is nobody's fault here; and a stack alone says nothing.
 func (c *Casebook) trace(s Sighting) {
 	for _, i := range slices.Backward(c.open) {
-		if driver := happenings()[hungDriverName]; i.What == hungName && i.includes(s) && i.Check != driver.check {
+		if driver := happenings()[whatHungDriverTask]; i.What == WhatHungTask && i.includes(s) && i.Check != driver.check {
 			i.title, i.Class, i.Severity, i.Check, i.news = driver.text, driver.class, driver.severity, driver.check, true
 			return
 		}
@@ -143,7 +147,7 @@ func (c *Casebook) Tick(now time.Time) (told []Event) {
 			i.began = now
 		}
 		c.attribute(i)
-		c.compare(i, now)
+		c.Compare(i, now)
 		idle := now.Sub(i.touched)
 		over := idle > together && (i.other() == "" || idle > late)
 		told = append(told, c.tell([]*openCase{i}, now, over)...)
@@ -154,7 +158,7 @@ func (c *Casebook) Tick(now time.Time) (told []Event) {
 
 // compare counts an XID that one source saw and the other, which works, did
 // not.
-func (c *Casebook) compare(i *openCase, now time.Time) {
+func (c *Casebook) Compare(i *openCase, now time.Time) {
 	other := i.other()
 	if !i.fair || other == "" || now.Sub(i.began) < disagreed {
 		return

@@ -1,4 +1,4 @@
-package health
+package incident
 
 import (
 	"regexp"
@@ -133,7 +133,7 @@ func (i *openCase) advise(action string) {
 	}
 	if verdict, ok := i.verdict(); ok && verdict.severity > Info {
 		action = verdict.name
-		if r.What == xidName && r.Code == recoveryXID {
+		if r.What == WhatXID && r.Code == RecoveryXID {
 			r.decide(verdict) // NVML's XID has no text that says it
 		}
 	}
@@ -171,9 +171,9 @@ var newAction = regexp.MustCompile(`recovery action changed from .* to 0x([0-9a-
 func (i *openCase) verdict() (action, bool) {
 	value := -1
 	switch {
-	case i.What == recoveryName:
+	case i.What == WhatRecovery:
 		value = i.Code
-	case i.What == xidName && i.Code == recoveryXID:
+	case i.What == WhatXID && i.Code == RecoveryXID:
 		if m := newAction.FindStringSubmatch(i.text); m != nil {
 			n, _ := strconv.ParseInt(m[1], 16, 32)
 			value = int(n)

@@ -1,4 +1,4 @@
-package health
+package incident
 
 import "gpusteward/collectors/host"
 

@@ -1,4 +1,4 @@
-package health
+package incident
 
 import (
 	"fmt"
@@ -18,7 +18,7 @@ import (
 func readable(t *testing.T, e Event) {
 	t.Helper()
 	for _, s := range []string{e.Message, e.Comm} {
-		if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) || len(e.Message) > longestMessage || len(e.Comm) > longestComm {
+		if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) || len(e.Message) > LongestMessage || len(e.Comm) > longestComm {
 			t.Errorf("%q cannot be shown", s)
 		}
 	}

@@ -1,4 +1,4 @@
-package health
+package incident
 
 import (
 	"embed"
@@ -16,11 +16,11 @@ var facts embed.FS
 // readFacts calls each with the rows of a table of facts, by column. What is
 // wrong with a table is a mistake of ours, which tests find: it panics.
 func readFacts(table string, each func(row map[string]string) error) {
-	readTable(facts, "data/"+table+".tsv", each)
+	ReadTable(facts, "data/"+table+".tsv", each)
 }
 
 // readTable is readFacts for a table of other files.
-func readTable(files fs.FS, table string, each func(row map[string]string) error) {
+func ReadTable(files fs.FS, table string, each func(row map[string]string) error) {
 	text, err := fs.ReadFile(files, table)
 	if err != nil {
 		panic(err)

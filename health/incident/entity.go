@@ -1,4 +1,4 @@
-package health
+package incident
 
 import (
 	"cmp"
@@ -26,7 +26,7 @@ type Entity struct {
 func (e Entity) Parent() Entity { return Entity{GPU: e.GPU, UUID: e.UUID} }
 
 // parts returns e's labels that are not empty, as name and value.
-func (e Entity) parts() (all [][2]string) {
+func (e Entity) Parts() (all [][2]string) {
 	for _, p := range [][2]string{{"gpu", e.GPU}, {"uuid", e.UUID}, {"link", e.Link}, {"tenant", e.Tenant}, {"workload", e.Workload}, {"device", e.Device}} {
 		if p[1] != "" {
 			all = append(all, p)
@@ -39,7 +39,7 @@ func (e Entity) parts() (all [][2]string) {
 // "gpu=3,link=7".
 func (e Entity) String() string {
 	var s []string
-	for _, p := range e.parts() {
+	for _, p := range e.Parts() {
 		if p[0] != "uuid" || e.GPU == "" {
 			s = append(s, p[0]+"="+p[1])
 		}
@@ -87,14 +87,14 @@ func (e Entity) where() string {
 }
 
 // compare orders entities: by GPU, then by what is below it.
-func (e Entity) compare(o Entity) int {
+func (e Entity) Compare(o Entity) int {
 	return cmp.Or(cmp.Compare(len(e.GPU), len(o.GPU)), cmp.Compare(e.GPU, o.GPU), cmp.Compare(e.UUID, o.UUID), cmp.Compare(len(e.Link), len(o.Link)),
 		cmp.Compare(e.Link, o.Link), cmp.Compare(e.Tenant, o.Tenant), cmp.Compare(e.Workload, o.Workload), cmp.Compare(e.Device, o.Device))
 }
 
 // entityOf returns the entity that a sample is about: by its gpu and uuid, and
 // those of its labels link, tenant, workload and device that are in by.
-func entityOf(s collectors.Sample, by []string) (e Entity) {
+func EntityOf(s collectors.Sample, by []string) (e Entity) {
 	for i, name := range s.Metric.Labels {
 		v := s.Labels[i]
 		switch name {
