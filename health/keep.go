@@ -71,7 +71,7 @@ func (m *Monitor) account(now time.Time) (all []collectors.Sample) {
 	sharing := float64(max(m.Sharing, 1))
 	load := map[string]float64{
 		"memory": float64(fromSystem()) / mostMemory / sharing, "goroutines": float64(runtime.NumGoroutine()) / mostGoroutines / sharing,
-		"events": float64(len(m.sightings)) / mostQueue, "state": collectors.Bool(m.unsaved) * 2,
+		"events": float64(len(m.observations)) / mostQueue, "state": collectors.Bool(m.unsaved) * 2,
 	}
 	var r syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) == nil {
@@ -81,7 +81,7 @@ func (m *Monitor) account(now time.Time) (all []collectors.Sample) {
 		}
 		m.usage = usage{now, cpu}
 	}
-	l := m.casebook.Losses()
+	l := m.correlator.Losses()
 	lost := map[string]float64{"events": float64(m.dropped.Load()), "missed_by_nvml": float64(l.MissedByNVML), "missed_by_kernel": float64(l.MissedByKernel), "incidents": float64(l.ClosedEarly)}
 	for into, f := range map[*map[string]float64]func() map[string]float64{&load: m.Load, &lost: m.Lost} {
 		if f != nil {

@@ -75,7 +75,7 @@ const (
 	saveEach  = time.Minute           // keeps its state
 	saveAgain = 10 * time.Second      // tries to, where it could not
 	warmUp    = 3 * time.Second       // waits for the first GPU before it reads the kernel's log
-	mostQueue = 4096                  // sightings that wait
+	mostQueue = 4096                  // observations that wait
 )
 
 // A Monitor runs the engine: it takes what is read and what happens, judges
@@ -83,26 +83,26 @@ const (
 // and none but Run and Ack waits.
 type Monitor struct {
 	Options
-	settings  atomic.Pointer[Settings]
-	sightings chan incident.Sighting
-	dropped   atomic.Uint64 // sightings for which there was no room
-	following atomic.Bool   // the kernel's log is read
-	acks      chan ack
-	view      atomic.Pointer[view]
-	faults    atomic.Pointer[map[string]time.Time] // the last of the hardware, by UUID; immutable
+	settings     atomic.Pointer[Settings]
+	observations chan incident.Observation
+	dropped      atomic.Uint64 // observations for which there was no room
+	following    atomic.Bool   // the kernel's log is read
+	acks         chan ack
+	view         atomic.Pointer[view]
+	faults       atomic.Pointer[map[string]time.Time] // the last of the hardware, by UUID; immutable
 
 	// What follows belongs to Run.
-	engine   *Engine
-	casebook *incident.Casebook
-	cursor   incident.Cursor
-	gpus     map[host.PCI]incident.Entity // those that were ever seen
-	up       map[incident.Entity]bool     // GPUs that answer
-	firing   map[string]Alert             // by identity
-	usage    usage
-	saved    time.Time
-	unsaved  bool // keeping the state failed, and that was told
-	spoiled  bool // what was kept could not be read: it is to be set aside
-	dirty    bool // something is to be kept at once
+	engine     *Engine
+	correlator *incident.Correlator
+	cursor     incident.Cursor
+	gpus       map[host.PCI]incident.Entity // those that were ever seen
+	up         map[incident.Entity]bool     // GPUs that answer
+	firing     map[string]Alert             // by identity
+	usage      usage
+	saved      time.Time
+	unsaved    bool // keeping the state failed, and that was told
+	spoiled    bool // what was kept could not be read: it is to be set aside
+	dirty      bool // something is to be kept at once
 }
 
 // view is what a Monitor shows. Immutable.
@@ -113,7 +113,7 @@ type view struct {
 
 // NewMonitor returns a monitor that Run runs.
 func NewMonitor(o Options, s Settings) *Monitor {
-	m := &Monitor{Options: o, sightings: make(chan incident.Sighting, mostQueue), acks: make(chan ack), gpus: map[host.PCI]incident.Entity{}, up: map[incident.Entity]bool{}, firing: map[string]Alert{}}
+	m := &Monitor{Options: o, observations: make(chan incident.Observation, mostQueue), acks: make(chan ack), gpus: map[host.PCI]incident.Entity{}, up: map[incident.Entity]bool{}, firing: map[string]Alert{}}
 	m.Configure(s)
 	m.view.Store(&view{verdict: Verdict{Status: incident.Unknown, Reason: "the agent is starting"}})
 	return m
@@ -124,7 +124,7 @@ func (m *Monitor) Configure(s Settings) { m.settings.Store(&s) }
 
 // Event takes an event of the driver.
 func (m *Monitor) Event(e collectors.Event) {
-	if s, ok := incident.Seen(e); ok {
+	if s, ok := incident.ParseEvent(e); ok {
 		m.sight(s)
 	}
 }
@@ -136,9 +136,9 @@ func (m *Monitor) line(r host.Record) {
 	}
 }
 
-func (m *Monitor) sight(s incident.Sighting) {
+func (m *Monitor) sight(s incident.Observation) {
 	select {
-	case m.sightings <- s:
+	case m.observations <- s:
 	default:
 		m.dropped.Add(1)
 	}
@@ -158,14 +158,14 @@ func (m *Monitor) Run(ctx context.Context) error {
 		tick := time.NewTimer(m.wait())
 		defer tick.Stop()
 		for {
-			var seen []incident.Sighting
+			var seen []incident.Observation
 			select {
 			case <-ctx.Done():
 				m.save(time.Now())
 				return nil
 			case a := <-m.acks:
 				a.result <- m.acknowledge(a)
-			case s := <-m.sightings:
+			case s := <-m.observations:
 				seen = m.more(ctx, s)
 			case <-tick.C:
 				tick.Reset(m.wait())
@@ -185,13 +185,13 @@ func (m *Monitor) wait() time.Duration {
 }
 
 // more waits a moment for what comes along with s: incidents come in company.
-func (m *Monitor) more(ctx context.Context, s incident.Sighting) []incident.Sighting {
-	all := []incident.Sighting{s}
+func (m *Monitor) more(ctx context.Context, s incident.Observation) []incident.Observation {
+	all := []incident.Observation{s}
 	t := time.NewTimer(company)
 	defer t.Stop()
 	for len(all) < mostQueue {
 		select {
-		case s := <-m.sightings:
+		case s := <-m.observations:
 			all = append(all, s)
 		case <-t.C:
 			return all
@@ -203,10 +203,10 @@ func (m *Monitor) more(ctx context.Context, s incident.Sighting) []incident.Sigh
 }
 
 // waiting returns what was seen and is not judged yet.
-func (m *Monitor) waiting() (all []incident.Sighting) {
+func (m *Monitor) waiting() (all []incident.Observation) {
 	for {
 		select {
-		case s := <-m.sightings:
+		case s := <-m.observations:
 			all = append(all, s)
 		default:
 			return all
@@ -217,7 +217,7 @@ func (m *Monitor) waiting() (all []incident.Sighting) {
 // begin goes on where the agent ended.
 func (m *Monitor) begin(now time.Time) {
 	m.engine = NewEngine(Checks(), now)
-	m.casebook = incident.NewCasebook(incident.CasebookOptions{Boot: m.Boot, Node: m.Node,
+	m.correlator = incident.NewCorrelator(incident.CorrelatorOptions{Boot: m.Boot, Node: m.Node,
 		GPU:     func(at host.PCI) (incident.Entity, bool) { e, ok := m.gpus[at]; return e, ok },
 		Process: m.Process,
 		Stays:   m.Stays,
@@ -286,16 +286,16 @@ func (m *Monitor) works(source string, gpu incident.Entity) bool {
 }
 
 // judge takes what was seen, and what is read now.
-func (m *Monitor) judge(seen []incident.Sighting, now time.Time) {
+func (m *Monitor) judge(seen []incident.Observation, now time.Time) {
 	s := NewSnapshot(m.Options.Samples())
 	m.meet(s)
 	var incidents []incident.Event
-	for _, sighting := range seen {
-		if sighting.Source != incident.SourceKernel || m.cursor.Pass(m.Boot, host.Record{Sequence: sighting.Sequence}) {
-			incidents = append(incidents, m.casebook.Add(sighting, now)...)
+	for _, observation := range seen {
+		if observation.Source != incident.SourceKernel || m.cursor.Pass(m.Boot, host.Record{Sequence: observation.Sequence}) {
+			incidents = append(incidents, m.correlator.Add(observation, now)...)
 		}
 	}
-	incidents = append(incidents, m.casebook.Tick(now)...)
+	incidents = append(incidents, m.correlator.Tick(now)...)
 	s.Add(m.account(now)...)
 	m.engine.Page(m.settings.Load().Page)
 	changes := m.engine.Eval(s, incidents, now)

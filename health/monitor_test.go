@@ -289,7 +289,7 @@ func TestAFloodIsCountedAndHarmsNobody(t *testing.T) {
 			t.Errorf("%d records of two incidents", len(e))
 		}
 		if !strings.Contains(m.alerts(), "TelemetryLoss") {
-			t.Errorf("%d sightings were dropped, and the alerts are %q", m.dropped.Load(), m.alerts())
+			t.Errorf("%d observations were dropped, and the alerts are %q", m.dropped.Load(), m.alerts())
 		}
 	})
 }

@@ -40,8 +40,8 @@ func TestWhatTheAgentUsesOfWhatItMay(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.unsaved, m.usage = true, usage{now.Add(-100 * time.Hour), time.Duration(r.Utime.Nano()+r.Stime.Nano()) - 10*time.Hour}
-	for range cap(m.sightings) / 2 {
-		m.sightings <- incident.Sighting{}
+	for range cap(m.observations) / 2 {
+		m.observations <- incident.Observation{}
 	}
 	if got := load(); math.Abs(got["processor"]-.4) > .01 || got["state"] != 2 || math.Abs(got["events"]-.5) > .01 {
 		t.Errorf("10 hours of 100, half of a queue, and what is not kept: %v", got)

@@ -15,7 +15,7 @@ type companion struct {
 	action      string // what to do for the other then
 }
 
-// together is how close sightings of one fault are, and faults that belong
+// together is how close observations of one fault are, and faults that belong
 // together.
 const together = 5 * time.Second
 
@@ -45,13 +45,13 @@ var companions = sync.OnceValue(func() (all []companion) {
 })
 
 // isOne reports whether p matches i.
-func (p pattern) isOne(i *openCase) bool {
+func (p pattern) isOne(i *openIncident) bool {
 	return p.what == i.What && (p.code == anyCode || p.code == i.Code)
 }
 
 // causes reports whether p matches i as what something else may follow. Of any
 // code are not those that follow any themselves, such as the XIDs 45 and 154.
-func (p pattern) causes(i *openCase) bool {
+func (p pattern) causes(i *openIncident) bool {
 	if p.code != anyCode {
 		return p.isOne(i)
 	}
@@ -64,7 +64,7 @@ func (p pattern) causes(i *openCase) bool {
 }
 
 // follows returns the row by which i is a companion of o.
-func (i *openCase) follows(o *openCase) (companion, bool) {
+func (i *openIncident) follows(o *openIncident) (companion, bool) {
 	if d := i.First.Sub(o.Last); i == o || d > together || o.First.Sub(i.Last) > together {
 		return companion{}, false
 	}
@@ -78,7 +78,7 @@ func (i *openCase) follows(o *openCase) (companion, bool) {
 }
 
 // relate finds what i follows and what follows i, of what is open.
-func (c *Casebook) relate(i *openCase) {
+func (c *Correlator) relate(i *openIncident) {
 	if i.cause == nil {
 		for _, o := range c.open {
 			if o.root() != i && i.join(o) {
@@ -99,7 +99,7 @@ func (c *Casebook) relate(i *openCase) {
 }
 
 // join makes o the cause of i, if i is a companion of it.
-func (i *openCase) join(o *openCase) bool {
+func (i *openIncident) join(o *openIncident) bool {
 	row, ok := i.follows(o)
 	if ok {
 		i.cause = o
@@ -109,7 +109,7 @@ func (i *openCase) join(o *openCase) bool {
 }
 
 // root returns what i follows in the end, which may be i.
-func (i *openCase) root() *openCase {
+func (i *openIncident) root() *openIncident {
 	for i.cause != nil {
 		i = i.cause
 	}
@@ -117,7 +117,7 @@ func (i *openCase) root() *openCase {
 }
 
 // follow returns the ID of what i follows.
-func (i *openCase) follow() string {
+func (i *openIncident) follow() string {
 	if i.cause == nil {
 		return ""
 	}
@@ -126,7 +126,7 @@ func (i *openCase) follow() string {
 
 // advise makes action what is to be done for i's cause: the driver's verdict
 // counts for more than a table that does not know the case.
-func (i *openCase) advise(action string) {
+func (i *openIncident) advise(action string) {
 	r := i.root()
 	if r == i {
 		return
@@ -168,7 +168,7 @@ var actions = sync.OnceValue(func() map[int]action {
 var newAction = regexp.MustCompile(`recovery action changed from .* to 0x([0-9a-f]{1,4})\b`)
 
 // verdict returns the recovery action that i tells of.
-func (i *openCase) verdict() (action, bool) {
+func (i *openIncident) verdict() (action, bool) {
 	value := -1
 	switch {
 	case i.What == WhatRecovery:

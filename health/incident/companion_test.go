@@ -65,7 +65,7 @@ func TestCompanions(t *testing.T) {
 // each of them: of a fault and of what follows it, the fault is the cause.
 func TestWhatFollowsAnyXIDFollowsEach(t *testing.T) {
 	t.Parallel()
-	for follower, but := range map[Sighting][]int{
+	for follower, but := range map[Observation][]int{
 		{What: WhatXID, Code: 45}:        {45, RecoveryXID},
 		{What: WhatXID, Code: 154}:       {RecoveryXID},
 		{What: WhatRecovery, Code: 1}:    {45},
@@ -76,7 +76,7 @@ func TestWhatFollowsAnyXIDFollowsEach(t *testing.T) {
 	} {
 		for code := range XIDs() {
 			d := newDesk(t)
-			cause := Sighting{Time: d.now, Source: SourceKernel, Entity: gpu0, What: WhatXID, Code: code, Sequence: 1}
+			cause := Observation{Time: d.now, Source: SourceKernel, Entity: gpu0, What: WhatXID, Code: code, Sequence: 1}
 			d.hear(d.Add(cause, d.now))
 			d.to(second)
 			s := follower

@@ -42,7 +42,7 @@ type mention struct {
 
 // attribute finds out whose the process is, for as long as nobody knows. An
 // XID or SXid is a process's only if that was on the GPU.
-func (c *Casebook) attribute(i *openCase) {
+func (c *Correlator) attribute(i *openIncident) {
 	switch {
 	case i.Workload != "":
 	case i.isCode():
@@ -63,7 +63,7 @@ func (c *Casebook) attribute(i *openCase) {
 
 // culprit returns the process that a line names; false where that was not on
 // the GPU then, or another has its PID by now.
-func (c *Casebook) culprit(stays []collectors.Stay, m mention) (host.Process, bool) {
+func (c *Correlator) culprit(stays []collectors.Stay, m mention) (host.Process, bool) {
 	if m.pid == c.Self || c.Foreign {
 		return host.Process{}, false
 	}
@@ -80,7 +80,7 @@ func (c *Casebook) culprit(stays []collectors.Stay, m mention) (host.Process, bo
 }
 
 // present returns who but the agent was on a GPU at a time.
-func (c *Casebook) present(stays []collectors.Stay, at time.Time) (all []Holder) {
+func (c *Correlator) present(stays []collectors.Stay, at time.Time) (all []Holder) {
 	for _, s := range stays {
 		if wasThere(s, at) && s.Process.PID != c.Self && len(all) < mostPresent {
 			h := Holder{PID: s.Process.PID, Comm: Clean(s.Process.Comm, longestComm)}
@@ -95,7 +95,7 @@ func (c *Casebook) present(stays []collectors.Stay, at time.Time) (all []Holder)
 
 // blame makes p the process of i; comm is what it is called where p does not
 // say.
-func (i *openCase) blame(p host.Process, comm string) {
+func (i *openIncident) blame(p host.Process, comm string) {
 	comm = cmp.Or(Clean(p.Comm, longestComm), comm)
 	if i.PID != p.PID || i.Comm != comm || p.Workload != nil {
 		i.PID, i.Comm, i.Present, i.news = p.PID, comm, nil, true
@@ -106,17 +106,17 @@ func (i *openCase) blame(p host.Process, comm string) {
 }
 
 // meet notes who was there, where nobody knows whose doing i was.
-func (i *openCase) meet(present []Holder) {
+func (i *openIncident) meet(present []Holder) {
 	if i.wanted() && !slices.Equal(present, i.Present) {
 		i.Present, i.news = present, true
 	}
 }
 
 // wanted reports whether somebody will ask whose doing i was.
-func (i *openCase) wanted() bool { return len(i.mentions) > 0 || XIDs()[i.Code].Tenant() }
+func (i *openIncident) wanted() bool { return len(i.mentions) > 0 || XIDs()[i.Code].Tenant() }
 
 // whose says that nobody knows whose doing i was, and who was there.
-func (i *openCase) whose() string {
+func (i *openIncident) whose() string {
 	if i.What != WhatXID || i.PID != 0 || !i.wanted() {
 		return ""
 	}

@@ -27,7 +27,7 @@ func TestARestartNeitherRepeatsNorMisses(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := at.Add(time.Hour)
-		book := NewCasebook(CasebookOptions{Boot: boot}, now)
+		book := NewCorrelator(CorrelatorOptions{Boot: boot}, now)
 		for _, r := range ring {
 			if s, ok := ParseLine(r); ok && c.Pass(boot, r) {
 				for _, e := range book.Add(s, now) {

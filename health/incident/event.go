@@ -46,7 +46,7 @@ type Event struct {
 	Result string `json:"result,omitempty"` // what came of it: "done", "shadow", "braked", "missed", "failed"
 
 	Sources []string  `json:"sources,omitempty"` // "nvml", "kmsg", "sysfs"
-	Count   int       `json:"count,omitempty"`   // sightings that are this incident
+	Count   int       `json:"count,omitempty"`   // observations that are this incident
 	First   time.Time `json:"first,omitzero"`    // when it was seen first
 	Last    time.Time `json:"last,omitzero"`
 

@@ -70,9 +70,9 @@ var happenings = sync.OnceValue(func() map[string]happening {
 // ParseLine returns what a record of the kernel's log is a sign of; false if
 // of nothing that is known. Lines that the kernel did not log itself are none:
 // users can write to its log. It is safe for concurrent use.
-func ParseLine(r host.Record) (Sighting, bool) {
+func ParseLine(r host.Record) (Observation, bool) {
 	if !r.Kernel() {
-		return Sighting{}, false
+		return Observation{}, false
 	}
 	for _, h := range kernelLines() {
 		if !strings.Contains(r.Text, h.literal) {
@@ -82,7 +82,7 @@ func ParseLine(r host.Record) (Sighting, bool) {
 		if m == nil {
 			continue
 		}
-		s := Sighting{Time: r.Time, Source: SourceKernel, What: h.name, Text: r.Text, Sequence: r.Sequence}
+		s := Observation{Time: r.Time, Source: SourceKernel, What: h.name, Text: r.Text, Sequence: r.Sequence}
 		if h.name == WhatXID || h.name == WhatSXid {
 			return s.fault()
 		}
@@ -98,11 +98,11 @@ func ParseLine(r host.Record) (Sighting, bool) {
 		}
 		return s, true
 	}
-	return Sighting{}, false
+	return Observation{}, false
 }
 
-// fault completes the sighting of an XID or SXid from its text.
-func (s Sighting) fault() (Sighting, bool) {
+// fault completes the observation of an XID or SXid from its text.
+func (s Observation) fault() (Observation, bool) {
 	f, ok := host.ParseFault(s.Text)
 	s.Entity.Device, s.Code, s.PID, s.Comm, s.GI, s.Text = f.Address, f.Code, f.PID, f.Comm, f.GI, f.Text
 	return s, ok

@@ -69,7 +69,7 @@ func FuzzParseLine(f *testing.F) {
 		if _, known := happenings()[s.What]; !known || s.PID < 0 || s.Code < 0 {
 			t.Errorf("%q is %+v", text, s)
 		}
-		for _, e := range NewCasebook(CasebookOptions{}, s.Time).Add(s, s.Time) {
+		for _, e := range NewCorrelator(CorrelatorOptions{}, s.Time).Add(s, s.Time) {
 			readable(t, e)
 		}
 	})

@@ -77,7 +77,7 @@ type blame struct {
 }
 
 func (b *blame) event(e collectors.Event) {
-	s, ok := incident.Seen(e)
+	s, ok := incident.ParseEvent(e)
 	if !ok || s.What == "xid" && !incident.XIDs()[s.Code].Hardware() {
 		return
 	}

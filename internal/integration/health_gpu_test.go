@@ -99,7 +99,7 @@ func TestGPUIncidents(t *testing.T) {
 		}
 		e := found[0]
 		slices.Sort(e.Sources)
-		fmt.Printf("XID %d: after %v, sources %s, %d sightings, pid %d, comm %s, workload %s, severity %v: %s\n", e.Code, e.First.Sub(began).Round(time.Millisecond),
+		fmt.Printf("XID %d: after %v, sources %s, %d observations, pid %d, comm %s, workload %s, severity %v: %s\n", e.Code, e.First.Sub(began).Round(time.Millisecond),
 			strings.Join(e.Sources, " and "), e.Count, e.PID, e.Comm, e.Workload, e.Severity, e.Message)
 		if e.Code != code || !slices.Equal(e.Sources, []string{"kmsg", "nvml"}) || e.PID != cmd.Process.Pid || e.Comm != "wrong" || e.Workload != "unit:"+unit {
 			t.Errorf("XID %d: %+v; want it from both sources, with pid %d, comm wrong and workload unit:%s", code, e, cmd.Process.Pid, unit)

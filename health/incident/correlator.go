@@ -14,16 +14,16 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// Bounds of a Casebook.
+// Bounds of a Correlator.
 const (
 	mostOpen  = 256              // incidents
 	late      = 2 * time.Minute  // for which an XID waits for its other source: the driver may be too stuck to be asked
 	disagreed = 30 * time.Second // after which the other source missed it
 )
 
-// CasebookOptions are what a Casebook needs to know of its host. The functions
+// CorrelatorOptions are what a Correlator needs to know of its host. The functions
 // must not wait; each may be nil.
-type CasebookOptions struct {
+type CorrelatorOptions struct {
 	Boot    string                                           // the kernel's boot id
 	Node    string                                           // name of the host
 	GPU     func(host.PCI) (Entity, bool)                    // the GPU at an address, also one that is lost
@@ -34,31 +34,31 @@ type CasebookOptions struct {
 	Works   func(source string, e Entity) bool               // whether a source sees what happens to a GPU
 }
 
-// A Casebook makes incidents of sightings: the same thing seen on the same
+// A Correlator makes incidents of observations: the same thing seen on the same
 // device within 5 s, in several lines or by several sources, is one. It is
 // pure: the time is handed in. It belongs to one goroutine.
 //
 // An incident is told at once, and again with the same ID when more is known
 // of it. One that comes along with another names that in Follows, and is no
 // incident of its own.
-type Casebook struct {
-	CasebookOptions
+type Correlator struct {
+	CorrelatorOptions
 	since   time.Time
-	open    []*openCase // the one that was seen last comes last
-	counter int         // of those that the kernel did not number
+	open    []*openIncident // the one that was seen last comes last
+	counter int             // of those that the kernel did not number
 	losses  Losses
 }
 
-// Losses are what a Casebook has reason to believe was not seen.
+// Losses are what a Correlator has reason to believe was not seen.
 type Losses struct {
 	MissedByNVML   uint64 // XIDs that the kernel logged and the driver raised no event for
 	MissedByKernel uint64 // XIDs that the driver raised an event for and the kernel did not log
 	ClosedEarly    uint64 // incidents that might have been seen again, for want of room
 }
 
-// NewCasebook returns an empty casebook. What happened before now is history:
+// NewCorrelator returns an empty correlator. What happened before now is history:
 // one source is enough for it.
-func NewCasebook(o CasebookOptions, now time.Time) *Casebook {
+func NewCorrelator(o CorrelatorOptions, now time.Time) *Correlator {
 	if o.GPU == nil {
 		o.GPU = func(host.PCI) (Entity, bool) { return Entity{}, false }
 	}
@@ -71,15 +71,15 @@ func NewCasebook(o CasebookOptions, now time.Time) *Casebook {
 	if o.Works == nil {
 		o.Works = func(string, Entity) bool { return false }
 	}
-	return &Casebook{CasebookOptions: o, since: now}
+	return &Correlator{CorrelatorOptions: o, since: now}
 }
 
 // Losses returns what was counted so far.
-func (c *Casebook) Losses() Losses { return c.losses }
+func (c *Correlator) Losses() Losses { return c.losses }
 
-// Add takes a sighting, and returns the incidents that are new or of which
+// Add takes an observation, and returns the incidents that are new or of which
 // something new is known.
-func (c *Casebook) Add(s Sighting, now time.Time) []Event {
+func (c *Correlator) Add(s Observation, now time.Time) []Event {
 	if at, ok := host.ParsePCI(s.Entity.Device); ok {
 		if gpu, ok := c.GPU(at); ok {
 			s.Entity = gpu
@@ -114,7 +114,7 @@ func (c *Casebook) Add(s Sighting, now time.Time) []Event {
 // trace takes a line of a stack that leads through the driver: a task that
 // hangs there is the driver's matter. Elsewhere a task waits for a disk or a
 // file server, which is nobody's fault here; and a stack alone says nothing.
-func (c *Casebook) trace(s Sighting) {
+func (c *Correlator) trace(s Observation) {
 	for _, i := range slices.Backward(c.open) {
 		if driver := happenings()[whatHungDriverTask]; i.What == WhatHungTask && i.includes(s) && i.Check != driver.check {
 			i.title, i.Class, i.Severity, i.Check, i.news = driver.text, driver.class, driver.severity, driver.check, true
@@ -125,7 +125,7 @@ func (c *Casebook) trace(s Sighting) {
 
 // take takes the incident that s is of out of those that are open; nil if it
 // is of none.
-func (c *Casebook) take(s Sighting) *openCase {
+func (c *Correlator) take(s Observation) *openIncident {
 	k := keyOf(s)
 	for n, i := range slices.Backward(c.open) {
 		if i.key == k && i.includes(s) {
@@ -138,8 +138,8 @@ func (c *Casebook) take(s Sighting) *openCase {
 
 // Tick closes incidents that are over, and returns those of which something
 // new is known. It is to be called each second or so.
-func (c *Casebook) Tick(now time.Time) (told []Event) {
-	c.open = slices.DeleteFunc(c.open, func(i *openCase) bool {
+func (c *Correlator) Tick(now time.Time) (told []Event) {
+	c.open = slices.DeleteFunc(c.open, func(i *openIncident) bool {
 		if now.Before(i.touched) {
 			i.touched = now // the clock was set back
 		}
@@ -150,7 +150,7 @@ func (c *Casebook) Tick(now time.Time) (told []Event) {
 		c.Compare(i, now)
 		idle := now.Sub(i.touched)
 		over := idle > together && (i.other() == "" || idle > late)
-		told = append(told, c.tell([]*openCase{i}, now, over)...)
+		told = append(told, c.tell([]*openIncident{i}, now, over)...)
 		return over
 	})
 	return told
@@ -158,7 +158,7 @@ func (c *Casebook) Tick(now time.Time) (told []Event) {
 
 // compare counts an XID that one source saw and the other, which works, did
 // not.
-func (c *Casebook) Compare(i *openCase, now time.Time) {
+func (c *Correlator) Compare(i *openIncident, now time.Time) {
 	other := i.other()
 	if !i.fair || other == "" || now.Sub(i.began) < disagreed {
 		return
@@ -174,8 +174,8 @@ func (c *Casebook) Compare(i *openCase, now time.Time) {
 }
 
 // begin opens an incident.
-func (c *Casebook) begin(s Sighting, now time.Time) *openCase {
-	i := &openCase{key: keyOf(s), began: now, news: true, Event: Event{
+func (c *Correlator) begin(s Observation, now time.Time) *openIncident {
+	i := &openIncident{key: keyOf(s), began: now, news: true, Event: Event{
 		Version: EventVersion, Kind: KindIncident, Boot: c.Boot, Node: c.Node, Entity: s.Entity, What: s.What, Code: s.Code, First: s.Time, Last: s.Time,
 	}}
 	boot := cmp.Or(c.Boot, "boot")
@@ -193,7 +193,7 @@ func (c *Casebook) begin(s Sighting, now time.Time) *openCase {
 
 // tell returns those of which there is news. That only more of the same came
 // is news when there is twice as much, and at the end.
-func (c *Casebook) tell(all []*openCase, now time.Time, end bool) (told []Event) {
+func (c *Correlator) tell(all []*openIncident, now time.Time, end bool) (told []Event) {
 	for _, i := range all {
 		if i.news || i.Count >= 2*i.told || end && i.Count > i.told {
 			i.news, i.told = false, i.Count

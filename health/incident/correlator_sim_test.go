@@ -36,7 +36,7 @@ func TestIncidentsOfASimulatedHost(t *testing.T) {
 		var mu sync.Mutex
 		gpus := map[host.PCI]Entity{}
 		d.GPU = func(at host.PCI) (Entity, bool) { e, ok := gpus[at]; return e, ok }
-		take := func(s Sighting, ok bool) {
+		take := func(s Observation, ok bool) {
 			mu.Lock()
 			defer mu.Unlock()
 			if ok {
@@ -44,7 +44,7 @@ func TestIncidentsOfASimulatedHost(t *testing.T) {
 			}
 		}
 		h := collectors.NewHost(collectors.Options{NVML: nv, Config: collectors.DefaultConfig(), Processes: table, Log: log,
-			Events: func(e collectors.Event) { take(Seen(e)) }})
+			Events: func(e collectors.Event) { take(ParseEvent(e)) }})
 		d.Stays = h.Stays
 		d.Works = func(source string, e Entity) bool {
 			return source == SourceKernel || slices.ContainsFunc(h.Samples(), func(s collectors.Sample) bool {

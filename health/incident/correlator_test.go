@@ -27,10 +27,10 @@ func readable(t *testing.T, e Event) {
 	}
 }
 
-// A desk has a casebook and what it told, by ID.
+// A desk has a Correlator and what it told, by ID.
 type desk struct {
 	*testing.T
-	*Casebook
+	*Correlator
 	start, now time.Time
 	told       map[string]Event
 	ids        []string // in the order of their first telling
@@ -56,7 +56,7 @@ var gpu0, gpu1 = Entity{GPU: "0", UUID: "GPU-0"}, Entity{GPU: "1", UUID: "GPU-1"
 func newDesk(t *testing.T) *desk {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	d := &desk{T: t, start: start, now: start, told: map[string]Event{}}
-	d.Casebook = NewCasebook(CasebookOptions{
+	d.Correlator = NewCorrelator(CorrelatorOptions{
 		Boot: "0123456789abcdef", Node: "n1",
 		GPU: func(p host.PCI) (Entity, bool) {
 			e, ok := map[host.PCI]Entity{{Device: 6}: gpu0, {Bus: 0x9b}: gpu1}[p]
@@ -103,7 +103,7 @@ func (d *desk) kernel(sequence uint64, text string) {
 // nvml adds an event of GPU 0 or 1 that the driver raises now.
 func (d *desk) nvml(index int, what string, code uint64) {
 	d.Helper()
-	s, ok := Seen(collectors.Event{Time: d.now, GPU: gpu.ID{Index: index, UUID: fmt.Sprintf("GPU-%d", index)}, Type: what, Code: code})
+	s, ok := ParseEvent(collectors.Event{Time: d.now, GPU: gpu.ID{Index: index, UUID: fmt.Sprintf("GPU-%d", index)}, Type: what, Code: code})
 	if !ok {
 		d.Fatalf("%s is of no interest", what)
 	}
@@ -263,11 +263,11 @@ func TestHostileText(t *testing.T) {
 func TestEventsThatAreNoIncidents(t *testing.T) {
 	t.Parallel()
 	for _, what := range []string{"pstate", "power_source", "mig_config", "ecc_sbe", "other"} {
-		if s, ok := Seen(collectors.Event{Type: what}); ok {
+		if s, ok := ParseEvent(collectors.Event{Type: what}); ok {
 			t.Errorf("%+v", s)
 		}
 	}
-	s, ok := Seen(collectors.Event{GPU: gpu.ID{Index: 3, UUID: "GPU-3"}, Type: "poison_fatal", Code: 1 << 60, GI: "2"})
+	s, ok := ParseEvent(collectors.Event{GPU: gpu.ID{Index: 3, UUID: "GPU-3"}, Type: "poison_fatal", Code: 1 << 60, GI: "2"})
 	if !ok || s.Entity != (Entity{GPU: "3", UUID: "GPU-3"}) || s.Code != 0 || s.GI != "2" || s.Source != SourceNVML {
 		t.Errorf("%+v, %v", s, ok)
 	}

@@ -35,7 +35,7 @@ const (
 // ownChecks are the checks that tell of an XID, where xid_fatal does not.
 var OwnChecks = map[int]string{64: "remap_failed", 79: "gpu_lost"}
 
-// A key is what sightings of one incident have in common.
+// A key is what observations of one incident have in common.
 type key struct {
 	entity Entity
 	what   string
@@ -43,7 +43,7 @@ type key struct {
 }
 
 // keyOf leaves out a GPU's index, which changes when another one is lost.
-func keyOf(s Sighting) key {
+func keyOf(s Observation) key {
 	k := key{s.Entity, s.What, s.Code}
 	if k.entity.UUID != "" {
 		k.entity.GPU = ""
@@ -51,30 +51,30 @@ func keyOf(s Sighting) key {
 	return k
 }
 
-// An openCase is an incident that may still be seen again.
-type openCase struct {
+// An openIncident is an incident that may still be seen again.
+type openIncident struct {
 	Event
 	key      key
-	title    string    // what it is, for people
-	mentions []mention // processes in the kernel's lines of an XID
-	text     string    // of the kernel's first line
-	cause    *openCase // that it is a companion of
-	began    time.Time // when it was opened, which may be long after First
-	touched  time.Time // when a sighting came last
-	fair     bool      // both sources should see it, and have not been compared
-	news     bool      // since it was told
-	told     int       // Count when it was told
+	title    string        // what it is, for people
+	mentions []mention     // processes in the kernel's lines of an XID
+	text     string        // of the kernel's first line
+	cause    *openIncident // that it is a companion of
+	began    time.Time     // when it was opened, which may be long after First
+	touched  time.Time     // when an observation came last
+	fair     bool          // both sources should see it, and have not been compared
+	news     bool          // since it was told
+	told     int           // Count when it was told
 }
 
 // includes reports whether s may be of i: it is close in time, or the first of
 // the other source, which may be late.
-func (i *openCase) includes(s Sighting) bool {
+func (i *openIncident) includes(s Observation) bool {
 	gap := max(s.Time.Sub(i.Last), i.First.Sub(s.Time))
 	return gap <= together || gap <= late && i.other() == s.Source
 }
 
 // other returns the source that has not seen i and should; empty if none.
-func (i *openCase) other() string {
+func (i *openIncident) other() string {
 	if _, known := XIDs()[i.Code]; i.What != WhatXID || !known || i.Entity.UUID == "" || len(i.Sources) != 1 {
 		return ""
 	}
@@ -84,10 +84,10 @@ func (i *openCase) other() string {
 	return SourceNVML
 }
 
-// add takes what a sighting says of i beyond what is known. What is known
+// add takes what an observation says of i beyond what is known. What is known
 // stays: of several processes the first is the one, of an XID the first that
 // was on the GPU.
-func (i *openCase) add(s Sighting) {
+func (i *openIncident) add(s Observation) {
 	i.Count++
 	if s.Time.After(i.Last) {
 		i.Last = s.Time
@@ -122,16 +122,16 @@ func (i *openCase) add(s Sighting) {
 
 // tenants reports whether i is an XID that a process is to blame for, known or
 // not.
-func (i *openCase) tenants() bool {
+func (i *openIncident) tenants() bool {
 	return i.What == WhatXID && len(i.mentions) > 0 && XIDs()[i.Code].Tenant()
 }
 
 // isCode reports whether i is an XID or an SXid.
-func (i *openCase) isCode() bool { return i.What == WhatXID || i.What == WhatSXid }
+func (i *openIncident) isCode() bool { return i.What == WhatXID || i.What == WhatSXid }
 
 // judge fills in what the tables say. A code that they do not have is neither
 // well nor known to be ill.
-func (i *openCase) judge() {
+func (i *openIncident) judge() {
 	switch i.What {
 	case WhatXID:
 		x, known := XIDs()[i.Code]
@@ -167,12 +167,12 @@ func (i *openCase) judge() {
 }
 
 // decide makes the driver's verdict that of i, which tells of one.
-func (i *openCase) decide(verdict action) {
+func (i *openIncident) decide(verdict action) {
 	i.Action, i.Severity, i.Check, i.news = verdict.name, max(i.Severity, verdict.severity), RecoveryCheck, true
 }
 
 // message returns what i is, in a line.
-func (i *openCase) message() string {
+func (i *openIncident) message() string {
 	end := Clean(i.whose(), LongestMessage/2)
 	if r := i.root(); r != i {
 		end += ", follows " + r.What

@@ -11,16 +11,16 @@ import (
 	"gpusteward/collectors"
 )
 
-// Sources of sightings.
+// Sources of observations.
 const (
 	SourceNVML   = "nvml"
 	SourceKernel = "kmsg"
 	SourceSysFS  = "sysfs"
 )
 
-// A Sighting is one sign of an incident, of which there may be several: a line
+// An Observation is one sign of an incident, of which there may be several: a line
 // of the kernel, an event of the driver.
-type Sighting struct {
+type Observation struct {
 	Time     time.Time
 	Source   string // SourceNVML, SourceKernel or SourceSysFS
 	Entity   Entity // of what the kernel names by its PCI address, Device is that
@@ -33,13 +33,13 @@ type Sighting struct {
 	Sequence uint64 // of the kernel's record
 }
 
-// Seen returns what an event of the driver is a sign of; false if it is one of
+// ParseEvent returns what an event of the driver is a sign of; false if it is one of
 // those that are no incident, such as a change of power.
-func Seen(e collectors.Event) (Sighting, bool) {
+func ParseEvent(e collectors.Event) (Observation, bool) {
 	if _, ok := events()[e.Type]; !ok && e.Type != WhatXID {
-		return Sighting{}, false
+		return Observation{}, false
 	}
-	s := Sighting{Time: e.Time, Source: SourceNVML, Entity: Entity{GPU: strconv.Itoa(e.GPU.Index), UUID: e.GPU.UUID}, What: e.Type, GI: e.GI}
+	s := Observation{Time: e.Time, Source: SourceNVML, Entity: Entity{GPU: strconv.Itoa(e.GPU.Index), UUID: e.GPU.UUID}, What: e.Type, GI: e.GI}
 	if e.Type == WhatXID || e.Type == WhatRecovery {
 		s.Code = int(min(e.Code, math.MaxInt32))
 	}

@@ -93,14 +93,14 @@ func TestAStackThroughTheDriverIsTheDrivers(t *testing.T) {
 	}
 }
 
-// TestASightingMayBeOfBefore has the lines of a fault come in another order
+// TestAnObservationMayBeOfBefore has the lines of a fault come in another order
 // than that of their times.
-func TestASightingMayBeOfBefore(t *testing.T) {
+func TestAnObservationMayBeOfBefore(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	at := d.start.Add(time.Minute)
 	for i, after := range []time.Duration{0, -4 * second, 3 * second, -8 * second, second} {
-		d.hear(d.Add(Sighting{Time: at.Add(after), Source: SourceKernel, Entity: gpu0, What: WhatXID, Code: 48, Sequence: uint64(i)}, at))
+		d.hear(d.Add(Observation{Time: at.Add(after), Source: SourceKernel, Entity: gpu0, What: WhatXID, Code: 48, Sequence: uint64(i)}, at))
 	}
 	d.now = at
 	d.to(5 * time.Minute)
@@ -123,7 +123,7 @@ func TestAFloodIsOneIncident(t *testing.T) {
 	}
 }
 
-func TestACasebookIsBounded(t *testing.T) {
+func TestACorrelatorIsBounded(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	const n = mostOpen + 50
@@ -145,7 +145,7 @@ func TestALongHistoryIsNoLoss(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	for i := range uint64(2 * mostOpen) {
-		d.hear(d.Add(Sighting{Time: d.start.Add(time.Duration(i)*time.Minute - 100*time.Hour), Source: SourceKernel, Entity: gpu0, What: WhatXID, Code: 48, Sequence: i}, d.now))
+		d.hear(d.Add(Observation{Time: d.start.Add(time.Duration(i)*time.Minute - 100*time.Hour), Source: SourceKernel, Entity: gpu0, What: WhatXID, Code: 48, Sequence: i}, d.now))
 	}
 	d.to(5 * time.Minute)
 	if len(d.ids) != 2*mostOpen || d.Losses() != (Losses{}) || len(d.open) != 0 {
@@ -166,24 +166,24 @@ func TestTheClockIsSetBack(t *testing.T) {
 	}
 }
 
-func BenchmarkCasebook(b *testing.B) {
+func BenchmarkCorrelator(b *testing.B) {
 	now := time.Unix(1e9, 0)
-	book := NewCasebook(CasebookOptions{}, now)
+	book := NewCorrelator(CorrelatorOptions{}, now)
 	for i := range mostOpen {
-		book.Add(Sighting{Time: now, Source: SourceKernel, What: WhatSXid, Code: i}, now)
+		book.Add(Observation{Time: now, Source: SourceKernel, What: WhatSXid, Code: i}, now)
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		book.Add(Sighting{Time: now, Source: SourceKernel, Entity: gpu0, What: WhatXID, Code: i & 255}, now)
+		book.Add(Observation{Time: now, Source: SourceKernel, Entity: gpu0, What: WhatXID, Code: i & 255}, now)
 	}
 }
 
 func TestWhereNobodyKnowsWhoSeesNothingIsMissed(t *testing.T) {
 	t.Parallel()
 	start := time.Unix(1e9, 0)
-	c := NewCasebook(CasebookOptions{}, start)
+	c := NewCorrelator(CorrelatorOptions{}, start)
 	for i := range 3 {
-		c.Add(Sighting{Time: start, Source: SourceNVML, What: WhatXID, Code: 79 + i, Entity: gpu0}, start)
+		c.Add(Observation{Time: start, Source: SourceNVML, What: WhatXID, Code: 79 + i, Entity: gpu0}, start)
 	}
 	for passed := time.Duration(0); passed < 5*time.Minute; passed += time.Second {
 		c.Tick(start.Add(passed))
