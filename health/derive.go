@@ -133,7 +133,7 @@ func (d *Derivers) Derive(s *Snapshot, now time.Time) {
 		n += len(samples)
 	}
 	all := make([]collectors.Sample, 0, n) // the snapshot keeps it
-	for _, m := range derived {
+	for _, m := range families {
 		all = append(all, d.out[m]...)
 		d.out[m] = d.out[m][:0]
 	}
@@ -149,8 +149,8 @@ func (d *Derivers) steady(now time.Time) time.Time {
 	return d.start.Add(now.Sub(d.start))
 }
 
-// derived are all that Derive adds, in the order in which it does.
-var derived = []*collectors.Metric{
+// families are all that Derive adds, in the order in which it does.
+var families = []*collectors.Metric{
 	AnomalyZScore, AnomalyRobustZScore, AnomalyActive, PeerZScore, PeerDeviationCelsius, PeerDeviationRatio, PeerClockRatio, TemperatureRise, HotPlace, PeerLinkZScore, PeerLinkDeviationRatio, DriftCUSUM,
 	ECCCorrectablePerHour, ECCCorrectableCUSUM, PCIeCorrectableCUSUM, MemoryExhaustion, MemoryCreeps, ThermalLimit, SpareRowsExhaustion, QuotaMemoryExhaustion, QuotaGuaranteeExhaustion,
 	ForecastConfidence, FaultScore, LemonScore, MemoryPressure, Traffic, PCIeReplayExcess, PCIeShortfall, FansStopped, WorkloadLag,

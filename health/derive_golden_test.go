@@ -235,7 +235,7 @@ func TestStatisticsOfAnEventfulDay(t *testing.T) {
 				h.Fault(incident.Event{Kind: incident.KindIncident, ID: fmt.Sprint(h.steps), Class: class, Severity: incident.Severity(1 + h.rnd.IntN(4)), Entity: incident.Entity{GPU: h.rig.gpus[i].gpu, UUID: h.rig.gpus[i].uuid}}, h.now)
 			}
 			h.pass()
-			for _, m := range derived {
+			for _, m := range families {
 				d := all[m]
 				if d == nil {
 					d = &digest{}
@@ -250,7 +250,7 @@ func TestStatisticsOfAnEventfulDay(t *testing.T) {
 				}
 			}
 		}
-		for _, m := range derived {
+		for _, m := range families {
 			fmt.Fprintf(&out, "%s\t%d\t%d\t%.6g\t%.6g\n", m.Name, 2*part, all[m].n, all[m].sum, all[m].weighted)
 		}
 		text, err := json.Marshal(h.Save(h.now))
@@ -258,7 +258,7 @@ func TestStatisticsOfAnEventfulDay(t *testing.T) {
 			t.Fatal(err)
 		}
 		h.Derivers = NewDerivers()
-		if err := h.restore(text, restoring(h.now, h.now)); err != nil {
+		if err := h.restore(text, asItIs); err != nil {
 			t.Fatal(err)
 		}
 	}

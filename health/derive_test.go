@@ -103,6 +103,9 @@ func (r *rig) shake(rnd *rand.Rand) func() {
 	}
 }
 
+// asItIs is the time of a state that is read at once.
+func asItIs(t time.Time) time.Time { return t }
+
 func noise() *rand.Rand { return rand.New(rand.NewPCG(11, 12)) }
 
 func TestAnomaliesAreThoseThatLast(t *testing.T) {
@@ -355,7 +358,7 @@ func TestNoNumberIsNone(t *testing.T) {
 func whole(t *testing.T, s *Snapshot) {
 	t.Helper()
 	seen := map[string]bool{}
-	for _, m := range derived {
+	for _, m := range families {
 		for _, sample := range s.Of(m) {
 			key := m.Name + strings.Join(sample.Labels, "\x00")
 			if !usable(sample.Value) || len(sample.Labels) != len(m.Labels) || seen[key] {
@@ -377,7 +380,7 @@ func TestTheSameSamplesGiveTheSame(t *testing.T) {
 		r.step(15*time.Minute, r.shake(noise()))
 	}
 	whole(t, a.last)
-	for _, m := range derived {
+	for _, m := range families {
 		if !reflect.DeepEqual(a.last.Of(m), b.last.Of(m)) {
 			t.Errorf("%s differs: %v and %v", m, a.last.Of(m), b.last.Of(m))
 		}

@@ -68,9 +68,9 @@ func TestCountersThatFallAreNoFault(t *testing.T) {
 			}
 		}
 	}
-	for _, in := range inputs {
-		if in.metric.Type == collectors.CounterType {
-			metrics[in.metric] = true
+	for _, m := range Inputs() {
+		if m.Type == collectors.CounterType {
+			metrics[m] = true
 		}
 	}
 	if len(metrics) < 8 {

@@ -70,14 +70,14 @@ func (e *Engine) Eval(s *Snapshot, events []incident.Event, now time.Time) (chan
 	}
 	if at := m.index(e.every); at != e.stepped {
 		e.stepped = at
-		before := len(s.added)
+		before := len(s.Added())
 		e.derivers.Derive(s, now)
 		e.plans.explain(s, now)
 		orphans(s)
 		e.normal.drift(s, &e.settings, now)
-		e.derived = slices.Clone(s.added[before:])
+		e.derived = slices.Clone(s.Added()[before:])
 	} else {
-		s.Add(slices.DeleteFunc(slices.Clone(e.derived), s.outlived)...)
+		s.Add(slices.DeleteFunc(slices.Clone(e.derived), func(sample collectors.Sample) bool { return outlived(s, sample) })...)
 	}
 	for _, gpu := range reset {
 		changes = append(changes, e.clear(gpu)...)
@@ -87,6 +87,14 @@ func (e *Engine) Eval(s *Snapshot, events []incident.Event, now time.Time) (chan
 	}
 	e.report(s)
 	return changes
+}
+
+// outlived reports whether a derived sample is of a GPU that no longer
+// answers: what was derived from its data is as old as that is. Its history
+// stays.
+func outlived(s *Snapshot, sample collectors.Sample) bool {
+	gpu := incident.EntityOf(sample, nil)
+	return gpu != (incident.Entity{}) && sample.Metric != FaultScore && sample.Metric != LemonScore && sample.Metric != Away && !s.answers(gpu)
 }
 
 // weigh returns an incident as bad as it is on this host: that the host had no

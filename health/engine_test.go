@@ -519,3 +519,25 @@ func TestAnAckOfALatchedIncidentHolds(t *testing.T) {
 		t.Errorf("lost again: %s", w.failing())
 	}
 }
+
+// TestWhoWasKilledForWantOfMemoryMatters holds that the host's want of memory is
+// a warning where it was on a GPU that it hit, and that no other incident is.
+func TestWhoWasKilledForWantOfMemoryMatters(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		what, workload string
+		want           string
+	}{
+		{incident.WhatOOM, "pod:a", hostCheck}, {incident.WhatOOM, "pod:b", ""}, {incident.WhatOOM, "", ""}, {"oom_cgroup", "pod:a", ""}, {incident.WhatHungTask, "pod:a", ""},
+	} {
+		w := newWorld(t, Checks()...)
+		there := []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.WorkloadMemory, 1e9, "pod:a", "")}
+		w.steps(2, there...)
+		e := incident.Event{Kind: incident.KindIncident, ID: "x", What: c.what, Class: incident.ApplicationFault, Severity: incident.Info, Workload: c.workload, First: w.now, Last: w.now, Count: 1}
+		w.step(time.Second, []incident.Event{e}, there...)
+		w.steps(3, there...)
+		if got := w.state(hostCheck); (got == incident.Degraded) != (c.want != "") || got != incident.Degraded && got != incident.OK {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}

@@ -87,11 +87,11 @@ func TestFaultsAreBounded(t *testing.T) {
 		t.Error("a fault of nothing")
 	}
 	now := time.Now()
-	for i := range 2 * mostHistories {
+	for i := range 2 * mostGPUs {
 		m.blame(incident.Event{Kind: incident.KindIncident, Class: incident.MemoryFault, Severity: incident.Critical, Time: now, Entity: incident.Entity{UUID: string(rune('a' + i))}})
 	}
 	m.blame(incident.Event{Kind: incident.KindIncident, Class: incident.MemoryFault, Severity: incident.Critical, Time: now}) // nobody knows which GPU
-	if n := len(*m.faults.Load()); n != mostHistories {
-		t.Errorf("%d GPUs are remembered, want %d", n, mostHistories)
+	if n := len(*m.faults.Load()); n != mostGPUs {
+		t.Errorf("%d GPUs are remembered, want %d", n, mostGPUs)
 	}
 }

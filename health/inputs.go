@@ -101,6 +101,14 @@ next:
 	return all
 }()
 
+// Inputs returns the metrics that the inputs of a GPU come from.
+func Inputs() (all []*collectors.Metric) {
+	for _, of := range inputsOf {
+		all = append(all, of.metric)
+	}
+	return all
+}
+
 func matches(have, want []string) bool {
 	for i, w := range want {
 		if w != "" && have[i] != w {

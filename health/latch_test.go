@@ -295,3 +295,24 @@ func TestCompanionsRaiseNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestStatisticsThatCannotBeReadAreTold holds that what is kept of faults is not
+// lost with the statistics, and that the loss of these is an error.
+func TestStatisticsThatCannotBeReadAreTold(t *testing.T) {
+	t.Parallel()
+	w := lostBoth(t)
+	saved, err := w.engine.Save("same")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]bool{string(saved.Derived): false, `{"gpus": 1}`: true, "": false} {
+		saved.Derived = []byte(text)
+		w.engine = NewEngine([]*Check{lostCheck}, w.now)
+		if _, err := w.engine.Restore(saved, "same", w.now); (err != nil) != want {
+			t.Errorf("%.20s: %v", text, err)
+		}
+		if got := w.failing(); got != lostFirst+"; "+lostSecond {
+			t.Errorf("%.20s: there is left %q", text, got)
+		}
+	}
+}

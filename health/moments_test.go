@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"gpusteward/collectors"
-	"gpusteward/health/incident"
 )
 
 // TestTrafficIsWhatIsKnownOfIt holds the sum of both directions of both kinds.
@@ -117,39 +116,6 @@ func TestFansThatDoNotTurnAreCounted(t *testing.T) {
 	}
 }
 
-// TestMemoryWithoutAnOwner holds whose memory is nobody's.
-func TestMemoryWithoutAnOwner(t *testing.T) {
-	t.Parallel()
-	const used = 10e9
-	processes := func(n float64) collectors.Sample { return on("0", collectors.Processes, n, "compute") }
-	workload := func(v float64) collectors.Sample { return on("0", collectors.WorkloadMemory, v, "a", "") }
-	for name, c := range map[string]struct {
-		samples []collectors.Sample
-		want    float64 // -1: none
-	}{
-		"no process":                         {[]collectors.Sample{processes(0)}, used},
-		"a process":                          {[]collectors.Sample{processes(1)}, 0},
-		"processes of another type":          {[]collectors.Sample{processes(0), on("0", collectors.Processes, 1, "graphics")}, 0},
-		"one after another":                  {[]collectors.Sample{on("0", collectors.Processes, 1, "graphics"), processes(0)}, 0},
-		"processes are not known":            {nil, -1},
-		"a workload without processes":       {[]collectors.Sample{processes(0), workload(4e9)}, used - 4e9},
-		"two workloads":                      {[]collectors.Sample{processes(0), workload(4e9), on("0", collectors.WorkloadMemory, 3e9, "b", "")}, used - 7e9},
-		"a workload that has more":           {[]collectors.Sample{processes(0), workload(11e9)}, 0},
-		"a virtual GPU":                      {[]collectors.Sample{processes(0), on("0", collectors.VGPUMemoryUsed, 9e9, "7")}, used - 9e9},
-		"another GPU's":                      {[]collectors.Sample{processes(0), on("1", collectors.WorkloadMemory, 9e9, "a", "")}, used},
-		"it is the host's":                   {[]collectors.Sample{processes(0), on("0", collectors.AddressingMode, 1, "ats")}, -1},
-		"it is not the host's":               {[]collectors.Sample{processes(0), on("0", collectors.AddressingMode, 1, "hmm")}, used},
-		"it is not the host's as one thinks": {[]collectors.Sample{processes(0), on("0", collectors.AddressingMode, 0, "ats")}, used},
-		"it has a link to its processor":     {[]collectors.Sample{processes(0), on("0", collectors.C2CUp, 1, "0")}, -1},
-		"that is down":                       {[]collectors.Sample{processes(0), on("0", collectors.C2CUp, 0, "0")}, -1},
-	} {
-		s := NewSnapshot(append(c.samples, on("0", collectors.MemoryBytes, 70e9, "free"), on("0", collectors.MemoryBytes, used, "used"), on("0", collectors.MemoryBytes, 80e9, "total")))
-		if orphans(s); valueOf(s, OrphanMemory, "0") != c.want || len(s.Of(OrphanMemory)) > 1 {
-			t.Errorf("%s: %v", name, s.Of(OrphanMemory))
-		}
-	}
-}
-
 // TestALinkAgainstThoseOfOtherGPUs has GPUs whose links are up, and run, as a
 // row says; the first is the one that is looked at.
 func TestALinkAgainstThoseOfOtherGPUs(t *testing.T) {
@@ -238,27 +204,5 @@ func TestWhatLeavesAGPUIsForgotten(t *testing.T) {
 	r.step(2*time.Minute, nil)
 	if c := r.cards[0]; len(c.links) != 1 || len(c.residents) != 1 || len(c.tenancies) != 0 || r.resides("a") || !r.resides("b") {
 		t.Errorf("after 11 minutes: %d links, %d workloads, %d tenants", len(c.links), len(c.residents), len(c.tenancies))
-	}
-}
-
-// TestWhoWasKilledForWantOfMemoryMatters holds that the host's want of memory is
-// a warning where it was on a GPU that it hit, and that no other incident is.
-func TestWhoWasKilledForWantOfMemoryMatters(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		what, workload string
-		want           string
-	}{
-		{incident.WhatOOM, "pod:a", hostCheck}, {incident.WhatOOM, "pod:b", ""}, {incident.WhatOOM, "", ""}, {"oom_cgroup", "pod:a", ""}, {incident.WhatHungTask, "pod:a", ""},
-	} {
-		w := newWorld(t, Checks()...)
-		there := []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.WorkloadMemory, 1e9, "pod:a", "")}
-		w.steps(2, there...)
-		e := incident.Event{Kind: incident.KindIncident, ID: "x", What: c.what, Class: incident.ApplicationFault, Severity: incident.Info, Workload: c.workload, First: w.now, Last: w.now, Count: 1}
-		w.step(time.Second, []incident.Event{e}, there...)
-		w.steps(3, there...)
-		if got := w.state(hostCheck); (got == incident.Degraded) != (c.want != "") || got != incident.Degraded && got != incident.OK {
-			t.Errorf("%+v: %v", c, got)
-		}
 	}
 }

@@ -354,7 +354,7 @@ func (m *Monitor) say(e incident.Event) {
 
 // show publishes the judgement.
 func (m *Monitor) show(s *Snapshot, now time.Time) {
-	m.view.Store(&view{samples: s.added, verdict: m.verdict(s, now)})
+	m.view.Store(&view{samples: s.Added(), verdict: m.verdict(s, now)})
 }
 
 // tell hands on the alerts that fire, and those that ended.

@@ -64,7 +64,7 @@ func TestLemonsAreNotMadeByTenants(t *testing.T) {
 	r.step(step, nil)
 	for i := range 12 { // two hours apart
 		fault(r, 0, fmt.Sprint("tenant", i), incident.ApplicationFault, incident.Critical)
-		nvlink := happened(fmt.Sprint("nvlink", i), incident.WhatXID, 137, "", r.now) // of another class, and a tenant's
+		nvlink := incident.Event{Kind: incident.KindIncident, ID: fmt.Sprint("nvlink", i), What: incident.WhatXID, Code: 137, Severity: incident.XIDs()[137].Severity, Class: incident.XIDs()[137].Class} // of another class, and a tenant's
 		nvlink.Entity = incident.Entity{UUID: r.gpus[0].uuid}
 		r.Fault(nvlink, r.now)
 		for k := range 5 { // what comes together is one offence
@@ -99,7 +99,7 @@ func TestScoresOutliveARestart(t *testing.T) {
 	}
 	again := newRig(2)
 	again.now, again.gpus = r.now, r.gpus
-	if err := again.restore(text, restoring(r.now, r.now)); err != nil {
+	if err := again.restore(text, asItIs); err != nil {
 		t.Fatal(err)
 	}
 	fault(again, 0, "a", incident.MemoryFault, incident.Emergency) // the journal tells it again
@@ -114,13 +114,13 @@ func TestScoresOutliveARestart(t *testing.T) {
 		t.Errorf("%g errors an hour, sum %g", rate, sum)
 	}
 	for _, bad := range []string{``, `[]`, `{"gpus":{"x":5}}`} {
-		if err := NewDerivers().restore([]byte(bad), restoring(r.now, r.now)); err == nil {
+		if err := NewDerivers().restore([]byte(bad), asItIs); err == nil {
 			t.Errorf("%q is taken for a state", bad)
 		}
 	}
 	odd := newRig(1)
 	text = []byte(`{"gpus":{"` + odd.gpus[0].uuid + `":{"ecc":{"next":-5},"pcie":{"next":999},"faults":{"x":{},"memory-fault":null},"rows":{"times":[2,1],"values":[1]}},"y":null}}`)
-	if err := odd.restore(text, restoring(odd.now, odd.now)); err != nil {
+	if err := odd.restore(text, asItIs); err != nil {
 		t.Fatal(err)
 	}
 	odd.gpus[0].values[remappedRows] = 1
@@ -151,26 +151,5 @@ func TestAClockThatLeapsForgetsNoGPUThatIsThere(t *testing.T) {
 	r.step(step, nil)
 	if got := r.get(LemonScore, 0); got <= 0 || len(r.histories) != 2 || r.histories["GPU-gone"] != nil {
 		t.Errorf("the lemon score is %g, %d histories", got, len(r.histories))
-	}
-}
-
-// TestStatisticsThatCannotBeReadAreTold holds that what is kept of faults is not
-// lost with the statistics, and that the loss of these is an error.
-func TestStatisticsThatCannotBeReadAreTold(t *testing.T) {
-	t.Parallel()
-	w := lostBoth(t)
-	saved, err := w.engine.Save("same")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for text, want := range map[string]bool{string(saved.Derived): false, `{"gpus": 1}`: true, "": false} {
-		saved.Derived = []byte(text)
-		w.engine = NewEngine([]*Check{lostCheck}, w.now)
-		if _, err := w.engine.Restore(saved, "same", w.now); (err != nil) != want {
-			t.Errorf("%.20s: %v", text, err)
-		}
-		if got := w.failing(); got != lostFirst+"; "+lostSecond {
-			t.Errorf("%.20s: there is left %q", text, got)
-		}
 	}
 }

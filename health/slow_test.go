@@ -30,7 +30,17 @@ type shown struct {
 }
 
 func (s *shown) is(m *collectors.Metric, labels ...string) bool {
-	return s.Metric == m && matches(s.Labels[2:], labels)
+	return s.Metric == m && labelsFit(s.Labels[2:], labels)
+}
+
+// labelsFit reports whether labels are as wanted, where they are to be any.
+func labelsFit(have, want []string) bool {
+	for i, w := range want {
+		if w != "" && have[i] != w {
+			return false
+		}
+	}
+	return true
 }
 
 const slowGPU = "3"

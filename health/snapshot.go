@@ -41,6 +41,9 @@ func (s *Snapshot) put(samples []collectors.Sample) {
 	}
 }
 
+// Added returns what Add added so far. It must not be changed.
+func (s *Snapshot) Added() []collectors.Sample { return s.added }
+
 // Of returns the samples of m. They must not be changed.
 func (s *Snapshot) Of(m *collectors.Metric) []collectors.Sample { return s.samples[m] }
 
@@ -57,12 +60,4 @@ func (s *Snapshot) answers(gpu incident.Entity) bool {
 		}
 	}
 	return some
-}
-
-// outlived reports whether a derived sample is of a GPU that no longer
-// answers: what was derived from its data is as old as that is. Its history
-// stays.
-func (s *Snapshot) outlived(sample collectors.Sample) bool {
-	gpu := incident.EntityOf(sample, nil)
-	return gpu != (incident.Entity{}) && sample.Metric != FaultScore && sample.Metric != LemonScore && sample.Metric != Away && !s.answers(gpu)
 }

@@ -170,7 +170,7 @@ func (v *verdict) table(weeks float64, took time.Duration) string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "\ncheck\tinfo\twarning\tcritical\temergency\twarnings and worse in a host-week")
-	names := map[string][len(severityWeight)]int{}
+	names := map[string][incident.Emergency + 1]int{}
 	for a, n := range v.alarms {
 		name := a.check
 		switch {

@@ -399,5 +399,5 @@ func (x *breakage) fits(o collectors.Sample) bool {
 		}
 		labels = labels[2:]
 	}
-	return matches(labels, x.where[:min(len(x.where), len(labels))])
+	return labelsFit(labels, x.where[:min(len(x.where), len(labels))])
 }
