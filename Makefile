@@ -97,7 +97,7 @@ day:
 	@go test -tags long -count=1 -timeout 24h -run '^TestDay$$' -v ./enforcer -args -day.hours=$(HOURS)
 
 bench:
-	@go test -run '^$$' -bench . -benchtime $(BENCHTIME) -benchmem ./collectors/... ./exporter ./health ./enforcer/...
+	@go test -run '^$$' -bench . -benchtime $(BENCHTIME) -benchmem ./collectors/... ./exporter ./health/... ./enforcer/...
 	@$(MAKE) --no-print-directory -s -C enforcer/hook bench
 	@go test -tags bench -run TestFigures -v -count=1 $(WHOLE) | grep -v -e "^=== " -e "^--- "
 

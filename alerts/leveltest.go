@@ -11,6 +11,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/health"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -145,7 +146,7 @@ func (h host) judged(c *health.Check, p pace, times []time.Duration) (all [][]he
 			}
 		}
 		slices.SortStableFunc(samples, func(a, b collectors.Sample) int { return strings.Compare(a.Metric.Name, b.Metric.Name) })
-		engine.Eval(health.NewSnapshot(samples), nil, start.Add(at))
+		engine.Eval(derived.NewSnapshot(samples), nil, start.Add(at))
 		if slices.Contains(times, at) {
 			all = append(all, engine.Alerts(nil))
 		}

@@ -3,6 +3,7 @@ package dashboards
 import (
 	"gpusteward/collectors"
 	"gpusteward/health"
+	"gpusteward/health/derived"
 )
 
 // events is what the agents judge: checks, alerts, incidents, XIDs, and what
@@ -62,7 +63,7 @@ var events = dashboard{
 				queries:     one(by("sum", "class", "increase("+gpus.of(health.IncidentsTotal)+"[$__rate_interval])"), "{{class}}")},
 			{kind: lines, title: "Faults by weight", unit: "short", least: at(0),
 				description: "Faults weighted by severity, half of it gone after an hour, by class.",
-				queries:     one(by("sum", "class", gpus.of(health.FaultScore)), "{{class}}")},
+				queries:     one(by("sum", "class", gpus.of(derived.FaultScore)), "{{class}}")},
 			{kind: lines, title: "Recent incidents that checks count", unit: "short", least: at(0), link: toGPU,
 				description: "Incidents within the window of the check that counts them.",
 				queries:     one(by("max", perGPU+", count", gpus.of(health.RecentIncidents))+" > 0", ofGPU+" {{count}}")},
@@ -75,7 +76,7 @@ var events = dashboard{
 		{title: "Memory", panels: []panel{
 			{kind: lines, title: "Corrected ECC errors an hour", unit: "short", least: at(0), steps: rising("ecc_correctable_rate"), link: toGPU,
 				description: "By GPU. The line is the check's, which pages only where it is turned on.",
-				queries:     one(by("max", perGPU, gpus.of(health.ECCCorrectablePerHour)), ofGPU)},
+				queries:     one(by("max", perGPU, gpus.of(derived.ECCCorrectablePerHour)), ofGPU)},
 			{kind: lines, title: "Uncorrected ECC errors", unit: "short", least: at(0), link: toGPU,
 				description: "Since the driver was loaded, by place.",
 				queries:     one(by("max", perGPU+", location", gpus.of(collectors.ECCErrorsByLocation, `scope="volatile"`, `severity="uncorrected"`)), ofGPU+" {{location}}")},
@@ -89,24 +90,24 @@ var events = dashboard{
 		{title: "Outliers and drift", panels: []panel{
 			{kind: lines, title: "Unlike the siblings", unit: "short", none: "no GPU has siblings under the same load", link: toGPU,
 				description: "Distance of each GPU from the median of its like-loaded siblings, in robust standard deviations.",
-				queries:     one(by("max", perGPU+", signal", gpus.of(health.PeerZScore)), ofGPU+" {{signal}}")},
+				queries:     one(by("max", perGPU+", signal", gpus.of(derived.PeerZScore)), ofGPU+" {{signal}}")},
 			{kind: lines, title: "SM clock against siblings", unit: "percentunit", none: "no busy siblings", steps: falling("slow_gpu"), link: toGPU,
 				description: "SM clock of each busy GPU, of the median of its busy siblings with the same power limit.",
-				queries:     one(by("min", perGPU, gpus.of(health.PeerClockRatio)), ofGPU)},
+				queries:     one(by("min", perGPU, gpus.of(derived.PeerClockRatio)), ofGPU)},
 			{kind: states, width: 12, title: "Anomalies", unit: "none", none: "it takes ten minutes to know what is usual", values: map[string]value{"0": {"", "transparent"}, "1": {"unusual", orange}}, link: toGPU,
 				description: "Signals that are far from their own last ten minutes at the same load. Not for alerts.",
-				queries:     one(by("max", perGPU+", signal", gpus.of(health.AnomalyActive)), ofGPU+" {{signal}}")},
+				queries:     one(by("max", perGPU+", signal", gpus.of(derived.AnomalyActive)), ofGPU+" {{signal}}")},
 			{kind: lines, title: "Drift", unit: "short", none: "it takes an hour to know what is usual", link: toGPU,
 				description: "Cumulative sum of how far each minute is from an hour's baseline under the same load, in standard deviations.",
-				queries:     one(by("max", perGPU+", signal", gpus.of(health.DriftCUSUM)), ofGPU+" {{signal}}")},
+				queries:     one(by("max", perGPU+", signal", gpus.of(derived.DriftCUSUM)), ofGPU+" {{signal}}")},
 		}},
 		{title: "Forecasts", panels: []panel{
 			{kind: lines, title: "Time until it is too hot", unit: "s", none: "no GPU is on the way there", link: toGPU,
 				description: "Until the GPU slows itself down, by the trend of a quarter of an hour.",
-				queries:     one(by("min", perGPU, gpus.of(health.ThermalLimit)), ofGPU)},
+				queries:     one(by("min", perGPU, gpus.of(derived.ThermalLimit)), ofGPU)},
 			{kind: lines, title: "Time until no spare rows are left", unit: "s", none: "no GPU is on the way there", link: toGPU,
 				description: "By the trend of two weeks.",
-				queries:     one(by("min", perGPU, gpus.of(health.SpareRowsExhaustion)), ofGPU)},
+				queries:     one(by("min", perGPU, gpus.of(derived.SpareRowsExhaustion)), ofGPU)},
 		}},
 	},
 }

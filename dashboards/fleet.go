@@ -3,6 +3,7 @@ package dashboards
 import (
 	"gpusteward/collectors"
 	"gpusteward/health"
+	"gpusteward/health/derived"
 )
 
 // Metrics that marks in time are made of.
@@ -53,7 +54,7 @@ var fleet = dashboard{
 					{title: "GPUs", expr: by("sum", perHost, hosts.of(collectors.Devices)), unit: "short"},
 					{title: "Alerts", expr: by("sum", perHost, hosts.of(health.AlertFiring)), unit: "short", steps: anyWarns},
 					{title: "Load", expr: by("avg", perHost, hosts.of(collectors.Utilization, `engine="gpu"`)), unit: "percentunit", gauge: true, steps: plain},
-					{title: "Memory", expr: by("max", perHost, hosts.of(health.MemoryPressure)), unit: "percentunit", gauge: true, steps: plain},
+					{title: "Memory", expr: by("max", perHost, hosts.of(derived.MemoryPressure)), unit: "percentunit", gauge: true, steps: plain},
 					{title: "Power", expr: by("sum", perHost, hosts.of(collectors.Power, `kind="average"`, `scope="gpu"`)), unit: "watt"},
 					{title: "Hottest", expr: by("max", perHost, hosts.of(collectors.Temperature, `sensor="gpu"`)), unit: "celsius"},
 					{title: "Margin", expr: by("min", perHost, hosts.of(collectors.TemperatureMargin)), unit: "celsius", steps: falling("thermal_margin")},
@@ -74,7 +75,7 @@ var fleet = dashboard{
 				description: "Faults of the last weeks that were not a tenant's doing, one an hour at most: GPUs to be replaced come first.",
 				keys:        []key{hostKey, gpuKey},
 				columns: []column{
-					{title: "Score", expr: "topk(20, " + by("max", perGPU, hosts.of(health.LemonScore, `gpu!=""`)) + ")", unit: "short", steps: rising("gpu_lemon")},
+					{title: "Score", expr: "topk(20, " + by("max", perGPU, hosts.of(derived.LemonScore, `gpu!=""`)) + ")", unit: "short", steps: rising("gpu_lemon")},
 				}},
 		}},
 		{title: "Use", panels: []panel{

@@ -3,6 +3,7 @@ package dashboards
 import (
 	"gpusteward/collectors"
 	"gpusteward/health"
+	"gpusteward/health/derived"
 )
 
 // gpu is one GPU: everything that there is to know of it.
@@ -24,7 +25,7 @@ var gpu = dashboard{
 				queries:     one("max("+gpus.of(collectors.Utilization, `engine="gpu"`)+")", "load")},
 			{kind: stat, width: 3, title: "Memory in use", unit: "percentunit",
 				description: "Of what the driver leaves for use.",
-				queries:     one("max("+gpus.of(health.MemoryPressure)+")", "memory")},
+				queries:     one("max("+gpus.of(derived.MemoryPressure)+")", "memory")},
 			{kind: stat, width: 3, title: "Power", unit: "watt",
 				description: "Drawn now, on average over the driver's window.",
 				queries:     one("max("+gpus.of(collectors.Power, `kind="average"`, `scope="gpu"`)+")", "power")},
@@ -158,7 +159,7 @@ var gpu = dashboard{
 				queries:     one(by("sum", "type", gpus.rate(collectors.NVLinkErrors)), "{{type}}")},
 			{kind: lines, title: "PCIe replays against what is normal", unit: "percentunit", least: at(0), steps: rising("pcie_replay"),
 				description: "Replays in the last minute, of as many as the standard's bit error ratio allows the link: over 100 % is a bad link.",
-				queries:     one("max("+gpus.of(health.PCIeReplayExcess)+")", "replays")},
+				queries:     one("max("+gpus.of(derived.PCIeReplayExcess)+")", "replays")},
 			{kind: states, width: 12, title: "Fabric", unit: "none", values: map[string]value{"0": {"", "transparent"}, "1": {"holds", blue}},
 				description: "State of the GPU's registration with the NVLink fabric.",
 				queries:     one(by("max", "state", gpus.of(collectors.FabricState)), "{{state}}")},

@@ -3,6 +3,7 @@ package dashboards
 import (
 	"gpusteward/collectors"
 	"gpusteward/health"
+	"gpusteward/health/derived"
 )
 
 // gpuOfHost are the keys of a table of GPUs.
@@ -53,7 +54,7 @@ var host = dashboard{
 				columns: []column{
 					{title: "Health", expr: withName(by("max", perGPU, gpus.of(health.Status))), unit: "none", values: healths, steps: []step{{0, green}, {1, orange}, {2, red}}},
 					{title: "Load", expr: withName(by("max", perGPU, gpus.of(collectors.Utilization, `engine="gpu"`))), unit: "percentunit", gauge: true, steps: plain},
-					{title: "Memory", expr: withName(by("max", perGPU, gpus.of(health.MemoryPressure))), unit: "percentunit", gauge: true, steps: plain},
+					{title: "Memory", expr: withName(by("max", perGPU, gpus.of(derived.MemoryPressure))), unit: "percentunit", gauge: true, steps: plain},
 					{title: "Power", expr: withName(by("max", perGPU, gpus.of(collectors.Power, `kind="average"`, `scope="gpu"`))), unit: "watt"},
 					{title: "Temperature", expr: withName(by("max", perGPU, gpus.of(collectors.Temperature, `sensor="gpu"`))), unit: "celsius"},
 					{title: "Margin", expr: withName(by("min", perGPU, gpus.of(collectors.TemperatureMargin))), unit: "celsius", steps: falling("thermal_margin")},

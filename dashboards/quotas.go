@@ -2,7 +2,7 @@ package dashboards
 
 import (
 	"gpusteward/collectors"
-	"gpusteward/health"
+	"gpusteward/health/derived"
 )
 
 // quotas is what tenants were promised, what they have, and what is done about
@@ -118,7 +118,7 @@ var quotas = dashboard{
 				queries:     one(by("sum", "tenant", "increase("+ofTenants.of(collectors.QuotaMemoryDenied)+"[$__rate_interval])"), "{{tenant}}")},
 			{kind: lines, title: "Time until the cap", unit: "s", none: "nobody is on the way there", link: toGPU,
 				description: "Until a tenant's memory reaches its cap, by the trend of a quarter of an hour.",
-				queries:     one(by("min", perGPU+", tenant", ofTenants.of(health.QuotaMemoryExhaustion)), "{{tenant}} GPU {{gpu}}")},
+				queries:     one(by("min", perGPU+", tenant", ofTenants.of(derived.QuotaMemoryExhaustion)), "{{tenant}} GPU {{gpu}}")},
 		}},
 		{title: "Audit and ladder", panels: []panel{
 			{kind: states, width: 12, title: "Rungs", unit: "none", none: "nobody stands on the ladder",

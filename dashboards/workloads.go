@@ -2,7 +2,7 @@ package dashboards
 
 import (
 	"gpusteward/collectors"
-	"gpusteward/health"
+	"gpusteward/health/derived"
 )
 
 // workloads is who uses the GPUs, by cgroup: units, containers, pods, jobs.
@@ -71,7 +71,7 @@ var workloads = dashboard{
 				queries:     one(by("sum", perWorkload, ofWork.of(collectors.WorkloadMemory)), "{{workload}}")},
 			{kind: lines, title: "Time until memory is full", unit: "s", none: "nobody is on the way there", link: toWorkload,
 				description: "Until the workload has taken the GPU memory that is free, by the trend of an hour. Most workloads have none.",
-				queries:     one(by("min", perGPU+", workload", ofWork.of(health.MemoryExhaustion)), "{{workload}} GPU {{gpu}}")},
+				queries:     one(by("min", perGPU+", workload", ofWork.of(derived.MemoryExhaustion)), "{{workload}} GPU {{gpu}}")},
 		}},
 		{title: "Energy and waste", panels: []panel{
 			{kind: areas, title: "Power", unit: "watt", least: at(0), link: toWorkload,
@@ -82,7 +82,7 @@ var workloads = dashboard{
 				queries:     one(by("sum", perWorkload, ofWork.rate(collectors.AllocatedIdle)), "{{workload}}")},
 			{kind: lines, title: "GPUs that lag", unit: "percentunit", least: at(0), link: toGPU,
 				description: "By how much a workload on several GPUs uses this one less than that which it uses most: one that lags holds up the others.",
-				queries:     one(by("max", perGPU+", workload", ofWork.of(health.WorkloadLag)), "{{workload}} GPU {{gpu}}")},
+				queries:     one(by("max", perGPU+", workload", ofWork.of(derived.WorkloadLag)), "{{workload}} GPU {{gpu}}")},
 			{kind: lines, title: "Processes by type", unit: "short", least: at(0), link: toGPU,
 				description: "Compute, graphics and clients of MPS.",
 				queries:     one(by("sum", "type", gpus.of(collectors.Processes)), "{{type}}")},

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -64,7 +65,7 @@ const (
 // on purpose, and is what the GPU should have from then on. A setting that
 // changes under a workload is not; but where jobs come and go it may be lent to
 // one, beside that workload, until its end.
-func (b baselines) drift(s *Snapshot, before *observed, at time.Time) {
+func (b baselines) drift(s *derived.Snapshot, before *observed, at time.Time) {
 	now, workloads, settling := settings(s), workloadsOf(s), map[incident.Entity]bool{}
 	before.watch(workloads, at)
 	for _, sample := range s.Of(Settling) {
@@ -155,7 +156,7 @@ func (b baselines) unpersistent(all map[incident.Entity]baseline) (off, known bo
 }
 
 // workloadsOf returns the workloads on each GPU.
-func workloadsOf(s *Snapshot) map[incident.Entity][]string {
+func workloadsOf(s *derived.Snapshot) map[incident.Entity][]string {
 	all := map[incident.Entity][]string{}
 	for _, sample := range s.Of(collectors.WorkloadMemory) {
 		gpu := incident.EntityOf(sample, nil)
@@ -177,7 +178,7 @@ func uniform(all map[incident.Entity]baseline, model, name string) bool {
 }
 
 // accept makes what a GPU has now its baseline, or each GPU of the node.
-func (b baselines) accept(gpu incident.Entity, s *Snapshot) {
+func (b baselines) accept(gpu incident.Entity, s *derived.Snapshot) {
 	all := settings(s)
 	if gpu == (incident.Entity{}) {
 		for each := range all {
@@ -198,7 +199,7 @@ func (b baselines) accept(gpu incident.Entity, s *Snapshot) {
 const mostGPUs = 64
 
 // settings returns what an operator sets, by GPU.
-func settings(s *Snapshot) map[incident.Entity]baseline {
+func settings(s *derived.Snapshot) map[incident.Entity]baseline {
 	all := map[incident.Entity]baseline{}
 	note := func(sample collectors.Sample, name, v string) {
 		gpu := incident.EntityOf(sample, nil)

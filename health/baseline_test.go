@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -13,7 +14,7 @@ import (
 // siblings have; but some GPUs whole and some in parts is no drift.
 func TestConfigDrift(t *testing.T) {
 	t.Parallel()
-	host := func(mode, workload string, on func(gpu int) float64) *Snapshot {
+	host := func(mode, workload string, on func(gpu int) float64) *derived.Snapshot {
 		var all []collectors.Sample
 		for i := range 8 {
 			gpu, uuid := fmt.Sprint(i), fmt.Sprint("GPU-", i)
@@ -27,7 +28,7 @@ func TestConfigDrift(t *testing.T) {
 				all = append(all, collectors.Sample{Metric: collectors.WorkloadMemory, Labels: []string{gpu, uuid, workload, ""}, Value: 1e9})
 			}
 		}
-		return NewSnapshot(all)
+		return derived.NewSnapshot(all)
 	}
 	odd := func(gpu int) float64 { return collectors.Bool(gpu == 7) }
 	none := func(int) float64 { return 0 }

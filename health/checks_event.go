@@ -1,6 +1,7 @@
 package health
 
 import (
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 	"slices"
 	"time"
@@ -68,7 +69,7 @@ func owners(events []*incident.Event, elsewhere [][]*incident.Event) (most float
 		}
 		beyond := float64(len(here))
 		if len(usual) > 0 {
-			beyond -= 2 * median(usual)
+			beyond -= 2 * derived.Median(usual)
 		}
 		most = max(most, beyond)
 	}
@@ -174,7 +175,7 @@ var eventChecks = []*Check{
 	},
 	{
 		ID: "gpu_lemon", Alert: "GPULemon", Class: incident.HardwareFault,
-		Levels:  []Level{{Severity: incident.Warning, When: Value(LemonScore).Above(5, 4)}},
+		Levels:  []Level{{Severity: incident.Warning, When: Value(derived.LemonScore).Above(5, 4)}},
 		Summary: "The GPU had more faults in 30 days than a healthy one has.",
 		Detail:  "{entity} has a score of {value}.",
 		Action:  "Drain it, and run the field diagnostic.",

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -18,7 +19,7 @@ func belowMax(m *collectors.Metric) *Signal {
 
 // unlikeSiblings holds where a link is far from the GPU's others.
 func unlikeSiblings(signal string) Condition {
-	return Value(PeerLinkDeviationRatio, "signal", signal, "by", "link").Optional().AtLeast(1, .5).And(Value(PeerLinkZScore, "signal", signal, "by", "link").AtLeast(5))
+	return Value(derived.PeerLinkDeviationRatio, "signal", signal, "by", "link").Optional().AtLeast(1, .5).And(Value(derived.PeerLinkZScore, "signal", signal, "by", "link").AtLeast(5))
 }
 
 // lostLinks is that links are down that were up, and do not train.
@@ -27,7 +28,7 @@ var lostLinks = Fell(collectors.NVLinkUp, "by", "link").Above(0).And(Value(Settl
 var linkChecks = []*Check{
 	{
 		ID: "pcie_replay", Alert: "GPUPCIeReplay", Class: incident.InterconnectFault,
-		Levels:  []Level{{Severity: incident.Warning, When: Value(PCIeReplayExcess).Optional().Above(1, .5), For: of(3, 5).every(time.Minute)}},
+		Levels:  []Level{{Severity: incident.Warning, When: Value(derived.PCIeReplayExcess).Optional().Above(1, .5), For: of(3, 5).every(time.Minute)}},
 		Summary: "PCIe packets are sent again more often than the link's error rate allows.",
 		Detail:  "{entity} sends {value} times as many packets again as a bit error ratio of 1e-12 explains.",
 		Action:  "Reseat the board or the riser; check the retimers.",
@@ -38,7 +39,7 @@ var linkChecks = []*Check{
 		Levels: []Level{
 			{Severity: incident.Critical, When: belowMax(collectors.PCIeGeneration).Above(0).And(gpuBusy.Above(.10)), For: of(6, 6)},
 			{Severity: incident.Critical, When: belowMax(collectors.PCIeWidth).Above(0).And(gpuBusy.Above(.10)), For: of(6, 6)},
-			{Severity: incident.Critical, When: Value(PCIeShortfall).Optional().Above(0)}, // the derivation asks for twelve looks
+			{Severity: incident.Critical, When: Value(derived.PCIeShortfall).Optional().Above(0)}, // the derivation asks for twelve looks
 		},
 		Summary: "The PCIe link of a busy GPU is slower or narrower than its slot.",
 		Action:  "Reseat the board; reset the GPU.",
@@ -52,7 +53,7 @@ var linkChecks = []*Check{
 			{Severity: incident.Info, When: aer("correctable", time.Hour).Above(600, 300)},
 			{Severity: incident.Warning, When: aer("correctable", 2*time.Minute).Above(200, 100), For: of(8, 10).every(time.Minute), // a burst, as of a link that trains, is over sooner
 				Detail: "{entity} has hundreds of corrected PCIe errors a minute."},
-			{Severity: incident.Info, When: Value(PCIeCorrectableCUSUM).Above(5, 2), Detail: "{entity} has more corrected PCIe errors than its own past explains."},
+			{Severity: incident.Info, When: Value(derived.PCIeCorrectableCUSUM).Above(5, 2), Detail: "{entity} has more corrected PCIe errors than its own past explains."},
 		},
 		Summary: "The PCIe bus reports errors of the GPU.",
 		Detail:  "{entity} had {value} PCIe errors.",
@@ -72,7 +73,7 @@ var linkChecks = []*Check{
 	},
 	{
 		ID: "nvlink_missing", Alert: "NVLinkMissing", Class: incident.InterconnectFault,
-		Levels: []Level{{Severity: incident.Critical, When: Value(PeerLinksMissing, "by", "link").Optional().Above(0).And(Fell(collectors.NVLinkUp, "by", "link").Is(0)),
+		Levels: []Level{{Severity: incident.Critical, When: Value(derived.PeerLinksMissing, "by", "link").Optional().Above(0).And(Fell(collectors.NVLinkUp, "by", "link").Is(0)),
 			For: of(18, 18)}}, // links train for a minute or two after the driver is loaded
 		Summary: "An NVLink of the GPU was down from the start, and its peers have it up.",
 		Detail:  "{entity} has {value} NVLinks fewer up than most GPUs of its model on this host.",
@@ -81,7 +82,7 @@ var linkChecks = []*Check{
 	},
 	{
 		ID: "nvlink_slow", Alert: "NVLinkSlow", Class: incident.InterconnectFault,
-		Levels: []Level{{Severity: incident.Warning, When: Value(PeerLinkSpeedRatio, "by", "link").Optional().Below(.99, .995), // one of 36 links at half its speed takes .014 from the mean
+		Levels: []Level{{Severity: incident.Warning, When: Value(derived.PeerLinkSpeedRatio, "by", "link").Optional().Below(.99, .995), // one of 36 links at half its speed takes .014 from the mean
 			For: of(18, 18)}}, // as above
 		Summary: "An NVLink is up and slower than those of the GPU's peers.",
 		Detail:  "{entity}: NVLinks run at {percent} of the speed that the fastest of the GPU's model have.",
@@ -114,7 +115,7 @@ var linkChecks = []*Check{
 	},
 	{
 		ID: "nvlink_gpu_outlier", Alert: "NVLinkGPUOutlier", Class: incident.InterconnectFault, Shadow: true,
-		Levels: []Level{{Severity: incident.Warning, When: Value(PeerDeviationRatio, "signal", "nvlink_errors").Optional().AtLeast(1, .5).And(Value(PeerZScore, "signal", "nvlink_errors").AtLeast(5)),
+		Levels: []Level{{Severity: incident.Warning, When: Value(derived.PeerDeviationRatio, "signal", "nvlink_errors").Optional().AtLeast(1, .5).And(Value(derived.PeerZScore, "signal", "nvlink_errors").AtLeast(5)),
 			For: of(9, 10).every(time.Minute)}},
 		Summary: "The NVLinks of one GPU have far more errors than its peers'.",
 		Detail:  "{entity} has {value} times its peers' errors on top of theirs.",

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -24,7 +25,7 @@ var memoryChecks = []*Check{
 	},
 	{
 		ID: "ecc_correctable_rate", Alert: "GPUECCCorrectableRate", Class: incident.MemoryFault,
-		Levels:  []Level{{Severity: incident.Warning, When: Value(ECCCorrectablePerHour).Above(100, 50).And(Value(ECCCorrectableCUSUM).Above(5)), For: of(8, 8).every(10 * time.Minute)}}, // one burst is out of the hour by then
+		Levels:  []Level{{Severity: incident.Warning, When: Value(derived.ECCCorrectablePerHour).Above(100, 50).And(Value(derived.ECCCorrectableCUSUM).Above(5)), For: of(8, 8).every(10 * time.Minute)}}, // one burst is out of the hour by then
 		Summary: "GPU memory has far more corrected ECC errors than it used to.",
 		Detail:  "{entity} has {value} corrected ECC errors an hour, more than its own past explains.",
 		Action:  "Watch it; plan a reset, so that the rows are replaced.",

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -28,17 +29,17 @@ var (
 
 // ownHeat is that neither the room's air nor the place in the chassis explains
 // how hot a GPU is.
-var ownHeat = []Condition{Value(HotAisle).Is(0), Value(HotPlace).Is(0)}
+var ownHeat = []Condition{Value(HotAisle).Is(0), Value(derived.HotPlace).Is(0)}
 
 // hotterBy holds where one of a GPU's sensors is far from its peers'.
 func hotterBy(signal string) Condition {
-	return Value(PeerDeviationCelsius, "signal", signal).Optional().AtLeast(8, 5).And(Value(PeerZScore, "signal", signal).AtLeast(5))
+	return Value(derived.PeerDeviationCelsius, "signal", signal).Optional().AtLeast(8, 5).And(Value(derived.PeerZScore, "signal", signal).AtLeast(5))
 }
 
 // belowPartners holds where a GPU has less of something than those that do the
 // same job.
 func belowPartners(signal string, set, clear float64) Condition {
-	return Value(PeerDeviationRatio, "signal", signal).Optional().AtMost(set, clear).And(Value(PeerZScore, "signal", signal).AtMost(-5))
+	return Value(derived.PeerDeviationRatio, "signal", signal).Optional().AtMost(set, clear).And(Value(derived.PeerZScore, "signal", signal).AtMost(-5))
 }
 
 var thermalChecks = []*Check{
@@ -102,7 +103,7 @@ var thermalChecks = []*Check{
 	},
 	{
 		ID: "temp_rise", Alert: "GPUTemperatureRise", Class: incident.HardwareFault,
-		Levels:  []Level{{Severity: incident.Warning, When: Value(TemperatureRise).Optional().AtLeast(8, 5), For: of(30, 30)}}, // what starts or stops is warm or cool within minutes
+		Levels:  []Level{{Severity: incident.Warning, When: Value(derived.TemperatureRise).Optional().AtLeast(8, 5), For: of(30, 30)}}, // what starts or stops is warm or cool within minutes
 		Summary: "The GPU is much hotter than it used to be at the same power, and the host's other GPUs are not.",
 		Detail:  "{entity} is {value} degrees Celsius hotter than it used to be at the power that it draws, beyond what the other GPUs are.",
 		Action:  "Look at its airflow, its heat sink, the thermal paste and its fans.",
@@ -110,7 +111,7 @@ var thermalChecks = []*Check{
 	},
 	{
 		ID: "power_outlier", Alert: "GPUPowerOutlier", Class: incident.HardwareFault, Shadow: true,
-		Levels:  []Level{{Severity: incident.Warning, When: Value(PeerDeviationRatio, "signal", "power").Optional().AtLeast(.10, .05).And(Value(PeerZScore, "signal", "power").AtLeast(5), gpuBusy.Above(.5)), For: of(9, 10)}},
+		Levels:  []Level{{Severity: incident.Warning, When: Value(derived.PeerDeviationRatio, "signal", "power").Optional().AtLeast(.10, .05).And(Value(derived.PeerZScore, "signal", "power").AtLeast(5), gpuBusy.Above(.5)), For: of(9, 10)}},
 		Summary: "The GPU draws much more power than its peers under the same load and clock.",
 		Detail:  "{entity} draws {percent} more than its peers.",
 		Action:  "Inspect it; compare its voltage and its temperature.",
@@ -119,8 +120,8 @@ var thermalChecks = []*Check{
 	{
 		ID: "slow_gpu", Alert: "GPUSlowOutlier", Class: incident.HardwareFault, Shadow: true,
 		Levels: []Level{
-			{Severity: incident.Warning, When: Value(PeerClockRatio).Optional().AtMost(.90, .93), For: of(20, 24)},
-			{Severity: incident.Critical, When: Value(PeerClockRatio).Optional().AtMost(.75, .80), For: of(6, 6)},
+			{Severity: incident.Warning, When: Value(derived.PeerClockRatio).Optional().AtMost(.90, .93), For: of(20, 24)},
+			{Severity: incident.Critical, When: Value(derived.PeerClockRatio).Optional().AtMost(.75, .80), For: of(6, 6)},
 		},
 		Summary: "The GPU is slower than its peers under the same load.",
 		Detail:  "{entity} runs at {percent} of its peers' clock.",
@@ -129,7 +130,7 @@ var thermalChecks = []*Check{
 	},
 	{
 		ID: "clock_outlier", Alert: "GPUClockOutlier", Class: incident.HardwareFault,
-		Levels: []Level{{Severity: incident.Warning, When: belowPartners(partnerSignals[paced], -.05, -.03), // boards differ by 4 % at their power limit, and not at all under it
+		Levels: []Level{{Severity: incident.Warning, When: belowPartners(derived.PartnerSignals[derived.Paced], -.05, -.03), // boards differ by 4 % at their power limit, and not at all under it
 			For: of(20, 24)}},
 		Summary: "The GPU's clock is lower than that of the GPUs that do the same job.",
 		Detail:  "{entity}: SM clock {percent} from the median of the GPUs at the same job.",
@@ -138,7 +139,7 @@ var thermalChecks = []*Check{
 	},
 	{
 		ID: "memory_clock", Alert: "GPUMemoryClockLow", Class: incident.HardwareFault,
-		Levels: []Level{{Severity: incident.Warning, When: belowPartners(partnerSignals[memoryPaced], -.05, -.03), // memory has few clocks, and the next one is further than that
+		Levels: []Level{{Severity: incident.Warning, When: belowPartners(derived.PartnerSignals[derived.MemoryPaced], -.05, -.03), // memory has few clocks, and the next one is further than that
 			For: of(6, 6)},
 			{Severity: incident.Warning, When: ofMaxMemory.Below(.30, .40).And(gpuBusy.Above(.5), onIt.Above(0)), For: of(6, 6), Detail: "{entity} runs its memory at {percent} of its highest clock under load."}},
 		Summary: "The GPU's memory clock is lower than that of the GPUs that do the same job, or than under load.",
@@ -149,8 +150,8 @@ var thermalChecks = []*Check{
 	{
 		ID: "work_outlier", Alert: "GPUWorkOutlier", Class: incident.HardwareFault,
 		Levels: []Level{
-			{Severity: incident.Warning, When: belowPartners(partnerSignals[worked], -.30, -.20), For: of(54, 60)},                         // ranks of a job differ by less, and what waits for a peer is over sooner
-			{Severity: incident.Warning, When: belowPartners(partnerSignals[behind], -.30, -.20), For: of(54, 60).every(30 * time.Second)}, // requests are spread unevenly for minutes
+			{Severity: incident.Warning, When: belowPartners(derived.PartnerSignals[derived.Worked], -.30, -.20), For: of(54, 60)},                         // ranks of a job differ by less, and what waits for a peer is over sooner
+			{Severity: incident.Warning, When: belowPartners(derived.PartnerSignals[derived.Behind], -.30, -.20), For: of(54, 60).every(30 * time.Second)}, // requests are spread unevenly for minutes
 		},
 		Summary: "The GPU does much less than those that do the same job, at the same clock.",
 		Detail:  "{entity}: SM activity and power {percent} from the median of the GPUs at the same job, or less.",
@@ -167,7 +168,7 @@ var thermalChecks = []*Check{
 	},
 	{
 		ID: "hung_kernel", Alert: "GPUKernelHangSuspected", Class: incident.ComputeTimeout,
-		Levels: []Level{{Severity: incident.Warning, When: Div(drawn, ofMaxClock).Below(.40, .45).And(gpuBusy.AtLeast(.99), Value(collectors.Utilization, "engine", "memory").AtMost(.01), Value(Traffic).AtMost(8e6), onIt.Above(0)),
+		Levels: []Level{{Severity: incident.Warning, When: Div(drawn, ofMaxClock).Below(.40, .45).And(gpuBusy.AtLeast(.99), Value(collectors.Utilization, "engine", "memory").AtMost(.01), Value(derived.Traffic).AtMost(8e6), onIt.Above(0)),
 			For: of(60, 60)}},
 		Summary: "A kernel seems to hang: the GPU is busy for minutes and does next to nothing.",
 		Detail:  "{entity} is 100 % busy at {percent} of the power that it may draw at its clock, and moves no data.",
@@ -185,7 +186,7 @@ var thermalChecks = []*Check{
 	},
 	{
 		ID: "fan_stopped", Alert: "GPUFanStopped", Class: incident.HardwareFault,
-		Levels: []Level{{Severity: incident.Critical, When: Value(FansStopped).Optional().Above(0).And(hot.AtLeast(65)), // boards that stop their fans on purpose start them by 60 degrees
+		Levels: []Level{{Severity: incident.Critical, When: Value(derived.FansStopped).Optional().Above(0).And(hot.AtLeast(65)), // boards that stop their fans on purpose start them by 60 degrees
 			For: of(6, 6)}},
 		Summary: "A fan of the GPU stands still although the GPU is hot.",
 		Detail:  "{entity}: {value} fans at 0 %.",

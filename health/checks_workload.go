@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -29,10 +30,10 @@ var workloadChecks = []*Check{
 	{
 		ID: "mem_leak", Alert: "GPUMemoryLeak", Class: incident.ApplicationFault,
 		Levels: []Level{
-			{Severity: incident.Info, When: Value(MemoryExhaustion, "by", "workload").Optional().Below(3600, 7200), For: of(6, 6)},
-			{Severity: incident.Warning, When: Value(MemoryExhaustion, "by", "workload").Optional().Below(2*3600, 4*3600).And(Value(MemoryCreeps, "by", "workload").Is(1)), For: of(6, 6)},
+			{Severity: incident.Info, When: Value(derived.MemoryExhaustion, "by", "workload").Optional().Below(3600, 7200), For: of(6, 6)},
+			{Severity: incident.Warning, When: Value(derived.MemoryExhaustion, "by", "workload").Optional().Below(2*3600, 4*3600).And(Value(derived.MemoryCreeps, "by", "workload").Is(1)), For: of(6, 6)},
 			// What fills a GPU by design leaves some of it free: what still grows so late does not mean to end.
-			{Severity: incident.Warning, When: Value(MemoryExhaustion, "by", "workload").Optional().Below(6*3600, 8*3600).And(Value(MemoryPressure).Above(.975)), For: of(6, 6)},
+			{Severity: incident.Warning, When: Value(derived.MemoryExhaustion, "by", "workload").Optional().Below(6*3600, 8*3600).And(Value(derived.MemoryPressure).Above(.975)), For: of(6, 6)},
 		},
 		Summary: "A workload's GPU memory grows and will fill the GPU: within an hour, within two where it grows evenly after it had all that it needed, or within six where the GPU is nearly full.",
 		Detail:  "{entity} will have filled the GPU's memory in {value} seconds.",
@@ -41,7 +42,7 @@ var workloadChecks = []*Check{
 	},
 	{
 		ID: "tenant_stall", Alert: "TenantStalled", Class: incident.ApplicationFault,
-		Levels:  []Level{{Severity: incident.Info, When: Value(WorkloadLag, "by", "workload").Above(.5, .3), For: of(60, 60)}},
+		Levels:  []Level{{Severity: incident.Info, When: Value(derived.WorkloadLag, "by", "workload").Above(.5, .3), For: of(60, 60)}},
 		Summary: "A workload does nothing on one of its GPUs while the others work.",
 		Detail:  "{entity} is {percent} less busy than on its busiest GPU.",
 		Action:  "Ask the owner whether a rank died.",
@@ -107,7 +108,7 @@ var workloadChecks = []*Check{
 	},
 	{
 		ID: "quota_forecast", Alert: "QuotaMemoryForecast",
-		Levels:  []Level{{Severity: incident.Warning, When: soon(Value(QuotaMemoryExhaustion, "by", "tenant")), For: of(6, 6)}},
+		Levels:  []Level{{Severity: incident.Warning, When: soon(Value(derived.QuotaMemoryExhaustion, "by", "tenant")), For: of(6, 6)}},
 		Summary: "A tenant's GPU memory grows and will reach its cap within an hour.",
 		Detail:  "{entity} will have reached its cap in {value} seconds.",
 		Action:  "Tell the owner: allocations beyond the cap fail. Raise the cap, if it may have more.",
@@ -116,8 +117,8 @@ var workloadChecks = []*Check{
 	{
 		ID: "guarantee_forecast", Alert: "QuotaGuaranteeForecast",
 		Levels: []Level{
-			{Severity: incident.Warning, When: soon(Value(QuotaGuaranteeExhaustion, "objective", "memory", "by", "tenant")), For: of(6, 6)},
-			{Severity: incident.Warning, When: soon(Value(QuotaGuaranteeExhaustion, "objective", "compute", "by", "tenant")), For: of(6, 6)},
+			{Severity: incident.Warning, When: soon(Value(derived.QuotaGuaranteeExhaustion, "objective", "memory", "by", "tenant")), For: of(6, 6)},
+			{Severity: incident.Warning, When: soon(Value(derived.QuotaGuaranteeExhaustion, "objective", "compute", "by", "tenant")), For: of(6, 6)},
 		},
 		Summary: "At the current trend, a tenant's guarantee cannot be kept within an hour.",
 		Detail:  "{entity} cannot have what it is guaranteed in {value} seconds.",

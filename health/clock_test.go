@@ -54,7 +54,7 @@ func (w *world) dates() {
 	for _, e := range s.Incidents {
 		all["first "+e.ID], all["last "+e.ID], all["time "+e.ID] = e.First, e.Last, e.Time
 	}
-	for uuid, h := range w.engine.derivers.Save(w.now).GPUs {
+	for uuid, h := range w.engine.metrics.Save(w.now).GPUs {
 		all["seen "+uuid] = h.Seen
 		for _, at := range h.Rows.Times {
 			all["rows "+uuid] = time.UnixMilli(int64(at * 1000))
@@ -106,7 +106,7 @@ func TestAClockThatIsSetWhileTheAgentRuns(t *testing.T) {
 		if strings.Contains(w.failing(), "hot") {
 			t.Errorf("five minutes after it was cool: %s", w.failing())
 		}
-		if len(w.engine.derivers.Save(w.now).GPUs["GPU-0"].Rows.Times) == 0 {
+		if len(w.engine.metrics.Save(w.now).GPUs["GPU-0"].Rows.Times) == 0 {
 			t.Error("the trend of spare rows did not go on")
 		}
 	}

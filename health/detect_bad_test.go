@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -32,7 +33,7 @@ func TestAClockThatIsSetIsNoFault(t *testing.T) {
 			steps := func(n int, events ...incident.Event) {
 				for range n {
 					samples, own := h.step()
-					e.Eval(NewSnapshot(samples), append(own, events...), h.now())
+					e.Eval(derived.NewSnapshot(samples), append(own, events...), h.now())
 					events = nil
 				}
 			}
@@ -68,7 +69,7 @@ func TestCountersThatFallAreNoFault(t *testing.T) {
 			}
 		}
 	}
-	for _, m := range Inputs() {
+	for _, m := range derived.Inputs() {
 		if m.Type == collectors.CounterType {
 			metrics[m] = true
 		}

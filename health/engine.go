@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -15,7 +16,7 @@ import (
 // the time is handed in, and it does no I/O. It belongs to one goroutine.
 type Engine struct {
 	memory   *memory
-	derivers *Derivers
+	metrics  *derived.Metrics
 	derived  []collectors.Sample // at the last step
 	every    time.Duration       // between steps
 	stepped  int64               // the last step
@@ -24,7 +25,7 @@ type Engine struct {
 	plans    plans
 	normal   baselines
 	settings observed // of the GPUs, at the last step
-	latest   *Snapshot
+	latest   *derived.Snapshot
 	page     []string                                       // checks in shadow mode that alert
 	totals   map[incident.Entity]map[incident.Class]float64 // incidents
 }
@@ -43,7 +44,7 @@ const mostStatuses = 4096
 
 // NewEngine returns an engine that has seen nothing yet.
 func NewEngine(checks []*Check, now time.Time) *Engine {
-	e := &Engine{memory: newMemory(now), latest: NewSnapshot(nil), derivers: NewDerivers(), every: step, stepped: -1, resets: resets{}, normal: baselines{}, settings: observed{settings: map[string]map[string]observation{}}, totals: map[incident.Entity]map[incident.Class]float64{}}
+	e := &Engine{memory: newMemory(now), latest: derived.NewSnapshot(nil), metrics: derived.New(), every: step, stepped: -1, resets: resets{}, normal: baselines{}, settings: observed{settings: map[string]map[string]observation{}}, totals: map[incident.Entity]map[incident.Class]float64{}}
 	for _, c := range checks {
 		required := slices.ContainsFunc(c.Levels, func(l Level) bool { return !l.When.Signal.comesAndGoes() })
 		e.judges = append(e.judges, &judge{Check: c, optional: !required, sampled: slices.Repeat([]int64{-1}, len(c.Levels)), statuses: map[incident.Entity]*status{}})
@@ -53,7 +54,7 @@ func NewEngine(checks []*Check, now time.Time) *Engine {
 
 // Eval judges what is known at now, and returns what changed. Events are the
 // incidents since the last call. It adds to s what it derives from it.
-func (e *Engine) Eval(s *Snapshot, events []incident.Event, now time.Time) (changes []incident.Event) {
+func (e *Engine) Eval(s *derived.Snapshot, events []incident.Event, now time.Time) (changes []incident.Event) {
 	m := e.memory
 	m.now, e.latest = now, s
 	for _, ev := range events {
@@ -71,7 +72,7 @@ func (e *Engine) Eval(s *Snapshot, events []incident.Event, now time.Time) (chan
 	if at := m.index(e.every); at != e.stepped {
 		e.stepped = at
 		before := len(s.Added())
-		e.derivers.Derive(s, now)
+		e.metrics.Derive(s, now)
 		e.plans.explain(s, now)
 		orphans(s)
 		e.normal.drift(s, &e.settings, now)
@@ -92,15 +93,15 @@ func (e *Engine) Eval(s *Snapshot, events []incident.Event, now time.Time) (chan
 // outlived reports whether a derived sample is of a GPU that no longer
 // answers: what was derived from its data is as old as that is. Its history
 // stays.
-func outlived(s *Snapshot, sample collectors.Sample) bool {
+func outlived(s *derived.Snapshot, sample collectors.Sample) bool {
 	gpu := incident.EntityOf(sample, nil)
-	return gpu != (incident.Entity{}) && sample.Metric != FaultScore && sample.Metric != LemonScore && sample.Metric != Away && !s.answers(gpu)
+	return gpu != (incident.Entity{}) && sample.Metric != derived.FaultScore && sample.Metric != derived.LemonScore && sample.Metric != Away && !s.Answers(gpu)
 }
 
 // weigh returns an incident as bad as it is on this host: that the host had no
 // memory left harms who was killed for it. That matters here if it was on a GPU.
 func (e *Engine) weigh(ev incident.Event) incident.Event {
-	if ev.What == incident.WhatOOM && ev.Workload != "" && e.derivers.resides(ev.Workload) {
+	if ev.What == incident.WhatOOM && ev.Workload != "" && e.metrics.Resides(ev.Workload) {
 		ev.Check, ev.Severity = hostCheck, incident.Warning
 	}
 	return ev
@@ -111,7 +112,7 @@ func (e *Engine) account(ev incident.Event) {
 	if ev.Kind != incident.KindIncident || ev.Follows != "" || e.memory.knows(ev.ID) {
 		return
 	}
-	e.derivers.Fault(ev, e.memory.now)
+	e.metrics.Fault(ev, e.memory.now)
 	gpu := ev.Entity.Parent()
 	if e.totals[gpu] == nil {
 		e.totals[gpu] = map[incident.Class]float64{}
@@ -120,7 +121,7 @@ func (e *Engine) account(ev incident.Event) {
 }
 
 // judge takes the samples of a check that are due.
-func (e *Engine) judge(j *judge, s *Snapshot) (changes []incident.Event) {
+func (e *Engine) judge(j *judge, s *derived.Snapshot) (changes []incident.Event) {
 	m, due := e.memory, false
 	for i, l := range j.Levels {
 		p := l.For.spelled()
@@ -179,7 +180,7 @@ func (m *memory) index(d time.Duration) int64 { return int64(m.now.Sub(m.start) 
 
 // gates returns whether the conditions beside c's signal hold for an entity:
 // its own, its GPU's, or the node's.
-func (m *memory) gates(c Condition, s *Snapshot) func(incident.Entity) bool {
+func (m *memory) gates(c Condition, s *derived.Snapshot) func(incident.Entity) bool {
 	type gate struct {
 		Condition
 		answers

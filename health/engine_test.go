@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -29,7 +30,7 @@ func newWorld(t *testing.T, checks ...*Check) *world {
 // step evaluates once, d after the time before.
 func (w *world) step(d time.Duration, events []incident.Event, samples ...collectors.Sample) []incident.Event {
 	w.now = w.now.Add(d)
-	return w.engine.Eval(NewSnapshot(samples), events, w.now)
+	return w.engine.Eval(derived.NewSnapshot(samples), events, w.now)
 }
 
 // steps evaluates n times, 10 s apart, and returns all changes.
@@ -163,7 +164,7 @@ func TestNoDataIsUnknownAndNotWell(t *testing.T) {
 	if len(changes) != 1 || changes[0].To != incident.Unknown {
 		t.Fatalf("after three: %+v", changes)
 	}
-	s := NewSnapshot([]collectors.Sample{up})
+	s := derived.NewSnapshot([]collectors.Sample{up})
 	w.now = w.now.Add(step)
 	w.engine.Eval(s, nil, w.now)
 	for _, sample := range s.Of(Status) {

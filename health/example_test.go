@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -21,7 +22,7 @@ func someone(g *Signal) (e incident.Entity) {
 }
 
 // shownBy returns a snapshot of examples so long after the moment.
-func shownBy(examples []Example, passed time.Duration) *Snapshot {
+func shownBy(examples []Example, passed time.Duration) *derived.Snapshot {
 	var samples []collectors.Sample
 	for _, x := range examples {
 		if v := x.At(passed); !math.IsNaN(v) {
@@ -29,7 +30,7 @@ func shownBy(examples []Example, passed time.Duration) *Snapshot {
 		}
 	}
 	slices.SortStableFunc(samples, func(a, b collectors.Sample) int { return strings.Compare(a.Metric.Name, b.Metric.Name) })
-	return NewSnapshot(samples)
+	return derived.NewSnapshot(samples)
 }
 
 // signals returns all signals of all checks, by what they look at.

@@ -2,6 +2,7 @@ package health
 
 import (
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -18,7 +19,7 @@ type fall struct {
 var falls []*fall
 
 // fell adds to s how far each gauge is below its peak.
-func (m *memory) fell(s *Snapshot) {
+func (m *memory) fell(s *derived.Snapshot) {
 	var all []collectors.Sample
 	for _, f := range falls {
 		f.of.read(m, s, func(e incident.Entity, v float64) {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 )
 
 // A series is one that a host shows all the time, and where its value is.
@@ -172,9 +173,9 @@ func (h *healthyHost) ofLinks(g *healthyGPU) {
 		h.always(g, collectors.FabricHealth, 0, check)
 	}
 	if !h.perLink {
-		h.link(g, 0, allLinks)
-		h.always(g, collectors.NVLinkUp, n["nvlink.links"], allLinks)
-		h.always(g, collectors.NVLinkSpeed, 1e6*n["nvlink.speed_mbps"]*n["nvlink.links"], allLinks)
+		h.link(g, 0, derived.AllLinks)
+		h.always(g, collectors.NVLinkUp, n["nvlink.links"], derived.AllLinks)
+		h.always(g, collectors.NVLinkSpeed, 1e6*n["nvlink.speed_mbps"]*n["nvlink.links"], derived.AllLinks)
 		return
 	}
 	for i := range int(n["nvlink.links"]) {

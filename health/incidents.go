@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -51,7 +52,7 @@ func (i Incidents) Signal() *Signal {
 	}
 	g.counts = &i
 	counts = append(counts, &i)
-	g.read = func(_ *memory, s *Snapshot, put func(incident.Entity, float64)) {
+	g.read = func(_ *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
 		gather(src, s, func(a, b float64) float64 { return max(a, b) }, put)
 	}
 	return g
@@ -61,7 +62,7 @@ func (i Incidents) Signal() *Signal {
 var counts []*Incidents
 
 // count adds what incidents there were to s: 0 for every GPU, or for the node, that had none.
-func (m *memory) count(s *Snapshot) {
+func (m *memory) count(s *derived.Snapshot) {
 	var all []collectors.Sample
 	for _, i := range counts {
 		found := map[incident.Entity][]*incident.Event{}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -18,7 +19,7 @@ type resets map[incident.Entity]resetSign
 type resetSign struct{ joules, action float64 }
 
 // seen returns the GPUs that were reset since it was last called.
-func (r resets) seen(s *Snapshot) (all []incident.Entity) {
+func (r resets) seen(s *derived.Snapshot) (all []incident.Entity) {
 	energy, action := map[incident.Entity]float64{}, map[incident.Entity]float64{}
 	for _, sample := range s.Of(collectors.Energy) {
 		if sample.Labels[2] == "gpu" {

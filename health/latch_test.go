@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -209,7 +210,7 @@ func TestWhatWasDerivedOfADeadGPUIsGone(t *testing.T) {
 	}
 	of := func(m *collectors.Metric, samples []collectors.Sample) (gpus string) {
 		w.now = w.now.Add(time.Second)
-		s := NewSnapshot(samples)
+		s := derived.NewSnapshot(samples)
 		w.engine.Eval(s, nil, w.now)
 		all := map[string]bool{}
 		for _, x := range s.Of(m) {
@@ -225,8 +226,8 @@ func TestWhatWasDerivedOfADeadGPUIsGone(t *testing.T) {
 		metric *collectors.Metric
 		up     []float64
 		want   string
-	}{{MemoryPressure, []float64{1, 1}, "01"}, {MemoryPressure, []float64{1, 0}, "0"}, {MemoryPressure, []float64{0, 1}, "1"}, {MemoryPressure, nil, ""},
-		{FaultScore, []float64{1, 0}, "01"}, {LemonScore, []float64{0, 1}, "01"}} {
+	}{{derived.MemoryPressure, []float64{1, 1}, "01"}, {derived.MemoryPressure, []float64{1, 0}, "0"}, {derived.MemoryPressure, []float64{0, 1}, "1"}, {derived.MemoryPressure, nil, ""},
+		{derived.FaultScore, []float64{1, 0}, "01"}, {derived.LemonScore, []float64{0, 1}, "01"}} {
 		if got := of(c.metric, read(c.up...)); got != c.want {
 			t.Errorf("%s of GPUs that answer %v: of %q, want %q", c.metric.Name, c.up, got, c.want)
 		}
@@ -241,7 +242,7 @@ func TestAnIncidentCountsOnce(t *testing.T) {
 	up := on("0", collectors.Up, 1)
 	total := func(events ...incident.Event) (n float64) {
 		w.now = w.now.Add(time.Second)
-		s := NewSnapshot([]collectors.Sample{up})
+		s := derived.NewSnapshot([]collectors.Sample{up})
 		w.engine.Eval(s, events, w.now)
 		for _, x := range s.Of(IncidentsTotal) {
 			if x.Labels[0] == "0" {

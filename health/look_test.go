@@ -17,6 +17,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu/sim"
 	"gpusteward/collectors/host"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -182,7 +183,7 @@ func TestALookThatIsInterruptedKnowsNothing(t *testing.T) {
 func agentLeft(t *testing.T, boot string) string {
 	t.Helper()
 	e := NewEngine(Checks(), time.Now())
-	e.Eval(NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.SRAMThreshold, 1)}), nil, time.Now())
+	e.Eval(derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.SRAMThreshold, 1)}), nil, time.Now())
 	saved, err := e.Save(boot)
 	if err != nil {
 		t.Fatal(err)

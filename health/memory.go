@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -81,7 +82,7 @@ func (m *memory) counters(g *Signal, src source) *counted {
 
 // read takes the counters' increases since it was last called, and puts those
 // of the window.
-func (c *counted) read(m *memory, s *Snapshot, put func(incident.Entity, float64)) {
+func (c *counted) read(m *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
 	at := int64(m.now.Sub(m.start) / c.width)
 	c.each(s, func(sample collectors.Sample) {
 		l := c.counter(m, sample)

@@ -14,6 +14,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -287,7 +288,7 @@ func (m *Monitor) works(source string, gpu incident.Entity) bool {
 
 // judge takes what was seen, and what is read now.
 func (m *Monitor) judge(seen []incident.Observation, now time.Time) {
-	s := NewSnapshot(m.Options.Samples())
+	s := derived.NewSnapshot(m.Options.Samples())
 	m.meet(s)
 	var incidents []incident.Event
 	for _, observation := range seen {
@@ -316,7 +317,7 @@ func (m *Monitor) judge(seen []incident.Observation, now time.Time) {
 }
 
 // meet notes which GPU is where, and which answer.
-func (m *Monitor) meet(s *Snapshot) {
+func (m *Monitor) meet(s *derived.Snapshot) {
 	for _, metric := range []*collectors.Metric{collectors.PCIDevicePresent, collectors.Info} {
 		at := slices.Index(metric.Labels, "pci_bus_id")
 		for _, sample := range s.Of(metric) {
@@ -353,7 +354,7 @@ func (m *Monitor) say(e incident.Event) {
 }
 
 // show publishes the judgement.
-func (m *Monitor) show(s *Snapshot, now time.Time) {
+func (m *Monitor) show(s *derived.Snapshot, now time.Time) {
 	m.view.Store(&view{samples: s.Added(), verdict: m.verdict(s, now)})
 }
 

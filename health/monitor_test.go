@@ -18,6 +18,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/host"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -260,7 +261,7 @@ func TestShadowChecksAlertWhenTheyAreTurnedOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{})
 		defer m.stop()
-		m.is(on("0", collectors.Up, 1), on("0", PeerClockRatio, .5), on("0", collectors.TemperatureMargin, 20))
+		m.is(on("0", collectors.Up, 1), on("0", derived.PeerClockRatio, .5), on("0", collectors.TemperatureMargin, 20))
 		m.pass(2 * time.Minute)
 		if f := m.Verdict().Findings; len(f) == 0 || f[0].Check != "slow_gpu" || !f[0].Shadow || m.alerts() != "" || m.Verdict().Status > incident.Suspect {
 			t.Errorf("in shadow: %+v, %q, %v", f, m.alerts(), m.Verdict().Status)

@@ -2,6 +2,7 @@ package health
 
 import (
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -13,7 +14,7 @@ var OrphanMemory = collectors.Gauge("nvgpu_orphan_memory_bytes", "Device memory 
 // the host's, as that of a GPU which shares its addresses with a Grace CPU is,
 // is used by the kernel for whatever it likes: it has no owners that could be
 // missed.
-func orphans(s *Snapshot) {
+func orphans(s *derived.Snapshot) {
 	ofHost := map[incident.Entity]bool{}
 	for _, mode := range s.Of(collectors.AddressingMode) {
 		ofHost[incident.EntityOf(mode, nil)] = mode.Labels[2] == "ats" && mode.Value == 1

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 )
 
 // TestMemoryWithoutAnOwner holds whose memory is nobody's.
@@ -32,7 +33,7 @@ func TestMemoryWithoutAnOwner(t *testing.T) {
 		"it has a link to its processor":     {[]collectors.Sample{processes(0), on("0", collectors.C2CUp, 1, "0")}, -1},
 		"that is down":                       {[]collectors.Sample{processes(0), on("0", collectors.C2CUp, 0, "0")}, -1},
 	} {
-		s := NewSnapshot(append(c.samples, on("0", collectors.MemoryBytes, 70e9, "free"), on("0", collectors.MemoryBytes, used, "used"), on("0", collectors.MemoryBytes, 80e9, "total")))
+		s := derived.NewSnapshot(append(c.samples, on("0", collectors.MemoryBytes, 70e9, "free"), on("0", collectors.MemoryBytes, used, "used"), on("0", collectors.MemoryBytes, 80e9, "total")))
 		if orphans(s); valueOf(s, OrphanMemory, "0") != c.want || len(s.Of(OrphanMemory)) > 1 {
 			t.Errorf("%s: %v", name, s.Of(OrphanMemory))
 		}

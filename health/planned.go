@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -50,7 +51,7 @@ func (p *plans) reset(gpu incident.Entity, now time.Time) {
 }
 
 // explain adds to s what is planned.
-func (p *plans) explain(s *Snapshot, now time.Time) {
+func (p *plans) explain(s *derived.Snapshot, now time.Time) {
 	reasons := map[incident.Entity]string{}
 	for _, stuck := range s.Of(collectors.WorkerStuck) {
 		reasons[incident.EntityOf(stuck, nil)] = stuck.Labels[2]
@@ -77,7 +78,7 @@ func (p *plans) explain(s *Snapshot, now time.Time) {
 }
 
 // hand adds which GPUs are handed on, and returns how many NVIDIA's driver has.
-func hand(s *Snapshot) (driven int) {
+func hand(s *derived.Snapshot) (driven int) {
 	away, n := map[incident.Entity]bool{}, 0
 	for _, bound := range s.Of(collectors.PCIDeviceBound) {
 		switch kind, driver := bound.Labels[3], bound.Labels[4]; {
@@ -98,7 +99,7 @@ func hand(s *Snapshot) (driven int) {
 
 // settle adds which GPUs came lately. One whose data are late, or whose driver
 // call hangs, has not gone.
-func (p *plans) settle(s *Snapshot, reasons map[incident.Entity]string, now time.Time) {
+func (p *plans) settle(s *derived.Snapshot, reasons map[incident.Entity]string, now time.Time) {
 	here := map[incident.Entity]bool{}
 	for _, up := range s.Of(collectors.Up) {
 		gpu := incident.EntityOf(up, nil)
@@ -122,7 +123,7 @@ func held(reason string) bool { return reason == "late" || strings.HasPrefix(rea
 // starved reports whether the agent does not get to run: all that it reads is
 // late at once. A reader that is held up in a driver call is no proof against
 // it, for it may have been put to sleep there.
-func starved(s *Snapshot, reasons map[incident.Entity]string) bool {
+func starved(s *derived.Snapshot, reasons map[incident.Entity]string) bool {
 	late, all := 0, 0
 	for _, up := range s.Of(collectors.Up) {
 		switch reason := reasons[incident.EntityOf(up, nil)]; {
@@ -143,7 +144,7 @@ const nearLimit = 5
 
 // hotAisle reports whether nearly all GPUs are hot. Those that do not say their
 // margin say their temperature and their limit.
-func hotAisle(s *Snapshot) bool {
+func hotAisle(s *derived.Snapshot) bool {
 	margins, limits := map[incident.Entity]float64{}, map[incident.Entity]float64{}
 	for _, limit := range s.Of(collectors.TemperatureThreshold) {
 		if limit.Labels[2] == "gpu_max" {

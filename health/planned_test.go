@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
 // valueOf returns the value of the only sample of a metric with these labels
 // after the GPU's; -1 where there is none.
-func valueOf(s *Snapshot, m *collectors.Metric, gpu string, labels ...string) float64 {
+func valueOf(s *derived.Snapshot, m *collectors.Metric, gpu string, labels ...string) float64 {
 	for _, x := range s.Of(m) {
 		if (gpu == "" || x.Labels[0] == gpu) && slices.Equal(x.Labels[min(len(x.Labels), 2):], labels) {
 			return x.Value
@@ -49,7 +50,7 @@ func TestWhoIsHandedToAVirtualMachine(t *testing.T) {
 		{device{"gpu", "vfio-pci", 0}, 0, 0, 0},
 	} {
 		bound := on("1", collectors.PCIDeviceBound, c.bound, "0000:07:00.0", c.kind, c.driver)
-		s := NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 0), bound})
+		s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 0), bound})
 		driven := hand(s)
 		if driven != c.has || valueOf(s, Away, "1") != c.away || valueOf(s, Away, "0") != 0 || valueOf(s, DevicesAway, "") != float64(c.devices) {
 			t.Errorf("%+v: away %v, %v of the host, %d driven, and the other is %v", c.device, valueOf(s, Away, "1"), valueOf(s, DevicesAway, ""), driven, valueOf(s, Away, "0"))
@@ -88,7 +89,7 @@ func TestAGPUThatComesSettles(t *testing.T) {
 			default:
 				samples = append(samples, on("1", collectors.Up, 0), on("1", collectors.WorkerStuck, 1, l.gpu))
 			}
-			s := NewSnapshot(samples)
+			s := derived.NewSnapshot(samples)
 			p.explain(s, birth.Add(time.Duration(l.at)*time.Second))
 			if got := valueOf(s, Settling, "1"); got != l.want || valueOf(s, Settling, "0") != 0 {
 				t.Errorf("%s: %s after %d s: settling %v, want %v; the other %v, want 0", name, l.gpu, l.at, got, l.want, valueOf(s, Settling, "0"))
@@ -100,7 +101,7 @@ func TestAGPUThatComesSettles(t *testing.T) {
 	p.reset(incident.EntityOf(gpu, nil), birth)
 	for after, want := range map[time.Duration]float64{time.Second: 1, settleFor - time.Second: 1, settleFor: 0} {
 		p := plans{begun: true, here: map[incident.Entity]bool{incident.EntityOf(gpu, nil): true}, fresh: maps.Clone(p.fresh)}
-		s := NewSnapshot([]collectors.Sample{gpu})
+		s := derived.NewSnapshot([]collectors.Sample{gpu})
 		if p.explain(s, birth.Add(after)); valueOf(s, Settling, "0") != want {
 			t.Errorf("%v after a reset: settling %v, want %v", after, valueOf(s, Settling, "0"), want)
 		}
@@ -122,7 +123,7 @@ func TestADriverThatReloadsHasItsTime(t *testing.T) {
 	} {
 		var p plans
 		look := func(up float64, at time.Duration) float64 {
-			s := NewSnapshot([]collectors.Sample{{Metric: collectors.DriverUp, Value: up}, on("0", collectors.PCIDeviceBound, c.driven, "0000:07:00.0", "gpu", "nvidia")})
+			s := derived.NewSnapshot([]collectors.Sample{{Metric: collectors.DriverUp, Value: up}, on("0", collectors.PCIDeviceBound, c.driven, "0000:07:00.0", "gpu", "nvidia")})
 			p.explain(s, birth.Add(at))
 			return valueOf(s, Reloading, "")
 		}
@@ -159,14 +160,14 @@ func TestWarmAirIsThatOfMostGPUs(t *testing.T) {
 					on(gpu, collectors.TemperatureThreshold, 90, "gpu_max"), on(gpu, collectors.TemperatureThreshold, 200, "shutdown"))
 			}
 			slices.SortStableFunc(all, func(a, b collectors.Sample) int { return len(a.Metric.Name) - len(b.Metric.Name) })
-			s := NewSnapshot(all)
+			s := derived.NewSnapshot(all)
 			new(plans).explain(s, birth)
 			if got := valueOf(s, HotAisle, ""); got != c.want {
 				t.Errorf("margins %v, by the limit %v: %v, want %v", c.margins, byLimit, got, c.want)
 			}
 		}
 	}
-	s := NewSnapshot([]collectors.Sample{on("0", collectors.Temperature, 90, "gpu"), on("1", collectors.Temperature, 90, "gpu")})
+	s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Temperature, 90, "gpu"), on("1", collectors.Temperature, 90, "gpu")})
 	if hotAisle(s) {
 		t.Error("GPUs that do not say how hot they may become are hot")
 	}
@@ -193,12 +194,12 @@ func TestAnAgentThatDoesNotRun(t *testing.T) {
 				all = append(all, on(fmt.Sprint(i), collectors.WorkerStuck, 1, reason))
 			}
 		}
-		s := NewSnapshot(all)
+		s := derived.NewSnapshot(all)
 		if new(plans).explain(s, birth); valueOf(s, Starved, "") != c.want {
 			t.Errorf("%q: starved %v, want %v", c.gpus, valueOf(s, Starved, ""), c.want)
 		}
 	}
-	s := NewSnapshot(nil)
+	s := derived.NewSnapshot(nil)
 	if new(plans).explain(s, birth); valueOf(s, Starved, "") != -1 || valueOf(s, HotAisle, "") != -1 || valueOf(s, Reloading, "") != -1 || valueOf(s, DevicesAway, "") != 0 {
 		t.Errorf("of a host without GPUs is said what nobody knows")
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -30,7 +31,7 @@ type standing struct {
 }
 
 // report adds the judgement to s.
-func (e *Engine) report(s *Snapshot) {
+func (e *Engine) report(s *derived.Snapshot) {
 	all := map[incident.Entity]*standing{{}: {known: true}}
 	firing := make([]collectors.Sample, 0, 2*len(e.judges))
 	for _, j := range e.judges {
@@ -59,14 +60,14 @@ func (e *Engine) report(s *Snapshot) {
 		labels := []string{gpu.GPU, gpu.UUID}
 		checks = append(checks, g.checks...)
 		unknown = append(unknown, collectors.Sample{Metric: CheckUnknown, Labels: labels, Value: float64(g.unknown)})
-		if gpu != (incident.Entity{}) && g.known && (s.answers(gpu) || g.worst > incident.Info) {
+		if gpu != (incident.Entity{}) && g.known && (s.Answers(gpu) || g.worst > incident.Info) {
 			status = append(status, collectors.Sample{Metric: Status, Labels: labels, Value: statusOf(g.worst)})
 		}
 	}
 	s.Add(checks...)
 	s.Add(unknown...)
 	s.Add(status...)
-	if s.answers(incident.Entity{}) || worst > incident.Info {
+	if s.Answers(incident.Entity{}) || worst > incident.Info {
 		s.Add(collectors.Sample{Metric: NodeStatus, Value: statusOf(worst)})
 	}
 	s.Add(firing...)
@@ -99,7 +100,7 @@ func (g *standing) with(j *judge, st *status, counts bool) *standing {
 }
 
 // incidents returns how many incidents each GPU had, by class.
-func (e *Engine) incidents(s *Snapshot) (all []collectors.Sample) {
+func (e *Engine) incidents(s *derived.Snapshot) (all []collectors.Sample) {
 	for _, up := range s.Of(collectors.Up) {
 		gpu := incident.EntityOf(up, nil)
 		for _, class := range incident.Classes {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -43,7 +44,7 @@ func TestWhatMetricsSayOfHealth(t *testing.T) {
 	} {
 		w := newWorld(t, checks()...)
 		w.engine.Page(c.page)
-		look := func(margins [2]float64) *Snapshot {
+		look := func(margins [2]float64) *derived.Snapshot {
 			samples := []collectors.Sample{on("0", collectors.Up, collectors.Bool(!c.down)), on("1", collectors.Up, 1)}
 			for i, margin := range margins {
 				if margin != unread {
@@ -51,11 +52,11 @@ func TestWhatMetricsSayOfHealth(t *testing.T) {
 				}
 			}
 			w.now = w.now.Add(step)
-			s := NewSnapshot(samples)
+			s := derived.NewSnapshot(samples)
 			w.engine.Eval(s, nil, w.now)
 			return s
 		}
-		var s *Snapshot
+		var s *derived.Snapshot
 		for _, margins := range [][2]float64{{cool, cool}, c.margins, c.margins, c.margins} {
 			s = look(margins)
 		}

@@ -119,7 +119,7 @@ func (e *Engine) Save(boot string) (Saved, error) {
 		s.Peaks = append(s.Peaks, savedPeak{p, v})
 	}
 	var err error
-	s.Derived, err = json.Marshal(e.derivers.Save(e.memory.now))
+	s.Derived, err = json.Marshal(e.metrics.Save(e.memory.now))
 	return s, err
 }
 
@@ -167,7 +167,7 @@ func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []inciden
 		}
 	}
 	if len(s.Derived) > 0 {
-		err = e.derivers.restore(s.Derived, restored)
+		err = e.metrics.Restore(s.Derived, restored)
 	}
 	return changes, err
 }

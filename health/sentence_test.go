@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 	"math"
 	"regexp"
@@ -31,7 +32,7 @@ func alone(t *testing.T, c *Check, index int) *told {
 	for _, name := range l.When.Signal.Labels() {
 		*map[string]*string{"gpu": &s.entity.GPU, "uuid": &s.entity.UUID, "link": &s.entity.Link, "tenant": &s.entity.Tenant, "workload": &s.entity.Workload, "device": &s.entity.Device}[name] = "some-" + name
 	}
-	l.When.Signal = &Signal{read: func(_ *memory, _ *Snapshot, put func(incident.Entity, float64)) {
+	l.When.Signal = &Signal{read: func(_ *memory, _ *derived.Snapshot, put func(incident.Entity, float64)) {
 		if !math.IsNaN(s.value) {
 			put(s.entity, s.value)
 		}

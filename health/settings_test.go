@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -40,7 +41,7 @@ func TestEachSettingUnlikeThePeersIsNamed(t *testing.T) {
 				all = append(all, sample)
 			}
 		}
-		s := NewSnapshot(all)
+		s := derived.NewSnapshot(all)
 		baselines{}.drift(s, &observed{settings: map[string]map[string]observation{}}, birth)
 		looked := 0
 		for _, sample := range s.Of(ConfigDrift) {
@@ -66,7 +67,7 @@ func TestWhatASettingWasOutlivesTheAgent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
 	drift := func(ecc float64) float64 {
-		s := NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.ModeEnabled, ecc, "ecc"), on("0", collectors.WorkloadMemory, 1e9, "pod:a", "")})
+		s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.ModeEnabled, ecc, "ecc"), on("0", collectors.WorkloadMemory, 1e9, "pod:a", "")})
 		w.now = w.now.Add(step)
 		w.engine.Eval(s, nil, w.now)
 		return valueOf(s, ConfigDrift, "0", "ecc", fmt.Sprint(ecc), "1")
@@ -92,7 +93,7 @@ func TestWhatIsAcknowledgedIsNormal(t *testing.T) {
 					all = append(all, on(gpu, collectors.Up, 1), on(gpu, collectors.ModeEnabled, v, "ecc"), on(gpu, collectors.WorkloadMemory, 1e9, "pod:a", ""))
 				}
 				slices.SortStableFunc(all, func(a, b collectors.Sample) int { return len(a.Metric.Name) - len(b.Metric.Name) })
-				s := NewSnapshot(all)
+				s := derived.NewSnapshot(all)
 				w.engine.Eval(s, nil, w.now)
 				gpus = ""
 				for _, gpu := range []string{"0", "1", "2"} {
@@ -139,7 +140,7 @@ func TestPersistenceIsTheNodes(t *testing.T) {
 					all = append(all, on(fmt.Sprint(i), collectors.ModeEnabled, float64(mode-'0'), "persistence"))
 				}
 			}
-			s := NewSnapshot(all)
+			s := derived.NewSnapshot(all)
 			b.drift(s, seen, birth)
 			told := map[string]float64{}
 			for _, x := range s.Of(ConfigDrift) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -25,7 +26,7 @@ type Signal struct {
 	optional bool          // that there is none of it says nothing: a GPU may have no peers
 	counts   *Incidents    // what it counts, if it does
 	source   *source       // where it is a gauge's value: its series say what it is of
-	read     func(m *memory, s *Snapshot, put func(incident.Entity, float64))
+	read     func(m *memory, s *derived.Snapshot, put func(incident.Entity, float64))
 	example  func(e incident.Entity, before, after float64) []Example
 	excused  func(e incident.Entity) [][]Example // series that look like the example and give no value
 }
@@ -127,7 +128,7 @@ func (src source) collapsed(aggregate, query string) string {
 }
 
 // each calls f with the samples that match.
-func (src source) each(s *Snapshot, f func(collectors.Sample)) {
+func (src source) each(s *derived.Snapshot, f func(collectors.Sample)) {
 next:
 	for _, sample := range s.Of(src.metric) {
 		for _, m := range src.matches {
@@ -160,7 +161,7 @@ func Value(m *collectors.Metric, where ...string) *Signal {
 	src := from(m, where)
 	g := src.signal(src.collapsed("max", src.selector()), src.words())
 	g.source = &src
-	g.read = func(_ *memory, s *Snapshot, put func(incident.Entity, float64)) {
+	g.read = func(_ *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
 		gather(src, s, func(a, b float64) float64 { return max(a, b) }, put)
 	}
 	return g
@@ -170,14 +171,14 @@ func Value(m *collectors.Metric, where ...string) *Signal {
 func Sum(m *collectors.Metric, where ...string) *Signal {
 	src := from(m, where)
 	g := src.signal(src.collapsed("sum", src.selector()), "the sum of "+src.words())
-	g.read = func(_ *memory, s *Snapshot, put func(incident.Entity, float64)) {
+	g.read = func(_ *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
 		gather(src, s, func(a, b float64) float64 { return a + b }, put)
 	}
 	return g
 }
 
 // gather puts one value for each entity.
-func gather(src source, s *Snapshot, merge func(a, b float64) float64, put func(incident.Entity, float64)) {
+func gather(src source, s *derived.Snapshot, merge func(a, b float64) float64, put func(incident.Entity, float64)) {
 	if src.alone() {
 		src.each(s, func(sample collectors.Sample) { put(incident.EntityOf(sample, src.by), sample.Value) })
 		return
@@ -200,7 +201,9 @@ func Increase(m *collectors.Metric, window time.Duration, where ...string) *Sign
 	rise := src.collapsed("sum", fmt.Sprintf("increase(%s[%s])", src.selector(), promDuration(window)))
 	g := src.signal("round("+rise+")", "the increase of "+src.words()+" in "+promDuration(window))
 	g.window, g.example = window, src.counter(window, 1)
-	g.read = func(m *memory, s *Snapshot, put func(incident.Entity, float64)) { m.counters(g, src).read(m, s, put) }
+	g.read = func(m *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
+		m.counters(g, src).read(m, s, put)
+	}
 	return g
 }
 
@@ -226,7 +229,7 @@ func (g *Signal) comesAndGoes() bool { return g.optional || g.counts != nil && g
 // is there only while something is wrong.
 func (g *Signal) OrZero() *Signal {
 	read := g.read
-	g.read = func(m *memory, s *Snapshot, put func(incident.Entity, float64)) {
+	g.read = func(m *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
 		var has answers
 		read(m, s, func(e incident.Entity, v float64) {
 			has = append(has, reading{e, v})
@@ -246,7 +249,7 @@ func Rate(m *collectors.Metric, window time.Duration, where ...string) *Signal {
 	src := from(m, where)
 	g := src.signal(src.collapsed("sum", fmt.Sprintf("rate(%s[%s])", src.selector(), promDuration(window))), "the rate of "+src.words()+" over "+promDuration(window))
 	g.window, g.example = window, src.counter(window, window.Seconds())
-	g.read = func(m *memory, s *Snapshot, put func(incident.Entity, float64)) {
+	g.read = func(m *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
 		m.counters(g, src).read(m, s, func(e incident.Entity, v float64) { put(e, v/window.Seconds()) })
 	}
 	return g
@@ -269,7 +272,7 @@ func combine(a, b *Signal, op string, f func(x, y float64) (float64, bool), back
 	g.example = func(e incident.Entity, before, after float64) []Example {
 		return append(a.Example(e, back(before, someBase), back(after, someBase)), b.Example(e, someBase, someBase)...)
 	}
-	g.read = func(m *memory, s *Snapshot, put func(incident.Entity, float64)) {
+	g.read = func(m *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
 		right, at := readings(b, m, s), 0
 		a.read(m, s, func(e incident.Entity, x float64) {
 			y, next, ok := right.from(at, e)
@@ -292,7 +295,7 @@ func Lost(m *collectors.Metric, where ...string) *Signal {
 	g.query = fmt.Sprintf("((%s == 1) and (%s) unless (%s) unless ignoring (feature) %s{feature=%q})",
 		collectors.Up, src.peak(), src.collapsed("max", src.selector()), collectors.Unsupported, m.Name)
 	own, lacks := Value(m, where...), Value(collectors.Unsupported, "feature", m.Name)
-	g.read = func(mem *memory, s *Snapshot, put func(incident.Entity, float64)) {
+	g.read = func(mem *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
 		present, none := readings(own, mem, s), readings(lacks, mem, s)
 		for _, up := range s.Of(collectors.Up) {
 			e := incident.EntityOf(up, nil)
@@ -317,7 +320,7 @@ func Fell(m *collectors.Metric, where ...string) *Signal {
 	g := src.signal(src.collapsed("max", src.selector()), "the fall of "+from(m, where).words())
 	g.node, g.uses, g.window = own.node, append(g.uses, m), day // a boot: no look of a moment can say
 	falls = append(falls, &fall{m.Name, own})
-	g.read = func(_ *memory, s *Snapshot, put func(incident.Entity, float64)) {
+	g.read = func(_ *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
 		gather(src, s, func(a, b float64) float64 { return max(a, b) }, put)
 	}
 	return g
@@ -332,7 +335,7 @@ type reading struct {
 // answers are a signal's readings. There are few: looking through them is cheap.
 type answers []reading
 
-func readings(g *Signal, m *memory, s *Snapshot) (all answers) {
+func readings(g *Signal, m *memory, s *derived.Snapshot) (all answers) {
 	g.read(m, s, func(e incident.Entity, v float64) { all = append(all, reading{e, v}) })
 	return all
 }

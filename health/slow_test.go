@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -203,7 +204,7 @@ func slower(h *healthyHost, _ time.Duration, s *shown) {
 				others = append(others, g.seen.clock)
 			}
 		}
-		s.Value = math.Round(.92*median(others)/15e6) * 15e6
+		s.Value = math.Round(.92*derived.Median(others)/15e6) * 15e6
 	}
 }
 
@@ -251,7 +252,7 @@ func (f *slowFault) test(t *testing.T) {
 				}
 			}
 		}
-		for _, c := range e.Eval(NewSnapshot(samples), nil, h.now()) {
+		for _, c := range e.Eval(derived.NewSnapshot(samples), nil, h.now()) {
 			own := c.Check == f.check && c.Entity.String() == on
 			switch {
 			case c.Severity < incident.Warning:

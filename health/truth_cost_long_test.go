@@ -3,6 +3,7 @@
 package health
 
 import (
+	"gpusteward/health/derived"
 	"runtime"
 	"slices"
 	"testing"
@@ -16,13 +17,13 @@ func TestMemoryOfWindows(t *testing.T) {
 	e := NewEngine(Checks(), h.now())
 	for range stepsDay {
 		samples, events := h.step()
-		e.Eval(NewSnapshot(slices.Clone(samples)), events, h.now())
+		e.Eval(derived.NewSnapshot(slices.Clone(samples)), events, h.now())
 	}
 	grown := heap() - before
 	const most = 8 << 20
-	t.Logf("the heap grew by %.1f MiB, windows say %.1f MiB", float64(grown)/(1<<20), float64(e.derivers.Size())/(1<<20))
-	if grown > most || e.derivers.Size() > most {
-		t.Errorf("the engine holds %d bytes, its windows say %d: more than %d", grown, e.derivers.Size(), most)
+	t.Logf("the heap grew by %.1f MiB, windows say %.1f MiB", float64(grown)/(1<<20), float64(e.metrics.Size())/(1<<20))
+	if grown > most || e.metrics.Size() > most {
+		t.Errorf("the engine holds %d bytes, its windows say %d: more than %d", grown, e.metrics.Size(), most)
 	}
 	runtime.KeepAlive(e)
 	runtime.KeepAlive(h)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -26,7 +27,7 @@ func BenchmarkEval(b *testing.B) {
 			e := NewEngine(Checks(), h.now())
 			for range 100 {
 				samples, events := h.step()
-				e.Eval(NewSnapshot(samples), events, h.now())
+				e.Eval(derived.NewSnapshot(samples), events, h.now())
 			}
 			b.ReportAllocs()
 			b.ResetTimer()
@@ -34,7 +35,7 @@ func BenchmarkEval(b *testing.B) {
 				b.StopTimer()
 				samples, events := h.step()
 				b.StartTimer()
-				e.Eval(NewSnapshot(samples), events, h.now())
+				e.Eval(derived.NewSnapshot(samples), events, h.now())
 			}
 		})
 	}
@@ -89,7 +90,7 @@ func TestCountersThatAreGoneAreForgotten(t *testing.T) {
 	e := NewEngine([]*Check{{ID: "missed", Levels: []Level{{Severity: incident.Warning, When: g.Above(0)}}}}, now)
 	for i := range 600 {
 		now = now.Add(time.Minute)
-		e.Eval(NewSnapshot([]collectors.Sample{{Metric: collectors.QoSViolations, Labels: []string{"0", "GPU-0", strconv.Itoa(i), "compute"}, Value: 7}}), nil, now)
+		e.Eval(derived.NewSnapshot([]collectors.Sample{{Metric: collectors.QoSViolations, Labels: []string{"0", "GPU-0", strconv.Itoa(i), "compute"}, Value: 7}}), nil, now)
 	}
 	if n := len(e.memory.counted[g].last); n > 130 {
 		t.Errorf("%d counters are remembered of 600 that were there for a minute each, in ten hours", n)

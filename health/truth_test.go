@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -73,7 +74,7 @@ func judgeHost(t *testing.T, seed uint64, h *healthyHost, steps int) (v verdict)
 		if h.restart {
 			e = restarted(t, e, h.now())
 		}
-		s := NewSnapshot(samples)
+		s := derived.NewSnapshot(samples)
 		began := time.Now()
 		changes := e.Eval(s, events, h.now())
 		v.judging += time.Since(began)

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"flag"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -17,6 +18,8 @@ import (
 	"gpusteward/collectors/gpu"
 	"gpusteward/health/incident"
 )
+
+var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
 
 // A turbulence makes everything go wrong on a host of two GPUs that can: each
 // level of each check begins and ends, the kernel and the driver say all that
@@ -226,4 +229,25 @@ func TestWhatIsSaidOfATurbulentTime(t *testing.T) {
 		}
 		golden(t, "testdata/turbulent.tsv", out.String())
 	})
+}
+
+// golden holds text against a file, line by line, or writes the file.
+func golden(t *testing.T, file, text string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, lines := strings.Split(text, "\n"), strings.Split(string(want), "\n")
+	for i := range max(len(got), len(lines)) {
+		if i >= len(got) || i >= len(lines) || got[i] != lines[i] {
+			t.Fatalf("%s:%d: %q, want %q", file, i+1, got[min(i, len(got)-1)], lines[min(i, len(lines)-1)])
+		}
+	}
 }

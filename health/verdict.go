@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -35,7 +36,7 @@ const noData = "there is no data of a part of it"
 
 // verdict returns the judgement after an evaluation. Where nothing is known of
 // a GPU, it is unknown, and not well.
-func (m *Monitor) verdict(s *Snapshot, now time.Time) Verdict {
+func (m *Monitor) verdict(s *derived.Snapshot, now time.Time) Verdict {
 	v := Verdict{Node: m.Node, Time: now, Findings: m.engine.Findings(), GPUs: []Health{}}
 	if v.Findings == nil {
 		v.Findings = []Finding{}

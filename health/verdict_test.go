@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -69,7 +70,7 @@ func TestAVerdictOfAGPU(t *testing.T) {
 			samples = append(samples, on("0", collectors.WorkerStuck, 1, c.stuck))
 		}
 		m := &Monitor{engine: w.engine}
-		v := m.verdict(NewSnapshot(samples), w.now)
+		v := m.verdict(derived.NewSnapshot(samples), w.now)
 		c.want.GPU, c.want.UUID = "0", "GPU-0"
 		if len(v.GPUs) != 1 || v.GPUs[0] != c.want || v.Status != c.want.Status || v.Reason != c.node {
 			t.Errorf("%s: %+v, and the node %v, %q; want %+v, %q", name, v.GPUs, v.Status, v.Reason, c.want, c.node)
@@ -107,7 +108,7 @@ func TestAVerdictOfANode(t *testing.T) {
 	}
 	for drained, want := range map[float64]string{0: "no GPU is known", 1: "drained: gpusteward resume takes the driver again"} {
 		m := &Monitor{engine: newWorld(t).engine}
-		if v := m.verdict(NewSnapshot([]collectors.Sample{{Metric: collectors.Drained, Value: drained}}), birth); v.Status != incident.Unknown || v.Reason != want {
+		if v := m.verdict(derived.NewSnapshot([]collectors.Sample{{Metric: collectors.Drained, Value: drained}}), birth); v.Status != incident.Unknown || v.Reason != want {
 			t.Errorf("drained %v: %v, %q", drained, v.Status, v.Reason)
 		}
 	}

@@ -24,7 +24,8 @@ var layers = map[string][]string{
 	"internal/config":      {"collectors", "collectors/host", "health", "health/incident", "health/notifier", "enforcer/gemini", "enforcer/policy", "internal/quota"}, // the only reader of YAML
 
 	"exporter":        {"collectors", "collectors/gpu", "collectors/host"},
-	"health":          {"collectors", "collectors/gpu", "collectors/host", "health/incident"},
+	"health":          {"collectors", "collectors/gpu", "collectors/host", "health/derived", "health/incident"},
+	"health/derived":  {"collectors", "collectors/host", "health/incident"}, // statistics, which know no checks
 	"health/incident": {"collectors", "collectors/host"},                    // what happened, before a check judges it
 	"health/diag":     {"collectors/gpu", "health", "health/incident"},      // works on GPUs, where health only looks
 	"health/journal":  {"collectors", "collectors/host", "health/incident"}, // files and HTTP: the judgement has neither
@@ -50,8 +51,8 @@ var layers = map[string][]string{
 	"collectors/gpu":       {},
 	"collectors/gpu/sim":   {"collectors/gpu", "collectors/host", "internal/quota", "internal/wire"}, // the books of simulated tenants
 
-	"alerts":     {"health", "health/incident", "collectors"}, // generators; nobody imports them
-	"dashboards": {"health", "health/incident", "collectors"},
+	"alerts":     {"health", "health/derived", "health/incident", "collectors"}, // generators; nobody imports them
+	"dashboards": {"health", "health/derived", "health/incident", "collectors"},
 }
 
 // owners says which directories alone may import a library, by the start of

@@ -1,4 +1,4 @@
-package health
+package derived
 
 import (
 	"math"
@@ -53,7 +53,7 @@ type watch struct {
 
 // anomalies compares the watched inputs with their windows, which the new
 // samples then enter.
-func (d *Derivers) anomalies(c *card) {
+func (d *Metrics) anomalies(c *card) {
 	utilization := c.now[utilization]
 	steady := within(utilization, c.load.median(), likeLoad)
 	for i := range c.watched {

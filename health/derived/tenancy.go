@@ -1,4 +1,4 @@
-package health
+package derived
 
 import (
 	"math"
@@ -64,7 +64,7 @@ type tenancy struct {
 }
 
 // readTenants takes what is known of tenants.
-func (d *Derivers) readTenants(s *Snapshot, now time.Time) {
+func (d *Metrics) readTenants(s *Snapshot, now time.Time) {
 	for _, c := range d.cards {
 		for _, t := range c.tenancies {
 			t.now = noTenant
@@ -112,7 +112,7 @@ func (c *card) tenancy(name string, now time.Time) *tenancy {
 
 // tenantForecasts looks where the trends of the GPU's tenants lead, and that
 // of the memory which is left when all of them have what they are guaranteed.
-func (d *Derivers) tenantForecasts(c *card, now time.Time) {
+func (d *Metrics) tenantForecasts(c *card, now time.Time) {
 	headroom, promised := c.now[memoryFree], false
 	for _, t := range c.tenancies {
 		t.note(now)

@@ -1,4 +1,4 @@
-package health
+package derived
 
 import (
 	"encoding/json"
@@ -167,7 +167,7 @@ func TestHeatAndSpareRowsAreForeseen(t *testing.T) {
 	text, _ := json.Marshal(r.Save(r.now))
 	again := newRig(2)
 	again.now, again.gpus = r.now, r.gpus
-	if err := again.restore(text, asItIs); err != nil {
+	if err := again.Restore(text, asItIs); err != nil {
 		t.Fatal(err)
 	}
 	again.step(step, nil)

@@ -1,4 +1,4 @@
-package health
+package derived
 
 import (
 	"fmt"
@@ -71,34 +71,34 @@ func TestEachThingThatIsHeldIsCounted(t *testing.T) {
 	points := trend{Times: make([]float64, 30), Values: make([]float64, 30)}
 	const ofPoints, labels, name = 2 * 30 * 8, uintptr(labelled), "a name that takes forty-two bytes of memory"
 	for what, c := range map[string]struct {
-		add   func(d *Derivers, c *card)
+		add   func(d *Metrics, c *card)
 		takes uintptr
 	}{
-		"a GPU":  {func(d *Derivers, _ *card) { d.cards = append(d.cards, &card{}) }, unsafe.Sizeof(card{}) + labels*uintptr(len(watches)+len(partnerSignals)+7)},
-		"a link": {func(_ *Derivers, c *card) { c.links = append(c.links, &link{}) }, unsafe.Sizeof(link{}) + 3*labels},
-		"a workload": {func(_ *Derivers, c *card) { c.residents = append(c.residents, &resident{name: name, memory: points}) },
+		"a GPU":  {func(d *Metrics, _ *card) { d.cards = append(d.cards, &card{}) }, unsafe.Sizeof(card{}) + labels*uintptr(len(watches)+len(PartnerSignals)+7)},
+		"a link": {func(_ *Metrics, c *card) { c.links = append(c.links, &link{}) }, unsafe.Sizeof(link{}) + 3*labels},
+		"a workload": {func(_ *Metrics, c *card) { c.residents = append(c.residents, &resident{name: name, memory: points}) },
 			unsafe.Sizeof(resident{}) + 2*labels + ofPoints + uintptr(len(name))},
-		"a tenant": {func(_ *Derivers, c *card) {
+		"a tenant": {func(_ *Metrics, c *card) {
 			c.tenancies = append(c.tenancies, &tenancy{name: name, memory: points, deficit: points})
 		},
 			unsafe.Sizeof(tenancy{}) + 6*labels + 2*ofPoints + uintptr(len(name))},
-		"a trend of heat":     {func(_ *Derivers, c *card) { c.heat = points }, ofPoints},
-		"a trend of headroom": {func(_ *Derivers, c *card) { c.headroom = points }, ofPoints},
-		"what is learned":     {func(_ *Derivers, c *card) { c.drift.learning = &learning{} }, unsafe.Sizeof(learning{})},
-		"a history":           {func(d *Derivers, _ *card) { d.histories[name] = &history{Rows: points} }, unsafe.Sizeof(history{}) + ofPoints + uintptr(len(name))},
-		"an incident":         {func(d *Derivers, _ *card) { d.told = append(d.told, name) }, uintptr(len(name)) + unsafe.Sizeof(name)},
-		"samples":             {func(d *Derivers, _ *card) { d.out[Traffic] = make([]collectors.Sample, 0, 100) }, 100 * unsafe.Sizeof(collectors.Sample{})},
-		"room":                {func(d *Derivers, _ *card) { d.room = make([]float64, 2*cap(d.room)) }, trendSize * (trendSize - 1) / 2 * 8},
-		"jobs":                {func(_ *Derivers, c *card) { c.jobs = make([]string, 0, 10) }, 10 * unsafe.Sizeof(name)},
+		"a trend of heat":     {func(_ *Metrics, c *card) { c.heat = points }, ofPoints},
+		"a trend of headroom": {func(_ *Metrics, c *card) { c.headroom = points }, ofPoints},
+		"what is learned":     {func(_ *Metrics, c *card) { c.drift.learning = &learning{} }, unsafe.Sizeof(learning{})},
+		"a history":           {func(d *Metrics, _ *card) { d.histories[name] = &history{Rows: points} }, unsafe.Sizeof(history{}) + ofPoints + uintptr(len(name))},
+		"an incident":         {func(d *Metrics, _ *card) { d.told = append(d.told, name) }, uintptr(len(name)) + unsafe.Sizeof(name)},
+		"samples":             {func(d *Metrics, _ *card) { d.out[Traffic] = make([]collectors.Sample, 0, 100) }, 100 * unsafe.Sizeof(collectors.Sample{})},
+		"room":                {func(d *Metrics, _ *card) { d.room = make([]float64, 2*cap(d.room)) }, trendSize * (trendSize - 1) / 2 * 8},
+		"jobs":                {func(_ *Metrics, c *card) { c.jobs = make([]string, 0, 10) }, 10 * unsafe.Sizeof(name)},
 	} {
 		r := newRig(1)
-		if n := r.Size(); n < int(unsafe.Sizeof(Derivers{})) {
+		if n := r.Size(); n < int(unsafe.Sizeof(Metrics{})) {
 			t.Fatalf("nothing takes %d bytes", n)
 		}
 		r.step(step, nil)
 		r.cards[0].heat, r.cards[0].drift.learning = trend{}, nil
 		before := r.Size()
-		c.add(r.Derivers, r.cards[0])
+		c.add(r.Metrics, r.cards[0])
 		if got := r.Size() - before; got < int(c.takes) || got > int(c.takes)+64 { // a slice may have room for some
 			t.Errorf("%s takes %d bytes, and Size tells %d", what, c.takes, got)
 		}
@@ -122,7 +122,7 @@ func TestWindowsAreSmall(t *testing.T) {
 	r := full(mostWorkloads)
 	shake := r.shake(noise())
 	r.step(20*time.Minute, shake)
-	held := r.Derivers
+	held := r.Metrics
 	r.last, r.extra = nil, nil
 	taken := inUse() - before
 	t.Logf("8 GPUs with 64 workloads and 18 links each: %d KiB by Size, %d KiB by the runtime", held.Size()>>10, taken>>10)

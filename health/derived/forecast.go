@@ -1,4 +1,4 @@
-package health
+package derived
 
 import (
 	"cmp"
@@ -93,7 +93,7 @@ func (t *trend) strays(slope float64) (most float64) {
 	for i := range off {
 		off[i] = t.Values[i] - slope*(t.Times[i]-t.Times[0])
 	}
-	center := median(off)
+	center := Median(off)
 	return max(slices.Max(off)-center, center-slices.Min(off))
 }
 
@@ -167,7 +167,7 @@ type resident struct {
 }
 
 // readResidents takes the memory of the workloads.
-func (d *Derivers) readResidents(s *Snapshot, now time.Time) {
+func (d *Metrics) readResidents(s *Snapshot, now time.Time) {
 	for _, sample := range s.Of(collectors.WorkloadMemory) {
 		c := d.card(sample.Labels, now)
 		if c == nil || !usable(sample.Value) {
@@ -220,7 +220,7 @@ func (c *card) resident(name, gi string, now time.Time) *resident {
 }
 
 // resides reports whether a workload is on a GPU, or was in the last minutes.
-func (d *Derivers) resides(workload string) bool {
+func (d *Metrics) Resides(workload string) bool {
 	return slices.ContainsFunc(d.cards, func(c *card) bool {
 		return slices.ContainsFunc(c.residents, func(t *resident) bool { return t.name == workload })
 	})
@@ -253,7 +253,7 @@ func (t *resident) creeps() bool {
 const turns = 6
 
 // forecasts looks where the GPU's trends lead: each once a minute, in turns.
-func (d *Derivers) forecasts(c *card, h *history, now time.Time) {
+func (d *Metrics) forecasts(c *card, h *history, now time.Time) {
 	if c.heat.add(now, -c.now[margin]) {
 		c.heatForecast.look(&c.heat, c.now[margin], d.room)
 	}
@@ -281,7 +281,7 @@ func (d *Derivers) forecasts(c *card, h *history, now time.Time) {
 }
 
 // foretell puts a forecast, if there is one.
-func (d *Derivers) foretell(m *collectors.Metric, labels []string, f *forecast) {
+func (d *Metrics) foretell(m *collectors.Metric, labels []string, f *forecast) {
 	if f.ok {
 		d.put(m, labels, f.seconds)
 		d.put(ForecastConfidence, f.labels, f.confidence)

@@ -1,4 +1,4 @@
-package health
+package derived
 
 import "slices"
 
@@ -6,13 +6,13 @@ import "slices"
 // with as much memory, and all are busy. What one of them has less of is not
 // explained by what it was asked for. Their signals of PeerZScore and
 // PeerDeviationRatio are these.
-var partnerSignals = [...]string{paced: "sm_clock", memoryPaced: "memory_clock", worked: "work", behind: "work_behind"}
+var PartnerSignals = [...]string{Paced: "sm_clock", MemoryPaced: "memory_clock", Worked: "work", Behind: "work_behind"}
 
 const (
-	paced       = iota // SM clock
-	memoryPaced        // memory clock
-	worked             // power and SM activity, whichever of both is closer to the partners'
-	behind             // the same, also of a GPU that is less busy than they are
+	Paced       = iota // SM clock
+	MemoryPaced        // memory clock
+	Worked             // power and SM activity, whichever of both is closer to the partners'
+	Behind             // the same, also of a GPU that is less busy than they are
 )
 
 // siliconClock is the least standard deviation between partners' clocks, of
@@ -20,16 +20,16 @@ const (
 const siliconClock = 0.01
 
 // partners compares c with the GPUs that do the same job.
-func (d *Derivers) partners(c *card) {
-	d.partnered(c, paced, d.beyond(c, smClock, c.paces))
-	d.partnered(c, memoryPaced, d.beyond(c, memoryClock, c.shares))
-	d.partnered(c, worked, d.less(c, c.couldWork))
-	d.partnered(c, behind, d.less(c, c.isBehind))
+func (d *Metrics) partners(c *card) {
+	d.partnered(c, Paced, d.beyond(c, smClock, c.paces))
+	d.partnered(c, MemoryPaced, d.beyond(c, memoryClock, c.shares))
+	d.partnered(c, Worked, d.less(c, c.couldWork))
+	d.partnered(c, Behind, d.less(c, c.isBehind))
 }
 
 // less returns how far power and SM activity of c are from its partners': who
 // does less shows it in both.
-func (d *Derivers) less(c *card, partners func(*card) bool) deviation {
+func (d *Metrics) less(c *card, partners func(*card) bool) deviation {
 	work := d.beyond(c, power, partners)
 	if usable(c.now[smActivity]) {
 		activity := d.beyond(c, smActivity, partners)
@@ -45,13 +45,13 @@ type deviation struct {
 }
 
 // beyond returns how far an input of c is from that of its partners.
-func (d *Derivers) beyond(c *card, input int, partners func(*card) bool) deviation {
+func (d *Metrics) beyond(c *card, input int, partners func(*card) bool) deviation {
 	center, z, ok := d.among(c, input, partners)
 	return deviation{z, c.now[input]/center - 1, ok && center > 0}
 }
 
 // partnered puts a deviation.
-func (d *Derivers) partnered(c *card, signal int, by deviation) {
+func (d *Metrics) partnered(c *card, signal int, by deviation) {
 	if by.ok {
 		d.put(PeerZScore, c.partnered[signal], by.z)
 		d.put(PeerDeviationRatio, c.partnered[signal], by.ratio)

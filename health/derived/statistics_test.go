@@ -1,4 +1,4 @@
-package health
+package derived
 
 import (
 	"fmt"
@@ -43,7 +43,7 @@ func TestMediansAreThoseOfSortedNumbers(t *testing.T) {
 		if len(values) >= windowSize && w.median() != center {
 			t.Fatalf("the window of %v has median %g, want %g", last, w.median(), center)
 		}
-		if got := median(slices.Clone(values)); got != reference(values) {
+		if got := Median(slices.Clone(values)); got != reference(values) {
 			t.Fatalf("the median of %v is %g, want %g", values, got, reference(values))
 		}
 		distances := make([]float64, w.n)
@@ -54,7 +54,7 @@ func TestMediansAreThoseOfSortedNumbers(t *testing.T) {
 			t.Fatalf("the deviation of %v is %g, want %g", w.sorted[:w.n], got, want)
 		}
 	}
-	if !math.IsNaN(median(nil)) || !math.IsNaN(new(window).median()) || !math.IsNaN(new(window).mad(0)) {
+	if !math.IsNaN(Median(nil)) || !math.IsNaN(new(window).median()) || !math.IsNaN(new(window).mad(0)) {
 		t.Error("nothing has a median")
 	}
 }
@@ -81,7 +81,7 @@ func TestScoresDoNotDependOnTheUnit(t *testing.T) {
 			for i := range all {
 				all[i] = values[i]*scale + shift
 			}
-			m := median(all)
+			m := Median(all)
 			return robustZ(v*scale+shift, m, mad(all, m), 0)
 		}
 		if a, b := score(1, 0), score(4, 1000); math.Abs(a-b) > 1e-6 {

@@ -1,4 +1,4 @@
-package health
+package derived
 
 import (
 	"math"
@@ -81,7 +81,7 @@ func (p place) hottest() (celsius float64) {
 }
 
 // risen sets by how much each GPU is hotter than its past.
-func (d *Derivers) risen() {
+func (d *Metrics) risen() {
 	for _, c := range d.cards {
 		c.rise = math.NaN()
 		if watts := c.smooth[power]; usable(watts) && usable(c.now[power]) {
@@ -92,7 +92,7 @@ func (d *Derivers) risen() {
 
 // air returns by how much the GPUs but c are hotter than their past, all in
 // all: 0 where there are none whose past is known.
-func (d *Derivers) air(c *card) (rise float64, known bool) {
+func (d *Metrics) air(c *card) (rise float64, known bool) {
 	others := d.room[:0]
 	for _, o := range d.cards {
 		if o != c && usable(o.rise) {
@@ -102,12 +102,12 @@ func (d *Derivers) air(c *card) (rise float64, known bool) {
 	if len(others) == 0 {
 		return 0, false
 	}
-	return median(others), true
+	return Median(others), true
 }
 
 // places puts how each GPU is against its own past. A GPU without others may
 // be hotter because the air is: only its past excuses it.
-func (d *Derivers) places() {
+func (d *Metrics) places() {
 	d.risen()
 	for _, c := range d.cards {
 		air, known := d.air(c)
@@ -121,7 +121,7 @@ func (d *Derivers) places() {
 
 // settles has the place learn from the minute that ends, if the power was as
 // it had been: heat has a past.
-func (d *Derivers) settles(c *card) {
+func (d *Metrics) settles(c *card) {
 	watts, celsius, was := c.drift.mean[power].value(), c.drift.mean[coreTemperature].value(), c.smooth[power]
 	if air, _ := d.air(c); within(watts, was, steadyPart*was) && math.Abs(celsius-air) < mostCelsius {
 		d.histories[c.uuid].Place.learn(was, celsius-air)

@@ -1,4 +1,4 @@
-package health
+package derived
 
 import (
 	"encoding/json"
@@ -66,8 +66,8 @@ func TestARiseIsBesideTheOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Derivers = NewDerivers()
-	if err := r.restore(text, func(t time.Time) time.Time { return t }); err != nil {
+	r.Metrics = New()
+	if err := r.Restore(text, func(t time.Time) time.Time { return t }); err != nil {
 		t.Fatal(err)
 	}
 	heat(0)

@@ -1,4 +1,4 @@
-package health
+package derived
 
 import (
 	"math"
@@ -15,7 +15,7 @@ func usable(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
 // median returns the median of values, which it puts into another order; NaN
 // where there are none.
-func median(values []float64) float64 {
+func Median(values []float64) float64 {
 	n := len(values)
 	if n == 0 {
 		return math.NaN()
@@ -33,7 +33,7 @@ func mad(values []float64, center float64) float64 {
 	for i, v := range values {
 		values[i] = math.Abs(v - center)
 	}
-	return median(values)
+	return Median(values)
 }
 
 // rank returns the k-th smallest value, from 0: what is before it in values is
@@ -103,7 +103,7 @@ func theilSen(times, values, room []float64) (slope, low, high float64) {
 	reach := 1.96 * math.Sqrt(kendallVariance(values))
 	first := max(int(math.Floor((float64(n)-reach)/2)), 0)
 	last := min(int(math.Ceil((float64(n)+reach)/2)), n-1)
-	slope = median(slopes)
+	slope = Median(slopes)
 	return slope, rank(slopes, first), rank(slopes, last)
 }
 

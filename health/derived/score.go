@@ -1,4 +1,4 @@
-package health
+package derived
 
 import (
 	"encoding/json"
@@ -75,7 +75,7 @@ func (v *decaying) decay(now time.Time, halfLife time.Duration) float64 {
 // Fault counts an incident of a GPU. An incident that is told again, under the
 // same ID, counts once. What is no incident, of no GPU or of no class is none
 // of the scores' business.
-func (d *Derivers) Fault(e incident.Event, now time.Time) {
+func (d *Metrics) Fault(e incident.Event, now time.Time) {
 	uuid := e.Entity.UUID
 	if i := slices.IndexFunc(d.cards, func(c *card) bool { return c.gpu == e.Entity.GPU }); uuid == "" && i >= 0 {
 		uuid = d.cards[i].uuid
@@ -118,7 +118,7 @@ func (h *history) offend(weight float64, now time.Time) {
 }
 
 // scores puts the scores: 0 for what never happened.
-func (d *Derivers) scores(c *card, h *history, now time.Time) {
+func (d *Metrics) scores(c *card, h *history, now time.Time) {
 	for i, class := range incident.Classes {
 		score := 0.0
 		if s := h.Faults[class]; s != nil {
@@ -131,7 +131,7 @@ func (d *Derivers) scores(c *card, h *history, now time.Time) {
 
 // history returns what is kept of a GPU; nil where there are too many. Those
 // not seen for long make room.
-func (d *Derivers) history(uuid string, now time.Time) *history {
+func (d *Metrics) history(uuid string, now time.Time) *history {
 	h := d.histories[uuid]
 	if h == nil {
 		maps.DeleteFunc(d.histories, func(uuid string, h *history) bool {
@@ -161,16 +161,16 @@ func (h *history) advance(now time.Time) {
 	h.PCIe.advance()
 }
 
-// Derived is what Derivers keep over a restart, to be written as JSON.
-type Derived struct {
+// Saved is what Metrics keeps over a restart, to be written as JSON.
+type Saved struct {
 	GPUs map[string]*history `json:"gpus"` // by UUID
 	Told []string            `json:"told"` // incidents that have been counted
 }
 
 // Save returns what is to be kept over a restart, with times as the clock has
 // them now. The rest is d's own: it must be written before d is used again.
-func (d *Derivers) Save(now time.Time) Derived {
-	saved := Derived{GPUs: map[string]*history{}, Told: d.told}
+func (d *Metrics) Save(now time.Time) Saved {
+	saved := Saved{GPUs: map[string]*history{}, Told: d.told}
 	for uuid, h := range d.histories {
 		saved.GPUs[uuid] = h.at(func(t time.Time) time.Time { return host.Rebased(t, now) })
 		saved.GPUs[uuid].Rows = h.Rows.moved(now.Sub(d.steady(now).Round(0)).Seconds())
@@ -193,8 +193,8 @@ func (h *history) at(f func(time.Time) time.Time) *history {
 
 // restore goes on from what Save returned, as JSON, with what at makes of its
 // times. After an error d is as it was.
-func (d *Derivers) restore(text json.RawMessage, at func(time.Time) time.Time) error {
-	var saved Derived
+func (d *Metrics) Restore(text json.RawMessage, at func(time.Time) time.Time) error {
+	var saved Saved
 	if err := json.Unmarshal(text, &saved); err != nil {
 		return fmt.Errorf("decode the state of statistics: %w", err)
 	}

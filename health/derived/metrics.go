@@ -1,4 +1,7 @@
-package health
+// Package derived computes metrics from series of samples: how odd a value is
+// against the last ones, against the GPU's siblings and against its own past,
+// where a trend leads, and how much has happened to a GPU.
+package derived
 
 import (
 	"cmp"
@@ -20,11 +23,9 @@ const (
 	goneAfter     = 10 * time.Minute
 )
 
-// Derivers make metrics of series of samples: how odd a value is against the
-// last ones or against the GPU's siblings, and where a trend leads. They hold
-// the windows that this takes and know neither clock nor files. For one
-// goroutine at a time.
-type Derivers struct {
+// Metrics computes the derived metrics. It holds the windows that this takes,
+// and knows neither clock nor files. It belongs to one goroutine at a time.
+type Metrics struct {
 	cards     []*card             // GPUs that there are, by index
 	histories map[string]*history // by UUID: what outlives a restart
 	told      []string            // incidents that have been counted, the newest last
@@ -45,7 +46,7 @@ type card struct {
 	seen             time.Time
 	labels           []string         // gpu and uuid
 	watched          [power + 1]watch // by input
-	partnered        [len(partnerSignals)][]string
+	partnered        [len(PartnerSignals)][]string
 	jobs             []string   // workloads that are here
 	classes          [][]string // labels of each fault class
 	counters         [inputCount]counter
@@ -73,9 +74,9 @@ type card struct {
 	rise             float64 // degrees by which the GPU is hotter than its past
 }
 
-// NewDerivers returns Derivers that have seen nothing.
-func NewDerivers() *Derivers {
-	return &Derivers{
+// New returns Metrics that has seen no sample.
+func New() *Metrics {
+	return &Metrics{
 		histories: map[string]*history{}, out: map[*collectors.Metric][]collectors.Sample{},
 		room: make([]float64, 0, trendSize*(trendSize-1)/2), lags: map[string]busiest{},
 	}
@@ -84,7 +85,7 @@ func NewDerivers() *Derivers {
 // Derive adds to s what follows from it and from the snapshots before, which
 // it expects 10 s apart. It is pure but for what it remembers, and the same
 // calls give the same samples.
-func (d *Derivers) Derive(s *Snapshot, now time.Time) {
+func (d *Metrics) Derive(s *Snapshot, now time.Time) {
 	now = d.steady(now)
 	d.passed = max(now.Sub(d.last), 0)
 	if d.last.IsZero() {
@@ -142,7 +143,7 @@ func (d *Derivers) Derive(s *Snapshot, now time.Time) {
 
 // steady returns now by a wall clock that nobody has set since the first call:
 // trends are made of such times.
-func (d *Derivers) steady(now time.Time) time.Time {
+func (d *Metrics) steady(now time.Time) time.Time {
 	if d.start.IsZero() {
 		d.start = now
 	}
@@ -158,14 +159,14 @@ var families = []*collectors.Metric{
 }
 
 // put adds a sample, unless its value is no number.
-func (d *Derivers) put(m *collectors.Metric, labels []string, v float64) {
+func (d *Metrics) put(m *collectors.Metric, labels []string, v float64) {
 	if usable(v) {
 		d.out[m] = append(d.out[m], collectors.Sample{Metric: m, Labels: labels, Value: v})
 	}
 }
 
 // known returns the GPU that a sample's labels begin with, if there is one.
-func (d *Derivers) known(labels []string) *card {
+func (d *Metrics) known(labels []string) *card {
 	for _, c := range d.cards {
 		if c.uuid == labels[1] && c.gpu == labels[0] {
 			return c
@@ -177,7 +178,7 @@ func (d *Derivers) known(labels []string) *card {
 // card returns the GPU that a sample's labels begin with; nil where there are
 // too many. A GPU with another index is another to Prometheus, so its windows
 // begin again.
-func (d *Derivers) card(labels []string, now time.Time) *card {
+func (d *Metrics) card(labels []string, now time.Time) *card {
 	gpu, uuid := labels[0], labels[1]
 	if c := d.known(labels); c != nil {
 		c.seen = now
@@ -192,14 +193,14 @@ func (d *Derivers) card(labels []string, now time.Time) *card {
 	for i := range c.watched {
 		c.watched[i].labels = []string{gpu, uuid, watches[i].name}
 	}
-	for i, name := range partnerSignals {
+	for i, name := range PartnerSignals {
 		c.partnered[i] = []string{gpu, uuid, name}
 	}
 	for _, class := range incident.Classes {
 		c.classes = append(c.classes, []string{gpu, uuid, string(class)})
 	}
 	c.narrow.labels, c.slow.labels = []string{gpu, uuid, "lanes"}, []string{gpu, uuid, "generation"}
-	c.whole.name, c.whole.wired, c.together[0] = allLinks, []string{gpu, uuid, allLinks}, &c.whole
+	c.whole.name, c.whole.wired, c.together[0] = AllLinks, []string{gpu, uuid, AllLinks}, &c.whole
 	c.whole.unread()
 	c.whole.errors.labels = []string{gpu, uuid, "nvlink_errors"}
 	c.heat.every = memoryEvery
@@ -215,7 +216,7 @@ func (d *Derivers) card(labels []string, now time.Time) *card {
 }
 
 // forget drops what left.
-func (d *Derivers) forget(now time.Time) {
+func (d *Metrics) forget(now time.Time) {
 	gone := func(seen time.Time) bool { return now.Sub(seen) > goneAfter || now.Before(seen.Add(-goneAfter)) }
 	d.cards = slices.DeleteFunc(d.cards, func(c *card) bool { return gone(c.seen) })
 	for _, c := range d.cards {
@@ -226,7 +227,7 @@ func (d *Derivers) forget(now time.Time) {
 }
 
 // Size returns how many bytes the windows hold.
-func (d *Derivers) Size() int {
+func (d *Metrics) Size() int {
 	n := int(unsafe.Sizeof(*d)) + 8*cap(d.room)
 	for _, c := range d.cards {
 		n += int(unsafe.Sizeof(*c)) + labelled*(len(watches)+len(c.classes)+len(c.partnered)+7) + 16*cap(c.jobs) + 8*(cap(c.links)+cap(c.residents)+cap(c.tenancies)) + c.heat.size() + c.headroom.size()

@@ -1,4 +1,4 @@
-package health
+package derived
 
 import (
 	"encoding/json"
@@ -14,10 +14,13 @@ import (
 	"gpusteward/collectors"
 )
 
+// step is how often an engine calls Derive.
+const step = 10 * time.Second
+
 // A rig is a host made by hand, whose GPUs are moved by a test and judged
 // every 10 s.
 type rig struct {
-	*Derivers
+	*Metrics
 	now   time.Time
 	gpus  []*rigGPU
 	extra []collectors.Sample
@@ -31,7 +34,7 @@ type rigGPU struct {
 }
 
 func newRig(n int) *rig {
-	r := &rig{Derivers: NewDerivers(), now: time.Date(2026, 1, 5, 8, 0, 0, 0, time.UTC)}
+	r := &rig{Metrics: New(), now: time.Date(2026, 1, 5, 8, 0, 0, 0, time.UTC)}
 	for i := range n {
 		g := &rigGPU{gpu: strconv.Itoa(i), uuid: fmt.Sprintf("GPU-%08d-7c62-4cd8-b17c-bd73eadb5819", i), model: "NVIDIA H100 80GB HBM3"}
 		g.values = [inputCount]float64{

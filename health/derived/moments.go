@@ -1,4 +1,4 @@
-package health
+package derived
 
 import (
 	_ "embed"
@@ -49,7 +49,7 @@ type replays struct {
 }
 
 // gauges puts what follows from the newest values.
-func (d *Derivers) gauges(c *card) {
+func (d *Metrics) gauges(c *card) {
 	if all := c.now[memoryUsed] + c.now[memoryFree]; all > 0 {
 		d.put(MemoryPressure, c.labels, c.now[memoryUsed]/all)
 	}
@@ -97,12 +97,12 @@ const (
 )
 
 // shortfalls puts how the PCIe link fares while the GPU works.
-func (d *Derivers) shortfalls(c *card, now time.Time) {
+func (d *Metrics) shortfalls(c *card, now time.Time) {
 	d.shortfall(&c.narrow, c.now[mostLanes]-c.now[pcieLanes], c.now[utilization] > widthFrom, now)
 	d.shortfall(&c.slow, c.now[mostGeneration]-c.now[pcieGeneration], c.now[utilization] > generationFrom, now)
 }
 
-func (d *Derivers) shortfall(f *shortfall, by float64, works bool, now time.Time) {
+func (d *Metrics) shortfall(f *shortfall, by float64, works bool, now time.Time) {
 	if works && usable(by) {
 		f.by[f.n%worksLeast], f.at[f.n%worksLeast] = by, now
 		f.n++
@@ -119,7 +119,7 @@ func (d *Derivers) shortfall(f *shortfall, by float64, works bool, now time.Time
 }
 
 // fans puts how many fans of each board do not turn.
-func (d *Derivers) fans(s *Snapshot) {
+func (d *Metrics) fans(s *Snapshot) {
 	for _, c := range d.cards {
 		stopped, any := 0, false
 		for _, sample := range s.Of(collectors.FanSpeed) {
@@ -141,7 +141,7 @@ type busiest struct {
 }
 
 // lag puts how far each GPU of a workload is behind.
-func (d *Derivers) lag(s *Snapshot) {
+func (d *Metrics) lag(s *Snapshot) {
 	clear(d.lags)
 	for pass := range 2 {
 		for _, sample := range s.Of(collectors.WorkloadUse) {

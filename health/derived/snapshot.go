@@ -1,4 +1,4 @@
-package health
+package derived
 
 import (
 	"gpusteward/collectors"
@@ -50,7 +50,7 @@ func (s *Snapshot) Of(m *collectors.Metric) []collectors.Sample { return s.sampl
 // answers reports whether the GPU does. The node, the zero Entity, does when
 // it has GPUs, and all answer. While the agent is drained, or there is no
 // driver, nobody does: what was known then is not known now.
-func (s *Snapshot) answers(gpu incident.Entity) bool {
+func (s *Snapshot) Answers(gpu incident.Entity) bool {
 	some := false
 	for _, up := range s.Of(collectors.Up) {
 		if gpu == (incident.Entity{}) || incident.EntityOf(up, nil) == gpu {

@@ -1,4 +1,4 @@
-package health
+package derived
 
 import (
 	"encoding/json"
@@ -257,8 +257,8 @@ func TestStatisticsOfAnEventfulDay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.Derivers = NewDerivers()
-		if err := h.restore(text, asItIs); err != nil {
+		h.Metrics = New()
+		if err := h.Restore(text, asItIs); err != nil {
 			t.Fatal(err)
 		}
 	}

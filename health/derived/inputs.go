@@ -1,4 +1,4 @@
-package health
+package derived
 
 import (
 	"math"
@@ -138,7 +138,7 @@ func (c *counter) rise(v float64, now time.Time) (by float64, over time.Duration
 }
 
 // read takes the inputs of all GPUs from s.
-func (d *Derivers) read(s *Snapshot, now time.Time) {
+func (d *Metrics) read(s *Snapshot, now time.Time) {
 	for _, up := range s.Of(collectors.Up) {
 		d.card(up.Labels, now)
 	}

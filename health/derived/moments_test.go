@@ -1,4 +1,4 @@
-package health
+package derived
 
 import (
 	"math"
@@ -161,7 +161,7 @@ func TestALinkAgainstThoseOfOtherGPUs(t *testing.T) {
 					}
 				}
 				if !each {
-					put(allLinks, g.up, g.up*g.speed)
+					put(AllLinks, g.up, g.up*g.speed)
 					continue
 				}
 				for n := range 20 {
@@ -176,7 +176,7 @@ func TestALinkAgainstThoseOfOtherGPUs(t *testing.T) {
 				}
 			}
 			r.step(2*time.Minute, nil)
-			first, last, want := allLinks, allLinks, c.gone
+			first, last, want := AllLinks, AllLinks, c.gone
 			if each {
 				first, last, want = "0", "17", min(want, 1) // of those that sound GPUs have up
 			}
@@ -198,11 +198,11 @@ func TestWhatLeavesAGPUIsForgotten(t *testing.T) {
 	stays := linkSamples(r.gpus[0], 1, 0, 0)
 	r.extra = append(stays, residing(r.gpus[0], "b", 1e9))
 	r.step(9*time.Minute, nil)
-	if c := r.cards[0]; len(c.links) != 4 || len(c.residents) != 2 || len(c.tenancies) != 1 || !r.resides("a") {
+	if c := r.cards[0]; len(c.links) != 4 || len(c.residents) != 2 || len(c.tenancies) != 1 || !r.Resides("a") {
 		t.Errorf("after 9 minutes: %d links, %d workloads, %d tenants", len(c.links), len(c.residents), len(c.tenancies))
 	}
 	r.step(2*time.Minute, nil)
-	if c := r.cards[0]; len(c.links) != 1 || len(c.residents) != 1 || len(c.tenancies) != 0 || r.resides("a") || !r.resides("b") {
+	if c := r.cards[0]; len(c.links) != 1 || len(c.residents) != 1 || len(c.tenancies) != 0 || r.Resides("a") || !r.Resides("b") {
 		t.Errorf("after 11 minutes: %d links, %d workloads, %d tenants", len(c.links), len(c.residents), len(c.tenancies))
 	}
 }

@@ -1,4 +1,4 @@
-package health
+package derived
 
 import (
 	"encoding/json"
@@ -99,7 +99,7 @@ func TestScoresOutliveARestart(t *testing.T) {
 	}
 	again := newRig(2)
 	again.now, again.gpus = r.now, r.gpus
-	if err := again.restore(text, asItIs); err != nil {
+	if err := again.Restore(text, asItIs); err != nil {
 		t.Fatal(err)
 	}
 	fault(again, 0, "a", incident.MemoryFault, incident.Emergency) // the journal tells it again
@@ -114,13 +114,13 @@ func TestScoresOutliveARestart(t *testing.T) {
 		t.Errorf("%g errors an hour, sum %g", rate, sum)
 	}
 	for _, bad := range []string{``, `[]`, `{"gpus":{"x":5}}`} {
-		if err := NewDerivers().restore([]byte(bad), asItIs); err == nil {
+		if err := New().Restore([]byte(bad), asItIs); err == nil {
 			t.Errorf("%q is taken for a state", bad)
 		}
 	}
 	odd := newRig(1)
 	text = []byte(`{"gpus":{"` + odd.gpus[0].uuid + `":{"ecc":{"next":-5},"pcie":{"next":999},"faults":{"x":{},"memory-fault":null},"rows":{"times":[2,1],"values":[1]}},"y":null}}`)
-	if err := odd.restore(text, asItIs); err != nil {
+	if err := odd.Restore(text, asItIs); err != nil {
 		t.Fatal(err)
 	}
 	odd.gpus[0].values[remappedRows] = 1

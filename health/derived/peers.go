@@ -1,4 +1,4 @@
-package health
+package derived
 
 import (
 	"math"
@@ -28,7 +28,7 @@ const (
 )
 
 // peers compares c with its siblings.
-func (d *Derivers) peers(c *card) {
+func (d *Metrics) peers(c *card) {
 	for _, i := range [...]int{coreTemperature, memoryTemperature} {
 		if center, z, ok := d.among(c, i, c.heated); ok {
 			d.put(PeerZScore, c.watched[i].labels, z)
@@ -45,7 +45,7 @@ func (d *Derivers) peers(c *card) {
 }
 
 // among compares an input of c with that of the GPUs that siblings picks.
-func (d *Derivers) among(c *card, input int, siblings func(*card) bool) (center, z float64, ok bool) {
+func (d *Metrics) among(c *card, input int, siblings func(*card) bool) (center, z float64, ok bool) {
 	others := d.room[:0]
 	for _, o := range d.cards {
 		if o != c && usable(o.now[input]) && siblings(o) {
@@ -55,7 +55,7 @@ func (d *Derivers) among(c *card, input int, siblings func(*card) bool) (center,
 	if len(others) < leastPeers || !usable(c.now[input]) {
 		return 0, 0, false
 	}
-	center = median(others)
+	center = Median(others)
 	return center, robustZ(c.now[input], center, mad(others, center), floor(input, center)), true
 }
 

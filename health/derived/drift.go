@@ -1,4 +1,4 @@
-package health
+package derived
 
 import (
 	"math"
@@ -116,7 +116,7 @@ func (l *learning) medians() (all [capped]float64) {
 }
 
 // drifts puts the sums.
-func (d *Derivers) drifts(c *card) {
+func (d *Metrics) drifts(c *card) {
 	for i := range c.drift.sums {
 		if c.drift.known && c.drift.sigma[i] > 0 {
 			d.put(DriftCUSUM, c.watched[i].labels, c.drift.sums[i].larger())
@@ -168,7 +168,7 @@ func (e *errorRate) hour() (sum float64) {
 }
 
 // errors puts what is known of corrected errors.
-func (d *Derivers) errors(c *card, h *history) {
+func (d *Metrics) errors(c *card, h *history) {
 	if h.ECC.Seen {
 		d.put(ECCCorrectablePerHour, c.labels, h.ECC.hour())
 		d.put(ECCCorrectableCUSUM, c.labels, h.ECC.Sum.Up)

@@ -1,4 +1,4 @@
-package health
+package derived
 
 import (
 	"cmp"
@@ -27,7 +27,7 @@ var (
 
 // Of links.
 const (
-	allLinks    = "all" // label of a sum over a GPU's links
+	AllLinks    = "all" // label of a sum over a GPU's links
 	spell       = 10    // minutes over which errors are counted
 	oneBurst    = 3     // of them that one burst may show in: kinds of errors are read in turns
 	floorBytes  = 1e6   // a second: the least standard deviations to believe in
@@ -62,7 +62,7 @@ type peer struct {
 // deviation is no less than the root (Poisson).
 func (p *peer) compare(others []float64, floor float64) {
 	if p.ok = len(others) >= leastPeers && usable(p.value); p.ok {
-		center := median(others)
+		center := Median(others)
 		p.z = robustZ(p.value, center, mad(others, center), max(floor, math.Sqrt(center)))
 		p.ratio = (p.value+floor)/(center+floor) - 1
 	}
@@ -73,7 +73,7 @@ func (p *peer) compare(others []float64, floor float64) {
 var uncounted = []string{"symbol", "effective"}
 
 // readLinks reads each GPU's links and compares them, as is done each minute.
-func (d *Derivers) readLinks(s *Snapshot, now time.Time) {
+func (d *Metrics) readLinks(s *Snapshot, now time.Time) {
 	for _, c := range d.cards {
 		c.whole.unread()
 		c.whole.seen = now
@@ -120,7 +120,7 @@ func (l *link) unread() {
 }
 
 // eachLink hands take the samples of m with their link, and with all links.
-func (d *Derivers) eachLink(s *Snapshot, m *collectors.Metric, now time.Time, take func(*link, []string, float64)) {
+func (d *Metrics) eachLink(s *Snapshot, m *collectors.Metric, now time.Time, take func(*link, []string, float64)) {
 	at := slices.Index(m.Labels, "link")
 	for _, sample := range s.Of(m) {
 		c := d.card(sample.Labels, now)
@@ -128,7 +128,7 @@ func (d *Derivers) eachLink(s *Snapshot, m *collectors.Metric, now time.Time, ta
 			continue
 		}
 		take(&c.whole, sample.Labels, sample.Value)
-		if name := sample.Labels[at]; name != allLinks {
+		if name := sample.Labels[at]; name != AllLinks {
 			if l := c.link(name, now); l != nil {
 				take(l, sample.Labels, sample.Value)
 			}
@@ -162,7 +162,7 @@ func (l *link) settle(now time.Time) {
 
 // compareLinks compares c's links with each other, and their sum with that of
 // GPUs of its model.
-func (d *Derivers) compareLinks(c *card) {
+func (d *Metrics) compareLinks(c *card) {
 	for _, l := range c.links {
 		bytes, errors := d.room[:0], d.room[len(c.links):len(c.links)]
 		for _, o := range c.links {
@@ -204,7 +204,7 @@ func (c *card) wires() []*link {
 // compareWire compares a link of c with those of the GPUs of its model, which
 // behind switches are wired alike. A GPU of which no link is up has no bridge,
 // or is not meant to use it.
-func (d *Derivers) compareWire(c *card, l *link) {
+func (d *Metrics) compareWire(c *card, l *link) {
 	l.pace, l.gone = math.NaN(), math.NaN()
 	if c.model == "" || !(c.whole.up > 0) || !usable(l.up) {
 		return
@@ -235,7 +235,7 @@ func (d *Derivers) compareWire(c *card, l *link) {
 }
 
 // links puts what the last comparison found.
-func (d *Derivers) links() {
+func (d *Metrics) links() {
 	for _, c := range d.cards {
 		if e := &c.whole.errors; e.ok {
 			d.put(PeerZScore, e.labels, e.z)
