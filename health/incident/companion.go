@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// A companion is a row of data/companions.tsv: what comes along with another
-// incident, and is none of its own then.
+// A companion is a row of data/companions.tsv: an incident that accompanies
+// another one, and does not count by itself then.
 type companion struct {
 	what, after pattern
-	anywhere    bool   // on another GPU of the node, instead of on the same one
-	action      string // what to do for the other then
+	anywhere    bool   // on another GPU of the node, not on the same one
+	action      string // the action for the other incident then
 }
 
-// together is how close observations of one fault are, and faults that belong
-// together.
+// together is the longest time between observations of one fault, and between
+// faults that belong together.
 const together = 5 * time.Second
 
 // A pattern matches incidents.
 type pattern struct {
 	what string
-	code int // -1 for any that no row calls a companion of any
+	code int // anyCode: any code except those that are companions of any code
 }
 
 const anyCode = -1
@@ -49,8 +49,8 @@ func (p pattern) isOne(i *openIncident) bool {
 	return p.what == i.What && (p.code == anyCode || p.code == i.Code)
 }
 
-// causes reports whether p matches i as what something else may follow. Of any
-// code are not those that follow any themselves, such as the XIDs 45 and 154.
+// causes reports whether p matches i as a cause. A pattern for any code leaves
+// out the codes that follow any code themselves, such as the XIDs 45 and 154.
 func (p pattern) causes(i *openIncident) bool {
 	if p.code != anyCode {
 		return p.isOne(i)
@@ -77,7 +77,7 @@ func (i *openIncident) follows(o *openIncident) (companion, bool) {
 	return companion{}, false
 }
 
-// relate finds what i follows and what follows i, of what is open.
+// relate finds the open incidents that i follows and those that follow i.
 func (c *Correlator) relate(i *openIncident) {
 	if i.cause == nil {
 		for _, o := range c.open {
@@ -108,7 +108,7 @@ func (i *openIncident) join(o *openIncident) bool {
 	return ok
 }
 
-// root returns what i follows in the end, which may be i.
+// root returns the first cause in the chain, which may be i.
 func (i *openIncident) root() *openIncident {
 	for i.cause != nil {
 		i = i.cause
@@ -116,7 +116,7 @@ func (i *openIncident) root() *openIncident {
 	return i
 }
 
-// follow returns the ID of what i follows.
+// follow returns the ID of the first cause; empty if i has none.
 func (i *openIncident) follow() string {
 	if i.cause == nil {
 		return ""
@@ -124,8 +124,8 @@ func (i *openIncident) follow() string {
 	return i.root().ID
 }
 
-// advise makes action what is to be done for i's cause: the driver's verdict
-// counts for more than a table that does not know the case.
+// advise sets the action for i's cause. The driver's verdict overrides the
+// table, which does not know the case.
 func (i *openIncident) advise(action string) {
 	r := i.root()
 	if r == i {
@@ -167,7 +167,7 @@ var actions = sync.OnceValue(func() map[int]action {
 // changed from 0x0 (None) to 0x1 (GPU Reset Required)".
 var newAction = regexp.MustCompile(`recovery action changed from .* to 0x([0-9a-f]{1,4})\b`)
 
-// verdict returns the recovery action that i tells of.
+// verdict returns the recovery action that i reports.
 func (i *openIncident) verdict() (action, bool) {
 	value := -1
 	switch {

@@ -17,47 +17,48 @@ import (
 // Bounds of a Correlator.
 const (
 	mostOpen  = 256              // incidents
-	late      = 2 * time.Minute  // for which an XID waits for its other source: the driver may be too stuck to be asked
-	disagreed = 30 * time.Second // after which the other source missed it
+	late      = 2 * time.Minute  // an XID waits so long for its other source: a stuck driver cannot be asked
+	disagreed = 30 * time.Second // after this time the other source has missed it
 )
 
-// CorrelatorOptions are what a Correlator needs to know of its host. The functions
-// must not wait; each may be nil.
+// CorrelatorOptions describe the host to a Correlator. The functions must not
+// wait; each may be nil.
 type CorrelatorOptions struct {
 	Boot    string                                           // the kernel's boot id
 	Node    string                                           // name of the host
-	GPU     func(host.PCI) (Entity, bool)                    // the GPU at an address, also one that is lost
-	Process func(pid int, at time.Time) (host.Process, bool) // who had a PID
-	Stays   func(uuid string) []collectors.Stay              // who is on a GPU, and who was within the last minutes
-	Self    int                                              // the agent's own PID, which is to blame for nothing
-	Foreign bool                                             // the PIDs are not those of the kernel's log: the agent is in another PID namespace
-	Works   func(source string, e Entity) bool               // whether a source sees what happens to a GPU
+	GPU     func(host.PCI) (Entity, bool)                    // the GPU at an address, even if it is lost
+	Process func(pid int, at time.Time) (host.Process, bool) // the process that had a PID
+	Stays   func(uuid string) []collectors.Stay              // processes on a GPU now and in the last minutes
+	Self    int                                              // the agent's own PID, which is never to blame
+	Foreign bool                                             // the agent's PIDs are not those of the kernel's log: it is in another PID namespace
+	Works   func(source string, e Entity) bool               // whether a source sees the faults of a GPU
 }
 
-// A Correlator makes incidents of observations: the same thing seen on the same
-// device within 5 s, in several lines or by several sources, is one. It is
-// pure: the time is handed in. It belongs to one goroutine.
+// A Correlator merges observations into incidents: observations of the same
+// fault on the same device within 5 s are one incident, in several lines or by
+// several sources. It is pure: the caller passes the time. It belongs to one
+// goroutine.
 //
-// An incident is told at once, and again with the same ID when more is known
-// of it. One that comes along with another names that in Follows, and is no
-// incident of its own.
+// An incident is reported at once, and again with the same ID when more is
+// known. An incident that accompanies another one names that in Follows, and
+// does not count by itself.
 type Correlator struct {
 	CorrelatorOptions
 	since   time.Time
-	open    []*openIncident // the one that was seen last comes last
-	counter int             // of those that the kernel did not number
+	open    []*openIncident // in the order of the last observation
+	counter int             // of incidents that the kernel did not number
 	losses  Losses
 }
 
-// Losses are what a Correlator has reason to believe was not seen.
+// Losses count the events that a source probably missed.
 type Losses struct {
 	MissedByNVML   uint64 // XIDs that the kernel logged and the driver raised no event for
 	MissedByKernel uint64 // XIDs that the driver raised an event for and the kernel did not log
-	ClosedEarly    uint64 // incidents that might have been seen again, for want of room
+	ClosedEarly    uint64 // incidents that were closed for lack of room and might have been observed again
 }
 
-// NewCorrelator returns an empty correlator. What happened before now is history:
-// one source is enough for it.
+// NewCorrelator returns an empty correlator. Events before now are history: one
+// source is enough for them.
 func NewCorrelator(o CorrelatorOptions, now time.Time) *Correlator {
 	if o.GPU == nil {
 		o.GPU = func(host.PCI) (Entity, bool) { return Entity{}, false }
@@ -74,11 +75,11 @@ func NewCorrelator(o CorrelatorOptions, now time.Time) *Correlator {
 	return &Correlator{CorrelatorOptions: o, since: now}
 }
 
-// Losses returns what was counted so far.
+// Losses returns the counts so far.
 func (c *Correlator) Losses() Losses { return c.losses }
 
-// Add takes an observation, and returns the incidents that are new or of which
-// something new is known.
+// Add takes an observation, and returns the incidents that are new or have
+// changed.
 func (c *Correlator) Add(s Observation, now time.Time) []Event {
 	if at, ok := host.ParsePCI(s.Entity.Device); ok {
 		if gpu, ok := c.GPU(at); ok {
@@ -112,8 +113,8 @@ func (c *Correlator) Add(s Observation, now time.Time) []Event {
 }
 
 // trace takes a line of a stack that leads through the driver: a task that
-// hangs there is the driver's matter. Elsewhere a task waits for a disk or a
-// file server, which is nobody's fault here; and a stack alone says nothing.
+// hangs there is a fault of the driver. Elsewhere a task waits for a disk or a
+// file server, which is no fault of a GPU. A stack without a task says nothing.
 func (c *Correlator) trace(s Observation) {
 	for _, i := range slices.Backward(c.open) {
 		if driver := happenings()[whatHungDriverTask]; i.What == WhatHungTask && i.includes(s) && i.Check != driver.check {
@@ -123,8 +124,8 @@ func (c *Correlator) trace(s Observation) {
 	}
 }
 
-// take takes the incident that s is of out of those that are open; nil if it
-// is of none.
+// take removes the incident that s belongs to from the open ones and returns
+// it; nil if there is none.
 func (c *Correlator) take(s Observation) *openIncident {
 	k := keyOf(s)
 	for n, i := range slices.Backward(c.open) {
@@ -136,8 +137,8 @@ func (c *Correlator) take(s Observation) *openIncident {
 	return nil
 }
 
-// Tick closes incidents that are over, and returns those of which something
-// new is known. It is to be called each second or so.
+// Tick closes incidents that are over, and returns those that have changed. The
+// caller calls it about once a second.
 func (c *Correlator) Tick(now time.Time) (told []Event) {
 	c.open = slices.DeleteFunc(c.open, func(i *openIncident) bool {
 		if now.Before(i.touched) {
@@ -156,8 +157,8 @@ func (c *Correlator) Tick(now time.Time) (told []Event) {
 	return told
 }
 
-// compare counts an XID that one source saw and the other, which works, did
-// not.
+// compare counts an XID that one source saw and the other source, although it
+// works, did not see.
 func (c *Correlator) Compare(i *openIncident, now time.Time) {
 	other := i.other()
 	if !i.fair || other == "" || now.Sub(i.began) < disagreed {
@@ -191,8 +192,8 @@ func (c *Correlator) begin(s Observation, now time.Time) *openIncident {
 	return i
 }
 
-// tell returns those of which there is news. That only more of the same came
-// is news when there is twice as much, and at the end.
+// tell returns the incidents that have news. Repetition alone is news when the
+// count has doubled, and at the end.
 func (c *Correlator) tell(all []*openIncident, now time.Time, end bool) (told []Event) {
 	for _, i := range all {
 		if i.news || i.Count >= 2*i.told || end && i.Count > i.told {

@@ -14,14 +14,14 @@ import (
 type Holder struct {
 	PID      int    `json:"pid"`
 	Comm     string `json:"comm,omitempty"`
-	Workload string `json:"workload,omitempty"` // whose the process is
+	Workload string `json:"workload,omitempty"` // the owner of the process
 }
 
-// Of who was on a GPU when something happened to it.
+// Limits for the processes that were on a GPU at a fault.
 const (
-	lingers      = 5 * time.Second // after a process has left, the driver may still log what it did
-	exact        = time.Second     // to which it is known when a process began
-	mostPresent  = 16              // that an event lists
+	lingers      = 5 * time.Second // the driver may log a fault of a process so long after it has left
+	exact        = time.Second     // the precision of the start of a process
+	mostPresent  = 16              // processes that an event lists
 	mostMentions = 8               // processes of one incident
 )
 
@@ -30,18 +30,18 @@ func wasThere(s collectors.Stay, at time.Time) bool {
 	return at.After(s.After) && (s.Until.IsZero() || !at.After(s.Until.Add(lingers))) && !s.Process.Began.After(at.Add(exact))
 }
 
-// A mention is a process that a line of the kernel names, and when. The driver
-// writes the process that the channel belongs to where it knows that, and
-// else whoever happens to be in the driver, such as the agent, which asks for
-// readings there.
+// A mention is a process that a line of the kernel names, with its time. The
+// driver writes the process that owns the channel if it knows that process.
+// Otherwise it writes the process that happens to be in the driver, such as the
+// agent, which asks for readings.
 type mention struct {
 	pid  int
 	comm string
 	time time.Time
 }
 
-// attribute finds out whose the process is, for as long as nobody knows. An
-// XID or SXid is a process's only if that was on the GPU.
+// attribute looks for the workload of the process until it is known. An XID or
+// SXid belongs to a process only if that process was on the GPU.
 func (c *Correlator) attribute(i *openIncident) {
 	switch {
 	case i.Workload != "":
@@ -61,8 +61,8 @@ func (c *Correlator) attribute(i *openIncident) {
 	}
 }
 
-// culprit returns the process that a line names; false where that was not on
-// the GPU then, or another has its PID by now.
+// culprit returns the process that a line names; false if that process was not
+// on the GPU then, or if another process has its PID now.
 func (c *Correlator) culprit(stays []collectors.Stay, m mention) (host.Process, bool) {
 	if m.pid == c.Self || c.Foreign {
 		return host.Process{}, false
@@ -79,7 +79,7 @@ func (c *Correlator) culprit(stays []collectors.Stay, m mention) (host.Process, 
 	return host.Process{}, false
 }
 
-// present returns who but the agent was on a GPU at a time.
+// present returns the processes that were on a GPU at a time, without the agent.
 func (c *Correlator) present(stays []collectors.Stay, at time.Time) (all []Holder) {
 	for _, s := range stays {
 		if wasThere(s, at) && s.Process.PID != c.Self && len(all) < mostPresent {
@@ -93,8 +93,7 @@ func (c *Correlator) present(stays []collectors.Stay, at time.Time) (all []Holde
 	return all
 }
 
-// blame makes p the process of i; comm is what it is called where p does not
-// say.
+// blame makes p the process of i. If p has no name, comm is its name.
 func (i *openIncident) blame(p host.Process, comm string) {
 	comm = cmp.Or(Clean(p.Comm, longestComm), comm)
 	if i.PID != p.PID || i.Comm != comm || p.Workload != nil {
@@ -105,17 +104,18 @@ func (i *openIncident) blame(p host.Process, comm string) {
 	}
 }
 
-// meet notes who was there, where nobody knows whose doing i was.
+// meet notes the processes on the GPU if the cause of i is unknown.
 func (i *openIncident) meet(present []Holder) {
 	if i.wanted() && !slices.Equal(present, i.Present) {
 		i.Present, i.news = present, true
 	}
 }
 
-// wanted reports whether somebody will ask whose doing i was.
+// wanted reports whether the process that caused i is of interest.
 func (i *openIncident) wanted() bool { return len(i.mentions) > 0 || XIDs()[i.Code].Tenant() }
 
-// whose says that nobody knows whose doing i was, and who was there.
+// whose says that the process that caused i is unknown, and which processes
+// were on the GPU.
 func (i *openIncident) whose() string {
 	if i.What != WhatXID || i.PID != 0 || !i.wanted() {
 		return ""

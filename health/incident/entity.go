@@ -10,22 +10,22 @@ import (
 	"gpusteward/collectors"
 )
 
-// An Entity is what a check judges: the node (the zero Entity), a GPU, one of
+// An Entity is the object of a check: the node (the zero Entity), a GPU, one of
 // its links, a tenant or a workload on it, or another device of the node.
 // Comparable.
 type Entity struct {
 	GPU      string `json:"gpu,omitempty"`      // NVML index
 	UUID     string `json:"uuid,omitempty"`     // of the GPU
 	Link     string `json:"link,omitempty"`     // NVLink of the GPU
-	Tenant   string `json:"tenant,omitempty"`   // who a quota is for, on the GPU or on the node
-	Workload string `json:"workload,omitempty"` // likewise; of the tenant, where there is one
+	Tenant   string `json:"tenant,omitempty"`   // the subject of a quota, on the GPU or on the node
+	Workload string `json:"workload,omitempty"` // likewise; of the tenant if that is set
 	Device   string `json:"device,omitempty"`   // an NVSwitch by its PCI address, a port, a part of the agent
 }
 
 // Parent returns the GPU that e belongs to, or the node.
 func (e Entity) Parent() Entity { return Entity{GPU: e.GPU, UUID: e.UUID} }
 
-// parts returns e's labels that are not empty, as name and value.
+// Parts returns e's labels that are not empty, as name and value.
 func (e Entity) Parts() (all [][2]string) {
 	for _, p := range [][2]string{{"gpu", e.GPU}, {"uuid", e.UUID}, {"link", e.Link}, {"tenant", e.Tenant}, {"workload", e.Workload}, {"device", e.Device}} {
 		if p[1] != "" {
@@ -35,7 +35,7 @@ func (e Entity) Parts() (all [][2]string) {
 	return all
 }
 
-// String returns e as people and gpusteward ack write it: "node", "gpu=3",
+// String returns e as people and `gpusteward ack` write it: "node", "gpu=3",
 // "gpu=3,link=7".
 func (e Entity) String() string {
 	var s []string
@@ -78,7 +78,7 @@ func (e Entity) who() string {
 	return e.Workload + " of tenant " + e.Tenant
 }
 
-// where says which GPU it is that e is on, if it is one.
+// where names the GPU that e is on, if there is one.
 func (e Entity) where() string {
 	if e.GPU == "" {
 		return ""
@@ -86,14 +86,14 @@ func (e Entity) where() string {
 	return " on GPU " + e.GPU
 }
 
-// compare orders entities: by GPU, then by what is below it.
+// Compare orders entities: by GPU, then by the parts below it.
 func (e Entity) Compare(o Entity) int {
 	return cmp.Or(cmp.Compare(len(e.GPU), len(o.GPU)), cmp.Compare(e.GPU, o.GPU), cmp.Compare(e.UUID, o.UUID), cmp.Compare(len(e.Link), len(o.Link)),
 		cmp.Compare(e.Link, o.Link), cmp.Compare(e.Tenant, o.Tenant), cmp.Compare(e.Workload, o.Workload), cmp.Compare(e.Device, o.Device))
 }
 
-// entityOf returns the entity that a sample is about: by its gpu and uuid, and
-// those of its labels link, tenant, workload and device that are in by.
+// EntityOf returns the entity of a sample: its labels gpu and uuid, and those of
+// its labels link, tenant, workload and device that are listed in by.
 func EntityOf(s collectors.Sample, by []string) (e Entity) {
 	for i, name := range s.Metric.Labels {
 		v := s.Labels[i]
@@ -122,8 +122,8 @@ func EntityOf(s collectors.Sample, by []string) (e Entity) {
 }
 
 // ParseEntity reads an entity as String writes it, and a GPU by its index or
-// UUID alone: "node", "3", "gpu=3,link=7", "GPU-5b6d...". What was left out is
-// empty: a GPU that was given by its index has no UUID.
+// UUID alone: "node", "3", "gpu=3,link=7", "GPU-5b6d...". Missing parts are
+// empty: a GPU that is given by its index has no UUID.
 func ParseEntity(s string) (Entity, error) {
 	fail := func(format string, a ...any) error {
 		return fmt.Errorf(`entity %q: %s; it may be "node", "3", "gpu=3,link=7", "tenant=NAME", "workload=NAME", "device=NAME" or a GPU's UUID`, s, fmt.Sprintf(format, a...))

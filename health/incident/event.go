@@ -5,21 +5,21 @@ import "time"
 // EventVersion is the version of Event's JSON form.
 const EventVersion = 1
 
-// A Kind says what an Event tells of.
+// A Kind is the kind of an Event.
 type Kind string
 
 // The kinds of events.
 const (
-	KindIncident    Kind = "incident"    // something happened: an XID, a storm of ECC errors, a line of the kernel
+	KindIncident    Kind = "incident"    // a fault: an XID, a storm of ECC errors, a line of the kernel
 	KindTransition  Kind = "transition"  // a check's state changed
 	KindAck         Kind = "ack"         // an operator cleared a latched fault
 	KindAgent       Kind = "agent"       // of the agent itself: it started, its journal was repaired
 	KindEnforcement Kind = "enforcement" // the enforcer's ladder moved for a workload
 )
 
-// An Event is one record of the journal, one element of /api/v1/events. A
-// later one with the same ID replaces the earlier: an incident is told at
-// once and again when more of it was seen. It never holds command lines or
+// An Event is one record of the journal and one element of /api/v1/events. A
+// later event with the same ID replaces the earlier one: an incident is reported
+// at once, and again when more is known. An event never holds command lines or
 // environments.
 type Event struct {
 	Version int       `json:"version"`
@@ -38,16 +38,16 @@ type Event struct {
 	From     State    `json:"from"` // of a transition
 	To       State    `json:"to"`
 	Latched  bool     `json:"latched,omitempty"`
-	Shadow   bool     `json:"shadow,omitempty"`  // of a transition: nobody is told, and nobody acts on it
-	Follows  string   `json:"follows,omitempty"` // ID of the incident that this one comes along with: it is none of its own
+	Shadow   bool     `json:"shadow,omitempty"`  // of a transition: it sends no alert and has no consequences
+	Follows  string   `json:"follows,omitempty"` // ID of the incident that this one accompanies: it does not count by itself
 
-	Was    string `json:"was,omitempty"`    // of an enforcement: the rung before, "warn"
-	Now    string `json:"now,omitempty"`    // and since
-	Result string `json:"result,omitempty"` // what came of it: "done", "shadow", "braked", "missed", "failed"
+	Was    string `json:"was,omitempty"`    // of an enforcement: the level before, "warn"
+	Now    string `json:"now,omitempty"`    // the level since
+	Result string `json:"result,omitempty"` // the outcome: "done", "shadow", "braked", "missed", "failed"
 
 	Sources []string  `json:"sources,omitempty"` // "nvml", "kmsg", "sysfs"
-	Count   int       `json:"count,omitempty"`   // observations that are this incident
-	First   time.Time `json:"first,omitzero"`    // when it was seen first
+	Count   int       `json:"count,omitempty"`   // observations of this incident
+	First   time.Time `json:"first,omitzero"`    // time of the first observation
 	Last    time.Time `json:"last,omitzero"`
 
 	Value     float64 `json:"value,omitempty"`
@@ -56,12 +56,12 @@ type Event struct {
 
 	PID      int      `json:"pid,omitempty"`
 	Comm     string   `json:"comm,omitempty"`
-	Workload string   `json:"workload,omitempty"` // whose the process is
-	Owner    string   `json:"owner,omitempty"`    // whose the workload is: "user:1001", "namespace:serving"
+	Workload string   `json:"workload,omitempty"` // the owner of the process
+	Owner    string   `json:"owner,omitempty"`    // the owner of the workload: "user:1001", "namespace:serving"
 	GI       string   `json:"gi,omitempty"`       // MIG GPU instance
-	Present  []Holder `json:"present,omitempty"`  // on the GPU then, where it is not known whose doing an XID was
+	Present  []Holder `json:"present,omitempty"`  // processes on the GPU at an XID of unknown origin
 
-	Action   string `json:"action,omitempty"` // what to do, in a word
+	Action   string `json:"action,omitempty"` // the action to take, in a word
 	Driver   string `json:"driver,omitempty"` // version
 	Message  string `json:"message,omitempty"`
 	Injected bool   `json:"injected,omitempty"` // of a test or a simulated host

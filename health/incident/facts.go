@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// facts are what is known of faults and is not ours to decide: NVIDIA's
-// catalogues, the kernel's messages.
+// facts are tables of faults as others define them: NVIDIA's catalogues and the
+// kernel's messages.
 //
 //go:embed data/*.tsv
 var facts embed.FS
 
-// readFacts calls each with the rows of a table of facts, by column. What is
-// wrong with a table is a mistake of ours, which tests find: it panics.
+// readFacts calls each with the rows of a table of facts, by column. It panics
+// on an error: a wrong table is our mistake, and tests find it.
 func readFacts(table string, each func(row map[string]string) error) {
 	ReadTable(facts, "data/"+table+".tsv", each)
 }
 
-// readTable is readFacts for a table of other files.
+// ReadTable does the same with a table of other files.
 func ReadTable(files fs.FS, table string, each func(row map[string]string) error) {
 	text, err := fs.ReadFile(files, table)
 	if err != nil {
@@ -42,8 +42,8 @@ func ReadTable(files fs.FS, table string, each func(row map[string]string) error
 	}
 }
 
-// verdictOf reads what the tables of incidents have in common. No severity is
-// None.
+// verdictOf reads the columns that the tables of incidents share. An empty
+// severity is None.
 func verdictOf(row map[string]string) (class Class, s Severity, err error) {
 	if text := row["severity"]; text != "" {
 		err = s.UnmarshalText([]byte(text))

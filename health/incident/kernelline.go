@@ -9,17 +9,17 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// A happening is a row of data/kernel.tsv or data/events.tsv: what a line of
-// the kernel or an event of the driver means.
+// A happening is a row of data/kernel.tsv or data/events.tsv: the meaning of a
+// line of the kernel or of an event of the driver.
 type happening struct {
 	name     string
 	class    Class
 	severity Severity
-	check    string // that it concerns
+	check    string // the check that it concerns
 	action   string
 	text     string
 
-	literal    string // that every line has which the expression finds; quicker to look for
+	literal    string // a part of every line that the expression finds; quicker to look for
 	expression *regexp.Regexp
 }
 
@@ -28,7 +28,7 @@ func readHappening(row map[string]string) (happening, error) {
 	return happening{name: row["name"], class: class, severity: severity, check: row["check"], action: row["action"], text: row["text"]}, err
 }
 
-// kernelLines are the lines of the kernel that are of interest.
+// kernelLines are the lines of the kernel that matter.
 var kernelLines = sync.OnceValue(func() (all []happening) {
 	readFacts("kernel", func(row map[string]string) error {
 		h, err := readHappening(row)
@@ -43,8 +43,8 @@ var kernelLines = sync.OnceValue(func() (all []happening) {
 	return all
 })
 
-// events are the events of the driver that are of interest, by type; XIDs have
-// a table of their own.
+// events are the events of the driver that matter, by type. XIDs have a table of
+// their own.
 var events = sync.OnceValue(func() map[string]happening {
 	all := map[string]happening{}
 	readFacts("events", func(row map[string]string) error {
@@ -67,8 +67,8 @@ var happenings = sync.OnceValue(func() map[string]happening {
 	return all
 })
 
-// ParseLine returns what a record of the kernel's log is a sign of; false if
-// of nothing that is known. Lines that the kernel did not log itself are none:
+// ParseLine returns the observation in a record of the kernel's log; false if
+// there is none. It ignores lines that the kernel did not log itself, because
 // users can write to its log. It is safe for concurrent use.
 func ParseLine(r host.Record) (Observation, bool) {
 	if !r.Kernel() {

@@ -18,23 +18,23 @@ const (
 	SourceSysFS  = "sysfs"
 )
 
-// An Observation is one sign of an incident, of which there may be several: a line
-// of the kernel, an event of the driver.
+// An Observation is one report of a fault by one source: a line of the kernel or
+// an event of the driver. An incident may have several.
 type Observation struct {
 	Time     time.Time
 	Source   string // SourceNVML, SourceKernel or SourceSysFS
-	Entity   Entity // of what the kernel names by its PCI address, Device is that
+	Entity   Entity // if the kernel names a PCI address, Device is that address
 	What     string // "xid", "sxid", a name of data/events.tsv or data/kernel.tsv
 	Code     int    // of an XID or SXid; the new value of recovery_action
-	PID      int    // of the process at fault; 0 if none is known
-	Comm     string // its name, as the source has it
+	PID      int    // of the process at fault; 0 if it is unknown
+	Comm     string // its name, as the source writes it
 	GI       string // MIG GPU instance
-	Text     string // as the source has it
-	Sequence uint64 // of the kernel's record
+	Text     string // as the source writes it
+	Sequence uint64 // number of the kernel's record
 }
 
-// ParseEvent returns what an event of the driver is a sign of; false if it is one of
-// those that are no incident, such as a change of power.
+// ParseEvent returns the observation in an event of the driver; false for an
+// event that is no fault, such as a change of power.
 func ParseEvent(e collectors.Event) (Observation, bool) {
 	if _, ok := events()[e.Type]; !ok && e.Type != WhatXID {
 		return Observation{}, false
@@ -46,8 +46,8 @@ func ParseEvent(e collectors.Event) (Observation, bool) {
 	return s, true
 }
 
-// clean returns text as it may be shown: valid UTF-8 of at most most bytes
-// that a reader can see, in one line.
+// Clean returns text that is safe to show: one line of printable, valid UTF-8
+// with at most the given number of bytes.
 func Clean(text string, most int) string {
 	text = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Names of what there are tables of codes for.
+// Values of What for which there are tables of codes.
 const (
 	WhatXID      = "xid"
 	WhatSXid     = "sxid"
 	WhatRecovery = "recovery_action"
 )
 
-// Names of rows of data/kernel.tsv that are judged by what else is known.
+// Values of What, rows of data/kernel.tsv, that are judged by further facts.
 const (
 	WhatOOM            = "oom"
 	WhatHungTask       = "hung_task"
@@ -23,7 +23,7 @@ const (
 )
 
 const (
-	RecoveryXID   = 154 // which tells of a new recovery action
+	RecoveryXID   = 154 // reports a new recovery action
 	RecoveryCheck = "gpu_recovery_action"
 )
 
@@ -32,17 +32,17 @@ const (
 	longestComm    = 64  // bytes
 )
 
-// ownChecks are the checks that tell of an XID, where xid_fatal does not.
+// OwnChecks are the checks that report an XID in place of xid_fatal.
 var OwnChecks = map[int]string{64: "remap_failed", 79: "gpu_lost"}
 
-// A key is what observations of one incident have in common.
+// A key is the part that all observations of one incident share.
 type key struct {
 	entity Entity
 	what   string
 	code   int
 }
 
-// keyOf leaves out a GPU's index, which changes when another one is lost.
+// keyOf leaves out a GPU's index, which changes when another GPU is lost.
 func keyOf(s Observation) key {
 	k := key{s.Entity, s.What, s.Code}
 	if k.entity.UUID != "" {
@@ -51,29 +51,30 @@ func keyOf(s Observation) key {
 	return k
 }
 
-// An openIncident is an incident that may still be seen again.
+// An openIncident is an incident that may still be observed again.
 type openIncident struct {
 	Event
 	key      key
-	title    string        // what it is, for people
+	title    string        // a name for people
 	mentions []mention     // processes in the kernel's lines of an XID
-	text     string        // of the kernel's first line
-	cause    *openIncident // that it is a companion of
-	began    time.Time     // when it was opened, which may be long after First
-	touched  time.Time     // when an observation came last
-	fair     bool          // both sources should see it, and have not been compared
-	news     bool          // since it was told
-	told     int           // Count when it was told
+	text     string        // the kernel's first line
+	cause    *openIncident // the incident that this one accompanies
+	began    time.Time     // when it was opened; may be long after First
+	touched  time.Time     // when the last observation arrived
+	fair     bool          // both sources should see it, and they have not been compared yet
+	news     bool          // something changed since the last report
+	told     int           // Count at the last report
 }
 
-// includes reports whether s may be of i: it is close in time, or the first of
-// the other source, which may be late.
+// includes reports whether s may belong to i: s is close in time, or it is the
+// first observation by the other source, which may be late.
 func (i *openIncident) includes(s Observation) bool {
 	gap := max(s.Time.Sub(i.Last), i.First.Sub(s.Time))
 	return gap <= together || gap <= late && i.other() == s.Source
 }
 
-// other returns the source that has not seen i and should; empty if none.
+// other returns the source that should have seen i and has not; empty if there
+// is none.
 func (i *openIncident) other() string {
 	if _, known := XIDs()[i.Code]; i.What != WhatXID || !known || i.Entity.UUID == "" || len(i.Sources) != 1 {
 		return ""
@@ -84,8 +85,8 @@ func (i *openIncident) other() string {
 	return SourceNVML
 }
 
-// add takes what an observation says of i beyond what is known. What is known
-// stays: of several processes the first is the one, of an XID the first that
+// add takes from an observation what is not known of i yet. Known facts stay:
+// of several processes the first one counts, and for an XID the first one that
 // was on the GPU.
 func (i *openIncident) add(s Observation) {
 	i.Count++
@@ -120,8 +121,7 @@ func (i *openIncident) add(s Observation) {
 	}
 }
 
-// tenants reports whether i is an XID that a process is to blame for, known or
-// not.
+// tenants reports whether a process, known or not, is to blame for i, an XID.
 func (i *openIncident) tenants() bool {
 	return i.What == WhatXID && len(i.mentions) > 0 && XIDs()[i.Code].Tenant()
 }
@@ -129,8 +129,8 @@ func (i *openIncident) tenants() bool {
 // isCode reports whether i is an XID or an SXid.
 func (i *openIncident) isCode() bool { return i.What == WhatXID || i.What == WhatSXid }
 
-// judge fills in what the tables say. A code that they do not have is neither
-// well nor known to be ill.
+// judge fills in the facts of the tables. A code that no table has is a warning:
+// it is neither harmless nor known to be a fault.
 func (i *openIncident) judge() {
 	switch i.What {
 	case WhatXID:
@@ -166,12 +166,12 @@ func (i *openIncident) judge() {
 	}
 }
 
-// decide makes the driver's verdict that of i, which tells of one.
+// decide applies the driver's verdict to i, which reports one.
 func (i *openIncident) decide(verdict action) {
 	i.Action, i.Severity, i.Check, i.news = verdict.name, max(i.Severity, verdict.severity), RecoveryCheck, true
 }
 
-// message returns what i is, in a line.
+// message describes i in one line.
 func (i *openIncident) message() string {
 	end := Clean(i.whose(), LongestMessage/2)
 	if r := i.root(); r != i {

@@ -5,8 +5,7 @@ import (
 	"slices"
 )
 
-// A Severity says how bad it is when a check fails, and is the severity of
-// the alert.
+// A Severity is how bad the failure of a check is, and the severity of its alert.
 type Severity int
 
 // The severities.
@@ -28,11 +27,11 @@ func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil
 // UnmarshalText reads a severity by its name.
 func (s *Severity) UnmarshalText(text []byte) error { return byName(s, text, severities, "a severity") }
 
-// A State is what is known of an entity under one check.
+// A State is the state of an entity under one check.
 type State int
 
-// The states. The first five rise with the severity; Unknown is where there
-// is no data, Recovering where the fault is gone and its hold-down is not over.
+// The states. The first five rise with the severity. Unknown means that there is
+// no data; Recovering means that the fault is gone and its hold-down is not over.
 const (
 	OK State = iota
 	Suspect
@@ -53,7 +52,7 @@ func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // UnmarshalText reads a state by its name.
 func (s *State) UnmarshalText(text []byte) error { return byName(s, text, states, "a state") }
 
-// State returns the state of an entity that fails a check this badly.
+// State returns the state of an entity that fails a check with this severity.
 func (s Severity) State() State { return State(s) }
 
 func byName[T ~int](v *T, text []byte, names []string, what string) error {

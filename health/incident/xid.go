@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// An XID is a fault of a GPU by its code, as NVIDIA's catalogue has it.
+// An XID is an entry of NVIDIA's catalogue: a fault of a GPU, by its code.
 type XID struct {
 	Code        int
 	Mnemonic    string
@@ -21,21 +21,21 @@ type XID struct {
 	Action      string // at once: "RESTART_APP"
 	Investigate string // afterwards: "CONTACT_SUPPORT"; mostly empty
 
-	fault string // whose, by data/faults.tsv
+	fault string // "tenant" or "hardware", by data/faults.tsv
 }
 
-// Tenant reports whether the XID is a fault that a process can cause, by
-// mistake or at will: it never condemns the GPU, however often it comes.
+// Tenant reports whether a process can cause the XID, by mistake or at will.
+// Such an XID never condemns the GPU, however often it occurs.
 func (x XID) Tenant() bool {
 	return x.fault == "tenant" || x.fault == "" && (x.Class == ApplicationFault || strings.HasPrefix(x.WhoActs, "app owner"))
 }
 
-// Hardware reports whether the XID is a fault of the GPU or its driver: it
-// never punishes the process that met it.
+// Hardware reports whether the XID is a fault of the GPU or its driver. Such an
+// XID never counts against the process that met it.
 func (x XID) Hardware() bool { return x.fault == "hardware" }
 
-// XIDs returns the XIDs that the catalogue has, by code. The map must not be
-// changed.
+// XIDs returns the XIDs of the catalogue, by code. The caller must not change the
+// map.
 func XIDs() map[int]XID { return xidTable() }
 
 var xidTable = sync.OnceValue(func() map[int]XID {
@@ -54,7 +54,7 @@ var xidTable = sync.OnceValue(func() map[int]XID {
 			return err
 		}
 		severity, err := xidSeverity(row["severity"])
-		// The catalogue marks with a star what it holds for likely.
+		// The catalogue marks a likely action with a star.
 		all[code] = XID{Code: code, Mnemonic: row["mnemonic"], Description: row["description"], Category: row["category"], Class: classes[row["category"]],
 			Severity: severity, WhoActs: row["who_acts"], Action: strings.TrimSuffix(row["immediate_action"], "*"), Investigate: row["investigatory_action"], fault: faults[row["xid"]]}
 		return err
@@ -62,8 +62,8 @@ var xidTable = sync.OnceValue(func() map[int]XID {
 	return all
 })
 
-// xidSeverity reads the catalogue's word. What is fatal puts the GPU out of
-// service; codes that are unused are worth knowing of.
+// xidSeverity reads the catalogue's word. A fatal XID puts the GPU out of
+// service. An unused code is worth knowing about.
 func xidSeverity(word string) (s Severity, err error) {
 	switch word {
 	case "fatal":
@@ -74,9 +74,8 @@ func xidSeverity(word string) (s Severity, err error) {
 	return s, s.UnmarshalText([]byte(word))
 }
 
-// AlertableXIDs returns the codes that matter to checks, in order: the
-// critical ones, and those that are known to be a tenant's or the hardware's
-// fault.
+// AlertableXIDs returns the codes that matter to checks, in order: the critical
+// ones, and those that are known as a fault of a tenant or of the hardware.
 func AlertableXIDs() []int {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(XIDs())), func(code int) bool {
 		x := XIDs()[code]
@@ -84,8 +83,8 @@ func AlertableXIDs() []int {
 	})
 }
 
-// An SXid is a fault of an NVSwitch by its code, as NVIDIA's manual of the
-// fabric manager has it.
+// An SXid is a fault of an NVSwitch, by its code, from NVIDIA's manual of the
+// fabric manager.
 type SXid struct {
 	Code           int
 	Name           string
@@ -94,8 +93,8 @@ type SXid struct {
 	PotentialFatal bool
 }
 
-// SXids returns the SXids that the manual has, by code. The map must not be
-// changed.
+// SXids returns the SXids of the manual, by code. The caller must not change the
+// map.
 func SXids() map[int]SXid { return sxidTable() }
 
 var sxidTable = sync.OnceValue(func() map[int]SXid {
