@@ -219,7 +219,7 @@ func (c *card) resident(name, gi string, now time.Time) *resident {
 	return c.residents[i]
 }
 
-// resides reports whether a workload is on a GPU, or was in the last minutes.
+// Resides reports whether a workload is on a GPU, or was in the last minutes.
 func (d *Metrics) Resides(workload string) bool {
 	return slices.ContainsFunc(d.cards, func(c *card) bool {
 		return slices.ContainsFunc(c.residents, func(t *resident) bool { return t.name == workload })

@@ -2,10 +2,10 @@ package derived
 
 import "slices"
 
-// Partners are siblings that do the same job: the same workloads are on them,
+// PartnerSignals compare partners: siblings that do the same job: the same workloads are on them,
 // with as much memory, and all are busy. What one of them has less of is not
-// explained by what it was asked for. Their signals of PeerZScore and
-// PeerDeviationRatio are these.
+// explained by what it was asked for. They are the signals of PeerZScore and
+// PeerDeviationRatio.
 var PartnerSignals = [...]string{Paced: "sm_clock", MemoryPaced: "memory_clock", Worked: "work", Behind: "work_behind"}
 
 const (

@@ -191,7 +191,7 @@ func (h *history) at(f func(time.Time) time.Time) *history {
 	return &c
 }
 
-// restore goes on from what Save returned, as JSON, with what at makes of its
+// Restore goes on from what Save returned, as JSON, with what at makes of its
 // times. After an error d is as it was.
 func (d *Metrics) Restore(text json.RawMessage, at func(time.Time) time.Time) error {
 	var saved Saved

@@ -47,7 +47,7 @@ func (s *Snapshot) Added() []collectors.Sample { return s.added }
 // Of returns the samples of m. They must not be changed.
 func (s *Snapshot) Of(m *collectors.Metric) []collectors.Sample { return s.samples[m] }
 
-// answers reports whether the GPU does. The node, the zero Entity, does when
+// Answers reports whether the GPU does. The node, the zero Entity, does when
 // it has GPUs, and all answer. While the agent is drained, or there is no
 // driver, nobody does: what was known then is not known now.
 func (s *Snapshot) Answers(gpu incident.Entity) bool {

@@ -13,7 +13,7 @@ const madToSigma = 1.4826
 // usable reports whether v is a number that can be reckoned with.
 func usable(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
-// median returns the median of values, which it puts into another order; NaN
+// Median returns the median of values, which it puts into another order; NaN
 // where there are none.
 func Median(values []float64) float64 {
 	n := len(values)
