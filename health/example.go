@@ -100,7 +100,7 @@ func (src source) noLoss(e incident.Entity) [][]Example {
 // the moment on.
 func (c Condition) Example(e incident.Entity) []Example {
 	holds, fails := c.sides()
-	return c.example(e, fails, holds, -1)
+	return c.example(e, fails, holds, nil)
 }
 
 // Counterexamples returns series with which the condition never holds: one set
@@ -108,9 +108,9 @@ func (c Condition) Example(e incident.Entity) []Example {
 // the next entity.
 func (c Condition) Counterexamples(next func() incident.Entity) (all [][]Example) {
 	holds, fails := c.sides()
-	all = append(all, c.example(next(), fails, fails, -1))
+	all = append(all, c.example(next(), fails, fails, nil))
 	for i := range c.While {
-		all = append(all, c.example(next(), fails, holds, i))
+		all = append(all, c.example(next(), fails, holds, &c.While[i]))
 	}
 	if c.Signal.excused != nil {
 		for i := range c.Signal.excused(incident.Entity{}) {
@@ -121,16 +121,17 @@ func (c Condition) Counterexamples(next func() incident.Entity) (all [][]Example
 }
 
 // example returns series of which the signal is before and then after, while
-// all other conditions hold but the one with the index failing.
-func (c Condition) example(e incident.Entity, before, after float64, failing int) []Example {
+// all other conditions hold but for failing, if that is one of them.
+func (c Condition) example(e incident.Entity, before, after float64, failing *Condition) []Example {
 	all := c.Signal.Example(e, before, after)
-	for i, w := range c.While {
+	for i := range c.While {
+		w := &c.While[i]
 		v, fails := w.sides()
-		if i == failing {
+		if w == failing {
 			v = fails
 		}
-		for _, x := range w.example(e, v, v, -1) {
-			all = joined(all, x, i == failing)
+		for _, x := range w.example(e, v, v, nil) {
+			all = joined(all, x, w == failing)
 		}
 	}
 	return all

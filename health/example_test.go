@@ -62,6 +62,13 @@ func TestExamplesAreReadBack(t *testing.T) {
 		}
 		for _, want := range []float64{holds, fails} {
 			examples := c.Signal.Example(someone(c.Signal), fails, want)
+			for _, x := range examples {
+				for i, l := range x.Metric.Labels {
+					if x.Labels[i] == "" && l != "gpu" && l != "uuid" { // the node has neither
+						t.Errorf("%s: the example has no label %s, for it is empty: %q", query, l, x.Labels)
+					}
+				}
+			}
 			m := newMemory(time.Unix(0, 0))
 			readings(c.Signal, m, shownBy(examples, -step))
 			m.now = m.now.Add(step)

@@ -168,6 +168,20 @@ func TestALookWaitsForASlowDriver(t *testing.T) {
 	})
 }
 
+// TestALookWaitsForASlowDriverForAsLongAsItCan has a driver come back as late as
+// leaves time to look at its GPUs.
+func TestALookWaitsForASlowDriverForAsLongAsItCan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLook(t)
+		s := stuckInit{l.Host.NVML.(*sim.Host), make(chan struct{})}
+		l.Host.NVML = s
+		time.AfterFunc(15800*time.Millisecond, func() { close(s.release) })
+		if j := l.judge(t, l.Timeout); j.Status != incident.OK || len(j.GPUs) != 2 {
+			t.Errorf("%v: %q, %+v", j.Status, j.Reason, j.Findings)
+		}
+	})
+}
+
 func TestALookThatIsInterruptedKnowsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLook(t)

@@ -414,3 +414,59 @@ func TestSettingsThatCannotWork(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestTheStateIsKeptWhenItChanges holds that what happens is kept at once, and
+// that a host on which nothing happens is written down each minute.
+func TestTheStateIsKeptWhenItChanges(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		m := monitor(t, dir, Settings{})
+		defer m.stop()
+		written := func() time.Time {
+			var k kept
+			if err := (Store{Dir: dir, ReadOnly: true}).Load(keptName, &k); err != nil {
+				t.Fatal(err)
+			}
+			return k.Engine.Time
+		}
+		for range 3 {
+			before := written()
+			m.pass(before.Add(saveEach).Sub(time.Now()) - beat)
+			if got := written(); !got.Equal(before) {
+				t.Errorf("%v after the last time it is written again", got.Sub(before))
+			}
+			m.pass(3 * beat)
+			if got := written(); got.Equal(before) {
+				t.Error("it is not written for a minute")
+			}
+		}
+		m.pass(20 * time.Second)
+		m.logs(10, xid79)
+		m.pass(2 * beat)
+		if late := time.Since(written()); late > 2*beat {
+			t.Errorf("a fault is not written for %v", late)
+		}
+	})
+}
+
+// TestAGPUThatIsAcknowledgedAsGoneIsForgotten holds that the rest of the agent
+// forgets a GPU that an operator has taken out, and no other.
+func TestAGPUThatIsAcknowledgedAsGoneIsForgotten(t *testing.T) {
+	t.Parallel()
+	for check, want := range map[string][]string{missingCheck: {"GPU-0"}, "gpu_lost": nil} {
+		var forgotten []string
+		m := NewMonitor(Options{Forget: func(uuid string) { forgotten = append(forgotten, uuid) }, Log: slog.New(slog.DiscardHandler)}, Settings{})
+		latched := *lostCheck
+		latched.ID = check
+		w := newWorld(t, &latched)
+		w.steps(1, lost()...)
+		m.engine = w.engine
+		if err := m.acknowledge(ack{check: check, entity: incident.Entity{GPU: "0"}}); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(forgotten, want) {
+			t.Errorf("%s: %q are forgotten, want %q", check, forgotten, want)
+		}
+	}
+}

@@ -2,7 +2,6 @@ package health
 
 import (
 	"fmt"
-	"gpusteward/health/incident"
 	"os"
 	"regexp"
 	"slices"
@@ -10,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/health/incident"
 )
 
 // A promise is a row of the runbook: when it says that a level of a check is
@@ -232,10 +233,10 @@ func (p promise) test(t *testing.T, c *Check, l Level) {
 	p.gaps(t, c, l, e)
 	if p.Clear != p.Threshold {
 		held, over := Condition{Op: p.Op, Threshold: p.Clear}.sides()
-		if got, _ := r.show(p.example(e, held, held, -1), false, r.aWhile(), incident.OK); got != p.severity.State() {
+		if got, _ := r.show(p.example(e, held, held, nil), false, r.aWhile(), incident.OK); got != p.severity.State() {
 			t.Errorf("held at %g: %v", held, got)
 		}
-		if got, _ := r.show(p.example(e, over, over, -1), false, r.aWhile(), incident.OK); got != incident.OK && !c.Latched {
+		if got, _ := r.show(p.example(e, over, over, nil), false, r.aWhile(), incident.OK); got != incident.OK && !c.Latched {
 			t.Errorf("cleared at %g: %v", over, got)
 		}
 	} else if got, _ := r.show(p.Example(e), true, r.aWhile(), incident.OK); (got == incident.OK) == c.Latched {

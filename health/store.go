@@ -37,11 +37,7 @@ func (s Store) Save(name string, v any) error {
 	if s.Dir == "" || s.ReadOnly {
 		return nil
 	}
-	state, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Errorf("encode the state %s: %w", name, err)
-	}
-	text, err := json.Marshal(stored{storeVersion, state})
+	text, err := json.Marshal(map[string]any{"version": storeVersion, "state": v})
 	if err != nil {
 		return fmt.Errorf("encode the state %s: %w", name, err)
 	}

@@ -2,11 +2,12 @@ package health
 
 import (
 	"bytes"
-	"gpusteward/health/incident"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"gpusteward/health/incident"
 )
 
 type remembered struct {
@@ -100,5 +101,22 @@ func TestStateThatCannotBeReadIsAnError(t *testing.T) {
 	}
 	if info, err := os.Stat(s.path("health")); err != nil || !info.IsDir() {
 		t.Errorf("the directory is %v, %v", info, err)
+	}
+}
+
+// TestStateWithoutADirectoryIsAnError has a file be where the directory should
+// be: the agent says so, whether it keeps its state or looks for it.
+func TestStateWithoutADirectoryIsAnError(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, got := Store{Dir: filepath.Join(file, "state")}, remembered{Count: 7}
+	if err := s.Save("health", got); err == nil {
+		t.Error("the state is kept in no directory")
+	}
+	if err := s.Load("health", &got); err == nil || !strings.HasPrefix(err.Error(), "read the state: ") || got.Count != 7 {
+		t.Errorf("%+v, %v", got, err)
 	}
 }

@@ -47,16 +47,18 @@ func TestAVerdictOfAGPU(t *testing.T) {
 		want   Health
 		node   string
 	}{
-		"it is well":              {up: 1, margin: cool, want: Health{Status: incident.OK}},
-		"it is warm":              {up: 1, margin: warm, want: Health{Status: incident.Degraded}},
-		"it is hot":               {up: 1, margin: hot, want: Health{Status: incident.Unhealthy}},
-		"nothing is read of it":   {up: 1, margin: none, want: Health{Status: incident.Unknown}, node: noData},
-		"it hangs":                {stuck: "nvmlDeviceGetTemperature", margin: cool, want: Health{Status: incident.Unknown, Reason: "hangs in nvmlDeviceGetTemperature"}, node: "GPU 0 hangs in nvmlDeviceGetTemperature"},
-		"it is lost":              {stuck: "gpu_is_lost", margin: cool, want: Health{Status: incident.Unknown, Reason: "does not answer: gpu is lost"}, node: "GPU 0 does not answer: gpu is lost"},
-		"it is lost, and hot":     {stuck: "gpu_is_lost", margin: hot, want: Health{Status: incident.Unhealthy, Reason: "does not answer: gpu is lost"}},
-		"it is down, and unsaid":  {margin: cool, want: Health{Status: incident.Unknown}, node: noData},
-		"it is away":              {away: true, stuck: "not_listed", margin: cool, want: Health{Status: incident.OK, Reason: "is away: a virtual machine has it"}},
-		"it is away, and was hot": {away: true, stuck: "not_listed", margin: hot, want: Health{Status: incident.Unhealthy, Reason: "does not answer: not listed"}},
+		"it is well":               {up: 1, margin: cool, want: Health{Status: incident.OK}},
+		"it is warm":               {up: 1, margin: warm, want: Health{Status: incident.Degraded}},
+		"it is hot":                {up: 1, margin: hot, want: Health{Status: incident.Unhealthy}},
+		"nothing is read of it":    {up: 1, margin: none, want: Health{Status: incident.Unknown}, node: noData},
+		"it hangs":                 {stuck: "nvmlDeviceGetTemperature", margin: cool, want: Health{Status: incident.Unknown, Reason: "hangs in nvmlDeviceGetTemperature"}, node: "GPU 0 hangs in nvmlDeviceGetTemperature"},
+		"it is lost":               {stuck: "gpu_is_lost", margin: cool, want: Health{Status: incident.Unknown, Reason: "does not answer: gpu is lost"}, node: "GPU 0 does not answer: gpu is lost"},
+		"it is lost, and hot":      {stuck: "gpu_is_lost", margin: hot, want: Health{Status: incident.Unhealthy, Reason: "does not answer: gpu is lost"}},
+		"it is down, and unsaid":   {margin: cool, want: Health{Status: incident.Unknown}, node: noData},
+		"it is away":               {away: true, stuck: "not_listed", margin: cool, want: Health{Status: incident.OK, Reason: "is away: a virtual machine has it"}},
+		"it is lost, and warm":     {stuck: "gpu_is_lost", margin: warm, want: Health{Status: incident.Degraded, Reason: "does not answer: gpu is lost"}},
+		"it is away, and was warm": {away: true, stuck: "not_listed", margin: warm, want: Health{Status: incident.Degraded, Reason: "does not answer: not listed"}},
+		"it is away, and was hot":  {away: true, stuck: "not_listed", margin: hot, want: Health{Status: incident.Unhealthy, Reason: "does not answer: not listed"}},
 	} {
 		w := newWorld(t, hotCheck)
 		w.steps(1, hotAt(cool))
@@ -94,6 +96,7 @@ func TestAVerdictOfANode(t *testing.T) {
 		"something is unknown of a GPU, of which more is known": {Verdict{GPUs: gpus, Findings: []Finding{{Entity: gpu, State: incident.Unknown}}}, incident.OK, ""},
 		"it recovers":                                           {Verdict{GPUs: gpus, Findings: []Finding{{State: incident.Recovering, Severity: incident.Warning}}}, incident.Degraded, ""},
 		"unknown, and worse":                                    {Verdict{GPUs: gpus, Findings: []Finding{{State: incident.Unknown}, {Entity: gpu, State: incident.Unhealthy, Severity: incident.Critical}}}, incident.Unhealthy, ""},
+		"unknown, and a little worse":                           {Verdict{GPUs: gpus, Findings: []Finding{{State: incident.Unknown}, {Entity: gpu, State: incident.Degraded, Severity: incident.Warning}}}, incident.Degraded, ""},
 		"it is worth knowing":                                   {Verdict{GPUs: gpus, Findings: []Finding{{State: incident.Suspect, Severity: incident.Info}}}, incident.Suspect, ""},
 		"it is a shadow":                                        {Verdict{GPUs: gpus, Findings: []Finding{{State: incident.Failed, Severity: incident.Emergency, Shadow: true}}}, incident.OK, ""},
 		"no GPU":                                                {Verdict{}, incident.Unknown, "no GPU is known"},
@@ -106,10 +109,16 @@ func TestAVerdictOfANode(t *testing.T) {
 			t.Errorf("%s: %v, %q; want %v, %q", name, c.v.Status, c.v.Reason, c.want, c.reason)
 		}
 	}
-	for drained, want := range map[float64]string{0: "no GPU is known", 1: "drained: gpusteward resume takes the driver again"} {
+	drained := func(v float64) []collectors.Sample {
+		return []collectors.Sample{{Metric: collectors.Drained, Value: v}}
+	}
+	for _, c := range []struct {
+		read []collectors.Sample
+		want string
+	}{{nil, "no GPU is known"}, {drained(0), "no GPU is known"}, {drained(1), "drained: gpusteward resume takes the driver again"}} {
 		m := &Monitor{engine: newWorld(t).engine}
-		if v := m.verdict(derived.NewSnapshot([]collectors.Sample{{Metric: collectors.Drained, Value: drained}}), birth); v.Status != incident.Unknown || v.Reason != want {
-			t.Errorf("drained %v: %v, %q", drained, v.Status, v.Reason)
+		if v := m.verdict(derived.NewSnapshot(c.read), birth); v.Status != incident.Unknown || v.Reason != c.want {
+			t.Errorf("of %v: %v, %q", c.read, v.Status, v.Reason)
 		}
 	}
 }

@@ -32,7 +32,7 @@ type Metrics struct {
 
 	start  time.Time     // of the first Derive
 	last   time.Time     // of Derive
-	passed time.Duration // since the call before; 0 where the clock went back
+	passed time.Duration // since the call before, if there was one; 0 where the clock went back
 	calls  int
 	minute int64                                      // that the last call was in
 	out    map[*collectors.Metric][]collectors.Sample // of this call
@@ -88,9 +88,6 @@ func New() *Metrics {
 func (d *Metrics) Derive(s *Snapshot, now time.Time) {
 	now = d.steady(now)
 	d.passed = max(now.Sub(d.last), 0)
-	if d.last.IsZero() {
-		d.passed = 0
-	}
 	d.last = now
 	d.calls++
 	minute := now.Unix() / 60

@@ -14,6 +14,9 @@ import (
 	"gpusteward/collectors"
 )
 
+// birth is when time begins in tests of single values.
+var birth = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
 // step is how often an engine calls Derive.
 const step = 10 * time.Second
 

@@ -112,3 +112,47 @@ func TestASlowGPUIsOneWithoutAReason(t *testing.T) {
 		}
 	}
 }
+
+// TestTheEndsOfWhatIsCompared has five GPUs do the same, of which one is slow:
+// just enough of it, and just not, for their clocks to be compared.
+func TestTheEndsOfWhatIsCompared(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		all, one map[int]float64
+		compared bool
+	}{
+		"busy enough":                {all: map[int]float64{utilization: .80}, compared: true},
+		"not busy enough":            {all: map[int]float64{utilization: .79}},
+		"under the limit":            {all: map[int]float64{power: 629}, one: map[int]float64{tensorActivity: .9}, compared: true},
+		"at the limit, other work":   {all: map[int]float64{power: 630}, one: map[int]float64{tensorActivity: .9}},
+		"at the limit, like work":    {all: map[int]float64{power: 630}, compared: true},
+		"at the limit, work unknown": {all: map[int]float64{power: 630, smActivity: math.NaN()}},
+		"alone at the limit":         {one: map[int]float64{power: 630}},
+		"the others at the limit":    {all: map[int]float64{power: 630}, one: map[int]float64{power: 629}, compared: true},
+		"capped now and then":        {all: map[int]float64{capped: .05}, one: map[int]float64{tensorActivity: .9}, compared: true},
+		"capped more often":          {all: map[int]float64{capped: .06}, one: map[int]float64{tensorActivity: .9}},
+		"a little less used":         {one: map[int]float64{utilization: .86}, compared: true},
+		"not as much used":           {one: map[int]float64{utilization: .84}},
+	} {
+		r := newRig(5)
+		for i, g := range r.gpus {
+			for input, v := range c.all {
+				g.values[input] = v
+			}
+			if i == 0 {
+				g.values[smClock] = 990e6
+				for input, v := range c.one {
+					g.values[input] = v
+				}
+			}
+		}
+		r.step(3*time.Minute, nil)
+		want := math.NaN()
+		if c.compared {
+			want = .5
+		}
+		if got := r.get(PeerClockRatio, 0); got != want && usable(got+want) || usable(got) != usable(want) {
+			t.Errorf("%s: %g of its peers' clock, want %g", name, got, want)
+		}
+	}
+}

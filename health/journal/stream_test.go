@@ -366,3 +366,44 @@ func TestAStreamThatCannotBeBoundedEnds(t *testing.T) {
 		t.Errorf("it ended with %v, after %q", ctx.Err(), w.Body)
 	}
 }
+
+// A broken answer fails in one of the ways in which a client can be gone.
+type broken struct {
+	client
+	writing, flushing error
+	writes            int
+}
+
+func (b *broken) FlushError() error { return b.flushing }
+
+func (b *broken) Write(p []byte) (int, error) {
+	b.writes++
+	return len(p), b.writing
+}
+
+// TestAStreamEndsWithItsClient holds that the first failure ends a stream: a
+// client that is gone takes the place of no other.
+func TestAStreamEndsWithItsClient(t *testing.T) {
+	gone := errors.New("the client is gone")
+	for name, c := range map[string]struct {
+		writing, flushing error
+		ends              bool
+	}{"it is there": {}, "it takes nothing": {writing: gone, ends: true}, "nothing reaches it": {flushing: gone, ends: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			j, _, _, _ := testJournal(t, Options{})
+			b := &broken{client: client{header: http.Header{}}, writing: c.writing, flushing: c.flushing}
+			ctx, leave := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				j.ServeHTTP(b, httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/v1/events?follow=1", nil))
+			}()
+			synctest.Wait()
+			if n := journalSample(t, j, Streams); b.writes != 1 || (n == 0) != c.ends {
+				t.Errorf("%s: %v streams after %d writes", name, n, b.writes)
+			}
+			leave()
+			<-ended
+		})
+	}
+}

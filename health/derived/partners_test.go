@@ -1,0 +1,108 @@
+package derived
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestWhoIsComparedWithItsPartners has five GPUs do one job, and one of them
+// something else to a degree: it is compared by clock, memory clock and work
+// while it does the same, and by work alone while it falls behind.
+func TestWhoIsComparedWithItsPartners(t *testing.T) {
+	t.Parallel()
+	const all = "memory_clock sm_clock work work_behind"
+	for name, c := range map[string]struct {
+		one  map[int]float64
+		job  string // of the one; empty: none
+		want string
+	}{
+		"the same":                    {nil, "job", all},
+		"another job":                 {nil, "other", ""},
+		"no job":                      {nil, "", ""},
+		"a little more memory":        {map[int]float64{memoryUsed: 48.4e9, memoryFree: 36.6e9}, "job", all},
+		"more memory":                 {map[int]float64{memoryUsed: 48.6e9, memoryFree: 36.4e9}, "job", ""},
+		"a little less used":          {map[int]float64{utilization: .86}, "job", all},
+		"less used":                   {map[int]float64{utilization: .84}, "job", "work_behind"},
+		"hardly used":                 {map[int]float64{utilization: .03}, "job", "work_behind"},
+		"idle":                        {map[int]float64{utilization: .02}, "job", ""},
+		"a clock that is a bit lower": {map[int]float64{smClock: 1890e6}, "job", all},
+		"a lower clock":               {map[int]float64{smClock: 1880e6}, "job", "memory_clock sm_clock"},
+		"at its limit, alone":         {map[int]float64{power: 640}, "job", "memory_clock work work_behind"},
+		"another limit":               {map[int]float64{powerLimit: 500}, "job", ""},
+		"no activity":                 {map[int]float64{smActivity: math.NaN()}, "job", all},
+	} {
+		r := newRig(5)
+		for i, g := range r.gpus {
+			job := "job"
+			if i == 0 {
+				job = c.job
+				for input, v := range c.one {
+					g.values[input] = v
+				}
+			}
+			if job != "" {
+				r.extra = append(r.extra, residing(g, job, 1e9))
+			}
+		}
+		r.step(3*time.Minute, nil)
+		var got []string
+		for _, signal := range PartnerSignals {
+			z, ratio := r.get(PeerZScore, 0, signal), r.get(PeerDeviationRatio, 0, signal)
+			if usable(z) {
+				got = append(got, signal)
+			}
+			if usable(z) != usable(ratio) {
+				t.Errorf("%s, %s: a score of %g and a ratio of %g", name, signal, z, ratio)
+			}
+		}
+		if slices.Sort(got); strings.Join(got, " ") != c.want {
+			t.Errorf("%s: compared by %q, want %q", name, got, c.want)
+		}
+	}
+	r := newRig(5) // nobody has a job that is known
+	r.step(3*time.Minute, nil)
+	if usable(r.get(PeerZScore, 0, "work_behind")) || !usable(r.get(PeerZScore, 0, "work")) {
+		t.Error("GPUs without jobs are behind each other")
+	}
+}
+
+// TestWhoDoesLessShowsItTwice holds that the work of a GPU is as much as the one
+// of power and activity that is closer to its partners' says.
+func TestWhoDoesLessShowsItTwice(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ power, activity, ratio float64 }{
+		{500, .8, 0}, {400, .8, 0}, {500, .6, 0}, {400, .4, -.2}, {250, .6, -.25}, {250, math.NaN(), -.5},
+	} {
+		r := newRig(5)
+		r.gpus[0].values[power], r.gpus[0].values[smActivity] = c.power, c.activity
+		r.step(3*time.Minute, nil)
+		if got := r.get(PeerDeviationRatio, 0, "work"); math.Abs(got-c.ratio) > 1e-9 {
+			t.Errorf("%g W and an activity of %g: %g, want %g", c.power, c.activity, got, c.ratio)
+		}
+	}
+}
+
+// TestWhatACounterRoseBy holds what two looks at a counter show.
+func TestWhatACounterRoseBy(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		first, second float64
+		after         time.Duration
+		by            float64 // -1: nobody can say
+	}{{5, 5, step, 0}, {5, 9, step, 4}, {0, 9, time.Millisecond, 9}, {5, 4, step, -1}, {5, 9, 0, -1}, {5, 9, -step,
+		-1}} {
+		var k counter
+		if by, _ := k.rise(c.first, birth); usable(by) {
+			t.Errorf("the first look shows %g", by)
+		}
+		if by, over := k.rise(c.second, birth.Add(c.after)); !same(by, c.by) || over != c.after {
+			t.Errorf("%+v: it rose by %g over %v", c, by, over)
+		}
+		if by, _ := k.rise(c.second+2, birth.Add(c.after+step)); by != 2 {
+			t.Errorf("%+v: and then by %g, want 2", c, by)
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package health
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/health/derived"
+	"gpusteward/health/incident"
+)
+
+// TestWhichSeriesASignalTakes holds the conditions on a label.
+func TestWhichSeriesASignalTakes(t *testing.T) {
+	t.Parallel()
+	for values, want := range map[string][]string{"a": {"a"}, "a|b": {"a", "b"}, "a.*": {"a", "ab"}, "b|a.*": {"a", "ab", "b"}, ".*": {"", "a", "ab", "b", "c"}, "": {""}} {
+		m := match{values: strings.Split(values, "|")}
+		for _, v := range []string{"", "a", "ab", "b", "c"} {
+			fits := false
+			for _, w := range want {
+				fits = fits || v == w
+			}
+			if m.fits(v) != fits {
+				t.Errorf("%q of %q: %v", v, values, !fits)
+			}
+		}
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a label that the metric does not have is taken")
+		}
+	}()
+	Value(collectors.Up, "link", "1")
+}
+
+// TestSignalsForPrometheus holds signals as PromQL.
+func TestSignalsForPrometheus(t *testing.T) {
+	t.Parallel()
+	for want, g := range map[string]*Signal{
+		"nvgpu_up": Value(collectors.Up),
+		"max without (engine) (nvgpu_utilization_ratio)":                Value(collectors.Utilization),
+		`max without (engine) (nvgpu_utilization_ratio{engine="gpu"})`:  Value(collectors.Utilization, "engine", "gpu"),
+		`sum without (engine) (nvgpu_utilization_ratio{engine=~"a|b"})`: Sum(collectors.Utilization, "engine", "a|b"),
+		"nvgpu_nvlink_up":                      Value(collectors.NVLinkUp, "by", "link"),
+		"(nvgpu_up / nvgpu_performance_state)": Div(Value(collectors.Up), Value(collectors.PerformanceState)),
+		"(nvgpu_up - nvgpu_performance_state)": Sub(Value(collectors.Up), Value(collectors.PerformanceState)),
+	} {
+		if got := g.String(); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	for d, want := range map[time.Duration]string{24 * time.Hour: "1d", 25 * time.Hour: "25h", time.Hour: "1h", 90 * time.Minute: "90m", 90 * time.Second: "90s", 1500 * time.Millisecond: "1500ms", 48 * time.Hour: "2d", time.Second: "1s"} {
+		if got := promDuration(d); got != want {
+			t.Errorf("%v is %s, want %s", d, got, want)
+		}
+	}
+}
+
+// TestWhatSignalsRead reads signals from a host of two GPUs, of which the
+// second has less to say.
+func TestWhatSignalsRead(t *testing.T) {
+	t.Parallel()
+	s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 0),
+		on("0", collectors.Utilization, .25, "gpu"), on("0", collectors.Utilization, .5, "memory"), on("0", collectors.Utilization, .125, "encoder"), on("1", collectors.Utilization, .75, "gpu"),
+		on("0", collectors.PerformanceState, 8), on("0", collectors.TemperatureMargin, 4), on("1", collectors.TemperatureMargin, 0)})
+	margin, state := Value(collectors.TemperatureMargin), Value(collectors.PerformanceState)
+	for name, c := range map[string]struct {
+		signal *Signal
+		want   [2]string
+	}{
+		"the largest":             {Value(collectors.Utilization), [2]string{"0.5", "0.75"}},
+		"one":                     {Value(collectors.Utilization, "engine", "gpu"), [2]string{"0.25", "0.75"}},
+		"one that is not there":   {Value(collectors.Utilization, "engine", "decoder"), [2]string{"", ""}},
+		"the sum":                 {Sum(collectors.Utilization), [2]string{"0.875", "0.75"}},
+		"the sum of two":          {Sum(collectors.Utilization, "engine", "gpu|memory"), [2]string{"0.75", "0.75"}},
+		"or zero":                 {Value(collectors.PerformanceState).OrZero(), [2]string{"8", "0"}},
+		"a part":                  {Div(state, margin), [2]string{"2", ""}},
+		"a part of nothing":       {Div(margin, margin), [2]string{"1", ""}},
+		"a difference":            {Sub(margin, Value(collectors.Up)), [2]string{"3", "0"}},
+		"a difference of nothing": {Sub(state, margin), [2]string{"4", ""}},
+	} {
+		read := readings(c.signal, newMemory(birth), s)
+		for gpu, want := range c.want {
+			got := ""
+			for _, r := range read {
+				if r.Entity == gpuEntity(fmt.Sprint(gpu)) {
+					got += fmt.Sprint(r.value)
+				}
+			}
+			if got != want {
+				t.Errorf("%s of GPU %d: %q, want %q", name, gpu, got, want)
+			}
+		}
+	}
+}
+
+// TestAReadingIsFoundFromAnywhere holds that what is looked for is found, and
+// where the next is looked for.
+func TestAReadingIsFoundFromAnywhere(t *testing.T) {
+	t.Parallel()
+	var all answers
+	for i := range 3 {
+		all = append(all, reading{gpuEntity(fmt.Sprint(i)), float64(10 * i)})
+	}
+	for from := range 4 {
+		for i := range 3 {
+			if v, next, ok := all.from(from, gpuEntity(fmt.Sprint(i))); !ok || v != float64(10*i) || next != i+1 {
+				t.Errorf("GPU %d from %d: %g, then %d", i, from, v, next)
+			}
+		}
+		if _, next, ok := all.from(from, gpuEntity("9")); ok || next != from {
+			t.Errorf("one that is not there from %d: %v, then %d", from, ok, next)
+		}
+	}
+	if _, _, ok := answers(nil).from(0, incident.Entity{}); ok {
+		t.Error("nothing has an answer")
+	}
+}
+
+// TestCountersAreSweptEachHour holds what of a counter is remembered that is not
+// shown any more: for an hour, for as long as a window is, or for life. The sweep
+// comes with the first look after more than an hour: here each 70 minutes.
+func TestCountersAreSweptEachHour(t *testing.T) {
+	t.Parallel()
+	const long = 3 * time.Hour
+	for name, c := range map[string]struct {
+		signal   *Signal
+		after    time.Duration // it comes back, and has risen by 5
+		want     float64
+		sums     int // of entities, just before
+		counters int
+	}{
+		"an hour":                  {Increase(collectors.ECCErrors, time.Minute), time.Hour, 5, 2, 2},
+		"more":                     {Increase(collectors.ECCErrors, time.Minute), time.Hour + step, 0, 1, 1},
+		"a long window":            {Increase(collectors.ECCErrors, long), 140 * time.Minute, 5, 2, 2},
+		"more than a long window":  {Increase(collectors.ECCErrors, long), 210 * time.Minute, 0, 1, 1},
+		"for life":                 {Increase(collectors.ECCErrors, time.Minute).Lifetime(), 2 * time.Hour, 5, 1, 2},
+		"for life, and for a long": {Increase(collectors.ECCErrors, long).Lifetime(), 2 * long, 5, 1, 2},
+	} {
+		m := newMemory(birth)
+		at := func(after time.Duration, gpus ...string) answers {
+			m.now = birth.Add(after)
+			var all []collectors.Sample
+			for _, gpu := range gpus {
+				v := 100.
+				if after > 0 && gpu == "1" {
+					v += 5
+				}
+				all = append(all, on(gpu, collectors.ECCErrors, v, "corrected", "volatile", "all"))
+			}
+			return readings(c.signal, m, derived.NewSnapshot(all))
+		}
+		at(0, "0", "1")
+		for passed := 10 * time.Minute; passed < c.after; passed += 10 * time.Minute {
+			at(passed, "0")
+		}
+		at(c.after, "0")
+		if counted := m.counted[c.signal]; len(counted.order) != c.sums || len(counted.sums) != c.sums || len(counted.last) != c.counters {
+			t.Errorf("%s: %d counters of %d entities are remembered, want %d of %d", name, len(counted.last), len(counted.order), c.counters, c.sums)
+		}
+		if v, ok := at(c.after, "0", "1").of(gpuEntity("1")); !ok || v != c.want {
+			t.Errorf("%s: it rose by %g, want %g", name, v, c.want)
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package health
+
+import (
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/health/incident"
+)
+
+// TestForHowLongAFaultIsHeld holds what comes back within an hour of when it was
+// left, and what does not.
+func TestForHowLongAFaultIsHeld(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		hold, since, want time.Duration
+	}{
+		{0, time.Second, holdFirst}, {holdFirst, flapping - time.Second, 2 * holdFirst}, {holdFirst, flapping, holdFirst},
+		{holdMost / 2, 0, holdMost}, {40 * time.Minute, 0, holdMost}, {holdMost, 0, holdMost}, {holdMost, flapping, holdFirst},
+	} {
+		st := status{hold: c.hold, left: birth}
+		if st.enter(birth.Add(c.since)); st.hold != c.want {
+			t.Errorf("held for %v, and %v later: for %v, want %v", c.hold, c.since, st.hold, c.want)
+		}
+	}
+}
+
+// TestWhoIsForgotten holds after how long without data an entity is no more.
+func TestWhoIsForgotten(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		st    status
+		fails bool
+		quiet time.Duration
+		want  bool
+	}{
+		"an hour":                          {status{}, false, forgotten, false},
+		"more than an hour":                {status{}, false, forgotten + 1, true},
+		"and it fails":                     {status{}, true, forgotten + 1, true},
+		"and it is latched":                {status{latched: true}, true, 10 * forgotten, false},
+		"a workload, for a moment":         {status{passing: true}, false, silent*step - 1, false},
+		"a workload":                       {status{passing: true}, false, silent * step, true},
+		"a workload that fails":            {status{passing: true}, true, silent * step, false},
+		"a workload that fails, for hours": {status{passing: true}, true, forgotten + 1, true},
+		"a workload that is latched":       {status{passing: true, latched: true}, false, silent * step, false},
+	} {
+		c.st.read, c.st.levels = birth, []level{{active: c.fails}, {}}
+		if got := c.st.over(hotCheck, birth.Add(c.quiet)); got != c.want {
+			t.Errorf("%s: it is over: %v", name, got)
+		}
+	}
+}
+
+// TestWhenALevelIsLeft has a level be entered, and holds when it is left by how
+// long ago it was bad, by its clear samples and by whether it is read at all.
+func TestWhenALevelIsLeft(t *testing.T) {
+	t.Parallel()
+	l := Level{Severity: incident.Warning, When: Value(collectors.TemperatureMargin).AtMost(0), For: of(2, 3)}
+	c := &Check{ID: "one", Levels: []Level{l}}
+	for name, x := range map[string]struct {
+		bad, read time.Duration // ago
+		clear     int
+		latched   bool
+		want      incident.State
+	}{
+		"it is clear for long enough":        {holdFirst, 0, 3, false, incident.OK},
+		"it was bad just now":                {holdFirst - 1, 0, 3, false, incident.Recovering},
+		"a sample too few":                   {holdFirst, 0, 2, false, incident.Recovering},
+		"it is bad":                          {0, 0, 0, false, incident.Degraded},
+		"it is latched":                      {holdFirst, 0, 3, true, incident.Degraded},
+		"nothing is read":                    {holdFirst, holdFirst, 0, false, incident.OK},
+		"nothing is read, not for long":      {holdFirst, holdFirst - 1, 0, false, incident.Unknown},
+		"nothing is read, for three samples": {silent * step, silent * step, 0, false, incident.Unknown},
+		"nothing is read, for two":           {silent*step - 1, silent*step - 1, 0, false, incident.Degraded},
+	} {
+		now := birth.Add(time.Hour)
+		st := status{state: incident.Degraded, hold: holdFirst, latched: x.latched, read: now.Add(-x.read),
+			levels: []level{{active: true, bad: now.Add(-x.bad), read: now.Add(-x.read), clear: x.clear}}}
+		st.settle(c, now)
+		got := st.state
+		if got == incident.Unknown && !st.levels[0].active { // nobody knows how it is now
+			got = incident.OK
+		}
+		if got != x.want || st.left.Equal(now) != (x.want == incident.OK) {
+			t.Errorf("%s: %v, left at %v; want %v", name, st.state, st.left, x.want)
+		}
+	}
+}
+
+// TestAnEngineHurriesWhatItCan holds which levels a look of a few seconds can
+// judge, and by how many samples.
+func TestAnEngineHurriesWhatItCan(t *testing.T) {
+	t.Parallel()
+	margin := func() *Signal { return Value(collectors.TemperatureMargin) }
+	for name, c := range map[string]struct {
+		level Level
+		can   bool
+		want  Persistence
+	}{
+		"at once":              {Level{When: margin().AtMost(0)}, true, Persistence{}},
+		"one sample":           {Level{When: margin().AtMost(0), For: of(1, 1)}, true, of(1, 1)},
+		"two of three":         {Level{When: margin().AtMost(0), For: of(2, 3)}, true, Persistence{2, 3, glance}},
+		"six of eight":         {Level{When: margin().AtMost(0), For: of(6, 8)}, true, Persistence{3, 3, glance}},
+		"nearly two minutes":   {Level{When: margin().AtMost(0), For: of(11, 11)}, true, Persistence{3, 3, glance}},
+		"two minutes":          {Level{When: margin().AtMost(0), For: of(12, 12)}, false, of(12, 12)},
+		"a comparison":         {Level{When: margin().Optional().AtMost(0), For: of(2, 2)}, false, Persistence{2, 2, glance}},
+		"an increase":          {Level{When: Increase(collectors.Energy, time.Minute).Above(0), For: of(2, 2)}, false, Persistence{2, 2, glance}},
+		"incidents of a while": {Level{When: lostLately().Above(0)}, true, Persistence{}},
+	} {
+		if can := c.level.hurry(); can != c.can || c.level.For != c.want {
+			t.Errorf("%s: it can be judged: %v, by %+v", name, can, c.level.For)
+		}
+	}
+}
+
+// lostLately is a signal of the checks that counts incidents within minutes.
+func lostLately() *Signal {
+	for _, c := range signals() {
+		if c.Signal.counts != nil && c.Signal.window > 0 && !c.Signal.optional {
+			return c.Signal
+		}
+	}
+	return nil
+}

@@ -1,0 +1,81 @@
+package health
+
+import (
+	"testing"
+	"time"
+
+	"gpusteward/health/incident"
+)
+
+// Where a level stands: its fault is there, is clear, has just been left, or
+// never was.
+const (
+	isThere = iota
+	isClear
+	isJustLeft
+	neverWas
+)
+
+// levelThat returns a level that stands so.
+func levelThat(stands int) level {
+	l := level{active: stands <= isClear, value: 3, worst: 7, when: birth}
+	switch stands {
+	case isClear:
+		l.clear = 1
+	case neverWas:
+		l.when = time.Time{}
+	}
+	return l
+}
+
+// TestWhichLevelIsTold holds which of a check's levels its sentence is of.
+func TestWhichLevelIsTold(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		severities []incident.Severity
+		stand      []int
+		want       int
+	}{
+		{[]incident.Severity{incident.Warning, incident.Critical}, []int{neverWas, neverWas}, 0},
+		{[]incident.Severity{incident.Warning, incident.Critical}, []int{isThere, isThere}, 1},
+		{[]incident.Severity{incident.Warning, incident.Critical}, []int{isThere, isClear}, 1},
+		{[]incident.Severity{incident.Critical, incident.Critical}, []int{isThere, isClear}, 0},
+		{[]incident.Severity{incident.Critical, incident.Critical}, []int{isClear, isThere}, 1},
+		{[]incident.Severity{incident.Critical, incident.Critical}, []int{isThere, isThere}, 0},
+		{[]incident.Severity{incident.Emergency, incident.Info}, []int{isJustLeft, isClear}, 1},
+		{[]incident.Severity{incident.Info, incident.Emergency}, []int{isClear, isJustLeft}, 0},
+		{[]incident.Severity{incident.Warning, incident.Critical}, []int{isJustLeft, isJustLeft}, 1},
+		{[]incident.Severity{incident.Critical, incident.Warning}, []int{isJustLeft, isJustLeft}, 0},
+		{[]incident.Severity{incident.Critical, incident.Info}, []int{neverWas, isJustLeft}, 1},
+		{[]incident.Severity{incident.Info, incident.Info, incident.Warning}, []int{isClear, isThere, isClear}, 2},
+	} {
+		check, st := &Check{}, &status{}
+		for i, s := range c.severities {
+			check.Levels = append(check.Levels, Level{Severity: s})
+			st.levels = append(st.levels, levelThat(c.stand[i]))
+		}
+		if got := st.told(check); got != c.want {
+			t.Errorf("%v that stand as %v: level %d is told of, want %d", c.severities, c.stand, got, c.want)
+		}
+	}
+}
+
+// TestWhichValueIsTold holds when the value of a level is what it is now, and
+// when it is the worst that it was.
+func TestWhichValueIsTold(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		stands int
+		state  incident.State
+		value  float64
+		past   bool
+	}{
+		{isThere, incident.Degraded, 3, false}, {isThere, incident.Failed, 3, false}, {isThere, incident.Recovering, 7, true}, {isThere, incident.Unknown, 7, true},
+		{isClear, incident.Degraded, 7, true}, {isJustLeft, incident.OK, 7, true}, {neverWas, incident.OK, 3, true},
+	} {
+		st := &status{state: c.state, levels: []level{{}, levelThat(c.stands)}}
+		if v, past := st.says(1); v != c.value || past != c.past {
+			t.Errorf("a level that stands as %d, %v: %g, past %v; want %g, %v", c.stands, c.state, v, past, c.value, c.past)
+		}
+	}
+}
