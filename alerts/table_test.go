@@ -25,7 +25,7 @@ var deviations = map[string]string{
 	"power_cap_ratio":   "never alerts: it is a metric, nvgpu_clock_event_seconds_total",
 	"stale":             "the table's severity is unknown, which is the GPU's state; people see a warning",
 	"xid_repeat":        "an application's fault never condemns a GPU: info where many owners have it, and a warning where the GPU had a fault of its own too",
-	"quota_violation":   "the ladder beyond a warning is the enforcer's",
+	"quota_violation":   "the escalation beyond a warning is the enforcer's",
 }
 
 // renamed are checks whose row has another id, or that share one.
@@ -51,7 +51,7 @@ var added = map[string]string{
 	"unhooked":           "quota_violation by processes that no book knows",
 	"quota_drift":        "the enforcer's own books, held against the driver's",
 	"quota_convoy":       "qos of a job on several GPUs: the time that it loses shows in no GPU's share",
-	"quota_action":       "the second half of quota_violation: the ladder's last rungs",
+	"quota_action":       "the second half of quota_violation: the escalation's last levels",
 	"quota_forecast":     "mem_leak against the tenant's cap instead of the GPU's memory",
 	"guarantee_forecast": "qos before it happens",
 	"nvlink_gpu_outlier": "nvlink_outlier where links have no series of their own: the sum of a GPU against its peers",

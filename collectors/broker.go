@@ -132,7 +132,7 @@ func (r *Readings) broker(s wire.Stats) {
 		r.Set(BrokerGangs, float64(g.Gangs), index[g.GPU], g.GPU)
 	}
 	if s.Enforcer != nil {
-		r.ladder(s.Enforcer)
+		r.escalation(s.Enforcer)
 	}
 	for _, t := range s.Tenants {
 		r.tenant(t, index[t.GPU])

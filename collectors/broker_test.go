@@ -48,9 +48,9 @@ var books = wire.Stats{
 			{Tenant: "a", Workload: "unit:w", GPU: "GPU-a", Processes: 4, Unhooked: 2, Under: 1, Drift: at(-4096), Violations: map[string]uint64{"memory": 31, "unhooked": 32}},
 			{Tenant: "b", Workload: "unit:x", GPU: "GPU-unknown"},
 		},
-		Ladder:  []wire.LadderStats{{Tenant: "b", Workload: "unit:x", Rung: "observe"}, {Tenant: "a", Workload: "unit:w", Rung: "pause", Shadow: true}},
-		Actions: []wire.ActionStats{{Tenant: "a", Workload: "unit:w", Action: "pause", Result: "shadow", Count: 3}},
-		MPS:     []wire.MPSStats{{PID: 1, UID: 1001, Tenant: "a", Threads: 0.25, Clients: 2}, {PID: 2, UID: 1001, Tenant: "a", Threads: 0.5, Clients: 3}, {PID: 3, UID: 0}},
+		Escalation: []wire.EscalationStats{{Tenant: "b", Workload: "unit:x", Level: "observe"}, {Tenant: "a", Workload: "unit:w", Level: "pause", Shadow: true}},
+		Actions:    []wire.ActionStats{{Tenant: "a", Workload: "unit:w", Action: "pause", Result: "shadow", Count: 3}},
+		MPS:        []wire.MPSStats{{PID: 1, UID: 1001, Tenant: "a", Threads: 0.25, Clients: 2}, {PID: 2, UID: 1001, Tenant: "a", Threads: 0.5, Clients: 3}, {PID: 3, UID: 0}},
 		Gemini: []wire.GeminiStats{{Listen: "127.0.0.1:50052", GPU: "GPU-a", Clients: 2, BadLines: 1, Requests: map[string]uint64{"quota": 41}, Faults: map[string]uint64{"expired": 42},
 			Tenants: []wire.GeminiTenant{{Guarantee: 0.1, Charge: at(0.9), TenantStats: wire.TenantStats{Tenant: "gemini:a", GPU: "GPU-a", Sessions: 2, Limit: 0.9, Share10s: wire.ShareStats{Target: 0.1, Actual: 0.11},
 				ChargedSeconds: 43, WaitSeconds: 44, Turns: 45, MemoryCap: 46, MemoryUsed: 47, MemoryDenied: 48}}}}},
@@ -399,17 +399,17 @@ func TestATermIsTold(t *testing.T) { // not parallel: the table is everybody's
 	}
 }
 
-// Whoever can begin workloads cannot crowd out the tenants, and of the ladder
+// Whoever can begin workloads cannot crowd out the tenants, and of the escalation
 // the highest are shown.
 func TestManyWorkloadsAreBounded(t *testing.T) {
 	e := &wire.EnforcerStats{Quotas: []wire.QuotaStats{{Tenant: "a", GPU: "GPU-a", Quota: quota.Quota{Guarantee: 0.5, Bandwidth: 1}}}}
 	for i := range 5000 {
 		name := fmt.Sprint("unit:", i)
 		e.Workloads = append(e.Workloads, wire.WorkloadStats{Tenant: "a", Workload: name, GPU: "GPU-a", Violations: map[string]uint64{"memory": 1}})
-		e.Ladder = append(e.Ladder, wire.LadderStats{Tenant: "a", Workload: name, Rung: "observe"})
+		e.Escalation = append(e.Escalation, wire.EscalationStats{Tenant: "a", Workload: name, Level: "observe"})
 		e.Actions = append(e.Actions, wire.ActionStats{Tenant: "a", Workload: name, Action: "warn", Result: "done", Count: 1})
 	}
-	e.Ladder[4999].Rung = "terminate"
+	e.Escalation[4999].Level = "terminate"
 	out := &Readings{Now: time.Now(), known: func() []gpu.ID { return nil }}
 	out.broker(wire.Stats{Enforcer: e, Tenants: []wire.TenantStats{{Tenant: "a", GPU: "GPU-a", Limit: 1}}})
 	got := series(out.samples)
@@ -419,7 +419,7 @@ func TestManyWorkloadsAreBounded(t *testing.T) {
 			t.Errorf("%s is not there", name)
 		}
 	}
-	for m, want := range map[*Metric]int{QuotaRung: 5000 - maxOnLadder, QuotaActions: 5000 - maxActions, UnhookedProcesses: 5000 - maxAudited} {
+	for m, want := range map[*Metric]int{QuotaLevel: 5000 - maxEscalated, QuotaActions: 5000 - maxActions, UnhookedProcesses: 5000 - maxAudited} {
 		if out.dropped[m] != want {
 			t.Errorf("of %v %d are dropped, want %d", m, out.dropped[m], want)
 		}

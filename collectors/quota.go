@@ -32,7 +32,7 @@ func ofTerm(key string) *Metric {
 }
 
 // What the enforcer says of quotas, through the broker: what they promise, what
-// the audit finds, and what the ladder does. A workload is the tenant's.
+// the audit finds, and what the escalation does. A workload is the tenant's.
 var (
 	QuotaGuarantee       = ofTerm("guarantee")
 	QuotaMemoryGuarantee = ofTerm("memory_guarantee")
@@ -50,9 +50,9 @@ var (
 	UnderreportingProcesses = Gauge("nvgpu_underreporting_processes", "Processes of the workload on the GPU whose hook says less than the driver.", "tenant", "workload")
 	QuotaLedgerDrift        = Gauge("nvgpu_quota_ledger_drift_bytes", "GPU memory that the driver counts beyond the broker's books, of the workload's processes with a session; below 0 where it counts less.", "tenant", "workload").Signed()
 
-	QuotaRung    = HostGauge("nvgpu_quota_rung", "Rung of the ladder on which the workload stands: 1 for that, 0 for the others.", "tenant", "workload", "rung")
+	QuotaLevel   = HostGauge("nvgpu_quota_rung", "Level of escalation of the workload: 1 for that, 0 for the others.", "tenant", "workload", "rung")
 	QuotaShadow  = HostGauge("nvgpu_quota_shadow", "Whether beyond warn it is only said what would be done about the workload.", "tenant", "workload")
-	QuotaActions = HostCounter("nvgpu_quota_actions_total", "Steps of the ladder, by the rung that was entered, or resume, and by what came of it: done, shadow, braked, missed or failed.", "tenant", "workload", "action", "result")
+	QuotaActions = HostCounter("nvgpu_quota_actions_total", "Steps of escalation, by the level that was entered, or resume, and by what came of it: done, shadow, braked, missed or failed.", "tenant", "workload", "action", "result")
 
 	TenantFilesRefused = HostGauge("gpusteward_tenant_files_refused", "Files of enforcer.tenants_dirs that are bad: their tenants of before stay. The log says why.")
 
@@ -73,31 +73,31 @@ var quotaMetrics = func() (all []*Metric) {
 	}
 	return append(all, QuotaBandwidth, QuotaChargeDrift, QuotaBackend,
 		QoSWindows, QoSViolations, QuotaViolations, UnhookedProcesses, UnderreportingProcesses, QuotaLedgerDrift,
-		QuotaRung, QuotaShadow, QuotaActions, TenantFilesRefused, GeminiClients, GeminiRequests, GeminiFaults, GeminiBadLines,
+		QuotaLevel, QuotaShadow, QuotaActions, TenantFilesRefused, GeminiClients, GeminiRequests, GeminiFaults, GeminiBadLines,
 		MPSServers, MPSClients, MPSThreads)
 }()
 
-// Rungs are the names of the ladder's rungs, from the lowest on.
-var Rungs = []string{"observe", "warn", "throttle", "pause", "terminate"}
+// Levels are the names of the levels of escalation, from the lowest on.
+var Levels = []string{"observe", "warn", "throttle", "pause", "terminate"}
 
 // Bounds of what workloads can cost, who may be many, so that there is room for
 // the tenants, whom an operator has named.
 const (
-	maxOnLadder = 64  // workloads, the highest first
-	maxActions  = 256 // by workload, action and result
-	maxAudited  = 128 // workloads on GPUs
+	maxEscalated = 64  // workloads, the highest first
+	maxActions   = 256 // by workload, action and result
+	maxAudited   = 128 // workloads on GPUs
 )
 
-// ladder puts what belongs to no GPU.
-func (r *Readings) ladder(s *wire.EnforcerStats) {
-	rung := func(l wire.LadderStats) int { return slices.Index(Rungs, l.Rung) }
-	for i, l := range slices.SortedStableFunc(slices.Values(s.Ladder), func(a, b wire.LadderStats) int { return cmp.Compare(rung(b), rung(a)) }) {
-		if i >= maxOnLadder {
-			r.drop(QuotaRung)
+// escalation puts what belongs to no GPU.
+func (r *Readings) escalation(s *wire.EnforcerStats) {
+	level := func(l wire.EscalationStats) int { return slices.Index(Levels, l.Level) }
+	for i, l := range slices.SortedStableFunc(slices.Values(s.Escalation), func(a, b wire.EscalationStats) int { return cmp.Compare(level(b), level(a)) }) {
+		if i >= maxEscalated {
+			r.drop(QuotaLevel)
 			continue
 		}
-		for _, name := range Rungs {
-			r.Set(QuotaRung, Bool(name == l.Rung), l.Tenant, l.Workload, name)
+		for _, name := range Levels {
+			r.Set(QuotaLevel, Bool(name == l.Level), l.Tenant, l.Workload, name)
 		}
 		r.Set(QuotaShadow, Bool(l.Shadow), l.Tenant, l.Workload)
 	}

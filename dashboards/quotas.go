@@ -9,7 +9,7 @@ import (
 // those who take more.
 var quotas = dashboard{
 	name: "quotas", title: "GPU Steward / Quotas",
-	description: "What tenants were promised and what they have: shares, memory, objectives, and what the ladder does.",
+	description: "What tenants were promised and what they have: shares, memory, objectives, and what the escalation does.",
 	variables:   []variable{anyHosts, anyGPUs, anyTenants},
 	rows: []row{
 		{title: "Now", panels: []panel{
@@ -28,7 +28,7 @@ var quotas = dashboard{
 				queries:     one("sum("+ofTenants.risen(collectors.QuotaViolations)+") or vector(0)", "violations")},
 			{kind: stat, width: 4, title: "Beyond a warning", unit: "short", steps: anyWarns,
 				description: "Workloads that are throttled, paused or ended, or would be in shadow mode.",
-				queries:     one("count("+tenants.of(collectors.QuotaRung, `rung=~"throttle|pause|terminate"`)+" == 1) or vector(0)", "workloads")},
+				queries:     one("count("+tenants.of(collectors.QuotaLevel, `rung=~"throttle|pause|terminate"`)+" == 1) or vector(0)", "workloads")},
 			{kind: stat, width: 4, title: "Unhooked processes", unit: "short", steps: anyWarns,
 				description: "Processes of tenants on GPUs that no session is for: nobody holds them to a quota.",
 				queries:     one("sum("+ofTenants.of(collectors.UnhookedProcesses)+") or vector(0)", "processes")},
@@ -120,16 +120,16 @@ var quotas = dashboard{
 				description: "Until a tenant's memory reaches its cap, by the trend of a quarter of an hour.",
 				queries:     one(by("min", perGPU+", tenant", ofTenants.of(derived.QuotaMemoryExhaustion)), "{{tenant}} GPU {{gpu}}")},
 		}},
-		{title: "Audit and ladder", panels: []panel{
-			{kind: states, width: 12, title: "Rungs", unit: "none", none: "nobody stands on the ladder",
+		{title: "Audit and escalation", panels: []panel{
+			{kind: states, width: 12, title: "Levels of escalation", unit: "none", none: "no workload is escalated",
 				values:      map[string]value{"0": {"observe", green}, "1": {"warn", yellow}, "2": {"throttle", orange}, "3": {"pause", red}, "4": {"terminate", purple}},
-				description: "The rung of the ladder on which each workload stands.",
-				queries:     one(rungs(), "{{tenant}} {{workload}}")},
+				description: "The level of escalation of each workload.",
+				queries:     one(levelNumbers(), "{{tenant}} {{workload}}")},
 			{kind: lines, title: "Violations by workload", unit: "short", least: at(0), none: "no violation",
 				description: "Audits in the last interval that found the workload beyond its quota, by objective.",
 				queries:     one(by("sum", "tenant, workload, objective", "increase("+ofTenants.of(collectors.QuotaViolations)+"[$__rate_interval])"), "{{tenant}} {{workload}} {{objective}}")},
 			{kind: lines, title: "Actions", unit: "short", least: at(0), none: "no action",
-				description: "Steps of the ladder in the last interval, by what came of them: shadow is what would have been done.",
+				description: "Steps of escalation in the last interval, by what came of them: shadow is what would have been done.",
 				queries:     one(by("sum", "tenant, action, result", "increase("+tenants.of(collectors.QuotaActions)+"[$__rate_interval])"), "{{tenant}} {{action}} {{result}}")},
 			{kind: lines, title: "Processes beside the books", unit: "short", least: at(0), none: "none",
 				description: "Processes of each workload that have no session, or whose hook says less than the driver.",
@@ -181,14 +181,14 @@ var quotas = dashboard{
 	},
 }
 
-// rungs is the number of the rung on which each workload stands.
-func rungs() string {
+// levelNumbers is the number of the level of each workload.
+func levelNumbers() string {
 	expr := ""
-	for i, rung := range collectors.Rungs {
+	for i, level := range collectors.Levels {
 		if i > 0 {
 			expr += " or "
 		}
-		expr += by("max", "tenant, workload", tenants.of(collectors.QuotaRung, `rung="`+rung+`"`)+" == 1") + " * " + string(rune('0'+i))
+		expr += by("max", "tenant, workload", tenants.of(collectors.QuotaLevel, `rung="`+level+`"`)+" == 1") + " * " + string(rune('0'+i))
 	}
 	return expr
 }

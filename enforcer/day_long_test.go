@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"gpusteward/enforcer/ladder"
+	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/policy"
 )
 
@@ -40,7 +40,7 @@ func TestDay(t *testing.T) {
 	if late := heap(); late > early+early/2+8<<20 {
 		t.Errorf("the heap grew from %d to %d bytes", early, late)
 	}
-	if d.up[policy.Warn][ladder.Done] == 0 || d.promised == 0 {
+	if d.up[policy.Warn][escalation.Done] == 0 || d.promised == 0 {
 		t.Error("nothing happened")
 	}
 	runtime.KeepAlive(d)

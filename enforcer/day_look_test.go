@@ -9,7 +9,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/broker"
-	"gpusteward/enforcer/ladder"
+	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/policy"
 	"gpusteward/enforcer/schedule"
 )
@@ -27,10 +27,10 @@ type day struct {
 	pid     int
 	session uint64
 
-	enforcer *Enforcer // its terms and crews; nothing of it runs
-	audit    *audit.Audit
-	qos      *audit.QoS
-	ladder   *ladder.Ladder
+	enforcer   *Enforcer // its terms and crews; nothing of it runs
+	audit      *audit.Audit
+	qos        *audit.QoS
+	escalation *escalation.Escalation
 
 	blind bool // some GPU does not answer
 	dayFigures
@@ -50,7 +50,7 @@ func (d *day) fail(format string, args ...any) {
 func (d *day) begin() {
 	d.enforcer = &Enforcer{pacer: pacer{}, held: map[audit.Subject]bool{}}
 	d.enforcer.terms.Store(&terms{Policy: d.policy, rates: func(string) (float64, float64, bool) { return 0, 0, false }})
-	d.audit, d.qos, d.ladder = &audit.Audit{}, &audit.QoS{}, &ladder.Ladder{}
+	d.audit, d.qos, d.escalation = &audit.Audit{}, &audit.QoS{}, &escalation.Escalation{}
 	for _, g := range d.gpus {
 		for _, t := range g.tenants {
 			d.apply(t)
@@ -59,7 +59,7 @@ func (d *day) begin() {
 }
 
 // restart has the broker's books begin anew, and mostly all of the enforcer:
-// who stands on the ladder is kept.
+// who is escalated is kept.
 func (d *day) restart() {
 	d.restarts++
 	whole := !d.chance(3)
@@ -82,9 +82,9 @@ func (d *day) restart() {
 		g.newTurns()
 	}
 	if whole {
-		state := d.ladder.Save()
+		state := d.escalation.Save()
 		d.begin()
-		d.ladder.Restore(d.at(d.now), state)
+		d.escalation.Restore(d.at(d.now), state)
 	}
 	for _, g := range d.gpus {
 		for _, t := range g.tenants {
@@ -245,10 +245,10 @@ func (d *day) books() audit.Books {
 // judge is Enforcer.judge.
 func (d *day) judge(b audit.Books, found audit.Audited) {
 	t := d.enforcer.terms.Load()
-	f := ladder.Findings{Violations: found.Violations, Seen: map[audit.Subject]ladder.Sight{}, Partial: found.Partial,
+	f := escalation.Findings{Violations: found.Violations, Seen: map[audit.Subject]escalation.Sight{}, Partial: found.Partial,
 		Excused: map[string]bool{}, Actions: t.Actions(), Steps: d.enforcer.steps}
 	for s, known := range found.Known {
-		sight := ladder.Sight{Known: known}
+		sight := escalation.Sight{Known: known}
 		if c := d.enforcer.crews[s]; c != nil {
 			sight.GPUs = c.gpus
 		}
@@ -257,13 +257,13 @@ func (d *day) judge(b audit.Books, found audit.Audited) {
 	for _, g := range d.gpus {
 		f.Excused[g.uuid] = g.excused > d.now
 	}
-	for _, s := range d.ladder.Judge(d.at(d.now), f) {
+	for _, s := range d.escalation.Judge(d.at(d.now), f) {
 		if s.Result == "" {
-			s.Result = ladder.Done
+			s.Result = escalation.Done
 			if !d.take(&s) {
-				s.Result = ladder.Missed
+				s.Result = escalation.Missed
 			}
-			d.ladder.Settle(s)
+			d.escalation.Settle(s)
 		}
 		d.checkStep(s)
 	}
@@ -271,7 +271,7 @@ func (d *day) judge(b audit.Books, found audit.Audited) {
 
 // take does what a step says, and reports whether there was somebody to do it
 // to.
-func (d *day) take(s *ladder.Step) bool {
+func (d *day) take(s *escalation.Step) bool {
 	w := d.workload(s.Subject)
 	if w == nil || s.To > s.From && len(w.processes) == 0 {
 		return false
@@ -297,12 +297,12 @@ func (d *day) take(s *ladder.Step) bool {
 	return true
 }
 
-// settle is Enforcer.settle: it has the rungs in force.
+// settle is Enforcer.settle: it has the levels in force.
 func (d *day) settle() {
 	e, throttled, held := d.enforcer, map[string]float64{}, map[string]bool{}
-	rows, _ := d.ladder.Stats()
+	rows, _ := d.escalation.Stats()
 	for _, row := range rows {
-		if rung, shadow := d.ladder.Rung(audit.Subject{Tenant: row.Tenant, Workload: row.Workload}); !shadow && rung >= policy.Throttle {
+		if level, shadow := d.escalation.Level(audit.Subject{Tenant: row.Tenant, Workload: row.Workload}); !shadow && level >= policy.Throttle {
 			throttled[row.Tenant] = e.steps(row.Tenant).Throttle
 		}
 	}
@@ -351,7 +351,7 @@ func (d *day) bury() {
 	}
 }
 
-// subject returns who a workload is on the ladder.
+// subject returns who a workload is escalated.
 func (w *dayWorkload) subject() audit.Subject {
 	return audit.Subject{Tenant: w.tenant.name, Workload: w.key}
 }

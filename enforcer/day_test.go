@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/audit"
-	"gpusteward/enforcer/ladder"
+	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/policy"
 )
 
@@ -25,7 +25,7 @@ const (
 	dayLag    = 45 * time.Second // that what an audit found may be past: a window of 30 s at most, and the driver's delay
 	dayGrace  = 4 * time.Second  // until a process without a session is told of
 	dayFound  = 24               // seconds until time that is not told of is: a window and three readings
-	dayTick   = 5 * time.Second  // that the ladder's clock may be late: it stands still over a restart
+	dayTick   = 5 * time.Second  // that the escalation's clock may be late: it stands still over a restart
 	dayTold   = 17 * time.Second // until memory that is not told is: ten readings
 )
 
@@ -35,11 +35,11 @@ type dayFigures struct {
 	restarts, silences       int
 	hardware, broken, braked int
 	faults                   [dayFaults]int
-	up                       [len(policy.Rungs)]map[string]int // steps by rung and result
+	up                       [len(policy.Levels)]map[string]int // steps by level and result
 	down                     int
 	others                   int // violations of a tenant that were put down to another of its workloads than the guilty one
-	slowest                  [len(policy.Rungs)]time.Duration
-	longest                  time.Duration           // back to the ground, beyond what the rungs' holds are
+	slowest                  [len(policy.Levels)]time.Duration
+	longest                  time.Duration           // back to the ground, beyond what the levels' holds are
 	short                    float64                 // of a guarantee, at worst
 	windows, promised        int                     // of QoS; of the simulation
 	late                     int                     // windows of compute that were violated, of who came and went
@@ -233,7 +233,7 @@ func (d *day) bursts(tenant string) bool {
 }
 
 // checkStep holds that nobody is acted upon without evidence, and counts.
-func (d *day) checkStep(s ladder.Step) {
+func (d *day) checkStep(s escalation.Step) {
 	w := d.workload(s.Subject)
 	if w == nil || !w.tenant.governed {
 		d.fail("%s %s, which is nobody's, moves to %v", s.Tenant, s.Workload, s.To)
@@ -241,7 +241,7 @@ func (d *day) checkStep(s ladder.Step) {
 	}
 	delay := w.known
 	w.known, w.bad = 0, 0
-	if s.Result == ladder.Missed {
+	if s.Result == escalation.Missed {
 		w.retry = d.now + 12*time.Second
 	}
 	if s.To < s.From {
@@ -252,7 +252,7 @@ func (d *day) checkStep(s ladder.Step) {
 		d.up[s.To] = map[string]int{}
 	}
 	d.up[s.To][s.Result]++
-	if s.Result == ladder.Braked {
+	if s.Result == escalation.Braked {
 		d.braked++
 		return
 	}
@@ -265,10 +265,10 @@ func (d *day) checkStep(s ladder.Step) {
 			d.fail("%s %s moves to %v by false evidence: %s", s.Tenant, s.Workload, s.To, v.Text)
 		}
 	}
-	if (s.Result == ladder.Shadowed) != (w.tenant.steps.Shadow && s.To > policy.Warn) {
+	if (s.Result == escalation.Shadowed) != (w.tenant.steps.Shadow && s.To > policy.Warn) {
 		d.fail("%s %s moves to %v: %s", s.Tenant, s.Workload, s.To, s.Result)
 	}
-	if s.To > policy.Warn && s.Result == ladder.Done {
+	if s.To > policy.Warn && s.Result == escalation.Done {
 		d.taken = append(d.taken, d.now)
 	}
 }
@@ -290,7 +290,7 @@ func (d *day) checkAll(found audit.Audited) {
 	for _, v := range found.Violations {
 		guilty[v.Subject] = true
 	}
-	rows, _ := d.ladder.Stats()
+	rows, _ := d.escalation.Stats()
 	d.rows = max(d.rows, len(rows))
 	for _, g := range d.gpus {
 		for _, t := range g.tenants {
@@ -308,8 +308,8 @@ func (d *day) checkAll(found audit.Audited) {
 // hook, or that do not tell of their memory, is found in each audit.
 func (d *day) climbs(w *dayWorkload, guilty, known bool) {
 	t, s := w.tenant, w.tenant.steps
-	rung, _ := d.ladder.Rung(w.subject())
-	held := rung >= s.Mode || rung >= policy.Warn && !s.Shadow && len(d.taken) >= dayActions // it is as high as it can be, or the brake holds it
+	level, _ := d.escalation.Level(w.subject())
+	held := level >= s.Mode || level >= policy.Warn && !s.Shadow && len(d.taken) >= dayActions // it is as high as it can be, or the brake holds it
 	excused, silent := t.gpu.excused > d.now, t.gpu.silent > d.now
 	switch {
 	case held, !guilty && known:
@@ -318,7 +318,7 @@ func (d *day) climbs(w *dayWorkload, guilty, known bool) {
 		w.bad++
 	}
 	if w.bad > s.Confirm && d.now > w.retry {
-		d.fail("%s %s is at %v after %d audits in a row that found something; %d of %d, up to %v", t.name, w.key, rung, w.bad, s.Confirm, s.Of, s.Mode)
+		d.fail("%s %s is at %v after %d audits in a row that found something; %d of %d, up to %v", t.name, w.key, level, w.bad, s.Confirm, s.Of, s.Mode)
 		w.bad = 0
 	}
 	seen := w.lying > 0 && d.now-w.lying > dayTold
@@ -332,7 +332,7 @@ func (d *day) climbs(w *dayWorkload, guilty, known bool) {
 		w.known += time.Second
 	}
 	if w.known > time.Duration(s.Confirm+1)*time.Second {
-		d.fail("%s %s lies or goes around the hook for %v and is at %v; %d of %d, up to %v", t.name, w.key, w.known, rung, s.Confirm, s.Of, s.Mode)
+		d.fail("%s %s lies or goes around the hook for %v and is at %v; %d of %d, up to %v", t.name, w.key, w.known, level, s.Confirm, s.Of, s.Mode)
 		w.known = 0
 	}
 }
@@ -351,7 +351,7 @@ func (d *day) finds(t *dayTenant, found []audit.Violation) {
 	}
 }
 
-// falls holds that who is not guilty any more is on the ground after its rungs'
+// falls holds that who is not guilty any more is on the ground after its levels'
 // holds, and what a window takes to pass.
 func (d *day) falls(w *dayWorkload, guilty bool) {
 	t := w.tenant
@@ -361,14 +361,14 @@ func (d *day) falls(w *dayWorkload, guilty bool) {
 	case t.unclear <= d.now && (!d.blind || len(w.processes) > 0): // else it may be where nothing is known
 		w.innocent += time.Second
 	}
-	rung, _ := d.ladder.Rung(w.subject())
+	level, _ := d.escalation.Level(w.subject())
 	most := time.Duration(t.steps.Mode) * (t.steps.Hold + time.Second)
-	if rung == policy.Observe {
+	if level == policy.Observe {
 		return
 	}
 	d.longest = max(d.longest, w.innocent-most)
 	if w.innocent > most+dayLag {
-		d.fail("%s %s is at %v, %v after it was last guilty; %d rungs of %v", t.name, w.key, rung, w.innocent, t.steps.Mode, t.steps.Hold)
+		d.fail("%s %s is at %v, %v after it was last guilty; %d levels of %v", t.name, w.key, level, w.innocent, t.steps.Mode, t.steps.Hold)
 		w.innocent = 0
 	}
 }
@@ -383,12 +383,12 @@ func (d *day) sum(took time.Duration) string {
 		fmt.Fprintf(&b, " %s %d,", dayFaultNames[kind], d.faults[kind])
 	}
 	fmt.Fprintf(&b, " restarts %d, silent GPUs %d, hardware faults %d\n", d.restarts, d.silences, d.hardware)
-	for rung := policy.Warn; rung <= policy.Terminate; rung++ {
-		fmt.Fprintf(&b, "  up to %v: %v, at most %v after an audit could know\n", rung, d.up[rung], d.slowest[rung])
+	for level := policy.Warn; level <= policy.Terminate; level++ {
+		fmt.Fprintf(&b, "  up to %v: %v, at most %v after an audit could know\n", level, d.up[level], d.slowest[level])
 	}
 	fmt.Fprintf(&b, "  down: %d, at most %v beyond the holds; actions in 10 minutes: %d of %d at most\n", d.down, d.longest, d.most, dayActions)
 	fmt.Fprintf(&b, "  guarantees: %d windows of %d s, %.2f points short at worst; %d windows of QoS, violated %d of memory and %d of compute of who came and went; %d allocations that the driver had nothing for\n", d.promised, dayWindow, 100*d.short, d.windows, d.missed, d.late, d.aborts)
 	fmt.Fprintf(&b, "  bandwidth: paced below the part that is allowed in %d audits of a tenant, to %.2f of it at least\n", d.overpaced, d.least)
-	fmt.Fprintf(&b, "  at most: %d on the ladder, %d known, %d workloads told of; %d checks failed\n", d.rows, d.known, d.works, d.broken)
+	fmt.Fprintf(&b, "  at most: %d escalated, %d known, %d workloads told of; %d checks failed\n", d.rows, d.known, d.works, d.broken)
 	return b.String()
 }

@@ -92,7 +92,7 @@ type dayWorkload struct {
 
 	known      time.Duration // that each audit could see that processes of it lie or go around the hook, since the last step
 	bad        int           // audits in a row that found something, those aside that did not know, since the last step
-	retry      time.Duration // when the ladder tries again what came too late
+	retry      time.Duration // when the escalation tries again what came too late
 	lying      time.Duration // since when a process does not tell of memory, and has what it has
 	innocent   time.Duration // since it was last guilty, less what nobody could know
 	lied       uint64        // bytes that were not told of when a process last lied
@@ -214,7 +214,7 @@ func (d *day) rule(i int, gpu string, promised *float64) (policy.Rule, policy.Qu
 	}
 	r.GPUs = []policy.Override{o}
 	confirm := 1 + d.random.IntN(5)
-	r.Steps = policy.Steps{Mode: policy.Rung(d.random.IntN(len(policy.Rungs))), Shadow: d.random.IntN(4) == 0, Confirm: confirm, Of: confirm + d.random.IntN(6),
+	r.Steps = policy.Steps{Mode: policy.Level(d.random.IntN(len(policy.Levels))), Shadow: d.random.IntN(4) == 0, Confirm: confirm, Of: confirm + d.random.IntN(6),
 		Hold: time.Duration(10+d.random.IntN(50)) * time.Second, Throttle: .2 + .6*d.random.Float64(), Pause: []string{"broker", "freezer"}, Grace: time.Duration(d.random.IntN(10)) * time.Second}
 	return r, q
 }

@@ -1,8 +1,8 @@
 // Package enforcer keeps tenants to their quotas, and what they are promised
 // to them. The broker (enforcer/broker) gives out GPU time and memory as the
 // policy says (enforcer/policy); once a second its books are compared with the
-// driver's (enforcer/audit), who violates a quota climbs a ladder
-// (enforcer/ladder), and what its rungs say is done (enforcer/action). This
+// driver's (enforcer/audit), who violates a quota is escalated
+// (enforcer/escalation), and what its levels say is done (enforcer/action). This
 // package puts that together, and starts programs under the hook.
 package enforcer
 
@@ -24,7 +24,7 @@ import (
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/backend"
 	"gpusteward/enforcer/broker"
-	"gpusteward/enforcer/ladder"
+	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/policy"
 	"gpusteward/internal/wire"
 )
@@ -43,7 +43,7 @@ type Options struct {
 	Dir       string         // of one enforcer only, made if it is not there
 	StateFile string         // of what outlives a restart: who is paused; empty: nothing does
 	Host      Host
-	Record    func(ladder.Step)                            // takes each step for the journal
+	Record    func(escalation.Step)                        // takes each step for the journal
 	Hardware  func(uuid string, within time.Duration) bool // whether the GPU had a fault of its own; nil: none is known of
 	Backends  []backend.Backend                            // beside the hook
 	Servers   func() []wire.MPSStats                       // of MPS; nil: none
@@ -76,18 +76,18 @@ type Enforcer struct {
 	policy chan *policy.Policy               // that Run takes over
 
 	// What follows is Run's.
-	audit   audit.Audit
-	beside  besideAudit
-	qos     audit.QoS
-	ladder  ladder.Ladder
-	actor   action.Actor
-	pacer   pacer
-	sampled map[place]*float64 // the last samples of the memory's bandwidth that the pacer saw
-	crews   map[audit.Subject]*crew
-	held    map[audit.Subject]bool // by the broker
-	papers  papers
-	rolls   map[audit.Subject]string // of the crews that were paused
-	braked  time.Time                // episode that was told of
+	audit      audit.Audit
+	beside     besideAudit
+	qos        audit.QoS
+	escalation escalation.Escalation
+	actor      action.Actor
+	pacer      pacer
+	sampled    map[place]*float64 // the last samples of the memory's bandwidth that the pacer saw
+	crews      map[audit.Subject]*crew
+	held       map[audit.Subject]bool // by the broker
+	papers     papers
+	rolls      map[audit.Subject]string // of the crews that were paused
+	braked     time.Time                // episode that was told of
 
 	written []byte // the state, as it was last written
 	unsaved bool   // writing it failed, and that was told
@@ -130,7 +130,7 @@ func (e *Enforcer) Close() {
 func (e *Enforcer) Stats() wire.Stats { return e.broker.Stats() }
 
 // Configure has all sessions judged by another policy, and who stands on the
-// ladder too. None is dropped.
+// escalation too. None is dropped.
 func (e *Enforcer) Configure(p *policy.Policy) {
 	select {
 	case <-e.policy:

@@ -17,7 +17,7 @@ import (
 	kernel "gpusteward/collectors/host"
 	"gpusteward/enforcer"
 	"gpusteward/enforcer/broker"
-	"gpusteward/enforcer/ladder"
+	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/policy"
 	"gpusteward/internal/wire"
 )
@@ -37,19 +37,19 @@ type governed struct {
 	broker broker.Options    // what of it is not as in all tests
 
 	mu       sync.Mutex
-	steps    []ladder.Step
+	steps    []escalation.Step
 	hardware bool              // the GPU has a fault of its own
 	pids     map[int]string    // workloads of processes that were started here
 	groups   map[string]string // the same of those in cgroups, by path
 }
 
-func (g *governed) record(s ladder.Step) {
+func (g *governed) record(s escalation.Step) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.steps = append(g.steps, s)
 }
 
-// told returns what the ladder did about a tenant so far, as "warn done".
+// told returns what the escalation did about a tenant so far, as "warn done".
 func (g *governed) told(tenant string) (all []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -211,7 +211,7 @@ func byPath(name string, q policy.Quota, s policy.Steps) policy.Rule {
 }
 
 // quick are steps that a test can wait for.
-func quick(mode policy.Rung) policy.Steps {
+func quick(mode policy.Level) policy.Steps {
 	return policy.Steps{Mode: mode, Confirm: 2, Of: 3, Hold: 4 * time.Second, Throttle: .5, Pause: []string{"broker", "freezer", "signal"}, Grace: 2 * time.Second}
 }
 

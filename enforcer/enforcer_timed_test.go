@@ -66,13 +66,13 @@ func TestEnforcer(t *testing.T) {
 	})
 	want := []string{"warn done", "throttle done", "pause done", "throttle done"}
 	if told := g.told("greedy"); !slices.Equal(told[:4], want) {
-		t.Errorf("the ladder did %q, want %q to begin with", told, want)
+		t.Errorf("the escalation did %q, want %q to begin with", told, want)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, s := range g.steps {
 		if s.Tenant != "greedy" {
-			t.Errorf("the ladder moved for %+v", s)
+			t.Errorf("the escalation moved for %+v", s)
 		}
 		if s.To > s.From && (len(s.Evidence) == 0 || !slices.Contains(s.Evidence[0].PIDs, evader.cmd.Process.Pid)) {
 			t.Errorf("no evidence, or not of the evader: %+v", s)

@@ -14,7 +14,7 @@ func severe() policy.Table {
 }
 
 // untouched watches a program for ten audits: it works, it is found to do
-// nothing wrong, and the ladder does nothing about it.
+// nothing wrong, and the enforcer does nothing about it.
 func (g *governed) untouched(w *worker) {
 	g.t.Helper()
 	for range 10 {
@@ -26,6 +26,6 @@ func (g *governed) untouched(w *worker) {
 		}
 	}
 	if told := g.told(w.name); told != nil || !g.moves(w) {
-		g.t.Errorf("the ladder did %q; it works: %v", told, g.moves(w))
+		g.t.Errorf("the escalation did %q; it works: %v", told, g.moves(w))
 	}
 }

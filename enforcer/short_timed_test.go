@@ -15,7 +15,7 @@ import (
 )
 
 // TestShortLivesAreFrozen has programs that go around the hook follow each
-// other: their workload climbs the ladder, and is frozen with whoever starts
+// other: their workload is escalated, and is frozen with whoever starts
 // them. Beside them others do the same under the hook, and nothing happens.
 func TestShortLivesAreFrozen(t *testing.T) {
 	none := policy.Quota{Limit: 1, Bandwidth: 1}
@@ -36,10 +36,10 @@ func TestShortLivesAreFrozen(t *testing.T) {
 		return strings.Contains(string(events), "frozen 1")
 	})
 	if told := g.told("around"); !slices.Equal(told, []string{"warn done", "throttle done", "pause done"}) {
-		t.Errorf("the ladder did %q", told)
+		t.Errorf("the escalation did %q", told)
 	}
 	if told := g.told("honest"); told != nil {
-		t.Errorf("to those under the hook the ladder did %q", told)
+		t.Errorf("to those under the hook the escalation did %q", told)
 	}
 }
 

@@ -14,14 +14,14 @@ import (
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/action"
 	"gpusteward/enforcer/audit"
-	"gpusteward/enforcer/ladder"
+	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/policy"
 )
 
 // saved is what outlives a restart.
 type saved struct {
-	Ladder ladder.State    `json:"ladder"`
-	Paused []action.Paused `json:"paused,omitempty"`
+	Escalation escalation.State `json:"ladder"`
+	Paused     []action.Paused  `json:"paused,omitempty"`
 }
 
 // A sealed is how it is written: a disk that lost a bit, and a hand that wrote
@@ -68,15 +68,15 @@ func (e *Enforcer) restore() {
 	}
 	if err != nil {
 		e.spoiled = true
-		e.log.Error("who was on the ladder is forgotten, and whoever was paused stays so: the file names them", "file", e.StateFile, "aside", e.StateFile+".bad", "err", host.Explain(err, host.Reads))
+		e.log.Error("the escalated workloads are forgotten, and whoever was paused stays so: the file names them", "file", e.StateFile, "aside", e.StateFile+".bad", "err", host.Explain(err, host.Reads))
 		return
 	}
 	e.written = text
-	e.ladder.Restore(time.Now(), s.Ladder)
+	e.escalation.Restore(time.Now(), s.Escalation)
 	e.actor.Restore(s.Paused)
 	for _, p := range s.Paused {
 		subject := audit.Subject{Tenant: p.Tenant, Workload: p.Workload}
-		if rung, shadow := e.ladder.Rung(subject); rung != policy.Pause || shadow || e.steps(p.Tenant).Mode < policy.Pause {
+		if level, shadow := e.escalation.Level(subject); level != policy.Pause || shadow || e.steps(p.Tenant).Mode < policy.Pause {
 			_, detail := e.actor.Resume(action.Crew{Subject: subject})
 			e.log.Info("who was paused goes on", "tenant", p.Tenant, "workload", p.Workload, "detail", detail)
 		}
@@ -89,7 +89,7 @@ func (e *Enforcer) keep(paused []action.Paused) error {
 	if e.StateFile == "" {
 		return nil
 	}
-	text, err := saved{e.ladder.Save(), paused}.seal()
+	text, err := saved{e.escalation.Save(), paused}.seal()
 	if err != nil || bytes.Equal(text, e.written) {
 		return err
 	}
@@ -111,9 +111,9 @@ func (e *Enforcer) save() {
 	err := e.keep(e.actor.Paused())
 	switch {
 	case err != nil && !e.unsaved:
-		e.log.Error("the ladder's state will not outlive a restart: nobody is paused by the freezer or signals until it can be kept", "err", err)
+		e.log.Error("the escalation's state will not outlive a restart: nobody is paused by the freezer or signals until it can be kept", "err", err)
 	case err == nil && e.unsaved:
-		e.log.Info("the ladder's state is kept again")
+		e.log.Info("the escalation's state is kept again")
 	}
 	e.unsaved = err != nil
 }

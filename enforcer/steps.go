@@ -7,20 +7,20 @@ import (
 
 	"gpusteward/enforcer/action"
 	"gpusteward/enforcer/audit"
-	"gpusteward/enforcer/ladder"
+	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/policy"
 	"gpusteward/internal/wire"
 )
 
-// judge moves who is to move on the ladder, and does what that means.
+// judge moves who is to move, and does what that means.
 func (e *Enforcer) judge(now time.Time, b audit.Books, found audit.Audited) {
 	t := e.terms.Load()
-	findings := ladder.Findings{Violations: found.Violations, Seen: map[audit.Subject]ladder.Sight{}, Partial: found.Partial,
+	findings := escalation.Findings{Violations: found.Violations, Seen: map[audit.Subject]escalation.Sight{}, Partial: found.Partial,
 		Excused: map[string]bool{}, Actions: t.Actions(), Steps: e.steps}
 	doubtful := e.broker.Doubtful()
 	findings.Doubted = func(tenant string) bool { return doubtful || found.Refused[tenant] }
 	for s, known := range found.Known {
-		sight := ladder.Sight{Known: known}
+		sight := escalation.Sight{Known: known}
 		if c := e.crews[s]; c != nil {
 			sight.GPUs = c.gpus
 		}
@@ -31,21 +31,21 @@ func (e *Enforcer) judge(now time.Time, b audit.Books, found audit.Audited) {
 			findings.Excused[h.UUID] = e.Hardware != nil && e.Hardware(h.UUID, excuse)
 		}
 	}
-	for _, s := range e.ladder.Judge(now, findings) {
+	for _, s := range e.escalation.Judge(now, findings) {
 		if s.Result == "" {
 			e.take(now, &s)
-			e.ladder.Settle(s)
+			e.escalation.Settle(s)
 		}
 		e.tell(s)
 	}
 	e.settle()
 	for _, end := range e.actor.Continue(now) {
-		e.tell(ladder.Step{Subject: end.Subject, Time: now, From: policy.Terminate, To: policy.Terminate, Why: "its processes were told to end", Result: end.Result, Detail: end.Detail})
+		e.tell(escalation.Step{Subject: end.Subject, Time: now, From: policy.Terminate, To: policy.Terminate, Why: "its processes were told to end", Result: end.Result, Detail: end.Detail})
 	}
 	e.save()
 }
 
-// steps returns how far the ladder may climb for a tenant.
+// steps returns how far the escalation may go for a tenant.
 func (e *Enforcer) steps(tenant string) policy.Steps {
 	t := e.terms.Load()
 	if !t.Governed(tenant) {
@@ -57,13 +57,13 @@ func (e *Enforcer) steps(tenant string) policy.Steps {
 }
 
 // take does what a step says.
-func (e *Enforcer) take(now time.Time, s *ladder.Step) {
+func (e *Enforcer) take(now time.Time, s *escalation.Step) {
 	c := action.Crew{Subject: s.Subject, Hold: func(on bool) error { return e.hold(s.Subject, on) }}
 	if there := e.crews[s.Subject]; there != nil {
 		c = there.Crew
 	}
 	steps := e.steps(s.Tenant)
-	s.Result = ladder.Done
+	s.Result = escalation.Done
 	switch {
 	case s.To < s.From && s.From >= policy.Pause && s.To < policy.Pause:
 		c.Hold = func(on bool) error { return e.hold(s.Subject, on) } // whoever came beside it meanwhile
@@ -83,7 +83,7 @@ func (e *Enforcer) take(now time.Time, s *ladder.Step) {
 }
 
 // notify has a line written into the logs of who is concerned.
-func (e *Enforcer) notify(s ladder.Step, c action.Crew) {
+func (e *Enforcer) notify(s escalation.Step, c action.Crew) {
 	var pids []int
 	for _, t := range c.Hooked {
 		pids = append(pids, t.PID)
@@ -93,50 +93,50 @@ func (e *Enforcer) notify(s ladder.Step, c action.Crew) {
 	}
 }
 
-// settle has the rungs in force: who is throttled gets less, and who came to a
+// settle has the levels in force: who is throttled gets less, and who came to a
 // paused workload is paused too.
 func (e *Enforcer) settle() {
 	throttled := map[string]float64{}
-	rows, _ := e.ladder.Stats()
+	rows, _ := e.escalation.Stats()
 	for _, row := range rows {
 		s := audit.Subject{Tenant: row.Tenant, Workload: row.Workload}
-		rung, shadow := e.ladder.Rung(s)
-		if shadow || rung < policy.Throttle {
+		level, shadow := e.escalation.Level(s)
+		if shadow || level < policy.Throttle {
 			delete(e.rolls, s)
 			continue
 		}
 		throttled[s.Tenant] = e.steps(s.Tenant).Throttle
 		c := e.crews[s]
-		if rung != policy.Pause || c == nil {
+		if level != policy.Pause || c == nil {
 			continue
 		}
 		if roll := c.roll(); e.rolls[s] != roll {
 			e.rolls[s] = roll
-			if result, detail := e.actor.Pause(c.Crew, e.steps(s.Tenant).Pause); result == ladder.Failed {
+			if result, detail := e.actor.Pause(c.Crew, e.steps(s.Tenant).Pause); result == escalation.Failed {
 				e.log.Warn("who came to a paused workload is not paused", "tenant", s.Tenant, "workload", s.Workload, "detail", detail)
 			}
 		}
 	}
 	maps.DeleteFunc(e.rolls, func(s audit.Subject, _ string) bool {
-		rung, _ := e.ladder.Rung(s)
-		return rung != policy.Pause
+		level, _ := e.escalation.Level(s)
+		return level != policy.Pause
 	})
 	e.change(func(t *terms) { t.throttled = throttled })
 }
 
 // tell records a step.
-func (e *Enforcer) tell(s ladder.Step) {
+func (e *Enforcer) tell(s escalation.Step) {
 	if e.Record != nil {
 		e.Record(s)
 	}
 	log := e.log.Info
-	if s.To > policy.Warn && s.To >= s.From && s.Result != ladder.Shadowed {
+	if s.To > policy.Warn && s.To >= s.From && s.Result != escalation.Shadowed {
 		log = e.log.Warn
 	}
-	log("the ladder moves", "tenant", s.Tenant, "workload", s.Workload, "from", s.From.String(), "to", s.To.String(), "why", s.Why, "result", s.Result, "detail", s.Detail)
-	if since, held := e.ladder.Brake(); !since.Equal(e.braked) {
+	log("the escalation moves", "tenant", s.Tenant, "workload", s.Workload, "from", s.From.String(), "to", s.To.String(), "why", s.Why, "result", s.Result, "detail", s.Detail)
+	if since, held := e.escalation.Brake(); !since.Equal(e.braked) {
 		if e.braked = since; held > 0 {
-			e.log.Warn("the brake holds the ladder back: there were too many actions on this host", "held", held)
+			e.log.Warn("the brake holds the escalation back: there were too many actions on this host", "held", held)
 		}
 	}
 }
@@ -153,7 +153,7 @@ func (e *Enforcer) rest() {
 // publish has the statistics show what was found.
 func (e *Enforcer) publish(b audit.Books, found audit.Audited) {
 	s := wire.EnforcerStats{Quotas: found.Quotas, Workloads: found.Workloads}
-	s.Ladder, s.Actions = e.ladder.Stats()
+	s.Escalation, s.Actions = e.escalation.Stats()
 	if e.Refused != nil {
 		s.Refused = e.Refused()
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // terms are what tenants may use now: what the policy says, less what the
-// ladder and the pacer take. They are immutable.
+// escalation and the pacer take. They are immutable.
 type terms struct {
 	*policy.Policy
 	rates     func(uuid string) (link, memory float64, ok bool)
@@ -59,7 +59,7 @@ func (e *Enforcer) Quota(tenant, gpu string) broker.Quota {
 	return b
 }
 
-// punished reports whether a tenant gets less than its quota: the ladder holds
+// punished reports whether a tenant gets less than its quota: the escalation holds
 // it, or the pacer to less than its guarantee.
 func (t *terms) punished(tenant string) bool {
 	for at, limit := range t.paced {

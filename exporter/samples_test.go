@@ -183,10 +183,10 @@ func (s *samples) quota(gpu, name string, guarantee float64, backends ...string)
 	}
 }
 
-// stands adds where a workload stands on the ladder, and what was found of it.
-func (s *samples) stands(tenant, workload, rung string, shadow bool, found map[string]float64) {
-	for _, r := range collectors.Rungs {
-		s.put(collectors.QuotaRung, collectors.Bool(r == rung), tenant, workload, r)
+// stands adds where a workload stands in the escalation, and what was found of it.
+func (s *samples) stands(tenant, workload, level string, shadow bool, found map[string]float64) {
+	for _, r := range collectors.Levels {
+		s.put(collectors.QuotaLevel, collectors.Bool(r == level), tenant, workload, r)
 	}
 	s.put(collectors.QuotaShadow, collectors.Bool(shadow), tenant, workload)
 	for objective, n := range found {

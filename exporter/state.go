@@ -18,14 +18,14 @@ import (
 // A State is the host at one moment, as /api/v1/state gives it. What is not
 // known is left out, never 0; ratios are from 0 to 1.
 type State struct {
-	Time      time.Time  `json:"time"`
-	Version   string     `json:"version"`
-	Host      HostState  `json:"host"`
-	Faults    []Fault    `json:"faults,omitempty"`  // of the node, the worst first
-	GPUs      []GPU      `json:"gpus"`              // by index
-	Workloads []Workload `json:"workloads"`         // those with the most memory first
-	Tenants   []Tenant   `json:"tenants,omitempty"` // by GPU, those with the largest share first
-	Ladder    []OnLadder `json:"ladder,omitempty"`  // workloads above observe, the highest first
+	Time       time.Time   `json:"time"`
+	Version    string      `json:"version"`
+	Host       HostState   `json:"host"`
+	Faults     []Fault     `json:"faults,omitempty"`  // of the node, the worst first
+	GPUs       []GPU       `json:"gpus"`              // by index
+	Workloads  []Workload  `json:"workloads"`         // those with the most memory first
+	Tenants    []Tenant    `json:"tenants,omitempty"` // by GPU, those with the largest share first
+	Escalation []Escalated `json:"ladder,omitempty"`  // workloads above observe, the highest first
 }
 
 // HostState is what belongs to no GPU.
@@ -56,7 +56,7 @@ var hostFacts = map[*collectors.Metric]func(h *HostState, s collectors.Sample){
 
 // fill adds to s what samples say.
 func (s *State) fill(samples []collectors.Sample) {
-	gpus, workloads, tenants, ladder := map[[2]string]*seenGPU{}, map[string]*Workload{}, seenTenants{}, seenLadder{}
+	gpus, workloads, tenants, escalation := map[[2]string]*seenGPU{}, map[string]*Workload{}, seenTenants{}, seenEscalated{}
 	for _, sample := range samples {
 		if note := hostFacts[sample.Metric]; note != nil {
 			note(&s.Host, sample)
@@ -68,8 +68,8 @@ func (s *State) fill(samples []collectors.Sample) {
 			note(workloads[name], sample)
 		} else if note := tenantFacts[sample.Metric]; note != nil {
 			note(tenants.of(sample), sample)
-		} else if note := ladderFacts[sample.Metric]; note != nil {
-			note(ladder.of(sample), sample)
+		} else if note := escalationFacts[sample.Metric]; note != nil {
+			note(escalation.of(sample), sample)
 		} else if note := gpuFacts[sample.Metric]; note != nil {
 			id := [2]string(sample.Labels)
 			if gpus[id] == nil {
@@ -83,7 +83,7 @@ func (s *State) fill(samples []collectors.Sample) {
 		s.GPUs = append(s.GPUs, g.whole())
 	}
 	s.Tenants = tenants.all(s.GPUs)
-	s.Ladder = ladder.above(s.Tenants)
+	s.Escalation = escalation.above(s.Tenants)
 	for _, w := range workloads {
 		s.Workloads = append(s.Workloads, *w)
 	}

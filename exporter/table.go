@@ -33,9 +33,9 @@ func (st style) table(s State) string {
 		b.WriteByte('\n')
 		st.tenants(&b, s.Tenants)
 	}
-	if len(s.Ladder) > 0 {
+	if len(s.Escalation) > 0 {
 		b.WriteByte('\n')
-		st.ladder(&b, s.Ladder)
+		st.escalation(&b, s.Escalation)
 	}
 	return b.String()
 }

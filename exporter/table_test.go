@@ -86,7 +86,7 @@ var states = map[string]func() State{
 		s.stands("serving", "pod:serving/llama-0/vllm", "observe", false, map[string]float64{"memory": 2})
 		return s.state(nil)
 	},
-	"ladder": func() State {
+	"escalation": func() State {
 		var s samples
 		s.host(2, 2)
 		for _, gpu := range []string{"0", "1"} {
@@ -96,8 +96,8 @@ var states = map[string]func() State{
 			s.tenant(gpu, "batch", 1, .5, 0, 1)
 			s.quota(gpu, "batch", 0, "none", "none", "none")
 		}
-		for i, rung := range []string{"terminate", "pause", "terminate", "throttle"} {
-			s.stands("research-and-development", fmt.Sprintf("pod:research/trainer-%d/pytorch-worker-with-a-long-name", i), rung, i == 2, map[string]float64{"compute": 1200, "reports": 14})
+		for i, level := range []string{"terminate", "pause", "terminate", "throttle"} {
+			s.stands("research-and-development", fmt.Sprintf("pod:research/trainer-%d/pytorch-worker-with-a-long-name", i), level, i == 2, map[string]float64{"compute": 1200, "reports": 14})
 		}
 		for i := range 20 {
 			s.stands("batch", fmt.Sprint("slurm:", 100+i), "warn", false, map[string]float64{"memory": 2})
@@ -161,7 +161,7 @@ func TestTableGolden(t *testing.T) {
 	for name, state := range states {
 		text := style{width: minWidth}.table(state())
 		golden(t, "status_"+name+".txt", text)
-		if name == "shared" || name == "ladder" { // whose columns move
+		if name == "shared" || name == "escalation" { // whose columns move
 			golden(t, "status_"+name+"_wide.txt", style{width: 120}.table(state()))
 		}
 		for _, width := range []int{minWidth, minWidth + 1, 99, 200} {

@@ -25,7 +25,7 @@ type Tenant struct {
 	MemoryUsed  *float64 `json:"memory_used_bytes,omitempty"`
 	MemoryLimit *float64 `json:"memory_limit_bytes,omitempty"`
 	Backends    []string `json:"backends,omitempty"` // that hold it to its quota: hook, mps, kernel
-	Rung        string   `json:"rung,omitempty"`     // of the ladder, on any GPU: the highest of its workloads
+	Level       string   `json:"rung,omitempty"`     // of the escalation, on any GPU: the highest of its workloads
 	Shadow      bool     `json:"shadow,omitempty"`   // of that: beyond warn it is only said what would be done
 }
 
@@ -125,16 +125,16 @@ func (st style) tenants(b *strings.Builder, all []Tenant) {
 	for _, t := range all {
 		wide = max(wide, len(t.place()))
 	}
-	row := func(paint, name, gpu, sessions, share, target, quota, memory, backends string, rung cell) {
+	row := func(paint, name, gpu, sessions, share, target, quota, memory, backends string, level cell) {
 		cells := []cell{{name, st.width - 63 - wide, paint}, {gpu, -wide, paint}, {sessions, -4, paint}, {share, -5, paint},
-			{quota, -7, paint}, {memory, -11, paint}, {backends, 11, paint}, rung}
+			{quota, -7, paint}, {memory, -11, paint}, {backends, 11, paint}, level}
 		if st.width >= roomy {
 			cells[0].width -= 7
 			cells = slices.Insert(cells, 4, cell{target, -6, paint})
 		}
 		b.WriteString(st.line(cells...))
 	}
-	row(dim, "TENANT", "GPU", "SESS", "SHARE", "TARGET", "QUOTA", "GiB", "BACKEND", cell{"RUNG", 18, dim})
+	row(dim, "TENANT", "GPU", "SESS", "SHARE", "TARGET", "QUOTA", "GiB", "BACKEND", cell{"LEVEL", 18, dim})
 	for i, t := range all {
 		if i == shownTenants {
 			b.WriteString(st.line(cell{text: fmt.Sprintf("and %d more", len(all)-i), paint: dim}))
@@ -145,7 +145,7 @@ func (st style) tenants(b *strings.Builder, all []Tenant) {
 			memory += show("/%.1f", *t.MemoryLimit/(1<<30))
 		}
 		row("", t.Name, t.place(), strconv.Itoa(t.Sessions), show("%.0f%%", 100*known(t.Share)), show("%.0f%%", 100*known(t.Target)),
-			t.quota(), memory, strings.Join(t.Backends, "+"), standing(t.Rung, t.Shadow, 18))
+			t.quota(), memory, strings.Join(t.Backends, "+"), standing(t.Level, t.Shadow, 18))
 	}
 }
 

@@ -37,7 +37,7 @@ var agentChecks = []*Check{
 		Summary: "The broker is down, or cannot serve its clients.",
 		Detail:  "Programs that start now may run without a quota.",
 		Action:  "The log of the broker (gpusteward-broker.service) says what is wanting; nvgpu_broker_sessions by state says who holds it: sessions that are unread are of programs that do not take their answers.",
-		Cause:   "Without a session a program runs as if there were no quotas. The broker lacks descriptors (its own, or those in flight on its user's account), memory or sessions, or connections arrive faster than it can accept them. Meanwhile no process counts as bypassing the hook, and the ladder only warns.",
+		Cause:   "Without a session a program runs as if there were no quotas. The broker lacks descriptors (its own, or those in flight on its user's account), memory or sessions, or connections arrive faster than it can accept them. Meanwhile no process counts as bypassing the hook, and the escalation only warns.",
 	},
 }
 

@@ -17,10 +17,10 @@ func missing(objective string) Condition {
 	return Div(missed, wanted).Above(.01).And(missed.AtLeast(3))
 }
 
-// onRung is that the ladder put a workload on a rung, and does what it says.
-func onRung(rung string) Condition {
+// atLevel is that the escalation put a workload at a level, and does what it says.
+func atLevel(level string) Condition {
 	done := Value(collectors.QuotaShadow, "by", "tenant", "by", "workload").Is(0)
-	return Value(collectors.QuotaRung, "rung", rung, "by", "tenant", "by", "workload").Is(1).And(done)
+	return Value(collectors.QuotaLevel, "rung", level, "by", "tenant", "by", "workload").Is(1).And(done)
 }
 
 // soon is that a forecast falls within the hour.
@@ -74,7 +74,7 @@ var workloadChecks = []*Check{
 		Summary: "A workload takes more than its quota allows.",
 		Detail:  "{entity} was found to take more than its quota in {value} audits in 5 minutes.",
 		Action:  "See what the enforcer did: nvgpu_quota_rung and nvgpu_quota_actions_total, and /api/v1/events?kind=enforcement.",
-		Cause:   "The ladder of the enforcer handles it; this alert informs people. The label objective of nvgpu_quota_violations_total names the resource. A single audit may be a measurement error, so the alert takes three.",
+		Cause:   "The enforcer escalates it; this alert informs people. The label objective of nvgpu_quota_violations_total names the resource. A single audit may be a measurement error, so the alert takes three.",
 	},
 	{
 		ID: "unhooked", Alert: "UnhookedProcess",
@@ -98,13 +98,13 @@ var workloadChecks = []*Check{
 	{
 		ID: "quota_action", Alert: "QuotaEnforced", Class: incident.ApplicationFault,
 		Levels: []Level{
-			{Severity: incident.Info, When: onRung("pause")},
-			{Severity: incident.Warning, When: onRung("terminate")},
+			{Severity: incident.Info, When: atLevel("pause")},
+			{Severity: incident.Warning, When: atLevel("terminate")},
 		},
 		Summary: "The enforcer paused or ended a workload that takes more than its quota.",
 		Detail:  "{entity} was paused or ended by the enforcer.",
 		Action:  "Tell the owner; /api/v1/events?kind=enforcement has the evidence.",
-		Cause:   "The workload reached the last levels of the ladder: info is pause, warning is terminate. In shadow mode there is no alert, because nothing was done.",
+		Cause:   "The workload reached the last levels of escalation: info is pause, warning is terminate. In shadow mode there is no alert, because nothing was done.",
 	},
 	{
 		ID: "quota_forecast", Alert: "QuotaMemoryForecast",

@@ -149,9 +149,9 @@ var injections = map[string]func(c *chain){
 	"no broker": func(c *chain) {
 		c.add(func(at time.Duration, put put) { put(collectors.BrokerUp, 1-during(at, 5*time.Minute)) })
 	},
-	"paused":          func(c *chain) { c.ladder("pause", 0) },
-	"terminated":      func(c *chain) { c.ladder("terminate", 0) },
-	"would terminate": func(c *chain) { c.ladder("terminate", 1) },
+	"paused":          func(c *chain) { c.escalation("pause", 0) },
+	"terminated":      func(c *chain) { c.escalation("terminate", 0) },
+	"would terminate": func(c *chain) { c.escalation("terminate", 1) },
 	// A tenant takes 200 MiB a minute more, of a cap of 10 GiB, for half an hour.
 	"growing": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
@@ -313,12 +313,12 @@ func (c *chain) alter(gpu string, length time.Duration, change func(at time.Dura
 	}
 }
 
-// ladder puts a workload on a rung for five minutes.
-func (c *chain) ladder(rung string, shadow float64) {
+// escalation puts a workload at a level for five minutes.
+func (c *chain) escalation(level string, shadow float64) {
 	c.add(func(at time.Duration, put put) {
 		up := during(at, 5*time.Minute)
-		put(collectors.QuotaRung, 1-up, "ml", "unit:train.service", "observe")
-		put(collectors.QuotaRung, up, "ml", "unit:train.service", rung)
+		put(collectors.QuotaLevel, 1-up, "ml", "unit:train.service", "observe")
+		put(collectors.QuotaLevel, up, "ml", "unit:train.service", level)
 		put(collectors.QuotaShadow, shadow, "ml", "unit:train.service")
 	})
 }

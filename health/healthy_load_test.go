@@ -34,18 +34,18 @@ type job struct {
 	mood        wander
 	bias        []float64 // by GPU
 
-	held []float64 // bytes, by GPU
-	use  []float64 // SM
-	over float64   // audits that found too much
-	rung string    // of the ladder
-	down int       // step in which it comes down again
-	new  bool      // its process has no session yet
+	held  []float64 // bytes, by GPU
+	use   []float64 // SM
+	over  float64   // audits that found too much
+	level string    // of the escalation
+	down  int       // step in which it comes down again
+	new   bool      // its process has no session yet
 }
 
 func (h *healthyHost) job(run func(*healthyHost, *job), kind string, gpus ...*healthyGPU) *job {
 	h.numbered++
 	n := len(gpus)
-	j := &job{run: run, name: fmt.Sprintf("%s:%d", kind, h.numbered), team: fmt.Sprintf("team-%d", h.numbered%5), rung: "observe", part: 1, gpus: gpus, began: h.n, ends: math.MaxInt,
+	j := &job{run: run, name: fmt.Sprintf("%s:%d", kind, h.numbered), team: fmt.Sprintf("team-%d", h.numbered%5), level: "observe", part: 1, gpus: gpus, began: h.n, ends: math.MaxInt,
 		bias: make([]float64, n), held: make([]float64, n), use: make([]float64, n)}
 	for i := range j.bias {
 		j.bias[i] = 1 + 0.02*h.r.NormFloat64()
@@ -163,7 +163,7 @@ func batch(h *healthyHost, j *job) {
 	if h.n >= j.pause {
 		h.numbered++
 		j.name = fmt.Sprintf("slurm:%d.0", h.numbered)
-		j.over, j.rung = 0, "observe"
+		j.over, j.level = 0, "observe"
 		j.start(h, int(60*h.r.ExpFloat64()), h.r.IntN(12))
 		j.pause = j.began + j.loading + 30 + h.r.IntN(330)
 		j.share = 0.05 + 0.9*h.r.Float64()

@@ -27,7 +27,7 @@ type healthyTenant struct {
 
 var (
 	qosObjectives = [...]string{"compute", "launch_wait", "memory"}
-	rungs         = [...]string{"observe", "warn", "throttle", "pause", "terminate"}
+	levels        = [...]string{"observe", "warn", "throttle", "pause", "terminate"}
 )
 
 // tenant returns the one who has a job, with a quota that leaves room for all
@@ -84,17 +84,17 @@ func (h *healthyHost) enforce() {
 }
 
 // climb has a job take a little too much now and then, and be warned of it for
-// a while. Where nothing is done but said, it is said of the higher rungs too.
+// a while. Where nothing is done but said, it is said of the higher levels too.
 func (j *job) climb(h *healthyHost, here bool) {
 	j.new = here && h.q.Float64() < 1.0/stepsHour // a process that has not said hello
 	if h.n >= j.down {
-		j.rung = rungs[0]
+		j.level = levels[0]
 	}
 	if here && h.q.Float64() < 0.5/stepsDay {
 		j.over++
-		j.rung, j.down = rungs[1], h.n+6
+		j.level, j.down = levels[1], h.n+6
 		if h.shadow {
-			j.rung = rungs[1+h.q.IntN(4)]
+			j.level = levels[1+h.q.IntN(4)]
 		}
 	}
 }
@@ -205,8 +205,8 @@ func (h *healthyHost) enforced(out []collectors.Sample) []collectors.Sample {
 		}
 	}
 	for _, j := range h.jobs {
-		for _, rung := range rungs {
-			out = append(out, collectors.Sample{Metric: collectors.QuotaRung, Labels: []string{j.team, j.name, rung}, Value: collectors.Bool(j.rung == rung)})
+		for _, level := range levels {
+			out = append(out, collectors.Sample{Metric: collectors.QuotaLevel, Labels: []string{j.team, j.name, level}, Value: collectors.Bool(j.level == level)})
 		}
 	}
 	for _, j := range h.jobs {

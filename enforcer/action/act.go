@@ -1,4 +1,4 @@
-// Package action does to processes what the ladder says: it pauses them, has
+// Package action does to processes what the escalation says: it pauses them, has
 // them go on, and ends them.
 package action
 
@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"gpusteward/enforcer/audit"
-	"gpusteward/enforcer/ladder"
+	"gpusteward/enforcer/escalation"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -107,30 +107,30 @@ func (a *Actor) open(t Target, spared map[int]string, check func(pid int) bool) 
 		return -1, s, Outcome{Target: t, Result: result, Detail: fmt.Sprintf(format, args...)}
 	}
 	if t.PID <= 0 {
-		return refuse(ladder.Failed, "refused: %d is no process", t.PID)
+		return refuse(escalation.Failed, "refused: %d is no process", t.PID)
 	}
 	fd, err := unix.PidfdOpen(t.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
-		return refuse(ladder.Missed, "it has ended")
+		return refuse(escalation.Missed, "it has ended")
 	} else if err != nil {
-		return refuse(ladder.Failed, "refused: open its pidfd: %v", err)
+		return refuse(escalation.Failed, "refused: open its pidfd: %v", err)
 	}
 	s, err = a.status(t.PID)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH):
-		return refuse(ladder.Missed, "it has ended")
+		return refuse(escalation.Missed, "it has ended")
 	case err != nil:
-		return refuse(ladder.Failed, "refused: %v", err)
+		return refuse(escalation.Failed, "refused: %v", err)
 	case s.start != t.Start:
-		return refuse(ladder.Missed, "its PID is another process's now")
+		return refuse(escalation.Missed, "its PID is another process's now")
 	case s.kernel:
-		return refuse(ladder.Failed, "refused: it is a thread of the kernel")
+		return refuse(escalation.Failed, "refused: it is a thread of the kernel")
 	case spared[t.PID] != "":
-		return refuse(ladder.Failed, "refused: %s", spared[t.PID])
+		return refuse(escalation.Failed, "refused: %s", spared[t.PID])
 	case check != nil && !check(t.PID):
-		return refuse(ladder.Missed, "it is not of the workload any more")
+		return refuse(escalation.Missed, "it is not of the workload any more")
 	case ended(fd): // then what was read may be another's
-		return refuse(ladder.Missed, "it has ended")
+		return refuse(escalation.Missed, "it has ended")
 	}
 	return fd, s, Outcome{Target: t}
 }
@@ -162,11 +162,11 @@ func (a *Actor) Signal(targets []Target, check func(pid int) bool, sig unix.Sign
 func send(fd int, sig unix.Signal, out Outcome) Outcome {
 	switch err := unix.PidfdSendSignal(fd, sig, nil, 0); {
 	case err == nil:
-		out.Result = ladder.Done
+		out.Result = escalation.Done
 	case errors.Is(err, unix.ESRCH):
-		out.Result, out.Detail = ladder.Missed, "it has ended"
+		out.Result, out.Detail = escalation.Missed, "it has ended"
 	default:
-		out.Result, out.Detail = ladder.Failed, fmt.Sprintf("send %s: %v", unix.SignalName(sig), err)
+		out.Result, out.Detail = escalation.Failed, fmt.Sprintf("send %s: %v", unix.SignalName(sig), err)
 	}
 	return out
 }
@@ -175,9 +175,9 @@ func send(fd int, sig unix.Signal, out Outcome) Outcome {
 func tally(all []Outcome) (done, missed, failed int) {
 	for _, o := range all {
 		switch o.Result {
-		case ladder.Done:
+		case escalation.Done:
 			done++
-		case ladder.Missed:
+		case escalation.Missed:
 			missed++
 		default:
 			failed++

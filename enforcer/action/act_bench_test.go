@@ -1,7 +1,7 @@
 package action
 
 import (
-	"gpusteward/enforcer/ladder"
+	"gpusteward/enforcer/escalation"
 	"os/exec"
 	"slices"
 	"testing"
@@ -28,7 +28,7 @@ func TestHowSoonActionsAreFelt(t *testing.T) {
 	}
 
 	began := time.Now()
-	if result, detail := a.Pause(crew(who...), []string{bySignal}); result != ladder.Done {
+	if result, detail := a.Pause(crew(who...), []string{bySignal}); result != escalation.Done {
 		t.Fatal(detail)
 	}
 	took := make([]time.Duration, len(who))
@@ -45,7 +45,7 @@ func TestHowSoonActionsAreFelt(t *testing.T) {
 		return left == 0
 	})
 	report("pause by SIGSTOP", took)
-	if result, detail := a.Resume(crew()); result != ladder.Done {
+	if result, detail := a.Resume(crew()); result != escalation.Done {
 		t.Fatal(detail)
 	}
 
@@ -54,7 +54,7 @@ func TestHowSoonActionsAreFelt(t *testing.T) {
 		go func() { _ = cmd.Wait(); ends <- time.Now() }()
 	}
 	began = time.Now()
-	if result, detail := a.Terminate(began, crew(who...), time.Minute); result != ladder.Done {
+	if result, detail := a.Terminate(began, crew(who...), time.Minute); result != escalation.Done {
 		t.Fatal(detail)
 	}
 	for i := range took {
@@ -69,7 +69,7 @@ func TestHowSoonActionsAreFelt(t *testing.T) {
 			join(t, dir, w.PID)
 		}
 		began := time.Now()
-		if result, detail := a.Pause(crew(who...), []string{byFreezer}); result != ladder.Done {
+		if result, detail := a.Pause(crew(who...), []string{byFreezer}); result != escalation.Done {
 			t.Fatal(detail)
 		}
 		defer a.Resume(crew())

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"gpusteward/enforcer/audit"
-	"gpusteward/enforcer/ladder"
+	"gpusteward/enforcer/escalation"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -100,9 +100,9 @@ func wantOutcome(t *testing.T, got []Outcome, result, detail string) {
 func TestSignalReachesWhoItIsFor(t *testing.T) {
 	a := actor(t)
 	who := sleepers(t, a, 1)
-	wantOutcome(t, a.Signal(who, anybody, unix.SIGSTOP), ladder.Done, "")
+	wantOutcome(t, a.Signal(who, anybody, unix.SIGSTOP), escalation.Done, "")
 	eventually(t, "it stands still", func() bool { return state(a, who[0].PID) == 'T' })
-	wantOutcome(t, a.Signal(who, anybody, unix.SIGCONT), ladder.Done, "")
+	wantOutcome(t, a.Signal(who, anybody, unix.SIGCONT), escalation.Done, "")
 	eventually(t, "it goes on", func() bool { return state(a, who[0].PID) == 'S' })
 }
 
@@ -112,16 +112,16 @@ func TestSignalMissesWhoIsAnother(t *testing.T) {
 	who := target(t, a, cmd.Process.Pid)
 	later := who
 	later.Start++
-	wantOutcome(t, a.Signal([]Target{later}, anybody, unix.SIGKILL), ladder.Missed, "another process's")
-	wantOutcome(t, a.Signal([]Target{who}, func(int) bool { return false }, unix.SIGKILL), ladder.Missed, "not of the workload")
+	wantOutcome(t, a.Signal([]Target{later}, anybody, unix.SIGKILL), escalation.Missed, "another process's")
+	wantOutcome(t, a.Signal([]Target{who}, func(int) bool { return false }, unix.SIGKILL), escalation.Missed, "not of the workload")
 	eventually(t, "it goes on as if nothing were", func() bool { return state(a, who.PID) == 'S' })
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "it is a zombie", func() bool { return state(a, who.PID) == 'Z' })
-	wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGKILL), ladder.Missed, "has ended")
+	wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGKILL), escalation.Missed, "has ended")
 	_ = cmd.Wait()
-	wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGKILL), ladder.Missed, "has ended")
+	wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGKILL), escalation.Missed, "has ended")
 }
 
 // reuse starts a child with a PID that was another's.
@@ -155,12 +155,12 @@ func TestReusedPID(t *testing.T) {
 		// Starts are told apart by hundredths of a second.
 		eventually(t, "time passes", func() bool { return target(t, a, child(t, "true").Process.Pid).Start > who.Start })
 		heir := reuse(t, who.PID)
-		wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGKILL), ladder.Missed, "another process's")
-		if result, detail := a.Terminate(time.Now(), crew(who), time.Second); result != ladder.Missed {
+		wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGKILL), escalation.Missed, "another process's")
+		if result, detail := a.Terminate(time.Now(), crew(who), time.Second); result != escalation.Missed {
 			t.Errorf("terminate: %s, %s", result, detail)
 		}
 		for _, way := range []string{byFreezer, bySignal} {
-			if result, detail := a.Pause(crew(who), []string{way}); result != ladder.Missed {
+			if result, detail := a.Pause(crew(who), []string{way}); result != escalation.Missed {
 				t.Errorf("pause by %s: %s, %s", way, result, detail)
 			}
 		}
@@ -176,7 +176,7 @@ func TestReusedPID(t *testing.T) {
 			heir = reuse(t, who.PID)
 			return true
 		}, unix.SIGKILL)
-		wantOutcome(t, out, ladder.Missed, "has ended")
+		wantOutcome(t, out, escalation.Missed, "has ended")
 		eventually(t, "who has the PID now was not hit", func() bool { return state(a, heir.Process.Pid) == 'S' })
 	})
 }
@@ -190,9 +190,9 @@ func TestSparedAreRefused(t *testing.T) {
 		"zero":         {PID: 0}, "a group": {PID: -os.Getpid()}, "everybody": {PID: -1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGCONT), ladder.Failed, "refused")
+			wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGCONT), escalation.Failed, "refused")
 			for _, ways := range [][]string{{byFreezer}, {bySignal}, {byFreezer, bySignal}} {
-				if result, detail := a.Pause(crew(who), ways); result != ladder.Failed || !strings.Contains(detail, "refused") {
+				if result, detail := a.Pause(crew(who), ways); result != escalation.Failed || !strings.Contains(detail, "refused") {
 					t.Errorf("pause: %s, %s", result, detail)
 				}
 			}
@@ -225,11 +225,11 @@ func TestStat(t *testing.T) {
 	pid := child(t, "sleep", "1000").Process.Pid
 	const stat = "%d (%s) S 2 0 0 0 -1 %d 0 0 0 0 0 0 0 0 20 0 1 0 %s 0 0"
 	for _, test := range []struct{ name, stat, result, detail string }{
-		{"a kernel thread", fmt.Sprintf(stat, pid, "kworker/0:1", 0x4208060, "42"), ladder.Failed, "refused: it is a thread of the kernel"},
-		{"a name with brackets", fmt.Sprintf(stat, pid, "a) R 1 (b", 0, "42"), ladder.Done, ""},
-		{"a short line", fmt.Sprintf("%d (sleep) S 2", pid), ladder.Failed, "refused: read stat"},
-		{"no line", "", ladder.Failed, "refused: read stat"},
-		{"no number", fmt.Sprintf(stat, pid, "sleep", 0, "4x"), ladder.Failed, "refused: strconv"},
+		{"a kernel thread", fmt.Sprintf(stat, pid, "kworker/0:1", 0x4208060, "42"), escalation.Failed, "refused: it is a thread of the kernel"},
+		{"a name with brackets", fmt.Sprintf(stat, pid, "a) R 1 (b", 0, "42"), escalation.Done, ""},
+		{"a short line", fmt.Sprintf("%d (sleep) S 2", pid), escalation.Failed, "refused: read stat"},
+		{"no line", "", escalation.Failed, "refused: read stat"},
+		{"no number", fmt.Sprintf(stat, pid, "sleep", 0, "4x"), escalation.Failed, "refused: strconv"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			a := fakeProc(t, pid, test.stat)
@@ -238,7 +238,7 @@ func TestStat(t *testing.T) {
 	}
 	a := actor(t)
 	if s, err := a.status(2); err == nil && s.kernel {
-		wantOutcome(t, a.Signal([]Target{{PID: 2, Start: s.start}}, anybody, unix.SIGKILL), ladder.Failed, "refused")
+		wantOutcome(t, a.Signal([]Target{{PID: 2, Start: s.start}}, anybody, unix.SIGKILL), escalation.Failed, "refused")
 	}
 }
 
@@ -257,7 +257,7 @@ func TestPauseBySignal(t *testing.T) {
 		}
 		return nil
 	}
-	if result, detail := a.Pause(crew(who...), []string{byBroker, bySignal}); result != ladder.Done || detail != "signal: 3 done, 0 missed, 0 failed" {
+	if result, detail := a.Pause(crew(who...), []string{byBroker, bySignal}); result != escalation.Done || detail != "signal: 3 done, 0 missed, 0 failed" {
 		t.Fatalf("%s, %s", result, detail)
 	}
 	if len(kept) == 0 || len(kept[0]) != 1 || !slices.Equal(kept[0][0].Stopped, who) {
@@ -267,10 +267,10 @@ func TestPauseBySignal(t *testing.T) {
 	eventually(t, "all stand still", still)
 
 	// One of them is continued by its user, and another comes.
-	wantOutcome(t, a.Signal(who[:1], nil, unix.SIGCONT), ladder.Done, "")
+	wantOutcome(t, a.Signal(who[:1], nil, unix.SIGCONT), escalation.Done, "")
 	eventually(t, "it goes on", func() bool { return !still() })
 	who = append(who, sleepers(t, a, 1)...)
-	if result, detail := a.Pause(crew(who...), []string{bySignal}); result != ladder.Done {
+	if result, detail := a.Pause(crew(who...), []string{bySignal}); result != escalation.Done {
 		t.Fatalf("%s, %s", result, detail)
 	}
 	eventually(t, "all stand still again", still)
@@ -281,7 +281,7 @@ func TestPauseBySignal(t *testing.T) {
 	// The next enforcer knows them, and lets them go whoever's they are now.
 	next := actor(t)
 	next.Restore(a.Paused())
-	if result, detail := next.Resume(Crew{Subject: someone}); result != ladder.Done || detail != "thawed 0 cgroups, continued 4 processes" {
+	if result, detail := next.Resume(Crew{Subject: someone}); result != escalation.Done || detail != "thawed 0 cgroups, continued 4 processes" {
 		t.Errorf("%s, %s", result, detail)
 	}
 	for _, w := range who {
@@ -297,7 +297,7 @@ func TestPauseLeavesWhoStoodStillBefore(t *testing.T) {
 	who := sleepers(t, a, 1)
 	a.Signal(who, nil, unix.SIGSTOP) // by its user
 	eventually(t, "it stands still", func() bool { return state(a, who[0].PID) == 'T' })
-	if result, _ := a.Pause(crew(who...), []string{bySignal}); result != ladder.Done {
+	if result, _ := a.Pause(crew(who...), []string{bySignal}); result != escalation.Done {
 		t.Error(result)
 	}
 	a.Resume(Crew{Subject: someone})
@@ -313,7 +313,7 @@ func TestPauseThatCannotBeKept(t *testing.T) {
 	who := sleepers(t, a, 1)
 	join(t, dir, who[0].PID)
 	for _, way := range []string{bySignal, byFreezer} {
-		if result, detail := a.Pause(crew(who...), []string{way}); result != ladder.Failed || !strings.Contains(detail, "write state") {
+		if result, detail := a.Pause(crew(who...), []string{way}); result != escalation.Failed || !strings.Contains(detail, "write state") {
 			t.Errorf("%s, %s", result, detail)
 		}
 		if still, err := a.Still(someone); still || err != nil || len(a.Paused()) != 0 {
@@ -335,15 +335,15 @@ func TestPauseByBroker(t *testing.T) {
 		held           bool
 		first, another byte
 	}{
-		{"hooked only", []string{byBroker, bySignal}, who, nil, nil, ladder.Done, true, 'S', 'S'},
-		{"both", []string{byBroker, bySignal}, who[:1], who[1:], nil, ladder.Done, true, 'S', 'T'},
-		{"in another order", []string{bySignal, byBroker}, who[:1], who[1:], nil, ladder.Done, true, 'S', 'T'},
-		{"not a way", []string{bySignal}, who[:1], who[1:], nil, ladder.Done, false, 'T', 'T'},
-		{"no broker", []string{byBroker, bySignal}, who[:1], nil, errors.New("it ended"), ladder.Done, false, 'T', 'S'},
-		{"no way for others", []string{byBroker}, who[:1], who[1:], nil, ladder.Failed, false, 'S', 'S'},
-		{"others are spared", []string{byBroker, bySignal}, who[:1], []Target{who[1], {PID: 0}}, nil, ladder.Failed, false, 'S', 'S'},
-		{"nobody", []string{byBroker, bySignal}, nil, nil, nil, ladder.Missed, false, 'S', 'S'},
-		{"no way at all", nil, nil, who, nil, ladder.Failed, false, 'S', 'S'},
+		{"hooked only", []string{byBroker, bySignal}, who, nil, nil, escalation.Done, true, 'S', 'S'},
+		{"both", []string{byBroker, bySignal}, who[:1], who[1:], nil, escalation.Done, true, 'S', 'T'},
+		{"in another order", []string{bySignal, byBroker}, who[:1], who[1:], nil, escalation.Done, true, 'S', 'T'},
+		{"not a way", []string{bySignal}, who[:1], who[1:], nil, escalation.Done, false, 'T', 'T'},
+		{"no broker", []string{byBroker, bySignal}, who[:1], nil, errors.New("it ended"), escalation.Done, false, 'T', 'S'},
+		{"no way for others", []string{byBroker}, who[:1], who[1:], nil, escalation.Failed, false, 'S', 'S'},
+		{"others are spared", []string{byBroker, bySignal}, who[:1], []Target{who[1], {PID: 0}}, nil, escalation.Failed, false, 'S', 'S'},
+		{"nobody", []string{byBroker, bySignal}, nil, nil, nil, escalation.Missed, false, 'S', 'S'},
+		{"no way at all", nil, nil, who, nil, escalation.Failed, false, 'S', 'S'},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			held := false
@@ -357,7 +357,7 @@ func TestPauseByBroker(t *testing.T) {
 			}
 			eventually(t, "they do what they should", func() bool { return state(a, who[0].PID) == test.first && state(a, who[1].PID) == test.another })
 			c.Hold = func(on bool) error { held = on; return nil }
-			if result, detail = a.Resume(c); result != ladder.Done || held {
+			if result, detail = a.Resume(c); result != escalation.Done || held {
 				t.Errorf("resume: %s, %s, held %v", result, detail, held)
 			}
 			eventually(t, "both go on", func() bool { return state(a, who[0].PID) == 'S' && state(a, who[1].PID) == 'S' })
@@ -368,12 +368,12 @@ func TestPauseByBroker(t *testing.T) {
 func TestResumeIsTriedUntilItWorks(t *testing.T) {
 	a := actor(t)
 	who := sleepers(t, a, 1)
-	if result, detail := a.Pause(crew(who...), []string{bySignal}); result != ladder.Done {
+	if result, detail := a.Pause(crew(who...), []string{bySignal}); result != escalation.Done {
 		t.Fatal(detail)
 	}
 	eventually(t, "it stands still", func() bool { return state(a, who[0].PID) == 'T' })
 	a.ProcFS = fakeProc(t, who[0].PID, "garbage").ProcFS
-	if result, detail := a.Resume(Crew{Subject: someone}); result != ladder.Failed || !strings.Contains(detail, "continue") {
+	if result, detail := a.Resume(Crew{Subject: someone}); result != escalation.Failed || !strings.Contains(detail, "continue") {
 		t.Fatalf("%s, %s", result, detail)
 	}
 	a.ProcFS = "/proc"
@@ -421,7 +421,7 @@ func TestTerminate(t *testing.T) {
 	meek, deaf := child(t, "sleep", "1000"), ready(t, "sh", "-c", "trap '' TERM; echo; exec sleep 1000")
 	c := crew(target(t, a, meek.Process.Pid), target(t, a, deaf.Process.Pid))
 	now := time.Now()
-	if result, detail := a.Terminate(now, c, 30*time.Second); result != ladder.Done || detail != "SIGTERM: 2 done, 0 missed, 0 failed" {
+	if result, detail := a.Terminate(now, c, 30*time.Second); result != escalation.Done || detail != "SIGTERM: 2 done, 0 missed, 0 failed" {
 		t.Fatalf("%s, %s", result, detail)
 	}
 	if got := signalOf(meek); got != unix.SIGTERM {
@@ -431,7 +431,7 @@ func TestTerminate(t *testing.T) {
 		t.Errorf("within the grace: %+v", e)
 	}
 	eventually(t, "it lives within the grace", func() bool { return state(a, deaf.Process.Pid) == 'S' })
-	if result, _ := a.Terminate(now, c, 0); result != ladder.Done || len(a.dying) != 2 {
+	if result, _ := a.Terminate(now, c, 0); result != escalation.Done || len(a.dying) != 2 {
 		t.Errorf("twice: %s, %d are dying", result, len(a.dying))
 	}
 	if e := a.Continue(now.Add(30 * time.Second)); e != nil {
@@ -441,7 +441,7 @@ func TestTerminate(t *testing.T) {
 		t.Errorf("the second ended by %v", got)
 	}
 	e := a.Continue(now.Add(31 * time.Second))
-	if len(e) != 1 || e[0].Subject != someone || e[0].Result != ladder.Done || len(e[0].Outcomes) != 2 ||
+	if len(e) != 1 || e[0].Subject != someone || e[0].Result != escalation.Done || len(e[0].Outcomes) != 2 ||
 		!strings.Contains(e[0].Outcomes[0].Detail, "SIGTERM") || !strings.Contains(e[0].Outcomes[1].Detail, "SIGKILL") {
 		t.Errorf("%+v", e)
 	}
@@ -456,7 +456,7 @@ func TestTerminateReachesWhoIsPaused(t *testing.T) {
 	c := crew(target(t, a, cmd.Process.Pid))
 	a.Pause(c, []string{bySignal})
 	eventually(t, "it stands still", func() bool { return state(a, cmd.Process.Pid) == 'T' })
-	if result, detail := a.Terminate(time.Now(), c, time.Minute); result != ladder.Done {
+	if result, detail := a.Terminate(time.Now(), c, time.Minute); result != escalation.Done {
 		t.Fatal(detail)
 	}
 	if got := signalOf(cmd); got != unix.SIGTERM {
@@ -471,7 +471,7 @@ func TestDyingAreBounded(t *testing.T) {
 	a := actor(t)
 	who := sleepers(t, a, 2)
 	a.dying = slices.Repeat([]*dying{{fd: -1}}, maxDying-1)
-	if result, detail := a.Terminate(time.Now(), crew(who...), time.Minute); result != ladder.Done || detail != fmt.Sprintf("SIGTERM: 1 done, 0 missed, 1 failed (%d: too many processes are being ended)", who[1].PID) {
+	if result, detail := a.Terminate(time.Now(), crew(who...), time.Minute); result != escalation.Done || detail != fmt.Sprintf("SIGTERM: 1 done, 0 missed, 1 failed (%d: too many processes are being ended)", who[1].PID) {
 		t.Errorf("%s, %s", result, detail)
 	}
 	a.dying = a.dying[maxDying-1:]
@@ -491,13 +491,13 @@ int main(void) { if (vfork() == 0) { prctl(PR_SET_PDEATHSIG, SIGKILL); write(1, 
 	eventually(t, "it is in state D", func() bool { return state(a, pid) == 'D' })
 	who := target(t, a, pid)
 	began := time.Now()
-	if result, detail := a.Pause(crew(who), []string{bySignal}); result != ladder.Done {
+	if result, detail := a.Pause(crew(who), []string{bySignal}); result != escalation.Done {
 		t.Errorf("%s, %s", result, detail)
 	}
 	if still, err := a.Still(someone); still || err != nil {
 		t.Errorf("it is in state %c, and said to stand still: %v", state(a, pid), err)
 	}
-	if result, detail := a.Terminate(began, crew(who), 30*time.Second); result != ladder.Done {
+	if result, detail := a.Terminate(began, crew(who), 30*time.Second); result != escalation.Done {
 		t.Errorf("%s, %s", result, detail)
 	}
 	if e := a.Continue(began.Add(time.Second)); e != nil || state(a, pid) != 'D' {
@@ -510,7 +510,7 @@ int main(void) { if (vfork() == 0) { prctl(PR_SET_PDEATHSIG, SIGKILL); write(1, 
 	if got := signalOf(cmd); got != unix.SIGKILL {
 		t.Errorf("it ended by %v", got)
 	}
-	if e := a.Continue(began.Add(31 * time.Second)); len(e) != 1 || e[0].Result != ladder.Done {
+	if e := a.Continue(began.Add(31 * time.Second)); len(e) != 1 || e[0].Result != escalation.Done {
 		t.Errorf("%+v", e)
 	}
 }

@@ -2,7 +2,7 @@ package action
 
 import (
 	"fmt"
-	"gpusteward/enforcer/ladder"
+	"gpusteward/enforcer/escalation"
 	"maps"
 	"slices"
 	"strings"
@@ -23,7 +23,7 @@ func (a *Actor) groupsOf(c Crew, targets []Target, v1 bool) (groups []*group, er
 	paths := map[string][]int{} // with the targets
 	for _, t := range targets {
 		fd, _, out := a.open(t, spared, c.Check)
-		if out.Result == ladder.Missed {
+		if out.Result == escalation.Missed {
 			continue
 		} else if fd < 0 {
 			return nil, fmt.Errorf("process %d: %s", t.PID, out.Detail)
@@ -80,7 +80,7 @@ func (a *Actor) freeze(c Crew, targets []Target) (result, detail string) {
 			why = append(why, err.Error())
 			continue
 		case len(groups) == 0:
-			return ladder.Missed, "freezer: the processes or their cgroups are gone"
+			return escalation.Missed, "freezer: the processes or their cgroups are gone"
 		}
 		result, detail = a.freezeAll(c, groups)
 		closeAll(groups)
@@ -89,7 +89,7 @@ func (a *Actor) freeze(c Crew, targets []Target) (result, detail string) {
 	if p := a.paused[c.Subject]; p != nil { // somebody else came into what we froze
 		a.unfreeze(p)
 	}
-	return ladder.Failed, "freezer: " + strings.Join(why, ", v1: ")
+	return escalation.Failed, "freezer: " + strings.Join(why, ", v1: ")
 }
 
 // freezeAll freezes open groups, all or none. A group is kept in mind before:
@@ -97,7 +97,7 @@ func (a *Actor) freeze(c Crew, targets []Target) (result, detail string) {
 func (a *Actor) freezeAll(c Crew, groups []*group) (result, detail string) {
 	p := a.record(c.Subject)
 	if p == nil || len(p.Frozen)+len(groups) > maxFrozenGroups {
-		return ladder.Failed, "too many are paused"
+		return escalation.Failed, "too many are paused"
 	}
 	p.Undo = false
 	var names []string
@@ -112,7 +112,7 @@ func (a *Actor) freezeAll(c Crew, groups []*group) (result, detail string) {
 				p.Frozen = append(p.Frozen, g.Frozen)
 				if err := a.keep(); err != nil {
 					a.unfreeze(p)
-					return ladder.Failed, fmt.Sprintf("would be forgotten in a restart: %v", err)
+					return escalation.Failed, fmt.Sprintf("would be forgotten in a restart: %v", err)
 				}
 			}
 			err = g.set(true)
@@ -126,7 +126,7 @@ func (a *Actor) freezeAll(c Crew, groups []*group) (result, detail string) {
 			missed++
 		case err != nil:
 			a.unfreeze(p)
-			return ladder.Failed, fmt.Sprintf("freeze %s: %v", g.Path, err)
+			return escalation.Failed, fmt.Sprintf("freeze %s: %v", g.Path, err)
 		}
 	}
 	p.Frozen = slices.DeleteFunc(p.Frozen, func(f Frozen) bool {
@@ -138,9 +138,9 @@ func (a *Actor) freezeAll(c Crew, groups []*group) (result, detail string) {
 	})
 	a.release(p)
 	if missed == len(groups) {
-		return ladder.Missed, "the cgroups are gone"
+		return escalation.Missed, "the cgroups are gone"
 	}
-	return ladder.Done, strings.Join(names, ", ")
+	return escalation.Done, strings.Join(names, ", ")
 }
 
 // unfreeze thaws all that we froze of a subject; what cannot be is left for

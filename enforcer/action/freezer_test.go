@@ -3,7 +3,7 @@ package action
 import (
 	"errors"
 	"fmt"
-	"gpusteward/enforcer/ladder"
+	"gpusteward/enforcer/escalation"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -87,7 +87,7 @@ func TestPauseByFreezer(t *testing.T) {
 		}
 		var kept []Paused
 		a.Keep = func(all []Paused) error { kept = all; return nil }
-		if result, detail := a.Pause(crew(who[0]), []string{byFreezer, bySignal}); result != ladder.Done || detail != "freezer: "+path {
+		if result, detail := a.Pause(crew(who[0]), []string{byFreezer, bySignal}); result != escalation.Done || detail != "freezer: "+path {
 			t.Fatalf("%s, %s", result, detail)
 		}
 		defer a.Resume(crew()) // else a failure would leave it frozen
@@ -96,12 +96,12 @@ func TestPauseByFreezer(t *testing.T) {
 		if len(kept) != 1 || len(kept[0].Frozen) != 1 || kept[0].Frozen[0].Path != path || kept[0].Frozen[0].ID == 0 {
 			t.Errorf("kept %+v", kept)
 		}
-		if result, detail := a.Pause(crew(who...), []string{byFreezer}); result != ladder.Done || len(a.Paused()[0].Frozen) != 1 {
+		if result, detail := a.Pause(crew(who...), []string{byFreezer}); result != escalation.Done || len(a.Paused()[0].Frozen) != 1 {
 			t.Errorf("again: %s, %s, %+v", result, detail, a.Paused())
 		}
 		next := actor(t) // after a restart
 		next.Restore(kept)
-		if result, detail := next.Resume(crew()); result != ladder.Done || detail != "thawed 1 cgroups, continued 0 processes" {
+		if result, detail := next.Resume(crew()); result != escalation.Done || detail != "thawed 1 cgroups, continued 0 processes" {
 			t.Errorf("%s, %s", result, detail)
 		}
 		eventually(t, "they go on", func() bool { return !still() })
@@ -117,11 +117,11 @@ func TestTerminateReachesWhoIsFrozen(t *testing.T) {
 		join(t, dir, cmd.Process.Pid)
 		join(t, dir, starter.Process.Pid)
 		c := crew(target(t, a, cmd.Process.Pid))
-		if result, detail := a.Pause(c, []string{byFreezer}); result != ladder.Done {
+		if result, detail := a.Pause(c, []string{byFreezer}); result != escalation.Done {
 			t.Fatal(detail)
 		}
 		defer a.Resume(c)
-		if result, detail := a.Terminate(time.Now(), c, time.Minute); result != ladder.Done || detail != "SIGTERM: 2 done, 0 missed, 0 failed" {
+		if result, detail := a.Terminate(time.Now(), c, time.Minute); result != escalation.Done || detail != "SIGTERM: 2 done, 0 missed, 0 failed" {
 			t.Fatal(detail)
 		}
 		if got := [2]syscall.Signal{signalOf(cmd), signalOf(starter)}; got != [2]syscall.Signal{unix.SIGTERM, unix.SIGTERM} {
@@ -145,7 +145,7 @@ func TestGivenUp(t *testing.T) {
 	}
 	state("FROZEN")
 	defer state("THAWED")
-	if result, detail := a.Pause(c, []string{byFreezer}); result != ladder.Done || detail != "freezer: "+path+" is frozen already" || len(a.Paused()) != 0 {
+	if result, detail := a.Pause(c, []string{byFreezer}); result != escalation.Done || detail != "freezer: "+path+" is frozen already" || len(a.Paused()) != 0 {
 		t.Errorf("%s, %s: it is not ours to thaw: %+v", result, detail, a.Paused())
 	}
 	began := time.Now()
@@ -160,7 +160,7 @@ func TestGivenUp(t *testing.T) {
 		return err == nil && s.state == 'D'
 	})
 	e := a.Continue(began.Add(15 * time.Second))
-	if len(e) != 1 || e[0].Result != ladder.Failed || !strings.Contains(e[0].Detail, "in uninterruptible sleep (state D) 5s after SIGKILL: given up") {
+	if len(e) != 1 || e[0].Result != escalation.Failed || !strings.Contains(e[0].Detail, "in uninterruptible sleep (state D) 5s after SIGKILL: given up") {
 		t.Errorf("%+v", e)
 	}
 	if took := time.Since(began); took > time.Second {
@@ -182,7 +182,7 @@ func TestFreezerNotAvailable(t *testing.T) {
 		refused := func(why string) {
 			t.Helper()
 			result, detail := a.Pause(c, []string{byFreezer})
-			if result != ladder.Failed || !strings.Contains(detail, why) || len(a.Paused()) != 0 {
+			if result != escalation.Failed || !strings.Contains(detail, why) || len(a.Paused()) != 0 {
 				t.Errorf("%s, %s, %+v; want %s", result, detail, a.Paused(), why)
 			}
 		}
@@ -211,7 +211,7 @@ func TestFreezerNotAvailable(t *testing.T) {
 		}
 		refused("the enforcer is in it")
 		a.ProcFS = "/proc"
-		if result, detail := a.Pause(c, []string{byFreezer, bySignal}); result != ladder.Done || !strings.HasPrefix(detail, "freezer: ") {
+		if result, detail := a.Pause(c, []string{byFreezer, bySignal}); result != escalation.Done || !strings.HasPrefix(detail, "freezer: ") {
 			t.Errorf("when nothing is in the way: %s, %s", result, detail)
 		}
 		a.Resume(c)
@@ -242,7 +242,7 @@ func TestStrangerComesInBetween(t *testing.T) {
 		stopped := func() {
 			t.Helper()
 			result, detail := a.Pause(c, []string{byFreezer, bySignal})
-			if result != ladder.Done || !strings.Contains(detail, fmt.Sprintf("process %d is in it", who[1].PID)) || !strings.Contains(detail, "; signal: 1 done") {
+			if result != escalation.Done || !strings.Contains(detail, fmt.Sprintf("process %d is in it", who[1].PID)) || !strings.Contains(detail, "; signal: 1 done") {
 				t.Errorf("%s, %s", result, detail)
 			}
 			if asked, err := g.asked(); asked || err != nil || len(a.Paused()) != 1 || len(a.Paused()[0].Frozen) != 0 {
@@ -254,7 +254,7 @@ func TestStrangerComesInBetween(t *testing.T) {
 
 		a.Keep = nil // and later than that
 		join(t, filepath.Dir(dir), who[1].PID)
-		if result, detail := a.Pause(c, []string{byFreezer, bySignal}); result != ladder.Done || len(a.Paused()[0].Frozen) != 1 {
+		if result, detail := a.Pause(c, []string{byFreezer, bySignal}); result != escalation.Done || len(a.Paused()[0].Frozen) != 1 {
 			t.Fatalf("%s, %s", result, detail)
 		}
 		join(t, dir, who[1].PID)
@@ -275,7 +275,7 @@ func TestVanishedGroup(t *testing.T) {
 			}
 			return nil
 		}
-		if result, detail := a.Pause(c, []string{byFreezer}); result != ladder.Missed || len(a.Paused()) != 0 {
+		if result, detail := a.Pause(c, []string{byFreezer}); result != escalation.Missed || len(a.Paused()) != 0 {
 			t.Errorf("%s, %s, %+v", result, detail, a.Paused())
 		}
 		// Another has the path now, and was frozen by somebody else.
@@ -292,7 +292,7 @@ func TestVanishedGroup(t *testing.T) {
 		}
 		a.Keep = nil
 		a.Restore([]Paused{{Tenant: someone.Tenant, Workload: someone.Workload, Frozen: []Frozen{{Path: path, V1: v1, ID: 1}, {Path: path + "/gone", V1: v1}}}})
-		if result, detail := a.Resume(c); result != ladder.Done || len(a.Paused()) != 0 {
+		if result, detail := a.Resume(c); result != escalation.Done || len(a.Paused()) != 0 {
 			t.Errorf("resume: %s, %s", result, detail)
 		}
 		if asked, err := g.asked(); !asked || err != nil {
@@ -308,15 +308,15 @@ func TestFakeGroups(t *testing.T) {
 		name, groups, result, detail string
 		files                        map[string]string // below the mount
 	}{
-		{"v2 alone", "0::/job", ladder.Done, "freezer: /job", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n", "job/cgroup.freeze": "0\n"}},
-		{"no freezer in v2, none in v1", "0::/job", ladder.Failed, "no such freezer", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n"}},
-		{"no freezer in v2, one in v1", "0::/job\n7:freezer:/box", ladder.Done, "freezer: /box", map[string]string{"unified/job/cgroup.procs": "%d\n", "freezer/box/cgroup.procs": "%d\n", "freezer/box/freezer.self_freezing": "0\n", "freezer/box/freezer.state": "THAWED\n"}},
-		{"out of sight", "0::/../job", ladder.Failed, "out of sight", map[string]string{"cgroup.controllers": ""}},
-		{"removed", "0::/job (deleted)", ladder.Missed, "gone", map[string]string{"cgroup.controllers": ""}},
-		{"of another namespace", "0::/job", ladder.Failed, "process 0 is in it", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n0\n", "job/cgroup.freeze": "0\n"}},
-		{"of another mount", "0::/job", ladder.Failed, "left cgroup", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "", "job/cgroup.freeze": "0\n"}},
-		{"deep below a stranger", "0::/job", ladder.Failed, "process 1 is in it", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n", "job/a/b/cgroup.procs": "1\n", "job/a/cgroup.procs": "", "job/cgroup.freeze": "0\n"}},
-		{"too long a list", "0::/job", ladder.Failed, "too long", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": strings.Repeat("%d\n", maxGroupFile/2), "job/cgroup.freeze": "0\n"}},
+		{"v2 alone", "0::/job", escalation.Done, "freezer: /job", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n", "job/cgroup.freeze": "0\n"}},
+		{"no freezer in v2, none in v1", "0::/job", escalation.Failed, "no such freezer", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n"}},
+		{"no freezer in v2, one in v1", "0::/job\n7:freezer:/box", escalation.Done, "freezer: /box", map[string]string{"unified/job/cgroup.procs": "%d\n", "freezer/box/cgroup.procs": "%d\n", "freezer/box/freezer.self_freezing": "0\n", "freezer/box/freezer.state": "THAWED\n"}},
+		{"out of sight", "0::/../job", escalation.Failed, "out of sight", map[string]string{"cgroup.controllers": ""}},
+		{"removed", "0::/job (deleted)", escalation.Missed, "gone", map[string]string{"cgroup.controllers": ""}},
+		{"of another namespace", "0::/job", escalation.Failed, "process 0 is in it", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n0\n", "job/cgroup.freeze": "0\n"}},
+		{"of another mount", "0::/job", escalation.Failed, "left cgroup", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "", "job/cgroup.freeze": "0\n"}},
+		{"deep below a stranger", "0::/job", escalation.Failed, "process 1 is in it", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n", "job/a/b/cgroup.procs": "1\n", "job/a/cgroup.procs": "", "job/cgroup.freeze": "0\n"}},
+		{"too long a list", "0::/job", escalation.Failed, "too long", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": strings.Repeat("%d\n", maxGroupFile/2), "job/cgroup.freeze": "0\n"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			stat := fmt.Sprintf("%d (sleep) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 42", who)
@@ -338,7 +338,7 @@ func TestFakeGroups(t *testing.T) {
 			if result != test.result || !strings.Contains(detail, test.detail) {
 				t.Errorf("%s, %s; want %s, %s", result, detail, test.result, test.detail)
 			}
-			if n := len(a.Paused()); n != 0 != (result == ladder.Done) {
+			if n := len(a.Paused()); n != 0 != (result == escalation.Done) {
 				t.Errorf("%d in mind", n)
 			}
 		})

@@ -3,7 +3,7 @@ package action
 import (
 	"fmt"
 	"gpusteward/enforcer/audit"
-	"gpusteward/enforcer/ladder"
+	"gpusteward/enforcer/escalation"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -91,9 +91,9 @@ func (a *Actor) Pause(c Crew, ways []string) (result, detail string) {
 	}
 	switch {
 	case len(targets) == 0 && held:
-		return ladder.Done, strings.Join(tried, "; ")
+		return escalation.Done, strings.Join(tried, "; ")
 	case len(targets) == 0:
-		return ladder.Missed, "it has no processes"
+		return escalation.Missed, "it has no processes"
 	}
 	for _, way := range ways {
 		var text string
@@ -107,18 +107,18 @@ func (a *Actor) Pause(c Crew, ways []string) (result, detail string) {
 		}
 		tried = append(tried, text)
 		switch {
-		case result == ladder.Done, result == ladder.Missed && held:
-			return ladder.Done, strings.Join(tried, "; ")
-		case result == ladder.Missed:
-			return ladder.Missed, strings.Join(tried, "; ")
+		case result == escalation.Done, result == escalation.Missed && held:
+			return escalation.Done, strings.Join(tried, "; ")
+		case result == escalation.Missed:
+			return escalation.Missed, strings.Join(tried, "; ")
 		}
 	}
 	if held || a.paused[c.Subject] != nil {
-		if undone, text := a.Resume(c); undone == ladder.Failed {
+		if undone, text := a.Resume(c); undone == escalation.Failed {
 			tried = append(tried, text)
 		}
 	}
-	return ladder.Failed, fmt.Sprintf("no way works for %d processes: %s", len(targets), strings.Join(tried, "; "))
+	return escalation.Failed, fmt.Sprintf("no way works for %d processes: %s", len(targets), strings.Join(tried, "; "))
 }
 
 // Resume undoes what Pause did. What cannot be undone is tried again in
@@ -138,9 +138,9 @@ func (a *Actor) Resume(c Crew) (result, detail string) {
 		failed = append(failed, a.resume(p)...)
 	}
 	if len(failed) > 0 {
-		return ladder.Failed, strings.Join(failed, "; ")
+		return escalation.Failed, strings.Join(failed, "; ")
 	}
-	return ladder.Done, fmt.Sprintf("thawed %d cgroups, continued %d processes", frozen, stopped)
+	return escalation.Done, fmt.Sprintf("thawed %d cgroups, continued %d processes", frozen, stopped)
 }
 
 // undo tries again to resume those who are to go on.
@@ -164,7 +164,7 @@ func (a *Actor) resume(p *Paused) (failed []string) {
 	})
 	var left []Target
 	for _, out := range a.Signal(p.Stopped, nil, unix.SIGCONT) {
-		if out.Result == ladder.Failed {
+		if out.Result == escalation.Failed {
 			left = append(left, out.Target)
 			failed = append(failed, fmt.Sprintf("continue %d: %s", out.PID, out.Detail))
 		}
@@ -204,7 +204,7 @@ func (a *Actor) release(p *Paused) {
 func (a *Actor) stop(c Crew, targets []Target) (result, detail string) {
 	p := a.record(c.Subject)
 	if p == nil || len(p.Stopped)+len(targets) > maxStopped {
-		return ladder.Failed, "signal: too many are paused"
+		return escalation.Failed, "signal: too many are paused"
 	}
 	spared := a.spared()
 	var all, open []Outcome
@@ -223,7 +223,7 @@ func (a *Actor) stop(c Crew, targets []Target) (result, detail string) {
 		case out.Result != "":
 			all = append(all, out)
 		case s.state == 'T': // since we stopped it, or its own user did, who may continue it
-			out.Result = ladder.Done
+			out.Result = escalation.Done
 			all = append(all, out)
 			fds = fds[:len(fds)-1]
 			_ = unix.Close(fd)
@@ -242,7 +242,7 @@ func (a *Actor) stop(c Crew, targets []Target) (result, detail string) {
 		if err := a.keep(); err != nil {
 			p.Stopped = p.Stopped[:len(p.Stopped)-len(fresh)]
 			a.release(p)
-			return ladder.Failed, fmt.Sprintf("signal: would be forgotten in a restart: %v", err)
+			return escalation.Failed, fmt.Sprintf("signal: would be forgotten in a restart: %v", err)
 		}
 	}
 	for i, o := range open {
@@ -256,17 +256,17 @@ func (a *Actor) stopped(p *Paused, all []Outcome) (result, detail string) {
 	done, _, failed := tally(all)
 	drop := map[Target]bool{}
 	for _, o := range all {
-		drop[o.Target] = o.Result != ladder.Done
+		drop[o.Target] = o.Result != escalation.Done
 	}
 	p.Stopped = slices.DeleteFunc(p.Stopped, func(t Target) bool { return drop[t] })
 	a.release(p)
 	switch {
 	case failed > 0:
-		result = ladder.Failed
+		result = escalation.Failed
 	case done > 0:
-		result = ladder.Done
+		result = escalation.Done
 	default:
-		result = ladder.Missed
+		result = escalation.Missed
 	}
 	return result, describe("signal", all)
 }

@@ -3,7 +3,7 @@ package action
 import (
 	"fmt"
 	"gpusteward/enforcer/audit"
-	"gpusteward/enforcer/ladder"
+	"gpusteward/enforcer/escalation"
 	"slices"
 	"time"
 
@@ -47,16 +47,16 @@ func (a *Actor) Terminate(now time.Time, c Crew, grace time.Duration) (result, d
 	var all []Outcome
 	for _, t := range a.frozenWith(c, spared) {
 		if slices.ContainsFunc(a.dying, func(d *dying) bool { return d.Target == t }) {
-			all = append(all, Outcome{Target: t, Result: ladder.Done, Detail: "is being ended"})
+			all = append(all, Outcome{Target: t, Result: escalation.Done, Detail: "is being ended"})
 			continue
 		}
 		if len(a.dying) >= maxDying {
-			all = append(all, Outcome{Target: t, Result: ladder.Failed, Detail: "too many processes are being ended"})
+			all = append(all, Outcome{Target: t, Result: escalation.Failed, Detail: "too many processes are being ended"})
 			continue
 		}
 		fd, _, out := a.open(t, spared, c.Check)
 		if out.Result == "" {
-			if out = send(fd, unix.SIGTERM, out); out.Result == ladder.Done {
+			if out = send(fd, unix.SIGTERM, out); out.Result == escalation.Done {
 				a.dying = append(a.dying, &dying{Outcome: out, subject: c.Subject, fd: fd, deadline: now.Add(grace)})
 			} else {
 				_ = unix.Close(fd)
@@ -68,15 +68,15 @@ func (a *Actor) Terminate(now time.Time, c Crew, grace time.Duration) (result, d
 	done, missed, failed := tally(all)
 	switch {
 	case done > 0:
-		result = ladder.Done
+		result = escalation.Done
 	case failed > 0:
-		return ladder.Failed, detail
+		return escalation.Failed, detail
 	case missed > 0:
-		return ladder.Missed, detail
+		return escalation.Missed, detail
 	default:
-		return ladder.Missed, "it has no processes"
+		return escalation.Missed, "it has no processes"
 	}
-	if undone, text := a.Resume(c); undone == ladder.Failed {
+	if undone, text := a.Resume(c); undone == escalation.Failed {
 		detail += "; " + text
 	}
 	return result, detail
@@ -92,7 +92,7 @@ func (a *Actor) Continue(now time.Time) []Ending {
 		switch {
 		case d.fd < 0: // waits for the others of its subject
 		case ended(d.fd):
-			d.Result, d.Detail = ladder.Done, "it ended after SIGTERM"
+			d.Result, d.Detail = escalation.Done, "it ended after SIGTERM"
 			if d.killed {
 				d.Detail = "it ended after SIGKILL"
 			}
@@ -100,12 +100,12 @@ func (a *Actor) Continue(now time.Time) []Ending {
 		case now.Before(d.deadline):
 		case !d.killed:
 			d.killed, d.deadline = true, now.Add(killWait)
-			if out := send(d.fd, unix.SIGKILL, d.Outcome); out.Result == ladder.Failed {
+			if out := send(d.fd, unix.SIGKILL, d.Outcome); out.Result == escalation.Failed {
 				d.Outcome = out
 				over = append(over, d)
 			}
 		default:
-			d.Result, d.Detail = ladder.Failed, a.stuck(d.Target)
+			d.Result, d.Detail = escalation.Failed, a.stuck(d.Target)
 			over = append(over, d)
 		}
 	}
@@ -138,14 +138,14 @@ func (a *Actor) bury(over []*dying) []Ending {
 		if slices.ContainsFunc(a.dying, waits) || slices.ContainsFunc(endings, told) {
 			continue
 		}
-		e := Ending{Subject: d.subject, Result: ladder.Done}
+		e := Ending{Subject: d.subject, Result: escalation.Done}
 		a.dying = slices.DeleteFunc(a.dying, func(o *dying) bool {
 			if o.subject != d.subject {
 				return false
 			}
 			e.Outcomes = append(e.Outcomes, o.Outcome)
-			if o.Result != ladder.Done {
-				e.Result = ladder.Failed
+			if o.Result != escalation.Done {
+				e.Result = escalation.Failed
 			}
 			return true
 		})

@@ -35,7 +35,7 @@ type Books struct {
 	// none is.
 	Refused func(pid int) bool
 
-	// Punished reports whether the ladder holds a tenant, or part of it: what
+	// Punished reports whether the escalation holds a tenant, or part of it: what
 	// it does not get then is not the others' fault. Nil: nobody is.
 	Punished func(tenant string) bool
 }

@@ -33,7 +33,7 @@ const (
 //     guarantee. It is violated where it did not get some of that.
 //
 // A window in which the tenant came, in which its quota changed, the broker's
-// counters began anew, or the ladder held it, counts for nothing.
+// counters began anew, or the escalation held it, counts for nothing.
 type QoS struct {
 	tenants map[qosKey]*qosTenant
 }

@@ -143,7 +143,7 @@ func TestQoSWindowsThatCountForNothing(t *testing.T) {
 		change func(s *service)
 		back   func(s *service)
 	}{
-		{"the ladder holds it", func(s *service) { s.punished = true }, func(s *service) { s.punished = false }},
+		{"the escalation holds it", func(s *service) { s.punished = true }, func(s *service) { s.punished = false }},
 		{"it has only come", func(s *service) { s.row.Sessions = 0 }, func(s *service) { s.row.Sessions = 1 }},
 		{"the broker has no books of it", func(s *service) { s.absent = true }, func(s *service) { s.absent = false }},
 		{"the broker was started again", func(s *service) { s.row = wire.TenantStats{Tenant: "a", GPU: gpuA, Sessions: 1} }, func(*service) {}},

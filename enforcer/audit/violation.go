@@ -2,7 +2,7 @@ package audit
 
 import "cmp"
 
-// A Subject is who stands on the ladder: a workload of a tenant, on the whole
+// A Subject is what the escalation follows: a workload of a tenant, on the whole
 // host.
 type Subject struct{ Tenant, Workload string }
 

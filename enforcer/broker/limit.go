@@ -205,7 +205,7 @@ func (b *Broker) starve(err error) {
 	now := b.clock.now()
 	b.starved.Store(int64(now))
 	if was := b.said.Load(); !b.lately(time.Duration(was), now) && b.said.CompareAndSwap(was, int64(now)) {
-		b.log.Error("the broker cannot serve everybody: for as long as that lasts nobody is found to go around the hook, and the ladder does no more than warn", "err", err)
+		b.log.Error("the broker cannot serve everybody: for as long as that lasts nobody is found to go around the hook, and the enforcer does no more than warn", "err", err)
 	}
 }
 

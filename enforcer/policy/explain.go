@@ -40,7 +40,7 @@ func (p *Policy) Explain(w io.Writer, f broker.Facts, of *host.Workload) {
 	}
 	switch {
 	case len(fits) == 0:
-		fmt.Fprintf(w, "  none, so it is of %s: the ladder does nothing about it\n", DefaultTenant)
+		fmt.Fprintf(w, "  none, so it is of %s: the enforcer does nothing about it\n", DefaultTenant)
 	default:
 		own = p.name(fits[0])
 		fmt.Fprintf(w, "  so it is of %s%s\n", own, p.because(fits, &s))
@@ -138,7 +138,7 @@ func (p *Policy) because(fits []fit, s *subject) string {
 }
 
 // explainTerms writes what a tenant may have of each set of GPUs, and how far
-// the ladder goes.
+// the escalation goes.
 func (p *Policy) explainTerms(w io.Writer, tenant string) {
 	r := p.rule(tenant)
 	fmt.Fprintf(w, "\nwhat %s may have, all its processes together:\n", r.Name)
@@ -151,7 +151,7 @@ func (p *Policy) explainTerms(w io.Writer, tenant string) {
 	if l.Shadow && l.Mode > Warn {
 		fmt.Fprintf(w, ", shadow: beyond %s it is only said what would be done", Warn)
 	}
-	fmt.Fprintf(w, "\n  up a rung where %d of the last %d audits find a violation, down after %v without one\n", l.Confirm, l.Of, l.Hold)
+	fmt.Fprintf(w, "\n  up a level where %d of the last %d audits find a violation, down after %v without one\n", l.Confirm, l.Of, l.Hold)
 	if l.Mode >= Throttle {
 		fmt.Fprintf(w, "  throttle: to %s of its limit and weight\n", percent(l.Throttle))
 	}

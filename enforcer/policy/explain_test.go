@@ -48,10 +48,10 @@ func TestExplain(t *testing.T) {
 		"\n  pods: select[0], by pods \"inference/vllm*\" (14 literal characters)\n  serving: select[1], by pods \"inference/*\" (10 literal characters) and containers \"server\" (exactly)\n  inference: ",
 		"  so it is of pods and not of serving: pods \"inference/vllm*\" (14 literal characters) is more specific than pods \"inference/*\" (10 literal characters)\n",
 		"  for whoever asks (gpusteward exec --tenant): batch\n",
-		"\nwhat pods may have", "\nladder: up to warn\n  up a rung where 3 of the last 5 audits")
+		"\nwhat pods may have", "\nladder: up to warn\n  up a level where 3 of the last 5 audits")
 	has(explained(f, true), "by groups 4000000001, that it is also in\n", "  so it is of lab and not of people: both by a group that it is also in, and lab stands first\n", "workload: unit:triton-2.service, a unit; slice system.slice\n")
 	f.Groups = nil
-	has(explained(f, true), "  none, so it is of default: the ladder does nothing about it\n", "what default may have")
+	has(explained(f, true), "  none, so it is of default: the enforcer does nothing about it\n", "what default may have")
 
 	p = policy(t, HostView{}, serving)
 	has(explained(f, false), "  so it is of serving\n",

@@ -14,7 +14,7 @@ import (
 )
 
 // DefaultTenant is the name of the tenant of whoever no other is for. It is
-// guaranteed nothing, and the ladder does nothing about it.
+// guaranteed nothing, and the enforcer does nothing about it.
 const DefaultTenant = "default"
 
 // A HostView is what a policy asks of the host. No function may block,
@@ -245,7 +245,7 @@ func (p *Policy) Tenants() []string {
 	return all
 }
 
-// Governed reports whether the ladder may do something about a tenant: one
+// Governed reports whether the enforcer may do something about a tenant: one
 // that is in the table.
 func (p *Policy) Governed(tenant string) bool {
 	_, ok := p.tenants[tenant]
@@ -255,9 +255,9 @@ func (p *Policy) Governed(tenant string) bool {
 // Priority returns a tenant's priority.
 func (p *Policy) Priority(tenant string) Priority { return p.rule(tenant).Priority }
 
-// Steps returns how far the ladder may climb for a tenant's workloads.
+// Steps returns how far the escalation may go for a tenant's workloads.
 func (p *Policy) Steps(tenant string) Steps { return p.rule(tenant).Steps }
 
-// Actions returns how many steps above Warn the ladder may take on this host
+// Actions returns how many steps above Warn the escalation may take on this host
 // within 10 minutes.
 func (p *Policy) Actions() int { return p.table.Actions }

@@ -18,14 +18,14 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// anyone and ladder are terms and steps with nothing special about them.
+// anyone and escalation are terms and steps with nothing special about them.
 var (
-	anyone = Terms{Priority: PriorityNormal, Quota: Quota{Limit: 1, Bandwidth: 1}}
-	ladder = Steps{Mode: Warn, Shadow: true, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: .5, Pause: []string{"broker", "freezer", "signal"}, Grace: time.Second}
+	anyone     = Terms{Priority: PriorityNormal, Quota: Quota{Limit: 1, Bandwidth: 1}}
+	escalation = Steps{Mode: Warn, Shadow: true, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: .5, Pause: []string{"broker", "freezer", "signal"}, Grace: time.Second}
 )
 
 func row(name string, selectors ...Selector) Rule {
-	return Rule{Name: name, Select: selectors, Terms: anyone, Steps: ladder}
+	return Rule{Name: name, Select: selectors, Terms: anyone, Steps: escalation}
 }
 
 func with(r Rule, change func(*Rule)) Rule {
@@ -48,7 +48,7 @@ func guaranteed(name string, part float64) Rule {
 }
 
 func table(rules ...Rule) Table {
-	return Table{Default: anyone, Steps: ladder, Actions: 10, Rules: rules}
+	return Table{Default: anyone, Steps: escalation, Actions: 10, Rules: rules}
 }
 
 // policy returns the policy of rules, which must be good.

@@ -48,45 +48,45 @@ func (p *Priority) UnmarshalText(text []byte) error {
 // claims say how what nobody is guaranteed is divided: in these proportions.
 var claims = [...]float64{PriorityIdle: 0, PriorityLow: 1, PriorityNormal: 2, PriorityHigh: 4, PriorityRealtime: 4}
 
-// A Rung of the ladder: what is done about a workload that violates its quota.
-type Rung int
+// A Level of escalation: what is done about a workload that violates its quota.
+type Level int
 
-// The rungs.
+// The levels.
 const (
-	Observe   Rung = iota // it is counted
-	Warn                  // an alert, and a line in the program's own log
-	Throttle              // a smaller part of the GPU
-	Pause                 // nothing runs
-	Terminate             // SIGTERM, and SIGKILL after a grace
+	Observe   Level = iota // it is counted
+	Warn                   // an alert, and a line in the program's own log
+	Throttle               // a smaller part of the GPU
+	Pause                  // nothing runs
+	Terminate              // SIGTERM, and SIGKILL after a grace
 )
 
-// Rungs are the names of the rungs, as configuration, metrics and journal
+// Levels are the names of the levels, as configuration, metrics and journal
 // have them.
-var Rungs = [...]string{"observe", "warn", "throttle", "pause", "terminate"}
+var Levels = [...]string{"observe", "warn", "throttle", "pause", "terminate"}
 
-// String returns the name of the rung.
-func (r Rung) String() string { return Rungs[r] }
+// String returns the name of the level.
+func (r Level) String() string { return Levels[r] }
 
-// MarshalText returns the name of the rung.
-func (r Rung) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+// MarshalText returns the name of the level.
+func (r Level) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// UnmarshalText takes the name of a rung.
-func (r *Rung) UnmarshalText(text []byte) error {
-	i := slices.Index(Rungs[:], string(text))
+// UnmarshalText takes the name of a level.
+func (r *Level) UnmarshalText(text []byte) error {
+	i := slices.Index(Levels[:], string(text))
 	if i < 0 {
-		return fmt.Errorf("%q is not a rung of the ladder: %s", text, strings.Join(Rungs[:], ", "))
+		return fmt.Errorf("%q is not a level of escalation: %s", text, strings.Join(Levels[:], ", "))
 	}
-	*r = Rung(i)
+	*r = Level(i)
 	return nil
 }
 
-// Steps say how far the ladder may climb for a tenant's workloads, and how.
+// Steps say how far the escalation may go for a tenant's workloads, and how.
 type Steps struct {
-	Mode     Rung          // the highest rung
+	Mode     Level         // the highest level
 	Shadow   bool          // beyond Warn it is only said what would be done
-	Confirm  int           // audits with a violation, of the last Of, that confirm it: one rung up
+	Confirm  int           // audits with a violation, of the last Of, that confirm it: one level up
 	Of       int           // at most 64
-	Hold     time.Duration // without a violation for so long: one rung down
+	Hold     time.Duration // without a violation for so long: one level down
 	Throttle float64       // part of its limit and weight that Throttle leaves, 0 to 1
 	Pause    []string      // ways to pause, the first that works is taken: broker, freezer, signal
 	Grace    time.Duration // from SIGTERM to SIGKILL
@@ -113,11 +113,11 @@ func (t Terms) check() error {
 	return nil
 }
 
-// check reports the first key of the ladder that cannot be.
+// check reports the first key of the escalation that cannot be.
 func (s Steps) check() error {
 	switch {
 	case s.Mode < Observe || s.Mode > Terminate:
-		return fmt.Errorf("mode: %d is not a rung of the ladder: %s", s.Mode, strings.Join(Rungs[:], ", "))
+		return fmt.Errorf("mode: %d is not a level of escalation: %s", s.Mode, strings.Join(Levels[:], ", "))
 	case s.Of < 1 || s.Of > 64:
 		return fmt.Errorf("of: %d is not a number of audits from 1 to 64", s.Of)
 	case s.Confirm < 1 || s.Confirm > s.Of:

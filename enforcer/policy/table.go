@@ -35,7 +35,7 @@ type Rule struct {
 type Table struct {
 	Default Terms // of whoever no tenant is for; Priority, Limit and Memory count
 	Steps   Steps // of the default tenant: those of the others start from it in the configuration
-	Actions int   // steps of the ladder above Warn within 10 minutes, at most, on the host
+	Actions int   // steps of the escalation above Warn within 10 minutes, at most, on the host
 	Rules   []Rule
 }
 

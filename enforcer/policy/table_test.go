@@ -30,10 +30,10 @@ func TestCheckNamesTheKeyAndTheFix(t *testing.T) {
 		users = append(users, fmt.Sprint(i))
 	}
 	for want, bad := range map[string]Table{
-		"default.limit: 0 is not a part":                     {Steps: ladder},
-		"default.priority: whom no tenant is for":            {Default: Terms{Priority: PriorityRealtime, Quota: Quota{Limit: .5, Bandwidth: 1}}, Steps: ladder},
+		"default.limit: 0 is not a part":                     {Steps: escalation},
+		"default.priority: whom no tenant is for":            {Default: Terms{Priority: PriorityRealtime, Quota: Quota{Limit: .5, Bandwidth: 1}}, Steps: escalation},
 		"ladder.of: 0 is not":                                {Default: anyone},
-		"ladder.actions: -1 is not":                          {Default: anyone, Steps: ladder, Actions: -1},
+		"ladder.actions: -1 is not":                          {Default: anyone, Steps: escalation, Actions: -1},
 		"tenants: 257 are too many":                          table(many...),
 		"tenants: they have 4097 patterns":                   table(row("a", Selector{Users: users, Groups: users}), row("b", Selector{Users: []string{"5000"}})),
 		`tenants[1].name: "first" is tenants[0] too`:         terms(func(r *Rule) { r.Name = "first" }),
@@ -247,20 +247,20 @@ func TestAtMostOneTenantWins(t *testing.T) {
 	}
 }
 
-func TestNamesOfPrioritiesAndRungs(t *testing.T) {
+func TestNamesOfPrioritiesAndLevels(t *testing.T) {
 	for i, name := range Priorities {
 		var p Priority
 		if err := p.UnmarshalText([]byte(name)); err != nil || p != Priority(i) || p.String() != name {
 			t.Errorf("%s is %v, %v", name, p, err)
 		}
 	}
-	for i, name := range Rungs {
-		var r Rung
-		if err := r.UnmarshalText([]byte(name)); err != nil || r != Rung(i) || r.String() != name {
+	for i, name := range Levels {
+		var r Level
+		if err := r.UnmarshalText([]byte(name)); err != nil || r != Level(i) || r.String() != name {
 			t.Errorf("%s is %v, %v", name, r, err)
 		}
 	}
-	if new(Priority).UnmarshalText([]byte("urgent")) == nil || new(Rung).UnmarshalText([]byte("kill")) == nil {
+	if new(Priority).UnmarshalText([]byte("urgent")) == nil || new(Level).UnmarshalText([]byte("kill")) == nil {
 		t.Error("a name that there is not is taken")
 	}
 }

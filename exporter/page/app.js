@@ -12,7 +12,7 @@
 //   [data-note="drained"]     a note: simulated, drained, driver, not-ready, broker
 //   [data-check="gpu_lost"]   a fault in a list of faults
 //   [data-workload="NAME"]    a row of a workload; #workloads .more button shows all
-//   [data-tenant="NAME"]      a row of a tenant (data-rung)
+//   [data-tenant="NAME"]      a row of a tenant (data-level)
 //   [data-event="ID"]         an event (data-kind, data-severity)
 //   #stale                    shown while the stream is cut; also body[data-stale]
 //   #pulse[data-state]        wait, live or stale
@@ -29,14 +29,14 @@ import { History } from "./history.js";
 import { failing, ofGPU, rank } from "./severity.js";
 import { follow } from "./stream.js";
 import { Strip } from "./strip.js";
-import { ladder, tenants, workloads } from "./tables.js";
+import { escalation, tenants, workloads } from "./tables.js";
 
 const staleAfter = 3000; // milliseconds without a message
 const longGap = 10_000; // after which the history is fetched again
 
 const history = new History();
 const cards = new Cards(history);
-const views = [new Strip(), cards, tenants(), ladder(), workloads()];
+const views = [new Strip(), cards, tenants(), escalation(), workloads()];
 let heard = Date.now(); // when the last message came
 let latest = null; // state
 let shownTime = null;

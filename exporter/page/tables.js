@@ -1,5 +1,5 @@
 // The tables: tenants with their share against their quota, workloads on the
-// ladder, workloads.
+// escalation, workloads.
 
 import { matches } from "./cards.js";
 import { List, attribute, el, shown, style, text } from "./dom.js";
@@ -86,8 +86,8 @@ export function workloads() {
   return { show: (state) => { now.at = Date.parse(state.time); table.show(state.workloads); }, filter: (words) => table.filter(words) };
 }
 
-// rung writes a rung, and that it is only said.
-const rung = (name, shadow) => (name ? name + (shadow && name !== "observe" && name !== "warn" ? " (shadow)" : "") : unknown);
+// level writes a level, and that it is only said.
+const level = (name, shadow) => (name ? name + (shadow && name !== "observe" && name !== "warn" ? " (shadow)" : "") : unknown);
 
 function quota(t) {
   const limit = t.limit_ratio ?? 1;
@@ -116,7 +116,7 @@ export function tenants() {
     update: (node, t) => {
       const track = node.cells[2].firstChild;
       attribute(node, "data-tenant", t.tenant);
-      attribute(node, "data-rung", t.rung ?? null);
+      attribute(node, "data-level", t.rung ?? null);
       const at = (v) => `${(100 * Math.min(1, v)).toFixed(1)}%`;
       style(track, "--share", at(t.share_ratio ?? 0));
       style(track, "--from", at(t.guarantee_ratio ?? 0));
@@ -130,31 +130,31 @@ export function tenants() {
       text(node.cells[4], quota(t));
       text(node.cells[5], ofMemory(t.memory_used_bytes, t.memory_limit_bytes));
       text(node.cells[6], (t.backends ?? []).join(" + ") || unknown);
-      text(node.cells[7], rung(t.rung, t.shadow));
+      text(node.cells[7], level(t.rung, t.shadow));
     },
     words: (t) => [t.tenant, `gpu ${t.gpu}`, `gpu ${place(t)}`, t.rung, ...(t.backends ?? [])],
   });
   return { show: (state) => table.show(state.tenants ?? []), filter: (words) => table.filter(words) };
 }
 
-const rungs = ["observe", "warn", "throttle", "pause", "terminate"];
+const levels = ["observe", "warn", "throttle", "pause", "terminate"];
 
-export function ladder() {
-  const table = new Table("ladder", {
+export function escalation() {
+  const table = new Table("escalation", {
     key: (l) => `${l.tenant}\n${l.workload}`,
     make: () => {
       const node = row({}, ["name", "", "", ""]);
       const word = el("span");
-      node.cells[2].append(el("span", { class: "steps", "aria-hidden": "true" }, ...rungs.slice(1).map(() => el("i"))), word);
+      node.cells[2].append(el("span", { class: "steps", "aria-hidden": "true" }, ...levels.slice(1).map(() => el("i"))), word);
       node.word = word;
       return node;
     },
     update: (node, l) => {
-      attribute(node, "data-rung", l.rung);
+      attribute(node, "data-level", l.rung);
       text(node.cells[0], l.workload);
       text(node.cells[1], l.tenant);
-      text(node.word, rung(l.rung, l.shadow));
-      [...node.cells[2].firstChild.children].forEach((step, i) => attribute(step, "class", i < rungs.indexOf(l.rung) ? "on" : ""));
+      text(node.word, level(l.rung, l.shadow));
+      [...node.cells[2].firstChild.children].forEach((step, i) => attribute(step, "class", i < levels.indexOf(l.rung) ? "on" : ""));
       text(node.cells[3], Object.entries(l.violations ?? {}).sort((a, b) => b[1] - a[1]).map(([what, n]) => `${what} ×${n}`).join(", "));
     },
     words: (l) => [l.workload, l.tenant, l.rung],

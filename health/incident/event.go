@@ -14,7 +14,7 @@ const (
 	KindTransition  Kind = "transition"  // a check's state changed
 	KindAck         Kind = "ack"         // an operator cleared a latched fault
 	KindAgent       Kind = "agent"       // of the agent itself: it started, its journal was repaired
-	KindEnforcement Kind = "enforcement" // the enforcer's ladder moved for a workload
+	KindEnforcement Kind = "enforcement" // the enforcer's escalation moved for a workload
 )
 
 // An Event is one record of the journal and one element of /api/v1/events. A

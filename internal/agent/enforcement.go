@@ -22,8 +22,8 @@ import (
 	"gpusteward/enforcer"
 	"gpusteward/enforcer/backend"
 	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/gemini"
-	"gpusteward/enforcer/ladder"
 	"gpusteward/enforcer/policy"
 	"gpusteward/exporter"
 	"gpusteward/health/incident"
@@ -45,7 +45,7 @@ type enforcement struct {
 
 // newEnforcement returns what c says, listening already. The host says which
 // GPUs there are and who is on them; hardware whether a GPU itself was at
-// fault of late; record takes what the ladder does.
+// fault of late; record takes what the escalation does.
 func newEnforcement(f flags, c config.Enforcer, m *machine, gpus *collectors.Host, hardware func(uuid string, within time.Duration) bool, record func(incident.Event)) (enforcement, error) {
 	if !c.Enabled {
 		return enforcement{}, nil
@@ -73,7 +73,7 @@ func newEnforcement(f flags, c config.Enforcer, m *machine, gpus *collectors.Hos
 	}
 	o := enforcer.Options{
 		Policy: policy.New(c.Table(files), e.view, log), Refused: e.files.Refusals, Gemini: e.gemini.Books, Dir: f.runtimeDir, Host: sights{gpus, m.options.Processes}, Hardware: hardware,
-		Record: func(s ladder.Step) { record(enforced(s)) }, Simulated: !m.real, CgroupFS: filepath.Join(f.sysfs, "fs/cgroup"),
+		Record: func(s escalation.Step) { record(enforced(s)) }, Simulated: !m.real, CgroupFS: filepath.Join(f.sysfs, "fs/cgroup"),
 		Broker: broker.Options{Socket: socket, Listener: listener, Observer: f.isObserver, Holds: gpus.Holds, Known: gpus.Knows, InFlight: c.InFlight, Turn: c.Turn, FailClosed: c.Fail == "closed", ProcFS: f.procfs, Logger: log},
 	}
 	if m.real {
@@ -129,11 +129,11 @@ type sights struct {
 
 func (s sights) Process(pid int) (host.Process, error) { return s.processes.Lookup(pid) }
 
-// enforced returns a step of the ladder as the journal has it.
-func enforced(s ladder.Step) incident.Event {
+// enforced returns a step of the escalation as the journal has it.
+func enforced(s escalation.Step) incident.Event {
 	e := incident.Event{Kind: incident.KindEnforcement, Time: s.Time, Entity: incident.Entity{Tenant: s.Tenant, Workload: s.Workload},
 		Was: s.From.String(), Now: s.To.String(), Result: s.Result, Severity: incident.Info, Message: s.Why, Action: s.Detail}
-	if s.To > s.From && s.Result != ladder.Shadowed {
+	if s.To > s.From && s.Result != escalation.Shadowed {
 		e.Severity = incident.Warning
 	}
 	for _, v := range s.Evidence {

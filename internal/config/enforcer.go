@@ -20,7 +20,7 @@ type Enforcer struct {
 	Fail        string        `yaml:"fail"`
 	MPS         bool          `yaml:"mps"`
 	Default     Default       `yaml:"default"`
-	Ladder      Ladder        `yaml:"ladder"`
+	Escalation  Escalation    `yaml:"ladder"`
 	Tenants     []Tenant      `yaml:"tenants"`
 	TenantsDirs []string      `yaml:"tenants_dirs"` // of files with more: see TenantFiles
 	Gemini      []Gemini      `yaml:"gemini"`
@@ -29,7 +29,7 @@ type Enforcer struct {
 func defaultEnforcer() Enforcer {
 	return Enforcer{Turn: 10 * time.Millisecond, InFlight: 750 * time.Microsecond, Fail: "open",
 		Default: Default{Priority: policy.PriorityNormal, Limit: 1},
-		Ladder: Ladder{Mode: policy.Warn, Shadow: true, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: 0.5,
+		Escalation: Escalation{Mode: policy.Warn, Shadow: true, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: 0.5,
 			Pause: []string{"broker", "freezer", "signal"}, Grace: 30 * time.Second, Actions: 10},
 		TenantsDirs: []string{"/etc/gpusteward/tenants.d", "/run/gpusteward/tenants.d"},
 	}

@@ -15,9 +15,9 @@ type Default struct {
 	Memory   quota.Size      `yaml:"memory"`
 }
 
-// Ladder says what is done about workloads that violate their quota.
-type Ladder struct {
-	Mode     policy.Rung   `yaml:"mode"`
+// Escalation says what is done about workloads that violate their quota.
+type Escalation struct {
+	Mode     policy.Level  `yaml:"mode"`
 	Shadow   bool          `yaml:"shadow"`
 	Confirm  count         `yaml:"confirm"`
 	Of       count         `yaml:"of"`
@@ -30,13 +30,13 @@ type Ladder struct {
 
 // Tenant says who a tenant is, and what it may have of each GPU.
 type Tenant struct {
-	Name     string           `yaml:"name"`
-	Select   []Selector       `yaml:"select"`
-	Binding  bool             `yaml:"binding"`
-	Priority *policy.Priority `yaml:"priority"` // nil is normal
-	Terms    terms            `yaml:",inline"`
-	Ladder   TenantLadder     `yaml:"ladder"`
-	GPUs     []GPU            `yaml:"gpus"`
+	Name       string           `yaml:"name"`
+	Select     []Selector       `yaml:"select"`
+	Binding    bool             `yaml:"binding"`
+	Priority   *policy.Priority `yaml:"priority"` // nil is normal
+	Terms      terms            `yaml:",inline"`
+	Escalation TenantEscalation `yaml:"ladder"`
+	GPUs       []GPU            `yaml:"gpus"`
 
 	written quota.Written
 }
@@ -55,9 +55,9 @@ type Selector struct {
 	Workloads     []string `yaml:"workloads"`
 }
 
-// TenantLadder is Ladder for one tenant; nil is as there.
-type TenantLadder struct {
-	Mode     *policy.Rung   `yaml:"mode"`
+// TenantEscalation is Escalation for one tenant; nil is as there.
+type TenantEscalation struct {
+	Mode     *policy.Level  `yaml:"mode"`
 	Shadow   *bool          `yaml:"shadow"`
 	Confirm  *count         `yaml:"confirm"`
 	Of       *count         `yaml:"of"`
@@ -79,16 +79,16 @@ type GPU struct {
 func (c Enforcer) Table(files []*TenantFile) policy.Table {
 	t := policy.Table{
 		Default: policy.Terms{Priority: c.Default.Priority, Quota: quota.Free()},
-		Steps:   TenantLadder{}.steps(c.Ladder),
-		Actions: int(c.Ladder.Actions),
+		Steps:   TenantEscalation{}.steps(c.Escalation),
+		Actions: int(c.Escalation.Actions),
 	}
 	t.Default.Limit, t.Default.Memory = float64(c.Default.Limit), uint64(c.Default.Memory)
 	for _, tenant := range c.Tenants {
-		t.Rules = append(t.Rules, tenant.rule(c.Ladder))
+		t.Rules = append(t.Rules, tenant.rule(c.Escalation))
 	}
 	for _, f := range files {
 		for i, tenant := range f.tenants {
-			r := tenant.rule(c.Ladder)
+			r := tenant.rule(c.Escalation)
 			r.Key = fmt.Sprintf("%s[%d]", f.Path, i)
 			t.Rules = append(t.Rules, r)
 		}
@@ -96,9 +96,9 @@ func (c Enforcer) Table(files []*TenantFile) policy.Table {
 	return t
 }
 
-// rule returns what the enforcer needs of a tenant, given everybody's ladder.
-func (t Tenant) rule(all Ladder) policy.Rule {
-	r := policy.Rule{Name: t.Name, Binding: t.Binding, Terms: policy.Terms{Priority: policy.PriorityNormal}, Steps: t.Ladder.steps(all)}
+// rule returns what the enforcer needs of a tenant, given everybody's escalation.
+func (t Tenant) rule(all Escalation) policy.Rule {
+	r := policy.Rule{Name: t.Name, Binding: t.Binding, Terms: policy.Terms{Priority: policy.PriorityNormal}, Steps: t.Escalation.steps(all)}
 	set(&r.Priority, t.Priority)
 	r.Quota = t.written.Over(quota.Free())
 	for _, s := range t.Select {
@@ -110,8 +110,8 @@ func (t Tenant) rule(all Ladder) policy.Rule {
 	return r
 }
 
-// steps returns the tenant's ladder, given everybody's.
-func (l TenantLadder) steps(all Ladder) policy.Steps {
+// steps returns the tenant's escalation, given everybody's.
+func (l TenantEscalation) steps(all Escalation) policy.Steps {
 	set(&all.Mode, l.Mode)
 	set(&all.Shadow, l.Shadow)
 	set(&all.Confirm, l.Confirm)

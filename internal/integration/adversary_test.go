@@ -77,7 +77,7 @@ func (s *siege) play() {
 		_, _ = fmt.Fprintln(p.in, n, seed)
 		p.since = time.Now()
 	default:
-		if time.Since(p.since) > 5*time.Second { // stopped by the ladder, or it has no processor
+		if time.Since(p.since) > 5*time.Second { // stopped by the escalation, or it has no processor
 			s.respawn(i)
 		}
 	}

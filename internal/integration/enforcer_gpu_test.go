@@ -322,13 +322,13 @@ func (m *measured) evades(hooked []string, bench string, third *job) {
 	if reported > 2*time.Second {
 		t.Error("it was not reported within 2 s")
 	}
-	rung := func(name string) func() bool {
+	level := func(name string) func() bool {
 		return func() bool {
 			v, _ := m.value("nvgpu_quota_rung", `tenant="greedy"`, `rung="`+name+`"`)
 			return v == 1
 		}
 	}
-	fmt.Printf("paused %v after it was reported\n", until("the workload is paused", 2*time.Minute, rung("pause")).Truncate(time.Millisecond))
+	fmt.Printf("paused %v after it was reported\n", until("the workload is paused", 2*time.Minute, level("pause")).Truncate(time.Millisecond))
 	until("both of its processes stand still", 5*time.Second, func() bool { return time.Since(greedy.last()) > time.Second && time.Since(evader.last()) > time.Second })
 	if !goesOn(guaranteed) || !goesOn(third) {
 		t.Error("the guaranteed tenant or the ungoverned process does not go on")

@@ -19,7 +19,7 @@ import (
 // Tests may import what they like.
 var layers = map[string][]string{
 	".":                    {"internal/agent"},
-	"internal/agent":       {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/host", "exporter", "health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend", "enforcer/broker", "enforcer/gemini", "enforcer/ladder", "enforcer/policy", "internal/config"},
+	"internal/agent":       {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/host", "exporter", "health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend", "enforcer/broker", "enforcer/gemini", "enforcer/escalation", "enforcer/policy", "internal/config"},
 	"internal/integration": {},                                                                                                                                        // tests alone
 	"internal/config":      {"collectors", "collectors/host", "health", "health/incident", "health/notifier", "enforcer/gemini", "enforcer/policy", "internal/quota"}, // the only reader of YAML
 
@@ -31,19 +31,19 @@ var layers = map[string][]string{
 	"health/journal":  {"collectors", "collectors/host", "health/incident"}, // files and HTTP: the judgement has neither
 	"health/notifier": {"collectors", "health", "health/incident"},          // the Alertmanager client and its 32 modules
 
-	"enforcer": {"collectors", "collectors/host", "enforcer/action", "enforcer/audit", "enforcer/backend", "enforcer/broker", "enforcer/ladder", "enforcer/policy", "internal/wire"},
+	"enforcer": {"collectors", "collectors/host", "enforcer/action", "enforcer/audit", "enforcer/backend", "enforcer/broker", "enforcer/escalation", "enforcer/policy", "internal/wire"},
 
-	"enforcer/policy":   {"collectors/host", "enforcer/broker", "enforcer/schedule", "internal/quota"}, // the operator's word, and nothing that acts on it
-	"enforcer/audit":    {"collectors", "enforcer/policy", "internal/quota", "internal/wire"},          // pure: what is true of whom
-	"enforcer/ladder":   {"enforcer/audit", "enforcer/policy", "internal/wire"},                        // pure: what follows from it
-	"enforcer/action":   {"enforcer/audit", "enforcer/ladder"},                                         // all that touches other processes
-	"enforcer/backend":  {"collectors/gpu", "collectors/host", "enforcer/policy", "internal/wire"},     // what holds quotas beside the hook
-	"enforcer/broker":   {"internal/quota", "internal/wire", "enforcer/schedule", "enforcer/ledger"},
-	"enforcer/gemini":   {"enforcer/schedule", "enforcer/ledger", "internal/wire"},
-	"internal/wire":     {"internal/quota"}, // frames and books: what the broker and who asks it have in common
-	"enforcer/schedule": {},
-	"internal/quota":    {}, // the terms, for all that hold, keep or tell them
-	"enforcer/ledger":   {},
+	"enforcer/policy":     {"collectors/host", "enforcer/broker", "enforcer/schedule", "internal/quota"}, // the operator's word, and nothing that acts on it
+	"enforcer/audit":      {"collectors", "enforcer/policy", "internal/quota", "internal/wire"},          // pure: what is true of whom
+	"enforcer/escalation": {"enforcer/audit", "enforcer/policy", "internal/wire"},                        // pure: what follows from it
+	"enforcer/action":     {"enforcer/audit", "enforcer/escalation"},                                     // all that touches other processes
+	"enforcer/backend":    {"collectors/gpu", "collectors/host", "enforcer/policy", "internal/wire"},     // what holds quotas beside the hook
+	"enforcer/broker":     {"internal/quota", "internal/wire", "enforcer/schedule", "enforcer/ledger"},
+	"enforcer/gemini":     {"enforcer/schedule", "enforcer/ledger", "internal/wire"},
+	"internal/wire":       {"internal/quota"}, // frames and books: what the broker and who asks it have in common
+	"enforcer/schedule":   {},
+	"internal/quota":      {}, // the terms, for all that hold, keep or tell them
+	"enforcer/ledger":     {},
 
 	"collectors":           {"collectors/catalogue", "collectors/gpu", "collectors/host", "internal/quota", "internal/wire"},
 	"collectors/catalogue": {}, // what families there are: nothing that reads

@@ -382,7 +382,7 @@ func (s *siege) loads(group string, hooked bool, options ...string) program {
 }
 
 // wants has a program of the hostile tenant want all of the GPU, always: where the
-// ladder ended it there is another.
+// escalation ended it there is another.
 func (s *siege) wants() {
 	go func() {
 		for s.Context().Err() == nil {

@@ -13,7 +13,7 @@ type Term struct {
 }
 
 // A Metric is a gauge of a term, in base units. It has no name where the broker's
-// books tell the term, as the ladder leaves it.
+// books tell the term, as the escalation leaves it.
 type Metric struct {
 	Name, Help string
 	Always     bool // also where nothing is written

@@ -20,13 +20,13 @@ type Stats struct {
 // EnforcerStats are what the enforcer beside the broker adds: what quotas
 // promise and whether they are kept. Counters begin with its process.
 type EnforcerStats struct {
-	Quotas    []QuotaStats    `json:"quotas"`    // one for each tenant of the policy and GPU
-	Workloads []WorkloadStats `json:"workloads"` // of governed tenants, one for each GPU that they are on
-	Ladder    []LadderStats   `json:"ladder"`    // who is on it, or was in the last hour
-	Actions   []ActionStats   `json:"actions"`
-	MPS       []MPSStats      `json:"mps,omitempty"` // servers
-	Gemini    []GeminiStats   `json:"gemini,omitempty"`
-	Refused   int             `json:"refused"` // files of tenants that are bad
+	Quotas     []QuotaStats      `json:"quotas"`    // one for each tenant of the policy and GPU
+	Workloads  []WorkloadStats   `json:"workloads"` // of governed tenants, one for each GPU that they are on
+	Escalation []EscalationStats `json:"ladder"`    // who is on it, or was in the last hour
+	Actions    []ActionStats     `json:"actions"`
+	MPS        []MPSStats        `json:"mps,omitempty"` // servers
+	Gemini     []GeminiStats     `json:"gemini,omitempty"`
+	Refused    int               `json:"refused"` // files of tenants that are bad
 }
 
 // GeminiStats are one server for programs under Gemini's hook.
@@ -85,19 +85,19 @@ type WorkloadStats struct {
 	Violations map[string]uint64 `json:"violations"`      // audits that found one, by objective
 }
 
-// LadderStats are where a workload stands on the ladder.
-type LadderStats struct {
+// EscalationStats are where a workload stands in the escalation.
+type EscalationStats struct {
 	Tenant   string `json:"tenant"`
 	Workload string `json:"workload"`
-	Rung     string `json:"rung"`   // observe, warn, throttle, pause, terminate
+	Level    string `json:"rung"`   // observe, warn, throttle, pause, terminate
 	Shadow   bool   `json:"shadow"` // beyond warn it is only said
 }
 
-// ActionStats count what the ladder did.
+// ActionStats count what the escalation did.
 type ActionStats struct {
 	Tenant   string `json:"tenant"`
 	Workload string `json:"workload"`
-	Action   string `json:"action"` // the rung that was entered, or resume
+	Action   string `json:"action"` // the level that was entered, or resume
 	Result   string `json:"result"` // done, shadow, braked, missed, failed
 	Count    uint64 `json:"count"`
 }

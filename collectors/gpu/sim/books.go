@@ -43,7 +43,7 @@ const (
 	auditEvery = 10 * second // steps of a window
 	turn       = 0.010       // seconds
 	handover   = 0.0002      // seconds that each takes
-	holdDown   = 6           // clean windows that bring one a rung down
+	holdDown   = 6           // clean windows that bring one a level down
 	ofContext  = 300 << 20   // bytes of a process that no hook sees, at most
 )
 

@@ -23,7 +23,7 @@ func shared(faults ...Fault) Scenario {
 		Tenants: []Tenant{
 			{Name: "big", Workloads: []string{"unit:big.service"},
 				Terms: map[string]string{"guarantee": "0.7", "memory": "50000", "memory_guarantee": "41000", "launch_wait": "5ms"}},
-			{Name: "small", Workloads: []string{"unit:small.*"}, Terms: map[string]string{"limit": "0.2", "memory": "1200"}, Ladder: "throttle"},
+			{Name: "small", Workloads: []string{"unit:small.*"}, Terms: map[string]string{"limit": "0.2", "memory": "1200"}, Escalation: "throttle"},
 			{Name: "absent", Workloads: []string{"unit:absent.service"}},
 		},
 		Faults: faults,
@@ -35,7 +35,7 @@ func fault(kind, tenant string, at, long time.Duration) Fault {
 }
 
 // books asks h, and returns what is said of one tenant.
-func (h *Host) bookOf(t *testing.T, tenant string) (b wire.TenantStats, q wire.QuotaStats, w wire.WorkloadStats, l wire.LadderStats) {
+func (h *Host) bookOf(t *testing.T, tenant string) (b wire.TenantStats, q wire.QuotaStats, w wire.WorkloadStats, l wire.EscalationStats) {
 	t.Helper()
 	s, err := h.Books()
 	if err != nil {
@@ -51,7 +51,7 @@ func (h *Host) bookOf(t *testing.T, tenant string) (b wire.TenantStats, q wire.Q
 			w = row
 		}
 	}
-	for _, row := range s.Enforcer.Ladder {
+	for _, row := range s.Enforcer.Escalation {
 		if row.Tenant == tenant {
 			l = row
 		}
@@ -85,7 +85,7 @@ func TestBooksAreOfWhatIsShown(t *testing.T) {
 				b.LagSeconds < -0.01 || b.LagSeconds > 0.01 || b.LongestSeconds < 0.0005 || b.LongestSeconds > 0.0035 || b.ConvoySeconds != 0 {
 				t.Errorf("%s: %+v", tenant, b)
 			}
-			if b.Sessions != 1 || w.Unhooked != 0 || len(w.Violations) > 0 || l.Rung != "" || len(q.Holders) != 3 || *q.Bus <= 0 {
+			if b.Sessions != 1 || w.Unhooked != 0 || len(w.Violations) > 0 || l.Level != "" || len(q.Holders) != 3 || *q.Bus <= 0 {
 				t.Errorf("%s: %+v %+v %+v %+v", tenant, b, q, w, l)
 			}
 			for _, o := range q.QoS {
@@ -101,23 +101,23 @@ func TestBooksAreOfWhatIsShown(t *testing.T) {
 }
 
 // TestGreedyTenantsClimb has one take more than its limit: it comes up the
-// ladder, is throttled, and comes down again.
+// escalation, is throttled, and comes down again.
 func TestGreedyTenantsClimb(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, shared(fault("greedy", "small", time.Minute, 2*time.Minute)), Options{})
 		time.Sleep(75 * time.Second)
-		if b, _, w, l := h.bookOf(t, "small"); b.Share10s.Actual < 0.45 || w.Violations["compute"] == 0 || l.Rung != "" {
+		if b, _, w, l := h.bookOf(t, "small"); b.Share10s.Actual < 0.45 || w.Violations["compute"] == 0 || l.Level != "" {
 			t.Errorf("after 15 s: %+v %+v %+v", b, w, l)
 		}
 		if use := useOf(t, gpuOf(t, h, 0), time.Now().Add(-5*time.Second)); use[12].SmUtil < 40 || use[11].SmUtil > 50 {
 			t.Errorf("the driver does not show it: %+v", use)
 		}
 		time.Sleep(20 * time.Second)
-		if _, _, _, l := h.bookOf(t, "small"); l.Rung != "warn" {
+		if _, _, _, l := h.bookOf(t, "small"); l.Level != "warn" {
 			t.Errorf("after 35 s: %+v", l)
 		}
 		time.Sleep(35 * time.Second)
-		if b, _, _, l := h.bookOf(t, "small"); l.Rung != "throttle" || b.Share1s.Actual > 0.2 {
+		if b, _, _, l := h.bookOf(t, "small"); l.Level != "throttle" || b.Share1s.Actual > 0.2 {
 			t.Errorf("after 70 s: %+v %+v", b, l)
 		}
 		time.Sleep(5 * time.Minute)
@@ -127,7 +127,7 @@ func TestGreedyTenantsClimb(t *testing.T) {
 		for _, a := range s.Enforcer.Actions {
 			got[a.Action+" "+a.Result] += a.Count
 		}
-		if want := map[string]uint64{"warn done": 1, "throttle done": 1, "resume done": 1, "observe done": 1}; l.Rung != "observe" || !maps.Equal(got, want) {
+		if want := map[string]uint64{"warn done": 1, "throttle done": 1, "resume done": 1, "observe done": 1}; l.Level != "observe" || !maps.Equal(got, want) {
 			t.Errorf("in the end: %+v, %v", l, got)
 		}
 	})
@@ -173,7 +173,7 @@ func TestBypassIsSeen(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		b, _, w, l := h.bookOf(t, "small")
-		if b.Sessions != 1 || w.Unhooked != 0 || w.Violations["unhooked"] != 3 || l.Rung != "warn" {
+		if b.Sessions != 1 || w.Unhooked != 0 || w.Violations["unhooked"] != 3 || l.Level != "warn" {
 			t.Errorf("afterwards: %+v %+v %+v", b, w, l)
 		}
 	})
@@ -240,22 +240,22 @@ func TestTenantsOwnTheWorkloadsThatAreShown(t *testing.T) {
 	}
 }
 
-// TestMixedClimbsAStep has the demo show the ladder, and nothing that three
+// TestMixedClimbsAStep has the demo show the escalation, and nothing that three
 // audits would alert on.
 func TestMixedClimbsAStep(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, embedded(t, "mixed"), Options{Seed: 1})
 		time.Sleep(2 * time.Minute)
 		_, _, w, l := h.bookOf(t, "triton")
-		if l.Rung != "" || len(w.Violations) > 0 {
+		if l.Level != "" || len(w.Violations) > 0 {
 			t.Errorf("at first: %+v %+v", w, l)
 		}
 		time.Sleep(30 * time.Second)
-		if _, _, w, l = h.bookOf(t, "triton"); l.Rung != "warn" || w.Violations["compute"] != 2 {
+		if _, _, w, l = h.bookOf(t, "triton"); l.Level != "warn" || w.Violations["compute"] != 2 {
 			t.Errorf("then: %+v %+v", w, l)
 		}
 		time.Sleep(2 * time.Minute)
-		if _, _, _, l = h.bookOf(t, "triton"); l.Rung != "observe" {
+		if _, _, _, l = h.bookOf(t, "triton"); l.Level != "observe" {
 			t.Errorf("in the end: %+v", l)
 		}
 	})

@@ -6,7 +6,7 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// A standing is a workload's on the ladder, by what it did on one GPU.
+// A standing is a workload's in the escalation, by what it did on one GPU.
 type standing struct {
 	workload   string
 	processes  int
@@ -14,12 +14,12 @@ type standing struct {
 	drift      float64 // bytes that the driver counts beyond the books
 	violations map[string]uint64
 	bad, clean int // windows in a row
-	rung       int
+	level      int
 	ever       bool
 	actions    map[[2]string]uint64 // by action and result
 }
 
-// standing returns that of a workload, which begins on the lowest rung.
+// standing returns that of a workload, which begins on the lowest level.
 func (b *books) standing(workload string) *standing {
 	for _, s := range b.workloads {
 		if s.workload == workload {
@@ -32,7 +32,7 @@ func (b *books) standing(workload string) *standing {
 }
 
 // audit judges the window that ends, and moves the tenant's workloads on the
-// ladder.
+// escalation.
 func (b *books) audit() {
 	w := b.window
 	b.window = window{}
@@ -68,7 +68,7 @@ func (b *books) judge(objective quota.Objective, wanted, missed bool) {
 	}
 }
 
-// move is a rung up for violations in a row, and one down for clean windows.
+// move is a level up for violations in a row, and one down for clean windows.
 func (s *standing) move(bad bool, t *Tenant) {
 	if bad {
 		s.bad, s.clean = s.bad+1, 0
@@ -76,19 +76,19 @@ func (s *standing) move(bad bool, t *Tenant) {
 		s.bad, s.clean = 0, s.clean+1
 	}
 	switch {
-	case s.bad >= t.Confirm && s.rung < slices.Index(rungs, t.Ladder):
-		s.rung, s.bad, s.ever = s.rung+1, 0, true
+	case s.bad >= t.Confirm && s.level < slices.Index(levels, t.Escalation):
+		s.level, s.bad, s.ever = s.level+1, 0, true
 		result := "done"
-		if t.Shadow && rungs[s.rung] != "warn" {
+		if t.Shadow && levels[s.level] != "warn" {
 			result = "shadow"
 		}
-		s.actions[[2]string{rungs[s.rung], result}]++
-	case s.clean >= holdDown && s.rung > 0:
-		action := "observe" // as the enforcer calls it: the rung that was entered
-		if rungs[s.rung] != "warn" {
+		s.actions[[2]string{levels[s.level], result}]++
+	case s.clean >= holdDown && s.level > 0:
+		action := "observe" // as the enforcer calls it: the level that was entered
+		if levels[s.level] != "warn" {
 			action = "resume"
 		}
-		s.rung, s.clean = s.rung-1, 0
+		s.level, s.clean = s.level-1, 0
 		s.actions[[2]string{action, "done"}]++
 	}
 }

@@ -42,7 +42,7 @@ func (h *Host) Books() (wire.Stats, error) {
 	s.Admission = wire.Durations{Bounds: []float64{0.0001, 0.001}, Counts: []uint64{decided, 0, 0}, Seconds: float64(decided) * 0.00003}
 	s.Requests = []wire.RequestStats{{Op: "acquire", Result: "ok", Count: uint64(turns)}, {Op: "yield", Result: "ok", Count: uint64(turns)},
 		{Op: "reserve", Result: "ok", Count: decided - uint64(denied)}, {Op: "reserve", Result: "denied", Count: uint64(denied)}}
-	slices.SortFunc(s.Enforcer.Ladder, func(a, b wire.LadderStats) int {
+	slices.SortFunc(s.Enforcer.Escalation, func(a, b wire.EscalationStats) int {
 		return strings.Compare(a.Tenant+"\x00"+a.Workload, b.Tenant+"\x00"+b.Workload)
 	})
 	return s, nil
@@ -103,19 +103,19 @@ func (g *gpu) standings(b *books, e *wire.EnforcerStats) {
 		if !s.ever {
 			continue
 		}
-		row := wire.LadderStats{Tenant: b.Name, Workload: s.workload, Rung: rungs[s.rung], Shadow: b.Shadow}
-		at := slices.IndexFunc(e.Ladder, func(l wire.LadderStats) bool { return l.Tenant == row.Tenant && l.Workload == row.Workload })
+		row := wire.EscalationStats{Tenant: b.Name, Workload: s.workload, Level: levels[s.level], Shadow: b.Shadow}
+		at := slices.IndexFunc(e.Escalation, func(l wire.EscalationStats) bool { return l.Tenant == row.Tenant && l.Workload == row.Workload })
 		switch {
 		case at < 0:
-			e.Ladder = append(e.Ladder, row)
-		case s.rung > slices.Index(rungs, e.Ladder[at].Rung):
-			e.Ladder[at] = row
+			e.Escalation = append(e.Escalation, row)
+		case s.level > slices.Index(levels, e.Escalation[at].Level):
+			e.Escalation[at] = row
 		}
 		addActions(e, b.Name, s)
 	}
 }
 
-// addActions adds what the ladder did about a workload on one GPU.
+// addActions adds what the escalation did about a workload on one GPU.
 func addActions(e *wire.EnforcerStats, tenant string, s *standing) {
 	for _, what := range slices.SortedFunc(maps.Keys(s.actions), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
 		a := wire.ActionStats{Tenant: tenant, Workload: s.workload, Action: what[0], Result: what[1]}

@@ -14,27 +14,27 @@ import (
 // A Tenant is whom a quota is for on a simulated host, as if its processes ran
 // under the hook and a broker kept the books. Only GPUs without MIG have tenants.
 type Tenant struct {
-	Name      string            `yaml:"name"`
-	Workloads []string          `yaml:"workloads"` // whose they are: keys or patterns of them, such as pod:serving/*/vllm
-	Terms     map[string]string `yaml:",inline"`   // of its quota: keys of quota.Terms; a number of memory is MiB
-	Ladder    string            `yaml:"ladder"`    // highest rung: observe, warn (default), throttle
-	Confirm   int               `yaml:"confirm"`   // violations in a row that bring it a rung up, 3 by default
-	Shadow    bool              `yaml:"shadow"`    // beyond warn it is only said what would be done
+	Name       string            `yaml:"name"`
+	Workloads  []string          `yaml:"workloads"` // whose they are: keys or patterns of them, such as pod:serving/*/vllm
+	Terms      map[string]string `yaml:",inline"`   // of its quota: keys of quota.Terms; a number of memory is MiB
+	Escalation string            `yaml:"ladder"`    // highest level: observe, warn (default), throttle
+	Confirm    int               `yaml:"confirm"`   // violations in a row that bring it a level up, 3 by default
+	Shadow     bool              `yaml:"shadow"`    // beyond warn it is only said what would be done
 
 	quota.Quota `yaml:"-"` // what Terms say
 }
 
-// rungs are the rungs of the ladder that are simulated, the lowest first.
-var rungs = []string{"observe", "warn", "throttle"}
+// levels are the levels of escalation that are simulated, the lowest first.
+var levels = []string{"observe", "warn", "throttle"}
 
 // check fills the defaults of t, and its quota; its errors begin with the key.
 func (t *Tenant) check() error {
-	t.Ladder, t.Confirm = cmp.Or(t.Ladder, "warn"), cmp.Or(t.Confirm, 3)
+	t.Escalation, t.Confirm = cmp.Or(t.Escalation, "warn"), cmp.Or(t.Confirm, 3)
 	switch {
 	case t.Name == "" || len(t.Workloads) == 0:
 		return fmt.Errorf("name: %q: want a name, and workloads", t.Name)
-	case !slices.Contains(rungs, t.Ladder):
-		return fmt.Errorf("ladder: %q: want one of %q", t.Ladder, rungs)
+	case !slices.Contains(levels, t.Escalation):
+		return fmt.Errorf("ladder: %q: want one of %q", t.Escalation, levels)
 	case t.Confirm < 0:
 		return fmt.Errorf("confirm: %d: want 1 or more", t.Confirm)
 	}

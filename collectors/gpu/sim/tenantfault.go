@@ -22,7 +22,7 @@ func (b *books) bypasses() *bool  { return &b.bypass }
 // pressed returns the part of the GPU's time that a fault gives the tenant, 0
 // without one. Who is throttled and not only told of is back under its limit.
 func (b *books) pressed() float64 {
-	throttled := func(s *standing) bool { return !b.Shadow && s.rung == slices.Index(rungs, "throttle") }
+	throttled := func(s *standing) bool { return !b.Shadow && s.level == slices.Index(levels, "throttle") }
 	switch {
 	case b.members == 0:
 	case b.greedy && slices.ContainsFunc(b.workloads, throttled):

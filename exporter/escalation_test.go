@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestStateHasTheLadder(t *testing.T) {
+func TestStateHasEscalatedWorkloads(t *testing.T) {
 	t.Parallel()
 	var s samples
 	s.stands("a", "unit:calm", "observe", false, map[string]float64{"memory": 8})
@@ -14,7 +14,7 @@ func TestStateHasTheLadder(t *testing.T) {
 	s.stands("a", "unit:said", "pause", true, nil)
 	s.stands("b", "unit:done", "pause", false, nil)
 	s.stands("b", "unit:newer", "quarantine", false, nil) // of an enforcer that knows more
-	text, err := json.Marshal(s.state(nil).Ladder)
+	text, err := json.Marshal(s.state(nil).Escalation)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,13 +28,13 @@ func TestStateHasTheLadder(t *testing.T) {
 
 // What is done is seen in colour: red where a workload does not run, yellow
 // where it is warned, slower, or only said what would be.
-func TestLadderInColour(t *testing.T) {
+func TestEscalationInColour(t *testing.T) {
 	t.Parallel()
-	for want, l := range map[string]OnLadder{
-		"\x1b[33m warn": {Rung: "warn", Shadow: true}, "\x1b[33m throttle": {Rung: "throttle"}, "\x1b[31m pause": {Rung: "pause"},
-		"\x1b[33m terminate (shadow)": {Rung: "terminate", Shadow: true}, "\x1b[31m terminate": {Rung: "terminate"},
+	for want, l := range map[string]Escalated{
+		"\x1b[33m warn": {Level: "warn", Shadow: true}, "\x1b[33m throttle": {Level: "throttle"}, "\x1b[31m pause": {Level: "pause"},
+		"\x1b[33m terminate (shadow)": {Level: "terminate", Shadow: true}, "\x1b[31m terminate": {Level: "terminate"},
 	} {
-		text := style{width: minWidth, colour: true}.table(State{Ladder: []OnLadder{l}})
+		text := style{width: minWidth, colour: true}.table(State{Escalation: []Escalated{l}})
 		if !strings.Contains(text, want) {
 			t.Errorf("%+v is %q, want %q in it", l, text, want)
 		}

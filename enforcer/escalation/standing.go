@@ -1,4 +1,4 @@
-package ladder
+package escalation
 
 import (
 	"cmp"
@@ -10,16 +10,16 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A standing is a subject's place on the ladder.
+// A standing is a subject's place in the escalation.
 type standing struct {
-	rung    policy.Rung
+	level   policy.Level
 	shadow  bool          // beyond Warn it is only said
-	since   time.Time     // when it came to the rung
-	entered time.Duration // the same, by the ladder's clock
+	since   time.Time     // when it came to the level
+	entered time.Duration // the same, by the escalation's clock
 	window  uint64        // the last known audits since, the newest in bit 0: whether they found a violation
 	clean   time.Duration // since the last of them that did
 	held    bool          // the brake holds it back
-	retry   time.Duration // by the ladder's clock: it does not climb before
+	retry   time.Duration // by the escalation's clock: it does not climb before
 	counts  map[[2]string]uint64
 }
 
@@ -35,10 +35,10 @@ func (st *standing) count(s Step) {
 	st.counts[[2]string{action, s.Result}]++
 }
 
-// admit puts those who are new on the ladder. If it is full, those of whom
+// admit takes up those who are new. If it is full, those of whom
 // there was nothing in the last audits make room; if none does, who is new is
 // not followed.
-func (l *Ladder) admit(found map[audit.Subject][]audit.Violation) {
+func (l *Escalation) admit(found map[audit.Subject][]audit.Violation) {
 	if l.on == nil {
 		l.on = map[audit.Subject]*standing{}
 	}
@@ -62,10 +62,10 @@ func (l *Ladder) admit(found map[audit.Subject][]audit.Violation) {
 
 // makeRoom forgets at most n of those on the ground, who was clean for longest
 // first.
-func (l *Ladder) makeRoom(n int) {
+func (l *Escalation) makeRoom(n int) {
 	var idle []audit.Subject
 	for s, st := range l.on {
-		if st.rung == policy.Observe && st.window == 0 {
+		if st.level == policy.Observe && st.window == 0 {
 			idle = append(idle, s)
 		}
 	}
@@ -77,40 +77,40 @@ func (l *Ladder) makeRoom(n int) {
 	}
 }
 
-// Rung returns where a subject stands. In shadow, what is beyond Warn is only
+// Level returns where a subject stands. In shadow, what is beyond Warn is only
 // said.
-func (l *Ladder) Rung(s audit.Subject) (rung policy.Rung, shadow bool) {
+func (l *Escalation) Level(s audit.Subject) (level policy.Level, shadow bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if st := l.on[s]; st != nil {
-		return st.rung, st.shadow
+		return st.level, st.shadow
 	}
 	return policy.Observe, false
 }
 
 // Stats return where everybody stands, and what was done, in order.
-func (l *Ladder) Stats() ([]wire.LadderStats, []wire.ActionStats) {
+func (l *Escalation) Stats() ([]wire.EscalationStats, []wire.ActionStats) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var ladder []wire.LadderStats
+	var escalation []wire.EscalationStats
 	var actions []wire.ActionStats
 	for s, st := range l.on {
-		ladder = append(ladder, wire.LadderStats{Tenant: s.Tenant, Workload: s.Workload, Rung: st.rung.String(), Shadow: st.shadow})
+		escalation = append(escalation, wire.EscalationStats{Tenant: s.Tenant, Workload: s.Workload, Level: st.level.String(), Shadow: st.shadow})
 		for what, n := range st.counts {
 			actions = append(actions, wire.ActionStats{Tenant: s.Tenant, Workload: s.Workload, Action: what[0], Result: what[1], Count: n})
 		}
 	}
-	slices.SortFunc(ladder, func(a, b wire.LadderStats) int {
+	slices.SortFunc(escalation, func(a, b wire.EscalationStats) int {
 		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Workload, b.Workload))
 	})
 	slices.SortFunc(actions, func(a, b wire.ActionStats) int {
 		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Workload, b.Workload),
 			cmp.Compare(a.Action, b.Action), cmp.Compare(a.Result, b.Result))
 	})
-	return ladder, actions
+	return escalation, actions
 }
 
-// State is what a ladder keeps over a restart, as JSON: who stands above
+// State is what an escalation keeps over a restart, as JSON: who stands above
 // the ground, and what the brake counted. The count of audits begins anew.
 type State struct {
 	Standing []Standing  `json:"standing"`
@@ -121,20 +121,20 @@ type State struct {
 type Standing struct {
 	Tenant   string    `json:"tenant"`
 	Workload string    `json:"workload"`
-	Rung     string    `json:"rung"`
+	Level    string    `json:"rung"`
 	Shadow   bool      `json:"shadow"`
 	Since    time.Time `json:"since"`
 }
 
 // Save returns what Restore needs, in order: two that are equal need not be
 // written twice.
-func (l *Ladder) Save() State {
+func (l *Escalation) Save() State {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var state State
 	for s, st := range l.on {
-		if st.rung > policy.Observe {
-			state.Standing = append(state.Standing, Standing{Tenant: s.Tenant, Workload: s.Workload, Rung: st.rung.String(), Shadow: st.shadow, Since: st.since})
+		if st.level > policy.Observe {
+			state.Standing = append(state.Standing, Standing{Tenant: s.Tenant, Workload: s.Workload, Level: st.level.String(), Shadow: st.shadow, Since: st.since})
 		}
 	}
 	slices.SortFunc(state.Standing, func(a, b Standing) int {
@@ -146,16 +146,16 @@ func (l *Ladder) Save() State {
 	return state
 }
 
-// Restore makes the ladder what it was when it was saved. What cannot be is
-// left out. The caller does again, or undoes, what the rungs say.
-func (l *Ladder) Restore(now time.Time, state State) {
+// Restore makes the escalation what it was when it was saved. What cannot be is
+// left out. The caller does again, or undoes, what the levels say.
+func (l *Escalation) Restore(now time.Time, state State) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.on = map[audit.Subject]*standing{}
 	for _, s := range state.Standing {
-		rung := policy.Rung(slices.Index(policy.Rungs[:], s.Rung))
-		if rung > policy.Observe && s.Tenant != "" && s.Tenant != policy.DefaultTenant && len(l.on) < maxStanding {
-			l.on[audit.Subject{Tenant: s.Tenant, Workload: s.Workload}] = &standing{rung: rung, shadow: s.Shadow, since: s.Since, entered: l.clock}
+		level := policy.Level(slices.Index(policy.Levels[:], s.Level))
+		if level > policy.Observe && s.Tenant != "" && s.Tenant != policy.DefaultTenant && len(l.on) < maxStanding {
+			l.on[audit.Subject{Tenant: s.Tenant, Workload: s.Workload}] = &standing{level: level, shadow: s.Shadow, since: s.Since, entered: l.clock}
 		}
 	}
 	l.brake = brake{}

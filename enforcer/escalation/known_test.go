@@ -1,4 +1,4 @@
-package ladder
+package escalation
 
 import (
 	"testing"
@@ -17,7 +17,7 @@ func TestEvidenceOfLittleKnown(t *testing.T) {
 		f.Seen = map[audit.Subject]Sight{someone: {GPUs: []string{"GPU-good"}}}
 		c.judge(f)
 	}
-	if rung, _ := c.Rung(someone); rung != policy.Warn {
-		t.Errorf("after %d audits that found a violation it is at %v, want %v", c.steps.Confirm, rung, policy.Warn)
+	if level, _ := c.Level(someone); level != policy.Warn {
+		t.Errorf("after %d audits that found a violation it is at %v, want %v", c.steps.Confirm, level, policy.Warn)
 	}
 }

@@ -1,4 +1,4 @@
-package ladder
+package escalation
 
 import (
 	"slices"
@@ -8,9 +8,9 @@ import (
 // brakeWindow is over which actions are counted.
 const brakeWindow = 10 * time.Minute
 
-// A brake bounds how much the ladder does on a host: should the policy or an
+// A brake bounds how much the escalation does on a host: should the policy or an
 // audit be wrong, it is wrong about few before somebody looks. Its times are
-// those of the ladder's clock.
+// those of the escalation's clock.
 type brake struct {
 	actions []action  // the oldest first
 	since   time.Time // when it began to hold somebody back; zero while it does not
@@ -19,7 +19,7 @@ type brake struct {
 
 // An action is when one was.
 type action struct {
-	at   time.Duration // by the ladder's clock
+	at   time.Duration // by the escalation's clock
 	when time.Time     // for who restores it
 }
 

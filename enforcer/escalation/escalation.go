@@ -1,7 +1,7 @@
-// Package ladder decides what is done about workloads that violate their quota:
-// one rung up for each violation that is confirmed, one down for each time that
+// Package escalation decides what is done about workloads that violate their quota:
+// one level up for each violation that is confirmed, one down for each time that
 // is clean. It is pure.
-package ladder
+package escalation
 
 import (
 	"cmp"
@@ -23,7 +23,7 @@ const (
 	Failed   = "failed" // there was no way
 )
 
-// Bounds of the ladder.
+// Bounds of the escalation.
 const (
 	maxStanding  = 1024
 	maxEvidence  = 16               // violations in a step
@@ -50,15 +50,15 @@ type Findings struct {
 	Actions    int                              // most that are done on this host in ten minutes
 }
 
-// A Ladder decides what is done about whom. A violation in Confirm of the last
-// Of audits brings a subject one rung up, and the count begins anew. Hold
-// without one brings it one rung down, from Terminate to the ground. An audit
-// that does not know is neither. The zero value is a ladder with nobody on it;
+// An Escalation decides what is done about whom. A violation in Confirm of the last
+// Of audits brings a subject one level up, and the count begins anew. Hold
+// without one brings it one level down, from Terminate to the ground. An audit
+// that does not know is neither. The zero value is one that follows nobody;
 // it is safe for concurrent use.
 //
 // It does nothing itself. Of each step whose Result Judge leaves empty, the
 // caller does what it says and hands it to Settle.
-type Ladder struct {
+type Escalation struct {
 	mu    sync.Mutex
 	last  time.Time     // of Judge
 	clock time.Duration // that audits have covered: never goes back, and does not leap
@@ -78,7 +78,7 @@ const (
 // Judge takes the findings of an audit, which comes once a second, and returns
 // who moves. What is beyond Warn in shadow, or held back by the brake, comes
 // with its Result. now may go back: no time has passed then.
-func (l *Ladder) Judge(now time.Time, audit Findings) []Step {
+func (l *Escalation) Judge(now time.Time, audit Findings) []Step {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	passed := time.Duration(0)
@@ -94,7 +94,7 @@ func (l *Ladder) Judge(now time.Time, audit Findings) []Step {
 	held := 0
 	for _, s := range l.order() {
 		st := l.on[s]
-		m := move{Step: Step{Subject: s, Time: now, From: st.rung}, steps: audit.Steps(s.Tenant), found: found[s], actions: audit.Actions}
+		m := move{Step: Step{Subject: s, Time: now, From: st.level}, steps: audit.Steps(s.Tenant), found: found[s], actions: audit.Actions}
 		m.doubted = audit.Doubted != nil && audit.Doubted(s.Tenant)
 		if l.judge(st, &m, audit.verdict(s, found), passed) {
 			moves = append(moves, m.Step)
@@ -102,7 +102,7 @@ func (l *Ladder) Judge(now time.Time, audit Findings) []Step {
 		if st.held {
 			held++
 		}
-		if st.rung == policy.Observe && (st.clean >= forgetAfter || m.steps.Of == 0) { // or the policy has not its tenant any more
+		if st.level == policy.Observe && (st.clean >= forgetAfter || m.steps.Of == 0) { // or the policy has not its tenant any more
 			delete(l.on, s)
 		}
 	}
@@ -151,15 +151,15 @@ type move struct {
 }
 
 // judge moves a subject and reports whether it did, or would have.
-func (l *Ladder) judge(st *standing, m *move, v verdict, passed time.Duration) bool {
-	if st.rung <= policy.Warn {
+func (l *Escalation) judge(st *standing, m *move, v verdict, passed time.Duration) bool {
+	if st.level <= policy.Warn {
 		st.shadow = m.steps.Shadow
 	}
 	of, confirm := min(max(m.steps.Of, 1), 64), max(m.steps.Confirm, 1)
-	if v == bad && st.rung == policy.Pause && m.steps.Mode == policy.Pause && !st.shadow {
+	if v == bad && st.level == policy.Pause && m.steps.Mode == policy.Pause && !st.shadow {
 		v = clean // who stands still can neither mend it nor do worse: it goes on after Hold, and is paused again if it must be
 	}
-	if v == bad && m.doubted && st.rung >= policy.Warn {
+	if v == bad && m.doubted && st.level >= policy.Warn {
 		v = unknown
 	}
 	switch v {
@@ -172,8 +172,8 @@ func (l *Ladder) judge(st *standing, m *move, v verdict, passed time.Duration) b
 	if count < confirm {
 		st.held = false
 	}
-	switch lost := st.rung > policy.Warn && st.shadow != m.steps.Shadow; {
-	case st.rung > m.steps.Mode:
+	switch lost := st.level > policy.Warn && st.shadow != m.steps.Shadow; {
+	case st.level > m.steps.Mode:
 		m.Why = fmt.Sprintf("the policy's mode is %s now", m.steps.Mode)
 		return l.fall(st, m, m.steps.Mode)
 	case lost: // nobody asked for an action yet, or for no more of them
@@ -182,20 +182,20 @@ func (l *Ladder) judge(st *standing, m *move, v verdict, passed time.Duration) b
 	case v == bad && count >= confirm && l.clock >= st.retry:
 		m.Why = fmt.Sprintf("%d of %d audits found a violation: %s", count, of, m.found[0].Text)
 		return l.climb(st, m)
-	case v == clean && st.clean >= m.steps.Hold && st.rung == policy.Terminate: // those that it was about are gone
+	case v == clean && st.clean >= m.steps.Hold && st.level == policy.Terminate: // those that it was about are gone
 		m.Why = fmt.Sprintf("no violation for %v since it was terminated", m.steps.Hold)
 		return l.fall(st, m, policy.Observe)
-	case v == clean && st.clean >= m.steps.Hold && st.rung > policy.Observe:
+	case v == clean && st.clean >= m.steps.Hold && st.level > policy.Observe:
 		m.Why = fmt.Sprintf("no violation for %v", m.steps.Hold)
-		return l.fall(st, m, st.rung-1)
+		return l.fall(st, m, st.level-1)
 	}
 	return false
 }
 
-// climb brings a subject one rung up, or says why it does not.
-func (l *Ladder) climb(st *standing, m *move) bool {
-	m.To = min(st.rung+1, policy.Terminate)
-	if st.rung == policy.Terminate {
+// climb brings a subject one level up, or says why it does not.
+func (l *Escalation) climb(st *standing, m *move) bool {
+	m.To = min(st.level+1, policy.Terminate)
+	if st.level == policy.Terminate {
 		// Something of it is there, or there again, and goes on: it is for as
 		// long as it takes to end that it is left alone.
 		if m.steps.Shadow || l.clock-st.entered < m.steps.Grace+slack {
@@ -226,7 +226,7 @@ func (l *Ladder) climb(st *standing, m *move) bool {
 }
 
 // fall brings a subject down. That is never braked.
-func (l *Ladder) fall(st *standing, m *move, to policy.Rung) bool {
+func (l *Escalation) fall(st *standing, m *move, to policy.Level) bool {
 	m.To = to
 	if st.shadow && m.From > policy.Warn {
 		m.Result = Shadowed
@@ -236,8 +236,8 @@ func (l *Ladder) fall(st *standing, m *move, to policy.Rung) bool {
 }
 
 // enter has a subject stand where the move leads.
-func (l *Ladder) enter(st *standing, m *move) {
-	st.rung, st.since, st.entered, st.shadow = m.To, m.Time, l.clock, m.steps.Shadow
+func (l *Escalation) enter(st *standing, m *move) {
+	st.level, st.since, st.entered, st.shadow = m.To, m.Time, l.clock, m.steps.Shadow
 	st.window, st.held, st.clean = 0, false, 0
 	if m.Result != "" {
 		st.count(m.Step)
@@ -245,9 +245,9 @@ func (l *Ladder) enter(st *standing, m *move) {
 }
 
 // Settle takes a step of Judge's whose Result was empty, with what became of
-// it. A rung up that failed, or missed, is not entered. One down is: whoever
+// it. A level up that failed, or missed, is not entered. One down is: whoever
 // undoes an action goes on until it is undone.
-func (l *Ladder) Settle(s Step) {
+func (l *Escalation) Settle(s Step) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	st := l.on[s.Subject]
@@ -258,7 +258,7 @@ func (l *Ladder) Settle(s Step) {
 	if s.To < s.From || s.Result == Done {
 		return
 	}
-	st.rung, st.window, st.retry = s.From, 0, l.clock+retryAfter
+	st.level, st.window, st.retry = s.From, 0, l.clock+retryAfter
 	if s.To > policy.Warn {
 		l.brake.refund()
 	}
@@ -266,7 +266,7 @@ func (l *Ladder) Settle(s Step) {
 
 // Brake returns since when the brake holds actions back, and of how many
 // subjects; zero while it does not. One time is one episode.
-func (l *Ladder) Brake() (since time.Time, held int) {
+func (l *Escalation) Brake() (since time.Time, held int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.brake.since, l.brake.held
@@ -274,7 +274,7 @@ func (l *Ladder) Brake() (since time.Time, held int) {
 
 // order returns the subjects as they are judged: who the brake holds back
 // first, for what it leaves is theirs, and of them who stands longest.
-func (l *Ladder) order() []audit.Subject {
+func (l *Escalation) order() []audit.Subject {
 	all := make([]audit.Subject, 0, len(l.on))
 	for s := range l.on {
 		all = append(all, s)

@@ -1,4 +1,4 @@
-package ladder
+package escalation
 
 import (
 	"time"
@@ -7,11 +7,11 @@ import (
 	"gpusteward/enforcer/policy"
 )
 
-// A Step is what the ladder does: one rung up or down.
+// A Step is what the escalation does: one level up or down.
 type Step struct {
 	audit.Subject
 	Time     time.Time
-	From, To policy.Rung
+	From, To policy.Level
 	Evidence []audit.Violation // of the last audit; none on the way down
 	Why      string            // a sentence for people: "3 of 5 audits found ..."
 	Result   string            // done, shadow, braked, missed, failed; empty until it was done

@@ -1,4 +1,4 @@
-package ladder
+package escalation
 
 import (
 	"encoding/json"
@@ -19,9 +19,9 @@ const faulty = "GPU-faulty" // has a hardware fault
 
 var someone = audit.Subject{Tenant: "team", Workload: "unit:train.service"}
 
-// A climber is a ladder with an audit a second, each of which is a letter.
+// A climber is an escalation with an audit a second, each of which is a letter.
 type climber struct {
-	Ladder
+	Escalation
 	now     time.Time
 	steps   policy.Steps
 	actions int
@@ -83,12 +83,12 @@ func (c *climber) climb(letters string) string {
 
 // Whose tenant the policy has not any more, such as a job that ended, comes down
 // at once and is forgotten.
-func TestLadderForgetsTenantsThatAreNoMore(t *testing.T) {
+func TestEscalationForgetsTenantsThatAreNoMore(t *testing.T) {
 	t.Parallel()
 	c := newClimber()
 	c.climb("xxxxxxxxx")
-	if rung, _ := c.Rung(someone); rung != policy.Pause {
-		t.Fatalf("it is at %s, want pause", rung)
+	if level, _ := c.Level(someone); level != policy.Pause {
+		t.Fatalf("it is at %s, want pause", level)
 	}
 	c.steps = policy.Steps{}
 	if got := c.climb("gg"); got != "1 observe done" {
@@ -99,7 +99,7 @@ func TestLadderForgetsTenantsThatAreNoMore(t *testing.T) {
 	}
 }
 
-func TestLadder(t *testing.T) {
+func TestEscalation(t *testing.T) {
 	clean := strings.Repeat(".", 10)
 	for _, test := range []struct {
 		name, letters, want string
@@ -113,12 +113,12 @@ func TestLadder(t *testing.T) {
 		{"in doubt above warn", "xxxxxx" + strings.Repeat("d", 70) + "xxx", "3 warn done, 6 throttle done, 79 pause done", nil},
 		{"a doubt that ends", "xxxdddddxxx", "3 warn done, 11 throttle done", nil},
 		{"flapping at the edge", strings.Repeat("xx...", 20), "", nil},
-		{"each rung takes a confirmation of its own", "xxxxxxxxxxxx", "3 warn done, 6 throttle done, 9 pause done, 12 terminate done", nil},
+		{"each level takes a confirmation of its own", "xxxxxxxxxxxx", "3 warn done, 6 throttle done, 9 pause done, 12 terminate done", nil},
 		{"no further than its mode", strings.Repeat("x", 30), "3 warn done, 6 throttle done", func(s *policy.Steps) { s.Mode = policy.Throttle }},
 		{"observe only counts", strings.Repeat("x", 30), "", func(s *policy.Steps) { s.Mode = policy.Observe }},
 		{"one is enough", "xx", "1 warn done, 2 throttle done", func(s *policy.Steps) { s.Confirm, s.Of = 1, 1 }},
 		{"64 of 64", strings.Repeat("x", 64), "64 warn done", func(s *policy.Steps) { s.Confirm, s.Of = 64, 64 }},
-		{"down a rung at a time", "xxxxxxxxx" + clean + clean + clean, "3 warn done, 6 throttle done, 9 pause done, 19 throttle done, 29 warn done, 39 observe done", nil},
+		{"down a level at a time", "xxxxxxxxx" + clean + clean + clean, "3 warn done, 6 throttle done, 9 pause done, 19 throttle done, 29 warn done, 39 observe done", nil},
 		{"a violation begins the hold anew", "xxx.........x" + clean, "3 warn done, 23 observe done", nil},
 		{"unknown is not clean", "xxx" + strings.Repeat("?", 100) + clean, "3 warn done, 113 observe done", nil},
 		{"unknown is not a violation", strings.Repeat("?", 100), "", nil},
@@ -168,8 +168,8 @@ func TestUngovernedAreNotTouched(t *testing.T) {
 			t.Fatalf("%+v", s)
 		}
 	}
-	if ladder, _ := c.Stats(); ladder != nil {
-		t.Errorf("on the ladder: %+v", ladder)
+	if escalation, _ := c.Stats(); escalation != nil {
+		t.Errorf("escalated: %+v", escalation)
 	}
 }
 
@@ -183,7 +183,7 @@ func TestPolicyChanges(t *testing.T) {
 		{"the tenant is gone", "xxxxxxxxx", func(s *policy.Steps) { *s = policy.Steps{} }, "?...", "1 observe done"},
 		{"into shadow", "xxxxxxxxx", func(s *policy.Steps) { s.Shadow = true }, "xxx", "1 warn done, 4 throttle shadow"},
 		{"out of shadow", "Sxxxxxxxxx", func(s *policy.Steps) { s.Shadow = false }, "xxx", "1 warn shadow, 4 throttle done"},
-		{"shadow below its rungs", "xxx", func(s *policy.Steps) { s.Shadow = true }, "xxx", "3 throttle shadow"},
+		{"shadow below its levels", "xxx", func(s *policy.Steps) { s.Shadow = true }, "xxx", "3 throttle shadow"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := newClimber()
@@ -207,8 +207,8 @@ func TestFailedStepIsTriedAgainLater(t *testing.T) {
 		if got, want := c.climb(strings.Repeat("x", 24)), "3 throttle "+result+", 13 throttle "+result+", 23 throttle "+result; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		if rung, _ := c.Rung(someone); rung != policy.Warn {
-			t.Errorf("it stands at %v", rung)
+		if level, _ := c.Level(someone); level != policy.Warn {
+			t.Errorf("it stands at %v", level)
 		}
 		if n := len(c.brake.actions); n != 0 {
 			t.Errorf("the brake counts %d that came to nothing", n)
@@ -276,8 +276,8 @@ func TestBrake(t *testing.T) {
 	if held != 2 || !since.Equal(time.Unix(1e9+6, 0)) {
 		t.Errorf("the brake holds back %d since %v", held, since)
 	}
-	if rung, _ := c.Rung(all[3]); rung != policy.Warn {
-		t.Errorf("who is held back stands at %v", rung)
+	if level, _ := c.Level(all[3]); level != policy.Warn {
+		t.Errorf("who is held back stands at %v", level)
 	}
 	look(601, 606) // ten minutes after the first
 	if want := []string{"606 3 throttle done", "606 4 throttle done"}; !slices.Equal(got, want) {
@@ -332,9 +332,9 @@ func TestStats(t *testing.T) {
 	c := newClimber()
 	c.actions = 2
 	c.climb("xxxxxxxxxxxx" + strings.Repeat(".", 20))
-	ladder, actions := c.Stats()
-	if want := []wire.LadderStats{{Tenant: "team", Workload: someone.Workload, Rung: "warn"}}; !slices.Equal(ladder, want) {
-		t.Errorf("ladder %+v", ladder)
+	escalation, actions := c.Stats()
+	if want := []wire.EscalationStats{{Tenant: "team", Workload: someone.Workload, Level: "warn"}}; !slices.Equal(escalation, want) {
+		t.Errorf("escalation %+v", escalation)
 	}
 	var got []string
 	for _, a := range actions {
@@ -345,12 +345,12 @@ func TestStats(t *testing.T) {
 	}
 	c.steps.Shadow = true
 	c.climb("?")
-	if ladder, _ = c.Stats(); !ladder[0].Shadow {
+	if escalation, _ = c.Stats(); !escalation[0].Shadow {
 		t.Error("it is in shadow from now on, and the statistics do not say so")
 	}
 }
 
-func TestLadderIsBounded(t *testing.T) {
+func TestEscalationIsBounded(t *testing.T) {
 	c := newClimber()
 	all := crowd(maxStanding + 100)
 	c.judge(c.audit('x', all...))
@@ -390,7 +390,7 @@ func TestLadderIsBounded(t *testing.T) {
 	}
 }
 
-func TestLadderSurvivesRestart(t *testing.T) {
+func TestEscalationSurvivesRestart(t *testing.T) {
 	c := newClimber()
 	c.actions = 3
 	c.climb("xxxxxxxxxx") // at pause, by two actions, and one audit more
@@ -405,8 +405,8 @@ func TestLadderSurvivesRestart(t *testing.T) {
 	next := newClimber()
 	next.now, next.actions = c.now, 3
 	next.Restore(next.now, state)
-	if rung, shadow := next.Rung(someone); rung != policy.Pause || shadow {
-		t.Fatalf("it stands at %v, shadow %v", rung, shadow)
+	if level, shadow := next.Level(someone); level != policy.Pause || shadow {
+		t.Fatalf("it stands at %v, shadow %v", level, shadow)
 	}
 	if !reflect.DeepEqual(next.Save().Standing, c.Save().Standing) {
 		t.Errorf("%+v is not %+v", next.Save(), c.Save())
@@ -415,8 +415,8 @@ func TestLadderSurvivesRestart(t *testing.T) {
 	for range 6 {
 		next.judge(next.audit('x', other))
 	}
-	if rung, _ := next.Rung(other); rung != policy.Throttle {
-		t.Errorf("one more action was left: %v", rung)
+	if level, _ := next.Level(other); level != policy.Throttle {
+		t.Errorf("one more action was left: %v", level)
 	}
 	for range 3 {
 		next.judge(next.audit('x', other))
@@ -430,11 +430,11 @@ func TestLadderSurvivesRestart(t *testing.T) {
 }
 
 func TestRestoreOfNonsense(t *testing.T) {
-	var l Ladder
-	state := State{Standing: []Standing{{Tenant: "a", Rung: "hell"}, {Tenant: "", Rung: "pause"}, {Tenant: policy.DefaultTenant, Rung: "pause"}, {Tenant: "b", Rung: "observe"}, {Tenant: "c", Rung: "pause"}},
+	var l Escalation
+	state := State{Standing: []Standing{{Tenant: "a", Level: "hell"}, {Tenant: "", Level: "pause"}, {Tenant: policy.DefaultTenant, Level: "pause"}, {Tenant: "b", Level: "observe"}, {Tenant: "c", Level: "pause"}},
 		Actions: []time.Time{time.Unix(0, 0), time.Unix(1e9+1e6, 0)}}
 	for _, s := range crowd(2 * maxStanding) {
-		state.Standing = append(state.Standing, Standing{Tenant: s.Tenant, Workload: s.Workload, Rung: "warn"})
+		state.Standing = append(state.Standing, Standing{Tenant: s.Tenant, Workload: s.Workload, Level: "warn"})
 	}
 	l.Restore(time.Unix(1e9, 0), state)
 	if len(l.on) != maxStanding || l.on[audit.Subject{Tenant: "c"}] == nil || l.on[audit.Subject{Tenant: "a"}] != nil || len(l.brake.actions) != 1 {
@@ -442,10 +442,10 @@ func TestRestoreOfNonsense(t *testing.T) {
 	}
 }
 
-// TestLadderAtRandom checks what must hold whatever comes: one rung up at a
+// TestEscalationAtRandom checks what must hold whatever comes: one level up at a
 // time and only with evidence of this audit, never beyond the mode, never more
 // actions than the brake allows, and nobody moves without an audit that knows.
-func TestLadderAtRandom(t *testing.T) {
+func TestEscalationAtRandom(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 6))
 	c := newClimber()
@@ -453,7 +453,7 @@ func TestLadderAtRandom(t *testing.T) {
 	all := crowd(40)
 	var acted []int
 	for i := range 8000 {
-		c.steps.Mode, c.steps.Shadow = policy.Rung(1+i/500%4), i/700%4 == 3
+		c.steps.Mode, c.steps.Shadow = policy.Level(1+i/500%4), i/700%4 == 3
 		c.result = []string{Done, Done, Done, Failed, Missed}[r.IntN(5)]
 		who, f := map[audit.Subject]rune{}, c.audit('.')
 		for _, s := range all {
@@ -486,7 +486,7 @@ func TestLadderAtRandom(t *testing.T) {
 	}
 }
 
-func BenchmarkLadder(b *testing.B) {
+func BenchmarkEscalation(b *testing.B) {
 	c := newClimber()
 	all := crowd(maxStanding)
 	f := c.audit('x', all...)
