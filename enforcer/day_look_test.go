@@ -27,7 +27,7 @@ type day struct {
 	pid     int
 	session uint64
 
-	enforcer   *Enforcer // its terms and crews; nothing of it runs
+	enforcer   *Enforcer // its terms and process groups; nothing of it runs
 	audit      *audit.Audit
 	qos        *audit.QoS
 	escalation *escalation.Escalation
@@ -192,7 +192,7 @@ func (d *day) look() {
 	e, b := d.enforcer, d.books()
 	found := d.audit.Look(b)
 	d.qos.Look(b, found.Quotas)
-	e.muster(b)
+	e.groupProcesses(b)
 	d.checkFound(found)
 	d.checkQoS(found)
 
@@ -249,7 +249,7 @@ func (d *day) judge(b audit.Books, found audit.Audited) {
 		Excused: map[string]bool{}, Actions: t.Actions(), Steps: d.enforcer.steps}
 	for s, known := range found.Known {
 		sight := escalation.Sight{Known: known}
-		if c := d.enforcer.crews[s]; c != nil {
+		if c := d.enforcer.groups[s]; c != nil {
 			sight.GPUs = c.gpus
 		}
 		f.Seen[s] = sight
@@ -281,7 +281,7 @@ func (d *day) take(s *escalation.Step) bool {
 			d.enforcer.held[s.Subject] = true
 		}
 	}
-	switch c := d.enforcer.crews[s.Subject]; {
+	switch c := d.enforcer.groups[s.Subject]; {
 	case s.To < s.From:
 		w.still = false
 		hold(false)

@@ -76,18 +76,18 @@ type Enforcer struct {
 	policy chan *policy.Policy               // that Run takes over
 
 	// What follows is Run's.
-	audit      audit.Audit
-	beside     besideAudit
-	qos        audit.QoS
-	escalation escalation.Escalation
-	actor      action.Actor
-	pacer      pacer
-	sampled    map[place]*float64 // the last samples of the memory's bandwidth that the pacer saw
-	crews      map[audit.Subject]*crew
-	held       map[audit.Subject]bool // by the broker
-	papers     papers
-	rolls      map[audit.Subject]string // of the crews that were paused
-	braked     time.Time                // episode that was told of
+	audit         audit.Audit
+	beside        besideAudit
+	qos           audit.QoS
+	escalation    escalation.Escalation
+	actor         action.Actor
+	pacer         pacer
+	sampled       map[place]*float64 // the last samples of the memory's bandwidth that the pacer saw
+	groups        map[audit.Subject]*processGroup
+	held          map[audit.Subject]bool // by the broker
+	identities    identityCache
+	pausedMembers map[audit.Subject]string // of the process groups that were paused
+	braked        time.Time                // episode that was told of
 
 	written []byte // the state, as it was last written
 	unsaved bool   // writing it failed, and that was told
@@ -103,10 +103,10 @@ func New(o Options) (*Enforcer, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Enforcer{Options: o, unlock: unlock, policy: make(chan *policy.Policy, 1), pacer: pacer{}, sampled: map[place]*float64{}, held: map[audit.Subject]bool{}, rolls: map[audit.Subject]string{},
+	e := &Enforcer{Options: o, unlock: unlock, policy: make(chan *policy.Policy, 1), pacer: pacer{}, sampled: map[place]*float64{}, held: map[audit.Subject]bool{}, pausedMembers: map[audit.Subject]string{},
 		log: cmp.Or(o.Broker.Logger, slog.New(slog.DiscardHandler))}
-	e.papers = papers{procfs: cmp.Or(o.Broker.ProcFS, "/proc"), simulated: o.Simulated}
-	e.actor = action.Actor{ProcFS: e.papers.procfs, CgroupFS: cmp.Or(o.CgroupFS, "/sys/fs/cgroup"), Keep: e.keep}
+	e.identities = identityCache{procfs: cmp.Or(o.Broker.ProcFS, "/proc"), simulated: o.Simulated}
+	e.actor = action.Actor{ProcFS: e.identities.procfs, CgroupFS: cmp.Or(o.CgroupFS, "/sys/fs/cgroup"), Keep: e.keep}
 	e.terms.Store(&terms{Policy: o.Policy, rates: o.Host.Rates})
 	e.stats.Store(&wire.EnforcerStats{})
 	e.room.Store(&map[string]uint64{})
@@ -173,7 +173,7 @@ func (e *Enforcer) look(now time.Time) {
 	e.makeRoom(b)
 	found := e.audit.Look(b)
 	e.qos.Look(b, found.Quotas)
-	e.muster(b)
+	e.groupProcesses(b)
 	e.pace(b, found)
 	e.judge(now, b, found)
 	e.demand(b)
@@ -184,7 +184,7 @@ func (e *Enforcer) look(now time.Time) {
 // ends between the two is not taken for one without a session.
 func (e *Enforcer) books(now time.Time) audit.Books {
 	t := e.terms.Load()
-	b := audit.Books{Now: now, Holdings: e.papers.expose(now, e.Host.Holdings()), Silent: e.Host.Silent(), Names: t.Tenants(), Quota: t.Quota}
+	b := audit.Books{Now: now, Holdings: e.identities.expose(now, e.Host.Holdings()), Silent: e.Host.Silent(), Names: t.Tenants(), Quota: t.Quota}
 	for _, s := range e.broker.Sessions() {
 		one := audit.Session{PID: s.PID, Tenant: s.Tenant, Stale: s.Stale}
 		for _, g := range s.GPUs {
@@ -195,7 +195,7 @@ func (e *Enforcer) books(now time.Time) audit.Books {
 	stats := e.broker.Stats()
 	b.Tenants, b.GPUs = stats.Tenants, stats.GPUs
 	b.Tenant = func(h collectors.Holding) (string, bool) {
-		tenant := e.papers.tenant(t.Policy, now, h)
+		tenant := e.identities.tenant(t.Policy, now, h)
 		return tenant, t.Governed(tenant)
 	}
 	b.Refused = e.broker.Refused

@@ -77,7 +77,7 @@ func (e *Enforcer) restore() {
 	for _, p := range s.Paused {
 		subject := audit.Subject{Tenant: p.Tenant, Workload: p.Workload}
 		if level, shadow := e.escalation.Level(subject); level != policy.Pause || shadow || e.steps(p.Tenant).Mode < policy.Pause {
-			_, detail := e.actor.Resume(action.Crew{Subject: subject})
+			_, detail := e.actor.Resume(action.ProcessGroup{Subject: subject})
 			e.log.Info("who was paused goes on", "tenant", p.Tenant, "workload", p.Workload, "detail", detail)
 		}
 	}

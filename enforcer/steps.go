@@ -21,7 +21,7 @@ func (e *Enforcer) judge(now time.Time, b audit.Books, found audit.Audited) {
 	findings.Doubted = func(tenant string) bool { return doubtful || found.Refused[tenant] }
 	for s, known := range found.Known {
 		sight := escalation.Sight{Known: known}
-		if c := e.crews[s]; c != nil {
+		if c := e.groups[s]; c != nil {
 			sight.GPUs = c.gpus
 		}
 		findings.Seen[s] = sight
@@ -58,9 +58,9 @@ func (e *Enforcer) steps(tenant string) policy.Steps {
 
 // take does what a step says.
 func (e *Enforcer) take(now time.Time, s *escalation.Step) {
-	c := action.Crew{Subject: s.Subject, Hold: func(on bool) error { return e.hold(s.Subject, on) }}
-	if there := e.crews[s.Subject]; there != nil {
-		c = there.Crew
+	c := action.ProcessGroup{Subject: s.Subject, Hold: func(on bool) error { return e.hold(s.Subject, on) }}
+	if there := e.groups[s.Subject]; there != nil {
+		c = there.ProcessGroup
 	}
 	steps := e.steps(s.Tenant)
 	s.Result = escalation.Done
@@ -83,7 +83,7 @@ func (e *Enforcer) take(now time.Time, s *escalation.Step) {
 }
 
 // notify has a line written into the logs of who is concerned.
-func (e *Enforcer) notify(s escalation.Step, c action.Crew) {
+func (e *Enforcer) notify(s escalation.Step, c action.ProcessGroup) {
 	var pids []int
 	for _, t := range c.Hooked {
 		pids = append(pids, t.PID)
@@ -102,22 +102,22 @@ func (e *Enforcer) settle() {
 		s := audit.Subject{Tenant: row.Tenant, Workload: row.Workload}
 		level, shadow := e.escalation.Level(s)
 		if shadow || level < policy.Throttle {
-			delete(e.rolls, s)
+			delete(e.pausedMembers, s)
 			continue
 		}
 		throttled[s.Tenant] = e.steps(s.Tenant).Throttle
-		c := e.crews[s]
+		c := e.groups[s]
 		if level != policy.Pause || c == nil {
 			continue
 		}
-		if roll := c.roll(); e.rolls[s] != roll {
-			e.rolls[s] = roll
-			if result, detail := e.actor.Pause(c.Crew, e.steps(s.Tenant).Pause); result == escalation.Failed {
+		if members := c.members(); e.pausedMembers[s] != members {
+			e.pausedMembers[s] = members
+			if result, detail := e.actor.Pause(c.ProcessGroup, e.steps(s.Tenant).Pause); result == escalation.Failed {
 				e.log.Warn("who came to a paused workload is not paused", "tenant", s.Tenant, "workload", s.Workload, "detail", detail)
 			}
 		}
 	}
-	maps.DeleteFunc(e.rolls, func(s audit.Subject, _ string) bool {
+	maps.DeleteFunc(e.pausedMembers, func(s audit.Subject, _ string) bool {
 		level, _ := e.escalation.Level(s)
 		return level != policy.Pause
 	})
@@ -145,7 +145,7 @@ func (e *Enforcer) tell(s escalation.Step) {
 func (e *Enforcer) rest() {
 	e.save()
 	for _, p := range e.actor.Paused() {
-		e.actor.Resume(action.Crew{Subject: audit.Subject{Tenant: p.Tenant, Workload: p.Workload}})
+		e.actor.Resume(action.ProcessGroup{Subject: audit.Subject{Tenant: p.Tenant, Workload: p.Workload}})
 	}
 	e.actor.Close()
 }

@@ -30,8 +30,9 @@ type Outcome struct {
 	Detail string // why not
 }
 
-// A Crew is the processes of a subject, as an audit saw them.
-type Crew struct {
+// A ProcessGroup is the processes of a subject, as an audit saw them. It has
+// nothing to do with those of setpgid(2).
+type ProcessGroup struct {
 	audit.Subject
 	Hooked, Unhooked []Target
 	Check            func(pid int) bool  // whether whoever has the PID now is of the subject

@@ -28,7 +28,7 @@ func TestHowSoonActionsAreFelt(t *testing.T) {
 	}
 
 	began := time.Now()
-	if result, detail := a.Pause(crew(who...), []string{bySignal}); result != escalation.Done {
+	if result, detail := a.Pause(processGroup(who...), []string{bySignal}); result != escalation.Done {
 		t.Fatal(detail)
 	}
 	took := make([]time.Duration, len(who))
@@ -45,7 +45,7 @@ func TestHowSoonActionsAreFelt(t *testing.T) {
 		return left == 0
 	})
 	report("pause by SIGSTOP", took)
-	if result, detail := a.Resume(crew()); result != escalation.Done {
+	if result, detail := a.Resume(processGroup()); result != escalation.Done {
 		t.Fatal(detail)
 	}
 
@@ -54,7 +54,7 @@ func TestHowSoonActionsAreFelt(t *testing.T) {
 		go func() { _ = cmd.Wait(); ends <- time.Now() }()
 	}
 	began = time.Now()
-	if result, detail := a.Terminate(began, crew(who...), time.Minute); result != escalation.Done {
+	if result, detail := a.Terminate(began, processGroup(who...), time.Minute); result != escalation.Done {
 		t.Fatal(detail)
 	}
 	for i := range took {
@@ -69,10 +69,10 @@ func TestHowSoonActionsAreFelt(t *testing.T) {
 			join(t, dir, w.PID)
 		}
 		began := time.Now()
-		if result, detail := a.Pause(crew(who...), []string{byFreezer}); result != escalation.Done {
+		if result, detail := a.Pause(processGroup(who...), []string{byFreezer}); result != escalation.Done {
 			t.Fatal(detail)
 		}
-		defer a.Resume(crew())
+		defer a.Resume(processGroup())
 		eventually(t, "all stand still", func() bool { is, err := a.Still(someone); return is && err == nil })
 		all := time.Since(began)
 		t.Logf("decision to pause by the freezer, all of %d processes: %v", len(who), all)

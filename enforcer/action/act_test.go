@@ -86,8 +86,8 @@ func state(a *Actor, pid int) byte {
 
 func anybody(int) bool { return true }
 
-func crew(unhooked ...Target) Crew {
-	return Crew{Subject: someone, Unhooked: unhooked, Check: anybody}
+func processGroup(unhooked ...Target) ProcessGroup {
+	return ProcessGroup{Subject: someone, Unhooked: unhooked, Check: anybody}
 }
 
 func wantOutcome(t *testing.T, got []Outcome, result, detail string) {
@@ -156,11 +156,11 @@ func TestReusedPID(t *testing.T) {
 		eventually(t, "time passes", func() bool { return target(t, a, child(t, "true").Process.Pid).Start > who.Start })
 		heir := reuse(t, who.PID)
 		wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGKILL), escalation.Missed, "another process's")
-		if result, detail := a.Terminate(time.Now(), crew(who), time.Second); result != escalation.Missed {
+		if result, detail := a.Terminate(time.Now(), processGroup(who), time.Second); result != escalation.Missed {
 			t.Errorf("terminate: %s, %s", result, detail)
 		}
 		for _, way := range []string{byFreezer, bySignal} {
-			if result, detail := a.Pause(crew(who), []string{way}); result != escalation.Missed {
+			if result, detail := a.Pause(processGroup(who), []string{way}); result != escalation.Missed {
 				t.Errorf("pause by %s: %s, %s", way, result, detail)
 			}
 		}
@@ -192,7 +192,7 @@ func TestSparedAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGCONT), escalation.Failed, "refused")
 			for _, ways := range [][]string{{byFreezer}, {bySignal}, {byFreezer, bySignal}} {
-				if result, detail := a.Pause(crew(who), ways); result != escalation.Failed || !strings.Contains(detail, "refused") {
+				if result, detail := a.Pause(processGroup(who), ways); result != escalation.Failed || !strings.Contains(detail, "refused") {
 					t.Errorf("pause: %s, %s", result, detail)
 				}
 			}
@@ -257,7 +257,7 @@ func TestPauseBySignal(t *testing.T) {
 		}
 		return nil
 	}
-	if result, detail := a.Pause(crew(who...), []string{byBroker, bySignal}); result != escalation.Done || detail != "signal: 3 done, 0 missed, 0 failed" {
+	if result, detail := a.Pause(processGroup(who...), []string{byBroker, bySignal}); result != escalation.Done || detail != "signal: 3 done, 0 missed, 0 failed" {
 		t.Fatalf("%s, %s", result, detail)
 	}
 	if len(kept) == 0 || len(kept[0]) != 1 || !slices.Equal(kept[0][0].Stopped, who) {
@@ -270,7 +270,7 @@ func TestPauseBySignal(t *testing.T) {
 	wantOutcome(t, a.Signal(who[:1], nil, unix.SIGCONT), escalation.Done, "")
 	eventually(t, "it goes on", func() bool { return !still() })
 	who = append(who, sleepers(t, a, 1)...)
-	if result, detail := a.Pause(crew(who...), []string{bySignal}); result != escalation.Done {
+	if result, detail := a.Pause(processGroup(who...), []string{bySignal}); result != escalation.Done {
 		t.Fatalf("%s, %s", result, detail)
 	}
 	eventually(t, "all stand still again", still)
@@ -281,7 +281,7 @@ func TestPauseBySignal(t *testing.T) {
 	// The next enforcer knows them, and lets them go whoever's they are now.
 	next := actor(t)
 	next.Restore(a.Paused())
-	if result, detail := next.Resume(Crew{Subject: someone}); result != escalation.Done || detail != "thawed 0 cgroups, continued 4 processes" {
+	if result, detail := next.Resume(ProcessGroup{Subject: someone}); result != escalation.Done || detail != "thawed 0 cgroups, continued 4 processes" {
 		t.Errorf("%s, %s", result, detail)
 	}
 	for _, w := range who {
@@ -297,10 +297,10 @@ func TestPauseLeavesWhoStoodStillBefore(t *testing.T) {
 	who := sleepers(t, a, 1)
 	a.Signal(who, nil, unix.SIGSTOP) // by its user
 	eventually(t, "it stands still", func() bool { return state(a, who[0].PID) == 'T' })
-	if result, _ := a.Pause(crew(who...), []string{bySignal}); result != escalation.Done {
+	if result, _ := a.Pause(processGroup(who...), []string{bySignal}); result != escalation.Done {
 		t.Error(result)
 	}
-	a.Resume(Crew{Subject: someone})
+	a.Resume(ProcessGroup{Subject: someone})
 	if s := state(a, who[0].PID); s != 'T' {
 		t.Errorf("its user had stopped it, and it is in state %c", s)
 	}
@@ -313,7 +313,7 @@ func TestPauseThatCannotBeKept(t *testing.T) {
 	who := sleepers(t, a, 1)
 	join(t, dir, who[0].PID)
 	for _, way := range []string{bySignal, byFreezer} {
-		if result, detail := a.Pause(crew(who...), []string{way}); result != escalation.Failed || !strings.Contains(detail, "write state") {
+		if result, detail := a.Pause(processGroup(who...), []string{way}); result != escalation.Failed || !strings.Contains(detail, "write state") {
 			t.Errorf("%s, %s", result, detail)
 		}
 		if still, err := a.Still(someone); still || err != nil || len(a.Paused()) != 0 {
@@ -347,7 +347,7 @@ func TestPauseByBroker(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			held := false
-			c := Crew{Subject: someone, Hooked: test.hooked, Unhooked: test.other, Check: anybody, Hold: func(on bool) error {
+			c := ProcessGroup{Subject: someone, Hooked: test.hooked, Unhooked: test.other, Check: anybody, Hold: func(on bool) error {
 				held = on && test.broken == nil
 				return test.broken
 			}}
@@ -368,12 +368,12 @@ func TestPauseByBroker(t *testing.T) {
 func TestResumeIsTriedUntilItWorks(t *testing.T) {
 	a := actor(t)
 	who := sleepers(t, a, 1)
-	if result, detail := a.Pause(crew(who...), []string{bySignal}); result != escalation.Done {
+	if result, detail := a.Pause(processGroup(who...), []string{bySignal}); result != escalation.Done {
 		t.Fatal(detail)
 	}
 	eventually(t, "it stands still", func() bool { return state(a, who[0].PID) == 'T' })
 	a.ProcFS = fakeProc(t, who[0].PID, "garbage").ProcFS
-	if result, detail := a.Resume(Crew{Subject: someone}); result != escalation.Failed || !strings.Contains(detail, "continue") {
+	if result, detail := a.Resume(ProcessGroup{Subject: someone}); result != escalation.Failed || !strings.Contains(detail, "continue") {
 		t.Fatalf("%s, %s", result, detail)
 	}
 	a.ProcFS = "/proc"
@@ -419,7 +419,7 @@ func signalOf(cmd *exec.Cmd) syscall.Signal {
 func TestTerminate(t *testing.T) {
 	a := actor(t)
 	meek, deaf := child(t, "sleep", "1000"), ready(t, "sh", "-c", "trap '' TERM; echo; exec sleep 1000")
-	c := crew(target(t, a, meek.Process.Pid), target(t, a, deaf.Process.Pid))
+	c := processGroup(target(t, a, meek.Process.Pid), target(t, a, deaf.Process.Pid))
 	now := time.Now()
 	if result, detail := a.Terminate(now, c, 30*time.Second); result != escalation.Done || detail != "SIGTERM: 2 done, 0 missed, 0 failed" {
 		t.Fatalf("%s, %s", result, detail)
@@ -453,7 +453,7 @@ func TestTerminate(t *testing.T) {
 func TestTerminateReachesWhoIsPaused(t *testing.T) {
 	a := actor(t)
 	cmd := child(t, "sleep", "1000")
-	c := crew(target(t, a, cmd.Process.Pid))
+	c := processGroup(target(t, a, cmd.Process.Pid))
 	a.Pause(c, []string{bySignal})
 	eventually(t, "it stands still", func() bool { return state(a, cmd.Process.Pid) == 'T' })
 	if result, detail := a.Terminate(time.Now(), c, time.Minute); result != escalation.Done {
@@ -471,7 +471,7 @@ func TestDyingAreBounded(t *testing.T) {
 	a := actor(t)
 	who := sleepers(t, a, 2)
 	a.dying = slices.Repeat([]*dying{{fd: -1}}, maxDying-1)
-	if result, detail := a.Terminate(time.Now(), crew(who...), time.Minute); result != escalation.Done || detail != fmt.Sprintf("SIGTERM: 1 done, 0 missed, 1 failed (%d: too many processes are being ended)", who[1].PID) {
+	if result, detail := a.Terminate(time.Now(), processGroup(who...), time.Minute); result != escalation.Done || detail != fmt.Sprintf("SIGTERM: 1 done, 0 missed, 1 failed (%d: too many processes are being ended)", who[1].PID) {
 		t.Errorf("%s, %s", result, detail)
 	}
 	a.dying = a.dying[maxDying-1:]
@@ -491,13 +491,13 @@ int main(void) { if (vfork() == 0) { prctl(PR_SET_PDEATHSIG, SIGKILL); write(1, 
 	eventually(t, "it is in state D", func() bool { return state(a, pid) == 'D' })
 	who := target(t, a, pid)
 	began := time.Now()
-	if result, detail := a.Pause(crew(who), []string{bySignal}); result != escalation.Done {
+	if result, detail := a.Pause(processGroup(who), []string{bySignal}); result != escalation.Done {
 		t.Errorf("%s, %s", result, detail)
 	}
 	if still, err := a.Still(someone); still || err != nil {
 		t.Errorf("it is in state %c, and said to stand still: %v", state(a, pid), err)
 	}
-	if result, detail := a.Terminate(began, crew(who), 30*time.Second); result != escalation.Done {
+	if result, detail := a.Terminate(began, processGroup(who), 30*time.Second); result != escalation.Done {
 		t.Errorf("%s, %s", result, detail)
 	}
 	if e := a.Continue(began.Add(time.Second)); e != nil || state(a, pid) != 'D' {

@@ -12,11 +12,11 @@ import (
 
 // groupsOf opens the cgroups of those targets that are there, which the caller
 // closes. The error says why they cannot be frozen.
-func (a *Actor) groupsOf(c Crew, targets []Target, v1 bool) (groups []*group, err error) {
+func (a *Actor) cgroupsOf(c ProcessGroup, targets []Target, v1 bool) (cgroups []*cgroup, err error) {
 	defer func() {
 		if err != nil {
-			closeAll(groups)
-			groups = nil
+			closeAll(cgroups)
+			cgroups = nil
 		}
 	}()
 	spared := a.spared()
@@ -43,47 +43,47 @@ func (a *Actor) groupsOf(c Crew, targets []Target, v1 bool) (groups []*group, er
 		if err != nil && gone(err) {
 			continue
 		} else if err != nil {
-			return groups, err
+			return cgroups, err
 		}
-		groups = append(groups, g)
+		cgroups = append(cgroups, g)
 		members, err := g.alone(spared, c.Check)
 		if err != nil && gone(err) {
-			groups = groups[:len(groups)-1]
+			cgroups = cgroups[:len(cgroups)-1]
 			g.close()
 			continue
 		} else if err != nil {
-			return groups, err
+			return cgroups, err
 		}
 		for _, pid := range paths[path] {
 			if !members[pid] {
-				return groups, fmt.Errorf("process %d left cgroup %s", pid, path)
+				return cgroups, fmt.Errorf("process %d left cgroup %s", pid, path)
 			}
 		}
 	}
-	return groups, nil
+	return cgroups, nil
 }
 
-func closeAll(groups []*group) {
-	for _, g := range groups {
+func closeAll(cgroups []*cgroup) {
+	for _, g := range cgroups {
 		g.close()
 	}
 }
 
 // freeze pauses targets with the freezer of cgroups: version 2 if it can, else
 // version 1.
-func (a *Actor) freeze(c Crew, targets []Target) (result, detail string) {
+func (a *Actor) freeze(c ProcessGroup, targets []Target) (result, detail string) {
 	var why []string
 	for _, v1 := range []bool{false, true} {
-		groups, err := a.groupsOf(c, targets, v1)
+		cgroups, err := a.cgroupsOf(c, targets, v1)
 		switch {
 		case err != nil:
 			why = append(why, err.Error())
 			continue
-		case len(groups) == 0:
+		case len(cgroups) == 0:
 			return escalation.Missed, "freezer: the processes or their cgroups are gone"
 		}
-		result, detail = a.freezeAll(c, groups)
-		closeAll(groups)
+		result, detail = a.freezeAll(c, cgroups)
+		closeAll(cgroups)
 		return result, "freezer: " + detail
 	}
 	if p := a.paused[c.Subject]; p != nil { // somebody else came into what we froze
@@ -92,17 +92,17 @@ func (a *Actor) freeze(c Crew, targets []Target) (result, detail string) {
 	return escalation.Failed, "freezer: " + strings.Join(why, ", v1: ")
 }
 
-// freezeAll freezes open groups, all or none. A group is kept in mind before:
+// freezeAll freezes open cgroups, all or none. A cgroup is kept in mind before:
 // else it could stay frozen for ever.
-func (a *Actor) freezeAll(c Crew, groups []*group) (result, detail string) {
+func (a *Actor) freezeAll(c ProcessGroup, cgroups []*cgroup) (result, detail string) {
 	p := a.record(c.Subject)
-	if p == nil || len(p.Frozen)+len(groups) > maxFrozenGroups {
+	if p == nil || len(p.Frozen)+len(cgroups) > maxFrozenGroups {
 		return escalation.Failed, "too many are paused"
 	}
 	p.Undo = false
 	var names []string
 	missed := 0
-	for _, g := range groups {
+	for _, g := range cgroups {
 		ours := slices.Contains(p.Frozen, g.Frozen)
 		asked, err := g.asked()
 		if err == nil && asked {
@@ -137,7 +137,7 @@ func (a *Actor) freezeAll(c Crew, groups []*group) (result, detail string) {
 		return err != nil && gone(err)
 	})
 	a.release(p)
-	if missed == len(groups) {
+	if missed == len(cgroups) {
 		return escalation.Missed, "the cgroups are gone"
 	}
 	return escalation.Done, strings.Join(names, ", ")
@@ -154,9 +154,9 @@ func (a *Actor) unfreeze(p *Paused) {
 	a.release(p)
 }
 
-// frozenWith returns a crew's processes and whoever else is in the cgroups that
+// frozenWith returns a process group's processes and whoever else is in the cgroups that
 // we froze of it, where these are the workload's alone.
-func (a *Actor) frozenWith(c Crew, spared map[int]string) []Target {
+func (a *Actor) frozenWith(c ProcessGroup, spared map[int]string) []Target {
 	all := slices.Concat(c.Hooked, c.Unhooked)
 	p := a.paused[c.Subject]
 	if p == nil {

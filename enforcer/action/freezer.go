@@ -18,19 +18,19 @@ import (
 const (
 	maxFrozenProcesses = 16384
 	maxFrozenGroups    = 512
-	maxGroupFile       = 1 << 20 // bytes
+	maxCgroupFile      = 1 << 20 // bytes
 )
 
 // A Frozen is a cgroup that we froze.
 type Frozen struct {
 	Path string `json:"path"` // in its hierarchy
 	V1   bool   `json:"v1,omitempty"`
-	ID   uint64 `json:"id"` // the inode: another group may come to have the path
+	ID   uint64 `json:"id"` // the inode: another cgroup may come to have the path
 }
 
-// A group is an open cgroup: what is found in it and written to it is its own,
+// A cgroup is one that is open: what is found in it and written to it is its own,
 // whoever has its path meanwhile.
-type group struct {
+type cgroup struct {
 	Frozen
 	root *os.Root
 }
@@ -67,9 +67,9 @@ func (a *Actor) groupOf(pid int, v1 bool) (string, error) {
 	return "", errors.New("the kernel has no such freezer")
 }
 
-// freezable opens a group if its place allows that it is frozen; who is in it
+// freezable opens a cgroup if its place allows that it is frozen; who is in it
 // is for alone to say. fs.ErrNotExist says that it is gone.
-func (a *Actor) freezable(path string, v1 bool) (*group, error) {
+func (a *Actor) freezable(path string, v1 bool) (*cgroup, error) {
 	own, err := a.groupOf(os.Getpid(), v1)
 	switch {
 	case err != nil:
@@ -89,7 +89,7 @@ func (a *Actor) freezable(path string, v1 bool) (*group, error) {
 	}
 	if _, err = g.asked(); err != nil {
 		g.close()
-		if again, left := a.reopen(g.Frozen); left == nil { // not the group: the file
+		if again, left := a.reopen(g.Frozen); left == nil { // not the cgroup: the file
 			again.close()
 			return nil, errors.New("the cgroup has no freezer")
 		}
@@ -99,12 +99,12 @@ func (a *Actor) freezable(path string, v1 bool) (*group, error) {
 }
 
 // openGroup opens a cgroup, which the caller closes.
-func (a *Actor) openGroup(path string, v1 bool) (*group, error) {
+func (a *Actor) openGroup(path string, v1 bool) (*cgroup, error) {
 	root, err := os.OpenRoot(filepath.Join(a.hierarchy(v1), path))
 	if err != nil {
 		return nil, fmt.Errorf("open cgroup: %w", err)
 	}
-	g := &group{Frozen: Frozen{Path: path, V1: v1}, root: root}
+	g := &cgroup{Frozen: Frozen{Path: path, V1: v1}, root: root}
 	info, err := root.Stat(".")
 	if err != nil {
 		g.close()
@@ -116,12 +116,12 @@ func (a *Actor) openGroup(path string, v1 bool) (*group, error) {
 	return g, nil
 }
 
-func (g *group) close() { _ = g.root.Close() }
+func (g *cgroup) close() { _ = g.root.Close() }
 
-// alone returns who is in the group and below it, if check says of all of them
+// alone returns who is in the cgroup and below it, if check says of all of them
 // that they are the workload's.
-func (g *group) alone(spared map[int]string, check func(pid int) bool) (map[int]bool, error) {
-	groups, members := 0, map[int]bool{}
+func (g *cgroup) alone(spared map[int]string, check func(pid int) bool) (map[int]bool, error) {
+	cgroups, members := 0, map[int]bool{}
 	err := fs.WalkDir(g.root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
 		if err == nil && !e.IsDir() {
 			return nil
@@ -142,7 +142,7 @@ func (g *group) alone(spared map[int]string, check func(pid int) bool) (map[int]
 			}
 			members[pid] = true
 		}
-		if groups++; groups > maxFrozenGroups || len(members) > maxFrozenProcesses {
+		if cgroups++; cgroups > maxFrozenGroups || len(members) > maxFrozenProcesses {
 			return fmt.Errorf("%w, as far as can be told: there are too many in it", errStrange)
 		}
 		return nil
@@ -155,20 +155,20 @@ func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
 
-func (g *group) read(name string) (string, error) {
+func (g *cgroup) read(name string) (string, error) {
 	f, err := g.root.Open(name)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = f.Close() }()
-	text, err := io.ReadAll(io.LimitReader(f, maxGroupFile))
-	if len(text) == maxGroupFile {
+	text, err := io.ReadAll(io.LimitReader(f, maxCgroupFile))
+	if len(text) == maxCgroupFile {
 		err = fmt.Errorf("read %s: it is too long", name)
 	}
 	return string(text), err
 }
 
-func (g *group) write(name, text string) error {
+func (g *cgroup) write(name, text string) error {
 	f, err := g.root.OpenFile(name, os.O_WRONLY, 0)
 	if err != nil {
 		return err
@@ -177,9 +177,9 @@ func (g *group) write(name, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// asked reports whether somebody wants the group frozen, other than through
+// asked reports whether somebody wants the cgroup frozen, other than through
 // one above it.
-func (g *group) asked() (bool, error) {
+func (g *cgroup) asked() (bool, error) {
 	name := "cgroup.freeze"
 	if g.V1 {
 		name = "freezer.self_freezing"
@@ -188,9 +188,9 @@ func (g *group) asked() (bool, error) {
 	return strings.TrimSpace(text) == "1", err
 }
 
-// set has the kernel freeze the group, or thaw it. It does not wait until that
+// set has the kernel freeze the cgroup, or thaw it. It does not wait until that
 // is so.
-func (g *group) set(frozen bool) error {
+func (g *cgroup) set(frozen bool) error {
 	switch {
 	case g.V1 && frozen:
 		return g.write("freezer.state", "FROZEN")
@@ -202,8 +202,8 @@ func (g *group) set(frozen bool) error {
 	return g.write("cgroup.freeze", "0")
 }
 
-// frozen reports whether all that is in the group stands still.
-func (g *group) frozen() (bool, error) {
+// frozen reports whether all that is in the cgroup stands still.
+func (g *cgroup) frozen() (bool, error) {
 	if g.V1 {
 		text, err := g.read("freezer.state")
 		return strings.TrimSpace(text) == "FROZEN", err
@@ -212,9 +212,9 @@ func (g *group) frozen() (bool, error) {
 	return strings.Contains("\n"+text, "\nfrozen 1\n"), err
 }
 
-// reopen opens a group that we froze; fs.ErrNotExist says that it is gone, be
+// reopen opens a cgroup that we froze; fs.ErrNotExist says that it is gone, be
 // it that another has its path.
-func (a *Actor) reopen(f Frozen) (*group, error) {
+func (a *Actor) reopen(f Frozen) (*cgroup, error) {
 	g, err := a.openGroup(f.Path, f.V1)
 	if err != nil {
 		return nil, err
@@ -226,7 +226,7 @@ func (a *Actor) reopen(f Frozen) (*group, error) {
 	return g, nil
 }
 
-// thaw thaws a group that we froze. It is well with one that is gone.
+// thaw thaws a cgroup that we froze. It is well with one that is gone.
 func (a *Actor) thaw(f Frozen) error {
 	g, err := a.reopen(f)
 	if err == nil {

@@ -41,7 +41,7 @@ func realGroup(t *testing.T, a *Actor, v1 bool) (dir, path string) {
 			time.Sleep(time.Millisecond)
 		}
 	})
-	g := &group{Frozen: Frozen{V1: v1}}
+	g := &cgroup{Frozen: Frozen{V1: v1}}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -87,28 +87,28 @@ func TestPauseByFreezer(t *testing.T) {
 		}
 		var kept []Paused
 		a.Keep = func(all []Paused) error { kept = all; return nil }
-		if result, detail := a.Pause(crew(who[0]), []string{byFreezer, bySignal}); result != escalation.Done || detail != "freezer: "+path {
+		if result, detail := a.Pause(processGroup(who[0]), []string{byFreezer, bySignal}); result != escalation.Done || detail != "freezer: "+path {
 			t.Fatalf("%s, %s", result, detail)
 		}
-		defer a.Resume(crew()) // else a failure would leave it frozen
+		defer a.Resume(processGroup()) // else a failure would leave it frozen
 		still := func() bool { is, err := a.Still(someone); return is && err == nil }
 		eventually(t, "all stand still", still)
 		if len(kept) != 1 || len(kept[0].Frozen) != 1 || kept[0].Frozen[0].Path != path || kept[0].Frozen[0].ID == 0 {
 			t.Errorf("kept %+v", kept)
 		}
-		if result, detail := a.Pause(crew(who...), []string{byFreezer}); result != escalation.Done || len(a.Paused()[0].Frozen) != 1 {
+		if result, detail := a.Pause(processGroup(who...), []string{byFreezer}); result != escalation.Done || len(a.Paused()[0].Frozen) != 1 {
 			t.Errorf("again: %s, %s, %+v", result, detail, a.Paused())
 		}
 		next := actor(t) // after a restart
 		next.Restore(kept)
-		if result, detail := next.Resume(crew()); result != escalation.Done || detail != "thawed 1 cgroups, continued 0 processes" {
+		if result, detail := next.Resume(processGroup()); result != escalation.Done || detail != "thawed 1 cgroups, continued 0 processes" {
 			t.Errorf("%s, %s", result, detail)
 		}
 		eventually(t, "they go on", func() bool { return !still() })
 	})
 }
 
-// TestTerminateReachesWhoIsFrozen terminates a frozen crew, and beside it whoever
+// TestTerminateReachesWhoIsFrozen terminates a frozen process group, and beside it whoever
 // is in its cgroup: that one may start the next.
 func TestTerminateReachesWhoIsFrozen(t *testing.T) {
 	versions(t, func(t *testing.T, a *Actor, v1 bool) {
@@ -116,7 +116,7 @@ func TestTerminateReachesWhoIsFrozen(t *testing.T) {
 		cmd, starter := child(t, "sleep", "1000"), child(t, "sleep", "1000")
 		join(t, dir, cmd.Process.Pid)
 		join(t, dir, starter.Process.Pid)
-		c := crew(target(t, a, cmd.Process.Pid))
+		c := processGroup(target(t, a, cmd.Process.Pid))
 		if result, detail := a.Pause(c, []string{byFreezer}); result != escalation.Done {
 			t.Fatal(detail)
 		}
@@ -137,7 +137,7 @@ func TestGivenUp(t *testing.T) {
 	dir, path := realGroup(t, a, true)
 	cmd := child(t, "sleep", "1000")
 	join(t, dir, cmd.Process.Pid)
-	c := crew(target(t, a, cmd.Process.Pid))
+	c := processGroup(target(t, a, cmd.Process.Pid))
 	state := func(text string) {
 		if err := os.WriteFile(filepath.Join(dir, "freezer.state"), []byte(text), 0); err != nil {
 			t.Fatal(err)
@@ -177,7 +177,7 @@ func TestFreezerNotAvailable(t *testing.T) {
 		}
 		t.Cleanup(func() { eventually(t, "it is empty", func() bool { return os.Remove(sub) == nil }) })
 		who := sleepers(t, a, 2)
-		c := crew(who[0])
+		c := processGroup(who[0])
 		c.Check = func(pid int) bool { return pid != who[1].PID }
 		refused := func(why string) {
 			t.Helper()
@@ -226,7 +226,7 @@ func TestStrangerComesInBetween(t *testing.T) {
 		dir, path := realGroup(t, a, v1)
 		who := sleepers(t, a, 2)
 		join(t, dir, who[0].PID)
-		c := crew(who[0])
+		c := processGroup(who[0])
 		c.Check = func(pid int) bool { return pid != who[1].PID }
 		a.Keep = func(all []Paused) error { // is just before it is frozen
 			if len(all) == 1 {
@@ -267,7 +267,7 @@ func TestVanishedGroup(t *testing.T) {
 		dir, path := realGroup(t, a, v1)
 		cmd := child(t, "sleep", "1000")
 		join(t, dir, cmd.Process.Pid)
-		c := crew(target(t, a, cmd.Process.Pid))
+		c := processGroup(target(t, a, cmd.Process.Pid))
 		a.Keep = func(all []Paused) error { // the last moment before it is frozen
 			if len(all) == 1 && cmd.ProcessState == nil {
 				kill(cmd)
@@ -305,8 +305,8 @@ func TestVanishedGroup(t *testing.T) {
 func TestFakeGroups(t *testing.T) {
 	who := child(t, "sleep", "1000").Process.Pid
 	for _, test := range []struct {
-		name, groups, result, detail string
-		files                        map[string]string // below the mount
+		name, cgroups, result, detail string
+		files                         map[string]string // below the mount
 	}{
 		{"v2 alone", "0::/job", escalation.Done, "freezer: /job", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n", "job/cgroup.freeze": "0\n"}},
 		{"no freezer in v2, none in v1", "0::/job", escalation.Failed, "no such freezer", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n"}},
@@ -316,7 +316,7 @@ func TestFakeGroups(t *testing.T) {
 		{"of another namespace", "0::/job", escalation.Failed, "process 0 is in it", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n0\n", "job/cgroup.freeze": "0\n"}},
 		{"of another mount", "0::/job", escalation.Failed, "left cgroup", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "", "job/cgroup.freeze": "0\n"}},
 		{"deep below a stranger", "0::/job", escalation.Failed, "process 1 is in it", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n", "job/a/b/cgroup.procs": "1\n", "job/a/cgroup.procs": "", "job/cgroup.freeze": "0\n"}},
-		{"too long a list", "0::/job", escalation.Failed, "too long", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": strings.Repeat("%d\n", maxGroupFile/2), "job/cgroup.freeze": "0\n"}},
+		{"too long a list", "0::/job", escalation.Failed, "too long", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": strings.Repeat("%d\n", maxCgroupFile/2), "job/cgroup.freeze": "0\n"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			stat := fmt.Sprintf("%d (sleep) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 42", who)
@@ -324,7 +324,7 @@ func TestFakeGroups(t *testing.T) {
 			a.CgroupFS = t.TempDir()
 			self := filepath.Join(a.ProcFS, strconv.Itoa(os.Getpid()))
 			if err := errors.Join(os.Mkdir(self, 0o700), os.WriteFile(filepath.Join(self, "cgroup"), []byte("0::/agent\n7:freezer:/agent\n"), 0o600),
-				os.WriteFile(filepath.Join(a.ProcFS, strconv.Itoa(who), "cgroup"), []byte(test.groups), 0o600)); err != nil {
+				os.WriteFile(filepath.Join(a.ProcFS, strconv.Itoa(who), "cgroup"), []byte(test.cgroups), 0o600)); err != nil {
 				t.Fatal(err)
 			}
 			for name, text := range test.files {
@@ -334,7 +334,7 @@ func TestFakeGroups(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			result, detail := a.Pause(crew(Target{PID: who, Start: 42}), []string{byFreezer})
+			result, detail := a.Pause(processGroup(Target{PID: who, Start: 42}), []string{byFreezer})
 			if result != test.result || !strings.Contains(detail, test.detail) {
 				t.Errorf("%s, %s; want %s, %s", result, detail, test.result, test.detail)
 			}

@@ -68,11 +68,11 @@ func (a *Actor) keep() error {
 	return a.Keep(a.Paused())
 }
 
-// Pause has nothing of a crew run. The hooked processes get no turns, if broker
+// Pause has nothing of a process group run. The hooked processes get no turns, if broker
 // is one of the ways; for all others the first of the other ways is taken that
 // works for all of them. It may be called again, for those who came meanwhile.
-// Where it has Failed nothing of the crew is paused.
-func (a *Actor) Pause(c Crew, ways []string) (result, detail string) {
+// Where it has Failed nothing of the process group is paused.
+func (a *Actor) Pause(c ProcessGroup, ways []string) (result, detail string) {
 	targets, held := c.Unhooked, false
 	var tried []string
 	if len(c.Hooked) > 0 {
@@ -123,7 +123,7 @@ func (a *Actor) Pause(c Crew, ways []string) (result, detail string) {
 
 // Resume undoes what Pause did. What cannot be undone is tried again in
 // Continue, until it is.
-func (a *Actor) Resume(c Crew) (result, detail string) {
+func (a *Actor) Resume(c ProcessGroup) (result, detail string) {
 	var failed []string
 	if c.Hold != nil {
 		if err := c.Hold(false); err != nil {
@@ -201,7 +201,7 @@ func (a *Actor) release(p *Paused) {
 
 // stop pauses targets with SIGSTOP. Before the first is stopped it is kept who
 // will be: else one could stay so for ever.
-func (a *Actor) stop(c Crew, targets []Target) (result, detail string) {
+func (a *Actor) stop(c ProcessGroup, targets []Target) (result, detail string) {
 	p := a.record(c.Subject)
 	if p == nil || len(p.Stopped)+len(targets) > maxStopped {
 		return escalation.Failed, "signal: too many are paused"

@@ -37,22 +37,22 @@ func TestWhoseAHoldingIs(t *testing.T) {
 	unit := &host.Workload{Key: "unit:a.service", Kind: host.KindUnit, Unit: "a.service"}
 	user := &host.Workload{Key: "user:0", Kind: host.KindUser}
 	for name, c := range map[string]struct {
-		papers   papers
-		pid      int
-		workload *host.Workload
-		want     string
+		identities identityCache
+		pid        int
+		workload   *host.Workload
+		want       string
 	}{
-		"a program":           {papers{procfs: "/proc"}, os.Getpid(), user, "program"},
-		"a unit":              {papers{procfs: "/proc"}, os.Getpid(), unit, "unit"},
-		"no name yet":         {papers{procfs: "/proc"}, os.Getpid(), nil, ""},
-		"gone":                {papers{procfs: "/proc"}, 1 << 30, user, ""},
-		"simulated":           {papers{procfs: "/proc", simulated: true}, 1 << 30, unit, "unit"},
-		"simulated, not ours": {papers{procfs: "/proc", simulated: true}, os.Getpid(), user, policy.DefaultTenant},
-		"simulated, no name":  {papers{procfs: "/proc", simulated: true}, 1 << 30, nil, ""},
-		"ended":               {papers{procfs: "/proc"}, zombie.Process.Pid, user, ""},
-		"ended but a thread":  {papers{procfs: "/proc"}, headless, unit, "unit"},
+		"a program":           {identityCache{procfs: "/proc"}, os.Getpid(), user, "program"},
+		"a unit":              {identityCache{procfs: "/proc"}, os.Getpid(), unit, "unit"},
+		"no name yet":         {identityCache{procfs: "/proc"}, os.Getpid(), nil, ""},
+		"gone":                {identityCache{procfs: "/proc"}, 1 << 30, user, ""},
+		"simulated":           {identityCache{procfs: "/proc", simulated: true}, 1 << 30, unit, "unit"},
+		"simulated, not ours": {identityCache{procfs: "/proc", simulated: true}, os.Getpid(), user, policy.DefaultTenant},
+		"simulated, no name":  {identityCache{procfs: "/proc", simulated: true}, 1 << 30, nil, ""},
+		"ended":               {identityCache{procfs: "/proc"}, zombie.Process.Pid, user, ""},
+		"ended but a thread":  {identityCache{procfs: "/proc"}, headless, unit, "unit"},
 	} {
-		if got := c.papers.tenant(p, time.Now(), collectors.Holding{Process: host.Process{PID: c.pid, Workload: c.workload}}); got != c.want {
+		if got := c.identities.tenant(p, time.Now(), collectors.Holding{Process: host.Process{PID: c.pid, Workload: c.workload}}); got != c.want {
 			t.Errorf("%s: of %q, want %q", name, got, c.want)
 		}
 	}
