@@ -103,7 +103,7 @@ func (h *Host) Holds(uuid string, pid int) (bytes uint64, at time.Time, listed b
 		if last.failure == nvml.SUCCESS && snap.up(now, fast) && last.fresh(now) {
 			at = last.began
 		}
-		if i := slices.IndexFunc(last.holders, func(x Holding) bool { return x.Process.PID == pid && x.UUID == uuid }); i >= 0 {
+		if i := slices.IndexFunc(last.holders, func(x DeviceProcess) bool { return x.Process.PID == pid && x.UUID == uuid }); i >= 0 {
 			if !last.holders[i].Known {
 				at = time.Time{}
 			}

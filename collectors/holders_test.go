@@ -63,7 +63,7 @@ func TestMIG(t *testing.T) {
 			t.Errorf("there are %d MIG devices", len(seen))
 		}
 		held := map[string]int{}
-		for _, x := range h.Holdings() {
+		for _, x := range h.DeviceProcesses() {
 			if held[x.UUID]++; x.UUID == whole {
 				continue
 			}

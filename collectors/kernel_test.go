@@ -58,15 +58,15 @@ func TestTheKernelIsReadWithoutADriver(t *testing.T) {
 	}
 }
 
-// A holding is a file system in which the files below dir hang from a moment on.
-type holding struct {
+// A hangingFS is a file system in which the files below dir hang from a moment on.
+type hangingFS struct {
 	fs.FS
 	dir     string
 	from    time.Time
 	release chan struct{}
 }
 
-func (f holding) Open(name string) (fs.File, error) {
+func (f hangingFS) Open(name string) (fs.File, error) {
 	if strings.HasPrefix(name, f.dir) && !time.Now().Before(f.from) {
 		<-f.release
 	}
@@ -83,7 +83,7 @@ func TestAFileOfTheKernelThatHangs(t *testing.T) {
 		}
 		kernel := nv.Kernel()
 		release := make(chan struct{})
-		kernel.Sys = holding{kernel.Sys, "class/infiniband/mlx5_1", time.Now().Add(15 * time.Second), release}
+		kernel.Sys = hangingFS{kernel.Sys, "class/infiniband/mlx5_1", time.Now().Add(15 * time.Second), release}
 		log := slog.New(slog.DiscardHandler)
 		h := NewHost(Options{NVML: nv, Kernel: kernel, Config: DefaultConfig(), Processes: nv.Table(log), Log: log})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -123,7 +123,7 @@ func TestAFileOfTheKernelThatHangsForEver(t *testing.T) {
 		release := make(chan struct{})
 		defer close(release)
 		log := slog.New(slog.DiscardHandler)
-		h := NewHost(Options{NVML: nv, Kernel: host.Kernel{Sys: holding{fstest.MapFS{}, "bus/pci", time.Now(), release}}, Config: DefaultConfig(), Processes: nv.Table(log), Log: log})
+		h := NewHost(Options{NVML: nv, Kernel: host.Kernel{Sys: hangingFS{fstest.MapFS{}, "bus/pci", time.Now(), release}}, Config: DefaultConfig(), Processes: nv.Table(log), Log: log})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := goes(func() { _ = h.Run(ctx) })
 		advance(10 * time.Second)

@@ -119,7 +119,7 @@ func (u *users) read(g *gpu.Device, out *Readings) {
 	out.stays = u.stay(out.Now, holders)
 	workloads := group(holders)
 	u.account(out, holders, workloads, window)
-	out.holders = u.holdings(g, out.Now, holders)
+	out.holders = u.deviceProcesses(g, out.Now, holders)
 	u.put(out, workloads, ret != nvml.SUCCESS)
 	putUnknown(out, holders)
 	u.allocations(g, out, workloads, window)

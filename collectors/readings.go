@@ -33,7 +33,7 @@ type Readings struct {
 	failure     nvml.Return // the first that is neither success nor an answer
 	unsupported []*Metric
 	dropped     map[*Metric]int
-	holders     []Holding          // processes on the GPU
+	holders     []DeviceProcess    // processes on the GPU
 	stays       []Stay             // of them, and of those that left
 	totals      map[string]float64 // of Add, kept by the reader from pass to pass
 }

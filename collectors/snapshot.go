@@ -23,8 +23,8 @@ type pass struct {
 	samples     []Sample
 	failure     nvml.Return
 	unsupported []*Metric
-	holders     []Holding // of the collector that lists them
-	stays       []Stay    // likewise
+	holders     []DeviceProcess // of the collector that lists them
+	stays       []Stay          // likewise
 }
 
 // fresh reports whether p may be shown: at most two intervals old.

@@ -59,7 +59,7 @@ func TestStaysOfAHost(t *testing.T) {
 		advance(12 * time.Second)
 		uuid := told(h, Up, "gpu", "0")["uuid"]
 		pids := map[int]bool{}
-		for _, x := range h.Holdings() {
+		for _, x := range h.DeviceProcesses() {
 			if x.UUID == uuid {
 				pids[x.Process.PID] = true
 			}

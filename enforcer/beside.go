@@ -23,12 +23,12 @@ type besideAudit struct {
 // server does not know, because they are behind a pod manager or in another
 // network namespace, are not compared: nothing is said against those.
 func (a *besideAudit) look(b audit.Books, servers []wire.GeminiStats) {
-	own := audit.Books{Now: b.Now, Holdings: b.Holdings, Silent: b.Silent,
-		Tenant: func(collectors.Holding) (string, bool) { return policy.DefaultTenant, false },
+	own := audit.Books{Now: b.Now, DeviceProcesses: b.DeviceProcesses, Silent: b.Silent,
+		Tenant: func(collectors.DeviceProcess) (string, bool) { return policy.DefaultTenant, false },
 		Quota:  func(string, string) policy.Quota { return policy.Quota{} }}
 	for i := range servers {
 		s := &servers[i]
-		a.place(s, b.Holdings)
+		a.place(s, b.DeviceProcesses)
 		own.GPUs = append(own.GPUs, wire.GPUStats{GPU: s.GPU})
 		for pid, tenant := range s.Processes {
 			own.Sessions = append(own.Sessions, audit.Session{PID: pid, Tenant: tenant, GPUs: []audit.SessionGPU{{UUID: s.GPU}}})
@@ -54,14 +54,14 @@ func (a *besideAudit) look(b audit.Books, servers []wire.GeminiStats) {
 }
 
 // place finds the GPU of a server by where its processes are, for good.
-func (a *besideAudit) place(s *wire.GeminiStats, holdings []collectors.Holding) {
+func (a *besideAudit) place(s *wire.GeminiStats, deviceProcesses []collectors.DeviceProcess) {
 	if s.GPU != "" {
 		return
 	}
 	if a.gpus == nil {
 		a.gpus = map[string]string{}
 	}
-	for _, h := range holdings {
+	for _, h := range deviceProcesses {
 		if _, served := s.Processes[h.Process.PID]; served && a.gpus[s.Listen] == "" {
 			a.gpus[s.Listen] = h.UUID
 		}

@@ -18,8 +18,8 @@ func TestClaimsUnderGeminisHookAreCompared(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var a besideAudit
 			start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-			process := func(pid int, gpu string, at time.Time, sm float64) collectors.Holding {
-				return collectors.Holding{UUID: gpu, Process: host.Process{PID: pid, Start: 1, Began: start, Workload: &host.Workload{Key: "unit:w"}},
+			process := func(pid int, gpu string, at time.Time, sm float64) collectors.DeviceProcess {
+				return collectors.DeviceProcess{UUID: gpu, Process: host.Process{PID: pid, Start: 1, Began: start, Workload: &host.Workload{Key: "unit:w"}},
 					Kind: "compute", Known: true, Memory: 20 << 30, SM: sm, Sampled: at, At: at}
 			}
 			var last []wire.GeminiStats
@@ -30,7 +30,7 @@ func TestClaimsUnderGeminisHookAreCompared(t *testing.T) {
 					{TenantStats: wire.TenantStats{Tenant: "gemini:honest", ChargedSeconds: 0.2 * passed}},
 					{TenantStats: wire.TenantStats{Tenant: "gemini:absent"}},
 				}}}
-				a.look(audit.Books{Now: now, Holdings: []collectors.Holding{
+				a.look(audit.Books{Now: now, DeviceProcesses: []collectors.DeviceProcess{
 					process(10, "GPU-a", now, 22./30*passed), process(11, "GPU-a", now, 0.2*passed), process(12, "GPU-b", now, passed)}}, last)
 			}
 			for i, want := range []float64{(22 - 1.3) / 30, 0} {

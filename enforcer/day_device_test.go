@@ -22,19 +22,19 @@ const (
 // A dayGPU is a GPU: its turns are the schedule's, its memory the ledger's. It
 // goes from event to event.
 type dayGPU struct {
-	uuid     string
-	host     *schedule.Host
-	turns    *schedule.GPU
-	memory   *ledger.Ledger
-	now      time.Duration
-	wake     time.Duration
-	tenants  []*dayTenant
-	outside  float64       // part of it that programs outside of turns have
-	silent   time.Duration // until when the driver does not answer
-	excused  time.Duration // until when its hardware had a fault a short while ago
-	news     time.Duration // until when there are samples that the driver was not asked for
-	sampled  time.Duration
-	holdings []collectors.Holding
+	uuid            string
+	host            *schedule.Host
+	turns           *schedule.GPU
+	memory          *ledger.Ledger
+	now             time.Duration
+	wake            time.Duration
+	tenants         []*dayTenant
+	outside         float64       // part of it that programs outside of turns have
+	silent          time.Duration // until when the driver does not answer
+	excused         time.Duration // until when its hardware had a fault a short while ago
+	news            time.Duration // until when there are samples that the driver was not asked for
+	sampled         time.Duration
+	deviceProcesses []collectors.DeviceProcess
 }
 
 // newTurns begins the books anew.
@@ -222,7 +222,7 @@ func (p *dayProcess) sampled(sm, busy, long float64) {
 // collect is the collector's pass: who is there, and the driver's samples each
 // 5 s, or each second while somebody is young.
 func (g *dayGPU) collect(d *day) {
-	g.holdings = g.holdings[:0]
+	g.deviceProcesses = g.deviceProcesses[:0]
 	young := false
 	for _, t := range g.tenants {
 		for _, w := range t.workloads {
@@ -241,11 +241,11 @@ func (g *dayGPU) collect(d *day) {
 				if ask {
 					p.sm, p.busy, p.fresh = p.sm+p.fresh[0], p.busy+p.fresh[1], [2]float64{}
 				}
-				h := collectors.Holding{UUID: g.uuid, Process: p.Process, Kind: "compute", Memory: p.context + p.memory, Known: true, SM: p.sm, Busy: p.busy, At: d.at(g.now)}
+				h := collectors.DeviceProcess{UUID: g.uuid, Process: p.Process, Kind: "compute", Memory: p.context + p.memory, Known: true, SM: p.sm, Busy: p.busy, At: d.at(g.now)}
 				if g.sampled > 0 {
 					h.Sampled = d.at(g.sampled)
 				}
-				g.holdings = append(g.holdings, h)
+				g.deviceProcesses = append(g.deviceProcesses, h)
 			}
 		}
 	}

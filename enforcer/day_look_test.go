@@ -227,7 +227,7 @@ func (d *day) books() audit.Books {
 			b.Silent[g.uuid] = true
 			continue
 		}
-		b.Holdings = append(b.Holdings, g.holdings...)
+		b.DeviceProcesses = append(b.DeviceProcesses, g.deviceProcesses...)
 		room := g.free()
 		for _, t := range g.tenants {
 			u := g.memory.Usage(t.name)
@@ -235,7 +235,7 @@ func (d *day) books() audit.Books {
 		}
 		g.memory.SetRoom(room)
 	}
-	b.Tenant = func(h collectors.Holding) (string, bool) {
+	b.Tenant = func(h collectors.DeviceProcess) (string, bool) {
 		name := t.Whose(broker.Facts{PID: h.Process.PID, UID: uint32(h.Process.UID)}, h.Process.Workload)
 		return name, t.Governed(name)
 	}

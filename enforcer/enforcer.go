@@ -55,7 +55,7 @@ type Options struct {
 
 // A Host is what the driver and the kernel say of the GPUs: collectors.Host.
 type Host interface {
-	Holdings() []collectors.Holding
+	DeviceProcesses() []collectors.DeviceProcess
 	Silent() map[string]bool // GPUs that do not answer, by UUID
 	Process(pid int) (host.Process, error)
 	Room(uuid string) (total, free, reserved uint64, ok bool)
@@ -184,7 +184,7 @@ func (e *Enforcer) look(now time.Time) {
 // ends between the two is not taken for one without a session.
 func (e *Enforcer) books(now time.Time) audit.Books {
 	t := e.terms.Load()
-	b := audit.Books{Now: now, Holdings: e.identities.expose(now, e.Host.Holdings()), Silent: e.Host.Silent(), Names: t.Tenants(), Quota: t.Quota}
+	b := audit.Books{Now: now, DeviceProcesses: e.identities.expose(now, e.Host.DeviceProcesses()), Silent: e.Host.Silent(), Names: t.Tenants(), Quota: t.Quota}
 	for _, s := range e.broker.Sessions() {
 		one := audit.Session{PID: s.PID, Tenant: s.Tenant, Stale: s.Stale}
 		for _, g := range s.GPUs {
@@ -194,7 +194,7 @@ func (e *Enforcer) books(now time.Time) audit.Books {
 	}
 	stats := e.broker.Stats()
 	b.Tenants, b.GPUs = stats.Tenants, stats.GPUs
-	b.Tenant = func(h collectors.Holding) (string, bool) {
+	b.Tenant = func(h collectors.DeviceProcess) (string, bool) {
 		tenant := e.identities.tenant(t.Policy, now, h)
 		return tenant, t.Governed(tenant)
 	}

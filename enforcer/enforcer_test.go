@@ -61,9 +61,9 @@ func (g *governed) told(tenant string) (all []string) {
 	return all
 }
 
-// Holdings is what the driver would say: it samples each second, and tells
+// DeviceProcesses is what the driver would say: it samples each second, and tells
 // whoever is there with memory.
-func (g *governed) Holdings() (all []collectors.Holding) {
+func (g *governed) DeviceProcesses() (all []collectors.DeviceProcess) {
 	now := time.Now()
 	g.truth.mu.Lock()
 	held, busy := maps.Clone(g.truth.held), map[int]float64{}
@@ -78,7 +78,7 @@ func (g *governed) Holdings() (all []collectors.Holding) {
 		if err != nil || p.Workload == nil {
 			continue
 		}
-		all = append(all, collectors.Holding{UUID: g.uuid, Process: p, Kind: "compute", Memory: held[pid] + 400*mib, Known: true, SM: busy[pid], Sampled: now, At: now})
+		all = append(all, collectors.DeviceProcess{UUID: g.uuid, Process: p, Kind: "compute", Memory: held[pid] + 400*mib, Known: true, SM: busy[pid], Sampled: now, At: now})
 	}
 	return all
 }

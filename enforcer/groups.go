@@ -35,7 +35,7 @@ func (e *Enforcer) groupProcesses(b audit.Books) {
 	}
 	e.groups = map[audit.Subject]*processGroup{}
 	workloads := map[string]map[string]bool{} // with a session, by tenant
-	for _, h := range b.Holdings {
+	for _, h := range b.DeviceProcesses {
 		tenant, hooked := sessions[h.Process.PID]
 		governed := hooked && tenant != policy.DefaultTenant
 		if !hooked {
@@ -120,7 +120,7 @@ func (e *Enforcer) demands(b audit.Books) []backend.Demand {
 		}
 		return d
 	}
-	for _, h := range b.Holdings {
+	for _, h := range b.DeviceProcesses {
 		tenant, session := hooked[h.Process.PID]
 		if !session {
 			tenant, _ = b.Tenant(h)

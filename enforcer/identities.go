@@ -36,7 +36,7 @@ type identity struct {
 // identityLifetime is how long facts are believed.
 const identityLifetime = 10 * time.Second
 
-// of returns the facts of the process of a holding.
+// of returns the facts of a device process.
 func (p *identityCache) of(now time.Time, who host.Process) (broker.Facts, bool) {
 	if p.simulated {
 		return broker.Facts{PID: who.PID, UID: uint32(who.UID)}, true
@@ -82,9 +82,9 @@ func (p *identityCache) ends(pid int) bool {
 	})
 }
 
-// tenant returns whose the process of a holding is, by the policy; empty where
+// tenant returns whose a device process is, by the policy; empty where
 // it has ended, and while its workload's name is asked for.
-func (p *identityCache) tenant(by *policy.Policy, now time.Time, h collectors.Holding) string {
+func (p *identityCache) tenant(by *policy.Policy, now time.Time, h collectors.DeviceProcess) string {
 	if h.Process.Workload == nil {
 		return ""
 	}
@@ -100,7 +100,7 @@ const mpsServer = "nvidia-cuda-mps-server"
 
 // expose makes those that only call themselves MPS's server what they are:
 // root's program of that name is it.
-func (p *identityCache) expose(now time.Time, all []collectors.Holding) []collectors.Holding {
+func (p *identityCache) expose(now time.Time, all []collectors.DeviceProcess) []collectors.DeviceProcess {
 	for i, h := range all {
 		if h.Kind != collectors.KindServer || p.simulated {
 			continue

@@ -16,7 +16,7 @@ import (
 
 // Whose a process is follows from this host's facts, or, where it is simulated,
 // from the simulation's alone; nobody's is who has no workload yet, or has ended.
-func TestWhoseAHoldingIs(t *testing.T) {
+func TestWhoseADeviceProcessIs(t *testing.T) {
 	t.Parallel()
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -52,7 +52,7 @@ func TestWhoseAHoldingIs(t *testing.T) {
 		"ended":               {identityCache{procfs: "/proc"}, zombie.Process.Pid, user, ""},
 		"ended but a thread":  {identityCache{procfs: "/proc"}, headless, unit, "unit"},
 	} {
-		if got := c.identities.tenant(p, time.Now(), collectors.Holding{Process: host.Process{PID: c.pid, Workload: c.workload}}); got != c.want {
+		if got := c.identities.tenant(p, time.Now(), collectors.DeviceProcess{Process: host.Process{PID: c.pid, Workload: c.workload}}); got != c.want {
 			t.Errorf("%s: of %q, want %q", name, got, c.want)
 		}
 	}

@@ -21,9 +21,9 @@ const gib = 1 << 30
 // A card is a GPU of 80 GiB that nobody is on.
 type card struct{}
 
-func (card) Holdings() []collectors.Holding      { return nil }
-func (card) Silent() map[string]bool             { return nil }
-func (card) Process(int) (kernel.Process, error) { return kernel.Process{}, os.ErrNotExist }
+func (card) DeviceProcesses() []collectors.DeviceProcess { return nil }
+func (card) Silent() map[string]bool                     { return nil }
+func (card) Process(int) (kernel.Process, error)         { return kernel.Process{}, os.ErrNotExist }
 func (card) Room(string) (total, free, reserved uint64, ok bool) {
 	return 80 * gib, 79 * gib, gib, true
 }

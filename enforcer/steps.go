@@ -26,7 +26,7 @@ func (e *Enforcer) judge(now time.Time, b audit.Books, found audit.Audited) {
 		}
 		findings.Seen[s] = sight
 	}
-	for _, h := range b.Holdings {
+	for _, h := range b.DeviceProcesses {
 		if _, asked := findings.Excused[h.UUID]; !asked {
 			findings.Excused[h.UUID] = e.Hardware != nil && e.Hardware(h.UUID, excuse)
 		}

@@ -24,13 +24,13 @@ const (
 	company          = 2    // times what is charged, for each process of others, that the driver may count beyond it while they run together
 	trace            = 0.01 // less of the GPU's time than this is nobody's fault
 
-	oldHolding   = 5 * time.Second  // an older one says nothing about now
-	lapse        = 10 * time.Second // that who lost its session may take to connect again, or to end
-	lapseEvery   = time.Minute      // of so long, all lapses together; of a workload's processes, as much GPU time
-	refusal      = time.Minute      // that a process which was refused a session excuses its tenant
-	oldSample    = 20 * time.Second // the driver stopped sampling
-	noSample     = 15 * time.Second // it never does
-	chargedEvery = 5 * time.Second  // how often charged time is judged where it never does
+	oldDeviceProcess = 5 * time.Second  // an older one says nothing about now
+	lapse            = 10 * time.Second // that who lost its session may take to connect again, or to end
+	lapseEvery       = time.Minute      // of so long, all lapses together; of a workload's processes, as much GPU time
+	refusal          = time.Minute      // that a process which was refused a session excuses its tenant
+	oldSample        = 20 * time.Second // the driver stopped sampling
+	noSample         = 15 * time.Second // it never does
+	chargedEvery     = 5 * time.Second  // how often charged time is judged where it never does
 
 	auditForget  = 10 * time.Minute // who left
 	maxWorkloads = 4096             // more are forgotten as soon as they leave
@@ -94,8 +94,8 @@ func (a *Audit) Look(b Books) Audited {
 			g.together, g.governed = b.GPUs[i].TogetherSeconds, true
 		}
 	}
-	for i := range b.Holdings {
-		a.enter(&b, &b.Holdings[i])
+	for i := range b.DeviceProcesses {
+		a.enter(&b, &b.DeviceProcesses[i])
 	}
 	a.read(&b)
 	crowded := len(a.last.Workloads) > maxWorkloads
@@ -127,8 +127,8 @@ func (a *Audit) open(b *Books) {
 	for _, g := range a.gpus {
 		g.begin(b.Now)
 	}
-	for i := range b.Holdings {
-		h := &b.Holdings[i]
+	for i := range b.DeviceProcesses {
+		h := &b.DeviceProcesses[i]
 		g := a.gpus[h.UUID]
 		if g == nil {
 			g = &auditedGPU{uuid: h.UUID, first: b.Now, names: map[string]*auditedTenant{}, processes: map[processKey]*auditedProcess{}}
@@ -143,10 +143,10 @@ func (a *Audit) open(b *Books) {
 		}
 	}
 	for _, g := range a.gpus {
-		if g.at.Sub(b.Now) > oldHolding || g.sampled.Sub(b.Now) > oldHolding { // the clock was set back
+		if g.at.Sub(b.Now) > oldDeviceProcess || g.sampled.Sub(b.Now) > oldDeviceProcess { // the clock was set back
 			g.restart(b)
 		}
-		g.dark = b.Silent[g.uuid] || g.listed && b.Now.Sub(g.at) > oldHolding
+		g.dark = b.Silent[g.uuid] || g.listed && b.Now.Sub(g.at) > oldDeviceProcess
 	}
 	for i := range b.Sessions {
 		for _, s := range b.Sessions[i].GPUs {
@@ -157,8 +157,8 @@ func (a *Audit) open(b *Books) {
 	}
 }
 
-// enter books a holding.
-func (a *Audit) enter(b *Books, h *collectors.Holding) {
+// enter books a device process.
+func (a *Audit) enter(b *Books, h *collectors.DeviceProcess) {
 	g := a.gpus[h.UUID]
 	if h.Unknown || h.Kind == "server" || g.dark {
 		return
@@ -217,7 +217,7 @@ func (a *Audit) enter(b *Books, h *collectors.Holding) {
 // first returns how a process stands that was not here before: had says that it
 // had a session, or was refused one. Who was there before the audit may not have
 // found the new broker yet.
-func (a *Audit) first(h *collectors.Holding, hooked, had bool) hookStatus {
+func (a *Audit) first(h *collectors.DeviceProcess, hooked, had bool) hookStatus {
 	switch {
 	case hooked:
 		return isHooked

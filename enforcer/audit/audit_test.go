@@ -43,7 +43,7 @@ type world struct {
 
 // A guest is a process on a GPU.
 type guest struct {
-	collectors.Holding
+	collectors.DeviceProcess
 	tenant    string // by policy; empty: default
 	session   bool
 	aside     bool // its session says nothing of the GPU
@@ -51,7 +51,7 @@ type guest struct {
 	rate      float64 // of the GPU's time that it uses
 	charged   float64 // that it is charged
 	bus       float64 // of the memory's bandwidth
-	sm, busy  float64 // by now; the holding has what was sampled
+	sm, busy  float64 // by now; the device process has what was sampled
 }
 
 func newWorld() *world {
@@ -121,7 +121,7 @@ func (w *world) books() Books {
 	b := Books{Now: w.now, Silent: w.silent,
 		Quota:   func(tenant, _ string) policy.Quota { return w.quotas[tenant] },
 		Refused: func(pid int) bool { return w.refused[pid] },
-		Tenant: func(h collectors.Holding) (string, bool) {
+		Tenant: func(h collectors.DeviceProcess) (string, bool) {
 			for _, a := range w.processes {
 				if a.Process == h.Process {
 					return a.tenant, a.tenant != ""
@@ -134,7 +134,7 @@ func (w *world) books() Books {
 	}
 	slices.Sort(b.Names)
 	for _, a := range w.processes {
-		b.Holdings = append(b.Holdings, a.Holding)
+		b.DeviceProcesses = append(b.DeviceProcesses, a.DeviceProcess)
 		if a.session {
 			s := Session{PID: a.Process.PID, Start: a.Process.Start, Tenant: a.tenant, GPUs: []SessionGPU{{a.UUID, a.committed}}}
 			if a.aside {
@@ -728,7 +728,7 @@ func TestBooksThatBeginAnew(t *testing.T) {
 	b := w.books()
 	b.Tenants = nil // it has no books yet
 	b.Now = b.Now.Add(time.Second)
-	b.Holdings[0].At = b.Now
+	b.DeviceProcesses[0].At = b.Now
 	if got := w.audit.Look(b); len(got.Violations) > 0 || got.Known[Subject{"a", "pod:x"}] {
 		t.Errorf("without books: %s, known %v", got.found(), got.Known)
 	}

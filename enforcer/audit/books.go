@@ -13,17 +13,17 @@ import (
 // kernel say, and what the broker says. The driver's word is to be fetched
 // first: who ends between the two is then taken for gone, not for unhooked.
 type Books struct {
-	Now      time.Time
-	Holdings []collectors.Holding
-	Silent   map[string]bool // GPUs whose driver does not answer, by UUID: nothing is known of who is there
-	Sessions []Session
-	Tenants  []wire.TenantStats
-	GPUs     []wire.GPUStats // those that the broker governs
-	Names    []string        // of the policy's tenants
+	Now             time.Time
+	DeviceProcesses []collectors.DeviceProcess
+	Silent          map[string]bool // GPUs whose driver does not answer, by UUID: nothing is known of who is there
+	Sessions        []Session
+	Tenants         []wire.TenantStats
+	GPUs            []wire.GPUStats // those that the broker governs
+	Names           []string        // of the policy's tenants
 
 	// Tenant returns whose a process is, and whether it is governed: nobody
 	// whose tenant is default is. It is asked of processes without a session.
-	Tenant func(h collectors.Holding) (tenant string, governed bool)
+	Tenant func(h collectors.DeviceProcess) (tenant string, governed bool)
 
 	// Quota returns what a tenant may use of a GPU. A limit or a bandwidth of 0
 	// is none, as 1 is.
@@ -95,8 +95,8 @@ func (b *Books) sessions(index map[int]Session) {
 // broker.
 func (b *Books) refused(pid int) bool { return b.Refused != nil && b.Refused(pid) }
 
-// session returns the session of the process that a holding is of.
-func session(index map[int]Session, h *collectors.Holding) (Session, bool) {
+// session returns the session of a device process.
+func session(index map[int]Session, h *collectors.DeviceProcess) (Session, bool) {
 	s, ok := index[h.Process.PID]
 	if ok && s.Start != 0 && h.Process.Start != 0 && s.Start != h.Process.Start { // the PID was another's
 		return Session{}, false

@@ -12,7 +12,7 @@ import (
 type auditedGPU struct {
 	uuid     string
 	first    time.Time // when it was first looked at
-	at       time.Time // of its latest holdings
+	at       time.Time // of its latest device processes
 	fresh    bool      // they are newer than in the last audit
 	dark     bool      // nothing is known of who is there now
 	listed   bool      // somebody is there
@@ -50,10 +50,10 @@ func (g *auditedGPU) restart(b *Books) {
 		g.first = b.Now
 	}
 	g.sampled, g.before, g.read = time.Time{}, time.Time{}, time.Time{}
-	for i := range b.Holdings {
-		if h := &b.Holdings[i]; h.UUID == g.uuid && h.At.Sub(b.Now) <= oldHolding {
+	for i := range b.DeviceProcesses {
+		if h := &b.DeviceProcesses[i]; h.UUID == g.uuid && h.At.Sub(b.Now) <= oldDeviceProcess {
 			g.at = h.At
-			if h.Sampled.Sub(b.Now) <= oldHolding {
+			if h.Sampled.Sub(b.Now) <= oldDeviceProcess {
 				g.sampled = h.Sampled
 			}
 		}
@@ -69,7 +69,7 @@ func (g *auditedGPU) restart(b *Books) {
 	}
 }
 
-func (g *auditedGPU) process(h *collectors.Holding) (p *auditedProcess, young bool) {
+func (g *auditedGPU) process(h *collectors.DeviceProcess) (p *auditedProcess, young bool) {
 	key := processKey{h.Process.PID, h.Process.Start}
 	p = g.processes[key]
 	if young = p == nil; young {

@@ -32,7 +32,7 @@ type obedient struct {
 	together  float64
 	light     bool
 	sampled   int64 // slot
-	held      []collectors.Holding
+	held      []collectors.DeviceProcess
 	pid       int
 	audit     Audit
 	quotas    map[string]policy.Quota
@@ -203,7 +203,7 @@ func (o *obedient) collect() {
 	}
 	o.held = o.held[:0]
 	for _, c := range o.processes {
-		o.held = append(o.held, collectors.Holding{UUID: gpuA, Process: c.Process, Kind: "compute", Known: true, Memory: c.memory + c.context,
+		o.held = append(o.held, collectors.DeviceProcess{UUID: gpuA, Process: c.Process, Kind: "compute", Known: true, Memory: c.memory + c.context,
 			SM: c.sm, Sampled: o.start.Add(time.Duration(o.sampled) * slot), At: o.now()})
 	}
 }
@@ -218,9 +218,9 @@ func (o *obedient) step() Audited {
 			o.collect()
 		}
 	}
-	b := Books{Now: o.now(), Holdings: o.held, GPUs: []wire.GPUStats{{GPU: gpuA, TogetherSeconds: o.together}},
+	b := Books{Now: o.now(), DeviceProcesses: o.held, GPUs: []wire.GPUStats{{GPU: gpuA, TogetherSeconds: o.together}},
 		Quota: func(tenant, _ string) policy.Quota { return o.quotas[tenant] },
-		Tenant: func(h collectors.Holding) (string, bool) {
+		Tenant: func(h collectors.DeviceProcess) (string, bool) {
 			return "t" + h.Process.Workload.Key[len("pod:"):len("pod:")+1], true
 		}}
 	for _, t := range o.tenants {
@@ -238,7 +238,7 @@ func (o *obedient) step() Audited {
 func hostBooks() Books {
 	b := Books{Quota: func(string, string) policy.Quota {
 		return policy.Quota{Guarantee: .01, Limit: .5, Memory: 40 * gib, Reserved: gib, LaunchWait: quota.Wait(time.Millisecond)}
-	}, Tenant: func(h collectors.Holding) (string, bool) { return "t" + h.Process.User, true }}
+	}, Tenant: func(h collectors.DeviceProcess) (string, bool) { return "t" + h.Process.User, true }}
 	for t := range 100 {
 		b.Names = append(b.Names, fmt.Sprint("t", t))
 		for g := range 8 {
@@ -250,7 +250,7 @@ func hostBooks() Books {
 	}
 	for i := range 1000 {
 		gpu := fmt.Sprint("GPU-", i%8)
-		b.Holdings = append(b.Holdings, collectors.Holding{UUID: gpu, Known: true, Memory: gib, Kind: "compute",
+		b.DeviceProcesses = append(b.DeviceProcesses, collectors.DeviceProcess{UUID: gpu, Known: true, Memory: gib, Kind: "compute",
 			Process: host.Process{PID: 1000 + i, Start: uint64(i), User: fmt.Sprint(i % 100), Workload: &host.Workload{Key: fmt.Sprint("pod:default/worker-", i)}}})
 		b.Sessions = append(b.Sessions, Session{PID: 1000 + i, Start: uint64(i), Tenant: b.Names[i%100], GPUs: []SessionGPU{{gpu, gib / 2}}})
 	}
@@ -260,8 +260,8 @@ func hostBooks() Books {
 // advance lets the books of a large host be those of a later moment.
 func advance(b *Books, at time.Duration) {
 	b.Now = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(at)
-	for i := range b.Holdings {
-		b.Holdings[i].At, b.Holdings[i].Sampled, b.Holdings[i].SM = b.Now, b.Now.Truncate(5*time.Second), at.Truncate(5*time.Second).Seconds()*.01
+	for i := range b.DeviceProcesses {
+		b.DeviceProcesses[i].At, b.DeviceProcesses[i].Sampled, b.DeviceProcesses[i].SM = b.Now, b.Now.Truncate(5*time.Second), at.Truncate(5*time.Second).Seconds()*.01
 	}
 	for i := range b.Tenants {
 		t := &b.Tenants[i]

@@ -81,7 +81,7 @@ func (p *auditedProcess) follow(now time.Time, hooked, refused bool) {
 // and of it the seconds that it can only have had after its session was gone.
 // What it used before it was first seen on a GPU that had not been looked at
 // is not known.
-func (p *auditedProcess) sum(g *auditedGPU, h *collectors.Holding, young bool) (u used, after float64) {
+func (p *auditedProcess) sum(g *auditedGPU, h *collectors.DeviceProcess, young bool) (u used, after float64) {
 	from := p.sampled
 	if young {
 		from = g.before
@@ -131,7 +131,7 @@ func (p *auditedProcess) books() (now, most uint64) {
 // above returns how much more memory than the books say a process has had in
 // each of the last readings, bytes. One reading is not enough: memory comes
 // and goes between the driver's answer and the books.
-func (p *auditedProcess) above(h *collectors.Holding, fresh bool) (bytes uint64) {
+func (p *auditedProcess) above(h *collectors.DeviceProcess, fresh bool) (bytes uint64) {
 	if fresh {
 		_, most := p.books()
 		over := uint64(0)

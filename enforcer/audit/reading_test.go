@@ -13,7 +13,9 @@ func TestExcessInEachReading(t *testing.T) {
 	for low := range excesses {
 		var p auditedProcess
 		p.remember(0, true)
-		has := func(bytes uint64) uint64 { return p.above(&collectors.Holding{Memory: ContextBytes + bytes}, true) }
+		has := func(bytes uint64) uint64 {
+			return p.above(&collectors.DeviceProcess{Memory: ContextBytes + bytes}, true)
+		}
 		for range excesses - 1 {
 			has(gib)
 		}

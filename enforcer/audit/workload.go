@@ -57,7 +57,7 @@ func (w *auditedWorkload) begin(now time.Time, sampled time.Duration) {
 }
 
 // enter counts a process.
-func (w *auditedWorkload) enter(p *auditedProcess, h *collectors.Holding, g *auditedGPU) {
+func (w *auditedWorkload) enter(p *auditedProcess, h *collectors.DeviceProcess, g *auditedGPU) {
 	n, pid := &w.now, h.Process.PID
 	n.all++
 	n.pids = append(n.pids, pid)
@@ -85,7 +85,7 @@ func (w *auditedWorkload) enter(p *auditedProcess, h *collectors.Holding, g *aud
 }
 
 // compare compares the memory of a process with the books.
-func (w *auditedWorkload) compare(p *auditedProcess, h *collectors.Holding, fresh bool) {
+func (w *auditedWorkload) compare(p *auditedProcess, h *collectors.DeviceProcess, fresh bool) {
 	n := &w.now
 	committed, most := p.books()
 	n.committed += committed

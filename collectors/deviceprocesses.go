@@ -8,8 +8,8 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// A Holding is a process on a GPU, as the driver and the kernel say.
-type Holding struct {
+// A DeviceProcess is a process on a GPU, as the driver and the kernel say.
+type DeviceProcess struct {
 	UUID    string       // of the GPU, or of its MIG device
 	Process host.Process // its workload is nil while its name is asked for; of an unknown one there is the PID alone
 	Unknown bool         // the kernel does not know the PID: it has ended, or is of another PID namespace
@@ -22,7 +22,7 @@ type Holding struct {
 	At      time.Time    // when the driver was asked
 }
 
-// KindServer is the Holding.Kind of what is called like the server of MPS. It
+// KindServer is the DeviceProcess.Kind of what is called like the server of MPS. It
 // holds the GPU for its clients. Nobody but a look at what it runs can tell
 // whether it is one.
 const KindServer = "server"
@@ -31,13 +31,13 @@ const KindServer = "server"
 // cuts it.
 const serverComm = "nvidia-cuda-mps"
 
-// Holdings returns the processes on the GPUs, each once for each GPU or MIG
+// DeviceProcesses returns the processes on the GPUs, each once for each GPU or MIG
 // device, as of the
 // last pass of the fast tier. Those of a GPU that has not answered for two
 // intervals of the tier are left out: nobody knows what is there.
-func (h *Host) Holdings() []Holding {
+func (h *Host) DeviceProcesses() []DeviceProcess {
 	now, s, fast := time.Now(), h.state.Load(), h.Beat()
-	var all []Holding
+	var all []DeviceProcess
 	for _, r := range s.shown() {
 		for _, p := range s.snapshot(r).fresh(now, fast) {
 			all = append(all, p.holders...)
@@ -73,20 +73,20 @@ func (u *users) tally(holders []*holder, used map[uint32]spent, counted bool) {
 	u.tallies = all
 }
 
-// holdings are the holders, with the MIG devices that they are on.
-func (u *users) holdings(g *gpu.Device, now time.Time, holders []*holder) []Holding {
+// deviceProcesses are the holders, with the MIG devices that they are on.
+func (u *users) deviceProcesses(g *gpu.Device, now time.Time, holders []*holder) []DeviceProcess {
 	type seat struct {
 		uuid string
 		pid  uint32
 	}
-	all, place := make([]Holding, 0, len(holders)), make(map[seat]int, len(holders))
+	all, place := make([]DeviceProcess, 0, len(holders)), make(map[seat]int, len(holders))
 	for _, h := range holders {
 		uuid := where(g, h)
 		i, more := place[seat{uuid, h.pid}]
 		if !more {
 			i, place[seat{uuid, h.pid}] = len(all), len(all)
 			t := u.tallies[h.pid]
-			all = append(all, Holding{UUID: uuid, Process: h.process, Unknown: h.unknown, Kind: h.kind, Known: true,
+			all = append(all, DeviceProcess{UUID: uuid, Process: h.process, Unknown: h.unknown, Kind: h.kind, Known: true,
 				SM: t.used[sm], Busy: t.used[busy], Sampled: t.until, At: now})
 			all[i].Process.PID = int(h.pid)
 			if h.kind == holderKinds[0] && h.process.Comm == serverComm {

@@ -11,21 +11,21 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// held returns the one holding of a process, if there is one.
-func held(t *testing.T, all []Holding, pid int) (Holding, bool) {
+// held returns the one device process of a PID, if there is one.
+func held(t *testing.T, all []DeviceProcess, pid int) (DeviceProcess, bool) {
 	t.Helper()
-	i := slices.IndexFunc(all, func(x Holding) bool { return x.Process.PID == pid })
+	i := slices.IndexFunc(all, func(x DeviceProcess) bool { return x.Process.PID == pid })
 	if i < 0 {
-		return Holding{}, false
+		return DeviceProcess{}, false
 	}
-	if slices.ContainsFunc(all[i+1:], func(x Holding) bool { return x.Process.PID == pid }) {
+	if slices.ContainsFunc(all[i+1:], func(x DeviceProcess) bool { return x.Process.PID == pid }) {
 		t.Errorf("process %d is there twice: %+v", pid, all)
 	}
 	return all[i], true
 }
 
-// holding is held of the stage's last pass.
-func (s *stage) holding(t *testing.T, pid int) Holding {
+// deviceProcess is held of the stage's last pass.
+func (s *stage) deviceProcess(t *testing.T, pid int) DeviceProcess {
 	t.Helper()
 	x, ok := held(t, s.last.holders, pid)
 	if !ok {
@@ -34,10 +34,10 @@ func (s *stage) holding(t *testing.T, pid int) Holding {
 	return x
 }
 
-func TestHoldingsAreTheProcessesOfTheGPUs(t *testing.T) {
+func TestDeviceProcessesAreThoseOfTheGPUs(t *testing.T) {
 	in(t, "workloads", DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(12 * time.Second)
-		all := h.Holdings()
+		all := h.DeviceProcesses()
 		if n := len(all); n != 16 {
 			t.Errorf("%d processes, want 16", n)
 		}
@@ -72,14 +72,14 @@ func TestHoldingsAreTheProcessesOfTheGPUs(t *testing.T) {
 		if err := h.Drain(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if all := h.Holdings(); len(all) != 0 {
+		if all := h.DeviceProcesses(); len(all) != 0 {
 			t.Errorf("without a driver there are %d processes", len(all))
 		}
 	})
 }
 
 // A GPU that does not answer is not said to be used as it was.
-func TestHoldingsOfAGPUThatDoesNotAnswer(t *testing.T) {
+func TestDeviceProcessesOfAGPUThatDoesNotAnswer(t *testing.T) {
 	source := `gpus:
 - {processes: [{pid: 1, memory: 1}]}
 - {processes: [{pid: 2, memory: 1}]}
@@ -89,14 +89,14 @@ faults:
 	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(5 * time.Second)
 		uuid := told(h, Up, "gpu", "0")["uuid"]
-		if _, ok := held(t, h.Holdings(), 1); !ok {
+		if _, ok := held(t, h.DeviceProcesses(), 1); !ok {
 			t.Fatal("the process is not there from the start")
 		}
 		if _, _, _, ok := h.Room(uuid); !ok {
 			t.Error("the GPU's memory is not known from the start")
 		}
 		advance(20 * time.Second)
-		all := h.Holdings()
+		all := h.DeviceProcesses()
 		if x, ok := held(t, all, 1); ok {
 			t.Errorf("the GPU hangs, and there is %+v", x)
 		}
@@ -119,7 +119,7 @@ func TestWhatAProcessDidIsCountedForAsLongAsItIsThere(t *testing.T) {
 		s.is(1, "a.service")
 		s.is(2, "b.service")
 		s.passes(30)
-		one, two := s.holding(t, 1), s.holding(t, 2)
+		one, two := s.deviceProcess(t, 1), s.deviceProcess(t, 2)
 		if want := .4 * 30; math.Abs(one.SM-want) > .4*useEvery.Seconds()+.5 || two.SM != 0 {
 			t.Errorf("at 40 %% for 30 s one had %v s, and the idle one %v s", one.SM, two.SM)
 		}
@@ -129,17 +129,17 @@ func TestWhatAProcessDidIsCountedForAsLongAsItIsThere(t *testing.T) {
 		// Between the driver's answers nothing moves, and after a failure it goes on.
 		b.use = func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) { return nil, nvml.ERROR_UNKNOWN }
 		s.passes(8)
-		if x := s.holding(t, 1); x.SM < one.SM || !x.Sampled.Before(time.Now().Add(-5*time.Second)) {
+		if x := s.deviceProcess(t, 1); x.SM < one.SM || !x.Sampled.Before(time.Now().Add(-5*time.Second)) {
 			t.Errorf("nothing is read for 8 s, and %v s are counted until %v", x.SM, x.Sampled)
 		}
 		b.use = works(40, 1)
 		s.passes(10)
-		if x := s.holding(t, 1); x.SM < one.SM+1 {
+		if x := s.deviceProcess(t, 1); x.SM < one.SM+1 {
 			t.Errorf("%v s, and 18 s later %v s", one.SM, x.SM)
 		}
 		s.is(1, "c.service") // another process has the PID
 		s.passes(1)
-		if x := s.holding(t, 1); x.SM > .4*useEvery.Seconds()+.5 || x.Process.Start == one.Process.Start {
+		if x := s.deviceProcess(t, 1); x.SM > .4*useEvery.Seconds()+.5 || x.Process.Start == one.Process.Start {
 			t.Errorf("a process that has just begun had the GPU for %v s", x.SM)
 		}
 		b.compute = nil
@@ -151,14 +151,14 @@ func TestWhatAProcessDidIsCountedForAsLongAsItIsThere(t *testing.T) {
 }
 
 // Of a process that the kernel does not know there is what the driver says.
-func TestHoldingOfAnUnknownProcess(t *testing.T) {
+func TestDeviceProcessOfAnUnknownProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &board{compute: []nvml.ProcessInfo{runs(1, 7)}, use: func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 			return nil, nvml.ERROR_NOT_SUPPORTED
 		}}
 		s := perform(t, b)
 		s.passes(3)
-		x := s.holding(t, 1)
+		x := s.deviceProcess(t, 1)
 		if !x.Unknown || x.Memory != 7 || !x.Known || x.UUID != "GPU-a" || x.SM != 0 || !x.Sampled.IsZero() {
 			t.Errorf("%+v", x)
 		}
@@ -166,7 +166,7 @@ func TestHoldingOfAnUnknownProcess(t *testing.T) {
 }
 
 // In several instances of MIG that nobody knows it is one process on the GPU.
-func TestHoldingInSeveralInstances(t *testing.T) {
+func TestDeviceProcessInSeveralInstances(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := func(pid, gi uint32, memory uint64) nvml.ProcessInfo {
 			return nvml.ProcessInfo{Pid: pid, UsedGpuMemory: memory, GpuInstanceId: gi}
@@ -176,10 +176,10 @@ func TestHoldingInSeveralInstances(t *testing.T) {
 		s.is(1, "a.service")
 		s.is(2, "b.service")
 		s.passes(1)
-		if x := s.holding(t, 1); x.Memory != 30 || !x.Known || x.SM > .5 || x.SM == 0 {
+		if x := s.deviceProcess(t, 1); x.Memory != 30 || !x.Known || x.SM > .5 || x.SM == 0 {
 			t.Errorf("%+v, want 30 bytes, and half a second counted once", x)
 		}
-		if x := s.holding(t, 2); x.Known {
+		if x := s.deviceProcess(t, 2); x.Known {
 			t.Errorf("a part of its memory is not known, and it is said to be %d", x.Memory)
 		}
 	})
