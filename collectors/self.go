@@ -33,7 +33,7 @@ var (
 )
 
 // standing adds what is known of a GPU whether or not it answers.
-func (g sight) standing(out []Sample, s *state, now time.Time, fast time.Duration) []Sample {
+func (g gpuStatus) standing(out []Sample, s *state, now time.Time, fast time.Duration) []Sample {
 	up := g.snap != nil && g.snap.up(now, fast)
 	labels := []string{strconv.Itoa(g.Index), g.UUID}
 	out = append(out, Sample{Up, labels, Bool(up)})

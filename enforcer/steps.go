@@ -15,16 +15,16 @@ import (
 // judge moves who is to move, and does what that means.
 func (e *Enforcer) judge(now time.Time, b audit.Books, found audit.Audited) {
 	t := e.terms.Load()
-	findings := escalation.Findings{Violations: found.Violations, Seen: map[audit.Subject]escalation.Sight{}, Partial: found.Partial,
+	findings := escalation.Findings{Violations: found.Violations, Seen: map[audit.Subject]escalation.Observation{}, Partial: found.Partial,
 		Excused: map[string]bool{}, Actions: t.Actions(), Steps: e.steps}
 	doubtful := e.broker.Doubtful()
 	findings.Doubted = func(tenant string) bool { return doubtful || found.Refused[tenant] }
 	for s, known := range found.Known {
-		sight := escalation.Sight{Known: known}
+		observation := escalation.Observation{Known: known}
 		if c := e.groups[s]; c != nil {
-			sight.GPUs = c.gpus
+			observation.GPUs = c.gpus
 		}
-		findings.Seen[s] = sight
+		findings.Seen[s] = observation
 	}
 	for _, h := range b.DeviceProcesses {
 		if _, asked := findings.Excused[h.UUID]; !asked {

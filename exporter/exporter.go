@@ -100,7 +100,7 @@ func New(o Options) (*Server, error) {
 func (s *Server) pages() http.Handler {
 	asDCGM := func() []collectors.Sample { return dcgm(s.options.Samples(), s.options.Hostname) }
 	mux := http.NewServeMux()
-	for path, v := range map[string]*view{
+	for path, v := range map[string]*gatherer{
 		"/metrics":      {samples: s.options.Samples, self: s.self},
 		"/metrics/dcgm": {samples: asDCGM, sparse: true},
 	} {
@@ -112,7 +112,7 @@ func (s *Server) pages() http.Handler {
 }
 
 // families renders what v gathers, in one of the formats.
-func (s *Server) families(v *view, formats []expfmt.Format) http.Handler {
+func (s *Server) families(v *gatherer, formats []expfmt.Format) http.Handler {
 	return promhttp.HandlerForTransactional(v, promhttp.HandlerOpts{
 		ErrorLog:           slog.NewLogLogger(s.options.Log.Handler(), slog.LevelError),
 		ErrorHandling:      promhttp.ContinueOnError,

@@ -63,21 +63,21 @@ func post(to chan []Demand, demands []Demand) {
 	to <- demands
 }
 
-// A sight is what a backend last saw itself hold.
-type sight struct {
+// A report is what a backend last saw itself hold.
+type report struct {
 	at      time.Time
 	holds   []Hold
 	servers []wire.MPSStats
 }
 
-// sightLasts is how long a sight is believed: that of who is asked nothing any
+// reportLasts is how long a report is believed: that of who is asked nothing any
 // more goes stale.
-const sightLasts = 15 * time.Second
+const reportLasts = 15 * time.Second
 
 // fresh returns s, or nothing where that is too old.
-func (s *sight) fresh() sight {
-	if s == nil || time.Since(s.at) > sightLasts {
-		return sight{}
+func (s *report) fresh() report {
+	if s == nil || time.Since(s.at) > reportLasts {
+		return report{}
 	}
 	return *s
 }

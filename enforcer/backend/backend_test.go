@@ -75,12 +75,12 @@ func TestAnOldSightIsNotBelieved(t *testing.T) {
 	holds := []Hold{{"a", "GPU-a", Memory}}
 	for _, c := range []struct {
 		name string
-		s    *sight
+		s    *report
 		want int
 	}{
 		{"none", nil, 0},
-		{"fresh", &sight{at: time.Now(), holds: holds}, 1},
-		{"old", &sight{at: time.Now().Add(-sightLasts - time.Second), holds: holds}, 0},
+		{"fresh", &report{at: time.Now(), holds: holds}, 1},
+		{"old", &report{at: time.Now().Add(-reportLasts - time.Second), holds: holds}, 0},
 	} {
 		if got := c.s.fresh().holds; len(got) != c.want {
 			t.Errorf("%s: %v, want %d", c.name, got, c.want)

@@ -40,10 +40,10 @@ type KernelMemoryOptions struct {
 // nobody uses that. What was set before this process began is known again once
 // a tenant wants it; until then it stays.
 type KernelMemory struct {
-	o     KernelMemoryOptions
-	wants chan []Demand
-	done  chan limited
-	sight atomic.Pointer[sight]
+	o      KernelMemoryOptions
+	wants  chan []Demand
+	done   chan limited
+	report atomic.Pointer[report]
 
 	// Of Run's goroutine.
 	homes  map[string]string    // cgroups by tenant
@@ -87,7 +87,7 @@ func (k *KernelMemory) Name() string { return "kernel" }
 func (k *KernelMemory) Want(demands []Demand) { post(k.wants, demands) }
 
 // Holds implements Backend.
-func (k *KernelMemory) Holds() []Hold { return k.sight.Load().fresh().holds }
+func (k *KernelMemory) Holds() []Hold { return k.report.Load().fresh().holds }
 
 // Run implements Backend. A call that hangs keeps one thread for its GPU.
 func (k *KernelMemory) Run(ctx context.Context) error {
@@ -125,7 +125,7 @@ func (k *KernelMemory) pass(ctx context.Context, now time.Time, demands []Demand
 	} else {
 		k.settle(ctx, now, wanted)
 	}
-	saw := &sight{at: now}
+	saw := &report{at: now}
 	for _, d := range demands {
 		of := limitOf{d.GPU, k.home(d.Tenant)}
 		w, ok := wanted[of]
@@ -139,7 +139,7 @@ func (k *KernelMemory) pass(ctx context.Context, now time.Time, demands []Demand
 		}
 	}
 	k.told.tell(k.o.Log, k.Name(), why)
-	k.sight.Store(saw)
+	k.report.Store(saw)
 }
 
 // holds reports why a limit does not hold.

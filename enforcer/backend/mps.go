@@ -49,7 +49,7 @@ type MPS struct {
 	o       MPSOptions
 	control mpsControl
 	wants   chan []Demand
-	sight   atomic.Pointer[sight]
+	report  atomic.Pointer[report]
 
 	// Of Run's goroutine.
 	servers map[mpsServerID]*mpsServer
@@ -69,11 +69,11 @@ func (m *MPS) Name() string { return "mps" }
 func (m *MPS) Want(demands []Demand) { post(m.wants, demands) }
 
 // Holds implements Backend.
-func (m *MPS) Holds() []Hold { return m.sight.Load().fresh().holds }
+func (m *MPS) Holds() []Hold { return m.report.Load().fresh().holds }
 
 // Servers returns the servers of MPS as of a moment ago. Safe for concurrent
 // use.
-func (m *MPS) Servers() []wire.MPSStats { return m.sight.Load().fresh().servers }
+func (m *MPS) Servers() []wire.MPSStats { return m.report.Load().fresh().servers }
 
 // Run implements Backend. Without a control daemon it only looks for one, a
 // file, and starts no program.
@@ -87,7 +87,7 @@ func (m *MPS) Run(ctx context.Context) error {
 		case demands := <-m.wants:
 			wants := mpsWants(demands)
 			now := time.Now()
-			if now.Before(next) && (m.sight.Load() == nil || maps.EqualFunc(wants, last, mpsWant.same)) {
+			if now.Before(next) && (m.report.Load() == nil || maps.EqualFunc(wants, last, mpsWant.same)) {
 				continue
 			}
 			saw, err := m.look(ctx, wants)
@@ -100,14 +100,14 @@ func (m *MPS) Run(ctx context.Context) error {
 				next, last, saw = now.Add(mpsRetry), nil, nil
 				clear(m.servers)
 			}
-			m.sight.Store(saw)
+			m.report.Store(saw)
 		}
 	}
 }
 
 // look makes every server what wants say, and returns what holds.
-func (m *MPS) look(ctx context.Context, wants map[string]mpsWant) (*sight, error) {
-	saw, why := &sight{at: time.Now()}, remarks{}
+func (m *MPS) look(ctx context.Context, wants map[string]mpsWant) (*report, error) {
+	saw, why := &report{at: time.Now()}, remarks{}
 	there, err := m.control.there()
 	if err != nil {
 		return nil, err
@@ -144,7 +144,7 @@ func (m *MPS) look(ctx context.Context, wants map[string]mpsWant) (*sight, error
 
 // apart drops what is held for tenants with several users, whose servers know
 // nothing of each other.
-func (s *sight) apart(why remarks) {
+func (s *report) apart(why remarks) {
 	servers := map[string]int{}
 	for _, server := range s.servers {
 		servers[server.Tenant]++

@@ -25,7 +25,7 @@ type mpsServer struct {
 
 // hold makes one server what is wanted of it, and adds to saw what that holds,
 // to why what it does not.
-func (m *MPS) hold(ctx context.Context, id mpsServerID, uid int, wants map[string]mpsWant, saw *sight, why remarks) error {
+func (m *MPS) hold(ctx context.Context, id mpsServerID, uid int, wants map[string]mpsWant, saw *report, why remarks) error {
 	s := m.servers[id]
 	tenant, one := m.o.Tenant(uid)
 	want, governed := wants[tenant]

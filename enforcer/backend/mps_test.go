@@ -304,7 +304,7 @@ func TestAnMPSDaemonThatHangsDelaysNobody(t *testing.T) {
 	d.control.wait = 200 * time.Millisecond
 	d.server(500, 1000, "")
 	d.sees(demand("a", "GPU-a", .3, 0))
-	d.sight.Store(&sight{at: time.Now(), holds: []Hold{{"a", "GPU-a", Compute}}})
+	d.report.Store(&report{at: time.Now(), holds: []Hold{{"a", "GPU-a", Compute}}})
 	d.set("hang", "")
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -318,7 +318,7 @@ func TestAnMPSDaemonThatHangsDelaysNobody(t *testing.T) {
 		t.Errorf("100 demands took %v", took)
 	}
 	for d.Holds() != nil { // until the deadline: then it is not known what holds
-		if time.Since(begin) > sightLasts/2 {
+		if time.Since(begin) > reportLasts/2 {
 			t.Fatalf("still holds %v", d.Holds())
 		}
 		time.Sleep(time.Millisecond)
@@ -335,7 +335,7 @@ func TestAnMPSDaemonThatHangsDelaysNobody(t *testing.T) {
 		if stat, err := os.ReadFile(hung); err != nil || strings.Contains(string(stat), ") Z ") {
 			break // with all that it had started
 		}
-		if time.Since(begin) > sightLasts {
+		if time.Since(begin) > reportLasts {
 			t.Fatalf("%s is still there", hung)
 		}
 		time.Sleep(time.Millisecond)

@@ -72,7 +72,7 @@ func newEnforcement(f flags, c config.Enforcer, m *machine, gpus *collectors.Hos
 		return enforcement{}, err
 	}
 	o := enforcer.Options{
-		Policy: policy.New(c.Table(files), e.view, log), Refused: e.files.Refusals, Gemini: e.gemini.Books, Dir: f.runtimeDir, Host: sights{gpus, m.options.Processes}, Hardware: hardware,
+		Policy: policy.New(c.Table(files), e.view, log), Refused: e.files.Refusals, Gemini: e.gemini.Books, Dir: f.runtimeDir, Host: enforcedHost{gpus, m.options.Processes}, Hardware: hardware,
 		Record: func(s escalation.Step) { record(enforced(s)) }, Simulated: !m.real, CgroupFS: filepath.Join(f.sysfs, "fs/cgroup"),
 		Broker: broker.Options{Socket: socket, Listener: listener, Observer: f.isObserver, Holds: gpus.Holds, Known: gpus.Knows, InFlight: c.InFlight, Turn: c.Turn, FailClosed: c.Fail == "closed", ProcFS: f.procfs, Logger: log},
 	}
@@ -121,13 +121,13 @@ func total(gpus *collectors.Host) func(uuid string) (uint64, bool) {
 	}
 }
 
-// sights are what the enforcer asks of a host.
-type sights struct {
+// An enforcedHost is what the enforcer asks of a host.
+type enforcedHost struct {
 	*collectors.Host
 	processes *host.Table
 }
 
-func (s sights) Process(pid int) (host.Process, error) { return s.processes.Lookup(pid) }
+func (s enforcedHost) Process(pid int) (host.Process, error) { return s.processes.Lookup(pid) }
 
 // enforced returns a step of the escalation as the journal has it.
 func enforced(s escalation.Step) incident.Event {

@@ -16,10 +16,10 @@ import (
 	"gpusteward/collectors"
 )
 
-// A view gathers samples as metric families. What is gone from the samples
+// A gatherer gathers samples as metric families. What is gone from the samples
 // leaves no series behind, and nothing is copied: a sample's labels are
 // pointed to, from memory that the next gathering uses again.
-type view struct {
+type gatherer struct {
 	samples func() []collectors.Sample
 	self    *timed    // shown too; nil: nothing is
 	sparse  bool      // leaves out labels that are empty
@@ -77,7 +77,7 @@ var families = func() map[*collectors.Metric]*family {
 
 // Gather converts what is known now, sorted by family. The families are the
 // caller's until done.
-func (v *view) Gather() (out []*dto.MetricFamily, done func(), err error) {
+func (v *gatherer) Gather() (out []*dto.MetricFamily, done func(), err error) {
 	samples := v.samples()
 	labels := 0
 	for i := range samples {

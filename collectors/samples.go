@@ -11,21 +11,21 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// A sight is one GPU as it is seen now: one that is read, or one that is
+// A gpuStatus is how one GPU is now: one that is read, or one that is
 // known and should be.
-type sight struct {
+type gpuStatus struct {
 	gpu.ID
 	reader *reader   // nil where the driver does not list the GPU
 	snap   *snapshot // the latest; nil where it was never read
 }
 
-// sights returns every GPU that the host has or had, by index.
-func (h *Host) sights(s *state) []sight {
-	var all []sight
+// gpuStatuses returns every GPU that the host has or had, by index.
+func (h *Host) gpuStatuses(s *state) []gpuStatus {
+	var all []gpuStatus
 	seen := map[string]bool{}
 	for _, r := range s.readers {
 		if p := r.peer.Load(); p != nil {
-			all = append(all, sight{p.ID, r, s.snapshot(r)})
+			all = append(all, gpuStatus{p.ID, r, s.snapshot(r)})
 			seen[p.UUID] = true
 		}
 	}
@@ -40,12 +40,12 @@ func (h *Host) sights(s *state) []sight {
 			id = missing[i]
 			missing = slices.Delete(missing, i, i+1)
 		}
-		all = append(all, sight{id, r, r.snap.Load()})
+		all = append(all, gpuStatus{id, r, r.snap.Load()})
 	}
 	for _, id := range missing {
-		all = append(all, sight{ID: id, snap: s.earlier(id.UUID)})
+		all = append(all, gpuStatus{ID: id, snap: s.earlier(id.UUID)})
 	}
-	slices.SortStableFunc(all, func(a, b sight) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortStableFunc(all, func(a, b gpuStatus) int { return cmp.Compare(a.Index, b.Index) })
 	return all
 }
 
@@ -84,7 +84,7 @@ func (s *state) earlier(uuid string) *snapshot {
 }
 
 // reason says in a word why the GPU does not answer.
-func (g sight) reason(s *state, now time.Time) string {
+func (g gpuStatus) reason(s *state, now time.Time) string {
 	if g.reader != nil {
 		if call, hangs := g.reader.hangs(now); hangs {
 			return call
@@ -146,13 +146,13 @@ func (h *Host) Samples() []Sample {
 	out := make([]Sample, 0, 256*(1+len(s.readers)))
 	collected := standings{}
 	for _, r := range h.kernel {
-		out = s.read(out, sight{}, r.snap.Load(), now, fast, collected)
+		out = s.read(out, gpuStatus{}, r.snap.Load(), now, fast, collected)
 	}
 	if shown := s.shown(); len(shown) > 0 {
-		out = s.read(out, sight{}, s.snapshot(shown[0]), now, fast, collected)
+		out = s.read(out, gpuStatus{}, s.snapshot(shown[0]), now, fast, collected)
 	}
 	if !errors.Is(s.err, ErrDrained) {
-		for _, g := range h.sights(s) {
+		for _, g := range h.gpuStatuses(s) {
 			if g.snap == nil && now.Before(s.quiet) && !h.inventory.met(g.UUID) {
 				continue // nobody knows yet
 			}
@@ -165,7 +165,7 @@ func (h *Host) Samples() []Sample {
 
 // read adds what a snapshot holds that is fresh, and notes how its collectors
 // fare.
-func (s *state) read(out []Sample, g sight, snap *snapshot, now time.Time, fast time.Duration, collected standings) []Sample {
+func (s *state) read(out []Sample, g gpuStatus, snap *snapshot, now time.Time, fast time.Duration, collected standings) []Sample {
 	if snap == nil {
 		return out
 	}
