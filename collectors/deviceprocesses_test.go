@@ -92,7 +92,7 @@ faults:
 		if _, ok := held(t, h.DeviceProcesses(), 1); !ok {
 			t.Fatal("the process is not there from the start")
 		}
-		if _, _, _, ok := h.Room(uuid); !ok {
+		if _, _, _, ok := h.Memory(uuid); !ok {
 			t.Error("the GPU's memory is not known from the start")
 		}
 		advance(20 * time.Second)
@@ -103,7 +103,7 @@ faults:
 		if _, ok := held(t, all, 2); !ok {
 			t.Error("the other GPU's process is gone")
 		}
-		if total, _, _, ok := h.Room(uuid); ok {
+		if total, _, _, ok := h.Memory(uuid); ok {
 			t.Errorf("the GPU hangs, and has %d bytes", total)
 		}
 		if _, _, listed := h.Holds(uuid, 1); !listed {
@@ -200,7 +200,7 @@ func TestNames(t *testing.T) {
 	})
 }
 
-func TestRoomAndRates(t *testing.T) {
+func TestMemoryAndRates(t *testing.T) {
 	in(t, "gpus: [{model: h100}, {model: l4}, {model: a100}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(12 * time.Second)
 		for index, c := range map[string]struct{ link, memory float64 }{
@@ -211,7 +211,7 @@ func TestRoomAndRates(t *testing.T) {
 			if !ok || math.Abs(link/c.link-1) > .01 || math.Abs(memory/c.memory-1) > .01 {
 				t.Errorf("GPU %s moves %.4g and %.4g bytes a second (known: %v), want about %.4g and %.4g", index, link, memory, ok, c.link, c.memory)
 			}
-			total, free, reserved, ok := h.Room(uuid)
+			total, free, reserved, ok := h.Memory(uuid)
 			used, _ := get(t, h, MemoryBytes, index, "used")
 			if !ok || total == 0 || free+reserved+uint64(used) != total {
 				t.Errorf("GPU %s: of %d bytes %d are free, %d reserved, %v used (known: %v)", index, total, free, reserved, used, ok)
@@ -220,7 +220,7 @@ func TestRoomAndRates(t *testing.T) {
 		if _, _, ok := h.Rates("GPU-none"); ok {
 			t.Error("a GPU that is not there moves something")
 		}
-		if _, _, _, ok := h.Room("GPU-none"); ok {
+		if _, _, _, ok := h.Memory("GPU-none"); ok {
 			t.Error("a GPU that is not there has memory")
 		}
 	})

@@ -51,7 +51,7 @@ func TestMIG(t *testing.T) {
 			if !h.Knows(uuid) || h.Knows("GPU"+uuid[len("MIG"):]) || h.Parent(uuid) != parent || h.Silent()[uuid] {
 				t.Errorf("%s is not known as what it is", uuid)
 			}
-			total, free, reserved, ok := h.Room(uuid)
+			total, free, reserved, ok := h.Memory(uuid)
 			if want, _ := get(t, h, MIGMemoryAll, "1", gi); !ok || float64(total) != want || free == 0 || free+reserved > total {
 				t.Errorf("it has %d bytes, %d free, %d kept; want %v in all", total, free, reserved, want)
 			}

@@ -228,12 +228,12 @@ func (d *day) books() audit.Books {
 			continue
 		}
 		b.DeviceProcesses = append(b.DeviceProcesses, g.deviceProcesses...)
-		room := g.free()
+		capacity := g.free()
 		for _, t := range g.tenants {
 			u := g.memory.Usage(t.name)
-			room += u.Committed + u.Dead + u.Reserved
+			capacity += u.Committed + u.Dead + u.Reserved
 		}
-		g.memory.SetRoom(room)
+		g.memory.SetCapacity(capacity)
 	}
 	b.Tenant = func(h collectors.DeviceProcess) (string, bool) {
 		name := t.Whose(broker.Facts{PID: h.Process.PID, UID: uint32(h.Process.UID)}, h.Process.Workload)

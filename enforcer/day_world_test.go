@@ -391,11 +391,11 @@ func (d *day) remember(p *dayProcess) {
 // sin has a workload do what it may not, for a while.
 func (d *day) sin(w *dayWorkload, kind dayFault) {
 	t, free := w.tenant, w.tenant.gpu.free()
-	room := dayMost - t.gpu.outside
+	capacity := dayMost - t.gpu.outside
 	first := w.processes[0]
 	switch kind {
 	case dayOverloads, daySteals:
-		if room < .2 {
+		if capacity < .2 {
 			return
 		}
 	case dayHoards, dayLies:
@@ -409,7 +409,7 @@ func (d *day) sin(w *dayWorkload, kind dayFault) {
 	}
 	w.fault, w.ends = kind, d.now+d.long(5*time.Second, 10*time.Minute)
 	d.faults[kind]++
-	load := min(.2+.4*d.random.Float64(), room)
+	load := min(.2+.4*d.random.Float64(), capacity)
 	switch kind {
 	case dayBypasses:
 		d.process(w, false)

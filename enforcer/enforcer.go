@@ -39,7 +39,7 @@ const (
 // may be called concurrently.
 type Options struct {
 	Policy    *policy.Policy
-	Broker    broker.Options // without what is the enforcer's to say: Policy, Owner, Room, Enforcer
+	Broker    broker.Options // without what is the enforcer's to say: Policy, Owner, Capacity, Enforcer
 	Dir       string         // of one enforcer only, made if it is not there
 	StateFile string         // of what outlives a restart: who is paused; empty: nothing does
 	Host      Host
@@ -58,7 +58,7 @@ type Host interface {
 	DeviceProcesses() []collectors.DeviceProcess
 	Silent() map[string]bool // GPUs that do not answer, by UUID
 	Process(pid int) (host.Process, error)
-	Room(uuid string) (total, free, reserved uint64, ok bool)
+	Memory(uuid string) (total, free, reserved uint64, ok bool)
 	Rates(uuid string) (link, memory float64, ok bool)
 }
 
@@ -66,14 +66,14 @@ type Host interface {
 // methods are safe for concurrent use.
 type Enforcer struct {
 	Options
-	log    *slog.Logger
-	broker *broker.Broker
-	unlock func()
-	terms  atomic.Pointer[terms]
-	stats  atomic.Pointer[wire.EnforcerStats]
-	room   atomic.Pointer[map[string]uint64] // bytes that tenants can have of each GPU's memory
-	users  atomic.Pointer[map[int]string]    // tenants of users
-	policy chan *policy.Policy               // that Run takes over
+	log      *slog.Logger
+	broker   *broker.Broker
+	unlock   func()
+	terms    atomic.Pointer[terms]
+	stats    atomic.Pointer[wire.EnforcerStats]
+	capacity atomic.Pointer[map[string]uint64] // bytes that tenants can have of each GPU's memory
+	users    atomic.Pointer[map[int]string]    // tenants of users
+	policy   chan *policy.Policy               // that Run takes over
 
 	// What follows is Run's.
 	audit         audit.Audit
@@ -109,9 +109,9 @@ func New(o Options) (*Enforcer, error) {
 	e.actor = action.Actor{ProcFS: e.identities.procfs, CgroupFS: cmp.Or(o.CgroupFS, "/sys/fs/cgroup"), Keep: e.keep}
 	e.terms.Store(&terms{Policy: o.Policy, rates: o.Host.Rates})
 	e.stats.Store(&wire.EnforcerStats{})
-	e.room.Store(&map[string]uint64{})
+	e.capacity.Store(&map[string]uint64{})
 	o.Broker.Policy, o.Broker.Owner, o.Broker.Enforcer = e, policy.Owner, e.stats.Load
-	o.Broker.Room = e.roomOf
+	o.Broker.Capacity = e.capacityOf
 	if e.broker, err = broker.New(o.Broker); err != nil {
 		unlock()
 		return nil, err
@@ -170,7 +170,7 @@ func (e *Enforcer) Run(ctx context.Context) error {
 func (e *Enforcer) look(now time.Time) {
 	e.broker.Refresh()
 	b := e.books(now)
-	e.makeRoom(b)
+	e.measureCapacity(b)
 	found := e.audit.Look(b)
 	e.qos.Look(b, found.Quotas)
 	e.groupProcesses(b)
@@ -203,30 +203,30 @@ func (e *Enforcer) books(now time.Time) audit.Books {
 	return b
 }
 
-// makeRoom finds how much of each GPU's memory tenants can have: what they
+// measureCapacity finds how much of each GPU's memory tenants can have: what they
 // have, and what is free, but no more than there is.
-func (e *Enforcer) makeRoom(b audit.Books) {
-	room := map[string]uint64{}
+func (e *Enforcer) measureCapacity(b audit.Books) {
+	capacity := map[string]uint64{}
 	for _, t := range b.Tenants {
-		room[t.GPU] += t.MemoryUsed + t.MemoryReserved
+		capacity[t.GPU] += t.MemoryUsed + t.MemoryReserved
 	}
-	for uuid, used := range room {
-		if total, free, kept, ok := e.Host.Room(uuid); ok {
-			room[uuid] = min(used+free, total-min(kept, total))
+	for uuid, used := range capacity {
+		if total, free, kept, ok := e.Host.Memory(uuid); ok {
+			capacity[uuid] = min(used+free, total-min(kept, total))
 		} else {
-			delete(room, uuid)
+			delete(capacity, uuid)
 		}
 	}
-	e.room.Store(&room)
+	e.capacity.Store(&capacity)
 }
 
-// roomOf returns how much of a GPU's memory tenants can have: of one whose
+// capacityOf returns how much of a GPU's memory tenants can have: of one whose
 // books were not looked at yet, all but the driver's own.
-func (e *Enforcer) roomOf(uuid string) uint64 {
-	if room, known := (*e.room.Load())[uuid]; known {
-		return room
+func (e *Enforcer) capacityOf(uuid string) uint64 {
+	if capacity, known := (*e.capacity.Load())[uuid]; known {
+		return capacity
 	}
-	total, _, kept, _ := e.Host.Room(uuid)
+	total, _, kept, _ := e.Host.Memory(uuid)
 	return total - min(kept, total)
 }
 

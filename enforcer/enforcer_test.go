@@ -106,7 +106,7 @@ func (g *governed) Process(pid int) (kernel.Process, error) {
 }
 
 func (g *governed) Silent() map[string]bool { return nil }
-func (g *governed) Room(string) (total, free, kept uint64, ok bool) {
+func (g *governed) Memory(string) (total, free, kept uint64, ok bool) {
 	return 80 << 30, 60 << 30, 0, true
 }
 func (g *governed) Rates(string) (link, memory float64, ok bool) { return 0, 0, false }

@@ -36,8 +36,8 @@ type gathering struct {
 	pointers []*dto.LabelPair
 }
 
-// room makes g hold so many samples and labels.
-func (g *gathering) room(samples, labels int) {
+// grow makes g hold so many samples and labels.
+func (g *gathering) grow(samples, labels int) {
 	if len(g.metrics) < samples {
 		n := samples + samples/8 // the next one may be a little larger
 		g.metrics, g.gauges, g.counters = make([]dto.Metric, n), make([]dto.Gauge, n), make([]dto.Counter, n)
@@ -87,7 +87,7 @@ func (v *gatherer) Gather() (out []*dto.MetricFamily, done func(), err error) {
 	if !ok {
 		g = &gathering{families: map[*collectors.Metric]*dto.MetricFamily{}}
 	}
-	g.room(len(samples), labels)
+	g.grow(len(samples), labels)
 	pairs, pointers := g.pairs, g.pointers
 	for i := range samples {
 		s, m, shared := &samples[i], &g.metrics[i], families[samples[i].Metric]

@@ -33,7 +33,7 @@ type cell struct {
 // style is. It is the only way that a name takes to a terminal.
 func (st style) line(cells ...cell) string {
 	var b strings.Builder
-	room := st.width
+	left := st.width
 	for i, c := range cells {
 		text := printable(c.text)
 		switch {
@@ -47,8 +47,8 @@ func (st style) line(cells ...cell) string {
 		if i > 0 {
 			text = " " + text
 		}
-		text = cut(text, room)
-		room -= utf8.RuneCountInString(text)
+		text = cut(text, left)
+		left -= utf8.RuneCountInString(text)
 		if i == len(cells)-1 {
 			text = strings.TrimRight(text, " ")
 		}

@@ -116,8 +116,8 @@ func (t *Tenant) place() string {
 // shownTenants bounds the lines of tenants in a status.
 const shownTenants = 20
 
-// roomy is from how many columns on there is one for the target.
-const roomy = 100
+// targetWidth is from how many columns on there is one for the target.
+const targetWidth = 100
 
 // tenants writes a line for each tenant and GPU.
 func (st style) tenants(b *strings.Builder, all []Tenant) {
@@ -128,7 +128,7 @@ func (st style) tenants(b *strings.Builder, all []Tenant) {
 	row := func(paint, name, gpu, sessions, share, target, quota, memory, backends string, level cell) {
 		cells := []cell{{name, st.width - 63 - wide, paint}, {gpu, -wide, paint}, {sessions, -4, paint}, {share, -5, paint},
 			{quota, -7, paint}, {memory, -11, paint}, {backends, 11, paint}, level}
-		if st.width >= roomy {
+		if st.width >= targetWidth {
 			cells[0].width -= 7
 			cells = slices.Insert(cells, 4, cell{target, -6, paint})
 		}

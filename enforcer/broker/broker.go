@@ -52,11 +52,11 @@ type Options struct {
 	// and the statistics say so. A session that has one which becomes known is
 	// ended, so that its process begins another. It must not block.
 	Known func(uuid string) bool
-	// Room returns how many bytes of a GPU's memory all tenants together can
+	// Capacity returns how many bytes of a GPU's memory all tenants together can
 	// have, what they have included; 0 is unknown, and then no memory is kept
 	// for anybody. It is asked when a GPU begins to be shared, and by Refresh. It
 	// must not block, and may be nil.
-	Room func(uuid string) uint64
+	Capacity func(uuid string) uint64
 	// Observer reports whether a user may ask for the statistics, beside root
 	// and the broker's own. It must not block, and may be nil: nobody else may.
 	Observer func(uid uint32) bool

@@ -439,9 +439,9 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// TestSilentMakeRoom has sessions that fell silent go first when there is no
+// TestSilentSessionsGoFirst has sessions that fell silent go first when there is no
 // room, but those with memory.
-func TestSilentMakeRoom(t *testing.T) {
+func TestSilentSessionsGoFirst(t *testing.T) {
 	b := start(t, Options{Socket: open(t), MaxSessions: 68}, func(b *Broker) { b.timing.beat, b.timing.stale = 5*time.Millisecond, 300*time.Millisecond })
 	rich := dial(t, b, "a", 1)
 	rich.take(5)

@@ -107,7 +107,7 @@ func (b *Broker) enter(s *session, name string) *refusal {
 	case !o.calls.take(now, b.timing.callsOfOwner):
 		p.refused = now
 		return refuse(wire.CodeLimit, fmt.Errorf("the processes of its workload connect more than %d times a second", b.timing.callsOfOwner))
-	case !b.room(o):
+	case !b.capacity(o):
 		p.refused = now
 		if free := b.options.MaxSessions - len(b.sessions); free > 0 {
 			return refuse(wire.CodeLimit, fmt.Errorf("its workload has %d sessions, and %d are free for all", o.sessions, free))
@@ -123,9 +123,9 @@ func (b *Broker) enter(s *session, name string) *refusal {
 	return nil
 }
 
-// room reports whether an owner may have one more session. Silent ones without
+// admits reports whether an owner may have one more session. Silent ones without
 // memory make room: nothing is lost with them. The broker's mutex is locked.
-func (b *Broker) room(o *owner) bool {
+func (b *Broker) capacity(o *owner) bool {
 	may := func() bool { return part*o.sessions < b.options.MaxSessions-len(b.sessions) }
 	for s := range b.silent {
 		if may() {

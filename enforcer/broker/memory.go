@@ -104,8 +104,8 @@ func (g *gpu) listed(pid int) (bytes uint64, at time.Time) {
 			return bytes, at
 		}
 	}
-	if room := g.b.options.Room; room != nil {
-		return cmp.Or(room(g.uuid), mostBytes), at
+	if capacity := g.b.options.Capacity; capacity != nil {
+		return cmp.Or(capacity(g.uuid), mostBytes), at
 	}
 	return mostBytes, at
 }

@@ -148,14 +148,14 @@ func TestRates(t *testing.T) {
 
 // TestReserved keeps memory for a tenant that has not come yet.
 func TestReserved(t *testing.T) {
-	var room atomic.Uint64
-	room.Store(100)
+	var capacity atomic.Uint64
+	capacity.Store(100)
 	p := alive(map[string]Quota{"a": {}, "b": {Quota: quota.Quota{Reserved: 40}}})
-	b := start(t, Options{Policy: p, Room: func(uuid string) uint64 {
+	b := start(t, Options{Policy: p, Capacity: func(uuid string) uint64 {
 		if !strings.HasSuffix(uuid, "01") {
-			t.Errorf("the room of %s is asked", uuid)
+			t.Errorf("the capacity of %s is asked", uuid)
 		}
-		return room.Load()
+		return capacity.Load()
 	}}, nil)
 	c := dial(t, b, "a", 1)
 	if typ, m := c.reserve(61); typ != wire.TypeDeny || m.Bytes != 60 {
@@ -171,13 +171,13 @@ func TestReserved(t *testing.T) {
 	if s := b.tenant("b"); s.MemoryAsked != 2 || s.MemoryMissed != 1 || s.MemoryUsed != 30 {
 		t.Errorf("%+v", s)
 	}
-	room.Store(200)
+	capacity.Store(200)
 	b.Refresh()
 	c.take(100)
 	p.Store(&book{})
 	b.Refresh()
 	c.take(10) // it is kept no more
-	room.Store(0)
+	capacity.Store(0)
 	b.Refresh()
 	c.take(1000) // nobody knows how much there is
 }

@@ -33,7 +33,7 @@ func (b *Broker) Reload(p Policy) {
 // have the tenant it wished becomes one that wished none, and where that is
 // refused too, stays what it is; but a session that has a GPU which is known only
 // now ends, so that the next one is governed there. Where nothing changed nothing is written or
-// sent. It asks Options.Known, Options.Room and Options.Holds, and is to be called
+// sent. It asks Options.Known, Options.Capacity and Options.Holds, and is to be called
 // each second.
 func (b *Broker) Refresh() {
 	b.reloads.Lock()
@@ -212,7 +212,7 @@ func (g *gpu) keep(p Policy) {
 		}
 	}
 	g.kept = kept
-	if room := g.b.options.Room; room != nil {
-		g.memory.SetRoom(room(g.uuid))
+	if capacity := g.b.options.Capacity; capacity != nil {
+		g.memory.SetCapacity(capacity(g.uuid))
 	}
 }

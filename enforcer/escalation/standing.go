@@ -53,16 +53,16 @@ func (l *Escalation) admit(found map[audit.Subject][]audit.Violation) {
 	}
 	slices.SortFunc(fresh, audit.Compare)
 	if short := len(l.on) + len(fresh) - maxStanding; short > 0 {
-		l.makeRoom(short)
+		l.evict(short)
 	}
 	for _, s := range fresh[:min(len(fresh), maxStanding-len(l.on))] {
 		l.on[s] = &standing{since: l.last, entered: l.clock}
 	}
 }
 
-// makeRoom forgets at most n of those on the ground, who was clean for longest
+// evict forgets at most n of those on the ground, who was clean for longest
 // first.
-func (l *Escalation) makeRoom(n int) {
+func (l *Escalation) evict(n int) {
 	var idle []audit.Subject
 	for s, st := range l.on {
 		if st.level == policy.Observe && st.window == 0 {

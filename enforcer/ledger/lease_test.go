@@ -104,7 +104,7 @@ func TestLeasesShrinkTowardsTheCap(t *testing.T) {
 func TestNobodyIsRefusedWhatIsIdle(t *testing.T) {
 	var l Ledger
 	var a, b purse
-	l.SetRoom(1000)
+	l.SetCapacity(1000)
 	l.SetReserved("b", 300)
 	have(t, &l, "a", 1, 60)
 	l.Lend(1, &a)

@@ -26,9 +26,8 @@ var (
 // never above its cap in sum, unless they were adopted or the cap was lowered
 // under them: then nothing is admitted until they are below it again.
 //
-// Of the room that there is, what a tenant is guaranteed and does not use is
-// kept for it: who asks for more than its own guarantee gets it only from what
-// is left.
+// Of the capacity, what a tenant is guaranteed and does not use is kept for it:
+// who asks for more than its own guarantee gets it only from what is left.
 //
 // The zero value is ready. All methods are safe for concurrent use, take
 // constant time, and allocate only for a tenant or session that is new.
@@ -36,7 +35,7 @@ type Ledger struct {
 	mu       sync.Mutex
 	tenants  map[string]*tenant
 	sessions map[uint64]*session
-	room     uint64 // 0: unknown
+	capacity uint64 // 0: unknown
 	claims   uint64 // the sum of all tenants'
 }
 
@@ -69,7 +68,7 @@ const mostBytes = 1 << 47
 func (t *tenant) used() uint64 { return t.Committed + t.Reserved + t.Dead }
 
 // free returns what the tenant may still have: below its cap, and within what
-// it is guaranteed or what the others' claims leave of the room.
+// it is guaranteed or what the others' claims leave of the capacity.
 func (l *Ledger) free(t *tenant) uint64 {
 	limit := l.limit(t, l.claims-t.claim)
 	return limit - min(t.used(), limit)
@@ -81,8 +80,8 @@ func (l *Ledger) limit(t *tenant, others uint64) uint64 {
 	if limit == 0 {
 		limit = math.MaxUint64
 	}
-	if l.room != 0 {
-		limit = min(limit, max(t.Guaranteed, l.room-min(others, l.room)))
+	if l.capacity != 0 {
+		limit = min(limit, max(t.Guaranteed, l.capacity-min(others, l.capacity)))
 	}
 	return limit
 }
@@ -136,12 +135,12 @@ func (l *Ledger) SetReserved(name string, bytes uint64) {
 	l.forget(name)
 }
 
-// SetRoom says how many bytes of the GPU all tenants together can have, those
+// SetCapacity says how many bytes of the GPU all tenants together can have, those
 // that they have included. 0 is unknown: then nothing is kept for anybody.
-func (l *Ledger) SetRoom(bytes uint64) {
+func (l *Ledger) SetCapacity(bytes uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.room = bytes
+	l.capacity = bytes
 }
 
 // Enter and Leave count a tenant's processes.

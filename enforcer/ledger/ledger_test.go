@@ -199,7 +199,7 @@ func TestMove(t *testing.T) {
 // of its sessions moved to a tenant whose own session then ends.
 func TestMoveOfOneOfTwo(t *testing.T) {
 	var l Ledger
-	l.SetRoom(100)
+	l.SetCapacity(100)
 	adopt(&l, "a", 1, 20)
 	l.Reserve("a", 1, 5)
 	l.Reserve("a", 2, 3)
@@ -277,7 +277,7 @@ func ledgerWith(name string, committed, reserved, dead uint64) *Ledger {
 // The claims of all tenants that a GPU could ever have do not overflow.
 func TestClaimsDoNotOverflow(t *testing.T) {
 	var l Ledger
-	l.SetRoom(1 << 40)
+	l.SetCapacity(1 << 40)
 	for i := range 1 << 16 {
 		l.SetReserved(strconv.Itoa(i), math.MaxUint64)
 	}
@@ -309,11 +309,11 @@ func TestReserved(t *testing.T) {
 	var l Ledger
 	l.SetReserved("b", 40)
 	if _, ok, _ := l.Reserve("a", 1, 1000); !ok {
-		t.Error("refused though the room is not known")
+		t.Error("refused though the capacity is not known")
 	}
 	l.End(1)
 	l.Release(1)
-	l.SetRoom(100)
+	l.SetCapacity(100)
 	if _, ok, free := l.Reserve("a", 2, 61); ok || free != 60 {
 		t.Errorf("61 of 100, of which 40 are kept: %v, %d free", ok, free)
 	}
@@ -447,11 +447,11 @@ func TestRaceOnOneCap(t *testing.T) {
 
 // A model is the ledger as it would be without any thought of speed.
 type model struct {
-	l    Ledger
-	open map[uint64]map[uint64]uint64 // session, reservation: bytes
-	have map[uint64]uint64            // session: committed
-	dead map[uint64]uint64
-	room uint64
+	l        Ledger
+	open     map[uint64]map[uint64]uint64 // session, reservation: bytes
+	have     map[uint64]uint64            // session: committed
+	dead     map[uint64]uint64
+	capacity uint64
 }
 
 // admits says whether tenant a may have so many bytes more: within its cap, and
@@ -460,7 +460,7 @@ type model struct {
 func (m *model) admits(bytes uint64) bool {
 	a, b := m.l.Usage("a"), m.l.Usage("b")
 	after := a.Committed + a.Reserved + a.Dead + bytes
-	fits := m.room == 0 || after <= a.Guaranteed || after+max(b.Committed+b.Reserved, b.Guaranteed) <= m.room
+	fits := m.capacity == 0 || after <= a.Guaranteed || after+max(b.Committed+b.Reserved, b.Guaranteed) <= m.capacity
 	return bytes == 0 || fits && (a.Cap == 0 || after <= a.Cap)
 }
 
@@ -481,10 +481,10 @@ func (m *model) operate(t *testing.T, op, who, arg byte) (exceeds bool) {
 		want := !gone && len(m.open[id]) < Reservations && m.admits(bytes)
 		n, ok, free := m.l.Reserve("a", id, bytes)
 		if ok != want {
-			t.Fatalf("reserve %d with %+v of %d: %v, free %d", bytes, before, m.room, ok, free)
+			t.Fatalf("reserve %d with %+v of %d: %v, free %d", bytes, before, m.capacity, ok, free)
 		}
 		if !gone && !ok && len(m.open[id]) < Reservations && (!m.admits(free) || m.admits(free+1)) {
-			t.Fatalf("reserve %d with %+v of %d: %d are said to be free", bytes, before, m.room, free)
+			t.Fatalf("reserve %d with %+v of %d: %d are said to be free", bytes, before, m.capacity, free)
 		}
 		if ok {
 			if m.open[id] == nil {
@@ -515,8 +515,8 @@ func (m *model) operate(t *testing.T, op, who, arg byte) (exceeds bool) {
 	case 9:
 		m.l.SetReserved([]string{"a", "b"}[who&1], 3*bytes)
 	case 10:
-		m.room = 10 * bytes
-		m.l.SetRoom(m.room)
+		m.capacity = 10 * bytes
+		m.l.SetCapacity(m.capacity)
 	case 11:
 		_, _, _ = m.l.Reserve("b", 9, bytes)
 	case 12:
@@ -636,7 +636,7 @@ func BenchmarkReserveCommit(b *testing.B) {
 // process, now and later.
 func TestWhatIsListedBoundsWhatIsAdopted(t *testing.T) {
 	var l Ledger
-	l.SetRoom(100)
+	l.SetCapacity(100)
 	have := func(what string, committed, dead, first, second uint64) {
 		t.Helper()
 		if u := l.Usage("a"); u.Committed != committed || u.Dead != dead || l.Session(1) != first || l.Session(2) != second || l.claims != committed+dead {

@@ -116,7 +116,7 @@ func (f flags) isObserver(uid uint32) bool {
 // total returns what tells how much memory a GPU has.
 func total(gpus *collectors.Host) func(uuid string) (uint64, bool) {
 	return func(uuid string) (uint64, bool) {
-		all, _, _, ok := gpus.Room(uuid)
+		all, _, _, ok := gpus.Memory(uuid)
 		return all, ok
 	}
 }

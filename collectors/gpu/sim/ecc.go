@@ -170,8 +170,8 @@ func (d *device) GetSramEccErrorStatus() (nvml.EccSramErrorStatus, nvml.Return) 
 // has no room for which.
 func (d *device) GetSramUniqueUncorrectedEccErrorCounts(counts *nvml.EccSramUniqueUncorrectedErrorCounts) nvml.Return {
 	return d.ask("nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts", func(g *gpu) nvml.Return {
-		room := counts.EntryCount
-		if counts.EntryCount = g.ecc.addresses; room < counts.EntryCount {
+		capacity := counts.EntryCount
+		if counts.EntryCount = g.ecc.addresses; capacity < counts.EntryCount {
 			return nvml.ERROR_INSUFFICIENT_SIZE
 		}
 		return nvml.SUCCESS

@@ -97,8 +97,8 @@ func (g *gpu) limit(wanted, static, intensity float64) float64 {
 		clock = min(clock, g.trouble.clock)
 	}
 	if d := g.heat.dynamic * intensity; d > 0 {
-		room := max(g.spec.PowerLimit*g.heat.below-static, 0)
-		if most := m.Clock.Max * math.Sqrt(room/d); most < clock {
+		left := max(g.spec.PowerLimit*g.heat.below-static, 0)
+		if most := m.Clock.Max * math.Sqrt(left/d); most < clock {
 			clock = most
 			g.reasons |= nvml.ClocksEventReasonSwPowerCap
 		}

@@ -24,7 +24,7 @@ type card struct{}
 func (card) DeviceProcesses() []collectors.DeviceProcess { return nil }
 func (card) Silent() map[string]bool                     { return nil }
 func (card) Process(int) (kernel.Process, error)         { return kernel.Process{}, os.ErrNotExist }
-func (card) Room(string) (total, free, reserved uint64, ok bool) {
+func (card) Memory(string) (total, free, reserved uint64, ok bool) {
 	return 80 * gib, 79 * gib, gib, true
 }
 func (card) Rates(string) (link, memory float64, ok bool) { return 0, 0, false }
@@ -99,7 +99,7 @@ func (s *speaker) take(bytes uint64) uint64 {
 // is not there, and returns its socket.
 func shared(t *testing.T) (e *enforcer.Enforcer, socket string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "room") // t.TempDir's names are too long for a socket
+	dir, err := os.MkdirTemp("", "capacity") // t.TempDir's names are too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
