@@ -44,7 +44,7 @@ func (h *Host) Rates(uuid string) (link, memory float64, ok bool) {
 // reading returns what was last read of a GPU for a series with these labels
 // after gpu and uuid, if that is not stale.
 func (h *Host) reading(uuid string, m *Metric, labels ...string) (float64, bool) {
-	now, s, fast := time.Now(), h.state.Load(), h.Beat()
+	now, s, fast := time.Now(), h.state.Load(), h.Interval()
 	for _, r := range s.shown() {
 		if p := r.peer.Load(); p == nil || p.UUID != uuid {
 			continue

@@ -36,7 +36,7 @@ const serverComm = "nvidia-cuda-mps"
 // last pass of the fast tier. Those of a GPU that has not answered for two
 // intervals of the tier are left out: nobody knows what is there.
 func (h *Host) DeviceProcesses() []DeviceProcess {
-	now, s, fast := time.Now(), h.state.Load(), h.Beat()
+	now, s, fast := time.Now(), h.state.Load(), h.Interval()
 	var all []DeviceProcess
 	for _, r := range s.shown() {
 		for _, p := range s.snapshot(r).fresh(now, fast) {

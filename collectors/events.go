@@ -20,7 +20,7 @@ var (
 
 // An Event is one event that the driver raised about a GPU.
 type Event struct {
-	Time time.Time // when it was read, which is up to a beat after it happened
+	Time time.Time // when it was read, which is up to an interval after it happened
 	GPU  gpu.ID
 	Type string // "xid", one of gpu.EventTypes, or "other"
 	Code uint64 // what the driver says beside the type: the XID, the recovery action

@@ -57,7 +57,7 @@ func (h *Host) mig(uuid string) (m slice, is bool) {
 	if !isMIG(uuid) {
 		return m, false
 	}
-	now, s, fast := time.Now(), h.state.Load(), h.Beat()
+	now, s, fast := time.Now(), h.state.Load(), h.Interval()
 	for _, r := range s.shown() {
 		for _, p := range s.snapshot(r).fresh(now, fast) {
 			if !slices.Contains(p.collector.Metrics, MIGInfo) {
@@ -85,7 +85,7 @@ func (h *Host) mig(uuid string) (m slice, is bool) {
 // driver does not say, the bytes are not known and the time is zero, and the
 // process is listed if it last was.
 func (h *Host) Holds(uuid string, pid int) (bytes uint64, at time.Time, listed bool) {
-	now, s, fast, parent := time.Now(), h.state.Load(), h.Beat(), h.Parent(uuid)
+	now, s, fast, parent := time.Now(), h.state.Load(), h.Interval(), h.Parent(uuid)
 	for _, r := range s.shown() {
 		p := r.peer.Load()
 		if p == nil || p.UUID != parent {
@@ -118,7 +118,7 @@ func (h *Host) Holds(uuid string, pid int) (bytes uint64, at time.Time, listed b
 // those that do not answer, and those that the driver said nothing of, with
 // their MIG devices.
 func (h *Host) Silent() map[string]bool {
-	now, s, fast, all := time.Now(), h.state.Load(), h.Beat(), map[string]bool{}
+	now, s, fast, all := time.Now(), h.state.Load(), h.Interval(), map[string]bool{}
 	for _, r := range s.shown() {
 		p := r.peer.Load()
 		if p == nil {

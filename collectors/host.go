@@ -320,7 +320,7 @@ func (h *Host) generation(ctx context.Context, lib *gpu.Library, n int) error {
 // what differs says.
 func (h *Host) watch(ctx context.Context, cancel context.CancelCauseFunc, readers []*reader, differs func() string) {
 	for ctx.Err() == nil {
-		h.pause(ctx, h.Beat())
+		h.pause(ctx, h.Interval())
 		now := time.Now()
 		if h.draining() {
 			cancel(ErrDrained)
@@ -405,9 +405,9 @@ func (h *Host) Ready() error {
 	return nil
 }
 
-// Beat returns how often the fastest readings change: on multiples of it, on
+// Interval returns how often the fastest readings change: on multiples of it, on
 // the wall clock.
-func (h *Host) Beat() time.Duration { return h.config.Load().Fast }
+func (h *Host) Interval() time.Duration { return h.config.Load().Fast }
 
 // Driver returns nil while the driver is open, otherwise why not.
 func (h *Host) Driver() error {

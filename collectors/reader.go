@@ -37,7 +37,7 @@ type reader struct {
 // which.
 func (r *reader) hangs(now time.Time) (call string, yes bool) {
 	b := r.caller.Busy()
-	if b == nil || now.Sub(b.Since) <= 2*r.host.Beat() {
+	if b == nil || now.Sub(b.Since) <= 2*r.host.Interval() {
 		return "", false
 	}
 	return b.Call, true
@@ -49,7 +49,7 @@ func (r *reader) moves(now time.Time) bool {
 	if s := r.snap.Load(); s != nil {
 		at = s.at
 	}
-	return now.Sub(at) <= 2*max(r.host.Beat(), retryLost)
+	return now.Sub(at) <= 2*max(r.host.Interval(), retryLost)
 }
 
 // run reads until ctx ends (nil) or the driver has gone (an error). A lost
@@ -114,15 +114,15 @@ func (r *reader) session(ctx context.Context, lib *gpu.Library) error {
 			r.host.Log.Info("gpu back", "gpu", r.index)
 			s.lost = false
 		}
-		tick.Reset(time.Until(beat(began, r.host.config.Load().Fast)))
+		tick.Reset(time.Until(nextRead(began, r.host.config.Load().Fast)))
 	}
 }
 
-// beat returns the next moment to read: a multiple of interval on the wall
+// nextRead returns the next moment to read: a multiple of interval on the wall
 // clock, so that all GPUs, here and on other hosts, are read at the same time
 // and can be compared; and not much less than an interval away. It keeps the
 // monotonic clock of now: a wall clock that is set meanwhile makes nobody wait.
-func beat(now time.Time, interval time.Duration) time.Time {
+func nextRead(now time.Time, interval time.Duration) time.Time {
 	next := now.Add(interval - now.Sub(now.Truncate(interval)))
 	if next.Sub(now) < interval/2 {
 		next = next.Add(interval)

@@ -294,16 +294,16 @@ func TestInventory(t *testing.T) {
 	}
 }
 
-func TestTheBeatIsOfTheWallClockAndKeepsTheMonotonicOne(t *testing.T) {
+func TestTheNextReadIsOfTheWallClockAndKeepsTheMonotonicOne(t *testing.T) {
 	t.Parallel()
 	for _, interval := range []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second} {
 		now := time.Now()
-		next := beat(now, interval)
+		next := nextRead(now, interval)
 		if !strings.Contains(next.String(), " m=") {
 			t.Error("a clock that is set between two reads makes a reader wait for as long")
 		}
 		if wait := next.Sub(now); !next.Truncate(interval).Equal(next) || wait < interval/2 || wait > interval*3/2 {
-			t.Errorf("the beat of %v after %v is %v", interval, now, next)
+			t.Errorf("the next read of every %v after %v is %v", interval, now, next)
 		}
 	}
 }

@@ -142,7 +142,7 @@ func (h *Host) peers() []*gpu.Peer {
 // Samples returns all that is known now: of every GPU what is fresh, and the
 // state of the agent itself.
 func (h *Host) Samples() []Sample {
-	now, s, fast := time.Now(), h.state.Load(), h.Beat()
+	now, s, fast := time.Now(), h.state.Load(), h.Interval()
 	out := make([]Sample, 0, 256*(1+len(s.readers)))
 	collected := standings{}
 	for _, r := range h.kernel {

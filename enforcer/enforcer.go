@@ -31,8 +31,8 @@ import (
 
 // How often, and for how long.
 const (
-	beat   = time.Second
-	excuse = time.Minute // after a fault of the hardware nobody on the GPU is judged
+	interval = time.Second
+	excuse   = time.Minute // after a fault of the hardware nobody on the GPU is judged
 )
 
 // Options are what an Enforcer is made with. The functions must not wait, and
@@ -149,7 +149,7 @@ func (e *Enforcer) Run(ctx context.Context) error {
 		group.Go(func() error { return b.Run(ctx) })
 	}
 	group.Go(func() error {
-		tick := time.NewTicker(beat)
+		tick := time.NewTicker(interval)
 		defer tick.Stop()
 		for {
 			select {

@@ -73,7 +73,7 @@ func BenchmarkScrape(b *testing.B) {
 // What a scrape of chosen names costs beside others.
 func BenchmarkChosen(b *testing.B) {
 	h := newHost(b, "mixed")
-	s, err := New(Options{Samples: h.Samples, Ready: h.Ready, Beat: func() time.Duration { return time.Second }, Log: slog.New(slog.DiscardHandler)})
+	s, err := New(Options{Samples: h.Samples, Ready: h.Ready, Interval: func() time.Duration { return time.Second }, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func BenchmarkChosen(b *testing.B) {
 	}
 }
 
-// What a beat costs where somebody reads the other pages: of eight GPUs.
+// What an interval costs where somebody reads the other pages: of eight GPUs.
 func BenchmarkPages(b *testing.B) {
 	h := newHost(b, "mixed")
 	s, err := New(Options{Samples: h.Samples, Ready: h.Ready, Log: slog.New(slog.DiscardHandler)})

@@ -212,7 +212,7 @@ func TestDCGMNamesAreThoseOfDCGM(t *testing.T) {
 
 // The pages of two paths are two.
 func TestPagesAreToldApartByPath(t *testing.T) {
-	s := server(t, func(o *Options) { o.Beat = func() time.Duration { return time.Minute } })
+	s := server(t, func(o *Options) { o.Interval = func() time.Duration { return time.Minute } })
 	for range 2 {
 		wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, "nvgpu_memory_bytes")
 		wantAnswer(t, request(s, http.MethodGet, "/metrics/dcgm"), http.StatusOK, "DCGM_FI_DEV_FB_USED")

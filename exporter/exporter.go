@@ -36,7 +36,7 @@ type Options struct {
 	Ready    func() error               // nil, or why the agent is not ready
 	Note     string                     // said on the page and in the state
 	Hostname string                     // empty: what the kernel says
-	Beat     func() time.Duration       // how often the samples change; 0: every scrape asks for them
+	Interval func() time.Duration       // how often the samples change; 0: every scrape asks for them
 	PProf    bool                       // serve /debug/pprof
 	Log      *slog.Logger
 }
@@ -61,10 +61,10 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up compression: %w", err)
 	}
-	if o.Beat == nil {
-		o.Beat = func() time.Duration { return 0 }
+	if o.Interval == nil {
+		o.Interval = func() time.Duration { return 0 }
 	}
-	s.scrapes = &scrapes{render: compressed(s.pages()), beat: o.Beat, kept: map[string]*page{}}
+	s.scrapes = &scrapes{render: compressed(s.pages()), interval: o.Interval, kept: map[string]*page{}}
 	page, err := newLivePage(o)
 	if err != nil {
 		return nil, fmt.Errorf("make the page: %w", err)
@@ -96,7 +96,7 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// pages renders what is kept from one beat to the next.
+// pages renders what is kept from one interval to the next.
 func (s *Server) pages() http.Handler {
 	asDCGM := func() []collectors.Sample { return dcgm(s.options.Samples(), s.options.Hostname) }
 	mux := http.NewServeMux()
@@ -123,7 +123,7 @@ func (s *Server) families(v *gatherer, formats []expfmt.Format) http.Handler {
 }
 
 // Forget has the next scrape see what is known now, even where a page of this
-// beat is kept. Safe for concurrent use.
+// interval is kept. Safe for concurrent use.
 func (s *Server) Forget() { s.scrapes.forget() }
 
 // ServeHTTP answers one request.

@@ -31,13 +31,13 @@ var formats = map[string][]expfmt.Format{
 
 // scrapes answers scrapes from pages that are rendered as seldom as the
 // readings change. The first scrape renders its page; as long as somebody
-// reads it, it is rendered again behind each beat of the readers, so that a
+// reads it, it is rendered again behind each read of the readers, so that a
 // scrape costs a copy of bytes and the agent's cost does not grow with the
 // number of its readers. There are 16 pages, however they are asked for: a
 // scrape of chosen names is answered with what one says of them.
 type scrapes struct {
-	render http.Handler
-	beat   func() time.Duration // how often readings change, and how old a page may be; 0: keep none
+	render   http.Handler
+	interval func() time.Duration // how often readings change, and how old a page may be; 0: keep none
 
 	flight singleflight.Group
 	mu     sync.Mutex // guards what follows
@@ -127,12 +127,12 @@ func (s *scrapes) answer(ctx context.Context, r *http.Request) *page {
 	return p
 }
 
-// page returns the kept page, unless it is older than a beat.
+// page returns the kept page, unless it is older than an interval.
 func (s *scrapes) page(k string) *page {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.kept[k]
-	if p == nil || time.Since(p.made) > s.beat()+lag(s.beat()) {
+	if p == nil || time.Since(p.made) > s.interval()+lag(s.interval()) {
 		return nil
 	}
 	p.read = true
@@ -148,7 +148,7 @@ func (s *scrapes) make(k string, r *http.Request) *page {
 	p := s.rendered(r, size)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.status == http.StatusOK && s.beat() > 0 {
+	if p.status == http.StatusOK && s.interval() > 0 {
 		s.kept[k] = p
 	}
 	return p
@@ -176,19 +176,19 @@ func (s *scrapes) forget() {
 	clear(s.kept)
 }
 
-// lag is how long after a beat its readings are there.
-func lag(beat time.Duration) time.Duration { return beat / 10 }
+// lag is how long after a read its readings are there.
+func lag(interval time.Duration) time.Duration { return interval / 10 }
 
-// run renders again, a little after each beat, the pages that were read since
-// the beat before, and forgets the others.
+// run renders again, a little after each read, the pages that were read since
+// the one before, and forgets the others.
 func (s *scrapes) run(ctx context.Context) error {
 	for {
-		beat := s.beat()
-		if beat == 0 {
-			beat = time.Second
+		interval := s.interval()
+		if interval == 0 {
+			interval = time.Second
 		}
 		now := time.Now()
-		t := time.NewTimer(now.Truncate(beat).Add(beat + lag(beat)).Sub(now))
+		t := time.NewTimer(now.Truncate(interval).Add(interval + lag(interval)).Sub(now))
 		select {
 		case <-ctx.Done():
 			t.Stop()

@@ -223,7 +223,7 @@ func newKept(t *testing.T) (s *Server, set func(v float64), gathered *int) {
 	value, count := 0.0, 0
 	var mu sync.Mutex
 	s = server(t, func(o *Options) {
-		o.Beat = func() time.Duration { return time.Second }
+		o.Interval = func() time.Duration { return time.Second }
 		o.Samples = func() []collectors.Sample {
 			mu.Lock()
 			defer mu.Unlock()
@@ -247,7 +247,7 @@ func runPages(t *testing.T, s *Server) (stop func()) {
 	return func() { cancel(); <-ended }
 }
 
-func TestScrapesWithinABeatShareAPage(t *testing.T) {
+func TestScrapesWithinAnIntervalShareAResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, set, gathered := newKept(t)
 		defer runPages(t, s)()
@@ -255,17 +255,17 @@ func TestScrapesWithinABeatShareAPage(t *testing.T) {
 			wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, "nvgpu_devices 0\n")
 		}
 		if *gathered != 1 {
-			t.Errorf("100 scrapes within a beat gathered %d times", *gathered)
+			t.Errorf("100 scrapes within an interval gathered %d times", *gathered)
 		}
-		time.Sleep(200 * time.Millisecond) // from here on, behind the beat's renewal
-		for beat := 1.0; beat < 20; beat++ {
-			set(beat)
+		time.Sleep(200 * time.Millisecond) // from here on, behind the renewal
+		for interval := 1.0; interval < 20; interval++ {
+			set(interval)
 			time.Sleep(time.Second)
 			synctest.Wait()
 			rendered := *gathered
-			wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, fmt.Sprintf("nvgpu_devices %v\n", beat))
+			wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, fmt.Sprintf("nvgpu_devices %v\n", interval))
 			if *gathered != rendered {
-				t.Errorf("a scrape behind beat %v rendered its own page", beat)
+				t.Errorf("a scrape behind read %v rendered its own page", interval)
 			}
 		}
 	})

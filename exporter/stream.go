@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	liveBeat     = time.Second
+	liveInterval = time.Second
 	maxViewers   = 32 // at a time
 	viewerBehind = 4  // messages that a viewer may be behind
 )
 
-// live streams the state to whoever looks, and keeps the history. A beat costs
+// live streams the state to whoever looks, and keeps the history. An interval costs
 // one rendering, whatever the number of viewers, and none where there are none.
 type live struct {
 	state   func() State
@@ -32,7 +32,7 @@ type live struct {
 	mu        sync.Mutex // guards what follows
 	ended     bool
 	viewers   map[*viewer]struct{}
-	latest    *frame // what a new viewer begins with, if it is of this beat
+	latest    *frame // what a new viewer begins with, if it is of this interval
 }
 
 // A frame is one message of the stream, and the same compressed so that it can
@@ -45,25 +45,25 @@ type frame struct {
 // A viewer is a client of the stream.
 type viewer struct{ frames chan *frame } // closed when the viewer is too slow, or the server ends
 
-// run adds to the history and tells the viewers, a little after each beat of
+// run adds to the history and tells the viewers, a little after each read of
 // the readers, until ctx ends; then it ends the streams.
 func (l *live) run(ctx context.Context) error {
 	defer l.end()
 	for {
 		now := time.Now()
-		t := time.NewTimer(now.Truncate(liveBeat).Add(liveBeat + lag(liveBeat)).Sub(now))
+		t := time.NewTimer(now.Truncate(liveInterval).Add(liveInterval + lag(liveInterval)).Sub(now))
 		select {
 		case <-ctx.Done():
 			t.Stop()
 			return nil
 		case <-t.C:
 		}
-		l.beat()
+		l.tick()
 	}
 }
 
-// beat does what is due.
-func (l *live) beat() {
+// tick does what is due.
+func (l *live) tick() {
 	l.rendering.Lock()
 	defer l.rendering.Unlock()
 	l.mu.Lock()
@@ -119,7 +119,7 @@ func (l *live) join() *viewer {
 	if full {
 		return nil
 	}
-	if f == nil || time.Since(f.made) > liveBeat {
+	if f == nil || time.Since(f.made) > liveInterval {
 		f = newFrame(l.state())
 	}
 	l.mu.Lock()

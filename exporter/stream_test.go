@@ -18,7 +18,7 @@ import (
 	"gpusteward/collectors"
 )
 
-// runLive starts the beat of the stream and of the history as Run does.
+// runLive starts the ticks of the stream and of the history as Run does.
 func runLive(t *testing.T, s *Server) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -114,7 +114,7 @@ func TestStreamTellsAStateASecond(t *testing.T) {
 		if n := rendered.Load(); n != 1 {
 			t.Errorf("three viewers made %d renderings", n)
 		}
-		time.Sleep(10*liveBeat + liveBeat/2)
+		time.Sleep(10*liveInterval + liveInterval/2)
 		synctest.Wait()
 		for _, w := range all {
 			if got := w.states(t); len(got) < 11 || len(got) > 12 {
@@ -131,7 +131,7 @@ func TestStreamTellsAStateASecond(t *testing.T) {
 			w.leave()
 		}
 		before := rendered.Load()
-		time.Sleep(20 * liveBeat)
+		time.Sleep(20 * liveInterval)
 		synctest.Wait()
 		if more := rendered.Load() - before; more > 5 { // of the history
 			t.Errorf("nobody looks, and in 20 s there were %d renderings", more)
@@ -175,7 +175,7 @@ func TestSlowViewerIsDropped(t *testing.T) {
 		defer runLive(t, s)()
 		stuck := make(chan struct{})
 		slow, quick := watch(t, s, stuck), watch(t, s, nil)
-		time.Sleep((viewerBehind + 3) * liveBeat)
+		time.Sleep((viewerBehind + 3) * liveInterval)
 		synctest.Wait()
 		if n := len(s.live.viewers); n != 1 {
 			t.Errorf("there are %d viewers, want the quick one", n)
@@ -183,7 +183,7 @@ func TestSlowViewerIsDropped(t *testing.T) {
 		close(stuck)
 		<-slow.ended
 		before := len(quick.states(t))
-		time.Sleep(2 * liveBeat)
+		time.Sleep(2 * liveInterval)
 		synctest.Wait()
 		if after := len(quick.states(t)); after != before+2 {
 			t.Errorf("in two seconds beside a slow one, the quick viewer was told %d states", after-before)

@@ -170,7 +170,7 @@ func BenchmarkLookup(b *testing.B) {
 			lookup(table)
 		}
 	})
-	b.Run("beat", func(b *testing.B) { // a second's, of which a tenth are read again
+	b.Run("interval", func(b *testing.B) { // a second's, of which a tenth are read again
 		for b.Loop() {
 			left := n / 10
 			for _, e := range table.entries {

@@ -82,7 +82,7 @@ type Options struct {
 
 // timing are the protocol's time limits and rates.
 type timing struct {
-	hello, beat, stale, flood, release, poll, behind time.Duration
+	hello, heartbeat, stale, flood, release, poll, behind time.Duration
 
 	perSession, perOwner         int // messages a second
 	callsOfProcess, callsOfOwner int // connections a second
@@ -91,13 +91,13 @@ type timing struct {
 }
 
 var defaults = timing{
-	hello: 2 * time.Second, beat: 250 * time.Millisecond, stale: 3 * time.Second, flood: 10 * time.Second,
+	hello: 2 * time.Second, heartbeat: 250 * time.Millisecond, stale: 3 * time.Second, flood: 10 * time.Second,
 	release: 2 * time.Second, poll: 100 * time.Millisecond, behind: time.Second,
 	perSession: 2000, perOwner: 20_000, callsOfProcess: 32, callsOfOwner: 256, asks: 20, maxGPUs: 64,
 }
 
-// heartbeat is how often a process is to send PING.
-const heartbeat = time.Second
+// pingInterval is how often a process is to send PING.
+const pingInterval = time.Second
 
 // A Broker serves sessions. All its methods are safe for concurrent use.
 type Broker struct {
@@ -232,7 +232,7 @@ func (b *Broker) Run(ctx context.Context) error {
 	defer stop()
 	group.Go(func() error { return b.accept(ctx) })
 	group.Go(func() error { return b.exits.run(ctx, b.exited) })
-	group.Go(func() error { return b.beat(ctx) })
+	group.Go(func() error { return b.pinged(ctx) })
 	err := group.Wait()
 	close(b.ended)
 	b.mu.Lock()
@@ -327,9 +327,9 @@ func (b *Broker) meet(fd int, now time.Duration) {
 	_ = unix.Close(fd)
 }
 
-// beat tells all pages that the broker lives, and finds who fell silent.
-func (b *Broker) beat(ctx context.Context) error {
-	ticker := time.NewTicker(b.timing.beat)
+// heartbeats tells all pages that the broker lives, and finds who fell silent.
+func (b *Broker) pinged(ctx context.Context) error {
+	ticker := time.NewTicker(b.timing.heartbeat)
 	defer ticker.Stop()
 	var all []*session
 	var last, swept time.Duration
@@ -354,7 +354,7 @@ func (b *Broker) beat(ctx context.Context) error {
 			b.sweep(now)
 		}
 		for _, s := range all {
-			s.beat(now)
+			s.pinged(now)
 		}
 		clear(all)
 	}

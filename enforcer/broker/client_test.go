@@ -441,7 +441,7 @@ func (c *client) saturate(d *device) (launches int) {
 	var done, solo time.Duration // since it was told last, and of that with nobody else
 	running, alone := false, false
 	seen := time.Now()
-	told, beat := seen, seen
+	told, pinged := seen, seen
 	tell := func(t wire.Type, why wire.Why, turn uint64) []byte {
 		n := done / launch
 		u := wire.Usage{Why: why, Turn: turn, Last: uint64(newClock().now()), Launched: uint64(n), Longest: uint64(launch),
@@ -489,8 +489,8 @@ func (c *client) saturate(d *device) (launches int) {
 				frame = tell(wire.TypeUsage, 0, turn.Turn)
 				continue
 			}
-		case now.Sub(beat) > time.Second:
-			beat = now
+		case now.Sub(pinged) > time.Second:
+			pinged = now
 			if _, err := c.conn.Write(c.frame(wire.TypePing, nil)); err != nil {
 				return launches
 			}

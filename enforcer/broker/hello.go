@@ -41,9 +41,9 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 	if h.Type == wire.TypeResume {
 		s.resume(&hello)
 	}
-	s.page.beat(s.b.clock.now())
+	s.page.pinged(s.b.clock.now())
 	s.showMemory()
-	w := wire.Welcome{Token: s.token, GPUs: governed, Heartbeat: uint32(heartbeat / time.Millisecond), PageBytes: wire.PageSize}
+	w := wire.Welcome{Token: s.token, GPUs: governed, Heartbeat: uint32(pingInterval / time.Millisecond), PageBytes: wire.PageSize}
 	if s.b.options.FailClosed {
 		w.FailClosed = 1
 	}

@@ -442,7 +442,7 @@ func TestCalls(t *testing.T) {
 // TestSilentSessionsGoFirst has sessions that fell silent go first when there is no
 // room, but those with memory.
 func TestSilentSessionsGoFirst(t *testing.T) {
-	b := start(t, Options{Socket: open(t), MaxSessions: 68}, func(b *Broker) { b.timing.beat, b.timing.stale = 5*time.Millisecond, 300*time.Millisecond })
+	b := start(t, Options{Socket: open(t), MaxSessions: 68}, func(b *Broker) { b.timing.heartbeat, b.timing.stale = 5*time.Millisecond, 300*time.Millisecond })
 	rich := dial(t, b, "a", 1)
 	rich.take(5)
 	var poor []*client
@@ -468,7 +468,7 @@ func TestSilentSessionsGoFirst(t *testing.T) {
 // TestUnreadCounts has a session that ended count until what was sent to it is
 // read, or its process hangs up.
 func TestUnreadCounts(t *testing.T) {
-	b := start(t, Options{MaxPerPID: 2}, func(b *Broker) { b.timing.beat = 5 * time.Millisecond })
+	b := start(t, Options{MaxPerPID: 2}, func(b *Broker) { b.timing.heartbeat = 5 * time.Millisecond })
 	leave := func() *client {
 		c := connect(t, b.options.Socket)
 		c.send(wire.TypeHello, hello("a", 1))

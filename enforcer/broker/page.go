@@ -141,12 +141,12 @@ func (p *page) setRates(slot int, link, copies uint64) {
 	}
 }
 
-// beat says that the broker lives.
-func (p *page) beat(now time.Duration) {
+// heartbeat says that the broker lives.
+func (p *page) pinged(now time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.m != nil {
-		p.m.Beat(uint64(now))
+		p.m.SetHeartbeat(uint64(now))
 	}
 }
 

@@ -156,7 +156,7 @@ func TestReleaseDeadline(t *testing.T) {
 // TestStop stops a process: no turn waits for it, its memory stays, and it
 // goes on where it was.
 func TestStop(t *testing.T) {
-	b := start(t, Options{}, func(b *Broker) { b.timing.beat, b.timing.stale = 5*time.Millisecond, 300*time.Millisecond })
+	b := start(t, Options{}, func(b *Broker) { b.timing.heartbeat, b.timing.stale = 5*time.Millisecond, 300*time.Millisecond })
 	p := run(t, b, "a", 1, 70)
 	if err := p.cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)

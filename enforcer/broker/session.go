@@ -278,9 +278,9 @@ func (s *session) hear(now time.Duration) {
 	}
 }
 
-// beat tells the session's page that the broker lives, and what its tenant has
+// heartbeat tells the session's page that the broker lives, and what its tenant has
 // in memory, and finds out whether it fell silent.
-func (s *session) beat(now time.Duration) {
+func (s *session) pinged(now time.Duration) {
 	was := state(s.state.Load())
 	if was == unread {
 		s.b.forget(s)
@@ -288,7 +288,7 @@ func (s *session) beat(now time.Duration) {
 	if was != authenticated && was != active && was != stale {
 		return
 	}
-	s.page.beat(now)
+	s.page.pinged(now)
 	s.showMemory()
 	if was == stale || now-time.Duration(s.heard.Load()) <= s.b.timing.stale {
 		return

@@ -298,7 +298,7 @@ func TestGang(t *testing.T) {
 
 // TestHeartbeat is what the pages show of the broker's life.
 func TestHeartbeat(t *testing.T) {
-	b := start(t, Options{}, func(b *Broker) { b.timing.beat = time.Millisecond })
+	b := start(t, Options{}, func(b *Broker) { b.timing.heartbeat = time.Millisecond })
 	c := dial(t, b, "a", 1)
 	was := c.page.Heartbeat()
 	if now := uint64(newClock().now()); was == 0 || was > now {
@@ -311,7 +311,7 @@ func TestHeartbeat(t *testing.T) {
 // memory, and counts for nobody until it speaks.
 func TestStale(t *testing.T) {
 	b := start(t, Options{}, func(b *Broker) {
-		b.timing.beat, b.timing.stale = time.Millisecond, 100*time.Millisecond
+		b.timing.heartbeat, b.timing.stale = time.Millisecond, 100*time.Millisecond
 	})
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
 	c.take(5)

@@ -53,7 +53,7 @@ func newJudgement(f flags, c config.Health, m *machine, h *collectors.Host) (*ju
 	}
 	j.monitor = health.NewMonitor(health.Options{
 		Samples: h.Samples,
-		Beat:    h.Beat,
+		Beat:    h.Interval,
 		Kernel:  m.kernelLog,
 		Process: m.options.Processes.Recall,
 		Stays:   h.Stays,

@@ -37,7 +37,7 @@ func newNode(f flags, c config.Health, m *machine, more func() []collectors.Samp
 		Faults:   n.judgement.faults,
 		Ready:    n.host.Ready,
 		Hostname: m.name,
-		Beat:     n.host.Beat,
+		Interval: n.host.Interval,
 		Note:     m.note,
 		PProf:    f.pprof,
 		Log:      m.options.Log,

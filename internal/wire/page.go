@@ -82,8 +82,8 @@ func (p Page) Session() uint64 {
 	return atomic.LoadUint64(p.double(pageSession))
 }
 
-// Beat says that the broker was alive at ns, CLOCK_MONOTONIC.
-func (p Page) Beat(ns uint64) { atomic.StoreUint64(p.double(pageHeartbeat), ns) }
+// SetHeartbeat says that the broker was alive at ns, CLOCK_MONOTONIC.
+func (p Page) SetHeartbeat(ns uint64) { atomic.StoreUint64(p.double(pageHeartbeat), ns) }
 
 // Heartbeat returns when the broker last was alive, CLOCK_MONOTONIC, ns.
 func (p Page) Heartbeat() uint64 { return atomic.LoadUint64(p.double(pageHeartbeat)) }

@@ -20,7 +20,7 @@ func TestPageIsTheStruct(t *testing.T) {
 		t.Error("zeros pass for a page")
 	}
 	p.Init(11)
-	p.Beat(12)
+	p.SetHeartbeat(12)
 	p.SetTurn(15, Turn{Mode: ModeRun, Flags: Haste, Turn: 13, End: 14, InFlight: 15, Share: 16})
 	p.SetMemory(15, 17, 18)
 	p.Ring()
