@@ -85,8 +85,8 @@ func BenchmarkChosen(b *testing.B) {
 	}
 }
 
-// What an interval costs where somebody reads the other pages: of eight GPUs.
-func BenchmarkPages(b *testing.B) {
+// What an interval costs where clients read the other responses: of eight GPUs.
+func BenchmarkResponses(b *testing.B) {
 	h := newHost(b, "mixed")
 	s, err := New(Options{Samples: h.Samples, Ready: h.Ready, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

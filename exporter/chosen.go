@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// A part is what a page of metrics says of one family. What is of none has no
+// A part is what a response says of one family. What is of none has no
 // name.
 type part struct {
 	name string // of the family
 	text []byte
 }
 
-// chosen returns of a page what it says of the families with these names.
-func (p *page) chosen(names []string) *page {
+// chosen returns of a response what it says of the families with these names.
+func (p *cachedResponse) chosen(names []string) *cachedResponse {
 	wanted := map[string]bool{"": true}
 	for _, name := range names {
 		wanted[name] = true
 	}
-	cut := &page{header: p.header, status: p.status}
+	cut := &cachedResponse{header: p.header, status: p.status}
 	for _, one := range p.parts() {
 		if wanted[one.name] {
 			cut.body.Write(one.text)
@@ -28,8 +28,8 @@ func (p *page) chosen(names []string) *page {
 	return cut
 }
 
-// split returns the parts of a page in one of the formats.
-func (p *page) split() []part {
+// split returns the parts of a response in one of the formats.
+func (p *cachedResponse) split() []part {
 	switch kind := p.header.Get("Content-Type"); {
 	case p.status/100 != 2:
 		return []part{{text: p.body.Bytes()}}

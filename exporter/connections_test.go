@@ -58,7 +58,7 @@ func overPipes(t *testing.T, h http.Handler) *pipes {
 	return p
 }
 
-// asked asks on c for a page, and returns the status of the answer.
+// asked asks on c for metrics, and returns the status of the answer.
 func asked(t *testing.T, c net.Conn, path string) int {
 	t.Helper()
 	if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {

@@ -185,7 +185,9 @@ func TestWhoMayGiveOrders(t *testing.T) {
 }
 
 // newRecorder is a ResponseWriter that remembers the status.
-func newRecorder() *page { return &page{header: http.Header{}, status: http.StatusOK} }
+func newRecorder() *cachedResponse {
+	return &cachedResponse{header: http.Header{}, status: http.StatusOK}
+}
 
 // withSocketDir returns a runtime directory that has the control socket's in it.
 func withSocketDir(t *testing.T) string {

@@ -16,7 +16,7 @@ import (
 )
 
 // dcgmPage returns /metrics/dcgm over s.
-func dcgmPage(t *testing.T, s samples, headers ...string) string {
+func dcgmBody(t *testing.T, s samples, headers ...string) string {
 	t.Helper()
 	w := request(server(t, func(o *Options) {
 		o.Samples, o.Hostname = func() []collectors.Sample { return s }, "node17"
@@ -26,10 +26,10 @@ func dcgmPage(t *testing.T, s samples, headers ...string) string {
 }
 
 // series returns the values of a family by GPU_I_ID, of each GPU.
-func series(t *testing.T, page, name string) map[string]float64 {
+func series(t *testing.T, body, name string) map[string]float64 {
 	t.Helper()
 	out := map[string]float64{}
-	for _, m := range parse(t, strings.NewReader(page))[name].GetMetric() {
+	for _, m := range parse(t, strings.NewReader(body))[name].GetMetric() {
 		labels := map[string]string{}
 		for _, l := range m.Label {
 			labels[l.GetName()] = l.GetValue()
@@ -39,9 +39,9 @@ func series(t *testing.T, page, name string) map[string]float64 {
 	return out
 }
 
-func wantSeries(t *testing.T, page, name string, want map[string]float64) {
+func wantSeries(t *testing.T, body, name string, want map[string]float64) {
 	t.Helper()
-	if got := series(t, page, name); fmt.Sprint(got) != fmt.Sprint(want) {
+	if got := series(t, body, name); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%s is %v, want %v", name, got, want)
 	}
 }
@@ -50,9 +50,9 @@ func TestDCGMGolden(t *testing.T) {
 	var s samples
 	s.host(1, 1)
 	s.h100("0")
-	page := dcgmPage(t, s)
-	golden(t, "dcgm.prom", page)
-	families := parse(t, strings.NewReader(page))
+	body := dcgmBody(t, s)
+	golden(t, "dcgm.prom", body)
+	families := parse(t, strings.NewReader(body))
 	for _, r := range dcgmRows {
 		want := dto.MetricType_GAUGE
 		if r.kind == counter {
@@ -134,23 +134,23 @@ func TestDCGMShowsInstancesInsteadOfTheirGPU(t *testing.T) {
 	s.h100("0")
 	s.h100("1")
 	s.mig("1")
-	page := dcgmPage(t, s)
-	wantSeries(t, page, "DCGM_FI_DEV_FB_USED", map[string]float64{"0": 66887, "1/9": 4608, "1/10": 19968})
-	wantSeries(t, page, "DCGM_FI_DEV_FB_RESERVED", map[string]float64{"0": 480, "1/9": 0, "1/10": 0})
-	wantSeries(t, page, "DCGM_FI_PROF_SM_ACTIVE", map[string]float64{"0": .9489, "1/9": .09, "1/10": .39})
-	wantSeries(t, page, "DCGM_FI_PROF_SM_OCCUPANCY", map[string]float64{"0": .1402, "1/9": .5, "1/10": .5})
-	wantSeries(t, page, "DCGM_FI_PROF_PCIE_TX_BYTES", map[string]float64{"0": 6668245, "1/9": 900, "1/10": 3900})
-	wantSeries(t, page, "DCGM_FI_PROF_DRAM_ACTIVE", map[string]float64{"0": .2557, "1": .2557}) // the instances say nothing of it
-	wantSeries(t, page, "DCGM_FI_DEV_GPU_TEMP", map[string]float64{"0": 64, "1": 64})
+	body := dcgmBody(t, s)
+	wantSeries(t, body, "DCGM_FI_DEV_FB_USED", map[string]float64{"0": 66887, "1/9": 4608, "1/10": 19968})
+	wantSeries(t, body, "DCGM_FI_DEV_FB_RESERVED", map[string]float64{"0": 480, "1/9": 0, "1/10": 0})
+	wantSeries(t, body, "DCGM_FI_PROF_SM_ACTIVE", map[string]float64{"0": .9489, "1/9": .09, "1/10": .39})
+	wantSeries(t, body, "DCGM_FI_PROF_SM_OCCUPANCY", map[string]float64{"0": .1402, "1/9": .5, "1/10": .5})
+	wantSeries(t, body, "DCGM_FI_PROF_PCIE_TX_BYTES", map[string]float64{"0": 6668245, "1/9": 900, "1/10": 3900})
+	wantSeries(t, body, "DCGM_FI_PROF_DRAM_ACTIVE", map[string]float64{"0": .2557, "1": .2557}) // the instances say nothing of it
+	wantSeries(t, body, "DCGM_FI_DEV_GPU_TEMP", map[string]float64{"0": 64, "1": 64})
 	for _, want := range []string{`GPU_I_ID="9",GPU_I_PROFILE="1g.10gb"`, `GPU_I_ID="10",GPU_I_PROFILE="3g.40gb"`} {
-		if !strings.Contains(page, want) {
+		if !strings.Contains(body, want) {
 			t.Errorf("no series has %s", want)
 		}
 	}
-	if strings.Index(page, `GPU_I_ID="9"`) > strings.Index(page, `GPU_I_ID="10"`) {
+	if strings.Index(body, `GPU_I_ID="9"`) > strings.Index(body, `GPU_I_ID="10"`) {
 		t.Error("instance 10 is before instance 9")
 	}
-	if strings.Contains(page, `GPU_I_ID=""`) {
+	if strings.Contains(body, `GPU_I_ID=""`) {
 		t.Error("a GPU that is not split has an empty instance")
 	}
 }
@@ -163,35 +163,35 @@ func TestDCGMLastXID(t *testing.T) {
 		s.put(collectors.Events, 4, gpu, "GPU-"+gpu, "pstate")
 	}
 	s.put(collectors.Up, 1, "2", "GPU-2") // which has no events
-	wantSeries(t, dcgmPage(t, s), name, map[string]float64{"0": 0, "1": 0})
+	wantSeries(t, dcgmBody(t, s), name, map[string]float64{"0": 0, "1": 0})
 	s.put(collectors.XIDLast, before(time.Hour), "1", "GPU-1", "31")
 	s.put(collectors.XIDLast, before(time.Minute), "1", "GPU-1", "79")
 	s.put(collectors.XIDLast, before(2*time.Minute), "1", "GPU-1", "94")
-	wantSeries(t, dcgmPage(t, s), name, map[string]float64{"0": 0, "1": 79})
+	wantSeries(t, dcgmBody(t, s), name, map[string]float64{"0": 0, "1": 79})
 }
 
 // What is not read is absent; what stands in for it is not.
 func TestDCGMOfWhatIsNotKnown(t *testing.T) {
-	if page := dcgmPage(t, nil); page != "" {
-		t.Errorf("nothing is known, the page is %q", page)
+	if body := dcgmBody(t, nil); body != "" {
+		t.Errorf("nothing is known, the body is %q", body)
 	}
 	var s samples
 	s.down("0", "gpu_is_lost")
 	s.put(collectors.Power, 200, "1", "GPU-1", "instant", "gpu") // an A100 has no average; its identity is not read yet
 	s.put(collectors.Info, 1, append([]string{"2", "GPU-2", "NVIDIA Thor"}, make([]string, 12)...)...)
 	s.put(collectors.Temperature, 50, "2", "GPU-2", "gpu")
-	page := dcgmPage(t, s)
-	wantSeries(t, page, "DCGM_FI_DEV_POWER_USAGE", map[string]float64{"1": 200})
+	body := dcgmBody(t, s)
+	wantSeries(t, body, "DCGM_FI_DEV_POWER_USAGE", map[string]float64{"1": 200})
 	for _, want := range []string{
 		"DCGM_FI_DEV_POWER_USAGE{Hostname=\"node17\",UUID=\"GPU-1\",gpu=\"1\"} 200\n",
 		"DCGM_FI_DEV_GPU_TEMP{Hostname=\"node17\",UUID=\"GPU-2\",gpu=\"2\",modelName=\"NVIDIA Thor\"} 50\n",
 	} {
-		if !strings.Contains(page, want) {
-			t.Errorf("no %q in\n%s", want, page)
+		if !strings.Contains(body, want) {
+			t.Errorf("no %q in\n%s", want, body)
 		}
 	}
-	if n := strings.Count(page, "\n"); n != 6 {
-		t.Errorf("the page has %d lines, want two series with their headings:\n%s", n, page)
+	if n := strings.Count(body, "\n"); n != 6 {
+		t.Errorf("the body has %d lines, want two series with their headings:\n%s", n, body)
 	}
 }
 
@@ -199,18 +199,18 @@ func TestDCGMOfWhatIsNotKnown(t *testing.T) {
 func TestDCGMNamesAreThoseOfDCGM(t *testing.T) {
 	var s samples
 	s.h100("0")
-	if page := dcgmPage(t, s, "Accept", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"); strings.Contains(page, "_total") || strings.Contains(page, "# EOF") {
+	if body := dcgmBody(t, s, "Accept", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"); strings.Contains(body, "_total") || strings.Contains(body, "# EOF") {
 		t.Error("counters are called otherwise by whoever accepts OpenMetrics")
 	}
-	page := dcgmPage(t, s)
+	body := dcgmBody(t, s)
 	for _, own := range []string{"nvgpu_", "gpusteward_", "go_"} {
-		if strings.Contains(page, own) {
-			t.Errorf("the page holds %s", own)
+		if strings.Contains(body, own) {
+			t.Errorf("the body holds %s", own)
 		}
 	}
 }
 
-// The pages of two paths are two.
+// The cached responses of two paths are two.
 func TestPagesAreToldApartByPath(t *testing.T) {
 	s := server(t, func(o *Options) { o.Interval = func() time.Duration { return time.Minute } })
 	for range 2 {
@@ -218,7 +218,7 @@ func TestPagesAreToldApartByPath(t *testing.T) {
 		wantAnswer(t, request(s, http.MethodGet, "/metrics/dcgm"), http.StatusOK, "DCGM_FI_DEV_FB_USED")
 		wantAnswer(t, request(s, http.MethodGet, "/api/v1/state"), http.StatusOK, `"memory_bytes":{"used":1073741824}`)
 	}
-	if n := len(s.scrapes.kept); n != 3 {
-		t.Errorf("%d pages are kept", n)
+	if n := len(s.scrapes.cache); n != 3 {
+		t.Errorf("%d responses are cached", n)
 	}
 }

@@ -30,8 +30,8 @@ import (
 // Options are what a Server needs of the rest of the agent.
 type Options struct {
 	Samples  func() []collectors.Sample // what is known now; must not block
-	Events   http.Handler               // what happened, at /api/v1/events; nil: there is no such page
-	Health   http.Handler               // how the node fares, at /api/v1/health; nil: there is no such page
+	Events   http.Handler               // what happened, at /api/v1/events; nil: there is no such endpoint
+	Health   http.Handler               // how the node fares, at /api/v1/health; nil: there is no such endpoint
 	Faults   func() []Fault             // what health finds, the worst first; nil: nobody judges
 	Ready    func() error               // nil, or why the agent is not ready
 	Note     string                     // said on the page and in the state
@@ -64,13 +64,13 @@ func New(o Options) (*Server, error) {
 	if o.Interval == nil {
 		o.Interval = func() time.Duration { return 0 }
 	}
-	s.scrapes = &scrapes{render: compressed(s.pages()), interval: o.Interval, kept: map[string]*page{}}
+	s.scrapes = &scrapes{render: compressed(s.cacheable()), interval: o.Interval, cache: map[string]*cachedResponse{}}
 	page, err := newLivePage(o)
 	if err != nil {
 		return nil, fmt.Errorf("make the page: %w", err)
 	}
 	mux := http.NewServeMux()
-	if o.Events != nil { // not among the pages that are kept: it may stream, and its queries differ
+	if o.Events != nil { // not cached: it may stream, and its queries differ
 		mux.Handle("GET /api/v1/events", o.Events)
 	}
 	if o.Health != nil {
@@ -96,8 +96,8 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// pages renders what is kept from one interval to the next.
-func (s *Server) pages() http.Handler {
+// cacheable renders what is cached from one interval to the next.
+func (s *Server) cacheable() http.Handler {
 	asDCGM := func() []collectors.Sample { return dcgm(s.options.Samples(), s.options.Hostname) }
 	mux := http.NewServeMux()
 	for path, v := range map[string]*gatherer{
@@ -122,8 +122,8 @@ func (s *Server) families(v *gatherer, formats []expfmt.Format) http.Handler {
 	})
 }
 
-// Forget has the next scrape see what is known now, even where a page of this
-// interval is kept. Safe for concurrent use.
+// Forget has the next scrape see what is known now, even where a response of
+// this interval is cached. Safe for concurrent use.
 func (s *Server) Forget() { s.scrapes.forget() }
 
 // ServeHTTP answers one request.

@@ -172,14 +172,14 @@ func TestProcessMetricsComeFromTheTimer(t *testing.T) {
 }
 
 // TestChosenNames has each family of each format be chosen for itself: together
-// they are the page.
+// they are the whole.
 func TestChosenNames(t *testing.T) {
 	samples := newHost(t, "mixed").Samples()
 	s := server(t, func(o *Options) { o.Samples = func() []collectors.Sample { return samples } })
 	for path, offered := range formats {
 		for _, format := range offered {
-			page := request(s, http.MethodGet, path, "Accept", string(format))
-			whole, kind := page.Body.String(), page.Header().Get("Content-Type")
+			all := request(s, http.MethodGet, path, "Accept", string(format))
+			whole, kind := all.Body.String(), all.Header().Get("Content-Type")
 			end, found := "", 0
 			if strings.HasSuffix(whole, "# EOF\n") {
 				end = "# EOF\n"

@@ -23,44 +23,44 @@ const (
 	sendTimeout     = 10 * time.Second
 )
 
-// formats are those of the pages of metrics, the best first.
+// formats are those in which metrics are served, the best first.
 var formats = map[string][]expfmt.Format{
 	"/metrics":      {expfmt.FmtOpenMetrics_1_0_0, expfmt.FmtOpenMetrics_0_0_1, expfmt.FmtProtoDelim, expfmt.FmtText},
 	"/metrics/dcgm": {expfmt.FmtProtoDelim, expfmt.FmtText}, // OpenMetrics would have its counters end in _total
 }
 
-// scrapes answers scrapes from pages that are rendered as seldom as the
-// readings change. The first scrape renders its page; as long as somebody
-// reads it, it is rendered again behind each read of the readers, so that a
+// scrapes answers scrapes from responses that are rendered as seldom as the
+// readings change. The first scrape renders its response; as long as clients ask
+// for it, it is rendered again after each interval of the readers, so that a
 // scrape costs a copy of bytes and the agent's cost does not grow with the
-// number of its readers. There are 16 pages, however they are asked for: a
-// scrape of chosen names is answered with what one says of them.
+// number of its clients. The cache has 16 responses, however they are asked for:
+// a scrape of chosen names is answered with a part of one.
 type scrapes struct {
 	render   http.Handler
-	interval func() time.Duration // how often readings change, and how old a page may be; 0: keep none
+	interval func() time.Duration // how often readings change, and how old a response may be; 0: cache none
 
 	flight singleflight.Group
 	mu     sync.Mutex // guards what follows
-	kept   map[string]*page
+	cache  map[string]*cachedResponse
 }
 
-// A page is a rendered answer. Its fields but read do not change.
-type page struct {
+// A cachedResponse is a rendered answer. Its fields but read do not change.
+type cachedResponse struct {
 	http.ResponseWriter // nil; header, status and body are here
 	request             *http.Request
 	header              http.Header
 	status              int
 	body                bytes.Buffer
-	parts               func() []part // of a page of metrics that is not compressed
+	parts               func() []part // of metrics that are not compressed
 	made                time.Time
 	read                bool // since it was made
 }
 
-func (p *page) Header() http.Header         { return p.header }
-func (p *page) WriteHeader(status int)      { p.status = status }
-func (p *page) Write(b []byte) (int, error) { return p.body.Write(b) }
+func (p *cachedResponse) Header() http.Header         { return p.header }
+func (p *cachedResponse) WriteHeader(status int)      { p.status = status }
+func (p *cachedResponse) Write(b []byte) (int, error) { return p.body.Write(b) }
 
-func (p *page) send(w http.ResponseWriter) {
+func (p *cachedResponse) send(w http.ResponseWriter) {
 	for k, v := range p.header {
 		w.Header()[k] = v
 	}
@@ -72,8 +72,8 @@ func (p *page) send(w http.ResponseWriter) {
 
 // canonical returns the request that is answered in r's place: of what r says,
 // it has what makes a difference. Its key tells apart those whose answers
-// differ; names are of the families that r chooses, of a page that is not
-// compressed; nil: it is for the whole page.
+// differ; names are of the families that r chooses, of a response that is
+// not compressed; nil: it is for the whole response.
 func canonical(r *http.Request) (same *http.Request, key string, names []string) {
 	same = &http.Request{Method: http.MethodGet, URL: &url.URL{Path: r.URL.Path}, Header: http.Header{}}
 	if offered := formats[r.URL.Path]; offered != nil {
@@ -87,8 +87,8 @@ func canonical(r *http.Request) (same *http.Request, key string, names []string)
 	return same, same.URL.Path + "\x00" + same.Header.Get("Accept") + "\x00" + same.Header.Get("Accept-Encoding"), names
 }
 
-// ServeHTTP answers one scrape, before the scraper stops waiting: with a page
-// or with 503, whole or not at all.
+// ServeHTTP answers one scrape, before the scraper stops waiting: with a
+// response or with 503, whole or not at all.
 func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	patience := defaultPatience
 	if v := r.Header.Get(scrapeTimeout); v != "" {
@@ -109,14 +109,14 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.send(w) // nothing is held meanwhile: who does not read is in nobody's way
 }
 
-// answer returns the page that r asks for, nil if ctx ends before there is one.
-func (s *scrapes) answer(ctx context.Context, r *http.Request) *page {
+// answer returns the response that r asks for, nil if ctx ends before there is one.
+func (s *scrapes) answer(ctx context.Context, r *http.Request) *cachedResponse {
 	same, k, names := canonical(r)
-	p := s.page(k)
+	p := s.fresh(k)
 	if p == nil {
 		select {
 		case result := <-s.flight.DoChan(k, func() (any, error) { return s.make(k, same), nil }):
-			p = result.Val.(*page)
+			p = result.Val.(*cachedResponse)
 		case <-ctx.Done():
 			return nil
 		}
@@ -127,11 +127,11 @@ func (s *scrapes) answer(ctx context.Context, r *http.Request) *page {
 	return p
 }
 
-// page returns the kept page, unless it is older than an interval.
-func (s *scrapes) page(k string) *page {
+// fresh returns the cached response, unless it is older than an interval.
+func (s *scrapes) fresh(k string) *cachedResponse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := s.kept[k]
+	p := s.cache[k]
 	if p == nil || time.Since(p.made) > s.interval()+lag(s.interval()) {
 		return nil
 	}
@@ -139,48 +139,48 @@ func (s *scrapes) page(k string) *page {
 	return p
 }
 
-// make renders a page and keeps it, if it is one worth keeping.
-func (s *scrapes) make(k string, r *http.Request) *page {
+// make renders a response and caches it, if it is one worth keeping.
+func (s *scrapes) make(k string, r *http.Request) *cachedResponse {
 	size := 0
-	if before := s.keptPage(k); before != nil {
+	if before := s.stored(k); before != nil {
 		size = before.body.Len() * 9 / 8
 	}
 	p := s.rendered(r, size)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p.status == http.StatusOK && s.interval() > 0 {
-		s.kept[k] = p
+		s.cache[k] = p
 	}
 	return p
 }
 
 // rendered returns the answer to r, of about so many bytes.
-func (s *scrapes) rendered(r *http.Request, size int) *page {
-	p := &page{request: r, header: http.Header{}, status: http.StatusOK, made: time.Now()}
+func (s *scrapes) rendered(r *http.Request, size int) *cachedResponse {
+	p := &cachedResponse{request: r, header: http.Header{}, status: http.StatusOK, made: time.Now()}
 	p.body.Grow(size)
 	p.parts = sync.OnceValue(p.split)
 	s.render.ServeHTTP(p, r)
 	return p
 }
 
-func (s *scrapes) keptPage(k string) *page {
+func (s *scrapes) stored(k string) *cachedResponse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.kept[k]
+	return s.cache[k]
 }
 
-// forget drops every page: what they say is no longer so.
+// forget drops every cached response: what they say is no longer so.
 func (s *scrapes) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	clear(s.kept)
+	clear(s.cache)
 }
 
-// lag is how long after a read its readings are there.
+// lag is how long after an interval its readings are there.
 func lag(interval time.Duration) time.Duration { return interval / 10 }
 
-// run renders again, a little after each read, the pages that were read since
-// the one before, and forgets the others.
+// run renders again, a little after each interval of the readers, the responses
+// that clients read since the one before, and forgets the others.
 func (s *scrapes) run(ctx context.Context) error {
 	for {
 		interval := s.interval()
@@ -201,16 +201,16 @@ func (s *scrapes) run(ctx context.Context) error {
 	}
 }
 
-// renewable returns the pages that were read, and forgets the others.
-func (s *scrapes) renewable() map[string]*page {
+// renewable returns the responses that clients read, and forgets the others.
+func (s *scrapes) renewable() map[string]*cachedResponse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	read := map[string]*page{}
-	for k, p := range s.kept {
+	read := map[string]*cachedResponse{}
+	for k, p := range s.cache {
 		if p.read {
 			read[k] = p
 		} else {
-			delete(s.kept, k)
+			delete(s.cache, k)
 		}
 	}
 	return read

@@ -109,17 +109,17 @@ func TestScrapesShareOneGather(t *testing.T) {
 	})
 }
 
-// TestScrapesOfChosenNamesShareAPage has many choose names of their own: they
-// are cut out of a page that is rendered once.
-func TestScrapesOfChosenNamesShareAPage(t *testing.T) {
+// TestScrapesOfChosenNamesShareAResponse has many choose names of their own: they
+// are cut out of a response that is rendered once.
+func TestScrapesOfChosenNamesShareAResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _, gathered := newKept(t)
 		for i := range 1000 {
 			w := request(s, http.MethodGet, fmt.Sprintf("/metrics?name[]=nvgpu_devices&name[]=n%d", i), scrapeTimeout, "10", "Accept-Encoding", "gzip")
 			wantAnswer(t, w, http.StatusOK, "nvgpu_devices 0\n")
 		}
-		if n := len(s.scrapes.kept); *gathered != 1 || n != 1 {
-			t.Errorf("1000 choices made %d gathers and %d pages, want one", *gathered, n)
+		if n := len(s.scrapes.cache); *gathered != 1 || n != 1 {
+			t.Errorf("1000 choices made %d gathers and %d responses, want one", *gathered, n)
 		}
 	})
 }
@@ -217,7 +217,7 @@ func TestClientThatLeavesIsNotLogged(t *testing.T) {
 	}
 }
 
-// newKept returns a server that keeps pages for a second, and the number that
+// newKept returns a server that caches responses for a second, and the number that
 // its samples show.
 func newKept(t *testing.T) (s *Server, set func(v float64), gathered *int) {
 	value, count := 0.0, 0
@@ -234,8 +234,8 @@ func newKept(t *testing.T) (s *Server, set func(v float64), gathered *int) {
 	return s, func(v float64) { mu.Lock(); value = v; mu.Unlock() }, &count
 }
 
-// runPages starts the renewal of pages; ran ends after stop.
-func runPages(t *testing.T, s *Server) (stop func()) {
+// runRenewal starts the renewal of responses; ran ends after stop.
+func runRenewal(t *testing.T, s *Server) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -250,7 +250,7 @@ func runPages(t *testing.T, s *Server) (stop func()) {
 func TestScrapesWithinAnIntervalShareAResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, set, gathered := newKept(t)
-		defer runPages(t, s)()
+		defer runRenewal(t, s)()
 		for range 100 {
 			wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, "nvgpu_devices 0\n")
 		}
@@ -265,34 +265,34 @@ func TestScrapesWithinAnIntervalShareAResponse(t *testing.T) {
 			rendered := *gathered
 			wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, fmt.Sprintf("nvgpu_devices %v\n", interval))
 			if *gathered != rendered {
-				t.Errorf("a scrape behind read %v rendered its own page", interval)
+				t.Errorf("a scrape behind read %v rendered its own response", interval)
 			}
 		}
 	})
 }
 
-func TestPagesThatNobodyReadsAreForgotten(t *testing.T) {
+func TestResponsesThatNobodyReadsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, set, gathered := newKept(t)
-		defer runPages(t, s)()
+		defer runRenewal(t, s)()
 		request(s, http.MethodGet, "/metrics")
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
-		if *gathered > 2 || len(s.scrapes.kept) > 0 {
-			t.Errorf("one scrape made %d gathers in 30 s, and %d pages are kept", *gathered, len(s.scrapes.kept))
+		if *gathered > 2 || len(s.scrapes.cache) > 0 {
+			t.Errorf("one scrape made %d gathers in 30 s, and %d responses are cached", *gathered, len(s.scrapes.cache))
 		}
 		set(7)
 		wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, "nvgpu_devices 7\n")
 	})
 }
 
-func TestPagesAreToldApartAndBounded(t *testing.T) {
+func TestResponsesAreToldApartAndBounded(t *testing.T) {
 	s, _, gathered := newKept(t)
 	if text, om := request(s, http.MethodGet, "/metrics"), request(s, http.MethodGet, "/metrics", "Accept", "application/openmetrics-text;version=1.0.0"); text.Body.String() == om.Body.String() {
-		t.Error("OpenMetrics was answered with the page for text")
+		t.Error("OpenMetrics was answered with the response for text")
 	}
 	if chosen := request(s, http.MethodGet, "/metrics?name[]=nvgpu_up").Body.String(); strings.Contains(chosen, "nvgpu_devices") {
-		t.Error("a scrape of chosen names was answered with the whole page")
+		t.Error("a scrape of chosen names was answered with the whole response")
 	}
 	*gathered = 0
 	for i := range 100 {
@@ -300,7 +300,7 @@ func TestPagesAreToldApartAndBounded(t *testing.T) {
 		wantAnswer(t, w, http.StatusOK, "nvgpu_devices")
 		wantAnswer(t, request(s, http.MethodGet, fmt.Sprint("/metrics?name[]=", i)), http.StatusOK, "")
 	}
-	if n := len(s.scrapes.kept); *gathered != 0 || n != 2 {
-		t.Errorf("100 ways to ask for the same, and 100 choices, made %d gathers and %d pages, want none and 2", *gathered, n)
+	if n := len(s.scrapes.cache); *gathered != 0 || n != 2 {
+		t.Errorf("100 ways to ask for the same, and 100 choices, made %d gathers and %d responses, want none and 2", *gathered, n)
 	}
 }

@@ -45,7 +45,7 @@ type frame struct {
 // A viewer is a client of the stream.
 type viewer struct{ frames chan *frame } // closed when the viewer is too slow, or the server ends
 
-// run adds to the history and tells the viewers, a little after each read of
+// run adds to the history and tells the viewers, a little after each interval of
 // the readers, until ctx ends; then it ends the streams.
 func (l *live) run(ctx context.Context) error {
 	defer l.end()

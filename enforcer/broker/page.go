@@ -10,7 +10,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A page is the broker's side of a credit page. What is written after close,
+// A page is the broker's side of a quota page. What is written after close,
 // or before there is one, is lost: several goroutines write, and none of them
 // knows when the session ends.
 type page struct {

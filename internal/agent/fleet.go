@@ -103,7 +103,7 @@ func newFleet(f flags, conf *config.File, c config.Config) (fleet, error) {
 	return all, nil
 }
 
-// handler returns what serves the fleet: each host's pages, the list of the
+// handler returns what serves the fleet: each host's server, the list of the
 // hosts for Prometheus, and for people.
 func (all fleet) handler() (http.Handler, error) {
 	mux := http.NewServeMux()

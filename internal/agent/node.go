@@ -12,7 +12,7 @@ import (
 )
 
 // A node is one host: what is read of it, what is judged of that, and the
-// pages that say so.
+// server that says so.
 type node struct {
 	*machine
 	host      *collectors.Host
@@ -45,7 +45,7 @@ func newNode(f flags, c config.Health, m *machine, more func() []collectors.Samp
 	return n, err
 }
 
-// run reads, judges and keeps the pages up to date, until ctx ends.
+// run reads, judges and keeps the answers up to date, until ctx ends.
 func (n *node) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return n.host.Run(ctx) })

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PageSize is the size of a page's mapping, bytes. What is used of it is less.
+// PageSize is the size of a quota page's mapping, bytes. What is used of it is less.
 const PageSize = 4096
 
 // A Mode says what a process may launch on a GPU.
@@ -38,7 +38,7 @@ type Turn struct {
 	Share    uint32 // of the GPU, 1/1000: to go on with when the broker dies
 }
 
-// A Page is the mapping of a credit page, PageSize bytes. The broker writes
+// A Page is the mapping of a quota page, PageSize bytes. The broker writes
 // it, one goroutine at a time; readers see each field whole, and a slot's mode
 // after the rest of it.
 type Page []byte
