@@ -30,7 +30,7 @@ func (r *reader) readKernel(ctx context.Context) {
 			break
 		}
 	}
-	if err := r.session(ctx, nil); err != nil {
+	if err := r.readUntilLost(ctx, nil); err != nil {
 		r.host.Log.Error("collector ended", "collector", r.only.Name, "err", err)
 	}
 }

@@ -60,7 +60,7 @@ func (r *reader) run(ctx context.Context, lib *gpu.Library) error {
 		defer runtime.UnlockOSThread()
 	}
 	for {
-		err := r.host.explained(r.session(ctx, lib))
+		err := r.host.explained(r.readUntilLost(ctx, lib))
 		ret := gpu.ReturnOf(err)
 		if err == nil || gpu.DriverGone(ret) {
 			return err
@@ -79,9 +79,9 @@ func (r *reader) run(ctx context.Context, lib *gpu.Library) error {
 	}
 }
 
-// session reads one GPU from its opening to its loss, or to the end of ctx.
-func (r *reader) session(ctx context.Context, lib *gpu.Library) error {
-	s := &session{reader: r, lib: lib, turns: map[*Collector]*turn{}}
+// readUntilLost reads one GPU from its opening to its loss, or to the end of ctx.
+func (r *reader) readUntilLost(ctx context.Context, lib *gpu.Library) error {
+	s := &openGPU{reader: r, lib: lib, states: map[*Collector]*collectorState{}}
 	if snap := r.snap.Load(); snap != nil {
 		s.lost = snap.lost != nvml.SUCCESS
 	}
@@ -130,8 +130,8 @@ func nextRead(now time.Time, interval time.Duration) time.Time {
 	return next
 }
 
-// A session is what a reader knows from the opening of its GPU on.
-type session struct {
+// An openGPU is what a reader knows from the opening of its GPU on.
+type openGPU struct {
 	*reader
 	lib    *gpu.Library
 	device *gpu.Device // nil for the host
@@ -140,19 +140,19 @@ type session struct {
 	prefix []string
 	config *Config
 	active []*Collector
-	turns  map[*Collector]*turn
+	states map[*Collector]*collectorState
 }
 
-// A turn is the standing of one collector within a session.
-type turn struct {
+// A collectorState is the state of one collector while the GPU is open.
+type collectorState struct {
 	next   time.Time
 	read   func(out *Readings)
 	totals map[string]float64
 	last   *pass
 }
 
-// tick gives every collector that is due its turn and publishes the result.
-func (s *session) tick(now time.Time) error {
+// tick runs every collector that is due and publishes the result.
+func (s *openGPU) tick(now time.Time) error {
 	if c := s.host.config.Load(); c != s.config {
 		s.config = c
 		s.active = slices.DeleteFunc(c.active(), func(c *Collector) bool { return !s.reads(c) })
@@ -161,14 +161,14 @@ func (s *session) tick(now time.Time) error {
 	s.caller.Good, s.caller.Barred = 0, 0
 	barred := nvml.SUCCESS
 	for _, c := range s.active {
-		t := s.turns[c]
+		t := s.states[c]
 		if t == nil {
-			t = &turn{totals: s.known.totals[c]}
+			t = &collectorState{totals: s.known.totals[c]}
 			if t.totals == nil {
 				t.totals = map[string]float64{}
 				s.known.totals[c] = t.totals
 			}
-			s.turns[c] = t
+			s.states[c] = t
 		}
 		if t.last == nil || (c.Tier != Static && !now.Before(t.next)) {
 			if err := s.pass(c, t); err != nil {
@@ -191,8 +191,8 @@ func (s *session) tick(now time.Time) error {
 	return nil
 }
 
-// reads reports whether c is one of the session's collectors.
-func (s *session) reads(c *Collector) bool {
+// reads reports whether c is one of the collectors of the open GPU.
+func (s *openGPU) reads(c *Collector) bool {
 	switch {
 	case s.only != nil:
 		return c == s.only
@@ -204,15 +204,15 @@ func (s *session) reads(c *Collector) bool {
 
 // count has the driver opened again where it no longer lists the GPUs that it
 // listed then.
-func (s *session) count() {
+func (s *openGPU) count() {
 	n, err := s.lib.Count()
 	if was := len(s.host.state.Load().readers) - 1; err == nil && n != was {
 		s.host.again(fmt.Sprintf("the driver lists %d GPUs instead of %d", n, was))
 	}
 }
 
-// pass runs one collector. The error is one that ends the session.
-func (s *session) pass(c *Collector, t *turn) error {
+// pass runs one collector. The error is one after which the GPU is opened again.
+func (s *openGPU) pass(c *Collector, t *collectorState) error {
 	out := &Readings{Now: time.Now(), config: s.config, processes: s.host.Processes, gpus: s.host.peers, known: s.host.inventory.all, allocations: s.host.Allocations, books: s.host.Books, events: s.host.Events, faults: &s.host.faults, prefix: s.prefix, totals: t.totals}
 	s.read(c, t, out)
 	if ret := out.failure; gpu.DriverGone(ret) || gpu.Lost(ret) {
@@ -241,7 +241,7 @@ func (s *session) pass(c *Collector, t *turn) error {
 
 // read has c read. What a library that lies makes panic is one collector's
 // failure.
-func (s *session) read(c *Collector, t *turn, out *Readings) {
+func (s *openGPU) read(c *Collector, t *collectorState, out *Readings) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.caller.Recover()
@@ -258,8 +258,8 @@ func (s *session) read(c *Collector, t *turn, out *Readings) {
 	t.read(out)
 }
 
-// bind returns c's read for this session's GPU.
-func (s *session) bind(c *Collector) func(out *Readings) {
+// bind returns c's read for the open GPU.
+func (s *openGPU) bind(c *Collector) func(out *Readings) {
 	switch {
 	case c.Kernel != nil:
 		return c.Kernel(s.host.Kernel)

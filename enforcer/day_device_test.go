@@ -23,7 +23,7 @@ const (
 // goes from event to event.
 type dayGPU struct {
 	uuid            string
-	host            *schedule.Host
+	scheduler       *schedule.Scheduler
 	turns           *schedule.GPU
 	memory          *ledger.Ledger
 	now             time.Duration
@@ -40,8 +40,8 @@ type dayGPU struct {
 // newTurns begins the books anew.
 func (g *dayGPU) newTurns() {
 	// Turns are longer than the real ones, so that a day is affordable.
-	g.host = schedule.New(schedule.Config{Turn: 40 * time.Millisecond, Minimum: 4 * time.Millisecond, Turns: true})
-	g.turns = g.host.Add()
+	g.scheduler = schedule.New(schedule.Config{Turn: 40 * time.Millisecond, Minimum: 4 * time.Millisecond, Turns: true})
+	g.turns = g.scheduler.Add()
 	g.memory, g.wake = &ledger.Ledger{}, 0
 	for _, t := range g.tenants {
 		t.sessions, t.wants, t.has, t.yield = 0, false, false, 0
@@ -160,7 +160,7 @@ func (g *dayGPU) give(t *dayTenant, idle bool) {
 
 // decide has the schedule decide, and tells the tenants.
 func (g *dayGPU) decide() {
-	g.wake = g.host.Decide(g.now)
+	g.wake = g.scheduler.Decide(g.now)
 	for _, t := range g.tenants {
 		if t.sessions == 0 {
 			continue
@@ -266,7 +266,7 @@ func (g *dayGPU) free() uint64 {
 
 // books add the broker's, and who has a session.
 func (g *dayGPU) books(b *audit.Books) {
-	g.host.Look(g.now)
+	g.scheduler.Look(g.now)
 	g.decide() // brings them up to now
 	system := g.turns.System()
 	b.GPUs = append(b.GPUs, wire.GPUStats{GPU: g.uuid, HandoverSeconds: system.Handover.Seconds(), TogetherSeconds: system.Together.Seconds()})

@@ -18,11 +18,11 @@ import (
 type timetable struct {
 	b *Broker
 
-	mu    sync.Mutex
-	host  *schedule.Host
-	gpus  []*gpu
-	now   time.Duration
-	alarm *alarm
+	mu        sync.Mutex
+	scheduler *schedule.Scheduler
+	gpus      []*gpu
+	now       time.Duration
+	alarm     *alarm
 }
 
 // A gpu is one that is shared, or a MIG device, which is shared by itself.
@@ -46,14 +46,14 @@ func newTimetable(b *Broker) (*timetable, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &timetable{b: b, host: schedule.New(schedule.Config{Turn: b.options.Turn}), alarm: a}, nil
+	return &timetable{b: b, scheduler: schedule.New(schedule.Config{Turn: b.options.Turn}), alarm: a}, nil
 }
 
 // add returns a GPU that nobody shares yet.
 func (t *timetable) add(name string, uuid [16]byte) *gpu {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	g := &gpu{uuid: name, bytes: uuid, b: t.b, memory: &ledger.Ledger{}, schedule: t.host.Add(), capped: map[string]struct{}{}}
+	g := &gpu{uuid: name, bytes: uuid, b: t.b, memory: &ledger.Ledger{}, schedule: t.scheduler.Add(), capped: map[string]struct{}{}}
 	t.gpus = append(t.gpus, g)
 	return g
 }
@@ -82,7 +82,7 @@ func (t *timetable) run() {
 // It returns when it must be called again, 0: not before the next input.
 func (t *timetable) step() time.Duration {
 	for {
-		wake, again := t.host.Decide(t.now), false
+		wake, again := t.scheduler.Decide(t.now), false
 		for _, g := range t.gpus {
 			if !g.schedule.Changed() && !slices.ContainsFunc(g.parties, func(p *party) bool { return p.dirty }) {
 				continue

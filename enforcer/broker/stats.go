@@ -107,7 +107,7 @@ func (b *Broker) Stats() wire.Stats {
 	all.Hooks = slices.AppendSeq(all.Hooks, maps.Values(hooks))
 	slices.SortFunc(all.Hooks, func(x, y wire.HookStats) int { return cmp.Compare(x.Version, y.Version) })
 	slices.SortFunc(gpus, func(x, y *gpu) int { return cmp.Compare(x.uuid, y.uuid) })
-	b.times.do(func() { b.times.host.Look(b.times.now) })
+	b.times.do(func() { b.times.scheduler.Look(b.times.now) })
 	b.times.mu.Lock()
 	for _, g := range gpus {
 		g.stats(&all)

@@ -14,7 +14,7 @@ import (
 )
 
 // endless has who is paused be waited for as long as it takes to drain.
-func endless(b *Broker) { b.times.host = schedule.New(schedule.Config{Drain: time.Hour}) }
+func endless(b *Broker) { b.times.scheduler = schedule.New(schedule.Config{Drain: time.Hour}) }
 
 // TestTurns has a second tenant want the GPU: each has it alone for a while, so
 // that it is known how fast it gets on, and not before the other has drained.

@@ -109,7 +109,7 @@ func (s *Server) Books() wire.GeminiStats {
 			b.Processes[k.pid] = tenantPrefix + k.name
 		}
 	}
-	s.tokens.host.Look(s.now())
+	s.tokens.scheduler.Look(s.now())
 	for _, n := range all.Tenants {
 		actual, target := s.tokens.gpu.Shares(n.Name, 10*time.Second)
 		b.Tenants = append(b.Tenants, wire.GeminiTenant{Guarantee: n.Request, TenantStats: wire.TenantStats{Tenant: tenantPrefix + n.Name, GPU: b.GPU,

@@ -19,14 +19,14 @@ const (
 // kernels, or by the wall's clock if it does not. There is no message for
 // having nothing more to do. It belongs to whoever holds the server's mutex.
 type tokens struct {
-	host    *schedule.Host
-	gpu     *schedule.GPU
-	turn    time.Duration
-	delay   time.Duration // of an answer after its request, at least
-	tenants []*tenant
-	answer  func(waiter, time.Duration)
-	turns   uint64 // that were given out
-	expired uint64 // turns whose client did not come back
+	scheduler *schedule.Scheduler
+	gpu       *schedule.GPU
+	turn      time.Duration
+	delay     time.Duration // of an answer after its request, at least
+	tenants   []*tenant
+	answer    func(waiter, time.Duration)
+	turns     uint64 // that were given out
+	expired   uint64 // turns whose client did not come back
 }
 
 // A tenant is a name: the processes that go by it share its turns.
@@ -50,12 +50,12 @@ type waiter struct {
 }
 
 func newTokens(turn time.Duration, answer func(waiter, time.Duration)) *tokens {
-	t := &tokens{turn: turn, answer: answer, host: schedule.New(schedule.Config{
+	t := &tokens{turn: turn, answer: answer, scheduler: schedule.New(schedule.Config{
 		Turn: turn, Turns: true,
 		// A token cannot be taken back, so the schedule has to wait for any.
 		Drain: 2*rounds*turn + 2*waitMost,
 	})}
-	t.gpu = t.host.Add()
+	t.gpu = t.scheduler.Add()
 	return t
 }
 
@@ -136,7 +136,7 @@ func (t *tokens) step(now time.Duration) time.Duration {
 				t.end(now, n)
 			}
 		}
-		wake := t.host.Decide(now)
+		wake := t.scheduler.Decide(now)
 		sooner := func(at time.Duration) {
 			if wake == 0 || at < wake {
 				wake = at

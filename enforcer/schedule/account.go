@@ -104,7 +104,7 @@ func (t *tenant) active(now time.Duration) bool {
 // expected says whether t wants the GPU, or is taken to want it again in a
 // moment: who has turns says so only when it is back from the last one.
 func (t *tenant) expected(now time.Duration) bool {
-	return t.wants || t.gpu.host.config.Turns && t.active(now)
+	return t.wants || t.gpu.scheduler.config.Turns && t.active(now)
 }
 
 // runs says whether work of t may be on the GPU.
@@ -116,7 +116,7 @@ func (t *tenant) draining() bool { return t.drains && !t.settled || t.nudge != 0
 // light says whether t wants the GPU so briefly and so seldom that nobody needs
 // to make room for it.
 func (t *tenant) light(now time.Duration) bool {
-	return !t.gpu.host.config.Turns && t.burst > 0 && t.burst <= brief && t.duty <= seldom && (!t.wants || now-t.began <= 2*brief)
+	return !t.gpu.scheduler.config.Turns && t.burst > 0 && t.burst <= brief && t.duty <= seldom && (!t.wants || now-t.began <= 2*brief)
 }
 
 // serve books the time that passed as service of those who ran.
@@ -261,9 +261,9 @@ func (g *GPU) forget() {
 		if t.lag >= 0 {
 			t.overran = 0
 		} else if t.drains { // no work beside others, which is forgiven: they all wait for it
-			t.overran = max(t.overran, min(g.now-t.paused, g.host.config.Drain))
+			t.overran = max(t.overran, min(g.now-t.paused, g.scheduler.config.Drain))
 		}
-		t.lag = max(t.lag, -memory*(g.host.config.Turn+t.overran))
+		t.lag = max(t.lag, -memory*(g.scheduler.config.Turn+t.overran))
 		if t.expected(g.now) && t.part > 0 {
 			least = min(least, t.lag)
 			several++
@@ -296,7 +296,7 @@ func (g *GPU) brim(t *tenant) time.Duration {
 // enough returns what an empty bucket must hold again before t runs: a turn's
 // worth, so that not every microsecond that drips in costs a hand-over.
 func (g *GPU) enough(t *tenant) time.Duration {
-	turn := time.Duration((1 - t.share.Limit) * float64(g.host.config.Turn))
+	turn := time.Duration((1 - t.share.Limit) * float64(g.scheduler.config.Turn))
 	return min(turn, g.brim(t)/2)
 }
 
@@ -352,7 +352,7 @@ func (g *GPU) alone() *tenant {
 	if only == nil && seats == 1 {
 		only = seated
 	}
-	if g.host.config.Turns || only == nil || only.share.Limit < 1 || only.share.Held {
+	if g.scheduler.config.Turns || only == nil || only.share.Limit < 1 || only.share.Held {
 		return nil
 	}
 	return only

@@ -290,7 +290,7 @@ func TestLimits(t *testing.T) {
 			if part > limit+0.015 || part < limit*0.85 {
 				t.Errorf("%s, limit %.2f: %.3f alone", name, limit, part)
 			}
-			if s := w.machines[0].g.Stats(name); s.Throttled == 0 || s.Charged > time.Duration((limit+0.015)*float64(long)) {
+			if s := w.gpus[0].g.Stats(name); s.Throttled == 0 || s.Charged > time.Duration((limit+0.015)*float64(long)) {
 				t.Errorf("%+v", s)
 			}
 			a, b := kind(name, 1), kind("queue", 1)

@@ -20,7 +20,7 @@ func (a rank) compare(b rank) int {
 const first = time.Hour
 
 // Look brings all books up to now, so that they can be read.
-func (h *Host) Look(now time.Duration) {
+func (h *Scheduler) Look(now time.Duration) {
 	for _, g := range h.gpus {
 		g.advance(now)
 	}
@@ -29,7 +29,7 @@ func (h *Host) Look(now time.Duration) {
 // Decide moves on: it holds back who is ahead and lets run who may. It returns
 // when it must be called again at the latest, 0 where nothing happens before
 // the next input.
-func (h *Host) Decide(now time.Duration) time.Duration {
+func (h *Scheduler) Decide(now time.Duration) time.Duration {
 	wake := time.Duration(0)
 	for _, g := range h.gpus {
 		if d := g.domain; g.dirty || d.wake != 0 && now >= d.wake {
@@ -43,7 +43,7 @@ func (h *Host) Decide(now time.Duration) time.Duration {
 }
 
 // decide draws the conclusions for the GPUs of a domain.
-func (h *Host) decide(d *domain, now time.Duration) time.Duration {
+func (h *Scheduler) decide(d *domain, now time.Duration) time.Duration {
 	for i := 0; i < len(d.gpus); i++ { // overrun may add some
 		g := d.gpus[i]
 		g.advance(now)
@@ -140,9 +140,9 @@ func (g *GPU) overrun() {
 		}
 		passed := g.now - t.paused
 		if passed >= suspect && len(t.unit.members) == 1 {
-			g.host.suspect(t)
+			g.scheduler.suspect(t)
 		}
-		if passed >= g.host.config.Drain && !t.settled {
+		if passed >= g.scheduler.config.Drain && !t.settled {
 			t.settled = true
 			t.stats.Overruns++
 			if len(t.unit.members) > 1 {
@@ -158,7 +158,7 @@ func (g *GPU) overrun() {
 }
 
 // rank lists the units of a domain that are ready, who goes first at first.
-func (h *Host) rank(d *domain) {
+func (h *Scheduler) rank(d *domain) {
 	h.units = h.units[:0]
 	for _, g := range d.gpus {
 		for _, t := range g.tenants {
@@ -177,7 +177,7 @@ func (h *Host) rank(d *domain) {
 // rankOf ranks a unit. Who runs goes on until others are owed more than it is
 // by half a turn, and for its minimum. A gang is owed what the GPU owes it on
 // which it fares best: it cannot get on faster than the slowest.
-func (h *Host) rankOf(u *unit) rank {
+func (h *Scheduler) rankOf(u *unit) rank {
 	r := rank{lag: first, class: Idle}
 	for _, t := range u.members {
 		if !t.ready() {
@@ -224,7 +224,7 @@ func (g *GPU) half() time.Duration {
 			}
 		}
 	}
-	return g.host.config.Turn / 2 * time.Duration(gang*max(n, 4)) / 4
+	return g.scheduler.config.Turn / 2 * time.Duration(gang*max(n, 4)) / 4
 }
 
 // fits says whether a unit can run beside those that go before it.
@@ -247,7 +247,7 @@ func (u *unit) fits() bool {
 func conflict(a, b *tenant) bool {
 	g := a.gpu
 	switch {
-	case g.host.config.Turns:
+	case g.scheduler.config.Turns:
 		return true
 	case a.unit.rank.class > b.unit.rank.class:
 		return !a.eased
@@ -276,7 +276,7 @@ func (g *GPU) hold(t *tenant) {
 
 // mayBegin says whether t, which wants nothing, could run if it did.
 func (g *GPU) mayBegin(t *tenant) bool {
-	if t.share.Held || t.dry || g.host.config.Turns || t.wants {
+	if t.share.Held || t.dry || g.scheduler.config.Turns || t.wants {
 		return false
 	}
 	if t.light(g.now) || t.hurried() {
@@ -326,7 +326,7 @@ func (u *unit) alone() bool {
 // cannot run beside. Who must not wait does not wait for that either.
 func (u *unit) clear() bool {
 	for _, t := range u.members {
-		if (t.hurried() || t.light(t.gpu.now)) && !t.gpu.host.config.Turns {
+		if (t.hurried() || t.light(t.gpu.now)) && !t.gpu.scheduler.config.Turns {
 			continue
 		}
 		for _, o := range t.gpu.tenants {
@@ -340,11 +340,11 @@ func (u *unit) clear() bool {
 
 func (g *GPU) open(t *tenant, m Mode) {
 	if t.state.Mode == Pause {
-		g.host.turns++
+		g.scheduler.turns++
 		g.waited(t)
 		t.stats.Turns++
 		t.opened = g.now
-		t.state.Turn = g.host.turns
+		t.state.Turn = g.scheduler.turns
 	}
 	if m == Open {
 		t.looked = g.now
@@ -379,7 +379,7 @@ func (g *GPU) flag() {
 		s.Urgent = hurried > 1 || hurried == 1 && !t.hurried()
 		s.End = g.end(t)
 		if s != t.state {
-			g.changed = g.changed || s.Beside != t.state.Beside || s.Haste != t.state.Haste || s.Urgent != t.state.Urgent || g.host.config.Turns
+			g.changed = g.changed || s.Beside != t.state.Beside || s.Haste != t.state.Haste || s.Urgent != t.state.Urgent || g.scheduler.config.Turns
 			t.state = s
 		}
 	}
@@ -400,9 +400,9 @@ func (g *GPU) end(t *tenant) time.Duration {
 		if o == t || !o.expected(g.now) || o.dry || o.share.Held || o.state.Mode != Pause || o.unit.rank.class < t.unit.rank.class {
 			continue
 		}
-		least, owed := g.host.config.Minimum, o.unit.lag()
+		least, owed := g.scheduler.config.Minimum, o.unit.lag()
 		if !o.wants { // t has its part of a round before o is back
-			least, owed = max(least, time.Duration(t.part*float64(2*g.host.config.Turn))), o.lag
+			least, owed = max(least, time.Duration(t.part*float64(2*g.scheduler.config.Turn))), o.lag
 		}
 		gap := t.unit.lag() + g.half() - owed
 		at := g.now
@@ -464,7 +464,7 @@ func (g *GPU) wakeLag(t *tenant, sooner func(time.Duration)) {
 	owing := g.owing()
 	switch gain := t.part - rate; {
 	case t.unit.rank.class > t.share.Class && gain < 0: // it must not wait, until it is ahead by a turn
-		sooner(g.now + time.Duration(float64(t.lag+g.host.config.Turn)/-gain) + 1)
+		sooner(g.now + time.Duration(float64(t.lag+g.scheduler.config.Turn)/-gain) + 1)
 	case t.owed && gain < 0 && t.lag > 0:
 		sooner(g.now + time.Duration(float64(t.lag)/-gain) + 1)
 	case !t.owed && gain > 0 && t.state.Beside && t.lag <= owing:

@@ -311,7 +311,7 @@ func TestStopped(t *testing.T) {
 	a := &program{name: "a", kernel: 100 * us, cpu: 5 * us, count: 10, ahead: true}
 	b := &program{name: "b", kernel: 100 * us, cpu: 5 * us, count: 10, ahead: true, stops: 1 * time.Second, goes: 3 * time.Second}
 	w := newWorld(t, false, nil, a, b)
-	g := w.machines[0].g
+	g := w.gpus[0].g
 	w.run(1 * time.Second)
 	before, done := g.Stats("b").Overruns, a.ranks[0].done
 	w.run(2 * time.Second)
@@ -437,7 +437,7 @@ func TestWaitKeepsStepsShort(t *testing.T) {
 }
 
 // Held tenants, limits and classes beside one another are decided on without
-// the host being called for each microsecond.
+// the scheduler being called for each microsecond.
 func TestDecidesSeldom(t *testing.T) {
 	for _, names := range [][]string{{"queue", "queue"}, {"steps", "jax"}, {"gpt2", "decode"}, {"queue", "loader", "tick"}} {
 		var programs []*program
@@ -453,7 +453,7 @@ func TestDecidesSeldom(t *testing.T) {
 	}
 }
 
-// A host is to be called again when the first of its GPUs asks for it, whichever
+// A scheduler is to be called again when the first of its GPUs asks for it, whichever
 // that is, and whoever asks for nothing.
 func TestFirstWakeCounts(t *testing.T) {
 	for i, limits := range [][]float64{{0.5, 0.05, 1}, {0.05, 0.5, 1}, {1, 0.05, 0.5}, {1, 1, 0.05}, {1, 1, 1}, {0.5, 0.05, 1}, {0.05, 0.5, 1}} {
@@ -530,7 +530,7 @@ func TestTurnsWhereTogetherLoses(t *testing.T) {
 func TestGangThatMayNotRunBlocksNobody(t *testing.T) {
 	for _, owed := range []bool{false, true} {
 		d := newDesk(t, Config{}, 2)
-		other := d.Host.gpus[1]
+		other := d.Scheduler.gpus[1]
 		other.Join(0, "a", Share{Limit: 0.5})
 		d.join(Share{}, "a")
 		d.join(Share{Class: Idle}, "b")
@@ -565,7 +565,7 @@ func TestDrainHasItsTime(t *testing.T) {
 // to wait for itself.
 func TestGangIsNotFoundTooEarly(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 2)
-	other := d.Host.gpus[1]
+	other := d.Scheduler.gpus[1]
 	for _, name := range []string{"a", "b"} {
 		d.join(Share{}, name)
 		other.Join(0, name, Share{})

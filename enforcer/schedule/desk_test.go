@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// A desk drives a host by hand, in virtual time, and holds what it says against
+// A desk drives a scheduler by hand, in virtual time, and holds what it says against
 // what must always be so.
 type desk struct {
 	testing.TB
-	*Host
+	*Scheduler
 	*GPU // the first one
 	at   time.Duration
 	wake time.Duration
 }
 
 func newDesk(t testing.TB, c Config, gpus int) *desk {
-	d := &desk{TB: t, Host: New(c)}
+	d := &desk{TB: t, Scheduler: New(c)}
 	for range gpus {
-		d.Host.Add()
+		d.Scheduler.Add()
 	}
-	d.GPU = d.Host.gpus[0]
+	d.GPU = d.Scheduler.gpus[0]
 	return d
 }
 
@@ -51,14 +51,14 @@ func (d *desk) decide() *desk {
 	d.Helper()
 	d.Look(d.at)
 	d.wake = d.Decide(d.at)
-	hold(d, d.Host, d.wake)
+	hold(d, d.Scheduler, d.wake)
 	return d
 }
 
 // know has nothing be measured or tried for some seconds: all are known to get
 // on well together.
 func (d *desk) know() *desk {
-	for _, g := range d.Host.gpus {
+	for _, g := range d.Scheduler.gpus {
 		g.measured, g.together, g.triedAt = nil, true, d.at-tryTime
 		for _, t := range g.tenants {
 			t.pace.solo, t.pace.fresh = costs(1e-4), d.at
@@ -69,7 +69,7 @@ func (d *desk) know() *desk {
 	return d
 }
 
-// pass lets time pass, and the host decide when it asked for it.
+// pass lets time pass, and the scheduler decide when it asked for it.
 func (d *desk) pass(by time.Duration) *desk {
 	d.Helper()
 	end := d.at + by
@@ -106,8 +106,8 @@ func (d *desk) shows(want string) *desk {
 	return d
 }
 
-// hold fails where a host that has just decided is not as it must be.
-func hold(t testing.TB, h *Host, wake time.Duration) {
+// hold fails where a scheduler that has just decided is not as it must be.
+func hold(t testing.TB, h *Scheduler, wake time.Duration) {
 	t.Helper()
 	for _, g := range h.gpus {
 		if wake != 0 && wake <= g.now || g.dirty {
@@ -149,7 +149,7 @@ func holdTenant(t testing.TB, o *tenant) {
 // holdTurns fails where two run at once who must not.
 func holdTurns(t testing.TB, g *GPU) {
 	t.Helper()
-	if !g.host.config.Turns {
+	if !g.scheduler.config.Turns {
 		return
 	}
 	running, drains, opened := 0, false, false
@@ -170,7 +170,7 @@ func holdTurns(t testing.TB, g *GPU) {
 
 // holdProgress fails where somebody wants a GPU and nobody has one, or is about
 // to leave one.
-func holdProgress(t testing.TB, h *Host) {
+func holdProgress(t testing.TB, h *Scheduler) {
 	t.Helper()
 	for _, g := range h.gpus {
 		ready, moves := false, false

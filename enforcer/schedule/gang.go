@@ -13,7 +13,7 @@ const (
 
 // suspect makes a gang of a tenant that does not drain on one GPU while it is
 // held back on another: its processes wait for one another.
-func (h *Host) suspect(t *tenant) {
+func (h *Scheduler) suspect(t *tenant) {
 	for _, g := range h.gpus {
 		o := g.find(t.name)
 		if o == nil || o == t || o.sessions == 0 || slices.Contains(t.unit.members, o) {
@@ -27,7 +27,7 @@ func (h *Host) suspect(t *tenant) {
 
 // heldElsewhere says whether launches of the same tenant wait on another GPU.
 func (t *tenant) heldElsewhere() bool {
-	for _, g := range t.gpu.host.gpus {
+	for _, g := range t.gpu.scheduler.gpus {
 		if o := g.find(t.name); o != nil && o != t && o.wants && o.state.Mode == Pause {
 			return true
 		}
@@ -39,12 +39,12 @@ func (t *tenant) heldElsewhere() bool {
 func (g *GPU) Link(now time.Duration, o *GPU, name string) {
 	a, b := g.input(now, name), o.input(now, name)
 	if a != nil && b != nil && a != b && a.unit != b.unit {
-		g.host.join(a, b)
+		g.scheduler.join(a, b)
 	}
 }
 
 // join makes one unit of two, and one domain of their GPUs.
-func (h *Host) join(a, b *tenant) {
+func (h *Scheduler) join(a, b *tenant) {
 	a.gpu.system.Gangs++
 	into := a.unit
 	for _, t := range b.unit.members {
@@ -54,7 +54,7 @@ func (h *Host) join(a, b *tenant) {
 	h.merge(a.gpu.domain, b.gpu.domain)
 }
 
-func (h *Host) merge(a, b *domain) {
+func (h *Scheduler) merge(a, b *domain) {
 	if a == b {
 		return
 	}
@@ -67,7 +67,7 @@ func (h *Host) merge(a, b *domain) {
 
 // part takes t, which has no session any more, out of its gang, and the GPUs
 // apart that no gang spans now.
-func (h *Host) part(t *tenant) {
+func (h *Scheduler) part(t *tenant) {
 	u := t.unit
 	if len(u.members) == 1 {
 		return
@@ -93,7 +93,7 @@ func (g *GPU) stir(t *tenant) {
 	switch {
 	case t.nudge == 0 && !t.stuck():
 	case t.nudge == 0 && !t.drains:
-		g.nudge(t, g.host.config.Drain)
+		g.nudge(t, g.scheduler.config.Drain)
 	case t.nudge == 0:
 		for _, o := range t.unit.members { // all of them wait, and nobody will say when it is enough
 			if !o.share.Held {
@@ -119,7 +119,7 @@ func (g *GPU) nudge(t *tenant, d time.Duration) {
 // waits says whether t does not drain, and may wait for what is held back. On one
 // GPU it has its next turn for that once the others go on: they wait no longer.
 func (t *tenant) waits() bool {
-	return t.drains && (!t.settled || len(t.unit.members) > 1) && t.gpu.now-t.held >= t.gpu.host.patience(t)
+	return t.drains && (!t.settled || len(t.unit.members) > 1) && t.gpu.now-t.held >= t.gpu.scheduler.patience(t)
 }
 
 // stuck says whether it is time to let t launch, so that its unit can drain.
@@ -133,18 +133,18 @@ func (t *tenant) stuck() bool {
 
 // patience returns how long a drain may take before its tenant is let launch:
 // longer than its longest kernel.
-func (h *Host) patience(t *tenant) time.Duration { return max(patience, t.longest*3/2) }
+func (h *Scheduler) patience(t *tenant) time.Duration { return max(patience, t.longest*3/2) }
 
 // wakeDrain wakes when something follows from t's drain.
 func (g *GPU) wakeDrain(t *tenant, sooner func(time.Duration)) {
 	passed := g.now - t.paused
-	for _, at := range []time.Duration{suspect, g.host.config.Drain} {
+	for _, at := range []time.Duration{suspect, g.scheduler.config.Drain} {
 		if passed < at {
 			sooner(t.paused + at)
 		}
 	}
 	if len(t.unit.members) > 1 || t.sessions > 1 {
-		if at := t.held + g.host.patience(t); at > g.now {
+		if at := t.held + g.scheduler.patience(t); at > g.now {
 			sooner(at)
 		}
 	}

@@ -81,8 +81,8 @@ func TestGangBesideSingles(t *testing.T) {
 // gang has a be a gang on two GPUs, b on the first one, and both want it all.
 func gang(t *testing.T) (d *desk, other *GPU) {
 	d = newDesk(t, Config{Turns: true}, 2)
-	other = d.Host.gpus[1]
-	for _, g := range d.Host.gpus {
+	other = d.Scheduler.gpus[1]
+	for _, g := range d.Scheduler.gpus {
 		g.Join(0, "a", Share{})
 	}
 	d.join(Share{}, "b")
@@ -128,7 +128,7 @@ func TestGangIsOne(t *testing.T) {
 func TestLeaveTakesTheGangApart(t *testing.T) {
 	for _, first := range []bool{true, false} {
 		d, other := gang(t)
-		third := d.Host.Add()
+		third := d.Scheduler.Add()
 		third.Join(d.at, "a", Share{})
 		other.Link(d.at, third, "a")
 		if d.decide(); len(d.domain.gpus) != 3 || len(d.find("a").unit.members) != 3 {
@@ -145,7 +145,7 @@ func TestLeaveTakesTheGangApart(t *testing.T) {
 		}
 		stay.Leave(d.at, "a")
 		d.decide()
-		for _, g := range d.Host.gpus {
+		for _, g := range d.Scheduler.gpus {
 			if len(g.domain.gpus) != 1 || g.domain.gpus[0] != g {
 				t.Errorf("%d GPUs are decided on together", len(g.domain.gpus))
 			}
@@ -161,7 +161,7 @@ func TestGangIsFound(t *testing.T) {
 		waits        bool
 	}{{0, 1, true}, {1, 0, true}, {0, 1, false}} {
 		d := newDesk(t, Config{Turns: true}, 2)
-		slow, held := d.Host.gpus[c.drains], d.Host.gpus[c.held]
+		slow, held := d.Scheduler.gpus[c.drains], d.Scheduler.gpus[c.held]
 		slow.Join(0, "a", Share{})
 		held.Join(0, "a", Share{})
 		slow.Join(0, "b", Share{})
@@ -299,8 +299,8 @@ func TestPatience(t *testing.T) {
 // Time that a tenant waited for itself is counted.
 func TestConvoy(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 2)
-	other := d.Host.gpus[1]
-	for _, g := range d.Host.gpus {
+	other := d.Scheduler.gpus[1]
+	for _, g := range d.Scheduler.gpus {
 		g.Join(0, "a", Share{})
 		g.Join(0, "b", Share{})
 	}
@@ -328,8 +328,8 @@ func TestConvoy(t *testing.T) {
 // Only those are taken for one gang that are there, held back, and not in it yet.
 func TestSuspect(t *testing.T) {
 	d, other := gang(t)
-	d.Host.Add() // where a is unknown
-	gone, found := d.Host.Add(), d.Host.Add()
+	d.Scheduler.Add() // where a is unknown
+	gone, found := d.Scheduler.Add(), d.Scheduler.Add()
 	for _, g := range []*GPU{gone, found} {
 		g.Join(0, "a", Share{})
 		g.find("a").wants = true
@@ -346,7 +346,7 @@ func TestSuspect(t *testing.T) {
 // anew, all of them.
 func TestDomainsAreDecidedOnAnew(t *testing.T) {
 	d, other := gang(t)
-	third := d.Host.Add()
+	third := d.Scheduler.Add()
 	third.Join(0, "a", Share{})
 	d.decide()
 	if third.Link(0, d.GPU, "a"); !other.dirty {

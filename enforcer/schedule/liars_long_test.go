@@ -28,7 +28,7 @@ func TestLiars(t *testing.T) {
 				w := newWorld(t, false, nil, all...)
 				for _, p := range all[2:] {
 					for range sessions - 1 {
-						w.machines[0].g.Join(0, p.name, p.Share)
+						w.gpus[0].g.Join(0, p.name, p.Share)
 					}
 				}
 				w.run(long)

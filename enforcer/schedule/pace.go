@@ -183,7 +183,7 @@ func (g *GPU) measure() {
 	if m := g.measured; m != nil && (!m.contends(g.now) || g.now-m.pace.tried >= measureTime) {
 		g.measured = nil
 	}
-	if g.measured != nil || g.host.config.Turns {
+	if g.measured != nil || g.scheduler.config.Turns {
 		return
 	}
 	contenders, most := 0, -first
@@ -196,7 +196,7 @@ func (g *GPU) measure() {
 	var next *tenant
 	for _, t := range g.tenants {
 		// Who comes anew again and again, and is ahead by that, gains little.
-		if !t.contends(g.now) || t.tarries() || t.lag < most-g.host.config.Turn && g.now-g.measuredAt < staleTime/4 {
+		if !t.contends(g.now) || t.tarries() || t.lag < most-g.scheduler.config.Turn && g.now-g.measuredAt < staleTime/4 {
 			continue
 		}
 		p := &t.pace
@@ -225,7 +225,7 @@ const (
 // try has those who contend run together for a moment, whoever is owed, to see
 // how they get on.
 func (g *GPU) try() {
-	if g.measured != nil || g.host.config.Turns || g.triedAt != 0 && g.now-g.triedAt < tryGap {
+	if g.measured != nil || g.scheduler.config.Turns || g.triedAt != 0 && g.now-g.triedAt < tryGap {
 		return
 	}
 	contenders, fresh := 0, g.triedAt == 0

@@ -406,7 +406,7 @@ func TestNotMeasured(t *testing.T) {
 		"realtime": func(d *desk) { d.Change(d.at, "b", Share{Class: Realtime, Limit: 0.5}) },
 		"held":     func(d *desk) { d.Change(d.at, "b", Share{Held: true}) },
 		"light":    func(d *desk) { b := d.find("b"); b.burst, b.duty, b.began = ms, 0.1, d.at },
-		"turns":    func(d *desk) { d.Host.config.Turns = true },
+		"turns":    func(d *desk) { d.Scheduler.config.Turns = true },
 		"gone":     func(d *desk) { d.Leave(d.at, "b") },
 	} {
 		d := two(t, Share{}, Share{})
@@ -442,7 +442,7 @@ func TestWrongPaceIsCorrected(t *testing.T) {
 		b.name = "others"
 		w := newWorld(t, false, nil, a, b)
 		w.run(time.Second)
-		g := w.machines[0].g
+		g := w.gpus[0].g
 		for _, p := range []*program{b, a}[:wrong] {
 			tenant := g.find(p.name)
 			tenant.pace.solo.seconds *= 2.5

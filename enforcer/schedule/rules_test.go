@@ -46,8 +46,8 @@ func TestHalf(t *testing.T) {
 	if d.half() != 5*ms {
 		t.Errorf("of two who are ready: %v", d.half())
 	}
-	d.Host.gpus[1].Join(0, "a", Share{})
-	d.Link(0, d.Host.gpus[1], "a")
+	d.Scheduler.gpus[1].Join(0, "a", Share{})
+	d.Link(0, d.Scheduler.gpus[1], "a")
 	if d.half() != 10*ms {
 		t.Errorf("beside a gang: %v", d.half())
 	}
@@ -90,7 +90,7 @@ func TestRank(t *testing.T) {
 func TestRankOfGang(t *testing.T) {
 	d := newDesk(t, Config{}, 3)
 	x := ready(d, "x", Share{})
-	for i, g := range d.Host.gpus[1:] {
+	for i, g := range d.Scheduler.gpus[1:] {
 		g.Join(0, "x", Share{Class: Class(i - 1)})
 		d.Link(0, g, "x")
 		g.find("x").wants, g.find("x").lag = i == 0, -time.Duration(i+1)*ms
@@ -122,13 +122,13 @@ func TestConflict(t *testing.T) {
 		"class":          {func() { a.unit.rank.class = Realtime }, true},
 		"class, light":   {func() { a.unit.rank.class, b.burst = Realtime, ms }, true},
 		"same class":     {func() { a.unit.rank.class, b.unit.rank.class = Realtime, Realtime }, false},
-		"turns":          {func() { d.Host.config.Turns = true }, true},
+		"turns":          {func() { d.Scheduler.config.Turns = true }, true},
 	} {
-		x, y, u, v, config := *a, *b, *a.unit, *b.unit, d.Host.config
+		x, y, u, v, config := *a, *b, *a.unit, *b.unit, d.Scheduler.config
 		if c.change(); conflict(a, b) != c.want {
 			t.Errorf("%s: %v", what, !c.want)
 		}
-		*a, *b, *x.unit, *y.unit, d.Host.config = x, y, u, v, config
+		*a, *b, *x.unit, *y.unit, d.Scheduler.config = x, y, u, v, config
 	}
 }
 
@@ -179,13 +179,13 @@ func TestMayBegin(t *testing.T) {
 		"b is held":            {func() { b.share.Held = true }, false},
 		"b is dry":             {func() { b.dry = true }, false},
 		"b wants":              {func() { b.wants = true }, false},
-		"turns":                {func() { d.Host.config.Turns = true }, false},
+		"turns":                {func() { d.Scheduler.config.Turns = true }, false},
 	} {
-		x, y, u, v, config := *a, *b, *a.unit, *b.unit, d.Host.config
+		x, y, u, v, config := *a, *b, *a.unit, *b.unit, d.Scheduler.config
 		if c.change(); d.mayBegin(b) != c.want {
 			t.Errorf("%s: %v", what, !c.want)
 		}
-		*a, *b, *x.unit, *y.unit, d.Host.config = x, y, u, v, config
+		*a, *b, *x.unit, *y.unit, d.Scheduler.config = x, y, u, v, config
 	}
 }
 
@@ -205,13 +205,13 @@ func TestClear(t *testing.T) {
 		"a is light":       {func() { a.drains, a.burst = true, ms }, true},
 		"b is light":       {func() { a.drains, b.burst = true, ms }, true},
 		"b is hurried":     {func() { a.drains, b.share.Wait = true, ms }, true},
-		"hurried in turns": {func() { a.drains, b.share.Wait, d.Host.config.Turns = true, ms, true }, false},
+		"hurried in turns": {func() { a.drains, b.share.Wait, d.Scheduler.config.Turns = true, ms, true }, false},
 	} {
-		x, y, config := *a, *b, d.Host.config
+		x, y, config := *a, *b, d.Scheduler.config
 		if c.change(); b.unit.clear() != c.want {
 			t.Errorf("%s: %v", what, !c.want)
 		}
-		*a, *b, d.Host.config = x, y, config
+		*a, *b, d.Scheduler.config = x, y, config
 	}
 }
 
@@ -219,7 +219,7 @@ func TestClear(t *testing.T) {
 func TestClearOfGang(t *testing.T) {
 	for _, hurried := range []bool{true, false} {
 		d, other := gang(t)
-		d.Host.config.Turns = false
+		d.Scheduler.config.Turns = false
 		other.Join(0, "b", Share{})
 		a, b := d.find("a"), other.find("b")
 		b.wants, b.drains = true, true
@@ -373,14 +373,14 @@ func TestAlone(t *testing.T) {
 		"the only one there": {func() { a.wants, a.ever, b.sessions = false, false, 0 }, a},
 		"with a limit":       {func() { a.share.Limit = 0.5 }, nil},
 		"held":               {func() { a.share.Held = true }, nil},
-		"turns":              {func() { d.Host.config.Turns = true }, nil},
+		"turns":              {func() { d.Scheduler.config.Turns = true }, nil},
 		"nobody":             {func() { a.sessions, b.sessions = 0, 0 }, nil},
 	} {
-		x, y, config := *a, *b, d.Host.config
+		x, y, config := *a, *b, d.Scheduler.config
 		if c.change(); d.alone() != c.want {
 			t.Errorf("%s: %v", what, d.alone())
 		}
-		*a, *b, d.Host.config = x, y, config
+		*a, *b, d.Scheduler.config = x, y, config
 	}
 }
 
@@ -552,7 +552,7 @@ func TestTry(t *testing.T) {
 		"somebody new, too early": {time.Second - 1, func(d *desk, b *tenant) { b.pace.beside = rate{} }, false},
 		"one":                     {time.Minute, func(d *desk, b *tenant) { b.wants = false }, false},
 		"is measured":             {time.Minute, func(d *desk, b *tenant) { d.measured = b }, false},
-		"always in turns":         {time.Minute, func(d *desk, b *tenant) { d.Host.config.Turns = true }, false},
+		"always in turns":         {time.Minute, func(d *desk, b *tenant) { d.Scheduler.config.Turns = true }, false},
 		"for the first time":      {0, func(d *desk, b *tenant) { d.triedAt = 0 }, true},
 		"b is to be measured":     {0, func(d *desk, b *tenant) { d.triedAt, b.pace.solo = 0, rate{} }, false},
 		"b was measured in vain":  {0, func(d *desk, b *tenant) { d.triedAt, b.pace.solo, b.pace.tried = 0, rate{}, 1 }, true},

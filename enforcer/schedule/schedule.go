@@ -98,22 +98,22 @@ type State struct {
 	End    time.Duration // when others are expected to go first; 0 open
 }
 
-// A Host shares the time of its GPUs. It belongs to one goroutine. Times are
+// A Scheduler shares the time of the GPUs of a host. It belongs to one goroutine. Times are
 // from any monotonic clock; one that is earlier than the last is taken for the
 // last.
 //
 // Inputs (Join, Leave, Change, Hear, Want, Rest, Drained, Report) only take note:
 // Decide draws the conclusions, and State then says them.
-type Host struct {
+type Scheduler struct {
 	config Config
 	gpus   []*GPU
 	turns  uint64
 	units  []*unit // Decide's own
 }
 
-// A GPU is one of a host's.
+// A GPU is one of a scheduler's.
 type GPU struct {
-	host       *Host
+	scheduler  *Scheduler
 	domain     *domain
 	now        time.Duration
 	tenants    []*tenant     // by name
@@ -189,8 +189,8 @@ type tenant struct {
 	past    history
 }
 
-// New returns a host without GPUs.
-func New(c Config) *Host {
+// New returns a scheduler without GPUs.
+func New(c Config) *Scheduler {
 	set := func(d *time.Duration, otherwise time.Duration) {
 		if *d <= 0 {
 			*d = otherwise
@@ -199,12 +199,12 @@ func New(c Config) *Host {
 	set(&c.Turn, 10*time.Millisecond)
 	set(&c.Minimum, 2*time.Millisecond)
 	set(&c.Drain, 50*time.Millisecond)
-	return &Host{config: c}
+	return &Scheduler{config: c}
 }
 
 // Add adds a GPU that nobody uses.
-func (h *Host) Add() *GPU {
-	g := &GPU{host: h, together: true}
+func (h *Scheduler) Add() *GPU {
+	g := &GPU{scheduler: h, together: true}
 	g.domain = &domain{gpus: []*GPU{g}}
 	h.gpus = append(h.gpus, g)
 	return g
@@ -316,7 +316,7 @@ func (g *GPU) Leave(now time.Duration, name string) {
 		t.state = State{Mode: Pause, Turn: t.state.Turn}
 		g.changed = true
 	}
-	g.host.part(t)
+	g.scheduler.part(t)
 	g.sweep()
 }
 

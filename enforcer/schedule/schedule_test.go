@@ -317,7 +317,7 @@ func TestBadHooks(t *testing.T) {
 			w := newWorld(t, false, nil, a, b)
 			w.run(long)
 			part := b.rate(begin, long) / alone(t, name).lone
-			t.Logf("%s has %.3f beside who is %s: %+v", name, part, what, w.machines[0].g.Stats("a"))
+			t.Logf("%s has %.3f beside who is %s: %+v", name, part, what, w.gpus[0].g.Stats("a"))
 			if part < 0.45 {
 				t.Errorf("%s has %.3f beside who is %s", name, part, what)
 			}
@@ -355,7 +355,7 @@ func TestNewcomerStartsFair(t *testing.T) {
 }
 
 // operate does one operation, taken from three bytes.
-func operate(t testing.TB, h *Host, now *time.Duration, op, who, arg byte) {
+func operate(t testing.TB, h *Scheduler, now *time.Duration, op, who, arg byte) {
 	name, g := string(rune('a'+who%6)), h.gpus[int(who/8)%len(h.gpus)]
 	d := time.Duration(arg) * 97 * us
 	*now += d / 4
@@ -410,7 +410,7 @@ func grew(t testing.TB, name string, was, is Stats) {
 	}
 }
 
-func hosts(c Config, gpus int) (*Host, *time.Duration) {
+func hosts(c Config, gpus int) (*Scheduler, *time.Duration) {
 	h := New(c)
 	for range gpus {
 		h.Add()

@@ -106,7 +106,7 @@ func alone(t testing.TB, name string) subject {
 	p := kind(name, 1)
 	w := newWorld(t, true, nil, p)
 	w.run(4 * time.Second)
-	s := subject{kind: name, alone: percentile(p.took, 0.99), needs: w.machines[0].busy.Seconds() / w.now.Seconds()}
+	s := subject{kind: name, alone: percentile(p.took, 0.99), needs: w.gpus[0].busy.Seconds() / w.now.Seconds()}
 	s.lone, s.loneWorst = p.rates(4 * time.Second)
 	s.loneWorst /= s.lone
 	lones[name] = s
@@ -139,7 +139,7 @@ func course(t testing.TB, long time.Duration, kinds []string, weights []float64)
 			}
 			s.hooked, s.worst = rate/s.lone, worst/s.lone
 			s.p50, s.p99 = percentile(p.took, 0.5), percentile(p.took, 0.99)
-			s.served = w.machines[0].g.Stats(p.name).Served.Seconds() / long.Seconds()
+			s.served = w.gpus[0].g.Stats(p.name).Served.Seconds() / long.Seconds()
 		}
 	}
 	return all, w
@@ -212,7 +212,7 @@ func TestMatrix(t *testing.T) {
 				a.kind, 100*a.guarantee, a.plain, a.hooked, a.worst, a.p50, a.p99, a.alone, a.served)
 		}
 		missed := judge(all)
-		t.Logf("%v%s | %d decisions, %+v %s", c.kinds, row.String(), w.decides, w.machines[0].g.System(), strings.Join(missed, ", "))
+		t.Logf("%v%s | %d decisions, %+v %s", c.kinds, row.String(), w.decides, w.gpus[0].g.System(), strings.Join(missed, ", "))
 		for _, m := range missed {
 			t.Errorf("%v %v: %s", c.kinds, c.parts, m)
 		}

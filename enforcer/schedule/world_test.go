@@ -47,7 +47,7 @@ type program struct {
 // A rank1 is a program's process on one GPU.
 type rank1 struct {
 	p   *program
-	gpu *machine
+	gpu *simGPU
 	at  int
 
 	here, told bool // told: the broker knows that it is idle
@@ -85,8 +85,8 @@ type shown struct {
 
 const meet = -1 // a kernel that waits for its partners
 
-// A machine is one GPU.
-type machine struct {
+// A simGPU is one GPU.
+type simGPU struct {
 	g     *GPU
 	ranks []*rank1
 	cur   int
@@ -97,21 +97,21 @@ type machine struct {
 
 // A world is a host in virtual time.
 type world struct {
-	t        testing.TB
-	host     *Host
-	plain    bool // without the hook
-	now      time.Duration
-	wake     time.Duration
-	machines []*machine
-	programs []*program
-	random   *rand.Rand
-	decides  int
+	t         testing.TB
+	scheduler *Scheduler
+	plain     bool // without the hook
+	now       time.Duration
+	wake      time.Duration
+	gpus      []*simGPU
+	programs  []*program
+	random    *rand.Rand
+	decides   int
 }
 
 // newWorld puts programs on GPUs: on[i] are those of programs[i], GPU 0 where it
 // is nil.
 func newWorld(t testing.TB, plain bool, on [][]int, programs ...*program) *world {
-	w := &world{t: t, host: New(Config{}), plain: plain, programs: programs, random: rand.New(rand.NewPCG(1, 5))}
+	w := &world{t: t, scheduler: New(Config{}), plain: plain, programs: programs, random: rand.New(rand.NewPCG(1, 5))}
 	for i, p := range programs {
 		p.ranks, p.steps, p.took = nil, nil, nil
 		gpus := []int{0}
@@ -119,10 +119,10 @@ func newWorld(t testing.TB, plain bool, on [][]int, programs ...*program) *world
 			gpus = on[i]
 		}
 		for at, n := range gpus {
-			for len(w.machines) <= n {
-				w.machines = append(w.machines, &machine{g: w.host.Add()})
+			for len(w.gpus) <= n {
+				w.gpus = append(w.gpus, &simGPU{g: w.scheduler.Add()})
 			}
-			m := w.machines[n]
+			m := w.gpus[n]
 			r := &rank1{p: p, gpu: m, at: at, told: true, ready: p.from}
 			m.ranks, p.ranks = append(m.ranks, r), append(p.ranks, r)
 		}
@@ -141,7 +141,7 @@ func (w *world) run(d time.Duration) {
 		if !w.plain && (input || w.wake != 0 && w.now >= w.wake) {
 			w.decide()
 		}
-		for _, m := range w.machines {
+		for _, m := range w.gpus {
 			w.execute(m)
 		}
 	}
@@ -158,11 +158,11 @@ func (w *world) link(programs ...*program) {
 
 func (w *world) decide() {
 	w.decides++
-	w.wake = w.host.Decide(w.now)
+	w.wake = w.scheduler.Decide(w.now)
 	if w.wake != 0 && w.wake <= w.now {
 		w.t.Fatalf("at %v: to be called again at %v", w.now, w.wake)
 	}
-	for _, m := range w.machines {
+	for _, m := range w.gpus {
 		for _, r := range m.ranks {
 			s := m.g.State(r.p.name)
 			s.End = 0
@@ -371,7 +371,7 @@ func (w *world) ended(r *rank1) {
 }
 
 // execute is a tick of a GPU: one process at a time, in slices.
-func (w *world) execute(m *machine) {
+func (w *world) execute(m *simGPU) {
 	if m.sw > 0 {
 		m.sw -= tick
 		return

@@ -180,7 +180,7 @@ func (c *checkFlags) look(ctx context.Context, f flags) health.Judgement {
 		return health.NoVerdict(health.Standalone, node, fmt.Errorf("--config.file: %w", err))
 	}
 	settings.Collectors.Medium = settings.Collectors.Fast // what is read once only says nothing of persistence
-	m, err := newMachine(f, settings, log)
+	m, err := newHostConfig(f, settings, log)
 	if err != nil {
 		return health.NoVerdict(health.Standalone, node, err)
 	}

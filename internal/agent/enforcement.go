@@ -46,7 +46,7 @@ type enforcement struct {
 // newEnforcement returns what c says, listening already. The host says which
 // GPUs there are and who is on them; hardware whether a GPU itself was at
 // fault of late; record takes what the escalation does.
-func newEnforcement(f flags, c config.Enforcer, m *machine, gpus *collectors.Host, hardware func(uuid string, within time.Duration) bool, record func(incident.Event)) (enforcement, error) {
+func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.Host, hardware func(uuid string, within time.Duration) bool, record func(incident.Event)) (enforcement, error) {
 	if !c.Enabled {
 		return enforcement{}, nil
 	}

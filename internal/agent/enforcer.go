@@ -22,7 +22,7 @@ func assembleEnforcer(f flags, conf *config.File, c config.Config) (a assembly, 
 			"--role=enforce: enforcer.enabled is false in %s: there is nothing to enforce", conf.Origin())}
 	}
 	f.stateDir = filepath.Join(f.stateDir, "enforcer") // beside what who observes keeps
-	m, err := newMachine(f, c, conf.Log)
+	m, err := newHostConfig(f, c, conf.Log)
 	if err != nil {
 		return a, err
 	}

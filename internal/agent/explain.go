@@ -71,7 +71,7 @@ func checkConfig(ctx context.Context, f flags, path, pid string, stdout io.Write
 // workloadOf asks who runs a process, and waits for the names as the agent
 // does. With the names that did not come its workload is as the cgroup says.
 func workloadOf(ctx context.Context, f flags, c config.Config, pid int) (*host.Workload, error) {
-	m, err := newMachine(f, c, slog.New(slog.DiscardHandler))
+	m, err := newHostConfig(f, c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}

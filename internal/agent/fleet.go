@@ -42,7 +42,7 @@ func since(d time.Duration) sim.Duration { return sim.Duration(d) }
 
 // A fleet is many simulated hosts in one process. Each is served as an agent of
 // its own would, below /hosts/NAME/.
-type fleet []*node
+type fleet []*observedHost
 
 // assembleFleet puts f.demoHosts simulated hosts together. c is not read again,
 // and there is no control socket: a fleet is to be looked at.
@@ -82,7 +82,7 @@ func newFleet(f flags, conf *config.File, c config.Config) (fleet, error) {
 	var all fleet
 	for i := range f.demoHosts {
 		name := fmt.Sprintf("node-%03d", i+1)
-		m := bareMachine(f, c, name, slog.New(slog.DiscardHandler)) // what happens to so many is in their journals
+		m := bareHostConfig(f, c, name, slog.New(slog.DiscardHandler)) // what happens to so many is in their journals
 		m.options.Pooled, m.sharing = true, f.demoHosts
 		s := scenario
 		s.Faults = slices.Clone(s.Faults)
@@ -94,7 +94,7 @@ func newFleet(f flags, conf *config.File, c config.Config) (fleet, error) {
 		if err := m.simulated(f, s, f.demoSeed+uint64(i)); err != nil {
 			return nil, err
 		}
-		n, err := newNode(f, c.Health, m, conf.Samples)
+		n, err := newObservedHost(f, c.Health, m, conf.Samples)
 		if err != nil {
 			return nil, err
 		}

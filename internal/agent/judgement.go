@@ -30,7 +30,7 @@ type judgement struct {
 }
 
 // newJudgement returns the judgement on a host, which m is.
-func newJudgement(f flags, c config.Health, m *machine, h *collectors.Host) (*judgement, error) {
+func newJudgement(f flags, c config.Health, m *hostConfig, h *collectors.Host) (*judgement, error) {
 	j := &judgement{log: m.options.Log}
 	boot, err := m.options.Kernel.BootID()
 	if err != nil {

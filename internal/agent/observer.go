@@ -15,11 +15,11 @@ import (
 // assembleObserver puts together what reads, judges and serves, and in the role
 // of all what enforces.
 func (r role) assembleObserver(f flags, conf *config.File, c config.Config) (a assembly, err error) {
-	m, err := newMachine(f, c, conf.Log)
+	m, err := newHostConfig(f, c, conf.Log)
 	if err != nil {
 		return a, err
 	}
-	n, err := newNode(f, c.Health, m, conf.Samples)
+	n, err := newObservedHost(f, c.Health, m, conf.Samples)
 	if err != nil {
 		return a, err
 	}

@@ -18,8 +18,9 @@ import (
 	"gpusteward/internal/config"
 )
 
-// A machine is where the agent runs: this host, or a simulated one.
-type machine struct {
+// A hostConfig is what the parts of the agent need to know of the host that they
+// work on: this one, or a simulated one.
+type hostConfig struct {
 	name        string // the host's; unknown is empty
 	options     collectors.Options
 	allocations *host.Allocations
@@ -39,9 +40,9 @@ func hostName() string {
 	return cmp.Or(os.Getenv("NODE_NAME"), name)
 }
 
-// newMachine returns what --demo says, or this host.
-func newMachine(f flags, c config.Config, log *slog.Logger) (*machine, error) {
-	m := bareMachine(f, c, hostName(), log)
+// newHostConfig returns what --demo says, or this host.
+func newHostConfig(f flags, c config.Config, log *slog.Logger) (*hostConfig, error) {
+	m := bareHostConfig(f, c, hostName(), log)
 	if m.real {
 		return m, m.thisHost(f, c)
 	}
@@ -53,9 +54,9 @@ func newMachine(f flags, c config.Config, log *slog.Logger) (*machine, error) {
 	return m, m.simulated(f, scenario, f.demoSeed)
 }
 
-// bareMachine returns what this host and simulated ones have in common.
-func bareMachine(f flags, c config.Config, name string, log *slog.Logger) *machine {
-	m := &machine{name: name, real: !f.demoGiven}
+// bareHostConfig returns what this host and simulated ones have in common.
+func bareHostConfig(f flags, c config.Config, name string, log *slog.Logger) *hostConfig {
+	m := &hostConfig{name: name, real: !f.demoGiven}
 	if c.Enforcer.Enabled {
 		m.broker = c.Enforcer.BrokerSocket(f.runtimeDir)
 	}
@@ -67,7 +68,7 @@ func bareMachine(f flags, c config.Config, name string, log *slog.Logger) *machi
 
 // config returns what the collectors need of c. What is in this host's files
 // is not about simulated GPUs.
-func (m *machine) config(c config.Config) collectors.Config {
+func (m *hostConfig) config(c config.Config) collectors.Config {
 	part := c.Collectors.Config()
 	part.Broker = m.broker // as it was at the start: so is the broker
 	if m.real {
@@ -76,7 +77,7 @@ func (m *machine) config(c config.Config) collectors.Config {
 	return part
 }
 
-func (m *machine) thisHost(f flags, c config.Config) error {
+func (m *hostConfig) thisHost(f flags, c config.Config) error {
 	proc, err := host.ProcFS(f.procfs)
 	if err != nil {
 		return fmt.Errorf("--path.procfs: %w", err)
@@ -107,7 +108,7 @@ func (m *machine) thisHost(f flags, c config.Config) error {
 }
 
 // simulated serves a scenario of collectors/gpu/sim.
-func (m *machine) simulated(f flags, scenario sim.Scenario, seed uint64) error {
+func (m *hostConfig) simulated(f flags, scenario sim.Scenario, seed uint64) error {
 	s, err := sim.New(scenario, sim.Options{Seed: seed})
 	if err != nil {
 		return fmt.Errorf("--demo=%s: %w", f.demo, err)

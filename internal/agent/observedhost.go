@@ -11,19 +11,19 @@ import (
 	"gpusteward/internal/config"
 )
 
-// A node is one host: what is read of it, what is judged of that, and the
-// server that says so.
-type node struct {
-	*machine
+// An observedHost is one host: what is read of it, what is judged of that, and
+// the server that says so.
+type observedHost struct {
+	*hostConfig
 	host      *collectors.Host
 	judgement *judgement
 	server    *exporter.Server
 }
 
-// newNode returns the node that m is. The samples of more are served beside
-// what is read and judged.
-func newNode(f flags, c config.Health, m *machine, more func() []collectors.Sample) (*node, error) {
-	n := &node{machine: m}
+// newObservedHost returns the observed host that m describes. The samples of
+// more are served beside what is read and judged.
+func newObservedHost(f flags, c config.Health, m *hostConfig, more func() []collectors.Sample) (*observedHost, error) {
+	n := &observedHost{hostConfig: m}
 	m.options.Events = func(e collectors.Event) { n.judgement.monitor.Event(e) }
 	n.host = collectors.NewHost(m.options)
 	var err error
@@ -46,7 +46,7 @@ func newNode(f flags, c config.Health, m *machine, more func() []collectors.Samp
 }
 
 // run reads, judges and keeps the answers up to date, until ctx ends.
-func (n *node) run(ctx context.Context) error {
+func (n *observedHost) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return n.host.Run(ctx) })
 	group.Go(func() error { return n.options.Processes.Run(ctx) })
