@@ -76,7 +76,7 @@ func checkSection(b *strings.Builder, c *health.Check) {
 	}
 	if c.Shadow {
 		look += " **Off by default**, because its threshold is a matter of judgement. Load gpusteward-judgement.rules.yml, " +
-			"or name it in `health.page` of the agent's configuration, to enable the alert."
+			"or name it in `health.enable_alerts` of the agent's configuration, to enable the alert."
 	}
 	var metrics []string
 	for _, m := range c.Metrics() {

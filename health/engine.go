@@ -26,7 +26,7 @@ type Engine struct {
 	normal   baselines
 	settings observed // of the GPUs, at the last step
 	latest   *derived.Snapshot
-	page     []string                                       // checks in shadow mode that alert
+	enabled  []string                                       // checks in shadow mode that alert
 	totals   map[incident.Entity]map[incident.Class]float64 // incidents
 }
 

@@ -43,8 +43,8 @@ type Options struct {
 
 // Settings are what an operator can change while a Monitor runs.
 type Settings struct {
-	Page   []string          // checks in shadow mode that alert all the same
-	Labels map[string]string // of pushed alerts, beside their own
+	EnableAlerts []string          // checks in shadow mode that alert all the same
+	Labels       map[string]string // of pushed alerts, beside their own
 }
 
 // Validate reports the first key that cannot work.
@@ -55,9 +55,9 @@ func (s Settings) Validate() error {
 			shadow = append(shadow, c.ID)
 		}
 	}
-	for i, id := range s.Page {
+	for i, id := range s.EnableAlerts {
 		if !slices.Contains(shadow, id) {
-			return fmt.Errorf("health.page[%d]: %q is no check in shadow mode; there are %s", i, id, strings.Join(shadow, ", "))
+			return fmt.Errorf("health.enable_alerts[%d]: %q is no check in shadow mode; there are %s", i, id, strings.Join(shadow, ", "))
 		}
 	}
 	for name := range s.Labels {
@@ -298,7 +298,7 @@ func (m *Monitor) judge(seen []incident.Observation, now time.Time) {
 	}
 	incidents = append(incidents, m.correlator.Tick(now)...)
 	s.Add(m.account(now)...)
-	m.engine.Page(m.settings.Load().Page)
+	m.engine.EnableAlerts(m.settings.Load().EnableAlerts)
 	changes := m.engine.Eval(s, incidents, now)
 	m.blame(incidents...)
 	m.blame(changes...)

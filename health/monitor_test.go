@@ -208,7 +208,7 @@ func TestALatchedFaultOutlivesTheAgentAndEndsWithAnAck(t *testing.T) {
 // is there twice, and what is in shadow mode is no warning.
 func TestTheLogNamesEachThingOnce(t *testing.T) {
 	t.Parallel()
-	for _, page := range [][]string{nil, {"slow"}} {
+	for _, enabled := range [][]string{nil, {"slow"}} {
 		var log bytes.Buffer
 		m := NewMonitor(Options{Log: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.MessageKey {
@@ -219,10 +219,10 @@ func TestTheLogNamesEachThingOnce(t *testing.T) {
 		real, shadow := *hotCheck, *hotCheck
 		shadow.ID, shadow.Shadow = "slow", true
 		w := newWorld(t, &real, &shadow)
-		w.engine.Page(page)
+		w.engine.EnableAlerts(enabled)
 		for _, e := range w.steps(3, hotAt(-1)) {
-			if e.Shadow != (e.Check == "slow" && page == nil) {
-				t.Errorf("page %v: the event %+v", page, e)
+			if e.Shadow != (e.Check == "slow" && enabled == nil) {
+				t.Errorf("enabled %v: the event %+v", enabled, e)
 			}
 			m.say(e)
 		}
@@ -242,15 +242,15 @@ func TestTheLogNamesEachThingOnce(t *testing.T) {
 			levels[l.Check] = l.Level
 		}
 		want := map[string]string{"hot": "WARN", "slow": "INFO"}
-		if page != nil {
+		if enabled != nil {
 			want["slow"] = "WARN"
 		}
 		if !maps.Equal(levels, want) {
-			t.Errorf("page %v: the levels are %v, want %v", page, levels, want)
+			t.Errorf("enabled %v: the levels are %v, want %v", enabled, levels, want)
 		}
 		for _, f := range w.engine.Findings() {
-			if f.Shadow != (f.Check == "slow" && page == nil) {
-				t.Errorf("page %v: %+v", page, f)
+			if f.Shadow != (f.Check == "slow" && enabled == nil) {
+				t.Errorf("enabled %v: %+v", enabled, f)
 			}
 		}
 	}
@@ -266,7 +266,7 @@ func TestShadowChecksAlertWhenTheyAreTurnedOn(t *testing.T) {
 		if f := m.Verdict().Findings; len(f) == 0 || f[0].Check != "slow_gpu" || !f[0].Shadow || m.alerts() != "" || m.Verdict().Status > incident.Suspect {
 			t.Errorf("in shadow: %+v, %q, %v", f, m.alerts(), m.Verdict().Status)
 		}
-		m.Configure(Settings{Page: []string{"slow_gpu"}})
+		m.Configure(Settings{EnableAlerts: []string{"slow_gpu"}})
 		if m.pass(time.Second); !strings.Contains(m.alerts(), "GPUSlowOutlier/critical") {
 			t.Errorf("turned on: %q", m.alerts())
 		}
@@ -402,15 +402,15 @@ func TestManyShareAProcess(t *testing.T) {
 func TestSettingsThatCannotWork(t *testing.T) {
 	t.Parallel()
 	for want, s := range map[string]Settings{
-		`health.page[1]: "gpu_lost"`: {Page: []string{"slow_gpu", "gpu_lost"}},
-		`health.labels: "1st"`:       {Labels: map[string]string{"1st": "a"}},
-		`health.labels: "severity"`:  {Labels: map[string]string{"severity": "a"}},
+		`health.enable_alerts[1]: "gpu_lost"`: {EnableAlerts: []string{"slow_gpu", "gpu_lost"}},
+		`health.labels: "1st"`:                {Labels: map[string]string{"1st": "a"}},
+		`health.labels: "severity"`:           {Labels: map[string]string{"severity": "a"}},
 	} {
 		if err := s.Validate(); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%+v: %v, want %s", s, err, want)
 		}
 	}
-	if err := (Settings{Page: []string{"slow_gpu"}, Labels: map[string]string{"cluster": "a"}}).Validate(); err != nil {
+	if err := (Settings{EnableAlerts: []string{"slow_gpu"}, Labels: map[string]string{"cluster": "a"}}).Validate(); err != nil {
 		t.Error(err)
 	}
 }

@@ -37,7 +37,7 @@ func (e *Engine) report(s *derived.Snapshot) {
 	for _, j := range e.judges {
 		first := len(firing)
 		for _, l := range j.Levels {
-			if e.pages(j) && !slices.ContainsFunc(firing[first:], func(f collectors.Sample) bool { return f.Labels[1] == l.Severity.String() }) {
+			if e.alerts(j) && !slices.ContainsFunc(firing[first:], func(f collectors.Sample) bool { return f.Labels[1] == l.Severity.String() }) {
 				firing = append(firing, collectors.Sample{Metric: AlertFiring, Labels: []string{j.Alert, l.Severity.String()}})
 			}
 		}
@@ -180,19 +180,19 @@ func (e *Engine) transition(j *judge, st *status, from incident.State) incident.
 	return ev
 }
 
-// Page sets which checks in shadow mode alert all the same.
-func (e *Engine) Page(checks []string) { e.page = checks }
+// EnableAlerts sets which checks in shadow mode alert all the same.
+func (e *Engine) EnableAlerts(checks []string) { e.enabled = checks }
 
-// pages reports whether a check alerts.
-func (e *Engine) pages(j *judge) bool { return j.Alert != "" && !e.shadows(j) }
+// alerts reports whether a check alerts.
+func (e *Engine) alerts(j *judge) bool { return j.Alert != "" && !e.shadows(j) }
 
 // shadows reports whether a check is in shadow mode, and was not turned on.
-func (e *Engine) shadows(j *judge) bool { return j.Shadow && !slices.Contains(e.page, j.ID) }
+func (e *Engine) shadows(j *judge) bool { return j.Shadow && !slices.Contains(e.enabled, j.ID) }
 
 // Alerts returns the alerts that fire, with labels beside their own.
 func (e *Engine) Alerts(labels map[string]string) (all []Alert) {
 	for _, j := range e.judges {
-		if !e.pages(j) {
+		if !e.alerts(j) {
 			continue
 		}
 		for _, st := range j.order {

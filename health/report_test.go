@@ -25,7 +25,7 @@ func TestWhatMetricsSayOfHealth(t *testing.T) {
 	for name, c := range map[string]struct {
 		margins          [2]float64
 		down             bool // the first does not answer
-		page             []string
+		enabled          []string
 		status           [2]float64
 		node             float64
 		failing, unknown [2]float64 // of the check hot; checks
@@ -36,14 +36,14 @@ func TestWhatMetricsSayOfHealth(t *testing.T) {
 		"the first is warm":    {margins: [2]float64{warm, cool}, status: [2]float64{1, 0}, node: 1, failing: [2]float64{1, 0}, firing: map[string]float64{"Hot warning": 1, "Early info": 1, "Shadow warning": -1}},
 		"both are warm":        {margins: [2]float64{warm, warm}, status: [2]float64{1, 1}, node: 1, failing: [2]float64{1, 1}, firing: map[string]float64{"Hot warning": 2, "Early info": 2}},
 		"the second is hot":    {margins: [2]float64{warm, hot}, status: [2]float64{1, 2}, node: 2, failing: [2]float64{1, 1}, firing: map[string]float64{"Hot warning": 2, "Hot critical": 1, "Early info": 2}},
-		"it alerts, asked to":  {margins: [2]float64{warm, hot}, page: []string{"shadow"}, status: [2]float64{1, 2}, node: 2, failing: [2]float64{1, 1}, firing: map[string]float64{"Hot warning": 2, "Hot critical": 1, "Early info": 2, "Shadow warning": 2, "Shadow critical": 1}},
+		"it alerts, asked to":  {margins: [2]float64{warm, hot}, enabled: []string{"shadow"}, status: [2]float64{1, 2}, node: 2, failing: [2]float64{1, 1}, firing: map[string]float64{"Hot warning": 2, "Hot critical": 1, "Early info": 2, "Shadow warning": 2, "Shadow critical": 1}},
 		"nothing is read":      {margins: [2]float64{unread, cool}, status: [2]float64{-1, 0}, unknown: [2]float64{3, 0}},
 		"cool, and down":       {margins: [2]float64{cool, cool}, down: true, status: [2]float64{-1, 0}, node: -1},
 		"suspect, and down":    {margins: [2]float64{suspect, cool}, down: true, status: [2]float64{-1, 0}, node: -1, firing: map[string]float64{"Early info": 1}},
 		"warm, and down":       {margins: [2]float64{warm, cool}, down: true, status: [2]float64{1, 0}, node: 1, failing: [2]float64{1, 0}, firing: map[string]float64{"Hot warning": 1, "Early info": 1}},
 	} {
 		w := newWorld(t, checks()...)
-		w.engine.Page(c.page)
+		w.engine.EnableAlerts(c.enabled)
 		look := func(margins [2]float64) *derived.Snapshot {
 			samples := []collectors.Sample{on("0", collectors.Up, collectors.Bool(!c.down)), on("1", collectors.Up, 1)}
 			for i, margin := range margins {

@@ -162,7 +162,7 @@ func TestEachSentenceIsTrue(t *testing.T) {
 			if held.Value != clear || held.Worst != worst || held.State == incident.Recovering == c.Latched {
 				t.Errorf("%s: %+v; want the value %v and the worst %v", c.ID, held, clear, worst)
 			}
-			if s.engine.Page([]string{c.ID}); c.Alert != "" {
+			if s.engine.EnableAlerts([]string{c.ID}); c.Alert != "" {
 				a := s.engine.Alerts(nil)[0].Annotations
 				s.holds("in its alert", a["description"], from+past, worst, math.NaN(), at)
 				if want := fmt.Sprintf("%.4g", worst); a["value"] != want {

@@ -206,7 +206,7 @@ func TestWhatIsSaidOfATurbulentTime(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		u := newTurbulence(t, 3)
-		settings := Settings{Page: []string{"temp_outlier"}, Labels: map[string]string{"cluster": "a"}}
+		settings := Settings{EnableAlerts: []string{"temp_outlier"}, Labels: map[string]string{"cluster": "a"}}
 		u.monitored = monitor(t, dir, settings)
 		for look := range 100 {
 			u.show(look)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -77,9 +78,9 @@ func TestReportsEveryWrongType(t *testing.T) {
 
 func TestReportsEachPartThatCannotWork(t *testing.T) {
 	t.Parallel()
-	errors := problems(write(t, "collectors: {fast: 1h}\nworkloads: {docker: a, podman: b}\nhealth: {page: [x]}\nenforcer: {fail: y}\nweb: {max_scrapes: 0}\n"))
+	errors := problems(write(t, "collectors: {fast: 1h}\nworkloads: {docker: a, podman: b}\nhealth: {enable_alerts: [x]}\nenforcer: {fail: y}\nweb: {max_scrapes: 0}\n"))
 	at := 0
-	for _, want := range []string{":1: collectors.fast:", ":2: workloads.docker:", ":2: workloads.podman:", ":3: health.page[0]:", ":4: enforcer.fail:", ":5: web.max_scrapes:"} {
+	for _, want := range []string{":1: collectors.fast:", ":2: workloads.docker:", ":2: workloads.podman:", ":3: health.enable_alerts[0]:", ":4: enforcer.fail:", ":5: web.max_scrapes:"} {
 		i := strings.Index(errors, want)
 		if i < at {
 			t.Errorf("the message lacks %s, or it stands elsewhere\n%s", want, errors)
@@ -128,7 +129,10 @@ func explained(t *testing.T, typ reflect.Type, n *yaml.Node, path string) {
 		nodes[n.Content[i].Value] = [2]*yaml.Node{n.Content[i], n.Content[i+1]}
 	}
 	for i := range typ.NumField() {
-		name, _, _ := strings.Cut(typ.Field(i).Tag.Get("yaml"), ",")
+		name, option, _ := strings.Cut(typ.Field(i).Tag.Get("yaml"), ",")
+		if option == olderName {
+			continue
+		}
 		node, ok := nodes[name]
 		switch {
 		case !ok:
@@ -170,15 +174,21 @@ func TestReferenceConfigNamesEveryCollectorThatIsOff(t *testing.T) {
 	}
 }
 
-// TestOlderFilesAreTaken has a file set what has no effect any more: that is
-// said, and the file is in force.
+// TestOlderFilesAreTaken has files with keys that have no effect any more, or
+// another name: the log says so, and the file is in force.
 func TestOlderFilesAreTaken(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]bool{"web: {max_scrapes: 1}\n": false, "web: {max_scrapes: 8}\n": true, "": false} {
+	const without, renamed = "web.max_scrapes no longer has an effect: remove it", "health.page is the older name of health.enable_alerts: rename it"
+	for text, want := range map[string]string{"": "", "web: {max_scrapes: 1}\n": "", "web: {max_scrapes: 8}\n": without,
+		"health: {enable_alerts: [slow_gpu]}\n": "", "health: {page: [slow_gpu]}\n": renamed} {
 		var log strings.Builder
 		conf := &File{Path: write(t, text), Log: slog.New(slog.NewTextHandler(&log, nil))}
-		if _, err := conf.Load(); err != nil || strings.Contains(log.String(), "web.max_scrapes no longer has an effect: remove it") != want {
-			t.Errorf("%q: %v, logged %q", text, err, log.String())
+		c, err := conf.Load()
+		if err != nil || !strings.Contains(log.String(), want) || want == "" && log.Len() > 0 {
+			t.Errorf("%q: %v, logged %q, want %q", text, err, log.String(), want)
+		}
+		if enabled := slices.Contains(c.Health.Settings().EnableAlerts, "slow_gpu"); enabled != strings.Contains(text, "slow_gpu") {
+			t.Errorf("%q: slow_gpu alerts: %v", text, enabled)
 		}
 	}
 }

@@ -33,6 +33,9 @@ func (f *File) Load() (Config, error) {
 	if err == nil && c.Web != Defaults().Web {
 		f.Log.Warn("web.max_scrapes no longer has an effect: remove it from the configuration", "config", f.Path)
 	}
+	if err == nil && c.Health.Page != nil {
+		f.Log.Warn("health.page is the older name of health.enable_alerts: rename it in the configuration", "config", f.Path)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.good = err == nil; f.good {

@@ -1,9 +1,12 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
+	"strings"
 
 	promconfig "github.com/prometheus/common/config"
 
@@ -13,7 +16,8 @@ import (
 
 // Health says what alerts, and who is told.
 type Health struct {
-	Page                   []string          `yaml:"page"`
+	EnableAlerts           []string          `yaml:"enable_alerts"`
+	Page                   []string          `yaml:"page,omitempty"` // what older files call EnableAlerts
 	Labels                 map[string]string `yaml:"labels"`
 	Alertmanagers          []string          `yaml:"alertmanagers"`
 	AlertmanagerHTTPConfig string            `yaml:"alertmanager_http_config"`
@@ -21,7 +25,7 @@ type Health struct {
 
 // Settings returns what the checks need.
 func (c Health) Settings() health.Settings {
-	return health.Settings{Page: c.Page, Labels: maps.Clone(c.Labels)}
+	return health.Settings{EnableAlerts: slices.Concat(c.EnableAlerts, c.Page), Labels: maps.Clone(c.Labels)}
 }
 
 // Notifier reads how Alertmanagers are talked to. The error begins with the key.
@@ -38,7 +42,13 @@ func (c Health) Notifier() (notifier.Options, error) {
 }
 
 func (c Health) validate() error {
+	if c.Page != nil && c.EnableAlerts != nil {
+		return errors.New("health.page: it is the older name of health.enable_alerts, which is there too: move its checks there")
+	}
 	if err := c.Settings().Validate(); err != nil {
+		if rest, ok := strings.CutPrefix(err.Error(), "health.enable_alerts"); ok && c.Page != nil {
+			return errors.New("health.page" + rest) // the key that is in the file
+		}
 		return err
 	}
 	o, err := c.Notifier()

@@ -22,6 +22,10 @@ var (
 	twice        = regexp.MustCompile(`^mapping key "(.*)" already defined`)
 )
 
+// olderName marks the field of a key that has another name now. It is read, and
+// neither explained nor offered.
+const olderName = "omitempty"
+
 // retired are keys that files from before may have, by type, with what to write
 // instead.
 var retired = map[string]string{
@@ -144,8 +148,8 @@ func knownKeys(t reflect.Type, name string) (keys []string) {
 	case reflect.Struct:
 		for i := range t.NumField() {
 			f := t.Field(i)
-			switch key, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); {
-			case !f.IsExported():
+			switch key, option, _ := strings.Cut(f.Tag.Get("yaml"), ","); {
+			case !f.IsExported() || option == olderName:
 			case t.String() != name:
 				if found := knownKeys(f.Type, name); found != nil {
 					return found
