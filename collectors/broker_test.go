@@ -399,8 +399,8 @@ func TestATermIsTold(t *testing.T) { // not parallel: the table is everybody's
 	}
 }
 
-// Whoever can begin workloads cannot crowd out the tenants, and of the escalation
-// the highest are shown.
+// Whoever can begin workloads cannot crowd out the tenants, and of the
+// escalation the highest are shown.
 func TestManyWorkloadsAreBounded(t *testing.T) {
 	e := &wire.EnforcerStats{Quotas: []wire.QuotaStats{{Tenant: "a", GPU: "GPU-a", Quota: quota.Quota{Guarantee: 0.5, Bandwidth: 1}}}}
 	for i := range 5000 {

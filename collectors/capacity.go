@@ -9,7 +9,8 @@ import (
 // Memory returns the memory of a GPU as it was last read, in bytes: all of it,
 // what is free, and what the driver keeps for itself (0 where an old driver
 // does not say). Of a MIG device it is that of its GPU instance, which all its
-// compute instances share. ok is false where the GPU does not answer. No driver call.
+// compute instances share. ok is false where the GPU does not answer. No driver
+// call.
 func (h *Host) Memory(uuid string) (total, free, reserved uint64, ok bool) {
 	if m, is := h.mig(uuid); is {
 		all, ok := h.reading(m.parent, MIGMemoryAll, m.gi)

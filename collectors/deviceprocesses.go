@@ -22,19 +22,19 @@ type DeviceProcess struct {
 	At      time.Time    // when the driver was asked
 }
 
-// KindServer is the DeviceProcess.Kind of what is called like the server of MPS. It
-// holds the GPU for its clients. Nobody but a look at what it runs can tell
-// whether it is one.
+// KindServer is the DeviceProcess.Kind of what is called like the server of
+// MPS. It holds the GPU for its clients. Nobody but a look at what it runs can
+// tell whether it is one.
 const KindServer = "server"
 
 // serverComm is the name of MPS's server, nvidia-cuda-mps-server, as the kernel
 // cuts it.
 const serverComm = "nvidia-cuda-mps"
 
-// DeviceProcesses returns the processes on the GPUs, each once for each GPU or MIG
-// device, as of the
-// last pass of the fast tier. Those of a GPU that has not answered for two
-// intervals of the tier are left out: nobody knows what is there.
+// DeviceProcesses returns the processes on the GPUs, each once for each GPU or
+// MIG device, as of the last pass of the fast tier. Those of a GPU that has not
+// answered for two intervals of the tier are left out: nobody knows what is
+// there.
 func (h *Host) DeviceProcesses() []DeviceProcess {
 	now, s, fast := time.Now(), h.state.Load(), h.Interval()
 	var all []DeviceProcess

@@ -58,7 +58,8 @@ func TestTheKernelIsReadWithoutADriver(t *testing.T) {
 	}
 }
 
-// A hangingFS is a file system in which the files below dir hang from a moment on.
+// A hangingFS is a file system in which the files below dir hang from a moment
+// on.
 type hangingFS struct {
 	fs.FS
 	dir     string

@@ -79,7 +79,8 @@ func (r *reader) run(ctx context.Context, lib *gpu.Library) error {
 	}
 }
 
-// readUntilLost reads one GPU from its opening to its loss, or to the end of ctx.
+// readUntilLost reads one GPU from its opening to its loss, or to the end of
+// ctx.
 func (r *reader) readUntilLost(ctx context.Context, lib *gpu.Library) error {
 	s := &openGPU{reader: r, lib: lib, states: map[*Collector]*collectorState{}}
 	if snap := r.snap.Load(); snap != nil {

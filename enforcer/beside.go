@@ -12,8 +12,8 @@ import (
 
 // A besideAudit compares what programs under Gemini's hook were charged with
 // the driver's samples of them, as the audit does for tenants: some of these
-// hooks launch whether they have a turn or not. The escalation does nothing about
-// them. Its zero value is ready; one goroutine may use it.
+// hooks launch whether they have a turn or not. The escalation does nothing
+// about them. Its zero value is ready; one goroutine may use it.
 type besideAudit struct {
 	audit audit.Audit
 	gpus  map[string]string // UUID by address, of servers whose tables do not say it

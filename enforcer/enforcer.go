@@ -203,8 +203,8 @@ func (e *Enforcer) books(now time.Time) audit.Books {
 	return b
 }
 
-// measureCapacity finds how much of each GPU's memory tenants can have: what they
-// have, and what is free, but no more than there is.
+// measureCapacity finds how much of each GPU's memory tenants can have: what
+// they have, and what is free, but no more than there is.
 func (e *Enforcer) measureCapacity(b audit.Books) {
 	capacity := map[string]uint64{}
 	for _, t := range b.Tenants {

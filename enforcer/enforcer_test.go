@@ -61,8 +61,8 @@ func (g *governed) told(tenant string) (all []string) {
 	return all
 }
 
-// DeviceProcesses is what the driver would say: it samples each second, and tells
-// whoever is there with memory.
+// DeviceProcesses is what the driver would say: it samples each second, and
+// tells whoever is there with memory.
 func (g *governed) DeviceProcesses() (all []collectors.DeviceProcess) {
 	now := time.Now()
 	g.truth.mu.Lock()

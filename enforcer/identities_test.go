@@ -15,7 +15,8 @@ import (
 )
 
 // Whose a process is follows from this host's facts, or, where it is simulated,
-// from the simulation's alone; nobody's is who has no workload yet, or has ended.
+// from the simulation's alone; nobody's is who has no workload yet, or has
+// ended.
 func TestWhoseADeviceProcessIs(t *testing.T) {
 	t.Parallel()
 	exe, err := os.Readlink("/proc/self/exe")

@@ -59,8 +59,8 @@ func (e *Enforcer) Quota(tenant, gpu string) broker.Quota {
 	return b
 }
 
-// punished reports whether a tenant gets less than its quota: the escalation holds
-// it, or the pacer to less than its guarantee.
+// punished reports whether a tenant gets less than its quota: the escalation
+// holds it, or the pacer to less than its guarantee.
 func (t *terms) punished(tenant string) bool {
 	for at, limit := range t.paced {
 		if at.tenant == tenant && limit < t.Quota(tenant, at.gpu).Guarantee {

@@ -20,7 +20,8 @@ type Escalated struct {
 	Violations byLabel `json:"violations,omitempty"` // audits that found one since the enforcer began, by objective, of all GPUs
 }
 
-// escalationFacts are what samples with the labels tenant and workload say of it.
+// escalationFacts are what samples with the labels tenant and workload say of
+// it.
 var escalationFacts = map[*collectors.Metric]func(l *Escalated, s collectors.Sample){
 	collectors.QuotaShadow: func(l *Escalated, s collectors.Sample) { l.Shadow = s.Value == 1 },
 	collectors.QuotaLevel: func(l *Escalated, s collectors.Sample) {

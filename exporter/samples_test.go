@@ -183,7 +183,8 @@ func (s *samples) quota(gpu, name string, guarantee float64, backends ...string)
 	}
 }
 
-// stands adds where a workload stands in the escalation, and what was found of it.
+// stands adds where a workload stands in the escalation, and what was found of
+// it.
 func (s *samples) stands(tenant, workload, level string, shadow bool, found map[string]float64) {
 	for _, r := range collectors.Levels {
 		s.put(collectors.QuotaLevel, collectors.Bool(r == level), tenant, workload, r)

@@ -109,7 +109,8 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.send(w) // nothing is held meanwhile: who does not read is in nobody's way
 }
 
-// answer returns the response that r asks for, nil if ctx ends before there is one.
+// answer returns the response that r asks for, nil if ctx ends before there is
+// one.
 func (s *scrapes) answer(ctx context.Context, r *http.Request) *cachedResponse {
 	same, k, names := canonical(r)
 	p := s.fresh(k)

@@ -109,8 +109,8 @@ func TestScrapesShareOneGather(t *testing.T) {
 	})
 }
 
-// TestScrapesOfChosenNamesShareAResponse has many choose names of their own: they
-// are cut out of a response that is rendered once.
+// TestScrapesOfChosenNamesShareAResponse has many choose names of their own:
+// they are cut out of a response that is rendered once.
 func TestScrapesOfChosenNamesShareAResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _, gathered := newKept(t)
@@ -217,8 +217,8 @@ func TestClientThatLeavesIsNotLogged(t *testing.T) {
 	}
 }
 
-// newKept returns a server that caches responses for a second, and the number that
-// its samples show.
+// newKept returns a server that caches responses for a second, and the number
+// that its samples show.
 func newKept(t *testing.T) (s *Server, set func(v float64), gathered *int) {
 	value, count := 0.0, 0
 	var mu sync.Mutex

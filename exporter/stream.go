@@ -22,8 +22,9 @@ const (
 	viewerBehind = 4  // messages that a viewer may be behind
 )
 
-// live streams the state to whoever looks, and keeps the history. An interval costs
-// one rendering, whatever the number of viewers, and none where there are none.
+// live streams the state to whoever looks, and keeps the history. An interval
+// costs one rendering, whatever the number of viewers, and none where there are
+// none.
 type live struct {
 	state   func() State
 	history history

@@ -17,7 +17,8 @@ func missing(objective string) Condition {
 	return Div(missed, wanted).Above(.01).And(missed.AtLeast(3))
 }
 
-// atLevel is that the escalation put a workload at a level, and does what it says.
+// atLevel is that the escalation put a workload at a level, and does what it
+// says.
 func atLevel(level string) Condition {
 	done := Value(collectors.QuotaShadow, "by", "tenant", "by", "workload").Is(0)
 	return Value(collectors.QuotaLevel, "rung", level, "by", "tenant", "by", "workload").Is(1).And(done)

@@ -154,8 +154,8 @@ func (a *Actor) unfreeze(p *Paused) {
 	a.release(p)
 }
 
-// frozenWith returns a process group's processes and whoever else is in the cgroups that
-// we froze of it, where these are the workload's alone.
+// frozenWith returns a process group's processes and whoever else is in the
+// cgroups that we froze of it, where these are the workload's alone.
 func (a *Actor) frozenWith(c ProcessGroup, spared map[int]string) []Target {
 	all := slices.Concat(c.Hooked, c.Unhooked)
 	p := a.paused[c.Subject]

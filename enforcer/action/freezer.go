@@ -28,8 +28,8 @@ type Frozen struct {
 	ID   uint64 `json:"id"` // the inode: another cgroup may come to have the path
 }
 
-// A cgroup is one that is open: what is found in it and written to it is its own,
-// whoever has its path meanwhile.
+// A cgroup is an open one: what is found in it and written to it is its
+// own, whoever has its path meanwhile.
 type cgroup struct {
 	Frozen
 	root *os.Root

@@ -108,8 +108,8 @@ func TestPauseByFreezer(t *testing.T) {
 	})
 }
 
-// TestTerminateReachesWhoIsFrozen terminates a frozen process group, and beside it whoever
-// is in its cgroup: that one may start the next.
+// TestTerminateReachesWhoIsFrozen terminates a frozen process group, and beside
+// it whoever is in its cgroup: that one may start the next.
 func TestTerminateReachesWhoIsFrozen(t *testing.T) {
 	versions(t, func(t *testing.T, a *Actor, v1 bool) {
 		dir, _ := realGroup(t, a, v1)

@@ -68,10 +68,10 @@ func (a *Actor) keep() error {
 	return a.Keep(a.Paused())
 }
 
-// Pause has nothing of a process group run. The hooked processes get no turns, if broker
-// is one of the ways; for all others the first of the other ways is taken that
-// works for all of them. It may be called again, for those who came meanwhile.
-// Where it has Failed nothing of the process group is paused.
+// Pause has nothing of a process group run. The hooked processes get no turns,
+// if broker is one of the ways; for all others the first of the other ways is
+// taken that works for all of them. It may be called again, for those who came
+// meanwhile. Where it has Failed nothing of the process group is paused.
 func (a *Actor) Pause(c ProcessGroup, ways []string) (result, detail string) {
 	targets, held := c.Unhooked, false
 	var tried []string

@@ -38,10 +38,10 @@ type Ending struct {
 	Outcomes []Outcome
 }
 
-// Terminate sends SIGTERM to all of a process group's processes, and to those that were
-// frozen with them, who may start others; it undoes what Pause did to them so
-// that they can follow it. Continue sends SIGKILL to those that
-// are there after the grace. The result is Done if there is one to wait for.
+// Terminate sends SIGTERM to all of a process group's processes, and to those
+// that were frozen with them, who may start others; it undoes what Pause did to
+// them so that they can follow it. Continue sends SIGKILL to those that are
+// there after the grace. The result is Done if there is one to wait for.
 func (a *Actor) Terminate(now time.Time, c ProcessGroup, grace time.Duration) (result, detail string) {
 	spared := a.spared()
 	var all []Outcome

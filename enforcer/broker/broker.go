@@ -1,6 +1,6 @@
-// Package broker shares GPUs among processes that run under the hook. Each
-// has a session: a connection to the broker's Unix socket, over which it asks
-// for time and memory, and a quota page that it reads and only the broker writes,
+// Package broker shares GPUs among processes that run under the hook. Each has
+// a session: a connection to the broker's Unix socket, over which it asks for
+// time and memory, and a quota page that it reads and only the broker writes,
 // which says what it may launch. Who a process is the kernel says, and never
 // the process; what it may use a policy says that is handed in.
 package broker
@@ -327,7 +327,8 @@ func (b *Broker) meet(fd int, now time.Duration) {
 	_ = unix.Close(fd)
 }
 
-// heartbeats tells all quota pages that the broker lives, and finds who fell silent.
+// heartbeats tells all quota pages that the broker lives, and finds who fell
+// silent.
 func (b *Broker) pinged(ctx context.Context) error {
 	ticker := time.NewTicker(b.timing.heartbeat)
 	defer ticker.Stop()

@@ -439,8 +439,8 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// TestSilentSessionsGoFirst has sessions that fell silent go first when there is no
-// room, but those with memory.
+// TestSilentSessionsGoFirst has sessions that fell silent go first when there
+// is no room, but those with memory.
 func TestSilentSessionsGoFirst(t *testing.T) {
 	b := start(t, Options{Socket: open(t), MaxSessions: 68}, func(b *Broker) { b.timing.heartbeat, b.timing.stale = 5*time.Millisecond, 300*time.Millisecond })
 	rich := dial(t, b, "a", 1)

@@ -31,10 +31,10 @@ func (b *Broker) Reload(p Policy) {
 // tenants the quotas that hold now: who a process is may be learnt late, and
 // quotas change. No session is dropped: a process that the policy does not let
 // have the tenant it wished becomes one that wished none, and where that is
-// refused too, stays what it is; but a session that has a GPU which is known only
-// now ends, so that the next one is governed there. Where nothing changed nothing is written or
-// sent. It asks Options.Known, Options.Capacity and Options.Holds, and is to be called
-// each second.
+// refused too, stays what it is; but a session that has a GPU which is known
+// only now ends, so that the next one is governed there. Where nothing changed
+// nothing is written or sent. It asks Options.Known, Options.Capacity and
+// Options.Holds, and is to be called each second.
 func (b *Broker) Refresh() {
 	b.reloads.Lock()
 	defer b.reloads.Unlock()

@@ -278,8 +278,8 @@ func (s *session) hear(now time.Duration) {
 	}
 }
 
-// heartbeat tells the session's page that the broker lives, and what its tenant has
-// in memory, and finds out whether it fell silent.
+// heartbeat tells the session's page that the broker lives, and what its tenant
+// has in memory, and finds out whether it fell silent.
 func (s *session) pinged(now time.Duration) {
 	was := state(s.state.Load())
 	if was == unread {

@@ -1,6 +1,6 @@
-// Package escalation decides what is done about workloads that violate their quota:
-// one level up for each violation that is confirmed, one down for each time that
-// is clean. It is pure.
+// Package escalation decides what is done about workloads that violate their
+// quota: one level up for each violation that is confirmed, one down for each
+// time that is clean. It is pure.
 package escalation
 
 import (
@@ -50,11 +50,11 @@ type Findings struct {
 	Actions    int                              // most that are done on this host in ten minutes
 }
 
-// An Escalation decides what is done about whom. A violation in Confirm of the last
-// Of audits brings a subject one level up, and the count begins anew. Hold
+// An Escalation decides what is done about whom. A violation in Confirm of the
+// last Of audits brings a subject one level up, and the count begins anew. Hold
 // without one brings it one level down, from Terminate to the ground. An audit
-// that does not know is neither. The zero value is one that follows nobody;
-// it is safe for concurrent use.
+// that does not know is neither. The zero value is one that follows nobody; it
+// is safe for concurrent use.
 //
 // It does nothing itself. Of each step whose Result Judge leaves empty, the
 // caller does what it says and hands it to Settle.

@@ -135,8 +135,9 @@ func (l *Ledger) SetReserved(name string, bytes uint64) {
 	l.forget(name)
 }
 
-// SetCapacity says how many bytes of the GPU all tenants together can have, those
-// that they have included. 0 is unknown: then nothing is kept for anybody.
+// SetCapacity says how many bytes of the GPU all tenants together can have,
+// those that they have included. 0 is unknown: then nothing is kept for
+// anybody.
 func (l *Ledger) SetCapacity(bytes uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -453,8 +453,8 @@ func TestDecidesSeldom(t *testing.T) {
 	}
 }
 
-// A scheduler is to be called again when the first of its GPUs asks for it, whichever
-// that is, and whoever asks for nothing.
+// A scheduler is to be called again when the first of its GPUs asks for it,
+// whichever that is, and whoever asks for nothing.
 func TestFirstWakeCounts(t *testing.T) {
 	for i, limits := range [][]float64{{0.5, 0.05, 1}, {0.05, 0.5, 1}, {1, 0.05, 0.5}, {1, 1, 0.05}, {1, 1, 1}, {0.5, 0.05, 1}, {0.05, 0.5, 1}} {
 		h, now := hosts(Config{}, len(limits))

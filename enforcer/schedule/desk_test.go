@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A desk drives a scheduler by hand, in virtual time, and holds what it says against
-// what must always be so.
+// A desk drives a scheduler by hand, in virtual time, and holds what it says
+// against what must always be so.
 type desk struct {
 	testing.TB
 	*Scheduler

@@ -98,9 +98,9 @@ type State struct {
 	End    time.Duration // when others are expected to go first; 0 open
 }
 
-// A Scheduler shares the time of the GPUs of a host. It belongs to one goroutine. Times are
-// from any monotonic clock; one that is earlier than the last is taken for the
-// last.
+// A Scheduler shares the time of the GPUs of a host. It belongs to one
+// goroutine. Times are from any monotonic clock; one that is earlier than the
+// last is taken for the last.
 //
 // Inputs (Join, Leave, Change, Hear, Want, Rest, Drained, Report) only take note:
 // Decide draws the conclusions, and State then says them.

@@ -139,8 +139,8 @@ func loadScenario(name string) (sim.Scenario, error) {
 	return s, config.Decode(name, text, &s)
 }
 
-// probeDriver opens and closes the driver: what a process would find that has not
-// loaded its library yet.
+// probeDriver opens and closes the driver: what a process would find that has
+// not loaded its library yet.
 func probeDriver() error {
 	lib, err := gpu.Open(nvml.New(), new(gpu.Calls), new(gpu.Caller))
 	if err != nil {

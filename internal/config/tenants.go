@@ -96,7 +96,8 @@ func (c Enforcer) Table(files []*TenantFile) policy.Table {
 	return t
 }
 
-// rule returns what the enforcer needs of a tenant, given everybody's escalation.
+// rule returns what the enforcer needs of a tenant, given everybody's
+// escalation.
 func (t Tenant) rule(all Escalation) policy.Rule {
 	r := policy.Rule{Name: t.Name, Binding: t.Binding, Terms: policy.Terms{Priority: policy.PriorityNormal}, Steps: t.Escalation.steps(all)}
 	set(&r.Priority, t.Priority)

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PageSize is the size of a quota page's mapping, bytes. What is used of it is less.
+// PageSize is the size of a quota page's mapping, bytes. What is used of it is
+// less.
 const PageSize = 4096
 
 // A Mode says what a process may launch on a GPU.
