@@ -245,14 +245,14 @@ func (d *day) books() audit.Books {
 // judge is Enforcer.judge.
 func (d *day) judge(b audit.Books, found audit.Audited) {
 	t := d.enforcer.terms.Load()
-	f := escalation.Findings{Violations: found.Violations, Seen: map[audit.Subject]escalation.Observation{}, Partial: found.Partial,
+	f := escalation.Findings{Violations: found.Violations, Seen: map[audit.Subject]escalation.Status{}, Partial: found.Partial,
 		Excused: map[string]bool{}, Actions: t.Actions(), Steps: d.enforcer.steps}
 	for s, known := range found.Known {
-		observation := escalation.Observation{Known: known}
+		status := escalation.Status{Known: known}
 		if c := d.enforcer.groups[s]; c != nil {
-			observation.GPUs = c.gpus
+			status.GPUs = c.gpus
 		}
-		f.Seen[s] = observation
+		f.Seen[s] = status
 	}
 	for _, g := range d.gpus {
 		f.Excused[g.uuid] = g.excused > d.now

@@ -15,16 +15,16 @@ import (
 // judge moves who is to move, and does what that means.
 func (e *Enforcer) judge(now time.Time, b audit.Books, found audit.Audited) {
 	t := e.terms.Load()
-	findings := escalation.Findings{Violations: found.Violations, Seen: map[audit.Subject]escalation.Observation{}, Partial: found.Partial,
+	findings := escalation.Findings{Violations: found.Violations, Seen: map[audit.Subject]escalation.Status{}, Partial: found.Partial,
 		Excused: map[string]bool{}, Actions: t.Actions(), Steps: e.steps}
 	doubtful := e.broker.Doubtful()
 	findings.Doubted = func(tenant string) bool { return doubtful || found.Refused[tenant] }
 	for s, known := range found.Known {
-		observation := escalation.Observation{Known: known}
+		status := escalation.Status{Known: known}
 		if c := e.groups[s]; c != nil {
-			observation.GPUs = c.gpus
+			status.GPUs = c.gpus
 		}
-		findings.Seen[s] = observation
+		findings.Seen[s] = status
 	}
 	for _, h := range b.DeviceProcesses {
 		if _, asked := findings.Excused[h.UUID]; !asked {

@@ -33,8 +33,8 @@ const (
 	retryAfter   = 10 * time.Second // until what failed is tried again, at the earliest
 )
 
-// An Observation is what an audit saw of a subject.
-type Observation struct {
+// A Status is what an audit saw of a subject.
+type Status struct {
 	Known bool     // enough to tell whether it keeps to its quota
 	GPUs  []string // UUIDs of those that it is on
 }
@@ -42,7 +42,7 @@ type Observation struct {
 // Findings are what one audit found, and the policy that they are judged by.
 type Findings struct {
 	Violations []audit.Violation
-	Seen       map[audit.Subject]Observation
+	Seen       map[audit.Subject]Status
 	Partial    bool                             // there is a GPU of which nothing is known: who was not seen may be there
 	Excused    map[string]bool                  // UUIDs of GPUs with a hardware fault in the last minute: who is there is not judged
 	Doubted    func(tenant string) bool         // the broker may be at fault for what was found of it: nobody of it climbs beyond Warn; nil: none is
@@ -128,14 +128,14 @@ func (f Findings) found() map[audit.Subject][]audit.Violation {
 }
 
 func (f Findings) verdict(s audit.Subject, found map[audit.Subject][]audit.Violation) verdict {
-	observation, seen := f.Seen[s]
+	status, seen := f.Seen[s]
 	list, accused := found[s]
 	switch {
 	case len(list) > 0:
 		return bad // whatever else is not known
-	case seen && !observation.Known:
+	case seen && !status.Known:
 		return unknown
-	case accused, !seen && f.Partial, slices.ContainsFunc(observation.GPUs, func(gpu string) bool { return f.Excused[gpu] }):
+	case accused, !seen && f.Partial, slices.ContainsFunc(status.GPUs, func(gpu string) bool { return f.Excused[gpu] }):
 		return unknown
 	}
 	return clean // and who is gone does no harm

@@ -38,7 +38,7 @@ func newClimber() *climber {
 // p not seen where not all was seen, d a violation that the broker may be at
 // fault for.
 func (c *climber) audit(letter rune, all ...audit.Subject) Findings {
-	f := Findings{Seen: map[audit.Subject]Observation{}, Excused: map[string]bool{faulty: true}, Actions: c.actions, Partial: letter == 'p',
+	f := Findings{Seen: map[audit.Subject]Status{}, Excused: map[string]bool{faulty: true}, Actions: c.actions, Partial: letter == 'p',
 		Doubted: func(string) bool { return letter == 'd' },
 		Steps:   func(string) policy.Steps { return c.steps }}
 	for _, s := range all {
@@ -47,7 +47,7 @@ func (c *climber) audit(letter rune, all ...audit.Subject) Findings {
 			gpu = faulty
 		}
 		if letter != 'g' && letter != 'p' {
-			f.Seen[s] = Observation{Known: letter != '?', GPUs: []string{gpu}}
+			f.Seen[s] = Status{Known: letter != '?', GPUs: []string{gpu}}
 		}
 		if letter == 'x' || letter == 'h' || letter == 'd' {
 			f.Violations = append(f.Violations, audit.Violation{Subject: s, GPU: gpu, Objective: audit.Unhooked, PIDs: []int{7}, Text: "a process goes around the hook"})
@@ -460,8 +460,8 @@ func TestEscalationAtRandom(t *testing.T) {
 			who[s] = rune("x..?hqgxx."[r.IntN(10)])
 			one := c.audit(who[s], s)
 			f.Violations = append(f.Violations, one.Violations...)
-			if observation, ok := one.Seen[s]; ok {
-				f.Seen[s] = observation
+			if status, ok := one.Seen[s]; ok {
+				f.Seen[s] = status
 			}
 		}
 		changed := i%500 == 0 || i%700 == 0

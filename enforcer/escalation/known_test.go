@@ -14,7 +14,7 @@ func TestEvidenceOfLittleKnown(t *testing.T) {
 	c := newClimber()
 	for range c.steps.Confirm {
 		f := c.audit('x', someone)
-		f.Seen = map[audit.Subject]Observation{someone: {GPUs: []string{"GPU-good"}}}
+		f.Seen = map[audit.Subject]Status{someone: {GPUs: []string{"GPU-good"}}}
 		c.judge(f)
 	}
 	if level, _ := c.Level(someone); level != policy.Warn {
