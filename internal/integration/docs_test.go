@@ -323,7 +323,7 @@ func TestDocumentsTests(t *testing.T) {
 func TestTroubleshootingQuotes(t *testing.T) {
 	t.Parallel()
 	var source strings.Builder
-	for _, pattern := range []string{"*.go", "*/*.go", "*/*/*.go", "*/*/*/*.go", "enforcer/hook/*.c"} {
+	for _, pattern := range []string{"*.go", "*/*.go", "*/*/*.go", "*/*/*/*.go", "enforcer/hook/src/*.c"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)

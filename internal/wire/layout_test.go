@@ -85,7 +85,7 @@ var (
 // TestHeader compiles wire.h and compares the place and size of every field,
 // and every number, with this package's.
 func TestHeader(t *testing.T) {
-	header, err := filepath.Abs("../../enforcer/hook/wire.h")
+	header, err := filepath.Abs("../../enforcer/hook/src/wire.h")
 	if err != nil {
 		t.Fatal(err)
 	}

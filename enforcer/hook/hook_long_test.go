@@ -1,6 +1,6 @@
 //go:build long
 
-package test
+package hook
 
 import (
 	"context"
@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// TestPrograms runs every test_*.c: plain, under AddressSanitizer and
+// TestPrograms runs every test/test_*.c: plain, under AddressSanitizer and
 // UndefinedBehaviorSanitizer, and under ThreadSanitizer; and for aarch64.
 func TestPrograms(t *testing.T) {
 	programs := func(t *testing.T, target string) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
-		out, err := exec.CommandContext(ctx, "make", "-ks", "-C", hook, target).CombinedOutput()
+		out, err := exec.CommandContext(ctx, "make", "-ks", target).CombinedOutput()
 		if err != nil {
 			t.Errorf("make %s: %v\n%s", target, err, out)
 		}

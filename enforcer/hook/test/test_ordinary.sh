@@ -6,7 +6,7 @@
 # where that is a millisecond or more.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-build=$(cd "${1:-$here/build}" && pwd) || exit 2
+build=$(cd "${1:-$here/../build}" && pwd) || exit 2
 runs=${2:-41}
 library=$build/libgpusteward.so
 [ -e "$library" ] || { echo "no $library: run make first" >&2; exit 2; }

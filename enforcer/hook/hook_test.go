@@ -1,8 +1,7 @@
-// Package test builds the hook, libgpusteward.so, with its simulated driver and
-// runs their tests. The hook is C, in the directory above: a library for
-// LD_PRELOAD that gives a program the GPU time and memory that the broker
-// grants.
-package test
+// Package hook builds the hook, libgpusteward.so, with its simulated driver, and
+// runs their tests. The hook is a library in C for LD_PRELOAD. It gives a program
+// the GPU time and memory that the broker grants.
+package hook
 
 import (
 	"bytes"
@@ -19,9 +18,6 @@ import (
 	"testing"
 	"time"
 )
-
-// hook is the directory of the library's sources.
-const hook = ".."
 
 // A machine is one that the hook is made for.
 type machine struct {
@@ -43,7 +39,7 @@ var machines = []*machine{
 func init() {
 	for _, m := range machines {
 		m.make = sync.OnceValues(func() (string, error) {
-			out, err := exec.Command("make", "-s", "--no-print-directory", "-C", hook, m.prefix+"preloaded").CombinedOutput()
+			out, err := exec.Command("make", "-s", "--no-print-directory", m.prefix+"preloaded").CombinedOutput()
 			return string(out), err
 		})
 	}
@@ -68,7 +64,7 @@ func (m *machine) library(t *testing.T) (so, stub string) {
 	if out, err := m.make(); err != nil || out != "" {
 		t.Fatalf("make: %v\n%s", err, out)
 	}
-	dir, err := filepath.Abs(filepath.Join(hook, m.build))
+	dir, err := filepath.Abs(m.build)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,15 +156,15 @@ func TestExports(t *testing.T) { onEach(t, exports) }
 
 func exports(t *testing.T, m *machine) {
 	so, _ := m.library(t)
-	list, err := os.ReadFile(filepath.Join(hook, "calls.h"))
+	list, err := os.ReadFile("src/calls.h")
 	if err != nil {
 		t.Fatal(err)
 	}
-	nccl, err := os.ReadFile(filepath.Join(hook, "nccl.c"))
+	nccl, err := os.ReadFile("src/nccl.c")
 	if err != nil {
 		t.Fatal(err)
 	}
-	nvml, err := os.ReadFile(filepath.Join(hook, "nvml.h"))
+	nvml, err := os.ReadFile("src/nvml.h")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package test
+package hook
 
 import (
 	"maps"
@@ -26,7 +26,7 @@ func base(name string) string {
 // entries returns the classes of entries.h by the entries' names.
 func entries(t *testing.T) map[string]string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(hook, "entries.h"))
+	text, err := os.ReadFile("src/entries.h")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func entries(t *testing.T) map[string]string {
 // wrappers returns the exported names of calls.h that are wrapped.
 func wrappers(t *testing.T) map[string]bool {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(hook, "calls.h"))
+	text, err := os.ReadFile("src/calls.h")
 	if err != nil {
 		t.Fatal(err)
 	}
