@@ -214,6 +214,41 @@ func exports(t *testing.T, m *machine) {
 	}
 }
 
+// TestForks holds the table of the parts that have a handler of forks against the
+// sources: a part with a lock or a table of its own needs one, because another
+// thread may hold that when the fork comes.
+func TestForks(t *testing.T) {
+	table, err := os.ReadFile("src/forks.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed, found []string
+	for _, m := range regexp.MustCompile(`\bPART\((\w+)\)[ \n]`).FindAllSubmatch(table, -1) {
+		listed = append(listed, string(m[1]))
+	}
+	parts, err := filepath.Glob("src/*.c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	guarded := regexp.MustCompile(`(?m)^(static |struct |}).* = .*(PTHREAD_MUTEX|GS_TABLE)_INIT`)
+	for _, path := range parts {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		part := strings.TrimSuffix(filepath.Base(path), ".c")
+		if bytes.Contains(text, []byte("\nvoid gs_forked_"+part+"(void)")) {
+			found = append(found, part)
+		} else if guarded.Match(text) {
+			t.Errorf("%s has a lock and no handler of forks: see src/forks.h", path)
+		}
+	}
+	slices.Sort(listed)
+	if !slices.Equal(listed, found) {
+		t.Errorf("src/forks.h lists\n%v\nand handlers are in\n%v", listed, found)
+	}
+}
+
 // TestQuiet runs programs under the hook without a broker: none of them has a
 // line more on its standard error, unless its user asked for a broker.
 func TestQuiet(t *testing.T) {

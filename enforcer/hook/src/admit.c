@@ -10,6 +10,7 @@
  * another process needs it. */
 #define _GNU_SOURCE
 #include "client.h"
+#include "forks.h"
 
 /* As many reservations as the broker allows a session; further threads wait. */
 #define GS_RESERVATIONS 64
@@ -47,12 +48,11 @@ uint64_t gs_admit_granted(unsigned gpu)
 	return sum;
 }
 
-void gs_admit_forked(void)
+void gs_forked_admit(void)
 {
 	for (unsigned i = 0; i < GS_GPUS; i++) {
 		reserved[i] = 0;
 		atomic_store(&committed[i], 0);
-		gs_local_used(i, 0);
 	}
 	for (unsigned i = 0; i < GS_RESERVATIONS; i++)
 		reservations[i].taken = false;

@@ -1,4 +1,5 @@
 #include "claims.h"
+#include "forks.h"
 #include "pools.h"
 
 _Atomic bool gs_counting;
@@ -108,13 +109,8 @@ uint64_t gs_product(uint64_t a, uint64_t b)
 	return __builtin_mul_overflow(a, b, &p) || p > most ? most : p;
 }
 
-void gs_memory_forked(void)
+void gs_forked_claims(void)
 {
 	atomic_store(&gs_counting, false);
 	gs_table_forked(&gs_held);
-	gs_mappings_forked();
-	gs_growers_forked();
-	gs_pools_forked();
-	gs_graphs_forked();
-	gs_contexts_forked();
 }

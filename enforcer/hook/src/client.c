@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "forks.h"
 
 #define GS_FRAMES 64          /* that the helper reads at a time, */
 #define GS_READ (10 * GS_MS) /* and how often: while it drains, it comes by every 50 us */
@@ -175,9 +176,8 @@ uint64_t gs_client_poll(void)
 
 /* ---- start and fork ---- */
 
-/* Nothing here but this process's own memory and descriptors: the driver is
- * the parent's, and so is every lock. */
-static void forked(void)
+/* The broker's page is unmapped once nobody reads it. */
+void gs_forked_client(void)
 {
 	struct gs_client fresh = {.lock = PTHREAD_MUTEX_INITIALIZER, .epoch = gs_client.epoch + 1, .link = {.fd = -1}};
 
@@ -187,15 +187,7 @@ static void forked(void)
 	gs_link_unmap_leases(gs_client.leases);
 	gs_client = fresh;
 	gs_gpus.count = 0;
-	gs_look_forked();
-	gs_admit_forked();
-	gs_local_begin(false);
-	gs_gate_forked();
-	gs_memory_forked();
 }
-
-static pthread_once_t atfork = PTHREAD_ONCE_INIT;
-static void register_fork(void) { pthread_atfork(NULL, NULL, forked); }
 
 struct gs_settings gs_client_settings(void)
 {
@@ -203,7 +195,7 @@ struct gs_settings gs_client_settings(void)
 
 	if (!gs_client.started && !gs_client.set) {
 		gs_client.set = true;
-		pthread_once(&atfork, register_fork);
+		gs_forks_watch();
 		gs_settings_read();
 	}
 	struct gs_settings s = gs_settings;
@@ -217,7 +209,7 @@ void gs_client_start(void)
 
 	if (!gs_client.started) {
 		gs_client.started = true;
-		pthread_once(&atfork, register_fork);
+		gs_forks_watch();
 		gs_settings_read();
 		if (!gs_settings.off) {
 			gs_client.closed = gs_settings.closed;

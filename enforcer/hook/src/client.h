@@ -155,7 +155,6 @@ void gs_client_fail(const char *why); /* there is no session, and there was none
 /* ---- look.c ---- */
 
 struct gs_settings gs_client_settings(void); /* in client.c, which takes the lock */
-void gs_look_forked(void);
 
 /* ---- connect.c ---- */
 
@@ -177,6 +176,5 @@ void gs_waiter_wake(struct gs_waiter *w);
 
 void gs_admit_declare(uint64_t held[GS_GPUS]); /* what is committed */
 uint64_t gs_admit_granted(unsigned gpu); /* what is committed, or reserved in this session */
-void gs_admit_forked(void);
 
 #endif

@@ -1,5 +1,6 @@
 /* Contexts: which GPU a thread works on, and what ends with a context. */
 #include "claims.h"
+#include "forks.h"
 #include "intercept.h"
 #include "pools.h"
 
@@ -17,7 +18,7 @@ static struct {
 	uint64_t retained;
 } primary[DEVICES];
 
-void gs_contexts_forked(void)
+void gs_forked_contexts(void)
 {
 	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	atomic_store(&only, NONE);

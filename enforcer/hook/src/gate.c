@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "forks.h"
 #include "streams.h"
 
 #define LOOK_NS 1000000000  /* a waiting launch looks around that often */
@@ -28,6 +29,8 @@
 #define DEAR_NS 100000      /* none of which costs so much */
 
 _Thread_local struct gs_launch gs_present;
+
+void gs_forked_gate(void) { gs_present = (struct gs_launch){ 0 }; }
 
 enum verdict { PASS, QUEUED, HELD, CHANGED };
 

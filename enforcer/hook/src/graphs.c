@@ -2,6 +2,7 @@
  * is instantiated, uploaded or launched, for the driver is free to take it at
  * any of these. */
 #include "graphs.h"
+#include "forks.h"
 #include "intercept.h"
 
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 static struct gs_table graphs = GS_TABLE_INIT;
 static _Atomic uint64_t count; /* of graphs: 0 for most programs */
 
-void gs_graphs_forked(void)
+void gs_forked_graphs(void)
 {
 	gs_table_forked(&graphs);
 	atomic_store(&count, 0);

@@ -1,5 +1,6 @@
 /* What the driver keeps for pools and graphs, in the books. */
 #include "pools.h"
+#include "forks.h"
 #include "intercept.h"
 
 /* Drivers up to 580 let a pool grow by multiples of this where a request does
@@ -116,7 +117,7 @@ void gs_memory_settle(void)
 	}
 }
 
-void gs_growers_forked(void)
+void gs_forked_growers(void)
 {
 	for (int gpu = 0; gpu < GS_GPUS; gpu++) {
 		gpus[gpu].lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;

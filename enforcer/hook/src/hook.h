@@ -204,7 +204,6 @@ void gs_gate_capture(CUstream s, bool begins);
 void gs_gate_graph_forget(void *exec);         /* destroyed or updated */
 void gs_gate_context_created(CUcontext c, int gpu); /* after the driver's call (create, primary retain): launches may come from it; gpu is the session's, -1 none */
 void gs_gate_context_destroyed(CUcontext c);   /* before the driver's call: no marker of it is touched again */
-void gs_gate_forked(void);                     /* in a child: all of it belongs to the parent's driver */
 uint64_t gs_gate_errors(void);                 /* launches that the gate could not govern and let pass, since the start */
 
 /* ---- bandwidth.c ---- */
@@ -277,7 +276,6 @@ void gs_turns_start(void);
 /* ---- claims.c, growers.c; the wrappers themselves are named in calls.h ---- */
 void gs_memory_settle(void); /* frees in the books by what pools shrank; for the helper, each second */
 uint64_t gs_memory_uncounted(void); /* allocations that could not be booked, since the start */
-void gs_memory_forked(void); /* in a child: what is held is the parent's */
 
 /* ---- entries.c ---- */
 bool gs_entry_known(const char *name);  /* whether entries.h has it, whatever its version */

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "forks.h"
 
 #define GS_PERIOD (100 * GS_MS)       /* of the duty cycle */
 #define GS_GRACE (30 * GS_SECOND)     /* how long the cycle goes on after a loss */
@@ -167,6 +168,8 @@ void gs_local_begin(bool closed)
 	store64(&gs_own.heartbeat_ns, gs_now());
 	publish();
 }
+
+void gs_forked_local(void) { gs_local_begin(false); }
 
 /* What the tenant had left when the broker went is divided among its processes,
  * none of which knows the others; fail closed, nobody has more than he had. The

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "forks.h"
 
 #define GS_KEPT GS_SECOND /* for so long the last answer holds, */
 #define GS_MUTE (5 * GS_SECOND) /* and so long that there was none in time */
@@ -20,10 +21,7 @@ static struct seen {
 } seen[GS_GPUS];
 static uint64_t mute; /* until then the broker is not asked */
 
-void gs_look_forked(void)
-{
-	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-}
+void gs_forked_look(void) { lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; }
 
 static int hello(const struct gs_link *l, const struct gs_settings *set, const CUuuid *uuid)
 {

@@ -1,6 +1,7 @@
 /* Memory by handle (cuMemCreate), which is taken until the last handle and the
  * last mapping of it are gone. What was imported is charged where it was made. */
 #include "claims.h"
+#include "forks.h"
 #include "intercept.h"
 #include "pools.h"
 
@@ -18,7 +19,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gs_table handles = GS_TABLE_INIT; /* bytes is how often it must be released; owner the block */
 static struct gs_table mapped = GS_TABLE_INIT;  /* bytes of the mapping; owner the block, NULL for what is not ours */
 
-void gs_mappings_forked(void)
+void gs_forked_mappings(void)
 {
 	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	gs_table_forked(&handles);

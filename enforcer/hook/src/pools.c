@@ -1,4 +1,5 @@
 /* Stream-ordered pools. */
+#include "forks.h"
 #include "intercept.h"
 #include "pools.h"
 
@@ -6,10 +7,7 @@
 
 static struct gs_table pools = GS_TABLE_INIT; /* to their struct gs_grower */
 
-void gs_pools_forked(void)
-{
-	gs_table_forked(&pools);
-}
+void gs_forked_pools(void) { gs_table_forked(&pools); }
 
 /* Begins to follow a pool of a device. NULL where it cannot be. */
 static struct gs_grower *follow(CUmemoryPool pool, CUdevice device)

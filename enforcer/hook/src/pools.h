@@ -34,10 +34,4 @@ bool gs_grew(struct gs_claim *c, struct gs_grower *g);                /* after; 
 bool gs_pools_trim(int gpu);
 void gs_pools_reset(int gpu); /* the device was: what cannot be read any more is gone */
 
-void gs_growers_forked(void);
-void gs_pools_forked(void);
-void gs_graphs_forked(void);
-void gs_mappings_forked(void);
-void gs_contexts_forked(void);
-
 #endif

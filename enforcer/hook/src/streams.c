@@ -2,6 +2,7 @@
  * launch on. All three have a bound; what does not fit is governed together. */
 #include <string.h>
 
+#include "forks.h"
 #include "streams.h"
 
 struct gs_gpu gs_gates[GS_GPUS];
@@ -375,11 +376,9 @@ void gs_gate_capture(CUstream s, bool begins)
 	}
 }
 
-/* The child has no helper and one thread, and its locks may have been held by
- * others. A program that never launched before the fork pays nothing. */
-void gs_gate_forked(void)
+/* A program that never launched before the fork pays nothing. */
+void gs_forked_streams(void)
 {
-	gs_turns_forked();
 	if (!atomic_load(&gs_threads_used) && !atomic_load(&contexts_known))
 		return;
 	memset(gs_gates, 0, sizeof gs_gates);
@@ -397,7 +396,6 @@ void gs_gate_forked(void)
 	if (gs_self)
 		pthread_setspecific(ending, NULL);
 	gs_self = NULL;
-	gs_present = (struct gs_launch){ 0 };
 }
 
 uint64_t gs_gate_errors(void) { return atomic_load(&gs_errors); }

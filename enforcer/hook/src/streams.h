@@ -209,7 +209,6 @@ void gs_turns_seat(struct gs_gpu *g);
 /* Tells it of a communicator that this process is a rank of with this GPU. */
 void gs_turns_group(struct gs_gpu *g, uint64_t group);
 void gs_turns_begin(struct gs_gpu *g, enum gs_phase phase, uint64_t turn, uint32_t flags, uint64_t now);
-void gs_turns_forked(void); /* without the lock */
 
 /* ---- gate.c ---- */
 /* The thread's launch that nobody left, if there is one, is over, and counts as

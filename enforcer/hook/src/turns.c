@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "forks.h"
 #include "streams.h"
 
 #define LAZY_NS 250000000  /* between looks, by what goes on */
@@ -484,4 +485,5 @@ void gs_turns_start(void)
 	pthread_attr_destroy(&attributes);
 }
 
-void gs_turns_forked(void) { atomic_store(&running, false); }
+/* The helper is a thread of the parent. */
+void gs_forked_turns(void) { atomic_store(&running, false); }

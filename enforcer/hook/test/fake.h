@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "forks.h"
 #include "streams.h"
 
 #define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
@@ -216,6 +217,7 @@ static inline void fake_begin(void)
 {
 	int fd = memfd_create("page", MFD_CLOEXEC);
 
+	gs_forks_watch(); /* as the client does */
 	CHECK(fd >= 0 && !ftruncate(fd, sizeof *fake_page));
 	fake_page = mmap(NULL, sizeof *fake_page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	/* The hook's own mapping cannot be written. */

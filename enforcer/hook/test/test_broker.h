@@ -49,8 +49,6 @@ static CUresult fake_version(int *v) { *v = 13000; return CUDA_SUCCESS; }
 
 struct gs_real gs_real = {.cuDeviceGetCount = fake_count, .cuDeviceGet = fake_device, .cuDeviceGetUuid_v2 = fake_uuid,
 			  .cuDriverGetVersion = fake_version};
-void gs_gate_forked(void) {}
-void gs_memory_forked(void) {}
 
 /* ---- the broker ---- */
 

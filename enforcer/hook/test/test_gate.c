@@ -774,7 +774,6 @@ __attribute__((unused)) static void a_child_begins_afresh(void)
 	pid_t pid = fork();
 	CHECK(pid >= 0);
 	if (!pid) {
-		gs_gate_forked();
 		CHECK(!gs_self && !gs_gates[0].streams && !gs_gates[0].seated);
 		fake_begin();
 		fake_seat();
@@ -803,7 +802,6 @@ __attribute__((unused)) static void a_child_leaves_no_launch_of_its_parent(void)
 		pid_t pid = fork();
 		CHECK(pid >= 0);
 		if (!pid) {
-			gs_gate_forked();
 			gs_gate_leave(&l, 0);
 			CHECK(!gs_self && !gs_gates[0].crowd && !gs_gates[0].crowded && !fake[10].records && gs_quiet(&gs_gates[0]));
 			_exit(0);

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "forks.h"
 #include "pools.h"
 #include "test_books.h"
 
@@ -495,9 +496,9 @@ static void forked(void)
 	begin(64 * MIB);
 	OK(cuMemAlloc_v2(&a, MIB));
 	uint64_t asked = shared->asked;
+	gs_forks_watch(); /* as the client does */
 	pid_t child = fork();
 	if (!child) {
-		gs_memory_forked(); /* the client's handler calls it */
 		_exit(cuMemAlloc_v2(&a, MIB) == CUDA_ERROR_NOT_INITIALIZED && cuMemFree_v2(a) == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
 	}
 	CHECK(waitpid(child, &status, 0) == child && status == 0);

@@ -191,7 +191,7 @@ static void lent_and_forked(void)
 static void fork_child(const struct peer *p)
 {
 	CHECK(!gs_client_connected() && gs_page == &gs_own && !gs_own.gated && gs_client_committed(0) == 0);
-	CHECK(gs_gpu_count() == 0);
+	CHECK(gs_gpu_count() == 0 && gs_own.slot[0].used == 0);
 	uint64_t reservation;
 	CHECK(gs_client_reserve(0, GS_DEVICE, 1000, &reservation) == GS_GRANT);
 	gs_client_abort(0, reservation);

@@ -472,7 +472,6 @@ __attribute__((unused)) static void a_thread_to_be_cancelled_can_exit(void)
 
 	CHECK(pid >= 0);
 	if (!pid) {
-		gs_gate_forked();
 		fake_begin();
 		fake_seat();
 		gs_turns_start();

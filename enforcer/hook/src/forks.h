@@ -1,0 +1,31 @@
+/* What a child process does with the state of the hook after a fork.
+ *
+ * The child has one thread. Another thread may have held any lock and may have
+ * been changing what the lock guards. The session and the driver belong to the
+ * parent. Each part with such state makes it as new in gs_forked_PART, which runs
+ * in the child before fork returns there. It allocates nothing, takes no lock,
+ * does not call the driver, and calls only what a signal handler may call. */
+#ifndef GPUSTEWARD_FORKS_H
+#define GPUSTEWARD_FORKS_H
+
+/* The parts with such state, in the order in which they run. A program that
+ * leaves a part out leaves out its handler. */
+#define GS_FORKS(PART)                                                                   \
+	/* There is no session: nothing of the broker's is open or mapped. */            \
+	PART(client) PART(look)                                                          \
+	/* No memory is held. */                                                         \
+	PART(admit) PART(claims) PART(contexts) PART(graphs) PART(growers) PART(mappings) PART(pools) \
+	/* The process's own page counts. It shows what admit.c holds. */                \
+	PART(local)                                                                      \
+	/* No thread, context or stream is known, and there is no helper. */             \
+	PART(gate) PART(streams) PART(turns)
+
+#define GS_FORKED(part) void gs_forked_##part(void);
+GS_FORKS(GS_FORKED)
+#undef GS_FORKED
+
+/* From now on each fork of this process runs the handlers in its child. The
+ * client calls this before there is any such state. It may be called again. */
+void gs_forks_watch(void);
+
+#endif
