@@ -30,8 +30,10 @@ func entries(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, table, _ := strings.Cut(string(text), "\n#ifdef GS_ENTRY\n")
+	table, _, _ = strings.Cut(table, "\n#undef GS_ENTRY\n")
 	classes, last := map[string]string{}, ""
-	for _, line := range strings.Split(remark.ReplaceAllString(string(text), ""), "\n") {
+	for _, line := range strings.Split(remark.ReplaceAllString(table, ""), "\n") {
 		if line == "" {
 			continue
 		}

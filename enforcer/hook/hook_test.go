@@ -169,7 +169,7 @@ func exports(t *testing.T, m *machine) {
 		t.Fatal(err)
 	}
 	want := []string{"dlsym"}
-	for _, m := range regexp.MustCompile(`(?m)^(?:GS_WRAP\(|EXPORT int |GS_NVML )(\w+)[,(]`).FindAllSubmatch(slices.Concat(list, nccl, nvml), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^(?:GS_WRAP\(|GS_EXPORT int |GS_NVML )(\w+)[,(]`).FindAllSubmatch(slices.Concat(list, nccl, nvml), -1) {
 		want = append(want, string(m[1]))
 	}
 	file, err := elf.Open(so)
@@ -210,6 +210,44 @@ func exports(t *testing.T, m *machine) {
 		var minor int
 		if fmt.Sscanf(s.Version, "GLIBC_2.%d", &minor); minor > 17 {
 			t.Errorf("needs %s of %s: glibc.h lacks it", s.Name, s.Version)
+		}
+	}
+}
+
+// TestParts wants what a header declares in the source of the same name, and no
+// declaration of another part's function in a source.
+func TestParts(t *testing.T) {
+	read := func(pattern string) map[string]string {
+		files := map[string]string{}
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files[strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))] = string(text)
+		}
+		return files
+	}
+	declared := regexp.MustCompile(`(?m)^(?:extern )?[a-z][\w *]*\b(gs_\w+)\([^{}\n]*\)[^{};\n]*;`)
+	sources, n := read("src/*.c"), 0
+	for part, header := range read("src/*.h") {
+		for _, m := range declared.FindAllStringSubmatch(header, -1) {
+			n++
+			if defined := regexp.MustCompile(`(?m)^[a-z].*\b` + m[1] + `\(.*\)(\n\{| \{)`); !defined.MatchString(sources[part]) {
+				t.Errorf("src/%s.h declares %s, which is not in src/%[1]s.c", part, m[1])
+			}
+		}
+	}
+	if n < 100 {
+		t.Errorf("%d functions are declared in the headers: are they found?", n)
+	}
+	for part, source := range sources {
+		for _, m := range declared.FindAllString(source, -1) {
+			t.Errorf("src/%s.c: %s belongs into a header", part, m)
 		}
 	}
 }

@@ -218,7 +218,7 @@ func TestOneSocketByDefault(t *testing.T) {
 	t.Parallel()
 	socket := config.Enforcer{}.BrokerSocket("/run/gpusteward")
 	for path, line := range map[string]string{
-		"enforcer/hook/src/local.c":               "#define GS_DEFAULT_SOCKET \"" + socket + "\"\n",
+		"enforcer/hook/src/settings.c":            "#define GS_DEFAULT_SOCKET \"" + socket + "\"\n",
 		"deploy/systemd/gpusteward-broker.socket": "\nListenSequentialPacket=" + socket + "\n",
 		"deploy/systemd/gpusteward.tmpfiles":      "\nd " + filepath.Dir(socket) + " ",
 	} {

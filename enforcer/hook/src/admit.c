@@ -9,8 +9,13 @@
  * can be taken again. It sees what is left of them, and takes that back when
  * another process needs it. */
 #define _GNU_SOURCE
-#include "client.h"
+#include "admit.h"
+
+#include "clock.h"
 #include "forks.h"
+#include "futex.h"
+#include "local.h"
+#include "request.h"
 
 /* As many reservations as the broker allows a session; further threads wait. */
 #define GS_RESERVATIONS 64

@@ -1,5 +1,7 @@
 /* Arrays and mipmapped arrays. The driver tells what an array takes only for
  * some of them, so the rest are charged by an estimate. */
+#include "arrays.h"
+
 #include "claims.h"
 #include "intercept.h"
 

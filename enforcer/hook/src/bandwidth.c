@@ -8,7 +8,11 @@
  *
  * While there is no rate, nothing is shared between threads: each adds up its
  * own bytes, for one GPU at a time, and the helper sums them. */
-#include "streams.h"
+#include "bandwidth.h"
+
+#include "client.h"
+#include "clock.h"
+#include "futex.h"
 
 #define LOOK_NS 1000000000  /* a waiting copy looks around that often */
 #define STALE_NS 4000000000 /* the helper should long have seen that the broker's heart stopped */

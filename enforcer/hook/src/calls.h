@@ -1,11 +1,9 @@
 /* Every function of the driver that the hook calls, by its exported name.
  *
  * GS_CALL(name, arguments...) is one that is only called; GS_WRAP(...) is one
- * that is also ours: a wrapper of that very name is exported, and dlsym and
- * cuGetProcAddress answer it. Whoever includes this defines GS_CALL, and
- * GS_WRAP if the difference matters. Names without a suffix that had 32-bit
- * pointers (cuMemAlloc, cuMemFree, cuMemGetInfo, cuMemcpyHtoD of CUDA 2) are not
- * here: no 64-bit program can use them. */
+ * that is also ours: a wrapper of the same name is exported, and dlsym and
+ * cuGetProcAddress return it. The file that includes this defines GS_CALL, and
+ * GS_WRAP if the difference matters. */
 #ifndef GS_WRAP
 #define GS_WRAP GS_CALL
 #endif

@@ -1,6 +1,10 @@
 #include "claims.h"
+
+#include "admit.h"
+#include "contexts.h"
 #include "forks.h"
-#include "pools.h"
+#include "growers.h"
+#include "intercept.h"
 
 _Atomic bool gs_counting;
 _Atomic uint64_t gs_uncounted;

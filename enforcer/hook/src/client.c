@@ -5,12 +5,18 @@
  * page takes over, and the helper thread connects again; RESUME then says what
  * is held, so that both ends have the same books. */
 #define _GNU_SOURCE
+#include "client.h"
+
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "client.h"
+#include "clock.h"
+#include "connect.h"
 #include "forks.h"
+#include "futex.h"
+#include "local.h"
+#include "request.h"
 
 #define GS_FRAMES 64          /* that the helper reads at a time, */
 #define GS_READ (10 * GS_MS) /* and how often: while it drains, it comes by every 50 us */
@@ -94,7 +100,7 @@ void gs_client_lose(const char *why)
 	gs_local_take_over(gs_client.page, gs_client.closed);
 	atomic_fetch_add(&gs_client.epoch, 1);
 	atomic_store_explicit(&gs_page, &gs_own, memory_order_release);
-	gs_page_wake(gs_client.page);
+	gs_bell_ring(gs_client.page);
 	gs_client_drop();
 	if (gs_settings.log)
 		gs_log("lost the broker: %s", why);

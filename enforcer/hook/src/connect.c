@@ -1,11 +1,19 @@
 /* From nothing to a session: HELLO or RESUME, and the WELCOME. */
 #define _GNU_SOURCE
+#include "connect.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "admit.h"
 #include "client.h"
+#include "clock.h"
+#include "entries.h"
+#include "intercept.h"
+#include "local.h"
+#include "request.h"
 
 #define GS_BUSY (10 * GS_MS) /* the broker's queue of connections is full */
 

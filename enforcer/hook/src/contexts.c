@@ -1,8 +1,12 @@
 /* Contexts: which GPU a thread works on, and what ends with a context. */
+#include "contexts.h"
+
 #include "claims.h"
+#include "client.h"
 #include "forks.h"
+#include "growers.h"
 #include "intercept.h"
-#include "pools.h"
+#include "streams.h"
 
 #define NONE -1
 #define SEVERAL -2

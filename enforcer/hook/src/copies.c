@@ -3,7 +3,10 @@
  *
  * The _ptds and _ptsz names are what a program calls that was compiled for a
  * default stream per thread. */
+#include "arrays.h"
+#include "bandwidth.h"
 #include "claims.h"
+#include "gate.h"
 #include "intercept.h"
 
 /* Whether it is known without a look that the bytes stay within the GPU. */

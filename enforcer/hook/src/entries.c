@@ -1,14 +1,15 @@
 /* Which entries of the driver a program was given that entries.h does not have:
  * those of a newer CUDA, of which nobody here knows what they do. */
+#include "entries.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "client.h"
+#include "settings.h"
 
 static const char *const entries[] = { /* sorted */
 #define GS_ENTRY(name, ...) #name,
 #include "entries.h"
-#undef GS_ENTRY
 };
 
 /* The hashes of their names; of more nobody needs to hear. */

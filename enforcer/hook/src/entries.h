@@ -1,18 +1,30 @@
-/* Every entry of the driver's interface, CUDA 13.3 and before, by the name that
- * cuGetProcAddress knows it by, which stands for all its versions; and what the
- * hook does with it:
+/* Every entry of the driver's interface, CUDA 13.3 and before, and what the hook
+ * does with it. The name is the one by which cuGetProcAddress knows it; it stands
+ * for all versions of the entry.
  *
  *   gated     waits for the tenant's turn
  *   copied    its bytes are counted, and wait for their rate
  *   admitted  what it takes or gives back of the GPU's memory is booked
- *   followed  it keeps what the hook knows true: contexts, captures, graphs
- *   harmless  takes none of the GPU's time or memory that another entry, or the
- *             next launch, does not account for; is not wrapped. (What
- *             discards pages moves none of their bytes.)
- *   audit     could, and is not wrapped: what the driver's own counters show
- *             against the books governs it. The reason says what goes unseen.
+ *   followed  it tells the hook of contexts, captures or graphs
+ *   harmless  is not wrapped: it takes none of the GPU's time or memory but what
+ *             another entry, or the next launch, accounts for (discarding pages
+ *             moves none of their bytes)
+ *   audit     is not wrapped, though it could take some: the audit governs it, by
+ *             comparing the driver's counters with the books. The reason says what
+ *             goes unseen.
  *
- * Whoever includes this defines GS_ENTRY(name, class, reason of an audit). */
+ * A file that wants the table defines GS_ENTRY(name, class, reason of an audit). */
+#ifndef GPUSTEWARD_ENTRIES_H
+#define GPUSTEWARD_ENTRIES_H
+
+#include "hook.h"
+
+bool gs_entry_known(const char *name); /* it is in the table, whatever its version */
+void gs_entry_given(const char *name); /* the program got the driver's own function of that name */
+uint32_t gs_entries_unknown(void);     /* names that programs got and that are not in the table */
+
+#endif
+#ifdef GS_ENTRY
 
 GS_ENTRY(cuArray3DCreate, admitted)
 GS_ENTRY(cuArray3DGetDescriptor, harmless)
@@ -525,3 +537,6 @@ GS_ENTRY(cuUserObjectRetain, harmless)
 GS_ENTRY(cuVDPAUCtxCreate, audit, "a context beside those that are followed, for a graphics interface")
 GS_ENTRY(cuVDPAUGetDevice, harmless)
 GS_ENTRY(cuWaitExternalSemaphoresAsync, harmless)
+
+#undef GS_ENTRY
+#endif

@@ -1,6 +1,9 @@
 /* The calls by which a program finds the driver and begins with it. */
 #include "claims.h"
+#include "client.h"
+#include "entries.h"
 #include "intercept.h"
+#include "turns.h"
 
 /* Whoever begins: the first successful cuInit of a process, and again of a
  * child that was forked before its parent had begun. A child of a program that

@@ -1,13 +1,19 @@
 /* The launch path where it is not free: a launch that must be counted, that
  * would queue too much, or that must wait because others go first. */
 #define _GNU_SOURCE
+#include "gate.h"
+
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "client.h"
+#include "clock.h"
+#include "contexts.h"
 #include "forks.h"
-#include "streams.h"
+#include "futex.h"
+#include "intercept.h"
 
 #define LOOK_NS 1000000000  /* a waiting launch looks around that often */
 #define STALE_NS 4000000000 /* the helper should long have seen that the broker's heart stopped */
@@ -37,19 +43,6 @@ enum verdict { PASS, QUEUED, HELD, CHANGED };
 /* Of the process: its GPUs may wait for one another. */
 static _Atomic uint64_t patience = STALL_NS;
 static _Atomic uint64_t passing; /* until then launches go by at a pause */
-
-void gs_bell_wait(struct gs_page *page, uint32_t was, uint64_t ns)
-{
-	struct timespec t = { .tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000) };
-
-	syscall(SYS_futex, &page->bell, FUTEX_WAIT, was, &t, NULL, 0);
-}
-
-/* A waiter can be woken through a mapping that cannot be written. */
-void gs_bell_ring(struct gs_page *page)
-{
-	syscall(SYS_futex, &page->bell, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
-}
 
 /* The thread is seen to be inside by the helper, or sees what the page says. */
 static void inside(struct gs_thread *t, struct gs_launch *l, struct gs_gpu *g)

@@ -2,10 +2,15 @@
  * is instantiated, uploaded or launched, for the driver is free to take it at
  * any of these. */
 #include "graphs.h"
-#include "forks.h"
-#include "intercept.h"
 
 #include <stdlib.h>
+
+#include "claims.h"
+#include "client.h"
+#include "forks.h"
+#include "growers.h"
+#include "intercept.h"
+#include "markers.h"
 
 /* Executable graphs with memory nodes. bytes is what they may take; kind is the
  * number of shrinkages, from 1, that had been seen when they were last

@@ -2,7 +2,7 @@
 #ifndef GPUSTEWARD_GRAPHS_H
 #define GPUSTEWARD_GRAPHS_H
 
-#include "pools.h"
+#include "growers.h"
 
 struct gs_graph_memory {
 	struct gs_grower *graphs; /* locked, between the two calls; NULL: nothing is to be booked */

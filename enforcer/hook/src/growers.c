@@ -1,5 +1,7 @@
 /* What the driver keeps for pools and graphs, in the books. */
-#include "pools.h"
+#include "growers.h"
+
+#include "admit.h"
 #include "forks.h"
 #include "intercept.h"
 

@@ -9,13 +9,15 @@
  * that never speaks of CUDA nothing of this runs but a comparison of names. */
 #define _GNU_SOURCE
 #include "intercept.h"
-#include "nvml.h"
 
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "entries.h"
+#include "nvml.h"
 
 struct gs_real gs_real;
 

@@ -1,4 +1,4 @@
-/* What every wrapper needs. */
+/* The driver's functions, and what every wrapper of one needs. */
 #ifndef GPUSTEWARD_INTERCEPT_H
 #define GPUSTEWARD_INTERCEPT_H
 
@@ -6,21 +6,29 @@
 
 #define GS_EXPORT __attribute__((visibility("default")))
 
+extern struct gs_real { /* the driver's own functions by name; NULL: it has none */
+#define GS_CALL(name, ...) CUresult (*name)(__VA_ARGS__);
+#include "calls.h"
+#undef GS_CALL
+} gs_real;
+
 /* The wrappers, under the driver's own names. */
 #define GS_CALL(name, ...)
 #define GS_WRAP(name, ...) GS_EXPORT CUresult name(__VA_ARGS__);
 #include "calls.h"
 #undef GS_CALL
 
-/* Looks the driver up where *real is not known yet, and loads it if need be: a
+/* Looks the driver up if *real is not known yet, and loads it if need be: a
  * program that was linked with the driver's names comes here without a dlsym.
- * False where the driver, or this function of it, is not there. */
+ * False: there is no driver, or it lacks this function. */
 bool gs_look_up(void *real);
 
 /* libc's dlsym. */
 void *gs_dlsym(void *handle, const char *name);
+/* The same once a program's dlsym has come to us; before, it finds nothing. */
+extern void *(*gs_real_dlsym)(void *, const char *) __attribute__((visibility("hidden")));
 
-/* The wrapper of what lies at the driver's address, or the address itself. */
+/* The wrapper of the function at the driver's address, or the address itself. */
 void *gs_substitute(void *address);
 bool gs_intercept_off(void); /* GPUSTEWARD_OFF=1: nothing is substituted or counted */
 
@@ -31,8 +39,8 @@ bool gs_intercept_off(void); /* GPUSTEWARD_OFF=1: nothing is substituted or coun
 			return CUDA_ERROR_NOT_FOUND;                                                         \
 	} while (0)
 
-/* The same of a call by which books change: it happens to its end, the driver's
- * part and ours. */
+/* The same for a call that changes books: both the driver's part and ours run to
+ * their end. */
 #define GS_WHOLE(name)  \
 	GS_NEED(name);  \
 	GS_UNCANCELLED

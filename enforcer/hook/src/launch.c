@@ -2,8 +2,10 @@
  *
  * The _ptsz names are what a program calls that was compiled for a default
  * stream per thread. */
+#include "gate.h"
 #include "graphs.h"
 #include "intercept.h"
+#include "streams.h"
 
 #define SHAPE unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
 #define SHAPED gx, gy, gz, bx, by, bz, shared

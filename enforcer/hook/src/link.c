@@ -1,5 +1,7 @@
 /* One connection to the broker. */
 #define _GNU_SOURCE
+#include "link.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -13,7 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "client.h"
+#include "clock.h"
 
 /* Programs close the low descriptors when they start others, and select() on
  * them; ours lives above. */

@@ -1,26 +1,20 @@
-/* What the process does by itself: its settings, its log, and its own page.
+/* The process's own page.
  *
  * The gate and the memory wrappers know one thing, a page. While there is no
  * broker they look at this one, and this file writes it as a broker would. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <linux/futex.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
+#include "local.h"
 
-#include "client.h"
+#include <string.h>
+
+#include "admit.h"
+#include "clock.h"
 #include "forks.h"
+#include "futex.h"
+#include "settings.h"
 
 #define GS_PERIOD (100 * GS_MS)       /* of the duty cycle */
 #define GS_GRACE (30 * GS_SECOND)     /* how long the cycle goes on after a loss */
-#define GS_DEFAULT_SOCKET "/run/gpusteward/broker/broker.sock"
 
-struct gs_settings gs_settings;
 struct gs_page gs_own = {.magic = GS_MAGIC, .version = 1};
 _Atomic(struct gs_page *) gs_page = &gs_own;
 
@@ -33,99 +27,6 @@ static struct {
 	bool gpu[GS_GPUS];
 	bool rates; /* of copies, that end with the cycle */
 } cycle;
-
-uint64_t gs_now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * GS_SECOND + (uint64_t)t.tv_nsec;
-}
-
-/* ---- settings and log ---- */
-
-void gs_log(const char *format, ...)
-{
-	char line[320];
-	va_list args;
-	int n = snprintf(line, sizeof(line), "gpusteward: ");
-	int saved = errno;
-
-	va_start(args, format);
-	int m = vsnprintf(line + n, sizeof(line) - (size_t)n - 1, format, args);
-	va_end(args);
-	if (m < 0)
-		return;
-	n += m < (int)sizeof(line) - n - 1 ? m : (int)sizeof(line) - n - 2;
-	line[n++] = '\n';
-	if (write(STDERR_FILENO, line, (size_t)n) < 0) {
-		/* There is nobody to tell. */
-	}
-	errno = saved;
-}
-
-static bool parse_size(const char *text, uint64_t *bytes)
-{
-	static const char units[] = "KMG";
-	char *end;
-
-	errno = 0;
-	unsigned long long n = strtoull(text, &end, 10);
-	if (end == text || errno || *text == '-')
-		return false;
-	const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
-	unsigned shift = unit ? 10 * (unsigned)(unit - units + 1) : 0;
-	if (unit)
-		end++;
-	if (*end || n > UINT64_MAX >> shift)
-		return false;
-	*bytes = (uint64_t)n << shift;
-	return true;
-}
-
-static const char *setting(const char *name)
-{
-	const char *value = getenv(name);
-	return value ? value : "";
-}
-
-void gs_settings_read(void)
-{
-	const char *path = setting("GPUSTEWARD_SOCKET"), *tenant = setting("GPUSTEWARD_TENANT");
-	const char *memory = setting("GPUSTEWARD_MEMORY_LIMIT");
-	struct gs_settings s = {.asked = *path || *tenant};
-
-	s.off = strcmp(setting("GPUSTEWARD_OFF"), "1") == 0;
-	s.log = strcmp(setting("GPUSTEWARD_LOG"), "1") == 0;
-	s.closed = strcmp(setting("GPUSTEWARD_FAIL"), "closed") == 0;
-	snprintf(s.socket, sizeof(s.socket), "%s", *path ? path : GS_DEFAULT_SOCKET);
-	snprintf(s.tenant, sizeof(s.tenant), "%s", tenant);
-	if (*memory && !parse_size(memory, &s.memory))
-		gs_log("GPUSTEWARD_MEMORY_LIMIT=%s is no size (bytes, or with K, M or G): no limit", memory);
-	gs_settings = s;
-}
-
-/* ---- waiting ---- */
-
-void gs_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)
-{
-	struct timespec t = {.tv_sec = (time_t)(ns / GS_SECOND), .tv_nsec = (long)(ns % GS_SECOND)};
-
-	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &t, NULL, 0);
-}
-
-void gs_futex_wake(_Atomic uint32_t *word, int most)
-{
-	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, most, NULL, NULL, 0);
-}
-
-/* The bell is waited for as a shared futex, whosever page it is. */
-void gs_page_wake(struct gs_page *p)
-{
-	syscall(SYS_futex, &p->bell, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
-}
-
-/* ---- the own page ---- */
 
 static void store64(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
 
@@ -151,7 +52,7 @@ static void publish(void)
 		gated |= gs_own.slot[i].mode != GS_OPEN;
 	__atomic_store_n(&gs_own.gated, gated, __ATOMIC_RELEASE);
 	__atomic_add_fetch(&gs_own.bell, 1, __ATOMIC_RELEASE);
-	gs_page_wake(&gs_own);
+	gs_bell_ring(&gs_own);
 }
 
 /* As it is before there was any broker. */

@@ -1,13 +1,17 @@
 /* What a tenant may have of a GPU, for a process that has no session there: the
  * broker is asked for one, which ends as soon as its page was read. */
 #define _GNU_SOURCE
+#include "look.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "client.h"
+#include "clock.h"
 #include "forks.h"
+#include "link.h"
 
 #define GS_KEPT GS_SECOND /* for so long the last answer holds, */
 #define GS_MUTE (5 * GS_SECOND) /* and so long that there was none in time */

@@ -1,11 +1,12 @@
 /* Memory by handle (cuMemCreate), which is taken until the last handle and the
  * last mapping of it are gone. What was imported is charged where it was made. */
+#include <stdlib.h>
+
+#include "admit.h"
 #include "claims.h"
+#include "client.h"
 #include "forks.h"
 #include "intercept.h"
-#include "pools.h"
-
-#include <stdlib.h>
 
 struct block {
 	struct gs_claim claim;

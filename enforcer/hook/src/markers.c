@@ -2,8 +2,13 @@
  * They are recorded by whoever launched, on the stream of the launch, and only
  * the last ones of a stream by the helper. All of this runs with the GPU's lock
  * held. */
+#include "markers.h"
+
 #include <string.h>
 
+#include "clock.h"
+#include "gate.h"
+#include "intercept.h"
 #include "streams.h"
 
 #define MARKER_NS 400000     /* of work that a marker covers, about, */

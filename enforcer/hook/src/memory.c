@@ -1,7 +1,12 @@
 /* Allocations with a pointer of their own, and what the program is told of the
  * memory there is. */
+#include "memory.h"
+
+#include "admit.h"
 #include "claims.h"
+#include "client.h"
 #include "intercept.h"
+#include "local.h"
 
 /* The end of an allocation that gave key, which is not looked at after a
  * failure. False: the driver took more than could be had. */

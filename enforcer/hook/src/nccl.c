@@ -8,14 +8,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client.h"
+#include "contexts.h"
+#include "intercept.h"
 #include "streams.h"
+#include "turns.h"
 
-#define EXPORT __attribute__((visibility("default")))
 #define NCCL_SYSTEM_ERROR 2
 
 struct id { char bytes[128]; }; /* ncclUniqueId, passed by value */
-
-extern void *(*gs_real_dlsym)(void *, const char *) __attribute__((visibility("hidden")));
 
 int ncclCommInitRank(void **comm, int ranks, struct id id, int rank);
 int ncclCommInitRankConfig(void **comm, int ranks, struct id id, int rank, void *config);
@@ -59,7 +60,7 @@ static void joined(int gpu, uint64_t group)
 	int r = real(__VA_ARGS__)
 
 
-EXPORT int ncclCommInitRank(void **comm, int ranks, struct id id, int rank)
+GS_EXPORT int ncclCommInitRank(void **comm, int ranks, struct id id, int rank)
 {
 	CALL(ncclCommInitRank, (void **, int, struct id, int), comm, ranks, id, rank);
 	if (!r && ranks > 1)
@@ -67,7 +68,7 @@ EXPORT int ncclCommInitRank(void **comm, int ranks, struct id id, int rank)
 	return r;
 }
 
-EXPORT int ncclCommInitRankConfig(void **comm, int ranks, struct id id, int rank, void *config)
+GS_EXPORT int ncclCommInitRankConfig(void **comm, int ranks, struct id id, int rank, void *config)
 {
 	CALL(ncclCommInitRankConfig, (void **, int, struct id, int, void *), comm, ranks, id, rank, config);
 	if ((!r || r == 7 /* in progress */) && ranks > 1)
@@ -75,7 +76,7 @@ EXPORT int ncclCommInitRankConfig(void **comm, int ranks, struct id id, int rank
 	return r;
 }
 
-EXPORT int ncclCommInitRankScalable(void **comm, int ranks, int rank, int ids, struct id *id, void *config)
+GS_EXPORT int ncclCommInitRankScalable(void **comm, int ranks, int rank, int ids, struct id *id, void *config)
 {
 	CALL(ncclCommInitRankScalable, (void **, int, int, int, struct id *, void *), comm, ranks, rank, ids, id, config);
 	if ((!r || r == 7) && ranks > 1 && id && ids > 0)
@@ -84,7 +85,7 @@ EXPORT int ncclCommInitRankScalable(void **comm, int ranks, int rank, int ids, s
 }
 
 /* One process with several GPUs. */
-EXPORT int ncclCommInitAll(void **comms, int count, const int *devices)
+GS_EXPORT int ncclCommInitAll(void **comms, int count, const int *devices)
 {
 	CALL(ncclCommInitAll, (void **, int, const int *), comms, count, devices);
 	for (int i = 0; !r && count > 1 && i < count; i++)

@@ -10,7 +10,10 @@
 #include <string.h>
 
 #include "claims.h"
+#include "client.h"
 #include "intercept.h"
+#include "look.h"
+#include "memory.h"
 
 enum { SUCCESS = 0, FUNCTION_NOT_FOUND = 13 }; /* of nvmlReturn_t */
 #define UUID_LENGTH 96

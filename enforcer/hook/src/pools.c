@@ -1,9 +1,12 @@
 /* Stream-ordered pools. */
-#include "forks.h"
-#include "intercept.h"
-#include "pools.h"
-
 #include <stdlib.h>
+
+#include "admit.h"
+#include "claims.h"
+#include "client.h"
+#include "forks.h"
+#include "growers.h"
+#include "intercept.h"
 
 static struct gs_table pools = GS_TABLE_INIT; /* to their struct gs_grower */
 

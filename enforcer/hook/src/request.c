@@ -4,10 +4,15 @@
  * all, and when it has its own, another one goes on. So a lone thread's round
  * trip is one send and one receive. */
 #define _GNU_SOURCE
+#include "request.h"
+
 #include <errno.h>
 #include <string.h>
 
 #include "client.h"
+#include "clock.h"
+#include "entries.h"
+#include "futex.h"
 
 void gs_waiter_wake(struct gs_waiter *w)
 {

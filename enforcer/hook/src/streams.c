@@ -1,9 +1,15 @@
 /* The threads that launch, the contexts they launch from, and the streams they
  * launch on. All three have a bound; what does not fit is governed together. */
+#include "streams.h"
+
 #include <string.h>
 
+#include "bandwidth.h"
+#include "clock.h"
+#include "contexts.h"
 #include "forks.h"
-#include "streams.h"
+#include "gate.h"
+#include "intercept.h"
 
 struct gs_gpu gs_gates[GS_GPUS];
 struct gs_thread gs_threads[GS_THREADS];

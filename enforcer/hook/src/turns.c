@@ -2,6 +2,8 @@
  * the gate, so somebody else must notice that a turn has ended, wait until the
  * GPU is drained and tell the broker; or notice that nothing is left to do. */
 #define _GNU_SOURCE
+#include "turns.h"
+
 #include <linux/membarrier.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -10,7 +12,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "bandwidth.h"
+#include "claims.h"
+#include "client.h"
+#include "clock.h"
 #include "forks.h"
+#include "futex.h"
+#include "gate.h"
+#include "growers.h"
+#include "intercept.h"
+#include "request.h"
 #include "streams.h"
 
 #define LAZY_NS 250000000  /* between looks, by what goes on */

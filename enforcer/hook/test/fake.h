@@ -13,8 +13,17 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "admit.h"
+#include "bandwidth.h"
+#include "claims.h"
+#include "client.h"
+#include "clock.h"
+#include "contexts.h"
 #include "forks.h"
-#include "streams.h"
+#include "futex.h"
+#include "gate.h"
+#include "intercept.h"
+#include "request.h"
 
 #define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
 /* Until x holds, five seconds at most. The helper decides when. */
@@ -56,14 +65,6 @@ struct CUevent_st {
 	_Atomic uintptr_t stream;
 	_Atomic uint64_t at;
 };
-
-uint64_t gs_now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
 
 /* ---- the driver: a thread may be cancelled wherever it is called ---- */
 

@@ -6,8 +6,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "admit.h"
+#include "bandwidth.h"
 #include "claims.h"
+#include "client.h"
+#include "gate.h"
+#include "growers.h"
 #include "intercept.h"
+#include "look.h"
 
 #define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
 

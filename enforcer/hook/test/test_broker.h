@@ -23,7 +23,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "admit.h"
 #include "client.h"
+#include "clock.h"
+#include "intercept.h"
+#include "local.h"
+#include "look.h"
+#include "request.h"
 
 #define CHECK(x)                                                                        \
 	do {                                                                            \

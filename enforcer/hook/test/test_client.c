@@ -1,6 +1,8 @@
 /* The beginning of a session, and all that can go wrong with it. */
 #include "test_broker.h"
 
+#include "entries.h"
+
 /* What the client wrote on standard error since capture_log. */
 static int log_file;
 

@@ -18,6 +18,7 @@
 
 #ifndef PRELOADED
 #include "client.h"
+#include "entries.h"
 #include "intercept.h"
 #include "nvml.h"
 #include "streams.h"

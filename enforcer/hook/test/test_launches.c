@@ -9,7 +9,10 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "contexts.h"
+#include "futex.h"
 #include "intercept.h"
+#include "local.h"
 #include "streams.h"
 
 #define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
@@ -57,7 +60,7 @@ static void mode(int gpu, enum gs_mode to)
 	__atomic_store_n(&gs_own.slot[gpu].mode, (uint32_t)to, __ATOMIC_RELEASE);
 	__atomic_store_n(&gs_own.gated, gs_own.slot[0].mode != GS_OPEN || gs_own.slot[1].mode != GS_OPEN, __ATOMIC_RELEASE);
 	__atomic_add_fetch(&gs_own.bell, 1, __ATOMIC_RELEASE);
-	gs_page_wake(&gs_own);
+	gs_bell_ring(&gs_own);
 }
 
 static uint64_t launches(int gpu)

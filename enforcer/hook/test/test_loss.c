@@ -2,6 +2,8 @@
  * what the next one is told. */
 #include "test_broker.h"
 
+#include "entries.h"
+
 /* Decides by the cap of the last page; then RESUME says what was taken. */
 static void lost_in_reserve(void)
 {

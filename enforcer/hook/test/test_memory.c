@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "forks.h"
-#include "pools.h"
+#include "growers.h"
 #include "test_books.h"
 
 #define OK(x) do { CUresult ok = (x); if (ok) { fprintf(stderr, "%s:%d: %s: %d\n", __FILE__, __LINE__, #x, ok); exit(1); } } while (0)

@@ -1,0 +1,8 @@
+#ifndef GPUSTEWARD_CONTEXTS_H
+#define GPUSTEWARD_CONTEXTS_H
+
+#include "hook.h"
+
+int gs_gpu_current(void); /* the session's GPU of the calling thread's current context, or -1 */
+
+#endif
