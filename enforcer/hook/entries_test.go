@@ -13,7 +13,7 @@ import (
 var (
 	suffix   = regexp.MustCompile(`(_v\d+)?(_ptsz|_ptds)?$`)
 	remark   = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*`)
-	declared = regexp.MustCompile(`\bCUresult\s+(?:CUDAAPI\s+)?(cu[A-Z]\w*)\s*\(`) // CUDAAPI is nothing, and gone where it was preprocessed
+	declared = regexp.MustCompile(`\bCUresult\s+(?:CUDAAPI\s+)?(cu[A-Z]\w*)\s*\(`) // CUDAAPI is empty: a preprocessed header lacks it
 	inline   = regexp.MustCompile(`\binline\s+CUresult\s+(\w+)`)                   // the program's own
 	renamed  = regexp.MustCompile(`(?m)^\s*#\s*define\s+(cu[A-Z]\w*)\s+(?:__CUDA_API_(PT[DS][SZ])\((\w+)\)|(cu[A-Z]\w*))`)
 )
@@ -66,7 +66,7 @@ func wrappers(t *testing.T) map[string]bool {
 	return names
 }
 
-// TestEntries holds the table of the driver's entries against what is wrapped.
+// TestEntries compares the table of the driver's entries with the wrapped calls.
 func TestEntries(t *testing.T) {
 	classes := entries(t)
 	if len(classes) < 444 { // of CUDA 13.0
@@ -88,8 +88,8 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// gaps returns what a header of the driver has and we do not: entries that are
-// not in the table, and the present versions of wrapped ones that are not.
+// gaps returns what a header of the driver has and we lack: entries that are not in
+// the table, and present versions of wrapped entries that are not wrapped.
 func gaps(header string, classes map[string]string, wrapped map[string]bool) []string {
 	header = remark.ReplaceAllString(header, "")
 	missing := map[string]bool{}
@@ -124,7 +124,7 @@ func gaps(header string, classes map[string]string, wrapped map[string]bool) []s
 	return slices.Sorted(maps.Keys(missing))
 }
 
-// TestHeader reads the header of a CUDA toolkit where there is one.
+// TestHeader reads the header of a CUDA toolkit if there is one.
 func TestHeader(t *testing.T) {
 	var headers []string
 	for _, dir := range []string{os.Getenv("CUDA_HOME"), os.Getenv("CUDA_PATH"), "/usr/local/cuda*", "/usr/lib/cuda", "/usr"} {
@@ -149,11 +149,12 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-// TestNamesOfADriver holds both tables against the names that a driver exports: what
-// governs one version of a call and not another can be walked around.
+// TestNamesOfADriver compares both tables with the names that a driver exports: a
+// program could use another version of a call if only one is governed.
 func TestNamesOfADriver(t *testing.T) {
 	classes, wrapped := entries(t), wrappers(t)
-	text, err := os.ReadFile("testdata/exports-580.159.txt") // nm -D --defined-only libcuda.so.580.159.04, those that begin with cu[A-Z]
+	// nm -D --defined-only libcuda.so.580.159.04, the names that begin with cu[A-Z]
+	text, err := os.ReadFile("testdata/exports-580.159.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +175,7 @@ func TestNamesOfADriver(t *testing.T) {
 	}
 }
 
-// TestGaps reads a header that has more than we know.
+// TestGaps reads a header that has more than the tables.
 func TestGaps(t *testing.T) {
 	const header = `
 #define cuMemFree                       cuMemFree_v2

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestPrograms runs every test/test_*.c: plain, under AddressSanitizer and
-// UndefinedBehaviorSanitizer, and under ThreadSanitizer; and for aarch64.
+// TestPrograms runs every test/test_*.c: plain, for aarch64, under AddressSanitizer
+// and UndefinedBehaviorSanitizer, and under ThreadSanitizer.
 func TestPrograms(t *testing.T) {
 	programs := func(t *testing.T, target string) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)

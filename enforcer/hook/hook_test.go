@@ -19,17 +19,17 @@ import (
 	"time"
 )
 
-// A machine is one that the hook is made for.
+// A machine is one that the hook is built for.
 type machine struct {
 	name   string
 	prefix string   // of make's targets for it
-	build  string   // where they put what they make
-	tools  []string // that make it
-	runner []string // what runs its programs here; none: they run by themselves
+	build  string   // the directory of their results
+	tools  []string // that build it
+	runner []string // runs its programs here; none: they run by themselves
 	make   func() (string, error)
 }
 
-// machines are the one that the tests run on, and aarch64.
+// machines are that of the tests, and aarch64.
 var machines = []*machine{
 	{name: "here", build: "build", tools: []string{"make", "gcc"}},
 	{name: "aarch64", prefix: "arm-", build: "build/arm", tools: []string{"make", "aarch64-linux-gnu-gcc", "qemu-aarch64"},
@@ -45,15 +45,15 @@ func init() {
 	}
 }
 
-// onEach runs a test for each machine that there are tools for.
+// onEach runs a test for each machine whose tools are installed.
 func onEach(t *testing.T, test func(*testing.T, *machine)) {
 	for _, m := range machines {
 		t.Run(m.name, func(t *testing.T) { test(t, m) })
 	}
 }
 
-// library makes the library, the simulated driver and what finds the one
-// preloaded, once, and returns where they lie.
+// library builds the library, the simulated driver and the program that finds the
+// library preloaded, once, and returns their places.
 func (m *machine) library(t *testing.T) (so, stub string) {
 	t.Helper()
 	for _, tool := range m.tools {
@@ -77,7 +77,7 @@ func (m *machine) run(t *testing.T, env []string, argv ...string) (stdout, stder
 	so, stub := m.library(t)
 	env = append([]string{"LD_PRELOAD=" + so, "LD_LIBRARY_PATH=" + stub, "GS_STUB_FILE=" + filepath.Join(t.TempDir(), "gpu")}, env...)
 	own := append([]string{"PATH=" + os.Getenv("PATH")}, env...)
-	if m.runner != nil { // which is no program of that machine itself
+	if m.runner != nil { // the runner is no program of that machine
 		own = own[:1]
 		argv = slices.Concat(m.runner, []string{"-E", strings.Join(env, ",")}, argv)
 	}
@@ -93,7 +93,7 @@ func (m *machine) run(t *testing.T, env []string, argv ...string) (stdout, stder
 }
 
 // TestPreloaded runs the test of the interception under the preloaded library:
-// what dlsym passes on, libc must take for the program's own call.
+// libc must take a call that dlsym passes on for the program's own.
 func TestPreloaded(t *testing.T) {
 	onEach(t, func(t *testing.T, m *machine) {
 		so, _ := m.library(t)
@@ -101,8 +101,8 @@ func TestPreloaded(t *testing.T) {
 	})
 }
 
-// TestLimit has a program launch kernels and allocate, by either way to the
-// driver's calls: under the hook it gets what its limit has room for.
+// TestLimit lets a program launch kernels and allocate, by each way to the driver's
+// calls: under the hook it gets what its limit has room for.
 func TestLimit(t *testing.T) {
 	onEach(t, func(t *testing.T, m *machine) {
 		_, stub := m.library(t)
@@ -117,8 +117,8 @@ func TestLimit(t *testing.T) {
 	})
 }
 
-// TestNVML has a program that does not use CUDA ask NVML for the GPU's memory,
-// without a broker: under a limit it is told of a card of that size.
+// TestNVML lets a program without CUDA ask NVML for the GPU's memory, without a
+// broker: under a limit the card appears to have that size.
 func TestNVML(t *testing.T) {
 	onEach(t, func(t *testing.T, m *machine) {
 		_, stub := m.library(t)
@@ -150,8 +150,8 @@ func TestNVML(t *testing.T) {
 	})
 }
 
-// TestExports holds the names that the library defines for others against the
-// lists of what it wraps: one more could come between a program and its own.
+// TestExports compares the names that the library defines for others with the
+// lists of what it wraps: another name could come between a program and its own.
 func TestExports(t *testing.T) { onEach(t, exports) }
 
 func exports(t *testing.T, m *machine) {
@@ -214,8 +214,8 @@ func exports(t *testing.T, m *machine) {
 	}
 }
 
-// TestParts wants what a header declares in the source of the same name, and no
-// declaration of another part's function in a source.
+// TestParts checks that the source of the same name defines what a header declares,
+// and that no source declares a function.
 func TestParts(t *testing.T) {
 	read := func(pattern string) map[string]string {
 		files := map[string]string{}
@@ -252,9 +252,9 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestForks holds the table of the parts that have a handler of forks against the
-// sources: a part with a lock or a table of its own needs one, because another
-// thread may hold that when the fork comes.
+// TestForks compares the table of the parts with a handler of forks with the
+// sources. A part with a lock or a table of its own needs one: another thread may
+// hold that when the fork comes.
 func TestForks(t *testing.T) {
 	table, err := os.ReadFile("src/forks.h")
 	if err != nil {
@@ -287,8 +287,8 @@ func TestForks(t *testing.T) {
 	}
 }
 
-// TestQuiet runs programs under the hook without a broker: none of them has a
-// line more on its standard error, unless its user asked for a broker.
+// TestQuiet runs programs under the hook without a broker: no program has another
+// line on its standard error unless its user asked for a broker.
 func TestQuiet(t *testing.T) {
 	here := machines[0]
 	_, stub := here.library(t)

@@ -1,5 +1,5 @@
 /* The round trip of RESERVE: client, socket, a broker that only answers, and
- * back; and RESERVE with COMMIT and FREE, which have no answers.
+ * back. And RESERVE with COMMIT and FREE, which have no answers.
  *
  *	make build/bench_client && build/bench_client */
 #include "test_broker.h"

@@ -1,11 +1,11 @@
 /* What the hook adds to a copy, ns: entering and leaving it, around a driver
- * that does nothing, less the same loop without that; the median of the
- * repetitions. Threads are pinned, each to a CPU of its own.
+ * that does nothing, less the same loop without that. The figure is the median of
+ * the repetitions. Threads are pinned, each to a CPU of its own.
  *
  *   bench_copies [repetitions]
  *
- * free: no rate, which is nearly everybody. rated: a rate that is never
- * reached, so that only the bucket is paid for. */
+ * free: no rate, as in nearly all programs. rated: a rate that is never reached,
+ * so that only the bucket costs something. */
 #define _GNU_SOURCE
 #include <sched.h>
 

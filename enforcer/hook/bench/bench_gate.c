@@ -1,11 +1,12 @@
 /* What the gate adds to a launch, ns: entering and leaving it, around a driver
  * that does nothing, less the same loop without the gate. Threads are pinned,
- * each to a CPU of its own; the figure is the median of the repetitions.
+ * each to a CPU of its own. The figure is the median of the repetitions.
  *
  *   bench_gate [repetitions]
  *
- * open: nobody else on the GPU, as the goal counts (5 ns, 15 with 4 threads).
- * run: a turn of ours among others, with what markers cost in the fake driver. */
+ * open: no other tenant on the GPU, for which the goal is 5 ns, or 15 with 4
+ * threads. run: a turn of ours among others, with the cost of markers in the fake
+ * driver. */
 #define _GNU_SOURCE
 #include <sched.h>
 

@@ -1,13 +1,13 @@
 /* What this process holds of each GPU's memory, and what it is about to take.
  *
  * With a session the broker decides, and these sums are what RESUME declares.
- * Without one they decide, by the cap of the process's own page. Either way a
- * reservation is counted here from before the driver is asked, so that the cap
- * holds while threads race and while sessions come and go.
+ * Without one they decide, by the cap of the process's own page. In both cases a
+ * reservation is counted here before the driver is asked, so that the cap holds
+ * while threads race and while sessions come and go.
  *
- * The broker is not asked for each few bytes: it lends some, and what is freed
- * can be taken again. It sees what is left of them, and takes that back when
- * another process needs it. */
+ * The broker is not asked for every few bytes. It lends some, and the process may
+ * take again what it freed. The broker sees what is left of them, and takes that
+ * back if another process needs it. */
 #define _GNU_SOURCE
 #include "admit.h"
 
@@ -17,7 +17,7 @@
 #include "local.h"
 #include "request.h"
 
-/* As many reservations as the broker allows a session; further threads wait. */
+/* The broker allows a session this many reservations. Further threads wait. */
 #define GS_RESERVATIONS 64
 
 #define GS_PATIENCE (5 * GS_MS)
@@ -26,8 +26,8 @@ static struct reservation {
 	bool taken;
 	unsigned gpu;
 	uint64_t bytes;
-	uint64_t number; /* the broker's; 0 it is of the lease */
-	uint64_t epoch;  /* of the session that granted it; 0 none */
+	uint64_t number; /* the broker's; 0: it is of the lease */
+	uint64_t epoch;  /* of the session that granted it; 0: none */
 } reservations[GS_RESERVATIONS];
 
 static _Atomic uint64_t committed[GS_GPUS];
@@ -123,8 +123,9 @@ static bool lease_take(struct reservation *r)
 	return true;
 }
 
-/* Puts there what is free, and answers what the broker is to be told that it has
- * back: where the lease is full, enough that it does not have to be told soon again. */
+/* Puts free bytes there, and returns the number of bytes that the broker has back.
+ * If the lease is full, that is more, so that the broker need not be told again
+ * soon. */
 static uint64_t lease_put(unsigned gpu, uint64_t bytes)
 {
 	uint64_t *word = lease(gpu), was = word ? __atomic_load_n(word, __ATOMIC_ACQUIRE) : 0, idle, left;
@@ -148,8 +149,9 @@ static void give_back(unsigned gpu, enum gs_kind kind, uint64_t bytes)
 
 /* ---- reservations ---- */
 
-/* The broker's answer: GS_GRANT, GS_DENY, or 0 where there is none. A session
- * that sends too much is told so, and waits: the program did nothing wrong. */
+/* Returns the broker's answer, GS_GRANT or GS_DENY, or 0 if there is none. If a
+ * session sends too much, the broker says so, and the thread waits: the program did
+ * nothing wrong. */
 static int ask(struct reservation *r, enum gs_kind kind)
 {
 	struct gs_memory m = {.gpu = r->gpu, .kind = kind, .bytes = r->bytes};
@@ -175,7 +177,7 @@ static int ask(struct reservation *r, enum gs_kind kind)
 	return GS_GRANT;
 }
 
-/* By the own page's cap. r itself is in the sums. */
+/* Decides by the own page's cap. r itself is in the sums. */
 static int decide(const struct reservation *r)
 {
 	return committed[r->gpu] + reserved[r->gpu] <= gs_local_most(r->gpu) ? GS_GRANT : GS_DENY;
@@ -189,7 +191,7 @@ enum gs_type gs_client_reserve(unsigned gpu, enum gs_kind kind, uint64_t bytes, 
 	if (gpu >= GS_GPUS)
 		return GS_GRANT;
 	if (bytes >> 48)
-		return GS_DENY; /* No GPU has it, and sums shall not overflow. */
+		return GS_DENY; /* No GPU has it, and the sums must not overflow. */
 	int was = gs_client_lock();
 	struct reservation *r = take(gpu, bytes);
 	if (r) {
@@ -211,8 +213,8 @@ static struct reservation *find(uint64_t reservation)
 	return &reservations[reservation - 1];
 }
 
-/* Tells the broker what became of a reservation, if it is this session's. What
- * was lent and taken it sees; it is told of what the driver did not have. */
+/* Tells the broker the outcome of a reservation, if it is of this session. The
+ * broker sees what was taken of the lease. It is told what the driver did not have. */
 static void conclude(const struct reservation *r, enum gs_type type, unsigned gpu, enum gs_kind kind, uint64_t bytes)
 {
 	if (!gs_client_governs(gpu))

@@ -1,5 +1,5 @@
-/* Arrays and mipmapped arrays. The driver tells what an array takes only for
- * some of them, so the rest are charged by an estimate. */
+/* Arrays and mipmapped arrays. The driver tells the size of only some of them. The
+ * rest are charged by an estimate. */
 #include "arrays.h"
 
 #include "claims.h"
@@ -10,8 +10,8 @@ static uint64_t up(uint64_t n, uint64_t unit)
 	return (n + unit - 1) / unit * unit;
 }
 
-/* Bytes of one texel, after CUarray_format. Whatever is not known counts 4
- * bytes a channel, and so does what is compressed, which takes less. */
+/* Bytes of one texel, after CUarray_format. An unknown format counts 4 bytes a
+ * channel, and so does a compressed one, which takes less. */
 uint64_t gs_texel(int format, unsigned channels)
 {
 	switch (format) {
@@ -43,7 +43,7 @@ static uint64_t estimate(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels)
 	return sum;
 }
 
-/* What the driver says that it takes; 0 where it does not say. */
+/* The bytes that the array takes, according to the driver; 0: it does not say. */
 static uint64_t told(void *array, bool mipmapped)
 {
 	CUDA_ARRAY_MEMORY_REQUIREMENTS m = {0};
@@ -59,7 +59,7 @@ static uint64_t told(void *array, bool mipmapped)
 	return r == CUDA_SUCCESS ? m.size : 0;
 }
 
-/* The end of a creation that the driver answered with r. */
+/* Ends a creation; r is the driver's answer. */
 static CUresult created(struct gs_claim *c, CUresult r, void *array, bool mipmapped)
 {
 	if (r != CUDA_SUCCESS)

@@ -1,23 +1,22 @@
 /* What copies may take of the GPU's link and of its memory's bandwidth.
  *
- * A copy is charged to a bucket before it is made, and waits there for those
- * before it; it does not pass the gate of launches, so a turn that is another's
- * does not stop it. What is charged is what was asked for, when it was asked
- * for: the driver may go on with it later. A copy inside a graph is not seen,
- * nor are kernels that copy.
+ * A copy is charged to a bucket before it is made, and waits there for those before
+ * it. It does not pass the gate of launches, so another tenant's turn does not stop
+ * it. The charge is what was asked for, at the time of the call; the driver may
+ * make the copy later. Copies inside graphs and kernels that copy are not seen.
  *
- * While there is no rate, nothing is shared between threads: each adds up its
- * own bytes, for one GPU at a time, and the helper sums them. */
+ * While there is no rate, threads share nothing: each adds up its own bytes, for
+ * one GPU at a time, and the helper sums them. */
 #include "bandwidth.h"
 
 #include "client.h"
 #include "clock.h"
 #include "futex.h"
 
-#define LOOK_NS 1000000000  /* a waiting copy looks around that often */
+#define LOOK_NS 1000000000  /* a waiting copy looks around at this interval */
 #define STALE_NS 4000000000 /* the helper should long have seen that the broker's heart stopped */
 
-/* Bytes a second that hold now, 0 at will. */
+/* The rate in force, bytes a second; 0: there is none. */
 static uint64_t rate_of(const struct gs_slot *slot, enum gs_way way)
 {
 	if (__atomic_load_n(&slot->mode, __ATOMIC_ACQUIRE) == GS_KILL)
@@ -25,7 +24,7 @@ static uint64_t rate_of(const struct gs_slot *slot, enum gs_way way)
 	return __atomic_load_n(way == GS_LINK ? &slot->link : &slot->copy, __ATOMIC_RELAXED);
 }
 
-/* The thread's bytes so far are the GPU's that they were copied on. */
+/* The thread's bytes so far belong to the GPU on which they were copied. */
 void gs_copies_settle(struct gs_thread *t)
 {
 	int gpu = atomic_load(&t->copies_gpu);
@@ -52,8 +51,8 @@ bool gs_copy_slow(struct gs_copy *c, CUstream s)
 	struct gs_context *context = gs_context_current();
 	if (!context)
 		return false;
-	/* A capture only notes the copy. The legacy stream never captures, and to
-	 * ask it would spoil another's capture. */
+	/* A capture only notes the copy. The legacy stream never captures, and
+	 * asking about it would spoil another stream's capture. */
 	if (s && s != CU_STREAM_LEGACY && atomic_load(&gs_captures) && gs_stream_captures(s))
 		return false;
 	uint64_t generation = atomic_load(&gs_generation);
@@ -69,7 +68,7 @@ bool gs_copy_slow(struct gs_copy *c, CUstream s)
 	return (rate_of(slot, GS_LINK) || rate_of(slot, GS_WITHIN)) && c->bytes && c->bytes < GS_COPY_MOST;
 }
 
-/* Takes the copy's bytes from the bucket, once, and says how long it still has
+/* Takes the copy's bytes from the bucket, once, and returns how long it still has
  * to wait, ns. */
 static uint64_t look(struct gs_copy *c, struct gs_bucket *b, uint64_t rate, uint64_t now)
 {
@@ -108,7 +107,7 @@ void gs_copy_wait(struct gs_copy *c, enum gs_way way)
 			began = now;
 		else if (now - began >= LOOK_NS && now > __atomic_load_n(&page->heartbeat_ns, __ATOMIC_RELAXED) + STALE_NS)
 			gs_client_poll(); /* the helper sits in the driver, or there is none */
-		/* The bell tells of another rate, and of the loss of the broker. */
+		/* The bell announces another rate, and the loss of the broker. */
 		gs_bell_wait(page, bell, left < LOOK_NS ? left : LOOK_NS);
 	}
 }

@@ -40,8 +40,8 @@ static inline bool gs_copy_enter(struct gs_copy *c, CUstream stream, uint64_t by
 	c->bytes = bytes;
 	if (likely(t && t->copies_generation == atomic_load_explicit(&gs_generation, memory_order_relaxed) &&
 		   !atomic_load_explicit(&gs_captures, memory_order_relaxed))) {
-		const struct gs_slot *slot = &atomic_load_explicit(&gs_page, memory_order_acquire)
-						      ->slot[atomic_load_explicit(&t->copies_gpu, memory_order_relaxed)];
+		int gpu = atomic_load_explicit(&t->copies_gpu, memory_order_relaxed);
+		const struct gs_slot *slot = &atomic_load_explicit(&gs_page, memory_order_acquire)->slot[gpu];
 		return unlikely(__atomic_load_n(&slot->link, __ATOMIC_RELAXED) |
 				__atomic_load_n(&slot->copy, __ATOMIC_RELAXED)) &&
 		       bytes && bytes < GS_COPY_MOST;

@@ -1,9 +1,9 @@
 #include "bucket.h"
 
 #define SECOND 1000000000u
-#define KEPT 50 /* of what it gets in a second, so much is kept: one in 50, 20 ms */
+#define KEPT 50 /* the part of a second's bytes that is kept: one in 50, 20 ms */
 
-/* More than 64 bits where a rate and a time are multiplied. */
+/* The product of a rate and a time takes more than 64 bits. */
 __extension__ typedef unsigned __int128 wide;
 
 void gs_bucket_pour(struct gs_bucket *b, uint64_t rate, uint64_t now)

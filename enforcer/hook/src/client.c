@@ -1,9 +1,9 @@
 /* The session with the broker.
  *
- * It is closed, or connecting (HELLO is sent, WELCOME is awaited), or active.
- * Whatever goes wrong has one answer: the session is lost, the process's own
- * page takes over, and the helper thread connects again; RESUME then says what
- * is held, so that both ends have the same books. */
+ * It is closed, or connecting (HELLO is sent, WELCOME is awaited), or active. Every
+ * failure has the same result: the session is lost, the process's own page takes
+ * over, and the helper thread connects again. RESUME then says what is held, so
+ * that both ends have the same books. */
 #define _GNU_SOURCE
 #include "client.h"
 
@@ -18,8 +18,8 @@
 #include "local.h"
 #include "request.h"
 
-#define GS_FRAMES 64          /* that the helper reads at a time, */
-#define GS_READ (10 * GS_MS) /* and how often: while it drains, it comes by every 50 us */
+#define GS_FRAMES 64          /* that the helper reads at a time */
+#define GS_READ (10 * GS_MS) /* between its reads: while it drains, it comes by every 50 us */
 
 struct gs_client gs_client = {.lock = PTHREAD_MUTEX_INITIALIZER, .link = {.fd = -1}};
 struct gs_gpus gs_gpus;
@@ -70,7 +70,7 @@ void gs_client_park(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)
 
 /* ---- the end of a session ---- */
 
-/* Waits longer each time, and not in step with the other processes. */
+/* The delay grows with each failure, and differs between processes. */
 static uint64_t retry_delay(void)
 {
 	uint64_t delay = gs_client.retry_after;
@@ -112,7 +112,7 @@ void gs_client_again(const char *why)
 	gs_client_lose(why);
 }
 
-/* There is no session and there was none to lose. */
+/* There is no session, and there was none to lose. */
 void gs_client_fail(const char *why)
 {
 	if (gs_settings.log || (gs_settings.asked && !gs_client.said))
@@ -182,7 +182,7 @@ uint64_t gs_client_poll(void)
 
 /* ---- start and fork ---- */
 
-/* The broker's page is unmapped once nobody reads it. */
+/* The broker's page is unmapped once no thread reads it. */
 void gs_forked_client(void)
 {
 	struct gs_client fresh = {.lock = PTHREAD_MUTEX_INITIALIZER, .epoch = gs_client.epoch + 1, .link = {.fd = -1}};

@@ -40,7 +40,7 @@ static int send_hello(void)
 	return gs_link_send(&gs_client.link, &h, &hello);
 }
 
-/* Called where the link is closed: a reader may still hold the last one. */
+/* The link is closed when this is called: a reader may still hold the last one. */
 void gs_connect_begin(void)
 {
 	int err = gs_link_open(&gs_client.link, gs_settings.socket);
@@ -59,8 +59,8 @@ void gs_connect_begin(void)
 	gs_client.deadline = gs_now() + GS_CONNECT;
 }
 
-/* What was freed since it was declared is freed now. What was taken cannot be
- * added, so that is declared anew. */
+/* Frees now what was freed since it was declared. Nothing can be added, so if more
+ * was taken, all is declared again. */
 static bool settle(void)
 {
 	uint64_t now[GS_GPUS];
@@ -103,7 +103,7 @@ static void welcomed(const struct gs_frame *f, const int fds[GS_FDS])
 	gs_client.page = page;
 	gs_client.session = f->header.session;
 	gs_client.token = w->token;
-	/* Which they are it does not say, and answers for all. */
+	/* The broker does not say which GPUs it knows, and answers for all. */
 	gs_client.governed = w->gpus || w->fail_closed ? gs_gpus.count : 0;
 	gs_client.closed = gs_settings.closed || w->fail_closed;
 	gs_client.ping_every = beat < 5 * GS_SECOND ? beat : 5 * GS_SECOND;
@@ -132,7 +132,7 @@ static void refused(const struct gs_err *e)
 	char why[sizeof(e->text) + 1] = {0};
 
 	memcpy(why, e->text, sizeof(e->text));
-	if (gs_client.session) /* It may be the old session that it does not want. */
+	if (gs_client.session) /* The broker may reject the old session, not the process. */
 		gs_client.session = gs_client.token = 0;
 	else
 		gs_client.retry_after = GS_RETRY_REFUSED;

@@ -11,8 +11,8 @@
 #define NONE -1
 #define SEVERAL -2
 
-/* The only GPU on which the process made contexts: then nobody asks the driver
- * for the current one. */
+/* The only GPU on which the process made contexts. While there is only one, the
+ * driver is not asked for the current one. */
 static _Atomic int only = NONE;
 
 #define DEVICES 64
@@ -42,7 +42,7 @@ int gs_gpu_current(void)
 	return gs_gpu_of_device(device);
 }
 
-/* A context is made on a device. Answers the session's GPU, -1 none. */
+/* A context is made on a device. Returns the session's GPU; -1: none. */
 static int on(CUdevice device)
 {
 	int gpu = gs_gpu_of_device(device), none = NONE;
@@ -104,8 +104,8 @@ CUresult cuCtxDestroy_v2(CUcontext c)
 	return destroy(gs_real.cuCtxDestroy_v2, c);
 }
 
-/* A green context is a part of its device's primary one, under a handle of its
- * own; the gate knows it from the first launch. Its memory is the primary's and
+/* A green context is a part of its device's primary one, under a handle of its own.
+ * The gate knows it from the first launch. Its memory is the primary context's and
  * stays with that. */
 CUresult cuGreenCtxCreate(CUgreenCtx *g, void *description, CUdevice device, unsigned flags)
 {

@@ -1,7 +1,6 @@
-/* Copies, each with the number of its bytes and the way they go. A fill counts
- * as a copy within the GPU.
+/* Copies, each with its bytes and its way. A fill counts as a copy within the GPU.
  *
- * The _ptds and _ptsz names are what a program calls that was compiled for a
+ * The _ptds and _ptsz names are those that a program calls if it was compiled for a
  * default stream per thread. */
 #include "arrays.h"
 #include "bandwidth.h"
@@ -9,14 +8,15 @@
 #include "gate.h"
 #include "intercept.h"
 
-/* Whether it is known without a look that the bytes stay within the GPU. */
+/* It is known without a look that the bytes stay within the GPU. */
 #define FILL(way) (__builtin_constant_p(way) && (way) == GS_WITHIN)
 
 /* Defines the wrapper of a copy: its parameters, its arguments, the stream whose
- * capture it could become a part of, its bytes and their way. Which way is only
- * asked where that matters: it may need the driver. What is copied within the
- * GPU takes the GPU's time, and passes the gate as a launch does; it counts as
- * one where it always can, so that a launch means the same at all times. */
+ * capture it could become a part of, its bytes and their way. The way is found out
+ * only if it matters, because that may need the driver. A copy within the GPU takes
+ * the GPU's time and passes the gate as a launch does. It counts as a launch
+ * whenever its way is known without a look, so that a launch means the same at all
+ * times. */
 #define COPY(name, parameters, arguments, stream, bytes, way)   \
 	CUresult name parameters                                \
 	{                                                       \
@@ -38,8 +38,8 @@
 		return r;                                       \
 	}
 
-/* The same under the names of both default streams: a call that waits for what
- * it copies has no stream, and is never captured from the legacy one. */
+/* The same under the names of both default streams. A call that waits for its copy
+ * has no stream, and the legacy stream never captures it. */
 #define BARE(...) __VA_ARGS__
 #define WAITS(name, parameters, arguments, bytes, way)          \
 	COPY(name, parameters, arguments, NULL, bytes, way)     \
@@ -51,7 +51,7 @@
 	WAITS(waits, parameters, arguments, bytes, way)         \
 	ASYNC(async, parameters, arguments, bytes, way)
 
-/* Whether launches have to look at the page. */
+/* Launches have to look at the page. */
 static bool gated(void)
 {
 	return __atomic_load_n(&atomic_load_explicit(&gs_page, memory_order_acquire)->gated, __ATOMIC_RELAXED);
@@ -72,7 +72,7 @@ static uint64_t bytes_of_batch(const CUdeviceptr *to, const CUdeviceptr *from, c
 	return n;
 }
 
-/* The bytes that one of the extent of a copy stands for. */
+/* The bytes of one element of the extent of a copy. */
 static uint64_t unit(const CUDA_MEMCPY3D_BATCH_OP *p)
 {
 	const CUmemcpy3DOperand *side = p->src.type == CU_MEMCPY_OPERAND_TYPE_ARRAY ? &p->src : &p->dst;
@@ -104,7 +104,7 @@ static uint64_t bytes_decompressed(const CUmemDecompressParams *p, size_t count)
 	return n;
 }
 
-/* The device whose memory lies there, -1 the host's. */
+/* The device whose memory lies there; -1: the host's. */
 static int device_of(CUdeviceptr p)
 {
 	int type = 0, device = -1;
@@ -115,8 +115,8 @@ static int device_of(CUdeviceptr p)
 	return device;
 }
 
-/* Any pointers: only where both are of one device does the link see nothing.
- * The driver is asked, some 100 ns, where a rate holds and nowhere else. */
+/* Any pointers. The link is not used only if both belong to one device. The driver
+ * is asked, which takes some 100 ns, only if a rate holds. */
 static enum gs_way between(CUdeviceptr to, CUdeviceptr from)
 {
 	int device = device_of(to);
@@ -124,7 +124,7 @@ static enum gs_way between(CUdeviceptr to, CUdeviceptr from)
 	return device >= 0 && device == device_of(from) ? GS_WITHIN : GS_LINK;
 }
 
-/* A batch that names nothing is for the driver to refuse. */
+/* The driver will refuse a batch that names nothing. */
 static enum gs_way between_first(const CUdeviceptr *to, const CUdeviceptr *from, size_t count)
 {
 	return to && from && count ? between(to[0], from[0]) : GS_LINK;
@@ -176,8 +176,8 @@ WAITS(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *p), (p), bytes_2d(p), way_2d
 BOTH(cuMemcpy3D_v2, cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *p), (p), bytes_3d(p), way_3d(p))
 BOTH(cuMemcpy3DPeer, cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D *p), (p), bytes_3d(p), way_3d_peer(p))
 
-/* The first of a batch stands for all: a program moves one way at a time. Of
- * CUDA 12.8, and without the place of the failure since 13. */
+/* The first copy of a batch stands for all: a program moves one way at a time.
+ * These calls are of CUDA 12.8. Since 13 they lack the place of the failure. */
 #define BATCH CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes, size_t *begin, size_t kinds
 #define BATCHED to, from, sizes, count, attributes, begin, kinds
 ASYNC(cuMemcpyBatchAsync, (BATCH, size_t *failed), (BATCHED, failed),
@@ -189,8 +189,8 @@ ASYNC(cuMemcpy3DBatchAsync, (size_t count, CUDA_MEMCPY3D_BATCH_OP *ops, size_t *
 ASYNC(cuMemcpy3DBatchAsync_v2, (size_t count, CUDA_MEMCPY3D_BATCH_OP *ops, unsigned long long flags), (count, ops, flags),
       bytes_of_boxes(ops, count), way_boxes(ops, count))
 
-/* Pages that move to where they are asked for. Those that are there already
- * count too: nobody tells which. */
+/* Pages that move on request. Those that are already there count too: no call tells
+ * which they are. */
 ASYNC(cuMemPrefetchAsync, (CUdeviceptr at, size_t n, CUdevice to), (at, n, to), n, GS_LINK)
 ASYNC(cuMemPrefetchAsync_v2, (CUdeviceptr at, size_t n, CUmemLocation to, unsigned flags), (at, n, to, flags), n, GS_LINK)
 ASYNC(cuMemPrefetchBatchAsync,

@@ -1,6 +1,6 @@
-/* The few types of the driver's interface that the hook needs, after the
- * CUDA 12 and 13 documentation: only their sizes and offsets matter. Enums are
- * int or unsigned, as they are passed that way. */
+/* The few types of the driver's interface that the hook needs, after the CUDA 12
+ * and 13 documentation. Only their sizes and offsets matter. Enums are int or
+ * unsigned, as they are passed that way. */
 #ifndef GPUSTEWARD_CUDA_H
 #define GPUSTEWARD_CUDA_H
 
@@ -182,7 +182,7 @@ typedef struct CUDA_MEMCPY3D_v1_st {
 	unsigned WidthInBytes, Height, Depth;
 } CUDA_MEMCPY3D_v1;
 
-/* Copies. A side of one is of the kind that its memory type says. */
+/* Copies. The memory type of a side says of which kind it is. */
 enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE = 2, CU_MEMORYTYPE_ARRAY = 3, CU_MEMORYTYPE_UNIFIED = 4 };
 enum { CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9 };
 
@@ -202,8 +202,7 @@ typedef struct CUDA_MEMCPY2D_st {
 	size_t WidthInBytes, Height;
 } CUDA_MEMCPY2D;
 
-/* CUDA_MEMCPY3D_PEER is laid out alike; the other has no contexts and wants
- * NULL there. */
+/* CUDA_MEMCPY3D_PEER is laid out alike. The other one has no contexts and wants NULL there. */
 typedef struct CUDA_MEMCPY3D_st {
 	size_t srcXInBytes, srcY, srcZ, srcLOD;
 	int srcMemoryType;
@@ -222,8 +221,7 @@ typedef struct CUDA_MEMCPY3D_st {
 	size_t WidthInBytes, Height, Depth;
 } CUDA_MEMCPY3D;
 
-/* One of a batch. Its extent is in elements of the array where a side is one,
- * else in bytes. */
+/* One of a batch. Its extent is in elements of the array if a side is one, else in bytes. */
 enum { CU_MEMCPY_OPERAND_TYPE_POINTER = 1, CU_MEMCPY_OPERAND_TYPE_ARRAY = 2 };
 
 typedef struct CUmemcpy3DOperand_st {

@@ -1,5 +1,5 @@
-/* Which entries of the driver a program was given that entries.h does not have:
- * those of a newer CUDA, of which nobody here knows what they do. */
+/* The entries of the driver that a program got and entries.h does not have: those
+ * of a newer CUDA, whose effect this hook does not know. */
 #include "entries.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ static const char *const entries[] = { /* sorted */
 #include "entries.h"
 };
 
-/* The hashes of their names; of more nobody needs to hear. */
+/* The hashes of their names. The count stops at this number. */
 static _Atomic uint32_t unknown[64];
 #define MOST (sizeof unknown / sizeof *unknown)
 

@@ -5,9 +5,9 @@
 #include "intercept.h"
 #include "turns.h"
 
-/* Whoever begins: the first successful cuInit of a process, and again of a
- * child that was forked before its parent had begun. A child of a program that
- * uses CUDA cannot use it, and the driver tells it so. */
+/* The hook begins with the first successful cuInit of a process, and again with
+ * that of a child that was forked before its parent had begun. A child of a program
+ * that uses CUDA cannot use it, and the driver tells it so. */
 CUresult cuInit(unsigned flags)
 {
 	GS_NEED(cuInit);

@@ -1,5 +1,5 @@
-/* The launch path where it is not free: a launch that must be counted, that
- * would queue too much, or that must wait because others go first. */
+/* The slow path of launches: a launch must be counted, would queue too much, or
+ * must wait because others go first. */
 #define _GNU_SOURCE
 #include "gate.h"
 
@@ -15,23 +15,23 @@
 #include "futex.h"
 #include "intercept.h"
 
-#define LOOK_NS 1000000000  /* a waiting launch looks around that often */
+#define LOOK_NS 1000000000  /* a waiting launch looks around at this interval */
 #define STALE_NS 4000000000 /* the helper should long have seen that the broker's heart stopped */
 #define NAP_NS 20000        /* the shortest wait for work in flight, */
 #define DOZE_NS 500000      /* and the longest without a look */
-#define STALL_NS 5000000    /* work in flight that made no progress for so long may wait for what is held back */
-#define STALLED_NS 100000   /* the same for each launch after that, where so much is queued, */
-#define PASSING_NS 2000000  /* and for so long no launch waits for a turn: what is waited for may take several */
-#define STALL_MOST_NS 40000000 /* that doubles with each launch that passes for it in vain, up to this */
-#define SLOW 4              /* times slower than alone is work beside others, and makes progress still */
+#define STALL_NS 5000000    /* if work in flight makes no progress for so long, it may wait for what is held back */
+#define STALLED_NS 100000   /* the same for each launch after that, while so much is queued */
+#define PASSING_NS 2000000  /* then no launch waits for a turn for so long: the work may wait for several */
+#define STALL_MOST_NS 40000000 /* that doubles with each launch that passes in vain, up to this */
+#define SLOW 4              /* work beside others may be so many times slower than alone, and still makes progress */
 
-#define ROUSE_NS 20000000   /* the helper does not sleep for so long while there is work */
-#define GRAPH_NS 1000000    /* a graph's cost while nothing is known of it */
-#define BOUND_NS 750000     /* of work that a stream may have queued, where more gains nothing */
+#define ROUSE_NS 20000000   /* while there is work, the helper does not sleep for so long */
+#define GRAPH_NS 1000000    /* a graph's cost while it is not known */
+#define BOUND_NS 750000     /* of work that a stream may have queued if more gains nothing */
 #define DRY_NS 100000       /* hardly any */
-#define BOUND_AGAIN 1000000000 /* less is tried again so long after */
+#define BOUND_AGAIN 1000000000 /* so long after, a lower bound is tried again */
 #define CREDIT_NS 300000    /* of work may go by without a look, */
-#define CREDIT_MOST 64      /* and so many launches, */
+#define CREDIT_MOST 64      /* or so many launches, */
 #define DEAR_NS 100000      /* none of which costs so much */
 
 _Thread_local struct gs_launch gs_present;
@@ -40,27 +40,28 @@ void gs_forked_gate(void) { gs_present = (struct gs_launch){ 0 }; }
 
 enum verdict { PASS, QUEUED, HELD, CHANGED };
 
-/* Of the process: its GPUs may wait for one another. */
+/* Of the process, because its GPUs may wait for each other. */
 static _Atomic uint64_t patience = STALL_NS;
 static _Atomic uint64_t passing; /* until then launches go by at a pause */
 
-/* The thread is seen to be inside by the helper, or sees what the page says. */
+/* The helper sees that the thread is inside, or the thread sees what the page says. */
 static void inside(struct gs_thread *t, struct gs_launch *l, struct gs_gpu *g)
 {
 	l->crowd = t ? NULL : g;
 	atomic_fetch_add_explicit(t ? &t->seq : &g->crowded, 1, memory_order_seq_cst);
 }
 
-/* No launch was made: seq / 2 counts those that were. */
+/* No launch was made: seq / 2 is the number of those that were. */
 static void outside(struct gs_thread *t, struct gs_launch *l)
 {
 	atomic_fetch_sub_explicit(t ? &t->seq : &l->crowd->crowded, 1, memory_order_release);
 	l->crowd = NULL;
 }
 
-/* How much work a stream may have queued: in OPEN much, but not so much that
- * nobody could come beside for seconds; else little, so that it drains soon,
- * and as much as the page allows where the program would lose by less. */
+/* How much work a stream may have queued. In OPEN it is much, but never so much
+ * that another program could not come beside it for seconds. Otherwise it is
+ * little, so that it drains soon, or, if the program would lose by that, as much as
+ * the page allows. */
 static uint64_t cap_ns(const struct gs_stream *e, const struct gs_slot *slot)
 {
 	if (__atomic_load_n(&slot->mode, __ATOMIC_RELAXED) == GS_OPEN)
@@ -76,8 +77,8 @@ static void double_bound(struct gs_stream *e, const struct gs_slot *slot, uint64
 	e->bound_set = now;
 }
 
-/* A program that waited for the bound, and then has hardly anything queued when
- * it launches again, could have queued more while it was faster than the GPU. */
+/* If a program waited for the bound and then has hardly anything queued when it
+ * launches again, it could have queued more: it was faster than the GPU. */
 static void widen(struct gs_stream *e, const struct gs_slot *slot, uint64_t now)
 {
 	if (!e->bounded)
@@ -89,7 +90,7 @@ static void widen(struct gs_stream *e, const struct gs_slot *slot, uint64_t now)
 	double_bound(e, slot, now);
 }
 
-/* A launch waits for the bound. Who needed more a while ago may not now. */
+/* A launch waits for the bound. A program that needed more a while ago may not need it now. */
 static void bounded(struct gs_stream *e, uint64_t now)
 {
 	e->bounded = true;
@@ -99,8 +100,8 @@ static void bounded(struct gs_stream *e, uint64_t now)
 	e->bound_set = now;
 }
 
-/* A launch that is let go on to be marked. A graph that is to be measured must
- * not share its marker with what was launched before. */
+/* A launch goes on and is to be marked. A graph that is to be measured must not
+ * share its marker with earlier launches. */
 static void count(struct gs_stream *e, struct gs_launch *l, uint64_t now)
 {
 	if (l->graph && e->now.launches && gs_marker_alone(e->gpu, l->graph))
@@ -109,8 +110,8 @@ static void count(struct gs_stream *e, struct gs_launch *l, uint64_t now)
 	l->entry = e;
 }
 
-/* How many launches may go by without a look after this one: cheap ones do not
- * fill a queue soon. */
+/* How many launches may go by without a look after this one: cheap ones do not fill
+ * a queue soon. */
 static uint32_t credit(const struct gs_stream *e, const struct gs_launch *l)
 {
 	uint64_t cost = e->cost;
@@ -120,16 +121,15 @@ static uint32_t credit(const struct gs_stream *e, const struct gs_launch *l)
 	return CREDIT_NS / cost < CREDIT_MOST ? (uint32_t)(CREDIT_NS / cost) : CREDIT_MOST;
 }
 
-/* The helper may be fast asleep, since there was nothing to do. Where it is just
- * about to sleep and misses this, the next launch that looks wakes it. */
+/* The helper may be fast asleep, since there was nothing to do. If it is about to
+ * sleep and misses this, the next launch that looks wakes it. */
 static void rouse(uint64_t now)
 {
 	if (atomic_load(&gs_turns_wake) > now + ROUSE_NS)
 		gs_bell_ring(atomic_load(&gs_page));
 }
 
-/* Whether the launch may be made now, as the page says. passes is for one that
- * has waited long enough. */
+/* Decides by the page whether the launch may be made now. passes: it has waited long enough. */
 static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_launch *l, const struct gs_slot *slot, bool passes)
 {
 	struct gs_gpu *g = e->gpu;
@@ -175,7 +175,7 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 	return v;
 }
 
-/* Waits until the stream has less to do, a moment at most; whether that has
+/* Waits a moment until the stream has less to do. Returns whether the stream has
  * made no progress for so long that it may wait for this very launch. */
 static bool wait_queue(struct gs_stream *e, struct gs_launch *l, struct gs_page *page, uint32_t bell, uint64_t began)
 {
@@ -192,7 +192,7 @@ static bool wait_queue(struct gs_stream *e, struct gs_launch *l, struct gs_page 
 			m = gs_marker_oldest(e);
 		nap = left - cap;
 		if (!m) {
-			e->queued = 0; /* nothing stands behind the estimate */
+			e->queued = 0; /* no event supports the estimate */
 		} else {
 			uint64_t since = e->passed_ns > began ? e->passed_ns : began, slow = SLOW * m->cost;
 			uint64_t least = e->stalled ? STALLED_NS : STALL_NS;
@@ -209,7 +209,7 @@ static bool wait_queue(struct gs_stream *e, struct gs_launch *l, struct gs_page 
 	return stalled;
 }
 
-/* Whether work of this process has made no progress since then, on any GPU. */
+/* Returns whether work of this process has made no progress since then, on any GPU. */
 static bool stalled(uint64_t since, uint64_t now)
 {
 	for (unsigned i = 0; i < GS_GPUS && i < gs_gpu_count(); i++) {
@@ -219,7 +219,7 @@ static bool stalled(uint64_t since, uint64_t now)
 		gs_gpu_lock(g);
 		gs_marker_reap(g);
 		uint64_t from = g->progress_ns > since ? g->progress_ns : since, least = SLOW * gs_marker_dearest(g);
-		if (least > SLOW * STALL_MOST_NS) /* what stalls seems to be long */
+		if (least > SLOW * STALL_MOST_NS) /* work that stalls seems to be long */
 			least = SLOW * STALL_MOST_NS;
 		if (least < atomic_load(&patience))
 			least = atomic_load(&patience);
@@ -233,8 +233,8 @@ static bool stalled(uint64_t since, uint64_t now)
 	return false;
 }
 
-/* What did not get on while a launch waited may wait for that launch: how long it
- * takes says nothing of its cost. */
+/* Work that made no progress while a launch waited may wait for that launch: its
+ * duration does not tell its cost. */
 static void suspect(void)
 {
 	for (unsigned i = 0; i < GS_GPUS && i < gs_gpu_count(); i++) {
@@ -248,9 +248,8 @@ static void suspect(void)
 	}
 }
 
-/* Waits for the page to change. A launch passes all the same while work in
- * flight makes no progress: it may wait for what this thread is about to
- * launch. */
+/* Waits for the page to change. A launch passes in any case if work in flight makes
+ * no progress: that may wait for what this thread is about to launch. */
 static bool wait_turn(struct gs_gpu *g, struct gs_page *page, uint32_t bell, uint64_t began)
 {
 	uint64_t now = gs_now();
@@ -323,8 +322,8 @@ void gs_gate_slow(struct gs_launch *l)
 	}
 }
 
-/* The launch was made, or refused: it is booked, and marked where it has to be
- * and the thread still can. */
+/* The launch was made, or refused. It is booked, and marked if that is due and the
+ * thread still can. */
 static void mark(const struct gs_launch *l, CUresult r, bool can)
 {
 	struct gs_stream *e = l->entry;
@@ -379,7 +378,7 @@ void gs_launch_over(struct gs_thread *t)
 		atomic_store_explicit(&t->seq, seq + 1, memory_order_release);
 }
 
-/* All work of a GPU has ended: whatever did not get on has. */
+/* All work of a GPU has ended, so no work stalls any more. */
 void gs_gate_drained(void)
 {
 	if (atomic_load(&patience) > STALL_NS)
@@ -387,7 +386,7 @@ void gs_gate_drained(void)
 	atomic_store(&passing, 0);
 }
 
-/* Where the bound was in the way, more may be queued from now on. */
+/* The bound was in the way, so more may be queued from now on. */
 void gs_gate_helped(struct gs_stream *e, uint64_t now)
 {
 	atomic_store(&patience, STALL_NS);

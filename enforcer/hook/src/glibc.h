@@ -1,8 +1,8 @@
-/* The C library's functions by the versions that they had at first: linked
- * against a new glibc, the hook would ask for versions that an older one lacks,
- * and a program there would not start with it. These moved from libdl and
- * libpthread into libc since 2.32. So the hook takes glibc 2.17. The Makefile has
- * every part of it begin with this, which includes nothing for that reason. */
+/* The C library's functions by their first versions. Linked against a new glibc,
+ * the hook would ask for versions that an older one lacks, and a program there
+ * would not start with it. These functions moved from libdl and libpthread into
+ * libc since 2.32. So the hook takes glibc 2.17. The Makefile begins every part of
+ * the hook with this file, which therefore includes nothing. */
 #ifndef GS_GLIBC_H
 #define GS_GLIBC_H
 

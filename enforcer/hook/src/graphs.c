@@ -1,6 +1,6 @@
-/* Executable graphs: what their memory nodes take. That is booked when a graph
- * is instantiated, uploaded or launched, for the driver is free to take it at
- * any of these. */
+/* Executable graphs: what their memory nodes take. That is booked when a graph is
+ * instantiated, uploaded or launched, because the driver may take it at any of
+ * these. */
 #include "graphs.h"
 
 #include <stdlib.h>
@@ -12,9 +12,9 @@
 #include "intercept.h"
 #include "markers.h"
 
-/* Executable graphs with memory nodes. bytes is what they may take; kind is the
- * number of shrinkages, from 1, that had been seen when they were last
- * launched: as long as it is the same, their memory is still there. */
+/* Executable graphs with memory nodes. bytes is what they may take. kind is the
+ * number of shrinkages, from 1, at their last launch: while it is the same, their
+ * memory is still there. */
 static struct gs_table graphs = GS_TABLE_INIT;
 static _Atomic uint64_t count; /* of graphs: 0 for most programs */
 
@@ -24,7 +24,7 @@ void gs_forked_graphs(void)
 	atomic_store(&count, 0);
 }
 
-/* At most what the allocation nodes of a graph and of its children ask for. */
+/* The most that the allocation nodes of a graph and of its children ask for. */
 static uint64_t asked(CUgraph graph, int depth)
 {
 	uint64_t sum = 0;
@@ -116,8 +116,8 @@ void gs_graph_ran(struct gs_graph_memory *m, CUgraphExec exec, CUresult r)
 
 	if (likely(!m->graphs))
 		return;
-	/* The driver launched it: it cannot be refused any more. What could not be
-	 * booked is when there is room, at the next launch. */
+	/* The driver launched it, so it cannot be refused any more. What could not
+	 * be booked is booked at the next launch, once there is room. */
 	gs_grew(&m->claim, m->graphs);
 	if (r == CUDA_SUCCESS && gs_table_find(&graphs, (uintptr_t)exec, &e)) {
 		e.kind = shrinks_of(m->graphs);
@@ -176,8 +176,8 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, CUD
 	return instantiated(&m, exec, gs_real.cuGraphInstantiateWithParams_ptsz(exec, graph, params));
 }
 
-/* An update may change what the graph's kernels cost, but not its memory: a
- * graph with memory nodes cannot be updated. */
+/* An update may change the cost of the graph's kernels, but not its memory: a graph
+ * with memory nodes cannot be updated. */
 CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *node, int *result)
 {
 	GS_WHOLE(cuGraphExecUpdate);
@@ -192,7 +192,7 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdate
 	return gs_real.cuGraphExecUpdate_v2(exec, graph, result);
 }
 
-/* And so may a node of it that is changed. What a graph costs is learnt anew. */
+/* The same holds if a node of it is changed. The cost of the graph is learnt again. */
 #define ALTER(name, parameters, arguments)       \
 	CUresult name parameters                 \
 	{                                        \

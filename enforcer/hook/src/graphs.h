@@ -1,4 +1,4 @@
-/* The memory of executable graphs, for those that launch and update them. */
+/* The memory of executable graphs, for the wrappers that launch and update them. */
 #ifndef GPUSTEWARD_GRAPHS_H
 #define GPUSTEWARD_GRAPHS_H
 
@@ -11,8 +11,8 @@ struct gs_graph_memory {
 	int gpu;
 };
 
-/* Around an upload or a launch of exec. False: CUDA_ERROR_OUT_OF_MEMORY, and
- * no second call. A program without memory nodes pays one load. */
+/* Around an upload or a launch of exec. False: CUDA_ERROR_OUT_OF_MEMORY, and no
+ * second call. A program without memory nodes pays one load. */
 bool gs_graph_runs(struct gs_graph_memory *m, CUgraphExec exec);
 void gs_graph_ran(struct gs_graph_memory *m, CUgraphExec exec, CUresult r);
 

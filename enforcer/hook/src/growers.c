@@ -5,8 +5,7 @@
 #include "forks.h"
 #include "intercept.h"
 
-/* Drivers up to 580 let a pool grow by multiples of this where a request does
- * not fit. */
+/* Drivers up to 580 let a pool grow by multiples of this if a request does not fit. */
 #define CHUNK (32ull << 20)
 
 static struct {
@@ -107,7 +106,7 @@ void gs_pools_reset(int gpu)
 	gs_growers_unlock(gpu);
 }
 
-/* It never waits for a lock: who holds one will settle. */
+/* It never waits for a lock: the thread that has it will settle. */
 void gs_memory_settle(void)
 {
 	for (int gpu = 0; gpu < GS_GPUS; gpu++) {

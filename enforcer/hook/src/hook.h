@@ -1,5 +1,5 @@
-/* What every part of libgpusteward.so needs. A part is one .c file. Where other
- * parts use something of it, a header of the same name declares it.
+/* What every part of libgpusteward.so needs. A part is one .c file. If other
+ * parts use something of it, a header of the same name declares that.
  *
  * The way to the driver
  *   intercept   dlsym, cuGetProcAddress and the exported names: which calls are ours

@@ -1,12 +1,11 @@
 /* How the driver's calls come to us: by our exported names, by dlsym, and by
  * cuGetProcAddress, which the CUDA runtime uses for nearly all.
  *
- * The driver is asked first and its answer is looked at, so that its own rules
- * of versions and variants hold: an address that is the driver's entry of a
- * call in calls.h becomes the address of our wrapper of it, and no other
- * address and no other name is touched; those that entries.h does not have are
- * counted. There is no constructor: in a program
- * that never speaks of CUDA nothing of this runs but a comparison of names. */
+ * The driver is asked first, so that its own rules of versions and variants hold.
+ * If its answer is the driver's entry of a call in calls.h, our wrapper takes its
+ * place. Every other address and name stays as it is; names that entries.h does not
+ * have are counted. There is no constructor: in a program that never uses CUDA only
+ * a comparison of names runs. */
 #define _GNU_SOURCE
 #include "intercept.h"
 
@@ -33,8 +32,8 @@ static struct call {
 };
 #define CALLS (sizeof calls / sizeof *calls)
 
-/* Two indices of the wrapped calls: by name and by the driver's address. Both
- * are filled once and only read after. */
+/* Two indices of the wrapped calls: by name and by the driver's address. Both are
+ * filled once and only read after that. */
 #define PLACES 2048
 _Static_assert(4 * CALLS < PLACES, "the indices are too full");
 static const struct call *by_name[PLACES];
@@ -117,10 +116,10 @@ static void add_address(void *real, void *wrapper)
 /* The newest version of the interface whose calls are all in calls.h. */
 #define KNOWN 13000
 
-/* What cuGetProcAddress answers for a wrapped name without its suffix is one
- * of the exported entries on all drivers so far. Should one answer another
- * entry for the same call, it is the newest variant that is known here, which
- * is the last in calls.h. */
+/* For a wrapped name without its suffix cuGetProcAddress returns one of the
+ * exported entries on all drivers so far. If it should return another entry for the
+ * same call, that is the newest variant that is known here, which is the last in
+ * calls.h. */
 static void add_proc_address(const struct call *c, int version)
 {
 	char name[64];
@@ -129,7 +128,7 @@ static void add_proc_address(const struct call *c, int version)
 	void *at = NULL;
 
 	if (length >= sizeof name || !strcmp(c->name, "cuGraphInstantiate"))
-		return; /* of that, the newest has another name */
+		return; /* the newest version of that has another name */
 	memcpy(name, c->name, length + 1);
 	if (length > 5 && (!strcmp(name + length - 5, "_ptsz") || !strcmp(name + length - 5, "_ptds"))) {
 		name[length -= 5] = 0;
@@ -177,8 +176,7 @@ static void fill(void)
 
 EARLY static void find_dlsym(void)
 {
-	/* By their age: where dlsym came to live in libc, and on either
-	 * architecture before. */
+	/* By age: since dlsym is in libc, and before that on either architecture. */
 	static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
 	void *found = NULL;
 
@@ -188,8 +186,7 @@ EARLY static void find_dlsym(void)
 		__atomic_store_n((void **)&gs_real_dlsym, found, __ATOMIC_RELEASE);
 }
 
-/* Fills gs_real as soon as the driver is in the process; with open, brings it
- * there. */
+/* Fills gs_real once the driver is in the process; open: loads it. */
 static bool load(bool open)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -232,12 +229,12 @@ void *gs_substitute(void *address)
 
 #define PASS ((void *)-1)
 
-/* Our dlsym, whatever the loader takes that name for. Whoever asks for libc's gets
- * this one: what it passes on it passes with the caller's return address. */
+/* Our dlsym, whatever the loader takes that name for. A program that asks for
+ * libc's gets this one: it passes calls on with the caller's return address. */
 __attribute__((visibility("hidden"))) extern char gs_own_dlsym[];
 
-/* The answer of dlsym where it is ours to give: NULL and libc's error where
- * there is no such name, PASS where we have nothing to say. */
+/* Returns the answer of dlsym if it is ours to give, NULL and libc's error if there
+ * is no such name, and PASS if it is not our affair. */
 EARLY __attribute__((visibility("hidden")))
 void *gs_resolve(void *handle, const char *name, void *caller)
 {
@@ -268,7 +265,7 @@ void *gs_resolve(void *handle, const char *name, void *caller)
 			gs_entry_given(name);
 		return PASS;
 	}
-	/* The last thing is libc's dlsym, for dlerror tells of that. Where the
+	/* The last call is libc's dlsym, because dlerror reports on that. If the
 	 * search began with us, it goes on behind us: a program that only asks
 	 * whether there is a driver must not take us for one. */
 	void *real = gs_real_dlsym(handle, name);
@@ -279,9 +276,9 @@ void *gs_resolve(void *handle, const char *name, void *caller)
 	return real == *c->real ? c->wrapper : substitute(real);
 }
 
-/* dlsym itself is a few instructions, for libc takes RTLD_NEXT and RTLD_DEFAULT
- * from the return address: where we have nothing to say we must be gone from
- * the stack, which no compiler promises. */
+/* dlsym itself is a few instructions. libc takes RTLD_NEXT and RTLD_DEFAULT from
+ * the return address, so we must be gone from the stack when we pass a call on, and
+ * no compiler promises that. */
 #if defined __x86_64__
 __asm__(".text\n"
 	".globl dlsym\n"

@@ -1,6 +1,6 @@
 /* Launches, each through the gate, and what else the gate must know of streams.
  *
- * The _ptsz names are what a program calls that was compiled for a default
+ * The _ptsz names are those that a program calls if it was compiled for a default
  * stream per thread. */
 #include "gate.h"
 #include "graphs.h"
@@ -52,9 +52,9 @@ static void come_back(bool gone)
 		gs_real.cuCtxPopCurrent_v2(&c);
 }
 
-/* One kernel for each of several GPUs, which begin together: it waits for one
- * after the other. All but the last are booked as made when the next one is
- * waited for, without a marker. */
+/* One kernel for each of several GPUs, which begin together: it waits for one GPU
+ * after the other. All but the last are booked as made, without a marker, when the
+ * next one is waited for. */
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned count, unsigned flags)
 {
 	struct gs_launch l;

@@ -17,15 +17,15 @@
 
 #include "clock.h"
 
-/* Programs close the low descriptors when they start others, and select() on
- * them; ours lives above. */
+/* Programs close the low descriptors when they start others, and call select() on
+ * them. Ours is above. */
 #define GS_FIRST_FD 512
 
-/* A reader looks around this often: its session may be gone. */
+/* A reader looks around at this interval: its session may be gone. */
 #define GS_READ_US 50000
 
-/* The broker answers within microseconds, and to fall asleep and be woken on
- * another core costs more than that. */
+/* The broker answers within microseconds. Falling asleep and waking on another core
+ * costs more than that. */
 #define GS_SPIN 20000 /* ns */
 
 /* fstat() is a function only since glibc 2.33 (glibc.h). */
@@ -39,7 +39,7 @@ static void move_up(int *fd)
 	int high = fcntl(*fd, F_DUPFD_CLOEXEC, GS_FIRST_FD);
 
 	if (high < 0)
-		return; /* The limit is lower: then where it is. */
+		return; /* The limit is lower: it stays where it is. */
 	close(*fd);
 	*fd = high;
 }
@@ -67,8 +67,8 @@ int gs_link_open(struct gs_link *l, const char *path)
 	return 0;
 }
 
-/* A program may close every descriptor that it finds, and open its own under
- * the same number: nothing of ours may reach those. */
+/* A program may close every descriptor that it finds, and open its own under the
+ * same number. Nothing of ours may reach those. */
 static bool ours(const struct gs_link *l)
 {
 	struct stat st;
@@ -112,8 +112,8 @@ int gs_link_send(const struct gs_link *l, const struct gs_header *h, const void 
 	}
 }
 
-/* A session's frames are few and small: what is longer is of a type that this
- * hook does not know, and is cut off. */
+/* A session's frames are few and small. A longer one is of a type that this hook
+ * does not know, and is cut off. */
 static int check(const struct gs_frame *f, size_t n)
 {
 	if (n < sizeof(f->header) || f->header.magic != GS_MAGIC || f->header.length > GS_FRAME_MAX - sizeof(f->header))
@@ -142,7 +142,7 @@ int gs_link_receive(const struct gs_link *l, struct gs_frame *f, bool wait, int 
 		char room[CMSG_SPACE(GS_FDS * sizeof(int))];
 	} control;
 	struct iovec part = {f, sizeof(*f)};
-	/* Room for exactly so many descriptors; of more, the kernel keeps the rest. */
+	/* There is room for exactly so many descriptors. The kernel keeps the rest. */
 	struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = fds ? &control : NULL,
 			   .msg_controllen = fds ? CMSG_LEN(GS_FDS * sizeof(int)) : 0};
 

@@ -1,7 +1,7 @@
 /* The process's own page.
  *
- * The gate and the memory wrappers know one thing, a page. While there is no
- * broker they look at this one, and this file writes it as a broker would. */
+ * The gate and the memory wrappers know only a page. While there is no broker they
+ * look at this one, and this file writes it as a broker would. */
 #include "local.h"
 
 #include <string.h>
@@ -13,19 +13,19 @@
 #include "settings.h"
 
 #define GS_PERIOD (100 * GS_MS)       /* of the duty cycle */
-#define GS_GRACE (30 * GS_SECOND)     /* how long the cycle goes on after a loss */
+#define GS_GRACE (30 * GS_SECOND)     /* the cycle goes on for so long after a loss */
 
 struct gs_page gs_own = {.magic = GS_MAGIC, .version = 1};
 _Atomic(struct gs_page *) gs_page = &gs_own;
 
-/* Bytes of the cap that are not this process's to have: the others of its tenant
- * have them, or may. */
+/* Bytes of the cap that this process may not take: the others of its tenant have
+ * them, or may take them. */
 static uint64_t elsewhere[GS_GPUS];
 
 static struct {
 	uint64_t since, until; /* until 0: there is none */
 	bool gpu[GS_GPUS];
-	bool rates; /* of copies, that end with the cycle */
+	bool rates; /* of copies; they end with the cycle */
 } cycle;
 
 static void store64(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
@@ -72,8 +72,8 @@ void gs_local_begin(bool closed)
 
 void gs_forked_local(void) { gs_local_begin(false); }
 
-/* What the tenant had left when the broker went is divided among its processes,
- * none of which knows the others; fail closed, nobody has more than he had. The
+/* What the tenant had left when the broker died is divided among its processes,
+ * which do not know each other. With fail closed, none gets more than it had. The
  * page may be a heartbeat behind the others. */
 static void divide(unsigned gpu, const struct gs_slot *last, bool closed)
 {
@@ -88,8 +88,8 @@ static void divide(unsigned gpu, const struct gs_slot *last, bool closed)
 	gs_local_used(gpu, gs_client_committed(gpu));
 }
 
-/* Goes on from the broker's last page: the caps stay, and who had to share
- * goes on with his share for a while, and with what he may copy. */
+/* Goes on from the broker's last page. The caps stay. A process that had to share
+ * keeps its share, and the rates of its copies, for a while. */
 void gs_local_take_over(const struct gs_page *last, bool closed)
 {
 	uint64_t now = gs_now();
@@ -152,7 +152,7 @@ uint64_t gs_local_tick(uint64_t now)
 	return next;
 }
 
-/* The broker's page counts again. Who waits on this one shall see that. */
+/* The broker's page counts again. Threads that wait on this one must see that. */
 void gs_local_step_down(void)
 {
 	memset(cycle.gpu, 0, sizeof(cycle.gpu));
@@ -167,5 +167,5 @@ uint64_t gs_local_most(unsigned gpu)
 	return cap ? cap - elsewhere[gpu] : UINT64_MAX;
 }
 
-/* The page's is the tenant's, so that what is left is what this process may have. */
+/* The page's number is the tenant's, so that the rest is what this process may have. */
 void gs_local_used(unsigned gpu, uint64_t bytes) { store64(&gs_own.slot[gpu].used, elsewhere[gpu] + bytes); }

@@ -1,5 +1,5 @@
-/* What a tenant may have of a GPU, for a process that has no session there: the
- * broker is asked for one, which ends as soon as its page was read. */
+/* What a tenant may have of a GPU, for a process that has no session there. It asks
+ * the broker for a session, which ends once its page was read. */
 #define _GNU_SOURCE
 #include "look.h"
 
@@ -13,8 +13,8 @@
 #include "forks.h"
 #include "link.h"
 
-#define GS_KEPT GS_SECOND /* for so long the last answer holds, */
-#define GS_MUTE (5 * GS_SECOND) /* and so long that there was none in time */
+#define GS_KEPT GS_SECOND /* the last answer holds for so long, */
+#define GS_MUTE (5 * GS_SECOND) /* and the lack of an answer for so long */
 #define GS_QUEUE (10 * GS_MS)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -37,7 +37,7 @@ static int hello(const struct gs_link *l, const struct gs_settings *set, const C
 	return gs_link_send(l, &h, &hello);
 }
 
-/* Waits for the WELCOME, and takes what its page says. Answers an errno. */
+/* Waits for the WELCOME, and takes what its page says. Returns an errno. */
 static int take(const struct gs_link *l, uint64_t until, struct seen *s)
 {
 	int fds[GS_FDS] = {-1, -1}, err;

@@ -1,5 +1,5 @@
-/* Memory by handle (cuMemCreate), which is taken until the last handle and the
- * last mapping of it are gone. What was imported is charged where it was made. */
+/* Memory by handle (cuMemCreate), which is taken until the last handle and the last
+ * mapping of it are gone. Imported memory is charged to the process that made it. */
 #include <stdlib.h>
 
 #include "admit.h"
@@ -13,12 +13,11 @@ struct block {
 	uint64_t refs; /* handles' counts and mappings */
 };
 
-/* The lock is held over the driver's calls, so that the tables and the driver
- * agree on what an address is mapped to. cuMemCreate, which is slow, is not
- * under it. */
+/* The lock is held over the driver's calls, so that the tables and the driver agree
+ * on the mapping of an address. cuMemCreate is slow, and runs without it. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct gs_table handles = GS_TABLE_INIT; /* bytes is how often it must be released; owner the block */
-static struct gs_table mapped = GS_TABLE_INIT;  /* bytes of the mapping; owner the block, NULL for what is not ours */
+static struct gs_table handles = GS_TABLE_INIT; /* bytes: how often it must be released; owner: the block */
+static struct gs_table mapped = GS_TABLE_INIT;  /* bytes: of the mapping; owner: the block, NULL if it is not ours */
 
 void gs_forked_mappings(void)
 {
@@ -35,7 +34,7 @@ static void unref(struct block *b)
 	free(b);
 }
 
-/* Adds one to the count of a handle, which is b's where it was not known. */
+/* Adds one to the count of a handle. If the handle was not known, it becomes b's. */
 static void add_handle(uint64_t handle, struct block *b)
 {
 	struct gs_entry e = {.key = handle};
@@ -75,7 +74,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 	if (b) {
 		*b = (struct block){.claim = c, .refs = 1};
 		add_handle(*handle, b);
-		unref(b); /* the handle has it now, or nobody */
+		unref(b); /* the handle has it now, or nothing does */
 	} else {
 		gs_client_free((unsigned)c.gpu, c.kind, bytes);
 		atomic_fetch_add(&gs_uncounted, 1);
@@ -165,7 +164,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 	return r;
 }
 
-/* The driver may answer a handle that is ours already. */
+/* The driver may return a handle that is ours already. */
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type)
 {
 	GS_WHOLE(cuMemImportFromShareableHandle);

@@ -1,7 +1,6 @@
-/* Markers: events behind launches, by which we know what the GPU has done.
- * They are recorded by whoever launched, on the stream of the launch, and only
- * the last ones of a stream by the helper. All of this runs with the GPU's lock
- * held. */
+/* Markers: events behind launches, which tell us what the GPU has done. The thread
+ * that launched records them on the stream of the launch. The helper records only
+ * the last ones of a stream. All of this runs with the GPU's lock held. */
 #include "markers.h"
 
 #include <string.h>
@@ -13,11 +12,11 @@
 
 #define MARKER_NS 400000     /* of work that a marker covers, about, */
 #define MARKER_PART 8        /* or this part of what may be queued */
-#define MARKER_LAUNCHES 256  /* at most, should the estimate be wrong */
-#define KERNEL_NS 100000     /* a kernel's cost while nothing is known of it */
+#define MARKER_LAUNCHES 256  /* at most, in case the estimate is wrong */
+#define KERNEL_NS 100000     /* a kernel's cost while it is not known */
 #define UNCOUNTED_NS 1000000000
-#define CHAIN_NS 10000000000 /* the driver's float of milliseconds is too coarse beyond */
-#define HELPED_NS 4000000    /* what was passed so soon after a launch was let go by for it, had waited for that */
+#define CHAIN_NS 10000000000 /* beyond this the driver's float of milliseconds is too coarse */
+#define HELPED_NS 4000000    /* work that was passed so soon after a launch passed for it had waited for that */
 #define GRAPH_SEEN 4         /* launches of a graph that are measured alone, */
 #define GRAPH_AGAIN 64       /* and again after so many */
 
@@ -26,7 +25,7 @@ static struct gs_marker *ring_at(struct gs_stream *e, unsigned i)
 	return &e->ring[(e->head + i) % GS_MARKERS];
 }
 
-/* Gives the stream up: it is let pass from now on. */
+/* Gives the stream up: its launches pass from now on. */
 static void give_up(struct gs_stream *e)
 {
 	atomic_fetch_add(&gs_errors, 1);
@@ -81,8 +80,8 @@ bool gs_marker_record(struct gs_stream *e, CUstream stream, uint64_t now)
 	return true;
 }
 
-/* A thread's own stream cannot be named by another thread. But an event on the
- * legacy stream comes after all that is on such streams. */
+/* Another thread cannot name a thread's own stream. But an event on the legacy
+ * stream comes after everything on such streams. */
 static bool tail(struct gs_stream *e, uint64_t now)
 {
 	CUcontext popped, c = atomic_load(&e->now.context->handle);
@@ -144,7 +143,7 @@ uint64_t gs_marker_outstanding(const struct gs_gpu *g)
 	return n;
 }
 
-/* Launches of which nobody kept count are taken for a lot of work. */
+/* Launches that were not counted are taken for a lot of work. */
 void gs_marker_opened(struct gs_gpu *g, uint64_t now)
 {
 	for (struct gs_stream *e = g->streams; e; e = e->next)
@@ -217,7 +216,7 @@ void gs_gate_graph_forget(void *exec)
 	}
 }
 
-/* Beside others, what took longer had to wait for them. */
+/* Work beside others that took longer had to wait for them. */
 static void average(uint64_t *cost, uint64_t sample, bool beside)
 {
 	if (!sample)
@@ -231,10 +230,10 @@ static void average(uint64_t *cost, uint64_t sample, bool beside)
 
 /* ---- what the GPU has passed ---- */
 
-/* When it passed m: not before it was recorded and not after now, and as long
- * after the marker before it as the GPU's own clock says. That clock may run
- * slower than ours, so we add a little, and come down to now each time that we
- * look soon enough. */
+/* When it passed m: not before m was recorded and not after now, and as long after
+ * the marker before it as the GPU's own clock says. That clock may run slower than
+ * ours. So we add a little, and come down to now each time that we look soon
+ * enough. */
 static uint64_t passed_at(const struct gs_stream *e, const struct gs_marker *m, uint64_t now)
 {
 	const struct gs_marker *before = &e->passed;
@@ -249,9 +248,8 @@ static uint64_t passed_at(const struct gs_stream *e, const struct gs_marker *m, 
 	return at < m->recorded_ns ? m->recorded_ns : at;
 }
 
-/* How fast the program gets on while nobody else runs: what passes from a
- * turn's first launch to its last marker, since what comes after that is not
- * known to be its pace. */
+/* The pace of the program while it runs alone: the work from a turn's first launch
+ * to its last marker. Work after that marker is not known to be at its pace. */
 static void pace(struct gs_gpu *g, const struct gs_marker *m, uint64_t at)
 {
 	if (g->phase != GS_TURN || g->flags & GS_BESIDE || m->recorded_ns < g->began_ns)
@@ -283,7 +281,7 @@ static void account(struct gs_stream *e, const struct gs_marker *m, uint64_t at,
 	pace(g, m, at);
 	if (at > g->usage.last_ns)
 		g->usage.last_ns = at;
-	if (m->uneven || m->awaited_ns || at < from || !sure) /* what it waited for is not its cost */
+	if (m->uneven || m->awaited_ns || at < from || !sure) /* its wait is not its cost */
 		return;
 	if (m->launches == 1 && !(g->flags & GS_BESIDE) && at - from > g->usage.longest_ns) {
 		g->usage.longest_ns = at - from;
@@ -312,7 +310,7 @@ static void reap(struct gs_stream *e)
 		}
 		uint64_t now = gs_now(), at = passed_at(e, m, now);
 		uint64_t before = e->looked_ns > m->recorded_ns ? e->looked_ns : m->recorded_ns;
-		/* What was not looked at for long may have passed at any time since. */
+		/* If it was not looked at for long, it may have passed at any time since. */
 		account(e, m, at, at < now || now - before <= 2 * GS_GAP || now - before <= (at - m->first_ns) / 4);
 		event_give(e->stray ? m : &e->passed);
 		e->passed = *m;
@@ -406,8 +404,8 @@ bool gs_marker_older(const struct gs_gpu *g, uint64_t than)
 	return false;
 }
 
-/* A thread's own stream cannot be asked about by another thread, nor any while
- * a capture may be under way: there, what was launched counts. */
+/* Another thread cannot ask about a thread's own stream, nor about any stream while
+ * a capture may be under way. There the launches count. */
 bool gs_marker_idle(struct gs_gpu *g)
 {
 	CUcontext popped;

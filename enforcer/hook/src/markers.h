@@ -17,14 +17,15 @@ struct gs_marker {
 	uint64_t recorded_ns;
 	uint64_t cost;       /* estimated, ns of the GPU */
 	uint32_t launches;   /* 0: there is nothing to mark */
-	uint32_t real;       /* those of them that were made and are in the books: the rest stands for what is in none */
+	uint32_t real;       /* launches that were made and are in the books: the rest stands for what is in none */
 	bool uneven;         /* it does not tell the cost of one launch: several kinds, or a gap between */
 	uint64_t awaited_ns; /* when a launch passed last because this had made no progress; 0: none did */
 	void *graph;         /* all launches are of this one; NULL: kernels */
 };
 
 /* Notes a launch that was made, and its estimated cost, ns. */
-void gs_marker_add(struct gs_stream *e, struct gs_context *c, void *graph, uint32_t launches, uint64_t cost, uint64_t now);
+void gs_marker_add(struct gs_stream *e, struct gs_context *c, void *graph, uint32_t launches, uint64_t cost,
+		   uint64_t now);
 uint64_t gs_marker_outstanding(const struct gs_gpu *g); /* launches in the books that are not known to be done */
 void gs_marker_opened(struct gs_gpu *g, uint64_t now);  /* notes what may have been launched in OPEN */
 bool gs_marker_due(const struct gs_stream *e);

@@ -1,5 +1,4 @@
-/* Allocations with a pointer of their own, and what the program is told of the
- * memory there is. */
+/* Allocations with a pointer of their own, and what the program is told about its memory. */
 #include "memory.h"
 
 #include "admit.h"
@@ -8,8 +7,8 @@
 #include "intercept.h"
 #include "local.h"
 
-/* The end of an allocation that gave key, which is not looked at after a
- * failure. False: the driver took more than could be had. */
+/* Ends an allocation. key is ignored after a failure. False: the driver took more
+ * than could be had. */
 static bool booked(struct gs_claim *c, CUresult r, uint64_t key, uint64_t bytes)
 {
 	if (r != CUDA_SUCCESS) {
@@ -22,7 +21,7 @@ static bool booked(struct gs_claim *c, CUresult r, uint64_t key, uint64_t bytes)
 	return true;
 }
 
-/* Addresses of 32 bits are those of one context; another one has them too. */
+/* An address of 32 bits belongs to one context. Another context may have the same one. */
 static uint64_t key_of(CUdeviceptr p)
 {
 	CUcontext context = NULL;
@@ -61,8 +60,8 @@ CUresult cuMemAllocManaged(CUdeviceptr *p, size_t bytes, unsigned flags)
 	return r;
 }
 
-/* The driver chooses the pitch. It is the width rounded up to 512 bytes on all
- * GPUs so far, and if it is more the rest is asked for afterwards. */
+/* The driver chooses the pitch. It is the width rounded up to 512 bytes on all GPUs
+ * so far. If it is more, the rest is asked for afterwards. */
 #define ALLOCATE_PITCH(name, address, size, release)                                                               \
 	CUresult name(address *p, size *pitch, size width, size height, unsigned element)                          \
 	{                                                                                                          \
@@ -90,9 +89,9 @@ static uint64_t pitched(uint64_t width) { return width > UINT64_MAX - 511 ? widt
 ALLOCATE_PITCH(cuMemAllocPitch, CUdeviceptr_v1, unsigned, cuMemFree)
 ALLOCATE_PITCH(cuMemAllocPitch_v2, CUdeviceptr, size_t, cuMemFree_v2)
 
-/* A pointer that is not ours (a pool's, an imported one, no pointer at all) is
- * the driver's affair. Ours leaves the table before the driver frees it: as
- * soon as that is done another thread may be given the same address. */
+/* A pointer that is not ours (a pool's, an imported one, no pointer at all) is the
+ * driver's affair. Ours leaves the table before the driver frees it: after that,
+ * another thread may get the same address. */
 #define FREE(name, address)                                              \
 	CUresult name(address p)                                         \
 	{                                                                \
@@ -108,8 +107,7 @@ ALLOCATE_PITCH(cuMemAllocPitch_v2, CUdeviceptr, size_t, cuMemFree_v2)
 FREE(cuMemFree, CUdeviceptr_v1)
 FREE(cuMemFree_v2, CUdeviceptr)
 
-/* The page knows other processes, and may be a moment behind; this process knows
- * itself. */
+/* The page knows other processes, and may be a moment behind. This process knows itself. */
 uint64_t gs_cap_of(int gpu, uint64_t *used)
 {
 	if (gpu < 0 || gpu >= GS_GPUS || !atomic_load(&gs_counting))

@@ -1,8 +1,8 @@
-/* Communicators: which processes wait for one another. NCCL's calls are only
- * noted and passed on; the broker is told the communicator's identity for the
- * GPU, so that it can hold and let go the ranks of a job together.
+/* Communicators: which processes wait for each other. NCCL's calls are only noted
+ * and passed on. The broker is told the communicator's identity for the GPU, so
+ * that it can hold back and release the ranks of a job together.
  *
- * The library is found where the program's caller found it, and only then. */
+ * The library is the one that the program's caller would find. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static void *find(const char *name)
 	return f;
 }
 
-/* FNV-1a: the identity is random where it is not an address. */
+/* FNV-1a: the identity is random unless it is an address. */
 static uint64_t hash(const struct id *id)
 {
 	uint64_t h = 14695981039346656037u;

@@ -1,6 +1,6 @@
 /* What NVML tells a program of a GPU's memory: the same card as the driver does
- * (memory.c), also in a process that does not use CUDA, as nvidia-smi. All else
- * of NVML is left alone.
+ * (memory.c), also in a process without CUDA, such as nvidia-smi. The rest of NVML
+ * is left alone.
  *
  * The library is the one that the process has loaded. */
 #define _GNU_SOURCE
@@ -18,7 +18,7 @@
 enum { SUCCESS = 0, FUNCTION_NOT_FOUND = 13 }; /* of nvmlReturn_t */
 #define UUID_LENGTH 96
 
-/* Which functions, ours in place of the first two. */
+/* The functions. The first two have wrappers of ours. */
 enum call { MEMORY, MEMORY_V2, UUID, CALLS };
 static struct {
 	const char *name;
@@ -29,8 +29,8 @@ static struct {
 	{"nvmlDeviceGetUUID", NULL, NULL},
 };
 
-/* NVML's own; NULL where it is not in the process, and with open cannot be
- * brought there, or lacks it. It is never closed: see load in intercept.c. */
+/* NVML's own function; NULL: the process has no NVML (open: and cannot load it), or
+ * it lacks the function. It is never closed: see load in intercept.c. */
 static void *real(enum call c, bool open)
 {
 	void *found = __atomic_load_n(&calls[c].real, __ATOMIC_ACQUIRE), *nvml;
@@ -50,7 +50,7 @@ bool gs_nvml_resolve(void *handle, const char *name, void **answer)
 	for (enum call c = MEMORY; c <= MEMORY_V2; c++) {
 		if (strcmp(name, calls[c].name) != 0 || gs_intercept_off())
 			continue;
-		/* Where the search began with us, it goes on behind us. */
+		/* If the search began with us, it goes on behind us. */
 		void *at = gs_dlsym(handle, name);
 		if (at == calls[c].wrapper)
 			at = gs_dlsym(RTLD_NEXT, name);
@@ -65,7 +65,7 @@ static int digit(char c)
 	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* Reads GPU-12345678-..., or MIG-...: the bytes that CUDA names it by. */
+/* Reads GPU-12345678-... or MIG-...: the bytes of CUDA's UUID. */
 static bool parse(const char *text, CUuuid *uuid)
 {
 	unsigned n = 0;
@@ -85,7 +85,7 @@ static bool parse(const char *text, CUuuid *uuid)
 	return n == 32;
 }
 
-/* What the tenant may have of a device, 0 without a cap, and has. */
+/* Returns what the tenant may have of a device, 0 without a cap, and sets what it has. */
 static uint64_t cap_of(void *device, uint64_t *used)
 {
 	int (*tell)(void *, char *, unsigned);
@@ -105,7 +105,7 @@ static uint64_t cap_of(void *device, uint64_t *used)
 	return gs_client_look(&uuid, &cap, used) ? cap : 0;
 }
 
-/* Tells of the tenant's card what the driver's cuMemGetInfo would. */
+/* Shows the tenant's card, as the driver's cuMemGetInfo does. */
 static void shrink(void *device, unsigned long long *total, unsigned long long *left, unsigned long long *used)
 {
 	uint64_t has = 0, cap = cap_of(device, &has);

@@ -1,5 +1,5 @@
-/* The few types of NVML that the hook needs, after its documentation, and the
- * names of it that are ours. */
+/* The few types of NVML that the hook needs, after its documentation, and the names
+ * of it that are ours. */
 #ifndef GPUSTEWARD_NVML_H
 #define GPUSTEWARD_NVML_H
 
@@ -17,7 +17,7 @@ struct gs_nvml_memory_v2 {
 GS_NVML nvmlDeviceGetMemoryInfo(void *device, struct gs_nvml_memory *m);
 GS_NVML nvmlDeviceGetMemoryInfo_v2(void *device, struct gs_nvml_memory_v2 *m);
 
-/* The answer of dlsym, where the name is ours. */
+/* The answer of dlsym, if the name is ours. */
 bool gs_nvml_resolve(void *handle, const char *name, void **answer);
 
 #endif

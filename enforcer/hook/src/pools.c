@@ -12,7 +12,7 @@ static struct gs_table pools = GS_TABLE_INIT; /* to their struct gs_grower */
 
 void gs_forked_pools(void) { gs_table_forked(&pools); }
 
-/* Begins to follow a pool of a device. NULL where it cannot be. */
+/* Begins to follow a pool of a device. NULL: it cannot. */
 static struct gs_grower *follow(CUmemoryPool pool, CUdevice device)
 {
 	int gpu = gs_gpu_of_device(device);
@@ -38,8 +38,8 @@ static struct gs_grower *follow(CUmemoryPool pool, CUdevice device)
 	return g;
 }
 
-/* The grower of a pool; NULL for those that charge nothing: imported, on the
- * host, or unknown. A device's default pool was made by nobody. */
+/* The grower of a pool; NULL for those that charge nothing: imported, on the host,
+ * or unknown. No call makes a device's default pool. */
 static struct gs_grower *grower_of(CUmemoryPool pool)
 {
 	struct gs_entry e;
@@ -112,8 +112,8 @@ static void threshold(struct gs_grower *g, bool set, uint64_t *bytes)
 	(set ? gs_real.cuMemPoolSetAttribute : gs_real.cuMemPoolGetAttribute)(g->pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, bytes);
 }
 
-/* Under the lock. A request that fits in what the pool keeps takes nothing from
- * the card, and nobody is asked; else the pool grows, by whole chunks. */
+/* Under the lock. A request that fits in what the pool keeps takes nothing from the
+ * card, and the broker is not asked. Otherwise the pool grows by whole chunks. */
 static CUresult allocate_locked(const struct request *q, struct gs_grower *g, CUdeviceptr *p)
 {
 	struct gs_claim c;
@@ -136,12 +136,12 @@ static CUresult allocate(const struct request *q)
 	uint64_t was = 0, all = UINT64_MAX;
 	CUdeviceptr p = 0;
 
-	/* A capture only takes it down for later: see graphs.c. */
+	/* A capture only notes the call: see graphs.c. */
 	if (!g || !q->p || !gs_real.cuMemPoolSetAttribute || captures(q))
 		return call(q, q->p);
 	gs_growers_lock(g->gpu);
 	/* Another thread that synchronizes meanwhile would trim the pool, which
-	 * would then grow by more than was looked at. The threshold forbids it. */
+	 * would then grow by more than was expected. The threshold forbids it. */
 	threshold(g, false, &was);
 	if (was != all)
 		threshold(g, true, &all);
@@ -182,8 +182,8 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *p, size_t bytes, CUmemoryPool
 	return allocate(&(struct request){.p = p, .bytes = bytes, .pool = pool, .stream = stream, .per_thread = true});
 }
 
-/* What cuMemAlloc gave may be freed here too. A pool's own pointer is not in
- * the table: the pool shows what it shrank by. */
+/* Memory of cuMemAlloc may be freed here too. A pool's own pointer is not in the
+ * table: the pool shows what it shrank by. */
 static CUresult free_async(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr p, CUstream stream)
 {
 	struct gs_entry e;
@@ -207,8 +207,8 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr p, CUstream stream)
 	return free_async(gs_real.cuMemFreeAsync_ptsz, p, stream);
 }
 
-/* The program was given a pool. Managed memory is charged where it is taken, as
- * cuMemAllocManaged's is, wherever the pool says that it prefers to be. */
+/* The program got a pool. Managed memory is charged where it is taken, as
+ * cuMemAllocManaged's is, wherever the pool prefers to be. */
 static CUresult given(CUresult r, const CUmemoryPool *pool, const CUmemLocation *at, int type)
 {
 	CUdevice device = at ? at->id : 0;
@@ -242,8 +242,8 @@ CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *at, int type)
 }
 
 /* What is still in use when a pool is destroyed stays on the card until it is
- * freed, and nobody can ask how much that is any more: it stays in the books
- * as long as the process. */
+ * freed, and no call tells how much that is. It stays in the books as long as the
+ * process lives. */
 CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
 	struct gs_entry e;

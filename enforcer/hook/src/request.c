@@ -1,7 +1,7 @@
 /* Requests and their answers.
  *
- * There is no thread that reads: of those that wait for an answer one reads for
- * all, and when it has its own, another one goes on. So a lone thread's round
+ * There is no thread that only reads. One of the threads that wait for an answer
+ * reads for all; when it has its own, another one goes on. So a lone thread's round
  * trip is one send and one receive. */
 #define _GNU_SOURCE
 #include "request.h"
@@ -49,7 +49,7 @@ static void handle(const struct gs_frame *f)
 		gs_log("%.248s", f->notice.text);
 }
 
-/* Reads one frame; false where none came. */
+/* Reads one frame. False: none came. */
 bool gs_client_receive(bool wait)
 {
 	struct gs_frame f;

@@ -27,7 +27,7 @@ void gs_log(const char *format, ...)
 	n += m < (int)sizeof(line) - n - 1 ? m : (int)sizeof(line) - n - 2;
 	line[n++] = '\n';
 	if (write(STDERR_FILENO, line, (size_t)n) < 0) {
-		/* There is nobody to tell. */
+		/* Nothing is left to do. */
 	}
 	errno = saved;
 }

@@ -1,5 +1,5 @@
 /* The threads that launch, the contexts they launch from, and the streams they
- * launch on. All three have a bound; what does not fit is governed together. */
+ * launch on. All three have a bound. What does not fit is governed together. */
 #include "streams.h"
 
 #include <string.h>
@@ -34,7 +34,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void release(struct gs_gpu *g, struct gs_stream **link);
 
-/* The thread launches on another GPU from now on, -1 on none. */
+/* From now on the thread launches on another GPU; -1: on none. */
 static void moves(struct gs_thread *t, int gpu)
 {
 	int old = atomic_load(&t->gpu);
@@ -59,7 +59,7 @@ void gs_stream_settle(struct gs_thread *t, uint64_t now)
 	struct gs_stream *e = atomic_load(&t->entry);
 	uint64_t made = atomic_load(&t->seq) / 2, n = made - t->counted;
 
-	if (made < t->counted) /* by the launch that it is about to leave */
+	if (made < t->counted) /* the thread is about to leave that launch */
 		return;
 	t->counted = made;
 	if (!n || !e || !e->context || e->gpu->phase == GS_UNGATED)
@@ -128,7 +128,7 @@ static void prepare(void)
 
 struct gs_thread *gs_thread_of_self(void)
 {
-	static _Thread_local uint64_t crowded; /* no place was left when so many had ended, plus 1 */
+	static _Thread_local uint64_t crowded; /* 1 + the number of threads that had ended when no place was left */
 
 	if (gs_self)
 		return gs_self;
@@ -139,7 +139,7 @@ struct gs_thread *gs_thread_of_self(void)
 		struct gs_thread *t = &gs_threads[i];
 		if (atomic_load_explicit(&t->taken, memory_order_relaxed) || atomic_exchange(&t->taken, true))
 			continue;
-		atomic_store(&t->gpu, -1); /* before anybody looks at it */
+		atomic_store(&t->gpu, -1); /* before any thread looks at it */
 		atomic_store(&t->copies_gpu, -1);
 		unsigned used = atomic_load(&gs_threads_used);
 		while (used < i + 1 && !atomic_compare_exchange_weak(&gs_threads_used, &used, i + 1))
@@ -157,7 +157,7 @@ struct gs_thread *gs_thread_of_self(void)
 
 /* ---- contexts ---- */
 
-/* The table's place for a context; made if it is not there. */
+/* The table's place for a context. It is made if it is not there. */
 static struct gs_context *context_of(CUcontext c)
 {
 	unsigned used = atomic_load_explicit(&contexts_used, memory_order_acquire);
@@ -229,7 +229,7 @@ void gs_gate_context_destroyed(CUcontext c)
 		struct gs_gpu *g = atomic_load(&known->gpu);
 		if (g) {
 			pthread_mutex_lock(&g->lock);
-			gs_marker_forget(gs_strays(g)); /* those of other contexts with it: they are soon done anyway */
+			gs_marker_forget(gs_strays(g)); /* and those of other contexts: they are soon done */
 			for (struct gs_stream **p = &g->streams; *p;)
 				if ((*p)->context == known) {
 					gs_marker_forget(*p);
@@ -248,8 +248,8 @@ void gs_gate_context_destroyed(CUcontext c)
 
 /* ---- streams ---- */
 
-/* Takes the entry out of its list. Its generation ends, so that no thread
- * takes it for the stream's any more. */
+/* Takes the entry out of its list. Its generation ends, so that no thread takes it
+ * for the stream's any more. */
 static void release(struct gs_gpu *g, struct gs_stream **link)
 {
 	struct gs_stream *e = *link;
@@ -271,7 +271,7 @@ struct gs_stream *gs_strays(struct gs_gpu *g)
 	return &g->strays;
 }
 
-/* A fresh entry, or the one for strays where there is none left. */
+/* A fresh entry, or the one for strays if none is left. */
 static struct gs_stream *entry_new(struct gs_gpu *g, struct gs_context *c, CUstream s, struct gs_thread *t)
 {
 	struct gs_stream *e = g->spare;
@@ -306,8 +306,8 @@ struct gs_stream *gs_stream_of(struct gs_thread *t, CUstream s)
 	if (gpu < 0 || gpu >= GS_GPUS)
 		return NULL;
 	if (!atomic_load(&gs_gates[gpu].seated))
-		atomic_store(&gs_gates[gpu].seated, true); /* nobody told of the context */
-	if (!t || !c) { /* one of too many threads or contexts */
+		atomic_store(&gs_gates[gpu].seated, true); /* no call told of the context */
+	if (!t || !c) { /* there are too many threads or contexts */
 		if (t)
 			moves(t, gpu);
 		return gs_strays(&gs_gates[gpu]);
@@ -324,9 +324,9 @@ struct gs_stream *gs_stream_of(struct gs_thread *t, CUstream s)
 	if (!e)
 		e = entry_new(g, c, s, own);
 	pthread_mutex_unlock(&g->lock);
-	/* The streams without an object are another context's when that is made
-	 * current, of which nobody tells: known by their handle only while there
-	 * is one context. */
+	/* Streams without an object are another context's once that is made
+	 * current, and no call tells of it. They are known by their handle only
+	 * while there is one context. */
 	bool sure = (s && s != CU_STREAM_PER_THREAD) || gs_contexts_one();
 	bool keep = sure && !gs_fences && !e->stray;
 	atomic_store(&t->entry, keep ? e : NULL);
@@ -374,7 +374,7 @@ void gs_gate_capture(CUstream s, bool begins)
 		return;
 	}
 	atomic_fetch_add(&gs_captures, 1);
-	/* Whoever is recording now ends that before the capture begins; whoever
+	/* A thread that records now ends that before the capture begins. One that
 	 * comes later asks the stream. */
 	for (unsigned i = 0; i < GS_GPUS; i++) {
 		pthread_mutex_lock(&gs_gates[i].lock);

@@ -107,7 +107,7 @@ struct gs_gpu {
 	_Atomic uint64_t crowd, crowded; /* launches of threads without a place: ever, and under way */
 	uint64_t progress_ns;  /* when it was last seen to pass a marker */
 	uint64_t paced_ns;     /* up to when the program's lone pace is known; 0: not at all in this turn */
-	bool unpaced;          /* what is under way was launched before the pace counts: that begins with the next marker */
+	bool unpaced;          /* what is under way was launched before the pace counts: the next marker begins it */
 	uint64_t longest_ns;   /* launch, of late */
 	unsigned waiting;      /* threads that wait at the gate */
 

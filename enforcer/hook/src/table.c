@@ -15,8 +15,8 @@ static struct gs_shard *shard_of(struct gs_table *t, uint64_t key)
 	return &t->shard[mix(key) >> 60 & (GS_SHARDS - 1)];
 }
 
-/* The place of key, or the free place where it would go. There is always one
- * free, for a shard is at most three quarters full. */
+/* The place of key, or the free place for it. One is always free, because a shard
+ * is at most three quarters full. */
 static struct gs_entry *place_of(const struct gs_shard *s, uint64_t key)
 {
 	size_t at = mix(key) & (s->size - 1);
@@ -109,8 +109,8 @@ void gs_table_sweep(struct gs_table *t, bool (*take)(const struct gs_entry *e, v
 {
 	for (struct gs_shard *s = t->shard; s < t->shard + GS_SHARDS; s++) {
 		pthread_mutex_lock(&s->lock);
-		/* Erasing moves a later entry to i, or over the end one that was
-		 * looked at and kept: it is only asked about again. */
+		/* Erasing moves a later entry to i, or moves one that was already
+		 * kept over the end: it is only asked about again. */
 		for (size_t i = 0; i < s->size;)
 			if (s->place[i].key && take(&s->place[i], with))
 				erase(s, &s->place[i]);
@@ -122,7 +122,7 @@ void gs_table_sweep(struct gs_table *t, bool (*take)(const struct gs_entry *e, v
 
 void gs_table_forked(struct gs_table *t)
 {
-	/* The places are left where they are: the child's malloc may be used, but
-	 * another thread of the parent may have been changing them. */
+	/* The places are left where they are. The child may use malloc, but another
+	 * thread of the parent may have been changing them. */
 	*t = (struct gs_table)GS_TABLE_INIT;
 }

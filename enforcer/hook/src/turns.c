@@ -1,6 +1,6 @@
-/* The helper thread. A program that sits in a synchronize never comes back to
- * the gate, so somebody else must notice that a turn has ended, wait until the
- * GPU is drained and tell the broker; or notice that nothing is left to do. */
+/* The helper thread. A program that sits in a synchronize never comes back to the
+ * gate. So another thread must notice that a turn has ended, wait until the GPU is
+ * drained and tell the broker, or notice that nothing is left to do. */
 #define _GNU_SOURCE
 #include "turns.h"
 
@@ -24,18 +24,18 @@
 #include "request.h"
 #include "streams.h"
 
-#define LAZY_NS 250000000  /* between looks, by what goes on */
+#define LAZY_NS 250000000  /* between looks: at rest, */
 #define DRAIN_NS 50000     /* while it drains, */
-#define HASTE_NS 200000    /* others wait for us, */
-#define RUN_NS 1000000     /* nobody does, */
-#define SAMPLE_NS 20000000 /* in OPEN, about */
+#define HASTE_NS 200000    /* while others wait for us, */
+#define RUN_NS 1000000     /* while no other does, */
+#define SAMPLE_NS 20000000 /* and in OPEN, about */
 #define TELL_NS 10000000   /* between USAGEs beside others, */
-#define OPEN_NS 1000000000 /* in OPEN, and of copies where nothing else is told; between ACQUIREs */
-#define HASTY_NS 300000    /* nothing to do for so long while others wait: idle; */
-#define HASTY_MOST_NS 2000000 /* or for up to a little longer than this, where that was found to be too soon, */
-#define GAP_NS 2000000     /* because work came again within so long after; */
-#define IDLE_NS 2000000    /* the same where nobody does */
-#define STILL_NS 50000     /* nothing launched for so long: look whether that was all */
+#define OPEN_NS 1000000000 /* or in OPEN, or of copies if there is nothing else to tell; between ACQUIREs */
+#define HASTY_NS 300000    /* nothing to do for so long while others wait: idle, */
+#define HASTY_MOST_NS 2000000 /* or for up to a little longer than this if that was too soon, */
+#define GAP_NS 2000000     /* because work came again within so long after */
+#define IDLE_NS 2000000    /* the same while no other waits */
+#define STILL_NS 50000     /* if nothing was launched for so long, look whether that was all */
 #define DEADLINE_NS 50000000
 #define EXIT_NS 100000000
 #define STACK (256 << 10)
@@ -73,8 +73,8 @@ void gs_turns_group(struct gs_gpu *g, uint64_t group)
 	gs_turns_seat(g);
 }
 
-/* Who had no work for so short a time had not come to an end, but was between
- * two steps: next time it is waited for longer. */
+/* A tenant that had no work for so short a time was between two steps: next time
+ * the helper waits longer. */
 static void patient(struct gs_gpu *g, uint64_t rested)
 {
 	if (rested < GAP_NS && g->grace_ns < HASTY_MOST_NS)
@@ -102,7 +102,7 @@ void gs_turns_ask(struct gs_gpu *g, bool again)
 	gs_client_acquire(gs_gpu_index(g));
 }
 
-/* The bytes that were copied since the broker was told of them last. */
+/* The bytes that were copied since the broker was last told of them. */
 static uint64_t copies(struct gs_gpu *g)
 {
 	uint64_t sum = gs_copies_sum(g), new = sum - g->copies_told;
@@ -111,8 +111,8 @@ static uint64_t copies(struct gs_gpu *g)
 	return new;
 }
 
-/* What threads launched without a look goes into the books of their streams;
- * what they launched in OPEN is in none. */
+/* The launches that threads made without a look go into the books of their streams.
+ * Those in OPEN are in no book. */
 static void settle(struct gs_gpu *g, bool forget, uint64_t now)
 {
 	int self = (int)gs_gpu_index(g);
@@ -150,7 +150,7 @@ static void tell(struct gs_gpu *g, enum gs_type type, enum gs_why why, uint64_t 
 		g->usage.last_ns = g->seen_ns;
 	gs_client_usage(type, &g->usage);
 	memset(&g->usage, 0, sizeof g->usage);
-	g->longest_ns -= g->longest_ns / 32; /* what does not come again is forgotten */
+	g->longest_ns -= g->longest_ns / 32; /* a gap that does not come again is forgotten */
 	if (n > g->reported)
 		g->reported = n;
 	g->told_ns = now;
@@ -158,9 +158,9 @@ static void tell(struct gs_gpu *g, enum gs_type type, enum gs_why why, uint64_t 
 
 /* ---- phases ---- */
 
-/* The kernel makes every thread of ours that runs see what the page says, or
- * be seen inside the gate. Where it cannot, each launch has a fence of its own,
- * and the addition is ours (the sanitizer knows no plain fences). */
+/* The kernel makes every running thread of ours see what the page says, or be seen
+ * inside the gate. If it cannot, each launch has a fence of its own, and the
+ * addition is ours (the sanitizer knows no plain fences). */
 static void barrier(void)
 {
 	static _Atomic unsigned fence;
@@ -181,9 +181,8 @@ static void set_deep(struct gs_gpu *g, bool deep)
 		atomic_fetch_sub(&gs_deep, 1);
 }
 
-/* The page may say OPEN for so short a time that nobody here sees it but the
- * threads that launch: what they did since the phase became GIVEN counts as
- * launched in OPEN. */
+/* The page may say OPEN for so short a time that only the threads that launch see
+ * it: their launches since the phase became GIVEN count as launched in OPEN. */
 void gs_turns_begin(struct gs_gpu *g, enum gs_phase phase, uint64_t turn, uint32_t flags, uint64_t now)
 {
 	bool free = g->phase == GS_UNGATED;
@@ -198,7 +197,7 @@ void gs_turns_begin(struct gs_gpu *g, enum gs_phase phase, uint64_t turn, uint32
 			tell(g, GS_USAGE, 0, now);
 		g->reported = gs_launches(g);
 		settle(g, true, now);
-		g->told = GS_NOTHING; /* the broker takes us to have work */
+		g->told = GS_NOTHING; /* the broker believes that we have work */
 		g->seen = gs_launches(g);
 		g->seen_ns = now;
 	}
@@ -209,7 +208,7 @@ void gs_turns_begin(struct gs_gpu *g, enum gs_phase phase, uint64_t turn, uint32
 	g->paced_ns = 0;
 	g->unpaced = g->uncounted;
 	for (struct gs_stream *e = g->streams; e; e = e->next)
-		e->bounded = false; /* that it runs empty now is no wonder */
+		e->bounded = false; /* it is no wonder that it runs empty now */
 }
 
 static void give(struct gs_gpu *g, enum gs_why why, uint64_t now)
@@ -228,7 +227,7 @@ static void give(struct gs_gpu *g, enum gs_why why, uint64_t now)
 	tell(g, GS_YIELD, why, now);
 }
 
-/* Whether nothing is in flight and nobody is about to launch. */
+/* Returns whether nothing is in flight and no thread is about to launch. */
 static bool drained(struct gs_gpu *g, uint64_t now)
 {
 	if (!gs_quiet(g))
@@ -245,7 +244,7 @@ static bool drained(struct gs_gpu *g, uint64_t now)
 
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* When something was launched last, as far as looks tell. */
+/* The time of the last launch, as far as looks tell. */
 static uint64_t launched(struct gs_gpu *g, uint64_t now)
 {
 	uint64_t n = gs_launches(g);
@@ -273,7 +272,7 @@ static uint64_t step_turn(struct gs_gpu *g, uint32_t flags, uint64_t now)
 	g->flags = flags;
 	if (now - last < STILL_NS || !drained(g, now)) {
 		gs_marker_reap(g);
-		if (flags & GS_BESIDE && now - g->told_ns >= TELL_NS) /* who may be idle says so soon, and since when */
+		if (flags & GS_BESIDE && now - g->told_ns >= TELL_NS) /* an idle tenant says so soon, and since when */
 			tell(g, GS_USAGE, 0, now);
 		return next;
 	}
@@ -284,7 +283,8 @@ static uint64_t step_turn(struct gs_gpu *g, uint32_t flags, uint64_t now)
 	return LAZY_NS;
 }
 
-/* In a pause. Who drains after all says so, and who has nothing to launch. */
+/* In a pause. A tenant that drains late says so, and one that has nothing to launch
+ * does, too. */
 static uint64_t step_given(struct gs_gpu *g, uint64_t now)
 {
 	if (g->undrained) {
@@ -325,8 +325,8 @@ static uint64_t step_pause(struct gs_gpu *g, uint64_t turn, bool rung, uint64_t 
 	return HASTY_NS;
 }
 
-/* In OPEN a program can queue seconds of work. Once it was seen to, its
- * launches look at how much there is. */
+/* In OPEN a program can queue seconds of work. Once that was seen, its launches
+ * look at the length of the queue. */
 static void sound(struct gs_gpu *g, uint64_t now)
 {
 	if (g->busy && !atomic_load(&gs_captures))
@@ -339,14 +339,14 @@ static void sound(struct gs_gpu *g, uint64_t now)
 	}
 }
 
-/* In OPEN nobody counts the work; looks at times that the program does not know
+/* In OPEN the work is not counted. Looks at times that the program does not know
  * tell for how long there is some. */
 static uint64_t step_open(struct gs_gpu *g, uint64_t now)
 {
 	static uint32_t random = 1;
 
 	if (!g->sampled_ns)
-		g->sampled_ns = now - SAMPLE_NS / 2; /* nobody looked before */
+		g->sampled_ns = now - SAMPLE_NS / 2; /* nothing was looked at before */
 	bool fresh = launched(g, now) > g->sampled_ns;
 	if (now < g->sampled_ns + SAMPLE_NS / 2)
 		return g->sampled_ns + SAMPLE_NS / 2 - now;
@@ -363,8 +363,8 @@ static uint64_t step_open(struct gs_gpu *g, uint64_t now)
 	return fresh || was ? SAMPLE_NS / 2 + random % SAMPLE_NS : 3 * SAMPLE_NS + random % SAMPLE_NS;
 }
 
-/* Whether the program is launching, so that there is nothing to see to: without
- * the lock, which its threads need. */
+/* Returns whether the program is launching, so that there is nothing to see to. It
+ * takes no lock, because the program's threads need it. */
 static bool launching(struct gs_gpu *g)
 {
 	uint64_t n = gs_launches(g);
@@ -452,8 +452,8 @@ static void *run(void *unused)
 	return NULL;
 }
 
-/* At exit the driver goes away under the helper: stop it first. It may sit in
- * the driver, so the wait has a bound. */
+/* At exit the driver goes away under the helper, so it is stopped first. It may sit
+ * in the driver, so the wait has a bound. */
 static void stop(void)
 {
 	GS_UNCANCELLED;

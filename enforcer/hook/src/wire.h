@@ -1,6 +1,6 @@
-/* The native protocol and the page, as the hook sees them. internal/wire is the
- * Go side; a test there compiles this file and compares every offset.
- * All is little endian; reserved fields are 0 when sent and ignored when read. */
+/* The native protocol and the page, as the hook sees them. internal/wire is the Go
+ * side. A test there compiles this file and compares every offset. All is little
+ * endian. Reserved fields are 0 when sent and ignored when read. */
 #ifndef GPUSTEWARD_WIRE_H
 #define GPUSTEWARD_WIRE_H
 
@@ -22,10 +22,10 @@ enum gs_type {
 	GS_GRANT,          /* struct gs_memory */
 	GS_DENY,           /* struct gs_memory; bytes is what could be had */
 	GS_COMMIT,         /* struct gs_memory; no answer */
-	GS_ABORT,          /* struct gs_memory; no answer; reservation 0: bytes of the lease, which are the broker's again */
+	GS_ABORT,          /* struct gs_memory; no answer; reservation 0: lent bytes, which go back */
 	GS_FREE,           /* struct gs_memory; no answer */
 	GS_ACQUIRE,        /* struct gs_acquire: there is work; the page says whether it may be launched */
-	GS_YIELD,          /* struct gs_usage: nothing is left to do, or what was paused has drained */
+	GS_YIELD,          /* struct gs_usage: nothing is left to do, or paused work has drained */
 	GS_USAGE,          /* struct gs_usage: what was done so far; the first one for a GPU takes a seat on it */
 	GS_NOTICE,         /* struct gs_notice; for the program's log */
 	GS_LIMITS_CHANGED, /* struct gs_memory; bytes is the new cap, as in the page */
@@ -40,7 +40,7 @@ struct gs_header {
 	uint8_t major, minor;
 	uint16_t type;
 	uint32_t length; /* of the payload, bytes */
-	uint32_t flags;  /* of PING, since 3.1: as gs_hello.unknown, by now; else 0 */
+	uint32_t flags;  /* of PING, since 3.1: as gs_hello.unknown, at this moment; else 0 */
 	uint64_t seq;
 	uint64_t session; /* 0 until WELCOME */
 };
@@ -50,9 +50,9 @@ struct gs_hello {
 	uint32_t gpus;
 	uint32_t cuda; /* cuDriverGetVersion */
 	uint16_t leases; /* since 3.1: 1: it knows leases */
-	uint16_t unknown; /* entries of the driver that the program was given so far and the hook does not know */
+	uint16_t unknown; /* entries of the driver that the program got so far and the hook does not know */
 	char hook[16];                /* version, NUL-padded */
-	char tenant[64];              /* wished for, NUL-padded; empty: whatever the policy says */
+	char tenant[64];              /* wished for, NUL-padded; empty: as the policy says */
 	uint8_t uuid[GS_GPUS][16];    /* cuDeviceGetUuid; the index is the session's GPU number */
 	uint64_t old_session;         /* RESUME only */
 	uint64_t token;               /* RESUME only: the WELCOME's */
@@ -62,10 +62,10 @@ struct gs_hello {
 
 struct gs_welcome {
 	uint64_t token;
-	uint32_t gpus;         /* that are governed; the others' slots stay OPEN, or PAUSE with fail_closed */
-	uint32_t heartbeat_ms; /* how often to send PING */
+	uint32_t gpus;         /* governed ones; the others' slots stay OPEN, or PAUSE with fail_closed */
+	uint32_t heartbeat_ms; /* interval of PINGs */
 	uint32_t page_bytes;
-	uint32_t fail_closed; /* 1: without a broker, and on GPUs that are not governed, launches wait instead of running */
+	uint32_t fail_closed; /* 1: launches wait without a broker, and on GPUs that are not governed */
 	char tenant[64];
 	uint8_t reserved[40];
 };
@@ -91,22 +91,21 @@ enum gs_why {
 	GS_UNDRAINED,  /* paused, but the deadline came first */
 };
 
-/* What happened since the last YIELD or USAGE for this GPU. Times are
- * CLOCK_MONOTONIC. */
+/* What happened since the last YIELD or USAGE for this GPU. Times are CLOCK_MONOTONIC. */
 struct gs_usage {
 	uint32_t gpu;
 	uint32_t why;      /* enum gs_why; 0 in USAGE */
 	uint64_t turn;        /* the page's, when it began */
 	uint64_t last_ns;     /* when the last work ended, or the last launch was made, as far as is known */
-	uint64_t launched;    /* kernels, graphs, copies and fills within the GPU that have ended; in OPEN, that were launched */
-	uint64_t busy_ns;     /* in OPEN: for how long work was outstanding, by samples */
-	uint64_t solo;        /* of them, those that tell the program's own pace: they ran while nobody else did, */
+	uint64_t launched;    /* kernels, graphs, copies and fills within the GPU that ended; in OPEN: were launched */
+	uint64_t busy_ns;     /* in OPEN: how long work was outstanding, by samples */
+	uint64_t solo;        /* those of them that tell the program's own pace: they ran while no other program did, */
 	uint64_t solo_ns;     /* and took so long, one after the other */
-	uint64_t longest_ns;  /* one launch, at most; 0 none was measured by itself */
+	uint64_t longest_ns;  /* the longest single launch; 0: none was measured by itself */
 	uint64_t overhead_ns; /* application threads waited in the gate */
 	uint64_t copied;      /* bytes that copies were asked to move */
-	uint64_t group;       /* a communicator that the process is a rank of with this GPU; 0 none is told of */
-	/* Of the process, ever: */
+	uint64_t group;       /* a communicator in which the process is a rank with this GPU; 0: none to tell */
+	/* Of the process, since its start: */
 	uint64_t passed;      /* launches that the gate let pass because what they waited for did not come */
 	uint64_t errors;      /* launches that it let pass because it could not govern them */
 	uint64_t uncounted;   /* allocations that could not be booked */
@@ -134,12 +133,12 @@ struct gs_err {
 	char text[120];
 };
 
-/* The page: written by the broker, mapped read-only by the process.
- * After any change the broker adds 1 to bell and wakes its futex (shared). */
+/* The page. The broker writes it, and the process maps it read-only. After any
+ * change the broker adds 1 to bell and wakes its futex (shared). */
 enum gs_mode {
 	GS_OPEN,  /* launch at will */
-	GS_RUN,   /* launch, with at most inflight_us of work queued on each stream; say ACQUIRE with the first launch */
-	GS_PAUSE, /* do not launch: drain and YIELD; say ACQUIRE where a launch waits */
+	GS_RUN,   /* launch, with at most inflight_us of work queued on each stream; ACQUIRE with the first launch */
+	GS_PAUSE, /* do not launch: drain and YIELD; send ACQUIRE if a launch waits */
 	GS_KILL,  /* the session is revoked: as if there were no broker */
 };
 
@@ -147,13 +146,13 @@ struct gs_slot {
 	uint32_t mode;         /* written last */
 	uint32_t flags;        /* GS_BESIDE, GS_HASTE */
 	uint64_t turn;         /* changes with each turn of this tenant */
-	uint64_t end_ns;       /* CLOCK_MONOTONIC; 0 open end */
+	uint64_t end_ns;       /* CLOCK_MONOTONIC; 0: open end */
 	uint64_t used;         /* bytes of the tenant, all processes */
-	uint64_t cap;          /* bytes; 0 none */
+	uint64_t cap;          /* bytes; 0: none */
 	uint32_t inflight_us;
-	uint32_t share_permille; /* to go on with when the broker dies */
-	uint64_t link;         /* bytes a second that this process may copy over the link; 0 at will */
-	uint64_t copy;         /* bytes a second that it may copy within the GPU; 0 at will */
+	uint32_t share_permille; /* to go on with if the broker dies */
+	uint64_t link;         /* bytes a second that this process may copy over the link; 0: without a rate */
+	uint64_t copy;         /* bytes a second that it may copy within the GPU; 0: without a rate */
 	uint32_t processes;    /* of the tenant; since 3.1 */
 	uint8_t reserved[60];
 };
@@ -161,15 +160,15 @@ struct gs_slot {
 #define GS_BESIDE 1u /* RUN while others do: send USAGE every 10 ms */
 #define GS_HASTE 2u  /* RUN while others wait: YIELD as soon as there is nothing to do */
 
-/* What the process may take without RESERVE and COMMIT, and where it puts what
- * it frees: bytes, and GS_LEASE_OPEN. Both sides change a word at any time, at
- * once; the broker closes it by writing 0 when others need the bytes. */
+/* Bytes that the process may take without RESERVE and COMMIT, and into which it
+ * puts what it frees, and GS_LEASE_OPEN. Both sides may change a word at any
+ * moment. The broker closes it by writing 0 if others need the bytes. */
 struct gs_leases {
 	uint64_t idle[GS_GPUS];
 };
 
 #define GS_LEASE_OPEN (1ull << 63)
-#define GS_LEASE_MAX (1ull << 29) /* bytes: more goes back to the broker when it is freed, until half of it is left */
+#define GS_LEASE_MAX (1ull << 29) /* bytes: beyond this, freed bytes go back to the broker until half of it is left */
 
 struct gs_page {
 	uint32_t magic;

@@ -1,13 +1,13 @@
-/* Stream capture: which calls become nodes, which are refused and which lose
- * the capture, as the driver's manual has it. Whether every stream was joined
- * again at the end is not checked. */
+/* Stream capture: which calls become nodes, which are refused and which end the
+ * capture with an error, after the driver's manual. It is not checked that every
+ * stream was joined again at the end. */
 #include <stdlib.h>
 
 #include "stub.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gs_capture *captures; /* being made */
-static _Atomic int count;           /* of them, so that the launch path need not lock */
+static _Atomic int count;           /* their number, so that the launch path takes no lock */
 static _Thread_local CUstreamCaptureMode mode_of_thread;
 
 CUresult gs_unsafe(void)
@@ -31,7 +31,7 @@ CUresult gs_unsafe(void)
 }
 
 /* Work for the legacy stream would have to wait for a blocking stream that
- * captures: both are lost. */
+ * captures: both captures are lost. */
 static CUresult implicit(CUstream s)
 {
 	CUresult r = CUDA_SUCCESS;
@@ -279,7 +279,7 @@ GS_API cuStreamGetCaptureInfo_v3_ptsz(CUstream s, CUstreamCaptureStatus *status,
 	return cuStreamGetCaptureInfo_v3(GS_PTSZ(s), status, id, graph, dependencies, edges, count_out);
 }
 
-/* It is not held against the graph that was. */
+/* This does not count against the graph that was. */
 GS_API cuStreamBeginRecaptureToGraph(CUstream s, CUstreamCaptureMode mode, CUgraph g, void *callback, void *data)
 {
 	(void)callback, (void)data;
@@ -291,7 +291,7 @@ GS_API cuStreamBeginRecaptureToGraph_ptsz(CUstream s, CUstreamCaptureMode mode, 
 	return cuStreamBeginRecaptureToGraph(GS_PTSZ(s), mode, g, callback, data);
 }
 
-/* Into a command list of graphics, which nobody runs here. */
+/* Into a command list of graphics, which does not run here. */
 GS_API cuStreamBeginCaptureToCig(CUstream s, const void *params)
 {
 	return params ? cuStreamBeginCapture_v2(s, CU_STREAM_CAPTURE_MODE_RELAXED) : CUDA_ERROR_INVALID_VALUE;

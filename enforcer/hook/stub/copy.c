@@ -1,6 +1,6 @@
-/* Copies and fills. No byte of the memory exists, so none is moved: a copy takes
- * its time on the engine of its way, and whoever calls one that is not
- * asynchronous waits for it. */
+/* Copies and fills. No byte of the memory exists, so none is moved. A copy takes
+ * its time on the engine of its way, and the caller of one that is not asynchronous
+ * waits for it. */
 #include "stub.h"
 
 #define MOST (1ull << 47) /* bytes; no address reaches further */

@@ -26,7 +26,7 @@ static void in_child(void)
 	forked = initialised;
 }
 
-/* The real driver may wait in any call, at places where a thread is cancelled. */
+/* The real driver may wait in any call, and a thread may be cancelled there. */
 CUresult gs_enter(void)
 {
 	pthread_testcancel();
@@ -162,8 +162,8 @@ static CUcontext make(CUdevice d)
 	return c;
 }
 
-/* Under gs_process. The object itself stays: other threads may have it
- * current, and the real driver too can be asked about it. */
+/* Under gs_process. The object itself stays: other threads may have it current, and
+ * the real driver too can be asked about it. */
 static void unmake(CUcontext c)
 {
 	gs_memory_forget(c);
@@ -288,8 +288,8 @@ GS_API cuCtxDestroy_v2(CUcontext c)
 	return CUDA_SUCCESS;
 }
 
-/* A green context is a context; its memory, which is the primary one's with the
- * real driver, goes with it here. */
+/* A green context is a context. Its memory goes with it here; the real driver keeps
+ * it with the primary one. */
 GS_API cuGreenCtxCreate(CUgreenCtx *g, const void *description, CUdevice d, unsigned flags)
 {
 	(void)description, (void)flags;

@@ -1,5 +1,5 @@
-/* The driver's entry points: name, the version that brought it, the function,
- * and its form for per-thread default streams. Later versions come later. */
+/* The driver's entry points: the name, the version since which it exists, the
+ * function, and its form for per-thread default streams. Later versions come later. */
 #include "entry.h"
 
 #define ENTRIES \
@@ -180,7 +180,7 @@
 	X(cuGraphMemAllocNodeGetParams, 11040, cuGraphMemAllocNodeGetParams, cuGraphMemAllocNodeGetParams) \
 	X(cuGraphUpload, 11010, cuGraphUpload, cuGraphUpload_ptsz)
 
-/* Declared without their arguments: only their addresses count here. */
+/* These are declared without their arguments: only their addresses count here. */
 #define X(name, version, plain, per_thread) extern void plain(void), per_thread(void);
 ENTRIES
 #undef X

@@ -68,6 +68,6 @@ static CUresult describe(CUresult code, const char **out, int text)
 GS_API cuGetErrorName(CUresult code, const char **out) { return describe(code, out, 0); }
 GS_API cuGetErrorString(CUresult code, const char **out) { return describe(code, out, 1); }
 
-/* What a newer driver has: no hook knows it. */
+/* An entry of a newer driver, which no hook knows. */
 GS_API cuUnheardOf_v2(void) { return CUDA_SUCCESS; }
 GS_API cuUnheardOf_v2_ptsz(void) { return CUDA_SUCCESS; }

@@ -5,7 +5,7 @@
 
 struct gs_entry_point {
 	const char *name;
-	int version; /* that brought it, 1000 * major + 10 * minor */
+	int version; /* since which it exists, 1000 * major + 10 * minor */
 	void (*plain)(void), (*per_thread)(void);
 };
 

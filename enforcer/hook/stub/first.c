@@ -1,5 +1,5 @@
-/* A part of the first interface: sizes and addresses have 32 bits, and each
- * context has addresses of its own, which another one has too. */
+/* A part of the first interface: sizes and addresses have 32 bits. Each context has
+ * addresses of its own, and another context may have the same ones. */
 #include <stdlib.h>
 
 #include "stub.h"
@@ -26,7 +26,7 @@ static struct low { /* an address of a context, and what it stands for */
 static CUdeviceptr real(CUdeviceptr_v1 at)
 {
 	CUcontext c = NULL;
-	CUdeviceptr found = 1; /* nobody's */
+	CUdeviceptr found = 1; /* no context's */
 
 	gs_current(&c);
 	pthread_mutex_lock(&lock);

@@ -1,5 +1,6 @@
-/* The simulated GPUs: state that all processes share through one mapped file.
- * Nobody drives it: whoever looks first moves it on to the present. */
+/* The simulated GPUs: state that all processes share through one mapped file. It
+ * has no thread of its own: the first process that looks moves it on to the
+ * present. */
 #ifndef GPUSTEWARD_STUB_GPU_H
 #define GPUSTEWARD_STUB_GPU_H
 
@@ -16,9 +17,9 @@
 #define GS_STUB_RANKS 64 /* of a meeting */
 #define GS_STUB_WORDS 4096
 
-/* MEET and SPIN are kernels that, when their own work is done, spin until their
- * partners have begun or a word has its value; a WRITE writes one when it ends.
- * UNTIL holds its stream up without spinning; HOST does until its process has
+/* MEET and SPIN are kernels. When their own work is done, they spin until their
+ * partners have begun or a word has its value. A WRITE writes a word when it ends.
+ * UNTIL holds its stream up without spinning. HOST does so until its process has
  * run a function. */
 enum gs_work {
 	GS_WORK_KERNEL, GS_WORK_EVENT, GS_WORK_WAIT, GS_WORK_COPY,
@@ -37,11 +38,11 @@ struct gs_wait { uint32_t place, how; uint64_t value; };
 enum gs_how { GS_AT_LEAST, GS_EQUAL, GS_AND, GS_NOR, GS_COMPARE = 3, GS_WIDE = 4 }; /* WIDE: 64 bits, not 32 */
 #define GS_NEVER UINT64_MAX
 
-/* The two ways that copies go, each with an engine that serves one at a time. */
+/* The two ways of copies. Each has an engine that serves one copy at a time. */
 enum gs_engine { GS_ENGINE_LINK, GS_ENGINE_MEMORY, GS_ENGINES };
 
-/* Where a stream will be when something has happened: true once the slot's
- * head has passed at, or the slot belongs to another stream. */
+/* The place of a stream when something has happened: true once the slot's head has
+ * passed at, or the slot belongs to another stream. */
 struct gs_point {
 	uint32_t stream;
 	uint32_t generation; /* 0: never recorded, hence passed */
@@ -50,13 +51,13 @@ struct gs_point {
 
 struct gs_entry {
 	uint32_t work;         /* enum gs_work */
-	uint32_t event;        /* EVENT: whose time it is */
+	uint32_t event;        /* EVENT: it gets the time */
 	uint64_t record;       /* EVENT: the event's record at the time */
 	struct gs_point point; /* WAIT */
 	struct gs_wait wait;
 	uint64_t until;        /* the stream's work up to here and with this, ns */
 	uint64_t order;        /* among all entries of the process */
-	uint64_t copied;       /* when the stream's copies up to here and with this are done, CLOCK_MONOTONIC ns; 0 none */
+	uint64_t copied;       /* when the stream's copies up to this one are done, CLOCK_MONOTONIC ns; 0: none */
 };
 
 enum gs_stream_kind { GS_BLOCKING, GS_NON_BLOCKING, GS_LEGACY };
@@ -98,11 +99,11 @@ struct gs_gpu {
 	pthread_mutex_t mutex; /* robust, shared by processes */
 	uint64_t memory, used, peak; /* bytes */
 	uint64_t now;          /* simulated up to here, CLOCK_MONOTONIC ns */
-	uint64_t buried;       /* when the dead were last looked for */
+	uint64_t buried;       /* the last look for dead processes */
 	uint64_t slice_end, switched;
 	uint64_t switching; /* ns ever lost to switches */
 	uint64_t records;
-	uint64_t engine[GS_ENGINES]; /* until when it has copies to make, CLOCK_MONOTONIC ns */
+	uint64_t engine[GS_ENGINES]; /* it has copies to make until then, CLOCK_MONOTONIC ns */
 	uint32_t copies;  /* under way */
 	uint32_t current; /* process slot + 1 */
 	uint32_t procs, streams, events; /* slots ever used */
@@ -113,26 +114,26 @@ struct gs_gpu {
 	struct gs_entry ring[GS_STUB_STREAMS][GS_STUB_RING];
 };
 
-/* Where partners meet, on whatever GPUs and in whatever processes. */
+/* A place where partners meet, on any GPUs and in any processes. */
 struct gs_meeting {
 	uint64_t group; /* 0 free */
 	uint32_t count; /* of ranks */
-	uint32_t user[GS_STUB_RANKS];  /* who launched last as that rank: GPU and process slot, + 1; 0 nobody, or gone */
+	uint32_t user[GS_STUB_RANKS];  /* the last launch of that rank: GPU and process slot, + 1; 0: none, or gone */
 	uint64_t begun[GS_STUB_RANKS]; /* the last sequence number that it has begun */
 	uint64_t at[GS_STUB_RANKS][2]; /* when it began its last one, and the one before: by their lowest bit */
 };
 
-/* A word of memory that streams or kernels of a process wait for or write: no
- * other memory has any contents. It is 0 at first. */
+/* A word of memory that streams or kernels of a process wait for or write. No other
+ * memory has any contents. It is 0 at first. */
 struct gs_word {
 	int32_t pid; /* 0 free */
-	uint32_t gpus; /* where that process uses it, a bit each */
+	uint32_t gpus; /* the GPUs on which that process uses it, a bit each */
 	uint64_t at, value;
 	uint64_t time; /* of its last change */
 };
 
 struct gs_host {
-	uint64_t magic; /* written last by who made the file */
+	uint64_t magic; /* written last when the file is made */
 	uint32_t gpus, reserved;
 	uint64_t slice, change; /* ns */
 	uint64_t rate[GS_ENGINES]; /* bytes a second */
@@ -150,7 +151,7 @@ uint64_t gs_stub_now(void); /* CLOCK_MONOTONIC, ns */
 bool gs_host_open(void);    /* by GS_STUB_FILE; once */
 struct gs_gpu *gs_gpu_lock(unsigned gpu); /* moved on to the present; no other may be locked already */
 void gs_gpu_unlock(struct gs_gpu *g);
-int gs_proc_join(struct gs_gpu *g); /* this process's slot, -1 none left; locked */
+int gs_proc_join(struct gs_gpu *g); /* this process's slot; -1: none is left; locked */
 void gs_proc_leave(struct gs_gpu *g, int proc);
 bool gs_memory_take(struct gs_gpu *g, int proc, uint64_t bytes); /* takes the lock; false: out of memory */
 void gs_memory_give(struct gs_gpu *g, int proc, uint64_t bytes); /* takes the lock */
@@ -162,7 +163,7 @@ uint64_t gs_meeting_begin(struct gs_wait w, uint64_t now); /* its sequence numbe
 int gs_word(int pid, uint64_t at, unsigned gpu);
 void gs_word_write(struct gs_wait w, uint64_t now);
 uint64_t gs_wait_over(const struct gs_entry *e); /* since when it need not wait, or GS_NEVER */
-void gs_places_leave(unsigned gpu, int proc, int pid); /* frees those that nobody uses any more */
+void gs_places_leave(unsigned gpu, int proc, int pid); /* frees those that no process uses any more */
 
 /* simulate.c: the GPUs are locked */
 void gs_simulate(struct gs_gpu *const *gpus, unsigned n, uint64_t now);

@@ -3,15 +3,15 @@
 
 #include "stub.h"
 
-/* Graphs' memory nodes take from one pool of the device, which keeps what it
- * has until cuDeviceGraphMemTrim. */
+/* Graphs' memory nodes take from one pool of the device, which keeps what it has
+ * until cuDeviceGraphMemTrim. */
 static struct { uint64_t used, used_high, reserved, reserved_high; } graph_memory[GS_STUB_GPUS_MAX];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct CUgraphExec_st {
 	uint64_t ns, bytes, claimed;
 	size_t count;
-	CUcontext ctx; /* where its memory is, NULL before the first launch */
+	CUcontext ctx; /* the place of its memory; NULL before the first launch */
 };
 
 extern uint64_t gs_duration(CUfunction f, void **params);

@@ -1,4 +1,5 @@
-/* The file that makes one host of many processes: who made it, who lives. */
+/* The file that makes one host of many processes: which process made it, and which
+ * ones live. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -32,8 +33,8 @@ static uint64_t setting(const char *name, uint64_t otherwise)
 	return v && *v ? strtoull(v, NULL, 0) : otherwise;
 }
 
-/* A lock on a byte of the file: it ends with the process, however it ends, and
- * a child does not have it. */
+/* A lock on a byte of the file: it ends with the process, however that ends, and a
+ * child does not have it. */
 static bool lock_byte(int command, short type, off_t at)
 {
 	struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
@@ -74,7 +75,7 @@ static void make(struct gs_host *h)
 	h->magic = MAGIC;
 }
 
-/* With no GS_STUB_FILE the GPUs are this process's own. */
+/* Without GS_STUB_FILE the GPUs are this process's own. */
 bool gs_host_open(void)
 {
 	const char *path = getenv("GS_STUB_FILE");
@@ -127,9 +128,9 @@ static void bury(struct gs_gpu *g, uint64_t now)
 			gs_proc_leave(g, (int)i);
 }
 
-/* Where anything waits for what another GPU may do, all of them go on together,
- * so that each sees the others' doings when they happened. They are locked in
- * one order, and by nobody who has one. */
+/* If an entry waits for what another GPU may do, all GPUs are moved on together, so
+ * that each sees the others' doings at their times. They are locked in one order,
+ * and never by a process that has one already. */
 struct gs_gpu *gs_gpu_lock(unsigned gpu)
 {
 	struct gs_gpu *all[GS_STUB_GPUS_MAX];

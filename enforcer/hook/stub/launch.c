@@ -53,16 +53,16 @@ GS_API cuModuleUnload(CUmodule m)
 	return CUDA_SUCCESS;
 }
 
-/* The kernels that do something. All parameters are u64, and the first one is
- * how many nanoseconds of the GPU's time the kernel's own work takes:
+/* The kernels that do something. All parameters are u64. The first one is how many
+ * nanoseconds of the GPU's time the kernel's own work takes:
  *   spin(ns)                             does nothing else
  *   meet(ns, group, number, rank, count) ends when all ranks of the group, 0 to
  *                                        count - 1, have begun one of that number;
  *                                        number 0: the rank's next; ~0: the rank
- *                                        has left, and nobody need wait for it
+ *                                        has left, and the others do not wait for it
  *   await(ns, address, value)            ends when the 32-bit word is >= value
  *   tell(ns, address, value)             writes the word when it ends
- * None but spin can be captured. */
+ * Only spin can be captured. */
 static bool parameters(CUfunction f, const char *name, void **params, uint64_t *out, int n)
 {
 	if (!params || strcmp(f->name, name))
@@ -162,7 +162,7 @@ typedef struct {
 	void **kernelParams;
 } CUDA_LAUNCH_PARAMS;
 
-/* Each on its stream; they do not begin together here. */
+/* Each on its stream. They do not begin together here. */
 GS_API cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned count, unsigned flags)
 {
 	(void)flags;

@@ -6,29 +6,29 @@
  *   alloc BYTES CODE             what could be allocated, and the error that ended it
  *   copied BYTES RATE            with --launch=copy, in all and per second
  *   total NS COMPLETED SECONDS   at the end, also after SIGTERM
- * A launch is a kernel, a graph, a kernel and an allocation of --alloc-step-mib
- * that is freed at once (no kernel with --kernel-us=0), or a copy of --copy-kib, from the host (up), to it (down)
- * or within the GPU (in), as --copy-way says; or a step of a gang:
- * --kernels kernels, and one that waits until all ranks have come to theirs:
+ * A launch is a kernel, a graph, a kernel and an allocation of --alloc-step-mib that
+ * is freed at once (no kernel with --kernel-us=0), or a copy of --copy-kib, from the
+ * host (up), to it (down) or within the GPU (in), as --copy-way says. Or it is a step
+ * of a gang: --kernels kernels, and one that waits until all ranks have come to
+ * theirs:
  *   --launch=meet --gang=NUMBER --ranks=N --rank=R
- * of which at most --ahead, 4 if not said, are out. One rank is one process, on
- * whatever GPU, and one stream.
- * On a real card all are ready before any begins, with a file in /dev/shm. A
- * rank that ends leaves: the others go on without it.
- * With --then-mib, in the end the program begins anew, to take so much memory and
- * hold it; with --then-times=N, N times, of which all but the last hold it until
- * the next begins. With --then=exec that is the same process; with fork, vfork or
- * spawn a child, beside which it goes on holding what it has; with left it is the
+ * At most --ahead steps (4 by default) are out. One rank is one process, on any GPU,
+ * and one stream. On a real card all ranks are ready before any begins, by a file in
+ * /dev/shm. A rank that ends leaves: the others go on without it.
+ * With --then-mib, the program begins again in the end, to take so much memory and
+ * hold it; with --then-times=N it does so N times, and all but the last hold it until
+ * the next begins. With --then=exec that is the same process. With fork, vfork or
+ * spawn it is a child, and the parent goes on holding what it has. With left it is the
  * same process, of which a child stays that has all its descriptors.
- * With --cancel-ms, each so often a thread is cancelled in a launch, and another
+ * With --cancel-ms, a thread is cancelled in a launch at this interval, and another
  * one takes its place; not with --burst-ms or --ahead.
- * With --resolve=dlvsym it finds the driver's functions by the C library's own
- * dlsym; with the path of a file it loads the driver from there.
+ * With --resolve=dlvsym it finds the driver's functions by the C library's own dlsym.
+ * With the path of a file it loads the driver from there.
  * With --resolve=dlmopen it loads the driver in a namespace of its own, where
- * nothing that was preloaded is asked; with --trickle-ms, beside one that it has
- * as others do, and on which it launches a kernel each so often.
- * With --shed=SECONDS it goes on for so long when it is over: as the same
- * process, and without what was preloaded. */
+ * preloaded libraries are not asked; with --trickle-ms also in the usual way, and it
+ * launches a kernel there at this interval.
+ * With --shed=SECONDS it goes on for so long when it is over, as the same process and
+ * without what was preloaded. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -58,8 +58,8 @@ static struct {
 } option = {.kernel_us = 100, .graph_us = 2000, .alloc_step_mib = 20, .report_ms = 100, .sync_every = 0, .streams = 1,
 	.threads = 1, .kernels = 4, .resolve = "dlsym", .kind = "native", .copy_kib = 1024, .way = "up", .then = "exec", .then_times = 1};
 
-/* One thread's launches. Marks are put in by the thread and taken out by the
- * reporter, so that a launch is counted even while the thread is blocked. */
+/* One thread's launches. The thread puts marks in and the reporter takes them out,
+ * so that a launch is counted even while the thread is blocked. */
 struct worker {
 	pthread_t thread;
 	CUstream stream[STREAMS];
@@ -86,7 +86,7 @@ static void on_term(int signal)
 	stop = 1;
 }
 
-/* The driver that the trickle is launched on. */
+/* The driver of the trickle's launches. */
 static struct {
 	struct calls cu;
 	CUcontext context;
@@ -154,7 +154,7 @@ static void join_gang(void)
 	gang = share((void *)words, bytes);
 }
 
-/* Nobody need wait for this rank any more. Its own work has ended. */
+/* The others need not wait for this rank any more. Its own work has ended. */
 static void leave_gang(CUstream s)
 {
 	char path[64];
@@ -214,7 +214,7 @@ static void launch(struct worker *w)
 			;
 }
 
-/* Where the ring is full the launches count with the next mark. */
+/* If the ring is full, the launches count with the next mark. */
 static void mark(struct worker *w)
 {
 	uint64_t i = w->put % MARKS;
@@ -341,7 +341,7 @@ static bool report(struct worker *w, bool speak)
 	return over;
 }
 
-/* Another thread goes on where one is cancelled. */
+/* If a thread is cancelled, another one goes on. */
 static void replace(struct worker *w)
 {
 	pthread_cancel(w->thread);

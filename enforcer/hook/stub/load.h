@@ -1,4 +1,4 @@
-/* The view that the load generator and the recipes have of the driver: resolved as programs do it. */
+/* The driver as the load generator and the recipes see it: resolved as programs do it. */
 #ifndef GPUSTEWARD_LOAD_H
 #define GPUSTEWARD_LOAD_H
 
@@ -54,24 +54,24 @@ extern struct calls {
 
 struct kernels { CUfunction spin, meet, await, tell; };
 
-extern const char *program; /* its name, for what it says of errors */
+extern const char *program; /* its name, for messages about errors */
 extern CUcontext context;
 extern struct kernels kernels;
 extern double per_ns; /* iterations of a kernel that last one nanosecond */
 extern bool simulated;
 
-void resolve(const char *how); /* "link", "dlsym", "procaddress", or "dlmopen", in a namespace of its own; exits where it cannot */
-void open_gpu(int ordinal, double rate); /* context and kernel; measures per_ns where rate is 0 */
+void resolve(const char *how); /* "link", "dlsym", "procaddress", or "dlmopen" (a namespace of its own) */
+void open_gpu(int ordinal, double rate); /* context and kernel; measures per_ns if rate is 0 */
 void check(CUresult r, const char *what); /* exits on an error */
 CUgraphExec graph_of(uint64_t iterations, int kernels);
 CUresult launch_kernel(uint64_t iterations, CUstream s);
 
-/* Kernels that wait: each for itself gives up after a minute on a real card. */
+/* Kernels that wait. On a real card each gives up after a minute. */
 #define RANKS 64
 #define STRIDE 128 /* bytes from one rank's word to the next */
 
-/* Ends when all ranks have begun the one of that number, counted from 1. where
- * is their words, as the GPU sees them; on the simulated driver any number. */
+/* Ends when all ranks have begun the one of that number, counted from 1. where is
+ * their words, as the GPU sees them; on the simulated driver it is any number. */
 CUresult launch_meet(uint64_t where, uint64_t number, uint64_t rank, uint64_t ranks, CUstream s);
 CUresult launch_await(CUdeviceptr at, uint64_t value, CUstream s); /* until the 32-bit word is >= value */
 CUresult launch_tell(uint64_t iterations, CUdeviceptr at, uint64_t value, CUstream s); /* writes it when it ends */

@@ -1,7 +1,6 @@
-/* Places in the shared file where work waits for other work: meetings of
- * kernels, whatever GPU and process they are of, and words of memory. A dead
- * process's partners wait on, as on a real card, but a place is free again when
- * the last of its users is gone. */
+/* Places in the shared file where work waits for other work: meetings of kernels of
+ * any GPU and process, and words of memory. A dead process's partners wait on, as
+ * on a real card, but a place is free again when the last of its users is gone. */
 #define _GNU_SOURCE
 #include <errno.h>
 
@@ -18,7 +17,7 @@ static void unlock(void)
 	pthread_mutex_unlock(&gs_host->places);
 }
 
-/* The meeting's number, or a free one's, or how many were ever used. */
+/* The meeting's number, or that of a free one, or how many were ever used. */
 static uint32_t find_meeting(uint64_t group)
 {
 	uint32_t free = gs_host->meetings;

@@ -1,6 +1,6 @@
-/* Memory: what this process holds, in an arena that all processes share. No
- * byte of it exists; a pointer is a number that nothing else has. Linear
- * memory takes what was asked for to the byte, so that sums come out. */
+/* Memory: what this process holds, in an arena that all processes share. No byte of
+ * it exists. A pointer is a number that nothing else has. Linear memory takes
+ * exactly the bytes that were asked for, so that sums come out. */
 #include <stdlib.h>
 
 #include "stub.h"
@@ -64,7 +64,7 @@ static int device_in(const struct gs_holding *h, CUdeviceptr at)
 int gs_memory_device(CUdeviceptr at)
 {
 	pthread_mutex_lock(&lock);
-	int device = device_in(*bucket(at), at); /* most ask for where it begins */
+	int device = device_in(*bucket(at), at); /* most callers ask for its beginning */
 	for (int i = 0; i < BUCKETS && device < 0; i++)
 		device = device_in(table[i], at);
 	pthread_mutex_unlock(&lock);
@@ -127,7 +127,7 @@ GS_API cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t 
 	return CUDA_SUCCESS;
 }
 
-/* It takes device memory at once; the real driver does so at first touch. */
+/* It takes device memory at once. The real driver does so at the first touch. */
 GS_API cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned flags)
 {
 	if (flags != 1 && flags != 2)
@@ -137,7 +137,7 @@ GS_API cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned flags)
 
 extern CUresult cuMemFreeAsync(CUdeviceptr at, CUstream s);
 
-/* Memory of a pool may be freed here too; 0 is freed as often as one likes. */
+/* Memory of a pool may be freed here too. 0 may be freed any number of times. */
 GS_API cuMemFree_v2(CUdeviceptr at)
 {
 	CUcontext c;

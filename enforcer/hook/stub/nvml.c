@@ -1,7 +1,7 @@
-/* NVML of the simulated GPUs: what it says of their memory, of who is there, and
- * by which UUIDs. With GS_STUB_MIG=N each GPU has N MIG devices, which are what
- * CUDA sees; it sees all of them, the real one shows a process one. What is left
- * over when simulated GPUs are dealt out so is none of NVML's. */
+/* NVML of the simulated GPUs: their memory, their processes, and their UUIDs. With
+ * GS_STUB_MIG=N each GPU has N MIG devices, which are the devices that CUDA sees.
+ * It sees all of them; the real one shows a process one. Simulated GPUs that are
+ * left over are not NVML's. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,14 +13,13 @@
 enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, INSUFFICIENT_SIZE };
 #define NONE UINT32_MAX /* of GPU instances and compute instances */
 
-/* Simulated GPUs, from the first on; of a MIG device which GPU instance it is, 0
- * of none. */
+/* Simulated GPUs, from the first on. A MIG device has its GPU instance; 0: it is none. */
 struct device {
 	uint32_t first, count, gi;
 };
 static struct device devices[2][GS_STUB_GPUS_MAX];
 
-/* MIG devices of a GPU, 0 without MIG. */
+/* MIG devices of a GPU; 0: without MIG. */
 static uint32_t slices(void)
 {
 	const char *set = getenv("GS_STUB_MIG");
@@ -105,7 +104,7 @@ API nvmlDeviceGetName(const struct device *d, char *text, unsigned length)
 	return SUCCESS;
 }
 
-/* As CUDA's, which are the MIG devices' where there are some: see device.c. */
+/* It is CUDA's, which is the MIG device's if there is one: see device.c. */
 API nvmlDeviceGetUUID(const struct device *d, char *text, unsigned length)
 {
 	unsigned char u[16] = "gpusteward-stub";

@@ -1,6 +1,6 @@
-/* Stream-ordered pools. A free counts at once, not when the stream gets there;
- * a pool grows by 32 MiB where it can, and is trimmed to its release threshold
- * at a synchronisation. */
+/* Stream-ordered pools. A free counts at once, not when the stream gets there. A
+ * pool grows by 32 MiB if it can, and is trimmed to its release threshold at a
+ * synchronisation. */
 #include <stdlib.h>
 
 #include "stub.h"
@@ -11,7 +11,7 @@
 struct CUmemPoolHandle_st {
 	CUmemoryPool next;
 	CUdevice device;
-	CUcontext ctx; /* that took its memory; NULL before */
+	CUcontext ctx; /* with its memory; NULL before */
 	bool own;      /* the device's default */
 	uint64_t threshold, reserved, reserved_high, used, used_high;
 	int reuse[3];
@@ -184,7 +184,7 @@ GS_API cuMemPoolCreate(CUmemoryPool *p, const CUmemPoolProps *props)
 	return *p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* What is still used goes too; the device's default pool cannot be destroyed. */
+/* Memory in use goes too. The device's default pool cannot be destroyed. */
 GS_API cuMemPoolDestroy(CUmemoryPool p)
 {
 	CUmemoryPool *link = &pools;
@@ -266,7 +266,7 @@ GS_API cuDeviceGetMemPool(CUmemoryPool *p, CUdevice d)
 	return *p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Managed memory is on the first GPU, all of it; on the host there are no pools. */
+/* All managed memory is on the first GPU. There are no pools on the host. */
 GS_API cuMemGetDefaultMemPool(CUmemoryPool *p, CUmemLocation *at, CUmemAllocationType type)
 {
 	if (type != CU_MEM_ALLOCATION_TYPE_MANAGED)

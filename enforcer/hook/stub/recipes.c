@@ -1,6 +1,6 @@
-/* Programs that hang for good where a launch waits for work that the same thread
- * launches later, and one that is slow where streams wait for each other. They
- * run on the simulated driver and on real ones.
+/* Programs that hang for good if a launch waits for work that the same thread
+ * launches later, and one that is slow if streams wait for each other. They run on
+ * the simulated driver and on real ones.
  *   recipes NAME ROUNDS [--deadline=SECONDS] [--kernel-us=US] [--kernels=N] [--long-us=US]
  *           [--gpu=N] [--rate=ITERATIONS_PER_NS] [--resolve=HOW]
  * A round of
@@ -9,7 +9,7 @@
  *   waitvalue  stream 1 waits for a word that the same thread writes later, by stream 2
  *   hostfunc   stream 1 has a host function that waits for what the same thread
  *              does after further launches on stream 2
- *   cross      two threads, on two GPUs where there are two, launch two
+ *   cross      two threads, on two GPUs if there are two, launch two
  *              collectives in opposite order, each on a stream of its own
  *   two        stream 1 has a kernel of --long-us, stream 2 gets --kernels short ones
  * with --kernels kernels of --kernel-us behind what waits and before what it waits
@@ -56,7 +56,7 @@ static void rest(long ns)
 	nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
 }
 
-/* Ends the process where a round takes too long, whatever its threads wait for. */
+/* Ends the process if a round takes too long, whatever its threads wait for. */
 static void *watch(void *unused)
 {
 	(void)unused;
@@ -169,7 +169,7 @@ static void kernels_of(struct side *s, unsigned which)
 		TIMED(cu.cuLaunchKernel(s->kernels.spin, 1, 1, 1, 1, 1, 1, 0, s->stream[which], params, NULL));
 }
 
-/* Neither launches its second one before the other's first one is launched. */
+/* Neither launches its second one before the other has launched its first. */
 static void cross_round(struct side *s, uint32_t round)
 {
 	unsigned first = (unsigned)s->rank;
@@ -213,8 +213,8 @@ static void cross_side(struct side *s, int gpu)
 	check(cu.cuStreamSynchronize(s->stream[0]), "cuStreamSynchronize");
 }
 
-/* A kernel's first launch may wait for the whole GPU, so the first one waits for
- * nobody. */
+/* A kernel's first launch may wait for the whole GPU, so the first one is made
+ * while no work waits. */
 static void wake_meet(struct side *s)
 {
 	uint64_t none = 0, ranks = 1;
@@ -240,7 +240,7 @@ static void cross_open(void)
 	where[0] = share(words, 4096);
 	where[1] = where[0] + 2048;
 	for (unsigned i = 0; i < 2; i++) {
-		if (simulated) /* groups are the whole host's: no other process's */
+		if (simulated) /* groups belong to the whole host: this one is no other process's */
 			where[i] = (uint64_t)getpid() << 32 | (i + 1);
 		else
 			wake_meet(&side[i]);

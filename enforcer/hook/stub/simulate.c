@@ -1,22 +1,22 @@
-/* What the GPU does with its time: one process at a time, in slices, round
- * robin; one kernel at a time of that process, round robin over its streams.
- * Beside that go copies, as fast as their engine, whoever's turn it is: each is
- * done when its engine has made those that were put in before it, and its
- * stream has come to it.
+/* What the GPU does with its time: one process at a time, in slices, round robin,
+ * and one kernel at a time of that process, round robin over its streams. Copies go
+ * beside that, as fast as their engine, in any process's turn. Each is done when
+ * its engine has made those that were put in before it, and its stream has come to
+ * it.
  *
- * A kernel that waits for others (MEET, SPIN) takes its process's time as a
- * kernel that spins does: other processes have their slices, and the process's
- * own other streams go on beside it, for it needs next to nothing of the GPU;
- * but where they have nothing to do, it spins its slices away. It sees that its
- * wait is over when its process has the GPU.
+ * A kernel that waits for others (MEET, SPIN) takes its process's time as a kernel
+ * that spins does. Other processes have their slices. The process's own other
+ * streams go on beside it, because it needs next to nothing of the GPU; if they
+ * have nothing to do, it spins its slices away. It sees that its wait is over when
+ * its process has the GPU.
  *
  * GPUs that wait for each other are moved on together, the one that is furthest
- * back first; one that does nothing but wait moves on last, and no further than
- * to the first thing that can happen on any. */
+ * back first. One that only waits moves on last, and no further than to the first
+ * thing that can happen on any. */
 #include "gpu.h"
 
-/* gs_predict never looks further ahead, so that a waiter notices in time that
- * somebody whom it waited for has died. */
+/* gs_predict never looks further ahead, so that a waiter notices in time that a
+ * process that it waited for has died. */
 #define HORIZON 10000000ull
 
 bool gs_passed(const struct gs_gpu *g, struct gs_point p)
@@ -31,8 +31,8 @@ static struct gs_entry *head_of(struct gs_gpu *g, uint32_t stream)
 	return &g->ring[stream][g->stream[stream].head % GS_STUB_RING];
 }
 
-/* The legacy stream waits for what its context's blocking streams got before,
- * and they for it. */
+/* The legacy stream waits for earlier work of its context's blocking streams, and
+ * they wait for its work. */
 static bool ordered(struct gs_gpu *g, uint32_t stream, uint64_t order)
 {
 	const struct gs_slot_stream *s = &g->stream[stream];
@@ -67,7 +67,7 @@ static bool ready(struct gs_gpu *g, uint32_t stream)
 	return ordered(g, stream, e->order);
 }
 
-/* The stream + 1 whose kernel has spun long enough. */
+/* 1 + the stream whose kernel has spun long enough. */
 static uint32_t relieved(struct gs_gpu *g, uint32_t proc)
 {
 	uint32_t i = g->proc[proc].spinning ? g->proc[proc].streams : 0;
@@ -77,8 +77,8 @@ static uint32_t relieved(struct gs_gpu *g, uint32_t proc)
 	return i;
 }
 
-/* The stream + 1 that the process goes on with, 0 where it has nothing to do:
- * the next one in its list that is ready, from the one that ran last. */
+/* 1 + the stream with which the process goes on, or 0 if it has nothing to do: the
+ * next one in its list that is ready, after the one that ran last. */
 static uint32_t ready_stream(struct gs_gpu *g, uint32_t proc)
 {
 	const struct gs_slot_proc *p = &g->proc[proc];
@@ -101,8 +101,8 @@ static uint32_t ready_stream(struct gs_gpu *g, uint32_t proc)
 	return first;
 }
 
-/* The next process + 1 after the current one that has something to do, if only
- * to spin. */
+/* 1 + the next process after the current one that has something to do, even if that
+ * is to spin. */
 static uint32_t ready_proc(struct gs_gpu *g)
 {
 	for (uint32_t n = 0; n < g->procs; n++) {
@@ -156,7 +156,7 @@ static void retire(struct gs_gpu *g, uint32_t stream)
 		gs_stream_free(g, stream);
 }
 
-/* Until when what a process's streams wait for will not be, as far as is known
+/* Until when the waits of a process's streams will not be over, as far as is known
  * and no later than limit. */
 static uint64_t awaited(struct gs_gpu *g, uint32_t proc, uint64_t limit)
 {
@@ -186,7 +186,7 @@ static void worked(struct gs_gpu *g, uint32_t stream)
 	}
 }
 
-/* Runs the current process's next entry until it ends, the slice does, or now. */
+/* Runs the current process's next entry until it ends, or the slice does, or until now. */
 static void run(struct gs_gpu *g, uint32_t stream, uint64_t now)
 {
 	struct gs_slot_stream *s = &g->stream[stream];
@@ -221,8 +221,8 @@ uint64_t gs_copy_ns(enum gs_engine way, uint64_t bytes)
 	return (uint64_t)((double)bytes * 1e9 / (double)gs_host->rate[way]);
 }
 
-/* Ends the copies of a stream that are done by now, with the events behind
- * them, and answers when its next one will be, no later than limit. */
+/* Ends the copies of a stream that are done by now, with the events behind them,
+ * and returns when its next one will be done, no later than limit. */
 static uint64_t copy_stream(struct gs_gpu *g, uint32_t stream, uint64_t limit)
 {
 	bool behind = false;
@@ -255,8 +255,8 @@ static bool spins(const struct gs_gpu *g)
 	return g->current && g->proc[g->current - 1].spinning;
 }
 
-/* Does the next thing, no later than now; false where nothing is to be done but
- * to wait or spin, which takes no time here. */
+/* Does the next thing, no later than now. False: nothing is left but to wait or
+ * spin, which takes no time here. */
 static bool step(struct gs_gpu *g, uint64_t now)
 {
 	uint64_t until = copy(g, now);
@@ -284,8 +284,8 @@ static bool step(struct gs_gpu *g, uint64_t now)
 	return true;
 }
 
-/* Until when a GPU that only waits goes on so, whatever the others do but what
- * they have done; no later than limit. */
+/* Until when a GPU that only waits goes on so, given what the others have done; no
+ * later than limit. */
 static uint64_t still(struct gs_gpu *g, uint64_t limit)
 {
 	limit = copy(g, limit);
@@ -306,7 +306,7 @@ static void pass(struct gs_gpu *g, uint64_t until)
 	g->now = until;
 }
 
-/* The GPU that is furthest back, but for those of the set; n where all are there. */
+/* The GPU that is furthest back and not in the set; n: all are in it. */
 static unsigned furthest_back(struct gs_gpu *const *gpus, unsigned n, uint64_t now, uint32_t but)
 {
 	unsigned found = n;
@@ -358,8 +358,8 @@ static uint64_t pending(const struct gs_gpu *g, uint32_t proc)
 	return sum;
 }
 
-/* The same round robin as above over what is queued now, process by process;
- * of the waiter's own process only what is before the point counts. */
+/* The same round robin as above over what is queued now, process by process. Of the
+ * waiter's own process only work before the point counts. */
 static uint64_t predict_kernels(struct gs_gpu *g, struct gs_point p)
 {
 	const struct gs_slot_stream *s = &g->stream[p.stream];

@@ -3,8 +3,8 @@
  *   GPU TOTAL FREE USED RESERVED
  * RESERVED is - by the first version of the call, which does not tell it.
  *   smi [link|dlsym] [v1|v2] [gpu|mig] [EVERY_MS]
- * finds the call by its name or by dlsym, in this version of it, of each GPU or
- * of its MIG device; once, or every so often until it is killed. */
+ * finds the call by its name or by dlsym, in this version of it, for each GPU or for
+ * its MIG device. It asks once, or at this interval until it is killed. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdbool.h>

@@ -1,8 +1,9 @@
-/* What the simulated GPUs of GS_STUB_FILE do, as no program under test can
- * bend it. Each line:
+/* What the simulated GPUs of GS_STUB_FILE do, which no program under test can
+ * distort. Each line:
  *   NS GPU PID BUSY_NS USED_BYTES PEAK_BYTES
- * and for the GPU itself, with pid 0, the time lost to switches is its BUSY_NS.
- *   stat [EVERY_MS] prints once, or every so often until it is killed. */
+ * The line of the GPU itself has pid 0, and the time lost to switches as BUSY_NS.
+ *   stat [EVERY_MS]
+ * prints once, or at this interval until it is killed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

@@ -9,11 +9,10 @@
 
 #define ROOM 64 /* entries that must end before a full stream takes more */
 #define SOON 2000    /* ns; a waiter does not look again before */
-#define LATER 20000  /* where something waits that nobody can predict, at first, */
+#define LATER 20000  /* while an entry waits that cannot be predicted: at first, */
 #define LATEST 100000 /* and in the end */
 
-/* Sleeps until the GPU will be there as things stand, and looks again: others'
- * work may have come between. */
+/* Sleeps until the GPU should be there, and looks again: other work may have come between. */
 void gs_wait(struct gs_gpu *g, struct gs_point p)
 {
 	static _Thread_local bool sharp;
@@ -45,8 +44,8 @@ void gs_wait(struct gs_gpu *g, struct gs_point p)
 	}
 }
 
-/* The place behind the stream's last entry, once there is room; the GPU is
- * locked. NULL, and it is not, where the stream is gone. */
+/* The place behind the stream's last entry, once there is room. The GPU is locked.
+ * NULL: the stream is gone, and the GPU is not locked. */
 static struct gs_entry *room(CUstream s)
 {
 	struct gs_gpu *g = gs_gpu_lock((unsigned)s->ctx->device);
@@ -105,7 +104,7 @@ CUresult gs_put_wait(CUstream s, enum gs_work work, uint64_t ns, struct gs_wait 
 	return put(s, (struct gs_entry){.work = work, .wait = wait}, ns, NULL, where);
 }
 
-/* The engine makes the copies in the order in which they come, all processes'. */
+/* The engine makes the copies of all processes in the order in which they come. */
 CUresult gs_put_copy(CUstream s, enum gs_engine way, uint64_t bytes)
 {
 	struct gs_entry *e = room(s);

@@ -1,5 +1,5 @@
-/* What the parts of the simulated driver know of each other: the objects
- * behind its handles, which belong to one process. */
+/* What the parts of the simulated driver know of each other: the objects behind its
+ * handles, which belong to one process. */
 #ifndef GPUSTEWARD_STUB_H
 #define GPUSTEWARD_STUB_H
 
@@ -11,7 +11,7 @@
 /* The plain stream of a call compiled for per-thread default streams. */
 #define GS_PTSZ(s) ((s) ? (s) : CU_STREAM_PER_THREAD)
 
-/* Returns from the caller where r is an error. */
+/* Returns from the caller if r is an error. */
 #define GS_TRY(call) do { CUresult gs_r = (call); if (gs_r) return gs_r; } while (0)
 
 struct CUctx_st {
@@ -67,18 +67,18 @@ struct CUfunc_st {
 };
 
 /* device.c */
-extern pthread_mutex_t gs_process; /* guards what of these objects can change, and the lists of them */
+extern pthread_mutex_t gs_process; /* guards what can change of these objects, and the lists of them */
 CUresult gs_enter(void);           /* initialised, and not a forked child */
 CUresult gs_current(CUcontext *ctx); /* gs_enter, and there is a context */
 CUresult gs_device(CUdevice d);    /* gs_enter, and there is such a device */
 const void *gs_self(void);         /* unlike in any other thread */
 
 /* stream.c */
-CUresult gs_stream_of(CUstream s, CUstream *out); /* what a caller's handle means here */
+CUresult gs_stream_of(CUstream s, CUstream *out); /* the stream that a caller's handle means here */
 CUstream gs_stream_make(CUcontext ctx, uint32_t kind, int priority);
 void gs_stream_close(CUstream s);
 CUresult gs_put(CUstream s, enum gs_work work, uint64_t ns, CUevent event, struct gs_point point);
-/* where: the place that it got is put there, unless it is NULL */
+/* the place that it got goes to where, unless that is NULL */
 CUresult gs_put_wait(CUstream s, enum gs_work work, uint64_t ns, struct gs_wait wait, struct gs_point *where);
 CUresult gs_put_copy(CUstream s, enum gs_engine way, uint64_t bytes);
 void gs_wait(struct gs_gpu *g, struct gs_point p);
@@ -88,14 +88,14 @@ CUresult gs_finish(CUcontext ctx); /* waits for all work of the context */
 CUresult gs_put_word(CUstream s, enum gs_work work, uint64_t ns, CUdeviceptr at, uint32_t how, uint64_t value);
 
 /* capture.c */
-CUresult gs_unsafe(void); /* 900 where a capture forbids this thread an unsafe call; the capture is lost */
-/* NULL graph where the stream does not capture; an error where it cannot take work. */
+CUresult gs_unsafe(void); /* 900 if a capture forbids this thread an unsafe call; the capture is lost */
+/* NULL graph if the stream does not capture; an error if it cannot take work. */
 CUresult gs_capture_of(CUstream s, CUgraph *graph);
 void gs_capture_lose(CUstream s);
-CUresult gs_capture_none(CUstream s); /* what cannot be captured here: the capture is lost */
+CUresult gs_capture_none(CUstream s); /* this cannot be captured here: the capture is lost */
 void gs_capture_leave(CUstream s); /* s is destroyed */
-bool gs_capture_joins(CUstream s, CUevent e); /* s waits for e: captures too where e was captured */
-CUresult gs_capture_event(CUevent e);        /* 907 where e was captured */
+bool gs_capture_joins(CUstream s, CUevent e); /* s waits for e: it captures too if e was captured */
+CUresult gs_capture_event(CUevent e);        /* 907 if e was captured */
 
 /* graph.c */
 void gs_graphs_forget(CUdevice d); /* its last context is gone, and the memory with it */

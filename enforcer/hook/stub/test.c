@@ -1,5 +1,5 @@
-/* Tests of the simulated driver. Each runs in processes of its own, on a GPU of
- * its own file, so that one cannot spoil another. */
+/* Tests of the simulated driver. Each runs in processes of its own, on a GPU of its
+ * own file, so that no test can spoil another. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdbool.h>
@@ -16,7 +16,7 @@
 #define IS(call, want) expect((long)(call), (long)(want), #call, __LINE__)
 
 static CUfunction spin, meeting, await, teller;
-static CUcontext context, other; /* of GPU 0, and of GPU 1 where a test has it */
+static CUcontext context, other; /* of GPU 0, and of GPU 1 if a test has it */
 
 static void expect(long got, long want, const char *what, int line)
 {
@@ -161,9 +161,9 @@ static void streams_are_ordered(void)
 	IS(cuCtxSynchronize(), 0);
 }
 
-/* How long 100 ms of this process's kernels take, with work before them that
- * covers the other's start, and after them, so that the GPU is wanted all the
- * time however busy this machine's CPUs are. */
+/* The time of 100 ms of this process's kernels. Work before them covers the other's
+ * start, and work after them makes the GPU wanted all the time, however busy this
+ * machine's CPUs are. */
 static void stretch(int go, int out)
 {
 	CUevent a, b;
@@ -438,7 +438,7 @@ static void partners_wait_for_each_other(void)
 	IS(meet(0, 0, 1, 0, 1, s), CUDA_ERROR_INVALID_VALUE);
 }
 
-/* Two collectives in opposite order, each on its own stream: none waits for what
+/* Two collectives in opposite order, each on its own stream: neither waits for what
  * is behind the other. And a rank that left is not waited for. */
 static void orders_may_be_opposite(void)
 {
@@ -467,7 +467,7 @@ static void orders_may_be_opposite(void)
 	IS(cuStreamSynchronize(s[0]), 0);
 }
 
-/* A hundred steps of a gang of two processes; on one GPU they have it by turns. */
+/* A hundred steps of a gang of two processes. On one GPU they have it by turns. */
 static double gang(int rank, int gpu)
 {
 	CUstream s;
@@ -505,7 +505,7 @@ static double gang_of_two(int gpu)
 static void gangs_step_together(void) { near(gang_of_two(1), 100, 3, "100 steps on two GPUs, ms"); }
 static void gangs_may_share_a_gpu(void) { near(gang_of_two(0), 205, 20, "100 steps on one GPU, ms"); }
 
-/* A child that begins nothing, or whose kernel waits for a partner that never
+/* A child that begins nothing, or one whose kernel waits for a partner that never
  * comes, once it has launched it. */
 static pid_t lonely(bool begins)
 {
@@ -547,7 +547,7 @@ static void who_waits_spins_its_slices_away(void)
 	IS(meet(0, 4, 1, 0, 3, s), CUDA_ERROR_INVALID_VALUE); /* their meeting is of two */
 	kill(child, SIGKILL);
 	IS(waitpid(child, NULL, 0), child);
-	while (meet(0, 4, 1, 0, 3, s)) { /* until somebody sees that it is dead, and its place is free */
+	while (meet(0, 4, 1, 0, 3, s)) { /* until a process sees that it is dead, and its place is free */
 		IS(cuStreamQuery(s), 0);
 		usleep(1000);
 	}
@@ -571,7 +571,7 @@ static void a_dead_partner_is_waited_for(void)
 	IS(waitpid(child, NULL, 0), child);
 	usleep(50000);
 	IS(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
-	IS(cuDevicePrimaryCtxRelease_v2(0), 0); /* and who waits may go */
+	IS(cuDevicePrimaryCtxRelease_v2(0), 0); /* and the waiting one may go */
 	start();
 	s = stream_on(context);
 	IS(meet(0, 4, 1, 0, 1, s), 0);
@@ -628,7 +628,7 @@ static void kernels_wait_for_words(void)
 	IS(cuStreamEndCapture(s, &g), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
-/* A stream that waits does not hold its process's other streams up, nor spin. */
+/* A stream that waits does not hold its process's other streams up, and does not spin. */
 static void streams_wait_for_words(void)
 {
 	static const struct { unsigned how; uint32_t value, no, yes; } compare[] = {

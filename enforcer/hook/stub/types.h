@@ -1,6 +1,6 @@
-/* The driver's interface as far as the simulated driver and its tests need it:
- * our own declarations, so that no CUDA header is wanted. Names and values are
- * the driver's own. With NVIDIA's header at hand they can be compared:
+/* The driver's interface as far as the simulated driver and its tests need it. The
+ * declarations are our own, so that no CUDA header is needed. Names and values are
+ * the driver's own. They can be compared with NVIDIA's header:
  *   gcc -fsyntax-only -include cuda.h -DGPUSTEWARD_STUB_TYPES_H FILE.c */
 #ifndef GPUSTEWARD_STUB_TYPES_H
 #define GPUSTEWARD_STUB_TYPES_H

@@ -11,7 +11,7 @@
 struct physical {
 	uint64_t bytes;
 	CUdevice device;
-	CUcontext ctx; /* that took it; NULL: another process's, imported */
+	CUcontext ctx; /* with its memory; NULL: another process's, imported */
 	unsigned references;
 };
 
@@ -37,7 +37,7 @@ static CUresult make(CUmemGenericAllocationHandle *out, struct physical p)
 	return CUDA_SUCCESS;
 }
 
-/* The memory is on the device that the properties name; host memory is free. */
+/* The memory is on the device that the properties name. Host memory is free. */
 GS_API cuMemCreate(CUmemGenericAllocationHandle *h, size_t bytes, const CUmemAllocationProp *p, unsigned long long flags)
 {
 	CUcontext c;
@@ -117,7 +117,7 @@ GS_API cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocat
 	return CUDA_SUCCESS;
 }
 
-/* The range may hold several mappings, whole ones only. */
+/* The range may hold several mappings, but only whole ones. */
 GS_API cuMemUnmap(CUdeviceptr at, size_t bytes)
 {
 	struct gs_holding h;
@@ -153,8 +153,8 @@ GS_API cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *at)
 	return CUDA_SUCCESS;
 }
 
-/* Only descriptors are exported. The importer is charged nothing, and the
- * memory lasts as long as its maker holds it. */
+/* Only descriptors are exported. The importer is charged nothing, and the memory
+ * lasts as long as its maker holds it. */
 GS_API cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle h, CUmemAllocationHandleType type,
 	unsigned long long flags)
 {

@@ -1,7 +1,7 @@
 /* What holds a stream up: words of memory, which streams wait for and write, and
- * functions of the host, which one thread runs as the streams come to them.
- * Words are changed by streams and kernels alone: what the host or a fill writes
- * there is not seen. */
+ * functions of the host, which one thread runs when the streams come to them. Only
+ * streams and kernels change words: what the host or a fill writes there is not
+ * seen. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 
 #include "stub.h"
 
-#define SOON 20000   /* ns; the thread that runs functions does not look again before, */
-#define LATE 200000  /* and not after that */
+#define SOON 20000   /* ns; the thread that runs functions does not look again earlier, */
+#define LATE 200000  /* and not later than that */
 
 CUresult gs_put_word(CUstream s, enum gs_work work, uint64_t ns, CUdeviceptr at, uint32_t how, uint64_t value)
 {
@@ -63,8 +63,8 @@ static pthread_cond_t more;
 static struct call *calls; /* to be made */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* Takes one out whose stream has come to it, or is gone: then it is not made.
- * NULL, and when to look again, where there is none. Under the lock. */
+/* Takes one out whose stream has come to it, or is gone: then it is not made. NULL,
+ * and when to look again: there is none. Under the lock. */
 static struct call *next_call(uint64_t *when)
 {
 	struct gs_gpu *g;

@@ -1,4 +1,4 @@
-/* The load generator's and the recipes' kernels, on whatever driver is there. */
+/* The load generator's and the recipes' kernels, on any driver. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ struct kernels kernels;
 double per_ns = 1;
 bool simulated;
 
-/* A chain of multiplications and additions that each need the one before. */
+/* A chain of multiplications and additions, each of which needs the one before. */
 #define WORK \
 	"	.reg .u64 %n, %at;\n" \
 	"	.reg .u32 %x;\n" \
@@ -210,8 +210,8 @@ CUgraphExec graph_of(uint64_t iterations, int kernels)
 	return x;
 }
 
-/* The shortest of several, so that neither another process's turn nor a GPU
- * that still sleeps counts. Ms. */
+/* The shortest of several, so that neither another process's turn nor a sleeping
+ * GPU counts. Ms. */
 static double shortest(uint64_t iterations, CUstream s)
 {
 	CUevent a, b;

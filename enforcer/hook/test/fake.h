@@ -1,6 +1,6 @@
 /* For the tests of the gate: a driver whose GPU does what the test says, and a
- * broker that is the test itself. It defines what the gate calls, so that the
- * other parts of the library stay out of the program. */
+ * broker that is the test itself. It defines what the gate calls, so that the other
+ * parts of the library stay out of the program. */
 #ifndef GPUSTEWARD_FAKE_H
 #define GPUSTEWARD_FAKE_H
 
@@ -26,7 +26,7 @@
 #include "request.h"
 
 #define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
-/* Until x holds, five seconds at most. The helper decides when. */
+/* Waits until x holds, five seconds at most. The helper decides when. */
 #define EVENTUALLY(x) do { \
 	uint64_t gs_until = gs_now() + 5000000000; \
 	while (!(x) && gs_now() < gs_until) \
@@ -36,13 +36,13 @@
 
 #define FAKE_STREAMS 2048
 
-/* A stream is a number; its work is counted, and done as far as the test says. */
+/* A stream is a number. Its work is counted, and done as far as the test says. */
 struct fake_stream {
 	_Atomic uint64_t put, done;
 	_Atomic bool captures, destroyed;
 	_Atomic uint64_t records;
 };
-static struct fake_stream fake[FAKE_STREAMS]; /* 0 the legacy one, 2 the per-thread ones together */
+static struct fake_stream fake[FAKE_STREAMS]; /* 0 is the legacy one, 2 the per-thread ones together */
 static _Atomic int fake_error;     /* what cuEventRecord answers */
 static _Atomic bool fake_instant;  /* the GPU does everything at once */
 static _Atomic uint64_t fake_bad;  /* calls that a driver would punish */
@@ -53,7 +53,7 @@ static _Atomic uint64_t fake_acquires, fake_yields, fake_usages, fake_launched, 
 static _Atomic uint64_t fake_epoch = 1;
 static struct gs_page *fake_page;
 
-/* All that the broker was told, in order; what is below the count stays. */
+/* All that the broker was told, in order. What is below the count stays. */
 #define FAKE_SAYS (1 << 14)
 static struct fake_word { enum gs_type type; uint64_t at; struct gs_usage usage; } fake_said[FAKE_SAYS];
 static _Atomic unsigned fake_says;
@@ -121,7 +121,7 @@ static inline CUresult event_elapsed(float *ms, CUevent a, CUevent b)
 {
 	(void)a, (void)b;
 	(void)ms;
-	return CUDA_ERROR_INVALID_VALUE; /* no clock: what was seen counts */
+	return CUDA_ERROR_INVALID_VALUE; /* there is no clock: what was seen counts */
 }
 
 static inline CUresult event_destroy(CUevent e)
@@ -242,8 +242,7 @@ static inline void fake_begin(void)
 	gs_real.cuCtxPopCurrent_v2 = ctx_pop;
 }
 
-/* The program makes its context; that the process took its seat with it is not
- * counted. */
+/* The program makes its context. The seat that the process takes with it is not counted. */
 static inline void fake_seat(void)
 {
 	gs_gate_context_created((CUcontext)0x100, 0);
@@ -293,7 +292,7 @@ static inline uint64_t put_all(void)
 	return n;
 }
 
-/* What was told since then, of this type and for this reason; NULL not yet. */
+/* What was told since then, of this type and for this reason; NULL: not yet. */
 static inline const struct fake_word *told(enum gs_type type, enum gs_why why, unsigned since)
 {
 	for (unsigned i = since; i < atomic_load(&fake_says); i++)
@@ -302,8 +301,8 @@ static inline const struct fake_word *told(enum gs_type type, enum gs_why why, u
 	return NULL;
 }
 
-/* A turn may be given back as idle before the test gets round to launching,
- * so what was told is waited for together with this, not counted. */
+/* A turn may be given back as idle before the test launches, so a test waits for
+ * what was told together with this, and does not count. */
 static inline enum gs_phase phase(void)
 {
 	pthread_mutex_lock(&gs_gates[0].lock);
@@ -312,7 +311,7 @@ static inline enum gs_phase phase(void)
 	return phase;
 }
 
-/* Whether launches wait for a turn: so many. */
+/* The number of launches that wait for a turn. */
 static inline unsigned held(void)
 {
 	pthread_mutex_lock(&gs_gates[0].lock);
@@ -321,7 +320,7 @@ static inline unsigned held(void)
 	return held;
 }
 
-/* For how long launches waited, ns; but what the broker was told of. */
+/* How long launches waited, ns, without what the broker was told of. */
 static inline uint64_t waited(void)
 {
 	pthread_mutex_lock(&gs_gates[0].lock);
@@ -330,7 +329,7 @@ static inline uint64_t waited(void)
 	return ns;
 }
 
-/* What kernels on a stream are known to cost, ns. */
+/* Sets the known cost of kernels on a stream, ns. */
 static inline void set_cost(uintptr_t stream, uint64_t cost)
 {
 	pthread_mutex_lock(&gs_gates[0].lock);
@@ -368,8 +367,8 @@ static inline pthread_t launching(uintptr_t stream)
 	return t;
 }
 
-/* Runs the cases, or the one that is named, each in a process of its own; those
- * that GS_WITHOUT names are left out. */
+/* Runs the cases, or the one that is named, each in a process of its own, but for
+ * those that GS_WITHOUT names. */
 struct fake_case { const char *name; void (*run)(void); bool bare; };
 #define CASE(name) { #name, name, false }
 #define BARE(name) { #name, name, true } /* the program has no context yet */

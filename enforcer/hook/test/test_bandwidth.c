@@ -1,5 +1,4 @@
-/* Copies and the rates that hold for them, against a driver and a broker that
- * do what the test says. */
+/* Copies and their rates, against a driver and a broker that do what the test says. */
 #define _GNU_SOURCE
 #include "fake.h"
 
@@ -37,7 +36,7 @@ static uint64_t sum(unsigned gpu)
 	return n;
 }
 
-/* Whether somebody waits in the bucket, or has taken from it. */
+/* A copy waits in the bucket, or has taken from it. */
 static uint64_t asked(enum gs_way way)
 {
 	pthread_mutex_lock(&gs_gates[0].lock);
@@ -60,9 +59,9 @@ static void *copies(void *of)
 	return NULL;
 }
 
-/* Threads copy for 2 s together; then what they took is waited for, so that a
- * large copy counts with the time that it stands for. The part of the rate that
- * they got. */
+/* Threads copy for 2 s together. Then the test waits for what they took, so that a
+ * large copy counts with the time that it stands for. Returns the part of the rate
+ * that they got. */
 static double copied_of(unsigned threads, const uint64_t *sizes, uint64_t rate)
 {
 	pthread_t t[4];
@@ -81,8 +80,8 @@ static double copied_of(unsigned threads, const uint64_t *sizes, uint64_t rate)
 	return (double)moved / ((double)(gs_now() - from) / 1e9) / (double)rate;
 }
 
-/* Never more than the rate; less than it a few times, where other work took the
- * CPU for longer than the bucket keeps anything. */
+/* Never more than the rate. It may be less a few times, if other work took the CPU
+ * for longer than the bucket keeps bytes. */
 static void hold(unsigned threads, const uint64_t *sizes, uint64_t rate)
 {
 	double part = 0;
@@ -138,7 +137,7 @@ static pthread_t copying(uint64_t bytes)
 	return t;
 }
 
-/* For a second the helper says nothing of copies alone. */
+/* For a second the helper sends no message about copies alone. */
 static void without_a_word(void)
 {
 	pthread_mutex_lock(&gs_gates[0].lock);
@@ -146,7 +145,7 @@ static void without_a_word(void)
 	pthread_mutex_unlock(&gs_gates[0].lock);
 }
 
-/* A thread in a bucket that nobody would ever fill. */
+/* A thread at a bucket that never fills. */
 static pthread_t stuck(void)
 {
 	without_a_word();
@@ -158,7 +157,7 @@ static pthread_t stuck(void)
 	return t;
 }
 
-/* Waits for the thread, which is to come within the time. */
+/* Waits for the thread, which must end within the time. */
 static void freed(pthread_t t, uint64_t within)
 {
 	uint64_t from = gs_now();
@@ -200,7 +199,7 @@ static void a_lowered_rate_holds_for_whoever_waits(void)
 	uint64_t from = gs_now();
 	while (gs_now() < from + 300 * MS)
 		gs_bell_wait(fake_page, fake_page->bell, 300 * MS);
-	CHECK(!moved); /* at the old rate it would have gone by now */
+	CHECK(!moved); /* at the old rate it would have passed by now */
 	rates(0, 0, 0);
 	ring();
 	freed(t, 500 * MS);
@@ -242,7 +241,7 @@ static void a_captured_copy_is_not_made(void)
 		copy(10, 64 * MIB, GS_LINK, 0);
 	CHECK(!asked(GS_LINK) && !sum(0));
 	copy(11, MIB, GS_LINK, 0); /* another stream does not capture */
-	copy(0, 1, GS_WITHIN, 0); /* nor ever the legacy one */
+	copy(0, 1, GS_WITHIN, 0); /* nor does the legacy one ever */
 	CHECK(asked(GS_LINK) == MIB && asked(GS_WITHIN) == 1 && sum(0) == MIB + 1);
 	fake[10].captures = false;
 	gs_gate_capture((CUstream)10, false);
@@ -296,7 +295,7 @@ static void a_yield_tells_of_copies(void)
 	CHECK(fake_copied == 4096 && w->usage.copied == 4096 && !fake_usages);
 }
 
-/* Who only copies has no turns to end. */
+/* A tenant that only copies has no turns to end. */
 static void copies_are_told_of_by_themselves(void)
 {
 	copy(10, 4096, GS_LINK, 0);

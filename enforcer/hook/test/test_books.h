@@ -1,5 +1,5 @@
-/* For the test of the books: a broker that is one cap for all processes, and
- * the parts of the hook that have no say in memory. Its one test includes it. */
+/* For the test of the books: a broker that is one cap for all processes, and the
+ * parts of the hook that have no say in memory. Only that test includes it. */
 #ifndef GPUSTEWARD_TEST_BOOKS_H
 #define GPUSTEWARD_TEST_BOOKS_H
 

@@ -1,6 +1,6 @@
-/* A broker that does exactly what a test says, and the driver's few functions
- * that the client calls. Each test is a process of its own, so that it starts
- * with a client that has not started. */
+/* A broker that does exactly what a test says, and the driver's few functions that
+ * the client calls. Each test is a process of its own, so that its client has not
+ * started. */
 #ifndef GPUSTEWARD_TEST_BROKER_H
 #define GPUSTEWARD_TEST_BROKER_H
 #ifndef _GNU_SOURCE
@@ -39,7 +39,7 @@
 		}                                                                       \
 	} while (0)
 
-/* Until x, or the test's own alarm. */
+/* Waits until x holds, or for the test's own alarm. */
 #define AWAIT(x)               \
 	do {                   \
 		while (!(x))   \
@@ -109,7 +109,8 @@ static struct peer peer_accept(void)
 	CHECK(p.memfd >= 0 && ftruncate(p.memfd, sizeof(struct gs_page)) == 0);
 	p.page = mmap(NULL, sizeof(struct gs_page), PROT_READ | PROT_WRITE, MAP_SHARED, p.memfd, 0);
 	CHECK(p.page != MAP_FAILED);
-	*p.page = (struct gs_page){.magic = GS_MAGIC, .version = 1, .session = 7, .heartbeat_ns = gs_now() + 1000 * GS_SECOND}; /* beats for as long as any test */
+	/* It beats longer than any test. */
+	*p.page = (struct gs_page){.magic = GS_MAGIC, .version = 1, .session = 7, .heartbeat_ns = gs_now() + 1000 * GS_SECOND};
 	return p;
 }
 
@@ -133,7 +134,7 @@ static bool peer_read(const struct peer *p, struct request *r)
 	return true;
 }
 
-/* The next request, which has to be of this type; PINGs may come before it. */
+/* Returns the next request, which must be of this type. PINGs may come before it. */
 static struct request peer_expect(const struct peer *p, enum gs_type type)
 {
 	struct request r;
@@ -179,7 +180,7 @@ static void *run_start(void *unused)
 	return unused;
 }
 
-/* A session, from this process's start on. */
+/* Begins a session with the start of this process. */
 static inline struct peer start(void)
 {
 	struct request hello;
@@ -223,7 +224,7 @@ static inline pthread_t reserve_aside(uint64_t bytes)
 	return t;
 }
 
-/* The reservation, 0 denied. */
+/* The reservation; 0: denied. */
 static inline uint64_t reserved(pthread_t t)
 {
 	void *reservation;
@@ -256,7 +257,7 @@ static inline int open_descriptors(void)
 	return n;
 }
 
-/* What a test says is shown where it fails. */
+/* The output of a test is shown if it fails. */
 static inline bool run(const char *name, void (*test)(void))
 {
 	int status, said = memfd_create("said", MFD_CLOEXEC);

@@ -8,7 +8,7 @@
 #define SECOND 1000000000ull
 #define MIB (1ull << 20)
 
-/* When a copy may begin that comes now, and alone. */
+/* The time at which a copy may begin that comes now, and alone. */
 static uint64_t begins(struct gs_bucket *b, uint64_t bytes, uint64_t rate, uint64_t now)
 {
 	gs_bucket_pour(b, rate, now);
@@ -20,8 +20,8 @@ static uint64_t begins(struct gs_bucket *b, uint64_t bytes, uint64_t rate, uint6
 	return now;
 }
 
-/* Copies of these bytes, one after the other, until the time is over: how many
- * bytes until the next one could begin, for each second. */
+/* Makes copies of these bytes, one after the other, until the time is over. Returns
+ * the bytes a second until the next one could begin. */
 static double rate_of(const uint64_t *sizes, unsigned n, uint64_t rate, uint64_t step)
 {
 	struct gs_bucket b = {0};
@@ -40,7 +40,7 @@ static void a_rate_holds(void)
 	static const struct { uint64_t sizes[3]; unsigned n; uint64_t rate, step; } rows[] = {
 		{{4096}, 1, 100 * MIB, 0},
 		{{1}, 1, 1000, 0},
-		{{7, 11}, 2, 3 * MIB, 40}, /* parts of a byte, looked at all the time */
+		{{7, 11}, 2, 3 * MIB, 40}, /* parts of a byte, with looks all the time */
 		{{MIB}, 1, 1000 * MIB, 3000},
 		{{4096, MIB, 64 * MIB}, 3, 1000 * MIB, 1000},
 		{{64 * MIB}, 1, 100 * MIB, 0},
@@ -81,7 +81,7 @@ static void first_come_first_served(void)
 	uint64_t first = gs_bucket_take(&b, 100), second = gs_bucket_take(&b, 10), third = gs_bucket_take(&b, 1);
 	CHECK(gs_bucket_left(&b, first) == 0);
 	CHECK(gs_bucket_left(&b, second) == SECOND / 10 && gs_bucket_left(&b, third) == SECOND / 10 + SECOND / 100);
-	gs_bucket_return(&b, 10); /* the second is not made after all */
+	gs_bucket_return(&b, 10); /* the second one is not made */
 	CHECK(gs_bucket_left(&b, third) == SECOND / 10);
 }
 

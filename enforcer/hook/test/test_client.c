@@ -3,7 +3,7 @@
 
 #include "entries.h"
 
-/* What the client wrote on standard error since capture_log. */
+/* What the client wrote to standard error since capture_log. */
 static int log_file;
 
 static void capture_log(void)
@@ -60,17 +60,18 @@ static void hello(void)
 	CHECK(gs_client_connected() && gs_client_epoch() != epoch && gs_page != &gs_own);
 	CHECK(gs_gpu_count() == 2 && gs_gpu_of_device(1) == 1 && gs_gpu_of_device(2) == -1);
 
-	/* It is the broker's page, and not to be written. */
+	/* It is the broker's page, and must not be written. */
 	p.page->slot[1].cap = 4711;
 	CHECK(gs_page->slot[1].cap == 4711);
 	int null = open("/dev/null", O_WRONLY), zero = open("/dev/zero", O_RDONLY);
 	CHECK(read(zero, (void *)gs_page, 1) < 0 && errno == EFAULT);
 	close(null);
 
-	/* Out of the way of select() and of those who close low descriptors. */
+	/* It is out of the way of select() and of programs that close low descriptors. */
 	CHECK(gs_client.link.fd >= 512 && (fcntl(gs_client.link.fd, F_GETFD) & FD_CLOEXEC));
 
-	/* Requests bear the session; those for GPUs that are not governed stay here. */
+	/* Requests have the session's number. Those for GPUs that are not governed
+	 * stay here. */
 	gs_client_acquire(2);
 	gs_client_acquire(1);
 	r = peer_expect(&p, GS_ACQUIRE);
@@ -138,8 +139,8 @@ static void no_size(void)
 	CHECK_LOG(gs_settings.memory == 3ull << 30 && lines(captured()) == 0);
 }
 
-/* A broker that accepts and says nothing costs 250 ms once; the helper then
- * gets the session when it can be had. */
+/* A broker that accepts and stays silent costs 250 ms once. The helper then gets
+ * the session as soon as possible. */
 static void silent(void)
 {
 	struct request r;
@@ -158,7 +159,7 @@ static void silent(void)
 	CHECK_LOG(lines(captured()) == 1);
 }
 
-/* The socket's queue is full: it is tried again within the 250 ms. */
+/* The socket's queue is full: the client tries again within the 250 ms. */
 static void busy(void)
 {
 	struct request r;
@@ -291,7 +292,7 @@ static void exhausted(void)
 	CHECK_LOG(!gs_client_connected() && strstr(captured(), "Too many open files"));
 }
 
-/* There is one for the socket, and none for the page. */
+/* One descriptor is left for the socket, and none for the page. */
 static void exhausted_by_one(void)
 {
 	int ready[2], done = 0;
@@ -311,7 +312,7 @@ static void exhausted_by_one(void)
 	CHECK_LOG(waitpid(child, &done, 0) == child && done == 0);
 }
 
-/* Without a broker, whoever asked for it waits. */
+/* Without a broker, a program that asked for it waits. */
 static void fail_closed(void)
 {
 	struct request r;
@@ -326,13 +327,13 @@ static void fail_closed(void)
 	struct peer p = peer_welcomed(&r, GS_HELLO);
 	AWAIT(gs_client_connected());
 	CHECK_LOG(gs_page->slot[0].mode == GS_OPEN);
-	AWAIT(__atomic_load_n(&gs_own.bell, __ATOMIC_ACQUIRE) != bell); /* who waits looks again */
+	AWAIT(__atomic_load_n(&gs_own.bell, __ATOMIC_ACQUIRE) != bell); /* threads that wait look again */
 	close(p.fd);
 	AWAIT(!gs_client_connected());
 	AWAIT(__atomic_load_n(&gs_own.slot[0].mode, __ATOMIC_ACQUIRE) == GS_PAUSE);
 }
 
-/* A WELCOME that governs so many of the two GPUs, from a broker that is closed or not. */
+/* A WELCOME that governs this many of the two GPUs, from a broker that is closed or not. */
 static struct peer governs(uint32_t gpus, uint32_t closed)
 {
 	struct gs_welcome w = WELCOME;
@@ -347,7 +348,7 @@ static struct peer governs(uint32_t gpus, uint32_t closed)
 	return p;
 }
 
-/* The program is told where no quota holds, once, though nobody asked for a log. */
+/* The program is told once where no quota holds, even without a log. */
 static void ungoverned(void)
 {
 	pthread_t t;
@@ -367,7 +368,7 @@ static void ungoverned(void)
 	CHECK_LOG(!strstr(strstr(captured(), "does not know") + 1, "does not know"));
 }
 
-/* Of a GPU that a closed broker does not know it is asked all the same. */
+/* A request for a GPU that a closed broker does not know is sent all the same. */
 static void ungoverned_closed(void)
 {
 	pthread_t t;

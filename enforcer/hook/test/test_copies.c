@@ -1,5 +1,5 @@
-/* The wrappers of copies, on the simulated driver, with the process's own page
- * in place of a broker's: how many bytes each counts, and which way. */
+/* The wrappers of copies, on the simulated driver, with the process's own page in
+ * place of a broker's: how many bytes each counts, and which way. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static void *address(const char *name)
 }
 #define DRIVER(name, ...) CUresult (*name)(__VA_ARGS__) = (CUresult (*)(__VA_ARGS__))address(#name)
 
-#define MUCH (1ull << 60) /* a rate that nothing waits for */
+#define MUCH (1ull << 60) /* a rate that never makes a copy wait */
 #define BATCH_OF (CUdeviceptr[]){a, a}, (CUdeviceptr[]){b, b}, (size_t[]){60, 40}, 2, NULL, NULL, 0
 
 static CUdeviceptr a, b;
@@ -49,14 +49,14 @@ static void begin(unsigned gpus)
 
 static uint64_t asked(enum gs_way way) { return gs_gates[0].bucket[way].asked; }
 
-/* The call went through with so many bytes, this way. */
+/* The call passed with this many bytes, this way. */
 #define MOVES(call, bytes, way) do { \
 	uint64_t before = asked(way), other = asked(!(way)), counted = gs_copies_sum(&gs_gates[0]); \
 	OK(call); \
 	CHECK(gs_copies_sum(&gs_gates[0]) == counted + (bytes)); \
 	CHECK(asked(way) == before + (bytes) && asked(!(way)) == other); \
 } while (0)
-/* And under its other names. */
+/* The same under its other names. */
 #define BOTH(plain, per_thread, arguments, bytes, way) do { \
 	MOVES(plain arguments, bytes, way); \
 	MOVES(per_thread arguments, bytes, way); \
@@ -203,8 +203,8 @@ static void every_call_is_counted_its_way(void)
 	batches_and_pages();
 }
 
-/* What the driver refuses it refuses under the hook too, with its own error,
- * and nothing is counted or waited for. */
+/* If the driver refuses a copy, the program gets the driver's own error under the
+ * hook too, and nothing is counted or waited for. */
 static void wrong_arguments_pass(void)
 {
 	const CUDA_MEMCPY2D nonsense = {.WidthInBytes = SIZE_MAX, .Height = 1};
@@ -230,7 +230,7 @@ static void wrong_arguments_pass(void)
 	}
 }
 
-/* A copy is noted by the capture and made by the graph, where nobody sees it. */
+/* The capture notes a copy, and the graph makes it. The hook does not see that. */
 static void a_capture_passes(void)
 {
 	CUstream s;
@@ -289,8 +289,7 @@ static void *make(void *call)
 	return NULL;
 }
 
-/* What a GPU does by itself waits for its turn; what goes over the link does
- * not. */
+/* What a GPU does by itself waits for its turn. What goes over the link does not. */
 static void copies_within_the_gpu_and_fills_pass_the_gate(void)
 {
 	static void (*const calls[])(void) = {fill, fill_and_wait, within, within_unified};
@@ -302,7 +301,7 @@ static void copies_within_the_gpu_and_fills_pass_the_gate(void)
 	uint64_t before = launches();
 	fill();
 	fill_and_wait();
-	within(); /* in OPEN nobody asks which way it goes */
+	within(); /* in OPEN the way is not asked for */
 	OK(cuMemcpyHtoDAsync_v2(a, h, 1, NULL));
 	CHECK(launches() == before + 2);
 	page(GS_PAUSE);
@@ -341,7 +340,7 @@ static void a_captured_fill_passes_a_pause(void)
 	OK(cuStreamDestroy_v2(s));
 }
 
-/* Between GPUs the link is what counts, whatever the call is called. */
+/* Between GPUs the link counts, whatever the name of the call. */
 static void another_gpu_is_over_the_link(void)
 {
 	CUcontext second;
@@ -376,8 +375,8 @@ static double copied_of(uint64_t rate)
 	return (double)bytes / ((double)(gs_now() - from) / 1e9) / (double)rate;
 }
 
-/* Never more than it; less than it up to twice, where other work took the CPU
- * for longer than the bucket keeps anything. */
+/* Never more than the rate. It may be less up to twice, if other work took the CPU
+ * for longer than the bucket keeps bytes. */
 static void a_rate_holds(void)
 {
 	double part = 0;

@@ -1,5 +1,5 @@
-/* The handlers of forks: each runs once in each child and none in the parent, in
- * an order that lets each find what it builds on. */
+/* The handlers of forks: each runs once in each child and none runs in the parent.
+ * Their order lets each find what it builds on. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,8 +49,8 @@ static void forks(int generations)
 	if (!child) {
 		each_ran_once();
 		CHECK(place_of("client") < place_of("local")); /* the broker's page is gone before the own one begins */
-		CHECK(place_of("admit") < place_of("local"));  /* whose sums that shows */
-		CHECK(place_of("local") < place_of("gate"));   /* by which launches go */
+		CHECK(place_of("admit") < place_of("local"));  /* that page shows the sums */
+		CHECK(place_of("local") < place_of("gate"));   /* launches go by that page */
 		if (generations > 1)
 			forks(generations - 1);
 		_exit(0);

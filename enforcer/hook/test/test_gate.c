@@ -6,7 +6,7 @@
 
 static void an_open_gate_records_nothing(void)
 {
-	fake_instant = true; /* or the helper would sound it */
+	fake_instant = true; /* otherwise the helper would sound it */
 	for (int i = 0; i < 1000; i++)
 		fake_launch(0, false, NULL);
 	CHECK(put_all() == 1000 && gs_self->entry && gs_self->stream == NULL);
@@ -23,7 +23,7 @@ static void a_pause_holds_all_and_asks_once(void)
 	for (uintptr_t i = 0; i < 4; i++)
 		t[i] = launching(10 + i);
 	EVENTUALLY(held() == 4 && fake_acquires == 1);
-	spin(30000000); /* nothing is in flight that could wait for them */
+	spin(30000000); /* no work in flight could wait for them */
 	CHECK(put_all() == 0 && fake_acquires == 1);
 	fake_mode(0, GS_RUN, 2, 0);
 	for (int i = 0; i < 4; i++)
@@ -48,7 +48,7 @@ static void work_in_flight_is_bounded(void)
 	pthread_t t;
 	fake_mode(0, GS_RUN, 1, 0);
 	CHECK(!pthread_create(&t, NULL, launch_hundred, NULL));
-	EVENTUALLY(fake[10].put >= 8); /* 0.75 ms, and 0.1 ms each while nothing is known */
+	EVENTUALLY(fake[10].put >= 8); /* 0.75 ms, and 0.1 ms each while their cost is not known */
 	uint64_t put = fake[10].put;
 	CHECK(put <= 10 + gs_passed); /* the first may be taken for done, and one has passed and is not counted yet */
 	fake_instant = true;
@@ -56,7 +56,7 @@ static void work_in_flight_is_bounded(void)
 	CHECK(fake[10].put == 100);
 }
 
-/* The GPU never does anything: it may wait for what is held back. */
+/* The GPU never does anything: its work may wait for what is held back. */
 static void a_full_queue_without_progress_lets_pass(void)
 {
 	uint64_t from = gs_now();
@@ -81,13 +81,13 @@ static void a_stream_does_not_wait_for_another(void)
 	CHECK(put_all() == 17 && !gs_passed && !waited());
 }
 
-/* Finishes all on the stream, has it launch once more, and returns how often it
- * then may: until one passes for want of progress. */
+/* Finishes all work on the stream, lets it launch once more, and returns how often
+ * it may launch after that until one passes for want of progress. */
 static int depth(struct gs_stream *e)
 {
 	int n = 1;
 
-	spin(5000000); /* what passed did not help */
+	spin(5000000); /* the launch that passed did not help */
 	fake_finish(10);
 	fake_reap(); /* which took much too long */
 	set_cost(10, 100000);
@@ -98,9 +98,9 @@ static int depth(struct gs_stream *e)
 	return n;
 }
 
-/* The bound is as little as costs the program nothing, and at most what the page
- * says: 2 ms. What the first marker covers may be taken for done, and launches go
- * by on credit. */
+/* The bound is as little as costs the program nothing, and at most the page's: 2
+ * ms. The work of the first marker may be taken for done, and launches go by on
+ * credit. */
 static void who_runs_dry_may_queue_more(void)
 {
 	struct gs_stream *e;
@@ -117,7 +117,7 @@ static void who_runs_dry_may_queue_more(void)
 	CHECK(e->bound_ns == 1500000);
 }
 
-/* That a queue is empty after a pause says nothing. */
+/* An empty queue after a pause tells nothing. */
 static void a_turn_that_ends_is_no_reason_to_queue_more(void)
 {
 	fake_mode(0, GS_RUN, 1, 0);
@@ -136,8 +136,8 @@ static void a_turn_that_ends_is_no_reason_to_queue_more(void)
 	CHECK(!e->bounded && !e->bound_ns);
 }
 
-/* Work that goes on as soon as a launch passes had waited for it: the time that
- * took is not its cost, and the bound was in the way. */
+/* Work that goes on as soon as a launch passes had waited for it. That time is not
+ * its cost, and the bound was in the way. */
 static void who_was_helped_may_queue_more(void)
 {
 	fake_mode(0, GS_RUN, 1, 0);
@@ -153,7 +153,7 @@ static void who_was_helped_may_queue_more(void)
 	uint64_t bound = e->bound_ns;
 	struct gs_marker *m = gs_marker_oldest(e);
 	CHECK(m && m->awaited_ns);
-	m->awaited_ns = gs_now(); /* the machine may have been busy elsewhere */
+	m->awaited_ns = gs_now(); /* the machine may have been busy with other work */
 	pthread_mutex_unlock(&gs_gates[0].lock);
 	fake_finish(10);
 	fake_reap();
@@ -163,8 +163,8 @@ static void who_was_helped_may_queue_more(void)
 	pthread_mutex_unlock(&gs_gates[0].lock);
 }
 
-/* A launch at a pause, behind work that never ends. Each one waits longer, but
- * not for ever; those soon after it do not wait. */
+/* A launch at a pause, behind work that never ends. Each one waits longer, but not
+ * for ever. Those soon after it do not wait. */
 static void a_stalled_launch_passes_a_pause(void)
 {
 	fake_mode(0, GS_RUN, 1, 0);
@@ -178,7 +178,7 @@ static void a_stalled_launch_passes_a_pause(void)
 		spin(2000000);
 	}
 	uint64_t took = UINT64_MAX, passed = 3;
-	for (int i = 0; i < 20 && took > 5000000; i++) { /* the machine may be busy elsewhere just then */
+	for (int i = 0; i < 20 && took > 5000000; i++) { /* the machine may be busy with other work just then */
 		fake_launch(13, false, NULL);
 		uint64_t from = gs_now();
 		fake_launch(13, false, NULL);
@@ -227,7 +227,7 @@ static uint64_t cost_of(struct gs_stream *e)
 	return cost;
 }
 
-/* What ends after a launch had its turn may have waited for that. */
+/* Work that ends after a launch had its turn may have waited for that. */
 static void who_is_waited_for_tells_no_cost(void)
 {
 	pthread_t t;
@@ -240,7 +240,7 @@ static void who_is_waited_for_tells_no_cost(void)
 	CHECK(cost_of(e) <= 10000000);
 }
 
-/* What ends while it waits has not. */
+/* Work that ends while the launch waits has not. */
 static void who_ends_beforehand_tells_its_cost(void)
 {
 	pthread_t t;
@@ -264,12 +264,12 @@ static void gpus_may_wait_for_one_another(void)
 	CHECK(fake[11].put == 1 && gs_passed == 1);
 }
 
-/* However often the threads look whether what they wait for got on. */
+/* The threads may look often whether the work that they wait for made progress. */
 static void who_waits_long_asks_each_second(void)
 {
 	pthread_t t[2];
 
-	gs_gate_context_created((CUcontext)0x200, 1); /* whose work could wait for them */
+	gs_gate_context_created((CUcontext)0x200, 1); /* only this work could wait for them */
 	fake_mode(0, GS_PAUSE, 1, 0);
 	EVENTUALLY(told(GS_YIELD, GS_IDLE, 0));
 	uint64_t from = gs_now();
@@ -284,7 +284,7 @@ static void who_waits_long_asks_each_second(void)
 		pthread_join(t[i], NULL);
 }
 
-/* Nobody looks at them one by one, but all are in the books. */
+/* These are not looked at one by one, but all are in the books. */
 static void cheap_launches_go_by_on_credit(void)
 {
 	fake_mode(0, GS_RUN, 1, 0);
@@ -302,7 +302,7 @@ static void cheap_launches_go_by_on_credit(void)
 	pthread_mutex_lock(&gs_gates[0].lock);
 	CHECK(gs_self->counted == 12 && !gs_marker_outstanding(&gs_gates[0]));
 	pthread_mutex_unlock(&gs_gates[0].lock);
-	CHECK(gs_self->spare == 54 && gs_self->bell != fake_page->bell); /* which is worth nothing now */
+	CHECK(gs_self->spare == 54 && gs_self->bell != fake_page->bell); /* it is worth nothing now */
 }
 
 static void who_passes_a_pause_has_no_credit(void)
@@ -332,10 +332,10 @@ static void dear_launches_and_graphs_have_no_credit(void)
 	CHECK(!gs_self->spare);
 }
 
-/* In OPEN nobody waits, but not even there may seconds of graphs be queued. */
+/* In OPEN no launch waits, but even there no seconds of graphs may be queued. */
 static void graphs_in_open_are_bounded(void)
 {
-	launch_many(10, 50, (void *)0x1000); /* 1 ms each while nothing is known */
+	launch_many(10, 50, (void *)0x1000); /* 1 ms each while their cost is not known */
 	CHECK(!gs_passed);
 	launch_many(10, 10, (void *)0x1000);
 	CHECK(fake[10].put == 60 && gs_passed >= 7 && gs_passed <= 9);
@@ -374,7 +374,7 @@ static void a_graph_is_measured_alone(void)
 	fake_finish(10);
 	fake_launch(10, false, (void *)0x1000);
 	unsigned since = fake_says;
-	spin(20000000); /* long, for what the helper's looks, 2 ms apart, can tell */
+	spin(20000000); /* long, as far as the helper's looks, 2 ms apart, can tell */
 	fake_finish(10);
 	const struct fake_word *w;
 	EVENTUALLY((w = told(GS_YIELD, GS_IDLE, since)));
@@ -478,8 +478,8 @@ static void gpus_are_paused_one_by_one(void)
 	fake_context = (CUcontext)0x100;
 	fake_mode(1, GS_OPEN, 1, 0);
 	fake_launch(0, false, NULL);
-	CHECK(gs_launches(&gs_gates[0]) == 2 && gs_launches(&gs_gates[1]) == 1); /* what a thread launched elsewhere stays there */
-	CHECK(!gs_self->entry); /* the legacy stream is whose context is current: not known by its handle */
+	CHECK(gs_launches(&gs_gates[0]) == 2 && gs_launches(&gs_gates[1]) == 1); /* those of a thread stay there */
+	CHECK(!gs_self->entry); /* the handle of the legacy stream does not tell its context */
 }
 
 static void streams_without_room_are_marked_each_time(void)
@@ -515,7 +515,7 @@ static void threads_that_end_leave_nothing(void)
 	CHECK(!gs_gates[0].streams && gs_gates[0].spare && gs_launches(&gs_gates[0]) == 2 * GS_STREAMS);
 }
 
-/* They wait, launch when they may, and are waited for. */
+/* They wait, launch when they may, and others wait for them. */
 static void governed_like_others(pthread_t t)
 {
 	EVENTUALLY(held() == 1 && fake_acquires == 1);
@@ -574,7 +574,7 @@ static void *enter_until_cancelled(void *stream)
 {
 	enter((uintptr_t)stream);
 	if (stream)
-		fake_context = NULL; /* the driver may let go of the thread before the hook does */
+		fake_context = NULL; /* the driver may release the thread before the hook does */
 	for (;;)
 		of(NULL);
 	return NULL;
@@ -594,7 +594,7 @@ static void cancel_in_a_launch(uintptr_t stream)
 	CHECK(r == PTHREAD_CANCELED && gs_quiet(&gs_gates[0]));
 }
 
-/* Whoever has the place now is governed, and what was launched is waited for. */
+/* The next owner of the place is governed, and its launches are waited for. */
 static void governed_after(unsigned launches, uintptr_t stream)
 {
 	CHECK(gs_launches(&gs_gates[0]) == launches);
@@ -677,7 +677,7 @@ static void a_launch_within_a_launch_is_one_more(void)
 	struct gs_launch outer;
 
 	fake_mode(0, GS_RUN, 1, 0);
-	fake[0].put = 1; /* which is never done */
+	fake[0].put = 1; /* that is never done */
 	for (int crowd = 0; crowd < 2; crowd++) {
 		gs_gate_enter(&outer, NULL, false, NULL);
 		fake_launch(0, false, NULL);
@@ -695,7 +695,7 @@ static void a_launch_within_a_launch_is_one_more(void)
 
 static void *launch_cancelled(void *stream)
 {
-	static struct gs_launch l; /* a sanitizer would have it that the cancelled thread's frame is still there */
+	static struct gs_launch l; /* a sanitizer would complain that the cancelled thread's frame is still there */
 
 	if (inside)
 		pthread_cancel(pthread_self());
@@ -708,8 +708,8 @@ static void *launch_cancelled(void *stream)
 	return NULL;
 }
 
-/* The thread is to end, and asks the driver for what the hook wants to know, with
- * the GPU locked. */
+/* The thread is about to be cancelled, and asks the driver for what the hook wants
+ * to know, with the GPU locked. */
 static void a_thread_is_not_cancelled_in_the_hook(void)
 {
 	pthread_t t;
@@ -723,7 +723,7 @@ static void a_thread_is_not_cancelled_in_the_hook(void)
 		CHECK(gs_quiet(&gs_gates[0]) && fake[10].put == 1u + (unsigned)i && gs_launches(&gs_gates[0]) == 1u + (unsigned)i);
 	}
 	CHECK(fake[10].records == 2);
-	fake_finish(10); /* nothing is in flight that could wait for the next */
+	fake_finish(10); /* no work in flight could wait for the next */
 	fake_mode(0, GS_PAUSE, 1, 0);
 	EVENTUALLY(phase() == GS_GIVEN);
 	CHECK(!pthread_create(&t, NULL, launch_cancelled, (void *)11));
@@ -770,7 +770,7 @@ __attribute__((unused)) static void a_child_begins_afresh(void)
 {
 	fake_mode(0, GS_RUN, 1, 0);
 	fake_launch(10, false, NULL);
-	pthread_mutex_lock(&gs_gates[0].lock); /* held by another thread when the fork came */
+	pthread_mutex_lock(&gs_gates[0].lock); /* another thread holds it when the fork comes */
 	pid_t pid = fork();
 	CHECK(pid >= 0);
 	if (!pid) {
@@ -790,7 +790,7 @@ __attribute__((unused)) static void a_child_begins_afresh(void)
 	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
 }
 
-/* The thread that forks is in a launch, and leaves it in both. */
+/* The thread that forks is in a launch, and leaves it in both processes. */
 __attribute__((unused)) static void a_child_leaves_no_launch_of_its_parent(void)
 {
 	struct gs_launch l;
@@ -824,7 +824,7 @@ static void no_marker_is_recorded_into_a_capture(void)
 	fake_launch(10, false, NULL);
 	pthread_mutex_lock(&g->lock); /* the helper stays out */
 	gs_marker_add(g->streams, g->streams->context, NULL, 1, 1000, gs_now());
-	fake[10].captures = true; /* it joined one that began elsewhere */
+	fake[10].captures = true; /* it joined a capture that began elsewhere */
 	CHECK(!gs_marker_tails(g, gs_now()) && fake[10].records == 1);
 	fake[10].captures = false;
 	CHECK(gs_marker_tails(g, gs_now()) && fake[10].records == 2);
@@ -883,7 +883,7 @@ int main(int argc, char **argv)
 		CASE(a_thread_is_not_cancelled_in_the_hook),
 		CASE(what_is_about_to_be_left_is_booked_once),
 		CASE(contexts_without_room_are_governed_together),
-#if !defined __SANITIZE_THREAD__ && !defined __SANITIZE_ADDRESS__ /* whose own locks a child of threads may inherit taken */
+#if !defined __SANITIZE_THREAD__ && !defined __SANITIZE_ADDRESS__ /* a child may inherit their locks taken */
 		CASE(a_child_begins_afresh),
 		CASE(a_child_leaves_no_launch_of_its_parent),
 #endif

@@ -1,6 +1,6 @@
-/* What a program gets from dlsym and cuGetProcAddress under the hook. It is run
- * as it is, with the parts linked in; and with libgpusteward.so preloaded, as
- * TestPreloaded does. */
+/* What a program gets from dlsym and cuGetProcAddress under the hook. This program
+ * runs as it is, with the parts linked in. TestPreloaded runs it with
+ * libgpusteward.so preloaded. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -41,7 +41,7 @@ static const char *const called[] = {
 typedef CUresult (*gpa)(const char *, void **, int, uint64_t, int *);
 static void *driver;
 
-/* Whether p lies in the driver's own file. */
+/* p lies in the driver's own file. */
 static bool drivers(void *p)
 {
 	Dl_info at;
@@ -74,7 +74,7 @@ static void by_name(void)
 	for (size_t i = 0; i < COUNT(wrapped); i++) {
 		dlerror();
 		void *p = dlsym(driver, wrapped[i]);
-		CHECK(!p == (dlerror() != NULL)); /* the driver of the test has not all */
+		CHECK(!p == (dlerror() != NULL)); /* the test's driver does not have all */
 		CHECK(!drivers(p));
 		CHECK(!drivers(dlsym(RTLD_DEFAULT, wrapped[i])));
 		found += p != NULL;
@@ -115,7 +115,7 @@ static void by_address(void)
 		}
 	}
 	CHECK(drivers(ask("cuDeviceGet", 12000, 1)));
-	/* The driver's gating by version, its status and its errors are as ever. */
+	/* The driver's gating by version, its status and its errors are unchanged. */
 	gpa get = (gpa)dlsym(driver, "cuGetProcAddress_v2");
 	CHECK(get("cuMemAllocAsync", &p, 10000, 1, &status) != CUDA_SUCCESS || !p);
 	CHECK(status == 2); /* the version is not sufficient */
@@ -140,7 +140,7 @@ static void *first(void *none)
 	return NULL;
 }
 
-/* Many threads find the driver at once, before anybody else did. */
+/* Many threads find the driver at once, before any other did. */
 static void at_once(void)
 {
 	pthread_t t[16];
@@ -152,8 +152,8 @@ static void at_once(void)
 		pthread_join(t[i], NULL);
 }
 
-/* libc must see who asks: of our caller's RTLD_NEXT the next is the library,
- * of the library's own it would be libc. */
+/* libc must see the caller: the next library after the caller is ours, and the next
+ * one after our own would be libc. */
 static void true_caller(void)
 {
 #ifdef PRELOADED
@@ -163,7 +163,7 @@ static void true_caller(void)
 #endif
 }
 
-/* Who asks the C library for its dlsym gets the driver's calls by that one, too. */
+/* A program that asks the C library for its dlsym gets the driver's calls by that one, too. */
 static void by_dlsym(void)
 {
 	static const char *const files[] = {"libc.so.6", "libdl.so.2"};
@@ -173,7 +173,7 @@ static void by_dlsym(void)
 	for (size_t i = 0; i <= COUNT(files); i++) {
 		void *from = i < COUNT(files) ? dlopen(files[i], RTLD_NOW) : RTLD_NEXT;
 		if (!from || !(*(void **)&found = dlsym(from, "dlsym")))
-			continue; /* it is in one of both, by the C library's age */
+			continue; /* it is in one of the two, by the C library's age */
 		CHECK(!drivers((void *)found(driver, "cuMemAlloc_v2")) && found(driver, "cuMemAlloc_v2") == dlsym(driver, "cuMemAlloc_v2"));
 		CHECK(found(RTLD_DEFAULT, "getpid") == (void *)getpid && !found(driver, "cuNothingOfTheKind") && dlerror());
 		n++;
@@ -197,7 +197,7 @@ static CUresult node_set_in(CUgraphExec x, CUgraphNode n, const void *p, CUconte
 static CUresult node_set_child(CUgraphExec x, CUgraphNode n, CUgraph g) { return !x || n || g; }
 static CUresult node_enable(CUgraphExec x, CUgraphNode n, unsigned on) { return !x || n || on; }
 
-/* What a graph was seen to take does not hold for what it becomes. */
+/* The known memory of a graph does not hold after a change of it. */
 #define FORGETS(name, by, ...) do { \
 	struct gs_graph *graph = &gs_gates[0].graphs[(0x1000 >> 4) % GS_GRAPHS]; \
 	*graph = (struct gs_graph){.exec = exec, .cost = 1000, .seen = 10}; \
@@ -221,8 +221,8 @@ static void altered_graphs(void)
 #endif
 }
 
-/* What the driver has and the table has not is counted once, by whichever way
- * and in whatever version the program was given it. */
+/* A name that the driver has and the table has not is counted once, by whichever
+ * way and in whatever version the program got it. */
 static void unheard_of(void)
 {
 #ifndef PRELOADED
@@ -242,7 +242,7 @@ static void unheard_of(void)
 #endif
 }
 
-/* A program that is linked with the driver's names calls no dlsym at all. */
+/* A program that is linked with the driver's names never calls dlsym. */
 static void linked(void)
 {
 #ifndef PRELOADED

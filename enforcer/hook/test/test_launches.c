@@ -1,5 +1,5 @@
-/* What makes launches other than one kernel on one stream, and what changes where
- * they may be marked: on the simulated driver, with the process's own page. */
+/* Launches other than one kernel on one stream, and changes of where they may be
+ * marked: on the simulated driver, with the process's own page. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
@@ -93,11 +93,11 @@ static void *on_both(void *none)
 	OK(cuCtxSetCurrent(context[0]));
 	OK(cuLaunchCooperativeKernelMultiDevice(list, kernels, 0));
 	made = true;
-	EVENTUALLY(!made); /* so long its launches are this thread's */
+	EVENTUALLY(!made); /* its launches are this thread's for so long */
 	return none;
 }
 
-/* The launch waits for each GPU that it is on, and is counted on each. */
+/* The launch waits for each of its GPUs, and is counted on each. */
 static void several_gpus(void)
 {
 	begin(2);
@@ -120,7 +120,7 @@ static void several_gpus(void)
 	CHECK(cuLaunchCooperativeKernelMultiDevice(&(CUDA_LAUNCH_PARAMS){0}, 0, 0) == CUDA_ERROR_INVALID_VALUE);
 }
 
-/* Whatever makes a stream capture is heard of until it ends. */
+/* The hook hears of every capture until it ends. */
 static void captures(void)
 {
 	CUgraph graph;
@@ -151,8 +151,8 @@ static void captures(void)
 	CHECK(gs_captures == 0);
 }
 
-/* A green context that is gone is not touched, and leaves its place; what was
- * launched from it was counted on its own GPU. */
+/* A destroyed green context is not touched, and frees its place. The launches from
+ * it were counted on its own GPU. */
 static void green(void)
 {
 	CUgreenCtx g;
@@ -176,7 +176,7 @@ static void green(void)
 	}
 }
 
-/* One GPU is enough to learn which GPU a thread works on. */
+/* While there is one GPU, all threads work on it. */
 static void green_first(void)
 {
 	CUgreenCtx g;

@@ -1,5 +1,5 @@
-/* A look at what the tenant has, of a process that has no session: what the
- * broker is asked, and what becomes of a process whose broker does not answer. */
+/* A look at what the tenant has, in a process without a session: what the broker is
+ * asked, and what happens to a process whose broker does not answer. */
 #include "test_broker.h"
 
 #define GIB (1ull << 30)
@@ -43,7 +43,7 @@ static pthread_t looking(const CUuuid *uuid)
 	return t;
 }
 
-/* Nobody has connected that was not accepted. */
+/* No connection is left that was not accepted. */
 static bool quiet(void)
 {
 	struct pollfd p = {.fd = listener, .events = POLLIN};
@@ -91,7 +91,7 @@ static void seen(void)
 	CHECK(looked(t).used == 4 * GIB);
 }
 
-/* More GPUs than there are places for: the oldest answer goes. */
+/* There are more GPUs than places: the oldest answer goes. */
 static void many(void)
 {
 	setenv("GPUSTEWARD_TENANT", "blue", 1);
@@ -105,7 +105,7 @@ static void many(void)
 	CHECK(look(&(CUuuid){.bytes = {2}}).cap == 2 * GIB && quiet());
 }
 
-/* It waits for 250 ms, once: neither the same GPU nor another one costs more. */
+/* It waits for 250 ms, once. Neither the same GPU nor another one costs more. */
 static void silent(void)
 {
 	broker_listen();
@@ -137,7 +137,7 @@ static void absent(void)
 	CHECK(a.capped && a.cap == 3 * GIB); /* refused: as without a broker */
 }
 
-/* A child has no thread that would end what its parent's was about. */
+/* A child has no thread that could end the look of its parent's. */
 static void forked(void)
 {
 	int status;
@@ -162,7 +162,7 @@ static void forked(void)
 	pthread_join(t, NULL);
 }
 
-/* Whoever looked before it used CUDA has a session then as others do. */
+/* A process that looked before it used CUDA then has a session as others do. */
 static void then_cuda(void)
 {
 	setenv("GPUSTEWARD_TENANT", "blue", 1);

@@ -1,10 +1,10 @@
-/* The loss of a session in the middle of anything, what goes on without it, and
- * what the next one is told. */
+/* The loss of a session at any moment, what goes on without it, and what the next
+ * one is told. */
 #include "test_broker.h"
 
 #include "entries.h"
 
-/* Decides by the cap of the last page; then RESUME says what was taken. */
+/* The cap of the last page decides. Then RESUME says what was taken. */
 static void lost_in_reserve(void)
 {
 	struct request r;
@@ -45,7 +45,7 @@ static void declared_late(void)
 	CHECK(r.hello.old_session == 0 && r.hello.committed[1] == 512);
 }
 
-/* While WELCOME is on its way, something is freed, and then something taken. */
+/* While WELCOME is on its way, memory is freed, and then memory is taken. */
 static void changed_meanwhile(void)
 {
 	struct request r;
@@ -73,7 +73,7 @@ static void changed_meanwhile(void)
 	AWAIT(gs_client_connected());
 }
 
-/* A reservation of a session that is gone is not this one's. */
+/* A reservation of a lost session does not belong to this one. */
 static void commit_after_resume(void)
 {
 	struct request r;
@@ -91,7 +91,7 @@ static void commit_after_resume(void)
 	CHECK(r.hello.committed[0] == 1000);
 }
 
-/* The broker knows nothing of what is freed: the next RESUME says what is so. */
+/* The broker does not know of what is freed: the next RESUME corrects it. */
 static void books_differ(void)
 {
 	struct gs_err e = {.code = GS_E_STATE, .type = GS_COMMIT, .text = "no such reservation"};
@@ -179,7 +179,7 @@ static void pinged(void)
 	AWAIT((gs_client_poll(), !gs_client_connected()));
 }
 
-/* The program closes what it finds and opens its own under the same number. */
+/* The program closes every descriptor and opens its own under the same number. */
 static void closed_under(void)
 {
 	struct request r;
@@ -201,8 +201,8 @@ static void closed_under(void)
 
 /* ---- what goes on after a loss ---- */
 
-/* A process that has 1000 of the 4000 that three have, of which 2500 are used;
- * 500 of the 1000 are granted and not committed yet. */
+/* A process that has 1000 of the 4000 that three have, of which 2500 are used. 500
+ * of the 1000 are granted and not committed yet. */
 static void lose_one_of_three(bool closed)
 {
 	if (closed)
@@ -226,7 +226,7 @@ static void rest_is_divided(void)
 	lose_one_of_three(false);
 	CHECK(gs_page->slot[0].cap == 4000 && gs_page->slot[0].used == 3500);
 	CHECK(!reserved(reserve_aside(501)) && reserved(reserve_aside(500)));
-	gs_client_free(0, GS_DEVICE, 1000); /* what was its own, it may take again */
+	gs_client_free(0, GS_DEVICE, 1000); /* it may take its own again */
 	CHECK(gs_page->slot[0].used == 2500 && !reserved(reserve_aside(1001)) && reserved(reserve_aside(1000)));
 }
 
@@ -266,7 +266,7 @@ static void duty_cycle(void)
 	CHECK(gs_own.gated && gs_own.slot[0].mode == GS_PAUSE && gs_own.slot[1].mode == GS_PAUSE);
 }
 
-/* Who had a rate for copies keeps it as long as the duty cycle would go on. */
+/* A process that had a rate for copies keeps it as long as the duty cycle would last. */
 static void rates_of_copies(void)
 {
 	struct gs_page last = {0};
@@ -279,7 +279,7 @@ static void rates_of_copies(void)
 	uint64_t next = gs_local_tick(began + GS_SECOND);
 	CHECK(next > began + 29 * GS_SECOND && next <= began + 30 * GS_SECOND && gs_own.slot[0].link == 1000);
 	uint32_t bell = gs_own.bell;
-	CHECK(gs_local_tick(began + 30 * GS_SECOND) == GS_NEVER); /* and whoever waits is woken */
+	CHECK(gs_local_tick(began + 30 * GS_SECOND) == GS_NEVER); /* and threads that wait are woken */
 	CHECK(!gs_own.slot[0].link && !gs_own.slot[0].copy && gs_own.bell != bell);
 
 	gs_local_take_over(&last, true);
@@ -289,7 +289,7 @@ static void rates_of_copies(void)
 	CHECK(!gs_own.slot[0].link && !gs_own.slot[0].copy);
 }
 
-/* The same by a broker that goes away in earnest. */
+/* The same with a broker that really goes away. */
 static void rates_outlive_the_broker(void)
 {
 	broker_listen();

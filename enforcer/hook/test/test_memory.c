@@ -1,5 +1,5 @@
-/* The books of memory, on the simulated driver, with a broker that is a few
- * lines here: one cap that all processes share. */
+/* The books of memory, on the simulated driver, with a broker that is a few lines
+ * here: one cap that all processes share. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ CUresult gs_test_call(const char *name, void **f)
 }
 #define DRIVER(name, ...) CUresult (*name)(__VA_ARGS__); OK(gs_test_call(#name, (void **)&name))
 
-/* What the driver itself says that all processes hold. */
+/* What all processes hold, according to the driver itself. */
 static uint64_t truth(void)
 {
 	size_t left, total;
@@ -35,7 +35,7 @@ static uint64_t truth(void)
 	return total - left;
 }
 
-/* The books and the driver agree, and with nothing left over. */
+/* The books and the driver agree, and nothing is left over. */
 #define AGREE(bytes) do { \
 	CHECK(truth() == (bytes)); CHECK(shared->committed == (bytes)); CHECK(shared->used == (bytes)); CHECK(!shared->bad); } while (0)
 
@@ -74,7 +74,7 @@ static void linear(void)
 	AGREE(pitch * 100);
 	OK(cuMemAllocManaged(&a, 3 * MIB, 1));
 	AGREE(3 * MIB + pitch * 100);
-	CHECK(cuMemFree_v2(0x1234567000) == CUDA_ERROR_INVALID_VALUE); /* nobody's */
+	CHECK(cuMemFree_v2(0x1234567000) == CUDA_ERROR_INVALID_VALUE); /* no allocation's */
 	CHECK(cuMemFree_v2(a + 512) == CUDA_ERROR_INVALID_VALUE);
 	AGREE(3 * MIB + pitch * 100);
 	OK(cuMemFree_v2(a));
@@ -84,8 +84,8 @@ static void linear(void)
 	AGREE(0);
 }
 
-/* The interface before CUDA 3.2, which drivers still have: in two contexts of it
- * two allocations have one address. */
+/* The interface before CUDA 3.2, which drivers still have. Two allocations in two
+ * contexts of it have the same address. */
 static void first_interface(void)
 {
 	const CUDA_ARRAY_DESCRIPTOR_v1 flat = {.Width = 1024, .Height = 1024, .Format = 0x20, .NumChannels = 4};
@@ -209,7 +209,7 @@ static void pools(void)
 	CHECK(cuMemAllocAsync(&untouched, 200 * MIB, NULL) == CUDA_ERROR_OUT_OF_MEMORY && untouched == 77);
 	OK(cuMemFreeAsync(p[7], NULL));
 	asked = shared->asked;
-	OK(cuMemAllocAsync(&p[7], 20 * MIB, NULL)); /* fits: nobody is asked */
+	OK(cuMemAllocAsync(&p[7], 20 * MIB, NULL)); /* it fits: the broker is not asked */
 	CHECK(shared->asked == asked);
 	for (int i = 0; i < 8; i++)
 		OK(cuMemFreeAsync(p[i], NULL));
@@ -239,7 +239,7 @@ static void pools(void)
 	AGREE(0);
 }
 
-/* Pools of managed memory, which may prefer to be anywhere. */
+/* Pools of managed memory, which may prefer any place. */
 static void managed_pools(void)
 {
 	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED};
@@ -308,7 +308,7 @@ static __attribute__((noinline)) void set_current(void)
 	OK(cuCtxSetCurrent(current));
 }
 
-/* Makes a call in a thread that is to be cancelled wherever the driver lets it. */
+/* Makes a call in a thread that is to be cancelled wherever the driver allows it. */
 static void *to_be_cancelled(void *call)
 {
 	set_current();
@@ -383,8 +383,8 @@ static void destroy_context(void) { OK(cuCtxDestroy_v2(context_made)); }
 static void retain_primary(void) { OK(cuDevicePrimaryCtxRetain(&current, 0)); }
 static void release_primary(void) { OK(cuDevicePrimaryCtxRelease_v2(0)); }
 
-/* Whatever a thread is cancelled in, the books are the driver's, and no lock is
- * left: the next call needs it. */
+/* Whatever a thread is cancelled in, the books agree with the driver, and no lock
+ * is left: the next call needs it. */
 static void cancelled(void)
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = 1, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}}, .bytesize = 8 * MIB};
@@ -460,7 +460,7 @@ static void *racer(void *with)
 	return NULL;
 }
 
-/* Eight processes of eight threads, every one for itself, at one cap. */
+/* Eight processes of eight threads, all under one cap. */
 static void race(void)
 {
 	pid_t child[8];
@@ -507,7 +507,7 @@ static void forked(void)
 	AGREE(0);
 }
 
-/* How long one admission takes here, with a broker that answers at once. */
+/* The duration of one admission here, with a broker that answers at once. */
 static void cost(void)
 {
 	struct timespec a, b;

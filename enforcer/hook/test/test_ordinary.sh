@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # LD_PRELOAD of the hook over programs that have nothing to do with CUDA: the
-# same output, the same exit status, and what it costs them to start.
+# same output, the same exit status, and the cost at their start.
 #   test_ordinary.sh [BUILD [RUNS]]     BUILD holds libgpusteward.so and stub/
 # Prints for each program the median of RUNS paired, alternating runs, and fails
-# where that is a millisecond or more.
+# if that is a millisecond or more.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${1:-$here/../build}" && pwd) || exit 2
@@ -34,7 +34,7 @@ row() {
 		return
 	fi
 	for ((i = 0; i < runs; i++)); do
-		# Each is first every other time: a second run finds warmer caches.
+		# They take turns in being first: a second run finds warmer caches.
 		if ((i % 2)); then
 			a=$(us); plain "$@" >/dev/null 2>&1 </dev/null
 			b=$(us); hooked "$@" >/dev/null 2>&1 </dev/null

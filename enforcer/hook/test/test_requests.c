@@ -1,5 +1,5 @@
-/* What a session is good for: requests and their answers, one thread's and
- * many threads', and a forked child's that has none. */
+/* The use of a session: requests and their answers, in one thread, in many threads,
+ * and in a forked child that has none. */
 #include "test_broker.h"
 
 static void memory(void)
@@ -22,7 +22,7 @@ static void memory(void)
 	peer_answer(&p, GS_DENY, &r, 0);
 	CHECK(reserved(t) == 0 && gs_client_connected());
 
-	/* More than is held cannot be freed, and aborted memory not twice. */
+	/* A process cannot free more than it holds, nor aborted memory twice. */
 	gs_client_free(0, GS_DEVICE, 5000);
 	CHECK(peer_expect(&p, GS_FREE).memory.bytes == 1000);
 	gs_client_abort(0, first);
@@ -31,8 +31,8 @@ static void memory(void)
 	peer_expect(&p, GS_ACQUIRE);
 }
 
-/* A thread that is cancelled while it waits has its answer all the same, and so
- * has another, for which it may be reading. */
+/* A thread that is cancelled while it waits gets its answer all the same. So does
+ * another one, for which it may be reading. */
 static void cancelled(void)
 {
 	struct request r[2];
@@ -59,7 +59,7 @@ static void cancelled(void)
 	CHECK(gs_client_connected());
 }
 
-/* Too many messages: the thread waits, the program sees nothing of it. */
+/* There are too many messages: the thread waits, and the program does not notice. */
 static void flood(void)
 {
 	struct gs_err e = {.code = GS_E_LIMIT, .type = GS_RESERVE, .text = "too many"};
@@ -78,7 +78,7 @@ static void flood(void)
 
 static struct gs_leases *leases;
 
-/* A session whose broker lends bytes, and sends a descriptor too many. */
+/* A session whose broker lends bytes, and sends one descriptor too many. */
 static struct peer start_lent(uint64_t bytes)
 {
 	int with[3] = {-1, memfd_create("leases", MFD_CLOEXEC | MFD_ALLOW_SEALING), 1};
@@ -101,7 +101,7 @@ static struct peer start_lent(uint64_t bytes)
 
 static uint64_t idle(void) { return __atomic_load_n(&leases->idle[0], __ATOMIC_RELAXED) ^ GS_LEASE_OPEN; }
 
-/* What was lent is taken and put back without a word. */
+/* Lent bytes are taken and put back without a message. */
 static void lent(void)
 {
 	struct peer p = start_lent(1000);
@@ -117,24 +117,24 @@ static void lent(void)
 	gs_client_free(0, GS_DEVICE, 5000); /* more than it has */
 	CHECK(idle() == 1000 && gs_client_committed(0) == 0);
 
-	/* What the driver did not have the broker is told of, and gets. */
+	/* The broker is told what the driver did not have, and gets it back. */
 	CHECK(gs_client_reserve(0, GS_DEVICE, 1000, &r[0]) == GS_GRANT);
 	gs_client_abort(0, r[0]);
 	struct request got = peer_expect(&p, GS_ABORT);
 	CHECK(got.memory.reservation == 0 && got.memory.bytes == 1000 && idle() == 0);
 
-	/* More than there is is asked for. */
+	/* A request for more than there is goes to the broker. */
 	leases->idle[0] = GS_LEASE_OPEN | 10;
 	gs_client_commit(0, GS_DEVICE, grant(&p, 11, 41), 11);
 	CHECK(peer_expect(&p, GS_COMMIT).memory.reservation == 41 && idle() == 10);
 
-	/* Too much for the lease goes back, and half of what may be there. */
+	/* Bytes that the lease has no room for go back, and half of its most stays. */
 	gs_client_commit(0, GS_DEVICE, grant(&p, 2 * GS_LEASE_MAX, 42), 2 * GS_LEASE_MAX);
 	peer_expect(&p, GS_COMMIT);
 	gs_client_free(0, GS_DEVICE, 2 * GS_LEASE_MAX);
 	CHECK(peer_expect(&p, GS_FREE).memory.bytes == 2 * GS_LEASE_MAX + 10 - GS_LEASE_MAX / 2 && idle() == GS_LEASE_MAX / 2);
 
-	/* What the broker took out is not there, and nothing is put there. */
+	/* Bytes that the broker took out are not there, and none are put there. */
 	leases->idle[0] = 0;
 	gs_client_free(0, GS_DEVICE, 11);
 	CHECK(peer_expect(&p, GS_FREE).memory.bytes == 11 && leases->idle[0] == 0);
@@ -142,7 +142,7 @@ static void lent(void)
 	CHECK(peer_expect(&p, GS_ABORT).memory.reservation == 43);
 }
 
-/* A lease goes with its session: what was taken of it is declared in the next. */
+/* A lease goes with its session. What was taken of it is declared in the next one. */
 static void lent_and_lost(void)
 {
 	struct peer p = start_lent(1000);
@@ -168,7 +168,7 @@ static void lent_and_lost(void)
 	CHECK(peer_expect(&p, GS_FREE).memory.bytes == 400 && idle() == 500);
 }
 
-/* A child has none of its parent's. */
+/* A child has nothing of its parent's lease. */
 static void lent_and_forked(void)
 {
 	struct peer p = start_lent(1000);
@@ -241,8 +241,8 @@ static void *reserve_many(void *number)
 	return NULL;
 }
 
-/* Answers in the opposite order, as many at a time as have come; a commit names
- * the reservation of its own bytes, or somebody got another one's answer. */
+/* Answers in the opposite order, as many at a time as have come. A commit names the
+ * reservation of its own bytes, unless a thread got another one's answer. */
 static void own_answers(void)
 {
 	pthread_t t[THREADS];

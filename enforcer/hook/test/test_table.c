@@ -1,4 +1,4 @@
-/* The table that the books are kept in, until it can grow no more. */
+/* The table of the books, until it can grow no more. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -20,7 +20,7 @@ static void a_pause_drains_and_tells(void)
 	EVENTUALLY((w = told(GS_YIELD, GS_DRAINED, 0)));
 	CHECK(w->usage.turn == 7 && w->usage.gpu == 0 && fake_launched == 6);
 	CHECK(w->usage.last_ns >= before && w->usage.last_ns <= w->at);
-	EVENTUALLY(told(GS_YIELD, GS_IDLE, (unsigned)(w - fake_said))); /* and nobody has anything to launch */
+	EVENTUALLY(told(GS_YIELD, GS_IDLE, (unsigned)(w - fake_said))); /* and nothing is left to launch */
 	CHECK(fake_acquires >= 1 && !gs_passed);
 }
 
@@ -37,8 +37,8 @@ static void what_was_launched_in_open_is_drained(void)
 	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
 }
 
-/* Who does not drain says so, and says it when he did after all; what is under
- * way is not told of as launched before that. */
+/* A tenant that does not drain says so, and says so again when it has drained after
+ * all. What is under way is not reported as launched before that. */
 static void a_pause_that_does_not_drain_has_a_deadline(void)
 {
 	const struct fake_word *w;
@@ -56,8 +56,8 @@ static void a_pause_that_does_not_drain_has_a_deadline(void)
 	CHECK(w->usage.launched == 1 && w->usage.turn == 1 && fake_launched == 1);
 }
 
-/* Launches n times, each done after 2 ms, and returns what the broker was told
- * of these and the launches before. */
+/* Launches n times, each done after 2 ms. Returns what the broker was told of these
+ * and the launches before. */
 static struct gs_usage paces(unsigned n, unsigned before)
 {
 	struct gs_usage sum;
@@ -89,7 +89,7 @@ static void who_runs_alone_tells_his_pace(void)
 	for (int i = 0; i < 2; i++) {
 		struct gs_usage u = paces(5, 0);
 		CHECK(u.launched == 5 && u.solo == 5 && u.solo_ns >= 10000000);
-		spin(100000000); /* of which nothing counts */
+		spin(100000000); /* nothing of that counts */
 	}
 }
 
@@ -108,8 +108,8 @@ static bool unpaced(void)
 	return is;
 }
 
-/* What is under way when the others stop was slowed down by them, and what was
- * launched in OPEN is in no book: the pace begins after it. */
+/* Work that is under way when the others stop was slowed down by them, and launches
+ * in OPEN are in no book: the pace begins after them. */
 static void what_was_launched_before_tells_no_pace(void)
 {
 	fake_mode(0, GS_RUN, 1, GS_BESIDE);
@@ -156,7 +156,7 @@ static void a_launch_under_way_is_waited_for(void)
 	pthread_join(t, NULL);
 }
 
-/* How long after its last work the tenant said that it is idle, ns. */
+/* The time from the tenant's last work to its message that it is idle, ns. */
 static uint64_t idle_after(uint32_t flags)
 {
 	static uint64_t turn;
@@ -179,8 +179,7 @@ static void an_idle_turn_is_given_back(void)
 	CHECK(idle_after(0) >= 2000000 && fake_launched == 2);
 }
 
-/* It matters to others: at once, but not so soon that the pauses between steps
- * would count. */
+/* It matters to others: at once, but not so soon that the pauses between steps count. */
 static void an_idle_turn_is_given_back_in_haste(void)
 {
 	uint64_t least = UINT64_MAX;
@@ -202,7 +201,7 @@ static uint64_t grace(void)
 	return ns;
 }
 
-/* One step, and the word that there is no more. */
+/* One step, and the message that there are no more. */
 static void step_once(void)
 {
 	unsigned since = fake_says;
@@ -226,14 +225,14 @@ static void haste_learns_patience(void)
 	CHECK(grace() <= 600000 && grace() >= 300000);
 }
 
-/* The page still says RUN: who said that there is nothing need not wait to say
- * that there is something again. */
+/* The page still says RUN: a tenant that said it had nothing need not wait to say
+ * that it has something again. */
 static void who_is_idle_goes_on_at_once(void)
 {
 	fake_mode(0, GS_RUN, 3, 0);
 	fake_launch(10, false, NULL);
 	fake_finish(10);
-	set_cost(10, 1000); /* on credit, but not past that word */
+	set_cost(10, 1000); /* on credit, but not past that message */
 	fake_launch(10, false, NULL);
 	unsigned since = fake_says;
 	fake_finish(10);
@@ -248,14 +247,14 @@ static void who_is_idle_goes_on_at_once(void)
 	CHECK(fake[10].put == 8 && fake_acquires == acquires + 1 && !waited() && phase() == GS_TURN);
 }
 
-/* The broker knows that who drained goes on wanting: no message says so again,
- * but for a second later, in case it does not know after all. */
+/* The broker knows that a drained tenant still wants the GPU. No message repeats
+ * that, but for one a second later, in case it does not know after all. */
 static void who_drained_does_not_ask_again(void)
 {
 	fake_mode(0, GS_RUN, 1, 0);
 	fake_launch(10, false, NULL);
 	pthread_mutex_lock(&gs_gates[0].lock);
-	gs_gates[0].longest_ns = 1000000000; /* so that no progress means nothing yet */
+	gs_gates[0].longest_ns = 1000000000; /* so that a lack of progress means nothing yet */
 	pthread_mutex_unlock(&gs_gates[0].lock);
 	uint64_t acquires = fake_acquires; /* the turn may have seemed idle before */
 	unsigned since = fake_says;
@@ -334,7 +333,7 @@ static void an_open_gate_tells_how_busy_the_gpu_was(void)
 
 	fake_launch(10, false, NULL);
 	EVENTUALLY(busy_told() >= 500000000);
-	CHECK(busy_told() <= gs_now() - from + 100000000); /* it was looked that long before, at most */
+	CHECK(busy_told() <= gs_now() - from + 100000000); /* the last look was so long before, at most */
 	CHECK(fake_launched == 1 && !fake_yields && !fake_acquires);
 	fake_finish(10);
 	EVENTUALLY(!is_busy());
@@ -374,7 +373,7 @@ static void a_seat_is_taken_once_in_each_session(void)
 	EVENTUALLY(fake_usages == 3);
 }
 
-/* Of the session that began at this word; how often it heard of a group. */
+/* The session that began at this message heard of a group this often. */
 static unsigned told_of(uint64_t group, unsigned since)
 {
 	unsigned n = 0;
@@ -422,8 +421,8 @@ static void *launch_on(void *stream)
 	return NULL;
 }
 
-/* Four threads launch all the time while turns come and go. Between a YIELD
- * and the next turn not one launch may be made. */
+/* Four threads launch all the time while turns come and go. Not one launch may be
+ * made between a YIELD and the next turn. */
 static void no_launch_passes_a_pause(void)
 {
 	static const struct { enum gs_mode mode; uint32_t flags; } turns[] = { { GS_OPEN, 0 }, { GS_RUN, GS_HASTE }, { GS_RUN, GS_BESIDE } };
@@ -455,7 +454,7 @@ static void no_launch_passes_a_pause(void)
 		pthread_join(t[i], NULL);
 }
 
-/* The same where the kernel has no membarrier. */
+/* The same if the kernel has no membarrier. */
 static void no_launch_passes_a_pause_with_fences(void)
 {
 	gs_fences = true;
@@ -464,7 +463,8 @@ static void no_launch_passes_a_pause_with_fences(void)
 	CHECK(!gs_self->entry); /* every launch takes the path with the fence */
 }
 
-/* Who waits for the helper's end is not cancelled in that: the process would go on. */
+/* A thread that waits for the helper's end is not cancelled in that wait: the
+ * process would go on. */
 __attribute__((unused)) static void a_thread_to_be_cancelled_can_exit(void)
 {
 	int status;
@@ -506,7 +506,7 @@ int main(int argc, char **argv)
 		BARE(a_context_that_was_not_seen_takes_a_seat_by_a_launch),
 		CASE(no_launch_passes_a_pause),
 		CASE(no_launch_passes_a_pause_with_fences),
-#if !defined __SANITIZE_THREAD__ && !defined __SANITIZE_ADDRESS__ /* whose own locks a child of threads may inherit taken */
+#if !defined __SANITIZE_THREAD__ && !defined __SANITIZE_ADDRESS__ /* a child may inherit their locks taken */
 		CASE(a_thread_to_be_cancelled_can_exit),
 #endif
 	};
