@@ -232,12 +232,12 @@ func TestParts(t *testing.T) {
 		}
 		return files
 	}
-	declared := regexp.MustCompile(`(?m)^(?:extern )?[a-z][\w *]*\b(gs_\w+)\([^{}\n]*\)[^{};\n]*;`)
+	declared := regexp.MustCompile(`(?m)^(?:extern )?[a-z][\w *]*\b(gs_\w+)\([^{};]*;`)
 	sources, n := read("src/*.c"), 0
 	for part, header := range read("src/*.h") {
 		for _, m := range declared.FindAllStringSubmatch(header, -1) {
 			n++
-			if defined := regexp.MustCompile(`(?m)^[a-z].*\b` + m[1] + `\(.*\)(\n\{| \{)`); !defined.MatchString(sources[part]) {
+			if defined := regexp.MustCompile(`(?m)^[a-z].*\b` + m[1] + `\([^{};]*\{`); !defined.MatchString(sources[part]) {
 				t.Errorf("src/%s.h declares %s, which is not in src/%[1]s.c", part, m[1])
 			}
 		}

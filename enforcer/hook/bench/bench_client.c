@@ -28,7 +28,8 @@ static int ascending(const void *a, const void *b)
 static void report(const char *what, uint64_t *ns)
 {
 	qsort(ns, ROUNDS, sizeof(*ns), ascending);
-	printf("%-24s median %.1f us, 99 %% %.1f us\n", what, (double)ns[ROUNDS / 2] / 1e3, (double)ns[ROUNDS / 100 * 99] / 1e3);
+	printf("%-24s median %.1f us, 99 %% %.1f us\n", what, (double)ns[ROUNDS / 2] / 1e3,
+	       (double)ns[ROUNDS / 100 * 99] / 1e3);
 }
 
 int main(void)

@@ -78,7 +78,8 @@ static void measure(const char *what, unsigned threads, int repetitions)
 	}
 	pthread_barrier_destroy(&together);
 	qsort(ns, (size_t)repetitions, sizeof *ns, compare);
-	printf("%s copies threads=%u median=%.2f ns p90=%.2f ns of %d x %d copies\n", what, threads, ns[repetitions / 2],
+	printf("%s copies threads=%u median=%.2f ns p90=%.2f ns of %d x %d copies\n", what, threads,
+	       ns[repetitions / 2],
 	       ns[repetitions * 9 / 10], repetitions, COPIES);
 	free(ns);
 }

@@ -135,7 +135,8 @@ static uint64_t lease_put(unsigned gpu, uint64_t bytes)
 			return bytes;
 		idle = (was & ~GS_LEASE_OPEN) + bytes;
 		left = idle <= GS_LEASE_MAX ? idle : GS_LEASE_MAX / 2;
-	} while (!__atomic_compare_exchange_n(word, &was, GS_LEASE_OPEN | left, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+	} while (!__atomic_compare_exchange_n(word, &was, GS_LEASE_OPEN | left, false, __ATOMIC_ACQ_REL,
+					      __ATOMIC_ACQUIRE));
 	return idle - left;
 }
 

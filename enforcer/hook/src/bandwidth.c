@@ -105,7 +105,8 @@ void gs_copy_wait(struct gs_copy *c, enum gs_way way)
 			return;
 		if (!began)
 			began = now;
-		else if (now - began >= LOOK_NS && now > __atomic_load_n(&page->heartbeat_ns, __ATOMIC_RELAXED) + STALE_NS)
+		else if (now - began >= LOOK_NS &&
+			 now > __atomic_load_n(&page->heartbeat_ns, __ATOMIC_RELAXED) + STALE_NS)
 			gs_client_poll(); /* the helper sits in the driver, or there is none */
 		/* The bell announces another rate, and the loss of the broker. */
 		gs_bell_wait(page, bell, left < LOOK_NS ? left : LOOK_NS);

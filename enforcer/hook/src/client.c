@@ -151,7 +151,8 @@ static void look_after(uint64_t now)
 	if (now < gs_client.read_at)
 		return;
 	gs_client.read_at = now + GS_READ;
-	for (int i = 0; i < GS_FRAMES && gs_client.state == GS_ACTIVE && !gs_client.reading && gs_client_receive(false); i++)
+	for (int i = 0; i < GS_FRAMES && gs_client.state == GS_ACTIVE && !gs_client.reading &&
+	     gs_client_receive(false); i++)
 		;
 }
 

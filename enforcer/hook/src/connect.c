@@ -20,7 +20,8 @@
 static int send_hello(void)
 {
 	uint32_t unknown = gs_entries_unknown();
-	struct gs_hello hello = {.pid = (uint32_t)getpid(), .gpus = gs_gpus.count, .leases = 1, .unknown = unknown < UINT16_MAX ? (uint16_t)unknown : UINT16_MAX, .hook = GS_VERSION,
+	struct gs_hello hello = {.pid = (uint32_t)getpid(), .gpus = gs_gpus.count, .leases = 1, .hook = GS_VERSION,
+				 .unknown = unknown < UINT16_MAX ? (uint16_t)unknown : UINT16_MAX,
 				 .old_session = gs_client.session, .token = gs_client.token};
 	struct gs_header h = {.magic = GS_MAGIC, .major = GS_MAJOR, .minor = GS_MINOR, .type = GS_HELLO,
 			      .length = sizeof(hello), .seq = ++gs_client.seq};
@@ -82,8 +83,8 @@ static void tell_ungoverned(const struct gs_welcome *w)
 	if (w->gpus >= gs_gpus.count || gs_client.told)
 		return;
 	gs_client.told = true;
-	gs_log("the broker at %s does not know %u of %u GPUs: %s", gs_settings.socket, gs_gpus.count - w->gpus, gs_gpus.count,
-	       w->fail_closed ? "launches wait there, and no memory is given" : "no quota holds there");
+	gs_log("the broker at %s does not know %u of %u GPUs: %s", gs_settings.socket, gs_gpus.count - w->gpus,
+	       gs_gpus.count, w->fail_closed ? "launches wait there, and no memory is given" : "no quota holds there");
 }
 
 static void welcomed(const struct gs_frame *f, const int fds[GS_FDS])
@@ -124,7 +125,8 @@ static void welcomed(const struct gs_frame *f, const int fds[GS_FDS])
 	atomic_store(&gs_client.connected, true);
 	gs_local_step_down();
 	if (gs_settings.log)
-		gs_log("%s the broker at %s as tenant %.64s", resumed ? "resumed with" : "connected to", gs_settings.socket, w->tenant);
+		gs_log("%s the broker at %s as tenant %.64s", resumed ? "resumed with" : "connected to",
+		       gs_settings.socket, w->tenant);
 }
 
 static void refused(const struct gs_err *e)
@@ -165,13 +167,15 @@ void gs_connect_await(void)
 
 void gs_find_gpus(void)
 {
-	CUresult (*uuid)(CUuuid *, CUdevice) = gs_real.cuDeviceGetUuid_v2 ? gs_real.cuDeviceGetUuid_v2 : gs_real.cuDeviceGetUuid;
+	CUresult (*uuid)(CUuuid *, CUdevice) =
+		gs_real.cuDeviceGetUuid_v2 ? gs_real.cuDeviceGetUuid_v2 : gs_real.cuDeviceGetUuid;
 	int n = 0;
 
 	if (!uuid || !gs_real.cuDeviceGetCount || !gs_real.cuDeviceGet || gs_real.cuDeviceGetCount(&n) != CUDA_SUCCESS)
 		return;
 	for (int i = 0; i < n && i < GS_GPUS; i++)
-		if (gs_real.cuDeviceGet(&gs_gpus.device[i], i) != CUDA_SUCCESS || uuid(&gs_gpus.uuid[i], gs_gpus.device[i]) != CUDA_SUCCESS)
+		if (gs_real.cuDeviceGet(&gs_gpus.device[i], i) != CUDA_SUCCESS ||
+		    uuid(&gs_gpus.uuid[i], gs_gpus.device[i]) != CUDA_SUCCESS)
 			return;
 		else
 			gs_gpus.count = (unsigned)i + 1;

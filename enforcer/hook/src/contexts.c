@@ -161,7 +161,8 @@ static CUresult let_go(CUresult (*real)(CUdevice), CUdevice device, bool reset)
 	if (!reset && primary[device].retained)
 		primary[device].retained--;
 	pthread_mutex_unlock(&lock);
-	if (!reset && gs_real.cuDevicePrimaryCtxGetState && gs_real.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active)
+	if (!reset && gs_real.cuDevicePrimaryCtxGetState &&
+	    gs_real.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active)
 		return r;
 	gs_context_gone(c);
 	int gpu = atomic_load(&gs_counting) ? gs_gpu_of_device(device) : -1;

@@ -60,7 +60,10 @@ static bool gated(void)
 /* ---- how many, and which way ---- */
 
 static uint64_t bytes_2d(const CUDA_MEMCPY2D *p) { return p ? gs_product(p->WidthInBytes, p->Height) : 0; }
-static uint64_t bytes_3d(const CUDA_MEMCPY3D *p) { return p ? gs_product(gs_product(p->WidthInBytes, p->Height), p->Depth) : 0; }
+static uint64_t bytes_3d(const CUDA_MEMCPY3D *p)
+{
+	return p ? gs_product(gs_product(p->WidthInBytes, p->Height), p->Depth) : 0;
+}
 
 static uint64_t bytes_of_batch(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *sizes, size_t count)
 {
@@ -89,11 +92,15 @@ static uint64_t bytes_of_boxes(const CUDA_MEMCPY3D_BATCH_OP *p, size_t count)
 	uint64_t n = 0;
 
 	for (size_t i = 0; p && i < count; i++)
-		n = gs_product(n + gs_product(gs_product(gs_product(p[i].width, p[i].height), p[i].depth), unit(&p[i])), 1);
+		n = gs_product(n + gs_product(gs_product(gs_product(p[i].width, p[i].height), p[i].depth), unit(&p[i])),
+			       1);
 	return n;
 }
 
-static uint64_t bytes_of_ranges(const CUdeviceptr *at, const size_t *sizes, size_t count) { return bytes_of_batch(at, at, sizes, count); }
+static uint64_t bytes_of_ranges(const CUdeviceptr *at, const size_t *sizes, size_t count)
+{
+	return bytes_of_batch(at, at, sizes, count);
+}
 
 static uint64_t bytes_decompressed(const CUmemDecompressParams *p, size_t count)
 {
@@ -109,8 +116,10 @@ static int device_of(CUdeviceptr p)
 {
 	int type = 0, device = -1;
 
-	if (!gs_real.cuPointerGetAttribute || gs_real.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p) ||
-	    type != CU_MEMORYTYPE_DEVICE || gs_real.cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, p))
+	if (!gs_real.cuPointerGetAttribute ||
+	    gs_real.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p) ||
+	    type != CU_MEMORYTYPE_DEVICE ||
+	    gs_real.cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, p))
 		return -1;
 	return device;
 }
@@ -133,7 +142,8 @@ static enum gs_way between_first(const CUdeviceptr *to, const CUdeviceptr *from,
 /* One side of a copy in two or three dimensions. */
 static bool on_device(int type, CUdeviceptr p)
 {
-	return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_ARRAY || (type == CU_MEMORYTYPE_UNIFIED && device_of(p) >= 0);
+	return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_ARRAY ||
+		(type == CU_MEMORYTYPE_UNIFIED && device_of(p) >= 0);
 }
 
 static enum gs_way way(int to_type, CUdeviceptr to, int from_type, CUdeviceptr from)
@@ -147,13 +157,20 @@ static enum gs_way way(int to_type, CUdeviceptr to, int from_type, CUdeviceptr f
 static enum gs_way way_2d(const CUDA_MEMCPY2D *p) { return p ? way(SIDES(p)) : GS_LINK; }
 static enum gs_way way_3d(const CUDA_MEMCPY3D *p) { return p ? way(SIDES(p)) : GS_LINK; }
 static enum gs_way way_peer(CUcontext to, CUcontext from) { return to == from ? GS_WITHIN : GS_LINK; }
-static enum gs_way way_3d_peer(const CUDA_MEMCPY3D *p) { return !p || way_peer(p->dstContext, p->srcContext) == GS_LINK ? GS_LINK : way_3d(p); }
+static enum gs_way way_3d_peer(const CUDA_MEMCPY3D *p)
+{
+	return !p || way_peer(p->dstContext, p->srcContext) == GS_LINK ? GS_LINK : way_3d(p);
+}
 
-static int operand_type(const CUmemcpy3DOperand *o) { return o->type == CU_MEMCPY_OPERAND_TYPE_ARRAY ? CU_MEMORYTYPE_ARRAY : CU_MEMORYTYPE_UNIFIED; }
+static int operand_type(const CUmemcpy3DOperand *o)
+{
+	return o->type == CU_MEMCPY_OPERAND_TYPE_ARRAY ? CU_MEMORYTYPE_ARRAY : CU_MEMORYTYPE_UNIFIED;
+}
 
 static enum gs_way way_boxes(const CUDA_MEMCPY3D_BATCH_OP *p, size_t count)
 {
-	return p && count ? way(operand_type(&p->dst), p->dst.op.ptr.ptr, operand_type(&p->src), p->src.op.ptr.ptr) : GS_LINK;
+	return p && count ? way(operand_type(&p->dst), p->dst.op.ptr.ptr, operand_type(&p->src), p->src.op.ptr.ptr)
+			  : GS_LINK;
 }
 
 /* ---- the wrappers ---- */
@@ -165,12 +182,16 @@ BOTH(cuMemcpyPeer, cuMemcpyPeerAsync, (CUdeviceptr to, CUcontext there, CUdevice
 BOTH(cuMemcpyHtoD_v2, cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t n), (to, from, n), n, GS_LINK)
 BOTH(cuMemcpyDtoH_v2, cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t n), (to, from, n), n, GS_LINK)
 /* Two devices that are peers may have one each. */
-BOTH(cuMemcpyDtoD_v2, cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t n), (to, from, n), n, between(to, from))
-BOTH(cuMemcpyHtoA_v2, cuMemcpyHtoAAsync_v2, (CUarray to, size_t at, const void *from, size_t n), (to, at, from, n), n, GS_LINK)
-BOTH(cuMemcpyAtoH_v2, cuMemcpyAtoHAsync_v2, (void *to, CUarray from, size_t at, size_t n), (to, from, at, n), n, GS_LINK)
+BOTH(cuMemcpyDtoD_v2, cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t n), (to, from, n), n,
+     between(to, from))
+BOTH(cuMemcpyHtoA_v2, cuMemcpyHtoAAsync_v2, (CUarray to, size_t at, const void *from, size_t n), (to, at, from, n), n,
+     GS_LINK)
+BOTH(cuMemcpyAtoH_v2, cuMemcpyAtoHAsync_v2, (void *to, CUarray from, size_t at, size_t n), (to, from, at, n), n,
+     GS_LINK)
 WAITS(cuMemcpyDtoA_v2, (CUarray to, size_t at, CUdeviceptr from, size_t n), (to, at, from, n), n, GS_WITHIN)
 WAITS(cuMemcpyAtoD_v2, (CUdeviceptr to, CUarray from, size_t at, size_t n), (to, from, at, n), n, GS_WITHIN)
-WAITS(cuMemcpyAtoA_v2, (CUarray to, size_t at, CUarray from, size_t begin, size_t n), (to, at, from, begin, n), n, GS_WITHIN)
+WAITS(cuMemcpyAtoA_v2, (CUarray to, size_t at, CUarray from, size_t begin, size_t n), (to, at, from, begin, n), n,
+      GS_WITHIN)
 BOTH(cuMemcpy2D_v2, cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *p), (p), bytes_2d(p), way_2d(p))
 WAITS(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *p), (p), bytes_2d(p), way_2d(p))
 BOTH(cuMemcpy3D_v2, cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *p), (p), bytes_3d(p), way_3d(p))
@@ -178,39 +199,48 @@ BOTH(cuMemcpy3DPeer, cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D *p), (p), bytes_3
 
 /* The first copy of a batch stands for all: a program moves one way at a time.
  * These calls are of CUDA 12.8. Since 13 they lack the place of the failure. */
-#define BATCH CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes, size_t *begin, size_t kinds
+#define BATCH \
+	CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes, size_t *begin, size_t kinds
 #define BATCHED to, from, sizes, count, attributes, begin, kinds
 ASYNC(cuMemcpyBatchAsync, (BATCH, size_t *failed), (BATCHED, failed),
       bytes_of_batch(to, from, sizes, count), between_first(to, from, count))
 ASYNC(cuMemcpyBatchAsync_v2, (BATCH), (BATCHED), bytes_of_batch(to, from, sizes, count), between_first(to, from, count))
 
-ASYNC(cuMemcpy3DBatchAsync, (size_t count, CUDA_MEMCPY3D_BATCH_OP *ops, size_t *failed, unsigned long long flags), (count, ops, failed, flags),
+ASYNC(cuMemcpy3DBatchAsync, (size_t count, CUDA_MEMCPY3D_BATCH_OP *ops, size_t *failed, unsigned long long flags),
+      (count, ops, failed, flags),
       bytes_of_boxes(ops, count), way_boxes(ops, count))
-ASYNC(cuMemcpy3DBatchAsync_v2, (size_t count, CUDA_MEMCPY3D_BATCH_OP *ops, unsigned long long flags), (count, ops, flags),
+ASYNC(cuMemcpy3DBatchAsync_v2, (size_t count, CUDA_MEMCPY3D_BATCH_OP *ops, unsigned long long flags),
+      (count, ops, flags),
       bytes_of_boxes(ops, count), way_boxes(ops, count))
 
 /* Pages that move on request. Those that are already there count too: no call tells
  * which they are. */
 ASYNC(cuMemPrefetchAsync, (CUdeviceptr at, size_t n, CUdevice to), (at, n, to), n, GS_LINK)
-ASYNC(cuMemPrefetchAsync_v2, (CUdeviceptr at, size_t n, CUmemLocation to, unsigned flags), (at, n, to, flags), n, GS_LINK)
+ASYNC(cuMemPrefetchAsync_v2, (CUdeviceptr at, size_t n, CUmemLocation to, unsigned flags), (at, n, to, flags), n,
+      GS_LINK)
 ASYNC(cuMemPrefetchBatchAsync,
-      (CUdeviceptr *at, size_t *sizes, size_t count, CUmemLocation *to, size_t *begin, size_t places, unsigned long long flags),
+      (CUdeviceptr *at, size_t *sizes, size_t count, CUmemLocation *to, size_t *begin, size_t places,
+       unsigned long long flags),
       (at, sizes, count, to, begin, places, flags), bytes_of_ranges(at, sizes, count), GS_LINK)
 
-ASYNC(cuMemBatchDecompressAsync, (CUmemDecompressParams *p, size_t count, unsigned flags, size_t *failed), (p, count, flags, failed),
+ASYNC(cuMemBatchDecompressAsync, (CUmemDecompressParams *p, size_t count, unsigned flags, size_t *failed),
+      (p, count, flags, failed),
       bytes_decompressed(p, count), GS_WITHIN)
 
 /* Fills: a number of elements, or rows of them. */
 BOTH(cuMemsetD8_v2, cuMemsetD8Async, (CUdeviceptr to, unsigned char value, size_t n), (to, value, n), n, GS_WITHIN)
-BOTH(cuMemsetD2D8_v2, cuMemsetD2D8Async, (CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height),
+BOTH(cuMemsetD2D8_v2, cuMemsetD2D8Async, (CUdeviceptr to, size_t pitch, unsigned char value, size_t width,
+					  size_t height),
       (to, pitch, value, width, height),
       gs_product(width, height), GS_WITHIN)
 BOTH(cuMemsetD16_v2, cuMemsetD16Async, (CUdeviceptr to, unsigned short value, size_t n), (to, value, n),
       gs_product(n, 2), GS_WITHIN)
-BOTH(cuMemsetD2D16_v2, cuMemsetD2D16Async, (CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height),
+BOTH(cuMemsetD2D16_v2, cuMemsetD2D16Async,
+     (CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height),
       (to, pitch, value, width, height),
       gs_product(gs_product(width, height), 2), GS_WITHIN)
-BOTH(cuMemsetD32_v2, cuMemsetD32Async, (CUdeviceptr to, unsigned value, size_t n), (to, value, n), gs_product(n, 4), GS_WITHIN)
+BOTH(cuMemsetD32_v2, cuMemsetD32Async, (CUdeviceptr to, unsigned value, size_t n), (to, value, n), gs_product(n, 4),
+     GS_WITHIN)
 BOTH(cuMemsetD2D32_v2, cuMemsetD2D32Async, (CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height),
       (to, pitch, value, width, height),
       gs_product(gs_product(width, height), 4), GS_WITHIN)
@@ -228,18 +258,26 @@ BOTH(cuMemsetD2D32_v2, cuMemsetD2D32Async, (CUdeviceptr to, size_t pitch, unsign
 
 BOTH_v1(cuMemcpyHtoD, cuMemcpyHtoDAsync, (CUdeviceptr_v1 to, const void *from, unsigned n), (to, from, n), n, GS_LINK)
 BOTH_v1(cuMemcpyDtoH, cuMemcpyDtoHAsync, (void *to, CUdeviceptr_v1 from, unsigned n), (to, from, n), n, GS_LINK)
-BOTH_v1(cuMemcpyDtoD, cuMemcpyDtoDAsync, (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned n), (to, from, n), n, GS_WITHIN)
-BOTH_v1(cuMemcpyHtoA, cuMemcpyHtoAAsync, (CUarray to, unsigned at, const void *from, unsigned n), (to, at, from, n), n, GS_LINK)
-BOTH_v1(cuMemcpyAtoH, cuMemcpyAtoHAsync, (void *to, CUarray from, unsigned at, unsigned n), (to, from, at, n), n, GS_LINK)
+BOTH_v1(cuMemcpyDtoD, cuMemcpyDtoDAsync, (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned n), (to, from, n), n,
+	GS_WITHIN)
+BOTH_v1(cuMemcpyHtoA, cuMemcpyHtoAAsync, (CUarray to, unsigned at, const void *from, unsigned n), (to, at, from, n), n,
+	GS_LINK)
+BOTH_v1(cuMemcpyAtoH, cuMemcpyAtoHAsync, (void *to, CUarray from, unsigned at, unsigned n), (to, from, at, n), n,
+	GS_LINK)
 WAITS_v1(cuMemcpyDtoA, (CUarray to, unsigned at, CUdeviceptr_v1 from, unsigned n), (to, at, from, n), n, GS_WITHIN)
 WAITS_v1(cuMemcpyAtoD, (CUdeviceptr_v1 to, CUarray from, unsigned at, unsigned n), (to, from, at, n), n, GS_WITHIN)
-WAITS_v1(cuMemcpyAtoA, (CUarray to, unsigned at, CUarray from, unsigned begin, unsigned n), (to, at, from, begin, n), n, GS_WITHIN)
+WAITS_v1(cuMemcpyAtoA, (CUarray to, unsigned at, CUarray from, unsigned begin, unsigned n), (to, at, from, begin, n), n,
+	 GS_WITHIN)
 BOTH_v1(cuMemcpy2D, cuMemcpy2DAsync, (const CUDA_MEMCPY2D_v1 *p), (p), FLAT_v1(p), WAY_v1(p))
 WAITS_v1(cuMemcpy2DUnaligned, (const CUDA_MEMCPY2D_v1 *p), (p), FLAT_v1(p), WAY_v1(p))
 BOTH_v1(cuMemcpy3D, cuMemcpy3DAsync, (const CUDA_MEMCPY3D_v1 *p), (p), DEEP_v1(p), WAY_v1(p))
 WAITS_v1(cuMemsetD8, (CUdeviceptr_v1 to, unsigned char value, unsigned n), (to, value, n), n, GS_WITHIN)
-WAITS_v1(cuMemsetD16, (CUdeviceptr_v1 to, unsigned short value, unsigned n), (to, value, n), gs_product(n, 2), GS_WITHIN)
+WAITS_v1(cuMemsetD16, (CUdeviceptr_v1 to, unsigned short value, unsigned n), (to, value, n), gs_product(n, 2),
+	 GS_WITHIN)
 WAITS_v1(cuMemsetD32, (CUdeviceptr_v1 to, unsigned value, unsigned n), (to, value, n), gs_product(n, 4), GS_WITHIN)
-WAITS_v1(cuMemsetD2D8, (CUdeviceptr_v1 to, unsigned pitch, unsigned char value, unsigned width, unsigned height), (to, pitch, value, width, height), gs_product(width, height), GS_WITHIN)
-WAITS_v1(cuMemsetD2D16, (CUdeviceptr_v1 to, unsigned pitch, unsigned short value, unsigned width, unsigned height), (to, pitch, value, width, height), gs_product(gs_product(width, height), 2), GS_WITHIN)
-WAITS_v1(cuMemsetD2D32, (CUdeviceptr_v1 to, unsigned pitch, unsigned value, unsigned width, unsigned height), (to, pitch, value, width, height), gs_product(gs_product(width, height), 4), GS_WITHIN)
+WAITS_v1(cuMemsetD2D8, (CUdeviceptr_v1 to, unsigned pitch, unsigned char value, unsigned width, unsigned height),
+	 (to, pitch, value, width, height), gs_product(width, height), GS_WITHIN)
+WAITS_v1(cuMemsetD2D16, (CUdeviceptr_v1 to, unsigned pitch, unsigned short value, unsigned width, unsigned height),
+	 (to, pitch, value, width, height), gs_product(gs_product(width, height), 2), GS_WITHIN)
+WAITS_v1(cuMemsetD2D32, (CUdeviceptr_v1 to, unsigned pitch, unsigned value, unsigned width, unsigned height),
+	 (to, pitch, value, width, height), gs_product(gs_product(width, height), 4), GS_WITHIN)

@@ -55,7 +55,8 @@ void gs_entry_given(const char *name)
 		if (atomic_compare_exchange_strong(&unknown[i], &was, hash | 1)) {
 			const char *log = getenv("GPUSTEWARD_LOG"); /* the settings may not be read yet */
 			if (log && !strcmp(log, "1"))
-				gs_log("%s is newer than this hook: the audit alone governs what the program does with it", name);
+				gs_log("%s is newer than this hook: the audit alone governs what the program does with it",
+				       name);
 			return;
 		}
 		if (was == (hash | 1))

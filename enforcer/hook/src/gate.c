@@ -130,7 +130,8 @@ static void rouse(uint64_t now)
 }
 
 /* Decides by the page whether the launch may be made now. passes: it has waited long enough. */
-static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_launch *l, const struct gs_slot *slot, bool passes)
+static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_launch *l, const struct gs_slot *slot,
+			  bool passes)
 {
 	struct gs_gpu *g = e->gpu;
 	uint32_t mode = __atomic_load_n(&slot->mode, __ATOMIC_ACQUIRE);

@@ -41,7 +41,8 @@ static uint64_t asked(CUgraph graph, int depth)
 		CUgraph child;
 		int type = -1;
 		gs_real.cuGraphNodeGetType(node[i], &type);
-		if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && gs_real.cuGraphMemAllocNodeGetParams(node[i], &params) == CUDA_SUCCESS)
+		if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
+		    gs_real.cuGraphMemAllocNodeGetParams(node[i], &params) == CUDA_SUCCESS)
 			sum = gs_product(sum + gs_product(params.bytesize, 1), 1);
 		if (type == CU_GRAPH_NODE_TYPE_GRAPH && depth < 8 && gs_real.cuGraphChildGraphNodeGetGraph &&
 		    gs_real.cuGraphChildGraphNodeGetGraph(node[i], &child) == CUDA_SUCCESS)
@@ -204,8 +205,10 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdate
 ALTER(cuGraphExecNodeSetParams, (CUgraphExec exec, CUgraphNode node, void *p), (exec, node, p))
 ALTER(cuGraphExecKernelNodeSetParams, (CUgraphExec exec, CUgraphNode node, const void *p), (exec, node, p))
 ALTER(cuGraphExecKernelNodeSetParams_v2, (CUgraphExec exec, CUgraphNode node, const void *p), (exec, node, p))
-ALTER(cuGraphExecMemcpyNodeSetParams, (CUgraphExec exec, CUgraphNode node, const void *p, CUcontext c), (exec, node, p, c))
-ALTER(cuGraphExecMemsetNodeSetParams, (CUgraphExec exec, CUgraphNode node, const void *p, CUcontext c), (exec, node, p, c))
+ALTER(cuGraphExecMemcpyNodeSetParams, (CUgraphExec exec, CUgraphNode node, const void *p, CUcontext c),
+      (exec, node, p, c))
+ALTER(cuGraphExecMemsetNodeSetParams, (CUgraphExec exec, CUgraphNode node, const void *p, CUcontext c),
+      (exec, node, p, c))
 ALTER(cuGraphExecChildGraphNodeSetParams, (CUgraphExec exec, CUgraphNode node, CUgraph child), (exec, node, child))
 ALTER(cuGraphNodeSetEnabled, (CUgraphExec exec, CUgraphNode node, unsigned enabled), (exec, node, enabled))
 

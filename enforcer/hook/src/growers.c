@@ -30,9 +30,11 @@ bool gs_grower_kept(const struct gs_grower *g, uint64_t *bytes)
 	*bytes = 0;
 	if (g->pool)
 		return gs_real.cuMemPoolGetAttribute &&
-		       gs_real.cuMemPoolGetAttribute(g->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, bytes) == CUDA_SUCCESS;
+		       gs_real.cuMemPoolGetAttribute(g->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+						     bytes) == CUDA_SUCCESS;
 	return g->device >= 0 && gs_real.cuDeviceGetGraphMemAttribute &&
-	       gs_real.cuDeviceGetGraphMemAttribute(g->device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, bytes) == CUDA_SUCCESS;
+	       gs_real.cuDeviceGetGraphMemAttribute(g->device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+						    bytes) == CUDA_SUCCESS;
 }
 
 void gs_grower_charge_down(struct gs_grower *g, uint64_t to)

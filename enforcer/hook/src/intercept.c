@@ -242,7 +242,8 @@ void *gs_resolve(void *handle, const char *name, void *caller)
 
 	if (__atomic_load_n((void **)&gs_real_dlsym, __ATOMIC_ACQUIRE) == (void *)no_dlsym)
 		find_dlsym();
-	if (name && name[0] == 'd' && name[1] == 'l' && name[2] == 's' && name[3] == 'y' && name[4] == 'm' && !name[5] && !gs_intercept_off()) {
+	if (name && name[0] == 'd' && name[1] == 'l' && name[2] == 's' && name[3] == 'y' && name[4] == 'm' &&
+	    !name[5] && !gs_intercept_off()) {
 		void *found = gs_real_dlsym(handle, name);
 		return (void *)gs_real_dlsym == found ? (void *)gs_own_dlsym : PASS;
 	}

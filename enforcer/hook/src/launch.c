@@ -23,13 +23,18 @@
 		return r;                                       \
 	}
 
-LAUNCH(cuLaunchKernel, (CUfunction f, SHAPE, CUstream s, void **params, void **extra), (f, SHAPED, s, params, extra), s, false)
-LAUNCH(cuLaunchKernel_ptsz, (CUfunction f, SHAPE, CUstream s, void **params, void **extra), (f, SHAPED, s, params, extra), s, true)
+LAUNCH(cuLaunchKernel, (CUfunction f, SHAPE, CUstream s, void **params, void **extra), (f, SHAPED, s, params, extra), s,
+       false)
+LAUNCH(cuLaunchKernel_ptsz, (CUfunction f, SHAPE, CUstream s, void **params, void **extra),
+       (f, SHAPED, s, params, extra), s, true)
 LAUNCH(cuLaunchCooperativeKernel, (CUfunction f, SHAPE, CUstream s, void **params), (f, SHAPED, s, params), s, false)
-LAUNCH(cuLaunchCooperativeKernel_ptsz, (CUfunction f, SHAPE, CUstream s, void **params), (f, SHAPED, s, params), s, true)
-LAUNCH(cuLaunchKernelEx, (const CUlaunchConfig *config, CUfunction f, void **params, void **extra), (config, f, params, extra),
+LAUNCH(cuLaunchCooperativeKernel_ptsz, (CUfunction f, SHAPE, CUstream s, void **params), (f, SHAPED, s, params), s,
+       true)
+LAUNCH(cuLaunchKernelEx, (const CUlaunchConfig *config, CUfunction f, void **params, void **extra),
+       (config, f, params, extra),
        config ? config->hStream : NULL, false)
-LAUNCH(cuLaunchKernelEx_ptsz, (const CUlaunchConfig *config, CUfunction f, void **params, void **extra), (config, f, params, extra),
+LAUNCH(cuLaunchKernelEx_ptsz, (const CUlaunchConfig *config, CUfunction f, void **params, void **extra),
+       (config, f, params, extra),
        config ? config->hStream : NULL, true)
 LAUNCH(cuLaunch, (CUfunction f), (f), NULL, false)
 LAUNCH(cuLaunchGrid, (CUfunction f, int w, int h), (f, w, h), NULL, false)

@@ -158,7 +158,8 @@ int gs_link_receive(const struct gs_link *l, struct gs_frame *f, bool wait, int 
 	if (n < 0)
 		return errno == EINTR ? EAGAIN : errno;
 	struct cmsghdr *c = fds ? CMSG_FIRSTHDR(&m) : NULL;
-	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len <= CMSG_LEN(GS_FDS * sizeof(int)))
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+	    c->cmsg_len <= CMSG_LEN(GS_FDS * sizeof(int)))
 		memcpy(fds, CMSG_DATA(c), c->cmsg_len - CMSG_LEN(0));
 	if (n == 0)
 		return ECONNRESET;

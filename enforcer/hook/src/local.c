@@ -77,7 +77,8 @@ void gs_forked_local(void) { gs_local_begin(false); }
  * page may be a heartbeat behind the others. */
 static void divide(unsigned gpu, const struct gs_slot *last, bool closed)
 {
-	uint64_t cap = __atomic_load_n(&last->cap, __ATOMIC_RELAXED), used = __atomic_load_n(&last->used, __ATOMIC_RELAXED);
+	uint64_t cap = __atomic_load_n(&last->cap, __ATOMIC_RELAXED),
+		used = __atomic_load_n(&last->used, __ATOMIC_RELAXED);
 	uint64_t here = gs_admit_granted(gpu), processes = __atomic_load_n(&last->processes, __ATOMIC_RELAXED);
 
 	if (used < here)
@@ -109,7 +110,8 @@ void gs_local_take_over(const struct gs_page *last, bool closed)
 		if (mode == GS_KILL)
 			set_rates(s, 0, 0);
 		else
-			set_rates(s, __atomic_load_n(&l->link, __ATOMIC_RELAXED), __atomic_load_n(&l->copy, __ATOMIC_RELAXED));
+			set_rates(s, __atomic_load_n(&l->link, __ATOMIC_RELAXED),
+				  __atomic_load_n(&l->copy, __ATOMIC_RELAXED));
 		cycle.rates |= !closed && (s->link || s->copy);
 		cycle.gpu[i] = !closed && (mode == GS_RUN || mode == GS_PAUSE) && share > 0 && share < 1000;
 		set_mode(s, closed || cycle.gpu[i] ? GS_PAUSE : GS_OPEN, 0);

@@ -30,7 +30,8 @@ void gs_forked_look(void) { lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; }
 static int hello(const struct gs_link *l, const struct gs_settings *set, const CUuuid *uuid)
 {
 	struct gs_hello hello = {.pid = (uint32_t)getpid(), .gpus = 1, .hook = GS_VERSION};
-	struct gs_header h = {.magic = GS_MAGIC, .major = GS_MAJOR, .minor = GS_MINOR, .type = GS_HELLO, .length = sizeof(hello), .seq = 1};
+	struct gs_header h = {.magic = GS_MAGIC, .major = GS_MAJOR, .minor = GS_MINOR, .type = GS_HELLO,
+			      .length = sizeof(hello), .seq = 1};
 
 	memcpy(hello.tenant, set->tenant, sizeof(hello.tenant));
 	memcpy(hello.uuid[0], uuid, sizeof(hello.uuid[0]));

@@ -51,7 +51,8 @@ static void add_handle(uint64_t handle, struct block *b)
 		atomic_fetch_add(&gs_uncounted, 1);
 }
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags)
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop,
+		     unsigned long long flags)
 {
 	struct gs_claim c;
 	int gpu = -1;
@@ -99,7 +100,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	return r;
 }
 
-CUresult cuMemMap(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
+CUresult cuMemMap(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+		  unsigned long long flags)
 {
 	struct gs_entry e = {0};
 

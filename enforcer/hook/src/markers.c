@@ -109,7 +109,8 @@ bool gs_marker_tails(struct gs_gpu *g, uint64_t now)
 	return all;
 }
 
-void gs_marker_add(struct gs_stream *e, struct gs_context *c, void *graph, uint32_t launches, uint64_t cost, uint64_t now)
+void gs_marker_add(struct gs_stream *e, struct gs_context *c, void *graph, uint32_t launches, uint64_t cost,
+		   uint64_t now)
 {
 	struct gs_marker *m = &e->now;
 

@@ -27,7 +27,8 @@ static void *find(const char *name)
 {
 	void *f = gs_real_dlsym(RTLD_NEXT, name), *nccl;
 
-	if (!f && ((nccl = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_NOLOAD)) || (nccl = dlopen("libnccl.so", RTLD_LAZY | RTLD_NOLOAD))))
+	if (!f && ((nccl = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_NOLOAD)) ||
+		   (nccl = dlopen("libnccl.so", RTLD_LAZY | RTLD_NOLOAD))))
 		f = gs_real_dlsym(nccl, name);
 	return f;
 }
@@ -78,7 +79,8 @@ GS_EXPORT int ncclCommInitRankConfig(void **comm, int ranks, struct id id, int r
 
 GS_EXPORT int ncclCommInitRankScalable(void **comm, int ranks, int rank, int ids, struct id *id, void *config)
 {
-	CALL(ncclCommInitRankScalable, (void **, int, int, int, struct id *, void *), comm, ranks, rank, ids, id, config);
+	CALL(ncclCommInitRankScalable, (void **, int, int, int, struct id *, void *), comm, ranks, rank, ids, id,
+	     config);
 	if ((!r || r == 7) && ranks > 1 && id && ids > 0)
 		joined(gs_gpu_current(), hash(id));
 	return r;
@@ -89,6 +91,7 @@ GS_EXPORT int ncclCommInitAll(void **comms, int count, const int *devices)
 {
 	CALL(ncclCommInitAll, (void **, int, const int *), comms, count, devices);
 	for (int i = 0; !r && count > 1 && i < count; i++)
-		joined(gs_gpu_of_device(devices ? devices[i] : i), (uint64_t)(uintptr_t)comms[0] ^ (uint64_t)getpid() << 40);
+		joined(gs_gpu_of_device(devices ? devices[i] : i),
+		       (uint64_t)(uintptr_t)comms[0] ^ (uint64_t)getpid() << 40);
 	return r;
 }

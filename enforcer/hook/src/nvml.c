@@ -62,7 +62,10 @@ bool gs_nvml_resolve(void *handle, const char *name, void **answer)
 
 static int digit(char c)
 {
-	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+	return c >= '0' && c <= '9' ? c - '0'
+	     : c >= 'a' && c <= 'f' ? c - 'a' + 10
+	     : c >= 'A' && c <= 'F' ? c - 'A' + 10
+				    : -1;
 }
 
 /* Reads GPU-12345678-... or MIG-...: the bytes of CUDA's UUID. */

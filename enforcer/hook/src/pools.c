@@ -67,7 +67,8 @@ struct request {
 static CUresult call(const struct request *q, CUdeviceptr *p)
 {
 	if (q->pool)
-		return (q->per_thread ? gs_real.cuMemAllocFromPoolAsync_ptsz : gs_real.cuMemAllocFromPoolAsync)(p, q->bytes, q->pool, q->stream);
+		return (q->per_thread ? gs_real.cuMemAllocFromPoolAsync_ptsz
+				      : gs_real.cuMemAllocFromPoolAsync)(p, q->bytes, q->pool, q->stream);
 	return (q->per_thread ? gs_real.cuMemAllocAsync_ptsz : gs_real.cuMemAllocAsync)(p, q->bytes, q->stream);
 }
 
@@ -101,7 +102,8 @@ static uint64_t need_of(const struct request *q, const struct gs_grower *g)
 
 static bool captures(const struct request *q)
 {
-	CUresult (*asked)(CUstream, int *) = q->per_thread ? gs_real.cuStreamIsCapturing_ptsz : gs_real.cuStreamIsCapturing;
+	CUresult (*asked)(CUstream, int *) =
+		q->per_thread ? gs_real.cuStreamIsCapturing_ptsz : gs_real.cuStreamIsCapturing;
 	int capturing = 0;
 
 	return asked && asked(q->stream, &capturing) == CUDA_SUCCESS && capturing;
@@ -109,7 +111,8 @@ static bool captures(const struct request *q)
 
 static void threshold(struct gs_grower *g, bool set, uint64_t *bytes)
 {
-	(set ? gs_real.cuMemPoolSetAttribute : gs_real.cuMemPoolGetAttribute)(g->pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, bytes);
+	(set ? gs_real.cuMemPoolSetAttribute
+	     : gs_real.cuMemPoolGetAttribute)(g->pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, bytes);
 }
 
 /* Under the lock. A request that fits in what the pool keeps takes nothing from the
@@ -217,7 +220,8 @@ static CUresult given(CUresult r, const CUmemoryPool *pool, const CUmemLocation 
 	if (r != CUDA_SUCCESS || !at || !atomic_load(&gs_counting) || gs_table_find(&pools, (uintptr_t)*pool, &e))
 		return r;
 	if (at->type == CU_MEM_LOCATION_TYPE_DEVICE ||
-	    (type == CU_MEM_ALLOCATION_TYPE_MANAGED && gs_real.cuCtxGetDevice && gs_real.cuCtxGetDevice(&device) == CUDA_SUCCESS))
+	    (type == CU_MEM_ALLOCATION_TYPE_MANAGED && gs_real.cuCtxGetDevice &&
+	     gs_real.cuCtxGetDevice(&device) == CUDA_SUCCESS))
 		follow(*pool, device);
 	return r;
 }

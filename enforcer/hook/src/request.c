@@ -75,8 +75,9 @@ bool gs_client_governs(unsigned gpu) { return gs_client.state == GS_ACTIVE && gp
 
 bool gs_client_send(enum gs_type type, const void *payload, uint32_t length)
 {
-	struct gs_header h = {.magic = GS_MAGIC, .major = GS_MAJOR, .minor = GS_MINOR, .type = (uint16_t)type, .length = length,
-			      .flags = type == GS_PING ? gs_entries_unknown() : 0, .seq = ++gs_client.seq, .session = gs_client.session};
+	struct gs_header h = {.magic = GS_MAGIC, .major = GS_MAJOR, .minor = GS_MINOR, .type = (uint16_t)type,
+			      .length = length, .flags = type == GS_PING ? gs_entries_unknown() : 0,
+			      .seq = ++gs_client.seq, .session = gs_client.session};
 	int err = gs_link_send(&gs_client.link, &h, payload);
 
 	if (err)

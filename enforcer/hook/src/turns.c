@@ -357,7 +357,8 @@ static uint64_t step_open(struct gs_gpu *g, uint64_t now)
 	g->sampled_ns = now;
 	gs_marker_reap(g);
 	sound(g, now);
-	if (now - g->told_ns >= OPEN_NS && (g->usage.busy_ns || gs_launches(g) != g->reported || gs_copies_sum(g) != g->copies_told))
+	if (now - g->told_ns >= OPEN_NS &&
+	    (g->usage.busy_ns || gs_launches(g) != g->reported || gs_copies_sum(g) != g->copies_told))
 		tell(g, GS_USAGE, 0, now);
 	random = random * 1664525 + 1013904223;
 	return fresh || was ? SAMPLE_NS / 2 + random % SAMPLE_NS : 3 * SAMPLE_NS + random % SAMPLE_NS;

@@ -19,7 +19,8 @@ CUresult gs_unsafe(void)
 	pthread_mutex_lock(&lock);
 	for (struct gs_capture *c = captures; c; c = c->next) {
 		bool mine = c->thread == gs_self() && c->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
-		bool global = mode_of_thread == CU_STREAM_CAPTURE_MODE_GLOBAL && c->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+		bool global = mode_of_thread == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+			c->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 		if (!mine && !global)
 			continue;
@@ -304,5 +305,8 @@ GS_API cuStreamEndCaptureToCig(CUstream s)
 	return cuStreamEndCapture(s, &g);
 }
 
-GS_API cuStreamBeginCaptureToCig_ptsz(CUstream s, const void *params) { return cuStreamBeginCaptureToCig(GS_PTSZ(s), params); }
+GS_API cuStreamBeginCaptureToCig_ptsz(CUstream s, const void *params)
+{
+	return cuStreamBeginCaptureToCig(GS_PTSZ(s), params);
+}
 GS_API cuStreamEndCaptureToCig_ptsz(CUstream s) { return cuStreamEndCaptureToCig(GS_PTSZ(s)); }

@@ -32,7 +32,8 @@ GS_API cuPointerGetAttribute(void *out, CUpointer_attribute what, CUdeviceptr at
 
 	GS_TRY(gs_current(&c));
 	device = gs_memory_device(at);
-	if (!out || device < 0 || (what != CU_POINTER_ATTRIBUTE_MEMORY_TYPE && what != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL))
+	if (!out || device < 0 || (what != CU_POINTER_ATTRIBUTE_MEMORY_TYPE &&
+				   what != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL))
 		return CUDA_ERROR_INVALID_VALUE;
 	*(int *)out = what == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ? CU_MEMORYTYPE_DEVICE : device;
 	return CUDA_SUCCESS;
@@ -77,7 +78,8 @@ BOTH(cuMemcpyPeer, cuMemcpyPeerAsync, (CUdeviceptr to, CUcontext there, CUdevice
 	there == here ? GS_ENGINE_MEMORY : GS_ENGINE_LINK, to && from && there && here, n)
 BOTH(cuMemcpyHtoD_v2, cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t n), GS_ENGINE_LINK, to && from, n)
 BOTH(cuMemcpyDtoH_v2, cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t n), GS_ENGINE_LINK, to && from, n)
-BOTH(cuMemcpyDtoD_v2, cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t n), between(to, from), to && from, n)
+BOTH(cuMemcpyDtoD_v2, cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t n), between(to, from), to && from,
+     n)
 BOTH(cuMemcpyHtoA_v2, cuMemcpyHtoAAsync_v2, (CUarray to, UNUSED size_t at, const void *from, size_t n),
 	GS_ENGINE_LINK, to && from, n)
 BOTH(cuMemcpyAtoH_v2, cuMemcpyAtoHAsync_v2, (void *to, CUarray from, UNUSED size_t at, size_t n),
@@ -88,7 +90,8 @@ WAITS(cuMemcpyAtoA_v2, (CUarray to, UNUSED size_t at, CUarray from, UNUSED size_
 	GS_ENGINE_MEMORY, to && from, n)
 
 #define PLANE(p) p->WidthInBytes * p->Height
-BOTH(cuMemcpy2D_v2, cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *p), p ? sides(p->dstMemoryType, p->srcMemoryType) : 0, p, PLANE(p))
+BOTH(cuMemcpy2D_v2, cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *p),
+     p ? sides(p->dstMemoryType, p->srcMemoryType) : 0, p, PLANE(p))
 WAITS(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *p), p ? sides(p->dstMemoryType, p->srcMemoryType) : 0, p, PLANE(p))
 BOTH(cuMemcpy3D_v2, cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *p), p ? sides(p->dstMemoryType, p->srcMemoryType) : 0, p,
 	PLANE(p) * p->Depth)
@@ -97,8 +100,10 @@ BOTH(cuMemcpy3DPeer, cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER *p),
 
 #define BATCH CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, UNUSED void *attributes, \
 	UNUSED size_t *begin, UNUSED size_t kinds
-ASYNC(cuMemcpyBatchAsync, (BATCH, UNUSED size_t *failed), to && from ? between(to[0], from[0]) : 0, to && from && sizes && count, sum(sizes, count))
-ASYNC(cuMemcpyBatchAsync_v2, (BATCH), to && from ? between(to[0], from[0]) : 0, to && from && sizes && count, sum(sizes, count))
+ASYNC(cuMemcpyBatchAsync, (BATCH, UNUSED size_t *failed),
+      to && from ? between(to[0], from[0]) : 0, to && from && sizes && count, sum(sizes, count))
+ASYNC(cuMemcpyBatchAsync_v2, (BATCH),
+      to && from ? between(to[0], from[0]) : 0, to && from && sizes && count, sum(sizes, count))
 
 static uint64_t boxes(const CUDA_MEMCPY3D_BATCH_OP *p, size_t count)
 {
@@ -118,14 +123,17 @@ static uint64_t unpacked(const CUmemDecompressParams *p, size_t count)
 	return n;
 }
 
-ASYNC(cuMemcpy3DBatchAsync, (size_t count, CUDA_MEMCPY3D_BATCH_OP *p, UNUSED size_t *failed, UNUSED unsigned long long flags),
+ASYNC(cuMemcpy3DBatchAsync, (size_t count, CUDA_MEMCPY3D_BATCH_OP *p, UNUSED size_t *failed,
+			     UNUSED unsigned long long flags),
 	GS_ENGINE_LINK, p && count, boxes(p, count))
 ASYNC(cuMemcpy3DBatchAsync_v2, (size_t count, CUDA_MEMCPY3D_BATCH_OP *p, UNUSED unsigned long long flags),
 	GS_ENGINE_LINK, p && count, boxes(p, count))
 ASYNC(cuMemPrefetchAsync, (CUdeviceptr at, size_t n, UNUSED CUdevice to), GS_ENGINE_LINK, at, n)
-ASYNC(cuMemPrefetchAsync_v2, (CUdeviceptr at, size_t n, UNUSED CUmemLocation to, UNUSED unsigned flags), GS_ENGINE_LINK, at, n)
+ASYNC(cuMemPrefetchAsync_v2, (CUdeviceptr at, size_t n, UNUSED CUmemLocation to, UNUSED unsigned flags), GS_ENGINE_LINK,
+      at, n)
 ASYNC(cuMemPrefetchBatchAsync, (CUdeviceptr *at, size_t *sizes, size_t count, CUmemLocation *to, UNUSED size_t *begin,
-	UNUSED size_t places, UNUSED unsigned long long flags), GS_ENGINE_LINK, at && sizes && count && to, sum(sizes, count))
+	UNUSED size_t places, UNUSED unsigned long long flags), GS_ENGINE_LINK, at && sizes && count && to,
+	sum(sizes, count))
 ASYNC(cuMemBatchDecompressAsync, (CUmemDecompressParams *p, size_t count, UNUSED unsigned flags, UNUSED size_t *failed),
 	GS_ENGINE_MEMORY, p && count, unpacked(p, count))
 

@@ -6,13 +6,20 @@
 
 typedef unsigned CUdeviceptr_v1;
 typedef struct { unsigned Width, Height; CUarray_format Format; unsigned NumChannels; } CUDA_ARRAY_DESCRIPTOR_v1;
-typedef struct { unsigned Width, Height, Depth; CUarray_format Format; unsigned NumChannels, Flags; } CUDA_ARRAY3D_DESCRIPTOR_v1;
+typedef struct {
+	unsigned Width, Height, Depth;
+	CUarray_format Format;
+	unsigned NumChannels, Flags;
+} CUDA_ARRAY3D_DESCRIPTOR_v1;
 
-extern CUresult cuCtxCreate_v2(CUcontext *, unsigned, CUdevice), cuMemAlloc_v2(CUdeviceptr *, size_t), cuMemFree_v2(CUdeviceptr),
+extern CUresult cuCtxCreate_v2(CUcontext *, unsigned, CUdevice), cuMemAlloc_v2(CUdeviceptr *, size_t),
+	cuMemFree_v2(CUdeviceptr),
 	cuMemGetInfo_v2(size_t *, size_t *), cuDeviceTotalMem_v2(size_t *, CUdevice),
 	cuMemAllocPitch_v2(CUdeviceptr *, size_t *, size_t, size_t, unsigned),
-	cuArrayCreate_v2(CUarray *, const CUDA_ARRAY_DESCRIPTOR *), cuArray3DCreate_v2(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *),
-	cuMemcpyHtoD_v2(CUdeviceptr, const void *, size_t), cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, size_t, CUstream),
+	cuArrayCreate_v2(CUarray *, const CUDA_ARRAY_DESCRIPTOR *),
+	cuArray3DCreate_v2(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *),
+	cuMemcpyHtoD_v2(CUdeviceptr, const void *, size_t),
+	cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, size_t, CUstream),
 	cuMemsetD32_v2(CUdeviceptr, unsigned, size_t);
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -102,15 +109,20 @@ GS_API cuDeviceTotalMem(unsigned *total, CUdevice d)
 
 GS_API cuArrayCreate(CUarray *a, const CUDA_ARRAY_DESCRIPTOR_v1 *d)
 {
-	return cuArrayCreate_v2(a, &(CUDA_ARRAY_DESCRIPTOR){.Width = d->Width, .Height = d->Height, .Format = d->Format, .NumChannels = d->NumChannels});
+	return cuArrayCreate_v2(a, &(CUDA_ARRAY_DESCRIPTOR){.Width = d->Width, .Height = d->Height, .Format = d->Format,
+							    .NumChannels = d->NumChannels});
 }
 
 GS_API cuArray3DCreate(CUarray *a, const CUDA_ARRAY3D_DESCRIPTOR_v1 *d)
 {
 	return cuArray3DCreate_v2(a, &(CUDA_ARRAY3D_DESCRIPTOR){
-		.Width = d->Width, .Height = d->Height, .Depth = d->Depth, .Format = d->Format, .NumChannels = d->NumChannels, .Flags = d->Flags});
+		.Width = d->Width, .Height = d->Height, .Depth = d->Depth, .Format = d->Format,
+			.NumChannels = d->NumChannels, .Flags = d->Flags});
 }
 
 GS_API cuMemcpyHtoD(CUdeviceptr_v1 to, const void *from, unsigned n) { return cuMemcpyHtoD_v2(real(to), from, n); }
-GS_API cuMemcpyDtoDAsync(CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned n, CUstream s) { return cuMemcpyDtoDAsync_v2(real(to), real(from), n, s); }
+GS_API cuMemcpyDtoDAsync(CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned n, CUstream s)
+{
+	return cuMemcpyDtoDAsync_v2(real(to), real(from), n, s);
+}
 GS_API cuMemsetD32(CUdeviceptr_v1 to, unsigned value, unsigned n) { return cuMemsetD32_v2(real(to), value, n); }

@@ -49,14 +49,16 @@
 #define AHEAD 64
 
 static struct {
-	double kernel_us, graph_us, burst_ms, sleep_ms, seconds, cpu_us, alloc_mib, alloc_step_mib, report_ms, rate, copy_kib, cancel_ms, shed, trickle_ms;
+	double kernel_us, graph_us, burst_ms, sleep_ms, seconds, cpu_us, alloc_mib, alloc_step_mib, report_ms, rate,
+		copy_kib, cancel_ms, shed, trickle_ms;
 	long sync_every, steps, streams, threads, gpu, gang, ranks, rank, kernels, ahead;
 	double then_mib;
 	long then_times;
 	bool graph, copy, meet, memory, wait;
 	const char *resolve, *kind, *way, *then;
 } option = {.kernel_us = 100, .graph_us = 2000, .alloc_step_mib = 20, .report_ms = 100, .sync_every = 0, .streams = 1,
-	.threads = 1, .kernels = 4, .resolve = "dlsym", .kind = "native", .copy_kib = 1024, .way = "up", .then = "exec", .then_times = 1};
+	.threads = 1, .kernels = 4, .resolve = "dlsym", .kind = "native", .copy_kib = 1024, .way = "up", .then = "exec",
+	.then_times = 1};
 
 /* One thread's launches. The thread puts marks in and the reporter takes them out,
  * so that a launch is counted even while the thread is blocked. */
@@ -364,7 +366,8 @@ static void begin_anew(char *self)
 	snprintf(then, sizeof then, "--then-mib=%g", option.then_mib);
 	snprintf(times, sizeof times, "--then-times=%ld", option.then_times - 1);
 	if (!strcmp(how, "spawn"))
-		check(posix_spawn(&child, "/proc/self/exe", NULL, NULL, argv, environ) ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS, how);
+		check(posix_spawn(&child, "/proc/self/exe", NULL, NULL, argv, environ) ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS,
+		      how);
 	else if (!strcmp(how, "vfork"))
 		child = vfork();
 	else if (strcmp(how, "exec"))
@@ -387,7 +390,8 @@ static struct worker *prepare(void)
 		for (long e = 0; e < MARKS && !option.sync_every && option.burst_ms <= 0; e++)
 			check(cu.cuEventCreate(&w[i].event[e], CU_EVENT_DISABLE_TIMING), "cuEventCreate");
 		for (long e = 0; e < option.ahead; e++)
-			check(cu.cuEventCreate(&w[i].out[e], CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+			check(cu.cuEventCreate(&w[i].out[e], CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING),
+			      "cuEventCreate");
 	}
 	check(w ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY, "threads");
 	iterations = (uint64_t)(option.kernel_us * 1000 * per_ns);
@@ -400,7 +404,8 @@ static struct worker *prepare(void)
 	if (option.meet)
 		join_gang();
 	if (option.graph)
-		exec = graph_of(iterations, option.graph_us > option.kernel_us ? (int)(option.graph_us / option.kernel_us + 0.5) : 1);
+		exec = graph_of(iterations,
+				option.graph_us > option.kernel_us ? (int)(option.graph_us / option.kernel_us + 0.5) : 1);
 	return w;
 }
 
@@ -411,7 +416,8 @@ static bool parse(int argc, char **argv)
 		{"burst-ms", &option.burst_ms, 0, 0}, {"sleep-ms", &option.sleep_ms, 0, 0},
 		{"seconds", &option.seconds, 0, 0}, {"cpu-us", &option.cpu_us, 0, 0},
 		{"alloc-mib", &option.alloc_mib, 0, 0}, {"alloc-step-mib", &option.alloc_step_mib, 0, 0},
-		{"report-ms", &option.report_ms, 0, 0}, {"rate", &option.rate, 0, 0}, {"copy-kib", &option.copy_kib, 0, 0},
+		{"report-ms", &option.report_ms, 0, 0}, {"rate", &option.rate, 0, 0},
+		{"copy-kib", &option.copy_kib, 0, 0},
 		{"cancel-ms", &option.cancel_ms, 0, 0}, {"shed", &option.shed, 0, 0},
 		{"trickle-ms", &option.trickle_ms, 0, 0}, {"then-mib", &option.then_mib, 0, 0},
 		{"then-times", 0, &option.then_times, 0}, {"then", 0, 0, &option.then},
@@ -465,7 +471,8 @@ static bool parse(int argc, char **argv)
 	if (option.ahead < 0 || option.ahead > AHEAD || (option.cancel_ms > 0 && (option.burst_ms > 0 || option.ahead)))
 		return false;
 	return option.streams > 0 && option.streams <= STREAMS && option.threads > 0 && option.kernel_us >= 0
-		&& option.copy_kib >= 1 / 1024. && (option.graph || option.copy || option.meet || option.memory || !strcmp(how, "kernel"));
+		&& option.copy_kib >= 1 / 1024. &&
+		(option.graph || option.copy || option.meet || option.memory || !strcmp(how, "kernel"));
 }
 
 static void *trickle(void *none)
@@ -557,7 +564,8 @@ int main(int argc, char **argv)
 		for (long i = 0; i < option.threads; i++)
 			sum += completed(&w[i]);
 		if (option.copy)
-			printf("copied %llu %.0f\n", (unsigned long long)(sum * copy_bytes()), (double)(sum * copy_bytes()) / seconds);
+			printf("copied %llu %.0f\n", (unsigned long long)(sum * copy_bytes()),
+			       (double)(sum * copy_bytes()) / seconds);
 		printf("total %llu %llu %.6f\n", (unsigned long long)now(), (unsigned long long)sum, seconds);
 	}
 	fflush(stdout);

@@ -112,7 +112,8 @@ API nvmlDeviceGetUUID(const struct device *d, char *text, unsigned length)
 	u[15] = (unsigned char)(d->first / (d->gi ? 1 : each()));
 	if (slices() && !d->gi)
 		u[0] = 'G';
-	snprintf(text, length, "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", d->gi ? "MIG" : "GPU",
+	snprintf(text, length, "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+		 d->gi ? "MIG" : "GPU",
 		u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
 	return SUCCESS;
 }
@@ -137,7 +138,8 @@ API nvmlDeviceGetComputeRunningProcesses_v3(const struct device *d, unsigned *n,
 			if (!g->proc[p].pid)
 				continue;
 			if (*n < room)
-				all[*n] = (struct process){(unsigned)g->proc[p].pid, g->proc[p].used, gi, gi == NONE ? NONE : 0};
+				all[*n] = (struct process){
+					(unsigned)g->proc[p].pid, g->proc[p].used, gi, gi == NONE ? NONE : 0};
 			++*n;
 		}
 		gs_gpu_unlock(g);

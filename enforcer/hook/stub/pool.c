@@ -270,7 +270,8 @@ GS_API cuDeviceGetMemPool(CUmemoryPool *p, CUdevice d)
 GS_API cuMemGetDefaultMemPool(CUmemoryPool *p, CUmemLocation *at, CUmemAllocationType type)
 {
 	if (type != CU_MEM_ALLOCATION_TYPE_MANAGED)
-		return at->type == CU_MEM_LOCATION_TYPE_DEVICE ? cuDeviceGetDefaultMemPool(p, at->id) : CUDA_ERROR_NOT_SUPPORTED;
+		return at->type == CU_MEM_LOCATION_TYPE_DEVICE ? cuDeviceGetDefaultMemPool(p, at->id)
+							       : CUDA_ERROR_NOT_SUPPORTED;
 	GS_TRY(gs_enter());
 	pthread_mutex_lock(&lock);
 	if (!managed && (managed = make(0)))

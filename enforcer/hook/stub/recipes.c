@@ -343,7 +343,8 @@ int main(int argc, char **argv)
 	if (crosses)
 		pthread_join(side[1].thread, NULL);
 	pthread_mutex_lock(&output);
-	printf("done %s %ld %.6f %.1f\n", option.name, option.rounds, (double)(now() - from) / 1e9, (double)worst / 1e3);
+	printf("done %s %ld %.6f %.1f\n", option.name, option.rounds, (double)(now() - from) / 1e9,
+	       (double)worst / 1e3);
 	fflush(stdout);
 	_exit(0);
 }

@@ -50,7 +50,8 @@ int main(int argc, char **argv)
 			struct v2 w = {.version = sizeof w | 2u << 24};
 			void *d;
 			if (nvmlDeviceGetHandleByIndex_v2(i, &d) ||
-			    (is(argc, argv, 3, "mig") && nvmlDeviceGetMigDeviceHandleByIndex(d, 0, &d)) || (second ? two(d, &w) : one(d, &m)))
+			    (is(argc, argv, 3, "mig") && nvmlDeviceGetMigDeviceHandleByIndex(d, 0, &d)) ||
+			    (second ? two(d, &w) : one(d, &m)))
 				return 1;
 			if (second)
 				printf("%u %llu %llu %llu %llu\n", i, w.total, w.left, w.used, w.reserved);

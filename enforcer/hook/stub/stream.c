@@ -118,7 +118,8 @@ CUresult gs_put_copy(CUstream s, enum gs_engine way, uint64_t bytes)
 	g->engine[way] += gs_copy_ns(way, bytes);
 	if (q->copied < g->engine[way])
 		q->copied = g->engine[way];
-	*e = (struct gs_entry){.work = GS_WORK_COPY, .order = g->proc[s->ctx->proc].order++, .until = q->queued, .copied = q->copied};
+	*e = (struct gs_entry){
+		.work = GS_WORK_COPY, .order = g->proc[s->ctx->proc].order++, .until = q->queued, .copied = q->copied};
 	g->copies++;
 	q->tail++;
 	gs_gpu_unlock(g);
@@ -135,7 +136,8 @@ CUstream gs_stream_make(CUcontext ctx, uint32_t kind, int priority)
 	while (i < GS_STUB_STREAMS && g->stream[i].owner)
 		i++;
 	if (i < GS_STUB_STREAMS && (s = calloc(1, sizeof *s))) {
-		*s = (struct CUstream_st){.ctx = ctx, .slot = i, .generation = ++g->generation, .kind = kind, .priority = priority};
+		*s = (struct CUstream_st){
+			.ctx = ctx, .slot = i, .generation = ++g->generation, .kind = kind, .priority = priority};
 		g->stream[i] = (struct gs_slot_stream){.owner = (uint32_t)ctx->proc + 1, .generation = s->generation,
 			.kind = kind, .context = ctx->number, .next = p->streams};
 		p->streams = i + 1;

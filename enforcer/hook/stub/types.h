@@ -114,7 +114,10 @@ typedef struct {
 	CUgraphInstantiateResult result_out;
 } CUDA_GRAPH_INSTANTIATE_PARAMS;
 
-typedef enum { CU_GRAPH_EXEC_UPDATE_SUCCESS = 0, CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED = 2 } CUgraphExecUpdateResult;
+typedef enum {
+	CU_GRAPH_EXEC_UPDATE_SUCCESS = 0,
+	CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED = 2
+} CUgraphExecUpdateResult;
 typedef struct {
 	CUgraphExecUpdateResult result;
 	CUgraphNode errorNode, errorFromNode;
@@ -239,7 +242,11 @@ typedef struct {
 	unsigned char padding[20];
 } CUmemDecompressParams;
 typedef struct { size_t Width, Height; CUarray_format Format; unsigned NumChannels; } CUDA_ARRAY_DESCRIPTOR;
-typedef struct { size_t Width, Height, Depth; CUarray_format Format; unsigned NumChannels, Flags; } CUDA_ARRAY3D_DESCRIPTOR;
+typedef struct {
+	size_t Width, Height, Depth;
+	CUarray_format Format;
+	unsigned NumChannels, Flags;
+} CUDA_ARRAY3D_DESCRIPTOR;
 typedef struct { size_t size, alignment; unsigned reserved[4]; } CUDA_ARRAY_MEMORY_REQUIREMENTS;
 
 #endif

@@ -38,7 +38,8 @@ static CUresult make(CUmemGenericAllocationHandle *out, struct physical p)
 }
 
 /* The memory is on the device that the properties name. Host memory is free. */
-GS_API cuMemCreate(CUmemGenericAllocationHandle *h, size_t bytes, const CUmemAllocationProp *p, unsigned long long flags)
+GS_API cuMemCreate(CUmemGenericAllocationHandle *h, size_t bytes, const CUmemAllocationProp *p,
+		   unsigned long long flags)
 {
 	CUcontext c;
 

@@ -78,16 +78,19 @@ struct peer {
 	struct gs_page *page;
 };
 
-static void peer_send_with(const struct peer *p, enum gs_type type, uint64_t seq, const void *payload, uint32_t length, const int *with, size_t n)
+static void peer_send_with(const struct peer *p, enum gs_type type, uint64_t seq, const void *payload, uint32_t length,
+			   const int *with, size_t n)
 {
-	struct gs_header h = {.magic = GS_MAGIC, .major = GS_MAJOR, .type = (uint16_t)type, .length = length, .seq = seq, .session = 7};
+	struct gs_header h = {.magic = GS_MAGIC, .major = GS_MAJOR, .type = (uint16_t)type, .length = length,
+			      .seq = seq, .session = 7};
 	struct iovec parts[2] = {{&h, sizeof(h)}, {(void *)payload, length}};
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))] = {0};
 	struct msghdr m = {.msg_iov = parts, .msg_iovlen = length ? 2 : 1};
 
 	if (n) {
 		struct cmsghdr *c = (struct cmsghdr *)control;
-		*c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(n * sizeof(int))};
+		*c = (struct cmsghdr){
+			.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(n * sizeof(int))};
 		memcpy(CMSG_DATA(c), with, n * sizeof(int));
 		m.msg_control = control;
 		m.msg_controllen = CMSG_SPACE(n * sizeof(int));
@@ -95,7 +98,8 @@ static void peer_send_with(const struct peer *p, enum gs_type type, uint64_t seq
 	CHECK(sendmsg(p->fd, &m, MSG_NOSIGNAL) >= 0);
 }
 
-static void peer_send(const struct peer *p, enum gs_type type, uint64_t seq, const void *payload, uint32_t length, int with)
+static void peer_send(const struct peer *p, enum gs_type type, uint64_t seq, const void *payload, uint32_t length,
+		      int with)
 {
 	peer_send_with(p, type, seq, payload, length, &with, with >= 0);
 }
@@ -110,7 +114,8 @@ static struct peer peer_accept(void)
 	p.page = mmap(NULL, sizeof(struct gs_page), PROT_READ | PROT_WRITE, MAP_SHARED, p.memfd, 0);
 	CHECK(p.page != MAP_FAILED);
 	/* It beats longer than any test. */
-	*p.page = (struct gs_page){.magic = GS_MAGIC, .version = 1, .session = 7, .heartbeat_ns = gs_now() + 1000 * GS_SECOND};
+	*p.page = (struct gs_page){
+		.magic = GS_MAGIC, .version = 1, .session = 7, .heartbeat_ns = gs_now() + 1000 * GS_SECOND};
 	return p;
 }
 
@@ -130,7 +135,8 @@ static bool peer_read(const struct peer *p, struct request *r)
 
 	if (n <= 0)
 		return false;
-	CHECK((size_t)n == sizeof(r->header) + r->header.length && r->header.magic == GS_MAGIC && r->header.major == GS_MAJOR);
+	CHECK((size_t)n == sizeof(r->header) + r->header.length && r->header.magic == GS_MAGIC &&
+	      r->header.major == GS_MAJOR);
 	return true;
 }
 
@@ -148,7 +154,8 @@ static struct request peer_expect(const struct peer *p, enum gs_type type)
 	return r;
 }
 
-static const struct gs_welcome WELCOME = {.token = 99, .gpus = 2, .heartbeat_ms = 1000, .page_bytes = sizeof(struct gs_page)};
+static const struct gs_welcome WELCOME = {.token = 99, .gpus = 2, .heartbeat_ms = 1000,
+					  .page_bytes = sizeof(struct gs_page)};
 
 static void peer_welcome(const struct peer *p, uint64_t seq)
 {

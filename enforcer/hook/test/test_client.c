@@ -76,7 +76,8 @@ static void hello(void)
 	gs_client_acquire(1);
 	r = peer_expect(&p, GS_ACQUIRE);
 	CHECK(r.header.session == 7 && r.header.length == sizeof(r.acquire) && r.acquire.gpu == 1);
-	gs_client_usage(GS_YIELD, &(struct gs_usage){.gpu = 0, .why = GS_IDLE, .turn = 3, .passed = 4, .errors = 5, .uncounted = 6});
+	gs_client_usage(GS_YIELD, &(struct gs_usage){.gpu = 0, .why = GS_IDLE, .turn = 3, .passed = 4, .errors = 5,
+						     .uncounted = 6});
 	r = peer_expect(&p, GS_YIELD);
 	CHECK(r.header.length == sizeof(r.usage) && r.usage.why == GS_IDLE && r.usage.turn == 3);
 	CHECK(r.usage.passed == 4 && r.usage.errors == 5 && r.usage.uncounted == 6);
@@ -184,7 +185,10 @@ static void busy(void)
 
 /* ---- answers to HELLO that are none ---- */
 
-static void send_raw(const struct peer *p, const void *bytes, size_t n) { CHECK(send(p->fd, bytes, n, MSG_NOSIGNAL) == (ssize_t)n); }
+static void send_raw(const struct peer *p, const void *bytes, size_t n)
+{
+	CHECK(send(p->fd, bytes, n, MSG_NOSIGNAL) == (ssize_t)n);
+}
 
 static void answer_short(const struct peer *p, uint64_t seq) { (void)seq; send_raw(p, "no", 2); }
 
@@ -198,10 +202,14 @@ static void answer_zeros(const struct peer *p, uint64_t seq)
 
 static void answer_version(const struct peer *p, uint64_t seq)
 {
-	send_raw(p, &(struct gs_header){.magic = GS_MAGIC, .major = GS_MAJOR + 1, .type = GS_ERR, .seq = seq}, sizeof(struct gs_header));
+	send_raw(p, &(struct gs_header){.magic = GS_MAGIC, .major = GS_MAJOR + 1, .type = GS_ERR, .seq = seq},
+		 sizeof(struct gs_header));
 }
 
-static void answer_length(const struct peer *p, uint64_t seq) { peer_send(p, GS_WELCOME, seq, &WELCOME, sizeof(WELCOME) - 8, p->memfd); }
+static void answer_length(const struct peer *p, uint64_t seq)
+{
+	peer_send(p, GS_WELCOME, seq, &WELCOME, sizeof(WELCOME) - 8, p->memfd);
+}
 static void answer_type(const struct peer *p, uint64_t seq) { peer_send(p, GS_PONG, seq, NULL, 0, p->memfd); }
 
 static void answer_error(const struct peer *p, uint64_t seq)
@@ -211,8 +219,14 @@ static void answer_error(const struct peer *p, uint64_t seq)
 	peer_send(p, GS_ERR, seq, &e, sizeof(e), -1);
 }
 
-static void answer_no_page(const struct peer *p, uint64_t seq) { peer_send(p, GS_WELCOME, seq, &WELCOME, sizeof(WELCOME), -1); }
-static void answer_unsealed(const struct peer *p, uint64_t seq) { peer_send(p, GS_WELCOME, seq, &WELCOME, sizeof(WELCOME), p->memfd); }
+static void answer_no_page(const struct peer *p, uint64_t seq)
+{
+	peer_send(p, GS_WELCOME, seq, &WELCOME, sizeof(WELCOME), -1);
+}
+static void answer_unsealed(const struct peer *p, uint64_t seq)
+{
+	peer_send(p, GS_WELCOME, seq, &WELCOME, sizeof(WELCOME), p->memfd);
+}
 
 static void answer_pipe(const struct peer *p, uint64_t seq)
 {

@@ -15,7 +15,10 @@
 #include "local.h"
 
 #define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
-#define OK(x) do { CUresult ok = (x); if (ok) { fprintf(stderr, "%s:%d: %s: %d\n", __FILE__, __LINE__, #x, ok); exit(1); } } while (0)
+#define OK(x) do { \
+	CUresult ok = (x); \
+	if (ok) { fprintf(stderr, "%s:%d: %s: %d\n", __FILE__, __LINE__, #x, ok); exit(1); } \
+} while (0)
 
 /* What the test calls and the hook does not. */
 static void *address(const char *name)
@@ -86,7 +89,8 @@ static void linear(void)
 
 static void first_interface(void)
 {
-	const CUDA_MEMCPY2D_v1 plane = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .dstMemoryType = CU_MEMORYTYPE_ARRAY, .WidthInBytes = 20, .Height = 30};
+	const CUDA_MEMCPY2D_v1 plane = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .dstMemoryType = CU_MEMORYTYPE_ARRAY,
+					.WidthInBytes = 20, .Height = 30};
 	CUdeviceptr_v1 to;
 	CUcontext own;
 	char h[1] = {0};
@@ -120,13 +124,17 @@ static void arrays(void)
 
 static void boxes(void)
 {
-	CUDA_MEMCPY2D up = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = &up, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = a,
+	CUDA_MEMCPY2D up = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = &up, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+			    .dstDevice = a,
 			    .WidthInBytes = 20, .Height = 30};
-	CUDA_MEMCPY2D in = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED, .srcDevice = b, .dstMemoryType = CU_MEMORYTYPE_ARRAY,
+	CUDA_MEMCPY2D in = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED, .srcDevice = b,
+			    .dstMemoryType = CU_MEMORYTYPE_ARRAY,
 			    .WidthInBytes = 20, .Height = 30};
-	CUDA_MEMCPY3D box = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = b, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = a,
+	CUDA_MEMCPY3D box = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = b,
+			     .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = a,
 			     .WidthInBytes = 20, .Height = 30, .Depth = 2};
-	CUDA_MEMCPY3D out = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED, .srcDevice = b, .dstMemoryType = CU_MEMORYTYPE_UNIFIED,
+	CUDA_MEMCPY3D out = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED, .srcDevice = b,
+			     .dstMemoryType = CU_MEMORYTYPE_UNIFIED,
 			     .dstDevice = (uintptr_t)&up, .WidthInBytes = 20, .Height = 30, .Depth = 2};
 	CUDA_MEMCPY3D peer = box;
 
@@ -152,11 +160,13 @@ static void batches_and_pages(void)
 {
 	char h[1] = {0};
 	CUDA_MEMCPY3D_BATCH_OP in[2] = {
-		{.src = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr.ptr = b}, .dst = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr.ptr = a},
+		{.src = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr.ptr = b},
+		 .dst = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr.ptr = a},
 		 .width = 10, .height = 2, .depth = 3}};
 	CUDA_MEMCPY3D_BATCH_OP up = in[0], texels = in[0];
 	CUmemLocation to = {.type = CU_MEM_LOCATION_TYPE_DEVICE};
-	CUmemDecompressParams packed[2] = {{.srcNumBytes = 1, .dstNumBytes = 60}, {.srcNumBytes = 1, .dstNumBytes = 40}};
+	CUmemDecompressParams packed[2] = {{.srcNumBytes = 1, .dstNumBytes = 60},
+					   {.srcNumBytes = 1, .dstNumBytes = 40}};
 
 	in[1] = in[0];
 	up.src.op.ptr.ptr = (uintptr_t)h;
@@ -167,7 +177,8 @@ static void batches_and_pages(void)
 	BOTH(cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync_v2_ptsz, (1, &texels, 0, S), 960, GS_WITHIN);
 	BOTH(cuMemPrefetchAsync, cuMemPrefetchAsync_ptsz, (a, 100, 0, S), 100, GS_LINK);
 	BOTH(cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz, (a, 100, to, 0, S), 100, GS_LINK);
-	BOTH(cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync_ptsz, ((CUdeviceptr[]){a, b}, (size_t[]){60, 40}, 2, &to, (size_t[]){0}, 1, 0, S),
+	BOTH(cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync_ptsz,
+	     ((CUdeviceptr[]){a, b}, (size_t[]){60, 40}, 2, &to, (size_t[]){0}, 1, 0, S),
 	     100, GS_LINK);
 	BOTH(cuMemBatchDecompressAsync, cuMemBatchDecompressAsync_ptsz, (packed, 2, 0, NULL, S), 100, GS_WITHIN);
 	CHECK(cuMemcpy3DBatchAsync_v2(1, NULL, 0, NULL) == CUDA_ERROR_INVALID_VALUE);
@@ -220,7 +231,8 @@ static void wrong_arguments_pass(void)
 		CHECK(cuMemcpyHtoD_v2(0, h, SIZE_MAX) == CUDA_ERROR_INVALID_VALUE);
 		CHECK(cuMemcpyHtoD_v2(0, h, 1 << 20) == CUDA_ERROR_INVALID_VALUE);
 		CHECK(cuMemcpyDtoHAsync_v2(NULL, a, 1, NULL) == CUDA_ERROR_INVALID_VALUE);
-		CHECK(cuMemcpy2D_v2(NULL) == CUDA_ERROR_INVALID_VALUE && cuMemcpy3D_v2(NULL) == CUDA_ERROR_INVALID_VALUE);
+		CHECK(cuMemcpy2D_v2(NULL) == CUDA_ERROR_INVALID_VALUE &&
+		      cuMemcpy3D_v2(NULL) == CUDA_ERROR_INVALID_VALUE);
 		CHECK(cuMemcpy3DPeer(NULL) == CUDA_ERROR_INVALID_VALUE);
 		CHECK(cuMemcpyBatchAsync_v2(NULL, NULL, &one, 1, NULL, NULL, 0, NULL) == CUDA_ERROR_INVALID_VALUE);
 		CHECK(cuMemsetD2D32_v2(0, 1, 1, SIZE_MAX, SIZE_MAX) == CUDA_ERROR_INVALID_VALUE);

@@ -609,7 +609,8 @@ static void governed_after(unsigned launches, uintptr_t stream)
 	CHECK(!fake[11].put);
 	fake_mode(0, GS_RUN, 2, 0);
 	pthread_join(t, NULL);
-	CHECK(fake[11].put == 1 && gs_launches(&gs_gates[0]) == launches + 1 && gs_quiet(&gs_gates[0]) && !gs_passed && !gs_gate_errors());
+	CHECK(fake[11].put == 1 && gs_launches(&gs_gates[0]) == launches + 1 && gs_quiet(&gs_gates[0]) && !gs_passed &&
+	      !gs_gate_errors());
 }
 
 static void a_cancelled_launch_counts_as_made(void)
@@ -720,7 +721,8 @@ static void a_thread_is_not_cancelled_in_the_hook(void)
 		pthread_join(t, NULL);
 		CHECK(!pthread_mutex_trylock(&gs_gates[0].lock));
 		pthread_mutex_unlock(&gs_gates[0].lock);
-		CHECK(gs_quiet(&gs_gates[0]) && fake[10].put == 1u + (unsigned)i && gs_launches(&gs_gates[0]) == 1u + (unsigned)i);
+		CHECK(gs_quiet(&gs_gates[0]) && fake[10].put == 1u + (unsigned)i &&
+		      gs_launches(&gs_gates[0]) == 1u + (unsigned)i);
 	}
 	CHECK(fake[10].records == 2);
 	fake_finish(10); /* no work in flight could wait for the next */
@@ -803,7 +805,8 @@ __attribute__((unused)) static void a_child_leaves_no_launch_of_its_parent(void)
 		CHECK(pid >= 0);
 		if (!pid) {
 			gs_gate_leave(&l, 0);
-			CHECK(!gs_self && !gs_gates[0].crowd && !gs_gates[0].crowded && !fake[10].records && gs_quiet(&gs_gates[0]));
+			CHECK(!gs_self && !gs_gates[0].crowd && !gs_gates[0].crowded && !fake[10].records &&
+			      gs_quiet(&gs_gates[0]));
 			_exit(0);
 		}
 		CHECK(waitpid(pid, &status, 0) == pid && status == 0);

@@ -110,7 +110,8 @@ static void by_address(void)
 	for (size_t i = 0; i < COUNT(rows); i++) {
 		void *at = ask(rows[i].asked, rows[i].version, rows[i].flags);
 		if (at != dlsym(driver, rows[i].exported) || drivers(at) || !at) {
-			fprintf(stderr, "cuGetProcAddress(%s, %d) is not our %s\n", rows[i].asked, rows[i].version, rows[i].exported);
+			fprintf(stderr, "cuGetProcAddress(%s, %d) is not our %s\n", rows[i].asked, rows[i].version,
+				rows[i].exported);
 			exit(1);
 		}
 	}
@@ -174,8 +175,10 @@ static void by_dlsym(void)
 		void *from = i < COUNT(files) ? dlopen(files[i], RTLD_NOW) : RTLD_NEXT;
 		if (!from || !(*(void **)&found = dlsym(from, "dlsym")))
 			continue; /* it is in one of the two, by the C library's age */
-		CHECK(!drivers((void *)found(driver, "cuMemAlloc_v2")) && found(driver, "cuMemAlloc_v2") == dlsym(driver, "cuMemAlloc_v2"));
-		CHECK(found(RTLD_DEFAULT, "getpid") == (void *)getpid && !found(driver, "cuNothingOfTheKind") && dlerror());
+		CHECK(!drivers((void *)found(driver, "cuMemAlloc_v2")) &&
+		      found(driver, "cuMemAlloc_v2") == dlsym(driver, "cuMemAlloc_v2"));
+		CHECK(found(RTLD_DEFAULT, "getpid") == (void *)getpid && !found(driver, "cuNothingOfTheKind") &&
+		      dlerror());
 		n++;
 	}
 	CHECK(n >= 2);
@@ -226,7 +229,8 @@ static void altered_graphs(void)
 static void unheard_of(void)
 {
 #ifndef PRELOADED
-	static const char *const known[] = {"cuMemAlloc_v2", "cuMemAlloc", "cuStreamQuery_ptsz", "cuMemcpyHtoD_v2_ptds", "cuDeviceGetUuid_v2",
+	static const char *const known[] = {"cuMemAlloc_v2", "cuMemAlloc", "cuStreamQuery_ptsz", "cuMemcpyHtoD_v2_ptds",
+					    "cuDeviceGetUuid_v2",
 					    "cuStreamWaitValue32_v2_ptsz", "cuArray3DCreate_v2", "cuZ", "cuda"};
 
 	driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -280,7 +284,8 @@ static void same_card(void)
 	CHECK(!gs_real.cuCtxPushCurrent_v2(c) && !cuMemAlloc_v2(&p, 100 << 20) && !cuMemGetInfo_v2(&left, &total));
 	CHECK(total == 1 << 30 && left == total - (100 << 20));
 	CHECK(!nvmlDeviceGetMemoryInfo(d, &m) && m.total == total && m.left == left && m.used == 100 << 20);
-	CHECK(!nvmlDeviceGetMemoryInfo_v2(d, &w) && w.total == total && w.left == left && w.used == 100 << 20 && !w.reserved);
+	CHECK(!nvmlDeviceGetMemoryInfo_v2(d, &w) && w.total == total && w.left == left && w.used == 100 << 20 &&
+	      !w.reserved);
 	w.version = 1;
 	CHECK(nvmlDeviceGetMemoryInfo_v2(d, &w) == 2 && w.total == total); /* its own error */
 	setenv("GS_STUB_MIG", "1", 1);

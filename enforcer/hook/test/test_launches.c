@@ -16,7 +16,10 @@
 #include "streams.h"
 
 #define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
-#define OK(x) do { CUresult ok = (x); if (ok) { fprintf(stderr, "%s:%d: %s: %d\n", __FILE__, __LINE__, #x, ok); exit(1); } } while (0)
+#define OK(x) do { \
+	CUresult ok = (x); \
+	if (ok) { fprintf(stderr, "%s:%d: %s: %d\n", __FILE__, __LINE__, #x, ok); exit(1); } \
+} while (0)
 /* Or the test's own alarm. */
 #define EVENTUALLY(x) do { while (!(x)) sched_yield(); } while (0)
 
@@ -58,7 +61,8 @@ static void begin(int gpus)
 static void mode(int gpu, enum gs_mode to)
 {
 	__atomic_store_n(&gs_own.slot[gpu].mode, (uint32_t)to, __ATOMIC_RELEASE);
-	__atomic_store_n(&gs_own.gated, gs_own.slot[0].mode != GS_OPEN || gs_own.slot[1].mode != GS_OPEN, __ATOMIC_RELEASE);
+	__atomic_store_n(&gs_own.gated, gs_own.slot[0].mode != GS_OPEN || gs_own.slot[1].mode != GS_OPEN,
+			 __ATOMIC_RELEASE);
 	__atomic_add_fetch(&gs_own.bell, 1, __ATOMIC_RELEASE);
 	gs_bell_ring(&gs_own);
 }

@@ -27,7 +27,8 @@ static void lost_in_reserve(void)
 	start_helper();
 	uint64_t epoch = gs_client_epoch();
 	peer_welcomed(&r, GS_RESUME);
-	CHECK(r.hello.old_session == 7 && r.hello.token == 99 && r.hello.committed[0] == 3000 && r.hello.committed[1] == 0);
+	CHECK(r.hello.old_session == 7 && r.hello.token == 99 && r.hello.committed[0] == 3000 &&
+	      r.hello.committed[1] == 0);
 	AWAIT(gs_client_connected());
 	CHECK(gs_client_epoch() != epoch && gs_page != &gs_own);
 }
@@ -150,7 +151,8 @@ static void revoked(void)
 	CHECK(gs_client_connected());
 	__atomic_store_n(&p.page->slot[1].mode, GS_KILL, __ATOMIC_RELEASE);
 	gs_client_poll();
-	CHECK(!gs_client_connected() && gs_page == &gs_own && !gs_own.gated && gs_client.retry_at > gs_now() + 4 * GS_SECOND);
+	CHECK(!gs_client_connected() && gs_page == &gs_own && !gs_own.gated &&
+	      gs_client.retry_at > gs_now() + 4 * GS_SECOND);
 }
 
 static void heart_stopped(void)
@@ -247,7 +249,8 @@ static void duty_cycle(void)
 	last.slot[1] = (struct gs_slot){.mode = GS_OPEN, .share_permille = 300};
 	last.slot[2] = (struct gs_slot){.mode = GS_RUN, .share_permille = 700};
 	gs_local_take_over(&last, false);
-	CHECK(gs_own.gated && gs_own.slot[0].mode == GS_RUN && gs_own.slot[0].cap == 5 && gs_own.slot[0].inflight_us == 2000);
+	CHECK(gs_own.gated && gs_own.slot[0].mode == GS_RUN && gs_own.slot[0].cap == 5 &&
+	      gs_own.slot[0].inflight_us == 2000);
 	uint64_t began = gs_now(), turn = gs_own.slot[0].turn;
 	for (uint64_t at = began; at < began + GS_SECOND; at += GS_MS) {
 		CHECK(gs_local_tick(at) > at);

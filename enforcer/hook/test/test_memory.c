@@ -14,7 +14,10 @@
 #include "growers.h"
 #include "test_books.h"
 
-#define OK(x) do { CUresult ok = (x); if (ok) { fprintf(stderr, "%s:%d: %s: %d\n", __FILE__, __LINE__, #x, ok); exit(1); } } while (0)
+#define OK(x) do { \
+	CUresult ok = (x); \
+	if (ok) { fprintf(stderr, "%s:%d: %s: %d\n", __FILE__, __LINE__, #x, ok); exit(1); } \
+} while (0)
 #define MIB (1ull << 20)
 
 /* ---- what the test calls and the hook does not ---- */
@@ -37,7 +40,8 @@ static uint64_t truth(void)
 
 /* The books and the driver agree, and nothing is left over. */
 #define AGREE(bytes) do { \
-	CHECK(truth() == (bytes)); CHECK(shared->committed == (bytes)); CHECK(shared->used == (bytes)); CHECK(!shared->bad); } while (0)
+	CHECK(truth() == (bytes)); CHECK(shared->committed == (bytes)); \
+	CHECK(shared->used == (bytes)); CHECK(!shared->bad); } while (0)
 
 static CUcontext begin(uint64_t cap)
 {
@@ -62,8 +66,10 @@ static void linear(void)
 	AGREE(60 * MIB);
 	CHECK(cuMemAlloc_v2(&untouched, 5 * MIB) == CUDA_ERROR_OUT_OF_MEMORY && untouched == 77);
 	CHECK(cuMemAllocManaged(&untouched, 5 * MIB, 1) == CUDA_ERROR_OUT_OF_MEMORY && untouched == 77);
-	CHECK(cuMemAllocPitch_v2(&untouched, &pitch, 1 * MIB, 5, 4) == CUDA_ERROR_OUT_OF_MEMORY && untouched == 77 && pitch == 0);
-	CHECK(cuMemAllocPitch_v2(&untouched, &pitch, SIZE_MAX, SIZE_MAX, 4) == CUDA_ERROR_OUT_OF_MEMORY && untouched == 77);
+	CHECK(cuMemAllocPitch_v2(&untouched, &pitch, 1 * MIB, 5, 4) == CUDA_ERROR_OUT_OF_MEMORY && untouched == 77 &&
+	      pitch == 0);
+	CHECK(cuMemAllocPitch_v2(&untouched, &pitch, SIZE_MAX, SIZE_MAX, 4) == CUDA_ERROR_OUT_OF_MEMORY &&
+	      untouched == 77);
 	OK(cuMemGetInfo_v2(&left, &total));
 	CHECK(left == 4 * MIB && total == 64 * MIB);
 	OK(cuDeviceTotalMem_v2(&total, 0));
@@ -89,7 +95,8 @@ static void linear(void)
 static void first_interface(void)
 {
 	const CUDA_ARRAY_DESCRIPTOR_v1 flat = {.Width = 1024, .Height = 1024, .Format = 0x20, .NumChannels = 4};
-	const CUDA_ARRAY3D_DESCRIPTOR_v1 deep = {.Width = 256, .Height = 256, .Depth = 16, .Format = 0x20, .NumChannels = 1};
+	const CUDA_ARRAY3D_DESCRIPTOR_v1 deep = {.Width = 256, .Height = 256, .Depth = 16, .Format = 0x20,
+						 .NumChannels = 1};
 	CUdeviceptr_v1 a, b, none = 77;
 	unsigned left, total, pitch;
 	CUcontext one, two;
@@ -114,7 +121,8 @@ static void first_interface(void)
 	OK(cuArrayCreate(&x, &flat));
 	OK(cuArray3DCreate(&y, &deep));
 	AGREE(40 * MIB);
-	CHECK(cuArrayCreate(&x, &(CUDA_ARRAY_DESCRIPTOR_v1){.Width = 1024, .Height = 8192, .Format = 0x20, .NumChannels = 4}) == CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK(cuArrayCreate(&x, &(CUDA_ARRAY_DESCRIPTOR_v1){.Width = 1024, .Height = 8192, .Format = 0x20,
+							    .NumChannels = 4}) == CUDA_ERROR_OUT_OF_MEMORY);
 	OK(cuArrayDestroy(y));
 	AGREE(36 * MIB);
 	OK(cuArrayDestroy(x));
@@ -255,7 +263,8 @@ static void managed_pools(void)
 	OK(cuMemGetDefaultMemPool(&pool[3], &device, 1));
 	CHECK(cuMemGetMemPool(&pool[3], &(CUmemLocation){.type = 2}, 1) != CUDA_SUCCESS);
 	for (int i = 0; i < 4; i++) {
-		CHECK(cuMemAllocFromPoolAsync(&untouched, 200 * MIB, pool[i], NULL) == CUDA_ERROR_OUT_OF_MEMORY && untouched == 77);
+		CHECK(cuMemAllocFromPoolAsync(&untouched, 200 * MIB, pool[i], NULL) == CUDA_ERROR_OUT_OF_MEMORY &&
+		      untouched == 77);
 		OK(cuMemAllocFromPoolAsync(&p, 100 * MIB, pool[i], NULL));
 		CHECK(truth() >= 100 * MIB);
 		AGREE(truth());
@@ -268,7 +277,8 @@ static void managed_pools(void)
 
 static void graphs(void)
 {
-	CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = 1, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}}};
+	CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = 1,
+							   .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}}};
 	CUgraph g;
 	CUgraphNode n;
 	CUgraphExec e, none = (CUgraphExec)9;
@@ -325,7 +335,8 @@ static void cancelled_in(void (*call)(void))
 	void *r;
 
 	made = false;
-	CHECK(!pthread_create(&t, NULL, to_be_cancelled, (void *)call) && !pthread_join(t, &r) && r == PTHREAD_CANCELED && made);
+	CHECK(!pthread_create(&t, NULL, to_be_cancelled, (void *)call) && !pthread_join(t, &r) &&
+	      r == PTHREAD_CANCELED && made);
 	AGREE(truth());
 }
 
@@ -345,22 +356,27 @@ static void take_pitched(void) { OK(cuMemAllocPitch_v2(&pitched_at, &(size_t){0}
 static void take_pooled(void) { OK(cuMemAllocAsync(&pooled_at, 3 * MIB, NULL)); }
 static void take_handle(void)
 {
-	OK(cuMemCreate(&created, 4 * MIB, &(CUmemAllocationProp){.type = 1, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}}, 0));
+	OK(cuMemCreate(&created, 4 * MIB,
+		       &(CUmemAllocationProp){.type = 1, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}}, 0));
 }
 static void take_array(void)
 {
-	OK(cuArrayCreate_v2(&array_made, &(CUDA_ARRAY_DESCRIPTOR){.Width = 1024, .Height = 1024, .Format = 0x20, .NumChannels = 4}));
+	OK(cuArrayCreate_v2(&array_made, &(CUDA_ARRAY_DESCRIPTOR){.Width = 1024, .Height = 1024, .Format = 0x20,
+								  .NumChannels = 4}));
 }
 static void take_levels(void)
 {
-	OK(cuMipmappedArrayCreate(&levels_made, &(CUDA_ARRAY3D_DESCRIPTOR){.Width = 256, .Height = 256, .Depth = 16, .Format = 0x20, .NumChannels = 1}, 3));
+	OK(cuMipmappedArrayCreate(&levels_made,
+				  &(CUDA_ARRAY3D_DESCRIPTOR){.Width = 256, .Height = 256, .Depth = 16, .Format = 0x20,
+							     .NumChannels = 1}, 3));
 }
 static void take_graph(void) { OK(cuGraphInstantiateWithFlags(&exec_made, graph_made, 0)); }
 static void launch_graph(void) { OK(cuGraphLaunch(exec_made, NULL)); }
 static void map_handle(void) { OK(cuMemMap(reserved_at, 4 * MIB, 0, created, 0)); }
 static void make_pool(void)
 {
-	OK(cuMemPoolCreate(&pool_made, &(CUmemPoolProps){.allocType = 1, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}}));
+	OK(cuMemPoolCreate(&pool_made, &(CUmemPoolProps){.allocType = 1,
+							 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}}));
 }
 static void take_from_pool(void) { OK(cuMemAllocFromPoolAsync(&pooled_at, 3 * MIB, pool_made, NULL)); }
 static void let_linear_go(void) { OK(cuMemFree_v2(linear_at)); }
@@ -387,7 +403,9 @@ static void release_primary(void) { OK(cuDevicePrimaryCtxRelease_v2(0)); }
  * is left: the next call needs it. */
 static void cancelled(void)
 {
-	CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = 1, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}}, .bytesize = 8 * MIB};
+	CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = 1,
+							   .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}},
+							   .bytesize = 8 * MIB};
 	CUgraphNode n;
 
 	current = begin(256 * MIB);
@@ -401,7 +419,8 @@ static void cancelled(void)
 	OK(cuStreamCreate(&stream_made, 1));
 	OK(cuGraphCreate(&graph_made, 0));
 	OK(cuGraphAddMemAllocNode(&n, graph_made, NULL, 0, &params));
-	static void (*const take[])(void) = {take_linear, take_managed, take_pitched, take_pooled, take_handle, map_handle,
+	static void (*const take[])(void) = {take_linear, take_managed, take_pitched, take_pooled, take_handle,
+					     map_handle,
 		take_array, take_levels, take_graph, launch_graph};
 	for (size_t i = 0; i < sizeof take / sizeof *take; i++)
 		cancelled_in(take[i]);
@@ -412,7 +431,8 @@ static void cancelled(void)
 	OK(cuStreamSynchronize(NULL));
 	gs_memory_settle();
 	CHECK(truth() > 8 * MIB + 16 * MIB);
-	static void (*const let_go[])(void) = {let_linear_go, let_managed_go, let_pitched_go, let_handle_go, unmap_handle,
+	static void (*const let_go[])(void) = {let_linear_go, let_managed_go, let_pitched_go, let_handle_go,
+					       unmap_handle,
 		let_array_go, let_levels_go, let_graph_go, trim_graphs, trim_pool, let_pool_go};
 	for (size_t i = 0; i < sizeof let_go / sizeof *let_go; i++)
 		cancelled_in(let_go[i]);
@@ -423,7 +443,8 @@ static void cancelled(void)
 	cancelled_in(end_capture);
 	CHECK(!captures);
 	OK(cuGraphDestroy(graph_made));
-	static void (*const rest[])(void) = {destroy_stream, create_context, destroy_context, retain_primary, release_primary};
+	static void (*const rest[])(void) = {destroy_stream, create_context, destroy_context, retain_primary,
+					     release_primary};
 	for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
 		cancelled_in(rest[i]);
 }
@@ -499,7 +520,8 @@ static void forked(void)
 	gs_forks_watch(); /* as the client does */
 	pid_t child = fork();
 	if (!child) {
-		_exit(cuMemAlloc_v2(&a, MIB) == CUDA_ERROR_NOT_INITIALIZED && cuMemFree_v2(a) == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
+		_exit(cuMemAlloc_v2(&a, MIB) == CUDA_ERROR_NOT_INITIALIZED &&
+		      cuMemFree_v2(a) == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
 	}
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
 	CHECK(shared->asked == asked && shared->committed == MIB && !shared->bad);
@@ -533,7 +555,8 @@ static void cost(void)
 int main(void)
 {
 	static const struct { const char *name; void (*run)(void); } tests[] = {
-		{"linear", linear}, {"the first interface", first_interface}, {"contexts", contexts}, {"handles", handles}, {"arrays", arrays}, {"pools", pools}, {"managed pools", managed_pools},
+		{"linear", linear}, {"the first interface", first_interface}, {"contexts", contexts},
+			{"handles", handles}, {"arrays", arrays}, {"pools", pools}, {"managed pools", managed_pools},
 		{"graphs", graphs}, {"cancelled", cancelled}, {"forked", forked}, {"race", race}, {"cost", cost},
 	};
 	char file[64];

@@ -53,7 +53,8 @@ static void cancelled(void)
 			CHECK((reservation[k] = reserved(t[k])) && reservation[k] <= 2);
 		gs_client_commit(0, GS_DEVICE, reservation[0], 1000);
 		gs_client_abort(0, reservation[1]);
-		CHECK(peer_expect(&p, GS_COMMIT).memory.reservation == 10 && peer_expect(&p, GS_ABORT).memory.reservation == 11);
+		CHECK(peer_expect(&p, GS_COMMIT).memory.reservation == 10 &&
+		      peer_expect(&p, GS_ABORT).memory.reservation == 11);
 		CHECK(gs_client_committed(0) == 1000 * (i + 1u));
 	}
 	CHECK(gs_client_connected());
@@ -84,7 +85,8 @@ static struct peer start_lent(uint64_t bytes)
 	int with[3] = {-1, memfd_create("leases", MFD_CLOEXEC | MFD_ALLOW_SEALING), 1};
 	pthread_t t;
 
-	CHECK(with[1] >= 0 && ftruncate(with[1], 4096) == 0 && fcntl(with[1], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+	CHECK(with[1] >= 0 && ftruncate(with[1], 4096) == 0 &&
+	      fcntl(with[1], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
 	leases = mmap(NULL, sizeof(*leases), PROT_READ | PROT_WRITE, MAP_SHARED, with[1], 0);
 	CHECK(leases != MAP_FAILED);
 	leases->idle[0] = GS_LEASE_OPEN | bytes;
@@ -132,7 +134,8 @@ static void lent(void)
 	gs_client_commit(0, GS_DEVICE, grant(&p, 2 * GS_LEASE_MAX, 42), 2 * GS_LEASE_MAX);
 	peer_expect(&p, GS_COMMIT);
 	gs_client_free(0, GS_DEVICE, 2 * GS_LEASE_MAX);
-	CHECK(peer_expect(&p, GS_FREE).memory.bytes == 2 * GS_LEASE_MAX + 10 - GS_LEASE_MAX / 2 && idle() == GS_LEASE_MAX / 2);
+	CHECK(peer_expect(&p, GS_FREE).memory.bytes == 2 * GS_LEASE_MAX + 10 - GS_LEASE_MAX / 2 &&
+	      idle() == GS_LEASE_MAX / 2);
 
 	/* Bytes that the broker took out are not there, and none are put there. */
 	leases->idle[0] = 0;
@@ -149,7 +152,8 @@ static void lent_and_lost(void)
 	struct request r;
 	uint64_t before, meanwhile;
 
-	CHECK(gs_client_reserve(0, GS_DEVICE, 300, &before) == GS_GRANT && gs_client_reserve(0, GS_DEVICE, 200, &meanwhile) == GS_GRANT);
+	CHECK(gs_client_reserve(0, GS_DEVICE, 300, &before) == GS_GRANT &&
+	      gs_client_reserve(0, GS_DEVICE, 200, &meanwhile) == GS_GRANT);
 	gs_client_commit(0, GS_DEVICE, before, 300);
 	close(p.fd);
 	AWAIT((gs_client_poll(), !gs_client_connected()));

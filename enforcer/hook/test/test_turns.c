@@ -357,7 +357,8 @@ static void who_has_no_context_tells_nothing(void)
 	gs_gate_context_created((CUcontext)0x900, -1); /* on a GPU that is not governed */
 	CHECK(!fake_says);
 	gs_gate_context_created((CUcontext)0x100, 0);
-	CHECK(fake_usages >= 1 && fake_said[0].type == GS_USAGE && !fake_said[0].usage.launched && !fake_said[0].usage.turn);
+	CHECK(fake_usages >= 1 && fake_said[0].type == GS_USAGE && !fake_said[0].usage.launched &&
+	      !fake_said[0].usage.turn);
 	CHECK(!fake_acquires);
 }
 
@@ -425,7 +426,8 @@ static void *launch_on(void *stream)
  * made between a YIELD and the next turn. */
 static void no_launch_passes_a_pause(void)
 {
-	static const struct { enum gs_mode mode; uint32_t flags; } turns[] = { { GS_OPEN, 0 }, { GS_RUN, GS_HASTE }, { GS_RUN, GS_BESIDE } };
+	static const struct { enum gs_mode mode; uint32_t flags; } turns[] = { { GS_OPEN, 0 }, { GS_RUN, GS_HASTE },
+									      { GS_RUN, GS_BESIDE } };
 	pthread_t t[4];
 	unsigned drained = 0;
 
