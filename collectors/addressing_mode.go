@@ -6,16 +6,18 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// AddressingMode tells how the GPU reaches the host's pageable memory.
-var AddressingMode = Gauge("nvgpu_addressing_mode_info", "How the GPU reaches pageable memory (none, hmm, ats), always 1.", "mode")
+// AddressingMode is the way the GPU addresses the host's pageable memory.
+var AddressingMode = Gauge("nvgpu_addressing_mode_info",
+	"Addressing mode of the GPU for pageable host memory (none, hmm, ats), always 1.", "mode")
 
 var addressingModes = map[nvml.DeviceAddressingModeType]string{
-	nvml.DEVICE_ADDRESSING_MODE_NONE: "none", nvml.DEVICE_ADDRESSING_MODE_HMM: "hmm", nvml.DEVICE_ADDRESSING_MODE_ATS: "ats",
+	nvml.DEVICE_ADDRESSING_MODE_NONE: "none", nvml.DEVICE_ADDRESSING_MODE_HMM: "hmm",
+	nvml.DEVICE_ADDRESSING_MODE_ATS: "ats",
 }
 
 var _ = Register(Collector{
 	Name:    "addressing_mode",
-	Doc:     "How the GPU reaches the host's pageable memory.",
+	Doc:     "Addressing mode of the GPU for pageable host memory.",
 	Tier:    Static,
 	Metrics: []*Metric{AddressingMode},
 	Read: func(g *gpu.Device, out *Readings) {

@@ -9,22 +9,25 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// What was given to whom, whether or not it is used.
+// GPUs allocated to workloads, used or not.
 var (
-	AllocationInfo = Gauge("nvgpu_allocation_info", "The GPU is allocated to the workload, always 1.", "workload", "source")
-	AllocatedIdle  = Counter("nvgpu_allocated_idle_seconds_total", "Time that the GPU was allocated to the workload and did nothing for it.", "workload")
+	AllocationInfo = Gauge("nvgpu_allocation_info",
+		"Allocation of the GPU to the workload, always 1.", "workload", "source")
+	AllocatedIdle = Counter("nvgpu_allocated_idle_seconds_total",
+		"Seconds the GPU was allocated to the workload and did no work for it.", "workload")
 )
 
-// given reports whether a is about the GPU or a part of it.
+// given reports whether a covers the GPU or part of it.
 func given(a host.Allocation, g *gpu.Device) bool {
 	return slices.ContainsFunc(a.Devices, func(d string) bool {
-		return d == g.UUID || d == strconv.Itoa(g.Index) || slices.ContainsFunc(g.Instances(), func(m *gpu.MIG) bool { return m.UUID == d })
+		return d == g.UUID || d == strconv.Itoa(g.Index) ||
+			slices.ContainsFunc(g.Instances(), func(m *gpu.MIG) bool { return m.UUID == d })
 	})
 }
 
-// allocations shows what was given, and counts the time it was idle: the
-// window of the driver's samples if nothing was seen in it, or the whole time
-// without a process.
+// allocations shows the allocations and counts idle time: the window of the
+// driver's samples if it saw no work in it, or the whole time if there was no
+// process.
 func (u *users) allocations(g *gpu.Device, out *Readings, workloads []*workload, window time.Duration) {
 	var since time.Duration
 	if !u.allocated.IsZero() {

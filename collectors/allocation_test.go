@@ -13,9 +13,9 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// TestAllocatedGPUs has a Slurm job on two GPUs, of which it uses one by a
-// step, a pod that holds memory and does nothing, one that the scheduler gave
-// a MIG device, and one whose GPU this host does not have.
+// TestAllocatedGPUs has a Slurm job with two GPUs that uses one of them in a
+// step, a pod that holds memory and does nothing, a pod with a MIG device, and
+// a pod whose GPU this host does not have.
 func TestAllocatedGPUs(t *testing.T) {
 	source := `gpus:
 - {load: training}
@@ -37,12 +37,13 @@ func TestAllocatedGPUs(t *testing.T) {
 	}, func(t *testing.T, h *Host) {
 		advance(15 * time.Second)
 		if n := len(of(h, AllocationInfo, "0", "workload")); n != 0 {
-			t.Errorf("%d allocations before anything was given", n)
+			t.Errorf("%d allocations before the first one", n)
 		}
 		given.Store(&[]host.Allocation{
 			{Job: "4711", Devices: []string{"0", "1"}},
 			{Namespace: "n", Pod: "p", Container: "c", Devices: []string{told(h, Up, "gpu", "2")["uuid"]}},
-			{Namespace: "n", Pod: "sliced", Container: "c", Devices: []string{told(h, MIGInfo, "gpu", "3")["mig_uuid"]}},
+			{Namespace: "n", Pod: "sliced", Container: "c",
+				Devices: []string{told(h, MIGInfo, "gpu", "3")["mig_uuid"]}},
 			{Namespace: "n", Pod: "moved", Container: "c", Devices: []string{"GPU-none", "7"}},
 		})
 		want(t, h, 1, WorkloadProcesses, "0", "slurm:4711.0", "compute")
@@ -63,10 +64,12 @@ func TestAllocatedGPUs(t *testing.T) {
 			}
 			return v
 		}
-		before := [4]float64{idle("0", "slurm:4711"), idle("1", "slurm:4711"), idle("2", "pod:n/p/c"), idle("3", "pod:n/sliced/c")}
+		before := [4]float64{idle("0", "slurm:4711"), idle("1", "slurm:4711"), idle("2", "pod:n/p/c"),
+			idle("3", "pod:n/sliced/c")}
 		advance(time.Minute)
 		for i, rose := range [4]float64{
-			idle("0", "slurm:4711") - before[0], idle("1", "slurm:4711") - before[1], idle("2", "pod:n/p/c") - before[2], idle("3", "pod:n/sliced/c") - before[3],
+			idle("0", "slurm:4711") - before[0], idle("1", "slurm:4711") - before[1],
+			idle("2", "pod:n/p/c") - before[2], idle("3", "pod:n/sliced/c") - before[3],
 		} {
 			if want := [4]float64{0, 60, 60, 60}[i]; math.Abs(rose-want) > 1e-6 {
 				t.Errorf("on gpu %d allocated and idle for %v s of a minute, want %v", i, rose, want)
@@ -86,7 +89,7 @@ func TestAllocatedIdleTime(t *testing.T) {
 		s := perform(t, b)
 		s.allocated = []host.Allocation{{Job: "4711", Devices: []string{"GPU-a"}}}
 		s.pass()
-		s.has(t, AllocatedIdle, 0, "slurm:4711") // not what was before the agent
+		s.has(t, AllocatedIdle, 0, "slurm:4711") // time before the agent's start does not count
 		step := func(what string, seconds int, idle, tolerance float64) {
 			t.Helper()
 			before := s.value(AllocatedIdle, "slurm:4711")
@@ -95,7 +98,7 @@ func TestAllocatedIdleTime(t *testing.T) {
 				t.Errorf("%s: idle for %v s of %d, want %v", what, rose, seconds, idle)
 			}
 		}
-		const lag = 5.2 // the driver is asked every 5 s, for what is 0.2 s old
+		const lag = 5.2 // the driver is asked every 5 s, and its samples are 0.2 s old
 		step("without a process", 30*60, 30*60, 1e-6)
 		s.facts[1] = host.Facts{Start: 1, Cgroup: "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n"}
 		b.compute = []nvml.ProcessInfo{runs(1, 1)}
@@ -104,10 +107,10 @@ func TestAllocatedIdleTime(t *testing.T) {
 		step("while a step works", 60, 0, lag)
 		s.is(2, "other.service")
 		b.compute, b.use = append(b.compute, runs(2, 1)), works(30, 2)
-		step("while somebody else works", 60, 60, lag)
+		step("while another works", 60, 60, lag)
 		b.use = func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) { return nil, nvml.ERROR_NOT_SUPPORTED }
 		step("until that is not known", 10, 0, lag)
-		step("while nobody knows who works", 60, 0, 1e-9)
+		step("while the worker is unknown", 60, 0, 1e-9)
 		b.compute, b.use = nil, nil
 		step("when all have gone", 30, 30, 1e-9)
 	})

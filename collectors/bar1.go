@@ -2,10 +2,10 @@ package collectors
 
 import "gpusteward/collectors/gpu"
 
-// BAR1 is the window through which the CPU and other devices reach memory.
+// BAR1 is the window through which the CPU and other devices access GPU memory.
 var (
-	BAR1Bytes = Gauge("nvgpu_bar1_memory_bytes", "BAR1 address space by state.", "state")
-	BAR1Total = Gauge("nvgpu_bar1_memory_total_bytes", "BAR1 address space.")
+	BAR1Bytes = Gauge("nvgpu_bar1_memory_bytes", "Bytes of BAR1 address space, by state.", "state")
+	BAR1Total = Gauge("nvgpu_bar1_memory_total_bytes", "Bytes of BAR1 address space.")
 )
 
 var _ = Register(Collector{

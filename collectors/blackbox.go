@@ -2,12 +2,13 @@ package collectors
 
 import "gpusteward/collectors/gpu"
 
-// BlackboxFlush is when the board last saved its flight recorder.
-var BlackboxFlush = Gauge("nvgpu_blackbox_flush_timestamp_seconds", "When the board's black box was last written, as a Unix time.")
+// BlackboxFlush is the time at which the board last saved its flight recorder.
+var BlackboxFlush = Gauge("nvgpu_blackbox_flush_timestamp_seconds",
+	"Unix time of the last write of the board's black box.")
 
 var _ = Register(Collector{
 	Name:    "blackbox",
-	Doc:     "When the board's black box was last written.",
+	Doc:     "Time of the last write of the board's black box.",
 	Tier:    Slow,
 	OptIn:   true,
 	Metrics: []*Metric{BlackboxFlush},

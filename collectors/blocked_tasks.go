@@ -2,13 +2,14 @@ package collectors
 
 import "gpusteward/collectors/host"
 
-// DriverBlockedTasks is seen from outside of the driver: when it hangs, those
-// who call it sleep where no signal wakes them.
-var DriverBlockedTasks = HostGauge("nvgpu_driver_blocked_tasks", "Threads of NVIDIA's kernel modules, and programs of NVIDIA's, in uninterruptible sleep; for a moment that is normal.")
+// DriverBlockedTasks comes from the kernel: callers of a hung driver sleep
+// uninterruptibly.
+var DriverBlockedTasks = HostGauge("nvgpu_driver_blocked_tasks",
+	"Threads of NVIDIA's kernel modules and NVIDIA programs in uninterruptible sleep; brief sleeps are normal.")
 
 var _ = Register(Collector{
 	Name:    "blocked_tasks",
-	Doc:     "Tasks of the driver that hang in the kernel, from the state of every process.",
+	Doc:     "Tasks stuck in the driver, from the state of every process.",
 	Tier:    Medium,
 	Metrics: []*Metric{DriverBlockedTasks},
 	Kernel: func(k host.Kernel) func(out *Readings) {

@@ -2,12 +2,12 @@ package collectors
 
 import "gpusteward/collectors/host"
 
-// NodeBoot is when the host was booted.
-var NodeBoot = HostGauge("nvgpu_node_boot_timestamp_seconds", "When the host was booted, as a Unix time.")
+// NodeBoot is the boot time of the host.
+var NodeBoot = HostGauge("nvgpu_node_boot_timestamp_seconds", "Unix time of the host's boot.")
 
 var _ = Register(Collector{
 	Name:    "boot",
-	Doc:     "When the host was booted.",
+	Doc:     "Boot time of the host.",
 	Tier:    Slow,
 	Metrics: []*Metric{NodeBoot},
 	Kernel: func(k host.Kernel) func(out *Readings) {

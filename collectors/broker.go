@@ -18,52 +18,94 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// What the broker says of itself and of what tenants have. A tenant is who a
-// quota is for; which workloads it is, the policy says.
+// The broker's own state, and the shares of its tenants. A tenant is the holder
+// of a quota; the policy maps workloads to tenants.
 var (
-	BrokerUp               = HostGauge("gpusteward_broker_up", "Whether the broker answers, and can serve whoever comes; only where the enforcer is enabled.")
-	BrokerStarved          = HostGauge("gpusteward_broker_starved", "Whether the broker could not serve somebody in the last minute for want of something: descriptors, memory, sessions, time to accept connections.")
-	BrokerSessions         = HostGauge("nvgpu_broker_sessions", "Sessions of hooked processes with the broker, by state.", "state")
-	BrokerHookInfo         = HostGauge("nvgpu_broker_hook_info", "A version of the hook that sessions run, always 1.", "hook_version", "abi")
-	BrokerHookUnknown      = HostGauge("nvgpu_broker_hook_unknown_entries", "Entries of the driver that a program was given and that its hook does not know, the most of one session: the driver is newer than the hook.", "hook_version")
-	BrokerRequests         = HostCounter("nvgpu_broker_requests_total", "Messages to the broker, by what they ask and what came of it.", "op", "result")
-	BrokerAdmissions       = HostCounter("nvgpu_broker_admissions_total", "Requests for memory that the broker has decided.")
-	BrokerAdmissionSeconds = HostCounter("nvgpu_broker_admission_seconds_total", "Time that the broker took to decide them.")
-	BrokerFaults           = HostCounter("nvgpu_broker_faults_total", "Things that went wrong between processes and the broker: sessions dropped because they did not read (slow) or asked too much (flood), messages beyond a rate (slowed), times that something was wanting to serve somebody (starved), sessions with GPUs that the broker does not know, where no quota holds (ungoverned).", "kind")
-	BrokerHandover         = Counter("nvgpu_broker_handover_seconds_total", "Time of the GPU that went into passing it from one tenant to the next.")
-	BrokerTogether         = Counter("nvgpu_broker_together_seconds_total", "Time in which several tenants ran on the GPU at once.")
-	BrokerGangs            = Counter("nvgpu_broker_gangs_total", "Tenants that were found to wait for themselves across GPUs: from then on they are held and let go on all of them together.")
+	BrokerUp = HostGauge("gpusteward_broker_up",
+		"Whether the broker answers and can serve clients; present only if the enforcer is enabled.")
+	BrokerStarved = HostGauge("gpusteward_broker_starved",
+		"Whether a shortage kept the broker from serving a client in the last minute: descriptors, memory, "+
+			"sessions, or time to accept connections.")
+	BrokerSessions = HostGauge("nvgpu_broker_sessions", "Sessions of hooked processes, by state.", "state")
+	BrokerHookInfo = HostGauge("nvgpu_broker_hook_info",
+		"Version of the hook in a session, always 1.", "hook_version", "abi")
+	BrokerHookUnknown = HostGauge("nvgpu_broker_hook_unknown_entries",
+		"Driver entry points requested by a program and unknown to its hook, the maximum over the sessions; "+
+			"above 0 the driver is newer than the hook.", "hook_version")
+	BrokerRequests = HostCounter("nvgpu_broker_requests_total",
+		"Messages to the broker, by operation and result.", "op", "result")
+	BrokerAdmissions       = HostCounter("nvgpu_broker_admissions_total", "Memory requests decided by the broker.")
+	BrokerAdmissionSeconds = HostCounter("nvgpu_broker_admission_seconds_total",
+		"Seconds the broker took to decide memory requests.")
+	BrokerFaults = HostCounter("nvgpu_broker_faults_total",
+		"Problems between processes and the broker, by kind: sessions dropped because they did not read "+
+			"(slow) or asked too much (flood), messages over the rate limit (slowed), shortages that kept a "+
+			"client from being served (starved), sessions with GPUs unknown to the broker, where no quota holds "+
+			"(ungoverned).", "kind")
+	BrokerHandover = Counter("nvgpu_broker_handover_seconds_total",
+		"Seconds of GPU time spent on switching between tenants.")
+	BrokerTogether = Counter("nvgpu_broker_together_seconds_total",
+		"Seconds in which several tenants ran on the GPU at once.")
+	BrokerGangs = Counter("nvgpu_broker_gangs_total",
+		"Tenants found to wait for themselves across GPUs; the broker then holds and releases them on all "+
+			"those GPUs together.")
 
-	QuotaSessions    = Gauge("nvgpu_quota_sessions", "Sessions of the tenant on the GPU.", "tenant")
-	QuotaLimit       = Gauge("nvgpu_quota_compute_limit_ratio", "Most of the GPU's time that the tenant may have; absent where it has no limit.", "tenant")
-	QuotaTarget      = Gauge("nvgpu_quota_compute_target_ratio", "Part of the GPU's time that was the tenant's by its weight and limit, over the window.", "tenant", "window")
-	QuotaShare       = Gauge("nvgpu_quota_compute_share_ratio", "Part of the GPU's time that the tenant was served, over the window: what it did, in the time that it would have needed alone.", "tenant", "window")
-	QuotaCompute     = Counter("nvgpu_quota_compute_seconds_total", "Time in which the tenant's work was on the GPU; what several ran at once is divided.", "tenant")
-	QuotaServed      = Counter("nvgpu_quota_served_seconds_total", "Time that the tenant would have needed alone on the GPU for what it did there: what guarantees are kept in.", "tenant")
-	QuotaWanted      = Counter("nvgpu_quota_wanted_seconds_total", "Time in which the tenant had work for the GPU, or launches that waited.", "tenant")
-	QuotaLag         = Gauge("nvgpu_quota_lag_seconds", "Service that the tenant is owed; below 0 it is ahead.", "tenant").Signed()
-	QuotaConvoy      = Counter("nvgpu_quota_convoy_seconds_total", "Time in which the tenant's work on this GPU waited for its work on another, where it was held back.", "tenant")
-	QuotaLongest     = Gauge("nvgpu_quota_longest_launch_seconds", "Longest launch of the tenant in the last minutes: nobody beside it can be sure to wait for less.", "tenant")
-	QuotaGatePassed  = Counter("nvgpu_quota_gate_passed_total", "Launches of the tenant that were let pass because what they waited for did not come in time.", "tenant")
-	QuotaGateErrors  = Counter("nvgpu_quota_gate_errors_total", "Launches of the tenant that could not be governed.", "tenant")
-	QuotaTurns       = Counter("nvgpu_quota_turns_total", "Times that the tenant was let run on the GPU after it was held back.", "tenant")
-	QuotaOverrun     = Counter("nvgpu_quota_overrun_seconds_total", "Time in which the tenant had work on the GPU long after it was to hold back: kernels that do not end.", "tenant")
-	QuotaOverruns    = Counter("nvgpu_quota_overruns_total", "Times that the tenant's work had not drained 50 ms after it was to hold back.", "tenant")
-	QuotaWait        = Counter("nvgpu_quota_wait_seconds_total", "Time in which the tenant wanted the GPU and was held back.", "tenant")
-	QuotaThrottled   = Counter("nvgpu_quota_compute_throttled_seconds_total", "Time that the tenant's threads waited to launch, as the hook says: several at once count several times.", "tenant")
-	QuotaCopied      = Counter("nvgpu_quota_copied_bytes_total", "Bytes that copies of the tenant were asked to move, as the hook says.", "tenant")
-	QuotaLaunchWaits = Counter("nvgpu_quota_launch_waits_total", "Times that the tenant wanted the GPU and had to wait until it was let run, if for no time at all.", "tenant")
-	QuotaLateWaits   = Counter("nvgpu_quota_launch_waits_late_total", "Times that the tenant waited for longer than its objective until it was let run.", "tenant")
+	QuotaSessions = Gauge("nvgpu_quota_sessions", "Sessions of the tenant on the GPU.", "tenant")
+	QuotaLimit    = Gauge("nvgpu_quota_compute_limit_ratio",
+		"Upper limit of the tenant's share of GPU time; absent without a limit.", "tenant")
+	QuotaTarget = Gauge("nvgpu_quota_compute_target_ratio",
+		"Share of GPU time due to the tenant by its weight and limit, over the window.", "tenant", "window")
+	QuotaShare = Gauge("nvgpu_quota_compute_share_ratio",
+		"Share of GPU time served to the tenant over the window, in time its work would take alone.",
+		"tenant", "window")
+	QuotaCompute = Counter("nvgpu_quota_compute_seconds_total",
+		"Seconds the tenant's work was on the GPU; time with several tenants is divided among them.", "tenant")
+	QuotaServed = Counter("nvgpu_quota_served_seconds_total",
+		"Seconds the tenant's work on the GPU would have taken alone; guarantees use this unit.", "tenant")
+	QuotaWanted = Counter("nvgpu_quota_wanted_seconds_total",
+		"Seconds the tenant had work for the GPU or launches waiting.", "tenant")
+	QuotaLag = Gauge("nvgpu_quota_lag_seconds",
+		"Seconds of service owed to the tenant; negative if the tenant is ahead.", "tenant").Signed()
+	QuotaConvoy = Counter("nvgpu_quota_convoy_seconds_total",
+		"Seconds the tenant's work on this GPU waited for its held-back work on another GPU.", "tenant")
+	QuotaLongest = Gauge("nvgpu_quota_longest_launch_seconds",
+		"Seconds of the tenant's longest launch in the last minutes: no neighbour is guaranteed a shorter "+
+			"wait.", "tenant")
+	QuotaGatePassed = Counter("nvgpu_quota_gate_passed_total",
+		"Launches of the tenant let through because the event they waited for did not come in time.", "tenant")
+	QuotaGateErrors = Counter("nvgpu_quota_gate_errors_total",
+		"Launches of the tenant that the hook could not govern.", "tenant")
+	QuotaTurns = Counter("nvgpu_quota_turns_total",
+		"Times the tenant was released to run on the GPU after a hold.", "tenant")
+	QuotaOverrun = Counter("nvgpu_quota_overrun_seconds_total",
+		"Seconds the tenant had work on the GPU long after its hold began: kernels that do not end.", "tenant")
+	QuotaOverruns = Counter("nvgpu_quota_overruns_total",
+		"Times the tenant's work had not drained 50 ms after its hold began.", "tenant")
+	QuotaWait = Counter("nvgpu_quota_wait_seconds_total",
+		"Seconds the tenant wanted the GPU and was held back.", "tenant")
+	QuotaThrottled = Counter("nvgpu_quota_compute_throttled_seconds_total",
+		"Seconds the tenant's threads waited to launch, from the hook; concurrent waits add up.", "tenant")
+	QuotaCopied = Counter("nvgpu_quota_copied_bytes_total",
+		"Bytes the tenant requested to copy, from the hook.", "tenant")
+	QuotaLaunchWaits = Counter("nvgpu_quota_launch_waits_total",
+		"Times the tenant wanted the GPU and waited to be released, including waits of zero length.", "tenant")
+	QuotaLateWaits = Counter("nvgpu_quota_launch_waits_late_total",
+		"Times the tenant's wait for release exceeded its objective.", "tenant")
 
-	QuotaMemoryLimit    = Gauge("nvgpu_quota_memory_limit_bytes", "GPU memory that the tenant may have; absent where there is no cap.", "tenant")
-	QuotaMemoryUsed     = Gauge("nvgpu_quota_memory_used_bytes", "GPU memory that is charged to the tenant.", "tenant")
-	QuotaMemoryReserved = Gauge("nvgpu_quota_memory_reserved_bytes", "GPU memory that was granted to the tenant and is not allocated yet.", "tenant")
-	QuotaMemoryPeak     = Gauge("nvgpu_quota_memory_peak_bytes", "Most GPU memory that was charged to the tenant at a time.", "tenant")
-	QuotaMemoryDenied   = Counter("nvgpu_quota_memory_denied_total", "Allocations that were refused because of the tenant's cap.", "tenant")
-	QuotaUncounted      = Counter("nvgpu_quota_memory_uncounted_total", "Allocations of the tenant that could not be booked: its cap does not hold them.", "tenant")
+	QuotaMemoryLimit = Gauge("nvgpu_quota_memory_limit_bytes",
+		"Bytes of GPU memory the tenant may have; absent without a cap.", "tenant")
+	QuotaMemoryUsed     = Gauge("nvgpu_quota_memory_used_bytes", "Bytes of GPU memory charged to the tenant.", "tenant")
+	QuotaMemoryReserved = Gauge("nvgpu_quota_memory_reserved_bytes",
+		"Bytes of GPU memory granted to the tenant and not allocated yet.", "tenant")
+	QuotaMemoryPeak = Gauge("nvgpu_quota_memory_peak_bytes",
+		"Peak bytes of GPU memory charged to the tenant.", "tenant")
+	QuotaMemoryDenied = Counter("nvgpu_quota_memory_denied_total",
+		"Allocations refused because of the tenant's cap.", "tenant")
+	QuotaUncounted = Counter("nvgpu_quota_memory_uncounted_total",
+		"Allocations of the tenant that could not be booked; its cap does not apply to them.", "tenant")
 )
 
-// Bounds of an answer of the broker.
+// Limits on an answer of the broker.
 const (
 	brokerPatience = time.Second
 	maxBrokerStats = 4 << 20 // bytes
@@ -71,11 +113,17 @@ const (
 
 var _ = Register(Collector{
 	Name: "broker",
-	Doc:  "Sessions, shares, service and memory of the tenants, as the broker has them, and what the enforcer beside it finds and does, where that is enabled.",
+	Doc: "Sessions, shares, service and memory of the tenants from the broker's books, and the findings and " +
+		"actions of the enforcer; only if it is enabled.",
 	Tier: Fast,
-	Metrics: slices.Concat([]*Metric{BrokerUp, BrokerStarved, BrokerSessions, BrokerHookInfo, BrokerHookUnknown, BrokerRequests, BrokerAdmissions, BrokerAdmissionSeconds, BrokerFaults, BrokerHandover, BrokerTogether, BrokerGangs,
-		QuotaSessions, QuotaLimit, QuotaTarget, QuotaShare, QuotaCompute, QuotaServed, QuotaWanted, QuotaLag, QuotaConvoy, QuotaLongest, QuotaGatePassed, QuotaGateErrors, QuotaTurns, QuotaOverrun, QuotaOverruns, QuotaWait, QuotaThrottled,
-		QuotaMemoryLimit, QuotaMemoryUsed, QuotaMemoryReserved, QuotaMemoryPeak, QuotaMemoryDenied, QuotaUncounted, QuotaCopied, QuotaLaunchWaits, QuotaLateWaits}, quotaMetrics),
+	Metrics: slices.Concat([]*Metric{
+		BrokerUp, BrokerStarved, BrokerSessions, BrokerHookInfo, BrokerHookUnknown, BrokerRequests, BrokerAdmissions,
+		BrokerAdmissionSeconds, BrokerFaults, BrokerHandover, BrokerTogether, BrokerGangs, QuotaSessions, QuotaLimit,
+		QuotaTarget, QuotaShare, QuotaCompute, QuotaServed, QuotaWanted, QuotaLag, QuotaConvoy, QuotaLongest,
+		QuotaGatePassed, QuotaGateErrors, QuotaTurns, QuotaOverrun, QuotaOverruns, QuotaWait, QuotaThrottled,
+		QuotaMemoryLimit, QuotaMemoryUsed, QuotaMemoryReserved, QuotaMemoryPeak, QuotaMemoryDenied, QuotaUncounted,
+		QuotaCopied, QuotaLaunchWaits, QuotaLateWaits,
+	}, quotaMetrics),
 	Kernel: func(host.Kernel) func(out *Readings) {
 		var c brokerClient
 		return func(out *Readings) {
@@ -101,7 +149,7 @@ var _ = Register(Collector{
 	},
 })
 
-// broker puts what the broker says.
+// broker puts the broker's statistics.
 func (r *Readings) broker(s wire.Stats) {
 	for state, n := range s.Sessions {
 		r.Set(BrokerSessions, float64(n), state)
@@ -122,7 +170,7 @@ func (r *Readings) broker(s wire.Stats) {
 	for kind, n := range s.Faults {
 		r.Set(BrokerFaults, float64(n), kind)
 	}
-	index := map[string]string{} // of GPUs by UUID; a MIG device's is none
+	index := map[string]string{} // of GPUs by UUID; a MIG device has none
 	for _, id := range r.known() {
 		index[id.UUID] = strconv.Itoa(id.Index)
 	}
@@ -181,23 +229,23 @@ func (r *Readings) tenant(t wire.TenantStats, index string) {
 	put(QuotaUncounted, float64(t.Uncounted))
 }
 
-// errNoBroker is that nobody listens at the socket: gpusteward_broker_up says
-// so, and no collector has failed.
+// errNoBroker means that no process listens at the socket. The metric
+// gpusteward_broker_up shows it, and no collector has failed.
 var errNoBroker = errors.New("no broker")
 
-// errStarved is that the broker cannot answer for want of something.
-var errStarved = errors.New("the broker starves")
+// errStarved means that a shortage keeps the broker from answering.
+var errStarved = errors.New("the broker is short of resources")
 
-// A brokerClient asks the broker for its books over one connection, which it
-// opens again when the broker has closed it. It belongs to one goroutine.
+// A brokerClient fetches the broker's books over one connection, and reconnects
+// if the broker closed it. It belongs to one goroutine.
 type brokerClient struct {
-	socket string // of conn
+	socket string // that conn is connected to
 	conn   *net.UnixConn
 	seq    uint64
 }
 
-// ask returns the books of the broker at a socket, within a second. Where there
-// is no socket it only closes the connection.
+// ask returns the books of the broker at socket, within a second. With an empty
+// socket it only closes the connection.
 func (c *brokerClient) ask(socket string) (s wire.Stats, err error) {
 	end := time.Now().Add(brokerPatience)
 	if socket != c.socket {
@@ -210,7 +258,7 @@ func (c *brokerClient) ask(socket string) (s wire.Stats, err error) {
 		if s, err = c.exchange(end); err == nil || os.IsTimeout(err) {
 			return s, err
 		}
-		// The broker was restarted, or has closed what was idle.
+		// The broker was restarted, or closed an idle connection.
 	}
 	conn, err := net.DialTimeout("unixpacket", socket, time.Until(end))
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
@@ -223,8 +271,8 @@ func (c *brokerClient) ask(socket string) (s wire.Stats, err error) {
 	return c.exchange(end)
 }
 
-// exchange asks over the connection, and closes it where that fails: nobody
-// would know what a late answer is to.
+// exchange asks over the connection, and closes it on failure: a late answer
+// could not be matched to its question.
 func (c *brokerClient) exchange(end time.Time) (s wire.Stats, err error) {
 	defer func() {
 		if err != nil {
@@ -241,7 +289,7 @@ func (c *brokerClient) exchange(end time.Time) (s wire.Stats, err error) {
 	frame, control := make([]byte, wire.FrameMax), make([]byte, unix.CmsgSpace(4))
 	n, cn, _, _, err := c.conn.ReadMsgUnix(frame, control)
 	if err != nil {
-		return s, fmt.Errorf("hear from the broker: %w", err)
+		return s, fmt.Errorf("read the broker's answer: %w", err)
 	}
 	file := descriptor(control[:cn])
 	if file != nil {
@@ -250,7 +298,7 @@ func (c *brokerClient) exchange(end time.Time) (s wire.Stats, err error) {
 	h, payload, err := wire.Decode(frame[:n])
 	switch {
 	case err != nil:
-		return s, fmt.Errorf("hear from the broker: %w", err)
+		return s, fmt.Errorf("read the broker's answer: %w", err)
 	case h.Type == wire.TypeErr:
 		var refused wire.Err
 		refused.Decode(payload)
@@ -259,7 +307,7 @@ func (c *brokerClient) exchange(end time.Time) (s wire.Stats, err error) {
 		}
 		return s, fmt.Errorf("the broker refuses: %v: %s", refused.Code, wire.Text(refused.Text[:]))
 	case h.Type != wire.TypeStatsReply || h.Seq != c.seq || file == nil:
-		return s, fmt.Errorf("the broker answers %v to stats", h.Type)
+		return s, fmt.Errorf("the broker answers %v to a request for statistics", h.Type)
 	}
 	return s, readStats(file, &s)
 }
@@ -271,7 +319,7 @@ func (c *brokerClient) close() {
 	c.socket, c.conn = "", nil
 }
 
-// descriptor returns the file that came with a message; nil if none did.
+// descriptor returns the file passed with a message; nil if there is none.
 func descriptor(control []byte) *os.File {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil || len(messages) == 0 {
@@ -281,18 +329,19 @@ func descriptor(control []byte) *os.File {
 	if err != nil || len(fds) == 0 {
 		return nil
 	}
-	return os.NewFile(uintptr(fds[0]), "broker's statistics") // there is room for one
+	return os.NewFile(uintptr(fds[0]), "broker's statistics") // the buffer has room for one
 }
 
-// readStats decodes the books in a memory file, from its beginning, wherever
-// the broker's last write has left its position.
+// readStats decodes the books in a memory file from its beginning, wherever the
+// broker's last write left the file's position.
 func readStats(file *os.File, s *wire.Stats) error {
 	info, err := file.Stat()
 	if err != nil {
 		return fmt.Errorf("read the broker's statistics: %w", err)
 	}
 	if !info.Mode().IsRegular() || info.Size() > maxBrokerStats {
-		return fmt.Errorf("the broker's statistics are %d bytes in a %v; at most %d in a file", info.Size(), info.Mode().Type(), maxBrokerStats)
+		return fmt.Errorf("the broker's statistics are %d bytes in a %v; expected a file of at most %d bytes",
+			info.Size(), info.Mode().Type(), maxBrokerStats)
 	}
 	if err := json.NewDecoder(io.NewSectionReader(file, 0, info.Size())).Decode(s); err != nil {
 		return fmt.Errorf("read the broker's statistics: %w", err)

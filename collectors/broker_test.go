@@ -21,8 +21,8 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// books are what a broker might say: one tenant on a known GPU, another on
-// one that the driver does not list.
+// books are the books of a broker: one tenant on a known GPU, another on a GPU
+// that the driver does not list.
 var books = wire.Stats{
 	Sessions:  map[string]int{"active": 3, "stale": 1},
 	Hooks:     []wire.HookStats{{Version: "0.1", ABI: "1.0", Sessions: 4, Unknown: 2}},
@@ -31,35 +31,49 @@ var books = wire.Stats{
 	Faults:    map[string]uint64{"flood": 3},
 	GPUs:      []wire.GPUStats{{GPU: "GPU-a", HandoverSeconds: 1.5, TogetherSeconds: 2.5, Gangs: 2}},
 	Tenants: []wire.TenantStats{
-		{Tenant: "a", GPU: "GPU-a", Sessions: 3, Weight: 3, Limit: 0.5, Share1s: wire.ShareStats{Target: 0.3, Actual: 0.31}, Share10s: wire.ShareStats{Target: 0.4, Actual: 0.41},
-			ServedSeconds: 8, WantedSeconds: 9, LagSeconds: -0.02, ConvoySeconds: 0.7, LongestSeconds: 0.003, GatePassed: 18, GateErrors: 19, Uncounted: 6,
-			ChargedSeconds: 10, Turns: 11, OverrunSeconds: 12, WaitSeconds: 13, ThrottledSeconds: 14, CopiedBytes: 15, Waits: 17, LateWaits: 16,
+		{Tenant: "a", GPU: "GPU-a", Sessions: 3, Weight: 3, Limit: 0.5,
+			Share1s: wire.ShareStats{Target: 0.3, Actual: 0.31}, Share10s: wire.ShareStats{Target: 0.4, Actual: 0.41},
+			ServedSeconds: 8, WantedSeconds: 9, LagSeconds: -0.02, ConvoySeconds: 0.7, LongestSeconds: 0.003,
+			GatePassed: 18, GateErrors: 19, Uncounted: 6,
+			ChargedSeconds: 10, Turns: 11, OverrunSeconds: 12, WaitSeconds: 13, ThrottledSeconds: 14, CopiedBytes: 15,
+			Waits: 17, LateWaits: 16,
 			MemoryCap: 100, MemoryUsed: 60, MemoryReserved: 20, MemoryPeak: 70, MemoryDenied: 5},
 		{Tenant: "b", GPU: "GPU-unknown", Sessions: 1, Weight: 1, Limit: 1},
 	},
 	Enforcer: &wire.EnforcerStats{
 		Quotas: []wire.QuotaStats{
-			{Tenant: "a", GPU: "GPU-a", Quota: quota.Quota{Guarantee: 0.3, Bandwidth: 0.6, Reserved: 50, LaunchWait: quota.Wait(20 * time.Millisecond)}, Charge: at(-0.04), Bus: at(0.2),
-				QoS:     []wire.QoSStats{{Objective: "compute", Windows: 21, Violations: 2}, {Objective: "memory", Windows: 22, Violations: 0}},
-				Holders: []wire.Holder{{Resource: "compute", Backend: "hook"}, {Resource: "memory", Backend: "kernel"}}},
+			{Tenant: "a", GPU: "GPU-a",
+				Quota: quota.Quota{Guarantee: 0.3, Bandwidth: 0.6, Reserved: 50,
+					LaunchWait: quota.Wait(20 * time.Millisecond)}, Charge: at(-0.04), Bus: at(0.2),
+				QoS: []wire.QoSStats{{Objective: "compute", Windows: 21, Violations: 2},
+					{Objective: "memory", Windows: 22, Violations: 0}},
+				Holders: []wire.Holder{{Resource: "compute", Backend: "hook"},
+					{Resource: "memory", Backend: "kernel"}}},
 			{Tenant: "b", GPU: "GPU-unknown", Quota: quota.Free()},
 		},
 		Workloads: []wire.WorkloadStats{
-			{Tenant: "a", Workload: "unit:w", GPU: "GPU-a", Processes: 4, Unhooked: 2, Under: 1, Drift: at(-4096), Violations: map[string]uint64{"memory": 31, "unhooked": 32}},
+			{Tenant: "a", Workload: "unit:w", GPU: "GPU-a", Processes: 4, Unhooked: 2, Under: 1, Drift: at(-4096),
+				Violations: map[string]uint64{"memory": 31, "unhooked": 32}},
 			{Tenant: "b", Workload: "unit:x", GPU: "GPU-unknown"},
 		},
-		Escalation: []wire.EscalationStats{{Tenant: "b", Workload: "unit:x", Level: "observe"}, {Tenant: "a", Workload: "unit:w", Level: "pause", Shadow: true}},
-		Actions:    []wire.ActionStats{{Tenant: "a", Workload: "unit:w", Action: "pause", Result: "shadow", Count: 3}},
-		MPS:        []wire.MPSStats{{PID: 1, UID: 1001, Tenant: "a", Threads: 0.25, Clients: 2}, {PID: 2, UID: 1001, Tenant: "a", Threads: 0.5, Clients: 3}, {PID: 3, UID: 0}},
-		Gemini: []wire.GeminiStats{{Listen: "127.0.0.1:50052", GPU: "GPU-a", Clients: 2, BadLines: 1, Requests: map[string]uint64{"quota": 41}, Faults: map[string]uint64{"expired": 42},
-			Tenants: []wire.GeminiTenant{{Guarantee: 0.1, Charge: at(0.9), TenantStats: wire.TenantStats{Tenant: "gemini:a", GPU: "GPU-a", Sessions: 2, Limit: 0.9, Share10s: wire.ShareStats{Target: 0.1, Actual: 0.11},
-				ChargedSeconds: 43, WaitSeconds: 44, Turns: 45, MemoryCap: 46, MemoryUsed: 47, MemoryDenied: 48}}}}},
+		Escalation: []wire.EscalationStats{{Tenant: "b", Workload: "unit:x", Level: "observe"},
+			{Tenant: "a", Workload: "unit:w", Level: "pause", Shadow: true}},
+		Actions: []wire.ActionStats{{Tenant: "a", Workload: "unit:w", Action: "pause", Result: "shadow", Count: 3}},
+		MPS: []wire.MPSStats{{PID: 1, UID: 1001, Tenant: "a", Threads: 0.25, Clients: 2},
+			{PID: 2, UID: 1001, Tenant: "a", Threads: 0.5, Clients: 3}, {PID: 3, UID: 0}},
+		Gemini: []wire.GeminiStats{{Listen: "127.0.0.1:50052", GPU: "GPU-a", Clients: 2, BadLines: 1,
+			Requests: map[string]uint64{"quota": 41}, Faults: map[string]uint64{"expired": 42},
+			Tenants: []wire.GeminiTenant{{Guarantee: 0.1, Charge: at(0.9),
+				TenantStats: wire.TenantStats{Tenant: "gemini:a", GPU: "GPU-a", Sessions: 2, Limit: 0.9,
+					Share10s:       wire.ShareStats{Target: 0.1, Actual: 0.11},
+					ChargedSeconds: 43, WaitSeconds: 44, Turns: 45, MemoryCap: 46, MemoryUsed: 47,
+					MemoryDenied: 48}}}}},
 	},
 }
 
 func at(v float64) *float64 { return &v }
 
-// A fakeBroker answers each request by what answer does with the connection.
+// A fakeBroker answers each request with answer.
 type fakeBroker struct {
 	socket   string
 	accepted chan struct{} // one for each connection
@@ -122,7 +136,8 @@ func answers(h wire.Header) []byte {
 	return wire.Header{Type: wire.TypeStatsReply, Seq: h.Seq}.Append(nil)
 }
 
-// readBroker runs passes of the collector, and returns the last one's.
+// readBroker runs passes of the collector, and returns the readings of the
+// last.
 func readBroker(read func(*Readings), socket string) *Readings {
 	out := &Readings{Now: time.Now(), config: &Config{Broker: socket},
 		known: func() []gpu.ID { return []gpu.ID{{Index: 4, UUID: "GPU-a"}} }}
@@ -238,23 +253,25 @@ func TestBrokersBooksBecomeSeries(t *testing.T) {
 		`nvgpu_quota_sessions{gpu="",tenant="b",uuid="GPU-unknown"}`:                                   1,
 	} {
 		if v, ok := got[name]; !ok || v != want {
-			t.Errorf("%s = %v (there: %v), want %v", name, v, ok, want)
+			t.Errorf("%s = %v (present: %v), want %v", name, v, ok, want)
 		}
 	}
 	for name := range got {
-		if strings.Contains(name, `tenant="b"`) && (strings.Contains(name, "limit") || strings.Contains(name, "objective") || strings.Contains(name, "drift") || strings.Contains(name, "bandwidth")) {
-			t.Errorf("%s is there, though b has no such thing", name)
+		if strings.Contains(name, `tenant="b"`) &&
+			(strings.Contains(name, "limit") || strings.Contains(name, "objective") ||
+				strings.Contains(name, "drift") || strings.Contains(name, "bandwidth")) {
+			t.Errorf("%s is present, though the books lack it", name)
 		}
 	}
 	if len(got) != len(out.samples) {
-		t.Errorf("%d samples are %d series: a scrape with one twice is refused", len(out.samples), len(got))
+		t.Errorf("%d samples make %d series: a scrape with duplicates is refused", len(out.samples), len(got))
 	}
 	if out.failure != nvml.SUCCESS || len(b.accepted) != 1 {
 		t.Errorf("failure %v, %d connections for two passes; want none and one", out.failure, len(b.accepted))
 	}
 	for _, m := range metricsOf("broker") {
 		if !slices.ContainsFunc(out.samples, func(s Sample) bool { return s.Metric == m }) {
-			t.Errorf("%v is declared and not put", m)
+			t.Errorf("%v is declared but not put", m)
 		}
 	}
 }
@@ -264,7 +281,7 @@ func metricsOf(name string) []*Metric {
 	return All()[i].Metrics
 }
 
-func TestNoBrokerIsSaidWhereOneShouldBe(t *testing.T) {
+func TestAMissingBrokerIsReported(t *testing.T) {
 	read := brokerCollector(t)
 	if out := readBroker(read, ""); len(out.samples) != 0 || out.failure != nvml.SUCCESS {
 		t.Errorf("with the enforcer disabled: %v, %v", out.samples, out.failure)
@@ -276,17 +293,20 @@ func TestNoBrokerIsSaidWhereOneShouldBe(t *testing.T) {
 	}
 	for _, socket := range []string{filepath.Join(t.TempDir(), "none"), stale} {
 		out := readBroker(read, socket)
-		if got := series(out.samples); len(got) != 1 || got["gpusteward_broker_up{}"] != 0 || out.failure != nvml.SUCCESS {
+		if got := series(out.samples); len(got) != 1 || got["gpusteward_broker_up{}"] != 0 ||
+			out.failure != nvml.SUCCESS {
 			t.Errorf("%s: %v, %v; want gpusteward_broker_up 0 alone", socket, got, out.failure)
 		}
 	}
 }
 
-// TestABrokerThatStarvesIsNotUp has a broker say so, or not even that.
+// TestABrokerThatStarvesIsNotUp has a broker that reports a shortage, and one
+// that cannot even do that.
 func TestABrokerThatStarvesIsNotUp(t *testing.T) {
 	says := func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), []byte(`{"starved": true}`)) }
 	refuses := func(c *net.UnixConn, h wire.Header) error {
-		_, err := c.Write((&wire.Err{Code: wire.CodeLimit, Type: uint32(h.Type)}).Append(wire.Header{Type: wire.TypeErr, Seq: h.Seq}.Append(nil)))
+		_, err := c.Write((&wire.Err{Code: wire.CodeLimit, Type: uint32(h.Type)}).Append(wire.Header{Type: wire.TypeErr,
+			Seq: h.Seq}.Append(nil)))
 		return err
 	}
 	for name, answer := range map[string]func(*net.UnixConn, wire.Header) error{"says so": says, "refuses": refuses} {
@@ -297,7 +317,7 @@ func TestABrokerThatStarvesIsNotUp(t *testing.T) {
 	}
 }
 
-func TestABrokerThatComesBackIsFoundAgain(t *testing.T) {
+func TestABrokerThatReturnsIsFoundAgain(t *testing.T) {
 	b := brokerThat(t, func(c *net.UnixConn, h wire.Header) error {
 		return errors.Join(reply(c, answers(h), []byte("{}")), errors.New("closes after each answer"))
 	})
@@ -309,7 +329,7 @@ func TestABrokerThatComesBackIsFoundAgain(t *testing.T) {
 	}
 }
 
-func TestABrokerThatLiesIsNotBelieved(t *testing.T) {
+func TestABrokerThatLiesIsNotTrusted(t *testing.T) {
 	for name, answer := range map[string]func(c *net.UnixConn, h wire.Header) error{
 		"not JSON": func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), []byte("{")) },
 		"too long": func(c *net.UnixConn, h wire.Header) error {
@@ -341,13 +361,14 @@ func TestABrokerThatLiesIsNotBelieved(t *testing.T) {
 		},
 	} {
 		out := readBroker(brokerCollector(t), brokerThat(t, answer).socket)
-		if got := series(out.samples); len(got) != 1 || got["gpusteward_broker_up{}"] != 0 || out.failure == nvml.SUCCESS {
+		if got := series(out.samples); len(got) != 1 || got["gpusteward_broker_up{}"] != 0 ||
+			out.failure == nvml.SUCCESS {
 			t.Errorf("%s: %v, failure %v; want gpusteward_broker_up 0 alone, and a failure", name, got, out.failure)
 		}
 	}
 }
 
-func TestASilentBrokerIsGivenASecond(t *testing.T) {
+func TestASilentBrokerHasASecond(t *testing.T) {
 	b := brokerThat(t, func(*net.UnixConn, wire.Header) error { return nil })
 	var c brokerClient
 	began := time.Now()
@@ -356,11 +377,12 @@ func TestASilentBrokerIsGivenASecond(t *testing.T) {
 		t.Errorf("asked for %v: %v", took, err)
 	}
 	if c.conn != nil {
-		t.Error("the connection is kept: the late answer would be taken for the next one's")
+		t.Error("the connection was kept: the next request would get the late answer")
 	}
 }
 
-// A broker with more tenants than there is room for costs series, and says so.
+// TestManyTenantsAreBounded checks that a broker with too many tenants costs
+// series, and that these are counted.
 func TestManyTenantsAreBounded(t *testing.T) {
 	s := wire.Stats{}
 	for i := range 1000 {
@@ -376,13 +398,14 @@ func TestManyTenantsAreBounded(t *testing.T) {
 	}
 }
 
-// A term needs its row, and nothing here.
-func TestATermIsTold(t *testing.T) { // not parallel: the table is everybody's
+// TestATermHasItsSeries checks that a term needs its row, and nothing in this
+// package.
+func TestATermHasItsSeries(t *testing.T) { // not parallel: the table is shared
 	before := termMetrics
 	defer func() { termMetrics = before }()
 	term := &quota.Term{Key: "patience", At: func(q *quota.Quota) quota.Value { return &q.LaunchWait }}
 	patience := new(Metric)
-	*patience = *QuotaLaunchObjective // not declared: no other test knows it
+	*patience = *QuotaLaunchObjective // not declared, because other tests do not know it
 	patience.Name = "nvgpu_quota_patience_seconds"
 	termMetrics = append(before[:len(before):len(before)], termMetric{term, patience})
 	patient, free := quota.Free(), quota.Free()
@@ -392,36 +415,41 @@ func TestATermIsTold(t *testing.T) { // not parallel: the table is everybody's
 	out.broker(wire.Stats{Enforcer: &wire.EnforcerStats{Quotas: rows}})
 	got := series(out.samples)
 	if v := got[`nvgpu_quota_patience_seconds{gpu="",tenant="a",uuid="GPU-a"}`]; v != 7 {
-		t.Errorf("it is told as %v", v)
+		t.Errorf("its value is %v", v)
 	}
 	if v, told := got[`nvgpu_quota_patience_seconds{gpu="",tenant="b",uuid="GPU-a"}`]; told {
-		t.Errorf("where nothing is written it is told as %v", v)
+		t.Errorf("its value without a setting is %v", v)
 	}
 }
 
-// Whoever can begin workloads cannot crowd out the tenants, and of the
-// escalation the highest are shown.
+// TestManyWorkloadsAreBounded checks that new workloads cannot displace
+// tenants, and that the highest levels are shown.
 func TestManyWorkloadsAreBounded(t *testing.T) {
-	e := &wire.EnforcerStats{Quotas: []wire.QuotaStats{{Tenant: "a", GPU: "GPU-a", Quota: quota.Quota{Guarantee: 0.5, Bandwidth: 1}}}}
+	e := &wire.EnforcerStats{Quotas: []wire.QuotaStats{{Tenant: "a", GPU: "GPU-a",
+		Quota: quota.Quota{Guarantee: 0.5, Bandwidth: 1}}}}
 	for i := range 5000 {
 		name := fmt.Sprint("unit:", i)
-		e.Workloads = append(e.Workloads, wire.WorkloadStats{Tenant: "a", Workload: name, GPU: "GPU-a", Violations: map[string]uint64{"memory": 1}})
+		e.Workloads = append(e.Workloads,
+			wire.WorkloadStats{Tenant: "a", Workload: name, GPU: "GPU-a", Violations: map[string]uint64{"memory": 1}})
 		e.Escalation = append(e.Escalation, wire.EscalationStats{Tenant: "a", Workload: name, Level: "observe"})
-		e.Actions = append(e.Actions, wire.ActionStats{Tenant: "a", Workload: name, Action: "warn", Result: "done", Count: 1})
+		e.Actions = append(e.Actions,
+			wire.ActionStats{Tenant: "a", Workload: name, Action: "warn", Result: "done", Count: 1})
 	}
 	e.Escalation[4999].Level = "terminate"
 	out := &Readings{Now: time.Now(), known: func() []gpu.ID { return nil }}
 	out.broker(wire.Stats{Enforcer: e, Tenants: []wire.TenantStats{{Tenant: "a", GPU: "GPU-a", Limit: 1}}})
 	got := series(out.samples)
 	for _, name := range []string{`nvgpu_quota_rung{rung="terminate",tenant="a",workload="unit:4999"}`,
-		`nvgpu_quota_compute_guarantee_ratio{gpu="",tenant="a",uuid="GPU-a"}`, `nvgpu_quota_sessions{gpu="",tenant="a",uuid="GPU-a"}`} {
+		`nvgpu_quota_compute_guarantee_ratio{gpu="",tenant="a",uuid="GPU-a"}`,
+		`nvgpu_quota_sessions{gpu="",tenant="a",uuid="GPU-a"}`} {
 		if _, ok := got[name]; !ok {
-			t.Errorf("%s is not there", name)
+			t.Errorf("%s is missing", name)
 		}
 	}
-	for m, want := range map[*Metric]int{QuotaLevel: 5000 - maxEscalated, QuotaActions: 5000 - maxActions, UnhookedProcesses: 5000 - maxAudited} {
+	for m, want := range map[*Metric]int{QuotaLevel: 5000 - maxEscalated, QuotaActions: 5000 - maxActions,
+		UnhookedProcesses: 5000 - maxAudited} {
 		if out.dropped[m] != want {
-			t.Errorf("of %v %d are dropped, want %d", m, out.dropped[m], want)
+			t.Errorf("%v: %d are dropped, want %d", m, out.dropped[m], want)
 		}
 	}
 	if len(out.samples) >= maxSeries/2 {
@@ -429,8 +457,7 @@ func TestManyWorkloadsAreBounded(t *testing.T) {
 	}
 }
 
-// Books that come from elsewhere are shown without a socket, and instead of
-// what one would say.
+// TestBooksFromElsewhere checks that the option Books replaces the socket.
 func TestBooksFromElsewhere(t *testing.T) {
 	for _, socket := range []string{"", "/nowhere/broker.sock"} {
 		c := DefaultConfig()
@@ -450,7 +477,7 @@ func TestBooksFromElsewhere(t *testing.T) {
 	}
 }
 
-// value returns a sample of h; -1 where there is none.
+// value returns a sample of h, or -1 if there is none.
 func value(h *Host, m *Metric, labels ...string) float64 {
 	for _, s := range h.Samples() {
 		if s.Metric == m && (labels == nil || slices.Equal(s.Labels, labels)) {

@@ -6,12 +6,13 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// BusySeconds integrates the driver's sample buffer, so that a scrape every
-// minute misses nothing: rate() of it is the mean utilization.
-var BusySeconds = Counter("nvgpu_busy_seconds_total", "Time for which the engine was busy, since the agent opened the GPU.", "engine")
+// BusySeconds integrates the driver's sample buffer, so a scrape every minute
+// misses nothing: its rate() is the mean utilization.
+var BusySeconds = Counter("nvgpu_busy_seconds_total",
+	"Seconds the engine was busy, since the agent opened the GPU.", "engine")
 
-// maxGap is the longest time that one sample stands for, in microseconds. The
-// driver's buffer reaches back further than a medium interval.
+// maxGap is the longest time in microseconds that one sample stands for. The
+// driver's buffer is longer than a medium interval.
 const maxGap = 2e6
 
 var _ = Register(Collector{
@@ -35,17 +36,17 @@ var _ = Register(Collector{
 				e := &engines[i]
 				kind, samples, ret := g.GetSamples(e.samples, e.last)
 				if ret == nvml.ERROR_NOT_FOUND {
-					ret = nvml.SUCCESS // none since
+					ret = nvml.SUCCESS // no new sample
 				}
 				if ret != nvml.SUCCESS {
 					out.Put(BusySeconds, 0, ret, e.name)
 					continue
 				}
 				var busy float64
-				first := e.last == 0 // what was before the agent is not counted
+				first := e.last == 0 // busy time before the agent's start does not count
 				for _, s := range samples {
 					if s.TimeStamp <= e.last {
-						continue // go-nvml returns the unused end of its buffer too
+						continue // go-nvml also returns the unused end of its buffer
 					}
 					if !first {
 						busy += gpu.Number(kind, s.SampleValue) / 100 * min(float64(s.TimeStamp-e.last), maxGap) / 1e6

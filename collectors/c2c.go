@@ -8,11 +8,11 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// C2C links join a GPU with its Grace CPU.
+// C2C links connect a GPU with its Grace CPU.
 var (
 	C2CUp         = Gauge("nvgpu_c2c_link_up", "Whether the C2C link is up.", "link")
-	C2CBandwidth  = Gauge("nvgpu_c2c_link_bandwidth_max_bytes_per_second", "Highest bandwidth of the C2C link.", "link")
-	C2CErrors     = Counter("nvgpu_c2c_errors_total", "C2C errors by type.", "link", "type")
+	C2CBandwidth  = Gauge("nvgpu_c2c_link_bandwidth_max_bytes_per_second", "Maximum bandwidth of the C2C link.", "link")
+	C2CErrors     = Counter("nvgpu_c2c_errors_total", "C2C errors, by type.", "link", "type")
 	C2CPowerState = Gauge("nvgpu_c2c_power_state", "Power state of the C2C link: 0 full power, 1 low power.", "link")
 )
 

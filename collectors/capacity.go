@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// Memory returns the memory of a GPU as it was last read, in bytes: all of it,
-// what is free, and what the driver keeps for itself (0 where an old driver
-// does not say). Of a MIG device it is that of its GPU instance, which all its
-// compute instances share. ok is false where the GPU does not answer. No driver
-// call.
+// Memory returns the memory of a GPU as last read, in bytes: the total, the free
+// part, and the driver's own (0 if an old driver does not report it). For a MIG
+// device it is the memory of its GPU instance, shared by all compute instances.
+// ok is false if the GPU does not answer. Room makes no driver call.
 func (h *Host) Memory(uuid string) (total, free, reserved uint64, ok bool) {
 	if m, is := h.mig(uuid); is {
 		all, ok := h.reading(m.parent, MIGMemoryAll, m.gi)
@@ -24,14 +23,14 @@ func (h *Host) Memory(uuid string) (total, free, reserved uint64, ok bool) {
 	return uint64(all), uint64(left), uint64(own), ok && known
 }
 
-// lane is what a lane of PCIe 3 carries in one direction, in bytes a second: 8
-// GT/s, of which 128 bits of 130 are data. Each generation doubles it.
+// lane is the bandwidth of a PCIe 3 lane in one direction, in bytes per second:
+// 8 GT/s with 128 data bits in 130. Each generation doubles it.
 const lane = 8e9 / 8 * 128 / 130
 
-// Rates returns what a GPU can move at most, in bytes a second: over its PCIe
-// link in one direction, and to and from its memory; 0 where the driver does
-// not say. ok is false where neither is known, or the GPU does not answer. No
-// driver call.
+// Rates returns the maximum transfer rates of a GPU in bytes per second: over
+// its PCIe link in one direction, and to and from its memory; 0 if the driver
+// does not report the rate. ok is false if both are unknown or the GPU does not
+// answer. Rates makes no driver call.
 func (h *Host) Rates(uuid string) (link, memory float64, ok bool) {
 	generation, known := h.reading(uuid, PCIeGeneration, "max")
 	width, wide := h.reading(uuid, PCIeWidth, "max")
@@ -42,8 +41,8 @@ func (h *Host) Rates(uuid string) (link, memory float64, ok bool) {
 	return link, memory, link > 0 || memory > 0
 }
 
-// reading returns what was last read of a GPU for a series with these labels
-// after gpu and uuid, if that is not stale.
+// reading returns the last reading of a series of a GPU, with the labels after
+// gpu and uuid, unless it is stale.
 func (h *Host) reading(uuid string, m *Metric, labels ...string) (float64, bool) {
 	now, s, fast := time.Now(), h.state.Load(), h.Interval()
 	for _, r := range s.shown() {

@@ -9,25 +9,31 @@ import (
 	"time"
 )
 
-// units are the endings that say what a metric counts. promlint does not know
-// a wrong unit, so every name is held against them.
-var units = []string{"_bytes", "_bytes_per_second", "_seconds", "_timestamp_seconds", "_joules", "_watts", "_celsius", "_hertz", "_ratio", "_info", "_rpm", "_lanes"}
+// units are the unit suffixes. promlint accepts wrong units, so every name is
+// checked against this list.
+var units = []string{"_bytes", "_bytes_per_second", "_seconds", "_timestamp_seconds", "_joules", "_watts", "_celsius",
+	"_hertz", "_ratio", "_info", "_rpm", "_lanes"}
 
-// unitless are names that count things or give a state, and end in what they count.
+// unitless are names of counts and states, which end in the thing counted.
 var unitless = []string{
 	"nvgpu_up", "nvgpu_devices", "nvgpu_devices_expected", "nvgpu_mode_enabled", "nvgpu_compute_mode",
-	"nvgpu_performance_state", "nvgpu_power_source", "nvgpu_encoder_sessions", "nvgpu_encoder_average_fps", "nvgpu_fbc_sessions",
-	"nvgpu_clock_event_active", "nvgpu_power_smoothing_enabled", "nvgpu_pcie_link_generation", "nvgpu_nvlink_up",
-	"nvgpu_fabric_state", "nvgpu_fabric_health", "nvgpu_c2c_link_up", "nvgpu_c2c_power_state", "nvgpu_sram_ecc_threshold_exceeded",
-	"nvgpu_sram_ecc_unique_addresses", "nvgpu_remapped_rows", "nvgpu_row_remap_pending", "nvgpu_row_remap_failure", "nvgpu_row_remap_banks",
-	"nvgpu_retired_pages", "nvgpu_retired_pages_pending", "nvgpu_memory_repair_pending", "nvgpu_memory_unrepairable",
-	"nvgpu_recovery_action", "nvgpu_inforom_valid", "nvgpu_mig_devices", "nvgpu_mig_devices_max", "nvgpu_vgpu_license_state",
-	"nvgpu_vgpu_encoder_sessions", "nvgpu_vgpu_host_mode", "nvgpu_processes", "nvgpu_workload_processes", "gpusteward_drained", "nvgpu_cc_state", "nvgpu_cc_ready",
+	"nvgpu_performance_state", "nvgpu_power_source", "nvgpu_encoder_sessions", "nvgpu_encoder_average_fps",
+	"nvgpu_fbc_sessions", "nvgpu_clock_event_active", "nvgpu_power_smoothing_enabled", "nvgpu_pcie_link_generation",
+	"nvgpu_nvlink_up", "nvgpu_fabric_state", "nvgpu_fabric_health", "nvgpu_c2c_link_up", "nvgpu_c2c_power_state",
+	"nvgpu_sram_ecc_threshold_exceeded", "nvgpu_sram_ecc_unique_addresses", "nvgpu_remapped_rows",
+	"nvgpu_row_remap_pending", "nvgpu_row_remap_failure", "nvgpu_row_remap_banks", "nvgpu_retired_pages",
+	"nvgpu_retired_pages_pending", "nvgpu_memory_repair_pending", "nvgpu_memory_unrepairable",
+	"nvgpu_recovery_action", "nvgpu_inforom_valid", "nvgpu_mig_devices", "nvgpu_mig_devices_max",
+	"nvgpu_vgpu_license_state", "nvgpu_vgpu_encoder_sessions", "nvgpu_vgpu_host_mode", "nvgpu_processes",
+	"nvgpu_workload_processes", "gpusteward_drained", "nvgpu_cc_state", "nvgpu_cc_ready",
 	"gpusteward_collect_success", "gpusteward_unsupported", "gpusteward_worker_stuck", "gpusteward_missing_symbol",
-	"nvgpu_pci_devices", "nvgpu_pci_device_present", "nvgpu_pci_device_bound", "nvgpu_ib_port_up", "nvgpu_driver_blocked_tasks",
-	"nvgpu_broker_sessions", "nvgpu_broker_hook_unknown_entries", "nvgpu_quota_sessions", "gpusteward_broker_up", "gpusteward_broker_starved", "gpusteward_driver_mismatch",
-	"nvgpu_unhooked_processes", "nvgpu_underreporting_processes", "nvgpu_quota_rung", "nvgpu_quota_shadow", "nvgpu_mps_servers", "nvgpu_mps_clients", "nvgpu_gemini_clients", "nvgpu_gemini_bad_lines",
-	"gpusteward_nvml_generation", "gpusteward_driver_up", "gpusteward_config_reload_success", "gpusteward_tenant_files_refused",
+	"nvgpu_pci_devices", "nvgpu_pci_device_present", "nvgpu_pci_device_bound", "nvgpu_ib_port_up",
+	"nvgpu_driver_blocked_tasks", "nvgpu_broker_sessions", "nvgpu_broker_hook_unknown_entries",
+	"nvgpu_quota_sessions", "gpusteward_broker_up", "gpusteward_broker_starved", "gpusteward_driver_mismatch",
+	"nvgpu_unhooked_processes", "nvgpu_underreporting_processes", "nvgpu_quota_rung", "nvgpu_quota_shadow",
+	"nvgpu_mps_servers", "nvgpu_mps_clients", "nvgpu_gemini_clients", "nvgpu_gemini_bad_lines",
+	"gpusteward_nvml_generation", "gpusteward_driver_up", "gpusteward_config_reload_success",
+	"gpusteward_tenant_files_refused",
 }
 
 func TestCatalogue(t *testing.T) {
@@ -39,14 +45,15 @@ func TestCatalogue(t *testing.T) {
 		}
 		seen[m.Name] = true
 		if !name.MatchString(m.Name) {
-			t.Errorf("%s: a name is nvgpu_ or gpusteward_ and lower case words", m)
+			t.Errorf("%s: a name consists of nvgpu_ or gpusteward_ and lower-case words", m)
 		}
 		if (m.Type == CounterType) != strings.HasSuffix(m.Name, "_total") {
-			t.Errorf("%s is a %v: counters, and only they, end in _total", m, m.Type)
+			t.Errorf("%s is a %v: counters, and only counters, end in _total", m, m.Type)
 		}
 		hasUnit := slices.ContainsFunc(units, func(u string) bool { return strings.HasSuffix(m.Name, u) })
 		if m.Type == GaugeType && hasUnit == slices.Contains(unitless, m.Name) {
-			t.Errorf("%s: ends in a unit: %v, in the list without one: %v; want exactly one of them", m, hasUnit, !hasUnit)
+			t.Errorf("%s: has a unit suffix: %v, is in the list of names without one: %v; want exactly one of them", m,
+				hasUnit, !hasUnit)
 		}
 		if !strings.HasSuffix(m.Help, ".") || len(m.Help) < 5 {
 			t.Errorf("%s: help %q is not a sentence", m, m.Help)
@@ -60,8 +67,8 @@ func TestCatalogue(t *testing.T) {
 	}
 }
 
-// TestNames freezes what is published: a name, type or label that goes or
-// changes breaks somebody's dashboard.
+// TestGoldenNames freezes what is published: a name, type or label that is
+// removed or changed breaks dashboards.
 func TestGoldenNames(t *testing.T) {
 	var b strings.Builder
 	for _, m := range Metrics() {
@@ -98,13 +105,14 @@ func TestEveryMetricHasOneCollector(t *testing.T) {
 
 // notSimulated are metrics that no simulated model has.
 var notSimulated = []*Metric{
-	EDPPMultiplier, PowerSmoothing, MMAStall, C2CUp, C2CBandwidth, C2CErrors, C2CPowerState, GPMC2C, CCReady, CCKeyRotation,
-	RetiredPages, RetiredPagesPending, KernelXIDMessages, NVSwitchSXIDs,
-	AllocationInfo, AllocatedIdle, HAMiMemoryLimit, HAMiMemoryUsed, HAMiSMLimit, AttributionErrors, UnknownMemory,
+	EDPPMultiplier, PowerSmoothing, MMAStall, C2CUp, C2CBandwidth, C2CErrors, C2CPowerState, GPMC2C, CCReady,
+	CCKeyRotation, RetiredPages, RetiredPagesPending, KernelXIDMessages, NVSwitchSXIDs, AllocationInfo, AllocatedIdle,
+	HAMiMemoryLimit, HAMiMemoryUsed, HAMiSMLimit, AttributionErrors, UnknownMemory,
 }
 
-// TestCollectorsPutWhatTheyDeclare runs everything, opt-ins too, over every
-// model: what is put is declared, and what is declared is put somewhere.
+// TestCollectorsPutWhatTheyDeclare runs everything, including opt-ins, on every
+// model: each metric that is put is declared, and each declared metric is put
+// somewhere.
 func TestCollectorsPutWhatTheyDeclare(t *testing.T) {
 	put := map[*Metric]bool{}
 	for _, perLink := range []bool{false, true} {
@@ -129,10 +137,11 @@ func TestCollectorsPutWhatTheyDeclare(t *testing.T) {
 							for _, s := range p.samples {
 								put[s.Metric] = true
 								if !slices.Contains(p.collector.Metrics, s.Metric) {
-									t.Fatalf("collector %s puts %v and does not declare it", p.collector.Name, s.Metric)
+									t.Fatalf("collector %s puts %v without declaring it", p.collector.Name, s.Metric)
 								}
 								if len(s.Labels) != len(s.Metric.Labels) {
-									t.Fatalf("%v has labels %v, collector %s puts %v", s.Metric, s.Metric.Labels, p.collector.Name, s.Labels)
+									t.Fatalf("%v has labels %v, collector %s puts %v", s.Metric, s.Metric.Labels,
+										p.collector.Name, s.Labels)
 								}
 							}
 						}
@@ -143,11 +152,12 @@ func TestCollectorsPutWhatTheyDeclare(t *testing.T) {
 	}
 	for _, c := range All() {
 		for _, m := range c.Metrics {
-			if c.Name == "broker" { // whose test puts them all
+			if c.Name == "broker" { // its own test puts them all
 				continue
 			}
 			if put[m] == slices.Contains(notSimulated, m) {
-				t.Errorf("%v of %s: put in a simulation: %v; in notSimulated: %v; want one of them", m, c.Name, put[m], put[m])
+				t.Errorf("%v of %s: put in a simulation: %v; in notSimulated: %v; want exactly one", m, c.Name, put[m],
+					put[m])
 			}
 		}
 	}

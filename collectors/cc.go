@@ -10,9 +10,11 @@ import (
 
 // Confidential computing, a property of the host.
 var (
-	CCState       = HostGauge("nvgpu_cc_state", "Confidential computing: 1 for the state that holds.", "state")
+	CCState = HostGauge("nvgpu_cc_state",
+		"Confidential computing state: 1 for the current state, 0 for the others.", "state")
 	CCReady       = HostGauge("nvgpu_cc_ready", "Whether the GPUs accept work under confidential computing.")
-	CCKeyRotation = HostGauge("nvgpu_cc_key_rotation_threshold_info", "Threshold of the key rotation (attacker advantage), always 1.", "attacker_advantage")
+	CCKeyRotation = HostGauge("nvgpu_cc_key_rotation_threshold_info",
+		"Key rotation threshold of confidential computing (attacker advantage), always 1.", "attacker_advantage")
 )
 
 var _ = Register(Collector{

@@ -2,8 +2,9 @@ package collectors
 
 import "gpusteward/collectors/gpu"
 
-// CCMemory is the memory that confidential computing protects.
-var CCMemory = Gauge("nvgpu_cc_protected_memory_bytes", "Memory protected by confidential computing, by state.", "state")
+// CCMemory is the memory protected by confidential computing.
+var CCMemory = Gauge("nvgpu_cc_protected_memory_bytes",
+	"Bytes of memory protected by confidential computing, by state.", "state")
 
 var _ = Register(Collector{
 	Name:    "cc_memory",

@@ -2,13 +2,13 @@ package collectors
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// ClockEventSeconds is how long each reason has held the clocks down since
-// the driver was loaded. NVML counts nanoseconds.
-var ClockEventSeconds = Counter("nvgpu_clock_event_seconds_total", "Time for which the reason held the clocks down.", "reason")
+// ClockEventSeconds is the time each reason has held the clocks down since the
+// driver was loaded. NVML counts nanoseconds.
+var ClockEventSeconds = Counter("nvgpu_clock_event_seconds_total", "Seconds the reason held the clocks down.", "reason")
 
 var _ = Register(Collector{
 	Name:    "clock_event_seconds",
-	Doc:     "Time for which each reason held the clocks down; a read takes 1 ms.",
+	Doc:     "Time each reason held the clocks down; a read takes 1 ms.",
 	Tier:    Medium,
 	Metrics: []*Metric{ClockEventSeconds},
 	Read: readFields(
@@ -16,7 +16,8 @@ var _ = Register(Collector{
 		field{nvml.FI_DEV_PERF_POLICY_SYNC_BOOST, 0, ClockEventSeconds, 1e-9, []string{"sync_boost"}},
 		field{nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, 0, ClockEventSeconds, 1e-9, []string{"sw_thermal"}},
 		field{nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, 0, ClockEventSeconds, 1e-9, []string{"hw_thermal"}},
-		field{nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN, 0, ClockEventSeconds, 1e-9, []string{"hw_power_brake"}},
+		field{nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN, 0, ClockEventSeconds, 1e-9,
+			[]string{"hw_power_brake"}},
 		field{nvml.FI_DEV_PERF_POLICY_BOARD_LIMIT, 0, ClockEventSeconds, 1e-9, []string{"board_limit"}},
 		field{nvml.FI_DEV_PERF_POLICY_LOW_UTILIZATION, 0, ClockEventSeconds, 1e-9, []string{"low_utilization"}},
 		field{nvml.FI_DEV_PERF_POLICY_RELIABILITY, 0, ClockEventSeconds, 1e-9, []string{"reliability"}},

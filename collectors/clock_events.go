@@ -6,7 +6,7 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// ClockEventActive says why the clocks are not higher, at this moment.
+// ClockEventActive holds the reasons for reduced clocks at this moment.
 var ClockEventActive = Gauge("nvgpu_clock_event_active", "Whether the reason holds the clocks down now.", "reason")
 
 var clockReasons = []struct {
@@ -26,7 +26,7 @@ var clockReasons = []struct {
 
 var _ = Register(Collector{
 	Name:    "clock_events",
-	Doc:     "Reasons that hold the clocks down now.",
+	Doc:     "Reasons for reduced clocks at this moment.",
 	Tier:    Fast,
 	Metrics: []*Metric{ClockEventActive},
 	Read: func(g *gpu.Device, out *Readings) {

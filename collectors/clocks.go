@@ -6,7 +6,7 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// Clock is each clock domain's frequency. NVML gives megahertz.
+// Clock is the frequency of each clock domain. NVML gives megahertz.
 var Clock = Gauge("nvgpu_clock_hertz", "Frequency of a clock domain.", "clock")
 
 var clockDomains = []struct {

@@ -6,15 +6,16 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// What was asked of the clocks.
+// Requested clocks.
 var (
-	ClockApp              = Gauge("nvgpu_clock_app_hertz", "Application clock: the frequency asked for.", "clock")
-	ClockCustomerBoostMax = Gauge("nvgpu_clock_customer_boost_max_hertz", "Highest boost frequency that may be asked for.", "clock")
+	ClockApp              = Gauge("nvgpu_clock_app_hertz", "Requested frequency of the application clock.", "clock")
+	ClockCustomerBoostMax = Gauge("nvgpu_clock_customer_boost_max_hertz",
+		"Maximum boost frequency that can be requested.", "clock")
 )
 
 var _ = Register(Collector{
 	Name:    "clocks_app",
-	Doc:     "Application clocks and the highest customer boost clocks.",
+	Doc:     "Application clocks and the maximum customer boost clocks.",
 	Tier:    Slow,
 	OptIn:   true,
 	Metrics: []*Metric{ClockApp, ClockCustomerBoostMax},
@@ -28,8 +29,8 @@ var _ = Register(Collector{
 	},
 })
 
-// absent takes an argument that the GPU does not know for what it is: a
-// reading that it does not have.
+// absent turns "invalid argument" into "not supported": the GPU does not know
+// the argument because it has no such reading.
 func absent(ret nvml.Return) nvml.Return {
 	if ret == nvml.ERROR_INVALID_ARGUMENT {
 		return nvml.ERROR_NOT_SUPPORTED

@@ -2,12 +2,12 @@ package collectors
 
 import "gpusteward/collectors/gpu"
 
-// ClockMax is the highest frequency of each clock domain.
-var ClockMax = Gauge("nvgpu_clock_max_hertz", "Highest frequency of a clock domain.", "clock")
+// ClockMax is the maximum frequency of each clock domain.
+var ClockMax = Gauge("nvgpu_clock_max_hertz", "Maximum frequency of a clock domain.", "clock")
 
 var _ = Register(Collector{
 	Name:    "clocks_max",
-	Doc:     "Highest clock frequencies.",
+	Doc:     "Maximum clock frequencies.",
 	Tier:    Slow,
 	Metrics: []*Metric{ClockMax},
 	Read: func(g *gpu.Device, out *Readings) {

@@ -16,10 +16,10 @@ type Tier int
 
 // The tiers.
 const (
-	Fast   Tier = iota // what moves: every second by default
-	Medium             // what is dear or moves slowly: every 10 s
-	Slow               // state that changes by hand or by fault: every 60 s
-	Static             // once for each time the driver is opened
+	Fast   Tier = iota // fast-moving values: every second by default
+	Medium             // expensive or slow-moving values: every 10 s
+	Slow               // state that changes by an operator's action or by a fault: every 60 s
+	Static             // once each time the driver is opened
 )
 
 func (t Tier) String() string { return [...]string{"fast", "medium", "slow", "static"}[t] }
@@ -27,20 +27,20 @@ func (t Tier) String() string { return [...]string{"fast", "medium", "slow", "st
 // A Read reads one GPU, on that GPU's goroutine.
 type Read func(g *gpu.Device, out *Readings)
 
-// A Collector reads one aspect of a GPU, or of the host. One file declares
-// one collector and its metrics.
+// A Collector reads one aspect of a GPU or of the host. One file declares one
+// collector and its metrics.
 type Collector struct {
 	Name    string
-	Doc     string // one sentence, for the reference
+	Doc     string // one sentence, for METRICS.md
 	Tier    Tier
-	Metrics []*Metric // all that it puts
-	OptIn   bool      // off unless the configuration enables it: dear, or many series
-	First   bool      // reads before the others: its call has the driver refresh what they read
+	Metrics []*Metric // all metrics that it puts
+	OptIn   bool      // off unless the configuration enables it: expensive, or many series
+	First   bool      // reads before the others: its call makes the driver refresh the values that they read
 
-	// One of: Read, for a GPU; Open, for a GPU where something is carried
-	// from one read to the next; Host, the same for what belongs to no GPU;
-	// Kernel, the same for what needs no driver: it reads on while that is
-	// gone, hangs or is drained, on a goroutine of its own.
+	// Exactly one is set: Read for a GPU; Open for a GPU, with state between
+	// reads; Host, the same for readings that belong to no GPU; Kernel, the
+	// same for readings without the driver. Kernel runs on its own goroutine
+	// and continues while the driver is gone, hangs or is drained.
 	Read   Read
 	Open   func(g *gpu.Device) Read
 	Host   func(l *gpu.Library) func(out *Readings)
@@ -52,13 +52,14 @@ func (c *Collector) ofGPU() bool { return c.Read != nil || c.Open != nil }
 
 var registered []*Collector
 
-// Register adds c to the collectors. It is called from package variables.
+// Register adds c to the collectors. Package variables call it.
 func Register(c Collector) *Collector {
 	registered = append(registered, &c)
 	return &c
 }
 
-// All returns every collector: those that read first, then by name.
+// All returns every collector: those that read first, then the others, each by
+// name.
 func All() []*Collector {
 	return slices.SortedFunc(slices.Values(registered), func(a, b *Collector) int {
 		if a.First != b.First {
@@ -68,36 +69,37 @@ func All() []*Collector {
 	})
 }
 
-// Config says which collectors read, and how often.
+// Config selects the collectors and their intervals.
 type Config struct {
 	Fast, Medium, Slow time.Duration
 	Enable, Disable    []string // collectors by name
-	PerLink            bool     // NVLink series for each link instead of their sum
-	PerProcess         bool     // series for each process beside those of its workload
-	Devices            int      // GPUs that the host should have; 0: as many as were ever seen
+	PerLink            bool     // NVLink series per link instead of their sum
+	PerProcess         bool     // series per process in addition to those per workload
+	Devices            int      // GPUs that the host should have; 0: as many as it has ever had
 	XIDs               []int    // XID codes whose counters exist from the start
-	HAMi               string   // HAMi's directory, where its containers' regions are; empty: none are read
-	Broker             string   // the broker's socket; empty: the enforcer is not enabled
+	HAMi               string   // directory of HAMi with its containers' regions; empty: none are read
+	Broker             string   // the broker's socket; empty: the enforcer is disabled
 }
 
-// DefaultConfig returns the tiers that the measured costs suggest.
+// DefaultConfig returns intervals chosen by measured costs.
 func DefaultConfig() Config {
 	return Config{Fast: time.Second, Medium: 10 * time.Second, Slow: time.Minute}
 }
 
-// Validate reports the first key that cannot work.
+// Validate returns an error for the first invalid key.
 func (c Config) Validate() error {
 	switch {
 	case c.Fast < 100*time.Millisecond:
-		return fmt.Errorf("collectors.fast: %v is too often; at least 100ms", c.Fast)
+		return fmt.Errorf("collectors.fast: %v is too short; the minimum is 100ms", c.Fast)
 	case c.Fast > useDepth-allOfThem:
-		return fmt.Errorf("collectors.fast: %v is too seldom; at most %v: the driver forgets what processes did after %v", c.Fast, useDepth-allOfThem, useDepth)
+		return fmt.Errorf("collectors.fast: %v is too long; the maximum is %v, because the driver keeps samples "+
+			"of processes for %v", c.Fast, useDepth-allOfThem, useDepth)
 	case c.Medium < c.Fast:
 		return fmt.Errorf("collectors.medium: %v is shorter than fast (%v)", c.Medium, c.Fast)
 	case c.Slow < c.Medium:
 		return fmt.Errorf("collectors.slow: %v is shorter than medium (%v)", c.Slow, c.Medium)
 	case c.Slow > time.Hour:
-		return fmt.Errorf("collectors.slow: %v is too seldom; at most 1h", c.Slow)
+		return fmt.Errorf("collectors.slow: %v is too long; the maximum is 1h", c.Slow)
 	case c.Devices < 0:
 		return fmt.Errorf("collectors.expected_gpus: %d is negative", c.Devices)
 	}
@@ -107,13 +109,14 @@ func (c Config) Validate() error {
 	}{{"enable", c.Enable}, {"disable", c.Disable}} {
 		for _, name := range list.names {
 			if !slices.ContainsFunc(registered, func(r *Collector) bool { return r.Name == name }) {
-				return fmt.Errorf("collectors.%s: no collector is called %q; there are %s", list.key, name, namesOf(All()))
+				return fmt.Errorf("collectors.%s: unknown collector %q; the collectors are %s", list.key, name,
+					namesOf(All()))
 			}
 		}
 	}
 	for _, name := range c.Enable {
 		if slices.Contains(c.Disable, name) {
-			return fmt.Errorf("collectors.enable: %q is in collectors.disable too", name)
+			return fmt.Errorf("collectors.enable: %q is also in collectors.disable", name)
 		}
 	}
 	return nil
@@ -127,14 +130,14 @@ func namesOf(all []*Collector) string {
 	return strings.Join(names, ", ")
 }
 
-// active returns the collectors that c has read.
+// active returns the collectors that c enables.
 func (c Config) active() []*Collector {
 	return slices.DeleteFunc(All(), func(r *Collector) bool {
 		return slices.Contains(c.Disable, r.Name) || r.OptIn && !slices.Contains(c.Enable, r.Name)
 	})
 }
 
-// interval returns how long a tier waits between reads; 0 for Static.
+// interval returns the time between reads of a tier; 0 for Static.
 func (c Config) interval(t Tier) time.Duration {
 	return [...]time.Duration{c.Fast, c.Medium, c.Slow, 0}[t]
 }

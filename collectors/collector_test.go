@@ -9,16 +9,16 @@ import (
 
 func TestConfigValidate(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		"":                                   func(*Config) {},
-		"collectors.fast: 10ms":              func(c *Config) { c.Fast = 10 * time.Millisecond },
-		"collectors.fast: 12s is too seldom": func(c *Config) { c.Fast, c.Medium = 12*time.Second, time.Minute },
-		"collectors.medium: 500ms":           func(c *Config) { c.Medium = 500 * time.Millisecond },
-		"collectors.slow: 5s is shorter":     func(c *Config) { c.Slow = 5 * time.Second },
-		"collectors.slow: 2h0m0s":            func(c *Config) { c.Slow = 2 * time.Hour },
-		"collectors.expected_gpus: -1":       func(c *Config) { c.Devices = -1 },
-		`no collector is called "gmp"`:       func(c *Config) { c.Enable = []string{"gmp"} },
-		`there are gpm, `:                    func(c *Config) { c.Disable = []string{"x"} },
-		`"gpm" is in collectors.disable to`:  func(c *Config) { c.Enable, c.Disable = []string{"gpm"}, []string{"gpm"} },
+		"":                                 func(*Config) {},
+		"collectors.fast: 10ms":            func(c *Config) { c.Fast = 10 * time.Millisecond },
+		"collectors.fast: 12s is too long": func(c *Config) { c.Fast, c.Medium = 12*time.Second, time.Minute },
+		"collectors.medium: 500ms":         func(c *Config) { c.Medium = 500 * time.Millisecond },
+		"collectors.slow: 5s is shorter":   func(c *Config) { c.Slow = 5 * time.Second },
+		"collectors.slow: 2h0m0s":          func(c *Config) { c.Slow = 2 * time.Hour },
+		"collectors.expected_gpus: -1":     func(c *Config) { c.Devices = -1 },
+		`unknown collector "gmp"`:          func(c *Config) { c.Enable = []string{"gmp"} },
+		`the collectors are gpm, `:         func(c *Config) { c.Disable = []string{"x"} },
+		`also in collectors.disable`:       func(c *Config) { c.Enable, c.Disable = []string{"gpm"}, []string{"gpm"} },
 	} {
 		c := DefaultConfig()
 		change(&c)
@@ -29,7 +29,7 @@ func TestConfigValidate(t *testing.T) {
 	}
 }
 
-func TestWhatRefreshesTheDriverReadsFirst(t *testing.T) {
+func TestCollectorsThatRefreshTheDriverReadFirst(t *testing.T) {
 	all := All()
 	if all[0].Name != "gpm" || !all[0].First || all[1].First {
 		t.Errorf("order %s; want gpm before all others", namesOf(all))
@@ -49,7 +49,7 @@ func TestConfigureTakesEffectWithoutAGap(t *testing.T) {
 			advance(500 * time.Millisecond)
 			want(t, h, 1, Up, "0")
 			if _, ok := get(t, h, Temperature, "0", "gpu"); !ok {
-				t.Fatal("a gap in what goes on being collected")
+				t.Fatal("a gap in readings that continue")
 			}
 		}
 		wantNone(t, h, Clock, "0", "sm")
@@ -63,7 +63,8 @@ func TestConfigureTakesEffectWithoutAGap(t *testing.T) {
 func TestTiersSayHowOftenTheDriverIsAsked(t *testing.T) {
 	in(t, "gpus: [{model: h100}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
 		calls := func(name string) float64 { v, _ := get(t, h, NVMLCalls, "", name, "success"); return v }
-		names := map[string]float64{"nvmlDeviceGetUtilizationRates": 60, "nvmlDeviceGetMarginTemperature": 6, "nvmlDeviceGetEccMode": 1, "nvmlDeviceGetSerial": 0}
+		names := map[string]float64{"nvmlDeviceGetUtilizationRates": 60, "nvmlDeviceGetMarginTemperature": 6,
+			"nvmlDeviceGetEccMode": 1, "nvmlDeviceGetSerial": 0}
 		before := map[string]float64{}
 		for name := range names {
 			before[name] = calls(name)
@@ -77,12 +78,12 @@ func TestTiersSayHowOftenTheDriverIsAsked(t *testing.T) {
 	})
 }
 
-func TestWhatAGPULacksIsAskedForSeldom(t *testing.T) {
+func TestMissingFeaturesAreRarelyAskedFor(t *testing.T) {
 	in(t, "gpus: [{model: h100-vm}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(time.Minute)
-		// GPM's NVLink rates are of the fast tier; this card has no links.
+		// GPM's NVLink rates are in the fast tier; this card has no links.
 		if n, _ := get(t, h, NVMLCalls, "", "nvmlDeviceGetNumFans", "success"); n > 3 {
-			t.Errorf("asked %v times a minute for fans that are not there", n)
+			t.Errorf("asked %v times a minute for missing fans", n)
 		}
 	})
 }
@@ -110,7 +111,9 @@ func TestPerLinkSeriesAddUpToTheSum(t *testing.T) {
 }
 
 func TestNVLinkSumNeverFallsWhenALinkGoesDown(t *testing.T) {
-	in(t, "gpus: [{model: h100, load: training}]\nfaults: [{at: 70s, for: 100s, kind: nvlink_down, gpu: 0, link: 3}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+	const source = "gpus: [{model: h100, load: training}]\n" +
+		"faults: [{at: 70s, for: 100s, kind: nvlink_down, gpu: 0, link: 3}]\n"
+	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(65 * time.Second)
 		want(t, h, 18, NVLinkUp, "0", "all")
 		before, _ := get(t, h, NVLinkErrors, "0", "crc_data", "all")
@@ -124,7 +127,7 @@ func TestNVLinkSumNeverFallsWhenALinkGoesDown(t *testing.T) {
 
 func TestIntegratedCountersAgreeWithTheGauges(t *testing.T) {
 	in(t, "gpus: [{model: h100-vm, load: full}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		want(t, h, 0, BusySeconds, "0", "gpu") // not what was before the agent
+		want(t, h, 0, BusySeconds, "0", "gpu") // busy time before the agent's start does not count
 		advance(31 * time.Second)
 		busy, _ := get(t, h, BusySeconds, "0", "gpu")
 		energy, _ := get(t, h, Energy, "0", "gpu")
@@ -156,7 +159,8 @@ func TestIntegratedCountersAgreeWithTheGauges(t *testing.T) {
 func TestXIDsAreCountedFromZero(t *testing.T) {
 	c := DefaultConfig()
 	c.XIDs = []int{31, 79}
-	in(t, "gpus: [{model: h100}]\nfaults: [{at: 10s, kind: xid, gpu: 0, code: 31}, {at: 15s, kind: xid, gpu: 0, code: 45}]\n", c, func(t *testing.T, h *Host) {
+	in(t, "gpus: [{model: h100}]\nfaults: [{at: 10s, kind: xid, gpu: 0, code: 31}, {at: 15s, kind: xid, gpu: 0, "+
+		"code: 45}]\n", c, func(t *testing.T, h *Host) {
 		advance(5 * time.Second)
 		want(t, h, 0, XIDErrors, "0", "31", "")
 		want(t, h, 0, XIDErrors, "0", "79", "")
@@ -171,14 +175,16 @@ func TestXIDsAreCountedFromZero(t *testing.T) {
 	})
 }
 
-func TestMissingSymbolLeavesItsReadingsOut(t *testing.T) {
-	in(t, "gpus: [{model: h100}]\nmissing_symbols: [nvmlDeviceGetMarginTemperature, nvmlDeviceGetMemoryInfo_v2]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+func TestAMissingSymbolOmitsItsReadings(t *testing.T) {
+	const source = "gpus: [{model: h100}]\n" +
+		"missing_symbols: [nvmlDeviceGetMarginTemperature, nvmlDeviceGetMemoryInfo_v2]\n"
+	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(12 * time.Second)
 		want(t, h, 1, MissingSymbol, "", "nvmlDeviceGetMarginTemperature")
 		wantNone(t, h, TemperatureMargin, "0")
 		want(t, h, 1, Up, "0")
 		if _, ok := get(t, h, MemoryBytes, "0", "used"); !ok {
-			t.Error("memory is not read the older way")
+			t.Error("memory is not read with the older call")
 		}
 		wantNone(t, h, MemoryBytes, "0", "reserved")
 	})

@@ -29,7 +29,8 @@ var (
 	matchPattern = regexp.MustCompile(`^([a-z_]+)="([^"]*)"$`)
 )
 
-// parseRef refuses what is not in the catalogue, and what could mean several series.
+// parseRef refuses names that are not in the catalogue, and ambiguous
+// references.
 func parseRef(text string) (seriesRef, error) {
 	p := refPattern.FindStringSubmatch(text)
 	if p == nil || (p[1] == "") != (p[5] == "") {
@@ -61,7 +62,7 @@ func parseRef(text string) (seriesRef, error) {
 	}
 	open := len(ref.metric.Labels) - len(ref.match)
 	if ref.ofGPU() {
-		open -= 2 // gpu and uuid are of the GPU in question
+		open -= 2 // gpu and uuid are given
 	}
 	if ref.label == "" && !ref.sum && open > 0 {
 		return ref, fmt.Errorf("%q leaves labels of %q open: give them all, or sum()", text, ref.metric.Labels)
@@ -93,10 +94,10 @@ func readTable(t testing.TB, name string, columns ...string) [][]string {
 			t.Fatalf("%s:%d: %d columns, want %d", name, i+2, len(row), len(columns))
 		}
 		if row[len(row)-1] == "" {
-			t.Errorf("%s:%d: %s has no note: why it is (not) there", name, i+2, row[0])
+			t.Errorf("%s:%d: %s has no note that explains it", name, i+2, row[0])
 		}
 		if seen[row[0]] {
-			t.Errorf("%s:%d: %s is there twice", name, i+2, row[0])
+			t.Errorf("%s:%d: duplicate row %s", name, i+2, row[0])
 		}
 		seen[row[0]] = true
 		rows = append(rows, row)
@@ -104,10 +105,10 @@ func readTable(t testing.TB, name string, columns ...string) [][]string {
 	return rows
 }
 
-// TestNvidiaSMIIsCovered fails when nvidia-smi shows something that the
-// catalogue neither has nor gives a reason for leaving out.
+// TestNvidiaSMIIsCovered fails if nvidia-smi shows a value that the catalogue
+// neither has nor excludes with a reason.
 func TestNvidiaSMIIsCovered(t *testing.T) {
-	rows := smiTable(t) // which checks the series of each row
+	rows := smiTable(t) // it checks the series of each row
 	gpus, err := parseSMI(recordedSMI(t))
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +130,7 @@ func TestNvidiaSMIIsCovered(t *testing.T) {
 	}
 }
 
-// dcgmDefaults are the fields that dcgm-exporter serves unless told otherwise.
+// dcgmDefaults are the fields that dcgm-exporter serves by default.
 var dcgmDefaults = strings.Fields(`
 	DCGM_FI_DEV_SM_CLOCK DCGM_FI_DEV_MEM_CLOCK DCGM_FI_DEV_MEMORY_TEMP DCGM_FI_DEV_GPU_TEMP
 	DCGM_FI_DEV_POWER_USAGE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION DCGM_FI_DEV_PCIE_REPLAY_COUNTER
@@ -147,7 +148,7 @@ func TestDCGMIsCovered(t *testing.T) {
 		field, series, scale := row[0], row[1], row[2]
 		fields = append(fields, field)
 		if series == "" {
-			continue // the note says why; readTable wants one
+			continue // the note gives the reason, as readTable requires
 		}
 		if _, err := parseRef(series); err != nil {
 			t.Errorf("dcgm.tsv: %s: %v", field, err)

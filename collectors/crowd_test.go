@@ -18,11 +18,11 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// TestCountersOfAWorkloadThatComesBackGoOn has five containers that run
-// something now and then.
-func TestCountersOfAWorkloadThatComesBackGoOn(t *testing.T) {
+// TestCountersOfAReturningWorkloadContinue has five containers that run a
+// process occasionally.
+func TestCountersOfAReturningWorkloadContinue(t *testing.T) {
 	in(t, "gpus: [{load: churn}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(5 * time.Second) // their names are known
+		advance(5 * time.Second) // until their names are known
 		d, returned := simulated(t, h, 0), 0
 		counted, left := map[string]float64{}, map[string]bool{}
 		for range 600 {
@@ -53,7 +53,7 @@ func TestCountersOfAWorkloadThatComesBackGoOn(t *testing.T) {
 			}
 		}
 		if returned < 10 {
-			t.Errorf("only %d times somebody came back: this shows nothing", returned)
+			t.Errorf("workloads returned only %d times, too few for this test", returned)
 		}
 	})
 }
@@ -81,12 +81,12 @@ func TestCountersAreForgottenTenMinutesAfterTheWorkloadLeft(t *testing.T) {
 		rest(9 * 60)
 		work(10)
 		if v := s.value(WorkloadSM, name); math.Abs(v-2*first) > 1.5 {
-			t.Errorf("%v s after it came back, want those and as many again: %v", v, 2*first)
+			t.Errorf("%v s after its return, want twice the time before: %v", v, 2*first)
 		}
 		b.use = nil
 		s.passes(15 * 60)
 		if v := s.value(WorkloadSM, name); math.Abs(v-2*first) > 1.5 {
-			t.Errorf("%v s after it did nothing for long, want %v", v, 2*first)
+			t.Errorf("%v s after a long idle time, want %v", v, 2*first)
 		}
 		rest(11 * 60)
 		if len(s.totals) != 0 {
@@ -94,14 +94,14 @@ func TestCountersAreForgottenTenMinutesAfterTheWorkloadLeft(t *testing.T) {
 		}
 		work(10)
 		if v := s.value(WorkloadSM, name); math.Abs(v-first) > 1.5 {
-			t.Errorf("%v s, want a new beginning: %v", v, first)
+			t.Errorf("%v s, want a restart: %v", v, first)
 		}
 	})
 }
 
-// TestWhatIsKeptOfWorkloadsIsBounded has new ones for an hour: some at a time,
-// and then very many at once.
-func TestWhatIsKeptOfWorkloadsIsBounded(t *testing.T) {
+// TestKeptWorkloadsAreBounded has new workloads for an hour: a few at a time,
+// and then a great many at once.
+func TestKeptWorkloadsAreBounded(t *testing.T) {
 	kept := func(s *stage) (n int) {
 		for key := range s.totals {
 			if strings.HasPrefix(key, WorkloadSM.Name) {
@@ -132,7 +132,7 @@ func TestWhatIsKeptOfWorkloadsIsBounded(t *testing.T) {
 		}
 		for range 360 {
 			turn(1)
-			if n := kept(s); n > 67 { // eleven minutes' worth
+			if n := kept(s); n > 67 { // those of eleven minutes
 				t.Fatalf("the counters of %d workloads are kept after %d", n, born)
 			}
 		}
@@ -148,7 +148,7 @@ func TestWhatIsKeptOfWorkloadsIsBounded(t *testing.T) {
 			turn(0)
 		}
 		if len(s.totals) != 0 {
-			t.Errorf("%d counters are kept when all left", len(s.totals))
+			t.Errorf("%d counters are kept after all workloads left", len(s.totals))
 		}
 	})
 }
@@ -158,10 +158,11 @@ func TestACrowdIsBounded(t *testing.T) {
 	in(t, "crowd", DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(5 * time.Second)
 		if n := len(of(h, ProcessInfo, "0", "pid")); n != 0 {
-			t.Errorf("%d processes are shown, and nobody wants them", n)
+			t.Errorf("%d processes are shown without per_process", n)
 		}
 		want(t, h, 512, Processes, "0", "compute")
-		if memory := of(h, WorkloadMemory, "0", "workload"); len(memory) != 64 || memory["pod:crowd/worker-7/worker"] != 8*64*mebibyte {
+		if memory := of(h, WorkloadMemory, "0", "workload"); len(memory) != 64 ||
+			memory["pod:crowd/worker-7/worker"] != 8*64*mebibyte {
 			t.Errorf("memory by workload: %v", memory)
 		}
 		c := DefaultConfig()
@@ -182,7 +183,8 @@ func TestACrowdIsBounded(t *testing.T) {
 			t.Errorf("left out were %v, want processes only", got)
 		}
 		info := told(h, ProcessInfo, "pid", "200007")
-		if fmt.Sprint(info) != fmt.Sprint(map[string]string{"ci": "", "comm": "python3", "gi": "", "gpu": "0", "pid": "200007", "type": "compute",
+		if fmt.Sprint(info) != fmt.Sprint(map[string]string{"ci": "", "comm": "python3", "gi": "", "gpu": "0",
+			"pid": "200007", "type": "compute",
 			"user": "root", "uuid": info["uuid"], "workload": "pod:crowd/worker-7/worker"}) {
 			t.Errorf("a process is %v", info)
 		}
@@ -196,7 +198,7 @@ func TestACrowdIsBounded(t *testing.T) {
 	})
 }
 
-func TestTheLargestAreShown(t *testing.T) {
+func TestTheLargestWorkloadsAreShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &board{}
 		var pids []int
@@ -231,18 +233,20 @@ func TestTheLargestAreShown(t *testing.T) {
 		if len(workloads) != maxHolders || processes != maxHolders {
 			t.Errorf("%d workloads and %d processes are shown", len(workloads), processes)
 		}
-		if n := s.last.dropped; n[WorkloadProcesses] != 100-maxHolders || n[ProcessInfo] != 100-maxHolders || len(n) != 2 {
+		if n := s.last.dropped; n[WorkloadProcesses] != 100-maxHolders || n[ProcessInfo] != 100-maxHolders ||
+			len(n) != 2 {
 			t.Errorf("left out: %v", n)
 		}
-		// What is not shown is counted all the same.
+		// Hidden workloads are counted all the same.
 		small := s.totals[WorkloadSM.Name+"\x00unit:w1.service"]
 		if small < .9 || small > 1.01 {
-			t.Errorf("what is not shown had the SMs for %v s, want 1", small)
+			t.Errorf("the hidden workload had the SMs for %v s, want 1", small)
 		}
 	})
 }
 
-// TestInstancesOfMIG have memory of their own, and no use that the driver knows.
+// TestInstancesOfMIG checks that instances have their own memory, and no use,
+// which the driver does not report.
 func TestInstancesOfMIG(t *testing.T) {
 	c := DefaultConfig()
 	c.PerProcess = true
@@ -278,8 +282,8 @@ func TestInstancesOfMIG(t *testing.T) {
 	})
 }
 
-// aCrowd is the processes collector on 512 processes, ready to read: the
-// kernel's part of it is a map, the rest is what runs on a host.
+// aCrowd returns a read of the processes collector with 512 processes. The
+// kernel's part is a map; the rest runs as on a host.
 func aCrowd(t testing.TB) func() *Readings {
 	t.Helper()
 	nv, err := sim.New(scenario(t, "crowd"), sim.Options{Seed: 1})
@@ -325,7 +329,8 @@ func spentCPU(t testing.TB) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkAttribution is a turn of the processes collector with 512 processes.
+// BenchmarkAttribution measures a turn of the processes collector with 512
+// processes.
 func BenchmarkAttribution(b *testing.B) {
 	pass := aCrowd(b)
 	pass()

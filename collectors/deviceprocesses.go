@@ -8,33 +8,44 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// A DeviceProcess is a process on a GPU, as the driver and the kernel say.
+// A DeviceProcess is a process on a GPU, according to the driver and the kernel.
 type DeviceProcess struct {
-	UUID    string       // of the GPU, or of its MIG device
-	Process host.Process // its workload is nil while its name is asked for; of an unknown one there is the PID alone
-	Unknown bool         // the kernel does not know the PID: it has ended, or is of another PID namespace
-	Kind    string       // compute, graphics, mps (a client) or server: one that is called like the server of MPS, as any process can call itself
-	Memory  uint64       // bytes
-	Known   bool         // Memory is
-	SM      float64      // seconds that its kernels had the GPU, since it was first seen; from the driver's samples
-	Busy    float64      // seconds that it read or wrote the GPU's memory, likewise; both begin again at 0 when the driver is opened again
-	Sampled time.Time    // until when SM and Busy are counted, on the wall clock; zero where they are not known
-	At      time.Time    // when the driver was asked
+	UUID string // of the GPU, or of its MIG device
+	// Process has no workload while its name is being looked up. An unknown
+	// process has only a PID.
+	Process host.Process
+	// Unknown means that the kernel does not know the PID: the process has
+	// ended, or belongs to another PID namespace.
+	Unknown bool
+	// Kind is compute, graphics, mps (a client) or server. A server has the
+	// name of the MPS server, which any process can take.
+	Kind   string
+	Memory uint64 // bytes
+	Known  bool   // whether Memory is known
+	// SM is the GPU time of the process in seconds, since it was first seen,
+	// from the driver's samples.
+	SM float64
+	// Busy is the time in seconds in which it read or wrote GPU memory, from
+	// the same samples. Both restart at 0 when the driver is reopened.
+	Busy float64
+	// Sampled is the end of the time counted in SM and Busy, on the wall clock;
+	// zero if they are unknown.
+	Sampled time.Time
+	At      time.Time // when the driver answered
 }
 
-// KindServer is the DeviceProcess.Kind of what is called like the server of
-// MPS. It holds the GPU for its clients. Nobody but a look at what it runs can
-// tell whether it is one.
+// KindServer is the DeviceProcess.Kind of a process named like the MPS server. The
+// server holds the GPU for its clients. Only its executable shows whether the
+// process is one.
 const KindServer = "server"
 
-// serverComm is the name of MPS's server, nvidia-cuda-mps-server, as the kernel
-// cuts it.
+// serverComm is the name of the MPS server, nvidia-cuda-mps-server, as the
+// kernel truncates it.
 const serverComm = "nvidia-cuda-mps"
 
-// DeviceProcesses returns the processes on the GPUs, each once for each GPU or
-// MIG device, as of the last pass of the fast tier. Those of a GPU that has not
-// answered for two intervals of the tier are left out: nobody knows what is
-// there.
+// DeviceProcesses returns the processes on the GPUs as of the last fast pass, each
+// once per GPU or MIG device. It leaves out GPUs that have not answered for two
+// fast intervals: their processes are unknown.
 func (h *Host) DeviceProcesses() []DeviceProcess {
 	now, s, fast := time.Now(), h.state.Load(), h.Interval()
 	var all []DeviceProcess
@@ -46,24 +57,24 @@ func (h *Host) DeviceProcesses() []DeviceProcess {
 	return all
 }
 
-// A tally is what a process did since it was first seen on the GPU.
+// A tally is the use of the GPU by a process since it was first seen there.
 type tally struct {
-	start uint64 // see host.Process; 0 while the kernel does not know it
+	start uint64 // see host.Process; 0 while the kernel does not know the process
 	used  engines
-	until time.Time // until when it is counted
+	until time.Time // end of the counted time
 }
 
-// tally adds to the holders' what they used in the window that was counted
-// now, and forgets who has left.
+// tally adds the use in the current window to the holders, and forgets
+// processes that left.
 func (u *users) tally(holders []*holder, used map[uint32]spent, counted bool) {
 	all := make(map[uint32]tally, len(holders))
 	for _, h := range holders {
 		if _, done := all[h.pid]; done {
-			continue // in another instance
+			continue // the process in another instance
 		}
 		t, known := u.tallies[h.pid]
 		if !known || !h.unknown && t.start != h.process.Start {
-			t = tally{start: h.process.Start} // another one, even if it has the PID
+			t = tally{start: h.process.Start} // another process with the same PID
 		}
 		if counted {
 			t.used, t.until = t.used.plus(used[h.pid].engines), u.seen
@@ -73,7 +84,7 @@ func (u *users) tally(holders []*holder, used map[uint32]spent, counted bool) {
 	u.tallies = all
 }
 
-// deviceProcesses are the holders, with the MIG devices that they are on.
+// deviceProcesses returns the holders with their MIG devices.
 func (u *users) deviceProcesses(g *gpu.Device, now time.Time, holders []*holder) []DeviceProcess {
 	type seat struct {
 		uuid string
@@ -102,15 +113,15 @@ func (u *users) deviceProcesses(g *gpu.Device, now time.Time, holders []*holder)
 	return all
 }
 
-// where returns the UUID of the MIG device that a holder is on: the GPU's where
-// there is none, or none that is known.
+// where returns the UUID of the holder's MIG device, or the GPU's without a
+// known one.
 func where(g *gpu.Device, h *holder) string {
 	if h.gi == noInstance {
 		return g.UUID
 	}
 	on := func(m *gpu.MIG) bool { return uint32(m.GI) == h.gi && uint32(m.CI) == h.ci }
 	if !slices.ContainsFunc(g.Instances(), on) {
-		g.RefreshInstances() // it is newer than the last look
+		g.RefreshInstances() // the instance is newer than the last look
 	}
 	if i := slices.IndexFunc(g.Instances(), on); i >= 0 {
 		return g.Instances()[i].UUID

@@ -11,7 +11,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// held returns the one device process of a PID, if there is one.
+// held returns the only device process of a PID, if there is one.
 func held(t *testing.T, all []DeviceProcess, pid int) (DeviceProcess, bool) {
 	t.Helper()
 	i := slices.IndexFunc(all, func(x DeviceProcess) bool { return x.Process.PID == pid })
@@ -19,17 +19,17 @@ func held(t *testing.T, all []DeviceProcess, pid int) (DeviceProcess, bool) {
 		return DeviceProcess{}, false
 	}
 	if slices.ContainsFunc(all[i+1:], func(x DeviceProcess) bool { return x.Process.PID == pid }) {
-		t.Errorf("process %d is there twice: %+v", pid, all)
+		t.Errorf("process %d is listed twice: %+v", pid, all)
 	}
 	return all[i], true
 }
 
-// deviceProcess is held of the stage's last pass.
+// deviceProcess is held for the stage's last pass.
 func (s *stage) deviceProcess(t *testing.T, pid int) DeviceProcess {
 	t.Helper()
 	x, ok := held(t, s.last.holders, pid)
 	if !ok {
-		t.Errorf("there is no process %d: %+v", pid, s.last.holders)
+		t.Errorf("no process %d in %+v", pid, s.last.holders)
 	}
 	return x
 }
@@ -47,11 +47,13 @@ func TestDeviceProcessesAreThoseOfTheGPUs(t *testing.T) {
 			known               bool
 		}{
 			2101: {"0", "compute", "container:trainer", 8000, true}, 2701: {"0", "graphics", "user:1002", 60, true},
-			2801: {"0", "compute", "unit:secret.service", 0, false}, 3001: {"1", "server", "unit:nvidia-mps.service", 30, true},
+			2801: {"0", "compute", "unit:secret.service", 0, false},
+			3001: {"1", "server", "unit:nvidia-mps.service", 30, true},
 			3002: {"1", "mps", "unit:mps-a.service", 9000, true},
 		} {
 			x, ok := held(t, all, pid)
-			if !ok || x.UUID != told(h, Up, "gpu", c.gpu)["uuid"] || x.Kind != c.kind || x.Memory != c.memory*mebibyte || x.Known != c.known || x.Unknown {
+			if !ok || x.UUID != told(h, Up, "gpu", c.gpu)["uuid"] || x.Kind != c.kind ||
+				x.Memory != c.memory*mebibyte || x.Known != c.known || x.Unknown {
 				t.Errorf("process %d: %+v; want %+v", pid, x, c)
 				continue
 			}
@@ -59,15 +61,16 @@ func TestDeviceProcessesAreThoseOfTheGPUs(t *testing.T) {
 				t.Errorf("process %d is %+v of %v, want of %s", pid, x.Process, x.Process.Workload, c.workload)
 			}
 			if age := time.Since(x.At); age < 0 || age > time.Second {
-				t.Errorf("the driver was asked of process %d %v ago", pid, age)
+				t.Errorf("the driver was asked about process %d %v ago", pid, age)
 			}
 		}
 		x, _ := held(t, all, 2101)
 		if x.SM <= 0 || x.Busy <= 0 || time.Since(x.Sampled.Round(0)) > useEvery+useLag {
-			t.Errorf("the trainer had the GPU for %v s, its memory for %v s, until %v", x.SM, x.Busy, x.Sampled)
+			t.Errorf("the trainer had the GPU for %v s and its memory for %v s, until %v", x.SM, x.Busy, x.Sampled)
 		}
 		if v, _ := get(t, h, WorkloadSM, "0", "container:trainer"); math.Abs(v-x.SM) > 1e-6 {
-			t.Errorf("the trainer had the GPU for %v s, and the workload, which is that alone, for %v s", x.SM, v)
+			t.Errorf("the trainer had the GPU for %v s, and its workload, which has no other process, for %v s", x.SM,
+				v)
 		}
 		if err := h.Drain(t.Context()); err != nil {
 			t.Fatal(err)
@@ -78,8 +81,9 @@ func TestDeviceProcessesAreThoseOfTheGPUs(t *testing.T) {
 	})
 }
 
-// A GPU that does not answer is not said to be used as it was.
-func TestDeviceProcessesOfAGPUThatDoesNotAnswer(t *testing.T) {
+// TestHoldingsOfAGPUThatDoesNotAnswer checks that the processes of such a GPU
+// are not shown from memory.
+func TestHoldingsOfAGPUThatDoesNotAnswer(t *testing.T) {
 	source := `gpus:
 - {processes: [{pid: 1, memory: 1}]}
 - {processes: [{pid: 2, memory: 1}]}
@@ -90,29 +94,29 @@ faults:
 		advance(5 * time.Second)
 		uuid := told(h, Up, "gpu", "0")["uuid"]
 		if _, ok := held(t, h.DeviceProcesses(), 1); !ok {
-			t.Fatal("the process is not there from the start")
+			t.Fatal("the process is missing from the start")
 		}
 		if _, _, _, ok := h.Memory(uuid); !ok {
-			t.Error("the GPU's memory is not known from the start")
+			t.Error("the GPU's memory is unknown from the start")
 		}
 		advance(20 * time.Second)
 		all := h.DeviceProcesses()
 		if x, ok := held(t, all, 1); ok {
-			t.Errorf("the GPU hangs, and there is %+v", x)
+			t.Errorf("the GPU hangs, and still has %+v", x)
 		}
 		if _, ok := held(t, all, 2); !ok {
 			t.Error("the other GPU's process is gone")
 		}
 		if total, _, _, ok := h.Memory(uuid); ok {
-			t.Errorf("the GPU hangs, and has %d bytes", total)
+			t.Errorf("the GPU hangs, and still has %d bytes", total)
 		}
 		if _, _, listed := h.Holds(uuid, 1); !listed {
-			t.Error("what was last known is forgotten")
+			t.Error("the last known memory was forgotten")
 		}
 	})
 }
 
-func TestWhatAProcessDidIsCountedForAsLongAsItIsThere(t *testing.T) {
+func TestUseIsCountedWhileTheProcessExists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &board{compute: []nvml.ProcessInfo{runs(1, 1), runs(2, 1)}, use: works(40, 1)}
 		s := perform(t, b)
@@ -121,16 +125,17 @@ func TestWhatAProcessDidIsCountedForAsLongAsItIsThere(t *testing.T) {
 		s.passes(30)
 		one, two := s.deviceProcess(t, 1), s.deviceProcess(t, 2)
 		if want := .4 * 30; math.Abs(one.SM-want) > .4*useEvery.Seconds()+.5 || two.SM != 0 {
-			t.Errorf("at 40 %% for 30 s one had %v s, and the idle one %v s", one.SM, two.SM)
+			t.Errorf("at 40 %% for 30 s the busy one had %v s, and the idle one %v s", one.SM, two.SM)
 		}
 		if two.Sampled.IsZero() || !two.Sampled.Equal(one.Sampled) {
-			t.Errorf("counted until %v and %v: who did nothing is counted too", one.Sampled, two.Sampled)
+			t.Errorf("counted until %v and %v: an idle process counts too", one.Sampled, two.Sampled)
 		}
-		// Between the driver's answers nothing moves, and after a failure it goes on.
+		// Between the driver's answers nothing changes, and counting continues
+		// after a failure.
 		b.use = func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) { return nil, nvml.ERROR_UNKNOWN }
 		s.passes(8)
 		if x := s.deviceProcess(t, 1); x.SM < one.SM || !x.Sampled.Before(time.Now().Add(-5*time.Second)) {
-			t.Errorf("nothing is read for 8 s, and %v s are counted until %v", x.SM, x.Sampled)
+			t.Errorf("after 8 s without a reading %v s are counted until %v", x.SM, x.Sampled)
 		}
 		b.use = works(40, 1)
 		s.passes(10)
@@ -145,17 +150,19 @@ func TestWhatAProcessDidIsCountedForAsLongAsItIsThere(t *testing.T) {
 		b.compute = nil
 		s.passes(1)
 		if len(s.last.holders) != 0 {
-			t.Errorf("nobody is there, and there is %+v", s.last.holders)
+			t.Errorf("without processes there is %+v", s.last.holders)
 		}
 	})
 }
 
-// Of a process that the kernel does not know there is what the driver says.
-func TestDeviceProcessOfAnUnknownProcess(t *testing.T) {
+// TestHoldingOfAnUnknownProcess checks that a process unknown to the kernel has
+// the driver's values.
+func TestHoldingOfAnUnknownProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &board{compute: []nvml.ProcessInfo{runs(1, 7)}, use: func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+		b := &board{compute: []nvml.ProcessInfo{runs(1, 7)}}
+		b.use = func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 			return nil, nvml.ERROR_NOT_SUPPORTED
-		}}
+		}
 		s := perform(t, b)
 		s.passes(3)
 		x := s.deviceProcess(t, 1)
@@ -165,13 +172,15 @@ func TestDeviceProcessOfAnUnknownProcess(t *testing.T) {
 	})
 }
 
-// In several instances of MIG that nobody knows it is one process on the GPU.
-func TestDeviceProcessInSeveralInstances(t *testing.T) {
+// TestHoldingInSeveralInstances checks that several unknown MIG instances make
+// one process on the GPU.
+func TestHoldingInSeveralInstances(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := func(pid, gi uint32, memory uint64) nvml.ProcessInfo {
 			return nvml.ProcessInfo{Pid: pid, UsedGpuMemory: memory, GpuInstanceId: gi}
 		}
-		b := &board{compute: []nvml.ProcessInfo{in(1, 1, 10), in(2, 1, 3), in(1, 2, 20), in(2, 2, unknownMemory)}, use: works(50, 1)}
+		b := &board{compute: []nvml.ProcessInfo{in(1, 1, 10), in(2, 1, 3), in(1, 2, 20), in(2, 2, unknownMemory)},
+			use: works(50, 1)}
 		s := perform(t, b)
 		s.is(1, "a.service")
 		s.is(2, "b.service")
@@ -180,7 +189,7 @@ func TestDeviceProcessInSeveralInstances(t *testing.T) {
 			t.Errorf("%+v, want 30 bytes, and half a second counted once", x)
 		}
 		if x := s.deviceProcess(t, 2); x.Known {
-			t.Errorf("a part of its memory is not known, and it is said to be %d", x.Memory)
+			t.Errorf("part of its memory is unknown, and yet it is reported as %d", x.Memory)
 		}
 	})
 }
@@ -191,11 +200,11 @@ func TestNames(t *testing.T) {
 		for want := range 2 {
 			uuid := told(h, Up, "gpu", fmt.Sprint(want))["uuid"]
 			if names := h.Names(uuid); !slices.Equal(names, []string{fmt.Sprint(want), uuid}) {
-				t.Errorf("GPU %d is called %q", want, names)
+				t.Errorf("the names of GPU %d are %q", want, names)
 			}
 		}
 		if names := h.Names("GPU-none"); names != nil {
-			t.Errorf("a GPU that is not there is called %q", names)
+			t.Errorf("a missing GPU has the names %q", names)
 		}
 	})
 }
@@ -209,19 +218,21 @@ func TestMemoryAndRates(t *testing.T) {
 			uuid := told(h, Up, "gpu", index)["uuid"]
 			link, memory, ok := h.Rates(uuid)
 			if !ok || math.Abs(link/c.link-1) > .01 || math.Abs(memory/c.memory-1) > .01 {
-				t.Errorf("GPU %s moves %.4g and %.4g bytes a second (known: %v), want about %.4g and %.4g", index, link, memory, ok, c.link, c.memory)
+				t.Errorf("GPU %s moves %.4g and %.4g bytes a second (known: %v), want about %.4g and %.4g", index, link,
+					memory, ok, c.link, c.memory)
 			}
 			total, free, reserved, ok := h.Memory(uuid)
 			used, _ := get(t, h, MemoryBytes, index, "used")
 			if !ok || total == 0 || free+reserved+uint64(used) != total {
-				t.Errorf("GPU %s: of %d bytes %d are free, %d reserved, %v used (known: %v)", index, total, free, reserved, used, ok)
+				t.Errorf("GPU %s: of %d bytes %d are free, %d reserved, %v used (known: %v)", index, total, free,
+					reserved, used, ok)
 			}
 		}
 		if _, _, ok := h.Rates("GPU-none"); ok {
-			t.Error("a GPU that is not there moves something")
+			t.Error("a missing GPU has transfer rates")
 		}
 		if _, _, _, ok := h.Memory("GPU-none"); ok {
-			t.Error("a GPU that is not there has memory")
+			t.Error("a missing GPU has memory")
 		}
 	})
 }

@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// Drain lets go of NVML and of every handle, so that a GPU can be reset,
-// repartitioned, given to a virtual machine, or its driver unloaded. It
-// returns once that is done, or after 2 s with what holds it up; it is then
-// done as soon as that is gone. It lasts until Resume, or until the agent ends.
+// Drain releases NVML and every handle, so that a GPU can be reset,
+// repartitioned or given to a virtual machine, or its driver unloaded. It
+// returns once that is done. After 2 s it returns an error that names the
+// obstacle, and the driver is released as soon as that is gone. The host stays
+// drained until Resume, or until the agent ends.
 func (h *Host) Drain(ctx context.Context) error {
 	h.want(true)
 	if h.until(ctx, letGo+time.Second, func(s *state) bool { return errors.Is(s.err, ErrDrained) }) {
@@ -23,8 +24,8 @@ func (h *Host) Drain(ctx context.Context) error {
 	return fmt.Errorf("not drained yet: %w", h.held(s.readers))
 }
 
-// Resume takes the driver again. It returns once it is open, or after 5 s with
-// why it is not; the host goes on trying.
+// Resume opens the driver again. It returns once the driver is open, or after
+// 5 s with the reason for the failure; the host continues to retry.
 func (h *Host) Resume(ctx context.Context) error {
 	h.want(false)
 	if h.until(ctx, openMost, func(s *state) bool { return s.err == nil }) {
@@ -36,7 +37,7 @@ func (h *Host) Resume(ctx context.Context) error {
 	return nil
 }
 
-// want says whether the driver is to be let go of.
+// want records whether the driver should be released.
 func (h *Host) want(drain bool) {
 	h.mu.Lock()
 	h.drain = drain
@@ -53,7 +54,8 @@ func (h *Host) draining() bool {
 	return h.drain
 }
 
-// resumed is closed when the host is to take the driver again, or ctx ends.
+// resumed returns a channel that is closed when the host should open the driver
+// again, or when ctx ends.
 func (h *Host) resumed(ctx context.Context) <-chan struct{} {
 	return goes(func() {
 		for h.draining() && ctx.Err() == nil {
@@ -62,7 +64,8 @@ func (h *Host) resumed(ctx context.Context) <-chan struct{} {
 	})
 }
 
-// until waits until the state is as asked for, at most d; false if it is not.
+// until waits at most d for the requested state, and reports whether it was
+// reached.
 func (h *Host) until(ctx context.Context, d time.Duration, is func(*state) bool) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

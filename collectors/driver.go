@@ -6,7 +6,7 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// DriverInfo names the versions of the driver that is open.
+// DriverInfo holds the versions of the open driver.
 var DriverInfo = HostGauge("nvgpu_driver_info", "Versions of the driver, always 1.",
 	"driver_version", "driver_branch", "cuda_version", "nvml_version")
 

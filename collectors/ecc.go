@@ -6,11 +6,13 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// ECC errors: volatile counts since the driver was loaded, aggregate over the
-// board's life. Volatile is part of aggregate: never add the scopes.
+// ECC errors: volatile counts since the driver was loaded, aggregate counts
+// over the board's life. Aggregate includes volatile: never add the scopes.
 var (
-	ECCErrors           = Counter("nvgpu_ecc_errors_total", "ECC errors; scope volatile is part of aggregate.", "severity", "scope")
-	ECCErrorsByLocation = Counter("nvgpu_ecc_errors_by_location_total", "ECC errors by place; scope volatile is part of aggregate.", "severity", "scope", "location")
+	ECCErrors = Counter("nvgpu_ecc_errors_total",
+		"ECC errors; scope aggregate includes volatile.", "severity", "scope")
+	ECCErrorsByLocation = Counter("nvgpu_ecc_errors_by_location_total",
+		"ECC errors by location; scope aggregate includes volatile.", "severity", "scope", "location")
 )
 
 var eccSeverities = []struct {
@@ -38,7 +40,7 @@ var eccLocations = []struct {
 
 var _ = Register(Collector{
 	Name:    "ecc",
-	Doc:     "ECC errors, in all and by place.",
+	Doc:     "ECC errors, in total and by location.",
 	Tier:    Medium,
 	Metrics: []*Metric{ECCErrors, ECCErrorsByLocation},
 	Read: func(g *gpu.Device, out *Readings) {

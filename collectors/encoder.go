@@ -5,9 +5,10 @@ import "gpusteward/collectors/gpu"
 // Video sessions on the GPU.
 var (
 	EncoderSessions = Gauge("nvgpu_encoder_sessions", "Video encoder sessions.")
-	EncoderFPS      = Gauge("nvgpu_encoder_average_fps", "Frames a second, mean over the encoder sessions.")
-	EncoderLatency  = Gauge("nvgpu_encoder_average_latency_seconds", "Encode latency, mean over the encoder sessions.")
-	FBCSessions     = Gauge("nvgpu_fbc_sessions", "Frame buffer capture sessions.")
+	EncoderFPS      = Gauge("nvgpu_encoder_average_fps",
+		"Mean frame rate of the encoder sessions, in frames per second.")
+	EncoderLatency = Gauge("nvgpu_encoder_average_latency_seconds", "Mean encode latency of the encoder sessions.")
+	FBCSessions    = Gauge("nvgpu_fbc_sessions", "Frame buffer capture sessions.")
 )
 
 var _ = Register(Collector{

@@ -2,9 +2,10 @@ package collectors
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// Energy is what the board has used since the driver was loaded. NVML counts
-// millijoules.
-var Energy = Counter("nvgpu_energy_joules_total", "Energy used since the driver was loaded; gpu is part of module.", "scope")
+// Energy is the energy used by the board since the driver was loaded. NVML
+// counts millijoules.
+var Energy = Counter("nvgpu_energy_joules_total",
+	"Joules used since the driver was loaded; scope module includes gpu.", "scope")
 
 var _ = Register(Collector{
 	Name:    "energy",

@@ -10,33 +10,35 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// Events that the driver raises. XID codes that a rule names exist from the
-// start, because increase() misses a counter that is born at 1.
+// Events raised by the driver. XID codes that a rule names exist from the
+// start, because increase() misses the first increment of a new counter.
 var (
-	XIDErrors = Counter("nvgpu_xid_errors_total", "XID errors since the agent opened the GPU, by code; 999 is one that the driver does not name.", "xid", "gi")
-	XIDLast   = Gauge("nvgpu_xid_last_timestamp_seconds", "When the XID error was last seen, as a Unix time.", "xid")
-	Events    = Counter("nvgpu_events_total", "Other events of the driver since the agent opened the GPU.", "type")
+	XIDErrors = Counter("nvgpu_xid_errors_total",
+		"XID errors since the agent opened the GPU, by code; 999 is an XID without a code from the driver.",
+		"xid", "gi")
+	XIDLast = Gauge("nvgpu_xid_last_timestamp_seconds", "Unix time of the last XID error.", "xid")
+	Events  = Counter("nvgpu_events_total", "Other driver events since the agent opened the GPU.", "type")
 )
 
 // An Event is one event that the driver raised about a GPU.
 type Event struct {
-	Time time.Time // when it was read, which is up to an interval after it happened
+	Time time.Time // of the reading, up to a beat after the event
 	GPU  gpu.ID
 	Type string // "xid", one of gpu.EventTypes, or "other"
-	Code uint64 // what the driver says beside the type: the XID, the recovery action
+	Code uint64 // what the driver says in addition to the type: the XID, the recovery action
 	GI   string // MIG GPU instance; empty outside MIG
 }
 
-const xidType = "xid" // of an Event
+const xidType = "xid" // an Event.Type
 
-// wantedEvents is all but the changes of clocks: under load there are twenty
-// a second, and nvgpu_clock_event_active says more.
+// wantedEvents excludes only clock changes: there are twenty a second under
+// load, and nvgpu_clock_event_active says more.
 const wantedEvents = ^uint64(nvml.EventTypeClock)
 
-// maxEvents bounds how many events one pass takes; the rest wait in the driver.
+// maxEvents bounds the events of one pass; the rest wait in the driver.
 const maxEvents = 1000
 
-// noInstance is what NVML gives where an event belongs to no MIG instance.
+// noInstance is NVML's value for an event that belongs to no MIG instance.
 const noInstance = 0xFFFFFFFF
 
 var _ = Register(Collector{
@@ -49,7 +51,8 @@ var _ = Register(Collector{
 		if ret != nvml.SUCCESS {
 			return func(_ *gpu.Device, out *Readings) { out.Put(XIDErrors, 0, ret); out.Put(Events, 0, ret) }
 		}
-		c := &eventCounter{set: set, xids: map[[2]string]float64{}, last: map[string]time.Time{}, types: map[string]float64{}}
+		c := &eventCounter{set: set, xids: map[[2]string]float64{}, last: map[string]time.Time{},
+			types: map[string]float64{}}
 		for name, bit := range gpu.EventTypes {
 			if supported&bit != 0 {
 				c.types[name] = 0
@@ -60,7 +63,7 @@ var _ = Register(Collector{
 })
 
 // An eventCounter counts the events of one GPU. It shows every code and type
-// that it ever met, so what it counts is kept from pass to pass.
+// that it has ever met, so it keeps its counts between passes.
 type eventCounter struct {
 	set   gpu.EventSet
 	xids  map[[2]string]float64 // in this pass, by code and GPU instance
@@ -107,7 +110,7 @@ func (c *eventCounter) read(g *gpu.Device, out *Readings) {
 	}
 }
 
-// event returns an event of the driver in our words.
+// event translates an event of the driver.
 func event(raw nvml.EventData, id gpu.ID, now time.Time) Event {
 	e := Event{Time: now, GPU: id, Type: "other", Code: raw.EventData}
 	if raw.EventType == nvml.EventTypeXidCriticalError {

@@ -12,7 +12,7 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-func TestEventsAreHandedOn(t *testing.T) {
+func TestEventsArePassedOn(t *testing.T) {
 	var mu sync.Mutex
 	var got []Event
 	listen := func(o *Options) {
@@ -33,11 +33,13 @@ faults:
 		var all []string
 		for _, e := range got {
 			if e.GPU.UUID == "" || e.GPU.PCI == "" || e.Time.Before(start) {
-				t.Errorf("%+v is of no GPU or time", e)
+				t.Errorf("%+v has no GPU or no time", e)
 			}
-			all = append(all, fmt.Sprintf("%v gpu%d %s %d gi=%q", e.Time.Sub(start).Round(time.Second), e.GPU.Index, e.Type, e.Code, e.GI))
+			all = append(all, fmt.Sprintf("%v gpu%d %s %d gi=%q", e.Time.Sub(start).Round(time.Second), e.GPU.Index,
+				e.Type, e.Code, e.GI))
 		}
-		wanted := []string{`2s gpu0 xid 31 gi=""`, `3s gpu1 xid 94 gi="1"`, `3s gpu1 poison_nonfatal 0 gi=""`, `4s gpu0 ecc_sbe_storm 0 gi=""`, `5s gpu0 recovery_action 1 gi=""`, `5s gpu0 xid 154 gi=""`}
+		wanted := []string{`2s gpu0 xid 31 gi=""`, `3s gpu1 xid 94 gi="1"`, `3s gpu1 poison_nonfatal 0 gi=""`,
+			`4s gpu0 ecc_sbe_storm 0 gi=""`, `5s gpu0 recovery_action 1 gi=""`, `5s gpu0 xid 154 gi=""`}
 		if !slices.Equal(all, wanted) {
 			t.Errorf("events %q, want %q", all, wanted)
 		}
@@ -48,7 +50,7 @@ faults:
 	})
 }
 
-func TestAllEventsButClocksAreWanted(t *testing.T) {
+func TestAllEventsExceptClocksAreWanted(t *testing.T) {
 	if wantedEvents&nvml.EventTypeClock != 0 || wantedEvents|nvml.EventTypeClock != ^uint64(0) {
 		t.Errorf("mask %#x", wantedEvents)
 	}
@@ -57,8 +59,10 @@ func TestAllEventsButClocksAreWanted(t *testing.T) {
 		raw  nvml.EventData
 		want Event
 	}{
-		{nvml.EventData{EventType: 1 << 40, EventData: 5, GpuInstanceId: noInstance}, Event{now, gpu.ID{Index: 3}, "other", 5, ""}},
-		{nvml.EventData{EventType: nvml.EventTypeXidCriticalError, EventData: 31, GpuInstanceId: 2}, Event{now, gpu.ID{Index: 3}, "xid", 31, "2"}},
+		{nvml.EventData{EventType: 1 << 40, EventData: 5, GpuInstanceId: noInstance},
+			Event{now, gpu.ID{Index: 3}, "other", 5, ""}},
+		{nvml.EventData{EventType: nvml.EventTypeXidCriticalError, EventData: 31, GpuInstanceId: 2},
+			Event{now, gpu.ID{Index: 3}, "xid", 31, "2"}},
 	} {
 		if e := event(c.raw, gpu.ID{Index: 3}, now); e != c.want {
 			t.Errorf("%+v, want %+v", e, c.want)
@@ -69,6 +73,6 @@ func TestAllEventsButClocksAreWanted(t *testing.T) {
 		named |= bit
 	}
 	if named != nvml.EventTypeAll {
-		t.Errorf("the events with a name are %#x, go-nvml knows %#x", named, nvml.EventTypeAll)
+		t.Errorf("the named events are %#x, go-nvml knows %#x", named, nvml.EventTypeAll)
 	}
 }

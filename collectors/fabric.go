@@ -11,23 +11,33 @@ import (
 
 // The NVLink fabric, on GPUs behind NVSwitches.
 var (
-	FabricState  = Gauge("nvgpu_fabric_state", "State of the GPU's registration with the fabric: 1 for the one that holds.", "state")
-	FabricHealth = Gauge("nvgpu_fabric_health", "Whether the check found something wrong (for partition_assigned: whether it is).", "check")
-	FabricInfo   = Gauge("nvgpu_fabric_info", "The fabric that the GPU belongs to, always 1.", "cluster_uuid", "clique_id")
+	FabricState = Gauge("nvgpu_fabric_state",
+		"Registration state of the GPU with the fabric: 1 for the current state, 0 for the others.", "state")
+	FabricHealth = Gauge("nvgpu_fabric_health",
+		"Whether the check found a fault (for partition_assigned: whether a partition is assigned).", "check")
+	FabricInfo = Gauge("nvgpu_fabric_info", "Fabric of the GPU, always 1.", "cluster_uuid", "clique_id")
 )
 
-// fabricChecks are the parts of the health mask: 0 means that the platform
-// does not say, and good is the value that means nothing is wrong.
+// fabricChecks are the fields of the health mask: 0 means that the platform
+// does not report the field, and good is the value without a fault.
 var fabricChecks = []struct {
 	name              string
 	shift, mask, good uint32
 }{
-	{"degraded_bw", nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_DEGRADED_BW, nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_FALSE},
-	{"route_recovery", nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_RECOVERY, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_RECOVERY, nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_RECOVERY_FALSE},
-	{"route_unhealthy", nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_UNHEALTHY, nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_FALSE},
-	{"access_timeout_recovery", nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ACCESS_TIMEOUT_RECOVERY, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ACCESS_TIMEOUT_RECOVERY, nvml.GPU_FABRIC_HEALTH_MASK_ACCESS_TIMEOUT_RECOVERY_FALSE},
-	{"incorrect_configuration", nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_INCORRECT_CONFIGURATION, nvml.GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_NONE},
-	{"partition_assigned", nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_PARTITION_ASSIGNED, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_PARTITION_ASSIGNED, nvml.GPU_FABRIC_HEALTH_MASK_PARTITION_ASSIGNED_FALSE},
+	{"degraded_bw", nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW, nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_DEGRADED_BW,
+		nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_FALSE},
+	{"route_recovery", nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_RECOVERY,
+		nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_RECOVERY, nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_RECOVERY_FALSE},
+	{"route_unhealthy", nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY,
+		nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_UNHEALTHY, nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_FALSE},
+	{"access_timeout_recovery", nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ACCESS_TIMEOUT_RECOVERY,
+		nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ACCESS_TIMEOUT_RECOVERY,
+		nvml.GPU_FABRIC_HEALTH_MASK_ACCESS_TIMEOUT_RECOVERY_FALSE},
+	{"incorrect_configuration", nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION,
+		nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_INCORRECT_CONFIGURATION,
+		nvml.GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_NONE},
+	{"partition_assigned", nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_PARTITION_ASSIGNED,
+		nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_PARTITION_ASSIGNED, nvml.GPU_FABRIC_HEALTH_MASK_PARTITION_ASSIGNED_FALSE},
 }
 
 var _ = Register(Collector{
@@ -59,7 +69,7 @@ var _ = Register(Collector{
 	},
 })
 
-// dashed writes a UUID as everybody else does.
+// dashed formats a UUID with dashes.
 func dashed(b [16]uint8) string {
 	h := hex.EncodeToString(b[:])
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]

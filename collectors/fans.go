@@ -8,11 +8,11 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// Fans, on boards that have their own.
+// Fans of boards that have their own.
 var (
-	FanSpeed  = Gauge("nvgpu_fan_speed_ratio", "Speed that the fan is driven at, of its usual highest.", "fan")
-	FanTarget = Gauge("nvgpu_fan_target_ratio", "Speed that the fan should have.", "fan")
-	FanRPM    = Gauge("nvgpu_fan_speed_rpm", "Revolutions a minute, of the board's first fan.", "fan")
+	FanSpeed  = Gauge("nvgpu_fan_speed_ratio", "Fan speed as a ratio of its usual maximum.", "fan")
+	FanTarget = Gauge("nvgpu_fan_target_ratio", "Target fan speed as a ratio of its usual maximum.", "fan")
+	FanRPM    = Gauge("nvgpu_fan_speed_rpm", "Speed of the board's first fan in revolutions per minute.", "fan")
 )
 
 var _ = Register(Collector{

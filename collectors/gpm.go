@@ -8,20 +8,24 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// GPM: the profiling counters that Hopper and later give without a profiler.
-// Values are means over the window, the time since the reading before.
+// GPM: the profiling counters of Hopper and later, readable without a profiler.
+// Values are means over the window, which is the time since the previous
+// reading.
 var (
-	GPMActivity  = Gauge("nvgpu_gpm_activity_ratio", "Share of the window in which the pipe was active, mean over its units.", "pipe")
-	GPMOccupancy = Gauge("nvgpu_gpm_sm_occupancy_ratio", "Warps resident on the SMs, of the most possible.")
-	GPMPCIe      = Gauge("nvgpu_gpm_pcie_bytes_per_second", "PCIe traffic over the window, seen from the GPU.", "direction")
-	GPMWindow    = Gauge("nvgpu_gpm_window_seconds", "Length of the window.")
-	PCIeBytes    = Counter("nvgpu_pcie_bytes_total", "PCIe traffic since the agent opened the GPU, seen from the GPU; integrated from GPM.", "direction")
+	GPMActivity = Gauge("nvgpu_gpm_activity_ratio",
+		"Share of the window in which the pipe was active, mean over its units.", "pipe")
+	GPMOccupancy = Gauge("nvgpu_gpm_sm_occupancy_ratio", "Warps resident on the SMs, as a ratio of the maximum.")
+	GPMPCIe      = Gauge("nvgpu_gpm_pcie_bytes_per_second",
+		"PCIe traffic over the window, as seen from the GPU.", "direction")
+	GPMWindow = Gauge("nvgpu_gpm_window_seconds", "Length of the window.")
+	PCIeBytes = Counter("nvgpu_pcie_bytes_total",
+		"Bytes of PCIe traffic since the agent opened the GPU, as seen from the GPU; integrated from GPM.", "direction")
 )
 
 const mib = 1 << 20
 
-// gpmRows says which metric each GPM metric fills. The driver answers 0 for
-// what the chip does not have, so only what Hopper has stands here.
+// gpmRows maps GPM metrics to ours. The driver answers 0 for units that the
+// chip lacks, so the table holds only what Hopper has.
 var gpmRows = []gpmRow{
 	{1, GPMActivity, .01, "graphics"}, {2, GPMActivity, .01, "sm"}, {4, GPMActivity, .01, "integer"},
 	{5, GPMActivity, .01, "tensor"}, {6, GPMActivity, .01, "tensor_dfma"}, {7, GPMActivity, .01, "tensor_hmma"},
@@ -37,8 +41,8 @@ type gpmRow struct {
 	label  string
 }
 
-// value is what m says in the row's unit. A share can pass 1 by what the two
-// ends of the window were rounded.
+// value is m in the row's unit. A ratio can exceed 1 by the rounding at both
+// ends of the window.
 func (r gpmRow) value(m nvml.GpmMetric) float64 {
 	v := scaled(m.Value, r.scale)
 	if r.scale == .01 {
@@ -47,12 +51,12 @@ func (r gpmRow) value(m nvml.GpmMetric) float64 {
 	return v
 }
 
-// maxWindow is the longest time over which GPM's counters can be compared.
+// maxWindow is the longest window over which GPM's counters can be compared.
 const maxWindow = 10 * time.Minute
 
 var _ = Register(Collector{
 	Name:    "gpm",
-	Doc:     "Activity of the GPU's units and PCIe traffic (Hopper on).",
+	Doc:     "Activity of the GPU's units and PCIe traffic (Hopper and later).",
 	Tier:    Fast,
 	First:   true,
 	Metrics: []*Metric{GPMActivity, GPMOccupancy, GPMPCIe, GPMWindow, PCIeBytes},
@@ -89,22 +93,22 @@ var _ = Register(Collector{
 	},
 })
 
-// A gpmReader reads GPM metrics over the time since it was read last. The
-// zero reader answers with ret.
+// A gpmReader reads GPM metrics over the time since its last read. The zero
+// reader answers with ret.
 type gpmReader struct {
 	sampler *gpu.Sampler
-	ret     nvml.Return // why there is no sampler
+	ret     nvml.Return // the reason that there is no sampler
 	last    time.Time
 }
 
-// openGPM returns a reader of ids, of MIG instance gi unless it is negative.
+// openGPM returns a reader of ids, for MIG instance gi unless it is negative.
 func openGPM(g *gpu.Device, gi int, ids []uint32) *gpmReader {
 	s, ret := g.Sampler(gi, ids...)
 	return &gpmReader{sampler: s, ret: ret}
 }
 
-// read returns the metrics and the window that they are over: NO_DATA at
-// first, and where the window is too long to compare.
+// read returns the metrics and their window. The first read, and a read after
+// too long a window, return NO_DATA.
 func (r *gpmReader) read(now time.Time) ([]nvml.GpmMetric, time.Duration, nvml.Return) {
 	if r.sampler == nil {
 		return nil, 0, r.ret

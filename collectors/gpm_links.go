@@ -8,10 +8,11 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// Traffic of the fast links over the GPM window.
+// Traffic of NVLink and C2C over the GPM window.
 var (
 	GPMNVLink = Gauge("nvgpu_gpm_nvlink_bytes_per_second", "NVLink traffic over the window.", "direction", "link")
-	GPMC2C    = Gauge("nvgpu_gpm_c2c_bytes_per_second", "C2C traffic over the window, all links.", "direction")
+	GPMC2C    = Gauge("nvgpu_gpm_c2c_bytes_per_second",
+		"C2C traffic over the window, summed over the links.", "direction")
 )
 
 // Metric ids of GPM: the sums of NVLink, then rx and tx of each link.
@@ -24,7 +25,7 @@ const (
 
 var _ = Register(Collector{
 	Name:    "gpm_links",
-	Doc:     "NVLink and C2C traffic (Hopper on).",
+	Doc:     "NVLink and C2C traffic (Hopper and later).",
 	Tier:    Fast,
 	Metrics: []*Metric{GPMNVLink, GPMC2C},
 	Open: func(g *gpu.Device) Read {
@@ -37,7 +38,7 @@ var _ = Register(Collector{
 		g.Fields(c2c)
 		chips, ret := gpu.FieldNumber(c2c[0])
 		joined := ret == nvml.SUCCESS && chips > 0
-		if linked != nvml.SUCCESS && !joined { // GPM answers 0 for links that are not there
+		if linked != nvml.SUCCESS && !joined { // GPM answers 0 for missing links
 			return func(_ *gpu.Device, out *Readings) { out.Put(GPMNVLink, 0, nvml.ERROR_NOT_SUPPORTED) }
 		}
 		gpm := openGPM(g, -1, ids)

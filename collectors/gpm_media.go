@@ -8,13 +8,14 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// GPMMedia is a family of its own: whoever sums the pipes of the SMs does not
-// want video engines in it.
-var GPMMedia = Gauge("nvgpu_gpm_media_activity_ratio", "Share of the window in which the video engine was active.", "engine")
+// GPMMedia is a family of its own, so that sums over the SMs' pipes exclude
+// video engines.
+var GPMMedia = Gauge("nvgpu_gpm_media_activity_ratio",
+	"Share of the window in which the video engine was active.", "engine")
 
 var _ = Register(Collector{
 	Name:    "gpm_media",
-	Doc:     "Activity of each video, JPEG and optical flow engine (Hopper on).",
+	Doc:     "Activity of each video, JPEG and optical flow engine (Hopper and later).",
 	Tier:    Fast,
 	OptIn:   true,
 	Metrics: []*Metric{GPMMedia},

@@ -7,17 +7,20 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// What HAMi-core keeps in memory that every process of its container can
-// write: a hint for hosts that run it, never a measurement.
+// Values that HAMi-core keeps in memory writable by every process of its
+// container: a hint for hosts that run it, never a measurement.
 var (
-	HAMiMemoryLimit = Gauge("nvgpu_hami_memory_limit_bytes", "GPU memory that HAMi-core says it grants the workload; the workload could forge it.", "workload")
-	HAMiMemoryUsed  = Gauge("nvgpu_hami_memory_used_bytes", "GPU memory that HAMi-core says the workload uses; the workload could forge it.", "workload")
-	HAMiSMLimit     = Gauge("nvgpu_hami_sm_limit_ratio", "Part of the GPU's time that HAMi-core says it grants the workload; the workload could forge it.", "workload")
+	HAMiMemoryLimit = Gauge("nvgpu_hami_memory_limit_bytes",
+		"Bytes of GPU memory granted to the workload according to HAMi-core; the workload could forge it.", "workload")
+	HAMiMemoryUsed = Gauge("nvgpu_hami_memory_used_bytes",
+		"Bytes of GPU memory used by the workload according to HAMi-core; the workload could forge it.", "workload")
+	HAMiSMLimit = Gauge("nvgpu_hami_sm_limit_ratio",
+		"Share of GPU time granted to the workload according to HAMi-core; the workload could forge it.", "workload")
 )
 
 var _ = Register(Collector{
 	Name:    "hami",
-	Doc:     "What HAMi-core claims of the containers that it limits, where it is in use.",
+	Doc:     "Claims of HAMi-core about the containers that it limits, on hosts that run it.",
 	Tier:    Medium,
 	Metrics: []*Metric{HAMiMemoryLimit, HAMiMemoryUsed, HAMiSMLimit},
 	Host: func(*gpu.Library) func(out *Readings) {
@@ -35,10 +38,10 @@ var _ = Register(Collector{
 	},
 })
 
-// region puts what a region claims of a workload that has a process in it:
-// the kernel says that the process is of the pod whose region it is, and the
-// kubelet of which container. What was seen is believed once: two regions
-// could claim the same. A claim that cannot be true is no failure of ours.
+// region puts the claims of a region about a workload with a process in it. The
+// kernel confirms that the process belongs to the region's pod, and the kubelet
+// names the container. seen keeps two regions from claiming the same. An
+// impossible claim is not a failure of the collector.
 func (r *Readings) region(file host.RegionFile, region host.Region, users []host.Process, seen map[[2]string]bool) {
 	used := make([]uint64, len(region.Devices))
 	workload := ""

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// A claim is what a region says of a GPU.
+// A claim is a region's entry for a GPU.
 type claim struct {
 	uuid              string
 	memory, sm, holds uint64 // limits in bytes and percent, and bytes in use by each process
 }
 
-// claims lays a region out as HAMi-core 1.2 does: package host says where what
-// is in it.
+// claims lays out a region as HAMi-core 1.2 does; package host documents the
+// layout.
 func claims(pids []int, devices ...claim) []byte {
 	b := make([]byte, 2008952)
 	put := func(at int, v uint64) { binary.LittleEndian.PutUint64(b[at:], v) }
@@ -40,15 +40,16 @@ func claims(pids []int, devices ...claim) []byte {
 	return b
 }
 
-// The pod of the scenario workloads, and its containers' processes on GPU 0.
+// The pod of the scenario workloads, and the processes of its containers on GPU
+// 0.
 const (
 	hamiPod             = "1f0c2a7e-5b1d-4c39-9d64-0a4be3c1f7d2"
 	vllmPID, embedPID   = 2201, 2202
-	trainerPID          = 2101 // of no pod
+	trainerPID          = 2101 // not in a pod
 	vllmName, embedName = "pod:chat/llama-0/vllm", "pod:chat/llama-0/embed"
 )
 
-func TestHAMiIsBelievedAsFarAsTheKernelAgrees(t *testing.T) {
+func TestHAMiIsTrustedAsFarAsTheKernelAgrees(t *testing.T) {
 	const gib = 1 << 30
 	var uuids [2]string
 	in(t, "workloads", DefaultConfig(), func(_ *testing.T, h *Host) {
@@ -62,28 +63,51 @@ func TestHAMiIsBelievedAsFarAsTheKernelAgrees(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		files    map[string][]byte // by directory and name; nil is a link to a good one
+		files    map[string][]byte // by directory and name; nil is a link to a valid one
 		dirs     []string
 		expected map[string]string // memory in use, its limit and the limit of time, by GPU and workload
 	}{
-		"truth": {files: map[string][]byte{hamiPod + "_vllm/a.cache": claims([]int{vllmPID}, claim{first, 4 * gib, 50, gib}, claim{second, 0, 0, 0})},
+		"truth": {files: map[string][]byte{hamiPod +
+			"_vllm/a.cache": claims([]int{vllmPID}, claim{first, 4 * gib, 50, gib}, claim{second, 0, 0, 0})},
 			expected: map[string]string{"0 " + vllmName: "1073741824 4294967296 0.5", "1 " + vllmName: "0 - -"}},
-		"a process that is gone":   {files: map[string][]byte{hamiPod + "_vllm/a.cache": claims([]int{999999}, claim{first, gib, 50, gib})}},
-		"another's process":        {files: map[string][]byte{hamiPod + "_vllm/a.cache": claims([]int{trainerPID}, claim{first, gib, 50, gib})}},
-		"another pod":              {files: map[string][]byte{"00000000-0000-0000-0000-000000000000_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, gib})}},
-		"its neighbour's process":  {files: map[string][]byte{hamiPod + "_vllm/a.cache": claims([]int{embedPID}, claim{first, gib, 50, gib})}},
-		"a GPU that is not here":   {files: map[string][]byte{hamiPod + "_vllm/a.cache": claims([]int{vllmPID}, claim{"GPU-none", gib, 50, gib})}},
-		"a GPU twice":              {files: map[string][]byte{hamiPod + "_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1}, claim{first, 1, 1, 1})}, expected: map[string]string{"0 " + vllmName: "1 1073741824 0.5"}},
-		"two regions of one":       {files: map[string][]byte{hamiPod + "_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1}), hamiPod + "_vllm/b.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1})}, expected: map[string]string{"0 " + vllmName: "1 1073741824 0.5"}},
-		"one for each container":   {files: map[string][]byte{hamiPod + "_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1}), hamiPod + "_embed/a.cache": claims([]int{embedPID}, claim{first, gib, 20, 2})}, expected: map[string]string{"0 " + vllmName: "1 1073741824 0.5", "0 " + embedName: "2 1073741824 0.2"}},
-		"four billion percent":     {files: map[string][]byte{hamiPod + "_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 4_000_000_000, 1})}, expected: map[string]string{"0 " + vllmName: "1 1073741824 -"}},
-		"more than all the time":   {files: map[string][]byte{hamiPod + "_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 101, 1})}, expected: map[string]string{"0 " + vllmName: "1 1073741824 -"}},
-		"more memory than exists":  {files: map[string][]byte{hamiPod + "_vllm/a.cache": claims([]int{vllmPID}, claim{first, 1 << 63, 50, 1 << 63})}, expected: map[string]string{"0 " + vllmName: "- - 0.5"}},
-		"too short":                {files: map[string][]byte{hamiPod + "_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1})[:100_000]}},
-		"nonsense":                 {files: map[string][]byte{hamiPod + "_vllm/a.cache": make([]byte, 3<<20), "nonsense": nil}},
-		"a link":                   {files: map[string][]byte{hamiPod + "_vllm/a.cache": nil}},
-		"a directory":              {dirs: []string{hamiPod + "_vllm/a.cache"}},
-		"beside what is no region": {files: map[string][]byte{hamiPod + "_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1}), hamiPod + "_vllm/b.cache": []byte("x")}, expected: map[string]string{"0 " + vllmName: "1 1073741824 0.5"}},
+		"a process that is gone": {files: map[string][]byte{hamiPod +
+			"_vllm/a.cache": claims([]int{999999}, claim{first, gib, 50, gib})}},
+		"another's process": {files: map[string][]byte{hamiPod +
+			"_vllm/a.cache": claims([]int{trainerPID}, claim{first, gib, 50, gib})}},
+		"another pod": {files: map[string][]byte{"00000000-0000-0000-0000-000000000000_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, gib})}},
+		"its neighbour's process": {files: map[string][]byte{hamiPod +
+			"_vllm/a.cache": claims([]int{embedPID}, claim{first, gib, 50, gib})}},
+		"a GPU that is not here": {files: map[string][]byte{hamiPod +
+			"_vllm/a.cache": claims([]int{vllmPID}, claim{"GPU-none", gib, 50, gib})}},
+		"a GPU twice": {files: map[string][]byte{hamiPod +
+			"_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1}, claim{first, 1, 1, 1})},
+			expected: map[string]string{"0 " + vllmName: "1 1073741824 0.5"}},
+		"two regions of one": {files: map[string][]byte{hamiPod +
+			"_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1}),
+			hamiPod + "_vllm/b.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1})},
+			expected: map[string]string{"0 " + vllmName: "1 1073741824 0.5"}},
+		"one for each container": {files: map[string][]byte{hamiPod +
+			"_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1}),
+			hamiPod + "_embed/a.cache": claims([]int{embedPID}, claim{first, gib, 20, 2})},
+			expected: map[string]string{"0 " + vllmName: "1 1073741824 0.5", "0 " + embedName: "2 1073741824 0.2"}},
+		"four billion percent": {files: map[string][]byte{hamiPod +
+			"_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 4_000_000_000, 1})},
+			expected: map[string]string{"0 " + vllmName: "1 1073741824 -"}},
+		"more than all the time": {files: map[string][]byte{hamiPod +
+			"_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 101, 1})},
+			expected: map[string]string{"0 " + vllmName: "1 1073741824 -"}},
+		"more memory than exists": {files: map[string][]byte{hamiPod +
+			"_vllm/a.cache": claims([]int{vllmPID}, claim{first, 1 << 63, 50, 1 << 63})},
+			expected: map[string]string{"0 " + vllmName: "- - 0.5"}},
+		"too short": {files: map[string][]byte{hamiPod +
+			"_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1})[:100_000]}},
+		"nonsense": {files: map[string][]byte{hamiPod + "_vllm/a.cache": make([]byte, 3<<20),
+			"nonsense": nil}},
+		"a link":      {files: map[string][]byte{hamiPod + "_vllm/a.cache": nil}},
+		"a directory": {dirs: []string{hamiPod + "_vllm/a.cache"}},
+		"beside what is no region": {files: map[string][]byte{hamiPod +
+			"_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1}), hamiPod + "_vllm/b.cache": []byte("x")},
+			expected: map[string]string{"0 " + vllmName: "1 1073741824 0.5"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
@@ -119,7 +143,7 @@ func TestHAMiIsBelievedAsFarAsTheKernelAgrees(t *testing.T) {
 	}
 }
 
-// claimed returns what is shown of regions, as in the table above.
+// claimed returns the region series, in the format of the table above.
 func claimed(t *testing.T, h *Host) map[string]string {
 	t.Helper()
 	all := map[string]*[3]string{}
@@ -133,7 +157,7 @@ func claimed(t *testing.T, h *Host) map[string]string {
 				all[key] = &[3]string{"-", "-", "-"}
 			}
 			if all[key][i] != "-" {
-				t.Errorf("%v of %s is there twice", m, key)
+				t.Errorf("duplicate series: %v of %s", m, key)
 			}
 			all[key][i] = strconv.FormatFloat(s.Value, 'f', -1, 64)
 		}

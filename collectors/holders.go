@@ -11,19 +11,20 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// Knows reports whether this host has a GPU of that UUID, or was ever seen to,
-// or a MIG device of that. Where there is no driver to say so now, any GPU may be.
+// Knows reports whether this host has, or ever had, the GPU or MIG device with
+// that UUID. Without a driver, any GPU's UUID may be right.
 func (h *Host) Knows(uuid string) bool {
 	if _, is := h.mig(uuid); is {
 		return true
 	}
-	return !isMIG(uuid) && (h.Driver() != nil || slices.ContainsFunc(h.inventory.all(), func(id gpu.ID) bool { return id.UUID == uuid }))
+	return !isMIG(uuid) && (h.Driver() != nil ||
+		slices.ContainsFunc(h.inventory.all(), func(id gpu.ID) bool { return id.UUID == uuid }))
 }
 
-// Names returns what a GPU is called, the closest last: the driver's index, as
-// 0, and the UUID. A MIG device is called as its GPU is, then as its GPU
-// instance, as 0:1, and by its own UUID. One that this host was never seen to
-// have has no names.
+// Names returns the names of a GPU, the most specific last: the driver's index,
+// such as 0, and the UUID. A MIG device has its GPU's names, then that of its
+// GPU instance, such as 0:1, and its own UUID. A GPU that this host never had
+// has no names.
 func (h *Host) Names(uuid string) []string {
 	if m, is := h.mig(uuid); is {
 		return []string{m.index, m.parent, m.index + ":" + m.gi, uuid}
@@ -36,8 +37,8 @@ func (h *Host) Names(uuid string) []string {
 	return []string{strconv.Itoa(all[i].Index), uuid}
 }
 
-// Parent returns the UUID of the GPU that a MIG device is on; of any other, its
-// own.
+// Parent returns the UUID of a MIG device's GPU; for any other UUID, the UUID
+// itself.
 func (h *Host) Parent(uuid string) string {
 	if m, is := h.mig(uuid); is {
 		return m.parent
@@ -45,14 +46,14 @@ func (h *Host) Parent(uuid string) string {
 	return uuid
 }
 
-// A slice is a MIG device, as it was last seen.
+// A slice is a MIG device as last seen.
 type slice struct{ index, parent, gi string }
 
-// isMIG reports whether a UUID is a MIG device's.
+// isMIG reports whether a UUID belongs to a MIG device.
 func isMIG(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") }
 
-// mig returns the MIG device of that UUID, if there is one, or was: what holds
-// there does not change while the GPU does not answer.
+// mig returns the MIG device with that UUID, if there is or was one: the
+// partitions do not change while the GPU does not answer.
 func (h *Host) mig(uuid string) (m slice, is bool) {
 	if !isMIG(uuid) {
 		return m, false
@@ -79,11 +80,11 @@ func (h *Host) mig(uuid string) (m slice, is bool) {
 	return m, is
 }
 
-// Holds returns how many bytes of a GPU's memory a process had when the driver
-// was last asked, which may be a turn of the fast tier ago, and whether it was
-// listed there. It was asked at that time; where the GPU does not answer, or the
-// driver does not say, the bytes are not known and the time is zero, and the
-// process is listed if it last was.
+// Holds returns the bytes of a GPU's memory that a process had when the driver
+// was last asked, which can be one fast interval ago, and whether the driver
+// listed the process. at is the time of that request. If the GPU does not
+// answer, or the driver gives no bytes, at is zero, the bytes are unknown, and
+// listed is the last known answer.
 func (h *Host) Holds(uuid string, pid int) (bytes uint64, at time.Time, listed bool) {
 	now, s, fast, parent := time.Now(), h.state.Load(), h.Interval(), h.Parent(uuid)
 	for _, r := range s.shown() {
@@ -103,7 +104,8 @@ func (h *Host) Holds(uuid string, pid int) (bytes uint64, at time.Time, listed b
 		if last.failure == nvml.SUCCESS && snap.up(now, fast) && last.fresh(now) {
 			at = last.began
 		}
-		if i := slices.IndexFunc(last.holders, func(x DeviceProcess) bool { return x.Process.PID == pid && x.UUID == uuid }); i >= 0 {
+		is := func(x DeviceProcess) bool { return x.Process.PID == pid && x.UUID == uuid }
+		if i := slices.IndexFunc(last.holders, is); i >= 0 {
 			if !last.holders[i].Known {
 				at = time.Time{}
 			}
@@ -114,9 +116,8 @@ func (h *Host) Holds(uuid string, pid int) (bytes uint64, at time.Time, listed b
 	return 0, at, false
 }
 
-// Silent returns the GPUs of which nobody knows who is on them now, by UUID:
-// those that do not answer, and those that the driver said nothing of, with
-// their MIG devices.
+// Silent returns, by UUID, the GPUs whose processes are unknown now, with their
+// MIG devices: the GPU does not answer, or the driver gave no list.
 func (h *Host) Silent() map[string]bool {
 	now, s, fast, all := time.Now(), h.state.Load(), h.Interval(), map[string]bool{}
 	for _, r := range s.shown() {

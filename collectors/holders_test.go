@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestHoldsIsWhatTheDriverLists(t *testing.T) {
+func TestHoldsReturnsTheDriversList(t *testing.T) {
 	in(t, "workloads", DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(3 * time.Second)
 		first, second := told(h, Up, "gpu", "0")["uuid"], told(h, Up, "gpu", "1")["uuid"]
@@ -22,20 +22,22 @@ func TestHoldsIsWhatTheDriverLists(t *testing.T) {
 			}
 		}
 		if !h.Knows(first) || !h.Knows(second) || h.Knows("GPU-none") {
-			t.Error("the host knows a GPU that is not there, or does not know its own")
+			t.Error("the host knows a GPU that it does not have, or does not know its own")
 		}
 		if err := h.Drain(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if !h.Knows("GPU-none") {
-			t.Error("without a driver a GPU is said not to be there")
+			t.Error("without a driver a GPU counts as missing")
 		}
 	})
 }
 
-// TestMIG has each MIG device be a GPU of its own, that knows where it is.
+// TestMIG checks that each MIG device is treated as a GPU of its own, with a
+// known parent.
 func TestMIG(t *testing.T) {
-	in(t, "gpus:\n- {load: full}\n- {load: inference, mig: [1g.10gb, 2g.20gb, 1g.10gb]}\n", DefaultConfig(), func(t *testing.T, h *Host) {
+	in(t, "gpus:\n- {load: full}\n"+
+		"- {load: inference, mig: [1g.10gb, 2g.20gb, 1g.10gb]}\n", DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(12 * time.Second)
 		whole, parent := told(h, Up, "gpu", "0")["uuid"], told(h, Up, "gpu", "1")["uuid"]
 		seen := map[string]bool{}
@@ -46,17 +48,18 @@ func TestMIG(t *testing.T) {
 			uuid, gi := s.Labels[2], s.Labels[3]
 			seen[uuid] = true
 			if names := h.Names(uuid); !slices.Equal(names, []string{"1", parent, "1:" + gi, uuid}) {
-				t.Errorf("it is called %q", names)
+				t.Errorf("its names are %q", names)
 			}
 			if !h.Knows(uuid) || h.Knows("GPU"+uuid[len("MIG"):]) || h.Parent(uuid) != parent || h.Silent()[uuid] {
-				t.Errorf("%s is not known as what it is", uuid)
+				t.Errorf("%s is not known for what it is", uuid)
 			}
 			total, free, reserved, ok := h.Memory(uuid)
-			if want, _ := get(t, h, MIGMemoryAll, "1", gi); !ok || float64(total) != want || free == 0 || free+reserved > total {
-				t.Errorf("it has %d bytes, %d free, %d kept; want %v in all", total, free, reserved, want)
+			if want, _ := get(t, h, MIGMemoryAll, "1", gi); !ok || float64(total) != want || free == 0 ||
+				free+reserved > total {
+				t.Errorf("it has %d bytes, %d free, %d reserved; want %v in total", total, free, reserved, want)
 			}
 			if _, _, ok := h.Rates(uuid); ok {
-				t.Error("nobody knows what an instance can move")
+				t.Error("the transfer rates of an instance are unknown")
 			}
 		}
 		if len(seen) != 3 || h.Parent(whole) != whole || h.Knows("MIG-none") || h.Names("MIG-none") != nil {
@@ -67,7 +70,8 @@ func TestMIG(t *testing.T) {
 			if held[x.UUID]++; x.UUID == whole {
 				continue
 			}
-			if bytes, at, listed := h.Holds(x.UUID, x.Process.PID); !seen[x.UUID] || !listed || at.IsZero() || bytes != x.Memory {
+			if bytes, at, listed := h.Holds(x.UUID, x.Process.PID); !seen[x.UUID] || !listed || at.IsZero() ||
+				bytes != x.Memory {
 				t.Errorf("%+v: %d bytes, %v, %v", x, bytes, at, listed)
 			}
 			if _, _, listed := h.Holds(parent, x.Process.PID); listed {
@@ -82,7 +86,7 @@ func TestMIG(t *testing.T) {
 		}
 		for uuid := range seen {
 			if names := h.Names(uuid); len(names) != 4 || !h.Knows(uuid) {
-				t.Errorf("without a driver it is called %q", names)
+				t.Errorf("without a driver its names are %q", names)
 			}
 		}
 	})

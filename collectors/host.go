@@ -17,65 +17,74 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// Waits of the host.
+// Timeouts of the host.
 const (
-	openFirst, openMost = 250 * time.Millisecond, 5 * time.Second // between tries to open the driver
-	letGo               = 2 * time.Second                         // for readers to let go of it, at the end or for a drain
-	settle              = 3 * time.Second                         // after which a GPU that has not been read is said to be down
+	openFirst, openMost = 250 * time.Millisecond, 5 * time.Second // between attempts to open the driver
+	letGo               = 2 * time.Second                         // to release the driver, at the end or for a drain
+	settle              = 3 * time.Second                         // until a GPU that has not been read counts as down
 )
 
-// Options are what a Host needs.
+// Options configure a Host.
 type Options struct {
-	NVML        nvml.Interface
-	Config      Config // must be valid
-	Processes   *host.Table
-	Allocations func() []host.Allocation                                // known now; nil: none ever are
-	Books       func() (wire.Stats, error)                              // the broker's, in place of those that its socket gives; nil: ask there
-	Kernel      host.Kernel                                             // what the kernel knows of the driver and of devices
-	KernelLog   func(ctx context.Context, each func(host.Record)) error // follows the kernel's log until ctx ends; nil: there is none
-	StateDir    string                                                  // where the inventory is kept; empty: it is forgotten
-	ReadOnly    bool                                                    // the inventory is not written
-	Pooled      bool                                                    // readers need no thread of their own: no call leaves Go, as with simulated GPUs
-	Renew       func(ctx context.Context) error                         // begins a new process where this one cannot load a replaced library; nil: never
-	Events      func(Event)                                             // called for each of the driver's events by the reader that took it: it must not wait; nil: nobody listens
-	Log         *slog.Logger
+	NVML      nvml.Interface
+	Config    Config // must be valid
+	Processes *host.Table
+	// Allocations returns the allocations known now; nil: there are none.
+	Allocations func() []host.Allocation
+	// Books returns the broker's books without its socket; nil: ask at the
+	// socket.
+	Books  func() (wire.Stats, error)
+	Kernel host.Kernel // the kernel's view of the driver and of devices
+	// KernelLog follows the kernel's log until ctx ends; nil: there is none.
+	KernelLog func(ctx context.Context, each func(host.Record)) error
+	StateDir  string // directory of the inventory; empty: the inventory is kept in memory
+	ReadOnly  bool   // do not write the inventory
+	// Pooled readers need no thread of their own: no call leaves Go, as with
+	// simulated GPUs.
+	Pooled bool
+	// Renew starts a new process if this one cannot load a replaced library;
+	// nil: never.
+	Renew func(ctx context.Context) error
+	// Events is called for each driver event, by the reader that received it:
+	// it must not block; nil: events are dropped.
+	Events func(Event)
+	Log    *slog.Logger
 }
 
-// A Host is all GPUs of one host: it opens the driver, runs a reader for each
-// GPU, and answers from what they last published. Every method but Run is
-// safe for concurrent use, and none but Run, Drain and Resume waits for the
-// driver.
+// A Host is all GPUs of one host. It opens the driver, runs a reader for each
+// GPU, and answers from what the readers last published. Every method but Run
+// is safe for concurrent use. Only Run, Drain and Resume wait for the driver.
 type Host struct {
 	Options
 	config    atomic.Pointer[Config]
 	state     atomic.Pointer[state]
 	calls     gpu.Calls
-	caller    gpu.Caller // that opens and closes the driver
+	caller    gpu.Caller // opens and closes the driver
 	inventory inventory
 	faults    kernelFaults
-	slices    sync.Map    // MIG devices by UUID, as they were last looked for and found
-	kernel    []*reader   // of what needs no driver, one for each collector
-	reopen    chan string // why the driver should be opened again
+	slices    sync.Map    // MIG devices by UUID, as last found
+	kernel    []*reader   // readers that need no driver, one for each collector
+	reopen    chan string // reasons to reopen the driver
 	wake      chan struct{}
 
-	mu       sync.Mutex // guards what follows
-	drain    bool       // the driver is to be let go of
+	mu       sync.Mutex // guards the fields below
+	drain    bool       // the driver should be released
 	changed  chan struct{}
 	errors   map[collectError]uint64
 	dropped  map[string]uint64
 	progress time.Time
 }
 
-// state is one driver generation, or the lack of a driver. Immutable.
+// A state is one driver generation, or the lack of a driver. Immutable.
 type state struct {
 	generation int
-	err        error     // why there is no driver
+	err        error     // the reason that there is no driver
 	readers    []*reader // the host's own first
-	before     []*reader // of the generation before, shown until they are stale
-	quiet      time.Time // until then a GPU that was never met is not said to be down
+	before     []*reader // of the previous generation, shown until they are stale
+	quiet      time.Time // until then a GPU that was never met does not count as down
 }
 
-// Why there may be no driver, beside NVML's errors.
+// Reasons for the lack of a driver, in addition to NVML's errors.
 var (
 	ErrOpening = errors.New("the driver is being opened")
 	ErrDrained = errors.New("drained: gpusteward resume takes the driver again")
@@ -87,7 +96,7 @@ var (
 	errStuck     = errors.New("a driver call did not return")
 )
 
-// NewHost returns a host that Run has read.
+// NewHost returns a host; its Run reads the GPUs.
 func NewHost(o Options) *Host {
 	h := &Host{Options: o, reopen: make(chan string, 1), wake: make(chan struct{}, 1), changed: make(chan struct{}),
 		errors: map[collectError]uint64{}, dropped: map[string]uint64{}, progress: time.Now()}
@@ -110,13 +119,13 @@ func NewHost(o Options) *Host {
 	return h
 }
 
-// Configure replaces the configuration, from each reader's next turn on.
+// Configure replaces the configuration; each reader uses it from its next turn.
 func (h *Host) Configure(c Config) { h.config.Store(&c) }
 
-// Run reads until ctx ends. It opens the driver as soon as there is one, and
-// again after it went away; it lets go of it for as long as Drain says. It
-// returns nil, also where a driver call never came back: only the end of the
-// process ends that.
+// Run reads until ctx ends. It opens the driver as soon as there is one,
+// reopens it after a loss, and releases it while the host is drained. It
+// returns nil even if a driver call never returned: only the end of the process
+// ends such a call.
 func (h *Host) Run(ctx context.Context) error {
 	if h.KernelLog != nil {
 		go h.faults.follow(ctx, h.KernelLog)
@@ -128,7 +137,7 @@ func (h *Host) Run(ctx context.Context) error {
 	for generation := 0; ctx.Err() == nil; {
 		if h.draining() {
 			h.become(&state{generation: generation, err: ErrDrained})
-			h.Log.Info("drained: the driver is let go of")
+			h.Log.Info("drained: the driver is released")
 			h.await(ctx, h.resumed(ctx))
 			h.become(&state{generation: generation, err: ErrOpening, quiet: time.Now().Add(settle)})
 			wait, told = openFirst, ""
@@ -153,16 +162,16 @@ func (h *Host) Run(ctx context.Context) error {
 		h.become(&state{generation: generation, err: err, before: s.shown(), quiet: s.quiet})
 		if errors.Is(err, errReopening) && wait < openMost/2 {
 			wait *= 2
-			continue // at once, but not again and again
+			continue // at once, but not repeatedly
 		}
 		if !errors.Is(err, errReopening) && told != err.Error() {
 			told = err.Error()
-			h.Log.Error("no driver, trying again", "err", err)
+			h.Log.Error("no driver, retrying", "err", err)
 		}
 		if h.Renew != nil && gpu.ReturnOf(err) == nvml.ERROR_LIB_RM_VERSION_MISMATCH {
 			h.await(ctx, goes(func() {
 				if err := h.Renew(ctx); err != nil {
-					h.Log.Debug("a new process would not do better", "err", err)
+					h.Log.Debug("a new process would not help", "err", err)
 				}
 			}))
 		}
@@ -172,19 +181,20 @@ func (h *Host) Run(ctx context.Context) error {
 	return nil
 }
 
-// open opens the driver, on a goroutine of its own: it may never return.
+// open opens the driver on its own goroutine, because the call may never
+// return.
 func (h *Host) open(ctx context.Context) (lib *gpu.Library, err error) {
 	if !h.await(ctx, goes(func() {
 		lib, err = gpu.Open(h.NVML, &h.calls, &h.caller)
 		err = h.explained(err)
 	})) {
-		return nil, ErrOpening // and lib and err are not ours yet
+		return nil, ErrOpening // lib and err still belong to the goroutine
 	}
 	return lib, err
 }
 
-// explained adds to a failure of the driver what the kernel says of its device
-// nodes, where that is why.
+// explained adds the kernel's explanation to a driver failure that comes from
+// the device nodes.
 func (h *Host) explained(err error) error {
 	var e *gpu.Error
 	if errors.As(err, &e) && (gpu.Barred(e.Return) || e.Return == nvml.ERROR_DRIVER_NOT_LOADED) {
@@ -193,24 +203,24 @@ func (h *Host) explained(err error) error {
 	return err
 }
 
-// close closes the driver; false if ctx ended first.
+// close closes the driver. It returns false if ctx ended first.
 func (h *Host) close(ctx context.Context, lib *gpu.Library) bool {
 	return h.await(ctx, goes(func() {
 		if err := lib.Close(); err != nil {
-			h.Log.Warn("close nvml", "err", err)
+			h.Log.Warn("cannot close NVML", "err", err)
 		}
 	}))
 }
 
-// goes runs f on a goroutine, and returns what is closed at its end.
+// goes runs f on a goroutine, and returns a channel that is closed at its end.
 func goes(f func()) <-chan struct{} {
 	done := make(chan struct{})
 	go func() { defer close(done); f() }()
 	return done
 }
 
-// await waits for done, at most letGo beyond the end of ctx; false if it was
-// not done by then.
+// await waits for done, at most letGo beyond the end of ctx, and reports
+// whether it was done in time.
 func (h *Host) await(ctx context.Context, done <-chan struct{}) bool {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -221,7 +231,7 @@ func (h *Host) await(ctx context.Context, done <-chan struct{}) bool {
 		case <-done:
 			return true
 		case now := <-tick.C:
-			h.moved() // it is the driver that does not
+			h.moved() // the driver blocks, not the host
 			h.overdue(now)
 		case <-end:
 			t := time.NewTimer(letGo)
@@ -233,15 +243,16 @@ func (h *Host) await(ctx context.Context, done <-chan struct{}) bool {
 	}
 }
 
-// hanging says that the driver cannot be opened or closed: a call hangs.
+// hanging is the error for a driver that cannot be opened or closed because a
+// call hangs.
 type hanging struct{ call string }
 
 func (e hanging) Error() string { return e.call + " has not returned" }
 
 func (e hanging) Is(target error) bool { return target == ErrHanging }
 
-// overdue makes a call that hangs while the driver is opened or closed the
-// reason why there is none.
+// overdue makes a call that hangs while opening or closing the driver the
+// reason for the lack of a driver.
 func (h *Host) overdue(now time.Time) {
 	s := *h.state.Load()
 	if b := h.caller.Busy(); b != nil && now.Sub(b.Since) > letGo && !errors.Is(s.err, hanging{b.Call}) {
@@ -251,7 +262,7 @@ func (h *Host) overdue(now time.Time) {
 	}
 }
 
-// pause waits for d, or until ctx ends or somebody wants something else.
+// pause waits for d, until ctx ends, or until Drain or Resume wakes it.
 func (h *Host) pause(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -262,8 +273,9 @@ func (h *Host) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// generation reads through one opened driver until ctx ends or it goes away,
-// is to be let go of, or has changed. It returns when every reader has.
+// generation reads through one opened driver. It ends with ctx, a lost driver,
+// a drain, or a change that requires reopening, and returns once every reader
+// has.
 func (h *Host) generation(ctx context.Context, lib *gpu.Library, n int) error {
 	var count int
 	var err, barred error
@@ -277,7 +289,7 @@ func (h *Host) generation(ctx context.Context, lib *gpu.Library, n int) error {
 	case barred != nil && count == 0: // the driver has no other way to say so
 		return fmt.Errorf("%w: %w", errNoneListed, barred)
 	case barred != nil:
-		h.Log.Warn("the driver lists the GPUs alone that it has device nodes of", "gpus", count, "err", barred)
+		h.Log.Warn("the driver lists only the GPUs that have device nodes", "gpus", count, "err", barred)
 	}
 	var readers []*reader
 	for i := hostIndex; i < count; i++ {
@@ -287,7 +299,7 @@ func (h *Host) generation(ctx context.Context, lib *gpu.Library, n int) error {
 	h.Log.Info("driver open", "gpus", count, "generation", n)
 
 	select {
-	case <-h.reopen: // was about the generation before
+	case <-h.reopen: // meant for the previous generation
 	default:
 	}
 	inner, cancel := context.WithCancelCause(ctx)
@@ -305,7 +317,7 @@ func (h *Host) generation(ctx context.Context, lib *gpu.Library, n int) error {
 			return why
 		}
 		if now := h.Kernel.Nodes(); now == nil || now.Error() != barred.Error() {
-			return "device nodes came or went"
+			return "device nodes appeared or disappeared"
 		}
 		return ""
 	})
@@ -316,8 +328,8 @@ func (h *Host) generation(ctx context.Context, lib *gpu.Library, n int) error {
 	return context.Cause(inner)
 }
 
-// watch keeps the books of one generation until something ends it, such as
-// what differs says.
+// watch supervises one generation until something ends it, such as a reason
+// from differs.
 func (h *Host) watch(ctx context.Context, cancel context.CancelCauseFunc, readers []*reader, differs func() string) {
 	for ctx.Err() == nil {
 		h.pause(ctx, h.Interval())
@@ -335,7 +347,7 @@ func (h *Host) watch(ctx context.Context, cancel context.CancelCauseFunc, reader
 			}
 		}
 		if stuck+alive == len(readers) {
-			h.moved() // who does not move hangs in the driver: a restart would not help
+			h.moved() // a reader that does not move hangs in the driver, and a restart would not help
 		}
 		h.inventory.save(h.Log)
 		why := differs()
@@ -343,18 +355,18 @@ func (h *Host) watch(ctx context.Context, cancel context.CancelCauseFunc, reader
 		case why = <-h.reopen:
 		default:
 		}
-		// NVML knows the GPUs that there were when it was opened, and cannot be
-		// closed under a call that hangs.
+		// NVML knows only the GPUs present when it was opened, and cannot be
+		// closed while a call hangs.
 		if why != "" && stuck == 0 {
-			h.Log.Warn("opening the driver again", "why", why)
+			h.Log.Warn("reopening the driver", "why", why)
 			cancel(fmt.Errorf("%w: %s", errReopening, why))
 		}
 	}
 }
 
-// letGo waits for the readers to end. Those that hang in the driver keep NVML
-// from being closed for as long as they do: the state says so. False if ctx
-// ended before they did.
+// letGo waits for the readers to end, and reports whether they did before ctx.
+// Readers that hang in the driver keep NVML from being closed; the state then
+// says so.
 func (h *Host) letGo(ctx context.Context, ended <-chan struct{}, readers []*reader, cause error) bool {
 	t := time.NewTimer(letGo)
 	defer t.Stop()
@@ -364,7 +376,7 @@ func (h *Host) letGo(ctx context.Context, ended <-chan struct{}, readers []*read
 	case <-t.C:
 	}
 	if ctx.Err() != nil {
-		h.Log.Error("a driver call hangs; leaving it behind")
+		h.Log.Error("a driver call hangs; abandoning it")
 		return false
 	}
 	s := *h.state.Load()
@@ -377,7 +389,7 @@ func (h *Host) letGo(ctx context.Context, ended <-chan struct{}, readers []*read
 	return h.await(ctx, ended)
 }
 
-// held says what keeps NVML from being closed.
+// held returns the obstacle to closing NVML.
 func (h *Host) held(readers []*reader) error {
 	for _, r := range readers {
 		if call, hangs := r.hangs(time.Now()); hangs {
@@ -387,8 +399,8 @@ func (h *Host) held(readers []*reader) error {
 	return errStuck
 }
 
-// Ready returns nil once every GPU has been read in full, or has had its
-// chance; otherwise why not.
+// Ready returns nil once every GPU has been read in full or has had enough
+// time; otherwise the reason.
 func (h *Host) Ready() error {
 	s := h.state.Load()
 	if errors.Is(s.err, errReopening) {
@@ -405,11 +417,11 @@ func (h *Host) Ready() error {
 	return nil
 }
 
-// Interval returns how often the fastest readings change: on multiples of it, on
-// the wall clock.
+// Beat returns the fast interval. Readings happen at its multiples on the wall
+// clock.
 func (h *Host) Interval() time.Duration { return h.config.Load().Fast }
 
-// Driver returns nil while the driver is open, otherwise why not.
+// Driver returns nil while the driver is open, otherwise the reason.
 func (h *Host) Driver() error {
 	if err := h.state.Load().err; !errors.Is(err, errReopening) {
 		return err
@@ -417,8 +429,8 @@ func (h *Host) Driver() error {
 	return nil
 }
 
-// Progress returns when the host last did what it should: read every GPU that
-// does not hang in the driver, or look for a driver.
+// Progress returns when the host last did its work: it read every GPU that does
+// not hang in the driver, or looked for a driver.
 func (h *Host) Progress() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -431,7 +443,7 @@ func (h *Host) moved() {
 	h.mu.Unlock()
 }
 
-// become makes s the state, and tells those who wait for one.
+// become makes s the state, and notifies the waiters.
 func (h *Host) become(s *state) {
 	h.state.Store(s)
 	h.mu.Lock()

@@ -37,15 +37,14 @@ func scenario(t testing.TB, source string) sim.Scenario {
 	return s
 }
 
-// in runs f beside a host that reads a simulated one, on a clock that only
+// in runs f with a host that reads a simulated one, on a clock that only
 // advance moves.
 func in(t *testing.T, source string, c Config, f func(t *testing.T, h *Host)) {
 	t.Helper()
 	with(t, source, func(o *Options) { o.Config = c }, f)
 }
 
-// with is in for a host that is more than configured: options changes those
-// that the simulation suggests.
+// with is in with options, which modifies those that the simulation suggests.
 func with(t *testing.T, source string, options func(o *Options), f func(t *testing.T, h *Host)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -73,13 +72,14 @@ func with(t *testing.T, source string, options func(o *Options), f func(t *testi
 	})
 }
 
-// advance lets the bubble's clock run, and what it sets off come to rest.
+// advance runs the bubble's clock, and then waits until everything that it
+// started is idle.
 func advance(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// series formats samples as in the text format, by series.
+// series formats samples like the text format, by series.
 func series(samples []Sample) map[string]float64 {
 	m := map[string]float64{}
 	for _, s := range samples {
@@ -93,8 +93,8 @@ func series(samples []Sample) map[string]float64 {
 	return m
 }
 
-// get returns the one sample of m with these labels (after gpu and uuid), of
-// the GPU with this index.
+// get returns the only sample of m for the GPU with this index and these labels
+// (after gpu and uuid).
 func get(t *testing.T, h *Host, m *Metric, index string, labels ...string) (float64, bool) {
 	t.Helper()
 	for _, s := range h.Samples() {
@@ -115,7 +115,7 @@ func get(t *testing.T, h *Host, m *Metric, index string, labels ...string) (floa
 func want(t *testing.T, h *Host, value float64, m *Metric, index string, labels ...string) {
 	t.Helper()
 	if v, ok := get(t, h, m, index, labels...); !ok || v != value {
-		t.Errorf("%v of gpu %s %v = %v (there: %v), want %v", m, index, labels, v, ok, value)
+		t.Errorf("%v of gpu %s %v = %v (present: %v), want %v", m, index, labels, v, ok, value)
 	}
 }
 
@@ -126,7 +126,7 @@ func wantNone(t *testing.T, h *Host, m *Metric, index string, labels ...string) 
 	}
 }
 
-// golden compares got with a file, or writes it under -update.
+// golden compares got with a file, or writes the file under -update.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := "testdata/" + name
@@ -154,19 +154,19 @@ func golden(t *testing.T, name, got string) {
 			t.Errorf("%s: new: %s", name, l)
 		}
 	}
-	t.Errorf("%s differs; published names are frozen. If this is meant: make generate", name)
+	t.Errorf("%s differs; published names are frozen. If the change is intended: make generate", name)
 }
 
 func TestGolden(t *testing.T) {
 	for _, name := range []string{"models", "mig", "vgpu"} {
 		t.Run(name, func(t *testing.T) {
 			in(t, name, DefaultConfig(), func(t *testing.T, h *Host) {
-				advance(65 * time.Second) // every tier has come round
+				advance(65 * time.Second) // every tier has run
 				var b strings.Builder
 				m := series(h.Samples())
 				for _, k := range slices.Sorted(maps.Keys(m)) {
 					if strings.HasPrefix(k, "gpusteward_nvml_calls") {
-						continue // how often is for TestTiersSayHowOftenTheDriverIsAsked
+						continue // TestTiersSayHowOftenTheDriverIsAsked checks the number of calls
 					}
 					fmt.Fprintf(&b, "%s %v\n", k, m[k])
 				}
@@ -195,7 +195,8 @@ func TestNotReadyBeforeTheDriverIsOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := NewHost(Options{NVML: nv, Config: DefaultConfig(), Log: slog.Default()}).Ready(); !errors.Is(err, ErrOpening) {
+	if err := NewHost(Options{NVML: nv, Config: DefaultConfig(), Log: slog.Default()}).Ready(); !errors.Is(err,
+		ErrOpening) {
 		t.Errorf("Ready() = %v, want %v", err, ErrOpening)
 	}
 }
@@ -230,7 +231,7 @@ func TestNumbersBehave(t *testing.T) {
 	}
 }
 
-func TestWedgedGPUHarmsNoOther(t *testing.T) {
+func TestAWedgedGPUHarmsNoOther(t *testing.T) {
 	in(t, "wedged", DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(19 * time.Second)
 		want(t, h, 1, Up, "3")
@@ -239,7 +240,7 @@ func TestWedgedGPUHarmsNoOther(t *testing.T) {
 		if s := h.Samples(); !slices.ContainsFunc(s, func(s Sample) bool {
 			return s.Metric == WorkerStuck && s.Labels[0] == "3" && strings.HasPrefix(s.Labels[2], "nvml")
 		}) {
-			t.Error("nothing says which call gpu 3 hangs in")
+			t.Error("no series names the call in which gpu 3 hangs")
 		}
 		for _, m := range []*Metric{Temperature, Info, Energy, MemoryTotal} {
 			for _, s := range h.Samples() {
@@ -265,12 +266,13 @@ func TestWedgedGPUHarmsNoOther(t *testing.T) {
 }
 
 func TestLostGPUStaysVisibleAndComesBack(t *testing.T) {
-	in(t, "gpus: [{model: h100}, {model: h100}]\nfaults: [{at: 10s, for: 30s, gpu: 1, kind: lost}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+	in(t, "gpus: [{model: h100}, {model: h100}]\n"+
+		"faults: [{at: 10s, for: 30s, gpu: 1, kind: lost}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(5 * time.Second)
 		_, had := get(t, h, Temperature, "1", "gpu")
 		advance(10 * time.Second)
 		if !had {
-			t.Error("gpu 1 had no temperature while it was well")
+			t.Error("gpu 1 had no temperature before its fault")
 		}
 		want(t, h, 0, Up, "1")
 		want(t, h, 1, WorkerStuck, "1", "gpu_is_lost")
@@ -284,7 +286,8 @@ func TestLostGPUStaysVisibleAndComesBack(t *testing.T) {
 }
 
 func TestDriverGoneAndBack(t *testing.T) {
-	in(t, "gpus: [{model: h100}]\nfaults: [{at: 10s, for: 20s, kind: driver_gone}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+	in(t, "gpus: [{model: h100}]\n"+
+		"faults: [{at: 10s, for: 20s, kind: driver_gone}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(5 * time.Second)
 		want(t, h, 1, DriverUp, "")
 		advance(10 * time.Second)
@@ -301,7 +304,8 @@ func TestDriverGoneAndBack(t *testing.T) {
 }
 
 func TestDriverThatLoadsLater(t *testing.T) {
-	in(t, "gpus: [{model: h100}]\nfaults: [{at: 0s, for: 60s, kind: driver_gone}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+	in(t, "gpus: [{model: h100}]\n"+
+		"faults: [{at: 0s, for: 60s, kind: driver_gone}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(30 * time.Second)
 		if err := h.Driver(); err == nil || !strings.Contains(err.Error(), "nvmlInit") {
 			t.Errorf("Driver() = %v, want an error of nvmlInit", err)
@@ -317,10 +321,12 @@ func TestDriverThatLoadsLater(t *testing.T) {
 }
 
 func TestFailedCallLeavesNoSeries(t *testing.T) {
-	in(t, "gpus: [{model: h100}]\nfaults: [{at: 5s, for: 20s, gpu: 0, kind: error, call: nvmlDeviceGetTemperature, return: ERROR_UNKNOWN}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+	const source = "gpus: [{model: h100}]\n" +
+		"faults: [{at: 5s, for: 20s, gpu: 0, kind: error, call: nvmlDeviceGetTemperature, return: ERROR_UNKNOWN}]\n"
+	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(4 * time.Second)
 		if _, ok := get(t, h, Temperature, "0", "gpu"); !ok {
-			t.Fatal("no temperature to begin with")
+			t.Fatal("no temperature at the start")
 		}
 		advance(4 * time.Second)
 		wantNone(t, h, Temperature, "0", "gpu")
@@ -350,8 +356,8 @@ func TestUnsupportedIsAnAnswer(t *testing.T) {
 	})
 }
 
-// TestNoSeriesIsThereTwice looks at all that there is, in every scenario.
-func TestNoSeriesIsThereTwice(t *testing.T) {
+// TestNoDuplicateSeries checks every series of every scenario.
+func TestNoDuplicateSeries(t *testing.T) {
 	c := DefaultConfig()
 	c.PerProcess, c.PerLink = true, true
 	for _, r := range All() {
@@ -368,7 +374,7 @@ func TestNoSeriesIsThereTwice(t *testing.T) {
 					for _, s := range h.Samples() {
 						key := s.Metric.Name + "\x00" + strings.Join(s.Labels, "\x00")
 						if seen[key] {
-							t.Fatalf("%v %q is there twice", s.Metric, s.Labels)
+							t.Fatalf("duplicate series: %v %q", s.Metric, s.Labels)
 						}
 						seen[key] = true
 					}
@@ -378,8 +384,8 @@ func TestNoSeriesIsThereTwice(t *testing.T) {
 	}
 }
 
-// TestAWedgedPeerHoldsUpNobody has every GPU ask for the paths to the others.
-func TestAWedgedPeerHoldsUpNobody(t *testing.T) {
+// TestAWedgedPeerDelaysNobody has every GPU ask for the paths to the others.
+func TestAWedgedPeerDelaysNobody(t *testing.T) {
 	c := DefaultConfig()
 	c.Enable = []string{"topology"}
 	in(t, "wedged", c, func(t *testing.T, h *Host) {
@@ -399,22 +405,23 @@ func TestAWedgedPeerHoldsUpNobody(t *testing.T) {
 			}
 			for _, r := range h.state.Load().readers[1:] {
 				for _, p := range r.snap.Load().passes {
-					if p.collector.Name != "topology" || p.began.Before(time.Now().Add(-time.Second)) || h.hanging(3) == "" {
+					if p.collector.Name != "topology" || p.began.Before(time.Now().Add(-time.Second)) ||
+						h.hanging(3) == "" {
 						continue
 					}
 					asked++
 					if _, there := peers(strconv.Itoa(r.index))[wedged]; there {
-						t.Errorf("gpu %d asked for the path to one that hangs", r.index)
+						t.Errorf("gpu %d asked for the path to a GPU that hangs", r.index)
 					}
 				}
 			}
 		}
 		if asked == 0 {
-			t.Error("nobody asked while a GPU hung: this shows nothing")
+			t.Error("no GPU asked during the hang, so the test proves nothing")
 		}
 		advance(70 * time.Second)
 		if n := peers("0"); len(n) != 7 || n[wedged] != 1 {
-			t.Errorf("after it answered again gpu 0 has the peers %v", n)
+			t.Errorf("after the hang gpu 0 has the peers %v", n)
 		}
 	})
 }
@@ -425,15 +432,15 @@ func (h *Host) hanging(index int) string {
 	return call
 }
 
-// TestRecovery loses everything once and gets it back, and has nothing else go
-// wrong meanwhile. GPUs are told by their UUIDs: when one is removed, the next
-// takes its index.
+// TestRecovery loses everything once and gets it back, and checks that nothing
+// else goes wrong meanwhile. It identifies GPUs by UUID, because the removal of
+// one changes the indices of the next.
 func TestRecovery(t *testing.T) {
 	const lasts, notice, comeBack = 20 * time.Second, 5 * time.Second, 10 * time.Second
 	faults := []struct {
 		at   time.Duration
 		gpus []int
-		why  string // how the reason begins
+		why  string // prefix of the reason
 	}{
 		{20 * time.Second, []int{0}, "nvml"},
 		{60 * time.Second, []int{1}, "gpu_is_lost"},
@@ -475,8 +482,10 @@ func TestRecovery(t *testing.T) {
 						}
 					}
 				}
-				if v, known := up[uuid]; !known || v == 0 && !may || v == 1 && must != "" || v == 0 && must != "" && !strings.HasPrefix(why[uuid], must) {
-					t.Fatalf("after %v gpu %d is up: %v, known: %v, because of %q; may be down: %v, should be: %q", now, i, v, known, why[uuid], may, must)
+				if v, known := up[uuid]; !known || v == 0 && !may || v == 1 && must != "" ||
+					v == 0 && must != "" && !strings.HasPrefix(why[uuid], must) {
+					t.Fatalf("after %v gpu %d is up: %v, known: %v, because of %q; may be down: %v, should be: %q", now,
+						i, v, known, why[uuid], may, must)
 				}
 			}
 			if len(up) != len(uuids) {

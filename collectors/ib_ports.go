@@ -6,20 +6,21 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// The ports of RDMA adapters, through which GPUs of several hosts work
-// together.
+// Ports of the RDMA adapters that connect GPUs of several hosts.
 var (
-	IBPortUp     = HostGauge("nvgpu_ib_port_up", "Whether the RDMA port carries traffic; only of ports that have done so.", "device")
-	IBPortDowned = HostCounter("nvgpu_ib_port_link_downed_total", "Times that the link of the RDMA port went down, as the adapter counts them.", "device")
+	IBPortUp = HostGauge("nvgpu_ib_port_up",
+		"Whether the RDMA port carries traffic; only for ports that have been up.", "device")
+	IBPortDowned = HostCounter("nvgpu_ib_port_link_downed_total",
+		"Times the link of the RDMA port went down, as counted by the adapter.", "device")
 )
 
 var _ = Register(Collector{
 	Name:    "ib_ports",
-	Doc:     "Ports of RDMA adapters (InfiniBand, RoCE) that are in use: up now, or down after they were up.",
+	Doc:     "Ports of RDMA adapters (InfiniBand, RoCE) in use: up now, or down after being up.",
 	Tier:    Medium,
 	Metrics: []*Metric{IBPortUp, IBPortDowned},
 	Kernel: func(k host.Kernel) func(out *Readings) {
-		used := map[string]bool{} // a port that never was up is no fault when it is down
+		used := map[string]bool{} // a port that was never up is not faulty
 		return func(out *Readings) {
 			ports, err := k.IBPorts()
 			if ret := ofKernel(err); ret != nvml.SUCCESS && (len(used) == 0 || ret != nvml.ERROR_NOT_SUPPORTED) {
@@ -37,11 +38,11 @@ var _ = Register(Collector{
 				}
 			}
 			for name := range used {
-				out.Set(IBPortUp, Bool(up[name]), name) // one whose adapter has gone is down
+				out.Set(IBPortUp, Bool(up[name]), name) // a port without its adapter is down
 			}
 		}
 	},
 })
 
-// maxPorts bounds the ports that are shown; a host has some twenty.
+// maxPorts bounds the ports shown; a host has some twenty.
 const maxPorts = 256

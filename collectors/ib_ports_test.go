@@ -6,7 +6,7 @@ import (
 	"testing/fstest"
 )
 
-// ibPort sets the state of a port in files, and what it counts.
+// ibPort sets the state and the counter of a port in files.
 func ibPort(files fstest.MapFS, name, state, downed string) {
 	adapter, number, _ := strings.Cut(name, "/")
 	dir := "class/infiniband/" + adapter + "/ports/" + number
@@ -25,8 +25,8 @@ func TestIBPortsInUse(t *testing.T) {
 		t.Errorf("without adapters: %v, unsupported %v", p.now, p.out.unsupported)
 	}
 	ibPort(files, "mlx5_0/1", "4: ACTIVE\n", "1")
-	ibPort(files, "mlx5_1/1", "1: DOWN\n", "0") // never was up
-	ibPort(files, "mlx5_2/1", "1: DOWN\n", "3") // was, before the agent
+	ibPort(files, "mlx5_1/1", "1: DOWN\n", "0") // was never up
+	ibPort(files, "mlx5_2/1", "1: DOWN\n", "3") // was up before the agent
 	ibPort(files, "mlx5_3/1", "4: ACTIVE\n", "")
 	p.pass()
 	p.has(t, `nvgpu_ib_port_up{device="mlx5_0/1"}`, 1)

@@ -9,7 +9,8 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// Info is what never changes on a GPU; join it with "* on(uuid) group_left(name)".
+// Info holds the constant properties of a GPU; join it with "* on(uuid)
+// group_left(name)".
 var Info = Gauge("nvgpu_info", "Identity of the GPU, always 1.",
 	"name", "brand", "architecture", "compute_capability", "pci_bus_id", "minor", "serial",
 	"board_part_number", "vbios", "inforom_image", "gsp_version", "numa_node", "module_id")
@@ -23,13 +24,15 @@ var _ = Register(Collector{
 		name, ret := g.GetName()
 		brand, bret := g.GetBrand()
 		arch, aret := g.GetArchitecture()
-		out.Put(Info, 1, ret, name, text(known(brands, brand), bret), text(known(architectures, arch), aret), capability(g), g.PCI,
+		out.Put(Info, 1, ret, name, text(known(brands, brand), bret), text(known(architectures, arch), aret),
+			capability(g), g.PCI,
 			strconv.Itoa(g.Minor), text(g.GetSerial()), text(g.GetBoardPartNumber()), text(g.GetVbiosVersion()),
-			text(g.GetInforomImageVersion()), text(g.GetGspFirmwareVersion()), number(g.GetNumaNodeId()), number(g.GetModuleId()))
+			text(g.GetInforomImageVersion()), text(g.GetGspFirmwareVersion()), number(g.GetNumaNodeId()),
+			number(g.GetModuleId()))
 	},
 })
 
-// text and number are what a label says of a reading; nothing where there is none.
+// text and number return a reading as a label; empty if there is none.
 func text(s string, ret nvml.Return) string {
 	if ret != nvml.SUCCESS {
 		return ""
@@ -49,7 +52,7 @@ func capability(g *gpu.Device) string {
 	return text(fmt.Sprintf("%d.%d", major, minor), ret)
 }
 
-// known names an enumerated value, by its number where it is newer than the table.
+// known names an enumerated value, or returns its number if the table is older.
 func known[K ~uint32 | ~int32](names map[K]string, k K) string {
 	if s, ok := names[k]; ok {
 		return s
@@ -65,8 +68,9 @@ var architectures = map[nvml.DeviceArchitecture]string{
 
 var brands = map[nvml.BrandType]string{
 	nvml.BRAND_UNKNOWN: "Unknown", nvml.BRAND_QUADRO: "Quadro", nvml.BRAND_TESLA: "Tesla", nvml.BRAND_NVS: "NVS",
-	nvml.BRAND_GRID: "Grid", nvml.BRAND_GEFORCE: "GeForce", nvml.BRAND_TITAN: "Titan", nvml.BRAND_NVIDIA_VAPPS: "NVIDIA Virtual Applications",
-	nvml.BRAND_NVIDIA_VPC: "NVIDIA Virtual PC", nvml.BRAND_NVIDIA_VCS: "NVIDIA Virtual Compute Server",
+	nvml.BRAND_GRID: "Grid", nvml.BRAND_GEFORCE: "GeForce", nvml.BRAND_TITAN: "Titan",
+	nvml.BRAND_NVIDIA_VAPPS: "NVIDIA Virtual Applications",
+	nvml.BRAND_NVIDIA_VPC:   "NVIDIA Virtual PC", nvml.BRAND_NVIDIA_VCS: "NVIDIA Virtual Compute Server",
 	nvml.BRAND_NVIDIA_VWS: "NVIDIA RTX Virtual Workstation", nvml.BRAND_NVIDIA_CLOUD_GAMING: "NVIDIA Cloud Gaming",
 	nvml.BRAND_QUADRO_RTX: "Quadro RTX", nvml.BRAND_NVIDIA_RTX: "NVIDIA RTX", nvml.BRAND_NVIDIA: "NVIDIA",
 	nvml.BRAND_GEFORCE_RTX: "GeForce RTX", nvml.BRAND_TITAN_RTX: "Titan RTX",

@@ -6,12 +6,12 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// InforomValid tells a corrupt InfoROM; reading it takes 70 ms.
-var InforomValid = Gauge("nvgpu_inforom_valid", "Whether the InfoROM's checksum is right.")
+// InforomValid shows a corrupt InfoROM; a read takes 70 ms.
+var InforomValid = Gauge("nvgpu_inforom_valid", "Whether the InfoROM's checksum is valid.")
 
 var _ = Register(Collector{
 	Name:    "inforom_valid",
-	Doc:     "Checksum of the InfoROM; the check holds the GPU's reader up for 70 ms.",
+	Doc:     "Checksum of the InfoROM; the check blocks the GPU's reader for 70 ms.",
 	Tier:    Slow,
 	OptIn:   true,
 	Metrics: []*Metric{InforomValid},

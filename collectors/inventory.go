@@ -17,34 +17,34 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// saveAgain is how long a state directory that cannot be written is left alone.
+// saveAgain is the pause after a failed write to the state directory.
 const saveAgain = 10 * time.Second
 
-// maxKnown bounds the GPUs that are remembered; a host has sixteen.
+// maxKnown bounds the remembered GPUs; a host has sixteen.
 const maxKnown = 64
 
-// An inventory is every GPU that this host was ever seen to have, kept in a
-// file so that one which is missing after a reboot is missed. Another GPU in
-// the same slot takes its predecessor's place. Safe for concurrent use.
+// An inventory lists every GPU that this host ever had. A file keeps it, so
+// that a GPU missing after a reboot is noticed. A new GPU in a slot replaces
+// the old one. Safe for concurrent use.
 type inventory struct {
 	path    string    // empty: in memory only
-	spoiled bool      // the file at path could not be read: it is to be set aside
-	failed  time.Time // when it last could not be written, and that was told; zero: it can be
+	spoiled bool      // the file could not be read, and will be set aside
+	failed  time.Time // time of the last failed write that was logged; zero: writes succeed
 
 	mu    sync.Mutex
 	known []*knownGPU // by index
 	dirty bool
 }
 
-// A knownGPU is one of them, with what outlives the opening of its handle.
+// A knownGPU is one of them, with the state that outlives its handle.
 type knownGPU struct {
 	gpu.ID
 	met    bool                              // by this process
-	totals map[*Collector]map[string]float64 // of Readings.Add; the reader's
+	totals map[*Collector]map[string]float64 // of Readings.Add; belongs to the reader
 }
 
-// inventoryFile is the file: the GPUs, by index. Whoever takes a GPU out for
-// good takes it out of this file too, while the agent is stopped.
+// inventoryFile is the file's contents: the GPUs, by index. To remove a GPU for
+// good, stop the agent and remove the GPU from this file too.
 type inventoryFile struct {
 	GPUs []gpu.ID `json:"gpus"`
 }
@@ -55,7 +55,8 @@ func (f inventoryFile) write(w io.Writer) error {
 	return e.Encode(f)
 }
 
-// load reads dir's inventory. One that cannot be read is told of, and begun anew.
+// load reads the inventory in dir. If the file is unreadable, load logs that
+// and starts a new inventory.
 func (v *inventory) load(dir string, log *slog.Logger) {
 	if dir == "" {
 		return
@@ -71,7 +72,8 @@ func (v *inventory) load(dir string, log *slog.Logger) {
 	}
 	if err != nil {
 		v.spoiled = true
-		log.Warn("inventory not read, beginning a new one: a GPU that is missing already is not missed", "file", v.path, "aside", v.path+".bad", "err", host.Explain(err, host.Reads))
+		log.Warn("cannot read the inventory, starting a new one: GPUs that are already missing will not be noticed",
+			"file", v.path, "aside", v.path+".bad", "err", host.Explain(err, host.Reads))
 		return
 	}
 	for _, id := range file.GPUs {
@@ -81,7 +83,7 @@ func (v *inventory) load(dir string, log *slog.Logger) {
 	}
 }
 
-// saw notes that there is such a GPU, and returns what is known of it.
+// saw records that the GPU exists, and returns what is known of it.
 func (v *inventory) saw(id gpu.ID) *knownGPU {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -114,15 +116,15 @@ func (v *inventory) all() []gpu.ID {
 	return ids
 }
 
-// met reports whether this process has had to do with the GPU.
+// met reports whether this process has seen the GPU.
 func (v *inventory) met(uuid string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return slices.ContainsFunc(v.known, func(k *knownGPU) bool { return k.UUID == uuid && k.met })
 }
 
-// save writes the file if anything is new. A failure is told of once, and it
-// is tried again: what cannot be kept is known until then.
+// save writes the file if anything is new. It logs a failure once and retries
+// later; the inventory stays in memory meanwhile.
 func (v *inventory) save(log *slog.Logger) {
 	if v.path == "" || !v.failed.IsZero() && time.Since(v.failed) < saveAgain {
 		return
@@ -145,18 +147,19 @@ func (v *inventory) save(log *slog.Logger) {
 	switch told := !v.failed.IsZero(); {
 	case err == nil && told:
 		v.failed = time.Time{}
-		log.Info("inventory kept again", "file", v.path)
+		log.Info("inventory saved again", "file", v.path)
 	case err != nil:
 		v.mu.Lock()
 		v.dirty = true
 		v.mu.Unlock()
 		if v.failed = time.Now(); !told {
-			log.Warn("inventory not kept, trying again: a GPU that is missing at the next start will not be missed", "err", err)
+			log.Warn("cannot save the inventory, retrying: a GPU missing at the next start will not be noticed",
+				"err", err)
 		}
 	}
 }
 
-// forget drops a GPU that was taken out for good.
+// forget drops a GPU that was removed for good.
 func (v *inventory) forget(uuid string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -165,6 +168,6 @@ func (v *inventory) forget(uuid string) {
 	v.dirty = v.dirty || len(v.known) != before
 }
 
-// Forget has the host no longer miss a GPU that was taken out. One that is
-// still there is met again.
+// Forget makes the host stop missing a GPU that was removed. A GPU that is
+// still present is met again.
 func (h *Host) Forget(uuid string) { h.inventory.forget(uuid) }

@@ -11,7 +11,7 @@ import (
 )
 
 // kernelReaders returns a reader for each collector that needs no driver: one
-// that hangs in a file of the kernel stops no other.
+// that hangs in a file of the kernel delays no other.
 func (h *Host) kernelReaders() (all []*reader) {
 	for _, c := range All() {
 		if c.Kernel != nil {
@@ -21,9 +21,9 @@ func (h *Host) kernelReaders() (all []*reader) {
 	return all
 }
 
-// readKernel reads what needs no driver until ctx ends. It begins once the
-// driver has named the GPUs, or after settle: their series carry those names.
-// Nobody waits for its end: files of the kernel can hang too.
+// readKernel runs a collector that needs no driver until ctx ends. It begins
+// once the driver has named the GPUs, or after settle, because its series carry
+// their names. No caller waits for its end: files of the kernel can hang too.
 func (r *reader) readKernel(ctx context.Context) {
 	for range 50 {
 		if r.host.named() || !sleep(ctx, settle/50) {
@@ -35,8 +35,8 @@ func (r *reader) readKernel(ctx context.Context) {
 	}
 }
 
-// named reports whether every GPU that the driver lists has said which it is,
-// or there is no driver.
+// named reports whether every listed GPU has been identified, or there is no
+// driver.
 func (h *Host) named() bool {
 	s := h.state.Load()
 	return !errors.Is(s.err, ErrOpening) && !slices.ContainsFunc(s.readers, func(r *reader) bool {
@@ -44,8 +44,8 @@ func (h *Host) named() bool {
 	})
 }
 
-// ofKernel returns what reading a file of the kernel is for Put: that there is
-// none is an answer.
+// ofKernel translates an error from a file of the kernel for Put: a missing
+// file is an answer.
 func ofKernel(err error) nvml.Return {
 	switch {
 	case err == nil:

@@ -10,11 +10,14 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// What the kernel logged, since the start of its ring: also before the agent
-// was there, and when NVML is dead. One fault can be several messages.
+// Faults in the kernel's log since the start of its ring, including messages
+// from before the agent started and while NVML is dead. One fault can log
+// several messages.
 var (
-	KernelXIDMessages = Counter("nvgpu_kernel_xid_messages_total", "Lines of the kernel's log with this XID of the GPU; one fault can be several.", "xid")
-	NVSwitchSXIDs     = HostCounter("nvgpu_nvswitch_sxid_total", "Lines of the kernel's log with this SXid of an NVSwitch.", "pci_bus_id", "sxid")
+	KernelXIDMessages = Counter("nvgpu_kernel_xid_messages_total",
+		"Lines of the kernel's log with this XID for the GPU; one fault can log several.", "xid")
+	NVSwitchSXIDs = HostCounter("nvgpu_nvswitch_sxid_total",
+		"Lines of the kernel's log with this SXid for an NVSwitch.", "pci_bus_id", "sxid")
 )
 
 var _ = Register(Collector{
@@ -37,7 +40,7 @@ var _ = Register(Collector{
 
 var _ = Register(Collector{
 	Name:    "nvswitch",
-	Doc:     "SXids of the NVSwitches in the kernel's log; needs read access to /dev/kmsg.",
+	Doc:     "SXids of NVSwitches in the kernel's log; needs read access to /dev/kmsg.",
 	Tier:    Medium,
 	Metrics: []*Metric{NVSwitchSXIDs},
 	Host: func(*gpu.Library) func(out *Readings) {
@@ -52,10 +55,10 @@ var _ = Register(Collector{
 	},
 })
 
-// A faulted is a device with a code that the kernel logged of it.
+// A faulted is a device and a code that the kernel logged for it.
 type faulted struct {
 	device   host.PCI // a GPU
-	nvswitch string   // or an NVSwitch, as the kernel writes its address
+	nvswitch string   // an NVSwitch, with its address as the kernel writes it
 	code     string
 }
 
@@ -64,15 +67,15 @@ type faulted struct {
 type kernelFaults struct {
 	mu     sync.Mutex
 	lines  map[faulted]float64
-	next   uint64 // sequence of the first record that is not counted
-	failed error  // why the log cannot be read
+	next   uint64 // sequence number of the first uncounted record
+	failed error  // the reason that the log cannot be read
 }
 
-// Waits for a log that cannot be read.
+// Pauses after a failure to read the log.
 const followFirst, followMost = time.Second, time.Minute
 
-// follow counts until ctx ends. What log hands over again, because it failed
-// and is followed anew, is not counted again.
+// follow counts until ctx ends. After a failure, log starts over; records that
+// it delivers again are not counted again.
 func (k *kernelFaults) follow(ctx context.Context, log func(ctx context.Context, each func(host.Record)) error) {
 	for wait := followFirst; ; wait = min(2*wait, followMost) {
 		err := log(ctx, k.line)
@@ -95,7 +98,7 @@ func (k *kernelFaults) line(r host.Record) {
 	}
 	k.next = r.Sequence + 1
 	f, ok := host.ParseFault(r.Text)
-	if !ok || !r.Kernel() { // anybody may have written it
+	if !ok || !r.Kernel() { // any user may have written it
 		return
 	}
 	key := faulted{device: f.Device, code: strconv.Itoa(f.Code)}
@@ -110,7 +113,8 @@ func (k *kernelFaults) line(r host.Record) {
 	}
 }
 
-// put puts the count of lines by labels; those without are somebody else's.
+// put puts the number of lines by labels. Faults without labels belong to
+// another metric.
 func (k *kernelFaults) put(out *Readings, m *Metric, labels func(f faulted) []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -23,7 +23,7 @@ func TestKernelLogIsCountedForItsGPU(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		priority := 4 // the kernel's
+		priority := 4 // of the kernel
 		if text, ok := strings.CutPrefix(line, "user: "); ok {
 			priority, line = 12, text
 		}
@@ -32,13 +32,15 @@ func TestKernelLogIsCountedForItsGPU(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Before the agent: two lines of one fault, and one of a GPU that is not here.
+	// Before the agent: two lines of one fault, and one about a GPU of another
+	// host.
 	say("NVRM: Xid (PCI:0000:1b:00): 13, Graphics SM Warp Exception on (GPC 1, TPC 4, SM 0): Misaligned Address")
 	say("NVRM: Xid (PCI:0000:1b:00): 13, pid=787, name=python3, Graphics Exception")
 	say("NVRM: Xid (PCI:0000:ff:00): 79, GPU has fallen off the bus.")
 	// A user can write to the kernel's log, but not as the kernel.
 	say("user: NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.")
-	with(t, "gpus: [{model: h100}]\n", func(o *Options) { o.KernelLog = host.NewKernelLog(path).Follow }, func(t *testing.T, h *Host) {
+	follow := func(o *Options) { o.KernelLog = host.NewKernelLog(path).Follow }
+	with(t, "gpus: [{model: h100}]\n", follow, func(t *testing.T, h *Host) {
 		advance(11 * time.Second)
 		for _, s := range h.Samples() {
 			if s.Metric == Info && s.Labels[6] != "00000000:1B:00.0" {
@@ -57,8 +59,8 @@ func TestKernelLogIsCountedForItsGPU(t *testing.T) {
 	})
 }
 
-// TestKernelLogIsCountedOnce has the driver opened again, and the log fail and
-// be followed again from the start of the kernel's ring.
+// TestKernelLogIsCountedOnce reopens the driver, and lets the log fail and be
+// followed again from the start of the kernel's ring.
 func TestKernelLogIsCountedOnce(t *testing.T) {
 	ring := []host.Record{
 		{Sequence: 3, Text: "NVRM: Xid (PCI:0000:1b:00): 13, Graphics Exception"},
@@ -76,13 +78,15 @@ func TestKernelLogIsCountedOnce(t *testing.T) {
 			return nil
 		}
 	}
-	with(t, "gpus: [{model: h100}]\n", func(o *Options) { fail, o.KernelLog = make(chan error), follow }, func(t *testing.T, h *Host) {
+	options := func(o *Options) { fail, o.KernelLog = make(chan error), follow }
+	with(t, "gpus: [{model: h100}]\n", options, func(t *testing.T, h *Host) {
 		advance(11 * time.Second)
 		want(t, h, 2, KernelXIDMessages, "0", "13")
 		h.again("the test says so")
 		advance(11 * time.Second)
 		want(t, h, 2, KernelXIDMessages, "0", "13")
-		ring = append(ring, host.Record{Sequence: 5, Text: "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus."})
+		ring = append(ring, host.Record{Sequence: 5,
+			Text: "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus."})
 		fail <- syscall.EIO
 		advance(11 * time.Second)
 		want(t, h, 2, KernelXIDMessages, "0", "13")
@@ -100,7 +104,7 @@ func TestKernelLogThatCannotBeRead(t *testing.T) {
 		advance(11 * time.Second)
 		want(t, h, 0, CollectSuccess, "", "kernel_xid")
 		if n, ok := get(t, h, CollectErrors, "", "kernel_xid", "no_permission"); !ok || n < 1 {
-			t.Errorf("%v failures for want of a permission", n)
+			t.Errorf("%v failures because of a missing permission", n)
 		}
 	})
 }

@@ -18,14 +18,14 @@ import (
 )
 
 // device returns the labels of a simulated GPU on the PCI bus after gpu and
-// uuid, and then more.
+// uuid, followed by more.
 func device(index string, more ...string) []string {
 	address := map[string]string{"0": "0000:1b:00.0", "1": "0000:43:00.0"}[index]
 	return append([]string{address, "gpu"}, more...)
 }
 
-// TestTheKernelIsReadWithoutADriver: one that is gone, one that hangs as it is
-// opened, and one that was let go of.
+// TestTheKernelIsReadWithoutADriver tests a driver that is gone, one that hangs
+// while it is opened, and one that is drained.
 func TestTheKernelIsReadWithoutADriver(t *testing.T) {
 	for name, fault := range map[string]string{
 		"gone":    "{at: 20s, kind: driver_gone}",
@@ -33,7 +33,8 @@ func TestTheKernelIsReadWithoutADriver(t *testing.T) {
 		"drained": "{at: 1h, kind: driver_gone}",
 	} {
 		t.Run(name, func(t *testing.T) {
-			source := "gpus: [{model: h100, count: 2}]\ninfiniband: 1\nfaults: [" + fault + ", {at: 30s, kind: pcie_aer, gpu: 1, severity: fatal}]\n"
+			source := "gpus: [{model: h100, count: 2}]\ninfiniband: 1\nfaults: [" + fault +
+				", {at: 30s, kind: pcie_aer, gpu: 1, severity: fatal}]\n"
 			in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
 				advance(15 * time.Second)
 				want(t, h, 0, PCIeAERErrors, "1", device("1", "fatal")...)
@@ -58,8 +59,8 @@ func TestTheKernelIsReadWithoutADriver(t *testing.T) {
 	}
 }
 
-// A hangingFS is a file system in which the files below dir hang from a moment
-// on.
+// A hangingFS is a file system in which the files below dir hang from a given
+// moment.
 type hangingFS struct {
 	fs.FS
 	dir     string
@@ -74,8 +75,8 @@ func (f hangingFS) Open(name string) (fs.File, error) {
 	return f.FS.Open(name)
 }
 
-// TestAFileOfTheKernelThatHangs stops neither the other collectors, nor the
-// watchdog, nor the end.
+// TestAFileOfTheKernelThatHangs checks that such a file stops neither the other
+// collectors, nor the watchdog, nor the end.
 func TestAFileOfTheKernelThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nv, err := sim.New(scenario(t, "gpus: [{model: h100}]\ninfiniband: 2\n"), sim.Options{})
@@ -114,7 +115,8 @@ func TestAFileOfTheKernelThatHangs(t *testing.T) {
 	})
 }
 
-// TestAFileOfTheKernelThatHangsForEver does not keep Run from ending.
+// TestAFileOfTheKernelThatHangsForEver checks that such a file does not keep
+// Run from ending.
 func TestAFileOfTheKernelThatHangsForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nv, err := sim.New(scenario(t, "gpus: [{model: h100}]\n"), sim.Options{})
@@ -124,7 +126,9 @@ func TestAFileOfTheKernelThatHangsForEver(t *testing.T) {
 		release := make(chan struct{})
 		defer close(release)
 		log := slog.New(slog.DiscardHandler)
-		h := NewHost(Options{NVML: nv, Kernel: host.Kernel{Sys: hangingFS{fstest.MapFS{}, "bus/pci", time.Now(), release}}, Config: DefaultConfig(), Processes: nv.Table(log), Log: log})
+		h := NewHost(Options{NVML: nv,
+			Kernel: host.Kernel{Sys: hangingFS{fstest.MapFS{}, "bus/pci", time.Now(), release}}, Config: DefaultConfig(),
+			Processes: nv.Table(log), Log: log})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := goes(func() { _ = h.Run(ctx) })
 		advance(10 * time.Second)
@@ -138,11 +142,11 @@ func TestAFileOfTheKernelThatHangsForEver(t *testing.T) {
 	})
 }
 
-// A reading runs one collector of the kernel's files by hand.
+// A reading runs one collector of the kernel's files, pass by pass.
 type reading struct {
 	read  func(out *Readings)
 	known []gpu.ID
-	now   map[string]float64 // what it put last, by series
+	now   map[string]float64 // results of the last pass, by series
 	out   *Readings
 }
 
@@ -155,7 +159,7 @@ func (r *reading) pass() {
 func (r *reading) has(t *testing.T, name string, value float64) {
 	t.Helper()
 	if v, ok := r.now[name]; !ok || v != value {
-		t.Errorf("%s = %v (there: %v), want %v", name, v, ok, value)
+		t.Errorf("%s = %v (present: %v), want %v", name, v, ok, value)
 	}
 }
 
@@ -166,7 +170,7 @@ func (r *reading) hasNo(t *testing.T, name string) {
 	}
 }
 
-// kernelOf returns a kernel that says what is in files, and a reading of c.
+// kernelOf returns a kernel with files, and a reading of c.
 func kernelOf(c string, files fstest.MapFS) *reading {
 	for _, all := range All() {
 		if all.Name == c {
@@ -176,10 +180,10 @@ func kernelOf(c string, files fstest.MapFS) *reading {
 	return nil
 }
 
-// TestWhatTheKernelRefuses is a failure and no answer.
-func TestWhatTheKernelRefuses(t *testing.T) {
+// TestRefusalOfTheKernelIsAFailure checks that it is not taken for an answer.
+func TestRefusalOfTheKernelIsAFailure(t *testing.T) {
 	for _, c := range All() {
-		if c.Kernel == nil || c.Name == "broker" { // which asks a socket instead
+		if c.Kernel == nil || c.Name == "broker" { // it asks a socket instead
 			continue
 		}
 		p := &reading{read: c.Kernel(host.Kernel{Sys: refusing{}, Proc: refusing{}})}
@@ -196,9 +200,11 @@ func (refusing) Open(name string) (fs.File, error) {
 	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
 }
 
-// TestTasksThatHangInTheDriver are seen from outside of it.
+// TestTasksThatHangInTheDriver checks that such tasks are counted without the
+// driver.
 func TestTasksThatHangInTheDriver(t *testing.T) {
-	in(t, "gpus: [{model: h100}]\nfaults: [{at: 20s, for: 60s, gpu: 0, kind: wedge}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+	in(t, "gpus: [{model: h100}]\n"+
+		"faults: [{at: 20s, for: 60s, gpu: 0, kind: wedge}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(15 * time.Second)
 		want(t, h, 0, DriverBlockedTasks, "")
 		advance(20 * time.Second)

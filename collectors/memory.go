@@ -2,10 +2,10 @@ package collectors
 
 import "gpusteward/collectors/gpu"
 
-// Device memory. The states sum to the total: reserved is the driver's own.
+// Device memory. The states sum to the total; reserved belongs to the driver.
 var (
-	MemoryBytes = Gauge("nvgpu_memory_bytes", "Device memory by state; the states sum to the total.", "state")
-	MemoryTotal = Gauge("nvgpu_memory_total_bytes", "Device memory.")
+	MemoryBytes = Gauge("nvgpu_memory_bytes", "Bytes of device memory by state; the states sum to the total.", "state")
+	MemoryTotal = Gauge("nvgpu_memory_total_bytes", "Bytes of device memory.")
 )
 
 var _ = Register(Collector{
@@ -15,7 +15,7 @@ var _ = Register(Collector{
 	Metrics: []*Metric{MemoryBytes, MemoryTotal},
 	Read: func(g *gpu.Device, out *Readings) {
 		m, ret := g.GetMemoryInfo_v2()
-		if gpu.Unsupported(ret) { // before driver 510: reserved is within used
+		if gpu.Unsupported(ret) { // before driver 510, used includes reserved
 			v1, ret := g.GetMemoryInfo()
 			out.Put(MemoryBytes, float64(v1.Used), ret, "used")
 			out.Put(MemoryBytes, float64(v1.Free), ret, "free")

@@ -6,14 +6,15 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// MemoryBandwidth is what the memory can do: its highest clock, twice in each
-// cycle, over all wires of its bus. 2619 MHz on 5120 wires are the 3.35 TB/s of
-// an H100.
-var MemoryBandwidth = Gauge("nvgpu_memory_bandwidth_max_bytes_per_second", "Highest bandwidth of the device memory, by its clock and the width of its bus.")
+// MemoryBandwidth is the theoretical bandwidth: the highest memory clock, two
+// transfers per cycle, times the bus width. An H100 with 2619 MHz and 5120 bits
+// has 3.35 TB/s.
+var MemoryBandwidth = Gauge("nvgpu_memory_bandwidth_max_bytes_per_second",
+	"Maximum bandwidth of the device memory, from its clock and bus width.")
 
 var _ = Register(Collector{
 	Name:    "memory_bandwidth",
-	Doc:     "Highest bandwidth of the device memory.",
+	Doc:     "Maximum bandwidth of the device memory.",
 	Tier:    Static,
 	Metrics: []*Metric{MemoryBandwidth},
 	Read: func(g *gpu.Device, out *Readings) {

@@ -9,16 +9,21 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// MIG: gpu and uuid are the parent's, gi names the GPU instance. What a GPU
-// instance shares among its compute instances is said once.
+// MIG: gpu and uuid belong to the parent, gi names the GPU instance. Resources
+// shared by the compute instances of a GPU instance appear once.
 var (
-	MIGInfo       = Gauge("nvgpu_mig_info", "Identity of a MIG device, always 1.", "mig_uuid", "gi", "ci", "profile", "sm_count", "slices", "placement_start")
-	MIGMemory     = Gauge("nvgpu_mig_memory_bytes", "Memory of the GPU instance by state; the states sum to the total.", "gi", "state")
-	MIGMemoryAll  = Gauge("nvgpu_mig_memory_total_bytes", "Memory of the GPU instance.", "gi")
-	MIGBAR1       = Gauge("nvgpu_mig_bar1_memory_bytes", "BAR1 address space of the GPU instance by state.", "gi", "state")
-	MIGECC        = Counter("nvgpu_mig_ecc_errors_total", "ECC errors of the GPU instance since the driver was loaded.", "gi", "severity")
+	MIGInfo = Gauge("nvgpu_mig_info",
+		"Identity of a MIG device, always 1.",
+		"mig_uuid", "gi", "ci", "profile", "sm_count", "slices", "placement_start")
+	MIGMemory = Gauge("nvgpu_mig_memory_bytes",
+		"Bytes of memory of the GPU instance by state; the states sum to the total.", "gi", "state")
+	MIGMemoryAll = Gauge("nvgpu_mig_memory_total_bytes", "Bytes of memory of the GPU instance.", "gi")
+	MIGBAR1      = Gauge("nvgpu_mig_bar1_memory_bytes",
+		"Bytes of BAR1 address space of the GPU instance, by state.", "gi", "state")
+	MIGECC = Counter("nvgpu_mig_ecc_errors_total",
+		"ECC errors of the GPU instance since the driver was loaded.", "gi", "severity")
 	MIGDevices    = Gauge("nvgpu_mig_devices", "MIG devices.")
-	MIGDevicesMax = Gauge("nvgpu_mig_devices_max", "Most MIG devices that the GPU can have.")
+	MIGDevicesMax = Gauge("nvgpu_mig_devices_max", "Maximum number of MIG devices on the GPU.")
 )
 
 var _ = Register(Collector{
@@ -58,7 +63,7 @@ var _ = Register(Collector{
 	},
 })
 
-// info says who a MIG device is. Its profile is the end of its name.
+// info puts the identity of a MIG device. Its name ends with its profile.
 func info(g *gpu.Device, m *gpu.MIG, out *Readings) {
 	name, ret := m.GetName()
 	_, profile, _ := strings.Cut(name, "MIG ")

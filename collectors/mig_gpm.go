@@ -9,16 +9,19 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// GPM of each MIG GPU instance (Hopper on).
+// GPM of each MIG GPU instance (Hopper and later).
 var (
-	MIGActivity  = Gauge("nvgpu_mig_activity_ratio", "Share of the window in which the GPU instance's pipe was active.", "gi", "pipe")
-	MIGOccupancy = Gauge("nvgpu_mig_sm_occupancy_ratio", "Warps resident on the GPU instance's SMs, of the most possible.", "gi")
-	MIGPCIe      = Gauge("nvgpu_mig_pcie_bytes_per_second", "PCIe traffic of the GPU instance over the window.", "gi", "direction")
+	MIGActivity = Gauge("nvgpu_mig_activity_ratio",
+		"Share of the window in which the GPU instance's pipe was active.", "gi", "pipe")
+	MIGOccupancy = Gauge("nvgpu_mig_sm_occupancy_ratio",
+		"Warps resident on the GPU instance's SMs, as a ratio of the maximum.", "gi")
+	MIGPCIe = Gauge("nvgpu_mig_pcie_bytes_per_second",
+		"PCIe traffic of the GPU instance over the window.", "gi", "direction")
 )
 
 var _ = Register(Collector{
 	Name:    "mig_gpm",
-	Doc:     "Activity of each MIG GPU instance (Hopper on).",
+	Doc:     "Activity of each MIG GPU instance (Hopper and later).",
 	Tier:    Fast,
 	Metrics: []*Metric{MIGActivity, MIGOccupancy, MIGPCIe},
 	Open: func(g *gpu.Device) Read {
@@ -34,7 +37,7 @@ var _ = Register(Collector{
 			for _, m := range g.Instances() {
 				now = append(now, m.UUID)
 			}
-			if !slices.Equal(now, geometry) { // an id may mean another instance now
+			if !slices.Equal(now, geometry) { // an id may now mean another instance
 				for _, i := range instances {
 					i.close()
 				}

@@ -2,7 +2,7 @@ package collectors
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// MMAStall tells how much tensor work waits (field 297, newer boards only).
+// MMAStall is the share of stalled tensor work (field 297, newer boards only).
 var MMAStall = Gauge("nvgpu_mma_stall_ratio", "Share of time in which the tensor cores stalled.")
 
 var _ = Register(Collector{

@@ -6,16 +6,18 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// Modes that an operator switches.
+// Modes set by an operator.
 var (
-	ModeEnabled        = Gauge("nvgpu_mode_enabled", "Whether a mode of the GPU is on; _pending takes effect at the next reset.", "mode")
-	ComputeMode        = Gauge("nvgpu_compute_mode", "Compute mode: 0 default, 1 exclusive thread, 2 prohibited, 3 exclusive process.")
+	ModeEnabled = Gauge("nvgpu_mode_enabled",
+		"Whether a mode of the GPU is on; a _pending mode takes effect at the next reset.", "mode")
+	ComputeMode = Gauge("nvgpu_compute_mode",
+		"Compute mode: 0 default, 1 exclusive thread, 2 prohibited, 3 exclusive process.")
 	VirtualizationInfo = Gauge("nvgpu_virtualization_info", "Virtualization mode of the GPU, always 1.", "mode")
 )
 
 var _ = Register(Collector{
 	Name:    "modes",
-	Doc:     "Modes that an operator switches.",
+	Doc:     "Modes set by an operator.",
 	Tier:    Slow,
 	Metrics: []*Metric{ModeEnabled, ComputeMode, VirtualizationInfo},
 	Read: func(g *gpu.Device, out *Readings) {

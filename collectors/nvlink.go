@@ -9,27 +9,30 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// NVLink traffic. Where the configuration does not ask for each link, the
-// label link is "all" and the value is the sum over the GPU's links.
+// NVLink traffic. Unless the configuration asks for per-link series, the label
+// link is "all" and the value is the sum over the GPU's links.
 var (
-	NVLinkBytes   = Counter("nvgpu_nvlink_bytes_total", "NVLink traffic; raw is data with the protocol's overhead.", "direction", "kind", "link")
+	NVLinkBytes = Counter("nvgpu_nvlink_bytes_total",
+		"Bytes of NVLink traffic; raw is data plus protocol overhead.", "direction", "kind", "link")
 	NVLinkPackets = Counter("nvgpu_nvlink_packets_total", "NVLink packets.", "direction", "link")
 )
 
 const allLinks = "all"
 
-// A linkField is a field that each link has. Older links count KiB and the
-// driver adds them up itself; NVLink 5 counts bytes, under another id.
+// A linkField is a field of each link. Older links count KiB, and the driver
+// sums them; NVLink 5 counts bytes, under another id.
 type linkField struct {
 	field
-	alone  bool    // the driver never adds the links up
+	alone  bool    // the driver never sums over the links
 	newer  uint32  // field id on NVLink 5, if it differs
-	scale5 float64 // what one of newer's units is
+	scale5 float64 // what one unit of newer is worth
 }
 
 var nvlinkTraffic = []linkField{
-	{field{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, 0, NVLinkBytes, 1024, []string{"tx", "data"}}, false, nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, 1},
-	{field{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, 0, NVLinkBytes, 1024, []string{"rx", "data"}}, false, nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES, 1},
+	{field{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, 0, NVLinkBytes, 1024, []string{"tx", "data"}}, false,
+		nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, 1},
+	{field{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, 0, NVLinkBytes, 1024, []string{"rx", "data"}}, false,
+		nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES, 1},
 	{field{nvml.FI_DEV_NVLINK_THROUGHPUT_RAW_TX, 0, NVLinkBytes, 1024, []string{"tx", "raw"}}, false, 0, 0},
 	{field{nvml.FI_DEV_NVLINK_THROUGHPUT_RAW_RX, 0, NVLinkBytes, 1024, []string{"rx", "raw"}}, false, 0, 0},
 	{field{nvml.FI_DEV_NVLINK_COUNT_XMIT_PACKETS, 0, NVLinkPackets, 1, []string{"tx"}}, true, 0, 0},
@@ -44,8 +47,8 @@ var _ = Register(Collector{
 	Open:    openLinks(nvlinkTraffic),
 })
 
-// links returns how many NVLinks g has, and which of them are up. The return
-// code says why there is none.
+// links returns the number of NVLinks of g, and which of them are up. The
+// return code says why there are none.
 func links(g *gpu.Device) (present int, up []int, ret nvml.Return) {
 	for link := range nvml.NVLINK_MAX_LINKS {
 		state, ret := g.GetNvLinkState(link)
@@ -65,26 +68,27 @@ func links(g *gpu.Device) (present int, up []int, ret nvml.Return) {
 	return present, up, nvml.SUCCESS
 }
 
-// openLinks returns an Open for counters that each link has.
+// openLinks returns an Open for counters of each link.
 func openLinks(rows []linkField) func(*gpu.Device) Read {
 	return func(*gpu.Device) Read {
 		n := len(rows)
-		l := &linkReader{rows: rows, newer: make([]bool, n), each: make([]bool, n), never: make([]bool, n), last: map[linkKey]float64{}}
+		l := &linkReader{rows: rows, newer: make([]bool, n), each: make([]bool, n), never: make([]bool, n),
+			last: map[linkKey]float64{}}
 		return l.read
 	}
 }
 
 // A linkReader reads counters of a GPU's links. A link that stops answering
-// keeps its share in the sum, so that the sum never falls.
+// keeps its last value in the sum, so that the sum never falls.
 type linkReader struct {
 	rows  []linkField
-	newer []bool // the rows that answer to their newer id
-	each  []bool // the rows that this driver does not add up
-	never []bool // the rows that no link answers: each link costs the driver 0.9 ms
+	newer []bool // rows that answer to their newer id
+	each  []bool // rows that this driver does not sum
+	never []bool // rows that no link answers: each link costs the driver 0.9 ms
 	last  map[linkKey]float64
 }
 
-// A linkKey is a row on a link; the link after the last stands for all.
+// A linkKey is a row on a link; the index after the last link stands for all.
 type linkKey struct{ row, link int }
 
 func (l *linkReader) read(g *gpu.Device, out *Readings) {
@@ -128,7 +132,7 @@ func (l *linkReader) read(g *gpu.Device, out *Readings) {
 	}
 }
 
-// ask lists the fields to read: of each link, or the driver's own sum.
+// ask lists the fields to read: those of each link, or the driver's own sum.
 func (l *linkReader) ask(present int, perLink bool) (values []nvml.FieldValue, keys []linkKey) {
 	add := func(id, scope uint32, k linkKey) {
 		values, keys = append(values, nvml.FieldValue{FieldId: id, ScopeId: scope}), append(keys, k)
@@ -152,7 +156,7 @@ func (l *linkReader) ask(present int, perLink bool) (values []nvml.FieldValue, k
 	return values, keys
 }
 
-// take returns what a field says, or said when it last answered.
+// take returns the value of a field, or its last known value.
 func (l *linkReader) take(k linkKey, f nvml.FieldValue, out *Readings) (float64, bool) {
 	v, ret := gpu.FieldNumber(f)
 	switch {

@@ -8,15 +8,17 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// NVLink errors over the life of the link: healthy links have some. Watch
-// their rate, never whether there are any.
+// NVLink errors over the life of the link. Healthy links have some: watch the
+// rate, not the count.
 var (
-	NVLinkErrors     = Counter("nvgpu_nvlink_errors_total", "NVLink errors by type; one fault can raise several types.", "type", "link")
-	NVLinkRecoveries = Counter("nvgpu_nvlink_recoveries_total", "Times an NVLink went from up to recovery, by result.", "result", "link")
+	NVLinkErrors = Counter("nvgpu_nvlink_errors_total",
+		"NVLink errors by type; one fault can raise several types.", "type", "link")
+	NVLinkRecoveries = Counter("nvgpu_nvlink_recoveries_total",
+		"Times an NVLink went from up to recovery, by result.", "result", "link")
 )
 
-// linkErrors is a field of NVLink 5, which only each link has; summedErrors is
-// one of the older links, which the driver adds up.
+// linkErrors is an NVLink 5 field, which exists only per link; summedErrors is
+// a field of older links, which the driver sums.
 func linkErrors(id uint32, name string) linkField {
 	return linkField{field{id, 0, NVLinkErrors, 1, []string{name}}, true, 0, 0}
 }
@@ -39,23 +41,26 @@ var nvlinkErrorFields = []linkField{
 	linkErrors(nvml.FI_DEV_NVLINK_COUNT_XMIT_DISCARDS, "xmit_discard"),
 	linkErrors(nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS, "effective"),
 	linkErrors(nvml.FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, "symbol"),
-	{field{nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS, 0, NVLinkRecoveries, 1, []string{"success"}}, true, 0, 0},
-	{field{nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS, 0, NVLinkRecoveries, 1, []string{"failed"}}, true, 0, 0},
+	{field{nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS, 0, NVLinkRecoveries, 1, []string{"success"}},
+		true, 0, 0},
+	{field{nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS, 0, NVLinkRecoveries, 1, []string{"failed"}},
+		true, 0, 0},
 }
 
-// nvlinkErrorCounters are not among the fields. Each costs the driver 16 ms on
-// eighteen links, three times that when two GPUs are asked at once, so a pass
-// reads one of them and shows the others as they were.
+// nvlinkErrorCounters are not fields. Each costs the driver 16 ms on eighteen
+// links, and three times that if two GPUs are asked at once, so a pass reads
+// one of them and repeats the last values of the others.
 var nvlinkErrorCounters = []struct {
 	name string
 	id   nvml.NvLinkErrorCounter
 }{
-	{"crc_flit", nvml.NVLINK_ERROR_DL_CRC_FLIT}, {"crc_data", nvml.NVLINK_ERROR_DL_CRC_DATA}, {"ecc_data", nvml.NVLINK_ERROR_DL_ECC_DATA},
+	{"crc_flit", nvml.NVLINK_ERROR_DL_CRC_FLIT}, {"crc_data", nvml.NVLINK_ERROR_DL_CRC_DATA},
+	{"ecc_data", nvml.NVLINK_ERROR_DL_ECC_DATA},
 }
 
 var _ = Register(Collector{
 	Name:    "nvlink_errors",
-	Doc:     "NVLink errors; CRC and ECC counters take turns, one kind a pass of 1 ms a link.",
+	Doc:     "NVLink errors; each pass reads one kind of CRC and ECC counters, at 1 ms a link.",
 	Tier:    Slow,
 	Metrics: []*Metric{NVLinkErrors, NVLinkRecoveries},
 	Open: func(g *gpu.Device) Read {

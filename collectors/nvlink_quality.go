@@ -11,7 +11,8 @@ import (
 
 // Signal quality of each link, on NVLink 5.
 var (
-	NVLinkFEC = Counter("nvgpu_nvlink_fec_errors_total", "Symbol errors that forward error correction mended, by how many there were in a block.", "bin", "link")
+	NVLinkFEC = Counter("nvgpu_nvlink_fec_errors_total",
+		"Symbol errors corrected by forward error correction, by number of errors in a block.", "bin", "link")
 	NVLinkBER = Gauge("nvgpu_nvlink_bit_error_ratio", "Bit error rate of the link.", "kind", "link")
 )
 
@@ -19,7 +20,8 @@ var berFields = []struct {
 	name string
 	id   uint32
 }{
-	{"effective", nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_BER}, {"symbol", nvml.FI_DEV_NVLINK_COUNT_SYMBOL_BER}, {"raw", nvml.FI_DEV_NVLINK_COUNT_RAW_BER_V2},
+	{"effective", nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_BER}, {"symbol", nvml.FI_DEV_NVLINK_COUNT_SYMBOL_BER},
+	{"raw", nvml.FI_DEV_NVLINK_COUNT_RAW_BER_V2},
 }
 
 var _ = Register(Collector{
@@ -39,7 +41,8 @@ var _ = Register(Collector{
 			name := strconv.Itoa(link)
 			var fields []field
 			for bin := range 16 {
-				fields = append(fields, field{nvml.FI_DEV_NVLINK_COUNT_FEC_HISTORY_0 + uint32(bin), uint32(link), NVLinkFEC, 1, []string{strconv.Itoa(bin), name}})
+				fields = append(fields, field{nvml.FI_DEV_NVLINK_COUNT_FEC_HISTORY_0 + uint32(bin), uint32(link),
+					NVLinkFEC, 1, []string{strconv.Itoa(bin), name}})
 			}
 			out.fields(g, fields)
 			for _, b := range berFields {
@@ -52,8 +55,8 @@ var _ = Register(Collector{
 	},
 })
 
-// bitErrorRate decodes NVML's rate: bits 0 to 7 are the exponent of ten,
-// negated, bits 8 to 11 the mantissa (nvml.h NVML_NVLINK_ERROR_COUNTER_BER_GET).
+// bitErrorRate decodes NVML's rate: bits 0 to 7 are the negated exponent of
+// ten, bits 8 to 11 the mantissa (nvml.h NVML_NVLINK_ERROR_COUNTER_BER_GET).
 func bitErrorRate(v uint64) float64 {
 	return float64(v>>8&0xf) * math.Pow(10, -float64(v&0xff))
 }

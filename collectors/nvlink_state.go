@@ -8,12 +8,15 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// NVLinks as they stand. With link="all", up counts the links that are up,
+// State of the NVLinks. With link="all", up is the number of links that are up,
 // and speed is their sum.
 var (
-	NVLinkUp    = Gauge("nvgpu_nvlink_up", "Whether the NVLink is up; for link=\"all\" how many are.", "link")
-	NVLinkSpeed = Gauge("nvgpu_nvlink_speed_bytes_per_second", "Speed of the NVLinks that are up, each direction.", "link")
-	NVLinkInfo  = Gauge("nvgpu_nvlink_info", "What is at the other end of each NVLink, always 1.", "link", "version", "remote_type", "remote_pci_bus_id")
+	NVLinkUp = Gauge("nvgpu_nvlink_up",
+		"Whether the NVLink is up; for link=\"all\" the number of links that are up.", "link")
+	NVLinkSpeed = Gauge("nvgpu_nvlink_speed_bytes_per_second",
+		"Speed of the NVLinks that are up, per direction.", "link")
+	NVLinkInfo = Gauge("nvgpu_nvlink_info",
+		"Remote end of each NVLink, always 1.", "link", "version", "remote_type", "remote_pci_bus_id")
 )
 
 var remoteTypes = map[nvml.IntNvLinkDeviceType]string{
@@ -23,7 +26,7 @@ var remoteTypes = map[nvml.IntNvLinkDeviceType]string{
 
 var _ = Register(Collector{
 	Name:    "nvlink_state",
-	Doc:     "NVLinks up, their speed, and with per-link series what is at the other end.",
+	Doc:     "NVLinks that are up, their speed, and with per-link series their remote ends.",
 	Tier:    Medium,
 	Metrics: []*Metric{NVLinkUp, NVLinkSpeed, NVLinkInfo},
 	Read: func(g *gpu.Device, out *Readings) {
@@ -58,7 +61,8 @@ var _ = Register(Collector{
 				remote, ret := g.GetNvLinkRemoteDeviceType(link)
 				pci, pret := g.GetNvLinkRemotePciInfo(link)
 				version, vret := g.GetNvLinkVersion(link)
-				out.Set(NVLinkInfo, 1, name, number(int(version), vret), text(known(remoteTypes, remote), ret), text(gpu.String(pci.BusId[:]), pret))
+				out.Set(NVLinkInfo, 1, name, number(int(version), vret), text(known(remoteTypes, remote), ret),
+					text(gpu.String(pci.BusId[:]), pret))
 			}
 		}
 	},

@@ -10,8 +10,8 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// twoLinks is a GPU with two NVLinks, on which only the fields in answers
-// exist, and the fields that it was asked for.
+// twoLinks returns a GPU with two NVLinks on which only the fields in answers
+// exist, and the list of requested fields.
 func twoLinks(t *testing.T, answers map[uint32]uint32) (*gpu.Device, *[]uint32) {
 	t.Helper()
 	asked := new([]uint32)
@@ -55,12 +55,13 @@ func twoLinks(t *testing.T, answers map[uint32]uint32) (*gpu.Device, *[]uint32) 
 	return g, asked
 }
 
-// Asking eighteen links of a real H200 for what NVLink 5 alone has took 200 ms.
+// TestLinkFieldsThatNoLinkAnswersAreAskedForOnce: on an H200, asking eighteen
+// links for the NVLink 5 fields took 200 ms.
 func TestLinkFieldsThatNoLinkAnswersAreAskedForOnce(t *testing.T) {
 	g, asked := twoLinks(t, map[uint32]uint32{nvml.FI_DEV_NVLINK_ERROR_DL_REPLAY: 3})
 	read := openLinks(nvlinkErrorFields)(g)
-	// First the driver's own sums, where there may be some; then, as it has
-	// none here, each link; then only what a link answered.
+	// The first pass asks for the driver's sums and finds none, the next for
+	// each link, and the later ones only for the fields that a link answered.
 	for pass, want := range []int{3 + 2*(len(nvlinkErrorFields)-3), 6, 2, 2} {
 		*asked = nil
 		out := &Readings{config: &Config{}}
@@ -90,7 +91,7 @@ func TestErrorCountersTakeTurns(t *testing.T) {
 		for i, c := range nvlinkErrorCounters {
 			for k, other := range nvlinkErrorCounters {
 				if _, ok := get(t, h, NVLinkErrors, "0", other.name, allLinks); ok != (k <= i) {
-					t.Errorf("pass %d, when %s is read: %s there: %v", i, c.name, other.name, ok)
+					t.Errorf("pass %d, when %s is read: %s present: %v", i, c.name, other.name, ok)
 				}
 			}
 			advance(60 * time.Second)
@@ -98,7 +99,7 @@ func TestErrorCountersTakeTurns(t *testing.T) {
 	})
 }
 
-func TestGPUsTakeDearTurnsOneAfterTheOther(t *testing.T) {
+func TestExpensivePassesOfGPUsDoNotOverlap(t *testing.T) {
 	in(t, "gpus: [{model: h100, count: 2}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(45 * time.Second)
 		var began []time.Time

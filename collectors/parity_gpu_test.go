@@ -19,8 +19,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// TestGPUParity holds what we read of this host's GPUs against nvidia-smi,
-// idle and under load.
+// TestGPUParity compares our readings of this host's GPUs with nvidia-smi, idle
+// and under load.
 func TestGPUParity(t *testing.T) {
 	h := realHost(t)
 	t.Run("idle", func(t *testing.T) { holdAgainstSMI(t, h) })
@@ -35,11 +35,12 @@ func TestGPUParity(t *testing.T) {
 	})
 }
 
-// realHost reads this machine's GPUs, every collector that nvidia-smi can
-// check once a second.
+// realHost reads this machine's GPUs with every collector that nvidia-smi can
+// check, once a second.
 func realHost(t *testing.T) *Host {
 	t.Helper()
-	config := Config{Fast: time.Second, Medium: time.Second, Slow: time.Second, Enable: []string{"clocks_app", "pcie_throughput"}}
+	config := Config{Fast: time.Second, Medium: time.Second, Slow: time.Second,
+		Enable: []string{"clocks_app", "pcie_throughput"}}
 	if err := config.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -72,30 +73,31 @@ func until(t *testing.T, d time.Duration, what string, holds func() bool) {
 	defer poll.Stop()
 	for !holds() {
 		if time.Now().After(deadline) {
-			t.Fatalf("after %v it is not so that %s", d, what)
+			t.Fatalf("after %v it is not true that %s", d, what)
 		}
 		<-poll.C
 	}
 }
 
-// tries is how often a value may differ because it moved between two reads.
+// tries is the number of comparisons for a value that may move between two
+// reads.
 const tries = 5
 
-// holdAgainstSMI compares up to five times, in one second each; a value must
-// agree once.
+// holdAgainstSMI compares up to five times, once a second; a value must agree
+// once.
 func holdAgainstSMI(t *testing.T, h *Host) {
 	t.Helper()
 	rows := smiTable(t)
 	known := map[string]bool{}
 	for _, r := range rows {
 		for p := r.path; p != "." && !known[p]; p = path.Dir(p) {
-			known[p] = true // and what it stands in, which can be empty
+			known[p] = true // and its parent, which can be empty
 		}
 	}
 	type key struct{ uuid, path string }
 	result, unknown := map[key]difference{}, map[string]bool{}
 	open := len(rows)
-	next := time.NewTicker(1100 * time.Millisecond) // past the next read of every tier
+	next := time.NewTicker(1100 * time.Millisecond) // after the next read of every tier
 	defer next.Stop()
 	for try := 0; try < tries && open > 0; try++ {
 		<-next.C
@@ -124,18 +126,20 @@ func holdAgainstSMI(t *testing.T, h *Host) {
 			}
 		}
 	}
-	order := slices.SortedFunc(maps.Keys(result), func(a, b key) int { return strings.Compare(a.uuid+a.path, b.uuid+b.path) })
+	order := slices.SortedFunc(maps.Keys(result),
+		func(a, b key) int { return strings.Compare(a.uuid+a.path, b.uuid+b.path) })
 	var table bytes.Buffer
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 	for _, k := range order {
 		d := result[k]
-		fmt.Fprintf(w, "%v\t%s\t%s\t%s\t%s\t%s\n", map[bool]string{true: "ok", false: "DIFFERS"}[d.agrees], d.path, d.smi, d.want, d.ours, d.series)
+		fmt.Fprintf(w, "%v\t%s\t%s\t%s\t%s\t%s\n", map[bool]string{true: "ok", false: "DIFFERS"}[d.agrees], d.path,
+			d.smi, d.want, d.ours, d.series)
 	}
 	w.Flush()
 	t.Logf("nvidia-smi's path, its text, the same in our unit, ours, our series:\n%s", table.String())
 	for p, is := range unknown {
 		if is {
-			t.Logf("this nvidia-smi shows %s, for which nvidia-smi.tsv has no row", p)
+			t.Logf("nvidia-smi shows %s, for which nvidia-smi.tsv has no row", p)
 		}
 	}
 	if len(result) == 0 {
@@ -158,10 +162,11 @@ while time.time() < end:
     torch.cuda.synchronize()
 `
 
-// load runs matmul beside the test, for 25 seconds or to the test's end.
+// load runs matmul during the test, for at most 25 seconds.
 func load(t *testing.T) {
 	t.Helper()
-	if out, err := exec.Command("python3", "-c", "import torch; assert torch.cuda.is_available()").CombinedOutput(); err != nil {
+	if out, err := exec.Command("python3", "-c",
+		"import torch; assert torch.cuda.is_available()").CombinedOutput(); err != nil {
 		t.Fatalf("the load needs python3 with torch: %v: %s", err, out)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -11,17 +11,21 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// What the PCI bus has, whatever the driver says. Only a device that is a GPU
-// which the host was ever seen to have carries gpu and uuid.
+// Devices on the PCI bus, independent of the driver. Only GPUs that the host
+// has had carry gpu and uuid.
 var (
-	PCIDevices       = HostGauge("nvgpu_pci_devices", "NVIDIA's devices on the PCI bus, whatever drives them.", "kind")
-	PCIDevicePresent = Gauge("nvgpu_pci_device_present", "Whether the device answers on the PCI bus: 0 when it reads as all ones, or has gone since the agent started.", "pci_bus_id", "kind")
-	PCIDeviceBound   = Gauge("nvgpu_pci_device_bound", "Whether a driver is bound to the device, with which: 0 when none is.", "pci_bus_id", "kind", "driver")
+	PCIDevices = HostGauge("nvgpu_pci_devices",
+		"NVIDIA devices on the PCI bus, with or without a driver.", "kind")
+	PCIDevicePresent = Gauge("nvgpu_pci_device_present",
+		"Whether the device answers on the PCI bus: 0 if it reads as all ones, or has disappeared since the "+
+			"agent started.", "pci_bus_id", "kind")
+	PCIDeviceBound = Gauge("nvgpu_pci_device_bound",
+		"Whether a driver is bound to the device, with its name: 0 if none is.", "pci_bus_id", "kind", "driver")
 )
 
 var _ = Register(Collector{
 	Name:    "pci_devices",
-	Doc:     "GPUs and NVSwitches on the PCI bus, without the driver's help.",
+	Doc:     "GPUs and NVSwitches on the PCI bus, read without the driver.",
 	Tier:    Medium,
 	Metrics: []*Metric{PCIDevices, PCIDevicePresent, PCIDeviceBound},
 	Kernel: func(k host.Kernel) func(out *Readings) {
@@ -37,17 +41,17 @@ var _ = Register(Collector{
 	},
 })
 
-// A pciBus is the devices that were seen since the agent started.
+// A pciBus holds the devices seen since the agent started.
 type pciBus struct {
 	answers func(address string) (bool, error)
-	seen    map[string]*pciDevice // by address, maxKnown at most
+	seen    map[string]*pciDevice // by address, at most maxKnown
 }
 
-// A pciDevice is one of them, and what it last said.
+// A pciDevice is one of them, with its last answer.
 type pciDevice struct {
 	host.PCIDevice
 	there  bool
-	asking atomic.Bool // it has not said whether it answers
+	asking atomic.Bool // a question to the device is pending
 	answer atomic.Pointer[bool]
 }
 
@@ -85,16 +89,16 @@ func (b *pciBus) read(all []host.PCIDevice, out *Readings) {
 	for kind, n := range counts {
 		out.Set(PCIDevices, float64(n), kind)
 	}
-	if len(counts) == 0 { // nor were there any: this need not be the bus that the GPUs are on
+	if len(counts) == 0 { // none now or before: the GPUs may be on a bus that is not visible here
 		out.Put(PCIDevices, 0, nvml.ERROR_NOT_SUPPORTED)
 	}
 }
 
-// patience is how long a device may take to answer on the bus.
+// patience is the time a device has to answer on the bus.
 const patience = time.Second
 
-// ask asks the devices that are there, each on a goroutine of its own: one
-// that hangs keeps nothing of the others, and is asked again once it returns.
+// ask asks each present device on its own goroutine. A device that hangs does
+// not delay the others, and is asked again once it returns.
 func (b *pciBus) ask() {
 	var asked sync.WaitGroup
 	for _, d := range b.seen {
@@ -118,8 +122,8 @@ func (b *pciBus) ask() {
 	}
 }
 
-// pciLabels returns what names d: the GPU that it is, if it is a known one, its
-// address and its kind.
+// pciLabels returns the labels of d: its GPU if known, its address and its
+// kind.
 func (r *Readings) pciLabels(d host.PCIDevice) []string {
 	own, _ := host.ParsePCI(d.Address)
 	for _, id := range r.known() {

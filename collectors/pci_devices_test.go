@@ -15,7 +15,7 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// TestPCIPresence has GPUs fall off the bus in every way, and come back.
+// TestPCIPresence lets GPUs fall off the bus in every way, and return.
 func TestPCIPresence(t *testing.T) {
 	for kind, c := range map[string]struct{ present, bound, devices float64 }{
 		"lost":           {0, 1, 2},
@@ -56,20 +56,22 @@ const bus = "bus/pci/devices/"
 
 // pci adds a device to files.
 func pci(files fstest.MapFS, address, class string) {
-	files[bus+address+"/uevent"] = &fstest.MapFile{Data: []byte("DRIVER=nvidia\nPCI_CLASS=" + class + "\nPCI_ID=10DE:2330\n")}
+	files[bus+address+"/uevent"] = &fstest.MapFile{Data: []byte("DRIVER=nvidia\nPCI_CLASS=" + class +
+		"\nPCI_ID=10DE:2330\n")}
 	files[bus+address+"/config"] = &fstest.MapFile{Data: []byte("\xde\x10")}
 	files[bus+address+"/aer_dev_fatal"] = &fstest.MapFile{Data: []byte("DLP 2\nTOTAL_ERR_FATAL 2\n")}
 }
 
-// remove takes it away.
+// remove removes a device.
 func remove(files fstest.MapFS, address string) {
 	for _, name := range []string{"/uevent", "/config", "/aer_dev_fatal"} {
 		delete(files, bus+address+name)
 	}
 }
 
-// TestDevicesThatAreNoKnownGPU are told by their addresses alone.
-func TestDevicesThatAreNoKnownGPU(t *testing.T) {
+// TestDevicesWithoutAKnownGPU checks that such devices are identified by their
+// addresses.
+func TestDevicesWithoutAKnownGPU(t *testing.T) {
 	files := fstest.MapFS{}
 	pci(files, "0000:07:00.0", "68000")
 	pci(files, "0000:1b:00.0", "30200")
@@ -88,11 +90,14 @@ func TestDevicesThatAreNoKnownGPU(t *testing.T) {
 	a := kernelOf("pcie_aer", files)
 	a.known = known
 	a.pass()
-	a.has(t, `nvgpu_pcie_aer_errors_total{gpu="3",kind="gpu",pci_bus_id="0000:1b:00.0",severity="fatal",uuid="GPU-a"}`, 2)
-	a.has(t, `nvgpu_pcie_aer_errors_total{gpu="",kind="nvswitch",pci_bus_id="0000:07:00.0",severity="fatal",uuid=""}`, 2)
-	a.hasNo(t, `nvgpu_pcie_aer_errors_total{gpu="3",kind="gpu",pci_bus_id="0000:1b:00.0",severity="correctable",uuid="GPU-a"}`)
+	a.has(t, `nvgpu_pcie_aer_errors_total{gpu="3",kind="gpu",pci_bus_id="0000:1b:00.0",severity="fatal",uuid="GPU-a"}`,
+		2)
+	a.has(t, `nvgpu_pcie_aer_errors_total{gpu="",kind="nvswitch",pci_bus_id="0000:07:00.0",severity="fatal",uuid=""}`,
+		2)
+	a.hasNo(t,
+		`nvgpu_pcie_aer_errors_total{gpu="3",kind="gpu",pci_bus_id="0000:1b:00.0",severity="correctable",uuid="GPU-a"}`)
 	if a.out.failure != nvml.SUCCESS {
-		t.Errorf("a severity that is not counted is a failure: %v", a.out.failure)
+		t.Errorf("an uncounted severity is a failure: %v", a.out.failure)
 	}
 
 	remove(files, "0000:07:00.0")
@@ -104,7 +109,8 @@ func TestDevicesThatAreNoKnownGPU(t *testing.T) {
 	p.has(t, `nvgpu_pci_devices{kind="nvswitch"}`, 0)
 }
 
-// TestDevicesAreBounded by those that the inventory holds.
+// TestDevicesAreBounded checks that the limit of the inventory applies to
+// devices.
 func TestDevicesAreBounded(t *testing.T) {
 	files := fstest.MapFS{}
 	p := kernelOf("pci_devices", files)
@@ -128,9 +134,11 @@ func TestDevicesAreBounded(t *testing.T) {
 	}
 }
 
-// TestABusWithoutNVIDIA may not be the one that the GPUs are on, as in WSL.
+// TestABusWithoutNVIDIA: the GPUs may be on a bus that is not visible, as in
+// WSL.
 func TestABusWithoutNVIDIA(t *testing.T) {
-	p := kernelOf("pci_devices", fstest.MapFS{bus + "0000:00:00.0/uevent": {Data: []byte("PCI_CLASS=60000\nPCI_ID=8086:0D57\n")}})
+	p := kernelOf("pci_devices",
+		fstest.MapFS{bus + "0000:00:00.0/uevent": {Data: []byte("PCI_CLASS=60000\nPCI_ID=8086:0D57\n")}})
 	p.known = []gpu.ID{{UUID: "GPU-a", PCI: "00000000:1B:00.0"}}
 	p.pass()
 	if len(p.now) != 0 || len(p.out.unsupported) != 1 || p.out.failure != nvml.SUCCESS {
@@ -138,7 +146,8 @@ func TestABusWithoutNVIDIA(t *testing.T) {
 	}
 }
 
-// TestADeviceThatHangsHidesNoOther, is unknown itself, and is asked once.
+// TestADeviceThatHangsHidesNoOther also checks that its own state is unknown,
+// and that it is asked once.
 func TestADeviceThatHangsHidesNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const hangs, well = "0000:1b:00.0", "0000:43:00.0"
@@ -180,7 +189,7 @@ func TestADeviceThatHangsHidesNoOther(t *testing.T) {
 	})
 }
 
-// TestSeriesCarryTheGPUsNamesFromTheStart, where no inventory has them yet.
+// TestSeriesCarryTheGPUsNamesFromTheStart starts without an inventory.
 func TestSeriesCarryTheGPUsNamesFromTheStart(t *testing.T) {
 	source := "gpus: [{model: h100, count: 2}]\nfaults: [{at: 0s, for: 1s, kind: wedge, call: nvmlInit}]\n"
 	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {

@@ -6,13 +6,15 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// PCIeAERErrors is what the kernel counts of the errors that devices report to
-// it; PCIeErrors is what the GPU's own registers do.
-var PCIeAERErrors = Counter("nvgpu_pcie_aer_errors_total", "PCIe errors that the device reported to the kernel since that found it; correctable, nonfatal or fatal.", "pci_bus_id", "kind", "severity")
+// PCIeAERErrors is the kernel's count of errors that devices report to it;
+// PCIeErrors is the count in the GPU's own registers.
+var PCIeAERErrors = Counter("nvgpu_pcie_aer_errors_total",
+	"PCIe errors reported by the device to the kernel since the kernel found it; correctable, nonfatal or "+
+		"fatal.", "pci_bus_id", "kind", "severity")
 
 var _ = Register(Collector{
 	Name:    "pcie_aer",
-	Doc:     "PCIe errors of GPUs and NVSwitches as the kernel counts them (AER), without the driver's help.",
+	Doc:     "PCIe errors of GPUs and NVSwitches as counted by the kernel (AER), read without the driver.",
 	Tier:    Medium,
 	Metrics: []*Metric{PCIeAERErrors},
 	Kernel: func(k host.Kernel) func(out *Readings) {

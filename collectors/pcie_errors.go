@@ -2,8 +2,8 @@ package collectors
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// PCIeErrors counts what the GPU's end of the PCIe link saw. The types are
-// the card's own registers: one fault can raise several.
+// PCIeErrors counts errors seen by the GPU's end of the PCIe link. The types
+// are the card's own registers: one fault can raise several.
 var PCIeErrors = Counter("nvgpu_pcie_errors_total", "PCIe errors by type.", "type")
 
 var _ = Register(Collector{

@@ -2,8 +2,8 @@ package collectors
 
 import "gpusteward/collectors/gpu"
 
-// The PCIe link: max is what GPU and slot can do together, gpu_max the GPU
-// alone. An idle link may run below its max to save power.
+// The PCIe link: max is the limit of GPU and slot together, gpu_max the limit
+// of the GPU alone. An idle link may run below its max to save power.
 var (
 	PCIeGeneration = Gauge("nvgpu_pcie_link_generation", "PCIe generation of the link.", "kind")
 	PCIeWidth      = Gauge("nvgpu_pcie_link_width_lanes", "PCIe lanes of the link.", "kind")

@@ -2,11 +2,12 @@ package collectors
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// Signs of a bad PCIe connection.
+// Symptoms of a bad PCIe connection.
 var (
-	PCIeReplays         = Counter("nvgpu_pcie_replays_total", "PCIe packets sent again.")
-	PCIeReplayRollovers = Counter("nvgpu_pcie_replay_rollovers_total", "PCIe replay counter rollovers: four replays in a row.")
-	PCIeLinkRecoveries  = Counter("nvgpu_pcie_link_recoveries_total", "Times the PCIe link went from L0 to recovery.")
+	PCIeReplays         = Counter("nvgpu_pcie_replays_total", "PCIe packets replayed.")
+	PCIeReplayRollovers = Counter("nvgpu_pcie_replay_rollovers_total",
+		"PCIe replay counter rollovers: four replays in a row.")
+	PCIeLinkRecoveries = Counter("nvgpu_pcie_link_recoveries_total", "Times the PCIe link went from L0 to recovery.")
 )
 
 var _ = Register(Collector{

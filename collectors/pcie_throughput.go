@@ -6,8 +6,8 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// PCIeThroughput is for GPUs without GPM: each direction holds the reader up
-// for 21 ms, and sees only those.
+// PCIeThroughput is for GPUs without GPM. Each direction blocks the reader for
+// 21 ms, which is all it measures.
 var PCIeThroughput = Gauge("nvgpu_pcie_throughput_bytes_per_second", "PCIe traffic over a 20 ms window.", "direction")
 
 var _ = Register(Collector{

@@ -7,22 +7,24 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// PlatformInfo says where in the chassis the GPU sits, on boards that know.
-var PlatformInfo = Gauge("nvgpu_platform_info", "Place of the GPU in its chassis, always 1.",
+// PlatformInfo is the location of the GPU in its chassis, on boards that know
+// it.
+var PlatformInfo = Gauge("nvgpu_platform_info", "Location of the GPU in its chassis, always 1.",
 	"chassis_serial", "slot", "tray", "host_id", "peer_type", "gpu_fabric_guid")
 
 var _ = Register(Collector{
 	Name:    "platform",
-	Doc:     "Place of the GPU in its chassis, on platforms that know it.",
+	Doc:     "Location of the GPU in its chassis, on platforms that report it.",
 	Tier:    Static,
 	Metrics: []*Metric{PlatformInfo},
 	Read: func(g *gpu.Device, out *Readings) {
 		p, ret := g.GetPlatformInfo()
 		if p.IbGuid == [16]uint8{} && p.ChassisSerialNumber == [16]uint8{} && gpu.Err("", ret) == nil {
-			return // the platform does not say
+			return // the platform does not report it
 		}
 		n := func(v uint8) string { return strconv.Itoa(int(v)) }
-		out.Put(PlatformInfo, 1, ret, gpu.String(p.ChassisSerialNumber[:]), n(p.SlotNumber), n(p.TrayIndex), n(p.HostId),
+		out.Put(PlatformInfo, 1, ret, gpu.String(p.ChassisSerialNumber[:]), n(p.SlotNumber), n(p.TrayIndex),
+			n(p.HostId),
 			known(peerTypes, uint32(p.PeerType)), hex.EncodeToString(p.IbGuid[:]))
 	},
 })

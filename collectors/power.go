@@ -6,9 +6,10 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// Power is what the board draws. NVML gives milliwatts; average is over one
-// second. The scopes overlap: memory is within gpu, and gpu within module.
-var Power = Gauge("nvgpu_power_watts", "Power draw; memory is part of gpu, gpu part of module.", "kind", "scope")
+// Power is the power draw of the board. NVML gives milliwatts; average is over
+// one second. The scopes overlap: gpu includes memory, and module includes gpu.
+var Power = Gauge("nvgpu_power_watts",
+	"Power draw; scope gpu includes memory, and module includes gpu.", "kind", "scope")
 
 // Scopes of the power and energy fields (nvml.h NVML_POWER_SCOPE_*).
 const (
@@ -32,7 +33,7 @@ var _ = Register(Collector{
 	Metrics: []*Metric{Power},
 	Read: func(g *gpu.Device, out *Readings) {
 		out.fields(g, powerFields)
-		if len(out.samples) == 0 { // before Ampere, and A100: instant there, whatever it is called
+		if len(out.samples) == 0 { // before Ampere and on the A100, where this call returns an instant value
 			mw, ret := g.GetPowerUsage()
 			out.Put(Power, float64(mw)/1000, ret, "instant", "gpu")
 		}

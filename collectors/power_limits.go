@@ -2,8 +2,9 @@ package collectors
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// PowerLimit holds the limits on the board's power. NVML gives milliwatts.
-var PowerLimit = Gauge("nvgpu_power_limit_watts", "Limits of the board's power: enforced is the one that holds.", "limit")
+// PowerLimit holds the limits of the board's power. NVML gives milliwatts.
+var PowerLimit = Gauge("nvgpu_power_limit_watts",
+	"Limits of the board's power; enforced is the one in effect.", "limit")
 
 var _ = Register(Collector{
 	Name:    "power_limits",

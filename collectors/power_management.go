@@ -2,7 +2,7 @@ package collectors
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// What newer boards do to smooth and to cap their power.
+// Power smoothing and capping on newer boards.
 var (
 	EDPPMultiplier = Gauge("nvgpu_edpp_multiplier_ratio", "Multiplier of the board's peak power limit (EDPp).")
 	PowerSmoothing = Gauge("nvgpu_power_smoothing_enabled", "Whether power smoothing is on.")

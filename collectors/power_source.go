@@ -2,8 +2,8 @@ package collectors
 
 import "gpusteward/collectors/gpu"
 
-// PowerSource tells mains from battery, and a supply that is too small.
-var PowerSource = Gauge("nvgpu_power_source", "Power source: 1 for the one that holds.", "source")
+// PowerSource distinguishes mains, battery and an undersized supply.
+var PowerSource = Gauge("nvgpu_power_source", "Power source: 1 for the current one, 0 for the others.", "source")
 
 var _ = Register(Collector{
 	Name:    "power_source",

@@ -14,81 +14,98 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// Who uses the GPU. A workload is a pod, a container, a systemd unit, a Slurm
-// job or a user: see host.Workload. Its series end with its last process on
-// the GPU.
+// Users of the GPU. A workload is a pod, a container, a systemd unit, a Slurm
+// job or a user: see host.Workload. Its series end with its last process on the
+// GPU.
 var (
-	Processes         = Gauge("nvgpu_processes", "Processes on the GPU.", "type")
-	WorkloadMemory    = Gauge("nvgpu_workload_memory_used_bytes", "GPU memory that the workload's processes hold; gi is their MIG GPU instance, empty where there is none.", "workload", "gi")
-	WorkloadProcesses = Gauge("nvgpu_workload_processes", "The workload's processes on the GPU.", "workload", "type")
+	Processes      = Gauge("nvgpu_processes", "Processes on the GPU.", "type")
+	WorkloadMemory = Gauge("nvgpu_workload_memory_used_bytes",
+		"Bytes of GPU memory held by the workload's processes; gi is their MIG GPU instance, or empty.",
+		"workload", "gi")
+	WorkloadProcesses = Gauge("nvgpu_workload_processes", "Processes of the workload on the GPU.", "workload", "type")
 
-	WorkloadSM         = Counter("nvgpu_workload_sm_seconds_total", "Time that the workload's kernels had the GPU, from the driver's samples of its processes.", "workload")
-	WorkloadMemoryBusy = Counter("nvgpu_workload_memory_busy_seconds_total", "Time that the workload read or wrote the GPU's memory, from the driver's samples of its processes.", "workload")
-	WorkloadEncoder    = Counter("nvgpu_workload_encoder_seconds_total", "Time that the workload used the video encoder.", "workload")
-	WorkloadDecoder    = Counter("nvgpu_workload_decoder_seconds_total", "Time that the workload used the video decoder.", "workload")
-	WorkloadUse        = Gauge("nvgpu_workload_utilization_ratio", "Utilization of the engine by the workload, over the driver's last window.", "workload", "engine")
-	WorkloadEnergy     = Counter("nvgpu_workload_energy_joules_total", "Energy of the GPU by the workload's share of SM time: an estimate; what an idle GPU draws is nobody's.", "workload")
+	WorkloadSM = Counter("nvgpu_workload_sm_seconds_total",
+		"Seconds the workload's kernels ran on the GPU, from the driver's samples of its processes.", "workload")
+	WorkloadMemoryBusy = Counter("nvgpu_workload_memory_busy_seconds_total",
+		"Seconds the workload read or wrote GPU memory, from the driver's samples of its processes.", "workload")
+	WorkloadEncoder = Counter("nvgpu_workload_encoder_seconds_total",
+		"Seconds the workload used the video encoder.", "workload")
+	WorkloadDecoder = Counter("nvgpu_workload_decoder_seconds_total",
+		"Seconds the workload used the video decoder.", "workload")
+	WorkloadUse = Gauge("nvgpu_workload_utilization_ratio",
+		"Utilization of the engine by the workload, over the driver's last window.", "workload", "engine")
+	WorkloadEnergy = Counter("nvgpu_workload_energy_joules_total",
+		"Joules attributed to the workload by its share of SM time: an estimate that leaves out the energy of "+
+			"an idle GPU.", "workload")
 
-	UnknownMemory = Gauge("nvgpu_unknown_process_memory_bytes", "GPU memory of a process that the driver lists and the kernel does not know.", "pid")
+	UnknownMemory = Gauge("nvgpu_unknown_process_memory_bytes",
+		"Bytes of GPU memory of a process that the driver lists and the kernel does not know.", "pid")
 
-	ProcessInfo   = Gauge("nvgpu_process_info", "A process on the GPU, always 1.", "pid", "comm", "user", "workload", "type", "gi", "ci")
-	ProcessMemory = Gauge("nvgpu_process_memory_used_bytes", "GPU memory that the process holds.", "pid")
-	ProcessUse    = Gauge("nvgpu_process_utilization_ratio", "Utilization of the engine by the process, over the driver's last window.", "pid", "engine")
+	ProcessInfo = Gauge("nvgpu_process_info",
+		"A process on the GPU, always 1.", "pid", "comm", "user", "workload", "type", "gi", "ci")
+	ProcessMemory = Gauge("nvgpu_process_memory_used_bytes", "Bytes of GPU memory held by the process.", "pid")
+	ProcessUse    = Gauge("nvgpu_process_utilization_ratio",
+		"Utilization of the engine by the process, over the driver's last window.", "pid", "engine")
 )
 
-// processesName is the collector that knows who is on a GPU.
+// processesName is the collector that lists the processes on a GPU.
 const processesName = "processes"
 
-// maxHolders bounds the workloads of a GPU that are shown, and its processes:
-// those with the most memory.
+// maxHolders bounds the workloads and the processes shown for a GPU: those with
+// the most memory.
 const maxHolders = 64
 
 var _ = Register(Collector{
 	Name: processesName,
-	Doc:  "Who uses the GPU: memory, engine time and energy by workload, and by process with per_process.",
+	Doc:  "Users of the GPU: memory, engine time and energy by workload, and by process with per_process.",
 	Tier: Fast,
-	Metrics: []*Metric{Processes, WorkloadMemory, WorkloadProcesses, WorkloadSM, WorkloadMemoryBusy, WorkloadEncoder, WorkloadDecoder,
-		WorkloadUse, WorkloadEnergy, UnknownMemory, AllocationInfo, AllocatedIdle, ProcessInfo, ProcessMemory, ProcessUse},
+	Metrics: []*Metric{
+		Processes, WorkloadMemory, WorkloadProcesses, WorkloadSM, WorkloadMemoryBusy, WorkloadEncoder,
+		WorkloadDecoder, WorkloadUse, WorkloadEnergy, UnknownMemory, AllocationInfo, AllocatedIdle, ProcessInfo,
+		ProcessMemory, ProcessUse,
+	},
 	Open: func(*gpu.Device) Read {
-		u := &users{usage: usage{young: map[uint32]time.Time{}}, pending: map[uint32]spent{}, present: map[string]time.Time{}}
+		u := &users{usage: usage{young: map[uint32]time.Time{}}, pending: map[uint32]spent{},
+			present: map[string]time.Time{}}
 		return u.read
 	},
 })
 
-// users is what is carried from one pass to the next of who uses a GPU.
+// users is the state kept between passes about the users of a GPU.
 type users struct {
 	usage
-	pending map[uint32]spent     // by processes whose workload is not known yet
-	tallies map[uint32]tally     // by processes that are here
-	present map[string]time.Time // when each workload last had a process here
+	pending map[uint32]spent     // by PID, for processes without a known workload
+	tallies map[uint32]tally     // by PID, for processes on the GPU
+	present map[string]time.Time // when each workload last had a process on the GPU
 	swept   time.Time
 
-	allocated time.Time // until when allocations are counted
+	allocated time.Time // end of the counted allocation time
 
 	stays []Stay    // immutable
-	asked time.Time // when the driver last said who is here
+	asked time.Time // when the driver last listed the processes
 }
 
-// A holder is a process that holds memory on the GPU or an instance of it.
+// A holder is a process that holds memory on the GPU or on one of its
+// instances.
 type holder struct {
 	pid      uint32
 	kind     string // compute, graphics or mps
 	gi, ci   uint32
-	memory   uint64 // bytes; unknownMemory where the driver does not say
+	memory   uint64 // bytes, or unknownMemory
 	use      engines
 	process  host.Process
-	workload string // "" while it is not known
-	unknown  bool   // to the kernel
-	gone     bool   // the kernel says that there is none
+	workload string // "" until it is known
+	unknown  bool   // the kernel could not identify it
+	gone     bool   // the kernel has no such process
 }
 
 const unknownMemory = ^uint64(0) // NVML_VALUE_NOT_AVAILABLE
 
-// A workload is what the holders of one workload have together.
+// A workload is the total of one workload's holders.
 type workload struct {
 	name    string
 	memory  map[uint32]uint64 // by GPU instance
-	unknown bool              // the driver does not say of every process
+	unknown bool              // the driver gave no memory for one of the processes
 	byKind  map[string]int
 	use     engines
 	sum     uint64
@@ -131,8 +148,8 @@ func (u *users) read(g *gpu.Device, out *Readings) {
 
 var holderKinds = []string{"compute", "graphics", "mps"}
 
-// list returns the processes on the GPU, each once for each instance. A client
-// of MPS is in the list of compute processes too, and what does graphics may be.
+// list returns the processes on the GPU, once per instance. The list of compute
+// processes includes MPS clients, and can include graphics processes.
 func list(g *gpu.Device) ([]*holder, nvml.Return) {
 	type place struct{ pid, gi, ci uint32 }
 	found := map[place]*holder{}
@@ -148,7 +165,8 @@ func list(g *gpu.Device) ([]*holder, nvml.Return) {
 			at := place{p.Pid, p.GpuInstanceId, p.ComputeInstanceId}
 			h := found[at]
 			if h == nil {
-				h = &holder{pid: p.Pid, kind: holderKinds[i], gi: p.GpuInstanceId, ci: p.ComputeInstanceId, memory: p.UsedGpuMemory}
+				h = &holder{pid: p.Pid, kind: holderKinds[i], gi: p.GpuInstanceId, ci: p.ComputeInstanceId,
+					memory: p.UsedGpuMemory}
 				found[at] = h
 				all = append(all, h)
 			} else if holderKinds[i] == "mps" {
@@ -159,13 +177,13 @@ func list(g *gpu.Device) ([]*holder, nvml.Return) {
 	return all, nvml.SUCCESS
 }
 
-// identify finds out whose the holders are.
+// identify finds the owners of the holders.
 func (u *users) identify(holders []*holder, out *Readings) {
 	for _, h := range holders {
 		p, err := out.processes.Lookup(int(h.pid))
 		if h.unknown = err != nil; h.unknown {
 			h.gone = errors.Is(err, host.ErrGone)
-			continue // it has ended, or is of a PID namespace that is not ours
+			continue // it has ended, or belongs to another PID namespace
 		}
 		h.process = p
 		if p.Workload != nil {
@@ -174,8 +192,7 @@ func (u *users) identify(holders []*holder, out *Readings) {
 	}
 }
 
-// group puts together what the holders of one workload have, those with the
-// most memory first.
+// group sums the holders by workload, and sorts by memory, largest first.
 func group(holders []*holder) []*workload {
 	byName := map[string]*workload{}
 	for _, h := range holders {
@@ -184,7 +201,8 @@ func group(holders []*holder) []*workload {
 		}
 		w := byName[h.workload]
 		if w == nil {
-			w = &workload{name: h.workload, owner: h.process.Workload, memory: map[uint32]uint64{}, byKind: map[string]int{}}
+			w = &workload{name: h.workload, owner: h.process.Workload, memory: map[uint32]uint64{},
+				byKind: map[string]int{}}
 			byName[h.workload] = w
 		}
 		if h.memory == unknownMemory {
@@ -201,8 +219,8 @@ func group(holders []*holder) []*workload {
 	})
 }
 
-// account adds what was used in a window to the counters of whom it was, shown
-// or not. Of a process whose workload is not known yet it waits for that.
+// account adds the use in a window to the counters of its workload, shown or
+// not. The use of a process without a known workload waits until it is known.
 func (u *users) account(out *Readings, holders []*holder, workloads []*workload, window time.Duration) {
 	for _, w := range workloads {
 		u.present[w.name] = out.Now
@@ -222,7 +240,7 @@ func (u *users) account(out *Readings, holders []*holder, workloads []*workload,
 			continue
 		}
 		delete(u.pending, pid)
-		if name := names[pid]; name != "" { // else nobody's: it ended unnamed
+		if name := names[pid]; name != "" { // otherwise the process ended without a name
 			u.present[name] = out.Now
 			for i, m := range engineSeconds {
 				out.keep(m, s.engines[i], name)
@@ -232,7 +250,7 @@ func (u *users) account(out *Readings, holders []*holder, workloads []*workload,
 	}
 }
 
-// put shows the workloads, the largest maxHolders of them.
+// put shows the maxHolders largest workloads.
 func (u *users) put(out *Readings, workloads []*workload, noUse bool) {
 	for i, w := range workloads {
 		if i >= maxHolders {
@@ -258,11 +276,12 @@ func (u *users) put(out *Readings, workloads []*workload, noUse bool) {
 	}
 }
 
-// putProcesses shows the processes, the largest maxHolders of them.
+// putProcesses shows the maxHolders largest processes.
 func putProcesses(out *Readings, holders []*holder, noUse bool) {
 	known := slices.DeleteFunc(slices.Clone(holders), func(h *holder) bool { return h.unknown })
-	size := func(h *holder) uint64 { return h.memory + 1 } // not known is least
-	slices.SortFunc(known, func(a, b *holder) int { return cmp.Or(cmp.Compare(size(b), size(a)), cmp.Compare(a.pid, b.pid)) })
+	size := func(h *holder) uint64 { return h.memory + 1 } // unknown memory sorts last
+	slices.SortFunc(known,
+		func(a, b *holder) int { return cmp.Or(cmp.Compare(size(b), size(a)), cmp.Compare(a.pid, b.pid)) })
 	shown := map[uint32]bool{}
 	memory := map[uint32]float64{}
 	for i, h := range known {
@@ -288,8 +307,9 @@ func putProcesses(out *Readings, holders []*holder, noUse bool) {
 	}
 }
 
-// putUnknown shows the processes that the kernel does not know. Where it knows
-// none of all processes, it is asked in a PID namespace that is not the host's.
+// putUnknown shows the processes that the kernel does not know. In a PID
+// namespace other than the host's it shows nothing, because the kernel knows
+// none of them there.
 func putUnknown(out *Readings, holders []*holder) {
 	memory := map[uint32]uint64{}
 	for _, h := range holders {
@@ -300,13 +320,14 @@ func putUnknown(out *Readings, holders []*holder) {
 	if len(memory) == 0 || !out.processes.Whole() {
 		return
 	}
-	pids := slices.SortedFunc(maps.Keys(memory), func(a, b uint32) int { return cmp.Or(cmp.Compare(memory[b], memory[a]), cmp.Compare(a, b)) })
+	pids := slices.SortedFunc(maps.Keys(memory),
+		func(a, b uint32) int { return cmp.Or(cmp.Compare(memory[b], memory[a]), cmp.Compare(a, b)) })
 	for _, pid := range pids[:min(len(pids), maxHolders)] {
 		out.Set(UnknownMemory, float64(memory[pid]), strconv.Itoa(int(pid)))
 	}
 }
 
-// instance names a MIG instance; "" is none.
+// instance names a MIG instance; "" means none.
 func instance(id uint32) string {
 	if id == noInstance {
 		return ""
@@ -314,14 +335,15 @@ func instance(id uint32) string {
 	return strconv.FormatUint(uint64(id), 10)
 }
 
-// Counters of a workload that has left go on where they were, should it come
-// back within keepCounters; of so many workloads at most.
+// The counters of a workload that left continue if it returns within
+// keepCounters, for at most maxKept workloads.
 const (
 	keepCounters = 10 * time.Minute
 	maxKept      = 1024
 )
 
-// sweep forgets workloads that left long ago, or all that left.
+// sweep forgets workloads that left long ago, or every workload that left if
+// there are too many.
 func (u *users) sweep(out *Readings) {
 	keep := keepCounters
 	if len(u.present) > maxKept {

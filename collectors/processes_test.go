@@ -19,8 +19,8 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// of returns the values of one GPU's series of m by one label, summed over the
-// others.
+// of returns the values of m on one GPU by one label, summed over the other
+// labels.
 func of(h *Host, m *Metric, index, by string) map[string]float64 {
 	all, i := map[string]float64{}, slices.Index(m.Labels, by)
 	for _, s := range h.Samples() {
@@ -38,7 +38,7 @@ func total(values map[string]float64) (sum float64) {
 	return sum
 }
 
-// simulated returns the GPU itself, to compare with what the host says of it.
+// simulated returns the simulated GPU, to compare it with the host's readings.
 func simulated(t *testing.T, h *Host, index int) nvml.Device {
 	t.Helper()
 	d, ret := h.NVML.DeviceGetHandleByIndex(index)
@@ -50,9 +50,9 @@ func simulated(t *testing.T, h *Host, index int) nvml.Device {
 
 const mebibyte = 1 << 20
 
-// TestProcessesThatTheKernelDoesNotKnowAreShown has the driver list one that
-// has ended. In a PID namespace of its own the agent knows none of them, and
-// PID 2 is no thread of the kernel.
+// TestProcessesThatTheKernelDoesNotKnowAreShown lets the driver list a process
+// that has ended. In a PID namespace of its own, the agent knows none of the
+// processes, and PID 2 is not a kernel thread.
 func TestProcessesThatTheKernelDoesNotKnowAreShown(t *testing.T) {
 	const ghost = "faults: [{kind: ghost, count: 40000, at: 1s, for: 20s}]\n"
 	in(t, "gpus: [{load: full}]\n"+ghost, DefaultConfig(), func(t *testing.T, h *Host) {
@@ -61,7 +61,8 @@ func TestProcessesThatTheKernelDoesNotKnowAreShown(t *testing.T) {
 		advance(20 * time.Second)
 		wantNone(t, h, UnknownMemory, "0", "400000")
 	})
-	in(t, "gpus: [{load: full, processes: [{pid: 2, memory: 100}]}]\n"+ghost, DefaultConfig(), func(t *testing.T, h *Host) {
+	in(t, "gpus: [{load: full, processes: [{pid: 2, memory: 100}]}]\n"+
+		ghost, DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(5 * time.Second)
 		wantNone(t, h, UnknownMemory, "0", "400000")
 	})
@@ -91,7 +92,7 @@ func TestWorkloadsHaveTheMemoryOfTheirProcesses(t *testing.T) {
 			want(t, h, 1, WorkloadProcesses, "0", "unit:a.service", kind)
 		}
 		want(t, h, 2, WorkloadProcesses, "0", "unit:b.service", "compute")
-		wantNone(t, h, WorkloadMemory, "0", "unit:b.service", "") // of a part of which nothing is known
+		wantNone(t, h, WorkloadMemory, "0", "unit:b.service", "") // because part of it is unknown
 		if n := total(of(h, WorkloadProcesses, "0", "workload")); n != 6 {
 			t.Errorf("the workloads have %v processes, want 6", n)
 		}
@@ -101,9 +102,11 @@ func TestWorkloadsHaveTheMemoryOfTheirProcesses(t *testing.T) {
 	})
 }
 
-func TestADriverThatDoesNotTellClientsOfMPS(t *testing.T) {
-	calls := []string{"nvmlDeviceGetMPSComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses_v2", "nvmlDeviceGetMPSComputeRunningProcesses_v3"}
-	source := fmt.Sprintf("gpus: [{processes: [{pid: 1, memory: 1, type: mps}, {pid: 2, memory: 1, type: mps_server}]}]\nmissing_symbols: [%s]\n", strings.Join(calls, ", "))
+func TestADriverThatDoesNotListMPSClients(t *testing.T) {
+	calls := []string{"nvmlDeviceGetMPSComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses_v2",
+		"nvmlDeviceGetMPSComputeRunningProcesses_v3"}
+	source := fmt.Sprintf("gpus: [{processes: [{pid: 1, memory: 1, type: mps}, {pid: 2, memory: 1, type: "+
+		"mps_server}]}]\nmissing_symbols: [%s]\n", strings.Join(calls, ", "))
 	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(2 * time.Second)
 		want(t, h, 2, Processes, "0", "compute")
@@ -112,7 +115,7 @@ func TestADriverThatDoesNotTellClientsOfMPS(t *testing.T) {
 	})
 }
 
-// TestEveryKindOfWorkload reads the scenario that has one of each.
+// TestEveryKindOfWorkload reads the scenario that has one of each kind.
 func TestEveryKindOfWorkload(t *testing.T) {
 	c := DefaultConfig()
 	c.PerProcess = true
@@ -120,8 +123,11 @@ func TestEveryKindOfWorkload(t *testing.T) {
 		advance(3 * time.Second)
 		memory := of(h, WorkloadMemory, "0", "workload")
 		for workload, mib := range map[string]float64{
-			"container:trainer": 8000, "container:notebook": 4000, "pod:chat/llama-0/vllm": 16000, "pod:chat/llama-0/embed": 2000,
-			"slurm:812.0": 6000, "slurm:812.1": 500, "unit:triton.service": 3000, "user:1001": 2000, "user:0": 200, "user:1002": 60,
+			"container:trainer": 8000, "container:notebook": 4000, "pod:chat/llama-0/vllm": 16000,
+			"pod:chat/llama-0/embed": 2000,
+			"slurm:812.0":            6000, "slurm:812.1": 500, "unit:triton.service": 3000, "user:1001": 2000,
+			"user:0":    200,
+			"user:1002": 60,
 		} {
 			if memory[workload] != mib*mebibyte {
 				t.Errorf("%s has %v bytes, want %v MiB", workload, memory[workload], mib)
@@ -136,11 +142,13 @@ func TestEveryKindOfWorkload(t *testing.T) {
 		want(t, h, 1, WorkloadProcesses, "1", "unit:mps-a.service", "mps")
 		wantNone(t, h, WorkloadProcesses, "1", "unit:mps-a.service", "compute")
 		for workload, fields := range map[string]string{
-			"container:trainer":     "kind=container container=trainer image=pytorch/pytorch:2.8.0-cuda12.9 uid=0",
-			"pod:chat/llama-0/vllm": "kind=pod namespace=chat pod=llama-0 container=vllm image=docker.io/vllm/vllm-openai:v0.11.0 uid=0",
-			"slurm:812.0":           "kind=slurm slurm_job=812 slurm_step=0 slurm_user=carol slurm_account=nlp slurm_partition=debug uid=1003",
-			"unit:triton.service":   "kind=unit unit=triton.service slice=system.slice uid=997",
-			"user:1001":             "kind=user unit=session-5.scope slice=user-1001.slice uid=1001",
+			"container:trainer": "kind=container container=trainer image=pytorch/pytorch:2.8.0-cuda12.9 uid=0",
+			"pod:chat/llama-0/vllm": "kind=pod namespace=chat pod=llama-0 container=vllm " +
+				"image=docker.io/vllm/vllm-openai:v0.11.0 uid=0",
+			"slurm:812.0": "kind=slurm slurm_job=812 slurm_step=0 slurm_user=carol slurm_account=nlp " +
+				"slurm_partition=debug uid=1003",
+			"unit:triton.service": "kind=unit unit=triton.service slice=system.slice uid=997",
+			"user:1001":           "kind=user unit=session-5.scope slice=user-1001.slice uid=1001",
 		} {
 			got := told(h, WorkloadInfo, "workload", workload)
 			if id := got["container_id"]; strings.Contains(fields, "image=") != (len(id) == 12) {
@@ -156,7 +164,7 @@ func TestEveryKindOfWorkload(t *testing.T) {
 				delete(got, k)
 			}
 			if left := strings.Join(slices.Collect(maps.Values(got)), ""); left != "" {
-				t.Errorf("%s has more than it should: %v", workload, got)
+				t.Errorf("%s has unexpected labels: %v", workload, got)
 			}
 		}
 		for pid, workload := range map[int]string{2101: "container:trainer", 2501: "user:1001"} {
@@ -165,7 +173,8 @@ func TestEveryKindOfWorkload(t *testing.T) {
 		}
 		for _, s := range h.Samples() {
 			for _, l := range s.Labels {
-				if len(l) > maxLabel || !utf8.ValidString(l) || strings.ContainsFunc(l, func(r rune) bool { return !unicode.IsPrint(r) }) {
+				if len(l) > maxLabel || !utf8.ValidString(l) ||
+					strings.ContainsFunc(l, func(r rune) bool { return !unicode.IsPrint(r) }) {
 					t.Errorf("%v has label %q", s.Metric, l)
 				}
 			}
@@ -173,7 +182,7 @@ func TestEveryKindOfWorkload(t *testing.T) {
 	})
 }
 
-// told returns the labels of the one series of m in which a label has a value.
+// told returns the labels of the only series of m with this value of a label.
 func told(h *Host, m *Metric, label, value string) map[string]string {
 	for _, s := range h.Samples() {
 		if s.Metric != m || s.Labels[slices.Index(m.Labels, label)] != value {
@@ -188,14 +197,15 @@ func told(h *Host, m *Metric, label, value string) map[string]string {
 	return nil
 }
 
-// TestTimeOnTheGPUIsTheWorkloads compares with the same samples read each
-// second, by someone who needs no windows: averages are over a second.
+// TestTimeOnTheGPUIsTheWorkloads compares the series with the same samples read
+// each second, which need no windows because averages are over a second.
 func TestTimeOnTheGPUIsTheWorkloads(t *testing.T) {
 	for name, c := range map[string]struct {
 		model, load string
-		engines     []int // that are in use
+		engines     []int // indices of the engines in use
 	}{
-		"full": {"h100", "full", []int{0, 1}}, "training": {"h100", "training", []int{0, 1}}, "inference": {"l4", "inference", []int{0, 1, 2, 3}},
+		"full": {"h100", "full", []int{0, 1}}, "training": {"h100", "training", []int{0, 1}},
+		"inference": {"l4", "inference", []int{0, 1, 2, 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			source := fmt.Sprintf(`gpus:
@@ -207,7 +217,7 @@ func TestTimeOnTheGPUIsTheWorkloads(t *testing.T) {
   - {pid: 3, idle: true, memory: 1, cgroup: /system.slice/c.service}
 `, c.model, c.load)
 			in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
-				advance(20 * time.Second) // nobody is young any more
+				advance(20 * time.Second) // no process is young any more
 				names := []string{"unit:a.service", "unit:b.service", "unit:c.service"}
 				read := func() (used [3]engines, joules float64) {
 					for i, name := range names {
@@ -238,7 +248,7 @@ func TestTimeOnTheGPUIsTheWorkloads(t *testing.T) {
 						for _, name := range names {
 							v, ok := get(t, h, WorkloadUse, "0", name, engine)
 							if sum += v; !ok || v < 0 || sum > 1 {
-								t.Fatalf("%s has %v of %s, there: %v", name, v, engine, ok)
+								t.Fatalf("%s has %v of %s, present: %v", name, v, engine, ok)
 							}
 						}
 					}
@@ -248,7 +258,8 @@ func TestTimeOnTheGPUIsTheWorkloads(t *testing.T) {
 					for e := range engineNames {
 						got, want := after[i][e]-before[i][e], truth[i][e]
 						inUse := i < 2 && slices.Contains(c.engines, e)
-						if tolerance := max(.02*want, .01*120*.5); math.Abs(got-want) > tolerance || inUse && got == 0 || i == 2 && got != 0 {
+						if tolerance := max(.02*want, .01*120*.5); math.Abs(got-want) > tolerance ||
+							inUse && got == 0 || i == 2 && got != 0 {
 							t.Errorf("%s used %s for %.2f s, want %.2f", name, engineNames[e], got, want)
 						}
 						if e == sm && c.load != "inference" && math.Abs(got-want) > .02*want {
@@ -262,40 +273,41 @@ func TestTimeOnTheGPUIsTheWorkloads(t *testing.T) {
 					t.Errorf("the workloads drew %.4f of the GPU's energy", part)
 				}
 				if v, _ := get(t, h, WorkloadEnergy, "0", names[2]); v != 0 {
-					t.Errorf("who did nothing drew %v J", v)
+					t.Errorf("an idle process drew %v J", v)
 				}
 			})
 		})
 	}
 }
 
-func TestEnergyIsSharedAsTheSMsWere(t *testing.T) {
+func TestEnergyIsSharedLikeSMTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &board{compute: []nvml.ProcessInfo{runs(1, 1), runs(2, 1)}}
 		b.use = func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) {
-			return []nvml.ProcessUtilizationSample{did(1, time.Now(), 60, 0, 0, 0), did(2, time.Now(), 20, 0, 0, 0)}, nvml.SUCCESS
+			return []nvml.ProcessUtilizationSample{did(1, time.Now(), 60, 0, 0, 0), did(2, time.Now(), 20, 0, 0, 0)},
+				nvml.SUCCESS
 		}
 		s := perform(t, b)
 		s.is(1, "a.service")
 		s.is(2, "b.service")
 		const joules = 99 * boardWatts
-		s.passes(100) // the driver is asked in the last one, too
+		s.passes(100) // the driver is also asked in the last one
 		s.has(t, WorkloadEnergy, .75*joules, "unit:a.service")
 		s.has(t, WorkloadEnergy, .25*joules, "unit:b.service")
 		b.use = nil
 		s.passes(10)
-		s.has(t, WorkloadEnergy, .75*joules, "unit:a.service") // what an idle GPU draws is nobody's
+		s.has(t, WorkloadEnergy, .75*joules, "unit:a.service") // the energy of an idle GPU belongs to no workload
 		b.use = func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) { return nil, nvml.ERROR_UNKNOWN }
 		s.passes(100)
 		b.use = works(50, 1)
 		s.passes(1)
 		if v := s.value(WorkloadEnergy, "unit:a.service"); !(v <= .75*joules+useDepth.Seconds()*boardWatts) {
-			t.Errorf("%v J, for a time of which nobody knows who worked", v)
+			t.Errorf("%v J, for a time in which the active processes are unknown", v)
 		}
 	})
 }
 
-func TestAPIDThatIsAnothersIsAnotherWorkloads(t *testing.T) {
+func TestAReusedPIDBelongsToAnotherWorkload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &board{compute: []nvml.ProcessInfo{runs(1, mebibyte)}, use: works(100, 1)}
 		s := perform(t, b)
@@ -311,14 +323,14 @@ func TestAPIDThatIsAnothersIsAnotherWorkloads(t *testing.T) {
 		s.is(1, "a.service")
 		s.passes(1)
 		if v := s.value(WorkloadSM, "unit:a.service"); v < of1 || v > of1+2 {
-			t.Errorf("a.service has %v s, had %v before another had its PID", v, of1)
+			t.Errorf("a.service has %v s, had %v before its PID was reused", v, of1)
 		}
 	})
 }
 
-// TestProcessesThatTheKernelDoesNotKnow have ended since the driver listed
-// them, or are of another PID namespace.
-func TestProcessesThatTheKernelDoesNotKnow(t *testing.T) {
+// TestUnknownProcesses have ended since the driver listed them, or belong to
+// another PID namespace.
+func TestUnknownProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &board{compute: []nvml.ProcessInfo{runs(1, mebibyte), runs(2, mebibyte)}, use: works(40, 1, 2)}
 		s := perform(t, b)
@@ -329,8 +341,9 @@ func TestProcessesThatTheKernelDoesNotKnow(t *testing.T) {
 			s.has(t, Processes, 2, "compute")
 			s.has(t, WorkloadMemory, mebibyte, "unit:a.service", "")
 			for _, p := range s.last.samples {
-				if p.Metric != Processes && slices.Contains(p.Labels[2:], "2") || p.Metric == ProcessInfo && p.Labels[2] != "1" {
-					t.Fatalf("a process of which nobody knows anything is shown: %v %q", p.Metric, p.Labels)
+				if p.Metric != Processes && slices.Contains(p.Labels[2:], "2") ||
+					p.Metric == ProcessInfo && p.Labels[2] != "1" {
+					t.Fatalf("an unidentified process is shown: %v %q", p.Metric, p.Labels)
 				}
 			}
 			if s.last.failure != nvml.SUCCESS || len(s.last.unsupported) > 0 {
@@ -338,25 +351,25 @@ func TestProcessesThatTheKernelDoesNotKnow(t *testing.T) {
 			}
 		}
 		if v := s.value(WorkloadSM, "unit:a.service"); math.Abs(v-8) > .5 {
-			t.Errorf("beside it a workload had %v s in 20 s at 40 %%", v)
+			t.Errorf("beside an unknown process a workload had %v s in 20 s at 40 %%", v)
 		}
 		delete(s.facts, 1)
 		s.passes(1)
 		for _, p := range s.last.samples {
 			if p.Metric != Processes {
-				t.Errorf("no process is known, and there is %v %q", p.Metric, p.Labels)
+				t.Errorf("without known processes there is %v %q", p.Metric, p.Labels)
 			}
 		}
 		s.has(t, Processes, 2, "compute")
 		for key := range s.totals {
 			if strings.HasSuffix(key, "\x00") {
-				t.Errorf("what nobody did is kept: %q", key)
+				t.Errorf("use without an owner is kept: %q", key)
 			}
 		}
 	})
 }
 
-// late answers as others do, some time later.
+// late is a source of names that answers with a delay.
 type late struct {
 	host.Names
 	after time.Duration
@@ -371,8 +384,8 @@ func (l late) Containers(ctx context.Context) (map[string]host.ContainerName, er
 	}
 }
 
-// TestAWorkloadIsShownByItsNameAlone waits for one that takes some time:
-// until then there is nothing, and nothing is lost either.
+// TestAWorkloadIsShownByItsNameAlone waits for a name that takes some time:
+// until then nothing is shown, and nothing is lost.
 func TestAWorkloadIsShownByItsNameAlone(t *testing.T) {
 	const slow = 1500 * time.Millisecond
 	used := map[time.Duration]map[string]float64{}
@@ -390,14 +403,14 @@ func TestAWorkloadIsShownByItsNameAlone(t *testing.T) {
 				for name := range of(h, WorkloadProcesses, "0", "workload") {
 					shown[name] = true
 					if after > 0 && i < 14 && strings.HasPrefix(name, "pod:") {
-						t.Errorf("%s is shown before anybody said so", name)
+						t.Errorf("%s is shown before its name is known", name)
 					}
 				}
 			}
 			own := 0
 			for name := range shown {
 				if i := strings.LastIndexAny(name, ":/"); len(name)-i > 64 && !strings.Contains(name, "~") {
-					own++ // what a user calls his own container is not believed, so that has an id
+					own++ // a name chosen by a user is not trusted, so the id is used
 				}
 			}
 			if !shown["container:trainer"] || own != 1 {
@@ -408,7 +421,7 @@ func TestAWorkloadIsShownByItsNameAlone(t *testing.T) {
 	}
 	for name, v := range used[0] {
 		if got := used[slow][name]; math.Abs(got-v) > 1e-6 {
-			t.Errorf("%s has %v s by a name that came late, want %v", name, got, v)
+			t.Errorf("%s has %v s under a name that came late, want %v", name, got, v)
 		}
 	}
 }

@@ -9,13 +9,14 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A termMetric is the metric of a term of a quota.
+// A termMetric is the metric of a quota term.
 type termMetric struct {
 	*quota.Term
 	metric *Metric
 }
 
-// termMetrics are those of all terms that have one, in the table's order.
+// termMetrics holds the metrics of all terms that have one, in the table's
+// order.
 var termMetrics = func() (all []termMetric) {
 	for _, t := range quota.Terms {
 		if t.Metric.Name != "" {
@@ -25,73 +26,103 @@ var termMetrics = func() (all []termMetric) {
 	return all
 }()
 
-// ofTerm returns the metric of a key.
+// ofTerm returns the metric of a term's key.
 func ofTerm(key string) *Metric {
 	at := slices.IndexFunc(termMetrics, func(t termMetric) bool { return t.Key == key })
 	return termMetrics[at].metric
 }
 
-// What the enforcer says of quotas, through the broker: what they promise, what
-// the audit finds, and what the escalation does. A workload is the tenant's.
+// Quotas, as the enforcer reports them through the broker: the promises, the
+// audit's findings, and escalation's steps. A workload belongs to the tenant.
 var (
 	QuotaGuarantee       = ofTerm("guarantee")
 	QuotaMemoryGuarantee = ofTerm("memory_guarantee")
 	QuotaLaunchObjective = ofTerm("launch_wait")
 	QuotaBandwidthLimit  = ofTerm("bandwidth")
-	QuotaBandwidth       = Gauge("nvgpu_quota_bandwidth_ratio", "Part of the memory's bandwidth that the tenant had in the audit's last window.", "tenant")
-	QuotaChargeDrift     = Gauge("nvgpu_quota_charge_drift_ratio", "Time that the tenant's kernels had the GPU by the driver's samples beyond what it was charged for, as a part of the GPU's time; below 0 where it was charged for more.", "tenant").Signed()
-	QuotaBackend         = Gauge("nvgpu_quota_backend_info", "The backend that holds the tenant to a resource's quota (hook, mps, kernel, gemini or none), always 1.", "tenant", "resource", "backend")
+	QuotaBandwidth       = Gauge("nvgpu_quota_bandwidth_ratio",
+		"Share of the memory bandwidth used by the tenant in the audit's last window.", "tenant")
+	QuotaChargeDrift = Gauge("nvgpu_quota_charge_drift_ratio",
+		"Difference between the tenant's SM time from the driver's samples and the time charged to it, as a "+
+			"share of GPU time; negative if it was charged for more.", "tenant").Signed()
+	QuotaBackend = Gauge("nvgpu_quota_backend_info",
+		"Backend that enforces the tenant's quota of a resource (hook, mps, kernel, gemini or none), always 1.",
+		"tenant", "resource", "backend")
 
-	QoSWindows    = Counter("nvgpu_qos_windows_total", "Windows in which the tenant wanted what its quota guarantees, by objective.", "tenant", "objective")
-	QoSViolations = Counter("nvgpu_qos_violations_total", "Windows in which the tenant did not get what its quota guarantees, by objective.", "tenant", "objective")
+	QoSWindows = Counter("nvgpu_qos_windows_total",
+		"Windows in which the tenant wanted its guarantee, by objective.", "tenant", "objective")
+	QoSViolations = Counter("nvgpu_qos_violations_total",
+		"Windows in which the tenant did not get its guarantee, by objective.", "tenant", "objective")
 
-	QuotaViolations         = Counter("nvgpu_quota_violations_total", "Audits that found the workload beyond what its quota allows, by objective.", "tenant", "workload", "objective")
-	UnhookedProcesses       = Gauge("nvgpu_unhooked_processes", "Processes of the workload on the GPU that have no session with the broker.", "tenant", "workload")
-	UnderreportingProcesses = Gauge("nvgpu_underreporting_processes", "Processes of the workload on the GPU whose hook says less than the driver.", "tenant", "workload")
-	QuotaLedgerDrift        = Gauge("nvgpu_quota_ledger_drift_bytes", "GPU memory that the driver counts beyond the broker's books, of the workload's processes with a session; below 0 where it counts less.", "tenant", "workload").Signed()
+	QuotaViolations = Counter("nvgpu_quota_violations_total",
+		"Audits that found the workload over its quota, by objective.", "tenant", "workload", "objective")
+	UnhookedProcesses = Gauge("nvgpu_unhooked_processes",
+		"Processes of the workload on the GPU without a session with the broker.", "tenant", "workload")
+	UnderreportingProcesses = Gauge("nvgpu_underreporting_processes",
+		"Processes of the workload on the GPU whose hook reports less than the driver.", "tenant", "workload")
+	QuotaLedgerDrift = Gauge("nvgpu_quota_ledger_drift_bytes",
+		"Bytes of GPU memory that the driver counts beyond the broker's books, for the workload's processes "+
+			"with a session; negative if it counts less.", "tenant", "workload").Signed()
 
-	QuotaLevel   = HostGauge("nvgpu_quota_rung", "Level of escalation of the workload: 1 for that, 0 for the others.", "tenant", "workload", "rung")
-	QuotaShadow  = HostGauge("nvgpu_quota_shadow", "Whether beyond warn it is only said what would be done about the workload.", "tenant", "workload")
-	QuotaActions = HostCounter("nvgpu_quota_actions_total", "Steps of escalation, by the level that was entered, or resume, and by what came of it: done, shadow, braked, missed or failed.", "tenant", "workload", "action", "result")
+	QuotaLevel = HostGauge("nvgpu_quota_rung",
+		"Escalation level of the workload: 1 for the current level, 0 for the others.", "tenant", "workload", "rung")
+	QuotaShadow = HostGauge("nvgpu_quota_shadow",
+		"Whether escalation beyond warn is only reported for the workload, and not acted on.",
+		"tenant", "workload")
+	QuotaActions = HostCounter("nvgpu_quota_actions_total",
+		"Escalation steps, by the level entered (or resume) and by result: done, shadow, braked, missed or "+
+			"failed.", "tenant", "workload", "action", "result")
 
-	TenantFilesRefused = HostGauge("gpusteward_tenant_files_refused", "Files of enforcer.tenants_dirs that are bad: their tenants of before stay. The log says why.")
+	TenantFilesRefused = HostGauge("gpusteward_tenant_files_refused",
+		"Invalid files in enforcer.tenants_dirs; their tenants keep the previous configuration, and the log "+
+			"gives the reason.")
 
-	GeminiClients  = HostGauge("nvgpu_gemini_clients", "Processes under Gemini's hook, by the address that serves them.", "listen")
-	GeminiRequests = HostCounter("nvgpu_gemini_requests_total", "Requests of programs under Gemini's hook, by what they ask: quota, memory_limit or memory_update.", "listen", "op")
-	GeminiFaults   = HostCounter("nvgpu_gemini_faults_total", "Things that went wrong between programs under Gemini's hook and their server: connections refused, evicted for others or malformed, requests of unknown names, duplicate ones, memory overfreed, processes unseen, turns expired, answers sent again to who says nothing (reminded), tables that did not come into force (table).", "listen", "kind")
-	GeminiBadLines = HostGauge("nvgpu_gemini_bad_lines", "Lines of the table for programs under Gemini's hook that are bad: what their clients had before stays. The log says why.", "listen")
+	GeminiClients  = HostGauge("nvgpu_gemini_clients", "Processes under Gemini's hook, by server address.", "listen")
+	GeminiRequests = HostCounter("nvgpu_gemini_requests_total",
+		"Requests of programs under Gemini's hook, by operation: quota, memory_limit or memory_update.", "listen", "op")
+	GeminiFaults = HostCounter("nvgpu_gemini_faults_total",
+		"Problems between programs under Gemini's hook and their server, by kind: connections refused, "+
+			"evicted for others or malformed, requests from unknown names, duplicate requests, memory overfreed, "+
+			"processes unseen, turns expired, answers repeated for silent clients (reminded), tables that could "+
+			"not be applied (table).", "listen", "kind")
+	GeminiBadLines = HostGauge("nvgpu_gemini_bad_lines",
+		"Invalid lines in the table for programs under Gemini's hook; their clients keep the previous values, "+
+			"and the log gives the reason.", "listen")
 
 	MPSServers = HostGauge("nvgpu_mps_servers", "Servers of CUDA MPS.")
-	MPSClients = HostGauge("nvgpu_mps_clients", "Clients of the user's MPS servers; tenant is whom they serve, empty where that is none.", "uid", "tenant")
-	MPSThreads = HostGauge("nvgpu_mps_active_thread_ratio", "Part of the GPU's threads that the next clients of the user's MPS servers get; of several servers the most.", "uid", "tenant")
+	MPSClients = HostGauge("nvgpu_mps_clients",
+		"Clients of the user's MPS servers; tenant is the tenant that they serve, or empty.", "uid", "tenant")
+	MPSThreads = HostGauge("nvgpu_mps_active_thread_ratio",
+		"Share of the GPU's threads for the next clients of the user's MPS servers; with several servers the "+
+			"largest.", "uid", "tenant")
 )
 
-// quotaMetrics are those that the enforcer says.
+// quotaMetrics holds the metrics that the enforcer reports.
 var quotaMetrics = func() (all []*Metric) {
 	for _, t := range termMetrics {
 		all = append(all, t.metric)
 	}
 	return append(all, QuotaBandwidth, QuotaChargeDrift, QuotaBackend,
 		QoSWindows, QoSViolations, QuotaViolations, UnhookedProcesses, UnderreportingProcesses, QuotaLedgerDrift,
-		QuotaLevel, QuotaShadow, QuotaActions, TenantFilesRefused, GeminiClients, GeminiRequests, GeminiFaults, GeminiBadLines,
-		MPSServers, MPSClients, MPSThreads)
+		QuotaLevel, QuotaShadow, QuotaActions, TenantFilesRefused, GeminiClients, GeminiRequests, GeminiFaults,
+		GeminiBadLines, MPSServers, MPSClients, MPSThreads)
 }()
 
-// Levels are the names of the levels of escalation, from the lowest on.
+// Levels are the names of escalation's levels, lowest first.
 var Levels = []string{"observe", "warn", "throttle", "pause", "terminate"}
 
-// Bounds of what workloads can cost, who may be many, so that there is room for
-// the tenants, whom an operator has named.
+// Limits on the series of workloads, which can be numerous, so that there is
+// room for the tenants, which an operator has named.
 const (
-	maxEscalated = 64  // workloads, the highest first
+	maxEscalated = 64  // workloads, the highest rung first
 	maxActions   = 256 // by workload, action and result
-	maxAudited   = 128 // workloads on GPUs
+	maxAudited   = 128 // pairs of workload and GPU
 )
 
-// escalation puts what belongs to no GPU.
+// escalation puts the metrics that belong to no GPU.
 func (r *Readings) escalation(s *wire.EnforcerStats) {
 	level := func(l wire.EscalationStats) int { return slices.Index(Levels, l.Level) }
-	for i, l := range slices.SortedStableFunc(slices.Values(s.Escalation), func(a, b wire.EscalationStats) int { return cmp.Compare(level(b), level(a)) }) {
+	for i, l := range slices.SortedStableFunc(slices.Values(s.Escalation),
+		func(a, b wire.EscalationStats) int { return cmp.Compare(level(b), level(a)) }) {
 		if i >= maxEscalated {
 			r.drop(QuotaLevel)
 			continue
@@ -123,8 +154,8 @@ func (r *Readings) escalation(s *wire.EnforcerStats) {
 	}
 }
 
-// quotas puts what tenants were promised of each GPU, and what the audit found
-// of workloads on it. The GPUs' indices are by UUID.
+// quotas puts the promises to tenants on each GPU, and the audit's findings
+// about workloads there. index maps UUIDs to the GPUs' indices.
 func (r *Readings) quotas(s *wire.EnforcerStats, index map[string]string) {
 	for _, q := range s.Quotas {
 		r.quota(q, index[q.GPU])
@@ -151,8 +182,8 @@ func (r *Readings) quotas(s *wire.EnforcerStats, index map[string]string) {
 	}
 }
 
-// gemini puts what a server for Gemini's hook says, of its clients what their
-// protocol tells.
+// gemini puts the statistics of a server for Gemini's hook, and for its clients
+// what their protocol reports.
 func (r *Readings) gemini(g wire.GeminiStats, index map[string]string) {
 	r.Set(GeminiClients, float64(g.Clients), g.Listen)
 	r.Set(GeminiBadLines, float64(g.BadLines), g.Listen)
@@ -187,7 +218,7 @@ func (r *Readings) gemini(g wire.GeminiStats, index map[string]string) {
 	}
 }
 
-// quota puts what one tenant was promised of one GPU.
+// quota puts the promises to one tenant on one GPU.
 func (r *Readings) quota(q wire.QuotaStats, index string) {
 	put := func(m *Metric, v float64, labels ...string) {
 		r.Set(m, v, append([]string{index, q.GPU, q.Tenant}, labels...)...)

@@ -15,26 +15,27 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// hostIndex is the index of the reader that reads what belongs to no GPU.
+// hostIndex is the index of the reader for everything that belongs to no GPU.
 const hostIndex = -1
 
-// retryLost is how long a reader waits before it looks for a lost GPU again.
+// retryLost is the pause between attempts to find a lost GPU.
 const retryLost = 5 * time.Second
 
-// A reader owns one GPU: it alone calls NVML for it, from one thread, and
-// publishes what it read. It may hang in the driver without harm to others.
+// A reader owns one GPU. It alone calls NVML for it, from one thread, and
+// publishes the readings. It may hang in the driver without harm to others.
 type reader struct {
-	host   *Host
-	index  int
-	only   *Collector // the one that it reads, which needs no driver; nil: those of its GPU or the host
+	host  *Host
+	index int
+	// only is the reader's single collector, which needs no driver; nil: the
+	// collectors of its GPU or of the host.
+	only   *Collector
 	began  time.Time
 	snap   atomic.Pointer[snapshot]
-	peer   atomic.Pointer[gpu.Peer] // once it is known
+	peer   atomic.Pointer[gpu.Peer] // nil until known
 	caller gpu.Caller
 }
 
-// hangs reports whether r waits for a driver call that is overdue, and for
-// which.
+// hangs reports whether r waits for an overdue driver call, and names the call.
 func (r *reader) hangs(now time.Time) (call string, yes bool) {
 	b := r.caller.Busy()
 	if b == nil || now.Sub(b.Since) <= 2*r.host.Interval() {
@@ -43,7 +44,7 @@ func (r *reader) hangs(now time.Time) (call string, yes bool) {
 	return b.Call, true
 }
 
-// moves reports whether r came round lately, or looked for a lost GPU.
+// moves reports whether r completed a turn recently, or looked for a lost GPU.
 func (r *reader) moves(now time.Time) bool {
 	at := r.began
 	if s := r.snap.Load(); s != nil {
@@ -52,8 +53,8 @@ func (r *reader) moves(now time.Time) bool {
 	return now.Sub(at) <= 2*max(r.host.Interval(), retryLost)
 }
 
-// run reads until ctx ends (nil) or the driver has gone (an error). A lost
-// GPU is looked for again every few seconds.
+// run reads until ctx ends (nil) or the driver is gone (an error). It looks for
+// a lost GPU every few seconds.
 func (r *reader) run(ctx context.Context, lib *gpu.Library) error {
 	if !r.host.Pooled {
 		runtime.LockOSThread()
@@ -79,8 +80,7 @@ func (r *reader) run(ctx context.Context, lib *gpu.Library) error {
 	}
 }
 
-// readUntilLost reads one GPU from its opening to its loss, or to the end of
-// ctx.
+// session reads one GPU until the GPU is lost or ctx ends.
 func (r *reader) readUntilLost(ctx context.Context, lib *gpu.Library) error {
 	s := &openGPU{reader: r, lib: lib, states: map[*Collector]*collectorState{}}
 	if snap := r.snap.Load(); snap != nil {
@@ -120,9 +120,9 @@ func (r *reader) readUntilLost(ctx context.Context, lib *gpu.Library) error {
 }
 
 // nextRead returns the next moment to read: a multiple of interval on the wall
-// clock, so that all GPUs, here and on other hosts, are read at the same time
-// and can be compared; and not much less than an interval away. It keeps the
-// monotonic clock of now: a wall clock that is set meanwhile makes nobody wait.
+// clock, and not much less than an interval away. Thus all GPUs, here and on
+// other hosts, are read at the same time and can be compared. The result keeps
+// the monotonic clock of now, so setting the wall clock delays no reader.
 func nextRead(now time.Time, interval time.Duration) time.Time {
 	next := now.Add(interval - now.Sub(now.Truncate(interval)))
 	if next.Sub(now) < interval/2 {
@@ -131,20 +131,20 @@ func nextRead(now time.Time, interval time.Duration) time.Time {
 	return next
 }
 
-// An openGPU is what a reader knows from the opening of its GPU on.
+// A session is the state of a reader since its GPU was opened.
 type openGPU struct {
 	*reader
 	lib    *gpu.Library
 	device *gpu.Device // nil for the host
 	known  *knownGPU
-	lost   bool // until now
+	lost   bool // it was lost before this session; cleared once the log says that it is back
 	prefix []string
 	config *Config
 	active []*Collector
 	states map[*Collector]*collectorState
 }
 
-// A collectorState is the state of one collector while the GPU is open.
+// A turn is the state of one collector within a session.
 type collectorState struct {
 	next   time.Time
 	read   func(out *Readings)
@@ -152,7 +152,7 @@ type collectorState struct {
 	last   *pass
 }
 
-// tick runs every collector that is due and publishes the result.
+// tick runs every collector that is due, and publishes the results.
 func (s *openGPU) tick(now time.Time) error {
 	if c := s.host.config.Load(); c != s.config {
 		s.config = c
@@ -203,8 +203,8 @@ func (s *openGPU) reads(c *Collector) bool {
 	return c.Host != nil
 }
 
-// count has the driver opened again where it no longer lists the GPUs that it
-// listed then.
+// count asks for the driver to be reopened if it no longer lists the same
+// number of GPUs.
 func (s *openGPU) count() {
 	n, err := s.lib.Count()
 	if was := len(s.host.state.Load().readers) - 1; err == nil && n != was {
@@ -212,21 +212,24 @@ func (s *openGPU) count() {
 	}
 }
 
-// pass runs one collector. The error is one after which the GPU is opened again.
+// pass runs one collector. An error ends the session.
 func (s *openGPU) pass(c *Collector, t *collectorState) error {
-	out := &Readings{Now: time.Now(), config: s.config, processes: s.host.Processes, gpus: s.host.peers, known: s.host.inventory.all, allocations: s.host.Allocations, books: s.host.Books, events: s.host.Events, faults: &s.host.faults, prefix: s.prefix, totals: t.totals}
+	out := &Readings{Now: time.Now(), config: s.config, processes: s.host.Processes, gpus: s.host.peers,
+		known: s.host.inventory.all, allocations: s.host.Allocations, books: s.host.Books, events: s.host.Events,
+		faults: &s.host.faults, prefix: s.prefix, totals: t.totals}
 	s.read(c, t, out)
 	if ret := out.failure; gpu.DriverGone(ret) || gpu.Lost(ret) {
 		return gpu.Err(c.Name, ret)
 	}
 	p := &pass{collector: c, began: out.Now, took: time.Since(out.Now), due: s.config.interval(c.Tier),
-		samples: out.samples, failure: out.failure, unsupported: out.unsupported, holders: out.holders, stays: out.stays}
+		samples: out.samples, failure: out.failure, unsupported: out.unsupported, holders: out.holders,
+		stays: out.stays}
 	if len(p.samples) == 0 && len(p.unsupported) > 0 && p.failure == nvml.SUCCESS && c.Tier != Static {
-		p.due = s.config.Slow // this GPU has none of it: ask again now and then
+		p.due = s.config.Slow // this GPU has none of it: retry occasionally
 	}
-	// A little early rather than a whole tick late; and GPUs take their dear
-	// turns one after the other, since the driver makes those that ask at once
-	// pay for each other.
+	// A pass is due slightly early rather than a whole tick late. GPUs take
+	// their expensive turns one after the other, because concurrent calls slow
+	// each other down in the driver.
 	wait := p.due
 	if gpus := len(s.host.state.Load().readers) - 1; t.last == nil && s.device != nil && gpus > 0 {
 		wait = p.due * time.Duration(s.index+1) / time.Duration(gpus)
@@ -240,14 +243,15 @@ func (s *openGPU) pass(c *Collector, t *collectorState) error {
 	return nil
 }
 
-// read has c read. What a library that lies makes panic is one collector's
-// failure.
+// read runs c's read. A panic, which a faulty library can cause, counts as a
+// failure of that collector.
 func (s *openGPU) read(c *Collector, t *collectorState, out *Readings) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.caller.Recover()
 			if t.last == nil || t.last.failure != nvml.ERROR_UNKNOWN {
-				s.host.Log.Error("collector panicked", "collector", c.Name, "gpu", s.index, "panic", p, "stack", string(debug.Stack()))
+				s.host.Log.Error("collector panicked", "collector", c.Name, "gpu", s.index, "panic", p,
+					"stack", string(debug.Stack()))
 			}
 			out.samples, t.read = nil, nil
 			out.Fail(nvml.ERROR_UNKNOWN)
@@ -273,7 +277,7 @@ func (s *openGPU) bind(c *Collector) func(out *Readings) {
 	return func(out *Readings) { c.Read(s.device, out) }
 }
 
-// sleep waits for d; false when ctx ended first.
+// sleep waits for d, and returns false if ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

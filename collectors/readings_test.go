@@ -32,7 +32,8 @@ func TestPut(t *testing.T) {
 	} {
 		r := &Readings{prefix: []string{"0", "GPU-x"}}
 		r.Put(PowerLimit, c.v, c.ret, "enforced")
-		if got := len(r.samples) == 1; got != c.sample || r.failure != c.failure || (len(r.unsupported) == 1) != c.unsupported {
+		if got := len(r.samples) == 1; got != c.sample || r.failure != c.failure ||
+			(len(r.unsupported) == 1) != c.unsupported {
 			t.Errorf("%s: sample %v, failure %v, unsupported %v", c.name, got, r.failure, r.unsupported)
 		}
 		if c.sample && !slices.Equal(r.samples[0].Labels, []string{"0", "GPU-x", "enforced"}) {
@@ -83,7 +84,8 @@ func TestAddOnlyRises(t *testing.T) {
 }
 
 func TestScaledKeepsDecimals(t *testing.T) {
-	for _, c := range []struct{ v, scale, want float64 }{{87704, 1e-3, 87.704}, {3, 1024, 3072}, {95, .01, .95}, {8540708000, 1e-9, 8.540708}} {
+	for _, c := range []struct{ v, scale, want float64 }{{87704, 1e-3, 87.704}, {3, 1024, 3072}, {95, .01, .95},
+		{8540708000, 1e-9, 8.540708}} {
 		if got := scaled(c.v, c.scale); got != c.want {
 			t.Errorf("scaled(%v, %v) = %v, want %v", c.v, c.scale, got, c.want)
 		}
@@ -99,7 +101,7 @@ func TestPassGoesStale(t *testing.T) {
 		}
 	}
 	if static := (&pass{began: began}); !static.fresh(began.Add(time.Hour)) {
-		t.Error("what is read once is stale after an hour")
+		t.Error("a value that is read once is stale after an hour")
 	}
 }
 

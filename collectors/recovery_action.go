@@ -4,7 +4,8 @@ import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
 // RecoveryAction is the driver's own verdict on the GPU.
 var RecoveryAction = Gauge("nvgpu_recovery_action",
-	"What the driver wants done: 0 none, 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover the IMEX domain.")
+	"Recovery action requested by the driver: 0 none, 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 "+
+		"recover the IMEX domain.")
 
 var _ = Register(Collector{
 	Name:    "recovery_action",

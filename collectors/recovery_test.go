@@ -16,7 +16,7 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// steady samples every 50 ms for d, as a scraper with bad luck might.
+// steady samples every 50 ms for d, like a scraper with unlucky timing.
 func steady(h *Host, d time.Duration, each func(s map[string]float64)) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		advance(50 * time.Millisecond)
@@ -24,9 +24,9 @@ func steady(h *Host, d time.Duration, each func(s map[string]float64)) {
 	}
 }
 
-// TestAnAddedOrRemovedGPUIsNoticedWithoutAGap holds that the driver is opened
-// again for it, that nothing says meanwhile that a GPU is down, and that no
-// counter of the agent's own begins anew.
+// TestAnAddedOrRemovedGPUIsNoticedWithoutAGap checks that the driver is
+// reopened, that no GPU counts as down meanwhile, and that none of the agent's
+// own counters restarts.
 func TestAnAddedOrRemovedGPUIsNoticedWithoutAGap(t *testing.T) {
 	for kind, counts := range map[string][2]float64{"hot_add": {2, 3}, "hot_remove": {3, 2}} {
 		t.Run(kind, func(t *testing.T) {
@@ -36,12 +36,13 @@ func TestAnAddedOrRemovedGPUIsNoticedWithoutAGap(t *testing.T) {
 				want(t, h, counts[0], Devices, "")
 				busy, _ := get(t, h, BusySeconds, "0", "gpu")
 				if busy == 0 {
-					t.Fatal("a loaded GPU was never busy")
+					t.Fatal("a GPU under load was never busy")
 				}
 				steady(h, 15*time.Second, func(s map[string]float64) {
 					for k, v := range s {
-						if v == 0 && (strings.HasPrefix(k, Up.Name) && !strings.Contains(k, `gpu="2"`) || strings.HasPrefix(k, DriverUp.Name)) {
-							t.Fatalf("%s = 0 while the driver was opened again", k)
+						if v == 0 && (strings.HasPrefix(k, Up.Name) && !strings.Contains(k, `gpu="2"`) ||
+							strings.HasPrefix(k, DriverUp.Name)) {
+							t.Fatalf("%s = 0 while the driver was reopened", k)
 						}
 						if strings.HasPrefix(k, BusySeconds.Name+`{engine="gpu",gpu="0"`) {
 							if v < busy {
@@ -63,8 +64,9 @@ func TestAnAddedOrRemovedGPUIsNoticedWithoutAGap(t *testing.T) {
 	}
 }
 
-func TestADriverThatGoesUnderAHangingCallIsTakenAgainWhenItReturns(t *testing.T) {
-	source := "gpus: [{model: h100, count: 2}]\nfaults:\n- {at: 10s, for: 50s, gpu: 1, kind: wedge}\n- {at: 20s, for: 20s, kind: driver_gone}\n"
+func TestADriverLostDuringAHangIsReopenedAfterwards(t *testing.T) {
+	source := "gpus: [{model: h100, count: 2}]\nfaults:\n- {at: 10s, for: 50s, gpu: 1, kind: wedge}\n" +
+		"- {at: 20s, for: 20s, kind: driver_gone}\n"
 	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(30 * time.Second)
 		want(t, h, 0, DriverUp, "")
@@ -80,10 +82,11 @@ func TestADriverThatGoesUnderAHangingCallIsTakenAgainWhenItReturns(t *testing.T)
 	})
 }
 
-// TestAHangNeverStopsTheOthersFromBeingOpenedAgain: nothing is closed under a
-// call that hangs, and what waited for it is done when it returns.
-func TestAHangPutsOffOpeningAgain(t *testing.T) {
-	source := "gpus: [{model: h100, count: 3}]\nfaults:\n- {at: 10s, for: 40s, gpu: 1, kind: wedge}\n- {at: 20s, gpu: 2, kind: hot_remove}\n"
+// TestAHangDelaysReopening checks that nothing is closed during a call that
+// hangs, and that the driver is reopened when the call returns.
+func TestAHangDelaysReopening(t *testing.T) {
+	source := "gpus: [{model: h100, count: 3}]\nfaults:\n- {at: 10s, for: 40s, gpu: 1, kind: wedge}\n" +
+		"- {at: 20s, gpu: 2, kind: hot_remove}\n"
 	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(40 * time.Second)
 		want(t, h, 1, Up, "0")
@@ -97,8 +100,9 @@ func TestAHangPutsOffOpeningAgain(t *testing.T) {
 	})
 }
 
-func TestWhenEveryGPUIsLostTheDriverIsOpenedAgain(t *testing.T) {
-	in(t, "gpus: [{model: h100, count: 2}]\nfaults:\n- {at: 10s, for: 60s, gpu: 0, kind: lost}\n- {at: 20s, for: 50s, gpu: 1, kind: lost}\n", DefaultConfig(), func(t *testing.T, h *Host) {
+func TestLossOfEveryGPUReopensTheDriver(t *testing.T) {
+	in(t, "gpus: [{model: h100, count: 2}]\nfaults:\n- {at: 10s, for: 60s, gpu: 0, kind: lost}\n"+
+		"- {at: 20s, for: 50s, gpu: 1, kind: lost}\n", DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(19 * time.Second)
 		want(t, h, 1, NVMLGeneration, "")
 		advance(41 * time.Second)
@@ -113,7 +117,7 @@ func TestWhenEveryGPUIsLostTheDriverIsOpenedAgain(t *testing.T) {
 	})
 }
 
-// call runs f, which may wait for the host, beside the bubble's clock.
+// call runs f, which may wait for the host, outside the bubble's clock.
 func call(t *testing.T, f func(context.Context) error) (ended func() (error, bool)) {
 	var err error
 	done := make(chan struct{})
@@ -128,7 +132,7 @@ func call(t *testing.T, f func(context.Context) error) (ended func() (error, boo
 	}
 }
 
-func TestDrainLetsGoAndResumeTakesAgain(t *testing.T) {
+func TestDrainReleasesAndResumeReopens(t *testing.T) {
 	in(t, "gpus: [{model: h100, load: full, count: 2}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
 		for round := range 2 {
 			advance(12 * time.Second)
@@ -139,7 +143,7 @@ func TestDrainLetsGoAndResumeTakesAgain(t *testing.T) {
 			if err, done := ended(); err != nil || !done {
 				t.Fatalf("after 2 s Drain has ended: %v, with %v", done, err)
 			}
-			if h.NVML.Shutdown() == 0 { // SUCCESS: it was open
+			if h.NVML.Shutdown() == 0 { // SUCCESS means that NVML was open
 				t.Error("NVML is still open")
 			}
 			want(t, h, 1, Drained, "")
@@ -158,7 +162,7 @@ func TestDrainLetsGoAndResumeTakesAgain(t *testing.T) {
 			if again := call(t, h.Drain); again != nil {
 				synctest.Wait()
 				if err, done := again(); err != nil || !done {
-					t.Errorf("draining what is drained: %v, %v", err, done)
+					t.Errorf("a second drain: %v, %v", err, done)
 				}
 			}
 			ended = call(t, h.Resume)
@@ -173,8 +177,9 @@ func TestDrainLetsGoAndResumeTakesAgain(t *testing.T) {
 	})
 }
 
-func TestDrainNamesTheCallThatHoldsItUp(t *testing.T) {
-	in(t, "gpus: [{model: h100, count: 2}]\nfaults: [{at: 10s, for: 50s, gpu: 1, kind: wedge}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+func TestDrainNamesTheCallThatBlocksIt(t *testing.T) {
+	in(t, "gpus: [{model: h100, count: 2}]\n"+
+		"faults: [{at: 10s, for: 50s, gpu: 1, kind: wedge}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(20 * time.Second)
 		ended := call(t, h.Drain)
 		advance(4 * time.Second)
@@ -197,7 +202,8 @@ func TestDrainNamesTheCallThatHoldsItUp(t *testing.T) {
 }
 
 func TestResumeSaysThatThereIsNoDriver(t *testing.T) {
-	in(t, "gpus: [{model: h100}]\nfaults: [{at: 10s, for: 60s, kind: driver_gone}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+	in(t, "gpus: [{model: h100}]\n"+
+		"faults: [{at: 10s, for: 60s, kind: driver_gone}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(5 * time.Second)
 		drained := call(t, h.Drain)
 		advance(10 * time.Second)
@@ -214,16 +220,19 @@ func TestResumeSaysThatThereIsNoDriver(t *testing.T) {
 	})
 }
 
-// TestProgressStopsForAReaderThatIsNotInTheDriver: then it is the agent that
-// hangs, and a restart is right.
+// TestProgressStopsForAReaderThatIsNotInTheDriver: in this case the agent
+// itself hangs, and a restart is right.
 func TestProgressStopsForAReaderThatIsNotInTheDriver(t *testing.T) {
 	var release chan struct{} // made in the bubble
-	deadlock := Register(Collector{Name: "deadlock", OptIn: true, Tier: Medium, Read: func(g *gpu.Device, out *Readings) {
-		if g.Index == 1 && release == nil {
-			release = make(chan struct{})
-			<-release
-		}
-	}})
+	deadlock := Register(Collector{
+		Name: "deadlock", OptIn: true, Tier: Medium,
+		Read: func(g *gpu.Device, out *Readings) {
+			if g.Index == 1 && release == nil {
+				release = make(chan struct{})
+				<-release
+			}
+		},
+	})
 	defer func() {
 		registered = slices.DeleteFunc(registered, func(c *Collector) bool { return c == deadlock })
 	}()
@@ -267,7 +276,7 @@ func TestInventory(t *testing.T) {
 	next.saw(id(1, "GPU-c", "0:2")) // another board in the same slot
 	next.saw(id(0, "GPU-b", "0:1")) // a board that moved into the slot of another
 	if got := uuids(&next); got != "0:GPU-a 0:GPU-b 1:GPU-c" && got != "0:GPU-b 1:GPU-c" {
-		t.Errorf("after boards were changed: %q", got)
+		t.Errorf("after the boards were changed: %q", got)
 	}
 	for i := range 3 * maxKnown {
 		next.saw(id(i, fmt.Sprint("GPU-", i), fmt.Sprint("1:", i)))
@@ -294,13 +303,13 @@ func TestInventory(t *testing.T) {
 	}
 }
 
-func TestTheNextReadIsOfTheWallClockAndKeepsTheMonotonicOne(t *testing.T) {
+func TestTheBeatFollowsTheWallClockAndKeepsTheMonotonicOne(t *testing.T) {
 	t.Parallel()
 	for _, interval := range []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second} {
 		now := time.Now()
 		next := nextRead(now, interval)
 		if !strings.Contains(next.String(), " m=") {
-			t.Error("a clock that is set between two reads makes a reader wait for as long")
+			t.Error("a clock that is set between two reads delays a reader by as much")
 		}
 		if wait := next.Sub(now); !next.Truncate(interval).Equal(next) || wait < interval/2 || wait > interval*3/2 {
 			t.Errorf("the next read of every %v after %v is %v", interval, now, next)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestReference holds METRICS.md against the catalogue, or writes it under
+// TestReference compares METRICS.md with the catalogue, or writes it under
 // -update.
 func TestReference(t *testing.T) {
 	var b strings.Builder
@@ -15,12 +15,14 @@ func TestReference(t *testing.T) {
 
 ` + "`make generate`" + ` writes this page from the catalogue; do not edit it.
 
-Every series of a GPU has the labels ` + "`gpu`" + ` (NVML's index) and ` + "`uuid`" + `; the tables list further labels. Constant facts are labels of
-` + "`nvgpu_info`" + `: join it with ` + "`* on(uuid) group_left(name)`" + `. A value that a GPU does not have is absent, never 0, and is listed in
-` + "`gpusteward_unsupported`" + `. A value that could not be read, or is older than two intervals, is absent too.
+Every series of a GPU has the labels ` + "`gpu`" + ` (NVML's index) and ` + "`uuid`" + `; the tables list further labels.
+Constant facts are labels of ` + "`nvgpu_info`" + `: join it with ` + "`* on(uuid) group_left(name)`" + `.
+A value that a GPU does not have is absent, never 0, and is listed in ` + "`gpusteward_unsupported`" + `.
+A value that could not be read, or is older than two intervals, is absent too.
 
-The tier of a collector is its read interval (` + "`collectors.fast`, `medium`, `slow`" + ` in the configuration; static: once each time the
-driver is opened). Opt-in collectors read nothing until ` + "`collectors.enable`" + ` names them.
+The tier of a collector is its read interval (` + "`collectors.fast`" + `, ` + "`medium`" + `, ` + "`slow`" + ` in the
+configuration; static: once each time the driver is opened). Opt-in collectors read nothing until
+` + "`collectors.enable`" + ` names them.
 
 `)
 	row := func(m *Metric) {
@@ -28,20 +30,23 @@ driver is opened). Opt-in collectors read nothing until ` + "`collectors.enable`
 		if len(labels) > 1 && labels[1] == "uuid" {
 			labels = labels[2:]
 		}
-		fmt.Fprintf(&b, "| `%s` | %v | %s | %s |\n", m, m.Type, strings.Join(labels, ", "), strings.ReplaceAll(m.Help, "|", "\\|"))
+		fmt.Fprintf(&b, "| `%s` | %v | %s | %s |\n", m, m.Type, strings.Join(labels, ", "),
+			strings.ReplaceAll(m.Help, "|", "\\|"))
 	}
 	for _, c := range All() {
 		optIn := ""
 		if c.OptIn {
 			optIn = ", opt-in"
 		}
-		fmt.Fprintf(&b, "## %s\n\n%s (%v%s)\n\n| metric | type | labels | description |\n|---|---|---|---|\n", c.Name, c.Doc, c.Tier, optIn)
+		fmt.Fprintf(&b, "## %s\n\n%s (%v%s)\n\n| metric | type | labels | description |\n|---|---|---|---|\n", c.Name,
+			c.Doc, c.Tier, optIn)
 		for _, m := range c.Metrics {
 			row(m)
 		}
 		b.WriteString("\n")
 	}
-	b.WriteString("## The agent itself\n\nThe agent also has `gpusteward_build_info`, `go_*`, `process_*` and `promhttp_*`.\n\n" +
+	b.WriteString("## The agent itself\n\nThe agent also has `gpusteward_build_info`, `go_*`, `process_*` and " +
+		"`promhttp_*`.\n\n" +
 		"| metric | type | labels | description |\n|---|---|---|---|\n")
 	for _, m := range selfMetrics {
 		row(m)
@@ -59,18 +64,20 @@ driver is opened). Opt-in collectors read nothing until ` + "`collectors.enable`
 		t.Fatal(err)
 	}
 	if string(stands) != text {
-		t.Error("METRICS.md is not what the catalogue says; make generate")
+		t.Error("METRICS.md differs from the catalogue; run make generate")
 	}
 }
 
-// notShown lists what nvidia-smi shows and no metric does, with the reason.
+// notShown lists the values that nvidia-smi shows and no metric has, with the
+// reason.
 func notShown(t *testing.T) string {
 	table, err := os.ReadFile("testdata/nvidia-smi.tsv")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var b strings.Builder
-	b.WriteString("\n## What nvidia-smi shows and this does not\n\n| element of `nvidia-smi -q -x` | why not |\n|---|---|\n")
+	b.WriteString("\n## What nvidia-smi shows and this does not\n\n| element of `nvidia-smi -q -x` | why not |\n" +
+		"|---|---|\n")
 	for line := range strings.Lines(string(table)) {
 		f := strings.Split(strings.TrimRight(line, "\n"), "\t")
 		if len(f) == 5 && f[0] != "path" && (f[1] == "" || f[1] == "-") {

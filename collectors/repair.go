@@ -2,10 +2,10 @@ package collectors
 
 import "gpusteward/collectors/gpu"
 
-// Repairs that wait for a reset, and memory beyond repair.
+// Repairs that wait for a reset, and unrepairable memory.
 var (
-	RepairPending      = Gauge("nvgpu_memory_repair_pending", "Whether a repair waits for a reset.", "kind")
-	MemoryUnrepairable = Gauge("nvgpu_memory_unrepairable", "Whether the card has memory that cannot be repaired.")
+	RepairPending      = Gauge("nvgpu_memory_repair_pending", "Whether a repair is pending until a reset.", "kind")
+	MemoryUnrepairable = Gauge("nvgpu_memory_unrepairable", "Whether the card has unrepairable memory.")
 )
 
 var _ = Register(Collector{

@@ -6,15 +6,16 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// Retired pages: how cards before Ampere leave bad memory alone.
+// Retired pages: cards before Ampere exclude bad memory this way.
 var (
-	RetiredPages        = Gauge("nvgpu_retired_pages", "Pages of memory no longer used, by cause.", "cause")
-	RetiredPagesPending = Gauge("nvgpu_retired_pages_pending", "Whether pages wait for a reset to be retired.")
+	RetiredPages        = Gauge("nvgpu_retired_pages", "Pages of memory retired, by cause.", "cause")
+	RetiredPagesPending = Gauge("nvgpu_retired_pages_pending",
+		"Whether the retirement of pages is pending until a reset.")
 )
 
 var _ = Register(Collector{
 	Name:    "retired_pages",
-	Doc:     "Retired pages of memory, before Ampere.",
+	Doc:     "Retired pages of memory (before Ampere).",
 	Tier:    Slow,
 	Metrics: []*Metric{RetiredPages, RetiredPagesPending},
 	Read: func(g *gpu.Device, out *Readings) {

@@ -6,12 +6,12 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// Row remapping: how the card replaces bad rows of its memory (Ampere on).
+// Row remapping: cards replace bad rows of memory this way (Ampere and later).
 var (
 	RemappedRows    = Gauge("nvgpu_remapped_rows", "Rows of memory replaced by spare ones.", "cause", "state")
-	RowRemapPending = Gauge("nvgpu_row_remap_pending", "Whether rows wait for a reset to be replaced.")
+	RowRemapPending = Gauge("nvgpu_row_remap_pending", "Whether row replacements are pending until a reset.")
 	RowRemapFailure = Gauge("nvgpu_row_remap_failure", "Whether a row could not be replaced.")
-	RowRemapBanks   = Gauge("nvgpu_row_remap_banks", "Memory banks by how many spare rows are left.", "availability")
+	RowRemapBanks   = Gauge("nvgpu_row_remap_banks", "Memory banks, by number of spare rows left.", "availability")
 )
 
 var remapFields = []field{

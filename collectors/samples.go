@@ -11,12 +11,12 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// A gpuStatus is how one GPU is now: one that is read, or one that is
-// known and should be.
+// A gpuStatus is the current view of one GPU: a GPU that is read, or a known GPU
+// that should be there.
 type gpuStatus struct {
 	gpu.ID
-	reader *reader   // nil where the driver does not list the GPU
-	snap   *snapshot // the latest; nil where it was never read
+	reader *reader   // nil if the driver does not list the GPU
+	snap   *snapshot // the latest; nil if the GPU was never read
 }
 
 // gpuStatuses returns every GPU that the host has or had, by index.
@@ -34,7 +34,8 @@ func (h *Host) gpuStatuses(s *state) []gpuStatus {
 		if r.peer.Load() != nil || r.index == hostIndex {
 			continue
 		}
-		// Its identity is not known yet: it is most likely the one that was there.
+		// Without an identity yet, it is most likely the GPU that was in this
+		// place.
 		id := gpu.ID{Index: r.index, Minor: -1}
 		if i := slices.IndexFunc(missing, func(id gpu.ID) bool { return id.Index == r.index }); i >= 0 {
 			id = missing[i]
@@ -57,8 +58,8 @@ func (s *state) shown() []*reader {
 	return s.before
 }
 
-// snapshot returns what r last published, or what the reader of the same GPU
-// did before the driver was opened again.
+// snapshot returns the last snapshot of r, or of the reader of the same GPU
+// before the driver was reopened.
 func (s *state) snapshot(r *reader) *snapshot {
 	if snap := r.snap.Load(); snap != nil {
 		return snap
@@ -72,8 +73,7 @@ func (s *state) snapshot(r *reader) *snapshot {
 	return nil
 }
 
-// earlier returns what was last known of a GPU before the driver was opened
-// again.
+// earlier returns the last snapshot of a GPU before the driver was reopened.
 func (s *state) earlier(uuid string) *snapshot {
 	for _, r := range s.before {
 		if p := r.peer.Load(); p != nil && p.UUID == uuid {
@@ -83,7 +83,7 @@ func (s *state) earlier(uuid string) *snapshot {
 	return nil
 }
 
-// reason says in a word why the GPU does not answer.
+// reason names in one word why the GPU does not answer.
 func (g gpuStatus) reason(s *state, now time.Time) string {
 	if g.reader != nil {
 		if call, hangs := g.reader.hangs(now); hangs {
@@ -117,7 +117,7 @@ func (h *Host) allLost() bool {
 	})
 }
 
-// again asks for the driver to be opened again.
+// again asks for the driver to be reopened.
 func (h *Host) again(why string) {
 	select {
 	case h.reopen <- why:
@@ -125,8 +125,8 @@ func (h *Host) again(why string) {
 	}
 }
 
-// peers returns the GPUs that are read. One that hangs is left out: asking for
-// the path to it might hang too.
+// peers returns the GPUs that are read, without those that hang: asking for the
+// path to such a GPU might hang too.
 func (h *Host) peers() []*gpu.Peer {
 	var all []*gpu.Peer
 	for _, r := range h.state.Load().readers {
@@ -139,8 +139,8 @@ func (h *Host) peers() []*gpu.Peer {
 	return all
 }
 
-// Samples returns all that is known now: of every GPU what is fresh, and the
-// state of the agent itself.
+// Samples returns everything known now: the fresh readings of every GPU, and
+// the state of the agent itself.
 func (h *Host) Samples() []Sample {
 	now, s, fast := time.Now(), h.state.Load(), h.Interval()
 	out := make([]Sample, 0, 256*(1+len(s.readers)))
@@ -154,7 +154,7 @@ func (h *Host) Samples() []Sample {
 	if !errors.Is(s.err, ErrDrained) {
 		for _, g := range h.gpuStatuses(s) {
 			if g.snap == nil && now.Before(s.quiet) && !h.inventory.met(g.UUID) {
-				continue // nobody knows yet
+				continue // its state is not known yet
 			}
 			out = g.standing(out, s, now, fast)
 			out = s.read(out, g, g.snap, now, fast, collected)
@@ -163,9 +163,10 @@ func (h *Host) Samples() []Sample {
 	return h.self(out, s, collected)
 }
 
-// read adds what a snapshot holds that is fresh, and notes how its collectors
-// fare.
-func (s *state) read(out []Sample, g gpuStatus, snap *snapshot, now time.Time, fast time.Duration, collected standings) []Sample {
+// read adds the fresh samples of a snapshot, and records the state of its
+// collectors.
+func (s *state) read(out []Sample, g gpuStatus, snap *snapshot, now time.Time, fast time.Duration,
+	collected standings) []Sample {
 	if snap == nil {
 		return out
 	}

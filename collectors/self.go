@@ -11,28 +11,40 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// What the agent says of GPUs that may not answer, and of itself.
+// State of GPUs, whether or not they answer, and of the agent itself.
 var (
-	Up              = Gauge("nvgpu_up", "Whether the GPU answers: 0 when it is lost, no longer there, or its driver calls hang.")
-	Devices         = HostGauge("nvgpu_devices", "GPUs that the driver lists.")
-	DevicesExpected = HostGauge("nvgpu_devices_expected", "GPUs that the host should have: configured, or those that it was ever seen to have.")
+	Up              = Gauge("nvgpu_up", "Whether the GPU answers: 0 if it is lost or gone, or its driver calls hang.")
+	Devices         = HostGauge("nvgpu_devices", "GPUs listed by the driver.")
+	DevicesExpected = HostGauge("nvgpu_devices_expected",
+		"GPUs that the host should have: the configured number, or those it has ever had.")
 
-	CollectSuccess  = HostGauge("gpusteward_collect_success", "Whether the collector's last pass is fresh and had no failure, on every GPU.", "collector")
-	Unsupported     = Gauge("gpusteward_unsupported", "1 for a family that this GPU or its driver does not have.", "feature")
-	SnapshotAge     = Gauge("gpusteward_snapshot_age_seconds", "Time since the GPU's reader last came round.")
-	WorkerStuck     = Gauge("gpusteward_worker_stuck", "1 for a GPU that does not answer, with why: the driver call that hangs, what the driver returned, or not_listed.", "reason")
-	CollectDuration = HostGauge("gpusteward_collect_duration_seconds", "Duration of the collector's last pass, on the slowest GPU.", "collector")
-	CollectErrors   = HostCounter("gpusteward_collect_errors_total", "Passes in which a driver call failed, by the first failure.", "collector", "return")
-	NVMLCalls       = HostCounter("gpusteward_nvml_calls_total", "Calls of the driver's management library, by return code.", "call", "return")
-	MissingSymbol   = HostGauge("gpusteward_missing_symbol", "1 for a function that the installed driver library lacks.", "symbol")
-	NVMLGeneration  = HostGauge("gpusteward_nvml_generation", "How many times the driver has been opened.")
-	DriverUp        = HostGauge("gpusteward_driver_up", "Whether the driver is open.")
-	DriverMismatch  = HostGauge("gpusteward_driver_mismatch", "1 while the driver's library is of another version than its kernel module, so that no call works; with both versions, as far as they are known.", "module", "library")
-	Drained         = HostGauge("gpusteward_drained", "1 while the driver is let go of on request (gpusteward drain).")
-	SeriesDropped   = HostCounter("gpusteward_series_dropped_total", "Samples left out because a collector had too many.", "family")
+	CollectSuccess = HostGauge("gpusteward_collect_success",
+		"Whether the collector's last pass is fresh and had no failure, on every GPU.", "collector")
+	Unsupported = Gauge("gpusteward_unsupported",
+		"1 for a metric family that the GPU or its driver does not have.", "feature")
+	SnapshotAge = Gauge("gpusteward_snapshot_age_seconds", "Seconds since the GPU's reader last completed a turn.")
+	WorkerStuck = Gauge("gpusteward_worker_stuck",
+		"1 for a GPU that does not answer, with the reason: the driver call that hangs, the driver's return "+
+			"code, or not_listed.", "reason")
+	CollectDuration = HostGauge("gpusteward_collect_duration_seconds",
+		"Seconds the collector's last pass took, on the slowest GPU.", "collector")
+	CollectErrors = HostCounter("gpusteward_collect_errors_total",
+		"Passes with a failed driver call, by the first failure.", "collector", "return")
+	NVMLCalls = HostCounter("gpusteward_nvml_calls_total",
+		"Calls to the driver's management library, by return code.", "call", "return")
+	MissingSymbol = HostGauge("gpusteward_missing_symbol",
+		"1 for a function missing from the installed driver library.", "symbol")
+	NVMLGeneration = HostGauge("gpusteward_nvml_generation", "Times the driver was opened.")
+	DriverUp       = HostGauge("gpusteward_driver_up", "Whether the driver is open.")
+	DriverMismatch = HostGauge("gpusteward_driver_mismatch",
+		"1 while the driver library's version differs from the kernel module's, so that every call fails; "+
+			"with both versions, if known.", "module", "library")
+	Drained       = HostGauge("gpusteward_drained", "1 while the driver is released on request (gpusteward drain).")
+	SeriesDropped = HostCounter("gpusteward_series_dropped_total",
+		"Samples dropped because a collector had too many.", "family")
 )
 
-// standing adds what is known of a GPU whether or not it answers.
+// standing adds what is known about a GPU whether or not it answers.
 func (g gpuStatus) standing(out []Sample, s *state, now time.Time, fast time.Duration) []Sample {
 	up := g.snap != nil && g.snap.up(now, fast)
 	labels := []string{strconv.Itoa(g.Index), g.UUID}
@@ -46,8 +58,8 @@ func (g gpuStatus) standing(out []Sample, s *state, now time.Time, fast time.Dur
 	return out
 }
 
-// lacks adds the families that a GPU does not have. (What the host lacks is
-// no GPU's.)
+// lacks adds the metric families that a GPU does not have. Families that the
+// host lacks belong to no GPU.
 func (p *pass) lacks(out []Sample, id gpu.ID) []Sample {
 	if !p.collector.ofGPU() {
 		return out
@@ -61,9 +73,9 @@ func (p *pass) lacks(out []Sample, id gpu.ID) []Sample {
 	return out
 }
 
-// standings is how each collector fares, over all GPUs.
+// standings holds the state of each collector over all GPUs.
 type standings map[*Collector]*struct {
-	took   time.Duration // the longest
+	took   time.Duration // the maximum
 	failed bool
 }
 
@@ -80,7 +92,7 @@ func (s standings) add(p *pass, ok bool) {
 	e.failed = e.failed || !ok
 }
 
-// self adds the agent's own books.
+// self adds the agent's own metrics.
 func (h *Host) self(out []Sample, s *state, collected standings) []Sample {
 	add := func(m *Metric, v float64, labels ...string) { out = append(out, Sample{m, labels, v}) }
 	drained := errors.Is(s.err, ErrDrained)
@@ -118,7 +130,7 @@ type collectError struct {
 	result    nvml.Return
 }
 
-// account keeps the books of the agent itself.
+// account updates the agent's own metrics after a pass.
 func (h *Host) account(p *pass, dropped map[*Metric]int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -138,7 +150,7 @@ func (s *state) listed() []*reader {
 	return s.readers
 }
 
-// expected returns how many GPUs there should be.
+// expected returns the number of GPUs that there should be.
 func (h *Host) expected() int {
 	if n := h.config.Load().Devices; n != 0 {
 		return n
@@ -146,14 +158,17 @@ func (h *Host) expected() int {
 	return len(h.inventory.all())
 }
 
-// Of the configuration; internal/config keeps their values.
+// Metrics of the configuration; internal/config sets their values.
 var (
-	ConfigReloadSuccess = HostGauge("gpusteward_config_reload_success", "Whether the last configuration read was good; a bad one never replaces a good one.")
-	ConfigReloadTime    = HostGauge("gpusteward_config_last_reload_success_timestamp_seconds", "When a good configuration was last read, as a Unix time.")
+	ConfigReloadSuccess = HostGauge("gpusteward_config_reload_success",
+		"Whether the last configuration read was valid; an invalid one never replaces a valid one.")
+	ConfigReloadTime = HostGauge("gpusteward_config_last_reload_success_timestamp_seconds",
+		"Unix time at which a valid configuration was last read.")
 )
 
-// selfMetrics are those that no collector puts.
+// selfMetrics are the metrics that no collector puts.
 var selfMetrics = []*Metric{
-	Up, Devices, DevicesExpected, CollectSuccess, Unsupported, SnapshotAge, WorkerStuck, CollectDuration, CollectErrors, NVMLCalls,
-	MissingSymbol, NVMLGeneration, DriverUp, DriverMismatch, Drained, SeriesDropped, ConfigReloadSuccess, ConfigReloadTime,
+	Up, Devices, DevicesExpected, CollectSuccess, Unsupported, SnapshotAge, WorkerStuck, CollectDuration,
+	CollectErrors, NVMLCalls, MissingSymbol, NVMLGeneration, DriverUp, DriverMismatch, Drained, SeriesDropped,
+	ConfigReloadSuccess, ConfigReloadTime,
 }

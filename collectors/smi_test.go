@@ -12,20 +12,20 @@ import (
 	"testing"
 )
 
-// An smiRow says which series of ours is one of nvidia-smi's elements.
+// An smiRow maps one of nvidia-smi's elements to one of our series.
 type smiRow struct {
 	path      string
-	series    seriesRef         // no metric: the note says why
-	scale     float64           // what one of nvidia-smi's units is in ours
-	words     map[string]string // instead: what a word is in ours; "absent": no series; "*": any other word
+	series    seriesRef         // without a metric: the note gives the reason
+	scale     float64           // one of nvidia-smi's units in ours
+	words     map[string]string // instead of scale: a word's value in ours; "absent": no series; "*": any other word
 	tolerance float64           // in our unit
 	note      string
 }
 
-// A difference is what nvidia-smi and we say of one element.
+// A difference compares nvidia-smi and our series for one element.
 type difference struct {
 	uuid, path, series string
-	smi, want, ours    string // nvidia-smi's text, the same in our unit, and ours
+	smi, want, ours    string // nvidia-smi's text, its value in our unit, and our value
 	agrees             bool   // within the row's tolerance
 }
 
@@ -33,7 +33,7 @@ func (d difference) String() string {
 	return fmt.Sprintf("%s: nvidia-smi has %q, so %s should be %s; it is %s", d.path, d.smi, d.series, d.want, d.ours)
 }
 
-// absentSeries stands for a series that is not there.
+// absentSeries is the value of a missing series.
 const absentSeries = "absent"
 
 // smiTable reads testdata/nvidia-smi.tsv.
@@ -69,7 +69,7 @@ func smiTable(t testing.TB) []smiRow {
 	return rows
 }
 
-// An smiGPU is what nvidia-smi shows of one GPU: the texts of each leaf.
+// An smiGPU is nvidia-smi's output for one GPU: the texts of each leaf.
 type smiGPU struct {
 	uuid   string
 	values map[string][]string
@@ -91,7 +91,8 @@ func (n smiNode) leaves(path string, into map[string][]string) {
 	}
 }
 
-// parseSMI reads "nvidia-smi -q -x". What stands above the GPUs is part of each.
+// parseSMI parses the output of "nvidia-smi -q -x". Elements above the GPUs are
+// part of each GPU.
 func parseSMI(text []byte) ([]smiGPU, error) {
 	var root smiNode
 	if err := xml.Unmarshal(text, &root); err != nil {
@@ -116,8 +117,8 @@ func parseSMI(text []byte) ([]smiGPU, error) {
 }
 
 // compareSMI returns where samples disagree with nvidia-smi by more than the
-// tolerance. Where nvidia-smi has N/A our series must be absent, or the label
-// empty, unless the row's words say what N/A is.
+// tolerance. If nvidia-smi has N/A, our series must be absent, or the label
+// empty, unless the row's words map N/A.
 func compareSMI(text []byte, samples []Sample, rows []smiRow) ([]difference, error) {
 	all, err := evaluateSMI(text, samples, rows)
 	return slices.DeleteFunc(all, func(d difference) bool { return d.agrees }), err
@@ -142,7 +143,7 @@ func evaluateSMI(text []byte, samples []Sample, rows []smiRow) ([]difference, er
 
 var leadingNumber = regexp.MustCompile(`^-?[0-9]+(\.[0-9]+)?`)
 
-// want says in our terms what nvidia-smi's text is.
+// want converts nvidia-smi's text to our terms.
 func (r smiRow) want(smi string) string {
 	word, ok := r.words[smi]
 	if !ok && smi != "N/A" {
@@ -165,14 +166,14 @@ func (r smiRow) want(smi string) string {
 	return strconv.FormatFloat(v*r.scale, 'g', -1, 64)
 }
 
-// near reports whether both are numbers, and close.
+// near reports whether both are numbers and within the tolerance.
 func (r smiRow) near(want, ours string) bool {
 	a, aerr := strconv.ParseFloat(want, 64)
 	b, berr := strconv.ParseFloat(ours, 64)
 	return aerr == nil && berr == nil && r.series.label == "" && math.Abs(a-b) <= r.tolerance+1e-9*math.Abs(a)
 }
 
-// find returns the series' value, or its label's, in words.
+// find returns the value of the series or of its label as text.
 func (r seriesRef) find(samples []Sample, uuid string) string {
 	best, found := Sample{}, 0
 	for _, s := range samples {
@@ -224,27 +225,38 @@ func TestCompareSMI(t *testing.T) {
 		return Sample{m, append([]string{"0", recordedUUID}, labels...), v}
 	}
 	for name, c := range map[string]struct {
-		path, want string // want: of the difference; none if empty
+		path, want string // expected path and value of the difference; none if empty
 		samples    []Sample
 	}{
-		"a number":                {"clocks/sm_clock", "", []Sample{ref(Clock, 1.41e9, "sm"), ref(Clock, 1, "memory")}},
-		"within the tolerance":    {"fb_memory_usage/used", "", []Sample{ref(MemoryBytes, 1139.9*(1<<20), "used")}},
-		"beyond the tolerance":    {"fb_memory_usage/used", `should be 1.194328064e+09; it is 1.196425216e+09`, []Sample{ref(MemoryBytes, 1141*(1<<20), "used")}},
-		"the wrong unit":          {"clocks/sm_clock", "should be 1.41e+09; it is 1410", []Sample{ref(Clock, 1410, "sm")}},
-		"a word":                  {"clocks_event_reasons/clocks_event_reason_sw_power_cap", "", []Sample{ref(ClockEventActive, 1, "sw_power_cap")}},
-		"the other word":          {"clocks_event_reasons/clocks_event_reason_sw_power_cap", "should be 1; it is 0", []Sample{ref(ClockEventActive, 0, "sw_power_cap")}},
-		"a label":                 {"product_architecture", "", []Sample{{Info, append([]string{"0", recordedUUID, "", "", "Hopper"}, make([]string, 10)...), 1}}},
-		"another label":           {"product_architecture", "should be Hopper; it is Ampere", []Sample{{Info, append([]string{"0", recordedUUID, "", "", "Ampere"}, make([]string, 10)...), 1}}},
-		"a state in a label":      {"fabric/state", "", []Sample{ref(FabricState, 0, "completed"), ref(FabricState, 1, "not_supported")}},
-		"a label, as a word":      {"gpu_virtualization_mode/virtualization_mode", "", []Sample{ref(VirtualizationInfo, 1, "pass_through")}},
-		"N/A and absent":          {"fan_speed", "", nil},
-		"N/A and 0":               {"fan_speed", "should be absent; it is 0", []Sample{ref(FanSpeed, 0, "0")}},
-		"N/A and an empty label":  {"inforom_version/pwr_object", "", []Sample{ref(InforomInfo, 1, "2.1", "7.16", "")}},
-		"absent":                  {"clocks/sm_clock", "it is absent", nil},
-		"of another GPU":          {"clocks/sm_clock", "it is absent", []Sample{{Clock, []string{"0", "GPU-2", "sm"}, 1.41e9}}},
-		"of the host":             {"attached_gpus", "", []Sample{{Devices, nil, 1}}},
-		"a sum":                   {"cc_protected_memory_usage/total", "", []Sample{ref(CCMemory, 0, "used"), ref(CCMemory, 0, "free")}},
-		"a wrong sum":             {"cc_protected_memory_usage/total", "it is 8.388608e+06", []Sample{ref(CCMemory, 3<<20, "used"), ref(CCMemory, 5<<20, "free")}},
+		"a number":             {"clocks/sm_clock", "", []Sample{ref(Clock, 1.41e9, "sm"), ref(Clock, 1, "memory")}},
+		"within the tolerance": {"fb_memory_usage/used", "", []Sample{ref(MemoryBytes, 1139.9*(1<<20), "used")}},
+		"beyond the tolerance": {"fb_memory_usage/used", `should be 1.194328064e+09; it is 1.196425216e+09`,
+			[]Sample{ref(MemoryBytes, 1141*(1<<20), "used")}},
+		"the wrong unit": {"clocks/sm_clock", "should be 1.41e+09; it is 1410",
+			[]Sample{ref(Clock, 1410, "sm")}},
+		"a word": {"clocks_event_reasons/clocks_event_reason_sw_power_cap", "",
+			[]Sample{ref(ClockEventActive, 1, "sw_power_cap")}},
+		"the other word": {"clocks_event_reasons/clocks_event_reason_sw_power_cap", "should be 1; it is 0",
+			[]Sample{ref(ClockEventActive, 0, "sw_power_cap")}},
+		"a label": {"product_architecture", "",
+			[]Sample{{Info, append([]string{"0", recordedUUID, "", "", "Hopper"}, make([]string, 10)...), 1}}},
+		"another label": {"product_architecture", "should be Hopper; it is Ampere",
+			[]Sample{{Info, append([]string{"0", recordedUUID, "", "", "Ampere"}, make([]string, 10)...), 1}}},
+		"a state in a label": {"fabric/state", "",
+			[]Sample{ref(FabricState, 0, "completed"), ref(FabricState, 1, "not_supported")}},
+		"a label, as a word": {"gpu_virtualization_mode/virtualization_mode", "",
+			[]Sample{ref(VirtualizationInfo, 1, "pass_through")}},
+		"N/A and absent":         {"fan_speed", "", nil},
+		"N/A and 0":              {"fan_speed", "should be absent; it is 0", []Sample{ref(FanSpeed, 0, "0")}},
+		"N/A and an empty label": {"inforom_version/pwr_object", "", []Sample{ref(InforomInfo, 1, "2.1", "7.16", "")}},
+		"absent":                 {"clocks/sm_clock", "it is absent", nil},
+		"of another GPU": {"clocks/sm_clock", "it is absent",
+			[]Sample{{Clock, []string{"0", "GPU-2", "sm"}, 1.41e9}}},
+		"of the host": {"attached_gpus", "", []Sample{{Devices, nil, 1}}},
+		"a sum": {"cc_protected_memory_usage/total", "",
+			[]Sample{ref(CCMemory, 0, "used"), ref(CCMemory, 0, "free")}},
+		"a wrong sum": {"cc_protected_memory_usage/total", "it is 8.388608e+06",
+			[]Sample{ref(CCMemory, 3<<20, "used"), ref(CCMemory, 5<<20, "free")}},
 		"twice":                   {"attached_gpus", "it is 2 series", []Sample{{Devices, nil, 1}, {Devices, nil, 1}}},
 		"a word that means none":  {"c2c_mode", "", nil},
 		"a word that denies ours": {"c2c_mode", "should be absent; it is 1", []Sample{ref(C2CUp, 1, "0")}},

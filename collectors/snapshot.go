@@ -6,7 +6,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// A snapshot is all that a reader knows at one moment. Immutable.
+// A snapshot is everything that a reader knows at one moment. Immutable.
 type snapshot struct {
 	at       time.Time // when the reader published it
 	complete bool      // every collector has had its turn
@@ -19,21 +19,20 @@ type pass struct {
 	collector   *Collector
 	began       time.Time
 	took        time.Duration
-	due         time.Duration // interval between its turns; 0: read once
+	due         time.Duration // interval between turns; 0: read once
 	samples     []Sample
 	failure     nvml.Return
 	unsupported []*Metric
-	holders     []DeviceProcess // of the collector that lists them
-	stays       []Stay          // likewise
+	holders     []DeviceProcess // of the collector that lists processes
+	stays       []Stay          // of the same collector
 }
 
-// fresh reports whether p may be shown: at most two intervals old.
+// fresh reports whether p may be shown: it is at most two intervals old.
 func (p *pass) fresh(now time.Time) bool {
 	return p.due == 0 || now.Sub(p.began) <= 2*p.due
 }
 
-// fresh returns the passes that may be shown: of a GPU that answers, those that
-// are. s may be nil.
+// fresh returns the passes that may be shown, if the GPU answers. s may be nil.
 func (s *snapshot) fresh(now time.Time, fast time.Duration) (all []*pass) {
 	if s == nil || !s.up(now, fast) {
 		return nil
@@ -46,8 +45,8 @@ func (s *snapshot) fresh(now time.Time, fast time.Duration) (all []*pass) {
 	return all
 }
 
-// up reports whether the GPU answers: its reader has come round within two
-// turns of the fast tier, and the driver still has the GPU.
+// up reports whether the GPU answers: its reader has completed a turn within
+// two fast intervals, and the driver still has the GPU.
 func (s *snapshot) up(now time.Time, fast time.Duration) bool {
 	return s.lost == nvml.SUCCESS && now.Sub(s.at) <= 2*fast
 }

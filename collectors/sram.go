@@ -4,9 +4,12 @@ import "gpusteward/collectors/gpu"
 
 // SRAM errors in detail. The threshold is NVIDIA's criterion for replacement.
 var (
-	SRAMUncorrected       = Counter("nvgpu_sram_ecc_uncorrected_total", "Uncorrectable SRAM errors over the board's life, by unit.", "bucket")
-	SRAMUncorrectedByKind = Counter("nvgpu_sram_ecc_uncorrected_by_kind_total", "Uncorrectable SRAM errors by kind; scope volatile is part of aggregate.", "kind", "scope")
-	SRAMThreshold         = Gauge("nvgpu_sram_ecc_threshold_exceeded", "Whether uncorrectable SRAM errors passed the limit for replacement.")
+	SRAMUncorrected = Counter("nvgpu_sram_ecc_uncorrected_total",
+		"Uncorrectable SRAM errors over the board's life, by unit.", "bucket")
+	SRAMUncorrectedByKind = Counter("nvgpu_sram_ecc_uncorrected_by_kind_total",
+		"Uncorrectable SRAM errors by kind; scope aggregate includes volatile.", "kind", "scope")
+	SRAMThreshold = Gauge("nvgpu_sram_ecc_threshold_exceeded",
+		"Whether uncorrectable SRAM errors exceeded the limit for replacement.")
 )
 
 var _ = Register(Collector{

@@ -6,18 +6,20 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// SRAMAddresses tells a worn cell, hit again and again, from a shower of hits.
-var SRAMAddresses = Gauge("nvgpu_sram_ecc_unique_addresses", "Different SRAM addresses that had uncorrectable errors.")
+// SRAMAddresses distinguishes a worn cell, hit repeatedly, from scattered hits.
+var SRAMAddresses = Gauge("nvgpu_sram_ecc_unique_addresses", "Distinct SRAM addresses with uncorrectable errors.")
 
 var _ = Register(Collector{
 	Name:    "sram_addresses",
-	Doc:     "Different SRAM addresses that had uncorrectable errors.",
+	Doc:     "Distinct SRAM addresses with uncorrectable errors.",
 	Tier:    Slow,
 	OptIn:   true,
 	Metrics: []*Metric{SRAMAddresses},
 	Read: func(g *gpu.Device, out *Readings) {
-		counts := nvml.EccSramUniqueUncorrectedErrorCounts{Version: nvml.STRUCT_VERSION(nvml.EccSramUniqueUncorrectedErrorCounts{}, 1)}
-		ret := g.GetSramUniqueUncorrectedEccErrorCounts(&counts) // without room for entries: only how many
+		var counts nvml.EccSramUniqueUncorrectedErrorCounts
+		counts.Version = nvml.STRUCT_VERSION(counts, 1)
+		// without room for entries, the call returns only the number
+		ret := g.GetSramUniqueUncorrectedEccErrorCounts(&counts)
 		if ret == nvml.ERROR_INSUFFICIENT_SIZE {
 			ret = nvml.SUCCESS
 		}

@@ -7,20 +7,20 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// A Stay is a process on a GPU, and when it was there.
+// A Stay is a process on a GPU, with the time of its stay.
 type Stay struct {
-	Process host.Process // of one that the kernel does not know there is the PID alone
-	After   time.Time    // when the driver did not list it yet; zero where it was never asked before
+	Process host.Process // only the PID is set if the kernel does not know it
+	After   time.Time    // when the driver did not list it yet; zero if the driver was never asked before
 	Until   time.Time    // when the driver no longer listed it; zero while it does
 }
 
-// Of stays that ended.
+// Limits on stays that ended.
 const (
-	keepStays = 3 * time.Minute // while what the kernel logs late may be theirs
+	keepStays = 3 * time.Minute // for messages that the kernel logs late
 	mostStays = 1024
 )
 
-// stay notes who is on a GPU now, who came and who left.
+// stay records which processes are on a GPU now, which arrived and which left.
 func (u *users) stay(now time.Time, holders []*holder) []Stay {
 	there, all := make(map[int]host.Process, len(holders)), make([]Stay, 0, len(u.stays))
 	for _, h := range holders {
@@ -61,8 +61,8 @@ func (u *users) stay(now time.Time, holders []*holder) []Stay {
 	return all
 }
 
-// Stays returns who is on a GPU, and who was within the last minutes, as of
-// the last time that the driver said so. The slice must not be changed.
+// Stays returns the processes on a GPU now and in the last minutes, as of the
+// driver's last answer. The slice must not be changed.
 func (h *Host) Stays(uuid string) []Stay {
 	s := h.state.Load()
 	for _, r := range s.shown() {

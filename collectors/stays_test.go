@@ -8,9 +8,9 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// TestStaysAreWhenAProcessWasOnAGPU holds who came and left, by what the
-// driver listed second by second.
-func TestStaysAreWhenAProcessWasOnAGPU(t *testing.T) {
+// TestStaysRecordWhenAProcessWasOnAGPU derives arrivals and departures from the
+// driver's lists, second by second.
+func TestStaysRecordWhenAProcessWasOnAGPU(t *testing.T) {
 	t.Parallel()
 	start := time.Unix(1000, 0)
 	process := func(pid uint32, begun uint64) *holder {
@@ -22,7 +22,7 @@ func TestStaysAreWhenAProcessWasOnAGPU(t *testing.T) {
 	for second, holders := range [][]*holder{
 		{process(5, 1), process(5, 1)}, // on two instances
 		{process(5, 1), process(6, 2), nobody},
-		{process(5, 3), process(6, 2), nobody}, // another has the PID
+		{process(5, 3), process(6, 2), nobody}, // another process has the PID
 		{process(5, 3), nobody},
 	} {
 		all = u.stay(start.Add(time.Duration(second)*time.Second), holders)
@@ -52,8 +52,8 @@ func TestStaysAreWhenAProcessWasOnAGPU(t *testing.T) {
 	}
 }
 
-// TestStaysOfAHost holds that the stays of a GPU are those of its processes,
-// and outlive a driver that says nothing any more.
+// TestStaysOfAHost checks that the stays of a GPU are those of its processes,
+// and outlive a driver that no longer answers.
 func TestStaysOfAHost(t *testing.T) {
 	in(t, "workloads", DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(12 * time.Second)
@@ -72,10 +72,10 @@ func TestStaysOfAHost(t *testing.T) {
 			delete(pids, s.Process.PID)
 		}
 		if len(pids) > 0 || len(stays) == 0 {
-			t.Errorf("there is no stay of %v in %+v", pids, stays)
+			t.Errorf("no stay of %v in %+v", pids, stays)
 		}
 		if len(h.Stays("GPU-none")) > 0 {
-			t.Error("there are stays on a GPU that there is not")
+			t.Error("a missing GPU has stays")
 		}
 	})
 }

@@ -6,7 +6,7 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// Temperature is of the GPU's core and, where it has a sensor, its memory.
+// Temperature is that of the GPU's core and, if it has a sensor, of its memory.
 var Temperature = Gauge("nvgpu_temperature_celsius", "Temperature of a sensor.", "sensor")
 
 var memoryTemperature = []field{{nvml.FI_DEV_MEMORY_TEMP, 0, Temperature, 1, []string{"memory"}}}

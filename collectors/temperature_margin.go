@@ -2,12 +2,13 @@ package collectors
 
 import "gpusteward/collectors/gpu"
 
-// TemperatureMargin is what is left before the GPU slows itself down.
-var TemperatureMargin = Gauge("nvgpu_temperature_margin_celsius", "Degrees left before the GPU slows itself down; negative beyond.")
+// TemperatureMargin is the margin before the GPU slows itself down.
+var TemperatureMargin = Gauge("nvgpu_temperature_margin_celsius",
+	"Degrees Celsius below the temperature at which the GPU slows itself down; negative above it.")
 
 var _ = Register(Collector{
 	Name:    "temperature_margin",
-	Doc:     "Degrees left before the GPU slows itself down (T.Limit); a read takes 1 ms.",
+	Doc:     "Margin to the temperature at which the GPU slows itself down (T.Limit); a read takes 1 ms.",
 	Tier:    Medium,
 	Metrics: []*Metric{TemperatureMargin},
 	Read: func(g *gpu.Device, out *Readings) {

@@ -8,8 +8,10 @@ import (
 
 // Thresholds: absolute up to Hopper, relative to T.Limit from Ada on.
 var (
-	TemperatureThreshold = Gauge("nvgpu_temperature_threshold_celsius", "Temperature at which the GPU acts.", "threshold")
-	TemperatureTLimit    = Gauge("nvgpu_temperature_tlimit_celsius", "Margin at which the GPU acts; at or below 0.", "threshold")
+	TemperatureThreshold = Gauge("nvgpu_temperature_threshold_celsius",
+		"Temperature at which the GPU acts.", "threshold")
+	TemperatureTLimit = Gauge("nvgpu_temperature_tlimit_celsius",
+		"Margin at which the GPU acts; zero or negative.", "threshold")
 )
 
 var temperatureThresholds = []struct {

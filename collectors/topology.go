@@ -6,23 +6,27 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// TopologyPeer says how two GPUs reach each other, seen from the first.
-var TopologyPeer = Gauge("nvgpu_topology_peer_info", "How the GPU reaches a peer, always 1.", "peer_uuid", "level", "p2p")
+// TopologyPeer is the path between two GPUs, as seen from the first.
+var TopologyPeer = Gauge("nvgpu_topology_peer_info",
+	"Path from the GPU to a peer, always 1.", "peer_uuid", "level", "p2p")
 
 var topologyLevels = map[nvml.GpuTopologyLevel]string{
-	nvml.TOPOLOGY_INTERNAL: "internal", nvml.TOPOLOGY_SINGLE: "single_switch", nvml.TOPOLOGY_MULTIPLE: "multiple_switches",
+	nvml.TOPOLOGY_INTERNAL: "internal", nvml.TOPOLOGY_SINGLE: "single_switch",
+	nvml.TOPOLOGY_MULTIPLE:   "multiple_switches",
 	nvml.TOPOLOGY_HOSTBRIDGE: "host_bridge", nvml.TOPOLOGY_NODE: "numa_node", nvml.TOPOLOGY_SYSTEM: "system",
 }
 
 var p2pStates = map[nvml.GpuP2PStatus]string{
 	nvml.P2P_STATUS_OK: "ok", nvml.P2P_STATUS_CHIPSET_NOT_SUPPORTED: "chipset_not_supported",
-	nvml.P2P_STATUS_GPU_NOT_SUPPORTED: "gpu_not_supported", nvml.P2P_STATUS_IOH_TOPOLOGY_NOT_SUPPORTED: "topology_not_supported",
-	nvml.P2P_STATUS_DISABLED_BY_REGKEY: "disabled", nvml.P2P_STATUS_NOT_SUPPORTED: "not_supported", nvml.P2P_STATUS_UNKNOWN: "unknown",
+	nvml.P2P_STATUS_GPU_NOT_SUPPORTED:          "gpu_not_supported",
+	nvml.P2P_STATUS_IOH_TOPOLOGY_NOT_SUPPORTED: "topology_not_supported",
+	nvml.P2P_STATUS_DISABLED_BY_REGKEY:         "disabled", nvml.P2P_STATUS_NOT_SUPPORTED: "not_supported",
+	nvml.P2P_STATUS_UNKNOWN: "unknown",
 }
 
 var _ = Register(Collector{
 	Name:    "topology",
-	Doc:     "How the GPUs reach each other: one series for each ordered pair.",
+	Doc:     "Paths between the GPUs: one series for each ordered pair.",
 	Tier:    Slow,
 	OptIn:   true,
 	Metrics: []*Metric{TopologyPeer},

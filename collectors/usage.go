@@ -8,10 +8,10 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// engines is a number for each engine that the driver samples by process.
+// engines holds a number for each engine that the driver samples by process.
 type engines [4]float64
 
-const sm, busy = 0, 1 // the indices of SM time and of the memory's
+const sm, busy = 0, 1 // the indices of SM time and of memory time
 
 var (
 	engineNames   = [4]string{"sm", "memory", "encoder", "decoder"}
@@ -32,7 +32,7 @@ func (e engines) times(f float64) engines {
 	return e
 }
 
-// spent is what was used of a GPU: seconds by engine, and energy.
+// spent is an amount of GPU use: seconds by engine, and energy.
 type spent struct {
 	engines
 	joules float64
@@ -40,32 +40,33 @@ type spent struct {
 
 func (s spent) plus(o spent) spent { return spent{s.engines.plus(o.engines), s.joules + o.joules} }
 
-// The driver samples every sixth of a second who has the GPU, and remembers 12
-// s. Asking costs 2 ms on an H100: seldom, but once a turn while a process is
-// young, so that a short one is not missed.
+// The driver samples the processes on the GPU six times a second, and keeps the
+// samples for 12 s. A call costs 2 ms on an H100, so it is rare; while a
+// process is young there is one each turn, so that a short process is not
+// missed.
 const (
 	useEvery  = 5 * time.Second
 	useDepth  = 12 * time.Second
 	useYoung  = 10 * time.Second
-	useLag    = 200 * time.Millisecond // age of the newest sample, at most
-	allOfThem = time.Second            // a window that begins before what is new
+	useLag    = 200 * time.Millisecond // maximum age of the newest sample
+	allOfThem = time.Second            // a window that begins before all new samples
 )
 
 // usage integrates the driver's samples of processes.
 type usage struct {
 	latest map[uint32]engines // ratios over the last window, by PID
-	ret    nvml.Return        // of the call that told them
-	seen   time.Time          // samples up to then are counted
+	ret    nvml.Return        // of the call that returned them
+	seen   time.Time          // end of the counted samples
 	asked  time.Time
-	young  map[uint32]time.Time // when each process was first seen here
+	young  map[uint32]time.Time // when each process was first seen on the GPU
 	joules float64              // drawn by the GPU in the window
-	power  time.Time            // until when they are counted
+	power  time.Time            // end of the counted energy
 }
 
-// update asks the driver what the holders did since it was last asked, and
-// notes it in them. The window that u.latest is about is 0 where it was not
-// asked now. Why nothing is known is returned for as long as nothing is; after
-// a failure the driver is asked again the next turn.
+// update asks the driver for the holders' use since the last call, and records
+// it in them. The returned window of u.latest is 0 if the driver was not asked
+// now. A failure is returned until a call succeeds; the driver is asked again
+// on the next turn.
 func (u *usage) update(g *gpu.Device, now time.Time, holders []*holder) (window time.Duration, ret nvml.Return) {
 	if watts, ret := g.GetPowerUsage(); ret == nvml.SUCCESS && !u.power.IsZero() {
 		u.joules += float64(watts) / 1000 * now.Sub(u.power).Seconds()
@@ -95,19 +96,19 @@ func (u *usage) update(g *gpu.Device, now time.Time, holders []*holder) (window 
 	return window, u.ret
 }
 
-// ask reads the samples since u.seen. Every value is an average over all
-// samples since then.
+// ask reads the samples since u.seen. Each value is an average over all samples
+// since then.
 func (u *usage) ask(g *gpu.Device, now time.Time) (time.Duration, nvml.Return) {
 	u.asked, u.latest = now, map[uint32]engines{}
-	// The driver's times are the wall clock's, which may be set.
+	// The driver's times are from the wall clock, which can be set.
 	now = now.Round(0)
-	if age := now.Sub(u.seen); age < 0 || age > useDepth { // it was, or nobody asked
+	if age := now.Sub(u.seen); age < 0 || age > useDepth { // the clock was set, or there was no call for long
 		u.seen, u.joules = now.Add(-allOfThem), 0
 	}
 	samples, ret := g.GetProcessUtilization(uint64(u.seen.UnixMicro()))
 	switch ret {
 	case nvml.SUCCESS:
-	case nvml.ERROR_NOT_FOUND, nvml.ERROR_INSUFFICIENT_SIZE, nvml.ERROR_NO_DATA: // nobody did anything
+	case nvml.ERROR_NOT_FOUND, nvml.ERROR_INSUFFICIENT_SIZE, nvml.ERROR_NO_DATA: // no process did anything
 		samples = nil
 	default:
 		return 0, ret
@@ -133,8 +134,8 @@ func (u *usage) ask(g *gpu.Device, now time.Time) (time.Duration, nvml.Return) {
 	return window, nvml.SUCCESS
 }
 
-// take returns what each process used in the window that was asked about, and
-// its share of the energy.
+// take returns the use by each process in the current window, and its share of
+// the energy.
 func (u *usage) take(window time.Duration) map[uint32]spent {
 	if window <= 0 {
 		return nil

@@ -15,12 +15,12 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// A board is a GPU that lists the processes that a test gives it, and says of
-// them what the test wants. It draws 100 W.
+// A board is a GPU with the processes and the samples that a test sets. It
+// draws 100 W.
 type board struct {
 	compute, graphics, mps []nvml.ProcessInfo
 	use                    func(since time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return)
-	asked                  []time.Time // since when, each time that use was asked for
+	asked                  []time.Time // the start of each requested period of use
 }
 
 const boardWatts = 100
@@ -63,8 +63,8 @@ func (b *board) open(t testing.TB) *gpu.Device {
 	return g
 }
 
-// A stage is the processes collector on a board, turn by turn, with processes
-// that a test makes up. It needs a bubble's clock.
+// A stage runs the processes collector on a board, turn by turn, with invented
+// processes. It needs a bubble's clock.
 type stage struct {
 	gpu       *gpu.Device
 	read      Read
@@ -74,7 +74,7 @@ type stage struct {
 	allocated []host.Allocation
 	totals    map[string]float64
 	last      *Readings
-	begun     uint64 // processes
+	begun     uint64 // number of processes so far
 }
 
 func perform(t testing.TB, b *board) *stage {
@@ -89,21 +89,22 @@ func perform(t testing.TB, b *board) *stage {
 	return s
 }
 
-// is begins a process of a unit of systemd's.
+// is starts a process of a systemd unit.
 func (s *stage) is(pid int, unit string) {
 	s.begun++
 	s.facts[pid] = host.Facts{Start: s.begun, Comm: "python3", Cgroup: "0::/system.slice/" + unit + "\n"}
 }
 
-// pass has the collector read once.
+// pass runs the collector once.
 func (s *stage) pass() *Readings {
-	s.last = &Readings{Now: time.Now(), config: &s.config, processes: s.table, prefix: []string{"0", "GPU-a"}, totals: s.totals,
+	s.last = &Readings{Now: time.Now(), config: &s.config, processes: s.table, prefix: []string{"0", "GPU-a"},
+		totals:      s.totals,
 		allocations: func() []host.Allocation { return s.allocated }}
 	s.read(s.gpu, s.last)
 	return s.last
 }
 
-// passes has it read each second for so many.
+// passes runs it once a second for that many seconds.
 func (s *stage) passes(seconds int) {
 	for range seconds {
 		time.Sleep(time.Second)
@@ -111,7 +112,7 @@ func (s *stage) passes(seconds int) {
 	}
 }
 
-// value returns what the last pass put for a series, NaN for nothing.
+// value returns the value of a series in the last pass, NaN if it is missing.
 func (s *stage) value(m *Metric, labels ...string) float64 {
 	for _, p := range s.last.samples {
 		if p.Metric == m && slices.Equal(p.Labels[2:], labels) {
@@ -128,17 +129,19 @@ func (s *stage) has(t *testing.T, m *Metric, want float64, labels ...string) {
 	}
 }
 
-// runs is a process as the driver lists it, outside of MIG.
+// runs returns a process as the driver lists it outside MIG.
 func runs(pid int, memory uint64) nvml.ProcessInfo {
-	return nvml.ProcessInfo{Pid: uint32(pid), UsedGpuMemory: memory, GpuInstanceId: noInstance, ComputeInstanceId: noInstance}
+	return nvml.ProcessInfo{Pid: uint32(pid), UsedGpuMemory: memory, GpuInstanceId: noInstance,
+		ComputeInstanceId: noInstance}
 }
 
-// did is a sample of a process.
+// did returns a sample of a process.
 func did(pid int, at time.Time, sm, memory, encoder, decoder uint32) nvml.ProcessUtilizationSample {
-	return nvml.ProcessUtilizationSample{Pid: uint32(pid), TimeStamp: uint64(at.UnixMicro()), SmUtil: sm, MemUtil: memory, EncUtil: encoder, DecUtil: decoder}
+	return nvml.ProcessUtilizationSample{Pid: uint32(pid), TimeStamp: uint64(at.UnixMicro()), SmUtil: sm,
+		MemUtil: memory, EncUtil: encoder, DecUtil: decoder}
 }
 
-// works has each of pids at so many percent of the SMs up to now.
+// works lets each of pids use that percentage of the SMs until now.
 func works(percent uint32, pids ...int) func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 	return func(time.Time) (all []nvml.ProcessUtilizationSample, ret nvml.Return) {
 		for _, pid := range pids {
@@ -150,34 +153,48 @@ func works(percent uint32, pids ...int) func(time.Time) ([]nvml.ProcessUtilizati
 
 var noon = time.Unix(1_700_000_000, 123_456_789)
 
-// TestAskedAboutUse has the driver answer once, 5 s after the last sample that
-// was counted.
-func TestAskedAboutUse(t *testing.T) {
+// TestRequestForUse lets the driver answer once, 5 s after the last counted
+// sample.
+func TestRequestForUse(t *testing.T) {
 	ago := func(d time.Duration) time.Time { return noon.Add(-d) }
 	one := func(s ...nvml.ProcessUtilizationSample) []nvml.ProcessUtilizationSample { return s }
 	for name, c := range map[string]struct {
 		seen    time.Time
 		samples []nvml.ProcessUtilizationSample
 		ret     nvml.Return
-		since   time.Duration // before noon, of the question
+		since   time.Duration // before noon, start of the requested period
 		window  time.Duration
 		use     engines // of process 7
 		fails   nvml.Return
 	}{
-		"busy":                {ago(5 * time.Second), one(did(7, ago(50*time.Millisecond), 40, 30, 20, 10)), 0, 5 * time.Second, 4950 * time.Millisecond, engines{.4, .3, .2, .1}, 0},
-		"twice in the list":   {ago(5 * time.Second), one(did(7, ago(0), 25, 0, 0, 0), did(7, ago(0), 50, 0, 0, 1)), 0, 5 * time.Second, 5 * time.Second, engines{.75, 0, 0, .01}, 0},
-		"newest sample old":   {ago(5 * time.Second), one(did(7, ago(3*time.Second), 40, 0, 0, 0)), 0, 5 * time.Second, 4800 * time.Millisecond, engines{.4}, 0},
-		"sample of to-morrow": {ago(5 * time.Second), one(did(7, noon.Add(time.Hour), 40, 0, 0, 0)), 0, 5 * time.Second, 4800 * time.Millisecond, engines{.4}, 0},
-		"not a percentage":    {ago(5 * time.Second), one(did(7, ago(0), 101, 100, 1<<31, 7)), 0, 5 * time.Second, 5 * time.Second, engines{0, 1, 0, .07}, 0},
-		"idle":                {ago(5 * time.Second), nil, nvml.ERROR_NOT_FOUND, 5 * time.Second, 4800 * time.Millisecond, engines{}, 0},
-		"idle since long":     {ago(5 * time.Second), nil, nvml.ERROR_INSUFFICIENT_SIZE, 5 * time.Second, 4800 * time.Millisecond, engines{}, 0},
-		"no samples kept":     {ago(5 * time.Second), nil, nvml.ERROR_NO_DATA, 5 * time.Second, 4800 * time.Millisecond, engines{}, 0},
-		"never asked":         {time.Time{}, one(did(7, ago(0), 40, 0, 0, 0)), 0, time.Second, time.Second, engines{.4}, 0},
-		"long not asked":      {ago(12*time.Second + 1), one(did(7, ago(0), 40, 0, 0, 0)), 0, time.Second, time.Second, engines{.4}, 0},
-		"just remembered":     {ago(12 * time.Second), one(did(7, ago(0), 40, 0, 0, 0)), 0, 12 * time.Second, 12 * time.Second, engines{.4}, 0},
-		"clock set back":      {noon.Add(time.Hour), one(did(7, ago(0), 40, 0, 0, 0)), 0, time.Second, time.Second, engines{.4}, 0},
-		"unsupported":         {ago(5 * time.Second), nil, nvml.ERROR_NOT_SUPPORTED, 5 * time.Second, 0, engines{}, nvml.ERROR_NOT_SUPPORTED},
-		"failure":             {ago(5 * time.Second), nil, nvml.ERROR_UNKNOWN, 5 * time.Second, 0, engines{}, nvml.ERROR_UNKNOWN},
+		"busy": {ago(5 * time.Second), one(did(7, ago(50*time.Millisecond), 40, 30, 20, 10)), 0,
+			5 * time.Second, 4950 * time.Millisecond, engines{.4, .3, .2, .1}, 0},
+		"twice in the list": {ago(5 * time.Second), one(did(7, ago(0), 25, 0, 0, 0), did(7, ago(0), 50, 0, 0, 1)), 0,
+			5 * time.Second, 5 * time.Second, engines{.75, 0, 0, .01}, 0},
+		"newest sample old": {ago(5 * time.Second), one(did(7, ago(3*time.Second), 40, 0, 0, 0)), 0, 5 * time.Second,
+			4800 * time.Millisecond, engines{.4}, 0},
+		"sample of to-morrow": {ago(5 * time.Second), one(did(7, noon.Add(time.Hour), 40, 0, 0, 0)), 0, 5 * time.Second,
+			4800 * time.Millisecond, engines{.4}, 0},
+		"not a percentage": {ago(5 * time.Second), one(did(7, ago(0), 101, 100, 1<<31, 7)), 0, 5 * time.Second,
+			5 * time.Second, engines{0, 1, 0, .07}, 0},
+		"idle": {ago(5 * time.Second), nil, nvml.ERROR_NOT_FOUND, 5 * time.Second,
+			4800 * time.Millisecond, engines{}, 0},
+		"idle since long": {ago(5 * time.Second), nil, nvml.ERROR_INSUFFICIENT_SIZE, 5 * time.Second,
+			4800 * time.Millisecond, engines{}, 0},
+		"no samples kept": {ago(5 * time.Second), nil, nvml.ERROR_NO_DATA, 5 * time.Second, 4800 * time.Millisecond,
+			engines{}, 0},
+		"never asked": {time.Time{}, one(did(7, ago(0), 40, 0, 0, 0)), 0, time.Second, time.Second, engines{.4},
+			0},
+		"long not asked": {ago(12*time.Second + 1), one(did(7, ago(0), 40, 0, 0, 0)), 0, time.Second, time.Second,
+			engines{.4}, 0},
+		"just remembered": {ago(12 * time.Second), one(did(7, ago(0), 40, 0, 0, 0)), 0, 12 * time.Second,
+			12 * time.Second, engines{.4}, 0},
+		"clock set back": {noon.Add(time.Hour), one(did(7, ago(0), 40, 0, 0, 0)), 0, time.Second, time.Second,
+			engines{.4}, 0},
+		"unsupported": {ago(5 * time.Second), nil, nvml.ERROR_NOT_SUPPORTED, 5 * time.Second, 0, engines{},
+			nvml.ERROR_NOT_SUPPORTED},
+		"failure": {ago(5 * time.Second), nil, nvml.ERROR_UNKNOWN, 5 * time.Second, 0, engines{},
+			nvml.ERROR_UNKNOWN},
 	} {
 		b := board{use: func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) { return c.samples, c.ret }}
 		u := usage{seen: c.seen}
@@ -186,14 +203,15 @@ func TestAskedAboutUse(t *testing.T) {
 			t.Errorf("%s: asked about the last %v, want %v", name, since, c.since)
 		}
 		if ret != c.fails || (window-c.window).Abs() > 2*time.Microsecond || u.latest[7] != c.use {
-			t.Errorf("%s: window %v, use %v, %v; want %v, %v, %v", name, window, u.latest[7], ret, c.window, c.use, c.fails)
+			t.Errorf("%s: window %v, use %v, %v; want %v, %v, %v", name, window, u.latest[7], ret, c.window, c.use,
+				c.fails)
 		}
 	}
 }
 
-// TestUseIsToldByTheWallClock: what is seen is compared with the driver's
-// times, and no monotonic clock knows that those were set.
-func TestUseIsToldByTheWallClock(t *testing.T) {
+// TestUseFollowsTheWallClock: the end of the counted samples is compared with
+// the driver's times, and a monotonic clock would ignore that those were set.
+func TestUseFollowsTheWallClock(t *testing.T) {
 	var u usage
 	u.ask((&board{}).open(t), time.Now())
 	if u.seen != u.seen.Round(0) {
@@ -201,9 +219,10 @@ func TestUseIsToldByTheWallClock(t *testing.T) {
 	}
 }
 
-// TestWindowsOfUseMeet has the driver sample at random times, and somebody ask
-// at random times: every sample counts once, and the windows are all the time.
-func TestWindowsOfUseMeet(t *testing.T) {
+// TestWindowsOfUseAreAdjacent lets the driver sample, and the collector ask, at
+// random times: every sample counts once, and the windows cover all of the
+// time.
+func TestWindowsOfUseAreAdjacent(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		between := func(from, to time.Duration) time.Duration { return from + time.Duration(r.Int64N(int64(to-from))) }
@@ -264,7 +283,7 @@ func TestUseIsAskedForEachTurnWhileAProcessIsYoung(t *testing.T) {
 			return len(b.asked) - before
 		}
 		if n := asks(30); n != 0 {
-			t.Errorf("asked %d times about nobody", n)
+			t.Errorf("asked %d times without a process", n)
 		}
 		b.compute = []nvml.ProcessInfo{runs(1, 1)}
 		if n := asks(10); n != 10 {
@@ -286,13 +305,13 @@ func TestUseIsAskedForEachTurnWhileAProcessIsYoung(t *testing.T) {
 		b.use = func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) { return nil, nvml.ERROR_NOT_SUPPORTED }
 		asks(10)
 		if n := asks(60); n != 12 {
-			t.Errorf("asked %d times a minute where there is no answer, want 12", n)
+			t.Errorf("asked %d times a minute without an answer, want 12", n)
 		}
 	})
 }
 
-// TestUseThatCannotBeReadIsAbsent holds for every turn, not only for those in
-// which the driver is asked; and that a failure costs no time.
+// TestUseThatCannotBeReadIsAbsent checks every turn, not only those in which
+// the driver is asked, and that a failure loses no time.
 func TestUseThatCannotBeReadIsAbsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &board{compute: []nvml.ProcessInfo{runs(1, 1)}, use: works(50, 1)}
@@ -309,7 +328,8 @@ func TestUseThatCannotBeReadIsAbsent(t *testing.T) {
 			for i := range 8 {
 				time.Sleep(time.Second)
 				out := s.pass()
-				shown := slices.ContainsFunc(out.samples, func(s Sample) bool { return s.Metric == WorkloadUse || s.Metric == WorkloadSM })
+				shown := slices.ContainsFunc(out.samples,
+					func(s Sample) bool { return s.Metric == WorkloadUse || s.Metric == WorkloadSM })
 				if failed = failed || out.failure == ret || len(out.unsupported) > 0; failed && shown {
 					t.Fatalf("turn %d after %v: use is shown", i, gpu.ReturnName(ret))
 				}

@@ -2,13 +2,14 @@ package collectors
 
 import "gpusteward/collectors/gpu"
 
-// Utilization is the driver's own utilization: the share of its last sample
-// period (1/6 s to 1 s) in which the engine did anything at all.
-var Utilization = Gauge("nvgpu_utilization_ratio", "Share of the driver's last sample period in which the engine was busy.", "engine")
+// Utilization is the driver's own figure: the share of its last sample period
+// (1/6 s to 1 s) in which the engine did any work.
+var Utilization = Gauge("nvgpu_utilization_ratio",
+	"Share of the driver's last sample period in which the engine was busy.", "engine")
 
 var _ = Register(Collector{
 	Name:    "utilization",
-	Doc:     "Utilization of the GPU's engines, as nvidia-smi shows it.",
+	Doc:     "Utilization of the GPU's engines, as shown by nvidia-smi.",
 	Tier:    Fast,
 	Metrics: []*Metric{Utilization},
 	Read: func(g *gpu.Device, out *Readings) {

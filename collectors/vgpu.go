@@ -6,15 +6,20 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// vGPUs, seen from their host. vgpu is the driver's number of the instance.
+// vGPUs, as seen from their host. vgpu is the driver's number of the instance.
 var (
-	VGPUInfo         = Gauge("nvgpu_vgpu_info", "Identity of a vGPU, always 1.", "vgpu", "vgpu_uuid", "vm_id", "type", "guest_driver", "license")
-	VGPUMemoryUsed   = Gauge("nvgpu_vgpu_memory_used_bytes", "Memory that the vGPU uses.", "vgpu")
-	VGPUUtilization  = Gauge("nvgpu_vgpu_utilization_ratio", "Utilization of the GPU's engine by the vGPU.", "vgpu", "engine")
-	VGPULicenseState = Gauge("nvgpu_vgpu_license_state", "License: 0 unknown, 1 uninitialised, 2 unlicensed unrestricted, 3 unlicensed restricted, 4 unlicensed, 5 licensed.", "vgpu")
-	VGPUEncoders     = Gauge("nvgpu_vgpu_encoder_sessions", "Video encoder sessions of the vGPU.", "vgpu")
-	VGPUScheduler    = Gauge("nvgpu_vgpu_scheduler_info", "Scheduler of the vGPUs, always 1.", "policy", "arr")
-	VGPUHostMode     = Gauge("nvgpu_vgpu_host_mode", "How the host gives out vGPUs: 0 without SR-IOV, 1 with.")
+	VGPUInfo = Gauge("nvgpu_vgpu_info",
+		"Identity of a vGPU, always 1.", "vgpu", "vgpu_uuid", "vm_id", "type", "guest_driver", "license")
+	VGPUMemoryUsed  = Gauge("nvgpu_vgpu_memory_used_bytes", "Bytes of memory used by the vGPU.", "vgpu")
+	VGPUUtilization = Gauge("nvgpu_vgpu_utilization_ratio",
+		"Utilization of the GPU's engine by the vGPU.", "vgpu", "engine")
+	VGPULicenseState = Gauge("nvgpu_vgpu_license_state",
+		"License: 0 unknown, 1 uninitialised, 2 unlicensed unrestricted, 3 unlicensed restricted, 4 "+
+			"unlicensed, 5 licensed.", "vgpu")
+	VGPUEncoders  = Gauge("nvgpu_vgpu_encoder_sessions", "Video encoder sessions of the vGPU.", "vgpu")
+	VGPUScheduler = Gauge("nvgpu_vgpu_scheduler_info", "Scheduler of the vGPUs, always 1.", "policy", "arr")
+	VGPUHostMode  = Gauge("nvgpu_vgpu_host_mode",
+		"Mode in which the host provides vGPUs: 0 without SR-IOV, 1 with SR-IOV.")
 )
 
 var schedulerPolicies = map[uint32]string{
@@ -25,12 +30,13 @@ var schedulerPolicies = map[uint32]string{
 var arrModes = map[uint32]string{0: "default", 1: "disabled", 2: "enabled"}
 
 var _ = Register(Collector{
-	Name:    "vgpu",
-	Doc:     "vGPUs, on the host that gives them out.",
-	Tier:    Medium,
-	Metrics: []*Metric{VGPUInfo, VGPUMemoryUsed, VGPUUtilization, VGPULicenseState, VGPUEncoders, VGPUScheduler, VGPUHostMode},
+	Name: "vgpu",
+	Doc:  "vGPUs, on their host.",
+	Tier: Medium,
+	Metrics: []*Metric{VGPUInfo, VGPUMemoryUsed, VGPUUtilization, VGPULicenseState, VGPUEncoders, VGPUScheduler,
+		VGPUHostMode},
 	Open: func(*gpu.Device) Read {
-		var last uint64 // timestamp of the newest utilization sample, microseconds
+		var last uint64 // timestamp of the newest utilization sample in microseconds
 		return func(g *gpu.Device, out *Readings) {
 			mode, ret := g.GetHostVgpuMode()
 			out.Put(VGPUHostMode, float64(mode), ret)
@@ -58,12 +64,14 @@ var _ = Register(Collector{
 			}
 			for id, s := range newest {
 				name := number(int(id), nvml.SUCCESS)
-				for engine, v := range map[string][8]byte{"gpu": s.SmUtil, "memory": s.MemUtil, "encoder": s.EncUtil, "decoder": s.DecUtil} {
+				for engine, v := range map[string][8]byte{"gpu": s.SmUtil, "memory": s.MemUtil, "encoder": s.EncUtil,
+					"decoder": s.DecUtil} {
 					out.Set(VGPUUtilization, gpu.Number(kind, v)/100, name, engine)
 				}
 			}
 			scheduler, ret := g.GetVgpuSchedulerState()
-			out.Put(VGPUScheduler, 1, ret, known(schedulerPolicies, scheduler.SchedulerPolicy), known(arrModes, scheduler.ArrMode))
+			out.Put(VGPUScheduler, 1, ret, known(schedulerPolicies, scheduler.SchedulerPolicy),
+				known(arrModes, scheduler.ArrMode))
 		}
 	},
 })

@@ -10,17 +10,22 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// WorkloadInfo says who a workload is; join with it on workload.
+// WorkloadInfo is the identity of a workload; join with it on workload.
 var (
-	WorkloadInfo = HostGauge("nvgpu_workload_info", "Who the workload is, always 1.", "workload", "kind", "namespace", "pod", "container", "container_id", "image",
+	WorkloadInfo = HostGauge("nvgpu_workload_info",
+		"Identity of the workload, always 1.",
+		"workload", "kind", "namespace", "pod", "container", "container_id", "image",
 		"unit", "slice", "uid", "slurm_job", "slurm_step", "slurm_user", "slurm_account", "slurm_partition")
-	WorkloadStart     = HostGauge("nvgpu_workload_start_timestamp_seconds", "When the workload's oldest process on a GPU began, as a Unix time.", "workload")
-	AttributionErrors = HostCounter("gpusteward_attribution_errors_total", "Failures to find out whose a process is, by the source that was asked.", "source")
+	WorkloadStart = HostGauge("nvgpu_workload_start_timestamp_seconds",
+		"Unix time at which the workload's oldest process on a GPU started.", "workload")
+	AttributionErrors = HostCounter("gpusteward_attribution_errors_total",
+		"Failures to find the owner of a process, by the source asked.", "source")
 )
 
 var _ = Register(Collector{
-	Name:    "workload_info",
-	Doc:     "Who the workloads on the GPUs are: from their cgroup, and from what Docker, Podman, the kubelet or Slurm call them.",
+	Name: "workload_info",
+	Doc: "Identities of the workloads on the GPUs, from their cgroups, and names from Docker, Podman, the " +
+		"kubelet or Slurm.",
 	Tier:    Fast,
 	Metrics: []*Metric{WorkloadInfo, WorkloadStart, AttributionErrors},
 	Host: func(*gpu.Library) func(out *Readings) {
@@ -36,7 +41,8 @@ var _ = Register(Collector{
 			}
 			for _, key := range slices.Sorted(maps.Keys(who)) {
 				w := who[key]
-				out.Set(WorkloadInfo, 1, key, w.Kind, w.Namespace, w.Pod, w.Container, w.ContainerID[:min(12, len(w.ContainerID))], w.Image,
+				out.Set(WorkloadInfo, 1, key, w.Kind, w.Namespace, w.Pod, w.Container,
+					w.ContainerID[:min(12, len(w.ContainerID))], w.Image,
 					w.Unit, w.Slice, strconv.Itoa(w.UID), w.Job, w.Step, w.User, w.Account, w.Partition)
 				out.Set(WorkloadStart, float64(host.Rebased(began[key], out.Now).UnixMilli())/1e3, key)
 			}

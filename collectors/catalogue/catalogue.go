@@ -1,5 +1,5 @@
-// Package catalogue knows every family of metrics: its name, its type, its labels
-// and what its values can be.
+// Package catalogue lists every metric family: its name, type, labels and the
+// range of its values.
 package catalogue
 
 import (
@@ -9,38 +9,39 @@ import (
 	"strings"
 )
 
-// A Type says how a metric's values behave.
+// A Type is the kind of a metric.
 type Type int
 
-// The types that a metric can have.
+// The types of a metric.
 const (
 	GaugeType   Type = iota // goes up and down
-	CounterType             // only rises, but for a reset
+	CounterType             // only rises, except at a reset
 )
 
 func (t Type) String() string { return [...]string{"gauge", "counter"}[t] }
 
-// A Metric is one row of the catalogue: all that the code, the rules, the
-// dashboards and the reference know about one family. Published names are
+// A Metric is one row of the catalogue: everything that the code, the rules,
+// the dashboards and METRICS.md know about one family. Published names are
 // frozen.
 type Metric struct {
 	Name, Help string
 	Type       Type
-	Labels     []string // of a GPU's metric, the first two are gpu and uuid
+	Labels     []string // the first two of a GPU's metric are gpu and uuid
 
-	least, most float64 // what hardware of this world can show
+	least, most float64 // the range that real hardware can show
 }
 
-// limits are what a unit's values can be, whatever a driver says. They are
-// wide: a fan may run at 110 % of its speed.
+// limits are the ranges of plausible values by unit. They are wide: a fan may
+// run at 110 % of its speed.
 var limits = []struct {
 	ending      string
 	least, most float64
 }{
-	{"_ratio", 0, 10}, {"_celsius", -273, 1000}, {"_watts", 0, 1e6}, {"_hertz", 0, 1e12}, {"_bytes", 0, 1 << 60}, {"", math.Inf(-1), math.Inf(1)},
+	{"_ratio", 0, 10}, {"_celsius", -273, 1000}, {"_watts", 0, 1e6}, {"_hertz", 0, 1e12}, {"_bytes", 0, 1 << 60},
+	{"", math.Inf(-1), math.Inf(1)},
 }
 
-// Plausible reports whether v can be true.
+// Plausible reports whether v is a possible value.
 func (m *Metric) Plausible(v float64) bool {
 	return !math.IsInf(v, 0) && v >= m.least && v <= m.most
 }
@@ -48,18 +49,19 @@ func (m *Metric) Plausible(v float64) bool {
 // String returns the name, so that a Metric formats into PromQL.
 func (m *Metric) String() string { return m.Name }
 
-// Gauge declares a family that each GPU has, with labels beside gpu and uuid.
+// Gauge declares a family of each GPU, with labels in addition to gpu and uuid.
 func Gauge(name, help string, labels ...string) *Metric {
 	return declare(&Metric{Name: name, Help: help, Type: GaugeType, Labels: append([]string{"gpu", "uuid"}, labels...)})
 }
 
-// Counter declares a family that each GPU has and that only rises; its name
-// ends in _total.
+// Counter declares a family of each GPU that only rises; its name ends in
+// _total.
 func Counter(name, help string, labels ...string) *Metric {
-	return declare(&Metric{Name: name, Help: help, Type: CounterType, Labels: append([]string{"gpu", "uuid"}, labels...)})
+	return declare(&Metric{Name: name, Help: help, Type: CounterType,
+		Labels: append([]string{"gpu", "uuid"}, labels...)})
 }
 
-// HostGauge declares a family of the host or the agent: no gpu, no uuid.
+// HostGauge declares a family of the host or the agent, without gpu and uuid.
 func HostGauge(name, help string, labels ...string) *Metric {
 	return declare(&Metric{Name: name, Help: help, Type: GaugeType, Labels: labels})
 }
@@ -69,7 +71,7 @@ func HostCounter(name, help string, labels ...string) *Metric {
 	return declare(&Metric{Name: name, Help: help, Type: CounterType, Labels: labels})
 }
 
-// Signed lets values be below zero.
+// Signed allows negative values.
 func (m *Metric) Signed() *Metric {
 	m.least = -m.most
 	return m

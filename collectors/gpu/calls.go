@@ -21,7 +21,7 @@ type callReturn struct {
 	result nvml.Return
 }
 
-// Each calls f for every call and return code seen so far.
+// Each calls f for every call and return code so far.
 func (c *Calls) Each(f func(call string, ret nvml.Return, n uint64)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -30,8 +30,8 @@ func (c *Calls) Each(f func(call string, ret nvml.Return, n uint64)) {
 	}
 }
 
-// Missing calls f for every NVML function that was wanted and is not in the
-// installed library.
+// Missing calls f for every requested NVML function that the installed library
+// lacks.
 func (c *Calls) Missing(f func(symbol string)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,28 +58,28 @@ func (c *Calls) miss(symbol string) {
 	c.missing[symbol] = true
 }
 
-// A guard stands before every NVML call of one owner: it refuses calls whose
-// symbol is missing, counts return codes, and remembers which call is under
-// way, so that a call that never returns can be named.
+// A guard precedes every NVML call of one owner. It refuses calls without a
+// symbol, counts return codes, and records the call in progress, so that a call
+// that never returns can be named.
 type guard struct {
 	calls   *Calls
-	missing []bool // by index into calls, shared and constant
+	missing []bool // by index into calls; shared and constant
 	caller  *Caller
 }
 
-// A Caller is one goroutine's standing with the driver. The zero value is
-// ready.
+// A Caller is the record of one goroutine's calls to the driver. The zero value
+// is ready.
 type Caller struct {
 	busy atomic.Pointer[Busy]
 
-	Good   int // calls that succeeded; the goroutine's own
-	Barred int // calls that failed as they do without device nodes; the goroutine's own
+	Good   int // calls that succeeded; belongs to the goroutine
+	Barred int // calls that failed as they do without device nodes; belongs to the goroutine
 }
 
-// Busy returns the call under way, or nil. Safe for concurrent use.
+// Busy returns the call in progress, or nil. Safe for concurrent use.
 func (c *Caller) Busy() *Busy { return c.busy.Load() }
 
-// Recover notes that the call under way ended in a panic: go-nvml believes
+// Recover records that the call in progress ended in a panic: go-nvml trusts
 // every count that the library returns.
 func (c *Caller) Recover() { c.busy.Store(nil) }
 

@@ -6,15 +6,15 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// ID is what names a GPU, everywhere.
+// ID is the identity of a GPU.
 type ID struct {
 	Index int    `json:"index"` // NVML's index, in PCI order
 	UUID  string `json:"uuid"`  // "GPU-..."; constant for the life of the board
 	PCI   string `json:"pci"`   // "00000000:9B:00.0"
-	Minor int    `json:"minor"` // N of /dev/nvidiaN; -1 where the driver does not say
+	Minor int    `json:"minor"` // N of /dev/nvidiaN; -1 if the driver does not report it
 }
 
-// A Device is a GPU, with every reading call of NVML as a guarded method. It
+// A Device is a GPU, with each reading call of NVML as a guarded method. It
 // belongs to the goroutine that opened it.
 type Device struct {
 	guard
@@ -22,7 +22,7 @@ type Device struct {
 	lib       *Library
 	nv        nvml.Device
 	instances []*MIG
-	open      map[any]func() // what to free at Close
+	open      map[any]func() // resources to free in Close
 }
 
 // Device opens the GPU with the given NVML index.
@@ -44,7 +44,7 @@ func (l *Library) Device(index int) (*Device, error) {
 	return d, nil
 }
 
-// Close frees what was allocated in d's name and not closed before.
+// Close frees every resource of d that was not closed before.
 func (d *Device) Close() {
 	for _, free := range d.open {
 		free()
@@ -55,7 +55,7 @@ func (d *Device) Close() {
 func (d *Device) String() string { return fmt.Sprintf("gpu %d (%s)", d.Index, d.UUID) }
 
 // FabricInfo returns the NVLink fabric's state and health mask. go-nvml's own
-// call answers through a handler that nothing else can implement; a simulated
+// call answers through a handler that only go-nvml can implement; a simulated
 // device has the method directly.
 func (d *Device) FabricInfo() (info nvml.GpuFabricInfo_v2, ret nvml.Return) {
 	if ret = d.enter(callFabricInfo); ret != nvml.SUCCESS {
@@ -72,28 +72,28 @@ func (d *Device) FabricInfo() (info nvml.GpuFabricInfo_v2, ret nvml.Return) {
 	return info, ret
 }
 
-// A Peer is a GPU as others see it: nothing but the path to it may be asked
-// for. Immutable.
+// A Peer is a GPU as seen by others: they may only ask for the path to it.
+// Immutable.
 type Peer struct {
 	ID
 	nv nvml.Device
 }
 
-// Peer returns d for the goroutines of other GPUs.
+// Peer returns d for use by the goroutines of other GPUs.
 func (d *Device) Peer() *Peer { return &Peer{d.ID, d.nv} }
 
-// CommonAncestor returns where the paths of d and peer meet.
+// CommonAncestor returns the point at which the paths of d and peer meet.
 func (d *Device) CommonAncestor(peer *Peer) (nvml.GpuTopologyLevel, nvml.Return) {
 	return d.GetTopologyCommonAncestor(peer.nv)
 }
 
-// P2P returns whether d reaches peer's memory in the given way.
+// P2P reports whether d can access peer's memory in the given way.
 func (d *Device) P2P(peer *Peer, way nvml.GpuP2PCapsIndex) (nvml.GpuP2PStatus, nvml.Return) {
 	return d.GetP2PStatus(peer.nv, way)
 }
 
-// Temperature returns the temperature of the GPU's core, in degrees Celsius,
-// from whichever of NVML's two functions the library has: the older one is
+// Temperature returns the temperature of the GPU's core in degrees Celsius,
+// from the NVML function that the library has: the older of the two is
 // deprecated since CUDA 13.
 func (d *Device) Temperature() (float64, nvml.Return) {
 	celsius, ret := d.GetTemperature(nvml.TEMPERATURE_GPU)

@@ -2,8 +2,7 @@ package gpu
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// EventTypes are the events of the driver that have a name here, by it, but
-// for XIDs and the changes of clocks.
+// EventTypes are the named events of the driver, except XIDs and clock changes.
 var EventTypes = map[string]uint64{
 	"ecc_sbe":                 nvml.EventTypeSingleBitEccError,
 	"ecc_dbe":                 nvml.EventTypeDoubleBitEccError,
@@ -25,8 +24,8 @@ type EventSet struct {
 	nv nvml.EventSet
 }
 
-// Events returns a set that receives the events of types (a mask) that d can
-// raise, and those of them that it can. Closing d frees the set.
+// Events returns a set that receives those events of types (a mask) that d can
+// raise, and their mask. Closing d frees the set.
 func (d *Device) Events(types uint64) (EventSet, uint64, nvml.Return) {
 	can, ret := d.GetSupportedEventTypes()
 	if ret != nvml.SUCCESS {

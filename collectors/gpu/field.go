@@ -7,12 +7,13 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// AllLinks is the scope of an NVLink field that asks for the sum over links.
+// AllLinks is the scope of an NVLink field that requests the sum over all
+// links.
 const AllLinks = math.MaxUint32
 
-// Fields reads NVML fields in one call. Each element of fields has FieldId
-// and ScopeId set; each has its own NvmlReturn and Value afterwards. Where
-// the whole call fails, every element carries its code.
+// Fields reads NVML fields in one call. Each element of fields has FieldId and
+// ScopeId set, and receives its own NvmlReturn and Value. If the whole call
+// fails, every element carries its code.
 func (d *Device) Fields(fields []nvml.FieldValue) {
 	if ret := d.GetFieldValues(fields); ret != nvml.SUCCESS {
 		for i := range fields {
@@ -44,7 +45,7 @@ func Number(t nvml.ValueType, b [8]byte) float64 {
 	return float64(u) // unsigned long and unsigned long long
 }
 
-// String cuts a C string at its end.
+// String returns a C string up to its terminator.
 func String[T int8 | uint8](c []T) string {
 	b := make([]byte, 0, len(c))
 	for _, x := range c {

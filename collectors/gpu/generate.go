@@ -1,10 +1,10 @@
 //go:build ignore
 
-// Writes calls_gen.go, the guarded NVML calls that the program makes, and
-// sim/unsupported_gen.go, a device that supports nothing, from the source of
-// the go-nvml version that go.mod pins. A call that is new in the code of the
-// program has its wrapper after the next run. Run it with go generate; an
-// argument is the folder to write to.
+// This program writes calls_gen.go, the guarded NVML calls that gpusteward
+// makes, and sim/unsupported_gen.go, a device that supports nothing, from the
+// source of the go-nvml version that go.mod pins. A new call in the code has
+// its wrapper after the next run. Run it with go generate; an argument is the
+// output directory.
 package main
 
 import (
@@ -26,22 +26,21 @@ import (
 	"strings"
 )
 
-// reads are the prefixes of methods that only read. Nothing else of a device,
-// of a vGPU or of a MIG instance is wrapped,
-// so the agent cannot change a GPU's settings; a cgroup's memory limit, which
-// is none, is written by hand in limits.go.
+// reads are the prefixes of reading methods. Nothing else of a device, a vGPU
+// or a MIG instance is wrapped, so the agent cannot change a GPU's settings. A
+// cgroup's memory limit is not one of these; limits.go sets it by hand.
 var reads = []string{"Get", "GpmMigSample", "GpmQuery", "GpmSample", "IsMig", "RegisterEvents", "ValidateInforom"}
 
-// extra are calls that a hand-written method guards, by the name of the
-// constant that it guards them with: go-nvml hides them behind handlers.
+// extra are calls guarded by a hand-written method, by the name of the constant
+// that it uses: go-nvml hides them behind handlers.
 var extra = []struct{ name, symbol string }{
 	{"callFabricInfo", "nvmlDeviceGetGpuFabricInfoV"},
 	{"callSampleFree", "nvmlGpmSampleFree"},
 	{"callTemperature", "nvmlDeviceGetTemperatureV"},
 }
 
-// wrapped lists go-nvml's interfaces, our type that guards each, and what its
-// methods that may be called begin with.
+// wrapped lists go-nvml's interfaces, our guarded type for each, and the
+// prefixes of the methods that may be called.
 var wrapped = []struct {
 	iface, impl, pointer, typ string
 	begin                     []string
@@ -51,15 +50,16 @@ var wrapped = []struct {
 	{"VgpuTypeId", "nvmlVgpuTypeId", "", "VGPUType", reads},
 	{"GpuInstance", "nvmlGpuInstance", "", "Instance", reads},
 	{"EventSet", "nvmlEventSet", "", "EventSet", []string{"Free", "Wait"}},
-	{"Interface", "library", "*", "Library", []string{"DeviceGetCount", "DeviceGetHandleByIndex", "EventSetCreate", "Gpm", "SystemGet"}},
+	{"Interface", "library", "*", "Library",
+		[]string{"DeviceGetCount", "DeviceGetHandleByIndex", "EventSetCreate", "Gpm", "SystemGet"}},
 }
 
 // A wrapper is a guarded call that could be generated.
 type wrapper struct {
 	method  string // "Device.GetName"
-	head    string // up to its body
-	label   string // the call's name
-	needs   string // the symbols that it needs
+	head    string // the declaration up to its body
+	label   string // name of the call
+	needs   string // symbols that it needs
 	results string
 	call    string
 }
@@ -125,7 +125,7 @@ func main() {
 	}
 
 	// symbols finds the C functions that a Go function or method reaches: all
-	// of them must be there, each in any of its versions.
+	// of them must exist, each in any of its versions.
 	var symbols func(name string, seen map[string]bool) [][]string
 	symbols = func(name string, seen map[string]bool) (out [][]string) {
 		body := bodies[name]
@@ -140,7 +140,7 @@ func main() {
 			}
 			switch fun := call.Fun.(type) {
 			case *ast.Ident:
-				called := strings.TrimSuffix(fun.Name, "Stub") // a seam of go-nvml's own tests
+				called := strings.TrimSuffix(fun.Name, "Stub") // a hook for go-nvml's own tests
 				if alts := alternatives[called]; alts != nil {
 					var any []string
 					for _, alt := range alts {
@@ -199,7 +199,7 @@ func main() {
 			syms := symbols(w.impl+"."+name, map[string]bool{})
 			if len(syms) == 0 {
 				if !strings.HasPrefix(name, "Gpm") {
-					continue // forwards to another of the device's methods
+					continue // forwards to another method of the device
 				}
 				syms = [][]string{{"nvml" + name}} // through the GpmSample interface
 			}
@@ -225,8 +225,10 @@ func main() {
 		to = os.Args[1]
 	}
 	write(filepath.Join(to, "calls_gen.go"), guarded(called(all)))
-	write(filepath.Join(to, "sim/unsupported_gen.go"), "package sim\n\nimport \"github.com/NVIDIA/go-nvml/pkg/nvml\"\n\n"+
-		"// unsupported is an nvml.Device that answers \"not supported\" to everything.\ntype unsupported struct{}\n\nvar _ nvml.Device = unsupported{}\n\n"+base.String())
+	write(filepath.Join(to, "sim/unsupported_gen.go"),
+		"package sim\n\nimport \"github.com/NVIDIA/go-nvml/pkg/nvml\"\n\n"+
+			"// unsupported is an nvml.Device that answers \"not supported\" to everything.\n"+
+			"type unsupported struct{}\n\nvar _ nvml.Device = unsupported{}\n\n"+base.String())
 }
 
 // guarded returns the source of the wrappers, and of the table of their calls.
@@ -253,13 +255,15 @@ func guarded(all []wrapper) string {
 		table = append(table, fmt.Sprintf("{%q, %q},", e.symbol, e.symbol))
 	}
 	return "package gpu\n\nimport \"github.com/NVIDIA/go-nvml/pkg/nvml\"\n\n" +
-		"// calls lists every NVML call that this package can make: its name, and the\n// symbols that must be in the library (\"|\" any of, \"&\" all of).\n" +
-		"var calls = [...]struct{ name, symbols string }{\n" + strings.Join(table, "\n") + "\n}\n\nconst (\n" + strings.Join(names, "\n") + "\n)\n" + methods.String()
+		"// calls lists every NVML call that this package can make: its name, and the\n" +
+		"// symbols that must be in the library (\"|\" any of, \"&\" all of).\n" +
+		"var calls = [...]struct{ name, symbols string }{\n" + strings.Join(table, "\n") + "\n}\n\nconst (\n" +
+		strings.Join(names, "\n") + "\n)\n" + methods.String()
 }
 
-// called returns those of all that the program calls. It reads the program's
-// packages as they would be with all wrappers; what else is wrong with them is
-// the compiler's to say.
+// called returns those wrappers that the program calls. It type-checks the
+// program's packages with all wrappers present, and leaves other errors to the
+// compiler.
 func called(all []wrapper) (some []wrapper) {
 	const own = "gpusteward/collectors/gpu"
 	const format = "{{.ImportPath}}\t{{.Export}}\t{{.Dir}}\t{{.GoFiles}}"
@@ -272,7 +276,7 @@ func called(all []wrapper) (some []wrapper) {
 	export := func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) }
 	compiled := importer.ForCompiler(fset, "gc", export)
 	used := map[string]bool{}
-	for line := range strings.Lines(string(list)) { // each after those that it imports
+	for line := range strings.Lines(string(list)) { // each after its imports
 		f := strings.Split(strings.TrimSpace(line), "\t")
 		path, names := f[0], strings.Fields(strings.Trim(f[3], "[]"))
 		exports[path] = f[1]
@@ -319,7 +323,7 @@ type importerFunc func(path string) (*types.Package, error)
 
 func (f importerFunc) Import(path string) (*types.Package, error) { return f(path) }
 
-// qualified prints a type of package nvml as another package names it.
+// qualified prints a type of package nvml as seen from another package.
 func qualified(fset *token.FileSet, t ast.Expr) string {
 	var b bytes.Buffer
 	switch t := t.(type) {

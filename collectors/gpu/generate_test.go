@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestEveryWrapperHasACaller has the calls that the program makes generated
-// anew: a wrapper that nothing calls would be left out, and so differ.
+// TestEveryWrapperHasACaller generates the wrappers again. A wrapper without a
+// caller would be left out, and the result would differ.
 func TestEveryWrapperHasACaller(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -23,7 +23,8 @@ func TestEveryWrapperHasACaller(t *testing.T) {
 		want, err1 := os.ReadFile(filepath.Join(dir, name))
 		got, err2 := os.ReadFile(name)
 		if err1 != nil || err2 != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s is not what go generate writes: some call is new, or no longer made (%v, %v)", name, err1, err2)
+			t.Errorf("%s differs from the output of go generate: a call was added or removed (%v, %v)", name, err1,
+				err2)
 		}
 	}
 }

@@ -2,8 +2,8 @@ package gpu
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// A Sampler reads GPM metrics over the time between one call of Read and the
-// next. It belongs to its device's goroutine. Close it, or the device.
+// A Sampler reads GPM metrics over the time between two calls of Read. It
+// belongs to its device's goroutine. Close it, or the device.
 type Sampler struct {
 	d        *Device
 	gi       int // MIG GPU instance, or -1
@@ -12,8 +12,9 @@ type Sampler struct {
 	primed   bool
 }
 
-// Sampler returns a sampler for d, or with gi >= 0 for one MIG GPU instance
-// of it. Unsupported where the GPU or driver has no GPM.
+// Sampler returns a sampler for d, or with gi >= 0 for one of its MIG GPU
+// instances. The return code is "not supported" if the GPU or driver has no
+// GPM.
 func (d *Device) Sampler(gi int, metrics ...uint32) (*Sampler, nvml.Return) {
 	support, ret := d.GpmQueryDeviceSupport()
 	if ret != nvml.SUCCESS {
@@ -38,8 +39,8 @@ func (d *Device) Sampler(gi int, metrics ...uint32) (*Sampler, nvml.Return) {
 	return s, nvml.SUCCESS
 }
 
-// Read takes a sample and returns the metrics since the one before, in the
-// order asked for: percent, or MiB/s for rates. The first Read has nothing to
+// Read takes a sample and returns the metrics since the previous one, in the
+// requested order: percent, or MiB/s for rates. The first Read has nothing to
 // compare with and returns NO_DATA.
 func (s *Sampler) Read() ([]nvml.GpmMetric, nvml.Return) {
 	var ret nvml.Return
@@ -52,7 +53,7 @@ func (s *Sampler) Read() ([]nvml.GpmMetric, nvml.Return) {
 		s.primed = false
 		return nil, ret
 	}
-	s.old, s.new = s.new, s.old // s.old is the latest from here on
+	s.old, s.new = s.new, s.old // s.old is now the latest
 	if !s.primed {
 		s.primed = true
 		return nil, nvml.ERROR_NO_DATA

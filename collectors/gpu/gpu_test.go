@@ -67,14 +67,14 @@ func TestIdentity(t *testing.T) {
 	none := device()
 	none.GetMinorNumberFunc = func() (int, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED }
 	if g, _ := open(t, none); g.Minor != -1 {
-		t.Errorf("minor %d where the driver does not say, want -1", g.Minor)
+		t.Errorf("minor %d from a driver that does not report it, want -1", g.Minor)
 	}
 }
 
 func TestMissingSymbolIsNeverCalled(t *testing.T) {
 	d := device()
 	d.GetTemperatureFunc = func(nvml.TemperatureSensors) (uint32, nvml.Return) {
-		t.Error("a function that the library lacks was called: the process would have ended")
+		t.Error("the guard called a function that the library lacks, which would end the process")
 		return 0, nvml.SUCCESS
 	}
 	g, calls := open(t, d, "nvmlDeviceGetTemperature")
@@ -88,16 +88,17 @@ func TestMissingSymbolIsNeverCalled(t *testing.T) {
 	}
 }
 
-func TestAnyVersionOfASymbolWillDo(t *testing.T) {
+func TestAnyVersionOfASymbolSuffices(t *testing.T) {
 	d := device()
 	d.GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.SUCCESS }
 	g, _ := open(t, d, "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
 	if _, ret := g.GetComputeRunningProcesses(); ret != nvml.SUCCESS {
-		t.Errorf("with the first version there: %v", ret)
+		t.Errorf("with the first version only: %v", ret)
 	}
-	g, _ = open(t, d, "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses")
+	g, _ = open(t, d, "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2",
+		"nvmlDeviceGetComputeRunningProcesses")
 	if _, ret := g.GetComputeRunningProcesses(); ret != nvml.ERROR_FUNCTION_NOT_FOUND {
-		t.Errorf("with no version there: %v", ret)
+		t.Errorf("without any version: %v", ret)
 	}
 }
 
@@ -118,19 +119,22 @@ func TestCallsAreCountedAndNamedWhileTheyRun(t *testing.T) {
 	}
 	counted := map[string]uint64{}
 	calls.Each(func(call string, ret nvml.Return, n uint64) { counted[call+" "+ReturnName(ret)] = n })
-	if counted["nvmlDeviceGetSerial not_supported"] != 2 || counted["nvmlInit success"] != 1 || counted["nvmlDeviceGetUUID success"] != 1 {
+	if counted["nvmlDeviceGetSerial not_supported"] != 2 || counted["nvmlInit success"] != 1 ||
+		counted["nvmlDeviceGetUUID success"] != 1 {
 		t.Errorf("counted %v", counted)
 	}
 }
 
-// TestNothingIsSet holds the promise that the agent cannot change a GPU. The one
-// exception is a cgroup's memory limit, which no Device has: see
+// TestNothingIsSet checks that the agent cannot change a GPU's settings. The
+// one exception is a cgroup's memory limit, which no Device has: see
 // TestOnlyMemoryLimitsAreSet.
 func TestNothingIsSet(t *testing.T) {
 	for _, c := range calls {
-		for _, verb := range []string{"Set", "Reset", "Clear", "Create", "Destroy", "Freeze", "Remove", "Modify", "Activate"} {
-			if strings.HasPrefix(c.name, "nvmlDevice"+verb) || strings.HasPrefix(c.name, "nvmlSystem"+verb) || strings.HasPrefix(c.name, "nvmlGpuInstance"+verb) || strings.HasPrefix(c.name, "nvmlGpm"+verb) {
-				t.Errorf("%s changes something", c.name)
+		for _, verb := range []string{"Set", "Reset", "Clear", "Create", "Destroy", "Freeze", "Remove", "Modify",
+			"Activate"} {
+			if strings.HasPrefix(c.name, "nvmlDevice"+verb) || strings.HasPrefix(c.name, "nvmlSystem"+verb) ||
+				strings.HasPrefix(c.name, "nvmlGpuInstance"+verb) || strings.HasPrefix(c.name, "nvmlGpm"+verb) {
+				t.Errorf("%s changes a setting", c.name)
 			}
 		}
 	}
@@ -145,7 +149,10 @@ func TestOpenSaysWhatToDo(t *testing.T) {
 	} {
 		l := library(device())
 		l.InitFunc = func() nvml.Return { return ret }
-		l.ShutdownFunc = func() nvml.Return { t.Error("Shutdown after a failed Init ends the process"); return ret }
+		l.ShutdownFunc = func() nvml.Return {
+			t.Error("Shutdown after a failed Init would end the process")
+			return ret
+		}
 		_, err := Open(l, new(Calls), new(Caller))
 		if err == nil || !strings.Contains(err.Error(), want) || ReturnOf(err) != ret {
 			t.Errorf("%v: %v, want %q", ret, err, want)
@@ -155,17 +162,18 @@ func TestOpenSaysWhatToDo(t *testing.T) {
 
 func TestReturns(t *testing.T) {
 	if Err("x", nvml.SUCCESS) != nil {
-		t.Error("success is an error")
+		t.Error("SUCCESS is an error")
 	}
 	if got := ReturnName(nvml.Return(12345)); got != "code_12345" {
-		t.Errorf("a new code is called %q", got)
+		t.Errorf("an unknown code has the name %q", got)
 	}
 	if ReturnOf(errors.New("other")) != nvml.ERROR_UNKNOWN || ReturnOf(nil) != nvml.SUCCESS {
-		t.Error("ReturnOf of other errors")
+		t.Error("ReturnOf is wrong for other errors")
 	}
-	for _, ret := range []nvml.Return{nvml.ERROR_UNKNOWN, nvml.ERROR_NO_PERMISSION, nvml.ERROR_TIMEOUT, nvml.ERROR_GPU_IS_LOST} {
+	for _, ret := range []nvml.Return{nvml.ERROR_UNKNOWN, nvml.ERROR_NO_PERMISSION, nvml.ERROR_TIMEOUT,
+		nvml.ERROR_GPU_IS_LOST} {
 		if Unsupported(ret) {
-			t.Errorf("%v is a failure, not an answer", ret)
+			t.Errorf("%v counts as a failure, not as an answer", ret)
 		}
 	}
 }
@@ -182,7 +190,9 @@ func TestNumber(t *testing.T) {
 		{nvml.VALUE_TYPE_UNSIGNED_INT, [8]byte{1, 1, 0, 0, 9, 9, 9, 9}, 257},
 		{nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, [8]byte{0, 0, 0, 0, 1}, 1 << 32},
 		{nvml.VALUE_TYPE_SIGNED_LONG_LONG, [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, -1},
-		{nvml.VALUE_TYPE_DOUBLE, [8]byte{byte(half), byte(half >> 8), byte(half >> 16), byte(half >> 24), byte(half >> 32), byte(half >> 40), byte(half >> 48), byte(half >> 56)}, .5},
+		{nvml.VALUE_TYPE_DOUBLE,
+			[8]byte{byte(half), byte(half >> 8), byte(half >> 16), byte(half >> 24), byte(half >> 32), byte(half >> 40),
+				byte(half >> 48), byte(half >> 56)}, .5},
 	} {
 		if got := Number(c.kind, c.b); got != c.want {
 			t.Errorf("Number(%v, %v) = %v, want %v", c.kind, c.b, got, c.want)
@@ -220,7 +230,8 @@ func TestMIGTopologyFollowsTheDriver(t *testing.T) {
 		}, nvml.SUCCESS
 	}
 	g, _ := open(t, d)
-	if ret := g.RefreshInstances(); ret != nvml.SUCCESS || len(g.Instances()) != 2 || g.Instances()[1].GI != 12 || g.Instances()[1].UUID != "MIG-c" {
+	if ret := g.RefreshInstances(); ret != nvml.SUCCESS || len(g.Instances()) != 2 || g.Instances()[1].GI != 12 ||
+		g.Instances()[1].UUID != "MIG-c" {
 		t.Errorf("%v, instances %+v", ret, g.Instances())
 	}
 	mode = nvml.DEVICE_MIG_DISABLE
@@ -232,7 +243,9 @@ func TestMIGTopologyFollowsTheDriver(t *testing.T) {
 func TestSamplesAreFreed(t *testing.T) {
 	freed := 0
 	d := device()
-	d.GpmQueryDeviceSupportFunc = func() (nvml.GpmSupport, nvml.Return) { return nvml.GpmSupport{IsSupportedDevice: 1}, nvml.SUCCESS }
+	d.GpmQueryDeviceSupportFunc = func() (nvml.GpmSupport, nvml.Return) {
+		return nvml.GpmSupport{IsSupportedDevice: 1}, nvml.SUCCESS
+	}
 	calls := new(Calls)
 	l := library(d)
 	l.GpmSampleAllocFunc = func() (nvml.GpmSample, nvml.Return) {
@@ -254,7 +267,7 @@ func TestSamplesAreFreed(t *testing.T) {
 		t.Errorf("closing a sampler freed %d samples, want 2", freed)
 	}
 	if g.Close(); freed != 4 {
-		t.Errorf("closing the device left samples: %d of 4 freed", freed)
+		t.Errorf("%d samples are freed after closing the device, want 4", freed)
 	}
 }
 
@@ -265,8 +278,8 @@ func TestTemperatureFromTheNewerFunction(t *testing.T) {
 	if v, ret := g.Temperature(); v != 61 || ret != nvml.SUCCESS {
 		t.Errorf("%v, %v", v, ret)
 	}
-	// Where neither is there, neither is called. (go-nvml's handler of the
-	// newer one cannot be mocked: the GPU tests call it.)
+	// Without either symbol, neither is called. (go-nvml's handler of the newer
+	// one cannot be mocked: the GPU tests call it.)
 	g, calls := open(t, d, "nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
 	if _, ret := g.Temperature(); ret != nvml.ERROR_FUNCTION_NOT_FOUND {
 		t.Errorf("without either: %v", ret)

@@ -1,7 +1,7 @@
-// Package gpu opens NVIDIA's management library (NVML) and hands out its GPUs.
-// It is the only package that calls Init and Shutdown, the only one that knows
-// return codes, and it guards every call: a symbol that the installed library
-// lacks is answered with FUNCTION_NOT_FOUND instead of ending the process.
+// Package gpu opens NVIDIA's management library (NVML) and provides its GPUs.
+// It is the only package that calls Init and Shutdown, and the only one that
+// knows return codes. It guards every call: a symbol missing from the installed
+// library gives FUNCTION_NOT_FOUND instead of ending the process.
 package gpu
 
 //go:generate go run generate.go
@@ -12,15 +12,15 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// A Library is an opened NVML, for one driver generation, as one goroutine
-// calls it: see As. So do its devices.
+// A Library is an opened NVML, for one driver generation. The library and its
+// devices belong to one goroutine: see As.
 type Library struct {
 	guard
 	nv nvml.Interface
 }
 
-// Open initialises NVML. The error says what an operator can do about it.
-// After an error there is nothing to close: Shutdown after a failed Init ends
+// Open initialises NVML. The error tells an operator what to do about it. After
+// an error there is nothing to close: Shutdown after a failed Init would end
 // the process.
 func Open(nv nvml.Interface, c *Calls, caller *Caller) (*Library, error) {
 	l := &Library{nv: nv, guard: guard{calls: c, missing: make([]bool, len(calls)), caller: caller}}
@@ -58,7 +58,7 @@ func (l *Library) As(c *Caller) *Library {
 	return &own
 }
 
-// Count returns how many GPUs the driver manages.
+// Count returns the number of GPUs that the driver manages.
 func (l *Library) Count() (int, error) {
 	n, ret := l.DeviceGetCount()
 	return n, Err("nvmlDeviceGetCount", ret)

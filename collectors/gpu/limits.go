@@ -46,36 +46,36 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// NoLimit is the hard limit of a cgroup that has none, bytes: what nvml.h calls
-// NVML_DEVICE_MEMORY_LIMIT_MAX. That it is all ones is assumed, no driver that
-// has it was at hand.
+// NoLimit is the hard limit of a cgroup without one, in bytes; nvml.h calls it
+// NVML_DEVICE_MEMORY_LIMIT_MAX. The value, all ones, is an assumption: no
+// driver that defines it was available.
 const NoLimit = math.MaxUint64
 
-// ErrNoMemoryLimits says that the driver cannot limit what a cgroup has of a
-// GPU's memory. One of CUDA 13.4 or later can.
-var ErrNoMemoryLimits = errors.New("this driver has no memory limits for cgroups; one of CUDA 13.4 or later has")
+// ErrNoMemoryLimits means that the driver cannot limit the GPU memory of
+// cgroups. Drivers of CUDA 13.4 and later can.
+var ErrNoMemoryLimits = errors.New("this driver has no memory limits for cgroups; drivers of CUDA 13.4 and later " +
+	"have them")
 
-// Limits has the driver hold the memory of cgroups. Setting one is the only
-// thing that this package changes. The driver needs Linux with cgroups v2,
-// root, and a GPU without MIG; it keeps the limits in the cgroup's dmem.max and
-// dmem.min where the kernel has these, and must be asked even so, because it
-// adds a guarantee up in the cgroups above. A limit lasts as long as its
+// Limits sets memory limits for cgroups in the driver. This is the only setting
+// that the package changes. The driver needs Linux with cgroups v2, root, and a
+// GPU without MIG. It keeps the limits in the cgroup's dmem.max and dmem.min if
+// the kernel has these files. The driver must be asked even then, because it
+// also adds a guarantee to the cgroups above. A limit lasts as long as its
 // cgroup.
 //
-// NVML is open during a call only, and a GPU's handle is found anew in each, so
-// that nothing is shared with the goroutine that reads the GPU. A call waits as
-// long as the driver does. Safe for concurrent use.
+// Each call opens NVML and looks up the GPU's handle again, so it shares
+// nothing with the goroutine that reads the GPU. A call waits as long as the
+// driver does. Safe for concurrent use.
 type Limits struct {
 	NV    nvml.Interface
 	Calls *Calls
 }
 
-// Limit makes soft the bytes that the processes of a cgroup are guaranteed of
-// the memory of the GPU with that UUID, and hard the most that they may have:
-// 0 and NoLimit take both away. cgroup is the full path of its directory. It
-// changes nothing where the driver has these limits already, and looks after a
-// change whether it has. The error is ErrNoMemoryLimits, an *Error, or says
-// what the driver has instead.
+// Limit sets the guaranteed bytes (soft) and the maximum bytes (hard) of a
+// cgroup's processes in the memory of the GPU with that UUID; 0 and NoLimit
+// remove both. cgroup is the full path of its directory. Limit changes nothing
+// if the driver already has these limits, and verifies a change. The error is
+// ErrNoMemoryLimits, an *Error, or the limits that the driver has instead.
 func (l Limits) Limit(uuid, cgroup string, soft, hard uint64) error {
 	if err := l.done("nvmlInit", l.NV.Init()); err != nil {
 		return err
@@ -101,20 +101,22 @@ func (l Limits) Limit(uuid, cgroup string, soft, hard uint64) error {
 	var gotSoft, gotHard C.ulonglong
 	get := func() error { return l.done(getLimits, nvml.Return(C.get(read, device, path, &gotSoft, &gotHard))) }
 	holds := func() bool { return near(uint64(gotSoft), soft) && near(uint64(gotHard), hard) }
-	if get() == nil && holds() { // fails where nothing was set yet
+	if get() == nil && holds() { // fails if nothing was set yet
 		return nil
 	}
-	if err := l.done(setLimits, nvml.Return(C.set(write, device, path, C.ulonglong(soft), C.ulonglong(hard)))); err != nil {
+	ret := nvml.Return(C.set(write, device, path, C.ulonglong(soft), C.ulonglong(hard)))
+	if err := l.done(setLimits, ret); err != nil {
 		return err
 	}
 	if soft == 0 && hard == NoLimit {
-		return nil // now there is nothing to read, or what holds above
+		return nil // there is nothing left to read, or a limit above applies
 	}
 	if err := get(); err != nil {
 		return err
 	}
 	if !holds() {
-		return fmt.Errorf("%s: asked for %d and %d bytes, the driver has %d and %d", setLimits, soft, hard, uint64(gotSoft), uint64(gotHard))
+		return fmt.Errorf("%s: asked for %d and %d bytes, the driver has %d and %d", setLimits, soft, hard,
+			uint64(gotSoft), uint64(gotHard))
 	}
 	return nil
 }
@@ -125,20 +127,20 @@ const (
 	setLimits = "nvmlDeviceSetMemoryLimits_v1"
 )
 
-// done counts a call and returns what its return code stands for.
+// done counts a call and returns the error for its return code.
 func (l Limits) done(call string, ret nvml.Return) error {
 	l.Calls.count(call, ret)
 	return Err(call, ret)
 }
 
-// symbol returns a function of the library, nil where it has none.
+// symbol returns a function of the library, or nil.
 func symbol(library unsafe.Pointer, name string) unsafe.Pointer {
 	c := C.CString(name)
 	defer C.free(unsafe.Pointer(c))
 	return C.dlsym(library, c)
 }
 
-// near reports whether got is want as the driver may round it.
+// near reports whether got equals want up to the driver's rounding.
 func near(got, want uint64) bool {
 	return max(got, want)-min(got, want) <= want/32
 }

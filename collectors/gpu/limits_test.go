@@ -21,8 +21,8 @@ import (
 )
 
 // A limitsDriver is a directory with the driver of testdata/limits.c. A child
-// process loads it, because go-nvml binds its calls to the first library that
-// a process opens.
+// process loads it, because go-nvml binds its calls to the first library that a
+// process opens.
 type limitsDriver struct {
 	t   *testing.T
 	dir string
@@ -31,7 +31,8 @@ type limitsDriver struct {
 func newLimitsDriver(t *testing.T, defines ...string) limitsDriver {
 	t.Helper()
 	d := limitsDriver{t, t.TempDir()}
-	args := append([]string{"-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-o", d.path("libnvidia-ml.so.1"), "testdata/limits.c"}, defines...)
+	args := append([]string{"-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-o",
+		d.path("libnvidia-ml.so.1"), "testdata/limits.c"}, defines...)
 	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
@@ -52,7 +53,7 @@ func (d limitsDriver) content(name string) string {
 	return string(text)
 }
 
-// command asks for limits, each "uuid cgroup soft hard".
+// command requests limits, each "uuid cgroup soft hard".
 func (d limitsDriver) command(limits ...string) *exec.Cmd {
 	c := exec.Command(os.Args[0], "-test.run=^TestLimitsOfAChild$")
 	c.Env = append(os.Environ(), "LD_LIBRARY_PATH="+d.dir, "FAKE_DRIVER="+d.dir, "LIMITS="+strings.Join(limits, "\n"))
@@ -77,7 +78,7 @@ func (d limitsDriver) asks(limits ...string) (answers []string) {
 func TestLimitsOfAChild(t *testing.T) {
 	limits, ok := os.LookupEnv("LIMITS")
 	if !ok {
-		t.Skip("the other tests run it as a child")
+		t.Skip("only the other tests run this, as a child")
 	}
 	l, missing := Limits{NV: nvml.New(), Calls: new(Calls)}, ""
 	for line := range strings.Lines(limits) {
@@ -95,7 +96,8 @@ func TestALimitIsSetOnce(t *testing.T) {
 	d := newLimitsDriver(t)
 	for i, step := range []struct{ ask, limits, sets string }{
 		{"GPU-a /sys/fs/cgroup/a 1073741824 8589934592", "/sys/fs/cgroup/a 1073741824 8589934592", "set\n"},
-		{"GPU-a /sys/fs/cgroup/a 1073741824 8589934592", "/sys/fs/cgroup/a 1073741824 8589934592", "set\n"}, // it holds
+		// it is kept
+		{"GPU-a /sys/fs/cgroup/a 1073741824 8589934592", "/sys/fs/cgroup/a 1073741824 8589934592", "set\n"},
 		{"GPU-a /sys/fs/cgroup/a 1073741824 4294967296", "/sys/fs/cgroup/a 1073741824 4294967296", "set\nset\n"},
 		{"GPU-a /sys/fs/cgroup/a 0 18446744073709551615", "/sys/fs/cgroup/a 0 18446744073709551615", "set\nset\nset\n"},
 		{"GPU-a /sys/fs/cgroup/a 0 18446744073709551615", "/sys/fs/cgroup/a 0 18446744073709551615", "set\nset\nset\n"},
@@ -104,26 +106,31 @@ func TestALimitIsSetOnce(t *testing.T) {
 			t.Errorf("step %d: %q", i, got)
 		}
 		if got := d.content("limits"); got != step.limits || d.content("sets") != step.sets {
-			t.Errorf("step %d: the driver has %q after %q, want %q after %q", i, got, d.content("sets"), step.limits, step.sets)
+			t.Errorf("step %d: the driver has %q after %q, want %q after %q", i, got, d.content("sets"), step.limits,
+				step.sets)
 		}
 	}
-	d.set("limits", "/sys/fs/cgroup/a 0 4396000000") // rounded: more than 4 GiB
-	if got := d.asks("GPU-a /sys/fs/cgroup/a 0 4294967296"); got[0] != "<nil>" || d.content("sets") != "set\nset\nset\n" {
-		t.Errorf("a limit that the driver rounded is set again: %q", got)
+	d.set("limits", "/sys/fs/cgroup/a 0 4396000000") // rounded, and more than 4 GiB
+	if got := d.asks("GPU-a /sys/fs/cgroup/a 0 4294967296"); got[0] != "<nil>" ||
+		d.content("sets") != "set\nset\nset\n" {
+		t.Errorf("a limit that the driver rounded was set again: %q", got)
 	}
 }
 
-func TestALimitThatIsNotSetIsAnError(t *testing.T) {
+func TestAnUnsetLimitIsAnError(t *testing.T) {
 	t.Parallel()
 	const ask = "GPU-a /sys/fs/cgroup/a 1 8589934592"
 	for name, c := range map[string]struct {
 		define, file, contents, ask, want, missing string
 	}{
-		"another GPU":    {ask: "GPU-b /sys/fs/cgroup/a 1 2", want: "nvmlDeviceGetHandleByUUID: not_found"},
-		"not root":       {file: "return", contents: "4", ask: ask, want: "nvmlDeviceSetMemoryLimits_v1: no_permission"},
-		"MIG":            {file: "return", contents: "3", ask: ask, want: "nvmlDeviceSetMemoryLimits_v1: not_supported"},
-		"not kept":       {file: "deaf", ask: ask, want: "nvmlDeviceGetMemoryLimits_v1: not_found"},
-		"an older":       {define: "-DOLD", ask: ask, want: "this driver has no memory limits", missing: "nvmlDeviceSetMemoryLimits_v1"},
+		"another GPU": {ask: "GPU-b /sys/fs/cgroup/a 1 2", want: "nvmlDeviceGetHandleByUUID: not_found"},
+		"not root": {file: "return", contents: "4", ask: ask,
+			want: "nvmlDeviceSetMemoryLimits_v1: no_permission"},
+		"MIG": {file: "return", contents: "3", ask: ask,
+			want: "nvmlDeviceSetMemoryLimits_v1: not_supported"},
+		"not kept": {file: "deaf", ask: ask, want: "nvmlDeviceGetMemoryLimits_v1: not_found"},
+		"an older": {define: "-DOLD", ask: ask, want: "this driver has no memory limits",
+			missing: "nvmlDeviceSetMemoryLimits_v1"},
 		"no such cgroup": {file: "return", contents: "6", ask: ask, want: "nvmlDeviceSetMemoryLimits_v1: not_found"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -155,7 +162,7 @@ func TestALimitThatIsNotSetIsAnError(t *testing.T) {
 	})
 }
 
-func TestACallOfALimitWaitsForTheDriver(t *testing.T) {
+func TestLimitWaitsForTheDriver(t *testing.T) {
 	t.Parallel()
 	d := newLimitsDriver(t)
 	d.set("hang", "")
@@ -165,7 +172,7 @@ func TestACallOfALimitWaitsForTheDriver(t *testing.T) {
 	for d.content("stuck") == "" {
 		select {
 		case err := <-done:
-			t.Fatalf("it returned while the driver hung: %v", err)
+			t.Fatalf("the call returned while the driver hung: %v", err)
 		case <-time.After(time.Millisecond):
 		}
 	}
@@ -195,8 +202,8 @@ func TestASimulatedHostHasNoLimits(t *testing.T) {
 	}
 }
 
-// TestOnlyMemoryLimitsAreSet holds that of the calls that this package finds
-// by their names one changes something: a tenant's cap is nothing else.
+// TestOnlyMemoryLimitsAreSet checks that only one of the calls found by name
+// changes a setting: the memory limit of a cgroup.
 func TestOnlyMemoryLimitsAreSet(t *testing.T) {
 	changes := regexp.MustCompile(`^"nvml(Device|System|GpuInstance|ComputeInstance|Vgpu[A-Za-z]*|Gpm|Unit)(Set|Reset|Clear|Destroy|Freeze|Remove|Modify|Activate)[A-Z].*"$`)
 	files, err := filepath.Glob("*.go")

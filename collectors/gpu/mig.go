@@ -2,8 +2,8 @@ package gpu
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// A MIG is one MIG device: a compute instance within a GPU instance. Its
-// calls belong to the goroutine of its parent.
+// A MIG is one MIG device: a compute instance within a GPU instance. Its calls
+// belong to the goroutine of its parent.
 type MIG struct {
 	Device
 	GI, CI int
@@ -12,8 +12,8 @@ type MIG struct {
 // Instances returns the MIG devices that the last RefreshInstances found.
 func (d *Device) Instances() []*MIG { return d.instances }
 
-// RefreshInstances reads the MIG topology again. A GPU without MIG, or with
-// MIG off, has no instances and that is no failure.
+// RefreshInstances reads the MIG topology again. A GPU without MIG, or with MIG
+// off, has no instances, which is not a failure.
 func (d *Device) RefreshInstances() nvml.Return {
 	mode, _, ret := d.GetMigMode()
 	if ret != nvml.SUCCESS || mode != nvml.DEVICE_MIG_ENABLE {

@@ -9,7 +9,7 @@ import (
 )
 
 // returns names NVML's return codes. The library's own texts need a loaded
-// library, and are sentences; a label value needs a word.
+// library, and are sentences; a label value needs one word.
 var returns = map[nvml.Return]string{
 	nvml.SUCCESS:                         "success",
 	nvml.ERROR_UNINITIALIZED:             "uninitialized",
@@ -44,7 +44,7 @@ var returns = map[nvml.Return]string{
 	nvml.ERROR_UNKNOWN:                   "unknown",
 }
 
-// ReturnName names a return code in a word that fits a label.
+// ReturnName names a return code in one word that fits a label.
 func ReturnName(ret nvml.Return) string {
 	if name, ok := returns[ret]; ok {
 		return name
@@ -53,7 +53,7 @@ func ReturnName(ret nvml.Return) string {
 }
 
 // Unsupported reports whether ret means that this GPU, driver or mode has no
-// such reading: an answer, not a failure.
+// such reading, which is an answer and not a failure.
 func Unsupported(ret nvml.Return) bool {
 	switch ret {
 	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_VGPU_ECC_NOT_SUPPORTED,
@@ -63,22 +63,22 @@ func Unsupported(ret nvml.Return) bool {
 	return false
 }
 
-// DriverGone reports whether ret means that NVML itself must be opened again.
+// DriverGone reports whether ret means that NVML must be reopened.
 func DriverGone(ret nvml.Return) bool {
 	return slices.Contains([]nvml.Return{
 		nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIB_RM_VERSION_MISMATCH,
 	}, ret)
 }
 
-// Lost reports whether ret means that this GPU answers nothing until it is
-// reset or comes back to the bus.
+// Lost reports whether ret means that this GPU will not answer until it is
+// reset or returns to the bus.
 func Lost(ret nvml.Return) bool {
 	return ret == nvml.ERROR_GPU_IS_LOST || ret == nvml.ERROR_RESET_REQUIRED || ret == nvml.ERROR_GPU_NOT_FOUND
 }
 
-// Barred reports whether ret, where every call returns it, means that the
-// GPU's device nodes are gone or closed to this process, as after a reload of
-// its container's cgroup.
+// Barred reports whether ret, if every call returns it, means that the GPU's
+// device nodes are gone or closed to this process, as after a reload of its
+// container's cgroup.
 func Barred(ret nvml.Return) bool {
 	return ret == nvml.ERROR_UNKNOWN || ret == nvml.ERROR_NO_PERMISSION || ret == nvml.ERROR_OPERATING_SYSTEM
 }
@@ -87,18 +87,23 @@ func Barred(ret nvml.Return) bool {
 type Error struct {
 	Call   string
 	Return nvml.Return
-	Why    error // what the kernel says of it, in place of what the code alone tells; nil where it says nothing
+	// Why is the kernel's explanation, which replaces the advice for the code;
+	// nil if there is none.
+	Why error
 }
 
-// advice says what an operator can do about a return code.
+// advice tells an operator what to do about a return code.
 var advice = map[nvml.Return]string{
-	nvml.ERROR_LIBRARY_NOT_FOUND:       "libnvidia-ml.so.1 is not on this host: install the NVIDIA driver",
-	nvml.ERROR_DRIVER_NOT_LOADED:       "the NVIDIA kernel module is not loaded: run nvidia-smi, or load it with modprobe nvidia",
-	nvml.ERROR_NO_PERMISSION:           "no permission on /dev/nvidiactl or /dev/nvidia*: run as root or join the group that owns them",
-	nvml.ERROR_LIB_RM_VERSION_MISMATCH: "the library and the kernel module are of different versions: reload the module or reboot",
-	nvml.ERROR_GPU_IS_LOST:             "the GPU has fallen off the bus: reset it or reboot",
-	nvml.ERROR_RESET_REQUIRED:          "the GPU needs a reset",
-	nvml.ERROR_UNKNOWN:                 "the device nodes may be gone, as after a reload of the container's cgroup",
+	nvml.ERROR_LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 is not on this host: install the NVIDIA driver",
+	nvml.ERROR_DRIVER_NOT_LOADED: "the NVIDIA kernel module is not loaded: run nvidia-smi, or load it with " +
+		"modprobe nvidia",
+	nvml.ERROR_NO_PERMISSION: "no permission on /dev/nvidiactl or /dev/nvidia*: run as root or join the " +
+		"group that owns them",
+	nvml.ERROR_LIB_RM_VERSION_MISMATCH: "the library and the kernel module have different versions: reload the " +
+		"module or reboot",
+	nvml.ERROR_GPU_IS_LOST:    "the GPU has fallen off the bus: reset it or reboot",
+	nvml.ERROR_RESET_REQUIRED: "the GPU needs a reset",
+	nvml.ERROR_UNKNOWN:        "the device nodes may be gone, as after a reload of the container's cgroup",
 }
 
 func (e *Error) Error() string {
@@ -111,7 +116,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Err returns the error that ret stands for, nil for SUCCESS.
+// Err returns the error for ret, nil for SUCCESS.
 func Err(call string, ret nvml.Return) error {
 	if ret == nvml.SUCCESS {
 		return nil

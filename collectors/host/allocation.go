@@ -10,15 +10,17 @@ import (
 	"strings"
 )
 
-// An Allocation is GPUs that a scheduler gave to a container or a job, whether
-// or not it uses them.
+// An Allocation is the GPUs that a scheduler gave to a container or a job, used
+// or not.
 type Allocation struct {
-	Namespace, Pod, Container string   // Kubernetes'
-	Job                       string   // Slurm's
-	Devices                   []string // in Kubernetes as the device plugin calls them, mostly UUIDs; with Slurm indices
+	Namespace, Pod, Container string // for Kubernetes
+	Job                       string // for Slurm
+	// Devices are names from the device plugin in Kubernetes, mostly UUIDs, and
+	// indices in Slurm.
+	Devices []string
 }
 
-// Bounds of the search for jobs.
+// Limits on the search for jobs.
 const (
 	mostJobs   = 1024
 	mostGroups = 256 // cgroups of one job
@@ -27,11 +29,11 @@ const (
 )
 
 // SlurmAllocations returns the GPUs of the Slurm jobs that have a record in
-// jobs, or a cgroup below root, /sys/fs/cgroup. Of one without a record they are
-// what Slurm told the job's processes in their environment: a job without a
-// process has none then, and its user could lie. Reading an environment may
-// block; the caller is in the background. What cannot be read is left out; the
-// error says why.
+// jobs, or a cgroup below root, /sys/fs/cgroup. For a job without a record, the
+// GPUs come from the environment that Slurm gave its processes: such a job has
+// none while it has no process, and its user could lie. Reading an environment
+// may block, so the caller runs in the background. Unreadable jobs are left
+// out; the error gives the reason.
 func SlurmAllocations(jobs, root string, p Proc) ([]Allocation, error) {
 	var all []Allocation
 	var failed []error
@@ -48,9 +50,10 @@ func SlurmAllocations(jobs, root string, p Proc) ([]Allocation, error) {
 	}
 	var dirs []string
 	for _, pattern := range []string{
-		"system.slice/*slurmstepd.scope/job_*", "devices/slurm*/uid_*/job_*", "freezer/slurm*/uid_*/job_*", "cpuset/slurm*/uid_*/job_*",
+		"system.slice/*slurmstepd.scope/job_*", "devices/slurm*/uid_*/job_*", "freezer/slurm*/uid_*/job_*",
+		"cpuset/slurm*/uid_*/job_*",
 	} {
-		found, _ := filepath.Glob(filepath.Join(root, pattern)) // the pattern is good
+		found, _ := filepath.Glob(filepath.Join(root, pattern)) // the pattern is valid
 		dirs = append(dirs, found...)
 	}
 	for _, dir := range dirs[:min(len(dirs), 4*mostJobs)] {
@@ -70,13 +73,14 @@ func SlurmAllocations(jobs, root string, p Proc) ([]Allocation, error) {
 	return all, errors.Join(failed...)
 }
 
-// gpusOfJob asks the job's processes from the outermost cgroup until one knows.
-// The error is that of the last one that could not be asked, if none knew.
+// gpusOfJob asks the job's processes, from the outermost cgroup inwards, until
+// one knows. If none knows, the error is that of the last process that could
+// not be asked.
 func gpusOfJob(dir, job string, p Proc) (devices []string, failed error) {
 	groups, tries := 0, 0
 	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.IsDir() {
-			return nil // a cgroup that has just gone
+			return nil // the cgroup has just gone
 		}
 		if groups++; groups > mostGroups {
 			return fs.SkipAll
@@ -114,14 +118,15 @@ func gpusOfProcess(pid, job string, p Proc) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ParseCgroup(facts.Cgroup, facts.UID).Job != job { // another one that has the PID now
+	if ParseCgroup(facts.Cgroup, facts.UID).Job != job { // another process has the PID now
 		return nil, ErrGone
 	}
 	environ, err := handle.Environ("SLURM_JOB_GPUS")
 	return parseIndices(environ["SLURM_JOB_GPUS"]), err
 }
 
-// parseIndices reads a list such as 0,2-3. What is no index is left out.
+// parseIndices reads a list such as 0,2-3. It ignores anything that is not an
+// index.
 func parseIndices(list string) []string {
 	var all []string
 	for part := range strings.SplitSeq(list, ",") {

@@ -24,7 +24,7 @@ func TestSlurmAllocations(t *testing.T) {
 	}
 	group("system.slice/slurmstepd.scope/job_1/step_0/slurm", "10\n")
 	group("system.slice/slurmstepd.scope/job_1/step_0/user/task_0", "99\n11\n12\n")
-	job(10, "/system.slice/slurmstepd.scope/job_1/step_0/slurm", nil) // may not be read
+	job(10, "/system.slice/slurmstepd.scope/job_1/step_0/slurm", nil) // unreadable
 	job(11, "/system.slice/slurmstepd.scope/job_7/step_0", map[string]string{"SLURM_JOB_GPUS": "7"})
 	job(12, "/system.slice/slurmstepd.scope/job_1/step_0/user/task_0", map[string]string{"SLURM_JOB_GPUS": "0,2-3"})
 	group("system.slice/node_slurmstepd.scope/job_2/step_batch", "20\n")
@@ -47,7 +47,8 @@ func TestSlurmAllocations(t *testing.T) {
 }
 
 func TestParseIndices(t *testing.T) {
-	for list, want := range map[string]string{"0": "0", "0,1": "0 1", "0-2,5": "0 1 2 5", "": "", "a": "", "3-1": "", "0,0": "0", "-1": "", "1-": "", "99999999999999999999": ""} {
+	for list, want := range map[string]string{"0": "0", "0,1": "0 1", "0-2,5": "0 1 2 5", "": "", "a": "", "3-1": "",
+		"0,0": "0", "-1": "", "1-": "", "99999999999999999999": ""} {
 		if got := strings.Join(parseIndices(list), " "); got != want {
 			t.Errorf("%q is %q, not %q", list, got, want)
 		}

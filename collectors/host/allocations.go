@@ -6,25 +6,24 @@ import (
 	"time"
 )
 
-// allocationsEach is how often schedulers are asked what they gave.
+// allocationsEach is the interval between requests to schedulers.
 const allocationsEach = 30 * time.Second
 
-// Allocations are what the schedulers of a host gave, as they last said.
+// Allocations holds the allocations of a host's schedulers, as last reported.
 type Allocations struct {
 	table           *Table
 	kubelet, cgroup string
 	now             atomic.Pointer[[]Allocation]
 }
 
-// NewAllocations returns those that the kubelet tells of at a Unix socket, and
-// Slurm by t's records and the cgroups below cgroup; either may be empty.
-// Failures are t's.
+// NewAllocations returns the allocations that the kubelet reports at a Unix
+// socket, and those of Slurm, from t's records and the cgroups below cgroup.
+// Either path may be empty. Failures are counted in t.
 func NewAllocations(t *Table, kubelet, cgroup string) *Allocations {
 	return &Allocations{table: t, kubelet: kubelet, cgroup: cgroup}
 }
 
-// Now returns what was given when it was last asked for. Safe for concurrent
-// use.
+// Now returns the allocations as last reported. Safe for concurrent use.
 func (a *Allocations) Now() []Allocation {
 	if all := a.now.Load(); all != nil {
 		return *all
@@ -32,8 +31,8 @@ func (a *Allocations) Now() []Allocation {
 	return nil
 }
 
-// Run asks from time to time, until ctx ends. It waits for no source then: one
-// may hang.
+// Run asks the schedulers at intervals, until ctx ends. It then returns without
+// waiting for a source, because one may hang.
 func (a *Allocations) Run(ctx context.Context) error {
 	for {
 		asked := make(chan struct{})
@@ -70,7 +69,7 @@ func (a *Allocations) ask(ctx context.Context) {
 	a.now.Store(&all)
 }
 
-// Source names who gave.
+// Source names the scheduler.
 func (a Allocation) Source() string {
 	if a.Job != "" {
 		return "slurm"
@@ -78,8 +77,8 @@ func (a Allocation) Source() string {
 	return "kubelet"
 }
 
-// Key returns the workload that was given to, as a Workload's; of a Slurm job
-// it is all of the job's steps.
+// Key returns the key of the workload that received the GPUs; for a Slurm job
+// it covers all of the job's steps.
 func (a Allocation) Key() string {
 	if a.Job != "" {
 		return key(KindSlurm, a.Job)
@@ -87,7 +86,7 @@ func (a Allocation) Key() string {
 	return key(KindPod, a.Namespace, a.Pod, a.Container)
 }
 
-// For reports whether w is what was given to, or a part of it.
+// For reports whether w is the receiver of the GPUs, or a part of it.
 func (a Allocation) For(w Workload) bool {
 	if a.Job != "" {
 		return w.Job == a.Job

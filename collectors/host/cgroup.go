@@ -8,32 +8,32 @@ import (
 	"strings"
 )
 
-// Names of cgroups, as runtimes and systemd give them.
+// Names of cgroups, as given by runtimes and systemd.
 var (
 	machineGroup = regexp.MustCompile(`^(?:lxc\.payload\.(.+)|machine-(.+)\.scope|systemd-nspawn@(.+)\.service)$`)
 	slurmGroup   = regexp.MustCompile(`^(?:(?:.+_)?slurmstepd\.scope|slurm(?:_.+)?)$`)
 	jobGroup     = regexp.MustCompile(`^job_(\d+)$`)
 	userGroup    = regexp.MustCompile(`^user(?:\.slice|-(\d+)\.slice|@(\d+)\.service)$`)
 
-	// parents have containers of any name below them, at the top.
+	// parents are top-level groups with containers of any name below them.
 	parents = []string{"lxc", "k8s.io", "default"}
 
-	// runtimes are units that pods and containers may be found below.
+	// runtimes are units that can have pods and containers below them.
 	runtimes = regexp.MustCompile(`^(?:containerd|docker|crio|kubelet|k3s|k3s-agent|rke2-server|rke2-agent)\.service$`)
 )
 
-// kinds in the order of what they tell.
+// kinds are sorted from the least to the most specific.
 var kinds = []string{KindUser, KindUnit, KindSlurm, KindContainer, KindPod}
 
-// ParseCgroup tells the workload of a process of user uid from the content of
-// its /proc/PID/cgroup. With cgroups v1 each controller may have a place of its
-// own: the one that tells most counts.
+// ParseCgroup returns the workload of a process of user uid from the content of
+// its /proc/PID/cgroup. With cgroups v1 each controller can have its own group:
+// the most specific one counts.
 //
-// The outermost pod, container, Slurm job or unit is taken, whatever is nested
-// in it: who may make cgroups inside his own cannot pretend to be another. A
-// cluster in a container (kind) is that container, therefore. Below user.slice
-// all names are the user's own: there is no pod or job there, and a container
-// has his number in its key.
+// The outermost pod, container, Slurm job or unit counts, whatever is nested in
+// it, so that a user who can create cgroups inside a workload cannot
+// impersonate another. A cluster in a container (kind) therefore counts as that
+// container. Below user.slice all names belong to the user: there are no pods
+// or jobs, and a container's key includes the user's number.
 func ParseCgroup(content string, uid int) Workload {
 	best, most, depth := user(strconv.Itoa(uid)), 0, 0
 	for line := range strings.Lines(content) {
@@ -54,9 +54,9 @@ func ParseCgroup(content string, uid int) Workload {
 	return best
 }
 
-// split returns the cgroups of a path from the outermost. A path out of the
-// agent's own cgroup namespace begins with "..". What runtimes call
-// a.slice:runtime:id is a scope in a slice that systemd should have made.
+// split returns the cgroups of a path, outermost first. A path outside the
+// agent's own cgroup namespace begins with "..". A group that runtimes name
+// a.slice:runtime:id is a scope in a slice that systemd should have created.
 func split(path string) []string {
 	var groups []string
 	for g := range strings.SplitSeq(path, "/") {
@@ -73,7 +73,7 @@ func split(path string) []string {
 	return groups
 }
 
-// place walks down to the first group that says what runs there.
+// place walks down to the first group that identifies the workload.
 func place(groups []string, uid string) Workload {
 	w, slice := user(uid), ""
 	for i, g := range groups {
@@ -109,8 +109,9 @@ func place(groups []string, uid string) Workload {
 	return w
 }
 
-// podUID returns the uid of the pod that a group is, or nothing: [...-]pod<uid>,
-// in which systemd has "_" for "-". Static pods have a hash for a uid.
+// podUID returns the uid of the pod that a group belongs to, or nothing:
+// [...-]pod<uid>, in which systemd writes "_" for "-". Static pods have a hash
+// as their uid.
 func podUID(group string) string {
 	name := strings.TrimSuffix(group, ".slice")
 	i := strings.LastIndex(name, "pod")
@@ -126,19 +127,20 @@ func podUID(group string) string {
 
 func isUUID(s string) bool {
 	parts := strings.Split(s, "-")
-	return len(parts) == 5 && isHex(parts[0], 8) && isHex(parts[1], 4) && isHex(parts[2], 4) && isHex(parts[3], 4) && isHex(parts[4], 12)
+	return len(parts) == 5 && isHex(parts[0], 8) && isHex(parts[1], 4) && isHex(parts[2], 4) && isHex(parts[3], 4) &&
+		isHex(parts[4], 12)
 }
 
-// isID says whether s is the id of a container.
+// isID reports whether s is a container id.
 func isID(s string) bool { return isHex(s, 64) }
 
-// isHex says whether s is n hexadecimal digits.
+// isHex reports whether s is n hexadecimal digits.
 func isHex(s string, n int) bool {
 	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// container returns the id of the container that a group is, or nothing:
-// [<runtime>-]<id>[.scope]. What is called conmon only watches one.
+// container returns the id of a group's container, or nothing:
+// [<runtime>-]<id>[.scope]. A group called conmon only monitors a container.
 func container(group string) string {
 	name := strings.TrimSuffix(group, ".scope")
 	runtime, id := name[:max(len(name)-64, 0)], name[max(len(name)-64, 0):]
@@ -148,18 +150,18 @@ func container(group string) string {
 	return id
 }
 
-// isUnit says whether a group is a unit of systemd's that has processes.
+// isUnit reports whether a group is a systemd unit with processes.
 func isUnit(group string) bool {
 	return strings.HasSuffix(group, ".service") || strings.HasSuffix(group, ".scope")
 }
 
-// machine is a container that has a name only.
+// machine is a container that has only a name.
 func machine(name string) Workload {
 	return Workload{Kind: KindContainer, Key: key(KindContainer, name), Container: field(name)}
 }
 
-// pod is a pod's container, or what else runs on its account. Until somebody
-// knows its name it goes by its ids.
+// pod is a container of a pod, or another process charged to it. The key
+// consists of ids until the name is known.
 func pod(uid string, below []string) Workload {
 	w := Workload{Kind: KindPod, Key: key(KindPod, uid), PodUID: uid}
 	if len(below) > 0 {
@@ -170,8 +172,9 @@ func pod(uid string, below []string) Workload {
 	return w
 }
 
-// slurm is the job step below a group of Slurm's daemon; false if there is no
-// job. Above the job there is its user (v1); the step may be missing.
+// slurm returns the job step below a group of Slurm's daemon; false if there is
+// no job. In v1 the group of the user is above the job. The step may be
+// missing.
 func slurm(group string, below []string) (Workload, bool) {
 	if !slurmGroup.MatchString(group) {
 		return Workload{}, false
@@ -195,13 +198,13 @@ func slurm(group string, below []string) (Workload, bool) {
 	return w, true
 }
 
-// user is what runs for nobody but its user.
+// user is the workload of a user's processes that belong to nothing else.
 func user(uid string) Workload {
 	return Workload{Kind: KindUser, Key: key(KindUser, uid)}
 }
 
-// own is what a user runs below user.slice: groups begins with that, or with
-// what is nearest to it in sight.
+// own is the workload of a user's processes below user.slice. groups begins
+// with that group, or with the nearest visible one.
 func own(groups []string, uid string) Workload {
 	owner, unit, slice := "", "", ""
 	for _, g := range groups {
@@ -209,7 +212,8 @@ func own(groups []string, uid string) Workload {
 			owner = m[1] + m[2]
 		}
 		if id := container(g); id != "" {
-			return Workload{Kind: KindContainer, Key: key(KindContainer, cmp.Or(owner, uid), id), Container: id, ContainerID: id, own: true}
+			return Workload{Kind: KindContainer, Key: key(KindContainer, cmp.Or(owner, uid), id), Container: id,
+				ContainerID: id, own: true}
 		}
 		if strings.HasSuffix(g, ".slice") {
 			slice = g

@@ -14,11 +14,11 @@ const (
 	id1 = "3f4e1c0b7a6d5e4f3f4e1c0b7a6d5e4f3f4e1c0b7a6d5e4f3f4e1c0b7a6d5e4f"
 	id2 = "00000000000000000000000000000000000000000000000000000000000000aa"
 	uid = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
-	raw = "1b4e28ba_2fa1_11d2_883f_0016d3cca427" // the same as systemd has it
+	raw = "1b4e28ba_2fa1_11d2_883f_0016d3cca427" // the same in systemd's form
 )
 
-// TestParseCgroup holds what kernels of real hosts say: (content, key, and
-// what else matters).
+// TestParseCgroup holds paths of real hosts: content, key, and other fields
+// that matter.
 func TestParseCgroup(t *testing.T) {
 	podKey, containerKey := "pod:"+uid+"/"+id1, "container:"+id1
 	pods := "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + raw + ".slice/"
@@ -31,17 +31,22 @@ func TestParseCgroup(t *testing.T) {
 		{pods + "crio-conmon-" + id1 + ".scope", "pod:" + uid},
 		{pods + "cri-containerd-" + id1 + ".scope/kubepods/podffffffffffffffffffffffffffffffff/" + id2, podKey},
 		{"0::/kubepods.slice/kubepods-pod" + raw + ".slice/cri-containerd-" + id1 + ".scope", podKey},
-		{"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + strings.ReplaceAll(uid, "-", "") + ".slice/crio-" + id1 + ".scope",
+		{"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + strings.ReplaceAll(uid, "-", "") +
+			".slice/crio-" + id1 + ".scope",
 			"pod:" + strings.ReplaceAll(uid, "-", "") + "/" + id1},
 		{"0::/kubepods/burstable/pod" + uid + "/" + id1, podKey},
 		{"0::/kubepods/pod" + uid + "/" + id1, podKey},
-		{"11:devices:/kubepods/besteffort/pod" + uid + "/" + id1 + "\n1:name=systemd:/kubepods/besteffort/pod" + uid + "/" + id1 + "\n0::/", podKey},
-		{"5:devices:/system.slice/containerd.service/kubepods-burstable-pod" + raw + ".slice:cri-containerd:" + id1, podKey},
+		{"11:devices:/kubepods/besteffort/pod" + uid + "/" + id1 + "\n1:name=systemd:/kubepods/besteffort/pod" + uid +
+			"/" + id1 + "\n0::/", podKey},
+		{"5:devices:/system.slice/containerd.service/kubepods-burstable-pod" + raw + ".slice:cri-containerd:" + id1,
+			podKey},
 		{"5:devices:/kubepods-burstable-pod" + raw + ".slice:cri-containerd:" + id1, podKey},
 		{"0::/../../kubepods-besteffort-pod" + raw + ".slice/cri-containerd-" + id1 + ".scope", podKey},
 		{"0::/../cri-containerd-" + id1 + ".scope", containerKey},
-		{"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod" + raw + ".slice/cri-containerd-" + id1 + ".scope", podKey},
-		{"0::/docker/" + id1 + "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod" + raw + ".slice/cri-containerd-" + id2 + ".scope", containerKey},
+		{"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod" + raw + ".slice/cri-containerd-" + id1 +
+			".scope", podKey},
+		{"0::/docker/" + id1 + "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod" + raw +
+			".slice/cri-containerd-" + id2 + ".scope", containerKey},
 		// Docker, Podman, containerd, others
 		{"0::/docker/" + id1, containerKey},
 		{"0::/system.slice/docker-" + id1 + ".scope", containerKey},
@@ -68,8 +73,10 @@ func TestParseCgroup(t *testing.T) {
 		{"0::/system.slice/slurmstepd.scope/job_123/step_extern/user/task_special", "slurm:123.extern"},
 		{"0::/system.slice/slurmstepd.scope/job_123", "slurm:123"},
 		{"0::/system.slice/slurmstepd.scope/system", "unit:slurmstepd.scope"},
-		{"5:devices:/slurm/uid_1000/job_123/step_batch/task_0\n4:memory:/slurm/uid_1000/job_123\n1:name=systemd:/system.slice/slurmd.service", "slurm:123.batch"},
-		{"5:freezer:/slurm_node7/uid_1000/job_123/step_1\n1:name=systemd:/user.slice/user-1000.slice/session-3.scope", "slurm:123.1"},
+		{"5:devices:/slurm/uid_1000/job_123/step_batch/task_0\n4:memory:/slurm/uid_1000/job_123\n" +
+			"1:name=systemd:/system.slice/slurmd.service", "slurm:123.batch"},
+		{"5:freezer:/slurm_node7/uid_1000/job_123/step_1\n1:name=systemd:/user.slice/user-1000.slice/session-3.scope",
+			"slurm:123.1"},
 		{"0::/system.slice/slurmstepd.scope/job_123/step_0/user/task_0/libpod-" + id1 + ".scope", "slurm:123.0"},
 		// systemd
 		{"0::/system.slice/sshd.service", "unit:sshd.service"},
@@ -81,8 +88,10 @@ func TestParseCgroup(t *testing.T) {
 		{"0::/user.slice/user-1000.slice/session-3.scope", "user:1000"},
 		{"0::/user.slice/user-1000.slice/user@1000.service/app.slice/app-x.scope", "user:1000"},
 		{"0::/../../user-1000.slice/session-3.scope", "user:1000"},
-		{"0::/user.slice/user-1000.slice/user@1000.service/user.slice/docker-" + id1 + ".scope", "container:1000/" + id1},
-		{"0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-" + id1 + ".scope/container", "container:1000/" + id1},
+		{"0::/user.slice/user-1000.slice/user@1000.service/user.slice/docker-" + id1 + ".scope",
+			"container:1000/" + id1},
+		{"0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-" + id1 + ".scope/container",
+			"container:1000/" + id1},
 		{"0::/user.slice/user-1000.slice/user@1000.service/kubepods/pod" + uid + "/" + id1, "container:1000/" + id1},
 		{"0::/user.slice/user-1000.slice/user@1000.service/slurmstepd.scope/job_1/step_0", "user:1000"},
 		{"12:cpu:/\n1:name=systemd:/user.slice/user-1000.slice/session-3.scope", "user:1000"},
@@ -91,7 +100,8 @@ func TestParseCgroup(t *testing.T) {
 		{"nonsense", "user:7"},
 		{"0::/mygroup", "user:7"},
 	} {
-		if got := ParseCgroup(test.content+"\n", 7); got.Key != test.want || !strings.HasPrefix(got.Key, got.Kind+":") || got.UID != 7 {
+		if got := ParseCgroup(test.content+"\n", 7); got.Key != test.want ||
+			!strings.HasPrefix(got.Key, got.Kind+":") || got.UID != 7 {
 			t.Errorf("%s\nis  %+v,\nnot %s", test.content, got, test.want)
 		}
 	}
@@ -99,10 +109,13 @@ func TestParseCgroup(t *testing.T) {
 
 func TestParseCgroupFillsIn(t *testing.T) {
 	for content, want := range map[string]Workload{
-		"0::/kubepods/pod" + uid + "/" + id1:                               {Kind: KindPod, PodUID: uid, Container: id1, ContainerID: id1},
-		"0::/system.slice/slurmstepd.scope/job_12/step_0/user":             {Kind: KindSlurm, Job: "12", Step: "0"},
-		"0::/a.slice/a-b.slice/x@1.service":                                {Kind: KindUnit, Unit: "x@1.service", Slice: "a-b.slice"},
-		"0::/user.slice/user-7.slice/user@7.service/app.slice/app-x.scope": {Kind: KindUser, Unit: "app-x.scope", Slice: "app.slice", own: true},
+		"0::/kubepods/pod" + uid + "/" +
+			id1: {Kind: KindPod, PodUID: uid, Container: id1, ContainerID: id1},
+		"0::/system.slice/slurmstepd.scope/job_12/step_0/user": {Kind: KindSlurm, Job: "12", Step: "0"},
+		"0::/a.slice/a-b.slice/x@1.service": {Kind: KindUnit, Unit: "x@1.service",
+			Slice: "a-b.slice"},
+		"0::/user.slice/user-7.slice/user@7.service/app.slice/app-x.scope": {Kind: KindUser, Unit: "app-x.scope",
+			Slice: "app.slice", own: true},
 	} {
 		want.Key, want.UID = ParseCgroup(content, 7).Key, 7
 		if got := ParseCgroup(content, 7); got != want {
@@ -113,8 +126,10 @@ func TestParseCgroupFillsIn(t *testing.T) {
 
 func TestHostileNames(t *testing.T) {
 	long := strings.Repeat("é", 200)
-	names := []string{"a b.service", "a\x00b.service", "a\x01b.service", "a\xffb.service", "a\xfeb.service", "a\u202eb.service", "a\ufffdb.service", "a_b.service",
-		"a~b.service", "a_b~0011223344556677.service", long + ".service", long + "x.service", "a\nb.service", ".service", "\x1b[2J.service"}
+	names := []string{"a b.service", "a\x00b.service", "a\x01b.service", "a\xffb.service", "a\xfeb.service",
+		"a\u202eb.service", "a\ufffdb.service", "a_b.service",
+		"a~b.service", "a_b~0011223344556677.service", long + ".service", long + "x.service", "a\nb.service",
+		".service", "\x1b[2J.service"}
 	keys := map[string]string{}
 	for _, name := range names {
 		w := ParseCgroup("0::/system.slice/"+name, 0)
@@ -123,11 +138,12 @@ func TestHostileNames(t *testing.T) {
 			continue // the kernel refuses it; here it ends the line
 		}
 		if before, twice := keys[w.Key]; twice {
-			t.Errorf("%q and %q are both %q", before, name, w.Key)
+			t.Errorf("%q and %q both became %q", before, name, w.Key)
 		}
 		keys[w.Key] = name
 	}
-	for _, pair := range [][2]string{{key("container", "1000", "a"), key("container", "1000/a")}, {key("pod", "a", "b/c"), key("pod", "a/b", "c")}, {key("pod", "a", "b_c"), key("pod", "a", "b/c")}} {
+	for _, pair := range [][2]string{{key("container", "1000", "a"), key("container", "1000/a")},
+		{key("pod", "a", "b/c"), key("pod", "a/b", "c")}, {key("pod", "a", "b_c"), key("pod", "a", "b/c")}} {
 		if pair[0] == pair[1] {
 			t.Errorf("two names have the key %q", pair[0])
 		}
@@ -137,13 +153,14 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// check fails if anything about w could not be shown, or is not as promised.
+// check fails if a field of w could not be shown, or breaks a promise.
 func check(t *testing.T, w Workload) {
 	t.Helper()
 	if !strings.HasPrefix(w.Key, w.Kind+":") || w.Kind == "" {
 		t.Errorf("key %q of kind %q", w.Key, w.Kind)
 	}
-	for _, s := range []string{w.Key, w.Kind, w.Namespace, w.Pod, w.PodUID, w.Container, w.ContainerID, w.Image, w.Unit, w.Slice, w.Job, w.Step, w.User, w.Account, w.Partition} {
+	for _, s := range []string{w.Key, w.Kind, w.Namespace, w.Pod, w.PodUID, w.Container, w.ContainerID, w.Image, w.Unit,
+		w.Slice, w.Job, w.Step, w.User, w.Account, w.Partition} {
 		if len(s) > longest || !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
 			t.Errorf("%q in %+v", s, w)
 		}
@@ -159,7 +176,7 @@ func FuzzCgroup(f *testing.F) {
 		w := ParseCgroup(content, 5)
 		check(t, w)
 		if ParseCgroup(content, 5) != w {
-			t.Error("the same is not the same twice")
+			t.Error("the same input gave two results")
 		}
 		below := "0::/user.slice/" + strings.ReplaceAll(content, "\n", "/")
 		if w := ParseCgroup(below, 5); w.Kind != KindUser && (w.Kind != KindContainer || !w.own) {
@@ -170,15 +187,15 @@ func FuzzCgroup(f *testing.F) {
 			t.Errorf("in a container there is %q", w.Key)
 		}
 		if a != b && (key("unit", a) == key("unit", b) || field(a) == field(b)) {
-			t.Errorf("%q and %q are one", a, b)
+			t.Errorf("%q and %q have the same workload", a, b)
 		}
 	})
 }
 
 var cgroups = flag.Int("cgroups", 1_000_000, "random cgroups to parse; a tenth of them with the race detector")
 
-// TestRandomCgroups parses paths that a grammar makes of what cgroups are
-// called: as many containers come out as there are, and nothing worse.
+// TestRandomCgroups parses paths from a grammar of cgroup names: the parser
+// finds every container, and nothing less specific.
 func TestRandomCgroups(t *testing.T) {
 	n := *cgroups
 	if raceEnabled || testing.Short() {
@@ -187,17 +204,25 @@ func TestRandomCgroups(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	hex := func() string { return fmt.Sprintf("%064x", random.Uint64()) }
 	piece := []func() string{
-		func() string { return "system.slice" }, func() string { return "user.slice" }, func() string { return "user-1000.slice" },
-		func() string { return "user@1000.service" }, func() string { return "kubepods" }, func() string { return "kubepods.slice" },
-		func() string { return "kubepods-pod" + raw + ".slice" }, func() string { return "pod" + uid }, func() string { return "cri-containerd-" + hex() + ".scope" },
-		func() string { return "docker-" + hex() + ".scope" }, hex, func() string { return "crio-conmon-" + hex() + ".scope" },
-		func() string { return "slurm" }, func() string { return "slurmstepd.scope" }, func() string { return "uid_1000" },
-		func() string { return fmt.Sprint("job_", random.IntN(9)) }, func() string { return fmt.Sprint("step_", random.IntN(9)) },
-		func() string { return "lxc.payload.x" }, func() string { return "x\xff~.service" }, func() string { return ".." }, func() string { return "" },
-		func() string { return "a.slice:cri-containerd:" + hex() }, func() string { return strings.Repeat("long", random.IntN(64)) + ".scope" },
+		func() string { return "system.slice" }, func() string { return "user.slice" },
+		func() string { return "user-1000.slice" },
+		func() string { return "user@1000.service" }, func() string { return "kubepods" },
+		func() string { return "kubepods.slice" },
+		func() string { return "kubepods-pod" + raw + ".slice" }, func() string { return "pod" + uid },
+		func() string { return "cri-containerd-" + hex() + ".scope" },
+		func() string { return "docker-" + hex() + ".scope" }, hex,
+		func() string { return "crio-conmon-" + hex() + ".scope" },
+		func() string { return "slurm" }, func() string { return "slurmstepd.scope" },
+		func() string { return "uid_1000" },
+		func() string { return fmt.Sprint("job_", random.IntN(9)) },
+		func() string { return fmt.Sprint("step_", random.IntN(9)) },
+		func() string { return "lxc.payload.x" }, func() string { return "x\xff~.service" },
+		func() string { return ".." }, func() string { return "" },
+		func() string { return "a.slice:cri-containerd:" + hex() },
+		func() string { return strings.Repeat("long", random.IntN(64)) + ".scope" },
 	}
 	kinds := map[string]int{}
-	raws := map[string]string{} // of containers, by key
+	raws := map[string]string{} // containers by key
 	for range n {
 		var path strings.Builder
 		for range random.IntN(7) {
@@ -207,7 +232,7 @@ func TestRandomCgroups(t *testing.T) {
 		check(t, w)
 		kinds[w.Kind]++
 		if before, ok := raws[w.Key]; w.ContainerID != "" && ok && before != w.ContainerID {
-			t.Fatalf("containers %s and %s are both %s", before, w.ContainerID, w.Key)
+			t.Fatalf("containers %s and %s both became %s", before, w.ContainerID, w.Key)
 		}
 		raws[w.Key] = w.ContainerID
 		if strings.HasPrefix(path.String(), "/user.slice") && (w.Kind == KindPod || w.Kind == KindSlurm) {

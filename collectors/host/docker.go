@@ -21,11 +21,11 @@ type docker struct {
 	client http.Client
 }
 
-// Docker returns the names that the engine behind a Unix socket knows:
+// Docker returns the names known to the engine behind a Unix socket:
 // /run/docker.sock.
 func Docker(socket string) Names { return newDocker("docker", socket) }
 
-// Podman returns the names that the service behind a Unix socket knows:
+// Podman returns the names known to the service behind a Unix socket:
 // /run/podman/podman.sock.
 func Podman(socket string) Names { return newDocker("podman", socket) }
 
@@ -34,7 +34,7 @@ func newDocker(source, socket string) *docker {
 		Timeout:       patience,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{
-			DisableKeepAlives:      true, // Podman's ends when nobody is connected
+			DisableKeepAlives:      true, // Podman's service ends without connections
 			DisableCompression:     true,
 			MaxResponseHeaderBytes: 64 << 10,
 			ResponseHeaderTimeout:  time.Second,
@@ -70,14 +70,14 @@ func (d *docker) Containers(ctx context.Context) (map[string]ContainerName, erro
 		Labels map[string]string
 	}
 	if err := json.NewDecoder(io.LimitReader(response.Body, longestAnswer)).Decode(&list); err != nil {
-		return nil, fmt.Errorf("read list of containers: %w", err)
+		return nil, fmt.Errorf("read the list of containers: %w", err)
 	}
 	names := make(map[string]ContainerName, len(list))
 	for _, c := range list {
 		n := ContainerName{Image: c.Image, Namespace: c.Labels["io.kubernetes.pod.namespace"],
 			Pod: c.Labels["io.kubernetes.pod.name"], Container: c.Labels["io.kubernetes.container.name"]}
 		if len(c.Names) > 0 {
-			n.Name = strings.TrimPrefix(c.Names[0], "/") // the others are those that links give it
+			n.Name = strings.TrimPrefix(c.Names[0], "/") // further names come from links
 		}
 		names[c.ID] = n
 	}

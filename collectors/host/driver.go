@@ -8,14 +8,14 @@ import (
 	"syscall"
 )
 
-// A Driver is the kernel's half of the driver, and the GPUs bound to it. What
-// cannot be read is empty.
+// A Driver is the kernel's half of the driver, and the GPUs bound to it.
+// Unreadable fields are empty.
 type Driver struct {
 	Version string // of the module, from sysfs
-	GPUs    string // PCI addresses; a GPU that was bound again counts as another
+	GPUs    string // PCI addresses; rebinding a GPU changes its entry
 }
 
-// Driver reads it. It never waits for a GPU.
+// Driver reads the state of the driver. It never waits for a GPU.
 func (k Kernel) Driver() Driver {
 	var d Driver
 	if version, err := line(k.sys(), "module/nvidia/version"); err == nil {
@@ -37,22 +37,23 @@ func (k Kernel) Driver() Driver {
 	return d
 }
 
-// Differs says what is another than before; "" if nothing is.
+// Differs describes what has changed since before; "" if nothing has.
 func (d Driver) Differs(before Driver) string {
 	switch {
 	case d.Version != before.Version:
 		return fmt.Sprintf("the kernel module's version is %q instead of %q", d.Version, before.Version)
 	case d.GPUs != before.GPUs:
-		return fmt.Sprintf("the kernel drives %d GPUs, some of them newly bound, instead of %d", len(strings.Fields(d.GPUs)), len(strings.Fields(before.GPUs)))
+		return fmt.Sprintf("the kernel drives %d GPUs, some of them rebound, instead of %d",
+			len(strings.Fields(d.GPUs)), len(strings.Fields(before.GPUs)))
 	}
 	return ""
 }
 
-// library is the driver's library among the files that a process has mapped.
+// library matches the driver's library among the files mapped by a process.
 var library = regexp.MustCompile(`/libnvidia-ml\.so\.(\d+(?:\.\d+)+)\b`)
 
-// Library returns the version of the driver's library that this process has
-// loaded, by the name of its file; empty if that is not known.
+// Library returns the version of the driver library that this process has
+// loaded, from its file name; empty if unknown.
 func (k Kernel) Library() string {
 	maps, err := fs.ReadFile(k.proc(), "self/maps")
 	if err != nil {

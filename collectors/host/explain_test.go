@@ -14,20 +14,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Who the process is in these tests.
+// The identity of the process in these tests.
 const (
 	ordinary = "Uid:\t997\t997\t997\t997\nGid:\t995\t995\t995\t995\nGroups:\t44 995 \nCapEff:\t0000000000000000\n"
 	superior = "Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nGroups:\t\nCapEff:\t000001ffffffffff\n"
 )
 
-// files are a host's, with what each of the tests adds.
+// files are the files of a host, plus those of a test.
 func files(me string, more fstest.MapFS) fstest.MapFS {
 	own := func(mode fs.FileMode, uid, gid uint32) *fstest.MapFile {
 		return &fstest.MapFile{Mode: mode, Sys: &syscall.Stat_t{Uid: uid, Gid: gid}}
 	}
 	root := fstest.MapFS{
-		"proc/self/status":            {Data: []byte(me)},
-		"etc/passwd":                  {Data: []byte("root:x:0:0::/root:/bin/sh\ngpusteward:x:997:995::/:/bin/false\n")},
+		"proc/self/status": {Data: []byte(me)},
+		"etc/passwd": {Data: []byte("root:x:0:0::/root:/bin/sh\n" +
+			"gpusteward:x:997:995::/:/bin/false\n")},
 		"etc/group":                   {Data: []byte("root:x:0:\nvideo:x:44:\nrender:x:104:\n")},
 		"dev":                         own(fs.ModeDir|0o755, 0, 0),
 		"dev/open":                    own(fs.ModeDevice|fs.ModeCharDevice|0o666, 0, 0),
@@ -53,10 +54,14 @@ func files(me string, more fstest.MapFS) fstest.MapFS {
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	text := func(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s)} }
-	selinux := fstest.MapFS{"sys/fs/selinux/enforce": text("1"), "proc/self/attr/current": text("system_u:system_r:container_t:s0:c1,c2\x00")}
-	permissive := fstest.MapFS{"sys/fs/selinux/enforce": text("0"), "proc/self/attr/current": text("system_u:system_r:container_t:s0:c1,c2\x00")}
-	apparmor := fstest.MapFS{"sys/module/apparmor/parameters/enabled": text("Y\n"), "proc/self/attr/current": text("docker-default (enforce)\n")}
-	unconfined := fstest.MapFS{"sys/module/apparmor/parameters/enabled": text("Y\n"), "proc/self/attr/current": text("unconfined\n")}
+	selinux := fstest.MapFS{"sys/fs/selinux/enforce": text("1"),
+		"proc/self/attr/current": text("system_u:system_r:container_t:s0:c1,c2\x00")}
+	permissive := fstest.MapFS{"sys/fs/selinux/enforce": text("0"),
+		"proc/self/attr/current": text("system_u:system_r:container_t:s0:c1,c2\x00")}
+	apparmor := fstest.MapFS{"sys/module/apparmor/parameters/enabled": text("Y\n"),
+		"proc/self/attr/current": text("docker-default (enforce)\n")}
+	unconfined := fstest.MapFS{"sys/module/apparmor/parameters/enabled": text("Y\n"),
+		"proc/self/attr/current": text("unconfined\n")}
 	restricted := fstest.MapFS{"proc/sys/kernel/dmesg_restrict": text("1\n")}
 	both := Reads | Writes
 	for name, c := range map[string]struct {
@@ -65,40 +70,57 @@ func TestExplain(t *testing.T) {
 		path string
 		err  error
 		ways int
-		want string // "" is that there is nothing to say
+		want string // "" means that there is nothing to say
 	}{
-		"the group may":          {ordinary, nil, "/dev/render", unix.EACCES, both, "/dev/render is root's, group render, mode 0660, and this process is gpusteward: SupplementaryGroups=render in the unit lets gpusteward in"},
-		"nobody but root may":    {ordinary, nil, "/dev/root", unix.EACCES, both, "/dev/root is root's, group root, mode 0600, and this process is gpusteward: chown or chmod it for gpusteward"},
-		"read alone is allowed":  {ordinary, nil, "/dev/readable", unix.EACCES, both, "mode 0644"},
-		"and it was to be read":  {ordinary, selinux, "/dev/readable", unix.EACCES, Reads, "SELinux denies it to system_u:system_r:container_t:s0:c1,c2: ausearch -m avc -ts recent"},
+		"the group may": {ordinary, nil, "/dev/render", unix.EACCES, both,
+			"/dev/render belongs to root, group render, mode 0660, and this process runs as gpusteward: " +
+				"SupplementaryGroups=render in the unit gives gpusteward access"},
+		"only root may": {ordinary, nil, "/dev/root", unix.EACCES, both,
+			"/dev/root belongs to root, group root, mode 0600, and this process runs as gpusteward: chown or " +
+				"chmod it for gpusteward"},
+		"read alone is allowed": {ordinary, nil, "/dev/readable", unix.EACCES, both, "mode 0644"},
+		"but it was read": {ordinary, selinux, "/dev/readable", unix.EACCES, Reads,
+			"SELinux denies it to system_u:system_r:container_t:s0:c1,c2: ausearch -m avc -ts recent"},
 		"mine by group, SELinux": {ordinary, selinux, "/dev/video", unix.EACCES, both, "SELinux denies it"},
 		"root, SELinux":          {superior, selinux, "/dev/root", unix.EACCES, both, "SELinux denies it"},
-		"SELinux only says so":   {superior, permissive, "/dev/root", unix.EACCES, both, "an access control list (getfacl)"},
-		"AppArmor":               {superior, apparmor, "/dev/root", unix.EACCES, both, "AppArmor denies it to the profile docker-default (enforce): journalctl -k -g apparmor"},
-		"AppArmor, not of us":    {superior, unconfined, "/dev/root", unix.EACCES, both, "an access control list (getfacl)"},
-		"mode before AppArmor":   {ordinary, apparmor, "/dev/root", unix.EACCES, both, "chown or chmod"},
-		"device cgroup":          {superior, apparmor, "/dev/open", unix.EPERM, both, "systemctl show -p DevicePolicy -p DeviceAllow"},
-		"an attribute":           {superior, nil, "/var/lib/gpusteward/foreign", unix.EPERM, both, "lsattr"},
-		"kernel log":             {ordinary, restricted, "/dev/kmsg", unix.EPERM, Reads, "kernel.dmesg_restrict is 1 and this process lacks CAP_SYSLOG"},
-		"kernel log of root":     {superior, restricted, "/dev/kmsg", unix.EPERM, Reads, "DeviceAllow"},
-		"a directory on the way": {ordinary, nil, "/var/lib/closed/file", unix.EACCES, both, "/var/lib/closed is root's, group root, mode 0700"},
-		"not there, not to make": {ordinary, nil, "/var/lib/new", unix.EACCES, both, "/var/lib is root's, group root, mode 0755"},
-		"not there, to make":     {ordinary, selinux, "/var/lib/gpusteward/new", unix.EACCES, both, "SELinux denies it"},
-		"a file of another":      {ordinary, nil, "/var/lib/gpusteward/foreign", unix.EACCES, Reads, "foreign is root's"},
-		"my file, not writable":  {ordinary, nil, "/var/lib/gpusteward/readonly", unix.EACCES, both, "mode 0444"},
-		"read-only":              {superior, nil, "/var/lib/gpusteward/new", unix.EROFS, both, "RuntimeDirectory= or ReadWritePaths="},
-		"full":                   {superior, nil, "/var/lib/gpusteward/new", unix.ENOSPC, both, "df -i"},
-		"quota":                  {superior, nil, "/var/lib/gpusteward/new", unix.EDQUOT, both, "df -i"},
-		"files":                  {superior, nil, "/dev/open", unix.EMFILE, both, "LimitNOFILE="},
-		"it is not there":        {superior, nil, "/dev/none", unix.ENOENT, both, ""},
-		"not about a path here":  {ordinary, selinux, "relative", unix.EACCES, both, ""},
-		"nothing is known of us": {"", nil, "/dev/open", unix.EACCES, both, "an access control list (getfacl)"},
+		"SELinux, permissive": {superior, permissive, "/dev/root", unix.EACCES, both,
+			"an access control list (getfacl)"},
+		"AppArmor": {superior, apparmor, "/dev/root", unix.EACCES, both,
+			"AppArmor denies it to the profile docker-default (enforce): journalctl -k -g apparmor"},
+		"AppArmor, unconfined": {superior, unconfined, "/dev/root", unix.EACCES, both,
+			"an access control list (getfacl)"},
+		"mode before AppArmor": {ordinary, apparmor, "/dev/root", unix.EACCES, both, "chown or chmod"},
+		"device cgroup": {superior, apparmor, "/dev/open", unix.EPERM, both,
+			"systemctl show -p DevicePolicy -p DeviceAllow"},
+		"an attribute": {superior, nil, "/var/lib/gpusteward/foreign", unix.EPERM, both, "lsattr"},
+		"kernel log": {ordinary, restricted, "/dev/kmsg", unix.EPERM, Reads,
+			"kernel.dmesg_restrict is 1 and this process lacks CAP_SYSLOG"},
+		"kernel log of root": {superior, restricted, "/dev/kmsg", unix.EPERM, Reads, "DeviceAllow"},
+		"a directory on the way": {ordinary, nil, "/var/lib/closed/file", unix.EACCES, both,
+			"/var/lib/closed belongs to root, group root, mode 0700"},
+		"cannot be created": {ordinary, nil, "/var/lib/new", unix.EACCES, both,
+			"/var/lib belongs to root, group root, mode 0755"},
+		"could be created": {ordinary, selinux, "/var/lib/gpusteward/new", unix.EACCES, both,
+			"SELinux denies it"},
+		"a file of another": {ordinary, nil, "/var/lib/gpusteward/foreign", unix.EACCES, Reads,
+			"foreign belongs to root"},
+		"my file, not writable": {ordinary, nil, "/var/lib/gpusteward/readonly", unix.EACCES, both, "mode 0444"},
+		"read-only": {superior, nil, "/var/lib/gpusteward/new", unix.EROFS, both,
+			"RuntimeDirectory= or ReadWritePaths="},
+		"full":             {superior, nil, "/var/lib/gpusteward/new", unix.ENOSPC, both, "df -i"},
+		"quota":            {superior, nil, "/var/lib/gpusteward/new", unix.EDQUOT, both, "df -i"},
+		"files":            {superior, nil, "/dev/open", unix.EMFILE, both, "LimitNOFILE="},
+		"missing":          {superior, nil, "/dev/none", unix.ENOENT, both, ""},
+		"a relative path":  {ordinary, selinux, "relative", unix.EACCES, both, ""},
+		"unknown identity": {"", nil, "/dev/open", unix.EACCES, both, "an access control list (getfacl)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for kind, err := range map[string]error{
-				"file": &fs.PathError{Op: "open", Path: c.path, Err: c.err}, "rename": &os.LinkError{Op: "rename", Old: "x", New: c.path, Err: c.err},
-				"socket": &net.OpError{Op: "dial", Net: "unix", Addr: &net.UnixAddr{Name: c.path, Net: "unix"}, Err: os.NewSyscallError("connect", c.err)},
+				"file":   &fs.PathError{Op: "open", Path: c.path, Err: c.err},
+				"rename": &os.LinkError{Op: "rename", Old: "x", New: c.path, Err: c.err},
+				"socket": &net.OpError{Op: "dial", Net: "unix", Addr: &net.UnixAddr{Name: c.path, Net: "unix"},
+					Err: os.NewSyscallError("connect", c.err)},
 			} {
 				err = fmt.Errorf("do it: %w", err)
 				got := explain(files(c.me, c.more), err, c.ways)
@@ -117,11 +139,13 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestExplainSocket holds that the docker socket's mode is told of where a
-// connection is refused by it.
+// TestExplainSocket checks that the error names the docker socket's mode if
+// that refuses a connection.
 func TestExplainSocket(t *testing.T) {
 	t.Parallel()
-	err := explain(files(ordinary, nil), &net.OpError{Op: "dial", Net: "unix", Addr: &net.UnixAddr{Name: "/run/docker.sock", Net: "unix"}, Err: unix.EACCES}, Reads|Writes)
+	err := explain(files(ordinary, nil),
+		&net.OpError{Op: "dial", Net: "unix", Addr: &net.UnixAddr{Name: "/run/docker.sock", Net: "unix"},
+			Err: unix.EACCES}, Reads|Writes)
 	if !strings.Contains(err.Error(), "SupplementaryGroups=render") {
 		t.Error(err)
 	}

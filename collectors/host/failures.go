@@ -20,7 +20,7 @@ func (f *failures) add(source string, err error) {
 		f.n = map[string]uint64{}
 	}
 	if f.n[source]++; f.n[source] == 1 {
-		f.log.Warn("learn about processes", "source", source, "err", err)
+		f.log.Warn("cannot read facts about processes", "source", source, "err", err)
 	}
 }
 

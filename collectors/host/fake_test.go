@@ -5,19 +5,19 @@ import (
 	"sync"
 )
 
-// A fakeProc is processes by their PIDs.
+// A fakeProc holds processes by PID.
 type fakeProc struct {
 	mu        sync.Mutex
 	processes map[int]*fakeProcess
-	opened    int // handles that are not closed
+	opened    int // open handles
 }
 
-// A fakeProcess is what a fakeProc knows of a process. Change it through set.
+// A fakeProcess is a process of a fakeProc. Change it through set.
 type fakeProcess struct {
 	Facts
 	environ map[string]string
-	err     error         // that Facts returns
-	block   chan struct{} // that Environ waits for
+	err     error         // returned by Facts
+	block   chan struct{} // blocks Environ until closed
 }
 
 type fakeHandle struct {

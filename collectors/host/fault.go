@@ -9,8 +9,8 @@ import (
 // A PCI is the address of a device, without its function.
 type PCI struct{ Domain, Bus, Device uint32 }
 
-// ParsePCI reads an address as the kernel ("0000:9b:00", "0000:9b:00.0") or
-// NVML ("00000000:9B:00.0") writes it.
+// ParsePCI parses an address as written by the kernel ("0000:9b:00",
+// "0000:9b:00.0") or NVML ("00000000:9B:00.0").
 func ParsePCI(s string) (PCI, bool) {
 	s, _, _ = strings.Cut(s, ".")
 	parts := strings.Split(s, ":")
@@ -28,30 +28,31 @@ func ParsePCI(s string) (PCI, bool) {
 	return PCI{n[0], n[1], n[2]}, true
 }
 
-// A Fault is an XID of a GPU or an SXid of an NVSwitch, as the driver logs it.
+// A Fault is an XID of a GPU or an SXid of an NVSwitch, as logged by the
+// driver.
 type Fault struct {
 	Device  PCI
-	Address string // the device's, as it is written
+	Address string // of the device, verbatim
 	Switch  bool   // an SXid
 	Code    int
 	GI      string // MIG GPU instance; empty outside MIG
-	PID     int    // of the process at fault; 0 where the driver does not know
-	Comm    string // the name of that process; it chose it, so it may be anything
-	Text    string // what follows, as it is written
+	PID     int    // of the process at fault; 0 if the driver does not know it
+	Comm    string // name of that process, which the process chooses itself
+	Text    string // the rest of the line, verbatim
 }
 
-// The forms are those of krcReportXid in NVIDIA's open kernel modules. What a
-// process could put into a line, its name, comes behind all that is read from
-// it: so the beginning counts.
+// The patterns follow krcReportXid in NVIDIA's open kernel modules. A process
+// controls only its name in a line, which comes after everything that is
+// parsed, so the beginning is trustworthy.
 var (
 	faultLine    = regexp.MustCompile(`^(?:NVRM: Xid|nvidia-nvswitch\d+: SXid) \(PCI:([0-9a-fA-F:.]+)(?: GPU-I:(\d+))?(?: GPU-CI:\d+)?\): (\d+),?\s*(.*)`)
 	faultProcess = regexp.MustCompile(`^pid='?(\d+|<unknown>)'?(?:, name=([^,]*))?(?:, )?`)
 )
 
-// ParseFault reads a line of the kernel's log; false if it is about something
-// else.
+// ParseFault parses a line of the kernel's log; false if the line reports no
+// fault.
 func ParseFault(text string) (Fault, bool) {
-	if !strings.Contains(text, "Xid (PCI:") { // of millions of lines few are
+	if !strings.Contains(text, "Xid (PCI:") { // a quick check, because few of millions of lines match
 		return Fault{}, false
 	}
 	m := faultLine.FindStringSubmatch(text)
@@ -63,12 +64,13 @@ func ParseFault(text string) (Fault, bool) {
 	if !ok || err != nil {
 		return Fault{}, false
 	}
-	f := Fault{Device: device, Address: m[1], Switch: strings.HasPrefix(text, "nvidia-nvswitch"), GI: strings.TrimLeft(m[2], "0"), Code: code, Text: m[4]}
+	f := Fault{Device: device, Address: m[1], Switch: strings.HasPrefix(text, "nvidia-nvswitch"),
+		GI: strings.TrimLeft(m[2], "0"), Code: code, Text: m[4]}
 	if m[2] != "" && f.GI == "" {
 		f.GI = "0"
 	}
 	if p := faultProcess.FindStringSubmatch(f.Text); p != nil {
-		if pid, err := strconv.ParseInt(p[1], 10, 32); err == nil { // digits that do not fit are no PID
+		if pid, err := strconv.ParseInt(p[1], 10, 32); err == nil { // digits that overflow are not a PID
 			f.PID, f.Comm = int(pid), p[2]
 		}
 		f.Text = f.Text[len(p[0]):]

@@ -2,8 +2,8 @@ package host
 
 import "context"
 
-// A ProcFunc is a Proc of processes that are no files: what it is to find of
-// one, and of its environment.
+// A ProcFunc is a Proc of processes without files: it returns the facts of a
+// process and its environment.
 type ProcFunc func(pid int) (f Facts, environ map[string]string, ok bool)
 
 // Open returns the process that has the PID now.
@@ -50,7 +50,7 @@ func (h *funcHandle) Alive() bool {
 
 func (h *funcHandle) Close() {}
 
-// A NamesMap is a source of names that needs no asking.
+// A NamesMap is a fixed source of names.
 type NamesMap map[string]ContainerName
 
 // Source returns "simulation".

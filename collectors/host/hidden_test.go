@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// asNobody calls f on a thread of an ordinary user, which ends with it.
+// asNobody calls f on a thread of an unprivileged user, which ends with f.
 func asNobody(t *testing.T, f func()) {
 	t.Helper()
 	done := make(chan syscall.Errno)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends
+		runtime.LockOSThread() // never unlocked, so that the thread ends
 		_, _, failed := syscall.RawSyscall(syscall.SYS_SETGROUPS, 0, 0, 0)
 		for _, call := range []uintptr{syscall.SYS_SETRESGID, syscall.SYS_SETRESUID} {
 			if failed == 0 {
@@ -36,7 +36,7 @@ func TestHidden(t *testing.T) {
 		t.Skip("only root can mount procfs")
 	}
 	for options, want := range map[string]string{"": "", "hidepid=1": "hidepid=", "hidepid=2": "hidepid="} {
-		dir, err := os.MkdirTemp("", "proc") // not t.TempDir, which is closed to others
+		dir, err := os.MkdirTemp("", "proc") // t.TempDir is closed to other users
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,18 +45,20 @@ func TestHidden(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := syscall.Mount("proc", dir, "proc", 0, options); err != nil {
-			t.Skip("procfs cannot be mounted here:", err)
+			t.Skip("cannot mount procfs here:", err)
 		}
 		t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
 		if err := Hidden(dir); err != nil {
 			t.Errorf("%q hides processes from root: %v", options, err)
 		}
 		asNobody(t, func() { err = Hidden(dir) })
-		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), dir+" is mounted with "+want) || !strings.Contains(err.Error(), "ProtectProc=default")) {
+		if (err == nil) != (want == "") ||
+			err != nil && (!strings.Contains(err.Error(), dir+" is mounted with "+want) ||
+				!strings.Contains(err.Error(), "ProtectProc=default")) {
 			t.Errorf("%q: %v", options, err)
 		}
 	}
 	if err := Hidden(t.TempDir()); err != nil {
-		t.Errorf("where no procfs is: %v", err)
+		t.Errorf("without a procfs: %v", err)
 	}
 }

@@ -12,13 +12,13 @@ import (
 // An IBPort is a port of an RDMA adapter: InfiniBand, or Ethernet with RoCE.
 type IBPort struct {
 	Name   string // adapter and port, "mlx5_0/1"
-	Up     bool   // it carries traffic: its state is ACTIVE
-	Counts bool   // Downed is known
+	Up     bool   // the port carries traffic: its state is ACTIVE
+	Counts bool   // whether Downed is known
 	Downed uint64 // times that its link went down, since the adapter's counters began
 }
 
-// IBPorts returns the ports, by name. It may wait for an adapter's firmware.
-// The error is one of reading them; fs.ErrNotExist where there are none.
+// IBPorts returns the ports, sorted by name. It may wait for an adapter's
+// firmware. The error is fs.ErrNotExist if there are no adapters.
 func (k Kernel) IBPorts() ([]IBPort, error) {
 	const class = "class/infiniband"
 	adapters, err := fs.ReadDir(k.sys(), class)
@@ -35,7 +35,7 @@ func (k Kernel) IBPorts() ([]IBPort, error) {
 		for _, port := range ports {
 			state, err := line(k.sys(), path.Join(dir, port.Name(), "state")) // "4: ACTIVE"
 			if errors.Is(err, fs.ErrNotExist) {
-				continue // it has gone
+				continue // the port has gone
 			} else if err != nil {
 				return nil, fmt.Errorf("read the state of a port: %w", err)
 			}

@@ -12,17 +12,17 @@ import (
 
 const asStranger = "GPUSTEWARD_TEST_IN_A_PID_NAMESPACE"
 
-// TestPIDsOfAnotherNamespaceAreToldApart has a process ask in a PID namespace
-// of its own, where its PID is none of the kernel's log. From outside it is
-// known by the PID that the kernel logs. It needs root.
-func TestPIDsOfAnotherNamespaceAreToldApart(t *testing.T) {
+// TestPIDsOfAnotherNamespaceAreRecognised lets a process ask in its own PID
+// namespace, where its PID is not the one in the kernel's log. From outside, it
+// has the PID that the kernel logs. The test needs root.
+func TestPIDsOfAnotherNamespaceAreRecognised(t *testing.T) {
 	if os.Getenv(asStranger) != "" {
 		os.Stdout.WriteString("in it " + strconv.FormatBool(InitialPIDs()) + " " + strconv.Itoa(os.Getpid()) + "\n")
-		_, _ = os.Stdin.Read(make([]byte, 1)) // until it is told to end
+		_, _ = os.Stdin.Read(make([]byte, 1)) // until the test ends it
 		os.Exit(0)
 	}
 	if os.Getuid() != 0 {
-		t.Skip("it needs root")
+		t.Skip("the test needs root")
 	}
 	name, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil || InitialPIDs() != (name == "pid:[4026531836]") {
@@ -45,13 +45,14 @@ func TestPIDsOfAnotherNamespaceAreToldApart(t *testing.T) {
 	line := make([]byte, 100)
 	n, _ := stdout.Read(line)
 	if got := string(bytes.TrimSpace(line[:n])); got != "in it false 1" {
-		t.Errorf("the stranger says %q, want that it is process 1 of another namespace", got)
+		t.Errorf("the stranger says %q, want process 1 of another namespace", got)
 	}
 	proc, err := ProcFS("/proc")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p, err := NewTable(Options{Proc: proc}).Lookup(cmd.Process.Pid); err != nil || !strings.HasPrefix("host.test", p.Comm) {
+	if p, err := NewTable(Options{Proc: proc}).Lookup(cmd.Process.Pid); err != nil ||
+		!strings.HasPrefix("host.test", p.Comm) {
 		t.Errorf("from outside it is %+v, %v", p, err)
 	}
 	stdin.Close()

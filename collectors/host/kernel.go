@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// A Kernel is where the kernel says what it knows of the host and of NVIDIA's
-// devices: procfs and sysfs, or a simulated host's, and the directory of the
-// device nodes. One that is nil or empty says nothing. It asks no driver
-// library, so it answers when that is dead. It is safe for concurrent use.
+// A Kernel is the kernel's view of the host and of NVIDIA's devices: procfs,
+// sysfs and the directory of device nodes, or those of a simulated host. A nil
+// or empty part has no information. It calls no driver library, so it answers
+// even if that hangs. It is safe for concurrent use.
 type Kernel struct {
 	Proc, Sys fs.FS
 	Dev       string // "/dev"
@@ -29,14 +29,13 @@ func orEmpty(f fs.FS) fs.FS {
 	return f
 }
 
-// line returns a file's content without the space around it.
+// line returns a file's content without surrounding space.
 func line(f fs.FS, name string) (string, error) {
 	text, err := fs.ReadFile(f, name)
 	return string(bytes.TrimSpace(text)), err
 }
 
-// BootID returns what names the time since the host was booted: another at
-// each boot. The error is one of reading it.
+// BootID returns the id of the current boot, which is new at each boot.
 func (k Kernel) BootID() (string, error) {
 	id, err := line(k.proc(), "sys/kernel/random/boot_id")
 	if err != nil {
@@ -45,8 +44,8 @@ func (k Kernel) BootID() (string, error) {
 	return id, nil
 }
 
-// Booted returns when the host was booted, to the second. It moves when the
-// clock is set.
+// Booted returns the time of the host's boot, to the second. It changes when
+// the clock is set.
 func (k Kernel) Booted() (time.Time, error) {
 	text, err := fs.ReadFile(k.proc(), "stat")
 	if err != nil {

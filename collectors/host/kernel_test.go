@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// grow writes files below a new directory, and returns what reads it as the
-// kernel's own. A content that begins with -> is a link.
+// grow writes files below a new directory, and returns a file system that reads
+// it like the kernel's own. Content that begins with -> is a link.
 func grow(t testing.TB, files map[string]string) fs.FS {
 	t.Helper()
 	dir := t.TempDir()
@@ -35,12 +35,13 @@ func grow(t testing.TB, files map[string]string) fs.FS {
 	return os.DirFS(dir)
 }
 
-// uevent is what the kernel says of a device of this class and id.
+// uevent is the uevent file of a device with this class and id.
 func uevent(driver, class, id string) string {
 	if driver != "" {
 		driver = "DRIVER=" + driver + "\n"
 	}
-	return driver + "PCI_CLASS=" + class + "\nPCI_ID=" + id + "\nPCI_SUBSYS_ID=10DE:16C1\nMODALIAS=pci:v000010DEd00002330\n"
+	return driver + "PCI_CLASS=" + class + "\nPCI_ID=" + id +
+		"\nPCI_SUBSYS_ID=10DE:16C1\nMODALIAS=pci:v000010DEd00002330\n"
 }
 
 func TestPCIDevices(t *testing.T) {
@@ -60,7 +61,7 @@ func TestPCIDevices(t *testing.T) {
 		files[pciDevices+"/"+address] = "->../../../devices/pci0000:00/" + address
 	}
 	files["devices/pci0000:00/0000:1b:00.4/physfn"] = "->../0000:1b:00.0"
-	files[pciDevices+"/0000:9b:00.0/class"] = "0x030200\n" // it goes as it is looked at
+	files[pciDevices+"/0000:9b:00.0/class"] = "0x030200\n" // it disappears during the read
 	k := Kernel{Sys: grow(t, files)}
 	got, err := k.PCIDevices()
 	want := []PCIDevice{
@@ -92,16 +93,16 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestAnswersAsksForTheVendorOnly: the rest of the configuration space would
-// be a thousand transactions on the bus.
+// TestAnswersAsksForTheVendorOnly: reading the whole configuration space would
+// take a thousand transactions on the bus.
 func TestAnswersAsksForTheVendorOnly(t *testing.T) {
 	var asked countingFS
 	if yes, err := (Kernel{Sys: &asked}).Answers("0000:1b:00.0"); err != nil || !yes || asked.bytes != 2 {
-		t.Errorf("asked for %d bytes, answers %v, %v", asked.bytes, yes, err)
+		t.Errorf("read %d bytes, answers %v, %v", asked.bytes, yes, err)
 	}
 }
 
-// A countingFS has any file, endless, and counts what is read.
+// A countingFS has every file, endless, and counts the bytes read.
 type countingFS struct {
 	fs.File
 	bytes int
@@ -113,11 +114,13 @@ func (c *countingFS) Close() error                      { return nil }
 func (c *countingFS) Stat() (info fs.FileInfo, e error) { return nil, fs.ErrInvalid }
 
 func TestAERErrors(t *testing.T) {
-	const correctable = "RxErr 3\nBadTLP 1\nBadDLLP 0\nRollover 0\nTimeout 0\nNonFatalErr 0\nCorrIntErr 0\nHeaderOF 0\nTOTAL_ERR_COR 4\n"
+	const correctable = "RxErr 3\nBadTLP 1\nBadDLLP 0\nRollover 0\nTimeout 0\nNonFatalErr 0\nCorrIntErr 0\n" +
+		"HeaderOF 0\nTOTAL_ERR_COR 4\n"
 	k := Kernel{Sys: grow(t, map[string]string{
 		pciDevices + "/0000:1b:00.0/aer_dev_correctable": correctable,
-		pciDevices + "/0000:1b:00.0/aer_dev_nonfatal":    "Undefined 0\nDLP 0\nTOTAL_ERR_NONFATAL 18446744073709551615\n",
-		pciDevices + "/0000:1b:00.0/aer_dev_fatal":       "Undefined 0\nDLP 0\n",
+		pciDevices +
+			"/0000:1b:00.0/aer_dev_nonfatal": "Undefined 0\nDLP 0\nTOTAL_ERR_NONFATAL 18446744073709551615\n",
+		pciDevices + "/0000:1b:00.0/aer_dev_fatal": "Undefined 0\nDLP 0\n",
 	})}
 	for severity, want := range map[string]uint64{"correctable": 4, "nonfatal": 1<<64 - 1} {
 		if n, err := k.AERErrors("0000:1b:00.0", severity); err != nil || n != want {
@@ -128,7 +131,7 @@ func TestAERErrors(t *testing.T) {
 		t.Errorf("without a total: %d", n)
 	}
 	if _, err := k.AERErrors("0000:43:00.0", "fatal"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("of a device that reports none: %v", err)
+		t.Errorf("a device without error counters: %v", err)
 	}
 }
 
@@ -153,21 +156,24 @@ func TestIBPorts(t *testing.T) {
 func TestBlockedTasks(t *testing.T) {
 	files := map[string]string{"stat": "cpu 0\n", "self": "->12", "driver/nvidia/version": "x"}
 	for pid, stat := range map[int]string{
-		12: "12 (nvidia-smi) D 1 12 12 0 -1 4194560", 13: "13 (nv_queue) D 2 0 0", 14: "14 (irq/147-nvidia) D 2 0 0", 15: "15 (nvidia-modeset/) D 2 0",
-		20: "20 (nvidia-smi) S 1 20", 21: "21 (irq/9-acpi) D 2", 22: "22 (kworker/0:1) D 2", 23: "23 (my-nvidia) D 2", 24: "24 (x) D (nvidia) S 1", 25: "25 (nvidia) S (x) D 1",
+		12: "12 (nvidia-smi) D 1 12 12 0 -1 4194560", 13: "13 (nv_queue) D 2 0 0", 14: "14 (irq/147-nvidia) D 2 0 0",
+		15: "15 (nvidia-modeset/) D 2 0",
+		20: "20 (nvidia-smi) S 1 20", 21: "21 (irq/9-acpi) D 2", 22: "22 (kworker/0:1) D 2", 23: "23 (my-nvidia) D 2",
+		24: "24 (x) D (nvidia) S 1", 25: "25 (nvidia) S (x) D 1",
 		30: "", 31: "31 (nvidia", 32: "32 (nvidia)", 33: "33 (nvidia) ", 34: ")nvidia( D",
 	} {
 		files[fmt.Sprintf("%d/stat", pid)] = stat
 	}
-	files["40/comm"] = "nvidia\n" // it ends as it is looked at
+	files["40/comm"] = "nvidia\n" // it ends during the read
 	n, err := Kernel{Proc: grow(t, files)}.BlockedTasks()
-	// 25 has "nvidia) S (x" for a name.
+	// Process 25 is named "nvidia) S (x".
 	if err != nil || n != 5 {
 		t.Errorf("BlockedTasks() = %d, %v, want 5", n, err)
 	}
 }
 
-// TestBlockedTasksLooksAtABoundedNumber of processes, those of the kernel first.
+// TestBlockedTasksLooksAtABoundedNumber checks that the lowest PIDs come first,
+// which include the kernel's threads.
 func TestBlockedTasksLooksAtABoundedNumber(t *testing.T) {
 	files := fstest.MapFS{}
 	for pid := range 2 * maxTasks {
@@ -175,14 +181,14 @@ func TestBlockedTasksLooksAtABoundedNumber(t *testing.T) {
 	}
 	opened := &lookedAt{FS: files}
 	if n, err := (Kernel{Proc: opened}).BlockedTasks(); err != nil || n != maxTasks || opened.files != maxTasks {
-		t.Errorf("BlockedTasks() = %d, %v, of %d files, want %d", n, err, opened.files, maxTasks)
+		t.Errorf("BlockedTasks() = %d, %v, read %d files, want %d", n, err, opened.files, maxTasks)
 	}
 	if opened.last != fmt.Sprintf("%d/stat", maxTasks) {
 		t.Errorf("the last was %s, want the lowest PIDs", opened.last)
 	}
 }
 
-// lookedAt counts the files that are opened.
+// lookedAt counts the opened files.
 type lookedAt struct {
 	fs.FS
 	files int
@@ -210,13 +216,13 @@ func TestBoot(t *testing.T) {
 	}
 	for _, stat := range []string{"cpu 1\n", "btime x\n"} {
 		if at, err := (Kernel{Proc: grow(t, map[string]string{"stat": stat})}).Booted(); err == nil {
-			t.Errorf("of %q: %v", stat, at)
+			t.Errorf("from %q: %v", stat, at)
 		}
 	}
 }
 
-// TestAKernelThatSaysNothing is one that nobody set.
-func TestAKernelThatSaysNothing(t *testing.T) {
+// TestTheZeroKernel tests the zero Kernel.
+func TestTheZeroKernel(t *testing.T) {
 	var k Kernel
 	_, devices := k.PCIDevices()
 	_, answers := k.Answers("0000:1b:00.0")
@@ -226,7 +232,7 @@ func TestAKernelThatSaysNothing(t *testing.T) {
 	_, id := k.BootID()
 	for _, err := range []error{devices, answers, errs, ports, booted, id} {
 		if !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%v, want that it does not exist", err)
+			t.Errorf("%v, want fs.ErrNotExist", err)
 		}
 	}
 	if n, err := k.BlockedTasks(); n != 0 || err != nil {
@@ -260,19 +266,19 @@ func TestDriver(t *testing.T) {
 	if why := one.Differs(none); !strings.Contains(why, `version is "580.159.04" instead of ""`) {
 		t.Errorf("loaded: %q", why)
 	}
-	// Bound again is another directory of the same name.
+	// A rebound GPU is a new directory of the same name.
 	make(filepath.Join(proc, "driver/nvidia/gpus/new"))
 	old := filepath.Join(proc, "driver/nvidia/gpus/0000:43:00.0")
 	if err := errors.Join(os.Remove(old), os.Rename(filepath.Join(proc, "driver/nvidia/gpus/new"), old)); err != nil {
 		t.Fatal(err)
 	}
-	if why := k.Driver().Differs(one); !strings.Contains(why, "drives 2 GPUs, some of them newly bound") {
-		t.Errorf("bound again: %q", why)
+	if why := k.Driver().Differs(one); !strings.Contains(why, "drives 2 GPUs, some of them rebound") {
+		t.Errorf("rebound: %q", why)
 	}
 }
 
-// BenchmarkBlockedTasks reads this machine's processes; run it beside some
-// thousands of them to see what they cost.
+// BenchmarkBlockedTasks reads this machine's processes; start some thousands to
+// measure their cost.
 func BenchmarkBlockedTasks(b *testing.B) {
 	k := Kernel{Proc: os.DirFS("/proc")}
 	entries, err := fs.ReadDir(k.Proc, ".")

@@ -8,20 +8,20 @@ import (
 	"sync/atomic"
 )
 
-// mostWaiting is how many records wait for a follower at most. One that has
-// more to take is behind, and reads them in the kernel's ring once it has time.
+// mostWaiting bounds the records waiting for a follower. A follower with more
+// is behind, and later reads them from the kernel's ring.
 const mostWaiting = 256
 
-// A KernelLog hands the records of the kernel's log to all who follow it. One
-// goroutine reads for all of them, for as long as there are any. Records that
-// the kernel did not log itself are left out: users can write to its log. Its
-// methods are safe for concurrent use.
+// A KernelLog distributes the records of the kernel's log to its followers. One
+// goroutine reads for all of them, as long as there are any. Only records of
+// the kernel itself count, because users can write to the log. The methods are
+// safe for concurrent use.
 type KernelLog struct {
 	open func() (*recordReader, error)
 	lost atomic.Uint64
 
 	mu   sync.Mutex
-	feed *feed // nil while nobody follows
+	feed *feed // nil without followers
 }
 
 // A feed is the log, opened once.
@@ -29,13 +29,13 @@ type feed struct {
 	followers map[*follower]bool // guarded by the KernelLog's mu
 	stop      context.CancelFunc
 	ended     chan struct{}
-	err       error // why it ended, to be read after that
+	err       error // why it ended; read only after done
 }
 
-// A follower takes records from a feed.
+// A follower receives records from a feed.
 type follower struct {
 	records chan Record
-	behind  atomic.Bool // there was no room in records: the feed leaves it alone
+	behind  atomic.Bool // records was full, and the feed skips this follower
 }
 
 // NewKernelLog returns the log at path, which is /dev/kmsg or a plain file of
@@ -44,13 +44,13 @@ func NewKernelLog(path string) *KernelLog {
 	return &KernelLog{open: func() (*recordReader, error) { return openRecords(path) }}
 }
 
-// Lost returns how many records were missed: the kernel dropped them before
-// they were read. It is at most that many for each follower.
+// Lost returns the number of records that the kernel dropped before they were
+// read; each follower missed at most that many.
 func (l *KernelLog) Lost() uint64 { return l.lost.Load() }
 
-// Follow calls each with every record that the kernel's ring holds and with
-// every one to come, as soon as the kernel logs it, until ctx ends (nil) or
-// the log cannot be read. Whatever time each takes, no other follower waits.
+// Follow calls each for every record in the kernel's ring, and for every new
+// one as soon as the kernel logs it, until ctx ends (nil) or the log cannot be
+// read. A slow follower delays no other.
 func (l *KernelLog) Follow(ctx context.Context, each func(Record)) error {
 	me := &follower{records: make(chan Record, mostWaiting)}
 	f, err := l.join(me)
@@ -66,7 +66,7 @@ func (l *KernelLog) Follow(ctx context.Context, each func(Record)) error {
 		case <-f.ended:
 			return f.err
 		case r := <-me.records:
-			if r.Sequence >= next { // others were in the ring when it was read
+			if r.Sequence >= next { // earlier ones were in the ring
 				next = r.Sequence + 1
 				each(r)
 			}
@@ -78,15 +78,15 @@ func (l *KernelLog) Follow(ctx context.Context, each func(Record)) error {
 	return err
 }
 
-// Replay calls each with every record that the kernel's ring holds now from
-// the sequence next on, and returns the one after the last.
+// Replay calls each for every record now in the kernel's ring from the sequence
+// number next on, and returns the number after the last.
 func (l *KernelLog) Replay(ctx context.Context, next uint64, each func(Record)) (uint64, error) {
 	r, err := l.reader()
 	if err != nil {
 		return next, err
 	}
 	defer r.file.Close()
-	r.next, r.overran = next, next > 0 // what the ring no longer holds is lost
+	r.next, r.overran = next, next > 0 // records that the ring has dropped are lost
 	err = r.each(ctx, func(r Record) {
 		if r.Sequence >= next {
 			next = r.Sequence + 1
@@ -108,8 +108,8 @@ func (l *KernelLog) reader() (*recordReader, error) {
 	return r, nil
 }
 
-// join has me take all that the kernel logs from now on. The first to
-// join opens the log.
+// join gives me everything that the kernel logs from now on. The first follower
+// opens the log.
 func (l *KernelLog) join(me *follower) (*feed, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,7 +130,7 @@ func (l *KernelLog) join(me *follower) (*feed, error) {
 	return l.feed, nil
 }
 
-// leave ends what join began. The last to leave closes the log.
+// leave ends a follower's membership. The last follower closes the log.
 func (l *KernelLog) leave(f *feed, me *follower) {
 	l.mu.Lock()
 	delete(f.followers, me)
@@ -145,7 +145,7 @@ func (l *KernelLog) leave(f *feed, me *follower) {
 	}
 }
 
-// read hands on what r reads until ctx ends or the log cannot be read.
+// read hands on the records of r until ctx ends or the log cannot be read.
 func (l *KernelLog) read(ctx context.Context, f *feed, r *recordReader) {
 	defer close(f.ended)
 	defer r.file.Close()

@@ -29,7 +29,7 @@ func newWritten(t *testing.T) *written {
 	return &written{t: t, path: filepath.Join(t.TempDir(), "kmsg")}
 }
 
-// say has the kernel log n lines.
+// say writes n lines to the log.
 func (w *written) say(n int) {
 	w.t.Helper()
 	for range n {
@@ -50,7 +50,7 @@ func (w *written) write(text string) {
 	}
 }
 
-// keep has the kernel drop all but the last n lines.
+// keep drops all but the last n lines.
 func (w *written) keep(n int) {
 	w.t.Helper()
 	text, err := os.ReadFile(w.path)
@@ -58,13 +58,13 @@ func (w *written) keep(n int) {
 		w.t.Fatal(err)
 	}
 	lines := strings.SplitAfter(string(text), "\n")
-	if err := os.Rename(w.path, w.path+".old"); err != nil { // who has it open reads on
+	if err := os.Rename(w.path, w.path+".old"); err != nil { // open descriptors continue to read it
 		w.t.Fatal(err)
 	}
 	w.write(strings.Join(lines[len(lines)-1-n:], ""))
 }
 
-// opened returns how many of this process's descriptors are of the file.
+// opened returns the number of this process's descriptors for the file.
 func (w *written) opened() (n int) {
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -78,15 +78,15 @@ func (w *written) opened() (n int) {
 	return n
 }
 
-// A listener notes what it is given.
+// A listener records what it receives.
 type listener struct {
 	seen  []uint64
 	ended chan error
 	leave context.CancelFunc
 }
 
-// listen follows log until the listener leaves; before each record it does
-// what first says.
+// listen follows log until the listener leaves, and calls first before each
+// record.
 func listen(t *testing.T, log *KernelLog, first func()) *listener {
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &listener{ended: make(chan error, 1), leave: cancel}
@@ -102,7 +102,7 @@ func listen(t *testing.T, log *KernelLog, first func()) *listener {
 
 func atOnce() {}
 
-// end has l leave, and returns what it has seen.
+// end makes l leave, and returns what it has seen.
 func (l *listener) end(t *testing.T) []uint64 {
 	t.Helper()
 	l.leave()
@@ -120,7 +120,7 @@ func upTo(n int) (all []uint64) {
 	return all
 }
 
-// look has the end of the log looked at once more, in the bubble's time.
+// look polls the end of the log once more, in the bubble's time.
 func look() {
 	time.Sleep(2 * lookAgain)
 	synctest.Wait()
@@ -132,7 +132,7 @@ func TestOneReaderServesAllFollowers(t *testing.T) {
 		w.say(3)
 		log := NewKernelLog(w.path)
 		var all []*listener
-		for range 4 { // each comes later than the one before
+		for range 4 { // each joins later than the one before
 			all = append(all, listen(t, log, atOnce))
 			w.say(2)
 			if n := w.opened(); n != 1 {
@@ -143,21 +143,21 @@ func TestOneReaderServesAllFollowers(t *testing.T) {
 		look()
 		for i, l := range all {
 			if got := l.end(t); !slices.Equal(got, upTo(11)) {
-				t.Errorf("follower %d saw %v, want all 11 once", i, got)
+				t.Errorf("follower %d saw %v, want each of the 11 once", i, got)
 			}
 		}
 		if n := w.opened(); n != 0 || log.Lost() != 0 {
 			t.Errorf("without a follower the log is open %d times; %d lost", n, log.Lost())
 		}
 		if got := listen(t, log, atOnce).end(t); !slices.Equal(got, upTo(11)) {
-			t.Errorf("the first after all had left saw %v", got)
+			t.Errorf("the first follower after all had left saw %v", got)
 		}
 	})
 }
 
-// TestASlowFollowerDelaysNobody has one follower be busy while the kernel logs
-// more than waits for it. It reads the rest in the ring, and what the ring no
-// longer holds is counted.
+// TestASlowFollowerDelaysNobody keeps one follower busy while the kernel logs
+// more than can wait for it. It reads the rest from the ring, and the records
+// that the ring dropped are counted.
 func TestASlowFollowerDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWritten(t)
@@ -168,7 +168,7 @@ func TestASlowFollowerDelaysNobody(t *testing.T) {
 		slow, quick := listen(t, log, func() { wait() }), listen(t, log, atOnce)
 		wait = func() { <-hold }
 		flood := func(n int) {
-			w.say(1) // which the slow one takes, and is busy with
+			w.say(1) // which keeps the slow one busy
 			look()
 			w.say(n)
 			look()
@@ -176,12 +176,12 @@ func TestASlowFollowerDelaysNobody(t *testing.T) {
 		const most, dropped = 2 * mostWaiting, 10
 		flood(most)
 		if n := len(quick.seen); n != most+2 {
-			t.Errorf("the quick one saw %d records of %d", n, most+2)
+			t.Errorf("the quick one saw %d records, want %d", n, most+2)
 		}
 		close(hold)
 		look()
 		if got := slow.seen; !slices.Equal(got, upTo(most+2)) || log.Lost() != 0 {
-			t.Errorf("the slow one saw %d records of %d, %d lost", len(got), most+2, log.Lost())
+			t.Errorf("the slow one saw %d records, want %d; %d lost", len(got), most+2, log.Lost())
 		}
 		hold = make(chan struct{})
 		flood(most)
@@ -189,17 +189,18 @@ func TestASlowFollowerDelaysNobody(t *testing.T) {
 		close(hold)
 		look()
 		if got := slow.end(t); len(got) != 2*most+3-dropped || log.Lost() != dropped {
-			t.Errorf("the slow one saw %d records, %d lost, want %d and %d", len(got), log.Lost(), 2*most+3-dropped, dropped)
+			t.Errorf("the slow one saw %d records, %d lost, want %d and %d", len(got), log.Lost(), 2*most+3-dropped,
+				dropped)
 		}
 		if got := quick.end(t); !slices.Equal(got, upTo(2*most+3)) {
-			t.Errorf("the quick one saw %d records of %d", len(got), 2*most+3)
+			t.Errorf("the quick one saw %d records, want %d", len(got), 2*most+3)
 		}
 	})
 }
 
-// TestALogThatFailsIsOpenedAnew has a read fail while there are followers: all
-// are told, and who comes back misses nothing of what was logged meanwhile.
-func TestALogThatFailsIsOpenedAnew(t *testing.T) {
+// TestALogThatFailsIsReopened lets a read fail while there are followers: all
+// get the error, and a follower that returns misses nothing logged meanwhile.
+func TestALogThatFailsIsReopened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWritten(t)
 		w.say(2)
@@ -222,11 +223,11 @@ func TestALogThatFailsIsOpenedAnew(t *testing.T) {
 		look()
 		for _, l := range []*listener{one, other} {
 			if err := <-l.ended; err == nil || !strings.Contains(err.Error(), "read kernel log") {
-				t.Errorf("a follower is told %v", err)
+				t.Errorf("a follower got %v", err)
 			}
 		}
 		if err := log.Follow(t.Context(), func(Record) {}); err == nil {
-			t.Error("who comes back too early is not told")
+			t.Error("a follower that returns too early gets no error")
 		}
 		if n := w.opened(); n != 0 {
 			t.Errorf("a log that failed is open %d times", n)
@@ -236,19 +237,19 @@ func TestALogThatFailsIsOpenedAnew(t *testing.T) {
 		w.say(1)
 		look()
 		if got := again.end(t); !slices.Equal(got, upTo(5)) {
-			t.Errorf("who comes back saw %v, want all 5", got)
+			t.Errorf("the follower that returned saw %v, want all 5", got)
 		}
 	})
 }
 
-func TestALogThatIsNotThere(t *testing.T) {
+func TestAMissingLog(t *testing.T) {
 	log := NewKernelLog(filepath.Join(t.TempDir(), "none"))
 	if err := log.Follow(t.Context(), func(Record) {}); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
 }
 
-// TestKernelLogOfThisHostIsShared follows the log of the kernel that runs this.
+// TestKernelLogOfThisHostIsShared follows the log of the running kernel.
 func TestKernelLogOfThisHostIsShared(t *testing.T) {
 	log := NewKernelLog("/dev/kmsg")
 	last := uint64(0)

@@ -1,4 +1,4 @@
-// Package host reads what the host's kernel says of GPUs.
+// Package host reads what the host's kernel knows about GPUs.
 package host
 
 import (
@@ -17,43 +17,43 @@ import (
 
 // A Record is one record of the kernel's log.
 type Record struct {
-	Priority int       // severity, 0 to 7, and facility times 8: see Kernel
-	Sequence uint64    // of the record since boot; some are missing after an overrun
+	Priority int       // severity, 0 to 7, plus 8 times the facility: see Kernel
+	Sequence uint64    // number of the record since boot; an overrun leaves a gap
 	Time     time.Time // see recordReader
-	Text     string    // as /dev/kmsg has it: what is not printable is \x and two digits
+	Text     string    // as in /dev/kmsg, with unprintable bytes as \x and two digits
 }
 
-// Kernel reports whether the kernel itself logged r. Who may write to
-// /dev/kmsg can log as any facility but the kernel's, which is 0.
+// Kernel reports whether the kernel itself logged r. Writers to /dev/kmsg can
+// use any facility except the kernel's, which is 0.
 func (r Record) Kernel() bool { return r.Priority>>3 == 0 }
 
 // A recordReader reads /dev/kmsg from the start of the kernel's ring, so that
-// what was logged before the agent started is not lost. It belongs to one
+// messages from before the agent's start are not lost. It belongs to one
 // goroutine.
 //
 // The kernel stamps a record with microseconds of its own clock, which begins
-// at boot and goes a little wrong: some seconds a day. So a record that follow
-// waited for is taken to be of the moment at which it came, and tells what
-// that clock reads then; others are dated from the last that did, or from
-// CLOCK_MONOTONIC while there was none.
+// at boot and drifts by some seconds a day. A record that follow waited for is
+// therefore dated by its arrival, which calibrates that clock. Other records
+// are dated from the last calibration, or from CLOCK_MONOTONIC before the
+// first.
 type recordReader struct {
 	file    *os.File
 	raw     syscall.RawConn
 	sysRead func(fd int, p []byte) (int, error)
 	buffer  [8192]byte     // the kernel's records are shorter
-	rest    []byte         // of buffer: what was read and not returned yet
-	waited  bool           // for what is in rest
-	zero    time.Time      // when the kernel's clock read 0
-	next    uint64         // sequence after the last record; 0 before the first
-	overran bool           // the kernel dropped records that were not read yet
-	lost    func(n uint64) // told how many those were
+	rest    []byte         // unparsed rest of buffer
+	waited  bool           // whether the read of rest waited
+	zero    time.Time      // time at which the kernel's clock read 0
+	next    uint64         // sequence number after the last record; 0 before the first
+	overran bool           // the kernel dropped unread records
+	lost    func(n uint64) // receives the number of dropped records
 }
 
-// lookAgain is how often the end of a log is looked at that is a plain file.
+// lookAgain is the interval at which the end of a plain file is polled.
 const lookAgain = time.Second
 
-// openRecords opens the log at path; a plain file or a pipe of records will do.
-// The caller closes it.
+// openRecords opens the log at path, which may also be a plain file or a pipe
+// of records. The caller closes it.
 func openRecords(path string) (*recordReader, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -74,7 +74,7 @@ func openRecords(path string) (*recordReader, error) {
 	return l, nil
 }
 
-// each calls take with every record that there is. It never waits.
+// each calls take for every record present. It never waits.
 func (l *recordReader) each(ctx context.Context, take func(Record)) error {
 	for ctx.Err() == nil {
 		r, err := l.record(false)
@@ -90,10 +90,10 @@ func (l *recordReader) each(ctx context.Context, take func(Record)) error {
 	return nil
 }
 
-// follow calls take with every record that there is and will be, as soon as
-// the kernel logs it, until ctx ends (nil) or the log cannot be read.
+// follow calls take for every record, present and future, as soon as the kernel
+// logs it, until ctx ends (nil) or the log cannot be read.
 func (l *recordReader) follow(ctx context.Context, take func(Record)) error {
-	// A plain file has no deadlines, and no reads that wait either.
+	// A plain file has no deadlines, but its reads do not wait either.
 	stop := context.AfterFunc(ctx, func() { _ = l.file.SetReadDeadline(time.Now()) })
 	defer stop()
 	for {
@@ -115,8 +115,8 @@ func (l *recordReader) follow(ctx context.Context, take func(Record)) error {
 	}
 }
 
-// record returns the next record. At the end of the log the error is io.EOF
-// where there is nothing to wait for, and EAGAIN where wait is false.
+// record returns the next record. At the end of the log the error is io.EOF if
+// there is nothing to wait for, and EAGAIN if wait is false.
 func (l *recordReader) record(wait bool) (Record, error) {
 	for {
 		for {
@@ -136,8 +136,8 @@ func (l *recordReader) record(wait bool) (Record, error) {
 	}
 }
 
-// read reads more. /dev/kmsg gives one whole record; what else there is may
-// end within one, whose beginning is kept.
+// read reads more. /dev/kmsg returns one whole record; other files may end
+// within a record, whose beginning is kept.
 func (l *recordReader) read(wait bool) error {
 	kept := copy(l.buffer[:], l.rest)
 	if kept == len(l.buffer) {
@@ -157,7 +157,7 @@ func (l *recordReader) read(wait bool) error {
 	case e != nil:
 		return e
 	case errors.Is(err, syscall.EPIPE):
-		l.overran = true // and the next read goes on with the oldest that is left
+		l.overran = true // the next read continues with the oldest record left
 		return nil
 	case errors.Is(err, syscall.EINTR):
 		return nil
@@ -170,8 +170,8 @@ func (l *recordReader) read(wait bool) error {
 	return nil
 }
 
-// account counts what the kernel dropped before r. How much it dropped before
-// the first record nobody knows: that counts as one.
+// account counts the records that the kernel dropped before r. Their number
+// before the first record is unknown, and counts as one.
 func (l *recordReader) account(r Record) {
 	switch {
 	case !l.overran:
@@ -183,8 +183,8 @@ func (l *recordReader) account(r Record) {
 	l.next, l.overran = max(l.next, r.Sequence+1), false
 }
 
-// parse reads "priority,sequence,microseconds,flags;text". Lines that begin
-// with a space belong to the record before.
+// parse parses "priority,sequence,microseconds,flags;text". Lines that begin
+// with a space belong to the previous record.
 func (l *recordReader) parse(line []byte) (Record, bool) {
 	head, text, ok := bytes.Cut(line, []byte(";"))
 	fields := bytes.SplitN(head, []byte(","), 4)
@@ -193,7 +193,7 @@ func (l *recordReader) parse(line []byte) (Record, bool) {
 	}
 	priority, err1 := strconv.ParseUint(string(fields[0]), 10, 31)
 	sequence, err2 := strconv.ParseUint(string(fields[1]), 10, 64)
-	stamp, err3 := strconv.ParseUint(string(fields[2]), 10, 53) // 285 years, which still fit a Duration
+	stamp, err3 := strconv.ParseUint(string(fields[2]), 10, 53) // 285 years still fit a Duration
 	if errors.Join(err1, err2, err3) != nil {
 		return Record{}, false
 	}

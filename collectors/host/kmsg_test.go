@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// next returns the next record; false where there is none yet.
+// next returns the next record; false if there is none yet.
 func next(l *recordReader) (Record, bool, error) {
 	r, err := l.record(false)
 	if errors.Is(err, io.EOF) || errors.Is(err, syscall.EAGAIN) {
@@ -52,11 +52,13 @@ func TestKernelLogOfARealHost(t *testing.T) {
 		}
 	}
 	want := []seen{
-		{"0000:00:06", false, 31, 698}, {"0000:00:06", false, 43, 745}, {"0000:00:06", false, 13, 0}, {"0000:00:06", false, 13, 0},
-		{"0000:00:06", false, 13, 787}, {"0000:c1:00.0", true, 28006, 0}, {"0000:9b:00", false, 94, 0}, {"0000:9b:00", false, 79, 0},
+		{"0000:00:06", false, 31, 698}, {"0000:00:06", false, 43, 745}, {"0000:00:06", false, 13, 0},
+		{"0000:00:06", false, 13, 0},
+		{"0000:00:06", false, 13, 787}, {"0000:c1:00.0", true, 28006, 0}, {"0000:9b:00", false, 94, 0},
+		{"0000:9b:00", false, 79, 0},
 	}
 	if records != 10 {
-		t.Errorf("%d records, want 10: what begins with a space belongs to the record before", records)
+		t.Errorf("%d records, want 10: a line that begins with a space belongs to the previous record", records)
 	}
 	if len(got) != len(want) {
 		t.Fatalf("%d faults %v, want %d", len(got), got, len(want))
@@ -68,7 +70,7 @@ func TestKernelLogOfARealHost(t *testing.T) {
 	}
 }
 
-func TestKernelLogGoesOnWhereItEnded(t *testing.T) {
+func TestKernelLogContinuesWhereItEnded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kmsg")
 	file, err := os.Create(path)
 	if err != nil {
@@ -91,7 +93,7 @@ func TestKernelLogGoesOnWhereItEnded(t *testing.T) {
 	}
 }
 
-func TestKernelLogThatIsNotThere(t *testing.T) {
+func TestAMissingKernelLog(t *testing.T) {
 	if _, err := openRecords(filepath.Join(t.TempDir(), "none")); !os.IsNotExist(err) {
 		t.Errorf("error %v", err)
 	}
@@ -110,7 +112,7 @@ func TestPCIAddressesCompare(t *testing.T) {
 	}
 }
 
-func TestRecordsSayWhoLoggedThemAndWhen(t *testing.T) {
+func TestRecordsHaveAuthorAndTime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kmsg")
 	var up unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &up); err != nil {
@@ -118,7 +120,8 @@ func TestRecordsSayWhoLoggedThemAndWhen(t *testing.T) {
 	}
 	now := time.Now()
 	stamp := time.Duration(up.Nano()) - 40*time.Second
-	lines := fmt.Sprintf("4,7,%d,-,caller=T1;kernel\n12,9,%d,-;user\nx;no\n1;no\n4,a,5,-;no\n4,1,99999999999999999999,-;no\n", stamp.Microseconds(), stamp.Microseconds())
+	lines := fmt.Sprintf("4,7,%d,-,caller=T1;kernel\n12,9,%d,-;user\nx;no\n1;no\n4,a,5,-;no\n"+
+		"4,1,99999999999999999999,-;no\n", stamp.Microseconds(), stamp.Microseconds())
 	if err := os.WriteFile(path, []byte(lines), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +142,7 @@ func TestRecordsSayWhoLoggedThemAndWhen(t *testing.T) {
 	}
 }
 
-// pipe returns a log that is a pipe, and what writes to it.
+// pipe returns a log that is a pipe, and a function that writes to it.
 func pipe(t *testing.T) (*recordReader, func(string)) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kmsg")
@@ -162,7 +165,7 @@ func pipe(t *testing.T) (*recordReader, func(string)) {
 	}
 }
 
-func TestFollowComesAtOnce(t *testing.T) {
+func TestFollowDeliversAtOnce(t *testing.T) {
 	l, say := pipe(t)
 	say("4,1,1000000,-;before\n")
 	waits := make(chan bool, 10)
@@ -179,14 +182,15 @@ func TestFollowComesAtOnce(t *testing.T) {
 	if r := <-records; r.Text != "before" {
 		t.Errorf("%+v", r)
 	}
-	// What was waited for is dated by when it came, and dates what comes with it.
+	// A record that the reader waited for is dated by its arrival, and
+	// calibrates the records that come with it.
 	<-waits
 	began := time.Now()
 	say("4,2,5000000,-;now\n4,3,5000500,-;and h")
 	say("alf a millisecond later\n4,4,1")
 	now, then := <-records, <-records
 	if now.Time.Before(began) || time.Since(now.Time) > 10*time.Second {
-		t.Errorf("%+v is not of now", now)
+		t.Errorf("%+v is not dated now", now)
 	}
 	if d := then.Time.Sub(now.Time); d != 500*time.Microsecond || then.Text != "and half a millisecond later" {
 		t.Errorf("%+v came %v after", then, d)
@@ -225,11 +229,11 @@ func TestFollowAPlainFile(t *testing.T) {
 	})
 }
 
-func TestWhatTheKernelDroppedIsCounted(t *testing.T) {
+func TestRecordsDroppedByTheKernelAreCounted(t *testing.T) {
 	l, say := pipe(t)
 	lost := uint64(0)
 	l.lost = func(n uint64) { lost += n }
-	overrun := func(before int) { // the read after so many others finds that the kernel was faster
+	overrun := func(before int) { // the read after that many records finds an overrun
 		l.sysRead = func(fd int, p []byte) (int, error) {
 			if before--; before == -1 {
 				return -1, syscall.EPIPE
@@ -240,15 +244,15 @@ func TestWhatTheKernelDroppedIsCounted(t *testing.T) {
 	for _, c := range []struct {
 		line     string
 		sequence uint64
-		lost     uint64 // with all before
+		lost     uint64 // with all earlier ones
 	}{
-		{"4,900,1,-;the oldest that is left\n", 900, 1}, // how many there were before, nobody knows
+		{"4,900,1,-;the oldest that is left\n", 900, 1}, // the number of earlier ones is unknown
 		{"4,907,1,-;six later\n", 907, 7},
 	} {
 		overrun(0)
 		say(c.line)
 		if r, ok, err := next(l); !ok || err != nil || r.Sequence != c.sequence || lost != c.lost {
-			t.Errorf("%+v, %v, %v after %d that are lost, want %+v", r, ok, err, lost, c)
+			t.Errorf("%+v, %v, %v with %d lost, want %+v", r, ok, err, lost, c)
 		}
 	}
 	say("4,950,1,-;the kernel leaves some numbers out\n")

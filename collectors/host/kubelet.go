@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-const mostLinks = 16384 // of the kubelet's that are read
+const mostLinks = 16384 // maximum number of links read
 
 // kubeletLinks is a directory of links to containers' logs.
 type kubeletLinks string
 
 // KubeletLogs returns the names that the kubelet gives to containers' logs in
-// dir, /var/log/containers: one reading of a directory tells all, and no API
-// is needed. They have no images.
+// dir, /var/log/containers. One directory listing has them all, without an API.
+// It has no images.
 func KubeletLogs(dir string) Names { return kubeletLinks(dir) }
 
 func (kubeletLinks) Source() string { return "kubelet" }
@@ -43,7 +43,7 @@ func (l kubeletLinks) Containers(context.Context) (map[string]ContainerName, err
 	return names, nil
 }
 
-// parseLink reads <pod>_<namespace>_<container>-<id>.log.
+// parseLink parses <pod>_<namespace>_<container>-<id>.log.
 func parseLink(link string) (id string, n ContainerName, ok bool) {
 	name, ok := strings.CutSuffix(link, ".log")
 	dash := strings.LastIndexByte(name, '-')

@@ -7,41 +7,41 @@ import (
 	"time"
 )
 
-// A ContainerName is what a runtime calls a container. What it does not know
-// is empty.
+// A ContainerName is a runtime's name for a container. Unknown fields are
+// empty.
 type ContainerName struct {
-	Name  string // among the runtime's containers
+	Name  string // within the runtime
 	Image string
 
 	Namespace, Pod, Container string // in Kubernetes
 }
 
-// Names are a source of the names of containers, such as a runtime.
+// Names is a source of container names, such as a runtime.
 type Names interface {
-	// Source names it in logs and metrics.
+	// Source names the source in logs and metrics.
 	Source() string
-	// Containers returns the names of running containers by id, and nothing
-	// where there is no such source on the host. One call at a time is made.
+	// Containers returns the names of running containers by id, and nothing if
+	// the host has no such source. Calls do not overlap.
 	Containers(ctx context.Context) (map[string]ContainerName, error)
 }
 
-// Pace at which sources are asked. They are only asked about a container that
-// they have not been asked about.
+// Intervals of the requests to sources, which are sent only for containers that
+// the source was not asked about.
 const (
-	patience = 2 * time.Second  // with a source, and of a process with its name
+	patience = 2 * time.Second  // with a source, and with a process without a name
 	askEach  = 2 * time.Second  // at most
 	askAgain = 30 * time.Second // after a failure
 )
 
-// A record is a workload as it becomes known. Its key is settled when a source
-// knows its name, when none does, or when that took too long; it never changes
-// then, whatever else is learnt. The table's lock guards it.
+// A record is a workload whose name may still be unknown. Its key is settled
+// once a source knows the name, no source knows it, or the time is up; then it
+// never changes, whatever is learnt later. The table's lock guards it.
 type record struct {
 	Workload
-	settled     *Workload // nil as long as there is no key
+	settled     *Workload // nil until there is a key
 	since, used time.Time
 	answered    []bool // by source
-	described   bool   // by the job's record, or a process's environment
+	described   bool   // from the job's record, or from a process's environment
 }
 
 func (r *record) last() time.Time { return r.used }
@@ -58,7 +58,7 @@ func (t *Table) record(w Workload, now time.Time) *record {
 	r = &record{Workload: w, since: now, used: now}
 	t.records[w.Key] = r
 	t.recorded(r)
-	if w.own || w.ContainerID == "" { // what users call their own is not believed, and asked about neither
+	if w.own || w.ContainerID == "" { // names chosen by users are not trusted, and not looked up
 		r.settle()
 		return r
 	}
@@ -79,7 +79,7 @@ func (r *record) settle() {
 	r.settled = &w
 }
 
-// known returns the workload, or nil if its name may yet come.
+// known returns the workload, or nil if its name may yet arrive.
 func (r *record) known(now time.Time) *Workload {
 	if r.settled == nil && (now.Sub(r.since) >= patience || !slices.Contains(r.answered, false)) {
 		r.settle()
@@ -87,7 +87,7 @@ func (r *record) known(now time.Time) *Workload {
 	return r.settled
 }
 
-// learn takes over what a source knows of the container.
+// learn adopts a source's name for the container.
 func (r *record) learn(n ContainerName) {
 	r.Image = cmp.Or(r.Image, field(n.Image))
 	name := ""
@@ -97,7 +97,7 @@ func (r *record) learn(n ContainerName) {
 			r.Namespace, r.Pod, r.Container = field(n.Namespace), field(n.Pod), field(n.Container)
 		}
 		name = key(KindPod, n.Namespace, n.Pod, n.Container)
-	case r.Kind == KindContainer && n.Name != "" && !isID(n.Name): // it might be the id of another
+	case r.Kind == KindContainer && n.Name != "" && !isID(n.Name): // it might be the id of another container
 		if r.Container == r.ContainerID {
 			r.Container = field(n.Name)
 		}
@@ -113,14 +113,14 @@ func (r *record) learn(n ContainerName) {
 	}
 }
 
-// An answer is what a source said last. It is kept for containers that are met
-// a little later, since the source is not asked again at once.
+// An answer is the last answer of a source. It is kept for containers that
+// appear shortly afterwards, because the source is not asked again at once.
 type answer struct {
 	names map[string]ContainerName
 	at    time.Time
 }
 
-// ask asks a source of names, if there is a container that it was not asked
+// ask asks a source for names, if there is a container that it was not asked
 // about yet.
 func (t *Table) ask(ctx context.Context, source int) error {
 	t.mu.Lock()
@@ -159,7 +159,7 @@ func (t *Table) ask(ctx context.Context, source int) error {
 	return nil
 }
 
-// serve calls ask whenever it is woken, but not too often.
+// serve calls ask whenever it is woken, at a limited rate.
 func (t *Table) serve(ctx context.Context, source string, wake chan struct{}, ask func() error) {
 	for {
 		select {
@@ -181,7 +181,7 @@ func (t *Table) serve(ctx context.Context, source string, wake chan struct{}, as
 	}
 }
 
-// signal wakes who waits for c, now or later.
+// signal wakes the receiver of c, now or at its next receive.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -38,17 +38,19 @@ func TestDocker(t *testing.T) {
 	})
 	for _, source := range []Names{Docker(socket), Podman(socket)} {
 		names, err := source.Containers(t.Context())
-		if err != nil || len(names) != 2 || names[id1] != (ContainerName{Name: "trainer", Image: "torch:2"}) || names[id2] != (ContainerName{Namespace: "n", Pod: "p", Container: "c"}) {
+		if err != nil || len(names) != 2 || names[id1] != (ContainerName{Name: "trainer", Image: "torch:2"}) ||
+			names[id2] != (ContainerName{Namespace: "n", Pod: "p", Container: "c"}) {
 			t.Errorf("%s: %+v, %v", source.Source(), names, err)
 		}
 	}
 }
 
-func TestDockerThatIsNotThere(t *testing.T) {
+func TestWithoutDocker(t *testing.T) {
 	if names, err := Docker(filepath.Join(t.TempDir(), "none")).Containers(t.Context()); err != nil || len(names) != 0 {
 		t.Errorf("%v, %v", names, err)
 	}
-	if names, err := KubeletLogs(filepath.Join(t.TempDir(), "none")).Containers(t.Context()); err != nil || len(names) != 0 {
+	if names, err := KubeletLogs(filepath.Join(t.TempDir(), "none")).Containers(t.Context()); err != nil ||
+		len(names) != 0 {
 		t.Errorf("%v, %v", names, err)
 	}
 }
@@ -56,10 +58,14 @@ func TestDockerThatIsNotThere(t *testing.T) {
 func TestDockerThatMisbehaves(t *testing.T) {
 	sent := 0
 	for name, handler := range map[string]http.HandlerFunc{
-		"garbage":  func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") },
-		"object":   func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"message":"no"}`) },
-		"500":      func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "[]", http.StatusInternalServerError) },
-		"redirect": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) },
+		"garbage": func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") },
+		"object":  func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"message":"no"}`) },
+		"500": func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "[]", http.StatusInternalServerError)
+		},
+		"redirect": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/elsewhere", http.StatusFound)
+		},
 		"100 MB": func(w http.ResponseWriter, _ *http.Request) {
 			io.WriteString(w, "[")
 			for sent = 0; sent < 100<<20; sent += 1 << 20 {
@@ -84,10 +90,10 @@ func TestDockerThatMisbehaves(t *testing.T) {
 	}
 }
 
-// TestDockerThatHangs takes the 2 s that a name may take.
+// TestDockerThatHangs takes the 2 s allowed for a name.
 func TestDockerThatHangs(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
-	listener, err := net.Listen("unix", socket) // which accepts nobody
+	listener, err := net.Listen("unix", socket) // accepts no connection
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,23 +108,26 @@ func TestDockerThatHangs(t *testing.T) {
 	for keyOf(t, table, 1) == "" {
 		time.Sleep(10 * time.Millisecond)
 	}
-	if took := time.Since(began); took < patience || took > patience+time.Second || keyOf(t, table, 1) != "container:"+id1 {
+	if took := time.Since(began); took < patience || took > patience+time.Second ||
+		keyOf(t, table, 1) != "container:"+id1 {
 		t.Errorf("%q after %v", keyOf(t, table, 1), took)
 	}
-	for count(table)["docker"] == 0 { // once its time is over
+	for count(table)["docker"] == 0 { // once its time is up
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
 func TestKubeletLogs(t *testing.T) {
 	dir := t.TempDir()
-	for _, link := range []string{"train-0_ml_main-" + id1 + ".log", "a_b-" + id2 + ".log", "a_b_c-" + id2[1:] + ".log", "a_b_c_d-" + id2 + ".log", "-.log", ".log", "_", id2 + ".log"} {
+	for _, link := range []string{"train-0_ml_main-" + id1 + ".log", "a_b-" + id2 + ".log", "a_b_c-" + id2[1:] + ".log",
+		"a_b_c_d-" + id2 + ".log", "-.log", ".log", "_", id2 + ".log"} {
 		if err := os.Symlink("/nowhere", filepath.Join(dir, link)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	names, err := KubeletLogs(dir).Containers(context.Background())
-	if err != nil || len(names) != 1 || names[id1] != (ContainerName{Namespace: "ml", Pod: "train-0", Container: "main"}) {
+	if err != nil || len(names) != 1 ||
+		names[id1] != (ContainerName{Namespace: "ml", Pod: "train-0", Container: "main"}) {
 		t.Errorf("%+v, %v", names, err)
 	}
 	if _, err := KubeletLogs(filepath.Join(dir, "_")).Containers(context.Background()); err != nil {
@@ -127,6 +136,6 @@ func TestKubeletLogs(t *testing.T) {
 	plain := filepath.Join(t.TempDir(), "file")
 	os.WriteFile(plain, nil, 0o600)
 	if _, err := KubeletLogs(plain).Containers(context.Background()); err == nil {
-		t.Error("no error for what is no directory")
+		t.Error("no error for a path that is not a directory")
 	}
 }

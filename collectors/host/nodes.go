@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Nodes says which of the driver's device nodes this process cannot use, why,
-// and what to do: /dev/nvidiactl, and one for each GPU that the kernel drives.
-// The driver's library is silent about them: without the first it does not
-// open, with UNKNOWN or OPERATING_SYSTEM, and a GPU whose node is not there or
-// closed to it is one that it does not list (580.159.04). Nil where nothing is
-// wrong or the driver is not loaded. It opens no GPU.
+// Nodes returns an error if this process cannot use some of the driver's device
+// nodes, with the reason and the remedy: /dev/nvidiactl, and one for each GPU
+// that the kernel drives. The driver's library is silent about them: without
+// the first it does not open, with UNKNOWN or OPERATING_SYSTEM, and it does not
+// list a GPU whose node is missing or inaccessible (580.159.04). The error is
+// nil if all nodes are usable or the driver is not loaded. Nodes opens no GPU.
 func (k Kernel) Nodes() error {
 	driver := k.Driver()
 	if k.Dev == "" || driver == (Driver{}) {
@@ -50,11 +50,13 @@ func (k Kernel) Nodes() error {
 	if len(lost) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s not there, though the kernel module is loaded: run nvidia-smi or nvidia-modprobe%s as root, which a unit with NoNewPrivileges= cannot have done for it; a container is given them by --gpus all", strings.Join(lost, ", "), minors)
+	return fmt.Errorf("%s missing, though the kernel module is loaded: run nvidia-smi or nvidia-modprobe%s as "+
+		"root, because a unit with NoNewPrivileges= cannot run it; a container gets the nodes through --gpus all",
+		strings.Join(lost, ", "), minors)
 }
 
-// minor returns the number of a GPU's device node; empty where the kernel does
-// not say it, or has excluded the GPU.
+// minor returns the number of a GPU's device node; empty if the kernel does not
+// report it, or has excluded the GPU.
 func (k Kernel) minor(address string) (number string) {
 	text, _ := fs.ReadFile(k.proc(), path.Join("driver/nvidia/gpus", address, "information")) // it may have gone
 	for l := range strings.Lines(string(text)) {

@@ -19,19 +19,22 @@ func TestNodes(t *testing.T) {
 		"0000:9d:00.0": "",
 	} {
 		dir := filepath.Join(proc, "driver/nvidia/gpus", address)
-		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "information"), []byte(information), 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(dir, 0o755),
+			os.WriteFile(filepath.Join(dir, "information"), []byte(information), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	sys := fstest.MapFS{"module/nvidia/version": {Data: []byte("580.159.04\n")}}
 	for name, c := range map[string]struct {
 		nodes []string
-		want  []string // nil: nothing is wrong
+		want  []string // nil: no error
 	}{
-		"all":        {[]string{"nvidiactl", "nvidia0", "nvidia3"}, nil},
-		"none":       {nil, []string{"nvidiactl, ", "/nvidia0, ", "/nvidia3 not there", "nvidia-modprobe -c 255 -c 0 -c 3 as root", "--gpus all"}},
-		"no control": {[]string{"nvidia0", "nvidia3"}, []string{"/nvidiactl not there", "nvidia-modprobe -c 255 as root"}},
-		"one GPU":    {[]string{"nvidiactl", "nvidia0"}, []string{"/nvidia3 not there", "nvidia-modprobe -c 3 as root"}},
+		"all": {[]string{"nvidiactl", "nvidia0", "nvidia3"}, nil},
+		"none": {nil, []string{"nvidiactl, ", "/nvidia0, ", "/nvidia3 missing",
+			"nvidia-modprobe -c 255 -c 0 -c 3 as root", "--gpus all"}},
+		"no control": {[]string{"nvidia0", "nvidia3"},
+			[]string{"/nvidiactl missing", "nvidia-modprobe -c 255 as root"}},
+		"one GPU": {[]string{"nvidiactl", "nvidia0"}, []string{"/nvidia3 missing", "nvidia-modprobe -c 3 as root"}},
 	} {
 		dev := t.TempDir()
 		for _, node := range c.nodes {
@@ -52,7 +55,7 @@ func TestNodes(t *testing.T) {
 			t.Errorf("%s, without a driver: %v", name, err)
 		}
 		if err := (Kernel{Proc: os.DirFS(proc), Sys: sys}).Nodes(); err != nil {
-			t.Errorf("of a simulated host: %v", err)
+			t.Errorf("a simulated host: %v", err)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// readUsers reads the names of users again; if it fails the old ones stay.
+// readUsers rereads the names of users; after a failure the old ones stay.
 func (t *Table) readUsers() {
 	users, err := parseUsers(filepath.Join(t.Root, "etc/passwd"))
 	if err != nil {
@@ -20,8 +20,8 @@ func (t *Table) readUsers() {
 	}
 }
 
-// parseUsers reads the names of users by their numbers from a passwd file; none
-// from one that is not there.
+// parseUsers returns user names by number from a passwd file; none if it is
+// missing.
 func parseUsers(path string) (map[int]string, error) {
 	content, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -10,23 +10,23 @@ import (
 	"strings"
 )
 
-// pciDevices is where sysfs has a directory for each device on the PCI bus.
+// pciDevices is sysfs's directory of the devices on the PCI bus.
 const pciDevices = "bus/pci/devices"
 
-// pciKinds are the PCI classes of NVIDIA's devices that matter here: those of
-// a GPU without and with a display, and the bridge that an NVSwitch is.
+// pciKinds are the relevant PCI classes of NVIDIA devices: GPUs without and
+// with a display, and bridges, which NVSwitches are.
 var pciKinds = map[string]string{"302": "gpu", "300": "gpu", "680": "nvswitch"}
 
-// A PCIDevice is one of NVIDIA's devices on the PCI bus.
+// A PCIDevice is an NVIDIA device on the PCI bus.
 type PCIDevice struct {
 	Address string // "0000:9b:00.0"
 	Kind    string // gpu or nvswitch
-	Driver  string // the kernel module that is bound to it; empty: none
+	Driver  string // the bound kernel module; empty: none
 }
 
-// PCIDevices returns the GPUs and NVSwitches, by address. It reads what the
-// kernel keeps in memory, and so waits for no device. The error is one of
-// reading it; fs.ErrNotExist where there is no PCI bus.
+// PCIDevices returns the GPUs and NVSwitches, by address. It reads data that
+// the kernel keeps in memory, so it waits for no device. The error is
+// fs.ErrNotExist if there is no PCI bus.
 func (k Kernel) PCIDevices() ([]PCIDevice, error) {
 	entries, err := fs.ReadDir(k.sys(), pciDevices) // sorted
 	if err != nil {
@@ -38,7 +38,7 @@ func (k Kernel) PCIDevices() ([]PCIDevice, error) {
 		text, err := fs.ReadFile(k.sys(), path.Join(dir, "uevent"))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			continue // it has gone
+			continue // the device has gone
 		case err != nil:
 			return nil, fmt.Errorf("read a pci device: %w", err)
 		}
@@ -46,7 +46,7 @@ func (k Kernel) PCIDevices() ([]PCIDevice, error) {
 		if !ok {
 			continue
 		}
-		// A virtual function is a part of its GPU, for a virtual machine.
+		// A virtual function is the part of a GPU for a virtual machine.
 		if _, err := fs.Stat(k.sys(), path.Join(dir, "physfn")); err == nil {
 			continue
 		}
@@ -56,8 +56,8 @@ func (k Kernel) PCIDevices() ([]PCIDevice, error) {
 	return all, nil
 }
 
-// parsePCIDevice reads a device's uevent; false if it is not NVIDIA's, or of
-// no kind that matters.
+// parsePCIDevice parses a device's uevent; false if the device is not from
+// NVIDIA or of no relevant kind.
 func parsePCIDevice(uevent string) (d PCIDevice, ok bool) {
 	nvidia := false
 	for l := range strings.Lines(uevent) {
@@ -75,24 +75,25 @@ func parsePCIDevice(uevent string) (d PCIDevice, ok bool) {
 }
 
 // Answers reports whether a device answers on the bus: the configuration space
-// of one that does not reads all ones. It waits for as long as the kernel
-// does, such as while the device is reset.
+// of one that does not reads as all ones. It waits as long as the kernel does,
+// for instance while the device is being reset.
 func (k Kernel) Answers(address string) (bool, error) {
 	f, err := k.sys().Open(path.Join(pciDevices, address, "config"))
 	if err != nil {
 		return false, err
 	}
 	defer func() { _ = f.Close() }()
-	var vendor [2]byte // no more: each word of it is a transaction on the bus
+	var vendor [2]byte // no more, because each word is a transaction on the bus
 	if _, err := io.ReadFull(f, vendor[:]); err != nil {
 		return false, fmt.Errorf("read the configuration space of %s: %w", address, err)
 	}
 	return vendor != [2]byte{0xff, 0xff}, nil
 }
 
-// AERErrors returns how many PCIe errors of a device the kernel has counted
-// since it found it: those that are correctable, nonfatal or fatal. The error
-// is fs.ErrNotExist where nobody reports them, as in most virtual machines.
+// AERErrors returns the number of PCIe errors of a device that the kernel has
+// counted since it found the device, by severity: correctable, nonfatal or
+// fatal. The error is fs.ErrNotExist if they are not reported, as in most
+// virtual machines.
 func (k Kernel) AERErrors(address, severity string) (uint64, error) {
 	text, err := fs.ReadFile(k.sys(), path.Join(pciDevices, address, "aer_dev_"+severity))
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 // KubeletAllocations returns the NVIDIA devices that the kubelet behind socket,
-// /var/lib/kubelet/pod-resources/kubelet.sock, gave to containers; none where
+// /var/lib/kubelet/pod-resources/kubelet.sock, has given to containers; none if
 // there is no kubelet. It takes 2 s at most.
 func KubeletAllocations(ctx context.Context, socket string) ([]Allocation, error) {
 	if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) {
@@ -25,12 +25,14 @@ func KubeletAllocations(ctx context.Context, socket string) ([]Allocation, error
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	connection, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20))) // a node of many pods tells more than the 4 MiB that are usual
+		// a node with many pods exceeds the default of 4 MiB
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = connection.Close() }()
-	answer, err := podresources.NewPodResourcesListerClient(connection).List(ctx, &podresources.ListPodResourcesRequest{})
+	answer, err := podresources.NewPodResourcesListerClient(connection).List(ctx,
+		&podresources.ListPodResourcesRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("list pod resources: %w", err)
 	}
@@ -38,15 +40,16 @@ func KubeletAllocations(ctx context.Context, socket string) ([]Allocation, error
 	for _, pod := range answer.GetPodResources() {
 		for _, container := range pod.GetContainers() {
 			if devices := nvidia(container.GetDevices()); len(devices) > 0 {
-				all = append(all, Allocation{Namespace: field(pod.GetNamespace()), Pod: field(pod.GetName()), Container: field(container.GetName()), Devices: devices})
+				all = append(all, Allocation{Namespace: field(pod.GetNamespace()), Pod: field(pod.GetName()),
+					Container: field(container.GetName()), Devices: devices})
 			}
 		}
 	}
 	return all, nil
 }
 
-// nvidia returns the ids of NVIDIA's devices. A GPU that is shared in time has
-// an id for each share, "GPU-...::2", and is named once.
+// nvidia returns the ids of NVIDIA devices. A time-shared GPU has an id for
+// each share, "GPU-...::2", and is returned once.
 func nvidia(resources []*podresources.ContainerDevices) []string {
 	var all []string
 	seen := map[string]bool{}

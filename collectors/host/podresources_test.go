@@ -22,7 +22,8 @@ type kubelet struct {
 	hang   bool
 }
 
-func (k *kubelet) List(ctx context.Context, _ *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+func (k *kubelet) List(ctx context.Context,
+	_ *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
 	if k.hang {
 		<-ctx.Done()
 	}
@@ -44,12 +45,14 @@ func (k *kubelet) serve(t *testing.T) string {
 
 func TestKubeletAllocations(t *testing.T) {
 	container := func(name, resource string, ids ...string) *podresources.ContainerResources {
-		return &podresources.ContainerResources{Name: name, Devices: []*podresources.ContainerDevices{{ResourceName: resource, DeviceIds: ids}}}
+		return &podresources.ContainerResources{Name: name,
+			Devices: []*podresources.ContainerDevices{{ResourceName: resource, DeviceIds: ids}}}
 	}
 	k := &kubelet{answer: &podresources.ListPodResourcesResponse{PodResources: []*podresources.PodResources{
 		{Namespace: "ml", Name: "train-0", Containers: []*podresources.ContainerResources{
-			container("main", "nvidia.com/gpu", "GPU-1::0", "GPU-1::3", "GPU-2"), container("mig", "nvidia.com/mig-1g.10gb", "MIG-1"), container("net", "rdma/hca", "x")}},
-		{Namespace: "ml", Name: strings.Repeat("n", 8<<20)}, // more than gRPC takes unless told
+			container("main", "nvidia.com/gpu", "GPU-1::0", "GPU-1::3", "GPU-2"),
+			container("mig", "nvidia.com/mig-1g.10gb", "MIG-1"), container("net", "rdma/hca", "x")}},
+		{Namespace: "ml", Name: strings.Repeat("n", 8<<20)}, // more than gRPC's default limit
 	}}}
 	want := []Allocation{{Namespace: "ml", Pod: "train-0", Container: "main", Devices: []string{"GPU-1", "GPU-2"}},
 		{Namespace: "ml", Pod: "train-0", Container: "mig", Devices: []string{"MIG-1"}}}
@@ -63,7 +66,8 @@ func TestKubeletThatFails(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	began := time.Now()
-	if _, err := KubeletAllocations(t.Context(), (&kubelet{hang: true}).serve(t)); err == nil || time.Since(began) > 2*patience {
+	if _, err := KubeletAllocations(t.Context(), (&kubelet{hang: true}).serve(t)); err == nil ||
+		time.Since(began) > 2*patience {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
 }

@@ -16,34 +16,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrGone says that there is no such process, or no longer.
+// ErrGone means that there is no such process, or no longer.
 var ErrGone = errors.New("the process is gone")
 
-// Facts are what the kernel says of one process.
+// Facts are the kernel's data about one process.
 type Facts struct {
-	Start  uint64    // clock ticks from boot to its start
-	Began  time.Time // the same as a time; with a monotonic reading, so that a clock which is set makes nobody older
-	UID    int       // the real one
+	Start uint64 // clock ticks from boot to its start
+	// Began is the same as a time; its monotonic reading keeps it right when
+	// the clock is set.
+	Began  time.Time
+	UID    int // the real UID
 	Comm   string
 	Cgroup string // the content of /proc/PID/cgroup
 }
 
-// A Proc is where processes are read: /proc, or a simulated host. It is safe
-// for concurrent use.
+// A Proc is a source of processes: /proc, or a simulated host. It is safe for
+// concurrent use.
 type Proc interface {
 	Open(pid int) (Handle, error) // ErrGone if there is no such process
 }
 
-// A Handle is one process, and never comes to mean another that has the same
+// A Handle is one process, and never refers to another process with the same
 // PID. It belongs to one goroutine.
 type Handle interface {
 	// Facts never waits. It returns ErrGone once the process is gone.
 	Facts() (Facts, error)
-	// Environ returns those of the named variables that the process was
-	// started with. It may wait for as long as the process holds the lock of
-	// its memory, which one that is stuck in the GPU's driver does.
+	// Environ returns those of the named variables that the process was started
+	// with. It may wait for the lock of the process's memory, which a process
+	// that is stuck in the GPU's driver holds.
 	Environ(names ...string) (map[string]string, error)
-	// Alive says whether the process is there, be it as a zombie.
+	// Alive reports whether the process exists, including as a zombie.
 	Alive() bool
 	Close()
 }
@@ -55,7 +57,7 @@ type procFS struct {
 
 	mu   sync.Mutex
 	boot time.Time
-	read time.Time // when boot was: setting the clock changes it
+	read time.Time // time of the last read of the boot time, which moves when the clock is set
 }
 
 // ProcFS returns the processes of the procfs at root, which is "/proc".
@@ -67,32 +69,34 @@ func ProcFS(root string) (Proc, error) {
 	return &procFS{root: root, fs: fs}, nil
 }
 
-// Hidden says how to see the processes of others where the procfs at root hides
-// them from this one, by hidepid= or a unit's ProtectProc=.
+// Hidden returns an error with the remedy if the procfs at root hides the
+// processes of others from this one, by hidepid= or a unit's ProtectProc=.
 func Hidden(root string) error {
 	if _, err := os.ReadFile(filepath.Join(root, "1/cgroup")); err == nil {
 		return nil
 	}
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
-		return nil // nothing says that it does
+		return nil // no sign of hiding
 	}
 	options := ""
 	for l := range strings.Lines(string(mounts)) {
 		if mount := strings.Fields(l); len(mount) > 3 && mount[1] == filepath.Clean(root) {
-			options = mount[3] // the last one counts
+			options = mount[3] // the last mount counts
 		}
 	}
 	for option := range strings.SplitSeq(options, ",") {
 		if way, hides := strings.CutPrefix(option, "hidepid="); hides && way != "0" && way != "off" {
-			return fmt.Errorf("%s is mounted with %s, which hides them from this process: set ProtectProc=default in the unit, or run it in the group of the mount's gid= option, or mount without hidepid=", root, option)
+			return fmt.Errorf("%s is mounted with %s, which hides other users' processes: set ProtectProc=default "+
+				"in the unit, or run it in the group of the mount's gid= option, or mount without hidepid=", root,
+				option)
 		}
 	}
 	return nil
 }
 
-// Open opens the process's directory. While its descriptor is open nothing is
-// found through it but that very process, which is what makes a Handle one.
+// Open opens the process's directory. The open descriptor finds only that very
+// process, which is the promise of a Handle.
 func (p *procFS) Open(pid int) (Handle, error) {
 	dir := filepath.Join(p.root, strconv.Itoa(pid))
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -107,7 +111,7 @@ func (p *procFS) Open(pid int) (Handle, error) {
 	return &procDir{fs: p, dir: dir, fd: fd, proc: proc}, nil
 }
 
-// gone makes what the kernel answers for a process that is gone ErrGone.
+// gone translates the kernel's errors for a process that is gone into ErrGone.
 func gone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 		return ErrGone
@@ -115,7 +119,8 @@ func gone(err error) error {
 	return err
 }
 
-// booted returns the time of boot, from the procfs at most once a minute.
+// booted returns the boot time, and reads it from the procfs at most once a
+// minute.
 func (p *procFS) booted() (time.Time, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,8 +134,8 @@ func (p *procFS) booted() (time.Time, error) {
 	return p.boot, nil
 }
 
-// A procDir is a process's directory. Its files are read by path, and what was
-// read is the process's own if that is alive afterwards.
+// A procDir is a process's directory. Its files are read by path; they belong
+// to the process if it is still alive afterwards.
 type procDir struct {
 	fs   *procFS
 	dir  string
@@ -152,7 +157,7 @@ func (d *procDir) Facts() (Facts, error) {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return Facts{}, err
 	}
-	const tick = time.Second / 100 // USER_HZ is 100 wherever NVIDIA has a driver
+	const tick = time.Second / 100 // USER_HZ is 100 on all of NVIDIA's platforms
 	return Facts{Start: stat.Starttime, Began: boot.Add(time.Duration(stat.Starttime) * tick),
 		UID: int(status.UIDs[0]), Comm: stat.Comm, Cgroup: string(cgroup)}, nil
 }

@@ -47,10 +47,11 @@ func TestProcFS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.Close()
-	want := Facts{Start: 250, Began: time.Unix(1700000002, 5e8), UID: 1000, Comm: "a) b", Cgroup: "0::/a.slice/a.service\n"}
+	want := Facts{Start: 250, Began: time.Unix(1700000002, 5e8), UID: 1000, Comm: "a) b",
+		Cgroup: "0::/a.slice/a.service\n"}
 	f, err := h.Facts()
 	if !strings.Contains(f.Began.String(), " m=") {
-		t.Error("when it began has no monotonic reading, so it moves when the clock is set")
+		t.Error("its start has no monotonic reading, so it moves when the clock is set")
 	}
 	if f.Began = f.Began.Round(0); err != nil || !f.Began.Equal(want.Began) {
 		t.Errorf("it began at %v, %v", f.Began, err)
@@ -71,7 +72,7 @@ func TestProcFS(t *testing.T) {
 	}
 }
 
-func TestHandleNeverMeansAnother(t *testing.T) {
+func TestAHandleNeverRefersToAnotherProcess(t *testing.T) {
 	root := t.TempDir()
 	writeProcess(t, root, 7, 1, "0::/\n")
 	proc, err := ProcFS(root)
@@ -86,7 +87,7 @@ func TestHandleNeverMeansAnother(t *testing.T) {
 	os.RemoveAll(filepath.Join(root, "7"))
 	writeProcess(t, root, 7, 2, "0::/\n")
 	if _, err := h.Facts(); h.Alive() || !errors.Is(err, ErrGone) {
-		t.Errorf("alive after its PID was used again: %v", err)
+		t.Errorf("alive after its PID was reused: %v", err)
 	}
 	if _, err := h.Environ("A"); !errors.Is(err, ErrGone) {
 		t.Error(err)
@@ -164,13 +165,13 @@ func BenchmarkLookup(b *testing.B) {
 	lookup(table)
 	b.Run("known", func(b *testing.B) {
 		for b.Loop() {
-			for _, e := range table.entries { // believed
+			for _, e := range table.entries { // fresh
 				e.read = time.Now()
 			}
 			lookup(table)
 		}
 	})
-	b.Run("interval", func(b *testing.B) { // a second's, of which a tenth are read again
+	b.Run("beat", func(b *testing.B) { // one second's look-ups, of which a tenth read the facts again
 		for b.Loop() {
 			left := n / 10
 			for _, e := range table.entries {

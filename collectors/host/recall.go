@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// recalled is for how long a process is remembered that is no longer known.
+// recalled is how long a process is remembered after it is no longer known.
 const recalled = 10 * time.Minute
 
-// Recall returns the process that had the PID at a time of the last ten
-// minutes, or false if none is known: the one that has it now, or one that was
-// looked up before it ended. A process that began later is never the one, to
-// within the second to which the time of boot is known.
+// Recall returns the process that had the PID at a time in the last ten
+// minutes, or false if none is known: the current process, or one that was
+// looked up before it ended. It never returns a process that began later,
+// within the one-second precision of the boot time.
 func (t *Table) Recall(pid int, at time.Time) (Process, bool) {
 	const exact = time.Second
 	if p, err := t.Lookup(pid); err == nil && !p.Began.After(at.Add(exact)) {
@@ -22,25 +22,27 @@ func (t *Table) Recall(pid int, at time.Time) (Process, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, e := range slices.Backward(t.past) {
-		if e.PID == pid && !e.Began.After(at.Add(exact)) && !at.After(e.forgotten.Add(exact)) && now.Sub(e.forgotten) <= recalled {
+		if e.PID == pid && !e.Began.After(at.Add(exact)) && !at.After(e.forgotten.Add(exact)) &&
+			now.Sub(e.forgotten) <= recalled {
 			return e.process(now), true
 		}
 	}
 	return Process{}, false
 }
 
-// initialPIDs is how the kernel calls the initial PID namespace everywhere
+// initialPIDs is the kernel's fixed name of the initial PID namespace
 // (PROC_PID_INIT_INO).
 const initialPIDs = "pid:[4026531836]"
 
-// InitialPIDs reports whether this process is in the initial PID namespace:
-// whether PIDs are for it what they are in the kernel's log.
+// InitialPIDs reports whether this process is in the initial PID namespace,
+// whose PIDs appear in the kernel's log.
 func InitialPIDs() bool {
 	name, err := os.Readlink("/proc/self/ns/pid")
 	return err == nil && name == initialPIDs
 }
 
-// remember keeps an entry that is no longer known. The oldest makes room.
+// remember keeps an entry that is no longer known, and drops the oldest if
+// there is no room.
 func (t *Table) remember(e *entry) {
 	e.forgotten = time.Now()
 	if t.past = append(t.past, e); len(t.past) > mostKnown {
@@ -48,7 +50,7 @@ func (t *Table) remember(e *entry) {
 	}
 }
 
-// forgetPast drops what is too old to be recalled.
+// forgetPast drops entries that are too old to be recalled.
 func (t *Table) forgetPast(now time.Time) {
 	old := 0
 	for old < len(t.past) && now.Sub(t.past[old].forgotten) > recalled {

@@ -25,13 +25,13 @@ func TestRecall(t *testing.T) {
 			t.Errorf("%s had the PID before it began", k)
 		}
 		if k := recall(1, start); k != "unit:a.service" {
-			t.Errorf("the process that lives is of %q", k)
+			t.Errorf("the living process is of %q", k)
 		}
 		time.Sleep(time.Minute)
 		proc.set(1, nil)
 		ended := time.Now()
 		if k := recall(1, ended); k != "unit:a.service" {
-			t.Errorf("the process that just ended was of %q", k)
+			t.Errorf("the process that just ended is of %q", k)
 		}
 		if k := recall(1, ended.Add(2*time.Second)); k != "" {
 			t.Errorf("%s still has the PID after it ended", k)
@@ -39,12 +39,13 @@ func TestRecall(t *testing.T) {
 		time.Sleep(time.Minute)
 		next := in("/a.slice/b.service")
 		next.Start, next.Began = 6, time.Now()
-		proc.set(1, next) // the PID is used again
-		if a, b := recall(1, ended.Add(-time.Second)), recall(1, time.Now()); a != "unit:a.service" || b != "unit:b.service" {
+		proc.set(1, next) // reuse the PID
+		if a, b := recall(1, ended.Add(-time.Second)), recall(1, time.Now()); a != "unit:a.service" ||
+			b != "unit:b.service" {
 			t.Errorf("the PID was of %q and is of %q", a, b)
 		}
 		if k := recall(1, ended.Add(30*time.Second)); k != "" {
-			t.Errorf("%s had the PID while nobody had it", k)
+			t.Errorf("%s had the PID while no process had it", k)
 		}
 		time.Sleep(recalled - time.Minute + time.Second)
 		if k := recall(1, ended.Add(-time.Second)); k != "" {

@@ -8,20 +8,20 @@ import (
 	"strings"
 )
 
-// A jobRecord is what Slurm's prolog (deploy/slurm/prolog.sh) writes of a job
-// on this host, as root: unlike the job's environment it is not its user's
-// word.
+// A jobRecord is the record that Slurm's prolog (deploy/slurm/prolog.sh) writes
+// for a job on this host, as root. Unlike the job's environment, its user
+// cannot forge it.
 type jobRecord struct {
 	user, account, partition string
 	gpus                     []string // indices
 }
 
-// longestRecord is how many bytes a record may have.
+// longestRecord is the maximum size of a record in bytes.
 const longestRecord = 4096
 
-// readRecord returns the record of a job in dir, a line KEY=VALUE for each
-// thing that is known; keys that nobody knows are left out. The error is
-// fs.ErrNotExist where there is none.
+// readRecord returns the record of a job in dir. It has a line KEY=VALUE for
+// each known field; unknown keys are ignored. The error is fs.ErrNotExist if
+// there is none.
 func readRecord(dir, job string) (jobRecord, error) {
 	text, err := ReadTrusted(filepath.Join(dir, job), longestRecord)
 	if err != nil {
@@ -31,24 +31,25 @@ func readRecord(dir, job string) (jobRecord, error) {
 	for line := range strings.Lines(string(text)) {
 		key, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
 		if !ok {
-			return jobRecord{}, fmt.Errorf("%s: %.40q is no line KEY=VALUE", filepath.Join(dir, job), line)
+			return jobRecord{}, fmt.Errorf("%s: %.40q is not a line KEY=VALUE", filepath.Join(dir, job), line)
 		}
 		found[key] = value
 	}
 	if found["JOB"] != job {
-		return jobRecord{}, fmt.Errorf("%s: it is of job %.40q", filepath.Join(dir, job), found["JOB"])
+		return jobRecord{}, fmt.Errorf("%s: the record is of job %.40q", filepath.Join(dir, job), found["JOB"])
 	}
-	return jobRecord{user: field(found["USER"]), account: field(found["ACCOUNT"]), partition: field(found["PARTITION"]), gpus: parseIndices(found["GPUS"])}, nil
+	return jobRecord{user: field(found["USER"]), account: field(found["ACCOUNT"]), partition: field(found["PARTITION"]),
+		gpus: parseIndices(found["GPUS"])}, nil
 }
 
-// records returns the records in dir by job, none where there is no such
-// directory. The error says what could not be read.
+// records returns the records in dir by job, none if there is no such
+// directory. The error names the unreadable ones.
 func records(dir string) (map[string]jobRecord, error) {
 	var failed []error
 	all := map[string]jobRecord{}
 	for _, name := range list(dir) {
 		if !isJob(name) || len(all) >= mostJobs {
-			continue // the first is true of what the prolog has not finished
+			continue // the name of an unfinished record is not a job number
 		}
 		r, err := readRecord(dir, name)
 		if err == nil {
@@ -60,5 +61,5 @@ func records(dir string) (map[string]jobRecord, error) {
 	return all, errors.Join(failed...)
 }
 
-// isJob reports whether s is the number of a job.
+// isJob reports whether s is a job number.
 func isJob(s string) bool { return s != "" && len(s) <= 10 && strings.Trim(s, "0123456789") == "" }

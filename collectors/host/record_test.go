@@ -42,8 +42,10 @@ func TestJobRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	writeRecord(t, dir, ".15.new", "JOB=15\n")
-	for job, want := range map[string]string{"9": `it is of job "7"`, "10": "is no line KEY=VALUE", "11": "more than 4096 bytes", "13": "others than its owner may write it", "14": "no regular file"} {
-		if r, err := readRecord(dir, job); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), filepath.Join(dir, job)) {
+	for job, want := range map[string]string{"9": `the record is of job "7"`, "10": "is not a line KEY=VALUE",
+		"11": "more than 4096 bytes", "13": "users other than its owner can write it", "14": "not a regular file"} {
+		if r, err := readRecord(dir, job); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), filepath.Join(dir, job)) {
 			t.Errorf("job %s: %+v, %v; want an error that names the file with %q", job, r, err, want)
 		}
 	}
@@ -64,7 +66,7 @@ func TestJobRecord(t *testing.T) {
 		t.Errorf("%+v, %v", all, err)
 	}
 	if all, err := records(filepath.Join(dir, "none")); err != nil || len(all) != 0 {
-		t.Errorf("where there is no Slurm: %v, %v", all, err)
+		t.Errorf("without Slurm: %v, %v", all, err)
 	}
 }
 
@@ -79,8 +81,8 @@ func TestRecordsAreBounded(t *testing.T) {
 	}
 }
 
-// The record of a job counts, and not what the job's user has in its
-// environment; that is not even read.
+// TestSlurmJobIsRecorded checks that the record of a job counts, and that its
+// user's environment is not even read.
 func TestSlurmJobIsRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -93,7 +95,8 @@ func TestSlurmJobIsRecorded(t *testing.T) {
 			proc.set(pid, p)
 		}
 		table := runningWith(t, Options{Proc: proc, Jobs: dir})
-		if p, err := table.Lookup(1); err != nil || p.Workload == nil || p.Workload.User != "ada" || p.Workload.Account != "lab" || p.Workload.Partition != "gpu" {
+		if p, err := table.Lookup(1); err != nil || p.Workload == nil || p.Workload.User != "ada" ||
+			p.Workload.Account != "lab" || p.Workload.Partition != "gpu" {
 			t.Errorf("at once: %+v, %v", p.Workload, err)
 		}
 		if _, err := table.Lookup(2); err != nil {
@@ -109,7 +112,8 @@ func TestSlurmJobIsRecorded(t *testing.T) {
 	})
 }
 
-// A job that has a record has its GPUs by that, with a process or without.
+// TestRecordedAllocations checks that a job with a record has the GPUs in it,
+// with or without a process.
 func TestRecordedAllocations(t *testing.T) {
 	t.Parallel()
 	jobs, root := t.TempDir(), t.TempDir()
@@ -130,7 +134,8 @@ func TestRecordedAllocations(t *testing.T) {
 	}
 	got, err := SlurmAllocations(jobs, root, proc)
 	slices.SortFunc(got, func(a, b Allocation) int { return strings.Compare(a.Job, b.Job) })
-	if want := []Allocation{{Job: "1", Devices: []string{"0", "1"}}, {Job: "3", Devices: []string{"5"}}}; err != nil || !reflect.DeepEqual(got, want) {
+	if want := []Allocation{{Job: "1", Devices: []string{"0", "1"}}, {Job: "3", Devices: []string{"5"}}}; err != nil ||
+		!reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
 	}
 }

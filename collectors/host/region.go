@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Region is what HAMi-core, which limits the containers of hosts that run
-// HAMi, keeps in memory that a container's processes share. Any of them can
-// write anything there: it is a hint, never a measurement.
+// A Region is memory of HAMi-core, which limits containers on hosts that run
+// HAMi, shared by a container's processes. Any of them can write to it: it is a
+// hint, never a measurement.
 type Region struct {
 	Priority  int
 	Devices   []RegionDevice
@@ -25,11 +25,11 @@ type Region struct {
 // A RegionDevice is a GPU of the container, and its limits.
 type RegionDevice struct {
 	UUID   string
-	Memory uint64 // bytes; 0 for no limit
-	SM     uint64 // percent of the time; 0 for no limit
+	Memory uint64 // bytes; 0: no limit
+	SM     uint64 // percent of the time; 0: no limit
 }
 
-// A RegionProcess is a process of the container, and what it uses.
+// A RegionProcess is a process of the container, and its use.
 type RegionProcess struct {
 	PID    int      // in the container
 	Memory []uint64 // bytes, by device
@@ -44,15 +44,14 @@ const (
 	regionDevices = 16
 	regionSlots   = 1024
 
-	regionHeader = 1856 // before the slots
+	regionHeader = 1856 // size up to the slots
 	regionTail   = 2008896
 	slotSize     = 1960
 	slotSequence = 1936
 )
 
-// ReadRegion reads the region in the file at path. Files that are something
-// else, links among them, are refused. A process that is written about all the
-// time is left out.
+// ReadRegion reads the region in the file at path. It refuses other files,
+// including links. It leaves out a process whose slot changes continually.
 func ReadRegion(path string) (Region, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -64,13 +63,13 @@ func ReadRegion(path string) (Region, error) {
 		return Region{}, err
 	}
 	if !info.Mode().IsRegular() || info.Size() < regionSize {
-		return Region{}, errors.New("no file of a region's size")
+		return Region{}, errors.New("the file does not have the size of a region")
 	}
 	return readRegion(file)
 }
 
-// readRegion reads piece by piece, since a mapping would end the process when
-// somebody makes the file shorter.
+// readRegion reads piece by piece: with a mapping, a file that is truncated
+// would end the process.
 func readRegion(file io.ReaderAt) (Region, error) {
 	header, tail := make([]byte, regionHeader), make([]byte, regionSize-regionTail)
 	if _, err := file.ReadAt(header, 0); err != nil {
@@ -80,12 +79,13 @@ func readRegion(file io.ReaderAt) (Region, error) {
 		return Region{}, fmt.Errorf("read region: %w", err)
 	}
 	if magic, major := i32(header, 0), i32(header, 4); magic != regionMagic || major != regionMajor {
-		return Region{}, fmt.Errorf("no region of version %d: magic %d, version %d", regionMajor, magic, major)
+		return Region{}, fmt.Errorf("not a region of version %d: magic %d, version %d", regionMajor, magic, major)
 	}
 	r := Region{Priority: i32(tail, 12), Processes: map[int]RegionProcess{}}
 	for i := range min(u64(header, 56), regionDevices) {
 		uuid, _, _ := bytes.Cut(header[64+96*i:64+96*(i+1)], []byte{0})
-		r.Devices = append(r.Devices, RegionDevice{UUID: field(string(uuid)), Memory: u64(header, 1600+8*i), SM: u64(header, 1728+8*i)})
+		r.Devices = append(r.Devices,
+			RegionDevice{UUID: field(string(uuid)), Memory: u64(header, 1600+8*i), SM: u64(header, 1728+8*i)})
 	}
 	for i := range min(max(i32(tail, 0), 0), regionSlots) {
 		slot, err := readSlot(file, regionHeader+int64(i)*slotSize)
@@ -97,8 +97,8 @@ func readRegion(file io.ReaderAt) (Region, error) {
 	return r, nil
 }
 
-// readSlot reads a slot that nobody writes meanwhile: its sequence number is
-// even and stays. It returns nil after some tries.
+// readSlot reads a slot that is not being written: its sequence number is even
+// and stays the same. It returns nil after several attempts.
 func readSlot(file io.ReaderAt, at int64) ([]byte, error) {
 	slot, after := make([]byte, slotSize), make([]byte, 8)
 	for range 5 {
@@ -115,8 +115,8 @@ func readSlot(file io.ReaderAt, at int64) ([]byte, error) {
 	return nil, nil
 }
 
-// add takes the process of a slot, unless it has none or HAMi does not know
-// its PID on the host.
+// add adds the process of a slot, unless the slot is empty or HAMi does not
+// know the PID on the host.
 func (r *Region) add(slot []byte) {
 	if slot == nil {
 		return
@@ -137,7 +137,7 @@ func i32(b []byte, at int) int { return int(int32(binary.LittleEndian.Uint32(b[a
 
 func u64[I int | uint64](b []byte, at I) uint64 { return binary.LittleEndian.Uint64(b[at:]) }
 
-// A RegionFile is a region by the container that it is of.
+// A RegionFile is a region and its container.
 type RegionFile struct{ Path, PodUID, Container string }
 
 const mostRegions = 4096 // on a host, and in a container
@@ -161,7 +161,7 @@ func Regions(root string) []RegionFile {
 	return all
 }
 
-// list returns the names in a directory, and none where there is no directory.
+// list returns the names in a directory, none if there is no directory.
 func list(path string) []string {
 	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// buildRegion lays a region out as HAMi-core 1.2 does.
+// buildRegion lays out a region as HAMi-core 1.2 does.
 func buildRegion(r Region) []byte {
 	b := make([]byte, regionSize+1)
 	put32 := func(at, v int) { binary.LittleEndian.PutUint32(b[at:], uint32(v)) }
@@ -43,9 +43,10 @@ func buildRegion(r Region) []byte {
 }
 
 var region = Region{
-	Priority:  1,
-	Devices:   []RegionDevice{{"GPU-1", 1 << 30, 50}, {"GPU-2", 0, 0}},
-	Processes: map[int]RegionProcess{4711: {7, []uint64{1 << 20, 2}, []uint64{30, 0}}, 4712: {8, []uint64{5, 6}, []uint64{0, 1}}},
+	Priority: 1,
+	Devices:  []RegionDevice{{"GPU-1", 1 << 30, 50}, {"GPU-2", 0, 0}},
+	Processes: map[int]RegionProcess{4711: {7, []uint64{1 << 20, 2}, []uint64{30, 0}},
+		4712: {8, []uint64{5, 6}, []uint64{0, 1}}},
 }
 
 func writeRegion(t *testing.T, b []byte) string {
@@ -64,13 +65,14 @@ func TestReadRegion(t *testing.T) {
 	}
 }
 
-func TestReadRegionDistrusts(t *testing.T) {
+func TestReadRegionRefuses(t *testing.T) {
 	put := func(at int, v uint32) []byte {
 		b := buildRegion(region)
 		binary.LittleEndian.PutUint32(b[at:], v)
 		return b
 	}
-	for name, b := range map[string][]byte{"empty": nil, "short": buildRegion(region)[:regionSize-1], "magic": put(0, 1), "version": put(4, 2)} {
+	for name, b := range map[string][]byte{"empty": nil, "short": buildRegion(region)[:regionSize-1],
+		"magic": put(0, 1), "version": put(4, 2)} {
 		if r, err := ReadRegion(writeRegion(t, b)); err == nil {
 			t.Errorf("%s: no error, but %+v", name, r)
 		}
@@ -86,7 +88,8 @@ func TestReadRegionDistrusts(t *testing.T) {
 		"no PID outside":    {put(regionHeader+4, 0), 2, 1},
 		"always written to": {put(regionHeader+slotSequence, 5), 2, 1},
 	} {
-		if r, err := ReadRegion(writeRegion(t, c.b)); err != nil || len(r.Devices) != c.devices || len(r.Processes) != c.processes {
+		if r, err := ReadRegion(writeRegion(t, c.b)); err != nil || len(r.Devices) != c.devices ||
+			len(r.Processes) != c.processes {
 			t.Errorf("%s: %d devices, %d processes, %v", name, len(r.Devices), len(r.Processes), err)
 		}
 	}
@@ -117,7 +120,7 @@ func TestRegions(t *testing.T) {
 	}
 }
 
-// sparse is a region of which only the beginning and the end are written.
+// sparse is a region with only its beginning and its end written.
 type sparse struct{ head, tail []byte }
 
 func (s sparse) ReadAt(p []byte, at int64) (int, error) {

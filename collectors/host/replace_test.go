@@ -32,13 +32,13 @@ func TestFilesAreReplacedWholeOrNotAtAll(t *testing.T) {
 			t.Errorf("after %q: %q, %v; want %q", c.text, text, err, c.want)
 		}
 		if all, err := os.ReadDir(dir); err != nil || len(all) != 1 {
-			t.Errorf("after %q: %v, %v; want no draft left", c.text, all, err)
+			t.Errorf("after %q: %q, %v; want no draft left", c.text, all, err)
 		}
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm()&0o007 != 0 {
-		t.Errorf("%v, %v: others may read it", info.Mode(), err)
+		t.Errorf("%v, %v: other users may read it", info.Mode(), err)
 	}
 	if err := ReplaceFile("/proc/no/such/file", StateMode, func(io.Writer) error { return nil }); err == nil {
-		t.Error("a file that cannot be is written")
+		t.Error("an impossible file was written")
 	}
 }

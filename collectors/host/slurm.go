@@ -6,8 +6,8 @@ import (
 	"io/fs"
 )
 
-// recorded takes over whose Slurm job the workload is, where its record says
-// so: a small file in memory, which keeps nobody waiting.
+// recorded adopts the owner of the workload's Slurm job from its record, a
+// small file in memory that can be read at once.
 func (t *Table) recorded(r *record) {
 	if r.Kind != KindSlurm || t.Jobs == "" {
 		return
@@ -21,9 +21,9 @@ func (t *Table) recorded(r *record) {
 	}
 }
 
-// describe learns whose Slurm jobs are that have no record from the
-// environments of their processes, one at a time: a process that holds the lock
-// of its memory keeps its reader waiting.
+// describe finds the owners of Slurm jobs without a record from the
+// environments of their processes, one at a time, because a process that holds
+// the lock of its memory blocks its reader.
 func (t *Table) describe(ctx context.Context) error {
 	for ctx.Err() == nil {
 		p, r := t.undescribed()
@@ -40,7 +40,8 @@ func (t *Table) describe(ctx context.Context) error {
 		t.mu.Lock()
 		if len(environ) > 0 {
 			r.described = true
-			r.User, r.Account, r.Partition = field(environ["SLURM_JOB_USER"]), field(environ["SLURM_JOB_ACCOUNT"]), field(environ["SLURM_JOB_PARTITION"])
+			r.User, r.Account, r.Partition = field(environ["SLURM_JOB_USER"]), field(environ["SLURM_JOB_ACCOUNT"]),
+				field(environ["SLURM_JOB_PARTITION"])
 			r.settle()
 		}
 		t.mu.Unlock()
@@ -48,8 +49,8 @@ func (t *Table) describe(ctx context.Context) error {
 	return nil
 }
 
-// undescribed returns a process, not asked before, of a job of which nothing
-// is known; no record if there is none.
+// undescribed returns a process, not asked before, of a job without a known
+// owner; a nil record if there is none.
 func (t *Table) undescribed() (Process, *record) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -62,8 +63,8 @@ func (t *Table) undescribed() (Process, *record) {
 	return Process{}, nil
 }
 
-// environOf reads variables of a process through a handle of its own, since it
-// may take long.
+// environOf reads variables of a process through a handle of its own, because
+// it may block.
 func environOf(proc Proc, p Process, names ...string) (map[string]string, error) {
 	handle, err := proc.Open(p.PID)
 	if err != nil {

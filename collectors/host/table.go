@@ -13,41 +13,41 @@ import (
 	"time"
 )
 
-// Bounds of a Table. A process costs a descriptor while it is known.
+// Limits of a Table. A known process costs a descriptor.
 const (
-	mostKnown = 4096             // processes, and workloads
+	mostKnown = 4096             // of processes, and of workloads
 	forget    = time.Minute      // after the last look-up
-	fresh     = 10 * time.Second // for which a process's facts are believed
-	recent    = 3 * time.Second  // for which a process that was looked up is in use
+	fresh     = 10 * time.Second // for which a process's facts count as current
+	recent    = 3 * time.Second  // for which a process that was looked up counts as in use
 	sweepEach = 10 * time.Second
 )
 
-// Options are what a Table needs.
+// Options configure a Table.
 type Options struct {
 	Proc   Proc
-	Root   string        // of the host's file system, for /etc/passwd; "/" if empty
-	Names  []Names       // who may know the names of containers
+	Root   string        // root of the host's file system, for /etc/passwd; "/" if empty
+	Names  []Names       // sources of container names
 	Jobs   string        // directory of the records of Slurm's jobs; empty: there are none
-	Recent time.Duration // for which a process that was looked up is in use; 3 s if 0
-	Log    *slog.Logger  // for a source's first failure; none if nil
+	Recent time.Duration // time for which a process that was looked up is in use; 3 s if 0
+	Log    *slog.Logger  // for the first failure of each source; none if nil
 }
 
-// A Table knows processes by their PIDs. It remembers those that were looked
-// up, and looks whether they are still there each time.
+// A Table knows processes by PID. It remembers those that were looked up, and
+// checks at each look-up whether they still exist.
 //
 // It is safe for concurrent use.
 type Table struct {
 	Options
 	users    atomic.Pointer[map[int]string]
 	failures failures
-	environ  chan struct{}   // wakes who reads environments
+	environ  chan struct{}   // wakes the reader of environments
 	wake     []chan struct{} // by source of names
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	entries map[int]*entry
-	records map[string]*record // by the key that the cgroup gives
+	records map[string]*record // by the key from the cgroup
 	heard   []answer           // by source of names
-	past    []*entry           // no longer known, at most mostKnown; in the order in which they were forgotten
+	past    []*entry           // no longer known, at most mostKnown, in the order of forgetting
 	swept   time.Time
 }
 
@@ -59,17 +59,18 @@ type entry struct {
 	record     *record
 	read, used time.Time
 	forgotten  time.Time
-	environ    bool // was asked for
+	environ    bool // its environment was requested
 }
 
 func (e *entry) last() time.Time { return e.used }
 
-// NewTable returns a table that knows no process. Names, but for the users',
-// are learnt while it runs.
+// NewTable returns an empty table. Run fetches the names, except those of
+// users.
 func NewTable(o Options) *Table {
 	o.Root, o.Recent = cmp.Or(o.Root, "/"), cmp.Or(o.Recent, recent)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	t := &Table{Options: o, environ: make(chan struct{}, 1), entries: map[int]*entry{}, records: map[string]*record{}, heard: make([]answer, len(o.Names)), swept: time.Now()}
+	t := &Table{Options: o, environ: make(chan struct{}, 1), entries: map[int]*entry{}, records: map[string]*record{},
+		heard: make([]answer, len(o.Names)), swept: time.Now()}
 	t.failures.log = o.Log
 	for range o.Names {
 		t.wake = append(t.wake, make(chan struct{}, 1))
@@ -78,8 +79,8 @@ func NewTable(o Options) *Table {
 	return t
 }
 
-// Lookup returns the process that has the PID now, or ErrGone if none has. It
-// waits for nothing but files of /proc that never block.
+// Lookup returns the process that has the PID now, or ErrGone. It reads only
+// files of /proc that never block.
 func (t *Table) Lookup(pid int) (Process, error) {
 	now := time.Now()
 	t.mu.Lock()
@@ -104,13 +105,13 @@ func (t *Table) Lookup(pid int) (Process, error) {
 }
 
 // Whole reports whether PIDs are those of the whole host: in a PID namespace of
-// its own a process sees no threads of the kernel.
+// its own, a process sees no kernel threads.
 func (t *Table) Whole() bool {
 	p, err := t.Lookup(2)
 	return err == nil && p.Comm == "kthreadd"
 }
 
-// open begins to know a process.
+// open adds a process to the table.
 func (t *Table) open(pid int, now time.Time) (*entry, error) {
 	if now.Sub(t.swept) >= sweepEach {
 		t.sweep(now)
@@ -130,12 +131,12 @@ func (t *Table) open(pid int, now time.Time) (*entry, error) {
 	}
 	t.entries[pid] = e
 	t.take(e, facts, now)
-	e.read = now.Add(-rand.N(fresh)) // not all that came at once are read again at once
+	e.read = now.Add(-rand.N(fresh)) // spreads the next reads of processes that arrived together
 	return e, nil
 }
 
-// refresh reads a known process's facts again: it may be in another cgroup. If
-// that fails the old ones are as good as before.
+// refresh rereads a known process's facts, because its cgroup may have changed.
+// After a failure the old facts stay.
 func (t *Table) refresh(e *entry, now time.Time) error {
 	facts, err := e.handle.Facts()
 	switch {
@@ -151,7 +152,7 @@ func (t *Table) refresh(e *entry, now time.Time) error {
 	return nil
 }
 
-// take makes facts the entry's.
+// take stores facts in the entry.
 func (t *Table) take(e *entry, f Facts, now time.Time) {
 	if e.record == nil || e.cgroup != f.Cgroup || e.UID != f.UID {
 		e.record = t.record(ParseCgroup(f.Cgroup, f.UID), now)
@@ -167,15 +168,14 @@ func (t *Table) take(e *entry, f Facts, now time.Time) {
 	e.Start, e.Began, e.UID, e.User, e.Comm, e.read = f.Start, f.Began, f.UID, user, field(f.Comm), now
 }
 
-// process is the entry as it may be handed out.
+// process returns the entry as a Process.
 func (e *entry) process(now time.Time) Process {
 	p := e.Process
 	p.Workload = e.record.known(now)
 	return p
 }
 
-// InUse returns the processes that were looked up of late and are alive, in no
-// order.
+// InUse returns the living processes that were looked up recently, in no order.
 func (t *Table) InUse() []Process {
 	now := time.Now()
 	t.mu.Lock()
@@ -189,7 +189,7 @@ func (t *Table) InUse() []Process {
 	return all
 }
 
-// sweep forgets the dead, who was not looked up for long, and old answers.
+// sweep forgets processes that are dead or unused, and old answers.
 func (t *Table) sweep(now time.Time) {
 	t.swept = now
 	t.forgetPast(now)
@@ -212,7 +212,7 @@ func (t *Table) drop(e *entry) {
 	t.remember(e)
 }
 
-// oldest returns the key of what was used least recently.
+// oldest returns the key of the least recently used value.
 func oldest[K comparable, V interface{ last() time.Time }](m map[K]V) (key K) {
 	var at time.Time
 	for k, v := range m {
@@ -223,9 +223,9 @@ func oldest[K comparable, V interface{ last() time.Time }](m map[K]V) (key K) {
 	return key
 }
 
-// Run asks for the names that cannot be read at once, each source on its own,
-// and keeps the table small. It returns nil when ctx ends, and waits for no
-// source: one may hang.
+// Run fetches the names that cannot be read at once, each source on its own,
+// and keeps the table small. It returns nil when ctx ends, without waiting for
+// a source, because one may hang.
 func (t *Table) Run(ctx context.Context) error {
 	for i, names := range t.Names {
 		go t.serve(ctx, names.Source(), t.wake[i], func() error { return t.ask(ctx, i) })
@@ -248,7 +248,7 @@ func (t *Table) Run(ctx context.Context) error {
 	return nil
 }
 
-// failed counts a failure to read a process that is there.
+// failed counts a failure to read an existing process.
 func (t *Table) failed(err error) error {
 	if !errors.Is(err, ErrGone) {
 		t.failures.add("proc", err)
@@ -256,6 +256,6 @@ func (t *Table) failed(err error) error {
 	return err
 }
 
-// Errors calls f with the number of failures of each source that had any:
-// proc, environ, passwd, slurm (records), and those of names.
+// Errors calls f with the number of failures of each source that had any: proc,
+// environ, passwd, slurm (records), and the sources of names.
 func (t *Table) Errors(f func(source string, n uint64)) { t.failures.each(f) }

@@ -20,12 +20,12 @@ func count(t *Table) map[string]uint64 {
 	return n
 }
 
-// in returns a process of the user 1000 in a cgroup.
+// in returns a process of user 1000 in a cgroup.
 func in(cgroup string) *fakeProcess {
 	return &fakeProcess{Facts: Facts{Start: 5, UID: 1000, Comm: "python3", Cgroup: "0::" + cgroup + "\n"}}
 }
 
-// key of the process that has the PID, "" for none yet.
+// keyOf returns the key of the process that has the PID, "" for none yet.
 func keyOf(t *testing.T, table *Table, pid int) string {
 	t.Helper()
 	p, err := table.Lookup(pid)
@@ -41,7 +41,9 @@ func keyOf(t *testing.T, table *Table, pid int) string {
 func TestLookup(t *testing.T) {
 	root := t.TempDir()
 	if err := errors.Join(os.Mkdir(filepath.Join(root, "etc"), 0o755),
-		os.WriteFile(filepath.Join(root, "etc/passwd"), []byte("root:x:0:0::/:/bin/sh\n+::::::\nada:x:1000:1::/:/bin/sh\neve:x:1000:1::/:/bin/sh\nx:y\n"), 0o644)); err != nil {
+		os.WriteFile(filepath.Join(root, "etc/passwd"),
+			[]byte("root:x:0:0::/:/bin/sh\n+::::::\nada:x:1000:1::/:/bin/sh\neve:x:1000:1::/:/bin/sh\nx:y\n"),
+			0o644)); err != nil {
 		t.Fatal(err)
 	}
 	proc := &fakeProc{}
@@ -51,12 +53,13 @@ func TestLookup(t *testing.T) {
 	proc.set(2, other)
 	table := NewTable(Options{Proc: proc, Root: root})
 	p, err := table.Lookup(1)
-	if err != nil || p.PID != 1 || p.Start != 5 || p.UID != 1000 || p.User != "ada" || p.Comm != "python3" || p.Workload.Key != "unit:a.service" || p.Workload.UID != 1000 {
+	if err != nil || p.PID != 1 || p.Start != 5 || p.UID != 1000 || p.User != "ada" || p.Comm != "python3" ||
+		p.Workload.Key != "unit:a.service" || p.Workload.UID != 1000 {
 		t.Errorf("%+v, %v", p, err)
 	}
 	second, _ := table.Lookup(2)
 	if second.User != "7" || second.Workload != p.Workload {
-		t.Errorf("%+v is of another workload than %+v", second, p)
+		t.Errorf("%+v has another workload than %+v", second, p)
 	}
 	if of, other := p.Owner(), second.Owner(); of != "user:1000" || other != "user:7" {
 		t.Errorf("owners are %s and %s", of, other)
@@ -69,7 +72,7 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-func TestPIDThatIsUsedAgainIsAnother(t *testing.T) {
+func TestAReusedPIDIsAnotherProcess(t *testing.T) {
 	proc := &fakeProc{}
 	proc.set(1, in("/a.slice/a.service"))
 	table := NewTable(Options{Proc: proc})
@@ -86,14 +89,14 @@ func TestPIDThatIsUsedAgainIsAnother(t *testing.T) {
 	}
 }
 
-func TestFactsAreReadAgain(t *testing.T) {
+func TestFactsAreReread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		proc := &fakeProc{}
 		process := in("/a.slice/a.service")
 		proc.set(1, process)
 		table := NewTable(Options{Proc: proc})
 		keyOf(t, table, 1)
-		time.Sleep(fresh) // the first time may come sooner
+		time.Sleep(fresh) // the first reread may come sooner
 		keyOf(t, table, 1)
 		process.Cgroup, process.Comm = "0::/a.slice/b.service", "b\x00"
 		time.Sleep(fresh - time.Second)
@@ -104,7 +107,7 @@ func TestFactsAreReadAgain(t *testing.T) {
 		if p, _ := table.Lookup(1); p.Workload.Key != "unit:b.service" || p.Comm != field("b\x00") {
 			t.Errorf("%+v", p)
 		}
-		process.err = os.ErrPermission // what was known stays
+		process.err = os.ErrPermission // the known facts stay
 		time.Sleep(fresh)
 		if k := keyOf(t, table, 1); k != "unit:b.service" || count(table)["proc"] != 1 {
 			t.Errorf("%s, failures %v", k, count(table))
@@ -159,7 +162,8 @@ func TestTableIsBounded(t *testing.T) {
 			keyOf(t, table, pid)
 			time.Sleep(time.Millisecond)
 		}
-		if len(table.entries) != mostKnown || proc.handles() != mostKnown || len(table.records) != mostKnown || table.entries[9] != nil || table.entries[10] == nil {
+		if len(table.entries) != mostKnown || proc.handles() != mostKnown || len(table.records) != mostKnown ||
+			table.entries[9] != nil || table.entries[10] == nil {
 			t.Errorf("%d processes, %d handles, %d workloads", len(table.entries), proc.handles(), len(table.records))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -173,13 +177,14 @@ func TestTableIsBounded(t *testing.T) {
 		time.Sleep(forget + sweepEach)
 		synctest.Wait()
 		if len(table.entries) != 0 || proc.handles() != 0 || len(table.records) != 0 {
-			t.Errorf("%d processes, %d handles, %d workloads after a minute", len(table.entries), proc.handles(), len(table.records))
+			t.Errorf("%d processes, %d handles, %d workloads after a minute", len(table.entries), proc.handles(),
+				len(table.records))
 		}
 		cancel()
 	})
 }
 
-// fakeNames is a source of names. Its fields change while it does not run.
+// fakeNames is a source of names. Its fields change only while it does not run.
 type fakeNames struct {
 	mu    sync.Mutex
 	names map[string]ContainerName
@@ -207,7 +212,7 @@ func (n *fakeNames) called() int {
 	return n.calls
 }
 
-// running runs a table over a source of names for the time of a test.
+// running runs a table over a source of names for the duration of a test.
 func running(t *testing.T, proc Proc, names ...Names) *Table {
 	return runningWith(t, Options{Proc: proc, Names: names})
 }
@@ -229,17 +234,19 @@ func TestNameArrives(t *testing.T) {
 		proc := &fakeProc{}
 		proc.set(1, in("/docker/"+id1))
 		proc.set(2, in("/kubepods/pod"+uid+"/"+id2))
-		docker := &fakeNames{names: map[string]ContainerName{id1: {Name: "trainer", Image: "torch:2"}, id2: {Name: "k8s_x", Namespace: "ml", Pod: "train-0", Container: "main"}}}
-		table := running(t, proc, docker, &fakeNames{hang: true}) // one that hangs delays no other
+		docker := &fakeNames{names: map[string]ContainerName{id1: {Name: "trainer", Image: "torch:2"},
+			id2: {Name: "k8s_x", Namespace: "ml", Pod: "train-0", Container: "main"}}}
+		table := running(t, proc, docker, &fakeNames{hang: true}) // a source that hangs delays no other
 		if k := keyOf(t, table, 1); k != "" {
-			t.Errorf("%q before anybody was asked", k)
+			t.Errorf("%q before any source was asked", k)
 		}
 		synctest.Wait()
 		if k := keyOf(t, table, 1); k != "container:trainer" {
 			t.Errorf("%q", k)
 		}
-		p, _ := table.Lookup(2) // for which the answer is at hand
-		if w := p.Workload; docker.called() != 1 || w.Key != "pod:ml/train-0/main" || w.Namespace != "ml" || w.Pod != "train-0" || w.Container != "main" || w.ContainerID != id2 || w.PodUID != uid {
+		p, _ := table.Lookup(2) // answered from the last answer
+		if w := p.Workload; docker.called() != 1 || w.Key != "pod:ml/train-0/main" || w.Namespace != "ml" ||
+			w.Pod != "train-0" || w.Container != "main" || w.ContainerID != id2 || w.PodUID != uid {
 			t.Errorf("%+v", w)
 		}
 		if owner := p.Owner(); owner != "namespace:ml" {
@@ -248,7 +255,7 @@ func TestNameArrives(t *testing.T) {
 	})
 }
 
-func TestContainersThatComeOneAfterTheOther(t *testing.T) {
+func TestContainersThatArriveInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		proc := &fakeProc{}
 		docker := &fakeNames{names: map[string]ContainerName{}}
@@ -296,13 +303,14 @@ func TestKeyIsFrozen(t *testing.T) {
 				t.Errorf("the key became %q", k)
 			}
 		}
-		if p, _ := table.Lookup(1); p.Workload.Container != "late" || p.Workload.Image != "torch:2" || count(table)["fake"] != 1 {
+		if p, _ := table.Lookup(1); p.Workload.Container != "late" || p.Workload.Image != "torch:2" ||
+			count(table)["fake"] != 1 {
 			t.Errorf("%+v, failures %v", p.Workload, count(table))
 		}
 	})
 }
 
-func TestUnknownToAllSourcesNeedsNoPatience(t *testing.T) {
+func TestNoWaitForANameUnknownToAllSources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		proc := &fakeProc{}
 		proc.set(1, in("/docker/"+id1))
@@ -326,18 +334,18 @@ func TestSourcesAreNotAskedTooOften(t *testing.T) {
 		proc := &fakeProc{}
 		docker := &fakeNames{}
 		table := running(t, proc, docker)
-		for i := range 40 { // a new container each 100 ms
+		for i := range 40 { // a new container every 100 ms
 			proc.set(i, in(fmt.Sprintf("/docker/%064x", i)))
 			keyOf(t, table, i)
 			time.Sleep(100 * time.Millisecond)
 		}
 		synctest.Wait()
-		if n := docker.called(); n != 3 { // at once, after 2 s, after 4 s
+		if n := docker.called(); n != 3 { // at 0, 2 and 4 s
 			t.Errorf("%d calls in 4 s", n)
 		}
 		time.Sleep(20 * time.Second)
 		if n := docker.called(); n != 3 {
-			t.Errorf("%d calls though there is nothing to ask", n)
+			t.Errorf("%d calls without a question", n)
 		}
 		docker.mu.Lock()
 		docker.err = errors.New("no")
@@ -347,7 +355,7 @@ func TestSourcesAreNotAskedTooOften(t *testing.T) {
 			keyOf(t, table, 99)
 			time.Sleep(time.Second)
 		}
-		if n := docker.called(); n != 6 || count(table)["fake"] != 3 { // after 0, 30 and 60 s
+		if n := docker.called(); n != 6 || count(table)["fake"] != 3 { // at 0, 30 and 60 s
 			t.Errorf("%d calls, %v", n, count(table))
 		}
 	})
@@ -365,12 +373,14 @@ func TestSlurmJobIsDescribed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		proc := &fakeProc{}
 		blocked := in("/system.slice/slurmstepd.scope/job_1/step_0/user/task_0")
-		blocked.block, blocked.environ = make(chan struct{}), map[string]string{"SLURM_JOB_USER": "ada", "SLURM_JOB_ACCOUNT": "lab", "SLURM_JOB_PARTITION": "gpu", "SECRET": "x"}
+		blocked.block, blocked.environ = make(chan struct{}),
+			map[string]string{"SLURM_JOB_USER": "ada", "SLURM_JOB_ACCOUNT": "lab", "SLURM_JOB_PARTITION": "gpu",
+				"SECRET": "x"}
 		proc.set(1, blocked)
 		proc.set(2, in("/system.slice/slurmstepd.scope/job_2/step_batch/user/task_0"))
 		table := running(t, proc)
 		if k := keyOf(t, table, 1); k != "slurm:1.0" {
-			t.Errorf("%q: it must not wait for an environment", k)
+			t.Errorf("%q: the look-up must not wait for an environment", k)
 		}
 		synctest.Wait()
 		time.Sleep(time.Hour)
@@ -384,7 +394,7 @@ func TestSlurmJobIsDescribed(t *testing.T) {
 			t.Errorf("%+v", w)
 		}
 		time.Sleep(askEach)
-		keyOf(t, table, 2) // whose environment may not be read
+		keyOf(t, table, 2) // whose environment cannot be read
 		synctest.Wait()
 		if count(table)["environ"] != 1 {
 			t.Errorf("failures %v", count(table))

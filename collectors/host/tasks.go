@@ -10,23 +10,24 @@ import (
 	"strconv"
 )
 
-// maxTasks bounds the processes that are looked at; those with the lowest PIDs
-// are, among which the kernel's own threads are.
+// maxTasks bounds the processes that are read, lowest PIDs first; the kernel's
+// own threads are among these.
 const maxTasks = 4096
 
-// driverTask is how the driver's threads, and NVIDIA's programs, are called.
+// driverTask matches the names of the driver's threads and of NVIDIA's
+// programs.
 var driverTask = regexp.MustCompile(`^(nvidia|nv_|irq/\d+-nvid)`)
 
-// BlockedTasks returns how many tasks of NVIDIA's driver, threads of the kernel
-// and programs, are in uninterruptible sleep: for a moment that is normal, for
-// long it is a hang. It reads a file of each process, 4096 at most.
+// BlockedTasks returns the number of tasks of NVIDIA's driver, kernel threads
+// and programs, in uninterruptible sleep. This is normal for a moment; for
+// long, it is a hang. It reads one file per process, 4096 at most.
 func (k Kernel) BlockedTasks() (int, error) {
 	entries, err := fs.ReadDir(k.proc(), ".")
 	if err != nil {
 		return 0, fmt.Errorf("list processes: %w", err)
 	}
 	blocked, left := 0, maxTasks
-	var stat [128]byte // has room for what comes before the state
+	var stat [128]byte // holds everything up to the state
 	for _, e := range byPID(entries) {
 		if left--; left < 0 {
 			break
@@ -44,7 +45,7 @@ func (k Kernel) BlockedTasks() (int, error) {
 	return blocked, nil
 }
 
-// byPID returns the names of entries that are PIDs, the lowest first.
+// byPID returns the names of entries that are PIDs, lowest first.
 func byPID(entries []fs.DirEntry) []string {
 	var all []string
 	for _, e := range entries {
@@ -56,8 +57,8 @@ func byPID(entries []fs.DirEntry) []string {
 	return all
 }
 
-// parseStat returns what /proc/PID/stat begins with: "42 (name) S ..."; the
-// name may have any character in it. A state of 0 is none.
+// parseStat parses the beginning of /proc/PID/stat: "42 (name) S ..."; the name
+// can contain any character. A state of 0 means none.
 func parseStat(text []byte) (comm []byte, state byte) {
 	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
 	if open < 0 || end < open || end+2 >= len(text) {

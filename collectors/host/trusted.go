@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadTrusted returns the text of a file that is root's, or the user's whom
-// this process runs as, and that nobody else may write: what is in it is not a
-// user's word. It waits for nobody, and reads at most so many bytes; a longer
-// file is an error, as is one that is no regular file.
+// ReadTrusted returns the text of a file that only root, or the user of this
+// process, can write: other users cannot forge it. It never blocks, and reads
+// no more than most bytes. A longer file is an error, and so is one that is not
+// a regular file.
 func ReadTrusted(path string, most int64) ([]byte, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -24,17 +24,18 @@ func ReadTrusted(path string, most int64) ([]byte, error) {
 	}
 	switch {
 	case stat.Mode&unix.S_IFMT != unix.S_IFREG:
-		return nil, fmt.Errorf("%s: it is no regular file", path)
+		return nil, fmt.Errorf("%s: it is not a regular file", path)
 	case stat.Uid != 0 && int(stat.Uid) != os.Geteuid():
-		return nil, fmt.Errorf("%s: it belongs to user %d, and only root's files are believed: chown root it", path, stat.Uid)
+		return nil, fmt.Errorf("%s: it belongs to user %d, and only root's files are trusted: chown root it", path,
+			stat.Uid)
 	case stat.Mode&0o022 != 0:
-		return nil, fmt.Errorf("%s: others than its owner may write it, so it is not believed: chmod go-w it", path)
+		return nil, fmt.Errorf("%s: users other than its owner can write it, so it is not trusted: chmod go-w it", path)
 	}
 	return readAtMost(file, most)
 }
 
-// ReadFile returns the text of a file; one that is longer than so many bytes is
-// an error.
+// ReadFile returns the text of a file; a file longer than most bytes is an
+// error.
 func ReadFile(path string, most int64) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {

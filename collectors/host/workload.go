@@ -19,27 +19,31 @@ const (
 	KindUser      = "user"
 )
 
-// A Workload is who processes work for. It is immutable; every string in it is
+// A Workload is the owner of processes. It is immutable; every string in it is
 // printable UTF-8 of at most 128 bytes.
 //
-// Where a process runs is the kernel's word, its cgroup. What the cgroup is
-// called may be a user's: see ParseCgroup for whom it is believed.
+// The location of a process, its cgroup, comes from the kernel. The name of the
+// cgroup can come from a user: see ParseCgroup for the names that are trusted.
 type Workload struct {
-	Key  string // stable: pod:<namespace>/<pod>/<container>, container:<name>, unit:<unit>, slurm:<job>[.<step>], user:<uid>
+	// Key is stable: pod:<namespace>/<pod>/<container>, container:<name>,
+	// unit:<unit>, slurm:<job>[.<step>], user:<uid>.
+	Key  string
 	Kind string
 
 	Namespace, Pod, PodUID string
-	Container, ContainerID string // the id in full; for humans 12 digits are enough
+	Container, ContainerID string // the full id; 12 digits are enough for humans
 	Image                  string
 
-	Unit, Slice string // systemd's, of kinds unit and user
+	Unit, Slice string // of systemd, for kinds unit and user
 
-	Job, Step                string // Slurm's
-	User, Account, Partition string // of the job, by its record; without one as a process of it has them in its environment, where its user can change them
+	Job, Step string // for Slurm
+	// User, Account and Partition come from the job's record. Without one they
+	// come from a process's environment, where its user can change them.
+	User, Account, Partition string
 
 	UID int // of the process that was seen first
 
-	own bool // below user.slice, where all names are its user's
+	own bool // below user.slice, where its user chooses all names
 }
 
 // A Process is a process at one moment.
@@ -50,11 +54,11 @@ type Process struct {
 	UID      int
 	User     string // UID's name in /etc/passwd, or its number
 	Comm     string
-	Workload *Workload // nil while its name is asked for, at most 2 s
+	Workload *Workload // nil while its name is being looked up, at most 2 s
 }
 
-// Owner returns whose p's workload is, by what whoever runs it cannot choose:
-// the namespace of a pod, else the user of p.
+// Owner returns the owner of p's workload, which the workload itself cannot
+// choose: the namespace of a pod, otherwise the user of p.
 func (p Process) Owner() string {
 	if w := p.Workload; w != nil && w.Namespace != "" {
 		return "namespace:" + w.Namespace
@@ -64,13 +68,14 @@ func (p Process) Owner() string {
 
 const longest = 128 // bytes of a key or another field
 
-// field returns raw as it may be shown. If that changed it, it ends in "~" and
-// a hash of what it was, so that two names never become one.
+// field returns raw in a printable form. If that changed it, the result ends in
+// "~" and a hash of raw, so that two names never become one.
 func field(raw string) string {
 	return bound(strings.Map(visible, raw), raw, raw)
 }
 
-// key returns the key of a workload. No two lists of parts have the same.
+// key returns the key of a workload. Two lists of parts never have the same
+// key.
 func key(kind string, parts ...string) string {
 	raw := kind + ":" + strings.Join(parts, "/")
 	shown := kind + ":"
@@ -83,8 +88,8 @@ func key(kind string, parts ...string) string {
 	return bound(shown, raw, parts...)
 }
 
-// bound returns shown where it is short and all of raw, else as much of it as
-// fits before a hash of what it stands for.
+// bound returns shown if it is short and all of raw, otherwise as much of it as
+// fits before a hash of parts.
 func bound(shown, raw string, parts ...string) string {
 	if shown == raw && len(shown) <= longest {
 		return shown
@@ -94,12 +99,11 @@ func bound(shown, raw string, parts ...string) string {
 	for n < len(shown) && n > 0 && !utf8.RuneStart(shown[n]) {
 		n--
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q", parts)) // quoted: where a part ends counts
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q", parts)) // quoted, so that the boundaries of parts count
 	return fmt.Sprintf("%s~%x", shown[:n], sum[:hash])
 }
 
-// visible replaces what a reader could not see, and "~", which only a hash
-// may follow.
+// visible replaces invisible characters, and "~", which only precedes a hash.
 func visible(r rune) rune {
 	if r == '~' || r == utf8.RuneError || !unicode.IsPrint(r) {
 		return '_'

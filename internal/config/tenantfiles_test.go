@@ -106,13 +106,13 @@ func TestTenantFilesOfOthers(t *testing.T) {
 	if err := os.Symlink("a.yml", d.path("d.yml")); err != nil { // the same again
 		t.Fatal(err)
 	}
-	want := []string{"b.yml: others than its owner may write it", "c.yml: it is no regular file", `d.yml:1: [0].name: "a" is a.yml[0] too`}
+	want := []string{"b.yml: users other than its owner can write it", "c.yml: it is not a regular file", `d.yml:1: [0].name: "a" is a.yml[0] too`}
 	if os.Getuid() == 0 {
 		d.put("e.yml", "- name: e\n")
 		if err := os.Chown(d.path("e.yml"), 1000, 0); err != nil {
 			t.Fatal(err)
 		}
-		want = append(want, "e.yml: it belongs to user 1000, and only root's files are believed")
+		want = append(want, "e.yml: it belongs to user 1000, and only root's files are trusted")
 	}
 	names, refused := d.names()
 	lines := strings.Split(refused, "\n")

@@ -334,6 +334,8 @@ func TestTroubleshootingQuotes(t *testing.T) {
 			}
 		}
 	}
+	// A literal that is broken over lines counts as one.
+	said := regexp.MustCompile(`" ?\+\n\s*"`).ReplaceAllString(source.String(), "")
 	n := 0
 	for line := range strings.Lines(documents(t)["docs/troubleshooting.md"]) {
 		quote, ok := strings.CutPrefix(line, "> - `")
@@ -344,7 +346,7 @@ func TestTroubleshootingQuotes(t *testing.T) {
 			if part = strings.TrimSpace(part); part == "" {
 				continue
 			}
-			if n++; !strings.Contains(source.String(), part) {
+			if n++; !strings.Contains(said, part) {
 				t.Errorf("docs/troubleshooting.md: nothing says %q", part)
 			}
 		}

@@ -212,7 +212,7 @@ func TestWithoutADriverTheAgentWaitsAndSaysWhy(t *testing.T) {
 			if status != http.StatusServiceUnavailable {
 				t.Errorf("/-/ready: status %d, want 503", status)
 			}
-			log, _ := a.log.find("no driver, trying again")["err"].(string)
+			log, _ := a.log.find("no driver, retrying")["err"].(string)
 			for _, want := range c.want {
 				if !strings.Contains(why, want) || !strings.Contains(log, want) {
 					t.Errorf("%q is not in both /-/ready: %s\nand the log: %s", want, why, log)

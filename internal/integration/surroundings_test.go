@@ -46,10 +46,10 @@ func TestMissingDeviceNodes(t *testing.T) {
 			f.drives(0, 3)
 			f.set("gpus", c.gpus)
 			a := spawn(t, append(f.environment(), m.environment(0)...), f.flags()...).listening()
-			const logged = "no driver, trying again"
+			const logged = "no driver, retrying"
 			eventually(t, "it is logged", func() bool { return a.log.find(logged) != nil })
 			said, _ := a.log.find(logged)["err"].(string)
-			for _, want := range []string{c.call, "/dev/nvidiactl, /dev/nvidia3 not there, though the kernel module is loaded", "nvidia-modprobe -c 255 -c 3 as root", "NoNewPrivileges", "--gpus all"} {
+			for _, want := range []string{c.call, "/dev/nvidiactl, /dev/nvidia3 missing, though the kernel module is loaded", "nvidia-modprobe -c 255 -c 3 as root", "NoNewPrivileges", "--gpus all"} {
 				if !strings.Contains(said, want) {
 					t.Errorf("%q is not in the log: %s", want, said)
 				}
@@ -90,7 +90,7 @@ func TestADeviceNodeOfOneGPUIsMissing(t *testing.T) {
 	a := f.spawn().ready()
 	a.well(0)
 	a.turns(3)
-	const told = "the driver lists the GPUs alone that it has device nodes of"
+	const told = "the driver lists only the GPUs that have device nodes"
 	if why, _ := a.log.find(told)["err"].(string); !strings.Contains(why, "/dev/nvidia4") || strings.Count(a.log.String(), told) != 1 {
 		t.Errorf("%q, told %d times", why, strings.Count(a.log.String(), told))
 	}
@@ -140,9 +140,9 @@ func TestAStateDirectoryThatCannotBeWritten(t *testing.T) {
 		},
 			0, []string{"no space left on device", "df -i"}},
 		"another's": {func(t *testing.T, dir string) { must(t, os.Chmod(dir, 0o700)) },
-			func(t *testing.T, dir string) { must(t, os.Chown(dir, 65534, 65534)) }, 65534, []string{"permission denied", "is root's, group root, mode 0700", "chown or chmod it"}},
+			func(t *testing.T, dir string) { must(t, os.Chown(dir, 65534, 65534)) }, 65534, []string{"permission denied", "belongs to root, group root, mode 0700", "chown or chmod it"}},
 		"not to be made": {func(t *testing.T, dir string) { must(t, os.Remove(dir)); must(t, os.Chown(filepath.Dir(dir), 0, 0)) },
-			func(t *testing.T, dir string) { must(t, os.Mkdir(dir, 0o755)); must(t, os.Chown(dir, 65534, 65534)) }, 65534, []string{"permission denied", "is root's, group root, mode 0755"}},
+			func(t *testing.T, dir string) { must(t, os.Mkdir(dir, 0o755)); must(t, os.Chown(dir, 65534, 65534)) }, 65534, []string{"permission denied", "belongs to root, group root, mode 0755"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -164,7 +164,7 @@ func TestAStateDirectoryThatCannotBeWritten(t *testing.T) {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(c.uid), Gid: uint32(c.uid)}}
 			a := launch(t, cmd).ready()
 			a.well(0)
-			const inventory, health, journal = "inventory not kept, trying again: a GPU that is missing at the next start will not be missed",
+			const inventory, health, journal = "cannot save the inventory, retrying: a GPU missing at the next start will not be noticed",
 				"what health knows is not kept, trying again: a restart of the agent will forget latched faults", "journal not written: events are kept in memory, it is tried again"
 			for _, message := range []string{inventory, health, journal} {
 				eventually(t, message, func() bool { return a.log.find(message) != nil })

@@ -7,7 +7,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// BenchmarkHour is the catch-up of one GPU by an hour of simulated time.
+// BenchmarkHour simulates one hour of one GPU.
 func BenchmarkHour(b *testing.B) {
 	for _, name := range []string{"sixteen", "h100", "idle"} {
 		b.Run(name, func(b *testing.B) {
@@ -23,7 +23,7 @@ func BenchmarkHour(b *testing.B) {
 	}
 }
 
-// BenchmarkFieldValues is one call for 60 fields of one GPU out of 16.
+// BenchmarkFieldValues makes one call for 60 fields of one GPU out of 16.
 func BenchmarkFieldValues(b *testing.B) {
 	h := begin(b, embedded(b, "sixteen"), Options{})
 	devices := make([]*device, maxGPUs)
@@ -43,7 +43,7 @@ func BenchmarkFieldValues(b *testing.B) {
 	}
 }
 
-// BenchmarkNew is a host of 16 GPUs.
+// BenchmarkNew creates a host of 16 GPUs.
 func BenchmarkNew(b *testing.B) {
 	s := embedded(b, "sixteen")
 	for b.Loop() {

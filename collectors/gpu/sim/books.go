@@ -7,48 +7,48 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// books are those of one tenant on one GPU, from the time on that the GPU has
-// run. What is charged is what its processes that have a session are seen to
-// use; times are in seconds.
+// books are the broker's books of one tenant on one GPU, since the GPU's start.
+// The charge is the use of the tenant's processes with a session; times are in
+// seconds.
 type books struct {
 	*Tenant
-	workloads []*standing // that were ever there, in their order
+	workloads []*standing // every workload so far, in order of appearance
 
 	greedy, starved, bypass bool // faults
 
 	members, sessions int
-	used, charged     float64 // parts of the GPU's time in this step
+	used, charged     float64 // shares of GPU time in this step
 	wanted            float64
-	dram              float64 // part of the memory's bandwidth
+	dram              float64 // share of the memory bandwidth
 	recent            [10 * second]share
 	seconds, overrun  float64
-	served, wants     float64 // seconds that it would have needed alone, and in which it wanted the GPU
+	served, wants     float64 // seconds that its work would have taken alone, and seconds in which it wanted the GPU
 	wait, throttled   float64
 	turns, launches   float64
 	copied            float64 // bytes
 	waits, late       float64
 	held, peak        uint64 // bytes
 	denied            float64
-	window            window // that is open
+	window            window // the current one
 	windows, missed   [quota.Objectives]uint64
 }
 
-// share is what a tenant had of a step, and what was its.
+// share is a tenant's share of a step, and the share due to it.
 type share struct{ target, actual float64 }
 
-// window is what is judged at its end, every 10 s as the enforcer's.
+// window is the audit's unit, 10 s as in the enforcer.
 type window struct{ used, wanted, waits, late float64 }
 
 const (
 	auditEvery = 10 * second // steps of a window
 	turn       = 0.010       // seconds
-	handover   = 0.0002      // seconds that each takes
-	holdDown   = 6           // clean windows that bring one a level down
-	ofContext  = 300 << 20   // bytes of a process that no hook sees, at most
+	handover   = 0.0002      // seconds per handover
+	holdDown   = 6           // clean windows before the level falls
+	ofContext  = 300 << 20   // maximum bytes of a process without a hook
 )
 
-// enrol finds whose each process is, and gives each its part of the work:
-// faults of tenants move parts between them, and leave the sum as it is.
+// enrol assigns each process to a tenant and gives it its part of the work.
+// Faults of tenants move parts between processes, and leave the sum unchanged.
 func (g *gpu) enrol() {
 	for _, b := range g.books {
 		b.members, b.sessions, b.held = 0, 0, 0
@@ -78,10 +78,10 @@ func (g *gpu) enrol() {
 	}
 }
 
-// nobody's books are those of a process that is no tenant's.
+// nobody is the books of processes without a tenant.
 var nobody = new(books)
 
-// admit counts a process. The books know nothing of one that goes around the
+// admit counts a process. The books do not see a process that bypasses the
 // hook.
 func (b *books) admit(p *process) {
 	s := b.standing(p.workload)
@@ -99,7 +99,7 @@ func (b *books) admit(p *process) {
 	b.peak = max(b.peak, b.held)
 }
 
-// charge writes a step into the books.
+// charge books a step.
 func (g *gpu) charge() {
 	if len(g.books) == 0 {
 		return
@@ -133,12 +133,12 @@ func (g *gpu) charge() {
 		}
 	}
 	if g.n%auditEvery == 0 {
-		g.weigh() // who is throttled now has less
+		g.weigh() // a throttled tenant has less
 	}
 }
 
-// chargeTenant writes a step in which the other processes used so much of the
-// GPU. A tenant has all that it wants but where a fault keeps it from it.
+// chargeTenant books a step in which the other processes used that much of the
+// GPU. A tenant gets everything that it wants unless a fault prevents it.
 func (g *gpu) chargeTenant(b *books, others float64) {
 	const dt = float64(step) / float64(time.Second)
 	b.wanted = b.used
@@ -150,7 +150,7 @@ func (g *gpu) chargeTenant(b *books, others float64) {
 		b.dram = g.work.gpm.dram * b.used / g.work.busy
 	}
 	b.recent[(g.n+preroll)%int64(len(b.recent))] = share{min(b.wanted, b.Limit), b.charged}
-	turns := b.charged * dt / turn / 10 // nobody else wants it: it is held back seldom
+	turns := b.charged * dt / turn / 10 // without competition it is rarely held back
 	wait, gain := 0.0, 1.0
 	if others > 0.02 && b.charged > 0 {
 		turns = b.charged * dt / turn
@@ -166,7 +166,7 @@ func (g *gpu) chargeTenant(b *books, others float64) {
 		b.window.waits += turns
 		b.window.late += turns * late
 		wait = min(b.wanted*others, 1)*0.2*dt + (b.wanted-b.used)*dt
-		gain = 1 + 0.05*others // what runs at once gets on faster than by turns
+		gain = 1 + 0.05*others // concurrent work progresses faster than in turns
 		b.wait += wait
 		b.throttled += 1.3 * wait
 		b.overrun += turns * 0.00004

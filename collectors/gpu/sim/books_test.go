@@ -13,17 +13,20 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// shared has a server and a small one share a GPU, with what goes wrong.
+// shared returns a GPU shared by a server and a small tenant, with faults.
 func shared(faults ...Fault) Scenario {
 	return Scenario{
 		GPUs: []GPU{{Load: "full", Processes: []Process{
-			{PID: 11, Share: 0.8, Memory: 40000, Cgroup: "/system.slice/big.service"}, {PID: 12, Share: 0.1, Memory: 1000, Cgroup: "/system.slice/small.service"},
+			{PID: 11, Share: 0.8, Memory: 40000, Cgroup: "/system.slice/big.service"},
+			{PID: 12, Share: 0.1, Memory: 1000, Cgroup: "/system.slice/small.service"},
 			{PID: 13, Share: 0.1, Memory: 1000, Cgroup: "/system.slice/other.service"},
 		}}},
 		Tenants: []Tenant{
 			{Name: "big", Workloads: []string{"unit:big.service"},
-				Terms: map[string]string{"guarantee": "0.7", "memory": "50000", "memory_guarantee": "41000", "launch_wait": "5ms"}},
-			{Name: "small", Workloads: []string{"unit:small.*"}, Terms: map[string]string{"limit": "0.2", "memory": "1200"}, Escalation: "throttle"},
+				Terms: map[string]string{"guarantee": "0.7", "memory": "50000", "memory_guarantee": "41000",
+					"launch_wait": "5ms"}},
+			{Name: "small", Workloads: []string{"unit:small.*"},
+				Terms: map[string]string{"limit": "0.2", "memory": "1200"}, Escalation: "throttle"},
 			{Name: "absent", Workloads: []string{"unit:absent.service"}},
 		},
 		Faults: faults,
@@ -34,8 +37,9 @@ func fault(kind, tenant string, at, long time.Duration) Fault {
 	return Fault{Kind: kind, Tenant: tenant, At: Duration(at), For: Duration(long)}
 }
 
-// books asks h, and returns what is said of one tenant.
-func (h *Host) bookOf(t *testing.T, tenant string) (b wire.TenantStats, q wire.QuotaStats, w wire.WorkloadStats, l wire.EscalationStats) {
+// bookOf returns the books of one tenant.
+func (h *Host) bookOf(t *testing.T, tenant string) (b wire.TenantStats, q wire.QuotaStats, w wire.WorkloadStats,
+	l wire.EscalationStats) {
 	t.Helper()
 	s, err := h.Books()
 	if err != nil {
@@ -57,13 +61,13 @@ func (h *Host) bookOf(t *testing.T, tenant string) (b wire.TenantStats, q wire.Q
 		}
 	}
 	if b.Tenant != tenant || q.Tenant != tenant {
-		t.Fatalf("nothing is said of %s: %+v", tenant, s)
+		t.Fatalf("no books for %s: %+v", tenant, s)
 	}
 	return b, q, w, l
 }
 
-// TestBooksAreOfWhatIsShown holds the books against what the driver says.
-func TestBooksAreOfWhatIsShown(t *testing.T) {
+// TestBooksAgreeWithTheDriver compares the books with the driver.
+func TestBooksAgreeWithTheDriver(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, shared(), Options{Seed: 1})
 		time.Sleep(time.Minute)
@@ -75,38 +79,45 @@ func TestBooksAreOfWhatIsShown(t *testing.T) {
 		use := useOf(t, d, time.Now().Add(-10*time.Second))
 		for pid, tenant := range map[uint32]string{11: "big", 12: "small"} {
 			b, q, w, l := h.bookOf(t, tenant)
-			if driver := 0.01 * float64(use[pid].SmUtil) / 0.95; b.Share10s.Actual < driver-0.02 || b.Share10s.Actual > driver+0.02 {
+			if driver := 0.01 * float64(use[pid].SmUtil) / 0.95; b.Share10s.Actual < driver-0.02 ||
+				b.Share10s.Actual > driver+0.02 {
 				t.Errorf("%s had %v of the GPU, the driver says %v", tenant, b.Share10s.Actual, driver)
 			}
-			if sum := float64(b.MemoryUsed) + *w.Drift; sum != float64(memory[pid]) || b.MemoryUsed > b.MemoryCap || b.MemoryPeak < b.MemoryUsed {
+			if sum := float64(b.MemoryUsed) + *w.Drift; sum != float64(memory[pid]) || b.MemoryUsed > b.MemoryCap ||
+				b.MemoryPeak < b.MemoryUsed {
 				t.Errorf("%s has %d bytes, drift %v, the driver says %d", tenant, b.MemoryUsed, *w.Drift, memory[pid])
 			}
-			if part := b.ServedSeconds / b.ChargedSeconds; part < 1 || part > 1.05 || b.WantedSeconds < b.ChargedSeconds || b.ServedSeconds < q.Guarantee*b.WantedSeconds ||
-				b.LagSeconds < -0.01 || b.LagSeconds > 0.01 || b.LongestSeconds < 0.0005 || b.LongestSeconds > 0.0035 || b.ConvoySeconds != 0 {
+			if part := b.ServedSeconds / b.ChargedSeconds; part < 1 || part > 1.05 ||
+				b.WantedSeconds < b.ChargedSeconds || b.ServedSeconds < q.Guarantee*b.WantedSeconds ||
+				b.LagSeconds < -0.01 || b.LagSeconds > 0.01 || b.LongestSeconds < 0.0005 || b.LongestSeconds > 0.0035 ||
+				b.ConvoySeconds != 0 {
 				t.Errorf("%s: %+v", tenant, b)
 			}
-			if b.Sessions != 1 || w.Unhooked != 0 || len(w.Violations) > 0 || l.Level != "" || len(q.Holders) != 3 || *q.Bus <= 0 {
+			if b.Sessions != 1 || w.Unhooked != 0 || len(w.Violations) > 0 || l.Level != "" || len(q.Holders) != 3 ||
+				*q.Bus <= 0 {
 				t.Errorf("%s: %+v %+v %+v %+v", tenant, b, q, w, l)
 			}
 			for _, o := range q.QoS {
 				if o.Windows < 17 || o.Violations > 0 {
-					t.Errorf("%s: of %d windows %d missed %s", tenant, o.Windows, o.Violations, o.Objective)
+					t.Errorf("%s: %d windows, %d missed %s", tenant, o.Windows, o.Violations, o.Objective)
 				}
 			}
 		}
-		if s, _ := h.Books(); len(s.Tenants) != 2 || s.Sessions["active"] != 2 || s.GPUs[0].GPU != must[string](t)(d.GetUUID()) || s.GPUs[0].TogetherSeconds <= 0 {
+		if s, _ := h.Books(); len(s.Tenants) != 2 || s.Sessions["active"] != 2 ||
+			s.GPUs[0].GPU != must[string](t)(d.GetUUID()) || s.GPUs[0].TogetherSeconds <= 0 {
 			t.Errorf("%+v", s)
 		}
 	})
 }
 
-// TestGreedyTenantsClimb has one take more than its limit: it comes up the
-// escalation, is throttled, and comes down again.
+// TestGreedyTenantsClimb lets a tenant exceed its limit: it climbs the levels,
+// is throttled, and comes down again.
 func TestGreedyTenantsClimb(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, shared(fault("greedy", "small", time.Minute, 2*time.Minute)), Options{})
 		time.Sleep(75 * time.Second)
-		if b, _, w, l := h.bookOf(t, "small"); b.Share10s.Actual < 0.45 || w.Violations["compute"] == 0 || l.Level != "" {
+		if b, _, w, l := h.bookOf(t, "small"); b.Share10s.Actual < 0.45 || w.Violations["compute"] == 0 ||
+			l.Level != "" {
 			t.Errorf("after 15 s: %+v %+v %+v", b, w, l)
 		}
 		if use := useOf(t, gpuOf(t, h, 0), time.Now().Add(-5*time.Second)); use[12].SmUtil < 40 || use[11].SmUtil > 50 {
@@ -127,7 +138,8 @@ func TestGreedyTenantsClimb(t *testing.T) {
 		for _, a := range s.Enforcer.Actions {
 			got[a.Action+" "+a.Result] += a.Count
 		}
-		if want := map[string]uint64{"warn done": 1, "throttle done": 1, "resume done": 1, "observe done": 1}; l.Level != "observe" || !maps.Equal(got, want) {
+		if want := map[string]uint64{"warn done": 1, "throttle done": 1, "resume done": 1,
+			"observe done": 1}; l.Level != "observe" || !maps.Equal(got, want) {
 			t.Errorf("in the end: %+v, %v", l, got)
 		}
 	})
@@ -142,7 +154,8 @@ func marshal(t *testing.T, v any) string {
 	return string(text)
 }
 
-// TestStarvedTenantsMissTheirGuarantee counts the windows of one that gets half.
+// TestStarvedTenantsMissTheirGuarantee counts the windows of a tenant that gets
+// half.
 func TestStarvedTenantsMissTheirGuarantee(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, shared(fault("starved", "big", time.Minute, 30*time.Second)), Options{})
@@ -154,7 +167,7 @@ func TestStarvedTenantsMissTheirGuarantee(t *testing.T) {
 			}
 		}
 		if b.ServedSeconds > 0.95*b.WantedSeconds || b.LagSeconds >= 0.05 {
-			t.Errorf("it was owed, and is not any more: %+v", b)
+			t.Errorf("it was owed service, and no longer is: %+v", b)
 		}
 		if b.LateWaits == 0 || b.Share10s.Actual < 0.7 {
 			t.Errorf("afterwards: %+v", b)
@@ -162,7 +175,7 @@ func TestStarvedTenantsMissTheirGuarantee(t *testing.T) {
 	})
 }
 
-// TestBypassIsSeen has a process go around the hook.
+// TestBypassIsSeen lets a process bypass the hook.
 func TestBypassIsSeen(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, shared(fault("bypass", "small", time.Minute, 30*time.Second)), Options{})
@@ -179,12 +192,14 @@ func TestBypassIsSeen(t *testing.T) {
 	})
 }
 
-// TestBooksAreTheSeeds shows that equal seeds have equal books, whoever asks when.
-func TestBooksAreTheSeeds(t *testing.T) {
+// TestEqualSeedsHaveEqualBooks checks that equal seeds have equal books, whatever the
+// order of the reads.
+func TestEqualSeedsHaveEqualBooks(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for _, name := range []string{"mixed", "workloads", "faults"} {
 			s := embedded(t, name)
-			one, two, other := begin(t, s, Options{Seed: 3}), begin(t, s, Options{Seed: 3}), begin(t, s, Options{Seed: 4})
+			one, two, other := begin(t, s, Options{Seed: 3}), begin(t, s, Options{Seed: 3}),
+				begin(t, s, Options{Seed: 4})
 			for range 30 {
 				time.Sleep(7 * time.Second)
 				if _, err := one.Books(); err != nil {
@@ -201,9 +216,9 @@ func TestBooksAreTheSeeds(t *testing.T) {
 	})
 }
 
-// TestTenantsOwnTheWorkloadsThatAreShown holds the workloads in the books
-// against the names that the host's table of processes comes to.
-func TestTenantsOwnTheWorkloadsThatAreShown(t *testing.T) {
+// TestTenantsOwnTheTablesWorkloads compares the workloads in the books
+// with the names in the host's table of processes.
+func TestTenantsOwnTheTablesWorkloads(t *testing.T) {
 	for _, name := range []string{"mixed", "workloads"} {
 		bubble(t, func(t *testing.T) {
 			h := begin(t, embedded(t, name), Options{Seed: 2})
@@ -225,7 +240,8 @@ func TestTenantsOwnTheWorkloadsThatAreShown(t *testing.T) {
 					}
 					seen++
 					if known.Workload == nil || known.Workload.Key != p.workload {
-						t.Errorf("%s: process %d is of %q, and the table says %+v", name, p.pid, p.workload, known.Workload)
+						t.Errorf("%s: process %d is of %q, but of %+v in the table", name, p.pid, p.workload,
+							known.Workload)
 					}
 				}
 			}
@@ -240,8 +256,8 @@ func TestTenantsOwnTheWorkloadsThatAreShown(t *testing.T) {
 	}
 }
 
-// TestMixedClimbsAStep has the demo show the escalation, and nothing that three
-// audits would alert on.
+// TestMixedClimbsAStep checks that the demo shows levels, but nothing that
+// three audits would alert on.
 func TestMixedClimbsAStep(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, embedded(t, "mixed"), Options{Seed: 1})

@@ -2,7 +2,7 @@ package sim
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// now returns the current frequency of a clock in MHz.
+// frequency returns the current frequency of a clock in MHz.
 func (g *gpu) frequency(kind nvml.ClockType) (uint32, nvml.Return) {
 	switch c := g.model.Clock; kind {
 	case nvml.CLOCK_GRAPHICS, nvml.CLOCK_SM:
@@ -21,7 +21,7 @@ func (g *gpu) frequency(kind nvml.ClockType) (uint32, nvml.Return) {
 	return 0, nvml.ERROR_INVALID_ARGUMENT
 }
 
-// highest returns the highest frequency of a clock in MHz.
+// highest returns the maximum frequency of a clock in MHz.
 func (m *model) highest(kind nvml.ClockType) (uint32, nvml.Return) {
 	switch kind {
 	case nvml.CLOCK_GRAPHICS, nvml.CLOCK_SM:
@@ -39,7 +39,7 @@ func (d *device) GetClockInfo(kind nvml.ClockType) (uint32, nvml.Return) {
 	return read(d, "nvmlDeviceGetClockInfo", func(g *gpu) (uint32, nvml.Return) { return g.frequency(kind) })
 }
 
-// GetMaxClockInfo returns the highest frequency in MHz.
+// GetMaxClockInfo returns the maximum frequency in MHz.
 func (d *device) GetMaxClockInfo(kind nvml.ClockType) (uint32, nvml.Return) {
 	return read(d, "nvmlDeviceGetMaxClockInfo", func(g *gpu) (uint32, nvml.Return) { return g.model.highest(kind) })
 }
@@ -75,30 +75,35 @@ func (m *model) boost(kind nvml.ClockType) (uint32, nvml.Return) {
 
 // GetMaxCustomerBoostClock returns MHz.
 func (d *device) GetMaxCustomerBoostClock(kind nvml.ClockType) (uint32, nvml.Return) {
-	return read(d, "nvmlDeviceGetMaxCustomerBoostClock", func(g *gpu) (uint32, nvml.Return) { return g.model.boost(kind) })
+	return read(d, "nvmlDeviceGetMaxCustomerBoostClock",
+		func(g *gpu) (uint32, nvml.Return) { return g.model.boost(kind) })
 }
 
 // GetApplicationsClock returns MHz.
 func (d *device) GetApplicationsClock(kind nvml.ClockType) (uint32, nvml.Return) {
-	return read(d, "nvmlDeviceGetApplicationsClock", func(g *gpu) (uint32, nvml.Return) { return g.model.application(kind) })
+	return read(d, "nvmlDeviceGetApplicationsClock",
+		func(g *gpu) (uint32, nvml.Return) { return g.model.application(kind) })
 }
 
 // GetDefaultApplicationsClock returns MHz.
 func (d *device) GetDefaultApplicationsClock(kind nvml.ClockType) (uint32, nvml.Return) {
-	return read(d, "nvmlDeviceGetDefaultApplicationsClock", func(g *gpu) (uint32, nvml.Return) { return g.model.application(kind) })
+	return read(d, "nvmlDeviceGetDefaultApplicationsClock",
+		func(g *gpu) (uint32, nvml.Return) { return g.model.application(kind) })
 }
 
 // GetCurrentClocksEventReasons returns a mask of nvml.ClocksEventReason*.
 func (d *device) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
-	return read(d, "nvmlDeviceGetCurrentClocksEventReasons", func(g *gpu) (uint64, nvml.Return) { return g.reasons, nvml.SUCCESS })
+	return read(d, "nvmlDeviceGetCurrentClocksEventReasons",
+		func(g *gpu) (uint64, nvml.Return) { return g.reasons, nvml.SUCCESS })
 }
 
 // GetSupportedClocksEventReasons returns the mask of all reasons.
 func (d *device) GetSupportedClocksEventReasons() (uint64, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetSupportedClocksEventReasons", func(*model) uint64 { return nvml.ClocksEventReasonAll })
+	return fixed(d, "nvmlDeviceGetSupportedClocksEventReasons",
+		func(*model) uint64 { return nvml.ClocksEventReasonAll })
 }
 
-// GetPerformanceState returns P0 under load, and the model's idle state else.
+// GetPerformanceState returns P0 under load, otherwise the model's idle state.
 func (d *device) GetPerformanceState() (nvml.Pstates, nvml.Return) {
 	return read(d, "nvmlDeviceGetPerformanceState", func(g *gpu) (nvml.Pstates, nvml.Return) {
 		if g.hot == 0 {

@@ -7,12 +7,12 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// TestConcurrentReaders reads everything from many goroutines, under the race
-// detector, while events are waited for and the session is joined and left.
+// TestConcurrentReaders reads everything from many goroutines, for the race
+// detector, while events are awaited and sessions are joined and left.
 func TestConcurrentReaders(t *testing.T) {
 	s := embedded(t, "faults")
 	s.Faults = s.Faults[:4]
-	h := begin(t, s, Options{Speed: 200}) // faster than a loaded machine can simulate would never end
+	h := begin(t, s, Options{Speed: 200}) // at a speed beyond a loaded machine the test would never end
 	set := subscribe(t, h)
 	var wg sync.WaitGroup
 	for reader := range 6 {

@@ -42,7 +42,9 @@ func TestCountersRise(t *testing.T) {
 			kept := s.Faults[:0:0]
 			for _, f := range s.Faults {
 				switch f.Kind {
-				case "driver_gone", "driver_unbound", "lost", "reset_required", "wedge", "hot_add", "hot_remove", "node_gone", "nodes_gone", "library_mismatch": // forget or refuse
+				case "driver_gone", "driver_unbound", "lost", "reset_required", "wedge", "hot_add", "hot_remove",
+					"node_gone", "nodes_gone", "library_mismatch":
+					// these faults reset counters or refuse calls
 				default:
 					kept = append(kept, f)
 				}
@@ -58,7 +60,8 @@ func TestCountersRise(t *testing.T) {
 					check(t, gpuOf(t, h, i).GetFieldValues(now))
 					for j, v := range now {
 						if last[i] != nil && value(v) < value(last[i][j]) {
-							t.Fatalf("%s GPU %d field %d scope %d fell from %d to %d", name, i, v.FieldId, v.ScopeId, value(last[i][j]), value(v))
+							t.Fatalf("%s GPU %d field %d scope %d fell from %d to %d", name, i, v.FieldId, v.ScopeId,
+								value(last[i][j]), value(v))
 						}
 					}
 					last[i] = now
@@ -70,7 +73,8 @@ func TestCountersRise(t *testing.T) {
 
 func value(v nvml.FieldValue) uint64 { return binary.LittleEndian.Uint64(v.Value[:]) }
 
-// TestEnergyIsPowerOverTime adds up the power samples.
+// TestEnergyIsPowerOverTime compares the energy with the sum of the power
+// samples.
 func TestEnergyIsPowerOverTime(t *testing.T) {
 	for _, name := range []string{"mixed", "models"} {
 		bubble(t, func(t *testing.T) {
@@ -103,7 +107,7 @@ func TestEnergyIsPowerOverTime(t *testing.T) {
 	}
 }
 
-// TestSums checks what adds up, and bounds, again and again.
+// TestSums checks totals and limits repeatedly.
 func TestSums(t *testing.T) {
 	for _, name := range Scenarios() {
 		bubble(t, func(t *testing.T) {
@@ -184,7 +188,8 @@ func checkUsage(t *testing.T, d *device) {
 			long += float64(percent) / 60
 		}
 	}
-	// The tests read at even steps, when buffer and rates end together.
+	// The tests read at even steps, at which the buffer and the rates end
+	// together.
 	if mean := sum / 5; !near(mean, float64(rates.Gpu), 1.01) {
 		t.Errorf("utilization is %d %%, the last samples' mean is %v", rates.Gpu, mean)
 	}

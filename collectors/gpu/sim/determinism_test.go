@@ -8,7 +8,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// snapshot returns what a GPU says, as text.
+// snapshot returns everything that a GPU reports, as text.
 func snapshot(t *testing.T, d *device) string {
 	t.Helper()
 	all := map[string]any{}
@@ -35,13 +35,14 @@ func snapshot(t *testing.T, d *device) string {
 	return string(text)
 }
 
-// TestSeedDecides shows that equal seeds give equal hosts, whoever reads when,
-// and that other seeds do not.
+// TestSeedDecides checks that equal seeds give equal hosts, whatever the order
+// of the reads, and that different seeds do not.
 func TestSeedDecides(t *testing.T) {
 	for _, name := range []string{"mixed", "models", "faults"} {
 		bubble(t, func(t *testing.T) {
 			s := embedded(t, name)
-			read, unread, other := begin(t, s, Options{Seed: 3}), begin(t, s, Options{Seed: 3}), begin(t, s, Options{Seed: 4})
+			read, unread, other := begin(t, s, Options{Seed: 3}), begin(t, s, Options{Seed: 3}),
+				begin(t, s, Options{Seed: 4})
 			n := must[int](t)(read.DeviceGetCount())
 			for range 27 {
 				time.Sleep(333 * time.Millisecond)
@@ -55,14 +56,14 @@ func TestSeedDecides(t *testing.T) {
 					t.Errorf("%s GPU %d: equal seeds differ:\n%s\n%s", name, i, a, b)
 				}
 				if b := snapshot(t, gpuOf(t, other, i)); a == b {
-					t.Errorf("%s GPU %d: other seeds do not differ", name, i)
+					t.Errorf("%s GPU %d: different seeds agree", name, i)
 				}
 			}
 		})
 	}
 }
 
-// TestSpeed shows that a fast host is where a slow one gets to later.
+// TestSpeed checks that a fast host reaches a state earlier than a slow one.
 func TestSpeed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := embedded(t, "mixed")

@@ -18,7 +18,7 @@ type device struct {
 var _ nvml.Device = (*device)(nil)
 
 // ask makes a call on the GPU: it waits while the GPU is wedged, fails as the
-// active faults say, and else answers with the state of now.
+// active faults require, and otherwise answers with the current state.
 func (d *device) ask(call string, answer func(*gpu) nvml.Return) nvml.Return {
 	g := d.gpu
 	now, ret := g.admit(d.session, call)
@@ -66,8 +66,8 @@ var identity = []string{
 	"nvmlDeviceGetPciInfo", "nvmlDeviceGetPciInfoExt", "nvmlDeviceGetFieldValues", handle,
 }
 
-// admit returns the time of the answer to a call on the GPU, or why there is
-// none.
+// admit returns the time of the answer to a call on the GPU, or the reason that
+// there is none.
 func (g *gpu) admit(session int, call string) (time.Duration, nvml.Return) {
 	if slices.Contains(g.host.scenario.MissingSymbols, call) {
 		panic(fmt.Sprintf("%s called, which this driver lacks: a real one would have ended the process", call))
@@ -75,8 +75,8 @@ func (g *gpu) admit(session int, call string) (time.Duration, nvml.Return) {
 	return g.host.admit(func(t time.Duration) (time.Duration, nvml.Return) { return g.verdict(session, call, t) })
 }
 
-// verdict returns what becomes of a call at t: until when it blocks, or its
-// return.
+// verdict returns the fate of a call at t: the end of its blocking, or its
+// return code.
 func (g *gpu) verdict(session int, call string, t time.Duration) (until time.Duration, ret nvml.Return) {
 	open, ret := g.host.check(t)
 	switch {
@@ -90,8 +90,8 @@ func (g *gpu) verdict(session int, call string, t time.Duration) (until time.Dur
 	return strike(g.faults, call, t)
 }
 
-// strike returns what faults make of a call at t: until when it blocks, or its
-// return.
+// strike returns the effect of faults on a call at t: the end of its blocking,
+// or its return code.
 func strike(faults []Fault, call string, t time.Duration) (until time.Duration, ret nvml.Return) {
 	for i := range faults {
 		f := &faults[i]

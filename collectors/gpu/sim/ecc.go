@@ -6,7 +6,7 @@ import "github.com/NVIDIA/go-nvml/pkg/nvml"
 type ecc struct {
 	mode                uint32
 	volatile, aggregate [2][2]uint64
-	addresses           uint32 // of uncorrected SRAM errors: each fault has one
+	addresses           uint32 // of uncorrected SRAM errors; each fault has a new one
 }
 
 const (
@@ -14,10 +14,12 @@ const (
 	dram, sram             = 0, 1
 )
 
-// storm is how many corrected errors at once the driver calls a storm.
+// storm is the number of simultaneous corrected errors that the driver calls a
+// storm.
 const storm = 1000
 
-// sramThreshold is how many uncorrected SRAM errors mark a GPU for replacement.
+// sramThreshold is the number of uncorrected SRAM errors that mark a GPU for
+// replacement.
 const sramThreshold = 4
 
 // rows is the state of the row remapper.
@@ -26,7 +28,7 @@ type rows struct {
 	remapped         [2]uint32 // by severity
 	inactive         [2]uint32 // by severity, waiting for a reset
 	pending, failure bool
-	low, none        uint32 // banks with few spare rows, and without any
+	low, none        uint32 // banks with few spare rows, and with none
 }
 
 // spare sets how many banks have few spare rows, or none.
@@ -81,7 +83,7 @@ func (g *gpu) remapRows(f *Fault) {
 	g.rows.remapped[severity] += uint32(f.Count)
 }
 
-// remapDone is the reset that makes remapped rows active.
+// remapDone is the reset that activates remapped rows.
 func (g *gpu) remapDone(*Fault) {
 	for i, n := range g.rows.inactive {
 		g.rows.remapped[i] += n
@@ -90,7 +92,7 @@ func (g *gpu) remapDone(*Fault) {
 	g.rows.pending, g.rows.failure = false, false
 }
 
-// histogram returns how many banks have how many spare rows.
+// histogram returns the number of banks by spare rows.
 func (r *rows) histogram() nvml.RowRemapperHistogramValues {
 	h := nvml.RowRemapperHistogramValues{Max: r.banks}
 	move := func(to *uint32, n uint32) { n = min(n, h.Max); *to += n; h.Max -= n }
@@ -110,7 +112,7 @@ func (e *ecc) total(severity int, counter nvml.EccCounterType) uint64 {
 	return by[dram] + by[sram]
 }
 
-// GetEccMode says that ECC is on.
+// GetEccMode returns on.
 func (d *device) GetEccMode() (current, pending nvml.EnableState, ret nvml.Return) {
 	ret = d.ask("nvmlDeviceGetEccMode", func(g *gpu) nvml.Return {
 		current, pending = enabled(g.ecc.mode == 1), enabled(g.ecc.mode == 1)
@@ -119,7 +121,7 @@ func (d *device) GetEccMode() (current, pending nvml.EnableState, ret nvml.Retur
 	return current, pending, ret
 }
 
-// GetTotalEccErrors returns errors of all memories.
+// GetTotalEccErrors returns the errors of all memories.
 func (d *device) GetTotalEccErrors(kind nvml.MemoryErrorType, counter nvml.EccCounterType) (uint64, nvml.Return) {
 	return read(d, "nvmlDeviceGetTotalEccErrors", func(g *gpu) (uint64, nvml.Return) {
 		if kind < 0 || kind > 1 || counter < 0 || counter > 1 {
@@ -129,10 +131,12 @@ func (d *device) GetTotalEccErrors(kind nvml.MemoryErrorType, counter nvml.EccCo
 	})
 }
 
-// GetMemoryErrorCounter returns errors of DRAM or SRAM.
-func (d *device) GetMemoryErrorCounter(kind nvml.MemoryErrorType, counter nvml.EccCounterType, location nvml.MemoryLocation) (uint64, nvml.Return) {
+// GetMemoryErrorCounter returns the errors of DRAM or SRAM.
+func (d *device) GetMemoryErrorCounter(kind nvml.MemoryErrorType, counter nvml.EccCounterType,
+	location nvml.MemoryLocation) (uint64, nvml.Return) {
 	return read(d, "nvmlDeviceGetMemoryErrorCounter", func(g *gpu) (uint64, nvml.Return) {
-		if kind < 0 || kind > 1 || counter < 0 || counter > 1 || location < 0 || location >= nvml.MEMORY_LOCATION_COUNT {
+		if kind < 0 || kind > 1 || counter < 0 || counter > 1 || location < 0 ||
+			location >= nvml.MEMORY_LOCATION_COUNT {
 			return 0, nvml.ERROR_INVALID_ARGUMENT
 		}
 		by := g.ecc.volatile[kind]
@@ -166,8 +170,8 @@ func (d *device) GetSramEccErrorStatus() (nvml.EccSramErrorStatus, nvml.Return) 
 	})
 }
 
-// GetSramUniqueUncorrectedEccErrorCounts says how many addresses had errors; it
-// has no room for which.
+// GetSramUniqueUncorrectedEccErrorCounts returns the number of addresses with
+// errors, without the addresses.
 func (d *device) GetSramUniqueUncorrectedEccErrorCounts(counts *nvml.EccSramUniqueUncorrectedErrorCounts) nvml.Return {
 	return d.ask("nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts", func(g *gpu) nvml.Return {
 		capacity := counts.EntryCount

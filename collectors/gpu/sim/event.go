@@ -14,10 +14,10 @@ import (
 // noInstance is NVML's GPU or compute instance of an event outside MIG.
 const noInstance = 0xFFFFFFFF
 
-// maxEvents is how many events a set keeps; the oldest are dropped.
+// maxEvents is the size of a set; the oldest events are dropped.
 const maxEvents = 256
 
-// subscription is an event set that wants events of a GPU.
+// subscription is a set's interest in a GPU's events.
 type subscription struct {
 	set     *eventSet
 	types   uint64
@@ -28,7 +28,7 @@ type subscription struct {
 type eventSet struct {
 	host    *Host
 	session int
-	wake    chan struct{} // holds a token while there may be something new
+	wake    chan struct{} // holds a token if there may be something new
 
 	mu     sync.Mutex
 	gpus   []*gpu
@@ -73,7 +73,7 @@ func (d *device) RegisterEvents(types uint64, set nvml.EventSet) nvml.Return {
 	})
 }
 
-// emit gives an event to the sets that want it.
+// emit adds an event to the sets that subscribe to it.
 func (g *gpu) emit(kind, data uint64, gi, ci uint32) {
 	for _, sub := range g.subs {
 		if sub.types&kind != 0 {
@@ -155,7 +155,7 @@ func (s *eventSet) sources() []*gpu {
 	return slices.Clone(s.gpus)
 }
 
-// following returns the first time after now at which there may be an event.
+// following returns the earliest time after now of a possible event.
 func (s *eventSet) following(now time.Duration) time.Duration {
 	first := forever
 	for i := range s.host.hostwide {
@@ -169,7 +169,7 @@ func (s *eventSet) following(now time.Duration) time.Duration {
 	return first
 }
 
-// Free ends the set; a Wait in another goroutine returns.
+// Free closes the set; a Wait in another goroutine returns.
 func (s *eventSet) Free() nvml.Return {
 	s.mu.Lock()
 	gpus := s.gpus
@@ -184,7 +184,7 @@ func (s *eventSet) Free() nvml.Return {
 	return nvml.SUCCESS
 }
 
-// xid emits an XID event, which the kernel logs too.
+// xid emits an XID event and logs it in the kernel's log.
 func (g *gpu) xid(code uint64, gi, ci *uint32) {
 	instance := func(p *uint32) uint32 {
 		if p == nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// subscribe registers every GPU's events of all types.
+// subscribe registers for all event types of every GPU.
 func subscribe(t *testing.T, h *Host) nvml.EventSet {
 	t.Helper()
 	set := must[nvml.EventSet](t)(h.EventSetCreate())
@@ -18,7 +18,7 @@ func subscribe(t *testing.T, h *Host) nvml.EventSet {
 	return set
 }
 
-// TestEvents waits for XIDs: they come on time, with their instances.
+// TestEvents waits for XIDs: they arrive on time, with their instances.
 func TestEvents(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		gi, ci := uint32(7), uint32(0)
@@ -40,13 +40,15 @@ func TestEvents(t *testing.T) {
 			gpu   int
 			code  uint64
 			gi    uint32
-		}{{2500 * time.Millisecond, 1, 31, noInstance}, {5 * time.Second, 0, 13, 7}, {12500 * time.Millisecond, 1, 31, noInstance}, {22500 * time.Millisecond, 1, 31, noInstance}} {
+		}{{2500 * time.Millisecond, 1, 31, noInstance}, {5 * time.Second, 0, 13, 7},
+			{12500 * time.Millisecond, 1, 31, noInstance}, {22500 * time.Millisecond, 1, 31, noInstance}} {
 			e, ret := set.Wait(60_000)
 			check(t, ret)
 			if d := time.Since(start); d != wanted.after {
 				t.Errorf("an event came after %v, want %v", d, wanted.after)
 			}
-			if e.EventType != nvml.EventTypeXidCriticalError || e.EventData != wanted.code || e.GpuInstanceId != wanted.gi {
+			if e.EventType != nvml.EventTypeXidCriticalError || e.EventData != wanted.code ||
+				e.GpuInstanceId != wanted.gi {
 				t.Errorf("event is %+v, want %+v", e, wanted)
 			}
 			if i := must[int](t)(e.Device.GetIndex()); i != wanted.gpu {
@@ -93,7 +95,7 @@ func TestFaultsHaveEvents(t *testing.T) {
 	})
 }
 
-// TestFreeWakes ends a Wait in another goroutine.
+// TestFreeWakes frees a set during a Wait in another goroutine.
 func TestFreeWakes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, Scenario{GPUs: []GPU{{}}}, Options{})
@@ -111,7 +113,7 @@ func TestFreeWakes(t *testing.T) {
 	})
 }
 
-// TestRegisterEvents refuses unknown types and foreign sets.
+// TestRegisterEvents checks that unknown types and foreign sets are refused.
 func TestRegisterEvents(t *testing.T) {
 	h, other := begin(t, Scenario{GPUs: []GPU{{}}}, Options{}), begin(t, Scenario{GPUs: []GPU{{}}}, Options{})
 	set := must[nvml.EventSet](t)(h.EventSetCreate())
@@ -119,11 +121,12 @@ func TestRegisterEvents(t *testing.T) {
 	want(t, "another host's set", gpuOf(t, other, 0).RegisterEvents(8, set), nvml.ERROR_INVALID_ARGUMENT)
 }
 
-// TestNamedEvents raises events by their names.
+// TestNamedEvents raises events by name.
 func TestNamedEvents(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, Scenario{GPUs: []GPU{{}}, Faults: []Fault{
-			{Kind: "event", Value: "ecc_sbe_storm", At: Duration(time.Second)}, {Kind: "event", Value: "poison_fatal", At: Duration(2 * time.Second)},
+			{Kind: "event", Value: "ecc_sbe_storm", At: Duration(time.Second)},
+			{Kind: "event", Value: "poison_fatal", At: Duration(2 * time.Second)},
 		}}, Options{})
 		set := subscribe(t, h)
 		for _, wanted := range []uint64{nvml.EventTypeSingleBitEccErrorStorm, nvml.EventTypeFatalPoisonError} {

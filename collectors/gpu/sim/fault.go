@@ -7,73 +7,83 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Fault is something that goes wrong at a time of the scenario. Keys that a
-// kind does not use are errors.
+// Fault is a fault at a time of the scenario. Keys that its kind does not use
+// are errors.
 type Fault struct {
-	Kind  string   `yaml:"kind"`  // a key of the table of kinds
+	Kind  string   `yaml:"kind"`  // one of kinds
 	At    Duration `yaml:"at"`    // since the start of the scenario
-	For   Duration `yaml:"for"`   // length of the window; 0 means for ever
+	For   Duration `yaml:"for"`   // length of the window; 0: for ever
 	Every Duration `yaml:"every"` // repeats with this period, longer than the window
-	GPU   int      `yaml:"gpu"`   // index of the GPU; of no matter for a call on the host
+	GPU   int      `yaml:"gpu"`   // index of the GPU; ignored for a call on the host
 
-	Code       uint64  `yaml:"code"`       // xid: the code
-	GI         *uint32 `yaml:"gi"`         // xid: GPU instance
-	CI         *uint32 `yaml:"ci"`         // xid: compute instance
-	Severity   string  `yaml:"severity"`   // ecc, row_remap: corrected or uncorrected; pcie_aer: correctable, nonfatal or fatal
-	Device     string  `yaml:"device"`     // ib_down: the port, mlx5_0/1 by default
-	Location   string  `yaml:"location"`   // ecc: dram or sram
-	Count      uint64  `yaml:"count"`      // ecc, row_remap, spare_rows, nvlink_errors, pcie_aer: how many, 1 by default; leak, orphan_memory, ghost: MiB
+	Code uint64  `yaml:"code"` // xid: the code
+	GI   *uint32 `yaml:"gi"`   // xid: GPU instance
+	CI   *uint32 `yaml:"ci"`   // xid: compute instance
+	// ecc, row_remap: corrected or uncorrected; pcie_aer: correctable, nonfatal
+	// or fatal
+	Severity string `yaml:"severity"`
+	Device   string `yaml:"device"`   // ib_down: the port, mlx5_0/1 by default
+	Location string `yaml:"location"` // ecc: dram or sram
+	// ecc, row_remap, spare_rows, nvlink_errors, pcie_aer: number, 1 by
+	// default; leak, orphan_memory, ghost: MiB
+	Count      uint64  `yaml:"count"`
 	Pending    bool    `yaml:"pending"`    // row_remap: a reset is due, until the window ends
 	Failure    bool    `yaml:"failure"`    // row_remap: the remapping failed, until the window ends
 	Link       int     `yaml:"link"`       // nvlink_down, nvlink_errors: NVLink index
 	Generation int     `yaml:"generation"` // pcie_degraded: PCIe generation
 	Width      int     `yaml:"width"`      // pcie_degraded: lanes
-	Celsius    float64 `yaml:"celsius"`    // thermal: where the temperature goes
-	Megahertz  float64 `yaml:"megahertz"`  // clock: where the SM clock stays at most
-	Watts      float64 `yaml:"watts"`      // power: how much more is drawn
+	Celsius    float64 `yaml:"celsius"`    // thermal: target temperature
+	Megahertz  float64 `yaml:"megahertz"`  // clock: maximum SM clock
+	Watts      float64 `yaml:"watts"`      // power: additional draw
 	Call       string  `yaml:"call"`       // wedge, error: the NVML function, such as nvmlDeviceGetFieldValues
 	Return     string  `yaml:"return"`     // error: the NVML return, such as ERROR_UNKNOWN
-	Value      string  `yaml:"value"`      // recovery_action: the action; event: its type, such as ecc_sbe_storm; mode: which; spare_rows: low or none; fabric: what is wrong
-	Tenant     string  `yaml:"tenant"`     // bypass, greedy, starved: whose
-	Line       string  `yaml:"line"`       // kernel_line: the line; {pci} in it is the GPU's address, such as 0000:1b:00
+	// recovery_action: the action; event: its type, such as ecc_sbe_storm;
+	// mode: the mode; spare_rows: low or none; fabric: the fault
+	Value  string `yaml:"value"`
+	Tenant string `yaml:"tenant"` // bypass, greedy, starved: the tenant
+	// kernel_line: the line; {pci} in it is the GPU's address, such as
+	// 0000:1b:00
+	Line string `yaml:"line"`
 }
 
-// kind describes a kind of fault: the keys that it takes beyond at, for, every
-// and gpu, whether it strikes the whole host or a tenant on the GPU, what it does to the state of the
-// GPU when its window begins and ends, and what fails meanwhile.
+// kind describes a kind of fault: its keys in addition to at, for, every and
+// gpu, its scope (the whole host, or a tenant on the GPU), its effect on the
+// GPU's state when its window begins and ends, and the calls that fail
+// meanwhile.
 type kind struct {
 	keys       []string
 	host       bool
 	tenant     bool
 	begin, end func(*gpu, *Fault)
-	init       nvml.Return // what Init returns
-	session    nvml.Return // what all calls of a session return, which is over then
-	device     nvml.Return // what calls on the GPU return
+	init       nvml.Return // return code of Init
+	session    nvml.Return // return code of all calls of a session, which is then over
+	device     nvml.Return // return code of calls on the GPU
 }
 
-// kinds lists the kinds of fault. Those without begin act on calls only.
+// kinds lists the kinds of fault. Those without begin affect calls only.
 var kinds = map[string]kind{
 	// An XID event.
 	"xid": {keys: []string{"code", "gi", "ci"}, begin: (*gpu).raiseXID},
-	// Another event of the driver, and nothing but that.
+	// Another event of the driver, without other effects.
 	"event": {keys: []string{"value"}, begin: (*gpu).raiseEvent},
-	// A line in the kernel's log, and nothing but that.
+	// A line in the kernel's log, without other effects.
 	"kernel_line": {keys: []string{"line"}, begin: (*gpu).logLine},
 	// Memory errors; uncorrected ones come with XID 94.
 	"ecc": {keys: []string{"severity", "location", "count"}, begin: (*gpu).raiseECC},
 	// Remapped memory rows, with XID 63, or 64 for a failure.
-	"row_remap": {keys: []string{"severity", "count", "pending", "failure"}, begin: (*gpu).remapRows, end: (*gpu).remapDone},
+	"row_remap": {keys: []string{"severity", "count", "pending", "failure"}, begin: (*gpu).remapRows,
+		end: (*gpu).remapDone},
 	// An NVLink goes down, with XID 74.
 	"nvlink_down": {keys: []string{"link"}, begin: (*gpu).linkDown, end: (*gpu).linkUp},
 	// Errors on an NVLink, count each second.
 	"nvlink_errors": {keys: []string{"link", "count"}, begin: (*gpu).linkErrorsBegin, end: (*gpu).linkErrorsEnd},
 	// Replays and correctable errors on the PCIe link, count each second.
 	"pcie_errors": {keys: []string{"count"}, begin: (*gpu).pcieErrorsBegin, end: (*gpu).pcieErrorsEnd},
-	// PCIe errors that the kernel counts, once.
+	// PCIe errors counted by the kernel, once.
 	"pcie_aer": {keys: []string{"severity", "count"}, begin: (*gpu).raiseAER},
 	// The GPU reads as all ones on the PCI bus, while the driver still answers.
 	"pci_gone": {},
-	// The driver has let go of the GPU, which is still on the bus.
+	// The driver has released the GPU, which is still on the bus.
 	"driver_unbound": {end: (*gpu).reload},
 	// An InfiniBand port goes down.
 	"ib_down": {keys: []string{"device"}, host: true},
@@ -83,61 +93,67 @@ var kinds = map[string]kind{
 	"thermal": {keys: []string{"celsius"}, begin: (*gpu).airflowLost, end: (*gpu).airflowBack},
 	// The external power brake is asserted.
 	"power_brake": {begin: (*gpu).brakeOn, end: (*gpu).brakeOff},
-	// The SM clock stays low, and nothing says why.
+	// The SM clock stays low, without a reason.
 	"clock": {keys: []string{"megahertz"}, begin: (*gpu).clockHeld, end: (*gpu).clockFree},
 	// More power is drawn than the work explains.
 	"power": {keys: []string{"watts"}, begin: (*gpu).powerMore, end: (*gpu).powerUsual},
-	// A kernel spins: the GPU is busy and does nothing.
+	// A kernel spins: the GPU is busy without progress.
 	"hang": {begin: (*gpu).hangBegin, end: (*gpu).hangEnd},
 	// The processes do nothing.
 	"stall": {begin: (*gpu).stallBegin, end: (*gpu).stallEnd},
-	// The first process takes count MiB more each minute, until there is none.
+	// The first process allocates count MiB more each minute, until memory is
+	// full.
 	"leak": {keys: []string{"count"}, begin: (*gpu).leakBegin, end: (*gpu).leakEnd},
-	// Memory stays in use, count MiB, whose process has ended.
+	// An ended process leaves count MiB in use.
 	"orphan_memory": {keys: []string{"count"}, begin: (*gpu).orphanLeft, end: (*gpu).orphanEnd},
 	// A process has ended, and the driver still lists it with count MiB.
 	"ghost": {keys: []string{"count"}, begin: (*gpu).ghostLeft, end: (*gpu).ghostEnd},
-	// A mode is off that was on.
+	// A mode that was on is off.
 	"mode": {keys: []string{"value"}, begin: (*gpu).modeDrift, end: (*gpu).modeBack},
 	// Banks of memory have few spare rows, or none.
 	"spare_rows": {keys: []string{"value", "count"}, begin: (*gpu).spareRows, end: (*gpu).spareBack},
-	// A process of each of the tenant's workloads goes around the hook.
-	"bypass": {keys: []string{"tenant"}, tenant: true, begin: tenantFault((*books).bypasses, true), end: tenantFault((*books).bypasses, false)},
-	// The tenant takes more than its limit, of a GPU that is full.
-	"greedy": {keys: []string{"tenant"}, tenant: true, begin: tenantFault((*books).isGreedy, true), end: tenantFault((*books).isGreedy, false)},
-	// The tenant gets half of its guarantee, where others are on the GPU too.
-	"starved": {keys: []string{"tenant"}, tenant: true, begin: tenantFault((*books).isStarved, true), end: tenantFault((*books).isStarved, false)},
-	// The GPU is not well in the fabric of its NVSwitches.
+	// A process of each of the tenant's workloads bypasses the hook.
+	"bypass": {keys: []string{"tenant"}, tenant: true, begin: tenantFault((*books).bypasses, true),
+		end: tenantFault((*books).bypasses, false)},
+	// The tenant exceeds its limit on a full GPU.
+	"greedy": {keys: []string{"tenant"}, tenant: true, begin: tenantFault((*books).isGreedy, true),
+		end: tenantFault((*books).isGreedy, false)},
+	// The tenant gets half of its guarantee while others use the GPU too.
+	"starved": {keys: []string{"tenant"}, tenant: true, begin: tenantFault((*books).isStarved, true),
+		end: tenantFault((*books).isStarved, false)},
+	// The GPU has a fault in the fabric of its NVSwitches.
 	"fabric": {keys: []string{"value"}, begin: (*gpu).fabricIll, end: (*gpu).fabricWell},
 	// The driver asks for a recovery action, with XID 154.
 	"recovery_action": {keys: []string{"value"}, begin: (*gpu).askRecovery, end: (*gpu).recovered},
-	// All calls but identity are refused; the GPU is reset when it ends.
+	// All calls except identity fail; the GPU is reset when the window ends.
 	"reset_required": {begin: (*gpu).resetDue, end: (*gpu).reload, device: nvml.ERROR_RESET_REQUIRED},
-	// The GPU falls off the bus, with XID 79; it is reset when it is back.
+	// The GPU falls off the bus, with XID 79; it is reset when it returns.
 	"lost": {begin: (*gpu).fallOff, end: (*gpu).reload, device: nvml.ERROR_GPU_IS_LOST},
-	// The GPU's device node may not be used any more.
+	// The GPU's device node becomes inaccessible.
 	"node_gone": {device: nvml.ERROR_UNKNOWN},
-	// No device node may be used any more, as after a container's cgroup was
-	// written anew.
+	// All device nodes become inaccessible, as after a change of a container's
+	// cgroup.
 	"nodes_gone": {host: true, init: nvml.ERROR_UNKNOWN, device: nvml.ERROR_UNKNOWN},
-	// Calls block until the window ends: all but handles, or the named one.
+	// Calls block until the window ends: the named one, or all except handles.
 	"wedge": {keys: []string{"call"}},
 	// A call fails.
 	"error": {keys: []string{"call", "return"}},
 	// The GPU is removed from the bus.
 	"hot_remove": {},
-	// The GPU is absent until then.
+	// The GPU is absent until the window ends.
 	"hot_add": {},
-	// The driver is unloaded; counters begin again.
-	"driver_gone": {host: true, end: (*gpu).reload, init: nvml.ERROR_DRIVER_NOT_LOADED, session: nvml.ERROR_UNINITIALIZED},
-	// Another version of the driver is loaded, until the library fits it.
-	"library_mismatch": {host: true, end: (*gpu).reload, init: nvml.ERROR_LIB_RM_VERSION_MISMATCH, session: nvml.ERROR_LIB_RM_VERSION_MISMATCH},
+	// The driver is unloaded; its counters restart.
+	"driver_gone": {host: true, end: (*gpu).reload, init: nvml.ERROR_DRIVER_NOT_LOADED,
+		session: nvml.ERROR_UNINITIALIZED},
+	// Another version of the driver is loaded, until the library matches it.
+	"library_mismatch": {host: true, end: (*gpu).reload, init: nvml.ERROR_LIB_RM_VERSION_MISMATCH,
+		session: nvml.ERROR_LIB_RM_VERSION_MISMATCH},
 }
 
-// forever is the end of a window that does not end.
+// forever is the end of a window without end.
 const forever = time.Duration(math.MaxInt64)
 
-// window returns the window of f that holds the simulated time t, if any.
+// window returns the window of f that contains the simulated time t, if any.
 func (f *Fault) window(t time.Duration) (from, to time.Duration, ok bool) {
 	from = ceil(time.Duration(f.At))
 	if t < from {

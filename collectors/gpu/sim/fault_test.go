@@ -33,8 +33,8 @@ func (s struck) expect(what string, ok bool) {
 	}
 }
 
-// faultTests has, for a fault at 10 s for 40 s, what holds 30 s later and what
-// holds another 100 s later.
+// faultTests holds, for a fault at 10 s that lasts 40 s, a condition for 30 s
+// later and one for another 100 s later.
 var faultTests = []struct {
 	name          string
 	model         string
@@ -43,7 +43,8 @@ var faultTests = []struct {
 }{
 	{"thermal", "h100", Fault{Kind: "thermal"},
 		func(s struck) {
-			const heat = nvml.ClocksThrottleReasonHwThermalSlowdown | nvml.ClocksThrottleReasonHwSlowdown | nvml.ClocksEventReasonSwThermalSlowdown
+			const heat = nvml.ClocksThrottleReasonHwThermalSlowdown | nvml.ClocksThrottleReasonHwSlowdown |
+				nvml.ClocksEventReasonSwThermalSlowdown
 			s.expect("heat is a reason", s.reasons()&heat == heat)
 			s.expect("the margin is negative", s.margin() < 0)
 			s.expect("the clock fell", must[uint32](s)(s.device.GetClockInfo(nvml.CLOCK_SM)) <= 800)
@@ -71,7 +72,8 @@ var faultTests = []struct {
 		func(s struck) {
 			s.expect("the link is down", must[nvml.EnableState](s)(s.device.GetNvLinkState(3)) == nvml.FEATURE_DISABLED)
 			s.expect("the next is up", must[nvml.EnableState](s)(s.device.GetNvLinkState(4)) == nvml.FEATURE_ENABLED)
-			s.expect("recoveries are counted", must[uint64](s)(s.device.GetNvLinkErrorCounter(3, nvml.NVLINK_ERROR_DL_RECOVERY)) == 1)
+			s.expect("recoveries are counted",
+				must[uint64](s)(s.device.GetNvLinkErrorCounter(3, nvml.NVLINK_ERROR_DL_RECOVERY)) == 1)
 			s.expect("17 links reach the switch", s.field(147) == 17)
 			info := must[nvml.GpuFabricInfo_v2](s)(s.device.FabricInfo())
 			s.expect("bandwidth is degraded", info.HealthMask&3 == nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_TRUE)
@@ -79,7 +81,9 @@ var faultTests = []struct {
 		func(s struck) {
 			s.expect("the link is up", must[nvml.EnableState](s)(s.device.GetNvLinkState(3)) == nvml.FEATURE_ENABLED)
 			info := must[nvml.GpuFabricInfo_v2](s)(s.device.FabricInfo())
-			s.expect("the fabric is well", info.State == nvml.GPU_FABRIC_STATE_COMPLETED && info.HealthMask&3 == nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_FALSE)
+			s.expect("the fabric is well",
+				info.State == nvml.GPU_FABRIC_STATE_COMPLETED &&
+					info.HealthMask&3 == nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_FALSE)
 		}},
 	{"nvlink_errors", "h100", Fault{Kind: "nvlink_errors", Link: 2, Count: 8},
 		func(s struck) { s.expect("errors rise", fieldOf(s, s.device, 163, 2) >= 8*29) },
@@ -94,28 +98,38 @@ var faultTests = []struct {
 		}},
 	{"ecc corrected", "h100", Fault{Kind: "ecc", Severity: "corrected", Location: "dram", Count: 5},
 		func(s struck) {
-			s.expect("five errors", must[uint64](s)(s.device.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC)) == 5)
-			s.expect("in DRAM", must[uint64](s)(s.device.GetMemoryErrorCounter(0, nvml.AGGREGATE_ECC, nvml.MEMORY_LOCATION_DRAM)) == 5)
+			s.expect("five errors",
+				must[uint64](s)(s.device.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC)) == 5)
+			s.expect("in DRAM",
+				must[uint64](s)(s.device.GetMemoryErrorCounter(0, nvml.AGGREGATE_ECC, nvml.MEMORY_LOCATION_DRAM)) == 5)
 		},
 		func(s struck) { s.expect("they stand", s.field(3) == 5 && s.field(5) == 5 && s.field(4) == 0) }},
 	{"ecc uncorrected", "h100", Fault{Kind: "ecc", Severity: "uncorrected", Location: "sram", Count: 4},
 		func(s struck) {
 			status := must[nvml.EccSramErrorStatus](s)(s.device.GetSramEccErrorStatus())
-			s.expect("the threshold is exceeded", status.BThresholdExceeded == 1 && status.AggregateUncSecDed == 4 && status.AggregateUncBucketSm == 4)
+			s.expect("the threshold is exceeded",
+				status.BThresholdExceeded == 1 && status.AggregateUncSecDed == 4 && status.AggregateUncBucketSm == 4)
 		},
 		func(s struck) { s.expect("they stand", s.field(4) == 4 && s.field(6) == 4) }},
 	{"pcie_errors", "h100", Fault{Kind: "pcie_errors", Count: 3},
 		func(s struck) {
-			s.expect("replays rise", must[int](s)(s.device.GetPcieReplayCounter()) >= 3*29 && s.field(94) >= 3*29 && s.field(176) >= 3*29)
+			s.expect("replays rise",
+				must[int](s)(s.device.GetPcieReplayCounter()) >= 3*29 && s.field(94) >= 3*29 && s.field(176) >= 3*29)
 		},
 		func(s struck) { s.expect("replays stand", s.field(94) == 3*40 && s.field(180) == 0) }},
 	{"pcie_degraded", "h100", Fault{Kind: "pcie_degraded", Generation: 4, Width: 8},
 		func(s struck) {
-			s.expect("the generation fell", must[int](s)(s.device.GetCurrPcieLinkGeneration()) == 4 && must[int](s)(s.device.GetPcieSpeed()) == 16000)
-			s.expect("the width fell", must[int](s)(s.device.GetCurrPcieLinkWidth()) == 8 && must[int](s)(s.device.GetMaxPcieLinkWidth()) == 16)
+			s.expect("the generation fell",
+				must[int](s)(s.device.GetCurrPcieLinkGeneration()) == 4 &&
+					must[int](s)(s.device.GetPcieSpeed()) == 16000)
+			s.expect("the width fell",
+				must[int](s)(s.device.GetCurrPcieLinkWidth()) == 8 &&
+					must[int](s)(s.device.GetMaxPcieLinkWidth()) == 16)
 		},
 		func(s struck) {
-			s.expect("the link is well", must[int](s)(s.device.GetCurrPcieLinkGeneration()) == 5 && must[int](s)(s.device.GetCurrPcieLinkWidth()) == 16)
+			s.expect("the link is well",
+				must[int](s)(s.device.GetCurrPcieLinkGeneration()) == 5 &&
+					must[int](s)(s.device.GetCurrPcieLinkWidth()) == 16)
 		}},
 	{"row_remap pending", "h100", Fault{Kind: "row_remap", Severity: "uncorrected", Pending: true, Count: 2},
 		func(s struck) {
@@ -133,7 +147,8 @@ var faultTests = []struct {
 	{"row_remap failure", "h100", Fault{Kind: "row_remap", Severity: "uncorrected", Failure: true},
 		func(s struck) {
 			s.expect("remapping failed", s.field(145) == 1)
-			s.expect("memory cannot be repaired", must[nvml.UnrepairableMemoryStatus_v1](s)(s.device.GetUnrepairableMemoryFlag_v1()).BUnrepairableMemory == 1)
+			s.expect("memory cannot be repaired",
+				must[nvml.UnrepairableMemoryStatus_v1](s)(s.device.GetUnrepairableMemoryFlag_v1()).BUnrepairableMemory == 1)
 		},
 		func(s struck) { s.expect("it is repaired", s.field(145) == 0) }},
 	{"recovery_action", "h100", Fault{Kind: "recovery_action", Value: "drain_reset"},
@@ -204,7 +219,8 @@ func TestFaults(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				c.fault.At, c.fault.For = Duration(10*time.Second), Duration(40*time.Second)
-				h := begin(t, Scenario{GPUs: []GPU{{Model: c.model, Load: "full", Count: 2}}, Faults: []Fault{c.fault}}, Options{})
+				h := begin(t, Scenario{GPUs: []GPU{{Model: c.model, Load: "full", Count: 2}}, Faults: []Fault{c.fault}},
+					Options{})
 				s := struck{t, h, gpuOf(t, h, 0)}
 				checkSums(t, s.device)
 				time.Sleep(40 * time.Second)
@@ -217,10 +233,11 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestHotAdd shows a GPU that comes later.
+// TestHotAdd checks a GPU that appears later.
 func TestHotAdd(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{Count: 2}}, Faults: []Fault{{Kind: "hot_add", GPU: 1, At: Duration(time.Minute)}}}, Options{})
+		h := begin(t, Scenario{GPUs: []GPU{{Count: 2}},
+			Faults: []Fault{{Kind: "hot_add", GPU: 1, At: Duration(time.Minute)}}}, Options{})
 		if n := must[int](t)(h.DeviceGetCount()); n != 1 {
 			t.Errorf("%d GPUs before", n)
 		}

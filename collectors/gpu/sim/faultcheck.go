@@ -72,7 +72,7 @@ func (f *Fault) check(all []GPU) error {
 	return f.checkValues(all[f.GPU])
 }
 
-// checkPort fills the default of the port that f takes down, one of ports.
+// checkPort sets the default port of f, or checks that it is one of ports.
 func (f *Fault) checkPort(ports int) error {
 	if f.Device == "" {
 		f.Device = port(0)
@@ -85,7 +85,7 @@ func (f *Fault) checkPort(ports int) error {
 	return fmt.Errorf("device: %q: want one of %d InfiniBand ports, from %s on", f.Device, ports, port(0))
 }
 
-// checkKeys finds keys that are set and that the kind does not take.
+// checkKeys returns an error for keys that the kind does not use.
 func (f *Fault) checkKeys(k kind) error {
 	v := reflect.ValueOf(*f)
 	for i := range v.NumField() {
@@ -159,7 +159,8 @@ func (f *Fault) checkValues(g GPU) error {
 		return f.checkCall()
 	case "event":
 		if bit := nvidia.EventTypes[f.Value]; bit == 0 || bit&m.EventTypes == 0 {
-			return fmt.Errorf("value: %q: want one of %s that model %s raises", f.Value, names(nvidia.EventTypes), g.Model)
+			return fmt.Errorf("value: %q: want one of %s that model %s raises", f.Value, names(nvidia.EventTypes),
+				g.Model)
 		}
 	case "kernel_line":
 		if f.Line == "" || strings.ContainsAny(f.Line, "\n\x00") {

@@ -7,8 +7,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// field answers for a field id: the value's type, and its value for a scope.
-// Signed and floating values travel as their bits.
+// field answers a field id: the value's type, and its value for a scope. Signed
+// and floating-point values are passed as their bits.
 type field struct {
 	kind  nvml.ValueType
 	value func(g *gpu, scope uint32) (uint64, nvml.Return)
@@ -16,7 +16,9 @@ type field struct {
 
 // fields lists the field ids that some model supports.
 var fields = func() (all [nvml.FI_MAX]field) {
-	for _, add := range []func(*[nvml.FI_MAX]field){eccFields, powerFields, thermalFields, pcieFields, modeFields, linkFields, legacyLinkFields, link5Fields} {
+	for _, add := range []func(*[nvml.FI_MAX]field){
+		eccFields, powerFields, thermalFields, pcieFields, modeFields, linkFields, legacyLinkFields, link5Fields,
+	} {
 		add(&all)
 	}
 	return all
@@ -29,7 +31,7 @@ const (
 	asDouble = nvml.VALUE_TYPE_DOUBLE
 )
 
-// GetFieldValues fills each value, or its own return when that one fails.
+// GetFieldValues sets each value, or its own return code if it fails.
 func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	return d.ask("nvmlDeviceGetFieldValues", func(g *gpu) nvml.Return {
 		now := g.host.now()
@@ -66,7 +68,7 @@ func (g *gpu) field(id, scope uint32) (bits uint64, kind nvml.ValueType, ret nvm
 	return bits, f.kind, ret
 }
 
-// put writes bits as NVML lays out its union.
+// put writes bits in the layout of NVML's union.
 func put(to []byte, kind nvml.ValueType, bits uint64) {
 	switch kind {
 	case asUint, asInt:
@@ -81,7 +83,7 @@ func plain(kind nvml.ValueType, value func(*gpu) uint64) field {
 	return field{kind, func(g *gpu, _ uint32) (uint64, nvml.Return) { return value(g), nvml.SUCCESS }}
 }
 
-// needs is a field without scope that takes a feature of the model.
+// needs is a field without scope that requires a feature of the model.
 func needs(feature string, kind nvml.ValueType, value func(*gpu) uint64) field {
 	return field{kind, func(g *gpu, _ uint32) (uint64, nvml.Return) {
 		if !g.model.has(feature) {
@@ -113,25 +115,29 @@ func modeFields(all *[nvml.FI_MAX]field) {
 func pcieFields(all *[nvml.FI_MAX]field) {
 	all[nvml.FI_DEV_PCIE_REPLAY_COUNTER] = plain(asUint, func(g *gpu) uint64 { return uint64(uint32(g.pcie.errors)) })
 	all[nvml.FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER] = zero()
-	all[nvml.FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER] = plain(asUint, func(g *gpu) uint64 { return 10 + hash(g.seed, 5)%150 })
+	all[nvml.FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER] = plain(asUint,
+		func(g *gpu) uint64 { return 10 + hash(g.seed, 5)%150 })
 	for id := nvml.FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS; id <= nvml.FI_DEV_PCIE_COUNT_LANE_ERROR; id++ {
 		all[id] = zero()
 	}
 	for _, id := range []int{
-		nvml.FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS, nvml.FI_DEV_PCIE_COUNT_NAKS_RECEIVED, nvml.FI_DEV_PCIE_COUNT_RECEIVER_ERROR,
+		nvml.FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS, nvml.FI_DEV_PCIE_COUNT_NAKS_RECEIVED,
+		nvml.FI_DEV_PCIE_COUNT_RECEIVER_ERROR,
 		nvml.FI_DEV_PCIE_COUNT_BAD_TLP, nvml.FI_DEV_PCIE_COUNT_NAKS_SENT, nvml.FI_DEV_PCIE_COUNT_LCRC_ERROR,
 	} {
 		all[id] = all[nvml.FI_DEV_PCIE_REPLAY_COUNTER]
 	}
 	// The driver's byte counters have 32 bits and wrap.
 	const mebi = 1 << 20
-	all[nvml.FI_DEV_PCIE_COUNT_TX_BYTES] = plain(asUint, func(g *gpu) uint64 { return uint64(uint32(uint64(g.total.pcieTx * mebi))) })
-	all[nvml.FI_DEV_PCIE_COUNT_RX_BYTES] = plain(asUint, func(g *gpu) uint64 { return uint64(uint32(uint64(g.total.pcieRx * mebi))) })
+	all[nvml.FI_DEV_PCIE_COUNT_TX_BYTES] = plain(asUint,
+		func(g *gpu) uint64 { return uint64(uint32(uint64(g.total.pcieTx * mebi))) })
+	all[nvml.FI_DEV_PCIE_COUNT_RX_BYTES] = plain(asUint,
+		func(g *gpu) uint64 { return uint64(uint32(uint64(g.total.pcieRx * mebi))) })
 	all[nvml.FI_DEV_PCIE_OUTBOUND_ATOMICS_MASK] = zero()
 	all[nvml.FI_DEV_PCIE_INBOUND_ATOMICS_MASK] = zero()
 }
 
-// thermalFields are the fields of temperatures and of their limits.
+// thermalFields are the fields of temperatures and their limits.
 func thermalFields(all *[nvml.FI_MAX]field) {
 	all[nvml.FI_DEV_MEMORY_TEMP] = field{asUint, func(g *gpu, _ uint32) (uint64, nvml.Return) {
 		if g.model.Temperature.MemoryIdle == 0 {

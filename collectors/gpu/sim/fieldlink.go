@@ -34,7 +34,7 @@ func only(feature string, has bool, f field) field {
 	}}
 }
 
-// fact is a field of a link that has the same value for all scopes.
+// fact is a link field with the same value for all scopes.
 func fact(value func(*gpu) uint64) field {
 	return field{asUint, func(g *gpu, _ uint32) (uint64, nvml.Return) {
 		if len(g.nvlink.links) == 0 {
@@ -44,19 +44,25 @@ func fact(value func(*gpu) uint64) field {
 	}}
 }
 
-// rawPart is what packet headers add to the data on a link.
+// rawPart is the ratio of a link's raw traffic to its data.
 const rawPart = 1.06
 
-// linkFields are the NVLink fields that generations up to 4 share, some with 5.
+// linkFields are the NVLink fields of generations up to 4, some also of 5.
 func linkFields(all *[nvml.FI_MAX]field) {
 	old := func(value func(*gpu, *link) uint64) field { return only("nvlink5", false, perLink(value)) }
 	all[nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX] = old(func(_ *gpu, l *link) uint64 { return uint64(l.tx) })
 	all[nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX] = old(func(_ *gpu, l *link) uint64 { return uint64(l.rx) })
 	all[nvml.FI_DEV_NVLINK_THROUGHPUT_RAW_TX] = old(func(_ *gpu, l *link) uint64 { return 21 + uint64(l.tx*rawPart) })
 	all[nvml.FI_DEV_NVLINK_THROUGHPUT_RAW_RX] = old(func(_ *gpu, l *link) uint64 { return 136 + uint64(l.rx*rawPart) })
-	all[nvml.FI_DEV_NVLINK_ERROR_DL_REPLAY] = old(func(_ *gpu, l *link) uint64 { return l.errors[nvml.NVLINK_ERROR_DL_REPLAY] })
-	all[nvml.FI_DEV_NVLINK_ERROR_DL_RECOVERY] = old(func(_ *gpu, l *link) uint64 { return l.errors[nvml.NVLINK_ERROR_DL_RECOVERY] })
-	all[nvml.FI_DEV_NVLINK_ERROR_DL_CRC] = old(func(_ *gpu, l *link) uint64 { return l.errors[nvml.NVLINK_ERROR_DL_CRC_FLIT] })
+	all[nvml.FI_DEV_NVLINK_ERROR_DL_REPLAY] = old(func(_ *gpu, l *link) uint64 {
+		return l.errors[nvml.NVLINK_ERROR_DL_REPLAY]
+	})
+	all[nvml.FI_DEV_NVLINK_ERROR_DL_RECOVERY] = old(func(_ *gpu, l *link) uint64 {
+		return l.errors[nvml.NVLINK_ERROR_DL_RECOVERY]
+	})
+	all[nvml.FI_DEV_NVLINK_ERROR_DL_CRC] = old(func(_ *gpu, l *link) uint64 {
+		return l.errors[nvml.NVLINK_ERROR_DL_CRC_FLIT]
+	})
 	state := perLink(func(_ *gpu, l *link) uint64 { return uint64(flag(l.up)) })
 	state.kind = asUint
 	all[nvml.FI_DEV_NVLINK_GET_STATE] = state
@@ -84,19 +90,25 @@ func linkFields(all *[nvml.FI_MAX]field) {
 
 var zeroFact = fact(func(*gpu) uint64 { return 0 })
 
-// legacyLinkFields are the error fields of Ampere, one for each link up to 11
-// and one for the sum.
+// legacyLinkFields are Ampere's error fields, one for each link up to 11 and
+// one for the sum.
 func legacyLinkFields(all *[nvml.FI_MAX]field) {
 	for kind, ids := range map[nvml.NvLinkErrorCounter]struct{ first, total, seventh int }{
-		nvml.NVLINK_ERROR_DL_CRC_FLIT: {nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L0, nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L6},
-		nvml.NVLINK_ERROR_DL_CRC_DATA: {nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_L0, nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_L6},
-		nvml.NVLINK_ERROR_DL_REPLAY:   {nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L0, nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L6},
-		nvml.NVLINK_ERROR_DL_RECOVERY: {nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_L0, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_L6},
-		nvml.NVLINK_ERROR_DL_ECC_DATA: {nvml.FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_L0, nvml.FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_L6},
+		nvml.NVLINK_ERROR_DL_CRC_FLIT: {nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L0,
+			nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L6},
+		nvml.NVLINK_ERROR_DL_CRC_DATA: {nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_L0,
+			nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_L6},
+		nvml.NVLINK_ERROR_DL_REPLAY: {nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L0,
+			nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L6},
+		nvml.NVLINK_ERROR_DL_RECOVERY: {nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_L0,
+			nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_L6},
+		nvml.NVLINK_ERROR_DL_ECC_DATA: {nvml.FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_L0,
+			nvml.FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_L6},
 	} {
 		counter := perLink(func(_ *gpu, l *link) uint64 { return l.errors[kind] })
 		at := func(scope uint32) field {
-			return only("legacy_nvlink", true, field{asUint64, func(g *gpu, _ uint32) (uint64, nvml.Return) { return counter.value(g, scope) }})
+			return only("legacy_nvlink", true,
+				field{asUint64, func(g *gpu, _ uint32) (uint64, nvml.Return) { return counter.value(g, scope) }})
 		}
 		for i := range 6 {
 			all[ids.first+i] = at(uint32(i))

@@ -13,7 +13,8 @@ const packetBytes = 144
 func link5Fields(all *[nvml.FI_MAX]field) {
 	set := func(id int, value func(*gpu, *link) uint64) { all[id] = only("nvlink5", true, perLink(value)) }
 	set(nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, func(_ *gpu, l *link) uint64 { return uint64(l.tx * 1024) })
-	set(nvml.FI_DEV_NVLINK_COUNT_XMIT_PACKETS, func(_ *gpu, l *link) uint64 { return uint64(l.tx * 1024 / packetBytes) })
+	set(nvml.FI_DEV_NVLINK_COUNT_XMIT_PACKETS,
+		func(_ *gpu, l *link) uint64 { return uint64(l.tx * 1024 / packetBytes) })
 	set(nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES, func(_ *gpu, l *link) uint64 { return uint64(l.rx * 1024) })
 	set(nvml.FI_DEV_NVLINK_COUNT_RCV_PACKETS, func(_ *gpu, l *link) uint64 { return uint64(l.rx * 1024 / packetBytes) })
 	flit := func(_ *gpu, l *link) uint64 { return l.errors[nvml.NVLINK_ERROR_DL_CRC_FLIT] }
@@ -31,18 +32,21 @@ func link5Fields(all *[nvml.FI_MAX]field) {
 	set(nvml.FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS, func(_ *gpu, l *link) uint64 { return l.recovery.failed })
 	set(nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS, func(_ *gpu, l *link) uint64 { return l.recovery.ok })
 	set(nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS, func(_ *gpu, l *link) uint64 { return l.recovery.failed })
-	set(nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, func(_ *gpu, l *link) uint64 { return l.recovery.ok + l.recovery.failed })
+	set(nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS,
+		func(_ *gpu, l *link) uint64 { return l.recovery.ok + l.recovery.failed })
 	set(nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS, flit)
 	set(nvml.FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, data)
 	ber5(all)
 	set(nvml.FI_DEV_NVLINK_PLR_XMIT_BLOCKS, func(_ *gpu, l *link) uint64 { return uint64(l.tx * 4) })
-	set(nvml.FI_DEV_NVLINK_PLR_XMIT_RETRY_BLOCKS, func(_ *gpu, l *link) uint64 { return l.errors[nvml.NVLINK_ERROR_DL_REPLAY] })
+	set(nvml.FI_DEV_NVLINK_PLR_XMIT_RETRY_BLOCKS,
+		func(_ *gpu, l *link) uint64 { return l.errors[nvml.NVLINK_ERROR_DL_REPLAY] })
 	for bin := range 16 {
-		set(nvml.FI_DEV_NVLINK_COUNT_FEC_HISTORY_0+bin, func(_ *gpu, l *link) uint64 { return uint64(l.rx) * 2 >> min(5*bin, 63) })
+		set(nvml.FI_DEV_NVLINK_COUNT_FEC_HISTORY_0+bin,
+			func(_ *gpu, l *link) uint64 { return uint64(l.rx) * 2 >> min(5*bin, 63) })
 	}
 }
 
-// ber5 sets the bit error rates; a link in trouble is at 3e-9.
+// ber5 sets the bit error rates; a faulty link has 3e-9.
 func ber5(all *[nvml.FI_MAX]field) {
 	ber := only("nvlink5", true, field{asUint64, func(g *gpu, scope uint32) (uint64, nvml.Return) {
 		if int64(scope) >= int64(len(g.nvlink.links)) {
@@ -55,7 +59,8 @@ func ber5(all *[nvml.FI_MAX]field) {
 	}})
 	for _, id := range []int{
 		nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_BER, nvml.FI_DEV_NVLINK_COUNT_SYMBOL_BER,
-		nvml.FI_DEV_NVLINK_COUNT_RAW_BER_LANE0_V2, nvml.FI_DEV_NVLINK_COUNT_RAW_BER_LANE1_V2, nvml.FI_DEV_NVLINK_COUNT_RAW_BER_V2,
+		nvml.FI_DEV_NVLINK_COUNT_RAW_BER_LANE0_V2, nvml.FI_DEV_NVLINK_COUNT_RAW_BER_LANE1_V2,
+		nvml.FI_DEV_NVLINK_COUNT_RAW_BER_V2,
 	} {
 		all[id] = ber
 	}

@@ -19,15 +19,18 @@ func powerFields(all *[nvml.FI_MAX]field) {
 		return 0, nvml.ERROR_NOT_SUPPORTED
 	}}
 	all[nvml.FI_DEV_POWER_INSTANT] = ofGPU(asUint, func(g *gpu) uint64 { return uint64(milliwatts(g.watts)) })
-	all[nvml.FI_DEV_POWER_MIN_LIMIT] = ofGPU(asUint, func(g *gpu) uint64 { return uint64(milliwatts(g.model.Power.Min)) })
-	all[nvml.FI_DEV_POWER_MAX_LIMIT] = ofGPU(asUint, func(g *gpu) uint64 { return uint64(milliwatts(g.model.Power.Max)) })
-	all[nvml.FI_DEV_POWER_DEFAULT_LIMIT] = ofGPU(asUint, func(g *gpu) uint64 { return uint64(milliwatts(g.model.Power.Default)) })
+	all[nvml.FI_DEV_POWER_MIN_LIMIT] = ofGPU(asUint,
+		func(g *gpu) uint64 { return uint64(milliwatts(g.model.Power.Min)) })
+	all[nvml.FI_DEV_POWER_MAX_LIMIT] = ofGPU(asUint,
+		func(g *gpu) uint64 { return uint64(milliwatts(g.model.Power.Max)) })
+	all[nvml.FI_DEV_POWER_DEFAULT_LIMIT] = ofGPU(asUint,
+		func(g *gpu) uint64 { return uint64(milliwatts(g.model.Power.Default)) })
 	limit := ofGPU(asUint, func(g *gpu) uint64 { return uint64(milliwatts(g.spec.PowerLimit)) })
 	all[nvml.FI_DEV_POWER_CURRENT_LIMIT], all[nvml.FI_DEV_POWER_REQUESTED_LIMIT] = limit, limit
 	throttleFields(all)
 }
 
-// throttleFields are nanoseconds of each clock event reason.
+// throttleFields are the nanoseconds of each clock event reason.
 func throttleFields(all *[nvml.FI_MAX]field) {
 	for id, value := range map[int]func(*throttle) uint64{
 		nvml.FI_DEV_PERF_POLICY_POWER:                           func(t *throttle) uint64 { return t.power },
@@ -71,6 +74,8 @@ func eccFields(all *[nvml.FI_MAX]field) {
 	all[nvml.FI_DEV_REMAPPED_UNC] = plain(asUint64, func(g *gpu) uint64 { return uint64(g.rows.remapped[uncorrected]) })
 	all[nvml.FI_DEV_REMAPPED_PENDING] = plain(asUint64, func(g *gpu) uint64 { return uint64(flag(g.rows.pending)) })
 	all[nvml.FI_DEV_REMAPPED_FAILURE] = plain(asUint64, func(g *gpu) uint64 { return uint64(flag(g.rows.failure)) })
-	all[nvml.FI_DEV_REMAPPED_ROWS_COR_INACTIVE] = plain(asUint64, func(g *gpu) uint64 { return uint64(g.rows.inactive[corrected]) })
-	all[nvml.FI_DEV_REMAPPED_ROWS_UNC_INACTIVE] = plain(asUint64, func(g *gpu) uint64 { return uint64(g.rows.inactive[uncorrected]) })
+	all[nvml.FI_DEV_REMAPPED_ROWS_COR_INACTIVE] = plain(asUint64,
+		func(g *gpu) uint64 { return uint64(g.rows.inactive[corrected]) })
+	all[nvml.FI_DEV_REMAPPED_ROWS_UNC_INACTIVE] = plain(asUint64,
+		func(g *gpu) uint64 { return uint64(g.rows.inactive[uncorrected]) })
 }

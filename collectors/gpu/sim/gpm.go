@@ -6,7 +6,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// gpm holds the performance metrics of a step, ratios and MiB per second, or
+// gpm holds the performance metrics of a step, as ratios and MiB per second, or
 // their integrals over seconds.
 type gpm struct {
 	graphics, sm, occupancy    float64
@@ -58,7 +58,7 @@ func (h *Host) GpmSampleAlloc() (nvml.GpmSample, nvml.Return) {
 	return &gpmSample{}, nvml.SUCCESS
 }
 
-// Free gives the sample back.
+// Free releases the sample.
 func (s *gpmSample) Free() nvml.Return { return nvml.SUCCESS }
 
 // Get fills the sample from a device.
@@ -69,7 +69,7 @@ func (s *gpmSample) MigGet(d nvml.Device, instance int) nvml.Return {
 	return d.GpmMigSampleGet(instance, s)
 }
 
-// GpmQueryDeviceSupport says whether the model has performance metrics.
+// GpmQueryDeviceSupport reports whether the model has performance metrics.
 func (d *device) GpmQueryDeviceSupport() (nvml.GpmSupport, nvml.Return) {
 	return read(d, "nvmlGpmQueryDeviceSupport", func(g *gpu) (nvml.GpmSupport, nvml.Return) {
 		s := nvml.GpmSupport{Version: nvml.GPM_SUPPORT_VERSION}
@@ -80,7 +80,7 @@ func (d *device) GpmQueryDeviceSupport() (nvml.GpmSupport, nvml.Return) {
 	})
 }
 
-// GpmSampleGet fills the sample with the integrals of now.
+// GpmSampleGet fills the sample with the current integrals.
 func (d *device) GpmSampleGet(sample nvml.GpmSample) nvml.Return {
 	return d.ask("nvmlGpmSampleGet", func(g *gpu) nvml.Return {
 		s, ok := sample.(*gpmSample)
@@ -95,7 +95,7 @@ func (d *device) GpmSampleGet(sample nvml.GpmSample) nvml.Return {
 	})
 }
 
-// sample fills s, counting the part of a step that has passed since the last.
+// sample fills s, including the elapsed part of the current step.
 func (g *gpu) sample(s *gpmSample) {
 	now := g.host.now()
 	s.taken, s.at, s.total, s.decoders = true, now, g.total, g.model.Decoders
@@ -139,7 +139,7 @@ func (h *Host) GpmMetricsGet(get *nvml.GpmMetricsGetType) nvml.Return {
 }
 
 // metric returns the integral of a metric in NVML's unit: percent, or MiB per
-// second. A metric that the chip does not have is 0, as on real ones.
+// second. A metric that the chip lacks is 0, as on real chips.
 func (m *gpm) metric(id uint32, from, to *gpmSample) (float64, bool) {
 	percent := [...]float64{
 		1: m.graphics, 2: m.sm, 3: m.occupancy, 4: m.integer, 5: m.tensor, 6: m.dfma, 7: m.hmma, 8: m.dmma, 9: m.imma,

@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	preroll = 1200 // steps that a GPU has run before the scenario starts
+	preroll = 1200 // steps that a GPU runs before the scenario starts
 	history = 256  // steps that a GPU remembers; a power of two
 	second  = int64(time.Second / step)
 )
 
-// gpu is the state of one simulated GPU. mu guards what changes.
+// gpu is the state of one simulated GPU. mu guards the mutable fields.
 type gpu struct {
 	host   *Host
 	index  int
@@ -23,25 +23,25 @@ type gpu struct {
 	faults []Fault // of this GPU
 	load   load
 	heat   heat
-	names  map[string]ContainerName // of its containers by id
+	names  map[string]ContainerName // of its containers, by id
 
 	mu        sync.Mutex
 	n         int64 // steps since the scenario began, negative during the preroll
-	next      int64 // the step at which a fault begins or ends next
+	next      int64 // step of the next begin or end of a fault
 	active    []bool
 	work      activity
 	hist      [history]tick
 	subs      []subscription
-	lines     []line // of the kernel about this GPU
-	dropped   int    // lines
+	lines     []line // of the kernel's log about this GPU
+	dropped   int    // number of lines
 	procs     []process
 	weight    float64  // of all processes
 	books     []*books // of the scenario's tenants
-	handover  float64  // seconds that went into passing the GPU from one to the next
-	together  float64  // seconds that several ran at once
+	handover  float64  // seconds spent on switching between tenants
+	together  float64  // seconds with several tenants at once
 	slots     []slot
 	clock     float64 // SM clock, MHz
-	hot       int64   // steps that the clock stays up without work
+	hot       int64   // steps for which the clock stays up without work
 	watts     float64
 	celsius   float64
 	memory    float64 // memory temperature, degrees Celsius
@@ -55,11 +55,11 @@ type gpu struct {
 	pcie      pcieState
 	action    uint32 // recovery action
 	brake     bool
-	hotter    float64 // where a loss of airflow drives the temperature, or 0
+	hotter    float64 // target temperature during a loss of airflow, or 0
 	trouble   trouble
 }
 
-// tick is what a GPU remembers of a step.
+// tick is the record of one step.
 type tick struct {
 	watts               float64
 	busy, mem, enc, dec float64 // ratios
@@ -115,7 +115,7 @@ func (g *gpu) step() {
 // time returns the simulated time of the last step.
 func (g *gpu) time() time.Duration { return time.Duration(g.n) * step }
 
-// strike begins and ends faults.
+// strike starts and ends faults.
 func (g *gpu) strike() {
 	now := g.time()
 	for i := range g.faults {
@@ -137,13 +137,13 @@ func (g *gpu) strike() {
 	g.next = g.following(now)
 }
 
-// latest returns when the last window that began by t began.
+// latest returns the begin of the last window that began by t.
 func (f *Fault) latest(t time.Duration) time.Duration {
 	from, _, _ := f.window(t)
 	return from
 }
 
-// following returns the step at which a fault begins or ends after t.
+// following returns the step of the first begin or end of a fault after t.
 func (g *gpu) following(t time.Duration) int64 {
 	first := forever
 	for i := range g.faults {
@@ -164,7 +164,7 @@ func (g *gpu) strikes(kind string, t time.Duration) bool {
 	return false
 }
 
-// absent reports whether the driver does not have the GPU at t.
+// absent reports whether the driver lacks the GPU at t.
 func (g *gpu) absent(t time.Duration) bool {
 	return !g.plugged(t) || g.strikes("driver_unbound", t)
 }
@@ -181,7 +181,7 @@ func (g *gpu) plugged(t time.Duration) bool {
 	return true
 }
 
-// average returns the mean of a remembered value over the last second.
+// average returns the mean of a recorded value over the last second.
 func (g *gpu) average(value func(*tick) float64) float64 {
 	sum := 0.0
 	for n := g.n - second + 1; n <= g.n; n++ {
@@ -190,7 +190,7 @@ func (g *gpu) average(value func(*tick) float64) float64 {
 	return sum / float64(second)
 }
 
-// reload resets what a driver forgets when it is loaded again.
+// reload resets the state that a driver loses when it is reloaded.
 func (g *gpu) reload(*Fault) {
 	g.joules, g.throttled, g.total = 0, throttle{}, gpm{}
 	g.ecc.volatile = [2][2]uint64{}

@@ -13,7 +13,7 @@ import (
 // step is the length of a simulation step, in simulated time.
 const step = 100 * time.Millisecond
 
-// Options says how a host is simulated.
+// Options configure a simulated host.
 type Options struct {
 	Seed  uint64  // equal seeds give equal hosts
 	Speed float64 // simulated seconds per real second, 0 means 1
@@ -29,7 +29,7 @@ type Host struct {
 	speed    float64
 	start    time.Time
 	gpus     []*gpu
-	hostwide []Fault // faults that strike the whole host
+	hostwide []Fault // faults of the whole host
 	named    []Fault // faults of a call on the host
 	closed   chan struct{}
 	close    sync.Once
@@ -37,7 +37,7 @@ type Host struct {
 	mu      sync.RWMutex
 	refs    int // Inits minus Shutdowns
 	session int // grows with every first Init; handles of older ones are invalid
-	loads   int // how often the driver had gone by when the session began
+	loads   int // number of driver unloads when the session began
 }
 
 var _ nvml.Interface = (*Host)(nil)
@@ -63,7 +63,7 @@ func New(s Scenario, o Options) (*Host, error) {
 		if kinds[f.Kind].host {
 			h.hostwide = append(h.hostwide, f)
 		}
-		if hostCall(f.Call) && f.Call != handle { // which finds one GPU
+		if hostCall(f.Call) && f.Call != handle { // the call that finds one GPU
 			h.named = append(h.named, f)
 		}
 	}
@@ -84,7 +84,7 @@ func (h *Host) now() time.Duration {
 // stamp returns a simulated time as microseconds since the epoch.
 func (h *Host) stamp(t time.Duration) uint64 { return uint64(h.start.UnixMicro() + t.Microseconds()) }
 
-// real returns how long to wait for a length of simulated time.
+// real returns the real duration of a simulated one.
 func (h *Host) real(t time.Duration) time.Duration {
 	if d := math.Ceil(float64(t) / h.speed); d < math.MaxInt64 {
 		return time.Duration(d)
@@ -92,12 +92,12 @@ func (h *Host) real(t time.Duration) time.Duration {
 	return forever
 }
 
-// present returns the GPUs that the driver has at t.
+// present returns the GPUs that the driver lists at t.
 func (h *Host) present(t time.Duration) []*gpu {
 	return slices.DeleteFunc(slices.Clone(h.gpus), func(g *gpu) bool { return g.absent(t) })
 }
 
-// DeviceGetCount returns how many GPUs are plugged in.
+// DeviceGetCount returns the number of GPUs present.
 func (h *Host) DeviceGetCount() (int, nvml.Return) {
 	now, _, ret := h.enter("nvmlDeviceGetCount")
 	if ret != nvml.SUCCESS {
@@ -106,8 +106,7 @@ func (h *Host) DeviceGetCount() (int, nvml.Return) {
 	return len(h.present(now)), nvml.SUCCESS
 }
 
-// DeviceGetHandleByIndex returns the handle of a GPU, which is valid for the
-// session.
+// DeviceGetHandleByIndex returns the handle of a GPU, valid for the session.
 func (h *Host) DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Return) {
 	now, session, ret := h.enter(handle)
 	if ret != nvml.SUCCESS {

@@ -6,17 +6,21 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// buses are PCI buses of the GPUs of a host, those of eight on an HGX board
-// first.
-var buses = [maxGPUs]uint32{0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF, 0x04, 0x1F, 0x2C, 0x47, 0x84, 0x9A, 0xAB, 0xC7}
-
-// uuid makes the identifier of something on the GPU.
-func (g *gpu) uuid(prefix string, salt uint64) string {
-	a, b := hash(g.seed, 1000+salt), hash(g.seed, 2000+salt)
-	return fmt.Sprintf("%s-%08x-%04x-4%03x-%04x-%012x", prefix, a>>32, a>>16&0xFFFF, a&0xFFF, 0x8000|b>>48&0x3FFF, b&0xFFFFFFFFFFFF)
+// buses are the PCI buses of a host's GPUs, first those of eight on an HGX
+// board.
+var buses = [maxGPUs]uint32{
+	0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF,
+	0x04, 0x1F, 0x2C, 0x47, 0x84, 0x9A, 0xAB, 0xC7,
 }
 
-// address returns the GPU's place on the PCI bus.
+// uuid returns the identifier of an object on the GPU.
+func (g *gpu) uuid(prefix string, salt uint64) string {
+	a, b := hash(g.seed, 1000+salt), hash(g.seed, 2000+salt)
+	return fmt.Sprintf("%s-%08x-%04x-4%03x-%04x-%012x", prefix, a>>32, a>>16&0xFFFF, a&0xFFF, 0x8000|b>>48&0x3FFF,
+		b&0xFFFFFFFFFFFF)
+}
+
+// address returns the GPU's location on the PCI bus.
 func (g *gpu) address() (bus, slot uint32) {
 	if g.model.VirtualMachine {
 		return 0, uint32(6 + g.index)
@@ -29,19 +33,19 @@ func (d *device) GetName() (string, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetName", func(m *model) string { return m.Name })
 }
 
-// GetUUID returns "GPU-" and a UUID that depends on seed and index.
+// GetUUID returns "GPU-" and a UUID that depends on the seed and the index.
 func (d *device) GetUUID() (string, nvml.Return) {
 	return read(d, "nvmlDeviceGetUUID", func(g *gpu) (string, nvml.Return) { return g.uuid("GPU", 0), nvml.SUCCESS })
 }
 
-// GetSerial returns 13 digits that depend on seed and index.
+// GetSerial returns 13 digits that depend on the seed and the index.
 func (d *device) GetSerial() (string, nvml.Return) {
 	return read(d, "nvmlDeviceGetSerial", func(g *gpu) (string, nvml.Return) {
 		return fmt.Sprintf("165%010d", hash(g.seed, 3)%10_000_000_000), nvml.SUCCESS
 	})
 }
 
-// GetIndex returns the position among the GPUs that are plugged in.
+// GetIndex returns the position among the GPUs present.
 func (d *device) GetIndex() (int, nvml.Return) {
 	return read(d, "nvmlDeviceGetIndex", func(g *gpu) (int, nvml.Return) {
 		for i, other := range g.host.present(g.host.now()) {
@@ -62,7 +66,8 @@ func (d *device) GetMinorNumber() (int, nvml.Return) {
 func (d *device) GetPciInfo() (nvml.PciInfo, nvml.Return) {
 	return read(d, "nvmlDeviceGetPciInfo", func(g *gpu) (nvml.PciInfo, nvml.Return) {
 		bus, slot := g.address()
-		info := nvml.PciInfo{Bus: bus, Device: slot, PciDeviceId: g.model.PCIDevice, PciSubSystemId: g.model.PCISubsystem}
+		info := nvml.PciInfo{Bus: bus, Device: slot, PciDeviceId: g.model.PCIDevice,
+			PciSubSystemId: g.model.PCISubsystem}
 		text(info.BusId[:], fmt.Sprintf("%08X:%02X:%02X.0", 0, bus, slot))
 		text(info.BusIdLegacy[:], fmt.Sprintf("%04X:%02X:%02X.0", 0, bus, slot))
 		return info, nvml.SUCCESS
@@ -95,7 +100,7 @@ func (d *device) GetArchitecture() (nvml.DeviceArchitecture, nvml.Return) {
 	})
 }
 
-// GetCudaComputeCapability returns major and minor.
+// GetCudaComputeCapability returns the major and minor version.
 func (d *device) GetCudaComputeCapability() (major, minor int, ret nvml.Return) {
 	ret = d.ask("nvmlDeviceGetCudaComputeCapability", func(g *gpu) nvml.Return {
 		major, minor = g.model.Compute[0], g.model.Compute[1]
@@ -109,7 +114,7 @@ func (d *device) GetBoardPartNumber() (string, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetBoardPartNumber", func(m *model) string { return m.PartNumber })
 }
 
-// GetBoardId returns an identifier made from the PCI address.
+// GetBoardId returns an identifier derived from the PCI address.
 func (d *device) GetBoardId() (uint32, nvml.Return) {
 	return read(d, "nvmlDeviceGetBoardId", func(g *gpu) (uint32, nvml.Return) {
 		bus, slot := g.address()
@@ -122,12 +127,12 @@ func (d *device) GetVbiosVersion() (string, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetVbiosVersion", func(m *model) string { return m.VBIOS })
 }
 
-// GetNumGpuCores returns CUDA cores.
+// GetNumGpuCores returns the number of CUDA cores.
 func (d *device) GetNumGpuCores() (int, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetNumGpuCores", func(m *model) int { return m.Cores })
 }
 
-// GetModuleId returns the place on the board.
+// GetModuleId returns the position on the board.
 func (d *device) GetModuleId() (int, nvml.Return) {
 	return featured(d, "nvmlDeviceGetModuleId", "module_id", (*gpu).module)
 }
@@ -139,7 +144,8 @@ func (g *gpu) module() int {
 	return g.index%8 + 1
 }
 
-// GetPlatformInfo returns the place in the chassis, which a guest cannot see.
+// GetPlatformInfo returns the location in the chassis, which a guest cannot
+// see.
 func (d *device) GetPlatformInfo() (nvml.PlatformInfo, nvml.Return) {
 	return featured(d, "nvmlDeviceGetPlatformInfo", "platform", func(g *gpu) nvml.PlatformInfo {
 		info := nvml.PlatformInfo{ModuleId: uint8(g.module())}

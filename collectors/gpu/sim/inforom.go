@@ -2,7 +2,7 @@ package sim
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// GetInforomImageVersion returns the version of the whole.
+// GetInforomImageVersion returns the version of the whole InfoROM.
 func (d *device) GetInforomImageVersion() (string, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetInforomImageVersion", func(m *model) string { return m.Inforom })
 }
@@ -22,15 +22,15 @@ func (d *device) GetInforomVersion(object nvml.InforomObject) (string, nvml.Retu
 	})
 }
 
-// GetInforomConfigurationChecksum returns a number that depends on seed and
-// index.
+// GetInforomConfigurationChecksum returns a number that depends on the seed and
+// the index.
 func (d *device) GetInforomConfigurationChecksum() (uint32, nvml.Return) {
 	return read(d, "nvmlDeviceGetInforomConfigurationChecksum", func(g *gpu) (uint32, nvml.Return) {
 		return uint32(hash(g.seed, 4)), nvml.SUCCESS
 	})
 }
 
-// ValidateInforom finds nothing wrong. Unlike the driver it takes no 68 ms.
+// ValidateInforom returns success, without the driver's delay of 68 ms.
 func (d *device) ValidateInforom() nvml.Return {
 	return d.ask("nvmlDeviceValidateInforom", func(*gpu) nvml.Return { return nvml.SUCCESS })
 }
@@ -42,7 +42,7 @@ func (d *device) GetGspFirmwareVersion() (string, nvml.Return) {
 	})
 }
 
-// GetGspFirmwareMode says that GSP firmware is in use, by default.
+// GetGspFirmwareMode reports that GSP firmware is on by default.
 func (d *device) GetGspFirmwareMode() (on, byDefault bool, ret nvml.Return) {
 	ret = d.ask("nvmlDeviceGetGspFirmwareMode", func(*gpu) nvml.Return { return nvml.SUCCESS })
 	return ret == nvml.SUCCESS, ret == nvml.SUCCESS, ret

@@ -10,8 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestInvalid decodes and starts testdata/invalid: each file's first line says
-// what the error contains.
+// TestInvalid decodes and starts testdata/invalid: the first line of each file
+// is part of the expected error.
 func TestInvalid(t *testing.T) {
 	files, err := filepath.Glob("testdata/invalid/*.yml")
 	if err != nil || len(files) < 30 {
@@ -38,16 +38,17 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
-// TestInvalidOptions refuses speeds that are none.
+// TestInvalidOptions checks that invalid speeds are refused.
 func TestInvalidOptions(t *testing.T) {
 	for _, speed := range []float64{-1, 1e9} {
-		if _, err := New(Scenario{GPUs: []GPU{{}}}, Options{Speed: speed}); err == nil || !strings.Contains(err.Error(), "speed") {
+		if _, err := New(Scenario{GPUs: []GPU{{}}}, Options{Speed: speed}); err == nil ||
+			!strings.Contains(err.Error(), "speed") {
 			t.Errorf("speed %v: error is %v", speed, err)
 		}
 	}
 }
 
-// TestUnknownScenario lists the known ones.
+// TestUnknownScenario checks that the error lists the known scenarios.
 func TestUnknownScenario(t *testing.T) {
 	_, err := Source("nope")
 	if err == nil || !strings.Contains(err.Error(), "mixed, models") {

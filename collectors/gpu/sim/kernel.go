@@ -13,14 +13,14 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// Kernel returns what the simulated host's kernel says of its devices. It
-// waits for no GPU, and needs no session.
+// Kernel returns the simulated kernel's view of the devices. It waits for no
+// GPU, and needs no session.
 func (h *Host) Kernel() host.Kernel {
 	return host.Kernel{Proc: &tree{host: h, grow: (*Host).procfs}, Sys: &tree{host: h, grow: (*Host).sysfs}}
 }
 
-// A tree is a file system that is grown anew for each step of the simulation
-// in which something in it is opened.
+// A tree is a file system that is regenerated for each simulation step in which
+// a file in it is opened.
 type tree struct {
 	host *Host
 	grow func(h *Host, t time.Duration) fstest.MapFS
@@ -30,7 +30,7 @@ type tree struct {
 	files fstest.MapFS
 }
 
-// Open opens a file as it is now.
+// Open opens a file in its current state.
 func (t *tree) Open(name string) (fs.File, error) {
 	now := t.host.now().Truncate(step)
 	t.mu.Lock()
@@ -59,7 +59,7 @@ func (h *Host) procfs(t time.Duration) fstest.MapFS {
 	}
 }
 
-// sysfs has the GPUs that are plugged in, and the InfiniBand ports.
+// sysfs has the GPUs present and the InfiniBand ports.
 func (h *Host) sysfs(t time.Duration) fstest.MapFS {
 	files := fstest.MapFS{}
 	for _, g := range h.gpus {
@@ -83,7 +83,8 @@ func (g *gpu) pciFiles(t time.Duration, files fstest.MapFS) {
 	if g.strikes("driver_unbound", t) || g.strikes("driver_gone", t) {
 		driver = ""
 	}
-	files[dir+"uevent"] = file("%sPCI_CLASS=30200\nPCI_ID=%04X:%04X\nPCI_SLOT_NAME=%s\n", driver, vendor, product, address)
+	files[dir+"uevent"] = file("%sPCI_CLASS=30200\nPCI_ID=%04X:%04X\nPCI_SLOT_NAME=%s\n", driver, vendor, product,
+		address)
 	config := binary.LittleEndian.AppendUint32(nil, g.model.PCIDevice)
 	if g.strikes("lost", t) || g.strikes("pci_gone", t) {
 		config = []byte{0xff, 0xff, 0xff, 0xff}
@@ -101,13 +102,14 @@ func (g *gpu) pciFiles(t time.Duration, files fstest.MapFS) {
 	}
 }
 
-// aerSeverities are the PCIe errors that the kernel counts, with one of each
-// severity and the line that sums them up.
+// aerSeverities are the severities of the PCIe errors that the kernel counts,
+// each with one error and the line of the total.
 var aerSeverities = []struct{ name, error, total string }{
-	{"correctable", "RxErr", "TOTAL_ERR_COR"}, {"nonfatal", "CmpltTO", "TOTAL_ERR_NONFATAL"}, {"fatal", "DLP", "TOTAL_ERR_FATAL"},
+	{"correctable", "RxErr", "TOTAL_ERR_COR"}, {"nonfatal", "CmpltTO", "TOTAL_ERR_NONFATAL"},
+	{"fatal", "DLP", "TOTAL_ERR_FATAL"},
 }
 
-// aerSeverity returns the index of a severity; -1 if it is none.
+// aerSeverity returns the index of a severity, or -1.
 func aerSeverity(name string) int {
 	for i, s := range aerSeverities {
 		if s.name == name {
@@ -145,7 +147,7 @@ func (h *Host) portFiles(index int, t time.Duration, files fstest.MapFS) {
 	files[dir+"counters/link_downed"] = file("%d\n", downed)
 }
 
-// begun returns how many windows of f have begun by t.
+// begun returns the number of windows of f that have begun by t.
 func (f *Fault) begun(t time.Duration) uint64 {
 	from, every := ceil(time.Duration(f.At)), ceil(time.Duration(f.Every))
 	switch {

@@ -9,8 +9,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// onBus returns what the kernel says of the GPU with this index: its driver
-// and whether it answers, or "none".
+// onBus returns the kernel's view of the GPU with this index: its driver and
+// whether it answers, or "none".
 func onBus(t testing.TB, h *Host, index int) string {
 	t.Helper()
 	bus, slot := h.gpus[index].address()
@@ -31,8 +31,8 @@ func onBus(t testing.TB, h *Host, index int) string {
 	return "none"
 }
 
-// TestFaultsOnTheBus has each fault that the PCI bus shows, and one that it
-// does not.
+// TestFaultsOnTheBus tries each fault visible on the PCI bus, and one that is
+// not.
 func TestFaultsOnTheBus(t *testing.T) {
 	for kind, c := range map[string]struct {
 		seen string
@@ -70,9 +70,10 @@ func TestFaultsOnTheBus(t *testing.T) {
 	}
 }
 
-func TestDriverGoneIsBoundToNothing(t *testing.T) {
+func TestDriverGoneUnbindsTheGPU(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{}}, Faults: []Fault{{Kind: "driver_gone", At: Duration(time.Second)}}}, Options{})
+		h := begin(t, Scenario{GPUs: []GPU{{}}, Faults: []Fault{{Kind: "driver_gone", At: Duration(time.Second)}}},
+			Options{})
 		time.Sleep(2 * time.Second)
 		if got := onBus(t, h, 0); got != " true" {
 			t.Errorf("on the bus it is %q", got)
@@ -83,7 +84,8 @@ func TestDriverGoneIsBoundToNothing(t *testing.T) {
 // TestAERErrors repeats errors every 10 s.
 func TestAERErrors(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		f := Fault{Kind: "pcie_aer", GPU: 1, At: Duration(5 * time.Second), Every: Duration(10 * time.Second), Severity: "nonfatal", Count: 3}
+		f := Fault{Kind: "pcie_aer", GPU: 1, At: Duration(5 * time.Second), Every: Duration(10 * time.Second),
+			Severity: "nonfatal", Count: 3}
 		h := begin(t, Scenario{GPUs: []GPU{{}, {}, {Model: "h100-vm"}}, Faults: []Fault{f}}, Options{})
 		time.Sleep(27 * time.Second)
 		devices, err := h.Kernel().PCIDevices()
@@ -113,11 +115,13 @@ func TestAERErrors(t *testing.T) {
 
 func TestInfiniBand(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		flaps := Fault{Kind: "ib_down", Device: "mlx5_1/1", At: Duration(10 * time.Second), For: Duration(5 * time.Second), Every: Duration(20 * time.Second)}
-		h := begin(t, Scenario{GPUs: []GPU{{}}, InfiniBand: 2, Faults: []Fault{flaps, {Kind: "ib_down", At: Duration(30 * time.Second)}}}, Options{})
+		flaps := Fault{Kind: "ib_down", Device: "mlx5_1/1", At: Duration(10 * time.Second),
+			For: Duration(5 * time.Second), Every: Duration(20 * time.Second)}
+		h := begin(t, Scenario{GPUs: []GPU{{}}, InfiniBand: 2,
+			Faults: []Fault{flaps, {Kind: "ib_down", At: Duration(30 * time.Second)}}}, Options{})
 		for _, c := range []struct {
 			wait  time.Duration
-			ports string // name, up, and how often it went down
+			ports string // name, state and number of link-down events
 		}{
 			{0, "[{mlx5_0/1 true true 0} {mlx5_1/1 true true 0}]"},
 			{12 * time.Second, "[{mlx5_0/1 true true 0} {mlx5_1/1 false true 1}]"},
@@ -133,7 +137,8 @@ func TestInfiniBand(t *testing.T) {
 	})
 }
 
-// TestBoot is the same for the same seed, and older than any process.
+// TestBoot checks that the boot id follows the seed, and that the boot precedes
+// every process.
 func TestBoot(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		ids := map[string]int{}
@@ -155,11 +160,12 @@ func TestBoot(t *testing.T) {
 	})
 }
 
-// TestKernelIsAFileSystem holds the trees against what others expect of one.
+// TestKernelIsAFileSystem runs fstest.TestFS on the trees.
 func TestKernelIsAFileSystem(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		k := begin(t, embedded(t, "mixed"), Options{}).Kernel()
-		if err := fstest.TestFS(k.Sys, "bus/pci/devices/0000:1b:00.0/config", "class/infiniband/mlx5_7/ports/1/state"); err != nil {
+		if err := fstest.TestFS(k.Sys, "bus/pci/devices/0000:1b:00.0/config",
+			"class/infiniband/mlx5_7/ports/1/state"); err != nil {
 			t.Error(err)
 		}
 		if err := fstest.TestFS(k.Proc, "stat"); err != nil {
@@ -168,7 +174,8 @@ func TestKernelIsAFileSystem(t *testing.T) {
 	})
 }
 
-// BenchmarkKernel reads all that the collectors read, on the largest host.
+// BenchmarkKernel reads everything that the collectors read, on the largest
+// host.
 func BenchmarkKernel(b *testing.B) {
 	h := begin(b, embedded(b, "faults"), Options{})
 	k := h.Kernel()

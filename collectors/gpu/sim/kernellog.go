@@ -14,13 +14,14 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// maxLines is how many lines of the kernel a GPU remembers.
+// maxLines bounds the kernel's lines that a GPU keeps.
 const maxLines = 1024
 
-// kernelWarning is the priority of the driver's lines: of the kernel, a warning.
+// kernelWarning is the priority of the driver's lines: facility kernel,
+// severity warning.
 const kernelWarning = 4
 
-// A line is what the kernel logged about a GPU at a time.
+// A line is a line of the kernel's log about a GPU.
 type line struct {
 	at   time.Duration
 	text string
@@ -29,7 +30,7 @@ type line struct {
 //go:embed kernellog.tsv
 var kernelLog string
 
-// phrases are what the kernel says, by occasion.
+// phrases are the kernel's messages, by occasion.
 var phrases = sync.OnceValue(func() map[string][]string {
 	all := map[string][]string{}
 	for row := range strings.Lines(kernelLog) {
@@ -39,8 +40,8 @@ var phrases = sync.OnceValue(func() map[string][]string {
 	return all
 })
 
-// say logs what the kernel says on an occasion; it says nothing where it has
-// no phrase. In MIG mode gi is the GPU instance that it is about.
+// say logs the message for an occasion, if there is one. In MIG mode gi is the
+// GPU instance concerned.
 func (g *gpu) say(occasion string, code uint64, gi *uint32) {
 	mig := ""
 	if gi != nil {
@@ -51,14 +52,15 @@ func (g *gpu) say(occasion string, code uint64, gi *uint32) {
 	if p := phrases()["action "+strconv.Itoa(int(g.action))]; len(p) > 0 {
 		action = p[0]
 	}
-	fill := strings.NewReplacer("{mig}", mig, "{code}", strconv.FormatUint(code, 10), "{pid}", pid, "{name}", name, "{action}", action)
+	fill := strings.NewReplacer("{mig}", mig, "{code}", strconv.FormatUint(code, 10), "{pid}", pid, "{name}", name,
+		"{action}", action)
 	for _, phrase := range phrases()[occasion] {
 		g.log(fill.Replace(phrase))
 	}
 }
 
-// culprit returns the process that the driver blames, as it writes it: the
-// one with the greatest part of the work.
+// culprit returns the process that the driver blames, in its notation: the one
+// with the largest part of the work.
 func (g *gpu) culprit(gi *uint32) (pid, name string) {
 	var found *process
 	for i := range g.procs {
@@ -72,37 +74,38 @@ func (g *gpu) culprit(gi *uint32) (pid, name string) {
 	return strconv.Itoa(found.pid), found.comm()
 }
 
-// log adds a line to the kernel's log. The oldest is dropped where there are
-// too many.
+// log adds a line to the kernel's log, and drops the oldest if there are too
+// many.
 func (g *gpu) log(text string) {
 	bus, slot := g.address()
 	if len(g.lines) == maxLines {
 		g.lines = slices.Delete(g.lines, 0, 1)
 		g.dropped++
 	}
-	g.lines = append(g.lines, line{g.time(), strings.ReplaceAll(text, "{pci}", fmt.Sprintf("%04x:%02x:%02x", 0, bus, slot))})
+	g.lines = append(g.lines,
+		line{g.time(), strings.ReplaceAll(text, "{pci}", fmt.Sprintf("%04x:%02x:%02x", 0, bus, slot))})
 }
 
 func (g *gpu) logLine(f *Fault) { g.log(f.Line) }
 
-// logged returns the lines from the one with a number on, up to now, and the
-// number of the first that there is.
+// logged returns the lines from a number on, up to now, and the number of the
+// first line kept.
 func (g *gpu) logged(from int, now time.Duration) (all []line, first int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.advance(now)
 	first = max(from, g.dropped)
 	for _, l := range g.lines[first-g.dropped:] {
-		if l.at <= now { // others may have gone on meanwhile
+		if l.at <= now { // the GPU may have advanced further meanwhile
 			all = append(all, l)
 		}
 	}
 	return all, first
 }
 
-// Follow calls each with every record of the kernel's log that there is and
-// will be, as host.KernelLog.Follow does, until ctx ends. Every call follows
-// the log from its beginning. What else than GPUs logs is not simulated.
+// Follow calls each for every present and future record of the kernel's log
+// until ctx ends, as host.KernelLog.Follow does. Every call starts at the
+// beginning of the log. Only messages about GPUs are simulated.
 func (h *Host) Follow(ctx context.Context, each func(host.Record)) error {
 	next, sequence := make([]int, len(h.gpus)), uint64(0)
 	for ctx.Err() == nil {
@@ -116,7 +119,8 @@ func (h *Host) Follow(ctx context.Context, each func(host.Record)) error {
 		}
 		slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.at, b.at) })
 		for _, l := range lines {
-			each(host.Record{Priority: kernelWarning, Sequence: sequence, Time: h.start.Add(h.real(l.at)), Text: l.text})
+			each(host.Record{Priority: kernelWarning, Sequence: sequence, Time: h.start.Add(h.real(l.at)),
+				Text: l.text})
 			sequence++
 		}
 		timer := time.NewTimer(h.real(h.following(now) - now))

@@ -11,7 +11,7 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// follow returns what the kernel logs within a time.
+// follow returns the records that the kernel logs within a time.
 func follow(t *testing.T, h *Host, d time.Duration) (all []host.Record) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -22,23 +22,25 @@ func follow(t *testing.T, h *Host, d time.Duration) (all []host.Record) {
 	return all
 }
 
-// TestFaultsAreLogged has the lines of each fault parsed as those of a real
+// TestFaultsAreLogged parses the lines of each fault like those of a real
 // kernel.
 func TestFaultsAreLogged(t *testing.T) {
 	gi := uint32(1)
 	seconds := func(n int) Duration { return Duration(n) * Duration(time.Second) }
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{Load: "training"}, {}, {MIG: []string{"3g.40gb", "3g.40gb"}, Load: "inference"}}, Faults: []Fault{
-			{Kind: "xid", Code: 31, At: seconds(1)},
-			{Kind: "xid", Code: 13, At: seconds(2)},
-			{Kind: "xid", Code: 43, GPU: 1, At: seconds(3)},
-			{Kind: "lost", GPU: 1, At: seconds(4)},
-			{Kind: "recovery_action", Value: "reboot", At: seconds(5)},
-			{Kind: "xid", Code: 94, GPU: 2, GI: &gi, At: seconds(6)},
-			{Kind: "pcie_aer", Severity: "fatal", At: seconds(7)},
-			{Kind: "kernel_line", Line: "EDAC MC0: 1 UE near {pci}", At: seconds(8)},
-			{Kind: "xid", Code: 888, At: seconds(9)},
-		}}, Options{})
+		h := begin(t,
+			Scenario{GPUs: []GPU{{Load: "training"}, {}, {MIG: []string{"3g.40gb", "3g.40gb"}, Load: "inference"}},
+				Faults: []Fault{
+					{Kind: "xid", Code: 31, At: seconds(1)},
+					{Kind: "xid", Code: 13, At: seconds(2)},
+					{Kind: "xid", Code: 43, GPU: 1, At: seconds(3)},
+					{Kind: "lost", GPU: 1, At: seconds(4)},
+					{Kind: "recovery_action", Value: "reboot", At: seconds(5)},
+					{Kind: "xid", Code: 94, GPU: 2, GI: &gi, At: seconds(6)},
+					{Kind: "pcie_aer", Severity: "fatal", At: seconds(7)},
+					{Kind: "kernel_line", Line: "EDAC MC0: 1 UE near {pci}", At: seconds(8)},
+					{Kind: "xid", Code: 888, At: seconds(9)},
+				}}, Options{})
 		start := time.Now()
 		type logged struct {
 			after time.Duration
@@ -66,12 +68,16 @@ func TestFaultsAreLogged(t *testing.T) {
 			got = append(got, logged{r.Time.Sub(start), f.Code, f.Device.Bus, f.GI, f.PID != 0})
 		}
 		s := time.Second
-		want := []logged{{s, 31, 0x1b, "", true}, {2 * s, 13, 0x1b, "", false}, {2 * s, 13, 0x1b, "", false}, {2 * s, 13, 0x1b, "", true},
-			{3 * s, 43, 0x43, "", false}, {4 * s, 79, 0x43, "", false}, {5 * s, 154, 0x1b, "", false}, {6 * s, 94, 0x52, "1", true}, {9 * s, 888, 0x1b, "", false}}
+		want := []logged{{s, 31, 0x1b, "", true}, {2 * s, 13, 0x1b, "", false}, {2 * s, 13, 0x1b, "", false},
+			{2 * s, 13, 0x1b, "", true},
+			{3 * s, 43, 0x43, "", false}, {4 * s, 79, 0x43, "", false}, {5 * s, 154, 0x1b, "", false},
+			{6 * s, 94, 0x52, "1", true}, {9 * s, 888, 0x1b, "", false}}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("logged\n%v, want\n%v", got, want)
 		}
-		for i, piece := range []string{"NVRM: GPU 0000:43:00.0: GPU has fallen off the bus", "(Fatal) error message received from 0000:1b:00.0", "nvidia 0000:1b:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal)", "EDAC MC0: 1 UE near 0000:1b:00"} {
+		for i, piece := range []string{"NVRM: GPU 0000:43:00.0: GPU has fallen off the bus",
+			"(Fatal) error message received from 0000:1b:00.0",
+			"nvidia 0000:1b:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal)", "EDAC MC0: 1 UE near 0000:1b:00"} {
 			if i >= len(others) || !strings.Contains(others[i], piece) {
 				t.Errorf("line %d of %q, want %q", i, others, piece)
 			}
@@ -79,9 +85,9 @@ func TestFaultsAreLogged(t *testing.T) {
 	})
 }
 
-// TestKernelLogIsTheSameForAll follows it while another reads GPUs, and again
-// from its beginning.
-func TestKernelLogIsTheSameForAll(t *testing.T) {
+// TestEveryFollowerGetsTheSameKernelLog follows the log while another goroutine reads
+// GPUs, and again from its beginning.
+func TestEveryFollowerGetsTheSameKernelLog(t *testing.T) {
 	s := Scenario{GPUs: []GPU{{Count: 2}}, Faults: []Fault{
 		{Kind: "xid", Code: 31, GPU: 1, At: Duration(time.Second), Every: Duration(3 * time.Second)},
 		{Kind: "xid", Code: 13, GPU: 0, At: Duration(1500 * time.Millisecond), Every: Duration(2 * time.Second)},
@@ -103,14 +109,15 @@ func TestKernelLogIsTheSameForAll(t *testing.T) {
 		})
 	}
 	if logs[0] != logs[1] || strings.Count(logs[0], "\n") != 10+3*15 {
-		t.Errorf("the log is\n%sand for who came late\n%s", logs[0], logs[1])
+		t.Errorf("the log is\n%sand for the late follower\n%s", logs[0], logs[1])
 	}
 }
 
-// TestKernelLogIsBounded follows a log whose beginning was dropped.
+// TestKernelLogIsBounded follows a log without its dropped beginning.
 func TestKernelLogIsBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{}}, Faults: []Fault{{Kind: "kernel_line", Line: "x", Every: Duration(time.Second)}}}, Options{})
+		h := begin(t, Scenario{GPUs: []GPU{{}},
+			Faults: []Fault{{Kind: "kernel_line", Line: "x", Every: Duration(time.Second)}}}, Options{})
 		time.Sleep(maxLines*time.Second + 9500*time.Millisecond)
 		all := follow(t, h, time.Second/4)
 		if len(all) != maxLines || all[0].Sequence != 10 {
@@ -119,7 +126,7 @@ func TestKernelLogIsBounded(t *testing.T) {
 	})
 }
 
-// TestFollowEnds with its context, whatever is to come.
+// TestFollowEnds checks that Follow ends with its context.
 func TestFollowEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, Scenario{GPUs: []GPU{{}}}, Options{})

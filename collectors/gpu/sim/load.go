@@ -1,9 +1,9 @@
 package sim
 
-// activity is what a GPU does during a step: ratios of time, and MiB per
+// activity is the GPU's activity during a step: ratios of time, and MiB per
 // second for traffic.
 type activity struct {
-	busy, mem          float64 // what NVML calls GPU and memory utilization
+	busy, mem          float64 // NVML's GPU and memory utilization
 	gpm                gpm
 	enc, dec, jpg, ofa float64
 }
@@ -14,8 +14,8 @@ type load struct {
 	procs []resident
 }
 
-// resident is a process that stays: its name, its part of the GPU's memory and
-// whose it is.
+// resident is a permanent process: its name, its part of the GPU's memory and
+// its owner.
 type resident struct {
 	name  string
 	part  float64 // of the memory, 0 to 1
@@ -32,9 +32,11 @@ var loads = map[string]load{
 	// Steps of about a second with allreduce, and checkpoints.
 	"training": {training, []resident{{"python3", 0.82, 1, job}}},
 	// Bursts of requests.
-	"inference": {inference, []resident{{"VLLM::EngineCore", 0.86, 0.95, server}, {"tritonserver", 0.03, 0.05, triton}}},
-	// Memory held, and a cell now and then.
-	"notebook": {notebook, []resident{{"ipykernel_launcher", 0.14, 0.7, alice}, {"ipykernel_launcher", 0.06, 0.3, bob}}},
+	"inference": {inference,
+		[]resident{{"VLLM::EngineCore", 0.86, 0.95, server}, {"tritonserver", 0.03, 0.05, triton}}},
+	// Memory in use, and an occasional cell.
+	"notebook": {notebook, []resident{{"ipykernel_launcher", 0.14, 0.7, alice},
+		{"ipykernel_launcher", 0.06, 0.3, bob}}},
 	// Short processes that come and go.
 	"churn": {shape: churn},
 }
@@ -43,8 +45,8 @@ func idle(g *gpu) activity {
 	return activity{gpm: gpm{pcieTx: 2.1 + 0.2*g.noise(1), pcieRx: 1.8 + 0.2*g.noise(2)}}
 }
 
-// compute is work at an intensity: busy is the ratio of time with a kernel,
-// tensor and dram what the kernels do while they run.
+// compute is work at an intensity: busy is the ratio of time with a kernel;
+// tensor and dram are the activity of the kernels while they run.
 func (g *gpu) compute(busy, tensor, dram float64) activity {
 	busy = min(max(busy, 0), 1)
 	a := activity{busy: busy, mem: min(1, busy*dram*1.33)}
@@ -60,8 +62,8 @@ func full(g *gpu) activity {
 	return g.compute(0.99+0.01*g.noise(1), 0.93+0.004*g.noise(2), 0.2584+0.003*g.noise(3))
 }
 
-// training has steps of 1.2 s with a dip for the optimizer, and a checkpoint
-// of 12 s every 4 minutes. Its phase is the host's: GPUs of one job agree.
+// training has steps of 1.2 s with a dip for the optimizer, and a checkpoint of
+// 12 s every 4 minutes. The host sets its phase, so the GPUs of a job agree.
 func training(g *gpu) activity {
 	n := g.n + preroll + int64(g.host.seed%1200)
 	if n%2400 < 120 {
@@ -80,7 +82,7 @@ func training(g *gpu) activity {
 	return a
 }
 
-// exchange adds traffic between GPUs, as a part of what the links can carry.
+// exchange adds traffic between GPUs, as a part of the links' capacity.
 func (g *gpu) exchange(a *activity, part float64) {
 	if len(g.nvlink.links) == 0 || len(g.host.scenario.GPUs) == 0 {
 		a.gpm.pcieTx += 9000 * part

@@ -2,7 +2,7 @@ package sim
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// bar1Base is what the driver itself maps through BAR1, in bytes.
+// bar1Base is the memory that the driver itself maps through BAR1, in bytes.
 const bar1Base = 1703936
 
 // GetMemoryInfo returns bytes; reserved memory counts as used.
@@ -13,7 +13,7 @@ func (d *device) GetMemoryInfo() (nvml.Memory, nvml.Return) {
 	})
 }
 
-// GetMemoryInfo_v2 returns bytes; total is reserved, used and free.
+// GetMemoryInfo_v2 returns bytes; total is the sum of reserved, used and free.
 func (d *device) GetMemoryInfo_v2() (nvml.Memory_v2, nvml.Return) {
 	return read(d, "nvmlDeviceGetMemoryInfo_v2", func(g *gpu) (nvml.Memory_v2, nvml.Return) {
 		m := nvml.Memory_v2{Total: g.model.Memory, Reserved: g.model.Reserved, Used: g.used()}

@@ -7,12 +7,12 @@ type instance struct {
 	name    string // the profile
 	profile migProfile
 	id      uint32 // of the GPU instance
-	start   uint32 // memory slice at which it begins
+	start   uint32 // first memory slice
 	part    float64
 }
 
-// instances lays out the MIG devices of a GPU. Like the driver it numbers GPU
-// instances by their size.
+// instances lays out the MIG devices of a GPU. Like the driver, it numbers GPU
+// instances by size.
 func (g *gpu) instances() []instance {
 	first := map[uint32]uint32{1: 7, 2: 3, 4: 1, 7: 0}
 	all := make([]instance, 0, len(g.spec.MIG))
@@ -21,7 +21,7 @@ func (g *gpu) instances() []instance {
 		p := g.model.MIG[name]
 		size := p.Slices
 		if size == 3 {
-			size = 4 // they share numbers
+			size = 4 // profiles of 3 and 4 slices share numbers
 		}
 		all = append(all, instance{name, p, first[size], start, 0.35 + 0.65*ratio(hash(g.seed, uint64(i)+600))})
 		first[size]++
@@ -54,7 +54,7 @@ type migDevice struct {
 
 var _ nvml.Device = (*migDevice)(nil)
 
-// GetMigMode says on when the scenario gives MIG devices.
+// GetMigMode returns on if the scenario has MIG devices.
 func (d *device) GetMigMode() (current, pending int, ret nvml.Return) {
 	ret = d.ask("nvmlDeviceGetMigMode", func(g *gpu) nvml.Return {
 		if !g.model.has("mig") {
@@ -68,7 +68,7 @@ func (d *device) GetMigMode() (current, pending int, ret nvml.Return) {
 	return current, pending, ret
 }
 
-// GetMaxMigDeviceCount returns how many MIG devices there can be.
+// GetMaxMigDeviceCount returns the maximum number of MIG devices.
 func (d *device) GetMaxMigDeviceCount() (int, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetMaxMigDeviceCount", func(m *model) int {
 		if m.has("mig") {
@@ -94,10 +94,10 @@ func (d *device) GetMigDeviceHandleByIndex(index int) (nvml.Device, nvml.Return)
 	})
 }
 
-// IsMigDeviceHandle says no.
+// IsMigDeviceHandle returns false.
 func (d *device) IsMigDeviceHandle() (bool, nvml.Return) { return false, nvml.SUCCESS }
 
-// IsMigDeviceHandle says yes.
+// IsMigDeviceHandle returns true.
 func (d *migDevice) IsMigDeviceHandle() (bool, nvml.Return) { return true, nvml.SUCCESS }
 
 // GetDeviceHandleFromMigDeviceHandle returns the GPU's handle.
@@ -115,7 +115,7 @@ func (d *migDevice) GetComputeInstanceId() (int, nvml.Return) {
 	return fixed(d.parent, "nvmlDeviceGetComputeInstanceId", func(*model) int { return 0 })
 }
 
-// GetName returns the product's name and the profile.
+// GetName returns the names of the product and the profile.
 func (d *migDevice) GetName() (string, nvml.Return) {
 	return fixed(d.parent, "nvmlDeviceGetName", func(m *model) string { return m.Name + " MIG " + d.name })
 }
@@ -132,7 +132,7 @@ func (d *migDevice) GetIndex() (int, nvml.Return) {
 	return fixed(d.parent, "nvmlDeviceGetIndex", func(*model) int { return d.index })
 }
 
-// GetAttributes returns what the instance has of the GPU.
+// GetAttributes returns the instance's part of the GPU.
 func (d *migDevice) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
 	return fixed(d.parent, "nvmlDeviceGetAttributes", func(*model) nvml.DeviceAttributes {
 		p := d.profile
@@ -163,7 +163,7 @@ func (d *device) GetGpuInstanceById(id int) (nvml.GpuInstance, nvml.Return) {
 	})
 }
 
-// GetInfo returns the instance's profile and place.
+// GetInfo returns the instance's profile and placement.
 func (i *gpuInstance) GetInfo() (nvml.GpuInstanceInfo, nvml.Return) {
 	return nvml.GpuInstanceInfo{
 		Device: i.device, Id: i.id, ProfileId: i.profile.ID,
@@ -171,7 +171,7 @@ func (i *gpuInstance) GetInfo() (nvml.GpuInstanceInfo, nvml.Return) {
 	}, nvml.SUCCESS
 }
 
-// GpmMigSampleGet fills the sample from a GPU instance. Its engines are busy
+// GpmMigSampleGet fills the sample from a GPU instance, whose engines are busy
 // in proportion to the GPU's.
 func (d *device) GpmMigSampleGet(id int, sample nvml.GpmSample) nvml.Return {
 	return d.ask("nvmlGpmMigSampleGet", func(g *gpu) nvml.Return {

@@ -23,7 +23,7 @@ func migOf(t testing.TB, d *device) []*migDevice {
 	return all
 }
 
-// TestMIGParent checks what a GPU refuses under MIG.
+// TestMIGParent checks the calls that a GPU refuses under MIG.
 func TestMIGParent(t *testing.T) {
 	h := begin(t, embedded(t, "mig"), Options{})
 	d := gpuOf(t, h, 0)
@@ -74,7 +74,7 @@ func TestMIGDevices(t *testing.T) {
 			uuids[uuid] = true
 			gi := must[int](t)(m.GetGpuInstanceId())
 			if ids[gi] {
-				t.Errorf("GPU instance %d is there twice", gi)
+				t.Errorf("GPU instance %d is listed twice", gi)
 			}
 			ids[gi] = true
 			memory += checkMIG(t, m, j, gi)
@@ -89,16 +89,19 @@ func TestMIGDevices(t *testing.T) {
 
 func checkMIG(t *testing.T, m *migDevice, index, gi int) (total uint64) {
 	t.Helper()
-	if yes := must[bool](t)(m.IsMigDeviceHandle()); !yes || must[int](t)(m.GetIndex()) != index || must[int](t)(m.GetComputeInstanceId()) != 0 {
-		t.Error("the handle is no MIG device's")
+	if yes := must[bool](t)(m.IsMigDeviceHandle()); !yes || must[int](t)(m.GetIndex()) != index ||
+		must[int](t)(m.GetComputeInstanceId()) != 0 {
+		t.Error("the handle is not that of a MIG device")
 	}
 	parent := must[nvml.Device](t)(m.GetDeviceHandleFromMigDeviceHandle())
 	info := must[nvml.GpuInstanceInfo](t)(must[nvml.GpuInstance](t)(parent.GetGpuInstanceById(gi)).GetInfo())
-	if int(info.Id) != gi || info.ProfileId != m.profile.ID || info.Placement.Size != m.profile.MemorySlices || info.Placement.Start+info.Placement.Size > 8 {
+	if int(info.Id) != gi || info.ProfileId != m.profile.ID || info.Placement.Size != m.profile.MemorySlices ||
+		info.Placement.Start+info.Placement.Size > 8 {
 		t.Errorf("instance is %+v", info)
 	}
 	a := must[nvml.DeviceAttributes](t)(m.GetAttributes())
-	if a.GpuInstanceSliceCount != m.profile.Slices || a.MultiprocessorCount != m.profile.SMs || a.MemorySizeMB != m.profile.MemoryMiB {
+	if a.GpuInstanceSliceCount != m.profile.Slices || a.MultiprocessorCount != m.profile.SMs ||
+		a.MemorySizeMB != m.profile.MemoryMiB {
 		t.Errorf("attributes are %+v", a)
 	}
 	v := must[nvml.Memory_v2](t)(m.GetMemoryInfo_v2())
@@ -114,10 +117,12 @@ func checkMIG(t *testing.T, m *migDevice, index, gi int) (total uint64) {
 	if len(procs) != 1 || int(procs[0].GpuInstanceId) != gi || procs[0].ComputeInstanceId != 0 {
 		t.Errorf("processes are %+v", procs)
 	}
-	if list := must[nvml.ProcessDetailList](t)(m.GetRunningProcessDetailList()); list.NumProcArrayEntries != 1 || list.ProcArray.Pid != procs[0].Pid {
+	if list := must[nvml.ProcessDetailList](t)(m.GetRunningProcessDetailList()); list.NumProcArrayEntries != 1 ||
+		list.ProcArray.Pid != procs[0].Pid {
 		t.Errorf("details are %+v", list)
 	}
-	if n := len(must[[]nvml.ProcessInfo](t)(m.GetGraphicsRunningProcesses())) + len(must[[]nvml.ProcessInfo](t)(m.GetMPSComputeRunningProcesses())); n > 0 {
+	if n := len(must[[]nvml.ProcessInfo](t)(m.GetGraphicsRunningProcesses())) +
+		len(must[[]nvml.ProcessInfo](t)(m.GetMPSComputeRunningProcesses())); n > 0 {
 		t.Errorf("%d other processes", n)
 	}
 	if current, _, ret := m.GetEccMode(); ret != nvml.SUCCESS || current != nvml.FEATURE_ENABLED {
@@ -128,7 +133,7 @@ func checkMIG(t *testing.T, m *migDevice, index, gi int) (total uint64) {
 	return v.Total
 }
 
-// TestMIGErrors gives the errors of a GPU to its first MIG device.
+// TestMIGErrors checks that a GPU's errors go to its first MIG device.
 func TestMIGErrors(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := embedded(t, "mig")
@@ -141,7 +146,8 @@ func TestMIGErrors(t *testing.T) {
 				wanted = 3
 			}
 			total := must[uint64](t)(m.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC))
-			dram := must[uint64](t)(m.GetMemoryErrorCounter(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC, nvml.MEMORY_LOCATION_DRAM))
+			dram := must[uint64](t)(m.GetMemoryErrorCounter(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC,
+				nvml.MEMORY_LOCATION_DRAM))
 			if total != wanted || dram != wanted {
 				t.Errorf("device %d has %d and %d errors, want %d", i, total, dram, wanted)
 			}

@@ -2,7 +2,7 @@ package sim
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// usedBy returns the memory that processes of a GPU instance use, in bytes.
+// usedBy returns the bytes of memory in use by processes of a GPU instance.
 func (g *gpu) usedBy(gi uint32) uint64 {
 	sum := uint64(0)
 	for i := range g.procs {
@@ -13,7 +13,7 @@ func (g *gpu) usedBy(gi uint32) uint64 {
 	return sum
 }
 
-// reserve is the part of a GPU's reserved memory that an instance carries.
+// reserve is the instance's part of the GPU's reserved memory.
 func (d *migDevice) reserve(g *gpu) uint64 {
 	return g.model.Reserved * uint64(d.profile.MemorySlices) / 8
 }
@@ -28,7 +28,8 @@ func (d *migDevice) GetMemoryInfo_v2() (nvml.Memory_v2, nvml.Return) {
 	})
 }
 
-// GetMemoryInfo returns bytes of the GPU instance; reserved memory is used.
+// GetMemoryInfo returns bytes of the GPU instance; reserved memory counts as
+// used.
 func (d *migDevice) GetMemoryInfo() (nvml.Memory, nvml.Return) {
 	return read(d.parent, "nvmlDeviceGetMemoryInfo", func(g *gpu) (nvml.Memory, nvml.Return) {
 		total, used := d.profile.MemoryMiB<<20, d.reserve(g)+g.usedBy(d.id)
@@ -45,12 +46,13 @@ func (d *migDevice) GetBAR1MemoryInfo() (nvml.BAR1Memory, nvml.Return) {
 	})
 }
 
-// GetEccMode says that ECC is on.
+// GetEccMode returns on.
 func (d *migDevice) GetEccMode() (current, pending nvml.EnableState, ret nvml.Return) {
 	return d.parent.GetEccMode()
 }
 
-// GetTotalEccErrors returns errors of the instance: the GPU's go to its first.
+// GetTotalEccErrors returns errors of the instance: the GPU's errors go to its
+// first one.
 func (d *migDevice) GetTotalEccErrors(kind nvml.MemoryErrorType, counter nvml.EccCounterType) (uint64, nvml.Return) {
 	n, ret := d.parent.GetTotalEccErrors(kind, counter)
 	if d.index > 0 {
@@ -60,7 +62,8 @@ func (d *migDevice) GetTotalEccErrors(kind nvml.MemoryErrorType, counter nvml.Ec
 }
 
 // GetMemoryErrorCounter returns errors of the instance by location.
-func (d *migDevice) GetMemoryErrorCounter(kind nvml.MemoryErrorType, counter nvml.EccCounterType, location nvml.MemoryLocation) (uint64, nvml.Return) {
+func (d *migDevice) GetMemoryErrorCounter(kind nvml.MemoryErrorType, counter nvml.EccCounterType,
+	location nvml.MemoryLocation) (uint64, nvml.Return) {
 	n, ret := d.parent.GetMemoryErrorCounter(kind, counter, location)
 	if d.index > 0 {
 		n = 0
@@ -77,12 +80,14 @@ func (d *migDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Retur
 
 // GetGraphicsRunningProcesses lists none: MIG has no graphics.
 func (d *migDevice) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return fixed(d.parent, "nvmlDeviceGetGraphicsRunningProcesses", func(*model) []nvml.ProcessInfo { return []nvml.ProcessInfo{} })
+	return fixed(d.parent, "nvmlDeviceGetGraphicsRunningProcesses",
+		func(*model) []nvml.ProcessInfo { return []nvml.ProcessInfo{} })
 }
 
 // GetMPSComputeRunningProcesses lists none.
 func (d *migDevice) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return fixed(d.parent, "nvmlDeviceGetMPSComputeRunningProcesses", func(*model) []nvml.ProcessInfo { return []nvml.ProcessInfo{} })
+	return fixed(d.parent, "nvmlDeviceGetMPSComputeRunningProcesses",
+		func(*model) []nvml.ProcessInfo { return []nvml.ProcessInfo{} })
 }
 
 // GetRunningProcessDetailList lists the processes of the instance.

@@ -2,7 +2,7 @@ package sim
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// GetPersistenceMode says on, unless a fault switched it off.
+// GetPersistenceMode returns on, unless a fault switched it off.
 func (d *device) GetPersistenceMode() (nvml.EnableState, nvml.Return) {
 	return read(d, "nvmlDeviceGetPersistenceMode", func(g *gpu) (nvml.EnableState, nvml.Return) {
 		return enabled(!g.trouble.unkept), nvml.SUCCESS
@@ -14,27 +14,28 @@ func (d *device) GetDisplayMode() (nvml.EnableState, nvml.Return) {
 	return 0, d.ask("nvmlDeviceGetDisplayMode", func(*gpu) nvml.Return { return nvml.ERROR_DEPRECATED })
 }
 
-// GetDisplayActive says off.
+// GetDisplayActive returns off.
 func (d *device) GetDisplayActive() (nvml.EnableState, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetDisplayActive", func(*model) nvml.EnableState { return nvml.FEATURE_DISABLED })
 }
 
-// GetDramEncryptionMode says off, on models that can encrypt.
+// GetDramEncryptionMode returns off, on models that can encrypt.
 func (d *device) GetDramEncryptionMode() (current, pending nvml.DramEncryptionInfo, ret nvml.Return) {
-	current, ret = featured(d, "nvmlDeviceGetDramEncryptionMode", "dram_encryption", func(*gpu) nvml.DramEncryptionInfo {
-		info := nvml.DramEncryptionInfo{}
-		info.Version = nvml.STRUCT_VERSION(info, 1)
-		return info
-	})
+	current, ret = featured(d, "nvmlDeviceGetDramEncryptionMode", "dram_encryption",
+		func(*gpu) nvml.DramEncryptionInfo {
+			info := nvml.DramEncryptionInfo{}
+			info.Version = nvml.STRUCT_VERSION(info, 1)
+			return info
+		})
 	return current, current, ret
 }
 
-// GetComputeMode says that processes share the GPU.
+// GetComputeMode returns default: processes share the GPU.
 func (d *device) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetComputeMode", func(*model) nvml.ComputeMode { return nvml.COMPUTEMODE_DEFAULT })
 }
 
-// GetVirtualizationMode says pass-through in a virtual machine.
+// GetVirtualizationMode returns pass-through in a virtual machine.
 func (d *device) GetVirtualizationMode() (nvml.GpuVirtualizationMode, nvml.Return) {
 	return read(d, "nvmlDeviceGetVirtualizationMode", func(g *gpu) (nvml.GpuVirtualizationMode, nvml.Return) {
 		switch {
@@ -47,7 +48,7 @@ func (d *device) GetVirtualizationMode() (nvml.GpuVirtualizationMode, nvml.Retur
 	})
 }
 
-// GetHostVgpuMode says SR-IOV, on a GPU that hosts vGPUs.
+// GetHostVgpuMode returns SR-IOV on a GPU that hosts vGPUs.
 func (d *device) GetHostVgpuMode() (nvml.HostVgpuMode, nvml.Return) {
 	return read(d, "nvmlDeviceGetHostVgpuMode", func(g *gpu) (nvml.HostVgpuMode, nvml.Return) {
 		if len(g.spec.VGPUs) == 0 {
@@ -62,10 +63,10 @@ func (d *device) GetNumaNodeId() (int, nvml.Return) {
 	return featured(d, "nvmlDeviceGetNumaNodeId", "numa", (*gpu).node)
 }
 
-// node returns the CPU socket that the GPU hangs off.
+// node returns the CPU socket to which the GPU is attached.
 func (g *gpu) node() int { return g.index / 4 % 2 }
 
-// GetAddressingMode says none, as the recorded machine does.
+// GetAddressingMode returns none, as on the recorded machine.
 func (d *device) GetAddressingMode() (nvml.DeviceAddressingMode, nvml.Return) {
 	return read(d, "nvmlDeviceGetAddressingMode", func(*gpu) (nvml.DeviceAddressingMode, nvml.Return) {
 		return nvml.DeviceAddressingMode{Value: uint32(nvml.DEVICE_ADDRESSING_MODE_NONE)}, nvml.SUCCESS

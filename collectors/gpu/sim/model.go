@@ -13,9 +13,9 @@ import (
 //go:embed profiles.json
 var profiles []byte
 
-// model is a GPU product: what NVML says about it that does not change, and
-// the constants of its physics. The entries "h100-vm" and "h200" were recorded
-// on real hardware; the others are plausible.
+// model is a GPU product: its constant NVML values, and the constants of its
+// physics. The entries "h100-vm" and "h200" were recorded on real hardware; the
+// others are plausible.
 type model struct {
 	Like           string                `json:"like"` // the model whose values fill the gaps
 	Name           string                `json:"name"`
@@ -53,8 +53,8 @@ type model struct {
 	features map[string]bool // Features as a set
 }
 
-// clockProfile holds frequencies in MHz: an idle GPU wanders between IdleLow
-// and IdleHigh, and a full load runs at Full because of the power limit.
+// clockProfile holds frequencies in MHz: an idle GPU varies between IdleLow and
+// IdleHigh, and under full load the power limit holds it at Full.
 type clockProfile struct {
 	IdleLow    float64 `json:"idle_low"`
 	IdleHigh   float64 `json:"idle_high"`
@@ -66,7 +66,7 @@ type clockProfile struct {
 	Step       float64 `json:"step"`
 }
 
-// powerProfile holds watts. Active is drawn at full clock without any work.
+// powerProfile holds watts. Active is the draw at full clock without work.
 type powerProfile struct {
 	Idle        float64 `json:"idle"`
 	Active      float64 `json:"active"`
@@ -76,8 +76,8 @@ type powerProfile struct {
 	MemoryShare float64 `json:"memory_share"` // of the whole, 0 to 1
 }
 
-// temperatureProfile holds degrees Celsius in equilibrium and the limits; a
-// memory temperature of 0 means that the model has no such sensor.
+// temperatureProfile holds equilibrium temperatures and limits in degrees
+// Celsius; a memory temperature of 0 means that the model has no such sensor.
 type temperatureProfile struct {
 	Idle       float64 `json:"idle"`
 	Full       float64 `json:"full"`
@@ -136,7 +136,7 @@ var models = sync.OnceValues(func() (map[string]*model, error) {
 	return all, nil
 })
 
-// fill decodes the named model over the one that it is like.
+// fill decodes the named model over the model that it resembles.
 func fill(m *model, raw map[string]json.RawMessage, name string, depth int) error {
 	text, ok := raw[name]
 	if !ok || depth > len(raw) {

@@ -53,7 +53,7 @@ func TestEveryModelAnswers(t *testing.T) {
 	}
 }
 
-// modelTests say what models have.
+// modelTests hold the features of models.
 var modelTests = map[string]struct {
 	links                              int
 	gpm, margin, threshold, memoryTemp bool
@@ -113,10 +113,12 @@ func TestModelsDiffer(t *testing.T) {
 		is("instant power", d.fieldReturn(t, nvml.FI_DEV_POWER_INSTANT, 0), true)
 		is("NVLink 5 bytes", d.fieldReturn(t, nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, 0), c.link5)
 		is("NVLink 4 bytes", d.fieldReturn(t, nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, 0), c.links > 0 && !c.link5)
-		if watts := must[uint32](t)(d.GetPowerUsage()); !near(float64(watts)/1000, m.Power.Default, 0.03*m.Power.Default) {
+		if watts := must[uint32](t)(d.GetPowerUsage()); !near(float64(watts)/1000, m.Power.Default,
+			0.03*m.Power.Default) {
 			t.Errorf("%s draws %d mW under full load", name, watts)
 		}
-		if celsius := must[uint32](t)(d.GetTemperature(nvml.TEMPERATURE_GPU)); !near(float64(celsius), m.Temperature.Full, 5) {
+		if celsius := must[uint32](t)(d.GetTemperature(nvml.TEMPERATURE_GPU)); !near(float64(celsius),
+			m.Temperature.Full, 5) {
 			t.Errorf("%s has %d C under full load", name, celsius)
 		}
 	}
@@ -129,7 +131,7 @@ func (d *device) fieldReturn(t *testing.T, id, scope uint32) nvml.Return {
 	return nvml.Return(v[0].NvmlReturn)
 }
 
-// TestIdentityDiffers checks that GPUs of a host are told apart.
+// TestIdentityDiffers checks that the GPUs of a host have different identities.
 func TestIdentityDiffers(t *testing.T) {
 	h := begin(t, embedded(t, "sixteen"), Options{})
 	seen := map[any]bool{}
@@ -140,7 +142,8 @@ func TestIdentityDiffers(t *testing.T) {
 		if pci.BusId != ext.BusId || pci.Bus != ext.Bus {
 			t.Errorf("PCI addresses are %+v and %+v", pci, ext)
 		}
-		for _, id := range []any{must[string](t)(d.GetUUID()), must[string](t)(d.GetSerial()), pci.BusId, must[uint32](t)(d.GetBoardId())} {
+		for _, id := range []any{must[string](t)(d.GetUUID()), must[string](t)(d.GetSerial()), pci.BusId,
+			must[uint32](t)(d.GetBoardId())} {
 			if seen[id] {
 				t.Errorf("GPU %d shares %v", i, id)
 			}
@@ -156,13 +159,15 @@ func TestIdentityDiffers(t *testing.T) {
 func TestTopology(t *testing.T) {
 	h := begin(t, Scenario{GPUs: []GPU{{Count: 8}, {Model: "l4"}}}, Options{})
 	a := gpuOf(t, h, 0)
-	for index, wanted := range map[int]nvml.GpuTopologyLevel{0: nvml.TOPOLOGY_INTERNAL, 3: nvml.TOPOLOGY_NODE, 4: nvml.TOPOLOGY_SYSTEM} {
+	for index, wanted := range map[int]nvml.GpuTopologyLevel{0: nvml.TOPOLOGY_INTERNAL, 3: nvml.TOPOLOGY_NODE,
+		4: nvml.TOPOLOGY_SYSTEM} {
 		if got := must[nvml.GpuTopologyLevel](t)(a.GetTopologyCommonAncestor(gpuOf(t, h, index))); got != wanted {
 			t.Errorf("level to GPU %d is %v, want %v", index, got, wanted)
 		}
 	}
 	for index, wanted := range map[int]nvml.GpuP2PStatus{1: nvml.P2P_STATUS_OK, 8: nvml.P2P_STATUS_NOT_SUPPORTED} {
-		if got := must[nvml.GpuP2PStatus](t)(a.GetP2PStatus(gpuOf(t, h, index), nvml.P2P_CAPS_INDEX_NVLINK)); got != wanted {
+		if got := must[nvml.GpuP2PStatus](t)(a.GetP2PStatus(gpuOf(t, h, index),
+			nvml.P2P_CAPS_INDEX_NVLINK)); got != wanted {
 			t.Errorf("NVLink to GPU %d is %v, want %v", index, got, wanted)
 		}
 	}
@@ -187,7 +192,8 @@ func TestClocks(t *testing.T) {
 		}
 	}
 	for kind, wanted := range map[nvml.ClockType]uint32{nvml.CLOCK_GRAPHICS: 1980, nvml.CLOCK_MEM: 2619} {
-		if a, b := must[uint32](t)(d.GetApplicationsClock(kind)), must[uint32](t)(d.GetDefaultApplicationsClock(kind)); a != wanted || b != wanted {
+		if a, b := must[uint32](t)(d.GetApplicationsClock(kind)),
+			must[uint32](t)(d.GetDefaultApplicationsClock(kind)); a != wanted || b != wanted {
 			t.Errorf("application clocks of %v are %d and %d MHz", kind, a, b)
 		}
 	}
@@ -203,19 +209,21 @@ func TestClocks(t *testing.T) {
 	want(t, "no such clock", ret, nvml.ERROR_INVALID_ARGUMENT)
 }
 
-// TestLinks reads what a link is.
+// TestLinks reads the properties of a link.
 func TestLinks(t *testing.T) {
 	d := gpuOf(t, begin(t, Scenario{GPUs: []GPU{{Model: "b200"}}}, Options{}), 0)
 	if v := must[uint32](t)(d.GetNvLinkVersion(17)); v != uint32(nvml.NVLINK_VERSION_5_0) {
 		t.Errorf("version is %d", v)
 	}
-	if kind := must[nvml.IntNvLinkDeviceType](t)(d.GetNvLinkRemoteDeviceType(0)); kind != nvml.NVLINK_DEVICE_TYPE_SWITCH {
+	kind := must[nvml.IntNvLinkDeviceType](t)(d.GetNvLinkRemoteDeviceType(0))
+	if kind != nvml.NVLINK_DEVICE_TYPE_SWITCH {
 		t.Errorf("remote type is %v", kind)
 	}
 	if pci := must[nvml.PciInfo](t)(d.GetNvLinkRemotePciInfo(0)); pci.BusId[0] != 'F' {
 		t.Errorf("remote address is %+v", pci)
 	}
-	if p2p, sli := must[uint32](t)(d.GetNvLinkCapability(0, nvml.NVLINK_CAP_P2P_SUPPORTED)), must[uint32](t)(d.GetNvLinkCapability(0, nvml.NVLINK_CAP_SLI_BRIDGE)); p2p != 1 || sli != 0 {
+	if p2p, sli := must[uint32](t)(d.GetNvLinkCapability(0, nvml.NVLINK_CAP_P2P_SUPPORTED)),
+		must[uint32](t)(d.GetNvLinkCapability(0, nvml.NVLINK_CAP_SLI_BRIDGE)); p2p != 1 || sli != 0 {
 		t.Errorf("capabilities are %d and %d", p2p, sli)
 	}
 	_, ret := d.GetNvLinkErrorCounter(0, nvml.NVLINK_ERROR_DL_CRC_DATA)

@@ -8,17 +8,17 @@ func hash(a, b uint64) uint64 {
 	return z ^ z>>31
 }
 
-// ratio turns a hash into a number from 0 to 1.
+// ratio maps a hash to a number from 0 to 1.
 func ratio(h uint64) float64 { return float64(h>>11) / (1 << 53) }
 
-// noise returns a number from -1 to 1 that is new in every step. Channels are
-// independent of each other.
+// noise returns a number from -1 to 1 that changes with every step. Channels
+// are independent of each other.
 func (g *gpu) noise(channel uint64) float64 {
 	return 2*ratio(hash(g.seed+channel, uint64(g.n))) - 1
 }
 
-// slow returns a number from 0 to 1 that is new after every period, in steps,
-// and moves evenly in between.
+// slow returns a number from 0 to 1 that has a new value after each period, in
+// steps, and changes evenly in between.
 func (g *gpu) slow(channel uint64, period int64) float64 {
 	n := g.n + preroll
 	from := ratio(hash(g.seed+channel, uint64(n/period)))
@@ -26,7 +26,8 @@ func (g *gpu) slow(channel uint64, period int64) float64 {
 	return from + (to-from)*float64(n%period)/float64(period)
 }
 
-// cell returns a number from 0 to 1 that is new after every period, in steps.
+// cell returns a number from 0 to 1 that has a new value after each period, in
+// steps.
 func (g *gpu) cell(channel uint64, period int64) float64 {
 	return ratio(hash(g.seed+channel, uint64((g.n+preroll)/period)))
 }

@@ -5,7 +5,7 @@ import "github.com/NVIDIA/go-nvml/pkg/nvml"
 // nvlink is the state of a GPU's NVLinks.
 type nvlink struct {
 	links []link
-	up    int     // how many are
+	up    int     // number of links
 	speed float64 // of a link and direction, MiB per second
 }
 
@@ -36,12 +36,12 @@ func (n *nvlink) restart() {
 	}
 }
 
-// capacity returns what all links together can carry in one direction, in MiB
+// capacity returns the maximum traffic of all links in one direction, in MiB
 // per second.
 func (n *nvlink) capacity() float64 { return n.speed * float64(n.up) }
 
 // count spreads a step's traffic over the links that are up, and adds errors
-// each second.
+// every second.
 func (n *nvlink) count(g *gpu) {
 	w := &g.work.gpm
 	if n.up > 0 && w.nvTx+w.nvRx > 0 {
@@ -64,7 +64,7 @@ func (n *nvlink) count(g *gpu) {
 	}
 }
 
-// fail adds errors that the link recovered from.
+// fail adds recovered errors.
 func (l *link) fail(count uint64) {
 	l.errors[nvml.NVLINK_ERROR_DL_CRC_FLIT] += count
 	l.errors[nvml.NVLINK_ERROR_DL_CRC_DATA] += count / 2
@@ -107,7 +107,7 @@ func onLink[T any](d *device, call string, index int, value func(*gpu, *link) (T
 	})
 }
 
-// GetNvLinkState returns whether a link is up.
+// GetNvLinkState reports whether a link is up.
 func (d *device) GetNvLinkState(index int) (nvml.EnableState, nvml.Return) {
 	return onLink(d, "nvmlDeviceGetNvLinkState", index, func(_ *gpu, l *link) (nvml.EnableState, nvml.Return) {
 		return enabled(l.up), nvml.SUCCESS
@@ -121,17 +121,18 @@ func (d *device) GetNvLinkVersion(index int) (uint32, nvml.Return) {
 	})
 }
 
-// GetNvLinkRemoteDeviceType says that links go to a switch.
+// GetNvLinkRemoteDeviceType returns a switch.
 func (d *device) GetNvLinkRemoteDeviceType(index int) (nvml.IntNvLinkDeviceType, nvml.Return) {
-	return onLink(d, "nvmlDeviceGetNvLinkRemoteDeviceType", index, func(_ *gpu, l *link) (nvml.IntNvLinkDeviceType, nvml.Return) {
-		if !l.up {
-			return nvml.NVLINK_DEVICE_TYPE_UNKNOWN, nvml.SUCCESS
-		}
-		return nvml.NVLINK_DEVICE_TYPE_SWITCH, nvml.SUCCESS
-	})
+	return onLink(d, "nvmlDeviceGetNvLinkRemoteDeviceType", index,
+		func(_ *gpu, l *link) (nvml.IntNvLinkDeviceType, nvml.Return) {
+			if !l.up {
+				return nvml.NVLINK_DEVICE_TYPE_UNKNOWN, nvml.SUCCESS
+			}
+			return nvml.NVLINK_DEVICE_TYPE_SWITCH, nvml.SUCCESS
+		})
 }
 
-// GetNvLinkRemotePciInfo returns the address that a guest sees of a switch.
+// GetNvLinkRemotePciInfo returns the address of a switch as a guest sees it.
 func (d *device) GetNvLinkRemotePciInfo(index int) (nvml.PciInfo, nvml.Return) {
 	return onLink(d, "nvmlDeviceGetNvLinkRemotePciInfo", index, func(*gpu, *link) (nvml.PciInfo, nvml.Return) {
 		info := nvml.PciInfo{Domain: 0xFFFFFFFF, Bus: 0xFF, Device: 0xFF}
@@ -154,7 +155,7 @@ func (d *device) GetNvLinkErrorCounter(index int, counter nvml.NvLinkErrorCounte
 	})
 }
 
-// GetNvLinkCapability says that links do everything but SLI.
+// GetNvLinkCapability returns true for every capability except SLI.
 func (d *device) GetNvLinkCapability(index int, capability nvml.NvLinkCapability) (uint32, nvml.Return) {
 	return onLink(d, "nvmlDeviceGetNvLinkCapability", index, func(*gpu, *link) (uint32, nvml.Return) {
 		switch {

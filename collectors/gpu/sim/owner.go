@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// owner is whose a process is, as in Process.
+// owner is the owner of a process, as in Process.
 type owner struct {
 	uid       int
 	cgroup    string
@@ -17,8 +17,9 @@ type owner struct {
 	container ContainerName
 }
 
-// ContainerName is what a container runtime or the kubelet knows of a
-// container. Those of pods have no Name, others no Namespace, Pod and Container.
+// ContainerName is the name of a container in a container runtime or the
+// kubelet. Containers of pods have no Name; others have no Namespace, Pod and
+// Container.
 type ContainerName struct {
 	Name      string `yaml:"name"`
 	Image     string `yaml:"image"`
@@ -27,17 +28,20 @@ type ContainerName struct {
 	Container string `yaml:"container"`
 }
 
-// The owners of the loads' processes: a server and small ones in pods, a batch
-// job in a container, a Slurm job, units, and users.
+// The owners of the loads' processes: a server and small workloads in pods, a
+// batch job in a container, a Slurm job, units, and users.
 var (
 	server = pod("serving", "llama-{gpu}", "vllm", "docker.io/vllm/vllm-openai:v0.11.0")
 	small  = pod("serving", "small-{gpu}-{n}", "model", "nvcr.io/nvidia/tritonserver:25.09-py3")
 	worker = pod("crowd", "worker-{n}", "worker", "registry.example/worker:1.4")
-	batch  = owner{cgroup: "/system.slice/docker-{id}.scope", container: ContainerName{Name: "batch-{gpu}-{n}", Image: "pytorch/pytorch:2.8.0-cuda12.9"}}
+	batch  = owner{cgroup: "/system.slice/docker-{id}.scope",
+		container: ContainerName{Name: "batch-{gpu}-{n}", Image: "pytorch/pytorch:2.8.0-cuda12.9"}}
 
-	job = owner{uid: 1003, cgroup: "/system.slice/slurmstepd.scope/job_4711/step_0/user/task_{gpu}", env: map[string]string{
-		"SLURM_JOB_USER": "carol", "SLURM_JOB_ACCOUNT": "nlp", "SLURM_JOB_PARTITION": "train", "SLURM_JOB_GPUS": "{gpus}",
-	}}
+	job = owner{uid: 1003, cgroup: "/system.slice/slurmstepd.scope/job_4711/step_0/user/task_{gpu}",
+		env: map[string]string{
+			"SLURM_JOB_USER": "carol", "SLURM_JOB_ACCOUNT": "nlp", "SLURM_JOB_PARTITION": "train",
+			"SLURM_JOB_GPUS": "{gpus}",
+		}}
 
 	triton  = owner{uid: 997, cgroup: "/system.slice/triton.service"}
 	service = owner{uid: 1000, cgroup: "/system.slice/train.service"}
@@ -55,11 +59,13 @@ func pod(namespace, name, container, image string) owner {
 
 var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
 
-// fill puts an owner's values in place and learns its container's name.
+// fill substitutes an owner's placeholders and records its container's name.
 func (g *gpu) fill(o owner, n int) owner {
 	salt := uint64(4 * n)
-	id := fmt.Sprintf("%016x%016x%016x%016x", hash(g.seed, salt+5000), hash(g.seed, salt+5001), hash(g.seed, salt+5002), hash(g.seed, salt+5003))
-	in := strings.NewReplacer("{gpu}", strconv.Itoa(g.index), "{gpus}", g.host.sharing(g.spec.Load), "{n}", strconv.Itoa(n),
+	id := fmt.Sprintf("%016x%016x%016x%016x", hash(g.seed, salt+5000), hash(g.seed, salt+5001), hash(g.seed, salt+5002),
+		hash(g.seed, salt+5003))
+	in := strings.NewReplacer("{gpu}", strconv.Itoa(g.index), "{gpus}", g.host.sharing(g.spec.Load),
+		"{n}", strconv.Itoa(n),
 		"{id}", id, "{pod}", strings.ReplaceAll(g.uuid("", uint64(n)+300)[1:], "-", "_")).Replace
 	if o.cgroup == "" {
 		o.cgroup = "/"
@@ -90,8 +96,8 @@ func (h *Host) sharing(load string) string {
 	return strings.Join(all, ",")
 }
 
-// ContainerNames returns what the containers of the host's processes are
-// called, by their identifiers of 64 digits.
+// ContainerNames returns the names of the host's containers by their
+// identifiers of 64 digits.
 func (h *Host) ContainerNames() map[string]ContainerName {
 	all := map[string]ContainerName{}
 	for _, g := range h.gpus {
@@ -100,7 +106,7 @@ func (h *Host) ContainerNames() map[string]ContainerName {
 	return all
 }
 
-// ProcessFacts is what /proc says of a process.
+// ProcessFacts are the contents of a process's directory in /proc.
 type ProcessFacts struct {
 	Start   uint64    // clock ticks, of 10 ms, from boot to its start
 	Began   time.Time // the same as a time
@@ -110,12 +116,12 @@ type ProcessFacts struct {
 	Environ map[string]string // a part of its environment
 }
 
-// uptime is how long the machine has been up when the scenario begins.
+// uptime is the uptime of the machine when the scenario begins.
 const uptime = 20 * 24 * time.Hour
 
-// Process returns what /proc says of a process on a GPU; false means that it
-// is none, or has ended. It does not wait for a wedged GPU, and the processes
-// of a GPU that is lost are still there. It needs no session.
+// Process returns the facts of a process on a GPU; false if there is none, or
+// it has ended. It does not wait for a wedged GPU, and the processes of a lost
+// GPU still exist. It needs no session.
 func (h *Host) Process(pid int) (p ProcessFacts, ok bool) {
 	found, ok := h.find(pid)
 	if !ok {

@@ -10,7 +10,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// cgroups says what the cgroups of the scenario mixed look like, by GPU.
+// cgroups are the patterns of the cgroups in the scenario mixed, by GPU.
 var cgroups = [...]string{
 	`^0::/system\.slice/slurmstepd\.scope/job_4711/step_0/user/task_0\n$`,
 	`^0::/system\.slice/slurmstepd\.scope/job_4711/step_0/user/task_1\n$`,
@@ -22,7 +22,7 @@ var cgroups = [...]string{
 	`^0::/kubepods\.slice/kubepods-burstable\.slice/kubepods-burstable-pod[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}\.slice/cri-containerd-[0-9a-f]{64}\.scope\n$`,
 }
 
-// TestOwners asks whose the processes of the scenario mixed are.
+// TestOwners checks the owners of the processes in the scenario mixed.
 func TestOwners(t *testing.T) {
 	h := begin(t, embedded(t, "mixed"), Options{Seed: 3})
 	names := h.ContainerNames()
@@ -49,14 +49,15 @@ func TestOwners(t *testing.T) {
 		}
 	}
 	if _, ok := h.Process(1); ok {
-		t.Error("a process that is not there is known")
+		t.Error("a missing process is known")
 	}
 	if other := begin(t, embedded(t, "mixed"), Options{Seed: 3}); !maps.Equal(other.ContainerNames(), names) {
-		t.Error("equal seeds have other containers")
+		t.Error("equal seeds have different containers")
 	}
 }
 
-// TestProcessesEnd forgets processes with their end, and begins others.
+// TestProcessesEnd checks that processes are forgotten at their end, and that
+// others begin.
 func TestProcessesEnd(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, Scenario{GPUs: []GPU{{Load: "churn", Count: 2}}}, Options{})
@@ -87,7 +88,7 @@ func TestProcessesEnd(t *testing.T) {
 	})
 }
 
-// TestProcessesOfBadGPUs asks for processes while their GPUs answer nothing.
+// TestProcessesOfBadGPUs asks for processes while their GPUs do not answer.
 func TestProcessesOfBadGPUs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, Scenario{GPUs: []GPU{{Load: "full", Count: 2}}, Faults: []Fault{
@@ -114,12 +115,13 @@ func TestProcessesOfBadGPUs(t *testing.T) {
 	})
 }
 
-// TestWorkloads checks what the scenario workloads is for.
+// TestWorkloads checks the special workloads of the scenario workloads.
 func TestWorkloads(t *testing.T) {
 	h := begin(t, embedded(t, "workloads"), Options{})
 	for pid, wanted := range map[int]string{
 		2101: "docker-", 2102: "libpod-", 2103: "user@1001.service", 2201: "kubepods", 2301: "step_0", 2302: "step_1",
-		2401: "triton.service", 2501: "session-5.scope", 2601: "0::/\n", 2701: "user-1002.slice", 2901: "\x1b[2J\x01\\012", 3001: "nvidia-mps",
+		2401: "triton.service", 2501: "session-5.scope", 2601: "0::/\n", 2701: "user-1002.slice",
+		2901: "\x1b[2J\x01\\012", 3001: "nvidia-mps",
 	} {
 		if p, ok := h.Process(pid); !ok || !strings.Contains(p.Cgroup, wanted) {
 			t.Errorf("process %d is %+v, want %q", pid, p, wanted)

@@ -2,11 +2,11 @@ package sim
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// pcieState is what is wrong with the PCIe link, and its errors since the
-// driver was loaded.
+// pcieState is the fault of the PCIe link, and its errors since the driver was
+// loaded.
 type pcieState struct {
 	errors, rate      uint64    // rate is per second
-	generation, width int       // 0 means the model's
+	generation, width int       // 0 means the model's value
 	aer               [3]uint64 // errors that the kernel counted, by severity
 }
 
@@ -15,7 +15,7 @@ func (g *gpu) pcieErrorsEnd(*Fault)     { g.pcie.rate = 0 }
 func (g *gpu) pcieWorse(f *Fault)       { g.pcie.generation, g.pcie.width = f.Generation, f.Width }
 func (g *gpu) pcieWell(*Fault)          { g.pcie.generation, g.pcie.width = 0, 0 }
 
-// generation returns the link's generation now.
+// generation returns the current generation of the link.
 func (g *gpu) generation() int {
 	n := g.model.PCIe.Generation
 	if g.hot == 0 {
@@ -27,7 +27,7 @@ func (g *gpu) generation() int {
 	return n
 }
 
-// lanes returns the link's width now.
+// lanes returns the current width of the link.
 func (g *gpu) lanes() int {
 	if g.pcie.width > 0 {
 		return g.pcie.width
@@ -35,8 +35,7 @@ func (g *gpu) lanes() int {
 	return g.model.PCIe.Width
 }
 
-// GetPcieThroughput returns KB per second. Unlike the driver it does not block
-// for 20 ms.
+// GetPcieThroughput returns KB per second, without the driver's delay of 20 ms.
 func (d *device) GetPcieThroughput(counter nvml.PcieUtilCounter) (uint32, nvml.Return) {
 	return read(d, "nvmlDeviceGetPcieThroughput", func(g *gpu) (uint32, nvml.Return) {
 		const kilo = 1 << 20 / 1000.0
@@ -52,31 +51,33 @@ func (d *device) GetPcieThroughput(counter nvml.PcieUtilCounter) (uint32, nvml.R
 
 // GetPcieReplayCounter returns replays since the driver was loaded.
 func (d *device) GetPcieReplayCounter() (int, nvml.Return) {
-	return read(d, "nvmlDeviceGetPcieReplayCounter", func(g *gpu) (int, nvml.Return) { return int(g.pcie.errors), nvml.SUCCESS })
+	return read(d, "nvmlDeviceGetPcieReplayCounter",
+		func(g *gpu) (int, nvml.Return) { return int(g.pcie.errors), nvml.SUCCESS })
 }
 
 // GetCurrPcieLinkGeneration returns the generation, which some models lower
 // when idle.
 func (d *device) GetCurrPcieLinkGeneration() (int, nvml.Return) {
-	return read(d, "nvmlDeviceGetCurrPcieLinkGeneration", func(g *gpu) (int, nvml.Return) { return g.generation(), nvml.SUCCESS })
+	return read(d, "nvmlDeviceGetCurrPcieLinkGeneration",
+		func(g *gpu) (int, nvml.Return) { return g.generation(), nvml.SUCCESS })
 }
 
-// GetCurrPcieLinkWidth returns lanes.
+// GetCurrPcieLinkWidth returns the number of lanes.
 func (d *device) GetCurrPcieLinkWidth() (int, nvml.Return) {
 	return read(d, "nvmlDeviceGetCurrPcieLinkWidth", func(g *gpu) (int, nvml.Return) { return g.lanes(), nvml.SUCCESS })
 }
 
-// GetMaxPcieLinkGeneration returns what GPU and slot can do.
+// GetMaxPcieLinkGeneration returns the maximum of GPU and slot.
 func (d *device) GetMaxPcieLinkGeneration() (int, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetMaxPcieLinkGeneration", func(m *model) int { return m.PCIe.Generation })
 }
 
-// GetMaxPcieLinkWidth returns lanes.
+// GetMaxPcieLinkWidth returns the number of lanes.
 func (d *device) GetMaxPcieLinkWidth() (int, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetMaxPcieLinkWidth", func(m *model) int { return m.PCIe.Width })
 }
 
-// GetGpuMaxPcieLinkGeneration returns what the GPU can do.
+// GetGpuMaxPcieLinkGeneration returns the maximum of the GPU.
 func (d *device) GetGpuMaxPcieLinkGeneration() (int, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetGpuMaxPcieLinkGeneration", func(m *model) int { return m.PCIe.Generation })
 }

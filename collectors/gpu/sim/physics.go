@@ -6,22 +6,22 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// heat holds what physics derives once from a model and a GPU's place.
+// heat holds the constants derived from a model and a GPU's position.
 type heat struct {
-	dynamic           float64 // watts of a full load at the highest clock
+	dynamic           float64 // watts of a full load at the maximum clock
 	resistance, air   float64 // of the GPU: kelvin per watt, degrees Celsius
 	memResist, memAir float64 // of the memory
-	decay, fast       float64 // part of the way to the equilibrium per step
-	below             float64 // how far below its limit a capped GPU stays, ratio
+	decay, fast       float64 // fraction of the way to the equilibrium per step
+	below             float64 // ratio of a capped GPU's distance from its limit
 }
 
-// throttle counts the time that clocks were held down, in nanoseconds.
+// throttle counts the time of reduced clocks, in nanoseconds.
 type throttle struct {
 	power, thermal, swThermal, hwThermal, brake, low, app uint64
 }
 
-// start sets the state before the first step: a GPU that has been at its load
-// for long.
+// start sets the state before the first step: a GPU that has long been at its
+// load.
 func (g *gpu) start() {
 	m := g.model
 	p, t := m.Power, m.Temperature
@@ -51,7 +51,7 @@ func (g *gpu) start() {
 	g.throttled.low = uint64(uptime*100) * 1e7
 }
 
-// physics computes clock, power and temperature of a step from the work.
+// physics computes the clock, power and temperature of a step from the work.
 func (g *gpu) physics() {
 	m := g.model
 	g.reasons = 0
@@ -89,8 +89,9 @@ func (g *gpu) physics() {
 	g.memory += (g.heat.memAir + g.heat.memResist*g.watts + 0.8*extra - g.memory) * rate
 }
 
-// limit lowers a clock, in MHz, to what power and temperature allow, and sets
-// the reasons. An idle GPU is slow already: only heat and brake are reasons.
+// limit lowers a clock, in MHz, to the value that power and temperature allow,
+// and sets the reasons. An idle GPU is already slow: only heat and brake are
+// reasons.
 func (g *gpu) limit(wanted, static, intensity float64) float64 {
 	m, clock := g.model, wanted
 	if g.trouble.clock > 0 {
@@ -119,7 +120,7 @@ func (g *gpu) limit(wanted, static, intensity float64) float64 {
 	return clock
 }
 
-// count remembers the step and integrates what is counted.
+// count records the step and integrates the counters.
 func (g *gpu) count() {
 	w := &g.work
 	g.hist[g.n&(history-1)] = tick{g.watts, w.busy, w.mem, w.enc, w.dec, w.jpg, w.ofa, g.weight}
@@ -141,5 +142,6 @@ func (g *gpu) count() {
 	add(&t.thermal, nvml.ClocksEventReasonSwThermalSlowdown|nvml.ClocksThrottleReasonHwThermalSlowdown)
 	add(&t.brake, nvml.ClocksThrottleReasonHwPowerBrakeSlowdown)
 	add(&t.low, nvml.ClocksEventReasonGpuIdle)
-	add(&t.app, nvml.ClocksThrottleReasonHwSlowdown|nvml.ClocksEventReasonSwPowerCap|nvml.ClocksEventReasonSwThermalSlowdown)
+	add(&t.app, nvml.ClocksThrottleReasonHwSlowdown|nvml.ClocksEventReasonSwPowerCap|
+		nvml.ClocksEventReasonSwThermalSlowdown)
 }

@@ -8,8 +8,8 @@ func milliwatts(watts float64) uint32 { return uint32(1000*watts + 0.5) }
 // drawn returns the mean power of the last second in watts.
 func (g *gpu) drawn() float64 { return g.average(func(t *tick) float64 { return t.watts }) }
 
-// GetPowerUsage returns the mean of the last second in milliwatts; a model
-// without an average returns the last step's.
+// GetPowerUsage returns the mean of the last second in milliwatts, or the value
+// of the last step for a model without an average.
 func (d *device) GetPowerUsage() (uint32, nvml.Return) {
 	return read(d, "nvmlDeviceGetPowerUsage", func(g *gpu) (uint32, nvml.Return) {
 		if !g.model.has("average_power") {
@@ -35,7 +35,8 @@ func (d *device) limit(call string) (uint32, nvml.Return) {
 
 // GetPowerManagementDefaultLimit returns milliwatts.
 func (d *device) GetPowerManagementDefaultLimit() (uint32, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetPowerManagementDefaultLimit", func(m *model) uint32 { return milliwatts(m.Power.Default) })
+	return fixed(d, "nvmlDeviceGetPowerManagementDefaultLimit",
+		func(m *model) uint32 { return milliwatts(m.Power.Default) })
 }
 
 // GetPowerManagementLimitConstraints returns milliwatts.
@@ -54,7 +55,7 @@ func (d *device) GetTotalEnergyConsumption() (uint64, nvml.Return) {
 	})
 }
 
-// GetPowerSource says mains.
+// GetPowerSource returns mains.
 func (d *device) GetPowerSource() (nvml.PowerSource, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetPowerSource", func(*model) nvml.PowerSource { return nvml.POWER_SOURCE_AC })
 }

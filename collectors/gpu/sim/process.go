@@ -9,8 +9,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// processOverhead is the memory, in bytes, that a process takes beyond what
-// NVML says of it.
+// processOverhead is the memory of a process beyond NVML's figure, in bytes.
 const processOverhead = 9240576
 
 // process is a process on a GPU.
@@ -19,21 +18,21 @@ type process struct {
 	name   string
 	mode   nvml.ProcessMode
 	memory uint64  // bytes
-	hidden bool    // the memory, by the driver
-	ghost  bool    // it has ended, and the driver does not know
+	hidden bool    // the driver does not report its memory
+	ghost  bool    // it has ended, unnoticed by the driver
 	own    float64 // weight of its part of the work
-	share  float64 // the same while a tenant's fault moves parts
+	share  float64 // the same, while a tenant's fault moves parts
 	gi, ci uint32
 	from   int64 // step in which it began
 	owner  owner
 
-	books    *books // its tenant's, once it is known whether it has one
+	books    *books // of its tenant, or nobody; nil until known
 	workload string
 	hooked   bool // it has a session with the broker
 }
 
-// comm returns the process's name as the kernel has it: without a path, cut to
-// 15 bytes.
+// comm returns the process's name as in the kernel: without a path, cut to 15
+// bytes.
 func (p *process) comm() string {
 	name := p.name[strings.LastIndexByte(p.name, '/')+1:]
 	return name[:min(len(name), 15)]
@@ -48,9 +47,9 @@ type slot struct {
 }
 
 const (
-	churnSlots  = 5      // how many short processes there can be at once
-	churnPID    = 20_000 // of the first one
-	crowdPods   = 64     // among which a crowd is divided
+	churnSlots  = 5      // maximum number of short processes at once
+	churnPID    = 20_000 // of the first short process
+	crowdPods   = 64     // pods of a crowd
 	crowdMemory = 64     // of each of its processes, MiB
 	crowdPID    = 200_000
 )
@@ -61,10 +60,10 @@ var modes = map[string]nvml.ProcessMode{
 	"mps": nvml.PROCESS_MODE_MPS, mpsServer: nvml.PROCESS_MODE_COMPUTE,
 }
 
-// mpsServer is the type of the process that does what clients of MPS ask for.
+// mpsServer is the type of the process that does the work of MPS clients.
 const mpsServer = "mps_server"
 
-// settle makes the processes that stay.
+// settle creates the permanent processes.
 func (g *gpu) settle() {
 	g.procs, g.names = nil, map[string]ContainerName{}
 	pid := 3000 + 700*g.index + int(hash(g.seed, 90)%97)
@@ -97,7 +96,7 @@ func (g *gpu) settle() {
 	g.weigh()
 }
 
-// settleOwn makes the scenario's own processes.
+// settleOwn creates the scenario's own processes.
 func (g *gpu) settleOwn() {
 	clients, daemon := 0.0, -1 // weight, index
 	for i, p := range g.spec.Processes {
@@ -120,13 +119,13 @@ func (g *gpu) settleOwn() {
 	}
 }
 
-// stay adds a process that has been there for up to two hours.
+// stay adds a process that has existed for up to two hours.
 func (g *gpu) stay(p process) {
 	p.from = -preroll - int64(hash(g.host.seed, uint64(p.pid))%72_000)
 	g.procs = append(g.procs, p)
 }
 
-// weigh gives each process its part of the work, and sums up what they weigh.
+// weigh gives each process its part of the work, and sums up the weights.
 func (g *gpu) weigh() {
 	g.enrol()
 	g.weight = 0
@@ -138,7 +137,7 @@ func (g *gpu) weigh() {
 // mebibytes rounds bytes to whole MiB.
 func mebibytes(bytes float64) uint64 { return uint64(bytes/(1<<20)+0.5) << 20 }
 
-// populate ends and begins the short processes of a step.
+// populate ends and starts the short processes of a step.
 func (g *gpu) populate() {
 	for i := range g.slots {
 		s := &g.slots[i]
@@ -176,8 +175,7 @@ func (g *gpu) used() uint64 {
 	return sum
 }
 
-// find returns the process of the host with a PID, whatever state its GPU is
-// in.
+// find returns the process with a PID, whatever the state of its GPU.
 func (h *Host) find(pid int) (process, bool) {
 	now := h.now()
 	for _, g := range h.gpus {

@@ -7,7 +7,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// TestChurn sees processes come and go.
+// TestChurn checks that processes come and go.
 func TestChurn(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		d := gpuOf(t, begin(t, Scenario{GPUs: []GPU{{Load: "churn"}}}, Options{}), 0)
@@ -29,11 +29,13 @@ func TestChurn(t *testing.T) {
 // TestOwnProcesses gives a GPU the scenario's processes.
 func TestOwnProcesses(t *testing.T) {
 	h := begin(t, Scenario{GPUs: []GPU{{Load: "full", Processes: []Process{
-		{PID: 41, Name: "a", Memory: 1000, Share: 3}, {PID: 42, Name: "b", Memory: 2000}, {PID: 43, Name: "x", Type: "graphics"}, {PID: 44, MemoryUnknown: true},
+		{PID: 41, Name: "a", Memory: 1000, Share: 3}, {PID: 42, Name: "b", Memory: 2000},
+		{PID: 43, Name: "x", Type: "graphics"}, {PID: 44, MemoryUnknown: true},
 	}}}}, Options{})
 	d := gpuOf(t, h, 0)
 	procs := must[[]nvml.ProcessInfo](t)(d.GetComputeRunningProcesses())
-	if len(procs) != 3 || procs[0].Pid != 41 || procs[1].UsedGpuMemory != 2000<<20 || procs[2].UsedGpuMemory != notAvailable {
+	if len(procs) != 3 || procs[0].Pid != 41 || procs[1].UsedGpuMemory != 2000<<20 ||
+		procs[2].UsedGpuMemory != notAvailable {
 		t.Errorf("processes are %+v", procs)
 	}
 	if g := must[[]nvml.ProcessInfo](t)(d.GetGraphicsRunningProcesses()); len(g) != 1 || g[0].Pid != 43 {

@@ -6,17 +6,18 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// The driver samples who has the GPU six times a second, and remembers 12 s.
+// The driver samples the processes on the GPU six times a second, and keeps the
+// samples for 12 s.
 const (
 	useRate  = 6
 	useDepth = 72
 )
 
-// GetProcessUtilization returns what each process that did anything after
-// lastSeen, in microseconds, used since then, at most in the last 12 s: the
-// average in percent, rounded down, and the time of the last sample in which it
-// did something. It returns ERROR_NOT_FOUND when nobody did anything, and
-// ERROR_NOT_SUPPORTED under MIG. Of a process that has ended nothing is left.
+// GetProcessUtilization returns the use by each process that was active after
+// lastSeen, in microseconds, at most in the last 12 s: the average in percent,
+// rounded down, and the time of the last sample in which it was active. It
+// returns ERROR_NOT_FOUND if no process was active, and ERROR_NOT_SUPPORTED
+// under MIG. Processes that have ended are left out.
 func (d *device) GetProcessUtilization(lastSeen uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 	return read(d, "nvmlDeviceGetProcessUtilization", func(g *gpu) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 		if len(g.spec.MIG) > 0 {
@@ -36,19 +37,19 @@ func (d *device) GetProcessUtilization(lastSeen uint64) ([]nvml.ProcessUtilizati
 	})
 }
 
-// look is a look of the driver at who has the GPU.
+// look is one sample of the driver.
 type look struct {
 	at   uint64 // microseconds since the epoch
 	step int64
 	*tick
 }
 
-// window returns the driver's looks after lastSeen, the newest first, which is
-// less than 200 ms old.
+// window returns the driver's samples after lastSeen, newest first. The newest
+// is less than 200 ms old.
 func (g *gpu) window(lastSeen uint64) []look {
 	const began, period = -preroll * step, time.Second / useRate
 	first := began + time.Duration(hash(g.seed, 91)%uint64(period))
-	now := min(g.host.now(), g.time()+step-1) // no later than what has been simulated
+	now := min(g.host.now(), g.time()+step-1) // no later than the simulated time
 	var all []look
 	for t := now - (now-first)%period; len(all) < useDepth; t -= period {
 		at, n := g.host.stamp(t), int64((t-began)/step)-preroll
@@ -60,7 +61,7 @@ func (g *gpu) window(lastSeen uint64) []look {
 	return all
 }
 
-// use returns what p used in a window, if anything.
+// use returns the use by p in a window, if any.
 func (p *process) use(window []look) (s nvml.ProcessUtilizationSample, ok bool) {
 	var sm, mem, enc, dec float64
 	for _, l := range window {
@@ -75,12 +76,12 @@ func (p *process) use(window []look) (s nvml.ProcessUtilizationSample, ok bool) 
 	return s, s.TimeStamp > 0
 }
 
-// GetAccountingMode says that accounting is off.
+// GetAccountingMode returns off.
 func (d *device) GetAccountingMode() (nvml.EnableState, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetAccountingMode", func(*model) nvml.EnableState { return nvml.FEATURE_DISABLED })
 }
 
-// GetAccountingPids returns no accounted process.
+// GetAccountingPids returns no processes.
 func (d *device) GetAccountingPids() ([]int, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetAccountingPids", func(*model) []int { return []int{} })
 }

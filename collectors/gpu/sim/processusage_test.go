@@ -17,15 +17,15 @@ func useOf(t *testing.T, d *device, since time.Time) map[uint32]nvml.ProcessUtil
 	}
 	for _, s := range samples {
 		if _, twice := all[s.Pid]; twice {
-			t.Errorf("process %d is there twice", s.Pid)
+			t.Errorf("process %d is listed twice", s.Pid)
 		}
 		all[s.Pid] = s
 	}
 	return all
 }
 
-// TestSharesOfProcesses has one process at three parts, one at seven, one idle
-// and one that graphics keeps busy.
+// TestSharesOfProcesses has one process with three parts, one with seven, one
+// idle and one busy with graphics.
 func TestSharesOfProcesses(t *testing.T) {
 	h := begin(t, Scenario{GPUs: []GPU{{Load: "full", Processes: []Process{
 		{PID: 1, Share: 0.3}, {PID: 2, Share: 0.7}, {PID: 3, Idle: true}, {PID: 4, Type: "graphics", Share: 0.001},
@@ -59,7 +59,7 @@ func TestWindowOfProcesses(t *testing.T) {
 					t.Fatalf("the newest sample of %d is %v old", pid, age)
 				}
 				if _, fresh := useOf(t, d, at)[pid]; fresh {
-					t.Fatalf("process %d did something after it had done all", pid)
+					t.Fatalf("process %d was active after its work had ended", pid)
 				}
 				if was, ok := last[pid]; ok && s.TimeStamp < was.TimeStamp {
 					t.Fatalf("the newest sample of %d went back", pid)
@@ -69,7 +69,8 @@ func TestWindowOfProcesses(t *testing.T) {
 				stopped = now
 			}
 			idle := now.Sub(stopped)
-			if there := len(all) > 0; idle > 12300*time.Millisecond && there || idle > 0 && idle < 11500*time.Millisecond && !stopped.IsZero() && !there {
+			if there := len(all) > 0; idle > 12300*time.Millisecond && there ||
+				idle > 0 && idle < 11500*time.Millisecond && !stopped.IsZero() && !there {
 				t.Fatalf("%d processes %v after the work ended", len(all), idle)
 			}
 			if idle == 0 {
@@ -84,8 +85,8 @@ func TestWindowOfProcesses(t *testing.T) {
 	})
 }
 
-// TestAverageOfProcesses adds up windows that meet: they give what one long
-// window does.
+// TestAverageOfProcesses checks that the averages of adjacent windows add up to
+// that of the whole.
 func TestAverageOfProcesses(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, Scenario{GPUs: []GPU{{Load: "inference", Processes: []Process{{PID: 1}}}}}, Options{Seed: 1})
@@ -99,13 +100,14 @@ func TestAverageOfProcesses(t *testing.T) {
 			seen = s.TimeStamp
 		}
 		whole := must[[]nvml.ProcessUtilizationSample](t)(d.GetProcessUtilization(first))[0]
-		if mean := sum / float64(seen-first); seen-first < 9_990_000 || seen-first > 10_010_000 || !near(mean, float64(whole.SmUtil), 1) {
+		if mean := sum / float64(seen-first); seen-first < 9_990_000 || seen-first > 10_010_000 ||
+			!near(mean, float64(whole.SmUtil), 1) {
 			t.Errorf("the parts of %d us have a mean of %v %%, the whole %d %%", seen-first, mean, whole.SmUtil)
 		}
 	})
 }
 
-// TestProcessesThatEnd forgets them at once.
+// TestProcessesThatEnd checks that ended processes are forgotten at once.
 func TestProcessesThatEnd(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, Scenario{GPUs: []GPU{{Load: "churn"}}}, Options{})
@@ -125,12 +127,12 @@ func TestProcessesThatEnd(t *testing.T) {
 			}
 		}
 		if len(seen) < 15 {
-			t.Errorf("%d processes did anything", len(seen))
+			t.Errorf("%d processes were active", len(seen))
 		}
 	})
 }
 
-// TestMPS gives the work of the clients to the server.
+// TestMPS checks that the server does the work of its clients.
 func TestMPS(t *testing.T) {
 	h := begin(t, embedded(t, "workloads"), Options{})
 	d := gpuOf(t, h, 1)

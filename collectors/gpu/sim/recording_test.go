@@ -38,7 +38,7 @@ func recorded(t *testing.T, load string) (*Host, *device) {
 // near reports whether two numbers differ by at most a distance.
 func near(a, b, distance float64) bool { return math.Abs(a-b) <= distance }
 
-// pair is a return value of two.
+// pair combines a call's two values into one.
 func pair[A, B any](a A, b B, ret nvml.Return) (any, nvml.Return) { return []any{a, b}, ret }
 
 // one hides the type of a return value.
@@ -48,13 +48,13 @@ func counted(kind nvml.ValueType, all []nvml.Sample, ret nvml.Return) (any, nvml
 	return []int{int(kind), len(all)}, ret
 }
 
-// same compares what JSON says of two values.
+// same compares two values by their JSON.
 func same(t *testing.T, what string, got, recorded any, distance float64) {
 	t.Helper()
 	switch r := recorded.(type) {
 	case float64:
 		if g, ok := got.(float64); !ok || !near(g, r, distance) {
-			t.Errorf("%s is %v, recorded %v, may differ by %v", what, got, recorded, distance)
+			t.Errorf("%s is %v, recorded %v, tolerance %v", what, got, recorded, distance)
 		}
 	case []any:
 		g, _ := got.([]any)
@@ -114,12 +114,13 @@ func TestCallsAsRecorded(t *testing.T) {
 	}
 }
 
-// TestFieldsAsRecorded compares fields: which are supported, their types, and
-// their values where they do not depend on the past.
+// TestFieldsAsRecorded compares fields: the supported ones, their types, and
+// the values that do not depend on the past.
 func TestFieldsAsRecorded(t *testing.T) {
 	rows := table(t, "nvml-fields-h100.tsv")
 	types := map[string]nvml.ValueType{"uint": asUint, "ulonglong": asUint64, "int": asInt, "double": asDouble}
-	history := map[uint32]bool{74: true, 78: true, 80: true, 81: true, 83: true, 169: true, 191: true, 197: true, 198: true}
+	history := map[uint32]bool{74: true, 78: true, 80: true, 81: true, 83: true, 169: true, 191: true, 197: true,
+		198: true}
 	distance := map[uint32]float64{82: 2, 185: 15_000, 186: 35_000}
 	for column, load := range map[int]string{3: "idle", 5: "full"} {
 		bubble(t, func(t *testing.T) {
@@ -168,7 +169,8 @@ func TestLinksAsRecorded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, Scenario{GPUs: []GPU{{Model: "h200"}}}, Options{})
 		d := gpuOf(t, h, 0)
-		static := []uint32{91, 138, 139, 146, 147, 161, 162, 163, 164, 165, 166, 167, 168, 187, 188, 189, 190, 192, 193, 194, 195, 196, 200, 223, 224, 225, 230}
+		static := []uint32{91, 138, 139, 146, 147, 161, 162, 163, 164, 165, 166, 167, 168, 187, 188, 189, 190, 192, 193,
+			194, 195, 196, 200, 223, 224, 225, 230}
 		for id := uint32(1); id < nvml.FI_MAX; id++ {
 			v := []nvml.FieldValue{{FieldId: id}}
 			check(t, d.GetFieldValues(v))
@@ -204,7 +206,7 @@ func TestMetricsAsRecorded(t *testing.T) {
 	}
 }
 
-// measure returns GPM metrics of a second.
+// measure returns GPM metrics over one second.
 func measure(t testing.TB, h *Host, d *device, ids ...uint32) map[uint32]float64 {
 	t.Helper()
 	from, to := must[nvml.GpmSample](t)(h.GpmSampleAlloc()), must[nvml.GpmSample](t)(h.GpmSampleAlloc())
@@ -249,7 +251,8 @@ func TestProcessesAsRecorded(t *testing.T) {
 		}
 		_, ret := d.GetProcessUtilization(use[0].TimeStamp)
 		want(t, "utilization since the last", ret, nvml.ERROR_NOT_FOUND)
-		if watts := fieldOf(t, d, nvml.FI_DEV_POWER_AVERAGE, nvml.POWER_SCOPE_MEMORY); !near(float64(watts), 134_860, 4000) {
+		if watts := fieldOf(t, d, nvml.FI_DEV_POWER_AVERAGE, nvml.POWER_SCOPE_MEMORY); !near(float64(watts), 134_860,
+			4000) {
 			t.Errorf("memory draws %d mW", watts)
 		}
 	})

@@ -6,7 +6,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// GetRepairStatus says that no repair is pending.
+// GetRepairStatus returns that no repair is pending.
 func (d *device) GetRepairStatus() (nvml.RepairStatus, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetRepairStatus", func(*model) nvml.RepairStatus {
 		s := nvml.RepairStatus{}
@@ -17,9 +17,10 @@ func (d *device) GetRepairStatus() (nvml.RepairStatus, nvml.Return) {
 
 // GetUnrepairableMemoryFlag_v1 is set while row remapping has failed.
 func (d *device) GetUnrepairableMemoryFlag_v1() (nvml.UnrepairableMemoryStatus_v1, nvml.Return) {
-	return read(d, "nvmlDeviceGetUnrepairableMemoryFlag_v1", func(g *gpu) (nvml.UnrepairableMemoryStatus_v1, nvml.Return) {
-		return nvml.UnrepairableMemoryStatus_v1{BUnrepairableMemory: flag(g.rows.failure)}, nvml.SUCCESS
-	})
+	return read(d, "nvmlDeviceGetUnrepairableMemoryFlag_v1",
+		func(g *gpu) (nvml.UnrepairableMemoryStatus_v1, nvml.Return) {
+			return nvml.UnrepairableMemoryStatus_v1{BUnrepairableMemory: flag(g.rows.failure)}, nvml.SUCCESS
+		})
 }
 
 // GetRetiredPages is not supported: these models remap rows instead.
@@ -34,8 +35,8 @@ func (d *device) GetRetiredPagesPendingStatus() (nvml.EnableState, nvml.Return) 
 	})
 }
 
-// GetLastBBXFlushTime returns when the black box was written, in microseconds
-// since the epoch, and how long that took, in microseconds.
+// GetLastBBXFlushTime returns the time of the last write of the black box, in
+// microseconds since the epoch, and its duration in microseconds.
 func (d *device) GetLastBBXFlushTime() (at uint64, took uint, ret nvml.Return) {
 	ret = d.ask("nvmlDeviceGetLastBBXFlushTime", func(g *gpu) nvml.Return {
 		if !g.model.has("bbx") {

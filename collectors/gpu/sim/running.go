@@ -5,8 +5,8 @@ import "github.com/NVIDIA/go-nvml/pkg/nvml"
 // notAvailable is NVML_VALUE_NOT_AVAILABLE.
 const notAvailable = ^uint64(0)
 
-// running lists the processes of a mode, those of one GPU instance only if
-// gi is one. Clients of MPS have a compute context too.
+// running lists the processes of a mode, all or only those of the GPU instance
+// gi. MPS clients have a compute context too.
 func (g *gpu) running(mode nvml.ProcessMode, gi uint32) []nvml.ProcessInfo {
 	all := []nvml.ProcessInfo{}
 	for _, p := range g.procs {
@@ -58,7 +58,8 @@ func details(all []nvml.ProcessInfo) nvml.ProcessDetailList {
 	array := make([]nvml.ProcessDetail_v1, len(all))
 	for i, p := range all {
 		array[i] = nvml.ProcessDetail_v1{
-			Pid: p.Pid, UsedGpuMemory: p.UsedGpuMemory, GpuInstanceId: p.GpuInstanceId, ComputeInstanceId: p.ComputeInstanceId,
+			Pid: p.Pid, UsedGpuMemory: p.UsedGpuMemory, GpuInstanceId: p.GpuInstanceId,
+			ComputeInstanceId: p.ComputeInstanceId,
 		}
 	}
 	if len(array) > 0 {

@@ -12,7 +12,7 @@ const (
 	usageSamples = 72  // one every second step: 14.4 s
 )
 
-// ratios says which samples are utilizations.
+// ratios maps the sample types that are utilizations.
 var ratios = map[nvml.SamplingType]func(*tick) float64{
 	nvml.GPU_UTILIZATION_SAMPLES:    func(t *tick) float64 { return t.busy },
 	nvml.MEMORY_UTILIZATION_SAMPLES: func(t *tick) float64 { return t.mem },
@@ -24,7 +24,7 @@ var ratios = map[nvml.SamplingType]func(*tick) float64{
 
 // GetSamples returns the driver's buffer of power in milliwatts, or of a
 // utilization in percent: the samples after lastSeen, in microseconds, oldest
-// first. It returns ERROR_NOT_FOUND when there is none.
+// first. It returns ERROR_NOT_FOUND if there are none.
 func (d *device) GetSamples(kind nvml.SamplingType, lastSeen uint64) (nvml.ValueType, []nvml.Sample, nvml.Return) {
 	all, ret := read(d, "nvmlDeviceGetSamples", func(g *gpu) ([]nvml.Sample, nvml.Return) {
 		if kind < 0 || kind >= nvml.SAMPLINGTYPE_COUNT {

@@ -11,31 +11,33 @@ import (
 //go:embed scenarios/*.yml
 var scenarios embed.FS
 
-// Scenario is a simulated host as a YAML document: its GPUs, and what goes
-// wrong with them and when. The keys are the field names in lower case, with
+// Scenario is a simulated host as a YAML document: its GPUs, and its faults
+// with their times. The keys are the field names in lower case, with
 // underscores.
 type Scenario struct {
-	Name           string   `yaml:"name"`
-	Doc            string   `yaml:"doc"`             // one line on what it shows
-	Driver         string   `yaml:"driver"`          // driver version, 580.159.04 by default
-	CUDA           string   `yaml:"cuda"`            // CUDA version as NVML gives it, 13000 by default
-	GPUs           []GPU    `yaml:"gpus"`            // 1 to 16, in the order of their indices
-	Faults         []Fault  `yaml:"faults"`          // in any order
-	Tenants        []Tenant `yaml:"tenants"`         // who shares the GPUs by quotas; a process is the first's that has its workload
-	InfiniBand     int      `yaml:"infiniband"`      // InfiniBand ports, mlx5_0/1 and on; none by default
+	Name   string  `yaml:"name"`
+	Doc    string  `yaml:"doc"`    // one line on its purpose
+	Driver string  `yaml:"driver"` // driver version, 580.159.04 by default
+	CUDA   string  `yaml:"cuda"`   // CUDA version as NVML gives it, 13000 by default
+	GPUs   []GPU   `yaml:"gpus"`   // 1 to 16, in the order of their indices
+	Faults []Fault `yaml:"faults"` // in any order
+	// Tenants share the GPUs by quotas; a process belongs to the first tenant
+	// that has its workload.
+	Tenants        []Tenant `yaml:"tenants"`
+	InfiniBand     int      `yaml:"infiniband"`      // InfiniBand ports, from mlx5_0/1 on; none by default
 	MissingSymbols []string `yaml:"missing_symbols"` // NVML functions that this driver lacks; calling one panics
 }
 
 // GPU is one GPU of a scenario, or Count equal ones.
 type GPU struct {
 	Model      string    `yaml:"model"`       // a key of profiles.json, h100 by default
-	Load       string    `yaml:"load"`        // what runs on it, idle by default
-	Count      int       `yaml:"count"`       // how many of these, 1 by default
+	Load       string    `yaml:"load"`        // its load, idle by default
+	Count      int       `yaml:"count"`       // number of such GPUs, 1 by default
 	PowerLimit float64   `yaml:"power_limit"` // watts, the model's default limit if 0
 	MIG        []string  `yaml:"mig"`         // profiles of its MIG devices; MIG mode is off without any
-	VGPUs      []VGPU    `yaml:"vgpus"`       // vGPUs that it hosts
+	VGPUs      []VGPU    `yaml:"vgpus"`       // hosted vGPUs
 	Processes  []Process `yaml:"processes"`   // instead of the load's own processes
-	Crowd      int       `yaml:"crowd"`       // this many small processes in 64 pods, instead of the load's own
+	Crowd      int       `yaml:"crowd"`       // number of small processes in 64 pods, instead of the load's own
 }
 
 // VGPU is a virtual GPU that a simulated GPU hosts for a virtual machine.
@@ -48,27 +50,30 @@ type VGPU struct {
 	Encoders int    `yaml:"encoders"` // encoder sessions
 }
 
-// Process is a process on a simulated GPU. In Cgroup, Env and Container {id}
-// stands for an identifier of a container, {pod} for one of a pod, {n} for the
-// place in the list, {gpu} for the index of the GPU and {gpus} for those of all
+// Process is a process on a simulated GPU. In Cgroup, Env and Container, {id}
+// stands for a container's identifier, {pod} for a pod's, {n} for the position
+// in the list, {gpu} for the index of the GPU and {gpus} for those of all GPUs
 // with its load.
 type Process struct {
-	PID    int     `yaml:"pid"`
-	Name   string  `yaml:"name"`   // an executable or its path
-	Type   string  `yaml:"type"`   // compute (default), graphics, mps (a client) or mps_server, which does the clients' work
+	PID  int    `yaml:"pid"`
+	Name string `yaml:"name"` // an executable or its path
+	// compute (default), graphics, mps (a client) or mps_server, which does the
+	// clients' work
+	Type   string  `yaml:"type"`
 	Memory uint64  `yaml:"memory"` // MiB
 	Share  float64 `yaml:"share"`  // weight of its part of the GPU's work, 1 if 0
 	Idle   bool    `yaml:"idle"`   // it has no part of the work
 
-	MemoryUnknown bool `yaml:"memory_unknown"` // the driver does not say how much it has
+	MemoryUnknown bool `yaml:"memory_unknown"` // the driver does not report its memory
 
-	UID       int               `yaml:"uid"`
-	Cgroup    string            `yaml:"cgroup"`    // the content of /proc/PID/cgroup, or a path of cgroup v2, / by default
+	UID int `yaml:"uid"`
+	// content of /proc/PID/cgroup, or a path of cgroup v2; / by default
+	Cgroup    string            `yaml:"cgroup"`
 	Env       map[string]string `yaml:"env"`       // a part of its environment
-	Container ContainerName     `yaml:"container"` // what the container of Cgroup is called
+	Container ContainerName     `yaml:"container"` // name of the container of Cgroup
 }
 
-// Duration is a time.Duration that reads "90s" from YAML.
+// Duration is a time.Duration that parses "90s" from YAML.
 type Duration time.Duration
 
 // UnmarshalText parses what time.ParseDuration accepts.

@@ -7,8 +7,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// driver returns what the driver answers to Init and to the calls of a session
-// at t, and how often it had been unloaded by then.
+// driver returns the driver's answers to Init and to the calls of a session at
+// t, and the number of unloads until then.
 func (h *Host) driver(t time.Duration) (init, calls nvml.Return, unloads int) {
 	for i := range h.hostwide {
 		f := &h.hostwide[i]
@@ -24,8 +24,8 @@ func (h *Host) driver(t time.Duration) (init, calls nvml.Return, unloads int) {
 }
 
 // admit waits while a call is blocked. It returns the time of the answer, or
-// why there is none. verdict says of a time until when the call blocks, or
-// what it returns.
+// the reason that there is none. verdict returns, for a time, the end of the
+// blocking or the call's return code.
 func (h *Host) admit(verdict func(t time.Duration) (time.Duration, nvml.Return)) (time.Duration, nvml.Return) {
 	for {
 		now := h.now()
@@ -39,7 +39,7 @@ func (h *Host) admit(verdict func(t time.Duration) (time.Duration, nvml.Return))
 	}
 }
 
-// wait blocks for a length of simulated time; false means that the host was
+// wait blocks for a simulated duration, and returns false if the host was
 // closed.
 func (h *Host) wait(t time.Duration) bool {
 	var over <-chan time.Time // never, for a window without end
@@ -69,8 +69,7 @@ func (h *Host) enter(call string) (now time.Duration, session int, ret nvml.Retu
 	return now, session, ret
 }
 
-// check returns the number of the open session. A session that the driver did
-// not survive is none.
+// check returns the number of the open session. A session ends with its driver.
 func (h *Host) check(t time.Duration) (session int, ret nvml.Return) {
 	_, ret, unloads := h.driver(t)
 	h.mu.RLock()
@@ -86,9 +85,9 @@ func (h *Host) check(t time.Duration) (session int, ret nvml.Return) {
 	return h.session, nvml.SUCCESS
 }
 
-// Init begins a session, or joins the one that is open. It fails while the
-// driver or its device nodes are gone. Handles of a session that the driver
-// did not survive stay invalid.
+// Init begins a session, or joins the open one. It fails while the driver or
+// its device nodes are gone. Handles of a session whose driver went away stay
+// invalid.
 func (h *Host) Init() nvml.Return {
 	now, ret := h.reach("nvmlInit")
 	if ret != nvml.SUCCESS {

@@ -7,7 +7,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// TestSessions shows that calls need a session and that handles end with it.
+// TestSessions checks that calls need a session and that handles end with it.
 func TestSessions(t *testing.T) {
 	h, err := New(Scenario{GPUs: []GPU{{}}}, Options{})
 	if err != nil {
@@ -32,7 +32,7 @@ func TestSessions(t *testing.T) {
 	want(t, "index out of range", ret, nvml.ERROR_INVALID_ARGUMENT)
 }
 
-// TestDriverGone shows that no session survives the driver.
+// TestDriverGone checks that sessions end with the driver.
 func TestDriverGone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, embedded(t, "driver_gone"), Options{})
@@ -72,7 +72,7 @@ func TestDriverGone(t *testing.T) {
 	})
 }
 
-// TestSystem checks what is said of the driver.
+// TestSystem checks the calls about the driver.
 func TestSystem(t *testing.T) {
 	h := begin(t, Scenario{GPUs: []GPU{{}}, MissingSymbols: []string{"nvmlDeviceGetOfaUtilization"}}, Options{})
 	if v := must[string](t)(h.SystemGetDriverVersion()); v != "580.159.04" {
@@ -105,20 +105,22 @@ func TestSystem(t *testing.T) {
 		t.Error(err)
 	}
 	if err := h.Extensions().LookupSymbol("nvmlDeviceGetOfaUtilization"); err == nil {
-		t.Error("the missing symbol is there")
+		t.Error("the missing symbol was found")
 	}
 	defer func() {
 		if recover() == nil {
-			t.Error("a call that the driver lacks does not panic")
+			t.Error("a missing function does not panic")
 		}
 	}()
 	gpuOf(t, h, 0).GetOfaUtilization()
 }
 
-// TestNodesGone shows that handles outlive their device nodes.
+// TestNodesGone checks that handles outlive their device nodes.
 func TestNodesGone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{Count: 2}}, Faults: []Fault{{Kind: "nodes_gone", At: Duration(10 * time.Second), For: Duration(20 * time.Second)}}}, Options{})
+		h := begin(t, Scenario{GPUs: []GPU{{Count: 2}},
+			Faults: []Fault{{Kind: "nodes_gone", At: Duration(10 * time.Second), For: Duration(20 * time.Second)}}},
+			Options{})
 		all := []*device{gpuOf(t, h, 0), gpuOf(t, h, 1)}
 		time.Sleep(10 * time.Second)
 		for _, d := range all {
@@ -133,10 +135,12 @@ func TestNodesGone(t *testing.T) {
 	})
 }
 
-// TestLibraryMismatch shows that no session survives another driver.
+// TestLibraryMismatch checks that sessions end with a change of the driver.
 func TestLibraryMismatch(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{}}, Faults: []Fault{{Kind: "library_mismatch", At: Duration(10 * time.Second), For: Duration(20 * time.Second)}}}, Options{})
+		h := begin(t, Scenario{GPUs: []GPU{{}},
+			Faults: []Fault{{Kind: "library_mismatch", At: Duration(10 * time.Second),
+				For: Duration(20 * time.Second)}}}, Options{})
 		d := gpuOf(t, h, 0)
 		set := subscribe(t, h)
 		_, ret := set.Wait(60_000)
@@ -155,12 +159,13 @@ func TestLibraryMismatch(t *testing.T) {
 	})
 }
 
-// TestRecovery walks through the scenario recovery, opening NVML again where
-// its session is over.
+// TestRecovery runs the scenario recovery, and reopens NVML after the end of
+// each session.
 func TestRecovery(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, embedded(t, "recovery"), Options{})
-		lost := map[time.Duration]int{60: 1, 100: 2, 140: 0, 180: 1, 220: 0, 260: 2} // seconds, GPU that answers nothing
+		// seconds, GPU that does not answer
+		lost := map[time.Duration]int{60: 1, 100: 2, 140: 0, 180: 1, 220: 0, 260: 2}
 		for at := time.Duration(10); at < 300; at += 20 {
 			time.Sleep(at*time.Second - time.Since(h.start))
 			if at == 30 {

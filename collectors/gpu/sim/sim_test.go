@@ -44,7 +44,7 @@ func begin(t testing.TB, s Scenario, o Options) *Host {
 	return h
 }
 
-// gpuOf returns a handle.
+// gpuOf returns the handle of a GPU.
 func gpuOf(t testing.TB, h *Host, index int) *device {
 	t.Helper()
 	d, ret := h.DeviceGetHandleByIndex(index)
@@ -77,7 +77,7 @@ func must[T any](t testing.TB) func(T, nvml.Return) T {
 	}
 }
 
-// bubble runs a test with a clock of its own.
+// bubble runs a test with its own clock.
 func bubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	synctest.Test(t, f)

@@ -6,7 +6,8 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// A standing is a workload's in the escalation, by what it did on one GPU.
+// A standing is a workload's level of escalation, from its conduct on one
+// GPU.
 type standing struct {
 	workload   string
 	processes  int
@@ -19,7 +20,7 @@ type standing struct {
 	actions    map[[2]string]uint64 // by action and result
 }
 
-// standing returns that of a workload, which begins on the lowest level.
+// standing returns the standing of a workload, which starts on the lowest level.
 func (b *books) standing(workload string) *standing {
 	for _, s := range b.workloads {
 		if s.workload == workload {
@@ -68,7 +69,8 @@ func (b *books) judge(objective quota.Objective, wanted, missed bool) {
 	}
 }
 
-// move is a level up for violations in a row, and one down for clean windows.
+// move goes up a level after consecutive violations, and down one after clean
+// windows.
 func (s *standing) move(bad bool, t *Tenant) {
 	if bad {
 		s.bad, s.clean = s.bad+1, 0
@@ -84,7 +86,7 @@ func (s *standing) move(bad bool, t *Tenant) {
 		}
 		s.actions[[2]string{levels[s.level], result}]++
 	case s.clean >= holdDown && s.level > 0:
-		action := "observe" // as the enforcer calls it: the level that was entered
+		action := "observe" // the enforcer's name: the level that was entered
 		if levels[s.level] != "warn" {
 			action = "resume"
 		}

@@ -10,20 +10,23 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// Tenants reports whether the scenario has tenants, and so Books anything to say.
+// Tenants reports whether the scenario has tenants, and Books therefore has
+// contents.
 func (h *Host) Tenants() bool { return len(h.scenario.Tenants) > 0 }
 
-// Books returns what a broker and an enforcer would say of the tenants as of
-// now. They need no session, and no GPU's fault holds them up. It never fails.
+// Books returns the current statistics of a broker and an enforcer about the
+// tenants. It needs no session, and no GPU's fault delays it. It never fails.
 func (h *Host) Books() (wire.Stats, error) {
-	s := wire.Stats{Sessions: map[string]int{"active": 0}, Hooks: []wire.HookStats{}, Faults: map[string]uint64{"slow": 0, "flood": 0, "slowed": 0, "starved": 0}, Enforcer: &wire.EnforcerStats{}}
+	s := wire.Stats{Sessions: map[string]int{"active": 0}, Hooks: []wire.HookStats{},
+		Faults: map[string]uint64{"slow": 0, "flood": 0, "slowed": 0, "starved": 0}, Enforcer: &wire.EnforcerStats{}}
 	now := h.now()
 	turns, denied := 0.0, 0.0
 	for _, g := range h.gpus {
 		g.mu.Lock()
 		g.advance(now)
 		if len(g.books) > 0 {
-			s.GPUs = append(s.GPUs, wire.GPUStats{GPU: g.uuid("GPU", 0), HandoverSeconds: g.handover, TogetherSeconds: g.together})
+			s.GPUs = append(s.GPUs, wire.GPUStats{GPU: g.uuid("GPU", 0), HandoverSeconds: g.handover,
+				TogetherSeconds: g.together})
 		}
 		for _, b := range g.books {
 			if len(b.workloads) == 0 {
@@ -39,27 +42,33 @@ func (h *Host) Books() (wire.Stats, error) {
 	}
 	s.Hooks = append(s.Hooks, wire.HookStats{Version: "1.0.0", ABI: "1.0", Sessions: s.Sessions["active"]})
 	decided := uint64(h.now()/(5*time.Second)) + 240 + uint64(denied)
-	s.Admission = wire.Durations{Bounds: []float64{0.0001, 0.001}, Counts: []uint64{decided, 0, 0}, Seconds: float64(decided) * 0.00003}
-	s.Requests = []wire.RequestStats{{Op: "acquire", Result: "ok", Count: uint64(turns)}, {Op: "yield", Result: "ok", Count: uint64(turns)},
-		{Op: "reserve", Result: "ok", Count: decided - uint64(denied)}, {Op: "reserve", Result: "denied", Count: uint64(denied)}}
+	s.Admission = wire.Durations{Bounds: []float64{0.0001, 0.001}, Counts: []uint64{decided, 0, 0},
+		Seconds: float64(decided) * 0.00003}
+	s.Requests = []wire.RequestStats{{Op: "acquire", Result: "ok", Count: uint64(turns)},
+		{Op: "yield", Result: "ok", Count: uint64(turns)},
+		{Op: "reserve", Result: "ok", Count: decided - uint64(denied)},
+		{Op: "reserve", Result: "denied", Count: uint64(denied)}}
 	slices.SortFunc(s.Enforcer.Escalation, func(a, b wire.EscalationStats) int {
 		return strings.Compare(a.Tenant+"\x00"+a.Workload, b.Tenant+"\x00"+b.Workload)
 	})
 	return s, nil
 }
 
-// tenantStats are the broker's books of a tenant.
+// tenantStats returns the broker's books of a tenant.
 func (g *gpu) tenantStats(b *books) wire.TenantStats {
-	lag := 0.004 * g.noise(hash(1, uint64(len(b.Name)))) // a turn's part, now owed and now ahead
+	lag := 0.004 * g.noise(hash(1, uint64(len(b.Name)))) // a part of a turn, behind or ahead
 	if b.starved {
 		lag = 0.05
 	}
 	return wire.TenantStats{
 		Tenant: b.Name, GPU: g.uuid("GPU", 0), Sessions: b.sessions, Weight: max(b.Guarantee, 0.01), Limit: b.Limit,
 		Share1s: g.shareOf(b, second), Share10s: g.shareOf(b, 10*second),
-		ServedSeconds: b.served, WantedSeconds: b.wants, LagSeconds: lag, LongestSeconds: 0.0005 + 0.003*ratio(hash(2, uint64(len(b.Name)))),
-		ChargedSeconds: b.seconds, Turns: uint64(b.turns), OverrunSeconds: b.overrun, WaitSeconds: b.wait, ThrottledSeconds: b.throttled,
-		Launches: uint64(b.launches), CopiedBytes: uint64(b.copied), Waits: uint64(b.waits), LateWaits: uint64(b.late),
+		ServedSeconds: b.served, WantedSeconds: b.wants, LagSeconds: lag,
+		LongestSeconds: 0.0005 + 0.003*ratio(hash(2, uint64(len(b.Name)))),
+		ChargedSeconds: b.seconds, Turns: uint64(b.turns), OverrunSeconds: b.overrun, WaitSeconds: b.wait,
+		ThrottledSeconds: b.throttled,
+		Launches:         uint64(b.launches), CopiedBytes: uint64(b.copied), Waits: uint64(b.waits),
+		LateWaits: uint64(b.late),
 		MemoryCap: b.Memory, MemoryUsed: b.held, MemoryPeak: b.peak, MemoryDenied: uint64(b.denied),
 	}
 }
@@ -74,7 +83,7 @@ func (g *gpu) shareOf(b *books, n int64) (s wire.ShareStats) {
 	return s
 }
 
-// quotaStats are what a tenant was promised, and how it was kept.
+// quotaStats returns the promises to a tenant, and how they were kept.
 func (g *gpu) quotaStats(b *books) wire.QuotaStats {
 	drift, bus := 0.003*g.noise(hash(0, uint64(len(b.Name)))), b.dram
 	q := wire.QuotaStats{Tenant: b.Name, GPU: g.uuid("GPU", 0), Quota: b.Quota, Charge: &drift, Bus: &bus}
@@ -91,20 +100,22 @@ func (g *gpu) quotaStats(b *books) wire.QuotaStats {
 	return q
 }
 
-// standings adds b's workloads. One that is on several GPUs is where it stands
-// highest.
+// standings adds b's workloads. A workload on several GPUs has its highest
+// standing.
 func (g *gpu) standings(b *books, e *wire.EnforcerStats) {
 	for _, s := range b.workloads {
 		if s.processes > 0 {
 			drift := s.drift
-			e.Workloads = append(e.Workloads, wire.WorkloadStats{Tenant: b.Name, Workload: s.workload, GPU: g.uuid("GPU", 0), Processes: s.processes,
-				Unhooked: s.unhooked, Drift: &drift, Violations: maps.Clone(s.violations)})
+			e.Workloads = append(e.Workloads,
+				wire.WorkloadStats{Tenant: b.Name, Workload: s.workload, GPU: g.uuid("GPU", 0), Processes: s.processes,
+					Unhooked: s.unhooked, Drift: &drift, Violations: maps.Clone(s.violations)})
 		}
 		if !s.ever {
 			continue
 		}
 		row := wire.EscalationStats{Tenant: b.Name, Workload: s.workload, Level: levels[s.level], Shadow: b.Shadow}
-		at := slices.IndexFunc(e.Escalation, func(l wire.EscalationStats) bool { return l.Tenant == row.Tenant && l.Workload == row.Workload })
+		at := slices.IndexFunc(e.Escalation,
+			func(l wire.EscalationStats) bool { return l.Tenant == row.Tenant && l.Workload == row.Workload })
 		switch {
 		case at < 0:
 			e.Escalation = append(e.Escalation, row)
@@ -115,9 +126,10 @@ func (g *gpu) standings(b *books, e *wire.EnforcerStats) {
 	}
 }
 
-// addActions adds what the escalation did about a workload on one GPU.
+// addActions adds escalation's actions for a workload on one GPU.
 func addActions(e *wire.EnforcerStats, tenant string, s *standing) {
-	for _, what := range slices.SortedFunc(maps.Keys(s.actions), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
+	for _, what := range slices.SortedFunc(maps.Keys(s.actions),
+		func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
 		a := wire.ActionStats{Tenant: tenant, Workload: s.workload, Action: what[0], Result: what[1]}
 		at := slices.IndexFunc(e.Actions, func(o wire.ActionStats) bool { o.Count = 0; return o == a })
 		if at < 0 {

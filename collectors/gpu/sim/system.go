@@ -9,7 +9,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// open returns why a call on the host fails, such as ERROR_UNINITIALIZED
+// open returns the error of a call on the host, such as ERROR_UNINITIALIZED
 // outside a session.
 func (h *Host) open(call string) nvml.Return {
 	_, _, ret := h.enter(call)
@@ -78,20 +78,21 @@ func (h *Host) SystemGetProcessName(pid int) (string, nvml.Return) {
 	return p.name, nvml.SUCCESS
 }
 
-// SystemGetConfComputeState says that confidential computing is off.
+// SystemGetConfComputeState returns that confidential computing is off.
 func (h *Host) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml.Return) {
 	return nvml.ConfComputeSystemState{}, h.open("nvmlSystemGetConfComputeState")
 }
 
-// SystemGetConfComputeGpusReadyState returns what a host without confidential
-// computing returns: 0.
+// SystemGetConfComputeGpusReadyState returns 0, as on a host without
+// confidential computing.
 func (h *Host) SystemGetConfComputeGpusReadyState() (uint32, nvml.Return) {
 	return 0, h.open("nvmlSystemGetConfComputeGpusReadyState")
 }
 
 // SystemGetConfComputeKeyRotationThresholdInfo is not supported without
 // confidential computing.
-func (h *Host) SystemGetConfComputeKeyRotationThresholdInfo() (nvml.ConfComputeGetKeyRotationThresholdInfo, nvml.Return) {
+func (h *Host) SystemGetConfComputeKeyRotationThresholdInfo() (nvml.ConfComputeGetKeyRotationThresholdInfo,
+	nvml.Return) {
 	if ret := h.open("nvmlSystemGetConfComputeKeyRotationThresholdInfo"); ret != nvml.SUCCESS {
 		return nvml.ConfComputeGetKeyRotationThresholdInfo{}, ret
 	}

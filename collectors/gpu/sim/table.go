@@ -6,8 +6,7 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// Table returns a table of h's processes, and of what their containers are
-// called.
+// Table returns a table of h's processes and the names of their containers.
 func (h *Host) Table(log *slog.Logger) *host.Table {
 	proc := func(pid int) (host.Facts, map[string]string, bool) {
 		p, ok := h.Process(pid)

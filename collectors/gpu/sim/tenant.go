@@ -11,23 +11,26 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// A Tenant is whom a quota is for on a simulated host, as if its processes ran
-// under the hook and a broker kept the books. Only GPUs without MIG have tenants.
+// A Tenant is the holder of a quota on a simulated host, as if its processes
+// ran under the hook and a broker kept the books. Only GPUs without MIG have
+// tenants.
 type Tenant struct {
-	Name       string            `yaml:"name"`
-	Workloads  []string          `yaml:"workloads"` // whose they are: keys or patterns of them, such as pod:serving/*/vllm
-	Terms      map[string]string `yaml:",inline"`   // of its quota: keys of quota.Terms; a number of memory is MiB
-	Escalation string            `yaml:"ladder"`    // highest level: observe, warn (default), throttle
-	Confirm    int               `yaml:"confirm"`   // violations in a row that bring it a level up, 3 by default
-	Shadow     bool              `yaml:"shadow"`    // beyond warn it is only said what would be done
+	Name string `yaml:"name"`
+	// Workloads are the tenant's: keys or patterns of keys, such as
+	// pod:serving/*/vllm.
+	Workloads  []string          `yaml:"workloads"`
+	Terms      map[string]string `yaml:",inline"` // keys of quota.Terms; a plain number of memory is MiB
+	Escalation string            `yaml:"ladder"`  // highest level: observe, warn (default), throttle
+	Confirm    int               `yaml:"confirm"` // consecutive violations before a step up, 3 by default
+	Shadow     bool              `yaml:"shadow"`  // beyond warn, actions are only reported
 
-	quota.Quota `yaml:"-"` // what Terms say
+	quota.Quota `yaml:"-"` // the value of Terms
 }
 
-// levels are the levels of escalation that are simulated, the lowest first.
+// levels are the simulated levels of escalation, lowest first.
 var levels = []string{"observe", "warn", "throttle"}
 
-// check fills the defaults of t, and its quota; its errors begin with the key.
+// check fills the defaults of t and its quota; its errors begin with the key.
 func (t *Tenant) check() error {
 	t.Escalation, t.Confirm = cmp.Or(t.Escalation, "warn"), cmp.Or(t.Confirm, 3)
 	switch {
@@ -61,7 +64,7 @@ func (t *Tenant) check() error {
 	return nil
 }
 
-// owns reports whether a workload is the tenant's.
+// owns reports whether a workload belongs to the tenant.
 func (t *Tenant) owns(workload string) bool {
 	return slices.ContainsFunc(t.Workloads, func(pattern string) bool {
 		ok, _ := path.Match(pattern, workload)
@@ -69,7 +72,7 @@ func (t *Tenant) owns(workload string) bool {
 	})
 }
 
-// checkTenants checks the tenants of s, and that faults are of those it has.
+// checkTenants checks the tenants of s, and that faults name existing ones.
 func (s *Scenario) checkTenants() error {
 	s.Tenants = slices.Clone(s.Tenants)
 	names := []string{}
@@ -79,7 +82,7 @@ func (s *Scenario) checkTenants() error {
 			return fmt.Errorf("tenants[%d].%w", i, err)
 		}
 		if slices.Contains(names, t.Name) {
-			return fmt.Errorf("tenants[%d].name: %q: there is one already", i, t.Name)
+			return fmt.Errorf("tenants[%d].name: %q: duplicate name", i, t.Name)
 		}
 		names = append(names, t.Name)
 	}
@@ -90,9 +93,9 @@ func (s *Scenario) checkTenants() error {
 		case at < 0:
 			return fmt.Errorf("faults[%d].tenant: %q: want one of %q", i, f.Tenant, names)
 		case len(s.GPUs[f.GPU].MIG) > 0:
-			return fmt.Errorf("faults[%d].gpu: %d: it has MIG devices, and those have no tenants", i, f.GPU)
+			return fmt.Errorf("faults[%d].gpu: %d: GPUs with MIG devices have no tenants", i, f.GPU)
 		case f.Kind == "starved" && s.Tenants[at].Guarantee == 0:
-			return fmt.Errorf("faults[%d].tenant: %q: it is guaranteed nothing", i, f.Tenant)
+			return fmt.Errorf("faults[%d].tenant: %q: it has no guarantee", i, f.Tenant)
 		case f.Kind == "greedy" && s.Tenants[at].Limit == 1:
 			return fmt.Errorf("faults[%d].tenant: %q: it has no limit", i, f.Tenant)
 		}
@@ -100,8 +103,8 @@ func (s *Scenario) checkTenants() error {
 	return nil
 }
 
-// workload returns the key of whose p is, as host's table comes to it; empty
-// where that does not come from the cgroup and a name alone.
+// workload returns the key of p's owner, as in the host's table; empty if the
+// cgroup and a name are not enough to tell.
 func (g *gpu) workload(p *process) string {
 	w := host.ParseCgroup(p.owner.cgroup, p.owner.uid)
 	switch n, named := g.names[w.ContainerID]; {

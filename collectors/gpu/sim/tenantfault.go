@@ -2,8 +2,8 @@ package sim
 
 import "slices"
 
-// tenantFault returns what begins or ends a fault of a tenant: flag says which
-// of its books.
+// tenantFault returns the begin or the end of a tenant's fault; flag selects
+// the fault in its books.
 func tenantFault(flag func(*books) *bool, on bool) func(*gpu, *Fault) {
 	return func(g *gpu, f *Fault) {
 		for _, b := range g.books {
@@ -19,8 +19,9 @@ func (b *books) isGreedy() *bool  { return &b.greedy }
 func (b *books) isStarved() *bool { return &b.starved }
 func (b *books) bypasses() *bool  { return &b.bypass }
 
-// pressed returns the part of the GPU's time that a fault gives the tenant, 0
-// without one. Who is throttled and not only told of is back under its limit.
+// pressed returns the share of GPU time that a fault gives the tenant, 0
+// without a fault. A tenant that is throttled, and not in shadow mode, is back
+// under its limit.
 func (b *books) pressed() float64 {
 	throttled := func(s *standing) bool { return !b.Shadow && s.level == slices.Index(levels, "throttle") }
 	switch {
@@ -46,7 +47,7 @@ func (g *gpu) press(b *books, part float64) {
 		}
 	}
 	if mine == 0 || others == 0 {
-		return // who is alone has it all
+		return // alone, it has all of it
 	}
 	for i := range g.procs {
 		if p := &g.procs[i]; p.books == b {
@@ -57,8 +58,7 @@ func (g *gpu) press(b *books, part float64) {
 	}
 }
 
-// crowded returns the work of a GPU that tenants press: there is more of it
-// than it can do.
+// crowded returns the work of a GPU with pressing tenants: more than it can do.
 func (g *gpu) crowded(a activity) activity {
 	for _, b := range g.books {
 		if b.pressed() > 0 && g.weight > 0 {

@@ -19,7 +19,7 @@ func (d *device) GetTemperature(sensor nvml.TemperatureSensors) (uint32, nvml.Re
 	})
 }
 
-// GetTemperatureThreshold returns degrees Celsius, on models before Ada and
+// GetTemperatureThreshold returns degrees Celsius, on models before Ada and on
 // those that still have them.
 func (d *device) GetTemperatureThreshold(which nvml.TemperatureThresholds) (uint32, nvml.Return) {
 	return read(d, "nvmlDeviceGetTemperatureThreshold", func(g *gpu) (uint32, nvml.Return) {
@@ -38,8 +38,8 @@ func (d *device) GetTemperatureThreshold(which nvml.TemperatureThresholds) (uint
 	})
 }
 
-// GetMarginTemperature returns the degrees Celsius that are left to the
-// highest temperature at full clocks; negative when it is too hot.
+// GetMarginTemperature returns the margin to the maximum temperature at full
+// clocks in degrees Celsius, negative beyond it.
 func (d *device) GetMarginTemperature() (nvml.MarginTemperature, nvml.Return) {
 	return featured(d, "nvmlDeviceGetMarginTemperature", "margin", func(g *gpu) nvml.MarginTemperature {
 		m := nvml.MarginTemperature{MarginTemperature: degrees(g.model.Temperature.GPUMax) - degrees(g.celsius)}
@@ -51,7 +51,7 @@ func (d *device) GetMarginTemperature() (nvml.MarginTemperature, nvml.Return) {
 func (g *gpu) airflowLost(f *Fault) { g.hotter = f.Celsius }
 func (g *gpu) airflowBack(*Fault)   { g.hotter = 0 }
 
-// speed returns a fan's speed: percent of its highest.
+// fanSpeed returns a fan's speed in percent of its maximum.
 func (g *gpu) fanSpeed() float64 { return min(max(30+1.6*(g.celsius-45), 30), 100) }
 
 // onFan is read for a call on one fan.
@@ -67,7 +67,7 @@ func onFan[T any](d *device, call string, fan int, value func(*gpu) T) (T, nvml.
 	})
 }
 
-// GetNumFans returns how many fans the board has; a passive one has none.
+// GetNumFans returns the number of fans on the board, 0 for a passive one.
 func (d *device) GetNumFans() (int, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetNumFans", func(m *model) int { return m.Fans })
 }

@@ -11,7 +11,7 @@ func (g *gpu) peer(other nvml.Device) (*gpu, bool) {
 	return o.gpu, true
 }
 
-// GetTopologyCommonAncestor returns how far apart two GPUs are.
+// GetTopologyCommonAncestor returns the distance between two GPUs.
 func (d *device) GetTopologyCommonAncestor(other nvml.Device) (nvml.GpuTopologyLevel, nvml.Return) {
 	return read(d, "nvmlDeviceGetTopologyCommonAncestor", func(g *gpu) (nvml.GpuTopologyLevel, nvml.Return) {
 		o, ok := g.peer(other)
@@ -29,7 +29,7 @@ func (d *device) GetTopologyCommonAncestor(other nvml.Device) (nvml.GpuTopologyL
 	})
 }
 
-// GetP2PStatus returns whether two GPUs can reach each other's memory; over
+// GetP2PStatus reports whether two GPUs can access each other's memory; over
 // NVLink only with links.
 func (d *device) GetP2PStatus(other nvml.Device, index nvml.GpuP2PCapsIndex) (nvml.GpuP2PStatus, nvml.Return) {
 	return read(d, "nvmlDeviceGetP2PStatus", func(g *gpu) (nvml.GpuP2PStatus, nvml.Return) {
@@ -49,11 +49,12 @@ func (d *device) GetP2PStatus(other nvml.Device, index nvml.GpuP2PCapsIndex) (nv
 func (d *device) GetGpuFabricInfo() (nvml.GpuFabricInfo, nvml.Return) {
 	return read(d, "nvmlDeviceGetGpuFabricInfo", func(g *gpu) (nvml.GpuFabricInfo, nvml.Return) {
 		v := g.fabric()
-		return nvml.GpuFabricInfo{ClusterUuid: v.ClusterUuid, Status: v.Status, CliqueId: v.CliqueId, State: v.State}, nvml.SUCCESS
+		return nvml.GpuFabricInfo{ClusterUuid: v.ClusterUuid, Status: v.Status, CliqueId: v.CliqueId, State: v.State},
+			nvml.SUCCESS
 	})
 }
 
-// FabricInfo returns what nvmlDeviceGetGpuFabricInfoV does. It stands for
+// FabricInfo returns the result of nvmlDeviceGetGpuFabricInfoV. It replaces
 // GetGpuFabricInfoV().V2(), which cannot be simulated.
 func (d *device) FabricInfo() (nvml.GpuFabricInfo_v2, nvml.Return) {
 	return read(d, "nvmlDeviceGetGpuFabricInfoV", func(g *gpu) (nvml.GpuFabricInfo_v2, nvml.Return) {
@@ -73,10 +74,13 @@ func (g *gpu) fabric() nvml.GpuFabricInfo_v2 {
 		bandwidth = nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_TRUE
 	}
 	info.HealthMask = bandwidth<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW |
-		nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_RECOVERY_FALSE<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_RECOVERY |
+		nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_RECOVERY_FALSE<<
+			nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_RECOVERY |
 		nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_FALSE<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY |
-		nvml.GPU_FABRIC_HEALTH_MASK_ACCESS_TIMEOUT_RECOVERY_FALSE<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ACCESS_TIMEOUT_RECOVERY |
-		nvml.GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_NONE<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION |
+		nvml.GPU_FABRIC_HEALTH_MASK_ACCESS_TIMEOUT_RECOVERY_FALSE<<
+			nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ACCESS_TIMEOUT_RECOVERY |
+		nvml.GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_NONE<<
+			nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION |
 		nvml.GPU_FABRIC_HEALTH_MASK_PARTITION_ASSIGNED_TRUE<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_PARTITION_ASSIGNED
 	if spoil := g.trouble.fabric; spoil != nil {
 		spoil(&info)

@@ -7,16 +7,16 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// trouble is what lasting faults make of a GPU's work, memory and settings.
-// The zero trouble is none.
+// trouble is the effect of lasting faults on a GPU's work, memory and settings.
+// The zero value has no effect.
 type trouble struct {
 	clock   float64 // MHz at which the SM clock is held
-	watts   float64 // drawn beyond what the work explains
+	watts   float64 // additional draw
 	hung    bool    // a kernel spins
 	stalled bool    // the processes do nothing
-	leak    uint64  // bytes a minute that the first process takes
-	leaked  uint64  // bytes that it took
-	orphan  uint64  // bytes in use that no process has
+	leak    uint64  // bytes a minute that the first process leaks
+	leaked  uint64  // bytes leaked so far
+	orphan  uint64  // bytes in use without a process
 	unkept  bool    // persistence mode is off
 	fabric  func(*nvml.GpuFabricInfo_v2)
 }
@@ -39,25 +39,28 @@ func (g *gpu) spareRows(f *Fault)  { g.rows.spare(f.Value, uint32(f.Count)) }
 func (g *gpu) spareBack(f *Fault)  { g.rows.spare(f.Value, 0) }
 func (g *gpu) orphanLeft(f *Fault) { g.trouble.orphan = min(f.Count<<20, g.free()) }
 
-// ghostPID is the PID of what is left of a process on the first GPU.
+// ghostPID is the PID of a process that has ended but is still listed, on the
+// first GPU.
 const ghostPID = 400_000
 
 func (g *gpu) ghostLeft(f *Fault) {
-	g.procs = append(g.procs, process{pid: ghostPID + g.index, memory: min(f.Count<<20, g.free()), ghost: true, gi: noInstance, ci: noInstance})
+	memory := min(f.Count<<20, g.free())
+	g.procs = append(g.procs, process{
+		pid: ghostPID + g.index, memory: memory, ghost: true, gi: noInstance, ci: noInstance,
+	})
 }
 
 func (g *gpu) ghostEnd(*Fault) {
 	g.procs = slices.DeleteFunc(g.procs, func(p process) bool { return p.ghost })
 }
 
-// leakEnd is the end of the process that leaked, and its beginning anew.
+// leakEnd ends the process that leaked, and restarts it.
 func (g *gpu) leakEnd(*Fault) {
 	g.procs[0].memory -= g.trouble.leaked
 	g.trouble.leak, g.trouble.leaked = 0, 0
 }
 
-// take has the first process take what it leaks in a second, while there is
-// some.
+// take lets the first process allocate one second's leak, while memory is free.
 func (g *gpu) take() {
 	if g.trouble.leak == 0 || g.n%second != 0 {
 		return
@@ -67,10 +70,10 @@ func (g *gpu) take() {
 	g.trouble.leaked += more
 }
 
-// free returns the memory that nobody uses, in bytes.
+// free returns the free memory in bytes.
 func (g *gpu) free() uint64 { return g.model.Memory - g.model.Reserved - g.used() }
 
-// does returns what the GPU does instead of its load.
+// does returns the GPU's activity in place of its load.
 func (t *trouble) does(g *gpu) (activity, bool) {
 	switch {
 	case t.hung:
@@ -84,7 +87,7 @@ func (t *trouble) does(g *gpu) (activity, bool) {
 // spinning is the intensity of a kernel that waits for ever.
 const spinning = 0.05
 
-// modeValues are the modes that somebody may switch off.
+// modeValues are the modes that can be switched off.
 var modeValues = map[string]bool{"ecc": true, "persistence": true}
 
 func (g *gpu) switchMode(f *Fault, off bool) {
@@ -95,7 +98,7 @@ func (g *gpu) switchMode(f *Fault, off bool) {
 	g.ecc.mode = flag(!off)
 }
 
-// fabricFaults are what can be wrong with the fabric of GPUs behind switches.
+// fabricFaults are the possible faults in the fabric of GPUs behind switches.
 var fabricFaults = map[string]func(*nvml.GpuFabricInfo_v2){
 	"registration": func(i *nvml.GpuFabricInfo_v2) { i.Status = uint32(nvml.ERROR_UNKNOWN) },
 	"in_progress":  func(i *nvml.GpuFabricInfo_v2) { i.State = nvml.GPU_FABRIC_STATE_IN_PROGRESS },
@@ -106,7 +109,7 @@ var fabricFaults = map[string]func(*nvml.GpuFabricInfo_v2){
 	},
 }
 
-// checkTrouble checks the keys of the kinds that make trouble.
+// checkTrouble checks the keys of the kinds in this file.
 func (f *Fault) checkTrouble(g GPU, m *model) error {
 	switch f.Kind {
 	case "clock":
@@ -119,7 +122,7 @@ func (f *Fault) checkTrouble(g GPU, m *model) error {
 		}
 	case "leak":
 		if len(g.Processes) == 0 && (len(loads[g.Load].procs) == 0 || len(g.MIG)+len(g.VGPUs)+g.Crowd > 0) {
-			return fmt.Errorf("kind: gpu %d has no process of its own that stays", f.GPU)
+			return fmt.Errorf("kind: gpu %d has no permanent process of its own", f.GPU)
 		}
 	case "mode":
 		if !modeValues[f.Value] {

@@ -11,7 +11,8 @@ import (
 func (s struck) fabricOf() (info nvml.GpuFabricInfo_v2, unhealthy bool) {
 	s.Helper()
 	info = must[nvml.GpuFabricInfo_v2](s)(s.device.FabricInfo())
-	route := info.HealthMask >> nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY & nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_UNHEALTHY
+	route := info.HealthMask >> nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY &
+		nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_UNHEALTHY
 	return info, route == nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_TRUE
 }
 
@@ -30,7 +31,7 @@ func (s struck) watts() uint32 {
 	return must[uint32](s)(s.device.GetPowerUsage()) / 1000
 }
 
-// troubles has faults as faultTests does.
+// troubles has the form of faultTests.
 var troubles = []struct {
 	name          string
 	fault         Fault
@@ -53,14 +54,16 @@ var troubles = []struct {
 		func(s struck) { s.expect("power is back", s.watts() < 730) }},
 	{"hang", Fault{Kind: "hang"},
 		func(s struck) {
-			s.expect("it is busy", s.busy() == 100 && must[nvml.Utilization](s)(s.device.GetUtilizationRates()).Memory == 0)
+			s.expect("it is busy", s.busy() == 100 &&
+				must[nvml.Utilization](s)(s.device.GetUtilizationRates()).Memory == 0)
 			s.expect("it draws little", s.watts() < 250)
 		},
 		func(s struck) { s.expect("power is back", s.watts() > 600) }},
 	{"stall", Fault{Kind: "stall"},
 		func(s struck) {
 			s.expect("it is idle", s.busy() == 0 && s.watts() < 120)
-			s.expect("the process is still there", len(must[[]nvml.ProcessInfo](s)(s.device.GetComputeRunningProcesses())) == 1)
+			s.expect("the process is still there",
+				len(must[[]nvml.ProcessInfo](s)(s.device.GetComputeRunningProcesses())) == 1)
 		},
 		func(s struck) { s.expect("it works", s.busy() > 95) }},
 	{"leak", Fault{Kind: "leak", Count: 6000},
@@ -107,7 +110,8 @@ var troubles = []struct {
 			s.expect("banks are low", h.Low == 3 && h.None == 0 && h.Max+h.High+h.Partial+h.Low+h.None == 2560)
 		},
 		func(s struck) {
-			s.expect("banks are well", must[nvml.RowRemapperHistogramValues](s)(s.device.GetRowRemapperHistogram()).Low == 0)
+			s.expect("banks are well",
+				must[nvml.RowRemapperHistogramValues](s)(s.device.GetRowRemapperHistogram()).Low == 0)
 		}},
 	{"fabric route", Fault{Kind: "fabric", Value: "route_unhealthy"},
 		func(s struck) { _, ill := s.fabricOf(); s.expect("a route is unhealthy", ill) },

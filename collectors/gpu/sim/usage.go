@@ -2,7 +2,7 @@ package sim
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// period is the sampling period that NVML says for engines, in microseconds.
+// period is NVML's sampling period of engines, in microseconds.
 const period = 100_000
 
 // percent returns the mean of a ratio over the last second in percent.
@@ -10,8 +10,8 @@ func (g *gpu) percent(value func(*tick) float64) uint32 {
 	return uint32(100*g.average(value) + 0.5)
 }
 
-// GetUtilizationRates returns percents of the last second; it is not supported
-// under MIG.
+// GetUtilizationRates returns percentages over the last second; it is not
+// supported under MIG.
 func (d *device) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
 	return read(d, "nvmlDeviceGetUtilizationRates", func(g *gpu) (nvml.Utilization, nvml.Return) {
 		if len(g.spec.MIG) > 0 {
@@ -56,7 +56,7 @@ func (d *device) GetOfaUtilization() (uint32, uint32, nvml.Return) {
 	return d.engine("nvmlDeviceGetOfaUtilization", func(t *tick) float64 { return t.ofa })
 }
 
-// GetEncoderStats returns sessions, their mean frames per second and their
+// GetEncoderStats returns the sessions, their mean frames per second and their
 // mean latency in microseconds.
 func (d *device) GetEncoderStats() (sessions int, fps, latency uint32, ret nvml.Return) {
 	ret = d.ask("nvmlDeviceGetEncoderStats", func(g *gpu) nvml.Return {
@@ -74,7 +74,7 @@ func (d *device) GetEncoderStats() (sessions int, fps, latency uint32, ret nvml.
 	return sessions, fps, latency, ret
 }
 
-// GetFBCStats says that nobody captures frames.
+// GetFBCStats returns no sessions.
 func (d *device) GetFBCStats() (nvml.FBCStats, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetFBCStats", func(*model) nvml.FBCStats { return nvml.FBCStats{} })
 }

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// maxGPUs is how many GPUs a simulated host can hold.
+// maxGPUs is the maximum number of GPUs on a simulated host.
 const maxGPUs = 16
 
-// maxPorts is how many InfiniBand ports a simulated host can have.
+// maxPorts is the maximum number of InfiniBand ports on a simulated host.
 const maxPorts = 16
 
 // expand checks s, fills its defaults and lists its GPUs one by one.
@@ -29,7 +29,8 @@ func (s *Scenario) expand() error {
 	}
 	for i, symbol := range s.MissingSymbols {
 		if !strings.HasPrefix(symbol, "nvml") {
-			return fmt.Errorf("missing_symbols[%d]: %q: want an NVML function such as nvmlDeviceGetFieldValues", i, symbol)
+			return fmt.Errorf("missing_symbols[%d]: %q: want an NVML function such as nvmlDeviceGetFieldValues", i,
+				symbol)
 		}
 	}
 	var all []GPU
@@ -150,7 +151,7 @@ func (g *GPU) checkMemory(m *model) error {
 	return take("crowd", uint64(g.Crowd)*(crowdMemory+processOverhead>>20+1))
 }
 
-// checkProcesses checks all but that they fit.
+// checkProcesses checks everything except the fit.
 func (g *GPU) checkProcesses() error {
 	types := map[string]int{}
 	for i, p := range g.Processes {

@@ -24,7 +24,7 @@ type vgpuType struct {
 	name string
 }
 
-// number is what samples call the instance.
+// number is the instance's number in samples.
 func (g *gpu) number(index int) uint32 { return vgpuFirst + uint32(16*g.index+index) }
 
 // GetActiveVgpus returns the vGPUs in the scenario's order.
@@ -41,37 +41,39 @@ func (d *device) GetActiveVgpus() ([]nvml.VgpuInstance, nvml.Return) {
 	})
 }
 
-// GetVgpuUtilization returns what each vGPU used during the last second, in
-// percent and in the order of GetActiveVgpus; ERROR_NOT_FOUND when there is
-// nothing since lastSeen, in microseconds.
-func (d *device) GetVgpuUtilization(lastSeen uint64) (nvml.ValueType, []nvml.VgpuInstanceUtilizationSample, nvml.Return) {
-	all, ret := read(d, "nvmlDeviceGetVgpuUtilization", func(g *gpu) ([]nvml.VgpuInstanceUtilizationSample, nvml.Return) {
-		at := g.host.stamp(g.time())
-		switch {
-		case len(g.spec.VGPUs) == 0:
-			return nil, nvml.ERROR_NOT_SUPPORTED
-		case at <= lastSeen:
-			return nil, nvml.ERROR_NOT_FOUND
-		}
-		var all []nvml.VgpuInstanceUtilizationSample
-		share := 1 / float64(len(g.spec.VGPUs))
-		put := func(to *[8]byte, value func(*tick) float64) {
-			binary.LittleEndian.PutUint32(to[:], uint32(100*g.average(value)*share+0.5))
-		}
-		for i := range g.spec.VGPUs {
-			s := nvml.VgpuInstanceUtilizationSample{VgpuInstance: g.number(i), TimeStamp: at}
-			put(&s.SmUtil, func(t *tick) float64 { return t.busy })
-			put(&s.MemUtil, func(t *tick) float64 { return t.mem })
-			put(&s.EncUtil, func(t *tick) float64 { return t.enc })
-			put(&s.DecUtil, func(t *tick) float64 { return t.dec })
-			all = append(all, s)
-		}
-		return all, nvml.SUCCESS
-	})
+// GetVgpuUtilization returns the use by each vGPU during the last second, in
+// percent and in the order of GetActiveVgpus; ERROR_NOT_FOUND if there is none
+// since lastSeen, in microseconds.
+func (d *device) GetVgpuUtilization(lastSeen uint64) (nvml.ValueType, []nvml.VgpuInstanceUtilizationSample,
+	nvml.Return) {
+	all, ret := read(d, "nvmlDeviceGetVgpuUtilization",
+		func(g *gpu) ([]nvml.VgpuInstanceUtilizationSample, nvml.Return) {
+			at := g.host.stamp(g.time())
+			switch {
+			case len(g.spec.VGPUs) == 0:
+				return nil, nvml.ERROR_NOT_SUPPORTED
+			case at <= lastSeen:
+				return nil, nvml.ERROR_NOT_FOUND
+			}
+			var all []nvml.VgpuInstanceUtilizationSample
+			share := 1 / float64(len(g.spec.VGPUs))
+			put := func(to *[8]byte, value func(*tick) float64) {
+				binary.LittleEndian.PutUint32(to[:], uint32(100*g.average(value)*share+0.5))
+			}
+			for i := range g.spec.VGPUs {
+				s := nvml.VgpuInstanceUtilizationSample{VgpuInstance: g.number(i), TimeStamp: at}
+				put(&s.SmUtil, func(t *tick) float64 { return t.busy })
+				put(&s.MemUtil, func(t *tick) float64 { return t.mem })
+				put(&s.EncUtil, func(t *tick) float64 { return t.enc })
+				put(&s.DecUtil, func(t *tick) float64 { return t.dec })
+				all = append(all, s)
+			}
+			return all, nvml.SUCCESS
+		})
 	return nvml.VALUE_TYPE_UNSIGNED_INT, all, ret
 }
 
-// GetVgpuSchedulerState says equal shares, on a GPU that hosts vGPUs.
+// GetVgpuSchedulerState returns equal shares, on a GPU that hosts vGPUs.
 func (d *device) GetVgpuSchedulerState() (nvml.VgpuSchedulerGetState, nvml.Return) {
 	return read(d, "nvmlDeviceGetVgpuSchedulerState", func(g *gpu) (nvml.VgpuSchedulerGetState, nvml.Return) {
 		if len(g.spec.VGPUs) == 0 {
@@ -96,7 +98,8 @@ func (v *vgpuInstance) String() string { return strconv.FormatUint(uint64(v.ID()
 
 // GetUUID returns a UUID.
 func (v *vgpuInstance) GetUUID() (string, nvml.Return) {
-	return vgpuRead(v, "nvmlVgpuInstanceGetUUID", func(g *gpu) string { return g.uuid("GRID", uint64(v.index)+100)[len("GRID-"):] })
+	return vgpuRead(v, "nvmlVgpuInstanceGetUUID",
+		func(g *gpu) string { return g.uuid("GRID", uint64(v.index)+100)[len("GRID-"):] })
 }
 
 // GetVmID returns the scenario's identifier of the virtual machine.

@@ -12,13 +12,15 @@ import (
 func TestVGPUs(t *testing.T) {
 	h := begin(t, embedded(t, "vgpu"), Options{Seed: 2})
 	d := gpuOf(t, h, 0)
-	if mode := must[nvml.GpuVirtualizationMode](t)(d.GetVirtualizationMode()); mode != nvml.GPU_VIRTUALIZATION_MODE_HOST_VGPU {
+	mode := must[nvml.GpuVirtualizationMode](t)(d.GetVirtualizationMode())
+	if mode != nvml.GPU_VIRTUALIZATION_MODE_HOST_VGPU {
 		t.Errorf("mode is %v", mode)
 	}
 	if mode := must[nvml.HostVgpuMode](t)(d.GetHostVgpuMode()); mode != nvml.HOST_VGPU_MODE_SRIOV {
 		t.Errorf("host mode is %v", mode)
 	}
-	if s := must[nvml.VgpuSchedulerGetState](t)(d.GetVgpuSchedulerState()); s.SchedulerPolicy != nvml.VGPU_SCHEDULER_POLICY_EQUAL_SHARE {
+	s := must[nvml.VgpuSchedulerGetState](t)(d.GetVgpuSchedulerState())
+	if s.SchedulerPolicy != nvml.VGPU_SCHEDULER_POLICY_EQUAL_SHARE {
 		t.Errorf("scheduler is %+v", s)
 	}
 	all := must[[]nvml.VgpuInstance](t)(d.GetActiveVgpus())
@@ -36,7 +38,8 @@ func TestVGPUs(t *testing.T) {
 			t.Errorf("vGPU %d is %q of type %q with driver %q", i, vm, kind, driver)
 		}
 		licence := must[nvml.VgpuLicenseInfo](t)(v.GetLicenseInfo())
-		if (licence.IsLicensed == 1) != spec.Licensed || (licence.CurrentState == nvml.GRID_LICENSE_STATE_LICENSED) != spec.Licensed {
+		if (licence.IsLicensed == 1) != spec.Licensed ||
+			(licence.CurrentState == nvml.GRID_LICENSE_STATE_LICENSED) != spec.Licensed {
 			t.Errorf("licence is %+v", licence)
 		}
 		sessions, fps, _, ret := v.GetEncoderStats()
@@ -51,11 +54,12 @@ func TestVGPUs(t *testing.T) {
 	}
 	_, samples, ret := d.GetVgpuUtilization(0)
 	check(t, ret)
-	if len(samples) != 2 || samples[0].VgpuInstance != all[0].(*vgpuInstance).ID() || binary.LittleEndian.Uint32(samples[0].SmUtil[:]) > 50 {
+	if len(samples) != 2 || samples[0].VgpuInstance != all[0].(*vgpuInstance).ID() ||
+		binary.LittleEndian.Uint32(samples[0].SmUtil[:]) > 50 {
 		t.Errorf("samples are %+v", samples)
 	}
 	if got, wanted := fmt.Sprint(all[1]), fmt.Sprint(samples[1].VgpuInstance); got != wanted {
-		t.Errorf("the instance is printed as %s, its samples say %s", got, wanted)
+		t.Errorf("the instance is printed as %s, but its samples have %s", got, wanted)
 	}
 	_, _, ret = d.GetVgpuUtilization(samples[0].TimeStamp)
 	want(t, "nothing since", ret, nvml.ERROR_NOT_FOUND)

@@ -8,7 +8,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// TestWedge shows that a wedged GPU blocks its callers only, until the window
+// TestWedge checks that a wedged GPU blocks only its callers, until the window
 // ends.
 func TestWedge(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -26,7 +26,7 @@ func TestWedge(t *testing.T) {
 		}
 		synctest.Wait()
 		must[uint32](t)(other.GetPowerUsage())
-		gpuOf(t, h, 3) // handles are the host's business
+		gpuOf(t, h, 3) // the host answers for handles
 		if d := time.Since(start); d != 0 {
 			t.Errorf("another GPU took %v", d)
 		}
@@ -39,7 +39,7 @@ func TestWedge(t *testing.T) {
 	})
 }
 
-// TestWedgeOfOneCall shows that a wedge may be limited to a call.
+// TestWedgeOfOneCall checks that a wedge can be limited to a call.
 func TestWedgeOfOneCall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := Fault{Kind: "wedge", Call: "nvmlDeviceGetFieldValues", For: Duration(time.Minute)}
@@ -54,14 +54,16 @@ func TestWedgeOfOneCall(t *testing.T) {
 	})
 }
 
-// TestWedgeOfTheHost shows that a call on the host may hang, or finding a GPU.
+// TestWedgeOfTheHost checks that a call on the host can hang, including the one
+// that finds a GPU.
 func TestWedgeOfTheHost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h, err := New(Scenario{GPUs: []GPU{{Count: 2}}, Faults: []Fault{
 			{Kind: "wedge", Call: "nvmlInit", For: Duration(10 * time.Second)},
 			{Kind: "wedge", Call: "nvmlDeviceGetCount", For: Duration(20 * time.Second)},
 			{Kind: "wedge", Call: "nvmlDeviceGetHandleByIndex", GPU: 1, For: Duration(30 * time.Second)},
-			{Kind: "error", Call: "nvmlSystemGetDriverVersion", Return: "ERROR_NO_PERMISSION", For: Duration(30 * time.Second)},
+			{Kind: "error", Call: "nvmlSystemGetDriverVersion", Return: "ERROR_NO_PERMISSION",
+				For: Duration(30 * time.Second)},
 		}}, Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -87,7 +89,7 @@ func TestWedgeOfTheHost(t *testing.T) {
 	})
 }
 
-// TestCloseReleases shows that Close ends a wedge that has no end.
+// TestCloseReleases checks that Close ends a wedge without end.
 func TestCloseReleases(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, Scenario{GPUs: []GPU{{}}, Faults: []Fault{{Kind: "wedge", At: Duration(time.Second)}}}, Options{})
