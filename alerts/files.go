@@ -9,27 +9,27 @@ import (
 	"gpusteward/health"
 )
 
-// job is what Prometheus's scrape configuration calls the agents. The rules
-// about the agents themselves look for it.
+// job is the job_name of the agents in Prometheus's scrape configuration. The rules about the
+// agents select it.
 const job = "gpusteward"
 
-const rulesHead = `# Prometheus's alerting rules for gpusteward: those of the checks that the
-# agent makes itself, from the same rows (health/checks_*.go). Written by make
-# generate; do not edit. Load it where no Alertmanager is configured in the
-# agent, which otherwise sends these alerts itself. Needs Prometheus 2.42, and
-# the agents scraped at least once a minute, better every 15 s.
+const rulesHead = `# Prometheus alerting rules for gpusteward. Written by make generate from
+# health/checks_*.go, the rows that the agent itself evaluates; do not edit.
+# Load this file only if no Alertmanager is configured in the agent: with one,
+# the agent sends these alerts itself. Requires Prometheus 2.42, and a scrape
+# interval of 1 min or less; 15 s is better.
 `
 
-var judgementHead = fmt.Sprintf(`# Alerting rules whose thresholds are a judgement: right for many hosts and
-# wrong for some. They are off by default: load this file beside
-# gpusteward.rules.yml to turn them on, once %s has
-# shown that they are right for yours. Written by make generate; do not edit.
-# Needs Prometheus 2.42.
+var judgementHead = fmt.Sprintf(`# Alerting rules whose thresholds are a matter of judgement: they are right
+# for many hosts and wrong for some. They are off by default. To turn them on,
+# load this file with gpusteward.rules.yml, after %s
+# has shown that the thresholds suit your hosts. Written by make generate; do
+# not edit. Requires Prometheus 2.42.
 `, health.CheckFailing)
 
-const testHead = `# promtool's tests of %s. Written by make generate; do not edit.
-# Each rule is silent just before its wait is over and fires just after, and
-# stays silent on whatever lacks one of the things that it asks for.
+const testHead = `# promtool tests of %s. Written by make generate; do not edit.
+# Each rule is silent just before its "for" has elapsed and fires just after.
+# It stays silent on series that lack one part of its condition.
 rule_files: [%[1]s]
 evaluation_interval: %s
 tests:
@@ -60,7 +60,7 @@ func Files() map[string]string {
 	return files
 }
 
-// testFile writes the tests of a file of rules.
+// testFile returns the promtool tests of a rule file.
 func testFile(rules string, p pace, tests []ruleTest) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, testHead, rules, promDuration(time.Duration(p)))
@@ -70,8 +70,8 @@ func testFile(rules string, p pace, tests []ruleTest) string {
 	return b.String()
 }
 
-// ofChecks returns the rules of the checks that alert by themselves, or of
-// those that wait for an operator to turn them on, and their tests.
+// ofChecks returns the rules and tests of the checks that alert by default or, with shadow, of
+// those that an operator must turn on.
 func ofChecks(shadow bool) (rules []rule, tests []ruleTest) {
 	for _, c := range alerting() {
 		if c.Shadow != shadow {

@@ -10,68 +10,72 @@ import (
 	"gpusteward/health/incident"
 )
 
-const fleetHead = `# Alerting rules for what takes more than one host to see, and for agents that
-# do not answer. Written by make generate from alerts/fleet.go; do not edit.
-# The agents' scrape configuration must be called gpusteward (job_name). Where
-# targets have the labels cluster and rack, these are judged one by one; else
-# all hosts are one. Needs Prometheus 2.42.
+const fleetHead = `# Alerting rules over several hosts, and for agents that do not answer. Written
+# by make generate from alerts/fleet.go; do not edit. The scrape configuration
+# of the agents must have the job_name gpusteward. The rules evaluate clusters
+# and racks separately if the targets have the labels cluster and rack;
+# otherwise all hosts form one group. Requires Prometheus 2.42.
 `
 
-// A fleetRule is a rule over several hosts, with what shows that it is right.
-// Its description is a template of Prometheus's.
+// A fleetRule is a rule over several hosts and the scenes that test it. Its description is a
+// Prometheus template.
 type fleetRule struct {
 	rule
 	cause  string
 	scenes []scene
 }
 
-// lowMargin are the hosts of a rack with a GPU that is about to slow down.
-var lowMargin = fmt.Sprintf("count by (job, cluster, rack) (min by (job, cluster, rack, instance) (%s) < 5)", collectors.TemperatureMargin)
+// lowMargin counts the hosts of a rack that have a GPU less than 5 °C from its limit.
+var lowMargin = fmt.Sprintf("count by (job, cluster, rack) (min by (job, cluster, rack, instance) (%s) < 5)",
+	collectors.TemperatureMargin)
 
 var fleet = []fleetRule{
 	{
 		rule: rule{
-			alert: "GPUStewardDown", severity: incident.Critical, wait: 15 * time.Minute, // a GPU host takes minutes to boot
+			alert: "GPUStewardDown", severity: incident.Critical, wait: 15 * time.Minute, // a boot takes minutes
 			expr:        fmt.Sprintf("up{job=%q} == 0", job),
-			summary:     "{{ $labels.instance }}: The agent of a GPU host does not answer Prometheus.",
-			description: "{{ $labels.instance }} cannot be scraped: nobody watches its GPUs.",
-			action:      "See whether the host is up, then systemctl status gpusteward and its log.",
+			summary:     "{{ $labels.instance }}: Prometheus cannot scrape the agent of a GPU host.",
+			description: "{{ $labels.instance }} cannot be scraped: its GPUs are not monitored.",
+			action:      "Check that the host is up. Then run systemctl status gpusteward, and read its log.",
 		},
-		cause: "The host or its network is down, or the agent is. Until it answers, what is said of the host is old, and silenced. A host that boots is back within a quarter of an hour.",
+		cause: "The host, its network or the agent is down. Until the agent answers, other alerts of the host " +
+			"are out of date, and are silenced. A reboot takes less than 15 minutes.",
 		scenes: []scene{{
 			shows: []shown{up(0, 1, 0), up(1, 1, 1)},
 			want:  [][2]string{{"instance", "host-0:9836"}, {"job", job}},
-			says:  "host-0:9836 cannot be scraped: nobody watches its GPUs.",
+			says:  "host-0:9836 cannot be scraped: its GPUs are not monitored.",
 		}},
 	},
 	{
 		rule: rule{
 			alert: "GPUStewardAbsent", severity: incident.Critical, wait: 10 * time.Minute,
 			expr:        fmt.Sprintf("absent(up{job=%q})", job),
-			summary:     "Prometheus knows no agent at all.",
-			description: "Prometheus has no target of the job {{ $labels.job }}: nobody watches any GPU.",
-			action:      "Look at Prometheus's scrape configuration and service discovery.",
+			summary:     "Prometheus has no agent as a target.",
+			description: "Prometheus has no target of the job {{ $labels.job }}: no GPU is monitored.",
+			action:      "Check Prometheus's scrape configuration and service discovery.",
 		},
-		cause: "The job is gone from the configuration, is called something else, or its service discovery finds nothing.",
+		cause: "The job was removed from the configuration or renamed, or its service discovery finds no target.",
 		scenes: []scene{{
 			shows: []shown{up(0, 1, none)},
 			want:  [][2]string{{"job", job}},
-			says:  "Prometheus has no target of the job gpusteward: nobody watches any GPU.",
+			says:  "Prometheus has no target of the job gpusteward: no GPU is monitored.",
 		}},
 	},
 	{
 		rule: rule{
 			alert: "FleetXIDBurst", severity: incident.Warning,
-			expr:        fmt.Sprintf("count by (job, cluster, xid) (max by (job, cluster, instance, xid) (%s) > time() - 3600) >= 3", collectors.XIDLast),
-			summary:     "The same XID came on several hosts within an hour.",
+			expr: fmt.Sprintf("count by (job, cluster, xid) "+
+				"(max by (job, cluster, instance, xid) (%s) > time() - 3600) >= 3", collectors.XIDLast),
+			summary:     "The same XID occurred on several hosts within an hour.",
 			description: "{{ $value }} hosts had XID {{ $labels.xid }} within an hour.",
-			action:      "Look for what they share: a job, an image, a new driver, a switch, a power feed.",
+			action:      "Find what the hosts have in common: a job, an image, a new driver, a switch, a power feed.",
 		},
-		cause: "GPUs do not fail together by chance. health/incident/data/xid.tsv says what the code means.",
+		cause: "GPUs do not fail together by chance. health/incident/data/xid.tsv explains the code.",
 		scenes: []scene{{
-			shows: append(append(on([]int{0, 1, 2}, collectors.XIDLast, `gpu="0",uuid="GPU-0",xid="79",`, longAgo, 60),
-				on([]int{0, 1}, collectors.XIDLast, `gpu="0",uuid="GPU-0",xid="31",`, longAgo, 60)...),
-				on([]int{2}, collectors.XIDLast, `gpu="0",uuid="GPU-0",xid="31",`, longAgo, longAgo)...),
+			shows: slices.Concat(
+				on([]int{0, 1, 2}, collectors.XIDLast, `gpu="0",uuid="GPU-0",xid="79",`, longAgo, 60),
+				on([]int{0, 1}, collectors.XIDLast, `gpu="0",uuid="GPU-0",xid="31",`, longAgo, 60),
+				on([]int{2}, collectors.XIDLast, `gpu="0",uuid="GPU-0",xid="31",`, longAgo, longAgo)),
 			want: [][2]string{{"job", job}, {"xid", "79"}},
 			says: "3 hosts had XID 79 within an hour.",
 		}},
@@ -79,35 +83,43 @@ var fleet = []fleetRule{
 	{
 		rule: rule{
 			alert: "FleetGPUsMissing", severity: incident.Critical, wait: 5 * time.Minute,
-			expr: fmt.Sprintf("1 - (sum by (job, cluster) (%s) or 0 * sum by (job, cluster) (%s)) / sum by (job, cluster) (%[2]s unless on (job, instance) %s == 1) > 0.05",
+			expr: fmt.Sprintf("1 - (sum by (job, cluster) (%s) or 0 * sum by (job, cluster) (%s))"+
+				" / sum by (job, cluster) (%[2]s unless on (job, instance) %s == 1) > 0.05",
 				collectors.Devices, collectors.DevicesExpected, collectors.Drained),
-			summary:     "More than one in twenty of the fleet's GPUs is missing.",
+			summary:     "More than 5 % of the fleet's GPUs are missing.",
 			description: "{{ $value | humanizePercentage }} of the GPUs that the hosts should have are missing.",
-			action:      "See which hosts have GPUMissing or GPUDriverUnbound, and what they share.",
+			action:      "Find the hosts with GPUMissing or GPUDriverUnbound, and what they have in common.",
 		},
-		cause: "Hosts that answer and list fewer GPUs than they were seen to have. Drained hosts and hosts that are down do not count.",
+		cause: "Hosts that answer list fewer GPUs than they once had. " +
+			"Drained hosts and hosts that are down do not count.",
 		scenes: []scene{{
-			shows: append(append(on([]int{0}, collectors.Devices, "", 19, 18), on([]int{0, 1}, collectors.DevicesExpected, "", 19, 19)...),
-				append(on([]int{1}, collectors.Devices, "", 19, none), on([]int{1}, collectors.Drained, "", 0, 1)...)...),
+			shows: slices.Concat(
+				on([]int{0}, collectors.Devices, "", 19, 18),
+				on([]int{0, 1}, collectors.DevicesExpected, "", 19, 19),
+				on([]int{1}, collectors.Devices, "", 19, none),
+				on([]int{1}, collectors.Drained, "", 0, 1)),
 			want: [][2]string{{"job", job}},
 			says: "5.263% of the GPUs that the hosts should have are missing.",
 		}, {
-			// No host lists any GPU, as with a driver that does not load.
-			shows: append(on([]int{0}, collectors.Devices, "", 8, none), on([]int{0}, collectors.DevicesExpected, "", 8, 8)...),
-			want:  [][2]string{{"job", job}},
-			says:  "100% of the GPUs that the hosts should have are missing.",
+			// No host lists a GPU, as when the driver does not load.
+			shows: append(on([]int{0}, collectors.Devices, "", 8, none),
+				on([]int{0}, collectors.DevicesExpected, "", 8, 8)...),
+			want: [][2]string{{"job", job}},
+			says: "100% of the GPUs that the hosts should have are missing.",
 		}},
 	},
 	{
 		rule: rule{
 			alert: "FleetThermal", severity: incident.Warning, wait: 5 * time.Minute,
 			expr: lowMargin + " >= 3\nand\n" + lowMargin +
-				fmt.Sprintf(" / count by (job, cluster, rack) (min by (job, cluster, rack, instance) (%s)) > 0.25", collectors.TemperatureMargin),
-			summary:     "Many hosts are about to slow down for heat.",
+				fmt.Sprintf(" / count by (job, cluster, rack) (min by (job, cluster, rack, instance) (%s)) > 0.25",
+					collectors.TemperatureMargin),
+			summary:     "Many hosts are close to thermal throttling.",
 			description: "{{ $value }} hosts have a GPU less than 5 degrees Celsius from its limit.",
-			action:      "Look at the room: inlet temperature, cooling units, airflow of the rack.",
+			action:      "Check the room: the inlet temperature, the cooling units, the airflow of the rack.",
 		},
-		cause: "One hot GPU is a heat sink; a quarter of the hosts is the cooling. Counted by rack where targets have that label; GPUs since Hopper say their margin.",
+		cause: "One hot GPU has a heat sink problem; a quarter of the hosts has a cooling problem. Hosts are counted " +
+			"by rack if the targets have that label. GPUs report their margin since Hopper.",
 		scenes: []scene{{
 			shows: slices.Concat(
 				on([]int{0, 1, 2}, collectors.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="a",`, 20, 4),
@@ -115,7 +127,8 @@ var fleet = []fleetRule{
 				on([]int{6, 7}, collectors.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="b",`, 20, 4),
 				on([]int{8}, collectors.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="b",`, 20, 5),
 				on([]int{10, 11, 12}, collectors.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="c",`, 20, 4),
-				on([]int{13, 14, 15, 16, 17, 18, 19, 20, 21}, collectors.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="c",`, 20, 5)),
+				on([]int{13, 14, 15, 16, 17, 18, 19, 20, 21}, collectors.TemperatureMargin,
+					`gpu="0",uuid="GPU-0",rack="c",`, 20, 5)),
 			want: [][2]string{{"job", job}, {"rack", "a"}},
 			says: "3 hosts have a GPU less than 5 degrees Celsius from its limit.",
 		}},
@@ -123,16 +136,19 @@ var fleet = []fleetRule{
 	{
 		rule: rule{
 			alert: "FleetDriverVersionsMixed", severity: incident.Info, wait: 24 * time.Hour,
-			expr:        fmt.Sprintf("count by (job, cluster) (count by (job, cluster, driver_version) (%s)) > 1", collectors.DriverInfo),
+			expr: fmt.Sprintf("count by (job, cluster) (count by (job, cluster, driver_version) (%s)) > 1",
+				collectors.DriverInfo),
 			summary:     "Hosts have had different versions of the driver for a day.",
 			description: "{{ $value }} versions of the driver are in use.",
-			action:      "Finish the upgrade, or undo it.",
+			action:      "Finish the upgrade, or roll it back.",
 		},
-		cause: "A rollout that stopped half-way. Jobs over several hosts may then fail in ways that nobody has tested.",
+		cause: "A rollout stopped halfway. Jobs over several hosts may fail in ways that were never tested.",
 		scenes: []scene{{
-			shows: append(on([]int{0, 1}, collectors.DriverInfo, `driver_version="580.95.05",`, 1, 1), on([]int{1}, collectors.DriverInfo, `driver_version="590.12.01",`, none, 1)...),
-			want:  [][2]string{{"job", job}},
-			says:  "2 versions of the driver are in use.",
+			shows: slices.Concat(
+				on([]int{0, 1}, collectors.DriverInfo, `driver_version="580.95.05",`, 1, 1),
+				on([]int{1}, collectors.DriverInfo, `driver_version="590.12.01",`, none, 1)),
+			want: [][2]string{{"job", job}},
+			says: "2 versions of the driver are in use.",
 		}},
 	},
 }
@@ -148,7 +164,7 @@ func ofFleet() (rules []rule, tests []ruleTest) {
 	return rules, tests
 }
 
-// metrics returns the metrics that the rule looks at.
+// metrics returns the metrics in the rule's expression.
 func (f fleetRule) metrics() (all []string) {
 	for _, m := range collectors.Metrics() {
 		if strings.Contains(f.expr, m.Name+" ") || strings.Contains(f.expr, m.Name+")") {

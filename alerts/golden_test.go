@@ -13,13 +13,12 @@ import (
 var update bool
 
 func TestMain(m *testing.M) {
-	flag.BoolVar(&update, "update", false, "write the rules, their tests and the runbook instead of comparing with them")
+	flag.BoolVar(&update, "update", false, "write the rules, their tests and the runbook instead of comparing them")
 	flag.Parse()
 	os.Exit(m.Run())
 }
 
-// TestGolden holds the generated files against the checks, or writes them
-// under -update.
+// TestGolden compares the generated files with the checks, or writes them with -update.
 func TestGolden(t *testing.T) {
 	files := Files()
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -34,7 +33,7 @@ func TestGolden(t *testing.T) {
 			t.Fatal(err)
 		}
 		if string(stands) != files[name] {
-			t.Errorf("%s is not what the checks say; make generate", name)
+			t.Errorf("%s differs from the checks; run make generate", name)
 		}
 	}
 	stands, err := filepath.Glob("*.yml")
@@ -43,7 +42,7 @@ func TestGolden(t *testing.T) {
 	}
 	for _, name := range stands {
 		if files[name] == "" {
-			t.Errorf("%s is not generated any more; remove it", name)
+			t.Errorf("%s is no longer generated; remove it", name)
 		}
 	}
 }

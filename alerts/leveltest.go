@@ -15,16 +15,15 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A host is a target of Prometheus in a test, with what it shows.
+// A host is a Prometheus target in a test.
 type host struct {
 	name     string
 	examples []health.Example
 }
 
-// levelTest returns the test of a level of a check: silent until its wait is
-// over, and silent on what lacks any of the things that it asks for. What is
-// expected of Prometheus is what the agent's own engine says of the same
-// series.
+// levelTest returns the test of a level of a check: it is silent until its wait has elapsed, and
+// on entities that lack a part of the condition. The expected alerts are those that the agent's
+// own engine raises for the same series.
 func levelTest(c *health.Check, index int) ruleTest {
 	l := c.Levels[index]
 	t := ruleTest{name: fmt.Sprintf("%s, level %d: %s", c.ID, index+1, l.Severity), pace: paceFor(l.Delay())}
@@ -46,8 +45,7 @@ func levelTest(c *health.Check, index int) ruleTest {
 	return t
 }
 
-// xidTest returns the test of a rule's description that names XIDs: those of
-// the GPU within five minutes, and no others.
+// xidTest tests a description that lists XIDs: those of the GPU within five minutes, and no others.
 func xidTest(c *health.Check) ruleTest {
 	const where = `instance="host-0:9836",job="` + job + `"`
 	t := ruleTest{name: c.ID + ", which XIDs", pace: seconds}
@@ -56,8 +54,12 @@ func xidTest(c *health.Check) ruleTest {
 	for _, x := range recent {
 		t.series = append(t.series, h.series(x, t.pace, at))
 	}
-	for labels, when := range map[string]float64{`gpu="0",uuid="GPU-00000000",xid="48"`: 50, `gpu="0",uuid="GPU-00000000",xid="63"`: 55,
-		`gpu="0",uuid="GPU-00000000",xid="13"`: longAgo, `gpu="1",uuid="GPU-00000001",xid="79"`: 55} {
+	for labels, when := range map[string]float64{
+		`gpu="0",uuid="GPU-00000000",xid="48"`: 50,
+		`gpu="0",uuid="GPU-00000000",xid="63"`: 55,
+		`gpu="0",uuid="GPU-00000000",xid="13"`: longAgo,
+		`gpu="1",uuid="GPU-00000001",xid="79"`: 55,
+	} {
 		line := series{name: fmt.Sprintf("%s{%s,%s}", collectors.XIDLast, labels, where)}
 		t.pace.steps(at, func(time.Duration) { line.values = append(line.values, when) })
 		t.series = append(t.series, line)
@@ -74,9 +76,8 @@ func xidTest(c *health.Check) ruleTest {
 	return t
 }
 
-// hosts returns those of a test: the first entity has the fault, the others
-// lack something of it. They are on one host if nothing in the condition is
-// about a whole host.
+// hosts returns the hosts of a test. The first entity has the fault, and each other entity lacks
+// a part of it. All are on one host unless a part of the condition concerns a whole host.
 func hosts(c health.Condition) (all []host) {
 	others := 0
 	sets := slices.Concat([][]health.Example{c.Example(entity(c.Signal, 0))}, c.Counterexamples(func() incident.Entity {
@@ -93,7 +94,7 @@ func hosts(c health.Condition) (all []host) {
 	return all
 }
 
-// ofHost reports whether the condition asks for something of a host.
+// ofHost reports whether a part of the condition concerns a whole host.
 func ofHost(c health.Condition) bool {
 	return !slices.Contains(c.Signal.Labels(), "gpu") || slices.ContainsFunc(c.While, ofHost)
 }
@@ -133,7 +134,7 @@ func (h host) series(x health.Example, p pace, until time.Duration) series {
 	return s
 }
 
-// judged returns the alerts that the agent's engine would send at these times.
+// judged returns the alerts that the agent's engine would send at the given times.
 func (h host) judged(c *health.Check, p pace, times []time.Duration) (all [][]health.Alert) {
 	start := time.Unix(0, 0).UTC()
 	engine := health.NewEngine([]*health.Check{c}, start)
@@ -145,7 +146,9 @@ func (h host) judged(c *health.Check, p pace, times []time.Duration) (all [][]he
 				samples = append(samples, collectors.Sample{Metric: x.Metric, Labels: x.Labels, Value: v})
 			}
 		}
-		slices.SortStableFunc(samples, func(a, b collectors.Sample) int { return strings.Compare(a.Metric.Name, b.Metric.Name) })
+		slices.SortStableFunc(samples, func(a, b collectors.Sample) int {
+			return strings.Compare(a.Metric.Name, b.Metric.Name)
+		})
 		engine.Eval(derived.NewSnapshot(samples), nil, start.Add(at))
 		if slices.Contains(times, at) {
 			all = append(all, engine.Alerts(nil))
@@ -154,8 +157,8 @@ func (h host) judged(c *health.Check, p pace, times []time.Duration) (all [][]he
 	return all
 }
 
-// firing returns the engine's alerts as the rules of Prometheus make them. Where
-// several levels of a severity hold, the rule has the first one's value.
+// firing converts the engine's alerts to those of the Prometheus rules. If several levels of a
+// severity hold, the rule has the value of the first.
 func (h host) firing(c *health.Check, alerts []health.Alert) (all []firing) {
 	seen := map[string]bool{}
 	for _, a := range alerts {
@@ -175,9 +178,12 @@ func (h host) firing(c *health.Check, alerts []health.Alert) (all []firing) {
 		value, _ := strconv.ParseFloat(a.Annotations["value"], 64)
 		for _, r := range checkRules(c) {
 			if r.severity.String() == labels["severity"] {
-				levels := slices.DeleteFunc(slices.Clone(c.Levels), func(l health.Level) bool { return l.Severity != r.severity })
+				levels := slices.DeleteFunc(slices.Clone(c.Levels), func(l health.Level) bool {
+					return l.Severity != r.severity
+				})
 				label := func(name string) string { return labels[name] }
-				r.description = description(c, levels, humanize(value), fmt.Sprintf("%.4g%%", value*100), "an XID", label)
+				r.description = description(c, levels,
+					humanize(value), fmt.Sprintf("%.4g%%", value*100), "an XID", label)
 				for name, v := range labels {
 					r.summary = strings.ReplaceAll(r.summary, ofLabel(name), v)
 				}

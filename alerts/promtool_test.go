@@ -11,10 +11,10 @@ import (
 	"gpusteward/health"
 )
 
-// TestTestsTest holds what the tests of levels expect, which comes from the
-// agent's engine: nothing of the level's severity just before, and the first
-// entity alone then. promtool says whether Prometheus agrees.
-func TestTestsTest(t *testing.T) {
+// TestLevelTests checks the expectations of level tests, which come from the agent's engine: no
+// alert of the level's severity just before the wait has elapsed, and one for the first entity
+// alone just after. promtool shows whether Prometheus agrees.
+func TestLevelTests(t *testing.T) {
 	t.Parallel()
 	for _, c := range alerting() {
 		for i, l := range c.Levels {
@@ -31,13 +31,14 @@ func TestTestsTest(t *testing.T) {
 				}
 				switch {
 				case n == 0 && len(mine) != 0:
-					t.Errorf("%s: the engine raises it too early, at %v: %v", test.name, e.at, mine)
-				case n == 1 && (len(mine) != 1 || !slices.Contains(mine[0].labels, [2]string{"instance", "host-0:9836"})):
-					t.Errorf("%s: the engine raises at %v %v, want it for the first entity", test.name, e.at, mine)
+					t.Errorf("%s: the engine alerts too early, at %v: %v", test.name, e.at, mine)
+				case n == 1 && (len(mine) != 1 ||
+					!slices.Contains(mine[0].labels, [2]string{"instance", "host-0:9836"})):
+					t.Errorf("%s: at %v the engine alerts for %v, want the first entity", test.name, e.at, mine)
 				case n == 1:
 					sick := entity(l.When.Signal, 0)
 					if !slices.Contains(mine[0].labels, [2]string{"gpu", sick.GPU}) && sick.GPU != "" {
-						t.Errorf("%s: the engine raises %v, want it for GPU %s", test.name, mine[0].labels, sick.GPU)
+						t.Errorf("%s: the engine alerts for %v, want GPU %s", test.name, mine[0].labels, sick.GPU)
 					}
 				}
 			}
@@ -45,15 +46,17 @@ func TestTestsTest(t *testing.T) {
 	}
 }
 
-// standard are metrics that rules may use and that are no collector's.
+// standard lists metrics that rules may use and that come from Prometheus itself.
 var standard = []string{"up", "ALERTS"}
 
-// notNames is what a PromQL expression has beside the names of metrics.
-var notNames = regexp.MustCompile(`"[^"]*"|\{[^}]*\}|\[[^]]*\]|\b[0-9][0-9.e+-]*|\b(by|without|ignoring|on|group_left) \([^)]*\)|\b[a-z_]+ ?\(|\b(and|or|unless|by|without|ignoring|on|count|sum|group|bool|max|min)\b`)
+// notNames matches the parts of a PromQL expression that are not names of metrics.
+var notNames = regexp.MustCompile(`"[^"]*"|\{[^}]*\}|\[[^]]*\]|\b[0-9][0-9.e+-]*|` +
+	`\b(by|without|ignoring|on|group_left) \([^)]*\)|\b[a-z_]+ ?\(|` +
+	`\b(and|or|unless|by|without|ignoring|on|count|sum|group|bool|max|min)\b`)
 
 // metricsOf returns the names of metrics in an expression.
 func metricsOf(expr string) []string {
-	for range 3 { // what is left of one may be another
+	for range 3 { // a replacement may leave another match
 		expr = notNames.ReplaceAllString(expr, " ")
 	}
 	return regexp.MustCompile(`[a-zA-Z_:][a-zA-Z0-9_:]*`).FindAllString(expr, -1)
@@ -84,7 +87,7 @@ func TestMetricsExist(t *testing.T) {
 		}
 		for _, n := range names {
 			if !slices.Contains(known, n) {
-				t.Errorf("%s: %q is no metric: %s", r.alert, n, r.expr)
+				t.Errorf("%s: %q is not a metric: %s", r.alert, n, r.expr)
 			}
 		}
 	}
@@ -105,32 +108,34 @@ func TestMetricsOf(t *testing.T) {
 	}
 }
 
-// TestEachLevelHasARule says which checks have no rule for Prometheus, or one
-// for fewer severities than they have.
+// TestEachLevelHasARule fails on a check that has no rule for one of its severities, unless a
+// reason is listed.
 func TestEachLevelHasARule(t *testing.T) {
 	t.Parallel()
-	without := map[string]string{} // by check: why
+	without := map[string]string{} // reasons by check
 	for _, c := range health.Checks() {
 		rules := checkRules(c)
 		for _, l := range c.Levels {
-			if !slices.ContainsFunc(rules, func(r rule) bool { return r.severity == l.Severity && r.expr != "" }) && without[c.ID] == "" {
+			has := slices.ContainsFunc(rules, func(r rule) bool { return r.severity == l.Severity && r.expr != "" })
+			if !has && without[c.ID] == "" {
 				t.Errorf("%s: no rule for %s", c.ID, l.Severity)
 			}
 		}
 		if (len(rules) == 0 || c.Alert == "") != (without[c.ID] != "") {
-			t.Errorf("%s: %d rules, and a reason for none: %q", c.ID, len(rules), without[c.ID])
+			t.Errorf("%s: %d rules, and the reason for none is %q", c.ID, len(rules), without[c.ID])
 		}
 		for _, l := range c.Levels {
-			if strings.Contains(c.Detail, "{entity}") && !slices.Equal(l.When.Signal.Labels(), c.Levels[0].When.Signal.Labels()) {
-				t.Errorf("%s: its detail names the entity, and its levels have different ones", c.ID)
+			same := slices.Equal(l.When.Signal.Labels(), c.Levels[0].When.Signal.Labels())
+			if strings.Contains(c.Detail, "{entity}") && !same {
+				t.Errorf("%s: its detail names the entity, but its levels have different ones", c.ID)
 			}
 		}
 	}
 }
 
-// TestLevelsThatDifferWait holds the one rule of levels that wait for
-// different times: it waits for none, and each level counts by itself.
-func TestLevelsThatDifferWait(t *testing.T) {
+// TestLevelsWithDifferentWaits tests the rule of levels with different waits: it has no "for",
+// and each level counts its own samples.
+func TestLevelsWithDifferentWaits(t *testing.T) {
 	t.Parallel()
 	at := health.Value(collectors.TemperatureMargin).AtMost(0)
 	slow := health.Level{When: at, For: health.Persistence{K: 6, N: 6}}
@@ -140,9 +145,11 @@ func TestLevelsThatDifferWait(t *testing.T) {
 		wait   time.Duration
 	}{
 		{[]health.Level{{When: at}}, "nvgpu_temperature_margin_celsius <= 0", 0},
-		{[]health.Level{slow, slow}, "nvgpu_temperature_margin_celsius <= 0\nor\nnvgpu_temperature_margin_celsius <= 0", 50 * time.Second},
-		{[]health.Level{{When: at}, slow}, "nvgpu_temperature_margin_celsius <= 0\nor\n" +
-			"nvgpu_temperature_margin_celsius and (count_over_time((nvgpu_temperature_margin_celsius <= 0)[1m:10s]) >= 6)", 0},
+		{[]health.Level{slow, slow},
+			"nvgpu_temperature_margin_celsius <= 0\nor\nnvgpu_temperature_margin_celsius <= 0", 50 * time.Second},
+		{[]health.Level{{When: at}, slow},
+			"nvgpu_temperature_margin_celsius <= 0\nor\nnvgpu_temperature_margin_celsius and " +
+				"(count_over_time((nvgpu_temperature_margin_celsius <= 0)[1m:10s]) >= 6)", 0},
 	} {
 		if expr, wait := either(c.levels); expr != c.expr || wait != c.wait {
 			t.Errorf("%s for %v, want %s for %v", expr, wait, c.expr, c.wait)
@@ -164,7 +171,10 @@ func TestLongRangesAreSlow(t *testing.T) {
 
 func TestHumanize(t *testing.T) {
 	t.Parallel()
-	for v, want := range map[float64]string{0: "0", 1: "1", 999: "999", 3599: "3.599k", 524288001: "524.3M", .27: "270m", 1.1e-12: "1.1p", -1: "-1", -1500: "-1.5k"} {
+	for v, want := range map[float64]string{
+		0: "0", 1: "1", 999: "999", 3599: "3.599k", 524288001: "524.3M",
+		.27: "270m", 1.1e-12: "1.1p", -1: "-1", -1500: "-1.5k",
+	} {
 		if got := humanize(v); got != want {
 			t.Errorf("%v: %s, want %s", v, got, want)
 		}
@@ -173,7 +183,10 @@ func TestHumanize(t *testing.T) {
 
 func TestDurations(t *testing.T) {
 	t.Parallel()
-	for d, want := range map[time.Duration]string{10 * time.Second: "10s", 80 * time.Second: "1m20s", 2 * time.Minute: "2m", 24 * time.Hour: "24h", 25*time.Hour + time.Minute: "25h1m"} {
+	for d, want := range map[time.Duration]string{
+		10 * time.Second: "10s", 80 * time.Second: "1m20s", 2 * time.Minute: "2m",
+		24 * time.Hour: "24h", 25*time.Hour + time.Minute: "25h1m",
+	} {
 		if got := promDuration(d); got != want {
 			t.Errorf("%v: %s, want %s", d, got, want)
 		}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestPromtool has Prometheus's own tool check the rules and run their tests.
+// TestPromtool checks the rules and runs their tests with promtool.
 func TestPromtool(t *testing.T) {
 	t.Parallel()
 	for pattern, command := range map[string]string{"*.rules.yml": "check", "*.rules.test.yml": "test"} {
@@ -19,7 +19,8 @@ func TestPromtool(t *testing.T) {
 		for _, name := range files {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				if out, err := exec.Command("promtool", command, "rules", name).CombinedOutput(); err != nil {
+				out, err := exec.Command("promtool", command, "rules", name).CombinedOutput()
+				if err != nil {
 					t.Errorf("promtool (make tools installs it): %v\n%s", err, out)
 				}
 			})

@@ -9,32 +9,30 @@ import (
 	"gpusteward/health"
 )
 
-const recordingHead = `# Recording rules: health, use and energy of a fleet in few series, to be kept
-# for years, sent to another Prometheus or drawn over months. Written by make
+const recordingHead = `# Recording rules: the health, use and energy of a fleet in few series, for
+# retention over years, remote write, or graphs over months. Written by make
 # generate from alerts/recording.go; do not edit. Names are
-# level:metric:operation, and the level is the labels that are kept beside job;
-# name is the GPU's model. Where targets have the labels cluster and rack, these
-# are told apart. Ratios are recorded as sums: divide them by nvgpu_info:count.
-# The agents' scrape configuration must be called gpusteward (job_name). Needs
-# Prometheus 2.42.
+# level:metric:operation. The level lists the labels that are kept beside job;
+# name is the GPU's model. The rules keep the labels cluster and rack if the
+# targets have them. Ratios are recorded as sums: divide them by
+# nvgpu_info:count. The scrape configuration of the agents must have the
+# job_name gpusteward. Requires Prometheus 2.42.
 `
 
-// recordingWindow is over how long counters are looked at, and recordingStep
-// how often that is done.
+// recordingWindow is the range of a rate, and recordingStep is the evaluation interval.
 const recordingWindow, recordingStep = 5 * time.Minute, 30 * time.Second
 
-// A recording is a recording rule: of a metric of all hosts, what is left
-// where few labels are kept.
+// A recording is a recording rule that aggregates a metric of all hosts to a few labels.
 type recording struct {
 	doc       string
-	by        []string // the labels that are kept, beside job
+	by        []string // the labels that are kept beside job
 	metric    string   // without _total
 	operation string
-	expr      string             // %s is the labels
-	want      map[string]float64 // what it makes of recordingScene, by labels beside job
+	expr      string             // %s stands for the labels
+	want      map[string]float64 // the result for recordingScene, by labels without job
 }
 
-// Levels, and what it takes to have their labels.
+// The levels, and the joins that add their labels.
 var (
 	byRack   = []string{"cluster", "rack"}
 	byModel  = []string{"cluster", "rack", "name"}
@@ -42,30 +40,33 @@ var (
 	byOwner  = []string{"cluster", "kind", "namespace", "slurm_account"}
 
 	ofModel = fmt.Sprintf(" * on (job, instance, gpu, uuid) group_left (name) %s", collectors.Info)
-	ofOwner = fmt.Sprintf(" * on (job, instance, workload) group_left (kind, namespace, slurm_account) %s", collectors.WorkloadInfo)
+	ofOwner = fmt.Sprintf(" * on (job, instance, workload) group_left (kind, namespace, slurm_account) %s",
+		collectors.WorkloadInfo)
 )
 
-// and returns the labels of a level and one more.
+// and adds a label to a level.
 func and(level []string, label string) []string { return append(level[:len(level):len(level)], label) }
 
-// sumOf records the sum of a gauge; of may name labels that some levels need.
+// sumOf records the sum of a gauge; of is the join that some levels need.
 func sumOf(doc string, by []string, m *collectors.Metric, of string, want map[string]float64) recording {
 	return recording{doc, by, m.Name, "sum", fmt.Sprintf("sum by (%%s) (%s%s)", m, of), want}
 }
 
-// rateOf records how fast a counter rises, in units a second.
+// rateOf records the rate of a counter per second.
 func rateOf(doc string, by []string, m *collectors.Metric, of string, want map[string]float64) recording {
 	window := promDuration(recordingWindow)
-	return recording{doc, by, strings.TrimSuffix(m.Name, "_total"), "rate" + window, fmt.Sprintf("sum by (%%s) (rate(%s[%s])%s)", m, window, of), want}
+	expr := fmt.Sprintf("sum by (%%s) (rate(%s[%s])%s)", m, window, of)
+	return recording{doc, by, strings.TrimSuffix(m.Name, "_total"), "rate" + window, expr, want}
 }
 
-// inHealth records how many GPUs have a status.
+// inHealth records the number of GPUs with a status.
 func inHealth(doc, operation string, status int, want map[string]float64) recording {
-	return recording{doc, byRack, health.Status.Name, operation, fmt.Sprintf("sum by (%%s) (%s{gpu!=\"\"} == bool %d)", health.Status, status), want}
+	expr := fmt.Sprintf("sum by (%%s) (%s{gpu!=\"\"} == bool %d)", health.Status, status)
+	return recording{doc, byRack, health.Status.Name, operation, expr, want}
 }
 
 var recordings = []recording{
-	{"Hosts whose agent answers.", byRack, "up", "sum", fmt.Sprintf("sum by (%%s) (up{job=%q})", job),
+	{"Hosts with an agent that answers.", byRack, "up", "sum", fmt.Sprintf("sum by (%%s) (up{job=%q})", job),
 		map[string]float64{`cluster="c",rack="a"`: 1, `cluster="c",rack="b"`: 1}},
 	{"Hosts.", byRack, "up", "count", fmt.Sprintf("count by (%%s) (up{job=%q})", job),
 		map[string]float64{`cluster="c",rack="a"`: 2, `cluster="c",rack="b"`: 1}},
@@ -73,48 +74,56 @@ var recordings = []recording{
 		map[string]float64{`cluster="c",rack="a"`: 4, `cluster="c",rack="b"`: 1}),
 	sumOf("GPUs that answer.", byRack, collectors.Up, "",
 		map[string]float64{`cluster="c",rack="a"`: 2, `cluster="c",rack="b"`: 1}),
-	inHealth("GPUs that are well. Those whose health is not known are nowhere.", "well", 0,
+	inHealth("GPUs that are healthy. GPUs of unknown health are in none of these states.", "well", 0,
 		map[string]float64{`cluster="c",rack="a"`: 1, `cluster="c",rack="b"`: 1}),
 	inHealth("GPUs that are degraded.", "degraded", 1,
 		map[string]float64{`cluster="c",rack="a"`: 0, `cluster="c",rack="b"`: 0}),
 	inHealth("GPUs that have failed.", "failed", 2,
 		map[string]float64{`cluster="c",rack="a"`: 1, `cluster="c",rack="b"`: 0}),
-	rateOf("Faults a second.", and(byRack, "class"), health.IncidentsTotal, "",
+	rateOf("Faults per second.", and(byRack, "class"), health.IncidentsTotal, "",
 		map[string]float64{`cluster="c",rack="a",class="hardware-fault"`: .1}),
 
-	{"GPUs that say which model they are.", byModel, collectors.Info.Name, "count", fmt.Sprintf("count by (%%s) (%s)", collectors.Info),
+	{"GPUs by model.", byModel, collectors.Info.Name, "count", fmt.Sprintf("count by (%%s) (%s)", collectors.Info),
 		map[string]float64{`cluster="c",rack="a",name="H100"`: 2, `cluster="c",rack="b",name="L4"`: 1}},
-	sumOf("Parts of time in which the engines worked.", and(byModel, "engine"), collectors.Utilization, ofModel,
-		map[string]float64{`cluster="c",rack="a",name="H100",engine="gpu"`: .75, `cluster="c",rack="b",name="L4",engine="gpu"`: .5}),
-	sumOf("Parts of time in which the pipes worked (Hopper on).", and(byModel, "pipe"), collectors.GPMActivity, ofModel,
+	sumOf("Utilization of the engines.", and(byModel, "engine"), collectors.Utilization, ofModel,
+		map[string]float64{`cluster="c",rack="a",name="H100",engine="gpu"`: .75,
+			`cluster="c",rack="b",name="L4",engine="gpu"`: .5}),
+	sumOf("Activity of the pipes (since Hopper).", and(byModel, "pipe"), collectors.GPMActivity, ofModel,
 		map[string]float64{`cluster="c",rack="a",name="H100",pipe="tensor"`: .25}),
-	sumOf("Memory by what it is used for; the states sum to what there is.", and(byModel, "state"), collectors.MemoryBytes, ofModel,
-		map[string]float64{`cluster="c",rack="a",name="H100",state="used"`: 300, `cluster="c",rack="a",name="H100",state="free"`: 500}),
-	rateOf("Watts, from the GPUs' meters of energy; gpu is part of module.", and(byModel, "scope"), collectors.Energy, ofModel,
+	sumOf("Memory by state; the states sum to the total.", and(byModel, "state"), collectors.MemoryBytes, ofModel,
+		map[string]float64{`cluster="c",rack="a",name="H100",state="used"`: 300,
+			`cluster="c",rack="a",name="H100",state="free"`: 500}),
+	rateOf("Watts, from the GPUs' energy counters; the scope module includes gpu.",
+		and(byModel, "scope"), collectors.Energy, ofModel,
 		map[string]float64{`cluster="c",rack="a",name="H100",scope="gpu"`: 110}),
-	{"GPUs that a scheduler has given to somebody.", byModel, collectors.AllocationInfo.Name, "count",
-		fmt.Sprintf("count by (%%s) (group by (job, cluster, rack, instance, gpu, uuid) (%s)%s)", collectors.AllocationInfo, ofModel),
+	{"GPUs that a scheduler has allocated.", byModel, collectors.AllocationInfo.Name, "count",
+		fmt.Sprintf("count by (%%s) (group by (job, cluster, rack, instance, gpu, uuid) (%s)%s)",
+			collectors.AllocationInfo, ofModel),
 		map[string]float64{`cluster="c",rack="a",name="H100"`: 1}},
-	rateOf("GPUs that were given to somebody and did nothing for them.", byModel, collectors.AllocatedIdle, ofModel,
+	rateOf("GPUs that were allocated and idle.", byModel, collectors.AllocatedIdle, ofModel,
 		map[string]float64{`cluster="c",rack="a",name="H100"`: .5}),
 
-	rateOf("GPUs' time in which tenants' work was on them.", byTenant, collectors.QuotaCompute, "",
+	rateOf("GPU time that tenants used.", byTenant, collectors.QuotaCompute, "",
 		map[string]float64{`cluster="c",tenant="t"`: 1.1}),
 	sumOf("Memory that tenants were charged for.", byTenant, collectors.QuotaMemoryUsed, "",
 		map[string]float64{`cluster="c",tenant="t"`: 30}),
-	rateOf("Audits a second that found a tenant beyond what its quota allows.", and(byTenant, "objective"), collectors.QuotaViolations, "",
+	rateOf("Audits per second that found a tenant beyond its quota.",
+		and(byTenant, "objective"), collectors.QuotaViolations, "",
 		map[string]float64{`cluster="c",tenant="t",objective="memory"`: .2}),
-	rateOf("Windows a second in which a tenant did not get what its quota guarantees.", and(byTenant, "objective"), collectors.QoSViolations, "",
+	rateOf("Windows per second in which a tenant did not get its guarantee.",
+		and(byTenant, "objective"), collectors.QoSViolations, "",
 		map[string]float64{`cluster="c",tenant="t",objective="compute"`: .3}),
 
-	rateOf("GPUs' time of workloads, by whose they are.", byOwner, collectors.WorkloadSM, ofOwner,
-		map[string]float64{`cluster="c",kind="pod",namespace="chat"`: .6, `cluster="c",kind="slurm",slurm_account="nlp"`: .4}),
-	rateOf("Watts of workloads, by whose they are: an estimate by their share of SM time.", byOwner, collectors.WorkloadEnergy, ofOwner,
+	rateOf("GPU time of workloads, by owner.", byOwner, collectors.WorkloadSM, ofOwner,
+		map[string]float64{`cluster="c",kind="pod",namespace="chat"`: .6,
+			`cluster="c",kind="slurm",slurm_account="nlp"`: .4}),
+	rateOf("Watts of workloads, by owner: an estimate by their share of SM time.",
+		byOwner, collectors.WorkloadEnergy, ofOwner,
 		map[string]float64{`cluster="c",kind="pod",namespace="chat"`: 60}),
 }
 
-// recordingScene is what three hosts in two racks show: series, and what
-// promtool makes their values of, every ten seconds.
+// recordingScene is the series of three hosts in two racks, with values every 10 s in promtool's
+// notation.
 var recordingScene = [][2]string{
 	{`up{cluster="c",rack="a",instance="1"}`, "1x60"},
 	{`up{cluster="c",rack="a",instance="2"}`, "0x60"},
@@ -125,7 +134,7 @@ var recordingScene = [][2]string{
 	{`nvgpu_up{cluster="c",rack="a",instance="1",gpu="1",uuid="B"}`, "1x60"},
 	{`nvgpu_up{cluster="c",rack="a",instance="1",gpu="2",uuid="C"}`, "0x60"},
 	{`nvgpu_up{cluster="c",rack="b",instance="3",gpu="0",uuid="D"}`, "1x60"},
-	{`nvgpu_health_status{cluster="c",rack="a",instance="1",gpu="",uuid=""}`, "1x60"}, // of no GPU
+	{`nvgpu_health_status{cluster="c",rack="a",instance="1",gpu="",uuid=""}`, "1x60"}, // the host
 	{`nvgpu_health_status{cluster="c",rack="a",instance="1",gpu="0",uuid="A"}`, "0x60"},
 	{`nvgpu_health_status{cluster="c",rack="a",instance="1",gpu="2",uuid="C"}`, "2x60"},
 	{`nvgpu_health_status{cluster="c",rack="b",instance="3",gpu="0",uuid="D"}`, "0x60"},
@@ -143,22 +152,25 @@ var recordingScene = [][2]string{
 	{`nvgpu_energy_joules_total{cluster="c",rack="a",instance="1",gpu="0",uuid="A",scope="gpu"}`, "0+1000x60"},
 	{`nvgpu_energy_joules_total{cluster="c",rack="a",instance="1",gpu="1",uuid="B",scope="gpu"}`, "0+100x60"},
 	{`nvgpu_allocation_info{cluster="c",rack="a",instance="1",gpu="0",uuid="A",workload="w",source="slurm"}`, "1x60"},
-	{`nvgpu_allocation_info{cluster="c",rack="a",instance="1",gpu="0",uuid="A",workload="v",source="slurm"}`, "1x60"}, // shared: one GPU all the same
+	// A second owner of the same GPU.
+	{`nvgpu_allocation_info{cluster="c",rack="a",instance="1",gpu="0",uuid="A",workload="v",source="slurm"}`, "1x60"},
 	{`nvgpu_allocated_idle_seconds_total{cluster="c",rack="a",instance="1",gpu="0",uuid="A",workload="w"}`, "0+5x60"},
 	{`nvgpu_quota_compute_seconds_total{cluster="c",rack="a",instance="1",gpu="0",uuid="A",tenant="t"}`, "0+8x60"},
 	{`nvgpu_quota_compute_seconds_total{cluster="c",rack="b",instance="3",gpu="0",uuid="D",tenant="t"}`, "0+3x60"},
 	{`nvgpu_quota_memory_used_bytes{cluster="c",rack="a",instance="1",gpu="0",uuid="A",tenant="t"}`, "10x60"},
 	{`nvgpu_quota_memory_used_bytes{cluster="c",rack="b",instance="3",gpu="0",uuid="D",tenant="t"}`, "20x60"},
 	{`nvgpu_quota_violations_total{cluster="c",rack="a",instance="1",gpu="0",uuid="A",tenant="t",workload="w",objective="memory"}`, "0+2x60"},
-	{`nvgpu_qos_violations_total{cluster="c",rack="a",instance="1",gpu="0",uuid="A",tenant="t",objective="compute"}`, "0+3x60"},
-	{`nvgpu_workload_info{cluster="c",rack="a",instance="1",workload="w",kind="pod",namespace="chat",slurm_account=""}`, "1x60"},
+	{`nvgpu_qos_violations_total{cluster="c",rack="a",instance="1",gpu="0",uuid="A",tenant="t",objective="compute"}`,
+		"0+3x60"},
+	{`nvgpu_workload_info{cluster="c",rack="a",instance="1",workload="w",kind="pod",namespace="chat",slurm_account=""}`,
+		"1x60"},
 	{`nvgpu_workload_info{cluster="c",rack="a",instance="1",workload="v",kind="slurm",namespace="",slurm_account="nlp"}`, "1x60"},
 	{`nvgpu_workload_sm_seconds_total{cluster="c",rack="a",instance="1",gpu="0",uuid="A",workload="w"}`, "0+6x60"},
 	{`nvgpu_workload_sm_seconds_total{cluster="c",rack="a",instance="1",gpu="0",uuid="A",workload="v"}`, "0+4x60"},
 	{`nvgpu_workload_energy_joules_total{cluster="c",rack="a",instance="1",gpu="0",uuid="A",workload="w"}`, "0+600x60"},
 }
 
-// name returns what is recorded is called.
+// name returns the name of the recorded series.
 func (r recording) name() string {
 	return strings.Join(r.by, "_") + ":" + r.metric + ":" + r.operation
 }
@@ -169,17 +181,22 @@ func (r recording) query() string { return fmt.Sprintf(r.expr, "job, "+strings.J
 // recordingFiles returns the recording rules and their test.
 func recordingFiles() (rules, test string) {
 	var b, t strings.Builder
-	fmt.Fprintf(&b, "%sgroups:\n  - name: gpusteward-recording\n    interval: %s\n    rules:\n", recordingHead, promDuration(recordingStep))
-	fmt.Fprintf(&t, "# promtool's test of recording.rules.yml. Written by make generate; do not edit.\nrule_files: [recording.rules.yml]\nevaluation_interval: %s\n"+
-		"tests:\n  - name: \"three hosts in two racks\"\n    interval: 10s\n    input_series:\n", promDuration(recordingStep))
+	fmt.Fprintf(&b, "%sgroups:\n  - name: gpusteward-recording\n    interval: %s\n    rules:\n",
+		recordingHead, promDuration(recordingStep))
+	fmt.Fprintf(&t, "# promtool test of recording.rules.yml. Written by make generate; do not edit.\n"+
+		"rule_files: [recording.rules.yml]\nevaluation_interval: %s\n"+
+		"tests:\n  - name: \"three hosts in two racks\"\n    interval: 10s\n    input_series:\n",
+		promDuration(recordingStep))
 	for _, s := range recordingScene {
-		fmt.Fprintf(&t, "      - series: '%s,job=%q}'\n        values: '%s'\n", strings.TrimSuffix(s[0], "}"), job, s[1])
+		fmt.Fprintf(&t, "      - series: '%s,job=%q}'\n        values: '%s'\n",
+			strings.TrimSuffix(s[0], "}"), job, s[1])
 	}
 	t.WriteString("    promql_expr_test:\n")
 	for _, r := range recordings {
 		fmt.Fprintf(&b, "      # %s\n      - record: %s\n        expr: %s\n", r.doc, r.name(), r.query())
-		// What is calculated in binary is not held to its last digit.
-		fmt.Fprintf(&t, "      - expr: round(%s, 1e-6)\n        eval_time: %s\n        exp_samples:\n", r.name(), promDuration(2*recordingWindow))
+		// The test rounds, because the last binary digit is not exact.
+		fmt.Fprintf(&t, "      - expr: round(%s, 1e-6)\n        eval_time: %s\n        exp_samples:\n",
+			r.name(), promDuration(2*recordingWindow))
 		for _, s := range sorted(labelled(r.want)) {
 			fmt.Fprintf(&t, "          - labels: '{%s,job=%q}'\n            value: %s\n", s[0], job, s[1])
 		}
@@ -187,7 +204,7 @@ func recordingFiles() (rules, test string) {
 	return b.String(), t.String()
 }
 
-// labelled returns values as text.
+// labelled formats the values by labels as text.
 func labelled(values map[string]float64) map[string]string {
 	all := map[string]string{}
 	for labels, v := range values {

@@ -1,7 +1,6 @@
-// Package alerts writes Prometheus's alerting rules, their tests and the
-// runbook from the rows of health.Checks and from the table of what takes more
-// than one host to see. Its golden test writes them under -update (make
-// generate); nothing imports it.
+// Package alerts generates Prometheus alerting rules, their tests and the runbook from the rows
+// of health.Checks and from the table of fleet rules. Its golden test writes them with -update
+// (make generate); no package imports it.
 package alerts
 
 import (
@@ -16,17 +15,17 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A rule is an alerting rule of Prometheus.
+// A rule is a Prometheus alerting rule.
 type rule struct {
 	alert, expr                  string
 	wait                         time.Duration // its "for"
 	severity                     incident.Severity
-	check                        string // empty for a fleet's rule
+	check                        string // empty for a fleet rule
 	class                        incident.Class
 	summary, description, action string
 }
 
-// labels returns what the rule adds to the labels of its series, in order.
+// labels returns the labels that the rule adds to those of its series, in order.
 func (r rule) labels() [][2]string {
 	all := [][2]string{{"severity", r.severity.String()}, {"check", r.check}, {"class", string(r.class)}}
 	return slices.DeleteFunc(all, func(l [2]string) bool { return l[1] == "" })
@@ -35,11 +34,12 @@ func (r rule) labels() [][2]string {
 // annotations returns the rule's annotations, in order.
 func (r rule) annotations() [][2]string {
 	return [][2]string{
-		{"summary", r.summary}, {"description", r.description}, {"action", r.action}, {"runbook_url", health.Runbook + "#" + anchor(r.alert)},
+		{"summary", r.summary}, {"description", r.description}, {"action", r.action},
+		{"runbook_url", health.Runbook + "#" + anchor(r.alert)},
 	}
 }
 
-// anchor is the name of a section of the runbook in a URL.
+// anchor returns the URL fragment of a section of the runbook.
 func anchor(alert string) string { return strings.ToLower(alert) }
 
 // checkRules returns the rules of a check: one for each severity.
@@ -49,16 +49,20 @@ func checkRules(c *health.Check) (all []rule) {
 		if len(levels) == 0 {
 			continue
 		}
-		r := rule{alert: c.Alert, severity: s, check: c.ID, class: c.Class, summary: place(levels) + c.Summary, action: c.Action}
+		r := rule{
+			alert: c.Alert, severity: s, check: c.ID, class: c.Class,
+			summary: place(levels) + c.Summary, action: c.Action,
+		}
 		r.expr, r.wait = either(levels)
-		r.description = description(c, levels, "{{ $value | humanize }}", "{{ $value | humanizePercentage }}", lastXIDs, ofLabel)
+		r.description = description(c, levels,
+			"{{ $value | humanize }}", "{{ $value | humanizePercentage }}", lastXIDs, ofLabel)
 		all = append(all, r)
 	}
 	return all
 }
 
-// either returns an expression for any of the levels, and for how long it must
-// hold. Where they differ in that, each waits by itself.
+// either returns an expression for any of the levels, and how long it must hold. If the levels
+// differ in their wait, each has its own in the expression.
 func either(levels []health.Level) (expr string, wait time.Duration) {
 	wait = levels[0].Wait()
 	differ := slices.ContainsFunc(levels, func(l health.Level) bool { return l.Wait() != wait })
@@ -76,14 +80,17 @@ func either(levels []health.Level) (expr string, wait time.Duration) {
 	return strings.Join(all, "\nor\n"), wait
 }
 
-// lastXIDs is a template that names the GPU's XIDs of the last five minutes.
-var lastXIDs = fmt.Sprintf("{{ with printf `max by (xid) (%s{uuid=%%q}) > time() - 300` $labels.uuid | query | sortByLabel \"xid\" }}XID{{ range $i, $x := . }}{{ if $i }},{{ end }} {{ $x.Labels.xid }}{{ end }}{{ else }}an XID{{ end }}", collectors.XIDLast)
+// lastXIDs is a template that lists the GPU's XIDs of the last five minutes.
+var lastXIDs = fmt.Sprintf(
+	"{{ with printf `max by (xid) (%s{uuid=%%q}) > time() - 300` $labels.uuid | query | sortByLabel \"xid\" }}"+
+		"XID{{ range $i, $x := . }}{{ if $i }},{{ end }} {{ $x.Labels.xid }}{{ end }}{{ else }}an XID{{ end }}",
+	collectors.XIDLast)
 
-// ofLabel is the template of a label.
+// ofLabel returns the template of a label.
 func ofLabel(name string) string { return "{{ $labels." + name + " }}" }
 
-// place is a template that says where an alert is from: the host, and what of
-// it where the levels have that in common.
+// place returns a template of the origin of an alert: the host and, if all levels have the same,
+// the entity.
 func place(levels []health.Level) string {
 	e := entityBy(levels[0], ofLabel)
 	differ := slices.ContainsFunc(levels, func(l health.Level) bool { return entityBy(l, ofLabel) != e })
@@ -93,38 +100,43 @@ func place(levels []health.Level) string {
 	return ofLabel("instance") + ": "
 }
 
-// description returns the detail of a check's levels with its placeholders
-// filled in. One rule for levels that differ in it says what they have in
-// common.
-func description(c *health.Check, levels []health.Level, value, percent, xids string, label func(name string) string) string {
+// description returns the detail of a check's levels with its placeholders filled in. If the
+// levels differ in their detail, it returns the summary of the check.
+func description(c *health.Check, levels []health.Level,
+	value, percent, xids string, label func(name string) string) string {
 	detail := c.Detailed(levels[0])
 	if slices.ContainsFunc(levels, func(l health.Level) bool { return c.Detailed(l) != detail }) {
 		return c.Summary
 	}
-	return strings.NewReplacer("{value}", value, "{percent}", percent, "{xids}", xids, "{entity}", entityBy(levels[0], label).Name(), "{labels}", "").Replace(detail)
+	return strings.NewReplacer("{value}", value, "{percent}", percent, "{xids}", xids,
+		"{entity}", entityBy(levels[0], label).Name(), "{labels}", "").Replace(detail)
 }
 
 // entityBy returns the entity of a level by its labels.
 func entityBy(l health.Level, label func(name string) string) (e incident.Entity) {
 	for _, name := range l.When.Signal.Labels() {
-		*map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "tenant": &e.Tenant, "workload": &e.Workload, "device": &e.Device}[name] = label(name)
+		*map[string]*string{
+			"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link,
+			"tenant": &e.Tenant, "workload": &e.Workload, "device": &e.Device,
+		}[name] = label(name)
 	}
 	return e
 }
 
-// longRange finds what reads raw samples of an hour and more: too many to do
-// so every ten seconds.
+// longRange matches a range of an hour or more over raw samples: too many to read every ten
+// seconds.
 var longRange = regexp.MustCompile(`\[(\d+[hd]|\d{3,}m)\]`)
 
-// group writes rules as a rule file: those that read much in a group that is
-// evaluated less often.
+// group writes the groups of a rule file. Rules with a long range form a group with a longer
+// interval.
 func group(b *strings.Builder, name string, rules []rule) {
 	b.WriteString("groups:\n")
 	for _, g := range []struct {
 		suffix, interval string
 		long             bool
 	}{{"", "10s", false}, {"-slow", "5m", true}} {
-		mine := slices.DeleteFunc(slices.Clone(rules), func(r rule) bool { return longRange.MatchString(r.expr) != g.long })
+		mine := slices.DeleteFunc(slices.Clone(rules),
+			func(r rule) bool { return longRange.MatchString(r.expr) != g.long })
 		if len(mine) == 0 {
 			continue
 		}
@@ -153,7 +165,7 @@ func (r rule) write(b *strings.Builder) {
 	}
 }
 
-// promDuration writes d, of whole seconds, as Prometheus reads it: 1h30m, 20s.
+// promDuration formats d, which is in whole seconds, for Prometheus: 1h30m, 20s.
 func promDuration(d time.Duration) string {
 	s := d.String()
 	for _, zero := range []string{"m0s", "h0m"} {

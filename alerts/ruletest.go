@@ -8,16 +8,15 @@ import (
 	"time"
 )
 
-// A pace is how far apart a test's samples are, and how often its rules are
-// evaluated.
+// A pace is the interval of a test's samples and of its rule evaluations.
 type pace time.Duration
 
 const (
 	seconds = pace(10 * time.Second)
-	hours   = pace(10 * time.Minute) // for what waits for hours
+	hours   = pace(10 * time.Minute) // for rules that wait for hours
 )
 
-// paceFor returns the pace of a test that goes on for so long.
+// paceFor returns the pace of a test of duration d.
 func paceFor(d time.Duration) pace {
 	if d >= time.Hour {
 		return hours
@@ -25,17 +24,17 @@ func paceFor(d time.Duration) pace {
 	return seconds
 }
 
-// steps calls f with each moment of a test.
+// steps calls f for each step of a test.
 func (p pace) steps(until time.Duration, f func(at time.Duration)) {
 	for at := time.Duration(0); at <= until; at += time.Duration(p) {
 		f(at)
 	}
 }
 
-// moment is when what a test is about happens.
+// moment is the time at which the condition begins.
 func (p pace) moment() time.Duration { return 6 * time.Duration(p) }
 
-// A ruleTest is one of promtool's tests: series, and what fires when.
+// A ruleTest is a promtool test: series, and the alerts that they should fire.
 type ruleTest struct {
 	name   string
 	pace   pace
@@ -43,13 +42,13 @@ type ruleTest struct {
 	alerts []expectation
 }
 
-// A series is what Prometheus has scraped.
+// A series is an input series of a test.
 type series struct {
 	name   string // with labels
 	values []float64
 }
 
-// An expectation is what fires of an alert at a moment: nothing, or these.
+// An expectation lists the firing instances of an alert at a time.
 type expectation struct {
 	at     time.Duration
 	alert  string
@@ -59,7 +58,7 @@ type expectation struct {
 // A firing is one alert as Prometheus sends it.
 type firing struct{ labels, annotations [][2]string }
 
-// humanize writes v as Prometheus's template function does: 1.5k, 200m.
+// humanize formats v like Prometheus's template function: 1.5k, 200m.
 func humanize(v float64) string {
 	prefix := ""
 	if abs := math.Abs(v); abs >= 1 {
@@ -82,7 +81,8 @@ func humanize(v float64) string {
 
 // write writes the test for promtool.
 func (t ruleTest) write(b *strings.Builder) {
-	fmt.Fprintf(b, "  - name: %q\n    interval: %s\n    input_series:\n", t.name, promDuration(time.Duration(t.pace)))
+	fmt.Fprintf(b, "  - name: %q\n    interval: %s\n    input_series:\n",
+		t.name, promDuration(time.Duration(t.pace)))
 	for _, s := range t.series {
 		fmt.Fprintf(b, "      - series: '%s'\n        values: '%s'\n", s.name, runs(s.values))
 	}
@@ -110,8 +110,8 @@ func (t ruleTest) write(b *strings.Builder) {
 	}
 }
 
-// runs writes values as promtool reads them: "1+0x5 stale _x2" is six times 1
-// and then nothing, which is known at once, for three times.
+// runs writes values in promtool's notation: "1+0x5 stale _x2" is six samples of 1, a staleness
+// marker and two missing samples.
 func runs(values []float64) string {
 	var all []string
 	for len(values) > 0 {

@@ -10,8 +10,8 @@ import (
 
 const runbookHead = `# Runbook
 
-This page explains each alert and what to do about it. ` + "`make generate`" + ` writes it from the checks (health/checks_*.go) and the
-fleet rules (alerts/fleet.go); do not edit it.
+This page explains each alert and what to do about it. ` + "`make generate`" + ` writes it from the checks
+(health/checks_*.go) and the fleet rules (alerts/fleet.go); do not edit it.
 
 | severity | meaning |
 |---|---|
@@ -20,13 +20,15 @@ fleet rules (alerts/fleet.go); do not edit it.
 | warning | act within working hours |
 | info | no action needed |
 
-Alerts come from one of two sources per site: from the agent itself if an Alertmanager is configured, or from Prometheus with
-alerts/gpusteward.rules.yml. The agent's alerts have the label source="gpusteward" and more detail: the XID, the process and
-the workload.
+Each site has one source of alerts: the agent itself if an Alertmanager is configured, or Prometheus with
+alerts/gpusteward.rules.yml. The agent's alerts have the label source="gpusteward" and more detail: the XID, the process
+and the workload.
 
-The agent ends an alert after as many clear samples as it takes to begin one, and at least 5 minutes. If the condition comes
-back within an hour, that time doubles, up to an hour. Prometheus holds each alert for 5 minutes. A **latched** alert of the
-agent stays until the GPU is reset, the host is rebooted, or an operator runs ` + "`gpusteward ack`" + `; Prometheus has no latch.
+The agent ends an alert after as many clear samples as it needs to begin one, and after at least 5 minutes. That time
+doubles, up to an hour, if the condition comes back within an hour. Prometheus holds each alert for 5 minutes. A
+**latched** alert of the agent stays until the GPU is reset, the host is rebooted, or an operator
+*runs
+` + "`gpusteward ack`" + `. Prometheus has no latch.
 
 `
 
@@ -44,7 +46,7 @@ func runbook() string {
 	return strings.TrimRight(b.String(), "\n") + "\n"
 }
 
-// contents returns links to the sections.
+// contents returns the table of contents.
 func contents() string {
 	var names []string
 	for _, c := range alerting() {
@@ -61,7 +63,8 @@ func contents() string {
 }
 
 func checkSection(b *strings.Builder, c *health.Check) {
-	fmt.Fprintf(b, "## %s\n\n%s\n\n| severity | condition | samples | clears |\n|---|---|---|---|\n", c.Alert, c.Summary)
+	fmt.Fprintf(b, "## %s\n\n%s\n\n| severity | condition | samples | clears |\n|---|---|---|---|\n",
+		c.Alert, c.Summary)
 	for _, l := range c.Levels {
 		over := "when the condition ends"
 		if w := l.When; w.Clear != w.Threshold {
@@ -69,13 +72,15 @@ func checkSection(b *strings.Builder, c *health.Check) {
 		}
 		fmt.Fprintf(b, "| %s | %s | %s | %s |\n", l.Severity, cell(l.When.Words()), l.For, over)
 	}
-	look := fmt.Sprintf("`gpusteward status` on the host; the check is `%s` in `%s` and in `/api/v1/events?check=%s`.", c.ID, health.CheckFailing, c.ID)
+	look := fmt.Sprintf("`gpusteward status` on the host; the check is `%s` in `%s` and in `/api/v1/events?check=%s`.",
+		c.ID, health.CheckFailing, c.ID)
 	clears := "By itself."
 	if c.Latched {
 		clears = fmt.Sprintf("Latched: by a reset, a reboot, or `gpusteward ack %s gpu=N` as root.", c.ID)
 	}
 	if c.Shadow {
-		look += " **Off by default**, because its threshold is a matter of judgement. Load gpusteward-judgement.rules.yml, " +
+		look += " **Off by default**, because its threshold is a matter of judgement. " +
+			"Load gpusteward-judgement.rules.yml, " +
 			"or name it in `health.enable_alerts` of the agent's configuration, to enable the alert."
 	}
 	var metrics []string
@@ -94,11 +99,13 @@ func fleetSection(b *strings.Builder, f fleetRule) {
 	if f.wait > 0 {
 		often = "for " + promDuration(f.wait)
 	}
-	fmt.Fprintf(b, "## %s\n\n%s\n\n| severity | duration |\n|---|---|\n| %s | %s |\n", f.alert, strings.TrimPrefix(f.summary, ofLabel("instance")+": "), f.severity, often)
-	section(b, f.cause, f.action, "Only Prometheus sees this: the rule is in fleet.rules.yml.", "By itself.", f.metrics(), []string{f.expr})
+	fmt.Fprintf(b, "## %s\n\n%s\n\n| severity | duration |\n|---|---|\n| %s | %s |\n",
+		f.alert, strings.TrimPrefix(f.summary, ofLabel("instance")+": "), f.severity, often)
+	section(b, f.cause, f.action, "Only Prometheus sees this: the rule is in fleet.rules.yml.", "By itself.",
+		f.metrics(), []string{f.expr})
 }
 
-// section writes what all sections have.
+// section writes the part that all sections have in common.
 func section(b *strings.Builder, cause, action, look, clears string, metrics, exprs []string) {
 	fmt.Fprintf(b, "\n**What it means.** %s\n\n**What to do.** %s\n\n**How to look.** %s", cause, action, look)
 	if metrics = slices.Compact(slices.Sorted(slices.Values(metrics))); metrics != nil {
@@ -107,5 +114,5 @@ func section(b *strings.Builder, cause, action, look, clears string, metrics, ex
 	fmt.Fprintf(b, "\n\n```promql\n%s\n```\n\n**How it clears.** %s\n\n", strings.Join(exprs, "\n\n"), clears)
 }
 
-// cell makes text fit for a cell of a table.
+// cell escapes text for a table.
 func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }

@@ -9,8 +9,8 @@ import (
 	"gpusteward/health"
 )
 
-// TestRunbookAnchors holds the URLs that alerts point to against the runbook's
-// headings, whose names make the anchors, and the other way round.
+// TestRunbookAnchors compares the URLs in alerts with the runbook's headings, in both
+// directions. GitHub derives an anchor from each heading.
 func TestRunbookAnchors(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("RUNBOOK.md")
@@ -25,29 +25,31 @@ func TestRunbookAnchors(t *testing.T) {
 	for _, r := range allRules() {
 		_, at, _ := strings.Cut(r.annotations()[3][1], "#")
 		if r.annotations()[3][0] != "runbook_url" || sections[at] != 1 {
-			t.Errorf("%s points to #%s, of which the runbook has %d", r.alert, at, sections[at])
+			t.Errorf("%s points to #%s; the runbook has %d of it", r.alert, at, sections[at])
 		}
 		pointed[at] = true
 	}
 	for s := range sections {
 		if !pointed[s] {
-			t.Errorf("no alert points to the runbook's %s", s)
+			t.Errorf("no alert points to the section %s of the runbook", s)
 		}
 	}
-	for _, c := range health.Checks() { // what the agent sends points there too
+	for _, c := range health.Checks() { // the agent's alerts point there, too
 		if c.Alert != "" && sections[strings.ToLower(c.Alert)] != 1 {
 			t.Errorf("%s is not in the runbook", c.Alert)
 		}
 	}
 }
 
-// TestRunbookSaysAll looks into a section of each kind.
-func TestRunbookSaysAll(t *testing.T) {
+// TestRunbookSections looks into a section of each kind.
+func TestRunbookSections(t *testing.T) {
 	t.Parallel()
 	text := runbook()
 	for alert, want := range map[string][]string{
-		"GPULost":          {"**What it means.**", "**What to do.**", "**How to look.**", "gpusteward status", "gpusteward ack gpu_lost", "| emergency |", "nvgpu_pci_device_present"},
-		"GPUMemoryLeak":    {"By itself.", "nvgpu_workload_memory_exhaustion_seconds` below 3600 | 6 of 6 in 1m", "at 7200"},
+		"GPULost": {"**What it means.**", "**What to do.**", "**How to look.**", "gpusteward status",
+			"gpusteward ack gpu_lost", "| emergency |", "nvgpu_pci_device_present"},
+		"GPUMemoryLeak": {"By itself.", "nvgpu_workload_memory_exhaustion_seconds` below 3600 | 6 of 6 in 1m",
+			"at 7200"},
 		"GPUSlowOutlier":   {"judgement", "20 of 24 in 4m"},
 		"GPUStewardDown":   {"up{job=\"gpusteward\"} == 0", "| critical | for 15m |"},
 		"FleetGPUsMissing": {"`nvgpu_devices`", "`nvgpu_devices_expected`", "`gpusteward_drained`"},
@@ -56,7 +58,7 @@ func TestRunbookSaysAll(t *testing.T) {
 		section, _, _ = strings.Cut(section, "\n## ")
 		for _, w := range want {
 			if !strings.Contains(section, w) {
-				t.Errorf("the section %s has no %q:\n%s", alert, w, section)
+				t.Errorf("the section %s lacks %q:\n%s", alert, w, section)
 			}
 		}
 	}

@@ -8,28 +8,27 @@ import (
 	"time"
 )
 
-// A scene is what several hosts show around the moment from which a rule must
-// fire once.
+// A scene is the series of several hosts around the moment after which a rule must fire once.
 type scene struct {
 	shows []shown
-	want  [][2]string // the labels of the alert that this gives, beside the rule's
-	says  string      // its description
+	want  [][2]string // the labels of the alert, without those that the rule adds
+	says  string      // the description of the alert
 }
 
 // shown is a series of a scene.
 type shown struct {
 	name, labels  string // labels end in a comma
 	host          int
-	before, after float64 // the moment; NaN for none
+	before, after float64 // values before and after the moment; NaN is no sample
 }
 
-// Values of scenes, in which time begins at 0.
+// Values in scenes. The time of a scene starts at 0.
 var (
 	none    = math.NaN()
 	longAgo = -2 * time.Hour.Seconds()
 )
 
-// on returns the same series on several hosts, by their numbers.
+// on returns the same series on several hosts.
 func on(hosts []int, name fmt.Stringer, labels string, before, after float64) (all []shown) {
 	for _, h := range hosts {
 		all = append(all, shown{name.String(), labels, h, before, after})
@@ -37,10 +36,10 @@ func on(hosts []int, name fmt.Stringer, labels string, before, after float64) (a
 	return all
 }
 
-// up is a series of Prometheus itself, about each target.
+// up returns Prometheus's own series about a target.
 func up(host int, before, after float64) shown { return shown{"up", "", host, before, after} }
 
-// test returns the scene as a test of r.
+// test turns the scene into a test of r.
 func (sc scene) test(r rule) ruleTest {
 	t := ruleTest{name: r.alert, pace: paceFor(r.wait)}
 	fires := t.pace.moment() + r.wait

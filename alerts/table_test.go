@@ -11,54 +11,55 @@ import (
 	"gpusteward/health"
 )
 
-// deviations are the rows of the table of checks that are made otherwise, and
-// why.
+// deviations lists the rows of the table that a check follows only in part, with reasons.
 var deviations = map[string]string{
-	"ecc_uncorrectable": "its action waits for the end of the work: nobody is to be woken for it, and what cannot wait is an XID of its own",
-	"agent_self":        "an agent that does not get to run for half a minute is worth knowing: info before a warning",
-	"mem_leak":          "what fills a GPU on purpose grows as a leak does, until it is full: info before a warning",
-	"nvlink_down":       "a link that comes back each time is no link that is lost: a warning",
+	"ecc_uncorrectable": "its action can wait until the work ends; urgent cases have an XID of their own",
+	"agent_self":        "an agent that does not run for half a minute is worth an info before the warning",
+	"mem_leak":          "filling a GPU on purpose looks like a leak until it is full: info before a warning",
+	"nvlink_down":       "a link that comes back each time is not lost: a warning",
 	"remap_count":       "three remaps in a day may be the beginning of a trend: info",
-	"driver_hang":       "a call may wait for a minute while another tool holds the driver's lock: info before critical",
-	"thermal_margin":    "where nearly all GPUs of the host are as hot it is the room's air, and no GPU: info",
-	"mem_pressure":      "never alerts: it is a metric, nvgpu_memory_pressure_ratio; frameworks take all memory on purpose, and mem_leak and the quotas tell of who takes what it should not",
-	"power_cap_ratio":   "never alerts: it is a metric, nvgpu_clock_event_seconds_total",
-	"stale":             "the table's severity is unknown, which is the GPU's state; people see a warning",
-	"xid_repeat":        "an application's fault never condemns a GPU: info where many owners have it, and a warning where the GPU had a fault of its own too",
-	"quota_violation":   "the escalation beyond a warning is the enforcer's",
+	"driver_hang":       "a call may wait a minute for another tool that holds the driver's lock: info before critical",
+	"thermal_margin":    "if nearly all GPUs of the host are hot, the cause is the air of the room and not a GPU: info",
+	"mem_pressure": "never alerts: it is a metric, nvgpu_memory_pressure_ratio; frameworks take all memory " +
+		"on purpose, and mem_leak and the quotas report those that take too much",
+	"power_cap_ratio": "never alerts: it is a metric, nvgpu_clock_event_seconds_total",
+	"stale":           "the table's severity is unknown, which is the state of the GPU; the alert is a warning",
+	"xid_repeat": "an application's fault never condemns a GPU: info if many owners have it, " +
+		"and a warning if the GPU also had a fault of its own",
+	"quota_violation": "escalation beyond a warning is the enforcer's",
 }
 
-// renamed are checks whose row has another id, or that share one.
+// renamed lists checks with another id in the table, and checks that share a row.
 var renamed = map[string]string{"qos": "qos_bandwidth / qos_latency", "ib_port_flap": "ib_port"}
 
-// added are checks beside those of the table, and why.
+// added lists checks that the table does not have, with reasons.
 var added = map[string]string{
 	"clock_outlier":      "slow_gpu among GPUs that do the same job, which needs no shadow mode",
-	"work_outlier":       "the same by what a GPU gets done",
+	"work_outlier":       "clock_outlier by the work that a GPU gets done",
 	"memory_clock":       "clock_stuck for memory",
-	"temp_rise":          "temp_outlier against the GPU's own past: where it sits in the chassis is no fault",
-	"hw_slowdown":        "power_brake and thermal_throttle_ratio where the driver names neither",
+	"temp_rise":          "temp_outlier against the GPU's own past: its place in the chassis is not a fault",
+	"hw_slowdown":        "power_brake and thermal_throttle_ratio if the driver names neither",
 	"fan_stopped":        "thermal_margin before it is too late",
-	"nvlink_missing":     "nvlink_down where the link never was up",
+	"nvlink_missing":     "nvlink_down for a link that was never up",
 	"nvlink_slow":        "nvlink_down in part",
-	"driver_mismatch":    "driver_unbound by its name",
+	"driver_mismatch":    "driver_unbound with its cause",
 	"ghost_process":      "orphan_memory of a process that the driver still lists",
-	"gsp":                "xid_fatal where no XID comes",
-	"busy_idle":          "hung_kernel with no process to ask about",
-	"driver_error":       "xid_fatal where no XID comes, for all but the GSP",
-	"broker":             "who keeps quotas, and not what they are",
-	"driver_blocked":     "the second half of driver_hang: tasks in state D are the host's, and no GPU's",
-	"unhooked":           "quota_violation by processes that no book knows",
-	"quota_drift":        "the enforcer's own books, held against the driver's",
-	"quota_convoy":       "qos of a job on several GPUs: the time that it loses shows in no GPU's share",
-	"quota_action":       "the second half of quota_violation: the escalation's last levels",
+	"gsp":                "xid_fatal without an XID",
+	"busy_idle":          "hung_kernel without a process",
+	"driver_error":       "xid_fatal without an XID, for all but the GSP",
+	"broker":             "the process that holds the quotas, not the quotas",
+	"driver_blocked":     "the second half of driver_hang: tasks in state D belong to the host and not to a GPU",
+	"unhooked":           "quota_violation by processes without a session",
+	"quota_drift":        "the enforcer's own books against the driver's",
+	"quota_convoy":       "qos of a job on several GPUs: its lost time shows in no GPU's share",
+	"quota_action":       "the second half of quota_violation: the last levels of escalation",
 	"quota_forecast":     "mem_leak against the tenant's cap instead of the GPU's memory",
 	"guarantee_forecast": "qos before it happens",
-	"nvlink_gpu_outlier": "nvlink_outlier where links have no series of their own: the sum of a GPU against its peers",
+	"nvlink_gpu_outlier": "nvlink_outlier for links without series of their own: the sum of a GPU against its peers",
 }
 
-// TestTable holds the checks against the table from which they were made: their
-// ids, the names of their alerts and the severities.
+// TestTable compares the checks with the table from which they were written: their ids, the
+// names of their alerts and their severities.
 func TestTable(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../health/testdata/health-checks.tsv")
@@ -102,7 +103,8 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s: its alerts are %q, the table says %q", f[0], c.alerts, alerts)
 		}
 		if want := severities(f[5]); maps.Equal(c.severities, want) == differs {
-			t.Errorf("%s: its severities are %v, the table says %v; a deviation with a reason: %v", f[0], c.severities, want, differs)
+			t.Errorf("%s: its severities are %v, the table says %v; listed as a deviation: %v",
+				f[0], c.severities, want, differs)
 		}
 	}
 	if rows != 53 {
@@ -116,10 +118,11 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// severities reads a cell of the table: what is early is worth knowing.
+// severities parses a cell of the table. An early warning is an info.
 func severities(cell string) map[string]bool {
 	all := map[string]bool{}
-	for _, word := range regexp.MustCompile(`early-warning|early|info|warning|critical|emergency`).FindAllString(cell, -1) {
+	words := regexp.MustCompile(`early-warning|early|info|warning|critical|emergency`)
+	for _, word := range words.FindAllString(cell, -1) {
 		if strings.HasPrefix(word, "early") {
 			word = "info"
 		}

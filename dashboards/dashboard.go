@@ -1,97 +1,97 @@
-// Package dashboards writes Grafana's dashboards from rows: what a panel shows,
-// from which metrics, and why one would look at it. Its golden test writes them
-// under -update (make generate); nothing imports it.
+// Package dashboards generates Grafana dashboards from rows: what a panel shows,
+// from which metrics, and why an operator would look at it. Its golden test writes them
+// with -update (make generate); no package imports it.
 package dashboards
 
-// A dashboard is a page of Grafana's.
+// A dashboard is a Grafana dashboard.
 type dashboard struct {
-	name        string // of its file and its uid
+	name        string // part of the file name and the uid
 	title       string
 	description string
-	variables   []variable // beside data source, cluster and job
-	xids        bool       // whether XIDs are marked in time
+	variables   []variable // without data source, cluster and job
+	xids        bool       // whether XIDs are annotations
 	rows        []row
 }
 
 // A row is a titled part of a dashboard.
 type row struct {
 	title  string
-	folded bool // closed until somebody opens it
+	folded bool // collapsed at first
 	panels []panel
 }
 
-// A kind is how a panel shows its values.
+// A kind is the visualization of a panel.
 type kind string
 
-// The kinds, by Grafana's names for them.
+// The kinds, with Grafana's names.
 const (
-	stat   kind = "stat"           // the newest value, large
+	stat   kind = "stat"           // the last value
 	lines  kind = "timeseries"     // values over time
-	areas  kind = "areas"          // the same, piled on one another
+	areas  kind = "areas"          // values over time, stacked
 	states kind = "state-timeline" // states over time
 	table  kind = "table"          // a row for each entity
 )
 
-// A panel is one picture: its text, its unit and its queries.
+// A panel is a panel of a dashboard.
 type panel struct {
 	kind        kind
 	title       string
 	description string
-	unit        string // Grafana's id of it
+	unit        string // Grafana's id
 	queries     []query
-	width       uint32 // of 24 columns; 0 is what is usual for the kind
-	height      uint32 // 0 is what is usual for the kind
+	width       uint32 // of 24 columns; 0 is the default of the kind
+	height      uint32 // 0 is the default of the kind
 	least, most *float64
-	steps       []step           // colours by value, from the lowest on
-	values      map[string]value // what values are called
-	none        string           // said where there is no value
+	steps       []step           // colours by value, lowest first
+	values      map[string]value // texts of values
+	none        string           // text for no value
 	link        *link
 
-	keys    []key    // a table's labels
-	columns []column // a table's values, instead of queries
-	sort    string   // the column that a table is sorted by, the highest first
+	keys    []key    // labels of a table
+	columns []column // values of a table, instead of queries
+	sort    string   // the column that sorts a table, highest first
 }
 
-// A query is an expression and what its series are called.
+// A query is an expression and the legend of its series.
 type query struct{ expr, legend string }
 
-// A step is a colour for values from its start on.
+// A step is the colour of values from a threshold up.
 type step struct {
-	from  float64 // the first step's is not looked at
+	from  float64 // ignored in the first step
 	color string
 }
 
-// A value is what a number is called, and its colour.
+// A value is the text and the colour of a number.
 type value struct{ text, color string }
 
-// A key is a label that tells a table's rows apart.
+// A key is a label that identifies the rows of a table.
 type key struct {
 	label, title string
 	link         *link
 }
 
-// A column is a value of a table's rows: its expression keeps the keys' labels.
+// A column is a value in the rows of a table. Its expression keeps the labels of the keys.
 type column struct {
 	title, expr, unit string
 	steps             []step
 	values            map[string]value
-	gauge             bool // a bar from 0 to 1
+	gauge             bool // shown as a bar from 0 to 1
 }
 
-// A link goes to another dashboard, with labels of what it starts from.
+// A link leads to another dashboard and passes labels to its variables.
 type link struct {
 	title, to string
 	labels    []string
 }
 
-// Colours, by Grafana's names: of what is well, what is not, and what is only a
-// value.
+// Colors, with Grafana's names: first those of good and bad values, then the neutral
+// ones.
 const (
 	green, yellow, orange, red, purple = "green", "yellow", "orange", "red", "purple"
 	blue, gray                         = "blue", "text"
 )
 
-// Steps that several panels have.
+// Steps of several panels.
 var (
 	plain    = []step{{0, blue}}
 	anyIsBad = []step{{0, green}, {1, red}}
@@ -99,17 +99,17 @@ var (
 	upIsGood = []step{{0, red}, {1, green}}
 )
 
-// What 0 and 1, and the states of health, are called.
+// Texts for 0 and 1, and for the states of health.
 var (
 	yesNo   = map[string]value{"0": {"no", green}, "1": {"yes", red}}
 	upDown  = map[string]value{"0": {"down", red}, "1": {"up", green}}
-	healths = map[string]value{"0": {"well", green}, "1": {"degraded", orange}, "2": {"failed", red}}
+	healths = map[string]value{"0": {"healthy", green}, "1": {"degraded", orange}, "2": {"failed", red}}
 )
 
-// at is a bound of a panel's axis.
+// at returns a bound of an axis.
 func at(v float64) *float64 { return &v }
 
-// Links to what a label names.
+// Links to the dashboard of an entity.
 var (
 	toHost     = &link{"Open the host", "host", []string{"job", "instance"}}
 	toGPU      = &link{"Open the GPU", "gpu", []string{"job", "instance", "gpu"}}
@@ -126,7 +126,7 @@ var (
 	tenantKey   = key{"tenant", "Tenant", toTenant}
 )
 
-// all returns the dashboards, in the order in which one looks at them.
+// all returns the dashboards in reading order.
 func all() []dashboard {
 	return []dashboard{fleet, host, gpu, workloads, quotas, events, agent}
 }

@@ -2,26 +2,26 @@
 
 package dashboards
 
-// late are the panels whose answer may take longer than a test should, and why.
+// late lists panels that may have no data within the time of a test, with reasons.
 var late = map[string]string{
-	"gpusteward-workloads, Time until memory is full":      "a trend of a quarter of an hour",
-	"gpusteward-health, Unlike the siblings":               "it takes minutes to know who is loaded alike",
-	"gpusteward-health, SM clock against siblings":         "it takes minutes to know who is loaded alike",
-	"gpusteward-health, Anomalies":                         "it takes ten minutes to know what is usual",
-	"gpusteward-health, Drift":                             "it takes an hour to know what is usual",
-	"gpusteward-health, Time until it is too hot":          "a trend of a quarter of an hour",
-	"gpusteward-health, Time until no spare rows are left": "a trend of two weeks",
-	"gpusteward-quotas, Time until the cap":                "a trend of a quarter of an hour",
+	"gpusteward-workloads, Time until memory is full":  "a trend over a quarter of an hour",
+	"gpusteward-health, Deviation from peers":          "finding peers under the same load takes minutes",
+	"gpusteward-health, SM clock against peers":        "finding peers under the same load takes minutes",
+	"gpusteward-health, Anomalies":                     "a baseline takes ten minutes",
+	"gpusteward-health, Drift":                         "a baseline takes an hour",
+	"gpusteward-health, Time until thermal slowdown":   "a trend over a quarter of an hour",
+	"gpusteward-health, Time until spare rows run out": "a trend over two weeks",
+	"gpusteward-quotas, Time until the memory cap":     "a trend over a quarter of an hour",
 }
 
-// rightlyEmpty are the panels of which a query has no answer on the simulated
-// host, by dashboard and panel, and why. One that answers all the same is an
-// error.
+// rightlyEmpty lists panels with a query that has no data on the simulated host, with reasons.
+// The test fails if such a panel has data.
 var rightlyEmpty = map[string]string{
-	"gpusteward-agent, Series left out":        "no collector of this host has too many series",
-	"gpusteward-workloads, Allocated and idle": "allocations are the kubelet's or those of Slurm's cgroups, and the simulated host has neither",
-	"gpusteward-agent, Attribution":            "whoever is asked for names answers",
+	"gpusteward-agent, Series dropped": "no collector of this host has too many series",
+	"gpusteward-workloads, Allocated and idle": "allocations come from the kubelet or Slurm's cgroups, " +
+		"and the simulated host has neither",
+	"gpusteward-agent, Attribution": "all sources of names answer",
 
 	"gpusteward-quotas, Gemini": "the simulated host serves no programs under Gemini's hook",
-	"gpusteward-quotas, MPS":    "the simulated host has no daemon of MPS that serves clients",
+	"gpusteward-quotas, MPS":    "the simulated host has no MPS daemon with clients",
 }

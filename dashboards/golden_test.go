@@ -17,7 +17,7 @@ import (
 var update bool
 
 func TestMain(m *testing.M) {
-	flag.BoolVar(&update, "update", false, "write the dashboards instead of comparing with them")
+	flag.BoolVar(&update, "update", false, "write the dashboards instead of comparing them")
 	flag.Parse()
 	plugins.RegisterDefaultPlugins()
 	os.Exit(m.Run())
@@ -36,8 +36,7 @@ func generated(t *testing.T) map[string]string {
 	return files
 }
 
-// TestGolden holds the generated files against the rows, or writes them under
-// -update.
+// TestGolden compares the generated files with the rows, or writes them with -update.
 func TestGolden(t *testing.T) {
 	files := generated(t)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -52,7 +51,7 @@ func TestGolden(t *testing.T) {
 			t.Fatal(err)
 		}
 		if string(stands) != files[name] {
-			t.Errorf("%s is not what the rows say; make generate", name)
+			t.Errorf("%s differs from the rows; run make generate", name)
 		}
 	}
 	stands, err := filepath.Glob("*.json")
@@ -61,14 +60,13 @@ func TestGolden(t *testing.T) {
 	}
 	for _, name := range stands {
 		if files[name] == "" {
-			t.Errorf("%s is not generated any more; remove it", name)
+			t.Errorf("%s is no longer generated; remove it", name)
 		}
 	}
 }
 
-// TestSchema has Grafana's own schema read the files: no field that it does not
-// know, none that is missing or of another type, every value within its bounds,
-// and nothing that is lost on the way.
+// TestSchema reads the files by Grafana's own schema: no field is unknown, missing or of another
+// type, every value is within its bounds, and nothing is lost in a round trip.
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	for name, text := range generated(t) {
@@ -88,12 +86,17 @@ func TestSchema(t *testing.T) {
 		x, _ := json.Marshal(want)
 		y, _ := json.Marshal(got)
 		if !bytes.Equal(x, y) {
-			t.Errorf("%s: Grafana's schema reads it otherwise than it was written", name)
+			t.Errorf("%s: a round trip through Grafana's schema changes it", name)
 		}
 	}
-	// And it does refuse what is wrong.
+	// The schema refuses errors.
 	text := generated(t)["gpusteward-fleet.json"]
-	for old, wrong := range map[string]string{`"gridPos"`: `"gridPosition"`, `"templating"`: `"template"`, `"schemaVersion": 42`: `"schemaVersion": "42"`, `"legendFormat"`: `"legend"`} {
+	for old, wrong := range map[string]string{
+		`"gridPos"`:           `"gridPosition"`,
+		`"templating"`:        `"template"`,
+		`"schemaVersion": 42`: `"schemaVersion": "42"`,
+		`"legendFormat"`:      `"legend"`,
+	} {
 		broken := bytes.Replace([]byte(text), []byte(old), []byte(wrong), 1)
 		if _, err := strictly(broken); err == nil || string(broken) == text {
 			t.Errorf("%s as %s is accepted", old, wrong)

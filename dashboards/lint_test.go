@@ -12,13 +12,14 @@ import (
 	"gpusteward/collectors"
 )
 
-// targetLabels are those that Prometheus gives every series.
+// targetLabels lists the labels that every series gets from its target.
 var targetLabels = []string{"cluster", "job", "instance"}
 
-// units are the ones that panels may have, by Grafana's ids.
-var units = []string{"none", "short", "percentunit", "bytes", "binBps", "watt", "celsius", "hertz", "s", "cps", "reqps", "dateTimeFromNow"}
+// units lists Grafana's ids of the units that panels may have.
+var units = []string{"none", "short", "percentunit", "bytes", "binBps", "watt", "celsius", "hertz", "s", "cps", "reqps",
+	"dateTimeFromNow"}
 
-// known are the metrics that there are, by name.
+// known returns all metrics by name.
 func known() map[string]*collectors.Metric {
 	all := map[string]*collectors.Metric{}
 	for _, m := range append(collectors.Metrics(), foreign...) {
@@ -39,13 +40,14 @@ var (
 	used      = regexp.MustCompile(`\$\{?([a-z]+)\b`)
 )
 
-// TestLint holds each dashboard against what makes one good.
+// TestLint checks the conventions of each dashboard.
 func TestLint(t *testing.T) {
 	t.Parallel()
 	titles := map[string]bool{}
 	for _, d := range committed(t) {
-		if !strings.HasPrefix(*d.Uid, "gpusteward-") || titles[*d.Title] || *d.Description == "" || *d.Refresh != "10s" || !slices.Contains(d.Tags, tag) || d.Id != nil {
-			t.Errorf("%s: uid, title, description, refresh or tag", *d.Uid)
+		if !strings.HasPrefix(*d.Uid, "gpusteward-") || titles[*d.Title] || *d.Description == "" ||
+			*d.Refresh != "10s" || !slices.Contains(d.Tags, tag) || d.Id != nil {
+			t.Errorf("%s: bad uid, title, description, refresh, tag or id", *d.Uid)
 		}
 		titles[*d.Title] = true
 		lintVariables(t, d)
@@ -53,27 +55,29 @@ func TestLint(t *testing.T) {
 		lintPanels(t, d)
 		for _, a := range queriesOf(t, d) {
 			if a.datasource != "${datasource}" {
-				t.Errorf("%v: asks %q, not the data source that is chosen", a, a.datasource)
+				t.Errorf("%v: queries %q, not the chosen data source", a, a.datasource)
 			}
 			if strings.HasPrefix(a.place, "variable ") && !strings.Contains(a.expr, "{") {
-				a.expr += "{}" // the first one, of all clusters
+				a.expr += "{}" // the variable cluster has no selector
 			}
 			lintExpr(t, a)
 		}
 	}
 }
 
-// lintVariables wants each variable used, and each one that is used to be there.
+// lintVariables checks that each variable is used and that each used variable exists.
 func lintVariables(t *testing.T, d *sdk.Dashboard) {
 	t.Helper()
 	var have []string
 	for _, v := range d.Templating.List {
 		have = append(have, v.Name)
-		if v.Label == nil || v.Type == sdk.VariableTypeQuery && (v.Datasource == nil || *v.Datasource.Uid != "${datasource}") {
-			t.Errorf("%s, variable %s: no label, or not of the data source that is chosen", *d.Uid, v.Name)
+		if v.Label == nil || v.Type == sdk.VariableTypeQuery &&
+			(v.Datasource == nil || *v.Datasource.Uid != "${datasource}") {
+			t.Errorf("%s, variable %s: no label, or not from the chosen data source", *d.Uid, v.Name)
 		}
-		if v.IncludeAll != nil && *v.IncludeAll && v.Name == "cluster" && (v.AllValue == nil || *v.AllValue != ".*") {
-			t.Errorf("%s: All of cluster is not everything: targets without that label are lost", *d.Uid)
+		if v.IncludeAll != nil && *v.IncludeAll && v.Name == "cluster" &&
+			(v.AllValue == nil || *v.AllValue != ".*") {
+			t.Errorf("%s: All of cluster excludes targets without that label", *d.Uid)
 		}
 	}
 	if want := []string{"datasource", "cluster", "job", "instance"}; !slices.Equal(have[:len(want)], want) {
@@ -94,8 +98,8 @@ func lintVariables(t *testing.T, d *sdk.Dashboard) {
 	}
 }
 
-// lintLayout wants panels beside one another, within the grid, with ids and
-// titles of their own, numbers on top.
+// lintLayout checks that panels are within the grid and do not overlap, that ids and titles are
+// unique, and that a row of numbers comes first.
 func lintLayout(t *testing.T, d *sdk.Dashboard) {
 	t.Helper()
 	type box struct{ x, y, w, h uint32 }
@@ -103,16 +107,16 @@ func lintLayout(t *testing.T, d *sdk.Dashboard) {
 	ids, titles := map[uint32]bool{}, map[string]bool{}
 	take := func(id uint32, title string, g *sdk.GridPos, within string) {
 		if id == 0 || ids[id] || title == "" || titles[title] && within == "" {
-			t.Errorf("%s, %s: id %d or title is not its own", *d.Uid, title, id)
+			t.Errorf("%s, %s: id %d or the title is not unique", *d.Uid, title, id)
 		}
 		ids[id], titles[title] = true, true
 		b := box{g.X, g.Y, g.W, g.H}
 		if b.w == 0 || b.h == 0 || b.x+b.w > columnsWide {
-			t.Errorf("%s, %s: %+v is not within the grid", *d.Uid, title, b)
+			t.Errorf("%s, %s: %+v is outside the grid", *d.Uid, title, b)
 		}
 		for _, o := range boxes {
 			if within == "" && b.x < o.x+o.w && o.x < b.x+b.w && b.y < o.y+o.h && o.y < b.y+b.h {
-				t.Errorf("%s, %s: %+v lies over %+v", *d.Uid, title, b, o)
+				t.Errorf("%s, %s: %+v overlaps %+v", *d.Uid, title, b, o)
 			}
 		}
 		if within == "" {
@@ -124,7 +128,7 @@ func lintLayout(t *testing.T, d *sdk.Dashboard) {
 		case p.RowPanel != nil:
 			take(p.RowPanel.Id, "row "+*p.RowPanel.Title, p.RowPanel.GridPos, "")
 			if p.RowPanel.Collapsed != (len(p.RowPanel.Panels) > 0) {
-				t.Errorf("%s, %s: a row has panels exactly when it is closed", *d.Uid, *p.RowPanel.Title)
+				t.Errorf("%s, %s: a row has panels exactly if it is collapsed", *d.Uid, *p.RowPanel.Title)
 			}
 			for _, q := range p.RowPanel.Panels {
 				take(*q.Id, *q.Title, q.GridPos, *p.RowPanel.Title)
@@ -141,15 +145,16 @@ func lintLayout(t *testing.T, d *sdk.Dashboard) {
 	}
 }
 
-// lintPanels wants a description and a unit on every panel, and links that know
-// where they go.
+// lintPanels checks that every panel has a description and a unit, and that its links lead to a
+// dashboard.
 func lintPanels(t *testing.T, d *sdk.Dashboard) {
 	t.Helper()
 	for _, p := range panelsOf(d) {
 		config := p.FieldConfig.Defaults
-		if len(*p.Description) < 15 || !strings.HasSuffix(*p.Description, ".") || config.Unit == nil || !slices.Contains(units, *config.Unit) ||
+		if len(*p.Description) < 15 || !strings.HasSuffix(*p.Description, ".") ||
+			config.Unit == nil || !slices.Contains(units, *config.Unit) ||
 			*p.Datasource.Uid != "${datasource}" || len(p.Targets) == 0 {
-			t.Errorf("%s, %s: description, unit, data source or queries", *d.Uid, *p.Title)
+			t.Errorf("%s, %s: bad description, unit, data source or queries", *d.Uid, *p.Title)
 		}
 		for _, o := range p.FieldConfig.Overrides {
 			for _, property := range o.Properties {
@@ -168,8 +173,10 @@ func lintPanels(t *testing.T, d *sdk.Dashboard) {
 				t.Fatal(err)
 			}
 			goal, _, _ := strings.Cut(strings.TrimPrefix(url, "/d/"), "?")
-			if !strings.Contains(url, "datasource:queryparam") || !strings.Contains(url, "__url_time_range") || !slices.ContainsFunc(all(), func(o dashboard) bool { return uid(o.name) == goal }) {
-				t.Errorf("%s, %s: link %s", *d.Uid, *p.Title, url)
+			exists := slices.ContainsFunc(all(), func(o dashboard) bool { return uid(o.name) == goal })
+			if !strings.Contains(url, "datasource:queryparam") || !strings.Contains(url, "__url_time_range") ||
+				!exists {
+				t.Errorf("%s, %s: bad link %s", *d.Uid, *p.Title, url)
 			}
 			for _, l := range fieldLink.FindAllStringSubmatch(url, -1) {
 				for _, a := range queriesOf(t, d) {
@@ -182,13 +189,13 @@ func lintPanels(t *testing.T, d *sdk.Dashboard) {
 	}
 	for _, l := range d.Links {
 		if !l.KeepTime || !l.IncludeVars {
-			t.Errorf("%s: the link to %s loses time or variables", *d.Uid, l.Title)
+			t.Errorf("%s: the link to %s loses the time range or the variables", *d.Uid, l.Title)
 		}
 	}
 }
 
-// lintExpr wants metrics and labels that there are, with the variables on each
-// selector, and rates over Grafana's interval.
+// lintExpr checks that metrics and labels exist, that each selector has the variables, and that
+// rates use Grafana's interval.
 func lintExpr(t *testing.T, a asked) {
 	t.Helper()
 	metrics := known()
@@ -217,13 +224,13 @@ func lintExpr(t *testing.T, a asked) {
 			continue
 		}
 		if !strings.HasPrefix(s[2], string(jobs)) {
-			t.Errorf("%v: %s is not of the chosen cluster and job", a, m)
+			t.Errorf("%v: %s does not select the chosen cluster and job", a, m)
 		}
 	}
 	for _, g := range grouping.FindAllStringSubmatch(a.expr, -1) {
 		for l := range strings.SplitSeq(g[1], ", ") {
 			if !slices.Contains(labels, l) {
-				t.Errorf("%v: no metric of it has the label %s", a, l)
+				t.Errorf("%v: none of its metrics has the label %s", a, l)
 			}
 		}
 	}
@@ -238,27 +245,31 @@ func lintExpr(t *testing.T, a asked) {
 	}
 	windows := window.FindAllStringSubmatch(a.expr, -1)
 	if len(windows) != len(anyRange.FindAllString(a.expr, -1)) {
-		t.Errorf("%v: a range that is no rate's", a)
+		t.Errorf("%v: a range outside of rate and increase", a)
 	}
 	for _, w := range windows {
 		m := metrics[selector.FindStringSubmatch(w[0])[1]]
-		if w[2] != "$__rate_interval" && (w[1] != "increase" || w[2] != "$__range") || m != nil && !strings.HasSuffix(m.Name, "_total") {
+		if w[2] != "$__rate_interval" && (w[1] != "increase" || w[2] != "$__range") ||
+			m != nil && !strings.HasSuffix(m.Name, "_total") {
 			t.Errorf("%v: a rate of %v over %s", a, m, w[2])
 		}
 	}
 	for _, s := range found {
-		if m := metrics[s[1]]; m != nil && strings.HasSuffix(m.Name, "_total") && len(windows) == 0 && !slices.Contains(standing, m.Name) {
-			t.Errorf("%v: a counter as it stands", a)
+		if m := metrics[s[1]]; m != nil && strings.HasSuffix(m.Name, "_total") && len(windows) == 0 &&
+			!slices.Contains(standing, m.Name) {
+			t.Errorf("%v: a counter without a rate", a)
 		}
 	}
 }
 
-// standing are counters that are shown as they stand: so few that the count
-// says more than a rate.
-var standing = []string{collectors.ECCErrors.Name, collectors.ECCErrorsByLocation.Name, collectors.SRAMUncorrected.Name, collectors.MIGECC.Name, collectors.IBPortDowned.Name}
+// standing lists counters that are shown without a rate, because their totals are small.
+var standing = []string{
+	collectors.ECCErrors.Name, collectors.ECCErrorsByLocation.Name, collectors.SRAMUncorrected.Name,
+	collectors.MIGECC.Name, collectors.IBPortDowned.Name,
+}
 
-// TestEveryFamilyIsShown wants each family of the catalogue on some dashboard,
-// or a reason.
+// TestEveryFamilyIsShown checks that each family of the catalogue is on a dashboard, or has a
+// reason not to be.
 func TestEveryFamilyIsShown(t *testing.T) {
 	t.Parallel()
 	shown := map[string]bool{}
@@ -271,7 +282,7 @@ func TestEveryFamilyIsShown(t *testing.T) {
 	}
 	for _, m := range collectors.Metrics() {
 		if shown[m.Name] == (unshown[m.Name] != "") {
-			t.Errorf("%s: shown %v, reason not to be %q", m, shown[m.Name], unshown[m.Name])
+			t.Errorf("%s: shown: %v; the reason not to show it is %q", m, shown[m.Name], unshown[m.Name])
 		}
 	}
 	for name := range unshown {
@@ -281,8 +292,8 @@ func TestEveryFamilyIsShown(t *testing.T) {
 	}
 }
 
-// TestThresholdsAreTheChecks holds the colours of numbers against the checks.
-func TestThresholdsAreTheChecks(t *testing.T) {
+// TestThresholds compares the thresholds of colours with those of the checks.
+func TestThresholds(t *testing.T) {
 	t.Parallel()
 	if got, want := rising("orphan_memory"), []step{{0, green}, {500 << 20, yellow}}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)

@@ -16,22 +16,24 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/timeseries"
 )
 
-// model makes a link of a series or of a cell: the data source, the time and
-// the labels go with it.
+// model builds a link of a series or a cell. The link passes on the data source, the time range
+// and the labels.
 func (l link) model(label func(name string) string) sdk.DashboardLink {
 	url := "/d/" + uid(l.to) + "?${datasource:queryparam}&${cluster:queryparam}"
 	for _, name := range l.labels {
 		if v := label(name); v != "" {
 			url += "&var-" + name + "=" + v
 		} else {
-			url += "&${" + name + ":queryparam}" // as the reader has chosen
+			url += "&${" + name + ":queryparam}" // the reader's choice
 		}
 	}
-	return sdk.DashboardLink{Title: l.title, Type: sdk.DashboardLinkTypeLink, Url: new(url + "&${__url_time_range}"), Tags: []string{}}
+	return sdk.DashboardLink{
+		Title: l.title, Type: sdk.DashboardLinkTypeLink, Url: new(url + "&${__url_time_range}"), Tags: []string{},
+	}
 }
 
-// series is how a link of the panel's series names a label. Empty where the
-// series do not have it.
+// series returns the reference to a label in a link of the panel's series, or "" if the series
+// lack the label.
 func (p panel) series(label string) string {
 	if slices.Contains(kept(p.queries[0].expr), label) {
 		return "${__field.labels." + label + "}"
@@ -39,24 +41,24 @@ func (p panel) series(label string) string {
 	return ""
 }
 
-// kept returns the labels of what an expression aggregates to: those of its
-// outermost by.
+// kept returns the labels that an expression keeps: those of its outermost by.
 func kept(expr string) []string {
 	_, rest, _ := strings.Cut(expr, " by (")
 	labels, _, _ := strings.Cut(rest, ")")
 	return strings.Split(labels, ", ")
 }
 
-// model makes Grafana's model of the panel.
+// model builds Grafana's model of the panel.
 func (p panel) model(id uint32, where *sdk.GridPos) *sdk.Panel {
 	m := &sdk.Panel{
-		Type: string(p.kind), Id: &id, Title: new(p.title), Description: new(p.description), Datasource: ref(), GridPos: where,
+		Type: string(p.kind), Id: &id, Title: new(p.title), Description: new(p.description), Datasource: ref(),
+		GridPos:     where,
 		FieldConfig: &sdk.FieldConfigSource{Overrides: []sdk.DashboardFieldConfigSourceOverrides{}},
 	}
 	defaults := &m.FieldConfig.Defaults
 	defaults.Unit, defaults.Min, defaults.Max = new(p.unit), p.least, p.most
 	if p.kind == stat && p.unit == "short" {
-		defaults.Decimals = new(0.0) // counts, of which increase() gives fractions
+		defaults.Decimals = new(0.0) // counts: increase() returns fractions of them
 	}
 	defaults.Thresholds, defaults.Mappings = thresholds(p.steps), mappings(p.values)
 	if p.none != "" {
@@ -80,7 +82,7 @@ func (p panel) model(id uint32, where *sdk.GridPos) *sdk.Panel {
 		t := target(i, q.expr)
 		t.LegendFormat, t.Range, t.Instant = new(q.legend), new(p.kind != stat), new(p.kind == stat)
 		if p.kind == stat && !strings.Contains(q.expr, "$__range") {
-			t.Range, t.Instant = new(true), new(false) // for the line behind the number
+			t.Range, t.Instant = new(true), new(false) // for the sparkline
 		}
 		m.Targets = append(m.Targets, *t)
 	}
@@ -88,12 +90,16 @@ func (p panel) model(id uint32, where *sdk.GridPos) *sdk.Panel {
 }
 
 func target(i int, expr string) *prometheus.Dataquery {
-	return &prometheus.Dataquery{Datasource: ref(), Expr: expr, RefId: new(string(rune('A' + i))), EditorMode: new(prometheus.QueryEditorModeCode)}
+	return &prometheus.Dataquery{
+		Datasource: ref(), Expr: expr, RefId: new(string(rune('A' + i))),
+		EditorMode: new(prometheus.QueryEditorModeCode),
+	}
 }
 
 func (p panel) asStat(m *sdk.Panel) {
 	o := statpanel.NewOptions()
-	o.ColorMode, o.ReduceOptions.Calcs, o.TextMode = common.BigValueColorModeValue, []string{"lastNotNull"}, common.BigValueTextModeValue
+	o.ColorMode, o.TextMode = common.BigValueColorModeValue, common.BigValueTextModeValue
+	o.ReduceOptions.Calcs = []string{"lastNotNull"}
 	if len(p.values) > 0 {
 		o.ColorMode, o.GraphMode = common.BigValueColorModeBackgroundSolid, common.BigValueGraphModeNone
 	}
@@ -110,17 +116,22 @@ func (p panel) asStat(m *sdk.Panel) {
 func (p panel) asLines(m *sdk.Panel) {
 	m.Type = string(lines)
 	o := timeseries.NewOptions()
-	o.Legend = common.VizLegendOptions{DisplayMode: common.LegendDisplayModeTable, Placement: common.LegendPlacementBottom, ShowLegend: true, Calcs: []string{"lastNotNull", "max"}}
+	o.Legend = common.VizLegendOptions{
+		DisplayMode: common.LegendDisplayModeTable, Placement: common.LegendPlacementBottom,
+		ShowLegend: true, Calcs: []string{"lastNotNull", "max"},
+	}
 	o.Tooltip = common.VizTooltipOptions{Mode: common.TooltipDisplayModeMulti, Sort: common.SortOrderDescending}
 	m.Options = o
 	custom := timeseries.NewFieldConfig()
 	custom.DrawStyle, custom.LineWidth, custom.FillOpacity = new(common.GraphDrawStyleLine), at(1), at(8)
 	custom.ShowPoints = new(common.VisibilityModeNever)
 	if p.kind == areas {
-		custom.FillOpacity, custom.Stacking = at(40), &common.StackingConfig{Mode: new(common.StackingModeNormal), Group: new("A")}
+		custom.FillOpacity = at(40)
+		custom.Stacking = &common.StackingConfig{Mode: new(common.StackingModeNormal), Group: new("A")}
 	}
 	if len(p.steps) > 1 {
-		custom.ThresholdsStyle = &common.GraphThresholdsStyleConfig{Mode: common.GraphThresholdsStyleModeDashed}
+		dashed := common.GraphThresholdsStyleModeDashed
+		custom.ThresholdsStyle = &common.GraphThresholdsStyleConfig{Mode: dashed}
 	}
 	m.FieldConfig.Defaults.Custom = custom
 	m.FieldConfig.Defaults.Color = &sdk.FieldColor{Mode: sdk.FieldColorModeIdPaletteClassicByName}
@@ -129,7 +140,10 @@ func (p panel) asLines(m *sdk.Panel) {
 func (p panel) asStates(m *sdk.Panel) {
 	m.Options = &statetimeline.Options{
 		ShowValue: common.VisibilityModeAuto, RowHeight: 0.85, MergeValues: new(true),
-		Legend:  common.VizLegendOptions{DisplayMode: common.LegendDisplayModeList, Placement: common.LegendPlacementBottom, ShowLegend: true, Calcs: []string{}},
+		Legend: common.VizLegendOptions{
+			DisplayMode: common.LegendDisplayModeList, Placement: common.LegendPlacementBottom,
+			ShowLegend: true, Calcs: []string{},
+		},
 		Tooltip: common.VizTooltipOptions{Mode: common.TooltipDisplayModeSingle, Sort: common.SortOrderNone},
 	}
 	custom := statetimeline.NewFieldConfig()
@@ -138,10 +152,10 @@ func (p panel) asStates(m *sdk.Panel) {
 	m.FieldConfig.Defaults.Color = &sdk.FieldColor{Mode: sdk.FieldColorModeIdThresholds}
 }
 
-// asTable makes a table of the columns: one query each, joined by their labels.
+// asTable builds a table with one query per column, joined by their labels.
 func (p panel) asTable(m *sdk.Panel) {
 	o := tablepanel.NewOptions()
-	o.Footer = nil // it writes no reducer, which Grafana's schema asks for
+	o.Footer = nil // the SDK writes it without the reducer that Grafana's schema requires
 	if p.sort != "" {
 		o.SortBy = []common.TableSortByFieldState{{DisplayName: p.sort, Desc: new(true)}}
 	}
@@ -150,12 +164,14 @@ func (p panel) asTable(m *sdk.Panel) {
 	custom.Filterable = new(true)
 	m.FieldConfig.Defaults.Custom = custom
 	m.FieldConfig.Defaults.Color = &sdk.FieldColor{Mode: sdk.FieldColorModeIdThresholds}
-	hidden, order, names := map[string]any{"Time": true, "cluster": true, "job": true}, map[string]any{}, map[string]any{}
+	hidden := map[string]any{"Time": true, "cluster": true, "job": true}
+	order, names := map[string]any{}, map[string]any{}
 	for i, k := range p.keys {
 		order[k.label], names[k.label] = i, k.title
 		delete(hidden, k.label)
 		if k.link != nil {
-			m.FieldConfig.Overrides = append(m.FieldConfig.Overrides, override(k.title, sdk.DynamicConfigValue{Id: "links", Value: []sdk.DashboardLink{k.link.model(p.cell)}}))
+			links := sdk.DynamicConfigValue{Id: "links", Value: []sdk.DashboardLink{k.link.model(p.cell)}}
+			m.FieldConfig.Overrides = append(m.FieldConfig.Overrides, override(k.title, links))
 		}
 	}
 	for i, c := range p.columns {
@@ -167,7 +183,7 @@ func (p panel) asTable(m *sdk.Panel) {
 			name = "Value #" + *t.RefId
 		}
 		order[name], names[name] = len(p.keys)+i, c.title
-		if c.title == "" { // says only which rows there are
+		if c.title == "" { // the column only selects the rows
 			hidden[name] = true
 			continue
 		}
@@ -175,12 +191,14 @@ func (p panel) asTable(m *sdk.Panel) {
 	}
 	m.Transformations = []sdk.DataTransformerConfig{
 		{Id: "merge", Options: map[string]any{}},
-		{Id: "organize", Options: map[string]any{"excludeByName": hidden, "indexByName": order, "renameByName": names}},
+		{Id: "organize", Options: map[string]any{
+			"excludeByName": hidden, "indexByName": order, "renameByName": names,
+		}},
 	}
 }
 
-// cell is how a link of a table names a label: by the title of its column.
-// Empty where it has none.
+// cell returns the reference to a label in a link of a table, by the title of its column, or ""
+// if no column has the label.
 func (p panel) cell(label string) string {
 	for _, k := range p.keys {
 		if k.label == label {
@@ -200,17 +218,21 @@ func (c column) override() sdk.DashboardFieldConfigSourceOverrides {
 	}
 	switch {
 	case c.gauge:
-		properties = append(properties, sdk.DynamicConfigValue{Id: "min", Value: 0}, sdk.DynamicConfigValue{Id: "max", Value: 1},
+		properties = append(properties,
+			sdk.DynamicConfigValue{Id: "min", Value: 0},
+			sdk.DynamicConfigValue{Id: "max", Value: 1},
 			sdk.DynamicConfigValue{Id: "custom.cellOptions", Value: map[string]any{"type": "gauge", "mode": "basic"}})
 	case len(c.steps) > 0 || len(c.values) > 0:
-		properties = append(properties, sdk.DynamicConfigValue{Id: "custom.cellOptions", Value: map[string]any{"type": "color-text"}})
+		text := map[string]any{"type": "color-text"}
+		properties = append(properties, sdk.DynamicConfigValue{Id: "custom.cellOptions", Value: text})
 	}
 	return override(c.title, properties...)
 }
 
-// override is what is particular of a column.
+// override sets properties of one column.
 func override(title string, properties ...sdk.DynamicConfigValue) sdk.DashboardFieldConfigSourceOverrides {
-	return sdk.DashboardFieldConfigSourceOverrides{Matcher: sdk.MatcherConfig{Id: "byName", Options: title}, Properties: properties}
+	matcher := sdk.MatcherConfig{Id: "byName", Options: title}
+	return sdk.DashboardFieldConfigSourceOverrides{Matcher: matcher, Properties: properties}
 }
 
 func thresholds(steps []step) *sdk.ThresholdsConfig {
@@ -234,7 +256,8 @@ func mappings(values map[string]value) []sdk.ValueMapping {
 	}
 	options := map[string]sdk.ValueMappingResult{}
 	for i, number := range slices.SortedFunc(maps.Keys(values), byNumber) {
-		options[number] = sdk.ValueMappingResult{Text: new(values[number].text), Color: new(values[number].color), Index: new(int32(i))}
+		v := values[number]
+		options[number] = sdk.ValueMappingResult{Text: new(v.text), Color: new(v.color), Index: new(int32(i))}
 	}
 	return []sdk.ValueMapping{{ValueMap: &sdk.ValueMap{Type: sdk.MappingTypeValueToText, Options: options}}}
 }

@@ -9,19 +9,19 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A variable is one of a dashboard's, that the reader of it sets.
+// A variable is a dashboard variable, which the reader sets.
 type variable struct {
 	name, label string
-	of          *collectors.Metric // whose values of the label name there are
+	of          *collectors.Metric // the metric with the label name, which has the values
 	where       scope
-	many        bool // several at once, and all of them
+	many        bool // whether several values, or All, can be selected
 }
 
-// A scope selects what the variables say.
+// A scope is the label matchers of a set of variables.
 type scope string
 
-// The scopes: Grafana writes a choice of several as a regular expression. A
-// label that targets lack is empty, which All of cluster matches too.
+// The scopes. Grafana writes a choice of several values as a regular expression. A missing label
+// is empty, and All of cluster matches it, too.
 const (
 	clusters  scope = `cluster=~"$cluster"`
 	jobs      scope = clusters + `,job=~"$job"`
@@ -42,28 +42,27 @@ var (
 	anyTenants   = variable{"tenant", "Tenant", collectors.QuotaGuarantee, hosts, true}
 )
 
-// of selects the metric's series, with matchers such as `state="used"` beside
-// the scope.
+// of selects the metric's series in the scope, with further matchers such as `state="used"`.
 func (s scope) of(m *collectors.Metric, matchers ...string) string {
 	return fmt.Sprintf("%s{%s}", m, strings.Join(append([]string{string(s)}, matchers...), ","))
 }
 
-// rate is the counter's rise a second, over what Grafana finds fit.
+// rate is the counter's rate per second over Grafana's rate interval.
 func (s scope) rate(m *collectors.Metric, matchers ...string) string {
 	return "rate(" + s.of(m, matchers...) + "[$__rate_interval])"
 }
 
-// risen is the counter's rise over the time that is looked at.
+// risen is the counter's increase over the time range of the dashboard.
 func (s scope) risen(m *collectors.Metric) string {
 	return "increase(" + s.of(m) + "[$__range])"
 }
 
-// by puts an aggregation around an expression, such as sum by (job).
+// by aggregates an expression, as in sum by (job).
 func by(operator, labels, expr string) string {
 	return fmt.Sprintf("%s by (%s) (%s)", operator, labels, expr)
 }
 
-// Labels that tell hosts, GPUs, workloads and tenants apart.
+// Labels that identify hosts, GPUs, workloads and tenants.
 const (
 	perHost     = "cluster, job, instance"
 	perGPU      = perHost + ", gpu"
@@ -71,7 +70,7 @@ const (
 	perTenant   = perHost + ", tenant"
 )
 
-// Legends, by what a dashboard shows several of.
+// Legends of series by host or by GPU.
 const (
 	ofHost = "{{instance}}"
 	ofGPU  = "{{instance}} GPU {{gpu}}"
@@ -81,8 +80,8 @@ const (
 // one is a panel's only query.
 func one(expr, legend string) []query { return []query{{expr, legend}} }
 
-// rising colours values by a check's levels: its thresholds as they are
-// judged, from the least severe on. It panics where there is no such check.
+// rising colours values by the thresholds of a check's levels, from the least severe on. It
+// panics if there is no such check.
 func rising(check string) []step {
 	steps := []step{{0, green}}
 	for _, l := range levels(check) {
@@ -91,8 +90,8 @@ func rising(check string) []step {
 	return steps
 }
 
-// falling is rising for values of which the lower ones are bad: below the
-// threshold of the check's first level it is red.
+// falling is rising for values that are bad when low: red below the threshold of the check's
+// first level.
 func falling(check string) []step {
 	return []step{{0, red}, {levels(check)[0].When.Threshold, green}}
 }
@@ -106,15 +105,17 @@ func levels(check string) []health.Level {
 	panic("dashboards: no check " + check)
 }
 
-// severityColors are what severities look like.
-var severityColors = map[incident.Severity]string{incident.Info: blue, incident.Warning: yellow, incident.Critical: orange, incident.Emergency: red}
+var severityColors = map[incident.Severity]string{
+	incident.Info: blue, incident.Warning: yellow, incident.Critical: orange, incident.Emergency: red,
+}
 
-// Metrics of the agent that its libraries make, and Prometheus's own. The
-// journal is no package of the generators': its rows are repeated here, and a
-// test holds the names against a running agent.
+// Metrics of the agent's libraries and of Prometheus itself. The rows of the journal are
+// repeated here, because this package does not import it; a test compares the names with a
+// running agent.
 var (
-	targetUp       = &collectors.Metric{Name: "up"}
-	buildInfo      = &collectors.Metric{Name: "gpusteward_build_info", Labels: []string{"version", "revision", "goversion"}}
+	targetUp  = &collectors.Metric{Name: "up"}
+	buildInfo = &collectors.Metric{Name: "gpusteward_build_info",
+		Labels: []string{"version", "revision", "goversion"}}
 	processCPU     = &collectors.Metric{Name: "process_cpu_seconds_total"}
 	processMemory  = &collectors.Metric{Name: "process_resident_memory_bytes"}
 	processFiles   = &collectors.Metric{Name: "process_open_fds"}
@@ -126,8 +127,10 @@ var (
 	journalEvents  = &collectors.Metric{Name: "gpusteward_journal_events_total"}
 	journalLost    = &collectors.Metric{Name: "gpusteward_journal_lost_total", Labels: []string{"reason"}}
 	journalQueue   = &collectors.Metric{Name: "gpusteward_journal_queue_length"}
-	ruleAlerts     = &collectors.Metric{Name: "ALERTS", Labels: []string{"alertname", "alertstate", "severity", "check", "gpu"}}
+	ruleAlerts     = &collectors.Metric{Name: "ALERTS",
+		Labels: []string{"alertname", "alertstate", "severity", "check", "gpu"}}
 
-	foreign = []*collectors.Metric{targetUp, buildInfo, processCPU, processMemory, processFiles, processStart, goroutines, threads,
+	foreign = []*collectors.Metric{targetUp, buildInfo, processCPU, processMemory, processFiles, processStart,
+		goroutines, threads,
 		scrapeDuration, scrapeSamples, journalEvents, journalLost, journalQueue, ruleAlerts}
 )

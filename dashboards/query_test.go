@@ -24,19 +24,17 @@ import (
 	sdk "github.com/grafana/grafana-foundation-sdk/go/dashboard"
 )
 
-// patience is how long what is waited for may take: the simulated host shows
-// all that it has within half a minute.
+// patience bounds each wait. The simulated host has shown all of its series within half a minute.
 const patience = 2 * time.Minute
 
-// agentConfig makes all tiers fast.
+// agentConfig shortens all tiers.
 const agentConfig = `
 collectors: {fast: 250ms, medium: 500ms, slow: 1s}
 `
 
-// TestQueries asks a real Prometheus, which scrapes a simulated host with the
-// shipped rules loaded, every query of every panel, variable and annotation.
-// None may fail, and each must have an answer. PROMETHEUS_3 names a second
-// Prometheus to ask, of the next major version.
+// TestQueries runs every query of every panel, variable and annotation on a real Prometheus,
+// which has the shipped rules loaded and scrapes a simulated host. Each query must return data.
+// PROMETHEUS_3 names a second Prometheus program, of the next major version.
 func TestQueries(t *testing.T) {
 	t.Parallel()
 	agent := startAgent(t)
@@ -57,7 +55,7 @@ func TestQueries(t *testing.T) {
 	}
 }
 
-// freeAddress returns a loopback address that nobody listens on.
+// freeAddress returns an unused loopback address.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -68,8 +66,7 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// launch starts a program that lives as long as the test, and waits until its
-// page at url answers.
+// launch starts a program, which ends with the test, and waits until url answers.
 func launch(t *testing.T, url string, cmd *exec.Cmd) {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
@@ -116,8 +113,7 @@ func launch(t *testing.T, url string, cmd *exec.Cmd) {
 	}
 }
 
-// startAgent builds the agent and starts it on the simulated host. It returns
-// its address.
+// startAgent builds the agent, starts it on the simulated host, and returns its address.
 func startAgent(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "dash") // t.TempDir's names are too long for a socket
@@ -149,22 +145,26 @@ func startPrometheus(t *testing.T, program, target string) server {
 	}
 	dir, address := t.TempDir(), freeAddress(t)
 	config := filepath.Join(dir, "prometheus.yml")
-	text := fmt.Sprintf("global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [%q]\nscrape_configs:\n  - {job_name: gpusteward, static_configs: [{targets: [%q]}]}\n", rules, target)
+	text := fmt.Sprintf(`global: {scrape_interval: 1s, evaluation_interval: 1s}
+rule_files: [%q]
+scrape_configs:
+  - {job_name: gpusteward, static_configs: [{targets: [%q]}]}
+`, rules, target)
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	launch(t, "http://"+address+"/-/ready", exec.Command(program, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address))
+	launch(t, "http://"+address+"/-/ready", exec.Command(program, "--config.file="+config,
+		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address))
 	return server{"http://" + address, target}
 }
 
-// where is what rightlyEmpty and late know a query by.
+// where returns the key of the query in rightlyEmpty and late.
 func (a asked) where() string { return a.dashboard + ", " + a.place }
 
-// due reports whether the query must have an answer.
+// due reports whether the query must return data.
 func (a asked) due() bool { return rightlyEmpty[a.where()] == "" && late[a.where()] == "" }
 
-// answersAll asks all queries of a dashboard again and again until each has had
-// an answer, of those that must.
+// answersAll repeats the queries of a dashboard until each that must has returned data.
 func (s server) answersAll(t *testing.T, d *sdk.Dashboard) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -182,7 +182,7 @@ func (s server) answersAll(t *testing.T, d *sdk.Dashboard) {
 		case <-ctx.Done():
 			for _, a := range waiting {
 				if a.due() {
-					t.Errorf("%v: no answer", a)
+					t.Errorf("%v: no data", a)
 				}
 			}
 			return
@@ -192,18 +192,17 @@ func (s server) answersAll(t *testing.T, d *sdk.Dashboard) {
 	for place, why := range rightlyEmpty {
 		at := func(a asked) bool { return a.where() == place }
 		if strings.HasPrefix(place, *d.Uid+",") && !t.Failed() && !slices.ContainsFunc(waiting, at) {
-			t.Errorf("%s is not there, or has an answer and is said to have none: %s", place, why)
+			t.Errorf("%s does not exist, or has data although it is listed as empty: %s", place, why)
 		}
 	}
-	t.Logf("%d queries, %d of which have no answer", len(all), len(waiting))
+	t.Logf("%d queries, %d without data", len(all), len(waiting))
 }
 
-// A choice is what a reader has set the variables to.
+// A choice is a value for each variable.
 type choice map[string]string
 
-// choices returns what the variables can be set to: all of those of which one
-// can have several, and each value of the others, as the variables' own queries
-// list them.
+// choices returns the choices to test: All for variables that allow it, and each GPU for the
+// others.
 func (s server) choices(ctx context.Context, t *testing.T, d *sdk.Dashboard) []choice {
 	all := []choice{{"job": "gpusteward", "instance": regexp.QuoteMeta(s.instance)}}
 	for _, v := range d.Templating.List {
@@ -230,14 +229,14 @@ func (s server) choices(ctx context.Context, t *testing.T, d *sdk.Dashboard) []c
 	return all
 }
 
-// A series is one of an answer's.
+// A series is a series of a response.
 type series struct {
 	Metric map[string]string
 	Value  [2]any
 	Values [][2]any
 }
 
-// some reports whether the series has a value that is a number.
+// some reports whether the series has a numeric value.
 func (s series) some() bool {
 	for _, v := range append(s.Values, s.Value) {
 		if text, ok := v[1].(string); ok {
@@ -249,13 +248,13 @@ func (s series) some() bool {
 	return false
 }
 
-// answers reports whether there is an answer to the query. It is an error if
-// Prometheus does not understand it, or warns.
+// answers reports whether the query returns data. An error or a warning of Prometheus fails the
+// test.
 func (s server) answers(ctx context.Context, t *testing.T, a asked, c choice) bool {
-	if a.label != "" && !strings.Contains(a.expr, "{") { // of all series of a metric
+	if a.label != "" && !strings.Contains(a.expr, "{") { // all series of a metric
 		a.expr += "{}"
 	}
-	if a.label == "cluster" { // which targets need not have: that it is asked for is enough
+	if a.label == "cluster" { // targets may lack this label: any series will do
 		a.label = "job"
 	}
 	list, err := s.ask(ctx, a, c)
@@ -265,13 +264,17 @@ func (s server) answers(ctx context.Context, t *testing.T, a asked, c choice) bo
 		}
 		return false
 	}
-	return slices.ContainsFunc(list, func(one series) bool { return one.some() && (a.label == "" || one.Metric[a.label] != "") })
+	return slices.ContainsFunc(list, func(one series) bool {
+		return one.some() && (a.label == "" || one.Metric[a.label] != "")
+	})
 }
 
-// ask asks a query as Grafana does: over a minute, or now.
+// ask runs a query like Grafana: over the last minute, or now.
 func (s server) ask(ctx context.Context, a asked, c choice) ([]series, error) {
 	expr := strings.NewReplacer("$__rate_interval", "5s", "$__range", "60s").Replace(a.expr)
-	expr = used.ReplaceAllStringFunc(expr, func(name string) string { return strings.ReplaceAll(c[name[1:]], `\`, `\\`) })
+	expr = used.ReplaceAllStringFunc(expr, func(name string) string {
+		return strings.ReplaceAll(c[name[1:]], `\`, `\\`)
+	})
 	now := float64(time.Now().UnixMilli()) / 1000
 	q, path := url.Values{"query": {expr}}, "/api/v1/query"
 	if !a.instant {

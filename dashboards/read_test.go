@@ -14,10 +14,9 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/prometheus"
 )
 
-// strictly reads a dashboard by Grafana's schema. (The library's strict reading
-// answers with an empty list of errors where there are none, which is no nil,
-// and leaves out whatever it met that in: it says what is wrong, and its other
-// reading what there is.)
+// strictly reads a dashboard by Grafana's schema. The SDK's strict decoder returns an empty
+// error list, which is not nil, for some valid parts, and drops those parts. It therefore only
+// reports errors here, and the other decoder returns the dashboard.
 func strictly(text []byte) (*sdk.Dashboard, error) {
 	var list cog.BuildErrors
 	if err := new(sdk.Dashboard).UnmarshalJSONStrict(text); err != nil && (!errors.As(err, &list) || len(list) > 0) {
@@ -30,7 +29,7 @@ func strictly(text []byte) (*sdk.Dashboard, error) {
 	return d, d.Validate()
 }
 
-// committed reads the dashboards as Grafana does: from the files.
+// committed reads the dashboards from the committed files.
 func committed(t *testing.T) (list []*sdk.Dashboard) {
 	t.Helper()
 	names, err := filepath.Glob("gpusteward-*.json")
@@ -54,7 +53,7 @@ func committed(t *testing.T) (list []*sdk.Dashboard) {
 	return list
 }
 
-// panelsOf returns all panels of a dashboard, those of closed rows too.
+// panelsOf returns all panels of a dashboard, including those of collapsed rows.
 func panelsOf(d *sdk.Dashboard) (list []*sdk.Panel) {
 	for _, p := range d.Panels {
 		if p.Panel != nil {
@@ -68,11 +67,11 @@ func panelsOf(d *sdk.Dashboard) (list []*sdk.Panel) {
 	return list
 }
 
-// An asked is a query of a dashboard, wherever it stands in it.
+// An asked is a query of a panel, a variable or an annotation.
 type asked struct {
 	dashboard, place string
-	expr             string // of a variable what label_values is of, which may be empty
-	label            string // of a variable
+	expr             string // for a variable, the series of label_values
+	label            string // for a variable, the label of label_values
 	instant          bool
 	datasource       string
 	legend           string
@@ -80,8 +79,7 @@ type asked struct {
 
 func (a asked) String() string { return a.dashboard + ", " + a.place + ": " + cmp.Or(a.expr, a.label) }
 
-// queriesOf returns all queries of a dashboard: of panels, variables and
-// annotations.
+// queriesOf returns all queries of a dashboard.
 func queriesOf(t *testing.T, d *sdk.Dashboard) (list []asked) {
 	t.Helper()
 	for _, p := range panelsOf(d) {
@@ -90,7 +88,10 @@ func queriesOf(t *testing.T, d *sdk.Dashboard) (list []asked) {
 			if !ok {
 				t.Fatalf("%s, %s: a query of type %T", *d.Uid, *p.Title, target)
 			}
-			a := asked{dashboard: *d.Uid, place: *p.Title, expr: q.Expr, instant: q.Instant != nil && *q.Instant, datasource: *q.Datasource.Uid}
+			a := asked{
+				dashboard: *d.Uid, place: *p.Title, expr: q.Expr,
+				instant: q.Instant != nil && *q.Instant, datasource: *q.Datasource.Uid,
+			}
 			if q.LegendFormat != nil {
 				a.legend = *q.LegendFormat
 			}
@@ -105,11 +106,17 @@ func queriesOf(t *testing.T, d *sdk.Dashboard) (list []asked) {
 			if !ok || at < 0 {
 				t.Fatalf("%s, variable %s: %q", *d.Uid, v.Name, text)
 			}
-			list = append(list, asked{dashboard: *d.Uid, place: "variable " + v.Name, expr: inner[:at], label: strings.TrimSuffix(inner[at+2:], ")"), instant: true, datasource: *v.Datasource.Uid})
+			list = append(list, asked{
+				dashboard: *d.Uid, place: "variable " + v.Name, expr: inner[:at],
+				label: strings.TrimSuffix(inner[at+2:], ")"), instant: true, datasource: *v.Datasource.Uid,
+			})
 		}
 	}
 	for _, a := range d.Annotations.List {
-		list = append(list, asked{dashboard: *d.Uid, place: "annotation " + a.Name, expr: *a.Expr, datasource: *a.Datasource.Uid, legend: *a.TitleFormat + *a.TextFormat})
+		list = append(list, asked{
+			dashboard: *d.Uid, place: "annotation " + a.Name, expr: *a.Expr,
+			datasource: *a.Datasource.Uid, legend: *a.TitleFormat + *a.TextFormat,
+		})
 	}
 	return list
 }

@@ -1,25 +1,28 @@
-// Prometheus's answers as Grafana's data frames, with a panel's transformations,
-// units, thresholds and names applied by Grafana's own code.
+// Converts Prometheus's results to Grafana's data frames. Grafana's own code
+// applies a panel's transformations, units, thresholds and names.
 import {
-  FieldType, Registry, applyFieldOverrides, cacheFieldDisplayNames, createDataFrame, standardFieldConfigEditorRegistry, standardTransformers,
-  standardTransformersRegistry, transformDataFrame,
+  FieldType, Registry, applyFieldOverrides, cacheFieldDisplayNames, createDataFrame, standardFieldConfigEditorRegistry,
+  standardTransformers, standardTransformersRegistry, transformDataFrame,
 } from '@grafana/data';
 import { lastValueFrom } from 'rxjs';
 
-// Grafana's server names the options that a field may have; here all that the
-// dashboards use are taken as they are.
+// In Grafana, the server registers the field options. This list has those that
+// the dashboards use, and passes their values through.
 const options = [
-  'unit', 'min', 'max', 'decimals', 'thresholds', 'mappings', 'noValue', 'color', 'links', 'custom.drawStyle', 'custom.lineWidth',
-  'custom.fillOpacity', 'custom.showPoints', 'custom.stacking', 'custom.thresholdsStyle', 'custom.align', 'custom.cellOptions',
+  'unit', 'min', 'max', 'decimals', 'thresholds', 'mappings', 'noValue', 'color', 'links', 'custom.drawStyle',
+  'custom.lineWidth', 'custom.fillOpacity', 'custom.showPoints', 'custom.stacking', 'custom.thresholdsStyle',
+  'custom.align', 'custom.cellOptions',
 ].map((id) => ({
-  id, name: id, path: id.replace('custom.', ''), isCustom: id.startsWith('custom.'), process: (value) => value, shouldApply: () => true,
+  id, name: id, path: id.replace('custom.', ''), isCustom: id.startsWith('custom.'),
+  process: (value) => value, shouldApply: () => true,
 }));
 standardFieldConfigEditorRegistry.setInit(() => []);
 const registry = new Registry(() => options);
-standardTransformersRegistry.setInit(() => [standardTransformers.mergeTransformer, standardTransformers.organizeFieldsTransformer]
+const { mergeTransformer, organizeFieldsTransformer } = standardTransformers;
+standardTransformersRegistry.setInit(() => [mergeTransformer, organizeFieldsTransformer]
   .map((t) => ({ id: t.id, name: t.name, transformation: async () => t })));
 
-// framesOf makes the frames of a panel from its answers.
+// framesOf returns the frames of a panel.
 export async function framesOf(panel, answers, times, theme) {
   let frames = answers.flatMap(({ target, result }) => {
     if (target.format === 'table') {
@@ -34,13 +37,14 @@ export async function framesOf(panel, answers, times, theme) {
     s.value ??= -Infinity;
   }
   frames = applyFieldOverrides({
-    data: frames, fieldConfig: panel.fieldConfig, fieldConfigRegistry: registry, replaceVariables: (text) => text, theme, timeZone: 'utc',
+    data: frames, fieldConfig: panel.fieldConfig, fieldConfigRegistry: registry,
+    replaceVariables: (text) => text, theme, timeZone: 'utc',
   });
   cacheFieldDisplayNames(frames);
   return frames;
 }
 
-// line makes the frame of one series, with an empty place where it has no value.
+// line returns the frame of one series, with nulls for missing values.
 function line(target, series, times) {
   const at = new Map((series.values ?? [series.value]).map(([t, v]) => [Math.round(t * 1000), number(v)]));
   const all = series.values ? times : [...at.keys()];
@@ -50,20 +54,28 @@ function line(target, series, times) {
     refId: target.refId, name,
     fields: [
       { name: 'Time', type: FieldType.time, values: all, config: {} },
-      { name: 'Value', type: FieldType.number, values: all.map((t) => at.get(t) ?? null), labels, config: { displayNameFromDS: name } },
+      {
+        name: 'Value', type: FieldType.number, values: all.map((t) => at.get(t) ?? null), labels,
+        config: { displayNameFromDS: name },
+      },
     ],
   });
 }
 
-// table makes the frame of one instant: a column for each label and the value.
+// table returns the frame of an instant query: a column for each label, and the value.
 function table(target, result, several) {
   const labels = [...new Set(result.flatMap((series) => Object.keys(series.metric)))].sort();
   return createDataFrame({
     refId: target.refId,
     fields: [
       { name: 'Time', type: FieldType.time, values: result.map((s) => s.value[0] * 1000), config: {} },
-      ...labels.map((label) => ({ name: label, type: FieldType.string, values: result.map((s) => s.metric[label] ?? ''), config: {} })),
-      { name: several ? `Value #${target.refId}` : 'Value', type: FieldType.number, values: result.map((s) => number(s.value[1])), config: {} },
+      ...labels.map((label) => ({
+        name: label, type: FieldType.string, values: result.map((s) => s.metric[label] ?? ''), config: {},
+      })),
+      {
+        name: several ? `Value #${target.refId}` : 'Value', type: FieldType.number,
+        values: result.map((s) => number(s.value[1])), config: {},
+      },
     ],
   });
 }

@@ -1,5 +1,5 @@
-// Pictures of the dashboards: real answers of a real Prometheus, drawn by
-// Grafana's own panel components in Chromium. "make pictures-dashboards".
+// Takes the pictures of the dashboards ("make pictures-dashboards"): Grafana's
+// own panel components draw the data of a real Prometheus in Chromium.
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -15,24 +15,25 @@ const here = dirname(fileURLToPath(import.meta.url));
 const root = join(here, '../..');
 const find = createRequire(import.meta.url);
 
-const history = 80; // seconds of data that the pictures show
-const before = 20; // and seconds before them: a rate needs that long
+const history = 80; // seconds of data in the pictures
+const before = 20; // seconds of data before them, which rates need
 const width = 1440; // pixels
-const rows = 33; // of Grafana's grid: what a picture shows from the top
+const rows = 33; // height of a picture, in rows of Grafana's grid
 
-// bundle makes one script and one style sheet of the page.
+// bundle builds the script and the style sheet of the page.
 function bundle() {
   const dir = mkdtempSync(join(tmpdir(), 'pic'));
   execFileSync(find.resolve('@esbuild/linux-x64/bin/esbuild'), [
-    join(here, 'page.jsx'), '--bundle', '--minify', '--jsx=automatic', `--outfile=${join(dir, 'page.js')}`, '--loader:.woff2=dataurl',
-    '--loader:.woff=empty', '--loader:.svg=dataurl', '--loader:.ttf=empty', '--define:process.env.NODE_ENV="production"', '--define:global=window', '--log-level=error',
+    join(here, 'page.jsx'), '--bundle', '--minify', '--jsx=automatic', `--outfile=${join(dir, 'page.js')}`,
+    '--loader:.woff2=dataurl', '--loader:.woff=empty', '--loader:.svg=dataurl', '--loader:.ttf=empty',
+    '--define:process.env.NODE_ENV="production"', '--define:global=window', '--log-level=error',
   ], { stdio: 'inherit' });
   const [script, style] = ['page.js', 'page.css'].map((name) => readFileSync(join(dir, name), 'utf8'));
   rmSync(dir, { recursive: true });
   return { script, style };
 }
 
-// filled waits until Prometheus has all targets' history.
+// filled waits until Prometheus has the history of all targets.
 async function filled(url) {
   const wanted = before + history;
   const source = new Source(url);
@@ -42,11 +43,11 @@ async function filled(url) {
       return;
     }
   }
-  throw new Error('Prometheus does not fill');
+  throw new Error('Prometheus did not collect enough history');
 }
 
-// open opens a page on which Grafana's icons come from its package; nothing
-// else is fetched.
+// open opens a page. It serves Grafana's icons from the package and blocks all
+// other requests.
 async function open(browser, { script, style }) {
   const page = await browser.newPage({ viewport: { width, height: 800 } });
   page.on('pageerror', (err) => { throw err; });
@@ -59,20 +60,22 @@ async function open(browser, { script, style }) {
   });
   await page.goto('http://pictures.invalid/');
   await page.addStyleTag({ content: style });
-  await page.addScriptTag({ content: `window.__grafana_public_path__ = '/public/'; window.grafanaBootData = { settings: {} };` });
+  await page.addScriptTag({
+    content: `window.__grafana_public_path__ = '/public/'; window.grafanaBootData = { settings: {} };`,
+  });
   await page.addScriptTag({ content: script });
   return page;
 }
 
-// smaller makes a picture of 256 colours, of half the size.
+// smaller reduces a picture to 256 colours, which halves its size.
 function smaller(png) {
   const { buffer, byteOffset, byteLength } = png;
   const decoded = UPNG.decode(buffer.slice(byteOffset, byteOffset + byteLength));
   return Buffer.from(UPNG.encode(UPNG.toRGBA8(decoded), decoded.width, decoded.height, 256));
 }
 
-// take draws one dashboard and takes its picture. It returns the kinds of
-// panels that Grafana publishes no component of.
+// take draws a dashboard and takes its picture. It returns the kinds of panels
+// for which Grafana publishes no component.
 async function take(browser, bundled, source, dashboard, mode, path) {
   const set = await source.variables(dashboard);
   let panels = dashboard.panels.filter((p) => p.gridPos.y + p.gridPos.h <= rows);
@@ -88,9 +91,10 @@ async function take(browser, bundled, source, dashboard, mode, path) {
   }
   const page = await open(browser, bundled);
   const ours = await page.evaluate((model) => window.draw(model), {
-    title: dashboard.title, description: dashboard.description, panels, set, width, mode, span: { from: source.from * 1000, to: source.to * 1000, times },
+    title: dashboard.title, description: dashboard.description, panels, set, width, mode,
+    span: { from: source.from * 1000, to: source.to * 1000, times },
   });
-  // Tables draw only what is in view.
+  // Tables draw only the rows in view.
   await page.setViewportSize({ width, height: await page.evaluate(() => document.documentElement.scrollHeight) });
   await page.waitForFunction(() => window.settled());
   await page.waitForLoadState('networkidle');
@@ -108,7 +112,8 @@ try {
   const to = Math.floor(Date.now() / 1000);
   const source = new Source(servers.url, to - history, to);
   const browser = await chromium.launch({
-    executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--headless', '--no-sandbox', '--disable-gpu', '--disable-background-networking'],
+    executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
+    args: ['--headless', '--no-sandbox', '--disable-gpu', '--disable-background-networking'],
   });
   try {
     for (const file of readdirSync(join(here, '..')).filter((name) => /^gpusteward-.*\.json$/.test(name))) {
@@ -117,7 +122,8 @@ try {
         const picture = `dashboard-${name}${mode === 'light' ? '-light' : ''}.png`;
         const dashboard = JSON.parse(readFileSync(join(here, '..', file)));
         const ours = await take(browser, bundled, source, dashboard, mode, join(out, picture));
-        console.log(`docs/pictures/${picture}${ours.length ? `; not by Grafana's components: ${ours.join(', ')}` : ''}`);
+        const note = ours.length ? `; not drawn by Grafana's components: ${ours.join(', ')}` : '';
+        console.log(`docs/pictures/${picture}${note}`);
       }
     }
   } finally {

@@ -1,20 +1,20 @@
-// The servers that the pictures' data come from: two agents on simulated hosts,
-// one well and one with faults, and a Prometheus that scrapes both.
+// Starts the servers behind the pictures: two agents on simulated hosts, one
+// healthy and one with faults, and a Prometheus that scrapes both.
 import { spawn } from 'node:child_process';
 import { mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-// hosts are the names that the pictures show, and their scenarios.
+// hosts maps the names in the pictures to scenarios.
 const hosts = { 'gpu-01': 'mixed', 'gpu-02': 'dashboards/testdata/host.yml' };
 
-// patience is how long a server may take to answer, in milliseconds.
+// patience is the time in which a server must answer, in milliseconds.
 const patience = 60_000;
 
 export const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
-// freeAddress returns a loopback address that nobody listens on.
+// freeAddress returns an unused loopback address.
 function freeAddress() {
   return new Promise((done, fail) => {
     const s = createServer().on('error', fail);
@@ -25,8 +25,8 @@ function freeAddress() {
   });
 }
 
-// start starts the servers, with the agent that is built at root. It returns
-// Prometheus's URL, and a function that ends them all.
+// start starts the servers, with the agent built in root. It returns the URL of
+// Prometheus and a function that stops all servers.
 export async function start(root) {
   const dir = mkdtempSync(join(tmpdir(), 'pic')); // short, for the sockets in it
   const children = [];
@@ -71,7 +71,8 @@ export async function start(root) {
       scrape_configs: [{ job_name: 'gpusteward', static_configs: targets }],
     }));
     await launch('prometheus', address, 'prometheus', [
-      `--config.file=${join(dir, 'prometheus.yml')}`, `--storage.tsdb.path=${join(dir, 'data')}`, `--web.listen-address=${address}`,
+      `--config.file=${join(dir, 'prometheus.yml')}`, `--storage.tsdb.path=${join(dir, 'data')}`,
+      `--web.listen-address=${address}`,
     ]);
     return { url: `http://${address}`, stop };
   } catch (err) {

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Makes the image of what `make build hook` built, with docker, podman or
-# buildah, whichever is there ($BUILDER chooses), and leaves it in dist/ as an
-# archive that all of them load. Arguments go to the build, such as
+# Builds the image from the results of `make build hook`, with docker, podman or
+# buildah: $BUILDER or the first that is installed. It writes dist/*.oci.tar,
+# which all three can load. Arguments are passed to the build, such as
 # --build-arg=BASE=IMAGE.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -15,17 +15,26 @@ archive=dist/gpusteward-$tag.oci.tar
 
 if [ -z "${BUILDER:-}" ]; then
 	for BUILDER in docker podman buildah none; do
-		if [ $BUILDER = docker ]; then docker info >/dev/null 2>&1 && break; else type $BUILDER >/dev/null 2>&1 && break; fi
+		if [ $BUILDER = docker ]; then
+			docker info >/dev/null 2>&1 && break
+		else
+			type $BUILDER >/dev/null 2>&1 && break
+		fi
 	done
 fi
-[ "$BUILDER" != none ] || { echo "no docker that answers, no podman and no buildah: install one of them" >&2; exit 1; }
+if [ "$BUILDER" = none ]; then
+	echo "found no running docker, no podman and no buildah: install one of them" >&2
+	exit 1
+fi
 
 context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
-mkdir -p dist "$context/empty" "$context/files/usr/bin" "$context/files/usr/lib/x86_64-linux-gnu/gpusteward" "$context/files/usr/share/doc/gpusteward"
-install -m 755 gpusteward "$context/files/usr/bin/"
-strip --strip-unneeded -o "$context/files/usr/lib/x86_64-linux-gnu/gpusteward/libgpusteward.so" enforcer/hook/build/libgpusteward.so
-install -m 644 LICENSE "$context/files/usr/share/doc/gpusteward/copyright"
+usr=$context/files/usr
+library=$usr/lib/x86_64-linux-gnu/gpusteward
+mkdir -p dist "$context/empty" "$usr/bin" "$library" "$usr/share/doc/gpusteward"
+install -m 755 gpusteward "$usr/bin/"
+strip --strip-unneeded -o "$library/libgpusteward.so" enforcer/hook/build/libgpusteward.so
+install -m 644 LICENSE "$usr/share/doc/gpusteward/copyright"
 chmod -R go=u-w "$context"
 cp deploy/container/Dockerfile "$context"
 
@@ -45,7 +54,7 @@ buildah)
 	buildah push -q "$name" "oci-archive:$archive:$name"
 	;;
 *)
-	echo "BUILDER=$BUILDER: take docker, podman or buildah" >&2
+	echo "BUILDER=$BUILDER is not docker, podman or buildah" >&2
 	exit 1
 	;;
 esac

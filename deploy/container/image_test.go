@@ -1,8 +1,8 @@
 //go:build deploy
 
-// Package container builds the image and runs it, on a base made of the Debian
-// packages that its real base is made of: no registry is asked. It takes root,
-// apt, buildah and runc.
+// Package container builds the image and runs it. Its base is built from the same Debian
+// packages as the real base, so no registry is needed. The tests need root, apt, buildah and
+// runc.
 package container
 
 import (
@@ -28,13 +28,12 @@ import (
 )
 
 const (
-	repository = "../.."
-	nonroot    = 65532
-	// The figure: bytes that a registry has and a node fetches.
-	mostCompressed = 40_000_000
+	repository     = "../.."
+	nonroot        = 65532
+	mostCompressed = 40_000_000 // bytes in a registry, which each node downloads
 )
 
-// run runs a command in dir and returns what it prints.
+// run runs a command in dir and returns its output.
 func run(t *testing.T, dir string, command ...string) string {
 	t.Helper()
 	cmd := exec.Command(command[0], command[1:]...)
@@ -48,19 +47,21 @@ func run(t *testing.T, dir string, command ...string) string {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+	err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644))
+	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// standIn makes what stands in for gcr.io/distroless/base-debian12:nonroot.
+// standIn builds a replacement for gcr.io/distroless/base-debian12:nonroot.
 func standIn(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	download := []string{"apt-get", "download", "-q", "base-files", "ca-certificates", "libc6", "libssl3", "netbase", "tzdata"}
+	download := []string{"apt-get", "download", "-q", "base-files", "ca-certificates", "libc6", "libssl3", "netbase",
+		"tzdata"}
 	fetch := exec.Command(download[0], download[1:]...)
 	fetch.Dir = dir
-	if fetch.Run() != nil { // a bare machine has no lists of packages yet
+	if fetch.Run() != nil { // a fresh machine has no package lists
 		run(t, dir, "apt-get", "update", "-q")
 		run(t, dir, download...)
 	}
@@ -72,16 +73,22 @@ func standIn(t *testing.T) string {
 	for _, deb := range debs {
 		run(t, dir, "dpkg-deb", "-x", deb, root)
 	}
-	write(t, filepath.Join(root, "etc/passwd"), "root:x:0:0:root:/root:/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n")
+	write(t, filepath.Join(root, "etc/passwd"), "root:x:0:0:root:/root:/sbin/nologin\n"+
+		"nobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin\n"+
+		"nonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n")
 	write(t, filepath.Join(root, "etc/group"), "root:x:0:\nnobody:x:65534:\ntty:x:5:\nstaff:x:50:\nnonroot:x:65532:\n")
-	run(t, root, "sh", "-c", "mkdir -p etc/ssl/certs home/nonroot && cat usr/share/ca-certificates/mozilla/*.crt >etc/ssl/certs/ca-certificates.crt && chown 65532:65532 home/nonroot")
-	write(t, filepath.Join(dir, "Dockerfile"), "FROM scratch\nCOPY root/ /\nENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt\nUSER 65532\nWORKDIR /home/nonroot\n")
+	run(t, root, "sh", "-c", "mkdir -p etc/ssl/certs home/nonroot && "+
+		"cat usr/share/ca-certificates/mozilla/*.crt >etc/ssl/certs/ca-certificates.crt && "+
+		"chown 65532:65532 home/nonroot")
+	write(t, filepath.Join(dir, "Dockerfile"), "FROM scratch\nCOPY root/ /\n"+
+		"ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "+
+		"SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt\nUSER 65532\nWORKDIR /home/nonroot\n")
 	const name = "localhost/base-debian12:nonroot"
 	run(t, dir, "buildah", "build", "-q", "-t", name, dir)
 	return name
 }
 
-// An image is what an OCI archive holds.
+// An image is the metadata of an OCI archive.
 type image struct {
 	manifest struct {
 		Config blob   `json:"config"`
@@ -104,7 +111,7 @@ type blob struct {
 	Size   int64  `json:"size"`
 }
 
-// unpack reads an archive, and makes its files below root.
+// unpack reads an archive and unpacks its layers into root.
 func unpack(t *testing.T, archive, root string) (i image) {
 	t.Helper()
 	dir := t.TempDir()
@@ -132,7 +139,7 @@ func unpack(t *testing.T, archive, root string) (i image) {
 	return i
 }
 
-// sizes returns the bytes of the files in a layer.
+// sizes returns the total size of the files in a layer.
 func sizes(t *testing.T, layer string) (total int64) {
 	t.Helper()
 	f, err := os.Open(layer)
@@ -156,18 +163,18 @@ func sizes(t *testing.T, layer string) (total int64) {
 	}
 }
 
-// A container is a process in an image's files, by runc: the root directory is
-// read-only, no capability but those given, no new privileges; the host's
-// processes, which a broker has to see to know who asks, and the host's network.
+// A container is a process that runc runs in an image's files. Its root directory is read-only,
+// it has only the given capabilities, and it cannot gain privileges. It shares the host's
+// network and PID namespace, which a broker needs to identify its clients.
 type container struct {
 	root         string
 	env          []string
 	uid          int
 	capabilities []string
-	mounts       map[string]string // directories of the host, by where they are
+	mounts       map[string]string // directories of the host, by mount point
 }
 
-// command returns the process that becomes args in the container.
+// command returns the command that runs args in the container.
 func (c container) command(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	type mount struct {
@@ -177,7 +184,11 @@ func (c container) command(t *testing.T, name string, args ...string) *exec.Cmd 
 		Options     []string `json:"options"`
 	}
 	own := fmt.Sprintf("uid=%d", c.uid)
-	mounts := []mount{{"proc", "proc", "/proc", nil}, {"tmpfs", "tmpfs", "/dev", []string{"nosuid", "mode=755"}}, {"tmpfs", "tmpfs", "/run/gpusteward", []string{own}}}
+	mounts := []mount{
+		{"proc", "proc", "/proc", nil},
+		{"tmpfs", "tmpfs", "/dev", []string{"nosuid", "mode=755"}},
+		{"tmpfs", "tmpfs", "/run/gpusteward", []string{own}},
+	}
 	for to, from := range c.mounts {
 		how := "rw"
 		if strings.HasSuffix(to, "/broker") {
@@ -191,9 +202,11 @@ func (c container) command(t *testing.T, name string, args ...string) *exec.Cmd 
 		"root":       object{"path": c.root, "readonly": true},
 		"mounts":     mounts,
 		"process": object{
-			"args": append([]string{"/usr/bin/gpusteward"}, args...), "env": c.env, "cwd": "/", "noNewPrivileges": true,
-			"user":         object{"uid": c.uid, "gid": c.uid},
-			"capabilities": object{"bounding": c.capabilities, "effective": c.capabilities, "permitted": c.capabilities},
+			"args": append([]string{"/usr/bin/gpusteward"}, args...), "env": c.env, "cwd": "/",
+			"user": object{"uid": c.uid, "gid": c.uid}, "noNewPrivileges": true,
+			"capabilities": object{
+				"bounding": c.capabilities, "effective": c.capabilities, "permitted": c.capabilities,
+			},
 		},
 		"linux": object{"namespaces": []object{{"type": "mount"}, {"type": "ipc"}}},
 	}
@@ -208,14 +221,14 @@ func (c container) command(t *testing.T, name string, args ...string) *exec.Cmd 
 
 const runcRoot = "/run/gpusteward-test-runc"
 
-// does runs args in the container to its end and returns what it prints.
+// does runs args in the container and returns the output.
 func (c container) does(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	out, err := c.command(t, fmt.Sprintf("gpusteward-test-%d", time.Now().UnixNano()), args...).CombinedOutput()
 	return string(out), err
 }
 
-// eventually waits until done says nothing.
+// eventually waits until done returns nil.
 func eventually(t *testing.T, done func() error) {
 	t.Helper()
 	var err error
@@ -227,7 +240,7 @@ func eventually(t *testing.T, done func() error) {
 	t.Fatal(err)
 }
 
-// answers asks an agent, and wants what it answers to contain a text.
+// answers requests url and returns an error unless the response contains want.
 func answers(url, want string) error {
 	answer, err := http.Get(url)
 	if err != nil {
@@ -241,7 +254,7 @@ func answers(url, want string) error {
 	return err
 }
 
-// address is one of loopback that nobody listens at.
+// address returns an unused loopback address.
 func address(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -252,8 +265,8 @@ func address(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// begins starts args in the container and returns its name; end ends it with
-// SIGTERM, and wants it to end well.
+// begins starts args in the container and returns its name. end stops it with SIGTERM and checks
+// its exit status.
 func (c container) begins(t *testing.T, args ...string) (name string, end func()) {
 	t.Helper()
 	name = fmt.Sprintf("gpusteward-test-%d", time.Now().UnixNano())
@@ -266,7 +279,7 @@ func (c container) begins(t *testing.T, args ...string) (name string, end func()
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() {
-		if exec.Command("runc", "--root", runcRoot, "kill", name, "KILL").Run() == nil { // it goes on: the test has failed
+		if exec.Command("runc", "--root", runcRoot, "kill", name, "KILL").Run() == nil { // the test failed
 			<-ended
 		}
 		if t.Failed() {
@@ -280,15 +293,15 @@ func (c container) begins(t *testing.T, args ...string) (name string, end func()
 		case err := <-ended:
 			ended <- err
 			if err != nil {
-				t.Errorf("%q: after SIGTERM it ends with %v", args, err)
+				t.Errorf("%q: it ended with %v after SIGTERM", args, err)
 			}
 		case <-time.After(20 * time.Second):
-			t.Errorf("%q: it goes on after SIGTERM", args)
+			t.Errorf("%q: it did not end after SIGTERM", args)
 		}
 	}
 }
 
-// serves runs an agent in the container and calls look while it does.
+// serves runs an agent in the container and calls look while it runs.
 func (c container) serves(t *testing.T, look func(url, name string), args ...string) {
 	t.Helper()
 	at := address(t)
@@ -300,13 +313,15 @@ func (c container) serves(t *testing.T, look func(url, name string), args ...str
 
 func TestImage(t *testing.T) {
 	store := t.TempDir()
-	write(t, filepath.Join(store, "storage.conf"), fmt.Sprintf("[storage]\ndriver = \"vfs\"\ngraphroot = %q\nrunroot = %q\n", filepath.Join(store, "graph"), filepath.Join(store, "run")))
+	write(t, filepath.Join(store, "storage.conf"),
+		fmt.Sprintf("[storage]\ndriver = \"vfs\"\ngraphroot = %q\nrunroot = %q\n",
+			filepath.Join(store, "graph"), filepath.Join(store, "run")))
 	t.Setenv("CONTAINERS_STORAGE_CONF", filepath.Join(store, "storage.conf"))
 	t.Setenv("BUILDER", "buildah")
 	missing := exec.Command("deploy/container/build.sh", "--build-arg=BASE=localhost/missing", "--pull=never")
 	missing.Dir = repository
 	if out, err := missing.CombinedOutput(); err == nil || strings.Contains(string(out), ".oci.tar") {
-		t.Errorf("a build that cannot be is called done: %v\n%s", err, out)
+		t.Errorf("a build without its base succeeds: %v\n%s", err, out)
 	}
 	base := standIn(t)
 	built := func() string {
@@ -319,24 +334,30 @@ func TestImage(t *testing.T) {
 	}
 	root := t.TempDir()
 	i := unpack(t, archive, root)
-	t.Logf("%s: %.1f MB compressed (what a registry has), %.1f MB unpacked, %d layers", filepath.Base(archive), float64(i.compressed)/1e6, float64(i.unpacked)/1e6, len(i.manifest.Layers))
+	t.Logf("%s: %.1f MB compressed (in a registry), %.1f MB unpacked, %d layers", filepath.Base(archive),
+		float64(i.compressed)/1e6, float64(i.unpacked)/1e6, len(i.manifest.Layers))
 	if i.compressed > mostCompressed {
 		t.Errorf("the image has %d bytes, more than %d", i.compressed, mostCompressed)
 	}
 	built()
 	if again := unpack(t, archive, t.TempDir()); again.manifest.Config != i.manifest.Config {
-		t.Errorf("two builds of one tree are not the same image: %s and %s", i.manifest.Config.Digest, again.manifest.Config.Digest)
+		t.Errorf("two builds of one tree differ: %s and %s", i.manifest.Config.Digest, again.manifest.Config.Digest)
 	}
 
 	c := i.config.Config
-	if c.User != "65532:65532" || !slices.Equal(c.Entrypoint, []string{"/usr/bin/gpusteward"}) || i.config.Architecture != "amd64" {
+	if c.User != "65532:65532" || !slices.Equal(c.Entrypoint, []string{"/usr/bin/gpusteward"}) ||
+		i.config.Architecture != "amd64" {
 		t.Errorf("user %q, entry point %q, %s", c.User, c.Entrypoint, i.config.Architecture)
 	}
-	if _, ok := c.ExposedPorts["9836/tcp"]; !ok || !slices.Contains(c.Env, "NVIDIA_VISIBLE_DEVICES=all") || !slices.Contains(c.Env, "NVIDIA_DRIVER_CAPABILITIES=utility") {
+	if _, ok := c.ExposedPorts["9836/tcp"]; !ok || !slices.Contains(c.Env, "NVIDIA_VISIBLE_DEVICES=all") ||
+		!slices.Contains(c.Env, "NVIDIA_DRIVER_CAPABILITIES=utility") {
 		t.Errorf("ports %v, environment %q", c.ExposedPorts, c.Env)
 	}
 	version := strings.Fields(run(t, repository, "./gpusteward", "--version"))[2]
-	for label, want := range map[string]string{"title": "gpusteward", "licenses": "Apache-2.0", "version": version, "source": "https://github.com/gpusteward/gpusteward"} {
+	for label, want := range map[string]string{
+		"title": "gpusteward", "licenses": "Apache-2.0", "version": version,
+		"source": "https://github.com/gpusteward/gpusteward",
+	} {
 		if got := c.Labels["org.opencontainers.image."+label]; got != want {
 			t.Errorf("label %s is %q, want %q", label, got, want)
 		}
@@ -345,20 +366,24 @@ func TestImage(t *testing.T) {
 	t.Run("observes a simulated host", func(t *testing.T) {
 		container{root: root, env: c.Env, uid: nonroot}.serves(t, func(url, name string) {
 			eventually(t, func() error { return answers(url+"/metrics", "\nnvgpu_power_watts{") })
-			if out := run(t, ".", "runc", "--root", runcRoot, "exec", "--user", "65532:65532", name, "/usr/bin/gpusteward", "status"); !strings.Contains(out, "of 8 GPUs") {
+			out := run(t, ".", "runc", "--root", runcRoot, "exec", "--user", "65532:65532", name,
+				"/usr/bin/gpusteward", "status")
+			if !strings.Contains(out, "of 8 GPUs") {
 				t.Errorf("status in the container: %s", out)
 			}
 		}, "--role=observe", "--demo")
 	})
 	t.Run("runs programs under the hook", func(t *testing.T) {
-		out, err := container{root: root, env: append(slices.Clone(c.Env), "LD_DEBUG=files"), uid: nonroot}.does(t, "exec", "--", "/usr/bin/gpusteward", "--version")
-		if err != nil || !strings.Contains(out, "calling init: /usr/lib/x86_64-linux-gnu/gpusteward/libgpusteward.so") || !strings.Contains(out, "gpusteward, version") {
+		hooked := container{root: root, env: append(slices.Clone(c.Env), "LD_DEBUG=files"), uid: nonroot}
+		out, err := hooked.does(t, "exec", "--", "/usr/bin/gpusteward", "--version")
+		if err != nil || !strings.Contains(out, "gpusteward, version") ||
+			!strings.Contains(out, "calling init: /usr/lib/x86_64-linux-gnu/gpusteward/libgpusteward.so") {
 			t.Errorf("%v: %.500s", err, out)
 		}
 	})
-	// As the chart has it: an init container with one capability makes what the
-	// observer without any needs, at each start of the pod.
-	t.Run("prepares a host and runs there without a driver", func(t *testing.T) {
+	// As in the chart: at each start of the pod, an init container with one capability prepares
+	// the host for the observer, which has none.
+	t.Run("prepares a host and runs without a driver", func(t *testing.T) {
 		host := t.TempDir()
 		if err := os.Chmod(host, 0o755); err != nil {
 			t.Fatal(err)
@@ -366,13 +391,14 @@ func TestImage(t *testing.T) {
 		mounts := map[string]string{}
 		for _, name := range []string{"state", "library", "cdi", "run/gpusteward/agent"} {
 			mounts["/"+name] = filepath.Join(host, name)
-			if err := os.MkdirAll(mounts["/"+name], 0o755); err != nil { // as the kubelet does
+			if err := os.MkdirAll(mounts["/"+name], 0o755); err != nil { // like the kubelet
 				t.Fatal(err)
 			}
 		}
 		prepare := container{root: root, env: c.Env, capabilities: []string{"CAP_CHOWN"}, mounts: mounts}
 		for range 2 {
-			if out, err := prepare.does(t, "install", "--state.dir=/state", "--owner=65532", "--cdi=/cdi", "/library"); err != nil {
+			if out, err := prepare.does(t, "install", "--state.dir=/state", "--owner=65532", "--cdi=/cdi",
+				"/library"); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
 			container{root: root, env: c.Env, uid: nonroot, mounts: mounts}.serves(t, func(url, _ string) {
@@ -385,15 +411,22 @@ func TestImage(t *testing.T) {
 			}
 		}
 		run(t, host, "cmp", "library/gpusteward", filepath.Join(root, "usr/bin/gpusteward"))
-		run(t, host, "cmp", "library/libgpusteward.so", filepath.Join(root, "usr/lib/x86_64-linux-gnu/gpusteward/libgpusteward.so"))
+		run(t, host, "cmp", "library/libgpusteward.so",
+			filepath.Join(root, "usr/lib/x86_64-linux-gnu/gpusteward/libgpusteward.so"))
 	})
-	// The broker is root with three capabilities. The observer sees of it what pods
-	// do, its directory, read-only, and is known by the owner of its own.
+	// The broker is root with three capabilities. Like pods, the observer has the broker's
+	// directory mounted read-only. The broker identifies it by the owner of its own directory.
 	t.Run("brokers", func(t *testing.T) {
 		host := t.TempDir()
 		in := func(path string) string { return filepath.Join(host, path) }
 		write(t, in("etc/gpusteward.yml"), "enforcer: {enabled: true}\n")
-		if err := errors.Join(os.Chmod(host, 0o755), os.MkdirAll(in("run/broker"), 0o755), os.Mkdir(in("run/agent"), 0o755), os.Chown(in("run/agent"), nonroot, nonroot), os.Mkdir(in("state"), 0o755)); err != nil {
+		if err := errors.Join(
+			os.Chmod(host, 0o755),
+			os.MkdirAll(in("run/broker"), 0o755),
+			os.Mkdir(in("run/agent"), 0o755),
+			os.Chown(in("run/agent"), nonroot, nonroot),
+			os.Mkdir(in("state"), 0o755),
+		); err != nil {
 			t.Fatal(err)
 		}
 		capabilities := []string{"CAP_KILL", "CAP_SYS_PTRACE"}
@@ -402,9 +435,14 @@ func TestImage(t *testing.T) {
 		} else {
 			capabilities = append(capabilities, "CAP_SYS_RESOURCE")
 		}
-		broker := container{root: root, env: c.Env, capabilities: capabilities, mounts: map[string]string{"/run/gpusteward": in("run"), "/etc/gpusteward": in("etc"), "/state": in("state")}}
+		broker := container{root: root, env: c.Env, capabilities: capabilities, mounts: map[string]string{
+			"/run/gpusteward": in("run"), "/etc/gpusteward": in("etc"), "/state": in("state"),
+		}}
 		_, end := broker.begins(t, "--role=enforce", "--demo", "--state.dir=/state")
-		observer := container{root: root, env: c.Env, uid: nonroot, mounts: map[string]string{"/run/gpusteward/agent": in("run/agent"), "/run/gpusteward/broker": in("run/broker"), "/etc/gpusteward": in("etc")}}
+		observer := container{root: root, env: c.Env, uid: nonroot, mounts: map[string]string{
+			"/run/gpusteward/agent": in("run/agent"), "/run/gpusteward/broker": in("run/broker"),
+			"/etc/gpusteward": in("etc"),
+		}}
 		observer.serves(t, func(url, _ string) {
 			eventually(t, func() error { return answers(url+"/metrics", "\ngpusteward_broker_up 1") })
 		}, "--role=observe", "--demo")

@@ -10,13 +10,14 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 )
 
-// What gpusteward install writes is a device that runtimes take, by their own
-// library.
+// TestCDI checks with the CDI library of container runtimes that gpusteward install writes a
+// valid device.
 func TestCDI(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	library := filepath.Join(dir, "lib")
-	if out, err := exec.Command(agent, "install", "--cdi="+dir, "--runtime.dir=/run/gpusteward", library).CombinedOutput(); err != nil {
+	install := exec.Command(agent, "install", "--cdi="+dir, "--runtime.dir=/run/gpusteward", library)
+	if out, err := install.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(dir))
@@ -27,7 +28,8 @@ func TestCDI(t *testing.T) {
 	if unknown, err := cache.InjectDevices(container, "gpusteward.dev/hook=hook"); err != nil || len(unknown) > 0 {
 		t.Fatalf("%v, unknown: %v, %v", err, unknown, cache.GetErrors())
 	}
-	if env := container.Process.Env; !slices.Contains(env, "LD_PRELOAD="+filepath.Join(library, "libgpusteward.so")) || slices.Contains(env, "LD_PRELOAD=/its/own.so") || !slices.Contains(env, "PATH=/bin") {
+	if env := container.Process.Env; !slices.Contains(env, "LD_PRELOAD="+filepath.Join(library, "libgpusteward.so")) ||
+		slices.Contains(env, "LD_PRELOAD=/its/own.so") || !slices.Contains(env, "PATH=/bin") {
 		t.Errorf("environment %q", env)
 	}
 	var mounted []string
@@ -37,7 +39,10 @@ func TestCDI(t *testing.T) {
 		}
 		mounted = append(mounted, m.Source)
 	}
-	if want := []string{library, "/run/gpusteward/broker"}; !slices.Equal(slices.Sorted(slices.Values(mounted)), slices.Sorted(slices.Values(want))) {
+	slices.Sort(mounted)
+	want := []string{library, "/run/gpusteward/broker"}
+	slices.Sort(want)
+	if !slices.Equal(mounted, want) {
 		t.Errorf("mounted: %q, want %q", mounted, want)
 	}
 }

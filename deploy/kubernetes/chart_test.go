@@ -1,7 +1,6 @@
-// Package kubernetes tests the chart: with Helm's own engine, and against the
-// types of Kubernetes and of Prometheus's operator. It is a module of its own,
-// so that these stay out of the agent's; its versions are those that
-// deploy/tools has, which are built already.
+// Package kubernetes tests the chart with Helm's own engine, and against the types of Kubernetes
+// and the Prometheus operator. It is a separate module, which keeps these dependencies out of
+// the agent's. It uses the versions of deploy/tools, which are already built.
 package kubernetes
 
 import (
@@ -27,17 +26,17 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-var update = flag.Bool("update", false, "write the golden files, manifests.yaml among them")
+var update = flag.Bool("update", false, "write the golden files, including manifests.yaml")
 
 func TestMain(m *testing.M) {
-	log.SetOutput(io.Discard) // Helm says of each link that it follows it
+	log.SetOutput(io.Discard) // Helm logs each symbolic link that it follows
 	os.Exit(m.Run())
 }
 
-// agent is the program, as make build leaves it.
+// agent is the program, built by make build.
 const agent = "../../gpusteward"
 
-// values reads a file of values; none are the chart's own.
+// values reads a file of values; "" stands for the chart's defaults.
 func values(t *testing.T, file string) map[string]any {
 	t.Helper()
 	if file == "" {
@@ -50,11 +49,11 @@ func values(t *testing.T, file string) map[string]any {
 	return v
 }
 
-// rendered returns the manifests that a chart makes of values, in the order in
-// which they are applied.
+// rendered renders a chart and returns its manifests in the order of installation.
 func rendered(c *chart.Chart, v map[string]any) (all []string, err error) {
 	capabilities := chartutil.DefaultCapabilities
-	top, err := chartutil.ToRenderValues(c, v, chartutil.ReleaseOptions{Name: "gpusteward", Namespace: "gpusteward", Revision: 1, IsInstall: true}, capabilities)
+	release := chartutil.ReleaseOptions{Name: "gpusteward", Namespace: "gpusteward", Revision: 1, IsInstall: true}
+	top, err := chartutil.ToRenderValues(c, v, release, capabilities)
 	if err != nil {
 		return nil, err
 	}
@@ -102,8 +101,8 @@ func decode[T any](t *testing.T, manifests []string, kind string) (all []T) {
 	return all
 }
 
-// The chart makes what it made, and all of it is what Kubernetes, the operator
-// and the agent take.
+// TestManifests compares the rendered chart with the golden files, and checks that Kubernetes,
+// the operator and the agent accept it.
 func TestManifests(t *testing.T) {
 	t.Parallel()
 	for values, golden := range map[string]string{
@@ -112,12 +111,13 @@ func TestManifests(t *testing.T) {
 		"testdata/npd.yaml":        "testdata/npd.golden.yaml",
 		"testdata/everything.yaml": "testdata/everything.golden.yaml",
 	} {
-		text := "# Made of deploy/kubernetes/chart by make generate; do not edit.\n"
+		text := "# Rendered from deploy/kubernetes/chart by make generate; do not edit.\n"
 		for _, m := range render(t, values) {
 			if err := validate(m); err != nil {
 				t.Errorf("%s: %v\n%s", values, err, m[:min(len(m), 300)])
 			}
-			if !strings.Contains(m, "\nkind: PrometheusRule\n") && !strings.Contains(m, "-dashboard-") { // what is generated stands elsewhere
+			// Rules and dashboards are generated files of their own.
+			if !strings.Contains(m, "\nkind: PrometheusRule\n") && !strings.Contains(m, "-dashboard-") {
 				text += "---\n" + m
 			}
 		}
@@ -127,7 +127,7 @@ func TestManifests(t *testing.T) {
 			}
 		}
 		if want, err := os.ReadFile(golden); err != nil || string(want) != text {
-			t.Errorf("%s is not what the chart makes (%v); make generate writes it, git diff shows what has changed", golden, err)
+			t.Errorf("%s differs from the chart (%v); run make generate, then git diff", golden, err)
 		}
 		for _, m := range decode[corev1.ConfigMap](t, render(t, values), "ConfigMap") {
 			if config, ok := m.Data["gpusteward.yml"]; ok {
@@ -136,7 +136,7 @@ func TestManifests(t *testing.T) {
 					t.Fatal(err)
 				}
 				if out, err := exec.Command(agent, "config", "check", file).CombinedOutput(); err != nil {
-					t.Errorf("%s: the agent does not take its configuration (%v): %s", values, err, out)
+					t.Errorf("%s: the agent refuses its configuration (%v): %s", values, err, out)
 				}
 			}
 		}
@@ -152,15 +152,16 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// Each container has what docs/kubernetes.md says that it needs, and no more.
+// TestRights checks that each container has exactly the permissions that docs/kubernetes.md lists.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	added := map[string][]corev1.Capability{"install": {"CHOWN"}, "broker": {"KILL", "SYS_PTRACE", "SYS_RESOURCE"}}
 	for _, file := range []string{"", "testdata/broker.yaml", "testdata/npd.yaml", "testdata/everything.yaml"} {
 		for _, d := range decode[appsv1.DaemonSet](t, render(t, file), "DaemonSet") {
 			pod := d.Spec.Template.Spec
-			if pod.HostNetwork || pod.HostIPC || !pod.HostPID || pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken {
-				t.Errorf("%s: the pod has the host's network or IPC, a token, or not its processes", file)
+			if pod.HostNetwork || pod.HostIPC || !pod.HostPID ||
+				pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken {
+				t.Errorf("%s: the pod has the host's network or IPC, a token, or no PID namespace of the host", file)
 			}
 			for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 				s, root := c.SecurityContext, added[c.Name] != nil
@@ -178,10 +179,13 @@ func TestRights(t *testing.T) {
 					}
 					continue
 				}
-				if s.Privileged != nil && *s.Privileged || *s.AllowPrivilegeEscalation || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || !slices.Equal(s.Capabilities.Add, added[c.Name]) {
-					t.Errorf("%s: %s has other rights than %v: %v", file, c.Name, added[c.Name], s)
+				if s.Privileged != nil && *s.Privileged || *s.AllowPrivilegeEscalation ||
+					!slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
+					!slices.Equal(s.Capabilities.Add, added[c.Name]) {
+					t.Errorf("%s: %s has %v, want the capabilities %v", file, c.Name, s, added[c.Name])
 				}
-				if !root && (s.RunAsNonRoot == nil || !*s.RunAsNonRoot || *s.RunAsUser != 65532) || root && *s.RunAsUser != 0 {
+				if !root && (s.RunAsNonRoot == nil || !*s.RunAsNonRoot || *s.RunAsUser != 65532) ||
+					root && *s.RunAsUser != 0 {
 					t.Errorf("%s: %s is user %d", file, c.Name, *s.RunAsUser)
 				}
 			}
@@ -238,8 +242,7 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// The rules and dashboards of a packaged chart are those that are generated,
-// each of them.
+// TestPackage checks that a packaged chart has all generated rules and dashboards.
 func TestPackage(t *testing.T) {
 	t.Parallel()
 	c, err := loader.Load("chart")
@@ -277,14 +280,15 @@ func TestPackage(t *testing.T) {
 		}
 		name := "files/" + filepath.Base(source)
 		if packed[name] != string(text) {
-			t.Errorf("the chart has no %s; deploy/kubernetes/chart/files wants a link to %s", name, source)
+			t.Errorf("the chart lacks %s; add a link to %s in deploy/kubernetes/chart/files", name, source)
 		}
-		if last := strings.Split(strings.TrimSpace(string(text)), "\n"); !strings.Contains(shown, strings.TrimSpace(last[len(last)/2])) {
+		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+		if !strings.Contains(shown, strings.TrimSpace(lines[len(lines)/2])) {
 			t.Errorf("%s is in no manifest", source)
 		}
 		delete(packed, name)
 	}
 	if len(packed) > 0 {
-		t.Errorf("the chart has what is nobody's: %v", packed)
+		t.Errorf("the chart has files without a source: %v", packed)
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-tools/pkg/markers"
 	"sigs.k8s.io/yaml"
 
-	// What is read below, so that go.mod has it.
+	// Keep the packages in apis in go.mod.
 	_ "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	_ "k8s.io/api/apps/v1"
 	_ "k8s.io/api/batch/v1"
@@ -29,8 +29,8 @@ import (
 	_ "k8s.io/api/rbac/v1"
 )
 
-// apis are the Go packages of the kinds that are deployed, by apiVersion. Their
-// schemas are made from them as the operator makes its own from its types.
+// apis maps each apiVersion to the Go package of its kinds. The schemas are generated from these
+// types, as the operator generates its CRDs.
 var apis = map[string]string{
 	"v1":                           "k8s.io/api/core/v1",
 	"apps/v1":                      "k8s.io/api/apps/v1",
@@ -40,7 +40,7 @@ var apis = map[string]string{
 	"monitoring.coreos.com/v1":     "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1",
 }
 
-// parsed has read all of them, once for all tests.
+// parsed parses the packages once for all tests.
 var parsed = sync.OnceValues(func() (*crd.Parser, error) {
 	var paths []string
 	for _, path := range apis {
@@ -54,7 +54,7 @@ var parsed = sync.OnceValues(func() (*crd.Parser, error) {
 	if err := crdmarkers.Register(registry); err != nil {
 		return nil, err
 	}
-	// Kubernetes says +enum of a type whose constants are all that it may be.
+	// Kubernetes marks a type with +enum if its constants are its only values.
 	if err := registry.Define("enum", markers.DescribesType, struct{}{}); err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ var parsed = sync.OnceValues(func() (*crd.Parser, error) {
 	return p, nil
 })
 
-// constants returns the values of a string type's constants.
+// constants returns the values of the constants of a string type.
 func constants(of crd.TypeIdent) (all []apiext.JSON) {
 	scope := of.Package.Types.Scope()
 	for _, name := range scope.Names() {
@@ -90,10 +90,10 @@ func constants(of crd.TypeIdent) (all []apiext.JSON) {
 	return all
 }
 
-// Schemas of kinds, compiled. Whoever reads or makes one has the lock.
+// Compiled schemas by kind.
 var (
 	schemas = map[string]*jsonschema.Schema{}
-	making  sync.Mutex
+	making  sync.Mutex // protects schemas
 )
 
 // schemaOf returns the schema of a kind.
@@ -135,13 +135,14 @@ func schemaOf(apiVersion, kind string) (*jsonschema.Schema, error) {
 	return nil, fmt.Errorf("there is no kind %s", key)
 }
 
-// closed has objects take the properties that they list, and no others.
+// closed makes objects refuse properties that they do not list.
 func closed(schema any) any {
 	switch s := schema.(type) {
 	case map[string]any:
-		if properties, ok := s["properties"].(map[string]any); ok && s["additionalProperties"] == nil && s["x-kubernetes-preserve-unknown-fields"] == nil {
+		if properties, ok := s["properties"].(map[string]any); ok &&
+			s["additionalProperties"] == nil && s["x-kubernetes-preserve-unknown-fields"] == nil {
 			s["additionalProperties"] = false
-			if s["type"] == nil { // it is a property that is called properties
+			if s["type"] == nil { // a property with the name properties
 				delete(s, "additionalProperties")
 			}
 			for _, p := range properties {
@@ -161,9 +162,8 @@ func closed(schema any) any {
 	return schema
 }
 
-// validate reports what Kubernetes, or the operator, would not take of a
-// manifest: kinds, fields and values that it does not know, and what is missing.
-// What its servers check beyond their schemas it does not see.
+// validate reports why Kubernetes or the operator would refuse a manifest: unknown kinds, fields
+// and values, and missing fields. It does not cover checks of the API server beyond the schemas.
 func validate(manifest string) error {
 	text, err := yaml.YAMLToJSONStrict([]byte(manifest))
 	if err != nil {
@@ -181,14 +181,14 @@ func validate(manifest string) error {
 	if err != nil {
 		return err
 	}
-	metadata := json.NewDecoder(bytes.NewReader(head.Metadata)) // CRDs leave it to the server
+	metadata := json.NewDecoder(bytes.NewReader(head.Metadata)) // not part of the schemas
 	metadata.DisallowUnknownFields()
 	var meta metav1.ObjectMeta
 	if err := metadata.Decode(&meta); err != nil {
 		return fmt.Errorf("metadata: %w", err)
 	}
 	if meta.Name == "" {
-		return fmt.Errorf("metadata.name: it is missing")
+		return fmt.Errorf("metadata.name is missing")
 	}
 	object, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	if err != nil {
@@ -197,7 +197,7 @@ func validate(manifest string) error {
 	return schema.Validate(object)
 }
 
-// What is wrong is found, or that nothing is found elsewhere says nothing.
+// TestBrokenManifestsAreRefused shows that validate finds errors.
 func TestBrokenManifestsAreRefused(t *testing.T) {
 	t.Parallel()
 	manifests := render(t, "testdata/everything.yaml")
@@ -205,7 +205,8 @@ func TestBrokenManifestsAreRefused(t *testing.T) {
 		{"DaemonSet", "kind: DaemonSet", "kind: DemonSet", "there is no kind apps/v1 DemonSet"},
 		{"DaemonSet", "apiVersion: apps/v1", "apiVersion: apps/v2", "there is no kind apps/v2"},
 		{"DaemonSet", "  selector:\n", "  selektor:\n", "selektor"},
-		{"DaemonSet", "  selector:\n    matchLabels:\n      app.kubernetes.io/name: gpusteward\n      app.kubernetes.io/instance: gpusteward\n", "", "selector"},
+		{"DaemonSet", "  selector:\n    matchLabels:\n      app.kubernetes.io/name: gpusteward\n" +
+			"      app.kubernetes.io/instance: gpusteward\n", "", "selector"},
 		{"DaemonSet", "hostPID: true", "hostPID: 1", "/spec/template/spec/hostPID"},
 		{"DaemonSet", "type: RuntimeDefault", "type: Default", "/seccompProfile/type"},
 		{"DaemonSet", "imagePullPolicy: IfNotPresent", "imagePullPolicy: Sometimes", "/imagePullPolicy"},
@@ -213,7 +214,8 @@ func TestBrokenManifestsAreRefused(t *testing.T) {
 		{"DaemonSet", "type: RollingUpdate", "type: Rolling", "/updateStrategy/type"},
 		{"DaemonSet", "memory: 512Mi", "memory: 512 MB", "/limits/memory"},
 		{"DaemonSet", "labels:", "lables:", "lables"},
-		{"ServiceAccount", "automountServiceAccountToken: false", "automountServiceAccountToken: never", "/automountServiceAccountToken"},
+		{"ServiceAccount", "automountServiceAccountToken: false", "automountServiceAccountToken: never",
+			"/automountServiceAccountToken"},
 		{"ClusterRoleBinding", "roleRef:", "role:", "roleRef"},
 		{"NetworkPolicy", "protocol: TCP", "protocol: HTTP", "/protocol"},
 		{"PodMonitor", "podMetricsEndpoints:", "endpoints:", "'endpoints'"},
@@ -222,12 +224,15 @@ func TestBrokenManifestsAreRefused(t *testing.T) {
 		{"PrometheusRule", "expr: |-", "expression: |-", "expr"},
 		{"PrometheusRule", "for: 20s", "for: twenty", "/for"},
 	} {
-		i := slices.IndexFunc(manifests, func(m string) bool { return strings.Contains(m, "\nkind: "+c.kind+"\n") && strings.Contains(m, c.old) })
+		i := slices.IndexFunc(manifests, func(m string) bool {
+			return strings.Contains(m, "\nkind: "+c.kind+"\n") && strings.Contains(m, c.old)
+		})
 		if i < 0 {
 			t.Errorf("no %s has %q", c.kind, c.old)
 			continue
 		}
-		if err := validate(strings.Replace(manifests[i], c.old, c.new, 1)); err == nil || !strings.Contains(err.Error(), c.want) {
+		err := validate(strings.Replace(manifests[i], c.old, c.new, 1))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s with %q: %v, want %q", c.kind, c.new, err, c.want)
 		}
 	}

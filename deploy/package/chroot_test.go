@@ -19,11 +19,11 @@ import (
 	"time"
 )
 
-// included is what the chroot has beside Debian's smallest: what packages want
-// instead of systemd itself, and the commands of docs/install.md.
+// included lists packages of the chroot beyond a minimal Debian: replacements for systemd, and
+// the commands of docs/install.md.
 const included = "systemd-standalone-sysusers,systemd-standalone-tmpfiles,curl,openssl,apache2-utils"
 
-// debian is a tarball of Debian 12, made once and kept in the user's cache.
+// debian returns a tarball of Debian 12, which is built once and kept in the user's cache.
 var debian = sync.OnceValues(func() (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -46,23 +46,23 @@ var debian = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	made := filepath.Join(scratch, "bookworm.tar")
-	out, err := exec.Command("mmdebstrap", "--quiet", "--variant=minbase", "--mode=root", "--include="+included, "bookworm", made, sources).CombinedOutput()
+	out, err := exec.Command("mmdebstrap", "--quiet", "--variant=minbase", "--mode=root",
+		"--include="+included, "bookworm", made, sources).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("mmdebstrap: %w\n%s", err, out)
 	}
-	if out, err := exec.Command("mv", made, tarball).CombinedOutput(); err != nil { // another file system, perhaps
+	if out, err := exec.Command("mv", made, tarball).CombinedOutput(); err != nil { // may cross file systems
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
 	return tarball, nil
 })
 
-// A chroot is a Debian with a systemctl that testdata/systemctl stands for, in
-// namespaces of its own: its loopback interface is the only one, and processes
-// end with it.
+// A chroot is a Debian with testdata/systemctl as its systemctl. It has namespaces of its own:
+// loopback is its only network interface, and its processes end with it.
 type chroot struct {
 	t    *testing.T
 	root string
-	init string // process id of the first process in it
+	init string // PID of its first process
 }
 
 func newChroot(t *testing.T) *chroot {
@@ -76,7 +76,8 @@ func newChroot(t *testing.T) *chroot {
 	run(t, "install", "testdata/systemctl", filepath.Join(c.root, "usr/bin/systemctl"))
 	run(t, "mkdir", "-p", filepath.Join(c.root, "run/systemd/system"))
 	unshare := exec.Command("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-c",
-		`ip link set lo up && mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && echo ready && exec chroot "$0" sleep infinity`, c.root)
+		`ip link set lo up && mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && echo ready &&
+		exec chroot "$0" sleep infinity`, c.root)
 	unshare.Stderr = os.Stderr
 	out, err := unshare.StdoutPipe()
 	if err != nil {
@@ -90,22 +91,25 @@ func newChroot(t *testing.T) *chroot {
 		unshare.Wait()
 	})
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
-		t.Fatalf("the chroot does not come up: %q, %v", line, err)
+		t.Fatalf("the chroot did not start: %q, %v", line, err)
 	}
 	pid := unshare.Process.Pid
 	c.init = strings.TrimSpace(read(t, fmt.Sprintf("/proc/%d/task/%d/children", pid, pid)))
 	return c
 }
 
-// command is a shell script in the chroot; with the root of the machine, but
-// everything else of the chroot, where host is set.
+// command runs a shell script in the chroot. With host it uses the chroot's namespaces, but the
+// root directory of the machine.
 func (c *chroot) command(host bool, script string) (string, error) {
 	args := []string{"--target", c.init, "--mount", "--net", "--pid"}
 	if !host {
 		args = append(args, "--root", "--wd")
 	}
 	cmd := exec.Command("nsenter", append(args, "sh", "-e", "-c", script)...)
-	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "ROOT=" + c.root}
+	cmd.Env = []string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME=/root", "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "ROOT=" + c.root,
+	}
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
@@ -121,7 +125,7 @@ func (c *chroot) run(script string) string {
 	return out
 }
 
-// rpm is rpm on the chroot, whose scripts run there.
+// rpm runs the machine's rpm on the chroot; the packages' scripts run in the chroot.
 func (c *chroot) rpm(args string) string {
 	c.t.Helper()
 	out, err := c.command(true, `rpm --root "$ROOT" --nodeps `+args)
@@ -131,7 +135,7 @@ func (c *chroot) rpm(args string) string {
 	return out
 }
 
-// put has a package in the chroot's /root.
+// put copies a package to the chroot's /root.
 func (c *chroot) put(path string) string {
 	c.t.Helper()
 	run(c.t, "cp", path, filepath.Join(c.root, "root"))
@@ -145,11 +149,11 @@ func (c *chroot) write(path, text string) {
 	}
 }
 
-// asked returns what systemctl was asked to change since the last time.
+// asked returns the changes that systemctl was asked to make since the last call.
 func (c *chroot) asked() string {
 	c.t.Helper()
 	path := filepath.Join(c.root, "run/asked")
-	text, _ := os.ReadFile(path) // none: nothing was
+	text, _ := os.ReadFile(path) // no file: no requests
 	os.Remove(path)
 	var changes []string
 	for line := range strings.Lines(string(text)) {
@@ -161,10 +165,12 @@ func (c *chroot) asked() string {
 	return strings.Join(changes, "; ")
 }
 
-// answers waits until the agent serves what it reads, and returns its version.
+// answers waits until the agent serves readings, and returns its version.
 func (c *chroot) answers() string {
 	c.t.Helper()
-	out, err := c.command(false, `timeout 30 sh -c 'until curl -fs -o /tmp/page localhost:9836/metrics && grep -q "^nvgpu_up{.*} 1" /tmp/page; do sleep .02; done'
+	out, err := c.command(false, `timeout 30 sh -c 'until
+			curl -fs -o /tmp/page localhost:9836/metrics && grep -q "^nvgpu_up{.*} 1" /tmp/page
+		do sleep .02; done'
 		sed -n 's/^gpusteward_build_info{.*[{,]version="\([^"]*\)".*/\1/p' /tmp/page; rm /tmp/page`)
 	if err != nil {
 		c.t.Fatalf("the agent does not serve: %v\n%s\n%s", err, out, c.run("cat /run/gpusteward.service.log || :"))
@@ -172,16 +178,18 @@ func (c *chroot) answers() string {
 	return strings.TrimSpace(out)
 }
 
-// process is the agent's process id and its user, or nothing.
+// process returns the agent's PID and user, or "" if it does not run.
 func (c *chroot) process() string {
 	c.t.Helper()
-	return strings.TrimSpace(c.run(`p=$(cat /run/gpusteward.service.pid) && [ -e /proc/$p/exe ] && echo $p $(stat -c %U /proc/$p) || :`))
+	return strings.TrimSpace(c.run(`p=$(cat /run/gpusteward.service.pid) && [ -e /proc/$p/exe ] &&
+		echo $p $(stat -c %U /proc/$p) || :`))
 }
 
-// files lists what there is, but for what the chroot itself is made of.
+// files lists all files, except for volatile ones and those of dpkg and this test.
 func (c *chroot) files() []string {
 	c.t.Helper()
-	passing := regexp.MustCompile(`^/(dev|proc|run/(asked|gpusteward.*\.service\.(log|pid))|root/.*|var/lib/dpkg/.*|var/log/.*|var/cache/.*|var/lib/apt/.*|etc/(\.pwd\.lock|g?shadow-)|tmp/.*)$`)
+	passing := regexp.MustCompile(`^/(dev|proc|run/(asked|gpusteward.*\.service\.(log|pid))|root/.*|` +
+		`var/lib/dpkg/.*|var/log/.*|var/cache/.*|var/lib/apt/.*|etc/(\.pwd\.lock|g?shadow-)|tmp/.*)$`)
 	var all []string
 	err := filepath.WalkDir(c.root, func(path string, e fs.DirEntry, err error) error {
 		name := strings.TrimPrefix(path, c.root)
@@ -203,7 +211,7 @@ func (c *chroot) files() []string {
 	return all
 }
 
-// left is what is there now and was not before, and what is missing.
+// left returns the files that were added and removed since before.
 func (c *chroot) left(before []string) string {
 	c.t.Helper()
 	now := c.files()
@@ -221,12 +229,12 @@ func (c *chroot) left(before []string) string {
 	return strings.Join(diff, " ")
 }
 
-// old are the packages of a version before any.
+// old builds packages of a version that is older than any other.
 var old = sync.OnceValues(func() (built, error) { return build("0.0.0~git1") })
 
 const (
 	edited = "web: {max_scrapes: 9}\n"
-	// refused is of the time before tenants had guarantees.
+	// refused has a key of old versions.
 	refused = "enforcer: {tenants: [{name: a, weight: 3}]}\n"
 	units   = "gpusteward.service gpusteward.socket gpusteward-broker.service gpusteward-broker.socket"
 )
@@ -242,31 +250,33 @@ func TestDeb(t *testing.T) {
 	deb, oldDeb := c.put(now.deb), c.put(before.deb)
 	files := c.files()
 
-	// Installed, it runs: as the unit says, for its user.
+	// After the installation the agent runs, as its unit's user.
 	start := time.Now()
 	c.run("dpkg -i " + deb)
 	installed := time.Since(start)
 	version := c.answers()
 	took := time.Since(start)
-	t.Logf("from dpkg -i to the first scrape: %.1f s, of which dpkg took %.1f s", took.Seconds(), installed.Seconds())
+	t.Logf("from dpkg -i to the first scrape: %.1f s, including %.1f s of dpkg", took.Seconds(), installed.Seconds())
 	if took > 5*time.Second {
-		t.Errorf("from dpkg -i to the first scrape it took %v, more than 5 s", took)
+		t.Errorf("from dpkg -i to the first scrape: %v, want at most 5 s", took)
 	}
 	if version != now.version {
 		t.Errorf("version %s runs, want %s", version, now.version)
 	}
 	if user := c.process(); !strings.HasSuffix(user, " gpusteward") {
-		t.Errorf("the agent is process and user %q", user)
+		t.Errorf("the agent has PID and user %q", user)
 	}
 	if asked := c.asked(); asked != "preset gpusteward.service; daemon-reload; restart gpusteward.service" {
 		t.Errorf("systemctl was asked %q", asked)
 	}
-	if out := c.run("gpusteward config check /etc/gpusteward/gpusteward.yml; ldconfig -p | grep gpusteward || :"); out != "/etc/gpusteward/gpusteward.yml is good.\n" {
+	out := c.run("gpusteward config check /etc/gpusteward/gpusteward.yml; ldconfig -p | grep gpusteward || :")
+	if out != "/etc/gpusteward/gpusteward.yml is good.\n" {
 		t.Error(out)
 	}
 
-	// Purged, only the user is left. State and files of the operator's go too.
-	c.run("systemctl enable gpusteward-broker.socket; touch /var/lib/gpusteward/state /etc/gpusteward/web.yml /etc/gpusteward/tenants.d/a.yml; dpkg --purge gpusteward")
+	// A purge leaves only the user. It removes the state and the operator's files, too.
+	c.run("systemctl enable gpusteward-broker.socket; touch /var/lib/gpusteward/state " +
+		"/etc/gpusteward/web.yml /etc/gpusteward/tenants.d/a.yml; dpkg --purge gpusteward")
 	if asked := c.asked(); asked != "enable gpusteward-broker.socket; stop "+units+"; daemon-reload; daemon-reload" {
 		t.Errorf("systemctl was asked %q", asked)
 	}
@@ -275,7 +285,7 @@ func TestDeb(t *testing.T) {
 	}
 	c.run("getent passwd gpusteward")
 
-	// An upgrade keeps what was edited, and starts the new version.
+	// An upgrade keeps edited files and starts the new version.
 	c.run("dpkg -i " + oldDeb)
 	if got := c.answers(); got != before.version {
 		t.Errorf("version %s runs, want %s", got, before.version)
@@ -284,18 +294,20 @@ func TestDeb(t *testing.T) {
 	c.write("etc/default/gpusteward", "GPUSTEWARD_OPTS=--log.level=debug\n")
 	c.asked()
 	c.run("dpkg -i " + deb)
-	if got, asked := c.answers(), c.asked(); got != now.version || asked != "daemon-reload; restart gpusteward.service" {
+	if got, asked := c.answers(), c.asked(); got != now.version ||
+		asked != "daemon-reload; restart gpusteward.service" {
 		t.Errorf("version %s runs, want %s; systemctl was asked %q", got, now.version, asked)
 	}
 	if kept := read(t, filepath.Join(c.root, "etc/gpusteward/gpusteward.yml")); kept != edited {
 		t.Errorf("the configuration is now\n%s", kept)
 	}
-	if line := c.run("tr '\\0' ' ' </proc/$(cat /run/gpusteward.service.pid)/cmdline"); line != "/usr/bin/gpusteward --role=observe --log.level=debug --demo " {
-		t.Errorf("what runs is %s", line)
+	line := c.run("tr '\\0' ' ' </proc/$(cat /run/gpusteward.service.pid)/cmdline")
+	if line != "/usr/bin/gpusteward --role=observe --log.level=debug --demo " {
+		t.Errorf("the command line is %s", line)
 	}
 
-	// One that this version refuses: the old one goes on, dpkg succeeds, and the
-	// operator is told where and what to do, which is true.
+	// The new version refuses the configuration: the old one continues, dpkg succeeds, and the
+	// message names the error and commands that work.
 	c.run("dpkg -i --force-downgrade " + oldDeb)
 	c.answers()
 	was := c.process()
@@ -309,35 +321,36 @@ func TestDeb(t *testing.T) {
 		t.Errorf("version %s runs, want %s", got, now.version)
 	}
 
-	// Who disabled it has that kept.
+	// An upgrade does not start a disabled unit.
 	c.run("systemctl disable --now gpusteward; dpkg -i " + deb)
 	if c.process() != "" {
-		t.Error("an upgrade starts what was disabled")
+		t.Error("an upgrade starts a disabled unit")
 	}
 	c.run("systemctl enable --now gpusteward")
 	c.answers()
 
-	// Removed, its configuration stays; purged then, nothing does.
+	// Removal keeps the configuration, and a purge removes it.
 	c.run("dpkg --remove gpusteward")
-	if left := c.left(files); !strings.Contains(left, "+/etc/gpusteward/gpusteward.yml") || strings.Contains(left, "/run/gpusteward") || c.process() != "" {
-		t.Errorf("removed, it leaves %s, and the process %q", left, c.process())
+	if left := c.left(files); !strings.Contains(left, "+/etc/gpusteward/gpusteward.yml") ||
+		strings.Contains(left, "/run/gpusteward") || c.process() != "" {
+		t.Errorf("removal leaves %s, and the process %q", left, c.process())
 	}
 	c.run("dpkg --purge gpusteward")
 	if left := c.left(files); left != "" {
 		t.Errorf("the package leaves %s", left)
 	}
 
-	// Where no systemd runs, nobody is asked.
+	// Without systemd, the package only creates the link of the enabled unit.
 	c.run("rmdir /run/systemd/system")
 	c.asked()
-	c.run("dpkg -i " + deb + " && test -e /etc/systemd/system/multi-user.target.wants/gpusteward.service && dpkg --purge gpusteward && mkdir /run/systemd/system")
-	if left, asked := c.left(files), c.asked(); left != "" || asked != "preset gpusteward.service" { // which makes the link
-
+	c.run("dpkg -i " + deb + " && test -e /etc/systemd/system/multi-user.target.wants/gpusteward.service && " +
+		"dpkg --purge gpusteward && mkdir /run/systemd/system")
+	if left, asked := c.left(files), c.asked(); left != "" || asked != "preset gpusteward.service" {
 		t.Errorf("without systemd the package leaves %s, systemctl was asked %q", left, asked)
 	}
 }
 
-// refused tests that a version goes on as a process, and what is said of it.
+// refused checks that a version continues as the same process, and the message about it.
 func (c *chroot) refused(said, version, process string) {
 	c.t.Helper()
 	if got, p := c.answers(), c.process(); got != version || p != process {
@@ -346,9 +359,11 @@ func (c *chroot) refused(said, version, process string) {
 	if asked := c.asked(); asked != "daemon-reload" {
 		c.t.Errorf("systemctl was asked %q", asked)
 	}
-	for _, want := range []string{"/etc/gpusteward/gpusteward.yml:1: ", `"weight"`, "NOT restarted", "systemctl restart gpusteward.service"} {
+	for _, want := range []string{
+		"/etc/gpusteward/gpusteward.yml:1: ", `"weight"`, "NOT restarted", "systemctl restart gpusteward.service",
+	} {
 		if !strings.Contains(said, want) {
-			c.t.Errorf("the installation does not say %q:\n%s", want, said)
+			c.t.Errorf("the output lacks %q:\n%s", want, said)
 		}
 	}
 }
@@ -371,11 +386,12 @@ func TestRPM(t *testing.T) {
 		t.Errorf("systemctl was asked %q", asked)
 	}
 	if user := c.process(); !strings.HasSuffix(user, " gpusteward") {
-		t.Errorf("the agent is process and user %q", user)
+		t.Errorf("the agent has PID and user %q", user)
 	}
 	c.write("etc/gpusteward/gpusteward.yml", edited)
 	c.rpm("--upgrade " + now.rpm)
-	if got, asked := c.answers(), c.asked(); got != now.version || asked != "daemon-reload; restart gpusteward.service; daemon-reload" {
+	if got, asked := c.answers(), c.asked(); got != now.version ||
+		asked != "daemon-reload; restart gpusteward.service; daemon-reload" {
 		t.Errorf("version %s runs, want %s; systemctl was asked %q", got, now.version, asked)
 	}
 	if kept := read(t, filepath.Join(c.root, "etc/gpusteward/gpusteward.yml")); kept != edited {
@@ -398,16 +414,18 @@ func TestRPM(t *testing.T) {
 	if asked := c.asked(); asked != "stop "+units+"; disable "+units+"; daemon-reload" || c.process() != "" {
 		t.Errorf("systemctl was asked %q, process %q", asked, c.process())
 	}
-	theirs := regexp.MustCompile(`^\+(/var/lib/rpm.*|/usr/lib/(sysusers\.d|systemd/system-preset)|/usr/share/(licenses|zsh/site-functions))$`) // rpm's, and the system's where rpm is at home
+	// Files of rpm, and directories that an rpm-based system has.
+	theirs := regexp.MustCompile(`^\+(/var/lib/rpm.*|/usr/lib/(sysusers\.d|systemd/system-preset)|` +
+		`/usr/share/(licenses|zsh/site-functions))$`)
 	left := slices.DeleteFunc(strings.Fields(c.left(files)), theirs.MatchString)
 	want := []string{"+/etc/gpusteward", "+/etc/gpusteward/gpusteward.yml.rpmsave", "+/var/lib/gpusteward"}
 	if !slices.Equal(left, want) {
-		t.Errorf("erased, it leaves %q, want what was edited and state: %q", left, want)
+		t.Errorf("erasing leaves %q, want the edited file and the state: %q", left, want)
 	}
 }
 
-// TestInstallPage does what docs/install.md says, on a Debian: every block that
-// begins with ```sh, in its order, in the directory with the package.
+// TestInstallPage runs the ```sh blocks of docs/install.md on a Debian, in order, in the
+// directory of the package.
 func TestInstallPage(t *testing.T) {
 	t.Parallel()
 	c := newChroot(t)
@@ -420,13 +438,15 @@ func TestInstallPage(t *testing.T) {
 		out, err := c.command(false, "cd /root\n"+block[1])
 		t.Logf("%s%s", block[1], out)
 		if err != nil {
-			t.Fatalf("block %d of docs/install.md: %v\n%s%s\n%s", i+1, err, block[1], out, c.run("cat /run/gpusteward*.service.log || :"))
+			t.Fatalf("block %d of docs/install.md: %v\n%s%s\n%s",
+				i+1, err, block[1], out, c.run("cat /run/gpusteward*.service.log || :"))
 		}
 	}
-	if log := c.run("cat /run/gpusteward-broker.service.log"); !strings.Contains(log, "gpusteward enforces") || strings.Contains(log, `"level":"error"`) {
-		t.Errorf("the broker says\n%s", log)
+	log := c.run("cat /run/gpusteward-broker.service.log")
+	if !strings.Contains(log, "gpusteward enforces") || strings.Contains(log, `"level":"error"`) {
+		t.Errorf("the broker's log is\n%s", log)
 	}
 	if c.process() != "" {
-		t.Error("at the end of the page the agent runs still")
+		t.Error("at the end of the page the agent still runs")
 	}
 }

@@ -1,7 +1,10 @@
-# gpusteward says itself what may come next, without a part of a command.
+# gpusteward itself lists the words that can follow. It gets the complete words, and the current
+# word if that is a flag.
 _gpusteward() {
 	local current=${COMP_WORDS[COMP_CWORD]} words=("${COMP_WORDS[@]:1:COMP_CWORD-1}")
 	[[ $current != -* ]] || words+=("$current")
-	mapfile -t COMPREPLY < <(compgen -W "$(gpusteward --completion-bash "${words[@]}" 2>/dev/null)" -X probe -- "$current")
+	local next
+	next=$(gpusteward --completion-bash "${words[@]}" 2>/dev/null)
+	mapfile -t COMPREPLY < <(compgen -W "$next" -X probe -- "$current")
 }
 complete -o default -F _gpusteward gpusteward

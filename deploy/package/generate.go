@@ -1,10 +1,9 @@
 //go:build ignore
 
-// Writes into a directory what packages have beside the files of the
-// repository: the man pages, from what the program says of its flags and from
-// the reference configuration; the licences of all that is linked in, from the
-// module graph; Debian's changelog. Called by build.sh, with VERSION, MAINTAINER
-// and SOURCE_DATE_EPOCH in the environment.
+// Generates the files of the packages that are not in the repository: the man pages, from the
+// program's help and the reference configuration; the licences of all linked code, from the
+// module graph; and Debian's changelog. build.sh calls it with VERSION, MAINTAINER and
+// SOURCE_DATE_EPOCH in the environment.
 package main
 
 import (
@@ -49,7 +48,7 @@ func main() {
 	}
 }
 
-// sourceDate is the time of what is packaged.
+// sourceDate returns the time of SOURCE_DATE_EPOCH.
 func sourceDate() time.Time {
 	seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
 	if err != nil {
@@ -76,7 +75,7 @@ func read(path string) string {
 	return string(text)
 }
 
-// compressed is text as gzip -9n has it: without a name and a time.
+// compressed compresses text like gzip -9n: without a name and a time.
 func compressed(text string) []byte {
 	var b bytes.Buffer
 	z, _ := gzip.NewWriterLevel(&b, gzip.BestCompression)
@@ -91,40 +90,42 @@ func compressed(text string) []byte {
 
 // changelog has one entry; the history is in git.
 func changelog() string {
-	return fmt.Sprintf("gpusteward (%s) unstable; urgency=medium\n\n  * Built from this version of the source, whose history says what changed.\n\n -- %s  %s\n",
+	return fmt.Sprintf("gpusteward (%s) unstable; urgency=medium\n\n"+
+		"  * Built from this version of the source. Its history lists the changes.\n\n -- %s  %s\n",
 		version, os.Getenv("MAINTAINER"), date.Format(time.RFC1123Z))
 }
 
-// title begins a man page; names in it are not broken.
+// title begins a man page without hyphenation.
 func title(name, section, does string) string {
-	return fmt.Sprintf(".TH %s %s %s \"gpusteward %s\"\n.ad l\n.nh\n.SH NAME\n%s \\- %s\n", strings.ToUpper(name), section, date.Format(time.DateOnly), version, name, does)
+	return fmt.Sprintf(".TH %s %s %s \"gpusteward %s\"\n.ad l\n.nh\n.SH NAME\n%s \\- %s\n",
+		strings.ToUpper(name), section, date.Format(time.DateOnly), version, name, does)
 }
 
-// roff is text that stands for itself; a line of it may begin with anything.
+// roff escapes text for roff.
 func roff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(text)
 	return regexp.MustCompile(`(?m)^[.']`).ReplaceAllString(text, `\&$0`)
 }
 
-// commandPage is gpusteward(1): kingpin's page, with a head and an end.
+// commandPage returns gpusteward(1): kingpin's page with our own beginning and end.
 func commandPage(text string) string {
 	_, text, ok := strings.Cut(text, `.SH "DESCRIPTION"`+"\n")
 	does, text, ok2 := strings.Cut(text, `.SH "OPTIONS"`+"\n")
 	if !ok || !ok2 {
-		log.Fatal("--help-man is not what it was: no DESCRIPTION and OPTIONS")
+		log.Fatal("--help-man has no DESCRIPTION and OPTIONS")
 	}
 	does = strings.TrimSpace(does)
-	text = regexp.MustCompile(`(?m)^(\.SS\n.*\n)\.PP\n`).ReplaceAllString(text, "$1") // a section begins a paragraph
+	text = regexp.MustCompile(`(?m)^(\.SS\n.*\n)\.PP\n`).ReplaceAllString(text, "$1") // .SS implies .PP
 	text = strings.NewReplacer("-", `\-`, "\n\n", "\n").Replace(text)
 	return title("gpusteward", "1", "monitors, checks and shares the NVIDIA GPUs of a host") +
-		".SH SYNOPSIS\n.B gpusteward\n[<flags>] <command> [<args> ...]\n.SH DESCRIPTION\n" + roff(does) + "\n.SH OPTIONS\n" + text +
+		".SH SYNOPSIS\n.B gpusteward\n[<flags>] <command> [<args> ...]\n" +
+		".SH DESCRIPTION\n" + roff(does) + "\n.SH OPTIONS\n" + text +
 		".SH FILES\n.TP\n/etc/gpusteward/gpusteward.yml\nThe configuration: gpusteward.yml(5).\n" +
 		".TP\n/etc/default/gpusteward\nFlags of the agent that systemd starts, as GPUSTEWARD_OPTS.\n" +
 		".SH SEE ALSO\n.BR gpusteward.yml (5)\n"
 }
 
-// configPage is gpusteward.yml(5): the reference configuration, whose comments
-// say all of it, key by key.
+// configPage returns gpusteward.yml(5), from the comments of the reference configuration.
 func configPage(path string) string {
 	var root yaml.Node
 	if err := yaml.Unmarshal([]byte(read(path)), &root); err != nil {
@@ -132,7 +133,7 @@ func configPage(path string) string {
 	}
 	var b strings.Builder
 	b.WriteString(title("gpusteward.yml", "5", "configuration of gpusteward") + ".SH DESCRIPTION\n")
-	_, head, _ := strings.Cut(comment(root.HeadComment), ": ") // what the file is; this is a page
+	_, head, _ := strings.Cut(comment(root.HeadComment), ": ") // skip "gpusteward's reference configuration: "
 	b.WriteString(roff(strings.ToUpper(head[:1])+head[1:]) + "\n")
 	top := root.Content[0].Content
 	for i := 0; i < len(top); i += 2 {
@@ -141,16 +142,17 @@ func configPage(path string) string {
 		keys(&b, top[i+1].Content, name)
 	}
 	b.WriteString(".SH FILES\n.TP\n/etc/gpusteward/gpusteward.yml\nThe configuration in force.\n" +
-		".TP\n/usr/share/doc/gpusteward/gpusteward.yml\nThis reference as a file with every key at its default.\n.SH SEE ALSO\n.BR gpusteward (1)\n")
+		".TP\n/usr/share/doc/gpusteward/gpusteward.yml\nThis reference as a file with every key at its default.\n" +
+		".SH SEE ALSO\n.BR gpusteward (1)\n")
 	return b.String()
 }
 
-// comment is the text of a YAML comment.
+// comment returns the text of a YAML comment.
 func comment(c string) string {
 	return regexp.MustCompile(`(?m)^# ?`).ReplaceAllString(c, "")
 }
 
-// keys writes a mapping's keys, those of mappings in it too.
+// keys writes the keys of a mapping, recursively.
 func keys(b *strings.Builder, nodes []*yaml.Node, path string) {
 	for i := 0; i < len(nodes); i += 2 {
 		key, value := path+"."+nodes[i].Value, nodes[i+1]
@@ -162,8 +164,8 @@ func keys(b *strings.Builder, nodes []*yaml.Node, path string) {
 	}
 }
 
-// paragraphs writes a key's comment. In it an indented line begins an item, and
-// one with a dash an example, which goes on for as long as it is indented.
+// paragraphs writes a key's comment. An indented line begins an item, and an indented dash
+// begins an example, which includes the indented lines that follow.
 func paragraphs(b *strings.Builder, text string) {
 	example := false
 	for _, line := range strings.Split(text, "\n") {
@@ -187,16 +189,20 @@ func paragraphs(b *strings.Builder, text string) {
 	}
 }
 
-// copyright is the licence of gpusteward and of everything that is linked into
-// its program or embedded in it.
+// copyright returns the licences of gpusteward and of all code that is linked into its program
+// or embedded in it.
 func copyright() []byte {
 	var b bytes.Buffer
-	b.WriteString("Copyright the authors of gpusteward, https://github.com/gpusteward/gpusteward,\nlicensed under the Apache License, version 2.0.\n\n" +
-		"It has parts of others, under the licences below. The text of the Apache\nLicense is in /usr/share/common-licenses/Apache-2.0 on Debian, in\n/usr/share/licenses/gpusteward elsewhere.\n")
+	b.WriteString("Copyright the authors of gpusteward, https://github.com/gpusteward/gpusteward,\n" +
+		"licensed under the Apache License, version 2.0.\n\n" +
+		"It includes work of others under the licences below. The text of the Apache\n" +
+		"License is in /usr/share/common-licenses/Apache-2.0 on Debian, and in\n" +
+		"/usr/share/licenses/gpusteward elsewhere.\n")
 	work := func(name string, texts []string) {
 		fmt.Fprintf(&b, "\n%s\n%s\n\n%s", strings.Repeat("-", 78), name, strings.Join(texts, "\n"))
 	}
-	work("Go "+strings.TrimPrefix(strings.TrimSpace(output("go", "env", "GOVERSION")), "go"), licences([]string{strings.TrimSpace(output("go", "env", "GOROOT"))}))
+	env := func(name string) string { return strings.TrimSpace(output("go", "env", name)) }
+	work("Go "+strings.TrimPrefix(env("GOVERSION"), "go"), licences([]string{env("GOROOT")}))
 	work("uPlot", []string{read("exporter/page/vendor/LICENSE")})
 	for _, m := range modules() {
 		texts := licences(m.dirs)
@@ -208,8 +214,8 @@ func copyright() []byte {
 	return b.Bytes()
 }
 
-// A module is one that is linked in, with the directories of its packages, up
-// to its root.
+// A module is a linked module, with the directories of its packages and their parents up to its
+// root.
 type module struct {
 	name string
 	dirs []string
@@ -259,13 +265,14 @@ func modules() []module {
 
 var (
 	licence = regexp.MustCompile(`^(LICEN[CS]E|COPYING|NOTICE)(\.(md|txt))?$`)
-	apache  = regexp.MustCompile(`(?s)\s*Apache License\s+Version 2\.0, January 2004.*?END OF TERMS AND CONDITIONS(\s+APPENDIX:.*?limitations under the License\.)?`)
-	// NVIDIA wants the notice of its header to be in what users get.
+	apache  = regexp.MustCompile(`(?s)\s*Apache License\s+Version 2\.0, January 2004.*?END OF TERMS AND CONDITIONS` +
+		`(\s+APPENDIX:.*?limitations under the License\.)?`)
+	// NVIDIA requires the notice of its header in all distributions.
 	header = regexp.MustCompile(`(?s)Copyright [0-9-]+ NVIDIA Corporation\..*?\*/`)
 )
 
-// licences returns what the directories have of them, the Apache License by
-// its name.
+// licences returns the licence files in the directories. It replaces the text of the Apache
+// License by its name.
 func licences(dirs []string) (texts []string) {
 	for _, dir := range dirs {
 		entries, err := os.ReadDir(dir)
@@ -276,7 +283,8 @@ func licences(dirs []string) (texts []string) {
 			path := filepath.Join(dir, e.Name())
 			switch {
 			case licence.MatchString(e.Name()):
-				text := apache.ReplaceAllString(strings.ReplaceAll(read(path), "\r", ""), "\n\nApache License, version 2.0.\n")
+				text := strings.ReplaceAll(read(path), "\r", "")
+				text = apache.ReplaceAllString(text, "\n\nApache License, version 2.0.\n")
 				texts = append(texts, strings.Trim(text, "\n")+"\n")
 			case e.Name() == "nvml.h":
 				notice := strings.TrimSuffix(header.FindString(read(path)), "*/")

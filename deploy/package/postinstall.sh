@@ -1,15 +1,15 @@
 #!/bin/sh
-# Both formats. $1 is configure, or abort-... of what has been undone; of rpm,
-# how many versions are installed now.
+# For both formats. dpkg passes configure, or abort-... after a failure. rpm
+# passes the number of installed versions.
 set -e
 config=/etc/gpusteward/gpusteward.yml
 agent=gpusteward.service
-others="gpusteward.socket gpusteward-broker.service gpusteward-broker.socket" # are not enabled here
+others="gpusteward.socket gpusteward-broker.service gpusteward-broker.socket" # not enabled by default
 
 systemd-sysusers gpusteward.conf
 systemd-tmpfiles --create gpusteward.conf || :
 
-# Enabled once: who disables it has that kept.
+# Enable the agent once. An upgrade does not enable it again.
 case $1 in
 1) systemctl --no-reload preset $agent $others || : ;;
 [0-9]*) ;;
@@ -24,19 +24,19 @@ esac
 [ -d /run/systemd/system ] || exit 0
 systemctl daemon-reload || :
 
-# A process that runs is better than one that this version does not start.
+# Keep the old process running if the new version refuses its configuration.
 if [ -e $config ] && ! refused=$(gpusteward config check $config 2>&1); then
 	cat >&2 <<END
 gpusteward: this version refuses the configuration:
   $refused
-gpusteward was NOT restarted: what ran before goes on, until it ends. Correct the file, then:
+gpusteward was NOT restarted: the previous version continues to run. Correct the file, then run:
   gpusteward config check $config
   systemctl restart $agent
 END
 	exit 0
 fi
 
-# What is enabled or runs.
+# Restart the units that are enabled or active.
 case $1 in
 [0-9]*)
 	for unit in $agent $others; do

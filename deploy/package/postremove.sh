@@ -1,12 +1,13 @@
 #!/bin/sh
-# Both formats. The user stays: files may be its. An rpm has no purge; what it
-# leaves is state and the configuration that was changed.
+# For both formats. The user stays, because it may own files. rpm has no purge:
+# it leaves the state and the edited configuration.
 set -e
 case $1 in
 remove | 0) rm -rf /run/gpusteward ;;
 purge)
 	rm -rf /etc/gpusteward /var/lib/gpusteward /var/lib/gpusteward-broker
-	deb-systemd-helper purge gpusteward.service gpusteward.socket gpusteward-broker.service gpusteward-broker.socket >/dev/null || :
+	deb-systemd-helper purge gpusteward.service gpusteward.socket \
+		gpusteward-broker.service gpusteward-broker.socket >/dev/null || :
 	exit 0
 	;;
 [0-9]*) ;;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Both formats. $1 is remove, or 0 of rpm, where no other version comes.
+# For both formats. $1 is remove (dpkg) or 0 (rpm) if no other version follows.
 set -e
 units="gpusteward.service gpusteward.socket gpusteward-broker.service gpusteward-broker.socket"
 case $1 in

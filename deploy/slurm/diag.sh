@@ -1,11 +1,11 @@
 #!/bin/sh
-# For Slurm's Prolog or Epilog: tests the GPUs that the job gets, or had, and
-# drains the node when one of them fails, as healthcheck.sh does. Ten seconds for
-# each job that has GPUs alone. In slurm.conf:
+# For Slurm's Prolog or Epilog: tests the GPUs of the job, and drains the node if
+# one of them fails, like healthcheck.sh. It takes ten seconds for each job with
+# whole GPUs. In slurm.conf:
 #
 #   Epilog=/usr/libexec/gpusteward/diag.sh
 #
-# GPUs that somebody uses, such as those of shards, are left alone. Arguments go
+# GPUs in use, such as those shared by shards, are skipped. Arguments are passed
 # to gpusteward diag.
 [ -n "${SLURM_JOB_GPUS-}" ] || exit 0
 GPUSTEWARD_VERDICT=diag exec "${0%/*}/healthcheck.sh" --gpus="$SLURM_JOB_GPUS" --fail-on=critical "$@"

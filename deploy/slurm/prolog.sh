@@ -1,9 +1,9 @@
 #!/bin/sh
-# Slurm's Prolog: writes down for gpusteward, below /run/gpusteward, whose job
-# this is and what Slurm gave it on this node.
+# Slurm's Prolog: records the owner of the job and its GPUs on this node for
+# gpusteward, below /run/gpusteward.
 #
-#   slurm/JOBID                whose it is: neither its user nor the job can say otherwise
-#   tenants.d/slurm-JOBID.yml  its quota, where it has shards of a GPU
+#   slurm/JOBID                the owner, which neither the user nor the job can change
+#   tenants.d/slurm-JOBID.yml  the quota, if the job has shards of a GPU
 #
 # epilog.sh removes both. In slurm.conf:
 #
@@ -11,9 +11,9 @@
 #   Prolog=/usr/libexec/gpusteward/prolog.sh
 #   Epilog=/usr/libexec/gpusteward/epilog.sh
 #
-# No job waits for this longer than 10 s, and none fails because of it, with
-# gpusteward or without: what goes wrong is logged. docs/slurm.md says what
-# /etc/gpusteward/slurm.conf can change, which the shell reads.
+# The script delays a job by at most 10 s and never fails it, even without
+# gpusteward. Errors are logged. The shell sources /etc/gpusteward/slurm.conf;
+# docs/slurm.md lists its settings.
 run=${GPUSTEWARD_RUN:-/run/gpusteward}
 conf=${GPUSTEWARD_SLURM_CONF:-/etc/gpusteward/slurm.conf}
 PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}
@@ -22,7 +22,7 @@ export PATH
 if [ "${1-}" != job ]; then
 	said=$(timeout -k 1 10 "$0" job 2>&1) || said="$said (it failed, or took longer than 10 s)"
 	[ -z "$said" ] || logger -t gpusteward -p daemon.warning -- "prolog of job ${SLURM_JOB_ID-}: $said" || :
-	exit 0 # anything else drains the node
+	exit 0 # any other status drains the node
 fi
 
 umask 022
@@ -34,12 +34,13 @@ case $job in
 	;;
 esac
 
-# put FILE: writes its input there, all or nothing.
+# put FILE: writes its input to FILE atomically.
 put() {
 	mkdir -p "${1%/*}" && cat >"${1%/*}/.${1##*/}.new" && mv "${1%/*}/.${1##*/}.new" "$1"
 }
 
-# line KEY VALUE: an account, say, is as its user wrote it.
+# line KEY VALUE: prints a line, without control characters. Users choose some
+# values, such as the account.
 line() {
 	printf '%s=%s\n' "$1" "$(printf '%s' "$2" | LC_ALL=C tr '\001-\037\177' '?')"
 }
@@ -51,19 +52,19 @@ line() {
 	line ACCOUNT "${SLURM_JOB_ACCOUNT-}"
 	line PARTITION "${SLURM_JOB_PARTITION-}"
 	line GPUS "${SLURM_JOB_GPUS-}"
-} | put "$run/slurm/$job" || echo "who it is of cannot be written: gpusteward goes by the job's environment"
+} | put "$run/slurm/$job" || echo "the owner cannot be written: gpusteward uses the job's environment"
 
-# What the job may have of a GPU, as a tenant's keys; nothing is no quota.
-# $part is the part of the GPU's shards that it has, such as 25 %, or empty.
+# quota: prints the job's terms for a GPU, as keys of a tenant; no output is no
+# quota. $part is the job's part of the GPU's shards, such as 25 %, or empty.
 quota() {
 	[ -z "$part" ] || echo "guarantee: $part, limit: $part, memory: $part"
 }
-tenant= # more keys of the tenant, such as "priority: low, ladder: {mode: pause}"
-shards= # that each GPU has; empty: as many as Slurm says of this node
+tenant= # further keys of the tenant, such as "priority: low, ladder: {mode: pause}"
+shards= # shards of each GPU; empty: taken from Slurm's configuration of this node
 
 [ ! -r "$conf" ] || . "$conf"
 
-# granted: what Slurm says that the job has on this node, as GRES.
+# granted: prints the GRES of the job on this node.
 granted() {
 	scontrol --oneliner --details show job "$job" | tr ' ' '\n' | sed -n 's/^Nodes=//p; s/^GRES=/=/p' |
 		while read -r nodes && read -r gres; do
@@ -73,20 +74,24 @@ granted() {
 		done
 }
 
-# each: how many shards a GPU of this node has.
+# each: prints the number of shards of a GPU of this node.
 each() {
-	scontrol --oneliner show node "${SLURMD_NODENAME:-$(hostname -s)}" | tr ' ' '\n' | sed -n 's/^Gres=//p' | tr ',' '\n' |
-		awk -F '[:(]' '$1 == "gpu" || $1 == "shard" { for (i = NF; i > 1; i--) if ($i ~ /^[0-9]+$/) { n[$1] += $i; break } }
+	scontrol --oneliner show node "${SLURMD_NODENAME:-$(hostname -s)}" |
+		tr ' ' '\n' | sed -n 's/^Gres=//p' | tr ',' '\n' |
+		awk -F '[:(]' '
+			$1 == "gpu" || $1 == "shard" { for (i = NF; i > 1; i--) if ($i ~ /^[0-9]+$/) { n[$1] += $i; break } }
 			END { if (n["gpu"] > 0) print int(n["shard"] / n["gpu"]) }'
 }
 
-# parts GRES SHARDS: a line of GPU and part for each GPU that the job has shards
-# of. Of shards on several GPUs each is taken to have an equal part: never more.
-# Slurm writes shard:h100:3(IDX:0), or shard:h100:3(3/4,0/4) with a place for
+# parts GRES SHARDS: prints a line with GPU and part for each GPU with shards of
+# the job. Shards on several GPUs are divided equally among them, never more.
+# Slurm writes shard:h100:3(IDX:0), or shard:h100:3(3/4,0/4) with an entry for
 # each GPU.
 parts() {
 	printf '%s\n' "$1" | sed 's/),/)\n/g' | awk -v each="$2" '
-		function part(gpu, has, of) { if (of > 0 && has > 0) printf "%d %.2f %%\n", gpu, int(10000 * (has > of ? of : has) / of) / 100 }
+		function part(gpu, has, of) {
+			if (of > 0 && has > 0) printf "%d %.2f %%\n", gpu, int(10000 * (has > of ? of : has) / of) / 100
+		}
 		/^shard[:(]/ && match($0, /\(.*\)/) {
 			inside = substr($0, RSTART + 1, RLENGTH - 2)
 			total = substr($0, 1, RSTART - 1)
@@ -109,13 +114,14 @@ parts() {
 
 if grep -qis '^ *GresTypes *=.*shard' "${SLURM_CONF:-/etc/slurm/slurm.conf}"; then
 	has=$(granted)
-	[ -n "$has" ] || [ -z "${SLURM_JOB_GPUS-}" ] || echo "Slurm does not say how many shards it has: it is of the tenant default, or of another that fits"
+	[ -n "$has" ] || [ -z "${SLURM_JOB_GPUS-}" ] ||
+		echo "Slurm does not say how many shards it has: it belongs to the tenant default, or to another that fits"
 	case $has in
 	*shard*) given=$(parts "$has" "${shards:-$(each)}") ;;
 	esac
 fi
 
-# Of each GPU that the job has, its terms. Of the others it gets next to nothing.
+# The terms for each GPU of the job. The job gets next to nothing of other GPUs.
 gpus=
 for gpu in $(printf '%s' "${SLURM_JOB_GPUS-}" | tr -c '0-9\n' ' '); do
 	part=$(printf '%s\n' "${given-}" | sed -n "s/^$gpu //p")

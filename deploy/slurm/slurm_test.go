@@ -1,6 +1,6 @@
 //go:build deploy
 
-// Package slurm has the scripts for Slurm run by a real one.
+// Package slurm tests the scripts for Slurm with a real Slurm.
 package slurm
 
 import (
@@ -18,18 +18,18 @@ import (
 	"time"
 )
 
-// A cluster is a Slurm of one node, on this host's loopback, in a directory of
-// its own: two GPUs of four shards each, which are links to /dev/null.
+// A cluster is a Slurm with one node, in a directory of its own, on this host's loopback. The
+// node has two GPUs with four shards each, which are copies of /dev/null.
 type cluster struct {
 	t       *testing.T
 	dir     string
 	env     []string
-	cgroups bool // there are cgroups of jobs
+	cgroups bool // whether jobs have cgroups
 }
 
 const patience = 30 * time.Second
 
-// eventually waits until something is so.
+// eventually waits for a condition.
 func (c *cluster) eventually(what string, is func() bool) {
 	c.t.Helper()
 	for end := time.Now().Add(patience); !is(); time.Sleep(20 * time.Millisecond) {
@@ -41,7 +41,7 @@ func (c *cluster) eventually(what string, is func() bool) {
 
 func (c *cluster) path(name string) string { return filepath.Join(c.dir, name) }
 
-// read returns the text of a file, or nothing.
+// read returns the text of a file, or "".
 func (c *cluster) read(name string) string {
 	text, _ := os.ReadFile(c.path(name))
 	return string(text)
@@ -59,7 +59,7 @@ func (c *cluster) write(name, text string) {
 	}
 }
 
-// logs returns what the daemons said at last.
+// logs returns the end of each daemon's log.
 func (c *cluster) logs() string {
 	var all strings.Builder
 	for _, name := range []string{"slurmctld.log", "slurmd.log", "agent.log"} {
@@ -69,7 +69,7 @@ func (c *cluster) logs() string {
 	return all.String()
 }
 
-// command returns what a command says; it must end well.
+// command returns the output of a command, which must succeed.
 func (c *cluster) command(name string, args ...string) string {
 	c.t.Helper()
 	cmd := exec.Command(name, args...)
@@ -81,7 +81,7 @@ func (c *cluster) command(name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// daemon starts a program that ends with the test.
+// daemon starts a program, which ends with the test.
 func (c *cluster) daemon(log string, name string, args ...string) *exec.Cmd {
 	c.t.Helper()
 	file, err := os.Create(c.path(log))
@@ -99,18 +99,18 @@ func (c *cluster) daemon(log string, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// end ends a daemon; once more is no harm.
+// end stops a daemon. It may be called more than once.
 func (c *cluster) end(cmd *exec.Cmd) {
 	if cmd.ProcessState != nil {
 		return
 	}
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	kill := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() })
-	_ = cmd.Wait() // a signal is no failure here
+	_ = cmd.Wait() // reports the signal
 	kill.Stop()
 }
 
-// port returns one that nobody listens on.
+// port returns an unused port.
 func port(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -127,17 +127,22 @@ func newCluster(t *testing.T) *cluster {
 	if os.Getuid() != 0 {
 		t.Skip("slurmd runs as root")
 	}
-	dir, err := os.MkdirTemp("/tmp", "slurm") // t.TempDir's are closed to other users, and too long for a socket
+	dir, err := os.MkdirTemp("/tmp", "slurm") // other users cannot read t.TempDir, and it is too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // a job ends when this is gone, and its cgroups can go
+	t.Cleanup(func() { // jobs end without the directory, and then their cgroups can be removed
 		os.RemoveAll(dir)
-		for end := time.Now().Add(patience); !sweep("/sys/fs/cgroup/freezer/slurm_"+filepath.Base(dir)) && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		groups, end := "/sys/fs/cgroup/freezer/slurm_"+filepath.Base(dir), time.Now().Add(patience)
+		for !sweep(groups) && time.Now().Before(end) {
+			time.Sleep(20 * time.Millisecond)
 		}
 	})
-	c := &cluster{t: t, dir: dir, env: append(os.Environ(), "SLURM_CONF="+dir+"/slurm.conf", "PATH="+dir+"/bin:"+os.Getenv("PATH")+":/usr/sbin")}
-	for name, mode := range map[string]os.FileMode{"": 0o755, "bin": 0o755, "state": 0o755, "spool": 0o755, "out": 0o777, "lib": 0o755} {
+	c := &cluster{t: t, dir: dir, env: append(os.Environ(),
+		"SLURM_CONF="+dir+"/slurm.conf", "PATH="+dir+"/bin:"+os.Getenv("PATH")+":/usr/sbin")}
+	for name, mode := range map[string]os.FileMode{
+		"": 0o755, "bin": 0o755, "state": 0o755, "spool": 0o755, "out": 0o777, "lib": 0o755,
+	} {
 		if err := os.MkdirAll(c.path(name), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -153,16 +158,20 @@ func newCluster(t *testing.T) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Slurm gives its scripts an environment of its own, so what is this
-	// cluster's stands in a script around each.
+	// Slurm runs its scripts in an environment of its own, so a wrapper around each script sets
+	// this cluster's variables.
 	for script, before := range map[string]string{
 		"prolog": "", "epilog": "", "taskprolog": "",
 		"healthcheck": fmt.Sprintf("[ -e %s/sick ] || exit 0\nset -- --demo=%s/lost.yml\n", dir, dir),
 	} {
-		c.write(script, fmt.Sprintf("#!/bin/sh\nexport PATH=%[1]s/bin:/usr/bin:/bin:/usr/sbin SLURM_CONF=%[1]s/slurm.conf GPUSTEWARD_RUN=%[1]s/run GPUSTEWARD_SLURM_CONF=%[1]s/ours.conf"+
-			" GPUSTEWARD_LIBRARY=%[1]s/lib/libgpusteward.so GPUSTEWARD_SOCKET=%[1]s/run/b/broker.sock\n%[2]sexec %[3]s/%[4]s.sh \"$@\"\n", dir, before, scripts, script))
+		c.write(script, fmt.Sprintf("#!/bin/sh\n"+
+			"export PATH=%[1]s/bin:/usr/bin:/bin:/usr/sbin SLURM_CONF=%[1]s/slurm.conf"+
+			" GPUSTEWARD_RUN=%[1]s/run GPUSTEWARD_SLURM_CONF=%[1]s/ours.conf"+
+			" GPUSTEWARD_LIBRARY=%[1]s/lib/libgpusteward.so GPUSTEWARD_SOCKET=%[1]s/run/b/broker.sock\n"+
+			"%[2]sexec %[3]s/%[4]s.sh \"$@\"\n", dir, before, scripts, script))
 	}
-	c.write("lost.yml", "name: test\ndoc: A host.\ngpus: [{model: h100, load: idle, count: 2}]\nfaults: [{at: 0s, gpu: 1, kind: lost}]\n")
+	c.write("lost.yml", "name: test\ndoc: A host.\ngpus: [{model: h100, load: idle, count: 2}]\n"+
+		"faults: [{at: 0s, gpu: 1, kind: lost}]\n")
 	c.write("two.yml", "name: test\ndoc: A host.\ngpus: [{model: h100, load: training, count: 2}]\n")
 	c.configure()
 	return c
@@ -222,12 +231,12 @@ PartitionName=gpu Nodes=%[3]s Default=YES MaxTime=INFINITE State=UP
 	if err := os.WriteFile(c.path("munge.key"), bytes.Repeat([]byte("gpusteward"), 100), 0o600); err != nil {
 		c.t.Fatal(err)
 	}
-	c.daemon("munged.log", "munged", "--foreground", "--force", "--socket="+c.path("munge.sock"), "--key-file="+c.path("munge.key"),
-		"--pid-file="+c.path("munged.pid"), "--seed-file="+c.path("munge.seed"))
+	c.daemon("munged.log", "munged", "--foreground", "--force", "--socket="+c.path("munge.sock"),
+		"--key-file="+c.path("munge.key"), "--pid-file="+c.path("munged.pid"), "--seed-file="+c.path("munge.seed"))
 	c.eventually("munged listens", func() bool { return c.there("munge.sock") })
 	c.daemon("slurmctld.log", "slurmctld", "-D", "-c")
 	c.daemon("slurmd.log", "slurmd", "-D", "-N", filepath.Base(c.dir))
-	c.eventually("the node is there", func() bool {
+	c.eventually("the node is idle", func() bool {
 		cmd := exec.Command("sinfo", "--noheader", "--format=%T")
 		cmd.Env = c.env
 		out, err := cmd.Output()
@@ -235,30 +244,35 @@ PartitionName=gpu Nodes=%[3]s Default=YES MaxTime=INFINITE State=UP
 	})
 }
 
-// sweep removes a directory of cgroups, which slurmd leaves behind, and reports
-// whether nothing of it is left.
+// sweep removes the cgroups that slurmd leaves behind, and reports whether all are gone.
 func sweep(root string) bool {
 	var groups []string
 	for _, pattern := range []string{"/*/*/*", "/*/*", "/*", ""} {
-		more, _ := filepath.Glob(root + pattern) // the pattern is good
+		more, _ := filepath.Glob(root + pattern) // the pattern is valid
 		groups = append(groups, more...)
 	}
 	for _, g := range groups {
-		_ = os.Remove(g) // one that is in use stays
+		_ = os.Remove(g) // fails while it is in use
 	}
 	_, err := os.Stat(root)
 	return err != nil
 }
 
-// job submits one that says what its environment is, and ends once a file is
-// there.
+// job submits a job, which writes its environment to a file and ends when the file go appears.
 func (c *cluster) job(args ...string) (id string) {
 	c.t.Helper()
-	c.write("job", fmt.Sprintf("#!/bin/sh\nenv >%[1]s/out/$SLURM_JOB_ID.new\necho PID=$$ >>%[1]s/out/$SLURM_JOB_ID.new\nmv %[1]s/out/$SLURM_JOB_ID.new %[1]s/out/$SLURM_JOB_ID\nuntil [ -e %[1]s/go ] || [ ! -d %[1]s ]; do sleep .05; done\n", c.dir))
-	return c.command("sbatch", append(append([]string{"--parsable", "--chdir=/tmp", "--output=/dev/null", "--uid=nobody"}, args...), c.path("job"))...)
+	c.write("job", fmt.Sprintf(`#!/bin/sh
+out=%[1]s/out/$SLURM_JOB_ID
+env >$out.new
+echo PID=$$ >>$out.new
+mv $out.new $out
+until [ -e %[1]s/go ] || [ ! -d %[1]s ]; do sleep .05; done
+`, c.dir))
+	sbatch := append([]string{"--parsable", "--chdir=/tmp", "--output=/dev/null", "--uid=nobody"}, args...)
+	return c.command("sbatch", append(sbatch, c.path("job"))...)
 }
 
-// runs waits until a job runs and returns its environment, and PID.
+// runs waits until a job runs, and returns its environment with its PID.
 func (c *cluster) runs(id string) map[string]string {
 	c.t.Helper()
 	c.eventually("job "+id+" runs", func() bool { return c.there("out/" + id) })
@@ -270,53 +284,60 @@ func (c *cluster) runs(id string) map[string]string {
 	return env
 }
 
-// state returns a job's.
+// state returns the state of a job.
 func (c *cluster) state(id string) string {
 	_, state, _ := strings.Cut(c.command("scontrol", "--oneliner", "show", "job", id), " JobState=")
 	state, _, _ = strings.Cut(state, " ")
 	return state
 }
 
-// finish lets the jobs that run end, and waits until their epilogs have ended.
+// finish lets the running jobs end, and waits for their epilogs.
 func (c *cluster) finish(ids ...string) {
 	c.t.Helper()
 	c.write("go", "")
 	for _, id := range ids {
 		c.eventually("job "+id+" has ended", func() bool { return c.state(id) == "COMPLETED" })
 	}
-	c.eventually("the epilogs have ended", func() bool { return c.command("sinfo", "--noheader", "--format=%T") == "idle" })
+	c.eventually("the epilogs have ended", func() bool {
+		return c.command("sinfo", "--noheader", "--format=%T") == "idle"
+	})
 	if err := os.Remove(c.path("go")); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-// TestSlurm has jobs run under our scripts beside an agent that shares GPUs out.
+// TestSlurm runs jobs with the scripts and an agent that enforces quotas.
 func TestSlurm(t *testing.T) {
 	c := newCluster(t)
-	library, err := os.ReadFile("/lib/x86_64-linux-gnu/libm.so.6") // in the hook's place
+	library, err := os.ReadFile("/lib/x86_64-linux-gnu/libm.so.6") // instead of the hook
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.write("lib/libgpusteward.so", string(library))
-	c.write("gpusteward.yml", fmt.Sprintf("enforcer:\n  enabled: true\n  socket: %[1]s/run/b/broker.sock\n  tenants_dirs: [%[1]s/run/tenants.d]\n  tenants:\n    - {name: anybody}\n", c.dir))
+	c.write("gpusteward.yml", fmt.Sprintf("enforcer:\n  enabled: true\n  socket: %[1]s/run/b/broker.sock\n"+
+		"  tenants_dirs: [%[1]s/run/tenants.d]\n  tenants:\n    - {name: anybody}\n", c.dir))
 	address := fmt.Sprintf("127.0.0.1:%d", port(t))
-	agent := c.daemon("agent.log", c.path("bin/gpusteward"), "--demo="+c.path("two.yml"), "--config.file="+c.path("gpusteward.yml"), "--runtime.dir="+c.path("run"), "--web.listen-address="+address)
+	agent := c.daemon("agent.log", c.path("bin/gpusteward"), "--demo="+c.path("two.yml"),
+		"--config.file="+c.path("gpusteward.yml"), "--runtime.dir="+c.path("run"), "--web.listen-address="+address)
 	metrics := func() string {
 		r, err := http.Get("http://" + address + "/metrics")
 		if err != nil {
 			return ""
 		}
 		defer r.Body.Close()
-		body, _ := io.ReadAll(r.Body) // half of it lacks what is looked for
+		body, _ := io.ReadAll(r.Body) // the caller tries again
 		return string(body)
 	}
 	c.eventually("the broker runs", func() bool { return strings.Contains(metrics(), "\ngpusteward_broker_up 1\n") })
 
-	// A job on two of four shards, one of two tasks, and one on a whole GPU.
+	// A job on two of four shards, an array of two tasks, and a job on a whole GPU.
 	job := c.job("--gres=shard:2", "--account=lab")
 	env := c.runs(job)
 	gpu := env["SLURM_JOB_GPUS"]
-	if got, want := c.read("run/slurm/"+job), fmt.Sprintf("JOB=%s\nUSER=nobody\nUID=65534\nACCOUNT=lab\nPARTITION=gpu\nGPUS=%s\n", job, gpu); got != want {
+	record := func(job, account, gpus string) string {
+		return fmt.Sprintf("JOB=%s\nUSER=nobody\nUID=65534\nACCOUNT=%s\nPARTITION=gpu\nGPUS=%s\n", job, account, gpus)
+	}
+	if got, want := c.read("run/slurm/"+job), record(job, "lab", gpu); got != want {
 		t.Errorf("the record is\n%s, want\n%s", got, want)
 	}
 	if got, want := env["LD_PRELOAD"], c.path("lib/libgpusteward.so"); got != want {
@@ -325,11 +346,16 @@ func TestSlurm(t *testing.T) {
 	tenant := "slurm-" + job
 	c.eventually("its tenant is in force", func() bool {
 		page := metrics()
-		return strings.Contains(page, fmt.Sprintf("nvgpu_quota_compute_guarantee_ratio{gpu=%q,tenant=%q,", gpu, tenant)) && strings.Contains(page, "\ngpusteward_tenant_files_refused 0\n")
+		series := fmt.Sprintf("nvgpu_quota_compute_guarantee_ratio{gpu=%q,tenant=%q,", gpu, tenant)
+		return strings.Contains(page, series) && strings.Contains(page, "\ngpusteward_tenant_files_refused 0\n")
 	})
 	for line := range strings.Lines(metrics()) {
 		if strings.HasPrefix(line, "nvgpu_quota_compute_guarantee_ratio{") && strings.Contains(line, tenant) {
-			if want := map[bool]string{true: " 0.5\n", false: " 0\n"}[strings.Contains(line, fmt.Sprintf("gpu=%q", gpu))]; !strings.HasSuffix(line, want) {
+			want := " 0\n"
+			if strings.Contains(line, fmt.Sprintf("gpu=%q", gpu)) {
+				want = " 0.5\n"
+			}
+			if !strings.HasSuffix(line, want) {
 				t.Errorf("%s, want%s", line, want)
 			}
 		}
@@ -346,23 +372,26 @@ func TestSlurm(t *testing.T) {
 	})
 	for _, id := range append(ids, whole) {
 		env := c.runs(id)
-		if got, want := c.read("run/slurm/"+id), fmt.Sprintf("JOB=%s\nUSER=nobody\nUID=65534\nACCOUNT=\nPARTITION=gpu\nGPUS=%s\n", id, env["SLURM_JOB_GPUS"]); got != want {
+		if got, want := c.read("run/slurm/"+id), record(id, "", env["SLURM_JOB_GPUS"]); got != want {
 			t.Errorf("the record is\n%s, want\n%s", got, want)
 		}
-		if got := c.read("run/tenants.d/slurm-" + id + ".yml"); strings.Contains(got, "limit: 25.00 %") == (id == whole) {
-			t.Errorf("job %s has a quota %q", id, got)
+		quota := c.read("run/tenants.d/slurm-" + id + ".yml")
+		if strings.Contains(quota, "limit: 25.00 %") == (id == whole) {
+			t.Errorf("job %s has the quota %q", id, quota)
 		}
 	}
 	c.finish(append(ids, job, whole)...)
 	for _, id := range append(ids, job, whole) {
-		c.eventually("nothing of the job is left", func() bool { return !c.there("run/slurm/"+id) && !c.there("run/tenants.d/slurm-"+id+".yml") })
+		c.eventually("the files of the job are removed", func() bool {
+			return !c.there("run/slurm/"+id) && !c.there("run/tenants.d/slurm-"+id+".yml")
+		})
 	}
-	c.eventually("the agent has nothing of the jobs", func() bool {
+	c.eventually("the agent has forgotten the jobs", func() bool {
 		page := metrics()
 		return page != "" && !strings.Contains(page, `"slurm-`)
 	})
 
-	// Without the agent jobs run as before, and without the hook.
+	// Without the agent, jobs run without the hook.
 	c.end(agent)
 	if err := os.RemoveAll(c.path("run")); err != nil {
 		t.Fatal(err)
@@ -379,35 +408,41 @@ func TestSlurm(t *testing.T) {
 	// A GPU is lost.
 	c.write("sick", "")
 	c.eventually("the node is drained", func() bool {
-		return strings.HasPrefix(c.command("sinfo", "--noheader", "--list-reasons", "--format=%E"), "gpusteward: CRITICAL - ")
+		return strings.HasPrefix(c.command("sinfo", "--noheader", "--list-reasons", "--format=%E"),
+			"gpusteward: CRITICAL - ")
 	})
-	reason, state := c.command("sinfo", "--noheader", "--list-reasons", "--format=%E"), c.command("sinfo", "--noheader", "--format=%T")
+	reason := c.command("sinfo", "--noheader", "--list-reasons", "--format=%E")
+	state := c.command("sinfo", "--noheader", "--format=%T")
 	if !strings.Contains(reason, "GPU 1 does not answer: gpu is lost") || state != "drained" {
 		t.Errorf("the node is %s: %s", state, reason)
 	}
-	t.Logf("sinfo says: %s, %s", state, reason)
+	t.Logf("sinfo: %s, %s", state, reason)
 }
 
-// explains holds what gpusteward says of a job's process, to a user without any
-// rights: it may not read the process's environment.
+// explains checks gpusteward's explanation of a job's process for an unprivileged user, who
+// cannot read the environment of the process.
 func (c *cluster) explains(pid, job, gpu string) {
 	c.t.Helper()
 	if !c.cgroups {
-		c.t.Log("there are no cgroups to tell jobs by here: whose a process is was not tested")
+		c.t.Log("NOT TESTED: the owner of a process, because jobs have no cgroups here")
 		return
 	}
-	cmd := exec.Command(c.path("bin/gpusteward"), "--runtime.dir="+c.path("run"), "config", "check", c.path("gpusteward.yml"), "--explain="+pid)
+	cmd := exec.Command(c.path("bin/gpusteward"), "--runtime.dir="+c.path("run"),
+		"config", "check", c.path("gpusteward.yml"), "--explain="+pid)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1, Gid: 1}}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		c.t.Fatalf("%v\n%s", err, out)
 	}
 	for _, want := range []string{
-		"workload: slurm:" + job + ".batch, a slurm; job " + job + "; step batch; Slurm user nobody; account lab\n", "so it is of slurm-" + job + "\n", "can ask for no other",
-		"on GPU " + gpu + ": guarantee 50 %, limit 50 %", "on every other GPU: guarantee 0 %, limit 1 %",
+		"workload: slurm:" + job + ".batch, a slurm; job " + job + "; step batch; Slurm user nobody; account lab\n",
+		"so it is of slurm-" + job + "\n",
+		"can ask for no other",
+		"on GPU " + gpu + ": guarantee 50 %, limit 50 %",
+		"on every other GPU: guarantee 0 %, limit 1 %",
 	} {
 		if !strings.Contains(string(out), want) {
-			c.t.Errorf("it does not say %q:\n%s", want, out)
+			c.t.Errorf("the explanation lacks %q:\n%s", want, out)
 		}
 	}
 }

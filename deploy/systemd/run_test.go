@@ -31,12 +31,12 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !cond(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("after %v still not: %s", patience, what)
+			t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
 }
 
-// A transcript is what a program wrote. Safe for concurrent use.
+// A transcript collects the output of a program. It is safe for concurrent use.
 type transcript struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -54,7 +54,7 @@ func (l *transcript) String() string {
 	return l.text.String()
 }
 
-// A service is one that runs as its unit says, under this test as its manager.
+// A service is a running unit, with this test as its service manager.
 type service struct {
 	root
 	unit
@@ -64,21 +64,23 @@ type service struct {
 	ended  chan struct{}
 
 	mu   sync.Mutex
-	told map[int]string // by the process that told, all of it
+	told map[int]string // notifications by PID
 }
 
-// start starts a unit. A file is a socket of systemd's that it is given; before
-// is put before its command.
+// start starts a unit. file is an activated socket, if any, and before is a prefix of its command.
 func (r root) start(name string, variables map[string]string, file *os.File, before ...string) *service {
 	t := r.t
 	t.Helper()
-	s := &service{root: r, unit: readUnit(t, name), log: new(transcript), ended: make(chan struct{}), told: map[int]string{}}
+	s := &service{
+		root: r, unit: readUnit(t, name),
+		log: new(transcript), ended: make(chan struct{}), told: map[int]string{},
+	}
 	r.makeDirectories(s.unit)
 	if s.last("Service.StateDirectory") == "gpusteward" { // the default
 		variables["GPUSTEWARD_OPTS"] += " --state.dir=" + r.path("var/lib/gpusteward")
 	}
 	socket := r.path(name + ".notify")
-	err := os.RemoveAll(socket) // of one that was stopped
+	err := os.RemoveAll(socket) // left by an earlier run
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,15 +94,20 @@ func (r root) start(name string, variables map[string]string, file *os.File, bef
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) }); err != nil {
+	if err := raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
+	}); err != nil {
 		t.Fatal(err)
 	}
-	environment := []string{"NOTIFY_SOCKET=" + socket, fmt.Sprintf("WATCHDOG_USEC=%d", seconds(t, s.unit, "WatchdogSec").Microseconds())}
+	environment := []string{
+		"NOTIFY_SOCKET=" + socket,
+		fmt.Sprintf("WATCHDOG_USEC=%d", seconds(t, s.unit, "WatchdogSec").Microseconds()),
+	}
 	if file != nil {
 		before = append(before, "sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" "$@"`)
 	}
 	argv := append(append(before, r.confined(s.unit)...), r.command(s.unit, "ExecStart", 0, variables)...)
-	if len(before) > 0 && filepath.Base(before[0]) == "systemd-socket-activate" { // which hands on what it is told to
+	if len(before) > 0 && filepath.Base(before[0]) == "systemd-socket-activate" { // passes on only what --setenv names
 		for _, variable := range environment {
 			argv = append([]string{argv[0], "--setenv=" + variable}, argv[1:]...)
 		}
@@ -133,7 +140,7 @@ func (r root) start(name string, variables map[string]string, file *os.File, bef
 	return s
 }
 
-// listen takes what services tell.
+// listen receives notifications.
 func (s *service) listen() {
 	for b, control := make([]byte, 4096), make([]byte, 256); ; {
 		n, cn, _, _, err := s.notify.ReadMsgUnix(b, control)
@@ -154,8 +161,8 @@ func (s *service) listen() {
 	}
 }
 
-// tells reports how often the main process, the only one that NotifyAccess=main
-// hears, has told something.
+// tells returns how often the main process has sent a notification. NotifyAccess=main ignores
+// other processes.
 func (s *service) tells(what string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +178,7 @@ func (s *service) over() bool {
 	}
 }
 
-// ready waits until the unit is.
+// ready waits until the unit is ready.
 func (s *service) ready() *service {
 	s.t.Helper()
 	eventually(s.t, "READY=1", func() bool { return s.tells("READY=1") == 1 || s.over() })
@@ -181,20 +188,20 @@ func (s *service) ready() *service {
 	return s
 }
 
-// stop stops it as systemd does, and returns its exit status.
+// stop stops the service like systemd, and returns its exit status.
 func (s *service) stop() int {
 	s.t.Helper()
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
 	return s.wait()
 }
 
-// wait returns the exit status, which must come before TimeoutStopSec is over.
+// wait returns the exit status. The service must end within TimeoutStopSec.
 func (s *service) wait() int {
 	s.t.Helper()
 	select {
 	case <-s.ended:
 	case <-time.After(seconds(s.t, s.unit, "TimeoutStopSec")):
-		s.t.Fatal("it does not end within TimeoutStopSec")
+		s.t.Fatal("it did not end within TimeoutStopSec")
 	}
 	return s.cmd.ProcessState.ExitCode()
 }
@@ -209,7 +216,7 @@ func (s *service) status(key string) string {
 	return m[1]
 }
 
-// url returns where it listens.
+// url returns the URL at which the service listens.
 func (s *service) url() (url string) {
 	s.t.Helper()
 	eventually(s.t, "it listens", func() bool {
@@ -249,9 +256,9 @@ const (
 
 func (r root) config(text string) { put(r.t, r.path("etc/gpusteward/gpusteward.yml"), text, 0o644) }
 
-// The observer as its unit starts it, on this host: it is ready, has one
-// capability, remembers, serves, and takes orders.
-func TestObserverRunsAsItsUnitSays(t *testing.T) {
+// TestObserverUnit starts the observer as its unit does, on this host. It becomes ready, has one
+// capability, writes its state, serves, and takes commands.
+func TestObserverUnit(t *testing.T) {
 	r := newRoot(t)
 	r.config("")
 	began := time.Now()
@@ -264,14 +271,17 @@ func TestObserverRunsAsItsUnitSays(t *testing.T) {
 	if s.tells("STATUS=") == 0 {
 		t.Errorf("no STATUS: %v", s.told)
 	}
-	for key, want := range map[string]string{"Uid": fmt.Sprintf("%d\t%[1]d\t%[1]d\t%[1]d", r.uid), "CapEff": "0000000400000000", "CapBnd": "0000000400000000", "NoNewPrivs": "1"} {
+	for key, want := range map[string]string{
+		"Uid":    fmt.Sprintf("%d\t%[1]d\t%[1]d\t%[1]d", r.uid),
+		"CapEff": "0000000400000000", "CapBnd": "0000000400000000", "NoNewPrivs": "1",
+	} {
 		if got := s.status(key); got != want {
 			t.Errorf("%s: %s, want %s", key, got, want)
 		}
 	}
 	journal, err := os.ReadDir(r.path("var/lib/gpusteward"))
 	if err != nil || len(journal) == 0 {
-		t.Errorf("it has written no state: %v", err)
+		t.Errorf("it wrote no state: %v", err)
 	}
 	r.is("run/gpusteward/agent/control.sock", os.ModeSocket|0o600, r.uid, r.gid)
 	if out, status := run(t, agent, "status", "--runtime.dir="+r.path("run/gpusteward")); status != 0 {
@@ -287,11 +297,11 @@ func TestObserverRunsAsItsUnitSays(t *testing.T) {
 		t.Errorf("exit status %d; it told %v", status, s.told)
 	}
 	if _, err := os.Stat(r.path("run/gpusteward/agent/control.sock")); err == nil {
-		t.Error("its control socket stays")
+		t.Error("it left its control socket")
 	}
 }
 
-// listens makes the socket of gpusteward-broker.socket, which systemd holds.
+// listens creates the socket of gpusteward-broker.socket, which systemd would hold.
 func (r root) listens() (socket string, file *os.File) {
 	r.t.Helper()
 	u := readUnit(r.t, "gpusteward-broker.socket")
@@ -318,8 +328,7 @@ func (r root) listens() (socket string, file *os.File) {
 	return socket, file
 }
 
-// asks has a client send a request to the broker; it returns what waits for
-// an answer of a type.
+// asks sends a request to the broker. The returned function waits for an answer of a type.
 func asks(t *testing.T, socket string, request []byte) (answered func(want wire.Type)) {
 	t.Helper()
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
@@ -346,28 +355,31 @@ func asks(t *testing.T, socket string, request []byte) (answered func(want wire.
 	}
 }
 
-// statistics asks for the broker's books.
+// statistics returns a request for the broker's books.
 func statistics() []byte { return wire.Header{Type: wire.TypeStats, Seq: 1}.Append(nil) }
 
-// session begins one on a GPU, as the hook does in a program.
+// session returns a request for a session on a GPU, like the hook's.
 func session(t *testing.T, uuid string) []byte {
 	t.Helper()
 	m := wire.Hello{PID: uint32(os.Getpid()), GPUs: 1, CUDA: 13000}
 	copy(m.Hook[:], "0.1")
-	if _, err := hex.Decode(m.UUID[0][:], []byte(strings.ReplaceAll(strings.TrimPrefix(uuid, "GPU-"), "-", ""))); err != nil {
+	digits := strings.ReplaceAll(strings.TrimPrefix(uuid, "GPU-"), "-", "")
+	if _, err := hex.Decode(m.UUID[0][:], []byte(digits)); err != nil {
 		t.Fatalf("%s: %v", uuid, err)
 	}
 	return m.Append(wire.Header{Type: wire.TypeHello, Seq: 1}.Append(nil))
 }
 
-// systemd-socket-activate starts the broker's unit when somebody connects.
+// TestBrokerIsStartedByItsSocket starts the broker's unit with systemd-socket-activate when a
+// client connects.
 func TestBrokerIsStartedByItsSocket(t *testing.T) {
 	needs(t, "systemd-socket-activate")
 	r := newRoot(t)
 	r.config(quotas)
 	socket := r.path(readUnit(t, "gpusteward-broker.socket").last("Socket.ListenSequentialPacket"))
-	s := r.start("gpusteward-broker.service", r.options("--demo=h100"), nil, "systemd-socket-activate", "--seqpacket", "--listen="+socket)
-	eventually(t, "there is a socket", func() bool { _, err := os.Stat(socket); return err == nil })
+	s := r.start("gpusteward-broker.service", r.options("--demo=h100"), nil,
+		"systemd-socket-activate", "--seqpacket", "--listen="+socket)
+	eventually(t, "the socket exists", func() bool { _, err := os.Stat(socket); return err == nil })
 	if err := os.Chmod(socket, 0o666); err != nil {
 		t.Fatal(err)
 	}
@@ -375,7 +387,10 @@ func TestBrokerIsStartedByItsSocket(t *testing.T) {
 	s.ready()
 	answered(wire.TypeStatsReply)
 	eventually(t, "the watchdog is fed twice", func() bool { return s.tells("WATCHDOG=1") >= 2 })
-	for key, want := range map[string]string{"Uid": "0\t0\t0\t0", "CapEff": "0000000000080020", "CapPrm": "0000000000080020", "CapBnd": "0000000000080020", "NoNewPrivs": "1"} {
+	for key, want := range map[string]string{
+		"Uid": "0\t0\t0\t0", "CapEff": "0000000000080020", "CapPrm": "0000000000080020", "CapBnd": "0000000000080020",
+		"NoNewPrivs": "1",
+	} {
 		if got := s.status(key); got != want {
 			t.Errorf("%s: %s, want %s", key, got, want)
 		}
@@ -386,9 +401,9 @@ func TestBrokerIsStartedByItsSocket(t *testing.T) {
 	}
 }
 
-// An observer without rights and a broker with two capabilities, with systemd's
-// socket between them: quotas come through, over a restart of the broker too.
-func TestTheTwoFindEachOther(t *testing.T) {
+// TestObserverAndBroker connects an observer to a broker through systemd's socket. The observer
+// serves the quotas, also after a restart of the broker.
+func TestObserverAndBroker(t *testing.T) {
 	r := newRoot(t)
 	r.config(quotas)
 	socket, file := r.listens()
@@ -408,24 +423,24 @@ func TestTheTwoFindEachOther(t *testing.T) {
 		broker := r.start("gpusteward-broker.service", r.options("--demo=h100"), file)
 		answered(wire.TypeWelcome)
 		broker.ready()
-		eventually(t, "the quotas are there", func() bool {
+		eventually(t, "the observer serves the quotas", func() bool {
 			text := get(t, url+"/metrics")
 			return strings.Contains(text, "\ngpusteward_broker_up 1\n") && strings.Contains(text, guarantee)
 		})
 		if status := broker.stop(); status != 0 {
 			t.Errorf("exit status %d of the broker", status)
 		}
-		eventually(t, "the broker is missed", func() bool {
+		eventually(t, "the observer notices that the broker is gone", func() bool {
 			text := get(t, url+"/metrics")
 			return strings.Contains(text, "\ngpusteward_broker_up 0\n") && !strings.Contains(text, guarantee)
 		})
 	}
 	if after, err := os.Stat(socket); err != nil || !os.SameFile(before, after) {
-		t.Errorf("the socket is not what it was: %v", err)
+		t.Errorf("the socket was replaced: %v", err)
 	}
 }
 
-// Scrapes wait at systemd's socket until the observer runs.
+// TestHTTPBySocketActivation checks that scrapes wait at systemd's socket until the observer runs.
 func TestHTTPBySocketActivation(t *testing.T) {
 	needs(t, "systemd-socket-activate")
 	r := newRoot(t)
@@ -439,9 +454,10 @@ func TestHTTPBySocketActivation(t *testing.T) {
 	if port := readUnit(t, "gpusteward.socket").last("Socket.ListenStream"); port != "9836" {
 		t.Errorf("gpusteward.socket listens at %s", port)
 	}
-	s := r.start("gpusteward.service", r.options("--demo=h100", "--web.systemd-socket"), nil, "systemd-socket-activate", "--listen="+address)
+	s := r.start("gpusteward.service", r.options("--demo=h100", "--web.systemd-socket"), nil,
+		"systemd-socket-activate", "--listen="+address)
 	var conn net.Conn
-	eventually(t, "somebody listens", func() bool {
+	eventually(t, "the socket listens", func() bool {
 		conn, err = net.Dial("tcp", address)
 		return err == nil
 	})
@@ -452,15 +468,15 @@ func TestHTTPBySocketActivation(t *testing.T) {
 		t.Fatal(err)
 	}
 	if answer, err := io.ReadAll(conn); err != nil || !strings.Contains(string(answer), " 200 OK\r\n") {
-		t.Errorf("who connected before it ran was answered %q, %v", answer, err)
+		t.Errorf("a client that connected before it ran got %q, %v", answer, err)
 	}
 	if status := s.stop(); status != 0 {
 		t.Errorf("exit status %d", status)
 	}
 }
 
-// systemctl reload fails where the file is bad, says why, and the agent keeps
-// the good one; otherwise it is told.
+// TestReload checks that systemctl reload fails with the reason if the file is invalid, and that
+// the agent then keeps its configuration. It reloads a valid file.
 func TestReload(t *testing.T) {
 	for _, name := range []string{"gpusteward.service", "gpusteward-broker.service"} {
 		r := newRoot(t)
@@ -477,16 +493,19 @@ func TestReload(t *testing.T) {
 			return out, status
 		}
 		r.config("collectors: {fats: 1s}\n")
-		if out, status := reload(); status == 0 || !strings.Contains(out, "gpusteward.yml:1") || !strings.Contains(out, `"fats"`) {
-			t.Errorf("%s: a bad file: exit status %d: %s", name, status, out)
+		if out, status := reload(); status == 0 ||
+			!strings.Contains(out, "gpusteward.yml:1") || !strings.Contains(out, `"fats"`) {
+			t.Errorf("%s: an invalid file: exit status %d: %s", name, status, out)
 		}
 		r.config(quotas + "  turn: 20ms\n")
 		if out, status := reload(); status != 0 {
-			t.Errorf("%s: a good file: exit status %d: %s", name, status, out)
+			t.Errorf("%s: a valid file: exit status %d: %s", name, status, out)
 		}
-		eventually(t, "the file is read again", func() bool { return strings.Contains(s.log.String(), "configuration reloaded") })
+		eventually(t, "the file is read again", func() bool {
+			return strings.Contains(s.log.String(), "configuration reloaded")
+		})
 		if strings.Contains(s.log.String(), "not reloaded") {
-			t.Errorf("%s: the agent was told of the bad file", name)
+			t.Errorf("%s: the invalid file reached the agent", name)
 		}
 		if status := s.stop(); status != 0 {
 			t.Errorf("%s: exit status %d", name, status)
@@ -494,9 +513,9 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// What only somebody can mend ends with a message and a status after which
-// systemd does not try again; anything else is tried again, but not in a storm.
-func TestMistakesAreNotTriedAgain(t *testing.T) {
+// TestRestarts checks that invalid flags and files end with a message and a status after which
+// systemd does not restart the unit, and that other restarts are limited.
+func TestRestarts(t *testing.T) {
 	for _, c := range []struct{ name, config, option, says string }{
 		{"gpusteward-broker.service", "", "", "enforcer.enabled is false in"},
 		{"gpusteward-broker.service", "enforcer: {enabled: yes, turn: 1s}\n", "", "enforcer.turn"},
@@ -508,7 +527,8 @@ func TestMistakesAreNotTriedAgain(t *testing.T) {
 		r.config(c.config)
 		s := r.start(c.name, r.options(loopback, "--demo=h100", c.option), nil)
 		status := s.wait()
-		if !strings.Contains(" "+s.last("Service.RestartPreventExitStatus")+" ", fmt.Sprintf(" %d ", status)) || !strings.Contains(s.log.String(), c.says) {
+		prevents := " " + s.last("Service.RestartPreventExitStatus") + " "
+		if !strings.Contains(prevents, fmt.Sprintf(" %d ", status)) || !strings.Contains(s.log.String(), c.says) {
 			t.Errorf("%s: exit status %d: %s", c.says, status, s.log)
 		}
 	}
@@ -517,15 +537,16 @@ func TestMistakesAreNotTriedAgain(t *testing.T) {
 		within, burst := 0, 0
 		_, err1 := fmt.Sscan(u.last("Unit.StartLimitIntervalSec"), &within)
 		_, err2 := fmt.Sscan(u.last("Unit.StartLimitBurst"), &burst)
-		// Restart= alone never reaches the limit; a socket that starts it again and again does.
-		if every := int(seconds(t, u, "RestartSec").Seconds()); err1 != nil || err2 != nil || u.last("Service.Restart") != "on-failure" || within/every >= burst {
-			t.Errorf("%s: restarted every %d s, %d times in %d s at most", name, every, burst, within)
+		// Restart= alone never reaches the limit. A socket that keeps starting the unit does.
+		every := int(seconds(t, u, "RestartSec").Seconds())
+		if err1 != nil || err2 != nil || u.last("Service.Restart") != "on-failure" || within/every >= burst {
+			t.Errorf("%s: restarts every %d s, at most %d times in %d s", name, every, burst, within)
 		}
 	}
 }
 
-// Device nodes are made for the GPUs that a loaded driver has, and where there
-// is none nothing is run, so that no driver gets loaded.
+// TestDeviceNodes checks that device nodes are created for the GPUs of a loaded driver. Without
+// one nothing runs, so that no driver is loaded.
 func TestDeviceNodes(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"gpusteward.service", "gpusteward-broker.service"} {
@@ -538,7 +559,8 @@ func TestDeviceNodes(t *testing.T) {
 			dir := t.TempDir()
 			put(t, filepath.Join(dir, "bin/nvidia-modprobe"), "#!/bin/sh\necho \"$@\"\n", 0o755)
 			for i, minor := range strings.Fields(minors) {
-				put(t, filepath.Join(dir, fmt.Sprintf("gpus/0000:%02d:00.0/information", i)), "Model: \t\t NVIDIA H100 80GB HBM3\nDevice Minor: \t "+minor+"\nGPU Excluded:\t No\n", 0o444)
+				put(t, filepath.Join(dir, fmt.Sprintf("gpus/0000:%02d:00.0/information", i)),
+					"Model: \t\t NVIDIA H100 80GB HBM3\nDevice Minor: \t "+minor+"\nGPU Excluded:\t No\n", 0o444)
 			}
 			cmd := exec.Command(argv[0], argv[1], strings.ReplaceAll(argv[2], "/proc/driver/nvidia", dir))
 			cmd.Env = []string{"PATH=" + filepath.Join(dir, "bin") + ":" + os.Getenv("PATH")}
@@ -549,9 +571,9 @@ func TestDeviceNodes(t *testing.T) {
 	}
 }
 
-// All system calls of both are among those that their units allow, and none
-// asks for memory that can be written and executed. What NVIDIA's library
-// does beside them only a GPU shows.
+// TestSystemCalls checks that the system calls of both services are within SystemCallFilter=,
+// and that none requests memory that is writable and executable. The calls of NVIDIA's library
+// need a GPU.
 func TestSystemCalls(t *testing.T) {
 	needs(t, "strace", "systemd-analyze")
 	r := newRoot(t)
@@ -577,7 +599,7 @@ func TestSystemCalls(t *testing.T) {
 			text, _ = os.ReadFile(trace)
 			return regexp.MustCompile(fmt.Sprintf(`(?m)^%d +\+\+\+ exited`, pid)).Match(text)
 		})
-		_, text, began := bytes.Cut(text, []byte(`execve("`+agent)) // what was before is the test's
+		_, text, began := bytes.Cut(text, []byte(`execve("`+agent)) // earlier calls are the test's
 		if !began {
 			t.Fatalf("it was not traced:\n%.2000s", text)
 		}
@@ -586,14 +608,15 @@ func TestSystemCalls(t *testing.T) {
 			if call := string(m[1]); !allowed[call] {
 				t.Errorf("%s: %s is not among SystemCallFilter=: %s", name, call, m[0])
 			}
-			if args := string(m[2]); strings.Contains(args, "PROT_EXEC") && (strings.HasPrefix(string(m[1]), "mprotect") || strings.Contains(args, "PROT_WRITE")) {
+			if args := string(m[2]); strings.Contains(args, "PROT_EXEC") &&
+				(strings.HasPrefix(string(m[1]), "mprotect") || strings.Contains(args, "PROT_WRITE")) {
 				t.Errorf("%s: MemoryDenyWriteExecute= forbids %s", name, m[0])
 			}
 		}
 	}
 }
 
-// allowed returns the system calls that a unit's filter lets through.
+// allowed returns the system calls that a unit's filter allows.
 func (s *service) allowed() map[string]bool {
 	s.t.Helper()
 	all := map[string]bool{}

@@ -1,8 +1,7 @@
 //go:build deploy
 
-// Package systemd holds the units, and their tests: systemd's own tools judge
-// them, and what they would start is started as they say, as their users and
-// with their capabilities. No systemd runs here.
+// Package systemd has the units and their tests. systemd's own tools check the units. The tests
+// start the units' commands with their users and capabilities, without a running systemd.
 package systemd
 
 import (
@@ -42,7 +41,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// needs skips a test, and says so, where it cannot be.
+// needs skips a test without root or without the programs.
 func needs(t *testing.T, programs ...string) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -55,7 +54,7 @@ func needs(t *testing.T, programs ...string) {
 	}
 }
 
-// A unit is the lines of a unit file: values by section and key, as "Service.User".
+// A unit is a parsed unit file: values by section and key, such as "Service.User".
 type unit map[string][]string
 
 func readUnit(t *testing.T, name string) unit {
@@ -81,7 +80,7 @@ func readUnit(t *testing.T, name string) unit {
 	return u
 }
 
-// last returns the value that counts of a key that has one; empty where there is none.
+// last returns the last value of a key, which takes effect, or "".
 func (u unit) last(key string) string {
 	if all := u[key]; len(all) > 0 {
 		return all[len(all)-1]
@@ -89,8 +88,7 @@ func (u unit) last(key string) string {
 	return ""
 }
 
-// words splits a command of a unit as systemd does, and puts in what its
-// variables are.
+// words splits a command of a unit like systemd, and substitutes its variables.
 func words(t *testing.T, command string, variables map[string]string) (all []string) {
 	t.Helper()
 	for _, word := range regexp.MustCompile(`'[^']*'|\S+`).FindAllString(command, -1) {
@@ -99,7 +97,7 @@ func words(t *testing.T, command string, variables map[string]string) (all []str
 		case is:
 			value, known := variables[name]
 			if !known {
-				t.Fatalf("%s: what is $%s?", command, name)
+				t.Fatalf("%s: unknown variable $%s", command, name)
 			}
 			all = append(all, strings.Fields(value)...)
 		default:
@@ -109,7 +107,7 @@ func words(t *testing.T, command string, variables map[string]string) (all []str
 	return all
 }
 
-// run returns what a program says and the exit status.
+// run returns the output of a program and its exit status.
 func run(t *testing.T, argv ...string) (string, int) {
 	t.Helper()
 	cmd := exec.Command(argv[0], argv[1:]...)
@@ -141,8 +139,9 @@ func put(t *testing.T, path, text string, mode os.FileMode) {
 
 var units = []string{"gpusteward.service", "gpusteward.socket", "gpusteward-broker.service", "gpusteward-broker.socket"}
 
-// systemd finds nothing to complain about, with all that the units name there.
-func TestUnitsAreGood(t *testing.T) {
+// TestUnitsVerify checks that systemd-analyze verify finds no fault, with the units' programs
+// present.
+func TestUnitsVerify(t *testing.T) {
 	needs(t, "systemd-analyze")
 	root := t.TempDir()
 	do(t, "cp", "-r", "/lib/systemd/system", root)
@@ -164,14 +163,16 @@ func TestUnitsAreGood(t *testing.T) {
 	if out := do(t, verify...); out != "" {
 		t.Error(out)
 	}
-	// What is held against it: a program that is not there, a key that is none.
-	put(t, filepath.Join(root, "etc/systemd/system/gpusteward.service"), "[Service]\nExecStart=/usr/bin/gpustewart\nMemoryMost=1G\n", 0o644)
-	if out, status := run(t, verify...); status == 0 || !strings.Contains(out, "gpustewart") || !strings.Contains(out, "MemoryMost") {
+	// It does find a missing program and an unknown key.
+	put(t, filepath.Join(root, "etc/systemd/system/gpusteward.service"),
+		"[Service]\nExecStart=/usr/bin/gpustewart\nMemoryMost=1G\n", 0o644)
+	if out, status := run(t, verify...); status == 0 || !strings.Contains(out, "gpustewart") ||
+		!strings.Contains(out, "MemoryMost") {
 		t.Errorf("exit status %d: %s", status, out)
 	}
 }
 
-// How exposed the units leave the host, of 10, as systemd counts.
+// TestExposure bounds the units' exposure level, of at most 10, by systemd-analyze security.
 func TestExposure(t *testing.T) {
 	needs(t, "systemd-analyze")
 	for name, most := range map[string]float64{"gpusteward.service": 2, "gpusteward-broker.service": 3.5} {
@@ -184,36 +185,43 @@ func TestExposure(t *testing.T) {
 			t.Errorf("%s: %s, want at most %v\n%s", name, m[1], most, out)
 		}
 	}
-	// What would make the agent blind, and the score better.
+	// These settings would improve the score and blind the agent.
 	for _, name := range []string{"gpusteward.service", "gpusteward-broker.service"} {
 		u := readUnit(t, name)
-		for key, values := range map[string][]string{"PrivateDevices": {"", "no"}, "PrivateUsers": {"", "no"}, "ProtectProc": {"", "default"}, "ProcSubset": {"", "all"}, "DevicePolicy": {"closed"}} {
+		for key, values := range map[string][]string{
+			"PrivateDevices": {"", "no"}, "PrivateUsers": {"", "no"}, "ProtectProc": {"", "default"},
+			"ProcSubset": {"", "all"}, "DevicePolicy": {"closed"},
+		} {
 			if value := u.last("Service." + key); !slices.Contains(values, value) {
 				t.Errorf("%s: %s=%s", name, key, value)
 			}
 		}
-		for _, device := range []string{"char-195 rw", "char-nvidia rw", "char-nvidia-frontend rw", "char-nvidiactl rw", "char-nvidia-uvm rw"} {
+		for _, device := range []string{
+			"char-195 rw", "char-nvidia rw", "char-nvidia-frontend rw", "char-nvidiactl rw", "char-nvidia-uvm rw",
+		} {
 			if !slices.Contains(u["Service.DeviceAllow"], device) {
 				t.Errorf("%s: no DeviceAllow=%s", name, device)
 			}
 		}
 	}
-	if u := readUnit(t, "gpusteward.service"); u.last("Service.ProtectKernelLogs") != "" || !slices.Contains(u["Service.DeviceAllow"], "/dev/kmsg r") {
+	if u := readUnit(t, "gpusteward.service"); u.last("Service.ProtectKernelLogs") != "" ||
+		!slices.Contains(u["Service.DeviceAllow"], "/dev/kmsg r") {
 		t.Error("gpusteward.service cannot read the kernel's log")
 	}
-	if u := readUnit(t, "gpusteward-broker.service"); u.last("Service.ProtectControlGroups") != "no" || u.last("Service.PrivateTmp") != "" {
-		t.Error("gpusteward-broker.service cannot freeze, or not reach MPS")
+	if u := readUnit(t, "gpusteward-broker.service"); u.last("Service.ProtectControlGroups") != "no" ||
+		u.last("Service.PrivateTmp") != "" {
+		t.Error("gpusteward-broker.service cannot freeze cgroups, or cannot reach MPS")
 	}
 }
 
-// A root is a host's files, as far as the package and systemd would make them.
+// A root is a directory with the files that the package and systemd create on a host.
 type root struct {
 	t        *testing.T
 	dir      string
-	uid, gid int // gpusteward's
+	uid, gid int // of the user gpusteward
 }
 
-// newRoot makes them with systemd's own tools.
+// newRoot creates a root with systemd's own tools.
 func newRoot(t *testing.T) root {
 	t.Helper()
 	needs(t, "systemd-sysusers", "systemd-tmpfiles", "setpriv")
@@ -226,7 +234,11 @@ func newRoot(t *testing.T) root {
 		t.Fatal(err)
 	}
 	r := root{t: t, dir: dir}
-	for from, to := range map[string]string{"gpusteward.sysusers": "usr/lib/sysusers.d/gpusteward.conf", "gpusteward.tmpfiles": "usr/lib/tmpfiles.d/gpusteward.conf", "gpusteward.default": "etc/default/gpusteward"} {
+	for from, to := range map[string]string{
+		"gpusteward.sysusers": "usr/lib/sysusers.d/gpusteward.conf",
+		"gpusteward.tmpfiles": "usr/lib/tmpfiles.d/gpusteward.conf",
+		"gpusteward.default":  "etc/default/gpusteward",
+	} {
 		text, err := os.ReadFile(from)
 		if err != nil {
 			t.Fatal(err)
@@ -239,7 +251,8 @@ func newRoot(t *testing.T) root {
 	do(t, "systemd-sysusers", "--root="+dir)
 	do(t, "systemd-tmpfiles", "--root="+dir, "--create", "gpusteward.conf")
 	passwd, err := os.ReadFile(r.path("etc/passwd"))
-	m := regexp.MustCompile(`(?m)^gpusteward:[^:]*:(\d+):(\d+):[^:]*:/var/lib/gpusteward:(\S+)$`).FindStringSubmatch(string(passwd))
+	entry := regexp.MustCompile(`(?m)^gpusteward:[^:]*:(\d+):(\d+):[^:]*:/var/lib/gpusteward:(\S+)$`)
+	m := entry.FindStringSubmatch(string(passwd))
 	if err != nil || m == nil || !strings.HasSuffix(m[3], "/nologin") {
 		t.Fatalf("%v: no system user gpusteward without a shell in\n%s", err, passwd)
 	}
@@ -253,7 +266,7 @@ func newRoot(t *testing.T) root {
 
 func (r root) path(name string) string { return filepath.Join(r.dir, name) }
 
-// is holds a file against what it is to be.
+// is checks the mode and the owner of a file.
 func (r root) is(name string, mode os.FileMode, uid, gid int) {
 	r.t.Helper()
 	info, err := os.Stat(r.path(name))
@@ -263,14 +276,17 @@ func (r root) is(name string, mode os.FileMode, uid, gid int) {
 	}
 	owner := info.Sys().(*syscall.Stat_t)
 	if info.Mode() != mode || int(owner.Uid) != uid || int(owner.Gid) != gid {
-		r.t.Errorf("%s is %v of %d:%d, want %v of %d:%d", name, info.Mode(), owner.Uid, owner.Gid, mode, uid, gid)
+		r.t.Errorf("%s has mode %v and owner %d:%d, want %v and %d:%d",
+			name, info.Mode(), owner.Uid, owner.Gid, mode, uid, gid)
 	}
 }
 
-// Nobody but root may put anything beside what is the observer's.
+// TestSysusersAndTmpfiles checks that only root can create files beside the observer's directory.
 func TestSysusersAndTmpfiles(t *testing.T) {
 	r := newRoot(t)
-	for _, dir := range []string{"run/gpusteward", "run/gpusteward/broker", "run/gpusteward/slurm", "run/gpusteward/tenants.d"} {
+	for _, dir := range []string{
+		"run/gpusteward", "run/gpusteward/broker", "run/gpusteward/slurm", "run/gpusteward/tenants.d",
+	} {
 		r.is(dir, os.ModeDir|0o755, 0, 0)
 	}
 	r.makeDirectories(readUnit(t, "gpusteward-broker.service"))
@@ -282,7 +298,7 @@ func TestSysusersAndTmpfiles(t *testing.T) {
 	r.is("etc/gpusteward", os.ModeDir|0o755, 0, 0)
 }
 
-// user returns whom a unit runs as.
+// user returns the user and group of a unit.
 func (r root) user(u unit) (uid, gid int) {
 	switch name := u.last("Service.User"); name {
 	case "":
@@ -290,16 +306,18 @@ func (r root) user(u unit) (uid, gid int) {
 	case "gpusteward":
 		return r.uid, r.gid
 	default:
-		r.t.Fatalf("who is %s?", name)
+		r.t.Fatalf("unknown user %s", name)
 		return 0, 0
 	}
 }
 
-// makeDirectories makes what systemd makes before a unit starts.
+// makeDirectories creates the directories that systemd creates for a unit.
 func (r root) makeDirectories(u unit) {
 	r.t.Helper()
 	uid, gid := r.user(u)
-	for key, parent := range map[string]string{"RuntimeDirectory": "run", "StateDirectory": "var/lib", "ConfigurationDirectory": "etc"} {
+	for key, parent := range map[string]string{
+		"RuntimeDirectory": "run", "StateDirectory": "var/lib", "ConfigurationDirectory": "etc",
+	} {
 		for _, name := range strings.Fields(u.last("Service." + key)) {
 			dir := r.path(filepath.Join(parent, name))
 			if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -321,7 +339,7 @@ func (r root) makeDirectories(u unit) {
 	}
 }
 
-// confined returns what starts a program as a unit's user with a unit's capabilities.
+// confined returns a command prefix that sets a unit's user and capabilities.
 func (r root) confined(u unit) []string {
 	uid, gid := r.user(u)
 	capabilities := func(key string) string {
@@ -332,15 +350,16 @@ func (r root) confined(u unit) []string {
 		return text
 	}
 	argv := []string{"setpriv", fmt.Sprintf("--reuid=%d", uid), fmt.Sprintf("--regid=%d", gid), "--clear-groups",
-		"--bounding-set=" + capabilities("CapabilityBoundingSet"), "--inh-caps=" + capabilities("AmbientCapabilities"), "--ambient-caps=" + capabilities("AmbientCapabilities")}
+		"--bounding-set=" + capabilities("CapabilityBoundingSet"),
+		"--inh-caps=" + capabilities("AmbientCapabilities"), "--ambient-caps=" + capabilities("AmbientCapabilities")}
 	if u.last("Service.NoNewPrivileges") == "yes" {
 		argv = append(argv, "--no-new-privs")
 	}
 	return argv
 }
 
-// options is GPUSTEWARD_OPTS as a site sets it that has its directories in r,
-// after what /etc/default/gpusteward says.
+// options returns GPUSTEWARD_OPTS of /etc/default/gpusteward, with flags for the directories in
+// r and further ones.
 func (r root) options(more ...string) map[string]string {
 	r.t.Helper()
 	text, err := os.ReadFile(r.path("etc/default/gpusteward"))
@@ -348,12 +367,13 @@ func (r root) options(more ...string) map[string]string {
 	if err != nil || m == nil {
 		r.t.Fatalf("%v: no GPUSTEWARD_OPTS in %s", err, text)
 	}
-	all := append([]string{m[1], "--runtime.dir=" + r.path("run/gpusteward"), "--config.file=" + r.path("etc/gpusteward/gpusteward.yml")}, more...)
+	all := append([]string{
+		m[1], "--runtime.dir=" + r.path("run/gpusteward"), "--config.file=" + r.path("etc/gpusteward/gpusteward.yml"),
+	}, more...)
 	return map[string]string{"GPUSTEWARD_OPTS": strings.Join(all, " ")}
 }
 
-// command is a command of a unit with its files in r: the program is the one
-// that was built, and state is below r.
+// command returns a command of a unit, with the built program and with its files in r.
 func (r root) command(u unit, key string, at int, variables map[string]string) []string {
 	r.t.Helper()
 	argv := words(r.t, u["Service."+key][at], variables)

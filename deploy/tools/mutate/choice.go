@@ -14,26 +14,26 @@ import (
 	"strings"
 )
 
-// A choice is a test binary with many mutants in it, of which the environment
-// chooses one: compiling takes longer than most tests do.
+// A choice is a test binary with many mutants. The environment selects one of them. This saves
+// time, because compiling takes longer than most tests.
 type choice struct {
 	bin      string
 	misspelt map[int]bool // mutants that do not compile
 }
 
-// chosen is the variable, in the environment and in the package, that holds the
-// number of a mutant plus one.
+// chosen is the variable, in the environment and in the package, with the number of the selected
+// mutant plus one.
 const chosen = "MUTATE_MUTANT"
 
-// A place is code of which there can be two in one file: the body of a function,
-// or a composite literal that the package declares.
+// A place is code that can occur twice in one file: the body of a function, or a composite
+// literal in a package-level declaration.
 type place struct {
 	start, end int    // of the code
-	gives      string // the type of what it gives
+	gives      string // the type of its value
 	literal    bool
 }
 
-// enter notes the outermost place that n is in.
+// enter records the outermost place around n.
 func (f *finder) enter(n ast.Node) {
 	var p place
 	body := func(t *ast.FuncType, b *ast.BlockStmt) {
@@ -69,7 +69,7 @@ func (f *finder) enter(n ast.Node) {
 	}
 }
 
-// call returns code that gives what the place gives if its code is this.
+// call returns code with the value of the place if its code were code.
 func (p place) call(code string) string {
 	if p.literal {
 		return "return " + code
@@ -80,11 +80,10 @@ func (p place) call(code string) string {
 	return "return func() " + p.gives + " {" + code + "}()"
 }
 
-// lines are where a mutant stands in a file with many.
+// lines is the position of a mutant in a file with many mutants.
 type lines struct{ first, last, mutant int }
 
-// beside returns a file with mutants in it, all of them of that file and in
-// places, and where they are.
+// beside returns a file with several of its mutants, which must be in places, and their positions.
 func beside(numbers []int, all []mutant) (source string, where []lines) {
 	var b strings.Builder
 	f, done, line := all[numbers[0]].old, 0, 1
@@ -101,7 +100,8 @@ func beside(numbers []int, all []mutant) (source string, where []lines) {
 		for ; n < len(numbers) && all[numbers[n]].place == p; n++ {
 			m := all[numbers[n]]
 			at := lines{line + 1, 0, numbers[n]}
-			write(fmt.Sprintf("\nif %s == %d {\n%s\n}\n", chosen, numbers[n]+1, p.call(f.src[p.start:m.start]+m.with+f.src[m.end:p.end])))
+			code := p.call(f.src[p.start:m.start] + m.with + f.src[m.end:p.end])
+			write(fmt.Sprintf("\nif %s == %d {\n%s\n}\n", chosen, numbers[n]+1, code))
 			at.last = line - 1
 			where = append(where, at)
 		}
@@ -118,8 +118,8 @@ func beside(numbers []int, all []mutant) (source string, where []lines) {
 
 var complaint = regexp.MustCompile(`(?m)^(\S+\.go):(\d+):\d+: `)
 
-// together compiles all that are in places. It is tried again without those of
-// which the compiler complains.
+// together compiles all mutants that are in places. It compiles again without those that the
+// compiler rejects.
 func together(dir string, all []mutant) choice {
 	c := choice{filepath.Join(temp, "choice.test"), map[int]bool{}}
 	for {
@@ -136,7 +136,8 @@ func together(dir string, all []mutant) choice {
 			slices.SortStableFunc(numbers, func(a, b int) int { return all[a].place.start - all[b].place.start })
 			sources[path], where["choice-"+filepath.Base(path)] = beside(numbers, all)
 		}
-		sources[filepath.Join(dir, "mutate_choice.go")] = fmt.Sprintf("package %s\n\nimport (\n\"os\"\n\"strconv\"\n)\n\nvar %s, _ = strconv.Atoi(os.Getenv(%q))\n",
+		sources[filepath.Join(dir, "mutate_choice.go")] = fmt.Sprintf(
+			"package %s\n\nimport (\n\"os\"\n\"strconv\"\n)\n\nvar %s, _ = strconv.Atoi(os.Getenv(%q))\n",
 			all[0].old.name, chosen, chosen)
 		err := compile(dir, c.bin, overlay(filepath.Join(temp, "choice"), sources), "-gcflags=-e")
 		if err == nil {
@@ -157,8 +158,8 @@ func together(dir string, all []mutant) choice {
 	}
 }
 
-// overlay writes files that begin with path, and returns the flag by which the
-// compiler sees them in place of others.
+// overlay writes files whose names begin with path, and returns the compiler flag that replaces
+// the originals by them.
 func overlay(path string, sources map[string]string) (flag string) {
 	replace := map[string]string{}
 	var failed error

@@ -1,15 +1,14 @@
-// Command mutate says which small changes of packages' code their tests do not
-// notice. Each change is seen by the compiler alone (go test -overlay): the work
-// tree stays as it is. A change that no test notices is printed; one that does
-// not compile is not counted; code that no test runs is.
+// Command mutate finds small changes of packages' code (mutants) that their tests do not notice.
+// The changes only reach the compiler (go test -overlay), and the work tree stays as it is. A
+// change that no test notices is printed. A change that does not compile is not counted. A
+// change of code that no test runs is.
 //
-// Changes of functions and of what the package declares as composite literals
-// are compiled together, into one test binary that is told which of them it has:
-// compiling takes longer than most tests do. The tests that are quick run first.
+// Changes of functions and of package-level composite literals are compiled together into one
+// test binary, which is told the change to use, because compiling takes longer than most tests.
+// Quick tests run first.
 //
-// survivors.tsv lists the changes that nothing can notice, or nothing should
-// have to, each with the reason; they are not tried. A row that fits no change
-// any more is an error.
+// survivors.tsv lists changes that no test can or should notice, with reasons. They are not
+// tried. A row that matches no change is an error.
 package main
 
 import (
@@ -33,19 +32,19 @@ import (
 var (
 	root    = flag.String("C", ".", "directory of the module")
 	least   = flag.Float64("min", 95, "score in percent below which the exit status is 1")
-	workers = flag.Int("p", 1, "mutants at the same time")
-	only    = flag.String("only", "", "take the mutants whose line of output matches this regular expression")
-	sample  = flag.Int("n", 0, "take so many of the mutants, at random; 0: all")
-	seed    = flag.Uint64("seed", 1, "of what is taken at random")
-	skip    = flag.String("skip", "", "tests that are not run, as go test has it")
+	workers = flag.Int("p", 1, "mutants to try at the same time")
+	only    = flag.String("only", "", "regular expression: try only mutants with a matching line of output")
+	sample  = flag.Int("n", 0, "number of random mutants to try; 0 is all")
+	seed    = flag.Uint64("seed", 1, "seed of the random choice")
+	skip    = flag.String("skip", "", "tests not to run, as in go test -skip")
 )
 
 var (
 	here, temp string
-	misspelt   = regexp.MustCompile(`\.go:\d+:\d+: `) // the compiler's word, rather than that of what failed beside it
+	misspelt   = regexp.MustCompile(`\.go:\d+:\d+: `) // an error of the compiler, not of its environment
 )
 
-// check ends the program with an error, which is no verdict on a test.
+// check ends the program if there is an error other than a failed test.
 func check(err error, of ...any) {
 	if err != nil {
 		_ = os.RemoveAll(temp)
@@ -64,7 +63,8 @@ func main() {
 	check(err)
 	interrupted, _ := signal.NotifyContext(context.Background(), os.Interrupt)
 	context.AfterFunc(interrupted, func() { check(context.Cause(interrupted)) })
-	packages, err := exec.Command("go", append([]string{"list", "-f", "{{.Dir}} {{join .GoFiles \" \"}}"}, flag.Args()...)...).Output()
+	list := append([]string{"list", "-f", "{{.Dir}} {{join .GoFiles \" \"}}"}, flag.Args()...)
+	packages, err := exec.Command("go", list...).Output()
 	check(err, "go list", flag.Args())
 	var paths []string
 	for line := range strings.Lines(string(packages)) {
@@ -77,7 +77,7 @@ func main() {
 	percent := score(all)
 	_ = os.RemoveAll(temp)
 	for _, s := range stale {
-		fmt.Printf("survivors.tsv: %s has no %q that becomes %q: drop the row, or mend it\n", s.path, s.line, s.what)
+		fmt.Printf("survivors.tsv: %s has no %q that becomes %q: remove or correct the row\n", s.path, s.line, s.what)
 	}
 	if percent < *least {
 		fmt.Printf("%.1f %% is below %v %%\n", percent, *least)
@@ -87,8 +87,8 @@ func main() {
 	}
 }
 
-// candidates returns the mutants of files that are to be tried, and the known
-// survivors of these files that are no mutants any more.
+// candidates returns the mutants of files to try, and the known survivors in these files that
+// match no mutant.
 func candidates(paths []string, known map[survivor]string) (all []mutant, stale []survivor) {
 	shown := regexp.MustCompile(*only)
 	seen := map[survivor]bool{}
@@ -107,7 +107,9 @@ func candidates(paths []string, known map[survivor]string) (all []mutant, stale 
 			stale = append(stale, s)
 		}
 	}
-	slices.SortFunc(stale, func(a, b survivor) int { return strings.Compare(a.path+a.line+a.what, b.path+b.line+b.what) })
+	slices.SortFunc(stale, func(a, b survivor) int {
+		return strings.Compare(a.path+a.line+a.what, b.path+b.line+b.what)
+	})
 	if *sample > 0 && *sample < len(all) {
 		order := rand.New(rand.NewPCG(*seed, 0)).Perm(len(all))[:*sample]
 		slices.Sort(order)
@@ -120,8 +122,7 @@ func candidates(paths []string, known map[survivor]string) (all []mutant, stale 
 	return all, stale
 }
 
-// score tries mutants, of one package after the other, and returns how many of
-// them were noticed.
+// score tries mutants, package by package, and returns the percentage that was noticed.
 func score(all []mutant) (percent float64) {
 	total := map[string]int{}
 	for len(all) > 0 {
@@ -141,7 +142,7 @@ func score(all []mutant) (percent float64) {
 	return noticed(total)
 }
 
-// noticed returns how many percent of the mutants that compile were.
+// noticed returns the percentage of noticed mutants among those that compile.
 func noticed(count map[string]int) float64 {
 	dead := count["killed"] + count["timed out"]
 	return 100 * float64(dead) / max(1, float64(dead+count["lives"]))
@@ -153,8 +154,7 @@ func summary(count map[string]int) string {
 		noticed(count), dead, dead+count["lives"], count["timed out"], count["does not compile"])
 }
 
-// tryAll tries mutants of one package, prints those that live and counts the
-// verdicts.
+// tryAll tries mutants of one package, prints the survivors and counts the verdicts.
 func tryAll(dir string, all []mutant) map[string]int {
 	tests := unchanged(dir)
 	count := map[string]int{}
@@ -184,16 +184,16 @@ func tryAll(dir string, all []mutant) map[string]int {
 	return count
 }
 
-// Tests are those of a package.
+// tests describes the tests of a package.
 type tests struct {
-	slow  string        // those that are run where the others notice nothing: a regular expression
+	slow  string        // regular expression for tests that run only if the others notice nothing
 	limit time.Duration // for a mutant
 }
 
 var passed = regexp.MustCompile(`(?m)^ *--- PASS: (\w+)\S* \((.+)s\)$`)
 
-// unchanged runs the tests of the code as it is, thrice, because a test that
-// fails at times would kill what lives.
+// unchanged runs the tests on the unchanged code three times, because a flaky test would hide
+// survivors.
 func unchanged(dir string) tests {
 	bin := filepath.Join(temp, "unchanged")
 	check(compile(dir, bin))
@@ -225,15 +225,16 @@ func compile(dir, bin string, flags ...string) error {
 	return nil
 }
 
-// test runs a test binary, with 8 GiB at most: some mutants append for ever.
+// test runs a test binary with at most 8 GiB of memory, because some mutants append forever.
 func test(ctx context.Context, dir, bin string, flags ...string) *exec.Cmd {
-	c := exec.CommandContext(ctx, "sh", append([]string{"-c", `ulimit -v 8388608; exec nice "$0" "$@"`, bin}, flags...)...)
+	c := exec.CommandContext(ctx, "sh",
+		append([]string{"-c", `ulimit -v 8388608; exec nice "$0" "$@"`, bin}, flags...)...)
 	c.Dir, c.WaitDelay = dir, time.Second
 	return c
 }
 
-// try runs the tests with one change, the quick ones first. What is no choice is
-// compiled by itself, into files that begin with path.
+// try runs the tests with one change, the quick tests first. A mutant outside of all is compiled
+// by itself, into files whose names begin with path.
 func (t tests) try(dir string, m mutant, all choice, number int, path string) (verdict string) {
 	if all.misspelt[number] {
 		return "does not compile"
@@ -250,7 +251,10 @@ func (t tests) try(dir string, m mutant, all choice, number int, path string) (v
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), t.limit)
 	defer cancel()
-	for _, which := range [][]string{{"-test.skip=" + strings.TrimPrefix(*skip+"|"+t.slow, "|")}, {"-test.skip=" + *skip, "-test.run=" + t.slow}} {
+	for _, which := range [][]string{
+		{"-test.skip=" + strings.TrimPrefix(*skip+"|"+t.slow, "|")},
+		{"-test.skip=" + *skip, "-test.run=" + t.slow},
+	} {
 		c := test(ctx, dir, bin, append(which, "-test.failfast")...)
 		c.Env = append(os.Environ(), fmt.Sprint(chosen, "=", number+1))
 		var exit *exec.ExitError
@@ -259,7 +263,7 @@ func (t tests) try(dir string, m mutant, all choice, number int, path string) (v
 			return "timed out"
 		case err == nil:
 			continue
-		case !errors.As(err, &exit) || exit.ExitCode() >= 126: // it was not run
+		case !errors.As(err, &exit) || exit.ExitCode() >= 126: // the binary did not run
 			check(err, m)
 		}
 		return "killed"

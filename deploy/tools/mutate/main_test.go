@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// What lives, what is killed, what runs for ever, what does not compile, and
-// what is known to live or no longer there.
+// The package half has mutants that survive, are killed, run forever or do not compile, and
+// known and stale survivors.
 func Example() {
 	here, _ = os.Getwd()
 	temp, _ = os.MkdirTemp("", "mutate")
@@ -41,7 +41,7 @@ func Example() {
 	// [{testdata/half/half.go if a > b { a > b is a == b}]
 }
 
-// A sample is the same for the same seed, and in the order of the code.
+// A seed always selects the same sample, in the order of the code.
 func Example_sample() {
 	here, _ = os.Getwd()
 	path := filepath.Join(here, "testdata", "half", "half.go")

@@ -14,33 +14,33 @@ import (
 // A mutant is a file with one change.
 type mutant struct {
 	path, what string
-	line       string // that it changes, without the space around it
+	line       string // the changed line, without surrounding space
 	at         token.Position
-	old        *finder // what it changes, from start to end
-	start, end int
+	old        *finder // the file
+	start, end int     // of the replaced code
 	with       string
-	place      place // that it is in
+	place      place // around the change
 }
 
-// source returns the file.
+// source returns the changed file.
 func (m mutant) source() string { return m.old.src[:m.start] + m.with + m.old.src[m.end:] }
 
 func (m mutant) String() string {
 	return fmt.Sprintf("%s:%d:%d: %s", strings.TrimPrefix(m.path, here+"/"), m.at.Line, m.at.Column, m.what)
 }
 
-// survivor returns what m is in survivors.tsv.
+// survivor returns the key of m in survivors.tsv.
 func (m mutant) survivor() survivor {
 	return survivor{strings.TrimPrefix(m.path, here+"/"), m.line, m.what}
 }
 
-// A survivor is a mutant wherever its line stands in the file.
+// A survivor is a mutant, independent of the position of its line in the file.
 type survivor struct{ path, line, what string }
 
 //go:embed survivors.tsv
 var survivors string
 
-// known returns the survivors that there is a reason for, with that.
+// known returns the known survivors with their reasons.
 func known() map[survivor]string {
 	all := map[survivor]string{}
 	for row := range strings.Lines(survivors) {
@@ -49,20 +49,23 @@ func known() map[survivor]string {
 			continue
 		}
 		if len(f) != 4 || f[3] == "" {
-			check(fmt.Errorf("survivors.tsv: %q: a row is file, line, change and reason", row))
+			check(fmt.Errorf("survivors.tsv: %q: a row needs file, line, change and reason", row))
 		}
 		all[survivor{f[0], f[1], f[2]}] = f[3]
 	}
 	return all
 }
 
-// swaps is what stands in for what; operators that end in = as their own do.
+// swaps lists the replacements of operators and names.
 var swaps = map[string][]string{
-	"<": {"<=", ">="}, "<=": {"<", ">"}, ">": {">=", "<="}, ">=": {">", "<"}, "==": {"!="}, "!=": {"=="}, "&&": {"||"}, "||": {"&&"},
-	"+": {"-"}, "-": {"+"}, "*": {"/"}, "/": {"*"}, "%": {"*"}, "&": {"|"}, "|": {"&"}, "^": {"&"}, "&^": {"&"}, "<<": {">>"}, ">>": {"<<"},
-	"+=": {"-="}, "-=": {"+="}, "*=": {"/="}, "/=": {"*="}, "|=": {"&^="}, "&=": {"|="}, "&^=": {"|="}, "<<=": {">>="}, ">>=": {"<<="},
+	"<": {"<=", ">="}, "<=": {"<", ">"}, ">": {">=", "<="}, ">=": {">", "<"}, "==": {"!="}, "!=": {"=="},
+	"&&": {"||"}, "||": {"&&"}, "+": {"-"}, "-": {"+"}, "*": {"/"}, "/": {"*"}, "%": {"*"},
+	"&": {"|"}, "|": {"&"}, "^": {"&"}, "&^": {"&"}, "<<": {">>"}, ">>": {"<<"},
+	"+=": {"-="}, "-=": {"+="}, "*=": {"/="}, "/=": {"*="},
+	"|=": {"&^="}, "&=": {"|="}, "&^=": {"|="}, "<<=": {">>="}, ">>=": {"<<="},
 	"++": {"--"}, "--": {"++"}, "break": {"continue"}, "continue": {"break"},
-	"Above": {"AtLeast", "Below"}, "AtLeast": {"Above", "AtMost"}, "Below": {"AtMost", "Above"}, "AtMost": {"Below", "AtLeast"}, "Is": {"Not"}, "Not": {"Is"},
+	"Above": {"AtLeast", "Below"}, "AtLeast": {"Above", "AtMost"},
+	"Below": {"AtMost", "Above"}, "AtMost": {"Below", "AtLeast"}, "Is": {"Not"}, "Not": {"Is"},
 	"min": {"max"}, "max": {"min"}, "Min": {"Max"}, "Max": {"Min"}, "true": {"false"}, "false": {"true"},
 }
 
@@ -72,19 +75,22 @@ type finder struct {
 	name      string // of the package
 	lines     []string
 	file      *token.File
-	data      bool // it is in a declaration of the package
+	data      bool // whether it is in a package-level declaration
 	place     place
 	found     []mutant
 }
 
-// mutants returns those of one file.
+// mutants returns the mutants of one file.
 func mutants(path string) []mutant {
 	src, err := os.ReadFile(path)
 	check(err)
 	set := token.NewFileSet()
 	tree, err := parser.ParseFile(set, path, src, parser.SkipObjectResolution)
 	check(err)
-	f := &finder{path: path, src: string(src), name: tree.Name.Name, lines: strings.Split(string(src), "\n"), file: set.File(tree.Pos())}
+	f := &finder{
+		path: path, src: string(src), name: tree.Name.Name,
+		lines: strings.Split(string(src), "\n"), file: set.File(tree.Pos()),
+	}
 	for _, d := range tree.Decls {
 		_, f.data = d.(*ast.GenDecl)
 		ast.Inspect(d, f.visit)
@@ -96,8 +102,7 @@ func (f *finder) text(n ast.Node) string {
 	return f.src[f.file.Offset(n.Pos()):f.file.Offset(n.End())]
 }
 
-// change adds a mutant: in node n, which is shown, with stands in for what was
-// from at on.
+// change adds a mutant that replaces was, at position at, by with. The output shows node n.
 func (f *finder) change(n ast.Node, at token.Pos, was, with string) {
 	p, start := f.file.Position(at), f.file.Offset(at)
 	old, within := f.text(n), start-f.file.Offset(n.Pos())
@@ -150,7 +155,7 @@ func (f *finder) visit(n ast.Node) bool {
 		f.replace(n, "")
 	case *ast.BranchStmt:
 		f.swap(n, n.TokPos, n.Tok.String())
-	case *ast.Ident: // min and max where they are called; elsewhere it does not compile
+	case *ast.Ident: // calls of min and max; other uses do not compile
 		f.swap(n, n.Pos(), n.Name)
 	case *ast.CallExpr:
 		if s, ok := n.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "And" {
@@ -166,7 +171,7 @@ func (f *finder) visit(n ast.Node) bool {
 	return true
 }
 
-// without drops each of the conditions that hold together.
+// without drops each of the arguments of And.
 func (f *finder) without(conditions []ast.Expr) {
 	for i, c := range conditions {
 		end := c.End()
@@ -177,8 +182,8 @@ func (f *finder) without(conditions []ast.Expr) {
 	}
 }
 
-// number has a constant be one more, and zero. What the package declares is 30 %
-// more, and 30 % less, by one at least where it counts something.
+// number changes a constant by one, and to zero. It changes a number in a package-level
+// declaration by 30 % in both directions, and an integer at least by one.
 func (f *finder) number(n *ast.BasicLit) {
 	switch {
 	case n.Kind != token.INT && n.Kind != token.FLOAT:
@@ -194,7 +199,7 @@ func (f *finder) number(n *ast.BasicLit) {
 	}
 }
 
-// off returns what stands in for a number that is declared.
+// off returns the replacements of a number in a package-level declaration.
 func off(n *ast.BasicLit) []string {
 	if i, err := strconv.ParseInt(n.Value, 0, 64); err == nil {
 		by := max(1, i*3/10)
@@ -211,8 +216,7 @@ func off(n *ast.BasicLit) []string {
 	return []string{strconv.FormatFloat(v*1.3, 'g', 12, 64), strconv.FormatFloat(v*.7, 'g', 12, 64)}
 }
 
-// returns has each value that a function returns be zero, but for what is, or
-// is changed as a constant.
+// returns replaces each returned value by its zero value, except for zero values and constants.
 func (f *finder) returns(t *ast.FuncType, body *ast.BlockStmt) {
 	var types []string
 	if t.Results == nil || body == nil {
@@ -226,8 +230,13 @@ func (f *finder) returns(t *ast.FuncType, body *ast.BlockStmt) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		if r, ok := n.(*ast.ReturnStmt); ok && len(r.Results) == len(types) {
 			for i, value := range r.Results {
-				if text := f.text(value); text != "nil" && text != "true" && text != "false" && text != `""` && text != types[i]+"{}" && strings.Trim(text, "0123456789.") != "" {
-					f.replace(value, "*new("+types[i]+")")
+				text := f.text(value)
+				switch text {
+				case "nil", "true", "false", `""`, types[i] + "{}":
+				default:
+					if strings.Trim(text, "0123456789.") != "" {
+						f.replace(value, "*new("+types[i]+")")
+					}
 				}
 			}
 		}

@@ -14,7 +14,7 @@ image: {{ printf "%s:%s" .Values.image.repository (.Values.image.tag | default .
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- end }}
 
-{{/* Nothing but what is added is allowed. */}}
+{{/* Denies everything. Callers add what a container needs. */}}
 {{- define "gpusteward.confined" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
