@@ -1,6 +1,7 @@
 package health
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -15,7 +16,8 @@ func TestIncidentsAreCountedBesideOthers(t *testing.T) {
 	t.Parallel()
 	m := newMemory(birth.Add(time.Hour))
 	add := func(code int, workload string, ago time.Duration) {
-		m.remember(incident.Event{Kind: incident.KindIncident, ID: workload + ago.String(), What: incident.WhatXID, Code: code, PID: 7, Entity: gpuEntity("0"), Workload: workload,
+		m.remember(incident.Event{Kind: incident.KindIncident, ID: workload + ago.String(), What: incident.WhatXID,
+			Code: code, PID: 7, Entity: gpuEntity("0"), Workload: workload,
 			Class: incident.XIDs()[code].Class, Severity: incident.XIDs()[code].Severity, First: m.now.Add(-ago)})
 	}
 	const window = 10 * time.Minute // of xid_tenant
@@ -30,6 +32,32 @@ func TestIncidentsAreCountedBesideOthers(t *testing.T) {
 	for workload, want := range map[string]float64{"pod:a": 2, "pod:b": 1, "": -1} {
 		if got := valueOf(s, RecentIncidents, "0", "xid_tenant", workload, ""); got != want {
 			t.Errorf("%q had %v, want %v", workload, got, want)
+		}
+	}
+}
+
+// TestOwnersCountBeyondWhatIsUsual holds how many owners had an XID beyond twice
+// as many as on the host's other GPUs.
+func TestOwnersCountBeyondWhatIsUsual(t *testing.T) {
+	t.Parallel()
+	had := func(owners int) (all []*incident.Event) {
+		for i := range 2 * owners { // each owner had it twice
+			all = append(all, &incident.Event{Code: 13, Owner: fmt.Sprint(i % owners)})
+		}
+		return all
+	}
+	for _, c := range []struct {
+		here      int
+		elsewhere []int
+		want      float64
+	}{{5, nil, 5}, {5, []int{0, 0}, 5}, {5, []int{1, 1}, 3}, {5, []int{1}, 3}, {5, []int{2, 0, 2}, 1},
+		{5, []int{2, 0, 0}, 5}, {2, []int{3}, 0}} {
+		var elsewhere [][]*incident.Event
+		for _, n := range c.elsewhere {
+			elsewhere = append(elsewhere, append(had(n), &incident.Event{Code: 31, Owner: "other"}))
+		}
+		if got := owners(had(c.here), elsewhere); got != c.want {
+			t.Errorf("%d owners, and elsewhere %v: %g, want %g", c.here, c.elsewhere, got, c.want)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package health
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"gpusteward/collectors"
@@ -157,5 +158,30 @@ func TestPersistenceIsTheNodes(t *testing.T) {
 		if got := look(c.after); got != c.want {
 			t.Errorf("%q, then %q: %v, want %v", c.before, c.after, got, c.want)
 		}
+	}
+}
+
+// TestADriftNamesItsSettings holds that the sentence about a GPU's drift says
+// which settings differ now, and how.
+func TestADriftNamesItsSettings(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Checks()...)
+	show := func(ecc, accounting float64, times int) (message string) {
+		w.steps(times, on("0", collectors.Up, 1), on("0", collectors.ModeEnabled, ecc, "ecc"),
+			on("0", collectors.ModeEnabled, accounting, "accounting"), on("0", collectors.WorkloadMemory, 1e9, "pod:a", ""))
+		for _, f := range w.engine.Findings() {
+			if f.Check == driftCheck && f.Entity == gpuEntity("0") {
+				message = f.Message
+			}
+		}
+		return message
+	}
+	const ecc, accounting = "setting ecc, value 0, expected 1", "setting accounting, value 0, expected 1"
+	show(1, 1, 2)
+	if got := show(0, 1, 20); !strings.Contains(got, ecc) || strings.Contains(got, accounting) {
+		t.Errorf("one setting drifts: %q", got)
+	}
+	if got := show(0, 0, 20); !strings.Contains(got, ecc) || !strings.Contains(got, accounting) {
+		t.Errorf("two settings drift: %q", got)
 	}
 }
