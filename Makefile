@@ -87,7 +87,7 @@ mutants: mutants-health
 
 # health/diag is not asked: much of it only runs on a GPU.
 mutants-health:
-	@$(MUTATE) -min=90 -n=$(MUTANTS) -seed=$(SEED) ./health ./health/journal ./health/notifier ./alerts
+	@$(MUTATE) -min=90 -n=$(MUTANTS) -seed=$(SEED) ./health ./health/derived ./health/incident ./health/journal ./health/notifier ./alerts
 
 # False alarms of DAYS simulated days of healthy hosts, by check, and of DAYS rough days by
 # another author, by style. STYLE selects one style.
