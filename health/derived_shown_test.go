@@ -16,14 +16,17 @@ func TestWhatIsDerivedIsShown(t *testing.T) {
 	w := newWorld(t)
 	for _, after := range []time.Duration{step, time.Second} {
 		w.now = w.now.Add(after)
-		s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.ModeEnabled, 1, "ecc"),
-			on("0", collectors.Processes, 0, "compute"), on("0", collectors.MemoryBytes, 1e9, "used"), on("0", collectors.MemoryBytes, 3e9, "free")})
+		s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1),
+			on("0", collectors.ModeEnabled, 1, "ecc"),
+			on("0", collectors.Processes, 0, "compute"), on("0", collectors.MemoryBytes, 1e9, "used"),
+			on("0", collectors.MemoryBytes, 3e9, "free")})
 		w.engine.Eval(s, nil, w.now)
 		for _, c := range []struct {
 			metric *collectors.Metric
 			labels []string
 			want   float64
-		}{{OrphanMemory, nil, 1e9}, {derived.MemoryPressure, nil, .25}, {Away, nil, 0}, {ConfigDrift, []string{"ecc", "1", "1"}, 0}} {
+		}{{OrphanMemory, nil, 1e9}, {derived.MemoryPressure, nil, .25}, {Away, nil, 0},
+			{ConfigDrift, []string{"ecc", "1", "1"}, 0}} {
 			if got := valueOf(s, c.metric, "0", c.labels...); got != c.want {
 				t.Errorf("%v after the last evaluation: %s is %v, want %v", after, c.metric, got, c.want)
 			}

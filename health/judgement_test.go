@@ -226,12 +226,15 @@ func TestNarrow(t *testing.T) {
 func TestAReportOfOneGPU(t *testing.T) {
 	t.Parallel()
 	one := func(status incident.State, reason string, findings ...Finding) Judgement {
-		j := Judgement{Verdict: Verdict{GPUs: []Health{{GPU: "0", UUID: "GPU-0", Status: status, Reason: reason}}, Findings: findings}}
+		j := Judgement{Verdict: Verdict{GPUs: []Health{{GPU: "0", UUID: "GPU-0", Status: status, Reason: reason}},
+			Findings: findings}}
 		j.Narrow(nil, nil)
 		return j
 	}
-	lost := Finding{Check: "gpu_lost", Entity: gpuEntity("0"), Severity: incident.Emergency, State: incident.Failed, Message: "It is gone."}
-	silent := Finding{Check: "hot", Entity: gpuEntity("0"), State: incident.Unknown, Message: "There is no data.", Action: "Look."}
+	lost := Finding{Check: "gpu_lost", Entity: gpuEntity("0"), Severity: incident.Emergency, State: incident.Failed,
+		Message: "It is gone."}
+	silent := Finding{Check: "hot", Entity: gpuEntity("0"), State: incident.Unknown, Message: "There is no data.",
+		Action: "Look."}
 	for _, c := range []struct {
 		Judgement
 		want string
@@ -240,9 +243,12 @@ func TestAReportOfOneGPU(t *testing.T) {
 		{one(incident.OK, "is away"), "OK - this host: 1 GPU, no fault\n"},
 		{one(incident.Unknown, ""), "UNKNOWN - this host: " + noData + "\nunknown   gpu=0 " + noData + "\n"},
 		{one(incident.Unknown, "hangs"), "UNKNOWN - this host: GPU 0 hangs\nunknown   gpu=0 hangs\n"},
-		{one(incident.Unknown, "", silent), "UNKNOWN - this host: " + noData + "\nunknown   gpu=0 hot: There is no data.\nunknown   gpu=0 " + noData + "\n"},
-		{one(incident.Failed, "hangs", lost), "CRITICAL - this host: GPU 0 hangs: It is gone.\nemergency gpu=0 gpu_lost: It is gone.\n"},
-		{one(incident.Failed, "", lost), "CRITICAL - this host: gpu=0 gpu_lost: It is gone.\nemergency gpu=0 gpu_lost: It is gone.\n"},
+		{one(incident.Unknown, "", silent), "UNKNOWN - this host: " + noData +
+			"\nunknown   gpu=0 hot: There is no data.\nunknown   gpu=0 " + noData + "\n"},
+		{one(incident.Failed, "hangs", lost),
+			"CRITICAL - this host: GPU 0 hangs: It is gone.\nemergency gpu=0 gpu_lost: It is gone.\n"},
+		{one(incident.Failed, "", lost),
+			"CRITICAL - this host: gpu=0 gpu_lost: It is gone.\nemergency gpu=0 gpu_lost: It is gone.\n"},
 	} {
 		if got, _ := c.Report("text", incident.Warning); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)

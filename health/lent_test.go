@@ -76,7 +76,8 @@ func TestTheNodesPersistenceHidesNoOtherDrift(t *testing.T) {
 	}
 	for gpu, want := range map[string]string{"": "persistence 0 1", "0": "ecc 0 1"} {
 		for _, x := range s.Of(ConfigDrift) {
-			if text := x.Labels[2] + " " + x.Labels[3] + " " + x.Labels[4]; x.Labels[0] == gpu && (x.Value == 1) != (text == want) {
+			if text := x.Labels[2] + " " + x.Labels[3] + " " + x.Labels[4]; x.Labels[0] == gpu &&
+				(x.Value == 1) != (text == want) {
 				t.Errorf("GPU %q: %s: %v", gpu, text, x.Value)
 			}
 		}
@@ -92,8 +93,10 @@ func TestWhatMostGPUsHave(t *testing.T) {
 		usual  string // empty: they do not agree
 		unlike bool
 	}{
-		{"1", "", true}, {"11", "", false}, {"111", "", false}, {"1111", "1", false}, {"1110", "1", true}, {"1100", "", true}, {"11110", "1", true}, {"11100", "", true},
-		{"111100", "", true}, {"111110", "1", true}, {"11111000", "", true}, {"11111100", "1", true}, {"000001", "0", true}, {"111 1", "1", false}, {"111 ", "", false},
+		{"1", "", true}, {"11", "", false}, {"111", "", false}, {"1111", "1", false}, {"1110", "1", true},
+		{"1100", "", true}, {"11110", "1", true}, {"11100", "", true},
+		{"111100", "", true}, {"111110", "1", true}, {"11111000", "", true}, {"11111100", "1", true},
+		{"000001", "0", true}, {"111 1", "1", false}, {"111 ", "", false},
 	} {
 		all := map[incident.Entity]baseline{{GPU: "9"}: {"model": "other", "ecc": "0"}}
 		for i, v := range c.has {

@@ -12,7 +12,8 @@ func TestIncidentsAreRememberedForAMonth(t *testing.T) {
 	t.Parallel()
 	m := newMemory(birth)
 	for i, id := range []string{"old", "month", "new"} {
-		m.remember(incident.Event{Kind: incident.KindIncident, ID: id, First: birth.Add(time.Duration(i-1) * time.Second)})
+		m.remember(incident.Event{Kind: incident.KindIncident, ID: id,
+			First: birth.Add(time.Duration(i-1) * time.Second)})
 		m.cleared[clearing{id, incident.Entity{}}] = birth.Add(time.Duration(i-1) * time.Second)
 	}
 	m.remember(incident.Event{Kind: incident.KindAck, ID: "ack", First: birth})
@@ -24,7 +25,8 @@ func TestIncidentsAreRememberedForAMonth(t *testing.T) {
 		t.Errorf("%+v, %v", m.incidents, m.cleared)
 	}
 	for i := len(m.incidents); i <= mostIncidents; i++ {
-		m.remember(incident.Event{Kind: incident.KindIncident, ID: gpuEntity("0").String() + time.Duration(i).String(), What: "often",
+		m.remember(incident.Event{Kind: incident.KindIncident, ID: gpuEntity("0").String() + time.Duration(i).String(),
+			What:  "often",
 			First: birth.Add(time.Second)})
 	}
 	if m.tidy(); len(m.incidents) != mostIncidents || !m.knows("month") || !m.knows("new") {

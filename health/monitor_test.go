@@ -410,7 +410,8 @@ func TestSettingsThatCannotWork(t *testing.T) {
 			t.Errorf("%+v: %v, want %s", s, err, want)
 		}
 	}
-	if err := (Settings{EnableAlerts: []string{"slow_gpu"}, Labels: map[string]string{"cluster": "a"}}).Validate(); err != nil {
+	if err := (Settings{EnableAlerts: []string{"slow_gpu"},
+		Labels: map[string]string{"cluster": "a"}}).Validate(); err != nil {
 		t.Error(err)
 	}
 }
@@ -456,7 +457,8 @@ func TestAGPUThatIsAcknowledgedAsGoneIsForgotten(t *testing.T) {
 	t.Parallel()
 	for check, want := range map[string][]string{missingCheck: {"GPU-0"}, "gpu_lost": nil} {
 		var forgotten []string
-		m := NewMonitor(Options{Forget: func(uuid string) { forgotten = append(forgotten, uuid) }, Log: slog.New(slog.DiscardHandler)}, Settings{})
+		m := NewMonitor(Options{Forget: func(uuid string) { forgotten = append(forgotten, uuid) },
+			Log: slog.New(slog.DiscardHandler)}, Settings{})
 		latched := *lostCheck
 		latched.ID = check
 		w := newWorld(t, &latched)

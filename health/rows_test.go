@@ -236,7 +236,8 @@ func (p promise) test(t *testing.T, c *Check, l Level) {
 		if got, _ := r.show(p.example(e, held, held, nil), false, r.aWhile(), incident.OK); got != p.severity.State() {
 			t.Errorf("held at %g: %v", held, got)
 		}
-		if got, _ := r.show(p.example(e, over, over, nil), false, r.aWhile(), incident.OK); got != incident.OK && !c.Latched {
+		if got, _ := r.show(p.example(e, over, over, nil), false, r.aWhile(), incident.OK); got != incident.OK &&
+			!c.Latched {
 			t.Errorf("cleared at %g: %v", over, got)
 		}
 	} else if got, _ := r.show(p.Example(e), true, r.aWhile(), incident.OK); (got == incident.OK) == c.Latched {

@@ -14,7 +14,8 @@ import (
 // TestWhichSeriesASignalTakes holds the conditions on a label.
 func TestWhichSeriesASignalTakes(t *testing.T) {
 	t.Parallel()
-	for values, want := range map[string][]string{"a": {"a"}, "a|b": {"a", "b"}, "a.*": {"a", "ab"}, "b|a.*": {"a", "ab", "b"}, ".*": {"", "a", "ab", "b", "c"}, "": {""}} {
+	for values, want := range map[string][]string{"a": {"a"}, "a|b": {"a", "b"}, "a.*": {"a", "ab"},
+		"b|a.*": {"a", "ab", "b"}, ".*": {"", "a", "ab", "b", "c"}, "": {""}} {
 		m := match{values: strings.Split(values, "|")}
 		for _, v := range []string{"", "a", "ab", "b", "c"} {
 			fits := false
@@ -50,7 +51,9 @@ func TestSignalsForPrometheus(t *testing.T) {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
-	for d, want := range map[time.Duration]string{24 * time.Hour: "1d", 25 * time.Hour: "25h", time.Hour: "1h", 90 * time.Minute: "90m", 90 * time.Second: "90s", 1500 * time.Millisecond: "1500ms", 48 * time.Hour: "2d", time.Second: "1s"} {
+	for d, want := range map[time.Duration]string{24 * time.Hour: "1d", 25 * time.Hour: "25h", time.Hour: "1h",
+		90 * time.Minute: "90m", 90 * time.Second: "90s", 1500 * time.Millisecond: "1500ms", 48 * time.Hour: "2d",
+		time.Second: "1s"} {
 		if got := promDuration(d); got != want {
 			t.Errorf("%v is %s, want %s", d, got, want)
 		}
@@ -62,8 +65,10 @@ func TestSignalsForPrometheus(t *testing.T) {
 func TestWhatSignalsRead(t *testing.T) {
 	t.Parallel()
 	s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 0),
-		on("0", collectors.Utilization, .25, "gpu"), on("0", collectors.Utilization, .5, "memory"), on("0", collectors.Utilization, .125, "encoder"), on("1", collectors.Utilization, .75, "gpu"),
-		on("0", collectors.PerformanceState, 8), on("0", collectors.TemperatureMargin, 4), on("1", collectors.TemperatureMargin, 0)})
+		on("0", collectors.Utilization, .25, "gpu"), on("0", collectors.Utilization, .5, "memory"),
+		on("0", collectors.Utilization, .125, "encoder"), on("1", collectors.Utilization, .75, "gpu"),
+		on("0", collectors.PerformanceState, 8), on("0", collectors.TemperatureMargin, 4),
+		on("1", collectors.TemperatureMargin, 0)})
 	margin, state := Value(collectors.TemperatureMargin), Value(collectors.PerformanceState)
 	for name, c := range map[string]struct {
 		signal *Signal
@@ -156,8 +161,10 @@ func TestCountersAreSweptEachHour(t *testing.T) {
 			at(passed, "0")
 		}
 		at(c.after, "0")
-		if counted := m.counted[c.signal]; len(counted.order) != c.sums || len(counted.sums) != c.sums || len(counted.last) != c.counters {
-			t.Errorf("%s: %d counters of %d entities are remembered, want %d of %d", name, len(counted.last), len(counted.order), c.counters, c.sums)
+		if counted := m.counted[c.signal]; len(counted.order) != c.sums || len(counted.sums) != c.sums ||
+			len(counted.last) != c.counters {
+			t.Errorf("%s: %d counters of %d entities are remembered, want %d of %d", name, len(counted.last),
+				len(counted.order), c.counters, c.sums)
 		}
 		if v, ok := at(c.after, "0", "1").of(gpuEntity("1")); !ok || v != c.want {
 			t.Errorf("%s: it rose by %g, want %g", name, v, c.want)

@@ -24,7 +24,8 @@ func TestWhoAnswers(t *testing.T) {
 				t.Errorf("%q: %v answers: %v", ups, e, got)
 			}
 		}
-		for m, stays := range map[*collectors.Metric]bool{derived.FaultScore: true, derived.LemonScore: true, Away: true,
+		for m, stays := range map[*collectors.Metric]bool{derived.FaultScore: true, derived.LemonScore: true,
+			Away:            true,
 			derived.Traffic: false, derived.PeerZScore: false} {
 			labels := make([]string, len(m.Labels))
 			labels[0], labels[1] = "0", "GPU-0"

@@ -15,8 +15,10 @@ func TestForHowLongAFaultIsHeld(t *testing.T) {
 	for _, c := range []struct {
 		hold, since, want time.Duration
 	}{
-		{0, time.Second, holdFirst}, {holdFirst, flapping - time.Second, 2 * holdFirst}, {holdFirst, flapping, holdFirst},
-		{holdMost / 2, 0, holdMost}, {40 * time.Minute, 0, holdMost}, {holdMost, 0, holdMost}, {holdMost, flapping, holdFirst},
+		{0, time.Second, holdFirst}, {holdFirst, flapping - time.Second, 2 * holdFirst},
+		{holdFirst, flapping, holdFirst},
+		{holdMost / 2, 0, holdMost}, {40 * time.Minute, 0, holdMost}, {holdMost, 0, holdMost},
+		{holdMost, flapping, holdFirst},
 	} {
 		st := status{hold: c.hold, left: birth}
 		if st.enter(birth.Add(c.since)); st.hold != c.want {
@@ -97,14 +99,16 @@ func TestAnEngineHurriesWhatItCan(t *testing.T) {
 		can   bool
 		want  Persistence
 	}{
-		"at once":              {Level{When: margin().AtMost(0)}, true, Persistence{}},
-		"one sample":           {Level{When: margin().AtMost(0), For: of(1, 1)}, true, of(1, 1)},
-		"two of three":         {Level{When: margin().AtMost(0), For: of(2, 3)}, true, Persistence{2, 3, glance}},
-		"six of eight":         {Level{When: margin().AtMost(0), For: of(6, 8)}, true, Persistence{3, 3, glance}},
-		"nearly two minutes":   {Level{When: margin().AtMost(0), For: of(11, 11)}, true, Persistence{3, 3, glance}},
-		"two minutes":          {Level{When: margin().AtMost(0), For: of(12, 12)}, false, of(12, 12)},
-		"a comparison":         {Level{When: margin().Optional().AtMost(0), For: of(2, 2)}, false, Persistence{2, 2, glance}},
-		"an increase":          {Level{When: Increase(collectors.Energy, time.Minute).Above(0), For: of(2, 2)}, false, Persistence{2, 2, glance}},
+		"at once":            {Level{When: margin().AtMost(0)}, true, Persistence{}},
+		"one sample":         {Level{When: margin().AtMost(0), For: of(1, 1)}, true, of(1, 1)},
+		"two of three":       {Level{When: margin().AtMost(0), For: of(2, 3)}, true, Persistence{2, 3, glance}},
+		"six of eight":       {Level{When: margin().AtMost(0), For: of(6, 8)}, true, Persistence{3, 3, glance}},
+		"nearly two minutes": {Level{When: margin().AtMost(0), For: of(11, 11)}, true, Persistence{3, 3, glance}},
+		"two minutes":        {Level{When: margin().AtMost(0), For: of(12, 12)}, false, of(12, 12)},
+		"a comparison": {Level{When: margin().Optional().AtMost(0), For: of(2, 2)}, false,
+			Persistence{2, 2, glance}},
+		"an increase": {Level{When: Increase(collectors.Energy, time.Minute).Above(0), For: of(2, 2)}, false,
+			Persistence{2, 2, glance}},
 		"incidents of a while": {Level{When: lostLately().Above(0)}, true, Persistence{}},
 	} {
 		if can := c.level.hurry(); can != c.can || c.level.For != c.want {

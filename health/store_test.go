@@ -116,7 +116,8 @@ func TestStateWithoutADirectoryIsAnError(t *testing.T) {
 	if err := s.Save("health", got); err == nil {
 		t.Error("the state is kept in no directory")
 	}
-	if err := s.Load("health", &got); err == nil || !strings.HasPrefix(err.Error(), "read the state: ") || got.Count != 7 {
+	if err := s.Load("health", &got); err == nil || !strings.HasPrefix(err.Error(), "read the state: ") ||
+		got.Count != 7 {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

@@ -70,12 +70,14 @@ func TestWhichValueIsTold(t *testing.T) {
 		value  float64
 		past   bool
 	}{
-		{isThere, incident.Degraded, 3, false}, {isThere, incident.Failed, 3, false}, {isThere, incident.Recovering, 7, true}, {isThere, incident.Unknown, 7, true},
+		{isThere, incident.Degraded, 3, false}, {isThere, incident.Failed, 3, false},
+		{isThere, incident.Recovering, 7, true}, {isThere, incident.Unknown, 7, true},
 		{isClear, incident.Degraded, 7, true}, {isJustLeft, incident.OK, 7, true}, {neverWas, incident.OK, 3, true},
 	} {
 		st := &status{state: c.state, levels: []level{{}, levelThat(c.stands)}}
 		if v, past := st.says(1); v != c.value || past != c.past {
-			t.Errorf("a level that stands as %d, %v: %g, past %v; want %g, %v", c.stands, c.state, v, past, c.value, c.past)
+			t.Errorf("a level that stands as %d, %v: %g, past %v; want %g, %v", c.stands, c.state, v, past, c.value,
+				c.past)
 		}
 	}
 }

@@ -121,18 +121,21 @@ func TestTheEndsOfWhatIsCompared(t *testing.T) {
 		all, one map[int]float64
 		compared bool
 	}{
-		"busy enough":                {all: map[int]float64{utilization: .80}, compared: true},
-		"not busy enough":            {all: map[int]float64{utilization: .79}},
-		"under the limit":            {all: map[int]float64{power: 629}, one: map[int]float64{tensorActivity: .9}, compared: true},
+		"busy enough":     {all: map[int]float64{utilization: .80}, compared: true},
+		"not busy enough": {all: map[int]float64{utilization: .79}},
+		"under the limit": {all: map[int]float64{power: 629}, one: map[int]float64{tensorActivity: .9},
+			compared: true},
 		"at the limit, other work":   {all: map[int]float64{power: 630}, one: map[int]float64{tensorActivity: .9}},
 		"at the limit, like work":    {all: map[int]float64{power: 630}, compared: true},
 		"at the limit, work unknown": {all: map[int]float64{power: 630, smActivity: math.NaN()}},
 		"alone at the limit":         {one: map[int]float64{power: 630}},
-		"the others at the limit":    {all: map[int]float64{power: 630}, one: map[int]float64{power: 629}, compared: true},
-		"capped now and then":        {all: map[int]float64{capped: .05}, one: map[int]float64{tensorActivity: .9}, compared: true},
-		"capped more often":          {all: map[int]float64{capped: .06}, one: map[int]float64{tensorActivity: .9}},
-		"a little less used":         {one: map[int]float64{utilization: .86}, compared: true},
-		"not as much used":           {one: map[int]float64{utilization: .84}},
+		"the others at the limit": {all: map[int]float64{power: 630}, one: map[int]float64{power: 629},
+			compared: true},
+		"capped now and then": {all: map[int]float64{capped: .05}, one: map[int]float64{tensorActivity: .9},
+			compared: true},
+		"capped more often":  {all: map[int]float64{capped: .06}, one: map[int]float64{tensorActivity: .9}},
+		"a little less used": {one: map[int]float64{utilization: .86}, compared: true},
+		"not as much used":   {one: map[int]float64{utilization: .84}},
 	} {
 		r := newRig(5)
 		for i, g := range r.gpus {

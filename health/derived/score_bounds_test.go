@@ -18,12 +18,15 @@ func TestHowFaultsAddUp(t *testing.T) {
 		after         time.Duration
 		score, lemon  float64
 	}{
-		{incident.None, incident.None, 0, 0, 0}, {incident.Info, incident.None, 0, .1, .1}, {incident.Warning, incident.None, 0, .5, .5}, {incident.Critical, incident.None, 0, 1,
+		{incident.None, incident.None, 0, 0, 0}, {incident.Info, incident.None, 0, .1, .1},
+		{incident.Warning, incident.None, 0, .5, .5}, {incident.Critical, incident.None, 0, 1,
 			1}, {incident.Emergency, incident.None, 0, 2, 2},
 		{-1, incident.None, 0, 0, 0}, {incident.Emergency + 1, incident.None, 0, 2, 2},
-		{incident.Critical, incident.Critical, 0, 1 + 1.25, 1}, {incident.Critical, incident.Critical, inARow, .5 + 1.25, 1}, {incident.Critical, incident.Critical,
+		{incident.Critical, incident.Critical, 0, 1 + 1.25, 1},
+		{incident.Critical, incident.Critical, inARow, .5 + 1.25, 1}, {incident.Critical, incident.Critical,
 			inARow + time.Second, .5 + 1, 2},
-		{incident.Warning, incident.Critical, time.Minute, .5 + 1.25, 1}, {incident.Critical, incident.Warning, time.Minute, 1 + .625, 1}, {incident.Critical,
+		{incident.Warning, incident.Critical, time.Minute, .5 + 1.25, 1},
+		{incident.Critical, incident.Warning, time.Minute, 1 + .625, 1}, {incident.Critical,
 			incident.Emergency, inARow, .5 + 2.5, 2},
 		{incident.Critical, incident.Critical, -time.Second, 1 + 1.25, 2}, // the clock went back: another offence
 	} {

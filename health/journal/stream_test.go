@@ -388,7 +388,8 @@ func TestAStreamEndsWithItsClient(t *testing.T) {
 	for name, c := range map[string]struct {
 		writing, flushing error
 		ends              bool
-	}{"it is there": {}, "it takes nothing": {writing: gone, ends: true}, "nothing reaches it": {flushing: gone, ends: true}} {
+	}{"it is there": {}, "it takes nothing": {writing: gone, ends: true},
+		"nothing reaches it": {flushing: gone, ends: true}} {
 		synctest.Test(t, func(t *testing.T) {
 			j, _, _, _ := testJournal(t, Options{})
 			b := &broken{client: client{header: http.Header{}}, writing: c.writing, flushing: c.flushing}
