@@ -150,6 +150,9 @@ func TestABaselineIsAnHour(t *testing.T) {
 		if f.minutes(windowSize, 0, 60, known); !f.known || f.sigma[coreTemperature] != want {
 			t.Errorf("known in %d minutes of an hour: a deviation of %g", known, f.sigma[coreTemperature])
 		}
+		if f.minutes(1, 0, 65, 1); (f.sums[coreTemperature].Up > 0) != (want > 0) {
+			t.Errorf("known in %d minutes of an hour: five degrees more are %g", known, f.sums[coreTemperature].Up)
+		}
 	}
 	var idle drift
 	idle.minutes(windowSize, math.NaN(), 60, windowSize)
