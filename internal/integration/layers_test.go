@@ -19,7 +19,7 @@ import (
 // Tests may import what they like.
 var layers = map[string][]string{
 	".":                    {"internal/agent"},
-	"internal/agent":       {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/host", "exporter", "health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend", "enforcer/broker", "enforcer/gemini", "enforcer/escalation", "enforcer/policy", "internal/config"},
+	"internal/agent":       {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/host", "exporter", "health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend", "enforcer/broker", "enforcer/gemini", "enforcer/escalation", "enforcer/policy", "internal/config", "internal/stack"},
 	"internal/integration": {},                                                                                                                                        // tests alone
 	"internal/config":      {"collectors", "collectors/host", "health", "health/incident", "health/notifier", "enforcer/gemini", "enforcer/policy", "internal/quota"}, // the only reader of YAML
 
@@ -42,6 +42,7 @@ var layers = map[string][]string{
 	"enforcer/gemini":     {"enforcer/schedule", "enforcer/ledger", "internal/wire"},
 	"internal/wire":       {"internal/quota"}, // frames and books: what the broker and who asks it have in common
 	"enforcer/schedule":   {},
+	"internal/stack":      {}, // other processes' stacks: of use without a GPU
 	"internal/quota":      {}, // the terms, for all that hold, keep or tell them
 	"enforcer/ledger":     {},
 

@@ -1,0 +1,122 @@
+//go:build tools
+
+package stack
+
+import (
+	"bufio"
+	"encoding/json"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var (
+	pythons = flag.String("stack.pythons", "/usr/bin/python3", "interpreters to read, with commas between them")
+	record  = flag.Bool("stack.record", false, "write what is read to testdata")
+)
+
+// ranks starts testdata/ranks.py, and returns its PID and what Python says of it.
+func ranks(t testing.TB, python string, args ...string) (pid int, r recording) {
+	t.Helper()
+	begin := "exec(compile(open('testdata/ranks.py').read(), 'ranks.py', 'exec'))" // without this machine's path
+	cmd := exec.Command(python, append([]string{"-c", begin}, args...)...)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("%v (make tools installs Python)", err)
+	}
+	t.Cleanup(func() { stdin.Close(); cmd.Wait() })
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(line), &r); err != nil {
+		t.Fatal(err)
+	}
+	return cmd.Process.Pid, r
+}
+
+// TestRealPython compares what is read with what Python itself says of its threads.
+func TestRealPython(t *testing.T) {
+	for python := range strings.SplitSeq(*pythons, ",") {
+		t.Run(python, func(t *testing.T) {
+			pid, r := ranks(t, python)
+			p, err := Of(t.Context(), pid, Options{})
+			for err == nil && slices.ContainsFunc(p.Threads, func(t Thread) bool { return t.Syscall != "read" }) {
+				p, err = Of(t.Context(), pid, Options{}) // the last to begin may still be on its way
+			}
+			if err != nil || p.Problem != "" || p.Python == nil || !p.Python.Verified ||
+				!strings.HasPrefix(r.Version, p.Python.Version) {
+				t.Fatalf("%v %+v", err, p)
+			}
+			var got []pythonStack
+			for _, th := range p.Threads {
+				got = append(got, pythonStack{th.TID, th.Python, th.Problem})
+				if th.State != "sleeping" || th.WaitChannel == "" || th.Native == nil || th.Native.Symbol != "read" ||
+					th.Native.Offset == 0 || !strings.Contains(th.Native.File, "/libc.so") {
+					t.Errorf("%+v", th)
+				}
+			}
+			agrees(t, got, r.Stacks)
+			if *record {
+				r.record(t, pid)
+			}
+		})
+	}
+}
+
+// record reads the process once more, and writes what was read to testdata.
+func (r recording) record(t *testing.T, pid int) {
+	t.Helper()
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	all, err := mappings(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.Readlink(filepath.Join(dir, "exe"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := newBinaries(t.Context(), dir, all, process(pid))
+	defer files.close()
+	w, err := findPython(process(pid), files, program)
+	if err != nil || w == nil {
+		t.Fatal(err)
+	}
+	o, err := files.object(w.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Symbols, err = o.find(symbols...); err != nil {
+		t.Fatal(err)
+	}
+	memory := recorder{process(pid), image{}}
+	if w, err = newInterpreter(memory, r.Symbols); err != nil {
+		t.Fatal(err)
+	}
+	stacks, err := w.stacks(r.known())
+	if err != nil {
+		t.Fatal(err)
+	}
+	agrees(t, stacks, r.Stacks)
+	r.Memory = memory.segments()
+	text, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("testdata/"+r.Version+".json", append(text, '\n'), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

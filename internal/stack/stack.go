@@ -1,0 +1,219 @@
+// Package stack reads the stacks of another process's threads from outside: the
+// lines of its Python code, and for each thread what the kernel tells of it. It
+// never stops the process, writes nothing to it, and reads no argument and no
+// variable: only names, files, line tables and the links between frames.
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Bounds of what is read of a process, whatever its memory and its files say.
+const (
+	maxThreads  = 256
+	maxFrames   = 64
+	maxString   = 256
+	maxMemory   = 16 << 20 // bytes of the process's memory
+	maxFiles    = 64 << 20 // bytes of the files that it has mapped
+	maxMaps     = 16 << 20 // bytes of its list of mappings
+	tries       = 3
+	timeAllowed = time.Second
+)
+
+// Options say where to look.
+type Options struct {
+	Procfs string // mount point of procfs; empty is /proc
+}
+
+// Process is what was found.
+type Process struct {
+	PID     int      `json:"pid"`
+	Name    string   `json:"name"`
+	Python  *Python  `json:"python,omitempty"` // nil if it runs none, or none that can be read
+	Problem string   `json:"problem,omitempty"`
+	Threads []Thread `json:"threads"`
+	Omitted int      `json:"threads_omitted,omitempty"`
+}
+
+// Python is the interpreter that a process runs.
+type Python struct {
+	Version  string `json:"version"`
+	File     string `json:"file"`
+	Verified bool   `json:"verified"` // this package was held against interpreters of this version
+}
+
+// Thread is a thread of the kernel, or one that only Python lists: its TID is 0.
+type Thread struct {
+	TID         int     `json:"tid"`
+	Name        string  `json:"name,omitempty"`
+	State       string  `json:"state,omitempty"`
+	Syscall     string  `json:"syscall,omitempty"`
+	WaitChannel string  `json:"wait_channel,omitempty"` // the kernel's function in which it waits
+	Native      *Native `json:"native,omitempty"`
+	Python      []Frame `json:"python,omitempty"` // the innermost frame first
+	Problem     string  `json:"problem,omitempty"`
+
+	inner int    // its TID in its own PID namespace
+	at    uint64 // its instruction pointer; 0 is unknown
+}
+
+// Native is the place of a thread's instruction pointer. The offset is from the
+// start of the symbol, or of the file where no symbol is known.
+type Native struct {
+	File   string `json:"file"`
+	Symbol string `json:"symbol,omitempty"`
+	Offset uint64 `json:"offset"`
+}
+
+// Frame is a frame of Python code. The line is 0 where the code has none.
+type Frame struct {
+	Function string `json:"function"`
+	File     string `json:"file"`
+	Line     int    `json:"line,omitempty"`
+}
+
+// Of reads the stacks of a process, in a second at most: a file or a list of
+// mappings can hang as the process does, and then the rest is returned.
+func Of(ctx context.Context, pid int, o Options) (*Process, error) {
+	if o.Procfs == "" {
+		o.Procfs = "/proc"
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeAllowed, fmt.Errorf("reading took longer than %v, "+
+		"as it does when a file system or the process's memory hangs: try again", timeAllowed))
+	defer cancel()
+	parts := make(chan part) // not buffered: a part is given or it is not
+	go func() {
+		defer close(parts)
+		read(ctx, pid, o.Procfs, func(p part) {
+			select {
+			case parts <- p:
+			case <-ctx.Done():
+			}
+		})
+	}()
+	p := &Process{PID: pid}
+	for more := true; more; {
+		select {
+		case part, ok := <-parts:
+			if more = ok; more {
+				if err := part(p); err != nil {
+					return nil, err
+				}
+			}
+		case <-ctx.Done():
+			more = false
+		}
+	}
+	switch err := context.Cause(ctx); {
+	case err == nil:
+		return p, nil
+	case len(p.Threads) == 0 || errors.Is(err, context.Canceled):
+		return nil, err
+	default:
+		p.Problem = err.Error()
+		return p, nil
+	}
+}
+
+// part adds to a process what was read of it.
+type part func(*Process) error
+
+// read gives what it reads, part by part: first what no file system and no lock
+// of the process's memory can hold up.
+func read(ctx context.Context, pid int, procfs string, give func(part)) {
+	fail := func(err error) { give(func(*Process) error { return err }) }
+	if self, err := os.Readlink(filepath.Join(procfs, "self")); err != nil || self != strconv.Itoa(os.Getpid()) {
+		fail(fmt.Errorf("%s is of another PID namespace: give the procfs of this one as --path.procfs", procfs))
+		return
+	}
+	dir := filepath.Join(procfs, strconv.Itoa(pid))
+	name, start, threads, omitted, err := tasks(dir)
+	if err != nil {
+		fail(fmt.Errorf("there is no process %d: give the PID of one that runs", pid))
+		return
+	}
+	give(func(p *Process) error {
+		p.Name, p.Threads, p.Omitted = name, slices.Clone(threads), omitted
+		return nil
+	})
+	python, natives, stacks, problem := inside(ctx, pid, dir, threads)
+	if _, _, now, err := stat(small(filepath.Join(dir, "stat"))); err != nil || now != start {
+		fail(fmt.Errorf("process %d ended meanwhile: nothing of it is left to read", pid))
+		return
+	}
+	give(func(p *Process) error {
+		p.Python = python
+		if problem != nil {
+			p.Problem = problem.Error()
+		}
+		for i := range natives {
+			p.Threads[i].Native = natives[i]
+		}
+		for _, s := range stacks {
+			i := slices.IndexFunc(p.Threads, func(t Thread) bool { return s.TID != 0 && t.inner == s.TID })
+			if i < 0 {
+				p.Threads = append(p.Threads, Thread{Python: s.Frames, Problem: s.Problem})
+				continue
+			}
+			p.Threads[i].Python, p.Threads[i].Problem = s.Frames, s.Problem
+		}
+		return nil
+	})
+}
+
+// inside reads what the process's mappings and its memory say.
+func inside(ctx context.Context, pid int, dir string, threads []Thread) (
+	python *Python, natives []*Native, stacks []pythonStack, problem error) {
+	all, err := mappings(dir)
+	if err != nil {
+		return nil, nil, nil, permission(pid, err)
+	}
+	if len(all) == 0 {
+		return nil, nil, nil, fmt.Errorf("process %d has no memory: it is a thread of the kernel, or has ended", pid)
+	}
+	mem := &bounded{memory: process(pid), ctx: ctx, left: maxMemory}
+	files := newBinaries(ctx, dir, all, mem)
+	defer files.close()
+	defer func() { // last, as it may take what is left to read of files
+		for _, t := range threads {
+			natives = append(natives, files.place(t.at))
+		}
+	}()
+	program, _ := os.Readlink(filepath.Join(dir, "exe"))
+	w, err := findPython(mem, files, program)
+	if err != nil || w == nil {
+		return nil, nil, nil, permission(pid, err)
+	}
+	known := map[int]bool{}
+	for _, t := range threads {
+		known[t.inner] = true
+	}
+	stacks, err = w.stacks(known)
+	python = &Python{Version: w.version, File: clean(w.file), Verified: w.verified && runtime.GOARCH == "amd64"}
+	return python, nil, stacks, permission(pid, err)
+}
+
+// clean bounds a text of the process, and takes from it what a terminal or a
+// log would obey.
+func clean(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
+	if len(s) <= maxString {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxString-len("…")], "") + "…"
+}

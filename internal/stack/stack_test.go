@@ -1,0 +1,217 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestSyscalls(t *testing.T) {
+	t.Parallel()
+	futex := map[string]string{"amd64": "202", "arm64": "98"}[runtime.GOARCH]
+	for line, want := range map[string]struct {
+		name string
+		at   uint64
+	}{
+		futex + " 0x7f 0x80 0x0 0x0 0x0 0xffffffff 0x7ffd 0x7f8a": {"futex", 0x7f8a},
+		"9999 0x0 0x0 0x0 0x0 0x0 0x0 0x7ffd 0x7f8a":              {"number 9999", 0x7f8a},
+		"-1 0x7ffd 0x7f8a\n":                {"", 0x7f8a},
+		"running\n":                         {"", 0},
+		"0 0x0 0x0 0x0 0x0 0x0 0x0 0x0 0x0": {"", 0},
+		"":                                  {"", 0},
+		"1 2 x":                             {"", 0},
+	} {
+		if name, at := syscallOf(line); name != want.name || at != want.at {
+			t.Errorf("%q: %q at %#x, want %+v", line, name, at, want)
+		}
+	}
+}
+
+func TestStat(t *testing.T) {
+	t.Parallel()
+	rest := " 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20"
+	for line, want := range map[string][3]string{
+		"7 (python3) S" + rest:        {"python3", "sleeping", "4711"},
+		"7 (a) R (b\x1b) D" + rest:    {"a) R (b\uFFFD", "uninterruptible", "4711"},
+		"7 (pt_data_worker) ?" + rest: {"pt_data_worker", "?", "4711"},
+	} {
+		if name, state, start, err := stat(line); err != nil || [3]string{name, state, start} != want {
+			t.Errorf("%q: %v %s %s %s", line, err, name, state, start)
+		}
+	}
+	for _, line := range []string{"", "7", "7 (a", "7 ) (", "7 (a) S 1 2"} {
+		if _, _, _, err := stat(line); err == nil {
+			t.Errorf("%q is a line of a thread", line)
+		}
+	}
+}
+
+func TestInnermost(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[string]int{"Name:\tx\nNSpid:\t4711\t23\t1\nNSpgid:\t9\n": 1, "NSpid:\t4711\n": 4711,
+		"Name:\tx\n": 99, "NSpid:\tx": 99} {
+		if got := innermost(status, 99); got != want {
+			t.Errorf("%q: %d, want %d", status, got, want)
+		}
+	}
+}
+
+func TestMaps(t *testing.T) {
+	t.Parallel()
+	all, err := parseMaps(strings.NewReader(`55cd9ba5b000-55cd9ba5d000 r--p 00000000 fe:00 2477         /usr/bin/py thon
+7f0000000000-7f0000001000 r-xp 00002000 fe:00 2478             /usr/lib/libpython3.11.so.1.0 (deleted)
+7f0000002000-7f0000003000 rw-p 00000000 00:00 0 
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0              [vsyscall]
+`))
+	want := []mapping{{0x55cd9ba5b000, 0x55cd9ba5d000, 0, "/usr/bin/py thon"},
+		{0x7f0000000000, 0x7f0000001000, 0x2000, "/usr/lib/libpython3.11.so.1.0 (deleted)"},
+		{0x7f0000002000, 0x7f0000003000, 0, ""}, {0xffffffffff600000, 0xffffffffff601000, 0, "[vsyscall]"}}
+	if err != nil || !slices.Equal(all, want) {
+		t.Errorf("%v\n got %v\nwant %v", err, all, want)
+	}
+	for _, bad := range []string{"x\n", "2000-1000 r--p 0 0:0 0\n", "1000-2000 r--p\n"} {
+		if all, err := parseMaps(strings.NewReader(bad)); err == nil {
+			t.Errorf("%q: %v", bad, all)
+		}
+	}
+}
+
+func TestOfItself(t *testing.T) {
+	t.Parallel()
+	p, err := Of(t.Context(), os.Getpid(), Options{})
+	if err != nil || p.PID != os.Getpid() || p.Python != nil || p.Problem != "" || len(p.Threads) < 2 {
+		t.Fatalf("%v %+v", err, p)
+	}
+}
+
+func TestOfNothing(t *testing.T) {
+	t.Parallel()
+	elsewhere := t.TempDir()
+	if err := os.Symlink("1", filepath.Join(elsewhere, "self")); err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, c := range map[string]struct {
+		ctx    context.Context
+		pid    int
+		procfs string
+		want   string
+	}{
+		"no process":     {t.Context(), 1<<31 - 2, "", "there is no process 2147483646"},
+		"process 0":      {t.Context(), 0, "", "there is no process 0"},
+		"another procfs": {t.Context(), os.Getpid(), elsewhere, "another PID namespace"},
+		"no procfs":      {t.Context(), os.Getpid(), filepath.Join(elsewhere, "x"), "another PID namespace"},
+		"ended":          {ended, os.Getpid(), "", "context canceled"},
+	} {
+		if p, err := Of(c.ctx, c.pid, Options{Procfs: c.procfs}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %+v, %v", name, p, err)
+		}
+	}
+}
+
+// TestHang holds the list of mappings back: what was read before is returned.
+func TestHang(t *testing.T) {
+	t.Parallel()
+	procfs := t.TempDir()
+	dir := filepath.Join(procfs, "7")
+	line := "7 (rank) D 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20"
+	maps := filepath.Join(dir, "maps")
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "task/7"), 0o755),
+		os.Symlink(strconv.Itoa(os.Getpid()), filepath.Join(procfs, "self")),
+		os.WriteFile(filepath.Join(dir, "stat"), []byte(line), 0o644),
+		os.WriteFile(filepath.Join(dir, "task/7/stat"), []byte(line), 0o644),
+		unix.Mkfifo(maps, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, late := context.WithCancelCause(t.Context())
+	go func() {
+		f, err := os.OpenFile(maps, os.O_WRONLY, 0) // waits for who reads it
+		late(errors.New("it hangs"))
+		if err == nil {
+			<-t.Context().Done()
+			f.Close()
+		}
+	}()
+	p, err := Of(ctx, 7, Options{Procfs: procfs})
+	if err != nil || p.Name != "rank" || len(p.Threads) != 1 || p.Threads[0].State != "uninterruptible" ||
+		p.Problem != "it hangs" {
+		t.Errorf("%v %+v", err, p)
+	}
+}
+
+// TestManyThreads reads the threads of a made procfs with more of them than are read.
+func TestManyThreads(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(tid, file, text string) {
+		at := filepath.Join(dir, "task", tid)
+		if err := os.MkdirAll(at, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(at, file), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	line := "(rank) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20"
+	for i := range maxThreads + 9 {
+		write(strconv.Itoa(i+1), "stat", strconv.Itoa(i+1)+" "+line)
+	}
+	write("3", "status", "NSpid:\t3\t30\n")
+	write("3", "wchan", "futex_wait_queue")
+	write("4", "wchan", "0")
+	write("5", "stat", "")
+	if err := os.WriteFile(filepath.Join(dir, "stat"), []byte("1 "+line), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	name, start, all, omitted, err := tasks(dir)
+	if err != nil || name != "rank" || start != "4711" || omitted != 9 || len(all) != maxThreads-1 {
+		t.Fatalf("%v %s %s %d %d", err, name, start, omitted, len(all))
+	}
+	if all[2].WaitChannel != "futex_wait_queue" || all[2].inner != 30 || all[3].WaitChannel != "" || all[4].TID != 6 {
+		t.Errorf("%+v", all[2:5])
+	}
+}
+
+func TestText(t *testing.T) {
+	t.Parallel()
+	p := &Process{PID: 4711, Name: "python3", Python: &Python{Version: "3.14.2", File: "/usr/bin/python3.14"},
+		Problem: "it is late", Omitted: 2, Threads: []Thread{
+			{TID: 4711, Name: "python3", State: "sleeping", Syscall: "futex", WaitChannel: "futex_wait_queue",
+				Native: &Native{"/usr/lib/libc.so.6", "pthread_cond_wait", 0x1f},
+				Python: []Frame{{"step", "train.py", 12}, {"<module>", "train.py", 0}}},
+			{TID: 4712, Name: "nccl", State: "running", Native: &Native{"[anonymous]", "", 0x10},
+				Problem: "inconsistent, tried 3 times"},
+			{Python: slices.Repeat([]Frame{{"f", "x.py", 1}}, maxFrames)}}}
+	want := `process 4711 (python3), Python 3.14.2, 5 threads (2 left out)
+not verified: gpusteward was never held against this version of Python on this architecture
+not all of it was read: it is late
+
+thread 4711 (python3), sleeping, system call futex, in the kernel's futex_wait_queue
+    libc.so.6 pthread_cond_wait+0x1f
+    train.py:12 step
+    train.py:? <module>
+
+thread 4712 (nccl), running
+    Python: inconsistent, tried 3 times
+    [anonymous]+0x10
+
+a thread that only Python lists
+` + strings.Repeat("    x.py:1 f\n", maxFrames) + "    outer frames are left out\n"
+	if got := p.Text(); got != want {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+	for _, want := range []string{`"wait_channel": "futex_wait_queue"`, `"function": "step"`, `"verified": false`} {
+		if text := p.JSON(); !strings.Contains(text, want) {
+			t.Errorf("%s is not in %s", want, text)
+		}
+	}
+}
