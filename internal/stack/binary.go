@@ -178,7 +178,8 @@ func (o *object) symbols(visit func(s elf.Sym64, names *elf.Section) bool) error
 				}
 				for ; len(part) >= symbolSize; part = part[symbolSize:] {
 					sym := elf.Sym64{Name: words(part).u32(0), Info: part[4],
-						Shndx: binary.LittleEndian.Uint16(part[6:]), Value: words(part).u64(8), Size: words(part).u64(16)}
+						Shndx: binary.LittleEndian.Uint16(part[6:]), Value: words(part).u64(8),
+						Size: words(part).u64(16)}
 					if sym.Shndx != 0 && !visit(sym, o.Sections[s.Link]) {
 						return nil
 					}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
@@ -31,17 +32,26 @@ func mappings(dir string) ([]mapping, error) {
 	return all, err
 }
 
+var errMaps = errors.New("read the process's mappings: a line has another form")
+
 func parseMaps(r io.Reader) (all []mapping, err error) {
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
-		var m mapping
-		var perms, device, inode string
-		n, err := fmt.Sscanf(lines.Text(), "%x-%x %s %x %s %s", &m.start, &m.end, &perms, &m.offset, &device, &inode)
-		if err != nil || n != 6 || m.end <= m.start {
-			return nil, errors.New("read the process's mappings: a line has another form")
-		}
 		// The path is what follows the blanks behind the inode, and may have blanks.
-		if f := strings.SplitN(lines.Text(), " ", 6); len(f) == 6 {
+		f := strings.SplitN(lines.Text(), " ", 6)
+		if len(f) < 5 {
+			return nil, errMaps
+		}
+		start, end, _ := strings.Cut(f[0], "-")
+		var m mapping
+		var wrong [3]error
+		m.start, wrong[0] = strconv.ParseUint(start, 16, 64)
+		m.end, wrong[1] = strconv.ParseUint(end, 16, 64)
+		m.offset, wrong[2] = strconv.ParseUint(f[2], 16, 64)
+		if errors.Join(wrong[:]...) != nil || m.end <= m.start {
+			return nil, errMaps
+		}
+		if len(f) == 6 {
 			m.path = strings.TrimLeft(f[5], " ")
 		}
 		all = append(all, m)

@@ -4,8 +4,10 @@ package stack
 
 import (
 	"bufio"
+	"encoding/binary"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 var (
@@ -75,6 +78,86 @@ func TestRealPython(t *testing.T) {
 			}
 		})
 	}
+}
+
+// BenchmarkOf reads eight threads of 20 frames each.
+func BenchmarkOf(b *testing.B) {
+	pid, _ := ranks(b, strings.Split(*pythons, ",")[0], "count", counter(b))
+	before := ran(b, "/proc/self/task/*")
+	for b.Loop() {
+		if p, err := Of(b.Context(), pid, Options{}); err != nil || p.Problem != "" || len(p.Threads[1].Python) != 20 {
+			b.Fatal(err, p)
+		}
+	}
+	b.ReportMetric((ran(b, "/proc/self/task/*")-before).Seconds()*1e9/float64(b.N), "cpu-ns/op")
+}
+
+// ran is the processor time of threads, by the directories of procfs that match.
+func ran(b *testing.B, pattern string) (sum time.Duration) {
+	b.Helper()
+	files, err := filepath.Glob(pattern + "/schedstat")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, f := range files {
+		n, err := strconv.ParseInt(strings.Fields(small(f) + " 0")[0], 10, 64)
+		if err != nil {
+			b.Fatal(err)
+		}
+		sum += time.Duration(n)
+	}
+	return sum
+}
+
+func counter(b *testing.B) string {
+	b.Helper()
+	path := filepath.Join(b.TempDir(), "count")
+	if err := os.WriteFile(path, make([]byte, 8), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	return path
+}
+
+// BenchmarkTarget measures how much less a thread of that process counts in its
+// processor time while the process is read without a pause, over windows with and
+// without a reader by turns.
+func BenchmarkTarget(b *testing.B) {
+	path := counter(b)
+	pid, _ := ranks(b, strings.Split(*pythons, ",")[0], "count", path)
+	counted := func(meanwhile func()) float64 {
+		text := func() uint64 {
+			n, err := os.ReadFile(path)
+			if err != nil {
+				b.Fatal(err)
+			}
+			return binary.LittleEndian.Uint64(n)
+		}
+		threads := fmt.Sprintf("/proc/%d/task/*", pid) // the others stand still
+		before, start := text(), ran(b, threads)
+		for over := time.After(250 * time.Millisecond); ; {
+			select {
+			case <-over:
+				return float64(text()-before) / (ran(b, threads) - start).Seconds()
+			default:
+				meanwhile()
+			}
+		}
+	}
+	var slower []float64
+	reads := 0
+	for b.Loop() {
+		alone := counted(func() { time.Sleep(time.Millisecond) })
+		read := counted(func() {
+			reads++
+			if _, err := Of(b.Context(), pid, Options{}); err != nil {
+				b.Fatal(err)
+			}
+		})
+		slower = append(slower, 100*(1-read/alone))
+	}
+	slices.Sort(slower)
+	b.ReportMetric(slower[len(slower)/2], "%slower")
+	b.ReportMetric(float64(reads)/float64(b.N)*4, "reads/s")
 }
 
 // record reads the process once more, and writes what was read to testdata.

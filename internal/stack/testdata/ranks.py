@@ -1,6 +1,6 @@
 # Threads that stand still, each of a kind; then the program prints where they
 # stand and waits. Nothing runs between a thread's note of its ID and its wait,
-# which are on one line. "count FILE" adds a thread that counts in FILE.
+# which are on one line. "count FILE" makes them alike, and adds one that counts in FILE.
 import _thread, json, mmap, os, sys
 
 source = '''
@@ -59,9 +59,9 @@ pipe, _ = os.pipe()
 space = dict(ids=ids, pipe=pipe, os=os, get_ident=_thread.get_ident, native=_thread.get_native_id)
 exec(compile(source, 'modèle/€/train.py', 'exec'), space)
 worker = space['Worker']()
-kinds = [lambda: space['deep'](17), worker.step, lambda: next(worker.génération()),
+kinds = [lambda: space['deep'](18), worker.step, lambda: next(worker.génération()),
          space['gap'], space['back'], space['ends'],
-         lambda: space['deep'](17), lambda: list(map(lambda f: f(), [space['plain']]))]
+         lambda: space['deep'](18), lambda: list(map(lambda f: f(), [space['plain']]))]
 
 
 def count(path):
@@ -73,6 +73,8 @@ def count(path):
         shared[:8] = n.to_bytes(8, 'little')
 
 
+if sys.argv[1:2] == ['count']:
+    kinds = kinds[:1] * 8
 for kind in kinds:
     _thread.start_new_thread(kind, ())
 while len(ids) < len(kinds):
