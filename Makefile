@@ -40,7 +40,7 @@ demo: build
 # A lane is the set of tests in the files with its build tag, *_LANE_test.go:
 #   long    hours and days of simulated time, hundreds of hosts, sanitizers
 #   timed   guaranteed latencies and shares of real time; these run alone, without the race detector
-#   tools   tests that need the programs of Prometheus and Alertmanager
+#   tools   tests that need the programs of Prometheus and Alertmanager, or a Python
 in    = find . -name '*_$(1)_test.go'
 names = ^($(shell sed -nE 's/^func (Test[A-Za-z0-9_]*).*/\1/p' `$(in)` | sort -u | paste -sd'|'))$$
 lane  = go test -tags $(1) -timeout 30m -run '$(names)' $$($(in) -printf '%h\n' | sort -u)
@@ -113,12 +113,12 @@ sizing: tools
 		| grep -v -e '^=== ' -e '^ *--- '; exit $${PIPESTATUS[0]}
 
 # The programs that the tests need, as command:Debian package: Prometheus and Alertmanager with
-# their tools, a browser and its driver, checkers of packages, units and manifests, and a compiler
+# their tools, a browser and its driver, Python, checkers of packages, units and manifests, and a compiler
 # and an emulator for the hook on aarch64 (its C library has no command and is listed with the
 # compiler). A policy keeps the installation from starting daemons, unless the host has a policy
 # of its own.
 TOOLS := promtool:prometheus prometheus-alertmanager:prometheus-alertmanager amtool:prometheus-alertmanager \
-	chromium:chromium node:nodejs npm:npm \
+	chromium:chromium node:nodejs npm:npm /usr/bin/python3:python3 \
 	systemd-analyze:systemd strace:strace lintian:lintian rpm:rpm mandoc:mandoc zsh:zsh ip:iproute2 \
 	mmdebstrap:mmdebstrap slurmctld:slurmctld slurmd:slurmd sbatch:slurm-client munged:munge buildah:buildah runc:runc \
 	qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc:libc6-dev-arm64-cross

@@ -111,6 +111,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 	judge, judging := checkCommand(app, &f)
 	diagnosis, diagnosing := diagCommand(app)
+	stacks, stacking := stackCommand(app)
 
 	config := app.Command("config", "Work with configuration files.")
 	check := config.Command("check", "Check a configuration file. The exit status is 0 if it is valid.")
@@ -168,6 +169,8 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return judging.run(ctx, f, args, stdout)
 	case diagnosis.FullCommand():
 		return diagnosing.run(ctx, os.Stdin, stdout)
+	case stacks.FullCommand():
+		err = stacking.run(ctx, f.procfs, stdout)
 	case execution.FullCommand():
 		return execute(*program, f, stderr)
 	case installation.FullCommand():

@@ -1,0 +1,46 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/alecthomas/kingpin/v2"
+
+	"gpusteward/internal/stack"
+)
+
+// stackFlags are those of gpusteward stack.
+type stackFlags struct {
+	pid  int
+	json bool
+}
+
+func stackCommand(app *kingpin.Application) (*kingpin.CmdClause, *stackFlags) {
+	s := new(stackFlags)
+	cmd := app.Command("stack", "Show the lines on which the threads of a process stand: their Python code, their "+
+		"system calls and the places of their native code. The process goes on meanwhile, and no argument or "+
+		"variable is read. Requires root for another user's process. The exit status is 1 if something hindered it.")
+	cmd.Flag("json", "Write JSON.").BoolVar(&s.json)
+	cmd.Arg("PID", "Process, such as a rank that hangs.").Required().IntVar(&s.pid)
+	return cmd, s
+}
+
+// run shows what can be read, which says itself what hindered the rest.
+func (s *stackFlags) run(ctx context.Context, procfs string, stdout io.Writer) error {
+	p, err := stack.Of(ctx, s.pid, stack.Options{Procfs: procfs})
+	if err != nil {
+		return err
+	}
+	text := p.Text()
+	if s.json {
+		text = p.JSON()
+	}
+	if _, err := io.WriteString(stdout, text); err != nil {
+		return err
+	}
+	if p.Problem != "" {
+		return errors.New("not all of it was read")
+	}
+	return nil
+}

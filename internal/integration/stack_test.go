@@ -1,0 +1,75 @@
+package integration
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"gpusteward/internal/stack"
+)
+
+func TestStack(t *testing.T) {
+	t.Parallel()
+	self := strconv.Itoa(os.Getpid())
+	kernel := t.TempDir() // a procfs of another PID namespace
+	if err := os.Symlink("1", filepath.Join(kernel, "self")); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		args      []string
+		status    int
+		out, errs string
+	}{
+		"itself":         {[]string{self}, 0, "process " + self + " (", ""},
+		"no process":     {[]string{"2147483646"}, 1, "", "there is no process 2147483646"},
+		"no number":      {[]string{"python3"}, 64, "", "strconv"},
+		"nothing":        {nil, 64, "", "required argument 'PID'"},
+		"another procfs": {[]string{"--path.procfs=" + kernel, self}, 1, "", "another PID namespace"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out, errs bytes.Buffer
+			status := run(t.Context(), append([]string{"stack"}, c.args...), &out, &errs)
+			if status != c.status || !strings.HasPrefix(out.String(), c.out) ||
+				!strings.Contains(errs.String(), c.errs) {
+				t.Errorf("exit status %d, want %d:\n%s%s", status, c.status, &out, &errs)
+			}
+		})
+	}
+}
+
+func TestStackAsJSON(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	status := run(t.Context(), []string{"stack", "--json", strconv.Itoa(os.Getpid())}, &out, &out)
+	var p stack.Process
+	if err := json.Unmarshal(out.Bytes(), &p); err != nil || status != 0 || p.PID != os.Getpid() || len(p.Threads) < 2 {
+		t.Errorf("exit status %d, %v:\n%s", status, err, &out)
+	}
+}
+
+// TestStackOfWhatCannotBeRead is of a process that the kernel knows no memory of.
+func TestStackOfWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	procfs := t.TempDir()
+	line := []byte("7 (rank) Z 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20")
+	task := filepath.Join(procfs, "7", "task", "7")
+	if err := errors.Join(os.MkdirAll(task, 0o755),
+		os.Symlink(strconv.Itoa(os.Getpid()), filepath.Join(procfs, "self")),
+		os.WriteFile(filepath.Join(procfs, "7", "stat"), line, 0o644),
+		os.WriteFile(filepath.Join(task, "stat"), line, 0o644),
+		os.WriteFile(filepath.Join(procfs, "7", "maps"), nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	status := run(t.Context(), []string{"stack", "--path.procfs=" + procfs, "7"}, &out, &errs)
+	if status != 1 || errs.String() != "not all of it was read\n" ||
+		!strings.HasPrefix(out.String(), "process 7 (rank), 1 threads\nnot all of it was read: process 7 has no memory") {
+		t.Errorf("exit status %d:\n%s%s", status, &out, &errs)
+	}
+}
