@@ -69,7 +69,7 @@ func TestStackOfWhatCannotBeRead(t *testing.T) {
 	var out, errs bytes.Buffer
 	status := run(t.Context(), []string{"stack", "--path.procfs=" + procfs, "7"}, &out, &errs)
 	if status != 1 || errs.String() != "not all of it was read\n" ||
-		!strings.HasPrefix(out.String(), "process 7 (rank), 1 threads\nnot all of it was read: process 7 has no memory") {
+		!strings.HasPrefix(out.String(), "process 7 (rank), 1 thread\nnot all of it was read: process 7 has no") {
 		t.Errorf("exit status %d:\n%s%s", status, &out, &errs)
 	}
 }

@@ -52,7 +52,8 @@ type Python struct {
 	Verified bool   `json:"verified"` // this package was held against interpreters of this version
 }
 
-// Thread is a thread of the kernel, or one that only Python lists: its TID is 0.
+// Thread is a thread of the kernel, or one that Python lists and the kernel does
+// not, or not among those that are read: its TID is 0.
 type Thread struct {
 	TID         int     `json:"tid"`
 	Name        string  `json:"name,omitempty"`

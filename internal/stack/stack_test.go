@@ -204,7 +204,7 @@ thread 4712 (nccl), running
     Python: inconsistent, tried 3 times
     [anonymous]+0x10
 
-a thread that only Python lists
+a Python thread whose TID is not known
 ` + strings.Repeat("    x.py:1 f\n", maxFrames) + "    outer frames are left out\n"
 	if got := p.Text(); got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)

@@ -24,7 +24,11 @@ func (p *Process) Text() string {
 	if p.Python != nil {
 		fmt.Fprintf(&b, ", Python %s", p.Python.Version)
 	}
-	fmt.Fprintf(&b, ", %d threads", len(p.Threads)+p.Omitted)
+	if n := len(p.Threads) + p.Omitted; n == 1 {
+		b.WriteString(", 1 thread")
+	} else {
+		fmt.Fprintf(&b, ", %d threads", n)
+	}
 	if p.Omitted > 0 {
 		fmt.Fprintf(&b, " (%d left out)", p.Omitted)
 	}
@@ -43,7 +47,7 @@ func (p *Process) Text() string {
 
 func (t Thread) text(b *strings.Builder) {
 	if t.TID == 0 {
-		b.WriteString("\na thread that only Python lists")
+		b.WriteString("\na Python thread whose TID is not known")
 	} else {
 		fmt.Fprintf(b, "\nthread %d (%s), %s", t.TID, t.Name, t.State)
 	}

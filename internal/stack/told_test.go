@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"bytes"
 	"encoding/binary"
 	"slices"
 	"strings"
@@ -135,6 +136,56 @@ func TestVersionsThatAreRefused(t *testing.T) {
 		}
 		if _, err := newInterpreter(m, found); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
+}
+
+// TestFindPython looks for the interpreter of told in the file of library.
+func TestFindPython(t *testing.T) {
+	t.Parallel()
+	m, _ := told()
+	for at := uint64(0); at < offsetsSize; at++ {
+		m[0x703000+at] = m[0x1000+at]
+	}
+	without := func(names ...string) []byte {
+		l := library()
+		for _, n := range names {
+			l = bytes.Replace(l, []byte("\x00"+n+"\x00"), []byte("\x00x"+n[1:]+"\x00"), 1)
+		}
+		return l
+	}
+	symbol, section, both := without(".PyRuntime"), without("_PyRuntime"), library()
+	none := without("_PyRuntime", ".PyRuntime")
+	type paths = map[string][]byte
+	for name, c := range map[string]struct {
+		files paths
+		run   string // the program among them
+		file  string // where Python is
+		want  string // the error
+	}{
+		"a library":         {paths{"/app": none, "/l/libpython3.so": symbol}, "/app", "/l/libpython3.so", ""},
+		"the program":       {paths{"/bin/python3": both}, "/bin/python3", "/bin/python3", ""},
+		"a section":         {paths{"/bin/python3": section}, "/bin/python3", "/bin/python3", ""},
+		"another name":      {paths{"/bin/uwsgi": symbol}, "/bin/uwsgi", "/bin/uwsgi", ""},
+		"a stub beside it":  {paths{"/bin/python3": none, "/l/libpython3.so": symbol}, "/bin/python3", "/l/libpython3.so", ""},
+		"stripped":          {paths{"/bin/python3": none}, "/bin/python3", "", "/bin/python3: it has neither"},
+		"no Python":         {paths{"/bin/rank": none}, "/bin/rank", "", ""},
+		"no Python, no ELF": {paths{"/bin/rank": nil}, "/bin/rank", "", ""},
+		"no ELF":            {paths{"/bin/python3": nil}, "/bin/python3", "", "/bin/python3 cannot be searched"},
+	} {
+		files := newBinaries(t.Context(), t.TempDir(), nil, m)
+		for path, content := range c.files {
+			files.maps = append(files.maps, mapping{start: 0x701000, end: 0x704000, path: path})
+			if o, err := loaded(content, content, maxFiles); err == nil {
+				files.open[path] = o
+			}
+		}
+		w, err := findPython(m, files, c.run)
+		if (w != nil) != (c.file != "") || w != nil && w.file != c.file {
+			t.Errorf("%s: found in %+v, want %s", name, w, c.file)
+		}
+		if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
 }
