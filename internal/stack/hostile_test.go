@@ -180,6 +180,13 @@ func TestHostileMemory(t *testing.T) {
 			"code of another type": {func(m image) {
 				m.write(code+objectType, u64(text(m, w.function))...)
 			}, inconsistent},
+			"a name of the type of tables": {func(m image) {
+				typ, err := pointer(m, text(m, w.table)+objectType)
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.write(text(m, w.function)+objectType, u64(typ)...)
+			}, inconsistent},
 			"a name of another type": {func(m image) { m.write(code+w.function, u64(code)...) }, inconsistent},
 			"a file that is nowhere": {func(m image) { m.write(code+w.filename, u64(8)...) }, inconsistent},
 			"a table that is too short": {func(m image) { m.write(text(m, w.table)+bytesSize, u64(0)...) },

@@ -167,6 +167,10 @@ func TestRecordings(t *testing.T) {
 				t.Fatal(err)
 			}
 			agrees(t, got, r.Stacks)
+			// A thread that the kernel does not list keeps its frames.
+			if got, err = w.stacks(nil); err != nil || len(got) != len(r.Stacks) || got[0].TID != 0 {
+				t.Errorf("%v %+v", err, got)
+			}
 		})
 	}
 }

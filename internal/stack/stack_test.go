@@ -118,32 +118,71 @@ func TestOfNothing(t *testing.T) {
 	}
 }
 
-// TestHang holds the list of mappings back: what was read before is returned.
-func TestHang(t *testing.T) {
-	t.Parallel()
-	procfs := t.TempDir()
+// held makes a procfs with process 7, whose list of mappings cannot be read on
+// until meanwhile has returned. It is called when that reading has begun.
+func held(t *testing.T, meanwhile func(dir string)) (procfs string) {
+	t.Helper()
+	procfs = t.TempDir()
 	dir := filepath.Join(procfs, "7")
-	line := "7 (rank) D 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20"
 	maps := filepath.Join(dir, "maps")
 	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "task/7"), 0o755),
 		os.Symlink(strconv.Itoa(os.Getpid()), filepath.Join(procfs, "self")),
-		os.WriteFile(filepath.Join(dir, "stat"), []byte(line), 0o644),
-		os.WriteFile(filepath.Join(dir, "task/7/stat"), []byte(line), 0o644),
+		os.WriteFile(filepath.Join(dir, "stat"), []byte(rank), 0o644),
+		os.WriteFile(filepath.Join(dir, "task/7/stat"), []byte(rank), 0o644),
 		unix.Mkfifo(maps, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	ctx, late := context.WithCancelCause(t.Context())
 	go func() {
-		f, err := os.OpenFile(maps, os.O_WRONLY, 0) // waits for who reads it
-		late(errors.New("it hangs"))
+		f, err := os.OpenFile(maps, os.O_WRONLY, 0) // waits for the reader
+		meanwhile(dir)
 		if err == nil {
-			<-t.Context().Done()
 			f.Close()
 		}
 	}()
+	return procfs
+}
+
+const rank = "7 (rank) D 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20"
+
+// TestHang holds the list of mappings back: what was read before is returned.
+func TestHang(t *testing.T) {
+	t.Parallel()
+	ctx, late := context.WithCancelCause(t.Context())
+	procfs := held(t, func(string) {
+		late(errors.New("it hangs"))
+		<-t.Context().Done()
+	})
 	p, err := Of(ctx, 7, Options{Procfs: procfs})
 	if err != nil || p.Name != "rank" || len(p.Threads) != 1 || p.Threads[0].State != "uninterruptible" ||
 		p.Problem != "it hangs" {
+		t.Errorf("%v %+v", err, p)
+	}
+}
+
+// TestInterrupt wants an error, and not a part of what was asked for.
+func TestInterrupt(t *testing.T) {
+	t.Parallel()
+	ctx, interrupt := context.WithCancel(t.Context())
+	procfs := held(t, func(string) {
+		interrupt()
+		<-t.Context().Done()
+	})
+	if p, err := Of(ctx, 7, Options{Procfs: procfs}); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v %+v", err, p)
+	}
+}
+
+// TestAnotherHasThePID ends the process while it is read, and begins another.
+func TestAnotherHasThePID(t *testing.T) {
+	t.Parallel()
+	procfs := held(t, func(dir string) {
+		another := strings.Replace(rank, "4711", "4712", 1)
+		if err := os.WriteFile(filepath.Join(dir, "stat"), []byte(another), 0o644); err != nil {
+			t.Error(err)
+		}
+	})
+	p, err := Of(t.Context(), 7, Options{Procfs: procfs})
+	if err == nil || err.Error() != "process 7 ended meanwhile: nothing of it is left to read" {
 		t.Errorf("%v %+v", err, p)
 	}
 }

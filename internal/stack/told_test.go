@@ -163,11 +163,12 @@ func TestFindPython(t *testing.T) {
 		file  string // where Python is
 		want  string // the error
 	}{
-		"a library":         {paths{"/app": none, "/l/libpython3.so": symbol}, "/app", "/l/libpython3.so", ""},
-		"the program":       {paths{"/bin/python3": both}, "/bin/python3", "/bin/python3", ""},
-		"a section":         {paths{"/bin/python3": section}, "/bin/python3", "/bin/python3", ""},
-		"another name":      {paths{"/bin/uwsgi": symbol}, "/bin/uwsgi", "/bin/uwsgi", ""},
-		"a stub beside it":  {paths{"/bin/python3": none, "/l/libpython3.so": symbol}, "/bin/python3", "/l/libpython3.so", ""},
+		"a library":    {paths{"/app": none, "/l/libpython3.so": symbol}, "/app", "/l/libpython3.so", ""},
+		"the program":  {paths{"/bin/python3": both}, "/bin/python3", "/bin/python3", ""},
+		"a section":    {paths{"/bin/python3": section}, "/bin/python3", "/bin/python3", ""},
+		"another name": {paths{"/bin/uwsgi": symbol}, "/bin/uwsgi", "/bin/uwsgi", ""},
+		"a program, linked": {paths{"/bin/python3": none, "/l/libpython3.so": symbol}, "/bin/python3",
+			"/l/libpython3.so", ""},
 		"stripped":          {paths{"/bin/python3": none}, "/bin/python3", "", "/bin/python3: it has neither"},
 		"no Python":         {paths{"/bin/rank": none}, "/bin/rank", "", ""},
 		"no Python, no ELF": {paths{"/bin/rank": nil}, "/bin/rank", "", ""},
