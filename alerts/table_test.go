@@ -46,6 +46,7 @@ var added = map[string]string{
 	"ghost_process":      "orphan_memory of a process that the driver still lists",
 	"gsp":                "xid_fatal without an XID",
 	"busy_idle":          "hung_kernel without a process",
+	"hung_job":           "hung_kernel of a workload on several GPUs, told once",
 	"driver_error":       "xid_fatal without an XID, for all but the GSP",
 	"broker":             "the process that holds the quotas, not the quotas",
 	"driver_blocked":     "the second half of driver_hang: tasks in state D belong to the host and not to a GPU",

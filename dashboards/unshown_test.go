@@ -13,6 +13,8 @@ var unshown = map[string]string{
 	"nvgpu_temperature_rise_celsius":                "temperatures are shown",
 	"nvgpu_hot_aisle":                               "temperatures are shown",
 	"nvgpu_workload_memory_creeps":                  "the memory of workloads is shown",
+	"nvgpu_spinning":                                "utilization, power and traffic are shown",
+	"nvgpu_workload_wait_ratio":                     "utilization, power and traffic are shown",
 	"nvgpu_settling":                                "lasts minutes after a reset",
 	"nvgpu_traffic_bytes_per_second":                "PCIe and NVLink are shown separately",
 	"gpusteward_driver_mismatch":                    "the check driver_mismatch reports it",

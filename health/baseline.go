@@ -51,7 +51,22 @@ func (o *observed) watch(workloads map[incident.Entity][]string, now time.Time) 
 
 // byAdmin are the settings that schedulers and admins change for some GPUs of
 // a host and not for others.
-var byAdmin = []string{"compute_mode", "power_limit", "mig"}
+var byAdmin = []string{"compute_mode", ofPower, "mig"}
+
+// The limit of the power that holds, the one that somebody asked for, and the
+// one that a driver sets when it is loaded. A limit that the board or the
+// chassis lowers is below the one that was asked for.
+const (
+	ofPower = "power_limit"
+	asked   = "power_limit asked"
+	preset  = "power_limit preset"
+)
+
+// powerLimits are their labels.
+var powerLimits = map[string]string{"enforced": ofPower, "requested": asked, "default": preset}
+
+// unjudged is what only helps to judge settings.
+var unjudged = []string{"model", asked, preset}
 
 // Of settings that the prolog of a job changes, and its epilog sets back.
 const (
@@ -63,8 +78,10 @@ const (
 // is changed on all GPUs of a model, by a reset, while no workload runs that
 // ran before, or back to what it was before or most siblings have, is changed
 // on purpose, and is what the GPU should have from then on. A setting that
-// changes under a workload is not; but where jobs come and go it may be lent to
-// one, beside that workload, until its end.
+// changes under a workload is not. But where jobs come and go it may be lent to
+// one, beside that workload, until its end; and where none do, a power limit
+// that somebody asked for is meant. So is one that was asked for before the GPU
+// was first seen: no driver sets it.
 func (b baselines) drift(s *derived.Snapshot, before *observed, at time.Time) {
 	now, workloads, settling := settings(s), workloadsOf(s), map[incident.Entity]bool{}
 	before.watch(workloads, at)
@@ -87,7 +104,7 @@ func (b baselines) drift(s *derived.Snapshot, before *observed, at time.Time) {
 			before.settings[gpu.UUID] = map[string]observation{}
 		}
 		for _, name := range slices.Sorted(maps.Keys(mine)) {
-			if name == "model" || pinned == nil {
+			if slices.Contains(unjudged, name) || pinned == nil {
 				continue
 			}
 			v, was, admin := mine[name], before.settings[gpu.UUID][name], slices.Contains(byAdmin, name)
@@ -100,11 +117,13 @@ func (b baselines) drift(s *derived.Snapshot, before *observed, at time.Time) {
 			case name == persistence && off && pinned[name] == "1": // all of them: it is the node's, and not meant to be
 				s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{gpu.GPU, gpu.UUID, name, v, v}, Value: 0})
 				continue
+			case !known && name == ofPower && v == mine[asked] && mine[preset] != "" && v != mine[preset]:
+				pinned.accept(name, v)
 			case !known, uniform(now, mine["model"], name):
 				pinned[name] = v
 			case was.value == v || was.value == "" && name != "compute_mode":
 			case settling[gpu]:
-				pinned[name] = v
+				pinned.become(name, v)
 			case admin && (v == pinned[name+" before"] || agreed && v == usual):
 				pinned.accept(name, v)
 			case !slices.ContainsFunc(workloads[gpu], func(w string) bool { return slices.Contains(was.workloads, w) }):
@@ -114,6 +133,8 @@ func (b baselines) drift(s *derived.Snapshot, before *observed, at time.Time) {
 				pinned[name] = v
 			case admin && v != pinned[name] && !before.turned.IsZero() && at.Sub(before.turned) <= turnover:
 				pinned[name+" lent"] = v
+			case name == ofPower && v == mine[asked]:
+				pinned.accept(name, v)
 			}
 			expected := pinned[name]
 			if agreed && name != "mig" && name != "compute_mode" { // some GPUs whole and some in parts, some shared and some not is what hosts are for
@@ -127,13 +148,18 @@ func (b baselines) drift(s *derived.Snapshot, before *observed, at time.Time) {
 	}
 }
 
+// become makes a setting what the GPU should have, if its siblings have it too.
+func (b baseline) become(name, v string) {
+	if old := b[name]; old != v {
+		b[name], b[name+" before"] = v, old
+	}
+}
+
 // accept makes a setting of the GPU what it should have, whatever its siblings
 // have.
 func (b baseline) accept(name, v string) {
-	if old := b[name]; old != v {
-		b[name+" before"] = old
-	}
-	b[name], b[name+" accepted"] = v, v
+	b.become(name, v)
+	b[name+" accepted"] = v
 	delete(b, name+" lent")
 }
 
@@ -214,8 +240,8 @@ func settings(s *derived.Snapshot) map[incident.Entity]baseline {
 		}
 	}
 	for _, sample := range s.Of(collectors.PowerLimit) {
-		if sample.Labels[2] == "enforced" {
-			note(sample, "power_limit", strconv.FormatFloat(sample.Value, 'g', -1, 64))
+		if name := powerLimits[sample.Labels[2]]; name != "" {
+			note(sample, name, strconv.FormatFloat(sample.Value, 'g', -1, 64))
 		}
 	}
 	for _, sample := range s.Of(collectors.ComputeMode) {

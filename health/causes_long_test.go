@@ -3,9 +3,10 @@
 package health
 
 import (
-	"gpusteward/health/incident"
 	"testing"
 	"time"
+
+	"gpusteward/health/incident"
 )
 
 // TestCauses has each check be silent where what it looks for has a cause that
@@ -21,10 +22,14 @@ func TestCauses(t *testing.T) {
 			}
 			pace := max(c.pace, step)
 			w, s, worst, found := newWorld(t, Checks()...), newStage(n), incident.None, time.Duration(-1)
+			of := map[string]bool{}
 			for ; s.at < c.length; s.at += pace {
 				s.events = nil
 				c.play(s)
 				for _, e := range w.step(pace, s.events, s.samples()...) {
+					if e.Check == c.check && e.Severity >= incident.Warning {
+						of[e.Entity.String()] = true
+					}
 					switch {
 					case e.Check == c.check && e.Severity > worst:
 						worst, found = e.Severity, s.at
@@ -40,6 +45,9 @@ func TestCauses(t *testing.T) {
 				t.Errorf("%v, want %v", worst, c.want)
 			case c.want != incident.None && found > c.within:
 				t.Errorf("found after %v, want %v at most", found, c.within)
+			}
+			if c.once != "" && (len(of) != 1 || !of[c.once]) {
+				t.Errorf("found of %v, want %s alone", of, c.once)
 			}
 			t.Logf("%v after %v", worst, found)
 		})

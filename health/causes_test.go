@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -28,6 +29,7 @@ type actor struct {
 	listed               bool
 	busy, mem, watts     float64
 	clock, margin, limit float64
+	asked                float64 // limit that was asked for; 0 is not shown
 	links, mode          float64
 	used, processes      float64
 	pcie, nvlink         float64 // bytes a second
@@ -52,6 +54,15 @@ func (s *stage) each(f func(*actor)) {
 	for _, g := range s.gpus {
 		f(g)
 	}
+}
+
+// train has the GPU work, and spin be busy and get nothing done.
+func (g *actor) train() {
+	g.busy, g.mem, g.clock, g.watts, g.pcie, g.nvlink = 1, .4, 1.7e9, 600, 50e6, 20e9
+}
+
+func (g *actor) spin() {
+	g.busy, g.mem, g.clock, g.watts, g.pcie, g.nvlink = 1, 0, 1.98e9, 130, 4e6, 0
 }
 
 // queue has jobs come and go on all GPUs, beside the notebook that is on each.
@@ -119,6 +130,10 @@ func (s *stage) samples() (all []collectors.Sample) {
 		put(collectors.Utilization, g.mem, "memory")
 		put(collectors.Power, g.watts, "average", "gpu")
 		put(collectors.PowerLimit, g.limit, "enforced")
+		if g.asked > 0 {
+			put(collectors.PowerLimit, g.asked, "requested")
+			put(collectors.PowerLimit, 700, "default")
+		}
 		put(collectors.Clock, g.clock, "sm")
 		put(collectors.ClockMax, 1.98e9, "sm")
 		put(collectors.TemperatureMargin, g.margin)
@@ -163,6 +178,7 @@ type scene struct {
 	play        func(s *stage)
 	want        incident.Severity
 	within      time.Duration
+	once        string // the one entity of which it is to be found; any if empty
 }
 
 // follows reports whether a check is silenced while another is told.
@@ -197,13 +213,74 @@ var kernelScenes = []scene{
 			g.mem, g.clock, g.watts, g.pcie, g.nvlink = .01, 1.98e9, 140+2*jitter(s.at, 0), 4e6, 60e9
 		})
 	}},
-	{check: "hung_kernel", name: "a collective that waits for a rank that is gone", length: 40 * time.Minute, want: incident.Warning, within: 20*time.Minute + 10*time.Minute + 4*time.Minute, play: func(s *stage) {
-		if s.at < 20*time.Minute {
-			return
-		}
-		s.each(func(g *actor) { g.mem, g.clock, g.watts, g.pcie, g.nvlink = 0, 1.98e9, 130, 4e6, 0 })
-		s.gpus[3].busy, s.gpus[3].watts, s.gpus[3].clock = 0, 90, 1.98e9
-	}},
+	{check: "hung_job", name: "a collective that waits for a rank that is gone",
+		length: 40 * time.Minute, want: incident.Warning, within: 34 * time.Minute, once: "workload=slurm:1",
+		play: func(s *stage) {
+			if s.at < 20*time.Minute {
+				return
+			}
+			s.each((*actor).spin)
+			s.gpus[3].busy, s.gpus[3].watts = 0, 90
+		}},
+	{check: "hung_job", name: "ranks that spin for twelve minutes while a checkpoint is written",
+		length: 5 * time.Hour, play: func(s *stage) {
+			s.each((*actor).train)
+			if in := s.at % time.Hour; in >= 40*time.Minute && in < 52*time.Minute {
+				s.each((*actor).spin)
+			}
+		}},
+	{check: "hung_job", name: "a rank that copies its part out for long, while the others spin",
+		length: 3 * time.Hour, play: func(s *stage) {
+			s.each((*actor).train)
+			if in := s.at % time.Hour; in >= 30*time.Minute && in < 54*time.Minute {
+				s.each((*actor).spin)
+				if in < 50*time.Minute {
+					s.gpus[0].busy, s.gpus[0].pcie = 0, 2e9
+				}
+			}
+		}},
+	{check: "hung_job", name: "a rank that evaluates while the others spin",
+		length: 2 * time.Hour, play: func(s *stage) {
+			s.each((*actor).train)
+			if s.during(30*time.Minute, 55*time.Minute) {
+				s.each((*actor).spin)
+				s.gpus[0].busy, s.gpus[0].mem, s.gpus[0].watts = 1, .4, 600
+			}
+		}},
+	{check: "hung_job", name: "a job that waited before for half as long, and went on",
+		length: 4 * time.Hour, play: func(s *stage) {
+			minutes := [...]time.Duration{12, 22, 40, 40}[s.at/time.Hour]
+			s.each((*actor).train)
+			if in := s.at%time.Hour - 10*time.Minute; in >= 0 && in < minutes*time.Minute {
+				s.each((*actor).spin)
+			}
+		}},
+	{check: "hung_job", name: "a job that hangs on all of its GPUs",
+		length: 2 * time.Hour, want: incident.Warning, within: 20*time.Minute + derived.WholeFor + 20*time.Second,
+		once: "workload=slurm:1",
+		play: func(s *stage) {
+			if s.at >= 20*time.Minute {
+				s.each((*actor).spin)
+			}
+		}},
+	{check: "hung_job", name: "a job that hangs, and waited before for as long as it may",
+		length: 3 * time.Hour, want: incident.Warning, within: time.Hour + 24*time.Minute + 20*time.Second,
+		once: "workload=slurm:1",
+		play: func(s *stage) {
+			s.each((*actor).train)
+			if s.during(20*time.Minute, 32*time.Minute) || s.at >= time.Hour {
+				s.each((*actor).spin)
+			}
+		}},
+	{check: "hung_kernel", name: "one of eight programs of a user that hangs",
+		length: 2 * time.Hour, want: incident.Warning, within: 20*time.Minute + 10*time.Minute + 20*time.Second,
+		once: "gpu=3",
+		play: func(s *stage) {
+			s.each(func(g *actor) { g.held = map[string]float64{"user:1000": 60 * gib} })
+			if s.at >= 20*time.Minute {
+				s.gpus[3].spin()
+			}
+		}},
 	{check: "hung_kernel", name: "a kernel that spins on a GPU with locked clocks", length: 40 * time.Minute, gpus: 1, want: incident.Warning, within: 20*time.Minute + 10*time.Minute + 4*time.Minute, play: func(s *stage) {
 		s.each(func(g *actor) { g.clock = 1e9 })
 		if s.at >= 20*time.Minute {
@@ -375,6 +452,58 @@ var driverScenes = []scene{
 			}
 		})
 	}},
+	{check: "config_drift", name: "a setting that a reset loses, and that is set again under a job",
+		gpus: 3, length: 2 * time.Hour, play: func(s *stage) {
+			for i, g := range s.gpus {
+				g.limit = 500 + 50*float64(i)
+			}
+			g := s.gpus[1]
+			if g.stuck, g.held = "", s.gpus[0].held; s.during(20*time.Minute, 22*time.Minute) {
+				g.stuck, g.held = "gpu_in_reset", nil
+			}
+			if s.during(20*time.Minute, 40*time.Minute) {
+				g.limit = 700
+			}
+		}},
+	{check: "config_drift", name: "an admin caps one GPU while it works", length: 3 * time.Hour, play: func(s *stage) {
+		s.each(func(g *actor) { g.asked = g.limit })
+		if g := s.gpus[2]; s.at >= 90*time.Minute {
+			g.limit, g.asked = 500, 500
+		}
+	}},
+	{check: "config_drift", name: "a GPU that was capped before the agent came", length: time.Hour, play: func(s *stage) {
+		s.each(func(g *actor) { g.asked = g.limit })
+		s.gpus[2].limit, s.gpus[2].asked = 500, 500
+	}},
+	{check: "config_drift", name: "a GPU that had lost its cap before the agent came",
+		length: time.Hour, want: incident.Warning, within: 130 * time.Second, once: "gpu=2", play: func(s *stage) {
+			s.each(func(g *actor) { g.limit, g.asked = 500, 500 })
+			s.gpus[2].limit, s.gpus[2].asked = 700, 700
+		}},
+	{check: "config_drift", name: "a GPU that a chassis had limited before the agent came",
+		length: time.Hour, want: incident.Warning, within: 130 * time.Second, once: "gpu=2", play: func(s *stage) {
+			s.each(func(g *actor) { g.asked = 700 })
+			s.gpus[2].limit = 500
+		}},
+	{check: "config_drift", name: "a limit that falls below the one that was asked for",
+		length: 3 * time.Hour, want: incident.Warning, within: 90*time.Minute + 150*time.Second,
+		once: "gpu=2",
+		play: func(s *stage) {
+			s.each(func(g *actor) { g.asked = 700 })
+			if s.at >= 90*time.Minute {
+				s.gpus[2].limit = 500
+			}
+		}},
+	{check: "config_drift", name: "a cap that was asked for beside the jobs of a queue, and stays",
+		length: 6 * time.Hour, want: incident.Warning, within: 20*time.Minute + lentFor + 150*time.Second,
+		once: "gpu=2",
+		play: func(s *stage) {
+			s.queue()
+			s.each(func(g *actor) { g.asked = 700 })
+			if g := s.gpus[2]; s.at >= 20*time.Minute {
+				g.limit, g.asked = 350, 350
+			}
+		}},
 	{check: "config_drift", name: "a limit that falls under a job", length: time.Hour, want: incident.Warning, within: 20*time.Minute + 150*time.Second, play: func(s *stage) {
 		if s.at >= 20*time.Minute {
 			s.gpus[2].limit = 350

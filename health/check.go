@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -56,7 +57,7 @@ func (p Persistence) every(d time.Duration) Persistence {
 }
 
 // step is how often the host judges, but for events.
-const step = 10 * time.Second
+const step = derived.Step
 
 // spelled returns p with nothing left out.
 func (p Persistence) spelled() Persistence {

@@ -10,6 +10,7 @@ import (
 
 var (
 	gpuBusy       = Value(collectors.Utilization, "engine", "gpu")
+	gpuWorks      = Value(derived.Spinning).Is(0)
 	onIt          = Sum(collectors.Processes) // of all types
 	thermalMargin = Value(collectors.TemperatureMargin)
 	hot           = Value(collectors.Temperature, "sensor", "gpu")
@@ -150,13 +151,16 @@ var thermalChecks = []*Check{
 	{
 		ID: "work_outlier", Alert: "GPUWorkOutlier", Class: incident.HardwareFault,
 		Levels: []Level{
-			{Severity: incident.Warning, When: belowPartners(derived.PartnerSignals[derived.Worked], -.30, -.20), For: of(54, 60)},                         // ranks of a job differ by less, and what waits for a peer is over sooner
-			{Severity: incident.Warning, When: belowPartners(derived.PartnerSignals[derived.Behind], -.30, -.20), For: of(54, 60).every(30 * time.Second)}, // requests are spread unevenly for minutes
+			// Ranks of a job differ by less, and what waits for a peer is over sooner.
+			{Severity: incident.Warning, When: belowPartners(derived.PartnerSignals[derived.Worked], -.30, -.20).And(gpuWorks), For: of(54, 60)},
+			// Requests are spread unevenly for minutes.
+			{Severity: incident.Warning, When: belowPartners(derived.PartnerSignals[derived.Behind], -.30, -.20).And(gpuWorks),
+				For: of(54, 60).every(30 * time.Second)},
 		},
 		Summary: "The GPU does much less than those that do the same job, at the same clock.",
 		Detail:  "{entity}: SM activity and power {percent} from the median of the GPUs at the same job, or less.",
 		Action:  "See what it waits for: PCIe, the CPU and memory of its NUMA node, its rank of the job; then run a diagnostic under load.",
-		Cause:   "Its clock is no lower than the others', and both its SMs and its power say that it gets less done: for ten minutes while it is as busy as they are, for half an hour where it is less busy. Compared as for GPUClockOutlier.",
+		Cause:   "Its clock is no lower than the others', and both its SMs and its power say that it gets less done: for ten minutes while it is as busy as they are, for half an hour where it is less busy. Compared as for GPUClockOutlier. GPUKernelHangSuspected tells of one that gets nothing done.",
 	},
 	{
 		ID: "clock_stuck", Alert: "GPUClockStuck", Class: incident.HardwareFault,
@@ -168,12 +172,17 @@ var thermalChecks = []*Check{
 	},
 	{
 		ID: "hung_kernel", Alert: "GPUKernelHangSuspected", Class: incident.ComputeTimeout,
-		Levels: []Level{{Severity: incident.Warning, When: Div(drawn, ofMaxClock).Below(.40, .45).And(gpuBusy.AtLeast(.99), Value(collectors.Utilization, "engine", "memory").AtMost(.01), Value(derived.Traffic).AtMost(8e6), onIt.Above(0)),
-			For: of(60, 60)}},
-		Summary: "A kernel seems to hang: the GPU is busy for minutes and does next to nothing.",
-		Detail:  "{entity} is 100 % busy at {percent} of the power that it may draw at its clock, and moves no data.",
+		Levels:  []Level{{Severity: incident.Warning, When: Value(derived.Spinning).Is(1).And(onIt.Above(0)), For: of(60, 60)}},
+		Summary: "A kernel seems to hang: the GPU is busy for minutes and gets nothing done.",
+		Detail:  "{entity} is 100 % busy, draws little power for its clock, and moves no data.",
 		Action:  "Ask the owner of the workload; py-spy or cuda-gdb show where it waits.",
-		Cause:   "Mostly a collective operation that waits for a rank that is gone. A kernel that only spins looks the same. Small models, steps that are bound by communication and clocks that are locked low draw as little, but they move data (8 MB a second is twice what an idle GPU and its agent exchange), or as much as their clock allows: power is compared with the limit times the clock's part of its highest. Where the driver counts no traffic it cannot be told; where no process is on the GPU, GPUBusyWithoutProcess tells of it.",
+		Cause: "Mostly a collective operation that waits for a rank that is gone. A kernel that only spins looks " +
+			"the same. Small models, steps that are bound by communication and clocks that are locked low draw " +
+			"as little, but they move data (8 MB a second is twice what an idle GPU and its agent exchange), or " +
+			"draw as much as their clock allows: power is compared with the limit times the clock's part of its " +
+			"highest. WorkloadHangSuspected tells of a workload that spins on most of its GPUs, and " +
+			"GPUBusyWithoutProcess of a GPU without a process. Where the driver does not count what PCIe moves, " +
+			"neither a GPU nor a workload can be judged.",
 	},
 	{
 		ID: "busy_idle", Alert: "GPUBusyWithoutProcess", Class: incident.DriverCrash,

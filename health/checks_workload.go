@@ -50,6 +50,21 @@ var workloadChecks = []*Check{
 		Cause:   "Ten minutes are too long for a pause between two steps.",
 	},
 	{
+		ID: "hung_job", Alert: "WorkloadHangSuspected", Class: incident.ComputeTimeout,
+		Levels:  []Level{{Severity: incident.Warning, When: Value(derived.WorkloadWait, "by", "workload").Optional().AtLeast(1)}},
+		Summary: "A workload seems to hang: most of its GPUs are busy for minutes and get nothing done.",
+		Detail:  "{entity} has got nothing done for {percent} of the longest that it may wait.",
+		Action:  "Ask the owner of the workload; py-spy or cuda-gdb show where its ranks wait.",
+		Cause: "Most GPUs of a workload that has several spin, as GPUKernelHangSuspected describes: its ranks wait " +
+			"for each other, or for one that is gone. It is one alert for all of these GPUs. Ranks also spin " +
+			"while a checkpoint is written. The alert therefore waits 10 minutes while another GPU of the " +
+			"workload is idle, because that rank may be gone; 15 minutes while all spin, because libraries end " +
+			"a collective that hangs after 10; and an hour while another GPU works or moves data, because the " +
+			"others may wait for it. A workload that waited longer on these GPUs, and then went on with the " +
+			"memory that it had, makes that twice its wait, an hour at most; half of it is forgotten after a " +
+			"week.",
+	},
+	{
 		ID: "qos", Alert: "QuotaQoSViolation",
 		Levels: []Level{
 			{Severity: incident.Warning, When: missing("compute"), For: of(3, 3)},

@@ -42,6 +42,7 @@ const (
 	mostGeneration
 	mostLanes
 	memoryClock
+	mostClock
 	pcieReplays
 	pcieCorrectable
 	eccCorrected
@@ -73,6 +74,7 @@ var inputs = [inputCount]input{
 	mostGeneration:    {collectors.PCIeGeneration, []string{"max"}, nil},
 	mostLanes:         {collectors.PCIeWidth, []string{"max"}, nil},
 	memoryClock:       {collectors.Clock, []string{"memory"}, nil},
+	mostClock:         {collectors.ClockMax, []string{"sm"}, nil},
 	pcieReplays:       {collectors.PCIeReplays, nil, nil},
 	pcieCorrectable:   {collectors.PCIeErrors, []string{"correctable"}, nil},
 	eccCorrected:      {collectors.ECCErrors, []string{"corrected", "volatile"}, nil},

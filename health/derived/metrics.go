@@ -23,6 +23,9 @@ const (
 	goneAfter     = 10 * time.Minute
 )
 
+// Step is how often Derive is called.
+const Step = 10 * time.Second
+
 // Metrics computes the derived metrics. It holds the windows that this takes,
 // and knows neither clock nor files. It belongs to one goroutine at a time.
 type Metrics struct {
@@ -30,14 +33,15 @@ type Metrics struct {
 	histories map[string]*history // by UUID: what outlives a restart
 	told      []string            // incidents that have been counted, the newest last
 
-	start  time.Time     // of the first Derive
-	last   time.Time     // of Derive
-	passed time.Duration // since the call before, if there was one; 0 where the clock went back
-	calls  int
-	minute int64                                      // that the last call was in
-	out    map[*collectors.Metric][]collectors.Sample // of this call
-	room   []float64                                  // for one calculation at a time
-	lags   map[string]busiest
+	start   time.Time     // of the first Derive
+	last    time.Time     // of Derive
+	passed  time.Duration // since the call before; 0 where the clock went back
+	calls   int
+	minute  int64                                      // that the last call was in
+	out     map[*collectors.Metric][]collectors.Sample // of this call
+	room    []float64                                  // for one calculation at a time
+	lags    map[string]busiest
+	waiting []*wait // workloads, those on the most GPUs first
 }
 
 // A card is what is known of a GPU's last minutes.
@@ -72,6 +76,7 @@ type card struct {
 	rowsForecast     forecast
 	rows             bool    // the trend of rows was looked at
 	rise             float64 // degrees by which the GPU is hotter than its past
+	excused          bool    // a workload waits on this GPU and on others
 }
 
 // New returns Metrics that has seen no sample.
@@ -126,6 +131,7 @@ func (d *Metrics) Derive(s *Snapshot, now time.Time) {
 	d.links()
 	d.fans(s)
 	d.lag(s)
+	d.waits(now)
 	n := 0
 	for _, samples := range d.out {
 		n += len(samples)
@@ -152,6 +158,7 @@ var families = []*collectors.Metric{
 	AnomalyZScore, AnomalyRobustZScore, AnomalyActive, PeerZScore, PeerDeviationCelsius, PeerDeviationRatio, PeerClockRatio, TemperatureRise, HotPlace, PeerLinkZScore, PeerLinkDeviationRatio, DriftCUSUM,
 	ECCCorrectablePerHour, ECCCorrectableCUSUM, PCIeCorrectableCUSUM, MemoryExhaustion, MemoryCreeps, ThermalLimit, SpareRowsExhaustion, QuotaMemoryExhaustion, QuotaGuaranteeExhaustion,
 	ForecastConfidence, FaultScore, LemonScore, MemoryPressure, Traffic, PCIeReplayExcess, PCIeShortfall, FansStopped, WorkloadLag,
+	WorkloadWait, Spinning,
 	PeerLinkSpeedRatio, PeerLinksMissing,
 }
 
@@ -246,6 +253,9 @@ func (d *Metrics) Size() int {
 	}
 	for _, samples := range d.out {
 		n += cap(samples) * int(unsafe.Sizeof(collectors.Sample{}))
+	}
+	for _, w := range d.waiting {
+		n += w.size()
 	}
 	for _, id := range d.told {
 		n += len(id) + int(unsafe.Sizeof(id))

@@ -17,8 +17,7 @@ import (
 // birth is when time begins in tests of single values.
 var birth = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// step is how often an engine calls Derive.
-const step = 10 * time.Second
+const step = Step
 
 // A rig is a host made by hand, whose GPUs are moved by a test and judged
 // every 10 s.

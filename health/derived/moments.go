@@ -2,7 +2,6 @@ package derived
 
 import (
 	_ "embed"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,13 +52,7 @@ func (d *Metrics) gauges(c *card) {
 	if all := c.now[memoryUsed] + c.now[memoryFree]; all > 0 {
 		d.put(MemoryPressure, c.labels, c.now[memoryUsed]/all)
 	}
-	traffic := math.NaN()
-	for i := pcieRX; i <= nvlinkTX; i++ {
-		if usable(c.now[i]) {
-			traffic = plus(traffic, c.now[i])
-		}
-	}
-	d.put(Traffic, c.labels, traffic)
+	d.put(Traffic, c.labels, c.traffic())
 	rate, known := pcieRates[c.now[pcieGeneration]]
 	allowed := rate * 1e9 * c.now[pcieLanes] * bitErrors * d.passed.Seconds()
 	if rise := c.rose[pcieReplays]; known && usable(rise) && allowed > 0 {

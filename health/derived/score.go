@@ -47,7 +47,8 @@ type history struct {
 	PCIe errorRate `json:"pcie"`
 	Rows trend     `json:"rows"`
 
-	Place place `json:"place,omitempty"`
+	Place  place    `json:"place,omitempty"`
+	Waited decaying `json:"waited,omitzero"` // seconds: the longest that a workload waited here and went on
 }
 
 // A streak scores the faults of a class.
@@ -181,7 +182,7 @@ func (d *Metrics) Save(now time.Time) Saved {
 // at returns a copy of h with times that f gives for its own.
 func (h *history) at(f func(time.Time) time.Time) *history {
 	c := *h
-	c.Seen, c.Began, c.Lemon.At = f(h.Seen), f(h.Began), f(h.Lemon.At)
+	c.Seen, c.Began, c.Lemon.At, c.Waited.At = f(h.Seen), f(h.Began), f(h.Lemon.At), f(h.Waited.At)
 	c.Faults = map[incident.Class]*streak{}
 	for class, s := range h.Faults {
 		s := *s

@@ -1,0 +1,195 @@
+package derived
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+	"unsafe"
+
+	"gpusteward/collectors"
+)
+
+// A GPU spins while its kernels run and get nothing done: they wait for each
+// other, or for one that is gone. The ranks of a job spin together: what they
+// wait for is told once, of the job. They do so too while a checkpoint is
+// written, and then go on.
+var (
+	Spinning = collectors.Gauge("nvgpu_spinning", "1 while the GPU is 100 % busy, draws less than two fifths of the "+
+		"power that it may draw at its clock, and moves no data; 0 where nvgpu_workload_wait_ratio is about it.")
+	WorkloadWait = collectors.HostGauge("nvgpu_workload_wait_ratio", "Time for which most GPUs of a workload that has "+
+		"several spin, of the longest that they may; 0 while it gets work done.", "workload")
+)
+
+// Of a GPU that spins. Small models, steps that are bound by communication and
+// clocks that are locked low draw as little, but they move data, or draw as
+// much as their clock allows.
+const (
+	spinsFrom   = 0.99 // utilization
+	spinsPower  = 0.40 // of the limit times the clock's part of its highest
+	spinsMemory = 0.01 // of the time in which memory is read or written
+	stillBytes  = 8e6  // a second: twice what an idle GPU and its agent exchange
+)
+
+// Of jobs that wait.
+const (
+	lackFor    = 10 * time.Minute // one of the GPUs does nothing: its rank may be gone
+	WholeFor   = 15 * time.Minute // all spin; libraries end collectives that hang after ten minutes
+	workedFor  = time.Hour        // one of them works, and the others wait for it; no job may wait for longer
+	asBefore   = 2.0              // times as long as a job waited before and went on
+	waitsWeek  = 7 * 24 * time.Hour
+	worksAfter = 3   // passes in a row: one that is misread is none
+	keepsOf    = 0.9 // of its memory, by a job that went on and was not started anew
+)
+
+// traffic returns the bytes a second that c moves over PCIe and NVLink; NaN
+// where the driver counts none.
+func (c *card) traffic() float64 {
+	sum := c.now[pcieRX]
+	for i := pcieTX; i <= nvlinkTX; i++ {
+		if usable(c.now[i]) {
+			sum = plus(sum, c.now[i])
+		}
+	}
+	return sum
+}
+
+// still reports whether c moves no data. Where PCIe is not counted that cannot
+// be told.
+func (c *card) still() bool { return usable(c.now[pcieRX]) && c.traffic() <= stillBytes }
+
+// spins reports whether c is busy and gets nothing done.
+func (c *card) spins() bool {
+	most := c.now[powerLimit] * c.now[smClock] / c.now[mostClock]
+	busy := c.now[utilization] >= spinsFrom && c.now[memoryUtilization] <= spinsMemory
+	return busy && c.now[power] < spinsPower*most && c.still()
+}
+
+// A wait is that of a workload on several GPUs.
+type wait struct {
+	labels []string // the workload
+	cards  []*card  // of this pass
+	seen   time.Time
+	since  time.Time // zero while it gets work done
+	works  int       // passes in a row in which it did
+	spent  float64   // of its patience
+	had    float64   // memory in use when the wait began
+}
+
+// waits puts which workloads wait on most of their GPUs, and which GPUs spin
+// by themselves.
+func (d *Metrics) waits(now time.Time) {
+	d.gather(now)
+	for _, w := range d.waiting {
+		w.look(d, now)
+	}
+	for _, c := range d.cards {
+		if usable(c.now[utilization]) {
+			d.put(Spinning, c.labels, collectors.Bool(c.spins() && !c.excused))
+		}
+	}
+}
+
+// gather brings the workloads and their GPUs up to date. Those on the most GPUs
+// come first: what they explain, the others need not.
+func (d *Metrics) gather(now time.Time) {
+	for _, w := range d.waiting {
+		w.cards = w.cards[:0]
+	}
+	for _, c := range d.cards {
+		c.excused = false
+		for _, job := range slices.Compact(slices.Clone(c.jobs)) {
+			i := slices.IndexFunc(d.waiting, func(w *wait) bool { return w.labels[0] == job })
+			if i < 0 && len(d.waiting) < mostWorkloads {
+				i = len(d.waiting)
+				d.waiting = append(d.waiting, &wait{labels: []string{job}})
+			}
+			if i >= 0 {
+				d.waiting[i].cards, d.waiting[i].seen = append(d.waiting[i].cards, c), now
+			}
+		}
+	}
+	d.waiting = slices.DeleteFunc(d.waiting, func(w *wait) bool { return now.Sub(w.seen) > worksAfter*Step })
+	slices.SortFunc(d.waiting, func(a, b *wait) int {
+		return cmp.Or(len(b.cards)-len(a.cards), strings.Compare(a.labels[0], b.labels[0]))
+	})
+}
+
+// look takes what the workload's GPUs do now.
+func (w *wait) look(d *Metrics, now time.Time) {
+	var spin, rest, known, fresh int
+	used := 0.0
+	for _, c := range w.cards {
+		if !usable(c.now[utilization]) {
+			continue
+		}
+		known++
+		used += c.now[memoryUsed]
+		switch {
+		case c.spins():
+			spin++
+			fresh += int(collectors.Bool(!c.excused))
+		case c.now[utilization] <= idleTo && c.still():
+			rest++
+		}
+	}
+	switch {
+	case known == 0:
+		return // nobody knows
+	case spin > 1 && 2*spin > known:
+		if w.works = 0; w.since.IsZero() {
+			w.since, w.had, w.spent = now, used, 0
+			break
+		}
+		w.spent += d.passed.Seconds() / w.patience(d, rest, known-spin-rest, now).Seconds()
+	default:
+		if w.works++; w.works >= worksAfter && !w.since.IsZero() {
+			w.goesOn(d, now, used)
+		}
+	}
+	if known < 2 {
+		return
+	}
+	ratio := 0.0
+	if !w.since.IsZero() && (fresh > 0 || spin == 0) {
+		ratio = w.spent
+	}
+	d.put(WorkloadWait, w.labels, ratio)
+	for _, c := range w.cards {
+		c.excused = c.excused || !w.since.IsZero()
+	}
+}
+
+// goesOn ends a wait: it was no hang, and those that come may take as long.
+func (w *wait) goesOn(d *Metrics, now time.Time, used float64) {
+	took := now.Sub(w.since) - (worksAfter-1)*Step
+	if w.since = (time.Time{}); used < keepsOf*w.had {
+		return
+	}
+	for _, c := range w.cards {
+		longest := &d.histories[c.uuid].Waited
+		longest.Value = max(longest.decay(now, waitsWeek), took.Seconds())
+	}
+}
+
+// patience returns for how long the workload may wait, where so many of its
+// GPUs do nothing, and so many work.
+func (w *wait) patience(d *Metrics, rest, work int, now time.Time) time.Duration {
+	most := WholeFor
+	switch {
+	case work > 0:
+		return workedFor
+	case rest > 0:
+		most = lackFor
+	}
+	for _, c := range w.cards {
+		before := d.histories[c.uuid].Waited.decay(now, waitsWeek)
+		most = max(most, time.Duration(asBefore*before*float64(time.Second)))
+	}
+	return min(most, workedFor)
+}
+
+// size returns how many bytes the wait holds.
+func (w *wait) size() int {
+	return int(unsafe.Sizeof(*w)) + labelled + len(w.labels[0]) + 8*cap(w.cards)
+}
