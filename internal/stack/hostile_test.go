@@ -226,12 +226,51 @@ func (r recording) deep(t *testing.T, m image, n int) {
 	}
 	at, outer := first.at, first.previous
 	for i := range uint64(n) {
-		next := 0x10000 + i*0x100
+		next := 1<<40 + i*0x100 // where no program has anything
 		m.write(at+w.previous, u64(next)...)
 		m.write(next, frame...)
 		at = next
 	}
 	m.write(at+w.previous, u64(outer)...)
+}
+
+// crowd puts n younger threads before those of r, each a copy of the first.
+func (r recording) crowd(t *testing.T, m image, n uint64) {
+	t.Helper()
+	w, threads, _ := r.layoutOf(t, m)
+	state, err := structure(m, threads[0], max(w.nextThread, w.interpreter, w.native, w.pthread, w.cframe, w.frame)+8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head := state.u64(w.interpreter) + w.threads
+	next, err := pointer(m, head)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		at := 1<<40 + i*0x1000 // where no program has anything
+		m.write(at, state...)
+		m.write(at+w.nextThread, u64(next)...)
+		next = at
+	}
+	m.write(head, u64(next)...)
+}
+
+func TestManyPythonThreads(t *testing.T) {
+	t.Parallel()
+	for v, r := range recordings(t) {
+		m := r.image(t)
+		r.crowd(t, m, 1000)
+		s, _, err := r.read(t, m)
+		if err != nil || len(s) != maxThreads {
+			t.Fatalf("Python %s: %d threads, %v", v, len(s), err)
+		}
+		agrees(t, s[:len(r.Stacks)], r.Stacks) // the oldest
+		r.crowd(t, m, maxList)
+		if s, _, err = r.read(t, m); err != nil || len(s) != maxThreads {
+			t.Errorf("Python %s: %d threads, %v", v, len(s), err)
+		}
+	}
 }
 
 func TestBounds(t *testing.T) {

@@ -51,20 +51,23 @@ func (w *interpreter) stacks(known map[int]bool) (all []pythonStack, err error) 
 // again says whether another try is of use.
 func again(err error) bool { return err != nil && !errors.As(err, new(final)) }
 
-// states returns the addresses of the threads of all interpreters.
+// states returns the addresses of the threads of all interpreters. Their lists begin
+// with the youngest: of too many the oldest are returned, and the main thread first.
 func (w *interpreter) states() (all []uint64, err error) {
+	known := map[uint64]bool{}
 	interpreter, err := pointer(w.mem, w.runtime+w.interpreters)
 	for n := 0; err == nil && interpreter != 0 && n < 16; n++ {
 		var at uint64
 		at, err = pointer(w.mem, interpreter+w.threads)
-		for err == nil && at != 0 && len(all) < maxThreads {
+		for err == nil && at != 0 && len(all) < maxList {
 			var t words
 			if t, err = structure(w.mem, at, max(w.nextThread, w.interpreter)+8); err != nil {
 				break
 			}
-			if t.u64(w.interpreter) != interpreter || slices.Contains(all, at) {
+			if t.u64(w.interpreter) != interpreter || known[at] {
 				return nil, errInconsistent
 			}
+			known[at] = true
 			all = append(all, at)
 			at = t.u64(w.nextThread)
 		}
@@ -72,7 +75,8 @@ func (w *interpreter) states() (all []uint64, err error) {
 			interpreter, err = pointer(w.mem, interpreter+w.nextInterpreter)
 		}
 	}
-	return all, err
+	slices.Reverse(all)
+	return all[:min(len(all), maxThreads)], err
 }
 
 // link is a frame in memory.

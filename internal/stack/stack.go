@@ -21,6 +21,7 @@ import (
 // Bounds of what is read of a process, whatever its memory and its files say.
 const (
 	maxThreads  = 256
+	maxList     = 4096 // threads in Python's lists, of which maxThreads are read
 	maxFrames   = 64
 	maxString   = 256
 	maxMemory   = 16 << 20 // bytes of the process's memory
@@ -162,11 +163,14 @@ func read(ctx context.Context, pid int, procfs string, give func(part)) {
 		}
 		for _, s := range stacks {
 			i := slices.IndexFunc(p.Threads, func(t Thread) bool { return s.TID != 0 && t.inner == s.TID })
-			if i < 0 {
+			switch {
+			case i < 0 && len(p.Threads) == maxThreads:
+				p.Omitted = max(p.Omitted, 1) // as the kernel's thread was
+			case i < 0:
 				p.Threads = append(p.Threads, Thread{Python: s.Frames, Problem: s.Problem})
-				continue
+			default:
+				p.Threads[i].Python, p.Threads[i].Problem = s.Frames, s.Problem
 			}
-			p.Threads[i].Python, p.Threads[i].Problem = s.Frames, s.Problem
 		}
 		return nil
 	})
