@@ -31,21 +31,21 @@ type layout struct {
 
 // Fields that all versions have in the same place.
 const (
-	objectType    = 8
-	typeName      = 24
-	bytesSize     = 16
-	bytesData     = 32
-	stringLength  = 16
-	stringState   = 32
-	debugCookie   = "xdebugpy"
-	finalRelease  = 0xf0 // in the lowest byte of a version: neither alpha, beta nor candidate
-	stateKind     = 0x1c
-	stateCompact  = 0x20
-	stateASCII    = 0x40
-	shimOwner     = 3 // owners from here on belong to the interpreter's own frames
-	stackRefBits  = 3 // tags in a reference, since 3.14
-	maxStructure  = 1 << 10
-	maxInterpFrom = 1 << 20 // an interpreter is a large structure
+	objectType     = 8
+	typeName       = 24
+	bytesSize      = 16
+	bytesData      = 32
+	stringLength   = 16
+	stringState    = 32
+	debugCookie    = "xdebugpy"
+	finalRelease   = 0xf0 // in the lowest byte of a version: neither alpha, beta nor candidate
+	stateKind      = 0x1c
+	stateCompact   = 0x20
+	stateASCII     = 0x40
+	shimOwner      = 3 // owners from here on belong to the interpreter's own frames
+	stackRefBits   = 3 // tags in a reference, since 3.14
+	maxStructure   = 1 << 10
+	maxInterpreter = 1 << 20 // it is a large structure
 )
 
 // layouts are those of versions that do not tell their own, by the minor version,
@@ -136,8 +136,8 @@ func tell(w words) (version, layout, error) {
 		return f
 	}
 	l := layout{
-		interpreters:    field(5, 0, maxInterpFrom),
-		nextInterpreter: field(at.interpreter, 2, maxInterpFrom), threads: field(at.interpreter, 3, maxInterpFrom),
+		interpreters:    field(5, 0, maxInterpreter),
+		nextInterpreter: field(at.interpreter, 2, maxInterpreter), threads: field(at.interpreter, 3, maxInterpreter),
 		nextThread: field(at.thread, 2, maxStructure), interpreter: field(at.thread, 3, maxStructure),
 		frame: field(at.thread, 4, maxStructure), native: field(at.thread, 6, maxStructure),
 		previous: field(at.frame, 1, maxStructure), code: field(at.frame, 2, maxStructure),

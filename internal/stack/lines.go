@@ -1,9 +1,9 @@
 package stack
 
-// tables decode the tables that lead from a place in the bytecode to a line, one
-// for each form that they have had. The place is in bytes; before the first
-// instruction it is negative, and the line is the first. A table that does not
-// reach the place is not ok.
+// lines decodes a table that leads from a place in the bytecode to a line; there is
+// one for each form that tables have had. The place is in bytes; before the first
+// instruction it is negative, and the line is the first. A table that does not reach
+// the place is not ok.
 type lines func(table []byte, first, at int) (line int, ok bool)
 
 // lnotab is the form until Python 3.9: pairs of a step in the bytecode and a step
