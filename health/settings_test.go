@@ -168,7 +168,8 @@ func TestADriftNamesItsSettings(t *testing.T) {
 	w := newWorld(t, Checks()...)
 	show := func(ecc, accounting float64, times int) (message string) {
 		w.steps(times, on("0", collectors.Up, 1), on("0", collectors.ModeEnabled, ecc, "ecc"),
-			on("0", collectors.ModeEnabled, accounting, "accounting"), on("0", collectors.WorkloadMemory, 1e9, "pod:a", ""))
+			on("0", collectors.ModeEnabled, accounting, "accounting"),
+			on("0", collectors.WorkloadMemory, 1e9, "pod:a", ""))
 		for _, f := range w.engine.Findings() {
 			if f.Check == driftCheck && f.Entity == gpuEntity("0") {
 				message = f.Message

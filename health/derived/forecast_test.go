@@ -45,7 +45,8 @@ func TestALeakIsForeseenAndAStartIsNot(t *testing.T) {
 		{"up and down", func(s float64) float64 { return (10 + 3*math.Sin(s/90)) * gib }, false},
 		{"half an hour of data", func(s float64) float64 { return min(s, 1800) / 60 * gib }, false},
 		{"a leak in a workload that gives back", func(s float64) float64 { return s/60*gib - 9*gib*math.Floor(s/2400) }, false},
-		{"growth that gives a little back", func(s float64) float64 { return s/120*1e8 - 4e8*math.Floor(s/2400) }, false},
+		{"growth that gives a little back", func(s float64) float64 { return s/120*1e8 - 4e8*math.Floor(s/2400) },
+			false},
 		{"less and less", func(s float64) float64 { return 40*gib - s/60*gib }, false},
 	} {
 		r := newRig(1)
