@@ -231,6 +231,30 @@ func TestNumbersBehave(t *testing.T) {
 	}
 }
 
+// TestATurnEndsForAllItsPasses delays a turn by a call that hangs for a while:
+// what was read before the call counts as old from the end of the turn on.
+func TestATurnEndsForAllItsPasses(t *testing.T) {
+	in(t, "gpus: [{}]\nfaults: [{kind: wedge, call: nvmlDeviceGetUtilizationRates, at: 19500ms, for: 2200ms}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(21900 * time.Millisecond)
+		snap := h.state.Load().readers[1].snap.Load()
+		delayed := 0
+		for _, p := range snap.passes {
+			switch {
+			case p.collector.Tier == Fast && !p.ended.Equal(snap.at):
+				t.Errorf("%s: its turn ended at %v, want %v", p.collector.Name, p.ended, snap.at)
+			case p.ended.After(snap.at) || p.ended.Before(p.began):
+				t.Errorf("%s began at %v and ended at %v", p.collector.Name, p.began, p.ended)
+			}
+			if p.ended.Sub(p.began) > time.Second {
+				delayed++
+			}
+		}
+		if delayed == 0 {
+			t.Error("no pass was delayed, so the test proves nothing")
+		}
+	})
+}
+
 func TestAWedgedGPUHarmsNoOther(t *testing.T) {
 	in(t, "wedged", DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(19 * time.Second)

@@ -185,6 +185,11 @@ func (s *openGPU) tick(now time.Time) error {
 		return gpu.Err("most readings", barred)
 	}
 	published.at = time.Now()
+	for _, p := range published.passes {
+		if p.ended.IsZero() {
+			p.ended = published.at
+		}
+	}
 	s.snap.Store(published)
 	if s.device == nil && s.only == nil {
 		s.count()

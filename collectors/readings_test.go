@@ -93,10 +93,10 @@ func TestScaledKeepsDecimals(t *testing.T) {
 }
 
 func TestPassGoesStale(t *testing.T) {
-	began := time.Unix(1e9, 0)
-	p := &pass{began: began, due: 10 * time.Second}
+	began, ended := time.Unix(1e9, 0), time.Unix(1e9+7, 0)
+	p := &pass{began: began, ended: ended, due: 10 * time.Second}
 	for age, want := range map[time.Duration]bool{0: true, 20 * time.Second: true, 20*time.Second + 1: false} {
-		if got := p.fresh(began.Add(age)); got != want {
+		if got := p.fresh(ended.Add(age)); got != want {
 			t.Errorf("fresh after %v of a 10 s interval: %v, want %v", age, got, want)
 		}
 	}

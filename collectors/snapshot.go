@@ -18,6 +18,7 @@ type snapshot struct {
 type pass struct {
 	collector   *Collector
 	began       time.Time
+	ended       time.Time // the turn that it belongs to, when the reader published it
 	took        time.Duration
 	due         time.Duration // interval between turns; 0: read once
 	samples     []Sample
@@ -27,9 +28,11 @@ type pass struct {
 	stays       []Stay          // of the same collector
 }
 
-// fresh reports whether p may be shown: it is at most two intervals old.
+// fresh reports whether p may be shown: its turn ended at most two intervals
+// ago. A turn that takes longer than its interval, as on a busy host, thus shows
+// all readings of a GPU or none.
 func (p *pass) fresh(now time.Time) bool {
-	return p.due == 0 || now.Sub(p.began) <= 2*p.due
+	return p.due == 0 || now.Sub(p.ended) <= 2*p.due
 }
 
 // fresh returns the passes that may be shown, if the GPU answers. s may be nil.
