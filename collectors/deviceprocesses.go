@@ -121,7 +121,7 @@ func where(g *gpu.Device, h *holder) string {
 	}
 	on := func(m *gpu.MIG) bool { return uint32(m.GI) == h.gi && uint32(m.CI) == h.ci }
 	if !slices.ContainsFunc(g.Instances(), on) {
-		g.RefreshInstances() // the instance is newer than the last look
+		_ = g.RefreshInstances() // the instance is newer than the last look; if it fails, the GPU's UUID will do
 	}
 	if i := slices.IndexFunc(g.Instances(), on); i >= 0 {
 		return g.Instances()[i].UUID

@@ -417,7 +417,7 @@ func (h *Host) Ready() error {
 	return nil
 }
 
-// Beat returns the fast interval. Readings happen at its multiples on the wall
+// Interval returns the fast interval. Readings happen at its multiples on the wall
 // clock.
 func (h *Host) Interval() time.Duration { return h.config.Load().Fast }
 

@@ -9,8 +9,10 @@ import "gpusteward/collectors/catalogue"
 // Aliases for the catalogue's types, so that collectors and their users need no
 // other import.
 type (
+	// Metric is a row of the catalogue.
 	Metric = catalogue.Metric
-	Type   = catalogue.Type
+	// Type is the type of a metric.
+	Type = catalogue.Type
 )
 
 // The types of a metric.

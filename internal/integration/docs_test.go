@@ -112,7 +112,7 @@ func TestDocumentsAreEasyToRead(t *testing.T) {
 	}
 }
 
-var ownPath = regexp.MustCompile("^(?:alerts|collectors|dashboards|deploy|docs|enforcer|exporter|health|internal|testdata)/[\\w./*-]+$")
+var ownPath = regexp.MustCompile(`^(?:alerts|collectors|dashboards|deploy|docs|enforcer|exporter|health|internal|testdata)/[\w./*-]+$`)
 
 // TestDocumentsPaths wants each file and folder that a page names to exist.
 func TestDocumentsPaths(t *testing.T) {

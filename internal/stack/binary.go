@@ -135,7 +135,7 @@ func newObject(c io.Closer, r io.ReaderAt, start uint64, mem memory) (o *object,
 	}()
 	var page, mapped [4096]byte
 	n, err := r.ReadAt(page[:], 0)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
 	if err := mem.read(start, mapped[:n]); err != nil {
