@@ -30,7 +30,8 @@ func newHost(tb testing.TB, name string) *collectors.Host {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	h := collectors.NewHost(collectors.Options{NVML: nv, Config: collectors.DefaultConfig(), Processes: nv.Table(slog.New(slog.DiscardHandler)), Log: slog.New(slog.DiscardHandler)})
+	h := collectors.NewHost(collectors.Options{NVML: nv, Config: collectors.DefaultConfig(),
+		Processes: nv.Table(slog.New(slog.DiscardHandler)), Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { defer close(ended); h.Run(ctx) }()
@@ -70,10 +71,11 @@ func BenchmarkScrape(b *testing.B) {
 	}
 }
 
-// What a scrape of chosen names costs beside others.
+// BenchmarkChosen measures a scrape of chosen names beside others.
 func BenchmarkChosen(b *testing.B) {
 	h := newHost(b, "mixed")
-	s, err := New(Options{Samples: h.Samples, Ready: h.Ready, Interval: func() time.Duration { return time.Second }, Log: slog.New(slog.DiscardHandler)})
+	s, err := New(Options{Samples: h.Samples, Ready: h.Ready, Interval: func() time.Duration { return time.Second },
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -85,7 +87,8 @@ func BenchmarkChosen(b *testing.B) {
 	}
 }
 
-// What an interval costs where clients read the other responses: of eight GPUs.
+// BenchmarkResponses measures an interval in which clients read the other
+// responses of eight GPUs.
 func BenchmarkResponses(b *testing.B) {
 	h := newHost(b, "mixed")
 	s, err := New(Options{Samples: h.Samples, Ready: h.Ready, Log: slog.New(slog.DiscardHandler)})

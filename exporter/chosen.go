@@ -6,14 +6,15 @@ import (
 	"strings"
 )
 
-// A part is what a response says of one family. What is of none has no
-// name.
+// A part is the section of a response about one family. A section about no
+// family has no name.
 type part struct {
-	name string // of the family
+	name string // name of the family
 	text []byte
 }
 
-// chosen returns of a response what it says of the families with these names.
+// chosen returns the sections of a response about the families with these
+// names.
 func (p *cachedResponse) chosen(names []string) *cachedResponse {
 	wanted := map[string]bool{"": true}
 	for _, name := range names {
@@ -40,8 +41,8 @@ func (p *cachedResponse) split() []part {
 	}
 }
 
-// splitMessages splits messages that are each preceded by their length. The
-// first field of each is the family's name.
+// splitMessages splits messages, each of which is preceded by its length. The
+// first field of a message is the family's name.
 func splitMessages(text []byte) (parts []part) {
 	for len(text) > 0 {
 		long, n := binary.Uvarint(text)
@@ -53,8 +54,8 @@ func splitMessages(text []byte) (parts []part) {
 	return parts
 }
 
-// splitLines splits text, in which comments begin what is said of a family.
-// OpenMetrics leaves the end of a counter's name out there.
+// splitLines splits text. Comments begin the section of a family. OpenMetrics
+// leaves the suffix of a counter's name out there.
 func splitLines(text []byte, open bool) (parts []part) {
 	begun, end, family := 0, 0, ""
 	for line := range bytes.Lines(text) {

@@ -11,28 +11,27 @@ import (
 const (
 	maxConnections = 512
 	maxStreams     = 16        // of HTTP/2, on one connection
-	maxUnsent      = 128 << 10 // bytes that the kernel is given to hold for one connection
+	maxUnsent      = 128 << 10 // bytes that the kernel may hold for one connection
 )
 
-// connections bounds those of a server. Where there are too many, the client
-// that has the most loses the one on which nothing has begun or ended for
-// longest: so whoever opens many is in nobody else's way, and the new one is
-// always let in.
+// connections bounds the connections of a server. If there are too many, the
+// client with the most loses the one that has been quiet for the longest. A
+// client that opens many is in nobody else's way, and a new connection is
+// always accepted.
 type connections struct {
 	mu   sync.Mutex
-	step uint64 // counts what begins and ends
+	step uint64 // counts the changes
 	open map[net.Conn]connection
 }
 
-// A connection is what is known of one.
+// A connection is what the server knows about one connection.
 type connection struct {
 	client netip.Prefix
-	step   uint64 // at which something last began or ended on it
+	step   uint64 // of the last change on it
 }
 
-// clientOf returns the addresses that whoever is at the other end of c can be
-// taken to have: an IPv4 address, a network of IPv6, this host; none where c
-// has no IP address.
+// clientOf returns the addresses that the peer of c may own: an IPv4 address, a
+// network of IPv6, or this host. The result is invalid if c has no IP address.
 func clientOf(c net.Conn) netip.Prefix {
 	at, ok := c.RemoteAddr().(*net.TCPAddr)
 	if !ok {
@@ -50,7 +49,7 @@ func clientOf(c net.Conn) netip.Prefix {
 	return client
 }
 
-// changed is a server's ConnState.
+// changed is the server's ConnState.
 func (c *connections) changed(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,8 +74,8 @@ func (c *connections) changed(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// drop closes a connection: the client's who has the most, and of those the
-// one that was quiet for longest. Callers hold mu.
+// drop closes one connection: of the client that has the most, the one that has
+// been quiet for the longest. Callers hold mu.
 func (c *connections) drop() {
 	counts := map[netip.Prefix]int{}
 	for _, known := range c.open {
@@ -85,19 +84,21 @@ func (c *connections) drop() {
 	var quietest net.Conn
 	for conn, known := range c.open {
 		than := c.open[quietest]
-		if n, most := counts[known.client], counts[than.client]; quietest == nil || n > most || n == most && known.step < than.step {
+		if n, most := counts[known.client], counts[than.client]; quietest == nil || n > most ||
+			n == most && known.step < than.step {
 			quietest = conn
 		}
 	}
 	delete(c.open, quietest)
 	raw := underTLS(quietest)
 	if tcp, ok := raw.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // what it did not read is forgotten with it
+		_ = tcp.SetLinger(0) // unread data is dropped with it
 	}
-	_ = raw.Close() // its handler learns of it
+	_ = raw.Close() // its handler gets an error
 }
 
-// underTLS returns the connection that c is spoken over: what closes TLS may wait.
+// underTLS returns the connection under c. Closing the TLS connection itself
+// may block.
 func underTLS(c net.Conn) net.Conn {
 	if secure, ok := c.(*tls.Conn); ok {
 		return secure.NetConn()

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// pipes is a listener within this process, so that time can be the test's.
+// pipes is a listener within this process, so that tests control the time.
 type pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -33,7 +33,7 @@ func (p *pipes) Accept() (net.Conn, error) {
 func (p *pipes) Close() error   { close(p.closed); return nil }
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// A pipe is a server's end of one.
+// A pipe is the server's end of a pipe.
 type pipe struct {
 	net.Conn
 	from net.Addr
@@ -48,7 +48,7 @@ func (p *pipes) dial(from string) net.Conn {
 	return client
 }
 
-// overPipes has h answer whoever dials, until the test ends.
+// overPipes serves h over pipes until the test ends.
 func overPipes(t *testing.T, h http.Handler) *pipes {
 	p := &pipes{make(chan net.Conn), make(chan struct{})}
 	server := newHTTPServer(h, slog.New(slog.DiscardHandler))
@@ -58,7 +58,7 @@ func overPipes(t *testing.T, h http.Handler) *pipes {
 	return p
 }
 
-// asked asks on c for metrics, and returns the status of the answer.
+// asked requests metrics on c, and returns the status of the answer.
 func asked(t *testing.T, c net.Conn, path string) int {
 	t.Helper()
 	if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
@@ -75,7 +75,7 @@ func asked(t *testing.T, c net.Conn, path string) int {
 	return answer.StatusCode
 }
 
-// cutOff reports whether the server has closed c, a pipe.
+// cutOff reports whether the server has closed the pipe c.
 func cutOff(c net.Conn) bool {
 	return errors.Is(c.SetReadDeadline(time.Time{}), io.ErrClosedPipe)
 }
@@ -90,8 +90,10 @@ func TestWhoDoesNotReadIsCutOff(t *testing.T) {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			if began, status := time.Now(), asked(t, p.dial("192.0.2.2"), path); time.Since(began) > 0 || status/100 == 5 {
-				t.Errorf("beside who does not read %s, another is answered %d after %v", path, status, time.Since(began))
+			if began, status := time.Now(), asked(t, p.dial("192.0.2.2"), path); time.Since(began) > 0 ||
+				status/100 == 5 {
+				t.Errorf("beside who does not read %s, another is answered %d after %v", path, status,
+					time.Since(began))
 			}
 			time.Sleep(sendTimeout)
 			synctest.Wait()
@@ -102,13 +104,14 @@ func TestWhoDoesNotReadIsCutOff(t *testing.T) {
 	}
 }
 
-// A scrape that had to wait has all the time to be sent.
-func TestSendingHasTimeOfItsOwn(t *testing.T) {
+// A scrape that had to wait still has the full time to be sent.
+func TestSendingHasItsOwnTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
 		p := overPipes(t, server(t, func(o *Options) { o.Samples = g.samples }))
 		c := p.dial("192.0.2.1")
-		if _, err := io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: a\r\n"+scrapeTimeout+": 60\r\n\r\n"); err != nil {
+		if _, err := io.WriteString(c,
+			"GET /metrics HTTP/1.1\r\nHost: a\r\n"+scrapeTimeout+": 60\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * sendTimeout)
@@ -116,7 +119,8 @@ func TestSendingHasTimeOfItsOwn(t *testing.T) {
 		time.Sleep(sendTimeout / 2)
 		answer, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil || answer.StatusCode != http.StatusOK {
-			t.Errorf("a scrape that waited %v, and was read %v later: %v, %v", 2*sendTimeout, sendTimeout/2, answer, err)
+			t.Errorf("a scrape that waited %v, and was read %v later: %v, %v", 2*sendTimeout, sendTimeout/2,
+				answer, err)
 		}
 	})
 }
@@ -161,9 +165,10 @@ func TestConnectionsAreBounded(t *testing.T) {
 	})
 }
 
-func TestClientsAreToldApartByWhatTheyCannotChoose(t *testing.T) {
+func TestClientsAreIdentifiedByAddress(t *testing.T) {
 	for address, want := range map[string]string{
-		"192.0.2.1": "192.0.2.1/32", "::ffff:192.0.2.1": "192.0.2.1/32", "127.0.0.1": "::1/128", "127.9.9.9": "::1/128", "::1": "::1/128",
+		"192.0.2.1": "192.0.2.1/32", "::ffff:192.0.2.1": "192.0.2.1/32", "127.0.0.1": "::1/128", "127.9.9.9": "::1/128",
+		"::1":                  "::1/128",
 		"2001:db8:1:2:3:4:5:6": "2001:db8:1:2::/64", "fe80::1%eth0": "fe80::/64",
 	} {
 		from := net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(address), 4711))
@@ -185,7 +190,7 @@ func TestStreamsOfAConnectionAreBounded(t *testing.T) {
 		streams[r.RemoteAddr]++
 		most = max(most, streams[r.RemoteAddr])
 		mu.Unlock()
-		time.Sleep(10 * time.Millisecond) // so that there are several
+		time.Sleep(10 * time.Millisecond) // so that there are several streams
 		mu.Lock()
 		streams[r.RemoteAddr]--
 		mu.Unlock()
@@ -213,7 +218,7 @@ func TestStreamsOfAConnectionAreBounded(t *testing.T) {
 	}
 }
 
-func TestTheKernelHoldsLittleForWhoDoesNotRead(t *testing.T) {
+func TestKernelHoldsLittleForClientThatDoesNotRead(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -23,39 +23,42 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// ControlSocket is the control socket in the runtime directory: in a directory
-// of its own, because that is the agent's user's, and what else is there is not.
+// ControlSocket is the control socket in the runtime directory. It has a
+// directory of its own, which belongs to the agent's user. The rest of the
+// runtime directory does not.
 const ControlSocket = "agent/control.sock"
 
-// controlTime bounds an action, and how long a client waits for it.
+// controlTime bounds an action, and the time that a client waits for it.
 const controlTime = 10 * time.Second
 
 // maxArguments bounds an order's arguments, in bytes.
 const maxArguments = 16 << 10
 
-// A Control takes orders: HTTP over a Unix socket that root and the agent's
-// own user may use, and the kernel says who is who. POST /drain does what
-// Actions has for "drain"; GET goes to Reads.
+// A Control takes orders over HTTP at a Unix socket. Only root and the agent's
+// own user may use it, and the kernel identifies the peer. POST /drain runs the
+// action "drain" of Actions; GET goes to Reads.
 type Control struct {
-	Dir     string // the runtime directory; the socket's is made if it is not there
+	Dir     string // the runtime directory; Run creates the socket's directory if it is missing
 	Actions map[string]Action
 	Done    func() // called after each
 	Reads   http.Handler
 	Log     *slog.Logger
 }
 
-// An Action is what an order has done.
+// An Action is what an order runs.
 type Action struct {
-	Takes []string // the arguments, each of which has to be given once
-	// Do does it, and returns what there is to say of it, or why it cannot be done.
+	Takes []string // the arguments, each of which is required exactly once
+	// Do runs the action. It returns a message for the operator, or why the action
+	// is not possible.
 	Do func(context.Context, url.Values) (string, error)
 }
 
-// check returns what is wrong with the arguments.
+// check returns an error for missing, empty or repeated arguments.
 func (a Action) check(arguments url.Values) error {
 	for _, name := range a.Takes {
 		if n := len(arguments[name]); n != 1 || arguments.Get(name) == "" {
-			return fmt.Errorf("it requires %s, each once; %s is missing, empty or repeated", strings.Join(a.Takes, " and "), name)
+			return fmt.Errorf("it requires %s, each once; %s is missing, empty or repeated",
+				strings.Join(a.Takes, " and "), name)
 		}
 	}
 	for name := range arguments {
@@ -70,17 +73,19 @@ func (a Action) check(arguments url.Values) error {
 	return nil
 }
 
-// Run serves until ctx ends. Where there can be no socket it says so in the
-// log and waits: an agent that cannot be controlled still reads.
+// Run serves until ctx ends. If it cannot create the socket, it logs that and
+// waits: an agent that cannot be controlled still reads.
 func (c *Control) Run(ctx context.Context) error {
 	l, err := c.listen()
 	if err != nil {
-		c.Log.Warn("no control socket: status, drain and resume do not reach this agent", "err", host.Explain(err, host.Reads|host.Writes))
+		c.Log.Warn("no control socket: status, drain and resume do not reach this agent", "err",
+			host.Explain(err, host.Reads|host.Writes))
 		<-ctx.Done()
 		return nil
 	}
-	server := &http.Server{Handler: c, ReadHeaderTimeout: controlTime, WriteTimeout: 2 * controlTime, MaxHeaderBytes: 16 << 10,
-		ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
+	server := &http.Server{Handler: c, ReadHeaderTimeout: controlTime, WriteTimeout: 2 * controlTime,
+		MaxHeaderBytes: 16 << 10,
+		ErrorLog:       slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
 			return context.WithValue(ctx, peerKey{}, peerOf(conn))
 		}}
@@ -99,7 +104,8 @@ func (c *Control) Run(ctx context.Context) error {
 	}
 }
 
-// listen makes the socket. One that nobody listens at any more is replaced.
+// listen creates the socket. It replaces a socket that nobody listens at any
+// more.
 func (c *Control) listen() (net.Listener, error) {
 	path := filepath.Join(c.Dir, ControlSocket)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -125,10 +131,11 @@ func (c *Control) listen() (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l, os.Chmod(path, 0o600) // whoever was quicker is asked who he is
+	return l, os.Chmod(path, 0o600) // a client that connected before this is identified too
 }
 
-// A peer is who is at the other end of a connection, as the kernel has it.
+// A peer is the process at the other end of a connection, as the kernel
+// identifies it.
 type peer struct {
 	pid, uid int
 	err      error
@@ -160,14 +167,14 @@ func peerOf(conn net.Conn) peer {
 // may reports whether the peer may give orders to an agent of the given user.
 func (p peer) may(own int) bool { return p.err == nil && (p.uid == 0 || p.uid == own) }
 
-// OrderedBy says who gave the order that a context of Action.Do belongs to:
+// OrderedBy returns who gave the order that a context of Action.Do belongs to:
 // "uid 0, pid 4711".
 func OrderedBy(ctx context.Context) string {
 	who, _ := ctx.Value(peerKey{}).(peer)
 	return fmt.Sprintf("uid %d, pid %d", who.uid, who.pid)
 }
 
-// ServeHTTP does one action, or answers one read.
+// ServeHTTP runs one action, or answers one read.
 func (c *Control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	who, _ := r.Context().Value(peerKey{}).(peer)
 	if !who.may(os.Geteuid()) {
@@ -202,8 +209,8 @@ func (c *Control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.do(w, r, who, name, action)
 }
 
-// do does the action and answers: 200 with what it says, 204 where that is
-// nothing, 409 with why it cannot be done.
+// do runs the action and answers with 200 and its message, with 204 if there is
+// no message, or with 409 and the reason why the action is not possible.
 func (c *Control) do(w http.ResponseWriter, r *http.Request, who peer, name string, action Action) {
 	ctx, cancel := context.WithTimeout(r.Context(), controlTime)
 	defer cancel()
@@ -227,8 +234,8 @@ func (c *Control) do(w http.ResponseWriter, r *http.Request, who peer, name stri
 	}
 }
 
-// Order has the agent of the runtime directory dir do an action, and returns
-// what it says of it, which a terminal shows as it is. Its errors say what an
+// Order has the agent of the runtime directory dir run an action, and returns
+// its message, which is safe to print on a terminal. Its errors say what an
 // operator can do.
 func Order(ctx context.Context, dir, action string, arguments url.Values) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*controlTime)
@@ -236,8 +243,8 @@ func Order(ctx context.Context, dir, action string, arguments url.Values) (strin
 	path := filepath.Join(dir, ControlSocket)
 	answer, err := order(ctx, path, action, arguments)
 	for renewed := false; ; renewed = true {
-		// To load a replaced library the agent begins anew, under the order;
-		// all orders may be given twice.
+		// The agent may replace its process to load a new library while the order
+		// waits. Every order may be given twice.
 		cut := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
 		absent := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist)
 		if again := cut || renewed && absent; !again || ctx.Err() != nil {
@@ -271,7 +278,8 @@ func Order(ctx context.Context, dir, action string, arguments url.Values) (strin
 }
 
 func order(ctx context.Context, path, action string, arguments url.Values) (*http.Response, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent/"+action, strings.NewReader(arguments.Encode()))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent/"+action,
+		strings.NewReader(arguments.Encode()))
 	if err != nil {
 		return nil, err
 	}
@@ -279,9 +287,10 @@ func order(ctx context.Context, path, action string, arguments url.Values) (*htt
 	return overSocket(path).Do(r)
 }
 
-// overSocket returns a client whose every request goes to a Unix socket.
+// overSocket returns a client that sends every request to a Unix socket.
 func overSocket(path string) *http.Client {
-	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", path)
-	}}}
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}}}
 }

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// A notebook is a log that may be read while it is written.
+// A notebook is a log that can be read while it is written.
 type notebook struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -69,12 +69,14 @@ func control(t *testing.T, dir string, actions map[string]Action) (log *notebook
 	}
 }
 
-func TestOrdersAreDoneAndLogged(t *testing.T) {
+func TestOrdersAreCarriedOutAndLogged(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made")
 	done := 0
 	log, stop := control(t, dir, map[string]Action{
-		"drain":  {Do: func(context.Context, url.Values) (string, error) { done++; return "", nil }},
-		"resume": {Do: func(context.Context, url.Values) (string, error) { return "", errors.New("gpu 2 hangs in a call") }},
+		"drain": {Do: func(context.Context, url.Values) (string, error) { done++; return "", nil }},
+		"resume": {Do: func(context.Context, url.Values) (string, error) {
+			return "", errors.New("gpu 2 hangs in a call")
+		}},
 		"ack": {Takes: []string{"check", "entity"}, Do: func(ctx context.Context, v url.Values) (string, error) {
 			return v.Get("check") + " of " + v.Get("entity") + " cleared by " + OrderedBy(ctx), nil
 		}},
@@ -86,10 +88,12 @@ func TestOrdersAreDoneAndLogged(t *testing.T) {
 		t.Errorf("resume: %v, want the action's own error", err)
 	}
 	said, err := Order(t.Context(), dir, "ack", url.Values{"check": {"gpu_lost"}, "entity": {"gpu=3,workload=a & b"}})
-	if want := fmt.Sprintf("gpu_lost of gpu=3,workload=a & b cleared by uid %d, pid %d", os.Geteuid(), os.Getpid()); err != nil || said != want {
+	if want := fmt.Sprintf("gpu_lost of gpu=3,workload=a & b cleared by uid %d, pid %d", os.Geteuid(),
+		os.Getpid()); err != nil || said != want {
 		t.Errorf("ack: %q, %v; want %q", said, err, want)
 	}
-	for _, want := range []string{"action=drain", "pid=", "uid=0", "action=resume", `err="gpu 2 hangs in a call"`, "action=ack", "check=gpu_lost", `entity="gpu=3,workload=a & b"`} {
+	for _, want := range []string{"action=drain", "pid=", "uid=0", "action=resume", `err="gpu 2 hangs in a call"`,
+		"action=ack", "check=gpu_lost", `entity="gpu=3,workload=a & b"`} {
 		if os.Geteuid() != 0 && want == "uid=0" {
 			continue
 		}
@@ -105,12 +109,13 @@ func TestOrdersAreDoneAndLogged(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, ControlSocket)); !os.IsNotExist(err) {
 		t.Errorf("the socket of an agent that ended: %v", err)
 	}
-	if _, err := Order(t.Context(), dir, "drain", nil); err == nil || !strings.Contains(err.Error(), "is it running, with this --runtime.dir?") {
+	if _, err := Order(t.Context(), dir, "drain", nil); err == nil ||
+		!strings.Contains(err.Error(), "is it running, with this --runtime.dir?") {
 		t.Errorf("without an agent: %v", err)
 	}
 }
 
-func TestWhatTheControlSocketAnswers(t *testing.T) {
+func TestControlSocketAnswers(t *testing.T) {
 	dir := t.TempDir()
 	control(t, dir, map[string]Action{"drain": nothing, "ack": {Takes: []string{"check", "entity"}, Do: nothing.Do}})
 	for _, c := range []struct {
@@ -119,7 +124,7 @@ func TestWhatTheControlSocketAnswers(t *testing.T) {
 		body         string
 	}{
 		{"GET", "/api/v1/state", 200, "read /api/v1/state"},
-		{"GET", "/drain", 200, "read /drain"}, // a read, and the agent has none of that name
+		{"GET", "/drain", 200, "read /drain"}, // a read, and the agent has no such read
 		{"POST", "/drain", 204, ""},
 		{"PUT", "/drain", 405, "drain is done by POST"},
 		{"POST", "/api/v1/state", 404, `this agent has no order "api/v1/state"; its orders are ack, drain`},
@@ -145,7 +150,8 @@ func TestWhatTheControlSocketAnswers(t *testing.T) {
 		body, err := io.ReadAll(answer.Body)
 		answer.Body.Close()
 		if err != nil || answer.StatusCode != c.status || !strings.Contains(string(body), c.body) {
-			t.Errorf("%s %s: %d %q, %v; want %d with %q", c.method, c.path, answer.StatusCode, body, err, c.status, c.body)
+			t.Errorf("%s %s: %d %q, %v; want %d with %q", c.method, c.path, answer.StatusCode, body, err,
+				c.status, c.body)
 		}
 	}
 }
@@ -167,8 +173,12 @@ func TestWhoMayGiveOrders(t *testing.T) {
 			t.Errorf("%+v of an agent of user %d: %v, want %v", c.who, c.own, got, c.want)
 		}
 	}
-	nobody := &Control{Actions: map[string]Action{"drain": {Do: func(context.Context, url.Values) (string, error) { t.Error("drained by nobody"); return "", nil }}}}
-	r, err := http.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, peer{uid: 65534}), "POST", "/drain", nil)
+	nobody := &Control{Actions: map[string]Action{"drain": {Do: func(context.Context, url.Values) (string, error) {
+		t.Error("drained by nobody")
+		return "", nil
+	}}}}
+	r, err := http.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, peer{uid: 65534}), "POST",
+		"/drain", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,12 +194,13 @@ func TestWhoMayGiveOrders(t *testing.T) {
 	}
 }
 
-// newRecorder is a ResponseWriter that remembers the status.
+// newRecorder returns a ResponseWriter that remembers the status.
 func newRecorder() *cachedResponse {
 	return &cachedResponse{header: http.Header{}, status: http.StatusOK}
 }
 
-// withSocketDir returns a runtime directory that has the control socket's in it.
+// withSocketDir returns a runtime directory that contains the control socket's
+// directory.
 func withSocketDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -199,7 +210,7 @@ func withSocketDir(t *testing.T) string {
 	return dir
 }
 
-func TestSocketsInTheWay(t *testing.T) {
+func TestExistingSockets(t *testing.T) {
 	drain := map[string]Action{"drain": nothing}
 	t.Run("an ended agent's", func(t *testing.T) {
 		dir := withSocketDir(t)
@@ -232,7 +243,8 @@ func TestSocketsInTheWay(t *testing.T) {
 			t.Fatal(err)
 		}
 		log, _ := control(t, dir, drain)
-		if text, err := os.ReadFile(file); err != nil || string(text) != "kept" || !strings.Contains(log.String(), "is not a socket") {
+		if text, err := os.ReadFile(file); err != nil || string(text) != "kept" ||
+			!strings.Contains(log.String(), "is not a socket") {
 			t.Errorf("the file: %q, %v; log %s", text, err, log)
 		}
 	})

@@ -11,16 +11,16 @@ import (
 	"gpusteward/collectors"
 )
 
-// A dcgmRow says which of our series one of dcgm-exporter's is. Where a later
-// row has the name of the one before, it stands in for GPUs without that.
+// A dcgmRow maps one series of dcgm-exporter to ours. A later row with the same
+// name stands in for GPUs that lack the first.
 type dcgmRow struct {
 	name   string
 	kind   collectors.Type
 	help   string
 	metric *collectors.Metric
-	match  []string           // labels after gpu and uuid; of those that are "" the sum
-	scale  float64            // to dcgm-exporter's unit, in which it counts whole numbers
-	mig    *collectors.Metric // the same of a GPU instance: its labels are gi, then match
+	match  []string           // labels after gpu and uuid; "" sums over the label
+	scale  float64            // to dcgm-exporter's unit, in whole numbers
+	mig    *collectors.Metric // the same for a GPU instance: its labels are gi, then match
 }
 
 const (
@@ -29,46 +29,75 @@ const (
 	perMiB  = 1. / (1 << 20)
 )
 
-// dcgmRows are dcgm-exporter's default metrics, with its types and its words
-// (etc/default-counters.csv there). collectors/testdata/dcgm.tsv says the same.
+// dcgmRows are dcgm-exporter's default metrics, with its types and help texts
+// (its etc/default-counters.csv). collectors/testdata/dcgm.tsv has the same.
 var dcgmRows = []dcgmRow{
 	{"DCGM_FI_DEV_SM_CLOCK", gauge, "SM clock frequency (in MHz).", collectors.Clock, []string{"sm"}, 1e-6, nil},
-	{"DCGM_FI_DEV_MEM_CLOCK", gauge, "Memory clock frequency (in MHz).", collectors.Clock, []string{"memory"}, 1e-6, nil},
-	{"DCGM_FI_DEV_MEMORY_TEMP", gauge, "Memory temperature (in C).", collectors.Temperature, []string{"memory"}, 1, nil},
+	{"DCGM_FI_DEV_MEM_CLOCK", gauge, "Memory clock frequency (in MHz).",
+		collectors.Clock, []string{"memory"}, 1e-6, nil},
+	{"DCGM_FI_DEV_MEMORY_TEMP", gauge, "Memory temperature (in C).",
+		collectors.Temperature, []string{"memory"}, 1, nil},
 	{"DCGM_FI_DEV_GPU_TEMP", gauge, "GPU temperature (in C).", collectors.Temperature, []string{"gpu"}, 1, nil},
 	{"DCGM_FI_DEV_POWER_USAGE", gauge, "Power draw (in W).", collectors.Power, []string{"average", "gpu"}, 1, nil},
 	{"DCGM_FI_DEV_POWER_USAGE", gauge, "Power draw (in W).", collectors.Power, []string{"instant", "gpu"}, 1, nil},
-	{"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", counter, "Total energy consumption since boot (in mJ).", collectors.Energy, []string{"gpu"}, 1000, nil},
+	{"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", counter, "Total energy consumption since boot (in mJ).",
+		collectors.Energy, []string{"gpu"}, 1000, nil},
 	{"DCGM_FI_DEV_PCIE_REPLAY_COUNTER", counter, "Total number of PCIe retries.", collectors.PCIeReplays, nil, 1, nil},
 	{"DCGM_FI_DEV_GPU_UTIL", gauge, "GPU utilization (in %).", collectors.Utilization, []string{"gpu"}, 100, nil},
-	{"DCGM_FI_DEV_MEM_COPY_UTIL", gauge, "Memory utilization (in %).", collectors.Utilization, []string{"memory"}, 100, nil},
-	{"DCGM_FI_DEV_ENC_UTIL", gauge, "Encoder utilization (in %).", collectors.Utilization, []string{"encoder"}, 100, nil},
-	{"DCGM_FI_DEV_DEC_UTIL", gauge, "Decoder utilization (in %).", collectors.Utilization, []string{"decoder"}, 100, nil},
-	{"DCGM_FI_DEV_XID_ERRORS", gauge, "Value of the last XID error encountered.", collectors.XIDLast, []string{""}, 1, nil},
-	{"DCGM_FI_DEV_XID_ERRORS", gauge, "Value of the last XID error encountered.", collectors.Events, []string{""}, 0, nil}, // events come, but no XID did
-	{"DCGM_FI_DEV_FB_FREE", gauge, "Framebuffer memory free (in MiB).", collectors.MemoryBytes, []string{"free"}, perMiB, collectors.MIGMemory},
-	{"DCGM_FI_DEV_FB_USED", gauge, "Framebuffer memory used (in MiB).", collectors.MemoryBytes, []string{"used"}, perMiB, collectors.MIGMemory},
-	{"DCGM_FI_DEV_FB_RESERVED", gauge, "Framebuffer memory reserved (in MiB).", collectors.MemoryBytes, []string{"reserved"}, perMiB, collectors.MIGMemory},
-	{"DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", counter, "Total number of NVLink bandwidth counters for all lanes.", collectors.NVLinkBytes, []string{"", "data", ""}, 1. / 1024, nil},
-	{"DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", counter, "Number of remapped rows for uncorrectable errors", collectors.RemappedRows, []string{"uncorrectable", "active"}, 1, nil},
-	{"DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", counter, "Number of remapped rows for correctable errors", collectors.RemappedRows, []string{"correctable", "active"}, 1, nil},
-	{"DCGM_FI_DEV_ROW_REMAP_FAILURE", gauge, "Whether remapping of rows has failed", collectors.RowRemapFailure, nil, 1, nil},
-	{"DCGM_FI_PROF_GR_ENGINE_ACTIVE", gauge, "Ratio of time the graphics engine is active.", collectors.GPMActivity, []string{"graphics"}, 1, collectors.MIGActivity},
-	{"DCGM_FI_PROF_SM_ACTIVE", gauge, "The ratio of cycles an SM has at least 1 warp assigned.", collectors.GPMActivity, []string{"sm"}, 1, collectors.MIGActivity},
-	{"DCGM_FI_PROF_SM_OCCUPANCY", gauge, "The ratio of number of warps resident on an SM.", collectors.GPMOccupancy, nil, 1, collectors.MIGOccupancy},
-	{"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", gauge, "Ratio of cycles the tensor (HMMA) pipe is active.", collectors.GPMActivity, []string{"tensor"}, 1, collectors.MIGActivity},
-	{"DCGM_FI_PROF_DRAM_ACTIVE", gauge, "Ratio of cycles the device memory interface is active sending or receiving data.", collectors.GPMActivity, []string{"dram"}, 1, collectors.MIGActivity},
-	{"DCGM_FI_PROF_PCIE_TX_BYTES", gauge, "The rate of data transmitted over the PCIe bus - including both protocol headers and data payloads - in bytes per second.", collectors.GPMPCIe, []string{"tx"}, 1, collectors.MIGPCIe},
-	{"DCGM_FI_PROF_PCIE_RX_BYTES", gauge, "The rate of data received over the PCIe bus - including both protocol headers and data payloads - in bytes per second.", collectors.GPMPCIe, []string{"rx"}, 1, collectors.MIGPCIe},
-	{"DCGM_FI_PROF_NVLINK_TX_BYTES", gauge, "The rate of data transmitted over NVLink - in bytes per second.", collectors.GPMNVLink, []string{"tx", ""}, 1, nil},
-	{"DCGM_FI_PROF_NVLINK_RX_BYTES", gauge, "The rate of data received over NVLink - in bytes per second.", collectors.GPMNVLink, []string{"rx", ""}, 1, nil},
+	{"DCGM_FI_DEV_MEM_COPY_UTIL", gauge, "Memory utilization (in %).",
+		collectors.Utilization, []string{"memory"}, 100, nil},
+	{"DCGM_FI_DEV_ENC_UTIL", gauge, "Encoder utilization (in %).",
+		collectors.Utilization, []string{"encoder"}, 100, nil},
+	{"DCGM_FI_DEV_DEC_UTIL", gauge, "Decoder utilization (in %).",
+		collectors.Utilization, []string{"decoder"}, 100, nil},
+	{"DCGM_FI_DEV_XID_ERRORS", gauge, "Value of the last XID error encountered.",
+		collectors.XIDLast, []string{""}, 1, nil},
+	// The GPU has events, but no XID yet.
+	{"DCGM_FI_DEV_XID_ERRORS", gauge, "Value of the last XID error encountered.",
+		collectors.Events, []string{""}, 0, nil},
+	{"DCGM_FI_DEV_FB_FREE", gauge, "Framebuffer memory free (in MiB).",
+		collectors.MemoryBytes, []string{"free"}, perMiB, collectors.MIGMemory},
+	{"DCGM_FI_DEV_FB_USED", gauge, "Framebuffer memory used (in MiB).",
+		collectors.MemoryBytes, []string{"used"}, perMiB, collectors.MIGMemory},
+	{"DCGM_FI_DEV_FB_RESERVED", gauge, "Framebuffer memory reserved (in MiB).",
+		collectors.MemoryBytes, []string{"reserved"}, perMiB, collectors.MIGMemory},
+	{"DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", counter, "Total number of NVLink bandwidth counters for all lanes.",
+		collectors.NVLinkBytes, []string{"", "data", ""}, 1. / 1024, nil},
+	{"DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", counter, "Number of remapped rows for uncorrectable errors",
+		collectors.RemappedRows, []string{"uncorrectable", "active"}, 1, nil},
+	{"DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", counter, "Number of remapped rows for correctable errors",
+		collectors.RemappedRows, []string{"correctable", "active"}, 1, nil},
+	{"DCGM_FI_DEV_ROW_REMAP_FAILURE", gauge, "Whether remapping of rows has failed",
+		collectors.RowRemapFailure, nil, 1, nil},
+	{"DCGM_FI_PROF_GR_ENGINE_ACTIVE", gauge, "Ratio of time the graphics engine is active.",
+		collectors.GPMActivity, []string{"graphics"}, 1, collectors.MIGActivity},
+	{"DCGM_FI_PROF_SM_ACTIVE", gauge, "The ratio of cycles an SM has at least 1 warp assigned.",
+		collectors.GPMActivity, []string{"sm"}, 1, collectors.MIGActivity},
+	{"DCGM_FI_PROF_SM_OCCUPANCY", gauge, "The ratio of number of warps resident on an SM.",
+		collectors.GPMOccupancy, nil, 1, collectors.MIGOccupancy},
+	{"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", gauge, "Ratio of cycles the tensor (HMMA) pipe is active.",
+		collectors.GPMActivity, []string{"tensor"}, 1, collectors.MIGActivity},
+	{"DCGM_FI_PROF_DRAM_ACTIVE", gauge, "Ratio of cycles the device memory interface is active sending or " +
+		"receiving data.",
+		collectors.GPMActivity, []string{"dram"}, 1, collectors.MIGActivity},
+	{"DCGM_FI_PROF_PCIE_TX_BYTES", gauge, "The rate of data transmitted over the PCIe bus - including both protocol " +
+		"headers and data payloads - in bytes per second.",
+		collectors.GPMPCIe, []string{"tx"}, 1, collectors.MIGPCIe},
+	{"DCGM_FI_PROF_PCIE_RX_BYTES", gauge, "The rate of data received over the PCIe bus - including both protocol " +
+		"headers and data payloads - in bytes per second.",
+		collectors.GPMPCIe, []string{"rx"}, 1, collectors.MIGPCIe},
+	{"DCGM_FI_PROF_NVLINK_TX_BYTES", gauge, "The rate of data transmitted over NVLink - in bytes per second.",
+		collectors.GPMNVLink, []string{"tx", ""}, 1, nil},
+	{"DCGM_FI_PROF_NVLINK_RX_BYTES", gauge, "The rate of data received over NVLink - in bytes per second.",
+		collectors.GPMNVLink, []string{"rx", ""}, 1, nil},
 }
 
-// dcgmLabels are dcgm-exporter's; GPU_I_PROFILE and GPU_I_ID are of GPU
-// instances only.
-var dcgmLabels = []string{"gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "Hostname", "DCGM_FI_DRIVER_VERSION"}
+// dcgmLabels are the labels of dcgm-exporter; only GPU instances have
+// GPU_I_PROFILE and GPU_I_ID.
+var dcgmLabels = []string{"gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "Hostname",
+	"DCGM_FI_DRIVER_VERSION"}
 
-// dcgmMetrics are the families that the rows fill, by the row's place.
+// dcgmMetrics are the families of the rows, by the row's place.
 var dcgmMetrics = func() []*collectors.Metric {
 	all := make([]*collectors.Metric, len(dcgmRows))
 	for i, r := range dcgmRows {
@@ -81,7 +110,7 @@ var dcgmMetrics = func() []*collectors.Metric {
 	return all
 }()
 
-// dcgmRowsOf are the places of the rows that a metric has a part in.
+// dcgmRowsOf are the places of the rows that use a metric.
 var dcgmRowsOf = func() map[*collectors.Metric][]int {
 	m := map[*collectors.Metric][]int{}
 	for i, r := range dcgmRows {
@@ -96,20 +125,21 @@ var dcgmRowsOf = func() map[*collectors.Metric][]int {
 // A dcgmEntity is a GPU, or an instance of one.
 type dcgmEntity struct {
 	gpu, uuid, gi      string
-	pci, device, model string    // of GPUs; "" while unknown
+	pci, device, model string    // of GPUs; "" if unknown
 	profile            string    // of instances
-	values             []float64 // by row; NaN where there is none
+	values             []float64 // by row; NaN if there is none
 	split              []bool    // by row: whether the GPU's instances have values
-	xid                float64   // when the last one was seen
+	xid                float64   // time of the last one
 }
 
-// dcgmEntities are those that there are, by uuid and gi.
+// dcgmEntities are the GPUs and instances, by uuid and gi.
 type dcgmEntities map[[2]string]*dcgmEntity
 
 func (all dcgmEntities) of(gpu, uuid, gi string) *dcgmEntity {
 	e := all[[2]string{uuid, gi}]
 	if e == nil {
-		e = &dcgmEntity{gpu: gpu, uuid: uuid, gi: gi, values: make([]float64, len(dcgmRows)), split: make([]bool, len(dcgmRows))}
+		e = &dcgmEntity{gpu: gpu, uuid: uuid, gi: gi, values: make([]float64, len(dcgmRows)),
+			split: make([]bool, len(dcgmRows))}
 		for i := range e.values {
 			e.values[i] = math.NaN()
 		}
@@ -118,8 +148,8 @@ func (all dcgmEntities) of(gpu, uuid, gi string) *dcgmEntity {
 	return e
 }
 
-// dcgm says what samples say as dcgm-exporter would. As there, a GPU that is
-// split shows its instances instead of itself where they have values.
+// dcgm converts samples to dcgm-exporter's families. As there, a GPU that is
+// split shows its instances in place of itself if they have values.
 func dcgm(samples []collectors.Sample, hostname string) (out []collectors.Sample) {
 	all, driver := dcgmEntities{}, ""
 	for _, s := range samples {
@@ -132,7 +162,7 @@ func dcgm(samples []collectors.Sample, hostname string) (out []collectors.Sample
 			if minor := label(s, "minor"); minor != "" && minor != "-1" {
 				e.device = "nvidia" + minor
 			}
-		case collectors.MIGInfo: // "1c.3g.40gb" is a part of a 3g.40gb
+		case collectors.MIGInfo: // "1c.3g.40gb" is part of a 3g.40gb
 			profile := label(s, "profile")
 			if _, of, part := strings.Cut(profile, "c."); part {
 				profile = of
@@ -144,7 +174,8 @@ func dcgm(samples []collectors.Sample, hostname string) (out []collectors.Sample
 		}
 	}
 	place := func(a, b *dcgmEntity) int {
-		return cmp.Or(cmp.Compare(len(a.gpu), len(b.gpu)), cmp.Compare(a.gpu, b.gpu), cmp.Compare(a.uuid, b.uuid), cmp.Compare(len(a.gi), len(b.gi)), cmp.Compare(a.gi, b.gi))
+		return cmp.Or(cmp.Compare(len(a.gpu), len(b.gpu)), cmp.Compare(a.gpu, b.gpu), cmp.Compare(a.uuid, b.uuid),
+			cmp.Compare(len(a.gi), len(b.gi)), cmp.Compare(a.gi, b.gi))
 	}
 	for _, e := range slices.SortedFunc(maps.Values(all), place) {
 		g := all.of(e.gpu, e.uuid, "")
@@ -153,7 +184,7 @@ func dcgm(samples []collectors.Sample, hostname string) (out []collectors.Sample
 	return out
 }
 
-// add notes s as the row's, if it is.
+// add notes s if it belongs to the row.
 func (all dcgmEntities) add(row int, s collectors.Sample) {
 	r, labels := dcgmRows[row], s.Labels[2:]
 	g := all.of(s.Labels[0], s.Labels[1], "")
@@ -179,7 +210,7 @@ func (all dcgmEntities) add(row int, s collectors.Sample) {
 	}
 }
 
-// put adds e's values, in dcgm-exporter's units.
+// put adds the values of e, in dcgm-exporter's units.
 func (e *dcgmEntity) put(out []collectors.Sample, labels []string) []collectors.Sample {
 	for i, r := range dcgmRows {
 		v := e.values[i] * r.scale

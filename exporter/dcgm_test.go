@@ -15,7 +15,7 @@ import (
 	"gpusteward/collectors"
 )
 
-// dcgmPage returns /metrics/dcgm over s.
+// dcgmPage returns /metrics/dcgm for s.
 func dcgmBody(t *testing.T, s samples, headers ...string) string {
 	t.Helper()
 	w := request(server(t, func(o *Options) {
@@ -25,7 +25,7 @@ func dcgmBody(t *testing.T, s samples, headers ...string) string {
 	return w.Body.String()
 }
 
-// series returns the values of a family by GPU_I_ID, of each GPU.
+// series returns the values of a family by GPU and GPU_I_ID.
 func series(t *testing.T, body, name string) map[string]float64 {
 	t.Helper()
 	out := map[string]float64{}
@@ -34,7 +34,8 @@ func series(t *testing.T, body, name string) map[string]float64 {
 		for _, l := range m.Label {
 			labels[l.GetName()] = l.GetValue()
 		}
-		out[strings.TrimSuffix(labels["gpu"]+"/"+labels["GPU_I_ID"], "/")] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		out[strings.TrimSuffix(labels["gpu"]+"/"+labels["GPU_I_ID"], "/")] = m.GetGauge().GetValue() +
+			m.GetCounter().GetValue()
 	}
 	return out
 }
@@ -64,8 +65,8 @@ func TestDCGMGolden(t *testing.T) {
 	}
 }
 
-// The table and collectors/testdata/dcgm.tsv, which is held against the
-// catalogue and dcgm-exporter's defaults, say the same.
+// The table agrees with collectors/testdata/dcgm.tsv, which is compared with
+// the catalogue and dcgm-exporter's defaults.
 func TestDCGMRowsAreThoseOfTheCatalogue(t *testing.T) {
 	text, err := os.ReadFile("../collectors/testdata/dcgm.tsv")
 	if err != nil {
@@ -104,7 +105,7 @@ func TestDCGMRowsAreThoseOfTheCatalogue(t *testing.T) {
 	}
 }
 
-// series writes a row's series as dcgm.tsv does.
+// series writes a row's series in the form of dcgm.tsv.
 func (r dcgmRow) series() string {
 	if r.metric == collectors.XIDLast {
 		return r.metric.Name + ":xid"
@@ -122,7 +123,7 @@ func (r dcgmRow) series() string {
 	if labels != nil {
 		text += "{" + strings.Join(labels, ",") + "}"
 	}
-	if sum && labels != nil { // a sum over links, as the other direction is in a row of its own
+	if sum && labels != nil { // a sum over links; the other direction has its own row
 		text = "sum(" + text + ")"
 	}
 	return text
@@ -140,7 +141,8 @@ func TestDCGMShowsInstancesInsteadOfTheirGPU(t *testing.T) {
 	wantSeries(t, body, "DCGM_FI_PROF_SM_ACTIVE", map[string]float64{"0": .9489, "1/9": .09, "1/10": .39})
 	wantSeries(t, body, "DCGM_FI_PROF_SM_OCCUPANCY", map[string]float64{"0": .1402, "1/9": .5, "1/10": .5})
 	wantSeries(t, body, "DCGM_FI_PROF_PCIE_TX_BYTES", map[string]float64{"0": 6668245, "1/9": 900, "1/10": 3900})
-	wantSeries(t, body, "DCGM_FI_PROF_DRAM_ACTIVE", map[string]float64{"0": .2557, "1": .2557}) // the instances say nothing of it
+	// instances have no value of it
+	wantSeries(t, body, "DCGM_FI_PROF_DRAM_ACTIVE", map[string]float64{"0": .2557, "1": .2557})
 	wantSeries(t, body, "DCGM_FI_DEV_GPU_TEMP", map[string]float64{"0": 64, "1": 64})
 	for _, want := range []string{`GPU_I_ID="9",GPU_I_PROFILE="1g.10gb"`, `GPU_I_ID="10",GPU_I_PROFILE="3g.40gb"`} {
 		if !strings.Contains(body, want) {
@@ -162,7 +164,7 @@ func TestDCGMLastXID(t *testing.T) {
 		s.put(collectors.Up, 1, gpu, "GPU-"+gpu)
 		s.put(collectors.Events, 4, gpu, "GPU-"+gpu, "pstate")
 	}
-	s.put(collectors.Up, 1, "2", "GPU-2") // which has no events
+	s.put(collectors.Up, 1, "2", "GPU-2") // without events
 	wantSeries(t, dcgmBody(t, s), name, map[string]float64{"0": 0, "1": 0})
 	s.put(collectors.XIDLast, before(time.Hour), "1", "GPU-1", "31")
 	s.put(collectors.XIDLast, before(time.Minute), "1", "GPU-1", "79")
@@ -170,14 +172,14 @@ func TestDCGMLastXID(t *testing.T) {
 	wantSeries(t, dcgmBody(t, s), name, map[string]float64{"0": 0, "1": 79})
 }
 
-// What is not read is absent; what stands in for it is not.
-func TestDCGMOfWhatIsNotKnown(t *testing.T) {
+// A missing reading is absent, but its substitute is served.
+func TestDCGMLeavesOutUnknownValues(t *testing.T) {
 	if body := dcgmBody(t, nil); body != "" {
 		t.Errorf("nothing is known, the body is %q", body)
 	}
 	var s samples
 	s.down("0", "gpu_is_lost")
-	s.put(collectors.Power, 200, "1", "GPU-1", "instant", "gpu") // an A100 has no average; its identity is not read yet
+	s.put(collectors.Power, 200, "1", "GPU-1", "instant", "gpu") // no average, as on an A100; no identity yet
 	s.put(collectors.Info, 1, append([]string{"2", "GPU-2", "NVIDIA Thor"}, make([]string, 12)...)...)
 	s.put(collectors.Temperature, 50, "2", "GPU-2", "gpu")
 	body := dcgmBody(t, s)
@@ -195,11 +197,13 @@ func TestDCGMOfWhatIsNotKnown(t *testing.T) {
 	}
 }
 
-// Whoever prefers OpenMetrics gets dcgm-exporter's names too.
+// A client that prefers OpenMetrics gets dcgm-exporter's names too.
 func TestDCGMNamesAreThoseOfDCGM(t *testing.T) {
 	var s samples
 	s.h100("0")
-	if body := dcgmBody(t, s, "Accept", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"); strings.Contains(body, "_total") || strings.Contains(body, "# EOF") {
+	if body := dcgmBody(t, s, "Accept",
+		"application/openmetrics-text;version=1.0.0,text/plain;q=0.5"); strings.Contains(body, "_total") ||
+		strings.Contains(body, "# EOF") {
 		t.Error("counters are called otherwise by whoever accepts OpenMetrics")
 	}
 	body := dcgmBody(t, s)
@@ -210,8 +214,8 @@ func TestDCGMNamesAreThoseOfDCGM(t *testing.T) {
 	}
 }
 
-// The cached responses of two paths are two.
-func TestPagesAreToldApartByPath(t *testing.T) {
+// The responses of two paths are cached separately.
+func TestResponsesAreCachedByPath(t *testing.T) {
 	s := server(t, func(o *Options) { o.Interval = func() time.Duration { return time.Minute } })
 	for range 2 {
 		wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, "nvgpu_memory_bytes")

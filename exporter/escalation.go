@@ -10,18 +10,19 @@ import (
 	"gpusteward/collectors"
 )
 
-// An Escalated is a workload of which the enforcer does more than count what it
-// violates.
+// An Escalated is a workload that the enforcer does more about than count its
+// violations.
 type Escalated struct {
-	Workload   string  `json:"workload"`
-	Tenant     string  `json:"tenant"`
-	Level      string  `json:"rung"` // observe, warn, throttle, pause, terminate
-	Shadow     bool    `json:"shadow"`
-	Violations byLabel `json:"violations,omitempty"` // audits that found one since the enforcer began, by objective, of all GPUs
+	Workload string `json:"workload"`
+	Tenant   string `json:"tenant"`
+	Level    string `json:"rung"` // observe, warn, throttle, pause, terminate
+	Shadow   bool   `json:"shadow"`
+	// audits with a violation since the enforcer began, by objective, over all
+	// GPUs
+	Violations byLabel `json:"violations,omitempty"`
 }
 
-// escalationFacts are what samples with the labels tenant and workload say of
-// it.
+// escalationFacts read the samples with the labels tenant and workload.
 var escalationFacts = map[*collectors.Metric]func(l *Escalated, s collectors.Sample){
 	collectors.QuotaShadow: func(l *Escalated, s collectors.Sample) { l.Shadow = s.Value == 1 },
 	collectors.QuotaLevel: func(l *Escalated, s collectors.Sample) {
@@ -36,7 +37,7 @@ var escalationFacts = map[*collectors.Metric]func(l *Escalated, s collectors.Sam
 	},
 }
 
-// seenEscalated are the workloads that were seen so far, by tenant and name.
+// seenEscalated are the workloads seen so far, by tenant and name.
 type seenEscalated map[[2]string]*Escalated
 
 // of returns the entry of s's workload.
@@ -48,15 +49,16 @@ func (seen seenEscalated) of(s collectors.Sample) *Escalated {
 	return seen[id]
 }
 
-// height is how high a level is; -1 for none.
+// height returns the height of a level; -1 for none.
 func height(level string) int { return slices.Index(collectors.Levels, level) }
 
-// above returns the workloads above observe, the highest first, and notes the
-// highest of all in the tenants.
+// above returns the workloads above observe, the highest first, and notes each
+// tenant's highest level in tenants.
 func (seen seenEscalated) above(tenants []Tenant) (all []Escalated) {
 	sorted := slices.SortedFunc(maps.Values(seen), func(a, b *Escalated) int {
-		real := func(l *Escalated) int { return int(collectors.Bool(l.Shadow)) } // before what is only said
-		return cmp.Or(cmp.Compare(height(b.Level), height(a.Level)), cmp.Compare(real(a), real(b)), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Workload, b.Workload))
+		real := func(l *Escalated) int { return int(collectors.Bool(l.Shadow)) } // before those in shadow mode
+		return cmp.Or(cmp.Compare(height(b.Level), height(a.Level)), cmp.Compare(real(a), real(b)),
+			cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Workload, b.Workload))
 	})
 	for _, l := range sorted {
 		if height(l.Level) > 0 {
@@ -74,11 +76,12 @@ func (seen seenEscalated) above(tenants []Tenant) (all []Escalated) {
 // shownEscalated bounds the lines of escalated workloads in a status.
 const shownEscalated = 10
 
-// escalation writes a line for each workload on it.
+// escalation writes a line for each workload in s.Escalation.
 func (st style) escalation(b *strings.Builder, all []Escalated) {
-	wide := (st.width - 31) / 2 // of the last column
+	wide := (st.width - 31) / 2 // width of the last column
 	row := func(name, tenant, violations, paint string, level cell) {
-		b.WriteString(st.line(cell{name, st.width - 35 - wide, paint}, cell{tenant, 14, paint}, level, cell{violations, wide, paint}))
+		b.WriteString(st.line(cell{name, st.width - 35 - wide, paint}, cell{tenant, 14, paint}, level,
+			cell{violations, wide, paint}))
 	}
 	row("ESCALATED", "TENANT", "VIOLATIONS", dim, cell{"LEVEL", 18, dim})
 	for i, l := range all {
@@ -90,7 +93,7 @@ func (st style) escalation(b *strings.Builder, all []Escalated) {
 	}
 }
 
-// found writes what was found, what was found most first.
+// found writes the violations, the most frequent first.
 func (l Escalated) found() string {
 	objectives := slices.SortedFunc(maps.Keys(l.Violations), func(a, b string) int {
 		return cmp.Or(cmp.Compare(l.Violations[b], l.Violations[a]), cmp.Compare(a, b))
@@ -101,7 +104,7 @@ func (l Escalated) found() string {
 	return strings.Join(objectives, ", ")
 }
 
-// standing is a level as a cell, in the colour of what is done.
+// standing returns a level as a cell, in the colour of the action.
 func standing(level string, shadow bool, width int) cell {
 	paint := ""
 	switch h := height(level); {

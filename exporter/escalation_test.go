@@ -13,7 +13,7 @@ func TestStateHasEscalatedWorkloads(t *testing.T) {
 	s.stands("b", "unit:warned", "warn", true, map[string]float64{"compute": 4, "memory": 0})
 	s.stands("a", "unit:said", "pause", true, nil)
 	s.stands("b", "unit:done", "pause", false, nil)
-	s.stands("b", "unit:newer", "quarantine", false, nil) // of an enforcer that knows more
+	s.stands("b", "unit:newer", "quarantine", false, nil) // from a newer enforcer
 	text, err := json.Marshal(s.state(nil).Escalation)
 	if err != nil {
 		t.Fatal(err)
@@ -26,12 +26,13 @@ func TestStateHasEscalatedWorkloads(t *testing.T) {
 	}
 }
 
-// What is done is seen in colour: red where a workload does not run, yellow
-// where it is warned, slower, or only said what would be.
+// The colour shows the action: red if a workload does not run; yellow if it is
+// warned, slowed or in shadow mode.
 func TestEscalationInColour(t *testing.T) {
 	t.Parallel()
 	for want, l := range map[string]Escalated{
-		"\x1b[33m warn": {Level: "warn", Shadow: true}, "\x1b[33m throttle": {Level: "throttle"}, "\x1b[31m pause": {Level: "pause"},
+		"\x1b[33m warn": {Level: "warn", Shadow: true}, "\x1b[33m throttle": {Level: "throttle"},
+		"\x1b[31m pause":              {Level: "pause"},
 		"\x1b[33m terminate (shadow)": {Level: "terminate", Shadow: true}, "\x1b[31m terminate": {Level: "terminate"},
 	} {
 		text := style{width: minWidth, colour: true}.table(State{Escalation: []Escalated{l}})
@@ -48,7 +49,8 @@ func TestQuotaInWords(t *testing.T) {
 	t.Parallel()
 	at := func(v float64) *float64 { return &v }
 	for want, c := range map[string]Tenant{
-		"": {}, "≤50%": {Limit: at(.5)}, "50%": {Guarantee: at(.5), Limit: at(.5)}, "30-50%": {Guarantee: at(.3), Limit: at(.5)}, "0-100%": {Guarantee: at(0)}, "100%": {Guarantee: at(1)},
+		"": {}, "≤50%": {Limit: at(.5)}, "50%": {Guarantee: at(.5), Limit: at(.5)},
+		"30-50%": {Guarantee: at(.3), Limit: at(.5)}, "0-100%": {Guarantee: at(0)}, "100%": {Guarantee: at(1)},
 	} {
 		if got := c.quota(); got != want {
 			t.Errorf("%v to %v is written %q, want %q", c.Guarantee, c.Limit, got, want)

@@ -1,9 +1,9 @@
-// Package exporter serves what was read over HTTP: to Prometheus at /metrics,
-// to what was written for dcgm-exporter at /metrics/dcgm, to programs at
-// /api/v1/state, /api/v1/live, /api/v1/history and /api/v1/events, to people at
-// / and by gpusteward status,
-// to probes at /-/healthy and /-/ready, and takes orders at the control
-// socket. It answers from memory; no request waits for a driver.
+// Package exporter serves the readings over HTTP. Prometheus reads /metrics,
+// and tools for dcgm-exporter read /metrics/dcgm. Programs read /api/v1/state,
+// /api/v1/live, /api/v1/history and /api/v1/events. People use the page at /
+// and gpusteward status. Probes read /-/healthy and /-/ready. The control
+// socket takes orders. Every answer comes from memory; no request waits for a
+// driver.
 package exporter
 
 import (
@@ -29,14 +29,14 @@ import (
 
 // Options are what a Server needs of the rest of the agent.
 type Options struct {
-	Samples  func() []collectors.Sample // what is known now; must not block
-	Events   http.Handler               // what happened, at /api/v1/events; nil: there is no such endpoint
-	Health   http.Handler               // how the node fares, at /api/v1/health; nil: there is no such endpoint
-	Faults   func() []Fault             // what health finds, the worst first; nil: nobody judges
+	Samples  func() []collectors.Sample // the current samples; must not block
+	Events   http.Handler               // serves /api/v1/events; nil: there is no such endpoint
+	Health   http.Handler               // serves /api/v1/health; nil: there is no such endpoint
+	Faults   func() []Fault             // the findings of health, the worst first; nil: there is no health
 	Ready    func() error               // nil, or why the agent is not ready
-	Note     string                     // said on the page and in the state
-	Hostname string                     // empty: what the kernel says
-	Interval func() time.Duration       // how often the samples change; 0: every scrape asks for them
+	Note     string                     // shown on the page and in the state
+	Hostname string                     // empty: the kernel's host name
+	Interval func() time.Duration       // how often the samples change; 0: every scrape reads them
 	PProf    bool                       // serve /debug/pprof
 	Log      *slog.Logger
 }
@@ -50,7 +50,7 @@ type Server struct {
 	live    *live
 }
 
-// New returns a server. The error is one of the page's template.
+// New returns a server. An error comes from the page's template.
 func New(o Options) (*Server, error) {
 	if o.Hostname == "" {
 		o.Hostname, _ = os.Hostname() // unknown is empty
@@ -83,7 +83,9 @@ func New(o Options) (*Server, error) {
 	mux.Handle("GET /metrics/dcgm", s.scrapes)
 	mux.Handle("GET /api/v1/state", s.scrapes)
 	mux.Handle("GET /api/v1/history", s.scrapes)
-	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "gpusteward is healthy.") })
+	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "gpusteward is healthy.")
+	})
 	mux.HandleFunc("GET /-/ready", s.ready)
 	if o.PProf {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -96,7 +98,7 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// cacheable renders what is cached from one interval to the next.
+// cacheable renders the responses that are cached for one interval.
 func (s *Server) cacheable() http.Handler {
 	asDCGM := func() []collectors.Sample { return dcgm(s.options.Samples(), s.options.Hostname) }
 	mux := http.NewServeMux()
@@ -111,19 +113,19 @@ func (s *Server) cacheable() http.Handler {
 	return mux
 }
 
-// families renders what v gathers, in one of the formats.
+// families renders the families of v, in one of the formats.
 func (s *Server) families(v *gatherer, formats []expfmt.Format) http.Handler {
 	return promhttp.HandlerForTransactional(v, promhttp.HandlerOpts{
 		ErrorLog:           slog.NewLogLogger(s.options.Log.Handler(), slog.LevelError),
 		ErrorHandling:      promhttp.ContinueOnError,
 		Registry:           s.self.registry,
 		AcceptedFormats:    formats,
-		DisableCompression: true, // of promhttp: three times as dear as gzhttp's
+		DisableCompression: true, // gzhttp compresses at a third of promhttp's cost
 	})
 }
 
-// Forget has the next scrape see what is known now, even where a response of
-// this interval is cached. Safe for concurrent use.
+// Forget drops the cached responses, so that the next scrape gets current
+// samples. It is safe for concurrent use.
 func (s *Server) Forget() { s.scrapes.forget() }
 
 // ServeHTTP answers one request.
@@ -137,7 +139,7 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, "gpusteward is ready.")
 }
 
-// Run keeps what is served up to date until ctx ends.
+// Run keeps the responses up to date until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	s.self.gather() // before the first scrape
 	group, ctx := errgroup.WithContext(ctx)
@@ -147,8 +149,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Listen listens as flags say (addresses, TLS, authentication, socket
-// activation) and has h answer until ctx ends.
+// Listen listens as the flags say (addresses, TLS, authentication, socket
+// activation), and serves h until ctx ends.
 func Listen(ctx context.Context, h http.Handler, flags *web.FlagConfig, log *slog.Logger) error {
 	server := newHTTPServer(h, log)
 	group, ctx := errgroup.WithContext(ctx)
@@ -176,15 +178,16 @@ func Listen(ctx context.Context, h http.Handler, flags *web.FlagConfig, log *slo
 	return group.Wait()
 }
 
-// newHTTPServer returns the server that answers clients whom nobody knows: none
-// holds it up by not writing, not reading, or opening connections.
+// newHTTPServer returns the server for unknown clients. No client can hold it
+// up by not writing, not reading, or opening connections.
 func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 	open := &connections{open: map[net.Conn]connection{}}
-	return &http.Server{Handler: h, ConnState: open.changed, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: sendTimeout, IdleTimeout: 5 * time.Minute,
+	return &http.Server{Handler: h, ConnState: open.changed, ReadHeaderTimeout: 10 * time.Second,
+		WriteTimeout: sendTimeout, IdleTimeout: 5 * time.Minute,
 		MaxHeaderBytes: 16 << 10, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 }
 
-// gzipLevel costs a sixth of the usual 6 and leaves a seventh more; its
-// tables are a quarter of level 3's.
+// gzipLevel takes a sixth of the time of the usual level 6, and its output is a
+// seventh larger. Its tables are a quarter of level 3's.
 const gzipLevel = 1

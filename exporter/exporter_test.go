@@ -19,7 +19,7 @@ import (
 	"gpusteward/collectors"
 )
 
-// server returns a server that knows two GPUs, unless change says otherwise.
+// server returns a server with two GPUs, unless change says otherwise.
 func server(t testing.TB, change func(o *Options)) *Server {
 	t.Helper()
 	o := Options{
@@ -44,7 +44,8 @@ var twoGPUs = []collectors.Sample{
 	{Metric: collectors.Energy, Labels: []string{"0", "GPU-a", "gpu"}, Value: 87.704},
 }
 
-// request asks s and returns its whole answer. The headers are names and values.
+// request sends a request to s and returns the whole answer. The headers are
+// names and values.
 func request(s http.Handler, method, path string, headers ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, path, nil)
 	for h := range slices.Chunk(headers, 2) {
@@ -55,7 +56,7 @@ func request(s http.Handler, method, path string, headers ...string) *httptest.R
 	return w
 }
 
-// wantAnswer fails unless the answer has this status and holds text.
+// wantAnswer fails unless the answer has this status and contains text.
 func wantAnswer(t *testing.T, w *httptest.ResponseRecorder, status int, text string) {
 	t.Helper()
 	if w.Code != status || !strings.Contains(w.Body.String(), text) {
@@ -88,7 +89,7 @@ func TestEventsAreServedAsTheyCome(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header.Set("Accept-Encoding", "gzip") // a stream that is packed comes late
+	r.Header.Set("Accept-Encoding", "gzip") // a compressed stream would arrive late
 	go func() { more <- "first" }()
 	answer, err := http.DefaultClient.Do(r)
 	if err != nil {
@@ -109,7 +110,8 @@ func TestEventsAreServedAsTheyCome(t *testing.T) {
 
 func TestOnlyReads(t *testing.T) {
 	s := server(t, nil)
-	for _, path := range []string{"/", "/metrics", "/metrics/dcgm", "/api/v1/state", "/api/v1/history", "/api/v1/live", "/-/healthy", "/-/ready"} {
+	for _, path := range []string{"/", "/metrics", "/metrics/dcgm", "/api/v1/state", "/api/v1/history", "/api/v1/live",
+		"/-/healthy", "/-/ready"} {
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete} {
 			wantAnswer(t, request(s, method, path), http.StatusMethodNotAllowed, "Method Not Allowed")
 		}
@@ -126,19 +128,20 @@ func TestProbes(t *testing.T) {
 	wantAnswer(t, request(s, http.MethodGet, "/-/ready"), http.StatusOK, "is ready")
 }
 
-func TestProfilesOnlyWhereAskedFor(t *testing.T) {
-	paths := []string{"/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/symbol", "/debug/pprof/heap", "/debug/pprof/goroutine"}
+func TestProfilesAreOptional(t *testing.T) {
+	paths := []string{"/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/symbol", "/debug/pprof/heap",
+		"/debug/pprof/goroutine"}
 	for _, path := range paths {
 		wantAnswer(t, request(server(t, nil), http.MethodGet, path), http.StatusNotFound, "")
 		wantAnswer(t, request(server(t, func(o *Options) { o.PProf = true }), http.MethodGet, path), http.StatusOK, "")
 	}
 }
 
-// What comes from /proc comes from the timer: a scrape shows the last
-// gathering, and the next tick brings a new one.
+// Values from /proc change with the timer: a scrape shows the last gathering,
+// and the next tick brings a new one.
 func TestProcessMetricsComeFromTheTimer(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
-		t.Fatal(err) // the process collector would have nothing to say
+		t.Fatal(err) // the process collector would have no values
 	}
 	synctest.Test(t, func(t *testing.T) {
 		gathered := 0
@@ -146,7 +149,8 @@ func TestProcessMetricsComeFromTheTimer(t *testing.T) {
 			o.Samples = func() []collectors.Sample { gathered++; return twoGPUs }
 		})
 		const name = "process_cpu_seconds_total"
-		if body := request(s, http.MethodGet, "/metrics").Body.String(); strings.Contains(body, name) || strings.Contains(body, "go_goroutines") {
+		if body := request(s, http.MethodGet, "/metrics").Body.String(); strings.Contains(body, name) ||
+			strings.Contains(body, "go_goroutines") {
 			t.Error("a scrape gathered what only the timer may")
 		}
 		var ran sync.WaitGroup
@@ -171,8 +175,8 @@ func TestProcessMetricsComeFromTheTimer(t *testing.T) {
 	})
 }
 
-// TestChosenNames has each family of each format be chosen for itself: together
-// they are the whole.
+// TestChosenNames chooses each family of each format by itself: together they
+// are the whole response.
 func TestChosenNames(t *testing.T) {
 	samples := newHost(t, "mixed").Samples()
 	s := server(t, func(o *Options) { o.Samples = func() []collectors.Sample { return samples } })
@@ -186,9 +190,11 @@ func TestChosenNames(t *testing.T) {
 			}
 			left := strings.TrimSuffix(whole, end)
 			for name := range parse(t, request(s, http.MethodGet, path).Body) {
-				w := request(s, http.MethodGet, path+"?name[]="+name, "Accept", string(format), "Accept-Encoding", "gzip")
+				w := request(s, http.MethodGet, path+"?name[]="+name, "Accept", string(format),
+					"Accept-Encoding", "gzip")
 				one, ended := strings.CutSuffix(w.Body.String(), end)
-				if got := w.Header().Get("Content-Type"); got != kind || w.Header().Get("Content-Encoding") != "" || !ended {
+				if got := w.Header().Get("Content-Type"); got != kind || w.Header().Get("Content-Encoding") != "" ||
+					!ended {
 					t.Errorf("%s as %s is answered as %s, and its end is there: %v", name, format, got, ended)
 				}
 				if strings.Count(left, one) != 1 || one == "" {
@@ -201,7 +207,8 @@ func TestChosenNames(t *testing.T) {
 			if left != "" || found < 15 {
 				t.Errorf("%d names of %s as %s do not choose %q", found, path, format, left)
 			}
-			if none := request(s, http.MethodGet, path+"?name[]=none", "Accept", string(format)).Body.String(); none != end {
+			if none := request(s, http.MethodGet, path+"?name[]=none", "Accept",
+				string(format)).Body.String(); none != end {
 				t.Errorf("a name that is not there chooses %q of %s as %s", none, path, format)
 			}
 		}
@@ -209,7 +216,8 @@ func TestChosenNames(t *testing.T) {
 }
 
 func TestNameFilter(t *testing.T) {
-	body := request(server(t, nil), http.MethodGet, "/metrics?name[]=nvgpu_up&name[]=nvgpu_energy_joules_total&name[]=nonexistent").Body
+	body := request(server(t, nil), http.MethodGet,
+		"/metrics?name[]=nvgpu_up&name[]=nvgpu_energy_joules_total&name[]=nonexistent").Body
 	names := slices.Sorted(maps.Keys(parse(t, body)))
 	if want := []string{"nvgpu_energy_joules_total", "nvgpu_up"}; !slices.Equal(names, want) {
 		t.Errorf("asked for two families, got %q", names)

@@ -8,17 +8,18 @@ import (
 	"gpusteward/collectors"
 )
 
-// A Fault is something that is or was wrong with a GPU, or with the node.
+// A Fault is a present or past fault of a GPU or of the node.
 type Fault struct {
-	UUID     string     `json:"-"`                  // of the GPU; empty: the node's
-	What     string     `json:"what"`               // in words: "XID 79", "Rows of GPU memory wait for a reset to be replaced."
-	Check    string     `json:"check,omitempty"`    // of health that fails; empty for an XID that was counted
+	UUID string `json:"-"` // of the GPU; empty for a fault of the node
+	// in words: "XID 79", "Rows of GPU memory wait for a reset to be replaced."
+	What     string     `json:"what"`
+	Check    string     `json:"check,omitempty"`    // the failing check; empty for a counted XID
 	Severity string     `json:"severity,omitempty"` // of the check: info, warning, critical or emergency
 	Count    float64    `json:"count,omitempty"`    // XIDs since the agent opened the GPU
-	Last     *time.Time `json:"last,omitempty"`     // when the XID was last seen, or since when the check fails
+	Last     *time.Time `json:"last,omitempty"`     // time of the last XID, or since when the check fails
 }
 
-// seenXIDs are the XIDs of a GPU that were seen so far, by code.
+// seenXIDs are the XIDs of a GPU seen so far, by code.
 type seenXIDs map[string]*Fault
 
 // of returns the entry of s's XID.
@@ -33,7 +34,7 @@ func (x *seenXIDs) of(s collectors.Sample) *Fault {
 	return (*x)[code]
 }
 
-// all returns the XIDs that there were, the newest first.
+// all returns the XIDs, the newest first.
 func (x seenXIDs) all() (all []Fault) {
 	for _, f := range x {
 		if f.Count > 0 {
@@ -46,7 +47,7 @@ func (x seenXIDs) all() (all []Fault) {
 	return all
 }
 
-// when returns when f was last seen; long ago if nobody knows.
+// when returns when f was last seen; the zero time if that is unknown.
 func (f Fault) when() (t time.Time) {
 	if f.Last != nil {
 		t = *f.Last

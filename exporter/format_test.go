@@ -29,7 +29,7 @@ func parse(t testing.TB, text io.Reader) map[string]*dto.MetricFamily {
 	return families
 }
 
-// values flattens families to a value for each series.
+// values flattens families to one value per series.
 func values(families map[string]*dto.MetricFamily) map[string]float64 {
 	out := map[string]float64{}
 	for _, f := range families {
@@ -41,8 +41,8 @@ func values(families map[string]*dto.MetricFamily) map[string]float64 {
 	return out
 }
 
-// fixed returns a server whose every scrape says the same of a simulated host
-// and of the agent itself, and that host's samples.
+// fixed returns a server with constant scrapes of a simulated host and of the
+// agent itself, and the host's samples.
 func fixed(t *testing.T, scenario string) (*Server, []collectors.Sample) {
 	t.Helper()
 	samples := newHost(t, scenario).Samples()
@@ -55,7 +55,7 @@ func fixed(t *testing.T, scenario string) (*Server, []collectors.Sample) {
 	return s, samples
 }
 
-// scenarios differ in what their GPUs have: links, MIG, vGPUs, nothing.
+// scenarios differ in the features of their GPUs: links, MIG, vGPUs, none.
 var scenarios = []string{"h100", "mixed", "sixteen"}
 
 func TestTextHoldsEverySampleOnce(t *testing.T) {
@@ -103,7 +103,8 @@ func TestTextHoldsEverySampleOnce(t *testing.T) {
 					names = append(names, l.GetName())
 				}
 				if !slices.Equal(names, labelsOf[sample.Metric]) {
-					t.Fatalf("%s: %s has the labels %v, want %v", scenario, sample.Metric, names, labelsOf[sample.Metric])
+					t.Fatalf("%s: %s has the labels %v, want %v", scenario, sample.Metric, names,
+						labelsOf[sample.Metric])
 				}
 			}
 		}
@@ -120,10 +121,12 @@ func TestTextHoldsEverySampleOnce(t *testing.T) {
 	}
 }
 
-// has reports whether m is s.
+// has reports whether m is the series of s.
 func has(m *dto.Metric, s collectors.Sample) bool {
 	for i, name := range s.Metric.Labels {
-		if !slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool { return l.GetName() == name && l.GetValue() == s.Labels[i] }) {
+		if !slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool {
+			return l.GetName() == name && l.GetValue() == s.Labels[i]
+		}) {
 			return false
 		}
 	}
@@ -133,10 +136,12 @@ func has(m *dto.Metric, s collectors.Sample) bool {
 	return m.Gauge != nil && m.Gauge.GetValue() == s.Value
 }
 
-func TestProtobufSaysTheSameAsText(t *testing.T) {
+func TestProtobufEqualsText(t *testing.T) {
 	s, _ := fixed(t, "mixed")
 	text := values(parse(t, request(s, http.MethodGet, "/metrics").Body))
-	w := request(s, http.MethodGet, "/metrics", "Accept", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.7,text/plain;q=0.3")
+	w := request(s, http.MethodGet, "/metrics", "Accept",
+		"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.7,"+
+			"text/plain;q=0.3")
 	format := expfmt.ResponseFormat(w.Header())
 	if format.FormatType() != expfmt.TypeProtoDelim {
 		t.Fatalf("asked for protobuf, got %q", w.Header().Get("Content-Type"))
@@ -169,7 +174,8 @@ func TestOpenMetrics(t *testing.T) {
 	_, want := lines(request(s, http.MethodGet, "/metrics").Body.String())
 	for _, version := range []string{"1.0.0", "0.0.1"} {
 		w := request(s, http.MethodGet, "/metrics", "Accept", "application/openmetrics-text;version="+version)
-		if kind := w.Header().Get("Content-Type"); !strings.HasPrefix(kind, "application/openmetrics-text; version="+version) {
+		if kind := w.Header().Get("Content-Type"); !strings.HasPrefix(kind,
+			"application/openmetrics-text; version="+version) {
 			t.Errorf("asked for OpenMetrics %s, got %q", version, kind)
 		}
 		body := w.Body.String()
@@ -191,7 +197,8 @@ func TestCompressedAnswer(t *testing.T) {
 		plain := request(s, http.MethodGet, "/metrics", "Accept", accept)
 		w := request(s, http.MethodGet, "/metrics", "Accept", accept, "Accept-Encoding", "gzip")
 		if got := w.Header().Get("Content-Encoding"); got != "gzip" || plain.Header().Get("Content-Encoding") != "" {
-			t.Fatalf("Content-Encoding is %q where gzip is accepted, %q where it is not", got, plain.Header().Get("Content-Encoding"))
+			t.Fatalf("Content-Encoding is %q where gzip is accepted, %q where it is not", got,
+				plain.Header().Get("Content-Encoding"))
 		}
 		size := w.Body.Len()
 		z, err := gzip.NewReader(w.Body)
@@ -203,7 +210,8 @@ func TestCompressedAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(text, plain.Body.Bytes()) {
-			t.Errorf("%q: gzip decodes to %d bytes, without it there are %d, or they differ", accept, len(text), plain.Body.Len())
+			t.Errorf("%q: gzip decodes to %d bytes, without it there are %d, or they differ", accept, len(text),
+				plain.Body.Len())
 		}
 		if size > len(text)/5 {
 			t.Errorf("%q: %d bytes were compressed to %d", accept, len(text), size)

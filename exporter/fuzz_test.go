@@ -11,12 +11,13 @@ import (
 	"gpusteward/collectors"
 )
 
-// FuzzLabelValue: whatever a driver or a process calls itself, the scrape can
-// be read, and reads the same. Labels are valid UTF-8 by the time that they
-// are samples: collectors.Readings makes them so (TestLabelsAreFitForExposition
+// FuzzLabelValue: with any name of a driver or a process, the scrape can be
+// read, and reads the same. Labels are valid UTF-8 by the time that they are
+// samples: collectors.Readings ensures that (TestLabelsAreFitForExposition
 // there), and so does this test.
 func FuzzLabelValue(f *testing.F) {
-	for _, v := range []string{"", "NVIDIA H100 80GB HBM3", `a"b\c`, "line\nbreak\r\t\x00", `\n`, "{}=,#", "# EOF", "\u2028é世界\ufeff", "\xff\xc0"} {
+	for _, v := range []string{"", "NVIDIA H100 80GB HBM3", `a"b\c`, "line\nbreak\r\t\x00", `\n`, "{}=,#", "# EOF",
+		"\u2028é世界\ufeff", "\xff\xc0"} {
 		f.Add(v)
 	}
 	var sample collectors.Sample
@@ -34,7 +35,8 @@ func FuzzLabelValue(f *testing.F) {
 		if _, err := promlint.New(bytes.NewReader(text)).Lint(); err != nil {
 			t.Errorf("label %q: %v", v, err)
 		}
-		open := request(s, http.MethodGet, "/metrics", "Accept", "application/openmetrics-text;version=1.0.0").Body.String()
+		open := request(s, http.MethodGet, "/metrics", "Accept",
+			"application/openmetrics-text;version=1.0.0").Body.String()
 		if !strings.HasSuffix(open, "\n# EOF\n") || strings.Count(open, "\n") != strings.Count(string(text), "\n")+1 {
 			t.Errorf("label %q breaks a line of OpenMetrics:\n%s", v, open)
 		}

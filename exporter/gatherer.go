@@ -16,13 +16,13 @@ import (
 	"gpusteward/collectors"
 )
 
-// A gatherer gathers samples as metric families. What is gone from the samples
-// leaves no series behind, and nothing is copied: a sample's labels are
-// pointed to, from memory that the next gathering uses again.
+// A gatherer converts samples to metric families. A sample that is gone leaves
+// no series behind. Nothing is copied: labels are pointers to the sample's
+// strings, in memory that the next gathering reuses.
 type gatherer struct {
 	samples func() []collectors.Sample
-	self    *timed    // shown too; nil: nothing is
-	sparse  bool      // leaves out labels that are empty
+	self    *timed    // gathered as well; nil: nothing
+	sparse  bool      // leaves empty labels out
 	spare   sync.Pool // of *gathering
 }
 
@@ -36,10 +36,10 @@ type gathering struct {
 	pointers []*dto.LabelPair
 }
 
-// grow makes g hold so many samples and labels.
+// grow makes room in g for so many samples and labels.
 func (g *gathering) grow(samples, labels int) {
 	if len(g.metrics) < samples {
-		n := samples + samples/8 // the next one may be a little larger
+		n := samples + samples/8 // room for a slightly larger next one
 		g.metrics, g.gauges, g.counters = make([]dto.Metric, n), make([]dto.Gauge, n), make([]dto.Counter, n)
 	}
 	if len(g.pairs) < labels {
@@ -51,10 +51,10 @@ func (g *gathering) grow(samples, labels int) {
 	}
 }
 
-// A family is what all scrapes share of a row of the catalogue.
+// A family is a row of the catalogue as all scrapes share it.
 type family struct {
 	proto dto.MetricFamily
-	order []int // of the labels, by name
+	order []int // places of the labels, sorted by name
 }
 
 var families = func() map[*collectors.Metric]*family {
@@ -75,8 +75,8 @@ var families = func() map[*collectors.Metric]*family {
 	return m
 }()
 
-// Gather converts what is known now, sorted by family. The families are the
-// caller's until done.
+// Gather converts the current samples, sorted by family. The caller may use the
+// families until it calls done.
 func (v *gatherer) Gather() (out []*dto.MetricFamily, done func(), err error) {
 	samples := v.samples()
 	labels := 0
@@ -128,8 +128,9 @@ func (v *gatherer) Gather() (out []*dto.MetricFamily, done func(), err error) {
 	return out, func() { v.spare.Put(g) }, nil
 }
 
-// timed gathers on a timer what is no sample: the build, the runtime, the
-// process (from /proc, which no scrape touches) and the handler's own.
+// timed gathers on a timer the metrics that are no samples: those of the build,
+// the runtime, the process (from /proc, which no scrape touches) and the
+// handler.
 type timed struct {
 	registry *prometheus.Registry
 	latest   atomic.Pointer[[]*dto.MetricFamily]
@@ -139,7 +140,8 @@ const selfInterval = 10 * time.Second
 
 func newTimed() *timed {
 	t := &timed{registry: prometheus.NewRegistry()}
-	t.registry.MustRegister(version.NewCollector("gpusteward"), promcollectors.NewGoCollector(), promcollectors.NewProcessCollector(promcollectors.ProcessCollectorOpts{}))
+	t.registry.MustRegister(version.NewCollector("gpusteward"), promcollectors.NewGoCollector(),
+		promcollectors.NewProcessCollector(promcollectors.ProcessCollectorOpts{}))
 	return t
 }
 

@@ -7,14 +7,14 @@ import (
 	"gpusteward/collectors"
 )
 
-// A GPU is one GPU.
+// A GPU is the state of one GPU.
 type GPU struct {
 	Index  int    `json:"index"`
 	UUID   string `json:"uuid"`
 	Name   string `json:"name,omitempty"`
 	PCI    string `json:"pci_bus_id,omitempty"`
 	Up     bool   `json:"up"`
-	Reason string `json:"reason,omitempty"` // why it is not up: a driver call that hangs, or what the driver returned
+	Reason string `json:"reason,omitempty"` // why it is not up: the driver call that hangs, or the driver's return code
 
 	Utilization byLabel  `json:"utilization_ratio,omitempty"` // by engine: gpu, memory, encoder, decoder, jpeg, ofa
 	Activity    byLabel  `json:"activity_ratio,omitempty"`    // by pipe: sm, tensor, dram, ...
@@ -27,14 +27,16 @@ type GPU struct {
 	Clocks      byLabel  `json:"clock_hertz,omitempty"`             // by clock: graphics, sm, memory, video
 	NVLink      byLabel  `json:"nvlink_bytes_per_second,omitempty"` // by direction: rx, tx
 	PCIe        byLabel  `json:"pcie_bytes_per_second,omitempty"`   // by direction, seen from the GPU: rx, tx
-	ECC         byLabel  `json:"ecc_errors,omitempty"`              // since the driver was loaded, by severity: corrected, uncorrected
-	Throttled   []string `json:"throttled,omitempty"`               // why its clocks are held, but for gpu_idle
-	Faults      []Fault  `json:"faults,omitempty"`                  // what health finds, the worst first, then XIDs, the newest first
-	Processes   byLabel  `json:"processes,omitempty"`               // by type: compute, graphics, mps
-	MIG         []MIG    `json:"mig_devices,omitempty"`
+	// since the driver was loaded, by severity: corrected, uncorrected
+	ECC       byLabel  `json:"ecc_errors,omitempty"`
+	Throttled []string `json:"throttled,omitempty"` // why its clocks are held, without gpu_idle
+	// the findings of health, the worst first; then XIDs, the newest first
+	Faults    []Fault `json:"faults,omitempty"`
+	Processes byLabel `json:"processes,omitempty"` // by type: compute, graphics, mps
+	MIG       []MIG   `json:"mig_devices,omitempty"`
 }
 
-// A MIG is one MIG device. Those of one GPU instance share what it has.
+// A MIG is one MIG device. The devices of one GPU instance share its resources.
 type MIG struct {
 	GI          string   `json:"gi"`
 	CI          string   `json:"ci"`
@@ -45,19 +47,21 @@ type MIG struct {
 	SMActivity  *float64 `json:"sm_activity_ratio,omitempty"`
 }
 
-// A seenGPU is what was seen of a GPU so far.
+// A seenGPU is a GPU as far as its samples have been read.
 type seenGPU struct {
 	GPU
 	xids      seenXIDs
-	instances map[string]*MIG // by GPU instance, what its devices share
+	instances map[string]*MIG // by GPU instance, the part that its devices share
 }
 
-// gpuFacts are what a GPU's samples say of it.
+// gpuFacts read a GPU's samples.
 var gpuFacts = func() map[*collectors.Metric]func(g *seenGPU, s collectors.Sample) {
 	m := map[*collectors.Metric]func(g *seenGPU, s collectors.Sample){
-		collectors.Up:                func(g *seenGPU, s collectors.Sample) { g.Up = s.Value == 1 },
-		collectors.WorkerStuck:       func(g *seenGPU, s collectors.Sample) { g.Reason = label(s, "reason") },
-		collectors.Info:              func(g *seenGPU, s collectors.Sample) { g.Name, g.PCI = label(s, "name"), label(s, "pci_bus_id") },
+		collectors.Up:          func(g *seenGPU, s collectors.Sample) { g.Up = s.Value == 1 },
+		collectors.WorkerStuck: func(g *seenGPU, s collectors.Sample) { g.Reason = label(s, "reason") },
+		collectors.Info: func(g *seenGPU, s collectors.Sample) {
+			g.Name, g.PCI = label(s, "name"), label(s, "pci_bus_id")
+		},
 		collectors.MemoryTotal:       func(g *seenGPU, s collectors.Sample) { g.MemoryTotal = &s.Value },
 		collectors.TemperatureMargin: func(g *seenGPU, s collectors.Sample) { g.Margin = &s.Value },
 		collectors.MIGMemoryAll:      func(g *seenGPU, s collectors.Sample) { g.instance(s).MemoryTotal = &s.Value },
@@ -72,7 +76,8 @@ var gpuFacts = func() map[*collectors.Metric]func(g *seenGPU, s collectors.Sampl
 			}
 		},
 		collectors.MIGInfo: func(g *seenGPU, s collectors.Sample) {
-			g.MIG = append(g.MIG, MIG{GI: label(s, "gi"), CI: label(s, "ci"), UUID: label(s, "mig_uuid"), Profile: label(s, "profile")})
+			g.MIG = append(g.MIG, MIG{GI: label(s, "gi"), CI: label(s, "ci"), UUID: label(s, "mig_uuid"),
+				Profile: label(s, "profile")})
 		},
 		collectors.XIDErrors: func(g *seenGPU, s collectors.Sample) { g.xids.of(s).Count += s.Value },
 		collectors.XIDLast:   func(g *seenGPU, s collectors.Sample) { g.xids.of(s).Last = unixTime(s.Value) },
@@ -89,7 +94,7 @@ var gpuFacts = func() map[*collectors.Metric]func(g *seenGPU, s collectors.Sampl
 		collectors.GPMNVLink: func(g *seenGPU, s collectors.Sample) { g.NVLink.add(label(s, "direction"), s.Value) },
 		collectors.GPMPCIe:   func(g *seenGPU, s collectors.Sample) { g.PCIe.set(last(s), s.Value) },
 		collectors.PCIeThroughput: func(g *seenGPU, s collectors.Sample) {
-			if _, ok := g.PCIe[last(s)]; !ok { // GPM sees more of the time
+			if _, ok := g.PCIe[last(s)]; !ok { // GPM measures more of the time
 				g.PCIe.set(last(s), s.Value)
 			}
 		},
@@ -117,7 +122,7 @@ var gpuFacts = func() map[*collectors.Metric]func(g *seenGPU, s collectors.Sampl
 	return m
 }()
 
-// instance returns what is known of s's GPU instance.
+// instance returns the entry of s's GPU instance.
 func (g *seenGPU) instance(s collectors.Sample) *MIG {
 	gi := label(s, "gi")
 	if g.instances == nil {
@@ -129,7 +134,7 @@ func (g *seenGPU) instance(s collectors.Sample) *MIG {
 	return g.instances[gi]
 }
 
-// whole returns the GPU, once everything was seen.
+// whole returns the GPU once all samples have been read.
 func (g *seenGPU) whole() GPU {
 	g.Faults = g.xids.all()
 	for i := range g.MIG {

@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// What the history holds: the last 15 minutes of each GPU. With as many GPUs
-// as it takes, that is 540 KiB.
+// The history holds the last 15 minutes of each GPU. With the largest number of
+// GPUs it takes 540 KiB.
 const (
 	historyStep   = 5 * time.Second
 	historyPoints = int(15 * time.Minute / historyStep)
 	historyGPUs   = 64
 )
 
-// historySeries are what is kept of a GPU; NaN is not known. The page takes
-// the same from each state (history.js).
+// historySeries are the series of a GPU; NaN is unknown. The page takes the
+// same values from each state (history.js).
 var historySeries = [...]struct {
 	name string
 	of   func(g *GPU) float64
@@ -39,38 +39,38 @@ var historySeries = [...]struct {
 	{"pcie_tx_bytes_per_second", func(g *GPU) float64 { return g.PCIe.of("tx") }},
 }
 
-// A history is what the GPUs did of late: a ring for each series, whose slots
-// are steps of the clock, so that a time of which nobody knows is a gap. Safe
-// for concurrent use.
+// A history is the recent past of the GPUs. Each series is a ring whose slots
+// are steps of the clock, so a time without samples is a gap. It is safe for
+// concurrent use.
 type history struct {
 	mu     sync.Mutex
 	newest int64 // step, since 1970
 	gpus   map[string]*gpuHistory
 }
 
-// A gpuHistory is the rings of one GPU.
+// A gpuHistory has the rings of one GPU.
 type gpuHistory struct {
 	index int
-	seen  int64 // the last step in which it was
+	seen  int64 // the last step in which the GPU was there
 	rings [len(historySeries)][historyPoints]float32
 }
 
-// step returns the number of the step that t is in.
+// step returns the number of the step that contains t.
 func step(t time.Time) int64 { return t.Unix() / int64(historyStep/time.Second) }
 
-// due reports whether a step has begun that has no points yet.
+// due reports whether a new step has begun that has no points yet.
 func (h *history) due(t time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return step(t) != h.newest
 }
 
-// add notes what the GPUs do at t, once a step.
+// add notes the GPUs' values at t, once per step.
 func (h *history) add(t time.Time, gpus []GPU) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := step(t)
-	if now < h.newest || h.gpus == nil { // a clock that was set back: its times come twice
+	if now < h.newest || h.gpus == nil { // the clock was set back: its times come twice
 		h.gpus, h.newest = map[string]*gpuHistory{}, now-1
 	}
 	for uuid, g := range h.gpus {
@@ -88,7 +88,7 @@ func (h *history) add(t time.Time, gpus []GPU) {
 	h.newest = now
 }
 
-// of returns the rings of g; nil where there are too many.
+// of returns the rings of g; nil if there are too many GPUs.
 func (h *history) of(g *GPU, now int64) *gpuHistory {
 	rings := h.gpus[g.UUID]
 	if rings == nil && len(h.gpus) < historyGPUs {
@@ -118,26 +118,26 @@ func (h *gpuHistory) set(step int64, g *GPU) {
 	}
 }
 
-// History is the last 15 minutes of the GPUs, as /api/v1/history gives it.
-// The last point of each series is of the step that begins at End.
+// History is the last 15 minutes of the GPUs, as /api/v1/history returns it.
+// The last point of each series belongs to the step that begins at End.
 type History struct {
 	End  time.Time    `json:"end"`
 	Step float64      `json:"step_seconds"`
 	GPUs []GPUHistory `json:"gpus"` // by index
 }
 
-// A GPUHistory is the points of one GPU, the oldest first.
+// A GPUHistory has the points of one GPU, the oldest first.
 type GPUHistory struct {
 	Index  int               `json:"index"`
 	UUID   string            `json:"uuid"`
 	Series map[string]Points `json:"series"`
 }
 
-// Points are values at equal distances; NaN is null.
+// Points are values at equal intervals; NaN is encoded as null.
 type Points []float32
 
-// MarshalJSON returns the points with four digits, which a chart cannot tell
-// from more.
+// MarshalJSON returns the points with four significant digits, enough for a
+// chart.
 func (p Points) MarshalJSON() ([]byte, error) {
 	text := append(make([]byte, 0, 8*len(p)), '[')
 	for i, v := range p {
@@ -153,11 +153,12 @@ func (p Points) MarshalJSON() ([]byte, error) {
 	return append(text, ']'), nil
 }
 
-// all returns a copy of what is kept.
+// all returns a copy of the history.
 func (h *history) all() History {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	out := History{End: time.Unix(h.newest*int64(historyStep/time.Second), 0).UTC(), Step: historyStep.Seconds(), GPUs: []GPUHistory{}}
+	out := History{End: time.Unix(h.newest*int64(historyStep/time.Second), 0).UTC(), Step: historyStep.Seconds(),
+		GPUs: []GPUHistory{}}
 	for uuid, g := range h.gpus {
 		one := GPUHistory{Index: g.index, UUID: uuid, Series: map[string]Points{}}
 		oldest := (h.newest + 1) % int64(historyPoints)
@@ -166,11 +167,12 @@ func (h *history) all() History {
 		}
 		out.GPUs = append(out.GPUs, one)
 	}
-	slices.SortFunc(out.GPUs, func(a, b GPUHistory) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID)) })
+	slices.SortFunc(out.GPUs, func(a, b GPUHistory) int {
+		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID))
+	})
 	return out
 }
 
-// ServeHTTP answers with the history.
 func (h *history) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")

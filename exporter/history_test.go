@@ -15,12 +15,12 @@ import (
 	"gpusteward/collectors"
 )
 
-// using returns a GPU of which the power is known, and nothing else.
+// using returns a GPU with a known power and no other value.
 func using(index int, watts float64) GPU {
 	return GPU{Index: index, UUID: fmt.Sprint("GPU-", index), Power: &watts}
 }
 
-// wantPoints fails unless the last points of the series are these.
+// wantPoints fails unless these are the last points of the series.
 func wantPoints(t *testing.T, p Points, want ...float64) {
 	t.Helper()
 	if len(p) != historyPoints {
@@ -38,9 +38,9 @@ func TestHistoryKeepsTheLastQuarterOfAnHour(t *testing.T) {
 	var h history
 	nan := math.NaN()
 	h.add(noon, []GPU{using(0, 100)})
-	h.add(noon.Add(4*time.Second), []GPU{using(0, 999)}) // the same step: the last reading is the point
+	h.add(noon.Add(4*time.Second), []GPU{using(0, 999)}) // the same step: the last reading counts
 	h.add(noon.Add(5*time.Second), []GPU{using(0, 101)})
-	h.add(noon.Add(20*time.Second), []GPU{using(0, 102), using(1, 50)}) // nobody knows what was between
+	h.add(noon.Add(20*time.Second), []GPU{using(0, 102), using(1, 50)}) // the steps between are unknown
 	all := h.all()
 	if len(all.GPUs) != 2 || !all.End.Equal(noon.Add(20*time.Second)) || all.Step != 5 {
 		t.Fatalf("the history is %d GPUs until %v", len(all.GPUs), all.End)
@@ -70,7 +70,7 @@ func TestHistoryKeepsTheLastQuarterOfAnHour(t *testing.T) {
 	}
 }
 
-// A clock that is set back makes times come twice: what was before is dropped.
+// If the clock is set back, times come twice: the earlier points are dropped.
 func TestHistoryAfterAClockWasSetBack(t *testing.T) {
 	var h history
 	h.add(noon, []GPU{using(0, 1)})
@@ -81,7 +81,7 @@ func TestHistoryAfterAClockWasSetBack(t *testing.T) {
 	}
 }
 
-// What many GPUs take is bounded, also by GPUs that come and go.
+// The memory of the history is bounded, even if GPUs come and go.
 func TestHistoryIsBounded(t *testing.T) {
 	if size := unsafe.Sizeof(gpuHistory{}) * historyGPUs; size > 600<<10 {
 		t.Errorf("the rings of %d GPUs are %d bytes", historyGPUs, size)
@@ -111,15 +111,16 @@ func TestPointsAreJSON(t *testing.T) {
 	}
 }
 
-// The server keeps the history by itself, whether somebody looks or not, and
-// asks for samples no more often than it takes.
+// The server keeps the history with or without viewers, and takes samples no
+// more often than needed.
 func TestHistoryIsKeptByTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
 		s := server(t, func(o *Options) {
 			o.Samples = func() []collectors.Sample {
 				n := asked.Add(1)
-				return []collectors.Sample{{Metric: collectors.Power, Labels: []string{"0", "GPU-0", "average", "gpu"}, Value: float64(n)}}
+				return []collectors.Sample{{Metric: collectors.Power, Labels: []string{"0", "GPU-0", "average", "gpu"},
+					Value: float64(n)}}
 			}
 		})
 		defer runLive(t, s)()

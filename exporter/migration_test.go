@@ -9,11 +9,11 @@ import (
 )
 
 // A migration is a row of docs/migration.tsv: names of another exporter, and
-// what says the same here in its unit, as PromQL.
+// the PromQL expression for the same value here.
 type migration struct{ of, names, ours, differs string }
 
-// migrations returns the rows of docs/migration.tsv, with those of /metrics/dcgm
-// before them: what these are is said by dcgmRows, unless the file does.
+// migrations returns the rows of docs/migration.tsv after those of
+// /metrics/dcgm, which come from dcgmRows unless the file has them.
 func migrations(t *testing.T) (all []migration) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/migration.tsv")
@@ -41,7 +41,8 @@ func migrations(t *testing.T) (all []migration) {
 		}
 		m := said[r.name]
 		delete(said, r.name)
-		served = append(served, migration{"dcgm-default", r.name, cmp.Or(m.ours, r.expr()), cmp.Or(m.differs, r.unit())})
+		served = append(served, migration{"dcgm-default", r.name, cmp.Or(m.ours, r.expr()),
+			cmp.Or(m.differs, r.unit())})
 	}
 	for name := range said {
 		t.Errorf("docs/migration.tsv: /metrics/dcgm has no %s", name)
@@ -49,7 +50,7 @@ func migrations(t *testing.T) (all []migration) {
 	return append(served, all...)
 }
 
-// expr is what a row makes of our series, as PromQL.
+// expr returns the PromQL expression that a row applies to our series.
 func (r dcgmRow) expr() string {
 	var match, sum []string
 	for i, v := range r.match {
@@ -69,9 +70,10 @@ func (r dcgmRow) expr() string {
 	return e + scales[r.scale]
 }
 
-var scales = map[float64]string{1: "", 1e-6: " / 1e6", 100: " * 100", 1000: " * 1000", perMiB: " / 2^20", 1. / 1024: " / 1024"}
+var scales = map[float64]string{1: "", 1e-6: " / 1e6", 100: " * 100", 1000: " * 1000", perMiB: " / 2^20",
+	1. / 1024: " / 1024"}
 
-// unit says what ours counts in, where that is something else.
+// unit returns the unit of our series if it is different.
 func (r dcgmRow) unit() string {
 	name := strings.TrimSuffix(r.metric.Name, "_total")
 	switch unit := name[strings.LastIndexByte(name, '_')+1:]; {
@@ -84,9 +86,8 @@ func (r dcgmRow) unit() string {
 	}
 }
 
-// TestReferenceOfMigration holds the tables of docs/migration.md against
-// docs/migration.tsv and what /metrics/dcgm serves, or writes them under
-// -update.
+// TestReferenceOfMigration compares the tables of docs/migration.md with
+// docs/migration.tsv and /metrics/dcgm, or writes them under -update.
 func TestReferenceOfMigration(t *testing.T) {
 	t.Parallel()
 	const path = "../docs/migration.md"

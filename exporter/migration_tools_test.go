@@ -14,8 +14,9 @@ import (
 	"gpusteward/collectors"
 )
 
-// TestMigrationOfDCGM has Prometheus compute what the page says of each of
-// dcgm-exporter's names from /metrics, and compare it with /metrics/dcgm.
+// TestMigrationOfDCGM has Prometheus compute each of dcgm-exporter's names from
+// /metrics by the page's expression, and compares the result with
+// /metrics/dcgm.
 func TestMigrationOfDCGM(t *testing.T) {
 	t.Parallel()
 	var s samples
@@ -44,12 +45,13 @@ func TestMigrationOfDCGM(t *testing.T) {
 	b.WriteString("    promql_expr_test:\n")
 	n := 0
 	for _, m := range migrations(t) {
-		if m.of != "dcgm-default" || m.names == "DCGM_FI_DEV_XID_ERRORS" { // no expression makes a value of a label
+		if m.of != "dcgm-default" || m.names == "DCGM_FI_DEV_XID_ERRORS" { // no expression turns a label into a value
 			continue
 		}
 		n++
-		// Theirs is a whole number where units are converted.
-		fmt.Fprintf(&b, "      - expr: 'min by (gpu) (abs((%s) - on (gpu) %s) <= bool 0.5)'\n        eval_time: 0s\n        exp_samples:\n", m.ours, m.names)
+		// Their value is a whole number if units are converted.
+		fmt.Fprintf(&b, "      - expr: 'min by (gpu) (abs((%s) - on (gpu) %s) <= bool 0.5)'\n        eval_time: 0s\n "+
+			"       exp_samples:\n", m.ours, m.names)
 		for _, gpu := range []string{"0", "1"} {
 			fmt.Fprintf(&b, "          - {labels: '{gpu=%q}', value: 1}\n", gpu)
 		}

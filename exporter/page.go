@@ -15,37 +15,37 @@ import (
 	"sync"
 )
 
-// pageFiles are the live page: one document, its style and its modules, and
-// the chart library that `make page` fetches.
+// pageFiles are the live page: a document, its style, its modules, and the
+// chart library that `make page` fetches.
 //
 //go:embed page/*.html page/*.css page/*.js page/*.svg page/vendor/*.js page/vendor/*.css page/vendor/LICENSE
 var pageFiles embed.FS
 
-// pagePolicy allows the page what it is made of and nothing else: no other
-// host, no script or style within the document.
-const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
-	"font-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+// pagePolicy allows the page only its own files: no other host, and no script
+// or style within the document.
+const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; " +
+	"connect-src 'self'; font-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// pageTypes are the media types, by the end of the name.
+// pageTypes are the media types by file extension.
 var pageTypes = map[string]string{
 	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
 	".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", "": "text/plain; charset=utf-8",
 }
 
-// livePage serves the page at / and its files below /page/HASH/, where HASH is
-// of them all: a name that is found never changes what it means.
+// livePage serves the page at / and its files below /page/HASH/. HASH covers
+// all files, so the content at a path never changes.
 type livePage struct {
 	document asset
-	files    func() pageTree // made for the first reader: many an agent has none
+	files    func() pageTree // made for the first reader; many agents have none
 }
 
-// A pageTree is the files by path, and their hash.
+// A pageTree has the files by path, and their hash.
 type pageTree struct {
 	hash  string
 	files map[string]asset
 }
 
-// An asset is a file as it is sent.
+// An asset is a file in the form in which it is sent.
 type asset struct {
 	kind, tag    string
 	cache        string
@@ -58,7 +58,8 @@ var tree = sync.OnceValue(func() pageTree {
 	_ = fs.WalkDir(pageFiles, "page", func(name string, e fs.DirEntry, _ error) error { // memory, which does not fail
 		if !e.IsDir() && path.Ext(name) != ".html" {
 			text, _ := pageFiles.ReadFile(name)
-			t.files[strings.TrimPrefix(name, "page/")] = newAsset(path.Ext(name), "public, max-age=31536000, immutable", text)
+			t.files[strings.TrimPrefix(name, "page/")] = newAsset(path.Ext(name),
+				"public, max-age=31536000, immutable", text)
 		}
 		return nil
 	})
@@ -78,17 +79,18 @@ var pageHash = sync.OnceValue(func() string {
 	return hex.EncodeToString(sum.Sum(nil)[:8])
 })
 
-// newAsset returns text as it is sent.
+// newAsset returns text as an asset.
 func newAsset(end, cache string, text []byte) asset {
 	sum := sha256.Sum256(text)
 	var packed bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // the level is one
 	_, _ = w.Write(text)                                       // to memory
 	_ = w.Close()
-	return asset{kind: pageTypes[end], tag: hex.EncodeToString(sum[:8]), cache: cache, text: text, packed: packed.Bytes()}
+	return asset{kind: pageTypes[end], tag: hex.EncodeToString(sum[:8]), cache: cache, text: text,
+		packed: packed.Bytes()}
 }
 
-// newLivePage returns the page of an agent with o. The error is one of the
+// newLivePage returns the page of an agent with o. An error comes from the
 // document's template.
 func newLivePage(o Options) (*livePage, error) {
 	document, err := template.ParseFS(pageFiles, "page/index.html")
@@ -99,7 +101,7 @@ func newLivePage(o Options) (*livePage, error) {
 	err = document.Execute(&text, struct {
 		Files, Hostname, Note string
 		Events, Health, PProf bool
-		Modules               []string // that the first one imports, so that all come at once
+		Modules               []string // imported by the first one; preloaded, so that all arrive at once
 	}{"page/" + pageHash(), o.Hostname, o.Note, o.Events != nil, o.Health != nil, o.PProf, modules()})
 	if err != nil {
 		return nil, err
@@ -107,8 +109,8 @@ func newLivePage(o Options) (*livePage, error) {
 	return &livePage{document: newAsset(".html", "no-cache", text.Bytes()), files: tree}, nil
 }
 
-// modules returns the names of the page's modules, but for what the document
-// names itself.
+// modules returns the names of the page's modules, without those that the
+// document names itself.
 func modules() (names []string) {
 	all, _ := fs.Glob(pageFiles, "page/*.js") // a good pattern
 	for _, name := range all {
@@ -134,7 +136,7 @@ func (p *livePage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	file.ServeHTTP(w, r)
 }
 
-// ServeHTTP sends the file, or says that the client has it.
+// ServeHTTP sends the file, or tells the client that it already has it.
 func (a asset) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h, tag, text := w.Header(), a.tag, a.text
 	h.Set("Content-Security-Policy", pagePolicy)
@@ -154,5 +156,5 @@ func (a asset) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	h.Set("Content-Type", a.kind)
 	h.Set("Content-Length", fmt.Sprint(len(text)))
-	_, _ = w.Write(text) // whoever asked has left: nobody to tell
+	_, _ = w.Write(text) // the client has left: nobody to tell
 }

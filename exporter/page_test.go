@@ -19,7 +19,8 @@ import (
 func TestPage(t *testing.T) {
 	s := server(t, func(o *Options) { o.Note, o.Hostname = "These GPUs are <b>SIMULATED</b>.", "node17" })
 	w := request(s, http.MethodGet, "/")
-	for _, text := range []string{`href="metrics"`, `href="metrics/dcgm"`, `href="api/v1/state"`, `href="api/v1/history"`, `href="-/ready"`, `href="-/healthy"`,
+	for _, text := range []string{`href="metrics"`, `href="metrics/dcgm"`, `href="api/v1/state"`,
+		`href="api/v1/history"`, `href="-/ready"`, `href="-/healthy"`,
 		"These GPUs are &lt;b&gt;SIMULATED&lt;/b&gt;.", "<title>node17 · gpusteward</title>"} {
 		wantAnswer(t, w, http.StatusOK, text)
 	}
@@ -28,15 +29,17 @@ func TestPage(t *testing.T) {
 			t.Errorf("the page has %q, which is not served", text)
 		}
 	}
-	for _, path := range []string{"/nonexistent", "/metrics/", "/metrics/dcgm/", "/api/v1/", "/-/", "/-/nonexistent", "/debug/pprof/", "/page/", "/page/index.html", "/page/0123456789abcdef/app.js", "/page/" + pageHash() + "/package.json", "/page/" + pageHash() + "/../app.js"} {
+	for _, path := range []string{"/nonexistent", "/metrics/", "/metrics/dcgm/", "/api/v1/", "/-/", "/-/nonexistent",
+		"/debug/pprof/", "/page/", "/page/index.html", "/page/0123456789abcdef/app.js",
+		"/page/" + pageHash() + "/package.json", "/page/" + pageHash() + "/../app.js"} {
 		if w := request(s, http.MethodGet, path); w.Code == http.StatusOK {
 			t.Errorf("%s is served: %s", path, w.Body)
 		}
 	}
 }
 
-// Every link and every file of the page is there, and every file that a module
-// imports.
+// Every link and every file of the page exists, and so does every file that a
+// module imports.
 func TestPageLinks(t *testing.T) {
 	served := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	s := server(t, func(o *Options) { o.PProf, o.Events, o.Health = true, served, served })
@@ -85,14 +88,16 @@ func TestPageHeaders(t *testing.T) {
 		if got := [2]string{h.Get("Content-Type"), h.Get("Cache-Control")}; got != want {
 			t.Errorf("%s has the headers %q, want %q", path, got, want)
 		}
-		const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-		if h.Get("Content-Security-Policy") != policy || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Referrer-Policy") != "no-referrer" {
+		const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src " +
+			"'self'; font-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+		if h.Get("Content-Security-Policy") != policy || h.Get("X-Content-Type-Options") != "nosniff" ||
+			h.Get("Referrer-Policy") != "no-referrer" {
 			t.Errorf("%s may do more than it should: %v", path, h)
 		}
 	}
 }
 
-// A browser that has a file is told so, in whatever form it has it.
+// A browser that has a file is told so, with or without compression.
 func TestPageFilesAreKept(t *testing.T) {
 	s := server(t, nil)
 	tags := map[string]bool{}
@@ -127,8 +132,8 @@ func TestPageFilesAreKept(t *testing.T) {
 	}
 }
 
-// maxTransfer bounds what a browser loads for the page, in bytes; the states
-// and the history come on top.
+// maxTransfer is the most that a browser loads for the page, in bytes, without
+// the states and the history.
 const maxTransfer = 60 << 10
 
 func TestPageIsSmallAndItsOwn(t *testing.T) {
@@ -140,13 +145,15 @@ func TestPageIsSmallAndItsOwn(t *testing.T) {
 			continue
 		}
 		first += len(file.packed)
-		for _, bad := range []string{"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "http://", "https://", "setAttribute(\"style\""} {
-			if bytes.Contains(file.text, []byte(bad)) && name != "icon.svg" { // whose namespace looks like a host
+		for _, bad := range []string{"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(",
+			"new Function", "http://", "https://", "setAttribute(\"style\""} {
+			if bytes.Contains(file.text, []byte(bad)) && name != "icon.svg" { // the icon's namespace looks like a host
 				t.Errorf("%s has %s", name, bad)
 			}
 		}
 	}
-	if text := request(server(t, nil), http.MethodGet, "/").Body.String(); regexp.MustCompile(`(?i)<style|\sstyle=|\son[a-z]+=|<script>|//`).MatchString(strings.Replace(text, "<!doctype html>", "", 1)) {
+	text := request(server(t, nil), http.MethodGet, "/").Body.String()
+	if regexp.MustCompile(`(?i)<style|\sstyle=|\son[a-z]+=|<script>|//`).MatchString(text) {
 		t.Error("the document has a script or a style of its own, or names another host")
 	}
 	t.Logf("the page is %d bytes, and %d more once a card is opened", first, later)
@@ -155,7 +162,7 @@ func TestPageIsSmallAndItsOwn(t *testing.T) {
 	}
 }
 
-// What is vendored is what was fetched: `make page` writes the sums.
+// The vendored files are those that were fetched: `make page` writes the sums.
 func TestVendoredFiles(t *testing.T) {
 	text, err := os.ReadFile("page/vendor/SHA256SUMS")
 	if err != nil {
@@ -189,7 +196,7 @@ func TestVendoredFiles(t *testing.T) {
 	}
 }
 
-// The history keeps the same series here and in the browser.
+// The history has the same series here and in the browser.
 func TestPageKnowsTheSeries(t *testing.T) {
 	text := string(tree().files["history.js"].text)
 	if !strings.Contains(text, "const points = 180;") || historyPoints != 180 {

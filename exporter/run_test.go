@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 )
 
-// An announced is a handler of slog that tells where the server listens.
+// An announced is a slog handler that reports the server's address.
 type announced struct {
 	slog.Handler
 	address chan string

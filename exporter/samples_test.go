@@ -30,13 +30,13 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// noon is when all that happens here happens.
+// noon is the time of every event in these tests.
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 // before returns the Unix time that was d before noon.
 func before(d time.Duration) float64 { return float64(noon.Add(-d).UnixMilli()) / 1e3 }
 
-// samples are put together one after the other.
+// samples are built one after the other.
 type samples []collectors.Sample
 
 func (s *samples) put(m *collectors.Metric, v float64, labels ...string) {
@@ -46,7 +46,7 @@ func (s *samples) put(m *collectors.Metric, v float64, labels ...string) {
 	*s = append(*s, collectors.Sample{Metric: m, Labels: labels, Value: v})
 }
 
-// host adds what a host with so many GPUs says.
+// host adds the samples of a host with so many GPUs.
 func (s *samples) host(have, expected float64) {
 	s.put(collectors.DriverInfo, 1, "580.95.05", "r580_93", "13.0", "13.580.95.05")
 	s.put(collectors.DriverUp, 1)
@@ -55,10 +55,11 @@ func (s *samples) host(have, expected float64) {
 	s.put(collectors.DevicesExpected, expected)
 }
 
-// identity adds who a GPU is.
+// identity adds the identity of a GPU.
 func (s *samples) identity(gpu, name string) {
 	s.put(collectors.Up, 1, gpu, "GPU-"+gpu)
-	s.put(collectors.Info, 1, gpu, "GPU-"+gpu, "NVIDIA "+name, "Nvidia", "Hopper", "9.0", "00000000:"+gpu+"B:00.0", gpu, "1654", "692-2G520", "96.00", "G520.0200", "580.95.05", "0", "1")
+	s.put(collectors.Info, 1, gpu, "GPU-"+gpu, "NVIDIA "+name, "Nvidia", "Hopper", "9.0", "00000000:"+gpu+"B:00.0", gpu,
+		"1654", "692-2G520", "96.00", "G520.0200", "580.95.05", "0", "1")
 }
 
 // h100 adds an H100 under full load.
@@ -145,7 +146,7 @@ func (s *samples) down(gpu, why string) {
 	s.put(collectors.WorkerStuck, 1, gpu, "GPU-"+gpu, why)
 }
 
-// workload adds one that uses a GPU.
+// workload adds a workload on a GPU.
 func (s *samples) workload(name, gpu string, gib, share float64) {
 	put := func(m *collectors.Metric, v float64, labels ...string) {
 		s.put(m, v, append([]string{gpu, "GPU-" + gpu, name}, labels...)...)
@@ -158,7 +159,7 @@ func (s *samples) workload(name, gpu string, gib, share float64) {
 	put(collectors.WorkloadEnergy, 1000)
 }
 
-// tenant adds what a tenant may have and has on a GPU; a limit of 0 is none.
+// tenant adds a tenant's terms and use on a GPU; a limit of 0 is none.
 func (s *samples) tenant(gpu, name string, target, share, limit, gib float64) {
 	put := func(m *collectors.Metric, v float64, labels ...string) {
 		s.put(m, v, append([]string{gpu, "GPU-" + gpu, name}, labels...)...)
@@ -175,7 +176,7 @@ func (s *samples) tenant(gpu, name string, target, share, limit, gib float64) {
 	}
 }
 
-// quota adds what a tenant is guaranteed of a GPU, and by what.
+// quota adds a tenant's guarantee on a GPU, and its backends.
 func (s *samples) quota(gpu, name string, guarantee float64, backends ...string) {
 	s.put(collectors.QuotaGuarantee, guarantee, gpu, "GPU-"+gpu, name)
 	for i, b := range backends {
@@ -183,8 +184,7 @@ func (s *samples) quota(gpu, name string, guarantee float64, backends ...string)
 	}
 }
 
-// stands adds where a workload stands in the escalation, and what was found of
-// it.
+// stands adds the level of a workload in the escalation, and its violations.
 func (s *samples) stands(tenant, workload, level string, shadow bool, found map[string]float64) {
 	for _, r := range collectors.Levels {
 		s.put(collectors.QuotaLevel, collectors.Bool(r == level), tenant, workload, r)
@@ -196,14 +196,14 @@ func (s *samples) stands(tenant, workload, level string, shadow bool, found map[
 	}
 }
 
-// began adds who a workload is, and since when.
+// began adds the info of a workload, and its start.
 func (s *samples) began(name, kind string, ago time.Duration) {
 	user := map[string]string{"slurm": "carol"}[kind]
 	s.put(collectors.WorkloadInfo, 1, name, kind, "", "", "", "", "", "", "", "1003", "", "", user, "", "")
 	s.put(collectors.WorkloadStart, before(ago), name)
 }
 
-// state returns what samples say.
+// state returns the state of the samples.
 func (s samples) state(change func(*State)) State {
 	state := State{Time: noon, Version: "1.0", Host: HostState{Name: "node17"}}
 	state.fill(s)

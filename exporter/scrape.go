@@ -15,38 +15,37 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// Prometheus says in a header how long it waits; others wait this long. A
-// client has so much more time to take the answer.
+// Prometheus sends its timeout in a header; other clients have the default. A
+// client has sendTimeout more to receive the answer.
 const (
 	scrapeTimeout   = "X-Prometheus-Scrape-Timeout-Seconds"
 	defaultPatience = 10 * time.Second
 	sendTimeout     = 10 * time.Second
 )
 
-// formats are those in which metrics are served, the best first.
+// formats are the formats of the metrics, the best first.
 var formats = map[string][]expfmt.Format{
 	"/metrics":      {expfmt.FmtOpenMetrics_1_0_0, expfmt.FmtOpenMetrics_0_0_1, expfmt.FmtProtoDelim, expfmt.FmtText},
-	"/metrics/dcgm": {expfmt.FmtProtoDelim, expfmt.FmtText}, // OpenMetrics would have its counters end in _total
+	"/metrics/dcgm": {expfmt.FmtProtoDelim, expfmt.FmtText}, // in OpenMetrics its counters would end in _total
 }
 
-// scrapes answers scrapes from responses that are rendered as seldom as the
-// readings change. The first scrape renders its response; as long as clients ask
-// for it, it is rendered again after each interval of the readers, so that a
-// scrape costs a copy of bytes and the agent's cost does not grow with the
-// number of its clients. The cache has 16 responses, however they are asked for:
-// a scrape of chosen names is answered with a part of one.
+// scrapes answers scrapes from cached responses. The first scrape renders a
+// response. While clients ask for it, it is rendered again after each interval
+// of the readers. A scrape thus costs a copy of bytes, and the agent's cost
+// does not grow with the number of clients. The cache has at most 16 responses:
+// a scrape of chosen names gets a part of one.
 type scrapes struct {
 	render   http.Handler
-	interval func() time.Duration // how often readings change, and how old a response may be; 0: cache none
+	interval func() time.Duration // how often readings change, and the maximum age of a response; 0: no cache
 
 	flight singleflight.Group
 	mu     sync.Mutex // guards what follows
 	cache  map[string]*cachedResponse
 }
 
-// A cachedResponse is a rendered answer. Its fields but read do not change.
+// A cachedResponse is a rendered answer. Only its field read changes.
 type cachedResponse struct {
-	http.ResponseWriter // nil; header, status and body are here
+	http.ResponseWriter // nil; header, status and body are below
 	request             *http.Request
 	header              http.Header
 	status              int
@@ -67,17 +66,17 @@ func (p *cachedResponse) send(w http.ResponseWriter) {
 	w.Header().Set("Content-Length", strconv.Itoa(p.body.Len()))
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(sendTimeout)) // not every writer has one
 	w.WriteHeader(p.status)
-	_, _ = w.Write(p.body.Bytes()) // whoever asked has left: nobody to tell
+	_, _ = w.Write(p.body.Bytes()) // the client has left: nobody to tell
 }
 
-// canonical returns the request that is answered in r's place: of what r says,
-// it has what makes a difference. Its key tells apart those whose answers
-// differ; names are of the families that r chooses, of a response that is
-// not compressed; nil: it is for the whole response.
+// canonical returns a request with the parts of r that affect the answer.
+// Requests with the same key have the same answer. The names are the families
+// that r chooses from an uncompressed response; nil means the whole response.
 func canonical(r *http.Request) (same *http.Request, key string, names []string) {
 	same = &http.Request{Method: http.MethodGet, URL: &url.URL{Path: r.URL.Path}, Header: http.Header{}}
 	if offered := formats[r.URL.Path]; offered != nil {
-		format, _, _ := strings.Cut(string(expfmt.NegotiateAccept(r.Header, offered...)), "; escaping=") // no name of ours needs any
+		// none of our names needs escaping
+		format, _, _ := strings.Cut(string(expfmt.NegotiateAccept(r.Header, offered...)), "; escaping=")
 		same.Header.Set("Accept", format)
 		names = r.URL.Query()["name[]"]
 	}
@@ -87,14 +86,15 @@ func canonical(r *http.Request) (same *http.Request, key string, names []string)
 	return same, same.URL.Path + "\x00" + same.Header.Get("Accept") + "\x00" + same.Header.Get("Accept-Encoding"), names
 }
 
-// ServeHTTP answers one scrape, before the scraper stops waiting: with a
-// response or with 503, whole or not at all.
+// ServeHTTP answers one scrape before the scraper's timeout: with a whole
+// response or with 503.
 func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	patience := defaultPatience
 	if v := r.Header.Get(scrapeTimeout); v != "" {
 		seconds, err := strconv.ParseFloat(v, 64)
 		if err != nil || !(seconds > 0 && seconds < 3600) {
-			http.Error(w, fmt.Sprintf("%s: %q is not a number of seconds between 0 and 3600", scrapeTimeout, v), http.StatusBadRequest)
+			http.Error(w, fmt.Sprintf("%s: %q is not a number of seconds between 0 and 3600", scrapeTimeout, v),
+				http.StatusBadRequest)
 			return
 		}
 		patience = time.Duration(seconds * .95 * float64(time.Second))
@@ -102,15 +102,14 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
 	p := s.answer(ctx, r)
-	if p == nil { // if not late, the scraper has left: nobody to tell
+	if p == nil { // late, or the scraper has left
 		http.Error(w, "the scrape took longer than the scraper waits", http.StatusServiceUnavailable)
 		return
 	}
-	p.send(w) // nothing is held meanwhile: who does not read is in nobody's way
+	p.send(w) // without a lock: a client that does not read blocks nobody
 }
 
-// answer returns the response that r asks for, nil if ctx ends before there is
-// one.
+// answer returns the response to r; nil if ctx ends first.
 func (s *scrapes) answer(ctx context.Context, r *http.Request) *cachedResponse {
 	same, k, names := canonical(r)
 	p := s.fresh(k)
@@ -128,7 +127,7 @@ func (s *scrapes) answer(ctx context.Context, r *http.Request) *cachedResponse {
 	return p
 }
 
-// fresh returns the cached response, unless it is older than an interval.
+// fresh returns the cached response unless it is older than an interval.
 func (s *scrapes) fresh(k string) *cachedResponse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +139,7 @@ func (s *scrapes) fresh(k string) *cachedResponse {
 	return p
 }
 
-// make renders a response and caches it, if it is one worth keeping.
+// make renders a response, and caches it if it is worth keeping.
 func (s *scrapes) make(k string, r *http.Request) *cachedResponse {
 	size := 0
 	if before := s.stored(k); before != nil {
@@ -155,7 +154,7 @@ func (s *scrapes) make(k string, r *http.Request) *cachedResponse {
 	return p
 }
 
-// rendered returns the answer to r, of about so many bytes.
+// rendered returns the answer to r; size is its expected size in bytes.
 func (s *scrapes) rendered(r *http.Request, size int) *cachedResponse {
 	p := &cachedResponse{request: r, header: http.Header{}, status: http.StatusOK, made: time.Now()}
 	p.body.Grow(size)
@@ -170,18 +169,18 @@ func (s *scrapes) stored(k string) *cachedResponse {
 	return s.cache[k]
 }
 
-// forget drops every cached response: what they say is no longer so.
+// forget drops every cached response: they are out of date.
 func (s *scrapes) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.cache)
 }
 
-// lag is how long after an interval its readings are there.
+// lag is the delay after an interval until its readings are there.
 func lag(interval time.Duration) time.Duration { return interval / 10 }
 
-// run renders again, a little after each interval of the readers, the responses
-// that clients read since the one before, and forgets the others.
+// run renders, shortly after each interval of the readers, the responses that
+// clients have read since the last time, and forgets the others.
 func (s *scrapes) run(ctx context.Context) error {
 	for {
 		interval := s.interval()
@@ -202,7 +201,8 @@ func (s *scrapes) run(ctx context.Context) error {
 	}
 }
 
-// renewable returns the responses that clients read, and forgets the others.
+// renewable returns the responses that clients have read, and forgets the
+// others.
 func (s *scrapes) renewable() map[string]*cachedResponse {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -31,7 +31,7 @@ func runTimer(t *testing.T, s *Server, ran *sync.WaitGroup) (stop func()) {
 // A gate is a Samples that waits until it is opened, and counts its calls.
 type gate struct {
 	opened chan struct{}
-	calls  int // read while no scrape is under way
+	calls  int // to be read while no scrape runs
 	mu     sync.Mutex
 }
 
@@ -59,7 +59,8 @@ func TestScrapeTimeoutHeader(t *testing.T) {
 }
 
 func TestSlowScrapeIsAnsweredBeforeTheScraperLeaves(t *testing.T) {
-	for header, within := range map[string]time.Duration{"2": 2 * time.Second, "0.1": 100 * time.Millisecond, "": defaultPatience + 1} {
+	for header, within := range map[string]time.Duration{"2": 2 * time.Second, "0.1": 100 * time.Millisecond,
+		"": defaultPatience + 1} {
 		synctest.Test(t, func(t *testing.T) {
 			g := newGate()
 			s := server(t, func(o *Options) { o.Samples = g.samples })
@@ -109,13 +110,14 @@ func TestScrapesShareOneGather(t *testing.T) {
 	})
 }
 
-// TestScrapesOfChosenNamesShareAResponse has many choose names of their own:
-// they are cut out of a response that is rendered once.
+// TestScrapesOfChosenNamesShareAResponse has many clients choose different
+// names: the answers are cut out of one rendered response.
 func TestScrapesOfChosenNamesShareAResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _, gathered := newKept(t)
 		for i := range 1000 {
-			w := request(s, http.MethodGet, fmt.Sprintf("/metrics?name[]=nvgpu_devices&name[]=n%d", i), scrapeTimeout, "10", "Accept-Encoding", "gzip")
+			w := request(s, http.MethodGet, fmt.Sprintf("/metrics?name[]=nvgpu_devices&name[]=n%d", i), scrapeTimeout,
+				"10", "Accept-Encoding", "gzip")
 			wantAnswer(t, w, http.StatusOK, "nvgpu_devices 0\n")
 		}
 		if n := len(s.scrapes.cache); *gathered != 1 || n != 1 {
@@ -124,8 +126,8 @@ func TestScrapesOfChosenNamesShareAResponse(t *testing.T) {
 	})
 }
 
-// Whoever asks after a value changed gets the new one, however many others
-// ask at the same time.
+// A scrape after a change gets the new value, even if many others arrive at the
+// same time.
 func TestBusyScrapingDoesNotFreezeValues(t *testing.T) {
 	var mu sync.Mutex
 	value := 0.0
@@ -156,7 +158,8 @@ func TestBusyScrapingDoesNotFreezeValues(t *testing.T) {
 		value = float64(n)
 		mu.Unlock()
 		request(s, http.MethodGet, "/metrics") // may join a gather that began before
-		got := parse(t, request(s, http.MethodGet, "/metrics").Body)["nvgpu_devices"].GetMetric()[0].GetGauge().GetValue()
+		got := parse(t, request(s, http.MethodGet,
+			"/metrics").Body)["nvgpu_devices"].GetMetric()[0].GetGauge().GetValue()
 		if got != float64(n) || time.Now().After(deadline) {
 			t.Errorf("the value is %v, two scrapes later %v", n, got)
 			break
@@ -166,7 +169,7 @@ func TestBusyScrapingDoesNotFreezeValues(t *testing.T) {
 	others.Wait()
 }
 
-// A logged is a handler of slog that keeps what is above debug.
+// A logged is a slog handler that keeps messages above debug.
 type logged struct {
 	slog.Handler
 	mu    sync.Mutex
@@ -204,7 +207,7 @@ func TestClientThatLeavesIsNotLogged(t *testing.T) {
 				synctest.Wait()
 				leave(cancel)
 				<-ended
-				close(g.opened) // only now is there something to write
+				close(g.opened) // only now the server writes
 				synctest.Wait()
 				if len(log.lines) > 0 {
 					t.Errorf("logged %q", log.lines)
@@ -218,7 +221,7 @@ func TestClientThatLeavesIsNotLogged(t *testing.T) {
 }
 
 // newKept returns a server that caches responses for a second, and the number
-// that its samples show.
+// in its samples.
 func newKept(t *testing.T) (s *Server, set func(v float64), gathered *int) {
 	value, count := 0.0, 0
 	var mu sync.Mutex
@@ -257,13 +260,14 @@ func TestScrapesWithinAnIntervalShareAResponse(t *testing.T) {
 		if *gathered != 1 {
 			t.Errorf("100 scrapes within an interval gathered %d times", *gathered)
 		}
-		time.Sleep(200 * time.Millisecond) // from here on, behind the renewal
+		time.Sleep(200 * time.Millisecond) // to run shortly after each renewal
 		for interval := 1.0; interval < 20; interval++ {
 			set(interval)
 			time.Sleep(time.Second)
 			synctest.Wait()
 			rendered := *gathered
-			wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, fmt.Sprintf("nvgpu_devices %v\n", interval))
+			wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK,
+				fmt.Sprintf("nvgpu_devices %v\n", interval))
 			if *gathered != rendered {
 				t.Errorf("a scrape behind read %v rendered its own response", interval)
 			}
@@ -271,7 +275,7 @@ func TestScrapesWithinAnIntervalShareAResponse(t *testing.T) {
 	})
 }
 
-func TestResponsesThatNobodyReadsAreForgotten(t *testing.T) {
+func TestUnreadResponsesAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, set, gathered := newKept(t)
 		defer runRenewal(t, s)()
@@ -286,21 +290,26 @@ func TestResponsesThatNobodyReadsAreForgotten(t *testing.T) {
 	})
 }
 
-func TestResponsesAreToldApartAndBounded(t *testing.T) {
+func TestResponsesAreDistinctAndBounded(t *testing.T) {
 	s, _, gathered := newKept(t)
-	if text, om := request(s, http.MethodGet, "/metrics"), request(s, http.MethodGet, "/metrics", "Accept", "application/openmetrics-text;version=1.0.0"); text.Body.String() == om.Body.String() {
+	if text, om := request(s, http.MethodGet, "/metrics"),
+		request(s, http.MethodGet, "/metrics", "Accept",
+			"application/openmetrics-text;version=1.0.0"); text.Body.String() == om.Body.String() {
 		t.Error("OpenMetrics was answered with the response for text")
 	}
-	if chosen := request(s, http.MethodGet, "/metrics?name[]=nvgpu_up").Body.String(); strings.Contains(chosen, "nvgpu_devices") {
+	if chosen := request(s, http.MethodGet, "/metrics?name[]=nvgpu_up").Body.String(); strings.Contains(chosen,
+		"nvgpu_devices") {
 		t.Error("a scrape of chosen names was answered with the whole response")
 	}
 	*gathered = 0
 	for i := range 100 {
-		w := request(s, http.MethodGet, fmt.Sprint("/metrics?x=", i), "Accept", fmt.Sprint("text/plain;q=0.", i), "Accept-Encoding", fmt.Sprint("x", i))
+		w := request(s, http.MethodGet, fmt.Sprint("/metrics?x=", i), "Accept", fmt.Sprint("text/plain;q=0.", i),
+			"Accept-Encoding", fmt.Sprint("x", i))
 		wantAnswer(t, w, http.StatusOK, "nvgpu_devices")
 		wantAnswer(t, request(s, http.MethodGet, fmt.Sprint("/metrics?name[]=", i)), http.StatusOK, "")
 	}
 	if n := len(s.scrapes.cache); *gathered != 0 || n != 2 {
-		t.Errorf("100 ways to ask for the same, and 100 choices, made %d gathers and %d responses, want none and 2", *gathered, n)
+		t.Errorf("100 ways to ask for the same, and 100 choices, made %d gathers and %d responses, want none and 2",
+			*gathered, n)
 	}
 }

@@ -15,34 +15,34 @@ import (
 	"gpusteward/collectors"
 )
 
-// A State is the host at one moment, as /api/v1/state gives it. What is not
-// known is left out, never 0; ratios are from 0 to 1.
+// A State is the host at one moment, as /api/v1/state returns it. An unknown
+// value is left out, never 0; ratios are from 0 to 1.
 type State struct {
 	Time       time.Time   `json:"time"`
 	Version    string      `json:"version"`
 	Host       HostState   `json:"host"`
-	Faults     []Fault     `json:"faults,omitempty"`  // of the node, the worst first
+	Faults     []Fault     `json:"faults,omitempty"`  // of the node; the worst first
 	GPUs       []GPU       `json:"gpus"`              // by index
 	Workloads  []Workload  `json:"workloads"`         // those with the most memory first
 	Tenants    []Tenant    `json:"tenants,omitempty"` // by GPU, those with the largest share first
 	Escalation []Escalated `json:"ladder,omitempty"`  // workloads above observe, the highest first
 }
 
-// HostState is what belongs to no GPU.
+// HostState is the state of the host without its GPUs.
 type HostState struct {
 	Name          string `json:"name"`
-	Note          string `json:"note,omitempty"`      // such as that it is simulated
-	NotReady      string `json:"not_ready,omitempty"` // why
+	Note          string `json:"note,omitempty"`      // for example, that the host is simulated
+	NotReady      string `json:"not_ready,omitempty"` // the reason
 	DriverUp      bool   `json:"driver_up"`
 	DriverVersion string `json:"driver_version,omitempty"`
 	CUDAVersion   string `json:"cuda_version,omitempty"`
 	Drained       bool   `json:"drained"`
 	GPUs          *int   `json:"gpus,omitempty"` // that the driver lists
 	GPUsExpected  int    `json:"gpus_expected"`
-	BrokerUp      *bool  `json:"broker_up,omitempty"` // where the enforcer is enabled
+	BrokerUp      *bool  `json:"broker_up,omitempty"` // only if the enforcer is enabled
 }
 
-// hostFacts are what the host's samples say of it.
+// hostFacts read the host's samples.
 var hostFacts = map[*collectors.Metric]func(h *HostState, s collectors.Sample){
 	collectors.DriverUp:        func(h *HostState, s collectors.Sample) { h.DriverUp = s.Value == 1 },
 	collectors.BrokerUp:        func(h *HostState, s collectors.Sample) { up := s.Value == 1; h.BrokerUp = &up },
@@ -54,9 +54,10 @@ var hostFacts = map[*collectors.Metric]func(h *HostState, s collectors.Sample){
 	},
 }
 
-// fill adds to s what samples say.
+// fill adds the samples to s.
 func (s *State) fill(samples []collectors.Sample) {
-	gpus, workloads, tenants, escalation := map[[2]string]*seenGPU{}, map[string]*Workload{}, seenTenants{}, seenEscalated{}
+	gpus, workloads, tenants, escalation := map[[2]string]*seenGPU{}, map[string]*Workload{},
+		seenTenants{}, seenEscalated{}
 	for _, sample := range samples {
 		if note := hostFacts[sample.Metric]; note != nil {
 			note(&s.Host, sample)
@@ -87,13 +88,15 @@ func (s *State) fill(samples []collectors.Sample) {
 	for _, w := range workloads {
 		s.Workloads = append(s.Workloads, *w)
 	}
-	slices.SortFunc(s.GPUs, func(a, b GPU) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID)) })
+	slices.SortFunc(s.GPUs, func(a, b GPU) int {
+		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID))
+	})
 	slices.SortFunc(s.Workloads, func(a, b Workload) int {
 		return cmp.Or(cmp.Compare(b.memory(), a.memory()), cmp.Compare(a.Name, b.Name))
 	})
 }
 
-// find adds to s what health finds, the worst first.
+// find adds the findings of health to s, the worst first.
 func (s *State) find(faults []Fault) {
 	for _, f := range slices.Backward(faults) {
 		at := slices.IndexFunc(s.GPUs, func(g GPU) bool { return g.UUID == f.UUID })
@@ -105,9 +108,10 @@ func (s *State) find(faults []Fault) {
 	}
 }
 
-// now returns what is known now.
+// now returns the current state.
 func (s *Server) now() State {
-	state := State{Time: time.Now().UTC(), Version: version.Version, Host: HostState{Name: s.options.Hostname, Note: s.options.Note}}
+	state := State{Time: time.Now().UTC(), Version: version.Version,
+		Host: HostState{Name: s.options.Hostname, Note: s.options.Note}}
 	if err := s.options.Ready(); err != nil {
 		state.Host.NotReady = err.Error()
 	}
@@ -118,7 +122,7 @@ func (s *Server) now() State {
 	return state
 }
 
-// state answers with what is known now.
+// state answers with the current state.
 func (s *Server) state(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
@@ -127,7 +131,7 @@ func (s *Server) state(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// byLabel is values by what a label says.
+// byLabel has values by the value of a label.
 type byLabel map[string]float64
 
 func (b *byLabel) add(key string, v float64) {
@@ -141,7 +145,7 @@ func (b *byLabel) set(key string, v float64) {
 	(*b)[key] = v
 }
 
-// of returns the value of key; NaN where there is none.
+// of returns the value of key; NaN if there is none.
 func (b byLabel) of(key string) float64 {
 	if v, ok := b[key]; ok {
 		return v
@@ -160,13 +164,13 @@ func (b byLabel) total() (sum float64) {
 // last returns the value of s's last label.
 func last(s collectors.Sample) string { return s.Labels[len(s.Labels)-1] }
 
-// number returns the number that text is; 0 if it is none.
+// number returns text as a number; 0 if it is none.
 func number(text string) int {
 	n, _ := strconv.Atoi(text)
 	return n
 }
 
-// unixTime returns the time so many seconds after 1970, to the millisecond.
+// unixTime converts seconds since 1970 to a time, to the millisecond.
 func unixTime(seconds float64) *time.Time {
 	t := time.UnixMilli(int64(seconds * 1000)).UTC()
 	return &t

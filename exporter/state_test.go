@@ -31,8 +31,9 @@ func TestStateGolden(t *testing.T) {
 	golden(t, "state.json", string(text)+"\n")
 }
 
-// What is not known is left out: nothing but names and what is always known.
-func TestStateLeavesOutWhatIsNotKnown(t *testing.T) {
+// Unknown values are left out: only names and values that are always known
+// remain.
+func TestStateLeavesOutUnknownValues(t *testing.T) {
 	var s samples
 	s.put(collectors.Up, 1, "0", "GPU-0")
 	s.put(collectors.WorkloadProcesses, 1, "0", "GPU-0", "unit:a", "compute")
@@ -40,7 +41,8 @@ func TestStateLeavesOutWhatIsNotKnown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"time":"2026-03-01T12:00:00Z","version":"1.0","host":{"name":"node17","driver_up":false,"drained":false,"gpus_expected":0},` +
+	const want = `{"time":"2026-03-01T12:00:00Z","version":"1.0",` +
+		`"host":{"name":"node17","driver_up":false,"drained":false,"gpus_expected":0},` +
 		`"gpus":[{"index":0,"uuid":"GPU-0","up":true}],` +
 		`"workloads":[{"workload":"unit:a","gpus":[{"index":0,"uuid":"GPU-0","processes":{"compute":1}}]}]}`
 	if string(text) != want {
@@ -57,7 +59,7 @@ func TestStateFaults(t *testing.T) {
 	put(collectors.XIDErrors, 2, "31", "")
 	put(collectors.XIDErrors, 1, "31", "9")
 	put(collectors.XIDErrors, 1, "79", "")
-	put(collectors.XIDErrors, 1, "13", "") // when is not known
+	put(collectors.XIDErrors, 1, "13", "") // at an unknown time
 	put(collectors.XIDLast, before(time.Hour), "31")
 	put(collectors.XIDLast, before(time.Minute), "79")
 	state := s.state(nil)
@@ -74,20 +76,24 @@ func TestStateFaults(t *testing.T) {
 		}
 		return texts
 	}
-	if got, want := words(state.GPUs[0].Faults), []string{"emergency, for 2m: It is lost.", "warning, for 2m: It is hot.", "XID 79 1m ago", "XID 31 ×3 1h00m ago", "XID 13"}; !reflect.DeepEqual(got, want) {
+	if got, want := words(state.GPUs[0].Faults), []string{"emergency, for 2m: It is lost.",
+		"warning, for 2m: It is hot.", "XID 79 1m ago", "XID 31 ×3 1h00m ago", "XID 13"}; !reflect.DeepEqual(got,
+		want) {
 		t.Errorf("the faults are\n%q, want\n%q", got, want)
 	}
-	if got, want := words(state.Faults), []string{"critical, for 2m: A port is down.", "emergency, for 2m: It is missing."}; !reflect.DeepEqual(got, want) {
+	if got, want := words(state.Faults), []string{"critical, for 2m: A port is down.",
+		"emergency, for 2m: It is missing."}; !reflect.DeepEqual(got, want) {
 		t.Errorf("the node's faults are\n%q, want\n%q: also those of a GPU that is not shown", got, want)
 	}
 }
 
-// GPUs come by index, workloads by memory, whatever the order of samples.
+// GPUs are sorted by index and workloads by memory, whatever the order of
+// samples.
 func TestStateIsSorted(t *testing.T) {
 	var s samples
 	s.workload("unit:small", "2", 1, .1)
 	s.workload("unit:none", "10", 0, .1)
-	s.put(collectors.WorkloadProcesses, 1, "2", "GPU-2", "unit:a-secret", "compute") // its memory is not known
+	s.put(collectors.WorkloadProcesses, 1, "2", "GPU-2", "unit:a-secret", "compute") // with unknown memory
 	s.workload("unit:large", "2", 2, .1)
 	s.workload("unit:large", "10", 2, .1)
 	for _, gpu := range []string{"10", "9", "2"} {
@@ -117,14 +123,16 @@ func TestStateIsServed(t *testing.T) {
 	began := time.Now()
 	w := request(s, http.MethodGet, "/api/v1/state")
 	wantAnswer(t, w, http.StatusOK, `"not_ready":"gpu 0 has not been read yet"`)
-	if kind, cache := w.Header().Get("Content-Type"), w.Header().Get("Cache-Control"); kind != "application/json" || cache != "no-store" {
+	if kind, cache := w.Header().Get("Content-Type"), w.Header().Get("Cache-Control"); kind != "application/json" ||
+		cache != "no-store" {
 		t.Errorf("the state is %q, kept %q", kind, cache)
 	}
 	var state State
 	if err := json.Unmarshal(w.Body.Bytes(), &state); err != nil {
 		t.Fatal(err)
 	}
-	if h := state.Host; h.Name != "node17" || h.Note != "This host is simulated." || state.Time.Before(began) || len(state.GPUs) != 2 || state.GPUs[1].Up {
+	if h := state.Host; h.Name != "node17" || h.Note != "This host is simulated." || state.Time.Before(began) ||
+		len(state.GPUs) != 2 || state.GPUs[1].Up {
 		t.Errorf("the state is %+v", state)
 	}
 	ready = nil

@@ -17,20 +17,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultURL is where an agent answers unless it was told otherwise.
+// DefaultURL is the address of an agent with default flags.
 const DefaultURL = "http://localhost:9836"
 
-// StatusOptions say what Status shows, and of which agent.
+// StatusOptions select the agent and what Status shows.
 type StatusOptions struct {
-	RuntimeDir string // where the control socket is, which is asked first
-	URL        string // of an agent to ask instead
-	Else       string // URL of an agent to ask should the socket not answer; empty: nobody is
-	Watch      bool   // go on, every second, until the context ends
-	JSON       bool   // as /api/v1/state has it, instead of a table
+	RuntimeDir string // has the control socket, which is tried first
+	URL        string // of the agent to ask instead
+	Else       string // URL of the agent to ask if the socket does not answer; empty: none
+	Watch      bool   // refresh every second until the context ends
+	JSON       bool   // the JSON of /api/v1/state instead of a table
 }
 
-// Status writes what a running agent knows of its host. Its errors say what
-// an operator can do.
+// Status writes the state that a running agent reports. Its errors say what an
+// operator can do.
 func Status(ctx context.Context, o StatusOptions, stdout io.Writer) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -65,7 +65,7 @@ func Status(ctx context.Context, o StatusOptions, stdout io.Writer) error {
 	}
 }
 
-// text asks the agent, and returns what it says as it is shown.
+// text asks the agent, and returns the answer as it is shown.
 func (o StatusOptions) text(ctx context.Context, st style) (string, error) {
 	answer, err := o.ask(ctx)
 	if err != nil {
@@ -73,7 +73,8 @@ func (o StatusOptions) text(ctx context.Context, st style) (string, error) {
 	}
 	var state State
 	if err := json.Unmarshal(answer, &state); err != nil || state.Time.IsZero() {
-		return "", fmt.Errorf("the answer is not the state of a host (%w): is that gpusteward?", cmp.Or(err, errors.New("it has no timestamp")))
+		return "", fmt.Errorf("the answer is not the state of a host (%w): is that gpusteward?",
+			cmp.Or(err, errors.New("it has no timestamp")))
 	}
 	if !o.JSON {
 		return st.table(state), nil
@@ -101,23 +102,25 @@ func (o StatusOptions) ask(ctx context.Context) ([]byte, error) {
 		case o.Else == "" && errors.Is(err, errRefused):
 			return nil, err
 		case o.Else == "":
-			return nil, fmt.Errorf("no agent answers at %s: is gpusteward running, with this --runtime.dir? --url takes the address of another one (%w)", socket, err)
+			return nil, fmt.Errorf("no agent answers at %s: is gpusteward running, with this --runtime.dir? --url "+
+				"takes the address of another one (%w)", socket, err)
 		}
 		url, where = o.Else, socket+" or "+o.Else
 	}
 	text, err := Ask(ctx, o.RuntimeDir, url, statePath)
 	if err != nil && !errors.Is(err, errRefused) {
-		return nil, fmt.Errorf("no agent answers at %s: is gpusteward running? --url takes another address (%w)", where, err)
+		return nil, fmt.Errorf("no agent answers at %s: is gpusteward running? --url takes another address (%w)",
+			where, err)
 	}
 	return text, err
 }
 
-// statePath is where an agent answers with a State.
+// statePath is the path of the State.
 const statePath = "/api/v1/state"
 
-// Ask returns what the agent at url answers to a GET of path; where url is
-// empty, the one of the runtime directory dir, which nobody else can pretend to
-// be. It waits for 3 s at most. Its errors are shown to operators.
+// Ask returns the answer of the agent at url to a GET of path. If url is empty,
+// it asks the agent of the runtime directory dir, which nobody else can
+// impersonate. It waits for at most 3 s. Its errors are shown to operators.
 func Ask(ctx context.Context, dir, url, path string) ([]byte, error) {
 	if url == "" {
 		return get(ctx, overSocket(filepath.Join(dir, ControlSocket)), "http://agent"+path)
@@ -125,13 +128,13 @@ func Ask(ctx context.Context, dir, url, path string) ([]byte, error) {
 	return get(ctx, http.DefaultClient, strings.TrimSuffix(url, "/")+path)
 }
 
-// errRefused is an answer, but not what was asked for.
+// errRefused is an answer other than the requested one.
 var errRefused = errors.New("refused")
 
-// maxAnswer bounds what is read of an answer, in bytes.
+// maxAnswer is the most that is read of an answer, in bytes.
 const maxAnswer = 16 << 20
 
-// patience is how long an agent may take to answer from memory.
+// patience is the time that an agent has to answer from memory.
 const patience = 3 * time.Second
 
 func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
@@ -151,12 +154,14 @@ func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 	case http.StatusOK:
 		return text, err
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return nil, fmt.Errorf("%w by %s, which requires authentication: as root the command uses the control socket instead, or give --url=http://USER:PASSWORD@HOST:PORT", errRefused, r.URL.Redacted())
+		return nil, fmt.Errorf("%w by %s, which requires authentication: as root the command uses the control socket "+
+			"instead, or give --url=http://USER:PASSWORD@HOST:PORT", errRefused, r.URL.Redacted())
 	}
-	return nil, fmt.Errorf("%w by %s: %s: %.200s", errRefused, r.URL.Redacted(), printable(answer.Status), printable(string(bytes.TrimSpace(text))))
+	return nil, fmt.Errorf("%w by %s: %s: %.200s", errRefused, r.URL.Redacted(), printable(answer.Status),
+		printable(string(bytes.TrimSpace(text))))
 }
 
-// What a terminal is told (ECMA-48).
+// Control sequences of terminals (ECMA-48).
 const (
 	hideCursor  = "\x1b[?25l"
 	showCursor  = "\x1b[?25h"
@@ -166,14 +171,14 @@ const (
 	clearBelow  = "\x1b[J"
 )
 
-// A screen is where the status is shown.
+// A screen is the output that shows the status.
 type screen struct {
 	style
 	terminal bool
 	rows     int
 }
 
-// screenOf returns what w is: a terminal has a size.
+// screenOf returns the screen of w; a terminal has a size.
 func screenOf(w io.Writer) screen {
 	s := screen{style: style{width: minWidth}}
 	if f, ok := w.(*os.File); ok {
@@ -185,12 +190,13 @@ func screenOf(w io.Writer) screen {
 	return s
 }
 
-// frame returns text as it replaces the frame before, without a flicker: as
-// many lines as there are rows.
+// frame returns text in the form that replaces the previous frame without
+// flicker, with at most as many lines as there are rows.
 func (s screen) frame(text string) string {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if shown := s.rows - 2; shown > 0 && len(lines) > shown+1 {
-		lines = append(lines[:shown], strings.TrimSuffix(s.line(cell{text: fmt.Sprintf("and %d lines more", len(lines)-shown), paint: dim}), "\n"))
+		lines = append(lines[:shown], strings.TrimSuffix(s.line(cell{text: fmt.Sprintf("and %d lines more",
+			len(lines)-shown), paint: dim}), "\n"))
 	}
 	return home + strings.Join(lines, clearLine+"\n") + clearLine + "\n" + clearBelow
 }

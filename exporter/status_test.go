@@ -32,17 +32,20 @@ func TestStatusAsksTheSocketFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent := &httptest.Server{Listener: l, Config: &http.Server{Handler: server(t, func(o *Options) { o.Hostname = "by-socket" })}}
+	agent := &httptest.Server{Listener: l, Config: &http.Server{Handler: server(t,
+		func(o *Options) { o.Hostname = "by-socket" })}}
 	agent.Start()
 	defer agent.Close()
 	var out bytes.Buffer
-	if err := Status(t.Context(), StatusOptions{RuntimeDir: dir}, &out); err != nil || !strings.HasPrefix(out.String(), "by-socket:") {
+	if err := Status(t.Context(), StatusOptions{RuntimeDir: dir}, &out); err != nil ||
+		!strings.HasPrefix(out.String(), "by-socket:") {
 		t.Errorf("over the socket: %v\n%s", err, &out)
 	}
 	other := httptest.NewServer(server(t, func(o *Options) { o.Hostname = "by-url" }))
 	defer other.Close()
 	out.Reset()
-	if err := Status(t.Context(), StatusOptions{RuntimeDir: dir, URL: other.URL + "/"}, &out); err != nil || !strings.HasPrefix(out.String(), "by-url:") {
+	if err := Status(t.Context(), StatusOptions{RuntimeDir: dir, URL: other.URL + "/"}, &out); err != nil ||
+		!strings.HasPrefix(out.String(), "by-url:") {
 		t.Errorf("over the URL: %v\n%s", err, &out)
 	}
 }
@@ -56,7 +59,8 @@ func TestStatusAsJSON(t *testing.T) {
 	}
 	fits(t, 1000, out.String())
 	var s State
-	if err := json.Unmarshal(out.Bytes(), &s); err != nil || s.Host.Name != "node17" || s.Host.Note != strings.ToValidUTF8(hostile, "\uFFFD") || len(s.GPUs) != 2 {
+	if err := json.Unmarshal(out.Bytes(), &s); err != nil || s.Host.Name != "node17" ||
+		s.Host.Note != strings.ToValidUTF8(hostile, "\uFFFD") || len(s.GPUs) != 2 {
 		t.Errorf("%v: %+v\n%s", err, s, &out)
 	}
 }
@@ -75,7 +79,8 @@ func TestStatusErrorsSayWhatToDo(t *testing.T) {
 		url  string
 		want []string
 	}{
-		{nowhere(t), []string{"no agent answers at http://127.0.0.1:", "is gpusteward running? --url takes another address", "refused"}},
+		{nowhere(t), []string{"no agent answers at http://127.0.0.1:",
+			"is gpusteward running? --url takes another address", "refused"}},
 		{"http://[::1", []string{"no agent answers at http://[::1", "missing ']'"}},
 		{secret, []string{"requires authentication", "as root", "me:xxxxx@"}},
 		{answers(403, ""), []string{"requires authentication"}},
@@ -107,7 +112,7 @@ func TestStatusErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
-// A socket that hangs is not passed over: whoever asks wants that agent.
+// A socket that hangs is not passed over: the user wants that agent.
 func TestStatusOfAnAgentThatHangs(t *testing.T) {
 	dir := withSocketDir(t)
 	l, err := net.Listen("unix", filepath.Join(dir, ControlSocket))
@@ -123,9 +128,11 @@ func TestStatusOfAnAgentThatHangs(t *testing.T) {
 	}
 }
 
-// Whatever an agent answers, the status ends or is shown, and stays printable.
+// With any answer of an agent, the status ends or is shown, and stays
+// printable.
 func FuzzAnswers(f *testing.F) {
-	f.Add(`{"gpus":[null,{"up":true,"faults":[{}],"mig_devices":[{}],"memory_bytes":{"used":1e308},"memory_total_bytes":0}],"workloads":[null,{"gpus":[{"index":-1}]}]}`)
+	f.Add(`{"gpus":[null,{"up":true,"faults":[{}],"mig_devices":[{}],"memory_bytes":{"used":1e308},` +
+		`"memory_total_bytes":0}],"workloads":[null,{"gpus":[{"index":-1}]}]}`)
 	f.Add(`{"host":{"gpus":-1},"gpus":[{"up":true,"utilization_ratio":{"gpu":-1e308},"power_watts":1e308}]}`)
 	f.Fuzz(func(t *testing.T, answer string) {
 		var s State
@@ -135,7 +142,7 @@ func FuzzAnswers(f *testing.F) {
 	})
 }
 
-// A pipeline is what a watched status is written to: not a terminal.
+// A pipeline is the output of a watched status that is not a terminal.
 type pipeline struct {
 	text   strings.Builder
 	frames int
@@ -168,11 +175,13 @@ func TestWatchGoesOn(t *testing.T) {
 	if err := Status(ctx, StatusOptions{URL: agent.URL, Watch: true}, out); err != nil {
 		t.Errorf("told to end: %v", err)
 	}
-	if text := out.text.String(); strings.Count(text, "0 GPUs expected") != 2 || !strings.Contains(strings.Join(strings.Fields(text), " "), "503 Service Unavailable: restarting\ufffd[2J") {
+	if text := out.text.String(); strings.Count(text, "0 GPUs expected") != 2 ||
+		!strings.Contains(strings.Join(strings.Fields(text), " "), "503 Service Unavailable: restarting\ufffd[2J") {
 		t.Errorf("two frames and an error are\n%q", text)
 	}
 	broken := errors.New("broken pipe")
-	if err := Status(t.Context(), StatusOptions{URL: agent.URL, Watch: true}, &pipeline{last: func() error { return broken }}); !errors.Is(err, broken) {
+	if err := Status(t.Context(), StatusOptions{URL: agent.URL, Watch: true},
+		&pipeline{last: func() error { return broken }}); !errors.Is(err, broken) {
 		t.Errorf("nobody reads any more: %v", err)
 	}
 }
@@ -208,7 +217,9 @@ func TestWatchOnATerminal(t *testing.T) {
 		t.Run(fmt.Sprintf("NO_COLOR %v", plain), func(t *testing.T) {
 			t.Setenv("NO_COLOR", map[bool]string{true: "1"}[plain])
 			master, slave := openTerminal(t)
-			agent := httptest.NewServer(server(t, func(o *Options) { o.Hostname, o.Note = "node17", strings.Repeat("wide", 50) }))
+			agent := httptest.NewServer(server(t, func(o *Options) {
+				o.Hostname, o.Note = "node17", strings.Repeat("wide", 50)
+			}))
 			defer agent.Close()
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()

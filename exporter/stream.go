@@ -22,9 +22,8 @@ const (
 	viewerBehind = 4  // messages that a viewer may be behind
 )
 
-// live streams the state to whoever looks, and keeps the history. An interval
-// costs one rendering, whatever the number of viewers, and none where there are
-// none.
+// live streams the state to viewers, and keeps the history. An interval costs
+// one rendering for any number of viewers, and none without viewers.
 type live struct {
 	state   func() State
 	history history
@@ -33,10 +32,10 @@ type live struct {
 	mu        sync.Mutex // guards what follows
 	ended     bool
 	viewers   map[*viewer]struct{}
-	latest    *frame // what a new viewer begins with, if it is of this interval
+	latest    *frame // the first frame of a new viewer, if it is of this interval
 }
 
-// A frame is one message of the stream, and the same compressed so that it can
+// A frame is one message of the stream, and its compressed form, which can
 // follow any other.
 type frame struct {
 	made          time.Time
@@ -44,10 +43,10 @@ type frame struct {
 }
 
 // A viewer is a client of the stream.
-type viewer struct{ frames chan *frame } // closed when the viewer is too slow, or the server ends
+type viewer struct{ frames chan *frame } // closed if the viewer is too slow or the server ends
 
-// run adds to the history and tells the viewers, a little after each interval of
-// the readers, until ctx ends; then it ends the streams.
+// run adds to the history and sends to the viewers, shortly after each interval
+// of the readers. When ctx ends, it ends the streams.
 func (l *live) run(ctx context.Context) error {
 	defer l.end()
 	for {
@@ -63,7 +62,7 @@ func (l *live) run(ctx context.Context) error {
 	}
 }
 
-// tick does what is due.
+// tick adds to the history and sends a frame if one is due.
 func (l *live) tick() {
 	l.rendering.Lock()
 	defer l.rendering.Unlock()
@@ -83,8 +82,8 @@ func (l *live) tick() {
 	}
 }
 
-// tell hands f to the viewers. One that is too far behind is dropped: it comes
-// again.
+// tell hands f to the viewers. It drops a viewer that is too far behind; the
+// viewer reconnects.
 func (l *live) tell(f *frame) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,7 +98,7 @@ func (l *live) tell(f *frame) {
 	}
 }
 
-// end ends all streams, and lets no more begin.
+// end ends all streams and admits no more.
 func (l *live) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,10 +108,10 @@ func (l *live) end() {
 	l.ended, l.viewers = true, nil
 }
 
-// join adds a viewer, whose first frame is there. It returns nil where there
-// are too many.
+// join adds a viewer, whose first frame is ready. It returns nil if there are
+// too many.
 func (l *live) join() *viewer {
-	l.rendering.Lock() // those who come at the same time share a frame
+	l.rendering.Lock() // viewers that arrive at the same time share a frame
 	defer l.rendering.Unlock()
 	l.mu.Lock()
 	f, full := l.latest, l.ended || len(l.viewers) >= maxViewers
@@ -125,7 +124,7 @@ func (l *live) join() *viewer {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ended { // since
+	if l.ended { // while it waited
 		return nil
 	}
 	v := &viewer{make(chan *frame, viewerBehind)}
@@ -146,8 +145,8 @@ func (l *live) leave(v *viewer) {
 	}
 }
 
-// ServeHTTP answers GET /api/v1/live: a State each second, as server-sent
-// events, until the client leaves or is too slow, or the server ends.
+// ServeHTTP answers GET /api/v1/live with a State each second, as server-sent
+// events, until the client leaves, is too slow, or the server ends.
 func (l *live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	if r.Method == http.MethodHead {
@@ -157,13 +156,14 @@ func (l *live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v := l.join()
 	if v == nil {
 		w.Header().Set("Retry-After", "5")
-		http.Error(w, fmt.Sprintf("no more than %d clients can follow the state, or the agent is about to end", maxViewers), http.StatusServiceUnavailable)
+		http.Error(w, fmt.Sprintf("no more than %d clients can follow the state, or the agent is about to end",
+			maxViewers), http.StatusServiceUnavailable)
 		return
 	}
 	defer l.leave(v)
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Vary", "Accept-Encoding")
-	w.Header().Set("X-Accel-Buffering", "no") // of nginx
+	w.Header().Set("X-Accel-Buffering", "no") // for nginx
 	out := sender{to: w, control: http.NewResponseController(w)}
 	if acceptsGzip(r) {
 		w.Header().Set("Content-Encoding", "gzip")
@@ -186,28 +186,28 @@ func (l *live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// newFrame returns the message that says s.
+// newFrame returns the message of s.
 func newFrame(s State) *frame {
-	text, _ := json.Marshal(s) // it has no value that JSON has not
+	text, _ := json.Marshal(s) // it has only values that JSON has
 	f := &frame{made: time.Now(), plain: fmt.Appendf(nil, "event: state\nretry: 1000\ndata: %s\n\n", text)}
 	var packed bytes.Buffer
 	w := packers.Get().(*flate.Writer)
 	defer packers.Put(w)
 	w.Reset(&packed)
 	_, _ = w.Write(f.plain) // to memory
-	_ = w.Flush()           // ends at a byte, and refers to nothing before it
+	_ = w.Flush()           // ends at a byte boundary, and refers to nothing before it
 	f.packed = packed.Bytes()
 	return f
 }
 
-// packers are compressors between uses.
+// packers are idle compressors.
 var packers = sync.Pool{New: func() any {
 	w, _ := flate.NewWriter(nil, gzipLevel) // the level is one
 	return w
 }}
 
-// What a stream is within gzip (RFC 1952): a header, the frames as blocks of
-// one DEFLATE stream, an empty last block, checksum and length.
+// A gzip stream (RFC 1952) is a header, the frames as blocks of one DEFLATE
+// stream, an empty last block, a checksum and a length.
 var (
 	gzipHeader    = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255}
 	gzipLastBlock = []byte{1, 0, 0, 0xff, 0xff}
@@ -218,7 +218,7 @@ type sender struct {
 	to       http.ResponseWriter
 	control  *http.ResponseController
 	gzip     bool
-	start    []byte // to be written before the first frame
+	start    []byte // written before the first frame
 	checksum uint32
 	length   uint32
 }
@@ -235,7 +235,7 @@ func (s *sender) send(f *frame) error {
 	return s.write(text)
 }
 
-// finish ends what is compressed as a whole.
+// finish ends the compressed stream.
 func (s *sender) finish() {
 	if s.gzip && s.start == nil {
 		end := binary.LittleEndian.AppendUint32(bytes.Clone(gzipLastBlock), s.checksum)
@@ -244,7 +244,8 @@ func (s *sender) finish() {
 }
 
 func (s *sender) write(text []byte) error {
-	if err := s.control.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err := s.control.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil &&
+		!errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
 	if _, err := s.to.Write(text); err != nil {
@@ -253,7 +254,8 @@ func (s *sender) write(text []byte) error {
 	return s.control.Flush()
 }
 
-// acceptsGzip reports whether r's client does, as all browsers say it.
+// acceptsGzip reports whether r's client accepts gzip, in the form that all
+// browsers send.
 func acceptsGzip(r *http.Request) bool {
 	for part := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
 		name, q, _ := strings.Cut(strings.TrimSpace(part), ";")

@@ -31,14 +31,15 @@ func runLive(t *testing.T, s *Server) (stop func()) {
 	return func() { cancel(); <-ended }
 }
 
-// A watcher is a client of the stream within the process: what it was sent.
+// A watcher is a client of the stream within the process, with everything that
+// it was sent.
 type watcher struct {
-	http.ResponseWriter // nil; header and body are here
+	http.ResponseWriter // nil; header and body are below
 	header              http.Header
 	mu                  sync.Mutex
 	body                strings.Builder
 	status              int
-	stuck               chan struct{} // nil, or writing waits until it is closed
+	stuck               chan struct{} // if not nil, writes wait until it is closed
 	left, ended         chan struct{}
 }
 
@@ -96,7 +97,7 @@ func watch(t *testing.T, s *Server, stuck chan struct{}) *watcher {
 // leave ends the watcher.
 func (w *watcher) leave() { close(w.left); <-w.ended }
 
-func TestStreamTellsAStateASecond(t *testing.T) {
+func TestStreamSendsAStateEachSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var rendered atomic.Int32
 		s := server(t, func(o *Options) {
@@ -133,7 +134,7 @@ func TestStreamTellsAStateASecond(t *testing.T) {
 		before := rendered.Load()
 		time.Sleep(20 * liveInterval)
 		synctest.Wait()
-		if more := rendered.Load() - before; more > 5 { // of the history
+		if more := rendered.Load() - before; more > 5 { // for the history
 			t.Errorf("nobody looks, and in 20 s there were %d renderings", more)
 		}
 	})
@@ -193,7 +194,7 @@ func TestSlowViewerIsDropped(t *testing.T) {
 }
 
 func TestStreamsEndWithTheServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // which fails if a goroutine stays
+	synctest.Test(t, func(t *testing.T) { // fails if a goroutine stays
 		s := server(t, nil)
 		stop := runLive(t, s)
 		w := watch(t, s, nil)
@@ -204,8 +205,8 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 	})
 }
 
-// What is sent compressed is one gzip file, whenever a viewer came, that can be
-// read as it comes.
+// A compressed stream is one gzip file, whenever the viewer joins, and can be
+// read as it arrives.
 func TestStreamIsCompressedOnce(t *testing.T) {
 	s := server(t, nil)
 	stop := runLive(t, s)
@@ -240,11 +241,11 @@ func TestStreamIsCompressedOnce(t *testing.T) {
 				states++
 			}
 		}
-		if encoding == "gzip;q=0" { // the last
+		if encoding == "gzip;q=0" { // the last case
 			stop()
 		} else {
 			defer func() {
-				if _, err := io.Copy(io.Discard, lines); err != nil { // checks the sum and the length
+				if _, err := io.Copy(io.Discard, lines); err != nil { // checks the checksum and the length
 					t.Errorf("the end of a stream as %q: %v", encoding, err)
 				}
 			}()

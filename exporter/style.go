@@ -8,13 +8,13 @@ import (
 	"unicode/utf8"
 )
 
-// A style is how text is laid out: how wide it may be, and whether in colour.
+// A style is the width of a text, and whether it has colours.
 type style struct {
 	width  int
 	colour bool
 }
 
-// Paints, as a terminal is told of them (ECMA-48, SGR).
+// Parameters of SGR, which sets the colours of a terminal (ECMA-48).
 const (
 	bold   = "1"
 	dim    = "2"
@@ -25,12 +25,12 @@ const (
 // A cell is a piece of a line.
 type cell struct {
 	text  string
-	width int // negative: at the right of so many columns; 0: as long as it is
+	width int // negative: aligned to the right; 0: as wide as the text
 	paint string
 }
 
 // line returns the cells with spaces between them, at most as wide as the
-// style is. It is the only way that a name takes to a terminal.
+// style. Every name passes it on the way to a terminal.
 func (st style) line(cells ...cell) string {
 	var b strings.Builder
 	left := st.width
@@ -60,7 +60,7 @@ func (st style) line(cells ...cell) string {
 	return strings.TrimRight(b.String(), " ") + "\n"
 }
 
-// wrapped returns text in as many lines as it takes, after indent.
+// wrapped returns text in as many lines as needed, each after indent.
 func (st style) wrapped(paint, indent, text string) string {
 	var b strings.Builder
 	line := ""
@@ -75,8 +75,7 @@ func (st style) wrapped(paint, indent, text string) string {
 	return b.String()
 }
 
-// cut returns what of text fits so many columns, with an ellipsis where it
-// does not.
+// cut shortens text to so many columns, with an ellipsis if it does not fit.
 func cut(text string, columns int) string {
 	if utf8.RuneCountInString(text) <= columns {
 		return text
@@ -87,7 +86,8 @@ func cut(text string, columns int) string {
 	return string([]rune(text)[:columns-1]) + "…"
 }
 
-// printable replaces what could move a cursor, change a colour or hide a text.
+// printable replaces characters that could move the cursor, change a colour or
+// hide text.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -97,7 +97,8 @@ func printable(text string) string {
 	}, text)
 }
 
-// escaped does the same to JSON, whose strings it leaves what they are.
+// escaped escapes the same characters in JSON, which leaves its strings
+// unchanged.
 func escaped(json string) string {
 	var b strings.Builder
 	for _, r := range json {

@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// minWidth is how wide a status is where there is no more room, in columns.
+// minWidth is the minimum width of a status, in columns.
 const minWidth = 80
 
-// shownWorkloads bounds the workloads that a status shows.
+// shownWorkloads is the most workloads that a status shows.
 const shownWorkloads = 20
 
-// table returns s as text: no line is wider than the style, and no name in
-// it, whoever chose it, holds anything but printable characters.
+// table returns s as text. No line is wider than the style, and names are
+// printable, whatever they contain.
 func (st style) table(s State) string {
 	var b strings.Builder
 	st.host(&b, s)
@@ -40,7 +40,7 @@ func (st style) table(s State) string {
 	return b.String()
 }
 
-// host writes what belongs to no GPU.
+// host writes the part that belongs to no GPU.
 func (st style) host(b *strings.Builder, s State) {
 	h, driver := s.Host, "no driver"
 	if h.DriverUp {
@@ -53,13 +53,15 @@ func (st style) host(b *strings.Builder, s State) {
 			gpus.paint = red
 		}
 	}
-	b.WriteString(st.line(cell{text: cut(cmp.Or(h.Name, "this host"), 20) + ":", paint: bold}, cell{text: cut(driver, 32) + ","}, gpus,
+	b.WriteString(st.line(cell{text: cut(cmp.Or(h.Name, "this host"), 20) + ":", paint: bold},
+		cell{text: cut(driver, 32) + ","}, gpus,
 		cell{text: s.Time.UTC().Format("15:04:05 UTC"), paint: dim}))
 	if h.Note != "" {
 		b.WriteString(st.line(cell{text: h.Note, paint: dim}))
 	}
 	if h.Drained {
-		b.WriteString(st.line(cell{text: "Drained: the agent has let go of the driver, until gpusteward resume.", paint: yellow}))
+		b.WriteString(st.line(cell{text: "Drained: the agent has let go of the driver, until gpusteward resume.",
+			paint: yellow}))
 	} else if h.NotReady != "" {
 		b.WriteString(st.wrapped(red, "", "Not ready: "+h.NotReady))
 	}
@@ -71,10 +73,11 @@ func (st style) host(b *strings.Builder, s State) {
 
 // gpus writes a line or two for each GPU, and one for each of its MIG devices.
 func (st style) gpus(b *strings.Builder, s State) {
-	wide := 6 + min((st.width-minWidth)/2, 14) // of a bar
-	hot := ""                                  // the paint of a temperature near the limit
+	wide := 6 + min((st.width-minWidth)/2, 14) // width of a bar
+	hot := ""                                  // colour of a temperature near the limit
 	row := func(paint, index, name, load, memory, temperature, power, clock string) {
-		b.WriteString(st.line(cell{index, -2, paint}, cell{name, 21, paint}, cell{load, wide + 5, paint}, cell{memory, wide + 12, paint},
+		b.WriteString(st.line(cell{index, -2, paint}, cell{name, 21, paint}, cell{load, wide + 5, paint},
+			cell{memory, wide + 12, paint},
 			cell{temperature, 7, cmp.Or(hot, paint)}, cell{power, -9, paint}, cell{clock, -6, paint}))
 		hot = ""
 	}
@@ -93,20 +96,23 @@ func (st style) gpus(b *strings.Builder, s State) {
 		if known(g.Margin) < nearLimit {
 			hot = yellow
 		}
-		row(paint, index, name, load(g.Utilization.of("gpu"), wide), memory(g.Memory.of("used"), known(g.MemoryTotal), wide),
-			show("%.0f", g.Temperature.of("gpu"))+show(" %+.0f", known(g.Margin)), show("%.0f", known(g.Power))+show("/%.0f", known(g.PowerLimit)),
+		row(paint, index, name, load(g.Utilization.of("gpu"), wide),
+			memory(g.Memory.of("used"), known(g.MemoryTotal), wide),
+			show("%.0f", g.Temperature.of("gpu"))+show(" %+.0f", known(g.Margin)),
+			show("%.0f", known(g.Power))+show("/%.0f", known(g.PowerLimit)),
 			show("%.2f", g.Clocks.of("sm")/1e9))
 		st.faults(b, "   ", g.Faults, s.Time)
 		if len(g.Throttled) > 0 {
 			b.WriteString(st.wrapped(throttle(g.Throttled), "   ", "clocks held by "+reasons(g.Throttled)))
 		}
 		for _, m := range g.MIG {
-			row("", "", m.Profile+" "+m.GI+"/"+m.CI, load(known(m.SMActivity), wide), memory(known(m.MemoryUsed), known(m.MemoryTotal), wide), "", "", "")
+			row("", "", m.Profile+" "+m.GI+"/"+m.CI, load(known(m.SMActivity), wide),
+				memory(known(m.MemoryUsed), known(m.MemoryTotal), wide), "", "", "")
 		}
 	}
 }
 
-// workloads writes a line for each workload, those with the most memory.
+// workloads writes a line for each workload, the largest memory first.
 func (st style) workloads(b *strings.Builder, s State) {
 	row := func(paint, name, gpus, memory, sm, processes, since string) {
 		b.WriteString(st.line(cell{name, st.width - 34, paint}, cell{gpus, 7, paint}, cell{memory, -6, paint},
@@ -114,7 +120,7 @@ func (st style) workloads(b *strings.Builder, s State) {
 	}
 	if len(s.Workloads) == 0 {
 		if !slices.ContainsFunc(s.GPUs, func(g GPU) bool { return g.Up }) {
-			return // nobody knows
+			return // unknown
 		}
 		b.WriteString(st.line(cell{text: "No process uses a GPU.", paint: dim}))
 		return
@@ -138,11 +144,12 @@ func (st style) workloads(b *strings.Builder, s State) {
 		if w.Since != nil {
 			since = age(s.Time.Sub(*w.Since))
 		}
-		row("", w.who(), ranges(gpus), show("%.1f", w.memory()/(1<<30)), show("%.0f%%", 100*sm), show("%.0f", processes), since)
+		row("", w.who(), ranges(gpus), show("%.1f", w.memory()/(1<<30)), show("%.0f%%", 100*sm),
+			show("%.0f", processes), since)
 	}
 }
 
-// plus adds what is known.
+// plus adds the known values.
 func plus(a, b float64) float64 {
 	switch {
 	case math.IsNaN(a):
@@ -153,14 +160,16 @@ func plus(a, b float64) float64 {
 	return a + b
 }
 
-// nearLimit is how near a GPU's temperature may come to its limit before it
-// is marked, in degrees Celsius.
+// nearLimit is the margin to its limit below which a GPU's temperature is
+// marked, in degrees Celsius.
 const nearLimit = 5
 
-// holds are the reasons for held clocks in words.
+// holds are the reasons for held clocks, in words.
 var holds = map[string]string{
-	"sw_power_cap": "power limit", "sw_thermal": "heat", "hw_thermal": "heat (hardware)", "hw_power_brake": "power brake",
-	"hw_slowdown": "hardware slowdown", "sync_boost": "sync boost", "app_clocks": "application clocks", "display_clocks": "display clocks",
+	"sw_power_cap": "power limit", "sw_thermal": "heat", "hw_thermal": "heat (hardware)",
+	"hw_power_brake": "power brake",
+	"hw_slowdown":    "hardware slowdown", "sync_boost": "sync boost", "app_clocks": "application clocks",
+	"display_clocks": "display clocks",
 }
 
 func reasons(held []string) string {
@@ -171,7 +180,7 @@ func reasons(held []string) string {
 	return strings.Join(words, ", ")
 }
 
-// throttle is the paint of held clocks: at its power limit a GPU does what it
+// throttle is the colour of held clocks: a GPU at its power limit does what it
 // can.
 func throttle(held []string) string {
 	if slices.Equal(held, []string{"sw_power_cap"}) {
@@ -183,8 +192,8 @@ func throttle(held []string) string {
 // faultPaints are the colours of severities.
 var faultPaints = map[string]string{"info": dim, "warning": yellow, "critical": red, "emergency": red}
 
-// faults writes what health finds, a line each in the colour of how bad it is,
-// and the XIDs that were counted in one more.
+// faults writes the findings of health, one line each in the colour of the
+// severity, and the counted XIDs on one more line.
 func (st style) faults(b *strings.Builder, indent string, all []Fault, now time.Time) {
 	var xids []string
 	for _, f := range all {
@@ -199,7 +208,7 @@ func (st style) faults(b *strings.Builder, indent string, all []Fault, now time.
 	}
 }
 
-// words says what is or was wrong, how often and how long ago.
+// words says what the fault is or was, how often it occurred and how long ago.
 func (f Fault) words(now time.Time) string {
 	if f.Check != "" {
 		return f.Severity + ", for " + age(now.Sub(f.when())) + ": " + f.What
@@ -216,7 +225,8 @@ func (f Fault) words(now time.Time) string {
 
 // downs are the reasons of gpusteward_worker_stuck in words.
 var downs = map[string]string{
-	"gpu_is_lost": "lost: ", "reset_required": "needs a reset: ", "not_listed": "gone: ", "late": "late: ", "driver_closed": "no driver: ",
+	"gpu_is_lost": "lost: ", "reset_required": "needs a reset: ", "not_listed": "gone: ", "late": "late: ",
+	"driver_closed": "no driver: ",
 }
 
 // down says why a GPU does not answer.
@@ -227,7 +237,7 @@ func down(reason string) string {
 	return cmp.Or(downs[reason], "down: ") + cmp.Or(reason, "nobody knows why")
 }
 
-// load draws a share of time.
+// load draws a utilization.
 func load(ratio float64, wide int) string {
 	if math.IsNaN(ratio) {
 		return ""
@@ -235,7 +245,7 @@ func load(ratio float64, wide int) string {
 	return fmt.Sprintf("%s %3.0f%%", bar(ratio, wide), 100*ratio)
 }
 
-// memory draws what is used of memory.
+// memory draws the used memory.
 func memory(used, total float64, wide int) string {
 	if math.IsNaN(used / total) {
 		return ""
@@ -243,7 +253,7 @@ func memory(used, total float64, wide int) string {
 	return fmt.Sprintf("%s %.1f/%.1f", bar(used/total, wide), used/(1<<30), total/(1<<30))
 }
 
-// bar draws a ratio; what is more than nothing is seen.
+// bar draws a ratio; a ratio above 0 is visible.
 func bar(ratio float64, wide int) string {
 	full := int(math.Round(float64(wide) * min(max(ratio, 0), 1)))
 	if ratio > 0 {
@@ -252,7 +262,7 @@ func bar(ratio float64, wide int) string {
 	return strings.Repeat("█", full) + strings.Repeat("░", wide-full)
 }
 
-// known returns the value; NaN where there is none.
+// known returns the value; NaN if there is none.
 func known(v *float64) float64 {
 	if v == nil {
 		return math.NaN()
@@ -260,7 +270,7 @@ func known(v *float64) float64 {
 	return *v
 }
 
-// show writes a value, if it is known.
+// show writes a value if it is known.
 func show(format string, v float64) string {
 	if math.IsNaN(v) {
 		return ""

@@ -14,7 +14,7 @@ import (
 	"gpusteward/collectors"
 )
 
-// states are what a status may have to show, by the name of the golden file.
+// states are the states of the golden files, by file name.
 var states = map[string]func() State{
 	"h100": func() State {
 		var s samples
@@ -38,7 +38,8 @@ var states = map[string]func() State{
 		s.put(collectors.MemoryBytes, 1<<20, "3", "GPU-3", "used")
 		s.put(collectors.MemoryTotal, 24<<30, "3", "GPU-3")
 		s.put(collectors.ClockEventActive, 1, "3", "GPU-3", "gpu_idle")
-		for i, why := range []string{"gpu_is_lost", "nvmlDeviceGetTemperature", "reset_required", "not_listed", "unknown"} {
+		for i, why := range []string{"gpu_is_lost", "nvmlDeviceGetTemperature", "reset_required", "not_listed",
+			"unknown"} {
 			s.down(fmt.Sprint(4+i), why)
 		}
 		s.workload("pod:serving/llama-0/vllm", "0", 2, 0)
@@ -97,7 +98,8 @@ var states = map[string]func() State{
 			s.quota(gpu, "batch", 0, "none", "none", "none")
 		}
 		for i, level := range []string{"terminate", "pause", "terminate", "throttle"} {
-			s.stands("research-and-development", fmt.Sprintf("pod:research/trainer-%d/pytorch-worker-with-a-long-name", i), level, i == 2, map[string]float64{"compute": 1200, "reports": 14})
+			s.stands("research-and-development", fmt.Sprintf("pod:research/trainer-%d/pytorch-worker-with-a-long-name",
+				i), level, i == 2, map[string]float64{"compute": 1200, "reports": 14})
 		}
 		for i := range 20 {
 			s.stands("batch", fmt.Sprint("slurm:", 100+i), "warn", false, map[string]float64{"memory": 2})
@@ -139,11 +141,12 @@ var states = map[string]func() State{
 	},
 }
 
-// hostile is what nobody should be called: it clears the screen, moves the
-// cursor, begins a line, turns text around, and is too long.
-const hostile = "\x1b[2J\x1b]0;owned\a\r\nroot\u202e\u009b31m\x7f\u200b\xff漢字" + "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+// hostile is a hostile name: it clears the screen, moves the cursor, begins a
+// line, reverses text, and is too long.
+const hostile = "\x1b[2J\x1b]0;owned\a\r\nroot\u202e\u009b31m\x7f\u200b\xff漢字" +
+	"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
-// fits fails where a line is too wide, or moves more than the cursor forwards.
+// fits fails if a line is too wide, or moves the cursor other than forwards.
 func fits(t *testing.T, width int, text string) {
 	t.Helper()
 	for line := range strings.Lines(text) {
@@ -161,7 +164,7 @@ func TestTableGolden(t *testing.T) {
 	for name, state := range states {
 		text := style{width: minWidth}.table(state())
 		golden(t, "status_"+name+".txt", text)
-		if name == "shared" || name == "escalation" { // whose columns move
+		if name == "shared" || name == "escalation" { // their columns move
 			golden(t, "status_"+name+"_wide.txt", style{width: 120}.table(state()))
 		}
 		for _, width := range []int{minWidth, minWidth + 1, 99, 200} {
@@ -174,31 +177,34 @@ func TestTableUsesTheWidth(t *testing.T) {
 	var s samples
 	s.workload("pod:"+strings.Repeat("long", 15), "0", 1, .5)
 	s.put(collectors.Up, 1, "0", "GPU-0")
-	if name := strings.Repeat("long", 15); strings.Contains(style{width: 80}.table(s.state(nil)), name) || !strings.Contains(style{width: 120}.table(s.state(nil)), name) {
+	if name := strings.Repeat("long", 15); strings.Contains(style{width: 80}.table(s.state(nil)), name) ||
+		!strings.Contains(style{width: 120}.table(s.state(nil)), name) {
 		t.Error("a long name is cut where there is room, or not cut where there is none")
 	}
 }
 
 var paints = regexp.MustCompile("\x1b\\[(0|1|2|31|33)m")
 
-// In colour it says the same, and names choose none.
+// The text is the same in colour, and names choose no colour.
 func TestTableInColour(t *testing.T) {
 	for name, state := range states {
 		plain, coloured := style{width: minWidth}.table(state()), style{width: minWidth, colour: true}.table(state())
 		if got := paints.ReplaceAllString(coloured, ""); got != plain {
 			t.Errorf("%s: without its colours it is\n%s\nwant\n%s", name, got, plain)
 		}
-		if opened, closed := len(paints.FindAllString(coloured, -1)), strings.Count(coloured, "\x1b[0m"); opened == 0 || opened != 2*closed {
+		if opened, closed := len(paints.FindAllString(coloured, -1)),
+			strings.Count(coloured, "\x1b[0m"); opened == 0 || opened != 2*closed {
 			t.Errorf("%s: %d paints, %d ends", name, opened, closed)
 		}
 	}
-	if mixed := (style{width: minWidth, colour: true}).table(states["mixed"]()); !strings.Contains(mixed, "\x1b[31mlost: gpu_is_lost") && !strings.Contains(mixed, "\x1b[31m lost: gpu_is_lost") {
+	if mixed := (style{width: minWidth, colour: true}).table(states["mixed"]()); !strings.Contains(mixed,
+		"\x1b[31mlost: gpu_is_lost") && !strings.Contains(mixed, "\x1b[31m lost: gpu_is_lost") {
 		t.Errorf("a lost GPU is not red: %q", mixed)
 	}
 }
 
-// FuzzNames: whatever something is called, the status fits, is printable, and
-// as JSON is the same after it was made fit for a terminal.
+// FuzzNames: with any name, the status fits and is printable, and its JSON
+// means the same after it was escaped for a terminal.
 func FuzzNames(f *testing.F) {
 	f.Add(hostile)
 	f.Add("pod:a/b/c")
@@ -232,7 +238,8 @@ func FuzzNames(f *testing.F) {
 
 func TestAge(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		-time.Hour: "0s", 59*time.Second + 999*time.Millisecond: "59s", time.Minute: "1m", time.Hour - 1: "59m", time.Hour: "1h00m",
+		-time.Hour: "0s", 59*time.Second + 999*time.Millisecond: "59s", time.Minute: "1m", time.Hour - 1: "59m",
+		time.Hour:        "1h00m",
 		24*time.Hour - 1: "23h59m", 24 * time.Hour: "1d00h", 99*24*time.Hour + 5*time.Hour: "99d05h",
 	} {
 		if got := age(d); got != want {
@@ -250,23 +257,26 @@ func TestRanges(t *testing.T) {
 }
 
 func TestBar(t *testing.T) {
-	for ratio, want := range map[float64]string{0: "░░░░", 1e-9: "█░░░", .5: "██░░", .99: "████", 1: "████", 7: "████", -1: "░░░░"} {
+	for ratio, want := range map[float64]string{0: "░░░░", 1e-9: "█░░░", .5: "██░░", .99: "████", 1: "████", 7: "████",
+		-1: "░░░░"} {
 		if got := bar(ratio, 4); got != want {
 			t.Errorf("%v is drawn %s, want %s", ratio, got, want)
 		}
 	}
 }
 
-func TestTableOfWhatIsNotKnown(t *testing.T) {
+func TestTableOfUnknownValues(t *testing.T) {
 	st := style{width: minWidth}
 	if text := st.table(State{GPUs: []GPU{{UUID: "GPU-a", Reason: "late"}}}); strings.Contains(text, "No process") {
 		t.Errorf("of a GPU that does not answer: %s", text)
 	}
-	if text := st.table(State{GPUs: []GPU{{UUID: "GPU-a", Up: true}}}); !strings.Contains(text, "No process uses a GPU.") {
+	if text := st.table(State{GPUs: []GPU{{UUID: "GPU-a", Up: true}}}); !strings.Contains(text,
+		"No process uses a GPU.") {
 		t.Errorf("of a GPU without a process: %s", text)
 	}
 	busy := map[string]float64{"sm": .93}
-	text := st.table(State{Workloads: []Workload{{Name: "unit:a.service", GPUs: []WorkloadGPU{{Utilization: busy}, {Index: 1, Utilization: busy}, {Index: 2}}}}})
+	text := st.table(State{Workloads: []Workload{{Name: "unit:a.service",
+		GPUs: []WorkloadGPU{{Utilization: busy}, {Index: 1, Utilization: busy}, {Index: 2}}}}})
 	_, row, _ := strings.Cut(text, "unit:")
 	if fields := strings.Fields("unit:" + row); !slices.Equal(fields, []string{"unit:a.service", "0-2", "186%"}) {
 		t.Errorf("the sum of what is known, and nothing for processes: %q", fields)
@@ -276,7 +286,8 @@ func TestTableOfWhatIsNotKnown(t *testing.T) {
 func TestTableInColourMarksWhatMatters(t *testing.T) {
 	near, far := 4., 20.
 	gpu := func(margin *float64, util float64, held ...string) string {
-		return style{width: minWidth, colour: true}.table(State{GPUs: []GPU{{UUID: "GPU-a", Up: true, Margin: margin, Temperature: map[string]float64{"gpu": 80},
+		return style{width: minWidth, colour: true}.table(State{GPUs: []GPU{{UUID: "GPU-a", Up: true, Margin: margin,
+			Temperature: map[string]float64{"gpu": 80},
 			Utilization: map[string]float64{"gpu": util}, Throttled: held}}})
 	}
 	for _, c := range []struct {

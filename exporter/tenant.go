@@ -10,26 +10,28 @@ import (
 	"gpusteward/collectors"
 )
 
-// A Tenant is what the broker says of a tenant on one GPU. Ratios are of the
-// GPU's time, over the last 10 s.
+// A Tenant is the broker's report of a tenant on one GPU. Ratios are of the
+// GPU's time over the last 10 s.
 type Tenant struct {
-	Name        string   `json:"tenant"`
-	GPU         *int     `json:"gpu,omitempty"` // its index, or that of the one its MIG device is on; nil where the driver does not list it
-	GI          string   `json:"gi,omitempty"`  // of a MIG device: its GPU instance
+	Name string `json:"tenant"`
+	// index of the GPU, or of the GPU of its MIG device; nil if the driver does
+	// not list it
+	GPU         *int     `json:"gpu,omitempty"`
+	GI          string   `json:"gi,omitempty"` // of a MIG device: its GPU instance
 	UUID        string   `json:"uuid"`
-	Sessions    int      `json:"sessions"` // of hooked processes
+	Sessions    int      `json:"sessions"` // of processes under the hook
 	Target      *float64 `json:"target_ratio,omitempty"`
 	Share       *float64 `json:"share_ratio,omitempty"`
 	Guarantee   *float64 `json:"guarantee_ratio,omitempty"`
 	Limit       *float64 `json:"limit_ratio,omitempty"` // nil: none
 	MemoryUsed  *float64 `json:"memory_used_bytes,omitempty"`
 	MemoryLimit *float64 `json:"memory_limit_bytes,omitempty"`
-	Backends    []string `json:"backends,omitempty"` // that hold it to its quota: hook, mps, kernel
-	Level       string   `json:"rung,omitempty"`     // of the escalation, on any GPU: the highest of its workloads
-	Shadow      bool     `json:"shadow,omitempty"`   // of that: beyond warn it is only said what would be done
+	Backends    []string `json:"backends,omitempty"` // those that hold its quota: hook, mps, kernel
+	Level       string   `json:"rung,omitempty"`     // highest level of its workloads, on any GPU
+	Shadow      bool     `json:"shadow,omitempty"`   // levels above warn are only reported
 }
 
-// tenantFacts are what samples with the label tenant say of it.
+// tenantFacts read the samples with the label tenant.
 var tenantFacts = map[*collectors.Metric]func(t *Tenant, s collectors.Sample){
 	collectors.QuotaSessions:    func(t *Tenant, s collectors.Sample) { t.Sessions = int(s.Value) },
 	collectors.QuotaGuarantee:   func(t *Tenant, s collectors.Sample) { t.Guarantee = &s.Value },
@@ -54,7 +56,7 @@ var tenantFacts = map[*collectors.Metric]func(t *Tenant, s collectors.Sample){
 	},
 }
 
-// seenTenants are the tenants that were seen so far, by UUID and name.
+// seenTenants are the tenants seen so far, by UUID and name.
 type seenTenants map[[2]string]*Tenant
 
 // of returns the entry of s's tenant and GPU.
@@ -69,8 +71,8 @@ func (seen seenTenants) of(s collectors.Sample) *Tenant {
 	return seen[id]
 }
 
-// all returns the tenants by GPU, those with the largest share first. Where
-// their MIG devices are, the GPUs say.
+// all returns the tenants by GPU, those with the largest share first. It finds
+// their MIG devices in gpus.
 func (seen seenTenants) all(gpus []GPU) (all []Tenant) {
 	for _, t := range seen {
 		all = append(all, *t)
@@ -85,12 +87,13 @@ func (seen seenTenants) all(gpus []GPU) (all []Tenant) {
 		return *t.GPU
 	}
 	slices.SortFunc(all, func(a, b Tenant) int {
-		return cmp.Or(cmp.Compare(index(a), index(b)), cmp.Compare(number(a.GI), number(b.GI)), cmp.Compare(a.UUID, b.UUID), cmp.Compare(known(b.Share), known(a.Share)), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(index(a), index(b)), cmp.Compare(number(a.GI), number(b.GI)),
+			cmp.Compare(a.UUID, b.UUID), cmp.Compare(known(b.Share), known(a.Share)), cmp.Compare(a.Name, b.Name))
 	})
 	return all
 }
 
-// locate finds the MIG device that t is on, if it is on one.
+// locate finds the MIG device of t, if it has one.
 func (t *Tenant) locate(gpus []GPU) {
 	for _, g := range gpus {
 		for _, m := range g.MIG {
@@ -101,7 +104,7 @@ func (t *Tenant) locate(gpus []GPU) {
 	}
 }
 
-// place is the GPU as the table of quotas may call it: 0, or 0:1 of a GPU
+// place returns the GPU as the table of quotas may call it: 0, or 0:1 for a GPU
 // instance.
 func (t *Tenant) place() string {
 	switch {
@@ -113,10 +116,10 @@ func (t *Tenant) place() string {
 	return strconv.Itoa(*t.GPU)
 }
 
-// shownTenants bounds the lines of tenants in a status.
+// shownTenants is the most lines of tenants in a status.
 const shownTenants = 20
 
-// targetWidth is from how many columns on there is one for the target.
+// targetWidth is the minimum width with a column for the target.
 const targetWidth = 100
 
 // tenants writes a line for each tenant and GPU.
@@ -126,7 +129,8 @@ func (st style) tenants(b *strings.Builder, all []Tenant) {
 		wide = max(wide, len(t.place()))
 	}
 	row := func(paint, name, gpu, sessions, share, target, quota, memory, backends string, level cell) {
-		cells := []cell{{name, st.width - 63 - wide, paint}, {gpu, -wide, paint}, {sessions, -4, paint}, {share, -5, paint},
+		cells := []cell{{name, st.width - 63 - wide, paint}, {gpu, -wide, paint}, {sessions, -4, paint},
+			{share, -5, paint},
 			{quota, -7, paint}, {memory, -11, paint}, {backends, 11, paint}, level}
 		if st.width >= targetWidth {
 			cells[0].width -= 7
@@ -144,12 +148,13 @@ func (st style) tenants(b *strings.Builder, all []Tenant) {
 		if memory != "" && t.MemoryLimit != nil {
 			memory += show("/%.1f", *t.MemoryLimit/(1<<30))
 		}
-		row("", t.Name, t.place(), strconv.Itoa(t.Sessions), show("%.0f%%", 100*known(t.Share)), show("%.0f%%", 100*known(t.Target)),
+		row("", t.Name, t.place(), strconv.Itoa(t.Sessions), show("%.0f%%", 100*known(t.Share)),
+			show("%.0f%%", 100*known(t.Target)),
 			t.quota(), memory, strings.Join(t.Backends, "+"), standing(t.Level, t.Shadow, 18))
 	}
 }
 
-// quota writes from what is guaranteed to the limit, such as 30-50%.
+// quota writes the guarantee and the limit, such as 30-50%.
 func (t Tenant) quota() string {
 	limit := 1.
 	if t.Limit != nil {
@@ -158,7 +163,7 @@ func (t Tenant) quota() string {
 	switch {
 	case t.Guarantee == nil && t.Limit == nil:
 		return ""
-	case t.Guarantee == nil: // no enforcer says
+	case t.Guarantee == nil: // there is no enforcer
 		return fmt.Sprintf("≤%.0f%%", 100*limit)
 	case *t.Guarantee == limit:
 		return fmt.Sprintf("%.0f%%", 100*limit)

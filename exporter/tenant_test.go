@@ -20,16 +20,17 @@ func TestStateHasTheTenants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `[{"tenant":"a","gpu":1,"uuid":"GPU-1","sessions":2,"target_ratio":0.75,"share_ratio":0.5,"guarantee_ratio":0.25,"memory_used_bytes":1073741824,"backends":["hook","kernel"],"rung":"pause"},` +
-		`{"tenant":"b","gpu":1,"uuid":"GPU-1","sessions":2,"target_ratio":0.25,"share_ratio":0.125,"limit_ratio":0.5,"memory_used_bytes":1073741824,"memory_limit_bytes":2147483648},` +
+	const want = `[{"tenant":"a","gpu":1,"uuid":"GPU-1","sessions":2,"target_ratio":0.75,"share_ratio":0.5,` +
+		`"guarantee_ratio":0.25,"memory_used_bytes":1073741824,"backends":["hook","kernel"],"rung":"pause"},` +
+		`{"tenant":"b","gpu":1,"uuid":"GPU-1","sessions":2,"target_ratio":0.25,"share_ratio":0.125,"limit_ratio":0.5,` +
+		`"memory_used_bytes":1073741824,"memory_limit_bytes":2147483648},` +
 		`{"tenant":"stray","uuid":"GPU-","sessions":2,"target_ratio":0.5,"share_ratio":0,"memory_used_bytes":0}]`
 	if string(text) != want {
 		t.Errorf("%s\nwant\n%s", text, want)
 	}
 }
 
-// TestTenantsOnMIG has tenants on MIG devices: they are named as the table of
-// quotas may name them.
+// TestTenantsOnMIG has tenants on MIG devices, named as in the table of quotas.
 func TestTenantsOnMIG(t *testing.T) {
 	t.Parallel()
 	var s samples

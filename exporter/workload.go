@@ -8,19 +8,19 @@ import (
 	"gpusteward/collectors"
 )
 
-// A Workload is who uses GPUs, or was given some.
+// A Workload is the owner of processes on GPUs, or of allocated GPUs.
 type Workload struct {
 	Name  string            `json:"workload"`
 	Info  map[string]string `json:"info,omitempty"`  // the labels of nvgpu_workload_info that are not empty
-	Since *time.Time        `json:"since,omitempty"` // when its oldest process on a GPU began
+	Since *time.Time        `json:"since,omitempty"` // start of its oldest process on a GPU
 	GPUs  []WorkloadGPU     `json:"gpus,omitempty"`  // by index
 }
 
-// A WorkloadGPU is what a workload has and does on one GPU.
+// A WorkloadGPU is the use of one GPU by a workload.
 type WorkloadGPU struct {
 	Index       int      `json:"index"`
 	UUID        string   `json:"uuid"`
-	Allocated   string   `json:"allocated,omitempty"` // by whom the GPU was given to it
+	Allocated   string   `json:"allocated,omitempty"` // which source says that the GPU is allocated to it
 	Memory      *float64 `json:"memory_bytes,omitempty"`
 	Utilization byLabel  `json:"utilization_ratio,omitempty"` // by engine: sm, memory, encoder, decoder
 	SMSeconds   *float64 `json:"sm_seconds,omitempty"`
@@ -28,7 +28,7 @@ type WorkloadGPU struct {
 	Processes   byLabel  `json:"processes,omitempty"` // by type: compute, graphics, mps
 }
 
-// workloadFacts are what samples with the label workload say of it.
+// workloadFacts read the samples with the label workload.
 var workloadFacts = func() map[*collectors.Metric]func(w *Workload, s collectors.Sample) {
 	m := map[*collectors.Metric]func(w *Workload, s collectors.Sample){
 		collectors.WorkloadStart: func(w *Workload, s collectors.Sample) { w.Since = unixTime(s.Value) },
@@ -42,16 +42,20 @@ var workloadFacts = func() map[*collectors.Metric]func(w *Workload, s collectors
 		},
 	}
 	for metric, note := range map[*collectors.Metric]func(g *WorkloadGPU, s collectors.Sample){
-		collectors.AllocationInfo:    func(g *WorkloadGPU, s collectors.Sample) { g.Allocated = label(s, "source") },
-		collectors.WorkloadUse:       func(g *WorkloadGPU, s collectors.Sample) { g.Utilization.add(label(s, "engine"), s.Value) },
-		collectors.WorkloadProcesses: func(g *WorkloadGPU, s collectors.Sample) { g.Processes.add(label(s, "type"), s.Value) },
-		collectors.WorkloadSM:        func(g *WorkloadGPU, s collectors.Sample) { g.SMSeconds = &s.Value },
-		collectors.WorkloadEnergy:    func(g *WorkloadGPU, s collectors.Sample) { g.Energy = &s.Value },
+		collectors.AllocationInfo: func(g *WorkloadGPU, s collectors.Sample) { g.Allocated = label(s, "source") },
+		collectors.WorkloadUse: func(g *WorkloadGPU, s collectors.Sample) {
+			g.Utilization.add(label(s, "engine"), s.Value)
+		},
+		collectors.WorkloadProcesses: func(g *WorkloadGPU, s collectors.Sample) {
+			g.Processes.add(label(s, "type"), s.Value)
+		},
+		collectors.WorkloadSM:     func(g *WorkloadGPU, s collectors.Sample) { g.SMSeconds = &s.Value },
+		collectors.WorkloadEnergy: func(g *WorkloadGPU, s collectors.Sample) { g.Energy = &s.Value },
 		collectors.WorkloadMemory: func(g *WorkloadGPU, s collectors.Sample) {
 			if g.Memory == nil {
 				g.Memory = new(float64)
 			}
-			*g.Memory += s.Value // of every GPU instance
+			*g.Memory += s.Value // the sum over GPU instances
 		},
 	} {
 		m[metric] = func(w *Workload, s collectors.Sample) { note(w.on(s), s) }
@@ -59,7 +63,7 @@ var workloadFacts = func() map[*collectors.Metric]func(w *Workload, s collectors
 	return m
 }()
 
-// on returns the entry of s's GPU. The samples come by GPU.
+// on returns the entry of s's GPU. Samples arrive by GPU.
 func (w *Workload) on(s collectors.Sample) *WorkloadGPU {
 	i := slices.IndexFunc(w.GPUs, func(g WorkloadGPU) bool { return g.UUID == s.Labels[1] })
 	if i < 0 {
@@ -69,7 +73,7 @@ func (w *Workload) on(s collectors.Sample) *WorkloadGPU {
 	return &w.GPUs[i]
 }
 
-// who names the workload, and the user of a Slurm job.
+// who returns the workload, with the user of a Slurm job.
 func (w Workload) who() string {
 	if user := w.Info["slurm_user"]; user != "" {
 		return w.Name + " (" + user + ")"
@@ -77,8 +81,8 @@ func (w Workload) who() string {
 	return w.Name
 }
 
-// memory returns what the workload has on the GPUs of which that is known; NaN
-// where it is of none.
+// memory returns the workload's memory on the GPUs where it is known; NaN if it
+// is known on none.
 func (w Workload) memory() float64 {
 	sum, none := 0., true
 	for _, g := range w.GPUs {

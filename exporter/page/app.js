@@ -32,17 +32,17 @@ import { Strip } from "./strip.js";
 import { escalation, tenants, workloads } from "./tables.js";
 
 const staleAfter = 3000; // milliseconds without a message
-const longGap = 10_000; // after which the history is fetched again
+const longGap = 10_000; // milliseconds after which the history is fetched again
 
 const history = new History();
 const cards = new Cards(history);
 const views = [new Strip(), cards, tenants(), escalation(), workloads()];
-let heard = Date.now(); // when the last message came
+let heard = Date.now(); // time of the last message
 let latest = null; // state
 let shownTime = null;
-let before = new Map(); // health by GPU, as it was said
+let before = new Map(); // health by GPU, as last announced
 
-// announce tells a screen reader what changed for the worse or the better.
+// announce tells a screen reader what became worse or better.
 function announce(state) {
   const words = [];
   const now = new Map(state.gpus.map((g) => [g.uuid, { gpu: g, health: ofGPU(g) }]));
@@ -57,7 +57,7 @@ function announce(state) {
   if (words.length) text(document.getElementById("say"), words.slice(0, 4).join(". "));
 }
 
-// render brings the page up to date, if anybody sees it.
+// render updates the page if it is visible.
 function render() {
   if (!latest || document.hidden || shownTime === latest.time) return;
   const start = performance.now();

@@ -1,4 +1,4 @@
-// A card for each GPU. An opened card is as wide as the page, and has charts,
+// A card for each GPU. An open card is as wide as the page, and has charts,
 // every fault and the MIG devices.
 
 import { Detail } from "./detail.js";
@@ -7,9 +7,9 @@ import { clock, harmful, held, number, ofMemory, pair, percent, scaled, traffic,
 import { down, failing, ofGPU, sign } from "./severity.js";
 import { draw, say } from "./spark.js";
 
-const goneFor = 60_000; // milliseconds that the card of a GPU stays that is gone
+const goneFor = 60_000; // milliseconds that the card of a missing GPU stays
 
-// rows are what a card shows with a sparkline each.
+// rows are the values of a card with a sparkline.
 const rows = [
   { field: "load", label: "Load", value: (g) => percent(g.utilization_ratio?.gpu), series: ["utilization_ratio"], top: () => 1, write: percent },
   {
@@ -32,7 +32,7 @@ const rows = [
 
 const ghz = (v) => (v === undefined ? unknown : `${number(v / 1e9, 2)} GHz`);
 
-// facts are what a card says in a line of text each.
+// facts are the values of a card with a line of text.
 const facts = [
   { field: "clocks", label: "SM clock", value: (g) => [ghz(g.clock_hertz?.sm), held(g.throttled)].filter(Boolean).join(", "), warn: (g) => harmful(g.throttled) },
   { field: "nvlink", label: "NVLink", value: (g) => traffic(g.nvlink_bytes_per_second) },
@@ -43,7 +43,7 @@ const facts = [
   },
 ];
 
-// A Card is what is on the page of one GPU.
+// A Card is the part of the page about one GPU.
 class Card {
   constructor(cards, gpu) {
     const id = `gpu-${gpu.uuid}`;
@@ -93,10 +93,11 @@ class Card {
       this.detail = null;
       this.more.replaceChildren();
     }
-    this.draw(); // as wide as it is now
+    this.draw(); // at its new width
   }
 
-  // show puts what is known now. since is when the GPU was gone, if it is.
+  // show shows the current reading. since is the time when a missing GPU
+  // disappeared.
   show(gpu, since) {
     this.gpu = gpu;
     const health = since ? "gone" : ofGPU(gpu);
@@ -106,7 +107,7 @@ class Card {
     attribute(this.node, "data-gone", since && Date.now() - since > goneFor ? "long" : since ? "" : null);
     attribute(this.node, "aria-label", `GPU ${gpu.index}, ${health}`);
     text(this.index, `${gpu.index}`);
-    this.known = gpu.name ?? this.known; // a GPU that is lost no longer says it
+    this.known = gpu.name ?? this.known; // a lost GPU no longer reports it
     text(this.name, (this.known ?? gpu.uuid).replace(/^NVIDIA /, ""));
     text(this.health, `${sign(health)} ${health}`);
     for (const row of this.rows) text(row.value, row.of(gpu));
@@ -129,7 +130,7 @@ class Card {
     return words.join(" ");
   }
 
-  // draw paints the charts, if anybody can see them.
+  // draw paints the charts if they are visible.
   draw() {
     if (!this.gpu) return;
     for (const row of this.rows) {
@@ -142,10 +143,11 @@ class Card {
   }
 }
 
-// Cards are those of all GPUs, and of GPUs that were there a minute ago.
+// Cards are the cards of all GPUs, including those that disappeared within the
+// last minute.
 export class Cards {
   now = 0;
-  #known = new Map(); // UUID to the last reading and, for what is gone, since when
+  #known = new Map(); // UUID to the last reading and, for a missing GPU, since when
   #users = new Map(); // UUID to the names of its workloads
   #filter = "";
   #parent = document.getElementById("gpus");
@@ -194,14 +196,14 @@ export class Cards {
     this.#sift();
   }
 
-  // used reports whether somebody reads the card of a GPU: it is open, or has
-  // the focus.
+  // used reports whether the card of a GPU is in use: it is open or has the
+  // focus.
   #used(uuid) {
     const node = [...this.#parent.children].find((n) => n.dataset.uuid === uuid);
     return Boolean(node && (node.card.detail || node.contains(document.activeElement)));
   }
 
-  // users names the workloads of a GPU, those with the most memory first.
+  // users returns the names of a GPU's workloads, the largest memory first.
   users(gpu) {
     const names = this.#users.get(gpu.uuid) ?? [];
     return names.slice(0, 3).join(", ") + (names.length > 3 ? ` and ${names.length - 3} more` : "");
@@ -211,7 +213,7 @@ export class Cards {
     for (const node of this.#parent.children) node.card.draw();
   }
 
-  // filter shows only what holds these words.
+  // filter shows only cards that contain these words.
   filter(words) {
     this.#filter = words;
     this.#sift();
@@ -230,8 +232,8 @@ export class Cards {
   }
 }
 
-// matches reports whether every word of the filter is in one of the texts.
-// "gpu 2" is one word, and means that GPU alone.
+// matches reports whether every word of the filter is in one of the texts. "gpu
+// 2" is one word, and matches that GPU alone.
 export function matches(filter, ...texts) {
   const all = texts.filter(Boolean).map((t) => `${t}`.toLowerCase());
   const words = filter.toLowerCase().match(/gpu \d+(?!\S)|\S+/g) ?? [];

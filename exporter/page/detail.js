@@ -1,5 +1,5 @@
-// What an opened card shows: charts with times and values, every fault, the
-// MIG devices and what the GPU is called elsewhere.
+// The contents of an open card: charts with times and values, every fault, the
+// MIG devices and the GPU's other names.
 
 import { List, attribute, el, shown, text } from "./dom.js";
 import { gibibytes, number, ofMemory, percent, unknown } from "./format.js";
@@ -19,7 +19,7 @@ const charts = [
   },
 ];
 
-// The chart library comes with the first card that is opened.
+// The chart library is loaded with the first open card.
 let library = null;
 
 function loadLibrary() {
@@ -89,7 +89,7 @@ export class Detail {
     text(this.identity, `${gpu.uuid} · PCI ${gpu.pci_bus_id ?? unknown} · ${engines} · ${clocks} · memory ${number(gpu.temperature_celsius?.memory)} °C · ${gibibytes(gpu.memory_bytes?.reserved)} GiB reserved`);
   }
 
-  // draw brings the charts up to date.
+  // draw updates the charts.
   draw(gpu) {
     this.gpu = gpu;
     const times = this.history.times();

@@ -1,5 +1,5 @@
-// Small tools to build the document. Text only ever becomes text: there is no
-// way from here to markup.
+// Small tools to build the document. Text only ever becomes text: nothing here
+// produces markup.
 
 // el makes an element. Attributes that are false or undefined are left out.
 export function el(tag, attributes = {}, ...children) {
@@ -11,14 +11,14 @@ export function el(tag, attributes = {}, ...children) {
   return node;
 }
 
-// text sets what a node says, if it says something else.
+// text sets the text of a node if it differs.
 export function text(node, value) {
   if (node.said === value) return;
   node.said = value;
   node.textContent = value;
 }
 
-// attribute sets an attribute, if it differs; null removes it.
+// attribute sets an attribute if it differs; null removes it.
 export function attribute(node, name, value) {
   if (value === null) {
     if (node.hasAttribute(name)) node.removeAttribute(name);
@@ -32,13 +32,13 @@ export function shown(node, is) {
   if (node.hidden === is) node.hidden = !is;
 }
 
-// style sets a custom property, if it differs.
+// style sets a custom property if it differs.
 export function style(node, name, value) {
   if (node.style.getPropertyValue(name) !== value) node.style.setProperty(name, value);
 }
 
-// A List keeps one node for each key: what stays is changed in place, so that
-// neither focus nor selection is lost.
+// A List keeps one node for each key. Nodes that stay are changed in place, so
+// that neither focus nor selection is lost.
 export class List {
   #nodes = new Map();
 
@@ -46,13 +46,13 @@ export class List {
     Object.assign(this, { parent, key, make, update });
   }
 
-  // show makes the children those of items, in their order.
+  // show makes the children the items, in their order.
   show(items) {
     const gone = new Map(this.#nodes);
     let before = null;
     for (const item of items) {
       const key = this.key(item);
-      if (!gone.has(key) && this.#nodes.has(key)) continue; // twice the same key
+      if (!gone.has(key) && this.#nodes.has(key)) continue; // the same key twice
       let node = this.#nodes.get(key);
       if (!node) {
         node = this.make(item);
@@ -69,8 +69,8 @@ export class List {
     }
   }
 
-  // place puts node behind before. A node that is moved loses the focus, so one
-  // that has it stays and the others move around it.
+  // place moves node after before. A moved node loses the focus, so a focused
+  // node stays and the others move around it.
   #place(node, before) {
     const next = () => (before ? before.nextSibling : this.parent.firstChild);
     if (next() === node) return;

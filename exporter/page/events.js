@@ -1,4 +1,4 @@
-// The event feed: the newest first, as the journal has them.
+// The event feed of the journal, the newest first.
 
 import { matches } from "./cards.js";
 import { List, attribute, el, shown, text } from "./dom.js";
@@ -7,9 +7,9 @@ import { rank, sign } from "./severity.js";
 import { follow } from "./stream.js";
 
 const kept = 100;
-const fetched = 50; // at first, so that the page is there soon
+const fetched = 50; // at first, so that the page loads quickly
 
-// kinds are the journal's kinds of events: a stream names each.
+// kinds are the journal's kinds of events; the stream uses them as names.
 const kinds = ["incident", "transition", "ack", "agent", "enforcement"];
 
 export class Events {
@@ -50,16 +50,16 @@ export class Events {
     });
   }
 
-  // load fetches what was before the stream, or was missed.
+  // load fetches events from before the stream, and missed ones.
   #load() {
     fetch(`${this.url}?limit=${fetched}`)
       .then((answer) => (answer.ok ? answer.json() : Promise.reject(new Error(answer.statusText))))
       .then(({ events }) => this.#add(events))
-      .catch(() => {}); // the stream comes again, and so does this
+      .catch(() => {}); // runs again when the stream reconnects
   }
 
   #severity(e) {
-    if (e.shadow && e.to !== "ok") return "info"; // nobody is to act on it
+    if (e.shadow && e.to !== "ok") return "info"; // no action is needed
     if (e.from !== e.to && e.to) return e.to === "ok" ? "ok" : rank(e.severity) ? e.severity : "warning";
     return rank(e.severity) ? e.severity : "info";
   }
@@ -69,7 +69,7 @@ export class Events {
     this.#due ||= setTimeout(() => {
       this.#due = 0;
       this.#draw();
-    }, 100); // a storm is drawn at once
+    }, 100); // a storm is drawn in one go
   }
 
   filter(words) {

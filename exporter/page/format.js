@@ -1,10 +1,10 @@
-// Numbers and times as people read them. What is not known is a dash.
+// Numbers and times for people. An unknown value is a dash.
 
 export const unknown = "–";
 
 const known = (v) => typeof v === "number" && Number.isFinite(v);
 
-// number writes v with so many digits after the point.
+// number writes v with so many digits after the decimal point.
 export function number(v, digits = 0) {
   return known(v) ? v.toFixed(digits) : unknown;
 }
@@ -19,7 +19,7 @@ export function gibibytes(v) {
   return known(v) ? (v / 2 ** 30).toFixed(1) : unknown;
 }
 
-// ofMemory writes what is used of it.
+// ofMemory writes the used memory, and the total if it is known.
 export function ofMemory(used, total) {
   if (!known(used) && !known(total)) return unknown;
   return known(total) ? `${gibibytes(used)} / ${gibibytes(total)} GiB` : `${gibibytes(used)} GiB`;
@@ -39,12 +39,12 @@ export function scaled(v, unit) {
   return `${v.toFixed(digits)} ${steps[at]}${unit}`;
 }
 
-// traffic writes what comes in and what goes out.
+// traffic writes the incoming and the outgoing rate.
 export function traffic(by) {
   return by ? `↓ ${scaled(by.rx, "B/s")}  ↑ ${scaled(by.tx, "B/s")}` : unknown;
 }
 
-// age writes how long something takes so far, in milliseconds.
+// age writes a duration so far, in milliseconds.
 export function age(milliseconds) {
   const s = Math.max(0, Math.round(milliseconds / 1000));
   if (!known(s)) return unknown;
@@ -96,13 +96,13 @@ export function held(throttled) {
   return throttled?.length ? `held by ${throttled.map((r) => reasons[r] ?? r).join(", ")}` : "";
 }
 
-// pair joins two texts, unless both say that nothing is known.
+// pair joins two texts, unless both are unknown.
 export function pair(a, between, b, unit = "") {
   return a === unknown && b === unknown ? unknown : `${a}${between}${b}${unit}`;
 }
 
-// harmful reports whether clocks are held by more than a limit that is set:
-// heat, or what the hardware does by itself.
+// harmful reports whether clocks are held by more than a configured limit: by
+// heat, or by the hardware itself.
 export function harmful(throttled) {
   return (throttled ?? []).some((r) => r.startsWith("hw_") || r === "sw_thermal");
 }

@@ -3,7 +3,7 @@
 
 const points = 180;
 
-// What is kept, as historySeries of the agent has it.
+// The series are those of historySeries in the agent.
 const series = {
   utilization_ratio: (g) => g.utilization_ratio?.gpu,
   sm_ratio: (g) => g.activity_ratio?.sm,
@@ -25,7 +25,7 @@ export class History {
   #fetching = null;
   seconds = 5;
 
-  // load fetches what the agent has, and takes it in place of what is here.
+  // load fetches the agent's history, which replaces the one here.
   load() {
     this.#fetching ??= fetch("api/v1/history")
       .then((answer) => (answer.ok ? answer.json() : Promise.reject(new Error(answer.statusText))))
@@ -42,13 +42,13 @@ export class History {
     const last = this.#newest;
     this.#gpus = new Map(all.gpus.map((g) => [g.uuid, g.series]));
     this.#newest = newest;
-    for (let step = newest + 1; step <= last; step++) { // came by stream while it was fetched
+    for (let step = newest + 1; step <= last; step++) { // arrived by stream during the fetch
       const late = new Map([...before].map(([uuid, own]) => [uuid, (name) => own[name][points - 1 - (last - step)]]));
       this.#shift(step, late);
     }
   }
 
-  // add notes a state, and reports whether a step began.
+  // add notes a state, and reports whether a new step began.
   add(state) {
     const step = Math.floor(Date.parse(state.time) / 1000 / this.seconds);
     if (step <= this.#newest) return false;
@@ -75,12 +75,12 @@ export class History {
     this.#newest = step;
   }
 
-  // of returns the points of one series of a GPU; null is not known.
+  // of returns the points of one series of a GPU; null is unknown.
   of(uuid, name) {
     return this.#gpus.get(uuid)?.[name] ?? [];
   }
 
-  // total returns the sums over all GPUs, of what is known.
+  // total returns the sums of the known values over all GPUs.
   total(name) {
     const sums = new Array(points).fill(null);
     for (const own of this.#gpus.values()) {
@@ -91,7 +91,7 @@ export class History {
     return sums;
   }
 
-  // times returns when the points are, in seconds since 1970.
+  // times returns the times of the points, in seconds since 1970.
   times() {
     return Array.from({ length: points }, (_, i) => (this.#newest - points + 1 + i) * this.seconds);
   }

@@ -1,10 +1,10 @@
-// How bad something is: a word and a sign of its own, so that its colour says
-// nothing that is not said without it.
+// Severities: each has a word and a sign, so that the colour is never the only
+// information.
 
 const levels = ["ok", "info", "warning", "critical", "emergency"];
 const signs = { ok: "✓", info: "i", warning: "▲", critical: "◆", emergency: "✖", down: "✖", gone: "–", unknown: "?" };
 
-// rank orders severities, from ok on; a GPU that cannot be read is in between.
+// rank orders severities from ok on; a GPU that cannot be read is in between.
 export function rank(severity) {
   return Math.max(0, severity === "down" ? levels.indexOf("critical") + 0.5 : levels.indexOf(severity));
 }
@@ -14,17 +14,17 @@ export function sign(severity) {
   return signs[severity] ?? "·";
 }
 
-// failing are the checks among faults; the others are XIDs that were counted.
+// failing returns the checks among faults; the others are counted XIDs.
 export function failing(faults) {
   return (faults ?? []).filter((f) => f.check);
 }
 
-// worst is the worst severity of faults.
+// worst returns the worst severity of faults.
 export function worst(faults) {
   return failing(faults).reduce((w, f) => (rank(f.severity) > rank(w) ? f.severity : w), "ok");
 }
 
-// ofGPU is how a GPU fares.
+// ofGPU returns the severity of a GPU.
 export function ofGPU(gpu) {
   const found = worst(gpu.faults);
   return gpu.up || rank(found) >= rank("critical") ? found : "down";

@@ -1,4 +1,4 @@
-// Sparklines: a canvas each, drawn when a point comes or the theme changes.
+// Sparklines: one canvas each, drawn when a point arrives or the theme changes.
 
 let colours = {};
 
@@ -9,7 +9,7 @@ function readColours() {
 
 document.addEventListener("theme", readColours);
 
-// draw paints one or two series, from 0 to top, onto a canvas. Gaps are gaps.
+// draw paints one or two series, from 0 to top, onto a canvas. Gaps stay gaps.
 export function draw(canvas, all, top) {
   if (!colours.line) readColours();
   const ratio = Math.min(window.devicePixelRatio || 1, 2);
@@ -47,7 +47,7 @@ function line(c, points, top, width, height, ratio, colour, fill) {
     c.beginPath();
     c.moveTo(x(i), y(points[i]));
     for (i++; i < points.length && points[i] !== null; i++) c.lineTo(x(i), y(points[i]));
-    if (i === from + 1) c.lineTo(x(from) + ratio, y(points[from])); // a point alone
+    if (i === from + 1) c.lineTo(x(from) + ratio, y(points[from])); // a single point
     c.stroke();
     if (fill) {
       c.lineTo(x(i - 1), height);
@@ -58,7 +58,7 @@ function line(c, points, top, width, height, ratio, colour, fill) {
   }
 }
 
-// say describes a chart to who does not see it.
+// say describes a chart for screen readers.
 export function say(name, points, write) {
   const known = points.filter((v) => v !== null);
   if (!known.length) return `${name}: nothing is known of the last 15 minutes`;

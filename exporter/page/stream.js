@@ -1,11 +1,11 @@
-// Server-sent events that come back: after a cut, after a refusal (which an
-// EventSource takes for good), and after a page was hidden. A page that nobody
-// sees costs the agent nothing, nor its browser one of six connections.
+// Server-sent events that reconnect: after a cut, after a refusal (which an
+// EventSource takes as final), and after a page was hidden. A hidden page costs
+// the agent nothing, and its browser none of six connections.
 
-const hiddenFor = 5000; // milliseconds until a hidden page lets go
+const hiddenFor = 5000; // milliseconds until a hidden page disconnects
 
-// follow hands on what url streams. Handlers are by the event's name; open is
-// called when the stream is there.
+// follow passes on the events of url. Handlers are by the event's name; open is
+// called when the stream is connected.
 export function follow(url, { open, events, every }) {
   let source = null;
   let again = 0;

@@ -1,4 +1,4 @@
-// The host strip: what is known of the whole host, and the notes above it.
+// The host strip: the state of the whole host, and the notes above it.
 
 import { List, attribute, el, shown, text } from "./dom.js";
 import { age, gibibytes, number, percent, scaled, unknown } from "./format.js";
@@ -11,7 +11,7 @@ const sum = (all, of) => {
   return known.length ? known.reduce((a, b) => a + b, 0) : undefined;
 };
 
-// notes are what an operator has to know before he believes any number.
+// notes are what an operator must know before trusting any number.
 function* notes(state) {
   const host = state.host;
   if (host.note) yield { id: "simulated", severity: "info", words: host.note };
@@ -21,7 +21,7 @@ function* notes(state) {
   if (host.broker_up === false) yield { id: "broker", severity: "critical", words: "The broker does not answer: quotas are not enforced by time." };
 }
 
-// fault makes and updates a line of a list of faults.
+// fault creates and updates a line of a list of faults.
 export const faultLines = (parent, now) =>
   new List(parent, {
     key: (f) => f.check ?? f.what,
@@ -54,7 +54,7 @@ export class Strip {
   #faults = faultLines(document.getElementById("node-faults"), () => this.#now);
 
   constructor() {
-    document.getElementById("notes").replaceChildren(); // what the server wrote comes again
+    document.getElementById("notes").replaceChildren(); // the stream repeats the server's notes
   }
 
   show(state) {

@@ -5,7 +5,7 @@ import { matches } from "./cards.js";
 import { List, attribute, el, shown, style, text } from "./dom.js";
 import { age, gibibytes, number, ofMemory, percent, ranges, scaled, unknown } from "./format.js";
 
-const few = 20; // rows until somebody wants all
+const few = 20; // rows until the user wants all
 
 // A Table shows the first rows of many.
 class Table {
@@ -58,7 +58,7 @@ const sum = (all) => {
   return known.length ? known.reduce((a, b) => a + b, 0) : undefined;
 };
 
-// owner names who a workload belongs to, if that is known.
+// owner returns the owner of a workload, if it is known.
 function owner(info = {}) {
   return info.slurm_user ?? info.namespace ?? info.user ?? (info.uid === undefined ? "" : `uid ${info.uid}`);
 }
@@ -86,7 +86,7 @@ export function workloads() {
   return { show: (state) => { now.at = Date.parse(state.time); table.show(state.workloads); }, filter: (words) => table.filter(words) };
 }
 
-// level writes a level, and that it is only said.
+// level writes a level, and whether it is in shadow mode.
 const level = (name, shadow) => (name ? name + (shadow && name !== "observe" && name !== "warn" ? " (shadow)" : "") : unknown);
 
 function quota(t) {
@@ -95,14 +95,14 @@ function quota(t) {
   return t.guarantee_ratio === limit ? percent(limit) : `${Math.round(100 * t.guarantee_ratio)}–${percent(limit)}`;
 }
 
-// meter is a bar of the GPU's time: what is guaranteed to the limit as a band,
-// the target as a tick.
+// meter is a bar of the GPU's time. A band shows the guarantee to the limit,
+// and a tick the target.
 function meter() {
   const track = el("div", { class: "meter", role: "img" }, el("span", { class: "band" }), el("span", { class: "fill" }), el("span", { class: "tick" }));
   return el("td", { class: "wide" }, track);
 }
 
-// place names a GPU, or a GPU instance of MIG as 0:1.
+// place returns the name of a GPU, or of a GPU instance of MIG as 0:1.
 const place = (t) => (t.gpu === undefined ? "?" : `${t.gpu}${t.gi === undefined ? "" : `:${t.gi}`}`);
 
 export function tenants() {

@@ -1,5 +1,5 @@
-// Sets the theme that was chosen before anything is painted: no module, so that
-// it comes before the page does. auto is what the system says.
+// Sets the chosen theme before anything is painted. It is no module, so that it
+// runs before the page is shown. auto follows the system.
 (() => {
   const themes = ["auto", "light", "dark"];
   const key = "gpusteward-theme";
@@ -7,7 +7,7 @@
   try {
     theme = localStorage.getItem(key);
   } catch {
-    // a browser that keeps nothing starts with auto each time
+    // a browser that stores nothing starts with auto each time
   }
   if (!themes.includes(theme)) theme = "auto";
 
@@ -27,7 +27,7 @@
       try {
         localStorage.setItem(key, theme);
       } catch {
-        // forgotten with the page
+        // not stored
       }
       apply();
     });

@@ -10,24 +10,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// enforcing are the capabilities that --role=enforce keeps: to stop and end
-// others' processes, to read whose they are and what they run, and to hand out
-// descriptors whatever other processes of root have in flight.
+// enforcing are the capabilities that --role=enforce keeps. They let it stop
+// and end processes of others, read their owners and programs, and pass
+// descriptors however many other processes of root have in flight.
 var enforcing = []int{unix.CAP_KILL, unix.CAP_SYS_PTRACE, unix.CAP_SYS_RESOURCE}
 
-// confine gives up all capabilities but those, for good: this process begins
-// anew, because capabilities are each thread's own and a program that has C in
-// it cannot change those of all its threads. It returns nil where there is
-// nothing to give up, as in the process that has begun anew.
+// confine gives up all other capabilities for good. The process re-executes
+// itself, because capabilities belong to threads, and a program with C in it
+// cannot change those of all its threads. It returns nil if there is nothing to
+// give up, as in the re-executed process.
 func confine(keep []int) error {
-	runtime.LockOSThread() // until the program begins anew, or ends because it cannot
+	runtime.LockOSThread() // until the exec, or until the program ends because that fails
 	kept := mask(keep)
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var sets [2]unix.CapUserData // of the lower and the upper 32
+	var sets [2]unix.CapUserData // the lower and the upper 32
 	if err := unix.Capget(&head, &sets[0]); err != nil {
 		return fmt.Errorf("read capabilities: %w", err)
 	}
-	var bounding []int // beyond what is kept
+	var bounding []int // in the bounding set, and not kept
 	for c := 0; ; c++ {
 		has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c), 0, 0, 0)
 		if err != nil {
@@ -59,7 +59,7 @@ func confine(keep []int) error {
 	if err := unix.Capset(&head, &sets[0]); err != nil {
 		return fmt.Errorf("give up capabilities: %w", err)
 	}
-	for _, c := range keep { // who is not root keeps them through the new beginning by this
+	for _, c := range keep { // a user other than root keeps them over the exec by this
 		if sets[0].Permitted&(1<<c) != 0 {
 			_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, uintptr(c), 0, 0)
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // asConfined is the environment variable that makes the test binary confine
-// itself and print what it has left.
+// itself and print its remaining capabilities.
 const asConfined = "GPUSTEWARD_TEST_AS_CONFINED"
 
 func TestMain(m *testing.M) {
@@ -46,7 +46,7 @@ func TestConfine(t *testing.T) {
 	}
 }
 
-// capabilities returns a set of capabilities by a process's status.
+// capabilities returns a set of capabilities from a process's status.
 func capabilities(t *testing.T, set, status string) uint64 {
 	t.Helper()
 	m := regexp.MustCompile(`Cap` + set + `:\s*(\w+)`).FindStringSubmatch(status)

@@ -20,18 +20,18 @@ import (
 	"gpusteward/internal/config"
 )
 
-// checkMistaken is the exit status of gpusteward check where it was called
-// wrongly: nothing is known, and nobody should drain a node for a typing error.
+// checkMistaken is the exit status of gpusteward check after a usage error:
+// nothing is known, and nobody should drain a node for a typing error.
 const checkMistaken = 3
 
-// handOver is how long before the timeout a child has its verdict.
+// handOver is the time before the timeout at which a child has its verdict.
 const handOver = 500 * time.Millisecond
 
-// checkFlags are those of gpusteward check.
+// checkFlags are the flags of gpusteward check.
 type checkFlags struct {
 	url        string
 	standalone bool
-	child      int64 // Unix time, ns, by which the parent wants the verdict; 0: this is no child
+	child      int64 // deadline of the verdict for the parent, Unix time, ns; 0: this is no child
 	timeout    time.Duration
 	format     string
 	least      string
@@ -40,19 +40,21 @@ type checkFlags struct {
 
 func checkCommand(app *kingpin.Application, f *flags) (*kingpin.CmdClause, *checkFlags) {
 	c := new(checkFlags)
-	cmd := app.Command("check", "Check the health of the host once. The command prints the agent's verdict. If no agent "+
-		"answers, it opens the driver and observes the GPUs for some seconds. The exit status is 0 for healthy, 1 for "+
-		"a warning, 2 for critical or worse, and 3 for unknown or a usage error. Informational findings and checks in "+
-		"shadow mode are shown, but do not affect it. For Slurm, /usr/libexec/gpusteward/healthcheck.sh as "+
-		"HealthCheckProgram drains a critical node. For node-problem-detector, --format=npd prints one line of at "+
-		"most 80 characters, and exits with 0, with 1 for a problem or with 2 for unknown; "+
+	cmd := app.Command("check", "Check the health of the host once. The command prints the agent's verdict. If "+
+		"no agent answers, it opens the driver and observes the GPUs for some seconds. The exit status is 0 for "+
+		"healthy, 1 for a warning, 2 for critical or worse, and 3 for unknown or a usage error. Informational "+
+		"findings and checks in shadow mode are shown, but do not affect it. For Slurm, "+
+		"/usr/libexec/gpusteward/healthcheck.sh as HealthCheckProgram drains a critical node. For "+
+		"node-problem-detector, --format=npd prints one line of at most 80 characters, and exits "+
+		"with 0, with 1 for a problem or with 2 for unknown; "+
 		"/usr/share/gpusteward/kubernetes/npd-gpusteward.json runs it.")
 	cmd.Flag("url", "Address of an agent, such as http://node7:9836. No other agent is asked, and the driver "+
 		"is not opened.").StringVar(&c.url)
 	cmd.Flag("standalone", "Open the driver without asking an agent.").BoolVar(&c.standalone)
 	cmd.Flag("timeout", "Time limit without an agent, at least 5s. A driver that hangs is reported by then.").
 		Default("20s").DurationVar(&c.timeout)
-	cmd.Flag("format", "Format: "+strings.Join(health.Formats, ", ")+".").Default("text").EnumVar(&c.format, health.Formats...)
+	cmd.Flag("format", "Format: "+strings.Join(health.Formats, ", ")+".").Default("text").
+		EnumVar(&c.format, health.Formats...)
 	cmd.Flag("fail-on", "Minimum severity of a failure: warning or critical.").
 		Default("warning").EnumVar(&c.least, "warning", "critical")
 	cmd.Flag("only", "Comma-separated checks to consider.").PlaceHolder("CHECK,...").StringVar(&c.only)
@@ -80,7 +82,7 @@ func (c *checkFlags) validate() error {
 	return nil
 }
 
-// list returns what stands between commas.
+// list returns the items of a comma-separated list.
 func list(s string) []string {
 	if s == "" {
 		return nil
@@ -88,7 +90,7 @@ func list(s string) []string {
 	return strings.Split(s, ",")
 }
 
-// run checks, and returns the exit status.
+// run checks the host and returns the exit status.
 func (c *checkFlags) run(ctx context.Context, f flags, args []string, stdout io.Writer) int {
 	if c.child != 0 {
 		if json.NewEncoder(stdout).Encode(c.look(ctx, f)) != nil {
@@ -109,7 +111,7 @@ func (c *checkFlags) run(ctx context.Context, f flags, args []string, stdout io.
 	return status
 }
 
-// judge asks the agent, or looks without one.
+// judge asks the agent, or looks itself if there is none.
 func (c *checkFlags) judge(ctx context.Context, f flags, args []string) health.Judgement {
 	var unasked error
 	if !c.standalone {
@@ -135,15 +137,16 @@ func (c *checkFlags) judge(ctx context.Context, f flags, args []string) health.J
 	return j
 }
 
-// away has a child look. A call of the driver may hang where no signal reaches
-// it, and then the process that made it cannot end: that is the child, which
-// is left behind.
+// away has a child look. A driver call may hang so that no signal reaches it,
+// and the process that made it cannot end. That process is the child, which is
+// left behind.
 func (c *checkFlags) away(ctx context.Context, args []string) health.Judgement {
 	fail := func(err error) health.Judgement {
 		return health.NoVerdict(health.Standalone, hostName(), err)
 	}
 	deadline := time.Now().Add(c.timeout)
-	child := exec.Command("/proc/self/exe", append(slices.Clone(args), fmt.Sprintf("--child=%d", deadline.Add(-handOver).UnixNano()))...)
+	child := exec.Command("/proc/self/exe", append(slices.Clone(args),
+		fmt.Sprintf("--child=%d", deadline.Add(-handOver).UnixNano()))...)
 	pipe, err := child.StdoutPipe()
 	if err == nil {
 		err = child.Start()
@@ -170,23 +173,23 @@ func (c *checkFlags) away(ctx context.Context, args []string) health.Judgement {
 	return fail(errors.Join(err, child.Process.Kill()))
 }
 
-// look opens the driver and judges. It only reads what an agent left.
+// look opens the driver and judges. It only reads the state of an agent.
 func (c *checkFlags) look(ctx context.Context, f flags) health.Judgement {
-	log := slog.New(slog.DiscardHandler) // the verdict says what there is to say
+	log := slog.New(slog.DiscardHandler) // the verdict says everything
 	node := hostName()
 	conf := &config.File{Path: f.config, Optional: !f.configGiven, Log: log}
 	settings, err := conf.Load()
 	if err != nil {
 		return health.NoVerdict(health.Standalone, node, fmt.Errorf("--config.file: %w", err))
 	}
-	settings.Collectors.Medium = settings.Collectors.Fast // what is read once only says nothing of persistence
+	settings.Collectors.Medium = settings.Collectors.Fast // a value that is read once does not show that it lasts
 	m, err := newHostConfig(f, settings, log)
 	if err != nil {
 		return health.NoVerdict(health.Standalone, node, err)
 	}
 	boot, err := m.options.Kernel.BootID()
 	l := health.Look{Host: m.options, Kernel: m.kernelLog, Boot: boot, Node: node, Timeout: c.timeout}
-	if c.child != 0 { // the time that the child took to start is part of the timeout
+	if c.child != 0 { // the start of the child is part of the timeout
 		l.Timeout = time.Until(time.Unix(0, c.child))
 	}
 	if m.real {

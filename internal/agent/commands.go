@@ -1,5 +1,5 @@
 // Package agent is the program: its commands, its roles, and the wiring of all
-// parts, which it alone names.
+// parts. No other package names them all.
 package agent
 
 import (
@@ -24,7 +24,7 @@ import (
 	"gpusteward/internal/config"
 )
 
-// Main runs the command line until it is done or a signal ends it, and returns
+// Main runs the command line until it is done or a signal ends it. It returns
 // the exit status.
 func Main() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -32,19 +32,20 @@ func Main() int {
 	return Run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 }
 
-// Exit statuses where starting again is of no use until somebody has changed
-// something, as sysexits.h has them: the units name them. Of Go a crash is 2.
+// Exit statuses after which a restart is useless until somebody changes
+// something, as in sysexits.h. The systemd units list them. A Go program that
+// crashes exits with 2.
 const (
 	exitUsage  = 64
 	exitConfig = 78
 )
 
-// misconfigured is an error of what the operator wrote.
+// misconfigured is an error in the operator's input.
 type misconfigured struct{ error }
 
 func (m misconfigured) Unwrap() error { return m.error }
 
-// flags are the command line's.
+// flags are the flags of the command line.
 type flags struct {
 	config         string
 	configGiven    bool
@@ -65,7 +66,7 @@ type flags struct {
 	logFormat      string
 }
 
-// ofMachine adds the flags that say which host c is about, and what is read of it.
+// ofMachine adds the flags that select the host of c and its scenario.
 func (f *flags) ofMachine(c *kingpin.CmdClause) {
 	c.Flag("config.file", "Configuration file.").
 		Default(config.DefaultFile).IsSetByUser(&f.configGiven).StringVar(&f.config)
@@ -76,10 +77,11 @@ func (f *flags) ofMachine(c *kingpin.CmdClause) {
 		Default("1").Uint64Var(&f.demoSeed)
 }
 
-// Run is the program: it returns when ctx ends, with the exit status.
+// Run is the program. It returns the exit status, at the latest when ctx ends.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var f flags
-	app := kingpin.New("gpusteward", "Monitors the NVIDIA GPUs of a host, checks their health and enforces quotas of tenants.")
+	app := kingpin.New("gpusteward", "Monitors the NVIDIA GPUs of a host, checks their health and enforces quotas of "+
+		"tenants.")
 	app.UsageTemplate(kingpin.LongHelpTemplate).UsageWriter(stdout).ErrorWriter(stderr).HelpFlag.Short('h')
 	ended := false
 	app.Terminate(func(int) { ended = true })
@@ -142,7 +144,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 	probe := app.Command(probeCommand, "Open and close the driver.").Hidden()
 
-	// --demo takes a value or none, which kingpin's flags cannot.
+	// --demo has an optional value, which kingpin does not support.
 	args = slices.Clone(args)
 	for i, a := range args {
 		if a == "--demo" {
@@ -157,7 +159,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "gpusteward: %v; see gpusteward --help\n", err)
 		for _, c := range []*kingpin.CmdClause{judge, diagnosis} {
 			if i := slices.Index(args, c.FullCommand()); i >= 0 && !slices.Contains(args[:i], "config") {
-				return checkMistaken // 2 would be a verdict
+				return checkMistaken // 2 is a verdict
 			}
 		}
 		return exitUsage
@@ -177,7 +179,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = install(*installed, f)
 	case status.FullCommand():
 		o := exporter.StatusOptions{RuntimeDir: f.runtimeDir, URL: *address, Watch: *watch, JSON: *format == "json"}
-		if !f.runtimeGiven { // who names an agent means no other
+		if !f.runtimeGiven { // a named agent has no substitute
 			o.Else = exporter.DefaultURL
 		}
 		err = exporter.Status(ctx, o, stdout)

@@ -30,12 +30,12 @@ import (
 	"gpusteward/internal/config"
 )
 
-// An enforcement is the enforcer within this process, and the servers for
-// Gemini's hook beside it; its zero value enforces nothing.
+// An enforcement is the enforcer in this process with the servers for Gemini's
+// hook. Its zero value enforces nothing.
 type enforcement struct {
 	enforcer *enforcer.Enforcer
 	gemini   gemini.Servers
-	listed   []config.Gemini // what they were made from
+	listed   []config.Gemini // the entries that the servers were made from
 	mps      bool            // as it was at the start
 	files    *config.TenantFiles
 	config   *atomic.Pointer[config.Enforcer] // in force
@@ -43,15 +43,17 @@ type enforcement struct {
 	log      *slog.Logger
 }
 
-// newEnforcement returns what c says, listening already. The host says which
-// GPUs there are and who is on them; hardware whether a GPU itself was at
-// fault of late; record takes what the escalation does.
-func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.Host, hardware func(uuid string, within time.Duration) bool, record func(incident.Event)) (enforcement, error) {
+// newEnforcement returns the enforcement of c, which already listens. gpus
+// knows the GPUs and their processes; hardware reports whether a GPU recently
+// had a fault of its own; record takes the steps of the escalation.
+func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.Host,
+	hardware func(uuid string, within time.Duration) bool, record func(incident.Event)) (enforcement, error) {
 	if !c.Enabled {
 		return enforcement{}, nil
 	}
 	log := m.options.Log
-	e := enforcement{listed: c.Gemini, mps: c.MPS, view: policy.HostView{Process: m.options.Processes.Lookup, Names: gpus.Names, Memory: total(gpus)}, log: log,
+	e := enforcement{listed: c.Gemini, mps: c.MPS, view: policy.HostView{Process: m.options.Processes.Lookup,
+		Names: gpus.Names, Memory: total(gpus)}, log: log,
 		files: &config.TenantFiles{Log: log}, config: new(atomic.Pointer[config.Enforcer])}
 	e.config.Store(&c)
 	files, _ := e.files.Look(c, true)
@@ -62,7 +64,8 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 		return enforcement{}, err
 	case listener == nil:
 		if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
-			return enforcement{}, host.Explain(fmt.Errorf("make the broker's directory: %w", err), host.Reads|host.Writes)
+			return enforcement{}, host.Explain(fmt.Errorf("make the broker's directory: %w", err),
+				host.Reads|host.Writes)
 		}
 	case listener.Addr().String() != socket:
 		log.Warn("systemd's socket of the broker is not at the path that programs and agents use",
@@ -72,23 +75,31 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 		return enforcement{}, err
 	}
 	o := enforcer.Options{
-		Policy: policy.New(c.Table(files), e.view, log), Refused: e.files.Refusals, Gemini: e.gemini.Books, Dir: f.runtimeDir, Host: enforcedHost{gpus, m.options.Processes}, Hardware: hardware,
-		Record: func(s escalation.Step) { record(enforced(s)) }, Simulated: !m.real, CgroupFS: filepath.Join(f.sysfs, "fs/cgroup"),
-		Broker: broker.Options{Socket: socket, Listener: listener, Observer: f.isObserver, Holds: gpus.Holds, Known: gpus.Knows, InFlight: c.InFlight, Turn: c.Turn, FailClosed: c.Fail == "closed", ProcFS: f.procfs, Logger: log},
+		Policy: policy.New(c.Table(files), e.view, log), Refused: e.files.Refusals, Gemini: e.gemini.Books,
+		Dir: f.runtimeDir, Host: enforcedHost{gpus, m.options.Processes}, Hardware: hardware,
+		Record: func(s escalation.Step) { record(enforced(s)) }, Simulated: !m.real,
+		CgroupFS: filepath.Join(f.sysfs, "fs/cgroup"),
+		Broker: broker.Options{Socket: socket, Listener: listener, Observer: f.isObserver, Holds: gpus.Holds,
+			Known: gpus.Knows, InFlight: c.InFlight, Turn: c.Turn, FailClosed: c.Fail == "closed",
+			ProcFS: f.procfs, Logger: log},
 	}
 	if m.real {
 		o.StateFile = filepath.Join(f.stateDir, "enforcer.json")
-		o.Backends = []backend.Backend{backend.NewKernelMemory(backend.KernelMemoryOptions{Limit: gpu.Limits{NV: m.options.NVML, Calls: new(gpu.Calls)}.Limit, Proc: m.proc, Cgroups: o.CgroupFS, Log: log})}
+		o.Backends = []backend.Backend{backend.NewKernelMemory(backend.KernelMemoryOptions{
+			Limit: gpu.Limits{NV: m.options.NVML, Calls: new(gpu.Calls)}.Limit,
+			Proc:  m.proc, Cgroups: o.CgroupFS, Log: log,
+		})}
 	}
 	if m.real && c.MPS {
-		mps := backend.NewMPS(backend.MPSOptions{Proc: m.proc, Log: log, Tenant: func(uid int) (string, bool) { return e.enforcer.TenantOf(uid) }})
+		mps := backend.NewMPS(backend.MPSOptions{Proc: m.proc, Log: log,
+			Tenant: func(uid int) (string, bool) { return e.enforcer.TenantOf(uid) }})
 		o.Backends, o.Servers = append(o.Backends, mps), mps.Servers
 	}
 	e.enforcer, err = enforcer.New(o)
 	return e, host.Explain(err, host.Reads|host.Writes)
 }
 
-// newGemini returns a server for each entry, listening already.
+// newGemini returns a server for each entry. The servers already listen.
 func newGemini(f flags, list []config.Gemini, log *slog.Logger) (servers gemini.Servers, err error) {
 	for i, c := range list {
 		o := c.Options()
@@ -102,8 +113,8 @@ func newGemini(f flags, list []config.Gemini, log *slog.Logger) (servers gemini.
 	return servers, nil
 }
 
-// isObserver reports whether a user is whom the agent observes as: the
-// directory of the control socket is that user's, in one that is root's.
+// isObserver reports whether a user is the one that the agent observes as: the
+// owner of the control socket's directory, if its parent belongs to root.
 func (f flags) isObserver(uid uint32) bool {
 	info, err := os.Lstat(filepath.Join(f.runtimeDir, filepath.Dir(exporter.ControlSocket)))
 	if err != nil {
@@ -113,7 +124,7 @@ func (f flags) isObserver(uid uint32) bool {
 	return ok && owner.Uid == uid
 }
 
-// total returns what tells how much memory a GPU has.
+// total returns a function that tells how much memory a GPU has.
 func total(gpus *collectors.Host) func(uuid string) (uint64, bool) {
 	return func(uuid string) (uint64, bool) {
 		all, _, _, ok := gpus.Memory(uuid)
@@ -121,7 +132,7 @@ func total(gpus *collectors.Host) func(uuid string) (uint64, bool) {
 	}
 }
 
-// An enforcedHost is what the enforcer asks of a host.
+// An enforcedHost is a host as the enforcer needs it.
 type enforcedHost struct {
 	*collectors.Host
 	processes *host.Table
@@ -129,10 +140,12 @@ type enforcedHost struct {
 
 func (s enforcedHost) Process(pid int) (host.Process, error) { return s.processes.Lookup(pid) }
 
-// enforced returns a step of the escalation as the journal has it.
+// enforced returns a step of the escalation as an event of the journal.
 func enforced(s escalation.Step) incident.Event {
-	e := incident.Event{Kind: incident.KindEnforcement, Time: s.Time, Entity: incident.Entity{Tenant: s.Tenant, Workload: s.Workload},
-		Was: s.From.String(), Now: s.To.String(), Result: s.Result, Severity: incident.Info, Message: s.Why, Action: s.Detail}
+	e := incident.Event{Kind: incident.KindEnforcement, Time: s.Time,
+		Entity: incident.Entity{Tenant: s.Tenant, Workload: s.Workload},
+		Was:    s.From.String(), Now: s.To.String(), Result: s.Result, Severity: incident.Info, Message: s.Why,
+		Action: s.Detail}
 	if s.To > s.From && s.Result != escalation.Shadowed {
 		e.Severity = incident.Warning
 	}
@@ -172,11 +185,11 @@ func (e enforcement) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// lookEach is how often files of tenants are looked at.
+// lookEach is the interval between looks at the files of tenants.
 const lookEach = time.Second
 
-// look has all sessions judged by another table where the files of tenants
-// changed, or the configuration did.
+// look applies a new table to all sessions when the files of tenants or the
+// configuration have changed.
 func (e enforcement) look(again bool) {
 	c := *e.config.Load()
 	if files, changed := e.files.Look(c, again); changed || again {
@@ -184,8 +197,8 @@ func (e enforcement) look(again bool) {
 	}
 }
 
-// configure has all sessions judged by another table. The rest of c is for the
-// next start.
+// configure applies a new table to all sessions. The rest of c takes effect at
+// the next start.
 func (e enforcement) configure(c config.Enforcer) {
 	if e.enforcer == nil {
 		return
@@ -200,7 +213,7 @@ func (e enforcement) configure(c config.Enforcer) {
 	}
 }
 
-// execCommand adds the command that starts programs under the hook.
+// execCommand adds the command that starts a program under the hook.
 func execCommand(app *kingpin.Application) (*kingpin.CmdClause, *enforcer.ExecOptions) {
 	o := new(enforcer.ExecOptions)
 	c := app.Command("exec",
@@ -217,13 +230,14 @@ func execCommand(app *kingpin.Application) (*kingpin.CmdClause, *enforcer.ExecOp
 	return c, o
 }
 
-// libraryFlag adds the flag that names the hook to a command.
+// libraryFlag adds the flag that names the hook's library.
 func libraryFlag(c *kingpin.CmdClause, path *string) {
 	c.Flag("library", "Path of the hook. The default is $GPUSTEWARD_LIBRARY, or the installed libgpusteward.so.").
 		PlaceHolder("PATH").StringVar(path)
 }
 
-// execute becomes the program; it returns the exit status where that fails.
+// execute replaces this process with the program. It returns the exit status if
+// that fails.
 func execute(o enforcer.ExecOptions, f flags, stderr io.Writer) int {
 	o.Socket = cmp.Or(o.Socket, os.Getenv("GPUSTEWARD_SOCKET"), config.Enforcer{}.BrokerSocket(f.runtimeDir))
 	status, err := enforcer.Exec(o, stderr)
@@ -231,7 +245,7 @@ func execute(o enforcer.ExecOptions, f flags, stderr io.Writer) int {
 	return status
 }
 
-// installCommand adds the command that gives a host what its containers need.
+// installCommand adds the command that installs the files for containers.
 func installCommand(app *kingpin.Application) (*kingpin.CmdClause, *enforcer.InstallOptions) {
 	o := new(enforcer.InstallOptions)
 	c := app.Command("install", "Copy this program and the hook to a directory that containers of this host "+
@@ -249,7 +263,7 @@ func installCommand(app *kingpin.Application) (*kingpin.CmdClause, *enforcer.Ins
 	return c, o
 }
 
-// install gives the host what o says.
+// install installs on the host the files that o names.
 func install(o enforcer.InstallOptions, f flags) error {
 	if o.Owner != 0 {
 		o.Own = []string{f.stateDir, filepath.Dir(filepath.Join(f.runtimeDir, exporter.ControlSocket))}

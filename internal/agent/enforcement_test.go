@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestTheObserverIsWhoseDirectoryItIs(t *testing.T) {
+func TestObserverIsOwnerOfDirectory(t *testing.T) {
 	t.Parallel()
 	f := flags{runtimeDir: t.TempDir()}
 	me := uint32(os.Getuid())

@@ -13,15 +13,15 @@ import (
 	"gpusteward/internal/config"
 )
 
-// assembleEnforcer puts together what only enforces: the broker, who sees to it
-// that its word counts, and of the collectors what these need. It serves no
-// metrics: whoever observes asks the broker's socket for them.
+// assembleEnforcer assembles the role enforce: the broker, the enforcer, and
+// the collectors that these need. It serves no metrics: the observer asks the
+// broker's socket for them.
 func assembleEnforcer(f flags, conf *config.File, c config.Config) (a assembly, err error) {
 	if !c.Enforcer.Enabled {
 		return a, misconfigured{fmt.Errorf(
 			"--role=enforce: enforcer.enabled is false in %s: there is nothing to enforce", conf.Origin())}
 	}
-	f.stateDir = filepath.Join(f.stateDir, "enforcer") // beside what who observes keeps
+	f.stateDir = filepath.Join(f.stateDir, "enforcer") // beside the observer's state
 	m, err := newHostConfig(f, c, conf.Log)
 	if err != nil {
 		return a, err
@@ -29,7 +29,7 @@ func assembleEnforcer(f flags, conf *config.File, c config.Config) (a assembly, 
 	var blame blame
 	m.options.Events, m.options.Allocations, m.options.KernelLog = blame.event, nil, nil
 	m.options.Config = only(m.options.Config, needed)
-	boot, _ := m.options.Kernel.BootID() // unknown is empty
+	boot, _ := m.options.Kernel.BootID() // empty if unknown
 	dir := f.stateDir
 	if !m.real {
 		dir = ""
@@ -58,7 +58,7 @@ func assembleEnforcer(f flags, conf *config.File, c config.Config) (a assembly, 
 // needed are the collectors that the enforcer needs.
 var needed = []string{"processes", "memory", "mig", "memory_bandwidth", "pcie_link", "workload_info", "events"}
 
-// only returns c with all other collectors off.
+// only returns c with all collectors off that are not needed.
 func only(c collectors.Config, names []string) collectors.Config {
 	c.Disable, c.Broker, c.HAMi = nil, "", ""
 	for _, one := range collectors.All() {
@@ -70,7 +70,8 @@ func only(c collectors.Config, names []string) collectors.Config {
 	return c
 }
 
-// blame remembers which GPUs had faults of their own, by the driver's events.
+// blame remembers, from the driver's events, which GPUs had faults of their
+// own.
 type blame struct {
 	mu   sync.Mutex
 	last map[string]time.Time // by UUID

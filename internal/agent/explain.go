@@ -17,11 +17,11 @@ import (
 	"gpusteward/internal/config"
 )
 
-// named is how long names are waited for, as the agent does.
+// named is the time to wait for names, the same as the agent's.
 const named = 2 * time.Second
 
-// checkConfig says whether a file is good; and of a process, unless pid is
-// empty, what the file means for it.
+// checkConfig checks a file. Unless pid is empty, it also explains what the
+// file means for that process.
 func checkConfig(ctx context.Context, f flags, path, pid string, stdout io.Writer) error {
 	c, err := config.Load(path)
 	if err != nil {
@@ -68,8 +68,9 @@ func checkConfig(ctx context.Context, f flags, path, pid string, stdout io.Write
 	return nil
 }
 
-// workloadOf asks who runs a process, and waits for the names as the agent
-// does. With the names that did not come its workload is as the cgroup says.
+// workloadOf finds the workload of a process, and waits for its names as the
+// agent does. If names are missing, the workload is the one that the cgroup
+// says.
 func workloadOf(ctx context.Context, f flags, c config.Config, pid int) (*host.Workload, error) {
 	m, err := newHostConfig(f, c, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -77,7 +78,7 @@ func workloadOf(ctx context.Context, f flags, c config.Config, pid int) (*host.W
 	}
 	ctx, cancel := context.WithTimeout(ctx, named)
 	defer cancel()
-	go func() { _ = m.options.Processes.Run(ctx) }() // it fails never
+	go func() { _ = m.options.Processes.Run(ctx) }() // it never fails
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {

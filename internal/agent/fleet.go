@@ -18,34 +18,38 @@ import (
 	"gpusteward/internal/config"
 )
 
-// A simulated fleet is made of clusters, these of racks.
+// A simulated fleet consists of clusters, and a cluster of racks.
 const (
 	maxHosts       = 1000
 	hostsOfCluster = 100
 	hostsOfRack    = 10
 )
 
-// ailments are what some hosts of each cluster have beside their scenario, by
-// their places in it: so that rules over many hosts have something to find.
+// ailments are additional faults of some hosts of each cluster, by their places
+// in it. They give rules over many hosts something to find.
 var ailments = []struct {
 	places []int
 	fault  sim.Fault
 }{
-	{[]int{3, 33, 63, 93}, sim.Fault{Kind: "xid", Code: 119, At: since(10 * time.Second), Every: since(10 * time.Minute)}}, // a driver that is bad for some
-	{[]int{21, 24, 27}, sim.Fault{Kind: "thermal", At: since(20 * time.Second)}},                                           // a rack whose cooling fails
+	// a bad driver on some hosts
+	{[]int{3, 33, 63, 93}, sim.Fault{Kind: "xid", Code: 119, At: since(10 * time.Second),
+		Every: since(10 * time.Minute)}},
+	// a rack with failing cooling
+	{[]int{21, 24, 27}, sim.Fault{Kind: "thermal", At: since(20 * time.Second)}},
 	{[]int{45}, sim.Fault{Kind: "lost", At: since(20 * time.Second)}},
-	{[]int{56}, sim.Fault{Kind: "wedge", At: since(3 * time.Minute), For: since(2 * time.Minute), Every: since(10 * time.Minute)}},
+	{[]int{56}, sim.Fault{Kind: "wedge", At: since(3 * time.Minute), For: since(2 * time.Minute),
+		Every: since(10 * time.Minute)}},
 	{[]int{78}, sim.Fault{Kind: "driver_gone", At: since(6 * time.Minute), For: since(time.Minute)}},
 }
 
 func since(d time.Duration) sim.Duration { return sim.Duration(d) }
 
-// A fleet is many simulated hosts in one process. Each is served as an agent of
-// its own would, below /hosts/NAME/.
+// A fleet is many simulated hosts in one process. Each is served below
+// /hosts/NAME/ as an agent serves its host.
 type fleet []*observedHost
 
-// assembleFleet puts f.demoHosts simulated hosts together. c is not read again,
-// and there is no control socket: a fleet is to be looked at.
+// assembleFleet assembles f.demoHosts simulated hosts. A fleet does not reload
+// c and has no control socket.
 func assembleFleet(f flags, conf *config.File, c config.Config) (a assembly, err error) {
 	hosts, err := newFleet(f, conf, c)
 	if err != nil {
@@ -63,7 +67,7 @@ func assembleFleet(f flags, conf *config.File, c config.Config) (a assembly, err
 	return a, nil
 }
 
-// newFleet returns the hosts that f says, which differ by their seed.
+// newFleet returns the hosts that f describes. They differ by their seeds.
 func newFleet(f flags, conf *config.File, c config.Config) (fleet, error) {
 	switch {
 	case !f.demoGiven:
@@ -76,13 +80,16 @@ func newFleet(f flags, conf *config.File, c config.Config) (fleet, error) {
 		return nil, err
 	}
 	conf.Log.Warn("these hosts are simulated", "hosts", f.demoHosts, "scenario", scenario.Name, "doc", scenario.Doc)
-	// Read as seldom as it does for scrapes every 15 s, and without a broker.
-	c.Collectors.Fast, c.Collectors.Medium = max(c.Collectors.Fast, 10*time.Second), max(c.Collectors.Medium, 15*time.Second)
+	// The readings are as rare as suits scrapes every 15 s, and there is no
+	// broker.
+	c.Collectors.Fast, c.Collectors.Medium = max(c.Collectors.Fast, 10*time.Second),
+		max(c.Collectors.Medium, 15*time.Second)
 	c.Collectors.Slow, c.Enforcer.Enabled = max(c.Collectors.Slow, c.Collectors.Medium), false
 	var all fleet
 	for i := range f.demoHosts {
 		name := fmt.Sprintf("node-%03d", i+1)
-		m := bareHostConfig(f, c, name, slog.New(slog.DiscardHandler)) // what happens to so many is in their journals
+		// The events of so many hosts are in their journals.
+		m := bareHostConfig(f, c, name, slog.New(slog.DiscardHandler))
 		m.options.Pooled, m.sharing = true, f.demoHosts
 		s := scenario
 		s.Faults = slices.Clone(s.Faults)
@@ -103,13 +110,14 @@ func newFleet(f flags, conf *config.File, c config.Config) (fleet, error) {
 	return all, nil
 }
 
-// handler returns what serves the fleet: each host's server, the list of the
-// hosts for Prometheus, and for people.
+// handler serves the fleet: each host's server, and the list of hosts for
+// Prometheus and for people.
 func (all fleet) handler() (http.Handler, error) {
 	mux := http.NewServeMux()
 	landing := web.LandingConfig{Name: "gpusteward", Version: version.Version, Profiling: "false",
 		Description: fmt.Sprintf("%d simulated hosts", len(all)),
-		Links:       []web.LandingLinks{{Address: "sd", Text: "Targets", Description: "for http_sd_configs of Prometheus"}}}
+		Links: []web.LandingLinks{{Address: "sd", Text: "Targets",
+			Description: "for http_sd_configs of Prometheus"}}}
 	for _, n := range all {
 		mux.Handle("/hosts/"+n.name+"/", http.StripPrefix("/hosts/"+n.name, n.server))
 		landing.Links = append(landing.Links, web.LandingLinks{Address: "hosts/" + n.name + "/", Text: n.name})
@@ -120,18 +128,20 @@ func (all fleet) handler() (http.Handler, error) {
 	}
 	mux.Handle("GET /{$}", page)
 	mux.HandleFunc("GET /sd", all.targets)
-	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "gpusteward is healthy.") })
+	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "gpusteward is healthy.")
+	})
 	mux.HandleFunc("GET /-/ready", all.ready)
 	return mux, nil
 }
 
-// A targetGroup is one of Prometheus's HTTP service discovery.
+// A targetGroup is a group of Prometheus's HTTP service discovery.
 type targetGroup struct {
 	Targets []string          `json:"targets"`
 	Labels  map[string]string `json:"labels"`
 }
 
-// targets lists the hosts, at the address at which they were asked for.
+// targets lists the hosts at the address of the request.
 func (all fleet) targets(w http.ResponseWriter, r *http.Request) {
 	scheme := "http"
 	if r.TLS != nil {
@@ -141,14 +151,15 @@ func (all fleet) targets(w http.ResponseWriter, r *http.Request) {
 	for i, n := range all {
 		groups = append(groups, targetGroup{[]string{r.Host}, map[string]string{
 			"__scheme__": scheme, "__metrics_path__": "/hosts/" + n.name + "/metrics", "instance": n.name,
-			"cluster": fmt.Sprintf("cluster-%d", i/hostsOfCluster+1), "rack": fmt.Sprintf("rack-%02d", i%hostsOfCluster/hostsOfRack+1),
+			"cluster": fmt.Sprintf("cluster-%d", i/hostsOfCluster+1),
+			"rack":    fmt.Sprintf("rack-%02d", i%hostsOfCluster/hostsOfRack+1),
 		}})
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(groups) // whoever asked has left: nobody to tell
+	_ = json.NewEncoder(w).Encode(groups) // the client has left: nobody to tell
 }
 
-// ready says whether all hosts are.
+// ready answers whether all hosts are ready.
 func (all fleet) ready(w http.ResponseWriter, _ *http.Request) {
 	for _, n := range all {
 		if err := n.host.Ready(); err != nil {

@@ -9,11 +9,11 @@ import (
 	"gpusteward/internal/config"
 )
 
-// TestLargestFleet holds that there can be as many hosts as is said, with every
-// ailment.
+// TestLargestFleet builds a fleet of the maximum size, with every ailment.
 func TestLargestFleet(t *testing.T) {
 	t.Parallel()
-	all, err := newFleet(flags{demo: "h100", demoGiven: true, demoSeed: 1, demoHosts: maxHosts}, &config.File{Log: slog.New(slog.DiscardHandler)}, config.Defaults())
+	all, err := newFleet(flags{demo: "h100", demoGiven: true, demoSeed: 1, demoHosts: maxHosts},
+		&config.File{Log: slog.New(slog.DiscardHandler)}, config.Defaults())
 	if err != nil {
 		t.Fatal(err)
 	}

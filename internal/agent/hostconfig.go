@@ -18,29 +18,32 @@ import (
 	"gpusteward/internal/config"
 )
 
-// A hostConfig is what the parts of the agent need to know of the host that they
-// work on: this one, or a simulated one.
+// A hostConfig is what the parts of the agent need to know of their host, a
+// real or a simulated one.
 type hostConfig struct {
-	name        string // the host's; unknown is empty
+	name        string // of the host; empty if unknown
 	options     collectors.Options
 	allocations *host.Allocations
-	kernelLog   func(ctx context.Context, each func(host.Record)) error // follows it; nil: there is none
-	missed      func() uint64                                           // records of the kernel's log that nobody read
-	note        string                                                  // said on the landing page
-	broker      string                                                  // its socket; empty: the enforcer is not enabled
-	proc        host.Proc                                               // this host's processes; nil where it is simulated
-	real        bool
-	sharing     int // simulated hosts in this process; 0 where it is the only one
+	kernelLog   func(ctx context.Context, each func(host.Record)) error // follows the kernel's log; nil: there is none
+	missed      func() uint64                                           // lost records of the kernel's log
+	note        string                                                  // shown on the landing page
+	// the broker's socket; empty: the enforcer is disabled
+	broker string
+	// this host's processes; nil if the host is simulated
+	proc    host.Proc
+	real    bool
+	sharing int // simulated hosts in this process; 0: this is the only one
 }
 
-// hostName returns what this host is called: what NODE_NAME says, since in a pod
-// the kernel has the pod's name, and else the kernel's word. Unknown is empty.
+// hostName returns the host's name: NODE_NAME if it is set, because the kernel
+// of a pod has the pod's name, and otherwise the kernel's host name. It is
+// empty if unknown.
 func hostName() string {
 	name, _ := os.Hostname()
 	return cmp.Or(os.Getenv("NODE_NAME"), name)
 }
 
-// newHostConfig returns what --demo says, or this host.
+// newHostConfig returns the host that --demo describes, or this host.
 func newHostConfig(f flags, c config.Config, log *slog.Logger) (*hostConfig, error) {
 	m := bareHostConfig(f, c, hostName(), log)
 	if m.real {
@@ -54,7 +57,7 @@ func newHostConfig(f flags, c config.Config, log *slog.Logger) (*hostConfig, err
 	return m, m.simulated(f, scenario, f.demoSeed)
 }
 
-// bareHostConfig returns what this host and simulated ones have in common.
+// bareHostConfig returns the part that real and simulated hosts have in common.
 func bareHostConfig(f flags, c config.Config, name string, log *slog.Logger) *hostConfig {
 	m := &hostConfig{name: name, real: !f.demoGiven}
 	if c.Enforcer.Enabled {
@@ -66,11 +69,11 @@ func bareHostConfig(f flags, c config.Config, name string, log *slog.Logger) *ho
 	return m
 }
 
-// config returns what the collectors need of c. What is in this host's files
-// is not about simulated GPUs.
+// config returns the collectors' part of c. Files of this host say nothing
+// about simulated GPUs.
 func (m *hostConfig) config(c config.Config) collectors.Config {
 	part := c.Collectors.Config()
-	part.Broker = m.broker // as it was at the start: so is the broker
+	part.Broker = m.broker // from the start, as the broker is
 	if m.real {
 		part.HAMi = c.Workloads.HAMi
 	}
@@ -100,14 +103,15 @@ func (m *hostConfig) thisHost(f flags, c config.Config) error {
 			names = append(names, s.of(s.path))
 		}
 	}
-	m.options.Processes = host.NewTable(host.Options{Proc: proc, Names: names, Jobs: filepath.Join(f.runtimeDir, "slurm"), Log: log})
+	m.options.Processes = host.NewTable(host.Options{Proc: proc, Names: names,
+		Jobs: filepath.Join(f.runtimeDir, "slurm"), Log: log})
 	kernel := host.NewKernelLog("/dev/kmsg")
 	m.kernelLog, m.missed, m.options.KernelLog = kernel.Follow, kernel.Lost, kernel.Follow
 	m.allocations = host.NewAllocations(m.options.Processes, w.Kubelet, filepath.Join(f.sysfs, "fs/cgroup"))
 	return nil
 }
 
-// simulated serves a scenario of collectors/gpu/sim.
+// simulated makes m a scenario of collectors/gpu/sim.
 func (m *hostConfig) simulated(f flags, scenario sim.Scenario, seed uint64) error {
 	s, err := sim.New(scenario, sim.Options{Seed: seed})
 	if err != nil {
@@ -117,14 +121,14 @@ func (m *hostConfig) simulated(f flags, scenario sim.Scenario, seed uint64) erro
 	m.options.Processes = s.Table(m.options.Log)
 	m.kernelLog, m.missed = s.Follow, func() uint64 { return 0 }
 	m.allocations = host.NewAllocations(m.options.Processes, "", "")
-	if s.Tenants() && m.broker == "" { // the books of a broker that runs are worth more
+	if s.Tenants() && m.broker == "" { // the books of a running broker come first
 		m.options.Books = s.Books
 	}
 	m.note = "This host is simulated (--demo=" + f.demo + ")."
 	return nil
 }
 
-// loadScenario reads a scenario of the simulated host, by name or from a file.
+// loadScenario reads a scenario by its name or from a file.
 func loadScenario(name string) (sim.Scenario, error) {
 	var s sim.Scenario
 	text, err := sim.Source(name)
@@ -139,8 +143,8 @@ func loadScenario(name string) (sim.Scenario, error) {
 	return s, config.Decode(name, text, &s)
 }
 
-// probeDriver opens and closes the driver: what a process would find that has
-// not loaded its library yet.
+// probeDriver opens and closes the driver, to find whether a process that has
+// not loaded the library yet can do so.
 func probeDriver() error {
 	lib, err := gpu.Open(nvml.New(), new(gpu.Calls), new(gpu.Caller))
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"gpusteward/internal/config"
 )
 
-// judgement is the agent's health: who judges, who keeps what happened, and
-// who tells Alertmanagers.
+// judgement is the agent's health: the judge, the journal and the notifier of
+// Alertmanagers.
 type judgement struct {
 	monitor  *health.Monitor
 	journal  *journal.Journal
@@ -29,7 +29,7 @@ type judgement struct {
 	log      *slog.Logger
 }
 
-// newJudgement returns the judgement on a host, which m is.
+// newJudgement returns the judgement of the host m.
 func newJudgement(f flags, c config.Health, m *hostConfig, h *collectors.Host) (*judgement, error) {
 	j := &judgement{log: m.options.Log}
 	boot, err := m.options.Kernel.BootID()
@@ -38,7 +38,7 @@ func newJudgement(f flags, c config.Health, m *hostConfig, h *collectors.Host) (
 	}
 	dir := f.stateDir
 	if !m.real {
-		dir = "" // what is simulated is not remembered
+		dir = "" // a simulated host has no state on disk
 	}
 	if j.journal, _, err = journal.Open(journal.Options{Dir: dir, Node: m.name, Boot: boot, Log: j.log}); err != nil {
 		return nil, fmt.Errorf("--state.dir=%s: %w", dir, err)
@@ -62,7 +62,8 @@ func newJudgement(f flags, c config.Health, m *hostConfig, h *collectors.Host) (
 		Record:  j.journal.Append,
 		Tell:    j.notifier.Tell,
 		Lost: func() map[string]float64 {
-			return map[string]float64{"journal": float64(j.journal.Lost() + j.journal.Late()), "kernel_log": float64(m.missed())}
+			return map[string]float64{"journal": float64(j.journal.Lost() + j.journal.Late()),
+				"kernel_log": float64(m.missed())}
 		},
 		Forget:    func(uuid string) { h.Forget(uuid) },
 		Store:     health.Store{Dir: dir},
@@ -75,8 +76,8 @@ func newJudgement(f flags, c config.Health, m *hostConfig, h *collectors.Host) (
 	return j, nil
 }
 
-// configure applies another configuration; one that cannot work leaves all as
-// it was.
+// configure applies another configuration. If that fails, the previous one
+// stays in force.
 func (j *judgement) configure(c config.Health) {
 	j.monitor.Configure(c.Settings())
 	o, err := c.Notifier()
@@ -88,22 +89,23 @@ func (j *judgement) configure(c config.Health) {
 	}
 }
 
-// samples returns what health adds to what is read.
+// samples returns the samples that health adds to the readings.
 func (j *judgement) samples() []collectors.Sample {
 	return slices.Concat(j.monitor.Samples(), j.journal.Samples(), j.notifier.Samples())
 }
 
-// faults returns what fails now, as gpusteward status shows it.
+// faults returns the failing checks, as gpusteward status shows them.
 func (j *judgement) faults() (all []exporter.Fault) {
 	for _, f := range j.monitor.Verdict().Findings {
 		if f.Severity > incident.None && !f.Shadow {
-			all = append(all, exporter.Fault{UUID: f.Entity.UUID, What: f.Message, Check: f.Check, Severity: f.Severity.String(), Last: &f.Since})
+			all = append(all, exporter.Fault{UUID: f.Entity.UUID, What: f.Message, Check: f.Check,
+				Severity: f.Severity.String(), Last: &f.Since})
 		}
 	}
 	return all
 }
 
-// run judges, keeps and tells until ctx ends.
+// run judges, records and notifies until ctx ends.
 func (j *judgement) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return j.monitor.Run(ctx) })
@@ -114,14 +116,17 @@ func (j *judgement) run(ctx context.Context) error {
 
 // ack is the order to acknowledge a fault.
 func (j *judgement) ack() exporter.Action {
-	return exporter.Action{Takes: []string{"check", "entity"}, Do: func(ctx context.Context, a url.Values) (string, error) {
-		entity, err := incident.ParseEntity(a.Get("entity"))
-		if err != nil {
-			return "", err
-		}
-		if err := j.monitor.Ack(ctx, a.Get("check"), entity, exporter.OrderedBy(ctx)); err != nil {
-			return "", err
-		}
-		return fmt.Sprintf("%s of %s is acknowledged; if it is still there, it comes back.", a.Get("check"), entity), nil
-	}}
+	return exporter.Action{Takes: []string{"check", "entity"},
+		Do: func(ctx context.Context, a url.Values) (string, error) {
+			entity, err := incident.ParseEntity(a.Get("entity"))
+			if err != nil {
+				return "", err
+			}
+			if err := j.monitor.Ack(ctx, a.Get("check"), entity, exporter.OrderedBy(ctx)); err != nil {
+				return "", err
+			}
+			return fmt.Sprintf("%s of %s is acknowledged; if it is still there, it comes back.",
+					a.Get("check"), entity),
+				nil
+		}}
 }

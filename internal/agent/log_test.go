@@ -12,7 +12,7 @@ import (
 	"unsafe"
 )
 
-func TestLogLevelHidesWhatIsLess(t *testing.T) {
+func TestLogLevelHidesLowerLevels(t *testing.T) {
 	t.Parallel()
 	levels := []string{"debug", "info", "warn", "error"}
 	for i, least := range levels {
@@ -69,7 +69,7 @@ func TestConsoleFormatIsForTerminals(t *testing.T) {
 	}
 }
 
-// openTerminal returns the program's end of a new terminal, and what it shows.
+// openTerminal returns the program's end of a new terminal, and its output.
 func openTerminal(t *testing.T) (*bufio.Reader, *os.File) {
 	t.Helper()
 	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -79,7 +79,8 @@ func openTerminal(t *testing.T) (*bufio.Reader, *os.File) {
 	t.Cleanup(func() { screen.Close() })
 	var locked, number int32
 	for request, p := range map[uintptr]*int32{syscall.TIOCSPTLCK: &locked, syscall.TIOCGPTN: &number} {
-		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, screen.Fd(), request, uintptr(unsafe.Pointer(p))); errno != 0 {
+		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, screen.Fd(), request,
+			uintptr(unsafe.Pointer(p))); errno != 0 {
 			t.Fatal(errno)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"gpusteward/internal/config"
 )
 
-// An observedHost is one host: what is read of it, what is judged of that, and
-// the server that says so.
+// An observedHost is one host: its collectors, its judgement, and the server of
+// both.
 type observedHost struct {
 	*hostConfig
 	host      *collectors.Host
@@ -20,8 +20,8 @@ type observedHost struct {
 	server    *exporter.Server
 }
 
-// newObservedHost returns the observed host that m describes. The samples of
-// more are served beside what is read and judged.
+// newObservedHost returns the observed host of m. It serves the samples of more
+// as well.
 func newObservedHost(f flags, c config.Health, m *hostConfig, more func() []collectors.Sample) (*observedHost, error) {
 	n := &observedHost{hostConfig: m}
 	m.options.Events = func(e collectors.Event) { n.judgement.monitor.Event(e) }
@@ -45,7 +45,7 @@ func newObservedHost(f flags, c config.Health, m *hostConfig, more func() []coll
 	return n, err
 }
 
-// run reads, judges and keeps the answers up to date, until ctx ends.
+// run reads, judges and keeps the responses up to date until ctx ends.
 func (n *observedHost) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return n.host.Run(ctx) })

@@ -12,8 +12,8 @@ import (
 	"gpusteward/internal/config"
 )
 
-// assembleObserver puts together what reads, judges and serves, and in the role
-// of all what enforces.
+// assembleObserver assembles the parts that read, judge and serve, and in the
+// role all the enforcer as well.
 func (r role) assembleObserver(f flags, conf *config.File, c config.Config) (a assembly, err error) {
 	m, err := newHostConfig(f, c, conf.Log)
 	if err != nil {
@@ -57,7 +57,7 @@ func (r role) assembleObserver(f flags, conf *config.File, c config.Config) (a a
 	return a, nil
 }
 
-// brokers returns what a process of this role brokers of c.
+// brokers returns the part of c that a process of this role brokers.
 func (r role) brokers(c config.Enforcer) config.Enforcer {
 	if r == roleObserve {
 		c.Enabled = false
@@ -65,12 +65,12 @@ func (r role) brokers(c config.Enforcer) config.Enforcer {
 	return c
 }
 
-// silent returns act as an order that takes no arguments and says nothing.
+// silent returns act as an order without arguments or message.
 func silent(act func(context.Context) error) func(context.Context, url.Values) (string, error) {
 	return func(ctx context.Context, _ url.Values) (string, error) { return "", act(ctx) }
 }
 
-// requireDriver fails once it is plain that there is no driver.
+// requireDriver fails once it is certain that there is no driver.
 func requireDriver(ctx context.Context, host *collectors.Host) error {
 	for {
 		switch err := host.Driver(); {

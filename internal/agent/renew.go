@@ -20,17 +20,17 @@ const probeCommand = "probe"
 // firstSocket is the descriptor of the first socket that systemd hands over.
 const firstSocket = 3
 
-// A renewal makes this process a new one of the same program, with the same
-// PID, arguments and activated sockets. That is how a library that was replaced
-// on disk gets loaded: the dynamic linker never lets go of one that the program
-// has bound functions of.
+// A renewal replaces this process by exec with a new one of the same program,
+// with the same PID, arguments and activated sockets. Only this way can a
+// library be loaded that was replaced on disk: the dynamic linker keeps a
+// library while the program has bound functions of it.
 type renewal struct {
 	log     *slog.Logger
-	sockets []int  // copies of systemd's
+	sockets []int  // copies of systemd's sockets
 	names   string // LISTEN_FDNAMES
 }
 
-// newRenewal is called before anybody takes systemd's sockets.
+// newRenewal must be called before anything takes systemd's sockets.
 func newRenewal(log *slog.Logger) *renewal {
 	r := &renewal{log: log, names: os.Getenv("LISTEN_FDNAMES")}
 	n, err := strconv.Atoi(os.Getenv("LISTEN_FDS"))
@@ -45,8 +45,8 @@ func newRenewal(log *slog.Logger) *renewal {
 	return r
 }
 
-// renew does not return if a new process can open the driver; otherwise it
-// says why that could not either.
+// renew does not return if a new process can open the driver. Otherwise it
+// returns why not.
 func (r *renewal) renew(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -61,7 +61,8 @@ func (r *renewal) renew(ctx context.Context) error {
 				return fmt.Errorf("hand systemd's socket on: %w", err)
 			}
 		}
-		env = append(env, "LISTEN_FDS="+strconv.Itoa(n), "LISTEN_PID="+strconv.Itoa(os.Getpid()), "LISTEN_FDNAMES="+r.names)
+		env = append(env, "LISTEN_FDS="+strconv.Itoa(n), "LISTEN_PID="+strconv.Itoa(os.Getpid()),
+			"LISTEN_FDNAMES="+r.names)
 	}
 	return fmt.Errorf("begin anew: %w", syscall.Exec("/proc/self/exe", os.Args, env))
 }

@@ -19,7 +19,7 @@ import (
 	"gpusteward/internal/config"
 )
 
-// A role is what a process does of what the agent can.
+// A role is the part of the agent's work that a process does.
 type role string
 
 // The roles.
@@ -42,9 +42,9 @@ func (r role) serve(ctx context.Context, f flags, log *slog.Logger) error {
 	if err != nil {
 		return misconfigured{fmt.Errorf("--config.file: %w", err)}
 	}
-	// Beside somebody else's work: two threads of Go are plenty (driver calls
-	// have their own), and on a host with 200 cores the rest would only sweep
-	// a small heap in parallel.
+	// Two threads of Go are plenty beside the host's real work, since driver calls
+	// have their own. On a host with 200 cores the others would only sweep a small
+	// heap in parallel.
 	runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
 	debug.SetGCPercent(50)
 	a, err := r.assemble(f, conf, c)
@@ -69,7 +69,7 @@ func (r role) serve(ctx context.Context, f flags, log *slog.Logger) error {
 	return nil
 }
 
-// prepare refuses flags that cannot work, and gives up the rights that the role
+// prepare refuses flags that cannot work, and gives up privileges that the role
 // does not need.
 func (r role) prepare(f flags) error {
 	if r == roleEnforce {
@@ -87,19 +87,19 @@ func (r role) prepare(f flags) error {
 	return nil
 }
 
-// An assembly is all that a role runs.
+// An assembly is everything that a role runs.
 type assembly struct {
-	starts    string              // what the log says when it begins
-	about     []any               // and of what
-	tasks     []task              // run beside each other
-	host      *collectors.Host    // whose progress systemd is told; nil: it is told nothing
-	configure func(config.Config) // takes another configuration; nil: the file is not read again
+	starts    string              // first message of the log
+	about     []any               // and its attributes
+	tasks     []task              // run concurrently
+	host      *collectors.Host    // reports progress to systemd; nil: none
+	configure func(config.Config) // applies another configuration; nil: no reload
 }
 
-// A task runs until its context ends; one that fails ends all.
+// A task runs until its context ends. If one fails, all end.
 type task func(context.Context) error
 
-// assemble puts the role together.
+// assemble returns the assembly of the role.
 func (r role) assemble(f flags, conf *config.File, c config.Config) (assembly, error) {
 	switch {
 	case f.demoHostsGiven:

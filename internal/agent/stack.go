@@ -10,7 +10,7 @@ import (
 	"gpusteward/internal/stack"
 )
 
-// stackFlags are those of gpusteward stack.
+// stackFlags are the flags of gpusteward stack.
 type stackFlags struct {
 	pid  int
 	json bool
@@ -26,7 +26,7 @@ func stackCommand(app *kingpin.Application) (*kingpin.CmdClause, *stackFlags) {
 	return cmd, s
 }
 
-// run shows what can be read, which says itself what hindered the rest.
+// run shows everything that can be read, and why the rest cannot.
 func (s *stackFlags) run(ctx context.Context, procfs string, stdout io.Writer) error {
 	p, err := stack.Of(ctx, s.pid, stack.Options{Procfs: procfs})
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 	"gpusteward/collectors/gpu"
 )
 
-// supervise tells systemd how the agent fares: READY when every GPU has been
-// read, or when it is plain that there is no driver, so that a boot does not
-// wait for one; the watchdog only while the readers move, which they do within
-// 2*fast().
+// supervise reports the agent's state to systemd. READY comes when every GPU
+// has been read, or when it is certain that there is no driver, so that a boot
+// does not wait for one. The watchdog is served only while the readers make
+// progress, which they do within 2*fast().
 func supervise(ctx context.Context, host *collectors.Host, fast func() time.Duration, log *slog.Logger) error {
 	notify := func(state string) {
 		if _, err := daemon.SdNotify(false, state); err != nil {
@@ -66,12 +66,12 @@ func supervise(ctx context.Context, host *collectors.Host, fast func() time.Dura
 	}
 }
 
-// brokerListener returns the socket that systemd listens at for the broker,
-// nil where it has none. Clients wait there while the broker restarts, and it
-// stays the same file for containers that have it mounted.
+// brokerListener returns the socket that systemd listens at for the broker; nil
+// if there is none. Clients wait there while the broker restarts, and
+// containers that have the file mounted keep it.
 func (f flags) brokerListener() (*net.UnixListener, error) {
 	if f.role == roleAll && *f.web.WebSystemdSocket {
-		return nil, nil // they are HTTP's
+		return nil, nil // they are for HTTP
 	}
 	given, err := activation.Listeners()
 	if err != nil || len(given) == 0 {
@@ -89,6 +89,7 @@ func (f flags) brokerListener() (*net.UnixListener, error) {
 		}
 		kinds = append(kinds, kind)
 	}
-	return nil, misconfigured{fmt.Errorf("the broker requires exactly one socket from systemd, of ListenSequentialPacket=, "+
-		"and received %s; sockets for HTTP require --web.systemd-socket", strings.Join(kinds, ", "))}
+	return nil, misconfigured{fmt.Errorf("the broker requires exactly one socket from systemd, of "+
+		"ListenSequentialPacket=, and received %s; sockets for HTTP require --web.systemd-socket",
+		strings.Join(kinds, ", "))}
 }

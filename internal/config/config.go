@@ -1,6 +1,6 @@
-// Package config reads the configuration file, the files of tenants beside it and
-// the scenarios of simulated hosts: it alone knows YAML, and hands each subsystem
-// its own part.
+// Package config reads the configuration file, the files of tenants and the
+// scenarios of simulated hosts. It is the only package that reads YAML, and it
+// hands each subsystem its own part.
 package config
 
 import (
@@ -18,15 +18,15 @@ import (
 	"gpusteward/health/incident"
 )
 
-// DefaultFile is where the configuration is unless --config.file says so.
+// DefaultFile is the configuration file unless --config.file names another.
 const DefaultFile = "/etc/gpusteward/gpusteward.yml"
 
-// Longest bounds what is read as configuration, or as a scenario, in bytes: YAML
-// takes some ten times as much memory.
+// Longest is the maximum size of a configuration or a scenario, in bytes: YAML
+// takes about ten times as much memory.
 const Longest = 1 << 20
 
-// Config is the configuration file. Each key is explained in
-// deploy/gpusteward.yml, which a test holds against this type.
+// Config is the configuration file. deploy/gpusteward.yml explains each key,
+// and a test compares it with this type.
 type Config struct {
 	Collectors Collectors `yaml:"collectors"`
 	Workloads  Workloads  `yaml:"workloads"`
@@ -35,8 +35,7 @@ type Config struct {
 	Web        Web        `yaml:"web"`
 }
 
-// Load reads and checks a file. Errors name the file, the line and the
-// key.
+// Load reads and checks a file. Errors name the file, the line and the key.
 func Load(path string) (Config, error) {
 	c := Defaults()
 	text, err := host.ReadFile(path, Longest)
@@ -60,18 +59,20 @@ func Defaults() Config {
 	d := collectors.DefaultConfig()
 	return Config{
 		Collectors: Collectors{Fast: d.Fast, Medium: d.Medium, Slow: d.Slow},
-		Workloads: Workloads{Docker: "/run/docker.sock", Podman: "/run/podman/podman.sock", PodLogs: "/var/log/containers",
+		Workloads: Workloads{Docker: "/run/docker.sock", Podman: "/run/podman/podman.sock",
+			PodLogs: "/var/log/containers",
 			Kubelet: "/var/lib/kubelet/pod-resources/kubelet.sock", HAMi: "/usr/local/vgpu"},
 		Enforcer: defaultEnforcer(),
 		Web:      Web{MaxScrapes: 1},
 	}
 }
 
-// validate returns what cannot work: the first of each part.
+// validate returns the errors, the first of each part.
 func (c Config) validate() (all []error) {
 	all = append(all, c.Collectors.Config().Validate())
 	w := c.Workloads
-	for _, of := range []struct{ key, path string }{{"docker", w.Docker}, {"podman", w.Podman}, {"pod_logs", w.PodLogs}, {"kubelet", w.Kubelet}, {"hami", w.HAMi}} {
+	for _, of := range []struct{ key, path string }{{"docker", w.Docker}, {"podman", w.Podman}, {"pod_logs", w.PodLogs},
+		{"kubelet", w.Kubelet}, {"hami", w.HAMi}} {
 		if of.path != "" && !filepath.IsAbs(of.path) {
 			all = append(all, fmt.Errorf("workloads.%s: %q is not an absolute path; \"\" disables it", of.key, of.path))
 		}
@@ -83,7 +84,7 @@ func (c Config) validate() (all []error) {
 	return slices.DeleteFunc(all, func(err error) bool { return err == nil })
 }
 
-// Collectors says what is read, and how often.
+// Collectors says what to read, and how often.
 type Collectors struct {
 	Fast         time.Duration `yaml:"fast"`
 	Medium       time.Duration `yaml:"medium"`
@@ -95,14 +96,14 @@ type Collectors struct {
 	ExpectedGPUs count         `yaml:"expected_gpus"`
 }
 
-// Config returns what the collectors need.
+// Config returns the configuration of the collectors.
 func (c Collectors) Config() collectors.Config {
 	return collectors.Config{Fast: c.Fast, Medium: c.Medium, Slow: c.Slow, Enable: c.Enable, Disable: c.Disable,
 		PerLink: c.PerLink, PerProcess: c.PerProcess, Devices: int(c.ExpectedGPUs), XIDs: incident.AlertableXIDs()}
 }
 
-// Workloads says who is asked what a workload is called, and what it was
-// given. An empty path asks nobody.
+// Workloads says where to look up the names and the allocations of workloads.
+// An empty path disables a source.
 type Workloads struct {
 	Docker  string `yaml:"docker"`
 	Podman  string `yaml:"podman"`
@@ -111,18 +112,19 @@ type Workloads struct {
 	HAMi    string `yaml:"hami"`
 }
 
-// Web is what older files say of the HTTP server: nothing comes of it.
+// Web has a key of older files for the HTTP server; it has no effect.
 type Web struct {
 	MaxScrapes count `yaml:"max_scrapes"`
 }
 
-// A count is a whole number; YAML's decoder alone would cut 1.5 down to 1.
+// A count is a whole number. The YAML decoder would truncate 1.5 to 1.
 type count int
 
 // UnmarshalYAML decodes a number without a fraction.
 func (c *count) UnmarshalYAML(n *yaml.Node) error {
 	if n.ShortTag() == "!!float" {
-		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: cannot unmarshal !!float `%s` into int", n.Line, n.Value)}}
+		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: cannot unmarshal !!float `%s` into int",
+			n.Line, n.Value)}}
 	}
 	return n.Decode((*int)(c))
 }

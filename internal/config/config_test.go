@@ -19,7 +19,7 @@ import (
 
 const reference = "../../deploy/gpusteward.yml"
 
-// problems returns what is wrong with a file, nothing if it is good.
+// problems returns the errors of a file, none if it is good.
 func problems(path string) string {
 	if _, err := Load(path); err != nil {
 		return err.Error()
@@ -29,7 +29,8 @@ func problems(path string) string {
 
 func TestAcceptsAGoodFile(t *testing.T) {
 	t.Parallel()
-	for _, path := range []string{reference, "testdata/quick.yml", write(t, ""), write(t, "# nothing\n"), write(t, "collectors:\n")} {
+	for _, path := range []string{reference, "testdata/quick.yml", write(t, ""), write(t, "# nothing\n"),
+		write(t, "collectors:\n")} {
 		if _, err := Load(path); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
@@ -76,11 +77,13 @@ func TestReportsEveryWrongType(t *testing.T) {
 	}
 }
 
-func TestReportsEachPartThatCannotWork(t *testing.T) {
+func TestReportsEachInvalidPart(t *testing.T) {
 	t.Parallel()
-	errors := problems(write(t, "collectors: {fast: 1h}\nworkloads: {docker: a, podman: b}\nhealth: {enable_alerts: [x]}\nenforcer: {fail: y}\nweb: {max_scrapes: 0}\n"))
+	errors := problems(write(t, "collectors: {fast: 1h}\nworkloads: {docker: a, podman: b}\nhealth: {enable_alerts: "+
+		"[x]}\nenforcer: {fail: y}\nweb: {max_scrapes: 0}\n"))
 	at := 0
-	for _, want := range []string{":1: collectors.fast:", ":2: workloads.docker:", ":2: workloads.podman:", ":3: health.enable_alerts[0]:", ":4: enforcer.fail:", ":5: web.max_scrapes:"} {
+	for _, want := range []string{":1: collectors.fast:", ":2: workloads.docker:", ":2: workloads.podman:",
+		":3: health.enable_alerts[0]:", ":4: enforcer.fail:", ":5: web.max_scrapes:"} {
 		i := strings.Index(errors, want)
 		if i < at {
 			t.Errorf("the message lacks %s, or it stands elsewhere\n%s", want, errors)
@@ -121,7 +124,7 @@ func TestReferenceConfigExplainsEveryKey(t *testing.T) {
 }
 
 // explained checks that a mapping has every key of a type, each under a
-// comment; and where it is a setting, with its unit, default and cost.
+// comment. The comment of a setting has its unit, default and cost.
 func explained(t *testing.T, typ reflect.Type, n *yaml.Node, path string) {
 	t.Helper()
 	nodes := map[string][2]*yaml.Node{}
@@ -174,11 +177,12 @@ func TestReferenceConfigNamesEveryCollectorThatIsOff(t *testing.T) {
 	}
 }
 
-// TestOlderFilesAreTaken has files with keys that have no effect any more, or
-// another name: the log says so, and the file is in force.
+// TestOlderFilesAreTaken loads files with keys that have no effect any more or
+// another name. The log says so, and the file is in force.
 func TestOlderFilesAreTaken(t *testing.T) {
 	t.Parallel()
-	const without, renamed = "web.max_scrapes no longer has an effect: remove it", "health.page is the older name of health.enable_alerts: rename it"
+	const without, renamed = "web.max_scrapes no longer has an effect: remove it",
+		"health.page is the older name of health.enable_alerts: rename it"
 	for text, want := range map[string]string{"": "", "web: {max_scrapes: 1}\n": "", "web: {max_scrapes: 8}\n": without,
 		"health: {enable_alerts: [slow_gpu]}\n": "", "health: {page: [slow_gpu]}\n": renamed} {
 		var log strings.Builder
@@ -187,13 +191,14 @@ func TestOlderFilesAreTaken(t *testing.T) {
 		if err != nil || !strings.Contains(log.String(), want) || want == "" && log.Len() > 0 {
 			t.Errorf("%q: %v, logged %q, want %q", text, err, log.String(), want)
 		}
-		if enabled := slices.Contains(c.Health.Settings().EnableAlerts, "slow_gpu"); enabled != strings.Contains(text, "slow_gpu") {
+		if enabled := slices.Contains(c.Health.Settings().EnableAlerts, "slow_gpu"); enabled != strings.Contains(text,
+			"slow_gpu") {
 			t.Errorf("%q: slow_gpu alerts: %v", text, enabled)
 		}
 	}
 }
 
-func TestAGivenFileThatDisappearsIsABadOne(t *testing.T) {
+func TestGivenFileThatDisappearsIsBad(t *testing.T) {
 	t.Parallel()
 	path := write(t, "")
 	conf := &File{Path: path}
@@ -225,10 +230,11 @@ func rewrite(t *testing.T, path, text string) {
 	}
 }
 
-// FuzzConfig holds that any text is either a configuration that works or an
-// error that names the file, and never a panic.
+// FuzzConfig: any text is either a valid configuration or an error that names
+// the file, and never a panic.
 func FuzzConfig(f *testing.F) {
-	for _, path := range []string{reference, "testdata/invalid/every_problem.yml", "testdata/invalid/two_documents.yml"} {
+	for _, path := range []string{reference, "testdata/invalid/every_problem.yml",
+		"testdata/invalid/two_documents.yml"} {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			f.Fatal(err)

@@ -10,8 +10,8 @@ import (
 	"gpusteward/enforcer/policy"
 )
 
-// Enforcer says whether GPUs are shared out by the broker, and who gets
-// how much.
+// Enforcer says whether the broker shares out the GPUs, and how much each
+// tenant gets.
 type Enforcer struct {
 	Enabled     bool          `yaml:"enabled"`
 	Socket      string        `yaml:"socket"`
@@ -22,7 +22,7 @@ type Enforcer struct {
 	Default     Default       `yaml:"default"`
 	Escalation  Escalation    `yaml:"ladder"`
 	Tenants     []Tenant      `yaml:"tenants"`
-	TenantsDirs []string      `yaml:"tenants_dirs"` // of files with more: see TenantFiles
+	TenantsDirs []string      `yaml:"tenants_dirs"` // directories with more tenants: see TenantFiles
 	Gemini      []Gemini      `yaml:"gemini"`
 }
 
@@ -38,9 +38,11 @@ func defaultEnforcer() Enforcer {
 func (c Enforcer) validate() error {
 	switch {
 	case c.Socket != "" && !filepath.IsAbs(c.Socket):
-		return fmt.Errorf("enforcer.socket: %q is not an absolute path; \"\" means broker/broker.sock in --runtime.dir", c.Socket)
+		return fmt.Errorf("enforcer.socket: %q is not an absolute path; \"\" means broker/broker.sock in --runtime.dir",
+			c.Socket)
 	case len(c.Socket) > maxSocket:
-		return fmt.Errorf("enforcer.socket: the path of a socket has at most %d bytes, and this one has %d", maxSocket, len(c.Socket))
+		return fmt.Errorf("enforcer.socket: the path of a socket has at most %d bytes, and this one has %d",
+			maxSocket, len(c.Socket))
 	case c.Turn < 2*time.Millisecond || c.Turn > 100*time.Millisecond:
 		return fmt.Errorf("enforcer.turn: %v is not between 2ms and 100ms", c.Turn)
 	case c.InFlight < 100*time.Microsecond || c.InFlight > c.Turn:
@@ -62,12 +64,12 @@ func (c Enforcer) validate() error {
 	return checkGemini(c.Gemini)
 }
 
-// maxSocket is how long the path of a Unix socket may be, in bytes.
+// maxSocket is the longest path of a Unix socket, in bytes.
 const maxSocket = 107
 
-// BrokerSocket returns where the broker of this configuration listens. Its
-// directory is the broker's, and holds nothing else: programs in containers are
-// given that, and neither the control socket nor the enforcer's lock.
+// BrokerSocket returns the path of the broker's socket. Its directory holds
+// nothing else: containers get that directory, without the control socket and
+// the enforcer's lock.
 func (c Enforcer) BrokerSocket(runtimeDir string) string {
 	return cmp.Or(c.Socket, filepath.Join(runtimeDir, "broker", "broker.sock"))
 }

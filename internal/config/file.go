@@ -12,10 +12,11 @@ import (
 	"gpusteward/collectors"
 )
 
-// A File is the file in force. A bad file never replaces a good one.
+// A File is the configuration file in force. A bad file never replaces a good
+// one.
 type File struct {
 	Path     string
-	Optional bool // it may be absent: then everything is at its default
+	Optional bool // a missing file means defaults
 	Log      *slog.Logger
 
 	mu   sync.Mutex
@@ -24,7 +25,7 @@ type File struct {
 	now  Config    // the last good one
 }
 
-// Load reads the file; a good one is in force from then on.
+// Load reads the file. A good one is in force from then on.
 func (f *File) Load() (Config, error) {
 	c, err := Load(f.Path)
 	if f.Optional && errors.Is(err, fs.ErrNotExist) {
@@ -34,7 +35,8 @@ func (f *File) Load() (Config, error) {
 		f.Log.Warn("web.max_scrapes no longer has an effect: remove it from the configuration", "config", f.Path)
 	}
 	if err == nil && c.Health.Page != nil {
-		f.Log.Warn("health.page is the older name of health.enable_alerts: rename it in the configuration", "config", f.Path)
+		f.Log.Warn("health.page is the older name of health.enable_alerts: rename it in the configuration",
+			"config", f.Path)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -51,7 +53,7 @@ func (f *File) Fast() time.Duration {
 	return f.now.Collectors.Fast
 }
 
-// Origin says where the configuration comes from.
+// Origin returns where the configuration comes from.
 func (f *File) Origin() string {
 	if _, err := os.Stat(f.Path); err != nil {
 		return "defaults (no " + f.Path + ")"
@@ -59,7 +61,7 @@ func (f *File) Origin() string {
 	return f.Path
 }
 
-// ReloadOn reads the file again at every signal, until ctx ends.
+// ReloadOn reads the file again at every signal until ctx ends.
 func (f *File) ReloadOn(ctx context.Context, signals <-chan os.Signal, apply func(Config)) error {
 	for {
 		select {
@@ -77,7 +79,7 @@ func (f *File) ReloadOn(ctx context.Context, signals <-chan os.Signal, apply fun
 	}
 }
 
-// Samples says how the last read went.
+// Samples reports how the last read went.
 func (f *File) Samples() []collectors.Sample {
 	f.mu.Lock()
 	defer f.mu.Unlock()

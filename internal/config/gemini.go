@@ -7,8 +7,8 @@ import (
 	"gpusteward/enforcer/gemini"
 )
 
-// Gemini is one GPU that programs under Gemini's hook share. What is
-// left out is the default that gemini.Options says.
+// Gemini is one GPU that programs under Gemini's hook share. A missing key has
+// the default of gemini.Options.
 type Gemini struct {
 	Role    gemini.Role    `yaml:"role"`
 	Listen  string         `yaml:"listen"`
@@ -17,7 +17,7 @@ type Gemini struct {
 	Turn    time.Duration  `yaml:"turn"`
 }
 
-// Options returns what a server needs of c.
+// Options returns the options of a server for c.
 func (c Gemini) Options() gemini.Options {
 	return gemini.Options{Role: c.Role, Listen: c.Listen, File: c.File, Unknown: c.Unknown, Turn: c.Turn}
 }

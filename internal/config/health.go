@@ -14,21 +14,21 @@ import (
 	"gpusteward/health/notifier"
 )
 
-// Health says what alerts, and who is told.
+// Health says what alerts, and where alerts are sent.
 type Health struct {
 	EnableAlerts           []string          `yaml:"enable_alerts"`
-	Page                   []string          `yaml:"page,omitempty"` // what older files call EnableAlerts
+	Page                   []string          `yaml:"page,omitempty"` // the older name of EnableAlerts
 	Labels                 map[string]string `yaml:"labels"`
 	Alertmanagers          []string          `yaml:"alertmanagers"`
 	AlertmanagerHTTPConfig string            `yaml:"alertmanager_http_config"`
 }
 
-// Settings returns what the checks need.
+// Settings returns the settings of the checks.
 func (c Health) Settings() health.Settings {
 	return health.Settings{EnableAlerts: slices.Concat(c.EnableAlerts, c.Page), Labels: maps.Clone(c.Labels)}
 }
 
-// Notifier reads how Alertmanagers are talked to. The error begins with the key.
+// Notifier returns the options of the notifier. An error begins with the key.
 func (c Health) Notifier() (notifier.Options, error) {
 	o := notifier.Options{URLs: c.Alertmanagers, HTTP: promconfig.DefaultHTTPClientConfig}
 	if c.AlertmanagerHTTPConfig != "" {
@@ -43,11 +43,12 @@ func (c Health) Notifier() (notifier.Options, error) {
 
 func (c Health) validate() error {
 	if c.Page != nil && c.EnableAlerts != nil {
-		return errors.New("health.page: it is the older name of health.enable_alerts, which is there too: move its checks there")
+		return errors.New("health.page: it is the older name of health.enable_alerts, which is there too: move its " +
+			"checks there")
 	}
 	if err := c.Settings().Validate(); err != nil {
 		if rest, ok := strings.CutPrefix(err.Error(), "health.enable_alerts"); ok && c.Page != nil {
-			return errors.New("health.page" + rest) // the key that is in the file
+			return errors.New("health.page" + rest) // the key in the file
 		}
 		return err
 	}

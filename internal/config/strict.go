@@ -22,15 +22,15 @@ var (
 	twice        = regexp.MustCompile(`^mapping key "(.*)" already defined`)
 )
 
-// olderName marks the field of a key that has another name now. It is read, and
-// neither explained nor offered.
+// olderName marks the field of a key under its older name. It is still read,
+// but neither explained nor offered.
 const olderName = "omitempty"
 
-// retired are keys that files from before may have, by type, with what to write
-// instead.
+// retired are keys of older files, by type, with their replacement.
 var retired = map[string]string{
-	"Tenant.weight":      weightless,
-	"Default.weight":     "processes without a tenant get what the guarantees leave, by priority (idle, low, normal, high)",
+	"Tenant.weight": weightless,
+	"Default.weight": "processes without a tenant get what the guarantees leave, by priority (idle, low, " +
+		"normal, high)",
 	"Tenant.users":       underSelect,
 	"Tenant.groups":      underSelect,
 	"Tenant.workloads":   underSelect,
@@ -43,14 +43,14 @@ const (
 	underSelect = "write it into an entry of select, as in select: [{users: [alice]}]"
 )
 
-// Decode decodes the one document of text into v; a key that v does not have is
-// an error, which names the file, the line and the key.
+// Decode decodes the one document of text into v. A key that v lacks is an
+// error, which names the file, the line and the key.
 func Decode(path string, text []byte, v any) error {
 	return decodeStrict(path, text, v, new(yaml.Node))
 }
 
 // decodeStrict decodes the one document of text into v, and as a tree into
-// root; a key that v does not have is an error.
+// root. A key that v lacks is an error.
 func decodeStrict(path string, text []byte, v any, root *yaml.Node) error {
 	err := yaml.Unmarshal(text, root)
 	if err == nil {
@@ -63,7 +63,7 @@ func decodeStrict(path string, text []byte, v any, root *yaml.Node) error {
 			}
 		}
 	}
-	if err == nil || errors.Is(err, io.EOF) { // an empty file is all defaults
+	if err == nil || errors.Is(err, io.EOF) { // an empty file means defaults
 		return nil
 	}
 	problems := []string{err.Error()}
@@ -78,8 +78,8 @@ func decodeStrict(path string, text []byte, v any, root *yaml.Node) error {
 	return errors.Join(all...)
 }
 
-// explain turns what the decoder says of a file into the file, the line, the
-// key and what should be there.
+// explain converts an error of the decoder into the file, the line, the key and
+// the expected value.
 func explain(path, problem string, t reflect.Type, root *yaml.Node) error {
 	line, what, match := 0, strings.TrimPrefix(problem, "yaml: "), func(key, value *yaml.Node) bool { return false }
 	if m := atLine.FindStringSubmatch(problem); m != nil {
@@ -97,12 +97,13 @@ func explain(path, problem string, t reflect.Type, root *yaml.Node) error {
 		tag, start := "!!"+m[1], strings.TrimSuffix(m[2], "...")
 		what = fmt.Sprintf("%q is not %s", m[2], wanted(m[3]))
 		if m[2] == "" {
-			what = fmt.Sprintf("want %s, not a %s", wanted(m[3]), map[string]string{"seq": "list", "map": "mapping"}[m[1]])
+			what = fmt.Sprintf("want %s, not a %s", wanted(m[3]),
+				map[string]string{"seq": "list", "map": "mapping"}[m[1]])
 		}
 		match = func(_, value *yaml.Node) bool {
 			return value.Line == line && value.ShortTag() == tag && strings.HasPrefix(value.Value, start)
 		}
-	} else if line == 0 { // from an UnmarshalText, which is not told where it is
+	} else if line == 0 { // from UnmarshalText, which does not know its line
 		match = func(_, value *yaml.Node) bool {
 			return value.Kind == yaml.ScalarNode && strings.HasPrefix(what, strconv.Quote(value.Value)+" ")
 		}
@@ -119,7 +120,7 @@ func explain(path, problem string, t reflect.Type, root *yaml.Node) error {
 	return fmt.Errorf("%s:%d: %s", path, line, what)
 }
 
-// wanted describes a Go type to whoever writes YAML.
+// wanted describes a Go type to an author of YAML.
 func wanted(t string) string {
 	switch {
 	case strings.HasSuffix(t, "Duration"):
@@ -164,8 +165,8 @@ func knownKeys(t reflect.Type, name string) (keys []string) {
 	return keys
 }
 
-// find returns the dotted key and the line of the first key and value, or
-// element of a list (its key is nil), that match; 0 where none does.
+// find returns the dotted key and the line of the first match, which is a key
+// and its value or an element of a list (with a nil key); 0 if there is none.
 func find(n *yaml.Node, path string, match func(key, value *yaml.Node) bool) (string, int) {
 	below := func(path string, key, value *yaml.Node) (string, int) {
 		if key != nil && match(key, value) {
@@ -187,7 +188,8 @@ func find(n *yaml.Node, path string, match func(key, value *yaml.Node) bool) (st
 		}
 	case yaml.MappingNode:
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			if key, line := below(strings.TrimPrefix(path+"."+n.Content[i].Value, "."), n.Content[i], n.Content[i+1]); line > 0 {
+			if key, line := below(strings.TrimPrefix(path+"."+n.Content[i].Value, "."), n.Content[i],
+				n.Content[i+1]); line > 0 {
 				return key, line
 			}
 		}
@@ -195,8 +197,8 @@ func find(n *yaml.Node, path string, match func(key, value *yaml.Node) bool) (st
 	return "", 0
 }
 
-// lineOf returns the line of a dotted key, a.list.3.b for a.list[3].b, or of as
-// much of it as there is.
+// lineOf returns the line of a dotted key, such as a.list.3.b for a.list[3].b,
+// or of the longest part of it that exists.
 func lineOf(n *yaml.Node, key string) int {
 	if n.Kind == yaml.DocumentNode && len(n.Content) > 0 {
 		return lineOf(n.Content[0], key)

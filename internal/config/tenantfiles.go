@@ -18,7 +18,7 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// Bounds of what is read beside the configuration.
+// Bounds of the files of tenants.
 const (
 	mostTenantFiles   = 1024
 	longestTenantFile = 256 << 10 // bytes
@@ -32,7 +32,7 @@ type TenantFile struct {
 	root    yaml.Node
 }
 
-// readTenantFile reads a file without looking at what its tenants may have.
+// readTenantFile reads a file without checking its tenants' terms.
 func readTenantFile(path string) (*TenantFile, error) {
 	text, err := host.ReadTrusted(path, longestTenantFile)
 	if err != nil {
@@ -42,8 +42,9 @@ func readTenantFile(path string) (*TenantFile, error) {
 	return f, decodeStrict(path, text, &f.tenants, &f.root)
 }
 
-// checkWith reports the first key of the configuration and the files together
-// that cannot work, with the file and the line where it is a file's.
+// checkWith returns an error for the first bad key of the configuration and the
+// files together. If the key is in a file, the error names the file and the
+// line.
 func (c Enforcer) checkWith(files ...*TenantFile) error {
 	err := c.Table(files).Check()
 	if err == nil {
@@ -59,27 +60,27 @@ func (c Enforcer) checkWith(files ...*TenantFile) error {
 	return fmt.Errorf("enforcer.%w", err)
 }
 
-// A stamp is by which it is noticed that a file is another one than before.
+// A stamp changes when a file changes.
 type stamp struct {
 	inode          uint64
 	size           int64
 	written, moved unix.Timespec
 }
 
-// TenantFiles are the files of tenants that are in force, which is for as long
-// as they are good together with the configuration: a bad one never replaces a
-// good one. It is safe for concurrent use.
+// TenantFiles are the files of tenants in force: those that are valid together
+// with the configuration. A bad file never replaces a good one. It is safe for
+// concurrent use.
 type TenantFiles struct {
 	Log *slog.Logger
 
 	mu      sync.Mutex
 	stamps  map[string]stamp
 	force   map[string]*TenantFile
-	refused map[string]string // why, by path
+	refused map[string]string // reasons by path
 }
 
-// Look takes note of files that came, changed and went, or of another
-// configuration. It returns those in force, by path, and whether that changed.
+// Look looks for new, changed and deleted files, and for another configuration.
+// It returns the files in force, by path, and whether they changed.
 func (t *TenantFiles) Look(c Enforcer, again bool) (files []*TenantFile, changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -95,7 +96,7 @@ func (t *TenantFiles) Look(c Enforcer, again bool) (files []*TenantFile, changed
 		}
 		f, err := readTenantFile(path)
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // gone meanwhile
+		case errors.Is(err, fs.ErrNotExist): // deleted meanwhile
 			delete(kept, path)
 		case err != nil:
 			refused[path] = err.Error()
@@ -123,24 +124,24 @@ func (t *TenantFiles) Look(c Enforcer, again bool) (files []*TenantFile, changed
 	return inOrder(t.force), was == nil || !maps.Equal(was, t.force)
 }
 
-// inOrder returns files by path.
+// inOrder returns files sorted by path.
 func inOrder(files map[string]*TenantFile) []*TenantFile {
 	return slices.SortedFunc(maps.Values(files), func(a, b *TenantFile) int { return strings.Compare(a.Path, b.Path) })
 }
 
-// settle returns the files that are in force from now on: all that were found
-// if they are good together. Else those of before stay, and of the others each
-// comes, by its path, that is good beside those that are there; why one is not
-// goes into refused.
+// settle returns the files that are in force from now on. If all files are
+// valid together, that is all of them. Otherwise the previous ones stay, and
+// the others are added by path if they are valid beside those. The reasons
+// against the rest go into refused.
 func settle(c Enforcer, kept, found map[string]*TenantFile, refused map[string]string) map[string]*TenantFile {
 	if c.checkWith(inOrder(found)...) == nil {
 		return found
 	}
-	if c.checkWith(inOrder(kept)...) != nil { // beside another configuration
+	if c.checkWith(inOrder(kept)...) != nil { // with another configuration
 		kept = map[string]*TenantFile{}
 	}
 	why := map[string]string{}
-	for came := true; came; { // one that came may have made room for another
+	for came := true; came; { // an added one may have made room for another
 		came = false
 		for _, f := range inOrder(found) {
 			if kept[f.Path] == f {
@@ -160,8 +161,8 @@ func settle(c Enforcer, kept, found map[string]*TenantFile, refused map[string]s
 	return kept
 }
 
-// stampsOf returns the files in the directories, of which any may be absent;
-// and those directories that cannot be read, with the reason.
+// stampsOf returns the files in the directories, any of which may be absent. It
+// also returns the directories that cannot be read, with the reasons.
 func stampsOf(dirs []string) (stamps map[string]stamp, refused map[string]string) {
 	stamps, refused = map[string]stamp{}, map[string]string{}
 	for _, dir := range dirs {
@@ -182,21 +183,21 @@ func stampsOf(dirs []string) (stamps map[string]stamp, refused map[string]string
 			if unix.Stat(path, &s) == nil {
 				stamps[path] = stamp{s.Ino, s.Size, s.Mtim, s.Ctim}
 			} else {
-				stamps[path] = stamp{} // a link to nothing: reading it says so
+				stamps[path] = stamp{} // a dangling link; reading it fails
 			}
 		}
 	}
 	return stamps, refused
 }
 
-// Refusals returns how many files were refused when they were last looked at.
+// Refusals returns how many files the last look refused.
 func (t *TenantFiles) Refusals() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.refused)
 }
 
-// Problems returns why files were refused, sorted by path.
+// Problems returns the reasons for refused files, sorted by path.
 func (t *TenantFiles) Problems() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"gpusteward/enforcer/policy"
 )
 
-// drops are files of tenants beside a configuration.
+// drops are files of tenants with a configuration.
 type drops struct {
 	t   *testing.T
 	dir string
@@ -23,14 +23,14 @@ type drops struct {
 
 func newDrops(t *testing.T, tenants ...Tenant) *drops {
 	d := &drops{t: t, dir: t.TempDir(), c: defaultEnforcer()}
-	d.c.Tenants, d.c.TenantsDirs, d.Log = tenants, []string{d.dir, filepath.Join(d.dir, "none")}, slog.New(slog.DiscardHandler)
+	d.c.Tenants, d.c.TenantsDirs, d.Log = tenants, []string{d.dir, filepath.Join(d.dir, "none")},
+		slog.New(slog.DiscardHandler)
 	return d
 }
 
 func (d *drops) path(name string) string { return filepath.Join(d.dir, name) }
 
-// put writes a file as another one in its place, as programs do; no text
-// removes it.
+// put replaces a file atomically, as programs do; an empty text removes it.
 func (d *drops) put(name, text string) {
 	d.t.Helper()
 	if text == "" {
@@ -43,7 +43,7 @@ func (d *drops) put(name, text string) {
 	}
 }
 
-// names returns the tenants that are in force, and why which files are refused.
+// names returns the tenants in force, and the refused files with the reasons.
 func (d *drops) names() (names, refused string) {
 	files, _ := d.Look(d.c, false)
 	if err := d.Problems(); err != nil {
@@ -61,22 +61,26 @@ func TestTenantFiles(t *testing.T) {
 		{"a.yml", "- name: a1\n- {name: a2, guarantee: 40 %}\n", "own a1 a2 b", ""},
 		{"notes.txt", "- name: c\n", "own a1 a2 b", ""},
 		{".hidden.yml", "- name: c\n", "own a1 a2 b", ""},
-		// What is bad does not replace what is good.
-		{"b.yml", "- {name: b, guarantee: 70 %}\n", "own a1 a2 b", "b.yml:1: [0].guarantee: on every GPU a2 (40 %), b (70 %) are guaranteed 110 % together, more than 100 %: lower one of them"},
+		// A bad file does not replace a good one.
+		{"b.yml", "- {name: b, guarantee: 70 %}\n", "own a1 a2 b",
+			"b.yml:1: [0].guarantee: on every GPU a2 (40 %), b (70 %) are guaranteed 110 % together, more than 100 " +
+				"%: lower one of them"},
 		{"b.yml", "- name: b\n- name: x\n  limt: 5\n", "own a1 a2 b", `b.yml:3: unknown key "limt"; known here: name,`},
 		{"b.yml", "- name: b\n- name: x\n  limit: lots\n", "own a1 a2 b", `b.yml:3: [1].limit: "lots" is not a part`},
 		{"b.yml", "name: b\n", "own a1 a2 b", "b.yml:1: want a list"},
 		{"b.yml", "- name: b\n- name: b3\n", "own a1 a2 b b3", ""},
-		// A name that is taken.
+		// A name that is already in use.
 		{"c.yml", "# by me\n\n- name: c\n- name: a2\n", "own a1 a2 b b3", `c.yml:4: [1].name: "a2" is a.yml[1] too`},
 		{"c.yml", "- name: own\n", "own a1 a2 b b3", `c.yml:1: [0].name: "own" is tenants[0] too`},
 		{"0.yml", "- name: a2\n", "own a1 a2 b b3", `0.yml:1: [0].name: "a2" is a.yml[1] too`},
 		{"a.yml", "- name: a1\n", "own a2 a1 b b3", "c.yml:1:"},
 		{"c.yml", "", "own a2 a1 b b3", ""},
 		{"0.yml", "", "own a1 b b3", ""},
-		// Two that trade at once.
+		// Two files that exchange their names at once.
 		{"a.yml", "- {name: a1, select: [{users: [7]}]}\n", "own a1 b b3", ""},
-		{"c.yml", "- {name: c, select: [{users: [7]}]}\n", "own a1 b b3", "c.yml:1: [0].select[0]: a process of users 7 is of c by it and of a1 by a.yml[0].select[0], and neither is more specific"},
+		{"c.yml", "- {name: c, select: [{users: [7]}]}\n", "own a1 b b3",
+			"c.yml:1: [0].select[0]: a process of users 7 is of c by it and of a1 by a.yml[0].select[0], and neither " +
+				"is more specific"},
 		{"a.yml", "", "own b b3 c", ""},
 		{"b.yml", "# nobody any more\n", "own c", ""},
 	} {
@@ -84,14 +88,15 @@ func TestTenantFiles(t *testing.T) {
 			d.put(step.file, step.text)
 		}
 		got, refused := d.names()
-		if got != step.want || refused != step.refused && (step.refused == "" || !strings.HasPrefix(refused, step.refused)) {
+		if got != step.want || refused != step.refused && (step.refused == "" ||
+			!strings.HasPrefix(refused, step.refused)) {
 			t.Errorf("step %d: %q, refused %q; want %q, %q", i, got, refused, step.want, step.refused)
 		}
 	}
 }
 
-// Whose a file is and who may write it counts; a directory, a pipe and a link
-// to nothing are no files.
+// The owner and the mode of a file count. A directory, a pipe and a dangling
+// link are no files.
 func TestTenantFilesOfOthers(t *testing.T) {
 	t.Parallel()
 	d := newDrops(t)
@@ -103,10 +108,11 @@ func TestTenantFilesOfOthers(t *testing.T) {
 	if err := os.Mkdir(d.path("c.yml"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("a.yml", d.path("d.yml")); err != nil { // the same again
+	if err := os.Symlink("a.yml", d.path("d.yml")); err != nil { // the same file again
 		t.Fatal(err)
 	}
-	want := []string{"b.yml: users other than its owner can write it", "c.yml: it is not a regular file", `d.yml:1: [0].name: "a" is a.yml[0] too`}
+	want := []string{"b.yml: users other than its owner can write it", "c.yml: it is not a regular file",
+		`d.yml:1: [0].name: "a" is a.yml[0] too`}
 	if os.Getuid() == 0 {
 		d.put("e.yml", "- name: e\n")
 		if err := os.Chown(d.path("e.yml"), 1000, 0); err != nil {
@@ -124,7 +130,7 @@ func TestTenantFilesOfOthers(t *testing.T) {
 			t.Errorf("%q, want %q", lines[i], want[i])
 		}
 	}
-	if err := os.Chmod(d.path("b.yml"), 0o600); err != nil { // which no text tells
+	if err := os.Chmod(d.path("b.yml"), 0o600); err != nil { // which changes no text
 		t.Fatal(err)
 	}
 	if names, _ := d.names(); names != "a b" {
@@ -132,8 +138,8 @@ func TestTenantFilesOfOthers(t *testing.T) {
 	}
 }
 
-// Another configuration counts more than the files.
-func TestTenantFilesBesideAnotherConfiguration(t *testing.T) {
+// A new configuration takes precedence over the files.
+func TestTenantFilesWithAnotherConfiguration(t *testing.T) {
 	t.Parallel()
 	d := newDrops(t)
 	d.put("a.yml", "- name: a\n")
@@ -157,34 +163,38 @@ func TestTenantFilesAreBounded(t *testing.T) {
 	}
 	d.put("0000.yml", strings.Repeat("#", longestTenantFile+1))
 	_, refused := d.names()
-	if !strings.Contains(refused, "more than 1024 files are not read") || !strings.Contains(refused, "0000.yml: it has more than 262144 bytes") {
+	if !strings.Contains(refused, "more than 1024 files are not read") ||
+		!strings.Contains(refused, "0000.yml: it has more than 262144 bytes") {
 		t.Error(refused)
 	}
 }
 
-// As many tenants as there may be come in files of their own, and one more is
+// The maximum number of tenants can come in files of their own. One more is
 // refused; the others are not.
 func TestOneTenantTooMany(t *testing.T) {
 	t.Parallel()
 	d := newDrops(t, Tenant{Name: "own"})
 	for i := range 255 {
-		d.put(fmt.Sprintf("slurm-%d.yml", i), fmt.Sprintf("- {name: slurm-%d, select: [{workloads: [\"slurm:%d\", \"slurm:%d.*\"]}]}\n", i, i, i))
+		d.put(fmt.Sprintf("slurm-%d.yml", i), fmt.Sprintf("- {name: slurm-%d, select: [{workloads: [\"slurm:%d\", "+
+			"\"slurm:%d.*\"]}]}\n", i, i, i))
 	}
 	if names, refused := d.names(); len(strings.Fields(names)) != 256 || refused != "" {
 		t.Fatalf("%d tenants, refused %s", len(strings.Fields(names)), refused)
 	}
 	d.put("0.yml", "- name: more\n")
-	if names, refused := d.names(); len(strings.Fields(names)) != 256 || !strings.Contains(refused, "257 are too many") {
+	if names, refused := d.names(); len(strings.Fields(names)) != 256 ||
+		!strings.Contains(refused, "257 are too many") {
 		t.Fatalf("%d tenants, refused %s", len(strings.Fields(names)), refused)
 	}
 }
 
-// Who is of a binding tenant has no way to another, not even one that is for
-// whoever asks; and the tenant's memory is a part of what the GPU has.
+// A process of a binding tenant has no way to another tenant, not even to one
+// for everybody that asks. The tenant's memory is a part of the GPU's.
 func TestBindingTenant(t *testing.T) {
 	t.Parallel()
 	d := newDrops(t, Tenant{Name: "anybody"})
-	d.put("job.yml", "- {name: slurm-7, select: [{workloads: [\"slurm:7\", \"slurm:7.*\"]}], binding: true, limit: 1 %, memory: 1 MiB, gpus: [{gpu: [\"2\"], limit: 25 %, memory: 25 %}]}\n")
+	d.put("job.yml", "- {name: slurm-7, select: [{workloads: [\"slurm:7\", \"slurm:7.*\"]}], binding: true, limit: 1 "+
+		"%, memory: 1 MiB, gpus: [{gpu: [\"2\"], limit: 25 %, memory: 25 %}]}\n")
 	files, _ := d.Look(d.c, false)
 	if err := d.Problems(); err != nil {
 		t.Fatal(err)
@@ -194,7 +204,8 @@ func TestBindingTenant(t *testing.T) {
 		Memory: func(string) (uint64, bool) { return 80 << 30, true },
 	}, nil)
 	job := broker.Facts{PID: 1, Cgroup: "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n"}
-	for wished, want := range map[string]string{"": "slurm-7", "slurm-7": "slurm-7", "anybody": "", "default": "", "other": ""} {
+	for wished, want := range map[string]string{"": "slurm-7", "slurm-7": "slurm-7", "anybody": "", "default": "",
+		"other": ""} {
 		if got, err := p.Tenant(job, wished); got != want || (err != nil) != (want == "") {
 			t.Errorf("asking for %q it is of %q, %v; want %q", wished, got, err, want)
 		}

@@ -8,14 +8,14 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// Default is what whoever no tenant is for may have of each GPU.
+// Default is the terms of processes without a tenant, on each GPU.
 type Default struct {
 	Priority policy.Priority `yaml:"priority"`
 	Limit    quota.Part      `yaml:"limit"`
 	Memory   quota.Size      `yaml:"memory"`
 }
 
-// Escalation says what is done about workloads that violate their quota.
+// Escalation says how to react to workloads that violate their quota.
 type Escalation struct {
 	Mode     policy.Level  `yaml:"mode"`
 	Shadow   bool          `yaml:"shadow"`
@@ -28,7 +28,8 @@ type Escalation struct {
 	Actions  count         `yaml:"actions"`
 }
 
-// Tenant says who a tenant is, and what it may have of each GPU.
+// Tenant says which processes belong to a tenant, and what it may have of each
+// GPU.
 type Tenant struct {
 	Name       string           `yaml:"name"`
 	Select     []Selector       `yaml:"select"`
@@ -55,7 +56,8 @@ type Selector struct {
 	Workloads     []string `yaml:"workloads"`
 }
 
-// TenantEscalation is Escalation for one tenant; nil is as there.
+// TenantEscalation is Escalation for one tenant; nil keeps the value of
+// Escalation.
 type TenantEscalation struct {
 	Mode     *policy.Level  `yaml:"mode"`
 	Shadow   *bool          `yaml:"shadow"`
@@ -75,7 +77,7 @@ type GPU struct {
 	written quota.Written
 }
 
-// Table returns what the enforcer needs of c, and of files beside it.
+// Table returns the enforcer's table of c and of the files.
 func (c Enforcer) Table(files []*TenantFile) policy.Table {
 	t := policy.Table{
 		Default: policy.Terms{Priority: c.Default.Priority, Quota: quota.Free()},
@@ -96,10 +98,10 @@ func (c Enforcer) Table(files []*TenantFile) policy.Table {
 	return t
 }
 
-// rule returns what the enforcer needs of a tenant, given everybody's
-// escalation.
+// rule returns the enforcer's rule for a tenant, given the common escalation.
 func (t Tenant) rule(all Escalation) policy.Rule {
-	r := policy.Rule{Name: t.Name, Binding: t.Binding, Terms: policy.Terms{Priority: policy.PriorityNormal}, Steps: t.Escalation.steps(all)}
+	r := policy.Rule{Name: t.Name, Binding: t.Binding, Terms: policy.Terms{Priority: policy.PriorityNormal},
+		Steps: t.Escalation.steps(all)}
 	set(&r.Priority, t.Priority)
 	r.Quota = t.written.Over(quota.Free())
 	for _, s := range t.Select {
@@ -111,7 +113,7 @@ func (t Tenant) rule(all Escalation) policy.Rule {
 	return r
 }
 
-// steps returns the tenant's escalation, given everybody's.
+// steps returns the tenant's escalation, given the common one.
 func (l TenantEscalation) steps(all Escalation) policy.Steps {
 	set(&all.Mode, l.Mode)
 	set(&all.Shadow, l.Shadow)
@@ -127,7 +129,7 @@ func (l TenantEscalation) steps(all Escalation) policy.Steps {
 		Throttle: float64(all.Throttle), Pause: all.Pause, Grace: all.Grace}
 }
 
-// set sets value to what a key says, where it is there.
+// set sets value if the key is there.
 func set[T any](value, key *T) {
 	if key != nil {
 		*value = *key

@@ -12,7 +12,7 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// The example of a tenant in the reference works when its comment is taken away.
+// The example of a tenant in the reference is valid once it is uncommented.
 func TestReferenceConfigHasAGoodExample(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile(reference)
@@ -24,7 +24,8 @@ func TestReferenceConfigHasAGoodExample(t *testing.T) {
 	if !found {
 		t.Fatal("there is no example")
 	}
-	c, err := Load(write(t, "enforcer:\n  tenants:\n    - name: serving\n"+strings.ReplaceAll("\n"+example, "\n  # ", "\n  ")[1:]))
+	c, err := Load(write(t, "enforcer:\n  tenants:\n    - name: serving\n"+strings.ReplaceAll("\n"+example,
+		"\n  # ", "\n  ")[1:]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,13 +37,16 @@ func TestReferenceConfigHasAGoodExample(t *testing.T) {
 	steps := TenantEscalation{}.steps(defaultEnforcer().Escalation)
 	steps.Mode, steps.Shadow = policy.Throttle, false
 	want := policy.Rule{
-		Name: "serving", Select: []policy.Selector{{Units: []string{"triton*.service"}}, {Pods: []string{"inference/*"}}},
-		Terms: policy.Terms{Priority: policy.PriorityHigh, Quota: policy.Quota{Guarantee: .5, Limit: .8, Memory: 40 << 30, Reserved: 20 << 30,
+		Name: "serving", Select: []policy.Selector{{Units: []string{"triton*.service"}},
+			{Pods: []string{"inference/*"}}},
+		Terms: policy.Terms{Priority: policy.PriorityHigh, Quota: policy.Quota{Guarantee: .5, Limit: .8,
+			Memory: 40 << 30, Reserved: 20 << 30,
 			LaunchWait: quota.Wait(20 * time.Millisecond), Bandwidth: .6}},
 		Steps: steps,
 		GPUs:  []policy.Override{{GPUs: []string{"0", "3"}, Written: there}},
 	}
-	if len(rules) != 3 || !reflect.DeepEqual(rules[0], want) || rules[2].Priority != policy.PriorityIdle || rules[1].Priority != policy.PriorityNormal || rules[1].Steps.Confirm != 3 {
+	if len(rules) != 3 || !reflect.DeepEqual(rules[0], want) || rules[2].Priority != policy.PriorityIdle ||
+		rules[1].Priority != policy.PriorityNormal || rules[1].Steps.Confirm != 3 {
 		t.Errorf("the tenants are\n%+v\nwant first\n%+v", rules, want)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// terms are the keys of a mapping that its type has no field for: those of
+// terms are the keys of a mapping that have no field in its type: those of
 // quota.Terms.
 type terms map[string]yaml.Node
 
@@ -31,8 +31,8 @@ func (g *GPU) UnmarshalYAML(decode func(any) error) (err error) {
 	return err
 }
 
-// written returns what the terms of owner say. An error is as YAML's decoder has
-// it, and has all that the decoder found wrong with owner, err, before.
+// written returns the terms of owner. The error has the form of the YAML
+// decoder's errors, and includes err, the decoder's errors about owner.
 func (t terms) written(owner any, err error) (w quota.Written, _ error) {
 	wrong := new(yaml.TypeError)
 	if err != nil && !errors.As(err, &wrong) {
@@ -45,9 +45,11 @@ func (t terms) written(owner any, err error) (w quota.Written, _ error) {
 		}
 		term, tag := quota.Find(key), n.ShortTag()
 		if term == nil {
-			wrong.Errors = append(wrong.Errors, fmt.Sprintf("line %d: field %s not found in type %T", n.Line, key, owner))
+			wrong.Errors = append(wrong.Errors, fmt.Sprintf("line %d: field %s not found in type %T", n.Line,
+				key, owner))
 		} else if n.Kind != yaml.ScalarNode {
-			wrong.Errors = append(wrong.Errors, fmt.Sprintf("line %d: cannot unmarshal %s into %s", n.Line, tag, term.Form()))
+			wrong.Errors = append(wrong.Errors, fmt.Sprintf("line %d: cannot unmarshal %s into %s", n.Line,
+				tag, term.Form()))
 		} else if tag == "!!null" {
 			continue
 		} else if err := w.Set(key, n.Value); err != nil {

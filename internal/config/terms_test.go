@@ -13,8 +13,8 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// A term needs its row, and nothing here.
-func TestATermOfTheTableIsAKey(t *testing.T) { // not parallel: the table is everybody's
+// A term needs only its row, and no code in this package.
+func TestTermIsAKey(t *testing.T) { // not parallel: the table is everybody's
 	before := quota.Terms
 	defer func() { quota.Terms = before }()
 	quota.Terms = append(before[:len(before):len(before)], &quota.Term{
@@ -31,11 +31,13 @@ func TestATermOfTheTableIsAKey(t *testing.T) { // not parallel: the table is eve
 		return write(t, "enforcer:\n  tenants:\n    - name: a\n      guarantee: 10 %\n      "+terms+"\n")
 	}
 	for terms, want := range map[string]string{
-		"patience: 90s":                        ":5: enforcer.tenants[0].patience: nobody has more than a minute",
-		"patience: long":                       `:5: enforcer.tenants[0].patience: "long" is not a duration such as 10s or 1m`,
-		"patience: [1s]":                       ":5: enforcer.tenants[0].patience: want a duration such as 10s or 1m, not a list",
-		"gpus: [{gpu: ['0'], patience: 90s}]":  ":5: enforcer.tenants[0].gpus[0].patience: nobody has more than a minute",
-		"impatience: 1s":                       `:5: unknown key "impatience"; known here: name, select, binding, priority, guarantee,`,
+		"patience: 90s":  ":5: enforcer.tenants[0].patience: nobody has more than a minute",
+		"patience: long": `:5: enforcer.tenants[0].patience: "long" is not a duration such as 10s or 1m`,
+		"patience: [1s]": ":5: enforcer.tenants[0].patience: want a duration such as 10s or 1m, not a list",
+		"gpus: [{gpu: ['0'], patience: 90s}]": ":5: enforcer.tenants[0].gpus[0].patience: " +
+			"nobody has more than a minute",
+		"impatience: 1s": `:5: unknown key "impatience"; known here: name, select, binding, ` +
+			"priority, guarantee,",
 		"gpus: [{gpu: ['0'], impatience: 1s}]": "bandwidth, patience",
 		"limit: 90 %\n      limit: 80 %":       `:6: enforcer.tenants[0].limit: mapping key "limit" already defined`,
 	} {
@@ -55,7 +57,8 @@ func TestATermOfTheTableIsAKey(t *testing.T) { // not parallel: the table is eve
 	}
 	c.Enforcer.Tenants[0].Select = []Selector{{Users: []string{"4000000000"}}}
 	var text strings.Builder
-	policy.New(c.Enforcer.Table(nil), policy.HostView{}, nil).Explain(&text, broker.Facts{PID: 1, UID: 4000000000}, &host.Workload{})
+	policy.New(c.Enforcer.Table(nil), policy.HostView{}, nil).
+		Explain(&text, broker.Facts{PID: 1, UID: 4000000000}, &host.Workload{})
 	if !strings.Contains(text.String(), "patience of 7s") || !strings.Contains(text.String(), "patience of 9s") {
 		t.Errorf("it is not explained:\n%s", &text)
 	}
@@ -63,7 +66,8 @@ func TestATermOfTheTableIsAKey(t *testing.T) { // not parallel: the table is eve
 
 func TestEveryTermIsDocumented(t *testing.T) {
 	t.Parallel()
-	for path, form := range map[string]string{reference: `(?m)^  #   (\w+, )*%s(, \w+)*: `, "../../docs/enforcement.md": "(?m)^\\| `%s` \\| "} {
+	for path, form := range map[string]string{reference: `(?m)^  #   (\w+, )*%s(, \w+)*: `,
+		"../../docs/enforcement.md": "(?m)^\\| `%s` \\| "} {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

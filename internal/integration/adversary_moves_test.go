@@ -15,8 +15,8 @@ import (
 )
 
 // A move is something that happens in a siege, as often as its weight says
-// beside the others': by a peer, which is a process of the adversary, or by
-// whoever runs it all. No move takes longer than a moment.
+// beside the others. A peer makes it, which is a process of the adversary, or
+// the test itself. No move takes longer than a moment.
 type move struct {
 	name   string
 	weight int
@@ -24,8 +24,8 @@ type move struct {
 	siege  func(s *siege)
 }
 
-// moves are all that there are. What is honest must come to its end; what is
-// hostile may do what it can.
+// moves are all moves. Honest ones must succeed; hostile ones may do what they
+// can.
 var moves = []move{
 	{"sessions that end unread", 4, func(p *hostilePeer) {
 		p.many(30, func(c *line) { c.hello(wire.TypeHello, "", p.gpu); c.send(wire.TypeBye, nil) })
@@ -58,7 +58,8 @@ var moves = []move{
 	{"frames that cannot be read", 4, func(p *hostilePeer) {
 		p.busy(func() {
 			c := p.dial()
-			for _, f := range [][]byte{c.frame(wire.TypeHello, p.says("", p.gpu)), c.frame(wire.Type(1+p.IntN(wire.Types-1)), nil)} {
+			for _, f := range [][]byte{c.frame(wire.TypeHello, p.says("", p.gpu)),
+				c.frame(wire.Type(1+p.IntN(wire.Types-1)), nil)} {
 				for range 1 + p.IntN(4) {
 					f[p.IntN(len(f))] ^= 1 << p.IntN(8)
 				}
@@ -69,7 +70,8 @@ var moves = []move{
 	}, nil},
 	{"descriptors for the broker", 2, func(p *hostilePeer) {
 		p.many(5, func(c *line) {
-			_ = unix.Sendmsg(c.fd, c.frame(wire.TypeHello, p.says("", p.gpu)), unix.UnixRights(make([]int, 200)...), nil, unix.MSG_DONTWAIT)
+			_ = unix.Sendmsg(c.fd, c.frame(wire.TypeHello, p.says("", p.gpu)), unix.UnixRights(make([]int, 200)...),
+				nil, unix.MSG_DONTWAIT)
 		})
 	}, nil},
 	{"memory that nobody has", 4, func(p *hostilePeer) {
@@ -146,7 +148,8 @@ var moves = []move{
 		c := p.keep(p.dial().opens(""))
 		for range 50 {
 			c.send(wire.TypeAcquire, &wire.Acquire{GPU: uint32(p.IntN(2))})
-			u := wire.Usage{Why: wire.Why(p.IntN(4)), Turn: p.Uint64N(100), Last: p.Uint64(), Launched: p.Uint64(), Busy: p.Uint64(), Solo: p.Uint64(),
+			u := wire.Usage{Why: wire.Why(p.IntN(4)), Turn: p.Uint64N(100), Last: p.Uint64(), Launched: p.Uint64(),
+				Busy: p.Uint64(), Solo: p.Uint64(),
 				SoloTime: p.Uint64(), Longest: p.Uint64(), Overhead: p.Uint64(), Copied: p.Uint64(), Group: p.Uint64()}
 			c.send([]wire.Type{wire.TypeYield, wire.TypeUsage}[p.IntN(2)], &u)
 			time.Sleep(5 * time.Millisecond)
@@ -162,11 +165,16 @@ var moves = []move{
 	{"threads that are cancelled", 2, nil, func(s *siege) {
 		s.load("hostile", true, "--kernel-us=200", "--sync-every=8", "--threads=2", "--cancel-ms=20", "--seconds=2")
 	}},
-	{"long kernels", 1, nil, func(s *siege) { s.load("hostile", true, "--kernel-us=20000", "--sync-every=1", "--seconds=1") }},
-	{"is killed within a turn", 2, nil, func(s *siege) {
-		s.load("hostile", true, "--kernel-us=500", "--sync-every=8", "--alloc-mib=512", "--seconds=5").killAfter(time.Duration(200+s.IntN(800)) * time.Millisecond)
+	{"long kernels", 1, nil, func(s *siege) {
+		s.load("hostile", true, "--kernel-us=20000", "--sync-every=1", "--seconds=1")
 	}},
-	{"a short life around the hook", 1, nil, func(s *siege) { s.load("around", false, "--kernel-us=200", "--sync-every=8", "--seconds=0.5") }},
+	{"is killed within a turn", 2, nil, func(s *siege) {
+		s.load("hostile", true, "--kernel-us=500", "--sync-every=8", "--alloc-mib=512", "--seconds=5").
+			killAfter(time.Duration(200+s.IntN(800)) * time.Millisecond)
+	}},
+	{"a short life around the hook", 1, nil, func(s *siege) {
+		s.load("around", false, "--kernel-us=200", "--sync-every=8", "--seconds=0.5")
+	}},
 	{"honest: a job", 3, nil, func(s *siege) { s.job(64 * (1 + s.IntN(16))) }},
 	{"honest: another configuration", 1, nil, func(s *siege) { s.reload() }},
 	{"honest: other pages", 2, nil, func(s *siege) {
@@ -178,17 +186,17 @@ var moves = []move{
 // the addresses of the broker, the observer and Gemini's server.
 const asPeer = "GPUSTEWARD_TEST_AS_PEER"
 
-// A hostilePeer is a process that means harm, or an honest one that comes again and
-// again: this one.
+// A hostilePeer is this process as a hostile one, or as an honest one that
+// opens session after session.
 type hostilePeer struct {
 	*rand.Rand
 	socket, web, gemini string
 	gpu                 [16]byte
-	held                []func() // close connections that are kept
+	held                []func() // close kept connections
 }
 
 // besiege makes the moves that standard input names, each by its place and a
-// seed, and says when it has. It ends with its input.
+// seed, and reports each one. It ends with its input.
 func besiege(addresses string) {
 	f := strings.Split(addresses, ",")
 	p := &hostilePeer{socket: f[0], web: f[1], gemini: f[2], gpu: stubGPU}
@@ -208,7 +216,7 @@ func besiege(addresses string) {
 	}
 }
 
-// comes opens a session four times a second, and says how long each took, in
+// comes opens a session four times a second. It prints how long each took, in
 // milliseconds, and how often it was refused meanwhile.
 func (p *hostilePeer) comes() {
 	go func() {
@@ -232,7 +240,7 @@ func (p *hostilePeer) comes() {
 	}
 }
 
-// let closes the n connections that were kept for longest.
+// let closes the n oldest of the kept connections.
 func (p *hostilePeer) let(n int) {
 	n = max(n, 0)
 	for _, closes := range p.held[:n] {
@@ -241,14 +249,14 @@ func (p *hostilePeer) let(n int) {
 	p.held = p.held[n:]
 }
 
-// busy does something as often as it can for a fifth of a second.
+// busy repeats something for a fifth of a second.
 func (p *hostilePeer) busy(do func()) {
 	for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); {
 		do()
 	}
 }
 
-// many keeps n connections to the broker, with each of which something is done.
+// many keeps n connections to the broker, and does something on each.
 func (p *hostilePeer) many(n int, do func(c *line)) {
 	for range n {
 		do(p.keep(p.dial()))
@@ -260,7 +268,7 @@ func (p *hostilePeer) keep(c *line) *line {
 	return c
 }
 
-// asks keeps a connection over TCP on which something is said and nothing read.
+// asks keeps a TCP connection on which it writes and never reads.
 func (p *hostilePeer) asks(address, text string) {
 	c, err := net.DialTimeout("tcp", address, 100*time.Millisecond)
 	if err != nil {
@@ -279,8 +287,8 @@ func (p *hostilePeer) says(tenant string, gpus ...[16]byte) *wire.Hello {
 	return h
 }
 
-// A line is a connection to the broker. Nothing waits on it but who hears, for a
-// second at most.
+// A line is a connection to the broker. Only hears waits on it, for at most a
+// second.
 type line struct {
 	*hostilePeer
 	fd      int
@@ -318,8 +326,8 @@ func (c *line) hello(t wire.Type, tenant string, gpus ...[16]byte) {
 	c.send(t, c.says(tenant, gpus...))
 }
 
-// hears returns the next message; one without a type where there is none. The
-// descriptor that comes with it is not taken.
+// hears returns the next message, or one without a type if there is none. It
+// does not take a descriptor that comes with it.
 func (c *line) hears() (wire.Header, []byte) {
 	frame := make([]byte, wire.FrameMax)
 	n, err := unix.Read(c.fd, frame)
@@ -344,7 +352,7 @@ func (c *line) opens(tenant string) *line {
 	return c
 }
 
-// any sends one of the messages that a session may.
+// any sends one of the messages of a session.
 func (c *line) any(p *hostilePeer) {
 	switch p.IntN(5) {
 	case 0:

@@ -13,17 +13,20 @@ import (
 
 var (
 	adversarySeconds = flag.Float64("adversary.seconds", 30, "`seconds` that the adversary makes its moves")
-	adversaryMoves   = flag.String("adversary.moves", "", "regular `expression` of the moves that are made, to find what hurts")
-	adversarySeed    = flag.Uint64("adversary.seed", 0, "what the adversary's moves follow from; 0 is another each time")
+	adversaryMoves   = flag.String("adversary.moves", "",
+		"regular `expression` of the moves that are made, to find what hurts")
+	adversarySeed = flag.Uint64("adversary.seed", 0,
+		"what the adversary's moves follow from; 0 is another each time")
 )
 
-// Nobody honest has less than this part of its guarantee over a window, nor waits
-// longer for a session; and no process takes more than this.
+// Limits for honest tenants and for all processes: the least part of its
+// guarantee that a tenant has over a window, the longest wait for a session,
+// and the most that a process takes.
 const (
 	leastPace       = .95
-	window          = 10 * time.Second // what a tenant can be ahead by, 0.18 s, is little of it
+	window          = 10 * time.Second // a tenant can be ahead by 0.18 s, which is little of it
 	longestRefusal  = time.Second
-	mostSessions    = 16 // of a process; honest ones together have fewer than twice that
+	mostSessions    = 16 // of one process; the honest ones together have fewer than twice that
 	mostMemory      = 256 << 20
 	mostDescriptors = 1500
 )
@@ -37,7 +40,7 @@ func said(counts map[string]float64) string {
 	return b.String()
 }
 
-// chooses has the moves made whose names match, by their weights.
+// chooses selects the moves with matching names, by their weights.
 func (s *siege) chooses(t *testing.T, names string) {
 	match, err := regexp.Compile(names)
 	if err != nil {
@@ -61,7 +64,7 @@ func (s *siege) play() {
 	for ; at >= s.weights[n]; n++ {
 	}
 	m := moves[n]
-	i, seed := s.IntN(len(s.peers)), s.Uint64() // of each move, so that the next ones stay what they are
+	i, seed := s.IntN(len(s.peers)), s.Uint64() // drawn for each move, so that the next ones stay the same
 	s.mu.Lock()
 	s.count[m.name]++
 	s.mu.Unlock()
@@ -77,25 +80,26 @@ func (s *siege) play() {
 		_, _ = fmt.Fprintln(p.in, n, seed)
 		p.since = time.Now()
 	default:
-		if time.Since(p.since) > 5*time.Second { // stopped by the escalation, or it has no processor
+		if time.Since(p.since) > 5*time.Second { // stopped by the escalation, or without processor time
 			s.respawn(i)
 		}
 	}
 }
 
-// scrapes scrapes as Prometheus would that is in a hurry.
+// scrapes scrapes like a Prometheus in a hurry.
 func (s *siege) scrapes() {
 	for tick := time.Tick(250 * time.Millisecond); s.Context().Err() == nil; <-tick {
 		s.sees("/metrics")
 	}
 }
 
-// look looks at what the observer tells of, and at both processes.
+// look checks the observer's metrics and both processes.
 func (s *siege) look() {
 	now := parse(s.sees("/metrics"))
 	for key, v := range now {
 		name, labels, _ := strings.Cut(key, "{")
-		honest := !strings.Contains(labels, `tenant="hostile"`) && !strings.Contains(labels, `tenant="gemini:`) // whose clients are all hostile
+		// all clients of gemini are hostile
+		honest := !strings.Contains(labels, `tenant="hostile"`) && !strings.Contains(labels, `tenant="gemini:`)
 		var bad bool
 		switch name {
 		case "nvgpu_quota_rung":
@@ -113,13 +117,16 @@ func (s *siege) look() {
 			s.broken("%s %v", key, v)
 		}
 	}
-	if charged, passed := sum(now.family("nvgpu_quota_compute_seconds_total")), time.Since(s.enforced).Seconds(); charged > passed {
+	if charged, passed := sum(now.family("nvgpu_quota_compute_seconds_total")),
+		time.Since(s.enforced).Seconds(); charged > passed {
 		s.broken("%.2f s of the GPU are charged in %.2f s", charged, passed)
 	}
-	if used := sum(now.family("nvgpu_quota_memory_used_bytes")) + sum(now.family("nvgpu_quota_memory_reserved_bytes")); used > 80<<30 {
+	if used := sum(now.family("nvgpu_quota_memory_used_bytes")) +
+		sum(now.family("nvgpu_quota_memory_reserved_bytes")); used > 80<<30 {
 		s.broken("%v bytes of 80 GiB are charged", used)
 	}
-	if n := sum(now.family("nvgpu_broker_sessions")) - sum(now.family("nvgpu_broker_sessions", `state="connecting"`)); n > float64(mostSessions*(len(s.peers)+2)) {
+	if n := sum(now.family("nvgpu_broker_sessions")) - sum(now.family("nvgpu_broker_sessions",
+		`state="connecting"`)); n > float64(mostSessions*(len(s.peers)+2)) {
 		s.broken("there are %v sessions", n)
 	}
 	for _, a := range []*agent{s.enforcer, s.observer} {
@@ -139,7 +146,8 @@ func (s *siege) look() {
 	s.stolen = stolen(s.T)
 }
 
-// least returns who had least of its guarantee since then, and how much.
+// least returns the tenant with the least of its guarantee since then, and that
+// part.
 func (s *siege) least(from span) (name string, part float64, judged bool) {
 	pace, judged := s.pace(from)
 	name = "serving"
@@ -149,15 +157,16 @@ func (s *siege) least(from span) (name string, part float64, judged bool) {
 	return name, pace[name], judged
 }
 
-// judge ends the adversary's processes for a while, to see whether it was those
-// that slowed somebody; false where nothing can be said of that.
+// judge ends the adversary's processes for a while, to see whether they slowed
+// a tenant. It returns false if it cannot tell.
 func (s *siege) judge(name string, part float64) (said bool) {
 	s.truce(func() {
 		from := s.truth.now()
 		time.Sleep(window)
 		_, without, judged := s.least(from)
 		if said = judged && without >= leastPace; !said {
-			s.Logf("NOT JUDGED, the machine is busy: %s has %.3f of its guarantee, and %.3f without the adversary", name, part, without)
+			s.Logf("NOT JUDGED, the machine is busy: %s has %.3f of its guarantee, and %.3f without the adversary",
+				name, part, without)
 			return
 		}
 		s.broken("%s has %.3f of its guarantee for %v, and %.3f without the adversary", name, part, 2*window, without)
@@ -165,8 +174,8 @@ func (s *siege) judge(name string, part float64) (said bool) {
 	return said
 }
 
-// truce ends all peers, and begins again with others once the books are what is
-// true: then everything that they had is free. Meanwhile something is done.
+// truce ends all peers, and starts others once the books are true again and
+// everything that the peers had is free. Meanwhile it does something.
 func (s *siege) truce(meanwhile func()) {
 	s.working.Wait()
 	for i := range s.peers {
@@ -180,10 +189,11 @@ func (s *siege) truce(meanwhile func()) {
 				continue
 			}
 			want := 0.0
-			if name == "nvgpu_quota_memory_used_bytes" && (strings.Contains(labels, `tenant="serving"`) || strings.Contains(labels, `tenant="batch"`)) {
+			if name == "nvgpu_quota_memory_used_bytes" && (strings.Contains(labels, `tenant="serving"`) ||
+				strings.Contains(labels, `tenant="batch"`)) {
 				want = 1 << 30
 			}
-			lent := 0.0 // to the one program of each tenant that is left
+			lent := 0.0 // to the remaining program of each tenant
 			if name == "nvgpu_quota_memory_reserved_bytes" {
 				lent = 256 << 20
 			}

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// TestAdversary plays random moves, hostile and honest ones, against an observer
-// and an enforcer, whose tenants want all of a GPU, and looks all the time
-// whether somebody honest is hurt. Where somebody is slowed, the adversary's
-// processes are ended for a while, to see whether it was those.
+// TestAdversary plays random moves, hostile and honest ones, against an
+// observer and an enforcer with tenants that want all of a GPU. It checks all
+// the time that no honest tenant is hurt. If one is slowed, it ends the
+// adversary's processes for a while, to see whether they are the cause.
 func TestAdversary(t *testing.T) {
 	seed := *adversarySeed
 	if seed == 0 {
@@ -42,7 +42,8 @@ func TestAdversary(t *testing.T) {
 		}
 		if now.Sub(measured.began) > window {
 			name, part, ok := s.least(measured)
-			t.Logf("%4.0f s: %s has %.3f of its guarantee; judged: %v; %s", now.Sub(s.began).Seconds(), name, part, ok, s.where(measured))
+			t.Logf("%4.0f s: %s has %.3f of its guarantee; judged: %v; %s", now.Sub(s.began).Seconds(), name, part, ok,
+				s.where(measured))
 			switch windows++; {
 			case !ok:
 			case part >= leastPace:
@@ -65,12 +66,15 @@ func TestAdversary(t *testing.T) {
 	}
 	s.truce(func() {})
 	if windows > 0 && judged == 0 {
-		s.broken("the pace of honest tenants was judged in none of %d windows: they had no processor; let nothing else run beside this", windows)
+		s.broken("the pace of honest tenants was judged in none of %d windows: they had no processor; let nothing "+
+			"else run beside this", windows)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	slices.Sort(s.came)
 	memory, descriptors := s.taken(s.enforcer)
-	t.Logf("%.0f moves; the pace was judged in %d of %d windows of %v; %d sessions of honest processes, p99 %v, worst %v; the enforcer has %d MiB and %d descriptors\n%s",
-		sum(slices.Collect(maps.Values(s.count))), judged, windows, window, len(s.came), s.came[len(s.came)*99/100], s.came[len(s.came)-1], memory>>20, descriptors, said(s.count))
+	t.Logf("%.0f moves; the pace was judged in %d of %d windows of %v; %d sessions of honest processes, p99 %v, "+
+		"worst %v; the enforcer has %d MiB and %d descriptors\n%s",
+		sum(slices.Collect(maps.Values(s.count))), judged, windows, window, len(s.came), s.came[len(s.came)*99/100],
+		s.came[len(s.came)-1], memory>>20, descriptors, said(s.count))
 }

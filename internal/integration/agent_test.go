@@ -21,8 +21,8 @@ import (
 	entry "gpusteward/internal/agent"
 )
 
-// asAgent is the environment variable that makes the test binary the agent,
-// for tests that need a process of its own.
+// asAgent is the environment variable that makes the test binary the agent, for
+// tests that need a process of their own.
 const asAgent = "GPUSTEWARD_TEST_AS_AGENT"
 
 func TestMain(m *testing.M) {
@@ -33,27 +33,27 @@ func TestMain(m *testing.M) {
 		besiege(addresses)
 		os.Exit(0)
 	}
-	if _, err := os.Stat("go.mod"); err != nil { // paths begin at the root, where a built test may be run too
+	if _, err := os.Stat("go.mod"); err != nil { // paths begin at the root; a built test may also start there
 		if err := os.Chdir("../.."); err != nil {
 			panic(err)
 		}
 	}
 	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil { // most tests wait for an agent
+	if err := flag.Set("test.parallel", "8"); err != nil { // most tests only wait for an agent
 		panic(err)
 	}
 	os.Exit(m.Run())
 }
 
-// run is the program: it returns the exit status.
+// run runs the program and returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return entry.Run(ctx, args, stdout, stderr)
 }
 
 const loopback = "--web.listen-address=127.0.0.1:0"
 
-// patience is how long anything may take before a test gives up; an agent
-// that is told to end has ending.
+// patience is the time after which a test gives up; ending is the time in which
+// an agent must end.
 const patience, ending = time.Minute, 20 * time.Second
 
 // eventually waits until cond holds.
@@ -66,7 +66,7 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// A transcript is what a program wrote. Safe for concurrent use.
+// A transcript is the output of a program. It is safe for concurrent use.
 type transcript struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -84,7 +84,8 @@ func (l *transcript) String() string {
 	return l.text.String()
 }
 
-// find returns the first line of the log with that message, nil without one.
+// find returns the first line of the log with that message; nil if there is
+// none.
 func (l *transcript) find(message string) map[string]any {
 	for line := range strings.Lines(l.String()) {
 		var entry map[string]any
@@ -95,20 +96,19 @@ func (l *transcript) find(message string) map[string]any {
 	return nil
 }
 
-// An agent is one that runs, in this process or as a child.
+// An agent is a running agent, in this process or as a child.
 type agent struct {
 	t      *testing.T
 	log    *transcript
 	end    func()
-	ended  chan struct{} // closed when it has
-	status int           // its exit status, then
+	ended  chan struct{} // closed when the agent has ended
+	status int           // its exit status after that
 	pid    int           // of a child
 	client *http.Client
 	url    string
 }
 
-// ownDirectories gives an agent directories that are no other's, unless it has
-// its own.
+// ownDirectories gives an agent directories of its own, unless args have them.
 func ownDirectories(t *testing.T, args []string) []string {
 	var own []string
 	for _, flag := range []string{"--state.dir=", "--runtime.dir="} {
@@ -119,7 +119,7 @@ func ownDirectories(t *testing.T, args []string) []string {
 	return own
 }
 
-// start runs the program's entry in this process.
+// start runs the program in this process.
 func start(t *testing.T, args ...string) *agent {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -132,8 +132,7 @@ func start(t *testing.T, args ...string) *agent {
 	return a
 }
 
-// spawn runs the program as a child process, with additions to its
-// environment.
+// spawn runs the program as a child process, with additions to its environment.
 func spawn(t *testing.T, environment []string, args ...string) *agent {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], append(args, loopback)...)
@@ -141,7 +140,7 @@ func spawn(t *testing.T, environment []string, args ...string) *agent {
 	return launch(t, cmd)
 }
 
-// launch is spawn for a command that is already made up.
+// launch is spawn for a given command.
 func launch(t *testing.T, cmd *exec.Cmd) *agent {
 	t.Helper()
 	a := &agent{t: t, log: new(transcript), ended: make(chan struct{})}
@@ -158,7 +157,7 @@ func launch(t *testing.T, cmd *exec.Cmd) *agent {
 		cmd.Wait()
 		a.status = cmd.ProcessState.ExitCode()
 	}()
-	t.Cleanup(func() { cmd.Process.Kill() }) // if it has not ended when told to
+	t.Cleanup(func() { cmd.Process.Kill() }) // if it ignored the signal
 	a.begin()
 	return a
 }
@@ -197,7 +196,7 @@ func (a *agent) hasEnded() bool {
 	}
 }
 
-// stop tells the agent to end and returns its exit status.
+// stop ends the agent and returns its exit status.
 func (a *agent) stop() int {
 	a.t.Helper()
 	a.end()
@@ -236,11 +235,14 @@ func (a *agent) get(path string) (int, string) {
 	return status, body
 }
 
-// ready waits for /-/ready to say so.
+// ready waits until /-/ready answers 200.
 func (a *agent) ready() *agent {
 	a.t.Helper()
 	a.listening()
-	eventually(a.t, "the agent is ready", func() bool { status, _ := a.get("/-/ready"); return status == http.StatusOK })
+	eventually(a.t, "the agent is ready", func() bool {
+		status, _ := a.get("/-/ready")
+		return status == http.StatusOK
+	})
 	return a
 }
 
@@ -254,7 +256,7 @@ func (a *agent) scrape() series {
 	return parse(body)
 }
 
-// series are values by name and labels, as they stand in the exposition.
+// series are values by name and labels, as in the exposition.
 type series map[string]float64
 
 func parse(exposition string) series {
@@ -268,8 +270,8 @@ func parse(exposition string) series {
 	return s
 }
 
-// family returns the values of the series of a family that have all labels,
-// each as name="value".
+// family returns the values of a family's series that have all labels, each as
+// name="value".
 func (s series) family(name string, labels ...string) (values []float64) {
 	for key, v := range s {
 		n, rest, _ := strings.Cut(key, "{")

@@ -15,13 +15,13 @@ import (
 	"gpusteward/health/incident"
 )
 
-// routers are the functions that register what the agent answers.
+// routers are the functions that register endpoints.
 var routers = map[string][]string{
 	"exporter/exporter.go":    {"New"},
 	"internal/agent/fleet.go": {"handler"},
 }
 
-// startOf returns the string that an expression is, or that begins it.
+// startOf returns the string of an expression, or the string that begins it.
 func startOf(e ast.Expr) (text string, whole bool) {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -35,7 +35,7 @@ func startOf(e ast.Expr) (text string, whole bool) {
 }
 
 // routes returns the patterns that a file registers in one of the functions. A
-// pattern that ends in a variable counts with what stands before it, a path.
+// pattern that ends in a variable counts with the part before it, a path.
 func routes(t *testing.T, file string, functions []string) (all []string) {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
@@ -66,7 +66,7 @@ func routes(t *testing.T, file string, functions []string) (all []string) {
 	return all
 }
 
-// orders returns what the control socket takes: the keys of maps to actions.
+// orders returns the orders of the control socket: the keys of maps to actions.
 func orders(t *testing.T, file string) (all []string) {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
@@ -96,7 +96,7 @@ func orders(t *testing.T, file string) (all []string) {
 // endpoint is a row of docs/api.md.
 var endpoint = regexp.MustCompile("(?m)^\\| `((?:GET |POST )?/[^`]*)` \\|")
 
-// TestAPIReference wants docs/api.md to have each endpoint, and none besides.
+// TestAPIReference: docs/api.md has each endpoint and no other.
 func TestAPIReference(t *testing.T) {
 	t.Parallel()
 	var registered []string
@@ -132,7 +132,7 @@ func TestAPIReference(t *testing.T) {
 	}
 }
 
-// keysOf returns the keys of the map that a variable of a file is.
+// keysOf returns the keys of the map in a variable of a file.
 func keysOf(t *testing.T, file, variable string) (all []string) {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
@@ -153,8 +153,8 @@ func keysOf(t *testing.T, file, variable string) (all []string) {
 	return all
 }
 
-// TestAPIParameters wants docs/api.md to have each parameter of /api/v1/events,
-// the kinds and the classes that it takes, and no other parameter.
+// TestAPIParameters: docs/api.md has each parameter of /api/v1/events, each
+// kind and class that it takes, and no other parameter.
 func TestAPIParameters(t *testing.T) {
 	t.Parallel()
 	_, table, _ := strings.Cut(documents(t)["docs/api.md"], "| parameter | selects |\n")
@@ -170,7 +170,8 @@ func TestAPIParameters(t *testing.T) {
 	if slices.Sort(told); !slices.Equal(told, slices.Sorted(slices.Values(takes))) || len(takes) < 8 {
 		t.Errorf("docs/api.md has the parameters %q, want %q", told, takes)
 	}
-	values := []string{string(incident.KindIncident), string(incident.KindTransition), string(incident.KindAck), string(incident.KindAgent), string(incident.KindEnforcement)}
+	values := []string{string(incident.KindIncident), string(incident.KindTransition), string(incident.KindAck),
+		string(incident.KindAgent), string(incident.KindEnforcement)}
 	for _, class := range incident.Classes {
 		values = append(values, string(class))
 	}
@@ -181,7 +182,7 @@ func TestAPIParameters(t *testing.T) {
 	}
 }
 
-// TestRoutersAreKnown wants endpoints to be registered where TestAPIReference
+// TestRoutersAreKnown: endpoints are registered only where TestAPIReference
 // looks for them.
 func TestRoutersAreKnown(t *testing.T) {
 	t.Parallel()
@@ -192,7 +193,8 @@ func TestRoutersAreKnown(t *testing.T) {
 		if d.IsDir() && path != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "node_modules") {
 			return filepath.SkipDir
 		}
-		if d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "deploy/") {
+		if d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") ||
+			strings.HasPrefix(path, "deploy/") {
 			return nil
 		}
 		text, err := os.ReadFile(path)

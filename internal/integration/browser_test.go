@@ -13,11 +13,12 @@ import (
 	"time"
 )
 
-// pageTests is where the scripts are that look at the live page with a browser.
+// pageTests is the directory of the scripts that test the live page in a
+// browser.
 const pageTests = "exporter/page/test"
 
-// needBrowser skips where there is no browser; `make tools` installs what it
-// needs. It returns the browser's path.
+// needBrowser skips the test if there is no browser; `make tools` installs one.
+// It returns the browser's path.
 func needBrowser(t *testing.T) string {
 	t.Helper()
 	browser, err := exec.LookPath("chromium")
@@ -33,12 +34,14 @@ func needBrowser(t *testing.T) string {
 	return browser
 }
 
-// crowded is a host with 200 workloads, some of whose names are markup.
+// crowded is a host with 200 workloads, some of them with markup in their
+// names.
 func crowded() string {
 	var s strings.Builder
 	s.WriteString("gpus:\n- model: h100\n  load: inference\n  processes:\n")
 	for i := range 198 {
-		fmt.Fprintf(&s, "  - {pid: %d, name: job, memory: 100, share: 0.01, cgroup: /system.slice/job-%03d.service}\n", 1000+i, i)
+		fmt.Fprintf(&s, "  - {pid: %d, name: job, memory: 100, share: 0.01, cgroup: /system.slice/job-%03d.service}\n",
+			1000+i, i)
 	}
 	s.WriteString(`  - {pid: 2001, name: x, memory: 100, share: 0.01, cgroup: "/system.slice/<img src=x onerror=alert(1)>.service"}
   - {pid: 2002, name: x, memory: 100, share: 0.01, cgroup: "/system.slice/docker-{id}.scope", container: {name: "<b>bold</b>", image: "<script>alert(2)</script>"}}
@@ -46,8 +49,8 @@ func crowded() string {
 	return s.String()
 }
 
-// TestPage looks at the live page with a real browser: each script is a test,
-// with agents of its own.
+// TestPage tests the live page in a real browser. Each script is a test with
+// agents of its own.
 func TestPage(t *testing.T) {
 	browser := needBrowser(t)
 	const four = "gpus: [{model: h100, load: training, count: 4}]\n"
@@ -84,7 +87,7 @@ func drive(t *testing.T, browser, script string, args ...string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "node", append([]string{script + ".mjs"}, args...)...)
-	cmd.Dir, cmd.WaitDelay = pageTests, ending // a browser that is left over ends by itself
+	cmd.Dir, cmd.WaitDelay = pageTests, ending // a leftover browser ends by itself
 	cmd.Env = append(os.Environ(), "CHROMIUM="+browser)
 	out, err := cmd.CombinedOutput()
 	if t.Logf("%s", out); err != nil {

@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// often has everything read as often as it can be: the chain is tested, and
-// not the patience of who tests.
+// often sets the shortest intervals: these tests are about the chain, not about
+// waiting.
 const often = "collectors: {fast: 500ms, medium: 500ms, slow: 500ms}\n"
 
-// farther is how long what goes through three servers may take: faults of half
-// a minute, and alerts that fire on after them.
+// farther is the time that something may take through three servers: faults
+// last half a minute, and alerts keep firing after them.
 const farther = 80 * time.Second
 
-// within waits until cond holds, for as long as it takes through the chain.
+// within waits until cond holds, for as long as the chain may take.
 func within(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(farther); !cond(); time.Sleep(20 * time.Millisecond) {
@@ -31,7 +31,8 @@ func within(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// A chain is an agent, Prometheus and Alertmanager, and who is told.
+// A chain is an agent, Prometheus, Alertmanager and the receiver of its
+// messages.
 type chain struct {
 	*testing.T
 	told         *receiver
@@ -53,8 +54,8 @@ func newChain(t *testing.T) chain {
 	return c
 }
 
-// becomes waits until the last word on each alert is as wanted: by its name,
-// whom it is of and the status.
+// becomes waits until the last message about each alert is as wanted: by its
+// name, its subject and its status.
 func (c chain) becomes(want map[string]string) {
 	c.Helper()
 	missing := map[string]string{}
@@ -74,8 +75,8 @@ func (c chain) becomes(want map[string]string) {
 	})
 }
 
-// suppressed waits until Alertmanager has an alert of a GPU that is silenced by
-// others, and returns the names of these, each once.
+// suppressed waits until Alertmanager has an alert of a GPU that others
+// inhibit, and returns the names of these, each once.
 func (c chain) suppressed(which func(a known) bool) (by []string) {
 	c.Helper()
 	within(c.T, "the alert is silenced", func() bool {
@@ -96,34 +97,42 @@ func (c chain) suppressed(which func(a known) bool) (by []string) {
 	return by
 }
 
-// TestChainByRules has the faults of a scenario go all the way: from the
-// agent, by TLS and with a password, to Prometheus with the shipped rules, to
-// Alertmanager with the shipped configuration, to who is to be told.
+// TestChainByRules sends the faults of a scenario all the way: from the agent,
+// by TLS and with a password, to Prometheus with the shipped rules, to
+// Alertmanager with the shipped configuration, to the receiver.
 func TestChainByRules(t *testing.T) {
 	c := newChain(t)
-	web := write(t, "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\nbasic_auth_users: {prometheus: "+sesame+"}\n")
+	web := write(t, "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n"+
+		"basic_auth_users: {prometheus: "+sesame+"}\n")
 	tlsFiles(t, filepath.Dir(web))
-	a := start(t, "--demo=testdata/scenario/chain.yml", "--config.file="+write(t, often), "--web.config.file="+web).listening()
+	a := start(t, "--demo=testdata/scenario/chain.yml", "--config.file="+write(t, often),
+		"--web.config.file="+web).listening()
 	startPrometheus(t, c.alertmanager, a.url, true, "scheme: https",
-		"tls_config: {ca_file: "+filepath.Join(filepath.Dir(web), "cert.pem")+"}", "basic_auth: {username: prometheus, password: open sesame}")
-	c.becomes(map[string]string{"GPUPowerBrake": "1 firing, 2 firing", "UnhookedProcess": "0 triton firing", "GPUECCUncorrectable": "3 firing"})
-	c.becomes(map[string]string{"GPUMissing": " firing, 3 firing"}) // of the node, and of the GPU
-	by := c.suppressed(func(a known) bool { return a.Labels["alertname"] == "GPUECCUncorrectable" && a.Labels["gpu"] == "3" })
+		"tls_config: {ca_file: "+filepath.Join(filepath.Dir(web), "cert.pem")+"}",
+		"basic_auth: {username: prometheus, password: open sesame}")
+	c.becomes(map[string]string{"GPUPowerBrake": "1 firing, 2 firing", "UnhookedProcess": "0 triton firing",
+		"GPUECCUncorrectable": "3 firing"})
+	c.becomes(map[string]string{"GPUMissing": " firing, 3 firing"}) // of the node and of the GPU
+	by := c.suppressed(func(a known) bool {
+		return a.Labels["alertname"] == "GPUECCUncorrectable" && a.Labels["gpu"] == "3"
+	})
 	if !slices.ContainsFunc(by, func(name string) bool { return name == "GPUMissing" || name == "GPULost" }) {
 		t.Errorf("the GPU that is gone has its ECC errors silenced by %q", by)
 	}
 	c.becomes(map[string]string{"GPUPowerBrake": "1 resolved, 2 resolved", "UnhookedProcess": "0 triton resolved",
 		"GPUMissing": " resolved, 3 resolved", "GPULost": "3 resolved"})
-	// Of what ends while it is silenced, Alertmanager says nothing: it is gone.
+	// Alertmanager says nothing of an alert that ends while it is inhibited.
 	within(t, "nothing fires", func() bool { return len(alertsAt(t, c.alertmanager)) == 0 })
 
 	team, page := []string{"GPUPowerBrake", "UnhookedProcess", "GPUECCUncorrectable"}, []string{"GPULost", "GPUMissing"}
 	for _, m := range c.told.all() {
 		name := m.GroupLabels["alertname"]
 		if name == "AgentDegraded" {
-			continue // hurried, it has little patience with a machine that has much else to do
+			continue // hurried, it fires too easily on a busy machine
 		}
-		if m.Receiver == "team" && !slices.Contains(team, name) || m.Receiver == "page" && !slices.Contains(page, name) || m.GroupLabels["instance"] == "" || m.GroupLabels["node"] != hostName() {
+		if m.Receiver == "team" && !slices.Contains(team, name) ||
+			m.Receiver == "page" && !slices.Contains(page, name) || m.GroupLabels["instance"] == "" ||
+			m.GroupLabels["node"] != hostName() {
 			t.Errorf("%s of %v is told to %s", name, m.GroupLabels, m.Receiver)
 		}
 		if name == "GPUPowerBrake" && len(m.Alerts) != 2 {
@@ -140,48 +149,54 @@ func TestChainByRules(t *testing.T) {
 			}
 		}
 	}
-	if ecc := c.told.last("GPUECCUncorrectable")["3"]; ecc.Annotations["description"] != "GPU 3 had 1 uncorrectable ECC errors in the last 5 minutes." {
+	if ecc := c.told.last("GPUECCUncorrectable")["3"]; ecc.Annotations["description"] != "GPU 3 had 1 uncorrectable "+
+		"ECC errors in the last 5 minutes." {
 		t.Errorf("it says %q", ecc.Annotations["description"])
 	}
 }
 
-// pushing starts an agent that tells Alertmanager itself of a GPU that is lost.
+// pushing starts an agent that itself sends the alert of a lost GPU to
+// Alertmanager.
 func (c chain) pushing(args ...string) *agent {
 	c.Helper()
 	config := write(c.T, often+"health: {alertmanagers: ["+c.alertmanager+"]}\n")
 	return start(c.T, append(args, "--demo=testdata/scenario/chain_push.yml", "--config.file="+config)...).listening()
 }
 
-// TestChainByPush has the agent tell Alertmanager itself, while Prometheus
-// scrapes it without the rules. The fault is latched: it ends by a word.
+// TestChainByPush has the agent send alerts to Alertmanager itself, while
+// Prometheus scrapes it without the rules. The fault is latched: an
+// acknowledgement ends it.
 func TestChainByPush(t *testing.T) {
 	c := newChain(t)
 	dir := t.TempDir()
 	a := c.pushing("--runtime.dir=" + dir)
 	startPrometheus(t, c.alertmanager, a.url, false)
 	c.becomes(map[string]string{"GPULost": "1 firing"})
-	if status := run(t.Context(), []string{"ack", "gpu_lost", "1", "--runtime.dir=" + dir}, io.Discard, a.log); status != 0 {
+	if status := run(t.Context(), []string{"ack", "gpu_lost", "1", "--runtime.dir=" + dir}, io.Discard,
+		a.log); status != 0 {
 		t.Fatalf("the fault is not acknowledged: %d", status)
 	}
 	c.becomes(map[string]string{"GPULost": "1 resolved"})
 	for _, m := range c.told.all() {
 		if m.GroupLabels["alertname"] == "AgentDegraded" {
-			continue // hurried, it has little patience with a machine that has much else to do
+			continue // hurried, it fires too easily on a busy machine
 		}
 		if m.GroupLabels["alertname"] != "GPULost" {
 			t.Errorf("a GPU that is lost is told of as %s too", m.GroupLabels["alertname"])
 		}
 		for _, a := range m.Alerts {
-			if m.Receiver != "page" || m.GroupLabels["node"] != hostName() || m.GroupLabels["instance"] != "" || a.Labels["source"] != "gpusteward" || a.Annotations["summary"] == "" || a.Annotations["runbook_url"] == "" {
+			if m.Receiver != "page" || m.GroupLabels["node"] != hostName() || m.GroupLabels["instance"] != "" ||
+				a.Labels["source"] != "gpusteward" || a.Annotations["summary"] == "" ||
+				a.Annotations["runbook_url"] == "" {
 				t.Errorf("told %+v", m)
 			}
 		}
 	}
 }
 
-// TestChainByBoth has the agent push and Prometheus evaluate the rules, which
-// nobody should configure: what Prometheus says is silenced where the agent
-// says the same.
+// TestChainByBoth has the agent push alerts and Prometheus evaluate the rules,
+// which nobody should configure. Alertmanager inhibits Prometheus's alert if
+// the agent sends the same one.
 func TestChainByBoth(t *testing.T) {
 	c := newChain(t)
 	startPrometheus(t, c.alertmanager, c.pushing().url, true)
@@ -199,7 +214,8 @@ func TestChainByBoth(t *testing.T) {
 	}
 }
 
-// state returns the last word on alerts of a name as text, by GPU and tenant.
+// state returns the last message about alerts of a name as text, by GPU and
+// tenant.
 func (r *receiver) state(name string) string {
 	last := r.last(name)
 	var all []string
@@ -209,7 +225,7 @@ func (r *receiver) state(name string) string {
 	return strings.Join(all, ", ")
 }
 
-// Hurried rules ask for the same, in a part of the time.
+// Hurried rules have the same expressions, in a fraction of the time.
 func TestHurriedRulesAreTheShippedOnes(t *testing.T) {
 	t.Parallel()
 	for from, to := range map[string]string{

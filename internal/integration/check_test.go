@@ -20,11 +20,11 @@ import (
 	"gpusteward/health/incident"
 )
 
-// healthy is a scenario in which nothing is wrong; what is appended is.
+// healthy is a scenario without a fault; tests append faults.
 const healthy = "name: test\ndoc: A host.\ngpus: [{model: h100, load: training, count: 8}]\n"
 
-// checks runs gpusteward check in this process. It must be told of a demo or
-// an agent: alone it would have this program look, which is a test.
+// checks runs gpusteward check in this process. args must name a demo or an
+// agent: otherwise it would start this program, which is a test, to look.
 func checks(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -41,19 +41,31 @@ func TestCheckWithoutAnAgent(t *testing.T) {
 		status int
 		want   []string
 	}{
-		"well":        {"", nil, 0, []string{"OK - ", ": 8 GPUs, no fault\n", "note: without an agent ", "no agent answers"}},
-		"lost":        {"faults: [{at: 0s, kind: lost, gpu: 3}]", nil, 2, []string{"CRITICAL - ", "\nemergency gpu=3 GPULost: The GPU has fallen off the bus.", "gpusteward ack gpu_lost gpu=3"}},
-		"wedge":       {"faults: [{at: 0s, kind: wedge, gpu: 6}]", nil, 2, []string{": GPU 6 hangs in nvml", "\ncritical  gpu=6 GPUDriverHang"}},
-		"no driver":   {"faults: [{at: 0s, for: 1h, kind: driver_gone}]", nil, 2, []string{"driver_not_loaded", "modprobe nvidia"}},
-		"warning":     {"faults: [{at: 0s, kind: power_brake, gpu: 1}]", nil, 1, []string{"WARNING - ", "gpu=1 power_brake: "}},
-		"not that":    {"faults: [{at: 0s, kind: power_brake, gpu: 1}]", []string{"--fail-on=critical"}, 0, []string{"WARNING - ", "gpu=1 power_brake: "}},
-		"another GPU": {"faults: [{at: 0s, kind: power_brake, gpu: 1}]", []string{"--gpu=0,2"}, 0, []string{"OK - ", ": 2 GPUs, no fault"}},
-		"other check": {"faults: [{at: 0s, kind: power_brake, gpu: 1}]", []string{"--only=gpu_lost,driver_hang"}, 0, []string{"OK - "}},
-		"its check":   {"faults: [{at: 0s, kind: power_brake, gpu: 1}]", []string{"--only=power_brake", "--gpu=1"}, 1, []string{"WARNING - "}},
-		"npd, well":   {"", []string{"--format=npd"}, 0, []string{"8 GPUs, no fault\n"}},
-		"npd, lost":   {"faults: [{at: 0s, kind: lost, gpu: 3}]", []string{"--format=npd"}, 1, []string{"fallen off the bus"}},
+		"well": {"", nil, 0, []string{"OK - ", ": 8 GPUs, no fault\n", "note: without an agent ",
+			"no agent answers"}},
+		"lost": {"faults: [{at: 0s, kind: lost, gpu: 3}]", nil, 2,
+			[]string{"CRITICAL - ", "\nemergency gpu=3 GPULost: The GPU has fallen off the bus.",
+				"gpusteward ack gpu_lost gpu=3"}},
+		"wedge": {"faults: [{at: 0s, kind: wedge, gpu: 6}]", nil, 2,
+			[]string{": GPU 6 hangs in nvml", "\ncritical  gpu=6 GPUDriverHang"}},
+		"no driver": {"faults: [{at: 0s, for: 1h, kind: driver_gone}]", nil, 2,
+			[]string{"driver_not_loaded", "modprobe nvidia"}},
+		"warning": {"faults: [{at: 0s, kind: power_brake, gpu: 1}]", nil, 1,
+			[]string{"WARNING - ", "gpu=1 power_brake: "}},
+		"not that": {"faults: [{at: 0s, kind: power_brake, gpu: 1}]", []string{"--fail-on=critical"}, 0,
+			[]string{"WARNING - ", "gpu=1 power_brake: "}},
+		"another GPU": {"faults: [{at: 0s, kind: power_brake, gpu: 1}]", []string{"--gpu=0,2"}, 0,
+			[]string{"OK - ", ": 2 GPUs, no fault"}},
+		"other check": {"faults: [{at: 0s, kind: power_brake, gpu: 1}]", []string{"--only=gpu_lost,driver_hang"}, 0,
+			[]string{"OK - "}},
+		"its check": {"faults: [{at: 0s, kind: power_brake, gpu: 1}]", []string{"--only=power_brake", "--gpu=1"}, 1,
+			[]string{"WARNING - "}},
+		"npd, well": {"", []string{"--format=npd"}, 0, []string{"8 GPUs, no fault\n"}},
+		"npd, lost": {"faults: [{at: 0s, kind: lost, gpu: 3}]", []string{"--format=npd"}, 1,
+			[]string{"fallen off the bus"}},
 		"npd, absent": {"", []string{"--format=npd", "--gpu=9"}, 2, []string{"GPU 9 is not there\n"}},
-		"bad config":  {"", []string{"--config.file=internal/config/testdata/invalid/unknown_key.yml"}, 3, []string{"UNKNOWN - ", "unknown_key.yml:3"}},
+		"bad config": {"", []string{"--config.file=internal/config/testdata/invalid/unknown_key.yml"}, 3,
+			[]string{"UNKNOWN - ", "unknown_key.yml:3"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -78,7 +90,8 @@ func TestCheckAsJSON(t *testing.T) {
 	t.Parallel()
 	status, out, _ := checks(t, "--standalone", "--format=json", "--demo="+write(t, healthy))
 	var j health.Judgement
-	if err := json.Unmarshal([]byte(out), &j); err != nil || status != 0 || j.Source != health.Standalone || j.Status != incident.OK || len(j.GPUs) != 8 || len(j.Unjudged) == 0 {
+	if err := json.Unmarshal([]byte(out), &j); err != nil || status != 0 || j.Source != health.Standalone ||
+		j.Status != incident.OK || len(j.GPUs) != 8 || len(j.Unjudged) == 0 {
 		t.Errorf("exit status %d, %v:\n%s", status, err, out)
 	}
 }
@@ -94,7 +107,8 @@ func TestCheckAsksTheAgent(t *testing.T) {
 			if err := json.Unmarshal([]byte(out), &j); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			return status == 2 && slices.ContainsFunc(j.Findings, func(f health.Finding) bool { return f.Check == "gpu_lost" && f.Entity.GPU == "3" })
+			return status == 2 && slices.ContainsFunc(j.Findings,
+				func(f health.Finding) bool { return f.Check == "gpu_lost" && f.Entity.GPU == "3" })
 		})
 		if j.Source != health.FromAgent {
 			t.Errorf("%s: source %q, %+v", from, j.Source, j.Findings)
@@ -105,7 +119,7 @@ func TestCheckAsksTheAgent(t *testing.T) {
 	}
 }
 
-// answers serves h at the control socket of the directory that it returns.
+// answers serves h at the control socket of the returned directory.
 func answers(t *testing.T, h http.HandlerFunc) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -127,8 +141,10 @@ func TestCheckTrustsNoAnswerBlindly(t *testing.T) {
 	t.Parallel()
 	hostile := "job\x1b[2J\u202e\r\nOK - all is well"
 	verdict := func(old time.Duration) string {
-		v := health.Verdict{Node: "node7", Time: time.Now().Add(-old), Status: incident.Degraded, GPUs: []health.Health{{GPU: "0", UUID: "GPU-0"}}, Findings: []health.Finding{
-			{Check: "mem_leak", Entity: incident.Entity{GPU: "0", UUID: "GPU-0", Device: hostile}, Severity: incident.Warning, State: incident.Degraded, Message: hostile + " grows"}}}
+		v := health.Verdict{Node: "node7", Time: time.Now().Add(-old), Status: incident.Degraded,
+			GPUs: []health.Health{{GPU: "0", UUID: "GPU-0"}}, Findings: []health.Finding{
+				{Check: "mem_leak", Entity: incident.Entity{GPU: "0", UUID: "GPU-0", Device: hostile},
+					Severity: incident.Warning, State: incident.Degraded, Message: hostile + " grows"}}}
 		text, err := json.Marshal(v)
 		if err != nil {
 			t.Fatal(err)
@@ -151,7 +167,8 @@ func TestCheckTrustsNoAnswerBlindly(t *testing.T) {
 			fmt.Fprint(w, c.answer)
 		})
 		status, out, _ := checks(t, "--runtime.dir="+dir, "--demo="+write(t, healthy))
-		if status != c.status || !strings.HasPrefix(out, c.want) || strings.ContainsAny(out, "\x1b\u202e\r") || strings.Contains(out, "\nOK") {
+		if status != c.status || !strings.HasPrefix(out, c.want) || strings.ContainsAny(out, "\x1b\u202e\r") ||
+			strings.Contains(out, "\nOK") {
 			t.Errorf("%s: exit status %d, want %d and %q: %q", name, status, c.status, c.want, out)
 		}
 	}
@@ -172,7 +189,8 @@ func TestCheckLooksWhereTheAgentHangs(t *testing.T) {
 
 func TestMistakesOfCheckAreNoVerdict(t *testing.T) {
 	t.Parallel()
-	for arg, want := range map[string]string{"--bogus": "--bogus", "--format=xml": "xml", "--only=gpu_lots": "gpu_lost", "--timeout=1s": "at least 5s", "--fail-on=info": "info", "extra": "extra"} {
+	for arg, want := range map[string]string{"--bogus": "--bogus", "--format=xml": "xml", "--only=gpu_lots": "gpu_lost",
+		"--timeout=1s": "at least 5s", "--fail-on=info": "info", "extra": "extra"} {
 		status, out, errs := checks(t, arg)
 		if status != 3 || out != "" || !strings.Contains(errs, want) {
 			t.Errorf("%s: exit status %d, want 3, stdout %q: %s", arg, status, out, errs)
@@ -180,7 +198,7 @@ func TestMistakesOfCheckAreNoVerdict(t *testing.T) {
 	}
 }
 
-// checks runs gpusteward check as a process of its own, beside this driver.
+// checks runs gpusteward check as a process of its own, with this driver.
 func (f fakeDriver) checks(args ...string) (status int, out string) {
 	f.t.Helper()
 	cmd := exec.Command(os.Args[0], append(append([]string{"check"}, f.flags()...), args...)...)
@@ -201,10 +219,14 @@ func TestCheckWithADriver(t *testing.T) {
 		status int
 		want   []string
 	}{
-		"none":          {noDriver, [2]string{"x", ""}, 3, []string{"UNKNOWN", "library_not_found", "install the NVIDIA driver"}},
-		"well":          {func(t *testing.T) fakeDriver { return newDriver(t) }, [2]string{"gpus", "2"}, 0, []string{"OK", "2 GPUs, no fault"}},
-		"one GPU hangs": {func(t *testing.T) fakeDriver { return newDriver(t) }, [2]string{"hang.0", ""}, 2, []string{"CRITICAL", "GPU 0 hangs in nvmlDeviceGetTemperature"}},
-		"opening hangs": {func(t *testing.T) fakeDriver { return newDriver(t) }, [2]string{"hang", "nvmlInit_v2"}, 3, []string{"UNKNOWN", "nvmlInit has not returned"}},
+		"none": {noDriver, [2]string{"x", ""}, 3, []string{"UNKNOWN", "library_not_found",
+			"install the NVIDIA driver"}},
+		"well": {func(t *testing.T) fakeDriver { return newDriver(t) }, [2]string{"gpus", "2"}, 0,
+			[]string{"OK", "2 GPUs, no fault"}},
+		"one GPU hangs": {func(t *testing.T) fakeDriver { return newDriver(t) }, [2]string{"hang.0", ""}, 2,
+			[]string{"CRITICAL", "GPU 0 hangs in nvmlDeviceGetTemperature"}},
+		"opening hangs": {func(t *testing.T) fakeDriver { return newDriver(t) }, [2]string{"hang", "nvmlInit_v2"}, 3,
+			[]string{"UNKNOWN", "nvmlInit has not returned"}},
 	} {
 		tests[name] = func(t *testing.T) {
 			f := c.driver(t)
@@ -227,10 +249,11 @@ func TestCheckWithADriver(t *testing.T) {
 	together(t, tests)
 }
 
-// In a pod the kernel has the pod's name, and Kubernetes the node's.
+// In a pod the kernel has the pod's name, and Kubernetes has the node's.
 func TestNodeName(t *testing.T) {
 	t.Setenv("NODE_NAME", "node7")
-	if status, out, errs := checks(t, "--demo="+write(t, healthy)); status != 0 || !strings.Contains(out, "node7") || errs != "" {
+	if status, out, errs := checks(t, "--demo="+write(t, healthy)); status != 0 || !strings.Contains(out, "node7") ||
+		errs != "" {
 		t.Errorf("exit status %d: %s%s", status, out, errs)
 	}
 	a := start(t, "--demo="+write(t, healthy)).listening()
@@ -242,21 +265,21 @@ func TestNodeName(t *testing.T) {
 	}
 }
 
-// TestATenantsFaultsDrainNoNode has a workload cause XID 13 again and again, and
-// Slurm ask for the node's health.
+// TestATenantsFaultsDrainNoNode has a workload cause XID 13 again and again,
+// and Slurm ask for the node's health.
 func TestATenantsFaultsDrainNoNode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	// A process of its own: the agents of other tests are no burden of this one.
+	// It is a separate process, because other tests' agents would burden this one.
 	a := spawn(t, nil, "--demo="+write(t, healthy+"faults: [{at: 1s, every: 7s, kind: xid, gpu: 3, code: 13}]"),
 		"--runtime.dir="+dir).ready()
-	for n := range 5 { // each comes within the patience that there is for one
+	for n := range 5 { // each must come within the patience for one
 		eventually(t, fmt.Sprint(n+1, " times XID 13"), func() bool {
 			var answer struct{ Events []incident.Event }
 			if _, text := a.get("/api/v1/events?kind=incident"); json.Unmarshal([]byte(text), &answer) != nil {
 				t.Fatal(text)
 			}
-			incidents := map[string]bool{} // each is told several times
+			incidents := map[string]bool{} // each is repeated several times
 			for _, e := range answer.Events {
 				incidents[e.ID] = true
 			}
@@ -273,8 +296,8 @@ func TestATenantsFaultsDrainNoNode(t *testing.T) {
 	}
 }
 
-// What an agent answers to an order, or claims to be one does, is text on
-// root's terminal and nothing else.
+// The answer to an order, from an agent or an impostor, is only text on root's
+// terminal.
 func TestOrdersTrustNoAnswerBlindly(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusOK, http.StatusConflict} {
@@ -289,21 +312,24 @@ func TestOrdersTrustNoAnswerBlindly(t *testing.T) {
 			if strings.ContainsAny(said, "\x1b\a\u202e\u009b\r") {
 				t.Errorf("%v, answered %d, says %q", order, status, said)
 			}
-			if passed := status != http.StatusOK || order[0] == "ack"; passed && said != "gone\ufffd[2J\ufffd]0;owned\ufffd\ufffd\ufffd31m\ufffd\nby now\n" {
+			if passed := status != http.StatusOK || order[0] == "ack"; passed &&
+				said != "gone\ufffd[2J\ufffd]0;owned\ufffd\ufffd\ufffd31m\ufffd\nby now\n" {
 				t.Errorf("%v, answered %d, says %q: it left something out", order, status, said)
 			}
 		}
 	}
 }
 
-// Whoever names an agent's directory is told of that agent or of none.
+// A command with an agent's directory asks that agent or none.
 func TestStatusAsksNoOtherAgentThanTheOneThatIsNamed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	var out, errs bytes.Buffer
 	status := run(t.Context(), []string{"status", "--runtime.dir=" + dir}, &out, &errs)
-	want := "no agent answers at " + filepath.Join(dir, exporter.ControlSocket) + ": is gpusteward running, with this --runtime.dir?"
-	if said := errs.String(); status != 1 || out.Len() > 0 || !strings.HasPrefix(said, want) || strings.Contains(said, exporter.DefaultURL) {
+	want := "no agent answers at " + filepath.Join(dir, exporter.ControlSocket) +
+		": is gpusteward running, with this --runtime.dir?"
+	if said := errs.String(); status != 1 || out.Len() > 0 || !strings.HasPrefix(said, want) ||
+		strings.Contains(said, exporter.DefaultURL) {
 		t.Errorf("exit status %d: %s%swant %s", status, &out, said, want)
 	}
 }

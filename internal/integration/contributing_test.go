@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// excerpt is a block of CONTRIBUTING.md and the file that it is from.
+// excerpt is a block of CONTRIBUTING.md and its file.
 var excerpt = regexp.MustCompile("(?ms)^From `([^`\n]+)`:\n\n```[a-z]*\n(.*?)^```$")
 
 // undented returns the lines of a text without their indentation.
@@ -20,8 +20,8 @@ func undented(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestContributingExamples holds each excerpt of CONTRIBUTING.md against the
-// file that it is from, and wants one of each kind of addition.
+// TestContributingExamples compares each excerpt of CONTRIBUTING.md with its
+// file, and requires one for each kind of addition.
 func TestContributingExamples(t *testing.T) {
 	t.Parallel()
 	page := documents(t)["CONTRIBUTING.md"]
@@ -30,7 +30,8 @@ func TestContributingExamples(t *testing.T) {
 		title, _, _ := strings.Cut(section, "\n")
 		found := excerpt.FindAllStringSubmatch(section, -1)
 		if blocks := len(fence.FindAllString(section, -1)); blocks != len(found) {
-			t.Errorf("CONTRIBUTING.md, %s: %d blocks, and %d that say which file they are from", title, blocks, len(found))
+			t.Errorf("CONTRIBUTING.md, %s: %d blocks, and %d that say which file they are from", title, blocks,
+				len(found))
 		}
 		for _, e := range found {
 			source, err := os.ReadFile(e[1])

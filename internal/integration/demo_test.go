@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// A demonstration is make demo's script while it runs.
+// A demonstration is the running script of make demo.
 type demonstration struct {
 	*testing.T
 	cmd       *exec.Cmd
@@ -26,19 +26,21 @@ type demonstration struct {
 	ended     chan error
 }
 
-// demonstrate starts the script on addresses that are free, but for those given.
+// demonstrate starts the script on free addresses, except for the given ones.
 func demonstrate(t *testing.T, environment ...string) *demonstration {
 	t.Helper()
-	d := &demonstration{T: t, said: new(transcript), tmp: t.TempDir(), ended: make(chan error, 1), addresses: map[string]string{}}
+	d := &demonstration{T: t, said: new(transcript), tmp: t.TempDir(), ended: make(chan error, 1),
+		addresses: map[string]string{}}
 	d.cmd = exec.Command("/bin/bash", "deploy/demo/demo.sh")
-	d.cmd.Env = append(os.Environ(), asAgent+"=1", "GORACE=atexit_sleep_ms=0", "GPUSTEWARD="+os.Args[0], "TMPDIR="+d.tmp)
+	d.cmd.Env = append(os.Environ(), asAgent+"=1", "GORACE=atexit_sleep_ms=0", "GPUSTEWARD="+os.Args[0],
+		"TMPDIR="+d.tmp)
 	for _, name := range []string{"DEMO_AGENT", "DEMO_PROMETHEUS", "DEMO_ALERTMANAGER"} {
 		d.addresses[name] = freeAddress(t)
 		d.cmd.Env = append(d.cmd.Env, name+"="+d.addresses[name])
 	}
 	d.cmd.Env = append(d.cmd.Env, environment...)
 	d.cmd.Stdout, d.cmd.Stderr = d.said, d.said
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that it is interrupted as from a terminal
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that an interrupt reaches all of it
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -52,8 +54,8 @@ func demonstrate(t *testing.T, environment ...string) *demonstration {
 	return d
 }
 
-// end waits until the script has ended, and for its exit status. Nothing of it
-// may be left.
+// end waits until the script has ended, and returns its exit status. No process
+// of it may be left.
 func (d *demonstration) end(status int) {
 	d.Helper()
 	var err error
@@ -82,8 +84,7 @@ func (d *demonstration) says(what ...string) {
 	}
 }
 
-// TestDemo has all three servers answer within patience, and nothing left of
-// them after Ctrl-C.
+// TestDemo: all three servers answer within patience, and Ctrl-C ends them all.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	installed(t, "prometheus", "prometheus-alertmanager")
@@ -104,9 +105,11 @@ func TestDemo(t *testing.T) {
 		}
 	}
 	eventually(t, "Prometheus scrapes the agent", func() bool {
-		return strings.Contains(body(t, "http://"+d.addresses["DEMO_PROMETHEUS"]+"/api/v1/query?query=nvgpu_quota_sessions"), `"tenant":"serving"`)
+		return strings.Contains(body(t,
+			"http://"+d.addresses["DEMO_PROMETHEUS"]+"/api/v1/query?query=nvgpu_quota_sessions"), `"tenant":"serving"`)
 	})
-	if rules := body(t, "http://"+d.addresses["DEMO_PROMETHEUS"]+"/api/v1/rules"); !strings.Contains(rules, "GPULost") || !strings.Contains(rules, "GPUStewardDown") {
+	if rules := body(t, "http://"+d.addresses["DEMO_PROMETHEUS"]+"/api/v1/rules"); !strings.Contains(rules,
+		"GPULost") || !strings.Contains(rules, "GPUStewardDown") {
 		t.Error("Prometheus has not the shipped rules")
 	}
 	if err := syscall.Kill(-d.cmd.Process.Pid, syscall.SIGINT); err != nil {
@@ -115,7 +118,7 @@ func TestDemo(t *testing.T) {
 	d.end(0)
 }
 
-// TestDemoSaysWhoDied has Alertmanager find its port taken.
+// TestDemoSaysWhoDied starts Alertmanager on a port in use.
 func TestDemoSaysWhoDied(t *testing.T) {
 	t.Parallel()
 	installed(t, "prometheus", "prometheus-alertmanager")

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// healthcheck runs deploy/slurm/healthcheck.sh where gpusteward says verdict
-// and ends with status, and the node is in a state. It returns the exit status
-// and what scontrol was called with, an argument a line.
+// healthcheck runs deploy/slurm/healthcheck.sh with a gpusteward that prints
+// verdict and exits with status, on a node in a state. It returns the exit
+// status and the arguments of scontrol, one a line.
 func healthcheck(t *testing.T, status, verdict, state string, args ...string) (int, string) {
 	t.Helper()
 	exit, asked, called := slurmScript(t, "healthcheck.sh", "", status, verdict, state, args...)
@@ -21,9 +21,10 @@ func healthcheck(t *testing.T, status, verdict, state string, args ...string) (i
 	return exit, called
 }
 
-// slurmScript runs a script as healthcheck does, for a job with gpus. It returns
-// what gpusteward was called with, too.
-func slurmScript(t *testing.T, script, gpus, status, verdict, state string, args ...string) (exit int, asked, called string) {
+// slurmScript runs a script as healthcheck does, for a job with gpus. It also
+// returns the arguments of gpusteward.
+func slurmScript(t *testing.T, script, gpus, status, verdict, state string, args ...string) (exit int, asked,
+	called string) {
 	t.Helper()
 	dir := t.TempDir()
 	for name, script := range map[string]string{
@@ -36,7 +37,8 @@ func slurmScript(t *testing.T, script, gpus, status, verdict, state string, args
 	}
 	rewrite(t, filepath.Join(dir, "verdict"), verdict)
 	cmd := exec.Command("deploy/slurm/"+script, args...)
-	cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "DIR=" + dir, "STATUS=" + status, "STATE=" + state, "SLURMD_NODENAME=node7", "SLURM_JOB_GPUS=" + gpus}
+	cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "DIR=" + dir, "STATUS=" + status, "STATE=" + state,
+		"SLURMD_NODENAME=node7", "SLURM_JOB_GPUS=" + gpus}
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {
 		t.Fatal(err)
@@ -45,7 +47,7 @@ func slurmScript(t *testing.T, script, gpus, status, verdict, state string, args
 		t.Errorf("it says %q", out)
 	}
 	read := func(name string) string {
-		text, _ := os.ReadFile(filepath.Join(dir, name)) // none: it was not
+		text, _ := os.ReadFile(filepath.Join(dir, name)) // missing: it was not called
 		return string(text)
 	}
 	return cmd.ProcessState.ExitCode(), read("asked"), read("called")
@@ -59,12 +61,17 @@ func TestSlurmDiagDrainsWhatFails(t *testing.T) {
 		asked, called         string
 	}{
 		"no GPUs": {"", "2", failed, "", ""},
-		"well":    {"0,3", "0", "OK - node7: 2 GPUs, no fault\n", "diag\n--gpus=0,3\n--fail-on=critical\n--level=2\n", ""},
-		"in use":  {"3", "3", "UNKNOWN - node7: GPU 3 was not tested: it is in use by process 4711\n", "diag\n--gpus=3\n--fail-on=critical\n--level=2\n", ""},
-		"failed":  {"0,3", "2", failed, "diag\n--gpus=0,3\n--fail-on=critical\n--level=2\n", "update\nNodeName=node7\nState=DRAIN\nReason=gpusteward: " + strings.Replace(failed, "=", "?", 1)},
+		"well": {"0,3", "0", "OK - node7: 2 GPUs, no fault\n",
+			"diag\n--gpus=0,3\n--fail-on=critical\n--level=2\n", ""},
+		"in use": {"3", "3", "UNKNOWN - node7: GPU 3 was not tested: it is in use by process 4711\n",
+			"diag\n--gpus=3\n--fail-on=critical\n--level=2\n", ""},
+		"failed": {"0,3", "2", failed, "diag\n--gpus=0,3\n--fail-on=critical\n--level=2\n",
+			"update\nNodeName=node7\nState=DRAIN\nReason=gpusteward: " + strings.Replace(failed, "=", "?", 1)},
 	} {
-		if exit, asked, called := slurmScript(t, "diag.sh", c.gpus, c.status, c.verdict, "IDLE", "--level=2"); exit != 0 || asked != c.asked || called != c.called {
-			t.Errorf("%s: exit status %d, gpusteward is called with %q, want %q; scontrol with %q, want %q", name, exit, asked, c.asked, called, c.called)
+		if exit, asked, called := slurmScript(t, "diag.sh", c.gpus, c.status, c.verdict, "IDLE",
+			"--level=2"); exit != 0 || asked != c.asked || called != c.called {
+			t.Errorf("%s: exit status %d, gpusteward is called with %q, want %q; scontrol with %q, want %q", name, exit,
+				asked, c.asked, called, c.called)
 		}
 	}
 }
@@ -79,26 +86,30 @@ func TestSlurmHealthCheckDrainsWhatIsCritical(t *testing.T) {
 		exit                   int
 		called                 string
 	}{
-		"well":                {"0", "OK - node7: 8 GPUs, no fault\n", "IDLE", 0, ""},
-		"warning":             {"1", "WARNING - node7: gpu=1 power_brake: Power.\n", "IDLE", 0, ""},
-		"unknown":             {"3", "UNKNOWN - node7: no driver\n", "IDLE", 0, ""},
-		"not found":           {"127", "", "IDLE", 0, ""},
-		"a crash":             {"2", "panic: runtime error\n", "IDLE", 0, ""},
-		"critical":            {"2", "CRITICAL - node7: GPU 3 is lost (and 1 more)\nemergency gpu=3 ...\n", "MIXED", 0, drained("CRITICAL - node7: GPU 3 is lost (and 1 more)")},
-		"drained before":      {"2", "CRITICAL - node7: GPU 3 is lost\n", "IDLE+DRAIN", 0, ""},
-		"draining":            {"2", "CRITICAL - node7: GPU 3 is lost\n", "MIXED+DRAIN+POWERED", 0, ""},
-		"hostile":             {"2", "CRITICAL - $(reboot) `id` \"x' State=RESUME \\ job\té|;&\n", "IDLE", 0, drained(`CRITICAL - ?(reboot) ?id? ?x? State?RESUME ? job????;?`)},
-		"long":                {"2", "CRITICAL - " + strings.Repeat("a", 500) + "\n", "IDLE", 0, drained("CRITICAL - " + strings.Repeat("a", 239))},
+		"well":      {"0", "OK - node7: 8 GPUs, no fault\n", "IDLE", 0, ""},
+		"warning":   {"1", "WARNING - node7: gpu=1 power_brake: Power.\n", "IDLE", 0, ""},
+		"unknown":   {"3", "UNKNOWN - node7: no driver\n", "IDLE", 0, ""},
+		"not found": {"127", "", "IDLE", 0, ""},
+		"a crash":   {"2", "panic: runtime error\n", "IDLE", 0, ""},
+		"critical": {"2", "CRITICAL - node7: GPU 3 is lost (and 1 more)\nemergency gpu=3 ...\n", "MIXED", 0,
+			drained("CRITICAL - node7: GPU 3 is lost (and 1 more)")},
+		"drained before": {"2", "CRITICAL - node7: GPU 3 is lost\n", "IDLE+DRAIN", 0, ""},
+		"draining":       {"2", "CRITICAL - node7: GPU 3 is lost\n", "MIXED+DRAIN+POWERED", 0, ""},
+		"hostile": {"2", "CRITICAL - $(reboot) `id` \"x' State=RESUME \\ job\té|;&\n", "IDLE", 0,
+			drained(`CRITICAL - ?(reboot) ?id? ?x? State?RESUME ? job????;?`)},
+		"long": {"2", "CRITICAL - " + strings.Repeat("a", 500) + "\n", "IDLE", 0,
+			drained("CRITICAL - " + strings.Repeat("a", 239))},
 		"no Slurm controller": {"2", "CRITICAL - node7: GPU 3 is lost\n", "", 1, ""},
 	} {
 		exit, called := healthcheck(t, c.status, c.verdict, c.state, "--gpu=0,1", "--only=gpu_lost")
 		if exit != c.exit || called != c.called {
-			t.Errorf("%s: exit status %d, want %d; scontrol is called with\n%s, want\n%s", name, exit, c.exit, called, c.called)
+			t.Errorf("%s: exit status %d, want %d; scontrol is called with\n%s, want\n%s", name, exit, c.exit,
+				called, c.called)
 		}
 	}
 }
 
-// What node-problem-detector is told to run is a command of ours that means
+// The command of node-problem-detector is one of ours, and its result means
 // what the condition says.
 func TestNodeProblemDetectorRunsTheCheck(t *testing.T) {
 	t.Parallel()
@@ -120,11 +131,13 @@ func TestNodeProblemDetectorRunsTheCheck(t *testing.T) {
 	if err := json.Unmarshal(text, &config); err != nil {
 		t.Fatal(err)
 	}
-	if config.Plugin != "custom" || config.PluginConfig.MaxOutputLength != 80 || len(config.Conditions) != 1 || len(config.Rules) != 1 {
+	if config.Plugin != "custom" || config.PluginConfig.MaxOutputLength != 80 || len(config.Conditions) != 1 ||
+		len(config.Rules) != 1 {
 		t.Fatalf("%+v", config)
 	}
 	rule := config.Rules[0]
-	if rule.Type != "permanent" || rule.Condition != config.Conditions[0].Type || rule.Condition != "GPUUnhealthy" || filepath.Base(rule.Path) != "gpusteward" || rule.Args[0] != "check" {
+	if rule.Type != "permanent" || rule.Condition != config.Conditions[0].Type || rule.Condition != "GPUUnhealthy" ||
+		filepath.Base(rule.Path) != "gpusteward" || rule.Args[0] != "check" {
 		t.Errorf("%+v", rule)
 	}
 	for fault, want := range map[string]int{"": 0, "power_brake": 0, "lost": 1} {
@@ -132,7 +145,8 @@ func TestNodeProblemDetectorRunsTheCheck(t *testing.T) {
 		if fault != "" {
 			scenario += "faults: [{at: 0s, gpu: 1, kind: " + fault + "}]"
 		}
-		if status, out, errs := checks(t, append(rule.Args[1:], "--demo="+write(t, scenario))...); status != want || len(out) > 81 || errs != "" {
+		if status, out, errs := checks(t, append(rule.Args[1:], "--demo="+write(t, scenario))...); status != want ||
+			len(out) > 81 || errs != "" {
 			t.Errorf("%q: exit status %d, want %d: %s%s", fault, status, want, out, errs)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"gpusteward/health/incident"
 )
 
-// diags runs gpusteward diag as a process of its own, beside this driver, which
+// diags runs gpusteward diag as a process of its own, with this driver, which
 // has no CUDA.
 func (f fakeDriver) diags(env []string, args ...string) (status int, out string) {
 	f.t.Helper()
@@ -33,10 +33,12 @@ func TestDiagWithADriver(t *testing.T) {
 		env, args []string
 		want      string
 	}{
-		"none":        {noDriver, nil, nil, "library_not_found"},
-		"no CUDA":     {func(t *testing.T) fakeDriver { return newDriver(t) }, nil, nil, "GPU 0 was not tested: the CUDA driver is not there"},
-		"another GPU": {func(t *testing.T) fakeDriver { return newDriver(t) }, nil, []string{"--gpus=0,17"}, "GPU 17 is not there"},
-		"a quota":     {noDriver, []string{"LD_PRELOAD=/nonexistent/libgpusteward.so"}, nil, "a quota would be tested"},
+		"none": {noDriver, nil, nil, "library_not_found"},
+		"no CUDA": {func(t *testing.T) fakeDriver { return newDriver(t) }, nil, nil,
+			"GPU 0 was not tested: the CUDA driver is not there"},
+		"another GPU": {func(t *testing.T) fakeDriver { return newDriver(t) }, nil, []string{"--gpus=0,17"},
+			"GPU 17 is not there"},
+		"a quota": {noDriver, []string{"LD_PRELOAD=/nonexistent/libgpusteward.so"}, nil, "a quota would be tested"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -54,16 +56,19 @@ func TestDiagAsJSON(t *testing.T) {
 	f.has(2)
 	status, out := f.diags(nil, "--json", "--level=3")
 	var r diag.Report
-	if err := json.Unmarshal([]byte(out), &r); err != nil || status != 3 || r.Source != diag.Source || r.Status != incident.Unknown || r.Level != 3 || len(r.GPUs) != 2 || len(r.Results) != 2 {
+	if err := json.Unmarshal([]byte(out), &r); err != nil || status != 3 || r.Source != diag.Source ||
+		r.Status != incident.Unknown || r.Level != 3 || len(r.GPUs) != 2 || len(r.Results) != 2 {
 		t.Errorf("exit status %d, %v:\n%s", status, err, out)
 	}
 }
 
 func TestMistakesOfDiagAreNoVerdict(t *testing.T) {
 	t.Parallel()
-	for arg, want := range map[string]string{"--bogus": "--bogus", "--level=4": "'4'", "--busy=perhaps": "perhaps", "--fail-on=info": "info", "extra": "extra"} {
+	for arg, want := range map[string]string{"--bogus": "--bogus", "--level=4": "'4'", "--busy=perhaps": "perhaps",
+		"--fail-on=info": "info", "extra": "extra"} {
 		var out, errs bytes.Buffer
-		if status := run(t.Context(), []string{"diag", arg}, &out, &errs); status != 3 || out.Len() > 0 || !strings.Contains(errs.String(), want) {
+		if status := run(t.Context(), []string{"diag", arg}, &out, &errs); status != 3 || out.Len() > 0 ||
+			!strings.Contains(errs.String(), want) {
 			t.Errorf("%s: exit status %d, want 3, stdout %q: %s", arg, status, &out, &errs)
 		}
 	}

@@ -1,4 +1,4 @@
-// Package integration holds the tests of the whole: of the program as it is
-// started, of what is shipped beside it, and of what the documents say. They
-// run at the root of the repository.
+// Package integration holds the tests of the whole: the program as it is
+// started, the files that are shipped beside it, and the documents. They run at
+// the root of the repository.
 package integration

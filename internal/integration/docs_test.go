@@ -15,7 +15,7 @@ import (
 	"gpusteward/internal/config"
 )
 
-// documents returns the pages that people read, by path.
+// documents returns the pages for people, by path.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	docs, err := filepath.Glob("docs/*.md")
@@ -23,7 +23,8 @@ func documents(t *testing.T) map[string]string {
 		t.Fatalf("docs/*.md: %q, %v", docs, err)
 	}
 	all := map[string]string{}
-	for _, path := range append(docs, "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "alerts/RUNBOOK.md", "collectors/METRICS.md") {
+	for _, path := range append(docs, "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "alerts/RUNBOOK.md",
+		"collectors/METRICS.md") {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -40,7 +41,7 @@ var (
 	heading  = regexp.MustCompile(`(?m)^#+ (.*)$`)
 )
 
-// anchors are what a link to a page may end in, as GitHub makes them.
+// anchors are the anchors of a page, as GitHub makes them.
 func anchors(page string) (all []string) {
 	for _, h := range heading.FindAllStringSubmatch(fence.ReplaceAllString(page, ""), -1) {
 		slug := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(h[1]), "")
@@ -49,13 +50,14 @@ func anchors(page string) (all []string) {
 	return all
 }
 
-// TestDocumentsLink wants each link from page to page to lead somewhere.
+// TestDocumentsLink: each link from page to page has a target.
 func TestDocumentsLink(t *testing.T) {
 	t.Parallel()
 	pages := documents(t)
 	n := 0
 	for path, text := range pages {
-		for _, l := range link.FindAllStringSubmatch(codeSpan.ReplaceAllString(fence.ReplaceAllString(text, ""), ""), -1) {
+		text = codeSpan.ReplaceAllString(fence.ReplaceAllString(text, ""), "")
+		for _, l := range link.FindAllStringSubmatch(text, -1) {
 			to, anchor, anchored := strings.Cut(l[1], "#")
 			if strings.Contains(to, "://") {
 				continue
@@ -82,19 +84,19 @@ var (
 	indented = regexp.MustCompile(`^(?: {4}|\t)`)
 )
 
-// TestDocumentsAreEasyToRead wants of pages that people write: lines of 120
-// characters outside of tables and blocks, a table of contents in long ones, and
-// sentences that begin with what they are about.
+// TestDocumentsAreEasyToRead: pages that people write have lines of at most 120
+// characters outside of tables and blocks, a table of contents if they are
+// long, and sentences that begin with their subject.
 func TestDocumentsAreEasyToRead(t *testing.T) {
 	t.Parallel()
 	for path, text := range documents(t) {
 		if path == "alerts/RUNBOOK.md" || path == "collectors/METRICS.md" {
-			continue // programs write these
+			continue // written by programs
 		}
 		prose := fence.ReplaceAllString(text, "")
 		for line := range strings.Lines(prose) {
 			line = strings.TrimRight(line, "\n")
-			if indented.MatchString(line) || strings.HasPrefix(line, ">") { // blocks, and what programs say
+			if indented.MatchString(line) || strings.HasPrefix(line, ">") { // blocks, and output of programs
 				continue
 			}
 			if n := len([]rune(line)); n > 120 && !strings.HasPrefix(line, "|") {
@@ -112,9 +114,10 @@ func TestDocumentsAreEasyToRead(t *testing.T) {
 	}
 }
 
-var ownPath = regexp.MustCompile(`^(?:alerts|collectors|dashboards|deploy|docs|enforcer|exporter|health|internal|testdata)/[\w./*-]+$`)
+var ownPath = regexp.MustCompile(`^(?:alerts|collectors|dashboards|deploy|docs|enforcer|exporter|health|` +
+	`internal|testdata)/[\w./*-]+$`)
 
-// TestDocumentsPaths wants each file and folder that a page names to exist.
+// TestDocumentsPaths: each file and folder that a page names exists.
 func TestDocumentsPaths(t *testing.T) {
 	t.Parallel()
 	n := 0
@@ -141,11 +144,11 @@ var (
 	matcher    = regexp.MustCompile(`([a-z_]+)(?:=~|!=|!~|=)"`)
 )
 
-// targets are labels that Prometheus gives every series.
+// targets are the labels that Prometheus gives every series.
 var targets = []string{"cluster", "job", "instance"}
 
-// TestDocumentsMetrics wants each metric that a page names to exist, with the
-// labels that it selects by.
+// TestDocumentsMetrics: each metric that a page names exists, with the labels
+// in its selector.
 func TestDocumentsMetrics(t *testing.T) {
 	t.Parallel()
 	known := map[string][]string{"gpusteward_build_info": {"version", "revision", "goversion"}}
@@ -169,7 +172,7 @@ func TestDocumentsMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var recorded []string // names of recording rules, which metrics' are within
+	var recorded []string // names of recording rules, which contain names of metrics
 	for _, m := range regexp.MustCompile(`record: (\S+)`).FindAllStringSubmatch(string(rules), -1) {
 		recorded = append(recorded, m[1], "")
 	}
@@ -194,8 +197,8 @@ func TestDocumentsMetrics(t *testing.T) {
 	}
 }
 
-// TestDocumentsConfigurations wants each piece of our configuration in a page to
-// be good.
+// TestDocumentsConfigurations: each piece of our configuration in a page is
+// valid.
 func TestDocumentsConfigurations(t *testing.T) {
 	t.Parallel()
 	ours := regexp.MustCompile(`(?m)^(collectors|workloads|health|enforcer|web):`)
@@ -216,13 +219,14 @@ func TestDocumentsConfigurations(t *testing.T) {
 	}
 }
 
-// promql returns the expressions of a page's blocks of PromQL: between them is
-// an empty line.
+// promql returns the expressions of a page's blocks of PromQL, which empty
+// lines separate.
 func promql(page string) (all []string) {
 	for _, b := range fence.FindAllStringSubmatch(page, -1) {
 		if b[1] == "promql" {
 			for _, expr := range strings.Split(strings.TrimSpace(b[2]), "\n\n") {
-				lines := slices.DeleteFunc(strings.Split(expr, "\n"), func(l string) bool { return strings.HasPrefix(l, "#") })
+				lines := slices.DeleteFunc(strings.Split(expr, "\n"),
+					func(l string) bool { return strings.HasPrefix(l, "#") })
 				all = append(all, strings.Join(strings.Fields(strings.Join(lines, " ")), " "))
 			}
 		}
@@ -230,7 +234,7 @@ func promql(page string) (all []string) {
 	return all
 }
 
-// promtool runs Prometheus's tool over a file of that text.
+// promtool runs Prometheus's tool on a file with that text.
 func promtool(t *testing.T, text string, args ...string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "docs.yml")
@@ -242,18 +246,20 @@ func promtool(t *testing.T, text string, args ...string) {
 	}
 }
 
-// notAnswered are metrics of which these hosts have nothing: what is not
-// simulated, and faults.
-var notAnswered = []string{"nvgpu_hami_", "nvgpu_retired_pages", "nvgpu_c2c_", "nvgpu_gpm_c2c_", "nvgpu_edpp_multiplier_ratio",
+// notAnswered are metrics without series on these hosts: those that are not
+// simulated, and those of faults.
+var notAnswered = []string{"nvgpu_hami_", "nvgpu_retired_pages", "nvgpu_c2c_", "nvgpu_gpm_c2c_",
+	"nvgpu_edpp_multiplier_ratio",
 	"nvgpu_xid_last_timestamp_seconds", "gpusteward_collect_errors_total"}
 
 var (
-	command = regexp.MustCompile("(?m)(?:^ *(?:\\$ )?|`)(?:sudo |systemd-run .*-- )?(?:\\./)?gpusteward((?: [^`#\n|]*)?)")
-	option  = regexp.MustCompile(`--(?:\[no-\])?[a-z][a-z.-]*`)
+	command = regexp.MustCompile("(?m)(?:^ *(?:\\$ )?|`)(?:sudo |systemd-run .*-- )?(?:\\./)?gpusteward((?: " +
+		"[^`#\n|]*)?)")
+	option = regexp.MustCompile(`--(?:\[no-\])?[a-z][a-z.-]*`)
 )
 
-// TestDocumentsCommands wants the flags and subcommands of the command lines in
-// pages to exist.
+// TestDocumentsCommands: the flags and subcommands of the command lines in
+// pages exist.
 func TestDocumentsCommands(t *testing.T) {
 	t.Parallel()
 	var help bytes.Buffer
@@ -275,7 +281,8 @@ func TestDocumentsCommands(t *testing.T) {
 				}
 			}
 			word := strings.Fields(line + " agent")[0]
-			if !strings.HasPrefix(word, "-") && regexp.MustCompile(`^[a-z]+$`).MatchString(word) && !strings.Contains(help.String(), "\n"+word+" ") && !strings.Contains(help.String(), "\n"+word+"\n") {
+			if !strings.HasPrefix(word, "-") && regexp.MustCompile(`^[a-z]+$`).MatchString(word) &&
+				!strings.Contains(help.String(), "\n"+word+" ") && !strings.Contains(help.String(), "\n"+word+"\n") {
 				t.Errorf("%s: gpusteward%s: there is no command %s", path, line, word)
 			}
 		}
@@ -285,7 +292,7 @@ func TestDocumentsCommands(t *testing.T) {
 	}
 }
 
-// TestDocumentsTests wants each test that a page names to exist.
+// TestDocumentsTests: each test that a page names exists.
 func TestDocumentsTests(t *testing.T) {
 	t.Parallel()
 	known := map[string]bool{}
@@ -299,7 +306,8 @@ func TestDocumentsTests(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, f := range regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz)\w+)\(`).FindAllStringSubmatch(string(text), -1) {
+			tests := regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz)\w+)\(`)
+			for _, f := range tests.FindAllStringSubmatch(string(text), -1) {
 				known[f[1]] = true
 			}
 		}
@@ -317,9 +325,8 @@ func TestDocumentsTests(t *testing.T) {
 	}
 }
 
-// TestTroubleshootingQuotes wants what docs/troubleshooting.md says that the
-// programs say, the quoted lines, to be in their source: of a line each part
-// between dots.
+// TestTroubleshootingQuotes: the messages that docs/troubleshooting.md quotes
+// are in the programs' source. Each part of a line between dots counts.
 func TestTroubleshootingQuotes(t *testing.T) {
 	t.Parallel()
 	var source strings.Builder
@@ -334,7 +341,7 @@ func TestTroubleshootingQuotes(t *testing.T) {
 			}
 		}
 	}
-	// A literal that is broken over lines counts as one.
+	// A literal that is split over lines counts as one.
 	said := regexp.MustCompile(`" ?\+\n\s*"`).ReplaceAllString(source.String(), "")
 	n := 0
 	for line := range strings.Lines(documents(t)["docs/troubleshooting.md"]) {

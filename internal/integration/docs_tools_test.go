@@ -28,19 +28,20 @@ func TestDocumentsPromQL(t *testing.T) {
 	promtool(t, b.String(), "check", "rules")
 }
 
-// TestMigrationAnswers asks for what docs/migration.tsv says of other
-// exporters' names, over the pages of simulated hosts: each expression must
-// find series.
+// TestMigrationAnswers queries the expressions of docs/migration.tsv over the
+// pages of simulated hosts: each must find series.
 func TestMigrationAnswers(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("docs/migration.tsv")
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := start(t, "--demo=workloads", "--config.file="+write(t, "collectors: {per_process: true, per_link: true, enable: [clocks_app, gpm_media]}")).ready()
+	a := start(t, "--demo=workloads", "--config.file="+write(t,
+		"collectors: {per_process: true, per_link: true, enable: [clocks_app, gpm_media]}")).ready()
 	eventually(t, "the agent has judged, and has differences of GPM's samples", func() bool {
 		s := a.scrape()
-		return s.family("nvgpu_health_status") != nil && s.family("nvgpu_gpm_media_activity_ratio") != nil && s.family("nvgpu_gpm_nvlink_bytes_per_second") != nil
+		return s.family("nvgpu_health_status") != nil && s.family("nvgpu_gpm_media_activity_ratio") != nil &&
+			s.family("nvgpu_gpm_nvlink_bytes_per_second") != nil
 	})
 	_, page := a.get("/metrics")
 	pages := []string{page}
@@ -71,11 +72,14 @@ func TestMigrationAnswers(t *testing.T) {
 	n := 0
 	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n")[1:] {
 		expr := strings.Split(line, "\t")[2]
-		if expr == "" || slices.ContainsFunc(notAnswered, func(name string) bool { return strings.Contains(expr, name) }) {
+		if expr == "" || slices.ContainsFunc(notAnswered, func(name string) bool {
+			return strings.Contains(expr, name)
+		}) {
 			continue
 		}
 		n++
-		fmt.Fprintf(&b, "      - {expr: %q, eval_time: 5m, exp_samples: [{labels: '{}', value: 1}]}\n", "count("+expr+") > bool 0")
+		fmt.Fprintf(&b, "      - {expr: %q, eval_time: 5m, exp_samples: [{labels: '{}', value: 1}]}\n",
+			"count("+expr+") > bool 0")
 	}
 	if n < 170 {
 		t.Errorf("%d expressions, want more: are they found?", n)

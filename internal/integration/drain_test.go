@@ -17,8 +17,8 @@ import (
 	"gpusteward/exporter"
 )
 
-// command runs a command of the program beside the driver's agent; it returns
-// its exit status and what it said.
+// command runs a command of the program with the directories of the driver's
+// agent. It returns its exit status and output.
 func (f fakeDriver) command(name string) (int, string) {
 	f.t.Helper()
 	var said bytes.Buffer
@@ -31,7 +31,7 @@ func (f fakeDriver) command(name string) (int, string) {
 	return cmd.ProcessState.ExitCode(), said.String()
 }
 
-// does runs a command that succeeds, within limit.
+// does runs a command that must succeed within limit.
 func (f fakeDriver) does(name string, limit time.Duration) {
 	f.t.Helper()
 	began := time.Now()
@@ -43,15 +43,17 @@ func (f fakeDriver) does(name string, limit time.Duration) {
 	}
 }
 
-// drained holds that NVML was let go of, and that the agent says so.
+// drained checks that NVML is released, and that the agent says so.
 func (f fakeDriver) drained(a *agent) {
 	f.t.Helper()
 	if n := f.number("sessions"); n != 0 {
 		f.t.Errorf("%d sessions of NVML while drained", n)
 	}
 	a.sees("drained", func(s series) bool {
-		well := len(s.family("nvgpu_health_status")) + len(s.family("nvgpu_node_health_status")) // of which nothing is known
-		return s["gpusteward_drained"] == 1 && len(s.family("nvgpu_up")) == 0 && len(s.family("nvgpu_temperature_celsius")) == 0 && well == 0
+		// nothing is known of them
+		well := len(s.family("nvgpu_health_status")) + len(s.family("nvgpu_node_health_status"))
+		return s["gpusteward_drained"] == 1 && len(s.family("nvgpu_up")) == 0 &&
+			len(s.family("nvgpu_temperature_celsius")) == 0 && well == 0
 	})
 	if status, why := a.get("/-/ready"); status != http.StatusServiceUnavailable || !strings.Contains(why, "drained") {
 		f.t.Errorf("/-/ready: %d %s", status, why)
@@ -76,7 +78,7 @@ func TestDrainAndResume(t *testing.T) {
 			return s["gpusteward_config_last_reload_success_timestamp_seconds"] > reloaded
 		})
 		f.drained(a)
-		f.clear(filepath.Dir(slot(1)), module) // as a reset or a new driver does
+		f.clear(filepath.Dir(slot(1)), module) // as a reset or a driver upgrade does
 		f.has(2)
 		for range 2 {
 			f.does("resume", 5*time.Second)
@@ -207,7 +209,8 @@ func TestADriverIsReplacedWhileDrained(t *testing.T) {
 	f.does("resume", recovery)
 	a.address(2)
 	a.back(replaced, 0, 1)
-	if s := a.scrape(); len(s.family("nvgpu_driver_info", `driver_version="999.2"`)) != 1 || s["gpusteward_drained"] != 0 {
+	if s := a.scrape(); len(s.family("nvgpu_driver_info", `driver_version="999.2"`)) != 1 ||
+		s["gpusteward_drained"] != 0 {
 		t.Error("999.2 is not served")
 	}
 	f.does("drain", 2*time.Second)
@@ -223,7 +226,7 @@ func TestOrdersThatCross(t *testing.T) {
 	var running sync.WaitGroup
 	for i := range 32 {
 		running.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second) // one that is overtaken waits
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second) // an overtaken one waits
 			defer cancel()
 			_, err := exporter.Order(ctx, f.path("run"), []string{"drain", "resume"}[i%2], nil)
 			if err != nil && strings.Contains(err.Error(), "%!") {

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// light uses 1 % of the GPU and says so, at each step.
+// light uses 1 % of the GPU and prints each step.
 const light = `
 import time, torch
 a = torch.randn(1024, 1024, device="cuda", dtype=torch.bfloat16)
@@ -34,9 +34,9 @@ type job struct {
 	in  io.WriteCloser
 
 	mu    sync.Mutex
-	at    []time.Time // of its steps, as they were heard of
+	at    []time.Time // arrival of its steps
 	ns    []int64     // the same, on the GPU's clock
-	steps []float64   // completed, in all
+	steps []float64   // total of completed steps
 	said  []string    // other lines
 }
 
@@ -48,7 +48,8 @@ func (m *measured) job(unit string, argv ...string) *job {
 	if err := os.MkdirAll(group, 0o755); err != nil {
 		t.Fatalf("make a cgroup (it needs root and cgroup v2): %v", err)
 	}
-	j := &job{t: t, cmd: exec.Command("sh", append([]string{"-c", `echo $$ > "$0/cgroup.procs"; exec "$@"`, group}, argv...)...)}
+	j := &job{t: t, cmd: exec.Command("sh", append([]string{"-c", `echo $$ > "$0/cgroup.procs"; exec "$@"`, group},
+		argv...)...)}
 	j.cmd.Stderr = os.Stderr
 	var err error
 	if j.in, err = j.cmd.StdinPipe(); err != nil {
@@ -96,7 +97,7 @@ func (j *job) read(out io.Reader) {
 	}
 }
 
-// hear waits for a line that begins with a word, and takes it.
+// hear waits for a line that begins with a word, and removes it.
 func (j *job) hear(word string, within time.Duration) string {
 	j.t.Helper()
 	for began := time.Now(); time.Since(began) < within; time.Sleep(5 * time.Millisecond) {
@@ -114,7 +115,7 @@ func (j *job) hear(word string, within time.Duration) string {
 	return ""
 }
 
-// last returns when its last step was heard of.
+// last returns the arrival of its last step.
 func (j *job) last() time.Time {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -124,7 +125,7 @@ func (j *job) last() time.Time {
 	return j.at[len(j.at)-1]
 }
 
-// by returns the steps that were completed at ns.
+// by returns the steps completed by ns.
 func (j *job) by(ns int64) float64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -139,8 +140,8 @@ func (j *job) by(ns int64) float64 {
 	return j.steps[i-1] + part*(j.steps[i]-j.steps[i-1])
 }
 
-// least returns the least part that j had of the steps of both, over all
-// windows of 10 s, each a second later, from settle after they began together.
+// least returns the smallest part that j had of the steps of both, over all
+// windows of 10 s that begin a second apart, from settle after both had begun.
 func (j *job) least(other *job) (part float64, all []string) {
 	j.mu.Lock()
 	from, to := j.ns[0], j.ns[len(j.ns)-1]
@@ -158,11 +159,11 @@ func (j *job) least(other *job) (part float64, all []string) {
 }
 
 // TestGPUEnforcer has the agent keep a greedy tenant (limit 30 %, cap 8 GiB)
-// from a guaranteed one (70 %), find a process that goes around the hook, pause
-// its workload and let it go on, and leave a third process that no quota is for
-// alone; once as one process, and once as two, one of which has no more rights
-// than it needs. GS_HOOK and GS_BENCH name the hook and the directory of
-// worker.py.
+// from a guaranteed one (70 %), find a process that evades the hook, pause its
+// workload and let it continue. A third process without a quota is left alone.
+// The test runs once with one process, and once with two, one of which has only
+// the privileges that it needs. GS_HOOK and GS_BENCH name the hook and the
+// directory of worker.py.
 func TestGPUEnforcer(t *testing.T) {
 	agent := binary(t)
 	config := filepath.Join(t.TempDir(), "gpusteward.yml")
@@ -174,7 +175,8 @@ func TestGPUEnforcer(t *testing.T) {
     - {name: greedy, select: [{units: [gpst-greedy.service]}], guarantee: 30 %, limit: 30 %, memory: 8 GiB}
 `)
 	hooked := func(m *measured) []string {
-		return []string{agent, "exec", "--runtime.dir=" + m.runtime, "--library=" + given(t, "GS_HOOK", "enforcer/hook/build/libgpusteward.so"), "--", "python3"}
+		return []string{agent, "exec", "--runtime.dir=" + m.runtime,
+			"--library=" + given(t, "GS_HOOK", "enforcer/hook/build/libgpusteward.so"), "--", "python3"}
 	}
 	bench := given(t, "GS_BENCH", "enforcer/hook/bench")
 	t.Run("one process", func(t *testing.T) {
@@ -184,7 +186,8 @@ func TestGPUEnforcer(t *testing.T) {
 	})
 	t.Run("two processes", func(t *testing.T) {
 		dir := t.TempDir()
-		enforcer := exec.Command(agent, "--role=enforce", "--config.file="+config, "--runtime.dir="+dir, "--state.dir="+t.TempDir())
+		enforcer := exec.Command(agent, "--role=enforce", "--config.file="+config, "--runtime.dir="+dir,
+			"--state.dir="+t.TempDir())
 		enforcer.Stderr = os.Stderr
 		if err := enforcer.Start(); err != nil {
 			t.Fatal(err)
@@ -208,7 +211,7 @@ func TestGPUEnforcer(t *testing.T) {
 	})
 }
 
-// capped has the greedy tenant take memory until it gets no more.
+// capped has the greedy tenant allocate memory until it gets no more.
 func (m *measured) capped(hooked []string, bench string) {
 	t := m.t
 	greedy := m.job("gpst-greedy.service", append(hooked, filepath.Join(bench, "memory.py"))...)
@@ -218,14 +221,16 @@ func (m *measured) capped(hooked []string, bench string) {
 	fmt.Println("greedy, cap of 8 GiB:", memory)
 	var held, reserved uint64
 	var raised string
-	if _, err := fmt.Sscanf(memory, "memory %d %d %s", &held, &reserved, &raised); err != nil || raised != "OutOfMemoryError" || reserved > 8<<30 || held < 8<<30*98/100 {
+	if _, err := fmt.Sscanf(memory, "memory %d %d %s", &held, &reserved, &raised); err != nil ||
+		raised != "OutOfMemoryError" || reserved > 8<<30 || held < 8<<30*98/100 {
 		t.Errorf("want OutOfMemoryError with nearly 8 GiB and not a byte more")
 	}
 	greedy.end()
 }
 
-// guarantees has both tenants do all they can, and looks at their parts; up to
-// twice more where something took time from one of them. All are printed.
+// guarantees has both tenants do all they can, and compares their parts. It
+// tries up to twice more if something took time from one of them, and prints
+// every try.
 func (m *measured) guarantees(hooked []string, bench, kind string) {
 	for range 3 {
 		if m.guaranteed(hooked, bench, kind) {
@@ -250,12 +255,14 @@ func (m *measured) guaranteed(hooked []string, bench, kind string) bool {
 		j.hear("total", time.Minute)
 	}
 	part, windows := both[0].least(both[1])
-	fmt.Printf("%s: of %d windows of 10 s, the guaranteed tenant had at least %.2f %%: %s\n", kind, len(windows), 100*part, strings.Join(windows, " "))
+	fmt.Printf("%s: of %d windows of 10 s, the guaranteed tenant had at least %.2f %%: %s\n", kind, len(windows),
+		100*part, strings.Join(windows, " "))
 	for _, tenant := range []string{"guaranteed", "greedy"} {
 		turns, _ := m.value("nvgpu_quota_turns_total", `tenant="`+tenant+`"`)
 		overruns, _ := m.value("nvgpu_quota_overruns_total", `tenant="`+tenant+`"`)
 		seconds, _ := m.value("nvgpu_quota_overrun_seconds_total", `tenant="`+tenant+`"`)
-		fmt.Printf("%s: %.0f turns so far, %.0f of them overran, %.2f s beyond their ends\n", tenant, turns, overruns, seconds)
+		fmt.Printf("%s: %.0f turns so far, %.0f of them overran, %.2f s beyond their ends\n", tenant, turns,
+			overruns, seconds)
 	}
 	for _, j := range both {
 		j.end()
@@ -263,7 +270,8 @@ func (m *measured) guaranteed(hooked []string, bench, kind string) bool {
 	return len(windows) >= 10 && part >= .69
 }
 
-// given returns what a variable names, or else a file of the tree, absolute.
+// given returns the path in a variable, or else a file of the tree, as an
+// absolute path.
 func given(t *testing.T, variable, tree string) string {
 	t.Helper()
 	if set := os.Getenv(variable); set != "" {
@@ -279,7 +287,7 @@ func given(t *testing.T, variable, tree string) string {
 	return path
 }
 
-// evades has a process of the greedy workload go around the hook.
+// evades has a process of the greedy workload evade the hook.
 func (m *measured) evades(hooked []string, bench string, third *job) {
 	t := m.t
 	var both []*job
@@ -307,7 +315,7 @@ func (m *measured) evades(hooked []string, bench string, third *job) {
 	until("both work", 20*time.Second, func() bool { return goesOn(guaranteed) && goesOn(greedy) })
 	began := time.Now()
 	evader := m.job("gpst-greedy.service", "python3", "-c", light)
-	on := func() bool { // the driver lists it: it has a context
+	on := func() bool { // the driver lists it once it has a context
 		out, _ := exec.Command("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader").Output()
 		return slices.Contains(strings.Fields(string(out)), fmt.Sprint(evader.cmd.Process.Pid))
 	}
@@ -318,7 +326,8 @@ func (m *measured) evades(hooked []string, bench string, third *job) {
 		return n >= 1
 	})
 	reported := time.Since(listed)
-	fmt.Printf("a process without the hook was on the GPU %v after its start, and reported %v later\n", listed.Sub(began).Truncate(time.Millisecond), reported.Truncate(time.Millisecond))
+	fmt.Printf("a process without the hook was on the GPU %v after its start, and reported %v later\n",
+		listed.Sub(began).Truncate(time.Millisecond), reported.Truncate(time.Millisecond))
 	if reported > 2*time.Second {
 		t.Error("it was not reported within 2 s")
 	}
@@ -328,12 +337,15 @@ func (m *measured) evades(hooked []string, bench string, third *job) {
 			return v == 1
 		}
 	}
-	fmt.Printf("paused %v after it was reported\n", until("the workload is paused", 2*time.Minute, level("pause")).Truncate(time.Millisecond))
-	until("both of its processes stand still", 5*time.Second, func() bool { return time.Since(greedy.last()) > time.Second && time.Since(evader.last()) > time.Second })
+	fmt.Printf("paused %v after it was reported\n", until("the workload is paused", 2*time.Minute, level("pause")).
+		Truncate(time.Millisecond))
+	until("both of its processes stand still", 5*time.Second,
+		func() bool { return time.Since(greedy.last()) > time.Second && time.Since(evader.last()) > time.Second })
 	if !goesOn(guaranteed) || !goesOn(third) {
 		t.Error("the guaranteed tenant or the ungoverned process does not go on")
 	}
-	fmt.Printf("it went on %v later\n", until("the workload goes on", 30*time.Second, func() bool { return goesOn(greedy) && goesOn(evader) }).Truncate(time.Millisecond))
+	fmt.Printf("it went on %v later\n", until("the workload goes on", 30*time.Second,
+		func() bool { return goesOn(greedy) && goesOn(evader) }).Truncate(time.Millisecond))
 	evader.end()
 	until("it is at observe again", time.Minute, func() bool {
 		v, known := m.value("nvgpu_quota_rung", `tenant="greedy"`, `rung="observe"`)

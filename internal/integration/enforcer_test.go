@@ -19,14 +19,14 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A hooked is a process under the hook, as far as the broker can tell: this
-// one.
+// A hooked is a process under the hook, as far as the broker can tell. It is
+// this process.
 type hooked struct {
 	t    *testing.T
 	conn *net.UnixConn
 }
 
-// hello opens a session on a GPU, and returns the tenant that it is of.
+// hello opens a session on a GPU, and returns its tenant.
 func hello(t *testing.T, socket, uuid, wished string) (h hooked, tenant string) {
 	t.Helper()
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
@@ -38,7 +38,8 @@ func hello(t *testing.T, socket, uuid, wished string) (h hooked, tenant string) 
 	m := wire.Hello{PID: uint32(os.Getpid()), GPUs: 1, CUDA: 13000}
 	copy(m.Hook[:], "0.1")
 	copy(m.Tenant[:], wished)
-	if _, err := hex.Decode(m.UUID[0][:], []byte(strings.ReplaceAll(strings.TrimPrefix(uuid, "GPU-"), "-", ""))); err != nil {
+	if _, err := hex.Decode(m.UUID[0][:], []byte(strings.ReplaceAll(strings.TrimPrefix(uuid, "GPU-"), "-",
+		""))); err != nil {
 		t.Fatalf("%s: %v", uuid, err)
 	}
 	if _, err := conn.Write(m.Append(wire.Header{Type: wire.TypeHello, Seq: 1}.Append(nil))); err != nil {
@@ -47,8 +48,9 @@ func hello(t *testing.T, socket, uuid, wished string) (h hooked, tenant string) 
 	welcome, payload := h.answered(wire.TypeWelcome)
 	var w wire.Welcome
 	w.Decode(payload)
-	var seat wire.Usage // as when a context is made
-	if _, err := conn.Write(seat.Append(wire.Header{Type: wire.TypeUsage, Seq: 2, Session: welcome.Session}.Append(nil))); err != nil {
+	var seat wire.Usage // as for a new context
+	if _, err := conn.Write(seat.Append(wire.Header{Type: wire.TypeUsage, Seq: 2,
+		Session: welcome.Session}.Append(nil))); err != nil {
 		t.Fatal(err)
 	}
 	return h, wire.Text(w.Tenant[:])
@@ -69,7 +71,8 @@ func (h hooked) answered(want wire.Type) (wire.Header, []byte) {
 	}
 	for {
 		frame := make([]byte, wire.FrameMax)
-		n, _, _, _, err := h.conn.ReadMsgUnix(frame, make([]byte, 64)) // the page's descriptor is left in the control data
+		// the page's descriptor is left in the control data
+		n, _, _, _, err := h.conn.ReadMsgUnix(frame, make([]byte, 64))
 		if err != nil {
 			h.t.Fatalf("waiting for %v: %v", want, err)
 		}
@@ -82,8 +85,8 @@ func (h hooked) answered(want wire.Type) (wire.Header, []byte) {
 	}
 }
 
-// The agent with the enforcer enabled is a broker, shows what that does, and
-// takes another table without dropping a session.
+// The agent with the enforcer enabled is a broker, exports its books, and
+// applies another table without dropping a session.
 func TestAgentShares(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "share") // t.TempDir's names are too long for a socket
@@ -93,7 +96,8 @@ func TestAgentShares(t *testing.T) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "broker/broker.sock")
 	config := func(memory string) string {
-		return fmt.Sprintf("enforcer:\n  enabled: true\n  tenants:\n    - {name: tests, select: [{users: [%d]}], guarantee: 30 %%, limit: 50 %%, memory: %s}\n    - {name: batch}\n", os.Getuid(), memory)
+		return fmt.Sprintf("enforcer:\n  enabled: true\n  tenants:\n    - {name: tests, select: [{users: [%d]}], "+
+			"guarantee: 30 %%, limit: 50 %%, memory: %s}\n    - {name: batch}\n", os.Getuid(), memory)
 	}
 	path := write(t, config("4 GiB"))
 	a := spawn(t, nil, "--demo=testdata/scenario/two.yml", "--config.file="+path, "--runtime.dir="+dir).ready()
@@ -111,11 +115,13 @@ func TestAgentShares(t *testing.T) {
 	}
 	tests := fmt.Sprintf(`{gpu="1",tenant="tests",uuid="%s"}`, uuid)
 	a.sees("the sessions", func(s series) bool {
-		return s["nvgpu_quota_sessions"+tests] == 1 && s["nvgpu_quota_memory_limit_bytes"+tests] == 4<<30 && s["nvgpu_quota_compute_limit_ratio"+tests] == .5 &&
+		return s["nvgpu_quota_sessions"+tests] == 1 && s["nvgpu_quota_memory_limit_bytes"+tests] == 4<<30 &&
+			s["nvgpu_quota_compute_limit_ratio"+tests] == .5 &&
 			s[`nvgpu_broker_sessions{state="active"}`]+s[`nvgpu_broker_sessions{state="authenticated"}`] == 2
 	})
 	var table bytes.Buffer
-	if status := run(t.Context(), []string{"status", "--runtime.dir=" + dir}, &table, &table); status != 0 || !strings.Contains(table.String(), "\ntests  ") {
+	if status := run(t.Context(), []string{"status", "--runtime.dir=" + dir}, &table, &table); status != 0 ||
+		!strings.Contains(table.String(), "\ntests  ") {
 		t.Errorf("gpusteward status: exit status %d, no line of the tenant tests:\n%s", status, &table)
 	}
 	rewrite(t, path, config("2 GiB"))
@@ -134,14 +140,15 @@ func TestAgentShares(t *testing.T) {
 	}
 }
 
-// The agent answers who is under Gemini's hook, says where it cannot listen,
-// and that another list needs a restart.
+// The agent answers programs under Gemini's hook, reports an address that it
+// cannot listen at, and reports that another list needs a restart.
 func TestAgentServesGemini(t *testing.T) {
 	t.Parallel()
 	table := filepath.Join(t.TempDir(), "GPU-0")
 	rewrite(t, table, "1\npod/a 0.5 1.0 1000\n")
 	config := func(enabled bool, listen string) string {
-		return fmt.Sprintf("enforcer:\n  enabled: %v\n  gemini:\n    - {role: pod-manager, listen: %q, file: %s, unknown: deny}\n", enabled, listen, table)
+		return fmt.Sprintf("enforcer:\n  enabled: %v\n  gemini:\n    - {role: pod-manager, listen: %q, file: %s, "+
+			"unknown: deny}\n", enabled, listen, table)
 	}
 	path := write(t, config(true, "127.0.0.1:0"))
 	dir := t.TempDir()
@@ -166,22 +173,26 @@ func TestAgentServesGemini(t *testing.T) {
 	if _, err := io.ReadFull(conn, frame[:]); err != nil {
 		t.Fatal(err)
 	}
-	if r := gemini.DecodeResponse(gemini.Quota, &frame); r.ID != 7 || r.Quota != 100 { // five turns of 20 ms: it is alone
+	// five turns of 20 ms, since it is alone
+	if r := gemini.DecodeResponse(gemini.Quota, &frame); r.ID != 7 || r.Quota != 100 {
 		t.Errorf("the answer is %+v", r)
 	}
 
 	a.sees("what it did", func(s series) bool {
-		return s[`nvgpu_gemini_requests_total{listen="`+address+`",op="quota"}`] == 1 && s[`nvgpu_quota_turns_total{gpu="",tenant="gemini:pod/a",uuid="GPU-0"}`] == 1
+		return s[`nvgpu_gemini_requests_total{listen="`+address+`",op="quota"}`] == 1 &&
+			s[`nvgpu_quota_turns_total{gpu="",tenant="gemini:pod/a",uuid="GPU-0"}`] == 1
 	})
 	var shown bytes.Buffer
-	if status := run(t.Context(), []string{"status", "--runtime.dir=" + dir}, &shown, &shown); status != 0 || !strings.Contains(shown.String(), "\ngemini:pod/a  ") {
+	if status := run(t.Context(), []string{"status", "--runtime.dir=" + dir}, &shown, &shown); status != 0 ||
+		!strings.Contains(shown.String(), "\ngemini:pod/a  ") {
 		t.Errorf("gpusteward status: exit status %d, no line of the client:\n%s", status, &shown)
 	}
 
 	other := write(t, config(true, address))
 	second := spawn(t, nil, "--demo=h100", "--config.file="+other)
 	eventually(t, "the second one ends", second.hasEnded)
-	if status := second.status; status == 0 || !strings.Contains(second.log.String(), "enforcer: gemini[0]: listen for clients: listen tcp "+address+": bind: address already in use") {
+	if status := second.status; status == 0 || !strings.Contains(second.log.String(),
+		"enforcer: gemini[0]: listen for clients: listen tcp "+address+": bind: address already in use") {
 		t.Errorf("where the address is taken: exit status %d, %s", status, second.log)
 	}
 	off := spawn(t, nil, "--demo=h100", "--config.file="+write(t, config(false, address))).ready()
@@ -213,7 +224,7 @@ func TestWithoutTheEnforcerThereIsNoBroker(t *testing.T) {
 	}
 }
 
-// Hook, unit and agent mean the same socket where nobody says another.
+// Hook, unit and agent have the same default socket.
 func TestOneSocketByDefault(t *testing.T) {
 	t.Parallel()
 	socket := config.Enforcer{}.BrokerSocket("/run/gpusteward")
@@ -228,7 +239,7 @@ func TestOneSocketByDefault(t *testing.T) {
 	}
 }
 
-// gpusteward exec passes on what stands after --, and the program's exit
+// gpusteward exec passes on the arguments after --, and the program's exit
 // status.
 func TestExecCommand(t *testing.T) {
 	t.Parallel()
@@ -245,12 +256,17 @@ func TestExecCommand(t *testing.T) {
 		status int
 		says   string
 	}{
-		{[]string{"exec", "--tenant=a", "--socket=/s", "--library=" + library, "--", "sh", "-c", script, "sh", "--tenant"}, 7, library + " a /s --tenant\n"},
-		{[]string{"exec", "--runtime.dir=/r", "--library=" + library, "--", "sh", "-c", script}, 7, library + "  /r/broker/broker.sock \n"},
-		{[]string{"exec", "--library=" + library, "--", "gs-no-such-command"}, 127, "gpusteward: execute gs-no-such-command: "},
+		{[]string{"exec", "--tenant=a", "--socket=/s", "--library=" + library, "--", "sh", "-c", script, "sh",
+			"--tenant"}, 7, library + " a /s --tenant\n"},
+		{[]string{"exec", "--runtime.dir=/r", "--library=" + library, "--", "sh", "-c", script}, 7,
+			library + "  /r/broker/broker.sock \n"},
+		{[]string{"exec", "--library=" + library, "--", "gs-no-such-command"}, 127,
+			"gpusteward: execute gs-no-such-command: "},
 		{[]string{"exec", "--library=" + dir + "/none", "--", "true"}, 125, "gpusteward: the hook is not there"},
-		{[]string{"exec", "--runtime.dir=/r", "--library=" + library, "--", "true"}, 0, "gpusteward: no broker at /r/broker/broker.sock: no such file or directory: no quota holds"},
-		{[]string{"exec", "--runtime.dir=/r", "--library=" + library, "--require-broker", "--", "true"}, 125, "gpusteward: no broker at /r/broker/broker.sock: no such file or directory; --require-broker"},
+		{[]string{"exec", "--runtime.dir=/r", "--library=" + library, "--", "true"}, 0,
+			"gpusteward: no broker at /r/broker/broker.sock: no such file or directory: no quota holds"},
+		{[]string{"exec", "--runtime.dir=/r", "--library=" + library, "--require-broker", "--", "true"}, 125,
+			"gpusteward: no broker at /r/broker/broker.sock: no such file or directory; --require-broker"},
 		{[]string{"exec", "--library=" + library}, exitUsage, "COMMAND"},
 	} {
 		cmd := exec.Command(os.Args[0], c.args...)

@@ -29,7 +29,7 @@ func explainPID(t *testing.T, path, pid string) (status int, out, errors string)
 	return status, o.String(), e.String()
 }
 
-// TestConfigCheck holds that the command says of a file whether it is good.
+// TestConfigCheck: the command says whether a file is valid.
 func TestConfigCheck(t *testing.T) {
 	t.Parallel()
 	if status, out, errors := check(t, reference); status != 0 || out != reference+" is good.\n" || errors != "" {
@@ -58,7 +58,8 @@ func TestConfigCheckExplainsAProcess(t *testing.T) {
 		t.Fatalf("status %d, %q", status, errors)
 	}
 	for _, want := range []string{
-		path + " is good.\n", "enforcer.enabled is false", fmt.Sprintf("process %d\n", os.Getpid()), fmt.Sprint(os.Getuid()), "executable: " + exe, "workload: ",
+		path + " is good.\n", "enforcer.enabled is false", fmt.Sprintf("process %d\n", os.Getpid()),
+		fmt.Sprint(os.Getuid()), "executable: " + exe, "workload: ",
 		"so it is of mine and not of everybody: executables", "for whoever asks (gpusteward exec --tenant): batch\n",
 		"on GPU 1: guarantee 10 %", "on every other GPU: guarantee 50 %", "ladder: up to throttle, shadow",
 	} {
@@ -76,14 +77,17 @@ func TestConfigCheckExplainsNobody(t *testing.T) {
 	}
 	good := write(t, "")
 	for pid, want := range map[string]string{
-		"0": "--explain=0: a PID is above 0", "-1": "above 0", "self": "--explain=self: ", "99999999999999999999": "above 0",
+		"0": "--explain=0: a PID is above 0", "-1": "above 0", "self": "--explain=self: ",
+		"99999999999999999999":       "above 0",
 		fmt.Sprint(gone.Process.Pid): ": there is no such process\n",
 	} {
-		if status, out, errors := explainPID(t, good, pid); status != 1 || out != good+" is good.\n" || !strings.Contains(errors, want) {
+		if status, out, errors := explainPID(t, good, pid); status != 1 || out != good+" is good.\n" ||
+			!strings.Contains(errors, want) {
 			t.Errorf("%s: status %d, %q, %q; want 1 and %q", pid, status, out, errors, want)
 		}
 	}
-	if status, out, errors := explainPID(t, "internal/config/testdata/invalid/enforcer_tie.yml", "1"); status != 1 || out != "" || !strings.Contains(errors, "neither is more specific") {
+	if status, out, errors := explainPID(t, "internal/config/testdata/invalid/enforcer_tie.yml", "1"); status != 1 ||
+		out != "" || !strings.Contains(errors, "neither is more specific") {
 		t.Errorf("a bad file: status %d, %q, %q", status, out, errors)
 	}
 }
@@ -92,7 +96,8 @@ func TestConfigCheckWarnsOfStrangers(t *testing.T) {
 	t.Parallel()
 	path := write(t, "enforcer:\n  tenants:\n    - {name: a, select: [{groups: [root]}, {users: [no-such-user]}]}\n")
 	status, out, errors := check(t, path)
-	if want := path + " is good.\nwarning: enforcer.tenants[0].select[1].users: nobody is selected by \"no-such-user\": "; status != 0 || !strings.HasPrefix(out, want) || errors != "" {
+	if want := path + " is good.\nwarning: enforcer.tenants[0].select[1].users: nobody is selected by " +
+		"\"no-such-user\": "; status != 0 || !strings.HasPrefix(out, want) || errors != "" {
 		t.Errorf("status %d, %q, %q; want 0 and %q", status, out, errors, want)
 	}
 }
@@ -102,15 +107,19 @@ func TestConfigCheckReadsTenantFiles(t *testing.T) {
 	dir := t.TempDir()
 	config := write(t, fmt.Sprintf("enforcer:\n  tenants_dirs: [%s]\n  tenants:\n    - {name: batch}\n", dir))
 	more := filepath.Join(dir, "more.yml")
-	rewrite(t, more, fmt.Sprintf("- {name: mine, binding: true, select: [{users: [%d]}], memory: 30 %%}\n- {name: b, select: [{users: [no-such-user]}]}\n", os.Getuid()))
+	rewrite(t, more, fmt.Sprintf("- {name: mine, binding: true, select: [{users: [%d]}], memory: 30 %%}\n- {name: b, "+
+		"select: [{users: [no-such-user]}]}\n", os.Getuid()))
 	status, out, errors := explainPID(t, config, fmt.Sprint(os.Getpid()))
-	for _, want := range []string{config + " is good.\n" + more + " is good.\n", "warning: " + more + "[1].select[0].users: nobody is selected", "so it is of mine", "can ask for no other: mine is binding", "memory 30 % of the GPU's"} {
+	for _, want := range []string{config + " is good.\n" + more + " is good.\n",
+		"warning: " + more + "[1].select[0].users: nobody is selected", "so it is of mine",
+		"can ask for no other: mine is binding", "memory 30 % of the GPU's"} {
 		if status != 0 || errors != "" || !strings.Contains(out, want) {
 			t.Errorf("status %d, %q; it does not say %q:\n%s", status, errors, want, out)
 		}
 	}
 	rewrite(t, more, "- {name: mine}\n- name: batch\n")
-	if status, out, errors := check(t, config); status != 1 || out != "" || errors != more+":2: [1].name: \"batch\" is tenants[0] too\n" {
+	if status, out, errors := check(t, config); status != 1 || out != "" ||
+		errors != more+":2: [1].name: \"batch\" is tenants[0] too\n" {
 		t.Errorf("status %d, %q, %q", status, out, errors)
 	}
 }
@@ -120,7 +129,8 @@ func TestAConfigurationIsNoLongerThanItMayBe(t *testing.T) {
 	long := write(t, strings.Repeat("# a comment\n", 1<<20))
 	for _, args := range [][]string{{"config", "check", long}, {"--demo=" + long}} {
 		var out, errs bytes.Buffer
-		if status := run(t.Context(), append(args, ownDirectories(t, nil)...), &out, &errs); status == 0 || !strings.Contains(errs.String(), "it has more than 1048576 bytes") {
+		if status := run(t.Context(), append(args, ownDirectories(t, nil)...), &out, &errs); status == 0 ||
+			!strings.Contains(errs.String(), "it has more than 1048576 bytes") {
 			t.Errorf("%s: exit status %d: %s", args[0], status, &errs)
 		}
 	}

@@ -20,15 +20,15 @@ import (
 )
 
 // A fakeDriver is a directory with a libnvidia-ml.so.1 made from
-// testdata/nvml.c, which says what files in the directory make it do, and with
-// the directories that its agents use.
+// testdata/nvml.c, which does what files in the directory say. It also has the
+// directories of its agents.
 type fakeDriver struct {
 	t   *testing.T
 	dir string
 }
 
-// noDriver returns a directory with a libnvidia-ml.so.1 that cannot be
-// loaded, so that the tests see no driver even where there is one.
+// noDriver returns a directory with a libnvidia-ml.so.1 that cannot be loaded,
+// so that the tests see no driver even if the host has one.
 func noDriver(t *testing.T) fakeDriver {
 	t.Helper()
 	f := fakeDriver{t, t.TempDir()}
@@ -47,7 +47,8 @@ func newDriver(t *testing.T, defines ...string) fakeDriver {
 func (f fakeDriver) install(defines ...string) {
 	f.t.Helper()
 	build := filepath.Join(f.t.TempDir(), "nvml.so")
-	args := append([]string{"-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", build, "testdata/nvml.c"}, defines...)
+	args := append([]string{"-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", build, "testdata/nvml.c"},
+		defines...)
 	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
 		f.t.Fatalf("gcc %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
@@ -58,7 +59,7 @@ func (f fakeDriver) install(defines ...string) {
 
 func (f fakeDriver) path(name string) string { return filepath.Join(f.dir, name) }
 
-// set gives a file new contents, whole: the driver may be reading it.
+// set replaces a file atomically, since the driver may be reading it.
 func (f fakeDriver) set(name, contents string) {
 	f.t.Helper()
 	path := f.path(name)
@@ -71,7 +72,7 @@ func (f fakeDriver) set(name, contents string) {
 	}
 }
 
-// clear takes files away, and directories with what is in them.
+// clear removes files, and directories with their contents.
 func (f fakeDriver) clear(names ...string) {
 	f.t.Helper()
 	for _, name := range names {
@@ -81,21 +82,21 @@ func (f fakeDriver) clear(names ...string) {
 	}
 }
 
-// number returns what the driver counts: sessions that are open, calls that
-// are stuck; 0 before there was any.
+// number returns a count of the driver, such as open sessions or stuck calls; 0
+// before there is one.
 func (f fakeDriver) number(name string) int {
 	text, _ := os.ReadFile(f.path(name))
 	n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 	return n
 }
 
-// module and slots are where the kernel tells of the driver.
+// module and slots are the kernel's files about the driver.
 const module, slots = "sys/module/nvidia/version", "proc/driver/nvidia/gpus/"
 
-// slot returns where the kernel tells of a GPU that is bound to the driver.
+// slot returns the kernel's file about a GPU that is bound to the driver.
 func slot(gpu int) string { return fmt.Sprintf("%s0000:%02x:00.0/information", slots, 0x9b+gpu) }
 
-// has makes gpus the number of GPUs, for the kernel and the library.
+// has sets the number of GPUs, for the kernel and the library.
 func (f fakeDriver) has(gpus int) {
 	f.t.Helper()
 	f.set(module, "999.1\n")
@@ -109,14 +110,14 @@ func (f fakeDriver) has(gpus int) {
 	f.set("gpus", strconv.Itoa(gpus))
 }
 
-// environment has an agent load this driver, and end without the second that
-// the race detector takes for it.
+// environment makes an agent load this driver, and skip the second that the
+// race detector takes to end.
 func (f fakeDriver) environment() []string {
 	return []string{"LD_LIBRARY_PATH=" + f.dir, "FAKE_DRIVER=" + f.dir, "GORACE=atexit_sleep_ms=0"}
 }
 
-// flags have an agent read its GPUs twice a second, and keep what it keeps
-// beside the driver.
+// flags make an agent read its GPUs twice a second, and keep its state beside
+// the driver.
 func (f fakeDriver) flags() []string {
 	f.t.Helper()
 	if _, err := os.Stat(f.path("config.yml")); err != nil {
@@ -137,7 +138,7 @@ func (f fakeDriver) spawn() *agent {
 
 const twiceASecond = "collectors: {fast: 500ms, medium: 500ms}\n"
 
-// Return codes of nvmlInit, and what an operator is to be told about them.
+// Return codes of nvmlInit, and the messages for operators.
 var driverFailures = map[string]struct {
 	define string
 	want   []string
@@ -207,7 +208,8 @@ func TestWithoutADriverTheAgentWaitsAndSaysWhy(t *testing.T) {
 			t.Parallel()
 			m := newManager(t)
 			a := spawn(t, append(failing(t, c.define).environment(), m.environment(0)...)).listening()
-			eventually(t, "READY=1, so that a boot does not wait for a driver", func() bool { return m.count("READY=1") == 1 })
+			eventually(t, "READY=1, so that a boot does not wait for a driver",
+				func() bool { return m.count("READY=1") == 1 })
 			status, why := a.get("/-/ready")
 			if status != http.StatusServiceUnavailable {
 				t.Errorf("/-/ready: status %d, want 503", status)
@@ -220,7 +222,8 @@ func TestWithoutADriverTheAgentWaitsAndSaysWhy(t *testing.T) {
 			}
 			eventually(t, "systemd is told why", func() bool { return m.count("STATUS=nvmlInit: "+c.want[0]) == 1 })
 			s := a.scrape()
-			if up, known := s["gpusteward_driver_up"]; up != 0 || !known || len(s.family("gpusteward_build_info")) != 1 || len(s.family("nvgpu_up")) != 0 {
+			if up, known := s["gpusteward_driver_up"]; up != 0 || !known ||
+				len(s.family("gpusteward_build_info")) != 1 || len(s.family("nvgpu_up")) != 0 {
 				t.Errorf("gpusteward_driver_up %v (%v); want 0, the agent's own metrics and no GPU", up, known)
 			}
 			missing := name == "no library" || name == "not loaded"
@@ -254,7 +257,8 @@ func TestADriverThatComesLaterNeedsNoRestart(t *testing.T) {
 			if up := a.scrape().family("nvgpu_up"); !slices.Equal(up, []float64{1}) {
 				t.Errorf("nvgpu_up = %v, want 1 of one GPU", up)
 			}
-			eventually(t, "systemd is told that all is well now", func() bool { return m.count("STATUS=reading GPUs") == 1 })
+			eventually(t, "systemd is told that all is well now",
+				func() bool { return m.count("STATUS=reading GPUs") == 1 })
 			if status := a.stop(); status != 0 {
 				t.Errorf("exit status %d, want 0", status)
 			}
@@ -299,29 +303,32 @@ func TestACallThatHangsInTheDriverStopsNoScrape(t *testing.T) {
 	eventually(t, "the call that hangs is named", func() bool { return slices.Equal(stuck(), []float64{1}) })
 	s := a.scrape()
 	if up := s.family("nvgpu_up"); !slices.Equal(up, []float64{0}) || len(s.family("nvgpu_temperature_celsius")) != 0 {
-		t.Errorf("nvgpu_up = %v and temperatures %v; want 0 and nothing stale", up, s.family("nvgpu_temperature_celsius"))
+		t.Errorf("nvgpu_up = %v and temperatures %v; want 0 and nothing stale", up,
+			s.family("nvgpu_temperature_celsius"))
 	}
 	if status := a.stop(); status != 0 {
 		t.Errorf("exit status %d, want 0", status)
 	}
 }
 
-// format holds that /metrics is valid, and returns its series.
+// format checks that /metrics is valid, and returns its series.
 func (a *agent) format() series {
 	a.t.Helper()
 	status, body := a.get("/metrics")
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	if _, err := parser.TextToMetricFamilies(strings.NewReader(body)); err != nil || status != http.StatusOK || !utf8.ValidString(body) {
+	if _, err := parser.TextToMetricFamilies(strings.NewReader(body)); err != nil || status != http.StatusOK ||
+		!utf8.ValidString(body) {
 		a.t.Errorf("/metrics: status %d, %v, UTF-8: %v", status, err, utf8.ValidString(body))
 	}
 	return parse(body)
 }
 
-// absurd returns the series of GPUs that cannot be.
+// absurd returns the series of GPUs with impossible values.
 func (s series) absurd() (wrong []string) {
 	for key, v := range s {
 		name, _, _ := strings.Cut(key, "{")
-		most := map[string]float64{"nvgpu_temperature_celsius": 200, "nvgpu_power_watts": 1e5, "nvgpu_memory_bytes": 1e15,
+		most := map[string]float64{"nvgpu_temperature_celsius": 200, "nvgpu_power_watts": 1e5,
+			"nvgpu_memory_bytes":       1e15,
 			"nvgpu_memory_total_bytes": 1e15, "nvgpu_processes": 1e5, "nvgpu_process_memory_used_bytes": 1e15}[name]
 		if strings.HasSuffix(name, "_ratio") {
 			most = 1
@@ -388,8 +395,8 @@ func TestASlowDriverIsServed(t *testing.T) {
 	}
 }
 
-// TestCountersAreWhatTheDriverSays holds that those that the driver keeps are
-// shown as they are, also where they fall: Prometheus takes that for a reset.
+// TestCountersAreWhatTheDriverSays: counters of the driver are shown as they
+// are, even if they fall, which Prometheus takes for a reset.
 func TestCountersAreWhatTheDriverSays(t *testing.T) {
 	t.Parallel()
 	f := newDriver(t, "-DFIELDS")
@@ -400,7 +407,7 @@ func TestCountersAreWhatTheDriverSays(t *testing.T) {
 	}{
 		{"1000000", "4294967295", [2]float64{1000, 4294967295}},
 		{"1000500", "0", [2]float64{1000.5, 0}}, // 32 bits of replays are full
-		{"500", "1", [2]float64{.5, 1}},         // the driver was loaded again
+		{"500", "1", [2]float64{.5, 1}},         // the driver was reloaded
 		{"0", "0", [2]float64{0, 0}},
 		{"18446744073709551615", "1", [2]float64{18446744073709551.615, 1}}, // unsigned, to the last bit
 	} {
@@ -431,7 +438,8 @@ func TestAProcessThatTheDriverHasNoSamplesOfIsIdle(t *testing.T) {
 	use := func(want float64) func(s series) bool {
 		return func(s series) bool {
 			return slices.Equal(s.family("nvgpu_workload_utilization_ratio", `engine="sm"`), []float64{want}) &&
-				len(s.family("nvgpu_workload_sm_seconds_total")) == 1 && s[`gpusteward_collect_success{collector="processes"}`] == 1
+				len(s.family("nvgpu_workload_sm_seconds_total")) == 1 &&
+				s[`gpusteward_collect_success{collector="processes"}`] == 1
 		}
 	}
 	a.sees("it is idle", use(0))
@@ -454,8 +462,10 @@ func TestACallThatFailsLeavesTheOthers(t *testing.T) {
 		return s[`gpusteward_collect_errors_total{collector="temperature",return="code_12345"}`] > 1
 	})
 	s := a.format()
-	if len(s.family("nvgpu_temperature_celsius")) != 0 || len(s.family("nvgpu_power_watts")) == 0 || !slices.Equal(s.family("nvgpu_up"), []float64{1}) {
-		t.Errorf("nvgpu_up %v, temperature %v, power %v", s.family("nvgpu_up"), s.family("nvgpu_temperature_celsius"), s.family("nvgpu_power_watts"))
+	if len(s.family("nvgpu_temperature_celsius")) != 0 || len(s.family("nvgpu_power_watts")) == 0 ||
+		!slices.Equal(s.family("nvgpu_up"), []float64{1}) {
+		t.Errorf("nvgpu_up %v, temperature %v, power %v", s.family("nvgpu_up"), s.family("nvgpu_temperature_celsius"),
+			s.family("nvgpu_power_watts"))
 	}
 	f.clear("return.nvmlDeviceGetTemperature")
 	a.well(0)

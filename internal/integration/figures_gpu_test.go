@@ -22,7 +22,7 @@ while True:
     torch.cuda.synchronize()
 `
 
-// load runs the load until the test ends; it returns once the GPU is busy.
+// load runs the load until the test ends. It returns once the GPU is busy.
 func load(t *testing.T, m *measured) {
 	t.Helper()
 	cmd := exec.Command("python3", "-c", matmul)
@@ -33,7 +33,8 @@ func load(t *testing.T, m *measured) {
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(200 * time.Millisecond) {
 		for line := range strings.Lines(m.scrape()) {
-			if strings.HasPrefix(line, `nvgpu_utilization_ratio{engine="gpu",gpu="0"`) && strings.HasSuffix(strings.TrimSpace(line), " 1") {
+			if strings.HasPrefix(line, `nvgpu_utilization_ratio{engine="gpu",gpu="0"`) &&
+				strings.HasSuffix(strings.TrimSpace(line), " 1") {
 				return
 			}
 		}
@@ -41,8 +42,8 @@ func load(t *testing.T, m *measured) {
 	t.Fatal("the GPU is not busy after a minute of load")
 }
 
-// TestGPUFigures measures what the agent costs beside a real GPU, idle and
-// under load, scraped twice a second at default tiers.
+// TestGPUFigures measures the cost of the agent beside a real GPU, idle and
+// under load, with default tiers and two scrapes a second.
 func TestGPUFigures(t *testing.T) {
 	m := startMeasured(t, binary(t))
 	idle := m.run(500*time.Millisecond, 20*time.Second)
@@ -86,7 +87,7 @@ int main(int argc, char **argv) {
 }
 `
 
-// TestGPUXID has a program fault on the GPU, twice, and looks for the XIDs.
+// TestGPUXID has a program fault on the GPU twice, and waits for the XIDs.
 func TestGPUXID(t *testing.T) {
 	dir := t.TempDir()
 	source, program := filepath.Join(dir, "faulty.cu"), filepath.Join(dir, "faulty")
@@ -101,13 +102,15 @@ func TestGPUXID(t *testing.T) {
 		if out, err := exec.Command(program, args...).CombinedOutput(); err != nil {
 			t.Fatalf("the faulty program: %v\n%s", err, out)
 		}
-		// The driver's event within seconds, the kernel's lines at the next
+		// The driver's event arrives within seconds, the kernel's lines at the next
 		// pass over its log.
-		for family, within := range map[string]time.Duration{"nvgpu_xid_errors_total{": 5 * time.Second, "nvgpu_kernel_xid_messages_total{": 12 * time.Second} {
+		for family, within := range map[string]time.Duration{"nvgpu_xid_errors_total{": 5 * time.Second,
+			"nvgpu_kernel_xid_messages_total{": 12 * time.Second} {
 			seen := false
 			for began := time.Now(); !seen && time.Since(began) < within; time.Sleep(100 * time.Millisecond) {
 				for line := range strings.Lines(m.scrape()) {
-					seen = seen || strings.HasPrefix(line, family) && strings.Contains(line, `xid="`+xid+`"`) && !strings.HasSuffix(line, " 0\n")
+					seen = seen || strings.HasPrefix(line, family) && strings.Contains(line, `xid="`+xid+`"`) &&
+						!strings.HasSuffix(line, " 0\n")
 				}
 			}
 			if !seen {
@@ -117,7 +120,7 @@ func TestGPUXID(t *testing.T) {
 	}
 }
 
-// TestGPUFloor prints what the driver's library takes in a program that only
+// TestGPUFloor prints the memory of the driver's library in a program that only
 // opens it: no agent in this process can be smaller.
 func TestGPUFloor(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "floor")
@@ -142,8 +145,8 @@ torch.cuda.synchronize(0); torch.cuda.synchronize(1)
 print(64 << 30)
 `
 
-// TestGPUNVLink copies a known amount between two GPUs and looks for it in
-// both ends' counters. With one GPU, or none linked, there is nothing to do.
+// TestGPUNVLink copies a known amount between two GPUs and looks for it in the
+// counters of both. It passes if there is one GPU or no link.
 func TestGPUNVLink(t *testing.T) {
 	m := startMeasured(t, binary(t))
 	sent := func(gpu, direction string) (v float64) {
@@ -169,7 +172,8 @@ func TestGPUNVLink(t *testing.T) {
 		time.Sleep(200 * time.Millisecond)
 	}
 	tx, rx = sent("0", "tx")-tx, sent("1", "rx")-rx
-	fmt.Printf("copied %.0f bytes: GPU 0 counted %.0f out (%+.2f %%), GPU 1 %.0f in (%+.2f %%)\n", copied, tx, (tx/copied-1)*100, rx, (rx/copied-1)*100)
+	fmt.Printf("copied %.0f bytes: GPU 0 counted %.0f out (%+.2f %%), GPU 1 %.0f in (%+.2f %%)\n", copied, tx,
+		(tx/copied-1)*100, rx, (rx/copied-1)*100)
 	for end, v := range map[string]float64{"GPU 0 tx": tx, "GPU 1 rx": rx} {
 		if v < copied || v > copied*1.1 {
 			t.Errorf("%s counted %.0f bytes of %.0f", end, v, copied)

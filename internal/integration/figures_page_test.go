@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// TestFiguresOfOpenPages prints what ten open pages cost the agent, at eight
-// GPUs: its processor time with and without, by turns.
+// TestFiguresOfOpenPages prints the cost of ten open pages to the agent, with
+// eight GPUs: its processor time with and without them, in turns.
 func TestFiguresOfOpenPages(t *testing.T) {
 	const pages, turns, length, goal = 10, 5, 10 * time.Second, .01
 	m := startMeasured(t, binary(t), "--demo=mixed")
-	time.Sleep(5 * time.Second) // its start is no page's cost
+	time.Sleep(5 * time.Second) // its start is not a cost of pages
 	var more []float64
 	for range turns {
 		without := m.run(0, length).cpu
@@ -38,11 +38,11 @@ func TestFiguresOfOpenPages(t *testing.T) {
 	}
 }
 
-// openPages reads what so many pages do, until what it returns is called: that
-// returns the bytes of each page.
+// openPages reads as so many pages do until the returned function is called,
+// which returns the bytes of each page.
 func (m *measured) openPages(pages int) (read func() []int64) {
 	m.t.Helper()
-	transport := &http.Transport{DisableCompression: true} // counted as sent
+	transport := &http.Transport{DisableCompression: true} // counts the bytes as sent
 	var bodies []io.Closer
 	bytes := make([]int64, pages)
 	var readers sync.WaitGroup

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestFigures prints what the agent costs on simulated hosts: by the number
-// of GPUs, and by the rate of scrapes. The simulation's own cost is in it.
+// TestFigures prints the cost of the agent on simulated hosts, by the number of
+// GPUs and by the rate of scrapes. It includes the cost of the simulation.
 func TestFigures(t *testing.T) {
 	path := binary(t)
 	if info, err := os.Stat(path); err != nil {
@@ -37,7 +37,8 @@ func TestFigures(t *testing.T) {
 		}
 	}
 	m := startMeasured(t, path, "--demo=mixed")
-	for _, every := range []time.Duration{0, time.Second, 200 * time.Millisecond, 50 * time.Millisecond, 20 * time.Millisecond} {
+	for _, every := range []time.Duration{0, time.Second, 200 * time.Millisecond, 50 * time.Millisecond,
+		20 * time.Millisecond} {
 		rate := "no scrapes"
 		if every > 0 {
 			rate = fmt.Sprintf("%2.0f scrapes/s", 1/every.Seconds())
@@ -46,7 +47,8 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// calls is how many NVML calls the agent made a second, over a medium tier.
+// calls returns how many NVML calls the agent made per second, over a medium
+// tier.
 func (m *measured) calls() int {
 	count := func() (n int) {
 		for line := range strings.Lines(m.scrape()) {

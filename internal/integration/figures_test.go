@@ -19,31 +19,33 @@ import (
 	"time"
 )
 
-// A figure is what one agent cost while it was scraped at one rate.
+// A figure is the cost of one agent that is scraped at one rate.
 type figure struct {
-	ready         time.Duration // from its start to 200 of /-/ready
+	ready         time.Duration // from its start until /-/ready answers 200
 	scrapes       int
 	p50, p99, max time.Duration
 	cpu           float64 // share of one core
 	rss, peak     float64 // MiB
-	series, bytes int     // of the last scrape, bytes as sent (gzip)
+	series, bytes int     // of the last scrape; bytes as sent (gzip)
 }
 
 func (f figure) String() string {
-	return fmt.Sprintf("ready %4.0f ms | scrapes %4d | p50 %5.2f ms p99 %5.2f ms max %5.2f ms | cpu %5.2f %% of a core | rss %4.1f MiB peak %4.1f | %d series, %d bytes gzipped",
+	return fmt.Sprintf("ready %4.0f ms | scrapes %4d | p50 %5.2f ms p99 %5.2f ms max %5.2f ms | cpu %5.2f %% of a "+
+		"core | rss %4.1f MiB peak %4.1f | %d series, %d bytes gzipped",
 		f.ready.Seconds()*1e3, f.scrapes, ms(f.p50), ms(f.p99), ms(f.max), f.cpu*100, f.rss, f.peak, f.series, f.bytes)
 }
 
 func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
-// binary is the agent to measure: AGENT, or one that is built here as make
-// build does.
+// binary returns the agent to measure: AGENT, or one built here as make build
+// does.
 func binary(t *testing.T) string {
 	if path := os.Getenv("AGENT"); path != "" {
 		return path
 	}
 	path := filepath.Join(t.TempDir(), "gpusteward")
-	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, ".").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path,
+		".").CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
 	return path
@@ -109,8 +111,8 @@ func startMeasured(t *testing.T, path string, args ...string) *measured {
 	}
 }
 
-// run scrapes every so often for a while (never, if every is 0) and returns
-// what it cost.
+// run scrapes at an interval for a while (never if every is 0), and returns the
+// cost.
 func (m *measured) run(every, length time.Duration) figure {
 	m.t.Helper()
 	f := figure{ready: m.ready}
@@ -169,7 +171,7 @@ func (m *measured) scrape() string {
 	return string(body)
 }
 
-// cpu is the agent's processor time so far, in seconds.
+// cpu returns the agent's processor time so far, in seconds.
 func (m *measured) cpu() float64 {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.cmd.Process.Pid))
 	if err != nil {
@@ -181,7 +183,7 @@ func (m *measured) cpu() float64 {
 	return (user + system) / 100 // USER_HZ
 }
 
-// status is a line of /proc/PID/status, in MiB.
+// status returns a line of /proc/PID/status, in MiB.
 func (m *measured) status(key string) float64 {
 	file, err := os.Open(fmt.Sprintf("/proc/%d/status", m.cmd.Process.Pid))
 	if err != nil {

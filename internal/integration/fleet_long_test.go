@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestFleetIsNotDegraded holds that the agents of a fleet do not take what all of
-// them use for their own.
+// TestFleetIsNotDegraded: an agent of a fleet does not take the resources of
+// all of them for its own.
 func TestFleetIsNotDegraded(t *testing.T) {
 	t.Parallel()
 	const hosts = 60

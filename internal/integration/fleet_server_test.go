@@ -10,12 +10,13 @@ import (
 	"testing"
 )
 
-// fleetHosts is how many hosts one Prometheus has to scrape within 15 s.
+// fleetHosts is the number of hosts that one Prometheus has to scrape within 15
+// s.
 const fleetHosts = 200
 
-// TestDemoFleet has a Prometheus with the shipped configuration for HTTP
-// discovery and the shipped rules find and scrape a fleet. It runs by itself:
-// what it holds is an interval.
+// TestDemoFleet has a Prometheus with the shipped rules and the shipped
+// configuration for HTTP discovery find and scrape a fleet. It runs alone,
+// because it checks an interval.
 func TestDemoFleet(t *testing.T) {
 	installed(t, "prometheus")
 	a := spawn(t, nil, "--demo=h100", fmt.Sprint("--demo.hosts=", fleetHosts)).ready()
@@ -25,16 +26,18 @@ func TestDemoFleet(t *testing.T) {
 	}
 	all := map[string]float64{"": fleetHosts}
 	within(t, "all hosts are scraped", is(`sum(up{job="gpusteward"})`, "", all))
-	within(t, "every host was scraped twice in 31 s", is(`count(sum_over_time(up{job="gpusteward"}[31s]) >= 2)`, "", all))
+	within(t, "every host was scraped twice in 31 s", is(`count(sum_over_time(up{job="gpusteward"}[31s]) >= 2)`,
+		"", all))
 	if slow := asksFor(t, prometheus, `scrape_duration_seconds{job="gpusteward"} > 7.5`, "instance"); len(slow) > 0 {
 		t.Errorf("these scrapes took half of an interval: %v", slow)
 	}
 
-	// The driver that is bad for four hosts of each cluster.
-	within(t, "each cluster has its alert", is(`count by (cluster) (ALERTS{alertname="FleetXIDBurst",alertstate="firing",xid="119"})`, "cluster",
-		map[string]float64{"cluster-1": 1, "cluster-2": 1}))
+	// The bad driver on four hosts of each cluster.
+	within(t, "each cluster has its alert",
+		is(`count by (cluster) (ALERTS{alertname="FleetXIDBurst",alertstate="firing",xid="119"})`, "cluster",
+			map[string]float64{"cluster-1": 1, "cluster-2": 1}))
 
-	// What is recorded is what the hosts say, by racks.
+	// The recorded values are those of the hosts, by rack.
 	families := map[string]string{
 		"cluster_rack:nvgpu_devices_expected:sum":                          "nvgpu_devices_expected",
 		"cluster_rack:nvgpu_up:sum":                                        "nvgpu_up",
@@ -64,14 +67,16 @@ func TestDemoFleet(t *testing.T) {
 		}
 		differs = ""
 		for recorded, want := range said {
-			if got := asksFor(t, prometheus, `label_join(`+recorded+`, "both", " ", "cluster", "rack")`, "both"); len(want) != fleetHosts/10 || !maps.Equal(got, want) {
+			if got := asksFor(t, prometheus, `label_join(`+recorded+`, "both", " ", "cluster", "rack")`,
+				"both"); len(want) != fleetHosts/10 || !maps.Equal(got, want) {
 				differs += fmt.Sprintf("%s: %v, the hosts say %v\n", recorded, got, want)
 			}
 		}
 		return differs == ""
 	})
 
-	// Every rule has been asked by then, but those of groups that wait for minutes.
+	// Every rule has been evaluated by then, except for groups that wait for
+	// minutes.
 	var answer struct {
 		Data struct {
 			Groups []struct {

@@ -13,13 +13,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// A targetGroup is one of Prometheus's HTTP service discovery.
+// A targetGroup is a group of Prometheus's HTTP service discovery.
 type targetGroup struct {
 	Targets []string
 	Labels  map[string]string
 }
 
-// targets returns the hosts that a fleet lists.
+// targets returns the hosts in the list of a fleet.
 func (a *agent) targets() (all []targetGroup) {
 	a.t.Helper()
 	status, body := a.get("/sd")
@@ -29,8 +29,8 @@ func (a *agent) targets() (all []targetGroup) {
 	return all
 }
 
-// TestFleetListsItsHosts has Prometheus's discovery and people find every host
-// where they asked for the list.
+// TestFleetListsItsHosts: Prometheus's discovery and people find every host at
+// the address of their request.
 func TestFleetListsItsHosts(t *testing.T) {
 	t.Parallel()
 	a := start(t, "--demo=h100", "--demo.hosts=101").ready()
@@ -39,7 +39,8 @@ func TestFleetListsItsHosts(t *testing.T) {
 		t.Fatalf("%d hosts are listed", len(all))
 	}
 	_, list := a.get("/")
-	for i, want := range map[int]string{0: "node-001 cluster-1 rack-01", 9: "node-010 cluster-1 rack-01", 10: "node-011 cluster-1 rack-02", 99: "node-100 cluster-1 rack-10", 100: "node-101 cluster-2 rack-01"} {
+	for i, want := range map[int]string{0: "node-001 cluster-1 rack-01", 9: "node-010 cluster-1 rack-01",
+		10: "node-011 cluster-1 rack-02", 99: "node-100 cluster-1 rack-10", 100: "node-101 cluster-2 rack-01"} {
 		l := all[i].Labels
 		if got := fmt.Sprint(l["instance"], " ", l["cluster"], " ", l["rack"]); got != want {
 			t.Errorf("host %d is %s, want %s", i, got, want)
@@ -47,7 +48,8 @@ func TestFleetListsItsHosts(t *testing.T) {
 		if "http://"+all[i].Targets[0] != a.url || l["__scheme__"] != "http" {
 			t.Errorf("host %d is at %s://%s, want %s", i, l["__scheme__"], all[i].Targets[0], a.url)
 		}
-		if status, body := a.get(l["__metrics_path__"]); status != http.StatusOK || !strings.Contains(body, "\nnvgpu_up{") {
+		if status, body := a.get(l["__metrics_path__"]); status != http.StatusOK ||
+			!strings.Contains(body, "\nnvgpu_up{") {
 			t.Errorf("%s: %d", l["__metrics_path__"], status)
 		}
 		if page := "/hosts/" + l["instance"] + "/"; !strings.Contains(list, page) {
@@ -64,8 +66,8 @@ func TestFleetListsItsHosts(t *testing.T) {
 	}
 }
 
-// TestFleetHostsDiffer holds that no two hosts have the same GPU, and that a
-// host of a fleet is the host that an agent of its own would simulate.
+// TestFleetHostsDiffer: no two hosts have the same GPU, and a host of a fleet
+// equals the one that an agent of its own would simulate.
 func TestFleetHostsDiffer(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
@@ -90,7 +92,7 @@ func TestFleetHostsDiffer(t *testing.T) {
 	}
 }
 
-// TestFilesOfTargets has Prometheus's own tool read the shipped list of hosts.
+// TestFilesOfTargets has Prometheus's own tool check the shipped list of hosts.
 func TestFilesOfTargets(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("deploy/prometheus/file_sd.yml")
@@ -108,13 +110,15 @@ func TestFilesOfTargets(t *testing.T) {
 		t.Fatalf("promtool (make tools installs it): %v\n%s", err, out)
 	}
 	for _, f := range found {
-		if l := f.Labels; l["instance"]+":9836" != l["__address__"] || l["job"] != "gpusteward" || l["cluster"] == "" || l["rack"] == "" {
+		if l := f.Labels; l["instance"]+":9836" != l["__address__"] || l["job"] != "gpusteward" || l["cluster"] == "" ||
+			l["rack"] == "" {
 			t.Errorf("a host has the labels %v", l)
 		}
 	}
 }
 
-// What Prometheus is told of the agents is the same however it finds them.
+// The configurations for Prometheus say the same of the agents, however it
+// finds them.
 func TestScrapeConfigsAgree(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("deploy/prometheus/*_sd.yml")
@@ -149,7 +153,8 @@ func TestScrapeConfigsAgree(t *testing.T) {
 			}
 		}
 	}
-	if !strings.Contains(first, "job_name:gpusteward") || !strings.Contains(first, "scrape_interval:15s") || !strings.Contains(first, "sample_limit:") {
+	if !strings.Contains(first, "job_name:gpusteward") || !strings.Contains(first, "scrape_interval:15s") ||
+		!strings.Contains(first, "sample_limit:") {
 		t.Errorf("they say %s", first)
 	}
 }

@@ -21,8 +21,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// wrong does what its first argument says that a kernel must not do; steady
-// works on until it is killed.
+// wrong breaks a rule for kernels, which its first argument selects; steady
+// works until it is killed.
 const wrong = `
 #include <cstring>
 __global__ void misaligned(char *p) { *(int *)(p + 1) = 1; }
@@ -54,7 +54,7 @@ func compiled(t *testing.T) string {
 	return program
 }
 
-// incidents returns what the agent's journal has.
+// incidents returns the incidents in the agent's journal.
 func (m *measured) incidents() (all []incident.Event) {
 	m.t.Helper()
 	r, err := http.Get(m.url + "/api/v1/events?kind=incident&limit=1000")
@@ -69,29 +69,33 @@ func (m *measured) incidents() (all []incident.Event) {
 	return answer.Events
 }
 
-// TestGPUIncidents has programs fault on the GPU, in a cgroup of their own,
-// and looks for exactly one incident for each, from both sources, that says
-// whose it is. It needs root, cgroup v2, nvcc and /dev/kmsg.
+// TestGPUIncidents has programs fault on the GPU, each in a cgroup of its own,
+// and expects exactly one incident for each, from both sources and with its
+// owner. It needs root, cgroup v2, nvcc and /dev/kmsg.
 func TestGPUIncidents(t *testing.T) {
 	program := compiled(t)
-	m := startMeasured(t, binary(t), "--config.file="+write(t, tenth)) // they run for half a second
+	m := startMeasured(t, binary(t), "--config.file="+write(t, tenth)) // the programs run for half a second
 	const unit = "gpusteward-wrong.service"
 	group := "/sys/fs/cgroup/system.slice/" + unit
 	if err := os.MkdirAll(group, 0o755); err != nil {
 		t.Fatalf("make a cgroup (it needs root and cgroup v2): %v", err)
 	}
 	t.Cleanup(func() { os.Remove(group) })
-	time.Sleep(4 * time.Second) // what is in the kernel's ring is older than what follows
+	time.Sleep(4 * time.Second) // the kernel's ring then has only older messages
 	for _, code := range []int{31, 43, 13} {
 		began := time.Now()
-		cmd := exec.Command("sh", "-c", `echo $$ > "$0/cgroup.procs"; exec "$1" "$2"`, group, program, strconv.Itoa(code))
+		cmd := exec.Command("sh", "-c", `echo $$ > "$0/cgroup.procs"; exec "$1" "$2"`, group, program,
+			strconv.Itoa(code))
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("the wrong program ended well: %v\n%s", err, out)
 		}
 		var found []incident.Event
-		for end := time.Now().Add(8 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) { // as long as more may come
-			found = slices.DeleteFunc(m.incidents(), func(e incident.Event) bool { return e.First.Before(began) || e.Follows != "" })
+		// while more may come
+		for end := time.Now().Add(8 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+			found = slices.DeleteFunc(m.incidents(), func(e incident.Event) bool {
+				return e.First.Before(began) || e.Follows != ""
+			})
 		}
 		if len(found) != 1 {
 			t.Errorf("XID %d: %d incidents, want 1: %+v", code, len(found), found)
@@ -99,10 +103,13 @@ func TestGPUIncidents(t *testing.T) {
 		}
 		e := found[0]
 		slices.Sort(e.Sources)
-		fmt.Printf("XID %d: after %v, sources %s, %d observations, pid %d, comm %s, workload %s, severity %v: %s\n", e.Code, e.First.Sub(began).Round(time.Millisecond),
+		fmt.Printf("XID %d: after %v, sources %s, %d observations, pid %d, comm %s, workload %s, severity %v: %s\n",
+			e.Code, e.First.Sub(began).Round(time.Millisecond),
 			strings.Join(e.Sources, " and "), e.Count, e.PID, e.Comm, e.Workload, e.Severity, e.Message)
-		if e.Code != code || !slices.Equal(e.Sources, []string{"kmsg", "nvml"}) || e.PID != cmd.Process.Pid || e.Comm != "wrong" || e.Workload != "unit:"+unit {
-			t.Errorf("XID %d: %+v; want it from both sources, with pid %d, comm wrong and workload unit:%s", code, e, cmd.Process.Pid, unit)
+		if e.Code != code || !slices.Equal(e.Sources, []string{"kmsg", "nvml"}) || e.PID != cmd.Process.Pid ||
+			e.Comm != "wrong" || e.Workload != "unit:"+unit {
+			t.Errorf("XID %d: %+v; want it from both sources, with pid %d, comm wrong and workload unit:%s", code, e,
+				cmd.Process.Pid, unit)
 		}
 	}
 	for _, f := range m.verdict().Findings { // three in ten minutes are a finding about the tenant
@@ -112,15 +119,15 @@ func TestGPUIncidents(t *testing.T) {
 	}
 }
 
-// tenth has the agent look at the GPU ten times a second.
+// tenth makes the agent read the GPU ten times a second.
 const tenth = "collectors: {fast: 100ms}\n"
 
 var provoked = flag.Int("gpu.faults", 200, "faults that TestGPUFaultsNameTheirProcesses provokes, about 25 a minute")
 
 // TestGPUFaultsNameTheirProcesses has one program after the other fault on the
-// GPU beside others that work on, with an agent in the driver ten times a
-// second. No name may be wrong, and 95 % are right. It needs what
-// TestGPUIncidents needs.
+// GPU while others work on, with an agent that reads ten times a second. No
+// name may be wrong, and 95 % must be right. It needs what TestGPUIncidents
+// needs.
 func TestGPUFaultsNameTheirProcesses(t *testing.T) {
 	program := compiled(t)
 	for range 3 {
@@ -132,8 +139,8 @@ func TestGPUFaultsNameTheirProcesses(t *testing.T) {
 	}
 	m := startMeasured(t, binary(t), "--config.file="+write(t, tenth))
 	fmt.Printf("PIDs are those of the kernel's log: %v\n", host.InitialPIDs())
-	time.Sleep(4 * time.Second)   // what is in the kernel's ring is older than what follows
-	const apart = 7 * time.Second // of the same code: what comes within 5 s is one incident
+	time.Sleep(4 * time.Second)   // the kernel's ring then has only older messages
+	const apart = 7 * time.Second // with the same code: faults within 5 s are one incident
 	codes, last := []int{31, 43, 13}, map[int]time.Time{}
 	right, unknown, wrong := 0, 0, 0
 	for n := range *provoked {
@@ -146,9 +153,12 @@ func TestGPUFaultsNameTheirProcesses(t *testing.T) {
 		}
 		last[code] = time.Now()
 		var e *incident.Event
-		for end := time.Now().Add(2 * time.Second); time.Now().Before(end) && (e == nil || e.PID == 0); time.Sleep(50 * time.Millisecond) {
+		for end := time.Now().Add(2 * time.Second); time.Now().Before(end) &&
+			(e == nil || e.PID == 0); time.Sleep(50 * time.Millisecond) {
 			all := m.incidents()
-			if i := slices.IndexFunc(all, func(e incident.Event) bool { return e.Code == code && !e.First.Before(began) }); i >= 0 {
+			if i := slices.IndexFunc(all, func(e incident.Event) bool {
+				return e.Code == code && !e.First.Before(began)
+			}); i >= 0 {
 				e = &all[i]
 			}
 		}
@@ -184,8 +194,8 @@ func (m *measured) verdict() (v health.Verdict) {
 	return v
 }
 
-// TestGPUIsWell has the agent judge a GPU that is idle and then works hard:
-// it is well throughout.
+// TestGPUIsWell has the agent judge a GPU that is idle and then works hard: it
+// stays healthy.
 func TestGPUIsWell(t *testing.T) {
 	m := startMeasured(t, binary(t))
 	look := func(what string, length time.Duration) {

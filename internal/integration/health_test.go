@@ -15,11 +15,12 @@ import (
 	"gpusteward/health"
 )
 
-// falls is a host of which a GPU falls off the bus, says the kernel, and is
-// well all the same.
-const falls = "faults: [{at: 6s, kind: kernel_line, gpu: 3, line: 'NVRM: Xid (PCI:{pci}): 79, pid=1, name=a, GPU has fallen off the bus.'}]"
+// falls is a host with a kernel that reports a GPU off the bus, although the
+// GPU is well.
+const falls = "faults: [{at: 6s, kind: kernel_line, gpu: 3, line: 'NVRM: Xid (PCI:{pci}): 79, pid=1, name=a, GPU has " +
+	"fallen off the bus.'}]"
 
-// fakeAlertmanager keeps what was posted to it.
+// fakeAlertmanager keeps the alerts that are posted to it.
 type fakeAlertmanager struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -49,15 +50,15 @@ func newFakeAlertmanager(t *testing.T) *fakeAlertmanager {
 	return f
 }
 
-// fires returns the labels of an alert; nil while it does not fire.
+// fires returns the labels of an alert; nil if it does not fire.
 func (f *fakeAlertmanager) fires(name string) map[string]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.firing[name]
 }
 
-// TestAFaultIsToldAndAcknowledged follows a fault through the whole agent: to
-// an Alertmanager, the journal, the metrics and status, until an operator
+// TestAFaultIsToldAndAcknowledged follows a fault through the whole agent, to
+// an Alertmanager, the journal, the metrics and the status, until an operator
 // acknowledges it.
 func TestAFaultIsToldAndAcknowledged(t *testing.T) {
 	t.Parallel()
@@ -74,21 +75,27 @@ func TestAFaultIsToldAndAcknowledged(t *testing.T) {
 		t.Errorf("an ack of what has not happened: status %d, %s", status, out)
 	}
 	eventually(t, "the alert is there", func() bool { return am.fires("GPULost") != nil })
-	if l := am.fires("GPULost"); l["gpu"] != "3" || l["cluster"] != "a" || l["severity"] != "emergency" || l["source"] != "gpusteward" || l["node"] == "" {
+	if l := am.fires("GPULost"); l["gpu"] != "3" || l["cluster"] != "a" || l["severity"] != "emergency" ||
+		l["source"] != "gpusteward" || l["node"] == "" {
 		t.Errorf("its labels are %v", l)
 	}
 	eventually(t, "the metrics say so", func() bool {
 		s := a.scrape()
-		return slices.Contains(s.family("nvgpu_health_check_failing", `check="gpu_lost"`, `gpu="3"`), 1) && slices.Contains(s.family("nvgpu_alert_firing", `alert="GPULost"`), 1) &&
-			slices.Contains(s.family("nvgpu_health_status", `gpu="3"`), 2) && slices.Contains(s.family("nvgpu_health_status", `gpu="2"`), 0)
+		return slices.Contains(s.family("nvgpu_health_check_failing", `check="gpu_lost"`, `gpu="3"`), 1) &&
+			slices.Contains(s.family("nvgpu_alert_firing", `alert="GPULost"`), 1) &&
+			slices.Contains(s.family("nvgpu_health_status", `gpu="3"`), 2) &&
+			slices.Contains(s.family("nvgpu_health_status", `gpu="2"`), 0)
 	})
-	if _, out := order("status"); !strings.Contains(out, "emergency, for ") || !strings.Contains(out, "fallen off the bus") {
+	if _, out := order("status"); !strings.Contains(out, "emergency, for ") ||
+		!strings.Contains(out, "fallen off the bus") {
 		t.Errorf("status does not show it:\n%s", out)
 	}
-	if _, text := a.get("/api/v1/events?kind=incident&gpu=3"); !strings.Contains(text, `"code":79`) || !strings.Contains(text, `"injected":true`) {
+	if _, text := a.get("/api/v1/events?kind=incident&gpu=3"); !strings.Contains(text, `"code":79`) ||
+		!strings.Contains(text, `"injected":true`) {
 		t.Errorf("the journal has no incident of it: %s", text)
 	}
-	for want, args := range map[string][]string{`no check is called "gpu_last"`: {"gpu_last", "3"}, `entity "GPU3"`: {"gpu_lost", "GPU3"}, "acknowledged are gpu_lost gpu=3": {"gpu_lost", "5"}} {
+	for want, args := range map[string][]string{`no check is called "gpu_last"`: {"gpu_last", "3"},
+		`entity "GPU3"`: {"gpu_lost", "GPU3"}, "acknowledged are gpu_lost gpu=3": {"gpu_lost", "5"}} {
 		if status, out := order(append([]string{"ack"}, args...)...); status == 0 || !strings.Contains(out, want) {
 			t.Errorf("ack %v: status %d, %s; want an error with %s", args, status, out, want)
 		}
@@ -101,7 +108,8 @@ func TestAFaultIsToldAndAcknowledged(t *testing.T) {
 		t.Errorf("the journal does not say who acknowledged it: %s", text)
 	}
 	var v health.Verdict
-	if _, text := a.get("/api/v1/health"); json.Unmarshal([]byte(text), &v) != nil || slices.ContainsFunc(v.Findings, func(f health.Finding) bool { return f.Check == "gpu_lost" }) {
+	if _, text := a.get("/api/v1/health"); json.Unmarshal([]byte(text), &v) != nil ||
+		slices.ContainsFunc(v.Findings, func(f health.Finding) bool { return f.Check == "gpu_lost" }) {
 		t.Errorf("after the ack: %s", text)
 	}
 }

@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// scrapes scrapes n times, and returns how long that took. Each must be
-// answered, as must those of a chosen name among them.
+// scrapes scrapes n times, and returns the time that it took. Each scrape must
+// be answered, and so must those of a chosen name among them.
 func (a *agent) scrapes(n int) (p50, p99 time.Duration) {
 	a.t.Helper()
 	took := make([]time.Duration, n)
 	for i := range took {
-		time.Sleep(10 * time.Millisecond) // so that they fall on several renderings
+		time.Sleep(10 * time.Millisecond) // so that they hit several renderings
 		began := time.Now()
 		status, body, err := a.fetch("/metrics")
 		took[i] = time.Since(began)
@@ -27,7 +27,8 @@ func (a *agent) scrapes(n int) (p50, p99 time.Duration) {
 		if i%10 > 0 {
 			continue
 		}
-		if status, body, err = a.fetch("/metrics?name[]=nvgpu_up"); err != nil || status != http.StatusOK || strings.Contains(body, "nvgpu_devices") {
+		if status, body, err = a.fetch("/metrics?name[]=nvgpu_up"); err != nil || status != http.StatusOK ||
+			strings.Contains(body, "nvgpu_devices") {
 			a.t.Errorf("a scrape of a chosen name is answered %d, %v", status, err)
 		}
 	}
@@ -35,14 +36,15 @@ func (a *agent) scrapes(n int) (p50, p99 time.Duration) {
 	return took[n/2], took[n*99/100-1]
 }
 
-// neverReads holds one connection after the other to the agent at address
-// until ctx ends, and asks on it for 40 pages at once, each with a query of its
-// own, as often as it is let. It counts the connections that have asked.
+// neverReads opens connection after connection to the agent until ctx ends. On
+// each it requests 40 pages at once, each with a query of its own, as often as
+// it can. It counts the connections that have sent a request.
 func neverReads(ctx context.Context, n int, address string, asked *atomic.Int64) {
-	query := []string{"x=%d", "name[]=nvgpu_up&name[]=n%d"}[n%2] // all of it, or a part
+	query := []string{"x=%d", "name[]=nvgpu_up&name[]=n%d"}[n%2] // the whole response, or a part
 	var requests strings.Builder
 	for i := range 40 {
-		fmt.Fprintf(&requests, "GET /metrics?"+query+" HTTP/1.1\r\nHost: agent\r\nAccept: text/plain;q=0.%d\r\n\r\n", n*40+i, n*40+i)
+		fmt.Fprintf(&requests, "GET /metrics?"+query+" HTTP/1.1\r\nHost: agent\r\nAccept: text/plain;q=0.%d\r\n\r\n",
+			n*40+i, n*40+i)
 	}
 	hold := func() {
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
@@ -50,7 +52,7 @@ func neverReads(ctx context.Context, n int, address string, asked *atomic.Int64)
 			return
 		}
 		defer c.Close()
-		defer context.AfterFunc(ctx, func() { c.Close() })() // a write that waits ends
+		defer context.AfterFunc(ctx, func() { c.Close() })() // ends a waiting write
 		for sent := 0; ; sent++ {
 			if _, err := c.Write([]byte(requests.String())); err != nil {
 				return

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// TestScrapesAmongHostileConnections has 200 clients ask for pages of their
-// own, 40 at once, and read none, while one scrapes as Prometheus does.
+// TestScrapesAmongHostileConnections has 200 clients request different pages,
+// 40 at once, and read none, while one scrapes as Prometheus does.
 func TestScrapesAmongHostileConnections(t *testing.T) {
 	const clients = 200
 	a := spawn(t, nil, "--demo").ready()
-	_, quiet := a.scrapes(300) // on a machine that may be busy with other things
+	_, quiet := a.scrapes(300) // on a machine that may be busy
 	var attack sync.WaitGroup
 	var asked atomic.Int64
 	t.Cleanup(attack.Wait)
@@ -23,10 +23,11 @@ func TestScrapesAmongHostileConnections(t *testing.T) {
 		attack.Go(func() { neverReads(t.Context(), n, strings.TrimPrefix(a.url, "http://"), &asked) })
 	}
 	eventually(t, "all clients have asked", func() bool { return asked.Load() >= clients })
-	for try := 1; ; try++ { // what else the machine does is measured as well
+	for try := 1; ; try++ { // the other load of the machine is measured as well
 		before := stolen(t)
 		p50, p99 := a.scrapes(300)
-		t.Logf("scrapes among %d hostile connections, %d of which were cut off: p50 %v, p99 %v; %v without them", clients, asked.Load()-clients, p50, p99, quiet)
+		t.Logf("scrapes among %d hostile connections, %d of which were cut off: p50 %v, p99 %v; %v without them",
+			clients, asked.Load()-clients, p50, p99, quiet)
 		switch most := 50*time.Millisecond + 2*quiet + stolen(t) - before; {
 		case p99 <= most:
 			return

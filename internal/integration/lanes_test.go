@@ -8,11 +8,12 @@ import (
 	"testing"
 )
 
-// TestLanes holds that a file is in the lane that its name says: make finds the
-// lane's tests by the name, and Go builds them by the tag.
+// TestLanes: a file is in the lane of its name. make finds the tests of a lane
+// by the name, and Go builds them by the tag.
 func TestLanes(t *testing.T) {
 	t.Parallel()
-	name, tag := regexp.MustCompile(`_(long|timed|tools)_test\.go$`), regexp.MustCompile(`(?m)^//go:build (long|timed|tools)$`)
+	name, tag := regexp.MustCompile(`_(long|timed|tools)_test\.go$`),
+		regexp.MustCompile(`(?m)^//go:build (long|timed|tools)$`)
 	lanes := map[string]int{}
 	err := filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {

@@ -14,49 +14,65 @@ import (
 	"testing"
 )
 
-// layers is the table of ARCHITECTURE.md: each package directory, and which of our
-// own packages it may import. A new package needs a line here, and a reason.
-// Tests may import what they like.
+// layers is the table of ARCHITECTURE.md: each package directory with those of
+// our packages that it may import. A new package needs a row and a reason.
+// Tests may import anything.
 var layers = map[string][]string{
-	".":                    {"internal/agent"},
-	"internal/agent":       {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/host", "exporter", "health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend", "enforcer/broker", "enforcer/gemini", "enforcer/escalation", "enforcer/policy", "internal/config", "internal/stack"},
-	"internal/integration": {},                                                                                                                                        // tests alone
-	"internal/config":      {"collectors", "collectors/host", "health", "health/incident", "health/notifier", "enforcer/gemini", "enforcer/policy", "internal/quota"}, // the only reader of YAML
+	".": {"internal/agent"},
+	"internal/agent": {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/host", "exporter",
+		"health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend",
+		"enforcer/broker", "enforcer/gemini", "enforcer/escalation", "enforcer/policy", "internal/config",
+		"internal/stack"},
+	// only tests
+	"internal/integration": {},
+	// the only reader of YAML
+	"internal/config": {"collectors", "collectors/host", "health", "health/incident", "health/notifier",
+		"enforcer/gemini", "enforcer/policy", "internal/quota"},
 
 	"exporter":        {"collectors", "collectors/gpu", "collectors/host"},
 	"health":          {"collectors", "collectors/gpu", "collectors/host", "health/derived", "health/incident"},
-	"health/derived":  {"collectors", "collectors/host", "health/incident"}, // statistics, which know no checks
-	"health/incident": {"collectors", "collectors/host"},                    // what happened, before a check judges it
-	"health/diag":     {"collectors/gpu", "health", "health/incident"},      // works on GPUs, where health only looks
-	"health/journal":  {"collectors", "collectors/host", "health/incident"}, // files and HTTP: the judgement has neither
-	"health/notifier": {"collectors", "health", "health/incident"},          // the Alertmanager client and its 32 modules
+	"health/derived":  {"collectors", "collectors/host", "health/incident"}, // statistics, without checks
+	"health/incident": {"collectors", "collectors/host"},                    // events, before a check judges them
+	"health/diag":     {"collectors/gpu", "health", "health/incident"},      // works on GPUs; health only reads
+	// files and HTTP, which the judgement lacks
+	"health/journal": {"collectors", "collectors/host", "health/incident"},
+	// the Alertmanager client and its 32 modules
+	"health/notifier": {"collectors", "health", "health/incident"},
 
-	"enforcer": {"collectors", "collectors/host", "enforcer/action", "enforcer/audit", "enforcer/backend", "enforcer/broker", "enforcer/escalation", "enforcer/policy", "internal/wire"},
+	"enforcer": {"collectors", "collectors/host", "enforcer/action", "enforcer/audit", "enforcer/backend",
+		"enforcer/broker", "enforcer/escalation", "enforcer/policy", "internal/wire"},
 
-	"enforcer/policy":     {"collectors/host", "enforcer/broker", "enforcer/schedule", "internal/quota"}, // the operator's word, and nothing that acts on it
-	"enforcer/audit":      {"collectors", "enforcer/policy", "internal/quota", "internal/wire"},          // pure: what is true of whom
-	"enforcer/escalation": {"enforcer/audit", "enforcer/policy", "internal/wire"},                        // pure: what follows from it
-	"enforcer/action":     {"enforcer/audit", "enforcer/escalation"},                                     // all that touches other processes
-	"enforcer/backend":    {"collectors/gpu", "collectors/host", "enforcer/policy", "internal/wire"},     // what holds quotas beside the hook
-	"enforcer/broker":     {"internal/quota", "internal/wire", "enforcer/schedule", "enforcer/ledger"},
-	"enforcer/gemini":     {"enforcer/schedule", "enforcer/ledger", "internal/wire"},
-	"internal/wire":       {"internal/quota"}, // frames and books: what the broker and who asks it have in common
-	"enforcer/schedule":   {},
-	"internal/stack":      {}, // other processes' stacks: of use without a GPU
-	"internal/quota":      {}, // the terms, for all that hold, keep or tell them
-	"enforcer/ledger":     {},
+	// the operator's rules, and nothing that acts on them
+	"enforcer/policy": {"collectors/host", "enforcer/broker", "enforcer/schedule", "internal/quota"},
+	// pure: the facts about each subject
+	"enforcer/audit": {"collectors", "enforcer/policy", "internal/quota", "internal/wire"},
+	// pure: the consequences of those facts
+	"enforcer/escalation": {"enforcer/audit", "enforcer/policy", "internal/wire"},
+	// everything that touches other processes
+	"enforcer/action": {"enforcer/audit", "enforcer/escalation"},
+	// mechanisms that hold quotas besides the hook
+	"enforcer/backend":  {"collectors/gpu", "collectors/host", "enforcer/policy", "internal/wire"},
+	"enforcer/broker":   {"internal/quota", "internal/wire", "enforcer/schedule", "enforcer/ledger"},
+	"enforcer/gemini":   {"enforcer/schedule", "enforcer/ledger", "internal/wire"},
+	"internal/wire":     {"internal/quota"}, // frames and books, shared by the broker and its clients
+	"enforcer/schedule": {},
+	"internal/stack":    {}, // stacks of other processes; useful without a GPU
+	"internal/quota":    {}, // the terms of quotas, for all that use them
+	"enforcer/ledger":   {},
 
-	"collectors":           {"collectors/catalogue", "collectors/gpu", "collectors/host", "internal/quota", "internal/wire"},
-	"collectors/catalogue": {}, // what families there are: nothing that reads
+	"collectors": {"collectors/catalogue", "collectors/gpu", "collectors/host", "internal/quota",
+		"internal/wire"},
+	"collectors/catalogue": {}, // the list of families; reads nothing
 	"collectors/host":      {},
 	"collectors/gpu":       {},
-	"collectors/gpu/sim":   {"collectors/gpu", "collectors/host", "internal/quota", "internal/wire"}, // the books of simulated tenants
+	// the books of simulated tenants
+	"collectors/gpu/sim": {"collectors/gpu", "collectors/host", "internal/quota", "internal/wire"},
 
-	"alerts":     {"health", "health/derived", "health/incident", "collectors"}, // generators; nobody imports them
+	"alerts":     {"health", "health/derived", "health/incident", "collectors"}, // generators; no package imports them
 	"dashboards": {"health", "health/derived", "health/incident", "collectors"},
 }
 
-// owners says which directories alone may import a library, by the start of
+// owners are the only directories that may import a library, by the start of
 // its path.
 var owners = map[string][]string{
 	"github.com/alecthomas/kingpin":                          {"internal/agent"},
@@ -66,13 +82,14 @@ var owners = map[string][]string{
 	"github.com/coreos/go-systemd":                           {"internal/agent"},
 	"github.com/prometheus/alertmanager":                     {"health/notifier"},
 	"github.com/grafana/grafana-foundation-sdk":              {"dashboards"},
-	"github.com/NVIDIA/go-nvml":                              {"internal/agent", "collectors", "collectors/gpu", "collectors/gpu/sim", "health/diag"},
+	"github.com/NVIDIA/go-nvml": {"internal/agent", "collectors", "collectors/gpu",
+		"collectors/gpu/sim", "health/diag"},
 }
 
-// openers may open and close NVML; sim is what is opened.
+// openers may open and close NVML; sim is opened.
 var openers = []string{"collectors/gpu", "collectors/gpu/sim"}
 
-// sources returns the parsed Go files that are built, tests aside, by path.
+// sources returns the parsed Go files by path, without tests.
 func sources(t *testing.T) map[string]*ast.File {
 	t.Helper()
 	files := map[string]*ast.File{}
@@ -80,7 +97,8 @@ func sources(t *testing.T) map[string]*ast.File {
 		switch {
 		case err != nil:
 			return err
-		case e.IsDir() && path != "." && (strings.HasPrefix(e.Name(), ".") || e.Name() == "testdata" || path == filepath.Join("deploy", "tools")):
+		case e.IsDir() && path != "." && (strings.HasPrefix(e.Name(), ".") || e.Name() == "testdata" ||
+			path == filepath.Join("deploy", "tools")):
 			return fs.SkipDir
 		case e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
 			return nil
@@ -103,22 +121,25 @@ func sources(t *testing.T) map[string]*ast.File {
 	return files
 }
 
-// violations returns what f, a file of the package in dir, must not do.
+// violations returns the violations in f, a file of the package in dir.
 func violations(dir string, f *ast.File) (all []string) {
 	allowed, known := layers[dir]
 	if !known {
-		return []string{fmt.Sprintf("package directory %s is not in the table of layers: add it to layers in layers_test.go and to ARCHITECTURE.md with a reason, or put the file where it belongs", dir)}
+		return []string{fmt.Sprintf("package directory %s is not in the table of layers: add it to layers in "+
+			"layers_test.go and to ARCHITECTURE.md with a reason, or put the file where it belongs", dir)}
 	}
 	nvml := false
 	for _, i := range f.Imports {
 		path, _ := strconv.Unquote(i.Path.Value)
 		nvml = nvml || strings.HasPrefix(path, "github.com/NVIDIA/go-nvml")
 		if own, ok := strings.CutPrefix(path, "gpusteward/"); ok && !slices.Contains(allowed, own) {
-			all = append(all, fmt.Sprintf("%s may not import %s, only %q: have internal/agent hand it a function or a channel, or change the table in layers_test.go and ARCHITECTURE.md", dir, own, allowed))
+			all = append(all, fmt.Sprintf("%s may not import %s, only %q: have internal/agent hand it a function or "+
+				"a channel, or change the table in layers_test.go and ARCHITECTURE.md", dir, own, allowed))
 		}
 		for library, by := range owners {
 			if under(path, library) && !slices.Contains(by, dir) {
-				all = append(all, fmt.Sprintf("%s may not import %s, only %q may: do there what needs it", dir, path, by))
+				all = append(all, fmt.Sprintf("%s may not import %s, only %q may: do there what needs it", dir,
+					path, by))
 			}
 		}
 	}
@@ -128,8 +149,10 @@ func violations(dir string, f *ast.File) (all []string) {
 			return true
 		}
 		s, ok := call.Fun.(*ast.SelectorExpr)
-		if ok && nvml && !slices.Contains(openers, dir) && (s.Sel.Name == "Init" || s.Sel.Name == "InitWithFlags" || s.Sel.Name == "Shutdown") {
-			all = append(all, fmt.Sprintf("%s calls %s: only collectors/gpu opens and closes NVML, use gpu.Open and Library.Close", dir, s.Sel.Name))
+		if ok && nvml && !slices.Contains(openers, dir) && (s.Sel.Name == "Init" || s.Sel.Name == "InitWithFlags" ||
+			s.Sel.Name == "Shutdown") {
+			all = append(all, fmt.Sprintf("%s calls %s: only collectors/gpu opens and closes NVML, use gpu.Open and "+
+				"Library.Close", dir, s.Sel.Name))
 		}
 		return true
 	})
@@ -150,15 +173,16 @@ func TestLayersHold(t *testing.T) {
 			t.Errorf("%s: %s", path, v)
 		}
 	}
-	for _, path := range []string{"main.go", "internal/agent/role.go", "exporter/exporter.go", "collectors/collector.go", "collectors/gpu/library.go", "collectors/gpu/sim/host.go"} {
+	for _, path := range []string{"main.go", "internal/agent/role.go", "exporter/exporter.go",
+		"collectors/collector.go", "collectors/gpu/library.go", "collectors/gpu/sim/host.go"} {
 		if files[path] == nil {
 			t.Errorf("%s was not looked at", path)
 		}
 	}
 }
 
-// TestTopLevelStaysEmpty holds that the root has a folder for each subject and
-// the program's entry, and nothing else that is built.
+// TestTopLevelStaysEmpty: the root has a folder for each subject and the
+// program's entry, and builds nothing else.
 func TestTopLevelStaysEmpty(t *testing.T) {
 	t.Parallel()
 	const folders = " alerts collectors dashboards deploy dist docs enforcer exporter health internal testdata "
@@ -180,9 +204,9 @@ func TestTopLevelStaysEmpty(t *testing.T) {
 	}
 }
 
-// TestNoDataIsThereTwice holds that each file of data has one home. Others read
-// it there, or are links to it.
-func TestNoDataIsThereTwice(t *testing.T) {
+// TestNoDuplicateData: each data file has one home. Others read it there, or
+// are links to it.
+func TestNoDuplicateData(t *testing.T) {
 	t.Parallel()
 	const data = " .csv .json .prom .svg .tmpl .toml .tsv .txt .yaml .yml "
 	homes, files := map[string]string{}, 0
@@ -190,7 +214,8 @@ func TestNoDataIsThereTwice(t *testing.T) {
 		switch {
 		case err != nil:
 			return err
-		case e.IsDir() && path != "." && (strings.HasPrefix(e.Name(), ".") || slices.Contains([]string{"build", "dist", "node_modules"}, e.Name())):
+		case e.IsDir() && path != "." && (strings.HasPrefix(e.Name(), ".") ||
+			slices.Contains([]string{"build", "dist", "node_modules"}, e.Name())):
 			return fs.SkipDir
 		case !e.Type().IsRegular() || !strings.Contains(data, " "+filepath.Ext(path)+" "):
 			return nil
@@ -215,16 +240,17 @@ func TestLayersAreInLayers(t *testing.T) {
 	t.Parallel()
 	for dir, allowed := range layers {
 		for _, own := range allowed {
-			if _, ok := layers[own]; !ok || own == "alerts" || own == "dashboards" || slices.Contains(layers[own], dir) {
+			if _, ok := layers[own]; !ok || own == "alerts" || own == "dashboards" ||
+				slices.Contains(layers[own], dir) {
 				t.Errorf("layers: %s may import %s, which is not in the table, or imports it back", dir, own)
 			}
 		}
 	}
 }
 
-// TestFoldersHaveNoCircle holds that of two folders one is below the other.
-// What lies in internal is a folder of its own.
-func TestFoldersHaveNoCircle(t *testing.T) {
+// TestFoldersHaveNoCycle: imports between folders go one way only. Each folder
+// in internal counts as a folder of its own.
+func TestFoldersHaveNoCycle(t *testing.T) {
 	t.Parallel()
 	folder := func(dir string) string {
 		parts := strings.SplitN(dir, "/", 3)
@@ -244,7 +270,7 @@ func TestFoldersHaveNoCircle(t *testing.T) {
 			}
 		}
 	}
-	for len(below) > 0 { // take away those that import none of the others
+	for len(below) > 0 { // remove those that import none of the others
 		var bottom []string
 		for name, all := range below {
 			if len(all) == 0 {
@@ -273,7 +299,8 @@ func TestLayersCatchViolations(t *testing.T) {
 		{"enforcer/ledger", `import "gpusteward/enforcer/schedule"`, "enforcer/ledger may not import"},
 		{"exporter", `import "gpusteward/dashboards"`, "exporter may not import dashboards"},
 		{"utils", ``, "utils is not in the table of layers"},
-		{"exporter", `import "github.com/alecthomas/kingpin/v2"`, "exporter may not import github.com/alecthomas/kingpin/v2"},
+		{"exporter", `import "github.com/alecthomas/kingpin/v2"`,
+			"exporter may not import github.com/alecthomas/kingpin/v2"},
 		{"exporter", `import "github.com/prometheus/exporter-toolkit/web/kingpinflag"`, "kingpinflag"},
 		{"collectors", `import yaml "go.yaml.in/yaml/v3"`, "go.yaml.in/yaml/v3"},
 		{"collectors", `import _ "github.com/rs/zerolog/log"`, "zerolog"},
@@ -282,7 +309,8 @@ func TestLayersCatchViolations(t *testing.T) {
 		{"exporter", "import _ " + nvml, "go-nvml"},
 		{"collectors", "import " + nvml + "\nvar _ = nvml.New().Init()", "collectors calls Init"},
 		{"collectors", "import " + nvml + "\nfunc f() { defer nvml.Shutdown() }", "collectors calls Shutdown"},
-		{"internal/agent", "import " + nvml + "\nfunc f(n nvml.Interface) { n.InitWithFlags(0) }", "internal/agent calls InitWithFlags"},
+		{"internal/agent", "import " + nvml + "\nfunc f(n nvml.Interface) { n.InitWithFlags(0) }",
+			"internal/agent calls InitWithFlags"},
 		{"collectors/gpu", "import " + nvml + "\nvar _ = nvml.New().Init()", ""},
 		{"exporter", `import "net/http"` + "\nfunc f(s *http.Server) { s.Shutdown(nil) }", ""},
 		{"internal/agent", `import "gpusteward/exporter"; import "github.com/rs/zerolog"`, ""},

@@ -32,14 +32,17 @@ func TestDemoServesEightGPUs(t *testing.T) {
 	}
 }
 
-// The simulated host's tenants have books, unless a broker runs that has its own.
+// The tenants of a simulated host have books, unless a broker with its own
+// books runs.
 func TestDemoHasTenants(t *testing.T) {
 	t.Parallel()
 	simulated := start(t, "--demo").ready()
 	eventually(t, "there are books of tenants", func() bool {
 		s := simulated.scrape()
-		return s["gpusteward_broker_up"] == 1 && len(s.family("nvgpu_quota_compute_share_ratio", `tenant="serving"`, `window="10s"`)) == 2 &&
-			len(s.family("nvgpu_qos_windows_total", `tenant="research"`, `objective="compute"`)) == 3 && len(s.family("nvgpu_unhooked_processes", `workload="unit:triton.service"`)) == 2
+		return s["gpusteward_broker_up"] == 1 && len(s.family("nvgpu_quota_compute_share_ratio", `tenant="serving"`,
+			`window="10s"`)) == 2 &&
+			len(s.family("nvgpu_qos_windows_total", `tenant="research"`, `objective="compute"`)) == 3 &&
+			len(s.family("nvgpu_unhooked_processes", `workload="unit:triton.service"`)) == 2
 	})
 	real := start(t, "--demo", "--config.file="+write(t, "enforcer: {enabled: true}\n")).ready()
 	eventually(t, "the broker answers", func() bool { return real.scrape()["gpusteward_broker_up"] == 1 })
@@ -80,15 +83,17 @@ func TestProfilesAreServedOnlyOnDemand(t *testing.T) {
 
 func TestHelpAndVersionGoToStandardOutput(t *testing.T) {
 	t.Parallel()
-	for flag, want := range map[string]string{"--help": "--demo", "-h": "--config.file", "--version": "gpusteward, version", "-V": "go version"} {
+	for flag, want := range map[string]string{"--help": "--demo", "-h": "--config.file",
+		"--version": "gpusteward, version", "-V": "go version"} {
 		var out, errors bytes.Buffer
-		if status := run(t.Context(), []string{flag}, &out, &errors); status != 0 || !strings.Contains(out.String(), want) || errors.Len() > 0 {
+		if status := run(t.Context(), []string{flag}, &out, &errors); status != 0 ||
+			!strings.Contains(out.String(), want) || errors.Len() > 0 {
 			t.Errorf("%s: status %d, stdout %q, stderr %q; want 0 and %q", flag, status, &out, &errors, want)
 		}
 	}
 }
 
-// The exit statuses that the units name: starting again is of no use.
+// The exit statuses in the units, after which a restart is useless.
 const exitUsage, exitConfig = 64, 78
 
 func TestMistakesOnTheCommandLineEndWithAdvice(t *testing.T) {
@@ -103,9 +108,10 @@ func TestMistakesOnTheCommandLineEndWithAdvice(t *testing.T) {
 		args   []string
 		want   []string
 	}{
-		"unknown flag":         {exitUsage, []string{"--bogus"}, []string{"--bogus", "gpusteward --help"}},
-		"unknown command":      {exitUsage, []string{"bogus"}, []string{"bogus", "gpusteward --help"}},
-		"flag given twice":     {exitUsage, []string{"--config.file=a", "--config.file=b"}, []string{"config.file", "cannot be repeated"}},
+		"unknown flag":    {exitUsage, []string{"--bogus"}, []string{"--bogus", "gpusteward --help"}},
+		"unknown command": {exitUsage, []string{"bogus"}, []string{"bogus", "gpusteward --help"}},
+		"flag given twice": {exitUsage, []string{"--config.file=a", "--config.file=b"},
+			[]string{"config.file", "cannot be repeated"}},
 		"demo given twice":     {exitUsage, []string{"--demo", "--demo=h100"}, []string{"demo", "cannot be repeated"}},
 		"log level":            {exitUsage, []string{"--log.level=loud"}, []string{"loud", "debug,info,warn,error"}},
 		"seed":                 {exitUsage, []string{"--demo", "--demo.seed=x"}, []string{`"x"`}},
@@ -113,19 +119,29 @@ func TestMistakesOnTheCommandLineEndWithAdvice(t *testing.T) {
 		"check without a file": {exitUsage, []string{"config", "check"}, []string{"FILE"}},
 		"unknown scenario":     {1, []string{"--demo=nope"}, append(sim.Scenarios(), "--demo", `"nope"`)},
 		"empty scenario":       {1, []string{"--demo="}, append(sim.Scenarios(), "--demo")},
-		"scenario not there":   {1, []string{"--demo=testdata/none.yml"}, []string{"--demo", "testdata/none.yml", "no such file"}},
-		"key of a scenario":    {1, []string{"--demo=testdata/scenario/bad_key.yml"}, []string{"testdata/scenario/bad_key.yml:5", `"modle"`, "model, load"}},
-		"value of a scenario":  {1, []string{"--demo=testdata/scenario/bad_value.yml"}, []string{"bad_value.yml", "gpus[0].model", "h1000", "h200"}},
-		"hosts without demo":   {1, []string{"--demo.hosts=3"}, []string{"--demo.hosts=3", "require --demo"}},
-		"no hosts":             {1, []string{"--demo", "--demo.hosts=0"}, []string{"--demo.hosts=0", "1 to 1000"}},
-		"too many hosts":       {1, []string{"--demo", "--demo.hosts=1001"}, []string{"--demo.hosts=1001", "1 to 1000"}},
-		"hosts that enforce":   {1, []string{"--demo", "--demo.hosts=3", "--role=enforce"}, []string{"--demo.hosts", "--role=enforce"}},
-		"hosts of what":        {1, []string{"--demo=nope", "--demo.hosts=3"}, []string{"--demo", `"nope"`}},
-		"config not there":     {exitConfig, []string{"--config.file=testdata/none.yml"}, []string{"--config.file", "testdata/none.yml", "no such file"}},
-		"config unreadable":    {exitConfig, []string{"--config.file=testdata"}, []string{"--config.file", "testdata", "is a directory"}},
-		"config wrong":         {exitConfig, []string{"--config.file=internal/config/testdata/invalid/unknown_key.yml"}, []string{"unknown_key.yml:3", `"fats"`}},
-		"web config not there": {exitConfig, []string{"--web.config.file=testdata/none.yml", "--demo"}, []string{"--web.config.file", "testdata/none.yml"}},
-		"port taken":           {1, []string{"--demo", "--web.listen-address=" + taken.Addr().String()}, []string{"--web.listen-address", taken.Addr().String(), "another gpusteward"}},
+		"scenario not there": {1, []string{"--demo=testdata/none.yml"},
+			[]string{"--demo", "testdata/none.yml", "no such file"}},
+		"key of a scenario": {1, []string{"--demo=testdata/scenario/bad_key.yml"},
+			[]string{"testdata/scenario/bad_key.yml:5", `"modle"`, "model, load"}},
+		"value of a scenario": {1, []string{"--demo=testdata/scenario/bad_value.yml"},
+			[]string{"bad_value.yml", "gpus[0].model", "h1000", "h200"}},
+		"hosts without demo": {1, []string{"--demo.hosts=3"}, []string{"--demo.hosts=3", "require --demo"}},
+		"no hosts":           {1, []string{"--demo", "--demo.hosts=0"}, []string{"--demo.hosts=0", "1 to 1000"}},
+		"too many hosts": {1, []string{"--demo", "--demo.hosts=1001"},
+			[]string{"--demo.hosts=1001", "1 to 1000"}},
+		"hosts that enforce": {1, []string{"--demo", "--demo.hosts=3", "--role=enforce"},
+			[]string{"--demo.hosts", "--role=enforce"}},
+		"hosts of what": {1, []string{"--demo=nope", "--demo.hosts=3"}, []string{"--demo", `"nope"`}},
+		"config not there": {exitConfig, []string{"--config.file=testdata/none.yml"},
+			[]string{"--config.file", "testdata/none.yml", "no such file"}},
+		"config unreadable": {exitConfig, []string{"--config.file=testdata"},
+			[]string{"--config.file", "testdata", "is a directory"}},
+		"config wrong": {exitConfig, []string{"--config.file=internal/config/testdata/invalid/unknown_key.yml"},
+			[]string{"unknown_key.yml:3", `"fats"`}},
+		"web config not there": {exitConfig, []string{"--web.config.file=testdata/none.yml", "--demo"},
+			[]string{"--web.config.file", "testdata/none.yml"}},
+		"port taken": {1, []string{"--demo", "--web.listen-address=" + taken.Addr().String()},
+			[]string{"--web.listen-address", taken.Addr().String(), "another gpusteward"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -166,7 +182,8 @@ func TestLogOfARunIsJSON(t *testing.T) {
 		if err := decoder.Decode(&entry); err != nil || decoder.More() {
 			t.Errorf("not a line of JSON: %v: %s", err, line)
 		}
-		if entry.Message == "" || !slices.Contains([]string{"debug", "info", "warn", "error"}, entry.Level) || time.Since(entry.Time).Abs() > time.Minute {
+		if entry.Message == "" || !slices.Contains([]string{"debug", "info", "warn", "error"}, entry.Level) ||
+			time.Since(entry.Time).Abs() > time.Minute {
 			t.Errorf("a line without message, level or time: %s", line)
 		}
 		lines++

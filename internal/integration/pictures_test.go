@@ -10,9 +10,10 @@ import (
 	"time"
 )
 
-// picturesAfter is how long the simulated host runs first: its charts show the
-// last 15 minutes.
-var picturesAfter = flag.Duration("pictures.after", 15*time.Minute, "how long the host runs before its pictures are made")
+// picturesAfter is the time that the simulated host runs first: its charts show
+// the last 15 minutes.
+var picturesAfter = flag.Duration("pictures.after", 15*time.Minute,
+	"how long the host runs before its pictures are made")
 
 // TestPictures makes the live page's pictures.
 func TestPictures(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// names returns the families of a scrape that are about GPUs, each with its
-// labels but for their numbers.
+// names returns the families of a scrape about GPUs, each with its labels but
+// without their numbers.
 func (s series) names() map[string]bool {
 	names := map[string]bool{}
 	for key := range s {
@@ -24,9 +24,9 @@ func (s series) names() map[string]bool {
 	return names
 }
 
-// TestGPUUnprivileged has an agent of root and one as gpusteward.service runs
-// it, a user without rights who can get none and CAP_SYSLOG alone, read the
-// same GPUs with a tenant of root on them: the second knows as much.
+// TestGPUUnprivileged reads the same GPUs, with a tenant of root on them, by an
+// agent of root and by one that runs as in gpusteward.service: an unprivileged
+// user with CAP_SYSLOG alone. The second reads as much.
 func TestGPUUnprivileged(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to be somebody else")
@@ -80,7 +80,8 @@ func TestGPUUnprivileged(t *testing.T) {
 		t.Errorf("only root has %s", name)
 	}
 	for key, v := range other.scrape() {
-		if strings.HasPrefix(key, "gpusteward_collect_errors_total") || strings.HasPrefix(key, "gpusteward_attribution_errors_total") {
+		if strings.HasPrefix(key, "gpusteward_collect_errors_total") ||
+			strings.HasPrefix(key, "gpusteward_attribution_errors_total") {
 			t.Logf("%s %v", key, v)
 		}
 	}

@@ -10,14 +10,17 @@ import (
 	"time"
 )
 
-// recovery is how long it may take until all is well again.
+// recovery is the longest time until everything works again.
 const recovery = 10 * time.Second
 
-// back holds that GPUs are well, and the agent ready, soon after they were
-// mended.
+// back checks that the GPUs are well and the agent is ready soon after the
+// repair.
 func (a *agent) back(mended time.Time, gpus ...int) {
 	a.t.Helper()
-	eventually(a.t, "the agent is ready again", func() bool { status, _ := a.get("/-/ready"); return status == http.StatusOK })
+	eventually(a.t, "the agent is ready again", func() bool {
+		status, _ := a.get("/-/ready")
+		return status == http.StatusOK
+	})
 	a.well(gpus...)
 	took := time.Since(mended)
 	a.t.Logf("back after %v", took.Round(10*time.Millisecond))
@@ -26,10 +29,10 @@ func (a *agent) back(mended time.Time, gpus ...int) {
 	}
 }
 
-// begun returns how often the program was begun in the agent's process.
+// begun returns how often the agent's process has started the program.
 func (a *agent) begun() int { return strings.Count(a.log.String(), `"message":"gpusteward starts"`) }
 
-// unready waits until /-/ready says why the agent is not.
+// unready waits until /-/ready says why the agent is not ready.
 func (a *agent) unready(why string) {
 	a.t.Helper()
 	eventually(a.t, "/-/ready says "+why, func() bool {
@@ -50,13 +53,16 @@ func TestFaultsThatPassNeedNoRestart(t *testing.T) {
 		files map[string]string
 		seen  func(s series) bool
 		why   string // of /-/ready
-		well  []int  // all the time
+		well  []int  // throughout
 	}{
-		"lost":           {map[string]string{"lost.1": ""}, func(s series) bool { return s.down("gpu_is_lost", 1) }, "", []int{0, 2}},
-		"reset required": {map[string]string{"reset.1": ""}, func(s series) bool { return s.down("reset_required", 1) }, "", []int{0, 2}},
+		"lost": {map[string]string{"lost.1": ""}, func(s series) bool { return s.down("gpu_is_lost", 1) },
+			"", []int{0, 2}},
+		"reset required": {map[string]string{"reset.1": ""}, func(s series) bool { return s.down("reset_required", 1) },
+			"", []int{0, 2}},
 		"all lost": {map[string]string{"lost.0": "", "lost.1": "", "lost.2": ""},
 			func(s series) bool { return s.down("gpu_is_lost", 0, 1, 2) }, "", nil},
-		"nodes gone": {map[string]string{"nodes": ""}, func(s series) bool { return s.down("unknown", 0, 1, 2) }, "", nil},
+		"nodes gone": {map[string]string{"nodes": ""}, func(s series) bool { return s.down("unknown", 0, 1, 2) },
+			"", nil},
 		"nodes gone, and none to open": {map[string]string{"nodes": "", "return.nvmlInit_v2": "999"},
 			noDriverUp, "nvmlInit: unknown", nil},
 		"unloaded": {map[string]string{"unloaded": ""}, noDriverUp, "driver_not_loaded", nil},
@@ -80,9 +86,10 @@ func TestFaultsThatPassNeedNoRestart(t *testing.T) {
 				if n := f.number("sessions"); n != 0 {
 					t.Errorf("%d sessions of NVML without a driver", n)
 				}
-				// It goes on trying, and does not begin anew for nothing.
+				// It keeps trying, and does not restart for nothing.
 				a.sees("the driver was tried again", func(s series) bool {
-					return s[`gpusteward_nvml_calls_total{call="nvmlInit",return="success"}`] == 1 && sum(s.family("gpusteward_nvml_calls_total", `call="nvmlInit"`)) > 3
+					return s[`gpusteward_nvml_calls_total{call="nvmlInit",return="success"}`] == 1 &&
+						sum(s.family("gpusteward_nvml_calls_total", `call="nvmlInit"`)) > 3
 				})
 			}
 			mended := time.Now()
@@ -112,11 +119,13 @@ func sum(values []float64) (total float64) {
 	return total
 }
 
-// address waits until the agent has begun n times, and takes its new address.
+// address waits until the agent has started n times, and takes its new address.
 func (a *agent) address(n int) {
 	a.t.Helper()
 	const listening = `"message":"Listening on"`
-	eventually(a.t, "the agent listens again", func() bool { return strings.Count(a.log.String(), listening) >= n || a.hasEnded() })
+	eventually(a.t, "the agent listens again", func() bool {
+		return strings.Count(a.log.String(), listening) >= n || a.hasEnded()
+	})
 	for line := range strings.Lines(a.log.String()) {
 		var entry struct{ Address, Message string }
 		if json.Unmarshal([]byte(line), &entry) == nil && entry.Message == "Listening on" {
@@ -139,7 +148,7 @@ func TestAReplacedLibraryIsTakenByTheSameProcess(t *testing.T) {
 	}
 	began := a.scrape()["process_start_time_seconds"]
 	for n, v := range []string{"999.2", "999.3", "999.4"} {
-		under := v == "999.3" // a call that hangs: nothing can be closed until it returns
+		under := v == "999.3" // a hanging call: nothing can be closed until it returns
 		if under {
 			f.set("hang.1", "")
 			a.sees("it hangs", func(s series) bool { return s.down("nvmlDeviceGetTemperature", 1) })
@@ -170,8 +179,8 @@ func TestAReplacedLibraryIsTakenByTheSameProcess(t *testing.T) {
 	}
 }
 
-// TestSystemdsSocketOutlivesTheOldLibrary holds that whoever connects while the
-// process begins anew waits, and is not turned away.
+// TestSystemdsSocketOutlivesTheOldLibrary: a client that connects while the
+// process restarts itself waits, and is not refused.
 func TestSystemdsSocketOutlivesTheOldLibrary(t *testing.T) {
 	t.Parallel()
 	f := newDriver(t)
@@ -251,7 +260,8 @@ func TestTheInventoryOutlivesTheAgent(t *testing.T) {
 	with(4, func(a *agent) {
 		a.well(0, 1, 3)
 		a.sees("the one that hangs is known", func(s series) bool {
-			return len(s.family("nvgpu_up", `gpu="2"`, `uuid="GPU-fake-2"`)) == 1 && s.down("nvmlDeviceGetHandleByIndex", 2) && s["nvgpu_devices_expected"] == 4
+			return len(s.family("nvgpu_up", `gpu="2"`, `uuid="GPU-fake-2"`)) == 1 &&
+				s.down("nvmlDeviceGetHandleByIndex", 2) && s["nvgpu_devices_expected"] == 4
 		})
 		f.clear("hang.2")
 	})
@@ -259,7 +269,8 @@ func TestTheInventoryOutlivesTheAgent(t *testing.T) {
 		a.well(0, 1, 2)
 		a.sees("the fourth is missed", func(s series) bool {
 			up, known := s[`nvgpu_up{gpu="3",uuid="GPU-fake-3"}`]
-			return known && up == 0 && s.down("not_listed", 3) && s["nvgpu_devices"] == 3 && s["nvgpu_devices_expected"] == 4
+			return known && up == 0 && s.down("not_listed", 3) && s["nvgpu_devices"] == 3 &&
+				s["nvgpu_devices_expected"] == 4
 		})
 	})
 	f.set("uuid.3", "GPU-new")

@@ -12,8 +12,8 @@ import (
 
 var update = flag.Bool("update", false, "write the reference instead of holding it against what is")
 
-// TestReferenceOfHealth holds health/METRICS.md against what health declares
-// beside the collectors' metrics, or writes it under -update.
+// TestReferenceOfHealth compares health/METRICS.md with the metrics that health
+// adds to those of the collectors, or writes it under -update.
 func TestReferenceOfHealth(t *testing.T) {
 	t.Parallel()
 	read, err := os.ReadFile("collectors/METRICS.md")
@@ -21,14 +21,17 @@ func TestReferenceOfHealth(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b strings.Builder
-	b.WriteString("# Metrics of health\n\n`make generate` writes this page from the catalogue; do not edit it. These metrics are derived from the readings in\n" +
-		"[collectors/METRICS.md](../collectors/METRICS.md). Families whose name begins with `nvgpu_peer`, `nvgpu_anomaly` or\n" +
+	b.WriteString("# Metrics of health\n\n`make generate` writes this page from the catalogue; do not edit it. These " +
+		"metrics are derived from the readings in\n" +
+		"[collectors/METRICS.md](../collectors/METRICS.md). Families whose name begins with `nvgpu_peer`, " +
+		"`nvgpu_anomaly` or\n" +
 		"`nvgpu_drift`, and forecasts, are absent if there is nothing to compare with or no trend.\n\n" +
 		"| metric | type | labels | description |\n|---|---|---|---|\n")
 	n := 0
 	for _, m := range collectors.Metrics() {
 		if !strings.Contains(string(read), "`"+m.Name+"`") {
-			fmt.Fprintf(&b, "| `%s` | %v | %s | %s |\n", m, m.Type, strings.Join(m.Labels, ", "), strings.ReplaceAll(m.Help, "|", "\\|"))
+			fmt.Fprintf(&b, "| `%s` | %v | %s | %s |\n", m, m.Type, strings.Join(m.Labels, ", "),
+				strings.ReplaceAll(m.Help, "|", "\\|"))
 			n++
 		}
 	}

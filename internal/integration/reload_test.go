@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A prober scrapes without a pause and remembers what went wrong.
+// A prober scrapes without a pause and remembers failures.
 type prober struct {
 	stop    func()
 	scrapes int
@@ -61,7 +61,8 @@ func TestReloadAppliesAGoodFileAndRefusesABadOne(t *testing.T) {
 
 	reload(tiers + "  disabel: []\n")
 	eventually(t, "the bad file is reported", func() bool { return success() == 0 })
-	if entry := a.log.find("configuration not reloaded, the previous one stays in force"); entry == nil || !strings.Contains(entry["err"].(string), path+":4: unknown key") {
+	if entry := a.log.find("configuration not reloaded, the previous one stays in force"); entry == nil ||
+		!strings.Contains(entry["err"].(string), path+":4: unknown key") {
 		t.Errorf("the log does not say what is wrong with the file: %v", entry)
 	}
 	if fabric() {
@@ -74,7 +75,7 @@ func TestReloadAppliesAGoodFileAndRefusesABadOne(t *testing.T) {
 	reload(tiers)
 	eventually(t, "the repaired file is in force", func() bool { return success() == 1 && fabric() })
 	p.stop()
-	if p.scrapes < 3 || len(p.wrong) > 0 { // one for each reload, on a machine that is slow
+	if p.scrapes < 3 || len(p.wrong) > 0 { // one for each reload on a slow machine
 		t.Errorf("of %d scrapes during the reloads %d went wrong: %v", p.scrapes, len(p.wrong), p.wrong)
 	}
 	if status := a.stop(); status != 0 {

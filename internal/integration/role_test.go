@@ -17,8 +17,8 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// Two processes, one that only enforces and one that only observes, are what
-// one process is that does both.
+// Two processes, one that only enforces and one that only observes, equal one
+// process that does both.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "roles") // t.TempDir's names are too long for a socket
@@ -26,10 +26,13 @@ func TestRoles(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	config := write(t, fmt.Sprintf("enforcer:\n  enabled: true\n  tenants:\n    - {name: tests, select: [{users: [%d]}], guarantee: 40 %%}\n", os.Getuid()))
+	config := write(t, fmt.Sprintf("enforcer:\n  enabled: true\n  tenants:\n    - {name: tests, select: [{users: "+
+		"[%d]}], guarantee: 40 %%}\n", os.Getuid()))
 	flags := []string{"--demo=testdata/scenario/two.yml", "--config.file=" + config, "--runtime.dir=" + dir}
 	enforcer := spawn(t, nil, append(flags, "--role=enforce")...)
-	eventually(t, "it enforces", func() bool { return enforcer.log.find("gpusteward enforces") != nil || enforcer.hasEnded() })
+	eventually(t, "it enforces", func() bool {
+		return enforcer.log.find("gpusteward enforces") != nil || enforcer.hasEnded()
+	})
 	observer := spawn(t, nil, append(flags, "--role=observe")...).ready()
 	observer.sees("the broker", func(s series) bool { return s["gpusteward_broker_up"] == 1 })
 	_, page := observer.get("/metrics")
@@ -53,7 +56,7 @@ func TestRoles(t *testing.T) {
 	observer.sees("no broker", func(s series) bool { return s["gpusteward_broker_up"] == 0 })
 }
 
-// divided starts an enforcer, and an observer that sees it, and returns the
+// divided starts an enforcer and an observer that sees it, and returns the
 // broker's socket.
 func divided(t *testing.T) (enforcer, observer *agent, socket string) {
 	t.Helper()
@@ -65,16 +68,19 @@ func divided(t *testing.T) (enforcer, observer *agent, socket string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	flags := []string{"--demo=testdata/scenario/two.yml", "--config.file=" + write(t, "enforcer: {enabled: true}\n"), "--runtime.dir=" + dir}
+	flags := []string{"--demo=testdata/scenario/two.yml", "--config.file=" + write(t, "enforcer: {enabled: true}\n"),
+		"--runtime.dir=" + dir}
 	enforcer = spawn(t, nil, append(flags, "--role=enforce")...)
-	eventually(t, "it enforces", func() bool { return enforcer.log.find("gpusteward enforces") != nil || enforcer.hasEnded() })
+	eventually(t, "it enforces", func() bool {
+		return enforcer.log.find("gpusteward enforces") != nil || enforcer.hasEnded()
+	})
 	observer = spawn(t, nil, append(flags, "--role=observe")...).ready()
 	observer.sees("the broker", func(s series) bool { return s["gpusteward_broker_up"] == 1 })
 	return enforcer, observer, filepath.Join(dir, "broker/broker.sock")
 }
 
-// crowd keeps more descriptors in flight, as a process of the enforcer's user,
-// than the enforcer may have.
+// crowd keeps more descriptors in flight than the enforcer may have, as a
+// process of the enforcer's user.
 func crowd(t *testing.T, enforcer *agent) {
 	t.Helper()
 	const most = 400
@@ -87,29 +93,31 @@ func crowd(t *testing.T, enforcer *agent) {
 	}
 	t.Cleanup(func() { _ = errors.Join(unix.Close(pair[0]), unix.Close(pair[1])) })
 	for range 3 {
-		if err := unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(slices.Repeat([]int{pair[0]}, 200)...), nil, unix.MSG_DONTWAIT); err != nil {
+		if err := unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(slices.Repeat([]int{pair[0]}, 200)...), nil,
+			unix.MSG_DONTWAIT); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// permitted returns the capabilities that a process may have, this one's for 0:
-// root in a container lacks some.
+// permitted returns the capabilities that a process may have; PID 0 is this
+// process. Root in a container lacks some.
 func permitted(t *testing.T, pid int) uint64 {
 	t.Helper()
-	var sets [2]unix.CapUserData // of the lower and the upper 32
-	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3, Pid: int32(pid)}, &sets[0]); err != nil {
+	var sets [2]unix.CapUserData // the lower and the upper 32
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3, Pid: int32(pid)},
+		&sets[0]); err != nil {
 		t.Fatal(err)
 	}
 	return uint64(sets[1].Permitted)<<32 | uint64(sets[0].Permitted)
 }
 
-// mayExceed says whether the limit of descriptors in flight does not hold for
-// the enforcer.
+// mayExceed reports whether the enforcer is exempt from the limit of
+// descriptors in flight.
 func mayExceed(t *testing.T) bool { return permitted(t, 0)&(1<<unix.CAP_SYS_RESOURCE) != 0 }
 
-// A broker that may have no more descriptors in flight cannot serve anybody, and
-// that is seen.
+// A broker that may have no more descriptors in flight cannot serve clients,
+// and reports that.
 func TestAStarvedBrokerIsSeen(t *testing.T) {
 	t.Parallel()
 	if mayExceed(t) {
@@ -119,14 +127,17 @@ func TestAStarvedBrokerIsSeen(t *testing.T) {
 	crowd(t, enforcer)
 	began := time.Now()
 	observer.sees("that it starves", func(s series) bool {
-		return s["gpusteward_broker_up"] == 0 && s["gpusteward_broker_starved"] == 1 && slices.Contains(s.family("nvgpu_health_check_failing", `check="broker"`), 1)
+		return s["gpusteward_broker_up"] == 0 && s["gpusteward_broker_starved"] == 1 &&
+			slices.Contains(s.family("nvgpu_health_check_failing", `check="broker"`), 1)
 	})
 	t.Logf("seen after %v", time.Since(began))
-	eventually(t, "the log says so", func() bool { return strings.Contains(enforcer.log.String(), "the broker cannot serve everybody") })
+	eventually(t, "the log says so", func() bool {
+		return strings.Contains(enforcer.log.String(), "the broker cannot serve everybody")
+	})
 }
 
-// Another process of root keeps more descriptors in flight than the broker may
-// have: the broker serves who comes all the same.
+// If another process of root keeps more descriptors in flight than the limit,
+// the broker still serves its clients.
 func TestRootInAContainerStarvesNobody(t *testing.T) {
 	t.Parallel()
 	if !mayExceed(t) {
@@ -158,9 +169,9 @@ func TestEnforceWithNothingToEnforce(t *testing.T) {
 	}
 }
 
-// activated returns the command of an agent that is given these files as
-// systemd's sockets. systemd names the process that they are for, which only
-// exists once it has been started.
+// activated returns the command of an agent that gets these files as systemd's
+// sockets. systemd names the PID that they are for, which exists only after the
+// start.
 func activated(files []*os.File, args ...string) *exec.Cmd {
 	cmd := exec.Command("sh", append([]string{"-c", `LISTEN_PID=$$ exec "$0" "$@"`, os.Args[0]}, args...)...)
 	cmd.Env = append(os.Environ(), fmt.Sprintf("LISTEN_FDS=%d", len(files)))
@@ -168,8 +179,8 @@ func activated(files []*os.File, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// asks has a client connect to the broker's socket and ask for statistics; it
-// returns what waits for the answer.
+// asks has a client connect to the broker's socket and request statistics. It
+// returns a function that waits for the answer.
 func asks(t *testing.T, socket string) (answered func()) {
 	t.Helper()
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
@@ -183,8 +194,8 @@ func asks(t *testing.T, socket string) (answered func()) {
 	return func() { t.Helper(); hooked{t, conn}.hears(wire.TypeStatsReply) }
 }
 
-// systemd's socket is the broker's: who connects before it runs, or while it
-// restarts, is answered, and the file stays the same.
+// The broker takes over systemd's socket: a client that connects before the
+// broker runs, or while it restarts, is answered, and the file stays the same.
 func TestTheBrokerTakesSystemdsSocket(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "activated") // t.TempDir's names are too long for a socket
@@ -213,7 +224,8 @@ func TestTheBrokerTakesSystemdsSocket(t *testing.T) {
 	config := write(t, "enforcer: {enabled: true}\n")
 	for _, role := range []string{"enforce", "enforce", "all"} {
 		answered := asks(t, socket)
-		a := launch(t, activated([]*os.File{file}, "--demo=testdata/scenario/two.yml", "--config.file="+config, "--runtime.dir="+dir, "--role="+role, loopback))
+		a := launch(t, activated([]*os.File{file}, "--demo=testdata/scenario/two.yml", "--config.file="+config,
+			"--runtime.dir="+dir, "--role="+role, loopback))
 		answered()
 		answered = asks(t, socket)
 		answered()
@@ -228,10 +240,12 @@ func TestTheBrokerTakesSystemdsSocket(t *testing.T) {
 		t.Errorf("the socket is not what it was: %v", err)
 	}
 
-	elsewhere := launch(t, activated([]*os.File{file}, "--demo=testdata/scenario/two.yml", "--config.file="+config, "--role=enforce"))
+	elsewhere := launch(t, activated([]*os.File{file}, "--demo=testdata/scenario/two.yml", "--config.file="+config,
+		"--role=enforce"))
 	asks(t, socket)()
 	eventually(t, "it says that nobody looks for it there", func() bool {
-		return elsewhere.log.find("systemd's socket of the broker is not at the path that programs and agents use")["socket"] == socket
+		const said = "systemd's socket of the broker is not at the path that programs and agents use"
+		return elsewhere.log.find(said)["socket"] == socket
 	})
 }
 
@@ -257,7 +271,7 @@ func TestTheBrokerRefusesOtherSockets(t *testing.T) {
 		}
 	}()
 	unix := func(network string) *os.File {
-		l, err := net.ListenUnix(network, &net.UnixAddr{Net: network}) // the kernel names it
+		l, err := net.ListenUnix(network, &net.UnixAddr{Net: network}) // the kernel chooses the name
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -277,7 +291,8 @@ func TestTheBrokerRefusesOtherSockets(t *testing.T) {
 		"received unixpacket @":               {unix("unixpacket"), unix("unixpacket")},
 	} {
 		a := launch(t, activated(given, "--demo=h100", "--config.file="+config, "--role=enforce"))
-		if status := a.wait(); status != exitConfig || !strings.Contains(a.log.String(), want) || !strings.Contains(a.log.String(), "ListenSequentialPacket=") {
+		if status := a.wait(); status != exitConfig || !strings.Contains(a.log.String(), want) ||
+			!strings.Contains(a.log.String(), "ListenSequentialPacket=") {
 			t.Errorf("%s: exit status %d: %s", want, status, a.log)
 		}
 	}

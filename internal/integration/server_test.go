@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// freeAddress returns an address of loopback that nobody listens on.
+// freeAddress returns a loopback address that nobody listens on.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -34,8 +34,8 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// installed skips a test, and says so, where a server is not installed that it
-// needs.
+// installed skips a test, and says so, if a server that it needs is not
+// installed.
 func installed(t *testing.T, programs ...string) {
 	t.Helper()
 	for _, name := range programs {
@@ -45,8 +45,8 @@ func installed(t *testing.T, programs ...string) {
 	}
 }
 
-// startServer starts a server that ends with the test, and waits until it is ready.
-// It returns its URL.
+// startServer starts a server that ends with the test, waits until it is ready,
+// and returns its URL.
 func startServer(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	address, log := freeAddress(t), new(transcript)
@@ -72,7 +72,7 @@ func startServer(t *testing.T, program string, args ...string) string {
 	return "http://" + address
 }
 
-// scale is by how much rules are hurried: their waits are of minutes.
+// scale is the factor by which rules are hurried: they wait for minutes.
 const scale = 20
 
 var (
@@ -81,8 +81,8 @@ var (
 	promUnits = regexp.MustCompile(`(\d+)([dhms])`)
 )
 
-// asksFor returns a Prometheus's answer to a query, by the values of a label: the
-// last where several have one.
+// asksFor returns a Prometheus's answer to a query, by the values of a label.
+// If several series have a value, the last one counts.
 func asksFor(t *testing.T, prometheus, query, label string) map[string]float64 {
 	t.Helper()
 	var answer struct {
@@ -94,7 +94,8 @@ func asksFor(t *testing.T, prometheus, query, label string) map[string]float64 {
 			}
 		}
 	}
-	if err := json.Unmarshal([]byte(body(t, prometheus+"/api/v1/query?query="+url.QueryEscape(query))), &answer); err != nil || answer.Error != "" {
+	if err := json.Unmarshal([]byte(body(t, prometheus+"/api/v1/query?query="+url.QueryEscape(query))),
+		&answer); err != nil || answer.Error != "" {
 		t.Fatalf("%s: %v%s", query, err, answer.Error)
 	}
 	all := map[string]float64{}
@@ -108,7 +109,7 @@ func asksFor(t *testing.T, prometheus, query, label string) map[string]float64 {
 	return all
 }
 
-// body returns what is at a URL.
+// body returns the body at a URL.
 func body(t *testing.T, url string) string {
 	t.Helper()
 	r, err := http.Get(url)
@@ -144,12 +145,13 @@ func startOverFleet(t *testing.T, fleet string, args ...string) string {
 	}
 	dir := t.TempDir()
 	rewrite(t, filepath.Join(dir, "prometheus.yml"), config)
-	return startServer(t, "prometheus", append(args, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"))...)
+	return startServer(t, "prometheus", append(args, "--config.file="+filepath.Join(dir, "prometheus.yml"),
+		"--storage.tsdb.path="+filepath.Join(dir, "data"))...)
 }
 
-// hurried returns rules with every duration divided by scale: how long an
-// expression must hold, how far back it looks, and how often that is done. What
-// they ask for, and what they say, is as shipped.
+// hurried returns rules with every duration divided by scale: the time that an
+// expression must hold, the range that it covers, and the interval of
+// evaluation. Expressions and texts are as shipped.
 func hurried(t *testing.T, rules string) string {
 	t.Helper()
 	shorter := func(text string) string {
@@ -158,7 +160,8 @@ func hurried(t *testing.T, rules string) string {
 		}
 		sum := time.Duration(0)
 		for _, part := range promUnits.FindAllStringSubmatch(text, -1) {
-			unit := map[string]time.Duration{"d": 24 * time.Hour, "h": time.Hour, "m": time.Minute, "s": time.Second}[part[2]]
+			unit := map[string]time.Duration{"d": 24 * time.Hour, "h": time.Hour, "m": time.Minute,
+				"s": time.Second}[part[2]]
 			n := 0
 			fmt.Sscan(part[1], &n)
 			sum += time.Duration(n) * unit
@@ -181,15 +184,15 @@ func hurried(t *testing.T, rules string) string {
 	})
 }
 
-// hostName returns what the agent says that this host is called.
+// hostName returns the agent's name of this host.
 func hostName() string {
 	name, _ := os.Hostname()
 	return cmp.Or(os.Getenv("NODE_NAME"), name)
 }
 
-// startPrometheus starts one that scrapes an agent every second and evaluates
-// the shipped rules, those of alerts that are on by default, hurried. Of scrape
-// the lines are added to the agent's job.
+// startPrometheus starts a Prometheus that scrapes an agent every second and
+// evaluates the shipped rules for the alerts that are on by default, hurried.
+// It adds the lines of scrape to the agent's job.
 func startPrometheus(t *testing.T, alertmanager, agent string, rules bool, scrape ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -208,15 +211,17 @@ func startPrometheus(t *testing.T, alertmanager, agent string, rules bool, scrap
 			rewrite(t, filepath.Join(dir, name), hurried(t, string(text)))
 		}
 	}
-	fmt.Fprintf(&b, "scrape_configs:\n- job_name: gpusteward\n  static_configs: [{targets: [%q], labels: {node: %q}}]\n", at.Host, hostName())
+	fmt.Fprintf(&b, "scrape_configs:\n- job_name: gpusteward\n  static_configs: [{targets: [%q], "+
+		"labels: {node: %q}}]\n", at.Host, hostName())
 	for _, line := range scrape {
 		b.WriteString("  " + line + "\n")
 	}
 	rewrite(t, filepath.Join(dir, "prometheus.yml"), b.String())
-	return startServer(t, "prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"))
+	return startServer(t, "prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"),
+		"--storage.tsdb.path="+filepath.Join(dir, "data"))
 }
 
-// A message is what Alertmanager sends to a webhook.
+// A message is a message of Alertmanager to a webhook.
 type message struct {
 	Receiver    string
 	GroupLabels map[string]string
@@ -229,14 +234,14 @@ type arrived struct {
 	Labels, Annotations map[string]string
 }
 
-// A receiver takes Alertmanager's messages.
+// A receiver receives Alertmanager's messages.
 type receiver struct {
 	mu       sync.Mutex
 	messages []message
 }
 
 // startReceiver starts a webhook, and an Alertmanager with the shipped
-// configuration that sends to it; its waits for more of a group are a second.
+// configuration that sends to it. It waits a second for more alerts of a group.
 func startReceiver(t *testing.T) (r *receiver, alertmanager string) {
 	t.Helper()
 	r = new(receiver)
@@ -255,7 +260,8 @@ func startReceiver(t *testing.T) (r *receiver, alertmanager string) {
 		t.Fatal(err)
 	}
 	config := string(text)
-	for from, to := range map[string]string{"http://127.0.0.1:5001": hook.URL, "group_wait: 30s": "group_wait: 1s", "group_wait: 5s": "group_wait: 1s", "group_interval: 5m": "group_interval: 1s"} {
+	for from, to := range map[string]string{"http://127.0.0.1:5001": hook.URL, "group_wait: 30s": "group_wait: 1s",
+		"group_wait: 5s": "group_wait: 1s", "group_interval: 5m": "group_interval: 1s"} {
 		if !strings.Contains(config, from) {
 			t.Fatalf("deploy/alertmanager.yml has no %q", from)
 		}
@@ -263,18 +269,19 @@ func startReceiver(t *testing.T) (r *receiver, alertmanager string) {
 	}
 	dir := t.TempDir()
 	rewrite(t, filepath.Join(dir, "alertmanager.yml"), config)
-	alertmanager = startServer(t, "prometheus-alertmanager", "--config.file="+filepath.Join(dir, "alertmanager.yml"), "--storage.path="+filepath.Join(dir, "data"), "--cluster.listen-address=")
+	alertmanager = startServer(t, "prometheus-alertmanager", "--config.file="+filepath.Join(dir, "alertmanager.yml"),
+		"--storage.path="+filepath.Join(dir, "data"), "--cluster.listen-address=")
 	return r, alertmanager
 }
 
-// all returns what has arrived.
+// all returns the arrived alerts.
 func (r *receiver) all() []message {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.messages)
 }
 
-// last returns the last that was said of alerts of a name, by GPU and tenant.
+// last returns the last message about alerts of a name, by GPU and tenant.
 func (r *receiver) last(name string) map[string]arrived {
 	all := map[string]arrived{}
 	for _, m := range r.all() {
@@ -297,7 +304,7 @@ type known struct {
 	Fingerprint string
 }
 
-// alertsAt returns what an Alertmanager has that fires.
+// alertsAt returns the firing alerts of an Alertmanager.
 func alertsAt(t *testing.T, alertmanager string) (all []known) {
 	t.Helper()
 	r, err := http.Get(alertmanager + "/api/v2/alerts")

@@ -26,41 +26,42 @@ import (
 // stubGPU is the UUID of the simulated GPU.
 var stubGPU = [16]byte([]byte("gpusteward-stub\x00"))
 
-// A siege is a host: an observer and an enforcer on a simulated GPU, with honest
-// tenants, two of whom always want it, and peers of an adversary. Each cgroup is
-// a tenant's: serving's, batch's and jobs', and two of the one that is hostile,
-// in one of which nobody is under the hook.
+// A siege is a host: an observer and an enforcer on a simulated GPU, with
+// honest tenants, two of which always want the GPU, and peers of an adversary.
+// Each cgroup belongs to a tenant: one each to serving, batch and jobs, and two
+// to the hostile tenant. The processes in one of these two are not under the
+// hook.
 type siege struct {
 	*rand.Rand
 	*testing.T
 	f                  fakeDriver
-	dir                string // that every user can look into
+	dir                string // every user can read it
 	config             string
 	groups             map[string]string // directories, by name
 	observer, enforcer *agent
 	env                []string // of programs on the GPU
 	truth              *truth
 	enforced, began    time.Time
-	stolen             time.Duration // when it was looked at last
+	stolen             time.Duration // at the last look
 	peers              []*besieger
 	reloads            int
-	weights            []int // of moves up to each
+	weights            []int // of the moves up to each
 
 	mu      sync.Mutex
 	log     []string // the last moves
 	count   map[string]float64
 	came    []time.Duration // how long honest processes waited for a session
-	comes   time.Time       // when that was, last
+	comes   time.Time       // when they last did
 	working sync.WaitGroup  // honest jobs
 }
 
-// guaranteed are the parts of the GPU of those who always want it. The rest is
-// guaranteed too, to jobs and to the hostile tenant, of which a program always
-// wants more: so nobody gets what is not wanted elsewhere, and all that is taken
-// is seen.
+// guaranteed are the parts of the GPU for the tenants that always want it. The
+// rest is guaranteed too, to jobs and to the hostile tenant, which always has a
+// program that wants more. So no tenant gets time that is not wanted elsewhere,
+// and all that is taken shows.
 var guaranteed = map[string]float64{"serving": .5, "batch": .38}
 
-// newSiege starts all that is honest.
+// newSiege starts everything honest.
 func newSiege(t *testing.T, seed uint64) *siege {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -71,7 +72,8 @@ func newSiege(t *testing.T, seed uint64) *siege {
 			t.Fatalf("make -C %s: %v\n%s", dir, err, out)
 		}
 	}
-	s := &siege{T: t, Rand: rand.New(rand.NewPCG(seed, 0)), f: newDriver(t), groups: map[string]string{}, count: map[string]float64{}}
+	s := &siege{T: t, Rand: rand.New(rand.NewPCG(seed, 0)), f: newDriver(t), groups: map[string]string{},
+		count: map[string]float64{}}
 	for _, name := range []string{"serving", "batch", "jobs", "hostile", "around"} {
 		s.groups[name] = ownGroup(t, name)
 	}
@@ -83,10 +85,13 @@ func newSiege(t *testing.T, seed uint64) *siege {
 	go s.feed()
 
 	s.config = write(t, s.table())
-	flags := []string{"--config.file=" + s.config, "--runtime.dir=" + filepath.Join(s.dir, "run"), "--state.dir=" + filepath.Join(s.dir, "state")}
+	flags := []string{"--config.file=" + s.config, "--runtime.dir=" + filepath.Join(s.dir, "run"),
+		"--state.dir=" + filepath.Join(s.dir, "state")}
 	s.enforced = time.Now()
 	s.at(first, func() { s.enforcer = spawn(t, s.f.environment(), append(flags, "--role=enforce")...) })
-	eventually(t, "it enforces", func() bool { return s.enforcer.log.find("gpusteward enforces") != nil || s.enforcer.hasEnded() })
+	eventually(t, "it enforces", func() bool {
+		return s.enforcer.log.find("gpusteward enforces") != nil || s.enforcer.hasEnded()
+	})
 	s.observer = spawn(t, s.f.environment(), append(flags, "--role=observe")...).ready()
 	s.observer.sees("the broker", func(s series) bool { return s["gpusteward_broker_up"] == 1 })
 	for _, name := range []string{"serving", "batch"} {
@@ -94,12 +99,14 @@ func newSiege(t *testing.T, seed uint64) *siege {
 	}
 	s.wants()
 	s.observer.sees("both at work", func(m series) bool {
-		return len(m.family("nvgpu_quota_sessions", `tenant="serving"`)) == 1 && len(m.family("nvgpu_quota_sessions", `tenant="batch"`)) == 1
+		return len(m.family("nvgpu_quota_sessions", `tenant="serving"`)) == 1 &&
+			len(m.family("nvgpu_quota_sessions", `tenant="batch"`)) == 1
 	})
 	return s
 }
 
-// table is the configuration. A cap of the hostile tenant differs each time.
+// table returns the configuration. A cap of the hostile tenant differs each
+// time.
 func (s *siege) table() string {
 	if err := os.WriteFile(filepath.Join(s.dir, "gemini"), []byte("1\npod/a 0.5 1.0 1000\n"), 0o644); err != nil {
 		s.Fatal(err)
@@ -116,11 +123,12 @@ enforcer:
     - {name: batch, select: [{units: [%s]}], guarantee: 38 %%, memory: 4 GiB, memory_guarantee: 4 GiB}
     - {name: jobs, select: [{units: [%s]}], guarantee: 2 %%, memory: 60 GiB, memory_guarantee: 60 GiB}
     - {name: hostile, select: [{units: [%s, %s]}], guarantee: 10 %%, memory: %d GiB}
-`, filepath.Join(s.dir, "gemini"), unit("serving"), unit("batch"), unit("jobs"), unit("hostile"), unit("around"), 8+s.reloads%2)
+`, filepath.Join(s.dir, "gemini"), unit("serving"), unit("batch"), unit("jobs"), unit("hostile"), unit("around"),
+		8+s.reloads%2)
 }
 
-// ownGroup makes a cgroup of version 2, as of a unit, whose processes end with
-// the test.
+// ownGroup makes a cgroup of version 2 like that of a unit. Its processes end
+// with the test.
 func ownGroup(t *testing.T, name string) string {
 	t.Helper()
 	root := "/sys/fs/cgroup"
@@ -141,7 +149,7 @@ func ownGroup(t *testing.T, name string) string {
 // place puts the hook and the simulated driver where all users can run them.
 func (s *siege) place() {
 	s.Helper()
-	dir, err := os.MkdirTemp("", "siege") // t.TempDir's are the user's own, and too long for a socket
+	dir, err := os.MkdirTemp("", "siege") // t.TempDir is private to the user, and too long for a socket
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
@@ -167,15 +175,17 @@ func (s *siege) place() {
 
 func (s *siege) socket() string { return filepath.Join(s.dir, "run/broker/broker.sock") }
 
-// A truth is what the simulated GPU did, which nothing under test can bend: by
-// the cgroup of who is on it.
+// A truth is what the simulated GPU really did, by cgroup. Nothing under test
+// can change it.
 type truth struct {
 	mu        sync.Mutex
-	at        time.Duration            // of the simulation, when it was looked at last
-	switching time.Duration            // lost to switches, ever
-	busy      map[string]time.Duration // ever
-	pids      map[int]*onGPU           // that are there
-	waited    map[string]time.Duration // of honest ones for a processor, ever; the enforcer's and what a hypervisor took under ""
+	at        time.Duration            // of the simulation, at the last look
+	switching time.Duration            // total lost to switches
+	busy      map[string]time.Duration // total
+	pids      map[int]*onGPU           // present ones
+	// total waits of honest ones for a processor; under "": those of the enforcer,
+	// and the time that a hypervisor took
+	waited map[string]time.Duration
 }
 
 type onGPU struct {
@@ -185,7 +195,7 @@ type onGPU struct {
 	seen  time.Duration
 }
 
-// watch reads what the program stat prints, until the test ends.
+// watch reads the output of the program stat until the test ends.
 func watch(t *testing.T, stat string, env ...string) *truth {
 	t.Helper()
 	cmd := exec.Command(stat, "20")
@@ -236,8 +246,8 @@ func (tr *truth) read(text string) {
 	p.busy, p.used, p.seen = time.Duration(busy), used, tr.at
 }
 
-// groupOf returns the part of a siege's cgroup that tells it from the others;
-// empty for who is in none.
+// groupOf returns the part of a siege's cgroup that identifies it; empty for a
+// process in none.
 func groupOf(pid int) string {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	_, rest, _ := strings.Cut(string(text), "/gs-siege-")
@@ -245,14 +255,14 @@ func groupOf(pid int) string {
 	return name
 }
 
-// now returns what was so far.
+// now returns the truth so far.
 func (tr *truth) now() span {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	return span{time.Now(), maps.Clone(tr.busy), tr.switching, tr.at, maps.Clone(tr.waited)}
 }
 
-// feed has the driver say what the GPU did, until the test ends.
+// feed passes the driver's reports of the GPU on until the test ends.
 func (s *siege) feed() {
 	before, waits := map[int]time.Duration{}, map[string]time.Duration{}
 	var last time.Duration
@@ -263,7 +273,7 @@ func (s *siege) feed() {
 		used, now := uint64(1<<30), map[int]time.Duration{}
 		steady := map[int]string{}
 		for pid, p := range s.truth.pids {
-			const own = 300 << 20 // a context's
+			const own = 300 << 20 // of a context
 			used += p.used + own
 			if guaranteed[p.group] > 0 {
 				steady[pid] = p.group
@@ -283,7 +293,8 @@ func (s *siege) feed() {
 		was := took
 		took = stolen(s.T)
 		s.truth.add("", took-was)
-		for name, text := range map[string]string{"processes.0": processes.String(), "utilization.0": utilization.String(), "memory.0": fmt.Sprint(80<<30, " ", used)} {
+		for name, text := range map[string]string{"processes.0": processes.String(),
+			"utilization.0": utilization.String(), "memory.0": fmt.Sprint(80<<30, " ", used)} {
 			path := s.f.path(name)
 			if os.WriteFile(path+".next", []byte(text), 0o644) == nil {
 				_ = os.Rename(path+".next", path)
@@ -292,8 +303,8 @@ func (s *siege) feed() {
 	}
 }
 
-// wait adds up how long processes have waited for a processor since it was looked
-// at last, each as long as one of its threads, whose times are in waits.
+// wait adds up the time that processes have waited for a processor since the
+// last look. A process counts as one of its threads, with times in waits.
 func (s *siege) wait(groups map[int]string, waits map[string]time.Duration) {
 	for pid, group := range groups {
 		longest := time.Duration(0)
@@ -324,14 +335,14 @@ type program struct {
 
 func (p program) killAfter(d time.Duration) { time.AfterFunc(d, func() { _ = p.Process.Kill() }) }
 
-// Priorities: what is honest goes before whatever else the machine does, and
+// Priorities: honest processes go before everything else on the machine, and
 // the adversary's own after it.
 const first, last = -15, 5
 
 // at has the processes that start begins run at a priority.
 func (s *siege) at(priority int, start func()) {
 	s.Helper()
-	runtime.LockOSThread() // it is the thread's, and whom it starts inherits it
+	runtime.LockOSThread() // the priority belongs to the thread, and its children inherit it
 	defer runtime.UnlockOSThread()
 	for _, p := range []struct {
 		priority int
@@ -352,14 +363,15 @@ func (s *siege) begin(cmd *exec.Cmd, group string, uid int) {
 		s.Fatal(err)
 	}
 	defer func() { _ = dir.Close() }()
-	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd()), Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd()),
+		Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	if err := cmd.Start(); err != nil {
 		s.Fatal(err)
 	}
 }
 
 // load starts the load generator in a cgroup, under the hook or not. It ends
-// with the test, if not before.
+// with the test at the latest.
 func (s *siege) load(group string, hooked bool, options ...string) program {
 	s.Helper()
 	p := s.loads(group, hooked, options...)
@@ -376,13 +388,14 @@ func (s *siege) loads(group string, hooked bool, options ...string) program {
 	}
 	p.Stdout, p.Stderr = p.out, p.out
 	s.at(first, func() {
-		s.begin(p.Cmd, group, map[string]int{"serving": 5001, "batch": 0, "jobs": 5002, "hostile": 0, "around": 5001}[group])
+		s.begin(p.Cmd, group, map[string]int{"serving": 5001, "batch": 0, "jobs": 5002, "hostile": 0,
+			"around": 5001}[group])
 	})
 	return p
 }
 
-// wants has a program of the hostile tenant want all of the GPU, always: where the
-// escalation ended it there is another.
+// wants keeps a program of the hostile tenant that wants all of the GPU: when
+// the escalation ends it, another starts.
 func (s *siege) wants() {
 	go func() {
 		for s.Context().Err() == nil {
@@ -391,18 +404,20 @@ func (s *siege) wants() {
 	}()
 }
 
-// job runs a job, which gets its memory and comes to its end.
+// job runs a job, which must get its memory and succeed.
 func (s *siege) job(mib int) {
-	p := s.loads("jobs", true, fmt.Sprintf("--alloc-mib=%d", mib), "--alloc-step-mib=64", "--kernel-us=200", "--sync-every=8", "--seconds=1")
+	p := s.loads("jobs", true, fmt.Sprintf("--alloc-mib=%d", mib), "--alloc-step-mib=64", "--kernel-us=200",
+		"--sync-every=8", "--seconds=1")
 	s.working.Go(func() {
 		err := p.Wait()
-		if text := p.out.String(); err != nil || !strings.Contains(text, fmt.Sprintf("alloc %d 0\n", mib<<20)) || !strings.Contains(text, "total ") {
+		if text := p.out.String(); err != nil || !strings.Contains(text, fmt.Sprintf("alloc %d 0\n", mib<<20)) ||
+			!strings.Contains(text, "total ") {
 			s.broken("a job that wanted %d MiB ended with %v: %s", mib, err, text)
 		}
 	})
 }
 
-// reload has both processes read the configuration again.
+// reload makes both processes read the configuration again.
 func (s *siege) reload() {
 	s.reloads++
 	rewrite(s.T, s.config, s.table())
@@ -413,8 +428,8 @@ func (s *siege) reload() {
 	}
 }
 
-// sees asks for a page, which must be answered. All programs of this host are
-// one client of the observer, which may cut off any of them: then it is asked
+// sees requests a page, which must be answered. All programs of this host are
+// one client of the observer, which may cut off any of them: sees then asks
 // again.
 func (s *siege) sees(path string) string {
 	status, body, err := s.observer.fetch(path)
@@ -429,29 +444,31 @@ func (s *siege) sees(path string) string {
 	return body
 }
 
-// A besieger is a peer's process, with the moves that it has yet to make.
+// A besieger is the process of a peer, with its pending moves.
 type besieger struct {
 	*exec.Cmd
 	pid   int
 	in    io.WriteCloser
-	free  chan struct{} // as many as moves can be waiting
-	since time.Time     // it was told of one last
+	free  chan struct{} // as many as there can be pending moves
+	since time.Time     // the last move was sent
 }
 
-// besiegers are who peers are: of one user as somebody honest, and of others.
+// besiegers are the users of peers: one is the user of an honest process, the
+// others are different.
 var besiegers = []struct {
 	uid   int
 	group string
 }{{0, "hostile"}, {5001, "hostile"}, {6001, "hostile"}, {6002, "hostile"}, {0, "around"}, {6001, "around"}}
 
-// peer starts a process that asks the broker for sessions: the adversary's have
-// processor time where nobody else wants it, since what they take of it is the
-// kernel's to bound; what others do for them counts.
+// peer starts a process that asks the broker for sessions. The adversary's
+// processes get only processor time that nobody else wants, because the kernel
+// has to bound that; the work that others do for them counts.
 func (s *siege) peer(uid int, group, how string) (cmd *exec.Cmd, in io.WriteCloser, out io.Reader) {
 	s.Helper()
-	cmd = exec.Command("/proc/self/exe") // which others may run wherever it is
+	cmd = exec.Command("/proc/self/exe") // others may run it, wherever it is
 	gemini, _ := s.enforcer.log.find("programs under Gemini's hook are served")["address"].(string)
-	cmd.Env = append(os.Environ(), asPeer+"="+strings.Join([]string{s.socket(), strings.TrimPrefix(s.observer.url, "http://"), gemini, how}, ","))
+	cmd.Env = append(os.Environ(), asPeer+"="+strings.Join([]string{s.socket(),
+		strings.TrimPrefix(s.observer.url, "http://"), gemini, how}, ","))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err == nil {
@@ -464,7 +481,7 @@ func (s *siege) peer(uid int, group, how string) (cmd *exec.Cmd, in io.WriteClos
 	return cmd, in, out
 }
 
-// end kills a peer, if it is there.
+// end kills a peer, if there is one.
 func (s *siege) end(i int) {
 	if p := s.peers[i]; p != nil {
 		_ = p.Process.Kill()
@@ -472,7 +489,7 @@ func (s *siege) end(i int) {
 	}
 }
 
-// respawn kills a peer, if it is there, and starts it again.
+// respawn kills a peer, if there is one, and starts it again.
 func (s *siege) respawn(i int) {
 	s.end(i)
 	p := &besieger{free: make(chan struct{}, 4)}
@@ -498,7 +515,7 @@ func (s *siege) moveTo(pid int, group string) {
 	_ = os.WriteFile(filepath.Join(s.groups[group], "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
 }
 
-// come has an honest process open one session after the other.
+// come has an honest process open session after session.
 func (s *siege) come() {
 	s.comes = time.Now()
 	_, in, out := s.peer(5001, "serving", "honest")
@@ -536,7 +553,7 @@ func (s *siege) eventually(what string, wrong func() string) {
 	}
 }
 
-// tell puts a line into the log of moves.
+// tell adds a line to the log of moves.
 func (s *siege) tell(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -544,17 +561,18 @@ func (s *siege) tell(format string, args ...any) {
 	s.log = s.log[max(0, len(s.log)-60):]
 }
 
-// broken says that something honest was hurt, and what was done before.
+// broken reports that something honest was hurt, and the moves before that.
 func (s *siege) broken(format string, args ...any) {
 	s.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.Context().Err() == nil && !s.Failed() {
-		s.Errorf("after %.1f s: %s\nthe last moves:\n%s", time.Since(s.began).Seconds(), fmt.Sprintf(format, args...), strings.Join(s.log, "\n"))
+		s.Errorf("after %.1f s: %s\nthe last moves:\n%s", time.Since(s.began).Seconds(), fmt.Sprintf(format, args...),
+			strings.Join(s.log, "\n"))
 	}
 }
 
-// A span begins at a moment, or is what was before it.
+// A span is the time since a moment, or the state at that moment.
 type span struct {
 	began         time.Time
 	busy          map[string]time.Duration // by cgroup
@@ -562,13 +580,13 @@ type span struct {
 	waited        map[string]time.Duration // for processors, by cgroup
 }
 
-// pace returns what honest tenants had of their guarantees since then, of the
-// time that programs around the hook left them, which are the audit's to find.
-// On a simulated GPU nobody gives it work while he waits for a processor, and
-// others have what is not used: what a tenant waited is taken for its own. As
-// much of the time in which the GPU had no work as the enforcer waited is left
-// out. Where that is half of the time, or of what a tenant should have, its pace
-// says nothing.
+// pace returns the part of their guarantees that honest tenants got since then,
+// of the time that programs around the hook left them; finding those is the
+// audit's task. A tenant on a simulated GPU gives it no work while it waits for
+// a processor, and others get unused time. So the time that a tenant waited
+// counts as its own. As much of the GPU's time without work as the enforcer
+// waited is left out. If that is half of the time, or of what a tenant should
+// have, the pace says nothing.
 func (s *siege) pace(from span) (all map[string]float64, judged bool) {
 	to := s.truth.now()
 	left := to.at - from.at
@@ -591,7 +609,7 @@ func (s *siege) pace(from span) (all map[string]float64, judged bool) {
 	return all, judged
 }
 
-// where says where the GPU's time went since then.
+// where returns what the GPU's time went to since then.
 func (s *siege) where(from span) string {
 	to := s.truth.now()
 	var b strings.Builder
@@ -613,7 +631,7 @@ func (s *siege) where(from span) string {
 	return b.String()
 }
 
-// taken returns what a process has: memory in bytes, and descriptors.
+// taken returns the use of a process: memory in bytes, and descriptors.
 func (s *siege) taken(a *agent) (memory uint64, descriptors int) {
 	p, err := procfs.NewProc(a.pid)
 	if err != nil {

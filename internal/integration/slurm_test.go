@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// A slurmd runs deploy/slurm's scripts as Slurm's daemon does, on a node7 of
-// which a scontrol and a squeue of the test tell.
+// A slurmd runs deploy/slurm's scripts as Slurm's daemon does, on a node7 with
+// a scontrol and a squeue of the test.
 type slurmd struct {
 	t   *testing.T
 	bin string // of scontrol, squeue and logger
@@ -25,7 +25,8 @@ type slurmd struct {
 func newSlurmd(t *testing.T) *slurmd {
 	dir := t.TempDir()
 	s := &slurmd{t: t, bin: filepath.Join(dir, "bin"), run: filepath.Join(dir, "run")}
-	s.env = []string{"PATH=" + s.bin + ":/usr/bin:/bin", "DIR=" + dir, "GPUSTEWARD_RUN=" + s.run, "GPUSTEWARD_SLURM_CONF=" + dir + "/ours.conf", "SLURM_CONF=" + dir + "/slurm.conf", "SLURMD_NODENAME=node7"}
+	s.env = []string{"PATH=" + s.bin + ":/usr/bin:/bin", "DIR=" + dir, "GPUSTEWARD_RUN=" + s.run,
+		"GPUSTEWARD_SLURM_CONF=" + dir + "/ours.conf", "SLURM_CONF=" + dir + "/slurm.conf", "SLURMD_NODENAME=node7"}
 	for name, script := range map[string]string{
 		"logger": `shift 4; echo "$*" >>"$DIR/logged"`,
 		"squeue": `cat "$DIR/squeue"`,
@@ -54,7 +55,7 @@ func (s *slurmd) put(name, text string) {
 	}
 }
 
-// read returns the text of a file, and what it is called where there is none.
+// read returns the text of a file, or its name if there is none.
 func (s *slurmd) read(name string) string {
 	text, err := os.ReadFile(s.path(name))
 	if err != nil {
@@ -63,8 +64,8 @@ func (s *slurmd) read(name string) string {
 	return string(text)
 }
 
-// script runs one of the scripts and returns what it says. It must end well,
-// whatever happens: Slurm would drain the node.
+// script runs one of the scripts and returns its output. The script must
+// succeed in every case: otherwise Slurm would drain the node.
 func (s *slurmd) script(name string, env ...string) string {
 	s.t.Helper()
 	path, err := filepath.Abs("deploy/slurm/" + name)
@@ -80,7 +81,8 @@ func (s *slurmd) script(name string, env ...string) string {
 	return string(out)
 }
 
-var job7 = []string{"SLURM_JOB_ID=7", "SLURM_JOB_USER=ada", "SLURM_JOB_UID=1000", "SLURM_JOB_ACCOUNT=lab", "SLURM_JOB_PARTITION=gpu", "SLURM_JOB_GPUS=0"}
+var job7 = []string{"SLURM_JOB_ID=7", "SLURM_JOB_USER=ada", "SLURM_JOB_UID=1000", "SLURM_JOB_ACCOUNT=lab",
+	"SLURM_JOB_PARTITION=gpu", "SLURM_JOB_GPUS=0"}
 
 func TestPrologWritesARecord(t *testing.T) {
 	t.Parallel()
@@ -89,7 +91,8 @@ func TestPrologWritesARecord(t *testing.T) {
 	if said := s.script("prolog.sh", job7...); said != "" || s.read("logged") != "no logged" {
 		t.Errorf("it says %q and logs %q", said, s.read("logged"))
 	}
-	if got, want := s.read("run/slurm/7"), "JOB=7\nUSER=ada\nUID=1000\nACCOUNT=lab\nPARTITION=gpu\nGPUS=0\n"; got != want {
+	if got, want := s.read("run/slurm/7"),
+		"JOB=7\nUSER=ada\nUID=1000\nACCOUNT=lab\nPARTITION=gpu\nGPUS=0\n"; got != want {
 		t.Errorf("the record is\n%s, want\n%s", got, want)
 	}
 	if got := s.read("run/tenants.d/slurm-7.yml"); got != "no run/tenants.d/slurm-7.yml" {
@@ -99,9 +102,11 @@ func TestPrologWritesARecord(t *testing.T) {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 
-	// What the user writes adds no line.
-	s.script("prolog.sh", "SLURM_JOB_ID=8", "SLURM_JOB_USER=eve", "SLURM_JOB_ACCOUNT=x\nUSER=root\nGPUS=0,1", "SLURM_JOB_PARTITION=$(reboot)`id`")
-	if got, want := s.read("run/slurm/8"), "JOB=8\nUSER=eve\nUID=\nACCOUNT=x?USER=root?GPUS=0,1\nPARTITION=$(reboot)`id`\nGPUS=\n"; got != want {
+	// Text of the user adds no line.
+	s.script("prolog.sh", "SLURM_JOB_ID=8", "SLURM_JOB_USER=eve", "SLURM_JOB_ACCOUNT=x\nUSER=root\nGPUS=0,1",
+		"SLURM_JOB_PARTITION=$(reboot)`id`")
+	if got, want := s.read("run/slurm/8"),
+		"JOB=8\nUSER=eve\nUID=\nACCOUNT=x?USER=root?GPUS=0,1\nPARTITION=$(reboot)`id`\nGPUS=\n"; got != want {
 		t.Errorf("the record is\n%s, want\n%s", got, want)
 	}
 	s.script("prolog.sh", "SLURM_JOB_ID=../../x")
@@ -114,29 +119,46 @@ func TestPrologWritesARecord(t *testing.T) {
 	}
 }
 
-// What Slurm granted is a quota that the configuration takes.
+// Slurm's grant is a quota that the configuration accepts.
 func TestPrologGivesShards(t *testing.T) {
 	t.Parallel()
 	const node = "NodeName=node7 Gres=gpu:h100:2,shard:h100:8 GresDrain=N/A GresUsed=x\n"
 	job := func(gres string) string {
-		return "JobId=7 JOB_GRES=shard:9 Nodes=node5 CPU_IDs=0 Mem=0 GRES=shard:4(IDX:1) Nodes=node[6-7] CPU_IDs=0 Mem=0 GRES=" + gres + " MinCPUsNode=1\n"
+		return "JobId=7 JOB_GRES=shard:9 Nodes=node5 CPU_IDs=0 Mem=0 GRES=shard:4(IDX:1) Nodes=node[6-7] CPU_IDs=0 " +
+			"Mem=0 GRES=" + gres + " MinCPUsNode=1\n"
 	}
 	for name, c := range map[string]struct {
 		gpus, node, gres, ours string
 		want                   []string // of --explain
 	}{
-		"shards":                 {gres: "shard:h100:3(IDX:1)", gpus: "1", want: []string{"on GPU 1: guarantee 75 %, limit 75 %, priority normal", "memory 75 % of the GPU's", "on every other GPU: guarantee 0 %, limit 1 %", "memory 1 MiB", "can ask for no other"}},
-		"untyped":                {gres: "shard:1(IDX:0)", gpus: "0", node: "NodeName=node7 Gres=gpu:4(S:0-1),shard:12\n", want: []string{"on GPU 0: guarantee 33.33 %, limit 33.33 %"}},
-		"of several GPUs":        {gres: "gpu:h100:1(IDX:1),shard:h100:6(3/4,1/4,2/4)", gpus: "0,1,2", want: []string{"on GPU 0: guarantee 75 %", "on GPU 1: guarantee 25 %", "on GPU 2: guarantee 50 %"}},
-		"of GPUs that are a set": {gres: "shard:h100:5(IDX:0-1,3)", gpus: "0,1,3", want: []string{"on GPU 0, 1, 3: guarantee 41.66 %"}},
-		"more than there are":    {gres: "shard:h100:9(IDX:0)", gpus: "0", want: []string{"on GPU 0: guarantee 100 %"}},
-		"our number of shards":   {gres: "shard:h100:3(IDX:1)", gpus: "1", ours: "shards=12\n", want: []string{"on GPU 1: guarantee 25 %"}},
-		"our terms":              {gres: "shard:h100:2(IDX:1)", gpus: "1", ours: "tenant='priority: low, ladder: {mode: pause}'\nquota() { [ -z \"$part\" ] || echo \"guarantee: $part, memory: 10 GiB, limit: 100 %\"; }\n", want: []string{"on GPU 1: guarantee 50 %, limit 100 %, priority low", "memory 10 GiB", "ladder: up to pause"}},
-		"our terms of a GPU":     {gres: "gpu:h100:1(IDX:0)", gpus: "0", ours: "quota() { case $SLURM_JOB_PARTITION in gpu) echo 'limit: 40 %' ;; esac; }\n", want: []string{"on GPU 0: guarantee 0 %, limit 40 %"}},
-		"the page's terms":       {gres: "shard:h100:2(IDX:1)", gpus: "1", ours: example(t), want: []string{"on GPU 1: guarantee 50 %, limit 100 %, priority low", "memory 50 % of the GPU's", "ladder: up to pause\n"}},
-		"the page's partition":   {gres: "gpu:h100:1(IDX:1)", gpus: "1", ours: "SLURM_JOB_PARTITION=interactive\n" + example(t), want: []string{"on GPU 1: guarantee 0 %, limit 50 %", "memory 20 GiB"}},
-		"a whole GPU":            {gres: "gpu:h100:1(IDX:0)", gpus: "0"},
-		"nothing":                {},
+		"shards": {gres: "shard:h100:3(IDX:1)", gpus: "1",
+			want: []string{"on GPU 1: guarantee 75 %, limit 75 %, priority normal", "memory 75 % of the GPU's",
+				"on every other GPU: guarantee 0 %, limit 1 %", "memory 1 MiB", "can ask for no other"}},
+		"untyped": {gres: "shard:1(IDX:0)", gpus: "0",
+			node: "NodeName=node7 Gres=gpu:4(S:0-1),shard:12\n",
+			want: []string{"on GPU 0: guarantee 33.33 %, limit 33.33 %"}},
+		"of several GPUs": {gres: "gpu:h100:1(IDX:1),shard:h100:6(3/4,1/4,2/4)", gpus: "0,1,2",
+			want: []string{"on GPU 0: guarantee 75 %", "on GPU 1: guarantee 25 %", "on GPU 2: guarantee 50 %"}},
+		"of GPUs that are a set": {gres: "shard:h100:5(IDX:0-1,3)", gpus: "0,1,3",
+			want: []string{"on GPU 0, 1, 3: guarantee 41.66 %"}},
+		"more than there are": {gres: "shard:h100:9(IDX:0)", gpus: "0", want: []string{"on GPU 0: guarantee 100 %"}},
+		"our number of shards": {gres: "shard:h100:3(IDX:1)", gpus: "1", ours: "shards=12\n",
+			want: []string{"on GPU 1: guarantee 25 %"}},
+		"our terms": {gres: "shard:h100:2(IDX:1)", gpus: "1",
+			ours: "tenant='priority: low, ladder: {mode: pause}'\nquota() { [ -z \"$part\" ] || echo \"guarantee: " +
+				"$part, memory: 10 GiB, limit: 100 %\"; }\n", want: []string{"on GPU 1: guarantee 50 %, limit 100 %, " +
+				"priority low", "memory 10 GiB", "ladder: up to pause"}},
+		"our terms of a GPU": {gres: "gpu:h100:1(IDX:0)", gpus: "0",
+			ours: "quota() { case $SLURM_JOB_PARTITION in gpu) echo 'limit: 40 %' ;; esac; }\n",
+			want: []string{"on GPU 0: guarantee 0 %, limit 40 %"}},
+		"the page's terms": {gres: "shard:h100:2(IDX:1)", gpus: "1", ours: example(t),
+			want: []string{"on GPU 1: guarantee 50 %, limit 100 %, priority low", "memory 50 % of the GPU's",
+				"ladder: up to pause\n"}},
+		"the page's partition": {gres: "gpu:h100:1(IDX:1)", gpus: "1",
+			ours: "SLURM_JOB_PARTITION=interactive\n" + example(t),
+			want: []string{"on GPU 1: guarantee 0 %, limit 50 %", "memory 20 GiB"}},
+		"a whole GPU": {gres: "gpu:h100:1(IDX:0)", gpus: "0"},
+		"nothing":     {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -175,7 +197,7 @@ func TestPrologGivesShards(t *testing.T) {
 	}
 }
 
-// example returns what docs/slurm.md has for /etc/gpusteward/slurm.conf.
+// example returns the /etc/gpusteward/slurm.conf of docs/slurm.md.
 func example(t *testing.T) string {
 	t.Helper()
 	page, err := os.ReadFile("docs/slurm.md")
@@ -189,11 +211,12 @@ func example(t *testing.T) string {
 	return text
 }
 
-// explain says what a file of tenants means for a process of the job: for this
-// one, which is of no job, with the workload that it is of in the job's place.
+// explain explains a file of tenants for a process of the job. This process is
+// in no job, so it takes the job's place with its own workload.
 func (s *slurmd) explain(text string) string {
 	s.t.Helper()
-	s.put("run/tenants.d/slurm-7.yml", regexp.MustCompile(`workloads: \["slurm:7", "slurm:7\.\*"\]`).ReplaceAllString(text, fmt.Sprintf("users: [%d]", os.Getuid())))
+	s.put("run/tenants.d/slurm-7.yml", regexp.MustCompile(`workloads: \["slurm:7", "slurm:7\.\*"\]`).
+		ReplaceAllString(text, fmt.Sprintf("users: [%d]", os.Getuid())))
 	if !strings.Contains(text, `"slurm:7.*"`) {
 		s.t.Errorf("it is not for the job: %s", text)
 	}
@@ -205,8 +228,7 @@ func (s *slurmd) explain(text string) string {
 	return out
 }
 
-// Whatever is wrong, the prolog ends well, within its time, and says so in the
-// log.
+// The prolog succeeds within its time in every case, and logs what is wrong.
 func TestPrologNeverFailsAJob(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -253,15 +275,16 @@ func TestPrologNeverFailsAJob(t *testing.T) {
 	}
 }
 
-// What an epilog that was killed has left is removed when it is a day old and
-// Slurm does not know the job any more; not where Slurm does not answer.
+// Files that a killed epilog left are removed when they are a day old and Slurm
+// no longer knows the job, but not if Slurm does not answer.
 func TestEpilogRemovesWhatIsStale(t *testing.T) {
 	t.Parallel()
 	s := newSlurmd(t)
-	files := []string{"run/slurm/1", "run/tenants.d/slurm-1.yml", "run/slurm/2", "run/tenants.d/slurm-2.yml", "run/slurm/3", "run/slurm/.4.new", "run/tenants.d/site.yml"}
+	files := []string{"run/slurm/1", "run/tenants.d/slurm-1.yml", "run/slurm/2", "run/tenants.d/slurm-2.yml",
+		"run/slurm/3", "run/slurm/.4.new", "run/tenants.d/site.yml"}
 	for _, name := range files {
 		s.put(name, "x\n")
-		if name != "run/slurm/3" { // is of today
+		if name != "run/slurm/3" { // is from today
 			if err := os.Chtimes(s.path(name), time.Now(), time.Now().Add(-25*time.Hour)); err != nil {
 				t.Fatal(err)
 			}
@@ -281,7 +304,8 @@ func TestEpilogRemovesWhatIsStale(t *testing.T) {
 	}
 	s.put("bin/squeue", "#!/bin/sh\necho \"$@\" >>\"$DIR/asked\"; printf '2\\n22\\n'\n")
 	s.script("epilog.sh", "SLURM_JOB_ID=9")
-	if got, want := fmt.Sprint(left()), "[run/slurm/2 run/tenants.d/slurm-2.yml run/slurm/3 run/tenants.d/site.yml]"; got != want {
+	if got, want := fmt.Sprint(left()),
+		"[run/slurm/2 run/tenants.d/slurm-2.yml run/slurm/3 run/tenants.d/site.yml]"; got != want {
 		t.Errorf("there are %s, want %s", got, want)
 	}
 	s.script("epilog.sh", "SLURM_JOB_ID=9")
@@ -290,7 +314,7 @@ func TestEpilogRemovesWhatIsStale(t *testing.T) {
 	}
 }
 
-// The hook is for jobs with GPUs, where there are a hook and a broker.
+// Only jobs with GPUs get the hook, if there are a hook and a broker.
 func TestTaskPrologPutsTheHookIn(t *testing.T) {
 	t.Parallel()
 	s := newSlurmd(t)
@@ -306,7 +330,7 @@ func TestTaskPrologPutsTheHookIn(t *testing.T) {
 	if said := s.script("taskprolog.sh", env("SLURM_JOB_GPUS=0")...); said != "" {
 		t.Errorf("without a hook: %q", said)
 	}
-	const other = "/lib/x86_64-linux-gnu/libm.so.6" // what the loader can load
+	const other = "/lib/x86_64-linux-gnu/libm.so.6" // a file that the loader can load
 	text, err := os.ReadFile(other)
 	if err != nil {
 		t.Fatal(err)

@@ -53,8 +53,9 @@ func TestStackAsJSON(t *testing.T) {
 	}
 }
 
-// TestStackOfWhatCannotBeRead is of a process that the kernel knows no memory of.
-func TestStackOfWhatCannotBeRead(t *testing.T) {
+// TestStackOfUnreadableProcess reads a process without memory, as the kernel
+// reports it.
+func TestStackOfUnreadableProcess(t *testing.T) {
 	t.Parallel()
 	procfs := t.TempDir()
 	line := []byte("7 (rank) Z 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20")

@@ -64,14 +64,15 @@ func (m *manager) count(text string) (n int) {
 	return n
 }
 
-// quiet returns for how long no WATCHDOG=1 has come.
+// quiet returns the time since the last WATCHDOG=1.
 func (m *manager) quiet() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return time.Since(m.last)
 }
 
-// environment is what systemd gives a service; a watchdog of 0 is none.
+// environment is the environment of a service of systemd; a watchdog of 0 is
+// none.
 func (m *manager) environment(watchdog time.Duration) []string {
 	env := []string{"NOTIFY_SOCKET=" + m.path}
 	if watchdog > 0 {
@@ -86,7 +87,7 @@ func TestSystemdIsToldReadyOnceEveryGPUWasRead(t *testing.T) {
 	a := spawn(t, m.environment(0), "--demo=testdata/scenario/late.yml").listening()
 	waited := 0
 	eventually(t, "READY=1", func() bool {
-		told := m.count("READY=1") > 0 // before asking: it must not be ahead of the answer
+		told := m.count("READY=1") > 0 // read before the request: READY must not precede the answer
 		if status, why := a.get("/-/ready"); status != http.StatusOK {
 			waited++
 			if told {
@@ -123,14 +124,16 @@ func TestWatchdogIsFedAsLongAsAReaderMoves(t *testing.T) {
 		{"two", "100ms", 0, 2 * time.Second},
 		{"two", "8s", 0, 2 * time.Second},
 		{"wedged_one", "100ms", 1, 2 * time.Second},
-		{"lost_all", "100ms", 1, 7 * time.Second}, // looked for every 5 s
+		{"lost_all", "100ms", 1, 7 * time.Second}, // the agent looks for it every 5 s
 		{"empty", "100ms", 0, 2 * time.Second},
 	} {
 		t.Run(c.scenario+" "+c.fast, func(t *testing.T) {
 			t.Parallel()
 			m := newManager(t)
-			a := spawn(t, m.environment(c.watchdog), "--demo=testdata/scenario/"+c.scenario+".yml", "--config.file="+write(t, "collectors: {fast: "+c.fast+"}")).ready()
-			eventually(t, "GPUs are stuck", func() bool { return len(a.scrape().family("gpusteward_worker_stuck")) == c.stuck })
+			a := spawn(t, m.environment(c.watchdog), "--demo=testdata/scenario/"+c.scenario+".yml",
+				"--config.file="+write(t, "collectors: {fast: "+c.fast+"}")).ready()
+			eventually(t, "GPUs are stuck",
+				func() bool { return len(a.scrape().family("gpusteward_worker_stuck")) == c.stuck })
 			eventually(t, "WATCHDOG=1", func() bool { return m.count("WATCHDOG=1") > 0 })
 			before := m.count("WATCHDOG=1")
 			eventually(t, "eight more WATCHDOG=1", func() bool {
@@ -149,7 +152,8 @@ func TestWatchdogIsFedWhenEveryGPUHangs(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	const watchdog = 2 * time.Second
-	a := spawn(t, m.environment(watchdog), "--demo=testdata/scenario/wedged_all.yml", "--config.file="+write(t, "collectors: {fast: 100ms, medium: 100ms, slow: 500ms}")).ready()
+	a := spawn(t, m.environment(watchdog), "--demo=testdata/scenario/wedged_all.yml",
+		"--config.file="+write(t, "collectors: {fast: 100ms, medium: 100ms, slow: 500ms}")).ready()
 	eventually(t, "WATCHDOG=1", func() bool { return m.count("WATCHDOG=1") > 0 })
 	eventually(t, "the GPU hangs", func() bool { return slices.Equal(a.scrape().family("nvgpu_up"), []float64{0}) })
 	before := m.count("WATCHDOG=1")

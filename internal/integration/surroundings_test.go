@@ -11,14 +11,14 @@ import (
 	"testing"
 )
 
-// drives makes the kernel tell of a GPU with the device node /dev/nvidiaMINOR.
+// drives makes the kernel report a GPU with the device node /dev/nvidiaMINOR.
 func (f fakeDriver) drives(gpu, minor int) {
 	f.t.Helper()
 	f.set(module, "999.1\n")
 	f.set(slot(gpu), fmt.Sprintf("Model: \t\t Fake GPU\nDevice Minor: \t %d\nGPU Excluded:\t No\n", minor))
 }
 
-// noNodes skips a test where the device nodes of a driver are.
+// noNodes skips a test on a host with a driver's device nodes.
 func noNodes(t *testing.T) {
 	t.Helper()
 	if nodes, _ := filepath.Glob("/dev/nvidia*"); nodes != nil {
@@ -26,8 +26,8 @@ func noNodes(t *testing.T) {
 	}
 }
 
-// TestMissingDeviceNodes has the answers of a driver, 580.159.04, whose device
-// nodes are not there: OPERATING_SYSTEM, or success and no GPU.
+// TestMissingDeviceNodes repeats the answers of a driver, 580.159.04, without
+// its device nodes: OPERATING_SYSTEM, or success and no GPU.
 func TestMissingDeviceNodes(t *testing.T) {
 	t.Parallel()
 	noNodes(t)
@@ -49,12 +49,14 @@ func TestMissingDeviceNodes(t *testing.T) {
 			const logged = "no driver, retrying"
 			eventually(t, "it is logged", func() bool { return a.log.find(logged) != nil })
 			said, _ := a.log.find(logged)["err"].(string)
-			for _, want := range []string{c.call, "/dev/nvidiactl, /dev/nvidia3 missing, though the kernel module is loaded", "nvidia-modprobe -c 255 -c 3 as root", "NoNewPrivileges", "--gpus all"} {
+			for _, want := range []string{c.call, "/dev/nvidiactl, /dev/nvidia3 missing, though the kernel module " +
+				"is loaded", "nvidia-modprobe -c 255 -c 3 as root", "NoNewPrivileges", "--gpus all"} {
 				if !strings.Contains(said, want) {
 					t.Errorf("%q is not in the log: %s", want, said)
 				}
 			}
-			if status, why := a.get("/-/ready"); status != http.StatusServiceUnavailable || !strings.Contains(why, said) {
+			if status, why := a.get("/-/ready"); status != http.StatusServiceUnavailable ||
+				!strings.Contains(why, said) {
 				t.Errorf("/-/ready: %d %s", status, why)
 			}
 			eventually(t, "systemd is told", func() bool { return m.count("STATUS="+said) == 1 })
@@ -63,11 +65,12 @@ func TestMissingDeviceNodes(t *testing.T) {
 			if out, err := check.Output(); check.ProcessState.ExitCode() != 3 || !strings.Contains(string(out), said) {
 				t.Errorf("gpusteward check: %v, %s", err, out)
 			}
-			a.sees("the driver was tried again", func(s series) bool { return sum(s.family("gpusteward_nvml_calls_total", `call="nvmlInit"`)) > 3 })
+			a.sees("the driver was tried again",
+				func(s series) bool { return sum(s.family("gpusteward_nvml_calls_total", `call="nvmlInit"`)) > 3 })
 			if n := strings.Count(a.log.String(), said); n != 1 {
 				t.Errorf("it is logged %d times", n)
 			}
-			f.clear(filepath.Dir(filepath.Dir(slot(0))), module) // nothing lacks any more
+			f.clear(filepath.Dir(filepath.Dir(slot(0))), module) // nothing is missing any more
 			f.set("loaded", "")
 			f.set("gpus", "1")
 			a.ready()
@@ -79,7 +82,7 @@ func TestMissingDeviceNodes(t *testing.T) {
 	}
 }
 
-// TestADeviceNodeOfOneGPUIsMissing has the others read.
+// TestADeviceNodeOfOneGPUIsMissing: the other GPUs are read.
 func TestADeviceNodeOfOneGPUIsMissing(t *testing.T) {
 	t.Parallel()
 	noNodes(t)
@@ -91,7 +94,8 @@ func TestADeviceNodeOfOneGPUIsMissing(t *testing.T) {
 	a.well(0)
 	a.turns(3)
 	const told = "the driver lists only the GPUs that have device nodes"
-	if why, _ := a.log.find(told)["err"].(string); !strings.Contains(why, "/dev/nvidia4") || strings.Count(a.log.String(), told) != 1 {
+	if why, _ := a.log.find(told)["err"].(string); !strings.Contains(why, "/dev/nvidia4") ||
+		strings.Count(a.log.String(), told) != 1 {
 		t.Errorf("%q, told %d times", why, strings.Count(a.log.String(), told))
 	}
 	f.clear(filepath.Dir(slot(0)), filepath.Dir(slot(1)), module)
@@ -99,15 +103,15 @@ func TestADeviceNodeOfOneGPUIsMissing(t *testing.T) {
 	a.well(0, 1)
 }
 
-// A stateDirectory that cannot be used, and how it is mended.
+// A stateDirectory is a way to make a state directory unusable, and the repair.
 type stateDirectory struct {
 	spoil, mend func(t *testing.T, dir string)
 	uid         int
 	want        []string // in the log
 }
 
-// TestAStateDirectoryThatCannotBeWritten holds that GPUs are read all the same,
-// that it is told once, and that what was learnt is written when it can be.
+// TestAStateDirectoryThatCannotBeWritten: GPUs are still read, the failure is
+// logged once, and the state is written once that is possible.
 func TestAStateDirectoryThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
@@ -130,7 +134,8 @@ func TestAStateDirectoryThatCannotBeWritten(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]stateDirectory{
-		"read-only": {mount(syscall.MS_RDONLY, ""), mount(syscall.MS_REMOUNT, ""), 0, []string{"read-only file system", "ReadWritePaths="}},
+		"read-only": {mount(syscall.MS_RDONLY, ""), mount(syscall.MS_REMOUNT, ""), 0,
+			[]string{"read-only file system", "ReadWritePaths="}},
 		"full": {func(t *testing.T, dir string) {
 			mount(0, "size=4k")(t, dir)
 			must(t, os.WriteFile(filepath.Join(dir, "large"), make([]byte, 4096), 0o600))
@@ -140,9 +145,14 @@ func TestAStateDirectoryThatCannotBeWritten(t *testing.T) {
 		},
 			0, []string{"no space left on device", "df -i"}},
 		"another's": {func(t *testing.T, dir string) { must(t, os.Chmod(dir, 0o700)) },
-			func(t *testing.T, dir string) { must(t, os.Chown(dir, 65534, 65534)) }, 65534, []string{"permission denied", "belongs to root, group root, mode 0700", "chown or chmod it"}},
-		"not to be made": {func(t *testing.T, dir string) { must(t, os.Remove(dir)); must(t, os.Chown(filepath.Dir(dir), 0, 0)) },
-			func(t *testing.T, dir string) { must(t, os.Mkdir(dir, 0o755)); must(t, os.Chown(dir, 65534, 65534)) }, 65534, []string{"permission denied", "belongs to root, group root, mode 0755"}},
+			func(t *testing.T, dir string) { must(t, os.Chown(dir, 65534, 65534)) }, 65534,
+			[]string{"permission denied", "belongs to root, group root, mode 0700", "chown or chmod it"}},
+		"not to be made": {func(t *testing.T, dir string) {
+			must(t, os.Remove(dir))
+			must(t, os.Chown(filepath.Dir(dir), 0, 0))
+		},
+			func(t *testing.T, dir string) { must(t, os.Mkdir(dir, 0o755)); must(t, os.Chown(dir, 65534, 65534)) },
+			65534, []string{"permission denied", "belongs to root, group root, mode 0755"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -161,11 +171,14 @@ func TestAStateDirectoryThatCannotBeWritten(t *testing.T) {
 			c.spoil(t, state)
 			cmd := exec.Command("/proc/self/exe", args...)
 			cmd.Env = append(os.Environ(), f.environment()...)
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(c.uid), Gid: uint32(c.uid)}}
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(c.uid),
+				Gid: uint32(c.uid)}}
 			a := launch(t, cmd).ready()
 			a.well(0)
-			const inventory, health, journal = "cannot save the inventory, retrying: a GPU missing at the next start will not be noticed",
-				"what health knows is not kept, trying again: a restart of the agent will forget latched faults", "journal not written: events are kept in memory, it is tried again"
+			const inventory, health, journal = "cannot save the inventory, retrying: a GPU missing at the next start " +
+				"will not be noticed",
+				"what health knows is not kept, trying again: a restart of the agent will forget latched faults",
+				"journal not written: events are kept in memory, it is tried again"
 			for _, message := range []string{inventory, health, journal} {
 				eventually(t, message, func() bool { return a.log.find(message) != nil })
 				why, _ := a.log.find(message)["err"].(string)
@@ -176,15 +189,20 @@ func TestAStateDirectoryThatCannotBeWritten(t *testing.T) {
 				}
 			}
 			a.sees("the agent is under pressure, and its journal late", func(s series) bool {
-				return s[`gpusteward_pressure_ratio{resource="state"}`] == 2 && sum(s.family("gpusteward_journal_late_total")) > 0
+				return s[`gpusteward_pressure_ratio{resource="state"}`] == 2 &&
+					sum(s.family("gpusteward_journal_late_total")) > 0
 			})
 			a.turns(2)
 			c.mend(t, state)
 			for _, file := range []string{"inventory.json", "health.json", "events.jsonl"} {
-				eventually(t, file+" is written", func() bool { info, err := os.Stat(filepath.Join(state, file)); return err == nil && info.Size() > 0 })
+				eventually(t, file+" is written", func() bool {
+					info, err := os.Stat(filepath.Join(state, file))
+					return err == nil && info.Size() > 0
+				})
 			}
 			a.sees("no pressure", func(s series) bool { return s[`gpusteward_pressure_ratio{resource="state"}`] == 0 })
-			if events, err := os.ReadFile(filepath.Join(state, "events.jsonl")); err != nil || !strings.Contains(string(events), "The agent starts.") {
+			if events, err := os.ReadFile(filepath.Join(state, "events.jsonl")); err != nil ||
+				!strings.Contains(string(events), "The agent starts.") {
 				t.Errorf("the first event was lost: %v\n%s", err, events)
 			}
 			for _, message := range []string{inventory, health, journal} {

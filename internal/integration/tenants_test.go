@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The agent takes files of tenants that come, change and go while it runs, says
-// how many are bad, and has nothing left of tenants that are no more.
+// The agent applies files of tenants that are created, changed and deleted
+// while it runs, counts bad ones, and keeps nothing of deleted tenants.
 func TestAgentTakesTenantFiles(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "files") // t.TempDir's names are too long for a socket
@@ -27,7 +27,8 @@ func TestAgentTakesTenantFiles(t *testing.T) {
 	}
 	take := func(name string) { os.Remove(filepath.Join(drops, name)) }
 	socket := filepath.Join(dir, "broker.sock")
-	config := write(t, fmt.Sprintf("enforcer:\n  enabled: true\n  socket: %s\n  tenants_dirs: [%s]\n  tenants:\n    - {name: own, guarantee: 10 %%}\n", socket, drops))
+	config := write(t, fmt.Sprintf("enforcer:\n  enabled: true\n  socket: %s\n  tenants_dirs: [%s]\n  tenants:\n    "+
+		"- {name: own, guarantee: 10 %%}\n", socket, drops))
 	a := spawn(t, nil, "--demo=testdata/scenario/two.yml", "--config.file="+config, "--runtime.dir="+dir).ready()
 	a.sees("the broker", func(s series) bool { return s["gpusteward_broker_up"] == 1 })
 	_, page := a.get("/metrics")
@@ -40,22 +41,25 @@ func TestAgentTakesTenantFiles(t *testing.T) {
 	of := func(tenant string) string { return fmt.Sprintf(`{gpu="1",tenant="%s",uuid="%s"}`, tenant, uuid) }
 	total := a.scrape()[fmt.Sprintf(`nvgpu_memory_total_bytes{gpu="1",uuid="%s"}`, uuid)]
 	a.sees("the session that was there is of the new tenant", func(s series) bool {
-		return s["nvgpu_quota_sessions"+of("mine")] == 1 && total > 0 && s["nvgpu_quota_memory_limit_bytes"+of("mine")] == total/2
+		return s["nvgpu_quota_sessions"+of("mine")] == 1 && total > 0 &&
+			s["nvgpu_quota_memory_limit_bytes"+of("mine")] == total/2
 	})
 	put("mine.yml", "- {name: mine, limit: 200 %}\n")
 	a.sees("the bad file", func(s series) bool {
 		return s["gpusteward_tenant_files_refused"] == 1 && s["nvgpu_quota_sessions"+of("mine")] == 1
 	})
-	if entry := a.log.find("file of tenants refused, its previous tenants stay in force"); entry == nil || !strings.Contains(fmt.Sprint(entry["err"]), filepath.Join(drops, "mine.yml")+":1: [0].limit: 2 is not") {
+	if entry := a.log.find("file of tenants refused, its previous tenants stay in force"); entry == nil ||
+		!strings.Contains(fmt.Sprint(entry["err"]), filepath.Join(drops, "mine.yml")+":1: [0].limit: 2 is not") {
 		t.Errorf("the log says %v", entry)
 	}
 	take("mine.yml")
 	a.sees("it is gone", func(s series) bool {
-		return s["gpusteward_tenant_files_refused"] == 0 && s["nvgpu_quota_sessions"+of("default")] == 1 && s["nvgpu_quota_compute_guarantee_ratio"+of("own")] == .1
+		return s["gpusteward_tenant_files_refused"] == 0 && s["nvgpu_quota_sessions"+of("default")] == 1 &&
+			s["nvgpu_quota_compute_guarantee_ratio"+of("own")] == .1
 	})
 
-	// 200 jobs in batches, the last ones of each with a session, as many as one
-	// process may have: nothing is left of any.
+	// There are 200 jobs in batches. The last ones of each batch have a session,
+	// as many as one process may have. Nothing is left of any.
 	for batch := range 2 {
 		var sessions []hooked
 		for i := range 100 {

@@ -31,8 +31,10 @@ func TestSystemdsSocketIsServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	// With the enforcer too: sockets are HTTP's then, and the broker makes its own.
-	cmd := activated([]*os.File{file}, "--demo=h100", "--web.systemd-socket", "--config.file="+write(t, "enforcer: {enabled: true}\n"))
+	// The same with the enforcer: the sockets are then for HTTP, and the broker
+	// creates its own.
+	cmd := activated([]*os.File{file}, "--demo=h100", "--web.systemd-socket",
+		"--config.file="+write(t, "enforcer: {enabled: true}\n"))
 	a := launch(t, cmd)
 	a.url = "http://" + l.Addr().String()
 	eventually(t, "the socket is served", func() bool {
@@ -53,8 +55,8 @@ func TestTheSocketFlagWithoutASocketIsAnError(t *testing.T) {
 	}
 }
 
-// tlsFiles writes a certificate for 127.0.0.1 that vouches for itself, and its
-// key, and returns a pool with the certificate.
+// tlsFiles writes a self-signed certificate for 127.0.0.1 and its key, and
+// returns a pool with the certificate.
 func tlsFiles(t *testing.T, dir string) *x509.CertPool {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -73,7 +75,8 @@ func tlsFiles(t *testing.T, dir string) *x509.CertPool {
 	}
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate})
 	rewrite(t, filepath.Join(dir, "cert.pem"), string(text))
-	rewrite(t, filepath.Join(dir, "key.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})))
+	rewrite(t, filepath.Join(dir, "key.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY",
+		Bytes: secret})))
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(text)
 	return pool
@@ -84,13 +87,15 @@ const sesame = "$2a$04$UNbxwQ.Sg580WK5XPtFco.RQXXs2H8qLuE7c2t1UNEC2PLBCLbFp."
 
 func TestWebConfigGivesTLSAndPasswords(t *testing.T) {
 	t.Parallel()
-	path := write(t, "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\nbasic_auth_users: {prometheus: "+sesame+"}\n")
+	path := write(t,
+		"tls_server_config: {cert_file: cert.pem, key_file: key.pem}\nbasic_auth_users: {prometheus: "+sesame+"}\n")
 	pool := tlsFiles(t, filepath.Dir(path))
 	a := start(t, "--demo=h100", "--web.config.file="+path).listening()
 	address := strings.TrimPrefix(a.url, "http://")
 	a.client.Transport = &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool}}
 	for login, want := range map[string]int{
-		"": http.StatusUnauthorized, "prometheus:guess@": http.StatusUnauthorized, "prometheus:open%20sesame@": http.StatusOK,
+		"": http.StatusUnauthorized, "prometheus:guess@": http.StatusUnauthorized,
+		"prometheus:open%20sesame@": http.StatusOK,
 	} {
 		for _, page := range []string{"/metrics", "/", "/-/healthy"} {
 			a.url = "https://" + login + address
@@ -123,8 +128,10 @@ func TestAWrongWebConfigEndsBeforeAnythingIsServed(t *testing.T) {
 		log := new(transcript)
 		status := run(ctx, []string{"--demo=h100", loopback, "--web.config.file=" + path}, io.Discard, log)
 		cancel()
-		if status != exitConfig || !strings.Contains(log.String(), "--web.config.file="+path) || !strings.Contains(log.String(), want) || log.find("Listening on") != nil {
-			t.Errorf("with\n%sstatus %d, want 78 and a message with the flag, the file and %q; log:\n%s", text, status, want, log)
+		if status != exitConfig || !strings.Contains(log.String(), "--web.config.file="+path) ||
+			!strings.Contains(log.String(), want) || log.find("Listening on") != nil {
+			t.Errorf("with\n%sstatus %d, want 78 and a message with the flag, the file and %q; log:\n%s", text,
+				status, want, log)
 		}
 	}
 }

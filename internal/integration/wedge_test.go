@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// together runs tests that mostly wait, all at once, however few processors
-// there are.
+// together runs tests that mostly wait, all at once, on any number of
+// processors.
 func together(t *testing.T, tests map[string]func(t *testing.T)) {
 	var running sync.WaitGroup
 	for name, test := range tests {
@@ -26,10 +26,10 @@ func together(t *testing.T, tests map[string]func(t *testing.T)) {
 	running.Wait()
 }
 
-// label is the one that all series of a GPU have.
+// label is the label that all series of a GPU have.
 func label(gpu int) string { return fmt.Sprintf(`gpu="%d"`, gpu) }
 
-// down reports whether GPUs do not answer, each for that reason.
+// down reports whether the GPUs do not answer, each for that reason.
 func (s series) down(reason string, gpus ...int) bool {
 	return !slices.ContainsFunc(gpus, func(gpu int) bool {
 		up := s.family("nvgpu_up", label(gpu))
@@ -39,7 +39,7 @@ func (s series) down(reason string, gpus ...int) bool {
 	})
 }
 
-// ill says what is wrong with GPUs that should be well.
+// ill returns the faults of GPUs that should be well.
 func (s series) ill(gpus ...int) string {
 	for _, gpu := range gpus {
 		up := s.family("nvgpu_up", label(gpu))
@@ -63,22 +63,22 @@ func (s series) families(gpu int) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// sees waits for a scrape that is as it should be.
+// sees waits for a scrape that satisfies check.
 func (a *agent) sees(what string, is func(s series) bool) {
 	a.t.Helper()
 	eventually(a.t, what, func() bool {
-		defer time.Sleep(pace / 2) // dear enough, with many agents beside this one
+		defer time.Sleep(pace / 2) // expensive enough with many other agents
 		return is(a.scrape())
 	})
 }
 
-// well waits until GPUs are.
+// well waits until the GPUs are well.
 func (a *agent) well(gpus ...int) {
 	a.t.Helper()
 	a.sees(fmt.Sprintf("GPUs %v are well", gpus), func(s series) bool { return s.ill(gpus...) == "" })
 }
 
-// turns waits until every GPU that is up has been read n times more.
+// turns waits until every GPU that is up has been read n more times.
 func (a *agent) turns(n float64) {
 	a.t.Helper()
 	const calls = `gpusteward_nvml_calls_total{call="nvmlDeviceGetTemperature",return="success"}`
@@ -87,7 +87,7 @@ func (a *agent) turns(n float64) {
 	a.sees(fmt.Sprintf("%v turns", n), func(s series) bool { return s[calls] >= from[calls]+n*gpus })
 }
 
-// threads returns how many threads a child process has.
+// threads returns the number of threads of a child process.
 func (a *agent) threads() int {
 	a.t.Helper()
 	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", a.pid))
@@ -97,13 +97,13 @@ func (a *agent) threads() int {
 	return len(tasks)
 }
 
-// pace is how often a witness scrapes.
+// pace is the interval of a witness's scrapes.
 const pace = 100 * time.Millisecond
 
-// slack is how many threads Go may begin for itself at any time.
+// slack is the number of threads that Go may start at any time.
 const slack = 4
 
-// A witness scrapes in parallel, over and over, and remembers what was wrong.
+// A witness scrapes repeatedly in parallel, and remembers faults.
 type witness struct {
 	stop func()
 
@@ -112,7 +112,7 @@ type witness struct {
 	wrong   map[string]int
 }
 
-// observe begins to hold scrapes of a against check, which says what is wrong.
+// observe starts to compare scrapes of a with check, which returns the faults.
 func observe(a *agent, scrapers int, check func(s series) string) *witness {
 	w := &witness{wrong: map[string]int{}}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -144,10 +144,10 @@ func observe(a *agent, scrapers int, check func(s series) string) *witness {
 	return w
 }
 
-// saw ends the observation, which must have found nothing wrong.
+// saw ends the observation, which must have found no fault.
 func (w *witness) saw(t *testing.T) {
 	t.Helper()
-	eventually(t, "five scrapes", func() bool { // a loaded machine may have made few so far
+	eventually(t, "five scrapes", func() bool { // a loaded machine may have made fewer so far
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return w.scrapes >= 5
@@ -168,8 +168,10 @@ func TestAGPUThatHangsHarmsNoOther(t *testing.T) {
 	w := observe(a, 1, func(s series) string { return s.ill(0, 1, 3) })
 	f.set("hang.2", "")
 	a.sees("the call that hangs is named", func(s series) bool { return s.down("nvmlDeviceGetTemperature", 2) })
-	about := []string{"gpusteward_snapshot_age_seconds", "gpusteward_worker_stuck", "nvgpu_up", "nvgpu_away", // and what is known of its past
-		"nvgpu_fault_score", "nvgpu_health_check_failing", "nvgpu_health_checks_unknown", "nvgpu_incidents_total", "nvgpu_lemon_score", "nvgpu_recent_incidents"}
+	// and its history
+	about := []string{"gpusteward_snapshot_age_seconds", "gpusteward_worker_stuck", "nvgpu_up", "nvgpu_away",
+		"nvgpu_fault_score", "nvgpu_health_check_failing", "nvgpu_health_checks_unknown", "nvgpu_incidents_total",
+		"nvgpu_lemon_score", "nvgpu_recent_incidents"}
 	a.sees("nothing is left that was read of the GPU", func(s series) bool {
 		return !slices.ContainsFunc(s.families(2), func(name string) bool { return !slices.Contains(about, name) })
 	})
@@ -197,8 +199,8 @@ func TestAGPUThatHangsHarmsNoOther(t *testing.T) {
 	}
 }
 
-// stolen returns the processor time that a hypervisor has taken since boot:
-// what is late by no more was held up by nobody here.
+// stolen returns the processor time that a hypervisor has taken since boot. A
+// delay of no more than that has its cause outside.
 func stolen(t *testing.T) time.Duration {
 	t.Helper()
 	proc, err := procfs.NewDefaultFS()
@@ -218,19 +220,25 @@ func TestCallsThatHang(t *testing.T) {
 	for name, c := range map[string]struct {
 		define string
 		files  []string
-		call   string // in the files
+		call   string // its name in the files
 		reason string
 		hang   []int
-		first  bool // from the start on
+		first  bool // from the start
 		last   bool // to the end
 	}{
-		"handle":               {files: []string{"hang.2"}, call: "nvmlDeviceGetHandleByIndex_v2", reason: "nvmlDeviceGetHandleByIndex", hang: []int{2}, first: true},
-		"handle, to the end":   {files: []string{"hang.2"}, call: "nvmlDeviceGetHandleByIndex_v2", reason: "nvmlDeviceGetHandleByIndex", hang: []int{2}, first: true, last: true},
-		"handle, for the peer": {files: []string{"hang.2"}, call: "nvmlDeviceGetHandleByIndex_v2", reason: "nvmlDeviceGetHandleByIndex", hang: []int{2}, first: true, define: "-DTOPOLOGY"},
-		"uuid":                 {files: []string{"hang.2"}, call: "nvmlDeviceGetUUID", reason: "nvmlDeviceGetUUID", hang: []int{2}, first: true},
-		"two":                  {files: []string{"hang.1", "hang.3"}, reason: "nvmlDeviceGetTemperature", hang: []int{1, 3}},
-		"all":                  {files: []string{"hang"}, reason: "nvmlDeviceGetTemperature", hang: []int{0, 1, 2, 3}},
-		"all, to the end":      {files: []string{"hang"}, reason: "nvmlDeviceGetTemperature", hang: []int{0, 1, 2, 3}, last: true},
+		"handle": {files: []string{"hang.2"}, call: "nvmlDeviceGetHandleByIndex_v2",
+			reason: "nvmlDeviceGetHandleByIndex", hang: []int{2}, first: true},
+		"handle, to the end": {files: []string{"hang.2"}, call: "nvmlDeviceGetHandleByIndex_v2",
+			reason: "nvmlDeviceGetHandleByIndex", hang: []int{2}, first: true, last: true},
+		"handle, for the peer": {files: []string{"hang.2"}, call: "nvmlDeviceGetHandleByIndex_v2",
+			reason: "nvmlDeviceGetHandleByIndex", hang: []int{2}, first: true, define: "-DTOPOLOGY"},
+		"uuid": {files: []string{"hang.2"}, call: "nvmlDeviceGetUUID", reason: "nvmlDeviceGetUUID",
+			hang: []int{2}, first: true},
+		"two": {files: []string{"hang.1", "hang.3"}, reason: "nvmlDeviceGetTemperature",
+			hang: []int{1, 3}},
+		"all": {files: []string{"hang"}, reason: "nvmlDeviceGetTemperature", hang: []int{0, 1, 2, 3}},
+		"all, to the end": {files: []string{"hang"}, reason: "nvmlDeviceGetTemperature",
+			hang: []int{0, 1, 2, 3}, last: true},
 	} {
 		tests[name] = func(t *testing.T) {
 			f := newDriver(t, strings.Fields(c.define)...)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Not in parallel with others, since it measures.
+// Not parallel, because it measures.
 func TestScrapesBesideAHangAreFast(t *testing.T) {
 	f := newDriver(t)
 	f.set("gpus", "4")

@@ -31,8 +31,8 @@ while True:
     time.sleep(max(0, 0.1 * (1 - duty)))
 `
 
-// run starts a tenant in a cgroup such as systemd makes for a service, and
-// returns its PID once it holds its memory.
+// run starts a tenant in a cgroup such as systemd makes for a service. It
+// returns the PID once the tenant holds its memory.
 func (m *measured) tenant(unit, duty, gib string) int {
 	t := m.t
 	t.Helper()
@@ -40,7 +40,8 @@ func (m *measured) tenant(unit, duty, gib string) int {
 	if err := os.MkdirAll(group, 0o755); err != nil {
 		t.Fatalf("make a cgroup (it needs root and cgroup v2): %v", err)
 	}
-	cmd := exec.Command("sh", "-c", `echo $$ > "$0/cgroup.procs"; exec python3 -c "$1" "$2" "$3"`, group, tenant, duty, gib)
+	cmd := exec.Command("sh", "-c", `echo $$ > "$0/cgroup.procs"; exec python3 -c "$1" "$2" "$3"`, group, tenant,
+		duty, gib)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -62,7 +63,7 @@ func (m *measured) tenant(unit, duty, gib string) int {
 	return cmd.Process.Pid
 }
 
-// value returns the one series that begins with family and holds all pieces.
+// value returns the one series that begins with family and contains all pieces.
 func (m *measured) value(family string, pieces ...string) (v float64, ok bool) {
 	for line := range strings.Lines(m.scrape()) {
 		holds := strings.HasPrefix(line, family+"{")
@@ -70,15 +71,16 @@ func (m *measured) value(family string, pieces ...string) (v float64, ok bool) {
 			holds = holds && strings.Contains(line, p)
 		}
 		if holds {
-			v, _ := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(strings.TrimSpace(line), ' '):]), 64)
+			v, _ := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(strings.TrimSpace(line), ' '):]),
+				64)
 			return v, true
 		}
 	}
 	return 0, false
 }
 
-// pmon returns what nvidia-smi says of each process over so many seconds: the
-// average of its SM column, as a ratio.
+// pmon returns nvidia-smi's average SM column of each process over so many
+// seconds, as a ratio.
 func pmon(t *testing.T, seconds int) map[int]float64 {
 	out, err := exec.Command("nvidia-smi", "pmon", "-i", "0", "-s", "u", "-c", strconv.Itoa(seconds)).Output()
 	if err != nil {
@@ -94,17 +96,18 @@ func pmon(t *testing.T, seconds int) map[int]float64 {
 		if err != nil {
 			continue
 		}
-		sm, _ := strconv.ParseFloat(f[3], 64) // "-" is nothing
+		sm, _ := strconv.ParseFloat(f[3], 64) // "-" means none
 		sums[pid] += sm / 100 / float64(seconds)
 	}
 	return sums
 }
 
 // TestGPUWorkloads has two tenants with different loads on one GPU, in cgroups
-// of their own, and holds what the agent says of them against nvidia-smi.
+// of their own, and compares the agent's metrics with nvidia-smi.
 func TestGPUWorkloads(t *testing.T) {
 	m := startMeasured(t, binary(t))
-	pids := map[string]int{"unit:gpst-a.service": m.tenant("gpst-a.service", "1", "1"), "unit:gpst-b.service": m.tenant("gpst-b.service", "0.3", "3")}
+	pids := map[string]int{"unit:gpst-a.service": m.tenant("gpst-a.service", "1", "1"),
+		"unit:gpst-b.service": m.tenant("gpst-b.service", "0.3", "3")}
 	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
 		seen := 0
 		for name := range pids {
@@ -120,7 +123,7 @@ func TestGPUWorkloads(t *testing.T) {
 		}
 	}
 	count := func() map[string]float64 {
-		// The driver is asked every few seconds: count from one answer to another.
+		// The driver is read every few seconds: count from one reading to another.
 		first, _ := m.value("nvgpu_workload_sm_seconds_total", "gpst-a")
 		for v := first; v == first; time.Sleep(20 * time.Millisecond) {
 			v, _ = m.value("nvgpu_workload_sm_seconds_total", "gpst-a")
@@ -146,7 +149,8 @@ func TestGPUWorkloads(t *testing.T) {
 			t.Errorf("%s: SM time differs from nvidia-smi's by more than 5 points", name)
 		}
 	}
-	a, b, all := after["unit:gpst-a.service J"]-before["unit:gpst-a.service J"], after["unit:gpst-b.service J"]-before["unit:gpst-b.service J"], after["J"]-before["J"]
+	a, b, all := after["unit:gpst-a.service J"]-before["unit:gpst-a.service J"],
+		after["unit:gpst-b.service J"]-before["unit:gpst-b.service J"], after["J"]-before["J"]
 	fmt.Printf("energy: %.0f J and %.0f J of the GPU's %.0f J\n", a, b, all)
 	if sum := a + b; sum < .85*all || sum > 1.1*all {
 		t.Errorf("the workloads' energy is %.2f of the GPU's", sum/all)
@@ -155,9 +159,11 @@ func TestGPUWorkloads(t *testing.T) {
 	m.drains(pids)
 }
 
-// holdsMemory holds the workloads' memory against nvidia-smi's, which is in MiB.
+// holdsMemory compares the workloads' memory with nvidia-smi's, which is in
+// MiB.
 func (m *measured) holdsMemory(pids map[string]int) {
-	out, err := exec.Command("nvidia-smi", "-i", "0", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits").Output()
+	out, err := exec.Command("nvidia-smi", "-i", "0", "--query-compute-apps=pid,used_memory",
+		"--format=csv,noheader,nounits").Output()
 	if err != nil {
 		m.t.Fatalf("nvidia-smi: %v", err)
 	}
@@ -178,8 +184,8 @@ func (m *measured) holdsMemory(pids map[string]int) {
 	}
 }
 
-// drains has the agent let go of the driver and take it again, and looks at
-// what it holds meanwhile.
+// drains has the agent release the driver and take it again, and checks the
+// open files meanwhile.
 func (m *measured) drains(pids map[string]int) {
 	control := func(command string) time.Duration {
 		began := time.Now()
@@ -214,7 +220,8 @@ func (m *measured) drains(pids map[string]int) {
 	until("nothing is said of GPUs", func() bool { _, shown := m.value("nvgpu_up", `gpu="0"`); return !shown })
 	resumed := control("resume")
 	back := until("the GPU is back", func() bool { up, _ := m.value("nvgpu_up", `gpu="0"`); return up == 1 })
-	fmt.Printf("drain took %v, of %d open device files %d were left; resume took %v, a scrape showed the GPU %v later\n", drained, with, without, resumed, back)
+	fmt.Printf("drain took %v, of %d open device files %d were left; "+
+		"resume took %v, a scrape showed the GPU %v later\n", drained, with, without, resumed, back)
 	if with == 0 || without != 0 || drained > 2*time.Second {
 		m.t.Error("the drain did not let go of the driver in 2 s")
 	}
@@ -223,7 +230,10 @@ func (m *measured) drains(pids map[string]int) {
 		if err != nil || p.Kill() != nil {
 			m.t.Fatalf("%s cannot be killed", name)
 		}
-		gone := until(name+" has left", func() bool { _, there := m.value("nvgpu_workload_memory_used_bytes", name); return !there })
+		gone := until(name+" has left", func() bool {
+			_, there := m.value("nvgpu_workload_memory_used_bytes", name)
+			return !there
+		})
 		fmt.Printf("%s ended %v after it was killed\n", name, gone.Truncate(time.Millisecond))
 	}
 }

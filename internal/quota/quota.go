@@ -1,6 +1,6 @@
-// Package quota has the terms of a quota, a row each: what configuration calls a
-// term and how it is written there, what it must be, and what people and
-// Prometheus are told of it. It is pure.
+// Package quota has the terms of a quota, one row each: the key and its form in
+// the configuration, the check, and the texts and metrics that show it. It does
+// no I/O.
 package quota
 
 import (
@@ -8,22 +8,23 @@ import (
 	"slices"
 )
 
-// A Quota is what a tenant may use of one GPU: all its processes together. Each
-// term has a field. Names in JSON are as the statistics have them.
+// A Quota is what a tenant may use of one GPU, with all its processes together.
+// Each term has a field. The JSON names are those of the statistics.
 type Quota struct {
-	Guarantee  float64 `json:"guarantee"`       // of the GPU's time, that it gets whenever it wants it; 0 to 1
-	Limit      float64 `json:"limit"`           // most of the GPU's time, also where nobody else wants it; 1 is no limit
-	Memory     uint64  `json:"memory"`          // most of the GPU's memory, bytes; 0 is no cap
-	MemoryPart float64 `json:"memory_part"`     // the same as a part of it, 0 to 1; 0 is that Memory says it
-	Reserved   uint64  `json:"memory_reserved"` // of the GPU's memory, that is kept for it, bytes
-	LaunchWait Wait    `json:"launch_wait"`     // that 99 of 100 waits for a turn should not exceed; 0 is no objective
-	Bandwidth  float64 `json:"bandwidth"`       // most of the bandwidth of the GPU's memory and link; 1 is no limit
+	Guarantee float64 `json:"guarantee"` // part of the GPU's time that it gets whenever it wants it, 0 to 1
+	// largest part of the GPU's time, even if nobody else wants it; 1 is no limit
+	Limit      float64 `json:"limit"`
+	Memory     uint64  `json:"memory"`          // cap of GPU memory, bytes; 0 is no cap
+	MemoryPart float64 `json:"memory_part"`     // the cap as a part, 0 to 1; 0: Memory is the cap
+	Reserved   uint64  `json:"memory_reserved"` // GPU memory that is kept for it, bytes
+	LaunchWait Wait    `json:"launch_wait"`     // limit of 99 of 100 waits for a turn; 0 is no objective
+	Bandwidth  float64 `json:"bandwidth"`       // largest part of the memory's and link's bandwidth; 1 is no limit
 }
 
-// Free returns what a tenant may use of whom nothing is written.
+// Free returns the quota of a tenant without any terms.
 func Free() Quota { return Quota{Limit: 1, Bandwidth: 1} }
 
-// Check reports the first term that cannot be, by its key.
+// Check returns an error, with the key, for the first term that is invalid.
 func (q Quota) Check() error {
 	for _, t := range Terms {
 		if wrong := t.Check(q); wrong != "" {
@@ -33,7 +34,7 @@ func (q Quota) Check() error {
 	return nil
 }
 
-// Explain returns, for people, the terms that hold beside the GPU's time.
+// Explain returns, for people, the terms that hold besides the GPU's time.
 func (q Quota) Explain() (said []string) {
 	for _, t := range Terms {
 		if t.Says != "" && t.holds(&q) {
@@ -43,8 +44,8 @@ func (q Quota) Explain() (said []string) {
 	return said
 }
 
-// Fit returns q, in which the terms that are not written in w give way as far as
-// they cannot be beside the others: a guarantee is at most the limit.
+// Fit adapts the terms of q that are not written in w so that they are valid
+// beside the others: a guarantee is at most the limit.
 func (q Quota) Fit(w Written) Quota {
 	for _, t := range Terms {
 		if t.Yield != nil && !slices.Contains(w.terms, t) {

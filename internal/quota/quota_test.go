@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// write returns what is written by keys and texts, by turns.
+// write returns the written terms of alternating keys and texts.
 func write(t *testing.T, pairs ...string) (w Written) {
 	t.Helper()
 	for i := 0; i < len(pairs); i += 2 {
@@ -19,7 +19,7 @@ func write(t *testing.T, pairs ...string) (w Written) {
 	return w
 }
 
-// withTerm runs a test with one more term, a row and nothing else.
+// withTerm runs a test with one more term, which is only a row.
 func withTerm(t *testing.T, extra *Term) {
 	t.Helper()
 	before := Terms
@@ -27,7 +27,7 @@ func withTerm(t *testing.T, extra *Term) {
 	t.Cleanup(func() { Terms = before })
 }
 
-func TestATermIsARow(t *testing.T) { // not parallel: the table is everybody's
+func TestTermIsARow(t *testing.T) { // not parallel: the table is everybody's
 	withTerm(t, &Term{
 		Key: "patience", At: func(q *Quota) Value { return &q.LaunchWait },
 		Check: func(q Quota) string {
@@ -70,11 +70,12 @@ func TestATermIsARow(t *testing.T) { // not parallel: the table is everybody's
 	}
 }
 
-// Each row writes a field of its own, and each field of a quota has a row.
+// Each row writes its own field, and each field of a quota has a row.
 func TestEachFieldHasARow(t *testing.T) {
 	t.Parallel()
-	texts := map[string]string{"a part such as 0.3 or 30 %": "30 %", "a size such as 4 GiB, 500 MiB or a number of bytes": "4 GiB",
-		"a size such as 4 GiB, or a part such as 30 %": "30 %", "a duration such as 10s or 1m": "10s"}
+	texts := map[string]string{"a part such as 0.3 or 30 %": "30 %",
+		"a size such as 4 GiB, 500 MiB or a number of bytes": "4 GiB",
+		"a size such as 4 GiB, or a part such as 30 %":       "30 %", "a duration such as 10s or 1m": "10s"}
 	written := map[string]string{}
 	for _, term := range Terms {
 		q := write(t, term.Key, texts[term.Form()]).Over(Quota{Memory: 1})
@@ -88,7 +89,8 @@ func TestEachFieldHasARow(t *testing.T) {
 			t.Errorf("%s is shown as %s", term.Key, text)
 		}
 		for i := range reflect.TypeFor[Quota]().NumField() {
-			if before := reflect.ValueOf(Quota{Memory: 1}).Field(i).Interface(); reflect.ValueOf(q).Field(i).Interface() != before {
+			before := reflect.ValueOf(Quota{Memory: 1}).Field(i).Interface()
+			if reflect.ValueOf(q).Field(i).Interface() != before {
 				field := reflect.TypeFor[Quota]().Field(i).Name
 				if written[field] != "" {
 					t.Errorf("%s and %s both write %s", written[field], term.Key, field)
@@ -102,22 +104,23 @@ func TestEachFieldHasARow(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrittenStandsOverTheRest(t *testing.T) {
+func TestWrittenTermsTakePrecedence(t *testing.T) {
 	t.Parallel()
 	base := Quota{Guarantee: .5, Limit: .8, Memory: 100, Reserved: 50, LaunchWait: 7, Bandwidth: 1}
 	for name, c := range map[string]struct {
 		written []string
 		change  func(*Quota) // of base
 	}{
-		"nothing":               {nil, func(*Quota) {}},
-		"the same twice":        {[]string{"limit", "1", "limit", ".6"}, func(q *Quota) { q.Limit = .6 }},
-		"a limit below":         {[]string{"limit", ".3"}, func(q *Quota) { q.Guarantee, q.Limit = .3, .3 }},
-		"no guarantee":          {[]string{"guarantee", "0"}, func(q *Quota) { q.Guarantee, q.LaunchWait = 0, 0 }},
-		"a cap below":           {[]string{"memory", "20"}, func(q *Quota) { q.Memory, q.Reserved = 20, 20 }},
-		"no cap":                {[]string{"memory", "0"}, func(q *Quota) { q.Memory = 0 }},
-		"a part instead":        {[]string{"memory", "30 %"}, func(q *Quota) { q.Memory, q.MemoryPart = 0, .3 }},
-		"a size, after a part":  {[]string{"memory", "30 %", "memory", "60"}, func(q *Quota) { q.Memory = 60 }},
-		"a wait, and bandwidth": {[]string{"launch_wait", "1s", "bandwidth", "60 %"}, func(q *Quota) { q.LaunchWait, q.Bandwidth = Wait(time.Second), .6 }},
+		"nothing":              {nil, func(*Quota) {}},
+		"the same twice":       {[]string{"limit", "1", "limit", ".6"}, func(q *Quota) { q.Limit = .6 }},
+		"a limit below":        {[]string{"limit", ".3"}, func(q *Quota) { q.Guarantee, q.Limit = .3, .3 }},
+		"no guarantee":         {[]string{"guarantee", "0"}, func(q *Quota) { q.Guarantee, q.LaunchWait = 0, 0 }},
+		"a cap below":          {[]string{"memory", "20"}, func(q *Quota) { q.Memory, q.Reserved = 20, 20 }},
+		"no cap":               {[]string{"memory", "0"}, func(q *Quota) { q.Memory = 0 }},
+		"a part instead":       {[]string{"memory", "30 %"}, func(q *Quota) { q.Memory, q.MemoryPart = 0, .3 }},
+		"a size, after a part": {[]string{"memory", "30 %", "memory", "60"}, func(q *Quota) { q.Memory = 60 }},
+		"a wait, and bandwidth": {[]string{"launch_wait", "1s", "bandwidth", "60 %"},
+			func(q *Quota) { q.LaunchWait, q.Bandwidth = Wait(time.Second), .6 }},
 	} {
 		w, want := write(t, c.written...), base
 		c.change(&want)
@@ -127,15 +130,17 @@ func TestWhatIsWrittenStandsOverTheRest(t *testing.T) {
 	}
 }
 
-// The broker of another version may answer: what it says is a contract.
+// The broker may have another version: its JSON is a contract.
 func TestJSON(t *testing.T) {
 	t.Parallel()
-	q := Quota{Guarantee: .5, Limit: .8, Memory: 100, Reserved: 50, LaunchWait: Wait(20 * time.Millisecond), Bandwidth: .6}
+	q := Quota{Guarantee: .5, Limit: .8, Memory: 100, Reserved: 50,
+		LaunchWait: Wait(20 * time.Millisecond), Bandwidth: .6}
 	text, err := json.Marshal(q)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"guarantee":0.5,`, `"limit":0.8,`, `"memory":100,`, `"memory_reserved":50,`, `"launch_wait":0.02,`, `"bandwidth":0.6`} {
+	for _, want := range []string{`"guarantee":0.5,`, `"limit":0.8,`, `"memory":100,`, `"memory_reserved":50,`,
+		`"launch_wait":0.02,`, `"bandwidth":0.6`} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%s, want %s", text, want)
 		}

@@ -2,24 +2,24 @@ package quota
 
 import "fmt"
 
-// A Term is a row: all that is known of a key of a quota.
+// A Term is a row: everything about a key of a quota.
 type Term struct {
-	Key    string               // as configuration calls it
-	At     func(q *Quota) Value // its field
-	Check  func(q Quota) string // says what cannot be and what to do about it; nothing where all is well
-	Yield  func(q Quota) Quota  // q, in which it gives way to the other terms; nil where it need not
-	Says   string               // what an explanation calls it; nothing where another sentence tells it
-	Metric Metric               // what Prometheus calls it
+	Key    string               // name in the configuration
+	At     func(q *Quota) Value // the field
+	Check  func(q Quota) string // returns what is invalid and the remedy; empty if valid
+	Yield  func(q Quota) Quota  // returns q with this term adapted to the others; nil if it never conflicts
+	Says   string               // name in an explanation; empty if another sentence has it
+	Metric Metric               // the exported metric
 }
 
-// A Metric is a gauge of a term, in base units. It has no name where the broker's
-// books tell the term, as the escalation leaves it.
+// A Metric is a gauge of a term, in base units. It has no name if the broker's
+// books have the term, as the escalation leaves it.
 type Metric struct {
 	Name, Help string
-	Always     bool // also where nothing is written
+	Always     bool // exported even if the term is not written
 }
 
-// Terms are all terms. Nobody may change them.
+// Terms are all terms. They must not be changed.
 var Terms = []*Term{
 	{
 		Key: "guarantee", At: func(q *Quota) Value { return (*Part)(&q.Guarantee) },
@@ -28,7 +28,8 @@ var Terms = []*Term{
 			case !(q.Guarantee >= 0 && q.Guarantee <= 1):
 				return fmt.Sprintf("%v is not a part of the GPU's time, from 0 to 1", q.Guarantee)
 			case q.Limit > 0 && q.Guarantee > q.Limit:
-				return fmt.Sprintf("%v is more than the limit, %v: lower it, or raise the limit", Part(q.Guarantee), Part(q.Limit))
+				return fmt.Sprintf("%v is more than the limit, %v: lower it, or raise the limit",
+					Part(q.Guarantee), Part(q.Limit))
 			}
 			return ""
 		},
@@ -36,8 +37,8 @@ var Terms = []*Term{
 			q.Guarantee = max(min(q.Guarantee, q.Limit), 0)
 			return q
 		},
-		Metric: Metric{"nvgpu_quota_compute_guarantee_ratio", "Part of what the tenant does alone on the GPU that it gets whenever " +
-			"it wants it.", true},
+		Metric: Metric{"nvgpu_quota_compute_guarantee_ratio",
+			"Part of its lone pace on the GPU that the tenant gets whenever it wants the GPU.", true},
 	},
 	{
 		Key: "limit", At: func(q *Quota) Value { return (*Part)(&q.Limit) },
@@ -54,7 +55,8 @@ var Terms = []*Term{
 			if q.MemoryPart >= 0 && q.MemoryPart <= 1 {
 				return ""
 			}
-			return fmt.Sprintf("%v is not a part of the GPU's memory, above 0 %% and at most 100 %%", Part(q.MemoryPart))
+			return fmt.Sprintf("%v is not a part of the GPU's memory, above 0 %% and at most 100 %%",
+				Part(q.MemoryPart))
 		},
 		Says: "memory",
 	},
@@ -64,7 +66,8 @@ var Terms = []*Term{
 			if q.Memory == 0 || q.Reserved <= q.Memory {
 				return ""
 			}
-			return fmt.Sprintf("%v is more than memory, the cap of %v: lower it, or raise the cap", Size(q.Reserved), Size(q.Memory))
+			return fmt.Sprintf("%v is more than memory, the cap of %v: lower it, or raise the cap",
+				Size(q.Reserved), Size(q.Memory))
 		},
 		Yield: func(q Quota) Quota {
 			if q.Memory > 0 {
@@ -93,8 +96,9 @@ var Terms = []*Term{
 			return q
 		},
 		Says: "99 of 100 waits for a turn at most",
-		Metric: Metric{"nvgpu_quota_launch_wait_objective_seconds", "Time that 99 of 100 waits of the tenant until it is let run " +
-			"should not exceed; absent where it has no objective.", false},
+		Metric: Metric{"nvgpu_quota_launch_wait_objective_seconds",
+			"Time within which 99 of 100 of the tenant's waits for a turn should end; absent without an " +
+				"objective.", false},
 	},
 	{
 		Key: "bandwidth", At: func(q *Quota) Value { return (*Part)(&q.Bandwidth) },
@@ -105,12 +109,12 @@ var Terms = []*Term{
 			return fmt.Sprintf("%v is not a part of the bandwidth, above 0 and at most 1; 1 is no limit", q.Bandwidth)
 		},
 		Says: "bandwidth",
-		Metric: Metric{"nvgpu_quota_bandwidth_limit_ratio", "Most of the memory's bandwidth that the tenant may have; absent where it " +
-			"has no limit.", false},
+		Metric: Metric{"nvgpu_quota_bandwidth_limit_ratio",
+			"Largest part of the memory's bandwidth that the tenant may use; absent without a limit.", false},
 	},
 }
 
-// Find returns the term of a key, nil where there is none.
+// Find returns the term of a key; nil if there is none.
 func Find(key string) *Term {
 	for _, t := range Terms {
 		if t.Key == key {
@@ -129,15 +133,14 @@ func Keys() []string {
 	return keys
 }
 
-// Form returns what is written under the key, by examples.
+// Form returns the written form, by examples.
 func (t *Term) Form() string { return t.At(new(Quota)).Form() }
 
-// free is what holds where nothing is written.
+// free is the quota without any terms.
 var free = Free()
 
-// holds reports whether q has more to say of the term than where nothing is
-// written.
+// holds reports whether the term of q differs from that of a free quota.
 func (t *Term) holds(q *Quota) bool { return t.At(q).Number() != t.At(&free).Number() }
 
-// Told returns the value of the term's metric, and whether there is one now.
+// Told returns the value of the term's metric, and whether to export it.
 func (t *Term) Told(q *Quota) (float64, bool) { return t.At(q).Number(), t.Metric.Always || t.holds(q) }

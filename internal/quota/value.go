@@ -10,19 +10,20 @@ import (
 	"time"
 )
 
-// A Value is where a quota has a term, in the unit that the term is written in.
+// A Value is the field of a term in a quota, in the unit in which the term is
+// written.
 type Value interface {
-	encoding.TextUnmarshaler // its range is not looked at
+	encoding.TextUnmarshaler // does not check the range
 	fmt.Stringer
 	Number() float64 // in base units: bytes, seconds, a ratio
-	Form() string    // what is written, by examples
-	take(Value)      // what another place of the same unit has
+	Form() string    // the written form, by examples
+	take(Value)      // copies a value of the same unit
 }
 
 // A Part is written as 0.3 or as 30 %.
 type Part float64
 
-// UnmarshalText reads a part; its range is not looked at.
+// UnmarshalText reads a part. It does not check the range.
 func (p *Part) UnmarshalText(text []byte) error {
 	number, percent := strings.CutSuffix(string(text), "%")
 	v, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
@@ -38,7 +39,7 @@ func (p *Part) UnmarshalText(text []byte) error {
 
 func (p Part) String() string { return fmt.Sprintf("%.4g %%", 100*float64(p)) }
 
-// Number returns the part, 1 for 100 %.
+// Number returns the part; 1 is 100 %.
 func (p Part) Number() float64 { return float64(p) }
 
 // Form returns what is written.
@@ -50,7 +51,8 @@ func (p *Part) take(v Value) { *p = *v.(*Part) }
 type Size uint64
 
 var sizeUnits = map[string]float64{
-	"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
+	"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "kB": 1e3, "MB": 1e6,
+	"GB": 1e9, "TB": 1e12,
 }
 
 // UnmarshalText reads a size.
@@ -61,7 +63,8 @@ func (s *Size) UnmarshalText(text []byte) error {
 	if v *= unit; err != nil || !known || !(v >= 0 && v < math.MaxInt64) {
 		return fmt.Errorf("%q is not %s", text, s.Form())
 	}
-	if v < 1 && strings.ContainsAny(string(text), "123456789") { // 0 is another thing, and 1e-400 is 0 to ParseFloat
+	// 0 has another meaning, and ParseFloat reads 1e-400 as 0.
+	if v < 1 && strings.ContainsAny(string(text), "123456789") {
 		return fmt.Errorf("%q is less than a byte: write a size such as 4 GiB, 500 MiB or a number of bytes", text)
 	}
 	*s = Size(v)
@@ -89,7 +92,7 @@ func (s *Size) take(v Value) { *s = *v.(*Size) }
 // written as 30 %.
 type capacity Quota
 
-// UnmarshalText reads a size or a part; the part's range is not looked at.
+// UnmarshalText reads a size or a part. It does not check the part's range.
 func (c *capacity) UnmarshalText(text []byte) error {
 	c.Memory, c.MemoryPart = 0, 0
 	if strings.HasSuffix(string(text), "%") {
@@ -111,8 +114,7 @@ func (c *capacity) String() string {
 	return Size(c.Memory).String()
 }
 
-// Number returns the size in bytes; of a part of which no size is known, the
-// part.
+// Number returns the size in bytes, or the part if no size is known.
 func (c *capacity) Number() float64 {
 	if c.Memory == 0 {
 		return c.MemoryPart
@@ -154,7 +156,7 @@ func (w *Wait) take(v Value) { *w = *v.(*Wait) }
 // MarshalJSON returns the wait in seconds.
 func (w Wait) MarshalJSON() ([]byte, error) { return json.Marshal(w.Number()) }
 
-// UnmarshalJSON takes seconds.
+// UnmarshalJSON reads seconds.
 func (w *Wait) UnmarshalJSON(text []byte) error {
 	var seconds float64
 	err := json.Unmarshal(text, &seconds)

@@ -4,7 +4,8 @@ import "testing"
 
 func TestSizesAndParts(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]Size{"0": 0, "4096": 4096, "4 GiB": 4 << 30, "4GiB": 4 << 30, "1.5 GiB": 3 << 29, "80 GB": 80e9, "512 MiB": 512 << 20, "7 B": 7} {
+	for text, want := range map[string]Size{"0": 0, "4096": 4096, "4 GiB": 4 << 30, "4GiB": 4 << 30, "1.5 GiB": 3 << 29,
+		"80 GB": 80e9, "512 MiB": 512 << 20, "7 B": 7} {
 		var got Size
 		if err := got.UnmarshalText([]byte(text)); err != nil || got != want {
 			t.Errorf("%q is %d, %v; want %d", text, got, err, want)

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Written is what is written of a quota: some of its terms. Its zero value is
-// none of them.
+// Written is the written part of a quota: some of its terms. Its zero value has
+// none.
 type Written struct {
 	quota Quota
-	terms []*Term // those that quota has
+	terms []*Term // those in quota
 }
 
-// Set takes what is written under a key, which is one of Keys.
+// Set reads the value of a key, which is one of Keys.
 func (w *Written) Set(key, text string) error {
 	t := Find(key)
 	if t == nil {
@@ -28,7 +28,7 @@ func (w *Written) Set(key, text string) error {
 	return nil
 }
 
-// Over returns q with what is written instead.
+// Over returns q with the written terms in place of its own.
 func (w Written) Over(q Quota) Quota {
 	for _, t := range w.terms {
 		t.At(&q).take(t.At(&w.quota))

@@ -1,8 +1,9 @@
 package wire
 
-// The Append methods append a message's payload, reserved bytes as zeros. The
-// Decode methods read one that the package's Decode returned for the message's
-// type; they ignore reserved bytes, and panic on a payload of another size.
+// The Append methods append a message's payload, with reserved bytes as zeros.
+// The Decode methods read a payload that the package's Decode returned for the
+// message's type. They ignore reserved bytes, and panic on a payload of another
+// size.
 
 // Append appends m.
 func (m *Hello) Append(b []byte) []byte {

@@ -1,7 +1,7 @@
 // Package wire is the native protocol between the hook and the broker: frames
 // of at most 4096 bytes over a Unix SOCK_SEQPACKET, and the quota page by which
-// the broker tells a process what it may do. hook/src/wire.h is the same in C, and
-// a test compares the two. Nothing here allocates or keeps what it is given.
+// the broker tells a process what it may do. hook/src/wire.h is the same in C,
+// and a test compares the two. No function allocates, or keeps its arguments.
 package wire
 
 import (
@@ -9,26 +9,25 @@ import (
 	"errors"
 )
 
-// The version of the protocol. A peer of another major is refused; a minor
-// only adds what the other side may ignore.
+// The version of the protocol. A peer with another major version is refused. A
+// minor version only adds what the other side may ignore.
 const (
 	Magic = 0x57535047 // "GPSW"
 	Major = 3
 	Minor = 1
 )
 
-// Sizes, bytes unless it says otherwise.
+// Sizes, in bytes unless stated otherwise.
 const (
 	FrameMax   = 4096 // of a frame, header and payload
 	HeaderSize = 32
-	GPUs       = 16 // most GPUs of one session
+	GPUs       = 16 // maximum of one session
 )
 
-// A Type says what a frame is.
+// A Type is the type of a frame.
 type Type uint16
 
-// The types of frames. The second word is who sends it, the third what its
-// payload is.
+// The types of frames. Each comment names the sender and the payload.
 const (
 	TypeHello         Type = iota + 1 // process: Hello
 	TypeWelcome                       // broker: Welcome, the page's descriptor, and perhaps the leases'
@@ -79,14 +78,14 @@ var types = [typeEnd]struct {
 	TypeStatsReply:    {"stats_reply", 0},
 }
 
-// Types is one more than the last type, for arrays by type; index 0 is free.
+// Types is the last type plus one, for arrays by type; index 0 is unused.
 const Types = int(typeEnd)
 
 // Known reports whether t is a type of this version.
 func (t Type) Known() bool { return t > 0 && t < typeEnd }
 
-// String returns the name of t in metrics and logs; "unknown" for a type that
-// is not known.
+// String returns the name of t in metrics and logs; "unknown" for an unknown
+// type.
 func (t Type) String() string {
 	if !t.Known() {
 		return "unknown"
@@ -94,26 +93,26 @@ func (t Type) String() string {
 	return types[t].name
 }
 
-// What is wrong with a frame.
+// Errors of a frame.
 var (
 	ErrFrame   = errors.New("frame cannot be read")
 	ErrVersion = errors.New("protocol of another version")
 	ErrType    = errors.New("unknown type of message")
 )
 
-// A Header begins every frame. Magic, version and length are not in it: they
-// follow from the type.
+// A Header begins every frame. It lacks magic, version and length, which follow
+// from the type.
 type Header struct {
 	Type    Type
-	Flags   uint32 // of a PING, since 3.1: entries of the driver as in Hello.Unknown, by now; else 0
-	Seq     uint64 // the sender's choice; an answer has that of its question
+	Flags   uint32 // of a PING, since 3.1: the current value of Hello.Unknown; otherwise 0
+	Seq     uint64 // the sender's choice; an answer repeats that of its request
 	Session uint64 // 0 until WELCOME
 }
 
 var le = binary.LittleEndian
 
-// Append appends the header of a frame, whose payload the caller appends next:
-// one of exactly the type's size.
+// Append appends the header of a frame. The caller then appends the payload,
+// which must have exactly the type's size.
 func (h Header) Append(b []byte) []byte {
 	b = le.AppendUint32(b, Magic)
 	b = append(b, Major, Minor)
@@ -124,15 +123,16 @@ func (h Header) Append(b []byte) []byte {
 	return le.AppendUint64(b, h.Session)
 }
 
-// Decode takes a frame apart. The payload, a part of frame, has the size of
-// its type and is ready for the Decode method of that type's message. On
-// ErrVersion and ErrType the header says what was refused; on ErrFrame nothing
-// in it can be relied on.
+// Decode takes a frame apart. The payload is a part of frame, has the size of
+// its type, and is ready for the Decode method of the type's message. After
+// ErrVersion and ErrType, the header says what was refused. After ErrFrame,
+// nothing in the header is reliable.
 func Decode(frame []byte) (h Header, payload []byte, err error) {
 	if len(frame) < HeaderSize || len(frame) > FrameMax || le.Uint32(frame) != Magic {
 		return h, nil, ErrFrame
 	}
-	h = Header{Type: Type(le.Uint16(frame[6:])), Flags: le.Uint32(frame[12:]), Seq: le.Uint64(frame[16:]), Session: le.Uint64(frame[24:])}
+	h = Header{Type: Type(le.Uint16(frame[6:])), Flags: le.Uint32(frame[12:]), Seq: le.Uint64(frame[16:]),
+		Session: le.Uint64(frame[24:])}
 	payload = frame[HeaderSize:]
 	switch {
 	case frame[4] != Major:

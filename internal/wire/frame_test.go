@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// of returns an empty message of the type, nil where it has none.
+// of returns an empty message of the type; nil if it has none.
 func of(t Type) message {
 	switch t {
 	case TypeHello, TypeResume:
@@ -40,8 +40,8 @@ func encode(h Header, m message) []byte {
 	return b
 }
 
-// checkFrame decodes any bytes: what can be read is encoded again to a frame
-// that reads as the same, reserved bytes aside.
+// checkFrame decodes any bytes. If they decode, it encodes them to a frame that
+// decodes to the same, apart from reserved bytes.
 func checkFrame(t *testing.T, frame []byte, m message, scratch []byte) []byte {
 	t.Helper()
 	h, payload, err := Decode(frame)
@@ -85,10 +85,14 @@ func TestGoldenFrames(t *testing.T) {
 		{"acquire", Header{TypeAcquire, 0, 0, 2}, &Acquire{GPU: 1},
 			"47505357" + "0301" + "0c00" + "20000000" + "00000000" + zeros(8) + "0200000000000000" +
 				"01000000" + zeros(28)},
-		{"yield", Header{TypeYield, 0, 0, 2}, &Usage{GPU: 1, Why: WhyDrained, Turn: 4, Last: 6, Launched: 7, Busy: 8, Solo: 9, SoloTime: 10, Longest: 11, Overhead: 12, Copied: 13, Group: 14, Passed: 15, Errors: 16, Uncounted: 17},
+		{"yield", Header{TypeYield, 0, 0, 2}, &Usage{GPU: 1, Why: WhyDrained, Turn: 4, Last: 6, Launched: 7, Busy: 8,
+			Solo: 9, SoloTime: 10, Longest: 11, Overhead: 12, Copied: 13, Group: 14, Passed: 15,
+			Errors: 16, Uncounted: 17},
 			"47505357" + "0301" + "0d00" + "70000000" + "00000000" + zeros(8) + "0200000000000000" +
-				"01000000" + "02000000" + "0400000000000000" + "0600000000000000" + "0700000000000000" + "0800000000000000" +
-				"0900000000000000" + "0a00000000000000" + "0b00000000000000" + "0c00000000000000" + "0d00000000000000" + "0e00000000000000" + "0f00000000000000" + "1000000000000000" + "1100000000000000"},
+				"01000000" + "02000000" + "0400000000000000" + "0600000000000000" + "0700000000000000" +
+				"0800000000000000" +
+				"0900000000000000" + "0a00000000000000" + "0b00000000000000" + "0c00000000000000" + "0d00000000000000" +
+				"0e00000000000000" + "0f00000000000000" + "1000000000000000" + "1100000000000000"},
 		{"err", Header{TypeErr, 0, 1, 2}, &e,
 			"47505357" + "0301" + "1200" + "80000000" + "00000000" + "0100000000000000" + "0200000000000000" +
 				"05000000" + "06000000" + "66756c6c" + zeros(116)},
@@ -149,8 +153,8 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// TestRandomFrames decodes random frames and valid ones with bytes changed,
-// 10^7 where 10 seconds are enough for it; it says how many it managed.
+// TestRandomFrames decodes random frames and mutated valid ones: 10^7 of them
+// if 10 seconds suffice. It logs how many it managed.
 func TestRandomFrames(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var seeds [Types][]byte

@@ -14,7 +14,7 @@ import (
 	"unsafe"
 )
 
-// A message is what every message can do.
+// A message has the methods of every message.
 type message interface {
 	Append([]byte) []byte
 	Decode([]byte)
@@ -50,8 +50,10 @@ type headerC struct {
 }
 
 var mirrors = map[string]any{
-	"gs_header": headerC{}, "gs_hello": Hello{}, "gs_welcome": Welcome{}, "gs_memory": Memory{}, "gs_acquire": Acquire{},
-	"gs_usage": Usage{}, "gs_notice": Notice{}, "gs_err": Err{}, "gs_slot": slotC{}, "gs_page": pageC{}, "gs_leases": leasesC{},
+	"gs_header": headerC{}, "gs_hello": Hello{}, "gs_welcome": Welcome{}, "gs_memory": Memory{},
+	"gs_acquire": Acquire{},
+	"gs_usage":   Usage{}, "gs_notice": Notice{}, "gs_err": Err{}, "gs_slot": slotC{}, "gs_page": pageC{},
+	"gs_leases": leasesC{},
 }
 
 // constants are the enumerators of wire.h and its numbers.
@@ -66,9 +68,11 @@ var constants = map[string]int{
 	"GS_POOL": int(KindPool), "GS_GRAPH": int(KindGraph),
 	"GS_IDLE": int(WhyIdle), "GS_DRAINED": int(WhyDrained), "GS_UNDRAINED": int(WhyUndrained),
 	"GS_E_VERSION": int(CodeVersion), "GS_E_FRAME": int(CodeFrame), "GS_E_STATE": int(CodeState),
-	"GS_E_TENANT": int(CodeTenant), "GS_E_LIMIT": int(CodeLimit), "GS_E_GPU": int(CodeGPU), "GS_E_DENIED": int(CodeDenied),
-	"GS_OPEN": int(ModeOpen), "GS_RUN": int(ModeRun), "GS_PAUSE": int(ModePause), "GS_KILL": int(ModeKill),
-	"GS_MAGIC": Magic, "GS_MAJOR": Major, "GS_MINOR": Minor, "GS_FRAME_MAX": FrameMax, "GS_GPUS": GPUs, "GS_BESIDE": int(Beside), "GS_HASTE": int(Haste),
+	"GS_E_TENANT": int(CodeTenant), "GS_E_LIMIT": int(CodeLimit), "GS_E_GPU": int(CodeGPU),
+	"GS_E_DENIED": int(CodeDenied),
+	"GS_OPEN":     int(ModeOpen), "GS_RUN": int(ModeRun), "GS_PAUSE": int(ModePause), "GS_KILL": int(ModeKill),
+	"GS_MAGIC": Magic, "GS_MAJOR": Major, "GS_MINOR": Minor, "GS_FRAME_MAX": FrameMax, "GS_GPUS": GPUs,
+	"GS_BESIDE": int(Beside), "GS_HASTE": int(Haste),
 	"GS_LEASE_OPEN": LeaseOpen - 1<<64, "GS_LEASE_MAX": LeaseMax,
 }
 
@@ -130,8 +134,8 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-// layout adds to program what prints the fields of the C struct, and to want
-// what they must be.
+// layout adds to program code that prints the fields of the C struct, and to
+// want their expected values.
 func layout(t *testing.T, program, want *strings.Builder, name, body string) {
 	t.Helper()
 	mirror, known := mirrors[name]
@@ -143,7 +147,8 @@ func layout(t *testing.T, program, want *strings.Builder, name, body string) {
 	for _, d := range declaration.FindAllStringSubmatch(body, -1) {
 		for _, field := range strings.Split(d[1], ",") {
 			field = dimension.ReplaceAllString(strings.TrimSpace(field), "")
-			fmt.Fprintf(program, "printf(\"%s.%s %%zu %%zu\\n\", offsetof(struct %s, %s), sizeof(((struct %s *)0)->%s));\n",
+			fmt.Fprintf(program, "printf(\"%s.%s %%zu %%zu\\n\", offsetof(struct %s, %s), sizeof(((struct %s "+
+				"*)0)->%s));\n",
 				name, field, name, field, name, field)
 			if index < typ.NumField() {
 				f := typ.Field(index)
@@ -166,7 +171,8 @@ func runC(t *testing.T, source string) string {
 	if err := os.WriteFile(file, []byte(source), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-o", binary, file).CombinedOutput(); err != nil {
+	if out, err := exec.Command("gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-o", binary,
+		file).CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
 	out, err := exec.Command(binary).Output()
@@ -199,7 +205,7 @@ func checkCodec[M any, P interface {
 	if !sameFields(m, back) {
 		t.Fatalf("%T: %+v came back as %+v", m, m, back)
 	}
-	// The reserved bytes are 0 when sent, whatever was in memory.
+	// Reserved bytes are sent as 0, whatever was in memory.
 	typ := reflect.TypeOf(blank)
 	for i := range typ.NumField() {
 		if f := typ.Field(i); f.Name == "_" {

@@ -9,7 +9,7 @@ func TestLeaseIsClosedUntilSomethingIsAdded(t *testing.T) {
 	leases := make(Leases, LeaseSize)
 	word := (*uint64)(unsafe.Pointer(&leases[8]))
 	l := leases.At(1)
-	*word = 7 // which a process wrote there
+	*word = 7 // written by a process
 	if l.Idle() != 0 || l.Close() != 0 {
 		t.Errorf("%#x is in a closed lease", *word)
 	}

@@ -2,7 +2,7 @@ package wire
 
 import "bytes"
 
-// Sizes of payloads, bytes.
+// Sizes of payloads, in bytes.
 const (
 	HelloSize   = 512
 	WelcomeSize = 128
@@ -13,35 +13,35 @@ const (
 	ErrSize     = 128
 )
 
-// A Hello opens a session, or a Resume a session's successor. The last three
-// fields are a Resume's only.
+// A Hello opens a session; as a Resume it opens the successor of a session. The
+// last three fields belong to a Resume only.
 type Hello struct {
-	PID       uint32         // as the process sees itself: a hint for logs
-	GPUs      uint32         // how many of UUID are meant
+	PID       uint32         // in the process's own namespace: a hint for logs
+	GPUs      uint32         // number of entries of UUID in use
 	CUDA      uint32         // cuDriverGetVersion
-	Leases    uint16         // since 3.1: 1: it knows leases
-	Unknown   uint16         // entries of the driver that the program was given so far and the hook does not know
+	Leases    uint16         // since 3.1: 1: the process supports leases
+	Unknown   uint16         // driver entries that the program has obtained and the hook does not know
 	Hook      [16]byte       // version, NUL-padded
-	Tenant    [64]byte       // wished for, NUL-padded; empty: whatever the policy says
+	Tenant    [64]byte       // requested, NUL-padded; empty: the policy decides
 	UUID      [GPUs][16]byte // the index is the session's number of the GPU
-	Old       uint64         // the session that was
-	Token     uint64         // its WELCOME's
+	Old       uint64         // the old session
+	Token     uint64         // token of its WELCOME
 	Committed [GPUs]uint64   // bytes held on each GPU
 	_         [16]byte
 }
 
-// A Welcome answers a Hello; the page's descriptor comes with it.
+// A Welcome answers a Hello, and carries the page's descriptor.
 type Welcome struct {
 	Token      uint64 // for RESUME
-	GPUs       uint32 // that are governed; the others' slots stay OPEN, or PAUSE with FailClosed
-	Heartbeat  uint32 // how often to send PING, ms
+	GPUs       uint32 // governed GPUs; the others' slots stay OPEN, or PAUSE with FailClosed
+	Heartbeat  uint32 // interval of PING, ms
 	PageBytes  uint32
 	FailClosed uint32 // 1: without a broker, and on GPUs that are not governed, launches wait instead of running
 	Tenant     [64]byte
 	_          [40]byte
 }
 
-// A Kind is what memory is for.
+// A Kind is the use of memory.
 type Kind uint32
 
 // The kinds of memory.
@@ -59,45 +59,45 @@ type Memory struct {
 	GPU         uint32 // the session's number
 	Kind        Kind
 	Reservation uint64 // in GRANT, COMMIT and ABORT; since 3.1 in ABORT 0: of the lease
-	Bytes       uint64 // wanted, reserved, really taken, returned; in DENY what could be had
+	Bytes       uint64 // requested, reserved, actually taken, or returned; in DENY the available bytes
 	_           [8]byte
 }
 
-// An Acquire says that there is work for a GPU. The page is the answer.
+// An Acquire says that there is work for a GPU. The answer is in the page.
 type Acquire struct {
 	GPU uint32
 	_   [28]byte
 }
 
-// A Why says what a YIELD is for.
+// A Why is the reason of a YIELD.
 type Why uint32
 
-// The reasons of a YIELD; 0 in USAGE.
+// The reasons of a YIELD. In USAGE it is 0.
 const (
 	WhyIdle      Why = iota + 1 // nothing in flight, nothing launched for a while, and no launch waits
 	WhyDrained                  // paused, and the last kernel has ended
 	WhyUndrained                // paused, but the deadline came first
 )
 
-// A Usage is what happened on a GPU since the last one. Its times are
-// CLOCK_MONOTONIC, and the process's own word.
+// A Usage is the activity on a GPU since the last one. Its times are
+// CLOCK_MONOTONIC and reported by the process, unverified.
 type Usage struct {
 	GPU      uint32
 	Why      Why
-	Turn     uint64 // the page's, when it began
-	Last     uint64 // when the last work ended or the last launch was made, ns
+	Turn     uint64 // the page's turn when the activity began
+	Last     uint64 // time of the last launch or of the end of the last work, ns
 	Launched uint64 // kernels, graphs, copies and fills within the GPU that have ended; in OPEN, that were launched
-	Busy     uint64 // in OPEN: for how long work was outstanding, ns
-	Solo     uint64 // of them, those that tell the process's own pace: they ran while nobody else did,
-	SoloTime uint64 // and took so long, one after the other, ns
-	Longest  uint64 // one launch, at most, ns; 0 none was measured by itself
-	Overhead uint64 // threads waited in the gate, ns
-	Copied   uint64 // bytes that copies were asked to move
-	Group    uint64 // a communicator that the process is a rank of with this GPU; 0 none is told of
+	Busy     uint64 // in OPEN: time with outstanding work, ns
+	Solo     uint64 // those of Launched that ran while nobody else did, which show the process's own pace,
+	SoloTime uint64 // and their total time, ns
+	Longest  uint64 // longest single launch, ns; 0: none was measured by itself
+	Overhead uint64 // time that threads waited in the gate, ns
+	Copied   uint64 // bytes of requested copies
+	Group    uint64 // a communicator that has the process as a rank with this GPU; 0: none is known
 
-	// Of the process, ever.
+	// Totals of the process.
 	Passed    uint64 // launches that the gate let pass because what they waited for did not come
-	Errors    uint64 // launches that it let pass because it could not govern them
+	Errors    uint64 // launches that the gate let pass because it could not govern them
 	Uncounted uint64 // allocations that could not be booked
 }
 
@@ -123,7 +123,7 @@ const (
 	codeEnd
 )
 
-// Codes is one more than the last code, for arrays by code; index 0 is free.
+// Codes is the last code plus one, for arrays by code; index 0 is unused.
 const Codes = int(codeEnd)
 
 var codes = [codeEnd]string{"", "version", "frame", "state", "tenant", "limit", "gpu", "denied"}

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PageSize is the size of a quota page's mapping, bytes. What is used of it is
-// less.
+// PageSize is the size of a quota page's mapping, in bytes. Only a part of it
+// is used.
 const PageSize = 4096
 
 // A Mode says what a process may launch on a GPU.
@@ -18,30 +18,30 @@ type Mode uint32
 // The modes of a slot.
 const (
 	ModeOpen  Mode = iota // at will
-	ModeRun               // with at most InFlight of work queued
+	ModeRun               // with at most InFlight of queued work
 	ModePause             // nothing
 	ModeKill              // the session is revoked
 )
 
 // Flags of a slot that is RUN.
 const (
-	Beside uint32 = 1 << iota // others run as well: send USAGE every 10 ms
-	Haste                     // others wait: send YIELD as soon as there is nothing to do
+	Beside uint32 = 1 << iota // others run at the same time: send USAGE every 10 ms
+	Haste                     // others wait: send YIELD as soon as there is no work
 )
 
-// A Turn is the part of a slot that the schedule decides.
+// A Turn is the scheduler's part of a slot.
 type Turn struct {
 	Mode     Mode
 	Flags    uint32
 	Turn     uint64 // changes with each turn of the tenant
-	End      uint64 // CLOCK_MONOTONIC, ns; 0 open end
-	InFlight uint32 // us of work that may be queued
-	Share    uint32 // of the GPU, 1/1000: to go on with when the broker dies
+	End      uint64 // CLOCK_MONOTONIC, ns; 0: no end
+	InFlight uint32 // work that may be queued, us
+	Share    uint32 // of the GPU, 1/1000: in force if the broker dies
 }
 
-// A Page is the mapping of a quota page, PageSize bytes. The broker writes
-// it, one goroutine at a time; readers see each field whole, and a slot's mode
-// after the rest of it.
+// A Page is the mapping of a quota page, PageSize bytes. Only one goroutine of
+// the broker writes it at a time. Readers see each field whole, and a slot's
+// mode after the rest of the slot.
 type Page []byte
 
 const (
@@ -67,15 +67,15 @@ func (p Page) word(at int) *uint32   { return (*uint32)(unsafe.Pointer(&p[at : a
 func (p Page) double(at int) *uint64 { return (*uint64)(unsafe.Pointer(&p[at : at+8][0])) }
 func slot(gpu int) int               { return pageSlots + gpu*slotSize }
 
-// Init writes what never changes. A page that is all zeros is OPEN.
+// Init writes the constant fields. A page that is all zeros is OPEN.
 func (p Page) Init(session uint64) {
 	atomic.StoreUint64(p.double(pageSession), session)
 	atomic.StoreUint32(p.word(4), 1)
 	atomic.StoreUint32(p.word(0), Magic)
 }
 
-// Session returns the session that the page is of, 0 where the mapping is not
-// a page of this version.
+// Session returns the session of the page; 0 if the mapping is not a page of
+// this version.
 func (p Page) Session() uint64 {
 	if atomic.LoadUint32(p.word(0)) != Magic || atomic.LoadUint32(p.word(4)) != 1 {
 		return 0
@@ -83,14 +83,14 @@ func (p Page) Session() uint64 {
 	return atomic.LoadUint64(p.double(pageSession))
 }
 
-// SetHeartbeat says that the broker was alive at ns, CLOCK_MONOTONIC.
+// SetHeartbeat notes that the broker was alive at ns, CLOCK_MONOTONIC.
 func (p Page) SetHeartbeat(ns uint64) { atomic.StoreUint64(p.double(pageHeartbeat), ns) }
 
-// Heartbeat returns when the broker last was alive, CLOCK_MONOTONIC, ns.
+// Heartbeat returns when the broker was last alive, CLOCK_MONOTONIC, ns.
 func (p Page) Heartbeat() uint64 { return atomic.LoadUint64(p.double(pageHeartbeat)) }
 
-// SetTurn writes the schedule's part of a slot, and whether the page is gated.
-// The process looks at it after the next Ring at the latest.
+// SetTurn writes the scheduler's part of a slot, and whether the page is gated.
+// The process reads it after the next Ring at the latest.
 func (p Page) SetTurn(gpu int, t Turn) {
 	at := slot(gpu)
 	atomic.StoreUint32(p.word(at+slotFlags), t.Flags)
@@ -106,7 +106,7 @@ func (p Page) SetTurn(gpu int, t Turn) {
 	atomic.StoreUint32(p.word(pageGated), min(gated, 1))
 }
 
-// Turn returns the schedule's part of a slot.
+// Turn returns the scheduler's part of a slot.
 func (p Page) Turn(gpu int) Turn {
 	at := slot(gpu)
 	t := Turn{Mode: Mode(atomic.LoadUint32(p.word(at)))}
@@ -116,27 +116,27 @@ func (p Page) Turn(gpu int) Turn {
 	return t
 }
 
-// SetMemory writes the bytes that the tenant's processes have on a GPU, and
-// its cap: 0 none.
+// SetMemory writes the memory of the tenant's processes on a GPU in bytes, and
+// its cap; 0 is no cap.
 func (p Page) SetMemory(gpu int, used, limit uint64) {
 	atomic.StoreUint64(p.double(slot(gpu)+slotUsed), used)
 	atomic.StoreUint64(p.double(slot(gpu)+slotCap), limit)
 }
 
-// Memory returns the tenant's bytes on a GPU, and its cap.
+// Memory returns the tenant's memory on a GPU in bytes, and its cap.
 func (p Page) Memory(gpu int) (used, limit uint64) {
 	return atomic.LoadUint64(p.double(slot(gpu) + slotUsed)), atomic.LoadUint64(p.double(slot(gpu) + slotCap))
 }
 
-// SetProcesses writes how many processes of the tenant there are on a GPU: who is
-// left without a broker may have an equal part of what is free.
+// SetProcesses writes the number of the tenant's processes on a GPU. Without a
+// broker, each may have an equal part of the free memory.
 func (p Page) SetProcesses(gpu int, n uint32) { atomic.StoreUint32(p.word(slot(gpu)+slotProcesses), n) }
 
 // Processes returns what SetProcesses wrote.
 func (p Page) Processes(gpu int) uint32 { return atomic.LoadUint32(p.word(slot(gpu) + slotProcesses)) }
 
-// SetRates writes how many bytes a second the process may copy over the GPU's
-// link, and within it: 0 at will.
+// SetRates writes how many bytes per second the process may copy over the GPU's
+// link and within the GPU; 0 is no limit.
 func (p Page) SetRates(gpu int, link, copies uint64) {
 	atomic.StoreUint64(p.double(slot(gpu)+slotLink), link)
 	atomic.StoreUint64(p.double(slot(gpu)+slotCopy), copies)
@@ -153,17 +153,19 @@ func (p Page) Gated() bool { return atomic.LoadUint32(p.word(pageGated)) != 0 }
 // Bell returns a number that changes with each Ring.
 func (p Page) Bell() uint32 { return atomic.LoadUint32(p.word(pageBell)) }
 
-// Ring wakes all who wait for a change of the page.
+// Ring wakes all that wait for a change of the page.
 func (p Page) Ring() {
 	bell := p.word(pageBell)
 	atomic.AddUint32(bell, 1)
-	_, _, _ = unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(bell)), 1 /* FUTEX_WAKE */, math.MaxInt32, 0, 0, 0)
+	_, _, _ = unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(bell)), 1 /* FUTEX_WAKE */, math.MaxInt32, 0,
+		0, 0)
 }
 
-// Wait returns when the bell no longer is what it was, when ns have passed, or
-// by chance. It blocks its thread, as the hook's launches do.
+// Wait returns when the bell has changed, when ns have passed, or spuriously.
+// It blocks its thread, as the hook's launches do.
 func (p Page) Wait(bell uint32, ns int64) {
 	limit := unix.NsecToTimespec(ns)
-	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(p.word(pageBell))), 0 /* FUTEX_WAIT */, uintptr(bell),
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(p.word(pageBell))),
+		0 /* FUTEX_WAIT */, uintptr(bell),
 		uintptr(unsafe.Pointer(&limit)), 0, 0)
 }

@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// TestPageIsTheStruct writes every field with an accessor and reads it where
-// C has it.
+// TestPageIsTheStruct writes every field with an accessor and reads it at its
+// place in C.
 func TestPageIsTheStruct(t *testing.T) {
 	p := Page(make([]byte, PageSize))
 	c := (*pageC)(unsafe.Pointer(&p[0]))
@@ -25,7 +25,8 @@ func TestPageIsTheStruct(t *testing.T) {
 	p.SetMemory(15, 17, 18)
 	p.Ring()
 	want := slotC{Mode: 1, Flags: 2, Turn: 13, End: 14, Used: 17, Cap: 18, InFlight: 15, Share: 16}
-	if c.Magic != Magic || c.Version != 1 || c.Session != 11 || c.Heartbeat != 12 || c.Bell != 1 || c.Gated != 1 || c.Slot[15] != want {
+	if c.Magic != Magic || c.Version != 1 || c.Session != 11 || c.Heartbeat != 12 || c.Bell != 1 || c.Gated != 1 ||
+		c.Slot[15] != want {
 		t.Errorf("the page is %+v, %+v", *c, c.Slot[15])
 	}
 	if c.Slot[14] != (slotC{}) {
@@ -61,7 +62,7 @@ func TestPageIsGatedWhileAnySlotIs(t *testing.T) {
 	}
 }
 
-// TestRingWakes waits for a bell that rings, and not for one that has rung.
+// TestRingWakes waits for a future ring of the bell, not for a past one.
 func TestRingWakes(t *testing.T) {
 	p := Page(make([]byte, PageSize))
 	woken := make(chan struct{})

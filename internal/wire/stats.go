@@ -2,69 +2,72 @@ package wire
 
 import "gpusteward/internal/quota"
 
-// Stats are the broker's books as of now: what STATS is answered with, as one
-// JSON document in a memfd. Counters begin with the broker's process. Fields
-// may be added; a reader ignores those that it does not know.
+// Stats are the broker's current books: the answer to STATS, one JSON document
+// in a memfd. Counters start with the broker's process. New fields may be
+// added; a reader ignores unknown ones.
 type Stats struct {
-	Sessions  map[string]int    `json:"sessions"` // by state: connecting, active, stale, ...
-	Hooks     []HookStats       `json:"hooks"`    // those that sessions run
-	Requests  []RequestStats    `json:"requests"` // by operation and result
-	Admission Durations         `json:"admission"`
-	Faults    map[string]uint64 `json:"faults"`  // by kind: slow and flood, for which sessions were dropped, starved of descriptors, ...
-	Starved   bool              `json:"starved"` // of late it could not serve somebody for want of something
-	GPUs      []GPUStats        `json:"gpus"`
-	Tenants   []TenantStats     `json:"tenants"` // one for each tenant and GPU that had a session
-	Enforcer  *EnforcerStats    `json:"enforcer,omitempty"`
+	Sessions  map[string]int `json:"sessions"` // by state: connecting, active, stale, ...
+	Hooks     []HookStats    `json:"hooks"`    // hooks of sessions
+	Requests  []RequestStats `json:"requests"` // by operation and result
+	Admission Durations      `json:"admission"`
+	// by kind: slow and flood (dropped sessions), starved of descriptors, ...
+	Faults   map[string]uint64 `json:"faults"`
+	Starved  bool              `json:"starved"` // it recently lacked a resource to serve a client
+	GPUs     []GPUStats        `json:"gpus"`
+	Tenants  []TenantStats     `json:"tenants"` // one for each tenant and GPU that had a session
+	Enforcer *EnforcerStats    `json:"enforcer,omitempty"`
 }
 
-// EnforcerStats are what the enforcer beside the broker adds: what quotas
-// promise and whether they are kept. Counters begin with its process.
+// EnforcerStats are the enforcer's part: what quotas promise, and whether they
+// are kept. Counters start with its process.
 type EnforcerStats struct {
 	Quotas     []QuotaStats      `json:"quotas"`    // one for each tenant of the policy and GPU
 	Workloads  []WorkloadStats   `json:"workloads"` // of governed tenants, one for each GPU that they are on
-	Escalation []EscalationStats `json:"ladder"`    // who is on it, or was in the last hour
+	Escalation []EscalationStats `json:"ladder"`    // workloads that are on it, or were within the last hour
 	Actions    []ActionStats     `json:"actions"`
 	MPS        []MPSStats        `json:"mps,omitempty"` // servers
 	Gemini     []GeminiStats     `json:"gemini,omitempty"`
-	Refused    int               `json:"refused"` // files of tenants that are bad
+	Refused    int               `json:"refused"` // bad files of tenants
 }
 
-// GeminiStats are one server for programs under Gemini's hook.
+// GeminiStats describe one server for programs under Gemini's hook.
 type GeminiStats struct {
 	Listen   string            `json:"listen"`  // its address
-	GPU      string            `json:"gpu"`     // UUID; empty where it is not known
+	GPU      string            `json:"gpu"`     // UUID; empty if unknown
 	Clients  int               `json:"clients"` // processes
 	BadLines int               `json:"bad_lines"`
 	Requests map[string]uint64 `json:"requests"` // by operation: quota, memory_limit, memory_update
 	Faults   map[string]uint64 `json:"faults"`   // by kind
 	Tenants  []GeminiTenant    `json:"tenants"`
 
-	Processes map[int]string `json:"-"` // under the hook, as far as they are known, by PID: the tenant
+	Processes map[int]string `json:"-"` // tenants of the known processes under the hook, by PID
 }
 
-// A GeminiTenant is a name of its table, with gemini: before it.
+// A GeminiTenant is a name of the server's table, prefixed with gemini:.
 type GeminiTenant struct {
-	TenantStats          // those that the protocol tells; Sessions are processes
+	TenantStats          // the fields that the protocol has; Sessions counts processes
 	Guarantee   float64  `json:"guarantee"`        // of the GPU's time, 0 to 1
-	Charge      *float64 `json:"charge,omitempty"` // as a quota's
+	Charge      *float64 `json:"charge,omitempty"` // as in QuotaStats
 }
 
-// QuotaStats are what a tenant was promised of one GPU. Ratios are 0 to 1.
+// QuotaStats are the promises to a tenant on one GPU. Ratios are 0 to 1.
 type QuotaStats struct {
 	Tenant string `json:"tenant"`
 	GPU    string `json:"gpu"` // UUID
 	quota.Quota
-	Charge  *float64   `json:"charge,omitempty"` // SM time over charged time of its sessions, as a part of the GPU's: the audit's drift
-	Bus     *float64   `json:"bus,omitempty"`    // of the memory's bandwidth that it used in the last window
+	// SM time over charged time of its sessions, as a part of the GPU's: the drift
+	// that the audit sees
+	Charge  *float64   `json:"charge,omitempty"`
+	Bus     *float64   `json:"bus,omitempty"` // part of the memory's bandwidth that it used in the last window
 	QoS     []QoSStats `json:"qos"`
-	Holders []Holder   `json:"holders"` // which backend holds what
+	Holders []Holder   `json:"holders"` // backends by what they hold
 }
 
-// QoSStats count windows in which a tenant wanted what it was guaranteed.
+// QoSStats count windows in which a tenant wanted its guarantee.
 type QoSStats struct {
 	Objective  string `json:"objective"` // compute, memory, launch_wait
 	Windows    uint64 `json:"windows"`
-	Violations uint64 `json:"violations"` // of them, those in which it did not get it
+	Violations uint64 `json:"violations"` // those of them in which it did not get it
 }
 
 // A Holder is the backend that holds a part of a quota.
@@ -73,27 +76,28 @@ type Holder struct {
 	Backend  string `json:"backend"`  // hook, mps, kernel, none
 }
 
-// WorkloadStats are the audit of one workload on one GPU.
+// WorkloadStats are the audit's results for one workload on one GPU.
 type WorkloadStats struct {
-	Tenant     string            `json:"tenant"`
-	Workload   string            `json:"workload"`
-	GPU        string            `json:"gpu"` // UUID
-	Processes  int               `json:"processes"`
-	Unhooked   int               `json:"unhooked"`        // of them, those without a session
-	Under      int               `json:"under"`           // those whose hook says less than the driver
-	Drift      *float64          `json:"drift,omitempty"` // bytes that the driver counts above the books, of those with a session
-	Violations map[string]uint64 `json:"violations"`      // audits that found one, by objective
+	Tenant    string `json:"tenant"`
+	Workload  string `json:"workload"`
+	GPU       string `json:"gpu"` // UUID
+	Processes int    `json:"processes"`
+	Unhooked  int    `json:"unhooked"` // those of them without a session
+	Under     int    `json:"under"`    // those with a hook that reports less than the driver
+	// bytes that the driver counts beyond the books, of processes with a session
+	Drift      *float64          `json:"drift,omitempty"`
+	Violations map[string]uint64 `json:"violations"` // audits with a violation, by objective
 }
 
-// EscalationStats are where a workload stands in the escalation.
+// EscalationStats are the state of a workload in the escalation.
 type EscalationStats struct {
 	Tenant   string `json:"tenant"`
 	Workload string `json:"workload"`
 	Level    string `json:"rung"`   // observe, warn, throttle, pause, terminate
-	Shadow   bool   `json:"shadow"` // beyond warn it is only said
+	Shadow   bool   `json:"shadow"` // levels above warn are only reported
 }
 
-// ActionStats count what the escalation did.
+// ActionStats count the actions of the escalation.
 type ActionStats struct {
 	Tenant   string `json:"tenant"`
 	Workload string `json:"workload"`
@@ -102,21 +106,22 @@ type ActionStats struct {
 	Count    uint64 `json:"count"`
 }
 
-// MPSStats are one server of CUDA MPS.
+// MPSStats describe one server of CUDA MPS.
 type MPSStats struct {
-	PID     int     `json:"pid"`
-	UID     int     `json:"uid"`
-	Tenant  string  `json:"tenant"`  // that it serves, empty where that is not one
-	Threads float64 `json:"threads"` // active thread percentage as a part, 0 to 1; what clients get that come from now on
+	PID    int    `json:"pid"`
+	UID    int    `json:"uid"`
+	Tenant string `json:"tenant"` // the tenant that it serves; empty if there is not exactly one
+	// active thread percentage as a part, 0 to 1, for new clients
+	Threads float64 `json:"threads"`
 	Clients int     `json:"clients"`
 }
 
-// HookStats are the sessions of one version of the hook.
+// HookStats describe the sessions of one version of the hook.
 type HookStats struct {
 	Version  string `json:"version"` // as HELLO says it, printable
 	ABI      string `json:"abi"`     // of the protocol: "1.0"
 	Sessions int    `json:"sessions"`
-	Unknown  uint32 `json:"unknown"` // entries of the driver that it does not know and that a session was given, most
+	Unknown  uint32 `json:"unknown"` // most driver entries unknown to the hook that a session has obtained
 }
 
 // RequestStats counts the requests with one operation and result.
@@ -129,22 +134,22 @@ type RequestStats struct {
 // Durations is a histogram of how long something took.
 type Durations struct {
 	Bounds  []float64 `json:"bounds"`  // seconds, rising
-	Counts  []uint64  `json:"counts"`  // by bound, not cumulative; one more for what took longer
+	Counts  []uint64  `json:"counts"`  // by bound, not cumulative; the additional last one counts longer durations
 	Seconds float64   `json:"seconds"` // sum
 }
 
-// GPUStats are what belongs to no tenant of a GPU.
+// GPUStats are the part of a GPU's books that belongs to no tenant.
 type GPUStats struct {
 	GPU             string  `json:"gpu"`              // UUID, as NVML writes it
-	HandoverSeconds float64 `json:"handover_seconds"` // that went into passing it from one tenant to the next
-	TogetherSeconds float64 `json:"together_seconds"` // that several tenants ran at once, because they do not fill it
-	Preempted       uint64  `json:"preempted"`        // times that a tenant was paused because another goes first
-	Gangs           uint64  `json:"gangs"`            // tenants that were found to wait for themselves across GPUs
+	HandoverSeconds float64 `json:"handover_seconds"` // lost between the turns of two tenants
+	TogetherSeconds float64 `json:"together_seconds"` // with several tenants at once, because they do not fill the GPU
+	Preempted       uint64  `json:"preempted"`        // pauses of a tenant in favour of one that goes first
+	Gangs           uint64  `json:"gangs"`            // tenants found waiting for themselves across GPUs
 }
 
 // ShareStats is a part of a GPU's time over a window, 0 to 1.
 type ShareStats struct {
-	Target float64 `json:"target"` // by weights and limits, of those who wanted the GPU
+	Target float64 `json:"target"` // by weights and limits, among the tenants that wanted the GPU
 	Actual float64 `json:"actual"` // charged
 }
 
@@ -154,34 +159,36 @@ type TenantStats struct {
 	GPU      string `json:"gpu"` // UUID, as NVML writes it
 	Sessions int    `json:"sessions"`
 
-	Weight           float64    `json:"weight"`
-	Limit            float64    `json:"limit"` // of the GPU's time, 0 to 1
-	Share1s          ShareStats `json:"share_1s"`
-	Share10s         ShareStats `json:"share_10s"`
-	ChargedSeconds   float64    `json:"charged_seconds"`   // its work was on the GPU; what ran at once shares the time
-	ServedSeconds    float64    `json:"served_seconds"`    // that it would have needed alone for what it did
-	WantedSeconds    float64    `json:"wanted_seconds"`    // it had work, or launches that waited
-	LagSeconds       float64    `json:"lag_seconds"`       // that it is owed; below 0 it is ahead
-	ConvoySeconds    float64    `json:"convoy_seconds"`    // its work on this GPU waited for its work on another, which was held back
-	LongestSeconds   float64    `json:"longest_seconds"`   // one launch, of the last minutes
-	GatePassed       uint64     `json:"gate_passed"`       // launches that were let pass because what they waited for did not come
-	GateErrors       uint64     `json:"gate_errors"`       // launches that could not be governed
-	Uncounted        uint64     `json:"uncounted"`         // allocations that could not be booked
-	Turns            uint64     `json:"turns"`             // times that it was let run
-	OverrunSeconds   float64    `json:"overrun_seconds"`   // that it had work under way long after it was paused
-	Overruns         uint64     `json:"overruns"`          // times that it did not drain in time
-	WaitSeconds      float64    `json:"wait_seconds"`      // that it was held back, of those in which it wanted the GPU
-	ThrottledSeconds float64    `json:"throttled_seconds"` // that its threads waited in the gate, as its hooks say
-	Launches         uint64     `json:"launches"`          // as its hooks say
-	CopiedBytes      uint64     `json:"copied_bytes"`      // that copies were asked to move, as its hooks say
-	Waits            uint64     `json:"waits"`             // times that it waited for a turn
-	LateWaits        uint64     `json:"late_waits"`        // of them, those that were longer than its objective
+	Weight         float64    `json:"weight"`
+	Limit          float64    `json:"limit"` // of the GPU's time, 0 to 1
+	Share1s        ShareStats `json:"share_1s"`
+	Share10s       ShareStats `json:"share_10s"`
+	ChargedSeconds float64    `json:"charged_seconds"` // with its work on the GPU; simultaneous tenants share the time
+	ServedSeconds  float64    `json:"served_seconds"`  // that its work would have taken alone
+	WantedSeconds  float64    `json:"wanted_seconds"`  // with work, or with waiting launches
+	LagSeconds     float64    `json:"lag_seconds"`     // owed to it; below 0 it is ahead
+	// its work on this GPU waited for held-back work on another
+	ConvoySeconds  float64 `json:"convoy_seconds"`
+	LongestSeconds float64 `json:"longest_seconds"` // longest launch of the last minutes
+	// launches let pass because what they waited for did not come
+	GatePassed       uint64  `json:"gate_passed"`
+	GateErrors       uint64  `json:"gate_errors"`       // launches that could not be governed
+	Uncounted        uint64  `json:"uncounted"`         // allocations that could not be booked
+	Turns            uint64  `json:"turns"`             // times that it was let run
+	OverrunSeconds   float64 `json:"overrun_seconds"`   // with work still running long after a pause
+	Overruns         uint64  `json:"overruns"`          // pauses that it did not obey in time
+	WaitSeconds      float64 `json:"wait_seconds"`      // held back while it wanted the GPU
+	ThrottledSeconds float64 `json:"throttled_seconds"` // that its threads waited in the gate, as its hooks report
+	Launches         uint64  `json:"launches"`          // as its hooks report
+	CopiedBytes      uint64  `json:"copied_bytes"`      // of requested copies, as its hooks report
+	Waits            uint64  `json:"waits"`             // its waits for a turn
+	LateWaits        uint64  `json:"late_waits"`        // those of them beyond its objective
 
-	MemoryCap      uint64 `json:"memory_cap"`      // bytes; 0 none
-	MemoryUsed     uint64 `json:"memory_used"`     // bytes committed, those of dead sessions included
-	MemoryReserved uint64 `json:"memory_reserved"` // granted and not taken yet, with what is idle in leases
+	MemoryCap      uint64 `json:"memory_cap"`      // bytes; 0: none
+	MemoryUsed     uint64 `json:"memory_used"`     // committed bytes, with those of dead sessions
+	MemoryReserved uint64 `json:"memory_reserved"` // granted but not taken yet, with idle bytes in leases
 	MemoryPeak     uint64 `json:"memory_peak"`
-	MemoryDenied   uint64 `json:"memory_denied"` // requests that were refused
+	MemoryDenied   uint64 `json:"memory_denied"` // refused requests
 	MemoryAsked    uint64 `json:"memory_asked"`  // requests that its guarantee covers
-	MemoryMissed   uint64 `json:"memory_missed"` // of them, those that the driver or the broker did not grant
+	MemoryMissed   uint64 `json:"memory_missed"` // those of them that the driver or the broker did not grant
 }
