@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// An Alert is one alert as Alertmanager knows it: its labels are its
-// identity, so no value, PID or text that changes is in them.
+// An Alert is one alert as Alertmanager knows it. Its labels are its identity,
+// so they contain no value, PID or text that changes.
 type Alert struct {
 	Labels      map[string]string // alertname, severity, check, source, node and the entity's
 	Annotations map[string]string // summary, description, runbook_url and the evidence

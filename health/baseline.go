@@ -13,16 +13,20 @@ import (
 )
 
 // ConfigDrift says which settings are not what they were.
-var ConfigDrift = collectors.Gauge("nvgpu_config_drift", "Whether the setting was changed under a workload, and for no job, since the GPU was first seen or last acknowledged, and not on all GPUs of its model here, or is not what most of those have; with the value that it has and the one that it should have.", "setting", "value", "expected")
+var ConfigDrift = collectors.Gauge("nvgpu_config_drift",
+	"Whether the setting was changed under a workload and for no job, since the GPU was first seen or last "+
+		"acknowledged, and not on all GPUs of its model here; or whether it differs from that of most of those. The "+
+		"labels have its value and the expected one.", "setting",
+	"value", "expected")
 
-// A baseline is the settings of a GPU that an operator knows of.
+// A baseline is the settings of a GPU that an operator sets.
 type baseline map[string]string
 
 // baselines are those of all GPUs, by UUID.
 type baselines map[string]baseline
 
-// An observation is what a setting was when it was last read, who used the GPU
-// then, and since when it was so for a job.
+// An observation is the value of a setting at its last reading, the users of
+// the GPU then, and the time since which the setting may belong to a job.
 type observation struct {
 	value     string
 	workloads []string
@@ -32,8 +36,8 @@ type observation struct {
 // observed are those of all GPUs' settings, and when jobs came or went.
 type observed struct {
 	settings map[string]map[string]observation // by UUID and setting
-	jobs     []string                          // on the host; nil: nobody has looked yet
-	turned   time.Time                         // when one last came or went
+	jobs     []string                          // on the host; nil: not read yet
+	turned   time.Time                         // when the last one came or went
 }
 
 // watch notes which workloads are on the host.
@@ -49,13 +53,13 @@ func (o *observed) watch(workloads map[incident.Entity][]string, now time.Time) 
 	o.jobs = jobs
 }
 
-// byAdmin are the settings that schedulers and admins change for some GPUs of
-// a host and not for others.
+// byAdmin are the settings that schedulers and administrators change for some
+// GPUs of a host and not for others.
 var byAdmin = []string{"compute_mode", ofPower, "mig"}
 
-// The limit of the power that holds, the one that somebody asked for, and the
-// one that a driver sets when it is loaded. A limit that the board or the
-// chassis lowers is below the one that was asked for.
+// The enforced power limit, the requested one, and the one that a driver sets
+// when it is loaded. The board or the chassis can lower the enforced limit
+// below the requested one.
 const (
 	ofPower = "power_limit"
 	asked   = "power_limit asked"
@@ -65,23 +69,23 @@ const (
 // powerLimits are their labels.
 var powerLimits = map[string]string{"enforced": ofPower, "requested": asked, "default": preset}
 
-// unjudged is what only helps to judge settings.
+// unjudged are the settings that only help to judge others.
 var unjudged = []string{"model", asked, preset}
 
-// Of settings that the prolog of a job changes, and its epilog sets back.
+// Times for settings that the prolog of a job changes and its epilog restores.
 const (
-	turnover = time.Hour     // in which jobs come and go where prologs run
-	lentFor  = 4 * time.Hour // a setting is a job's for no longer: that it stays is no plan
+	turnover = time.Hour     // on hosts with prologs, jobs come and go within it
+	lentFor  = 4 * time.Hour // a setting that lasts longer is not a job's
 )
 
-// drift adds ConfigDrift to s. A GPU that is new begins with what it has. What
-// is changed on all GPUs of a model, by a reset, while no workload runs that
-// ran before, or back to what it was before or most siblings have, is changed
-// on purpose, and is what the GPU should have from then on. A setting that
-// changes under a workload is not. But where jobs come and go it may be lent to
-// one, beside that workload, until its end; and where none do, a power limit
-// that somebody asked for is meant. So is one that was asked for before the GPU
-// was first seen: no driver sets it.
+// drift adds ConfigDrift to s. The settings of a new GPU are its baseline. A
+// change becomes the baseline if it is deliberate: it affects all GPUs of a
+// model, comes with a reset, comes while no earlier workload runs, or restores
+// the value from before or that of most siblings. A change under a workload is
+// not deliberate. But where jobs come and go, a setting may be lent to a job
+// beside that workload until the job ends; and where none do, a power limit
+// that somebody requested is deliberate. So is a limit that was requested
+// before the GPU was first seen, because no driver sets it.
 func (b baselines) drift(s *derived.Snapshot, before *observed, at time.Time) {
 	now, workloads, settling := settings(s), workloadsOf(s), map[incident.Entity]bool{}
 	before.watch(workloads, at)
@@ -91,7 +95,8 @@ func (b baselines) drift(s *derived.Snapshot, before *observed, at time.Time) {
 	off, had := b.unpersistent(now)
 	if had {
 		trains := slices.Contains(slices.Collect(maps.Values(settling)), true)
-		s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{"", "", persistence, "0", "1"}, Value: collectors.Bool(off && !trains)})
+		s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{"", "", persistence, "0", "1"},
+			Value: collectors.Bool(off && !trains)})
 	}
 	for _, gpu := range slices.SortedFunc(maps.Keys(now), incident.Entity.Compare) {
 		mine := now[gpu]
@@ -114,7 +119,9 @@ func (b baselines) drift(s *derived.Snapshot, before *observed, at time.Time) {
 			before.settings[gpu.UUID][name] = observation{v, workloads[gpu], was.since}
 			usual, agreed := common(now, mine["model"], name)
 			switch _, known := pinned[name]; {
-			case name == persistence && off && pinned[name] == "1": // all of them: it is the node's, and not meant to be
+			case name == persistence && off && pinned[name] == "1":
+				// All of them are off: the node reports it, and nobody wants
+				// it.
 				s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{gpu.GPU, gpu.UUID, name, v, v}, Value: 0})
 				continue
 			case !known && name == ofPower && v == mine[asked] && mine[preset] != "" && v != mine[preset]:
@@ -137,26 +144,28 @@ func (b baselines) drift(s *derived.Snapshot, before *observed, at time.Time) {
 				pinned.accept(name, v)
 			}
 			expected := pinned[name]
-			if agreed && name != "mig" && name != "compute_mode" { // some GPUs whole and some in parts, some shared and some not is what hosts are for
+			// Hosts may well have whole and divided GPUs, or shared and
+			// exclusive ones.
+			if agreed && name != "mig" && name != "compute_mode" {
 				if expected == v && pinned[name+" accepted"] != v {
 					expected = usual
 				}
 			}
 			lent := pinned[name+" lent"] == v && at.Sub(was.since) < lentFor
-			s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{gpu.GPU, gpu.UUID, name, v, expected}, Value: collectors.Bool(expected != v && !lent)})
+			s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{gpu.GPU, gpu.UUID, name, v, expected},
+				Value: collectors.Bool(expected != v && !lent)})
 		}
 	}
 }
 
-// become makes a setting what the GPU should have, if its siblings have it too.
+// become makes a setting the GPU's baseline, if its siblings have it too.
 func (b baseline) become(name, v string) {
 	if old := b[name]; old != v {
 		b[name], b[name+" before"] = v, old
 	}
 }
 
-// accept makes a setting of the GPU what it should have, whatever its siblings
-// have.
+// accept makes a setting the GPU's baseline, whatever its siblings have.
 func (b baseline) accept(name, v string) {
 	b.become(name, v)
 	b[name+" accepted"] = v
@@ -166,9 +175,9 @@ func (b baseline) accept(name, v string) {
 // persistence is the setting that a daemon of the host keeps on all GPUs.
 const persistence = "persistence"
 
-// unpersistent reports whether persistence mode is off on all GPUs, of which
-// most had it on; known is whether there was one that had. Nobody means it: the
-// daemon is down, or did not come back after the driver was loaded anew.
+// unpersistent reports whether persistence mode is off on all GPUs although
+// most had it on; known is whether any had. This is never deliberate: the
+// daemon is down, or did not come back after the driver was reloaded.
 func (b baselines) unpersistent(all map[incident.Entity]baseline) (off, known bool) {
 	had := 0
 	off = len(all) > 0
@@ -191,7 +200,8 @@ func workloadsOf(s *derived.Snapshot) map[incident.Entity][]string {
 	return all
 }
 
-// uniform reports whether all GPUs of a model, two at least, have the same set.
+// uniform reports whether all GPUs of a model, at least two, have the same
+// setting.
 func uniform(all map[incident.Entity]baseline, model, name string) bool {
 	values, n := map[string]bool{}, 0
 	for _, b := range all {
@@ -203,7 +213,8 @@ func uniform(all map[incident.Entity]baseline, model, name string) bool {
 	return n > 1 && len(values) == 1
 }
 
-// accept makes what a GPU has now its baseline, or each GPU of the node.
+// accept makes the present settings of a GPU, or of each GPU of the node, its
+// baseline.
 func (b baselines) accept(gpu incident.Entity, s *derived.Snapshot) {
 	all := settings(s)
 	if gpu == (incident.Entity{}) {
@@ -221,10 +232,10 @@ func (b baselines) accept(gpu incident.Entity, s *derived.Snapshot) {
 	}
 }
 
-// mostGPUs bounds the GPUs that are remembered.
+// mostGPUs bounds the number of remembered GPUs.
 const mostGPUs = 64
 
-// settings returns what an operator sets, by GPU.
+// settings returns the settings that an operator sets, by GPU.
 func settings(s *derived.Snapshot) map[incident.Entity]baseline {
 	all := map[incident.Entity]baseline{}
 	note := func(sample collectors.Sample, name, v string) {
@@ -260,8 +271,8 @@ func settings(s *derived.Snapshot) map[incident.Entity]baseline {
 	return all
 }
 
-// common returns what more than two thirds of at least four GPUs of a model
-// have set; false where they do not agree.
+// common returns the setting of more than two thirds of at least four GPUs of a
+// model; false if they do not agree.
 func common(all map[incident.Entity]baseline, model, name string) (string, bool) {
 	votes, n := map[string]int{}, 0
 	for _, b := range all {
@@ -273,6 +284,7 @@ func common(all map[incident.Entity]baseline, model, name string) (string, bool)
 	if n < 4 {
 		return "", false
 	}
-	best := slices.MaxFunc(slices.Sorted(maps.Keys(votes)), func(a, b string) int { return cmp.Compare(votes[a], votes[b]) })
+	best := slices.MaxFunc(slices.Sorted(maps.Keys(votes)),
+		func(a, b string) int { return cmp.Compare(votes[a], votes[b]) })
 	return best, 3*votes[best] > 2*n
 }

@@ -10,8 +10,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A GPU drifts where a setting of it is no longer what it was, or not what its
-// siblings have; but some GPUs whole and some in parts is no drift.
+// A GPU drifts if a setting differs from its earlier value or from its
+// siblings'; but a host with whole and divided GPUs does not drift.
 func TestConfigDrift(t *testing.T) {
 	t.Parallel()
 	host := func(mode, workload string, on func(gpu int) float64) *derived.Snapshot {
@@ -25,7 +25,8 @@ func TestConfigDrift(t *testing.T) {
 			all = append(all, collectors.Sample{Metric: collectors.Info, Labels: info, Value: 1},
 				collectors.Sample{Metric: collectors.ModeEnabled, Labels: []string{gpu, uuid, mode}, Value: on(i)})
 			if workload != "" {
-				all = append(all, collectors.Sample{Metric: collectors.WorkloadMemory, Labels: []string{gpu, uuid, workload, ""}, Value: 1e9})
+				all = append(all, collectors.Sample{Metric: collectors.WorkloadMemory, Labels: []string{gpu, uuid,
+					workload, ""}, Value: 1e9})
 			}
 		}
 		return derived.NewSnapshot(all)

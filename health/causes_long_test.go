@@ -9,8 +9,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestCauses has each check be silent where what it looks for has a cause that
-// is no fault, and find the fault beside it.
+// TestCauses expects each check to be silent about a healthy cause that looks
+// like its fault, and to find the fault beside it.
 func TestCauses(t *testing.T) {
 	t.Parallel()
 	for _, c := range scenes() {
@@ -33,7 +33,8 @@ func TestCauses(t *testing.T) {
 					switch {
 					case e.Check == c.check && e.Severity > worst:
 						worst, found = e.Severity, s.at
-					case e.Severity >= incident.Warning && e.To != incident.Recovering && e.Check != c.check && !shadowed(e.Check) && !follows(e.Check, c.check):
+					case e.Severity >= incident.Warning && e.To != incident.Recovering && e.Check != c.check &&
+						!shadowed(e.Check) && !follows(e.Check, c.check):
 						t.Errorf("%v: found as well: %s of %s, %v: %s", s.at, e.Check, e.Entity, e.Severity, e.Message)
 					}
 				}

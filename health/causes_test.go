@@ -43,7 +43,8 @@ const gib = 1 << 30
 func newStage(n int) *stage {
 	s := &stage{driverUp: 1, model: "NVIDIA H100 80GB HBM3", addressing: "none", expected: n}
 	for i := range n {
-		s.gpus = append(s.gpus, &actor{gpu: fmt.Sprint(i), bound: "nvidia", listed: true, busy: 1, mem: .4, watts: 600, clock: 1.7e9, margin: 25, limit: 700, links: 18, hot: true,
+		s.gpus = append(s.gpus, &actor{gpu: fmt.Sprint(i), bound: "nvidia", listed: true, busy: 1, mem: .4, watts: 600,
+			clock: 1.7e9, margin: 25, limit: 700, links: 18, hot: true,
 			pcie: 50e6, nvlink: 20e9, processes: 1, held: map[string]float64{"slurm:1": 60 * gib}})
 	}
 	return s
@@ -68,7 +69,8 @@ func (g *actor) spin() {
 // queue has jobs come and go on all GPUs, beside the notebook that is on each.
 func (s *stage) queue() {
 	for i, g := range s.gpus {
-		g.held = map[string]float64{"user:1": 8 * gib, fmt.Sprint("slurm:", i, "-", (s.at+time.Duration(i)*3*time.Minute)/(24*time.Minute)): 30 * gib}
+		g.held = map[string]float64{"user:1": 8 * gib,
+			fmt.Sprint("slurm:", i, "-", (s.at+time.Duration(i)*3*time.Minute)/(24*time.Minute)): 30 * gib}
 	}
 }
 
@@ -96,7 +98,8 @@ func (s *stage) samples() (all []collectors.Sample) {
 	node(collectors.PCIDevices, float64(len(s.gpus)), "gpu")
 	listed := 0
 	for _, g := range s.gpus {
-		all = append(all, on(g.gpu, collectors.PCIDeviceBound, collectors.Bool(g.bound != ""), "0000:0"+g.gpu+":00.0", "gpu", g.bound))
+		all = append(all, on(g.gpu, collectors.PCIDeviceBound, collectors.Bool(g.bound != ""),
+			"0000:0"+g.gpu+":00.0", "gpu", g.bound))
 		if s.driverUp == 1 && g.listed {
 			listed++
 		}
@@ -201,13 +204,16 @@ func jitter(at time.Duration, phase float64) float64 { return math.Sin(at.Second
 
 var kernelScenes = []scene{
 	{check: "hung_kernel", name: "clocks that are locked low", length: time.Hour, play: func(s *stage) {
-		s.each(func(g *actor) { g.mem, g.clock, g.watts, g.pcie, g.nvlink = .01, 345e6, 112+3*jitter(s.at, 0), 30e6, 0 })
-	}},
-	{check: "hung_kernel", name: "a small model that is bound by its launches", length: time.Hour, gpus: 1, play: func(s *stage) {
 		s.each(func(g *actor) {
-			g.mem, g.clock, g.watts, g.pcie, g.nvlink = .01, 1.98e9, 115+4*jitter(s.at, 0), 25e6, 0
+			g.mem, g.clock, g.watts, g.pcie, g.nvlink = .01, 345e6, 112+3*jitter(s.at, 0), 30e6, 0
 		})
 	}},
+	{check: "hung_kernel", name: "a small model that is bound by its launches", length: time.Hour, gpus: 1,
+		play: func(s *stage) {
+			s.each(func(g *actor) {
+				g.mem, g.clock, g.watts, g.pcie, g.nvlink = .01, 1.98e9, 115+4*jitter(s.at, 0), 25e6, 0
+			})
+		}},
 	{check: "hung_kernel", name: "steps that are bound by communication", length: time.Hour, play: func(s *stage) {
 		s.each(func(g *actor) {
 			g.mem, g.clock, g.watts, g.pcie, g.nvlink = .01, 1.98e9, 140+2*jitter(s.at, 0), 4e6, 60e9
@@ -281,12 +287,13 @@ var kernelScenes = []scene{
 				s.gpus[3].spin()
 			}
 		}},
-	{check: "hung_kernel", name: "a kernel that spins on a GPU with locked clocks", length: 40 * time.Minute, gpus: 1, want: incident.Warning, within: 20*time.Minute + 10*time.Minute + 4*time.Minute, play: func(s *stage) {
-		s.each(func(g *actor) { g.clock = 1e9 })
-		if s.at >= 20*time.Minute {
-			s.each(func(g *actor) { g.mem, g.watts, g.pcie, g.nvlink = 0, 110, 4e6, 0 })
-		}
-	}},
+	{check: "hung_kernel", name: "a kernel that spins on a GPU with locked clocks", length: 40 * time.Minute, gpus: 1,
+		want: incident.Warning, within: 20*time.Minute + 10*time.Minute + 4*time.Minute, play: func(s *stage) {
+			s.each(func(g *actor) { g.clock = 1e9 })
+			if s.at >= 20*time.Minute {
+				s.each(func(g *actor) { g.mem, g.watts, g.pcie, g.nvlink = 0, 110, 4e6, 0 })
+			}
+		}},
 }
 
 var agentScenes = []scene{
@@ -298,24 +305,27 @@ var agentScenes = []scene{
 			}
 		})
 	}},
-	{check: "stale", name: "an agent that does not get to run, on a host with one GPU", gpus: 1, length: time.Hour, play: func(s *stage) {
-		s.each(func(g *actor) {
-			if g.stuck = ""; s.during(10*time.Minute, 10*time.Minute+50*time.Second) {
-				g.stuck = "late"
+	{check: "stale", name: "an agent that does not get to run, on a host with one GPU", gpus: 1, length: time.Hour,
+		play: func(s *stage) {
+			s.each(func(g *actor) {
+				if g.stuck = ""; s.during(10*time.Minute, 10*time.Minute+50*time.Second) {
+					g.stuck = "late"
+				}
+			})
+		}},
+	{check: "agent_self", name: "an agent that does not get to run for minutes", length: 20 * time.Minute,
+		want: incident.Warning, within: 10*time.Minute + 130*time.Second, play: func(s *stage) {
+			if s.at >= 10*time.Minute {
+				s.each(func(g *actor) { g.stuck = "late" })
+				s.gpus[2].stuck = "nvmlDeviceGetFieldValues" // where its reader was when it was last seen
 			}
-		})
-	}},
-	{check: "agent_self", name: "an agent that does not get to run for minutes", length: 20 * time.Minute, want: incident.Warning, within: 10*time.Minute + 130*time.Second, play: func(s *stage) {
-		if s.at >= 10*time.Minute {
-			s.each(func(g *actor) { g.stuck = "late" })
-			s.gpus[2].stuck = "nvmlDeviceGetFieldValues" // where its reader was when it was last seen
-		}
-	}},
-	{check: "stale", name: "one reader that is held up", length: 20 * time.Minute, want: incident.Warning, within: 10*time.Minute + 80*time.Second, play: func(s *stage) {
-		if s.at >= 10*time.Minute {
-			s.gpus[5].stuck = "late"
-		}
-	}},
+		}},
+	{check: "stale", name: "one reader that is held up", length: 20 * time.Minute, want: incident.Warning,
+		within: 10*time.Minute + 80*time.Second, play: func(s *stage) {
+			if s.at >= 10*time.Minute {
+				s.gpus[5].stuck = "late"
+			}
+		}},
 }
 
 var driverScenes = []scene{
@@ -331,106 +341,119 @@ var driverScenes = []scene{
 			s.gpus[1].stuck = "nvmlDeviceGetFieldValues"
 		}
 	}},
-	{check: "driver_hang", name: "a call that does not return", length: 30 * time.Minute, want: incident.Critical, within: 10*time.Minute + 80*time.Second, play: func(s *stage) {
-		if s.at >= 10*time.Minute {
-			s.gpus[1].stuck = "nvmlDeviceGetFieldValues"
-		}
-	}},
-	{check: "driver_unbound", name: "a driver that is loaded anew, without a drain", length: time.Hour, play: func(s *stage) {
-		s.driverUp = collectors.Bool(!s.during(20*time.Minute, 25*time.Minute))
-		s.each(func(g *actor) {
-			if g.bound = "nvidia"; s.during(20*time.Minute, 24*time.Minute) {
-				g.bound = ""
+	{check: "driver_hang", name: "a call that does not return", length: 30 * time.Minute, want: incident.Critical,
+		within: 10*time.Minute + 80*time.Second, play: func(s *stage) {
+			if s.at >= 10*time.Minute {
+				s.gpus[1].stuck = "nvmlDeviceGetFieldValues"
 			}
-			if s.at >= 18*time.Minute {
-				g.held = nil
+		}},
+	{check: "driver_unbound", name: "a driver that is loaded anew, without a drain", length: time.Hour,
+		play: func(s *stage) {
+			s.driverUp = collectors.Bool(!s.during(20*time.Minute, 25*time.Minute))
+			s.each(func(g *actor) {
+				if g.bound = "nvidia"; s.during(20*time.Minute, 24*time.Minute) {
+					g.bound = ""
+				}
+				if s.at >= 18*time.Minute {
+					g.held = nil
+				}
+				g.links = min(18, max(0, (s.at-25*time.Minute).Seconds()/8)) // they train
+				if s.at < 20*time.Minute {
+					g.links = 18
+				}
+			})
+		}},
+	{check: "driver_unbound", name: "a driver that is loaded anew as soon as its work is ended", length: time.Hour,
+		play: func(s *stage) {
+			s.driverUp = collectors.Bool(!s.during(20*time.Minute, 23*time.Minute))
+			s.each(func(g *actor) {
+				if g.bound = "nvidia"; s.driverUp == 0 {
+					g.bound = ""
+				}
+			})
+		}},
+	{check: "driver_unbound", name: "a driver that was unloaded under work, and does not come back",
+		length: 30 * time.Minute, want: incident.Critical, within: 25 * time.Minute, play: func(s *stage) {
+			if s.at >= 20*time.Minute {
+				s.driverUp = 0
+				s.each(func(g *actor) { g.bound = "" })
 			}
-			g.links = min(18, max(0, (s.at-25*time.Minute).Seconds()/8)) // they train
-			if s.at < 20*time.Minute {
-				g.links = 18
-			}
-		})
-	}},
-	{check: "driver_unbound", name: "a driver that is loaded anew as soon as its work is ended", length: time.Hour, play: func(s *stage) {
-		s.driverUp = collectors.Bool(!s.during(20*time.Minute, 23*time.Minute))
-		s.each(func(g *actor) {
-			if g.bound = "nvidia"; s.driverUp == 0 {
-				g.bound = ""
-			}
-		})
-	}},
-	{check: "driver_unbound", name: "a driver that was unloaded under work, and does not come back", length: 30 * time.Minute, want: incident.Critical, within: 25 * time.Minute, play: func(s *stage) {
-		if s.at >= 20*time.Minute {
-			s.driverUp = 0
-			s.each(func(g *actor) { g.bound = "" })
-		}
-	}},
+		}},
 	{check: "driver_unbound", name: "all GPUs are handed to virtual machines", length: time.Hour, play: func(s *stage) {
 		if s.at >= 20*time.Minute {
 			s.driverUp = 0
 			s.each(func(g *actor) { g.bound = "vfio-pci" })
 		}
 	}},
-	{check: "driver_unbound", name: "a driver that was unloaded and does not come back", length: time.Hour, want: incident.Critical, within: 20*time.Minute + 12*time.Minute, play: func(s *stage) {
-		if s.at >= 18*time.Minute {
-			s.each(func(g *actor) { g.held = nil })
-		}
-		if s.at >= 20*time.Minute {
-			s.driverUp = 0
-			s.each(func(g *actor) { g.bound = "" })
-		}
-	}},
-	{check: "driver_unbound", name: "a driver that no longer answers for what it drives", length: time.Hour, want: incident.Critical, within: 20*time.Minute + 5*time.Minute, play: func(s *stage) {
-		if s.at >= 20*time.Minute {
-			s.driverUp = 0
-		}
-	}},
-	{check: "gpu_missing", name: "a GPU that is handed to a virtual machine", length: 2 * time.Hour, play: func(s *stage) {
-		away := s.during(20*time.Minute, 80*time.Minute)
-		s.gpus[6].listed, s.gpus[6].bound = !away, "nvidia"
-		if away {
-			s.gpus[6].bound = "vfio-pci"
-		}
-	}},
-	{check: "gpu_missing", name: "a GPU that is gone while another is handed to a virtual machine", length: time.Hour, want: incident.Emergency, within: 40*time.Minute + 30*time.Second, play: func(s *stage) {
-		if s.at >= 20*time.Minute {
-			s.gpus[6].listed, s.gpus[6].bound = false, "vfio-pci"
-		}
-		s.gpus[2].listed = s.at < 40*time.Minute
-	}},
-	{check: "config_drift", name: "a prolog that sets the compute mode, and an epilog that sets it back", length: 2 * time.Hour, play: func(s *stage) {
-		job := int(s.at / (30 * time.Minute))
-		for i, g := range s.gpus {
-			g.mode = collectors.Bool(i < 2*(job%3)) * 3
-			g.held = map[string]float64{fmt.Sprint("slurm:", job): 60 * gib}
-		}
-	}},
-	{check: "config_drift", name: "prologs that cap GPUs which a notebook shares with their jobs", length: 4 * time.Hour, play: func(s *stage) {
-		s.queue()
-		for i, g := range s.gpus {
-			start := 30*time.Minute + time.Duration(i)*15*time.Minute
-			if g.limit = 700; s.during(start, start+45*time.Minute) {
-				g.limit = 400 + 20*float64(i)
+	{check: "driver_unbound", name: "a driver that was unloaded and does not come back", length: time.Hour,
+		want: incident.Critical, within: 20*time.Minute + 12*time.Minute, play: func(s *stage) {
+			if s.at >= 18*time.Minute {
+				s.each(func(g *actor) { g.held = nil })
 			}
-		}
-	}},
-	{check: "config_drift", name: "a cap that was set before a job, and that its epilog takes back under the next", length: 8 * time.Hour, play: func(s *stage) {
-		s.queue()
-		for _, g := range s.gpus[2:4] {
-			if s.during(15*time.Minute, 25*time.Minute) {
-				g.held = nil
+			if s.at >= 20*time.Minute {
+				s.driverUp = 0
+				s.each(func(g *actor) { g.bound = "" })
 			}
-			if g.limit = 700; s.during(20*time.Minute, 40*time.Minute) || g.gpu == "3" && s.at >= 20*time.Minute { // the other one's job goes on
-				g.limit = 500
+		}},
+	{check: "driver_unbound", name: "a driver that no longer answers for what it drives", length: time.Hour,
+		want: incident.Critical, within: 20*time.Minute + 5*time.Minute, play: func(s *stage) {
+			if s.at >= 20*time.Minute {
+				s.driverUp = 0
 			}
-		}
-	}},
-	{check: "config_drift", name: "a cap beside the jobs of a queue that stays", length: 5 * time.Hour, want: incident.Warning, within: 20*time.Minute + lentFor + 150*time.Second, play: func(s *stage) {
-		s.queue()
-		if s.at >= 20*time.Minute {
-			s.gpus[2].limit = 350
-		}
-	}},
+		}},
+	{check: "gpu_missing", name: "a GPU that is handed to a virtual machine", length: 2 * time.Hour,
+		play: func(s *stage) {
+			away := s.during(20*time.Minute, 80*time.Minute)
+			s.gpus[6].listed, s.gpus[6].bound = !away, "nvidia"
+			if away {
+				s.gpus[6].bound = "vfio-pci"
+			}
+		}},
+	{check: "gpu_missing", name: "a GPU that is gone while another is handed to a virtual machine", length: time.Hour,
+		want: incident.Emergency, within: 40*time.Minute + 30*time.Second, play: func(s *stage) {
+			if s.at >= 20*time.Minute {
+				s.gpus[6].listed, s.gpus[6].bound = false, "vfio-pci"
+			}
+			s.gpus[2].listed = s.at < 40*time.Minute
+		}},
+	{check: "config_drift", name: "a prolog that sets the compute mode, and an epilog that sets it back",
+		length: 2 * time.Hour, play: func(s *stage) {
+			job := int(s.at / (30 * time.Minute))
+			for i, g := range s.gpus {
+				g.mode = collectors.Bool(i < 2*(job%3)) * 3
+				g.held = map[string]float64{fmt.Sprint("slurm:", job): 60 * gib}
+			}
+		}},
+	{check: "config_drift", name: "prologs that cap GPUs which a notebook shares with their jobs",
+		length: 4 * time.Hour, play: func(s *stage) {
+			s.queue()
+			for i, g := range s.gpus {
+				start := 30*time.Minute + time.Duration(i)*15*time.Minute
+				if g.limit = 700; s.during(start, start+45*time.Minute) {
+					g.limit = 400 + 20*float64(i)
+				}
+			}
+		}},
+	{check: "config_drift", name: "a cap that was set before a job, and that its epilog takes back under the next",
+		length: 8 * time.Hour, play: func(s *stage) {
+			s.queue()
+			for _, g := range s.gpus[2:4] {
+				if s.during(15*time.Minute, 25*time.Minute) {
+					g.held = nil
+				}
+				// the other one's job goes on
+				if g.limit = 700; s.during(20*time.Minute, 40*time.Minute) || g.gpu == "3" && s.at >= 20*time.Minute {
+					g.limit = 500
+				}
+			}
+		}},
+	{check: "config_drift", name: "a cap beside the jobs of a queue that stays", length: 5 * time.Hour,
+		want: incident.Warning, within: 20*time.Minute + lentFor + 150*time.Second, play: func(s *stage) {
+			s.queue()
+			if s.at >= 20*time.Minute {
+				s.gpus[2].limit = 350
+			}
+		}},
 	{check: "config_drift", name: "an admin caps all GPUs while they work", length: time.Hour, play: func(s *stage) {
 		for i, g := range s.gpus {
 			if s.at >= 20*time.Minute+time.Duration(i)*step {
@@ -443,15 +466,16 @@ var driverScenes = []scene{
 			g.limit, g.processes, g.busy, g.held = 500, 0, 0, nil
 		}
 	}},
-	{check: "config_drift", name: "a driver that is loaded anew has its defaults", gpus: 2, length: time.Hour, play: func(s *stage) {
-		s.drained = collectors.Bool(s.during(20*time.Minute, 25*time.Minute))
-		s.driverUp = 1 - s.drained
-		s.each(func(g *actor) {
-			if g.limit = 500; s.at >= 20*time.Minute {
-				g.limit = 700
-			}
-		})
-	}},
+	{check: "config_drift", name: "a driver that is loaded anew has its defaults", gpus: 2, length: time.Hour,
+		play: func(s *stage) {
+			s.drained = collectors.Bool(s.during(20*time.Minute, 25*time.Minute))
+			s.driverUp = 1 - s.drained
+			s.each(func(g *actor) {
+				if g.limit = 500; s.at >= 20*time.Minute {
+					g.limit = 700
+				}
+			})
+		}},
 	{check: "config_drift", name: "a setting that a reset loses, and that is set again under a job",
 		gpus: 3, length: 2 * time.Hour, play: func(s *stage) {
 			for i, g := range s.gpus {
@@ -471,10 +495,11 @@ var driverScenes = []scene{
 			g.limit, g.asked = 500, 500
 		}
 	}},
-	{check: "config_drift", name: "a GPU that was capped before the agent came", length: time.Hour, play: func(s *stage) {
-		s.each(func(g *actor) { g.asked = g.limit })
-		s.gpus[2].limit, s.gpus[2].asked = 500, 500
-	}},
+	{check: "config_drift", name: "a GPU that was capped before the agent came", length: time.Hour,
+		play: func(s *stage) {
+			s.each(func(g *actor) { g.asked = g.limit })
+			s.gpus[2].limit, s.gpus[2].asked = 500, 500
+		}},
 	{check: "config_drift", name: "a GPU that had lost its cap before the agent came",
 		length: time.Hour, want: incident.Warning, within: 130 * time.Second, once: "gpu=2", play: func(s *stage) {
 			s.each(func(g *actor) { g.limit, g.asked = 500, 500 })
@@ -504,21 +529,23 @@ var driverScenes = []scene{
 				g.limit, g.asked = 350, 350
 			}
 		}},
-	{check: "config_drift", name: "a limit that falls under a job", length: time.Hour, want: incident.Warning, within: 20*time.Minute + 150*time.Second, play: func(s *stage) {
-		if s.at >= 20*time.Minute {
-			s.gpus[2].limit = 350
-		}
-	}},
-	{check: "config_drift", name: "a reset that loses one GPU's cap", length: time.Hour, want: incident.Warning, within: 24*time.Minute + 150*time.Second, play: func(s *stage) {
-		s.each(func(g *actor) { g.limit = 500 })
-		g := s.gpus[2]
-		if s.at >= 20*time.Minute {
-			g.limit, g.processes, g.held = 700, 0, nil
-		}
-		if g.stuck = ""; s.during(20*time.Minute, 22*time.Minute) {
-			g.stuck = "gpu_in_reset"
-		}
-	}},
+	{check: "config_drift", name: "a limit that falls under a job", length: time.Hour, want: incident.Warning,
+		within: 20*time.Minute + 150*time.Second, play: func(s *stage) {
+			if s.at >= 20*time.Minute {
+				s.gpus[2].limit = 350
+			}
+		}},
+	{check: "config_drift", name: "a reset that loses one GPU's cap", length: time.Hour, want: incident.Warning,
+		within: 24*time.Minute + 150*time.Second, play: func(s *stage) {
+			s.each(func(g *actor) { g.limit = 500 })
+			g := s.gpus[2]
+			if s.at >= 20*time.Minute {
+				g.limit, g.processes, g.held = 700, 0, nil
+			}
+			if g.stuck = ""; s.during(20*time.Minute, 22*time.Minute) {
+				g.stuck = "gpu_in_reset"
+			}
+		}},
 }
 
 var linkScenes = []scene{
@@ -531,114 +558,134 @@ var linkScenes = []scene{
 			}
 		})
 	}},
-	{check: "nvlink_down", name: "a link that does not come back after a drain", length: time.Hour, want: incident.Critical, within: 36 * time.Minute, play: func(s *stage) {
-		s.drained = collectors.Bool(s.during(20*time.Minute, 30*time.Minute))
-		s.driverUp = 1 - s.drained
-		if s.at >= 30*time.Minute {
-			s.gpus[4].links = 17
-		}
-	}},
-	{check: "nvlink_down", name: "a link that goes down under a job", length: 30 * time.Minute, want: incident.Critical, within: 20*time.Minute + 30*time.Second, play: func(s *stage) {
-		if s.at >= 20*time.Minute {
-			s.gpus[4].links = 17
-		}
-	}},
+	{check: "nvlink_down", name: "a link that does not come back after a drain", length: time.Hour,
+		want: incident.Critical, within: 36 * time.Minute, play: func(s *stage) {
+			s.drained = collectors.Bool(s.during(20*time.Minute, 30*time.Minute))
+			s.driverUp = 1 - s.drained
+			if s.at >= 30*time.Minute {
+				s.gpus[4].links = 17
+			}
+		}},
+	{check: "nvlink_down", name: "a link that goes down under a job", length: 30 * time.Minute, want: incident.Critical,
+		within: 20*time.Minute + 30*time.Second, play: func(s *stage) {
+			if s.at >= 20*time.Minute {
+				s.gpus[4].links = 17
+			}
+		}},
 }
 
 var xidScenes = []scene{
-	{check: "xid_repeat", name: "a busy queue whose jobs crash and are killed, everywhere", length: 24 * time.Hour, pace: time.Minute, play: func(s *stage) {
-		if s.at%(5*time.Minute) != 0 {
-			return
-		}
-		n := int(s.at / (5 * time.Minute))
-		s.xid([]int{45, 31, 13, 43, 45}[n%5], (n*7/5)%8, fmt.Sprint("user:", 1000+n*5%17))
-	}},
-	{check: "xid_repeat", name: "jobs that are killed, of which nobody knows whose", length: 24 * time.Hour, pace: time.Minute, play: func(s *stage) {
-		if s.at%(30*time.Minute) == 0 {
-			s.xid(45, 3, "")
-		}
-	}},
-	{check: "xid_repeat", name: "a queue on one GPU whose users' jobs crash, and other work on the others", length: 12 * time.Hour, pace: time.Minute, want: incident.Info, within: 8*time.Hour + time.Minute, play: func(s *stage) {
-		if s.at%(2*time.Hour) == 0 {
-			s.xid(31, 3, fmt.Sprint("user:", s.at/time.Hour))
-		}
-	}},
-	{check: "xid_repeat", name: "five users on one GPU that replaced a row of its memory", length: 12 * time.Hour, pace: time.Minute, want: incident.Warning, within: 8*time.Hour + time.Minute, play: func(s *stage) {
-		if s.at%(2*time.Hour) == 0 {
-			s.xid(31, 3, fmt.Sprint("user:", s.at/time.Hour))
-		}
-		if s.at == time.Hour {
-			s.xid(63, 3, "")
-		}
-	}},
-	{check: "xid_repeat", name: "five users on one GPU, and a row that another replaced", length: 12 * time.Hour, pace: time.Minute, want: incident.Info, within: 8*time.Hour + time.Minute, play: func(s *stage) {
-		if s.at%(2*time.Hour) == 0 {
-			s.xid(31, 3, fmt.Sprint("user:", s.at/time.Hour))
-		}
-		if s.at == time.Hour {
-			s.xid(63, 4, "")
-		}
-	}},
-	{check: "xid_repeat", name: "the hardware's, twice", length: 3 * time.Hour, pace: time.Minute, want: incident.Critical, within: 2*time.Hour + time.Minute, play: func(s *stage) {
-		if s.at == time.Hour || s.at == 2*time.Hour {
-			s.xid(92, 3, "")
-		}
-	}},
-	{check: "gpu_lemon", name: "a GPU on which many tenants' programs fail", length: 48 * time.Hour, pace: 5 * time.Minute, play: func(s *stage) {
-		for i, code := range []int{8, 11, 13, 25, 31, 32, 39, 43, 45, 69, 137} {
-			if s.at%(3*time.Hour) == time.Duration(i)*15*time.Minute {
-				for gpu := range s.gpus {
-					s.xid(code, gpu, fmt.Sprint("user:", i))
+	{check: "xid_repeat", name: "a busy queue whose jobs crash and are killed, everywhere", length: 24 * time.Hour,
+		pace: time.Minute, play: func(s *stage) {
+			if s.at%(5*time.Minute) != 0 {
+				return
+			}
+			n := int(s.at / (5 * time.Minute))
+			s.xid([]int{45, 31, 13, 43, 45}[n%5], (n*7/5)%8, fmt.Sprint("user:", 1000+n*5%17))
+		}},
+	{check: "xid_repeat", name: "jobs that are killed, of which nobody knows whose", length: 24 * time.Hour,
+		pace: time.Minute, play: func(s *stage) {
+			if s.at%(30*time.Minute) == 0 {
+				s.xid(45, 3, "")
+			}
+		}},
+	{check: "xid_repeat", name: "a queue on one GPU whose users' jobs crash, and other work on the others",
+		length: 12 * time.Hour, pace: time.Minute, want: incident.Info, within: 8*time.Hour + time.Minute,
+		play: func(s *stage) {
+			if s.at%(2*time.Hour) == 0 {
+				s.xid(31, 3, fmt.Sprint("user:", s.at/time.Hour))
+			}
+		}},
+	{check: "xid_repeat", name: "five users on one GPU that replaced a row of its memory", length: 12 * time.Hour,
+		pace: time.Minute, want: incident.Warning, within: 8*time.Hour + time.Minute, play: func(s *stage) {
+			if s.at%(2*time.Hour) == 0 {
+				s.xid(31, 3, fmt.Sprint("user:", s.at/time.Hour))
+			}
+			if s.at == time.Hour {
+				s.xid(63, 3, "")
+			}
+		}},
+	{check: "xid_repeat", name: "five users on one GPU, and a row that another replaced", length: 12 * time.Hour,
+		pace: time.Minute, want: incident.Info, within: 8*time.Hour + time.Minute, play: func(s *stage) {
+			if s.at%(2*time.Hour) == 0 {
+				s.xid(31, 3, fmt.Sprint("user:", s.at/time.Hour))
+			}
+			if s.at == time.Hour {
+				s.xid(63, 4, "")
+			}
+		}},
+	{check: "xid_repeat", name: "the hardware's, twice", length: 3 * time.Hour, pace: time.Minute,
+		want: incident.Critical, within: 2*time.Hour + time.Minute, play: func(s *stage) {
+			if s.at == time.Hour || s.at == 2*time.Hour {
+				s.xid(92, 3, "")
+			}
+		}},
+	{check: "gpu_lemon", name: "a GPU on which many tenants' programs fail", length: 48 * time.Hour,
+		pace: 5 * time.Minute, play: func(s *stage) {
+			for i, code := range []int{8, 11, 13, 25, 31, 32, 39, 43, 45, 69, 137} {
+				if s.at%(3*time.Hour) == time.Duration(i)*15*time.Minute {
+					for gpu := range s.gpus {
+						s.xid(code, gpu, fmt.Sprint("user:", i))
+					}
 				}
 			}
-		}
-	}},
+		}},
 }
 
 var memoryScenes = []scene{
-	{check: "mem_leak", gpus: 2, name: "a cache that fills and stays full", length: 4 * time.Hour, play: func(s *stage) {
-		s.each(func(g *actor) { g.held["slurm:1"] = 20*gib + min(50*gib, s.at.Minutes()*gib) })
-	}},
-	{check: "mem_leak", gpus: 2, name: "a cache that fills ever more slowly", length: 4 * time.Hour, play: func(s *stage) {
-		s.each(func(g *actor) { g.held["slurm:1"] = 16*gib + 60*gib*(1-math.Exp(-s.at.Minutes()/40)) })
-	}},
-	{check: "mem_leak", gpus: 2, name: "a KV cache that follows the requests", length: 6 * time.Hour, play: func(s *stage) {
-		s.each(func(g *actor) { g.held["slurm:1"] = 45*gib + 28*gib*math.Sin(s.at.Minutes()/35) })
-	}},
-	{check: "mem_leak", gpus: 2, name: "data that are loaded for most of an hour", length: 3 * time.Hour, play: func(s *stage) {
-		s.each(func(g *actor) { g.held["slurm:1"] = 8*gib + min(68*gib, s.at.Minutes()*1.4*gib) })
-	}},
-	{check: "mem_leak", gpus: 2, name: "a notebook that takes more now and then, after a pause", length: 4 * time.Hour, play: func(s *stage) {
-		works := max(0, s.at-time.Hour).Minutes()
-		s.each(func(g *actor) {
-			g.held["slurm:1"] = min(75*gib, 10*gib+6*gib*math.Floor(works/17)+5*gib*math.Floor(works/29))
-		})
-	}},
-	{check: "mem_leak", gpus: 2, name: "a cache that let go of a part, and fills again beyond what it had", length: 4 * time.Hour, play: func(s *stage) {
-		s.gpus[1].held["slurm:1"] = 40 * gib
-		if s.at > time.Hour {
-			s.gpus[1].held["slurm:1"] = min(75*gib, 32.5*gib+12*gib*(s.at-time.Hour).Hours())
-		}
-	}},
-	{check: "mem_leak", gpus: 2, name: "a leak that begins when all is loaded", length: 5 * time.Hour, want: incident.Warning, within: time.Hour + 80*time.Minute, play: func(s *stage) {
-		s.gpus[1].held["slurm:1"] = min(79.9*gib, 20*gib+20*gib*max(0, s.at-time.Hour).Hours())
-	}},
-	{check: "mem_leak", gpus: 2, name: "a leak of 12 GiB an hour", length: 6 * time.Hour, want: incident.Warning, within: 5*time.Hour + 55*time.Minute, play: func(s *stage) {
-		s.gpus[1].held["slurm:1"] = min(79.9*gib, 8*gib+12*gib*s.at.Hours())
-	}},
-	{check: "mem_leak", gpus: 2, name: "a leak in steps of 2 GiB", length: 3 * time.Hour, want: incident.Warning, within: 152 * time.Minute, play: func(s *stage) {
-		s.gpus[1].held["slurm:1"] = min(79.9*gib, 20*gib+2*gib*math.Floor(s.at.Minutes()/5))
-	}},
+	{check: "mem_leak", gpus: 2, name: "a cache that fills and stays full", length: 4 * time.Hour,
+		play: func(s *stage) {
+			s.each(func(g *actor) { g.held["slurm:1"] = 20*gib + min(50*gib, s.at.Minutes()*gib) })
+		}},
+	{check: "mem_leak", gpus: 2, name: "a cache that fills ever more slowly", length: 4 * time.Hour,
+		play: func(s *stage) {
+			s.each(func(g *actor) { g.held["slurm:1"] = 16*gib + 60*gib*(1-math.Exp(-s.at.Minutes()/40)) })
+		}},
+	{check: "mem_leak", gpus: 2, name: "a KV cache that follows the requests", length: 6 * time.Hour,
+		play: func(s *stage) {
+			s.each(func(g *actor) { g.held["slurm:1"] = 45*gib + 28*gib*math.Sin(s.at.Minutes()/35) })
+		}},
+	{check: "mem_leak", gpus: 2, name: "data that are loaded for most of an hour", length: 3 * time.Hour,
+		play: func(s *stage) {
+			s.each(func(g *actor) { g.held["slurm:1"] = 8*gib + min(68*gib, s.at.Minutes()*1.4*gib) })
+		}},
+	{check: "mem_leak", gpus: 2, name: "a notebook that takes more now and then, after a pause", length: 4 * time.Hour,
+		play: func(s *stage) {
+			works := max(0, s.at-time.Hour).Minutes()
+			s.each(func(g *actor) {
+				g.held["slurm:1"] = min(75*gib, 10*gib+6*gib*math.Floor(works/17)+5*gib*math.Floor(works/29))
+			})
+		}},
+	{check: "mem_leak", gpus: 2, name: "a cache that let go of a part, and fills again beyond what it had",
+		length: 4 * time.Hour, play: func(s *stage) {
+			s.gpus[1].held["slurm:1"] = 40 * gib
+			if s.at > time.Hour {
+				s.gpus[1].held["slurm:1"] = min(75*gib, 32.5*gib+12*gib*(s.at-time.Hour).Hours())
+			}
+		}},
+	{check: "mem_leak", gpus: 2, name: "a leak that begins when all is loaded", length: 5 * time.Hour,
+		want: incident.Warning, within: time.Hour + 80*time.Minute, play: func(s *stage) {
+			s.gpus[1].held["slurm:1"] = min(79.9*gib, 20*gib+20*gib*max(0, s.at-time.Hour).Hours())
+		}},
+	{check: "mem_leak", gpus: 2, name: "a leak of 12 GiB an hour", length: 6 * time.Hour, want: incident.Warning,
+		within: 5*time.Hour + 55*time.Minute, play: func(s *stage) {
+			s.gpus[1].held["slurm:1"] = min(79.9*gib, 8*gib+12*gib*s.at.Hours())
+		}},
+	{check: "mem_leak", gpus: 2, name: "a leak in steps of 2 GiB", length: 3 * time.Hour, want: incident.Warning,
+		within: 152 * time.Minute, play: func(s *stage) {
+			s.gpus[1].held["slurm:1"] = min(79.9*gib, 20*gib+2*gib*math.Floor(s.at.Minutes()/5))
+		}},
 	{check: "orphan_memory", name: "memory that is a node of the host's", length: time.Hour, play: func(s *stage) {
 		s.model, s.addressing = "NVIDIA GH200 480GB", "ats"
 		s.each(func(g *actor) { g.held, g.processes, g.busy, g.used = nil, 0, 0, 9*gib })
 	}},
-	{check: "orphan_memory", name: "memory that a process left behind", length: time.Hour, want: incident.Warning, within: 20*time.Minute + 50*time.Second, play: func(s *stage) {
-		if s.at >= 20*time.Minute {
-			g := s.gpus[0]
-			g.held, g.processes, g.busy, g.used = nil, 0, 0, 9*gib
-		}
-	}},
+	{check: "orphan_memory", name: "memory that a process left behind", length: time.Hour, want: incident.Warning,
+		within: 20*time.Minute + 50*time.Second, play: func(s *stage) {
+			if s.at >= 20*time.Minute {
+				g := s.gpus[0]
+				g.held, g.processes, g.busy, g.used = nil, 0, 0, 9*gib
+			}
+		}},
 }
 
 var heatScenes = []scene{
@@ -650,44 +697,52 @@ var heatScenes = []scene{
 			}
 		}
 	}},
-	{check: "thermal_margin", name: "two GPUs in the chassis's warm air, on a warm day", length: 6 * time.Hour, play: func(s *stage) {
-		day := 6 * math.Sin(math.Pi*s.at.Hours()/6) // degrees
-		for i, g := range s.gpus {
-			if g.margin = 20 - math.Round(day); i >= 6 {
-				g.margin = math.Round(max(-1, 4-day))
+	{check: "thermal_margin", name: "two GPUs in the chassis's warm air, on a warm day", length: 6 * time.Hour,
+		play: func(s *stage) {
+			day := 6 * math.Sin(math.Pi*s.at.Hours()/6) // degrees
+			for i, g := range s.gpus {
+				if g.margin = 20 - math.Round(day); i >= 6 {
+					g.margin = math.Round(max(-1, 4-day))
+				}
 			}
-		}
-	}},
-	{check: "temp_rise", name: "a chassis of uneven air, and days of work and rest", length: 30 * time.Hour, pace: time.Minute, play: func(s *stage) {
-		for i, g := range s.gpus {
-			if g.watts, g.busy, g.held = 600, 1, map[string]float64{fmt.Sprint("slurm:", i): 60 * gib}; (s.at+time.Duration(i)*time.Hour)%(5*time.Hour) < 2*time.Hour {
-				g.watts, g.busy, g.held = 110, 0, nil
+		}},
+	{check: "temp_rise", name: "a chassis of uneven air, and days of work and rest", length: 30 * time.Hour,
+		pace: time.Minute, play: func(s *stage) {
+			for i, g := range s.gpus {
+				g.watts, g.busy, g.held = 600, 1, map[string]float64{fmt.Sprint("slurm:", i): 60 * gib}
+				if (s.at+time.Duration(i)*time.Hour)%(5*time.Hour) < 2*time.Hour {
+					g.watts, g.busy, g.held = 110, 0, nil
+				}
+				g.margin = math.Round(50 - g.watts/20 - 2*float64(i) - 6*math.Sin(2*math.Pi*s.at.Hours()/24))
 			}
-			g.margin = math.Round(50 - g.watts/20 - 2*float64(i) - 6*math.Sin(2*math.Pi*s.at.Hours()/24))
-		}
-	}},
-	{check: "temp_rise", name: "a heat sink that comes off slowly", length: 3 * time.Hour, want: incident.Warning, within: 40*time.Minute + 80*time.Minute, play: func(s *stage) {
-		s.gpus[3].margin = math.Round(40 - 8*max(0, s.at.Hours()-40./60))
-	}},
-	{check: "temp_rise", name: "one GPU that is hotter from one minute to the next", length: 2 * time.Hour, want: incident.Warning, within: 40*time.Minute + 7*time.Minute, play: func(s *stage) {
-		if s.at > 40*time.Minute {
-			s.gpus[3].margin = 9
-		}
-	}},
-	{check: "thermal_margin", name: "one GPU without airflow", length: time.Hour, want: incident.Warning, within: 20*time.Minute + 50*time.Second, play: func(s *stage) {
-		if s.at >= 20*time.Minute {
-			s.gpus[5].margin = -1
-		}
-	}},
-	{check: "thermal_margin", name: "a host's only GPU", gpus: 1, length: time.Hour, want: incident.Warning, within: 20*time.Minute + 50*time.Second, play: func(s *stage) {
-		if s.at >= 20*time.Minute {
-			s.gpus[0].margin = 0
-		}
-	}},
+		}},
+	{check: "temp_rise", name: "a heat sink that comes off slowly", length: 3 * time.Hour, want: incident.Warning,
+		within: 40*time.Minute + 80*time.Minute, play: func(s *stage) {
+			s.gpus[3].margin = math.Round(40 - 8*max(0, s.at.Hours()-40./60))
+		}},
+	{check: "temp_rise", name: "one GPU that is hotter from one minute to the next", length: 2 * time.Hour,
+		want: incident.Warning, within: 40*time.Minute + 7*time.Minute, play: func(s *stage) {
+			if s.at > 40*time.Minute {
+				s.gpus[3].margin = 9
+			}
+		}},
+	{check: "thermal_margin", name: "one GPU without airflow", length: time.Hour, want: incident.Warning,
+		within: 20*time.Minute + 50*time.Second, play: func(s *stage) {
+			if s.at >= 20*time.Minute {
+				s.gpus[5].margin = -1
+			}
+		}},
+	{check: "thermal_margin", name: "a host's only GPU", gpus: 1, length: time.Hour, want: incident.Warning,
+		within: 20*time.Minute + 50*time.Second, play: func(s *stage) {
+			if s.at >= 20*time.Minute {
+				s.gpus[0].margin = 0
+			}
+		}},
 	{check: "sensor_lost", name: "a reading that fails once", length: time.Hour, play: func(s *stage) {
 		s.gpus[5].hot = !s.during(20*time.Minute, 21*time.Minute)
 	}},
-	{check: "sensor_lost", name: "a sensor that is gone", length: time.Hour, want: incident.Warning, within: 20*time.Minute + 130*time.Second, play: func(s *stage) {
-		s.gpus[5].hot = s.at < 20*time.Minute
-	}},
+	{check: "sensor_lost", name: "a sensor that is gone", length: time.Hour, want: incident.Warning,
+		within: 20*time.Minute + 130*time.Second, play: func(s *stage) {
+			s.gpus[5].hot = s.at < 20*time.Minute
+		}},
 }

@@ -15,17 +15,17 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A Check says when something is wrong with an entity: a row of Checks. From
-// one row come the judgement on the host, the rules of Prometheus with their
-// tests, and the page of the runbook.
+// A Check is a row of Checks: it says when something is wrong with an entity.
+// The judgement on the host, the rules of Prometheus with their tests, and the
+// entry in the runbook come from this one row.
 type Check struct {
 	ID      string         // "thermal_margin"
 	Alert   string         // name of its alerts: "GPUThermalMargin"
-	Class   incident.Class // of the fault; empty where it is none of a GPU
+	Class   incident.Class // of the fault; empty if it is no fault of a GPU
 	Levels  []Level
 	Latched bool // stays until a reset, a reboot or an operator's word
-	Accepts bool // an operator's word makes what is now the normal
-	Shadow  bool // its threshold is a judgement: no alerts until it is turned on
+	Accepts bool // an acknowledgement makes the present state the normal one
+	Shadow  bool // its threshold is a matter of judgement: no alerts until it is enabled
 
 	Summary string // one sentence, the same for every entity
 	Detail  string // a sentence with {value} or {percent}, {entity} and {xids} in it
@@ -38,10 +38,10 @@ type Level struct {
 	Severity incident.Severity
 	When     Condition
 	For      Persistence // how often in how many samples; the zero value is at once
-	Detail   string      // in place of the check's, where its value is another
+	Detail   string      // in place of the check's, if its value has another meaning
 }
 
-// Persistence is in how many of the last samples a condition must hold.
+// Persistence is how many of the last samples must meet a condition.
 type Persistence struct {
 	K, N  int           // K of the last N samples, at most 64
 	Every time.Duration // between samples; 10 s if 0
@@ -56,10 +56,10 @@ func (p Persistence) every(d time.Duration) Persistence {
 	return p
 }
 
-// step is how often the host judges, but for events.
+// step is the interval of the host's judgements; events are judged at once.
 const step = derived.Step
 
-// spelled returns p with nothing left out.
+// spelled returns p with its defaults filled in.
 func (p Persistence) spelled() Persistence {
 	if p.N == 0 {
 		return Persistence{K: 1, N: 1}
@@ -70,7 +70,7 @@ func (p Persistence) spelled() Persistence {
 	return p
 }
 
-// String returns p as people say it: "6 of 6 in 1m".
+// String returns p for people: "6 of 6 in 1m".
 func (p Persistence) String() string {
 	p = p.spelled()
 	if p.N == 1 {
@@ -83,23 +83,23 @@ func (p Persistence) String() string {
 type Condition struct {
 	Signal    *Signal
 	Op        string  // >, >=, <, <=, ==, !=
-	Threshold float64 // that sets it
-	Clear     float64 // that ends it; the same as Threshold where there is no other
+	Threshold float64 // at which it begins
+	Clear     float64 // at which it ends; mostly the same as Threshold
 	While     []Condition
 }
 
-// Above holds over set, until the signal is at clear or under it.
+// Above holds above set, until the signal is at or below clear.
 func (g *Signal) Above(set float64, clear ...float64) Condition { return condition(g, ">", set, clear) }
 
-// AtLeast holds from set on, until the signal is under clear.
+// AtLeast holds at or above set, until the signal is below clear.
 func (g *Signal) AtLeast(set float64, clear ...float64) Condition {
 	return condition(g, ">=", set, clear)
 }
 
-// Below holds under set, until the signal is at clear or over it.
+// Below holds below set, until the signal is at or above clear.
 func (g *Signal) Below(set float64, clear ...float64) Condition { return condition(g, "<", set, clear) }
 
-// AtMost holds up to set, until the signal is over clear.
+// AtMost holds at or below set, until the signal is above clear.
 func (g *Signal) AtMost(set float64, clear ...float64) Condition {
 	return condition(g, "<=", set, clear)
 }
@@ -118,8 +118,8 @@ func condition(g *Signal, op string, set float64, clear []float64) Condition {
 	return c
 }
 
-// And makes c hold only while others hold too, of the same entity, of its GPU
-// or of the node.
+// And makes c hold only while others hold too. They concern the same entity,
+// its GPU or the node.
 func (c Condition) And(others ...Condition) Condition {
 	c.While = append(slices.Clone(c.While), others...)
 	return c
@@ -150,7 +150,7 @@ func (c Condition) worse(v, w float64) bool {
 	case "<", "<=":
 		return v < w
 	}
-	return v != w // there is no further: the latest counts
+	return v != w // no value is worse than another: the latest counts
 }
 
 // String returns the condition as PromQL, for its series that meet it.
@@ -158,7 +158,7 @@ func (c Condition) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s %s", c.Signal, c.Op, number(c.Threshold))
 	for _, w := range c.While {
-		var extra []string // labels that the one has and the other lacks
+		var extra []string // labels that only one of them has
 		for _, l := range c.Signal.by {
 			if !slices.Contains(w.Signal.by, l) {
 				extra = append(extra, l)
@@ -178,7 +178,8 @@ func (c Condition) String() string {
 
 // Words returns the condition for people, in Markdown.
 func (c Condition) Words() string {
-	op := map[string]string{">": "above", ">=": "at least", "<": "below", "<=": "at most", "==": "is", "!=": "is not"}[c.Op]
+	op := map[string]string{">": "above", ">=": "at least", "<": "below", "<=": "at most", "==": "is",
+		"!=": "is not"}[c.Op]
 	text := fmt.Sprintf("%s %s %s", c.Signal.Words(), op, number(c.Threshold))
 	for _, w := range c.While {
 		text += ", while " + w.Words()
@@ -186,7 +187,7 @@ func (c Condition) Words() string {
 	return text
 }
 
-// number writes v without an exponent, if it is not tiny.
+// number writes v without an exponent, unless it is tiny.
 func number(v float64) string {
 	if math.Abs(v) < 1 {
 		return strconv.FormatFloat(v, 'g', -1, 64)
@@ -194,10 +195,10 @@ func number(v float64) string {
 	return strconv.FormatFloat(v, 'f', -1, 64)
 }
 
-// Detailed returns the sentence about a level, with its placeholders.
+// Detailed returns the sentence for a level, with its placeholders.
 func (c *Check) Detailed(l Level) string { return cmp.Or(l.Detail, c.Detail, c.Summary) }
 
-// Metrics returns the metrics that the check looks at; some may be there twice.
+// Metrics returns the metrics that the check uses, some of them perhaps twice.
 func (c *Check) Metrics() (all []*collectors.Metric) {
 	var add func(Condition)
 	add = func(k Condition) {
@@ -212,8 +213,8 @@ func (c *Check) Metrics() (all []*collectors.Metric) {
 	return all
 }
 
-// Expr returns what Prometheus evaluates for the level: the condition, in K
-// of N samples where that is not each of them. Its value is the signal's.
+// Expr returns the expression that Prometheus evaluates for the level: the
+// condition, in K of N samples unless K is N. Its value is the signal's.
 func (l Level) Expr() string {
 	if p := l.For.spelled(); p.K == p.N {
 		return l.When.String()
@@ -221,14 +222,15 @@ func (l Level) Expr() string {
 	return l.Counted()
 }
 
-// Counted returns what Prometheus evaluates where it cannot wait for the
-// level: the signal, while the condition held in K of N samples.
+// Counted returns the expression for places where Prometheus cannot wait for
+// the level: the signal, if the condition held in K of N samples.
 func (l Level) Counted() string {
 	p := l.For.spelled()
-	return fmt.Sprintf("%s and (count_over_time((%s)[%s:%s]) >= %d)", l.When.Signal, l.When, promDuration(time.Duration(p.N)*p.Every), promDuration(p.Every), p.K)
+	return fmt.Sprintf("%s and (count_over_time((%s)[%s:%s]) >= %d)", l.When.Signal, l.When,
+		promDuration(time.Duration(p.N)*p.Every), promDuration(p.Every), p.K)
 }
 
-// Wait returns for how long Expr must hold before Prometheus fires.
+// Wait returns the time for which Expr must hold before Prometheus fires.
 func (l Level) Wait() time.Duration {
 	p := l.For.spelled()
 	if p.K != p.N {
@@ -237,15 +239,16 @@ func (l Level) Wait() time.Duration {
 	return time.Duration(p.N-1) * p.Every
 }
 
-// Delay returns how long it takes to enter the level, from when its condition
-// begins to hold.
+// Delay returns the time from the beginning of the condition until the level is
+// entered.
 func (l Level) Delay() time.Duration {
 	p := l.For.spelled()
 	return time.Duration(p.K-1) * p.Every
 }
 
-// labelName is what Prometheus allows as a label's name.
+// labelName matches the label names that Prometheus allows.
 var labelName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 
-// ownLabels are those that every alert has, or may have.
-var ownLabels = []string{"alertname", "severity", "check", "source", "node", "gpu", "uuid", "link", "tenant", "workload", "device"}
+// ownLabels are the labels that alerts have themselves.
+var ownLabels = []string{"alertname", "severity", "check", "source", "node", "gpu", "uuid", "link", "tenant",
+	"workload", "device"}

@@ -21,13 +21,18 @@ func TestALevelForPrometheus(t *testing.T) {
 		{Level{When: when}, "at once", hot, 0, 0},
 		{Level{When: when, For: of(6, 6)}, "6 of 6 in 1m", hot, 50 * time.Second, 50 * time.Second},
 		{Level{When: when, For: of(3, 3).every(time.Minute)}, "3 of 3 in 3m", hot, 2 * time.Minute, 2 * time.Minute},
-		{Level{When: when, For: of(3, 5)}, "3 of 5 in 50s", "nvgpu_temperature_margin_celsius and (count_over_time((" + hot + ")[50s:10s]) >= 3)", 0, 20 * time.Second},
-		{Level{When: when, For: of(2, 90).every(time.Minute)}, "2 of 90 in 90m", "nvgpu_temperature_margin_celsius and (count_over_time((" + hot + ")[90m:1m]) >= 2)", 0, time.Minute},
+		{Level{When: when, For: of(3, 5)}, "3 of 5 in 50s", "nvgpu_temperature_margin_celsius and (count_over_time((" +
+			hot + ")[50s:10s]) >= 3)", 0, 20 * time.Second},
+		{Level{When: when, For: of(2, 90).every(time.Minute)}, "2 of 90 in 90m",
+			"nvgpu_temperature_margin_celsius and (count_over_time((" + hot + ")[90m:1m]) >= 2)", 0, time.Minute},
 		{Level{When: when.And(Value(collectors.Up).Not(0))}, "at once", hot + " and (nvgpu_up != 0)", 0, 0},
-		{Level{When: when.And(Value(collectors.DriverUp).Is(1))}, "at once", hot + " and ignoring (gpu, uuid) (gpusteward_driver_up == 1)", 0, 0},
-		{Level{When: Value(collectors.NVLinkUp, "by", "link").AtMost(.5).And(Value(collectors.Up).AtLeast(1))}, "at once", "nvgpu_nvlink_up <= 0.5 and ignoring (link) (nvgpu_up >= 1)", 0, 0},
+		{Level{When: when.And(Value(collectors.DriverUp).Is(1))}, "at once", hot +
+			" and ignoring (gpu, uuid) (gpusteward_driver_up == 1)", 0, 0},
+		{Level{When: Value(collectors.NVLinkUp, "by", "link").AtMost(.5).And(Value(collectors.Up).AtLeast(1))},
+			"at once", "nvgpu_nvlink_up <= 0.5 and ignoring (link) (nvgpu_up >= 1)", 0, 0},
 	} {
-		if says, expr := c.l.For.String(), c.l.Expr(); says != c.says || expr != c.expr || c.l.Wait() != c.wait || c.l.Delay() != c.delay {
+		if says, expr := c.l.For.String(), c.l.Expr(); says != c.says || expr != c.expr || c.l.Wait() != c.wait ||
+			c.l.Delay() != c.delay {
 			t.Errorf("%q, %q, %v, %v; want %+v", says, expr, c.l.Wait(), c.l.Delay(), c)
 		}
 	}
@@ -72,7 +77,8 @@ func TestConditions(t *testing.T) {
 			t.Errorf("%s: the worst of 4, 6 and 5 is %g; %+v", c.words, worst, c.Condition)
 		}
 	}
-	if got, want := g.Above(1).And(g.Below(.00002)).Words(), "`nvgpu_temperature_margin_celsius` above 1, while `nvgpu_temperature_margin_celsius` below 2e-05"; got != want {
+	want := "`nvgpu_temperature_margin_celsius` above 1, while `nvgpu_temperature_margin_celsius` below 2e-05"
+	if got := g.Above(1).And(g.Below(.00002)).Words(); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if got := g.Above(123456789).Words(); got != "`nvgpu_temperature_margin_celsius` above 123456789" {
@@ -85,7 +91,8 @@ func TestConditions(t *testing.T) {
 func TestACheckLooksAtItsMetrics(t *testing.T) {
 	t.Parallel()
 	c := &Check{Levels: []Level{
-		{When: Value(collectors.TemperatureMargin).Below(5).And(Value(collectors.Up).Is(1).And(Value(collectors.Power, "scope", "gpu").Above(9)))},
+		{When: Value(collectors.TemperatureMargin).Below(5).
+			And(Value(collectors.Up).Is(1).And(Value(collectors.Power, "scope", "gpu").Above(9)))},
 		{When: Value(collectors.Temperature).Above(5)},
 	}}
 	got := ""

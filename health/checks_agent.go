@@ -17,8 +17,11 @@ var agentChecks = []*Check{
 		},
 		Summary: "The agent itself is unhealthy.",
 		Detail:  "The agent uses too much of a resource, or gets no processor time: {value} of what is allowed.",
-		Action:  "gpusteward_pressure_ratio names the resource; look at the agent's log, restart it. With gpusteward_starved at 1 the host is overloaded: give the agent CPUWeight, or a processor.",
-		Cause:   "The agent uses more memory, processor time, goroutines or event queue than it should ever need, or cannot write its --state.dir (state). Or the data of all GPUs are old at once, because the agent gets no processor time: info after half a minute, a warning after two.",
+		Action: "gpusteward_pressure_ratio names the resource; look at the agent's log, restart it. With " +
+			"gpusteward_starved at 1 the host is overloaded: give the agent CPUWeight, or a processor.",
+		Cause: "The agent uses more memory, processor time, goroutines or event queue than it should ever need, or " +
+			"cannot write its --state.dir (state). Or the data of all GPUs are old at once, because the agent gets " +
+			"no processor time: this is info after half a minute, and a warning after two.",
 	},
 	{
 		ID: "telemetry_loss", Alert: "TelemetryLoss",
@@ -26,7 +29,8 @@ var agentChecks = []*Check{
 		Summary: "Events may have been missed or lost.",
 		Detail:  "{value} records were lost in 10 minutes.",
 		Action:  "gpusteward_telemetry_lost_total names the source: raise log_buf_len, free the disk of --state.dir.",
-		Cause:   "The kernel's ring was overrun, the journal could not be written, or the kernel and NVML disagree on an XID.",
+		Cause: "The kernel's ring was overrun, the journal could not be written, or the kernel and NVML disagree " +
+			"on an XID.",
 	},
 	{
 		ID: "broker", Alert: "BrokerDown",
@@ -36,14 +40,18 @@ var agentChecks = []*Check{
 		},
 		Summary: "The broker is down, or cannot serve its clients.",
 		Detail:  "Programs that start now may run without a quota.",
-		Action:  "The log of the broker (gpusteward-broker.service) says what is wanting; nvgpu_broker_sessions by state says who holds it: sessions that are unread are of programs that do not take their answers.",
-		Cause:   "Without a session a program runs as if there were no quotas. The broker lacks descriptors (its own, or those in flight on its user's account), memory or sessions, or connections arrive faster than it can accept them. Meanwhile no process counts as bypassing the hook, and the escalation only warns.",
+		Action: "The log of the broker (gpusteward-broker.service) names the missing resource. nvgpu_broker_sessions " +
+			"by state names the holders: unread sessions belong to programs that do not read their answers.",
+		Cause: "Without a session a program runs as if there were no quotas. The broker lacks descriptors (its " +
+			"own, or those in flight on its user's account), memory or sessions, or connections arrive faster than " +
+			"it can accept them. Meanwhile no process counts as bypassing the hook, and the escalation only warns.",
 	},
 }
 
 // Checks returns all checks.
 func Checks() (all []*Check) {
-	for _, list := range [][]*Check{driverChecks, eventChecks, memoryChecks, thermalChecks, linkChecks, workloadChecks, agentChecks} {
+	for _, list := range [][]*Check{driverChecks, eventChecks, memoryChecks, thermalChecks, linkChecks,
+		workloadChecks, agentChecks} {
 		all = append(all, list...)
 	}
 	return all

@@ -13,11 +13,11 @@ var (
 	present = Value(Away).Is(0) // no virtual machine has the GPU
 )
 
-// stuck is 1 for a GPU that does not answer for this reason.
+// stuck is 1 for a GPU that does not answer, for this reason.
 func stuck(reason string) *Signal { return Value(collectors.WorkerStuck, "reason", reason).OrZero() }
 
-// hangs is that a driver call does not return, and not for want of the agent's
-// own time.
+// hangs holds while a driver call does not return, and the agent does not lack
+// processor time.
 var hangs = stuck("nvml.*").Is(1).And(Value(Starved).Is(0))
 
 var driverChecks = []*Check{
@@ -25,48 +25,63 @@ var driverChecks = []*Check{
 		ID: "gpu_recovery_action", Alert: "GPURecoveryActionRequired", Class: incident.HardwareFault,
 		Levels: []Level{
 			{Severity: incident.Critical, When: Value(collectors.RecoveryAction).Above(0)},
-			{Severity: incident.Critical, When: Incidents{Name: "gpu_recovery_action", Window: 5 * time.Minute, Match: recoveryWanted}.Signal().Above(0)},
+			{Severity: incident.Critical, When: Incidents{Name: "gpu_recovery_action", Window: 5 * time.Minute,
+				Match: recoveryWanted}.Signal().Above(0)},
 			{Severity: incident.Emergency, When: Value(collectors.RecoveryAction).Is(2)},
 		},
 		Summary: "The driver asks for a recovery of the GPU.",
-		Action:  "Do what nvgpu_recovery_action asks for: 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover the IMEX domain.",
-		Cause:   "The driver's own verdict (field 230, event 0x8000, XID 154).",
+		Action: "Do what nvgpu_recovery_action asks for: 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 " +
+			"recover the IMEX domain.",
+		Cause: "The driver's own verdict (field 230, event 0x8000, XID 154).",
 	},
 	{
 		ID: "gpu_lost", Alert: "GPULost", Class: incident.HardwareFault, Latched: true,
 		Levels: []Level{
-			{Severity: incident.Emergency, When: stuck("gpu_is_lost").Is(1), For: of(2, 2)},                                           // one that is unbound says so for a moment
-			{Severity: incident.Emergency, When: Value(collectors.PCIDevicePresent, "kind", "gpu").Is(0).And(present), For: of(2, 2)}, // and one that is reset
-			{Severity: incident.Emergency, When: Incidents{Name: "gpu_lost", Window: 5 * time.Minute, Match: either(saying("gpu_lost"), xids(79))}.Signal().Above(0)},
+			// A GPU that is being unbound reports this for a moment.
+			{Severity: incident.Emergency, When: stuck("gpu_is_lost").Is(1), For: of(2, 2)},
+			// So does a GPU that is being reset.
+			{Severity: incident.Emergency, When: Value(collectors.PCIDevicePresent, "kind", "gpu").Is(0).
+				And(present), For: of(2, 2)},
+			{Severity: incident.Emergency, When: Incidents{Name: "gpu_lost", Window: 5 * time.Minute,
+				Match: either(saying("gpu_lost"), xids(79))}.Signal().Above(0)},
 		},
 		Summary: "The GPU has fallen off the bus.",
 		Action:  "Power-cycle the host; if the GPU is lost again, have the board and the slot checked.",
-		Cause:   "The GPU no longer answers on PCIe (XID 79, config space all ones). Latched: a reset, a reboot or gpusteward ack gpu_lost clears it.",
+		Cause: "The GPU no longer answers on PCIe (XID 79, its config space reads all ones). Latched: a reset, a " +
+			"reboot or gpusteward ack gpu_lost clears it.",
 	},
 	{
 		ID: missingCheck, Alert: "GPUMissing", Class: incident.HardwareFault, Accepts: true,
 		Levels: []Level{
 			{Severity: incident.Emergency, When: stuck("not_listed").Is(1).And(open, present), For: of(3, 3)},
-			{Severity: incident.Emergency, When: Sub(Sub(Value(collectors.DevicesExpected), Value(collectors.Devices)), Value(DevicesAway)).Above(0).And(open), For: of(3, 3)},
+			{Severity: incident.Emergency, When: Sub(Sub(Value(collectors.DevicesExpected), Value(collectors.Devices)),
+				Value(DevicesAway)).Above(0).And(open), For: of(3, 3)},
 		},
 		Summary: "A GPU that the host should have is missing.",
-		Action:  "Reboot; if it stays away, check its seat and its power. If it was taken out for good: gpusteward ack gpu_missing and the GPU.",
-		Cause:   "The driver lists fewer GPUs than the host was seen to have, or than the configuration says. A GPU that is bound to vfio-pci is not missing: a virtual machine has it.",
+		Action: "Reboot; if the GPU stays missing, check its seat and its power. If it was removed for good: " +
+			"gpusteward ack gpu_missing and the GPU.",
+		Cause: "The driver lists fewer GPUs than the host once had, or than the configuration says. A GPU that is " +
+			"bound to vfio-pci is not missing: a virtual machine has it.",
 	},
 	{
 		ID: "driver_hang", Alert: "GPUDriverHang", Class: incident.DriverCrash,
 		Levels: []Level{
 			{Severity: incident.Info, When: hangs, For: of(3, 3)},
-			{Severity: incident.Critical, When: hangs.And(Incidents{Name: "driver_fault", Window: 5 * time.Minute, Match: ofDriver}.Signal().Above(0)), For: of(3, 3)},
-			{Severity: incident.Critical, When: hangs, For: of(7, 7)}, // whoever else holds the driver's lock lets go of it within a minute
+			{Severity: incident.Critical, When: hangs.And(Incidents{Name: "driver_fault", Window: 5 * time.Minute,
+				Match: ofDriver}.Signal().Above(0)), For: of(3, 3)},
+			// Another holder of the driver's lock releases it within a minute.
+			{Severity: incident.Critical, When: hangs, For: of(7, 7)},
 		},
 		Summary: "A driver call on the GPU does not return.",
-		Action:  "End what uses the GPU and reset it; if it does not end, reboot.",
-		Cause:   "The label reason of gpusteward_worker_stuck names the call. Other GPUs are still read. A call also waits while another tool holds the driver's lock, but for less than a minute. It counts as a hang after that, or at once if the driver reported a fault of its own or of the GPU meanwhile.",
+		Action:  "End the processes that use the GPU, and reset it; if they do not end, reboot.",
+		Cause: "The label reason of gpusteward_worker_stuck names the call. Other GPUs are still read. A call " +
+			"also waits while another tool holds the driver's lock, but for less than a minute. It counts as a hang " +
+			"after that, or at once if the driver reported a fault of its own or of the GPU meanwhile.",
 	},
 	{
 		ID: "driver_blocked", Alert: "GPUDriverTasksBlocked", Class: incident.DriverCrash,
-		Levels:  []Level{{Severity: incident.Critical, When: Value(collectors.DriverBlockedTasks).Above(0), For: of(13, 13)}},
+		Levels: []Level{{Severity: incident.Critical, When: Value(collectors.DriverBlockedTasks).Above(0),
+			For: of(13, 13)}},
 		Summary: "Tasks of the driver wait in the kernel and cannot be killed.",
 		Detail:  "{value} tasks of the driver are in uninterruptible sleep.",
 		Action:  "Drain the host, and reboot it: nothing else ends them.",
@@ -74,39 +89,64 @@ var driverChecks = []*Check{
 	},
 	{
 		ID: "driver_unbound", Alert: "GPUDriverUnbound", Class: incident.DriverCrash,
-		Levels: []Level{{Severity: incident.Critical, When: Sub(Value(collectors.PCIDevices, "kind", "gpu"), Value(DevicesAway)).Above(0).And(
-			Value(collectors.DriverUp).Is(0), drained.Is(0), Value(collectors.DriverMismatch).Is(0), Value(Reloading).Is(0)), For: of(7, 7)}},
+		Levels: []Level{{Severity: incident.Critical, For: of(7, 7),
+			When: Sub(Value(collectors.PCIDevices, "kind", "gpu"), Value(DevicesAway)).Above(0).
+				And(Value(collectors.DriverUp).Is(0), drained.Is(0), Value(collectors.DriverMismatch).Is(0),
+					Value(Reloading).Is(0))}},
 		Summary: "The host has NVIDIA GPUs and no driver answers for them.",
 		Detail:  "The PCI bus has {value} GPUs, and no driver answers for them.",
-		Action:  "Load the driver: modprobe nvidia; /-/ready of the agent says what it met.",
-		Cause:   "The driver is not loaded, or it crashed. The alert does not apply if the library does not fit the driver (GPUDriverMismatch), while the agent is drained, or while the driver may be reloading: for 10 minutes after it was unloaded, or for 3 if it still has the GPUs or they had work until a minute before, because an operator ends the work before unloading a driver. GPUs of virtual machines do not count.",
+		Action:  "Load the driver: modprobe nvidia; /-/ready of the agent describes the failure.",
+		Cause: "The driver is not loaded, or it crashed. The alert does not apply if the library does not fit the " +
+			"driver (GPUDriverMismatch), while the agent is drained, or while the driver may be reloading: for 10 " +
+			"minutes after it was unloaded, or for 3 if it still has the GPUs or they had work until a minute " +
+			"before, because an operator ends the work before unloading a driver. GPUs of virtual " +
+			"machines do not count.",
 	},
 	{
 		ID: "driver_mismatch", Alert: "GPUDriverMismatch", Class: incident.DriverCrash,
-		Levels:  []Level{{Severity: incident.Critical, When: Value(collectors.DriverMismatch).Is(1), For: of(7, 7)}}, // an upgrade has one for a moment
+		// An upgrade causes one for a moment.
+		Levels:  []Level{{Severity: incident.Critical, When: Value(collectors.DriverMismatch).Is(1), For: of(7, 7)}},
 		Summary: "The driver's library and its kernel module are of different versions.",
 		Detail:  "The driver's library does not fit its kernel module{labels}.",
-		Action:  "Load the module of the installed driver: end what uses the GPUs, gpusteward drain, rmmod nvidia and modprobe nvidia; or reboot.",
-		Cause:   "The driver was upgraded and the old module is still loaded, or the other way round. No CUDA program can start until both are of one version.",
+		Action: "Load the module of the installed driver: end the processes that use the GPUs, gpusteward drain, " +
+			"rmmod nvidia and modprobe nvidia; or reboot.",
+		Cause: "The driver was upgraded and the old module is still loaded, or the other way round. No CUDA program " +
+			"can start until both have the same version.",
 	},
 	{
 		ID: driftCheck, Alert: "GPUConfigDrift", Accepts: true,
-		Levels:  []Level{{Severity: incident.Warning, When: Value(ConfigDrift).Is(1), For: of(13, 13)}}, // settings are read each minute, one GPU after the other
-		Summary: "The GPU is not configured as it was, or as its peers are.",
-		Detail:  "{entity} is not configured as it was, or as its peers are{labels}.",
-		Action:  "Set it as it should be; if it is meant to be so: gpusteward ack config_drift and the GPU.",
-		Cause:   "nvgpu_config_drift names the setting (ECC, persistence, MIG, accounting, compute mode, power limit, VBIOS), its value and the one that was expected. A change on all GPUs of a model, by a reset, or while no workload ran on the GPU is meant to be, but for persistence mode that was on and is off on all GPUs: its daemon (nvidia-persistenced) is down, or did not come back within five minutes after the driver was loaded anew, and the node is told of. One back to what it was before, or to what most of its peers have, is too. One under a workload is not: told within minutes where no job came or went on the host for an hour, and after four hours where jobs do, because a prolog may have made it for a job beside that workload, and its epilog takes it back. A power limit that somebody asked the driver for is meant if no job came or went, or if it was there before the agent; one below what was asked for is not, because the board or the chassis lowered it. Nor is a GPU meant to be unlike most of its peers, but for its compute mode and MIG, and for a power limit that is meant.",
+		// Settings are read each minute, one GPU after the other.
+		Levels:  []Level{{Severity: incident.Warning, When: Value(ConfigDrift).Is(1), For: of(13, 13)}},
+		Summary: "The settings of the GPU differ from its earlier ones, or from its peers'.",
+		Detail:  "The settings of {entity} differ from its earlier ones, or from its peers'{labels}.",
+		Action:  "Correct the setting; if the present one is right: gpusteward ack config_drift and the GPU.",
+		Cause: "nvgpu_config_drift names the setting (ECC, persistence, MIG, accounting, compute mode, power limit, " +
+			"VBIOS), its value and the expected one. A change counts as deliberate if it affects all GPUs of a " +
+			"model, comes with a reset, comes while no workload runs on the GPU, or restores the value from before " +
+			"or that of most peers. Persistence mode is an exception: if it was on and is off on all GPUs, its " +
+			"daemon (nvidia-persistenced) is down, or did not come back within five minutes after the driver was " +
+			"reloaded, and the alert is for the node. A change under a workload is not deliberate. It alerts within " +
+			"minutes if no job came or went on the host for an hour. Otherwise it alerts after four hours, because a " +
+			"prolog may have made the change for a job beside that workload, and its epilog restores the setting. A " +
+			"power limit that somebody requested from the driver is deliberate if no job came or went, or if it is " +
+			"older than the agent; a limit below the requested one is not, because the board or the chassis lowered " +
+			"it. A GPU should have the settings of most of its peers, except for the compute mode, MIG and a " +
+			"deliberate power limit.",
 	},
 	{
 		ID: "stale", Alert: "MetricsStale",
-		Levels:  []Level{{Severity: incident.Warning, When: stuck("late").Is(1).And(Value(Starved).Is(0)), For: of(7, 7)}}, // a host with one GPU does not show that the agent starves: that mostly ends within a minute
+		// A starved agent is not recognised on a host with one GPU; that mostly
+		// ends within a minute.
+		Levels: []Level{{Severity: incident.Warning, When: stuck("late").Is(1).
+			And(Value(Starved).Is(0)), For: of(7, 7)}},
 		Summary: "The GPU's data is old, and no driver call explains it.",
 		Action:  "See whether the host is overloaded; look at the agent's log.",
-		Cause:   "What is known of the GPU is unknown, and not well, until it is read again. If the data of all GPUs are old at once, the agent gets no processor time, and AgentDegraded reports that.",
+		Cause: "The state of the GPU is unknown, and not well, until it is read again. If the data of all GPUs are " +
+			"old at once, the agent gets no processor time, and AgentDegraded reports that.",
 	},
 }
 
-// ofDriver matches what the driver reports of itself, or of a GPU that fails.
+// ofDriver matches the driver's reports of its own faults, or of a failing GPU.
 func ofDriver(e *incident.Event) bool {
 	return e.Kind == incident.KindIncident && e.Follows == "" && e.Severity >= incident.Critical && isHardware(e)
 }

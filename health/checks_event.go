@@ -9,7 +9,7 @@ import (
 
 const day = 24 * time.Hour
 
-// hostCheck is the check of what the kernel logs of the host.
+// hostCheck is the check of the kernel's messages about the host.
 const hostCheck = "host_kernel"
 
 // named matches incidents of these kinds.
@@ -22,26 +22,28 @@ func xids(codes ...int) func(*incident.Event) bool {
 	return func(e *incident.Event) bool { return e.What == "xid" && slices.Contains(codes, e.Code) }
 }
 
-// severe matches XIDs that the table calls this bad or worse.
+// severe matches XIDs of at least this severity in the table.
 func severe(least incident.Severity) func(*incident.Event) bool {
 	return func(e *incident.Event) bool {
 		_, known := incident.XIDs()[e.Code]
-		return e.What == incident.WhatXID && known && e.Severity >= least && e.Follows == "" && e.Check != "gpu_recovery_action"
+		return e.What == incident.WhatXID && known && e.Severity >= least && e.Follows == "" &&
+			e.Check != "gpu_recovery_action"
 	}
 }
 
-// fatal matches XIDs that are this bad or worse, and that no other check tells of.
+// fatal matches XIDs of at least this severity that no other check reports.
 func fatal(least incident.Severity) func(*incident.Event) bool {
 	return func(e *incident.Event) bool { return severe(least)(e) && incident.OwnChecks[e.Code] == "" }
 }
 
-// byOwners is that many owners had an XID on a GPU that programs can cause.
-var byOwners = Incidents{Name: "xid_repeat_application", Window: day, Match: applications, Count: owners}.Signal().AtLeast(5)
+// byOwners holds if many owners had an XID on a GPU that programs can cause.
+var byOwners = Incidents{Name: "xid_repeat_application", Window: day, Match: applications,
+	Count: owners}.Signal().AtLeast(5)
 
-// ofHardware matches faults of a GPU that nobody on it is to blame for.
+// ofHardware matches faults of a GPU that no process on it caused.
 func ofHardware(e *incident.Event) bool { return e.Entity.GPU != "" && isHardware(e) }
 
-// repeats returns how often the most frequent XID came: bursts are one.
+// repeats returns the count of the most frequent XID; a burst counts once.
 func repeats(events []*incident.Event, _ [][]*incident.Event) float64 {
 	bursts, last, most := map[int]float64{}, map[int]time.Time{}, 0.
 	for _, e := range events {
@@ -54,13 +56,13 @@ func repeats(events []*incident.Event, _ [][]*incident.Event) float64 {
 	return most
 }
 
-// sameBurst is how close together XIDs are one burst.
+// sameBurst is the longest time between XIDs of one burst.
 const sameBurst = 5 * time.Second
 
-// owners returns how many owners of workloads had the same XID, beyond twice as
-// many as on the host's other GPUs: where all have them, programs are to blame.
-// How often each owner had it says nothing: they can have it at will. Those that
-// nobody knows are one.
+// owners returns the number of workloads' owners that had the same XID, beyond
+// twice the median of the host's other GPUs: if all GPUs have them, programs
+// are to blame. The frequency for each owner means nothing, because owners can
+// cause these XIDs at will. Unknown owners count as one.
 func owners(events []*incident.Event, elsewhere [][]*incident.Event) (most float64) {
 	for code, here := range ownersOf(events) {
 		usual := make([]float64, len(elsewhere))
@@ -76,7 +78,7 @@ func owners(events []*incident.Event, elsewhere [][]*incident.Event) (most float
 	return most
 }
 
-// ownersOf returns who had each XID.
+// ownersOf returns the owners that had each XID.
 func ownersOf(events []*incident.Event) map[int]map[string]bool {
 	had := map[int]map[string]bool{}
 	for _, e := range events {
@@ -88,7 +90,7 @@ func ownersOf(events []*incident.Event) map[int]map[string]bool {
 	return had
 }
 
-// onGPUs returns on how many GPUs the events were.
+// onGPUs returns the number of GPUs that had the events.
 func onGPUs(events []*incident.Event, _ [][]*incident.Event) float64 {
 	gpus := map[incident.Entity]bool{}
 	for _, e := range events {
@@ -101,77 +103,106 @@ var eventChecks = []*Check{
 	{
 		ID: "xid_fatal", Alert: "GPUXIDCritical", Class: incident.HardwareFault,
 		Levels: []Level{
-			{Severity: incident.Critical, When: Incidents{Name: "xid_critical", Window: 5 * time.Minute, Match: fatal(incident.Critical)}.Signal().Above(0)},
-			{Severity: incident.Emergency, When: Incidents{Name: "xid_fatal", Window: 5 * time.Minute, Match: fatal(incident.Emergency)}.Signal().Above(0)},
+			{Severity: incident.Critical, When: Incidents{Name: "xid_critical", Window: 5 * time.Minute,
+				Match: fatal(incident.Critical)}.Signal().Above(0)},
+			{Severity: incident.Emergency, When: Incidents{Name: "xid_fatal", Window: 5 * time.Minute,
+				Match: fatal(incident.Emergency)}.Signal().Above(0)},
 		},
 		Summary: "The GPU had a critical XID error.",
 		Detail:  "{entity} had {xids} within 5 minutes.",
-		Action:  "Do what NVIDIA's catalogue says for the code.",
-		Cause:   "An XID is the driver's report of a fault. What each code means and asks for is in health/incident/data/xid.tsv, from NVIDIA's catalogue.",
+		Action:  "Follow NVIDIA's catalogue for the code.",
+		Cause: "An XID is the driver's report of a fault. health/incident/data/xid.tsv, from NVIDIA's catalogue, has " +
+			"the meaning of each code and the action to take.",
 	},
 	{
 		ID: "xid_tenant", Alert: "GPUXIDTenantFault", Class: incident.ApplicationFault,
-		Levels:  []Level{{Severity: incident.Warning, When: Incidents{Name: "xid_tenant", Window: 10 * time.Minute, Per: "workload", Match: tenant}.Signal().AtLeast(3)}},
+		Levels: []Level{{Severity: incident.Warning, When: Incidents{Name: "xid_tenant", Window: 10 * time.Minute,
+			Per: "workload", Match: tenant}.Signal().AtLeast(3)}},
 		Summary: "A workload's own faults end its GPU work again and again.",
 		Detail:  "{entity} had {value} XIDs of an application in 10 minutes.",
 		Action:  "Tell the owner to check the application (compute-sanitizer); the GPU is well.",
-		Cause:   "XIDs such as 13, 31, 43, 69 and 137 with a process are mostly that program's error: a bad address, an illegal instruction.",
+		Cause: "XIDs such as 13, 31, 43, 69 and 137 with a process are mostly that program's error: a bad " +
+			"address, an illegal instruction.",
 	},
 	{
 		ID: "xid_repeat", Alert: "GPUXIDRepeated", Class: incident.HardwareFault,
 		Levels: []Level{
 			{Severity: incident.Info, When: byOwners},
-			{Severity: incident.Warning, When: byOwners.And(Incidents{Name: "xid_repeat_hardware", Window: day, Match: ofHardware}.Signal().Above(0))},
-			{Severity: incident.Critical, When: Incidents{Name: "xid_repeat", Window: day, Match: hardwares, Count: repeats}.Signal().AtLeast(2)},
+			{Severity: incident.Warning, When: byOwners.And(Incidents{Name: "xid_repeat_hardware", Window: day,
+				Match: ofHardware}.Signal().Above(0))},
+			{Severity: incident.Critical, When: Incidents{Name: "xid_repeat", Window: day, Match: hardwares,
+				Count: repeats}.Signal().AtLeast(2)},
 		},
 		Summary: "The same XID came several times on one GPU within a day.",
-		Detail:  "{entity} had the same XID {value} times in 24 hours; one that applications cause counts once for each owner of workloads, beyond what the other GPUs had.",
-		Action:  "Run the field diagnostic; if the XID is an application's, see whether it follows the application.",
-		Cause:   "A hardware XID that occurs twice is a pattern; a burst counts once. An application can cause some XIDs at will. Such an XID counts by its owners (users, or namespaces of pods) on this GPU, less twice as many as the host's other GPUs have: five raise the alert, and the frequency for each owner is ignored. A queue of crashing or killed jobs looks the same if other GPUs have other work or none. The severity is therefore info, and a warning only if the hardware had a fault of its own on the same GPU within the day. It is never critical for the GPU.",
+		Detail: "{entity} had the same XID {value} times in 24 hours. An XID that applications cause counts once for " +
+			"each owner of workloads, beyond the other GPUs' owners.",
+		Action: "Run the field diagnostic; if an application causes the XID, see whether it follows the application.",
+		Cause: "A hardware XID that occurs twice is a pattern; a burst counts once. An application can cause some " +
+			"XIDs at will. Such an XID counts by its owners (users, or namespaces of pods) on this GPU, less twice " +
+			"as many as the host's other GPUs have: five raise the alert, and the frequency for each owner is " +
+			"ignored. A queue of crashing or killed jobs looks the same if other GPUs have other work or none. The " +
+			"severity is therefore info, and a warning only if the hardware had a fault of its own on the same GPU " +
+			"within the day. It is never critical for the GPU.",
 	},
 	{
 		ID: "xid_spread", Alert: "GPUXIDSoftwarePattern", Class: incident.ApplicationFault,
-		Levels:  []Level{{Severity: incident.Info, When: Incidents{Name: "xid_spread", Window: day, Node: true, Match: xids(13, 31), Count: onGPUs}.Signal().AtLeast(2)}},
+		Levels: []Level{{Severity: incident.Info, When: Incidents{Name: "xid_spread", Window: day, Node: true,
+			Match: xids(13, 31), Count: onGPUs}.Signal().AtLeast(2)}},
 		Summary: "XIDs 13 or 31 came on several GPUs within a day: software, not a GPU.",
 		Detail:  "{value} GPUs had XID 13 or 31 in 24 hours.",
 		Action:  "Check the application that ran on them.",
-		Cause:   "A fault that moves from GPU to GPU belongs to what runs on them.",
+		Cause:   "A fault that moves from GPU to GPU belongs to the software on them.",
 	},
 	{
 		ID: "xid_unknown", Alert: "GPUXIDUnknown", Class: incident.DriverCrash,
-		Levels:  []Level{{Severity: incident.Warning, When: Incidents{Name: "xid_unknown", Window: 30 * time.Minute, Match: unknownXID}.Signal().Above(0)}},
+		Levels: []Level{{Severity: incident.Warning, When: Incidents{Name: "xid_unknown", Window: 30 * time.Minute,
+			Match: unknownXID}.Signal().Above(0)}},
 		Summary: "The GPU had an XID that is not in the table.",
 		Action:  "Look the code up in NVIDIA's XID catalogue, and report it so that the table gets it.",
-		Cause:   "A newer driver may have codes that this version does not know. The GPU is then known neither to be healthy nor to be faulty.",
+		Cause: "A newer driver may have codes that this version does not know. The GPU is then known neither to " +
+			"be healthy nor to be faulty.",
 	},
 	{
 		ID: "sxid_fatal", Alert: "NVSwitchSXIDFatal", Class: incident.InterconnectFault,
-		Levels:  []Level{{Severity: incident.Critical, When: Incidents{Name: "sxid_fatal", Window: 5 * time.Minute, Per: "device", Match: saying("sxid_fatal")}.Signal().Above(0)}},
+		Levels: []Level{{Severity: incident.Critical, When: Incidents{Name: "sxid_fatal", Window: 5 * time.Minute,
+			Per: "device", Match: saying("sxid_fatal")}.Signal().Above(0)}},
 		Summary: "An NVSwitch had a fatal SXid error.",
 		Action:  "Reset the fabric: end all work, reset all GPUs and switches, restart the fabric manager.",
 		Cause:   "SXids are the NVSwitch driver's XIDs; health/incident/data/sxid.tsv says which are fatal.",
 	},
 	{
 		ID: "gsp", Alert: "GPUGSPFault", Class: incident.DriverCrash,
-		Levels: []Level{{Severity: incident.Critical, When: Incidents{Name: "gsp", Window: 5 * time.Minute, Match: saying("gsp")}.Signal().Optional().Above(0).And(
-			Incidents{Name: "gsp_xid", Window: 10 * time.Minute, Node: true, Match: xids(119, 120)}.Signal().Is(0))}}, // which xid_fatal tells of
+		Levels: []Level{{Severity: incident.Critical, When: Incidents{Name: "gsp", Window: 5 * time.Minute,
+			Match: saying("gsp")}.Signal().Optional().Above(0).And(
+			// xid_fatal reports these.
+			Incidents{Name: "gsp_xid", Window: 10 * time.Minute, Node: true, Match: xids(119, 120)}.Signal().Is(0))}},
 		Summary: "The GPU's system processor (GSP) does not answer the driver, and no XID reports it.",
-		Action:  "End what uses the GPU and reset it; if that fails, reboot. NVIDIA's release notes say which driver mends what.",
-		Cause:   "The driver's firmware on the GPU timed out or crashed: calls on the GPU fail or hang from then on. Usually XID 119 or 120 accompanies it, and GPUXIDCritical reports that. A kernel message that names no GPU is reported for the node.",
+		Action: "End the processes that use the GPU and reset it; if that fails, reboot. NVIDIA's release notes say " +
+			"which driver has a correction.",
+		Cause: "The driver's firmware on the GPU timed out or crashed: calls on the GPU fail or hang from then " +
+			"on. Usually XID 119 or 120 accompanies it, and GPUXIDCritical reports that. A kernel message that " +
+			"names no GPU is reported for the node.",
 	},
 	{
 		ID: "driver_error", Alert: "GPUDriverError", Class: incident.DriverCrash,
-		Levels:  []Level{{Severity: incident.Critical, When: Incidents{Name: "driver_error", Window: 5 * time.Minute, Match: saying("driver_error")}.Signal().Optional().Above(0)}},
+		Levels: []Level{{Severity: incident.Critical, When: Incidents{Name: "driver_error", Window: 5 * time.Minute,
+			Match: saying("driver_error")}.Signal().Optional().Above(0)}},
 		Summary: "The driver had a fault from which it does not recover, and no XID reports it.",
-		Action:  "The message says which. A GPU that could not be initialised: reset it, and see whether its power and its seat are well. Unified memory: reboot, no CUDA program can start until then.",
-		Cause:   "The kernel logged that RmInitAdapter failed, or a fatal error of unified memory (nvidia-uvm). If the message follows an XID, a GPU off the bus or a GSP fault, only that cause is reported. A kernel message that names no GPU is reported for the node.",
+		Action: "The message names the fault. If a GPU could not be initialised, reset it, and check its power and " +
+			"its seat. After a fault of unified memory, reboot: no CUDA program can start until then.",
+		Cause: "The kernel logged that RmInitAdapter failed, or a fatal error of unified memory (nvidia-uvm). If " +
+			"the message follows an XID, a GPU off the bus or a GSP fault, only that cause is reported. A kernel " +
+			"message that names no GPU is reported for the node.",
 	},
 	{
 		ID: hostCheck, Alert: "HostKernelFault",
-		Levels:  []Level{{Severity: incident.Warning, When: Incidents{Name: "host_kernel", Window: 30 * time.Minute, Node: true, Match: saying(hostCheck)}.Signal().Above(0)}},
+		Levels: []Level{{Severity: incident.Warning, When: Incidents{Name: "host_kernel", Window: 30 * time.Minute,
+			Node: true, Match: saying(hostCheck)}.Signal().Above(0)}},
 		Summary: "The kernel logged a fault of the host that can harm GPU work.",
-		Action:  "Read the message; machine checks and IOMMU faults ask for a look at the hardware.",
-		Cause:   "These are uncorrected hardware errors, IOMMU faults, lockups, tasks that hang in the driver, and the OOM killer if it ended a workload on a GPU. Corrected errors, tasks that wait for a disk or a file server, and other victims of the OOM killer appear in /api/v1/events, and raise no alert.",
+		Action:  "Read the message. After machine checks and IOMMU faults, inspect the hardware.",
+		Cause: "These are uncorrected hardware errors, IOMMU faults, lockups, tasks that hang in the driver, and " +
+			"the OOM killer if it ended a workload on a GPU. Corrected errors, tasks that wait for a disk or a file " +
+			"server, and other victims of the OOM killer appear in /api/v1/events, and raise no alert.",
 	},
 	{
 		ID: "gpu_lemon", Alert: "GPULemon", Class: incident.HardwareFault,
@@ -179,7 +210,8 @@ var eventChecks = []*Check{
 		Summary: "The GPU had more faults in 30 days than a healthy one has.",
 		Detail:  "{entity} has a score of {value}.",
 		Action:  "Drain it, and run the field diagnostic.",
-		Cause:   "Each fault of the hardware counts by its severity and fades over 30 days. Applications' faults do not count.",
+		Cause: "Each fault of the hardware counts by its severity and fades over 30 days. Applications' faults do " +
+			"not count.",
 	},
 }
 
@@ -202,19 +234,19 @@ func unknownXID(e *incident.Event) bool {
 	return e.What == incident.WhatXID && !known
 }
 
-// saying matches incidents that are evidence for a check of their own.
+// saying matches incidents that are evidence for a check.
 func saying(check string) func(*incident.Event) bool {
 	return func(e *incident.Event) bool { return e.Check == check && e.Follows == "" }
 }
 
-// either matches what one of them does.
+// either matches the events that one of the functions matches.
 func either(all ...func(*incident.Event) bool) func(*incident.Event) bool {
 	return func(e *incident.Event) bool {
 		return slices.ContainsFunc(all, func(f func(*incident.Event) bool) bool { return f(e) })
 	}
 }
 
-// recoveryWanted matches the driver's word that something is to be done.
+// recoveryWanted matches the driver's requests for a recovery.
 func recoveryWanted(e *incident.Event) bool {
 	return either(saying("gpu_recovery_action"), xids(154))(e) && e.Severity >= incident.Critical
 }

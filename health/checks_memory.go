@@ -9,34 +9,44 @@ import (
 )
 
 // uncorrected are the uncorrectable ECC errors since the driver was loaded.
-var uncorrected = Increase(collectors.ECCErrors, 5*time.Minute, "severity", "uncorrected", "scope", "volatile").Lifetime()
+var uncorrected = Increase(collectors.ECCErrors, 5*time.Minute, "severity", "uncorrected", "scope", "volatile").
+	Lifetime()
 
-// newRows are the rows that were replaced after uncorrectable errors within a week.
+// newRows are the rows that were replaced after uncorrectable errors in the
+// last week.
 var newRows = Increase(collectors.RemappedRows, 7*24*time.Hour, "cause", "uncorrectable", "state", "active").Lifetime()
 
 var memoryChecks = []*Check{
 	{
 		ID: "ecc_uncorrectable", Alert: "GPUECCUncorrectable", Class: incident.MemoryFault,
-		Levels:  []Level{{Severity: incident.Warning, When: uncorrected.Above(0)}}, // its action waits for the work to end; what cannot wait is an XID of its own
+		// The action waits for the work to end; urgent faults have an XID.
+		Levels:  []Level{{Severity: incident.Warning, When: uncorrected.Above(0)}},
 		Summary: "GPU memory had an uncorrectable ECC error.",
 		Detail:  "{entity} had {value} uncorrectable ECC errors in the last 5 minutes.",
 		Action:  "Reset the GPU when its work has ended; rows are replaced at the reset.",
-		Cause:   "Data was lost: the job that used it got XID 48 or 94 (contained) or 95 (the GPU is unusable until a reset). One error in a board's life is no reason to replace it; see GPURowRemapFailed and GPURowRemapSpareLow.",
+		Cause: "Data was lost: the job that used it got XID 48 or 94 (contained), or 95 (the GPU is unusable until a " +
+			"reset). One error in a board's life is no reason to replace it; see GPURowRemapFailed and " +
+			"GPURowRemapSpareLow.",
 	},
 	{
 		ID: "ecc_correctable_rate", Alert: "GPUECCCorrectableRate", Class: incident.MemoryFault,
-		Levels:  []Level{{Severity: incident.Warning, When: Value(derived.ECCCorrectablePerHour).Above(100, 50).And(Value(derived.ECCCorrectableCUSUM).Above(5)), For: of(8, 8).every(10 * time.Minute)}}, // one burst is out of the hour by then
+		// A burst has left the hour by then.
+		Levels: []Level{{Severity: incident.Warning, When: Value(derived.ECCCorrectablePerHour).Above(100, 50).
+			And(Value(derived.ECCCorrectableCUSUM).Above(5)), For: of(8, 8).every(10 * time.Minute)}},
 		Summary: "GPU memory has far more corrected ECC errors than it used to.",
 		Detail:  "{entity} has {value} corrected ECC errors an hour, more than its own past explains.",
 		Action:  "Watch it; plan a reset, so that the rows are replaced.",
-		Cause:   "Corrected errors lose nothing. A rise that lasts is how rows that will fail show themselves; a burst that is over within the hour says nothing.",
+		Cause: "Corrected errors lose no data. A lasting rise announces rows that will fail; a burst within an hour " +
+			"means nothing.",
 	},
 	{
 		ID: "ecc_storm", Alert: "GPUECCStorm", Class: incident.MemoryFault,
-		Levels:  []Level{{Severity: incident.Warning, When: Incidents{Name: "ecc_storm", Window: 10 * time.Minute, Match: saying("ecc_storm")}.Signal().Above(0)}},
+		Levels: []Level{{Severity: incident.Warning, When: Incidents{Name: "ecc_storm", Window: 10 * time.Minute,
+			Match: saying("ecc_storm")}.Signal().Above(0)}},
 		Summary: "The driver reports a storm of corrected ECC errors.",
 		Action:  "Reset the GPU in the next maintenance window.",
-		Cause:   "The driver raises this when corrected errors come so fast that it stops to report each (NVML event 0x200).",
+		Cause: "The driver raises this if corrected errors come so fast that it no longer reports each one (NVML " +
+			"event 0x200).",
 	},
 	{
 		ID: "sram_threshold", Alert: "GPUSRAMThreshold", Class: incident.MemoryFault, Latched: true,
@@ -51,33 +61,39 @@ var memoryChecks = []*Check{
 		Summary: "Uncorrectable SRAM errors happened at several addresses.",
 		Detail:  "{entity} had uncorrectable SRAM errors at {value} addresses.",
 		Action:  "Have the board reviewed for replacement.",
-		Cause:   "Errors at four addresses and more are not one weak cell. Needs the collector sram_addresses.",
+		Cause:   "Errors at four or more addresses are not one weak cell. Needs the collector sram_addresses.",
 	},
 	{
 		ID: "poison", Alert: "GPUPoison", Class: incident.MemoryFault,
 		Levels: []Level{
-			{Severity: incident.Warning, When: Incidents{Name: "poison", Window: 5 * time.Minute, Match: named("poison_nonfatal", "poison_fatal")}.Signal().Above(0)},
-			{Severity: incident.Critical, When: Incidents{Name: "poison_fatal", Window: 5 * time.Minute, Match: named("poison_fatal")}.Signal().Above(0)},
+			{Severity: incident.Warning, When: Incidents{Name: "poison", Window: 5 * time.Minute,
+				Match: named("poison_nonfatal", "poison_fatal")}.Signal().Above(0)},
+			{Severity: incident.Critical, When: Incidents{Name: "poison_fatal", Window: 5 * time.Minute,
+				Match: named("poison_fatal")}.Signal().Above(0)},
 		},
 		Summary: "The GPU met poisoned data.",
 		Action:  "Non-fatal: restart the application that failed. Fatal: reset the GPU.",
-		Cause:   "Data that ECC could not correct is marked as poison; who uses it is ended (NVML events 0x1000 and 0x2000).",
+		Cause: "Data that ECC could not correct is marked as poison; a program that uses it is ended (NVML events " +
+			"0x1000 and 0x2000).",
 	},
 	{
 		ID: "remap_pending", Alert: "GPURowRemapPending", Class: incident.MemoryFault,
 		Levels: []Level{
 			{Severity: incident.Info, When: Value(collectors.RowRemapPending).Above(0)},
-			{Severity: incident.Warning, When: Value(collectors.RowRemapPending).Above(0), For: of(25, 25).every(time.Hour)},
+			{Severity: incident.Warning, When: Value(collectors.RowRemapPending).Above(0),
+				For: of(25, 25).every(time.Hour)},
 		},
 		Summary: "Rows of GPU memory wait for a reset to be replaced.",
 		Action:  "Reset the GPU when it is idle.",
-		Cause:   "A row failed and a spare one takes its place at the next reset. Until then the row is not used. A warning when that is a day old.",
+		Cause: "A row failed, and a spare one will replace it at the next reset. Until then the row is not used. The " +
+			"alert becomes a warning after a day.",
 	},
 	{
 		ID: "remap_failed", Alert: "GPURowRemapFailed", Class: incident.MemoryFault, Latched: true,
 		Levels: []Level{
 			{Severity: incident.Emergency, When: Value(collectors.RowRemapFailure).Above(0)},
-			{Severity: incident.Emergency, When: Incidents{Name: "remap_failed", Window: 5 * time.Minute, Match: either(saying("remap_failed"), xids(64))}.Signal().Above(0)},
+			{Severity: incident.Emergency, When: Incidents{Name: "remap_failed", Window: 5 * time.Minute,
+				Match: either(saying("remap_failed"), xids(64))}.Signal().Above(0)},
 		},
 		Summary: "A row of GPU memory could not be replaced.",
 		Action:  "Take the GPU out of service and have it replaced.",
@@ -87,7 +103,8 @@ var memoryChecks = []*Check{
 		ID: "remap_spare", Alert: "GPURowRemapSpareLow", Class: incident.MemoryFault,
 		Levels: []Level{
 			{Severity: incident.Warning, When: Sum(collectors.RowRemapBanks, "availability", "low|none").AtLeast(1)},
-			{Severity: incident.Critical, When: Value(collectors.RowRemapBanks, "availability", "none").Above(0), Detail: "{entity} has {value} banks without a spare row."},
+			{Severity: incident.Critical, When: Value(collectors.RowRemapBanks, "availability", "none").Above(0),
+				Detail: "{entity} has {value} banks without a spare row."},
 		},
 		Summary: "Banks of GPU memory run out of spare rows.",
 		Detail:  "{entity} has {value} banks with few spare rows or none.",
@@ -97,21 +114,27 @@ var memoryChecks = []*Check{
 	{
 		ID: "remap_count", Alert: "GPURowRemapCount", Class: incident.MemoryFault,
 		Levels: []Level{
-			{Severity: incident.Warning, When: Value(collectors.RemappedRows, "cause", "uncorrectable", "state", "active").AtLeast(512)},
+			{Severity: incident.Warning, When: Value(collectors.RemappedRows, "cause", "uncorrectable",
+				"state", "active").AtLeast(512)},
 			{Severity: incident.Warning, When: newRows.Above(4)},
-			{Severity: incident.Info, When: Incidents{Name: "remap_count", Window: day, Match: xids(63), Count: repeats}.Signal().AtLeast(3),
+			{Severity: incident.Info, When: Incidents{Name: "remap_count", Window: day, Match: xids(63),
+				Count: repeats}.Signal().AtLeast(3),
 				Detail: "{entity} had rows of memory replaced {value} times in 24 hours."},
 		},
 		Summary: "Many rows of GPU memory were replaced.",
 		Detail:  "{entity} had {value} rows replaced after uncorrectable errors.",
 		Action:  "Plan the replacement of the board.",
-		Cause:   "512 rows are the board's limit; more than four in a week are a trend, and three times in a day (XID 63) may be the beginning of one.",
+		Cause: "512 rows are the board's limit. More than four rows in a week are a trend, and three replacements in " +
+			"a day (XID 63) may be the beginning of one.",
 	},
 	{
 		ID: "retired_pages", Alert: "GPURetiredPages", Class: incident.MemoryFault,
 		Levels: []Level{
-			{Severity: incident.Critical, When: Sum(collectors.RetiredPages, "cause", "single_bit|double_bit").AtLeast(63)},
-			{Severity: incident.Critical, When: Increase(collectors.RetiredPages, 7*24*time.Hour, "cause", "double_bit").Lifetime().Above(1).And(Value(collectors.RetiredPages, "cause", "double_bit").Above(15)),
+			{Severity: incident.Critical, When: Sum(collectors.RetiredPages, "cause", "single_bit|double_bit").
+				AtLeast(63)},
+			{Severity: incident.Critical, When: Increase(collectors.RetiredPages, 7*24*time.Hour,
+				"cause", "double_bit").Lifetime().Above(1).
+				And(Value(collectors.RetiredPages, "cause", "double_bit").Above(15)),
 				Detail: "{entity} retired {value} pages after double-bit errors within a week, and had many."},
 		},
 		Summary: "The GPU retired so many pages of memory that it should be replaced.",
@@ -125,14 +148,20 @@ var memoryChecks = []*Check{
 		Summary: "GPU memory is in use, but no process uses it.",
 		Detail:  "{entity} has {value} bytes in use that belong to no process.",
 		Action:  "Look for a process in another PID namespace; if there is none, reset the GPU.",
-		Cause:   "A process that was killed in the kernel may leave its memory behind, until the GPU is reset. Not judged where the GPU's memory is a node of the host's (GH200 and its like): there the kernel uses it too.",
+		Cause: "A process that was killed in the kernel may leave its memory behind until the GPU is reset. GPUs " +
+			"with memory that is a NUMA node of the host (such as GH200) are not judged, because the kernel uses it " +
+			"too.",
 	},
 	{
 		ID: "ghost_process", Alert: "GPUGhostProcess", Class: incident.DriverCrash,
-		Levels:  []Level{{Severity: incident.Warning, When: Value(collectors.UnknownMemory).OrZero().Above(500 << 20), For: of(6, 6)}}, // as orphan_memory; what has just ended is listed for a moment
+		// As orphan_memory; a process is still listed for a moment after its
+		// end.
+		Levels: []Level{{Severity: incident.Warning, When: Value(collectors.UnknownMemory).OrZero().
+			Above(500 << 20), For: of(6, 6)}},
 		Summary: "The driver lists a process with GPU memory that the kernel does not know.",
 		Detail:  "{entity} has {value} bytes in use by a process that is gone{labels}.",
 		Action:  "Reset the GPU when its other work has ended.",
-		Cause:   "The process has ended and the driver did not let go of what it had: nobody can end it any more. Where the agent is in a PID namespace of its own (a container without hostPID) it cannot tell, and says nothing.",
+		Cause: "The process has ended, but the driver did not release its memory, and nobody can end the process any " +
+			"more. In a PID namespace of its own (a container without hostPID), the agent cannot detect this.",
 	},
 }

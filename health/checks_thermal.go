@@ -20,27 +20,32 @@ var (
 	slowdown      = Value(collectors.TemperatureThreshold, "threshold", "slowdown")
 	braked        = Value(collectors.ClockEventActive, "reason", "hw_power_brake")
 	slowed        = Value(collectors.ClockEventActive, "reason", "hw_slowdown")
-	holding       = Value(collectors.ClockEventActive, "reason", "hw_slowdown|hw_thermal|sw_thermal|hw_power_brake|sync_boost|app_clocks")
-	ofMaxClock    = Div(Value(collectors.Clock, "clock", "sm"), Value(collectors.ClockMax, "clock", "sm"))
-	ofMaxMemory   = Div(Value(collectors.Clock, "clock", "memory"), Value(collectors.ClockMax, "clock", "memory"))
-	drawn         = Div(Value(collectors.Power, "kind", "average", "scope", "gpu"), Value(collectors.PowerLimit, "limit", "enforced"))
-	belowLimit    = Div(Value(collectors.Power, "scope", "gpu"), Value(collectors.PowerLimit, "limit", "enforced")).Below(.75)
-	heated        = Rate(collectors.ClockEventSeconds, 5*time.Minute, "reason", "hw_thermal|sw_thermal")
+	holding       = Value(collectors.ClockEventActive, "reason",
+		"hw_slowdown|hw_thermal|sw_thermal|hw_power_brake|sync_boost|app_clocks")
+	ofMaxClock  = Div(Value(collectors.Clock, "clock", "sm"), Value(collectors.ClockMax, "clock", "sm"))
+	ofMaxMemory = Div(Value(collectors.Clock, "clock", "memory"), Value(collectors.ClockMax, "clock", "memory"))
+	drawn       = Div(Value(collectors.Power, "kind", "average", "scope", "gpu"),
+		Value(collectors.PowerLimit, "limit", "enforced"))
+	belowLimit = Div(Value(collectors.Power, "scope", "gpu"), Value(collectors.PowerLimit, "limit", "enforced")).
+			Below(.75)
+	heated = Rate(collectors.ClockEventSeconds, 5*time.Minute, "reason", "hw_thermal|sw_thermal")
 )
 
-// ownHeat is that neither the room's air nor the place in the chassis explains
-// how hot a GPU is.
+// ownHeat holds if neither the room's air nor the GPU's place in the chassis
+// explains its heat.
 var ownHeat = []Condition{Value(HotAisle).Is(0), Value(derived.HotPlace).Is(0)}
 
-// hotterBy holds where one of a GPU's sensors is far from its peers'.
+// hotterBy holds if one of a GPU's sensors is far above its peers'.
 func hotterBy(signal string) Condition {
-	return Value(derived.PeerDeviationCelsius, "signal", signal).Optional().AtLeast(8, 5).And(Value(derived.PeerZScore, "signal", signal).AtLeast(5))
+	return Value(derived.PeerDeviationCelsius, "signal", signal).Optional().AtLeast(8, 5).
+		And(Value(derived.PeerZScore, "signal", signal).AtLeast(5))
 }
 
-// belowPartners holds where a GPU has less of something than those that do the
+// belowPartners holds if a GPU has less of something than the GPUs with the
 // same job.
 func belowPartners(signal string, set, clear float64) Condition {
-	return Value(derived.PeerDeviationRatio, "signal", signal).Optional().AtMost(set, clear).And(Value(derived.PeerZScore, "signal", signal).AtMost(-5))
+	return Value(derived.PeerDeviationRatio, "signal", signal).Optional().AtMost(set, clear).
+		And(Value(derived.PeerZScore, "signal", signal).AtMost(-5))
 }
 
 var thermalChecks = []*Check{
@@ -51,36 +56,48 @@ var thermalChecks = []*Check{
 			{Severity: incident.Info, When: Sub(hottest, hot).AtMost(0, 3), For: of(6, 6)},
 			{Severity: incident.Warning, When: thermalMargin.AtMost(0, 3).And(ownHeat...), For: of(6, 6)},
 			{Severity: incident.Warning, When: Sub(hottest, hot).AtMost(0, 3).And(ownHeat...), For: of(6, 6)},
-			{Severity: incident.Warning, When: Sub(hottestMemory, hotMemory).AtMost(0, 3), For: of(30, 30), // boards run theirs up to the limit, and none over it for minutes
+			// Boards run their memory up to the limit, and none above it for
+			// minutes.
+			{Severity: incident.Warning, When: Sub(hottestMemory, hotMemory).AtMost(0, 3), For: of(30, 30),
 				Detail: "The memory of {entity} is {value} degrees Celsius from its limit."},
-			{Severity: incident.Critical, When: Sub(thermalMargin, Value(collectors.TemperatureTLimit, "threshold", "slowdown")).AtMost(0, 2), For: of(3, 3)},
+			{Severity: incident.Critical,
+				When: Sub(thermalMargin, Value(collectors.TemperatureTLimit, "threshold", "slowdown")).
+					AtMost(0, 2), For: of(3, 3)},
 			{Severity: incident.Critical, When: Sub(slowdown, hot).AtMost(0, 2), For: of(3, 3)},
 		},
 		Summary: "The GPU has no thermal margin left.",
 		Detail:  "{entity} is {value} degrees Celsius from its limit.",
 		Action:  "Check fans, the inlet's temperature and the airflow.",
-		Cause:   "At the limit the GPU slows itself down; critical where the hardware's own slowdown begins. The memory has a limit of its own. Info where three quarters of the host's GPUs are as hot (nvgpu_hot_aisle): then it is the room's air, and no GPU; and where the GPU is as hot as it used to be at its power (nvgpu_hot_place): then it is where it sits, and GPUThermalThrottle says if that costs work.",
+		Cause: "At the limit the GPU slows itself down; the alert is critical from the hardware's own slowdown on. " +
+			"The memory has a limit of its own. The alert is info if three quarters of the host's GPUs are as hot " +
+			"(nvgpu_hot_aisle), because the room's air is the cause, and no GPU. It is also info if the GPU is as " +
+			"hot as it used to be at its power (nvgpu_hot_place), because its place is the cause; GPUThermalThrottle " +
+			"reports lost work.",
 	},
 	{
 		ID: "thermal_throttle_ratio", Alert: "GPUThermalThrottle", Class: incident.HardwareFault,
 		Levels: []Level{
 			{Severity: incident.Warning, When: heated.AtLeast(.05, .03), For: of(3, 3)},
 			{Severity: incident.Critical, When: heated.AtLeast(.25, .20), For: of(3, 3)},
-			// The hardware's own slowdown is far above where a cooled GPU gets: moments of it add up.
-			{Severity: incident.Warning, When: Rate(collectors.ClockEventSeconds, 15*time.Minute, "reason", "hw_thermal").AtLeast(.02, .01)},
+			// The hardware's own slowdown begins far above the temperature of a
+			// cooled GPU: moments of it add up.
+			{Severity: incident.Warning, When: Rate(collectors.ClockEventSeconds, 15*time.Minute,
+				"reason", "hw_thermal").AtLeast(.02, .01)},
 		},
 		Summary: "Heat holds the GPU's clocks down.",
 		Detail:  "{entity} was slowed down by heat for {percent} of the last minutes.",
 		Action:  "Check fans, the inlet's temperature and the airflow.",
-		Cause:   "A moment of it is normal at full load; a share of the time is lost work.",
+		Cause:   "A moment of throttling is normal at full load; a share of the time is lost work.",
 	},
 	{
 		ID: "power_brake", Alert: "GPUPowerBrake", Class: incident.HardwareFault,
 		Levels: []Level{
 			{Severity: incident.Warning, When: braked.Is(1), For: of(3, 3)},
-			// One that comes and goes is missed by samples.
-			{Severity: incident.Warning, When: Rate(collectors.ClockEventSeconds, 5*time.Minute, "reason", "hw_power_brake").AtLeast(.25, .15)},
-			{Severity: incident.Critical, When: Rate(collectors.ClockEventSeconds, 10*time.Minute, "reason", "hw_power_brake").AtLeast(.5, .4)},
+			// Samples miss a brake that comes and goes.
+			{Severity: incident.Warning, When: Rate(collectors.ClockEventSeconds, 5*time.Minute,
+				"reason", "hw_power_brake").AtLeast(.25, .15)},
+			{Severity: incident.Critical, When: Rate(collectors.ClockEventSeconds, 10*time.Minute,
+				"reason", "hw_power_brake").AtLeast(.5, .4)},
 		},
 		Summary: "The server's power supply holds the GPU's clocks down.",
 		Action:  "Look at the power supplies and the rack's power.",
@@ -88,15 +105,20 @@ var thermalChecks = []*Check{
 	},
 	{
 		ID: "hw_slowdown", Alert: "GPUHardwareSlowdown", Class: incident.HardwareFault,
-		Levels: []Level{{Severity: incident.Warning, When: slowed.Is(1).And(gpuBusy.Above(.10), Value(collectors.ClockEventActive, "reason", "hw_thermal|hw_power_brake").Is(0)),
-			For: of(9, 30)}}, // NVML says that a change of clocks may show it for a moment; a third of five minutes is none
-		Summary: "The hardware halves the GPU's clocks or worse, and reports neither heat nor the power brake as the reason.",
+		Levels: []Level{{Severity: incident.Warning, When: slowed.Is(1).
+			And(gpuBusy.Above(.10), Value(collectors.ClockEventActive, "reason", "hw_thermal|hw_power_brake").Is(0)),
+			// According to NVML, a change of clocks may show it for a moment,
+			// but not for a third of five minutes.
+			For: of(9, 30)}},
+		Summary: "The hardware halves the GPU's clocks or worse, and the reason is neither heat nor the power brake.",
 		Action:  "Look at the power supply and the power connectors of the GPU; then reset it.",
-		Cause:   "The reason hw_slowdown without hw_thermal and hw_power_brake: the board's fast protection against too much power, or a sensor that is wrong.",
+		Cause: "NVML reports hw_slowdown without hw_thermal and hw_power_brake: the board protects itself against " +
+			"too much power, or a sensor is wrong.",
 	},
 	{
 		ID: "temp_outlier", Alert: "GPUTemperatureOutlier", Class: incident.HardwareFault, Shadow: true,
-		Levels:  []Level{{Severity: incident.Warning, When: hotterBy("temperature"), For: of(9, 10)}, {Severity: incident.Warning, When: hotterBy("temperature_memory"), For: of(9, 10)}},
+		Levels: []Level{{Severity: incident.Warning, When: hotterBy("temperature"), For: of(9, 10)},
+			{Severity: incident.Warning, When: hotterBy("temperature_memory"), For: of(9, 10)}},
 		Summary: "The GPU is much hotter than its peers under the same load.",
 		Detail:  "{entity} is {value} degrees Celsius above its peers.",
 		Action:  "Look at its airflow, its heat sink and the thermal paste.",
@@ -104,15 +126,23 @@ var thermalChecks = []*Check{
 	},
 	{
 		ID: "temp_rise", Alert: "GPUTemperatureRise", Class: incident.HardwareFault,
-		Levels:  []Level{{Severity: incident.Warning, When: Value(derived.TemperatureRise).Optional().AtLeast(8, 5), For: of(30, 30)}}, // what starts or stops is warm or cool within minutes
+		// A GPU that starts or stops is warm or cool within minutes.
+		Levels: []Level{{Severity: incident.Warning, When: Value(derived.TemperatureRise).Optional().AtLeast(8, 5),
+			For: of(30, 30)}},
 		Summary: "The GPU is much hotter than it used to be at the same power, and the host's other GPUs are not.",
-		Detail:  "{entity} is {value} degrees Celsius hotter than it used to be at the power that it draws, beyond what the other GPUs are.",
-		Action:  "Look at its airflow, its heat sink, the thermal paste and its fans.",
-		Cause:   "How hot a GPU is at each power is learned: ten minutes make a mean, which then follows ever more slowly, by two degrees a day once it is a day old. It has to be hotter than at any power before. The host's other GPUs say what the air does; so a host's only GPU is not judged. A GPU that sits in warm air has always done so: GPUTemperatureOutlier is about those.",
+		Detail: "{entity} is {value} degrees Celsius hotter than it used to be at its power, beyond the rise of the " +
+			"other GPUs.",
+		Action: "Look at its airflow, its heat sink, the thermal paste and its fans.",
+		Cause: "The agent learns the temperature of a GPU at each power: ten minutes make a mean, which then follows " +
+			"ever more slowly, by two degrees a day once it is a day old. The GPU must be hotter than at any power " +
+			"before. The host's other GPUs show the effect of the air, so a host's only GPU is not judged. A GPU " +
+			"that sits in warm air has always done so: GPUTemperatureOutlier is about those.",
 	},
 	{
 		ID: "power_outlier", Alert: "GPUPowerOutlier", Class: incident.HardwareFault, Shadow: true,
-		Levels:  []Level{{Severity: incident.Warning, When: Value(derived.PeerDeviationRatio, "signal", "power").Optional().AtLeast(.10, .05).And(Value(derived.PeerZScore, "signal", "power").AtLeast(5), gpuBusy.Above(.5)), For: of(9, 10)}},
+		Levels: []Level{{Severity: incident.Warning, When: Value(derived.PeerDeviationRatio, "signal", "power").
+			Optional().AtLeast(.10, .05).And(Value(derived.PeerZScore, "signal", "power").AtLeast(5),
+			gpuBusy.Above(.5)), For: of(9, 10)}},
 		Summary: "The GPU draws much more power than its peers under the same load and clock.",
 		Detail:  "{entity} draws {percent} more than its peers.",
 		Action:  "Inspect it; compare its voltage and its temperature.",
@@ -121,58 +151,81 @@ var thermalChecks = []*Check{
 	{
 		ID: "slow_gpu", Alert: "GPUSlowOutlier", Class: incident.HardwareFault, Shadow: true,
 		Levels: []Level{
-			{Severity: incident.Warning, When: Value(derived.PeerClockRatio).Optional().AtMost(.90, .93), For: of(20, 24)},
-			{Severity: incident.Critical, When: Value(derived.PeerClockRatio).Optional().AtMost(.75, .80), For: of(6, 6)},
+			{Severity: incident.Warning, When: Value(derived.PeerClockRatio).Optional().
+				AtMost(.90, .93), For: of(20, 24)},
+			{Severity: incident.Critical, When: Value(derived.PeerClockRatio).Optional().
+				AtMost(.75, .80), For: of(6, 6)},
 		},
 		Summary: "The GPU is slower than its peers under the same load.",
 		Detail:  "{entity} runs at {percent} of its peers' clock.",
-		Action:  "See what holds its clocks; run a diagnostic under load.",
+		Action:  "See what holds its clocks down; run a diagnostic under load.",
 		Cause:   "One slow GPU holds up a whole job that waits for all of them.",
 	},
 	{
 		ID: "clock_outlier", Alert: "GPUClockOutlier", Class: incident.HardwareFault,
-		Levels: []Level{{Severity: incident.Warning, When: belowPartners(derived.PartnerSignals[derived.Paced], -.05, -.03), // boards differ by 4 % at their power limit, and not at all under it
-			For: of(20, 24)}},
-		Summary: "The GPU's clock is lower than that of the GPUs that do the same job.",
+		// Boards differ by 4 % at their power limit, and not at all below it.
+		Levels: []Level{{Severity: incident.Warning,
+			When: belowPartners(derived.PartnerSignals[derived.Paced], -.05, -.03),
+			For:  of(20, 24)}},
+		Summary: "The GPU's clock is lower than that of the GPUs with the same job.",
 		Detail:  "{entity}: SM clock {percent} from the median of the GPUs at the same job.",
-		Action:  "See what holds its clock (nvidia-smi -q -d PERFORMANCE,CLOCK), and whether it is locked; run a diagnostic under load.",
-		Cause:   "One slow GPU holds up a whole job that waits for all of them. Compared with GPUs of the same model and power limit on this host that are as busy with the same workloads and hold as much memory; needs four. A GPU at its power limit is compared with those that are at theirs with the same activity.",
+		Action: "See what holds its clock down (nvidia-smi -q -d PERFORMANCE,CLOCK), and whether it is locked; run a " +
+			"diagnostic under load.",
+		Cause: "One slow GPU holds up a whole job that waits for all of them. The GPU is compared with GPUs of the " +
+			"same model and power limit on this host that are as busy with the same workloads and hold as much " +
+			"memory; this needs four GPUs. A GPU at its power limit is compared with GPUs at their limit with the " +
+			"same activity.",
 	},
 	{
 		ID: "memory_clock", Alert: "GPUMemoryClockLow", Class: incident.HardwareFault,
-		Levels: []Level{{Severity: incident.Warning, When: belowPartners(derived.PartnerSignals[derived.MemoryPaced], -.05, -.03), // memory has few clocks, and the next one is further than that
-			For: of(6, 6)},
-			{Severity: incident.Warning, When: ofMaxMemory.Below(.30, .40).And(gpuBusy.Above(.5), onIt.Above(0)), For: of(6, 6), Detail: "{entity} runs its memory at {percent} of its highest clock under load."}},
-		Summary: "The GPU's memory clock is lower than that of the GPUs that do the same job, or than under load.",
-		Detail:  "{entity}: memory clock {percent} from the median of the GPUs at the same job.",
-		Action:  "See whether it is locked (nvidia-smi -rmc); else reset the GPU.",
-		Cause:   "A GPU that works runs its memory at one clock, which all of its model have; compared as for GPUClockOutlier. With nobody to compare, the clock of an idle GPU is what is looked for: less than a third of the highest.",
+		// Memory has few clocks, and they are further apart.
+		Levels: []Level{{Severity: incident.Warning,
+			When: belowPartners(derived.PartnerSignals[derived.MemoryPaced], -.05, -.03),
+			For:  of(6, 6)},
+			{Severity: incident.Warning, When: ofMaxMemory.Below(.30, .40).And(gpuBusy.Above(.5), onIt.Above(0)),
+				For: of(6, 6), Detail: "{entity} runs its memory at {percent} of its highest clock under load."}},
+		Summary: "The GPU's memory clock is lower than that of the GPUs with the same job, or lower than it should " +
+			"be under load.",
+		Detail: "{entity}: memory clock {percent} from the median of the GPUs at the same job.",
+		Action: "See whether the clock is locked (nvidia-smi -rmc); otherwise reset the GPU.",
+		Cause: "A working GPU runs its memory at one clock, which its whole model shares; the comparison is that of " +
+			"GPUClockOutlier. Without peers, the alert looks for the clock of an idle GPU: less than a third of the " +
+			"highest.",
 	},
 	{
 		ID: "work_outlier", Alert: "GPUWorkOutlier", Class: incident.HardwareFault,
 		Levels: []Level{
-			// Ranks of a job differ by less, and what waits for a peer is over sooner.
-			{Severity: incident.Warning, When: belowPartners(derived.PartnerSignals[derived.Worked], -.30, -.20).And(gpuWorks), For: of(54, 60)},
+			// Ranks of a job differ by less, and a wait for a peer is over
+			// sooner.
+			{Severity: incident.Warning, When: belowPartners(derived.PartnerSignals[derived.Worked], -.30, -.20).
+				And(gpuWorks), For: of(54, 60)},
 			// Requests are spread unevenly for minutes.
-			{Severity: incident.Warning, When: belowPartners(derived.PartnerSignals[derived.Behind], -.30, -.20).And(gpuWorks),
+			{Severity: incident.Warning, When: belowPartners(derived.PartnerSignals[derived.Behind], -.30, -.20).
+				And(gpuWorks),
 				For: of(54, 60).every(30 * time.Second)},
 		},
-		Summary: "The GPU does much less than those that do the same job, at the same clock.",
+		Summary: "The GPU does much less than the GPUs with the same job, at the same clock.",
 		Detail:  "{entity}: SM activity and power {percent} from the median of the GPUs at the same job, or less.",
-		Action:  "See what it waits for: PCIe, the CPU and memory of its NUMA node, its rank of the job; then run a diagnostic under load.",
-		Cause:   "Its clock is no lower than the others', and both its SMs and its power say that it gets less done: for ten minutes while it is as busy as they are, for half an hour where it is less busy. Compared as for GPUClockOutlier. GPUKernelHangSuspected tells of one that gets nothing done.",
+		Action: "Find what it waits for: PCIe, the CPU and memory of its NUMA node, its rank of the job; then run a " +
+			"diagnostic under load.",
+		Cause: "Its clock is no lower than the others', but both its SMs and its power show that it gets less done: " +
+			"for ten minutes while it is as busy as they are, or for half an hour while it is less busy. The " +
+			"comparison is that of GPUClockOutlier. GPUKernelHangSuspected reports a GPU that gets nothing done.",
 	},
 	{
 		ID: "clock_stuck", Alert: "GPUClockStuck", Class: incident.HardwareFault,
-		Levels:  []Level{{Severity: incident.Warning, When: ofMaxClock.Below(.30, .40).And(gpuBusy.Above(.5), holding.Is(0), belowLimit), For: of(6, 6)}},
+		Levels: []Level{{Severity: incident.Warning, When: ofMaxClock.Below(.30, .40).
+			And(gpuBusy.Above(.5), holding.Is(0), belowLimit), For: of(6, 6)}},
 		Summary: "The GPU works at the clock of an idle one, without a reported reason.",
 		Detail:  "{entity} runs at {percent} of its highest clock under load.",
-		Action:  "See whether its clocks were locked (nvidia-smi -rgc); else reset it.",
-		Cause:   "Neither heat nor a setting of the application holds the clock, nor does power: the GPU draws less than three quarters of its limit.",
+		Action:  "See whether its clocks were locked (nvidia-smi -rgc); otherwise reset it.",
+		Cause: "Neither heat nor a setting of the application holds the clock down. Nor does power: the GPU draws " +
+			"less than three quarters of its limit.",
 	},
 	{
 		ID: "hung_kernel", Alert: "GPUKernelHangSuspected", Class: incident.ComputeTimeout,
-		Levels:  []Level{{Severity: incident.Warning, When: Value(derived.Spinning).Is(1).And(onIt.Above(0)), For: of(60, 60)}},
+		Levels: []Level{{Severity: incident.Warning, When: Value(derived.Spinning).Is(1).And(onIt.Above(0)),
+			For: of(60, 60)}},
 		Summary: "A kernel seems to hang: the GPU is busy for minutes and gets nothing done.",
 		Detail:  "{entity} is 100 % busy, draws little power for its clock, and moves no data.",
 		Action:  "Ask the owner of the workload; py-spy or cuda-gdb show where it waits.",
@@ -187,29 +240,37 @@ var thermalChecks = []*Check{
 	{
 		ID: "busy_idle", Alert: "GPUBusyWithoutProcess", Class: incident.DriverCrash,
 		Levels: []Level{{Severity: incident.Warning, When: gpuBusy.AtLeast(.99).And(onIt.Is(0), drawn.Below(.45)),
-			For: of(60, 60)}}, // what has just ended is over by then
+			For: of(60, 60)}}, // work that has just ended is over by then
 		Summary: "The GPU is busy for minutes, and no process is on it.",
 		Detail:  "{entity} is {percent} busy without a process, and draws little.",
-		Action:  "Look for a process in a container or a virtual machine that the driver does not list; if there is none, reset the GPU.",
-		Cause:   "Work of a process that was killed still runs, or the driver's own count is stuck: no job gets its part of such a GPU.",
+		Action: "Look for a process in a container or a virtual machine that the driver does not list; if there is " +
+			"none, reset the GPU.",
+		Cause: "Work of a process that was killed still runs, or the driver's own count is stuck. No job gets its " +
+			"share of such a GPU.",
 	},
 	{
 		ID: "fan_stopped", Alert: "GPUFanStopped", Class: incident.HardwareFault,
-		Levels: []Level{{Severity: incident.Critical, When: Value(derived.FansStopped).Optional().Above(0).And(hot.AtLeast(65)), // boards that stop their fans on purpose start them by 60 degrees
+		// Boards that stop their fans on purpose start them below 60 degrees.
+		Levels: []Level{{Severity: incident.Critical, When: Value(derived.FansStopped).Optional().Above(0).
+			And(hot.AtLeast(65)),
 			For: of(6, 6)}},
 		Summary: "A fan of the GPU stands still although the GPU is hot.",
 		Detail:  "{entity}: {value} fans at 0 %.",
-		Action:  "End its work; check the fan and its cable, or give the fans back to the driver (nvidia-settings, GPUFanControlState=0).",
-		Cause:   "The GPU slows down and then shuts off. Boards without fans of their own, such as SXM modules and passive cards, have none to stop.",
+		Action: "End its work; check the fan and its cable, or give the fans back to the driver (nvidia-settings, " +
+			"GPUFanControlState=0).",
+		Cause: "The GPU will slow down and then shut off. Boards without fans of their own, such as SXM modules and " +
+			"passive cards, do not raise this alert.",
 	},
 	{
 		ID: "sensor_lost", Alert: "GPUSensorLost", Class: incident.HardwareFault,
 		Levels: []Level{
-			{Severity: incident.Warning, When: Lost(collectors.Temperature, "sensor", "gpu").Is(1), For: of(13, 13)}, // a reading that fails may not be tried again for a minute
+			// A failed reading may not be tried again for a minute.
+			{Severity: incident.Warning, When: Lost(collectors.Temperature, "sensor", "gpu").Is(1), For: of(13, 13)},
 			{Severity: incident.Warning, When: Lost(collectors.Power, "scope", "gpu").Is(1), For: of(13, 13)},
 		},
 		Summary: "The GPU no longer reports its temperature or its power.",
 		Action:  "Reset the GPU when its work has ended.",
-		Cause:   "The GPU answers, but reading a sensor fails that it had before, for two minutes: one reading that fails is no sensor that is lost.",
+		Cause: "The GPU answers, but has failed for two minutes to read a sensor that it had before. One failed " +
+			"reading is no lost sensor.",
 	},
 }

@@ -8,42 +8,54 @@ import (
 	"gpusteward/health/incident"
 )
 
-// missing is that a tenant did not get what its quota guarantees in more than
-// one window of a hundred in which it wanted it. One of a few is no part of
-// many: it takes three.
+// missing holds if a tenant did not get its guarantee in more than one of a
+// hundred windows in which it wanted it. It takes three windows, because one of
+// a few is no share of many.
 func missing(objective string) Condition {
 	missed := Increase(collectors.QoSViolations, 5*time.Minute, "objective", objective, "by", "tenant")
 	wanted := Increase(collectors.QoSWindows, 5*time.Minute, "objective", objective, "by", "tenant")
 	return Div(missed, wanted).Above(.01).And(missed.AtLeast(3))
 }
 
-// atLevel is that the escalation put a workload at a level, and does what it
-// says.
+// atLevel holds if the escalation put a workload at a level and acts on it.
 func atLevel(level string) Condition {
 	done := Value(collectors.QuotaShadow, "by", "tenant", "by", "workload").Is(0)
 	return Value(collectors.QuotaLevel, "rung", level, "by", "tenant", "by", "workload").Is(1).And(done)
 }
 
-// soon is that a forecast falls within the hour.
+// soon holds if a forecast falls within the hour.
 func soon(forecast *Signal) Condition { return forecast.Optional().Below(3600, 7200) }
 
 var workloadChecks = []*Check{
 	{
 		ID: "mem_leak", Alert: "GPUMemoryLeak", Class: incident.ApplicationFault,
 		Levels: []Level{
-			{Severity: incident.Info, When: Value(derived.MemoryExhaustion, "by", "workload").Optional().Below(3600, 7200), For: of(6, 6)},
-			{Severity: incident.Warning, When: Value(derived.MemoryExhaustion, "by", "workload").Optional().Below(2*3600, 4*3600).And(Value(derived.MemoryCreeps, "by", "workload").Is(1)), For: of(6, 6)},
-			// What fills a GPU by design leaves some of it free: what still grows so late does not mean to end.
-			{Severity: incident.Warning, When: Value(derived.MemoryExhaustion, "by", "workload").Optional().Below(6*3600, 8*3600).And(Value(derived.MemoryPressure).Above(.975)), For: of(6, 6)},
+			{Severity: incident.Info, When: Value(derived.MemoryExhaustion, "by", "workload").Optional().
+				Below(3600, 7200), For: of(6, 6)},
+			{Severity: incident.Warning, When: Value(derived.MemoryExhaustion, "by", "workload").Optional().
+				Below(2*3600, 4*3600).And(Value(derived.MemoryCreeps, "by", "workload").Is(1)), For: of(6, 6)},
+			// A workload that fills a GPU by design leaves some of it free:
+			// growth beyond that does not mean to end.
+			{Severity: incident.Warning, When: Value(derived.MemoryExhaustion, "by", "workload").Optional().
+				Below(6*3600, 8*3600).And(Value(derived.MemoryPressure).Above(.975)), For: of(6, 6)},
 		},
-		Summary: "A workload's GPU memory grows and will fill the GPU: within an hour, within two where it grows evenly after it had all that it needed, or within six where the GPU is nearly full.",
-		Detail:  "{entity} will have filled the GPU's memory in {value} seconds.",
-		Action:  "Tell the owner; limit the workload.",
-		Cause:   "The trend of an hour (Theil-Sen), and its confidence interval excludes that it does not grow. It rose in each third of the hour, does not level off, and the workload gave back no tenth of the memory that it could have within three hours: caches, KV caches and data sets fill a GPU as fast, but are full within the hour or follow their requests. Those that take hours grow just as a leak does, until they end: they leave some of the GPU free, so such a leak is info until 97.5 % of the memory is in use, and a warning from then on, which may be minutes before the end. One of a workload that had the same memory for half an hour, and then took evenly more than it ever had for another hour, is a warning at once. What fills the GPU in less than that hour is not foreseen.",
+		Summary: "A workload's GPU memory grows and will fill the GPU: within an hour; within two if it grows evenly " +
+			"after a rest; or within six if the GPU is nearly full.",
+		Detail: "{entity} will have filled the GPU's memory in {value} seconds.",
+		Action: "Tell the owner; limit the workload.",
+		Cause: "The trend of an hour (Theil-Sen) has a confidence interval that excludes zero. The memory rose in " +
+			"each third of the hour, does not level off, and the workload gave back less than a tenth of it within " +
+			"three hours. Caches, KV caches and data sets fill a GPU as fast, but are full within the hour or follow " +
+			"their requests. Slower ones grow just as a leak does until they are full, but they leave some of the " +
+			"GPU free. Such growth is therefore info until 97.5 % of the memory is in use, and a warning from then " +
+			"on, which may be minutes before the end. A workload that had the same memory for half an hour, and then " +
+			"grew evenly beyond its peak for another hour, is a warning at once. A leak that fills the GPU in less " +
+			"than that hour is not foreseen.",
 	},
 	{
 		ID: "tenant_stall", Alert: "TenantStalled", Class: incident.ApplicationFault,
-		Levels:  []Level{{Severity: incident.Info, When: Value(derived.WorkloadLag, "by", "workload").Above(.5, .3), For: of(60, 60)}},
+		Levels: []Level{{Severity: incident.Info, When: Value(derived.WorkloadLag, "by", "workload").Above(.5, .3),
+			For: of(60, 60)}},
 		Summary: "A workload does nothing on one of its GPUs while the others work.",
 		Detail:  "{entity} is {percent} less busy than on its busiest GPU.",
 		Action:  "Ask the owner whether a rank died.",
@@ -51,9 +63,10 @@ var workloadChecks = []*Check{
 	},
 	{
 		ID: "hung_job", Alert: "WorkloadHangSuspected", Class: incident.ComputeTimeout,
-		Levels:  []Level{{Severity: incident.Warning, When: Value(derived.WorkloadWait, "by", "workload").Optional().AtLeast(1)}},
+		Levels: []Level{{Severity: incident.Warning, When: Value(derived.WorkloadWait, "by", "workload").
+			Optional().AtLeast(1)}},
 		Summary: "A workload seems to hang: most of its GPUs are busy for minutes and get nothing done.",
-		Detail:  "{entity} has got nothing done for {percent} of the longest that it may wait.",
+		Detail:  "{entity} has got nothing done for {percent} of its longest allowed wait.",
 		Action:  "Ask the owner of the workload; py-spy or cuda-gdb show where its ranks wait.",
 		Cause: "Most GPUs of a workload that has several spin, as GPUKernelHangSuspected describes: its ranks wait " +
 			"for each other, or for one that is gone. It is one alert for all of these GPUs. Ranks also spin " +
@@ -73,43 +86,60 @@ var workloadChecks = []*Check{
 		},
 		Summary: "A tenant does not get what its quota guarantees.",
 		Detail:  "{entity} missed its guarantee in {percent} of the windows.",
-		Action:  "Throttle who takes more than its share, or lower the guarantees.",
-		Cause:   "Windows count only while the tenant wanted what it is guaranteed, for each objective: its part of the GPU's time (compute), how long it waits for a turn (launch_wait), its memory.",
+		Action:  "Throttle the tenant that takes more than its share, or lower the guarantees.",
+		Cause: "Windows count only while the tenant wanted its guarantee, for each objective: its part of the GPU's " +
+			"time (compute), its wait for a turn (launch_wait), its memory.",
 	},
 	{
 		ID: "quota_convoy", Alert: "QuotaConvoy",
-		Levels:  []Level{{Severity: incident.Warning, When: Rate(collectors.QuotaConvoy, 5*time.Minute, "by", "tenant").Above(.05, .03), For: of(6, 6)}},
+		Levels: []Level{{Severity: incident.Warning, When: Rate(collectors.QuotaConvoy, 5*time.Minute, "by", "tenant").
+			Above(.05, .03), For: of(6, 6)}},
 		Summary: "A job waits for itself across GPUs because its processes are held at different times.",
 		Detail:  "{entity} loses {percent} of the GPU's time waiting for its work on another GPU.",
-		Action:  "Give the tenant the same guarantee on all GPUs that its job spans, or GPUs of its own; throttle who shares only some of them with it.",
-		Cause:   "Processes on several GPUs wait for one another (collectives): work that is on one GPU stands still for as long as its partner is held back on another. The broker holds back and releases such a tenant on all of its GPUs together (nvgpu_broker_gangs_total), which should leave little of this effect. The driver reports such a GPU as busy: its kernels spin, and other tenants get less.",
+		Action: "Give the tenant the same guarantee on all GPUs that its job spans, or GPUs of its own; throttle the " +
+			"tenants that share only some of them.",
+		Cause: "Processes on several GPUs wait for one another (collectives): work that is on one GPU stands " +
+			"still for as long as its partner is held back on another. The broker holds back and releases such a " +
+			"tenant on all of its GPUs together (nvgpu_broker_gangs_total), which should leave little of this " +
+			"effect. The driver reports such a GPU as busy: its kernels spin, and other tenants get less.",
 	},
 	{
 		ID: "quota_violation", Alert: "QuotaViolation",
-		Levels:  []Level{{Severity: incident.Warning, When: Increase(collectors.QuotaViolations, 5*time.Minute, "by", "tenant", "by", "workload").AtLeast(3), For: of(3, 3)}},
+		Levels: []Level{{Severity: incident.Warning, When: Increase(collectors.QuotaViolations, 5*time.Minute,
+			"by", "tenant", "by", "workload").AtLeast(3), For: of(3, 3)}},
 		Summary: "A workload takes more than its quota allows.",
 		Detail:  "{entity} was found to take more than its quota in {value} audits in 5 minutes.",
-		Action:  "See what the enforcer did: nvgpu_quota_rung and nvgpu_quota_actions_total, and /api/v1/events?kind=enforcement.",
-		Cause:   "The enforcer escalates it; this alert informs people. The label objective of nvgpu_quota_violations_total names the resource. A single audit may be a measurement error, so the alert takes three.",
+		Action: "See what the enforcer did: nvgpu_quota_rung and nvgpu_quota_actions_total, and " +
+			"/api/v1/events?kind=enforcement.",
+		Cause: "The enforcer escalates it; this alert informs people. The label objective of " +
+			"nvgpu_quota_violations_total names the resource. A single audit may be a measurement error, so the " +
+			"alert takes three.",
 	},
 	{
 		ID: "unhooked", Alert: "UnhookedProcess",
-		Levels:  []Level{{Severity: incident.Warning, When: Sum(collectors.UnhookedProcesses, "by", "tenant", "by", "workload").Above(0), For: of(3, 3)}},
+		Levels: []Level{{Severity: incident.Warning, When: Sum(collectors.UnhookedProcesses, "by", "tenant",
+			"by", "workload").Above(0), For: of(3, 3)}},
 		Summary: "Processes of a workload with a quota bypass the hook.",
 		Detail:  "{entity} has {value} processes without a session with the broker.",
-		Action:  "See that the workload runs under the hook: gpusteward exec, or its LD_PRELOAD; until then only the kernel or MPS can hold it.",
-		Cause:   "The driver lists these processes on the GPU, and the broker does not know them. They are statically linked, their environment was cleared, or they bypass the hook on purpose.",
+		Action: "Make sure that the workload runs under the hook: gpusteward exec, or its LD_PRELOAD. Until then " +
+			"only the kernel or MPS can hold it.",
+		Cause: "The driver lists these processes on the GPU, and the broker does not know them. They are " +
+			"statically linked, their environment was cleared, or they bypass the hook on purpose.",
 	},
 	{
 		ID: "quota_drift", Alert: "QuotaDrift",
 		Levels: []Level{
-			{Severity: incident.Warning, When: Value(collectors.QuotaChargeDrift, "by", "tenant").Above(.05, .03), For: of(6, 6)},
-			{Severity: incident.Warning, When: Sum(collectors.UnderreportingProcesses, "by", "tenant").Above(0), For: of(6, 6)},
+			{Severity: incident.Warning, When: Value(collectors.QuotaChargeDrift, "by", "tenant").
+				Above(.05, .03), For: of(6, 6)},
+			{Severity: incident.Warning, When: Sum(collectors.UnderreportingProcesses, "by", "tenant").
+				Above(0), For: of(6, 6)},
 		},
 		Summary: "The books of the enforcer and the driver disagree on what a tenant uses.",
 		Detail:  "The driver says that {entity} uses more than it is charged for.",
-		Action:  "See nvgpu_quota_charge_drift_ratio and nvgpu_quota_ledger_drift_bytes; nvgpu_underreporting_processes names the workload. Restart it under this version's hook.",
-		Cause:   "The difference is more than 5 points of the GPU's time for a minute, or the hook of a process reports less than the driver. The hook does not see some of the work, or was tampered with.",
+		Action: "See nvgpu_quota_charge_drift_ratio and nvgpu_quota_ledger_drift_bytes; " +
+			"nvgpu_underreporting_processes names the workload. Restart it under this version's hook.",
+		Cause: "The difference is more than 5 points of the GPU's time for a minute, or the hook of a process " +
+			"reports less than the driver. The hook does not see some of the work, or was tampered with.",
 	},
 	{
 		ID: "quota_action", Alert: "QuotaEnforced", Class: incident.ApplicationFault,
@@ -120,25 +150,35 @@ var workloadChecks = []*Check{
 		Summary: "The enforcer paused or ended a workload that takes more than its quota.",
 		Detail:  "{entity} was paused or ended by the enforcer.",
 		Action:  "Tell the owner; /api/v1/events?kind=enforcement has the evidence.",
-		Cause:   "The workload reached the last levels of escalation: info is pause, warning is terminate. In shadow mode there is no alert, because nothing was done.",
+		Cause: "The workload reached the last levels of escalation: info is pause, warning is terminate. In " +
+			"shadow mode there is no alert, because nothing was done.",
 	},
 	{
 		ID: "quota_forecast", Alert: "QuotaMemoryForecast",
-		Levels:  []Level{{Severity: incident.Warning, When: soon(Value(derived.QuotaMemoryExhaustion, "by", "tenant")), For: of(6, 6)}},
+		Levels: []Level{{Severity: incident.Warning, When: soon(Value(derived.QuotaMemoryExhaustion, "by", "tenant")),
+			For: of(6, 6)}},
 		Summary: "A tenant's GPU memory grows and will reach its cap within an hour.",
 		Detail:  "{entity} will have reached its cap in {value} seconds.",
 		Action:  "Tell the owner: allocations beyond the cap fail. Raise the cap, if it may have more.",
-		Cause:   "The trend of 15 minutes (Theil-Sen), and its confidence interval excludes that it does not grow; nvgpu_forecast_confidence_ratio says how certain it is.",
+		Cause: "The trend of 15 minutes (Theil-Sen) has a confidence interval that excludes zero; " +
+			"nvgpu_forecast_confidence_ratio shows its certainty.",
 	},
 	{
 		ID: "guarantee_forecast", Alert: "QuotaGuaranteeForecast",
 		Levels: []Level{
-			{Severity: incident.Warning, When: soon(Value(derived.QuotaGuaranteeExhaustion, "objective", "memory", "by", "tenant")), For: of(6, 6)},
-			{Severity: incident.Warning, When: soon(Value(derived.QuotaGuaranteeExhaustion, "objective", "compute", "by", "tenant")), For: of(6, 6)},
+			{Severity: incident.Warning,
+				When: soon(Value(derived.QuotaGuaranteeExhaustion, "objective", "memory", "by", "tenant")),
+				For:  of(6, 6)},
+			{Severity: incident.Warning,
+				When: soon(Value(derived.QuotaGuaranteeExhaustion, "objective", "compute", "by", "tenant")),
+				For:  of(6, 6)},
 		},
 		Summary: "At the current trend, a tenant's guarantee cannot be kept within an hour.",
-		Detail:  "{entity} cannot have what it is guaranteed in {value} seconds.",
-		Action:  "See who takes it: memory by nvgpu_workload_memory_used_bytes, time by nvgpu_unhooked_processes and nvgpu_quota_overrun_seconds_total.",
-		Cause:   "Memory: what is free beyond the guarantees that are not used yet runs out. Compute: the share falls ever further behind what is due, while the tenant wants the GPU. nvgpu_forecast_confidence_ratio says how certain the trend is.",
+		Detail:  "{entity} will lose its guarantee in {value} seconds.",
+		Action: "Find the user of the resource: nvgpu_workload_memory_used_bytes for memory; " +
+			"nvgpu_unhooked_processes and nvgpu_quota_overrun_seconds_total for time.",
+		Cause: "Memory: the free memory beyond all unused guarantees runs out. Compute: the share falls ever further " +
+			"behind the due, while the tenant wants the GPU. nvgpu_forecast_confidence_ratio shows the certainty of " +
+			"the trend.",
 	},
 }

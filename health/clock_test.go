@@ -78,7 +78,8 @@ func (w *world) dates() {
 func TestAClockThatIsSetWhileTheAgentRuns(t *testing.T) {
 	t.Parallel()
 	samples := func(margin float64) []collectors.Sample {
-		return []collectors.Sample{on("0", collectors.Up, 1), hotAt(margin), on("0", collectors.RemappedRows, 3, "correctable"), {Metric: collectors.DriverUp, Value: 1}}
+		return []collectors.Sample{on("0", collectors.Up, 1), hotAt(margin),
+			on("0", collectors.RemappedRows, 3, "correctable"), {Metric: collectors.DriverUp, Value: 1}}
 	}
 	for _, years := range [][]time.Time{{y1970, y2026, y1970, y2026}, {y2026, y1970, y2026}} {
 		w := newWorld(t)
@@ -116,8 +117,10 @@ func TestAClockThatIsSetWhileTheAgentRuns(t *testing.T) {
 // than where it was written.
 func TestAStateOfAnotherClock(t *testing.T) {
 	t.Parallel()
-	up := []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.RemappedRows, 3, "correctable"), {Metric: collectors.DriverUp, Value: 1}}
-	for name, years := range map[string][2]time.Time{"written in 1970": {y1970, y2026}, "read in 1970": {y2026, y1970}, "of tomorrow": {y2026.Add(24 * time.Hour), y2026}} {
+	up := []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.RemappedRows, 3, "correctable"),
+		{Metric: collectors.DriverUp, Value: 1}}
+	for name, years := range map[string][2]time.Time{"written in 1970": {y1970, y2026}, "read in 1970": {y2026, y1970},
+		"of tomorrow": {y2026.Add(24 * time.Hour), y2026}} {
 		w := newWorld(t)
 		w.now = set(time.Now(), years[0])
 		w.engine = NewEngine(append(Checks(), hotCheck), w.now)

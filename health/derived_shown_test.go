@@ -8,10 +8,10 @@ import (
 	"gpusteward/health/derived"
 )
 
-// TestWhatIsDerivedIsShown holds that an evaluation adds what each of its parts
+// TestDerivedMetricsAreShown holds that an evaluation adds what each of its parts
 // finds, in a step of the engine and between two of them, when nothing is
 // reckoned anew.
-func TestWhatIsDerivedIsShown(t *testing.T) {
+func TestDerivedMetricsAreShown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, after := range []time.Duration{step, time.Second} {

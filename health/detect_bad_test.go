@@ -78,7 +78,8 @@ func TestCountersThatFallAreNoFault(t *testing.T) {
 		t.Fatalf("only %d counters are looked at", len(metrics))
 	}
 	at := func(v float64) []collectors.Sample {
-		all := []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.Utilization, .9, "gpu"), on("0", collectors.PCIeGeneration, 5, "current"), on("0", collectors.PCIeWidth, 16, "current")}
+		all := []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.Utilization, .9, "gpu"),
+			on("0", collectors.PCIeGeneration, 5, "current"), on("0", collectors.PCIeWidth, 16, "current")}
 		for m := range metrics {
 			all = append(all, eachOf(m, v)...)
 		}
@@ -100,8 +101,10 @@ func TestCountersThatFallAreNoFault(t *testing.T) {
 // for by name.
 func eachOf(m *collectors.Metric, v float64) (all []collectors.Sample) {
 	values := map[string][]string{
-		"gpu": {"0"}, "uuid": {"GPU-0"}, "severity": {"uncorrected", "corrected", "fatal", "nonfatal", "correctable"}, "scope": {"volatile", "aggregate"},
-		"type": {"replay", "recovery", "correctable"}, "reason": {"hw_thermal", "sw_thermal", "hw_power_brake"}, "direction": {"rx", "tx"},
+		"gpu": {"0"}, "uuid": {"GPU-0"}, "severity": {"uncorrected", "corrected", "fatal", "nonfatal", "correctable"},
+		"scope": {"volatile", "aggregate"},
+		"type":  {"replay", "recovery", "correctable"}, "reason": {"hw_thermal", "sw_thermal", "hw_power_brake"},
+		"direction": {"rx", "tx"},
 	}
 	all = []collectors.Sample{{Metric: m, Value: v}}
 	for _, name := range m.Labels {
@@ -112,7 +115,8 @@ func eachOf(m *collectors.Metric, v float64) (all []collectors.Sample) {
 		}
 		for _, s := range all {
 			for _, value := range options {
-				longer = append(longer, collectors.Sample{Metric: m, Labels: append(s.Labels[:len(s.Labels):len(s.Labels)], value), Value: v})
+				longer = append(longer, collectors.Sample{Metric: m,
+					Labels: append(s.Labels[:len(s.Labels):len(s.Labels)], value), Value: v})
 			}
 		}
 		all = longer
@@ -120,13 +124,14 @@ func eachOf(m *collectors.Metric, v float64) (all []collectors.Sample) {
 	return all
 }
 
-// TestWhatIsReadAfterAResetMayBeFromBefore holds that a latched fault which a
+// TestReadingsMayBeOlderThanAReset holds that a latched fault which a
 // reset ended is not found again in a reading that is older than the reset, and
 // is in one that is not.
-func TestWhatIsReadAfterAResetMayBeFromBefore(t *testing.T) {
+func TestReadingsMayBeOlderThanAReset(t *testing.T) {
 	t.Parallel()
 	board := func(joules, exceeded float64) []collectors.Sample {
-		return []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.Energy, joules, "gpu"), on("0", collectors.SRAMThreshold, exceeded)}
+		return []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.Energy, joules, "gpu"),
+			on("0", collectors.SRAMThreshold, exceeded)}
 	}
 	for later, want := range map[float64]incident.State{0: incident.OK, 1: incident.Unhealthy} {
 		w := newWorld(t, Checks()...)
@@ -153,9 +158,11 @@ func TestThePowerCapIsNoFault(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
 	for n := range 120 {
-		w.steps(1, on("0", collectors.Up, 1), on("0", collectors.Utilization, 1, "gpu"), on("0", collectors.Power, 700, "average", "gpu"), on("0", collectors.PowerLimit, 700, "enforced"),
+		w.steps(1, on("0", collectors.Up, 1), on("0", collectors.Utilization, 1, "gpu"),
+			on("0", collectors.Power, 700, "average", "gpu"), on("0", collectors.PowerLimit, 700, "enforced"),
 			on("0", collectors.Clock, 1.4e9, "sm"), on("0", collectors.ClockMax, 1.98e9, "sm"),
-			on("0", collectors.ClockEventActive, 1, "sw_power_cap"), on("0", collectors.ClockEventSeconds, float64(n)*step.Seconds(), "sw_power_cap"))
+			on("0", collectors.ClockEventActive, 1, "sw_power_cap"),
+			on("0", collectors.ClockEventSeconds, float64(n)*step.Seconds(), "sw_power_cap"))
 		for _, f := range w.engine.Findings() {
 			if f.Severity != incident.None {
 				t.Fatalf("after %d steps: %s, %v", n, f.Check, f.Severity)

@@ -50,7 +50,8 @@ func (d *detection) chain(t *testing.T, nv *sim.Host) *chain {
 	}
 	config := collectors.DefaultConfig()
 	config.Enable, config.PerLink, config.XIDs = d.Enable, d.PerLink, incident.AlertableXIDs()
-	c.host = collectors.NewHost(collectors.Options{NVML: nv, Kernel: nv.Kernel(), Config: config, Processes: c.table, Log: log,
+	c.host = collectors.NewHost(collectors.Options{NVML: nv, Kernel: nv.Kernel(), Config: config,
+		Processes: c.table, Log: log,
 		Events: func(e collectors.Event) { c.events(e) }})
 	c.monitor = NewMonitor(c.options, Settings{})
 	return c
@@ -96,8 +97,8 @@ func idle() map[string]float64 {
 // injections are what no simulated GPU can do, by name: each changes a chain
 // before it begins.
 var injections = map[string]func(c *chain){
-	// Whoever listens to the driver's events holds a reader up, for 5 min:
-	// that is no call of the driver.
+	// A listener to the driver's events holds a reader up for 5 min: that is no
+	// call of the driver.
 	"late": func(c *chain) {
 		c.events = func(e collectors.Event) {
 			if e.Type == "pstate" {
@@ -126,7 +127,8 @@ var injections = map[string]func(c *chain){
 	// Each audit of the enforcer finds too much memory.
 	"quota": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
-			put(collectors.QuotaViolations, math.Ceil(min(at, 10*time.Minute).Seconds()), "ml", "unit:train.service", "memory")
+			put(collectors.QuotaViolations, math.Ceil(min(at, 10*time.Minute).Seconds()), "ml",
+				"unit:train.service", "memory")
 		})
 	},
 	"unhooked": func(c *chain) {
@@ -198,7 +200,8 @@ var injections = map[string]func(c *chain){
 	// GPU 2 waits for its data for half of the time.
 	"half as busy": func(c *chain) {
 		c.alter("2", 40*time.Minute, func(_ time.Duration, s *collectors.Sample) {
-			if s.Metric == collectors.GPMActivity || s.Metric == collectors.Power || s.Metric == collectors.Utilization {
+			if s.Metric == collectors.GPMActivity || s.Metric == collectors.Power ||
+				s.Metric == collectors.Utilization {
 				s.Value /= 2
 			}
 		})
@@ -262,7 +265,10 @@ var injections = map[string]func(c *chain){
 		}
 	},
 	"overrun": func(c *chain) {
-		c.options.Lost = func() map[string]float64 { return map[string]float64{"kernel_log": collectors.Bool(c.since() > 0)} }
+		c.options.Lost = func() map[string]float64 {
+			return map[string]float64{
+				"kernel_log": collectors.Bool(c.since() > 0)}
+		}
 	},
 }
 
@@ -305,7 +311,8 @@ func (c *chain) alter(gpu string, length time.Duration, change func(at time.Dura
 		all := slices.Clone(read())
 		for i := range all {
 			s := &all[i]
-			if at := c.since(); at > 0 && at < length && len(s.Labels) > 1 && s.Metric.Labels[0] == "gpu" && s.Labels[0] == gpu {
+			if at := c.since(); at > 0 && at < length && len(s.Labels) > 1 && s.Metric.Labels[0] == "gpu" &&
+				s.Labels[0] == gpu {
 				change(at, s)
 			}
 		}

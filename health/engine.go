@@ -1,6 +1,6 @@
-// Package health judges what the collectors read: checks over metrics and
-// events, one state for each check and entity, alerts, and a journal of what
-// happened. It never asks the driver anything.
+// Package health judges the collectors' readings: checks over metrics and
+// events, one state for each check and entity, alerts, and a journal of events.
+// It never calls the driver.
 package health
 
 import (
@@ -12,8 +12,9 @@ import (
 	"gpusteward/health/incident"
 )
 
-// An Engine judges snapshots: one state for each check and entity. It is pure:
-// the time is handed in, and it does no I/O. It belongs to one goroutine.
+// An Engine judges snapshots and keeps one state for each check and entity. It
+// is pure: the caller passes the time, and it does no I/O. It belongs to one
+// goroutine.
 type Engine struct {
 	memory   *memory
 	metrics  *derived.Metrics
@@ -24,7 +25,7 @@ type Engine struct {
 	resets   resets
 	plans    plans
 	normal   baselines
-	settings observed // of the GPUs, at the last step
+	settings observed // of the GPUs at the last step
 	latest   *derived.Snapshot
 	enabled  []string                                       // checks in shadow mode that alert
 	totals   map[incident.Entity]map[incident.Class]float64 // incidents
@@ -33,27 +34,31 @@ type Engine struct {
 // A judge has the states of one check.
 type judge struct {
 	*Check
-	optional bool    // none of its signals has to be there
+	optional bool    // all of its signals may be absent
 	sampled  []int64 // when each level took its last sample
 	statuses map[incident.Entity]*status
 	order    []*status // by entity
 }
 
-// mostStatuses bounds the entities that a check judges.
+// mostStatuses bounds the entities of a check.
 const mostStatuses = 4096
 
-// NewEngine returns an engine that has seen nothing yet.
+// NewEngine returns an engine without a past.
 func NewEngine(checks []*Check, now time.Time) *Engine {
-	e := &Engine{memory: newMemory(now), latest: derived.NewSnapshot(nil), metrics: derived.New(), every: step, stepped: -1, resets: resets{}, normal: baselines{}, settings: observed{settings: map[string]map[string]observation{}}, totals: map[incident.Entity]map[incident.Class]float64{}}
+	e := &Engine{memory: newMemory(now), latest: derived.NewSnapshot(nil), metrics: derived.New(), every: step,
+		stepped: -1, resets: resets{}, normal: baselines{},
+		settings: observed{settings: map[string]map[string]observation{}},
+		totals:   map[incident.Entity]map[incident.Class]float64{}}
 	for _, c := range checks {
 		required := slices.ContainsFunc(c.Levels, func(l Level) bool { return !l.When.Signal.comesAndGoes() })
-		e.judges = append(e.judges, &judge{Check: c, optional: !required, sampled: slices.Repeat([]int64{-1}, len(c.Levels)), statuses: map[incident.Entity]*status{}})
+		e.judges = append(e.judges, &judge{Check: c, optional: !required,
+			sampled: slices.Repeat([]int64{-1}, len(c.Levels)), statuses: map[incident.Entity]*status{}})
 	}
 	return e
 }
 
-// Eval judges what is known at now, and returns what changed. Events are the
-// incidents since the last call. It adds to s what it derives from it.
+// Eval judges the state at now, and returns the changes. Events are the
+// incidents since the last call. Eval adds the derived metrics to s.
 func (e *Engine) Eval(s *derived.Snapshot, events []incident.Event, now time.Time) (changes []incident.Event) {
 	m := e.memory
 	m.now, e.latest = now, s
@@ -78,7 +83,8 @@ func (e *Engine) Eval(s *derived.Snapshot, events []incident.Event, now time.Tim
 		e.normal.drift(s, &e.settings, now)
 		e.derived = slices.Clone(s.Added()[before:])
 	} else {
-		s.Add(slices.DeleteFunc(slices.Clone(e.derived), func(sample collectors.Sample) bool { return outlived(s, sample) })...)
+		s.Add(slices.DeleteFunc(slices.Clone(e.derived),
+			func(sample collectors.Sample) bool { return outlived(s, sample) })...)
 	}
 	for _, gpu := range reset {
 		changes = append(changes, e.clear(gpu)...)
@@ -90,16 +96,17 @@ func (e *Engine) Eval(s *derived.Snapshot, events []incident.Event, now time.Tim
 	return changes
 }
 
-// outlived reports whether a derived sample is of a GPU that no longer
-// answers: what was derived from its data is as old as that is. Its history
-// stays.
+// outlived reports whether a derived sample belongs to a GPU that no longer
+// answers. Such a sample is as old as the data that it was derived from. The
+// GPU's history stays.
 func outlived(s *derived.Snapshot, sample collectors.Sample) bool {
 	gpu := incident.EntityOf(sample, nil)
-	return gpu != (incident.Entity{}) && sample.Metric != derived.FaultScore && sample.Metric != derived.LemonScore && sample.Metric != Away && !s.Answers(gpu)
+	return gpu != (incident.Entity{}) && sample.Metric != derived.FaultScore && sample.Metric != derived.LemonScore &&
+		sample.Metric != Away && !s.Answers(gpu)
 }
 
-// weigh returns an incident as bad as it is on this host: that the host had no
-// memory left harms who was killed for it. That matters here if it was on a GPU.
+// weigh returns an incident with its severity on this host. The OOM killer
+// harms only its victim, so it matters here if the victim was on a GPU.
 func (e *Engine) weigh(ev incident.Event) incident.Event {
 	if ev.What == incident.WhatOOM && ev.Workload != "" && e.metrics.Resides(ev.Workload) {
 		ev.Check, ev.Severity = hostCheck, incident.Warning
@@ -107,7 +114,7 @@ func (e *Engine) weigh(ev incident.Event) incident.Event {
 	return ev
 }
 
-// account counts an incident that is new and comes along with no other.
+// account counts an incident that is new and accompanies no other.
 func (e *Engine) account(ev incident.Event) {
 	if ev.Kind != incident.KindIncident || ev.Follows != "" || e.memory.knows(ev.ID) {
 		return
@@ -138,10 +145,11 @@ func (e *Engine) judge(j *judge, s *derived.Snapshot) (changes []incident.Event)
 			}
 			st.read = m.now
 			if l.When.Signal.counts == nil && m.now.Sub(st.cleared) < echoes {
-				return // incidents say when they were, readings do not
+				return // incidents have a time, readings do not
 			}
 			pass := open(entity)
-			st.levels[i].sample(l, v, pass && l.When.holds(v, l.When.Threshold), !pass || !l.When.holds(v, l.When.Clear), m.now)
+			st.levels[i].sample(l, v, pass && l.When.holds(v, l.When.Threshold), !pass ||
+				!l.When.holds(v, l.When.Clear), m.now)
 		})
 	}
 	if !due {
@@ -162,29 +170,31 @@ func (e *Engine) judge(j *judge, s *derived.Snapshot) (changes []incident.Event)
 	return changes
 }
 
-// status returns the state of an entity; nil where there are too many.
+// status returns the state of an entity; nil if there are too many.
 func (j *judge) status(entity incident.Entity, now time.Time) *status {
 	st := j.statuses[entity]
 	if st == nil && len(j.order) < mostStatuses {
-		st = &status{Entity: entity, levels: make([]level, len(j.Levels)), since: now, read: now, passing: entity.Workload != "" || entity.Tenant != "" || j.optional}
+		st = &status{Entity: entity, levels: make([]level, len(j.Levels)), since: now, read: now,
+			passing: entity.Workload != "" || entity.Tenant != "" || j.optional}
 		j.statuses[entity] = st
-		at, _ := slices.BinarySearchFunc(j.order, entity, func(st *status, e incident.Entity) int { return st.Compare(e) })
+		at, _ := slices.BinarySearchFunc(j.order, entity,
+			func(st *status, e incident.Entity) int { return st.Compare(e) })
 		j.order = slices.Insert(j.order, at, st)
 	}
 	return st
 }
 
-// index numbers the intervals of d since the engine began. For 0 each
-// evaluation is one.
+// index returns the number of the interval of d since the engine began. If d is
+// 0, each evaluation is an interval of its own.
 func (m *memory) index(d time.Duration) int64 { return int64(m.now.Sub(m.start) / max(d, 1)) }
 
 // gates returns whether the conditions beside c's signal hold for an entity:
-// its own, its GPU's, or the node's.
+// its own, its GPU's, and the node's.
 func (m *memory) gates(c Condition, s *derived.Snapshot) func(incident.Entity) bool {
 	type gate struct {
 		Condition
 		answers
-		next    int // where the next entity asked for should be
+		next    int // index at which the next entity is likely to be
 		further func(incident.Entity) bool
 	}
 	var all []gate

@@ -56,10 +56,11 @@ func on(gpu string, m *collectors.Metric, v float64, labels ...string) collector
 
 func hotAt(v float64) collectors.Sample { return on("0", collectors.TemperatureMargin, v) }
 
-var hotCheck = &Check{ID: "hot", Alert: "Hot", Summary: "It is hot.", Detail: "{entity} has {value} left.", Levels: []Level{
-	{Severity: incident.Warning, When: Value(collectors.TemperatureMargin).AtMost(0, 3), For: of(3, 4)},
-	{Severity: incident.Critical, When: Value(collectors.TemperatureMargin).AtMost(-10, -8), For: of(2, 2)},
-}}
+var hotCheck = &Check{ID: "hot", Alert: "Hot", Summary: "It is hot.",
+	Detail: "{entity} has {value} left.", Levels: []Level{
+		{Severity: incident.Warning, When: Value(collectors.TemperatureMargin).AtMost(0, 3), For: of(3, 4)},
+		{Severity: incident.Critical, When: Value(collectors.TemperatureMargin).AtMost(-10, -8), For: of(2, 2)},
+	}}
 
 func TestEnterNeedsKOfN(t *testing.T) {
 	t.Parallel()
@@ -67,7 +68,8 @@ func TestEnterNeedsKOfN(t *testing.T) {
 	for i, c := range []struct {
 		margin float64
 		want   incident.State
-	}{{9, incident.OK}, {-1, incident.OK}, {0, incident.OK}, {5, incident.OK}, {-1, incident.Degraded}, {-11, incident.Degraded}, {-12, incident.Unhealthy}} {
+	}{{9, incident.OK}, {-1, incident.OK}, {0, incident.OK}, {5, incident.OK}, {-1, incident.Degraded}, {-11,
+		incident.Degraded}, {-12, incident.Unhealthy}} {
 		w.steps(1, hotAt(c.margin))
 		if got := w.state("hot"); got != c.want {
 			t.Fatalf("sample %d, %v: %v, want %v", i, c.margin, got, c.want)
@@ -92,7 +94,8 @@ func TestLeaveNeedsTheClearThresholdAndTheHoldDown(t *testing.T) {
 		t.Error("the alert ended before the hold-down did")
 	}
 	changes := w.steps(1, hotAt(20))
-	if len(changes) != 1 || changes[0].To != incident.OK || changes[0].From != incident.Recovering || len(w.engine.Alerts(nil)) != 0 {
+	if len(changes) != 1 || changes[0].To != incident.OK || changes[0].From != incident.Recovering ||
+		len(w.engine.Alerts(nil)) != 0 {
 		t.Errorf("after the hold-down: %+v, %d alerts", changes, len(w.engine.Alerts(nil)))
 	}
 }
@@ -128,7 +131,8 @@ func TestALevelWithoutASignalEndsWhateverTheOthersHave(t *testing.T) {
 	either := &Check{ID: "either", Alert: "Either", Summary: "One of two.", Levels: []Level{
 		{Severity: incident.Warning, When: Value(collectors.TemperatureMargin).AtMost(0, 3), For: of(3, 4)},
 		{Severity: incident.Warning, When: Value(collectors.PerformanceState).Is(8), For: of(2, 2)},
-		{Severity: incident.Critical, When: Value(collectors.Power, "scope", "gpu").Above(900), For: of(2, 2).every(10 * time.Minute)},
+		{Severity: incident.Critical, When: Value(collectors.Power, "scope", "gpu").Above(900),
+			For: of(2, 2).every(10 * time.Minute)},
 	}}
 	w := newWorld(t, either)
 	wanting := on("0", collectors.PerformanceState, 0)
@@ -145,7 +149,8 @@ func TestALevelWithoutASignalEndsWhateverTheOthersHave(t *testing.T) {
 	if got := w.state("either"); got != incident.OK {
 		t.Errorf("the hold-down after the signal went: %v", got)
 	}
-	w.steps(180, wanting, on("0", collectors.Power, 950, "average", "gpu")) // it is looked at each ten minutes, and no less there in between
+	// it is looked at each ten minutes, and no less there in between
+	w.steps(180, wanting, on("0", collectors.Power, 950, "average", "gpu"))
 	if got := w.state("either"); got != incident.Unhealthy {
 		t.Errorf("a level that is sampled each ten minutes: %v", got)
 	}
@@ -170,7 +175,8 @@ func TestNoDataIsUnknownAndNotWell(t *testing.T) {
 	for _, sample := range s.Of(Status) {
 		t.Errorf("a GPU of which nothing is known has a health: %+v", sample)
 	}
-	if got := s.Of(CheckUnknown); !slices.ContainsFunc(got, func(s collectors.Sample) bool { return s.Labels[0] == "0" && s.Value == 1 }) {
+	if got := s.Of(CheckUnknown); !slices.ContainsFunc(got,
+		func(s collectors.Sample) bool { return s.Labels[0] == "0" && s.Value == 1 }) {
 		t.Errorf("checks that are unknown: %+v", got)
 	}
 	if w.steps(1, up, hotAt(20)); w.state("hot") != incident.OK {
@@ -180,7 +186,8 @@ func TestNoDataIsUnknownAndNotWell(t *testing.T) {
 
 func TestAWorkloadThatEndsIsNotUnknown(t *testing.T) {
 	t.Parallel()
-	check := &Check{ID: "busy", Alert: "Busy", Summary: "Busy.", Levels: []Level{{Severity: incident.Warning, When: Value(collectors.WorkloadUse, "engine", "sm", "by", "workload").Above(.5)}}}
+	check := &Check{ID: "busy", Alert: "Busy", Summary: "Busy.", Levels: []Level{{Severity: incident.Warning,
+		When: Value(collectors.WorkloadUse, "engine", "sm", "by", "workload").Above(.5)}}}
 	w := newWorld(t, check)
 	w.steps(1, on("0", collectors.WorkloadUse, .1, "pod:a", "sm"), on("0", collectors.WorkloadUse, .9, "pod:b", "sm"))
 	if f := w.engine.Findings(); len(f) != 1 || f[0].Entity.Workload != "pod:b" {
@@ -197,7 +204,8 @@ func TestAWorkloadThatEndsIsNotUnknown(t *testing.T) {
 
 func TestATenantThatEndsIsNotUnknown(t *testing.T) {
 	t.Parallel()
-	check := &Check{ID: "drift", Levels: []Level{{Severity: incident.Warning, When: Value(collectors.QuotaChargeDrift, "by", "tenant").Above(.5)}}}
+	check := &Check{ID: "drift", Levels: []Level{{Severity: incident.Warning,
+		When: Value(collectors.QuotaChargeDrift, "by", "tenant").Above(.5)}}}
 	w := newWorld(t, check)
 	w.steps(1, on("0", collectors.QuotaChargeDrift, .1, "a"), on("0", collectors.QuotaChargeDrift, .9, "b"))
 	if f := w.engine.Findings(); len(f) != 1 || f[0].Entity != (incident.Entity{GPU: "0", UUID: "GPU-0", Tenant: "b"}) {
@@ -257,8 +265,8 @@ func TestALatchEndsOnlyWithAResetARebootOrAnAck(t *testing.T) {
 	}
 }
 
-// TestLinksTrainAfterABoot has no link be lost that was up when the host
-// booted and trains for a moment, and one that stays down.
+// TestLinksTrainAfterABoot expects no lost link while links train for a moment
+// after a boot, and finds one that stays down.
 func TestLinksTrainAfterABoot(t *testing.T) {
 	t.Parallel()
 	check := Checks()[slices.IndexFunc(Checks(), func(c *Check) bool { return c.ID == "nvlink_down" })]
@@ -323,7 +331,8 @@ func TestARestartRaisesNothingAgain(t *testing.T) {
 func TestALifetimeCounterAboveZeroIsNoIncident(t *testing.T) {
 	t.Parallel()
 	check := &Check{ID: "ecc", Alert: "ECC", Summary: "ECC.", Levels: []Level{{Severity: incident.Critical,
-		When: Increase(collectors.ECCErrors, 5*time.Minute, "severity", "uncorrected", "scope", "volatile").Lifetime().Above(0)}}}
+		When: Increase(collectors.ECCErrors, 5*time.Minute, "severity", "uncorrected", "scope", "volatile").
+			Lifetime().Above(0)}}}
 	count := func(n float64) collectors.Sample { return on("0", collectors.ECCErrors, n, "uncorrected", "volatile") }
 	w := newWorld(t, check)
 	if w.steps(3, count(7)); w.state("ecc") != incident.OK {
@@ -362,7 +371,9 @@ func TestClockJumpsDoNoHarm(t *testing.T) {
 }
 
 func happened(id, what string, code int, gpu string, at time.Time) incident.Event {
-	e := incident.Event{Version: incident.EventVersion, ID: id, Kind: incident.KindIncident, What: what, Code: code, First: at, Last: at, Time: at, Count: 1, Severity: incident.XIDs()[code].Severity, Class: incident.XIDs()[code].Class}
+	e := incident.Event{Version: incident.EventVersion, ID: id, Kind: incident.KindIncident, What: what, Code: code,
+		First: at, Last: at, Time: at, Count: 1, Severity: incident.XIDs()[code].Severity,
+		Class: incident.XIDs()[code].Class}
 	if gpu != "" {
 		e.Entity = incident.Entity{GPU: gpu, UUID: "GPU-" + gpu}
 	}
@@ -381,7 +392,8 @@ func (w *world) failing() string {
 
 func TestIncidentsAreCounted(t *testing.T) {
 	t.Parallel()
-	up := []collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 1), {Metric: collectors.DriverUp, Value: 1}}
+	up := []collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 1),
+		{Metric: collectors.DriverUp, Value: 1}}
 	tenants := func(id string, w *world) incident.Event {
 		e := happened(id, "xid", 31, "0", w.now)
 		e.PID, e.Workload = 77, "pod:a"
@@ -391,9 +403,14 @@ func TestIncidentsAreCounted(t *testing.T) {
 		run  func(w *world)
 		want string
 	}{
-		"XID 79":            {func(w *world) { w.step(time.Second, []incident.Event{happened("a", "xid", 79, "1", w.now)}, up...) }, "gpu_lost gpu=1 failed"},
-		"an unknown XID":    {func(w *world) { w.step(time.Second, []incident.Event{happened("a", "xid", 998, "1", w.now)}, up...) }, "xid_unknown gpu=1 degraded"},
-		"a tenant's, twice": {func(w *world) { w.step(time.Second, []incident.Event{tenants("a", w), tenants("b", w)}, up...) }, ""},
+		"XID 79": {
+			func(w *world) { w.step(time.Second, []incident.Event{happened("a", "xid", 79, "1", w.now)}, up...) },
+			"gpu_lost gpu=1 failed"},
+		"an unknown XID": {
+			func(w *world) { w.step(time.Second, []incident.Event{happened("a", "xid", 998, "1", w.now)}, up...) },
+			"xid_unknown gpu=1 degraded"},
+		"a tenant's, twice": {
+			func(w *world) { w.step(time.Second, []incident.Event{tenants("a", w), tenants("b", w)}, up...) }, ""},
 		"a tenant's, three times": {func(w *world) {
 			w.step(time.Second, []incident.Event{tenants("a", w), tenants("b", w), tenants("c", w)}, up...)
 		}, "xid_tenant gpu=0,workload=pod:a degraded"},
@@ -401,7 +418,8 @@ func TestIncidentsAreCounted(t *testing.T) {
 			w.step(time.Second, []incident.Event{tenants("a", w), tenants("a", w), tenants("a", w)}, up...)
 		}, ""},
 		"one on each of two GPUs": {func(w *world) {
-			w.step(time.Second, []incident.Event{happened("a", "xid", 13, "0", w.now), happened("b", "xid", 31, "1", w.now)}, up...)
+			w.step(time.Second, []incident.Event{happened("a", "xid", 13, "0", w.now),
+				happened("b", "xid", 31, "1", w.now)}, up...)
 		}, "xid_spread node suspect"},
 		"from before, of the kernel's ring": {func(w *world) {
 			w.step(time.Second, []incident.Event{happened("a", "xid", 79, "1", w.now.Add(-time.Hour))}, up...)
@@ -428,7 +446,8 @@ func TestATenantsFaultsCondemnNoGPU(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, Checks()...)
 			for n := range 100 {
-				of, unknown := happened(fmt.Sprint("a", n), incident.WhatXID, code, "0", w.now), happened(fmt.Sprint("b", n), incident.WhatXID, code, "0", w.now)
+				of, unknown := happened(fmt.Sprint("a", n), incident.WhatXID, code, "0", w.now),
+					happened(fmt.Sprint("b", n), incident.WhatXID, code, "0", w.now)
 				of.PID, of.Workload, of.Owner = 77, "pod:a/b/c", "namespace:a"
 				w.step(10*time.Second, []incident.Event{of, unknown}, on("0", collectors.Up, 1))
 			}
@@ -455,7 +474,8 @@ func TestAFaultThatManyOwnersMeetIsAWarningWhereTheHardwareHadItsOwn(t *testing.
 	if got := w.state("xid_repeat"); got != incident.Suspect {
 		t.Errorf("after five owners: %v, want suspect", got)
 	}
-	w.step(10*time.Second, []incident.Event{happened("row", incident.WhatXID, 63, "0", w.now)}, on("0", collectors.Up, 1))
+	w.step(10*time.Second, []incident.Event{happened("row", incident.WhatXID, 63, "0", w.now)},
+		on("0", collectors.Up, 1))
 	if got := w.state("xid_repeat"); got != incident.Degraded {
 		t.Errorf("after a fault of the hardware: %v, want degraded", got)
 	}
@@ -485,7 +505,8 @@ func TestFaultsPushOutNobodyElses(t *testing.T) {
 		w.step(time.Minute, all, up)
 	}
 	m := w.engine.memory.incidents
-	if len(m) != mostIncidents || m[len(m)-1].ID != "flood479 9" || !slices.IsSortedFunc(m, func(a, b incident.Event) int { return a.First.Compare(b.First) }) {
+	if len(m) != mostIncidents || m[len(m)-1].ID != "flood479 9" ||
+		!slices.IsSortedFunc(m, func(a, b incident.Event) int { return a.First.Compare(b.First) }) {
 		t.Fatalf("%d incidents, the last is %s", len(m), m[len(m)-1].ID)
 	}
 	w.step(10*time.Second, []incident.Event{xid("late", 31, "user:1004")}, up)
@@ -513,31 +534,36 @@ func TestAnAckOfALatchedIncidentHolds(t *testing.T) {
 	if _, err := w.engine.Ack("gpu_lost", incident.Entity{GPU: "0"}, w.now); err == nil {
 		t.Error("an ack of what is not latched is taken")
 	}
-	if _, err := w.engine.Ack("gpu_list", incident.Entity{GPU: "0"}, w.now); err == nil || !strings.Contains(err.Error(), "gpu_list") {
+	if _, err := w.engine.Ack("gpu_list", incident.Entity{GPU: "0"}, w.now); err == nil ||
+		!strings.Contains(err.Error(), "gpu_list") {
 		t.Errorf("an ack of no check: %v", err)
 	}
-	if w.step(step, []incident.Event{happened("b", "xid", 79, "0", w.now)}, up); !strings.Contains(w.failing(), "gpu_lost gpu=0 failed") {
+	if w.step(step, []incident.Event{happened("b", "xid", 79, "0", w.now)}, up); !strings.Contains(w.failing(),
+		"gpu_lost gpu=0 failed") {
 		t.Errorf("lost again: %s", w.failing())
 	}
 }
 
-// TestWhoWasKilledForWantOfMemoryMatters holds that the host's want of memory is
+// TestAVictimOfTheOOMKillerMatters holds that the host's want of memory is
 // a warning where it was on a GPU that it hit, and that no other incident is.
-func TestWhoWasKilledForWantOfMemoryMatters(t *testing.T) {
+func TestAVictimOfTheOOMKillerMatters(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		what, workload string
 		want           string
 	}{
-		{incident.WhatOOM, "pod:a", hostCheck}, {incident.WhatOOM, "pod:b", ""}, {incident.WhatOOM, "", ""}, {"oom_cgroup", "pod:a", ""}, {incident.WhatHungTask, "pod:a", ""},
+		{incident.WhatOOM, "pod:a", hostCheck}, {incident.WhatOOM, "pod:b", ""}, {incident.WhatOOM, "", ""},
+		{"oom_cgroup", "pod:a", ""}, {incident.WhatHungTask, "pod:a", ""},
 	} {
 		w := newWorld(t, Checks()...)
 		there := []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.WorkloadMemory, 1e9, "pod:a", "")}
 		w.steps(2, there...)
-		e := incident.Event{Kind: incident.KindIncident, ID: "x", What: c.what, Class: incident.ApplicationFault, Severity: incident.Info, Workload: c.workload, First: w.now, Last: w.now, Count: 1}
+		e := incident.Event{Kind: incident.KindIncident, ID: "x", What: c.what, Class: incident.ApplicationFault,
+			Severity: incident.Info, Workload: c.workload, First: w.now, Last: w.now, Count: 1}
 		w.step(time.Second, []incident.Event{e}, there...)
 		w.steps(3, there...)
-		if got := w.state(hostCheck); (got == incident.Degraded) != (c.want != "") || got != incident.Degraded && got != incident.OK {
+		if got := w.state(hostCheck); (got == incident.Degraded) != (c.want != "") ||
+			got != incident.Degraded && got != incident.OK {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}

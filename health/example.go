@@ -10,17 +10,17 @@ import (
 	"gpusteward/health/incident"
 )
 
-// An Example is a series around the moment from which a signal has a certain
-// value. Prometheus's rules and the engine are tested with the same ones.
+// An Example is a series around the moment at which a signal reaches a certain
+// value. The tests of Prometheus's rules and of the engine share them.
 type Example struct {
 	Metric        *collectors.Metric
-	Labels        []string      // as a Sample has them
-	Before, After float64       // the moment; NaN where there is no such series
-	Again         time.Duration // after which a counter rises by so much again; 0 for a gauge
+	Labels        []string      // in a Sample's order
+	Before, After float64       // the moment; NaN: there is no such series
+	Again         time.Duration // after which a counter rises by the same amount again; 0 for a gauge
 }
 
-// At returns the example's value so long after the moment, which may be
-// before it; NaN for none.
+// At returns the example's value at a time after the moment, or before it if
+// passed is negative; NaN for none.
 func (x Example) At(passed time.Duration) float64 {
 	switch {
 	case passed < 0:
@@ -31,13 +31,13 @@ func (x Example) At(passed time.Duration) float64 {
 	return x.Before + (x.After-x.Before)*float64(passed/x.Again+1)
 }
 
-// Example returns series of which the signal is before, and then after, for
-// the entity. What is counted is nothing before, whatever is asked for.
+// Example returns series that give the signal the value before, and then after,
+// for the entity. A count is 0 before, whatever the caller asks for.
 func (g *Signal) Example(e incident.Entity, before, after float64) []Example {
 	return g.example(e, before, after)
 }
 
-// someBase is what examples take from, or divide by.
+// someBase is the number that examples subtract from, or divide by.
 const someBase = 1000
 
 // labels returns an example's labels for an entity.
@@ -72,7 +72,8 @@ func (src source) gauge(e incident.Entity, before, after float64) []Example {
 	return []Example{{Metric: src.metric, Labels: src.labels(e), Before: before, After: after}}
 }
 
-// counter returns the example of what counters rise by in a window, in units of so much.
+// counter returns the example of a counter that rises within a window, in units
+// of so much.
 func (src source) counter(window time.Duration, unit float64) func(incident.Entity, float64, float64) []Example {
 	return func(e incident.Entity, _, after float64) []Example {
 		return []Example{{Metric: src.metric, Labels: src.labels(e), After: after * unit, Again: window}}
@@ -88,24 +89,25 @@ func (src source) loss(e incident.Entity, _, after float64) []Example {
 	return append(src.gauge(e, someBase, gone), from(collectors.Up, nil).gauge(e, 1, 1)...)
 }
 
-// noLoss are the examples of readings that are not there and were not lost: the
-// GPU never had them, or the driver says that it has none.
+// noLoss are the examples of absent readings that were not lost: the GPU never
+// had them, or the driver says that it has none.
 func (src source) noLoss(e incident.Entity) [][]Example {
 	never := append(src.gauge(e, math.NaN(), math.NaN()), from(collectors.Up, nil).gauge(e, 1, 1)...)
-	unsupported := append(src.loss(e, 0, 1), from(collectors.Unsupported, []string{"feature", src.metric.Name}).gauge(e, math.NaN(), 1)...)
+	unsupported := append(src.loss(e, 0, 1),
+		from(collectors.Unsupported, []string{"feature", src.metric.Name}).gauge(e, math.NaN(), 1)...)
 	return [][]Example{never, unsupported}
 }
 
-// Example returns series with which the condition holds for the entity, from
-// the moment on.
+// Example returns series that meet the condition for the entity, from the
+// moment on.
 func (c Condition) Example(e incident.Entity) []Example {
 	holds, fails := c.sides()
 	return c.example(e, fails, holds, nil)
 }
 
-// Counterexamples returns series with which the condition never holds: one set
-// for each thing that it asks for, with all others as they must be. Each is of
-// the next entity.
+// Counterexamples returns series that never meet the condition. There is one
+// set for each part of the condition: that part fails, and all others hold.
+// Each set belongs to the next entity.
 func (c Condition) Counterexamples(next func() incident.Entity) (all [][]Example) {
 	holds, fails := c.sides()
 	all = append(all, c.example(next(), fails, fails, nil))
@@ -120,8 +122,8 @@ func (c Condition) Counterexamples(next func() incident.Entity) (all [][]Example
 	return all
 }
 
-// example returns series of which the signal is before and then after, while
-// all other conditions hold but for failing, if that is one of them.
+// example returns series that give the signal the value before, and then after.
+// All other conditions hold, except failing if it is one of them.
 func (c Condition) example(e incident.Entity, before, after float64, failing *Condition) []Example {
 	all := c.Signal.Example(e, before, after)
 	for i := range c.While {
@@ -137,9 +139,9 @@ func (c Condition) example(e incident.Entity, before, after float64, failing *Co
 	return all
 }
 
-// joined adds x, an example of a condition beside the signal's, to all. The same
-// series may be there as a counter: then x may say where it ends. Or x counts
-// it too, and is met by what it rises by; for x to fail, all rise by less.
+// joined adds x, an example of a condition beside the signal's, to all. If all
+// has the same series as a counter, x may say where it ends. Or x counts that
+// series too, and its rise meets x; for x to fail, all rise by less.
 func joined(all []Example, x Example, fails bool) []Example {
 	i := slices.IndexFunc(all, func(y Example) bool { return y.Metric == x.Metric && slices.Equal(y.Labels, x.Labels) })
 	switch {
@@ -156,8 +158,8 @@ func joined(all []Example, x Example, fails bool) []Example {
 	return all
 }
 
-// sides returns values of the signal next to the threshold: one for which the
-// condition holds, and one for which it does not.
+// sides returns two values of the signal next to the threshold: the first meets
+// the condition, the second does not.
 func (c Condition) sides() (holds, fails float64) {
 	t, apart := c.Threshold, 1.
 	if t != math.Trunc(t) {

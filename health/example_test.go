@@ -16,7 +16,8 @@ import (
 // someone is an entity of a signal's kind.
 func someone(g *Signal) (e incident.Entity) {
 	for _, l := range g.Labels() {
-		*map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "tenant": &e.Tenant, "workload": &e.Workload, "device": &e.Device}[l] = "1"
+		*map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "tenant": &e.Tenant,
+			"workload": &e.Workload, "device": &e.Device}[l] = "1"
 	}
 	return e
 }
@@ -29,7 +30,8 @@ func shownBy(examples []Example, passed time.Duration) *derived.Snapshot {
 			samples = append(samples, collectors.Sample{Metric: x.Metric, Labels: x.Labels, Value: v})
 		}
 	}
-	slices.SortStableFunc(samples, func(a, b collectors.Sample) int { return strings.Compare(a.Metric.Name, b.Metric.Name) })
+	slices.SortStableFunc(samples,
+		func(a, b collectors.Sample) int { return strings.Compare(a.Metric.Name, b.Metric.Name) })
 	return derived.NewSnapshot(samples)
 }
 
@@ -125,7 +127,8 @@ func TestExamplesOfConditions(t *testing.T) {
 func TestExampleRisesAgain(t *testing.T) {
 	t.Parallel()
 	x := Example{Before: 3, After: 5, Again: time.Minute}
-	for passed, want := range map[time.Duration]float64{-time.Second: 3, 0: 5, 59 * time.Second: 5, time.Minute: 7, 3 * time.Minute: 11} {
+	for passed, want := range map[time.Duration]float64{-time.Second: 3, 0: 5, 59 * time.Second: 5,
+		time.Minute: 7, 3 * time.Minute: 11} {
 		if v := x.At(passed); v != want {
 			t.Errorf("%v: %g, want %g", passed, v, want)
 		}

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// hardwareChecks are the checks that say of readings, not of incidents, that
-// a GPU or its driver has failed.
+// hardwareChecks are the checks that find a failed GPU or driver by readings,
+// not by incidents.
 var hardwareChecks = []string{incident.RecoveryCheck, "gpu_lost", "driver_hang", "ecc_uncorrectable", "sram_threshold"}
 
-// Hardware reports whether the GPU with the UUID had a fault of its hardware
-// or driver within the time until now: an XID that the catalogue does not
-// blame on a process, an uncorrectable error, a GPU that fell off the bus or
-// asks for a recovery. Whoever was on it then is not to blame for what he did.
-// It is safe for concurrent use and never waits.
+// Hardware reports whether the GPU with the UUID had a fault of its hardware or
+// driver within the time until now: an XID that the catalogue does not blame on
+// a process, an uncorrectable error, or a GPU that fell off the bus or asks for
+// a recovery. A workload that was on the GPU then is not to blame for its
+// behaviour. Hardware is safe for concurrent use and never waits.
 func (m *Monitor) Hardware(uuid string, since time.Duration) bool {
 	faults := m.faults.Load()
 	if faults == nil {
@@ -25,8 +25,7 @@ func (m *Monitor) Hardware(uuid string, since time.Duration) bool {
 	return ok && time.Since(at) <= since
 }
 
-// isHardware reports whether an event says that the GPU, and nobody on it, is
-// at fault.
+// isHardware reports whether an event blames the GPU, and no process on it.
 func isHardware(e *incident.Event) bool {
 	switch {
 	case e.Kind == incident.KindTransition:
@@ -34,16 +33,16 @@ func isHardware(e *incident.Event) bool {
 	case e.Kind != incident.KindIncident || e.Follows != "":
 		return false
 	case e.What == incident.WhatXID && e.Code == incident.RecoveryXID:
-		return e.Severity >= incident.Critical // else the driver says that it needs nothing more
+		return e.Severity >= incident.Critical // below that, the driver asks for nothing more
 	case e.What == incident.WhatXID:
 		return incident.XIDs()[e.Code].Hardware()
 	}
 	return e.Severity >= incident.Warning && e.Class != "" && e.Class != incident.ApplicationFault
 }
 
-// blame notes the faults of the hardware among events.
+// blame records the faults of the hardware among events.
 func (m *Monitor) blame(events ...incident.Event) {
-	var all map[string]time.Time // nil while there is none: mostly
+	var all map[string]time.Time // mostly nil
 	for i := range events {
 		e := &events[i]
 		if e.Entity.UUID == "" || !isHardware(e) {

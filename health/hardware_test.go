@@ -10,12 +10,13 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestWhatIsTheHardwaresFault says which events excuse whoever was on a GPU.
-func TestWhatIsTheHardwaresFault(t *testing.T) {
+// TestFaultsOfTheHardware holds which events excuse the workloads on a GPU.
+func TestFaultsOfTheHardware(t *testing.T) {
 	t.Parallel()
 	xid := func(code int, s incident.Severity) incident.Event {
 		x := incident.XIDs()[code]
-		return incident.Event{Kind: incident.KindIncident, What: incident.WhatXID, Code: code, Class: x.Class, Severity: max(x.Severity, s)}
+		return incident.Event{Kind: incident.KindIncident, What: incident.WhatXID, Code: code, Class: x.Class,
+			Severity: max(x.Severity, s)}
 	}
 	fault := func(what string, c incident.Class, s incident.Severity) incident.Event {
 		return incident.Event{Kind: incident.KindIncident, What: what, Class: c, Severity: s}
@@ -26,23 +27,28 @@ func TestWhatIsTheHardwaresFault(t *testing.T) {
 		event incident.Event
 		want  bool
 	}{
-		"fallen off the bus, by XID":     {xid(79, incident.None), true},
-		"fallen off the bus, by a line":  {fault("gpu_fallen_off", incident.HardwareFault, incident.Emergency), true},
-		"an uncorrectable error":         {fault("ecc_dbe", incident.MemoryFault, incident.Critical), true},
-		"a program's bad address":        {xid(31, incident.None), false},
-		"a program that was ended":       {xid(43, incident.None), false},
-		"an XID that nobody knows":       {xid(9999, incident.Warning), false},
-		"what follows another":           {follower, false},
-		"a reset that the driver wants":  {xid(incident.RecoveryXID, incident.Critical), true},
-		"nothing that the driver wants":  {xid(incident.RecoveryXID, incident.None), false},
-		"recovery is wanted":             {fault(incident.WhatRecovery, incident.DriverCrash, incident.Critical), true},
-		"recovery is not wanted":         {fault(incident.WhatRecovery, incident.DriverCrash, incident.Info), false},
-		"a container without memory":     {fault("oom_cgroup", incident.ApplicationFault, incident.Info), false},
-		"a check that found a hang":      {incident.Event{Kind: incident.KindTransition, Check: "driver_hang", Severity: incident.Critical, To: incident.Unhealthy}, true},
-		"a check that finds it over":     {incident.Event{Kind: incident.KindTransition, Check: "driver_hang", Severity: incident.Critical, To: incident.Recovering}, false},
-		"a check of what programs did":   {incident.Event{Kind: incident.KindTransition, Check: "xid_repeat", Severity: incident.Critical, To: incident.Unhealthy}, false},
-		"a step of the enforcer's":       {incident.Event{Kind: incident.KindEnforcement, Severity: incident.Critical, Class: incident.HardwareFault}, false},
-		"an operator's word about a GPU": {incident.Event{Kind: incident.KindAck, Check: "gpu_lost", Severity: incident.Emergency, To: incident.Failed}, false},
+		"fallen off the bus, by XID":    {xid(79, incident.None), true},
+		"fallen off the bus, by a line": {fault("gpu_fallen_off", incident.HardwareFault, incident.Emergency), true},
+		"an uncorrectable error":        {fault("ecc_dbe", incident.MemoryFault, incident.Critical), true},
+		"a program's bad address":       {xid(31, incident.None), false},
+		"a program that was ended":      {xid(43, incident.None), false},
+		"an XID that nobody knows":      {xid(9999, incident.Warning), false},
+		"what follows another":          {follower, false},
+		"a reset that the driver wants": {xid(incident.RecoveryXID, incident.Critical), true},
+		"nothing that the driver wants": {xid(incident.RecoveryXID, incident.None), false},
+		"recovery is wanted":            {fault(incident.WhatRecovery, incident.DriverCrash, incident.Critical), true},
+		"recovery is not wanted":        {fault(incident.WhatRecovery, incident.DriverCrash, incident.Info), false},
+		"a container without memory":    {fault("oom_cgroup", incident.ApplicationFault, incident.Info), false},
+		"a check that found a hang": {incident.Event{Kind: incident.KindTransition, Check: "driver_hang",
+			Severity: incident.Critical, To: incident.Unhealthy}, true},
+		"a check that finds it over": {incident.Event{Kind: incident.KindTransition, Check: "driver_hang",
+			Severity: incident.Critical, To: incident.Recovering}, false},
+		"a check of what programs did": {incident.Event{Kind: incident.KindTransition, Check: "xid_repeat",
+			Severity: incident.Critical, To: incident.Unhealthy}, false},
+		"a step of the enforcer's": {incident.Event{Kind: incident.KindEnforcement, Severity: incident.Critical,
+			Class: incident.HardwareFault}, false},
+		"an operator's word about a GPU": {incident.Event{Kind: incident.KindAck, Check: "gpu_lost",
+			Severity: incident.Emergency, To: incident.Failed}, false},
 	} {
 		if got := isHardware(&c.event); got != c.want {
 			t.Errorf("%s: %v", name, got)
@@ -88,9 +94,12 @@ func TestFaultsAreBounded(t *testing.T) {
 	}
 	now := time.Now()
 	for i := range 2 * mostGPUs {
-		m.blame(incident.Event{Kind: incident.KindIncident, Class: incident.MemoryFault, Severity: incident.Critical, Time: now, Entity: incident.Entity{UUID: string(rune('a' + i))}})
+		m.blame(incident.Event{Kind: incident.KindIncident, Class: incident.MemoryFault, Severity: incident.Critical,
+			Time: now, Entity: incident.Entity{UUID: string(rune('a' + i))}})
 	}
-	m.blame(incident.Event{Kind: incident.KindIncident, Class: incident.MemoryFault, Severity: incident.Critical, Time: now}) // nobody knows which GPU
+	// nobody knows which GPU
+	m.blame(incident.Event{Kind: incident.KindIncident, Class: incident.MemoryFault,
+		Severity: incident.Critical, Time: now})
 	if n := len(*m.faults.Load()); n != mostGPUs {
 		t.Errorf("%d GPUs are remembered, want %d", n, mostGPUs)
 	}

@@ -50,7 +50,8 @@ func TestHealthyHostsShowAllThatIsJudged(t *testing.T) {
 	for _, variable := range judged {
 		name, is := names[variable]
 		if reason := notHealthy[variable]; is && shown[name] == (reason != "") {
-			t.Errorf("collectors.%s (%s) is shown by healthy hosts: %v; reason why not: %q", variable, name, shown[name], reason)
+			t.Errorf("collectors.%s (%s) is shown by healthy hosts: %v; reason why not: %q", variable, name,
+				shown[name], reason)
 		}
 	}
 	for _, m := range []*collectors.Metric{Pressure, TelemetryLost} {

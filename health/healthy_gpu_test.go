@@ -72,7 +72,8 @@ type vitals struct {
 
 func newHealthyGPU(h *healthyHost, index int, seed uint64) *healthyGPU {
 	r := h.r
-	g := &healthyGPU{healthyModel: h.model, r: r, gpu: strconv.Itoa(index), uuid: fmt.Sprintf("GPU-%08x-0000-4000-8000-%012x", seed, index)}
+	g := &healthyGPU{healthyModel: h.model, r: r, gpu: strconv.Itoa(index),
+		uuid: fmt.Sprintf("GPU-%08x-0000-4000-8000-%012x", seed, index)}
 	g.draws = 1 + 0.02*min(max(r.NormFloat64(), -2), 2)
 	g.runs = 1 + 0.01*min(max(r.NormFloat64(), -2), 2)
 	g.place = 6 * float64(index%4) / 3 * r.Float64() // the airflow meets four rows, one after the other
@@ -175,7 +176,8 @@ func (g *healthyGPU) draw(h *healthyHost) float64 {
 func (g *healthyGPU) warm(h *healthyHost, watts float64) {
 	v, n := &g.seen, g.number
 	span := n["power_w.default"]*0.992 - n["power_w.idle"]
-	over := (n["temperature_c.full"] - n["temperature_c.idle"]) * (watts - n["power_w.idle"]) / span * (1 + 0.01*g.spots)
+	over := (n["temperature_c.full"] - n["temperature_c.idle"]) * (watts - n["power_w.idle"]) / span * (1 +
+		0.01*g.spots)
 	air := n["temperature_c.idle"] + h.hall + h.inlet.v + g.place - 1.5*float64(h.fans)
 	cooled := over * (1 - 0.04*float64(h.fans))
 	g.die += (air + 0.8*cooled + g.sink - g.die) * -math.Expm1(-10/n["temperature_c.tau_s"])
@@ -183,8 +185,10 @@ func (g *healthyGPU) warm(h *healthyHost, watts float64) {
 	noise := 0.4 * g.heat.next(g.r, 0.9, 1)
 	v.core = math.Round(g.die + noise)
 	v.margin = n["temperature_c.gpu_max"] - v.core
-	hot := (n["temperature_c.memory_full"] - n["temperature_c.memory_idle"]) / max(1, n["temperature_c.full"]-n["temperature_c.idle"])
-	v.hbm = math.Round(n["temperature_c.memory_idle"] + hot*(g.die-n["temperature_c.idle"]) + 4*v.dram - 1 + g.spots + noise)
+	hot := (n["temperature_c.memory_full"] - n["temperature_c.memory_idle"]) / max(1,
+		n["temperature_c.full"]-n["temperature_c.idle"])
+	v.hbm = math.Round(n["temperature_c.memory_idle"] + hot*(g.die-n["temperature_c.idle"]) +
+		4*v.dram - 1 + g.spots + noise)
 }
 
 // glitch is a reading that is wrong once.

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// A demand is what work asks of a GPU: parts of the time, and bytes a second.
-// What only waits is busy without using the SMs.
+// A demand is the use of a GPU by work: parts of the time, and bytes a second.
+// Work that only waits is busy without using the SMs.
 type demand struct{ busy, sm, tensor, dram, nvlink, rx, tx float64 }
 
 func (d *demand) add(o demand) {
@@ -45,7 +45,8 @@ type job struct {
 func (h *healthyHost) job(run func(*healthyHost, *job), kind string, gpus ...*healthyGPU) *job {
 	h.numbered++
 	n := len(gpus)
-	j := &job{run: run, name: fmt.Sprintf("%s:%d", kind, h.numbered), team: fmt.Sprintf("team-%d", h.numbered%5), level: "observe", part: 1, gpus: gpus, began: h.n, ends: math.MaxInt,
+	j := &job{run: run, name: fmt.Sprintf("%s:%d", kind, h.numbered), team: fmt.Sprintf("team-%d", h.numbered%5),
+		level: "observe", part: 1, gpus: gpus, began: h.n, ends: math.MaxInt,
 		bias: make([]float64, n), held: make([]float64, n), use: make([]float64, n)}
 	for i := range j.bias {
 		j.bias[i] = 1 + 0.02*h.r.NormFloat64()
@@ -57,7 +58,8 @@ func (h *healthyHost) job(run func(*healthyHost, *job), kind string, gpus ...*he
 // ask adds what the job wants of its GPUs, and its memory.
 func (j *job) ask(h *healthyHost, d demand, memory float64) {
 	for i, g := range j.gpus {
-		one := demand{d.busy * j.bias[i], d.sm * j.bias[i], d.tensor * j.bias[i], d.dram * j.bias[i], d.nvlink, d.rx, d.tx}
+		one := demand{d.busy * j.bias[i], d.sm * j.bias[i], d.tensor * j.bias[i], d.dram * j.bias[i],
+			d.nvlink, d.rx, d.tx}
 		one.busy, one.sm, one.tensor, one.dram = one.busy*j.part, one.sm*j.part, one.tensor*j.part, one.dram*j.part
 		g.want.add(one)
 		j.hold(i, memory)
@@ -151,7 +153,8 @@ func serve(h *healthyHost, j *job) {
 	}
 	rate = clamp(rate * (1 + 0.3*j.mood.next(h.r, 0.95, 1)))
 	d := j.alike
-	d = demand{busy: min(1, 1.3*rate), sm: rate * d.sm, tensor: rate * d.tensor, dram: rate * d.dram, nvlink: rate * d.nvlink, rx: 9e7 * rate, tx: 6e7 * rate}
+	d = demand{busy: min(1, 1.3*rate), sm: rate * d.sm, tensor: rate * d.tensor, dram: rate * d.dram,
+		nvlink: rate * d.nvlink, rx: 9e7 * rate, tx: 6e7 * rate}
 	j.ask(h, d, j.share)
 	for i, g := range j.gpus { // requests do not spread evenly
 		g.want.busy *= 1 + 0.05*h.r.NormFloat64()*j.bias[i]
@@ -184,8 +187,10 @@ func batch(h *healthyHost, j *job) {
 // batches are kinds of batch jobs: heavy on the tensor cores, on the memory, on
 // both, light, of many small kernels, and in pieces.
 var batches = []demand{
-	{busy: 1, sm: 0.95, tensor: 0.88, dram: 0.25}, {busy: 1, sm: 0.8, tensor: 0.02, dram: 0.7}, {busy: 0.97, sm: 0.9, tensor: 0.5, dram: 0.35, rx: 3e8},
-	{busy: 0.3, sm: 0.2, tensor: 0.05, dram: 0.1}, {busy: 0.96, sm: 0.25, dram: 0.012}, {busy: 0.9, sm: 0.55, tensor: 0.3, dram: 0.3, rx: 1e9}, {busy: 1, sm: 0.97, dram: 0.02},
+	{busy: 1, sm: 0.95, tensor: 0.88, dram: 0.25}, {busy: 1, sm: 0.8, tensor: 0.02, dram: 0.7},
+	{busy: 0.97, sm: 0.9, tensor: 0.5, dram: 0.35, rx: 3e8},
+	{busy: 0.3, sm: 0.2, tensor: 0.05, dram: 0.1}, {busy: 0.96, sm: 0.25, dram: 0.012},
+	{busy: 0.9, sm: 0.55, tensor: 0.3, dram: 0.3, rx: 1e9}, {busy: 1, sm: 0.97, dram: 0.02},
 }
 
 // notebook holds memory and does something now and then.
@@ -202,7 +207,8 @@ func notebook(h *healthyHost, j *job) {
 	}
 	if h.n >= j.pause && h.chance(1, 60) {
 		j.pause = h.n + 1 + h.r.IntN(20)
-		j.aside = demand{busy: 0.2 + 0.8*h.r.Float64(), sm: 0.5 * h.r.Float64(), tensor: 0.3 * h.r.Float64(), dram: 0.4 * h.r.Float64()}
+		j.aside = demand{busy: 0.2 + 0.8*h.r.Float64(), sm: 0.5 * h.r.Float64(), tensor: 0.3 * h.r.Float64(),
+			dram: 0.4 * h.r.Float64()}
 	}
 	d := demand{}
 	if h.n < j.pause {

@@ -116,7 +116,8 @@ func TestHealthyLevelsAreTheRecordings(t *testing.T) {
 		for _, c := range []struct {
 			what, call   string
 			got, per, by float64
-		}{{"W", "PowerUsage", 1000 * watts, 0.03, 0}, {"MHz", "ClockSM", clock, 0.04, 600 * float64(1-loaded)}, {"C", "Temperature", celsius, 0, 5}} {
+		}{{"W", "PowerUsage", 1000 * watts, 0.03, 0}, {"MHz", "ClockSM", clock, 0.04, 600 * float64(1-loaded)}, {"C",
+			"Temperature", celsius, 0, 5}} {
 			if want := recorded[c.call][loaded]; want == 0 || math.Abs(c.got-want) > c.per*want+c.by {
 				t.Errorf("loaded %d: %g %s, a real one has %g", loaded, c.got, c.what, want)
 			}

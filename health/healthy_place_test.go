@@ -40,7 +40,8 @@ func (h *healthyHost) trains(gpus ...*healthyGPU) {
 	j := h.job(train, "slurm", gpus...)
 	j.share, j.meeting = 0.5+0.35*h.r.Float64(), 1+h.r.IntN(24)
 	tensor := 0.3 + 0.5*h.r.Float64()
-	j.alike = demand{busy: 0.93 + 0.07*h.r.Float64(), sm: 0.85, tensor: tensor, dram: 0.2 + 0.2*h.r.Float64(), nvlink: 1e11 * h.r.Float64(), rx: 2e8}
+	j.alike = demand{busy: 0.93 + 0.07*h.r.Float64(), sm: 0.85, tensor: tensor, dram: 0.2 + 0.2*h.r.Float64(),
+		nvlink: 1e11 * h.r.Float64(), rx: 2e8}
 	for i := range j.bias { // they wait for each other: they are alike
 		j.bias[i] = 1 + 0.004*h.r.NormFloat64()
 	}

@@ -48,7 +48,8 @@ func (h *healthyHost) tenant(j *job, g *healthyGPU) *healthyTenant {
 	}
 	all := g.number["memory_bytes"] - g.number["reserved_bytes"]
 	n := float64(on)
-	t := &healthyTenant{name: j.team, gpu: g, guarantee: (0.3 + 0.6*h.q.Float64()) / n, kept: 0.05 * h.q.Float64() * all / n}
+	t := &healthyTenant{name: j.team, gpu: g, guarantee: (0.3 + 0.6*h.q.Float64()) / n,
+		kept: 0.05 * h.q.Float64() * all / n}
 	t.weight = t.guarantee + 0.1/n
 	if on == 1 || j.gi != "" { // else what one is guaranteed and does not use yet another could have taken
 		t.kept = 0.9 * h.q.Float64() * all / n
@@ -158,7 +159,8 @@ func (h *healthyHost) enforced(out []collectors.Sample) []collectors.Sample {
 	var g *healthyGPU
 	put := func(m *collectors.Metric, v float64, labels ...string) {
 		if h.absent[absence{m, g}] == 0 {
-			out = append(out, collectors.Sample{Metric: m, Labels: append([]string{g.gpu, g.uuid}, labels...), Value: v})
+			out = append(out, collectors.Sample{Metric: m, Labels: append([]string{g.gpu, g.uuid}, labels...),
+				Value: v})
 		}
 	}
 	for _, of := range []func(t *healthyTenant){ // families come together
@@ -206,11 +208,13 @@ func (h *healthyHost) enforced(out []collectors.Sample) []collectors.Sample {
 	}
 	for _, j := range h.jobs {
 		for _, level := range levels {
-			out = append(out, collectors.Sample{Metric: collectors.QuotaLevel, Labels: []string{j.team, j.name, level}, Value: collectors.Bool(j.level == level)})
+			out = append(out, collectors.Sample{Metric: collectors.QuotaLevel, Labels: []string{j.team, j.name, level},
+				Value: collectors.Bool(j.level == level)})
 		}
 	}
 	for _, j := range h.jobs {
-		out = append(out, collectors.Sample{Metric: collectors.QuotaShadow, Labels: []string{j.team, j.name}, Value: collectors.Bool(h.shadow)})
+		out = append(out, collectors.Sample{Metric: collectors.QuotaShadow, Labels: []string{j.team, j.name},
+			Value: collectors.Bool(h.shadow)})
 	}
 	return out
 }

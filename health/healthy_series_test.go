@@ -41,7 +41,8 @@ func (h *healthyHost) lacks(g *healthyGPU) {
 			has[s.metric] = true
 		}
 	}
-	for _, m := range []*collectors.Metric{collectors.GPMActivity, collectors.NVLinkUp, collectors.RowRemapBanks, collectors.TemperatureMargin, collectors.Utilization} {
+	for _, m := range []*collectors.Metric{collectors.GPMActivity, collectors.NVLinkUp, collectors.RowRemapBanks,
+		collectors.TemperatureMargin, collectors.Utilization} {
 		if !has[m] {
 			h.always(g, collectors.Unsupported, 1, m.Name)
 		}
@@ -49,7 +50,8 @@ func (h *healthyHost) lacks(g *healthyGPU) {
 }
 
 func (h *healthyHost) add(g *healthyGPU, m *collectors.Metric, value *float64, labels ...string) {
-	h.series = append(h.series, series{metric: m, gpu: g, labels: append([]string{g.gpu, g.uuid}, labels...), value: value})
+	h.series = append(h.series, series{metric: m, gpu: g, labels: append([]string{g.gpu, g.uuid}, labels...),
+		value: value})
 }
 
 // always adds what does not change.
@@ -144,12 +146,15 @@ func (h *healthyHost) ofHeat(g *healthyGPU) {
 		h.always(g, collectors.TemperatureThreshold, n["temperature_c.gpu_max"], "gpu_max")
 		h.always(g, collectors.TemperatureThreshold, n["temperature_c.slowdown"], "slowdown")
 	}
-	for reason, value := range map[string]*float64{"gpu_idle": &v.idle, "sw_power_cap": &v.capped, "sw_thermal": &v.thermal,
-		"app_clocks": &h.zero, "hw_slowdown": &h.zero, "hw_thermal": &h.zero, "hw_power_brake": &h.zero, "sync_boost": &h.zero} {
+	for reason, value := range map[string]*float64{"gpu_idle": &v.idle, "sw_power_cap": &v.capped,
+		"sw_thermal": &v.thermal,
+		"app_clocks": &h.zero, "hw_slowdown": &h.zero, "hw_thermal": &h.zero, "hw_power_brake": &h.zero,
+		"sync_boost": &h.zero} {
 		h.add(g, collectors.ClockEventActive, value, reason)
 	}
-	for reason, value := range map[string]*float64{"sw_power_cap": &v.cappedFor, "sw_thermal": &v.thermalFor, "low_utilization": &v.idleFor,
-		"hw_thermal": &h.zero, "hw_power_brake": &h.zero} {
+	for reason, value := range map[string]*float64{"sw_power_cap": &v.cappedFor, "sw_thermal": &v.thermalFor,
+		"low_utilization": &v.idleFor,
+		"hw_thermal":      &h.zero, "hw_power_brake": &h.zero} {
 		h.add(g, collectors.ClockEventSeconds, value, reason)
 	}
 }
@@ -169,7 +174,8 @@ func (h *healthyHost) ofLinks(g *healthyGPU) {
 	h.add(g, collectors.FabricState, &v.fabricDone, "completed")
 	h.add(g, collectors.FabricState, &v.fabricTrains, "in_progress")
 	h.always(g, collectors.FabricState, 0, "not_started")
-	for _, check := range []string{"registration", "degraded_bw", "route_recovery", "route_unhealthy", "access_timeout_recovery", "incorrect_configuration"} {
+	for _, check := range []string{"registration", "degraded_bw", "route_recovery", "route_unhealthy",
+		"access_timeout_recovery", "incorrect_configuration"} {
 		h.always(g, collectors.FabricHealth, 0, check)
 	}
 	if !h.perLink {

@@ -20,7 +20,8 @@ func (h *healthyHost) show() []collectors.Sample {
 	gaps := len(h.absent)+len(h.late) > 0
 	for g := range h.late {
 		g.seen.up = 0
-		out = append(out, collectors.Sample{Metric: collectors.WorkerStuck, Labels: []string{g.gpu, g.uuid, "late"}, Value: 1})
+		out = append(out, collectors.Sample{Metric: collectors.WorkerStuck, Labels: []string{g.gpu, g.uuid,
+			"late"}, Value: 1})
 	}
 	for _, s := range h.series {
 		if gaps && h.missing(s) {
@@ -67,12 +68,14 @@ func (h *healthyHost) workloads(out []collectors.Sample) []collectors.Sample {
 		for _, j := range h.jobs {
 			for i, g := range j.gpus {
 				if j.held[i] > 0 && h.late[g] == 0 && h.absent[absence{m, g}] == 0 {
-					out = append(out, collectors.Sample{Metric: m, Labels: append([]string{g.gpu, g.uuid, j.name}, labels(j)...), Value: value(j, i)})
+					out = append(out, collectors.Sample{Metric: m, Labels: append([]string{g.gpu, g.uuid, j.name},
+						labels(j)...), Value: value(j, i)})
 				}
 			}
 		}
 	}
-	each(collectors.WorkloadMemory, func(j *job, i int) float64 { return j.held[i] }, func(j *job) []string { return []string{j.gi} })
+	each(collectors.WorkloadMemory, func(j *job, i int) float64 { return j.held[i] },
+		func(j *job) []string { return []string{j.gi} })
 	sm := []string{"sm"}
 	each(collectors.WorkloadUse, func(j *job, i int) float64 { return j.use[i] }, func(*job) []string { return sm })
 	if h.quotas {

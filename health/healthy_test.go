@@ -65,7 +65,8 @@ const (
 // newHealthyHost returns the host of a seed, before its first step.
 func newHealthyHost(seed uint64) *healthyHost {
 	r := rand.New(rand.NewPCG(seed, 4))
-	h := &healthyHost{r: r, model: pickModel(r.Float64()), start: time.Date(2026, 3, 2, 0, 0, int(seed%60), 0, time.UTC),
+	h := &healthyHost{r: r, model: pickModel(r.Float64()),
+		start:  time.Date(2026, 3, 2, 0, 0, int(seed%60), 0, time.UTC),
 		absent: map[absence]int{}, late: map[*healthyGPU]int{}, driverUp: 1, one: 1}
 	h.n = r.IntN(stepsDay)
 	h.hall = min(max(1.5*r.NormFloat64(), -3), 3)
@@ -177,8 +178,8 @@ func (h *healthyHost) mishaps() []incident.Event {
 	return h.tenantXIDs()
 }
 
-// reload takes the driver away for a while, mostly announced, once a week.
-// What runs has ended by then, and counters begin again.
+// reload removes the driver for a while once a week, mostly announced. The work
+// has ended by then, and counters begin again.
 func (h *healthyHost) reload() {
 	switch {
 	case h.away > 1:
@@ -210,6 +211,8 @@ func (h *healthyHost) tenantXIDs() []incident.Event {
 	code := []int{13, 31, 43}[h.r.IntN(3)]
 	x := incident.XIDs()[code]
 	h.xids++
-	return []incident.Event{{Version: incident.EventVersion, Kind: incident.KindIncident, ID: fmt.Sprintf("xid-%d", h.xids), Time: h.now(), Entity: incident.Entity{GPU: g.gpu, UUID: g.uuid},
-		What: incident.WhatXID, Code: code, Class: x.Class, Severity: x.Severity, Count: 1, First: h.now(), Last: h.now(), PID: 4000 + h.xids, Workload: j.name}}
+	return []incident.Event{{Version: incident.EventVersion, Kind: incident.KindIncident,
+		ID: fmt.Sprintf("xid-%d", h.xids), Time: h.now(), Entity: incident.Entity{GPU: g.gpu, UUID: g.uuid},
+		What: incident.WhatXID, Code: code, Class: x.Class, Severity: x.Severity, Count: 1, First: h.now(),
+		Last: h.now(), PID: 4000 + h.xids, Workload: j.name}}
 }

@@ -11,13 +11,17 @@ import (
 	"gpusteward/health/incident"
 )
 
-// Of incidents.
+// Metrics of incidents.
 var (
-	RecentIncidents = collectors.Gauge("nvgpu_recent_incidents", "Incidents within the window of the check or level of it that counts them, also from before the agent was restarted.", "count", "workload", "device")
-	IncidentsTotal  = collectors.Counter("nvgpu_incidents_total", "Incidents since the agent started, by the class of the fault: one for each fault, however many messages there were.", "class")
+	RecentIncidents = collectors.Gauge("nvgpu_recent_incidents",
+		"Incidents within the window of the check or level that counts them, also from before a restart of the agent.",
+		"count", "workload", "device")
+	IncidentsTotal = collectors.Counter("nvgpu_incidents_total",
+		"Incidents since the agent started, by the class of the fault: one for each fault, whatever the number of "+
+			"its messages.", "class")
 )
 
-// bounds of what is remembered of incidents.
+// Bounds of the memory of incidents.
 const (
 	longestWindow = 30 * 24 * time.Hour
 	mostIncidents = 4096
@@ -25,17 +29,21 @@ const (
 
 // An Incidents says which incidents a signal counts.
 type Incidents struct {
-	Name   string        // of the count: the check's, mostly
-	Window time.Duration // in which
+	Name   string // of the count: mostly the check's
+	Window time.Duration
 	Match  func(e *incident.Event) bool
-	Per    string                                                                // label that is part of the entity beside the GPU: workload or device
-	Node   bool                                                                  // they count for the node, whichever GPU had them
-	Count  func(events []*incident.Event, elsewhere [][]*incident.Event) float64 // of those that match, and those of each other GPU; their number if nil
+	// the label that belongs to the entity beside the GPU: workload or device
+	Per string
+	// they count for the node, not for their GPUs
+	Node bool
+	// counts the matching incidents, given those of each other GPU; nil: their
+	// number
+	Count func(events []*incident.Event, elsewhere [][]*incident.Event) float64
 }
 
 // Signal returns the number of incidents as a signal. It is a gauge of the
-// host, for Prometheus too, because Prometheus counts no first occurrence and
-// the host remembers them over restarts.
+// host, also for Prometheus: Prometheus does not count a first occurrence, and
+// the host remembers incidents over restarts.
 func (i Incidents) Signal() *Signal {
 	g := &Signal{node: i.Node, uses: []*collectors.Metric{RecentIncidents}, window: i.Window}
 	if i.Per != "" {
@@ -43,7 +51,8 @@ func (i Incidents) Signal() *Signal {
 	}
 	src := from(RecentIncidents, []string{"count", i.Name})
 	src.by = g.by
-	g.query, g.words = src.collapsed("max", src.selector()), fmt.Sprintf("the incidents %s in %s", i.Name, promDuration(i.Window))
+	g.query, g.words = src.collapsed("max", src.selector()), fmt.Sprintf("the incidents %s in %s", i.Name,
+		promDuration(i.Window))
 	g.example = func(e incident.Entity, before, after float64) []Example {
 		if i.Node {
 			e = incident.Entity{}
@@ -61,7 +70,7 @@ func (i Incidents) Signal() *Signal {
 // counts are the incidents that the checks count.
 var counts []*Incidents
 
-// count adds what incidents there were to s: 0 for every GPU, or for the node, that had none.
+// count adds the incidents to s; a GPU, or the node, without any has 0.
 func (m *memory) count(s *derived.Snapshot) {
 	var all []collectors.Sample
 	for _, i := range counts {
@@ -98,13 +107,14 @@ func (m *memory) count(s *derived.Snapshot) {
 				}
 				n = i.Count(events, elsewhere)
 			}
-			all = append(all, collectors.Sample{Metric: RecentIncidents, Labels: []string{e.GPU, e.UUID, i.Name, e.Workload, e.Device}, Value: n})
+			all = append(all, collectors.Sample{Metric: RecentIncidents, Labels: []string{e.GPU, e.UUID, i.Name,
+				e.Workload, e.Device}, Value: n})
 		}
 	}
 	s.Add(all...)
 }
 
-// entity returns what e counts for; false if for nothing.
+// entity returns the entity that e counts for; false if there is none.
 func (i Incidents) entity(e *incident.Event) (incident.Entity, bool) {
 	entity := e.Entity.Parent()
 	switch {
@@ -119,12 +129,12 @@ func (i Incidents) entity(e *incident.Event) (incident.Entity, bool) {
 	return entity, true
 }
 
-// knows reports whether there is an incident with the ID.
+// knows reports whether the ID belongs to a known incident.
 func (m *memory) knows(id string) bool {
 	return slices.ContainsFunc(m.incidents, func(e incident.Event) bool { return e.ID == id })
 }
 
-// remember takes an incident: a new one, or more of one that is known.
+// remember takes a new incident, or news of a known one.
 func (m *memory) remember(e incident.Event) {
 	if e.Kind != incident.KindIncident {
 		return
@@ -138,8 +148,9 @@ func (m *memory) remember(e incident.Event) {
 	m.incidents = append(m.incidents, e)
 }
 
-// tidy drops what is too old to matter, and what is too much: of whoever's
-// fault on a GPU there is most, so that nobody's faults push out another's.
+// tidy drops incidents that are too old to matter, and those beyond the bound.
+// It takes them from the owner and GPU with the most, so that nobody's faults
+// push out another's.
 func (m *memory) tidy() {
 	old := 0
 	for old < len(m.incidents) && m.now.Sub(m.incidents[old].First) > longestWindow {
@@ -152,7 +163,7 @@ func (m *memory) tidy() {
 	maps.DeleteFunc(m.cleared, func(_ clearing, t time.Time) bool { return m.now.Sub(t) > longestWindow })
 }
 
-// A recurring fault is one owner's, on one GPU.
+// A recurring fault belongs to one owner on one GPU.
 type recurring struct {
 	incident.Entity
 	what  string
@@ -164,7 +175,7 @@ func recurringOf(e *incident.Event) recurring {
 	return recurring{e.Entity.Parent(), e.What, e.Code, e.Owner}
 }
 
-// thin drops so many incidents: each the oldest of what came most often.
+// thin drops n incidents, each the oldest of the most frequent fault.
 func (m *memory) thin(excess int) {
 	counts, often := map[recurring]*int{}, make([]*int, len(m.incidents))
 	for i := range m.incidents {

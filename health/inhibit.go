@@ -6,19 +6,20 @@ import (
 	"slices"
 )
 
-// An Inhibition silences what follows from a fault while that is told, so
-// that one fault is told once. What is worse than its cause is told all the
-// same. Alertmanager has the same in deploy/alertmanager.yml.
+// An Inhibition silences the effects of a fault while its alert fires, so that
+// one fault raises one alert. An effect that is worse than its cause still
+// alerts. deploy/alertmanager.yml has the same rules for Alertmanager.
 type Inhibition struct {
 	Cause   string   // a check
 	Effects []string // checks of the same GPU; nil: all of it
 }
 
-// Inhibitions are all, of checks of a GPU.
+// Inhibitions are all inhibitions among the checks of a GPU.
 var Inhibitions = []Inhibition{
 	{"gpu_lost", nil},
 	{missingCheck, nil},
-	{"remap_failed", []string{"xid_fatal", incident.RecoveryCheck, "ecc_uncorrectable", "remap_pending", "remap_spare"}},
+	{"remap_failed", []string{"xid_fatal", incident.RecoveryCheck, "ecc_uncorrectable",
+		"remap_pending", "remap_spare"}},
 	{"sram_threshold", []string{"xid_fatal", incident.RecoveryCheck, "ecc_uncorrectable", "sram_unique_unc"}},
 	{incident.RecoveryCheck, []string{"xid_fatal", "ecc_uncorrectable"}}, // the driver's verdict on the XID
 	{"xid_fatal", []string{"ecc_uncorrectable", "driver_hang"}},
@@ -31,15 +32,15 @@ var Inhibitions = []Inhibition{
 	{"clock_stuck", slow},
 }
 
-// slow are the checks by which a GPU is slow, whatever for.
+// slow are the checks that find a slow GPU, for whatever reason.
 var slow = []string{"clock_outlier", "memory_clock", "slow_gpu", "work_outlier"}
 
-// silences reports whether a check is silenced while the cause is told.
+// silences reports whether the alert of the cause silences a check.
 func (i Inhibition) silences(check string) bool {
 	return slices.Contains(i.Effects, check) || i.Effects == nil && !slices.Contains(gone, check)
 }
 
-// gone are the checks by which a GPU is gone: neither silences the other.
+// gone are the checks that find a lost GPU; neither silences the other.
 var gone = []string{"gpu_lost", missingCheck}
 
 // silences reports whether an alert silences another that would begin now.
@@ -56,21 +57,21 @@ func (a Alert) silences(b Alert) bool {
 	})
 }
 
-// unlike returns an alert's labels but for its severity.
+// unlike returns an alert's labels without its severity.
 func unlike(labels map[string]string) map[string]string {
 	labels = maps.Clone(labels)
 	delete(labels, "severity")
 	return labels
 }
 
-// severityOf returns what an alert's label says.
+// severityOf returns the severity in an alert's labels.
 func severityOf(a Alert) (s incident.Severity) {
 	_ = s.UnmarshalText([]byte(a.Labels["severity"])) // every alert has one
 	return s
 }
 
-// unsilenced returns those of the alerts that fire which are to be told: not
-// what another silences, unless it was told before.
+// unsilenced returns the firing alerts that no other silences, and those that
+// were sent before.
 func unsilenced(all []Alert, told func(Alert) bool) []Alert {
 	return slices.DeleteFunc(slices.Clone(all), func(b Alert) bool {
 		return !told(b) && slices.ContainsFunc(all, func(a Alert) bool { return a.silences(b) })

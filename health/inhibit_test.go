@@ -17,7 +17,8 @@ import (
 
 // firing returns an alert of a check on a GPU.
 func firingOf(check string, severity incident.Severity, uuid string) Alert {
-	return Alert{Labels: map[string]string{"alertname": check, "check": check, "severity": severity.String(), "uuid": uuid, "node": "n", "source": "gpusteward"}}
+	return Alert{Labels: map[string]string{"alertname": check, "check": check, "severity": severity.String(),
+		"uuid": uuid, "node": "n", "source": "gpusteward"}}
 }
 
 // TestAlertmanagerSilencesAlike holds the rules that are shipped for
@@ -78,7 +79,8 @@ func TestAlertmanagerSilencesAlike(t *testing.T) {
 		for _, b := range all {
 			want := a.silences(b)
 			if got := silences(a, b); got != want {
-				t.Errorf("%s of %s beside %s of %s: Alertmanager silences it: %v, the agent: %v", a.Labels["severity"], a.Labels["check"], b.Labels["severity"], b.Labels["check"], got, want)
+				t.Errorf("%s of %s beside %s of %s: Alertmanager silences it: %v, the agent: %v", a.Labels["severity"],
+					a.Labels["check"], b.Labels["severity"], b.Labels["check"], got, want)
 			}
 			if want {
 				pairs++
@@ -88,7 +90,8 @@ func TestAlertmanagerSilencesAlike(t *testing.T) {
 				part.Labels[label] = "another"
 				elsewhere := label == "node" || label == "instance" || label == "uuid"
 				if same := a.Labels["check"] == b.Labels["check"]; (same || elsewhere) && silences(a, part) {
-					t.Errorf("%s of %s: Alertmanager silences %s of %s where %s is another", a.Labels["severity"], a.Labels["check"], b.Labels["severity"], b.Labels["check"], label)
+					t.Errorf("%s of %s: Alertmanager silences %s of %s where %s is another", a.Labels["severity"],
+						a.Labels["check"], b.Labels["severity"], b.Labels["check"], label)
 				}
 			}
 			other := firingOf(b.Labels["check"], severityOf(b), "GPU-1")
@@ -112,8 +115,8 @@ func TestAlertmanagerSilencesAlike(t *testing.T) {
 	}
 }
 
-// TestAFailedRemapIsToldOnce holds what is told of one fault that four checks
-// see, and that nothing which was told before is taken back.
+// TestAFailedRemapIsToldOnce holds the alerts of one fault that four checks
+// see, and that no alert is taken back.
 func TestAFailedRemapIsToldOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
@@ -133,12 +136,15 @@ func TestAFailedRemapIsToldOnce(t *testing.T) {
 	}
 	fault := func(n, code int, check string) incident.Event {
 		x := incident.XIDs()[code]
-		return incident.Event{Kind: incident.KindIncident, ID: fmt.Sprint("i-", n), Entity: incident.Entity{GPU: "0", UUID: "GPU-0"}, What: incident.WhatXID, Code: code, Class: x.Class, Severity: x.Severity, Check: check, First: w.now, Last: w.now, Count: 1}
+		return incident.Event{Kind: incident.KindIncident, ID: fmt.Sprint("i-", n),
+			Entity: incident.Entity{GPU: "0", UUID: "GPU-0"}, What: incident.WhatXID, Code: code, Class: x.Class,
+			Severity: x.Severity, Check: check, First: w.now, Last: w.now, Count: 1}
 	}
 	recovery := fault(2, incident.RecoveryXID, incident.RecoveryCheck)
 	recovery.Severity = incident.Critical
 	up := on("0", collectors.Up, 1)
-	w.step(step, []incident.Event{fault(1, 64, "remap_failed"), recovery}, up, on("0", collectors.RowRemapFailure, 1), on("0", collectors.RowRemapPending, 1), on("0", collectors.RecoveryAction, 1))
+	w.step(step, []incident.Event{fault(1, 64, "remap_failed"), recovery}, up, on("0", collectors.RowRemapFailure, 1),
+		on("0", collectors.RowRemapPending, 1), on("0", collectors.RecoveryAction, 1))
 	all := len(w.engine.Alerts(nil))
 	if got := fires(); !slices.Equal(got, []string{"remap_failed/emergency"}) || all < 4 {
 		t.Errorf("of %d alerts are told %v, want the cause alone", all, got)
@@ -149,7 +155,8 @@ func TestAFailedRemapIsToldOnce(t *testing.T) {
 	w.step(step, nil, up, on("0", collectors.RecoveryAction, 1))
 	before := fires()
 	w.step(step, nil, up, on("0", collectors.RecoveryAction, 1), on("0", collectors.RowRemapFailure, 1))
-	if got := fires(); !slices.Equal(before, []string{incident.RecoveryCheck + "/critical"}) || !slices.Equal(got, []string{incident.RecoveryCheck + "/critical", "remap_failed/emergency"}) {
+	if got := fires(); !slices.Equal(before, []string{incident.RecoveryCheck + "/critical"}) ||
+		!slices.Equal(got, []string{incident.RecoveryCheck + "/critical", "remap_failed/emergency"}) {
 		t.Errorf("told %v, and with the cause %v: what was told stays", before, got)
 	}
 }

@@ -12,52 +12,57 @@ import (
 	"time"
 )
 
-// Who came to a Judgement.
+// Sources of a Judgement.
 const (
 	FromAgent  = "agent"
 	Standalone = "standalone"
 )
 
-// stale is how old an agent's verdict may be.
+// stale is the greatest age of an agent's verdict.
 const stale = 30 * time.Second
 
-// A Judgement is what gpusteward check says of a host: a verdict, and how it
-// was come to.
+// A Judgement is the answer of gpusteward check about a host: a verdict and its
+// source.
 type Judgement struct {
 	Verdict
 	Source   string   `json:"source"`             // FromAgent or Standalone
-	Unjudged []string `json:"unjudged,omitempty"` // checks that need longer than a look
-	Notes    []string `json:"notes,omitempty"`    // what else it does not know
+	Unjudged []string `json:"unjudged,omitempty"` // checks that need more time than a look has
+	Notes    []string `json:"notes,omitempty"`    // other gaps in its knowledge
 }
 
-// NoVerdict is a judgement on a host of which nothing can be said but why.
+// NoVerdict is a judgement on a host about which only the reason for its
+// ignorance is known.
 func NoVerdict(source, node string, why error) Judgement {
-	return Judgement{Source: source, Verdict: Verdict{Node: node, Time: time.Now(), Status: incident.Unknown, Reason: why.Error(), GPUs: []Health{}, Findings: []Finding{}}}
+	return Judgement{Source: source, Verdict: Verdict{Node: node, Time: time.Now(), Status: incident.Unknown,
+		Reason: why.Error(), GPUs: []Health{}, Findings: []Finding{}}}
 }
 
-// Answered is the judgement in an agent's answer to a GET of /api/v1/health.
-// What is older than 30 s is not known any more. The error says that the
-// answer is none.
+// Answered returns the judgement in an agent's answer to GET /api/v1/health. A
+// verdict older than 30 s counts as unknown. The error says that the answer is
+// no verdict.
 func Answered(answer []byte, now time.Time) (Judgement, error) {
 	j := Judgement{Source: FromAgent}
 	if err := json.Unmarshal(answer, &j.Verdict); err != nil || j.GPUs == nil && j.Reason == "" {
-		return j, fmt.Errorf("the answer is no verdict (%w): is that gpusteward?", cmp.Or(err, errors.New("it has no GPUs and no reason")))
+		return j, fmt.Errorf("the answer is no verdict (%w): is that gpusteward?",
+			cmp.Or(err, errors.New("it has no GPUs and no reason")))
 	}
 	if age := now.Sub(j.Time); age > stale && !j.Time.IsZero() {
-		return NoVerdict(FromAgent, j.Node, fmt.Errorf("the agent's last verdict is %v old", age.Round(time.Second))), nil
+		err := fmt.Errorf("the agent's last verdict is %v old", age.Round(time.Second))
+		return NoVerdict(FromAgent, j.Node, err), nil
 	}
 	return j, nil
 }
 
-// Narrow leaves of j what is about some GPUs, by index or UUID, and the node,
-// and what some checks found; no GPUs or no checks are all. A GPU that there is
-// not is unknown.
+// Narrow reduces j to some GPUs, by index or UUID, with the node, and to the
+// findings of some checks; an empty list means all. A GPU that does not exist
+// is unknown.
 func (j *Judgement) Narrow(checks, gpus []string) {
 	unnamed := func(names []string, name ...string) bool {
 		return len(names) > 0 && !slices.ContainsFunc(name, func(n string) bool { return slices.Contains(names, n) })
 	}
 	j.Findings = slices.DeleteFunc(j.Findings, func(f Finding) bool {
-		return unnamed(checks, f.Check) || f.Entity.Parent() != (incident.Entity{}) && unnamed(gpus, f.Entity.GPU, f.Entity.UUID)
+		return unnamed(checks, f.Check) ||
+			f.Entity.Parent() != (incident.Entity{}) && unnamed(gpus, f.Entity.GPU, f.Entity.UUID)
 	})
 	if len(j.GPUs) > 0 {
 		all := j.GPUs
@@ -69,7 +74,8 @@ func (j *Judgement) Narrow(checks, gpus []string) {
 		}
 	}
 	for i, g := range j.GPUs {
-		state := worst(j.Findings, func(f Finding) bool { return f.Entity.Parent() == incident.Entity{GPU: g.GPU, UUID: g.UUID} }).State()
+		state := worst(j.Findings,
+			func(f Finding) bool { return f.Entity.Parent() == incident.Entity{GPU: g.GPU, UUID: g.UUID} }).State()
 		if state < incident.Degraded && (g.Status == incident.Unknown || g.Reason != "" && g.Status != incident.OK) {
 			state = incident.Unknown
 		}
@@ -82,12 +88,13 @@ func (j *Judgement) Narrow(checks, gpus []string) {
 var Formats = []string{"text", "json", "npd"}
 
 // Report returns j in a format, and the exit status: 0 is well, 1 a warning, 2
-// critical or worse, 3 unknown, and for node-problem-detector 0, 1 for a
-// problem, 2 for unknown. Where least is Critical, warnings are no failure.
-// What others chose, such as names of workloads, is made safe to print.
+// critical or worse, 3 unknown. For node-problem-detector, 0 is well, 1 a
+// problem and 2 unknown. If least is Critical, warnings are no failure. Text
+// that others chose, such as names of workloads, is made safe to print.
 func (j Judgement) Report(format string, least incident.Severity) (text string, status int) {
 	j.tidy()
-	status = map[incident.State]int{incident.OK: 0, incident.Suspect: 0, incident.Degraded: 1, incident.Unhealthy: 2, incident.Failed: 2, incident.Unknown: 3}[j.Status]
+	status = map[incident.State]int{incident.OK: 0, incident.Suspect: 0, incident.Degraded: 1, incident.Unhealthy: 2,
+		incident.Failed: 2, incident.Unknown: 3}[j.Status]
 	if j.Status == incident.Degraded && least > incident.Warning {
 		status = 0
 	}
@@ -96,7 +103,7 @@ func (j Judgement) Report(format string, least incident.Severity) (text string, 
 		var b bytes.Buffer
 		e := json.NewEncoder(&b)
 		e.SetIndent("", "  ")
-		_ = e.Encode(j) // numbers that are none are no findings
+		_ = e.Encode(j) // a verdict holds only finite numbers
 		return b.String(), status
 	case "npd":
 		return shorten(j.headline(), longestOfNPD) + "\n", []int{0, 1, 1, 2}[status]
@@ -104,12 +111,11 @@ func (j Judgement) Report(format string, least incident.Severity) (text string, 
 	return j.text(), status
 }
 
-// longestOfNPD is how many bytes node-problem-detector keeps of a line: its
-// max_output_length, 80 unless it is told otherwise. It may cut a character in
-// half.
+// longestOfNPD is the number of bytes that node-problem-detector keeps of a
+// line: its max_output_length, 80 by default. It may cut a character in half.
 const longestOfNPD = 80
 
-// shorten returns text in at most so many bytes, with dots where it is cut.
+// shorten returns at most so many bytes of text, with dots at the cut.
 func shorten(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -117,10 +123,11 @@ func shorten(text string, most int) string {
 	return incident.Clean(text, most-3) + "..."
 }
 
-// words are the states as monitoring plugins say them.
-var words = map[incident.State]string{incident.OK: "OK", incident.Suspect: "OK", incident.Degraded: "WARNING", incident.Unhealthy: "CRITICAL", incident.Failed: "CRITICAL", incident.Unknown: "UNKNOWN"}
+// words are the states in the language of monitoring plugins.
+var words = map[incident.State]string{incident.OK: "OK", incident.Suspect: "OK", incident.Degraded: "WARNING",
+	incident.Unhealthy: "CRITICAL", incident.Failed: "CRITICAL", incident.Unknown: "UNKNOWN"}
 
-// text is the verdict in a line, and a line for each finding.
+// text returns a line with the verdict, and a line for each finding.
 func (j Judgement) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s - %s: %s\n", words[j.Status], cmp.Or(j.Node, "this host"), j.headline())
@@ -151,23 +158,25 @@ func (j Judgement) text() string {
 	return b.String()
 }
 
-// label is the finding's severity, or what else it is.
+// label returns the finding's severity, or its other state.
 func (f Finding) label() string {
 	switch {
 	case f.Severity == incident.None:
 		return f.State.String()
 	case f.Shadow:
-		return "shadow" // whatever its severity, nobody acts on it
+		return "shadow" // nobody acts on it, whatever its severity
 	}
 	return f.Severity.String()
 }
 
-// headline says in a line what j comes down to.
+// headline returns a one-line summary of j.
 func (j Judgement) headline() string {
 	if j.Status == incident.Unknown {
 		return cmp.Or(j.Reason, noData)
 	}
-	bad := slices.DeleteFunc(slices.Clone(j.Findings), func(f Finding) bool { return f.Shadow || f.Severity < incident.Warning })
+	bad := slices.DeleteFunc(slices.Clone(j.Findings), func(f Finding) bool {
+		return f.Shadow || f.Severity < incident.Warning
+	})
 	if len(bad) == 0 {
 		if len(j.GPUs) == 1 {
 			return "1 GPU, no fault"
@@ -175,7 +184,7 @@ func (j Judgement) headline() string {
 		return fmt.Sprintf("%d GPUs, no fault", len(j.GPUs))
 	}
 	first := bad[0]
-	for _, f := range bad { // of a GPU, if one is as bad: that says more
+	for _, f := range bad { // prefer an equally bad finding of a GPU, which says more
 		if f.Severity == bad[0].Severity && f.Entity.Parent() != (incident.Entity{}) {
 			first = f
 			break
@@ -193,26 +202,29 @@ func (j Judgement) headline() string {
 	return text
 }
 
-// tidy makes every text in j one that can be shown, in copies of what is
-// shared.
+// tidy makes every text in j safe to show; it copies what is shared.
 func (j *Judgement) tidy() {
-	j.Node, j.Reason = incident.Clean(j.Node, incident.LongestMessage), incident.Clean(j.Reason, incident.LongestMessage)
+	j.Node, j.Reason = incident.Clean(j.Node, incident.LongestMessage),
+		incident.Clean(j.Reason, incident.LongestMessage)
 	j.Findings, j.GPUs, j.Notes = slices.Clone(j.Findings), slices.Clone(j.GPUs), slices.Clone(j.Notes)
 	for i := range j.Findings {
 		f := &j.Findings[i]
-		for _, s := range []*string{&f.Check, &f.Alert, &f.Entity.GPU, &f.Entity.UUID, &f.Entity.Link, &f.Entity.Tenant, &f.Entity.Workload, &f.Entity.Device} {
+		for _, s := range []*string{&f.Check, &f.Alert, &f.Entity.GPU, &f.Entity.UUID, &f.Entity.Link, &f.Entity.Tenant,
+			&f.Entity.Workload, &f.Entity.Device} {
 			*s = incident.Clean(*s, longestName)
 		}
-		f.Message, f.Action = incident.Clean(f.Message, 2*incident.LongestMessage), incident.Clean(f.Action, incident.LongestMessage)
+		f.Message, f.Action = incident.Clean(f.Message, 2*incident.LongestMessage),
+			incident.Clean(f.Action, incident.LongestMessage)
 	}
 	for i := range j.GPUs {
 		g := &j.GPUs[i]
-		g.GPU, g.UUID, g.Reason = incident.Clean(g.GPU, longestName), incident.Clean(g.UUID, longestName), incident.Clean(g.Reason, incident.LongestMessage)
+		g.GPU, g.UUID, g.Reason = incident.Clean(g.GPU, longestName), incident.Clean(g.UUID, longestName),
+			incident.Clean(g.Reason, incident.LongestMessage)
 	}
 	for i, note := range j.Notes {
 		j.Notes[i] = incident.Clean(note, 2*incident.LongestMessage)
 	}
 }
 
-// longestName bounds what is shown of a name, in bytes.
+// longestName bounds a shown name, in bytes.
 const longestName = 128

@@ -19,7 +19,8 @@ func gpuEntity(index string) incident.Entity {
 
 // judged is a judgement on two GPUs with these findings.
 func judged(findings ...Finding) Judgement {
-	j := Judgement{Source: FromAgent, Verdict: Verdict{Node: "node7", Time: birth, GPUs: []Health{{GPU: "0", UUID: "GPU-0"}, {GPU: "1", UUID: "GPU-1"}}, Findings: findings}}
+	j := Judgement{Source: FromAgent, Verdict: Verdict{Node: "node7", Time: birth,
+		GPUs: []Health{{GPU: "0", UUID: "GPU-0"}, {GPU: "1", UUID: "GPU-1"}}, Findings: findings}}
 	j.Narrow(nil, nil)
 	return j
 }
@@ -52,23 +53,30 @@ func TestExitStatus(t *testing.T) {
 		_, strict := c.j.Report("json", incident.Critical)
 		_, npd := c.j.Report("npd", incident.Warning)
 		if status != c.text || strict != c.strict || npd != c.npd || !strings.HasPrefix(text, c.word) {
-			t.Errorf("%s: exit status %d, %d, %d, want %d, %d, %d:\n%s", name, status, strict, npd, c.text, c.strict, c.npd, text)
+			t.Errorf("%s: exit status %d, %d, %d, want %d, %d, %d:\n%s", name, status, strict, npd, c.text,
+				c.strict, c.npd, text)
 		}
 	}
 }
 
 func TestReportsSayWhatIsFound(t *testing.T) {
 	t.Parallel()
-	j := judged(Finding{Check: "host_kernel", Severity: incident.Emergency, State: incident.Failed, Message: "It is the node."},
-		Finding{Check: "gpu_lost", Alert: "GPULost", Entity: gpuEntity("1"), Severity: incident.Emergency, State: incident.Failed, Since: birth, Latched: true, Message: "It is gone.", Action: "Reboot."},
-		Finding{Check: "slow_gpu", Alert: "GPUSlowOutlier", Entity: gpuEntity("0"), Severity: incident.Warning, State: incident.Degraded, Shadow: true, Message: "It is slow."},
-		Finding{Check: "hot", Entity: incident.Entity{}, Severity: incident.Warning, State: incident.Degraded, Message: "It is hot."})
+	j := judged(Finding{Check: "host_kernel", Severity: incident.Emergency, State: incident.Failed,
+		Message: "It is the node."},
+		Finding{Check: "gpu_lost", Alert: "GPULost", Entity: gpuEntity("1"), Severity: incident.Emergency,
+			State: incident.Failed, Since: birth, Latched: true, Message: "It is gone.", Action: "Reboot."},
+		Finding{Check: "slow_gpu", Alert: "GPUSlowOutlier", Entity: gpuEntity("0"), Severity: incident.Warning,
+			State: incident.Degraded, Shadow: true, Message: "It is slow."},
+		Finding{Check: "hot", Entity: incident.Entity{}, Severity: incident.Warning, State: incident.Degraded,
+			Message: "It is hot."})
 	j.Unjudged, j.Notes = []string{"mem_leak"}, []string{"The kernel's log cannot be read."}
 	text, _ := j.Report("text", incident.Warning)
 	for _, want := range []string{
 		"CRITICAL - node7: gpu=1 gpu_lost: It is gone. (and 2 more)\n",
-		"\nemergency gpu=1 GPULost: It is gone. [since 2026-01-01T00:00:00Z] Do: Reboot. Once that is done: gpusteward ack gpu_lost gpu=1\n",
-		"\nshadow    gpu=0 GPUSlowOutlier: It is slow.\n", "\nwarning   node hot: It is hot.\n", "note: without an agent 1 of ", "\nnote: The kernel's log cannot be read.\n",
+		"\nemergency gpu=1 GPULost: It is gone. [since 2026-01-01T00:00:00Z] Do: Reboot. Once that is done: " +
+			"gpusteward ack gpu_lost gpu=1\n",
+		"\nshadow    gpu=0 GPUSlowOutlier: It is slow.\n", "\nwarning   node hot: It is hot.\n",
+		"note: without an agent 1 of ", "\nnote: The kernel's log cannot be read.\n",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the text lacks %q:\n%s", want, text)
@@ -76,7 +84,8 @@ func TestReportsSayWhatIsFound(t *testing.T) {
 	}
 	encoded, _ := j.Report("json", incident.Warning)
 	var back Judgement
-	if err := json.Unmarshal([]byte(encoded), &back); err != nil || back.Source != FromAgent || back.Status != incident.Failed || len(back.Findings) != 4 || back.Unjudged[0] != "mem_leak" {
+	if err := json.Unmarshal([]byte(encoded), &back); err != nil || back.Source != FromAgent ||
+		back.Status != incident.Failed || len(back.Findings) != 4 || back.Unjudged[0] != "mem_leak" {
 		t.Errorf("%v: %+v", err, back)
 	}
 	if npd, _ := j.Report("npd", incident.Warning); npd != "gpu=1 gpu_lost: It is gone. (and 2 more)\n" {
@@ -89,12 +98,15 @@ const hostileName = "job\x1b[2J\n\r\u202e\u0085\x00\xff$(reboot)\"'"
 
 func TestReportsAreSafeToPrint(t *testing.T) {
 	t.Parallel()
-	f := Finding{Check: "mem_leak", Entity: incident.Entity{GPU: "0", UUID: "GPU-0", Workload: hostileName}, Severity: incident.Warning, State: incident.Degraded, Message: hostileName + " grows", Action: hostileName}
+	f := Finding{Check: "mem_leak", Entity: incident.Entity{GPU: "0", UUID: "GPU-0", Workload: hostileName},
+		Severity: incident.Warning, State: incident.Degraded, Message: hostileName + " grows", Action: hostileName}
 	j := judged(f)
 	j.GPUs[1].Reason, j.Notes = hostileName, []string{hostileName}
 	for _, format := range Formats {
 		text, _ := j.Report(format, incident.Warning)
-		if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) || strings.Contains(text, `\u`) {
+		if !utf8.ValidString(text) ||
+			strings.ContainsFunc(text, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) ||
+			strings.Contains(text, `\u`) {
 			t.Errorf("%s is not safe to print: %q", format, text)
 		}
 		if format == "npd" && strings.Count(text, "\n") != 1 {
@@ -114,7 +126,8 @@ func FuzzLineForNPD(f *testing.F) {
 	f.Add("short")
 	f.Add(strings.Repeat("a", 50) + hostileName + "\U0001F600" + strings.Repeat("b", 50))
 	f.Fuzz(func(t *testing.T, message string) {
-		text, _ := judged(Finding{Check: "c", Entity: gpuEntity("0"), Severity: incident.Warning, State: incident.Degraded, Message: message}).Report("npd", incident.Warning)
+		text, _ := judged(Finding{Check: "c", Entity: gpuEntity("0"), Severity: incident.Warning,
+			State: incident.Degraded, Message: message}).Report("npd", incident.Warning)
 		line, ok := strings.CutSuffix(text, "\n")
 		if !ok || len(line) > 80 || !utf8.ValidString(line) || strings.Contains(line, "\n") {
 			t.Fatalf("%d bytes, %d characters: %q", len(line), utf8.RuneCountInString(line), line)
@@ -143,7 +156,8 @@ func TestALongLineIsCutWhereACharacterEnds(t *testing.T) {
 // it may be: 80 bytes unless it is configured, which it counts by itself.
 func TestNodeProblemDetectorKeepsWhatIsSaid(t *testing.T) {
 	t.Parallel()
-	j := judged(Finding{Check: "gpu_lost", Entity: gpuEntity("1"), Severity: incident.Emergency, State: incident.Failed, Message: strings.Repeat("a", 200)})
+	j := judged(Finding{Check: "gpu_lost", Entity: gpuEntity("1"), Severity: incident.Emergency, State: incident.Failed,
+		Message: strings.Repeat("a", 200)})
 	if text, _ := j.Report("npd", incident.Warning); len(strings.TrimSuffix(text, "\n")) != 80 {
 		t.Errorf("%d bytes: %q", len(text), text)
 	}
@@ -151,12 +165,14 @@ func TestNodeProblemDetectorKeepsWhatIsSaid(t *testing.T) {
 
 func TestAnsweredVerdicts(t *testing.T) {
 	t.Parallel()
-	v := judged(Finding{Check: "gpu_lost", Entity: gpuEntity("1"), Severity: incident.Emergency, State: incident.Failed, Message: "It is gone."}).Verdict
+	v := judged(Finding{Check: "gpu_lost", Entity: gpuEntity("1"), Severity: incident.Emergency, State: incident.Failed,
+		Message: "It is gone."}).Verdict
 	answer, err := json.Marshal(v)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for age, want := range map[time.Duration]incident.State{0: incident.Failed, 30 * time.Second: incident.Failed, 31 * time.Second: incident.Unknown, -time.Minute: incident.Failed} {
+	for age, want := range map[time.Duration]incident.State{0: incident.Failed, 30 * time.Second: incident.Failed,
+		31 * time.Second: incident.Unknown, -time.Minute: incident.Failed} {
 		j, err := Answered(answer, birth.Add(age))
 		if err != nil || j.Status != want || j.Node != "node7" || j.Source != FromAgent {
 			t.Errorf("%v old: %v, %v, want %v", age, err, j.Status, want)
@@ -169,11 +185,13 @@ func TestAnsweredVerdicts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if j, err := Answered(starting, birth); err != nil || j.Status != incident.Unknown || j.Reason != "the agent is starting" {
+	if j, err := Answered(starting, birth); err != nil || j.Status != incident.Unknown ||
+		j.Reason != "the agent is starting" {
 		t.Errorf("an agent that starts: %v, %+v", err, j)
 	}
 	for _, answer := range []string{"", "<html>", "{}", "null", `{"status":"ok"}`, `{"status":"fine","gpus":[]}`} {
-		if _, err := Answered([]byte(answer), birth); err == nil || !strings.Contains(err.Error(), "is that gpusteward?") {
+		if _, err := Answered([]byte(answer), birth); err == nil ||
+			!strings.Contains(err.Error(), "is that gpusteward?") {
 			t.Errorf("%q: %v", answer, err)
 		}
 	}
@@ -188,7 +206,8 @@ func TestNarrow(t *testing.T) {
 		}
 		return f
 	}
-	all := []Finding{finding("gpu_lost", "1", incident.Emergency), finding("hot", "0", incident.Warning), finding("host_kernel", "", incident.Warning)}
+	all := []Finding{finding("gpu_lost", "1", incident.Emergency), finding("hot", "0", incident.Warning),
+		finding("host_kernel", "", incident.Warning)}
 	for name, c := range map[string]struct {
 		checks, gpus []string
 		want         incident.State
@@ -202,7 +221,8 @@ func TestNarrow(t *testing.T) {
 		"a check and a GPU": {[]string{"hot"}, []string{"0"}, incident.Degraded, []string{"hot"}, ""},
 		"neither":           {[]string{"gpu_lost"}, []string{"0"}, incident.OK, nil, ""},
 		"a GPU that is not": {[]string{"gpu_lost"}, []string{"0", "7"}, incident.Unknown, nil, "GPU 7 is not there"},
-		"one that is down":  {[]string{"hot"}, []string{"1"}, incident.Unknown, nil, "GPU 1 does not answer: gpu is lost"},
+		"one that is down": {[]string{"hot"}, []string{"1"}, incident.Unknown, nil,
+			"GPU 1 does not answer: gpu is lost"},
 	} {
 		j := judged(slices.Clone(all)...)
 		j.GPUs[1].Reason = "does not answer: gpu is lost"

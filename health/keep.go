@@ -13,7 +13,7 @@ import (
 	"gpusteward/health/incident"
 )
 
-// kept is what a Monitor keeps over restarts.
+// kept is the part of a Monitor that outlives a restart.
 type kept struct {
 	Cursor incident.Cursor `json:"cursor"` // of the kernel's log
 	GPUs   []keptGPU       `json:"gpus"`
@@ -27,7 +27,7 @@ type keptGPU struct {
 
 const keptName = "health"
 
-// save keeps what is known. That it cannot be is told once.
+// save stores the state. It logs a failure once.
 func (m *Monitor) save(now time.Time) {
 	m.saved, m.dirty = now, false
 	k := kept{Cursor: m.cursor}
@@ -45,33 +45,34 @@ func (m *Monitor) save(now time.Time) {
 	}
 	switch {
 	case err != nil && !m.unsaved:
-		m.Log.Error("what health knows is not kept, trying again: a restart of the agent will forget latched faults", "err", err)
+		m.Log.Error("cannot save the state of health, retrying: a restart of the agent will forget latched faults",
+			"err", err)
 	case err == nil && m.unsaved:
-		m.Log.Info("what health knows is kept again")
+		m.Log.Info("the state of health is saved again")
 	}
 	m.unsaved = err != nil
 }
 
-// What the agent may use of this host.
+// Limits for the agent's use of this host.
 const (
 	mostMemory     = 256 << 20 // bytes from the system
 	mostProcessor  = .25       // of a core
 	mostGoroutines = 2000
 )
 
-// usage is what the agent used when it was last looked at.
+// usage is the agent's use of resources at the last look.
 type usage struct {
 	at  time.Time
 	cpu time.Duration
 }
 
-// account returns what the agent uses and lost. Lost is counted since it
-// began.
+// account returns the agent's use of resources, and its losses since it began.
 func (m *Monitor) account(now time.Time) (all []collectors.Sample) {
 	sharing := float64(max(m.Sharing, 1))
 	load := map[string]float64{
-		"memory": float64(fromSystem()) / mostMemory / sharing, "goroutines": float64(runtime.NumGoroutine()) / mostGoroutines / sharing,
-		"events": float64(len(m.observations)) / mostQueue, "state": collectors.Bool(m.unsaved) * 2,
+		"memory":     float64(fromSystem()) / mostMemory / sharing,
+		"goroutines": float64(runtime.NumGoroutine()) / mostGoroutines / sharing,
+		"events":     float64(len(m.observations)) / mostQueue, "state": collectors.Bool(m.unsaved) * 2,
 	}
 	var r syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) == nil {
@@ -82,7 +83,8 @@ func (m *Monitor) account(now time.Time) (all []collectors.Sample) {
 		m.usage = usage{now, cpu}
 	}
 	l := m.correlator.Losses()
-	lost := map[string]float64{"events": float64(m.dropped.Load()), "missed_by_nvml": float64(l.MissedByNVML), "missed_by_kernel": float64(l.MissedByKernel), "incidents": float64(l.ClosedEarly)}
+	lost := map[string]float64{"events": float64(m.dropped.Load()), "missed_by_nvml": float64(l.MissedByNVML),
+		"missed_by_kernel": float64(l.MissedByKernel), "incidents": float64(l.ClosedEarly)}
 	for into, f := range map[*map[string]float64]func() map[string]float64{&load: m.Load, &lost: m.Lost} {
 		if f != nil {
 			for name, v := range f() {
@@ -102,7 +104,7 @@ func (m *Monitor) account(now time.Time) (all []collectors.Sample) {
 	return all
 }
 
-// fromSystem returns the bytes that Go has from the system.
+// fromSystem returns the bytes that Go has obtained from the system.
 func fromSystem() uint64 {
 	sample := []metrics.Sample{{Name: "/memory/classes/total:bytes"}}
 	metrics.Read(sample)

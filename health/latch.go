@@ -12,13 +12,13 @@ import (
 	"gpusteward/health/incident"
 )
 
-// resets are what shows that a GPU was reset: its energy counter began again,
-// or the driver asks for nothing more.
+// resets are the signs of a reset of a GPU: its energy counter began again, or
+// the driver no longer asks for anything.
 type resets map[incident.Entity]resetSign
 
 type resetSign struct{ joules, action float64 }
 
-// seen returns the GPUs that were reset since it was last called.
+// seen returns the GPUs that were reset since its last call.
 func (r resets) seen(s *derived.Snapshot) (all []incident.Entity) {
 	energy, action := map[incident.Entity]float64{}, map[incident.Entity]float64{}
 	for _, sample := range s.Of(collectors.Energy) {
@@ -44,7 +44,8 @@ func (r resets) seen(s *derived.Snapshot) (all []incident.Entity) {
 	return all
 }
 
-// clear ends the latched faults of a GPU, and what they were counted from.
+// clear ends the latched faults of a GPU, and forgets the incidents behind
+// them.
 func (e *Engine) clear(gpu incident.Entity) (changes []incident.Event) {
 	for _, j := range e.judges {
 		for _, st := range j.order {
@@ -56,7 +57,8 @@ func (e *Engine) clear(gpu incident.Entity) (changes []incident.Event) {
 	return changes
 }
 
-// unlatch ends a latched fault. If it is still there, the next samples say so.
+// unlatch ends a latched fault. If the fault persists, the next samples find it
+// again.
 func (e *Engine) unlatch(j *judge, st *status) incident.Event {
 	from := st.state
 	st.clear(e.memory.now)
@@ -64,18 +66,18 @@ func (e *Engine) unlatch(j *judge, st *status) incident.Event {
 	return e.transition(j, st, from)
 }
 
-// Checks whose acknowledgement changes what is normal.
+// Checks with an acknowledgement that changes the normal state.
 const (
 	driftCheck   = "config_drift"
 	missingCheck = "gpu_missing"
 )
 
-// ErrNotLatched says that an entity has nothing that an operator could clear.
+// ErrNotLatched means that an entity has nothing that an operator could clear.
 var ErrNotLatched = errors.New("there is nothing to acknowledge")
 
-// Ack clears a latched fault on an operator's word, and returns the event that
-// says so. The entity may leave out the GPU's UUID or its index. The error
-// wraps ErrNotLatched, or names the checks.
+// Ack clears a latched fault for an operator, and returns the event that
+// records it. The entity may lack the GPU's UUID or its index. The error wraps
+// ErrNotLatched, or names the checks.
 func (e *Engine) Ack(check string, entity incident.Entity, now time.Time) (incident.Event, error) {
 	e.memory.now = now
 	at := slices.IndexFunc(e.judges, func(j *judge) bool { return j.ID == check })
@@ -100,10 +102,11 @@ func (e *Engine) Ack(check string, entity incident.Entity, now time.Time) (incid
 			return ev, nil
 		}
 	}
-	return incident.Event{}, fmt.Errorf("%s of %s: %w; to be acknowledged are %s", check, entity, ErrNotLatched, e.latched())
+	return incident.Event{}, fmt.Errorf("%s of %s: %w; to be acknowledged are %s", check, entity,
+		ErrNotLatched, e.latched())
 }
 
-// latched lists what an operator can clear.
+// latched lists the faults that an operator can clear.
 func (e *Engine) latched() string {
 	var all []string
 	for _, j := range e.judges {

@@ -25,7 +25,8 @@ func lostBoth(t *testing.T) *world {
 }
 
 func energies(first, second float64) []collectors.Sample {
-	return []collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 1), on("0", collectors.Energy, first, "gpu"), on("1", collectors.Energy, second, "gpu")}
+	return []collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 1),
+		on("0", collectors.Energy, first, "gpu"), on("1", collectors.Energy, second, "gpu")}
 }
 
 const lostFirst, lostSecond = "lost gpu=0 failed", "lost gpu=1 failed"
@@ -39,16 +40,22 @@ func TestAResetIsOfOneGPU(t *testing.T) {
 		passes [][]collectors.Sample
 		want   string
 	}{
-		"nothing":                    {[][]collectors.Sample{energies(130, 131)}, lostFirst + "; " + lostSecond},
-		"the first GPU is reset":     {[][]collectors.Sample{energies(0, 140)}, lostSecond},
-		"the second GPU is reset":    {[][]collectors.Sample{energies(140, 0)}, lostFirst},
-		"its memory's energy is new": {[][]collectors.Sample{append(energies(140, 140), on("0", collectors.Energy, 200, "memory")), append(energies(150, 150), on("0", collectors.Energy, 1, "memory"))}, lostFirst + "; " + lostSecond},
-		"the driver is content": {[][]collectors.Sample{append(energies(140, 140), action("0", 0), action("1", 1)), append(energies(150, 150), action("0", 0), action("1", 0))},
+		"nothing":                 {[][]collectors.Sample{energies(130, 131)}, lostFirst + "; " + lostSecond},
+		"the first GPU is reset":  {[][]collectors.Sample{energies(0, 140)}, lostSecond},
+		"the second GPU is reset": {[][]collectors.Sample{energies(140, 0)}, lostFirst},
+		"its memory's energy is new": {[][]collectors.Sample{append(energies(140, 140),
+			on("0", collectors.Energy, 200, "memory")), append(energies(150, 150),
+			on("0", collectors.Energy, 1, "memory"))}, lostFirst + "; " + lostSecond},
+		"the driver is content": {[][]collectors.Sample{append(energies(140, 140), action("0", 0), action("1", 1)),
+			append(energies(150, 150), action("0", 0), action("1", 0))},
 			lostFirst},
-		"the driver wants less": {[][]collectors.Sample{append(energies(140, 140), action("1", 2)), append(energies(150, 150), action("1", 1))}, lostFirst + "; " + lostSecond},
-		"the driver wants something": {[][]collectors.Sample{append(energies(140, 140), action("1", 0)), append(energies(150, 150), action("1", 1)), energies(160, 160)},
+		"the driver wants less": {[][]collectors.Sample{append(energies(140, 140), action("1", 2)),
+			append(energies(150, 150), action("1", 1))}, lostFirst + "; " + lostSecond},
+		"the driver wants something": {[][]collectors.Sample{append(energies(140, 140), action("1", 0)),
+			append(energies(150, 150), action("1", 1)), energies(160, 160)},
 			lostFirst + "; " + lostSecond},
-		"the driver's word comes later": {[][]collectors.Sample{append(energies(140, 140), action("1", 1)), energies(150, 150), append(energies(160, 160), action("1", 0))}, lostFirst},
+		"the driver's word comes later": {[][]collectors.Sample{append(energies(140, 140), action("1", 1)),
+			energies(150, 150), append(energies(160, 160), action("1", 0))}, lostFirst},
 	} {
 		w := lostBoth(t)
 		if got := w.failing(); got != lostFirst+"; "+lostSecond {
@@ -63,8 +70,8 @@ func TestAResetIsOfOneGPU(t *testing.T) {
 	}
 }
 
-// TestAnAckIsOfOneEntity has operators name what they mean in every way, and
-// what there is not.
+// TestAnAckIsOfOneEntity names entities in every way, among them ones that do
+// not exist.
 func TestAnAckIsOfOneEntity(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -87,7 +94,8 @@ func TestAnAckIsOfOneEntity(t *testing.T) {
 		if errors.Is(err, ErrNotLatched) != c.fails || (err != nil) != c.fails {
 			t.Errorf("%+v: %v", c.entity, err)
 		}
-		if err == nil && (ev.Kind != incident.KindAck || ev.From != incident.Failed || ev.To != incident.OK || ev.Latched || !ev.Time.Equal(w.now)) {
+		if err == nil && (ev.Kind != incident.KindAck || ev.From != incident.Failed || ev.To != incident.OK ||
+			ev.Latched || !ev.Time.Equal(w.now)) {
 			t.Errorf("%+v: %+v", c.entity, ev)
 		}
 		if got := w.failing(); got != c.want {
@@ -96,8 +104,8 @@ func TestAnAckIsOfOneEntity(t *testing.T) {
 	}
 }
 
-// TestAnAckInVainSaysWhatThereIs holds what an operator reads who named what
-// there is not.
+// TestAnAckInVainSaysWhatThereIs holds the answer to an operator who names
+// something that does not exist.
 func TestAnAckInVainSaysWhatThereIs(t *testing.T) {
 	t.Parallel()
 	none, both := newWorld(t, lostCheck), lostBoth(t)
@@ -106,17 +114,19 @@ func TestAnAckInVainSaysWhatThereIs(t *testing.T) {
 		check, want string
 	}{
 		{none, "lost", "; to be acknowledged are none"}, {none, "found", "; to be acknowledged are none"},
-		{both, "lost", "; to be acknowledged are lost gpu=0, lost gpu=1"}, {both, "found", "; to be acknowledged are lost gpu=0, lost gpu=1"},
+		{both, "lost", "; to be acknowledged are lost gpu=0, lost gpu=1"},
+		{both, "found", "; to be acknowledged are lost gpu=0, lost gpu=1"},
 	} {
-		if _, err := c.w.engine.Ack(c.check, incident.Entity{GPU: "7"}, c.w.now); err == nil || !strings.HasSuffix(err.Error(), c.want) {
+		if _, err := c.w.engine.Ack(c.check, incident.Entity{GPU: "7"}, c.w.now); err == nil ||
+			!strings.HasSuffix(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.check, err, c.want)
 		}
 	}
 }
 
-// TestWhatIsReadAfterAnAckMayBeFromBefore holds that an acknowledgement is not
+// TestReadingsMayBeOlderThanAnAck holds that an acknowledgement is not
 // undone by the last readings of what it is about, and is by newer ones.
-func TestWhatIsReadAfterAnAckMayBeFromBefore(t *testing.T) {
+func TestReadingsMayBeOlderThanAnAck(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, lostCheck)
 	w.steps(1, lost()...)
@@ -195,15 +205,16 @@ func TestALatchOutlivesItsData(t *testing.T) {
 	}
 }
 
-// TestWhatWasDerivedOfADeadGPUIsGone is about the looks between the steps in
+// TestDerivedMetricsOfADeadGPUAreGone is about the looks between the steps in
 // which metrics are derived: what is shown of a GPU then is as old as they are.
-func TestWhatWasDerivedOfADeadGPUIsGone(t *testing.T) {
+func TestDerivedMetricsOfADeadGPUAreGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	read := func(up ...float64) (all []collectors.Sample) {
 		for i, v := range up {
 			gpu := string(rune('0' + i))
-			all = append(all, on(gpu, collectors.Up, v), on(gpu, collectors.MemoryBytes, 10, "used"), on(gpu, collectors.MemoryBytes, 10, "free"), on(gpu, collectors.Temperature, 40, "gpu"))
+			all = append(all, on(gpu, collectors.Up, v), on(gpu, collectors.MemoryBytes, 10, "used"),
+				on(gpu, collectors.MemoryBytes, 10, "free"), on(gpu, collectors.Temperature, 40, "gpu"))
 		}
 		slices.SortStableFunc(all, func(a, b collectors.Sample) int { return len(a.Metric.Name) - len(b.Metric.Name) })
 		return all
@@ -226,7 +237,8 @@ func TestWhatWasDerivedOfADeadGPUIsGone(t *testing.T) {
 		metric *collectors.Metric
 		up     []float64
 		want   string
-	}{{derived.MemoryPressure, []float64{1, 1}, "01"}, {derived.MemoryPressure, []float64{1, 0}, "0"}, {derived.MemoryPressure, []float64{0, 1}, "1"}, {derived.MemoryPressure, nil, ""},
+	}{{derived.MemoryPressure, []float64{1, 1}, "01"}, {derived.MemoryPressure, []float64{1, 0},
+		"0"}, {derived.MemoryPressure, []float64{0, 1}, "1"}, {derived.MemoryPressure, nil, ""},
 		{derived.FaultScore, []float64{1, 0}, "01"}, {derived.LemonScore, []float64{0, 1}, "01"}} {
 		if got := of(c.metric, read(c.up...)); got != c.want {
 			t.Errorf("%s of GPUs that answer %v: of %q, want %q", c.metric.Name, c.up, got, c.want)
@@ -259,7 +271,8 @@ func TestAnIncidentCountsOnce(t *testing.T) {
 	for i, c := range []struct {
 		events []incident.Event
 		want   float64
-	}{{nil, 0}, {[]incident.Event{first}, 1}, {[]incident.Event{first}, 1}, {[]incident.Event{second, first, second}, 2}, {[]incident.Event{along, transition}, 2}} {
+	}{{nil, 0}, {[]incident.Event{first}, 1}, {[]incident.Event{first}, 1}, {[]incident.Event{second, first, second},
+		2}, {[]incident.Event{along, transition}, 2}} {
 		if got := total(c.events...); got != c.want {
 			t.Errorf("pass %d: %v incidents, want %v", i, got, c.want)
 		}
@@ -291,7 +304,8 @@ func TestCompanionsRaiseNothing(t *testing.T) {
 		if got := raised("other", eventChecks); got != "" {
 			t.Errorf("XID %d along with another: %s", code, got)
 		}
-		if got := raised("", Checks()); x.Severity >= incident.Critical && !strings.Contains(got, " gpu=0 "+x.Severity.State().String()) {
+		if got := raised("", Checks()); x.Severity >= incident.Critical &&
+			!strings.Contains(got, " gpu=0 "+x.Severity.State().String()) {
 			t.Errorf("XID %d, which is %v, by itself: %q", code, x.Severity, got)
 		}
 	}

@@ -84,9 +84,9 @@ func TestTheNodesPersistenceHidesNoOtherDrift(t *testing.T) {
 	}
 }
 
-// TestWhatMostGPUsHave holds how many GPUs of a model make a usual setting: of
+// TestSettingsOfMostGPUs holds how many GPUs of a model make a usual setting: of
 // four at least, more than two thirds. All are alike where there are two.
-func TestWhatMostGPUsHave(t *testing.T) {
+func TestSettingsOfMostGPUs(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		has    string // by GPU

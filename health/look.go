@@ -12,29 +12,30 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A Look judges a host without an agent: it opens the driver itself, reads
-// every GPU, and takes into account what the kernel logged since the boot and
-// what an agent remembered. It changes none of that.
+// A Look judges a host without an agent. It opens the driver itself, reads
+// every GPU, and considers the kernel's messages since the boot and the state
+// that an agent left. It changes neither.
 type Look struct {
-	Host    collectors.Options                                      // of a host that nobody runs
-	Kernel  func(ctx context.Context, each func(host.Record)) error // follows the kernel's log until ctx ends; nil: there is none
-	Store   Store                                                   // that an agent left
-	Boot    string                                                  // the kernel's boot id
-	Node    string                                                  // name of the host
-	Timeout time.Duration                                           // for all of it, at least LookLeast
+	Host collectors.Options // of a host without a running agent
+	// follows the kernel's log until ctx ends; nil: there is none
+	Kernel  func(ctx context.Context, each func(host.Record)) error
+	Store   Store         // an agent's, if there is one
+	Boot    string        // the kernel's boot id
+	Node    string        // name of the host
+	Timeout time.Duration // for the whole look, at least LookLeast
 }
 
-// How long a Look takes.
+// Times of a Look.
 const (
 	LookLeast = 5 * time.Second        // for a driver that answers at once
 	glance    = time.Second            // between samples
 	glances   = 3                      // samples
-	brief     = 2 * time.Minute        // what takes this long to be a fault cannot be judged
-	leave     = 500 * time.Millisecond // for the driver to be closed
+	brief     = 2 * time.Minute        // a look cannot judge conditions that must last this long
+	leave     = 500 * time.Millisecond // to close the driver
 )
 
 // Judge looks. It returns within the timeout, whatever the driver does, and
-// leaves a call behind that hangs.
+// abandons a call that hangs.
 func (l Look) Judge(ctx context.Context) Judgement {
 	begin := time.Now()
 	ctx, cancel := context.WithCancel(ctx)
@@ -66,7 +67,7 @@ func (l Look) Judge(ctx context.Context) Judgement {
 	}
 	tick := time.NewTicker(glance)
 	defer tick.Stop()
-	for range glances { // the first is late enough for what is read without the driver, after it
+	for range glances { // readings without the driver come later than the driver's
 		select {
 		case <-tick.C:
 			m.judge(m.waiting(), time.Now())
@@ -80,7 +81,8 @@ func (l Look) Judge(ctx context.Context) Judgement {
 	}
 	select {
 	case err := <-unread:
-		j.Notes = append(j.Notes, fmt.Sprintf("the kernel's log cannot be read, so XIDs of before are not known: %v", err))
+		j.Notes = append(j.Notes,
+			fmt.Sprintf("the kernel's log cannot be read, so XIDs of before are not known: %v", err))
 	default:
 	}
 	cancel()
@@ -88,8 +90,8 @@ func (l Look) Judge(ctx context.Context) Judgement {
 	return j
 }
 
-// explain says why there is no driver, or why a GPU is not read, where that is
-// what j comes down to.
+// explain gives the reason for a missing driver, or for a GPU that is not read,
+// if j depends on it.
 func (j *Judgement) explain(err error) {
 	if j.Status == incident.Unknown {
 		j.Reason = err.Error()
@@ -104,8 +106,8 @@ func (j *Judgement) explain(err error) {
 // unboundCheck is the check that finds GPUs without a driver.
 const unboundCheck = "driver_unbound"
 
-// settled reports whether all is read, or it is plain that there is no driver.
-// One that has not come back yet may only be slow: without a process that
+// settled reports whether everything is read, or there is clearly no driver. A
+// driver that has not answered yet may only be slow: without a process that
 // keeps the GPUs initialised, opening it takes seconds.
 func settled(h *collectors.Host) bool {
 	err := h.Driver()
@@ -115,7 +117,7 @@ func settled(h *collectors.Host) bool {
 	return !errors.Is(err, collectors.ErrOpening) && !errors.Is(err, collectors.ErrHanging)
 }
 
-// until waits until is, the time or the end of ctx, whichever comes first.
+// until waits for is, the time or the end of ctx, whichever comes first.
 func until(ctx context.Context, end time.Time, is func() bool) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -133,10 +135,10 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// hurry has an engine judge by a few samples that are a second apart, and
-// returns the checks that cannot be judged so: those that look back on minutes,
-// and those that need what is wrong to last for minutes. What was seen of them
-// before still counts. The agent itself is not judged, for there is none.
+// hurry makes an engine judge by a few samples at intervals of a second, and
+// returns the checks that this excludes: those that look back on minutes, and
+// those whose condition must last for minutes. Their earlier findings still
+// count. The agent itself is not judged, because there is none.
 func (e *Engine) hurry() (unjudged []string) {
 	e.every = glance
 	e.judges = slices.DeleteFunc(e.judges, func(j *judge) bool { return slices.Contains(agentChecks, j.Check) })
@@ -154,8 +156,8 @@ func (e *Engine) hurry() (unjudged []string) {
 	return unjudged
 }
 
-// hurry makes a level be entered after a few samples, and reports whether it
-// can be judged by them.
+// hurry lets a level be entered after a few samples, and reports whether they
+// can judge it.
 func (l *Level) hurry() bool {
 	p, g := l.For.spelled(), l.When.Signal
 	if time.Duration(p.N)*p.Every >= brief {

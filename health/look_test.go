@@ -24,12 +24,14 @@ import (
 // newLook returns a look at a simulated host of two GPUs with these faults.
 func newLook(t *testing.T, faults ...sim.Fault) Look {
 	t.Helper()
-	nv, err := sim.New(sim.Scenario{GPUs: []sim.GPU{{Load: "training", Count: 2}}, Faults: faults}, sim.Options{Seed: 1})
+	nv, err := sim.New(sim.Scenario{GPUs: []sim.GPU{{Load: "training", Count: 2}}, Faults: faults},
+		sim.Options{Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	return Look{Host: collectors.Options{NVML: nv, Kernel: nv.Kernel(), Config: collectors.DefaultConfig(), Processes: nv.Table(log), Log: log},
+	return Look{Host: collectors.Options{NVML: nv, Kernel: nv.Kernel(), Config: collectors.DefaultConfig(),
+		Processes: nv.Table(log), Log: log},
 		Kernel: nv.Follow, Boot: "boot-1", Node: "node7", Timeout: 20 * time.Second}
 }
 
@@ -67,8 +69,11 @@ func TestALookAtAHealthyHost(t *testing.T) {
 				t.Errorf("%s of %s: %s", f.Check, f.Entity, f.Message)
 			}
 		}
-		for id, want := range map[string]bool{"hung_kernel": true, "mem_leak": true, "thermal_throttle_ratio": true, "nvlink_down": true,
-			"gpu_lost": false, "driver_hang": false, "driver_unbound": false, "xid_repeat": false, "power_brake": false, "remap_pending": false, "agent_self": false} {
+		for id, want := range map[string]bool{"hung_kernel": true, "mem_leak": true, "thermal_throttle_ratio": true,
+			"nvlink_down": true,
+			"gpu_lost":    false, "driver_hang": false, "driver_unbound": false, "xid_repeat": false,
+			"power_brake":   false,
+			"remap_pending": false, "agent_self": false} {
 			if slices.Contains(j.Unjudged, id) != want {
 				t.Errorf("%s is unjudged: %v", id, !want)
 			}
@@ -82,13 +87,17 @@ func TestALookFindsFaults(t *testing.T) {
 		status incident.State
 		reason string
 	}{
-		"gpu_lost":            {sim.Fault{Kind: "lost", GPU: 1}, incident.Failed, "does not answer: gpu is lost"},
-		"driver_hang":         {sim.Fault{Kind: "wedge", GPU: 1, For: sim.Duration(time.Minute)}, incident.Unhealthy, "hangs in nvml"},
+		"gpu_lost": {sim.Fault{Kind: "lost", GPU: 1}, incident.Failed, "does not answer: gpu is lost"},
+		"driver_hang": {sim.Fault{Kind: "wedge", GPU: 1, For: sim.Duration(time.Minute)},
+			incident.Unhealthy, "hangs in nvml"},
 		"gpu_recovery_action": {sim.Fault{Kind: "recovery_action", Value: "reset", GPU: 1}, incident.Unhealthy, ""},
-		"remap_failed":        {sim.Fault{Kind: "row_remap", Severity: "uncorrected", Failure: true, GPU: 1}, incident.Failed, ""},
-		"power_brake":         {sim.Fault{Kind: "power_brake", GPU: 1}, incident.Degraded, ""},
-		"xid_unknown":         {sim.Fault{Kind: "kernel_line", Line: "NVRM: Xid (PCI:{pci}): 998, pid=1, name=x", GPU: 1}, incident.Degraded, ""},
-		"host_kernel":         {sim.Fault{Kind: "kernel_line", Line: "{1}[Hardware Error]: event severity: fatal"}, incident.Degraded, ""},
+		"remap_failed": {sim.Fault{Kind: "row_remap", Severity: "uncorrected", Failure: true, GPU: 1},
+			incident.Failed, ""},
+		"power_brake": {sim.Fault{Kind: "power_brake", GPU: 1}, incident.Degraded, ""},
+		"xid_unknown": {sim.Fault{Kind: "kernel_line", Line: "NVRM: Xid (PCI:{pci}): 998, pid=1, name=x",
+			GPU: 1}, incident.Degraded, ""},
+		"host_kernel": {sim.Fault{Kind: "kernel_line", Line: "{1}[Hardware Error]: event severity: fatal"},
+			incident.Degraded, ""},
 	} {
 		t.Run(check, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -111,13 +120,16 @@ func TestALookWithoutADriver(t *testing.T) {
 		status incident.State
 		why    string
 	}{
-		"not loaded": {sim.Fault{Kind: "driver_gone", For: sim.Duration(time.Hour)}, incident.Unhealthy, "driver_not_loaded"},
-		"no nodes":   {sim.Fault{Kind: "nodes_gone", For: sim.Duration(time.Hour)}, incident.Unhealthy, "nvmlInit: unknown"},
+		"not loaded": {sim.Fault{Kind: "driver_gone", For: sim.Duration(time.Hour)}, incident.Unhealthy,
+			"driver_not_loaded"},
+		"no nodes": {sim.Fault{Kind: "nodes_gone", For: sim.Duration(time.Hour)}, incident.Unhealthy,
+			"nvmlInit: unknown"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				j := newLook(t, c.fault).judge(t, LookLeast)
-				if f, ok := j.found("driver_unbound"); !ok || j.Status != c.status || !strings.Contains(f.Message, c.why) {
+				if f, ok := j.found("driver_unbound"); !ok || j.Status != c.status ||
+					!strings.Contains(f.Message, c.why) {
 					t.Errorf("%v, %q: %+v", j.Status, j.Reason, j.Findings)
 				}
 			})
@@ -143,7 +155,8 @@ func TestALookThatHangsEndsInTime(t *testing.T) {
 		s := stuckInit{l.Host.NVML.(*sim.Host), make(chan struct{})}
 		l.Host.NVML = s
 		j := l.judge(t, l.Timeout)
-		if text, status := j.Report("text", incident.Warning); status != 2 || !strings.Contains(text, "nvmlInit has not returned") {
+		if text, status := j.Report("text", incident.Warning); status != 2 ||
+			!strings.Contains(text, "nvmlInit has not returned") {
 			t.Errorf("exit status %d: %s", status, text)
 		}
 		j.Narrow([]string{"gpu_lost"}, nil)
@@ -197,7 +210,8 @@ func TestALookThatIsInterruptedKnowsNothing(t *testing.T) {
 func agentLeft(t *testing.T, boot string) string {
 	t.Helper()
 	e := NewEngine(Checks(), time.Now())
-	e.Eval(derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.SRAMThreshold, 1)}), nil, time.Now())
+	e.Eval(derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.SRAMThreshold, 1)}),
+		nil, time.Now())
 	saved, err := e.Save(boot)
 	if err != nil {
 		t.Fatal(err)
@@ -235,10 +249,12 @@ func TestALookGoesByWhatAnAgentLeft(t *testing.T) {
 			l.Host.StateDir = l.Store.Dir
 			before := contents(t, l.Store.Dir)
 			j := l.judge(t, LookLeast)
-			if f, ok := j.found("sram_threshold"); ok != want || f.Latched != want || (j.Status == incident.Unhealthy) != want {
+			if f, ok := j.found("sram_threshold"); ok != want || f.Latched != want ||
+				(j.Status == incident.Unhealthy) != want {
 				t.Errorf("of %s: %v, %+v", boot, j.Status, j.Findings)
 			}
-			if after := contents(t, l.Store.Dir); len(after) != len(before) || after["health.json"] != before["health.json"] {
+			if after := contents(t, l.Store.Dir); len(after) != len(before) ||
+				after["health.json"] != before["health.json"] {
 				t.Errorf("the state was written: %v", after)
 			}
 		})
@@ -256,7 +272,8 @@ func TestALookSaysWhatItCouldNotRead(t *testing.T) {
 		l.Kernel = func(context.Context, func(host.Record)) error { return errors.New("permission denied") }
 		j := l.judge(t, LookLeast)
 		notes := strings.Join(j.Notes, "\n")
-		if !strings.Contains(notes, "state health cannot be used") || !strings.Contains(notes, "kernel's log cannot be read") || !strings.Contains(notes, "permission denied") {
+		if !strings.Contains(notes, "state health cannot be used") ||
+			!strings.Contains(notes, "kernel's log cannot be read") || !strings.Contains(notes, "permission denied") {
 			t.Errorf("notes: %s", notes)
 		}
 		if all := contents(t, l.Store.Dir); len(all) != 1 || all["health.json"] != "{" {
@@ -273,7 +290,8 @@ func TestAHurriedEngineStillWaits(t *testing.T) {
 	for n, want := range []incident.State{incident.OK, incident.OK, incident.Degraded} {
 		used := map[bool]float64{true: 1e9}[n == 0]
 		w.step(glance, nil, on("0", collectors.Up, 1), hotAt(-1), on("0", collectors.RowRemapPending, 1),
-			on("0", collectors.Processes, 0, "compute"), on("0", collectors.MemoryBytes, used, "used"), collectors.Sample{Metric: Pressure, Labels: []string{"memory"}, Value: 9})
+			on("0", collectors.Processes, 0, "compute"), on("0", collectors.MemoryBytes, used, "used"),
+			collectors.Sample{Metric: Pressure, Labels: []string{"memory"}, Value: 9})
 		if got := w.state("thermal_margin"); got != want {
 			t.Errorf("after %d samples: %v, want %v", n+1, got, want)
 		}

@@ -10,22 +10,22 @@ import (
 	"gpusteward/health/incident"
 )
 
-// memory is what an engine remembers of signals from one evaluation to the
-// next.
+// memory is the engine's knowledge of signals from one evaluation to the next.
 type memory struct {
 	now, start time.Time
 	counted    map[*Signal]*counted
-	peaks      map[peak]float64       // the most that signals were in this boot
+	peaks      map[peak]float64       // the highest values of signals in this boot
 	kept       map[string]float64     // lifetime counters before the agent was restarted, by query and labels
-	cleared    map[clearing]time.Time // faults that were latched: what was before no longer counts
+	cleared    map[clearing]time.Time // cleared latched faults: earlier incidents no longer count
 	incidents  []incident.Event       // of the last 30 days, the oldest first
 }
 
 func newMemory(now time.Time) *memory {
-	return &memory{now: now, start: now, counted: map[*Signal]*counted{}, peaks: map[peak]float64{}, kept: map[string]float64{}, cleared: map[clearing]time.Time{}}
+	return &memory{now: now, start: now, counted: map[*Signal]*counted{}, peaks: map[peak]float64{},
+		kept: map[string]float64{}, cleared: map[clearing]time.Time{}}
 }
 
-// most remembers the most that g was for e in this boot.
+// most remembers the highest value of g for e in this boot.
 func (m *memory) most(g *Signal, e incident.Entity, v float64) float64 {
 	k := peak{g.query, e}
 	before, known := m.peaks[k]
@@ -35,13 +35,13 @@ func (m *memory) most(g *Signal, e incident.Entity, v float64) float64 {
 	return max(before, v)
 }
 
-// peak is of what a signal's peak is remembered.
+// peak identifies a signal with a remembered peak.
 type peak struct {
 	Query  string          `json:"query"`
 	Entity incident.Entity `json:"entity"`
 }
 
-// buckets is into how many parts a window is divided.
+// buckets is the number of parts of a window.
 const buckets = 32
 
 // counted are the increases of a signal's counters.
@@ -52,36 +52,38 @@ type counted struct {
 	last   map[string]*lastSeen // by labels
 	sums   map[incident.Entity]*increases
 	order  []*increases // as they came
-	key    []byte       // labels of the one at hand
-	swept  time.Time    // when what had gone was forgotten
+	key    []byte       // labels of the present one
+	swept  time.Time    // the last removal of counters that are gone
 }
 
-// lastSeen is what a counter last showed, when, and where its increases are.
+// lastSeen is the last value of a counter, its time, and the place of its
+// increases.
 type lastSeen struct {
 	value float64
 	at    time.Time
 	sum   *increases
 }
 
-// increases are those of an entity in the last window, by parts of it.
+// increases are the increases of an entity within the window, by parts of it.
 type increases struct {
 	incident.Entity
 	part [buckets]float64
-	at   int64 // the part that now is in
+	at   int64 // the present part
 	seen time.Time
 }
 
 func (m *memory) counters(g *Signal, src source) *counted {
 	c := m.counted[g]
 	if c == nil {
-		c = &counted{source: src, signal: g, width: g.window / buckets, last: map[string]*lastSeen{}, sums: map[incident.Entity]*increases{}}
+		c = &counted{source: src, signal: g, width: g.window / buckets, last: map[string]*lastSeen{},
+			sums: map[incident.Entity]*increases{}}
 		m.counted[g] = c
 	}
 	return c
 }
 
-// read takes the counters' increases since it was last called, and puts those
-// of the window.
+// read takes the counters' increases since its last call, and puts those of the
+// window.
 func (c *counted) read(m *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
 	at := int64(m.now.Sub(m.start) / c.width)
 	c.each(s, func(sample collectors.Sample) {
@@ -106,8 +108,8 @@ func (c *counted) read(m *memory, s *derived.Snapshot, put func(incident.Entity,
 	}
 }
 
-// counter returns what a counter showed before: the same where that is not
-// known.
+// counter returns the earlier value of a counter, or the present one if that is
+// unknown.
 func (c *counted) counter(m *memory, sample collectors.Sample) *lastSeen {
 	c.key = c.key[:0]
 	for i, l := range sample.Labels {
@@ -138,8 +140,8 @@ func (c *counted) sum(e incident.Entity, at int64) *increases {
 	return in
 }
 
-// sweep forgets counters that are no more, but for those that a GPU keeps for
-// life, and all of them where there are too many.
+// sweep forgets counters that are gone, except those that a GPU keeps for life.
+// If there are too many, it forgets all of the gone ones.
 func (c *counted) sweep(now time.Time) {
 	c.swept = now
 	old := func(seen time.Time) bool { return now.Sub(seen) > max(c.signal.window, time.Hour) }
@@ -160,7 +162,7 @@ func (c *counted) sweep(now time.Time) {
 	}
 }
 
-// mostSeries bounds the counters that a signal remembers.
+// mostSeries bounds the remembered counters of a signal.
 const mostSeries = 16384
 
 // advance forgets the parts of the window that have passed.

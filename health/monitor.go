@@ -18,33 +18,37 @@ import (
 	"gpusteward/health/incident"
 )
 
-// Options are what a Monitor needs of the rest of the agent. The functions
-// must not wait; those that are nil are not needed.
+// Options are the parts of the agent that a Monitor needs. The functions must
+// not wait, and may be nil.
 type Options struct {
-	Samples   func() []collectors.Sample                              // what was read
-	Beat      func() time.Duration                                    // how often that changes; nil: every second
-	Kernel    func(ctx context.Context, each func(host.Record)) error // follows the kernel's log until ctx ends
-	Process   func(pid int, at time.Time) (host.Process, bool)        // who had a PID
-	Stays     func(uuid string) []collectors.Stay                     // who is on a GPU, and who was within the last minutes
-	Self      int                                                     // the agent's own PID
-	Foreign   bool                                                    // PIDs are not those of the kernel's log: the agent is in another PID namespace
-	Record    func(incident.Event)                                    // takes what happens, for the journal
-	Tell      func([]Alert)                                           // takes alerts that begin, go on and end
-	Lost      func() map[string]float64                               // what others lost, by where
-	Load      func() map[string]float64                               // what others use of what they may, by what
-	Forget    func(uuid string)                                       // forgets a GPU that was taken out
-	Store     Store                                                   // of what outlives a restart
-	Boot      string                                                  // the kernel's boot id
-	Node      string                                                  // name of the host
-	Simulated bool                                                    // nothing of it is real
-	Sharing   int                                                     // Monitors, each of another host, that share the process and what it uses; 0: it is this one's
-	Log       *slog.Logger
+	Samples func() []collectors.Sample                              // the readings
+	Beat    func() time.Duration                                    // the interval of their changes; nil: a second
+	Kernel  func(ctx context.Context, each func(host.Record)) error // follows the kernel's log until ctx ends
+	Process func(pid int, at time.Time) (host.Process, bool)        // the process that had a PID
+	// processes on a GPU, now and in the last minutes
+	Stays func(uuid string) []collectors.Stay
+	Self  int // the agent's own PID
+	// the agent is in another PID namespace than the kernel's log
+	Foreign   bool
+	Record    func(incident.Event)      // takes events, for the journal
+	Tell      func([]Alert)             // takes alerts that begin, go on and end
+	Lost      func() map[string]float64 // losses of other parts, by place
+	Load      func() map[string]float64 // use of other parts, as a share of their limits
+	Forget    func(uuid string)         // forgets a GPU that was taken out
+	Store     Store                     // of the state that outlives a restart
+	Boot      string                    // the kernel's boot id
+	Node      string                    // name of the host
+	Simulated bool                      // the host is not real
+	// number of Monitors, each of another host, that share the process and its
+	// resources; 0: one
+	Sharing int
+	Log     *slog.Logger
 }
 
 // Settings are what an operator can change while a Monitor runs.
 type Settings struct {
-	EnableAlerts []string          // checks in shadow mode that alert all the same
-	Labels       map[string]string // of pushed alerts, beside their own
+	EnableAlerts []string          // checks in shadow mode that alert nevertheless
+	Labels       map[string]string // additional labels of pushed alerts
 }
 
 // Validate reports the first key that cannot work.
@@ -57,31 +61,33 @@ func (s Settings) Validate() error {
 	}
 	for i, id := range s.EnableAlerts {
 		if !slices.Contains(shadow, id) {
-			return fmt.Errorf("health.enable_alerts[%d]: %q is no check in shadow mode; there are %s", i, id, strings.Join(shadow, ", "))
+			return fmt.Errorf("health.enable_alerts[%d]: %q is no check in shadow mode; there are %s", i, id,
+				strings.Join(shadow, ", "))
 		}
 	}
 	for name := range s.Labels {
 		if !labelName.MatchString(name) || slices.Contains(ownLabels, name) {
-			return fmt.Errorf("health.labels: %q cannot be a label's name; letters, digits and _ can, and not %s", name, strings.Join(ownLabels, ", "))
+			return fmt.Errorf("health.labels: %q cannot be a label's name; letters, digits and _ can, and not %s", name,
+				strings.Join(ownLabels, ", "))
 		}
 	}
 	return nil
 }
 
-// How often a Monitor does what.
+// Intervals of a Monitor.
 const (
-	beat      = time.Second           // judges at most, without anything new
-	slowest   = 5 * time.Second       // judges at least: twice in each step of the engine
-	company   = 20 * time.Millisecond // waits for more where something happened
-	saveEach  = time.Minute           // keeps its state
-	saveAgain = 10 * time.Second      // tries to, where it could not
-	warmUp    = 3 * time.Second       // waits for the first GPU before it reads the kernel's log
+	beat      = time.Second           // between judgements without news, at least
+	slowest   = 5 * time.Second       // between judgements, at most: two in each step of the engine
+	company   = 20 * time.Millisecond // wait for further events after one
+	saveEach  = time.Minute           // between saves of the state
+	saveAgain = 10 * time.Second      // between attempts after a failed save
+	warmUp    = 3 * time.Second       // wait for the first GPU before reading the kernel's log
 	mostQueue = 4096                  // observations that wait
 )
 
-// A Monitor runs the engine: it takes what is read and what happens, judges
-// it, and hands on events and alerts. Its methods are safe for concurrent use,
-// and none but Run and Ack waits.
+// A Monitor runs the engine: it takes readings and events, judges them, and
+// passes events and alerts on. Its methods are safe for concurrent use, and
+// only Run and Ack wait.
 type Monitor struct {
 	Options
 	settings     atomic.Pointer[Settings]
@@ -90,31 +96,32 @@ type Monitor struct {
 	following    atomic.Bool   // the kernel's log is read
 	acks         chan ack
 	view         atomic.Pointer[view]
-	faults       atomic.Pointer[map[string]time.Time] // the last of the hardware, by UUID; immutable
+	faults       atomic.Pointer[map[string]time.Time] // the last faults of the hardware, by UUID; immutable
 
-	// What follows belongs to Run.
+	// The fields below belong to Run.
 	engine     *Engine
 	correlator *incident.Correlator
 	cursor     incident.Cursor
-	gpus       map[host.PCI]incident.Entity // those that were ever seen
+	gpus       map[host.PCI]incident.Entity // all GPUs that were ever seen
 	up         map[incident.Entity]bool     // GPUs that answer
 	firing     map[string]Alert             // by identity
 	usage      usage
 	saved      time.Time
-	unsaved    bool // keeping the state failed, and that was told
-	spoiled    bool // what was kept could not be read: it is to be set aside
-	dirty      bool // something is to be kept at once
+	unsaved    bool // the last save failed, and the log says so
+	spoiled    bool // the saved state could not be read and must be set aside
+	dirty      bool // the state must be saved at once
 }
 
-// view is what a Monitor shows. Immutable.
+// view is the part of a Monitor that others see. Immutable.
 type view struct {
 	samples []collectors.Sample
 	verdict Verdict
 }
 
-// NewMonitor returns a monitor that Run runs.
+// NewMonitor returns a monitor; its Run judges.
 func NewMonitor(o Options, s Settings) *Monitor {
-	m := &Monitor{Options: o, observations: make(chan incident.Observation, mostQueue), acks: make(chan ack), gpus: map[host.PCI]incident.Entity{}, up: map[incident.Entity]bool{}, firing: map[string]Alert{}}
+	m := &Monitor{Options: o, observations: make(chan incident.Observation, mostQueue), acks: make(chan ack),
+		gpus: map[host.PCI]incident.Entity{}, up: map[incident.Entity]bool{}, firing: map[string]Alert{}}
 	m.Configure(s)
 	m.view.Store(&view{verdict: Verdict{Status: incident.Unknown, Reason: "the agent is starting"}})
 	return m
@@ -145,7 +152,7 @@ func (m *Monitor) sight(s incident.Observation) {
 	}
 }
 
-// Samples returns what health adds to what was read.
+// Samples returns the samples that health adds to the readings.
 func (m *Monitor) Samples() []collectors.Sample { return m.view.Load().samples }
 
 // Run judges until ctx ends.
@@ -177,7 +184,8 @@ func (m *Monitor) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// wait returns how long until it judges again: as often as there may be something new.
+// wait returns the time until the next judgement, which comes as soon as news
+// is likely.
 func (m *Monitor) wait() time.Duration {
 	if m.Beat == nil {
 		return beat
@@ -185,7 +193,7 @@ func (m *Monitor) wait() time.Duration {
 	return min(max(m.Beat(), beat), slowest)
 }
 
-// more waits a moment for what comes along with s: incidents come in company.
+// more waits a moment for the companions of s: incidents come in groups.
 func (m *Monitor) more(ctx context.Context, s incident.Observation) []incident.Observation {
 	all := []incident.Observation{s}
 	t := time.NewTimer(company)
@@ -203,7 +211,7 @@ func (m *Monitor) more(ctx context.Context, s incident.Observation) []incident.O
 	return all
 }
 
-// waiting returns what was seen and is not judged yet.
+// waiting returns the observations that have not been judged yet.
 func (m *Monitor) waiting() (all []incident.Observation) {
 	for {
 		select {
@@ -215,7 +223,7 @@ func (m *Monitor) waiting() (all []incident.Observation) {
 	}
 }
 
-// begin goes on where the agent ended.
+// begin restores the state that the last agent left.
 func (m *Monitor) begin(now time.Time) {
 	m.engine = NewEngine(Checks(), now)
 	m.correlator = incident.NewCorrelator(incident.CorrelatorOptions{Boot: m.Boot, Node: m.Node,
@@ -226,12 +234,14 @@ func (m *Monitor) begin(now time.Time) {
 		Foreign: m.Foreign,
 		Works:   m.works,
 	}, now)
-	m.record(incident.Event{Kind: incident.KindAgent, ID: fmt.Sprintf("agent-%d", now.UnixNano()), Time: now, Message: "The agent starts."})
+	m.record(incident.Event{Kind: incident.KindAgent, ID: fmt.Sprintf("agent-%d", now.UnixNano()), Time: now,
+		Message: "The agent starts."})
 	var kept kept
 	if err := m.Store.Load(keptName, &kept); err != nil {
 		m.spoiled = !m.Store.ReadOnly
-		m.Log.Warn("health begins anew: latched faults are forgotten", "err", err)
-		m.record(incident.Event{Kind: incident.KindAgent, ID: fmt.Sprintf("state-%d", now.UnixNano()), Time: now, Severity: incident.Warning, Message: "What health remembered was lost: " + err.Error()})
+		m.Log.Warn("no state of health: latched faults are forgotten", "err", err)
+		m.record(incident.Event{Kind: incident.KindAgent, ID: fmt.Sprintf("state-%d", now.UnixNano()), Time: now,
+			Severity: incident.Warning, Message: "What health remembered was lost: " + err.Error()})
 		return
 	}
 	m.cursor = kept.Cursor
@@ -248,7 +258,7 @@ func (m *Monitor) begin(now time.Time) {
 	}
 }
 
-// follow reads the kernel's log, once it is known which GPU is where.
+// follow reads the kernel's log, once the addresses of the GPUs are known.
 func (m *Monitor) follow(ctx context.Context) {
 	for end := time.Now().Add(warmUp); len(m.view.Load().verdict.GPUs) == 0 && time.Now().Before(end); {
 		select {
@@ -275,7 +285,7 @@ func (m *Monitor) follow(ctx context.Context) {
 	}
 }
 
-// works reports whether a source sees what happens to a GPU.
+// works reports whether a source sees the faults of a GPU.
 func (m *Monitor) works(source string, gpu incident.Entity) bool {
 	switch source {
 	case incident.SourceNVML:
@@ -286,13 +296,14 @@ func (m *Monitor) works(source string, gpu incident.Entity) bool {
 	return false
 }
 
-// judge takes what was seen, and what is read now.
+// judge takes the waiting observations and the present readings.
 func (m *Monitor) judge(seen []incident.Observation, now time.Time) {
 	s := derived.NewSnapshot(m.Options.Samples())
 	m.meet(s)
 	var incidents []incident.Event
 	for _, observation := range seen {
-		if observation.Source != incident.SourceKernel || m.cursor.Pass(m.Boot, host.Record{Sequence: observation.Sequence}) {
+		if observation.Source != incident.SourceKernel ||
+			m.cursor.Pass(m.Boot, host.Record{Sequence: observation.Sequence}) {
 			incidents = append(incidents, m.correlator.Add(observation, now)...)
 		}
 	}
@@ -311,17 +322,19 @@ func (m *Monitor) judge(seen []incident.Observation, now time.Time) {
 		m.record(e)
 		m.say(e)
 	}
-	if m.dirty = m.dirty || len(incidents)+len(changes) > 0; m.dirty && now.Sub(m.saved) > beat || m.unsaved && now.Sub(m.saved) > saveAgain || now.Sub(m.saved) > saveEach {
+	if m.dirty = m.dirty || len(incidents)+len(changes) > 0; m.dirty && now.Sub(m.saved) > beat ||
+		m.unsaved && now.Sub(m.saved) > saveAgain || now.Sub(m.saved) > saveEach {
 		m.save(now)
 	}
 }
 
-// meet notes which GPU is where, and which answer.
+// meet records the addresses of the GPUs, and which of them answer.
 func (m *Monitor) meet(s *derived.Snapshot) {
 	for _, metric := range []*collectors.Metric{collectors.PCIDevicePresent, collectors.Info} {
 		at := slices.Index(metric.Labels, "pci_bus_id")
 		for _, sample := range s.Of(metric) {
-			if pci, ok := host.ParsePCI(sample.Labels[at]); ok && sample.Labels[1] != "" && (len(m.gpus) < mostGPUs || m.gpus[pci] != incident.Entity{}) {
+			if pci, ok := host.ParsePCI(sample.Labels[at]); ok && sample.Labels[1] != "" &&
+				(len(m.gpus) < mostGPUs || m.gpus[pci] != incident.Entity{}) {
 				m.gpus[pci] = incident.EntityOf(sample, nil)
 			}
 		}
@@ -332,7 +345,7 @@ func (m *Monitor) meet(s *derived.Snapshot) {
 	}
 }
 
-// record completes an event and hands it on.
+// record completes an event and passes it on.
 func (m *Monitor) record(e incident.Event) {
 	e.Version, e.Boot, e.Node, e.Injected = incident.EventVersion, m.Boot, m.Node, m.Simulated
 	if m.Record != nil {
@@ -340,7 +353,7 @@ func (m *Monitor) record(e incident.Event) {
 	}
 }
 
-// say logs a change of state: as a warning where somebody is to act on it.
+// say logs a change of state, as a warning if somebody should act on it.
 func (m *Monitor) say(e incident.Event) {
 	level, more := slog.LevelInfo, []any(nil)
 	if e.Severity >= incident.Warning && e.To != incident.Recovering && !e.Shadow {
@@ -350,7 +363,8 @@ func (m *Monitor) say(e incident.Event) {
 		more = []any{"shadow", true}
 	}
 	m.Log.Log(context.Background(), level, "health changed",
-		append([]any{"check", e.Check, "entity", e.Entity.String(), "from", e.From.String(), "to", e.To.String(), "finding", e.Message}, more...)...)
+		append([]any{"check", e.Check, "entity", e.Entity.String(), "from", e.From.String(), "to", e.To.String(),
+			"finding", e.Message}, more...)...)
 }
 
 // show publishes the judgement.
@@ -358,7 +372,7 @@ func (m *Monitor) show(s *derived.Snapshot, now time.Time) {
 	m.view.Store(&view{samples: s.Added(), verdict: m.verdict(s, now)})
 }
 
-// tell hands on the alerts that fire, and those that ended.
+// tell passes on the alerts that fire, and those that ended.
 func (m *Monitor) tell(now time.Time) {
 	settings := m.settings.Load()
 	labels := maps.Clone(settings.Labels)
@@ -387,7 +401,7 @@ func (m *Monitor) tell(now time.Time) {
 	}
 }
 
-// An ack is an operator's word.
+// An ack is an operator's acknowledgement.
 type ack struct {
 	check  string
 	entity incident.Entity
@@ -395,9 +409,9 @@ type ack struct {
 	result chan error
 }
 
-// Ack clears a latched fault, or takes a setting or a missing GPU for what is
-// meant to be. It is for whom the kernel says is root: the caller checks, and
-// says who that is.
+// Ack clears a latched fault, or accepts a setting or a missing GPU as the
+// normal state. Only root may call it: the caller checks that, and passes the
+// name of the user.
 func (m *Monitor) Ack(ctx context.Context, check string, entity incident.Entity, who string) error {
 	a := ack{check, entity, who, make(chan error, 1)}
 	select {

@@ -40,7 +40,8 @@ type monitored struct {
 func monitor(t *testing.T, dir string, s Settings) *monitored {
 	t.Helper()
 	m := &monitored{t: t, kernel: make(chan host.Record, 8192), ended: make(chan struct{})}
-	m.is(on("0", collectors.Up, 1), on("0", collectors.PCIDevicePresent, 1, "0000:9b:00.0", "gpu"), on("0", collectors.TemperatureMargin, 20), on("0", collectors.Energy, 100, "gpu"))
+	m.is(on("0", collectors.Up, 1), on("0", collectors.PCIDevicePresent, 1, "0000:9b:00.0", "gpu"),
+		on("0", collectors.TemperatureMargin, 20), on("0", collectors.Energy, 100, "gpu"))
 	m.Monitor = NewMonitor(Options{
 		Samples: func() []collectors.Sample { m.mu.Lock(); defer m.mu.Unlock(); return slices.Clone(m.samples) },
 		Kernel: func(ctx context.Context, each func(host.Record)) error {
@@ -75,7 +76,8 @@ func monitor(t *testing.T, dir string, s Settings) *monitored {
 
 // python returns a process of a pod.
 func python(pid int) host.Process {
-	return host.Process{PID: pid, Comm: "python3", Start: uint64(pid), Workload: &host.Workload{Key: "pod:a/b/c", Kind: host.KindPod, Namespace: "a"}}
+	return host.Process{PID: pid, Comm: "python3", Start: uint64(pid), Workload: &host.Workload{Key: "pod:a/b/c",
+		Kind: host.KindPod, Namespace: "a"}}
 }
 
 // is sets what is read of the host.
@@ -149,13 +151,17 @@ func TestAFaultIsToldWithinAMoment(t *testing.T) {
 		m.pass(10 * time.Second)
 		incidents := m.of(func(e incident.Event) bool { return e.Kind == incident.KindIncident })
 		last := incidents[len(incidents)-1]
-		if ids := slices.CompactFunc(incidents, func(a, b incident.Event) bool { return a.ID == b.ID }); len(ids) != 1 || len(last.Sources) != 2 || last.PID != 1234 || last.Workload != "pod:a/b/c" || last.Node != "node7" || last.Boot != "boot-1" {
+		if ids := slices.CompactFunc(incidents, func(a, b incident.Event) bool { return a.ID == b.ID }); len(
+			ids) != 1 || len(last.Sources) != 2 || last.PID != 1234 || last.Workload != "pod:a/b/c" ||
+			last.Node != "node7" || last.Boot != "boot-1" {
 			t.Errorf("%+v", incidents)
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		a := m.told[0]
-		if a.Labels["cluster"] != "a" || a.Labels["node"] != "node7" || a.Labels["source"] != "gpusteward" || a.Labels["gpu"] != "0" || a.Labels["uuid"] != "GPU-0" || a.Annotations["pid"] != "1234" || !strings.HasSuffix(a.Annotations["runbook_url"], "#gpulost") {
+		if a.Labels["cluster"] != "a" || a.Labels["node"] != "node7" || a.Labels["source"] != "gpusteward" ||
+			a.Labels["gpu"] != "0" || a.Labels["uuid"] != "GPU-0" || a.Annotations["pid"] != "1234" ||
+			!strings.HasSuffix(a.Annotations["runbook_url"], "#gpulost") {
 			t.Errorf("%+v", a)
 		}
 	})
@@ -184,7 +190,8 @@ func TestALatchedFaultOutlivesTheAgentAndEndsWithAnAck(t *testing.T) {
 		}
 		m.pass(time.Second)
 		acks := m.of(func(e incident.Event) bool { return e.Kind == incident.KindAck })
-		if len(acks) != 1 || !strings.Contains(acks[0].Message, "uid 0") || m.alerts() != "" || m.Verdict().Status != incident.OK {
+		if len(acks) != 1 || !strings.Contains(acks[0].Message, "uid 0") || m.alerts() != "" ||
+			m.Verdict().Status != incident.OK {
 			t.Errorf("after the ack: %+v, %q, %v", acks, m.alerts(), m.Verdict().Status)
 		}
 		if err := m.Ack(t.Context(), "gpu_lost", incident.Entity{GPU: "0"}, "uid 0"); !errors.Is(err, ErrNotLatched) {
@@ -210,12 +217,14 @@ func TestTheLogNamesEachThingOnce(t *testing.T) {
 	t.Parallel()
 	for _, enabled := range [][]string{nil, {"slow"}} {
 		var log bytes.Buffer
-		m := NewMonitor(Options{Log: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-			if a.Key == slog.MessageKey {
-				a.Key = "message" // as the agent's logger has it
-			}
-			return a
-		}}))}, Settings{})
+		m := NewMonitor(Options{
+			Log: slog.New(slog.NewJSONHandler(&log,
+				&slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+					if a.Key == slog.MessageKey {
+						a.Key = "message" // as the agent's logger has it
+					}
+					return a
+				}}))}, Settings{})
 		real, shadow := *hotCheck, *hotCheck
 		shadow.ID, shadow.Shadow = "slow", true
 		w := newWorld(t, &real, &shadow)
@@ -236,7 +245,8 @@ func TestTheLogNamesEachThingOnce(t *testing.T) {
 				keys[key[1]] = true
 			}
 			var l struct{ Level, Check, Finding, Message string }
-			if err := json.Unmarshal([]byte(line), &l); err != nil || l.Message != "health changed" || l.Finding != "GPU 0 has -1 left." {
+			if err := json.Unmarshal([]byte(line), &l); err != nil || l.Message != "health changed" ||
+				l.Finding != "GPU 0 has -1 left." {
 				t.Errorf("%v: %s", err, line)
 			}
 			levels[l.Check] = l.Level
@@ -263,7 +273,8 @@ func TestShadowChecksAlertWhenTheyAreTurnedOn(t *testing.T) {
 		defer m.stop()
 		m.is(on("0", collectors.Up, 1), on("0", derived.PeerClockRatio, .5), on("0", collectors.TemperatureMargin, 20))
 		m.pass(2 * time.Minute)
-		if f := m.Verdict().Findings; len(f) == 0 || f[0].Check != "slow_gpu" || !f[0].Shadow || m.alerts() != "" || m.Verdict().Status > incident.Suspect {
+		if f := m.Verdict().Findings; len(f) == 0 || f[0].Check != "slow_gpu" || !f[0].Shadow || m.alerts() != "" ||
+			m.Verdict().Status > incident.Suspect {
 			t.Errorf("in shadow: %+v, %q, %v", f, m.alerts(), m.Verdict().Status)
 		}
 		m.Configure(Settings{EnableAlerts: []string{"slow_gpu"}})
@@ -283,10 +294,12 @@ func TestAFloodIsCountedAndHarmsNobody(t *testing.T) {
 		m := monitor(t, "", Settings{})
 		defer m.stop()
 		for i := range 3 * mostQueue {
-			m.Event(collectors.Event{Time: time.Now(), GPU: gpu.ID{Index: 0, UUID: "GPU-0"}, Type: "xid", Code: uint64(13 + i%2)})
+			m.Event(collectors.Event{Time: time.Now(), GPU: gpu.ID{Index: 0, UUID: "GPU-0"}, Type: "xid",
+				Code: uint64(13 + i%2)})
 		}
 		m.pass(5 * time.Second)
-		if e := m.of(func(e incident.Event) bool { return e.Kind == incident.KindIncident }); len(e) == 0 || len(e) > 100 {
+		if e := m.of(func(e incident.Event) bool { return e.Kind == incident.KindIncident }); len(e) == 0 ||
+			len(e) > 100 {
 			t.Errorf("%d records of two incidents", len(e))
 		}
 		if !strings.Contains(m.alerts(), "TelemetryLoss") {
@@ -334,7 +347,8 @@ func TestTheKernelsLogWaitsForTheGPUs(t *testing.T) {
 				Log: slog.New(slog.DiscardHandler),
 			}, Settings{})
 			if err := m.Run(ctx); err != nil || read < want-beat || read > want+beat/5 {
-				t.Errorf("a GPU is there after %v: the log is read after %v, want about %v (%v)", there, read, want, err)
+				t.Errorf("a GPU is there after %v: the log is read after %v, want about %v (%v)",
+					there, read, want, err)
 			}
 		})
 	}
@@ -353,7 +367,8 @@ func TestNothingKnownIsUnknown(t *testing.T) {
 			t.Errorf("a GPU that is well: %+v", v)
 		}
 		m.is(on("0", collectors.Up, 0), on("0", collectors.WorkerStuck, 1, "late"))
-		if m.pass(2 * time.Second); m.Verdict().Status != incident.Unknown || m.Verdict().GPUs[0].Status != incident.Unknown {
+		if m.pass(2 * time.Second); m.Verdict().Status != incident.Unknown ||
+			m.Verdict().GPUs[0].Status != incident.Unknown {
 			t.Errorf("a GPU that does not answer: %+v", m.Verdict())
 		}
 		m.is()
@@ -365,17 +380,20 @@ func TestNothingKnownIsUnknown(t *testing.T) {
 
 func TestItJudgesAsOftenAsThereIsSomethingNew(t *testing.T) {
 	t.Parallel()
-	for every, want := range map[time.Duration]int{0: 60, 100 * time.Millisecond: 60, 3 * time.Second: 20, 10 * time.Second: 12} {
+	for every, want := range map[time.Duration]int{0: 60, 100 * time.Millisecond: 60, 3 * time.Second: 20,
+		10 * time.Second: 12} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, end := context.WithTimeout(t.Context(), time.Minute+time.Millisecond)
 			defer end()
 			judged := 0
-			o := Options{Samples: func() []collectors.Sample { judged++; return nil }, Log: slog.New(slog.DiscardHandler)}
+			o := Options{Samples: func() []collectors.Sample { judged++; return nil },
+				Log: slog.New(slog.DiscardHandler)}
 			if every > 0 {
 				o.Beat = func() time.Duration { return every }
 			}
 			if err := NewMonitor(o, Settings{}).Run(ctx); err != nil || judged != want {
-				t.Errorf("readings change every %v: judged %d times in a minute, want %d (%v)", every, judged, want, err)
+				t.Errorf("readings change every %v: judged %d times in a minute, want %d (%v)", every,
+					judged, want, err)
 			}
 		})
 	}

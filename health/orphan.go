@@ -6,14 +6,14 @@ import (
 	"gpusteward/health/incident"
 )
 
-// OrphanMemory is memory without an owner.
-var OrphanMemory = collectors.Gauge("nvgpu_orphan_memory_bytes", "Device memory in use that belongs to no process and no virtual GPU that is to be seen.")
+// OrphanMemory is memory in use without an owner.
+var OrphanMemory = collectors.Gauge("nvgpu_orphan_memory_bytes",
+	"Device memory in use that belongs to no visible process and no virtual GPU.")
 
-// orphans adds OrphanMemory to s, for GPUs whose processes are known. Where a
-// process's memory is not known it may have all of it. Memory that is a node of
-// the host's, as that of a GPU which shares its addresses with a Grace CPU is,
-// is used by the kernel for whatever it likes: it has no owners that could be
-// missed.
+// orphans adds OrphanMemory to s, for GPUs with known processes. If the memory
+// of a process is unknown, the process may own all of it. The kernel itself
+// uses memory that is a NUMA node of the host, as on a GPU that shares its
+// addresses with a Grace CPU: such memory cannot lack an owner.
 func orphans(s *derived.Snapshot) {
 	ofHost := map[incident.Entity]bool{}
 	for _, mode := range s.Of(collectors.AddressingMode) {

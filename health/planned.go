@@ -11,38 +11,47 @@ import (
 	"gpusteward/health/incident"
 )
 
-// What explains that something is not as it was, and is no fault.
+// Metrics that explain a change as planned, and not as a fault.
 var (
-	Away        = collectors.Gauge("nvgpu_away", "1 for a GPU that is handed to a virtual machine: bound to vfio-pci or its like.")
+	Away = collectors.Gauge("nvgpu_away",
+		"1 for a GPU that is handed to a virtual machine: bound to vfio-pci or its like.")
 	DevicesAway = collectors.HostGauge("nvgpu_devices_away", "GPUs that are handed to virtual machines.")
-	Settling    = collectors.Gauge("nvgpu_settling", "1 for the first 5 minutes after the GPU was reset or its driver loaded anew: its links train.")
-	Reloading   = collectors.HostGauge("nvgpu_driver_reloading", "1 after the driver was unloaded, for 10 minutes, or ceased to answer for GPUs that it drives or that had work a minute before, for 3: to load it anew may take that long.")
-	HotAisle    = collectors.HostGauge("nvgpu_hot_aisle", "1 while three quarters of the GPUs that answer, two at least, are within 5 degrees of their limit: the air is too warm, and no GPU of its own.")
-	Starved     = collectors.HostGauge("gpusteward_starved", "1 while the data of all GPUs, two at least, are old, and not each for a driver call: the agent itself does not get to run.")
+	Settling    = collectors.Gauge("nvgpu_settling",
+		"1 for the first 5 minutes after the GPU was reset or its driver loaded anew: its links train.")
+	Reloading = collectors.HostGauge("nvgpu_driver_reloading",
+		"1 while the driver may be reloading: for 10 minutes after it was unloaded, or for 3 after it ceased to "+
+			"answer for GPUs that it drives or that had work a minute before.")
+	HotAisle = collectors.HostGauge("nvgpu_hot_aisle",
+		"1 while three quarters of the GPUs that answer, at least two, are within 5 degrees of their limit: the air "+
+			"is too warm, and no single GPU is to blame.")
+	Starved = collectors.HostGauge("gpusteward_starved",
+		"1 while the data of all GPUs, at least two, are old, and driver calls do not explain all of it: the agent "+
+			"itself gets no processor time.")
 )
 
-// How long what is planned may take.
+// Longest durations of planned work.
 const (
-	settleFor = 5 * time.Minute  // the links of eight GPUs and their switches train
-	reloadFor = 10 * time.Minute // a driver is built for this kernel, and loaded
-	reopenFor = 3 * time.Minute  // a driver that is loaded initialises each GPU
-	restFirst = time.Minute      // without work, before a driver is unloaded on purpose and for long
+	settleFor = 5 * time.Minute  // for the links of eight GPUs and their switches to train
+	reloadFor = 10 * time.Minute // to build a driver for this kernel, and to load it
+	reopenFor = 3 * time.Minute  // for a loaded driver to initialise each GPU
+	restFirst = time.Minute      // without work, before a long planned absence of the driver
 )
 
-// handing are the drivers that hand a device to a virtual machine.
-var handing = []string{"vfio-pci", "nvgrace_gpu_vfio_pci", "nvgrace-gpu-vfio-pci", "pci-stub", "pciback", "uio_pci_generic"}
+// handing are the drivers that pass a device to a virtual machine.
+var handing = []string{"vfio-pci", "nvgrace_gpu_vfio_pci", "nvgrace-gpu-vfio-pci", "pci-stub", "pciback",
+	"uio_pci_generic"}
 
-// plans are what is remembered of drivers that were loaded anew and GPUs that
-// were reset. What there is at the beginning is not new.
+// plans remember reloaded drivers and reset GPUs. GPUs that are there at the
+// beginning are not new.
 type plans struct {
 	begun bool
-	here  map[incident.Entity]bool      // GPUs that the driver has, whether or not they answer
-	fresh map[incident.Entity]time.Time // since when, of those that came lately or were reset
+	here  map[incident.Entity]bool      // GPUs of the driver, whether or not they answer
+	fresh map[incident.Entity]time.Time // time of the arrival or reset, of new GPUs
 	open  time.Time                     // when the driver last answered; zero: never
-	works time.Time                     // when there last was work on a GPU
+	works time.Time                     // when a GPU last had work
 }
 
-// reset notes that a GPU was reset.
+// reset records the reset of a GPU.
 func (p *plans) reset(gpu incident.Entity, now time.Time) {
 	if p.fresh == nil {
 		p.fresh = map[incident.Entity]time.Time{}
@@ -50,7 +59,7 @@ func (p *plans) reset(gpu incident.Entity, now time.Time) {
 	p.fresh[gpu] = now
 }
 
-// explain adds to s what is planned.
+// explain adds the planned states to s.
 func (p *plans) explain(s *derived.Snapshot, now time.Time) {
 	reasons := map[incident.Entity]string{}
 	for _, stuck := range s.Of(collectors.WorkerStuck) {
@@ -73,11 +82,13 @@ func (p *plans) explain(s *derived.Snapshot, now time.Time) {
 		s.Add(collectors.Sample{Metric: Reloading, Value: collectors.Bool(reloading)})
 	}
 	if len(s.Of(collectors.Up)) > 0 {
-		s.Add(collectors.Sample{Metric: HotAisle, Value: collectors.Bool(hotAisle(s))}, collectors.Sample{Metric: Starved, Value: collectors.Bool(starved(s, reasons))})
+		s.Add(collectors.Sample{Metric: HotAisle, Value: collectors.Bool(hotAisle(s))},
+			collectors.Sample{Metric: Starved, Value: collectors.Bool(starved(s, reasons))})
 	}
 }
 
-// hand adds which GPUs are handed on, and returns how many NVIDIA's driver has.
+// hand adds the GPUs that are passed on, and returns how many NVIDIA's driver
+// has.
 func hand(s *derived.Snapshot) (driven int) {
 	away, n := map[incident.Entity]bool{}, 0
 	for _, bound := range s.Of(collectors.PCIDeviceBound) {
@@ -91,14 +102,15 @@ func hand(s *derived.Snapshot) (driven int) {
 		}
 	}
 	for _, up := range s.Of(collectors.Up) {
-		s.Add(collectors.Sample{Metric: Away, Labels: up.Labels, Value: collectors.Bool(away[incident.EntityOf(up, nil)])})
+		s.Add(collectors.Sample{Metric: Away, Labels: up.Labels,
+			Value: collectors.Bool(away[incident.EntityOf(up, nil)])})
 	}
 	s.Add(collectors.Sample{Metric: DevicesAway, Value: float64(n)})
 	return driven
 }
 
-// settle adds which GPUs came lately. One whose data are late, or whose driver
-// call hangs, has not gone.
+// settle adds the GPUs that arrived recently. A GPU with late data, or with a
+// driver call that hangs, has not left.
 func (p *plans) settle(s *derived.Snapshot, reasons map[incident.Entity]string, now time.Time) {
 	here := map[incident.Entity]bool{}
 	for _, up := range s.Of(collectors.Up) {
@@ -111,18 +123,19 @@ func (p *plans) settle(s *derived.Snapshot, reasons map[incident.Entity]string, 
 	maps.DeleteFunc(p.fresh, func(_ incident.Entity, since time.Time) bool { return now.Sub(since) >= settleFor })
 	for _, up := range s.Of(collectors.Up) {
 		if gpu := incident.EntityOf(up, nil); here[gpu] {
-			s.Add(collectors.Sample{Metric: Settling, Labels: up.Labels, Value: collectors.Bool(!p.fresh[gpu].IsZero())})
+			s.Add(collectors.Sample{Metric: Settling, Labels: up.Labels,
+				Value: collectors.Bool(!p.fresh[gpu].IsZero())})
 		}
 	}
 }
 
-// held reports whether a GPU that does not answer may do so when whoever reads
-// it goes on.
+// held reports whether a GPU that does not answer may do so once its reader
+// continues.
 func held(reason string) bool { return reason == "late" || strings.HasPrefix(reason, "nvml") }
 
-// starved reports whether the agent does not get to run: all that it reads is
-// late at once. A reader that is held up in a driver call is no proof against
-// it, for it may have been put to sleep there.
+// starved reports whether the agent gets no processor time: all of its data are
+// late at once. A reader inside a driver call does not disprove that, because
+// it may have been put to sleep there.
 func starved(s *derived.Snapshot, reasons map[incident.Entity]string) bool {
 	late, all := 0, 0
 	for _, up := range s.Of(collectors.Up) {
@@ -139,11 +152,11 @@ func starved(s *derived.Snapshot, reasons map[incident.Entity]string) bool {
 	return late > 0 && all > 1
 }
 
-// nearLimit is how many degrees from its limit a GPU is hot.
+// nearLimit is the distance from the limit, in degrees, at which a GPU is hot.
 const nearLimit = 5
 
-// hotAisle reports whether nearly all GPUs are hot. Those that do not say their
-// margin say their temperature and their limit.
+// hotAisle reports whether nearly all GPUs are hot. A GPU without a reported
+// margin is judged by its temperature and its limit.
 func hotAisle(s *derived.Snapshot) bool {
 	margins, limits := map[incident.Entity]float64{}, map[incident.Entity]float64{}
 	for _, limit := range s.Of(collectors.TemperatureThreshold) {

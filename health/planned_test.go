@@ -23,9 +23,9 @@ func valueOf(s *derived.Snapshot, m *collectors.Metric, gpu string, labels ...st
 	return -1
 }
 
-// TestWhoIsHandedToAVirtualMachine holds that a GPU is away by the driver that
+// TestGPUsOfVirtualMachines holds that a GPU is away by the driver that
 // is bound to it, and that nothing else is.
-func TestWhoIsHandedToAVirtualMachine(t *testing.T) {
+func TestGPUsOfVirtualMachines(t *testing.T) {
 	t.Parallel()
 	type device struct {
 		kind, driver string
@@ -52,8 +52,10 @@ func TestWhoIsHandedToAVirtualMachine(t *testing.T) {
 		bound := on("1", collectors.PCIDeviceBound, c.bound, "0000:07:00.0", c.kind, c.driver)
 		s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 0), bound})
 		driven := hand(s)
-		if driven != c.has || valueOf(s, Away, "1") != c.away || valueOf(s, Away, "0") != 0 || valueOf(s, DevicesAway, "") != float64(c.devices) {
-			t.Errorf("%+v: away %v, %v of the host, %d driven, and the other is %v", c.device, valueOf(s, Away, "1"), valueOf(s, DevicesAway, ""), driven, valueOf(s, Away, "0"))
+		if driven != c.has || valueOf(s, Away, "1") != c.away || valueOf(s, Away, "0") != 0 ||
+			valueOf(s, DevicesAway, "") != float64(c.devices) {
+			t.Errorf("%+v: away %v, %v of the host, %d driven, and the other is %v", c.device, valueOf(s, Away, "1"),
+				valueOf(s, DevicesAway, ""), driven, valueOf(s, Away, "0"))
 		}
 	}
 }
@@ -69,15 +71,18 @@ func TestAGPUThatComesSettles(t *testing.T) {
 		want float64
 	}
 	for name, looks := range map[string][]look{
-		"there from the beginning":   {{0, "up", 0}, {10, "up", 0}},
-		"not there at the beginning": {{0, "", -1}, {10, "up", 1}, {300, "up", 1}, {309, "up", 1}, {310, "up", 0}, {320, "up", 0}},
-		"was late":                   {{0, "up", 0}, {10, "late", 0}, {20, "up", 0}},
-		"hung in a call":             {{0, "up", 0}, {10, "nvmlDeviceGetPowerUsage", 0}, {20, "up", 0}},
-		"was lost":                   {{0, "up", 0}, {10, "gpu_is_lost", -1}, {20, "up", 1}, {319, "up", 1}, {320, "up", 0}},
-		"was not listed":             {{0, "up", 0}, {10, "not_listed", -1}, {20, "up", 1}},
-		"lost, late and up":          {{0, "up", 0}, {10, "gpu_is_lost", -1}, {20, "late", -1}, {30, "up", 1}},
-		"late since it came":         {{0, "", -1}, {10, "up", 1}, {20, "late", 1}, {310, "up", 0}},
-		"came twice":                 {{0, "", -1}, {10, "up", 1}, {200, "gpu_is_lost", -1}, {210, "up", 1}, {310, "up", 1}, {509, "up", 1}, {510, "up", 0}},
+		"there from the beginning": {{0, "up", 0}, {10, "up", 0}},
+		"not there at the beginning": {{0, "", -1}, {10, "up", 1}, {300, "up", 1}, {309, "up", 1},
+			{310, "up", 0}, {320, "up", 0}},
+		"was late":       {{0, "up", 0}, {10, "late", 0}, {20, "up", 0}},
+		"hung in a call": {{0, "up", 0}, {10, "nvmlDeviceGetPowerUsage", 0}, {20, "up", 0}},
+		"was lost": {{0, "up", 0}, {10, "gpu_is_lost", -1}, {20, "up", 1},
+			{319, "up", 1}, {320, "up", 0}},
+		"was not listed":     {{0, "up", 0}, {10, "not_listed", -1}, {20, "up", 1}},
+		"lost, late and up":  {{0, "up", 0}, {10, "gpu_is_lost", -1}, {20, "late", -1}, {30, "up", 1}},
+		"late since it came": {{0, "", -1}, {10, "up", 1}, {20, "late", 1}, {310, "up", 0}},
+		"came twice": {{0, "", -1}, {10, "up", 1}, {200, "gpu_is_lost", -1}, {210, "up", 1},
+			{310, "up", 1}, {509, "up", 1}, {510, "up", 0}},
 	} {
 		var p plans
 		for _, l := range looks {
@@ -92,7 +97,8 @@ func TestAGPUThatComesSettles(t *testing.T) {
 			s := derived.NewSnapshot(samples)
 			p.explain(s, birth.Add(time.Duration(l.at)*time.Second))
 			if got := valueOf(s, Settling, "1"); got != l.want || valueOf(s, Settling, "0") != 0 {
-				t.Errorf("%s: %s after %d s: settling %v, want %v; the other %v, want 0", name, l.gpu, l.at, got, l.want, valueOf(s, Settling, "0"))
+				t.Errorf("%s: %s after %d s: settling %v, want %v; the other %v, want 0", name, l.gpu, l.at, got,
+					l.want, valueOf(s, Settling, "0"))
 			}
 		}
 	}
@@ -100,7 +106,8 @@ func TestAGPUThatComesSettles(t *testing.T) {
 	gpu := on("0", collectors.Up, 1)
 	p.reset(incident.EntityOf(gpu, nil), birth)
 	for after, want := range map[time.Duration]float64{time.Second: 1, settleFor - time.Second: 1, settleFor: 0} {
-		p := plans{begun: true, here: map[incident.Entity]bool{incident.EntityOf(gpu, nil): true}, fresh: maps.Clone(p.fresh)}
+		p := plans{begun: true, here: map[incident.Entity]bool{incident.EntityOf(gpu, nil): true},
+			fresh: maps.Clone(p.fresh)}
 		s := derived.NewSnapshot([]collectors.Sample{gpu})
 		if p.explain(s, birth.Add(after)); valueOf(s, Settling, "0") != want {
 			t.Errorf("%v after a reset: settling %v, want %v", after, valueOf(s, Settling, "0"), want)
@@ -123,7 +130,8 @@ func TestADriverThatReloadsHasItsTime(t *testing.T) {
 	} {
 		var p plans
 		look := func(up float64, at time.Duration) float64 {
-			s := derived.NewSnapshot([]collectors.Sample{{Metric: collectors.DriverUp, Value: up}, on("0", collectors.PCIDeviceBound, c.driven, "0000:07:00.0", "gpu", "nvidia")})
+			s := derived.NewSnapshot([]collectors.Sample{{Metric: collectors.DriverUp, Value: up},
+				on("0", collectors.PCIDeviceBound, c.driven, "0000:07:00.0", "gpu", "nvidia")})
 			p.explain(s, birth.Add(at))
 			return valueOf(s, Reloading, "")
 		}
@@ -144,7 +152,8 @@ func TestWarmAirIsThatOfMostGPUs(t *testing.T) {
 		margins []float64
 		want    float64
 	}{
-		{[]float64{5, 5, 5, 20}, 1}, {[]float64{5, 5, 6, 20}, 0}, {[]float64{6, 6, 6, 6}, 0}, {[]float64{-3, 0, 5, 5}, 1},
+		{[]float64{5, 5, 5, 20}, 1}, {[]float64{5, 5, 6, 20}, 0}, {[]float64{6, 6, 6, 6}, 0},
+		{[]float64{-3, 0, 5, 5}, 1},
 		{[]float64{5, 5}, 1}, {[]float64{5, 20}, 0}, {[]float64{1}, 0},
 	} {
 		for _, byLimit := range []bool{false, true} {
@@ -156,10 +165,13 @@ func TestWarmAirIsThatOfMostGPUs(t *testing.T) {
 					all = append(all, on(gpu, collectors.TemperatureMargin, margin))
 					margin = 50 // what it says itself counts for more
 				}
-				all = append(all, on(gpu, collectors.Temperature, 90-margin, "gpu"), on(gpu, collectors.Temperature, 10, "memory"),
-					on(gpu, collectors.TemperatureThreshold, 90, "gpu_max"), on(gpu, collectors.TemperatureThreshold, 200, "shutdown"))
+				all = append(all, on(gpu, collectors.Temperature, 90-margin, "gpu"),
+					on(gpu, collectors.Temperature, 10, "memory"),
+					on(gpu, collectors.TemperatureThreshold, 90, "gpu_max"),
+					on(gpu, collectors.TemperatureThreshold, 200, "shutdown"))
 			}
-			slices.SortStableFunc(all, func(a, b collectors.Sample) int { return len(a.Metric.Name) - len(b.Metric.Name) })
+			slices.SortStableFunc(all,
+				func(a, b collectors.Sample) int { return len(a.Metric.Name) - len(b.Metric.Name) })
 			s := derived.NewSnapshot(all)
 			new(plans).explain(s, birth)
 			if got := valueOf(s, HotAisle, ""); got != c.want {
@@ -167,7 +179,8 @@ func TestWarmAirIsThatOfMostGPUs(t *testing.T) {
 			}
 		}
 	}
-	s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Temperature, 90, "gpu"), on("1", collectors.Temperature, 90, "gpu")})
+	s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Temperature, 90, "gpu"),
+		on("1", collectors.Temperature, 90, "gpu")})
 	if hotAisle(s) {
 		t.Error("GPUs that do not say how hot they may become are hot")
 	}
@@ -181,8 +194,10 @@ func TestAnAgentThatDoesNotRun(t *testing.T) {
 		gpus []string // "up", or why not
 		want float64
 	}{
-		{[]string{"late", "late"}, 1}, {[]string{"late", "nvmlDeviceGetPowerUsage"}, 1}, {[]string{"late", "late", "gpu_is_lost"}, 1},
-		{[]string{"late"}, 0}, {[]string{"late", "up"}, 0}, {[]string{"up", "late", "late"}, 0}, {[]string{"nvmlInit", "nvmlInit"}, 0},
+		{[]string{"late", "late"}, 1}, {[]string{"late", "nvmlDeviceGetPowerUsage"}, 1},
+		{[]string{"late", "late", "gpu_is_lost"}, 1},
+		{[]string{"late"}, 0}, {[]string{"late", "up"}, 0}, {[]string{"up", "late", "late"}, 0},
+		{[]string{"nvmlInit", "nvmlInit"}, 0},
 		{[]string{"late", "gpu_is_lost"}, 0}, {[]string{"gpu_is_lost", "not_listed"}, 0}, {[]string{"up", "up"}, 0},
 	} {
 		var all []collectors.Sample
@@ -200,7 +215,8 @@ func TestAnAgentThatDoesNotRun(t *testing.T) {
 		}
 	}
 	s := derived.NewSnapshot(nil)
-	if new(plans).explain(s, birth); valueOf(s, Starved, "") != -1 || valueOf(s, HotAisle, "") != -1 || valueOf(s, Reloading, "") != -1 || valueOf(s, DevicesAway, "") != 0 {
+	if new(plans).explain(s, birth); valueOf(s, Starved, "") != -1 || valueOf(s, HotAisle, "") != -1 ||
+		valueOf(s, Reloading, "") != -1 || valueOf(s, DevicesAway, "") != 0 {
 		t.Errorf("of a host without GPUs is said what nobody knows")
 	}
 }

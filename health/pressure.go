@@ -2,8 +2,10 @@ package health
 
 import "gpusteward/collectors"
 
-// What the agent needs for itself, and what it lost.
+// The agent's own use of resources, and its losses.
 var (
-	Pressure      = collectors.HostGauge("gpusteward_pressure_ratio", "How much of a resource the agent uses, of the most that it should: more than 1 is too much.", "resource")
-	TelemetryLost = collectors.HostCounter("gpusteward_telemetry_lost_total", "What may have happened and was not seen or not kept, by where it was lost.", "source")
+	Pressure = collectors.HostGauge("gpusteward_pressure_ratio",
+		"The agent's use of a resource, as a part of its limit: more than 1 is too much.", "resource")
+	TelemetryLost = collectors.HostCounter("gpusteward_telemetry_lost_total",
+		"Events that may have happened and were not seen or not kept, by the place of the loss.", "source")
 )

@@ -13,16 +13,21 @@ import (
 	"gpusteward/health/incident"
 )
 
-// What the engine says of its judgement.
+// Metrics of the engine's judgement.
 var (
-	Status       = collectors.Gauge("nvgpu_health_status", "Health of the GPU: 0 is well, 1 degraded (a warning), 2 failed (critical or worse). Absent while it is not known.")
-	NodeStatus   = collectors.HostGauge("nvgpu_node_health_status", "Health of the node, the worst of its GPUs and of the checks on the node itself: 0 is well, 1 degraded, 2 failed. Absent while it is not known.")
-	CheckFailing = collectors.Gauge("nvgpu_health_check_failing", "Whether the check fails for the GPU, or for the node where gpu is empty.", "check")
-	CheckUnknown = collectors.Gauge("nvgpu_health_checks_unknown", "Checks of the GPU, or of the node where gpu is empty, that have no data any more: it may not be well.")
-	AlertFiring  = collectors.HostGauge("nvgpu_alert_firing", "For how many entities the alert fires, by the agent's own judgement.", "alert", "severity")
+	Status = collectors.Gauge("nvgpu_health_status", "Health of the GPU: 0 is well, 1 degraded (a warning), 2 "+
+		"failed (critical or worse). Absent while it is not known.")
+	NodeStatus = collectors.HostGauge("nvgpu_node_health_status", "Health of the node, the worst of its GPUs and "+
+		"of the checks on the node itself: 0 is well, 1 degraded, 2 failed. Absent while it is not known.")
+	CheckFailing = collectors.Gauge("nvgpu_health_check_failing",
+		"Whether the check fails for the GPU, or for the node where gpu is empty.", "check")
+	CheckUnknown = collectors.Gauge("nvgpu_health_checks_unknown",
+		"Checks of the GPU, or of the node where gpu is empty, that have no data any more: it may not be well.")
+	AlertFiring = collectors.HostGauge("nvgpu_alert_firing",
+		"For how many entities the alert fires, by the agent's own judgement.", "alert", "severity")
 )
 
-// standing is how a GPU, or the node, fares.
+// standing is the condition of a GPU, or of the node.
 type standing struct {
 	known   bool
 	unknown int
@@ -37,8 +42,11 @@ func (e *Engine) report(s *derived.Snapshot) {
 	for _, j := range e.judges {
 		first := len(firing)
 		for _, l := range j.Levels {
-			if e.alerts(j) && !slices.ContainsFunc(firing[first:], func(f collectors.Sample) bool { return f.Labels[1] == l.Severity.String() }) {
-				firing = append(firing, collectors.Sample{Metric: AlertFiring, Labels: []string{j.Alert, l.Severity.String()}})
+			if e.alerts(j) &&
+				!slices.ContainsFunc(firing[first:],
+					func(f collectors.Sample) bool { return f.Labels[1] == l.Severity.String() }) {
+				firing = append(firing, collectors.Sample{Metric: AlertFiring, Labels: []string{j.Alert,
+					l.Severity.String()}})
 			}
 		}
 		for _, st := range j.order {
@@ -74,8 +82,8 @@ func (e *Engine) report(s *derived.Snapshot) {
 	s.Add(e.incidents(s)...)
 }
 
-// with adds what a check says of the GPU, or of what is on it, and whether it
-// is the worse for it.
+// with adds a check's result for the GPU, or for something on it, and whether
+// that makes the GPU worse.
 func (g *standing) with(j *judge, st *status, counts bool) *standing {
 	if g == nil {
 		g = &standing{}
@@ -99,12 +107,13 @@ func (g *standing) with(j *judge, st *status, counts bool) *standing {
 	return g
 }
 
-// incidents returns how many incidents each GPU had, by class.
+// incidents returns the number of incidents of each GPU, by class.
 func (e *Engine) incidents(s *derived.Snapshot) (all []collectors.Sample) {
 	for _, up := range s.Of(collectors.Up) {
 		gpu := incident.EntityOf(up, nil)
 		for _, class := range incident.Classes {
-			all = append(all, collectors.Sample{Metric: IncidentsTotal, Labels: []string{gpu.GPU, gpu.UUID, string(class)}, Value: e.totals[gpu][class]})
+			all = append(all, collectors.Sample{Metric: IncidentsTotal, Labels: []string{gpu.GPU, gpu.UUID,
+				string(class)}, Value: e.totals[gpu][class]})
 		}
 	}
 	return all
@@ -121,7 +130,7 @@ func statusOf(s incident.Severity) float64 {
 	return 0
 }
 
-// A Finding is one fault that an engine sees now.
+// A Finding is one fault that the engine sees now.
 type Finding struct {
 	Check    string            `json:"check"`
 	Alert    string            `json:"alert,omitempty"`
@@ -133,12 +142,12 @@ type Finding struct {
 	Shadow   bool              `json:"shadow,omitempty"`  // it does not alert
 	Value    float64           `json:"value"`             // the last reading
 	Worst    float64           `json:"worst"`             // of this fault
-	WorstAt  time.Time         `json:"worst_at,omitzero"` // when that was
+	WorstAt  time.Time         `json:"worst_at,omitzero"` // the time of Worst
 	Message  string            `json:"message"`
 	Action   string            `json:"action"`
 }
 
-// Findings returns what fails, and what is unknown, the worst first.
+// Findings returns the failing and the unknown checks, the worst first.
 func (e *Engine) Findings() (all []Finding) {
 	for _, j := range e.judges {
 		for _, st := range j.order {
@@ -146,8 +155,10 @@ func (e *Engine) Findings() (all []Finding) {
 				continue
 			}
 			l := &st.levels[st.told(j.Check)]
-			f := Finding{Check: j.ID, Alert: j.Alert, Entity: st.Entity, Severity: st.severity(j.Check), State: st.state, Since: e.dated(st.since), Latched: st.latched,
-				Shadow: e.shadows(j), Value: l.value, Worst: l.worst, WorstAt: e.dated(l.when), Message: e.message(j, st), Action: e.action(j, st)}
+			f := Finding{Check: j.ID, Alert: j.Alert, Entity: st.Entity, Severity: st.severity(j.Check),
+				State: st.state, Since: e.dated(st.since), Latched: st.latched,
+				Shadow: e.shadows(j), Value: l.value, Worst: l.worst, WorstAt: e.dated(l.when),
+				Message: e.message(j, st), Action: e.action(j, st)}
 			if l.active {
 				f.Since = e.dated(l.since)
 			}
@@ -163,33 +174,37 @@ func (e *Engine) Findings() (all []Finding) {
 // transition describes a change of state.
 func (e *Engine) transition(j *judge, st *status, from incident.State) incident.Event {
 	now := e.memory.now
-	ev := incident.Event{Version: incident.EventVersion, Kind: incident.KindTransition, ID: fmt.Sprintf("%s/%s/%d", j.ID, st.Entity, now.UnixNano()), Time: now,
-		Entity: st.Entity, Check: j.ID, Class: j.Class, Severity: st.severity(j.Check), From: from, To: st.state, Latched: st.latched, Shadow: e.shadows(j),
+	ev := incident.Event{Version: incident.EventVersion, Kind: incident.KindTransition,
+		ID: fmt.Sprintf("%s/%s/%d", j.ID, st.Entity, now.UnixNano()), Time: now,
+		Entity: st.Entity, Check: j.ID, Class: j.Class, Severity: st.severity(j.Check), From: from, To: st.state,
+		Latched: st.latched, Shadow: e.shadows(j),
 		Workload: st.Workload, Message: e.message(j, st)}
 	if i := st.told(j.Check); st.levels[i].active {
-		ev.Threshold, ev.Window, ev.First = j.Levels[i].When.Threshold, j.Levels[i].For.String(), e.dated(st.levels[i].since)
+		ev.Threshold, ev.Window, ev.First = j.Levels[i].When.Threshold, j.Levels[i].For.String(),
+			e.dated(st.levels[i].since)
 		ev.Value, _ = st.says(i)
 	}
 	if ev.Severity != incident.None {
 		ev.Action = e.action(j, st)
 	}
 	if cause := e.evidence(j, st); cause != nil {
-		ev.What, ev.Code, ev.PID, ev.Comm, ev.Workload, ev.GI = cause.What, cause.Code, cause.PID, cause.Comm, cmp.Or(ev.Workload, cause.Workload), cause.GI
+		ev.What, ev.Code, ev.PID, ev.Comm, ev.Workload, ev.GI = cause.What, cause.Code, cause.PID, cause.Comm,
+			cmp.Or(ev.Workload, cause.Workload), cause.GI
 		ev.Sources = cause.Sources
 	}
 	return ev
 }
 
-// EnableAlerts sets which checks in shadow mode alert all the same.
+// EnableAlerts sets the checks in shadow mode that alert nevertheless.
 func (e *Engine) EnableAlerts(checks []string) { e.enabled = checks }
 
 // alerts reports whether a check alerts.
 func (e *Engine) alerts(j *judge) bool { return j.Alert != "" && !e.shadows(j) }
 
-// shadows reports whether a check is in shadow mode, and was not turned on.
+// shadows reports whether a check is in shadow mode and has not been enabled.
 func (e *Engine) shadows(j *judge) bool { return j.Shadow && !slices.Contains(e.enabled, j.ID) }
 
-// Alerts returns the alerts that fire, with labels beside their own.
+// Alerts returns the alerts that fire, with additional labels.
 func (e *Engine) Alerts(labels map[string]string) (all []Alert) {
 	for _, j := range e.judges {
 		if !e.alerts(j) {
@@ -206,8 +221,8 @@ func (e *Engine) Alerts(labels map[string]string) (all []Alert) {
 	return all
 }
 
-// Runbook is where the runbook is, to which "#" and an alert's name in lower
-// case are added.
+// Runbook is the address of the runbook. The caller adds "#" and the name of an
+// alert in lower case.
 const Runbook = "https://github.com/gpusteward/gpusteward/blob/main/alerts/RUNBOOK.md"
 
 // alert returns the alert of a level.
@@ -215,13 +230,15 @@ func (e *Engine) alert(j *judge, st *status, level int, labels map[string]string
 	value, _ := st.says(level)
 	where := locate(labels["node"], st.Entity)
 	a := Alert{Starts: e.dated(st.levels[level].since), Labels: maps.Clone(labels), Annotations: map[string]string{
-		"summary": where + j.Summary, "description": e.sentences(j, st, level), "action": e.action(j, st), "runbook_url": Runbook + "#" + strings.ToLower(j.Alert),
-		"value": fmt.Sprintf("%.4g", value),
+		"summary": where + j.Summary, "description": e.sentences(j, st, level), "action": e.action(j, st),
+		"runbook_url": Runbook + "#" + strings.ToLower(j.Alert),
+		"value":       fmt.Sprintf("%.4g", value),
 	}}
 	if a.Labels == nil {
 		a.Labels = map[string]string{}
 	}
-	maps.Copy(a.Labels, map[string]string{"alertname": j.Alert, "severity": j.Levels[level].Severity.String(), "check": j.ID, "source": "gpusteward"})
+	maps.Copy(a.Labels, map[string]string{"alertname": j.Alert, "severity": j.Levels[level].Severity.String(),
+		"check": j.ID, "source": "gpusteward"})
 	for _, p := range st.Parts() {
 		a.Labels[p[0]] = p[1]
 	}
@@ -230,7 +247,8 @@ func (e *Engine) alert(j *judge, st *status, level int, labels map[string]string
 		if ev.What == incident.WhatXID {
 			xid = ev.Code
 		}
-		for name, v := range map[string]string{"xid": fmt.Sprint(xid), "pid": fmt.Sprint(ev.PID), "comm": ev.Comm, "workload": ev.Workload, "sources": strings.Join(ev.Sources, ", ")} {
+		for name, v := range map[string]string{"xid": fmt.Sprint(xid), "pid": fmt.Sprint(ev.PID), "comm": ev.Comm,
+			"workload": ev.Workload, "sources": strings.Join(ev.Sources, ", ")} {
 			if v != "" && v != "0" {
 				a.Annotations[name] = v
 			}

@@ -11,15 +11,17 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestWhatMetricsSayOfHealth holds the metrics of the judgement on a host with
+// TestMetricsOfHealth holds the metrics of the judgement on a host with
 // two GPUs, by what their margins have been for a while; -1 stands for none.
-func TestWhatMetricsSayOfHealth(t *testing.T) {
+func TestMetricsOfHealth(t *testing.T) {
 	t.Parallel()
 	const cool, suspect, warm, hot, unread = 50, 8, -1, -20, 1000
 	checks := func() []*Check {
 		shadow := *hotCheck
 		shadow.ID, shadow.Alert, shadow.Shadow = "shadow", "Shadow", true
-		early := &Check{ID: "early", Alert: "Early", Levels: []Level{{Severity: incident.Info, When: Value(collectors.TemperatureMargin).Below(10), For: of(3, 3)}}}
+		early := &Check{ID: "early", Alert: "Early",
+			Levels: []Level{{Severity: incident.Info, When: Value(collectors.TemperatureMargin).
+				Below(10), For: of(3, 3)}}}
 		return []*Check{hotCheck, &shadow, early}
 	}
 	for name, c := range map[string]struct {
@@ -33,14 +35,24 @@ func TestWhatMetricsSayOfHealth(t *testing.T) {
 	}{
 		"both are cool":        {margins: [2]float64{cool, cool}, firing: map[string]float64{"Shadow warning": -1}},
 		"the first is suspect": {margins: [2]float64{suspect, cool}, firing: map[string]float64{"Early info": 1}},
-		"the first is warm":    {margins: [2]float64{warm, cool}, status: [2]float64{1, 0}, node: 1, failing: [2]float64{1, 0}, firing: map[string]float64{"Hot warning": 1, "Early info": 1, "Shadow warning": -1}},
-		"both are warm":        {margins: [2]float64{warm, warm}, status: [2]float64{1, 1}, node: 1, failing: [2]float64{1, 1}, firing: map[string]float64{"Hot warning": 2, "Early info": 2}},
-		"the second is hot":    {margins: [2]float64{warm, hot}, status: [2]float64{1, 2}, node: 2, failing: [2]float64{1, 1}, firing: map[string]float64{"Hot warning": 2, "Hot critical": 1, "Early info": 2}},
-		"it alerts, asked to":  {margins: [2]float64{warm, hot}, enabled: []string{"shadow"}, status: [2]float64{1, 2}, node: 2, failing: [2]float64{1, 1}, firing: map[string]float64{"Hot warning": 2, "Hot critical": 1, "Early info": 2, "Shadow warning": 2, "Shadow critical": 1}},
-		"nothing is read":      {margins: [2]float64{unread, cool}, status: [2]float64{-1, 0}, unknown: [2]float64{3, 0}},
-		"cool, and down":       {margins: [2]float64{cool, cool}, down: true, status: [2]float64{-1, 0}, node: -1},
-		"suspect, and down":    {margins: [2]float64{suspect, cool}, down: true, status: [2]float64{-1, 0}, node: -1, firing: map[string]float64{"Early info": 1}},
-		"warm, and down":       {margins: [2]float64{warm, cool}, down: true, status: [2]float64{1, 0}, node: 1, failing: [2]float64{1, 0}, firing: map[string]float64{"Hot warning": 1, "Early info": 1}},
+		"the first is warm": {margins: [2]float64{warm, cool}, status: [2]float64{1, 0}, node: 1,
+			failing: [2]float64{1, 0}, firing: map[string]float64{"Hot warning": 1, "Early info": 1,
+				"Shadow warning": -1}},
+		"both are warm": {margins: [2]float64{warm, warm}, status: [2]float64{1, 1}, node: 1,
+			failing: [2]float64{1, 1}, firing: map[string]float64{"Hot warning": 2, "Early info": 2}},
+		"the second is hot": {margins: [2]float64{warm, hot}, status: [2]float64{1, 2}, node: 2,
+			failing: [2]float64{1, 1}, firing: map[string]float64{"Hot warning": 2, "Hot critical": 1,
+				"Early info": 2}},
+		"it alerts, asked to": {margins: [2]float64{warm, hot}, enabled: []string{"shadow"}, status: [2]float64{1, 2},
+			node: 2, failing: [2]float64{1, 1}, firing: map[string]float64{"Hot warning": 2, "Hot critical": 1,
+				"Early info": 2, "Shadow warning": 2, "Shadow critical": 1}},
+		"nothing is read": {margins: [2]float64{unread, cool}, status: [2]float64{-1, 0},
+			unknown: [2]float64{3, 0}},
+		"cool, and down": {margins: [2]float64{cool, cool}, down: true, status: [2]float64{-1, 0}, node: -1},
+		"suspect, and down": {margins: [2]float64{suspect, cool}, down: true, status: [2]float64{-1, 0}, node: -1,
+			firing: map[string]float64{"Early info": 1}},
+		"warm, and down": {margins: [2]float64{warm, cool}, down: true, status: [2]float64{1, 0}, node: 1,
+			failing: [2]float64{1, 0}, firing: map[string]float64{"Hot warning": 1, "Early info": 1}},
 	} {
 		w := newWorld(t, checks()...)
 		w.engine.EnableAlerts(c.enabled)
@@ -62,14 +74,17 @@ func TestWhatMetricsSayOfHealth(t *testing.T) {
 		}
 		for i := range 2 {
 			gpu := strconv.Itoa(i)
-			if got := [...]float64{valueOf(s, Status, gpu), valueOf(s, CheckFailing, gpu, "hot"), valueOf(s, CheckUnknown, gpu)}; got != [...]float64{c.status[i], c.failing[i], c.unknown[i]} {
-				t.Errorf("%s: GPU %d has status %g, fails %g, of %g is nothing known; want %g, %g, %g", name, i, got[0], got[1], got[2], c.status[i], c.failing[i], c.unknown[i])
+			if got := [...]float64{valueOf(s, Status, gpu), valueOf(s, CheckFailing, gpu, "hot"),
+				valueOf(s, CheckUnknown, gpu)}; got != [...]float64{c.status[i], c.failing[i], c.unknown[i]} {
+				t.Errorf("%s: GPU %d has status %g, fails %g, of %g is nothing known; want %g, %g, %g", name, i, got[0],
+					got[1], got[2], c.status[i], c.failing[i], c.unknown[i])
 			}
 		}
 		if got := valueOf(s, NodeStatus, ""); got != c.node {
 			t.Errorf("%s: the node has status %g, want %g", name, got, c.node)
 		}
-		want := map[string]float64{"Hot warning": 0, "Hot critical": 0, "Early info": 0, "Shadow warning": -1, "Shadow critical": -1}
+		want := map[string]float64{"Hot warning": 0, "Hot critical": 0, "Early info": 0, "Shadow warning": -1,
+			"Shadow critical": -1}
 		for alert, n := range c.firing {
 			want[alert] = n
 		}
@@ -82,7 +97,8 @@ func TestWhatMetricsSayOfHealth(t *testing.T) {
 				t.Errorf("%s: %s fires %g times (%v), want %g", name, alert, v, known, n)
 			}
 		}
-		if n := len(s.Of(AlertFiring)); n != len(slices.DeleteFunc(slices.Sorted(maps.Values(want)), func(v float64) bool { return v < 0 })) {
+		if n := len(s.Of(AlertFiring)); n != len(slices.DeleteFunc(slices.Sorted(maps.Values(want)),
+			func(v float64) bool { return v < 0 })) {
 			t.Errorf("%s: %d series of alerts", name, n)
 		}
 	}

@@ -26,8 +26,9 @@ type promise struct {
 var (
 	inWords    = regexp.MustCompile(`^(.+) (above|at least|below|at most|is not|is) (\S+)$`)
 	frequency  = regexp.MustCompile(`^(\d+) of (\d+) in (\d+)([dhms])$`)
-	comparison = map[string]string{"above": ">", "at least": ">=", "below": "<", "at most": "<=", "is": "==", "is not": "!="}
-	units      = map[string]time.Duration{"d": 24 * time.Hour, "h": time.Hour, "m": time.Minute, "s": time.Second}
+	comparison = map[string]string{"above": ">", "at least": ">=", "below": "<", "at most": "<=",
+		"is": "==", "is not": "!="}
+	units = map[string]time.Duration{"d": 24 * time.Hour, "h": time.Hour, "m": time.Minute, "s": time.Second}
 )
 
 // promises returns what the runbook says of each alert, and its section. The
@@ -139,7 +140,8 @@ func (r *row) apart() time.Duration {
 // show shows examples, as they are before the moment or from it on, for so
 // long, and returns the state at the end of it. If until is not OK it ends when
 // the state is that, and returns after how long that was.
-func (r *row) show(examples []Example, before bool, long time.Duration, until incident.State) (incident.State, time.Duration) {
+func (r *row) show(examples []Example, before bool, long time.Duration,
+	until incident.State) (incident.State, time.Duration) {
 	j, apart := r.engine.judges[0], max(r.apart(), long/256)
 	base := map[string]float64{}
 	for passed := time.Duration(0); passed < long; passed += apart {
@@ -205,7 +207,8 @@ func TestRowsAreAsTheRunbookSays(t *testing.T) {
 	said, sections := promises(t)
 	for _, c := range Checks() {
 		if len(said[c.Alert]) != len(c.Levels) {
-			t.Errorf("%s has %d levels, and the runbook %d: make generate writes it", c.ID, len(c.Levels), len(said[c.Alert]))
+			t.Errorf("%s has %d levels, and the runbook %d: make generate writes it", c.ID, len(c.Levels),
+				len(said[c.Alert]))
 			continue
 		}
 		for i, l := range c.Levels {
@@ -213,7 +216,8 @@ func TestRowsAreAsTheRunbookSays(t *testing.T) {
 				t.Parallel()
 				p := said[c.Alert][i]
 				if !p.meant(l.When) || p.often != l.For.String() {
-					t.Fatalf("it is %q, %s, and the runbook has %q, %s: make generate writes it", l.When.Words(), l.For, p.words, p.often)
+					t.Fatalf("it is %q, %s, and the runbook has %q, %s: make generate writes it", l.When.Words(),
+						l.For, p.words, p.often)
 				}
 				if expr := l.Expr(); !strings.Contains(sections[c.Alert], expr) {
 					t.Errorf("for Prometheus it is %s, which the runbook does not have: make generate writes it", expr)
@@ -246,7 +250,8 @@ func (p promise) test(t *testing.T, c *Check, l Level) {
 	for n, examples := range p.Counterexamples(func() incident.Entity { return e }) {
 		r := p.row(c, l)
 		r.show(examples, true, r.apart(), incident.OK)
-		if got, _ := r.show(examples, false, r.ever(), p.severity.State()); got != incident.OK && got != incident.Unknown {
+		if got, _ := r.show(examples, false, r.ever(), p.severity.State()); got != incident.OK &&
+			got != incident.Unknown {
 			t.Errorf("where %d is not so: %v, with %v", n, got, examples)
 		}
 	}
@@ -259,7 +264,8 @@ func (p promise) test(t *testing.T, c *Check, l Level) {
 		}
 		r := p.row(c, l)
 		r.show(examples, true, r.apart(), incident.OK)
-		if got, _ := r.show(examples, false, r.ever(), p.severity.State()); got != incident.OK && got != incident.Unknown {
+		if got, _ := r.show(examples, false, r.ever(), p.severity.State()); got != incident.OK &&
+			got != incident.Unknown {
 			t.Errorf("without %s: %v", w.Signal, got)
 		}
 	}

@@ -9,13 +9,13 @@ import (
 	"gpusteward/health/incident"
 )
 
-// Saved is what an engine must not forget over a restart of the agent.
+// Saved is the part of an engine that outlives a restart of the agent.
 type Saved struct {
 	Version   int                `json:"version"`
 	Boot      string             `json:"boot_id"`
 	Time      time.Time          `json:"time"`
-	Faults    []savedFault       `json:"faults"`    // what fails
-	Cleared   []savedClearing    `json:"cleared"`   // what was latched
+	Faults    []savedFault       `json:"faults"`    // failing checks
+	Cleared   []savedClearing    `json:"cleared"`   // cleared latched faults
 	Incidents []incident.Event   `json:"incidents"` // of the last 30 days
 	Counters  map[string]float64 `json:"counters"`  // lifetime counters
 	Peaks     []savedPeak        `json:"peaks"`     // of signals, in this boot
@@ -43,7 +43,7 @@ type savedLevel struct {
 	Bad      time.Time         `json:"bad"`
 	Value    float64           `json:"value"`
 	Worst    float64           `json:"worst,omitempty"`
-	When     time.Time         `json:"when,omitzero"` // the worst was
+	When     time.Time         `json:"when,omitzero"` // of the worst value
 }
 
 type savedClearing struct {
@@ -56,14 +56,14 @@ type savedPeak struct {
 	Value float64 `json:"value"`
 }
 
-// sound is before any clock that somebody has set: one that shows less has
-// begun anew, as it does on a host whose battery is empty.
+// sound is earlier than any clock that somebody has set. A clock that shows
+// less has begun anew, as on a host with an empty battery.
 var sound = time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// restoring returns what a time of a state is for an engine that goes on with
-// it now: as long ago, by the monotonic clock too, so that a clock which is set
-// later changes nothing. Where the clock has gone back since, or was not set
-// then, no time is taken to have passed since the state was saved.
+// restoring converts the times of a state for an engine that continues with it
+// now. An event keeps its age, also by the monotonic clock, so that setting the
+// clock later changes nothing. If the clock has gone back since the save, or
+// was not set then, no time counts as passed since the save.
 func restoring(saved, now time.Time) func(time.Time) time.Time {
 	from := now
 	if saved.After(now) || saved.Before(sound) && !now.Before(sound) && !saved.IsZero() {
@@ -77,7 +77,7 @@ func restoring(saved, now time.Time) func(time.Time) time.Time {
 	}
 }
 
-// each returns the events as f has their times.
+// each returns the events with their times converted by f.
 func each(events []incident.Event, f func(time.Time) time.Time) []incident.Event {
 	all := make([]incident.Event, 0, len(events))
 	for _, e := range events {
@@ -87,19 +87,22 @@ func each(events []incident.Event, f func(time.Time) time.Time) []incident.Event
 	return all
 }
 
-// Save returns what a new engine needs to go on, during the boot with this id.
-// Its times are as the clock is now.
+// Save returns the state that a new engine needs to continue during the boot
+// with this id. Its times follow the present clock.
 func (e *Engine) Save(boot string) (Saved, error) {
-	s := Saved{Version: savedVersion, Boot: boot, Time: e.memory.now, Incidents: each(e.memory.incidents, e.dated), Counters: maps.Clone(e.memory.kept), Normal: e.normal}
+	s := Saved{Version: savedVersion, Boot: boot, Time: e.memory.now, Incidents: each(e.memory.incidents, e.dated),
+		Counters: maps.Clone(e.memory.kept), Normal: e.normal}
 	for _, j := range e.judges {
 		for _, st := range j.order {
 			if st.severity(j.Check) == incident.None {
 				continue
 			}
-			f := savedFault{Check: j.ID, Entity: st.Entity, State: st.state, Since: e.dated(st.since), Hold: st.hold, Latched: st.latched}
+			f := savedFault{Check: j.ID, Entity: st.Entity, State: st.state, Since: e.dated(st.since), Hold: st.hold,
+				Latched: st.latched}
 			for i, l := range st.levels {
 				if l.active {
-					f.Levels = append(f.Levels, savedLevel{i, j.Levels[i].Severity, e.dated(l.since), e.dated(l.bad), l.value, l.worst, e.dated(l.when)})
+					f.Levels = append(f.Levels, savedLevel{i, j.Levels[i].Severity, e.dated(l.since), e.dated(l.bad),
+						l.value, l.worst, e.dated(l.when)})
 				}
 			}
 			s.Faults = append(s.Faults, f)
@@ -123,8 +126,8 @@ func (e *Engine) Save(boot string) (Saved, error) {
 	return s, err
 }
 
-// Restore has a new engine go on where s was saved. What was latched in
-// another boot is over: the events say so.
+// Restore lets a new engine continue from s. Faults that were latched in
+// another boot are over: the events say so.
 func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []incident.Event, err error) {
 	m := e.memory
 	restored := restoring(s.Time, now)
@@ -138,7 +141,7 @@ func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []inciden
 			m.peaks[p.peak] = p.Value
 		}
 	} else if s.Boot != "" {
-		e.plans.begun = true // all GPUs are new then: their links train
+		e.plans.begun = true // all GPUs are new after a boot: their links train
 	}
 	if s.Normal != nil {
 		e.normal = s.Normal
@@ -150,7 +153,7 @@ func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []inciden
 	for _, f := range s.Faults {
 		j := byID[f.Check]
 		if j == nil {
-			continue // a check that this version does not have any more
+			continue // this version no longer has the check
 		}
 		st := j.status(f.Entity, now)
 		if st == nil {
@@ -158,8 +161,10 @@ func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []inciden
 		}
 		st.state, st.since, st.hold, st.latched = f.State, restored(f.Since), f.Hold, f.Latched
 		for _, l := range f.Levels {
-			if l.Level >= 0 && l.Level < len(j.Levels) && j.Levels[l.Level].Severity == l.Severity { // else the check has changed
-				st.levels[l.Level] = level{active: true, read: now, since: restored(l.Since), bad: restored(l.Bad), value: l.Value, worst: l.Worst, when: restored(l.When)}
+			// else the check has changed
+			if l.Level >= 0 && l.Level < len(j.Levels) && j.Levels[l.Level].Severity == l.Severity {
+				st.levels[l.Level] = level{active: true, read: now, since: restored(l.Since), bad: restored(l.Bad),
+					value: l.Value, worst: l.Worst, when: restored(l.When)}
 			}
 		}
 		if f.Latched && s.Boot != boot {
@@ -172,10 +177,10 @@ func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []inciden
 	return changes, err
 }
 
-// dated returns a time as the clock has it now.
+// dated returns a time by the present clock.
 func (e *Engine) dated(t time.Time) time.Time { return host.Rebased(t, e.memory.now) }
 
-// clearing is a fault that was latched and cleared.
+// clearing identifies a latched fault that was cleared.
 type clearing struct {
 	Check  string          `json:"check"`
 	Entity incident.Entity `json:"entity"`

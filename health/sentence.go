@@ -10,9 +10,9 @@ import (
 	"gpusteward/health/incident"
 )
 
-// told returns the index of the level that is told of: of those that fail the
-// worst, and of these one whose fault is there now; where none fails, of
-// those that were just left.
+// told returns the index of the level for the sentence: the worst failing
+// level, preferably one with a present fault; if none fails, the worst of those
+// that were just left.
 func (st *status) told(c *Check) (index int) {
 	most := -1
 	for i := range st.levels {
@@ -32,21 +32,23 @@ func (st *status) told(c *Check) (index int) {
 	return index
 }
 
-// says returns the value that is told of a level: what it is now, while that
-// is a fault, and else the worst that it was, which is past.
+// says returns the value for the sentence about a level: the present value
+// while it is a fault, otherwise the worst one, which is past.
 func (st *status) says(index int) (v float64, past bool) {
 	l := &st.levels[index]
-	if past = !l.active || l.clear > 0 || st.state == incident.Recovering || st.state == incident.Unknown; past && !l.when.IsZero() {
+	if past = !l.active || l.clear > 0 || st.state == incident.Recovering || st.state == incident.Unknown; past &&
+		!l.when.IsZero() {
 		return l.worst, true
 	}
 	return l.value, past
 }
 
-// message says what is wrong.
+// message describes the fault.
 func (e *Engine) message(j *judge, st *status) string { return e.sentences(j, st, st.told(j.Check)) }
 
-// sentences say what is wrong by a level of the check, and what is known of
-// how it came about. What is over is told as past, with the worst that it was.
+// sentences describe the fault by a level of the check, and the known
+// circumstances. A fault that is over is in the past tense, with its worst
+// value.
 func (e *Engine) sentences(j *judge, st *status, level int) string {
 	l, severity := &st.levels[level], st.severity(j.Check)
 	switch {
@@ -57,9 +59,10 @@ func (e *Engine) sentences(j *judge, st *status, level int) string {
 	}
 	detail := strings.ReplaceAll(j.Detailed(j.Levels[level]), "{labels}", e.labels(j, st))
 	value, past := st.says(level)
-	text, counts := fill(detail, st.Name(), value, e.xids(j, st)), strings.Contains(detail, "{value}") || strings.Contains(detail, "{percent}")
+	text, counts := fill(detail, st.Name(), value, e.xids(j, st)), strings.Contains(detail, "{value}") ||
+		strings.Contains(detail, "{percent}")
 	switch {
-	case past && counts && !l.when.IsZero(): // of what an older version kept that is not known
+	case past && counts && !l.when.IsZero(): // the state of an older version lacks it
 		text = "At its worst, at " + e.clock(l.when) + ": " + text
 	case past && !l.bad.IsZero():
 		text = "Until " + e.clock(l.bad) + ": " + text
@@ -88,11 +91,12 @@ func (e *Engine) sentences(j *judge, st *status, level int) string {
 
 // fill puts an entity's name, a value and XIDs into a check's detail.
 func fill(detail, name string, value float64, xids string) string {
-	return strings.NewReplacer("{value}", fmt.Sprintf("%.4g", value), "{percent}", fmt.Sprintf("%.3g %%", 100*value), "{entity}", name, "{xids}", xids).Replace(detail)
+	return strings.NewReplacer("{value}", fmt.Sprintf("%.4g", value), "{percent}", fmt.Sprintf("%.3g %%", 100*value),
+		"{entity}", name, "{xids}", xids).Replace(detail)
 }
 
-// labels says of what a value is a fault now, where a check's gauge has several
-// series for an entity: ": setting persistence, value 0, expected 1".
+// labels names the series with the fault, if a check's gauge has several for an
+// entity: ": setting persistence, value 0, expected 1".
 func (e *Engine) labels(j *judge, st *status) string {
 	var all []string
 	for i, l := range st.levels {
@@ -101,7 +105,8 @@ func (e *Engine) labels(j *judge, st *status) string {
 			continue
 		}
 		src.each(e.latest, func(s collectors.Sample) {
-			if rest := src.rest(s); rest != "" && incident.EntityOf(s, src.by) == st.Entity && s.Value == l.value && !slices.Contains(all, rest) {
+			if rest := src.rest(s); rest != "" && incident.EntityOf(s, src.by) == st.Entity && s.Value == l.value &&
+				!slices.Contains(all, rest) {
 				all = append(all, rest)
 			}
 		})
@@ -112,19 +117,20 @@ func (e *Engine) labels(j *judge, st *status) string {
 	return ": " + strings.Join(all, "; ")
 }
 
-// rest names the labels of a sample that make no entity and that nobody asked
-// for by name.
+// rest names the labels of a sample that belong to no entity and that the
+// signal does not name.
 func (src source) rest(s collectors.Sample) string {
 	var all []string
 	for i, l := range s.Metric.Labels {
-		if s.Labels[i] != "" && l != "gpu" && l != "uuid" && !slices.Contains(src.by, l) && !slices.ContainsFunc(src.matches, func(m match) bool { return m.at == i }) {
+		if s.Labels[i] != "" && l != "gpu" && l != "uuid" && !slices.Contains(src.by, l) &&
+			!slices.ContainsFunc(src.matches, func(m match) bool { return m.at == i }) {
 			all = append(all, l+" "+s.Labels[i])
 		}
 	}
 	return strings.Join(all, ", ")
 }
 
-// xids names those that a check counted: "XID 48, 94".
+// xids names the XIDs that a check counted: "XID 48, 94".
 func (e *Engine) xids(j *judge, st *status) string {
 	newest := e.evidence(j, st)
 	if newest == nil || newest.What != incident.WhatXID {
@@ -135,7 +141,8 @@ func (e *Engine) xids(j *judge, st *status) string {
 		counted := j.Levels[i].When.Signal.counts
 		for n := range e.memory.incidents {
 			ev := &e.memory.incidents[n]
-			if counted == nil || !l.active || newest.First.Sub(ev.First) > counted.Window || ev.What != incident.WhatXID || slices.Contains(codes, ev.Code) {
+			if counted == nil || !l.active || newest.First.Sub(ev.First) > counted.Window ||
+				ev.What != incident.WhatXID || slices.Contains(codes, ev.Code) {
 				continue
 			}
 			if entity, ok := counted.entity(ev); ok && entity == st.Entity && counted.Match(ev) {
@@ -147,10 +154,11 @@ func (e *Engine) xids(j *judge, st *status) string {
 	return "XID " + strings.Trim(strings.ReplaceAll(fmt.Sprint(codes), " ", ", "), "[]")
 }
 
-// clock writes a time as it stands in a sentence.
+// clock formats a time for a sentence.
 func (e *Engine) clock(t time.Time) string { return e.dated(t).UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// locate is where an entity is, as a summary begins with it: "node7, GPU 3: ".
+// locate returns the place of an entity, for the beginning of a summary:
+// "node7, GPU 3: ".
 func locate(node string, e incident.Entity) string {
 	switch {
 	case e == incident.Entity{}:
@@ -161,7 +169,8 @@ func locate(node string, e incident.Entity) string {
 	return node + ", " + e.Name() + ": "
 }
 
-// action says what to do; of an incident also in the catalogue's word.
+// action returns the action to take, and for an incident also the catalogue's
+// word.
 func (e *Engine) action(j *judge, st *status) string {
 	if ev := e.evidence(j, st); ev != nil && ev.Action != "" {
 		return strings.TrimSuffix(j.Action, ".") + ": " + ev.Action + "."
@@ -169,7 +178,8 @@ func (e *Engine) action(j *judge, st *status) string {
 	return j.Action
 }
 
-// evidence returns the newest incident that the check counted, if it counts any.
+// evidence returns the newest incident that the check counted; nil if it counts
+// none.
 func (e *Engine) evidence(j *judge, st *status) *incident.Event {
 	if st.severity(j.Check) == incident.None {
 		return nil

@@ -30,7 +30,9 @@ func alone(t *testing.T, c *Check, index int) *told {
 	l := c.Levels[index]
 	s := &told{check: new(Check), value: math.NaN(), every: max(l.For.spelled().Every, step)}
 	for _, name := range l.When.Signal.Labels() {
-		*map[string]*string{"gpu": &s.entity.GPU, "uuid": &s.entity.UUID, "link": &s.entity.Link, "tenant": &s.entity.Tenant, "workload": &s.entity.Workload, "device": &s.entity.Device}[name] = "some-" + name
+		*map[string]*string{"gpu": &s.entity.GPU, "uuid": &s.entity.UUID, "link": &s.entity.Link,
+			"tenant": &s.entity.Tenant, "workload": &s.entity.Workload, "device": &s.entity.Device,
+		}[name] = "some-" + name
 	}
 	l.When.Signal = &Signal{read: func(_ *memory, _ *derived.Snapshot, put func(incident.Entity, float64)) {
 		if !math.IsNaN(s.value) {
@@ -75,12 +77,15 @@ func (s *told) holds(when, sentence, begins string, value, worst float64, at tim
 	}
 	wrong := func(format string, args ...any) {
 		s.t.Helper()
-		s.t.Errorf("%s, %s, %s: %q %s", s.check.ID, s.check.Levels[0].Severity, when, sentence, fmt.Sprintf(format, args...))
+		s.t.Errorf("%s, %s, %s: %q %s", s.check.ID, s.check.Levels[0].Severity, when, sentence,
+			fmt.Sprintf(format, args...))
 	}
 	if !strings.HasPrefix(sentence, begins) {
 		wrong("does not begin with %q", begins)
 	}
-	pattern := strings.NewReplacer(`\{value\}`, `(-?[0-9][0-9.e+-]*)`, `\{percent\}`, `(-?[0-9][0-9.e+-]*) %`, `\{xids\}`, `an XID`, `\{entity\}`, regexp.QuoteMeta(s.entity.Name()), `\{labels\}`, `(?:: [^.]+)?`).Replace(regexp.QuoteMeta(detail))
+	pattern := strings.NewReplacer(`\{value\}`, `(-?[0-9][0-9.e+-]*)`, `\{percent\}`, `(-?[0-9][0-9.e+-]*) %`,
+		`\{xids\}`, `an XID`, `\{entity\}`, regexp.QuoteMeta(s.entity.Name()), `\{labels\}`, `(?:: [^.]+)?`).
+		Replace(regexp.QuoteMeta(detail))
 	m := regexp.MustCompile(pattern).FindStringSubmatch(sentence)
 	if m == nil {
 		wrong("does not say %q", detail)
@@ -112,9 +117,9 @@ func (s *told) holds(when, sentence, begins string, value, worst float64, at tim
 	}
 }
 
-// TestEachSentenceIsTrue has every level of every check begin, become worse
-// and better, recover and end, and holds each number that is said against
-// what was read.
+// TestEachSentenceIsTrue lets every level of every check begin, become worse
+// and better, recover and end, and compares each number in a sentence with the
+// readings.
 func TestEachSentenceIsTrue(t *testing.T) {
 	t.Parallel()
 	for _, c := range Checks() {
@@ -196,11 +201,13 @@ func TestALevelThatIsHeldIsToldAsPast(t *testing.T) {
 	worst := w.now.Add(-step)
 	w.steps(4, hotAt(-1))
 	f := w.engine.Findings()[0]
-	if want := "At its worst, at " + worst.Format("2006-01-02 15:04:05 UTC") + ": GPU 0 has -12 left."; f.State != incident.Unhealthy || f.Message != want {
+	if want := "At its worst, at " + worst.Format("2006-01-02 15:04:05 UTC") +
+		": GPU 0 has -12 left."; f.State != incident.Unhealthy || f.Message != want {
 		t.Errorf("%v, %q; want %q", f.State, f.Message, want)
 	}
 	for _, a := range w.engine.Alerts(nil) {
-		if got := a.Annotations["description"]; a.Labels["severity"] == "warning" && !strings.HasPrefix(got, "GPU 0 has -1 left. At worst: -12, at ") {
+		if got := a.Annotations["description"]; a.Labels["severity"] == "warning" &&
+			!strings.HasPrefix(got, "GPU 0 has -1 left. At worst: -12, at ") {
 			t.Errorf("the warning, which is still so, says %q", got)
 		}
 	}
@@ -228,12 +235,14 @@ func TestDataThatComesBackEndsNoFault(t *testing.T) {
 	w.steps(3, hotAt(20))
 	w.steps(3)
 	changes := w.steps(1, hotAt(20))
-	if len(changes) != 1 || changes[0].To != incident.OK || changes[0].Message != "There is data again to judge hot by." {
+	if len(changes) != 1 || changes[0].To != incident.OK ||
+		changes[0].Message != "There is data again to judge hot by." {
 		t.Errorf("%+v", changes)
 	}
 	w.steps(4, hotAt(-1))
 	changes = w.steps(3)
-	if n := len(changes); n != 1 || changes[0].To != incident.Unknown || !strings.HasPrefix(changes[0].Message, "There is no data any more. At its worst, at ") {
+	if n := len(changes); n != 1 || changes[0].To != incident.Unknown ||
+		!strings.HasPrefix(changes[0].Message, "There is no data any more. At its worst, at ") {
 		t.Errorf("a fault without data: %+v", changes)
 	}
 }
@@ -254,7 +263,8 @@ func TestTheWorstSurvivesARestart(t *testing.T) {
 	if _, err := w.engine.Restore(saved, "boot", w.now); err != nil {
 		t.Fatal(err)
 	}
-	if after := w.engine.Findings()[0]; after.Message != before.Message || after.Worst != -5 || !after.WorstAt.Equal(before.WorstAt) {
+	if after := w.engine.Findings()[0]; after.Message != before.Message || after.Worst != -5 ||
+		!after.WorstAt.Equal(before.WorstAt) {
 		t.Errorf("after a restart: %+v; want %+v", after, before)
 	}
 }

@@ -11,19 +11,21 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestEachSettingUnlikeThePeersIsNamed has one GPU of eight differ in one
-// setting, and wants that and nothing else named, with what the peers have.
+// TestEachSettingUnlikeThePeersIsNamed changes one setting of one of eight
+// GPUs, and expects only its name, with the peers' value.
 func TestEachSettingUnlikeThePeersIsNamed(t *testing.T) {
 	t.Parallel()
 	mode := func(name string) func(odd bool) collectors.Sample {
 		return func(odd bool) collectors.Sample {
-			return collectors.Sample{Metric: collectors.ModeEnabled, Labels: []string{"", "", name}, Value: collectors.Bool(!odd)}
+			return collectors.Sample{Metric: collectors.ModeEnabled, Labels: []string{"", "", name},
+				Value: collectors.Bool(!odd)}
 		}
 	}
 	shows := map[string]func(odd bool) collectors.Sample{
 		"ecc": mode("ecc"), "persistence": mode("persistence"), "accounting": mode("accounting"),
 		"power_limit": func(odd bool) collectors.Sample {
-			return collectors.Sample{Metric: collectors.PowerLimit, Labels: []string{"", "", "enforced"}, Value: 700 - 100*collectors.Bool(odd)}
+			return collectors.Sample{Metric: collectors.PowerLimit, Labels: []string{"", "", "enforced"},
+				Value: 700 - 100*collectors.Bool(odd)}
 		},
 		"vbios": func(odd bool) collectors.Sample {
 			labels := make([]string, len(collectors.Info.Labels))
@@ -32,7 +34,8 @@ func TestEachSettingUnlikeThePeersIsNamed(t *testing.T) {
 			return collectors.Sample{Metric: collectors.Info, Labels: labels, Value: 1}
 		},
 	}
-	want := map[string][2]string{"ecc": {"0", "1"}, "persistence": {"0", "1"}, "accounting": {"0", "1"}, "power_limit": {"600", "700"}, "vbios": {"96.01", "96.00"}}
+	want := map[string][2]string{"ecc": {"0", "1"}, "persistence": {"0", "1"}, "accounting": {"0", "1"},
+		"power_limit": {"600", "700"}, "vbios": {"96.01", "96.00"}}
 	for odd, has := range want {
 		var all []collectors.Sample
 		for gpu := range 8 {
@@ -53,7 +56,8 @@ func TestEachSettingUnlikeThePeersIsNamed(t *testing.T) {
 			looked++
 			drifts := gpu == "7" && name == odd
 			if (sample.Value == 1) != drifts || drifts && [2]string{value, expected} != has {
-				t.Errorf("%s differs: %s of GPU %s is %s, expected %s: %v", odd, name, gpu, value, expected, sample.Value)
+				t.Errorf("%s differs: %s of GPU %s is %s, expected %s: %v", odd, name, gpu, value,
+					expected, sample.Value)
 			}
 		}
 		if looked != 8*len(want) {
@@ -62,13 +66,14 @@ func TestEachSettingUnlikeThePeersIsNamed(t *testing.T) {
 	}
 }
 
-// TestWhatASettingWasOutlivesTheAgent has a setting be changed while the agent
-// is down: it is not what it was.
-func TestWhatASettingWasOutlivesTheAgent(t *testing.T) {
+// TestASettingOutlivesTheAgent changes a setting while the agent is down: the
+// change is noticed.
+func TestASettingOutlivesTheAgent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
 	drift := func(ecc float64) float64 {
-		s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.ModeEnabled, ecc, "ecc"), on("0", collectors.WorkloadMemory, 1e9, "pod:a", "")})
+		s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1),
+			on("0", collectors.ModeEnabled, ecc, "ecc"), on("0", collectors.WorkloadMemory, 1e9, "pod:a", "")})
 		w.now = w.now.Add(step)
 		w.engine.Eval(s, nil, w.now)
 		return valueOf(s, ConfigDrift, "0", "ecc", fmt.Sprint(ecc), "1")
@@ -80,9 +85,9 @@ func TestWhatASettingWasOutlivesTheAgent(t *testing.T) {
 	}
 }
 
-// TestWhatIsAcknowledgedIsNormal has an operator take the drift of one GPU, or
+// TestAcknowledgedSettingsAreNormal has an operator take the drift of one GPU, or
 // that of the node, for what is meant to be.
-func TestWhatIsAcknowledgedIsNormal(t *testing.T) {
+func TestAcknowledgedSettingsAreNormal(t *testing.T) {
 	t.Parallel()
 	for entity, want := range map[incident.Entity]string{{GPU: "0"}: " 1", {GPU: "1"}: " 0", {}: ""} {
 		w := newWorld(t, Checks()...)
@@ -91,9 +96,11 @@ func TestWhatIsAcknowledgedIsNormal(t *testing.T) {
 				w.now = w.now.Add(step)
 				var all []collectors.Sample
 				for gpu, v := range map[string]float64{"0": ecc, "1": ecc, "2": 1} {
-					all = append(all, on(gpu, collectors.Up, 1), on(gpu, collectors.ModeEnabled, v, "ecc"), on(gpu, collectors.WorkloadMemory, 1e9, "pod:a", ""))
+					all = append(all, on(gpu, collectors.Up, 1), on(gpu, collectors.ModeEnabled, v, "ecc"),
+						on(gpu, collectors.WorkloadMemory, 1e9, "pod:a", ""))
 				}
-				slices.SortStableFunc(all, func(a, b collectors.Sample) int { return len(a.Metric.Name) - len(b.Metric.Name) })
+				slices.SortStableFunc(all,
+					func(a, b collectors.Sample) int { return len(a.Metric.Name) - len(b.Metric.Name) })
 				s := derived.NewSnapshot(all)
 				w.engine.Eval(s, nil, w.now)
 				gpus = ""
@@ -119,15 +126,16 @@ func TestWhatIsAcknowledgedIsNormal(t *testing.T) {
 	}
 }
 
-// TestPersistenceIsTheNodes holds when the node is told that persistence mode
-// is off: on all GPUs, of which most had it on.
+// TestPersistenceIsTheNodes holds when the node reports that persistence mode
+// is off: on all GPUs, if most had it on.
 func TestPersistenceIsTheNodes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		before, after string  // by GPU: on, off, or not known
 		want          float64 // -1: nothing is said
 	}{
-		{"1", "0", 1}, {"1", "1", 0}, {"0", "0", -1}, {"11", "00", 1}, {"11", "01", 0}, {"10", "00", 0}, {"110", "000", 1}, {"1100", "0000", 0},
+		{"1", "0", 1}, {"1", "1", 0}, {"0", "0", -1}, {"11", "00", 1}, {"11", "01", 0}, {"10", "00", 0},
+		{"110", "000", 1}, {"1100", "0000", 0},
 		{"1110", "0000", 1}, {"11", "0 ", 0}, {"11", "  ", 0},
 	} {
 		b, seen := baselines{}, &observed{settings: map[string]map[string]observation{}}
@@ -135,7 +143,8 @@ func TestPersistenceIsTheNodes(t *testing.T) {
 			var all []collectors.Sample
 			for i, mode := range modes {
 				labels := make([]string, len(collectors.Info.Labels))
-				labels[0], labels[1], labels[slices.Index(collectors.Info.Labels, "name")] = fmt.Sprint(i), fmt.Sprint("GPU-", i), "H100"
+				labels[0], labels[1],
+					labels[slices.Index(collectors.Info.Labels, "name")] = fmt.Sprint(i), fmt.Sprint("GPU-", i), "H100"
 				all = append(all, collectors.Sample{Metric: collectors.Info, Labels: labels, Value: 1})
 				if mode != ' ' {
 					all = append(all, on(fmt.Sprint(i), collectors.ModeEnabled, float64(mode-'0'), "persistence"))

@@ -11,21 +11,21 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A Signal is what a check looks at: a number for each entity. It is read
-// from a Snapshot on the host, and is an expression of PromQL for Prometheus:
-// two forms of one declaration. Signals are package variables and hold no
-// values; what must be remembered of them is the engine's.
+// A Signal is a number for each entity, for checks to compare. On the host it
+// is read from a Snapshot; for Prometheus it is an expression of PromQL: two
+// forms of one declaration. Signals are package variables without state; the
+// engine remembers what they need.
 type Signal struct {
 	query    string
 	words    string   // query, for people
-	node     bool     // it is about the node, not about GPUs
-	by       []string // labels that make the entity, beside gpu and uuid
+	node     bool     // it concerns the node, not GPUs
+	by       []string // labels of the entity, beside gpu and uuid
 	uses     []*collectors.Metric
-	window   time.Duration // that it looks back on
-	lifetime bool          // its counters go on while the agent is down: what they rose by then counts
-	optional bool          // that there is none of it says nothing: a GPU may have no peers
-	counts   *Incidents    // what it counts, if it does
-	source   *source       // where it is a gauge's value: its series say what it is of
+	window   time.Duration // the past that it covers
+	lifetime bool          // its counters continue while the agent is down, and their rise counts
+	optional bool          // its absence means nothing: a GPU may have no peers
+	counts   *Incidents    // the incidents that it counts, if it does
+	source   *source       // of a gauge's value: its series name the parts
 	read     func(m *memory, s *derived.Snapshot, put func(incident.Entity, float64))
 	example  func(e incident.Entity, before, after float64) []Example
 	excused  func(e incident.Entity) [][]Example // series that look like the example and give no value
@@ -37,8 +37,8 @@ func (g *Signal) String() string { return g.query }
 // Words returns the signal for people, in Markdown.
 func (g *Signal) Words() string { return g.words }
 
-// Labels returns the labels that the signal's entities have in Prometheus: those
-// of a GPU, or none for the node, and what is below it.
+// Labels returns the labels of the signal's entities in Prometheus: those of a
+// GPU, or none for the node, and those below it.
 func (g *Signal) Labels() []string {
 	if g.node {
 		return g.by
@@ -55,14 +55,14 @@ type source struct {
 
 // match is a condition on a label.
 type match struct {
-	at     int // of the label in the metric's
+	at     int // index among the metric's labels
 	name   string
 	values []string // any of them
 }
 
-// from reads "label", "value" pairs, where a value may be alternatives "a|b"
-// or the beginning of values "a.*", and "by", "label" pairs, which make that
-// label a part of the entity.
+// from reads pairs of "label", "value", and pairs of "by", "label". A value may
+// be alternatives, "a|b", or a prefix, "a.*". "by" makes the label a part of
+// the entity.
 func from(m *collectors.Metric, where []string) source {
 	src := source{metric: m}
 	for i := 0; i+1 < len(where); i += 2 {
@@ -107,13 +107,14 @@ func (src source) selector() string {
 // words returns the series for people.
 func (src source) words() string { return "`" + src.selector() + "`" }
 
-// peak returns the most that a gauge was in the last day. It looks at every
-// tenth minute: all samples of all links would be a million a host.
+// peak returns the highest value of a gauge in the last day. It looks at every
+// tenth minute, because all samples of all links would be a million per host.
 func (src source) peak() string {
 	return src.collapsed("max", fmt.Sprintf("max_over_time(%s[1d:10m])", src.selector()))
 }
 
-// collapsed returns query, aggregated over the labels that make no entity.
+// collapsed returns query, aggregated over the labels that are not part of the
+// entity.
 func (src source) collapsed(aggregate, query string) string {
 	var drop []string
 	for _, l := range src.metric.Labels {
@@ -140,22 +141,23 @@ next:
 	}
 }
 
-// signal returns a signal with everything but how it is read.
-// alone reports whether an entity has one series that matches, at most.
+// alone reports whether an entity has at most one series that matches.
 func (src source) alone() bool {
 	return !slices.ContainsFunc(src.metric.Labels, func(l string) bool {
-		return l != "gpu" && l != "uuid" && !slices.Contains(src.by, l) && !slices.ContainsFunc(src.matches, func(m match) bool {
-			return m.name == l && len(m.values) == 1 && !strings.HasSuffix(m.values[0], "*")
-		})
+		return l != "gpu" && l != "uuid" && !slices.Contains(src.by, l) &&
+			!slices.ContainsFunc(src.matches, func(m match) bool {
+				return m.name == l && len(m.values) == 1 && !strings.HasSuffix(m.values[0], "*")
+			})
 	})
 }
 
 func (src source) signal(query, words string) *Signal {
-	return &Signal{query: query, words: words, example: src.gauge, node: !slices.Contains(src.metric.Labels, "gpu"), by: src.by, uses: []*collectors.Metric{src.metric}}
+	return &Signal{query: query, words: words, example: src.gauge, node: !slices.Contains(src.metric.Labels, "gpu"),
+		by: src.by, uses: []*collectors.Metric{src.metric}}
 }
 
-// Value is a gauge, the largest where an entity has several. The pairs are
-// "label", "value" for those that count ("a|b": either), and "by", "label"
+// Value is a gauge, the largest if an entity has several. The pairs are
+// "label", "value" for the series that count ("a|b": either), and "by", "label"
 // for a label that is part of the entity.
 func Value(m *collectors.Metric, where ...string) *Signal {
 	src := from(m, where)
@@ -192,10 +194,10 @@ func gather(src source, s *derived.Snapshot, merge func(a, b float64) float64, p
 	}
 }
 
-// Increase is by how much counters rose within the window, summed over the
-// entity. A counter that fell began again: that is no increase. Prometheus
-// extrapolates to the ends of the window, so that one is a little more than
-// one: what it says is rounded, because these are counts.
+// Increase is the rise of counters within the window, summed over the entity. A
+// counter that fell began again: that is no increase. Prometheus extrapolates
+// to the ends of the window and makes slightly more of an increase of 1. Its
+// result is therefore rounded, because these are counts.
 func Increase(m *collectors.Metric, window time.Duration, where ...string) *Signal {
 	src := from(m, where)
 	rise := src.collapsed("sum", fmt.Sprintf("increase(%s[%s])", src.selector(), promDuration(window)))
@@ -207,26 +209,26 @@ func Increase(m *collectors.Metric, window time.Duration, where ...string) *Sign
 	return g
 }
 
-// Lifetime makes an Increase count what its counters, which the driver or the
-// board keeps, rose by while the agent was down.
+// Lifetime makes an Increase include the rise of its counters while the agent
+// was down; the driver or the board keeps these counters.
 func (g *Signal) Lifetime() *Signal {
 	g.lifetime = true
 	return g
 }
 
-// Optional marks a signal whose absence is no loss of data: a comparison where
-// there is nobody to compare with, a forecast where there is no trend.
+// Optional marks a signal with an absence that is no loss of data: a comparison
+// without peers, a forecast without a trend.
 func (g *Signal) Optional() *Signal {
 	g.optional = true
 	return g
 }
 
 // comesAndGoes reports whether the absence of a signal is no loss of data:
-// nobody counts the incidents of what had none.
+// entities without incidents have no count of them.
 func (g *Signal) comesAndGoes() bool { return g.optional || g.counts != nil && g.counts.Per != "" }
 
-// OrZero makes a signal 0 for the GPUs that have nothing of it: of a gauge that
-// is there only while something is wrong.
+// OrZero makes a signal 0 for GPUs without a value, as of a gauge that exists
+// only while something is wrong.
 func (g *Signal) OrZero() *Signal {
 	read := g.read
 	g.read = func(m *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
@@ -236,7 +238,8 @@ func (g *Signal) OrZero() *Signal {
 			put(e, v)
 		})
 		for _, up := range s.Of(collectors.Up) {
-			if e := incident.EntityOf(up, nil); !slices.ContainsFunc(has, func(r reading) bool { return r.Entity == e }) {
+			if e := incident.EntityOf(up, nil); !slices.ContainsFunc(has,
+				func(r reading) bool { return r.Entity == e }) {
 				put(e, 0)
 			}
 		}
@@ -244,10 +247,11 @@ func (g *Signal) OrZero() *Signal {
 	return g
 }
 
-// Rate is Increase in each second of the window.
+// Rate is Increase per second of the window.
 func Rate(m *collectors.Metric, window time.Duration, where ...string) *Signal {
 	src := from(m, where)
-	g := src.signal(src.collapsed("sum", fmt.Sprintf("rate(%s[%s])", src.selector(), promDuration(window))), "the rate of "+src.words()+" over "+promDuration(window))
+	g := src.signal(src.collapsed("sum", fmt.Sprintf("rate(%s[%s])", src.selector(), promDuration(window))),
+		"the rate of "+src.words()+" over "+promDuration(window))
 	g.window, g.example = window, src.counter(window, window.Seconds())
 	g.read = func(m *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
 		m.counters(g, src).read(m, s, func(e incident.Entity, v float64) { put(e, v/window.Seconds()) })
@@ -255,20 +259,23 @@ func Rate(m *collectors.Metric, window time.Duration, where ...string) *Signal {
 	return g
 }
 
-// Div is a divided by b, for the entities that have both.
+// Div is a divided by b, for entities that have both.
 func Div(a, b *Signal) *Signal {
-	return combine(a, b, "/", func(x, y float64) (float64, bool) { return x / y, y != 0 }, func(v, y float64) float64 { return v * y })
+	return combine(a, b, "/", func(x, y float64) (float64, bool) { return x / y, y != 0 },
+		func(v, y float64) float64 { return v * y })
 }
 
-// Sub is a less b, for the entities that have both.
+// Sub is a minus b, for entities that have both.
 func Sub(a, b *Signal) *Signal {
-	return combine(a, b, "-", func(x, y float64) (float64, bool) { return x - y, true }, func(v, y float64) float64 { return v + y })
+	return combine(a, b, "-", func(x, y float64) (float64, bool) { return x - y, true },
+		func(v, y float64) float64 { return v + y })
 }
 
-// combine returns the signal a op b. f calculates it, and back what a must be
-// for a value of it.
+// combine returns the signal a op b. f calculates it, and back returns the a
+// that gives it a value.
 func combine(a, b *Signal, op string, f func(x, y float64) (float64, bool), back func(v, y float64) float64) *Signal {
-	g := &Signal{query: fmt.Sprintf("(%s %s %s)", a, op, b), words: fmt.Sprintf("%s %s %s", a.words, op, b.words), node: a.node, by: a.by, uses: append(slices.Clone(a.uses), b.uses...), window: max(a.window, b.window)}
+	g := &Signal{query: fmt.Sprintf("(%s %s %s)", a, op, b), words: fmt.Sprintf("%s %s %s", a.words, op, b.words),
+		node: a.node, by: a.by, uses: append(slices.Clone(a.uses), b.uses...), window: max(a.window, b.window)}
 	g.example = func(e incident.Entity, before, after float64) []Example {
 		return append(a.Example(e, back(before, someBase), back(after, someBase)), b.Example(e, someBase, someBase)...)
 	}
@@ -286,12 +293,13 @@ func combine(a, b *Signal, op string, f func(x, y float64) (float64, bool), back
 	return g
 }
 
-// Lost is 1 for a GPU that answers and no longer has what it had: neither the
-// reading nor the driver's word that it has none; 0 where it is there. For
-// Prometheus it is what the GPU had within the last day.
+// Lost is 1 for a GPU that answers and has lost a reading: there is neither a
+// value nor the driver's statement that it has none. It is 0 while there is a
+// value. For Prometheus, the GPU's values of the last day tell what it had.
 func Lost(m *collectors.Metric, where ...string) *Signal {
 	src := from(m, where)
-	g := &Signal{words: "the loss of " + src.words(), uses: []*collectors.Metric{m, collectors.Up, collectors.Unsupported}, example: src.loss, excused: src.noLoss}
+	g := &Signal{words: "the loss of " + src.words(), uses: []*collectors.Metric{m, collectors.Up,
+		collectors.Unsupported}, example: src.loss, excused: src.noLoss}
 	g.query = fmt.Sprintf("((%s == 1) and (%s) unless (%s) unless ignoring (feature) %s{feature=%q})",
 		collectors.Up, src.peak(), src.collapsed("max", src.selector()), collectors.Unsupported, m.Name)
 	own, lacks := Value(m, where...), Value(collectors.Unsupported, "feature", m.Name)
@@ -309,16 +317,16 @@ func Lost(m *collectors.Metric, where ...string) *Signal {
 	return g
 }
 
-// Fell is by how much a gauge is below the most that it was in this boot: links
-// that were up, ports that had a carrier. It is a gauge of the host, for
-// Prometheus too, because the host remembers a boot and Prometheus looks back
-// for as long as a query says.
+// Fell is the distance of a gauge from its highest value in this boot: links
+// that were up, ports that had a carrier. It is a gauge of the host, also for
+// Prometheus: the host remembers a boot, and Prometheus only as much as a query
+// says.
 func Fell(m *collectors.Metric, where ...string) *Signal {
 	own := Value(m, where...)
 	src := from(BelowPeak, []string{"metric", m.Name})
 	src.by = own.by
 	g := src.signal(src.collapsed("max", src.selector()), "the fall of "+from(m, where).words())
-	g.node, g.uses, g.window = own.node, append(g.uses, m), day // a boot: no look of a moment can say
+	g.node, g.uses, g.window = own.node, append(g.uses, m), day // a boot, which no short look covers
 	falls = append(falls, &fall{m.Name, own})
 	g.read = func(_ *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
 		gather(src, s, func(a, b float64) float64 { return max(a, b) }, put)
@@ -332,7 +340,7 @@ type reading struct {
 	value float64
 }
 
-// answers are a signal's readings. There are few: looking through them is cheap.
+// answers are a signal's readings. They are few, so a linear search is cheap.
 type answers []reading
 
 func readings(g *Signal, m *memory, s *derived.Snapshot) (all answers) {
@@ -345,8 +353,8 @@ func (r answers) of(e incident.Entity) (float64, bool) {
 	return v, ok
 }
 
-// from looks for e from a place on, and returns where to look for the next:
-// who asks for many does so in about the order in which they came.
+// from looks for e from an index on, and returns the index for the next search:
+// callers mostly ask in the order of the entries.
 func (r answers) from(at int, e incident.Entity) (v float64, next int, ok bool) {
 	for n := range r {
 		if i := (at + n) % len(r); r[i].Entity == e {
@@ -356,8 +364,8 @@ func (r answers) from(at int, e incident.Entity) (v float64, next int, ok bool) 
 	return 0, at, false
 }
 
-// merge puts v where e has no value yet, else what f makes of both. Mostly e
-// is the last.
+// merge sets the value of e to v, or to f of both if e has a value already.
+// Mostly e is the last entry.
 func (r answers) merge(e incident.Entity, v float64, f func(a, b float64) float64) answers {
 	for i := len(r) - 1; i >= 0; i-- {
 		if r[i].Entity == e {
@@ -368,7 +376,7 @@ func (r answers) merge(e incident.Entity, v float64, f func(a, b float64) float6
 	return append(r, reading{e, v})
 }
 
-// promDuration writes d as PromQL does: 5m, 1h, 7d, 90s.
+// promDuration formats d as PromQL does: 5m, 1h, 7d, 90s.
 func promDuration(d time.Duration) string {
 	for _, unit := range []struct {
 		name string

@@ -11,8 +11,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestWhichSeriesASignalTakes holds the conditions on a label.
-func TestWhichSeriesASignalTakes(t *testing.T) {
+// TestSeriesOfASignal holds the conditions on a label.
+func TestSeriesOfASignal(t *testing.T) {
 	t.Parallel()
 	for values, want := range map[string][]string{"a": {"a"}, "a|b": {"a", "b"}, "a.*": {"a", "ab"},
 		"b|a.*": {"a", "ab", "b"}, ".*": {"", "a", "ab", "b", "c"}, "": {""}} {
@@ -60,9 +60,9 @@ func TestSignalsForPrometheus(t *testing.T) {
 	}
 }
 
-// TestWhatSignalsRead reads signals from a host of two GPUs, of which the
+// TestSignalsAreRead reads signals from a host of two GPUs, of which the
 // second has less to say.
-func TestWhatSignalsRead(t *testing.T) {
+func TestSignalsAreRead(t *testing.T) {
 	t.Parallel()
 	s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 0),
 		on("0", collectors.Utilization, .25, "gpu"), on("0", collectors.Utilization, .5, "memory"),

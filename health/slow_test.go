@@ -21,8 +21,9 @@ type slowFault struct {
 	alter   func(h *healthyHost, at time.Duration, s *shown) // what GPU 3 shows, that long since the fault began
 	check   string                                           // that finds it; empty: nothing may be found
 	on      string                                           // gpu=3, if empty
-	within  time.Duration                                    // after the fault began; how long there must be silence, if nothing may be found
-	says    string                                           // what the message must have
+	// after the fault began; how long there must be silence, if nothing may be found
+	within time.Duration
+	says   string // what the message must have
 }
 
 // shown is a sample that may be altered.
@@ -70,21 +71,25 @@ var (
 )
 
 var slowFaults = []slowFault{
-	{name: "one of 18 NVLinks at half its speed", check: "nvlink_slow", on: "gpu=3,link=all", within: 5 * time.Minute, says: "97.2 %",
+	{name: "one of 18 NVLinks at half its speed", check: "nvlink_slow", on: "gpu=3,link=all",
+		within: 5 * time.Minute, says: "97.2 %",
 		alter: func(_ *healthyHost, _ time.Duration, s *shown) {
 			if s.is(collectors.NVLinkSpeed) {
 				s.Value *= 17.5 / 18
 			}
 		}},
-	{name: "one NVLink of which each has series, at half its speed", perLink: true, check: "nvlink_slow", on: "gpu=3,link=7", within: 5 * time.Minute,
+	{name: "one NVLink of which each has series, at half its speed", perLink: true, check: "nvlink_slow",
+		on: "gpu=3,link=7", within: 5 * time.Minute,
 		alter: func(_ *healthyHost, _ time.Duration, s *shown) {
 			if s.is(collectors.NVLinkSpeed, "7") {
 				s.Value /= 2
 			}
 		}},
-	{name: "a clock 8 % below seven siblings at their power limit", place: load(matmul, .7), check: "clock_outlier", within: 6 * time.Minute, says: "SM clock -[78]",
+	{name: "a clock 8 % below seven siblings at their power limit", place: load(matmul, .7), check: "clock_outlier",
+		within: 6 * time.Minute, says: "SM clock -[78]",
 		alter: slower},
-	{name: "a clock 8 % below seven siblings, and the power that goes with it", place: load(matmul, .7), check: "clock_outlier", within: 6 * time.Minute,
+	{name: "a clock 8 % below seven siblings, and the power that goes with it", place: load(matmul, .7),
+		check: "clock_outlier", within: 6 * time.Minute,
 		alter: func(h *healthyHost, at time.Duration, s *shown) {
 			slower(h, at, s)
 			switch {
@@ -94,9 +99,11 @@ var slowFaults = []slowFault{
 				s.Value = 0
 			}
 		}},
-	{name: "a clock 8 % below seven siblings that are not at their limit", place: load(light, .3), check: "clock_outlier", within: 6 * time.Minute,
+	{name: "a clock 8 % below seven siblings that are not at their limit", place: load(light, .3),
+		check: "clock_outlier", within: 6 * time.Minute,
 		alter: slower},
-	{name: "half the SM activity and power at the same clock", place: load(matmul, .7), check: "work_outlier", within: 14 * time.Minute,
+	{name: "half the SM activity and power at the same clock", place: load(matmul, .7), check: "work_outlier",
+		within: 14 * time.Minute,
 		alter: func(_ *healthyHost, _ time.Duration, s *shown) {
 			if s.is(collectors.GPMActivity) || s.is(collectors.Power) {
 				s.Value /= 2
@@ -126,54 +133,63 @@ var slowFaults = []slowFault{
 				s.Value = heldFor(at, 10*time.Second, 30*time.Second)
 			}
 		}},
-	{name: "PCIe of half the lanes at 8 % utilization", place: load(demand{busy: .08, sm: .05, dram: .02}, .3), check: "pcie_degraded", within: 3 * time.Minute, alter: narrowed},
-	{name: "PCIe of half the lanes, busy 40 % in every other sample", check: "pcie_degraded", within: 6 * time.Minute, alter: func(h *healthyHost, at time.Duration, s *shown) {
-		narrowed(h, at, s)
-		if s.is(collectors.Utilization, "gpu") {
-			s.Value = .4 * collectors.Bool(pulse(at, step, 2*step))
-		}
-	}},
-	{name: "a leak of 1 % an hour from 96.5 %", check: "mem_leak", on: "gpu=3,workload=slurm:1", within: 2 * time.Hour, place: load(matmul, .965),
+	{name: "PCIe of half the lanes at 8 % utilization", place: load(demand{busy: .08, sm: .05, dram: .02}, .3),
+		check: "pcie_degraded", within: 3 * time.Minute, alter: narrowed},
+	{name: "PCIe of half the lanes, busy 40 % in every other sample", check: "pcie_degraded", within: 6 * time.Minute,
+		alter: func(h *healthyHost, at time.Duration, s *shown) {
+			narrowed(h, at, s)
+			if s.is(collectors.Utilization, "gpu") {
+				s.Value = .4 * collectors.Bool(pulse(at, step, 2*step))
+			}
+		}},
+	{name: "a leak of 1 % an hour from 96.5 %", check: "mem_leak", on: "gpu=3,workload=slurm:1", within: 2 * time.Hour,
+		place: load(matmul, .965),
 		alter: leaks(func(at time.Duration) float64 { return .01 * at.Hours() })},
-	{name: "a leak of 30 % an hour in steps of 2 GiB", check: "mem_leak", on: "gpu=3,workload=slurm:1", within: 125 * time.Minute, place: load(matmul, .4),
+	{name: "a leak of 30 % an hour in steps of 2 GiB", check: "mem_leak", on: "gpu=3,workload=slurm:1",
+		within: 125 * time.Minute, place: load(matmul, .4),
 		alter: leaks(func(at time.Duration) float64 { return math.Floor(.3*at.Hours()*80/2) * 2 / 80 })},
-	{name: "a memory setting of an older day", check: driftCheck, within: 195 * time.Second, says: "setting power_limit, value 500, expected 700",
+	{name: "a memory setting of an older day", check: driftCheck, within: 195 * time.Second,
+		says: "setting power_limit, value 500, expected 700",
 		alter: func(_ *healthyHost, _ time.Duration, s *shown) {
 			if s.is(collectors.PowerLimit, "enforced") {
 				s.Value = 500
 			}
 		}},
 
-	// What looks like it and is none.
-	{name: "clocks that are locked on all GPUs", within: time.Hour, place: load(matmul, .7), all: true, alter: func(_ *healthyHost, _ time.Duration, s *shown) {
-		if s.is(collectors.Clock, "sm") {
-			s.Value = 1200e6
-		}
-	}},
+	// Healthy causes that look alike.
+	{name: "clocks that are locked on all GPUs", within: time.Hour, place: load(matmul, .7), all: true,
+		alter: func(_ *healthyHost, _ time.Duration, s *shown) {
+			if s.is(collectors.Clock, "sm") {
+				s.Value = 1200e6
+			}
+		}},
 	{name: "heterogeneous jobs", within: 6 * time.Hour, place: func(h *healthyHost) {
 		for i, g := range h.gpus {
 			j := h.job(batch, "slurm", g)
 			j.alike = batches[i%len(batches)]
 		}
 	}},
-	{name: "a job on four of eight GPUs", within: 3 * time.Hour, place: func(h *healthyHost) { h.trains(h.gpus[:4]...) }},
+	{name: "a job on four of eight GPUs", within: 3 * time.Hour,
+		place: func(h *healthyHost) { h.trains(h.gpus[:4]...) }},
 	{name: "a job on each half, one of them slower", within: 3 * time.Hour, place: func(h *healthyHost) {
 		h.trains(h.gpus[:4]...)
 		h.job(func(h *healthyHost, j *job) { j.ask(h, light, .3) }, "slurm", h.gpus[4:]...)
 	}},
-	{name: "an idle link of generation 1", within: 2 * time.Hour, place: load(demand{}, 0), alter: func(_ *healthyHost, _ time.Duration, s *shown) {
-		if s.is(collectors.PCIeGeneration, "current") {
-			s.Value = 1
-		}
-	}},
-	{name: "a link that is raised for moments of work", within: 2 * time.Hour, place: load(demand{}, .3), alter: func(_ *healthyHost, at time.Duration, s *shown) {
-		switch {
-		case s.is(collectors.Utilization, "gpu"):
-			s.Value = .4 * collectors.Bool(pulse(at, step, 3*step))
-		case s.is(collectors.PCIeGeneration, "current"): // read a moment later, mostly
-			s.Value = 1 + 4*collectors.Bool(pulse(at+time.Duration(7*at/5), 2*step, 5*step))
-		}
-	}},
+	{name: "an idle link of generation 1", within: 2 * time.Hour, place: load(demand{}, 0),
+		alter: func(_ *healthyHost, _ time.Duration, s *shown) {
+			if s.is(collectors.PCIeGeneration, "current") {
+				s.Value = 1
+			}
+		}},
+	{name: "a link that is raised for moments of work", within: 2 * time.Hour, place: load(demand{}, .3),
+		alter: func(_ *healthyHost, at time.Duration, s *shown) {
+			switch {
+			case s.is(collectors.Utilization, "gpu"):
+				s.Value = .4 * collectors.Bool(pulse(at, step, 3*step))
+			case s.is(collectors.PCIeGeneration, "current"): // read a moment later, mostly
+				s.Value = 1 + 4*collectors.Bool(pulse(at+time.Duration(7*at/5), 2*step, 5*step))
+			}
+		}},
 	{name: "a data set that grows, and fits", within: 3 * time.Hour, place: load(matmul, .3),
 		alter: leaks(func(at time.Duration) float64 { return min(.12*at.Hours(), .25) })},
 	{name: "a cache that fills up to nearly all", within: 3 * time.Hour, place: load(matmul, .3),
@@ -188,11 +204,12 @@ var slowFaults = []slowFault{
 			s.Value = min(at, 12*time.Second).Seconds()
 		}
 	}},
-	{name: "clocks that change, and say so", within: time.Hour, alter: func(_ *healthyHost, at time.Duration, s *shown) {
-		if s.is(collectors.ClockEventActive, "hw_slowdown") {
-			s.Value = collectors.Bool(pulse(at, step, 2*time.Minute))
-		}
-	}},
+	{name: "clocks that change, and say so", within: time.Hour,
+		alter: func(_ *healthyHost, at time.Duration, s *shown) {
+			if s.is(collectors.ClockEventActive, "hw_slowdown") {
+				s.Value = collectors.Bool(pulse(at, step, 2*time.Minute))
+			}
+		}},
 }
 
 // slower has GPU 3 at a clock 8 % below its siblings'.
@@ -247,7 +264,8 @@ func (f *slowFault) test(t *testing.T) {
 		samples := h.calm()
 		if at >= 0 && f.alter != nil {
 			for i := range samples {
-				if s := (&shown{Sample: &samples[i]}); len(s.Labels) >= 2 && (f.all || s.Labels[0] == slowGPU) && s.Metric.Labels[0] == "gpu" {
+				if s := (&shown{Sample: &samples[i]}); len(s.Labels) >= 2 && (f.all || s.Labels[0] == slowGPU) &&
+					s.Metric.Labels[0] == "gpu" {
 					f.alter(h, at, s)
 				}
 			}

@@ -9,8 +9,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestWhoAnswers holds when a GPU answers, and when the node does.
-func TestWhoAnswers(t *testing.T) {
+// TestAnsweringGPUs holds when a GPU answers, and when the node does.
+func TestAnsweringGPUs(t *testing.T) {
 	t.Parallel()
 	for ups, want := range map[string][3]bool{"": {}, "1": {true, true}, "0": {}, "11": {true, true, true},
 		"10": {false, true, false}, "01": {false, false, true}} {

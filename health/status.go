@@ -7,46 +7,46 @@ import (
 	"gpusteward/health/incident"
 )
 
-// How long a state is held.
+// Times of states.
 const (
-	holdFirst = 5 * time.Minute // after its condition last held; doubled for each flap
-	holdMost  = time.Hour       // at most
-	flapping  = time.Hour       // what comes back within this flaps
-	forgotten = time.Hour       // after which an entity without data is no more
-	echoes    = 2 * step        // after what was latched is cleared: what is read may still be from before
-	silent    = 3               // intervals without data, and the state is unknown
+	holdFirst = 5 * time.Minute // hold-down after the condition last held; doubles with each flap
+	holdMost  = time.Hour       // longest hold-down
+	flapping  = time.Hour       // a fault that returns within this time flaps
+	forgotten = time.Hour       // an entity without data for this long is gone
+	echoes    = 2 * step        // after clearing a latched fault, readings may still be older
+	silent    = 3               // intervals without data after which the state is unknown
 )
 
 // A status is the state machine of one check and entity. Each level of the
-// check is entered and left by itself; the state is that of the worst.
+// check is entered and left separately; the worst level determines the state.
 type status struct {
 	incident.Entity
 	levels  []level
 	state   incident.State
 	since   time.Time     // of the state
-	read    time.Time     // when there last was data
-	cleared time.Time     // when it was last cleared
-	left    time.Time     // when the last level was left
-	hold    time.Duration // how long a level is held
+	read    time.Time     // time of the last data
+	cleared time.Time     // time of the last clearing
+	left    time.Time     // time at which the last level was left
+	hold    time.Duration // hold-down of a level
 	latched bool
-	passing bool // that it is gone is no loss of data: a workload that ended
+	passing bool // its end is no loss of data, as of a workload
 }
 
-// level is where a status stands with one level of its check.
+// level is the state of one level of the check.
 type level struct {
-	bits   uint64 // the last samples, the newest lowest: 1 is bad
+	bits   uint64 // the last samples, the newest lowest; 1 is bad
 	clear  int    // clear samples in a row
 	active bool
-	read   time.Time // when there last was a sample
-	since  time.Time // when it became active
-	bad    time.Time // when a sample was last bad
+	read   time.Time // time of the last sample
+	since  time.Time // time at which it became active
+	bad    time.Time // time of the last bad sample
 	value  float64   // of the last sample
-	worst  float64   // of the bad samples of this fault, or of one that was just left
-	when   time.Time // the first of them came that was as bad; zero where there is none
+	worst  float64   // of the bad samples of this fault, or of the one just left
+	when   time.Time // time of the first sample as bad as worst; zero: none
 }
 
-// sample takes one sample of a level that enters and leaves as of says. One
-// between the thresholds is neither bad nor clear.
+// sample takes one sample, v, of a level. A sample between the thresholds is
+// neither bad nor clear.
 func (l *level) sample(of Level, v float64, bad, clear bool, now time.Time) {
 	l.bits = (l.bits<<1 | uint64(collectors.Bool(bad))) & (1<<of.For.spelled().N - 1)
 	l.value, l.read = v, now
@@ -64,18 +64,18 @@ func (l *level) sample(of Level, v float64, bad, clear bool, now time.Time) {
 	}
 }
 
-// leave ends the level. What it was is known until the next sample.
+// leave ends the level. Its values stay until the next sample.
 func (l *level) leave() {
 	*l = level{value: l.value, read: l.read, bad: l.bad, worst: l.worst, when: l.when}
 }
 
-// gone reports whether a level has no signal any more, whatever the others of
-// its row have.
+// gone reports whether a level has no signal any more, even if others of its
+// row do.
 func (l *level) gone(of Level, now time.Time) bool {
 	return now.Sub(l.read) >= silent*max(step, of.For.spelled().Every)
 }
 
-// isLeft reports whether the level was left since the last sample.
+// isLeft reports whether the level has been left since the last sample.
 func (l *level) isLeft() bool { return !l.active && l.bits == 0 && !l.when.IsZero() }
 
 // holds reports whether K of the last N samples were bad.
@@ -100,7 +100,8 @@ func (st *status) settle(c *Check, now time.Time) bool {
 			}
 			l.active, l.since = true, now
 			st.latched = st.latched || c.Latched
-		case l.active && !st.latched && now.Sub(l.bad) >= st.hold && (l.clear >= p.N || now.Sub(l.read) >= st.hold && l.gone(c.Levels[i], now)):
+		case l.active && !st.latched && now.Sub(l.bad) >= st.hold &&
+			(l.clear >= p.N || now.Sub(l.read) >= st.hold && l.gone(c.Levels[i], now)):
 			l.leave()
 			st.left = now
 		}
@@ -108,7 +109,7 @@ func (st *status) settle(c *Check, now time.Time) bool {
 	return st.become(st.now(c, quiet >= silent*interval, now), now)
 }
 
-// enter sets for how long what begins now is held: longer if it flaps.
+// enter sets the hold-down of a fault that begins now: longer if it flaps.
 func (st *status) enter(now time.Time) {
 	if st.hold == 0 || now.Sub(st.left) >= flapping {
 		st.hold = holdFirst
@@ -117,7 +118,7 @@ func (st *status) enter(now time.Time) {
 	st.hold = min(2*st.hold, holdMost)
 }
 
-// now returns the state; gone is that there is no data any more.
+// now returns the state; gone means that there is no data any more.
 func (st *status) now(c *Check, gone bool, now time.Time) incident.State {
 	severity, failing := st.severity(c), st.latched
 	for i := range st.levels {
@@ -143,7 +144,7 @@ func (st *status) become(to incident.State, now time.Time) bool {
 	return true
 }
 
-// severity returns how badly the check fails.
+// severity returns the severity of the check's failure.
 func (st *status) severity(c *Check) (worst incident.Severity) {
 	for i := range st.levels {
 		if st.levels[i].active {
@@ -153,7 +154,7 @@ func (st *status) severity(c *Check) (worst incident.Severity) {
 	return worst
 }
 
-// clear ends what is latched, and all else that fails.
+// clear ends a latched fault, and all other faults.
 func (st *status) clear(now time.Time) {
 	for i := range st.levels {
 		st.levels[i].leave()
@@ -162,7 +163,7 @@ func (st *status) clear(now time.Time) {
 	st.become(incident.OK, now)
 }
 
-// over reports whether nothing was heard of the entity for long.
+// over reports whether the entity has had no data for long.
 func (st *status) over(c *Check, now time.Time) bool {
 	quiet := now.Sub(st.read)
 	return !st.latched && (quiet > forgotten || st.passing && quiet >= silent*step && st.severity(c) == incident.None)

@@ -8,9 +8,9 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestForHowLongAFaultIsHeld holds what comes back within an hour of when it was
-// left, and what does not.
-func TestForHowLongAFaultIsHeld(t *testing.T) {
+// TestHoldDownOfAFault holds that a fault flaps if it returns within an hour of
+// its end, and not later.
+func TestHoldDownOfAFault(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		hold, since, want time.Duration
@@ -27,8 +27,8 @@ func TestForHowLongAFaultIsHeld(t *testing.T) {
 	}
 }
 
-// TestWhoIsForgotten holds after how long without data an entity is no more.
-func TestWhoIsForgotten(t *testing.T) {
+// TestEntitiesAreForgotten holds after how long without data an entity is no more.
+func TestEntitiesAreForgotten(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		st    status
@@ -53,9 +53,9 @@ func TestWhoIsForgotten(t *testing.T) {
 	}
 }
 
-// TestWhenALevelIsLeft has a level be entered, and holds when it is left by how
-// long ago it was bad, by its clear samples and by whether it is read at all.
-func TestWhenALevelIsLeft(t *testing.T) {
+// TestLeavingALevel enters a level, and holds when it is left by the time since
+// it was bad, by its clear samples and by the existence of readings.
+func TestLeavingALevel(t *testing.T) {
 	t.Parallel()
 	l := Level{Severity: incident.Warning, When: Value(collectors.TemperatureMargin).AtMost(0), For: of(2, 3)}
 	c := &Check{ID: "one", Levels: []Level{l}}

@@ -16,15 +16,14 @@ import (
 // storeVersion is the version of the files' form.
 const storeVersion = 1
 
-// maxStored bounds a file, in bytes: what is read at the start has to fit in
-// an agent's memory.
+// maxStored bounds a file, in bytes: its content must fit in an agent's memory.
 const maxStored = 16 << 20
 
 // A Store keeps state over restarts: a file of JSON for each name. Safe for
 // concurrent use of different names.
 type Store struct {
-	Dir      string // made if it is not there; empty: nothing is kept
-	ReadOnly bool   // nothing is written, and what cannot be understood stays where it is
+	Dir      string // created if it is missing; empty: nothing is kept
+	ReadOnly bool   // nothing is written, and an invalid file stays in place
 }
 
 type stored struct {
@@ -32,7 +31,7 @@ type stored struct {
 	State   json.RawMessage `json:"state"`
 }
 
-// Save keeps v as name, whole or not at all.
+// Save stores v as name, completely or not at all.
 func (s Store) Save(name string, v any) error {
 	if s.Dir == "" || s.ReadOnly {
 		return nil
@@ -42,7 +41,8 @@ func (s Store) Save(name string, v any) error {
 		return fmt.Errorf("encode the state %s: %w", name, err)
 	}
 	if len(text) > maxStored {
-		return fmt.Errorf("keep the state %s: its %d bytes are more than the %d that are read back", name, len(text), maxStored)
+		return fmt.Errorf("keep the state %s: its %d bytes are more than the %d that are read back", name,
+			len(text), maxStored)
 	}
 	return host.ReplaceFile(s.path(name), host.StateMode, func(w io.Writer) error {
 		_, err := w.Write(text)
@@ -50,10 +50,9 @@ func (s Store) Save(name string, v any) error {
 	})
 }
 
-// Load sets v, a pointer, to what was kept as name. Where nothing was kept, v
-// stays as it is, and so it does after an error. A file that cannot be
-// understood is moved aside, to NAME.json.bad: the error says so, and the next
-// start finds none.
+// Load sets v, a pointer, to the stored value of name. If there is none, or
+// after an error, v keeps its value. An invalid file is moved aside, to
+// NAME.json.bad: the error says so, and the next start finds no file.
 func (s Store) Load(name string, v any) error {
 	if s.Dir == "" {
 		return nil
@@ -69,13 +68,14 @@ func (s Store) Load(name string, v any) error {
 	if err := errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("read the state: %w", err)
 	}
-	fresh := reflect.New(reflect.TypeOf(v).Elem()) // half of a state is worse than none
+	fresh := reflect.New(reflect.TypeOf(v).Elem()) // a partial state is worse than none
 	if err := decodeStored(text, fresh.Interface()); err != nil {
 		if s.ReadOnly {
 			return fmt.Errorf("state %s cannot be used: %w", name, err)
 		}
 		bad := s.path(name) + ".bad"
-		return errors.Join(fmt.Errorf("state %s cannot be used, moved to %s: %w", name, bad, err), os.Rename(s.path(name), bad))
+		return errors.Join(fmt.Errorf("state %s cannot be used, moved to %s: %w", name, bad, err),
+			os.Rename(s.path(name), bad))
 	}
 	reflect.ValueOf(v).Elem().Set(fresh.Elem())
 	return nil

@@ -28,7 +28,8 @@ func TestStateSurvivesARestart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Load("health", &got); err != nil || got.Count != 2 || len(got.Latched) != 1 || got.Latched[0] != want.Latched[0] {
+	if err := s.Load("health", &got); err != nil || got.Count != 2 || len(got.Latched) != 1 ||
+		got.Latched[0] != want.Latched[0] {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
 	if err := s.Save("health", func() {}); err == nil {
@@ -74,7 +75,8 @@ func TestStateThatCannotBeUsedIsMovedAside(t *testing.T) {
 			if all, err := os.ReadDir(s.Dir); err != nil || len(all) != 1 || all[0].Name() != "health.json" {
 				t.Errorf("one who only reads left %v, %v", all, err)
 			}
-			if err := s.Load("health", &got); err == nil || !strings.Contains(err.Error(), "health.json.bad") || got.Count != 7 || got.Latched != nil {
+			if err := s.Load("health", &got); err == nil || !strings.Contains(err.Error(), "health.json.bad") ||
+				got.Count != 7 || got.Latched != nil {
 				t.Errorf("%+v, %v; want it untouched and where the file went", got, err)
 			}
 			if moved, err := os.ReadFile(s.path("health") + ".bad"); err != nil || !bytes.Equal(moved, text) {
@@ -87,8 +89,8 @@ func TestStateThatCannotBeUsedIsMovedAside(t *testing.T) {
 	}
 }
 
-// TestStateThatCannotBeReadIsAnError has a directory be where the state was: it
-// opens, and cannot be read, and is nobody's to move.
+// TestStateThatCannotBeReadIsAnError puts a directory in place of the state: it
+// opens, cannot be read, and is not moved.
 func TestStateThatCannotBeReadIsAnError(t *testing.T) {
 	t.Parallel()
 	s := Store{Dir: t.TempDir()}
@@ -96,7 +98,8 @@ func TestStateThatCannotBeReadIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := remembered{Count: 7}
-	if err := s.Load("health", &got); err == nil || !strings.HasPrefix(err.Error(), "read the state: ") || got.Count != 7 {
+	if err := s.Load("health", &got); err == nil || !strings.HasPrefix(err.Error(), "read the state: ") ||
+		got.Count != 7 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if info, err := os.Stat(s.path("health")); err != nil || !info.IsDir() {
@@ -104,8 +107,8 @@ func TestStateThatCannotBeReadIsAnError(t *testing.T) {
 	}
 }
 
-// TestStateWithoutADirectoryIsAnError has a file be where the directory should
-// be: the agent says so, whether it keeps its state or looks for it.
+// TestStateWithoutADirectoryIsAnError puts a file in place of the directory:
+// the agent reports it, whether it saves its state or loads it.
 func TestStateWithoutADirectoryIsAnError(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")

@@ -28,8 +28,8 @@ func levelThat(stands int) level {
 	return l
 }
 
-// TestWhichLevelIsTold holds which of a check's levels its sentence is of.
-func TestWhichLevelIsTold(t *testing.T) {
+// TestLevelOfASentence holds which of a check's levels its sentence is of.
+func TestLevelOfASentence(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		severities []incident.Severity
@@ -60,9 +60,9 @@ func TestWhichLevelIsTold(t *testing.T) {
 	}
 }
 
-// TestWhichValueIsTold holds when the value of a level is what it is now, and
+// TestValueOfASentence holds when the value of a level is what it is now, and
 // when it is the worst that it was.
-func TestWhichValueIsTold(t *testing.T) {
+func TestValueOfASentence(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		stands int

@@ -23,7 +23,8 @@ func BenchmarkEval(b *testing.B) {
 	}{{"sums", busyHost(false)}, {"links", busyHost(true)}, {"workloads", crowdedHost()}} {
 		b.Run(of.name, func(b *testing.B) {
 			h := of.host
-			slices.SortStableFunc(h.series, func(a, b series) int { return cmp.Compare(a.labels[0], b.labels[0]) }) // as collectors.Host has them
+			// as collectors.Host has them
+			slices.SortStableFunc(h.series, func(a, b series) int { return cmp.Compare(a.labels[0], b.labels[0]) })
 			e := NewEngine(Checks(), h.now())
 			for range 100 {
 				samples, events := h.step()
@@ -90,7 +91,8 @@ func TestCountersThatAreGoneAreForgotten(t *testing.T) {
 	e := NewEngine([]*Check{{ID: "missed", Levels: []Level{{Severity: incident.Warning, When: g.Above(0)}}}}, now)
 	for i := range 600 {
 		now = now.Add(time.Minute)
-		e.Eval(derived.NewSnapshot([]collectors.Sample{{Metric: collectors.QoSViolations, Labels: []string{"0", "GPU-0", strconv.Itoa(i), "compute"}, Value: 7}}), nil, now)
+		e.Eval(derived.NewSnapshot([]collectors.Sample{{Metric: collectors.QoSViolations, Labels: []string{"0", "GPU-0",
+			strconv.Itoa(i), "compute"}, Value: 7}}), nil, now)
 	}
 	if n := len(e.memory.counted[g].last); n > 130 {
 		t.Errorf("%d counters are remembered of 600 that were there for a minute each, in ten hours", n)

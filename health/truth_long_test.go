@@ -23,7 +23,8 @@ func TestHealthyHostsAreQuiet(t *testing.T) {
 		}
 	}
 	t.Log(v.table(weeks, time.Since(began)))
-	t.Logf("%d false warnings in %.1f host-weeks, %d false critical ones", paged[incident.Warning], weeks, paged[incident.Critical]+paged[incident.Emergency])
+	t.Logf("%d false warnings in %.1f host-weeks, %d false critical ones", paged[incident.Warning], weeks,
+		paged[incident.Critical]+paged[incident.Emergency])
 	if paged[incident.Critical]+paged[incident.Emergency] > 0 || float64(paged[incident.Warning]) > weeks {
 		t.Error("at most one false warning in a host-week is good, and no false critical")
 	}

@@ -85,7 +85,8 @@ func judgeHost(t *testing.T, seed uint64, h *healthyHost, steps int) (v verdict)
 		on.entered(e, func(j *judge, st *status, i int) {
 			a := alarm{j.ID, j.Levels[i].Severity, j.Shadow}
 			v.alarms[a]++
-			v.told = append(v.told, fmt.Sprintf("seed %d, %s, %s, %s: %s %s %s: %s (level %d, %g)", seed, h.model.text["model"], h.style, h.now().Format("02 15:04:05"),
+			v.told = append(v.told, fmt.Sprintf("seed %d, %s, %s, %s: %s %s %s: %s (level %d, %g)", seed,
+				h.model.text["model"], h.style, h.now().Format("02 15:04:05"),
 				a.check, a.severity, st.Entity, e.message(j, st), i, st.levels[i].value))
 		})
 	}
@@ -148,7 +149,7 @@ func judgeAll(t *testing.T, days int) (all verdict) {
 var trueAlarms = []string{"xid_tenant", "xid_spread"}
 
 // TestAnIllHostIsNotQuiet shows that silence means something: the same host
-// with one GPU that is too hot, and one that had an error, is told of.
+// alerts with one GPU that is too hot, and one that had an error.
 func TestAnIllHostIsNotQuiet(t *testing.T) {
 	t.Parallel()
 	h := busyHost(false)
@@ -159,7 +160,8 @@ func TestAnIllHostIsNotQuiet(t *testing.T) {
 		}
 	}
 	v := judgeHost(t, 0, h, stepsHour)
-	for _, want := range []alarm{{"thermal_margin", incident.Critical, false}, {"remap_failed", incident.Emergency, false}} {
+	for _, want := range []alarm{{"thermal_margin", incident.Critical, false},
+		{"remap_failed", incident.Emergency, false}} {
 		if v.alarms[want] == 0 {
 			t.Errorf("no %s %s; there are %v", want.check, want.severity, v.alarms)
 		}
@@ -186,11 +188,14 @@ func (v *verdict) table(weeks float64, took time.Duration) string {
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		row := names[name]
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%.3f\n", name, row[incident.Info], row[incident.Warning], row[incident.Critical], row[incident.Emergency], float64(row[incident.Warning]+row[incident.Critical]+row[incident.Emergency])/weeks)
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%.3f\n", name, row[incident.Info], row[incident.Warning],
+			row[incident.Critical], row[incident.Emergency],
+			float64(row[incident.Warning]+row[incident.Critical]+row[incident.Emergency])/weeks)
 	}
 	_ = w.Flush() // into memory
 	cores := runtime.GOMAXPROCS(0)
-	fmt.Fprintf(&text, "%.0f host-days, %d evaluations on %d cores in %s: %.0f a second; Eval takes %s\n", weeks*7, v.evaluations, cores, took.Round(time.Second),
+	fmt.Fprintf(&text, "%.0f host-days, %d evaluations on %d cores in %s: %.0f a second; Eval takes %s\n", weeks*7,
+		v.evaluations, cores, took.Round(time.Second),
 		float64(v.evaluations)/took.Seconds(), (v.judging / time.Duration(v.evaluations)).Round(time.Microsecond))
 	return text.String()
 }

@@ -62,7 +62,8 @@ func (u *turbulence) note(name string, what ...any) {
 }
 
 func newTurbulence(t *testing.T, seed uint64) *turbulence {
-	u := &turbulence{rnd: rand.New(rand.NewPCG(seed, 2)), digests: map[string]*digest{}, codes: slices.Sorted(maps.Keys(incident.XIDs()))}
+	u := &turbulence{rnd: rand.New(rand.NewPCG(seed, 2)), digests: map[string]*digest{},
+		codes: slices.Sorted(maps.Keys(incident.XIDs()))}
 	for _, c := range Checks() {
 		for i, l := range c.Levels {
 			if l.When.Signal.counts != nil {
@@ -130,7 +131,8 @@ func (u *turbulence) show(look int) {
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b collectors.Sample) int { return strings.Compare(a.Metric.Name, b.Metric.Name) })
+	slices.SortStableFunc(all,
+		func(a, b collectors.Sample) int { return strings.Compare(a.Metric.Name, b.Metric.Name) })
 	u.is(all...)
 }
 
@@ -142,7 +144,8 @@ func (u *turbulence) happen() {
 	if u.rnd.IntN(2) == 0 {
 		code = []int{13, 31, 45, 48, 63, 64, 74, 79, 94, 95, 154, 998}[u.rnd.IntN(12)]
 	}
-	line := fmt.Sprintf("NVRM: Xid (PCI:0000:9%d:00): %d, pid=%d, name=python3, Ch 0000000%d", bus, code, 100+u.rnd.IntN(3), u.rnd.IntN(9))
+	line := fmt.Sprintf("NVRM: Xid (PCI:0000:9%d:00): %d, pid=%d, name=python3, Ch 0000000%d", bus, code,
+		100+u.rnd.IntN(3), u.rnd.IntN(9))
 	switch u.rnd.IntN(12) {
 	case 0, 1, 2:
 		u.sequence++
@@ -153,14 +156,16 @@ func (u *turbulence) happen() {
 		u.sequence++
 		u.logs(u.sequence, line)
 	case 4:
-		u.Event(collectors.Event{Time: time.Now(), GPU: id, Type: u.kinds[u.rnd.IntN(len(u.kinds))], Code: uint64(u.rnd.IntN(4))})
+		u.Event(collectors.Event{Time: time.Now(), GPU: id, Type: u.kinds[u.rnd.IntN(len(u.kinds))],
+			Code: uint64(u.rnd.IntN(4))})
 	case 5:
 		u.sequence++
 		u.logs(u.sequence, u.lines[u.rnd.IntN(len(u.lines))])
 	case 6:
 		for _, f := range u.Verdict().Findings {
 			if f.Latched {
-				u.note("ack", time.Now().Unix(), f.Check, f.Entity, u.Ack(u.t.Context(), f.Check, f.Entity, "uid 0") == nil)
+				u.note("ack", time.Now().Unix(), f.Check, f.Entity,
+					u.Ack(u.t.Context(), f.Check, f.Entity, "uid 0") == nil)
 				break
 			}
 		}
@@ -172,7 +177,8 @@ func (u *turbulence) take() {
 	v := u.Verdict()
 	u.note("verdict", v.Status, v.GPUs, v.Reason)
 	for _, f := range v.Findings {
-		u.note("finding "+f.Check, v.Time.Unix(), f.Entity, f.Severity, f.State, f.Since.Unix(), f.Latched, f.Shadow, rounded(f.Value))
+		u.note("finding "+f.Check, v.Time.Unix(), f.Entity, f.Severity, f.State, f.Since.Unix(), f.Latched,
+			f.Shadow, rounded(f.Value))
 	}
 	for _, s := range u.Samples() {
 		if strings.HasPrefix(s.Metric.Name, "nvgpu") {
@@ -182,14 +188,16 @@ func (u *turbulence) take() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, e := range u.events {
-		what := []any{e.Time.Unix(), e.Entity, e.Code, e.Severity, e.From, e.To, e.Latched, e.Follows != "", e.Sources, e.Count, e.First.Unix(), rounded(e.Value), e.Threshold, e.PID, e.Comm, e.Workload, e.Owner, e.Class}
+		what := []any{e.Time.Unix(), e.Entity, e.Code, e.Severity, e.From, e.To, e.Latched, e.Follows != "", e.Sources,
+			e.Count, e.First.Unix(), rounded(e.Value), e.Threshold, e.PID, e.Comm, e.Workload, e.Owner, e.Class}
 		if e.Kind == incident.KindIncident {
 			what = append(what, e.Check, e.Action, e.Last.Unix())
 		}
 		u.note(string(e.Kind)+" "+e.Check+" "+e.What, what...)
 	}
 	for _, a := range u.told {
-		u.note("alert "+a.Labels["alertname"]+" "+a.Labels["severity"], a.Labels, a.Starts.Unix(), a.Ends.Unix(), a.Annotations["pid"], a.Annotations["sources"], a.Annotations["value"])
+		u.note("alert "+a.Labels["alertname"]+" "+a.Labels["severity"], a.Labels, a.Starts.Unix(), a.Ends.Unix(),
+			a.Annotations["pid"], a.Annotations["sources"], a.Annotations["value"])
 	}
 	u.events, u.told = nil, nil
 }

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// TestWhatTheAgentUsesOfWhatItMay holds the parts of its limits that the agent
+// TestUseOfTheAgent holds the parts of its limits that the agent
 // shows of itself: 256 MiB, a quarter of a core, 2000 goroutines.
-func TestWhatTheAgentUsesOfWhatItMay(t *testing.T) {
+func TestUseOfTheAgent(t *testing.T) {
 	m := NewMonitor(Options{Log: slog.New(slog.DiscardHandler)}, Settings{})
 	now := time.Now()
 	m.begin(now)
@@ -39,7 +39,8 @@ func TestWhatTheAgentUsesOfWhatItMay(t *testing.T) {
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
 		t.Fatal(err)
 	}
-	m.unsaved, m.usage = true, usage{now.Add(-100 * time.Hour), time.Duration(r.Utime.Nano()+r.Stime.Nano()) - 10*time.Hour}
+	m.unsaved, m.usage = true, usage{now.Add(-100 * time.Hour),
+		time.Duration(r.Utime.Nano()+r.Stime.Nano()) - 10*time.Hour}
 	for range cap(m.observations) / 2 {
 		m.observations <- incident.Observation{}
 	}
@@ -48,8 +49,8 @@ func TestWhatTheAgentUsesOfWhatItMay(t *testing.T) {
 	}
 }
 
-// TestStateThatCouldNotBeMovedIsMovedLater has the place where spoiled state
-// goes be taken: nothing is written over it until it is not.
+// TestStateThatCouldNotBeMovedIsMovedLater blocks the destination of spoiled
+// state: nothing overwrites the state until the way is free.
 func TestStateThatCouldNotBeMovedIsMovedLater(t *testing.T) {
 	t.Parallel()
 	s := Store{Dir: t.TempDir()}
@@ -74,7 +75,8 @@ func TestStateThatCouldNotBeMovedIsMovedLater(t *testing.T) {
 		m.save(birth)
 		text, err := os.ReadFile(path)
 		if kept := string(text) != "spoiled"; err != nil || kept != step.free || m.unsaved == step.free {
-			t.Errorf("its place is free: %v: there is %q, %v, not kept: %v; want what is %s", step.free, text, err, m.unsaved, step.want)
+			t.Errorf("its place is free: %v: there is %q, %v, not kept: %v; want what is %s", step.free, text, err,
+				m.unsaved, step.want)
 		}
 	}
 	if text, err := os.ReadFile(path + ".bad"); string(text) != "spoiled" {

@@ -13,17 +13,18 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A Verdict is how a node fares at one moment, in a word and with reasons.
+// A Verdict is the condition of a node at one moment, in one word and with
+// reasons.
 type Verdict struct {
 	Node     string         `json:"node"`
 	Time     time.Time      `json:"time"`
-	Status   incident.State `json:"status"` // of the node: the worst of its GPUs' and its own
+	Status   incident.State `json:"status"` // of the node: the worst of its own and its GPUs'
 	Reason   string         `json:"reason,omitempty"`
 	GPUs     []Health       `json:"gpus"`
 	Findings []Finding      `json:"findings"` // the worst first
 }
 
-// Health is how a GPU fares.
+// Health is the condition of a GPU.
 type Health struct {
 	GPU    string         `json:"gpu"`
 	UUID   string         `json:"uuid"`
@@ -31,11 +32,11 @@ type Health struct {
 	Reason string         `json:"reason,omitempty"` // why it does not answer
 }
 
-// noData is why a node is unknown where nothing says more.
+// noData is the reason for an unknown node if there is no better one.
 const noData = "there is no data of a part of it"
 
-// verdict returns the judgement after an evaluation. Where nothing is known of
-// a GPU, it is unknown, and not well.
+// verdict returns the judgement after an evaluation. A GPU without data is
+// unknown, not well.
 func (m *Monitor) verdict(s *derived.Snapshot, now time.Time) Verdict {
 	v := Verdict{Node: m.Node, Time: now, Findings: m.engine.Findings(), GPUs: []Health{}}
 	if v.Findings == nil {
@@ -62,7 +63,10 @@ func (m *Monitor) verdict(s *derived.Snapshot, now time.Time) Verdict {
 			v.GPUs = append(v.GPUs, Health{gpu.GPU, gpu.UUID, incident.OK, "is away: a virtual machine has it"})
 			continue
 		}
-		if state < incident.Degraded && (up.Value == 0 || slices.ContainsFunc(v.Findings, func(f Finding) bool { return its(f) && f.State == incident.Unknown })) {
+		if state < incident.Degraded &&
+			(up.Value == 0 ||
+				slices.ContainsFunc(v.Findings,
+					func(f Finding) bool { return its(f) && f.State == incident.Unknown })) {
 			state = incident.Unknown
 		}
 		v.GPUs = append(v.GPUs, Health{gpu.GPU, gpu.UUID, state, down[gpu]})
@@ -74,10 +78,9 @@ func (m *Monitor) verdict(s *derived.Snapshot, now time.Time) Verdict {
 	return v
 }
 
-// worst is the severity of the worst of some findings. Checks in shadow mode
-// have findings and make nobody ill; nor does what is a workload's or a
-// tenant's own: a GPU is none the worse for it, and a node that is taken out
-// of service for it would punish the others.
+// worst is the severity of the worst of some findings. Checks in shadow mode do
+// not count. Neither do faults of a workload or a tenant: they do not affect
+// the GPU, and taking the node out of service for them would punish the others.
 func worst(findings []Finding, some func(Finding) bool) (s incident.Severity) {
 	for _, f := range findings {
 		if !f.Shadow && f.Entity.Workload == "" && f.Entity.Tenant == "" && some(f) {
@@ -87,8 +90,8 @@ func worst(findings []Finding, some func(Finding) bool) (s incident.Severity) {
 	return s
 }
 
-// sum makes the status of the node that of its worst part. What is not known
-// of it is not well; the reason says what that is.
+// sum sets the status of the node to that of its worst part. An unknown part is
+// not well; the reason names it.
 func (v *Verdict) sum() {
 	why := ""
 	for _, g := range v.GPUs {
@@ -102,7 +105,10 @@ func (v *Verdict) sum() {
 	switch {
 	case len(v.GPUs) == 0:
 		why = cmp.Or(v.Reason, "no GPU is known")
-	case slices.ContainsFunc(v.Findings, func(f Finding) bool { return f.State == incident.Unknown && f.Entity.Parent() == incident.Entity{} }):
+	case slices.ContainsFunc(v.Findings, func(f Finding) bool {
+		return f.State == incident.Unknown &&
+			f.Entity.Parent() == incident.Entity{}
+	}):
 		why = cmp.Or(why, noData)
 	}
 	v.Status, v.Reason = worst(v.Findings, func(Finding) bool { return true }).State(), ""
@@ -119,5 +125,5 @@ func (m *Monitor) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "\t")
-	_ = encoder.Encode(m.Verdict()) // to whoever is still there
+	_ = encoder.Encode(m.Verdict()) // the client may have left
 }

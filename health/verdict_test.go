@@ -8,7 +8,7 @@ import (
 	"gpusteward/health/incident"
 )
 
-// What a workload or a tenant does makes neither its GPU nor the node ill.
+// The faults of a workload or a tenant make neither its GPU nor the node ill.
 func TestTenantsDoNotCondemn(t *testing.T) {
 	t.Parallel()
 	gpu := incident.Entity{GPU: "0", UUID: "GPU-0"}
@@ -34,8 +34,8 @@ func TestTenantsDoNotCondemn(t *testing.T) {
 	}
 }
 
-// TestAVerdictOfAGPU holds what is said of a GPU by what is read of it and found
-// on it: margin is what its check looks at.
+// TestAVerdictOfAGPU holds the verdict on a GPU by its readings and findings:
+// the check looks at margin.
 func TestAVerdictOfAGPU(t *testing.T) {
 	t.Parallel()
 	const cool, warm, hot, none = 50, -1, -20, 1000
@@ -47,18 +47,26 @@ func TestAVerdictOfAGPU(t *testing.T) {
 		want   Health
 		node   string
 	}{
-		"it is well":               {up: 1, margin: cool, want: Health{Status: incident.OK}},
-		"it is warm":               {up: 1, margin: warm, want: Health{Status: incident.Degraded}},
-		"it is hot":                {up: 1, margin: hot, want: Health{Status: incident.Unhealthy}},
-		"nothing is read of it":    {up: 1, margin: none, want: Health{Status: incident.Unknown}, node: noData},
-		"it hangs":                 {stuck: "nvmlDeviceGetTemperature", margin: cool, want: Health{Status: incident.Unknown, Reason: "hangs in nvmlDeviceGetTemperature"}, node: "GPU 0 hangs in nvmlDeviceGetTemperature"},
-		"it is lost":               {stuck: "gpu_is_lost", margin: cool, want: Health{Status: incident.Unknown, Reason: "does not answer: gpu is lost"}, node: "GPU 0 does not answer: gpu is lost"},
-		"it is lost, and hot":      {stuck: "gpu_is_lost", margin: hot, want: Health{Status: incident.Unhealthy, Reason: "does not answer: gpu is lost"}},
-		"it is down, and unsaid":   {margin: cool, want: Health{Status: incident.Unknown}, node: noData},
-		"it is away":               {away: true, stuck: "not_listed", margin: cool, want: Health{Status: incident.OK, Reason: "is away: a virtual machine has it"}},
-		"it is lost, and warm":     {stuck: "gpu_is_lost", margin: warm, want: Health{Status: incident.Degraded, Reason: "does not answer: gpu is lost"}},
-		"it is away, and was warm": {away: true, stuck: "not_listed", margin: warm, want: Health{Status: incident.Degraded, Reason: "does not answer: not listed"}},
-		"it is away, and was hot":  {away: true, stuck: "not_listed", margin: hot, want: Health{Status: incident.Unhealthy, Reason: "does not answer: not listed"}},
+		"it is well":            {up: 1, margin: cool, want: Health{Status: incident.OK}},
+		"it is warm":            {up: 1, margin: warm, want: Health{Status: incident.Degraded}},
+		"it is hot":             {up: 1, margin: hot, want: Health{Status: incident.Unhealthy}},
+		"nothing is read of it": {up: 1, margin: none, want: Health{Status: incident.Unknown}, node: noData},
+		"it hangs": {stuck: "nvmlDeviceGetTemperature", margin: cool,
+			want: Health{Status: incident.Unknown, Reason: "hangs in nvmlDeviceGetTemperature"},
+			node: "GPU 0 hangs in nvmlDeviceGetTemperature"},
+		"it is lost": {stuck: "gpu_is_lost", margin: cool, want: Health{Status: incident.Unknown,
+			Reason: "does not answer: gpu is lost"}, node: "GPU 0 does not answer: gpu is lost"},
+		"it is lost, and hot": {stuck: "gpu_is_lost", margin: hot, want: Health{Status: incident.Unhealthy,
+			Reason: "does not answer: gpu is lost"}},
+		"it is down, and unsaid": {margin: cool, want: Health{Status: incident.Unknown}, node: noData},
+		"it is away": {away: true, stuck: "not_listed", margin: cool, want: Health{Status: incident.OK,
+			Reason: "is away: a virtual machine has it"}},
+		"it is lost, and warm": {stuck: "gpu_is_lost", margin: warm, want: Health{Status: incident.Degraded,
+			Reason: "does not answer: gpu is lost"}},
+		"it is away, and was warm": {away: true, stuck: "not_listed", margin: warm,
+			want: Health{Status: incident.Degraded, Reason: "does not answer: not listed"}},
+		"it is away, and was hot": {away: true, stuck: "not_listed", margin: hot,
+			want: Health{Status: incident.Unhealthy, Reason: "does not answer: not listed"}},
 	} {
 		w := newWorld(t, hotCheck)
 		w.steps(1, hotAt(cool))
@@ -91,18 +99,32 @@ func TestAVerdictOfANode(t *testing.T) {
 		want   incident.State
 		reason string
 	}{
-		"nothing is found":                                      {Verdict{GPUs: gpus}, incident.OK, ""},
-		"something is unknown of it":                            {Verdict{GPUs: gpus, Findings: []Finding{{State: incident.Unknown}}}, incident.Unknown, noData},
-		"something is unknown of a GPU, of which more is known": {Verdict{GPUs: gpus, Findings: []Finding{{Entity: gpu, State: incident.Unknown}}}, incident.OK, ""},
-		"it recovers":                                           {Verdict{GPUs: gpus, Findings: []Finding{{State: incident.Recovering, Severity: incident.Warning}}}, incident.Degraded, ""},
-		"unknown, and worse":                                    {Verdict{GPUs: gpus, Findings: []Finding{{State: incident.Unknown}, {Entity: gpu, State: incident.Unhealthy, Severity: incident.Critical}}}, incident.Unhealthy, ""},
-		"unknown, and a little worse":                           {Verdict{GPUs: gpus, Findings: []Finding{{State: incident.Unknown}, {Entity: gpu, State: incident.Degraded, Severity: incident.Warning}}}, incident.Degraded, ""},
-		"it is worth knowing":                                   {Verdict{GPUs: gpus, Findings: []Finding{{State: incident.Suspect, Severity: incident.Info}}}, incident.Suspect, ""},
-		"it is a shadow":                                        {Verdict{GPUs: gpus, Findings: []Finding{{State: incident.Failed, Severity: incident.Emergency, Shadow: true}}}, incident.OK, ""},
-		"no GPU":                                                {Verdict{}, incident.Unknown, "no GPU is known"},
-		"no GPU, and why":                                       {Verdict{Reason: "drained"}, incident.Unknown, "drained"},
-		"no GPU, and a fault":                                   {Verdict{Findings: []Finding{{State: incident.Failed, Severity: incident.Emergency}}}, incident.Failed, ""},
-		"of two GPUs the first is unknown":                      {Verdict{GPUs: []Health{{GPU: "0", Status: incident.Unknown, Reason: "is late"}, {GPU: "1", Status: incident.Unknown}}}, incident.Unknown, "GPU 0 is late"},
+		"nothing is found": {Verdict{GPUs: gpus}, incident.OK, ""},
+		"something is unknown of it": {Verdict{GPUs: gpus,
+			Findings: []Finding{{State: incident.Unknown}}}, incident.Unknown, noData},
+		"something is unknown of a GPU, of which more is known": {Verdict{GPUs: gpus,
+			Findings: []Finding{{Entity: gpu, State: incident.Unknown}}}, incident.OK, ""},
+		"it recovers": {Verdict{GPUs: gpus,
+			Findings: []Finding{{State: incident.Recovering, Severity: incident.Warning}}}, incident.Degraded, ""},
+		"unknown, and worse": {Verdict{GPUs: gpus,
+			Findings: []Finding{{State: incident.Unknown}, {Entity: gpu, State: incident.Unhealthy,
+				Severity: incident.Critical}}}, incident.Unhealthy, ""},
+		"unknown, and a little worse": {Verdict{GPUs: gpus,
+			Findings: []Finding{{State: incident.Unknown}, {Entity: gpu, State: incident.Degraded,
+				Severity: incident.Warning}}}, incident.Degraded, ""},
+		"it is worth knowing": {Verdict{GPUs: gpus,
+			Findings: []Finding{{State: incident.Suspect, Severity: incident.Info}}}, incident.Suspect, ""},
+		"it is a shadow": {Verdict{GPUs: gpus,
+			Findings: []Finding{{State: incident.Failed, Severity: incident.Emergency,
+				Shadow: true}}}, incident.OK, ""},
+		"no GPU": {Verdict{}, incident.Unknown, "no GPU is known"},
+		"no GPU, and why": {Verdict{Reason: "drained"},
+			incident.Unknown, "drained"},
+		"no GPU, and a fault": {Verdict{Findings: []Finding{{State: incident.Failed,
+			Severity: incident.Emergency}}}, incident.Failed, ""},
+		"of two GPUs the first is unknown": {Verdict{GPUs: []Health{{GPU: "0",
+			Status: incident.Unknown,
+			Reason: "is late"}, {GPU: "1", Status: incident.Unknown}}}, incident.Unknown, "GPU 0 is late"},
 	} {
 		c.v.sum()
 		if c.v.Status != c.want || c.v.Reason != c.reason {
@@ -115,7 +137,8 @@ func TestAVerdictOfANode(t *testing.T) {
 	for _, c := range []struct {
 		read []collectors.Sample
 		want string
-	}{{nil, "no GPU is known"}, {drained(0), "no GPU is known"}, {drained(1), "drained: gpusteward resume takes the driver again"}} {
+	}{{nil, "no GPU is known"}, {drained(0), "no GPU is known"}, {drained(1), "drained: gpusteward resume takes the " +
+		"driver again"}} {
 		m := &Monitor{engine: newWorld(t).engine}
 		if v := m.verdict(derived.NewSnapshot(c.read), birth); v.Status != incident.Unknown || v.Reason != c.want {
 			t.Errorf("of %v: %v, %q", c.read, v.Status, v.Reason)

@@ -17,7 +17,8 @@ type need struct{ busy, heat, sm, tensor, dram, nvlink, rx, tx float64 }
 
 func (n *need) add(o need, part float64) {
 	n.busy, n.heat, n.sm = n.busy+part*o.busy, n.heat+part*o.heat, n.sm+part*o.sm
-	n.tensor, n.dram, n.nvlink, n.rx, n.tx = n.tensor+part*o.tensor, n.dram+part*o.dram, n.nvlink+o.nvlink, n.rx+o.rx, n.tx+o.tx
+	n.tensor, n.dram, n.nvlink, n.rx, n.tx = n.tensor+part*o.tensor, n.dram+part*o.dram, n.nvlink+o.nvlink,
+		n.rx+o.rx, n.tx+o.tx
 }
 
 // A board is a GPU: what it is, what an operator set, what it does and what it
@@ -74,14 +75,16 @@ type shows struct {
 }
 
 func newBoard(r *rand.Rand, row worldRow, index int, seed uint64) *board {
-	b := &board{worldRow: row, r: r, gpu: fmt.Sprint(index), uuid: fmt.Sprintf("GPU-%08x-%04x-4000-8000-%012x", seed, index, seed*7919+uint64(index)),
+	b := &board{worldRow: row, r: r, gpu: fmt.Sprint(index), uuid: fmt.Sprintf("GPU-%08x-%04x-4000-8000-%012x", seed,
+		index, seed*7919+uint64(index)),
 		pci: fmt.Sprintf("0000:%02x:00", 0x19+0x11*index), vbios: row["vbios"], missing: map[*collectors.Metric]bool{}}
 	b.draws, b.runs, b.spot = 1+0.025*bounded(r), 1+0.008*bounded(r), 0.8*bounded(r)
 	b.place = 5 * r.Float64() * float64(index/4) // the back row gets the front row's air
 	b.trickle.ecc, b.trickle.replays, b.trickle.crc = 0.4*r.ExpFloat64(), 0.5*r.ExpFloat64(), 0.5*r.ExpFloat64()
 	b.persistence, b.limit, b.v.one = 1, row.number("w_limit"), 1
 	v := &b.v
-	v.aggregate, v.crc, v.recoveries = float64(r.IntN(60)), float64(r.IntN(29)), float64(5+r.IntN(200)) // healthy H200s have 1 to 28 on a link
+	// healthy H200s have 1 to 28 on a link
+	v.aggregate, v.crc, v.recoveries = float64(r.IntN(60)), float64(r.IntN(29)), float64(5+r.IntN(200))
 	v.core = row.number("c_idle")
 	v.energy = 3e6 * r.Float64()
 	return b
@@ -223,7 +226,8 @@ func (b *board) counts(s *site, dt float64) {
 	for _, c := range []struct {
 		daily float64
 		of    []*float64
-	}{{b.trickle.ecc, []*float64{&v.corrected, &v.aggregate}}, {b.trickle.replays, []*float64{&v.replays}}, {b.trickle.crc, []*float64{&v.crc}},
+	}{{b.trickle.ecc, []*float64{&v.corrected, &v.aggregate}}, {b.trickle.replays,
+		[]*float64{&v.replays}}, {b.trickle.crc, []*float64{&v.crc}},
 		{b.trickle.crc / 40, []*float64{&v.linkRecoveries}}, {b.trickle.aer, []*float64{&v.aer, &v.correctable}}} {
 		if n := times(b.r, c.daily*days); n > 0 {
 			for _, p := range c.of {
@@ -251,7 +255,8 @@ func (b *board) counts(s *site, dt float64) {
 // reset is what a driver forgets that was loaded again.
 func (b *board) reset(s *site) {
 	v := &b.v
-	for _, p := range []*float64{&v.energy, &v.capFor, &v.swThermalFor, &v.brakeFor, &v.lowFor, &v.baseFor, &v.corrected, &v.replays, &v.recoveries, &v.correctable, &v.linkRX, &v.linkTX, &v.crc, &v.linkRecoveries} {
+	for _, p := range []*float64{&v.energy, &v.capFor, &v.swThermalFor, &v.brakeFor, &v.lowFor, &v.baseFor,
+		&v.corrected, &v.replays, &v.recoveries, &v.correctable, &v.linkRX, &v.linkTX, &v.crc, &v.linkRecoveries} {
 		*p = 0
 	}
 	b.limit, b.locked, b.compute = b.number("w_limit"), 0, 0

@@ -62,12 +62,14 @@ func TestWorldFaultsAreFound(t *testing.T) {
 			after = "other name"
 		}
 		said += int(collectors.Bool(len(r.names) > 0))
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\n", r.Fault, after, time.Duration(r.Within), r.alerts, r.pages, strings.Join(slices.Compact(slices.Sorted(slices.Values(r.names))), ", "))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\n", r.Fault, after, time.Duration(r.Within), r.alerts, r.pages,
+			strings.Join(slices.Compact(slices.Sorted(slices.Values(r.names))), ", "))
 	}
 	_ = w.Flush()
 	t.Log(table.String())
 	if right < foundToday {
 		t.Errorf("only %d faults were found, and there were %d", right, foundToday)
 	}
-	t.Logf("%d of %d faults were found under their name in time, %d of them by one alert, %d by one message; of %d something was said", right, len(all), once, one, said)
+	t.Logf("%d of %d faults were found under their name in time, %d of them by one alert, %d by one message; of %d "+
+		"something was said", right, len(all), once, one, said)
 }

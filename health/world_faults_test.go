@@ -77,8 +77,10 @@ var acts = map[string]func(*site, *board){
 	"one fewer": func(s *site, b *board) {
 		reboot(s)
 		b.away = "nobody"
-		s.broken = append(s.broken, &breakage{board: b, metric: collectors.PCIDevicePresent, change: func(float64, float64) float64 { return math.NaN() }},
-			&breakage{board: b, metric: collectors.PCIDeviceBound, change: func(float64, float64) float64 { return math.NaN() }},
+		s.broken = append(s.broken, &breakage{board: b, metric: collectors.PCIDevicePresent,
+			change: func(float64, float64) float64 { return math.NaN() }},
+			&breakage{board: b, metric: collectors.PCIDeviceBound,
+				change: func(float64, float64) float64 { return math.NaN() }},
 			&breakage{metric: collectors.PCIDevices, change: func(v, _ float64) float64 { return v - 1 }})
 	},
 	"leave memory": func(s *site, b *board) {
@@ -148,7 +150,8 @@ func (a act) inject(t *testing.T, s *site) {
 			}
 			acts[a.Do](s, b)
 		default:
-			s.broken = append(s.broken, &breakage{board: b, metric: metricByName(t, a.Metric), where: a.Where, change: a.change, from: s.clock,
+			s.broken = append(s.broken, &breakage{board: b, metric: metricByName(t, a.Metric), where: a.Where,
+				change: a.change, from: s.clock,
 				period: time.Duration(a.Period), on: time.Duration(a.On)})
 		}
 	}
@@ -216,7 +219,8 @@ func (f *worldFault) find(t *testing.T) *found {
 	name := regexp.MustCompile("(?i)" + f.Find)
 	told, paged := map[string]bool{}, map[string]bool{}
 	all := slices.SortedFunc(maps.Values(w.told), func(a, b cry) int {
-		return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.check, b.check), a.entity.Compare(b.entity), cmp.Compare(b.severity, a.severity))
+		return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.check, b.check), a.entity.Compare(b.entity),
+			cmp.Compare(b.severity, a.severity))
 	})
 	for _, c := range append(all, slices.DeleteFunc(w.cries, func(c cry) bool { return !c.shadow })...) {
 		if c.severity < cmp.Or(f.Least, incident.Warning) {
@@ -228,10 +232,12 @@ func (f *worldFault) find(t *testing.T) *found {
 				r.alerts++
 				paged[c.check] = true
 			}
-			r.names = append(r.names, fmt.Sprintf("%s %s%s", c.check, c.severity, map[bool]string{true: " (shadow)"}[c.shadow]))
+			r.names = append(r.names,
+				fmt.Sprintf("%s %s%s", c.check, c.severity, map[bool]string{true: " (shadow)"}[c.shadow]))
 		}
 		at := c.at - begin
-		if name.MatchString(strings.Join([]string{c.check, c.text}, " ")) && at <= time.Duration(f.Within) && (r.after < 0 || r.shadow && !c.shadow) {
+		if name.MatchString(strings.Join([]string{c.check, c.text}, " ")) && at <= time.Duration(f.Within) &&
+			(r.after < 0 || r.shadow && !c.shadow) {
 			r.after, r.shadow = at, c.shadow
 		}
 	}

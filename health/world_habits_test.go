@@ -14,7 +14,7 @@ var habitsOf map[string]func(*site)
 
 func init() { // they name each other
 	habitsOf = map[string]func(*site){
-		// Of the agent.
+		// Events of the agent.
 		"upgrade": func(s *site) { s.starts = append(s.starts, "upgrade") },
 		"starve":  starve,
 		"freeze": func(s *site) { // the host does not run the agent at all
@@ -33,13 +33,13 @@ func init() { // they name each other
 		"reading":  misread,
 		"profiler": profiler,
 
-		// Of the driver.
+		// Events of the driver.
 		"reload": func(s *site) { s.reload(false, s.some(8*time.Second, 50*time.Second)) },
 		"drain":  func(s *site) { s.reload(true, s.some(20*time.Second, 10*time.Minute)) },
 		"vfio":   vfio,
 		"cut":    cut,
 
-		// Of those who run the host.
+		// Events of the operators.
 		"reboot":          reboot,
 		"ntp":             func(s *site) { s.shift += time.Duration(s.r.NormFloat64() * float64(10*time.Second)) },
 		"prolog":          prolog,
@@ -48,7 +48,7 @@ func init() { // they name each other
 		"persistence_off": func(s *site) { s.each(func(b *board) { b.persistence = 0 }) },
 		"mixed":           mixed,
 
-		// Of the hall.
+		// Events of the hall.
 		"warm": func(s *site) {
 			by := 3 + 4*s.r.Float64()
 			for range 10 { // air takes its time
@@ -57,14 +57,16 @@ func init() { // they name each other
 			}
 		},
 		"uneven": func(s *site) {
-			s.each(func(b *board) { b.place = 13 * math.Abs(math.Sin(float64(len(b.gpu)*7)+b.number("tau_s")+b.draws*90)) })
+			s.each(func(b *board) {
+				b.place = 13 * math.Abs(math.Sin(float64(len(b.gpu)*7)+b.number("tau_s")+b.draws*90))
+			})
 		},
 		"brake": func(s *site) { // the rack's supplies switch over
 			took := 0.02 + 0.8*s.r.Float64()
 			s.each(func(b *board) { b.v.brakeFor += took })
 		},
 
-		// Of parts that correct their errors.
+		// Events of parts that correct their errors.
 		"ecc": func(s *site) {
 			b := s.any()
 			n := 1 + 5*s.r.ExpFloat64()
@@ -164,9 +166,11 @@ func (s *site) silence(why string, d time.Duration, b *board) {
 // misread has one reading be wrong once.
 func misread(s *site) {
 	b := s.any()
-	m := []*collectors.Metric{collectors.Temperature, collectors.Power, collectors.Utilization, collectors.Clock, collectors.TemperatureMargin, collectors.MemoryBytes}[s.r.IntN(6)]
+	m := []*collectors.Metric{collectors.Temperature, collectors.Power, collectors.Utilization, collectors.Clock,
+		collectors.TemperatureMargin, collectors.MemoryBytes}[s.r.IntN(6)]
 	by := []float64{0, 0.3, 3, 1.4}[s.r.IntN(4)]
-	x := &breakage{board: b, metric: m, change: func(v, _ float64) float64 { return v * by }, from: s.clock, until: s.clock + step - 1}
+	x := &breakage{board: b, metric: m, change: func(v, _ float64) float64 { return v * by }, from: s.clock,
+		until: s.clock + step - 1}
 	s.broken = append(s.broken, x)
 }
 

@@ -18,22 +18,29 @@ func TestSitesAreRough(t *testing.T) {
 		what  string
 		rough func(s *site, samples []collectors.Sample) bool
 	}{
-		{"starved agent", "an agent that passes and has read no board", func(s *site, samples []collectors.Sample) bool {
-			return !slices.ContainsFunc(samples, func(o collectors.Sample) bool { return o.Metric == collectors.Up && o.Value == 1 })
-		}},
+		{"starved agent", "an agent that passes and has read no board",
+			func(s *site, samples []collectors.Sample) bool {
+				return !slices.ContainsFunc(samples,
+					func(o collectors.Sample) bool { return o.Metric == collectors.Up && o.Value == 1 })
+			}},
 		{"slow nvml", "a board that hangs in a call", func(s *site, samples []collectors.Sample) bool {
 			return slices.ContainsFunc(samples, func(o collectors.Sample) bool {
 				return o.Metric == collectors.WorkerStuck && strings.HasPrefix(o.Labels[2], "nvml")
 			})
 		}},
-		{"handed to virtual machines", "a board that another driver has", func(s *site, samples []collectors.Sample) bool {
-			return slices.ContainsFunc(samples, func(o collectors.Sample) bool {
-				return o.Metric == collectors.PCIDeviceBound && o.Labels[4] == "vfio-pci"
-			})
-		}},
-		{"locked clocks", "a board that is busy at less than a fifth of its power", func(s *site, _ []collectors.Sample) bool {
-			return slices.ContainsFunc(s.boards, func(b *board) bool { return b.v.utilization > 0.9 && b.v.average < 0.2*b.number("w_limit") })
-		}},
+		{"handed to virtual machines", "a board that another driver has",
+			func(s *site, samples []collectors.Sample) bool {
+				return slices.ContainsFunc(samples, func(o collectors.Sample) bool {
+					return o.Metric == collectors.PCIDeviceBound && o.Labels[4] == "vfio-pci"
+				})
+			}},
+		{"locked clocks", "a board that is busy at less than a fifth of its power",
+			func(s *site, _ []collectors.Sample) bool {
+				return slices.ContainsFunc(s.boards, func(b *board) bool {
+					return b.v.utilization > 0.9 &&
+						b.v.average < 0.2*b.number("w_limit")
+				})
+			}},
 		{"warm aisle", "a board near its limit", func(s *site, _ []collectors.Sample) bool {
 			return slices.ContainsFunc(s.boards, func(b *board) bool { return b.v.margin < 15 })
 		}},

@@ -24,7 +24,8 @@ type gauge struct {
 }
 
 func (s *site) adds(b *board, m *collectors.Metric, value *float64, labels ...string) *gauge {
-	s.gauges = append(s.gauges, gauge{metric: m, board: b, labels: append([]string{b.gpu, b.uuid}, labels...), value: value})
+	s.gauges = append(s.gauges, gauge{metric: m, board: b, labels: append([]string{b.gpu, b.uuid}, labels...),
+		value: value})
 	return &s.gauges[len(s.gauges)-1]
 }
 
@@ -52,7 +53,8 @@ func (s *site) shown() {
 
 // lacks adds what the driver says that a board does not have.
 func (s *site) lacks(b *board) {
-	for _, m := range []*collectors.Metric{collectors.GPMActivity, collectors.NVLinkUp, collectors.RowRemapBanks, collectors.TemperatureMargin, collectors.FanSpeed, collectors.RetiredPages} {
+	for _, m := range []*collectors.Metric{collectors.GPMActivity, collectors.NVLinkUp, collectors.RowRemapBanks,
+		collectors.TemperatureMargin, collectors.FanSpeed, collectors.RetiredPages} {
 		if !slices.ContainsFunc(s.gauges, func(g gauge) bool { return g.board == b && g.metric == m }) {
 			s.fixes(b, collectors.Unsupported, 1, m.Name)
 		}
@@ -91,7 +93,8 @@ func (s *site) showsBoard(b *board) {
 	s.adds(b, collectors.Utilization, &v.nothing, "encoder").when = &v.noMIG
 	s.adds(b, collectors.Utilization, &v.nothing, "decoder").when = &v.noMIG
 	if b.has("gpm") {
-		for pipe, value := range map[string]*float64{"sm": &v.sm, "tensor": &v.tensor, "dram": &v.dram, "graphics": &v.sm} {
+		for pipe, value := range map[string]*float64{"sm": &v.sm, "tensor": &v.tensor, "dram": &v.dram,
+			"graphics": &v.sm} {
 			s.adds(b, collectors.GPMActivity, value, pipe).pipes = true
 		}
 		s.adds(b, collectors.GPMOccupancy, &v.occupancy).pipes = true
@@ -106,12 +109,15 @@ func (s *site) showsBoard(b *board) {
 		mode = "ats"
 	}
 	s.fixes(b, collectors.AddressingMode, 1, mode)
-	for reason, value := range map[string]*float64{"gpu_idle": &v.idle, "app_clocks": &v.app, "sw_power_cap": &v.cap, "sw_thermal": &v.swThermal,
+	for reason, value := range map[string]*float64{"gpu_idle": &v.idle, "app_clocks": &v.app, "sw_power_cap": &v.cap,
+		"sw_thermal":  &v.swThermal,
 		"hw_slowdown": &v.nothing, "hw_thermal": &v.nothing, "hw_power_brake": &v.nothing, "sync_boost": &v.nothing} {
 		s.adds(b, collectors.ClockEventActive, value, reason)
 	}
-	for reason, value := range map[string]*float64{"sw_power_cap": &v.capFor, "sw_thermal": &v.swThermalFor, "hw_power_brake": &v.brakeFor, "hw_thermal": &v.nothing,
-		"low_utilization": &v.lowFor, "base_clocks": &v.baseFor, "board_limit": &v.nothing, "reliability": &v.nothing, "sync_boost": &v.nothing} {
+	for reason, value := range map[string]*float64{"sw_power_cap": &v.capFor, "sw_thermal": &v.swThermalFor,
+		"hw_power_brake": &v.brakeFor, "hw_thermal": &v.nothing,
+		"low_utilization": &v.lowFor, "base_clocks": &v.baseFor, "board_limit": &v.nothing, "reliability": &v.nothing,
+		"sync_boost": &v.nothing} {
 		s.adds(b, collectors.ClockEventSeconds, value, reason)
 	}
 }
@@ -152,12 +158,14 @@ func (s *site) showsHeat(b *board) {
 		s.adds(b, collectors.TemperatureMargin, &v.margin)
 	}
 	if b.has("tlimit") {
-		for threshold, column := range map[string]string{"shutdown": "c_shutdown", "slowdown": "c_slowdown", "gpu_max": "c_max"} {
+		for threshold, column := range map[string]string{"shutdown": "c_shutdown", "slowdown": "c_slowdown",
+			"gpu_max": "c_max"} {
 			s.fixes(b, collectors.TemperatureTLimit, b.number("c_max")-b.number(column), threshold)
 		}
 	}
 	if b.has("thresholds") {
-		for threshold, column := range map[string]string{"shutdown": "c_shutdown", "slowdown": "c_slowdown", "gpu_max": "c_max"} {
+		for threshold, column := range map[string]string{"shutdown": "c_shutdown", "slowdown": "c_slowdown",
+			"gpu_max": "c_max"} {
 			s.fixes(b, collectors.TemperatureThreshold, b.number(column), threshold)
 		}
 		s.fixes(b, collectors.TemperatureThreshold, 95, "memory_max")
@@ -179,7 +187,8 @@ func (s *site) showsBus(b *board) {
 	s.fixes(b, collectors.PCIeReplayRollovers, 0)
 	s.adds(b, collectors.PCIeLinkRecoveries, &v.recoveries)
 	s.adds(b, collectors.PCIeErrors, &v.correctable, "correctable")
-	for _, kind := range []string{"non_fatal", "fatal", "bad_tlp", "bad_dllp", "nak_sent", "nak_received", "receiver", "unsupported_request"} {
+	for _, kind := range []string{"non_fatal", "fatal", "bad_tlp", "bad_dllp", "nak_sent", "nak_received", "receiver",
+		"unsupported_request"} {
 		s.fixes(b, collectors.PCIeErrors, 0, kind)
 	}
 }
@@ -190,7 +199,8 @@ func (s *site) showsLinks(b *board) {
 	s.adds(b, collectors.FabricState, &v.fabricTrains, "in_progress")
 	s.fixes(b, collectors.FabricState, 0, "not_started")
 	s.fixes(b, collectors.FabricState, 0, "not_supported")
-	for _, check := range []string{"registration", "degraded_bw", "route_recovery", "route_unhealthy", "access_timeout_recovery", "incorrect_configuration"} {
+	for _, check := range []string{"registration", "degraded_bw", "route_recovery", "route_unhealthy",
+		"access_timeout_recovery", "incorrect_configuration"} {
 		s.fixes(b, collectors.FabricHealth, 0, check)
 	}
 	s.adds(b, collectors.NVLinkUp, &v.links, "all")
@@ -233,7 +243,8 @@ func (s *site) show() []collectors.Sample {
 	}
 	for i := range s.gauges {
 		g := &s.gauges[i]
-		if b := g.board; s.answers(b) && !b.missing[g.metric] && (g.when == nil || *g.when == 1) && !(g.pipes && s.profiled) {
+		if b := g.board; s.answers(b) && !b.missing[g.metric] && (g.when == nil || *g.when == 1) &&
+			!(g.pipes && s.profiled) {
 			out = append(out, collectors.Sample{Metric: g.metric, Labels: g.labels, Value: *g.value})
 		}
 	}
@@ -257,7 +268,8 @@ func (s *site) stands(b *board, put func(*collectors.Metric, float64, ...string)
 	why := b.silent
 	switch {
 	case up:
-		put(collectors.Info, 1, b.gpu, b.uuid, b.worldRow["name"], "Tesla", "Hopper", "9.0", b.pci+".0", b.gpu, "16500"+b.gpu, "692-2G520", b.vbios, "G520.0200.00.05", "580.95.05", "0", b.gpu)
+		put(collectors.Info, 1, b.gpu, b.uuid, b.worldRow["name"], "Tesla", "Hopper", "9.0", b.pci+".0", b.gpu,
+			"16500"+b.gpu, "692-2G520", b.vbios, "G520.0200.00.05", "580.95.05", "0", b.gpu)
 	case !s.driver:
 		why = gpu.ReturnName(nvml.ERROR_DRIVER_NOT_LOADED)
 	case b.away != "":
@@ -332,14 +344,17 @@ func (s *site) users(out []collectors.Sample) []collectors.Sample {
 		}
 	}
 	for _, u := range order {
-		out = append(out, collectors.Sample{Metric: collectors.WorkloadMemory, Labels: []string{u.b.gpu, u.b.uuid, u.labels[0], u.labels[1]}, Value: memory[u]})
+		out = append(out, collectors.Sample{Metric: collectors.WorkloadMemory, Labels: []string{u.b.gpu, u.b.uuid,
+			u.labels[0], u.labels[1]}, Value: memory[u]})
 	}
 	for _, u := range order {
-		out = append(out, collectors.Sample{Metric: collectors.WorkloadProcesses, Labels: []string{u.b.gpu, u.b.uuid, u.labels[0], "compute"}, Value: 1})
+		out = append(out, collectors.Sample{Metric: collectors.WorkloadProcesses, Labels: []string{u.b.gpu, u.b.uuid,
+			u.labels[0], "compute"}, Value: 1})
 	}
 	for _, u := range order {
 		if u.b.mig == 0 {
-			out = append(out, collectors.Sample{Metric: collectors.WorkloadUse, Labels: []string{u.b.gpu, u.b.uuid, u.labels[0], "sm"}, Value: clamp(sm[u])})
+			out = append(out, collectors.Sample{Metric: collectors.WorkloadUse, Labels: []string{u.b.gpu, u.b.uuid,
+				u.labels[0], "sm"}, Value: clamp(sm[u])})
 		}
 	}
 	return out
@@ -350,8 +365,10 @@ func (b *board) instances(out []collectors.Sample, used func(gi string) float64)
 	for i := range 4 {
 		gi, all := strconv.Itoa(i+1), (b.v.used+b.v.free)/4
 		held := min(all, used(gi))
-		out = append(out, collectors.Sample{Metric: collectors.MIGMemory, Labels: []string{b.gpu, b.uuid, gi, "used"}, Value: held},
-			collectors.Sample{Metric: collectors.MIGMemory, Labels: []string{b.gpu, b.uuid, gi, "free"}, Value: all - held})
+		out = append(out, collectors.Sample{Metric: collectors.MIGMemory, Labels: []string{b.gpu, b.uuid, gi,
+			"used"}, Value: held},
+			collectors.Sample{Metric: collectors.MIGMemory, Labels: []string{b.gpu, b.uuid, gi, "free"},
+				Value: all - held})
 	}
 	return out
 }

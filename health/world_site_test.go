@@ -82,7 +82,8 @@ var sitesBegin = time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
 
 // newSite returns a site before its first pass.
 func newSite(style worldRow, seed uint64) *site {
-	s := &site{r: rand.New(rand.NewPCG(seed, 17)), style: style, driver: true, generation: 1, pid: 2000, people: map[int]*person{}, one: 1}
+	s := &site{r: rand.New(rand.NewPCG(seed, 17)), style: style, driver: true, generation: 1, pid: 2000,
+		people: map[int]*person{}, one: 1}
 	s.clock = time.Duration(s.r.IntN(24)) * time.Hour
 	kinds := strings.Fields(style["boards"])
 	row := worldRowOf("boards", "board", kinds[seed%uint64(len(kinds))])
@@ -220,7 +221,8 @@ func (s *site) line(text string, b *board, words ...string) {
 		words = append(words, "{pci}", b.pci)
 	}
 	s.sequence++
-	r := host.Record{Priority: 4, Sequence: s.sequence, Time: s.now(), Text: strings.NewReplacer(words...).Replace(text)}
+	r := host.Record{Priority: 4, Sequence: s.sequence, Time: s.now(),
+		Text: strings.NewReplacer(words...).Replace(text)}
 	s.seen = append(s.seen, func(m *Monitor) { m.line(r) })
 }
 

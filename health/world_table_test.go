@@ -9,8 +9,7 @@ import (
 	"sync"
 )
 
-// What is known of boards, of work, of hosts and of the kernel's lines is in
-// tables.
+// The facts about boards, work, hosts and the kernel's lines are in tables.
 //
 //go:embed testdata/world
 var worldFiles embed.FS

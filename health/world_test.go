@@ -12,8 +12,8 @@ import (
 	"gpusteward/collectors"
 )
 
-// TestSitesAreTheirSeeds has two sites of a style and seed be the same, and
-// one of another seed be another.
+// TestSitesAreTheirSeeds holds that two sites of a style and seed are equal,
+// and one of another seed differs.
 func TestSitesAreTheirSeeds(t *testing.T) {
 	t.Parallel()
 	print := func(style worldRow, seed uint64) uint64 {
@@ -23,7 +23,8 @@ func TestSitesAreTheirSeeds(t *testing.T) {
 			last = s.pass()
 		}
 		for _, o := range last {
-			_, _ = sum.Write([]byte(o.Metric.Name + strings.Join(o.Labels, ",") + strconv.FormatFloat(o.Value, 'g', -1, 64)))
+			_, _ = sum.Write([]byte(o.Metric.Name + strings.Join(o.Labels, ",") +
+				strconv.FormatFloat(o.Value, 'g', -1, 64)))
 		}
 		return sum.Sum64()
 	}
@@ -75,7 +76,8 @@ func TestSitesShowAllThatIsJudged(t *testing.T) {
 			continue
 		}
 		if reason := notInSites[variable]; is && shown[name] == (reason != "") {
-			t.Errorf("collectors.%s (%s) is shown by sites: %v; reason why not: %q", variable, name, shown[name], reason)
+			t.Errorf("collectors.%s (%s) is shown by sites: %v; reason why not: %q", variable, name,
+				shown[name], reason)
 		}
 	}
 }
@@ -102,7 +104,8 @@ func TestBoardsAreTheRecordings(t *testing.T) {
 		for _, c := range []struct {
 			what, call   string
 			got, per, by float64
-		}{{"W", "PowerUsage", 1000 * watts / n, 0.04, 0}, {"MHz", "ClockSM", mhz / n, 0.05, 600 * float64(1-loaded)}, {"C", "Temperature", celsius / n, 0, 5}} {
+		}{{"W", "PowerUsage", 1000 * watts / n, 0.04, 0}, {"MHz", "ClockSM", mhz / n,
+			0.05, 600 * float64(1-loaded)}, {"C", "Temperature", celsius / n, 0, 5}} {
 			if want := recorded[c.call][loaded]; want == 0 || math.Abs(c.got-want) > c.per*want+c.by {
 				t.Errorf("loaded %d: %g %s, a real one has %g", loaded, c.got, c.what, want)
 			}

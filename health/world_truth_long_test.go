@@ -20,9 +20,11 @@ func TestWorldIsQuiet(t *testing.T) {
 	all := judgeWorld(*worldDays, *truthSeed)
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\nstyle\thost-days\twarnings a host-week\tcriticals a host-week\thosts without any\tby check, a host-week")
+	fmt.Fprintln(w, "\nstyle\thost-days\twarnings a host-week\tcriticals a host-week\thosts without any\tby check, "+
+		"a host-week")
 	for _, a := range all {
-		fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.2f\t%d of %d\t%s\n", a.name, a.days, a.weekly(incident.Warning), a.weekly(incident.Critical), a.silent, a.hosts, a.checks(false))
+		fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.2f\t%d of %d\t%s\n", a.name, a.days, a.weekly(incident.Warning),
+			a.weekly(incident.Critical), a.silent, a.hosts, a.checks(false))
 	}
 	_ = w.Flush()
 	t.Log(text.String())
@@ -36,7 +38,9 @@ func TestWorldIsQuiet(t *testing.T) {
 			t.Logf("%s, %s: %s %s of %s: %s", c.style, c.at.Round(time.Second), c.check, c.severity, c.entity, c.text)
 		}
 	}
-	if w, c := total.weekly(incident.Warning), total.weekly(incident.Critical); *truthStyle == "" && (w > worldWarnings || c > worldCriticals) {
-		t.Errorf("%.1f warnings and %.1f criticals a host-week are more than %d and %d", w, c, worldWarnings, worldCriticals)
+	if w, c := total.weekly(incident.Warning), total.weekly(incident.Critical); *truthStyle == "" &&
+		(w > worldWarnings || c > worldCriticals) {
+		t.Errorf("%.1f warnings and %.1f criticals a host-week are more than %d and %d", w, c,
+			worldWarnings, worldCriticals)
 	}
 }

@@ -118,7 +118,8 @@ func (w *sentry) note(e incident.Event) {
 	}
 	key := e.Check + " " + e.Entity.String()
 	if e.Severity > w.worst[key] {
-		w.cries = append(w.cries, cry{w.site.style["style"], e.Check, e.Severity, shadows()[e.Check], e.Entity, w.site.clock, e.Message})
+		w.cries = append(w.cries, cry{w.site.style["style"], e.Check, e.Severity, shadows()[e.Check], e.Entity,
+			w.site.clock, e.Message})
 	}
 	w.worst[key] = e.Severity
 }
@@ -127,8 +128,10 @@ func (w *sentry) note(e incident.Event) {
 func (w *sentry) hear(all []Alert) {
 	for _, a := range all {
 		if id := a.Identity(); w.told[id].check == "" {
-			entity := incident.Entity{GPU: a.Labels["gpu"], UUID: a.Labels["uuid"], Link: a.Labels["link"], Workload: a.Labels["workload"], Device: a.Labels["device"]}
-			w.told[id] = cry{w.site.style["style"], a.Labels["check"], severityOf(a), false, entity, w.site.clock, a.Annotations["description"]}
+			entity := incident.Entity{GPU: a.Labels["gpu"], UUID: a.Labels["uuid"], Link: a.Labels["link"],
+				Workload: a.Labels["workload"], Device: a.Labels["device"]}
+			w.told[id] = cry{w.site.style["style"], a.Labels["check"], severityOf(a), false, entity, w.site.clock,
+				a.Annotations["description"]}
 		}
 	}
 }
@@ -162,7 +165,8 @@ func (t *tally) checks(shadow bool) string {
 			counts[fmt.Sprintf("%s %s", c.check, c.severity)]++
 		}
 	}
-	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return 10000*(counts[b]-counts[a]) + strings.Compare(a, b) })
+	names := slices.SortedFunc(maps.Keys(counts),
+		func(a, b string) int { return 10000*(counts[b]-counts[a]) + strings.Compare(a, b) })
 	var all []string
 	for _, name := range names {
 		all = append(all, fmt.Sprintf("%s %.2f", name, float64(counts[name])/t.days*7))
@@ -173,7 +177,8 @@ func (t *tally) checks(shadow bool) string {
 // judgeWorld judges sites of all styles for so many days together. The tallies
 // are by style, in the order of the table; the last is of all.
 func judgeWorld(days int, seed uint64) (all []*tally) {
-	styles := slices.DeleteFunc(slices.Clone(worldTable("styles")[1:]), func(r worldRow) bool { return *truthStyle != "" && r["style"] != *truthStyle })
+	styles := slices.DeleteFunc(slices.Clone(worldTable("styles")[1:]),
+		func(r worldRow) bool { return *truthStyle != "" && r["style"] != *truthStyle })
 	for _, style := range styles {
 		all = append(all, &tally{name: style["style"]})
 	}
@@ -197,7 +202,8 @@ func judgeWorld(days int, seed uint64) (all []*tally) {
 				for _, to := range []*tally{t, total} {
 					to.days += each.Hours() / 24
 					to.hosts++
-					if !slices.ContainsFunc(w.cries, func(c cry) bool { return !c.shadow && c.severity >= incident.Warning }) {
+					if !slices.ContainsFunc(w.cries,
+						func(c cry) bool { return !c.shadow && c.severity >= incident.Warning }) {
 						to.silent++
 					}
 					to.cries = append(to.cries, w.cries...)

@@ -56,7 +56,8 @@ func (s *site) employ(work string) {
 			if boards < 1 {
 				first = int(at) % len(s.boards)
 			}
-			l := &slot{kind: worldRowOf("kinds", "kind", kind), part: min(1, boards), next: s.clock + s.some(0, 20*time.Minute)}
+			l := &slot{kind: worldRowOf("kinds", "kind", kind), part: min(1, boards), next: s.clock +
+				s.some(0, 20*time.Minute)}
 			l.boards = s.boards[first:min(first+int(max(1, boards)), len(s.boards))]
 			if boards < 1 {
 				l.gi = fmt.Sprint(1 + int(math.Round(math.Mod(at, 1)/boards)))
@@ -206,19 +207,23 @@ type phase struct {
 // programs make programs, by name. Each has a mood of its own.
 var programs = map[string]func(s *site) program{
 	"dense": func(s *site) program {
-		return trains(s, need{busy: 1, heat: 0.8 + 0.2*s.r.Float64(), sm: 0.92, tensor: 0.55, dram: 0.3, nvlink: 6e10, rx: 2e8}, time.Minute)
+		return trains(s, need{busy: 1, heat: 0.8 + 0.2*s.r.Float64(), sm: 0.92, tensor: 0.55, dram: 0.3, nvlink: 6e10,
+			rx: 2e8}, time.Minute)
 	},
 	"fsdp": func(s *site) program {
-		return trains(s, need{busy: 0.99, heat: 0.55 + 0.35*s.r.Float64(), sm: 0.8, tensor: 0.4, dram: 0.35, nvlink: 2e11, rx: 4e8}, time.Minute)
+		return trains(s, need{busy: 0.99, heat: 0.55 + 0.35*s.r.Float64(), sm: 0.8, tensor: 0.4, dram: 0.35,
+			nvlink: 2e11, rx: 4e8}, time.Minute)
 	},
 	"commbound": func(s *site) program { // kernels that wait for other hosts
-		return trains(s, need{busy: 1, heat: 0.06 + 0.25*s.r.Float64(), sm: 0.2, tensor: 0.08, dram: 0.08, nvlink: 2.5e11, rx: 2e10, tx: 2e10}, time.Minute)
+		return trains(s, need{busy: 1, heat: 0.06 + 0.25*s.r.Float64(), sm: 0.2, tensor: 0.08, dram: 0.08,
+			nvlink: 2.5e11, rx: 2e10, tx: 2e10}, time.Minute)
 	},
 	"stalls": func(s *site) program {
 		return trains(s, need{busy: 1, heat: 0.75, sm: 0.85, tensor: 0.45, dram: 0.3, nvlink: 6e10}, 12*time.Minute)
 	},
 	"small": func(s *site) program { // many small kernels, one after the other
-		wants := need{busy: min(1, 0.92+0.15*s.r.Float64()), heat: 0.02 + 0.1*s.r.Float64(), sm: 0.15, dram: 0.05, rx: 1e7}
+		wants := need{busy: min(1, 0.92+0.15*s.r.Float64()), heat: 0.02 + 0.1*s.r.Float64(), sm: 0.15,
+			dram: 0.05, rx: 1e7}
 		memory := 0.03 + 0.2*s.r.Float64()
 		return func(_, _ time.Duration) (need, float64) { return wants, memory }
 	},
@@ -265,7 +270,9 @@ func trains(s *site, at need, stall time.Duration) program {
 				now.need = spin
 			}
 		case s.chance(0.05):
-			now = phase{age + s.some(time.Minute, 8*time.Minute), need{busy: 0.85, heat: 0.5 * at.heat, sm: 0.5, tensor: 0.2, dram: 0.3}} // evaluates
+			// evaluates
+			now = phase{age + s.some(time.Minute, 8*time.Minute), need{busy: 0.85, heat: 0.5 * at.heat, sm: 0.5,
+				tensor: 0.2, dram: 0.3}}
 		case s.chance(0.5): // the allocator breaks its memory in pieces
 			memory += 0.02 * (0.96 - memory)
 		case s.chance(2): // a straggler elsewhere
@@ -315,7 +322,8 @@ func serves(s *site) program {
 			return need{busy: 0.02, heat: 0.02, rx: 2e9}, memory * age.Seconds() / loading.Seconds()
 		}
 		rate := clamp(s.demand() * (1 + 0.25*s.r.NormFloat64()))
-		return need{busy: min(1, 1.4*rate), heat: heat * rate, sm: 0.7 * rate, tensor: 0.25 * rate, dram: 0.6 * rate, nvlink: 2e10 * rate, rx: 4e7 * rate}, memory
+		return need{busy: min(1, 1.4*rate), heat: heat * rate, sm: 0.7 * rate, tensor: 0.25 * rate, dram: 0.6 * rate,
+			nvlink: 2e10 * rate, rx: 4e7 * rate}, memory
 	}
 }
 
@@ -345,7 +353,8 @@ func bursts(s *site) program {
 		case age < now.until:
 			return now.need, memory
 		case s.r.Float64() < 0.12*s.demand():
-			now = phase{age + s.some(2*time.Second, 4*time.Minute), need{busy: 0.4 + 0.6*s.r.Float64(), heat: heat, sm: 0.6, tensor: 0.3, dram: 0.4, rx: 2e8}}
+			now = phase{age + s.some(2*time.Second, 4*time.Minute), need{busy: 0.4 + 0.6*s.r.Float64(), heat: heat,
+				sm: 0.6, tensor: 0.3, dram: 0.4, rx: 2e8}}
 		}
 		return need{}, memory
 	}
@@ -360,7 +369,8 @@ func types(s *site) program {
 		case age < now.until:
 			return now.need, memory
 		case s.r.Float64() < 0.05*s.demand():
-			now = phase{age + s.some(5*time.Second, 15*time.Minute), need{busy: 0.1 + 0.9*s.r.Float64(), heat: 0.8 * s.r.Float64(), sm: 0.4, tensor: 0.1, dram: 0.3}}
+			now = phase{age + s.some(5*time.Second, 15*time.Minute), need{busy: 0.1 + 0.9*s.r.Float64(),
+				heat: 0.8 * s.r.Float64(), sm: 0.4, tensor: 0.1, dram: 0.3}}
 			memory = min(0.97, memory+0.12*s.r.Float64())
 		case s.chance(0.1): // the kernel of the notebook is started again
 			memory = 0.03

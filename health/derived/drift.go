@@ -7,16 +7,22 @@ import (
 	"gpusteward/collectors"
 )
 
-// Slow drift: means of a minute against a baseline, summed up.
+// Slow drift: sums of the distances between the means of minutes and a
+// baseline.
 var (
-	DriftCUSUM            = collectors.Gauge("nvgpu_drift_cusum", "Cumulative sum of how far each minute's mean is from an hour's baseline under the same load, in standard deviations; negative downwards.", "signal")
+	DriftCUSUM = collectors.Gauge("nvgpu_drift_cusum", "Cumulative sum of how far each minute's mean is "+
+		"from an hour's baseline under the same load, in standard deviations; negative downwards.", "signal")
 	ECCCorrectablePerHour = collectors.Gauge("nvgpu_ecc_correctable_per_hour", "Corrected ECC errors in the last hour.")
-	ECCCorrectableCUSUM   = collectors.Gauge("nvgpu_ecc_correctable_cusum", "Cumulative sum of how far each minute's corrected ECC errors are over the GPU's own baseline, in standard deviations.")
-	PCIeCorrectableCUSUM  = collectors.Gauge("nvgpu_pcie_correctable_cusum", "Cumulative sum of how far each minute's correctable PCIe errors are over the GPU's own baseline, in standard deviations.")
+	ECCCorrectableCUSUM   = collectors.Gauge("nvgpu_ecc_correctable_cusum",
+		"Cumulative sum of how far each minute's corrected ECC errors are over the GPU's own baseline, in standard "+
+			"deviations.")
+	PCIeCorrectableCUSUM = collectors.Gauge("nvgpu_pcie_correctable_cusum",
+		"Cumulative sum of how far each minute's correctable PCIe errors are over the GPU's own baseline, in "+
+			"standard deviations.")
 )
 
-// drift watches for slow change. A baseline is an hour of like load; where the
-// load is another for an hour there is a new one.
+// drift watches for slow change. A baseline is an hour of similar load; an hour
+// of another load makes a new one.
 type drift struct {
 	mean     [capped]mean // of this minute, by input
 	learning *learning    // until the baseline is known
@@ -24,7 +30,7 @@ type drift struct {
 	sigma    [power + 1]float64
 	load     [capped]float64 // of the baseline, from utilization on
 	known    bool
-	unlike   int // minutes in a row that were loaded otherwise
+	unlike   int // minutes in a row with another load
 	sums     [power + 1]cusum
 }
 
@@ -33,10 +39,10 @@ type mean struct {
 	n   int
 }
 
-// value returns the mean; NaN of none.
+// value returns the mean; NaN of nothing.
 func (m mean) value() float64 { return m.sum / float64(m.n) }
 
-// learning is the hour that a baseline is made of.
+// learning is the hour that makes a baseline.
 type learning [capped]window
 
 // sum adds the newest values to the minute's.
@@ -75,7 +81,7 @@ func (f *drift) advance() {
 	}
 }
 
-// learn adds a minute to the baseline, or begins it again if it is unlike.
+// learn adds a minute to the baseline, or starts a new one if the load differs.
 func (f *drift) learn(minute [capped]float64) {
 	if f.learning == nil || !alike(minute, f.learning.medians()) {
 		f.learning = &learning{}
@@ -98,7 +104,7 @@ func (f *drift) learn(minute [capped]float64) {
 	f.learning = nil
 }
 
-// alike reports whether two loads are, as far as both are known.
+// alike reports whether two loads are similar, as far as both are known.
 func alike(a, b [capped]float64) bool {
 	for i := utilization; i < capped; i++ {
 		if math.Abs(a[i]-b[i]) > likeLoad {
@@ -124,8 +130,8 @@ func (d *Metrics) drifts(c *card) {
 	}
 }
 
-// errorRate watches errors that are corrected: some are usual, and more than
-// usual for long is not.
+// errorRate watches corrected errors: some are usual, more than usual for long
+// is not.
 type errorRate struct {
 	Seen     bool                `json:"seen"` // the GPU counts them
 	Minutes  [windowSize]float64 `json:"minutes"`
@@ -135,10 +141,10 @@ type errorRate struct {
 	Sum      cusum               `json:"sum"`
 }
 
-// Of errors.
+// Limits of errors.
 const (
 	baselineTau = 24 * time.Hour
-	burst       = 4.0 // standard deviations that one minute counts at most: one burst is no trend
+	burst       = 4.0 // most standard deviations that one minute counts: one burst is no trend
 )
 
 func (e *errorRate) add(rise float64) {
@@ -148,7 +154,7 @@ func (e *errorRate) add(rise float64) {
 }
 
 // advance ends a minute. The scale is that of counts (Poisson). The baseline
-// follows what is usual over a day, and what is not slowly.
+// follows usual minutes within a day, and others slowly.
 func (e *errorRate) advance() {
 	sigma := math.Sqrt(max(e.Baseline, 1))
 	usual := min(e.Minute, e.Baseline+burst*sigma)
@@ -167,7 +173,7 @@ func (e *errorRate) hour() (sum float64) {
 	return sum + e.Minute
 }
 
-// errors puts what is known of corrected errors.
+// errors puts the metrics of corrected errors.
 func (d *Metrics) errors(c *card, h *history) {
 	if h.ECC.Seen {
 		d.put(ECCCorrectablePerHour, c.labels, h.ECC.hour())

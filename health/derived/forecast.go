@@ -9,29 +9,38 @@ import (
 	"gpusteward/collectors"
 )
 
-// Where trends lead. A forecast is there only while the trend is certain, and
-// goes on: what starts up and levels off has none.
+// Forecasts of trends. A forecast exists only while the trend is certain and
+// continues: a value that rises at the start and levels off has none.
 var (
-	MemoryExhaustion    = collectors.Gauge("nvgpu_workload_memory_exhaustion_seconds", "Time until the workload has taken the GPU memory that is free, by the trend of an hour.", "workload")
-	MemoryCreeps        = collectors.Gauge("nvgpu_workload_memory_creeps", "1 for a workload that had the same memory for half an hour, and has evenly taken more and more since, for an hour.", "workload")
-	ThermalLimit        = collectors.Gauge("nvgpu_thermal_limit_seconds", "Time until the GPU is so hot that it slows down, by the trend of a quarter of an hour.")
-	SpareRowsExhaustion = collectors.Gauge("nvgpu_spare_rows_exhaustion_seconds", "Time until as many rows of memory are replaced as can be, by the trend of two weeks.")
-	ForecastConfidence  = collectors.Gauge("nvgpu_forecast_confidence_ratio", "Part of a forecast's trend that is certain: the lower end of its 95 % interval, of the trend.", "forecast", "workload", "tenant")
+	MemoryExhaustion = collectors.Gauge("nvgpu_workload_memory_exhaustion_seconds",
+		"Time until the workload has taken the GPU memory that is free, by the trend of an hour.", "workload")
+	MemoryCreeps = collectors.Gauge("nvgpu_workload_memory_creeps",
+		"1 for a workload that had the same memory for half an hour, and has then grown evenly for an hour.",
+		"workload")
+	ThermalLimit = collectors.Gauge("nvgpu_thermal_limit_seconds",
+		"Time until heat slows the GPU down, by the trend of a quarter of an hour.")
+	SpareRowsExhaustion = collectors.Gauge("nvgpu_spare_rows_exhaustion_seconds",
+		"Time until the limit of replaced memory rows, by the trend of two weeks.")
+	ForecastConfidence = collectors.Gauge("nvgpu_forecast_confidence_ratio",
+		"Certain part of a forecast's trend: the lower end of its 95 % interval, divided by the trend.", "forecast",
+		"workload", "tenant")
 )
 
-// Of forecasts.
+// Limits of forecasts.
 const (
 	trendSize   = 30
 	memoryEvery = 30 * time.Second // a quarter of an hour
-	leakEvery   = 2 * time.Minute  // an hour: what fills a cache or loads data is mostly done by then
-	mostDrop    = 0.1              // of what a trend rose by, or a workload could have: what gives back more follows its work, and does not leak
-	cycle       = 3 * time.Hour    // in which a workload that gives memory back takes it again
+	leakEvery   = 2 * time.Minute  // an hour: by then, most caches are full and most data are loaded
+	// of a trend's rise, or of a workload's memory: a workload that gives back
+	// more follows its work, and does not leak
+	mostDrop    = 0.1
+	cycle       = 3 * time.Hour    // within it, a workload takes memory again that it gave back
 	rowsEvery   = 12 * time.Hour   // two weeks
 	rowsLeast   = 10               // points
-	restsFor    = 30 * time.Minute // in which a workload that has all that it is meant to have takes no more
-	restsWithin = 0.001            // of what it has: a cache that fills slowly at night does not rest
-	evenWithin  = 0.05             // of what a trend rose by: no point is further from its line
-	inRow       = 12               // looks in a row that find a leak, so that chance is none
+	restsFor    = 30 * time.Minute // a workload that has all of its memory takes no more for so long
+	restsWithin = 0.001            // of its memory: a cache that fills slowly at night does not rest
+	evenWithin  = 0.05             // of a trend's rise: no point is further from its line
+	inRow       = 12               // looks in a row that find a leak, which excludes chance
 	mostRows    = 512              // that can be replaced (NVIDIA, GPU Memory Error Management: row remapping)
 )
 
@@ -53,8 +62,8 @@ func (t trend) moved(seconds float64) trend {
 
 func (t *trend) size() int { return 8 * (cap(t.Times) + cap(t.Values)) }
 
-// add adds a point if it is time for one, and reports whether it did. A clock
-// that went back begins a new series.
+// add adds a point if one is due, and reports whether it did. A clock that went
+// back begins a new series.
 func (t *trend) add(now time.Time, v float64) bool {
 	if !usable(v) {
 		return false
@@ -77,7 +86,7 @@ func (t *trend) add(now time.Time, v float64) bool {
 	return true
 }
 
-// drop returns the most by which the series fell below what it was before.
+// drop returns the greatest fall of the series below an earlier value.
 func (t *trend) drop() (most float64) {
 	peak := math.Inf(-1)
 	for _, v := range t.Values {
@@ -87,7 +96,7 @@ func (t *trend) drop() (most float64) {
 	return most
 }
 
-// strays returns how far the series is at most from a line of a slope.
+// strays returns the greatest distance of the series from a line with a slope.
 func (t *trend) strays(slope float64) (most float64) {
 	off := make([]float64, len(t.Times))
 	for i := range off {
@@ -97,20 +106,20 @@ func (t *trend) strays(slope float64) (most float64) {
 	return max(slices.Max(off)-center, center-slices.Min(off))
 }
 
-// A forecast is what a trend was last found to lead to.
+// A forecast is the last result of a trend.
 type forecast struct {
 	seconds, confidence float64
 	ok                  bool
-	row                 int      // looks in a row that found it
-	least, rows         int      // points that it takes, and looks in a row
-	keeps               bool     // it gives nothing back of what it took
+	row                 int      // successive looks that found it
+	least, rows         int      // points and successive looks that it requires
+	keeps               bool     // it never falls
 	even                bool     // it rises along a line
 	labels              []string // of ForecastConfidence
 }
 
-// look finds when the trend will have risen by distance. It must rise in each
-// third and not level off before, so that neither a step nor a start is a
-// trend; it is as fast as lately, where that is slower.
+// look finds the time at which the trend will have risen by distance. The trend
+// must rise in each third and not level off, so that neither a step nor a start
+// counts. Its speed is the recent one, if that is slower.
 func (f *forecast) look(t *trend, distance float64, room []float64) {
 	f.ok = false
 	n := len(t.Times)
@@ -124,7 +133,7 @@ func (f *forecast) look(t *trend, distance float64, room []float64) {
 	}
 	if slices.Min(rose[:]) <= 0 {
 		f.row = 0
-		return // most series, and this costs nothing
+		return // most series end here, at no cost
 	}
 	if f.keeps && t.drop() > mostDrop*(t.Values[n-1]-t.Values[0]) {
 		f.row = 0
@@ -132,8 +141,9 @@ func (f *forecast) look(t *trend, distance float64, room []float64) {
 	}
 	slope, low, _ := theilSen(t.Times, t.Values, room)
 	lately := min(slope, rose[2]/took[2])
-	// If it slows down by the same factor in each third, what comes is a
-	// geometric series. What grows in jumps may have one more or less in a third.
+	// If it slows down by the same factor in each third, the future is a
+	// geometric series. A series that grows in jumps may have one more or less
+	// in a third.
 	jump := 0.0
 	for i := range n - 1 {
 		jump = max(jump, t.Values[i+1]-t.Values[i])
@@ -154,19 +164,19 @@ func (f *forecast) look(t *trend, distance float64, room []float64) {
 type resident struct {
 	name, gi string
 	seen     time.Time
-	peak     float64   // the most that it had since it last gave much back
-	gave     time.Time // when that was
-	rest     float64   // the most that it had before it last took more
-	rested   time.Time // since when it had that
-	crept    time.Time // when it took more after it had rested; zero: it did not
-	turn     int       // which of six calls its forecast is made in
+	peak     float64   // its highest memory since it last gave much back
+	gave     time.Time // time of that
+	rest     float64   // its highest memory before it last took more
+	rested   time.Time // beginning of rest
+	crept    time.Time // when it took more after a rest; zero: never
+	turn     int       // the one of six calls that makes its forecast
 	free     float64
 	memory   trend
 	forecast
 	exhaustion []string // labels
 }
 
-// readResidents takes the memory of the workloads.
+// readResidents reads the memory of the workloads.
 func (d *Metrics) readResidents(s *Snapshot, now time.Time) {
 	for _, sample := range s.Of(collectors.WorkloadMemory) {
 		c := d.card(sample.Labels, now)
@@ -202,7 +212,7 @@ func (d *Metrics) readResidents(s *Snapshot, now time.Time) {
 	}
 }
 
-// resident returns a workload by its name; nil where there are too many.
+// resident returns a workload by its name; nil if there are too many.
 func (c *card) resident(name, gi string, now time.Time) *resident {
 	i, ok := slices.BinarySearchFunc(c.residents, name, func(t *resident, name string) int {
 		return cmp.Or(cmp.Compare(t.name, name), cmp.Compare(t.gi, gi))
@@ -211,8 +221,10 @@ func (c *card) resident(name, gi string, now time.Time) *resident {
 		if len(c.residents) >= mostWorkloads {
 			return nil
 		}
-		t := &resident{name: name, gi: gi, turn: len(c.residents), memory: trend{every: leakEvery}, exhaustion: []string{c.gpu, c.uuid, name}}
-		t.forecast = forecast{least: trendSize, rows: inRow, keeps: true, labels: []string{c.gpu, c.uuid, "memory_exhaustion", name, ""}}
+		t := &resident{name: name, gi: gi, turn: len(c.residents), memory: trend{every: leakEvery},
+			exhaustion: []string{c.gpu, c.uuid, name}}
+		t.forecast = forecast{least: trendSize, rows: inRow, keeps: true, labels: []string{c.gpu, c.uuid,
+			"memory_exhaustion", name, ""}}
 		c.residents = slices.Insert(c.residents, i, t)
 	}
 	c.residents[i].seen = now
@@ -226,8 +238,8 @@ func (d *Metrics) Resides(workload string) bool {
 	})
 }
 
-// grow notes what the workload took beyond what it started with, and whether it
-// gave any back.
+// grow records the memory that the workload took beyond its start, and whether
+// it gave any back.
 func (t *resident) grow(bytes float64, now time.Time) {
 	switch {
 	case bytes > (1+restsWithin)*t.rest:
@@ -235,7 +247,7 @@ func (t *resident) grow(bytes float64, now time.Time) {
 			t.crept = now
 		}
 		t.rest, t.rested = bytes, now
-	case bytes < (1-restsWithin)*t.rest: // what it gave back it may take again
+	case bytes < (1-restsWithin)*t.rest: // it may take again what it gave back
 		t.rested = now
 	}
 	if t.peak = max(t.peak, bytes); t.peak-bytes > mostDrop*(t.peak+t.free) {
@@ -243,16 +255,19 @@ func (t *resident) grow(bytes float64, now time.Time) {
 	}
 }
 
-// creeps reports whether all of the trend is of memory that the workload took
-// after it had rested, along a line.
+// creeps reports whether the whole trend is memory that the workload took after
+// a rest, along a line.
 func (t *resident) creeps() bool {
-	return t.even && !t.crept.IsZero() && len(t.memory.Times) > 0 && t.memory.Times[0] >= float64(t.crept.Unix())-leakEvery.Seconds()
+	return t.even && !t.crept.IsZero() && len(t.memory.Times) > 0 &&
+		t.memory.Times[0] >= float64(t.crept.Unix())-leakEvery.Seconds()
 }
 
-// turns are the calls in which it is the turn of each trend once: a minute's.
+// turns is the number of calls in which each trend has its turn once: a
+// minute's.
 const turns = 6
 
-// forecasts looks where the GPU's trends lead: each once a minute, in turns.
+// forecasts computes the forecasts of the GPU's trends, each once a minute, in
+// turns.
 func (d *Metrics) forecasts(c *card, h *history, now time.Time) {
 	if c.heat.add(now, -c.now[margin]) {
 		c.heatForecast.look(&c.heat, c.now[margin], d.room)
@@ -273,7 +288,8 @@ func (d *Metrics) forecasts(c *card, h *history, now time.Time) {
 			soonest = t
 		}
 		if last := i+1 == len(c.residents) || c.residents[i+1].name != t.name; last && soonest != nil {
-			d.foretell(MemoryExhaustion, soonest.exhaustion, &soonest.forecast) // of a workload's instances, the one that is full first
+			// the instance of the workload that is full first
+			d.foretell(MemoryExhaustion, soonest.exhaustion, &soonest.forecast)
 			d.put(MemoryCreeps, soonest.exhaustion, collectors.Bool(soonest.creeps()))
 			soonest = nil
 		}

@@ -28,7 +28,8 @@ func repeated(n int, by float64) (all []float64) {
 	return all
 }
 
-// TestATrendIsItsLastPoints holds what a series takes, and what it lets go of.
+// TestATrendIsItsLastPoints holds which points a series takes, and which it
+// drops.
 func TestATrendIsItsLastPoints(t *testing.T) {
 	t.Parallel()
 	s := trend{every: time.Minute}
@@ -61,9 +62,9 @@ func TestATrendIsItsLastPoints(t *testing.T) {
 	}
 }
 
-// TestWhereATrendLeads holds each condition of a forecast at its end, by series
-// whose sums are exact.
-func TestWhereATrendLeads(t *testing.T) {
+// TestForecastOfATrend holds each condition of a forecast at its limit, with
+// series that have exact sums.
+func TestForecastOfATrend(t *testing.T) {
 	t.Parallel()
 	line := trending(100, repeated(12, 1)...)
 	faster := trending(0, append(repeated(8, 2), repeated(4, 4)...)...)
@@ -133,8 +134,8 @@ func TestAForecastTakesLooksInARow(t *testing.T) {
 	}
 }
 
-// TestHowFarASeriesStrays holds that distance to both sides of a line.
-func TestHowFarASeriesStrays(t *testing.T) {
+// TestStraysOfASeries holds that distance to both sides of a line.
+func TestStraysOfASeries(t *testing.T) {
 	t.Parallel()
 	for off, want := range map[float64]float64{0: 0, 5: 5, -3: 3} {
 		s := trending(10, repeated(12, 2)...)
@@ -152,9 +153,9 @@ func TestHowFarASeriesStrays(t *testing.T) {
 	}
 }
 
-// TestWhatAWorkloadTakesAfterItRested holds from when on memory is crept: half
+// TestAWorkloadTakesMemoryAfterARest holds from when on memory is crept: half
 // an hour in which it was as it is, but for a thousandth.
-func TestWhatAWorkloadTakesAfterItRested(t *testing.T) {
+func TestAWorkloadTakesMemoryAfterARest(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		rests  time.Duration
@@ -185,9 +186,9 @@ func TestWhatAWorkloadTakesAfterItRested(t *testing.T) {
 	}
 }
 
-// TestWhatCreepsDidNotBegin holds that all of a trend is of what was taken
+// TestACreepIsNoStart holds that all of a trend is of what was taken
 // after the rest, but for the two minutes between two points, and is even.
-func TestWhatCreepsDidNotBegin(t *testing.T) {
+func TestACreepIsNoStart(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		crept time.Duration // after the first point
@@ -208,8 +209,8 @@ func TestWhatCreepsDidNotBegin(t *testing.T) {
 	}
 }
 
-// TestWhatAWorkloadGivesBack holds how much of what it could have is much.
-func TestWhatAWorkloadGivesBack(t *testing.T) {
+// TestAWorkloadGivesMemoryBack holds how much of what it could have is much.
+func TestAWorkloadGivesMemoryBack(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		free, to float64

@@ -13,16 +13,20 @@ import (
 
 // residing is a workload's memory on a GPU.
 func residing(g *rigGPU, workload string, bytes float64) collectors.Sample {
-	return collectors.Sample{Metric: collectors.WorkloadMemory, Labels: []string{g.gpu, g.uuid, workload, ""}, Value: bytes}
+	return collectors.Sample{Metric: collectors.WorkloadMemory, Labels: []string{g.gpu, g.uuid, workload,
+		""}, Value: bytes}
 }
 
 // linkSamples are n links of a GPU, with as many bytes and errors.
 func linkSamples(g *rigGPU, n int, bytes, errors float64) (all []collectors.Sample) {
 	for i := range n {
 		link := strconv.Itoa(i)
-		all = append(all, collectors.Sample{Metric: collectors.NVLinkBytes, Labels: []string{g.gpu, g.uuid, "tx", "data", link}, Value: bytes},
-			collectors.Sample{Metric: collectors.NVLinkErrors, Labels: []string{g.gpu, g.uuid, "crc", link}, Value: errors},
-			collectors.Sample{Metric: collectors.NVLinkInfo, Labels: []string{g.gpu, g.uuid, link, "4", "switch", "0000:0" + strconv.Itoa(i%4) + ":00.0"}, Value: 1})
+		all = append(all, collectors.Sample{Metric: collectors.NVLinkBytes, Labels: []string{g.gpu, g.uuid, "tx",
+			"data", link}, Value: bytes},
+			collectors.Sample{Metric: collectors.NVLinkErrors, Labels: []string{g.gpu, g.uuid, "crc",
+				link}, Value: errors},
+			collectors.Sample{Metric: collectors.NVLinkInfo, Labels: []string{g.gpu, g.uuid, link, "4", "switch",
+				"0000:0" + strconv.Itoa(i%4) + ":00.0"}, Value: 1})
 	}
 	return all
 }
@@ -44,7 +48,8 @@ func TestALeakIsForeseenAndAStartIsNot(t *testing.T) {
 		{"a cache that fills", func(s float64) float64 { return 30 * gib * (1 - math.Exp(-s/150)) }, false},
 		{"up and down", func(s float64) float64 { return (10 + 3*math.Sin(s/90)) * gib }, false},
 		{"half an hour of data", func(s float64) float64 { return min(s, 1800) / 60 * gib }, false},
-		{"a leak in a workload that gives back", func(s float64) float64 { return s/60*gib - 9*gib*math.Floor(s/2400) }, false},
+		{"a leak in a workload that gives back", func(s float64) float64 { return s/60*gib - 9*gib*math.Floor(s/2400) },
+			false},
 		{"growth that gives a little back", func(s float64) float64 { return s/120*1e8 - 4e8*math.Floor(s/2400) },
 			false},
 		{"less and less", func(s float64) float64 { return 40*gib - s/60*gib }, false},
@@ -68,8 +73,8 @@ func TestALeakIsForeseenAndAStartIsNot(t *testing.T) {
 	}
 }
 
-// TestACacheThatFillsIsNoLeak is what an allocator does that keeps what it was
-// given: now and then an input is larger than all before, ever less often.
+// TestACacheThatFillsIsNoLeak plays an allocator that keeps its memory: now and
+// then, and ever less often, an input is larger than all before.
 func TestACacheThatFillsIsNoLeak(t *testing.T) {
 	t.Parallel()
 	const total, runs = 80e9, 1000
@@ -102,9 +107,9 @@ func TestACacheThatFillsIsNoLeak(t *testing.T) {
 	}
 }
 
-// TestWhatLeaksGivesLittleBack has memory grow by 100 MB in two minutes, and once
+// TestALeakGivesLittleBack has memory grow by 100 MB in two minutes, and once
 // fall by a part of what it grows by altogether: by a tenth it is no leak.
-func TestWhatLeaksGivesLittleBack(t *testing.T) {
+func TestALeakGivesLittleBack(t *testing.T) {
 	t.Parallel()
 	const each = 100e6
 	for _, c := range []struct {
@@ -138,7 +143,8 @@ func TestAnInstanceIsFullBeforeTheGPU(t *testing.T) {
 		bytes += 1e8 // 10 MB/s
 		small := residing(g, "job", bytes)
 		small.Labels[3] = "2"
-		r.extra = []collectors.Sample{residing(g, "job", bytes), small, {Metric: collectors.MIGMemory, Labels: []string{g.gpu, g.uuid, "2", "free"}, Value: 1e9}}
+		r.extra = []collectors.Sample{residing(g, "job", bytes), small, {Metric: collectors.MIGMemory,
+			Labels: []string{g.gpu, g.uuid, "2", "free"}, Value: 1e9}}
 	})
 	if eta := r.get(MemoryExhaustion, 0, "job"); math.Abs(eta-100) > 1 {
 		t.Errorf("1 GB free on the instance at 10 MB/s: full in %g s, want 100", eta)
@@ -163,7 +169,8 @@ func TestHeatAndSpareRowsAreForeseen(t *testing.T) {
 	}
 	want := (512 - r.gpus[0].values[remappedRows]) / 8 * 86400
 	if got := r.get(SpareRowsExhaustion, 0); math.Abs(got-want) > want/50 || usable(r.get(SpareRowsExhaustion, 1)) {
-		t.Errorf("8 rows a day: none left in %g s, want %g; and %g where none are replaced", got, want, r.get(SpareRowsExhaustion, 1))
+		t.Errorf("8 rows a day: none left in %g s, want %g; and %g where none are replaced", got, want,
+			r.get(SpareRowsExhaustion, 1))
 	}
 	// The two weeks outlive a restart.
 	text, _ := json.Marshal(r.Save(r.now))
@@ -202,7 +209,8 @@ func TestALinkAgainstItsSiblings(t *testing.T) {
 			t.Errorf("link %s: %s score %g at %g times more; want an outlier: %v", c.link, c.signal, z, ratio, c.odd)
 		}
 	}
-	if z, ratio := r.get(PeerZScore, 0, "nvlink_errors"), r.get(PeerDeviationRatio, 0, "nvlink_errors"); z < 5 || ratio < 1 {
+	if z, ratio := r.get(PeerZScore, 0, "nvlink_errors"), r.get(PeerDeviationRatio, 0, "nvlink_errors"); z < 5 ||
+		ratio < 1 {
 		t.Errorf("all links of the GPU: score %g at %g times more", z, ratio)
 	}
 	if z := r.get(PeerZScore, 1, "nvlink_errors"); z != 0 {

@@ -45,7 +45,8 @@ func newEventful(gpus int, seed uint64) *eventful {
 	h := &eventful{rig: newRig(gpus), rnd: rand.New(rand.NewPCG(seed, 1))}
 	h.regimes, h.jobs = make([]regime, gpus), make([]float64, 2*gpus)
 	for range gpus {
-		h.tenants = append(h.tenants, [tenantInputs]float64{tenantUsed: 8e9, tenantCap: 20e9, tenantKept: 12e9, tenantGuarantee: .25, tenantShare: .5, tenantTarget: .5})
+		h.tenants = append(h.tenants, [tenantInputs]float64{tenantUsed: 8e9, tenantCap: 20e9, tenantKept: 12e9,
+			tenantGuarantee: .25, tenantShare: .5, tenantTarget: .5})
 		h.links = append(h.links, make([]float64, 2*6))
 	}
 	return h
@@ -102,7 +103,8 @@ func (h *eventful) move(i int, g *rigGPU, f *regime) {
 	v := &g.values
 	keep := *v
 	v[utilization] = min(max(noisy(f.load, .01), 0), 1)
-	v[memoryUtilization], v[smActivity], v[tensorActivity], v[memoryActivity] = f.load*.4, f.load*.8, f.load*.4, f.load*.3
+	v[memoryUtilization], v[smActivity], v[tensorActivity], v[memoryActivity] = f.load*.4, f.load*.8,
+		f.load*.4, f.load*.3
 	v[capped] = float64(rnd.IntN(16) / 15)
 	v[power] = at(noisy(80+440*f.load, 3), power)
 	v[powerLimit] = 700
@@ -146,7 +148,8 @@ func rndOf(steps, gpu, input int) float64 {
 func (h *eventful) around(i int, g *rigGPU, f *regime) {
 	rnd := h.rnd
 	show := func(m *collectors.Metric, v float64, labels ...string) {
-		h.extra = append(h.extra, collectors.Sample{Metric: m, Labels: append([]string{g.gpu, g.uuid}, labels...), Value: v})
+		h.extra = append(h.extra, collectors.Sample{Metric: m, Labels: append([]string{g.gpu, g.uuid}, labels...),
+			Value: v})
 	}
 	for n := range 2 {
 		job := &h.jobs[2*i+n]
@@ -181,7 +184,9 @@ func (h *eventful) around(i int, g *rigGPU, f *regime) {
 		*e += float64(rnd.IntN(40) / 39)
 	}
 	for n := range 6 {
-		h.extra = append(h.extra, onLink(collectors.NVLinkInfo, g, n, 1), onLink(collectors.NVLinkBytes, g, n, h.links[i][2*n]), onLink(collectors.NVLinkErrors, g, n, h.links[i][2*n+1]))
+		h.extra = append(h.extra, onLink(collectors.NVLinkInfo, g, n, 1),
+			onLink(collectors.NVLinkBytes, g, n, h.links[i][2*n]), onLink(collectors.NVLinkErrors, g, n,
+				h.links[i][2*n+1]))
 	}
 }
 
@@ -232,7 +237,9 @@ func TestStatisticsOfAnEventfulDay(t *testing.T) {
 			case rnd < 4:
 				i := h.rnd.IntN(len(h.rig.gpus))
 				class := incident.Classes[h.rnd.IntN(len(incident.Classes))]
-				h.Fault(incident.Event{Kind: incident.KindIncident, ID: fmt.Sprint(h.steps), Class: class, Severity: incident.Severity(1 + h.rnd.IntN(4)), Entity: incident.Entity{GPU: h.rig.gpus[i].gpu, UUID: h.rig.gpus[i].uuid}}, h.now)
+				h.Fault(incident.Event{Kind: incident.KindIncident, ID: fmt.Sprint(h.steps), Class: class,
+					Severity: incident.Severity(1 + h.rnd.IntN(4)), Entity: incident.Entity{GPU: h.rig.gpus[i].gpu,
+						UUID: h.rig.gpus[i].uuid}}, h.now)
 			}
 			h.pass()
 			for _, m := range families {

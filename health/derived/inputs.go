@@ -8,16 +8,17 @@ import (
 	"gpusteward/collectors"
 )
 
-// An input is a number of each GPU that statistics are made of. What several
-// series match is added up. Of a counter it is the rate.
+// An input is a number of each GPU for the statistics: the sum of the series
+// that match, and the rate of a counter.
 type input struct {
 	metric *collectors.Metric
-	labels []string // those after gpu and uuid; "" and what is not named is any
-	or     []string // what is taken where no series has these labels
+	labels []string // those after gpu and uuid; "" and missing ones match any value
+	or     []string // the alternative if no series has these labels
 }
 
-// The inputs. Those before utilization are watched, those from power to capped
-// are smoothed, and those from utilization to before capped are the GPU's load.
+// The inputs. The ones before utilization are watched, the ones from power to
+// capped are smoothed, and the ones from utilization to before capped are the
+// GPU's load.
 const (
 	smClock = iota
 	coreTemperature
@@ -59,7 +60,8 @@ var inputs = [inputCount]input{
 	pcieTX:            {collectors.PCIeBytes, []string{"tx"}, nil},
 	nvlinkRX:          {collectors.NVLinkBytes, []string{"rx", "data"}, nil},
 	nvlinkTX:          {collectors.NVLinkBytes, []string{"tx", "data"}, nil},
-	power:             {collectors.Power, []string{"average", "gpu"}, []string{"instant", "gpu"}}, // an A100 has no average
+	// An A100 has no average.
+	power:             {collectors.Power, []string{"average", "gpu"}, []string{"instant", "gpu"}},
 	utilization:       {collectors.Utilization, []string{"gpu"}, nil},
 	memoryUtilization: {collectors.Utilization, []string{"memory"}, nil},
 	smActivity:        {collectors.GPMActivity, []string{"sm"}, nil},
@@ -81,8 +83,7 @@ var inputs = [inputCount]input{
 	remappedRows:      {collectors.RemappedRows, nil, nil},
 }
 
-// inputsOf are the inputs by the metric that they come from, so that each
-// sample is looked at once.
+// inputsOf are the inputs by their metric, so that each sample is visited once.
 var inputsOf = func() (all []struct {
 	metric *collectors.Metric
 	inputs []int
@@ -103,7 +104,7 @@ next:
 	return all
 }()
 
-// Inputs returns the metrics that the inputs of a GPU come from.
+// Inputs returns the metrics of the inputs of a GPU.
 func Inputs() (all []*collectors.Metric) {
 	for _, of := range inputsOf {
 		all = append(all, of.metric)
@@ -120,16 +121,16 @@ func matches(have, want []string) bool {
 	return true
 }
 
-// A counter turns what a counter shows into what it rose by. The zero counter
-// has no baseline.
+// A counter turns the values of a counter into increases. The zero counter has
+// no baseline.
 type counter struct {
 	last float64
 	at   time.Time
 }
 
-// rise returns by how much the counter rose since it was last looked at, and
-// over what time: NaN for the first look, and where it fell, because then it
-// began again and this is its new baseline.
+// rise returns the counter's increase since the last look, and the time since.
+// Both are NaN at the first look, and after a fall: the counter began again,
+// and this is its new baseline.
 func (c *counter) rise(v float64, now time.Time) (by float64, over time.Duration) {
 	by, over = v-c.last, now.Sub(c.at)
 	if c.at.IsZero() || by < 0 || over <= 0 {
@@ -139,7 +140,7 @@ func (c *counter) rise(v float64, now time.Time) (by float64, over time.Duration
 	return by, over
 }
 
-// read takes the inputs of all GPUs from s.
+// read reads the inputs of all GPUs from s.
 func (d *Metrics) read(s *Snapshot, now time.Time) {
 	for _, up := range s.Of(collectors.Up) {
 		d.card(up.Labels, now)
@@ -173,7 +174,7 @@ func (d *Metrics) read(s *Snapshot, now time.Time) {
 	}
 }
 
-// nothing are inputs of which none is there.
+// nothing is a set of inputs without a value.
 var nothing = func() (all [inputCount]float64) {
 	for i := range all {
 		all[i] = math.NaN()
@@ -188,10 +189,10 @@ func plus(sum, v float64) float64 {
 	return sum + v
 }
 
-// settle makes of what was read what the statistics use: counters become rates
-// and rises, and what says how a GPU is loaded is smoothed too. The smoothing
-// takes as long as a GPU takes to become warm: what has run for a minute only
-// is not as hot as what ran for an hour.
+// settle turns the readings into the values of the statistics: counters become
+// rates and increases, and the load is also smoothed. The smoothing takes as
+// long as a GPU takes to become warm, because a GPU is cooler after a minute of
+// work than after an hour.
 func (c *card) settle(now time.Time) {
 	for i := range inputs {
 		if !usable(c.now[i]) {
@@ -203,7 +204,7 @@ func (c *card) settle(now time.Time) {
 		}
 	}
 	for i := power; i <= capped; i++ {
-		if usable(c.now[i]) { // else it stays: a pass without a reading is no other load
+		if usable(c.now[i]) { // otherwise it stays: a pass without a reading is no change of load
 			c.smooth[i] = ewma(c.smooth[i], c.now[i], max(now.Sub(c.smoothed[i]), 0), loadTau)
 			c.smoothed[i] = now
 		}
@@ -211,5 +212,5 @@ func (c *card) settle(now time.Time) {
 	c.settled = now.Sub(c.began) >= loadTau
 }
 
-// loadTau is the time over which a GPU's load is smoothed.
+// loadTau is the time constant of a GPU's smoothed load.
 const loadTau = 2 * time.Minute

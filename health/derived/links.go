@@ -9,39 +9,47 @@ import (
 	"gpusteward/collectors"
 )
 
-// A link against the other links of its GPU that lead to the same place: there
-// are such series where the configuration asks for each link. The errors of
-// all links of a GPU against those of its siblings are a signal of PeerZScore
-// and PeerDeviationRatio.
+// Comparison of a link with the GPU's other links to the same place. These
+// series exist if the configuration asks for each link. The errors of all links
+// of a GPU are compared with its siblings' as a signal of PeerZScore and
+// PeerDeviationRatio.
 var (
-	PeerLinkZScore         = collectors.Gauge("nvgpu_peer_link_zscore", "Distance of the link from the median of the GPU's other links, in robust standard deviations; of bytes whichever side it is on.", "link", "signal")
-	PeerLinkDeviationRatio = collectors.Gauge("nvgpu_peer_link_deviation_ratio", "How many times as much the link has on top of the median of the GPU's other links; of bytes whichever of both has more.", "link", "signal")
+	PeerLinkZScore = collectors.Gauge("nvgpu_peer_link_zscore",
+		"Distance of the link from the median of the GPU's other links, in robust standard deviations; for bytes to "+
+			"either side.", "link", "signal")
+	PeerLinkDeviationRatio = collectors.Gauge("nvgpu_peer_link_deviation_ratio",
+		"Excess of the link over the median of the GPU's other links, as a multiple of that; for bytes the excess of "+
+			"the larger one.", "link", "signal")
 )
 
-// A link against those of the other GPUs of its model on this host, which are
-// wired as it is. For link="all" these are the links that are up together.
+// Comparison of a link with those of the other GPUs of its model on this host,
+// which have the same wiring. The series for link="all" compare the links that
+// are up together.
 var (
-	PeerLinkSpeedRatio = collectors.Gauge("nvgpu_peer_link_speed_ratio", "Speed of the link that is up, of the fastest of the GPU's model on this host; for link=\"all\" the mean of those that are up.", "link")
-	PeerLinksMissing   = collectors.Gauge("nvgpu_peer_links_missing", "Links that are down and that most GPUs of the model on this host have up.", "link")
+	PeerLinkSpeedRatio = collectors.Gauge("nvgpu_peer_link_speed_ratio",
+		"Speed of the link that is up, divided by that of the fastest of the GPU's model on this host; for "+
+			"link=\"all\" the mean of the links that are up.", "link")
+	PeerLinksMissing = collectors.Gauge("nvgpu_peer_links_missing",
+		"Links that are down, and up on most GPUs of the model on this host.", "link")
 )
 
-// Of links.
+// Limits of links.
 const (
 	AllLinks    = "all" // label of a sum over a GPU's links
 	spell       = 10    // minutes over which errors are counted
-	oneBurst    = 3     // of them that one burst may show in: kinds of errors are read in turns
+	oneBurst    = 3     // minutes in which one burst may appear: kinds of errors are read in turns
 	floorBytes  = 1e6   // a second: the least standard deviations to believe in
 	floorErrors = 2     // in a spell
 )
 
-// A link is an NVLink of a GPU, or all of them. It is looked at each minute:
-// the driver's error counters are not read more often.
+// A link is an NVLink of a GPU, or all of them. It is read once a minute, like
+// the driver's error counters.
 type link struct {
-	name, remote string // remote is what it leads to
+	name, remote string // remote is its other end
 	seen         time.Time
-	sent, failed float64  // what the counters show; NaN where they do not
-	up, speed    float64  // how many are up, and how fast they are together; NaN where that is not known
-	pace, gone   float64  // of PeerLinkSpeedRatio and PeerLinksMissing; NaN where there is nobody to compare with
+	sent, failed float64  // values of the counters; NaN if there are none
+	up, speed    float64  // number of links that are up, and their total speed; NaN if it is unknown
+	pace, gone   float64  // of PeerLinkSpeedRatio and PeerLinksMissing; NaN without peers
 	wired        []string // labels of both
 	sentCounter  counter
 	failCounter  counter
@@ -51,15 +59,15 @@ type link struct {
 	errors       peer // in a spell, without its worst minutes: one burst is no bad link
 }
 
-// A peer is a value and how it compares with its siblings'.
+// A peer is a value and its comparison with its siblings'.
 type peer struct {
 	value, z, ratio float64
 	ok              bool // there are siblings
 	labels          []string
 }
 
-// compare sets p against its siblings' values. Of counts, the standard
-// deviation is no less than the root (Poisson).
+// compare compares p with its siblings' values. The standard deviation of
+// counts is at least the root (Poisson).
 func (p *peer) compare(others []float64, floor float64) {
 	if p.ok = len(others) >= leastPeers && usable(p.value); p.ok {
 		center := Median(others)
@@ -68,11 +76,11 @@ func (p *peer) compare(others []float64, floor float64) {
 	}
 }
 
-// uncounted are types of errors that are not compared: healthy links differ a
-// hundredfold in the bit errors that they correct.
+// uncounted are the types of errors that are not compared: healthy links differ
+// a hundredfold in the bit errors that they correct.
 var uncounted = []string{"symbol", "effective"}
 
-// readLinks reads each GPU's links and compares them, as is done each minute.
+// readLinks reads each GPU's links and compares them, once a minute.
 func (d *Metrics) readLinks(s *Snapshot, now time.Time) {
 	for _, c := range d.cards {
 		c.whole.unread()
@@ -97,7 +105,7 @@ func (d *Metrics) readLinks(s *Snapshot, now time.Time) {
 		if c := d.card(sample.Labels, now); c != nil {
 			if l := c.link(sample.Labels[2], now); l != nil {
 				l.remote = sample.Labels[4]
-				if l.remote != "switch" { // switches share the load, other GPUs get what is for them
+				if l.remote != "switch" { // links to switches share the load, others carry a GPU's own
 					l.remote += sample.Labels[5]
 				}
 			}
@@ -114,12 +122,14 @@ func (d *Metrics) readLinks(s *Snapshot, now time.Time) {
 	}
 }
 
-// unread forgets what was read.
+// unread forgets the readings.
 func (l *link) unread() {
-	l.sent, l.failed, l.up, l.speed, l.pace, l.gone = math.NaN(), math.NaN(), math.NaN(), math.NaN(), math.NaN(), math.NaN()
+	l.sent, l.failed, l.up, l.speed, l.pace, l.gone = math.NaN(), math.NaN(), math.NaN(), math.NaN(),
+		math.NaN(), math.NaN()
 }
 
-// eachLink hands take the samples of m with their link, and with all links.
+// eachLink calls take with the samples of m and their link, and with those of
+// all links.
 func (d *Metrics) eachLink(s *Snapshot, m *collectors.Metric, now time.Time, take func(*link, []string, float64)) {
 	at := slices.Index(m.Labels, "link")
 	for _, sample := range s.Of(m) {
@@ -136,7 +146,7 @@ func (d *Metrics) eachLink(s *Snapshot, m *collectors.Metric, now time.Time, tak
 	}
 }
 
-// settle makes of counters what is compared.
+// settle turns counters into the compared values.
 func (l *link) settle(now time.Time) {
 	l.bytes.value, l.errors.value = math.NaN(), math.NaN()
 	if usable(l.sent) {
@@ -193,7 +203,8 @@ func (d *Metrics) compareLinks(c *card) {
 	}
 }
 
-// wires returns the links of c that have series of their own, or all as one.
+// wires returns the links of c that have series of their own, or all links as
+// one.
 func (c *card) wires() []*link {
 	if len(c.links) > 0 {
 		return c.links
@@ -202,8 +213,8 @@ func (c *card) wires() []*link {
 }
 
 // compareWire compares a link of c with those of the GPUs of its model, which
-// behind switches are wired alike. A GPU of which no link is up has no bridge,
-// or is not meant to use it.
+// have the same wiring behind switches. A GPU with no link up has no bridge, or
+// is not meant to use one.
 func (d *Metrics) compareWire(c *card, l *link) {
 	l.pace, l.gone = math.NaN(), math.NaN()
 	if c.model == "" || !(c.whole.up > 0) || !usable(l.up) {
@@ -234,7 +245,7 @@ func (d *Metrics) compareWire(c *card, l *link) {
 	}
 }
 
-// links puts what the last comparison found.
+// links puts the results of the last comparison.
 func (d *Metrics) links() {
 	for _, c := range d.cards {
 		if e := &c.whole.errors; e.ok {
@@ -258,7 +269,7 @@ func (d *Metrics) links() {
 	}
 }
 
-// link returns a link by its name; nil where there are too many.
+// link returns a link by its name; nil if there are too many.
 func (c *card) link(name string, now time.Time) *link {
 	i, ok := slices.BinarySearchFunc(c.links, name, func(l *link, name string) int { return cmp.Compare(l.name, name) })
 	if !ok {

@@ -1,6 +1,6 @@
-// Package derived computes metrics from series of samples: how odd a value is
-// against the last ones, against the GPU's siblings and against its own past,
-// where a trend leads, and how much has happened to a GPU.
+// Package derived computes metrics from series of samples: the distance of a
+// value from its last ones, from those of the GPU's siblings and from the GPU's
+// own past, the forecast of a trend, and a score of a GPU's faults.
 package derived
 
 import (
@@ -14,48 +14,48 @@ import (
 	"gpusteward/health/incident"
 )
 
-// Bounds of what is remembered.
+// Bounds of the memory.
 const (
 	mostCards     = 16
 	mostWorkloads = 64 // a GPU
 	mostLinks     = 36 // a GPU
-	mostHistories = 64 // GPUs that the host ever had
+	mostHistories = 64 // all GPUs that the host has had
 	goneAfter     = 10 * time.Minute
 )
 
-// Step is how often Derive is called.
+// Step is the interval between calls of Derive.
 const Step = 10 * time.Second
 
-// Metrics computes the derived metrics. It holds the windows that this takes,
-// and knows neither clock nor files. It belongs to one goroutine at a time.
+// Metrics computes the derived metrics. It holds the windows for them, and uses
+// neither clock nor files. It belongs to one goroutine at a time.
 type Metrics struct {
-	cards     []*card             // GPUs that there are, by index
-	histories map[string]*history // by UUID: what outlives a restart
-	told      []string            // incidents that have been counted, the newest last
+	cards     []*card             // present GPUs, by index
+	histories map[string]*history // by UUID: the part that outlives a restart
+	told      []string            // counted incidents, the newest last
 
 	start   time.Time     // of the first Derive
 	last    time.Time     // of Derive
-	passed  time.Duration // since the call before; 0 where the clock went back
+	passed  time.Duration // since the last call; 0 if the clock went back
 	calls   int
-	minute  int64                                      // that the last call was in
+	minute  int64                                      // minute of the last call
 	out     map[*collectors.Metric][]collectors.Sample // of this call
 	room    []float64                                  // for one calculation at a time
 	lags    map[string]busiest
 	waiting []*wait // workloads, those on the most GPUs first
 }
 
-// A card is what is known of a GPU's last minutes.
+// A card is the knowledge of a GPU's last minutes.
 type card struct {
 	gpu, uuid, model string
 	seen             time.Time
 	labels           []string         // gpu and uuid
 	watched          [power + 1]watch // by input
 	partnered        [len(PartnerSignals)][]string
-	jobs             []string   // workloads that are here
+	jobs             []string   // workloads on this GPU
 	classes          [][]string // labels of each fault class
 	counters         [inputCount]counter
-	now, or          [inputCount]float64 // NaN for what is not there
-	rose             [inputCount]float64 // counters, since the call before
+	now, or          [inputCount]float64 // NaN: no value
+	rose             [inputCount]float64 // increases of counters since the last call
 	smooth           [capped + 1]float64 // from power on
 	smoothed         [capped + 1]time.Time
 	began            time.Time
@@ -67,7 +67,7 @@ type card struct {
 	links            []*link
 	residents        []*resident
 	tenancies        []*tenancy
-	headroom         trend // of memory that is free and nobody's guarantee
+	headroom         trend // of free memory that is nobody's guarantee
 	headroomForecast forecast
 	whole            link     // all links
 	together         [1]*link // whole
@@ -75,11 +75,11 @@ type card struct {
 	heatForecast     forecast
 	rowsForecast     forecast
 	rows             bool    // the trend of rows was looked at
-	rise             float64 // degrees by which the GPU is hotter than its past
+	rise             float64 // degrees above the GPU's past
 	excused          bool    // a workload waits on this GPU and on others
 }
 
-// New returns Metrics that has seen no sample.
+// New returns Metrics without any samples yet.
 func New() *Metrics {
 	return &Metrics{
 		histories: map[string]*history{}, out: map[*collectors.Metric][]collectors.Sample{},
@@ -87,16 +87,16 @@ func New() *Metrics {
 	}
 }
 
-// Derive adds to s what follows from it and from the snapshots before, which
-// it expects 10 s apart. It is pure but for what it remembers, and the same
-// calls give the same samples.
+// Derive adds the derived metrics to s. They follow from s and from the earlier
+// snapshots, which should be 10 s apart. Apart from this memory Derive is pure:
+// the same calls produce the same samples.
 func (d *Metrics) Derive(s *Snapshot, now time.Time) {
 	now = d.steady(now)
 	d.passed = max(now.Sub(d.last), 0)
 	d.last = now
 	d.calls++
 	minute := now.Unix() / 60
-	each := minute != d.minute // the first call in a minute does what is done each minute
+	each := minute != d.minute // the first call in a minute does the work of each minute
 	d.minute = minute
 
 	d.read(s, now)
@@ -136,7 +136,7 @@ func (d *Metrics) Derive(s *Snapshot, now time.Time) {
 	for _, samples := range d.out {
 		n += len(samples)
 	}
-	all := make([]collectors.Sample, 0, n) // the snapshot keeps it
+	all := make([]collectors.Sample, 0, n) // the snapshot keeps the slice
 	for _, m := range families {
 		all = append(all, d.out[m]...)
 		d.out[m] = d.out[m][:0]
@@ -145,7 +145,7 @@ func (d *Metrics) Derive(s *Snapshot, now time.Time) {
 }
 
 // steady returns now by a wall clock that nobody has set since the first call:
-// trends are made of such times.
+// trends use such times.
 func (d *Metrics) steady(now time.Time) time.Time {
 	if d.start.IsZero() {
 		d.start = now
@@ -153,23 +153,26 @@ func (d *Metrics) steady(now time.Time) time.Time {
 	return d.start.Add(now.Sub(d.start))
 }
 
-// families are all that Derive adds, in the order in which it does.
+// families are all metrics of Derive, in its order.
 var families = []*collectors.Metric{
-	AnomalyZScore, AnomalyRobustZScore, AnomalyActive, PeerZScore, PeerDeviationCelsius, PeerDeviationRatio, PeerClockRatio, TemperatureRise, HotPlace, PeerLinkZScore, PeerLinkDeviationRatio, DriftCUSUM,
-	ECCCorrectablePerHour, ECCCorrectableCUSUM, PCIeCorrectableCUSUM, MemoryExhaustion, MemoryCreeps, ThermalLimit, SpareRowsExhaustion, QuotaMemoryExhaustion, QuotaGuaranteeExhaustion,
-	ForecastConfidence, FaultScore, LemonScore, MemoryPressure, Traffic, PCIeReplayExcess, PCIeShortfall, FansStopped, WorkloadLag,
+	AnomalyZScore, AnomalyRobustZScore, AnomalyActive, PeerZScore, PeerDeviationCelsius, PeerDeviationRatio,
+	PeerClockRatio, TemperatureRise, HotPlace, PeerLinkZScore, PeerLinkDeviationRatio, DriftCUSUM,
+	ECCCorrectablePerHour, ECCCorrectableCUSUM, PCIeCorrectableCUSUM, MemoryExhaustion, MemoryCreeps, ThermalLimit,
+	SpareRowsExhaustion, QuotaMemoryExhaustion, QuotaGuaranteeExhaustion,
+	ForecastConfidence, FaultScore, LemonScore, MemoryPressure, Traffic, PCIeReplayExcess, PCIeShortfall,
+	FansStopped, WorkloadLag,
 	WorkloadWait, Spinning,
 	PeerLinkSpeedRatio, PeerLinksMissing,
 }
 
-// put adds a sample, unless its value is no number.
+// put adds a sample, unless its value is not a number.
 func (d *Metrics) put(m *collectors.Metric, labels []string, v float64) {
 	if usable(v) {
 		d.out[m] = append(d.out[m], collectors.Sample{Metric: m, Labels: labels, Value: v})
 	}
 }
 
-// known returns the GPU that a sample's labels begin with, if there is one.
+// known returns the GPU at the beginning of a sample's labels, if it is known.
 func (d *Metrics) known(labels []string) *card {
 	for _, c := range d.cards {
 		if c.uuid == labels[1] && c.gpu == labels[0] {
@@ -179,8 +182,8 @@ func (d *Metrics) known(labels []string) *card {
 	return nil
 }
 
-// card returns the GPU that a sample's labels begin with; nil where there are
-// too many. A GPU with another index is another to Prometheus, so its windows
+// card returns the GPU at the beginning of a sample's labels; nil if there are
+// too many. A GPU with a new index is a new one to Prometheus, so its windows
 // begin again.
 func (d *Metrics) card(labels []string, now time.Time) *card {
 	gpu, uuid := labels[0], labels[1]
@@ -192,7 +195,8 @@ func (d *Metrics) card(labels []string, now time.Time) *card {
 	if len(d.cards) >= mostCards || d.history(uuid, now) == nil {
 		return nil
 	}
-	c := &card{gpu: gpu, uuid: uuid, labels: []string{gpu, uuid}, seen: now, began: now, now: nothing, or: nothing, rose: nothing}
+	c := &card{gpu: gpu, uuid: uuid, labels: []string{gpu, uuid}, seen: now, began: now, now: nothing,
+		or: nothing, rose: nothing}
 	copy(c.smooth[:], nothing[:])
 	for i := range c.watched {
 		c.watched[i].labels = []string{gpu, uuid, watches[i].name}
@@ -219,7 +223,7 @@ func (d *Metrics) card(labels []string, now time.Time) *card {
 	return c
 }
 
-// forget drops what left.
+// forget drops GPUs that have left.
 func (d *Metrics) forget(now time.Time) {
 	gone := func(seen time.Time) bool { return now.Sub(seen) > goneAfter || now.Before(seen.Add(-goneAfter)) }
 	d.cards = slices.DeleteFunc(d.cards, func(c *card) bool { return gone(c.seen) })
@@ -234,7 +238,8 @@ func (d *Metrics) forget(now time.Time) {
 func (d *Metrics) Size() int {
 	n := int(unsafe.Sizeof(*d)) + 8*cap(d.room)
 	for _, c := range d.cards {
-		n += int(unsafe.Sizeof(*c)) + labelled*(len(watches)+len(c.classes)+len(c.partnered)+7) + 16*cap(c.jobs) + 8*(cap(c.links)+cap(c.residents)+cap(c.tenancies)) + c.heat.size() + c.headroom.size()
+		n += int(unsafe.Sizeof(*c)) + labelled*(len(watches)+len(c.classes)+len(c.partnered)+7) + 16*cap(c.jobs) +
+			8*(cap(c.links)+cap(c.residents)+cap(c.tenancies)) + c.heat.size() + c.headroom.size()
 		if c.drift.learning != nil {
 			n += int(unsafe.Sizeof(*c.drift.learning))
 		}
@@ -263,8 +268,9 @@ func (d *Metrics) Size() int {
 	return n
 }
 
-// labelled is about what a series' labels take, in bytes: four strings' heads.
+// labelled is about the size of a series' labels, in bytes: four string
+// headers.
 const labelled = 4 * int(unsafe.Sizeof(""))
 
-// within reports whether two numbers are no further apart than most.
+// within reports whether two numbers differ by at most most.
 func within(a, b, most float64) bool { return math.Abs(a-b) <= most }

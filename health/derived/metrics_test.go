@@ -38,10 +38,13 @@ type rigGPU struct {
 func newRig(n int) *rig {
 	r := &rig{Metrics: New(), now: time.Date(2026, 1, 5, 8, 0, 0, 0, time.UTC)}
 	for i := range n {
-		g := &rigGPU{gpu: strconv.Itoa(i), uuid: fmt.Sprintf("GPU-%08d-7c62-4cd8-b17c-bd73eadb5819", i), model: "NVIDIA H100 80GB HBM3"}
+		g := &rigGPU{gpu: strconv.Itoa(i), uuid: fmt.Sprintf("GPU-%08d-7c62-4cd8-b17c-bd73eadb5819", i),
+			model: "NVIDIA H100 80GB HBM3"}
 		g.values = [inputCount]float64{
-			smClock: 1980e6, coreTemperature: 60, memoryTemperature: 55, memoryUsed: 40e9, pcieRX: 1e12, pcieTX: 1e12, nvlinkRX: 1e12, nvlinkTX: 1e12,
-			power: 500, utilization: .95, memoryUtilization: .4, smActivity: .8, tensorActivity: .4, memoryActivity: .3, memoryFree: 45e9, powerLimit: 700,
+			smClock: 1980e6, coreTemperature: 60, memoryTemperature: 55, memoryUsed: 40e9, pcieRX: 1e12, pcieTX: 1e12,
+			nvlinkRX: 1e12, nvlinkTX: 1e12,
+			power: 500, utilization: .95, memoryUtilization: .4, smActivity: .8, tensorActivity: .4, memoryActivity: .3,
+			memoryFree: 45e9, powerLimit: 700,
 			margin: 27, pcieGeneration: 5, pcieLanes: 16, mostGeneration: 5, mostLanes: 16, memoryClock: 2619e6,
 		}
 		r.gpus = append(r.gpus, g)
@@ -53,7 +56,8 @@ func newRig(n int) *rig {
 func (r *rig) samples() (all []collectors.Sample) {
 	for _, g := range r.gpus {
 		labels := append([]string{g.gpu, g.uuid, g.model}, make([]string, len(collectors.Info.Labels)-3)...)
-		all = append(all, collectors.Sample{Metric: collectors.Up, Labels: labels[:2:2], Value: 1}, collectors.Sample{Metric: collectors.Info, Labels: labels, Value: 1})
+		all = append(all, collectors.Sample{Metric: collectors.Up, Labels: labels[:2:2], Value: 1},
+			collectors.Sample{Metric: collectors.Info, Labels: labels, Value: 1})
 		for i, in := range inputs {
 			if math.IsNaN(g.values[i]) {
 				continue
@@ -125,7 +129,8 @@ func TestAnomaliesAreThoseThatLast(t *testing.T) {
 	slow := func() { shake(); r.gpus[0].values[smClock] = 1500e6 }
 	for i := range 6 {
 		r.step(step, slow)
-		if z, simple := r.get(AnomalyRobustZScore, 0, "sm_clock"), r.get(AnomalyZScore, 0, "sm_clock"); z > -15 || simple > -1.5 {
+		if z, simple := r.get(AnomalyRobustZScore, 0, "sm_clock"), r.get(AnomalyZScore, 0, "sm_clock"); z > -15 ||
+			simple > -1.5 {
 			t.Errorf("a clock 25 %% lower has robust score %g and score %g", z, simple)
 		}
 		if got, want := r.get(AnomalyActive, 0, "sm_clock"), collectors.Bool(i >= 4); got != want {
@@ -139,10 +144,10 @@ func TestAnomaliesAreThoseThatLast(t *testing.T) {
 	}
 }
 
-// TestWhatIsOddMatters moves each watched input by a little less, and a little
+// TestAnomaliesMatter moves each watched input by a little less, and a little
 // more, than the least that matters of it. What never moved has the resolution
 // of its sensor for a standard deviation.
-func TestWhatIsOddMatters(t *testing.T) {
+func TestAnomaliesMatter(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		input              int
@@ -229,7 +234,8 @@ func TestDriftIsSeenWhereALookIsNot(t *testing.T) {
 		warmer += 2.0 / 540 // two degrees in 90 minutes
 		r.gpus[0].values[coreTemperature] = math.Round(60 + warmer + rnd.NormFloat64())
 	})
-	if got, other := r.get(DriftCUSUM, 0, "temperature"), r.get(DriftCUSUM, 1, "temperature"); got < 10 || math.Abs(other) > 5 {
+	if got, other := r.get(DriftCUSUM, 0, "temperature"), r.get(DriftCUSUM, 1, "temperature"); got < 10 ||
+		math.Abs(other) > 5 {
 		t.Errorf("two degrees of drift sum up to %g, none to %g; want over 10 and under 5", got, other)
 	}
 	if z := r.get(AnomalyRobustZScore, 0, "temperature"); math.Abs(z) > 6 {
@@ -268,7 +274,8 @@ func TestCorrectedErrorsCountAgainstTheGPUsOwnBaseline(t *testing.T) {
 		r.gpus[0].values[eccCorrected] += .5 // 180 an hour
 		worst = max(worst, r.get(ECCCorrectableCUSUM, 1))
 	})
-	if rate, sum := r.get(ECCCorrectablePerHour, 0), r.get(ECCCorrectableCUSUM, 0); rate < 170 || rate > 180 || sum < 20 {
+	if rate, sum := r.get(ECCCorrectablePerHour, 0), r.get(ECCCorrectableCUSUM, 0); rate < 170 ||
+		rate > 180 || sum < 20 {
 		t.Errorf("3 errors a minute: %g an hour, sum %g; want 174 and over 20", rate, sum)
 	}
 	if rate := r.get(ECCCorrectablePerHour, 1); rate != 5000 || worst > 5 {
@@ -293,9 +300,11 @@ func TestMemoryPressureReplaysAndLag(t *testing.T) {
 	t.Parallel()
 	r := newRig(2)
 	use := func(gpu int, workload, engine string, v float64) collectors.Sample {
-		return collectors.Sample{Metric: collectors.WorkloadUse, Labels: []string{r.gpus[gpu].gpu, r.gpus[gpu].uuid, workload, engine}, Value: v}
+		return collectors.Sample{Metric: collectors.WorkloadUse, Labels: []string{r.gpus[gpu].gpu, r.gpus[gpu].uuid,
+			workload, engine}, Value: v}
 	}
-	r.extra = []collectors.Sample{use(0, "a", "sm", .9), use(1, "a", "sm", .25), use(1, "a", "memory", .9), use(0, "b", "sm", .5)}
+	r.extra = []collectors.Sample{use(0, "a", "sm", .9), use(1, "a", "sm", .25), use(1, "a", "memory", .9),
+		use(0, "b", "sm", .5)}
 	for _, g := range r.gpus {
 		g.values[pcieReplays] = 12345
 	}
@@ -310,7 +319,8 @@ func TestMemoryPressureReplaysAndLag(t *testing.T) {
 	if got := r.get(PCIeReplayExcess, 1); math.Abs(got-6/30.72) > 1e-9 {
 		t.Errorf("6 replays a minute are %g times what is allowed", got)
 	}
-	if busy, idle, alone := r.get(WorkloadLag, 0, "a"), r.get(WorkloadLag, 1, "a"), r.get(WorkloadLag, 0, "b"); busy != 0 || idle != .65 || usable(alone) {
+	if busy, idle, alone := r.get(WorkloadLag, 0, "a"), r.get(WorkloadLag, 1, "a"),
+		r.get(WorkloadLag, 0, "b"); busy != 0 || idle != .65 || usable(alone) {
 		t.Errorf("lags %g, %g and %g; want 0, 0.65 and none of a workload on one GPU", busy, idle, alone)
 	}
 	r.gpus[0].values[pcieReplays] = 0
@@ -323,12 +333,13 @@ func TestMemoryPressureReplaysAndLag(t *testing.T) {
 	}
 }
 
-// TestNoNumberIsNone gives it what no GPU says: whatever comes in, what goes
-// out are numbers, and afterwards all is well again.
-func TestNoNumberIsNone(t *testing.T) {
+// TestANonNumberIsNoValue passes values that no GPU reports: the output is
+// always numbers, and all is well again afterwards.
+func TestANonNumberIsNoValue(t *testing.T) {
 	t.Parallel()
 	r, rnd := newRig(5), noise()
-	wild := []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, -1, math.MaxFloat64, -math.MaxFloat64, math.SmallestNonzeroFloat64, 1e300}
+	wild := []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, -1, math.MaxFloat64, -math.MaxFloat64,
+		math.SmallestNonzeroFloat64, 1e300}
 	good := r.gpus[0].values
 	r.step(40*time.Minute, func() {
 		for _, g := range r.gpus {
@@ -338,7 +349,8 @@ func TestNoNumberIsNone(t *testing.T) {
 				}
 			}
 		}
-		r.extra = append(linkSamples(r.gpus[0], 4, wild[rnd.IntN(len(wild))], 1), residing(r.gpus[0], "a", wild[rnd.IntN(len(wild))]))
+		r.extra = append(linkSamples(r.gpus[0], 4, wild[rnd.IntN(len(wild))], 1),
+			residing(r.gpus[0], "a", wild[rnd.IntN(len(wild))]))
 		if rnd.IntN(20) == 0 {
 			r.now = r.now.Add(time.Duration(rnd.Int64N(int64(2*time.Hour))) - time.Hour) // clocks jump
 		}

@@ -10,20 +10,27 @@ import (
 	"gpusteward/collectors"
 )
 
-// What follows from one moment, or from a minute.
+// Metrics of one moment, or of a minute.
 var (
-	MemoryPressure   = collectors.Gauge("nvgpu_memory_pressure_ratio", "Memory in use, of what the driver leaves for use.")
-	PCIeReplayExcess = collectors.Gauge("nvgpu_pcie_replay_excess_ratio", "PCIe replays in the last minute, of as many as a bit error ratio of 1e-12 allows the link.")
-	Traffic          = collectors.Gauge("nvgpu_traffic_bytes_per_second", "What the GPU moves over PCIe and NVLink, both directions, in the last 10 seconds.")
-	PCIeShortfall    = collectors.Gauge("nvgpu_pcie_link_shortfall", "By how much the PCIe link was at least below the most that it can be, in the last samples in which the GPU worked: generations, or lanes.", "of")
-	FansStopped      = collectors.Gauge("nvgpu_fans_stopped", "Fans of the board that do not turn.")
-	WorkloadLag      = collectors.Gauge("nvgpu_workload_lag_ratio", "By how much a workload on several GPUs uses this one less than that which it uses most.", "workload")
+	MemoryPressure = collectors.Gauge("nvgpu_memory_pressure_ratio",
+		"Memory in use, as a part of what the driver leaves for use.")
+	PCIeReplayExcess = collectors.Gauge("nvgpu_pcie_replay_excess_ratio",
+		"PCIe replays in the last minute, divided by the number that a bit error ratio of 1e-12 allows the link.")
+	Traffic = collectors.Gauge("nvgpu_traffic_bytes_per_second",
+		"Bytes that the GPU moves over PCIe and NVLink, in both directions, in the last 10 seconds.")
+	PCIeShortfall = collectors.Gauge("nvgpu_pcie_link_shortfall",
+		"Least distance of the PCIe link from its best in the last samples in which the GPU worked: generations, or "+
+			"lanes.", "of")
+	FansStopped = collectors.Gauge("nvgpu_fans_stopped",
+		"Fans of the board that stand still.")
+	WorkloadLag = collectors.Gauge("nvgpu_workload_lag_ratio",
+		"Difference between a workload's use of this GPU and of the GPU that it uses most.", "workload")
 )
 
 //go:embed data/pcie.tsv
 var pcieTable string
 
-// pcieRates are gigatransfers a second and lane, by PCIe generation (PCI
+// pcieRates are gigatransfers per second and lane, by PCIe generation (PCI
 // Express Base Specification: 8.4).
 var pcieRates = func() map[float64]float64 {
 	rates := map[float64]float64{}
@@ -40,14 +47,14 @@ var pcieRates = func() map[float64]float64 {
 // bitErrors is the bit error ratio that PCIe allows a link.
 const bitErrors = 1e-12
 
-// replays are a GPU's PCIe replays in the last six passes, and what the link
-// was allowed meanwhile.
+// replays are a GPU's PCIe replays in the last six passes, and the link's
+// allowance for that time.
 type replays struct {
 	seen, allowed [6]float64
 	n             int
 }
 
-// gauges puts what follows from the newest values.
+// gauges puts the metrics of the newest values.
 func (d *Metrics) gauges(c *card) {
 	if all := c.now[memoryUsed] + c.now[memoryFree]; all > 0 {
 		d.put(MemoryPressure, c.labels, c.now[memoryUsed]/all)
@@ -68,28 +75,29 @@ func (d *Metrics) gauges(c *card) {
 	}
 }
 
-// A shortfall is by how much a link was below the most that it can be, when it
-// was last looked at while the GPU worked. An idle GPU lowers its link to save
-// power, and one that works now and then may be read in between: only what was
-// so each time is the link's fault.
+// A shortfall is the distance of a link from its best, at the last looks during
+// work of the GPU. An idle GPU lowers its link to save power, and a GPU that
+// works now and then may be read in between: only a shortfall at every look is
+// the link's fault.
 type shortfall struct {
 	by     [worksLeast]float64
 	at     [worksLeast]time.Time
 	n      int
-	found  bool // in looks that were recent
+	found  bool // by recent looks
 	labels []string
 }
 
 const (
 	worksLeast  = 12              // looks at a GPU that works
-	worksWithin = 5 * time.Minute // no longer ago
-	// A link is as wide as it was trained, whatever the GPU does. Its generation
-	// follows the work, and a desktop or a small decoder asks for little.
+	worksWithin = 5 * time.Minute // the oldest look
+	// A link keeps the width of its training, whatever the GPU does. Its
+	// generation follows the work, and a desktop or a small decoder asks for
+	// little.
 	widthFrom      = idleTo
 	generationFrom = 0.10
 )
 
-// shortfalls puts how the PCIe link fares while the GPU works.
+// shortfalls puts the condition of the PCIe link while the GPU works.
 func (d *Metrics) shortfalls(c *card, now time.Time) {
 	d.shortfall(&c.narrow, c.now[mostLanes]-c.now[pcieLanes], c.now[utilization] > widthFrom, now)
 	d.shortfall(&c.slow, c.now[mostGeneration]-c.now[pcieGeneration], c.now[utilization] > generationFrom, now)
@@ -105,13 +113,14 @@ func (d *Metrics) shortfall(f *shortfall, by float64, works bool, now time.Time)
 	}
 	least := slices.Min(f.by[:])
 	recent := now.Sub(f.at[f.n%worksLeast]) <= worksWithin
-	// What was found holds while the GPU rests, as long as the link stays below.
+	// A shortfall holds while the GPU rests, as long as the link stays below
+	// its best.
 	if f.found = least > 0 && (recent || f.found && by > 0); recent || f.found {
 		d.put(PCIeShortfall, f.labels, least)
 	}
 }
 
-// fans puts how many fans of each board do not turn.
+// fans puts the number of stopped fans of each board.
 func (d *Metrics) fans(s *Snapshot) {
 	for _, c := range d.cards {
 		stopped, any := 0, false
@@ -127,13 +136,14 @@ func (d *Metrics) fans(s *Snapshot) {
 	}
 }
 
-// A busiest is a workload's highest utilization of a GPU, and on how many it runs.
+// A busiest is a workload's highest utilization of a GPU, and the number of its
+// GPUs.
 type busiest struct {
 	utilization float64
 	gpus        int
 }
 
-// lag puts how far each GPU of a workload is behind.
+// lag puts the lag of each GPU of a workload.
 func (d *Metrics) lag(s *Snapshot) {
 	clear(d.lags)
 	for pass := range 2 {

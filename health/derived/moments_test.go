@@ -22,7 +22,8 @@ func TestTrafficIsWhatIsKnownOfIt(t *testing.T) {
 		}
 		r.gpus[0].values[nvlinkTX] += 3e9
 	})
-	if all, without, none := r.get(Traffic, 0), r.get(Traffic, 1), r.get(Traffic, 2); all != 7e8 || without != 2e8 || usable(none) {
+	if all, without, none := r.get(Traffic, 0), r.get(Traffic, 1), r.get(Traffic, 2); all != 7e8 ||
+		without != 2e8 || usable(none) {
 		t.Errorf("traffic is %g, %g without NVLinks and %g where nothing is known", all, without, none)
 	}
 }
@@ -105,7 +106,8 @@ func TestFansThatDoNotTurnAreCounted(t *testing.T) {
 	r := newRig(4)
 	for gpu, speeds := range [][]float64{{.3, .3}, {0, .3, 0}, {.001}} {
 		for fan, v := range speeds {
-			r.extra = append(r.extra, collectors.Sample{Metric: collectors.FanSpeed, Labels: []string{r.gpus[gpu].gpu, r.gpus[gpu].uuid, strconv.Itoa(fan)}, Value: v})
+			r.extra = append(r.extra, collectors.Sample{Metric: collectors.FanSpeed, Labels: []string{r.gpus[gpu].gpu,
+				r.gpus[gpu].uuid, strconv.Itoa(fan)}, Value: v})
 		}
 	}
 	r.step(step, nil)
@@ -116,8 +118,8 @@ func TestFansThatDoNotTurnAreCounted(t *testing.T) {
 	}
 }
 
-// TestALinkAgainstThoseOfOtherGPUs has GPUs whose links are up, and run, as a
-// row says; the first is the one that is looked at.
+// TestALinkAgainstThoseOfOtherGPUs compares GPUs with the links and speeds of a
+// row; it looks at the first one.
 func TestALinkAgainstThoseOfOtherGPUs(t *testing.T) {
 	t.Parallel()
 	const full = 25e9
@@ -130,17 +132,20 @@ func TestALinkAgainstThoseOfOtherGPUs(t *testing.T) {
 		gpus       []gpu
 		pace, gone float64 // -1: none
 	}{
-		"all are well":                    {[]gpu{sound, sound, sound, sound}, 1, 0},
-		"slower":                          {[]gpu{{18, full / 2, ""}, sound, sound, sound}, .5, 0},
-		"slower, beside one":              {[]gpu{{18, full / 2, ""}, sound}, .5, -1},
-		"faster than most":                {[]gpu{sound, {18, full / 2, ""}, {18, full / 2, ""}, {18, full / 2, ""}}, 1, 0},
-		"two are down":                    {[]gpu{{16, full, ""}, sound, sound, sound}, 1, 2},
-		"two more are up":                 {[]gpu{{20, full, ""}, sound, sound, sound}, 1, 0},
-		"two are down beside two":         {[]gpu{{16, full, ""}, sound, sound}, 1, -1},
-		"two of six disagree":             {[]gpu{{16, full, ""}, {17, full, ""}, sound, sound, sound, sound}, 1, -1},
-		"two of seven disagree":           {[]gpu{{16, full, ""}, {17, full, ""}, sound, sound, sound, sound, sound}, 1, 2},
-		"another model":                   {[]gpu{{16, full / 2, "other"}, sound, sound, sound}, 1, -1},
-		"among others of another model":   {[]gpu{{16, full / 2, ""}, {18, full, "other"}, {18, full, "other"}, {18, full, "other"}}, 1, -1},
+		"all are well":       {[]gpu{sound, sound, sound, sound}, 1, 0},
+		"slower":             {[]gpu{{18, full / 2, ""}, sound, sound, sound}, .5, 0},
+		"slower, beside one": {[]gpu{{18, full / 2, ""}, sound}, .5, -1},
+		"faster than most": {[]gpu{sound, {18, full / 2, ""}, {18, full / 2, ""}, {18, full / 2, ""}},
+			1, 0},
+		"two are down":            {[]gpu{{16, full, ""}, sound, sound, sound}, 1, 2},
+		"two more are up":         {[]gpu{{20, full, ""}, sound, sound, sound}, 1, 0},
+		"two are down beside two": {[]gpu{{16, full, ""}, sound, sound}, 1, -1},
+		"two of six disagree":     {[]gpu{{16, full, ""}, {17, full, ""}, sound, sound, sound, sound}, 1, -1},
+		"two of seven disagree": {[]gpu{{16, full, ""}, {17, full, ""}, sound, sound, sound,
+			sound, sound}, 1, 2},
+		"another model": {[]gpu{{16, full / 2, "other"}, sound, sound, sound}, 1, -1},
+		"among others of another model": {[]gpu{{16, full / 2, ""}, {18, full, "other"}, {18, full, "other"},
+			{18, full, "other"}}, 1, -1},
 		"none is up: it has no bridge":    {[]gpu{{0, math.NaN(), ""}, sound, sound, sound}, -1, -1},
 		"its speed is not known":          {[]gpu{{18, math.NaN(), ""}, sound, sound, sound}, -1, 0},
 		"whether they are up is not told": {[]gpu{{math.NaN(), full, ""}, sound, sound, sound}, -1, -1},
@@ -154,10 +159,12 @@ func TestALinkAgainstThoseOfOtherGPUs(t *testing.T) {
 				put := func(link string, up, speed float64) {
 					labels := []string{r.gpus[i].gpu, r.gpus[i].uuid, link}
 					if usable(up) {
-						r.extra = append(r.extra, collectors.Sample{Metric: collectors.NVLinkUp, Labels: labels, Value: up})
+						r.extra = append(r.extra, collectors.Sample{Metric: collectors.NVLinkUp,
+							Labels: labels, Value: up})
 					}
 					if usable(speed) {
-						r.extra = append(r.extra, collectors.Sample{Metric: collectors.NVLinkSpeed, Labels: labels, Value: speed})
+						r.extra = append(r.extra, collectors.Sample{Metric: collectors.NVLinkSpeed,
+							Labels: labels, Value: speed})
 					}
 				}
 				if !each {
@@ -180,29 +187,35 @@ func TestALinkAgainstThoseOfOtherGPUs(t *testing.T) {
 			if each {
 				first, last, want = "0", "17", min(want, 1) // of those that sound GPUs have up
 			}
-			if pace, gone := r.get(PeerLinkSpeedRatio, 0, first), r.get(PeerLinksMissing, 0, last); !same(pace, c.pace) || !same(gone, want) {
-				t.Errorf("%s, each by itself %v: pace %g, want %g; %g are missing, want %g", name, each, pace, c.pace, gone, want)
+			if pace, gone := r.get(PeerLinkSpeedRatio, 0, first), r.get(PeerLinksMissing, 0, last); !same(pace,
+				c.pace) || !same(gone, want) {
+				t.Errorf("%s, each by itself %v: pace %g, want %g; %g are missing, want %g", name, each, pace,
+					c.pace, gone, want)
 			}
 		}
 	}
 }
 
-// TestWhatLeavesAGPUIsForgotten holds that a link, a workload and a tenant that
+// TestWorkloadsThatLeaveAGPUAreForgotten holds that a link, a workload and a tenant that
 // are not shown any more are forgotten after ten minutes, and not before.
-func TestWhatLeavesAGPUIsForgotten(t *testing.T) {
+func TestWorkloadsThatLeaveAGPUAreForgotten(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)
-	tenant := collectors.Sample{Metric: collectors.QuotaMemoryUsed, Labels: []string{r.gpus[0].gpu, r.gpus[0].uuid, "ml"}, Value: 1e9}
+	tenant := collectors.Sample{Metric: collectors.QuotaMemoryUsed, Labels: []string{r.gpus[0].gpu, r.gpus[0].uuid,
+		"ml"}, Value: 1e9}
 	r.extra = append(linkSamples(r.gpus[0], 4, 0, 0), residing(r.gpus[0], "a", 1e9), tenant)
 	r.step(2*time.Minute, nil)
 	stays := linkSamples(r.gpus[0], 1, 0, 0)
 	r.extra = append(stays, residing(r.gpus[0], "b", 1e9))
 	r.step(9*time.Minute, nil)
 	if c := r.cards[0]; len(c.links) != 4 || len(c.residents) != 2 || len(c.tenancies) != 1 || !r.Resides("a") {
-		t.Errorf("after 9 minutes: %d links, %d workloads, %d tenants", len(c.links), len(c.residents), len(c.tenancies))
+		t.Errorf("after 9 minutes: %d links, %d workloads, %d tenants", len(c.links),
+			len(c.residents), len(c.tenancies))
 	}
 	r.step(2*time.Minute, nil)
-	if c := r.cards[0]; len(c.links) != 1 || len(c.residents) != 1 || len(c.tenancies) != 0 || r.Resides("a") || !r.Resides("b") {
-		t.Errorf("after 11 minutes: %d links, %d workloads, %d tenants", len(c.links), len(c.residents), len(c.tenancies))
+	if c := r.cards[0]; len(c.links) != 1 || len(c.residents) != 1 || len(c.tenancies) != 0 ||
+		r.Resides("a") || !r.Resides("b") {
+		t.Errorf("after 11 minutes: %d links, %d workloads, %d tenants", len(c.links),
+			len(c.residents), len(c.tenancies))
 	}
 }

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// TestWhoIsComparedWithItsPartners has five GPUs do one job, and one of them
+// TestComparisonWithPartners has five GPUs do one job, and one of them
 // something else to a degree: it is compared by clock, memory clock and work
 // while it does the same, and by work alone while it falls behind.
-func TestWhoIsComparedWithItsPartners(t *testing.T) {
+func TestComparisonWithPartners(t *testing.T) {
 	t.Parallel()
 	const all = "memory_clock sm_clock work work_behind"
 	for name, c := range map[string]struct {
@@ -69,9 +69,9 @@ func TestWhoIsComparedWithItsPartners(t *testing.T) {
 	}
 }
 
-// TestWhoDoesLessShowsItTwice holds that the work of a GPU is as much as the one
+// TestLessWorkShowsTwice holds that the work of a GPU is as much as the one
 // of power and activity that is closer to its partners' says.
-func TestWhoDoesLessShowsItTwice(t *testing.T) {
+func TestLessWorkShowsTwice(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ power, activity, ratio float64 }{
 		{500, .8, 0}, {400, .8, 0}, {500, .6, 0}, {400, .4, -.2}, {250, .6, -.25}, {250, math.NaN(), -.5},
@@ -85,8 +85,8 @@ func TestWhoDoesLessShowsItTwice(t *testing.T) {
 	}
 }
 
-// TestWhatACounterRoseBy holds what two looks at a counter show.
-func TestWhatACounterRoseBy(t *testing.T) {
+// TestIncreaseOfACounter holds what two looks at a counter show.
+func TestIncreaseOfACounter(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		first, second float64

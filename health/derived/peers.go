@@ -6,23 +6,29 @@ import (
 	"gpusteward/collectors"
 )
 
-// A GPU against its siblings: those of the same model and power limit that are
-// loaded alike. Where there are fewer than three of them there is no series.
+// Comparison of a GPU with its siblings: the GPUs of the same model and power
+// limit with a similar load. A GPU with fewer than three siblings has no
+// series.
 var (
-	PeerZScore           = collectors.Gauge("nvgpu_peer_zscore", "Distance of the GPU from the median of its like-loaded siblings, in robust standard deviations.", "signal")
-	PeerDeviationCelsius = collectors.Gauge("nvgpu_peer_deviation_celsius", "Degrees by which the GPU is hotter than the median of its like-loaded siblings.", "signal")
-	PeerDeviationRatio   = collectors.Gauge("nvgpu_peer_deviation_ratio", "Part by which the GPU's value is over the median of its like-loaded siblings; negative below.", "signal")
-	PeerClockRatio       = collectors.Gauge("nvgpu_peer_clock_ratio", "SM clock of a busy GPU, of the median of its busy siblings with the same power limit.")
+	PeerZScore = collectors.Gauge("nvgpu_peer_zscore",
+		"Distance of the GPU from the median of its like-loaded siblings, in robust standard deviations.", "signal")
+	PeerDeviationCelsius = collectors.Gauge("nvgpu_peer_deviation_celsius",
+		"Degrees by which the GPU is hotter than the median of its like-loaded siblings.", "signal")
+	PeerDeviationRatio = collectors.Gauge("nvgpu_peer_deviation_ratio",
+		"Excess of the GPU's value over the median of its like-loaded siblings, as a part of that; negative below.",
+		"signal")
+	PeerClockRatio = collectors.Gauge("nvgpu_peer_clock_ratio",
+		"SM clock of a busy GPU, divided by the median of its busy siblings with the same power limit.")
 )
 
-// Of siblings.
+// Limits of siblings.
 const (
 	leastPeers = 3 // beside the GPU itself
 	likeClock  = 0.05
 
 	placeCelsius = 2.0  // the least standard deviation of temperatures between GPUs
-	busyFrom     = 0.80 // utilization from which on clocks are compared
-	idleTo       = 0.02 // utilization up to which nothing runs
+	busyFrom     = 0.80 // least utilization for a comparison of clocks
+	idleTo       = 0.02 // highest utilization of an idle GPU
 	cappedNow    = 0.05 // part of the time in which the power limit held the clocks down
 	atLimit      = 0.90 // of the power limit
 )
@@ -44,7 +50,7 @@ func (d *Metrics) peers(c *card) {
 	}
 }
 
-// among compares an input of c with that of the GPUs that siblings picks.
+// among compares an input of c with those of the GPUs that siblings picks.
 func (d *Metrics) among(c *card, input int, siblings func(*card) bool) (center, z float64, ok bool) {
 	others := d.room[:0]
 	for _, o := range d.cards {
@@ -69,19 +75,19 @@ func floor(input int, center float64) float64 {
 	case power:
 		return watches[power].floor
 	}
-	return placeCelsius // a GPU is some degrees hotter by where it sits
+	return placeCelsius // its place makes a GPU some degrees hotter
 }
 
-// same reports whether two GPUs are of one model and may draw as much.
+// same reports whether two GPUs have the same model and power limit.
 func (c *card) same(o *card) bool {
 	limits := c.now[powerLimit] == o.now[powerLimit] || !usable(c.now[powerLimit]) && !usable(o.now[powerLimit])
 	return c.model != "" && c.model == o.model && limits
 }
 
-// like reports whether two GPUs of a kind are loaded alike: utilization says
-// for how long something ran, the activity of the units what it was. The
-// smoothed load counts, because power and heat have a past; so nothing is
-// known of a GPU that is new.
+// like reports whether two GPUs of a kind have a similar load: utilization says
+// how long something ran, and the activity of the units what it was. The
+// smoothed load counts, because power and heat have a past; so a new GPU is
+// like no other.
 func (c *card) like(o *card) bool {
 	known := c.settled && o.settled && usable(c.now[utilization]) && usable(o.now[utilization])
 	if !known || !c.same(o) || !within(c.smooth[utilization], o.smooth[utilization], likeLoad) {
@@ -95,24 +101,25 @@ func (c *card) like(o *card) bool {
 	return true
 }
 
-// heated reports whether o should be as hot as c. What draws less is cooler,
-// now and for a while: only siblings that draw as much say that c is too hot.
+// heated reports whether o should be as hot as c. A GPU that draws less is
+// cooler, now and for a while: only siblings that draw as much show that c is
+// too hot.
 func (c *card) heated(o *card) bool {
 	least := likeLoad * c.now[powerLimit]
 	return c.like(o) && !(o.now[power] < c.now[power]-least) && !(o.smooth[power] < c.smooth[power]-least)
 }
 
-// works reports whether o should draw as much as c: both do nothing, or both
-// are busy with the same at the same clock. Only the activity of the units says
-// what that is, and of what does little it does not say enough.
+// works reports whether o should draw as much as c: both are idle, or both are
+// busy with the same work at the same clock. Only the activity of the units
+// identifies the work, and a low activity is no evidence.
 func (c *card) works(o *card) bool {
 	both := c.busy() && o.busy() && usable(c.now[smActivity]) || c.idle() && o.idle()
 	return both && c.like(o) && within(c.now[smClock], o.now[smClock], likeClock*c.now[smClock])
 }
 
-// races reports whether o should be as fast as c: both are busy. What runs at
-// its power limit is as slow as its work is heavy, so then the work has to be
-// alike too, which GPM has to say, and the sibling at its limit.
+// races reports whether o should be as fast as c: both are busy. A GPU at its
+// power limit is slower the heavier its work is, so then the work must also be
+// alike, as GPM shows it, and the sibling at its limit.
 func (c *card) races(o *card) bool {
 	alike := c.same(o) && c.busy() && o.busy() && within(c.smooth[utilization], o.smooth[utilization], likeLoad)
 	return alike && (!c.limited() || usable(c.now[smActivity]) && o.limited() && c.like(o))

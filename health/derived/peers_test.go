@@ -21,21 +21,30 @@ func TestPeersAreComparedByLikeLoad(t *testing.T) {
 		{"like siblings", 4, nil, true, true, map[int]float64{}},
 		{"too few", 3, nil, false, false, map[int]float64{}},
 		{"other models", 4, func(_ int, g *rigGPU) { g.model = "NVIDIA H200" }, false, false, map[int]float64{}},
-		{"another power limit", 4, func(_ int, g *rigGPU) { g.values[powerLimit] = 500 }, false, false, map[int]float64{}},
+		{"another power limit", 4, func(_ int, g *rigGPU) { g.values[powerLimit] = 500 }, false, false,
+			map[int]float64{}},
 		{"less used", 4, func(_ int, g *rigGPU) { g.values[utilization] = .6 }, false, false, map[int]float64{}},
 		{"other work", 4, func(_ int, g *rigGPU) { g.values[tensorActivity] = .1 }, false, false, map[int]float64{}},
-		{"work that is not known", 4, func(_ int, g *rigGPU) { g.values[smActivity] = math.NaN() }, true, true, map[int]float64{}},
+		{"work that is not known", 4, func(_ int, g *rigGPU) { g.values[smActivity] = math.NaN() }, true, true,
+			map[int]float64{}},
 		{"another clock", 4, func(_ int, g *rigGPU) { g.values[smClock] = 1500e6 }, true, false, map[int]float64{}},
 		{"less power", 4, func(_ int, g *rigGPU) { g.values[power] = 300 }, false, true, map[int]float64{}},
-		{"a clock that is nearly as high", 4, func(_ int, g *rigGPU) { g.values[smClock] *= .955 }, true, true, map[int]float64{}},
-		{"a clock that is not", 4, func(_ int, g *rigGPU) { g.values[smClock] *= .945 }, true, false, map[int]float64{}},
-		{"a little less used", 4, func(_ int, g *rigGPU) { g.values[utilization] -= .095 }, true, true, map[int]float64{}},
-		{"not as much used", 4, func(_ int, g *rigGPU) { g.values[utilization] -= .105 }, false, false, map[int]float64{}},
-		{"a little other work", 4, func(_ int, g *rigGPU) { g.values[memoryActivity] += .095 }, true, true, map[int]float64{}},
-		{"work that is not as much", 4, func(_ int, g *rigGPU) { g.values[memoryActivity] += .105 }, false, false, map[int]float64{}},
+		{"a clock that is nearly as high", 4, func(_ int, g *rigGPU) { g.values[smClock] *= .955 }, true, true,
+			map[int]float64{}},
+		{"a clock that is not", 4, func(_ int, g *rigGPU) { g.values[smClock] *= .945 }, true, false,
+			map[int]float64{}},
+		{"a little less used", 4, func(_ int, g *rigGPU) { g.values[utilization] -= .095 }, true, true,
+			map[int]float64{}},
+		{"not as much used", 4, func(_ int, g *rigGPU) { g.values[utilization] -= .105 }, false, false,
+			map[int]float64{}},
+		{"a little other work", 4, func(_ int, g *rigGPU) { g.values[memoryActivity] += .095 }, true, true,
+			map[int]float64{}},
+		{"work that is not as much", 4, func(_ int, g *rigGPU) { g.values[memoryActivity] += .105 }, false, false,
+			map[int]float64{}},
 		{"a little less power", 4, func(_ int, g *rigGPU) { g.values[power] = 492 }, true, true, map[int]float64{}},
 		{"not as much power", 4, func(_ int, g *rigGPU) { g.values[power] = 488 }, false, true, map[int]float64{}},
-		{"one of four is other", 5, func(i int, g *rigGPU) { g.model += strings.Repeat("x", count(i == 1)) }, true, true, map[int]float64{}},
+		{"one of four is other", 5, func(i int, g *rigGPU) { g.model += strings.Repeat("x", count(i == 1)) }, true,
+			true, map[int]float64{}},
 	} {
 		r := newRig(c.gpus)
 		for i, g := range r.gpus[1:] {
@@ -73,9 +82,11 @@ func TestAGPUThatWasBusyLongerIsNoOutlier(t *testing.T) {
 	t.Parallel()
 	r := newRig(5)
 	hot := func(busy bool, g *rigGPU) {
-		g.values[utilization], g.values[power], g.values[coreTemperature] = .95, 500, g.values[coreTemperature]+(70-g.values[coreTemperature])*.15
+		g.values[utilization], g.values[power], g.values[coreTemperature] = .95, 500,
+			g.values[coreTemperature]+(70-g.values[coreTemperature])*.15
 		if !busy {
-			g.values[utilization], g.values[power], g.values[coreTemperature] = 0, 80, g.values[coreTemperature]+(40-g.values[coreTemperature])*.45
+			g.values[utilization], g.values[power], g.values[coreTemperature] = 0, 80,
+				g.values[coreTemperature]+(40-g.values[coreTemperature])*.45
 		}
 	}
 	for minute := range 60 { // jobs end on one GPU a minute later than on the others
@@ -83,7 +94,8 @@ func TestAGPUThatWasBusyLongerIsNoOutlier(t *testing.T) {
 			for i, g := range r.gpus {
 				hot(minute%20 < 10+count(i == 0), g)
 			}
-			if r.last != nil && r.get(PeerZScore, 0, "temperature") >= 5 && r.get(PeerDeviationCelsius, 0, "temperature") >= 8 {
+			if r.last != nil && r.get(PeerZScore, 0, "temperature") >= 5 &&
+				r.get(PeerDeviationCelsius, 0, "temperature") >= 8 {
 				t.Fatalf("minute %d: an outlier by %g degrees", minute, r.get(PeerDeviationCelsius, 0, "temperature"))
 			}
 		})
@@ -113,8 +125,8 @@ func TestASlowGPUIsOneWithoutAReason(t *testing.T) {
 	}
 }
 
-// TestTheEndsOfWhatIsCompared has five GPUs do the same, of which one is slow:
-// just enough of it, and just not, for their clocks to be compared.
+// TestTheEndsOfWhatIsCompared runs the same work on five GPUs, one of them
+// slow: just alike enough for a comparison of their clocks, and just not.
 func TestTheEndsOfWhatIsCompared(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

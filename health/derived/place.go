@@ -6,28 +6,32 @@ import (
 	"gpusteward/collectors"
 )
 
-// A GPU against its own past: boards differ by how the chassis cools them, and
-// stay as they are. How hot a board is at the power that it draws is learned,
-// and what the air does to all of the host's GPUs is taken off.
+// Comparison of a GPU with its own past: the chassis cools each board
+// differently, but consistently. The metrics learn the temperature of a board
+// at its power, and subtract the effect of the air on all GPUs of the host.
 var (
-	TemperatureRise = collectors.Gauge("nvgpu_temperature_rise_celsius", "Degrees by which the GPU is hotter than it used to be at the power that it draws, and at any other, beyond what the host's other GPUs are.")
-	HotPlace        = collectors.Gauge("nvgpu_hot_place", "1 where the GPU is no hotter than it used to be at the power that it draws, or the host's other GPUs have become as much hotter: where it sits, and no fault.")
+	TemperatureRise = collectors.Gauge("nvgpu_temperature_rise_celsius",
+		"Degrees by which the GPU is hotter than it used to be at its power, and at any other, beyond the rise of "+
+			"the host's other GPUs.")
+	HotPlace = collectors.Gauge("nvgpu_hot_place",
+		"1 if the GPU is no hotter than it used to be at its power, or if the host's other GPUs have become as much "+
+			"hotter: its place is the cause, and no fault.")
 )
 
-// Of places.
+// Limits of places.
 const (
 	powerSteps = 12      // in each doubling of the power
 	knownAfter = 10      // minutes at a power
-	placeDay   = 24 * 60 // minutes that a mean is of at most
-	placeStep  = 2.0     // degrees that a minute differs by at most: what is new is learned slowly
-	steadyPart = 0.10    // of the power, by which a minute differs from those before at most
-	placeRise  = 5.0     // degrees: more is not as it was
+	placeDay   = 24 * 60 // most minutes of a mean
+	placeStep  = 2.0     // most degrees by which a minute counts as different: news is learned slowly
+	steadyPart = 0.10    // of the power: greatest change between steady minutes
+	placeRise  = 5.0     // degrees: a greater rise is a change
 	mostPowers = 128
 
-	mostCelsius = 200 // more is no temperature
+	mostCelsius = 200 // a higher value is no temperature
 )
 
-// A place is how hot a GPU was on average at each power.
+// A place is the mean temperature of a GPU at each power.
 type place map[int]*warmth
 
 // A warmth is the mean of the temperatures at a power.
@@ -36,11 +40,11 @@ type warmth struct {
 	Minutes int     `json:"minutes"`
 }
 
-// powerStep returns the place's key of a power.
+// powerStep returns the place's key for a power.
 func powerStep(watts float64) int { return int(math.Round(powerSteps * math.Log2(max(watts, 1)))) }
 
-// learn takes a minute's mean. What is far from the mean moves it as if it
-// were near, so that a fault is not soon the usual.
+// learn takes a minute's mean. A value far from the mean moves it as if it were
+// near, so that a fault does not soon become usual.
 func (p place) learn(watts, celsius float64) {
 	w := p[powerStep(watts)]
 	if w == nil {
@@ -58,8 +62,8 @@ func (p place) learn(watts, celsius float64) {
 	w.Celsius += by / float64(w.Minutes)
 }
 
-// usual returns how hot the GPU was at about a power; NaN where that is not
-// known.
+// usual returns the GPU's usual temperature at about a power; NaN if it is
+// unknown.
 func (p place) usual(watts float64) float64 {
 	for _, off := range [...]int{0, -1, 1, -2, 2} {
 		if w := p[powerStep(watts)+off]; w != nil && w.Minutes >= knownAfter {
@@ -69,7 +73,8 @@ func (p place) usual(watts float64) float64 {
 	return math.NaN()
 }
 
-// hottest returns how hot the GPU was at the power at which it was hottest.
+// hottest returns the GPU's usual temperature at the power at which it is
+// hottest.
 func (p place) hottest() (celsius float64) {
 	celsius = math.Inf(-1)
 	for _, w := range p {
@@ -80,7 +85,7 @@ func (p place) hottest() (celsius float64) {
 	return celsius
 }
 
-// risen sets by how much each GPU is hotter than its past.
+// risen sets the rise of each GPU above its past.
 func (d *Metrics) risen() {
 	for _, c := range d.cards {
 		c.rise = math.NaN()
@@ -90,8 +95,8 @@ func (d *Metrics) risen() {
 	}
 }
 
-// air returns by how much the GPUs but c are hotter than their past, all in
-// all: 0 where there are none whose past is known.
+// air returns the rise of the GPUs other than c above their past, taken
+// together: 0 if no other GPU has a known past.
 func (d *Metrics) air(c *card) (rise float64, known bool) {
 	others := d.room[:0]
 	for _, o := range d.cards {
@@ -105,22 +110,22 @@ func (d *Metrics) air(c *card) (rise float64, known bool) {
 	return Median(others), true
 }
 
-// places puts how each GPU is against its own past. A GPU without others may
-// be hotter because the air is: only its past excuses it.
+// places puts the comparison of each GPU with its own past. The air may have
+// made a host's only GPU hotter: only its past excuses it.
 func (d *Metrics) places() {
 	d.risen()
 	for _, c := range d.cards {
 		air, known := d.air(c)
 		rise := c.rise - air
-		if known { // one that does little after much is warm for a while, and one whose power is read too low seems so
+		if known { // a GPU stays warm for a while after work, and seems warm if its power reads too low
 			d.put(TemperatureRise, c.labels, min(rise, c.now[coreTemperature]-d.histories[c.uuid].Place.hottest()-air))
 		}
-		d.put(HotPlace, c.labels, collectors.Bool(rise < placeRise)) // not where nothing is known
+		d.put(HotPlace, c.labels, collectors.Bool(rise < placeRise)) // not without a known past
 	}
 }
 
-// settles has the place learn from the minute that ends, if the power was as
-// it had been: heat has a past.
+// settles lets the place learn from the minute that ends, if the power was
+// steady: heat has a past.
 func (d *Metrics) settles(c *card) {
 	watts, celsius, was := c.drift.mean[power].value(), c.drift.mean[coreTemperature].value(), c.smooth[power]
 	if air, _ := d.air(c); within(watts, was, steadyPart*was) && math.Abs(celsius-air) < mostCelsius {
@@ -128,7 +133,7 @@ func (d *Metrics) settles(c *card) {
 	}
 }
 
-// valid returns the place without what no agent has written.
+// valid returns the place without values that no agent has written.
 func (p place) valid() place {
 	good := place{}
 	for at, w := range p {

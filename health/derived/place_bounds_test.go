@@ -48,9 +48,9 @@ func TestAPlaceIsKnownAboutAPower(t *testing.T) {
 	}
 }
 
-// TestWhatAMinuteTeaches holds how a mean moves: as means do for ten minutes,
+// TestAPlaceLearnsFromAMinute holds how a mean moves: as means do for ten minutes,
 // and then as if a minute were two degrees off at most.
-func TestWhatAMinuteTeaches(t *testing.T) {
+func TestAPlaceLearnsFromAMinute(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		minutes       int
@@ -96,9 +96,9 @@ func TestAPlaceIsBounded(t *testing.T) {
 	}
 }
 
-// TestWhatMinuteIsLearnedFrom holds how steady the power must be, and what is
+// TestAPlaceLearnsFromSteadyMinutes holds how steady the power must be, and what is
 // no temperature.
-func TestWhatMinuteIsLearnedFrom(t *testing.T) {
+func TestAPlaceLearnsFromSteadyMinutes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		watts, celsius float64

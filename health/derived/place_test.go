@@ -33,13 +33,14 @@ func TestAPlaceIsLearnedSlowly(t *testing.T) {
 	if v := p.usual(600); math.Abs(v-62) > .01 {
 		t.Errorf("after a day of 16 degrees more: %g, want two degrees more", v)
 	}
-	if got := (place{3: nil, 4: {Celsius: math.Inf(1), Minutes: 20}, 5: {Celsius: 50, Minutes: -1}, 6: {Celsius: 50, Minutes: 20}}).valid(); len(got) != 1 || got[6] == nil {
+	if got := (place{3: nil, 4: {Celsius: math.Inf(1), Minutes: 20}, 5: {Celsius: 50, Minutes: -1},
+		6: {Celsius: 50, Minutes: 20}}).valid(); len(got) != 1 || got[6] == nil {
 		t.Errorf("valid: %v", got)
 	}
 }
 
-// What the air does to all is no rise, what one has alone is, and a restart
-// forgets no place.
+// A rise of all GPUs is the air's and does not count, a rise of one does, and a
+// restart forgets no place.
 func TestARiseIsBesideTheOthers(t *testing.T) {
 	t.Parallel()
 	r := newRig(3)

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// windowSize is how many samples a window holds: ten minutes of them at 10 s,
-// an hour at one a minute.
+// windowSize is the number of samples of a window: ten minutes at 10 s, an hour
+// at a minute.
 const windowSize = 60
 
-// A window holds the last samples of a series, in the order of their arrival
-// and in that of their size: so its median costs a look, and what a sample
-// costs is a shift of at most windowSize numbers. The zero window is empty.
+// A window holds the last samples of a series, in the order of arrival and in
+// the order of size: reading the median is cheap, and a sample costs a shift of
+// at most windowSize numbers. The zero window is empty.
 type window struct {
 	values, sorted [windowSize]float64
 	n, next        int
@@ -40,8 +40,8 @@ func (w *window) median() float64 {
 	return (w.sorted[(w.n-1)/2] + w.sorted[w.n/2]) / 2
 }
 
-// mad returns the median of the distances from center. Those of what is below
-// and of what is above are in order already: they are merged up to the middle.
+// mad returns the median of the distances from center. The distances below and
+// above are sorted already: mad merges them up to the middle.
 func (w *window) mad(center float64) float64 {
 	if w.n == 0 {
 		return math.NaN()
@@ -67,7 +67,7 @@ func (w *window) mad(center float64) float64 {
 }
 
 // moments returns the mean and the standard deviation. They are computed anew
-// each time: running sums of squares lose digits for good.
+// each time: running sums of squares lose precision for good.
 func (w *window) moments() (mean, deviation float64) {
 	for _, v := range w.sorted[:w.n] {
 		mean += v

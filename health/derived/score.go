@@ -13,33 +13,37 @@ import (
 	"gpusteward/health/incident"
 )
 
-// How much has happened to a GPU.
+// Scores of a GPU's faults.
 var (
-	FaultScore = collectors.Gauge("nvgpu_fault_score", "Faults of the class, weighted by severity, those in a row more; half of it is gone after an hour.", "class")
-	LemonScore = collectors.Gauge("nvgpu_lemon_score", "Faults that were not a tenant's doing, one an hour at most and the worst of it; an eighth is left after 30 days.")
+	FaultScore = collectors.Gauge("nvgpu_fault_score",
+		"Faults of the class, weighted by severity, with more weight for those in a row; half of it is gone after an "+
+			"hour.", "class")
+	LemonScore = collectors.Gauge("nvgpu_lemon_score",
+		"Faults that no tenant caused, at most one an hour and the worst of it; an eighth is left after 30 days.")
 )
 
-// Of scores.
+// Limits of scores.
 const (
 	faultHalfLife = time.Hour
 	lemonHalfLife = 10 * 24 * time.Hour
-	inARow        = time.Hour // faults of a class with no longer between them are consecutive
-	rowBonus      = 0.25      // for each fault before
+	inARow        = time.Hour // longest time between consecutive faults of a class
+	rowBonus      = 0.25      // for each earlier fault
 	mostBonus     = 1.0
-	oneOffence    = time.Hour // what comes together is one offence
+	oneOffence    = time.Hour // faults within it are one offence
 	mostTold      = 1024
 	historyKept   = 60 * 24 * time.Hour
 )
 
-// severityWeight is what a fault counts by its severity.
-var severityWeight = [...]float64{incident.None: 0, incident.Info: 0.1, incident.Warning: 0.5, incident.Critical: 1, incident.Emergency: 2}
+// severityWeight is the weight of a fault by its severity.
+var severityWeight = [...]float64{incident.None: 0, incident.Info: 0.1, incident.Warning: 0.5, incident.Critical: 1,
+	incident.Emergency: 2}
 
-// A history is what is kept of a GPU beyond a restart.
+// A history is the part of a GPU that outlives a restart.
 type history struct {
 	Seen   time.Time                  `json:"seen"`
 	Faults map[incident.Class]*streak `json:"faults,omitempty"`
 	Lemon  decaying                   `json:"lemon"`
-	// The offence that Lemon last counted, to which what follows soon belongs.
+	// The offence that Lemon counted last; faults soon after belong to it.
 	Offence float64   `json:"offence,omitempty"`
 	Began   time.Time `json:"began,omitzero"`
 
@@ -48,7 +52,7 @@ type history struct {
 	Rows trend     `json:"rows"`
 
 	Place  place    `json:"place,omitempty"`
-	Waited decaying `json:"waited,omitzero"` // seconds: the longest that a workload waited here and went on
+	Waited decaying `json:"waited,omitzero"` // seconds: the longest wait of a workload here that ended well
 }
 
 // A streak scores the faults of a class.
@@ -64,7 +68,7 @@ type decaying struct {
 	At    time.Time `json:"at,omitzero"`
 }
 
-// decay brings v to now. A clock that went back leaves the value as it is.
+// decay brings v to now. It leaves the value as it is if the clock went back.
 func (v *decaying) decay(now time.Time, halfLife time.Duration) float64 {
 	if over := now.Sub(v.At); over > 0 && !v.At.IsZero() {
 		v.Value *= math.Exp2(-over.Seconds() / halfLife.Seconds())
@@ -73,15 +77,16 @@ func (v *decaying) decay(now time.Time, halfLife time.Duration) float64 {
 	return v.Value
 }
 
-// Fault counts an incident of a GPU. An incident that is told again, under the
-// same ID, counts once. What is no incident, of no GPU or of no class is none
-// of the scores' business.
+// Fault counts an incident of a GPU. A repeated report, with the same ID, does
+// not count again. The scores ignore other events, and those without a GPU or a
+// class.
 func (d *Metrics) Fault(e incident.Event, now time.Time) {
 	uuid := e.Entity.UUID
 	if i := slices.IndexFunc(d.cards, func(c *card) bool { return c.gpu == e.Entity.GPU }); uuid == "" && i >= 0 {
 		uuid = d.cards[i].uuid
 	}
-	if e.Kind != incident.KindIncident || uuid == "" || !slices.Contains(incident.Classes, e.Class) || e.ID != "" && slices.Contains(d.told, e.ID) {
+	if e.Kind != incident.KindIncident || uuid == "" || !slices.Contains(incident.Classes, e.Class) ||
+		e.ID != "" && slices.Contains(d.told, e.ID) {
 		return
 	}
 	h := d.history(uuid, now)
@@ -103,12 +108,13 @@ func (d *Metrics) Fault(e incident.Event, now time.Time) {
 	s.Score.decay(now, faultHalfLife)
 	s.Score.Value += weight * (1 + min(rowBonus*float64(s.Row), mostBonus))
 	s.Row, s.Last = s.Row+1, now
-	if e.Class != incident.ApplicationFault && (e.What != incident.WhatXID || !incident.XIDs()[e.Code].Tenant()) { // a tenant's fault never condemns a GPU
+	// A tenant's fault never condemns a GPU.
+	if e.Class != incident.ApplicationFault && (e.What != incident.WhatXID || !incident.XIDs()[e.Code].Tenant()) {
 		h.offend(weight, now)
 	}
 }
 
-// offend counts an offence, or what one grew by.
+// offend counts an offence, or the growth of one.
 func (h *history) offend(weight float64, now time.Time) {
 	if over := now.Sub(h.Began); over > oneOffence || over < 0 {
 		h.Began, h.Offence = now, 0
@@ -118,7 +124,7 @@ func (h *history) offend(weight float64, now time.Time) {
 	h.Offence = max(weight, h.Offence)
 }
 
-// scores puts the scores: 0 for what never happened.
+// scores puts the scores: 0 for faults that never happened.
 func (d *Metrics) scores(c *card, h *history, now time.Time) {
 	for i, class := range incident.Classes {
 		score := 0.0
@@ -130,8 +136,8 @@ func (d *Metrics) scores(c *card, h *history, now time.Time) {
 	d.put(LemonScore, c.labels, h.Lemon.decay(now, lemonHalfLife))
 }
 
-// history returns what is kept of a GPU; nil where there are too many. Those
-// not seen for long make room.
+// history returns the history of a GPU; nil if there are too many. GPUs that
+// have been gone for long make room.
 func (d *Metrics) history(uuid string, now time.Time) *history {
 	h := d.histories[uuid]
 	if h == nil {
@@ -149,7 +155,7 @@ func (d *Metrics) history(uuid string, now time.Time) *history {
 	return h
 }
 
-// sum takes the newest rises of the counters of corrected errors.
+// sum adds the newest increases of the counters of corrected errors.
 func (h *history) sum(c *card) {
 	h.ECC.add(c.rose[eccCorrected])
 	h.PCIe.add(c.rose[pcieCorrectable])
@@ -162,14 +168,14 @@ func (h *history) advance(now time.Time) {
 	h.PCIe.advance()
 }
 
-// Saved is what Metrics keeps over a restart, to be written as JSON.
+// Saved is the part of Metrics that outlives a restart, to be written as JSON.
 type Saved struct {
 	GPUs map[string]*history `json:"gpus"` // by UUID
-	Told []string            `json:"told"` // incidents that have been counted
+	Told []string            `json:"told"` // counted incidents
 }
 
-// Save returns what is to be kept over a restart, with times as the clock has
-// them now. The rest is d's own: it must be written before d is used again.
+// Save returns the state for a restart; its times follow the present clock. The
+// rest belongs to d: the caller must write it before it uses d again.
 func (d *Metrics) Save(now time.Time) Saved {
 	saved := Saved{GPUs: map[string]*history{}, Told: d.told}
 	for uuid, h := range d.histories {
@@ -179,7 +185,7 @@ func (d *Metrics) Save(now time.Time) Saved {
 	return saved
 }
 
-// at returns a copy of h with times that f gives for its own.
+// at returns a copy of h with its times converted by f.
 func (h *history) at(f func(time.Time) time.Time) *history {
 	c := *h
 	c.Seen, c.Began, c.Lemon.At, c.Waited.At = f(h.Seen), f(h.Began), f(h.Lemon.At), f(h.Waited.At)
@@ -192,8 +198,8 @@ func (h *history) at(f func(time.Time) time.Time) *history {
 	return &c
 }
 
-// Restore goes on from what Save returned, as JSON, with what at makes of its
-// times. After an error d is as it was.
+// Restore continues from the JSON that Save returned, with its times converted
+// by at. After an error d is unchanged.
 func (d *Metrics) Restore(text json.RawMessage, at func(time.Time) time.Time) error {
 	var saved Saved
 	if err := json.Unmarshal(text, &saved); err != nil {

@@ -9,9 +9,9 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestHowFaultsAddUp holds the score of a class of faults, and that of the GPU,
+// TestFaultsAddUp holds the score of a class of faults, and that of the GPU,
 // by sums that are exact: the second follows the first so long after it.
-func TestHowFaultsAddUp(t *testing.T) {
+func TestFaultsAddUp(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		first, second incident.Severity
@@ -52,9 +52,9 @@ func TestHowFaultsAddUp(t *testing.T) {
 	}
 }
 
-// TestWhoseHistoryMakesRoom holds after how long a GPU that is gone is
+// TestOldHistoriesMakeRoom holds after how long a GPU that is gone is
 // forgotten when another comes, and that one which is there is not.
-func TestWhoseHistoryMakesRoom(t *testing.T) {
+func TestOldHistoriesMakeRoom(t *testing.T) {
 	t.Parallel()
 	for after, want := range map[time.Duration]bool{historyKept: true, historyKept + time.Second: false} {
 		r := newRig(1)
@@ -69,8 +69,8 @@ func TestWhoseHistoryMakesRoom(t *testing.T) {
 	}
 }
 
-// TestAMinuteOfCorrectedErrors holds what a minute adds to the sum and to what
-// is usual, by numbers that are exact.
+// TestAMinuteOfCorrectedErrors holds what a minute adds to the sum and to the
+// baseline, with exact numbers.
 func TestAMinuteOfCorrectedErrors(t *testing.T) {
 	t.Parallel()
 	slow := -math.Expm1(-time.Minute.Seconds() / baselineTau.Seconds())

@@ -11,7 +11,8 @@ import (
 
 // incident is an incident of a rig's GPU.
 func fault(r *rig, gpu int, id string, class incident.Class, severity incident.Severity) {
-	r.Fault(incident.Event{Kind: incident.KindIncident, ID: id, Class: class, Severity: severity, Entity: incident.Entity{GPU: r.gpus[gpu].gpu, UUID: r.gpus[gpu].uuid}}, r.now)
+	r.Fault(incident.Event{Kind: incident.KindIncident, ID: id, Class: class, Severity: severity,
+		Entity: incident.Entity{GPU: r.gpus[gpu].gpu, UUID: r.gpus[gpu].uuid}}, r.now)
 }
 
 func TestFaultScores(t *testing.T) {
@@ -26,8 +27,11 @@ func TestFaultScores(t *testing.T) {
 	score := func(class incident.Class) float64 { return r.get(FaultScore, 0, string(class)) }
 	fault(r, 0, "a", incident.MemoryFault, incident.Critical)
 	fault(r, 0, "a", incident.MemoryFault, incident.Critical) // told again
-	r.Fault(incident.Event{Kind: incident.KindTransition, ID: "t", Class: incident.MemoryFault, Severity: incident.Critical, Entity: incident.Entity{UUID: r.gpus[0].uuid}}, r.now)
-	r.Fault(incident.Event{Kind: incident.KindIncident, ID: "n", Class: incident.MemoryFault, Severity: incident.Critical}, r.now) // of the node
+	r.Fault(incident.Event{Kind: incident.KindTransition, ID: "t", Class: incident.MemoryFault,
+		Severity: incident.Critical, Entity: incident.Entity{UUID: r.gpus[0].uuid}}, r.now)
+	// of the node
+	r.Fault(incident.Event{Kind: incident.KindIncident, ID: "n", Class: incident.MemoryFault,
+		Severity: incident.Critical}, r.now)
 	r.step(step, nil)
 	if got := score(incident.MemoryFault); math.Abs(got-1) > .01 {
 		t.Errorf("one critical fault: %g, want 1", got)
@@ -51,7 +55,9 @@ func TestFaultScores(t *testing.T) {
 	if got := r.get(FaultScore, 1, string(incident.HardwareFault)); got != 0 {
 		t.Errorf("the other GPU has %g", got)
 	}
-	r.Fault(incident.Event{Kind: incident.KindIncident, ID: "i", Class: incident.ComputeTimeout, Severity: incident.Critical, Entity: incident.Entity{GPU: "1"}}, r.now) // known by its index
+	// known by its index
+	r.Fault(incident.Event{Kind: incident.KindIncident, ID: "i", Class: incident.ComputeTimeout,
+		Severity: incident.Critical, Entity: incident.Entity{GPU: "1"}}, r.now)
 	r.step(step, nil)
 	if got := r.get(FaultScore, 1, string(incident.ComputeTimeout)); math.Abs(got-1) > .01 {
 		t.Errorf("a fault of the GPU with index 1: %g", got)
@@ -64,7 +70,9 @@ func TestLemonsAreNotMadeByTenants(t *testing.T) {
 	r.step(step, nil)
 	for i := range 12 { // two hours apart
 		fault(r, 0, fmt.Sprint("tenant", i), incident.ApplicationFault, incident.Critical)
-		nvlink := incident.Event{Kind: incident.KindIncident, ID: fmt.Sprint("nvlink", i), What: incident.WhatXID, Code: 137, Severity: incident.XIDs()[137].Severity, Class: incident.XIDs()[137].Class} // of another class, and a tenant's
+		// of another class, and a tenant's
+		nvlink := incident.Event{Kind: incident.KindIncident, ID: fmt.Sprint("nvlink", i), What: incident.WhatXID,
+			Code: 137, Severity: incident.XIDs()[137].Severity, Class: incident.XIDs()[137].Class}
 		nvlink.Entity = incident.Entity{UUID: r.gpus[0].uuid}
 		r.Fault(nvlink, r.now)
 		for k := range 5 { // what comes together is one offence
@@ -119,7 +127,9 @@ func TestScoresOutliveARestart(t *testing.T) {
 		}
 	}
 	odd := newRig(1)
-	text = []byte(`{"gpus":{"` + odd.gpus[0].uuid + `":{"ecc":{"next":-5},"pcie":{"next":999},"faults":{"x":{},"memory-fault":null},"rows":{"times":[2,1],"values":[1]}},"y":null}}`)
+	text = []byte(`{"gpus":{"` + odd.gpus[0].uuid +
+		`":{"ecc":{"next":-5},"pcie":{"next":999},"faults":{"x":{},"memory-fault":null},` +
+		`"rows":{"times":[2,1],"values":[1]}},"y":null}}`)
 	if err := odd.Restore(text, asItIs); err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +155,8 @@ func TestAClockThatLeapsForgetsNoGPUThatIsThere(t *testing.T) {
 	r := newRig(1)
 	r.step(step, nil)
 	fault(r, 0, "a", incident.MemoryFault, incident.Emergency)
-	r.Fault(incident.Event{Kind: incident.KindIncident, ID: "b", Class: incident.MemoryFault, Severity: incident.Critical, Entity: incident.Entity{UUID: "GPU-gone"}}, r.now)
+	r.Fault(incident.Event{Kind: incident.KindIncident, ID: "b", Class: incident.MemoryFault,
+		Severity: incident.Critical, Entity: incident.Entity{UUID: "GPU-gone"}}, r.now)
 	r.gpus = append(r.gpus, newRig(2).gpus[1])
 	r.now = r.now.Add(100 * 24 * time.Hour)
 	r.step(step, nil)

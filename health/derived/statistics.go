@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// madToSigma is what the median absolute deviation of normal noise is
-// multiplied with to give its standard deviation: 1 / quantile(3/4).
+// madToSigma is the ratio of the standard deviation of normal noise to its
+// median absolute deviation: 1 / quantile(3/4).
 const madToSigma = 1.4826
 
-// usable reports whether v is a number that can be reckoned with.
+// usable reports whether v is a finite number.
 func usable(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
-// Median returns the median of values, which it puts into another order; NaN
-// where there are none.
+// Median returns the median of values, and reorders them; NaN if there are
+// none.
 func Median(values []float64) float64 {
 	n := len(values)
 	if n == 0 {
@@ -27,8 +27,8 @@ func Median(values []float64) float64 {
 	return (slices.Max(values[:n/2]) + high) / 2
 }
 
-// mad returns the median absolute deviation of values from center, and leaves
-// the deviations in values.
+// mad returns the median absolute deviation of values from center, and replaces
+// the values by the deviations.
 func mad(values []float64, center float64) float64 {
 	for i, v := range values {
 		values[i] = math.Abs(v - center)
@@ -36,8 +36,8 @@ func mad(values []float64, center float64) float64 {
 	return Median(values)
 }
 
-// rank returns the k-th smallest value, from 0: what is before it in values is
-// then no larger (Hoare's quickselect).
+// rank returns the k-th smallest value, from 0. It moves the values that are no
+// larger before it (Hoare's quickselect).
 func rank(values []float64, k int) float64 {
 	for low, high := 0, len(values)-1; low < high; {
 		pivot := values[(low+high)/2]
@@ -66,9 +66,10 @@ func rank(values []float64, k int) float64 {
 	return values[k]
 }
 
-// zscore returns how many standard deviations v is from center. The floor is
-// the least standard deviation to believe in: a sensor that shows the same
-// number for an hour still has its resolution. Where both are 0, so is the score.
+// zscore returns the distance of v from center in standard deviations. The
+// floor is the least standard deviation to believe in: a sensor that shows the
+// same number for an hour still has its resolution. If both are 0, so is the
+// score.
 func zscore(v, center, sigma, floor float64) float64 {
 	if sigma = max(sigma, floor); sigma == 0 {
 		return 0
@@ -76,7 +77,7 @@ func zscore(v, center, sigma, floor float64) float64 {
 	return (v - center) / sigma
 }
 
-// robustZ is zscore by the median and the median absolute deviation, which a
+// robustZ is zscore with the median and the median absolute deviation, which a
 // minority of wild samples does not move.
 func robustZ(v, median, mad, floor float64) float64 {
 	return zscore(v, median, madToSigma*mad, floor)
@@ -84,9 +85,9 @@ func robustZ(v, median, mad, floor float64) float64 {
 
 // theilSen returns the median of the slopes between all pairs of points, and
 // its 95 % confidence interval by Sen's ranks (Sen 1968, with the correction
-// for tied values). A fifth of wild points does not move it. All are NaN where
-// fewer than three points have a time of their own. The room is for the
-// slopes: it is used if it is large enough.
+// for tied values). A fifth of wild points does not move it. All results are
+// NaN if fewer than three points have distinct times. The slopes use room if it
+// is large enough.
 func theilSen(times, values, room []float64) (slope, low, high float64) {
 	slopes := room[:0]
 	for i := range times {
@@ -107,7 +108,8 @@ func theilSen(times, values, room []float64) (slope, low, high float64) {
 	return slope, rank(slopes, first), rank(slopes, last)
 }
 
-// kendallVariance returns the variance of Kendall's S over values in no order.
+// kendallVariance returns the variance of Kendall's S over values without
+// order.
 func kendallVariance(values []float64) float64 {
 	of := func(n int) float64 { return float64(n*(n-1)*(2*n+5)) / 18 }
 	variance := of(len(values))
@@ -126,8 +128,8 @@ func kendallVariance(values []float64) float64 {
 	return variance
 }
 
-// ewma moves a mean that forgets towards v: what is older than tau by dt
-// weighs 1/e. A mean that is not a number yet becomes v.
+// ewma moves a forgetful mean towards v: values that are older than tau by dt
+// weigh 1/e. A mean that is not a number yet becomes v.
 func ewma(mean, v float64, dt, tau time.Duration) float64 {
 	if !usable(mean) {
 		return v
@@ -135,14 +137,14 @@ func ewma(mean, v float64, dt, tau time.Duration) float64 {
 	return mean + (v-mean)*-math.Expm1(-dt.Seconds()/tau.Seconds())
 }
 
-// Of cumulative sums, in standard deviations.
+// Limits of cumulative sums, in standard deviations.
 const (
-	cusumSlack = 0.5 // deviation of a sample that is let pass: half of the shift that is looked for
-	cusumMost  = 100 // so that it comes down again after a long fault
+	cusumSlack = 0.5 // deviation of a sample that does not count: half of the shift to find
+	cusumMost  = 100 // so that it comes down soon after a long fault
 )
 
-// A cusum is Page's cumulative sum to both sides: a shift too small to be seen
-// in one sample adds up.
+// A cusum is Page's cumulative sum on both sides: shifts too small for one
+// sample add up.
 type cusum struct {
 	Up   float64 `json:"up"`
 	Down float64 `json:"down"`
@@ -154,7 +156,7 @@ func (c *cusum) add(z float64) {
 	c.Down = min(max(0, c.Down-z-cusumSlack), cusumMost)
 }
 
-// larger returns the sum of the side that it leans to, negative downwards.
+// larger returns the larger of both sums, negative for the lower side.
 func (c *cusum) larger() float64 {
 	if c.Down > c.Up {
 		return -c.Down

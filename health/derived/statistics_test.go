@@ -50,7 +50,8 @@ func TestMediansAreThoseOfSortedNumbers(t *testing.T) {
 		for i, v := range w.values[:w.n] {
 			distances[i] = math.Abs(v - w.median())
 		}
-		if got, want := w.mad(w.median()), reference(distances); got != want || mad(slices.Clone(w.values[:w.n]), w.median()) != want {
+		if got, want := w.mad(w.median()), reference(distances); got != want ||
+			mad(slices.Clone(w.values[:w.n]), w.median()) != want {
 			t.Fatalf("the deviation of %v is %g, want %g", w.sorted[:w.n], got, want)
 		}
 	}
@@ -176,7 +177,8 @@ func TestCUSUMSeesASmallShift(t *testing.T) {
 		}
 	}
 	if worst > 8 || after == 0 || after > 20 || down.larger() > -8 {
-		t.Errorf("noise reaches %g; a shift of 1.5 passes 8 after %d samples, downwards it is at %g", worst, after, down.larger())
+		t.Errorf("noise reaches %g; a shift of 1.5 passes 8 after %d samples, downwards it is at %g", worst,
+			after, down.larger())
 	}
 	up.add(math.MaxFloat64)
 	if up.larger() != cusumMost {
@@ -189,15 +191,16 @@ func TestEWMAForgets(t *testing.T) {
 	if got := ewma(math.NaN(), 5, time.Second, time.Minute); got != 5 {
 		t.Errorf("the first value gives %g", got)
 	}
-	one, two := ewma(0, 1, time.Minute, time.Minute), ewma(ewma(0, 1, 30*time.Second, time.Minute), 1, 30*time.Second, time.Minute)
+	one, two := ewma(0, 1, time.Minute, time.Minute), ewma(ewma(0, 1, 30*time.Second, time.Minute),
+		1, 30*time.Second, time.Minute)
 	if math.Abs(one-(1-1/math.E)) > 1e-12 || math.Abs(one-two) > 1e-12 {
 		t.Errorf("after tau: %g and in two steps %g, want 1-1/e", one, two)
 	}
 }
 
-// TestWhichStatisticsHoldUp is the table of what false alarms cost: the share
+// TestStatisticsHoldUp is the table of what false alarms cost: the share
 // of samples, of series without any fault, that each test calls an anomaly.
-func TestWhichStatisticsHoldUp(t *testing.T) {
+func TestStatisticsHoldUp(t *testing.T) {
 	t.Parallel()
 	const samples = 200_000
 	for n, s := range []struct {
@@ -205,10 +208,14 @@ func TestWhichStatisticsHoldUp(t *testing.T) {
 		tail, correlated       float64
 		sigma, mad, six, often [2]float64 // bands of 3 sigma, MAD 3.5, MAD 6, MAD 3.5 in 5 of 6
 	}{
-		{"ideal noise", 0, 0, [2]float64{.0030, .0050}, [2]float64{.0015, .0030}, [2]float64{0, .0001}, [2]float64{0, .0001}},
-		{"2 % heavy tail", .02, 0, [2]float64{.0095, .0140}, [2]float64{.0095, .0140}, [2]float64{.0035, .0060}, [2]float64{0, .0001}},
-		{"correlated (0.9)", 0, .9, [2]float64{.0070, .0130}, [2]float64{.0080, .0140}, [2]float64{0, .0005}, [2]float64{0, .0040}},
-		{"correlated, heavy tail", .02, .9, [2]float64{.0130, .0210}, [2]float64{.0170, .0280}, [2]float64{.0015, .0045}, [2]float64{.0030, .0100}},
+		{"ideal noise", 0, 0, [2]float64{.0030, .0050}, [2]float64{.0015, .0030}, [2]float64{0, .0001},
+			[2]float64{0, .0001}},
+		{"2 % heavy tail", .02, 0, [2]float64{.0095, .0140}, [2]float64{.0095, .0140}, [2]float64{.0035, .0060},
+			[2]float64{0, .0001}},
+		{"correlated (0.9)", 0, .9, [2]float64{.0070, .0130}, [2]float64{.0080, .0140}, [2]float64{0, .0005},
+			[2]float64{0, .0040}},
+		{"correlated, heavy tail", .02, .9, [2]float64{.0130, .0210}, [2]float64{.0170, .0280},
+			[2]float64{.0015, .0045}, [2]float64{.0030, .0100}},
 	} {
 		r := rand.New(rand.NewPCG(uint64(n), 9))
 		var w window
@@ -235,7 +242,8 @@ func TestWhichStatisticsHoldUp(t *testing.T) {
 			w.push(v)
 		}
 		share := func(n int) float64 { return float64(n) / float64(tested) }
-		t.Logf("%-24s 3 sigma %.4f   MAD 3.5 %.4f   MAD 6 %.4f   MAD 3.5, 5 of 6 %.4f", s.name, share(sigma), share(mad), share(six), share(often))
+		t.Logf("%-24s 3 sigma %.4f   MAD 3.5 %.4f   MAD 6 %.4f   MAD 3.5, 5 of 6 %.4f", s.name, share(sigma),
+			share(mad), share(six), share(often))
 		for i, c := range []struct {
 			n    int
 			band [2]float64

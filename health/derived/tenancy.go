@@ -9,25 +9,28 @@ import (
 	"gpusteward/collectors"
 )
 
-// Where trends of tenants lead: into their caps, or to where what they are
-// guaranteed is no longer there.
+// Forecasts of tenants' trends: towards their caps, or towards the loss of
+// their guarantees.
 var (
-	QuotaMemoryExhaustion    = collectors.Gauge("nvgpu_quota_memory_exhaustion_seconds", "Time until the tenant's memory reaches its cap, by the trend of a quarter of an hour.", "tenant")
-	QuotaGuaranteeExhaustion = collectors.Gauge("nvgpu_quota_guarantee_exhaustion_seconds", "Time until the tenant cannot have what it is guaranteed, by the trend of a quarter of an hour.", "tenant", "objective")
+	QuotaMemoryExhaustion = collectors.Gauge("nvgpu_quota_memory_exhaustion_seconds",
+		"Time until the tenant's memory reaches its cap, by the trend of a quarter of an hour.", "tenant")
+	QuotaGuaranteeExhaustion = collectors.Gauge("nvgpu_quota_guarantee_exhaustion_seconds",
+		"Time until the tenant cannot have its guarantee, by the trend of a quarter of an hour.",
+		"tenant", "objective")
 )
 
-// Of tenants.
+// Limits of tenants.
 const (
 	mostTenants = 64              // a GPU
-	pause       = 5 * time.Minute // without wanting the GPU, after which a trend of shares begins anew
-	leastLoss   = 0.03            // of the GPU's time: what a share loses in a quarter of an hour to be a trend
+	pause       = 5 * time.Minute // without demand for the GPU, after which a trend of shares begins again
+	leastLoss   = 0.03            // of the GPU's time: least loss of a share in a quarter of an hour that is a trend
 )
 
-// What is known of a tenant on a GPU.
+// Inputs of a tenant on a GPU.
 const (
 	tenantUsed = iota // bytes
 	tenantCap
-	tenantKept      // bytes that it is guaranteed
+	tenantKept      // guaranteed bytes
 	tenantGuarantee // of the GPU's time
 	tenantShare
 	tenantTarget
@@ -50,11 +53,11 @@ var ofTenants = [tenantInputs]struct {
 type tenancy struct {
 	name   string
 	seen   time.Time
-	turn   int // which of six calls its forecasts are made in
+	turn   int // the one of six calls that makes its forecasts
 	now    [tenantInputs]float64
 	memory trend
-	// deficit is what its share lacks of what was due to it. Its share alone
-	// says nothing: it falls too where the tenant wants less.
+	// deficit is the gap between its share and its due. The share alone means
+	// nothing: it also falls if the tenant wants less.
 	deficit trend
 
 	full, starved               forecast
@@ -63,7 +66,7 @@ type tenancy struct {
 	headroomLabels              []string // of ForecastConfidence
 }
 
-// readTenants takes what is known of tenants.
+// readTenants reads the inputs of tenants.
 func (d *Metrics) readTenants(s *Snapshot, now time.Time) {
 	for _, c := range d.cards {
 		for _, t := range c.tenancies {
@@ -84,7 +87,7 @@ func (d *Metrics) readTenants(s *Snapshot, now time.Time) {
 	}
 }
 
-// noTenant is what is known of a tenant that is not there.
+// noTenant is the inputs of an absent tenant.
 var noTenant = func() (all [tenantInputs]float64) {
 	for i := range all {
 		all[i] = math.NaN()
@@ -92,26 +95,30 @@ var noTenant = func() (all [tenantInputs]float64) {
 	return all
 }()
 
-// tenancy returns a tenant by its name; nil where there are too many.
+// tenancy returns a tenant by its name; nil if there are too many.
 func (c *card) tenancy(name string, now time.Time) *tenancy {
-	i, ok := slices.BinarySearchFunc(c.tenancies, name, func(t *tenancy, name string) int { return strings.Compare(t.name, name) })
+	i, ok := slices.BinarySearchFunc(c.tenancies, name,
+		func(t *tenancy, name string) int { return strings.Compare(t.name, name) })
 	if !ok {
 		if len(c.tenancies) >= mostTenants {
 			return nil
 		}
-		t := &tenancy{name: name, turn: len(c.tenancies), now: noTenant, memory: trend{every: memoryEvery}, deficit: trend{every: memoryEvery}, labels: []string{c.gpu, c.uuid, name}}
-		t.memoryLabels, t.computeLabels = []string{c.gpu, c.uuid, name, "memory"}, []string{c.gpu, c.uuid, name, "compute"}
+		t := &tenancy{name: name, turn: len(c.tenancies), now: noTenant, memory: trend{every: memoryEvery},
+			deficit: trend{every: memoryEvery}, labels: []string{c.gpu, c.uuid, name}}
+		t.memoryLabels, t.computeLabels = []string{c.gpu, c.uuid, name, "memory"},
+			[]string{c.gpu, c.uuid, name, "compute"}
 		t.headroomLabels = []string{c.gpu, c.uuid, "guarantee_memory", "", name}
 		t.full = forecast{least: trendSize, rows: inRow, labels: []string{c.gpu, c.uuid, "quota_memory", "", name}}
-		t.starved = forecast{least: trendSize, rows: inRow, labels: []string{c.gpu, c.uuid, "guarantee_compute", "", name}}
+		t.starved = forecast{least: trendSize, rows: inRow, labels: []string{c.gpu, c.uuid,
+			"guarantee_compute", "", name}}
 		c.tenancies = slices.Insert(c.tenancies, i, t)
 	}
 	c.tenancies[i].seen = now
 	return c.tenancies[i]
 }
 
-// tenantForecasts looks where the trends of the GPU's tenants lead, and that
-// of the memory which is left when all of them have what they are guaranteed.
+// tenantForecasts computes the forecasts of the GPU's tenants, and of the
+// memory that remains when all of them have their guarantees.
 func (d *Metrics) tenantForecasts(c *card, now time.Time) {
 	headroom, promised := c.now[memoryFree], false
 	for _, t := range c.tenancies {
@@ -143,8 +150,8 @@ func (d *Metrics) tenantForecasts(c *card, now time.Time) {
 	}
 }
 
-// note adds what is known now to the trends. A share counts only while the
-// tenant wants at least what it is guaranteed.
+// note adds the present inputs to the trends. A share counts only while the
+// tenant wants at least its guarantee.
 func (t *tenancy) note(now time.Time) {
 	t.memory.add(now, t.now[tenantUsed])
 	if !t.wants() {
@@ -158,13 +165,13 @@ func (t *tenancy) note(now time.Time) {
 	d.add(now, t.now[tenantTarget]-t.now[tenantShare])
 }
 
-// wants reports whether at least the guarantee was due to the tenant, which is
-// so while it wants the GPU.
+// wants reports whether at least the guarantee was due to the tenant, as it is
+// while the tenant wants the GPU.
 func (t *tenancy) wants() bool {
 	return t.now[tenantGuarantee] > 0 && t.now[tenantTarget] >= t.now[tenantGuarantee] && usable(t.now[tenantShare])
 }
 
-// starve looks when the share will have fallen to the guarantee.
+// starve computes the time until the share has fallen to the guarantee.
 func (t *tenancy) starve(room []float64) {
 	if !t.wants() {
 		return // a pause says nothing
@@ -177,7 +184,7 @@ func (t *tenancy) starve(room []float64) {
 	t.starved.look(&t.deficit, t.now[tenantShare]-t.now[tenantGuarantee], room)
 }
 
-// unmet returns the bytes that the tenant is guaranteed and does not have yet.
+// unmet returns the guaranteed bytes that the tenant does not have yet.
 func (t *tenancy) unmet() float64 {
 	if kept, used := t.now[tenantKept], t.now[tenantUsed]; usable(kept) {
 		if !usable(used) {

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestWhatIsDueToATenant holds when a tenant wants its share, and what of its
-// memory it lacks; NaN is what is not known.
-func TestWhatIsDueToATenant(t *testing.T) {
+// TestTheDueOfATenant holds when a tenant wants its share, and the memory that
+// it lacks; NaN is unknown.
+func TestTheDueOfATenant(t *testing.T) {
 	t.Parallel()
 	none := math.NaN()
 	for _, c := range []struct {

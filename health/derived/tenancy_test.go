@@ -29,7 +29,8 @@ func (r *tenantRig) step(d time.Duration, each func(minutes float64)) {
 		for i, of := range ofTenants {
 			labels := []string{r.gpus[0].gpu, r.gpus[0].uuid, "ml"}
 			if of.window != "" {
-				r.extra = append(r.extra, collectors.Sample{Metric: of.metric, Labels: append(labels[:3:3], "1s"), Value: .5})
+				r.extra = append(r.extra, collectors.Sample{Metric: of.metric,
+					Labels: append(labels[:3:3], "1s"), Value: .5})
 				labels = append(labels, of.window)
 			}
 			if usable(r.now[i]) {
@@ -51,9 +52,11 @@ func TestTenantsTrends(t *testing.T) {
 		forecast  string
 		want      float64 // seconds after 40 minutes; 0 is that nothing is foreseen at any time
 	}{
-		{"a cap that comes near", func(r *tenantRig, at float64) { r.now[tenantUsed], r.now[tenantCap] = 10*gib+at*gib/10, 20*gib },
+		{"a cap that comes near",
+			func(r *tenantRig, at float64) { r.now[tenantUsed], r.now[tenantCap] = 10*gib+at*gib/10, 20*gib },
 			QuotaMemoryExhaustion, "", "quota_memory", 60 * 60},
-		{"no cap", func(r *tenantRig, at float64) { r.now[tenantUsed] = 10*gib + at*gib/10 }, QuotaMemoryExhaustion, "", "quota_memory", 0},
+		{"no cap", func(r *tenantRig, at float64) { r.now[tenantUsed] = 10*gib + at*gib/10 }, QuotaMemoryExhaustion, "",
+			"quota_memory", 0},
 		{"memory that is as it was", func(r *tenantRig, _ float64) {
 			r.now[tenantUsed], r.now[tenantCap] = 19*gib*(1+.02*rnd.NormFloat64()), 20*gib
 		}, QuotaMemoryExhaustion, "", "quota_memory", 0},
@@ -112,7 +115,7 @@ func TestTenantsTrends(t *testing.T) {
 	}
 }
 
-// TestATenantThatLeftHasNoTrend has a tenant go whose memory grew.
+// TestATenantThatLeftHasNoTrend removes a tenant with growing memory.
 func TestATenantThatLeftHasNoTrend(t *testing.T) {
 	t.Parallel()
 	r := newTenantRig()
@@ -138,9 +141,11 @@ func TestTenantsAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)
 	for i := range 2 * mostTenants {
-		r.extra = append(r.extra, collectors.Sample{Metric: collectors.QuotaMemoryUsed, Labels: []string{r.gpus[0].gpu, r.gpus[0].uuid, fmt.Sprint(i)}, Value: 1e9})
+		r.extra = append(r.extra, collectors.Sample{Metric: collectors.QuotaMemoryUsed, Labels: []string{r.gpus[0].gpu,
+			r.gpus[0].uuid, fmt.Sprint(i)}, Value: 1e9})
 	}
-	r.extra = append(r.extra, collectors.Sample{Metric: collectors.QuotaMemoryUsed, Labels: []string{"", "MIG-1", "ml"}, Value: 1e9})
+	r.extra = append(r.extra, collectors.Sample{Metric: collectors.QuotaMemoryUsed, Labels: []string{"", "MIG-1",
+		"ml"}, Value: 1e9})
 	r.step(time.Minute, nil)
 	if n := len(r.cards[0].tenancies); n != mostTenants || len(r.cards) != 1 {
 		t.Errorf("%d tenants on %d GPUs", n, len(r.cards))

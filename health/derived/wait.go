@@ -11,19 +11,20 @@ import (
 )
 
 // A GPU spins while its kernels run and get nothing done: they wait for each
-// other, or for one that is gone. The ranks of a job spin together: what they
-// wait for is told once, of the job. They do so too while a checkpoint is
-// written, and then go on.
+// other, or for one that is gone. The ranks of a job spin together, so one
+// report for the job is enough. They also spin while a checkpoint is written,
+// and then continue.
 var (
 	Spinning = collectors.Gauge("nvgpu_spinning", "1 while the GPU is 100 % busy, draws less than two fifths of the "+
 		"power that it may draw at its clock, and moves no data; 0 where nvgpu_workload_wait_ratio is about it.")
-	WorkloadWait = collectors.HostGauge("nvgpu_workload_wait_ratio", "Time for which most GPUs of a workload that has "+
-		"several spin, of the longest that they may; 0 while it gets work done.", "workload")
+	WorkloadWait = collectors.HostGauge("nvgpu_workload_wait_ratio",
+		"Time for which most GPUs of a workload with several spin, as a part of the longest allowed; 0 while it gets "+
+			"work done.", "workload")
 )
 
-// Of a GPU that spins. Small models, steps that are bound by communication and
-// clocks that are locked low draw as little, but they move data, or draw as
-// much as their clock allows.
+// Limits of a GPU that spins. Small models, steps that are bound by
+// communication and clocks that are locked low draw as little, but they move
+// data, or draw as much as their clock allows.
 const (
 	spinsFrom   = 0.99 // utilization
 	spinsPower  = 0.40 // of the limit times the clock's part of its highest
@@ -31,19 +32,19 @@ const (
 	stillBytes  = 8e6  // a second: twice what an idle GPU and its agent exchange
 )
 
-// Of jobs that wait.
+// Limits of jobs that wait.
 const (
 	lackFor    = 10 * time.Minute // one of the GPUs does nothing: its rank may be gone
 	WholeFor   = 15 * time.Minute // all spin; libraries end collectives that hang after ten minutes
 	workedFor  = time.Hour        // one of them works, and the others wait for it; no job may wait for longer
-	asBefore   = 2.0              // times as long as a job waited before and went on
+	asBefore   = 2.0              // times the longest wait of a job that continued
 	waitsWeek  = 7 * 24 * time.Hour
-	worksAfter = 3   // passes in a row: one that is misread is none
-	keepsOf    = 0.9 // of its memory, by a job that went on and was not started anew
+	worksAfter = 3   // successive passes: a single one may be misread
+	keepsOf    = 0.9 // of its memory, kept by a job that continued and was not restarted
 )
 
-// traffic returns the bytes a second that c moves over PCIe and NVLink; NaN
-// where the driver counts none.
+// traffic returns the bytes per second that c moves over PCIe and NVLink; NaN
+// if the driver counts none.
 func (c *card) traffic() float64 {
 	sum := c.now[pcieRX]
 	for i := pcieTX; i <= nvlinkTX; i++ {
@@ -54,8 +55,8 @@ func (c *card) traffic() float64 {
 	return sum
 }
 
-// still reports whether c moves no data. Where PCIe is not counted that cannot
-// be told.
+// still reports whether c moves no data. Without a count of PCIe's bytes the
+// answer is no.
 func (c *card) still() bool { return usable(c.now[pcieRX]) && c.traffic() <= stillBytes }
 
 // spins reports whether c is busy and gets nothing done.
@@ -65,19 +66,19 @@ func (c *card) spins() bool {
 	return busy && c.now[power] < spinsPower*most && c.still()
 }
 
-// A wait is that of a workload on several GPUs.
+// A wait is a workload's on several GPUs.
 type wait struct {
 	labels []string // the workload
 	cards  []*card  // of this pass
 	seen   time.Time
 	since  time.Time // zero while it gets work done
-	works  int       // passes in a row in which it did
+	works  int       // successive passes in which it did
 	spent  float64   // of its patience
 	had    float64   // memory in use when the wait began
 }
 
-// waits puts which workloads wait on most of their GPUs, and which GPUs spin
-// by themselves.
+// waits puts the workloads that wait on most of their GPUs, and the GPUs that
+// spin by themselves.
 func (d *Metrics) waits(now time.Time) {
 	d.gather(now)
 	for _, w := range d.waiting {
@@ -90,8 +91,8 @@ func (d *Metrics) waits(now time.Time) {
 	}
 }
 
-// gather brings the workloads and their GPUs up to date. Those on the most GPUs
-// come first: what they explain, the others need not.
+// gather updates the workloads and their GPUs. Workloads on the most GPUs come
+// first: the others need not explain the same GPUs.
 func (d *Metrics) gather(now time.Time) {
 	for _, w := range d.waiting {
 		w.cards = w.cards[:0]
@@ -115,7 +116,7 @@ func (d *Metrics) gather(now time.Time) {
 	})
 }
 
-// look takes what the workload's GPUs do now.
+// look takes the present state of the workload's GPUs.
 func (w *wait) look(d *Metrics, now time.Time) {
 	var spin, rest, known, fresh int
 	used := 0.0
@@ -135,7 +136,7 @@ func (w *wait) look(d *Metrics, now time.Time) {
 	}
 	switch {
 	case known == 0:
-		return // nobody knows
+		return // unknown
 	case spin > 1 && 2*spin > known:
 		if w.works = 0; w.since.IsZero() {
 			w.since, w.had, w.spent = now, used, 0
@@ -160,7 +161,7 @@ func (w *wait) look(d *Metrics, now time.Time) {
 	}
 }
 
-// goesOn ends a wait: it was no hang, and those that come may take as long.
+// goesOn ends a wait that was no hang: later waits may take as long.
 func (w *wait) goesOn(d *Metrics, now time.Time, used float64) {
 	took := now.Sub(w.since) - (worksAfter-1)*Step
 	if w.since = (time.Time{}); used < keepsOf*w.had {
@@ -172,7 +173,7 @@ func (w *wait) goesOn(d *Metrics, now time.Time, used float64) {
 	}
 }
 
-// patience returns for how long the workload may wait, where so many of its
+// patience returns the time that the workload may wait while so many of its
 // GPUs do nothing, and so many work.
 func (w *wait) patience(d *Metrics, rest, work int, now time.Time) time.Duration {
 	most := WholeFor

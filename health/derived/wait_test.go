@@ -92,8 +92,8 @@ func (r *crew) alone() (gpus string) {
 	return gpus
 }
 
-// TestWhoSpins has a GPU spin that is busy and gets nothing done, and no other.
-func TestWhoSpins(t *testing.T) {
+// TestSpinningGPUs has a GPU spin that is busy and gets nothing done, and no other.
+func TestSpinningGPUs(t *testing.T) {
 	t.Parallel()
 	for does := range deeds {
 		r := newCrew(1)
@@ -112,9 +112,9 @@ func TestWhoSpins(t *testing.T) {
 	}
 }
 
-// TestWhoWaits holds which of four GPUs are a waiting workload's, which spin by
+// TestWaitingWorkloads holds which of four GPUs are a waiting workload's, which spin by
 // themselves, and how long it takes to be too long.
-func TestWhoWaits(t *testing.T) {
+func TestWaitingWorkloads(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		rest    string

@@ -11,7 +11,7 @@ import (
 	"gpusteward/health/incident"
 )
 
-func TestWhatLeavesIsForgotten(t *testing.T) {
+func TestAbsentGPUsAreForgotten(t *testing.T) {
 	t.Parallel()
 	r := newRig(2)
 	r.extra = linkSamples(r.gpus[0], 4, 0, 0)
@@ -26,16 +26,18 @@ func TestWhatLeavesIsForgotten(t *testing.T) {
 	before := r.Size()
 	r.step(2*time.Minute, nil)
 	if len(r.cards) != 1 || r.Size() >= before || r.histories[gone.uuid] == nil {
-		t.Errorf("after 11 minutes %d GPUs, %d bytes of %d, its history: %v", len(r.cards), r.Size(), before, r.histories[gone.uuid] != nil)
+		t.Errorf("after 11 minutes %d GPUs, %d bytes of %d, its history: %v", len(r.cards), r.Size(), before,
+			r.histories[gone.uuid] != nil)
 	}
 	r.gpus[0].gpu = "7" // the driver counts them anew
 	r.step(step, nil)
-	if len(r.cards) != 1 || usable(r.get(AnomalyRobustZScore, 7, "power")) || usable(r.get(FaultScore, 1, "hardware-fault")) || r.get(FaultScore, 7, "hardware-fault") != 0 {
+	if len(r.cards) != 1 || usable(r.get(AnomalyRobustZScore, 7, "power")) ||
+		usable(r.get(FaultScore, 1, "hardware-fault")) || r.get(FaultScore, 7, "hardware-fault") != 0 {
 		t.Errorf("a GPU with another index: %d GPUs, %v", len(r.cards), r.last.Of(FaultScore))
 	}
 }
 
-func TestWhatIsRememberedIsBounded(t *testing.T) {
+func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(100)
 	for i := range 200 {
@@ -48,13 +50,15 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 		t.Errorf("%d GPUs, %d workloads, %d links", len(r.cards), len(c.residents), len(c.links))
 	}
 	for i := range 5000 {
-		r.Fault(incident.Event{Kind: incident.KindIncident, ID: fmt.Sprint(i), Class: incident.HardwareFault, Severity: incident.Info, Entity: incident.Entity{UUID: fmt.Sprint("GPU-", i)}}, r.now)
+		r.Fault(incident.Event{Kind: incident.KindIncident, ID: fmt.Sprint(i), Class: incident.HardwareFault,
+			Severity: incident.Info, Entity: incident.Entity{UUID: fmt.Sprint("GPU-", i)}}, r.now)
 	}
 	if told := len(r.told); told != mostHistories-len(r.cards) {
 		t.Errorf("%d incidents of GPUs that there is room for", told)
 	}
 	for i := range 2 * mostTold {
-		r.Fault(incident.Event{Kind: incident.KindIncident, ID: fmt.Sprint("own-", i), Class: incident.HardwareFault, Severity: incident.Info, Entity: incident.Entity{UUID: c.uuid}}, r.now)
+		r.Fault(incident.Event{Kind: incident.KindIncident, ID: fmt.Sprint("own-", i), Class: incident.HardwareFault,
+			Severity: incident.Info, Entity: incident.Entity{UUID: c.uuid}}, r.now)
 	}
 	if last := fmt.Sprint("own-", 2*mostTold-1); len(r.told) != mostTold || r.told[mostTold-1] != last {
 		t.Errorf("%d incidents, the last %s", len(r.told), r.told[len(r.told)-1])
@@ -64,9 +68,9 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 	}
 }
 
-// TestEachThingThatIsHeldIsCounted holds that Size tells what each of the things
+// TestAllMemoryIsCounted holds that Size tells what each of the things
 // takes that come and go, with the labels of its series.
-func TestEachThingThatIsHeldIsCounted(t *testing.T) {
+func TestAllMemoryIsCounted(t *testing.T) {
 	t.Parallel()
 	points := trend{Times: make([]float64, 30), Values: make([]float64, 30)}
 	const ofPoints, labels, name = 2 * 30 * 8, uintptr(labelled), "a name that takes forty-two bytes of memory"
@@ -74,9 +78,13 @@ func TestEachThingThatIsHeldIsCounted(t *testing.T) {
 		add   func(d *Metrics, c *card)
 		takes uintptr
 	}{
-		"a GPU":  {func(d *Metrics, _ *card) { d.cards = append(d.cards, &card{}) }, unsafe.Sizeof(card{}) + labels*uintptr(len(watches)+len(PartnerSignals)+7)},
+		"a GPU": {func(d *Metrics, _ *card) { d.cards = append(d.cards, &card{}) }, unsafe.Sizeof(card{}) +
+			labels*uintptr(len(watches)+len(PartnerSignals)+7)},
 		"a link": {func(_ *Metrics, c *card) { c.links = append(c.links, &link{}) }, unsafe.Sizeof(link{}) + 3*labels},
-		"a workload": {func(_ *Metrics, c *card) { c.residents = append(c.residents, &resident{name: name, memory: points}) },
+		"a workload": {func(_ *Metrics,
+			c *card) {
+			c.residents = append(c.residents, &resident{name: name, memory: points})
+		},
 			unsafe.Sizeof(resident{}) + 2*labels + ofPoints + uintptr(len(name))},
 		"a tenant": {func(_ *Metrics, c *card) {
 			c.tenancies = append(c.tenancies, &tenancy{name: name, memory: points, deficit: points})
@@ -84,12 +92,17 @@ func TestEachThingThatIsHeldIsCounted(t *testing.T) {
 			unsafe.Sizeof(tenancy{}) + 6*labels + 2*ofPoints + uintptr(len(name))},
 		"a trend of heat":     {func(_ *Metrics, c *card) { c.heat = points }, ofPoints},
 		"a trend of headroom": {func(_ *Metrics, c *card) { c.headroom = points }, ofPoints},
-		"what is learned":     {func(_ *Metrics, c *card) { c.drift.learning = &learning{} }, unsafe.Sizeof(learning{})},
-		"a history":           {func(d *Metrics, _ *card) { d.histories[name] = &history{Rows: points} }, unsafe.Sizeof(history{}) + ofPoints + uintptr(len(name))},
-		"an incident":         {func(d *Metrics, _ *card) { d.told = append(d.told, name) }, uintptr(len(name)) + unsafe.Sizeof(name)},
-		"samples":             {func(d *Metrics, _ *card) { d.out[Traffic] = make([]collectors.Sample, 0, 100) }, 100 * unsafe.Sizeof(collectors.Sample{})},
-		"room":                {func(d *Metrics, _ *card) { d.room = make([]float64, 2*cap(d.room)) }, trendSize * (trendSize - 1) / 2 * 8},
-		"jobs":                {func(_ *Metrics, c *card) { c.jobs = make([]string, 0, 10) }, 10 * unsafe.Sizeof(name)},
+		"what is learned": {func(_ *Metrics, c *card) { c.drift.learning = &learning{} },
+			unsafe.Sizeof(learning{})},
+		"a history": {func(d *Metrics, _ *card) { d.histories[name] = &history{Rows: points} },
+			unsafe.Sizeof(history{}) + ofPoints + uintptr(len(name))},
+		"an incident": {func(d *Metrics, _ *card) { d.told = append(d.told, name) }, uintptr(len(name)) +
+			unsafe.Sizeof(name)},
+		"samples": {func(d *Metrics, _ *card) { d.out[Traffic] = make([]collectors.Sample, 0, 100) },
+			100 * unsafe.Sizeof(collectors.Sample{})},
+		"room": {func(d *Metrics, _ *card) { d.room = make([]float64, 2*cap(d.room)) },
+			trendSize * (trendSize - 1) / 2 * 8},
+		"jobs": {func(_ *Metrics, c *card) { c.jobs = make([]string, 0, 10) }, 10 * unsafe.Sizeof(name)},
 	} {
 		r := newRig(1)
 		if n := r.Size(); n < int(unsafe.Sizeof(Metrics{})) {
@@ -110,7 +123,8 @@ func full(workloads int) *rig {
 	for _, g := range r.gpus {
 		for i := range workloads {
 			r.extra = append(r.extra, residing(g, fmt.Sprintf("kubernetes:team-%d/worker-%d", i%7, i), 1e9),
-				collectors.Sample{Metric: collectors.WorkloadUse, Labels: []string{g.gpu, g.uuid, fmt.Sprint("w", i), "sm"}, Value: .5})
+				collectors.Sample{Metric: collectors.WorkloadUse, Labels: []string{g.gpu, g.uuid, fmt.Sprint("w", i),
+					"sm"}, Value: .5})
 		}
 		r.extra = append(r.extra, linkSamples(g, 18, 0, 0)...)
 	}
@@ -125,7 +139,8 @@ func TestWindowsAreSmall(t *testing.T) {
 	held := r.Metrics
 	r.last, r.extra = nil, nil
 	taken := inUse() - before
-	t.Logf("8 GPUs with 64 workloads and 18 links each: %d KiB by Size, %d KiB by the runtime", held.Size()>>10, taken>>10)
+	t.Logf("8 GPUs with 64 workloads and 18 links each: %d KiB by Size, %d KiB by the runtime",
+		held.Size()>>10, taken>>10)
 	if const8 := 8 << 20; held.Size() > const8 || taken > const8 {
 		t.Errorf("%d bytes by Size, %d by the runtime; want 8 MiB at most", held.Size(), taken)
 	}

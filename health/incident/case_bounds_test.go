@@ -32,8 +32,8 @@ func TestSightingsOfOneFaultAreCloseInTime(t *testing.T) {
 	}
 }
 
-// TestTheFirstWordCounts has later signs of a fault say otherwise what an
-// earlier one said, and say what none has.
+// TestTheFirstWordCounts adds later signs of a fault that contradict earlier
+// ones, and signs that are new.
 func TestTheFirstWordCounts(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -62,10 +62,9 @@ func TestTheFirstWordCounts(t *testing.T) {
 	}
 }
 
-// TestMoreOfTheSameIsToldWhenItIsTwiceAsMuch counts what is told of so many
-// sightings of a fault: at one, two, four and so on, and of what is left at the
-// end.
-func TestMoreOfTheSameIsToldWhenItIsTwiceAsMuch(t *testing.T) {
+// TestRepetitionIsReportedWhenItDoubles counts the reports of so many sightings
+// of a fault: at one, two, four and so on, and of the rest at the end.
+func TestRepetitionIsReportedWhenItDoubles(t *testing.T) {
 	t.Parallel()
 	for n, want := range []int{0, 1, 2, 3, 3, 4, 4, 4, 4, 5} {
 		d := newDesk(t)
@@ -127,9 +126,9 @@ func TestIncidentsOfOneMomentHaveIDsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestWhatIsOpenIsBoundedByTheOldest holds which incident makes room, and that
+// TestOpenIncidentsAreBounded holds which incident makes room, and that
 // this counts as a loss only while more of it may come.
-func TestWhatIsOpenIsBoundedByTheOldest(t *testing.T) {
+func TestOpenIncidentsAreBounded(t *testing.T) {
 	t.Parallel()
 	for after, lost := range map[time.Duration]uint64{0: 1, together: 1, together + second/2: 0} {
 		d := newDesk(t)

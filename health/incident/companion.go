@@ -29,7 +29,8 @@ const anyCode = -1
 
 var companions = sync.OnceValue(func() (all []companion) {
 	readFacts("companions", func(row map[string]string) error {
-		c := companion{what: pattern{row["what"], anyCode}, after: pattern{row["after"], anyCode}, anywhere: row["where"] == "node", action: row["action"]}
+		c := companion{what: pattern{row["what"], anyCode}, after: pattern{row["after"], anyCode},
+			anywhere: row["where"] == "node", action: row["action"]}
 		for p, text := range map[*pattern]string{&c.what: row["code"], &c.after: row["after_code"]} {
 			if text != "*" {
 				var err error

@@ -13,24 +13,35 @@ func TestCompanions(t *testing.T) {
 	xid := func(bus string, code int, text string) string {
 		return fmt.Sprintf("NVRM: Xid (PCI:0000:%s): %d, pid='<unknown>', name=<unknown>, %s", bus, code, text)
 	}
-	const first, other, verdict = "00:06", "9b:00", "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
+	const first, other, verdict = "00:06", "9b:00",
+		"GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
 	for name, c := range map[string]struct {
 		lines   []string
 		follows []int // by line; -1 for nothing
 		action  string
 	}{
-		"45 follows its cause":            {[]string{xid(first, 94, ""), xid(first, 45, "")}, []int{-1, 0}, "RESTART_APP"},
-		"45 comes first":                  {[]string{xid(first, 45, ""), xid(first, 94, "")}, []int{1, -1}, ""},
-		"45 alone":                        {[]string{xid(first, 45, ""), xid(other, 94, "")}, []int{-1, -1}, "WORKFLOW_XID_45"},
-		"48 and 63 are drain and reset":   {[]string{xid(first, 48, ""), xid(first, 63, "")}, []int{-1, 0}, "DRAIN_RESET"},
-		"63 alone":                        {[]string{xid(first, 63, "")}, []int{-1}, "IGNORE"},
-		"74 at both ends":                 {[]string{xid(first, 74, ""), xid(other, 74, "")}, []int{-1, 0}, "WORKFLOW_NVLINK_ERR"},
-		"154 has the verdict":             {[]string{xid(first, 119, ""), xid(first, 154, verdict)}, []int{-1, 0}, "RESTART_BM"},
-		"154 alone":                       {[]string{xid(first, 154, verdict), xid(other, 119, "")}, []int{-1, -1}, "RESTART_BM"},
-		"79 and the line without an XID":  {[]string{xid(first, 79, ""), "NVRM: GPU 0000:00:06.0: GPU has fallen off the bus."}, []int{-1, 0}, "RESTART_BM"},
-		"the line without an XID":         {[]string{"NVRM: GPU 0000:00:06.0: GPU has fallen off the bus."}, []int{-1}, "RESTART_BM"},
-		"45 and 154, and then their root": {[]string{xid(first, 45, ""), xid(first, 154, verdict), xid(first, 95, "")}, []int{2, 2, -1}, ""},
-		"31 and 13 are two":               {[]string{xid(first, 31, ""), xid(first, 13, "")}, []int{-1, -1}, "RESTART_APP"},
+		"45 follows its cause": {[]string{xid(first, 94, ""), xid(first, 45, "")},
+			[]int{-1, 0}, "RESTART_APP"},
+		"45 comes first": {[]string{xid(first, 45, ""), xid(first, 94, "")}, []int{1, -1}, ""},
+		"45 alone": {[]string{xid(first, 45, ""), xid(other, 94, "")}, []int{-1, -1},
+			"WORKFLOW_XID_45"},
+		"48 and 63 are drain and reset": {[]string{xid(first, 48, ""), xid(first, 63, "")},
+			[]int{-1, 0}, "DRAIN_RESET"},
+		"63 alone": {[]string{xid(first, 63, "")}, []int{-1}, "IGNORE"},
+		"74 at both ends": {[]string{xid(first, 74, ""), xid(other, 74, "")}, []int{-1, 0},
+			"WORKFLOW_NVLINK_ERR"},
+		"154 has the verdict": {[]string{xid(first, 119, ""), xid(first, 154, verdict)},
+			[]int{-1, 0}, "RESTART_BM"},
+		"154 alone": {[]string{xid(first, 154, verdict), xid(other, 119, "")},
+			[]int{-1, -1}, "RESTART_BM"},
+		"79 and the line without an XID": {[]string{xid(first, 79, ""),
+			"NVRM: GPU 0000:00:06.0: GPU has fallen off the bus."}, []int{-1, 0}, "RESTART_BM"},
+		"the line without an XID": {[]string{"NVRM: GPU 0000:00:06.0: GPU has fallen off the bus."},
+			[]int{-1}, "RESTART_BM"},
+		"45 and 154, and then their root": {[]string{xid(first, 45, ""), xid(first, 154, verdict), xid(first, 95, "")},
+			[]int{2, 2, -1}, ""},
+		"31 and 13 are two": {[]string{xid(first, 31, ""), xid(first, 13, "")},
+			[]int{-1, -1}, "RESTART_APP"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDesk(t)
@@ -61,9 +72,9 @@ func TestCompanions(t *testing.T) {
 	}
 }
 
-// TestWhatFollowsAnyXIDFollowsEach has what comes along with any XID come after
+// TestACompanionOfAnyXIDFollowsEach has what comes along with any XID come after
 // each of them: of a fault and of what follows it, the fault is the cause.
-func TestWhatFollowsAnyXIDFollowsEach(t *testing.T) {
+func TestACompanionOfAnyXIDFollowsEach(t *testing.T) {
 	t.Parallel()
 	for follower, but := range map[Observation][]int{
 		{What: WhatXID, Code: 45}:        {45, RecoveryXID},
@@ -76,16 +87,19 @@ func TestWhatFollowsAnyXIDFollowsEach(t *testing.T) {
 	} {
 		for code := range XIDs() {
 			d := newDesk(t)
-			cause := Observation{Time: d.now, Source: SourceKernel, Entity: gpu0, What: WhatXID, Code: code, Sequence: 1}
+			cause := Observation{Time: d.now, Source: SourceKernel, Entity: gpu0, What: WhatXID,
+				Code: code, Sequence: 1}
 			d.hear(d.Add(cause, d.now))
 			d.to(second)
 			s := follower
 			s.Time, s.Source, s.Entity, s.Sequence = d.now, SourceKernel, gpu0, 2
 			d.hear(d.Add(s, d.now))
-			want := but != nil && !slices.Contains(but, code) || s.What == "ecc_dbe" && slices.Contains([]int{48, 94, 95}, code)
+			want := but != nil && !slices.Contains(but, code) ||
+				s.What == "ecc_dbe" && slices.Contains([]int{48, 94, 95}, code)
 			if all := d.incidents(); s.Code != code && (all[1].Follows == all[0].ID) != want {
 				t.Errorf("%s %d follows XID %d: %v, want %v", s.What, s.Code, code, !want, want)
-			} else if text := fmt.Sprintf(", follows xid %d", code); s.Code != code && strings.HasSuffix(all[1].Message, text) != want {
+			} else if text := fmt.Sprintf(", follows xid %d", code); s.Code != code &&
+				strings.HasSuffix(all[1].Message, text) != want {
 				t.Errorf("%q, want it to end in %q: %v", all[1].Message, text, want)
 			}
 		}

@@ -30,8 +30,9 @@ type CorrelatorOptions struct {
 	Process func(pid int, at time.Time) (host.Process, bool) // the process that had a PID
 	Stays   func(uuid string) []collectors.Stay              // processes on a GPU now and in the last minutes
 	Self    int                                              // the agent's own PID, which is never to blame
-	Foreign bool                                             // the agent's PIDs are not those of the kernel's log: it is in another PID namespace
-	Works   func(source string, e Entity) bool               // whether a source sees the faults of a GPU
+	// the agent's PIDs are not those of the kernel's log: it is in another PID namespace
+	Foreign bool
+	Works   func(source string, e Entity) bool // whether a source sees the faults of a GPU
 }
 
 // A Correlator merges observations into incidents: observations of the same
@@ -117,8 +118,10 @@ func (c *Correlator) Add(s Observation, now time.Time) []Event {
 // file server, which is no fault of a GPU. A stack without a task says nothing.
 func (c *Correlator) trace(s Observation) {
 	for _, i := range slices.Backward(c.open) {
-		if driver := happenings()[whatHungDriverTask]; i.What == WhatHungTask && i.includes(s) && i.Check != driver.check {
-			i.title, i.Class, i.Severity, i.Check, i.news = driver.text, driver.class, driver.severity, driver.check, true
+		if driver := happenings()[whatHungDriverTask]; i.What == WhatHungTask && i.includes(s) &&
+			i.Check != driver.check {
+			i.title, i.Class, i.Severity, i.Check, i.news = driver.text, driver.class, driver.severity,
+				driver.check, true
 			return
 		}
 	}
@@ -177,7 +180,8 @@ func (c *Correlator) Compare(i *openIncident, now time.Time) {
 // begin opens an incident.
 func (c *Correlator) begin(s Observation, now time.Time) *openIncident {
 	i := &openIncident{key: keyOf(s), began: now, news: true, Event: Event{
-		Version: EventVersion, Kind: KindIncident, Boot: c.Boot, Node: c.Node, Entity: s.Entity, What: s.What, Code: s.Code, First: s.Time, Last: s.Time,
+		Version: EventVersion, Kind: KindIncident, Boot: c.Boot, Node: c.Node, Entity: s.Entity, What: s.What,
+		Code: s.Code, First: s.Time, Last: s.Time,
 	}}
 	boot := cmp.Or(c.Boot, "boot")
 	boot = boot[:min(len(boot), 8)]

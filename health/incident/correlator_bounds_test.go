@@ -21,7 +21,8 @@ func TestSourcesThatDisagree(t *testing.T) {
 		t.Errorf("%+v, %d open", l, len(d.open))
 	}
 	// History, and where one of them does not work.
-	for _, works := range []func(string, Entity) bool{nil, func(source string, _ Entity) bool { return source != SourceNVML }} {
+	for _, works := range []func(string, Entity) bool{nil,
+		func(source string, _ Entity) bool { return source != SourceNVML }} {
 		d := newDesk(t)
 		if works != nil {
 			d.Works = works
@@ -52,7 +53,8 @@ func TestTheOtherSourceMayBeLate(t *testing.T) {
 		d.nvml(0, "xid", 79)
 		all := d.incidents()
 		if len(all) != want || d.tellings != before+1 || len(all[0].Sources) != 3-want {
-			t.Errorf("after %v: %d incidents, of %v, told %d times more; want %d", after, len(all), all[0].Sources, d.tellings-before, want)
+			t.Errorf("after %v: %d incidents, of %v, told %d times more; want %d", after, len(all), all[0].Sources,
+				d.tellings-before, want)
 		}
 	}
 }
@@ -61,20 +63,23 @@ func TestTheOtherSourceMayBeLate(t *testing.T) {
 // driver's matter where its stack leads through that, and nobody's else.
 func TestAStackThroughTheDriverIsTheDrivers(t *testing.T) {
 	t.Parallel()
-	const hangs, other, through = "INFO: task python3:77 blocked for more than 120 seconds.", "INFO: task cp:78 blocked for more than 120 seconds.", " nvidia_ioctl+0x1/0x2 [nvidia]"
+	const hangs, other, through = "INFO: task python3:77 blocked for more than 120 seconds.",
+		"INFO: task cp:78 blocked for more than 120 seconds.", " nvidia_ioctl+0x1/0x2 [nvidia]"
 	for name, c := range map[string]struct {
 		lines []string
 		apart time.Duration
 		want  []Severity
 	}{
-		"no stack":               {[]string{hangs}, 0, []Severity{Info}},
-		"a stack":                {[]string{through}, 0, nil},
-		"a task and its stack":   {[]string{hangs, through, through}, second, []Severity{Warning}},
-		"a stack long after":     {[]string{hangs, through}, 6 * second, []Severity{Info}},
-		"the second of two":      {[]string{hangs, other, through}, 6 * second, []Severity{Info, Info}},
-		"two tasks, two stacks":  {[]string{hangs, through, hangs, through}, second, []Severity{Warning}},
-		"another fault's":        {[]string{"NVRM: Xid (PCI:0000:00:06): 79, x", through}, second, []Severity{Emergency}},
-		"a task, a fault, stack": {[]string{hangs, "NVRM: Xid (PCI:0000:00:06): 79, x", through}, second, []Severity{Warning, Emergency}},
+		"no stack":              {[]string{hangs}, 0, []Severity{Info}},
+		"a stack":               {[]string{through}, 0, nil},
+		"a task and its stack":  {[]string{hangs, through, through}, second, []Severity{Warning}},
+		"a stack long after":    {[]string{hangs, through}, 6 * second, []Severity{Info}},
+		"the second of two":     {[]string{hangs, other, through}, 6 * second, []Severity{Info, Info}},
+		"two tasks, two stacks": {[]string{hangs, through, hangs, through}, second, []Severity{Warning}},
+		"another fault's": {[]string{"NVRM: Xid (PCI:0000:00:06): 79, x", through}, second,
+			[]Severity{Emergency}},
+		"a task, a fault, stack": {[]string{hangs, "NVRM: Xid (PCI:0000:00:06): 79, x", through}, second,
+			[]Severity{Warning, Emergency}},
 	} {
 		d := newDesk(t)
 		for i, line := range c.lines {
@@ -100,11 +105,13 @@ func TestAnObservationMayBeOfBefore(t *testing.T) {
 	d := newDesk(t)
 	at := d.start.Add(time.Minute)
 	for i, after := range []time.Duration{0, -4 * second, 3 * second, -8 * second, second} {
-		d.hear(d.Add(Observation{Time: at.Add(after), Source: SourceKernel, Entity: gpu0, What: WhatXID, Code: 48, Sequence: uint64(i)}, at))
+		d.hear(d.Add(Observation{Time: at.Add(after), Source: SourceKernel, Entity: gpu0, What: WhatXID, Code: 48,
+			Sequence: uint64(i)}, at))
 	}
 	d.now = at
 	d.to(5 * time.Minute)
-	if all := d.incidents(); len(all) != 1 || all[0].Count != 5 || !all[0].First.Equal(at.Add(-8*second)) || !all[0].Last.Equal(at.Add(3*second)) {
+	if all := d.incidents(); len(all) != 1 || all[0].Count != 5 || !all[0].First.Equal(at.Add(-8*second)) ||
+		!all[0].Last.Equal(at.Add(3*second)) {
 		t.Errorf("%+v", all)
 	}
 }
@@ -145,7 +152,8 @@ func TestALongHistoryIsNoLoss(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	for i := range uint64(2 * mostOpen) {
-		d.hear(d.Add(Observation{Time: d.start.Add(time.Duration(i)*time.Minute - 100*time.Hour), Source: SourceKernel, Entity: gpu0, What: WhatXID, Code: 48, Sequence: i}, d.now))
+		d.hear(d.Add(Observation{Time: d.start.Add(time.Duration(i)*time.Minute - 100*time.Hour), Source: SourceKernel,
+			Entity: gpu0, What: WhatXID, Code: 48, Sequence: i}, d.now))
 	}
 	d.to(5 * time.Minute)
 	if len(d.ids) != 2*mostOpen || d.Losses() != (Losses{}) || len(d.open) != 0 {
@@ -178,7 +186,7 @@ func BenchmarkCorrelator(b *testing.B) {
 	}
 }
 
-func TestWhereNobodyKnowsWhoSeesNothingIsMissed(t *testing.T) {
+func TestUnknownSourcesMissNothing(t *testing.T) {
 	t.Parallel()
 	start := time.Unix(1e9, 0)
 	c := NewCorrelator(CorrelatorOptions{}, start)

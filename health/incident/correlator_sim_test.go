@@ -21,7 +21,8 @@ func TestIncidentsOfASimulatedHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		at := func(n int, f sim.Fault) sim.Fault { f.At = sim.Duration(time.Duration(n) * second); return f }
 		nv, err := sim.New(sim.Scenario{GPUs: []sim.GPU{{Load: "training", Count: 2}}, Faults: []sim.Fault{
-			at(10, sim.Fault{Kind: "xid", Code: 31}), at(20, sim.Fault{Kind: "xid", Code: 13, GPU: 1}), at(30, sim.Fault{Kind: "recovery_action", Value: "reset"}),
+			at(10, sim.Fault{Kind: "xid", Code: 31}), at(20, sim.Fault{Kind: "xid", Code: 13, GPU: 1}),
+			at(30, sim.Fault{Kind: "recovery_action", Value: "reset"}),
 			at(40, sim.Fault{Kind: "event", Value: "ecc_sbe_storm"}), at(50, sim.Fault{Kind: "lost", GPU: 1}),
 			at(60, sim.Fault{Kind: "kernel_line", Line: "mce: [Hardware Error]: Machine check events logged"}),
 		}}, sim.Options{Seed: 1})
@@ -43,7 +44,8 @@ func TestIncidentsOfASimulatedHost(t *testing.T) {
 				d.hear(d.Add(s, time.Now()))
 			}
 		}
-		h := collectors.NewHost(collectors.Options{NVML: nv, Config: collectors.DefaultConfig(), Processes: table, Log: log,
+		h := collectors.NewHost(collectors.Options{NVML: nv, Config: collectors.DefaultConfig(),
+			Processes: table, Log: log,
 			Events: func(e collectors.Event) { take(ParseEvent(e)) }})
 		d.Stays = h.Stays
 		d.Works = func(source string, e Entity) bool {
@@ -80,7 +82,8 @@ func TestIncidentsOfASimulatedHost(t *testing.T) {
 				follows = d.told[e.Follows].What
 			}
 			slices.Sort(e.Sources)
-			got = append(got, fmt.Sprintf("%v gpu=%s %s %d %v pid=%v %s after=%q", e.First.Sub(start).Round(second), e.Entity.GPU, e.What, e.Code, e.Sources, e.PID > 0, e.Workload, follows))
+			got = append(got, fmt.Sprintf("%v gpu=%s %s %d %v pid=%v %s after=%q", e.First.Sub(start).Round(second),
+				e.Entity.GPU, e.What, e.Code, e.Sources, e.PID > 0, e.Workload, follows))
 		}
 		want := []string{
 			`10s gpu=0 xid 31 [kmsg nvml] pid=true slurm:4711.0 after=""`,

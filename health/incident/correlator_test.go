@@ -18,11 +18,13 @@ import (
 func readable(t *testing.T, e Event) {
 	t.Helper()
 	for _, s := range []string{e.Message, e.Comm} {
-		if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) || len(e.Message) > LongestMessage || len(e.Comm) > longestComm {
+		if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) ||
+			len(e.Message) > LongestMessage || len(e.Comm) > longestComm {
 			t.Errorf("%q cannot be shown", s)
 		}
 	}
-	if e.Message == "" || e.ID == "" || e.Version != EventVersion || e.Kind != KindIncident || e.Severity == None || e.Count < 1 || len(e.Sources) == 0 || e.Last.Before(e.First) {
+	if e.Message == "" || e.ID == "" || e.Version != EventVersion || e.Kind != KindIncident || e.Severity == None ||
+		e.Count < 1 || len(e.Sources) == 0 || e.Last.Before(e.First) {
 		t.Errorf("%+v is incomplete", e)
 	}
 }
@@ -103,7 +105,8 @@ func (d *desk) kernel(sequence uint64, text string) {
 // nvml adds an event of GPU 0 or 1 that the driver raises now.
 func (d *desk) nvml(index int, what string, code uint64) {
 	d.Helper()
-	s, ok := ParseEvent(collectors.Event{Time: d.now, GPU: gpu.ID{Index: index, UUID: fmt.Sprintf("GPU-%d", index)}, Type: what, Code: code})
+	s, ok := ParseEvent(collectors.Event{Time: d.now, GPU: gpu.ID{Index: index, UUID: fmt.Sprintf("GPU-%d", index)},
+		Type: what, Code: code})
 	if !ok {
 		d.Fatalf("%s is of no interest", what)
 	}
@@ -160,15 +163,18 @@ func TestARealCapture(t *testing.T) {
 		id               string
 	}{{31, 698, 2, "01234567-373"}, {43, 745, 2, "01234567-374"}, {13, 787, 4, "01234567-375"}} {
 		e := all[i]
-		if e.Code != want.code || e.PID != want.pid || e.Count != want.count || e.ID != want.id || e.Comm != "python3" || e.Workload != fmt.Sprintf("slurm:%d", want.pid) ||
-			!slices.Equal(e.Sources, []string{"kmsg", "nvml"}) || e.Entity != gpu0 || e.Check != "xid_tenant" || e.Class != ApplicationFault || e.Node != "n1" || e.Boot == "" {
+		if e.Code != want.code || e.PID != want.pid || e.Count != want.count || e.ID != want.id ||
+			e.Comm != "python3" || e.Workload != fmt.Sprintf("slurm:%d", want.pid) ||
+			!slices.Equal(e.Sources, []string{"kmsg", "nvml"}) || e.Entity != gpu0 || e.Check != "xid_tenant" ||
+			e.Class != ApplicationFault || e.Node != "n1" || e.Boot == "" {
 			t.Errorf("incident %d is %+v, want %+v", i, e, want)
 		}
 	}
 	if l := d.Losses(); l != (Losses{}) {
 		t.Errorf("losses %+v", l)
 	}
-	if m := all[0].Message; !strings.HasPrefix(m, "XID 31, GPU memory page fault (ROBUST_CHANNEL_FIFO_ERROR_MMU_ERR_FLT): channel 0x0000000a") {
+	if m := all[0].Message; !strings.HasPrefix(m,
+		"XID 31, GPU memory page fault (ROBUST_CHANNEL_FIFO_ERROR_MMU_ERR_FLT): channel 0x0000000a") {
 		t.Errorf("message %q", m)
 	}
 }
@@ -178,12 +184,15 @@ func TestAnIncidentIsToldAtOnceAndAgain(t *testing.T) {
 	d := newDesk(t)
 	d.stays = []collectors.Stay{{Process: process(5, "evil\xff\x1b[0m", "")}}
 	d.nvml(0, "xid", 31)
-	if all := d.incidents(); len(all) != 1 || all[0].Count != 1 || all[0].PID != 0 || all[0].Check != "" || all[0].Action != "RESTART_APP" || all[0].Severity != Warning {
+	if all := d.incidents(); len(all) != 1 || all[0].Count != 1 || all[0].PID != 0 || all[0].Check != "" ||
+		all[0].Action != "RESTART_APP" || all[0].Severity != Warning {
 		t.Fatalf("%+v", all)
 	}
 	d.to(second).kernel(9, "NVRM: Xid (PCI:0000:00:06 GPU-I:02): 31, pid=5, name=evil\xff\x1b[0m, Ch")
 	all := d.incidents()
-	if e := all[0]; len(all) != 1 || e.PID != 5 || e.GI != "2" || e.Comm != "evil? [0m" || e.Count != 2 || e.First != d.start || e.Last != d.now || !slices.Equal(e.Sources, []string{"nvml", "kmsg"}) || e.Check != "xid_tenant" {
+	if e := all[0]; len(all) != 1 || e.PID != 5 || e.GI != "2" || e.Comm != "evil? [0m" || e.Count != 2 ||
+		e.First != d.start || e.Last != d.now || !slices.Equal(e.Sources, []string{"nvml", "kmsg"}) ||
+		e.Check != "xid_tenant" {
 		t.Errorf("%+v", all)
 	}
 	// Then it is over, and the next is another.
@@ -202,12 +211,13 @@ func TestTheDriverMayBeLate(t *testing.T) {
 	d.to(50*second).nvml(0, "xid", 119) // it was stuck
 	d.to(60*second).nvml(0, "xid", 119) // and this is one that the kernel did not log
 	d.to(200 * second)
-	if all := d.incidents(); len(all) != 2 || !slices.Equal(all[0].Sources, []string{"kmsg", "nvml"}) || all[0].Count != 2 || all[1].Count != 1 {
+	if all := d.incidents(); len(all) != 2 || !slices.Equal(all[0].Sources, []string{"kmsg", "nvml"}) ||
+		all[0].Count != 2 || all[1].Count != 1 {
 		t.Errorf("%+v", all)
 	}
 }
 
-func TestWhoseAProcessIs(t *testing.T) {
+func TestOwnerOfAProcess(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.stays = []collectors.Stay{{Process: process(5, "python3", "")}}
@@ -231,13 +241,16 @@ func TestCodesThatAreNotInTheTable(t *testing.T) {
 	d.kernel(4, "NVRM: Xid (PCI:0000:77:00): 79, GPU has fallen off the bus.")
 	d.to(time.Minute)
 	all := d.incidents()
-	if e := all[0]; e.Severity != Warning || e.Class != "" || e.Check != "xid_unknown" || e.Message != "XID 888, which is not in the table of XIDs: something new" {
+	if e := all[0]; e.Severity != Warning || e.Class != "" || e.Check != "xid_unknown" ||
+		e.Message != "XID 888, which is not in the table of XIDs: something new" {
 		t.Errorf("%+v", e)
 	}
-	if e := all[1]; e.Severity != Warning || e.What != "sxid" || e.Entity != (Entity{Device: "0000:c1:00.0"}) || e.Check != "" || !strings.Contains(e.Message, "not in the table") {
+	if e := all[1]; e.Severity != Warning || e.What != "sxid" || e.Entity != (Entity{Device: "0000:c1:00.0"}) ||
+		e.Check != "" || !strings.Contains(e.Message, "not in the table") {
 		t.Errorf("%+v", e)
 	}
-	if e := all[2]; e.Severity != Critical || e.Check != "sxid_fatal" || e.Action != "RESET_FABRIC" || e.Class != InterconnectFault {
+	if e := all[2]; e.Severity != Critical || e.Check != "sxid_fatal" || e.Action != "RESET_FABRIC" ||
+		e.Class != InterconnectFault {
 		t.Errorf("%+v", e)
 	}
 	if e := all[3]; e.Severity != Emergency || e.Entity != (Entity{Device: "0000:77:00"}) {
@@ -267,7 +280,8 @@ func TestEventsThatAreNoIncidents(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
-	s, ok := ParseEvent(collectors.Event{GPU: gpu.ID{Index: 3, UUID: "GPU-3"}, Type: "poison_fatal", Code: 1 << 60, GI: "2"})
+	s, ok := ParseEvent(collectors.Event{GPU: gpu.ID{Index: 3, UUID: "GPU-3"}, Type: "poison_fatal",
+		Code: 1 << 60, GI: "2"})
 	if !ok || s.Entity != (Entity{GPU: "3", UUID: "GPU-3"}) || s.Code != 0 || s.GI != "2" || s.Source != SourceNVML {
 		t.Errorf("%+v, %v", s, ok)
 	}

@@ -27,7 +27,8 @@ const (
 
 // wasThere reports whether a process may have been on the GPU at a time.
 func wasThere(s collectors.Stay, at time.Time) bool {
-	return at.After(s.After) && (s.Until.IsZero() || !at.After(s.Until.Add(lingers))) && !s.Process.Began.After(at.Add(exact))
+	return at.After(s.After) && (s.Until.IsZero() || !at.After(s.Until.Add(lingers))) &&
+		!s.Process.Began.After(at.Add(exact))
 }
 
 // A mention is a process that a line of the kernel names, with its time. The

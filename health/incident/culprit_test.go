@@ -18,7 +18,8 @@ const agentPID = 631
 
 // line is what the driver logs of an XID 13 with a process.
 func line(pid int, comm string) string {
-	return fmt.Sprintf("NVRM: Xid (PCI:0000:00:06): 13, pid=%d, name=%s, Graphics Exception: channel 0x0000000a", pid, comm)
+	return fmt.Sprintf("NVRM: Xid (PCI:0000:00:06): 13, pid=%d, name=%s, Graphics Exception: channel 0x0000000a", pid,
+		comm)
 }
 
 // TestAProcessIsBelievedOnlyIfItWasOnTheGPU holds who is named, of lines that
@@ -38,25 +39,36 @@ func TestAProcessIsBelievedOnlyIfItWasOnTheGPU(t *testing.T) {
 		want    int
 		present []int // where nobody is believed
 	}{
-		"one of several":          {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, 0}, {7, time.Hour, time.Minute, 0}}, lines: []int{7}, want: 7},
-		"ended a second before":   {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, second}}, lines: []int{6}, want: 6},
-		"ended long before":       {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, lingers + second}}, lines: []int{6}, present: []int{5}},
+		"one of several": {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, 0},
+			{7, time.Hour, time.Minute, 0}}, lines: []int{7}, want: 7},
+		"ended a second before": {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, second}},
+			lines: []int{6}, want: 6},
+		"ended long before": {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, lingers + second}},
+			lines: []int{6}, present: []int{5}},
 		"ended after":             {stays: []stay{{5, time.Hour, time.Minute, -second / 10}}, lines: []int{5}, want: 5},
 		"listed after, and begun": {stays: []stay{{5, second, second / 10, 0}}, lines: []int{5}, want: 5},
 		"came after":              {stays: []stay{{5, second, -second / 10, 0}}, lines: []int{5}},
-		"the agent":               {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, 0}}, lines: []int{agentPID}, present: []int{5, 6}},
-		"the agent has a context": {stays: []stay{{agentPID, time.Hour, 0, 0}, {6, time.Hour, 0, 0}}, lines: []int{agentPID}, present: []int{6}},
-		"the agent, then another": {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, 0}}, lines: []int{agentPID, 8, 6}, want: 6},
-		"of two the first":        {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, 0}}, lines: []int{5, 6}, want: 5},
-		"a bystander":             {stays: []stay{{5, time.Hour, 0, 0}}, lines: []int{8}, present: []int{5}},
-		"nobody is there":         {lines: []int{8}},
-		"another has the PID now": {stays: []stay{{5, time.Hour, 0, second}}, lines: []int{5}, now: map[int]uint64{5: 99}, present: []int{5}},
-		"the same has the PID":    {stays: []stay{{5, time.Hour, 0, second}}, lines: []int{5}, now: map[int]uint64{5: 5}, want: 5},
-		"both had the PID":        {stays: []stay{{5, time.Hour, 0, time.Minute}, {5, 2 * second, second, 0}}, lines: []int{5}, want: 5},
-		"PIDs of another space":   {stays: []stay{{5, time.Hour, 0, 0}}, lines: []int{5}, foreign: true, present: []int{5}},
-		"before the first look":   {stays: []stay{{5, time.Hour, 0, 0}}, lines: []int{5}, want: 5},
-		"begun after the line":    {stays: []stay{{5, -time.Minute, 0, 0}}, lines: []int{5}},
-		"no process is named":     {stays: []stay{{5, time.Hour, 0, 0}}, lines: []int{0}, present: []int{5}},
+		"the agent": {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, 0}}, lines: []int{agentPID},
+			present: []int{5, 6}},
+		"the agent has a context": {stays: []stay{{agentPID, time.Hour, 0, 0}, {6, time.Hour, 0, 0}},
+			lines: []int{agentPID}, present: []int{6}},
+		"the agent, then another": {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, 0}},
+			lines: []int{agentPID, 8, 6}, want: 6},
+		"of two the first": {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, 0}},
+			lines: []int{5, 6}, want: 5},
+		"a bystander":     {stays: []stay{{5, time.Hour, 0, 0}}, lines: []int{8}, present: []int{5}},
+		"nobody is there": {lines: []int{8}},
+		"another has the PID now": {stays: []stay{{5, time.Hour, 0, second}}, lines: []int{5},
+			now: map[int]uint64{5: 99}, present: []int{5}},
+		"the same has the PID": {stays: []stay{{5, time.Hour, 0, second}}, lines: []int{5},
+			now: map[int]uint64{5: 5}, want: 5},
+		"both had the PID": {stays: []stay{{5, time.Hour, 0, time.Minute}, {5, 2 * second, second, 0}},
+			lines: []int{5}, want: 5},
+		"PIDs of another space": {stays: []stay{{5, time.Hour, 0, 0}}, lines: []int{5}, foreign: true,
+			present: []int{5}},
+		"before the first look": {stays: []stay{{5, time.Hour, 0, 0}}, lines: []int{5}, want: 5},
+		"begun after the line":  {stays: []stay{{5, -time.Minute, 0, 0}}, lines: []int{5}},
+		"no process is named":   {stays: []stay{{5, time.Hour, 0, 0}}, lines: []int{0}, present: []int{5}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -101,7 +113,8 @@ func TestAProcessIsBelievedOnlyIfItWasOnTheGPU(t *testing.T) {
 			switch {
 			case c.want == 0 && (e.Comm != "" || e.Workload != "" || !strings.HasSuffix(e.Message, unknown)):
 				t.Errorf("%+v; want no names, and %q", e, unknown)
-			case c.want != 0 && (strings.Contains(e.Message, "unknown") || c.now == nil && (e.Comm != fmt.Sprint("job-", c.want) || e.Workload != fmt.Sprint("slurm:", c.want))):
+			case c.want != 0 && (strings.Contains(e.Message, "unknown") ||
+				c.now == nil && (e.Comm != fmt.Sprint("job-", c.want) || e.Workload != fmt.Sprint("slurm:", c.want))):
 				t.Errorf("%+v; want it to be of job-%d", e, c.want)
 			}
 			if strings.Contains(e.Message+e.Comm, "gpusteward") {
@@ -122,7 +135,8 @@ func TestAProcessIsNamedOnceItIsSeen(t *testing.T) {
 	}
 	d.stays = []collectors.Stay{{Process: process(5, "python3", "slurm:5")}}
 	d.to(second)
-	if e := d.incidents()[0]; e.PID != 5 || e.Workload != "slurm:5" || e.Count != 1 || strings.Contains(e.Message, "unknown") {
+	if e := d.incidents()[0]; e.PID != 5 || e.Workload != "slurm:5" || e.Count != 1 ||
+		strings.Contains(e.Message, "unknown") {
 		t.Errorf("%+v", e)
 	}
 }
@@ -163,9 +177,9 @@ func TestAProcessOfNoWorkloadIsToldOnce(t *testing.T) {
 	}
 }
 
-// TestWhatTheKernelSaysOfItsOwnStays holds a process that a line is about,
+// TestMessagesOfTheKernelRemain holds a process that a line is about,
 // which needs no GPU for it.
-func TestWhatTheKernelSaysOfItsOwnStays(t *testing.T) {
+func TestMessagesOfTheKernelRemain(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.kernel(1, "Out of memory: Killed process 77 (python3) total-vm:1kB")
@@ -238,7 +252,10 @@ func TestTwoHundredFaults(t *testing.T) {
 			}
 			by := *culprit
 			d.Process = func(pid int, at time.Time) (host.Process, bool) {
-				i := slices.IndexFunc(guests, func(j guest) bool { return j.process.PID == pid && !j.process.Began.After(at.Add(exact)) })
+				i := slices.IndexFunc(guests, func(j guest) bool {
+					return j.process.PID == pid &&
+						!j.process.Began.After(at.Add(exact))
+				})
 				if i < 0 {
 					return host.Process{}, false
 				}
@@ -259,7 +276,8 @@ func TestTwoHundredFaults(t *testing.T) {
 				d.Stays = func(uuid string) []collectors.Stay { return listed(guests, uuid, every, tick, d.start) }
 				if tick >= said && len(pids) > 0 {
 					for i, pid := range pids {
-						s, ok := ParseLine(host.Record{Sequence: uint64(i + 1), Time: d.start.Add(said), Text: line(pid, "gpusteward")})
+						s, ok := ParseLine(host.Record{Sequence: uint64(i + 1), Time: d.start.Add(said),
+							Text: line(pid, "gpusteward")})
 						if !ok {
 							t.Fatal("no fault")
 						}
@@ -276,7 +294,8 @@ func TestTwoHundredFaults(t *testing.T) {
 				right++
 			default:
 				wrong++
-				t.Errorf("asked every %v, fault %d: of %s (pid %d), told as %+v", every, n, by.process.Comm, by.process.PID, e)
+				t.Errorf("asked every %v, fault %d: of %s (pid %d), told as %+v", every, n, by.process.Comm,
+					by.process.PID, e)
 			}
 		}
 		t.Logf("asked every %v: of %d faults %d right, %d unknown, %d wrong", every, faults, right, unknown, wrong)

@@ -14,7 +14,8 @@ func TestARestartNeitherRepeatsNorMisses(t *testing.T) {
 	var ring []host.Record
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	log := func(seconds int) {
-		ring = append(ring, host.Record{Priority: 4, Sequence: uint64(len(ring)), Time: at.Add(time.Duration(seconds) * second), Text: "NVRM: Xid (PCI:0000:00:06): 48, x"})
+		ring = append(ring, host.Record{Priority: 4, Sequence: uint64(len(ring)),
+			Time: at.Add(time.Duration(seconds) * second), Text: "NVRM: Xid (PCI:0000:00:06): 48, x"})
 	}
 	c := Cursor{}
 	read := func(boot string) (ids []string) {

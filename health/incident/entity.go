@@ -27,7 +27,8 @@ func (e Entity) Parent() Entity { return Entity{GPU: e.GPU, UUID: e.UUID} }
 
 // Parts returns e's labels that are not empty, as name and value.
 func (e Entity) Parts() (all [][2]string) {
-	for _, p := range [][2]string{{"gpu", e.GPU}, {"uuid", e.UUID}, {"link", e.Link}, {"tenant", e.Tenant}, {"workload", e.Workload}, {"device", e.Device}} {
+	for _, p := range [][2]string{{"gpu", e.GPU}, {"uuid", e.UUID}, {"link", e.Link}, {"tenant", e.Tenant},
+		{"workload", e.Workload}, {"device", e.Device}} {
 		if p[1] != "" {
 			all = append(all, p)
 		}
@@ -88,8 +89,10 @@ func (e Entity) where() string {
 
 // Compare orders entities: by GPU, then by the parts below it.
 func (e Entity) Compare(o Entity) int {
-	return cmp.Or(cmp.Compare(len(e.GPU), len(o.GPU)), cmp.Compare(e.GPU, o.GPU), cmp.Compare(e.UUID, o.UUID), cmp.Compare(len(e.Link), len(o.Link)),
-		cmp.Compare(e.Link, o.Link), cmp.Compare(e.Tenant, o.Tenant), cmp.Compare(e.Workload, o.Workload), cmp.Compare(e.Device, o.Device))
+	return cmp.Or(cmp.Compare(len(e.GPU), len(o.GPU)), cmp.Compare(e.GPU, o.GPU), cmp.Compare(e.UUID, o.UUID),
+		cmp.Compare(len(e.Link), len(o.Link)),
+		cmp.Compare(e.Link, o.Link), cmp.Compare(e.Tenant, o.Tenant), cmp.Compare(e.Workload, o.Workload),
+		cmp.Compare(e.Device, o.Device))
 }
 
 // EntityOf returns the entity of a sample: its labels gpu and uuid, and those of
@@ -126,7 +129,8 @@ func EntityOf(s collectors.Sample, by []string) (e Entity) {
 // empty: a GPU that is given by its index has no UUID.
 func ParseEntity(s string) (Entity, error) {
 	fail := func(format string, a ...any) error {
-		return fmt.Errorf(`entity %q: %s; it may be "node", "3", "gpu=3,link=7", "tenant=NAME", "workload=NAME", "device=NAME" or a GPU's UUID`, s, fmt.Sprintf(format, a...))
+		return fmt.Errorf(`entity %q: %s; it may be "node", "3", "gpu=3,link=7", "tenant=NAME", "workload=NAME", `+
+			`"device=NAME" or a GPU's UUID`, s, fmt.Sprintf(format, a...))
 	}
 	switch {
 	case s == "node":
@@ -137,7 +141,8 @@ func ParseEntity(s string) (Entity, error) {
 		return Entity{UUID: s}, nil
 	}
 	var e Entity
-	fields := map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "tenant": &e.Tenant, "workload": &e.Workload, "device": &e.Device}
+	fields := map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "tenant": &e.Tenant,
+		"workload": &e.Workload, "device": &e.Device}
 	var last *string
 	for piece := range strings.SplitSeq(s, ",") {
 		name, value, _ := strings.Cut(piece, "=")

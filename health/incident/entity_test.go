@@ -39,7 +39,8 @@ func TestEntitiesAreReadAsPeopleWriteThem(t *testing.T) {
 		"link=7":       "a link belongs to a GPU",
 		"GPU-x,link=1": `"GPU-x" is no part`,
 	} {
-		if got, err := ParseEntity(text); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "gpu=3,link=7") {
+		if got, err := ParseEntity(text); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "gpu=3,link=7") {
 			t.Errorf("%q: %+v, %v; want an error with %q and what it may be", text, got, err, want)
 		}
 	}
@@ -47,7 +48,8 @@ func TestEntitiesAreReadAsPeopleWriteThem(t *testing.T) {
 
 // FuzzParseEntity holds that what is read is written back as what is read again.
 func FuzzParseEntity(f *testing.F) {
-	for _, s := range []string{"node", "3", "gpu=3,link=7", "GPU-x", "workload=a,b", "tenant=a,workload=b", "uuid=GPU-x", "device=a,device=b"} {
+	for _, s := range []string{"node", "3", "gpu=3,link=7", "GPU-x", "workload=a,b", "tenant=a,workload=b",
+		"uuid=GPU-x", "device=a,device=b"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -38,8 +38,9 @@ type Event struct {
 	From     State    `json:"from"` // of a transition
 	To       State    `json:"to"`
 	Latched  bool     `json:"latched,omitempty"`
-	Shadow   bool     `json:"shadow,omitempty"`  // of a transition: it sends no alert and has no consequences
-	Follows  string   `json:"follows,omitempty"` // ID of the incident that this one accompanies: it does not count by itself
+	Shadow   bool     `json:"shadow,omitempty"` // of a transition: it sends no alert and has no consequences
+	// ID of the incident that this one accompanies: it does not count by itself
+	Follows string `json:"follows,omitempty"`
 
 	Was    string `json:"was,omitempty"`    // of an enforcement: the level before, "warn"
 	Now    string `json:"now,omitempty"`    // the level since

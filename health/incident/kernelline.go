@@ -25,7 +25,8 @@ type happening struct {
 
 func readHappening(row map[string]string) (happening, error) {
 	class, severity, err := verdictOf(row)
-	return happening{name: row["name"], class: class, severity: severity, check: row["check"], action: row["action"], text: row["text"]}, err
+	return happening{name: row["name"], class: class, severity: severity, check: row["check"], action: row["action"],
+		text: row["text"]}, err
 }
 
 // kernelLines are the lines of the kernel that matter.

@@ -38,7 +38,8 @@ func TestLinesOfTheKernel(t *testing.T) {
 			continue
 		}
 		seen[l[0]] = true
-		if got := fmt.Sprintf("device=%s pid=%d comm=%s", s.Entity.Device, s.PID, s.Comm); !ok || s.What != l[0] || got != l[2] || s.Source != SourceKernel || s.Sequence != 7 || !s.Time.Equal(at) || s.Text == "" {
+		if got := fmt.Sprintf("device=%s pid=%d comm=%s", s.Entity.Device, s.PID, s.Comm); !ok || s.What != l[0] ||
+			got != l[2] || s.Source != SourceKernel || s.Sequence != 7 || !s.Time.Equal(at) || s.Text == "" {
 			t.Errorf("%q is %s %s (%+v), want %s %s", l[1], s.What, got, s, l[0], l[2])
 		}
 		r.Priority = 12
@@ -50,7 +51,7 @@ func TestLinesOfTheKernel(t *testing.T) {
 		if !seen[h.name] {
 			t.Errorf("testdata has no line for %s", h.name)
 		}
-		// What users can put into a line never comes first.
+		// Text that users control never comes first.
 		if !strings.HasPrefix(h.expression.String(), "^") {
 			t.Errorf("%s: the expression finds text within a line", h.name)
 		}
@@ -79,7 +80,8 @@ func BenchmarkParseLine(b *testing.B) {
 	for name, text := range map[string]string{
 		"none": "usb 1-1: new high-speed USB device number 2 using xhci_hcd",
 		"long": strings.Repeat("systemd[1]: started something that is of no interest at all. ", 16),
-		"xid":  "NVRM: Xid (PCI:0000:00:06): 31, pid=698, name=python3, channel 0x0000000a, intr 00000000. MMU Fault: ENGINE GRAPHICS",
+		"xid": "NVRM: Xid (PCI:0000:00:06): 31, pid=698, name=python3, channel 0x0000000a, intr 00000000. MMU " +
+			"Fault: ENGINE GRAPHICS",
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -39,7 +39,8 @@ func ParseEvent(e collectors.Event) (Observation, bool) {
 	if _, ok := events()[e.Type]; !ok && e.Type != WhatXID {
 		return Observation{}, false
 	}
-	s := Observation{Time: e.Time, Source: SourceNVML, Entity: Entity{GPU: strconv.Itoa(e.GPU.Index), UUID: e.GPU.UUID}, What: e.Type, GI: e.GI}
+	s := Observation{Time: e.Time, Source: SourceNVML, Entity: Entity{GPU: strconv.Itoa(e.GPU.Index), UUID: e.GPU.UUID},
+		What: e.Type, GI: e.GI}
 	if e.Type == WhatXID || e.Type == WhatRecovery {
 		s.Code = int(min(e.Code, math.MaxInt32))
 	}

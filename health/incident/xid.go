@@ -27,7 +27,8 @@ type XID struct {
 // Tenant reports whether a process can cause the XID, by mistake or at will.
 // Such an XID never condemns the GPU, however often it occurs.
 func (x XID) Tenant() bool {
-	return x.fault == "tenant" || x.fault == "" && (x.Class == ApplicationFault || strings.HasPrefix(x.WhoActs, "app owner"))
+	return x.fault == "tenant" || x.fault == "" && (x.Class == ApplicationFault ||
+		strings.HasPrefix(x.WhoActs, "app owner"))
 }
 
 // Hardware reports whether the XID is a fault of the GPU or its driver. Such an
@@ -55,8 +56,10 @@ var xidTable = sync.OnceValue(func() map[int]XID {
 		}
 		severity, err := xidSeverity(row["severity"])
 		// The catalogue marks a likely action with a star.
-		all[code] = XID{Code: code, Mnemonic: row["mnemonic"], Description: row["description"], Category: row["category"], Class: classes[row["category"]],
-			Severity: severity, WhoActs: row["who_acts"], Action: strings.TrimSuffix(row["immediate_action"], "*"), Investigate: row["investigatory_action"], fault: faults[row["xid"]]}
+		all[code] = XID{Code: code, Mnemonic: row["mnemonic"], Description: row["description"],
+			Category: row["category"], Class: classes[row["category"]],
+			Severity: severity, WhoActs: row["who_acts"], Action: strings.TrimSuffix(row["immediate_action"],
+				"*"), Investigate: row["investigatory_action"], fault: faults[row["xid"]]}
 		return err
 	})
 	return all

@@ -13,20 +13,25 @@ func TestXIDs(t *testing.T) {
 		t.Errorf("%d XIDs and %d SXids, want 177 and 92", len(all), len(SXids()))
 	}
 	for code, x := range all {
-		if x.Code != code || x.Mnemonic == "" || x.Description == "" || x.Severity == None || x.WhoActs == "" || x.Action == "" || strings.ContainsAny(x.Action, "*") {
+		if x.Code != code || x.Mnemonic == "" || x.Description == "" || x.Severity == None || x.WhoActs == "" ||
+			x.Action == "" || strings.ContainsAny(x.Action, "*") {
 			t.Errorf("%+v is incomplete", x)
 		}
 		if !slices.Contains(Classes, x.Class) {
 			t.Errorf("XID %d: category %q has no class in classes.tsv", code, x.Category)
 		}
-		if x.Severity >= Critical && !x.Hardware() && !slices.Contains([]int{78, 151}, code) { // which are of virtual machines
+		// which are of virtual machines
+		if x.Severity >= Critical && !x.Hardware() && !slices.Contains([]int{78, 151}, code) {
 			t.Errorf("XID %d is %v and nobody's fault in faults.tsv", code, x.Severity)
 		}
 	}
 	for code, want := range map[int]XID{
-		31: {Severity: Warning, Class: ApplicationFault, Action: "RESTART_APP"}, 79: {Severity: Emergency, Class: HardwareFault, Action: "RESTART_BM"},
-		94: {Severity: Warning, Class: MemoryFault, Action: "RESTART_APP"}, 119: {Severity: Critical, Class: DriverCrash, Action: "RESET_GPU"},
-		74: {Severity: Critical, Class: InterconnectFault, Action: "WORKFLOW_NVLINK_ERR"}, 109: {Severity: Critical, Class: ComputeTimeout, Action: "RESET_GPU"},
+		31: {Severity: Warning, Class: ApplicationFault, Action: "RESTART_APP"}, 79: {Severity: Emergency,
+			Class: HardwareFault, Action: "RESTART_BM"},
+		94: {Severity: Warning, Class: MemoryFault, Action: "RESTART_APP"}, 119: {Severity: Critical,
+			Class: DriverCrash, Action: "RESET_GPU"},
+		74: {Severity: Critical, Class: InterconnectFault, Action: "WORKFLOW_NVLINK_ERR"}, 109: {Severity: Critical,
+			Class: ComputeTimeout, Action: "RESET_GPU"},
 		167: {Severity: Emergency, Class: HardwareFault, Action: "RESTART_BM"},
 	} {
 		if x := all[code]; x.Severity != want.Severity || x.Class != want.Class || x.Action != want.Action {
@@ -35,7 +40,7 @@ func TestXIDs(t *testing.T) {
 	}
 }
 
-func TestWhoseFaultAnXIDIs(t *testing.T) {
+func TestBlameForAnXID(t *testing.T) {
 	t.Parallel()
 	for code, x := range XIDs() {
 		if x.Tenant() && (x.Hardware() || x.Severity >= Critical) {
@@ -112,7 +117,8 @@ func TestFactsHangTogether(t *testing.T) {
 			}
 		}
 	}
-	for value, want := range map[int]action{0: {"NONE", Info}, 1: {"RESET_GPU", Critical}, 2: {"RESTART_BM", Emergency}, 4: {"DRAIN_RESET", Critical}, 5: {"RECOVER_IMEX", Critical}} {
+	for value, want := range map[int]action{0: {"NONE", Info}, 1: {"RESET_GPU", Critical}, 2: {"RESTART_BM", Emergency},
+		4: {"DRAIN_RESET", Critical}, 5: {"RECOVER_IMEX", Critical}} {
 		if actions()[value] != want {
 			t.Errorf("recovery action %d is %+v, want %+v", value, actions()[value], want)
 		}

@@ -26,7 +26,8 @@ func TestAFullDisk(t *testing.T) {
 			time.Sleep(10 * retryAfter)
 		}
 		wantCodes(t, j, Filter{}, 2, 1, 0)
-		if j.Lost() != 0 || j.Late() != 3 || journalSample(t, j, LateTotal, "no_space") != 3 || journalSample(t, j, QueueLength) != 3 || log.count("journal not written") != 1 {
+		if j.Lost() != 0 || j.Late() != 3 || journalSample(t, j, LateTotal, "no_space") != 3 ||
+			journalSample(t, j, QueueLength) != 3 || log.count("cannot write the journal") != 1 {
 			t.Errorf("lost %d, log %s", j.Lost(), &log.text)
 		}
 		long := happened(3) // fills the queue
@@ -35,7 +36,8 @@ func TestAFullDisk(t *testing.T) {
 			j.Append(long)
 		}
 		lost := j.Lost()
-		if lost < 9 || lost > 12 || journalSample(t, j, LostTotal, "no_space") != float64(lost) || queuedBytes(j) > maxQueue {
+		if lost < 9 || lost > 12 || journalSample(t, j, LostTotal, "no_space") != float64(lost) ||
+			queuedBytes(j) > maxQueue {
 			t.Errorf("lost %d, queue %d bytes", lost, queuedBytes(j))
 		}
 		if err := os.Remove(path); err != nil { // there is room again
@@ -47,7 +49,8 @@ func TestAFullDisk(t *testing.T) {
 		if fmt.Sprint(codes[:4]) != "[0 1 2 3]" || codes[len(codes)-1] != 0 {
 			t.Errorf("written when there is room again: %v", codes)
 		}
-		if e := j.Events(Filter{Kind: incident.KindAgent})[0]; e.What != "journal_lost" || e.Count != int(lost) || e.Severity != incident.Warning {
+		if e := j.Events(Filter{Kind: incident.KindAgent})[0]; e.What != "journal_lost" || e.Count != int(lost) ||
+			e.Severity != incident.Warning {
 			t.Errorf("%+v, want a record of the gap", e)
 		}
 		if queuedBytes(j) != 0 || log.count("journal written again") != 1 || journalSample(t, j, QueueLength) != 0 {
@@ -120,7 +123,7 @@ func TestDirectoriesThatComeAndGo(t *testing.T) {
 			j, _, log, _ := testJournal(t, Options{Dir: dir})
 			j.Append(happened(1))
 			time.Sleep(3 * retryAfter)
-			if log.count("journal not written") != 1 {
+			if log.count("cannot write the journal") != 1 {
 				t.Errorf("log %s", &log.text)
 			}
 			if err := os.Remove(dir); err != nil {

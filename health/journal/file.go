@@ -24,18 +24,18 @@ type journalFile struct {
 	most int64 // bytes of a file
 	keep int   // files, with the one that is written
 
-	lock   *os.File // nil: the directory is to be taken
-	file   *os.File // nil: it is to be opened
+	lock   *os.File // nil: the directory is not taken yet
+	file   *os.File // nil: the file is not open yet
 	size   int64    // of file
-	ragged bool     // file does not end with a line's end
+	ragged bool     // file does not end with a newline
 	bytes  atomic.Int64
 }
 
 // A line is a record as it is written.
 type line struct {
-	text []byte // with its end
-	sync bool   // has to be on the disk before it counts as written
-	late bool   // is counted as one that could not be written when it came
+	text []byte // with its newline
+	sync bool   // must be on the disk to count as written
+	late bool   // counted in LateTotal already
 }
 
 // name returns the path of the i-th file; 0 is the one that is written.
@@ -46,7 +46,7 @@ func (f *journalFile) name(i int) string {
 	return filepath.Join(f.dir, fmt.Sprintf("events.%d.jsonl", i))
 }
 
-// take makes the directory and takes it for this agent alone.
+// take creates the directory, and locks it for this agent alone.
 func (f *journalFile) take() error {
 	if err := os.MkdirAll(f.dir, 0o755); err != nil {
 		return fmt.Errorf("make the journal's directory: %w", err)
@@ -60,7 +60,7 @@ func (f *journalFile) take() error {
 		err = errLocked
 	}
 	if err != nil {
-		_ = lock.Close() // holds nothing
+		_ = lock.Close() // it holds nothing
 		return fmt.Errorf("lock the journal in %s: %w", f.dir, err)
 	}
 	f.lock = lock
@@ -68,7 +68,7 @@ func (f *journalFile) take() error {
 	return nil
 }
 
-// begin opens the file, to go on where it ends.
+// begin opens the file, to append to it.
 func (f *journalFile) begin() (err error) {
 	if f.file, err = os.OpenFile(f.name(0), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o640); err != nil {
 		return fmt.Errorf("open the journal: %w", err)
@@ -87,18 +87,18 @@ func (f *journalFile) begin() (err error) {
 	return nil
 }
 
-// close lets go of the file and of the directory.
+// close releases the file and the directory.
 func (f *journalFile) close() {
 	for _, file := range []*os.File{f.file, f.lock} {
 		if file != nil {
-			_ = file.Close() // what has to be on the disk was synced
+			_ = file.Close() // every line that must be on the disk was synced
 		}
 	}
 	f.file, f.lock = nil, nil
 }
 
-// append writes lines in turn and returns how many are as safe as they have to
-// be. After a failure the next call opens everything anew.
+// append writes lines in turn, and returns how many are as safe as they must
+// be. After a failure the next call opens everything again.
 func (f *journalFile) append(lines []line) (n int, err error) {
 	if f.file != nil && !f.there() {
 		f.close()
@@ -127,7 +127,7 @@ func (f *journalFile) append(lines []line) (n int, err error) {
 	return n, err
 }
 
-// there reports whether the open file is still the one that bears its name.
+// there reports whether the open file still has its name.
 func (f *journalFile) there() bool {
 	named, err := os.Stat(f.name(0))
 	if err != nil {
@@ -137,8 +137,8 @@ func (f *journalFile) there() bool {
 	return err == nil && os.SameFile(named, open)
 }
 
-// write appends one line, to a new file if this one is full. A line of which
-// only a part fitted is taken back.
+// write appends one line, to a new file if this one is full. It removes a line
+// that was written only in part.
 func (f *journalFile) write(text []byte) error {
 	if f.size > 0 && f.size+int64(len(text)) > f.most {
 		if err := f.rotate(); err != nil {
@@ -151,7 +151,7 @@ func (f *journalFile) write(text []byte) error {
 	n, err := f.file.Write(text)
 	if err != nil {
 		if n > 0 {
-			_ = f.file.Truncate(f.size) // else the next one to open it finds it ragged
+			_ = f.file.Truncate(f.size) // otherwise the next agent to open it finds it ragged
 		}
 		return fmt.Errorf("write the journal: %w", err)
 	}
@@ -161,7 +161,7 @@ func (f *journalFile) write(text []byte) error {
 	return nil
 }
 
-// rotate makes the file its own predecessor and begins a new one.
+// rotate turns the file into its own predecessor, and begins a new one.
 func (f *journalFile) rotate() error {
 	if err := f.file.Sync(); err != nil {
 		return fmt.Errorf("rotate the journal: %w", err)
@@ -183,7 +183,7 @@ func (f *journalFile) rotate() error {
 	return host.SyncDir(f.dir)
 }
 
-// measure counts the bytes of all files.
+// measure returns the size of all files.
 func (f *journalFile) measure() {
 	var sum int64
 	for i := range f.keep {
@@ -194,13 +194,13 @@ func (f *journalFile) measure() {
 	f.bytes.Store(sum)
 }
 
-// prune removes the files of a time when more were kept.
+// prune removes the files from a time when more were kept.
 func (f *journalFile) prune() {
 	for i := f.keep; os.Remove(f.name(i)) == nil; i++ {
 	}
 }
 
-// reason sorts a failure for the metric.
+// reason classifies a failure for the metric.
 func reason(err error) string {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):

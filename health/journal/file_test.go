@@ -62,7 +62,8 @@ func TestReadingEndsWithTheFirstFailure(t *testing.T) {
 	}
 	for _, c := range []struct{ goods, bads, good, bad int }{{0, 9, 1, 0}, {1, 9, 2, 1}, {9, 0, 1, 1}} {
 		good, bad = 0, 0
-		err := readLines(strings.NewReader(text), func([]byte, incident.Event) error { return count(&good, c.goods) }, func([]byte) error { return count(&bad, c.bads) })
+		err := readLines(strings.NewReader(text), func([]byte, incident.Event) error { return count(&good, c.goods) },
+			func([]byte) error { return count(&bad, c.bads) })
 		if !errors.Is(err, full) || good != c.good || bad != c.bad {
 			t.Errorf("%+v: %v after %d records and %d others", c, err, good, bad)
 		}

@@ -11,20 +11,20 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A Filter says which events are wanted. What is empty lets all through.
+// A Filter selects events. An empty field matches all.
 type Filter struct {
-	Since, Until time.Time // by the record's time; Until itself is out
+	Since, Until time.Time // by the record's time; Until is exclusive
 	Kind         incident.Kind
 	Check        string
-	Severity     incident.Severity // at least
+	Severity     incident.Severity // the least one
 	GPU          string            // index or UUID
-	Tenant       string            // that the event is about, or whose workload
-	Workload     string            // whose the process is, or that the event is about
+	Tenant       string            // of the event or its workload
+	Workload     string            // of the process or the event
 	Class        incident.Class
 	Limit        int // 0: 100; at most 4096
 }
 
-// defaultLimit is how many events an answer holds unless it is asked for others.
+// defaultLimit is the number of events in an answer by default.
 const defaultLimit = 100
 
 func (f Filter) limit() int { return min(cmp.Or(f.Limit, defaultLimit), maxRecent) }
@@ -34,14 +34,15 @@ func (f Filter) match(e *incident.Event) bool {
 		(f.Kind == "" || e.Kind == f.Kind) && (f.Check == "" || e.Check == f.Check) && e.Severity >= f.Severity &&
 		(f.GPU == "" || e.Entity.GPU == f.GPU || e.Entity.UUID == f.GPU) &&
 		(f.Tenant == "" || e.Entity.Tenant == f.Tenant) &&
-		(f.Workload == "" || e.Workload == f.Workload || e.Entity.Workload == f.Workload) && (f.Class == "" || e.Class == f.Class)
+		(f.Workload == "" || e.Workload == f.Workload || e.Entity.Workload == f.Workload) &&
+		(f.Class == "" || e.Class == f.Class)
 }
 
-// kinds are all five.
-var kinds = []incident.Kind{incident.KindIncident, incident.KindTransition, incident.KindAck, incident.KindAgent, incident.KindEnforcement}
+var kinds = []incident.Kind{incident.KindIncident, incident.KindTransition, incident.KindAck, incident.KindAgent,
+	incident.KindEnforcement}
 
-// parameters are what a query may have. Each sets what its text says, or
-// returns what it may be.
+// parameters are the parameters of a query. Each sets its field from a text, or
+// returns the values that it accepts.
 var parameters = map[string]func(f *Filter, text string) string{
 	"since": func(f *Filter, s string) string { return setTime(&f.Since, s) },
 	"until": func(f *Filter, s string) string { return setTime(&f.Until, s) },
@@ -49,7 +50,8 @@ var parameters = map[string]func(f *Filter, text string) string{
 	"class": func(f *Filter, s string) string { return setName(&f.Class, s, incident.Classes) },
 	"severity": func(f *Filter, s string) string {
 		if f.Severity.UnmarshalText([]byte(s)) != nil {
-			return fmt.Sprintf("one of %v", []incident.Severity{incident.None, incident.Info, incident.Warning, incident.Critical, incident.Emergency})
+			return fmt.Sprintf("one of %v", []incident.Severity{incident.None, incident.Info, incident.Warning,
+				incident.Critical, incident.Emergency})
 		}
 		return ""
 	},
@@ -67,8 +69,8 @@ var parameters = map[string]func(f *Filter, text string) string{
 	},
 }
 
-// ParseFilter reads a filter as the query of /api/v1/events has it. Its errors
-// name the parameter and say what it may be.
+// ParseFilter parses the query of /api/v1/events. Its errors name the parameter
+// and the values that it accepts.
 func ParseFilter(query url.Values) (f Filter, err error) {
 	for _, name := range sortedKeys(query) {
 		set, ok := parameters[name]

@@ -19,11 +19,15 @@ func TestFilters(t *testing.T) {
 	at := func(n int) time.Time { return time.Unix(1e9+int64(n), 0) }
 	for n, e := range []incident.Event{
 		{Kind: incident.KindAgent, Severity: incident.Info},
-		{Kind: incident.KindIncident, Severity: incident.Critical, Entity: incident.Entity{GPU: "3", UUID: "GPU-c"}, Class: incident.HardwareFault},
-		{Kind: incident.KindIncident, Severity: incident.Warning, Entity: incident.Entity{GPU: "3", UUID: "GPU-c"}, Class: incident.ApplicationFault, Workload: "pod/a"},
-		{Kind: incident.KindTransition, Severity: incident.Warning, Entity: incident.Entity{GPU: "13", Workload: "pod/a"}, Check: "memory_pressure"},
+		{Kind: incident.KindIncident, Severity: incident.Critical, Entity: incident.Entity{GPU: "3", UUID: "GPU-c"},
+			Class: incident.HardwareFault},
+		{Kind: incident.KindIncident, Severity: incident.Warning, Entity: incident.Entity{GPU: "3", UUID: "GPU-c"},
+			Class: incident.ApplicationFault, Workload: "pod/a"},
+		{Kind: incident.KindTransition, Severity: incident.Warning, Entity: incident.Entity{GPU: "13",
+			Workload: "pod/a"}, Check: "memory_pressure"},
 		{Kind: incident.KindAck, Severity: incident.Emergency, Check: "gpu_lost"},
-		{Kind: incident.KindEnforcement, Entity: incident.Entity{Tenant: "batch", Workload: "pod/b"}, Was: "warn", Now: "throttle", Result: "done"},
+		{Kind: incident.KindEnforcement, Entity: incident.Entity{Tenant: "batch", Workload: "pod/b"}, Was: "warn",
+			Now: "throttle", Result: "done"},
 	} {
 		e.Code, e.Time = n, at(n)
 		j.Append(e)
@@ -70,8 +74,10 @@ func TestFiltersAreRead(t *testing.T) {
 			"since=2026-01-31T12:00:00Z&until=2026-01-31T13:00:00%2B01:00": {Since: noon, Until: noon},
 			"since=1769860800.5": {Since: noon.Add(time.Second / 2)},
 			"since=15m":          {Since: time.Now().Add(-15 * time.Minute)},
-			"kind=ack&check=gpu_lost&severity=warning&gpu=3&tenant=batch&workload=pod/a&class=memory-fault&limit=4096": {
-				Kind: incident.KindAck, Check: "gpu_lost", Severity: incident.Warning, GPU: "3", Tenant: "batch", Workload: "pod/a", Class: incident.MemoryFault, Limit: 4096},
+			"kind=ack&check=gpu_lost&severity=warning&gpu=3&tenant=batch&workload=pod/a&class=memory-fault" +
+				"&limit=4096": {
+				Kind: incident.KindAck, Check: "gpu_lost", Severity: incident.Warning, GPU: "3", Tenant: "batch",
+				Workload: "pod/a", Class: incident.MemoryFault, Limit: 4096},
 		} {
 			values, err := url.ParseQuery(query)
 			if err != nil {
@@ -104,7 +110,8 @@ func TestFiltersAreRead(t *testing.T) {
 		"limit=4097":      "a number from 1 to 4096",
 		"limit=ten":       "a number from 1 to 4096",
 		"gpu=1&gpu=2":     "gpu is given 2 times",
-		"sevrity=warning": `there is no parameter "sevrity"; there are [check class gpu kind limit severity since tenant until workload]`,
+		"sevrity=warning": `there is no parameter "sevrity"; there are ` +
+			"[check class gpu kind limit severity since tenant until workload]",
 	} {
 		values, err := url.ParseQuery(query)
 		if err != nil {

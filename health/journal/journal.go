@@ -1,5 +1,5 @@
-// Package journal keeps what happened: a bounded number of events in memory
-// and in files of JSON lines, and answers for them over HTTP.
+// Package journal keeps events: a bounded number in memory and in files of JSON
+// lines. It serves them over HTTP.
 package journal
 
 import (
@@ -19,28 +19,33 @@ import (
 	"gpusteward/health/incident"
 )
 
-// What the journal says of itself.
+// Metrics of the journal.
 var (
-	EventsTotal = collectors.HostCounter("gpusteward_journal_events_total", "Records that the journal was given.")
-	LostTotal   = collectors.HostCounter("gpusteward_journal_lost_total", "Records that will never be in the journal's files, by why; the last 4096 are in memory all the same.", "reason")
-	LateTotal   = collectors.HostCounter("gpusteward_journal_late_total", "Records that could not be written when they came, by why: they wait until the disk works again, as far as 4 MiB hold them.", "reason")
+	EventsTotal = collectors.HostCounter("gpusteward_journal_events_total",
+		"Records that the journal received.")
+	LostTotal = collectors.HostCounter("gpusteward_journal_lost_total",
+		"Records that will never be in the journal's files, by reason; the last 4096 are in memory nevertheless.",
+		"reason")
+	LateTotal = collectors.HostCounter("gpusteward_journal_late_total",
+		"Records that could not be written at once, by reason: they wait until the disk works again, up to 4 MiB of "+
+			"them.", "reason")
 	QueueLength = collectors.HostGauge("gpusteward_journal_queue_length", "Records that wait to be written.")
 	Bytes       = collectors.HostGauge("gpusteward_journal_bytes", "Size of the journal's files.")
 	Streams     = collectors.HostGauge("gpusteward_event_streams", "Clients that follow /api/v1/events.")
 )
 
-// Options are what a Journal needs to know.
+// Options are the settings of a Journal.
 type Options struct {
-	Dir        string // of the files, made if it is not there; empty: memory only
+	Dir        string // of the files, created if it is missing; empty: memory only
 	MaxBytes   int64  // of a file; 0: 8 MiB
-	Files      int    // at most, with the one that is written; 0: 4
-	Node, Boot string // of records that do not say
+	Files      int    // at most, with the present one; 0: 4
+	Node, Boot string // of records without their own
 	Log        *slog.Logger
 }
 
-// A Journal keeps events: the last 4096 in memory, more in files of JSON
-// lines. What cannot be written waits and is tried again; what does not fit
-// in the queue is counted. Safe for concurrent use.
+// A Journal keeps events: the last 4096 in memory, more in files of JSON lines.
+// Records that cannot be written wait for the next attempt; those that do not
+// fit in the queue are counted. Safe for concurrent use.
 type Journal struct {
 	options Options
 	file    *journalFile // the writer's; nil: memory only
@@ -51,37 +56,39 @@ type Journal struct {
 	streams map[*stream]struct{}
 	queue   []line
 	queued  int               // bytes of queue
-	events  uint64            // that were given
+	events  uint64            // received events
 	lost    map[string]uint64 // by reason
 	late    map[string]uint64 // by reason
-	failing string            // why nothing can be written now; else empty
-	told    uint64            // of the lost, those that a record tells of
+	failing string            // the reason that nothing can be written now; empty: none
+	told    uint64            // lost records that a record has reported
 	ended   bool
 }
 
-// maxQueue bounds what waits to be written, in bytes: some 8,000 records.
+// maxQueue bounds the records that wait to be written, in bytes: some 8,000
+// records.
 const maxQueue = 4 << 20
 
-// retryAfter is how long a disk that failed is left alone.
+// retryAfter is the pause after a failure of the disk.
 const retryAfter = 5 * time.Second
 
-// flushTime bounds how long the end waits for the disk, which may hang.
+// flushTime bounds the wait for the disk at the end, because the disk may hang.
 const flushTime = 2 * time.Second
 
-// The reasons of LateTotal and LostTotal, which exist from the start
-// because increase() misses a counter that is born at 1.
+// The reasons of LateTotal and LostTotal. Their series exist from the start,
+// because increase() misses a counter that begins at 1.
 var (
 	lateReasons = []string{"no_space", "not_writable", "locked", "io"}
 	lossReasons = append(lateReasons[:4:4], "queue", "encoding", "ended")
 )
 
-// Open opens the journal, repairs its files and loads the last of their
-// records. What it repaired is in the journal, and returned. Where there can
-// be no files it says so in the log and goes on without: the error is that
-// another agent uses the directory.
+// Open opens the journal, repairs its files and loads their last records. It
+// records the repairs, and returns them. If there can be no files, Open logs
+// that and continues without them. An error means that another agent uses the
+// directory.
 func Open(o Options) (*Journal, []incident.Event, error) {
 	o.MaxBytes, o.Files = cmp.Or(o.MaxBytes, 8<<20), cmp.Or(o.Files, 4)
-	j := &Journal{options: o, wake: make(chan struct{}, 1), recent: newRecent(), streams: map[*stream]struct{}{}, lost: map[string]uint64{}, late: map[string]uint64{}}
+	j := &Journal{options: o, wake: make(chan struct{}, 1), recent: newRecent(), streams: map[*stream]struct{}{},
+		lost: map[string]uint64{}, late: map[string]uint64{}}
 	if o.Dir == "" {
 		return j, nil, nil
 	}
@@ -104,8 +111,8 @@ func Open(o Options) (*Journal, []incident.Event, error) {
 	return j, repairs, nil
 }
 
-// Append takes one record. What it lacks of version, ID, time, node and boot
-// is filled in. It never waits for the disk.
+// Append takes one record, and fills in the version, ID, time, node and boot
+// that it lacks. It never waits for the disk.
 func (j *Journal) Append(e incident.Event) { j.append(e) }
 
 func (j *Journal) append(e incident.Event) incident.Event {
@@ -123,7 +130,7 @@ func (j *Journal) append(e incident.Event) incident.Event {
 	if err == nil && len(text) >= maxLine {
 		err = fmt.Errorf("it is longer than %d bytes", maxLine)
 	}
-	if err != nil { // nor could it be served
+	if err != nil { // it could not be served either
 		j.lost["encoding"]++
 		j.options.Log.Error("event lost: it cannot be encoded", "id", e.ID, "err", err)
 		return e
@@ -132,11 +139,12 @@ func (j *Journal) append(e incident.Event) incident.Event {
 	for s := range j.streams {
 		j.tell(s, e)
 	}
-	j.enqueue(line{text: append(text, '\n'), sync: e.Severity >= incident.Critical || e.Latched || e.Kind == incident.KindAck || e.Kind == incident.KindEnforcement})
+	j.enqueue(line{text: append(text, '\n'), sync: e.Severity >= incident.Critical || e.Latched ||
+		e.Kind == incident.KindAck || e.Kind == incident.KindEnforcement})
 	return e
 }
 
-// finite returns v, or 0 where JSON has no word for it.
+// finite returns v, or 0 if JSON cannot express it.
 func finite(v float64) float64 {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return 0
@@ -144,7 +152,7 @@ func finite(v float64) float64 {
 	return v
 }
 
-// enqueue leaves a line to the writer.
+// enqueue passes a line to the writer.
 func (j *Journal) enqueue(l line) {
 	switch {
 	case j.file == nil:
@@ -157,13 +165,13 @@ func (j *Journal) enqueue(l line) {
 		j.queued += len(l.text)
 		select {
 		case j.wake <- struct{}{}:
-		default: // it is to wake already
+		default: // the writer will wake already
 		}
 	}
 }
 
-// Run writes what it is given until ctx ends, and what is left then. It ends
-// the streams too.
+// Run writes records until ctx ends, and then those that are left. It also ends
+// the streams.
 func (j *Journal) Run(ctx context.Context) error {
 	written := make(chan struct{})
 	go func() {
@@ -183,12 +191,13 @@ func (j *Journal) Run(ctx context.Context) error {
 	j.ended = true
 	if left := len(j.queue); left > 0 {
 		j.lost[cmp.Or(j.failing, "ended")] += uint64(left)
-		j.options.Log.Error("journal ends with records that are not written", "records", left, "reason", cmp.Or(j.failing, "slow"))
+		j.options.Log.Error("journal ends with records that are not written", "records", left,
+			"reason", cmp.Or(j.failing, "slow"))
 	}
 	return nil
 }
 
-// write is the writer: it alone uses the file, until ctx ends.
+// write is the writer, the only user of the file, until ctx ends.
 func (j *Journal) write(ctx context.Context) {
 	defer j.file.close()
 	for {
@@ -200,13 +209,13 @@ func (j *Journal) write(ctx context.Context) {
 		case <-wake:
 		case <-retry:
 		case <-ctx.Done():
-			_ = j.flush() // what fails is counted where nothing is left to wait for
+			_ = j.flush() // Run counts the records that are left
 			return
 		}
 	}
 }
 
-// flush writes what waits.
+// flush writes the waiting records.
 func (j *Journal) flush() error {
 	for {
 		j.mu.Lock()
@@ -223,7 +232,7 @@ func (j *Journal) flush() error {
 	}
 }
 
-// settle takes what was written from the queue, and says when the disk begins
+// settle removes written records from the queue, and logs when the disk begins
 // to fail and when it works again.
 func (j *Journal) settle(n int, err error) {
 	j.mu.Lock()
@@ -231,7 +240,7 @@ func (j *Journal) settle(n int, err error) {
 		j.queued -= len(l.text)
 	}
 	if j.queue = j.queue[n:]; len(j.queue) == 0 {
-		j.queue = nil // lets go of what was written
+		j.queue = nil // releases the written records
 	}
 	before, lost := j.failing, sum(j.lost)
 	var gap uint64
@@ -249,32 +258,34 @@ func (j *Journal) settle(n int, err error) {
 	j.mu.Unlock()
 	switch {
 	case err != nil && before == "":
-		j.options.Log.Error("journal not written: events are kept in memory, it is tried again", "err", host.Explain(err, host.Reads|host.Writes))
+		j.options.Log.Error("cannot write the journal, retrying: events stay in memory", "err",
+			host.Explain(err, host.Reads|host.Writes))
 	case err == nil && before != "":
 		j.options.Log.Info("journal written again", "lost", lost)
 	}
 	if gap > 0 {
-		j.Append(incident.Event{Kind: incident.KindAgent, What: "journal_lost", Severity: incident.Warning, Entity: incident.Entity{Device: "journal"}, Count: int(gap),
+		j.Append(incident.Event{Kind: incident.KindAgent, What: "journal_lost", Severity: incident.Warning,
+			Entity: incident.Entity{Device: "journal"}, Count: int(gap),
 			Message: fmt.Sprintf("%d records before this one could not be written", gap)})
 	}
 }
 
-// Events returns what f lets through of the last 4096 events, the newest first.
+// Events returns the last 4096 events that f matches, the newest first.
 func (j *Journal) Events(f Filter) []incident.Event {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.recent.matching(f)
 }
 
-// Lost returns how many records will never be in the files.
+// Lost returns the number of records that will never be in the files.
 func (j *Journal) Lost() uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return sum(j.lost)
 }
 
-// Late returns how many records could not be written when they came, whatever
-// became of them: it rises at once when a disk is full.
+// Late returns the number of records that could not be written at once,
+// whatever became of them: it rises as soon as a disk is full.
 func (j *Journal) Late() uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()

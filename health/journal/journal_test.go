@@ -61,7 +61,8 @@ func testJournal(t *testing.T, o Options) (j *Journal, repairs []incident.Event,
 
 // happened returns an incident with its number as ID, code and second.
 func happened(n int) incident.Event {
-	return incident.Event{ID: fmt.Sprint("i", n), Kind: incident.KindIncident, What: "xid", Code: n, Severity: incident.Warning, Time: time.Unix(1e9+int64(n), 0).UTC()}
+	return incident.Event{ID: fmt.Sprint("i", n), Kind: incident.KindIncident, What: "xid", Code: n,
+		Severity: incident.Warning, Time: time.Unix(1e9+int64(n), 0).UTC()}
 }
 
 // wantCodes fails unless the journal's events have these codes, the newest first.
@@ -124,13 +125,15 @@ func TestTheNewestOfAnIDIsKept(t *testing.T) {
 	again.Count = 5
 	j.Append(again)
 	wantCodes(t, j, Filter{}, 1, 3, 2)
-	if e := j.Events(Filter{Limit: 1})[0]; e.Count != 5 || e.Node != "n1" || e.Boot != "b1" || e.Version != incident.EventVersion {
+	if e := j.Events(Filter{Limit: 1})[0]; e.Count != 5 || e.Node != "n1" || e.Boot != "b1" ||
+		e.Version != incident.EventVersion {
 		t.Errorf("%+v, want the second record, with what it lacked", e)
 	}
 	for n := range maxRecent {
 		j.Append(happened(100 + n))
 	}
-	if all := j.Events(Filter{Limit: maxRecent}); len(all) != maxRecent || all[0].Code != 99+maxRecent || len(j.recent.byID) != maxRecent {
+	if all := j.Events(Filter{Limit: maxRecent}); len(all) != maxRecent || all[0].Code != 99+maxRecent ||
+		len(j.recent.byID) != maxRecent {
 		t.Errorf("%d events, %d IDs, the newest %d", len(all), len(j.recent.byID), all[0].Code)
 	}
 	j.Append(incident.Event{Kind: incident.KindAgent, Value: math.NaN(), Threshold: math.Inf(1)})
@@ -141,7 +144,7 @@ func TestTheNewestOfAnIDIsKept(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeEncodedIsCounted(t *testing.T) {
+func TestRecordsThatCannotBeEncodedAreCounted(t *testing.T) {
 	t.Parallel()
 	log := new(journalLog)
 	j, _, err := Open(Options{Log: slog.New(slog.NewTextHandler(log, nil))})
@@ -150,7 +153,8 @@ func TestWhatCannotBeEncodedIsCounted(t *testing.T) {
 	}
 	j.Append(incident.Event{ID: "long", Kind: incident.KindIncident, Message: strings.Repeat("x", maxLine)})
 	j.Append(incident.Event{ID: "year", Kind: incident.KindIncident, Time: time.Unix(1<<50, 0)})
-	if j.Lost() != 2 || journalSample(t, j, LostTotal, "encoding") != 2 || len(j.Events(Filter{})) != 0 || log.count("event lost") != 2 {
+	if j.Lost() != 2 || journalSample(t, j, LostTotal, "encoding") != 2 || len(j.Events(Filter{})) != 0 ||
+		log.count("event lost") != 2 {
 		t.Errorf("lost %d, events %v", j.Lost(), j.Events(Filter{}))
 	}
 }
@@ -225,7 +229,7 @@ func TestEventsSurviveARestart(t *testing.T) {
 	})
 }
 
-func TestWhatHasToBeOnTheDisk(t *testing.T) {
+func TestLinesThatMustBeOnTheDisk(t *testing.T) {
 	t.Parallel()
 	j, _, err := Open(Options{Dir: t.TempDir()})
 	if err != nil {
@@ -250,9 +254,10 @@ func TestWhatHasToBeOnTheDisk(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotSafelyOnTheDiskIsLate(t *testing.T) {
+func TestUnsyncedRecordsAreLate(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Symlink("/dev/null", filepath.Join(dir, "events.jsonl")); err != nil { // takes all, and cannot be synced
+	// takes all, and cannot be synced
+	if err := os.Symlink("/dev/null", filepath.Join(dir, "events.jsonl")); err != nil {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -272,7 +277,7 @@ func TestWhatIsNotSafelyOnTheDiskIsLate(t *testing.T) {
 	})
 }
 
-func TestWhatIsLeftAtTheEndIsWritten(t *testing.T) {
+func TestRecordsAreWrittenAtTheEnd(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		for n := range 50 { // the end and the event come at once, in either order
@@ -293,7 +298,8 @@ func TestOneAgentOnADirectory(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		first, _, _, end := testJournal(t, Options{Dir: dir})
-		if _, _, err := Open(Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), "another agent writes it; --state.dir takes another directory") {
+		if _, _, err := Open(Options{Dir: dir}); err == nil || !strings.Contains(err.Error(),
+			"another agent writes it; --state.dir takes another directory") {
 			t.Errorf("a second agent: %v", err)
 		}
 		first.Append(happened(1))

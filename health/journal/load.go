@@ -16,14 +16,14 @@ import (
 	"gpusteward/health/incident"
 )
 
-// maxLine bounds a record, in bytes, with its end.
+// maxLine bounds a record with its newline, in bytes.
 const maxLine = 64 << 10
 
 // maxBad bounds events.bad, in bytes.
 const maxBad = 1 << 20
 
-// load adds the last records of the files to last, and returns what it
-// repaired. Files older than what fits in memory are not read.
+// load adds the last records of the files to last, and returns the repairs. It
+// does not read files that are older than the records that fit in memory.
 func (f *journalFile) load(last *recent) (repairs []incident.Event, err error) {
 	var files []*recent // the newest first
 	for i, n := 0, 0; i < f.keep && n < maxRecent; i++ {
@@ -43,7 +43,7 @@ func (f *journalFile) load(last *recent) (repairs []incident.Event, err error) {
 	return repairs, err
 }
 
-// loadFile returns the last records of one file. Lines that are none are
+// loadFile returns the last records of one file. Lines that are no records are
 // moved to events.bad.
 func loadFile(path string) (events *recent, repaired *incident.Event, err error) {
 	events = newRecent()
@@ -70,17 +70,20 @@ func loadFile(path string) (events *recent, repaired *incident.Event, err error)
 	if bad == 0 {
 		return events, nil, nil
 	}
-	e := incident.Event{Kind: incident.KindAgent, What: "journal_repaired", Severity: incident.Warning, Entity: incident.Entity{Device: "journal"},
-		Message: fmt.Sprintf("%s held %d bytes that are no record; they are now in events.bad", filepath.Base(path), size)}
+	e := incident.Event{Kind: incident.KindAgent, What: "journal_repaired", Severity: incident.Warning,
+		Entity: incident.Entity{Device: "journal"},
+		Message: fmt.Sprintf("%s held %d bytes that are no record; they are now in events.bad",
+			filepath.Base(path), size)}
 	if err := repair(file, path); err != nil {
 		e.What = "journal_damaged"
-		e.Message = fmt.Sprintf("%s holds %d bytes that are no record, and they cannot be moved: %v", filepath.Base(path), size, err)
+		e.Message = fmt.Sprintf("%s holds %d bytes that are no record, and they cannot be moved: %v",
+			filepath.Base(path), size, err)
 	}
 	return events, &e, nil
 }
 
-// repair leaves the good lines of file, which is at path, and puts the others
-// into events.bad, as they are.
+// repair keeps the good lines of the file at path, and moves the others to
+// events.bad unchanged.
 func repair(file *os.File, path string) error {
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -109,8 +112,9 @@ func repair(file *os.File, path string) error {
 	})
 }
 
-// readLines hands each record of r to good, with its line, and what is none to
-// bad, in pieces. Both are valid until they return; their errors end it.
+// readLines calls good with each record of r and its line, and bad with
+// everything else, in pieces. The arguments are valid during the call; an error
+// of either function ends the reading.
 func readLines(r io.Reader, good func(text []byte, e incident.Event) error, bad func(piece []byte) error) error {
 	lines := bufio.NewReaderSize(r, maxLine)
 	for long := false; ; {

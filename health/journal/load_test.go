@@ -36,10 +36,14 @@ func TestDamageIsRepaired(t *testing.T) {
 		"nul":            {one + strings.Repeat("\x00", 4096), strings.Repeat("\x00", 4096), []int{1}},
 		"nul within":     {one + "\x00\x00\n" + two, "\x00\x00\n", []int{2, 1}},
 		"garbage":        {"\xff\xfe{}\n" + one + "[1]\nnull\n" + two, "\xff\xfe{}\n[1]\nnull\n", []int{2, 1}},
-		"no event":       {one + "{}\n" + `{"id":"x","kind":"incident"}` + "\n" + two, "{}\n" + `{"id":"x","kind":"incident"}` + "\n", []int{2, 1}},
-		"bad severity":   {strings.Replace(one, `"warning"`, `"awful"`, 1) + two, strings.Replace(one, `"warning"`, `"awful"`, 1), []int{2}},
-		"too long":       {one + strings.Repeat("x", 3*maxLine) + "\n" + two, strings.Repeat("x", 3*maxLine) + "\n", []int{2, 1}},
-		"just too long":  {one + strings.Repeat("x", maxLine) + "\n" + two, strings.Repeat("x", maxLine) + "\n", []int{2, 1}},
+		"no event": {one + "{}\n" + `{"id":"x","kind":"incident"}` + "\n" + two, "{}\n" +
+			`{"id":"x","kind":"incident"}` + "\n", []int{2, 1}},
+		"bad severity": {strings.Replace(one, `"warning"`, `"awful"`, 1) +
+			two, strings.Replace(one, `"warning"`, `"awful"`, 1), []int{2}},
+		"too long": {one + strings.Repeat("x", 3*maxLine) + "\n" + two, strings.Repeat("x", 3*maxLine) +
+			"\n", []int{2, 1}},
+		"just too long": {one + strings.Repeat("x", maxLine) + "\n" + two, strings.Repeat("x", maxLine) +
+			"\n", []int{2, 1}},
 		"long, then one": {strings.Repeat("x", maxLine) + one + two, strings.Repeat("x", maxLine) + one, []int{2}},
 		"empty lines":    {"\n\n" + one + "\n" + two + "\n", "", []int{2, 1}},
 		"nothing":        {"", "", nil},
@@ -62,7 +66,8 @@ func TestDamageIsRepaired(t *testing.T) {
 				switch {
 				case c.bad == "" && (len(repairs) > 0 || len(told) > 0 || log.count("level=") > 0):
 					t.Errorf("nothing was bad, but: %+v, log %s", repairs, &log.text)
-				case c.bad != "" && (len(repairs) != 1 || len(told) != 1 || told[0].ID != repairs[0].ID || told[0].What != "journal_repaired" || log.count("journal repaired") != 1):
+				case c.bad != "" && (len(repairs) != 1 || len(told) != 1 || told[0].ID != repairs[0].ID ||
+					told[0].What != "journal_repaired" || log.count("journal repaired") != 1):
 					t.Errorf("told %+v, returned %+v, log %s", told, repairs, &log.text)
 				}
 				j.Append(happened(3))
@@ -77,7 +82,7 @@ func TestDamageIsRepaired(t *testing.T) {
 	}
 }
 
-func TestWhatIsMovedAsideIsBounded(t *testing.T) {
+func TestBadRecordsAreBounded(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "events.jsonl")
@@ -87,11 +92,13 @@ func TestWhatIsMovedAsideIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		events, repaired, err := loadFile(path)
-		if err != nil || repaired == nil || len(events.byID) != 1 || !strings.Contains(repaired.Message, "700700 bytes") {
+		if err != nil || repaired == nil || len(events.byID) != 1 ||
+			!strings.Contains(repaired.Message, "700700 bytes") {
 			t.Fatalf("%+v, %v", repaired, err)
 		}
 	}
-	if info, err := os.Stat(filepath.Join(dir, "events.bad")); err != nil || info.Size() > maxBad || info.Size() < maxBad/2 {
+	if info, err := os.Stat(filepath.Join(dir, "events.bad")); err != nil || info.Size() > maxBad ||
+		info.Size() < maxBad/2 {
 		t.Errorf("events.bad has %d bytes, %v", info.Size(), err)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"gpusteward/health/incident"
 )
 
-// maxRecent bounds the records that are kept in memory.
+// maxRecent bounds the records in memory.
 const maxRecent = 4096
 
 // recent are the last records of a journal, in order of arrival, each ID
@@ -26,7 +26,7 @@ type record struct {
 
 func newRecent() *recent { return &recent{records: list.New(), byID: map[string]*list.Element{}} }
 
-// add makes e the newest. One with the same ID gives way to it.
+// add makes e the newest record, in place of one with the same ID.
 func (r *recent) add(e incident.Event) {
 	r.sequence++
 	n := record{e, r.sequence, r.sequence}
@@ -39,12 +39,12 @@ func (r *recent) add(e incident.Event) {
 	}
 }
 
-// matching returns what f lets through, the newest first.
+// matching returns the events that f matches, the newest first.
 func (r *recent) matching(f Filter) []incident.Event { return r.after(0, f) }
 
-// since returns what f lets through of what may have come after the event id
-// was last seen, the oldest first: an ID that was told of twice may have been
-// seen the first time. All that there is, where the ID is not known.
+// since returns the events that f matches and that may have come after the
+// event with this id was last seen, the oldest first: a client may have seen
+// only the first report of an ID. If the ID is unknown, since returns all.
 func (r *recent) since(id string, f Filter) []incident.Event {
 	var seen uint64
 	if e, ok := r.byID[id]; ok {
@@ -55,9 +55,9 @@ func (r *recent) since(id string, f Filter) []incident.Event {
 	return events
 }
 
-// after returns what came after the record of that sequence, the newest first.
+// after returns the records after that sequence, the newest first.
 func (r *recent) after(sequence uint64, f Filter) []incident.Event {
-	events := []incident.Event{} // in JSON a list, also when it is empty
+	events := []incident.Event{} // a list in JSON, even if it is empty
 	for at := r.records.Back(); at != nil && len(events) < f.limit(); at = at.Prev() {
 		n := at.Value.(record)
 		if n.sequence <= sequence {

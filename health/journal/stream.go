@@ -15,8 +15,8 @@ import (
 const (
 	maxStreams    = 32               // at a time
 	maxBehind     = 256              // events that a stream's client may be behind
-	heartbeat     = 15 * time.Second // so that proxies and clients see that the stream lives
-	eventsTimeout = 10 * time.Second // for a client to take what is written
+	heartbeat     = 15 * time.Second // shows proxies and clients that the stream is alive
+	eventsTimeout = 10 * time.Second // for a client to take the data
 )
 
 // A stream is a client that follows the events.
@@ -25,12 +25,11 @@ type stream struct {
 	events chan incident.Event // closed when the client is too slow, or the journal ends
 }
 
-// ServeHTTP answers GET /api/v1/events: the events that the query asks for, as
-// JSON, or a stream of server-sent events for a client that accepts
-// text/event-stream or asks for follow=1. A stream begins with what comes
-// next; since, or the Last-Event-ID of a stream that broke off, has it begin
-// earlier. After a break an event may come twice, none is left out that is
-// among the last 4096.
+// ServeHTTP answers GET /api/v1/events: the events of the query as JSON, or a
+// stream of server-sent events for a client that accepts text/event-stream or
+// asks for follow=1. A stream begins with the next event; since, or the
+// Last-Event-ID of a broken stream, makes it begin earlier. After a break an
+// event may come twice. No event among the last 4096 is left out.
 func (j *Journal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f, follow, err := parseRequest(r)
 	if err != nil {
@@ -43,14 +42,15 @@ func (j *Journal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(eventsTimeout)) // not every writer has one
-	_ = json.NewEncoder(w).Encode(struct {                                            // a client that left is told nothing
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(eventsTimeout)) // not every writer supports it
+	// a client that left gets nothing
+	_ = json.NewEncoder(w).Encode(struct {
 		Events []incident.Event `json:"events"`
 		Lost   uint64           `json:"lost"`
 	}{j.Events(f), j.Lost()})
 }
 
-// parseRequest reads what a request asks for, and whether as a stream.
+// parseRequest parses a request, and reports whether it asks for a stream.
 func parseRequest(r *http.Request) (f Filter, follow bool, err error) {
 	query := r.URL.Query()
 	follow = strings.Contains(r.Header.Get("Accept"), "text/event-stream")
@@ -72,15 +72,17 @@ func (j *Journal) follow(w http.ResponseWriter, r *http.Request, f Filter) {
 	s, events := j.begin(f, r.Header.Get("Last-Event-ID"))
 	if s == nil {
 		w.Header().Set("Retry-After", "15")
-		http.Error(w, fmt.Sprintf("no more than %d clients can follow the events, or the agent is about to end", maxStreams), http.StatusServiceUnavailable)
+		http.Error(w, fmt.Sprintf("no more than %d clients can follow the events, or the agent is about to end",
+			maxStreams), http.StatusServiceUnavailable)
 		return
 	}
 	defer j.end(s)
 	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // of nginx
+	w.Header().Set("X-Accel-Buffering", "no") // for nginx
 	control := http.NewResponseController(w)
 	send := func(text string) error {
-		if err := control.SetWriteDeadline(time.Now().Add(eventsTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		if err := control.SetWriteDeadline(time.Now().Add(eventsTimeout)); err != nil &&
+			!errors.Is(err, http.ErrNotSupported) {
 			return err
 		}
 		if _, err := w.Write([]byte(text)); err != nil {
@@ -89,7 +91,9 @@ func (j *Journal) follow(w http.ResponseWriter, r *http.Request, f Filter) {
 		if err := control.Flush(); err != nil {
 			return err
 		}
-		_ = control.SetWriteDeadline(time.Time{}) // HTTP/2 ends a stream with its deadline, also where nothing is to be written
+		// HTTP/2 ends a stream at its deadline, even if there is nothing to
+		// write.
+		_ = control.SetWriteDeadline(time.Time{})
 		return nil
 	}
 	err := send("retry: 3000\n\n")
@@ -115,13 +119,14 @@ func (j *Journal) follow(w http.ResponseWriter, r *http.Request, f Filter) {
 
 // message returns e as a server-sent event.
 func message(e incident.Event) string {
-	text, _ := json.Marshal(e) // as Append did
+	text, _ := json.Marshal(e) // Append encoded it, too
 	oneLine := strings.NewReplacer("\n", " ", "\r", " ", "\x00", " ")
-	return "id: " + oneLine.Replace(e.ID) + "\nevent: " + oneLine.Replace(string(e.Kind)) + "\ndata: " + string(text) + "\n\n"
+	return "id: " + oneLine.Replace(e.ID) + "\nevent: " + oneLine.Replace(string(e.Kind)) + "\ndata: " +
+		string(text) + "\n\n"
 }
 
-// begin adds a stream, and returns what it is to begin with. It returns nil
-// where there are too many.
+// begin adds a stream, and returns its first events; nil if there are too many
+// streams.
 func (j *Journal) begin(f Filter, lastID string) (*stream, []incident.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -139,8 +144,8 @@ func (j *Journal) begin(f Filter, lastID string) (*stream, []incident.Event) {
 	return s, j.recent.since(lastID, f)
 }
 
-// tell hands e to a stream. A client that is too far behind is dropped: it
-// comes again and says what it saw last. Callers hold mu.
+// tell sends e to a stream. It drops a client that is too far behind: the
+// client reconnects with the last ID that it saw. Callers hold mu.
 func (j *Journal) tell(s *stream, e incident.Event) {
 	if !s.filter.match(&e) {
 		return
@@ -159,7 +164,7 @@ func (j *Journal) end(s *stream) {
 	delete(j.streams, s)
 }
 
-// endStreams ends all streams, and lets no more begin.
+// endStreams ends all streams, and refuses new ones.
 func (j *Journal) endStreams() {
 	j.mu.Lock()
 	defer j.mu.Unlock()

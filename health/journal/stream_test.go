@@ -30,7 +30,8 @@ func TestEventsOverHTTP(t *testing.T) {
 		j.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/api/v1/events"+query, nil))
 		return w
 	}
-	if w := get(""); w.Body.String() != `{"events":[],"lost":0}`+"\n" || w.Header().Get("Content-Type") != "application/json" || w.Header().Get("Cache-Control") != "no-store" {
+	if w := get(""); w.Body.String() != `{"events":[],"lost":0}`+"\n" ||
+		w.Header().Get("Content-Type") != "application/json" || w.Header().Get("Cache-Control") != "no-store" {
 		t.Errorf("of no events: %q, %v", w.Body, w.Header())
 	}
 	for n := range 5 {
@@ -42,7 +43,8 @@ func TestEventsOverHTTP(t *testing.T) {
 		Events []incident.Event
 		Lost   int
 	}
-	if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil || len(answer.Events) != 2 || answer.Events[0].Code != 4 || answer.Lost != 7 {
+	if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil || len(answer.Events) != 2 ||
+		answer.Events[0].Code != 4 || answer.Lost != 7 {
 		t.Errorf("%s, %v", w.Body, err)
 	}
 	for query, want := range map[string]string{
@@ -97,7 +99,8 @@ func (c *client) read() string {
 
 // follow has a client follow j until leave is called; ended is closed once
 // its handler returned.
-func follow(t *testing.T, j *Journal, query, lastID string, stall chan struct{}) (c *client, leave func(), ended chan struct{}) {
+func follow(t *testing.T, j *Journal, query, lastID string, stall chan struct{}) (c *client, leave func(),
+	ended chan struct{}) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/v1/events?"+query, nil)
@@ -134,7 +137,8 @@ func TestStreams(t *testing.T) {
 		quiet.Severity = incident.Info
 		j.Append(quiet)
 		j.Append(happened(2))
-		want := "id: i2\nevent: incident\ndata: " + strings.TrimSpace(journalText(t, j.Events(Filter{Limit: 1})...)) + "\n\n"
+		want := "id: i2\nevent: incident\ndata: " + strings.TrimSpace(journalText(t, j.Events(Filter{Limit: 1})...)) +
+			"\n\n"
 		if got := c.read(); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
@@ -143,7 +147,8 @@ func TestStreams(t *testing.T) {
 			t.Errorf("in 31 s: %q, want two heartbeats", got)
 		}
 		j.Append(incident.Event{ID: "a\nid: b", Kind: "x\ny", Severity: incident.Warning, Message: "two\nlines"})
-		if got := c.read(); !strings.HasPrefix(got, "id: a id: b\nevent: x y\ndata: {") || strings.Count(got, "\n") != 4 {
+		if got := c.read(); !strings.HasPrefix(got, "id: a id: b\nevent: x y\ndata: {") ||
+			strings.Count(got, "\n") != 4 {
 			t.Errorf("of an event with line ends: %q", got)
 		}
 		if n := journalSample(t, j, Streams); n != 1 {
@@ -296,8 +301,8 @@ func (p pipes) dial(context.Context, string, string) (net.Conn, error) {
 	return client, nil
 }
 
-// TestStreamsBearQuiet has nothing happen for minutes: a stream of either
-// protocol goes on, from a server whose answers are limited in time.
+// TestStreamsBearQuiet lets minutes pass without events: a stream of either
+// protocol continues, even from a server that limits the duration of answers.
 func TestStreamsBearQuiet(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		synctest.Test(t, func(t *testing.T) {
@@ -309,7 +314,8 @@ func TestStreamsBearQuiet(t *testing.T) {
 			ended := make(chan error)
 			go func() { ended <- server.Serve(at) }()
 			client := &http.Client{Transport: &http.Transport{DialContext: at.dial, Protocols: &protocols}}
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://agent/api/v1/events?follow=1", nil)
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+				"http://agent/api/v1/events?follow=1", nil)
 			if err != nil {
 				t.Fatal(err)
 			}

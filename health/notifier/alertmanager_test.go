@@ -129,7 +129,8 @@ func runNotifier(t testing.TB, times timings, urls ...string) *Notifier {
 
 // pushed returns an alert as the engine makes it.
 func pushed(name, severity, check, uuid string) health.Alert {
-	return health.Alert{Labels: map[string]string{"alertname": name, "severity": severity, "check": check, "source": "gpusteward", "node": "n1", "gpu": "0", "uuid": uuid},
+	return health.Alert{Labels: map[string]string{"alertname": name, "severity": severity, "check": check,
+		"source": "gpusteward", "node": "n1", "gpu": "0", "uuid": uuid},
 		Annotations: map[string]string{"summary": "Of " + name + ".", "description": "<&> \u00e9"}, Starts: time.Now()}
 }
 

@@ -21,8 +21,10 @@ func TestShippedAlertmanagerConfig(t *testing.T) {
 	if out, err := exec.Command(amtool, "check-config", shippedConfig).CombinedOutput(); err != nil {
 		t.Errorf("amtool check-config: %v\n%s", err, out)
 	}
-	for severity, want := range map[string]string{"emergency": "page", "critical": "page", "warning": "team", "info": "nobody"} {
-		out, err := exec.Command(amtool, "config", "routes", "test", "--config.file="+shippedConfig, "--verify.receivers="+want, "alertname=A", "severity="+severity).CombinedOutput()
+	for severity, want := range map[string]string{"emergency": "page", "critical": "page", "warning": "team",
+		"info": "nobody"} {
+		out, err := exec.Command(amtool, "config", "routes", "test", "--config.file="+shippedConfig,
+			"--verify.receivers="+want, "alertname=A", "severity="+severity).CombinedOutput()
 		if err != nil {
 			t.Errorf("%s goes to %s, want %s", severity, out, want)
 		}
@@ -50,7 +52,8 @@ func TestAlertArrives(t *testing.T) {
 		messages <- m
 	}))
 	defer receiver.Close()
-	am := startAlertmanager(t, configured(t, "http://127.0.0.1:5001", receiver.URL, "group_interval: 5m", "group_interval: 1s"))
+	am := startAlertmanager(t, configured(t, "http://127.0.0.1:5001", receiver.URL, "group_interval: 5m",
+		"group_interval: 1s"))
 	n := runNotifier(t, defaultTimings, am.url.String())
 	a := pushed("GPUECCUncorrectable", "critical", "ecc_uncorrectable", "GPU-1")
 	for _, status := range []string{"firing", "resolved"} {
@@ -60,7 +63,8 @@ func TestAlertArrives(t *testing.T) {
 		n.Tell([]health.Alert{a})
 		select {
 		case m := <-messages:
-			if got := m.Alerts[0]; m.path != "/page" || len(m.Alerts) != 1 || got.Status != status || !maps.Equal(got.Labels, a.Labels) || !maps.Equal(got.Annotations, a.Annotations) {
+			if got := m.Alerts[0]; m.path != "/page" || len(m.Alerts) != 1 || got.Status != status ||
+				!maps.Equal(got.Labels, a.Labels) || !maps.Equal(got.Annotations, a.Annotations) {
 				t.Errorf("%+v, want %s %+v", m, status, a)
 			}
 		case <-time.After(30 * time.Second):
@@ -139,7 +143,8 @@ func TestShippedInhibition(t *testing.T) {
 		}
 		wrong = nil
 		for i, c := range cases {
-			if a := got[fmt.Sprint(i)]; a == nil || *a.Status.State == "unprocessed" || len(a.Status.InhibitedBy) > 0 != c.want {
+			if a := got[fmt.Sprint(i)]; a == nil || *a.Status.State == "unprocessed" ||
+				len(a.Status.InhibitedBy) > 0 != c.want {
 				wrong = append(wrong, fmt.Sprint(i, " ", c.a.Labels["alertname"]))
 			}
 		}

@@ -56,7 +56,8 @@ func TestXIDsArriveWithinASecond(t *testing.T) {
 		eventually(t, "all GPUs that were lost are in the API", 10*time.Second, look)
 		for _, h := range all {
 			for i := range gpus {
-				if err := h.Ack(t.Context(), "gpu_lost", incident.Entity{GPU: strconv.Itoa(i)}, "the test"); err != nil {
+				if err := h.Ack(t.Context(), "gpu_lost", incident.Entity{GPU: strconv.Itoa(i)},
+					"the test"); err != nil {
 					t.Fatal(err)
 				}
 			}

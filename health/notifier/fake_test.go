@@ -38,7 +38,8 @@ type post struct {
 
 func (f *fakeAlertmanager) RoundTrip(r *http.Request) (*http.Response, error) {
 	var all models.PostableAlerts
-	if err := json.NewDecoder(r.Body).Decode(&all); err != nil || r.Method != http.MethodPost || r.URL.Path != "/prefix/api/v2/alerts" {
+	if err := json.NewDecoder(r.Body).Decode(&all); err != nil || r.Method != http.MethodPost ||
+		r.URL.Path != "/prefix/api/v2/alerts" {
 		return nil, fmt.Errorf("%s %s: %w", r.Method, r.URL, err)
 	}
 	f.mu.Lock()
@@ -192,7 +193,8 @@ func valueOf(t testing.TB, n *Notifier, m *collectors.Metric, labels ...string) 
 }
 
 func firing(name, severity string) health.Alert {
-	return health.Alert{Labels: map[string]string{"alertname": name, "severity": severity}, Annotations: map[string]string{"summary": "It is."}, Starts: time.Now()}
+	return health.Alert{Labels: map[string]string{"alertname": name, "severity": severity},
+		Annotations: map[string]string{"summary": "It is."}, Starts: time.Now()}
 }
 
 func resolved(a health.Alert) health.Alert {

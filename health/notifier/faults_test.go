@@ -17,7 +17,8 @@ import (
 )
 
 func TestNotifierDoesNotInsist(t *testing.T) {
-	for code, insists := range map[int]bool{401: false, 404: false, 301: false, 308: false, 408: true, 429: true, 500: true, 202: true, 204: true} {
+	for code, insists := range map[int]bool{401: false, 404: false, 301: false, 308: false, 408: true, 429: true,
+		500: true, 202: true, 204: true} {
 		synctest.Test(t, func(t *testing.T) {
 			n := notify(t, 1)
 			n.ams[0].answers(always(code))
@@ -56,7 +57,8 @@ func TestNotifierFindsTheBadAlert(t *testing.T) {
 		if got := len(n.ams[0].fires()); got != 99 {
 			t.Errorf("%d fire, want the 99 that are good", got)
 		}
-		if n.value(AlertNotifications, amURL(0), "rejected") != 1 || n.value(AlertNotifications, amURL(0), "sent") != 99 {
+		if n.value(AlertNotifications, amURL(0), "rejected") != 1 ||
+			n.value(AlertNotifications, amURL(0), "sent") != 99 {
 			t.Errorf("%v", n.Samples())
 		}
 		if got := len(n.ams[0].took()); got != 1+64+1 {
@@ -110,7 +112,8 @@ func TestNotifierIsNotHeldUp(t *testing.T) {
 		}
 		n.ams[0].answers(nil)
 		after(time.Second)
-		if posts := n.ams[0].took(); len(posts) != 1 || len(posts[0].all) != 1 || !time.Time(posts[0].all[0].EndsAt).Before(time.Now()) {
+		if posts := n.ams[0].took(); len(posts) != 1 || len(posts[0].all) != 1 ||
+			!time.Time(posts[0].all[0].EndsAt).Before(time.Now()) {
 			t.Errorf("after 10 s: %+v, want what is resolved, and nothing older", posts)
 		}
 	})

@@ -22,7 +22,8 @@ import (
 func TestNothingIsLost(t *testing.T) {
 	t.Parallel()
 	scaled := timings{gather: time.Millisecond, resend: time.Second, lapse: 4 * time.Second, keep: 15 * time.Second,
-		first: 2 * time.Millisecond, most: 83 * time.Millisecond, timeout: 250 * time.Millisecond, flush: 33 * time.Millisecond}
+		first: 2 * time.Millisecond, most: 83 * time.Millisecond, timeout: 250 * time.Millisecond,
+		flush: 33 * time.Millisecond}
 	const transitions, outage, pace = 10_000, 10 * time.Second, 1800 * time.Microsecond
 	config := configured(t, "http://127.0.0.1:5001", "http://127.0.0.1:1")
 	ams := []*server{startAlertmanager(t, config), startAlertmanager(t, config)}
@@ -76,15 +77,18 @@ func TestNothingIsLost(t *testing.T) {
 	}
 	ended := time.Now()
 	eventually(t, "what fires here fires there, and nothing else", 15*time.Second, equal)
-	t.Logf("%d transitions in %v; %d alerts fire on both %v after the last", transitions, ended.Sub(began), len(want), time.Since(ended))
+	t.Logf("%d transitions in %v; %d alerts fire on both %v after the last", transitions, ended.Sub(began), len(want),
+		time.Since(ended))
 	for time.Since(ended) < scaled.lapse+2*scaled.resend {
 		if !equal() {
-			t.Fatalf("%v after the end fire\n%q and\n%q, want\n%q", time.Since(ended), ams[0].firing(), ams[1].firing(), want)
+			t.Fatalf("%v after the end fire\n%q and\n%q, want\n%q", time.Since(ended), ams[0].firing(),
+				ams[1].firing(), want)
 		}
 		time.Sleep(scaled.resend / 10)
 	}
 	for i, url := range urls {
-		t.Logf("instance %d: %v sent, %v failed, %v rejected, %v queued", i, valueOf(t, n, AlertNotifications, url, "sent"), valueOf(t, n, AlertNotifications, url, "failed"),
+		t.Logf("instance %d: %v sent, %v failed, %v rejected, %v queued", i,
+			valueOf(t, n, AlertNotifications, url, "sent"), valueOf(t, n, AlertNotifications, url, "failed"),
 			valueOf(t, n, AlertNotifications, url, "rejected"), valueOf(t, n, AlertQueueLength, url))
 	}
 	if valueOf(t, n, AlertmanagerUp, urls[1]) != 1 || valueOf(t, n, AlertmanagerUp, urls[2]) != 0 {

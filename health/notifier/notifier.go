@@ -1,4 +1,4 @@
-// Package notifier tells Alertmanagers which alerts fire.
+// Package notifier sends alerts to Alertmanagers.
 package notifier
 
 import (
@@ -19,79 +19,88 @@ import (
 	"gpusteward/health/incident"
 )
 
-// What the notifier tells of itself. The url has no credentials.
+// Metrics of the notifier. The url has no credentials.
 var (
-	AlertmanagerUp           = collectors.HostGauge("nvgpu_alertmanager_up", "Whether the Alertmanager accepted the last request, which is at most a minute old.", "url")
-	AlertNotifications       = collectors.HostCounter("nvgpu_alert_notifications_total", "Alerts by what became of sending them: failed ones are sent again, rejected ones had a 400 of their own, dropped ones were too many to hold.", "url", "result")
-	AlertQueueLength         = collectors.HostGauge("nvgpu_alert_queue_length", "Alerts whose latest state the Alertmanager has yet to accept.", "url")
-	AlertNotificationSeconds = collectors.HostGauge("gpusteward_alert_notification_duration_seconds", "Duration of the last request to the Alertmanager.", "url")
+	AlertmanagerUp = collectors.HostGauge("nvgpu_alertmanager_up",
+		"Whether the Alertmanager accepted the last request, which is at most a minute old.", "url")
+	AlertNotifications = collectors.HostCounter("nvgpu_alert_notifications_total",
+		"Alerts by the result of sending them: failed ones are sent again, rejected ones had a 400 of their own, "+
+			"dropped ones were too many to hold.", "url", "result")
+	AlertQueueLength = collectors.HostGauge("nvgpu_alert_queue_length",
+		"Alerts whose latest state the Alertmanager has yet to accept.", "url")
+	AlertNotificationSeconds = collectors.HostGauge("gpusteward_alert_notification_duration_seconds",
+		"Duration of the last request to the Alertmanager.", "url")
 )
 
-// maxAlerts bounds the alerts that are held, maxBatch those in one request.
+// maxAlerts bounds the held alerts, maxBatch those in one request.
 const maxAlerts, maxBatch = 4096, 64
 
 // timings are the notifier's times; tests with a real Alertmanager scale them.
 type timings struct {
-	gather  time.Duration // that a transition waits for others to go along
-	resend  time.Duration // between rounds in which everything is sent again
-	lapse   time.Duration // after which an alert ends if nothing is heard of it
-	keep    time.Duration // for which a resolved alert goes on being sent
+	gather  time.Duration // wait of a transition for others in the same request
+	resend  time.Duration // between rounds that send everything again
+	lapse   time.Duration // an alert ends after this time without news
+	keep    time.Duration // time for which a resolved alert is still sent
 	first   time.Duration // wait after a failure, doubled with the next
 	most    time.Duration // wait between tries after the third
 	timeout time.Duration // of a request
-	flush   time.Duration // in which what is queued must be sent at the end
+	flush   time.Duration // time to send the queue at the end
 }
 
-var defaultTimings = timings{gather: 5 * time.Millisecond, resend: time.Minute, lapse: 4 * time.Minute, keep: 15 * time.Minute,
+var defaultTimings = timings{gather: 5 * time.Millisecond, resend: time.Minute, lapse: 4 * time.Minute,
+	keep:  15 * time.Minute,
 	first: 100 * time.Millisecond, most: 5 * time.Second, timeout: 10 * time.Second, flush: 2 * time.Second}
 
-// Options say whom a Notifier notifies.
+// Options are the settings of a Notifier.
 type Options struct {
-	URLs []string                // of every Alertmanager of the cluster, never of a load balancer: "http://am0:9093", with a path where it has a prefix
+	// addresses of all Alertmanagers of the cluster, not of a load balancer:
+	// "http://am0:9093", with a path if there is a prefix
+	URLs []string
 	HTTP config.HTTPClientConfig // TLS and credentials, the same for all
 	Log  *slog.Logger
 
-	transport http.RoundTripper // in place of HTTP; nil but in tests
+	transport http.RoundTripper // in place of HTTP, for tests; otherwise nil
 }
 
-// A Notifier tells every Alertmanager the latest state of every alert: a
-// transition at once, and everything again each minute, because an
-// Alertmanager forgets in a restart and ends what it hears nothing of. It
-// holds one state per alert, and what each Alertmanager has of it: so one
-// that is dead delays nobody, grows nothing, and gets all that it missed
-// when it is back. All methods are safe for concurrent use.
+// A Notifier sends the latest state of every alert to every Alertmanager:
+// transitions at once, and everything again each minute, because an
+// Alertmanager forgets alerts in a restart and ends those without news. The
+// Notifier holds one state per alert, and remembers what each Alertmanager has
+// received. A dead Alertmanager therefore delays no other, uses no more memory,
+// and receives everything that it missed once it is back. All methods are safe
+// for concurrent use.
 type Notifier struct {
 	timings
 	log *slog.Logger
 
-	mu      sync.Mutex // guards what follows and what is in it
+	mu      sync.Mutex // guards the fields below and their content
 	held    map[string]*held
 	version uint64 // of the latest transition
-	full    bool   // alerts were dropped, and that was logged
+	full    bool   // alerts were dropped, and the log says so
 	queues  []*queue
 	changed chan struct{} // closed when queues change
 }
 
-// held is one alert that is held.
+// held is one held alert.
 type held struct {
 	health.Alert
 	severity incident.Severity
 	version  uint64    // of its last transition
-	since    time.Time // when that was told; unlike Ends, no clock that is set changes it
+	since    time.Time // time of that; unlike Ends, setting the clock does not change it
 }
 
 func (h *held) firing() bool { return h.Ends.IsZero() }
 
-// New returns a notifier that Run runs. The error names the key of
-// the configuration: alertmanagers[0], alertmanager_http_config.
+// New returns a notifier; its Run sends. The error names the key of the
+// configuration: alertmanagers[0], alertmanager_http_config.
 func New(o Options) (*Notifier, error) {
 	n := &Notifier{timings: defaultTimings, log: o.Log, held: map[string]*held{}, changed: make(chan struct{})}
 	return n, n.Reconfigure(o)
 }
 
-// Reconfigure replaces the Alertmanagers and how they are talked to; Log
-// stays. One that stays is not told again what it knows, a new one is told
-// all. After an error everything is as before.
+// Reconfigure replaces the Alertmanagers and the options of their connections;
+// Log stays. An Alertmanager that stays gets no alerts again that it has, a new
+// one gets all. After an error everything is unchanged.
 func (n *Notifier) Reconfigure(o Options) error {
 	if err := o.HTTP.Validate(); err != nil {
 		return fmt.Errorf("alertmanager_http_config: %w", err)
@@ -115,7 +124,8 @@ func (n *Notifier) Reconfigure(o Options) error {
 			queues[i] = n.queues[j]
 			queues[i].to = p
 		} else {
-			queues[i] = &queue{n: n, to: p, wake: make(chan struct{}, 1), has: map[string]uint64{}, suspects: map[string]bool{}}
+			queues[i] = &queue{n: n, to: p, wake: make(chan struct{}, 1), has: map[string]uint64{},
+				suspects: map[string]bool{}}
 		}
 	}
 	n.queues = queues
@@ -124,9 +134,9 @@ func (n *Notifier) Reconfigure(o Options) error {
 	return nil
 }
 
-// Run sends until ctx ends, and then for at most 2 s more what has not been
-// sent yet. It resolves nothing: what fires goes on in the next process, or
-// lapses. It returns nil.
+// Run sends until ctx ends, and then for at most 2 s the rest of the queue. It
+// resolves nothing: firing alerts continue in the next process, or lapse. It
+// returns nil.
 func (n *Notifier) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -156,10 +166,10 @@ func (n *Notifier) Run(ctx context.Context) error {
 	}
 }
 
-// Tell takes the latest state of alerts, and never waits. It sends at once
-// what is new, begins or ends; other annotations alone go with the next
-// round. After a start it must be told all that fires. The alerts' maps must
-// not be changed any more.
+// Tell takes the latest state of alerts, and never waits. New, beginning and
+// ending alerts are sent at once; changed annotations alone go with the next
+// round. After a start the caller must pass all firing alerts. It must not
+// change the alerts' maps any more.
 func (n *Notifier) Tell(alerts []health.Alert) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -186,8 +196,8 @@ func (n *Notifier) Tell(alerts []health.Alert) {
 	}
 }
 
-// bound drops the least severe alert where there are too many; one that is
-// resolved first, because that one lapses also untold. n.mu must be held.
+// bound drops the least severe alert if there are too many, a resolved one
+// first, because that one lapses without news as well. The caller holds n.mu.
 func (n *Notifier) bound(now time.Time) {
 	if len(n.held) <= maxAlerts {
 		return
@@ -215,8 +225,8 @@ func (n *Notifier) bound(now time.Time) {
 	}
 }
 
-// forget lets go of what was resolved long ago. An Alertmanager that was away
-// for so long has ended it by itself. n.mu must be held.
+// forget drops alerts that were resolved long ago. An Alertmanager that was
+// away for so long has ended them by itself. The caller holds n.mu.
 func (n *Notifier) forget(now time.Time) {
 	maps.DeleteFunc(n.held, func(_ string, h *held) bool { return !h.firing() && now.Sub(h.since) > n.keep })
 	n.full = n.full && len(n.held) >= maxAlerts
@@ -233,8 +243,7 @@ func (n *Notifier) Samples() []collectors.Sample {
 	return all
 }
 
-// severityOf returns what the alert's label says; a label that says nothing
-// known is None.
+// severityOf returns the severity in the alert's labels; None if it is unknown.
 func severityOf(a health.Alert) (s incident.Severity) {
 	_ = s.UnmarshalText([]byte(a.Labels["severity"]))
 	return s

@@ -20,7 +20,8 @@ func TestNotifierSendsAtOnceAndAgain(t *testing.T) {
 		after(10 * time.Minute)
 		last := began
 		for i, p := range n.ams[0].took() {
-			if len(p.all) != 1 || p.all[0].Annotations["summary"] != "It is." || !time.Time(p.all[0].StartsAt).Equal(began) {
+			if len(p.all) != 1 || p.all[0].Annotations["summary"] != "It is." ||
+				!time.Time(p.all[0].StartsAt).Equal(began) {
 				t.Fatalf("post %d: %+v", i, p.all)
 			}
 			if lasts := time.Time(p.all[0].EndsAt).Sub(p.at); (lasts - 4*time.Minute).Abs() > time.Millisecond {
@@ -90,7 +91,8 @@ func TestNotifierSendsTransitionsOnly(t *testing.T) {
 		a.Starts = time.Now()
 		n.Tell([]health.Alert{resolved(a), a})
 		after(time.Second)
-		if posts := n.ams[0].took(); len(posts) != 1 || len(posts[0].all) != 1 || !slices.Contains(n.ams[0].fires(), "A") {
+		if posts := n.ams[0].took(); len(posts) != 1 || len(posts[0].all) != 1 ||
+			!slices.Contains(n.ams[0].fires(), "A") {
 			t.Errorf("one that ended and began again: %+v", posts)
 		}
 	})
@@ -135,7 +137,8 @@ func TestNotifierTriesAgain(t *testing.T) {
 		if n.value(AlertmanagerUp, amURL(0)) != 1 || n.value(AlertQueueLength, amURL(0)) != 0 {
 			t.Errorf("samples after it came back: %v", n.Samples())
 		}
-		if log := n.log.String(); strings.Count(log, "takes no alerts") != 1 || strings.Count(log, "takes alerts again") != 1 {
+		if log := n.log.String(); strings.Count(log, "takes no alerts") != 1 ||
+			strings.Count(log, "takes alerts again") != 1 {
 			t.Errorf("log:\n%s", log)
 		}
 	})
@@ -173,13 +176,15 @@ func TestNotifierHoldsTheMostSevere(t *testing.T) {
 		if n.held[old.Identity()] != nil || n.value(AlertNotifications, amURL(0), "dropped") != 1 {
 			t.Error("what was resolved did not make room")
 		}
-		n.Tell([]health.Alert{firing("Worst", "emergency"), firing("Also", "critical"), firing("Not", "info"), firing("Late", "warning")})
+		n.Tell([]health.Alert{firing("Worst", "emergency"), firing("Also", "critical"), firing("Not", "info"),
+			firing("Late", "warning")})
 		after(time.Second)
 		if len(n.held) != maxAlerts || n.value(AlertNotifications, amURL(0), "dropped") != 5 {
 			t.Errorf("%d are held, %v were dropped", len(n.held), n.value(AlertNotifications, amURL(0), "dropped"))
 		}
 		fires := n.ams[0].fires()
-		if !slices.Contains(fires, "Worst") || !slices.Contains(fires, "Also") || slices.Contains(fires, "Not") || slices.Contains(fires, "Late") {
+		if !slices.Contains(fires, "Worst") || !slices.Contains(fires, "Also") || slices.Contains(fires, "Not") ||
+			slices.Contains(fires, "Late") {
 			t.Error("not the least severe were dropped, and of those the latest")
 		}
 		if strings.Count(n.log.String(), "too many alerts") != 1 {
@@ -270,8 +275,8 @@ func TestNotifierIsSafeForConcurrentUse(t *testing.T) {
 	})
 }
 
-// TestAlertsFireByTheAlertmanagersClock has a host whose clock shows long ago,
-// or years to come, until it is set.
+// TestAlertsFireByTheAlertmanagersClock runs on a host with a clock that shows
+// a time long past, or years to come, until it is set.
 func TestAlertsFireByTheAlertmanagersClock(t *testing.T) {
 	const years = 365 * 24 * time.Hour
 	for _, ahead := range []time.Duration{56 * years, -26 * years, 5 * time.Minute} {
@@ -287,7 +292,8 @@ func TestAlertsFireByTheAlertmanagersClock(t *testing.T) {
 				}
 				after(time.Minute)
 			}
-			if p := n.ams[0].took(); len(p) < 4 || time.Time(p[len(p)-1].all[0].StartsAt).Sub(a.Starts.Add(ahead)).Abs() > clocksDiffer {
+			if p := n.ams[0].took(); len(p) < 4 || time.Time(p[len(p)-1].all[0].StartsAt).Sub(a.Starts.Add(ahead)).
+				Abs() > clocksDiffer {
 				t.Errorf("it began at %v there, %v here", p[len(p)-1].all[0].StartsAt, a.Starts)
 			}
 			if p := n.ams[1].took(); !time.Time(p[len(p)-1].all[0].StartsAt).Equal(a.Starts) {

@@ -24,16 +24,16 @@ import (
 
 // A poster posts alerts to one Alertmanager. Safe for concurrent use.
 type poster struct {
-	url    string // without credentials, as it is shown
+	url    string // without credentials, for display
 	alerts alert.ClientService
-	ahead  atomic.Int64 // by how much its clock is ahead of this host's, in nanoseconds, to within clocksDiffer
+	ahead  atomic.Int64 // nanoseconds by which its clock is ahead of this host's, to within clocksDiffer
 }
 
-// clocksDiffer is by how much two clocks differ that are not taken for one.
+// clocksDiffer is the smallest difference between two clocks that counts.
 const clocksDiffer = time.Minute
 
-// newPoster returns a poster to the Alertmanager at address, whose user and
-// password, if it has them, go before those of o.
+// newPoster returns a poster to the Alertmanager at address. A user and
+// password in the address override those of o.
 func newPoster(address string, o Options) (*poster, error) {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -48,7 +48,8 @@ func newPoster(address string, o Options) (*poster, error) {
 	c, transport := o.HTTP, o.transport
 	if user != nil {
 		password, _ := user.Password()
-		c.BasicAuth, c.Authorization, c.OAuth2 = &config.BasicAuth{Username: user.Username(), Password: config.Secret(password)}, nil, nil
+		c.BasicAuth, c.Authorization, c.OAuth2 = &config.BasicAuth{Username: user.Username(),
+			Password: config.Secret(password)}, nil, nil
 	}
 	if transport == nil {
 		if transport, err = config.NewRoundTripperFromConfig(c, "alertmanager"); err != nil {
@@ -56,15 +57,17 @@ func newPoster(address string, o Options) (*poster, error) {
 		}
 	}
 	p := &poster{url: strings.TrimSuffix(u.String(), "/")}
-	t := openapi.NewWithClient(u.Host, path.Join("/", u.Path, "api/v2"), []string{u.Scheme}, &http.Client{Transport: only200{transport, &p.ahead}})
+	t := openapi.NewWithClient(u.Host, path.Join("/", u.Path, "api/v2"), []string{u.Scheme},
+		&http.Client{Transport: only200{transport, &p.ahead}})
 	p.alerts = alert.New(t, strfmt.Default)
 	return p, nil
 }
 
-// post posts the alerts as of now. Those that fire end at lapse unless they
-// are posted again. An answer other than 200 is a *statusError. Times are the
-// Alertmanager's, whose clock its answers tell: one that is years ahead, as that
-// of a host whose own began anew, would take what fires for long over.
+// post posts the alerts as of now. Firing alerts end at lapse unless they are
+// posted again. An answer other than 200 is a *statusError. Times follow the
+// Alertmanager's clock, which its answers show: if it is years ahead, as after
+// this host's own clock began again, the Alertmanager would take firing alerts
+// for long over.
 func (p *poster) post(ctx context.Context, batch []entry, now, lapse time.Time) (err error) {
 	for range 2 {
 		ahead := p.ahead.Load()
@@ -80,8 +83,8 @@ func (p *poster) post(ctx context.Context, batch []entry, now, lapse time.Time) 
 	return err
 }
 
-// postable returns a as Alertmanager takes it: it refuses an alert that ends
-// before it starts, and that is how one looks after the clock was set back.
+// postable returns a in a form that Alertmanager accepts: it refuses an alert
+// that ends before it starts, as one may seem to after the clock was set back.
 func postable(a health.Alert, now, lapse time.Time, ahead time.Duration) *models.PostableAlert {
 	starts, ends := a.Starts, a.Ends
 	if ends.IsZero() {
@@ -104,22 +107,24 @@ type statusError struct {
 
 func (e *statusError) Error() string { return fmt.Sprintf("answered %d: %s", e.code, e.text) }
 
-// ofContent reports whether there was an answer, and the alerts are to blame.
+// ofContent reports whether there was an answer that blames the alerts.
 func (e *statusError) ofContent() bool {
-	return e != nil && slices.Contains([]int{http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}, e.code)
+	return e != nil &&
+		slices.Contains([]int{http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity},
+			e.code)
 }
 
-// final reports whether the answer would be the same in a second: something
-// is wrong with what is configured, the path or a password.
+// final reports whether the answer would be the same in a second: the
+// configuration, the path or a password is wrong.
 func (e *statusError) final() bool {
-	return e != nil && e.code >= 300 && e.code < 500 && e.code != http.StatusRequestTimeout && e.code != http.StatusTooManyRequests
+	return e != nil && e.code >= 300 && e.code < 500 && e.code != http.StatusRequestTimeout &&
+		e.code != http.StatusTooManyRequests
 }
 
-// only200 makes an error of every other answer before the generated client
-// sees it. That one has a panic for a success that it does not know, loses
-// the code of an error whose body is not what it expects, and follows a
-// redirect by asking for the alerts instead of posting them. It notes what an
-// answer's clock shows.
+// only200 turns every other answer into an error before the generated client
+// sees it. That client panics at an unknown success, loses the code of an error
+// with an unexpected body, and follows a redirect by asking for the alerts
+// instead of posting them. only200 also records the clock of an answer.
 type only200 struct {
 	http.RoundTripper
 	ahead *atomic.Int64

@@ -19,14 +19,18 @@ func TestNotifierRefusesBadOptions(t *testing.T) {
 		http config.HTTPClientConfig
 		want string
 	}{
-		{urls: []string{"http://am0:9093", "am1:9093"}, want: `alertmanagers[1]: "am1:9093" is not like http://host:9093`},
+		{urls: []string{"http://am0:9093", "am1:9093"},
+			want: `alertmanagers[1]: "am1:9093" is not like http://host:9093`},
 		{urls: []string{""}, want: "alertmanagers[0]: "},
 		{urls: []string{"http://am0?x=1"}, want: "alertmanagers[0]: "},
 		{urls: []string{"http://u:secret@am0:port"}, want: "alertmanagers[0]: not a URL"},
 		{urls: []string{"ftp://u:secret@am0"}, want: `alertmanagers[0]: "ftp://am0" is not`},
 		{urls: []string{"http://am0", "http://u:secret@am0/"}, want: "alertmanagers[1]: http://am0 is there twice"},
-		{http: config.HTTPClientConfig{BasicAuth: &config.BasicAuth{Password: "secret", PasswordFile: "f"}}, want: "alertmanager_http_config: "},
-		{urls: []string{"http://am0"}, http: config.HTTPClientConfig{TLSConfig: config.TLSConfig{CAFile: "no such file"}}, want: "alertmanagers[0]: "},
+		{http: config.HTTPClientConfig{BasicAuth: &config.BasicAuth{Password: "secret", PasswordFile: "f"}},
+			want: "alertmanager_http_config: "},
+		{urls: []string{"http://am0"},
+			http: config.HTTPClientConfig{TLSConfig: config.TLSConfig{CAFile: "no such file"}},
+			want: "alertmanagers[0]: "},
 	} {
 		_, err := New(Options{URLs: c.urls, HTTP: c.http, Log: slog.New(slog.DiscardHandler)})
 		if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "secret") {
@@ -45,7 +49,8 @@ func TestPosterKeepsThePasswordToItself(t *testing.T) {
 	}))
 	defer server.Close()
 	at := strings.Replace(server.URL, "://", "://steward:secret@", 1) + "/"
-	p, err := newPoster(at, Options{HTTP: config.HTTPClientConfig{TLSConfig: config.TLSConfig{InsecureSkipVerify: true}}})
+	p, err := newPoster(at,
+		Options{HTTP: config.HTTPClientConfig{TLSConfig: config.TLSConfig{InsecureSkipVerify: true}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +58,8 @@ func TestPosterKeepsThePasswordToItself(t *testing.T) {
 	if user != "steward" || password != "secret" {
 		t.Errorf("it was given %q, %q", user, password)
 	}
-	if p.url != server.URL || err == nil || !strings.Contains(err.Error(), "answered 400: {") || strings.Contains(err.Error(), "secret") {
+	if p.url != server.URL || err == nil || !strings.Contains(err.Error(), "answered 400: {") ||
+		strings.Contains(err.Error(), "secret") {
 		t.Errorf("%s: %v", p.url, err)
 	}
 	server.Close()
@@ -94,7 +100,8 @@ func TestPostableIsValidWhateverTheClockDid(t *testing.T) {
 			{now.Add(time.Hour), now, now, now},
 		} {
 			p := postable(health.Alert{Starts: c.starts, Ends: c.ends}, now, lapse, ahead)
-			if !time.Time(p.StartsAt).Equal(c.wantStarts.Add(ahead)) || !time.Time(p.EndsAt).Equal(c.wantEnds.Add(ahead)) {
+			if !time.Time(p.StartsAt).Equal(c.wantStarts.Add(ahead)) ||
+				!time.Time(p.EndsAt).Equal(c.wantEnds.Add(ahead)) {
 				t.Errorf("%v to %v: %v to %v", c.starts, c.ends, p.StartsAt, p.EndsAt)
 			}
 		}

@@ -14,31 +14,33 @@ import (
 	"gpusteward/health/incident"
 )
 
-// quickTries are made before a queue only looks now and then whether its
-// Alertmanager is back.
+// quickTries is the number of attempts before a queue only checks now and then
+// whether its Alertmanager is back.
 const quickTries = 3
 
-// A queue is what one Alertmanager has yet to be told: what is held and not
-// in has. So there is one entry per alert, and always the latest. One
-// goroutine sends, one request after the other, each made of the states as
-// they then are: so no state is overtaken by an older one. (A request that
-// was given up may still be read late; the next round puts that right.)
+// A queue is the news for one Alertmanager: the held alerts that are not in
+// has. It has one entry per alert, always the latest. One goroutine sends
+// requests in turn, each with the states of that moment, so no older state
+// overtakes a newer one. (The Alertmanager may still read an abandoned request
+// late; the next round corrects that.)
 type queue struct {
 	n    *Notifier
 	wake chan struct{}
 
-	ahead time.Duration // by how much the Alertmanager's clock was found ahead; run's
+	ahead time.Duration // by which the Alertmanager's clock is ahead; belongs to run
 
-	// n.mu guards what follows.
-	to       *poster
-	has      map[string]uint64 // versions that need not be sent before the next round, by identity
-	suspects map[string]bool   // alerts of a batch that had a 400, which go alone; true: it had its own, and that was logged
-	round    time.Time         // when the next begins
-	silent   bool              // nothing was accepted in this round
-	failures int               // requests in a row
-	down     bool              // that was logged
+	// n.mu guards the fields below.
+	to  *poster
+	has map[string]uint64 // versions that can wait for the next round, by identity
+	// alerts of a batch that had a 400, which are sent alone; true: the alert
+	// had a 400 of its own, and the log says so
+	suspects map[string]bool
+	round    time.Time // time of the next one
+	silent   bool      // nothing was accepted in this round
+	failures int       // successive failed requests
+	down     bool      // the log says so
 	up       bool
-	took     time.Duration // by the last request
+	took     time.Duration // duration of the last request
 
 	sent, failed, rejected, dropped float64
 }
@@ -51,7 +53,7 @@ type entry struct {
 	version  uint64
 }
 
-// nudge has the queue looked at. It never waits.
+// nudge wakes the queue. It never waits.
 func (q *queue) nudge() {
 	select {
 	case q.wake <- struct{}{}:
@@ -59,7 +61,7 @@ func (q *queue) nudge() {
 	}
 }
 
-// run sends until ctx ends and, for at most n.flush longer, what is queued.
+// run sends until ctx ends, and then the rest of the queue for at most n.flush.
 func (q *queue) run(ctx context.Context) {
 	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -78,7 +80,8 @@ func (q *queue) run(ctx context.Context) {
 			cancel()
 			if ahead := time.Duration(to.ahead.Load()); ahead != q.ahead {
 				q.ahead = ahead
-				q.n.log.Warn("alertmanager's clock and this host's differ: alerts are told by alertmanager's", "url", to.url, "ahead", ahead.Round(time.Second).String())
+				q.n.log.Warn("alertmanager's clock and this host's differ: alerts are told by alertmanager's", "url",
+					to.url, "ahead", ahead.Round(time.Second).String())
 			}
 			if wait := q.conclude(batch, err, began); wait > 0 {
 				q.await(ctx, sending, wait, nil)
@@ -87,12 +90,12 @@ func (q *queue) run(ctx context.Context) {
 	}
 }
 
-// await waits for a time, for the end or, if wake is not nil, for a
-// transition and those that come with it.
+// await waits for a time, for the end or, if wake is not nil, for a transition
+// and its companions.
 func (q *queue) await(ctx, sending context.Context, wait time.Duration, wake <-chan struct{}) {
 	ended := ctx.Done()
 	if ctx.Err() != nil {
-		ended = nil // what is queued is being sent
+		ended = nil // the rest is being sent
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -105,9 +108,9 @@ func (q *queue) await(ctx, sending context.Context, wait time.Duration, wake <-c
 	}
 }
 
-// next returns what is to be sent now, and where to, or how long there is
-// nothing to send. A round without alerts sends an empty list, so that an
-// Alertmanager that cannot be reached is known before it is needed.
+// next returns the next alerts to send and their destination, or the time
+// without anything to send. A round without alerts sends an empty list, which
+// finds an unreachable Alertmanager before it is needed.
 func (q *queue) next(now time.Time) (batch []entry, to *poster, wait time.Duration) {
 	q.n.mu.Lock()
 	defer q.n.mu.Unlock()
@@ -129,18 +132,19 @@ func (q *queue) next(now time.Time) (batch []entry, to *poster, wait time.Durati
 	slices.SortFunc(batch, func(a, b entry) int {
 		return cmp.Or(cmp.Compare(b.severity, a.severity), cmp.Compare(a.version, b.version))
 	})
-	together := slices.DeleteFunc(slices.Clone(batch), func(e entry) bool { _, alone := q.suspects[e.id]; return alone })
+	together := slices.DeleteFunc(slices.Clone(batch),
+		func(e entry) bool { _, alone := q.suspects[e.id]; return alone })
 	if len(together) == 0 {
 		together = batch[:min(1, len(batch))]
 	}
 	return together[:min(maxBatch, len(together))], q.to, 0
 }
 
-// conclude notes what became of a batch and returns how long to wait. A
-// batch that failed stays queued. After a 400 the valid alerts of a batch are
-// stored, and it is not known which these are: each is sent alone. One that
-// then has a 400 of its own is tried again in the next round: for all we know
-// it was not Alertmanager that answered.
+// conclude records the result of a batch, and returns the time to wait. A
+// failed batch stays queued. After a 400 Alertmanager has stored the valid
+// alerts of a batch, but does not say which: each alert is then sent alone. An
+// alert with a 400 of its own is tried again in the next round, because the
+// answer may have come from something other than Alertmanager.
 func (q *queue) conclude(batch []entry, err error, began time.Time) time.Duration {
 	q.n.mu.Lock()
 	defer q.n.mu.Unlock()
@@ -176,11 +180,12 @@ func (q *queue) conclude(batch []entry, err error, began time.Time) time.Duratio
 		return rand.N(min(q.n.first<<(q.failures-1), q.n.most))
 	}
 	q.complain(err)
-	clear(q.has) // it may have been restarted, and then knows nothing
+	clear(q.has) // it may have restarted, and then knows nothing
 	return jitter(q.n.most)
 }
 
-// accepted notes that the Alertmanager has the batch. q.n.mu must be held.
+// accepted records that the Alertmanager has the batch. The caller holds
+// q.n.mu.
 func (q *queue) accepted(batch []entry) {
 	for _, e := range batch {
 		q.has[e.id] = e.version
@@ -192,8 +197,8 @@ func (q *queue) accepted(batch []entry) {
 	q.up, q.silent, q.failures, q.down = true, false, 0, false
 }
 
-// reject notes an alert that had a 400 of its own, until the next round.
-// q.n.mu must be held.
+// reject records an alert that had a 400 of its own, until the next round. The
+// caller holds q.n.mu.
 func (q *queue) reject(e entry, err error) {
 	q.rejected++
 	q.silent = false
@@ -204,7 +209,8 @@ func (q *queue) reject(e entry, err error) {
 	}
 }
 
-// complain logs once that the Alertmanager takes nothing. q.n.mu must be held.
+// complain logs once that the Alertmanager accepts nothing. The caller holds
+// q.n.mu.
 func (q *queue) complain(err error) {
 	if !q.down {
 		q.down = true
@@ -212,7 +218,7 @@ func (q *queue) complain(err error) {
 	}
 }
 
-// samples returns what is known of the queue. q.n.mu must be held.
+// samples returns the metrics of the queue. The caller holds q.n.mu.
 func (q *queue) samples() []collectors.Sample {
 	length, up := 0., 0.
 	for id, h := range q.n.held {
@@ -224,13 +230,15 @@ func (q *queue) samples() []collectors.Sample {
 		up = 1
 	}
 	url := []string{q.to.url}
-	all := []collectors.Sample{{Metric: AlertmanagerUp, Labels: url, Value: up}, {Metric: AlertQueueLength, Labels: url, Value: length},
+	all := []collectors.Sample{{Metric: AlertmanagerUp, Labels: url, Value: up}, {Metric: AlertQueueLength,
+		Labels: url, Value: length},
 		{Metric: AlertNotificationSeconds, Labels: url, Value: q.took.Seconds()}}
 	for _, r := range []struct {
 		result string
 		count  float64
 	}{{"sent", q.sent}, {"failed", q.failed}, {"rejected", q.rejected}, {"dropped", q.dropped}} {
-		all = append(all, collectors.Sample{Metric: AlertNotifications, Labels: []string{q.to.url, r.result}, Value: r.count})
+		all = append(all, collectors.Sample{Metric: AlertNotifications, Labels: []string{q.to.url,
+			r.result}, Value: r.count})
 	}
 	return all
 }

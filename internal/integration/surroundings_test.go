@@ -177,8 +177,8 @@ func TestAStateDirectoryThatCannotBeWritten(t *testing.T) {
 			a.well(0)
 			const inventory, health, journal = "cannot save the inventory, retrying: a GPU missing at the next start " +
 				"will not be noticed",
-				"what health knows is not kept, trying again: a restart of the agent will forget latched faults",
-				"journal not written: events are kept in memory, it is tried again"
+				"cannot save the state of health, retrying: a restart of the agent will forget latched faults",
+				"cannot write the journal, retrying: events stay in memory"
 			for _, message := range []string{inventory, health, journal} {
 				eventually(t, message, func() bool { return a.log.find(message) != nil })
 				why, _ := a.log.find(message)["err"].(string)
